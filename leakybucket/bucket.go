@@ -1,0 +1,115 @@
+// Package leakybucket limits how fast something may be used.
+//
+// A bucket holds a level, in units of cost. Every use pours its cost in, and
+// the bucket leaks at a constant rate until it is empty. What would make it
+// overflow does not fit and is not poured. A full bucket therefore admits as
+// much as has leaked, an empty one a burst of its whole capacity.
+//
+// The arithmetic is pure: [Limit.Level], [Limit.Take] and [Limit.Fill] are
+// functions of a state, a cost and an instant, and know no clock, lock or log.
+// [Bucket] is one bucket ready for use by many goroutines; a [Store] keeps
+// many, and asks several at once.
+//
+// What is admitted is bounded. In every window of length t, while the limit is
+// unchanged, the cost poured is at most
+//
+//	capacity*(1+1e-9) + leak*(t + 1µs)
+package leakybucket
+
+import "time"
+
+// An Instant is a moment on the clock that a bucket lives by, in microseconds.
+// Only differences matter to the arithmetic; the stores count from 1970.
+type Instant int64
+
+// Add returns the instant d later, rounded down to a microsecond.
+func (t Instant) Add(d time.Duration) Instant { return t + Instant(d.Microseconds()) }
+
+// Sub returns the time from u to t.
+func (t Instant) Sub(u Instant) time.Duration { return time.Duration(t-u) * time.Microsecond }
+
+// State is all that is kept of a bucket. The zero State is an empty bucket. The
+// limit is no part of it, so that a changed limit keeps the level.
+type State struct {
+	Level float64 // how full it was at At, in units of cost
+	At    Instant
+}
+
+// A Decision says what became of one charge.
+type Decision struct {
+	Fits   bool    // the bucket would not overflow
+	Poured bool    // the cost was poured: it fits, and so does all that was asked with it
+	Level  float64 // how full the bucket was before this charge, in units of cost
+	At     Instant // when that was so
+}
+
+// A Filling says what became of a [Limit.Fill].
+type Filling struct {
+	Level float64 // how full the bucket is now, in units of cost
+	Full  bool    // the pour reached the capacity; true only at that instant
+}
+
+// Level returns how full the bucket is at now:
+//
+//	max(0, level - leak * max(0, now-at))
+//
+// Time never runs backwards in a bucket. Only where the state lies further
+// ahead than a full bucket takes to empty was the clock itself set back; then
+// the state is taken to be of now.
+func (l Limit) Level(s State, now Instant) float64 {
+	if now <= s.At {
+		return s.Level
+	}
+	return max(0, s.Level-l.Leak*seconds(now-s.At))
+}
+
+// Take pours cost if it fits and returns the new state; what does not fit
+// changes nothing. An exact fill fits. A cost of 0 fits while the bucket is not
+// full. A cost that is negative or NaN does not fit.
+func (l Limit) Take(s State, cost float64, now Instant) (State, Decision) {
+	level := l.Level(s, now)
+	d := Decision{Level: level, At: now}
+	if l.fits(level, cost) {
+		d.Fits, d.Poured = true, true
+		s = l.pour(s, level+cost, now)
+	}
+	return s, d
+}
+
+// Fill pours cost without asking: up to the capacity, which it does not lower
+// a level to that is above, and for a negative cost down to 0. A NaN pours
+// nothing.
+func (l Limit) Fill(s State, cost float64, now Instant) (State, Filling) {
+	level := l.Level(s, now)
+	if cost != cost {
+		return s, Filling{Level: level}
+	}
+	filled := max(level, min(level+cost, l.Capacity))
+	if cost < 0 {
+		filled = max(0, level+cost)
+	}
+	return l.pour(s, filled, now), Filling{Level: filled, Full: level+cost >= l.Capacity}
+}
+
+// Forget returns the instant after which a bucket in this state is empty, and
+// may be forgotten without anybody being able to tell.
+func (l Limit) Forget(s State) Instant {
+	return s.At + microseconds(s.Level/l.Leak)
+}
+
+// fits is written so that a NaN does not fit.
+func (l Limit) fits(level, cost float64) bool {
+	if cost == 0 {
+		return level < l.Capacity
+	}
+	return cost > 0 && level+cost <= l.Capacity*(1+tolerance)
+}
+
+// pour returns the state in which the bucket is filled to level at now.
+func (l Limit) pour(s State, level float64, now Instant) State {
+	if s.At <= now || seconds(s.At-now) > l.Capacity/l.Leak {
+		s.At = now
+	}
+	s.Level = level
+	return s
+}

@@ -1,0 +1,110 @@
+package leakybucket
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"time"
+)
+
+// The ranges within which float64 arithmetic keeps the promises made here:
+// a level is exact to 1e-9 of the capacity, and no product overflows.
+const (
+	smallest = 1e-9
+	largest  = 1e12
+
+	// tolerance is the rounding that a sum of many costs may pick up and still
+	// be an exact fill. It is also the smallest cost, in capacities, that still
+	// moves a level.
+	tolerance = 1e-9
+
+	longestDrain = 20 * 365 * 24 * time.Hour
+)
+
+// A Limit says how much a bucket holds and how fast it drains.
+type Limit struct {
+	Capacity float64 // units of cost, from 1e-9 to 1e12
+	Leak     float64 // units of cost a second, from 1e-9 to 1e12
+}
+
+// Validate reports why the limit cannot be used: a number out of range, or a
+// bucket that would take more than 20 years to drain.
+func (l Limit) Validate() error {
+	if !(smallest <= l.Capacity && l.Capacity <= largest) {
+		return fmt.Errorf("invalid capacity %v: want a number from %v to %v", l.Capacity, smallest, largest)
+	}
+	if !(smallest <= l.Leak && l.Leak <= largest) {
+		return fmt.Errorf("invalid leak of %v a second: want a number from %v to %v", l.Leak, smallest, largest)
+	}
+	if l.Capacity/l.Leak > longestDrain.Seconds() {
+		return errors.New("invalid limit: a full bucket must drain within 20 years")
+	}
+	return nil
+}
+
+// ValidateCost reports why a constant cost makes no sense under the limit: it
+// must be 0, or large enough to move the level, and it must be able to fit.
+func (l Limit) ValidateCost(cost float64) error {
+	switch {
+	case cost == 0:
+		return nil
+	case cost > l.Capacity:
+		return fmt.Errorf("invalid cost %v: it can never fit the capacity of %v", cost, l.Capacity)
+	case !(cost >= l.Capacity*tolerance):
+		return fmt.Errorf("invalid cost %v: want 0, or a number from %v to %v", cost, l.Capacity*tolerance, l.Capacity)
+	}
+	return nil
+}
+
+// Cost brings a computed cost into the range of the arithmetic. One too small
+// to move the level counts as 0, one above 1e12 as 1e12, and what is no number
+// or negative as 1.
+func (l Limit) Cost(computed float64) float64 {
+	switch {
+	case !(computed >= 0):
+		return 1
+	case computed < l.Capacity*tolerance:
+		return 0
+	}
+	return min(computed, largest)
+}
+
+// Oversize reports whether the cost can never fit, however long one waits.
+func (l Limit) Oversize(cost float64) bool { return !l.fits(0, cost) }
+
+// Remaining returns how much still fits above level, in units of cost.
+func (l Limit) Remaining(level float64) float64 { return max(0, l.Capacity-level) }
+
+// TimeToEmpty returns how long a bucket takes to drain from level, if nobody
+// pours: level/leak, rounded up to a microsecond.
+func (l Limit) TimeToEmpty(level float64) time.Duration {
+	return time.Duration(microseconds(level/l.Leak)) * time.Microsecond
+}
+
+// TimeToFit returns how long it takes until cost fits above level, if nobody
+// pours: (level+cost-capacity)/leak, rounded up to a microsecond. What costs 0
+// fits once the level is below the capacity. For an oversize cost the answer
+// means nothing.
+func (l Limit) TimeToFit(level, cost float64) time.Duration {
+	if l.fits(level, cost) {
+		return 0
+	}
+	wait := max(0, microseconds((level+cost-l.Capacity)/l.Leak))
+	if cost == 0 {
+		// At the capacity itself it does not fit yet: one step further.
+		wait += 1 + microseconds(l.Capacity*tolerance/l.Leak)
+	}
+	return time.Duration(wait) * time.Microsecond
+}
+
+func seconds(t Instant) float64 { return float64(t) / 1e6 }
+
+// microseconds rounds up, and saturates beyond what any valid limit can yield,
+// so that a limit nobody validated cannot wrap into the past.
+func microseconds(seconds float64) Instant {
+	const most = 400 * 365 * 24 * 3600
+	if seconds <= most {
+		return Instant(math.Ceil(seconds * 1e6))
+	}
+	return most * 1e6
+}

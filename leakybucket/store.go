@@ -1,0 +1,99 @@
+package leakybucket
+
+import "context"
+
+// A Charge asks one bucket to take a cost.
+type Charge struct {
+	// Zone and Key name the bucket. Zone has no slash in it, Key may; the same
+	// pair is the same bucket wherever it is charged.
+	Zone, Key string
+
+	Limit Limit
+	Cost  float64 // units, as [Limit.Cost] returns it
+
+	// Shadow charges live in buckets of their own, never stand in the way of
+	// others, and are poured as they would be if they were enforced.
+	Shadow bool
+}
+
+// A Store keeps buckets and asks them on its own clock. It is safe for
+// concurrent use.
+type Store interface {
+	// Take asks all charges and pours all or none of them, in one atomic step
+	// on the store's clock, and writes one decision for each charge; decisions
+	// must be as long as charges.
+	//
+	// If one enforced charge does not fit, nothing is poured anywhere, shadow
+	// charges included. A shadow charge that does not fit keeps back nothing
+	// but itself. If several charges name the same bucket, each is judged with
+	// their sum.
+	//
+	// It is not an error if a charge does not fit. After an error the decisions
+	// mean nothing, and the charges may or may not have been poured: the store
+	// never repeats a call that may have been executed.
+	Take(ctx context.Context, charges []Charge, decisions []Decision) error
+}
+
+// A Counter is a store that knows how many buckets it keeps. Buckets that may
+// be forgotten, and are not yet, count.
+type Counter interface {
+	// Buckets returns the number of buckets of each zone, shadow ones under
+	// the zone's name after a "~".
+	Buckets() map[string]int
+}
+
+// An Evicter is a store that is bounded and, when it is full, drops buckets
+// that are not yet empty.
+type Evicter interface {
+	// Evictions returns how many such buckets were dropped so far.
+	Evictions() uint64
+}
+
+// TakeAll is [Limit.Take] for several buckets at once, and what a store does
+// between reading and writing. states[i] is the bucket of charges[i] as it was
+// read; where decisions[i].Poured, it is replaced by what must be written. If
+// several charges name the same bucket, the last of them holds its final state.
+func TakeAll(charges []Charge, states []State, now Instant, decisions []Decision) {
+	fits := true
+	for i := range charges {
+		c := &charges[i]
+		level := c.Limit.Level(states[i], now)
+		fit := c.Cost >= 0 && c.Limit.fits(level, costOfBucket(charges, c))
+		decisions[i] = Decision{Fits: fit, Level: level, At: now}
+		fits = fits && (fit || c.Shadow)
+	}
+	if !fits {
+		return
+	}
+	for i := range charges {
+		c, d := &charges[i], &decisions[i]
+		if !d.Fits {
+			continue
+		}
+		for j := range i {
+			if decisions[j].Poured && c.sameBucket(&charges[j]) {
+				states[i], d.Level = states[j], states[j].Level
+			}
+		}
+		d.Poured = true
+		states[i] = c.Limit.pour(states[i], d.Level+c.Cost, now)
+	}
+}
+
+// costOfBucket returns what all charges together ask of the bucket of c.
+func costOfBucket(charges []Charge, c *Charge) float64 {
+	if len(charges) == 1 {
+		return c.Cost
+	}
+	sum := 0.0
+	for i := range charges {
+		if c.sameBucket(&charges[i]) {
+			sum += charges[i].Cost
+		}
+	}
+	return sum
+}
+
+func (c *Charge) sameBucket(other *Charge) bool {
+	return c == other || c.Key == other.Key && c.Zone == other.Zone && c.Shadow == other.Shadow
+}
