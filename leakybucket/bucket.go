@@ -16,7 +16,10 @@
 //	capacity*(1+1e-9) + leak*(t + 1µs)
 package leakybucket
 
-import "time"
+import (
+	"sync"
+	"time"
+)
 
 // An Instant is a moment on the clock that a bucket lives by, in microseconds.
 // Only differences matter to the arithmetic; the stores count from 1970.
@@ -113,3 +116,57 @@ func (l Limit) pour(s State, level float64, now Instant) State {
 	s.Level = level
 	return s
 }
+
+// A Bucket is one bucket for those who need no store: in memory, on the
+// process's monotonic clock, safe for concurrent use.
+type Bucket struct {
+	limit Limit
+	base  time.Time
+
+	mu    sync.Mutex
+	state State
+}
+
+// NewBucket returns an empty bucket, or says what is wrong with the limit.
+func NewBucket(limit Limit) (*Bucket, error) {
+	if err := limit.Validate(); err != nil {
+		return nil, err
+	}
+	return &Bucket{limit: limit, base: time.Now()}, nil
+}
+
+// Limit returns the limit the bucket was made with.
+func (b *Bucket) Limit() Limit { return b.limit }
+
+// Take pours cost if it fits, as [Limit.Take] does.
+func (b *Bucket) Take(cost float64) Decision {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	var d Decision
+	b.state, d = b.limit.Take(b.state, cost, b.now())
+	return d
+}
+
+// Fill pours cost without asking, as [Limit.Fill] does.
+func (b *Bucket) Fill(cost float64) Filling {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	var f Filling
+	b.state, f = b.limit.Fill(b.state, cost, b.now())
+	return f
+}
+
+// Fits reports whether cost would fit now, and changes nothing. Somebody else
+// may pour before the caller does: to pour if it fits, call Take.
+func (b *Bucket) Fits(cost float64) bool { return b.limit.fits(b.Level(), cost) }
+
+// Level returns how full the bucket is now, in units of cost.
+func (b *Bucket) Level() float64 {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.limit.Level(b.state, b.now())
+}
+
+// now must be called with the lock held: a clock read outside of it could be
+// older than the state it is applied to.
+func (b *Bucket) now() Instant { return Instant(time.Since(b.base).Microseconds()) }

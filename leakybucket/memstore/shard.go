@@ -1,0 +1,299 @@
+package memstore
+
+import (
+	"math"
+	"math/bits"
+	"sync"
+
+	"github.com/caddy-throttle/caddy-throttle/leakybucket"
+)
+
+const never = leakybucket.Instant(math.MaxInt64)
+
+// A shard is the part of a store that is locked as one. It is an
+// open-addressed index over segments of slots. Nothing in the index or the
+// slots is a pointer, so the garbage collector has nothing to follow however
+// many buckets there are, and growing copies the index only.
+type shard struct {
+	mu     sync.Mutex
+	hasher hasher
+
+	count, most int // buckets, and the bound on them
+	evictions   uint64
+
+	// index holds for each bucket the lower half of its hash, above the number
+	// of its slot plus one; 0 is an empty place. Its length is a power of two.
+	index []uint64
+
+	segments []*segment // nil where all slots are free
+	roomy    int        // no segment before this one has a free slot
+
+	// soonest is, for each segment, an instant before which none of its
+	// buckets may be forgotten. Pouring only moves that instant away, so the
+	// bound needs no care on the common path and is made exact when it is due.
+	soonest []leakybucket.Instant
+	hand    int // the segment to look at next
+
+	zones [2]map[string]*int // how many buckets of each zone; shadow ones in the second
+}
+
+// slot numbers count through the segments of a shard.
+func (sh *shard) slot(at int) *slot {
+	return &sh.segments[at/segmentSlots].slots[at%segmentSlots]
+}
+
+// find returns the number of the slot of the bucket that c names.
+func (sh *shard) find(hash uint64, c *leakybucket.Charge) (at int, kept bool) {
+	mask := len(sh.index) - 1
+	if mask < 0 {
+		return 0, false
+	}
+	for place := int(uint32(hash)) & mask; ; place = (place + 1) & mask {
+		entry := sh.index[place]
+		if entry == 0 {
+			return 0, false
+		}
+		if uint32(entry>>32) != uint32(hash) {
+			continue
+		}
+		at = int(uint32(entry)) - 1
+		if sh.segments[at/segmentSlots].is(at%segmentSlots, c) {
+			return at, true
+		}
+	}
+}
+
+// insert adds a bucket that is not there. An empty one needs no keeping.
+func (sh *shard) insert(hash uint64, c *leakybucket.Charge, state leakybucket.State, now leakybucket.Instant) {
+	if state.Level == 0 {
+		return
+	}
+	if sh.count >= sh.most {
+		sh.makeRoom(now)
+	} else {
+		sh.forgetNext(now)
+	}
+	if 4*(sh.count+1) > 3*len(sh.index) {
+		sh.reindex(max(8, 2*len(sh.index)))
+	}
+	at := sh.freeSlot()
+	sh.segments[at/segmentSlots].put(at%segmentSlots, c, state)
+	sh.place(uint64(uint32(hash))<<32 | uint64(at+1))
+	sh.written(at, c.Limit)
+	sh.count++
+	*sh.counter(c.Zone, c.Shadow)++
+}
+
+// place enters an entry into the index, which has room for it.
+func (sh *shard) place(entry uint64) {
+	mask := len(sh.index) - 1
+	at := int(entry>>32) & mask
+	for sh.index[at] != 0 {
+		at = (at + 1) & mask
+	}
+	sh.index[at] = entry
+}
+
+func (sh *shard) reindex(length int) {
+	old := sh.index
+	sh.index = make([]uint64, length)
+	for _, entry := range old {
+		if entry != 0 {
+			sh.place(entry)
+		}
+	}
+}
+
+// freeSlot returns a free slot, in the first segment that has one.
+func (sh *shard) freeSlot() int {
+	for ; sh.roomy < len(sh.segments); sh.roomy++ {
+		g := sh.segments[sh.roomy]
+		if g == nil {
+			g = new(segment)
+			sh.segments[sh.roomy] = g
+		}
+		if free := ^g.used; free != 0 {
+			return sh.roomy*segmentSlots + bits.TrailingZeros64(free)
+		}
+	}
+	sh.segments = append(sh.segments, new(segment))
+	sh.soonest = append(sh.soonest, never)
+	return sh.roomy * segmentSlots
+}
+
+// written notes when a bucket that was just written may be forgotten.
+func (sh *shard) written(at int, limit leakybucket.Limit) {
+	slot := sh.slot(at)
+	slot.forget = limit.Forget(slot.state)
+	if soonest := &sh.soonest[at/segmentSlots]; slot.forget < *soonest {
+		*soonest = slot.forget
+	}
+}
+
+// remove drops the bucket of a slot.
+func (sh *shard) remove(at int) {
+	g := sh.segments[at/segmentSlots]
+	zone, key, shadow := g.name(at % segmentSlots)
+	sh.unplace(uint64(uint32(sh.hasher.name(zone, key, shadow)))<<32 | uint64(at+1))
+	counts := sh.zones[kind(shadow)]
+	if *counts[string(zone)]--; *counts[string(zone)] == 0 {
+		delete(counts, string(zone))
+	}
+	g.free(at % segmentSlots)
+	sh.count--
+	sh.roomy = min(sh.roomy, at/segmentSlots)
+	if g.used == 0 {
+		sh.segments[at/segmentSlots] = nil
+		sh.soonest[at/segmentSlots] = never
+	}
+}
+
+// unplace takes an entry out of the index and closes the gap: entries that
+// were pushed over it move back, for as long as that brings them nearer to
+// where their hash puts them.
+func (sh *shard) unplace(entry uint64) {
+	mask := len(sh.index) - 1
+	gap := int(entry>>32) & mask
+	for sh.index[gap] != entry {
+		gap = (gap + 1) & mask
+	}
+	for at := (gap + 1) & mask; sh.index[at] != 0; at = (at + 1) & mask {
+		home := int(sh.index[at]>>32) & mask
+		if (at-home)&mask >= (at-gap)&mask {
+			sh.index[gap] = sh.index[at]
+			gap = at
+		}
+	}
+	sh.index[gap] = 0
+}
+
+// forgetNext looks at the segment that the hand points to, drops what may be
+// forgotten in it, and moves the hand on.
+func (sh *shard) forgetNext(now leakybucket.Instant) (forgotten int) {
+	if len(sh.segments) == 0 {
+		return 0
+	}
+	sh.hand = (sh.hand + 1) % len(sh.segments)
+	if sh.soonest[sh.hand] > now {
+		return 0
+	}
+	g, soonest := sh.segments[sh.hand], never
+	for used := g.used; used != 0; used &= used - 1 {
+		i := bits.TrailingZeros64(used)
+		if g.slots[i].forget <= now {
+			sh.remove(sh.hand*segmentSlots + i)
+			forgotten++
+		} else {
+			soonest = min(soonest, g.slots[i].forget)
+		}
+	}
+	sh.soonest[sh.hand] = soonest
+	return forgotten
+}
+
+// makeRoom drops buckets: those that may be forgotten, if there is any in the
+// shard, else the one that may be soonest among a few.
+func (sh *shard) makeRoom(now leakybucket.Instant) {
+	for range sh.segments {
+		if sh.forgetNext(now) > 0 {
+			return
+		}
+	}
+	sh.remove(sh.soonestOfSome())
+	sh.evictions++
+}
+
+// soonestOfSome returns the bucket that may be forgotten soonest among those
+// of the most promising segment. A bound may be out of date, so a few segments
+// are looked at before one is believed.
+func (sh *shard) soonestOfSome() (at int) {
+	for range 4 {
+		segment := 0
+		for i, soonest := range sh.soonest {
+			if soonest < sh.soonest[segment] {
+				segment = i
+			}
+		}
+		bound := sh.soonest[segment]
+		at, sh.soonest[segment] = sh.segments[segment].soonest()
+		at += segment * segmentSlots
+		if sh.soonest[segment] == bound {
+			break
+		}
+	}
+	return at
+}
+
+// resize sets the bound and drops some of what is over it, few enough that
+// nobody waits long for the lock. It reports whether there is more.
+func (sh *shard) resize(most int, now func() leakybucket.Instant) bool {
+	sh.mu.Lock()
+	defer sh.mu.Unlock()
+	sh.most = most
+	for range 64 {
+		if sh.count <= most {
+			return false
+		}
+		sh.makeRoom(now())
+	}
+	return sh.count > most
+}
+
+// shed forgets all that may be forgotten.
+func (sh *shard) shed(now func() leakybucket.Instant) {
+	sh.mu.Lock()
+	defer sh.mu.Unlock()
+	at := now()
+	for range sh.segments {
+		sh.forgetNext(at)
+	}
+	sh.shrink()
+}
+
+// shrink gives memory back that the shard has not needed for some time.
+func (sh *shard) shrink() {
+	for n := len(sh.segments); n > 0 && sh.segments[n-1] == nil; n-- {
+		sh.segments, sh.soonest = sh.segments[:n-1], sh.soonest[:n-1]
+	}
+	sh.roomy = min(sh.roomy, len(sh.segments))
+	if sh.count == 0 {
+		sh.index, sh.segments, sh.soonest = nil, nil, nil
+	} else if length := len(sh.index); length > 8 && sh.count < length/8 {
+		sh.reindex(length / 2)
+	}
+}
+
+func (sh *shard) counter(zone string, shadow bool) *int {
+	counts := &sh.zones[kind(shadow)]
+	if *counts == nil {
+		*counts = make(map[string]*int)
+	}
+	if (*counts)[zone] == nil {
+		(*counts)[zone] = new(int)
+	}
+	return (*counts)[zone]
+}
+
+func (sh *shard) addCounts(total map[string]int) {
+	sh.mu.Lock()
+	defer sh.mu.Unlock()
+	for zone, n := range sh.zones[kind(false)] {
+		total[zone] += *n
+	}
+	for zone, n := range sh.zones[kind(true)] {
+		total["~"+zone] += *n
+	}
+}
+
+func (sh *shard) countEvictions() uint64 {
+	sh.mu.Lock()
+	defer sh.mu.Unlock()
+	return sh.evictions
+}
+
+func kind(shadow bool) int {
+	if shadow {
+		return 1
+	}
+	return 0
+}

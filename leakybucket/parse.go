@@ -1,0 +1,86 @@
+package leakybucket
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+)
+
+// secondsPer says how long each unit of time is that a rate may be given in.
+var secondsPer = map[string]float64{
+	"s": 1, "sec": 1, "second": 1,
+	"m": 60, "min": 60, "minute": 60,
+	"h": 3600, "hour": 3600,
+	"d": 86400, "day": 86400,
+}
+
+// ParseRate reads a rate such as "2/s", "30/m", "1000/h" or "5000/d" and
+// returns it in units a second. The number may have a fraction; the unit may be
+// spelled out (sec, min, hour, day).
+func ParseRate(text string) (float64, error) {
+	number, unit, _ := strings.Cut(text, "/")
+	per, known := secondsPer[strings.TrimSpace(unit)]
+	amount, plain := parseDecimal(strings.TrimSpace(number))
+	if !known || !plain {
+		return 0, fmt.Errorf("invalid rate %q: want <number>/<s|m|h|d>, such as 2/s", text)
+	}
+	rate := amount / per
+	if !(smallest <= rate && rate <= largest) {
+		return 0, fmt.Errorf("invalid rate %q: want from %v to %v a second", text, smallest, largest)
+	}
+	return rate, nil
+}
+
+// ParseCapacity reads a capacity, such as "10" or "2.5", in units of cost.
+func ParseCapacity(text string) (float64, error) {
+	capacity, plain := parseDecimal(text)
+	if !plain || !(smallest <= capacity && capacity <= largest) {
+		return 0, fmt.Errorf("invalid capacity %q: want a number from %v to %v, such as 10", text, smallest, largest)
+	}
+	return capacity, nil
+}
+
+// ParseLimit reads a capacity and a leak, such as "10 1/s" or "10, 1/sec".
+func ParseLimit(text string) (Limit, error) {
+	words := strings.Fields(strings.Replace(text, ",", " ", 1))
+	if len(words) != 2 {
+		return Limit{}, fmt.Errorf("invalid limit %q: want <capacity> <leak>, such as 10 1/s", text)
+	}
+	capacity, err := ParseCapacity(words[0])
+	if err != nil {
+		return Limit{}, err
+	}
+	leak, err := ParseRate(words[1])
+	if err != nil {
+		return Limit{}, err
+	}
+	limit := Limit{Capacity: capacity, Leak: leak}
+	return limit, limit.Validate()
+}
+
+// ParseCost reads a cost as a client or an upstream may write it: digits, and
+// perhaps a point and more digits. Everything else that other parsers take for
+// a number (signs, exponents, hexadecimal, NaN, underscores) is none, and false
+// is returned.
+func ParseCost(text string) (float64, bool) { return parseDecimal(text) }
+
+// parseDecimal accepts [0-9]+(\.[0-9]+)? and nothing else. Too many digits are
+// a large number, not an error.
+func parseDecimal(text string) (float64, bool) {
+	whole, fraction, point := strings.Cut(text, ".")
+	if !digits(whole) || point && !digits(fraction) {
+		return 0, false
+	}
+	// The only error left is a number out of range, which comes as +Inf.
+	value, _ := strconv.ParseFloat(text, 64)
+	return value, true
+}
+
+func digits(text string) bool {
+	for i := range len(text) {
+		if text[i] < '0' || text[i] > '9' {
+			return false
+		}
+	}
+	return text != ""
+}

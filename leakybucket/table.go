@@ -1,0 +1,230 @@
+package leakybucket
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+)
+
+// A Rule says what holds for a key.
+type Rule int
+
+const (
+	Limited   Rule = iota // its limit
+	Unlimited             // nothing is counted, nothing refused
+	Blocked               // everything is refused
+)
+
+// An Override gives some keys another limit than the zone's own.
+type Override struct {
+	// The leading parts of the keys meant, in plain text. A part that is a
+	// client's address may be a network in CIDR notation.
+	Parts []string `json:"parts,omitempty"`
+
+	// The name of a plan, a capacity and a leak such as "10 1/s", "unlimited"
+	// or "blocked".
+	Limit string `json:"limit,omitempty"`
+}
+
+// A KeyPart is one part of a key, as overrides see it: a client's network, or
+// a plain text.
+type KeyPart struct {
+	Text    string
+	Network netip.Prefix // valid if the part is an address
+}
+
+// TableConfig is what a [Table] is made of.
+type TableConfig struct {
+	Own       Limit            // of all keys that no override names
+	Plans     map[string]Limit // limits by name, for overrides
+	Overrides []Override
+
+	// Addresses says of each part of the key whether it is a client's address,
+	// of which IPv4Bits and IPv6Bits are kept.
+	Addresses          []bool
+	IPv4Bits, IPv6Bits int
+}
+
+// A Table says which rule and limit hold for a key. It does not change, and is
+// safe for concurrent use.
+type Table struct {
+	root node
+}
+
+// A node is the rule of one run of leading parts, and what may follow it.
+type node struct {
+	entry    *entry
+	texts    map[string]*node
+	networks map[netip.Prefix]*node
+	lengths  []int // of the prefixes in networks, longest first, each once
+}
+
+type entry struct {
+	rule  Rule
+	limit Limit
+}
+
+// NewTable returns the table, or says which override is wrong and why.
+func NewTable(config TableConfig) (*Table, error) {
+	table := &Table{root: node{entry: &entry{Limited, config.Own}}}
+	for _, o := range config.Overrides {
+		if err := table.add(config, o); err != nil {
+			return nil, fmt.Errorf("override %s: %w", strings.Join(o.Parts, " "), err)
+		}
+	}
+	return table, nil
+}
+
+func (t *Table) add(config TableConfig, o Override) error {
+	if len(o.Parts) == 0 {
+		return errors.New("no key given: want <part>... <limit>")
+	}
+	if len(o.Parts) > len(config.Addresses) {
+		return fmt.Errorf("%d parts given, and the key has %d", len(o.Parts), len(config.Addresses))
+	}
+	at := &t.root
+	for i, part := range o.Parts {
+		if !config.Addresses[i] {
+			at = at.text(part)
+			continue
+		}
+		network, err := parseNetwork(part, config.IPv4Bits, config.IPv6Bits)
+		if err != nil {
+			return err
+		}
+		at = at.network(network)
+	}
+	if at.entry != nil {
+		return errors.New("given twice")
+	}
+	rule, err := config.parseEntry(o.Limit)
+	at.entry = rule
+	return err
+}
+
+func (config TableConfig) parseEntry(text string) (*entry, error) {
+	switch text {
+	case "unlimited":
+		return &entry{rule: Unlimited}, nil
+	case "blocked":
+		return &entry{rule: Blocked}, nil
+	}
+	if plan, known := config.Plans[text]; known {
+		return &entry{Limited, plan}, nil
+	}
+	if !strings.ContainsAny(text, " ,") {
+		return nil, fmt.Errorf("unknown plan %q: want one of the plans, <capacity> <leak>, unlimited or blocked", text)
+	}
+	limit, err := ParseLimit(text)
+	return &entry{Limited, limit}, err
+}
+
+// parseNetwork reads an address or a network. It must be one that keys can be
+// told apart by: masked keys have lost what lies beyond the prefix lengths.
+func parseNetwork(text string, ipv4Bits, ipv6Bits int) (netip.Prefix, error) {
+	network, err := netip.ParsePrefix(text)
+	if err != nil {
+		addr, err := netip.ParseAddr(text)
+		if err != nil || addr.Zone() != "" {
+			return network, fmt.Errorf("invalid address %q: want an IP address or a network such as 203.0.113.0/24", text)
+		}
+		addr = addr.Unmap()
+		network = netip.PrefixFrom(addr, addr.BitLen())
+	}
+	if network.Addr().Is4In6() {
+		return network, fmt.Errorf("invalid network %q: write IPv4 networks as IPv4", text)
+	}
+	if network.Masked() != network {
+		return network, fmt.Errorf("invalid network %q: did you mean %v?", text, network.Masked())
+	}
+	kept := ipv6Bits
+	if network.Addr().Is4() {
+		kept = ipv4Bits
+	}
+	if network.Bits() > kept {
+		return network, fmt.Errorf("network %q is narrower than the /%d that clients are told apart by: did you mean %v?",
+			text, kept, netip.PrefixFrom(network.Addr(), kept).Masked())
+	}
+	return network, nil
+}
+
+func (n *node) text(part string) *node {
+	if n.texts == nil {
+		n.texts = make(map[string]*node)
+	}
+	if n.texts[part] == nil {
+		n.texts[part] = new(node)
+	}
+	return n.texts[part]
+}
+
+func (n *node) network(network netip.Prefix) *node {
+	if n.networks == nil {
+		n.networks = make(map[netip.Prefix]*node)
+	}
+	if n.networks[network] == nil {
+		n.networks[network] = new(node)
+		if !slices.Contains(n.lengths, network.Bits()) {
+			n.lengths = append(n.lengths, network.Bits())
+			slices.Sort(n.lengths)
+			slices.Reverse(n.lengths)
+		}
+	}
+	return n.networks[network]
+}
+
+// Plain reports whether the zone's own limit holds for all keys, so that none
+// needs to be looked up.
+func (t *Table) Plain() bool { return t.root.texts == nil && t.root.networks == nil }
+
+// Lookup returns the rule and limit of a key. The override of most leading
+// parts decides; among those an exact address before a network, a narrow
+// network before a wide one.
+func (t *Table) Lookup(key []KeyPart) (Rule, Limit) {
+	found, _ := t.root.find(key)
+	return found.rule, found.limit
+}
+
+// find returns the entry of most leading parts of key, and how many they are.
+func (n *node) find(key []KeyPart) (best *entry, depth int) {
+	best = n.entry
+	if len(key) == 0 {
+		return best, 0
+	}
+	consider := func(next *node) {
+		if next == nil {
+			return
+		}
+		if found, d := next.find(key[1:]); found != nil && d+1 > depth {
+			best, depth = found, d+1
+		}
+	}
+	if part := key[0]; part.Network.IsValid() {
+		for _, bits := range n.lengths {
+			if wide, err := part.Network.Addr().Prefix(bits); err == nil && bits <= part.Network.Bits() {
+				consider(n.networks[wide])
+			}
+		}
+	} else {
+		consider(n.texts[part.Text])
+	}
+	return best, depth
+}
+
+// Limits returns every limit that the table can answer, the own one first.
+func (t *Table) Limits() []Limit { return t.root.limits(nil) }
+
+func (n *node) limits(all []Limit) []Limit {
+	if n.entry != nil && n.entry.rule == Limited {
+		all = append(all, n.entry.limit)
+	}
+	for _, next := range n.texts {
+		all = next.limits(all)
+	}
+	for _, next := range n.networks {
+		all = next.limits(all)
+	}
+	return all
+}
