@@ -37,8 +37,7 @@ type Store interface {
 // A Counter is a store that knows how many buckets it keeps. Buckets that may
 // be forgotten, and are not yet, count.
 type Counter interface {
-	// Buckets returns the number of buckets of each zone, shadow ones under
-	// the zone's name after a "~".
+	// Buckets returns the number of buckets of each zone, shadow ones included.
 	Buckets() map[string]int
 }
 

@@ -8,7 +8,6 @@ import (
 	"hash/maphash"
 	"math/bits"
 	"slices"
-	"sync/atomic"
 	"time"
 
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
@@ -45,8 +44,6 @@ type Store struct {
 	base  time.Time
 	epoch leakybucket.Instant        // what base was, counted from 1970
 	clock func() leakybucket.Instant // nil but in tests
-
-	shedding atomic.Uint32 // the shard that Shed looks at next
 }
 
 // New returns an empty store.
@@ -167,13 +164,15 @@ func (s *Store) takeMany(charges []leakybucket.Charge, decisions []leakybucket.D
 	}
 }
 
-// Shed forgets buckets that may be forgotten in one shard, the next at every
-// call, and returns how many shards there are. Every new bucket makes the
-// store look for old ones, so memory stays bounded without it; calling it now
-// and then gives memory back when traffic has ended.
-func (s *Store) Shed() (shards int) {
-	s.shards[int(s.shedding.Add(1))%len(s.shards)].shed(s.now)
-	return len(s.shards)
+// Shed forgets all buckets that may be forgotten, a little at a time. Every new
+// bucket makes the store look for old ones, so memory stays bounded without it;
+// calling it now and then gives memory back when traffic has ended.
+func (s *Store) Shed() {
+	for i := range s.shards {
+		for next, more := 0, true; more; {
+			next, more = s.shards[i].shed(next, s.now)
+		}
+	}
 }
 
 // Buckets implements [leakybucket.Counter].

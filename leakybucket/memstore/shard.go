@@ -3,6 +3,7 @@ package memstore
 import (
 	"math"
 	"math/bits"
+	"strings"
 	"sync"
 
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
@@ -34,7 +35,7 @@ type shard struct {
 	soonest []leakybucket.Instant
 	hand    int // the segment to look at next
 
-	zones [2]map[string]*int // how many buckets of each zone; shadow ones in the second
+	zones map[string]*int // how many buckets of each zone
 }
 
 // slot numbers count through the segments of a shard.
@@ -81,7 +82,7 @@ func (sh *shard) insert(hash uint64, c *leakybucket.Charge, state leakybucket.St
 	sh.place(uint64(uint32(hash))<<32 | uint64(at+1))
 	sh.written(at, c.Limit)
 	sh.count++
-	*sh.counter(c.Zone, c.Shadow)++
+	sh.countZone(c.Zone)
 }
 
 // place enters an entry into the index, which has room for it.
@@ -135,9 +136,10 @@ func (sh *shard) remove(at int) {
 	g := sh.segments[at/segmentSlots]
 	zone, key, shadow := g.name(at % segmentSlots)
 	sh.unplace(uint64(uint32(sh.hasher.name(zone, key, shadow)))<<32 | uint64(at+1))
-	counts := sh.zones[kind(shadow)]
-	if *counts[string(zone)]--; *counts[string(zone)] == 0 {
-		delete(counts, string(zone))
+	if n := sh.zones[string(zone)]; *n > 1 {
+		*n--
+	} else {
+		delete(sh.zones, string(zone))
 	}
 	g.free(at % segmentSlots)
 	sh.count--
@@ -239,15 +241,20 @@ func (sh *shard) resize(most int, now func() leakybucket.Instant) bool {
 	return sh.count > most
 }
 
-// shed forgets all that may be forgotten.
-func (sh *shard) shed(now func() leakybucket.Instant) {
+// shed forgets what may be forgotten in the next segments, few enough that
+// nobody waits long for the lock. It reports whether there are more segments.
+func (sh *shard) shed(first int, now func() leakybucket.Instant) (next int, more bool) {
 	sh.mu.Lock()
 	defer sh.mu.Unlock()
 	at := now()
-	for range sh.segments {
+	for next = first; next < min(first+64, len(sh.segments)); next++ {
 		sh.forgetNext(at)
 	}
+	if next < len(sh.segments) {
+		return next, true
+	}
 	sh.shrink()
+	return 0, false
 }
 
 // shrink gives memory back that the shard has not needed for some time.
@@ -263,25 +270,23 @@ func (sh *shard) shrink() {
 	}
 }
 
-func (sh *shard) counter(zone string, shadow bool) *int {
-	counts := &sh.zones[kind(shadow)]
-	if *counts == nil {
-		*counts = make(map[string]*int)
+func (sh *shard) countZone(zone string) {
+	if n := sh.zones[zone]; n != nil {
+		*n++
+		return
 	}
-	if (*counts)[zone] == nil {
-		(*counts)[zone] = new(int)
+	if sh.zones == nil {
+		sh.zones = make(map[string]*int)
 	}
-	return (*counts)[zone]
+	one := 1
+	sh.zones[strings.Clone(zone)] = &one
 }
 
 func (sh *shard) addCounts(total map[string]int) {
 	sh.mu.Lock()
 	defer sh.mu.Unlock()
-	for zone, n := range sh.zones[kind(false)] {
+	for zone, n := range sh.zones {
 		total[zone] += *n
-	}
-	for zone, n := range sh.zones[kind(true)] {
-		total["~"+zone] += *n
 	}
 }
 
@@ -289,11 +294,4 @@ func (sh *shard) countEvictions() uint64 {
 	sh.mu.Lock()
 	defer sh.mu.Unlock()
 	return sh.evictions
-}
-
-func kind(shadow bool) int {
-	if shadow {
-		return 1
-	}
-	return 0
 }

@@ -1,0 +1,231 @@
+package caddymodule
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"sync/atomic"
+
+	"github.com/caddyserver/caddy/v2"
+	"github.com/caddyserver/caddy/v2/caddyconfig"
+	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
+	"go.uber.org/zap"
+
+	"github.com/caddy-throttle/caddy-throttle/leakybucket"
+)
+
+func init() {
+	caddy.RegisterModule(App{})
+}
+
+// App is what all throttle handlers of a config share: the store of the
+// buckets, the zones that are defined once for several sites, and what holds
+// for all of them.
+type App struct {
+	// Where the buckets are kept. Default: `memory`, that of this process.
+	StoreRaw json.RawMessage `json:"store,omitempty" caddy:"namespace=throttle.stores inline_key=module"`
+
+	// Requests that no zone ever charges. Default: none.
+	Exempt caddyhttp.RawMatcherSets `json:"exempt,omitempty" caddy:"namespace=http.matchers"`
+
+	// Limits by name, for overrides: a capacity and a leak, such as `100 10/s`.
+	Plan map[string]string `json:"plan,omitempty"`
+
+	// Zones that handlers refer to by name.
+	Zone []*Zone `json:"zone,omitempty"`
+
+	// Make every zone decide, count and log only, and never refuse.
+	Shadow bool `json:"shadow,omitempty"`
+
+	logger *zap.Logger
+	module StoreModule
+	store  leakybucket.Store
+	exempt caddyhttp.MatcherSets
+	plans  map[string]leakybucket.Limit
+	global map[string]*Zone
+	shared map[string]*sharedZone
+
+	said *said
+}
+
+// said is what has been warned of and need not be again.
+type said struct{ untrusted, loose, noAddress atomic.Bool }
+
+// A StoreModule is a module in the namespace throttle.stores. If it is a
+// caddy.App besides, it is started and stopped with the throttle app.
+type StoreModule interface {
+	// Store returns the store. It must remain usable until the last request
+	// that uses it has ended, which may be after the module's Cleanup.
+	Store() leakybucket.Store
+}
+
+// A sharedZone is what all places where a zone of one name appears have in
+// common.
+type sharedZone struct {
+	app               *App
+	definition, place string
+	handlers          int
+	refusals          refusals
+}
+
+// CaddyModule returns the Caddy module information.
+func (App) CaddyModule() caddy.ModuleInfo {
+	return caddy.ModuleInfo{
+		ID:  "throttle",
+		New: func() caddy.Module { return new(App) },
+	}
+}
+
+// Provision loads the store and the zones. It dials nothing.
+func (a *App) Provision(ctx caddy.Context) (err error) {
+	a.logger = ctx.Logger()
+	a.said = new(said)
+	a.global = make(map[string]*Zone)
+	a.shared = make(map[string]*sharedZone)
+	if err := registerMetrics(ctx.GetMetricsRegistry()); err != nil {
+		return err
+	}
+	if a.StoreRaw == nil {
+		a.StoreRaw = caddyconfig.JSONModuleObject(new(Memory), "module", "memory", nil)
+	}
+	module, err := ctx.LoadModule(a, "StoreRaw")
+	if err != nil {
+		return fmt.Errorf("loading store: %w", err)
+	}
+	a.module = module.(StoreModule)
+	a.store = a.module.Store()
+	if a.exempt, err = loadMatchers(ctx, a, "Exempt", a.Exempt); err != nil {
+		return err
+	}
+	if a.plans, err = parsePlans(a.Plan); err != nil {
+		return err
+	}
+	for _, z := range a.Zone {
+		if err := a.provisionZone(ctx, z); err != nil {
+			return err
+		}
+		if a.global[z.Name] != nil {
+			return fmt.Errorf("zone %q is defined twice in the global options", z.Name)
+		}
+		a.global[z.Name] = z
+	}
+	return nil
+}
+
+func parsePlans(plans map[string]string) (map[string]leakybucket.Limit, error) {
+	limits := make(map[string]leakybucket.Limit)
+	for name, text := range plans {
+		switch {
+		case !zoneName.MatchString(name):
+			return nil, fmt.Errorf("invalid plan name %q: want letters, digits, _, . and -", name)
+		case name == "unlimited" || name == "blocked":
+			return nil, fmt.Errorf("invalid plan name %q: the word has a meaning of its own in overrides", name)
+		}
+		limit, err := leakybucket.ParseLimit(text)
+		if err != nil {
+			return nil, fmt.Errorf("plan %q: %w", name, err)
+		}
+		limits[name] = limit
+	}
+	return limits, nil
+}
+
+// provisionZone makes a definition ready for requests, and sees to it that all
+// definitions of a name agree.
+func (a *App) provisionZone(ctx caddy.Context, z *Zone) error {
+	if z == nil {
+		return errors.New("a zone is null: want an object with a name")
+	}
+	if err := z.compile(a.plans); err != nil {
+		return err
+	}
+	definition, err := z.definition()
+	if err != nil {
+		return fmt.Errorf("zone %q: %w", z.Name, err)
+	}
+	shared := a.shared[z.Name]
+	if shared == nil {
+		shared = &sharedZone{app: a, definition: definition}
+		shared.refusals.init(a.logger, z.Name, z.Shadow || a.Shadow)
+		a.shared[z.Name] = shared
+	} else if shared.definition != definition {
+		return fmt.Errorf("zone %q is defined twice, and differently: %s and %s: a name is one budget, so give one of them another name", z.Name, shared.definition, definition)
+	}
+	z.shared = shared
+	z.shadow = z.Shadow || a.Shadow
+	return z.provision(ctx)
+}
+
+// globalZone returns the zone that a name stands for.
+func (a *App) globalZone(name string) (*Zone, error) {
+	if z := a.global[name]; z != nil {
+		return z, nil
+	}
+	return nil, fmt.Errorf("unknown zone %q: no zone of that name is defined in the global options; define it there, or give it a capacity and a leak here", name)
+}
+
+// Start starts the store, and says which zones are one budget in many places.
+func (a *App) Start() error {
+	for name, zone := range a.shared {
+		if zone.handlers > 1 {
+			a.logger.Info("zone is one budget for several handlers; put host into its key to have one for each site",
+				zap.String("zone", name), zap.Int("handlers", zone.handlers))
+		}
+	}
+	if app, ok := a.module.(caddy.App); ok {
+		return app.Start()
+	}
+	return nil
+}
+
+// Stop stops the store. Requests may still be using it.
+func (a *App) Stop() error {
+	if app, ok := a.module.(caddy.App); ok {
+		return app.Stop()
+	}
+	return nil
+}
+
+// Cleanup logs what has been counted and not been said.
+func (a *App) Cleanup() error {
+	for _, zone := range a.shared {
+		zone.refusals.report()
+	}
+	return nil
+}
+
+// watchProxies warns, once each, of two ways to get client addresses wrong
+// that only show when requests come.
+func (a *App) watchProxies(r *http.Request) {
+	ctx := r.Context()
+	if trusted, _ := caddyhttp.GetVar(ctx, caddyhttp.TrustedProxyVarKey).(bool); trusted {
+		server, _ := ctx.Value(caddyhttp.ServerCtxKey).(*caddyhttp.Server)
+		if server != nil && server.TrustedProxiesStrict == 0 && !a.said.loose.Swap(true) {
+			a.logger.Warn("trusted_proxies is set without trusted_proxies_strict: Caddy believes the left-most address in X-Forwarded-For, which clients can choose unless the proxy overwrites the header")
+		}
+		return
+	}
+	if a.said.untrusted.Load() {
+		return
+	}
+	for _, header := range []string{"X-Forwarded-For", "Forwarded", "Cf-Connecting-Ip"} {
+		if r.Header[header] != nil && !a.said.untrusted.Swap(true) {
+			a.logger.Warn("a peer that is not in trusted_proxies sends a forwarding header: if it is your proxy or CDN, all its clients share one bucket until you list it there",
+				zap.String("header", header), zap.String("peer", r.RemoteAddr))
+		}
+	}
+}
+
+func (a *App) warnNoAddress() {
+	if !a.said.noAddress.Swap(true) {
+		a.logger.Warn("requests without a client address, as over a Unix socket, share one bucket: set trusted_proxies_unix, or another key")
+	}
+}
+
+// Interface guards
+var (
+	_ caddy.Provisioner  = (*App)(nil)
+	_ caddy.App          = (*App)(nil)
+	_ caddy.CleanerUpper = (*App)(nil)
+)

@@ -1,0 +1,521 @@
+package caddymodule
+
+import (
+	"fmt"
+	"maps"
+	"strconv"
+	"strings"
+
+	"github.com/caddyserver/caddy/v2"
+	"github.com/caddyserver/caddy/v2/caddyconfig"
+	"github.com/caddyserver/caddy/v2/caddyconfig/caddyfile"
+	"github.com/caddyserver/caddy/v2/caddyconfig/httpcaddyfile"
+	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
+
+	"github.com/caddy-throttle/caddy-throttle/leakybucket"
+)
+
+func init() {
+	httpcaddyfile.RegisterGlobalOption("throttle", parseGlobal)
+	httpcaddyfile.RegisterHandlerDirective("throttle", parseDirective)
+	// Before anything rewrites the request, so that keys and matchers see the
+	// path that the client sent, as the access log does.
+	httpcaddyfile.RegisterDirectiveOrder("throttle", httpcaddyfile.Before, "redir")
+}
+
+// parseGlobal sets up the app from the global option. Syntax:
+//
+//	throttle {
+//	    store <name> { ... }
+//	    exempt { <request matchers> }
+//	    plan <name> <capacity> <leak>
+//	    zone <name> { ... }
+//	    shadow
+//	}
+func parseGlobal(d *caddyfile.Dispenser, existing any) (any, error) {
+	d.Next() // the option's name
+	if existing != nil {
+		return nil, d.Err("throttle is given twice in the global options: put both into one block")
+	}
+	if d.NextArg() {
+		return nil, d.Errf("unexpected %q: want a block", d.Val())
+	}
+	d = expanded(d)
+	app := new(App)
+	seen := make(map[string]bool)
+	d.Next()
+	for d.NextBlock(0) {
+		if err := app.parseOption(d, seen); err != nil {
+			return nil, err
+		}
+	}
+	if err := app.checkZones(d); err != nil {
+		return nil, err
+	}
+	return httpcaddyfile.App{Name: "throttle", Value: caddyconfig.JSON(app, nil)}, nil
+}
+
+// expanded returns a dispenser of the same segment in which the shorthands for
+// placeholders are spelled out, as Caddy does it for sites.
+func expanded(d *caddyfile.Dispenser) *caddyfile.Dispenser {
+	segment := d.NextSegment()
+	httpcaddyfile.NewShorthandReplacer().ApplyToSegment(&segment)
+	return caddyfile.NewDispenser(segment)
+}
+
+func (a *App) parseOption(d *caddyfile.Dispenser, seen map[string]bool) error {
+	switch option := d.Val(); option {
+	case "store":
+		if err := once(d, seen, option); err != nil {
+			return err
+		}
+		return a.parseStore(d)
+	case "exempt":
+		return parseMatchers(d, &a.Exempt)
+	case "plan":
+		return a.parsePlan(d)
+	case "zone":
+		z, err := parseZone(d, noNamedMatchers(d))
+		a.Zone = append(a.Zone, z)
+		return err
+	case "shadow":
+		if err := once(d, seen, option); err != nil {
+			return err
+		}
+		return parseFlag(d, &a.Shadow)
+	default:
+		return unrecognized(d, "throttle", "store, exempt, plan, zone, shadow")
+	}
+}
+
+func (a *App) parseStore(d *caddyfile.Dispenser) error {
+	if !d.NextArg() {
+		return d.Err("store has no name: want store memory")
+	}
+	name := d.Val()
+	unmarshaler, err := caddyfile.UnmarshalModule(d, "throttle.stores."+name)
+	if err != nil {
+		return err
+	}
+	a.StoreRaw = caddyconfig.JSONModuleObject(unmarshaler, "module", name, nil)
+	return nil
+}
+
+func (a *App) parsePlan(d *caddyfile.Dispenser) error {
+	var name, capacity, leak string
+	if !d.AllArgs(&name, &capacity, &leak) {
+		return d.Err("wrong number of words after plan: want plan <name> <capacity> <leak>")
+	}
+	if _, twice := a.Plan[name]; twice {
+		return d.Errf("plan %q is given twice", name)
+	}
+	plan := map[string]string{name: capacity + " " + leak}
+	if _, err := parsePlans(plan); err != nil {
+		return d.WrapErr(err)
+	}
+	if a.Plan == nil {
+		a.Plan = plan
+	}
+	a.Plan[name] = plan[name]
+	return nil
+}
+
+// checkZones reports here, with the line, what would otherwise be an error
+// without one when the config is loaded.
+func (a *App) checkZones(d *caddyfile.Dispenser) error {
+	plans, err := parsePlans(a.Plan)
+	if err != nil {
+		return d.WrapErr(err)
+	}
+	places := make(map[string]string)
+	for _, z := range a.Zone {
+		if place, twice := places[z.Name]; twice {
+			return fmt.Errorf("zone %q is defined twice in the global options, at %s and at %s", z.Name, place, z.place)
+		}
+		places[z.Name] = z.place
+		if err := z.check(plans); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// check compiles a copy of the zone, for the errors.
+func (z *Zone) check(plans map[string]leakybucket.Limit) error {
+	copied := *z
+	if err := copied.compile(plans); err != nil {
+		return fmt.Errorf("%w, at %s", err, z.place)
+	}
+	return nil
+}
+
+// parseDirective sets up the handler from Caddyfile tokens. Syntax:
+//
+//	throttle [<matcher>] <zone>
+//	throttle [<matcher>] <zone> <key>... <capacity> <leak>
+//	throttle [<matcher>] {
+//	    zone <name>
+//	    zone <name> { ... }
+//	}
+func parseDirective(h httpcaddyfile.Helper) (caddyhttp.MiddlewareHandler, error) {
+	h.Next() // the directive's name
+	handler := new(Handler)
+	if words := h.RemainingArgs(); len(words) > 0 {
+		z, err := parseLine(h.Dispenser, words)
+		if err != nil {
+			return nil, err
+		}
+		handler.Zone = []*Zone{z}
+		if h.NextBlock(0) {
+			return nil, h.Err("a zone on the line and a block exclude each other: put the zone into the block")
+		}
+	} else {
+		for h.NextBlock(0) {
+			if h.Val() != "zone" {
+				return nil, unrecognized(h.Dispenser, "throttle", "zone")
+			}
+			z, err := parseZone(h.Dispenser, h.MatcherToken)
+			if err != nil {
+				return nil, err
+			}
+			handler.Zone = append(handler.Zone, z)
+		}
+	}
+	return handler, handler.check(h)
+}
+
+// parseLine reads a whole zone from one line.
+func parseLine(d *caddyfile.Dispenser, words []string) (*Zone, error) {
+	z := &Zone{Name: words[0], place: place(d)}
+	switch len(words) {
+	case 1:
+		return z, nil
+	case 2:
+		return nil, d.Errf("%q stands alone after the zone: want throttle <zone>, or throttle <zone> <key>... <capacity> <leak>", words[1])
+	}
+	last := len(words) - 2
+	capacity, err := leakybucket.ParseCapacity(words[last])
+	if err != nil {
+		return nil, d.WrapErr(err)
+	}
+	z.Capacity, z.Leak = capacity, words[last+1]
+	if z.Key, err = parseKey(words[1:last]); err != nil {
+		return nil, d.WrapErr(err)
+	}
+	return z, nil
+}
+
+// check reports here, with the line, what would otherwise be an error without
+// one when the config is loaded.
+func (handler *Handler) check(h httpcaddyfile.Helper) error {
+	if len(handler.Zone) == 0 {
+		return h.Err("no zone given: want throttle <zone>, throttle <zone> <key>... <capacity> <leak>, or a block with zones")
+	}
+	app := new(App)
+	if global, ok := h.Option("throttle").(httpcaddyfile.App); ok {
+		if err := caddy.StrictUnmarshalJSON(global.Value, app); err != nil {
+			return h.WrapErr(err)
+		}
+	}
+	plans, err := parsePlans(app.Plan)
+	if err != nil {
+		return h.WrapErr(err)
+	}
+	defined, _ := h.State["throttle"].(map[string]*Zone)
+	if defined == nil {
+		defined = make(map[string]*Zone)
+		for _, z := range app.Zone {
+			z.place = "the global options"
+			defined[z.Name] = z
+		}
+		h.State["throttle"] = defined
+	}
+	names := make(map[string]bool)
+	for _, z := range handler.Zone {
+		if names[z.Name] {
+			return fmt.Errorf("zone %q is given twice in one throttle directive, at %s", z.Name, z.place)
+		}
+		names[z.Name] = true
+		if z.reference() {
+			if !global(app, z.Name) {
+				return fmt.Errorf("unknown zone %q, at %s: no zone of that name is defined in the global options; define it there, or give it a capacity and a leak here", z.Name, z.place)
+			}
+			continue
+		}
+		if err := z.check(plans); err != nil {
+			return err
+		}
+		if err := z.agree(defined[z.Name]); err != nil {
+			return err
+		}
+		defined[z.Name] = z
+	}
+	return nil
+}
+
+func global(app *App, name string) bool {
+	for _, z := range app.Zone {
+		if z.Name == name {
+			return true
+		}
+	}
+	return false
+}
+
+// agree reports a definition of the same name that is another one.
+func (z *Zone) agree(other *Zone) error {
+	if other == nil {
+		return nil
+	}
+	mine, err := z.definition()
+	if err != nil {
+		return err
+	}
+	if theirs, err := other.definition(); err != nil || mine != theirs {
+		return fmt.Errorf("zone %q is defined twice, and differently, at %s and in %s: a name is one budget, so give one of them another name", z.Name, z.place, other.place)
+	}
+	return nil
+}
+
+// matcherToken reads a matcher such as @name or /path if the next word on the
+// line is one; the word is read in any case.
+type matcherToken func() (caddy.ModuleMap, bool, error)
+
+// noNamedMatchers is the matcherToken of the global options, where there are
+// none.
+func noNamedMatchers(d *caddyfile.Dispenser) matcherToken {
+	return func() (caddy.ModuleMap, bool, error) {
+		if d.NextArg() && strings.ContainsAny(d.Val()[:min(1, len(d.Val()))], "@/*") {
+			return nil, false, fmt.Errorf("matcher %q stands in the global options, where there are no named matchers: put the matchers into a block", d.Val())
+		}
+		return nil, false, nil
+	}
+}
+
+// parseZone sets up a zone from Caddyfile tokens. Syntax:
+//
+//	zone <name> {
+//	    match { <request matchers> }
+//	    exempt { <request matchers> }
+//	    key <source>...
+//	    missing_key client_ip|share|skip|refuse
+//	    plain_keys
+//	    ipv4_prefix <bits>
+//	    ipv6_prefix <bits>
+//	    route <name> <path>...
+//	    capacity <n>
+//	    leak <n>/<s|m|h|d>
+//	    override <part>... <plan>|<capacity> <leak>|unlimited|blocked
+//	    cost [<matcher>] <n>|<placeholder> { <request matchers> }
+//	    retry_after empty|fit|<duration>
+//	    status <code>
+//	    page <file>
+//	    refuse page|error
+//	    shadow
+//	}
+func parseZone(d *caddyfile.Dispenser, matcher matcherToken) (*Zone, error) {
+	z := new(Zone)
+	if err := parseArg(d, &z.Name, parseWord); err != nil {
+		return nil, err
+	}
+	z.place = place(d)
+	seen := make(map[string]bool)
+	for nesting := d.Nesting(); d.NextBlock(nesting); {
+		if err := z.parseOption(d, seen, matcher); err != nil {
+			return nil, err
+		}
+	}
+	return z, nil
+}
+
+func (z *Zone) parseOption(d *caddyfile.Dispenser, seen map[string]bool, matcher matcherToken) (err error) {
+	option := d.Val()
+	switch option {
+	case "match":
+		return parseMatchers(d, &z.Match)
+	case "exempt":
+		return parseMatchers(d, &z.Exempt)
+	case "route":
+		return z.parseRoute(d)
+	case "override":
+		return z.parseOverride(d)
+	case "cost":
+		return z.parseCost(d, matcher)
+	}
+	if err := once(d, seen, option); err != nil {
+		return err
+	}
+	switch option {
+	case "key":
+		z.Key, err = parseKey(d.RemainingArgs())
+		if err == nil && len(z.Key) == 0 {
+			err = fmt.Errorf("key has no source: want %s", keySources)
+		}
+		if err != nil {
+			err = d.WrapErr(err)
+		}
+	case "missing_key":
+		err = parseArg(d, &z.MissingKey, parseWord)
+	case "plain_keys":
+		err = parseFlag(d, &z.PlainKeys)
+	case "ipv4_prefix":
+		err = parseArg(d, &z.IPv4Prefix, parseWhole(1, 32))
+	case "ipv6_prefix":
+		err = parseArg(d, &z.IPv6Prefix, parseWhole(1, 128))
+	case "capacity":
+		err = parseArg(d, &z.Capacity, leakybucket.ParseCapacity)
+	case "leak":
+		err = parseArg(d, &z.Leak, parseLeak)
+	case "retry_after":
+		err = parseArg(d, &z.RetryAfter, parseWord)
+	case "status":
+		err = parseArg(d, &z.Status, parseWhole(400, 599))
+	case "page":
+		err = parseArg(d, &z.Page, parseWord)
+	case "refuse":
+		err = parseArg(d, &z.Refuse, parseWord)
+	case "shadow":
+		err = parseFlag(d, &z.Shadow)
+	default:
+		err = unrecognized(d, fmt.Sprintf("zone %q", z.Name), "match, exempt, key, missing_key, plain_keys, ipv4_prefix, ipv6_prefix, route, "+
+			"capacity, leak, override, cost, retry_after, status, page, refuse, shadow")
+	}
+	return err
+}
+
+func (z *Zone) parseRoute(d *caddyfile.Dispenser) error {
+	words := d.RemainingArgs()
+	if len(words) < 2 {
+		return d.Err("too few words after route: want route <name> <path>...")
+	}
+	z.Route = append(z.Route, Route{Name: words[0], Path: words[1:]})
+	return nil
+}
+
+func (z *Zone) parseOverride(d *caddyfile.Dispenser) error {
+	words := d.RemainingArgs()
+	limit := 1 // how many words the limit has
+	if n := len(words); n > 0 && strings.Contains(words[n-1], "/") {
+		limit = 2
+	}
+	if len(words) <= limit {
+		return d.Err("too few words after override: want override <part>... <plan>|<capacity> <leak>|unlimited|blocked")
+	}
+	parts := len(words) - limit
+	z.Override = append(z.Override, leakybucket.Override{Parts: words[:parts], Limit: strings.Join(words[parts:], " ")})
+	return nil
+}
+
+func (z *Zone) parseCost(d *caddyfile.Dispenser, matcher matcherToken) error {
+	set, matched, err := matcher()
+	if err != nil {
+		return d.WrapErr(err)
+	}
+	if matched && !d.NextArg() || d.Val() == "cost" {
+		return d.Err("cost has no value: want cost [<matcher>] <n>|<placeholder>")
+	}
+	cost := Cost{Value: d.Val()}
+	if d.NextArg() {
+		return d.Errf("unexpected %q after cost %s: want the matchers in a block", d.Val(), cost.Value)
+	}
+	block, err := caddyhttp.ParseCaddyfileNestedMatcherSet(d)
+	if err != nil {
+		return err
+	}
+	if len(set) > 0 && len(block) > 0 {
+		return d.Errf("cost %s has a matcher on its line and a block: want one of them", cost.Value)
+	}
+	maps.Copy(block, set)
+	if len(block) > 0 {
+		cost.Match = caddyhttp.RawMatcherSets{block}
+	}
+	z.Cost = append(z.Cost, cost)
+	return nil
+}
+
+// parseMatchers adds a set of matchers: all in one block must match.
+func parseMatchers(d *caddyfile.Dispenser, sets *caddyhttp.RawMatcherSets) error {
+	option := d.Val()
+	set, err := caddyhttp.ParseCaddyfileNestedMatcherSet(d)
+	if err != nil {
+		return err
+	}
+	if len(set) == 0 {
+		return d.Errf("%s has no matchers: want at least one, such as path /wp-login.php*", option)
+	}
+	*sets = append(*sets, set)
+	return nil
+}
+
+// parseArg reads the one word after an option.
+func parseArg[T any](d *caddyfile.Dispenser, target *T, parse func(string) (T, error)) error {
+	option := d.Val()
+	words := d.RemainingArgs()
+	if len(words) != 1 {
+		return d.Errf("%d words after %s: want one", len(words), option)
+	}
+	value, err := parse(words[0])
+	if err != nil {
+		return d.Errf("parsing %s: %w", option, err)
+	}
+	*target = value
+	return nil
+}
+
+func parseFlag(d *caddyfile.Dispenser, target *bool) error {
+	if d.NextArg() {
+		return d.Errf("unexpected %q: the option takes no word", d.Val())
+	}
+	*target = true
+	return nil
+}
+
+func parseWord(word string) (string, error) { return word, nil }
+
+// parseLeak checks a rate and keeps it as it was written, since JSON has it so.
+func parseLeak(word string) (string, error) {
+	_, err := leakybucket.ParseRate(word)
+	return word, err
+}
+
+func parseWhole(least, most int) func(string) (int, error) {
+	return func(word string) (int, error) {
+		n, err := strconv.Atoi(word)
+		if err != nil || n < least || n > most {
+			return 0, fmt.Errorf("invalid number %q: want one from %d to %d", word, least, most)
+		}
+		return n, nil
+	}
+}
+
+func once(d *caddyfile.Dispenser, seen map[string]bool, option string) error {
+	if seen[option] {
+		return d.Errf("%s is given twice", option)
+	}
+	seen[option] = true
+	return nil
+}
+
+// theirWords are what other limiters call things.
+var theirWords = map[string]string{
+	"rate":     "leak <n>/<s|m|h|d> is how fast a bucket drains",
+	"burst":    "capacity <n> is how much a bucket holds; nginx's burst=10 is capacity 11",
+	"events":   "capacity <n> is how many may come at once, and leak <n>/<s|m|h|d> how many for ever after",
+	"requests": "capacity <n> is how many may come at once, and leak <n>/<s|m|h|d> how many for ever after",
+	"limit":    "capacity <n> is how much a bucket holds, and leak <n>/<s|m|h|d> how fast it drains",
+	"window":   "a leaky bucket has no window; leak <n>/<s|m|h|d> is how fast it drains",
+	"period":   "a leaky bucket has no period; leak <n>/<s|m|h|d> is how fast it drains",
+}
+
+func unrecognized(d *caddyfile.Dispenser, where, want string) error {
+	if hint, known := theirWords[d.Val()]; known {
+		return d.Errf("unrecognized option %q in %s: %s", d.Val(), where, hint)
+	}
+	return d.Errf("unrecognized option %q in %s: want one of %s", d.Val(), where, want)
+}
+
+// place says where in which file the dispenser is.
+func place(d *caddyfile.Dispenser) string { return fmt.Sprintf("%s:%d", d.File(), d.Line()) }
+
+// Interface guards
+var _ httpcaddyfile.UnmarshalHandlerFunc = parseDirective

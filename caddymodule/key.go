@@ -1,0 +1,321 @@
+package caddymodule
+
+import (
+	"context"
+	"crypto/ed25519"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"net/netip"
+	"net/url"
+	"regexp"
+	"slices"
+	"strings"
+
+	"github.com/caddyserver/caddy/v2"
+	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
+
+	"github.com/caddy-throttle/caddy-throttle/leakybucket"
+)
+
+// KeySource is one part of a zone's key.
+type KeySource struct {
+	// Where the part comes from: `client_ip`, `header`, `cookie`, `query`,
+	// `host`, `method`, `route`, `text`, or a string with placeholders, such as
+	// `{http.vars.tenant}`. Required.
+	Source string `json:"source,omitempty"`
+
+	// The name of the header, cookie or query parameter. Required for these.
+	Name string `json:"name,omitempty"`
+
+	// A fixed text. Required for the source `text`.
+	Text string `json:"text,omitempty"`
+}
+
+const keySources = "client_ip, header <name>, cookie <name>, query <name>, host, method, route, text <string> or a string with {placeholders}"
+
+// parseKey reads key sources as they stand in a Caddyfile.
+func parseKey(words []string) ([]KeySource, error) {
+	var key []KeySource
+	for i := 0; i < len(words); i++ {
+		source := KeySource{Source: words[i]}
+		switch words[i] {
+		case "header", "cookie", "query", "text":
+			if i++; i == len(words) {
+				return nil, fmt.Errorf("parsing key: %q needs a word after it: want %s", source.Source, keySources)
+			}
+			if source.Source == "text" {
+				source.Text = words[i]
+			} else {
+				source.Name = words[i]
+			}
+		}
+		key = append(key, source)
+	}
+	return key, nil
+}
+
+// A part reads one part of the key from a request. What is missing or empty
+// is "".
+type part struct {
+	read func(*http.Request, *caddy.Replacer) string
+
+	clientIP bool // read is nil, and the address is taken
+	digest   bool // the value is a secret as likely as not, and is not kept
+	template []piece
+}
+
+// A piece of a template is a literal text or a placeholder.
+type piece struct{ text, placeholder string }
+
+// clientPlaceholders are what the client's address is called in configs that
+// come from other limiters. It needs masking, so it must be the source.
+var clientPlaceholders = []string{"{http.vars.client_ip}", "{client_ip}", "{http.request.remote.host}", "{remote_host}"}
+
+func (z *Zone) compileKey() error {
+	if len(z.Key) == 0 {
+		z.Key = []KeySource{{Source: "client_ip"}}
+	}
+	routed := false
+	for _, source := range z.Key {
+		part, err := z.compilePart(source)
+		if err != nil {
+			return err
+		}
+		routed = routed || source.Source == "route"
+		z.parts = append(z.parts, part)
+		z.addresses = append(z.addresses, part.clientIP)
+	}
+	if routed != (len(z.Route) > 0) {
+		return errors.New("the key source \"route\" and the option \"route <name> <path>...\" need each other")
+	}
+	return nil
+}
+
+func (z *Zone) compilePart(source KeySource) (part, error) {
+	named := source.Source == "header" || source.Source == "cookie" || source.Source == "query"
+	switch {
+	case named && source.Name == "":
+		return part{}, fmt.Errorf("key source %q has no name", source.Source)
+	case !named && source.Name != "":
+		return part{}, fmt.Errorf("key source %q takes no name, and has %q", source.Source, source.Name)
+	case source.Source == "text" && source.Text == "":
+		return part{}, errors.New("key source \"text\" has no text")
+	case source.Source != "text" && source.Text != "":
+		return part{}, fmt.Errorf("key source %q takes no text, and has %q", source.Source, source.Text)
+	}
+	name := source.Name
+	switch source.Source {
+	case "client_ip":
+		return part{clientIP: true}, nil
+	case "header":
+		// Host is no header by the time a request gets here.
+		if name = http.CanonicalHeaderKey(name); name == "Host" {
+			return part{}, errors.New("key source \"header Host\" is always empty: want host")
+		}
+		return part{digest: !z.PlainKeys, read: func(r *http.Request, _ *caddy.Replacer) string {
+			return single(r.Header[name])
+		}}, nil
+	case "cookie":
+		return part{digest: !z.PlainKeys, read: func(r *http.Request, _ *caddy.Replacer) string {
+			cookies := r.CookiesNamed(name)
+			if len(cookies) != 1 {
+				return ""
+			}
+			return cookies[0].Value
+		}}, nil
+	case "query":
+		return part{digest: !z.PlainKeys, read: func(r *http.Request, _ *caddy.Replacer) string {
+			return single(r.URL.Query()[name])
+		}}, nil
+	case "host":
+		return part{read: func(r *http.Request, _ *caddy.Replacer) string { return hostname(r.Host) }}, nil
+	case "method":
+		return part{read: func(r *http.Request, _ *caddy.Replacer) string { return r.Method }}, nil
+	case "route":
+		return part{read: func(r *http.Request, _ *caddy.Replacer) string { return z.routeOf(r) }}, nil
+	case "text":
+		return part{read: func(*http.Request, *caddy.Replacer) string { return source.Text }}, nil
+	}
+	if !strings.Contains(source.Source, "{") {
+		return part{}, fmt.Errorf("unknown key source %q: want %s", source.Source, keySources)
+	}
+	if slices.Contains(clientPlaceholders, source.Source) {
+		return part{clientIP: true}, nil
+	}
+	template, err := parseTemplate(source.Source)
+	return part{template: template}, err
+}
+
+// single returns the value of a header or parameter that is given once. One
+// that is given twice may be read differently by the upstream, so that it
+// cannot say who the client is.
+func single(values []string) string {
+	if len(values) != 1 {
+		return ""
+	}
+	return values[0]
+}
+
+func hostname(hostport string) string {
+	host, _, err := net.SplitHostPort(hostport)
+	if err != nil {
+		host = strings.Trim(hostport, "[]")
+	}
+	return strings.ToLower(strings.TrimSuffix(host, "."))
+}
+
+var placeholder = regexp.MustCompile(`\{[^{}\s]+\}`)
+
+// parseTemplate splits a string with placeholders into its pieces and refuses
+// those that could never work.
+func parseTemplate(text string) ([]piece, error) {
+	template := split(text, placeholder)
+	found := false
+	for _, piece := range template {
+		if piece.placeholder == "" {
+			continue
+		}
+		found = true
+		if slices.Contains(clientPlaceholders, "{"+piece.placeholder+"}") {
+			return nil, fmt.Errorf("placeholder {%s} within %q: give client_ip as a part of its own, which masks IPv6 addresses", piece.placeholder, text)
+		}
+		if err := checkPlaceholder(piece.placeholder); err != nil {
+			return nil, fmt.Errorf("placeholder {%s}: %w", piece.placeholder, err)
+		}
+	}
+	if !found {
+		return nil, fmt.Errorf("no placeholder in %q: for a fixed text, want text %s", text, text)
+	}
+	return template, nil
+}
+
+// checkPlaceholder refuses placeholders that are known never to have a value,
+// or to be too dear to ask for on every request. Caddy itself is asked which
+// of its own it knows; those of other modules cannot be known here.
+func checkPlaceholder(name string) error {
+	switch {
+	case strings.HasPrefix(name, "http.request.body"):
+		return errors.New("it would read the whole body of every request into memory")
+	case name == "http.request.uuid", name == "http.request.remote", name == "http.request.remote.port":
+		return errors.New("it differs for every request or connection")
+	case strings.HasPrefix(name, "http.throttle."):
+		return errors.New("it is known only after the decision")
+	case !strings.HasPrefix(name, "http.request."):
+		return nil
+	}
+	repl := caddy.NewEmptyReplacer()
+	ctx := context.WithValue(context.Background(), http.LocalAddrContextKey, &net.TCPAddr{})
+	r := &http.Request{
+		Method: http.MethodGet, Host: "localhost", RemoteAddr: "127.0.0.1:1", URL: &url.URL{Path: "/"}, Header: make(http.Header),
+		TLS: &tls.ConnectionState{HandshakeComplete: true, PeerCertificates: []*x509.Certificate{{PublicKey: ed25519.PublicKey(make([]byte, ed25519.PublicKeySize))}}},
+	}
+	caddyhttp.PrepareRequest(r.WithContext(ctx), repl, nil, new(caddyhttp.Server))
+	if _, known := repl.Get(name); !known {
+		return errors.New("Caddy knows no such placeholder, so that it would always be empty")
+	}
+	return nil
+}
+
+// A key names a bucket, and says which limit holds for it.
+type key struct {
+	name  string // the parts, without the zone
+	rule  leakybucket.Rule
+	limit leakybucket.Limit
+}
+
+// keyRoom is memory that building a key needs, kept between requests.
+type keyRoom struct {
+	name  []byte
+	parts []leakybucket.KeyPart
+}
+
+// keyOf returns the key of a request, and false if a part of it is missing.
+func (z *Zone) keyOf(r *http.Request, repl *caddy.Replacer, room *keyRoom) (key, bool) {
+	name, parts := room.name[:0], room.parts[:0]
+	for i := range z.parts {
+		if i > 0 {
+			name = append(name, '/')
+		}
+		p := &z.parts[i]
+		var text string
+		var client netip.Prefix
+		switch {
+		case p.clientIP:
+			if client = z.clientOf(r); !client.IsValid() {
+				return key{}, false
+			}
+			name = client.Addr().AppendTo(name)
+		case p.template != nil:
+			if name, text = p.appendTemplate(name, repl); text == "" {
+				return key{}, false
+			}
+		default:
+			if text = p.read(r, repl); text == "" {
+				return key{}, false
+			}
+			if p.digest {
+				name = leakybucket.AppendDigest(name, text)
+			} else {
+				name = leakybucket.AppendPart(name, text)
+			}
+		}
+		if !z.table.Plain() {
+			parts = append(parts, leakybucket.KeyPart{Text: text, Network: client})
+		}
+	}
+	room.name, room.parts = name, parts
+	k := key{name: string(name)}
+	k.rule, k.limit = z.table.Lookup(parts)
+	return k, true
+}
+
+// appendTemplate appends the pieces as parts of their own, so that what one
+// placeholder says can never look like what the next one says. It returns the
+// plain text too, which is "" if a placeholder has no value.
+func (p *part) appendTemplate(name []byte, repl *caddy.Replacer) (longer []byte, text string) {
+	for i, piece := range p.template {
+		if i > 0 {
+			name = append(name, '/')
+		}
+		value := piece.text
+		if piece.placeholder != "" {
+			if value, _ = repl.GetString(piece.placeholder); value == "" {
+				return name, ""
+			}
+		}
+		name = leakybucket.AppendPart(name, value)
+		text += value
+	}
+	return name, text
+}
+
+// clientOf returns who the client is: the address Caddy found, which honours
+// trusted_proxies, masked to what counts as one client. It is invalid where a
+// request has no address, as over a Unix socket.
+func (z *Zone) clientOf(r *http.Request) netip.Prefix {
+	text, _ := caddyhttp.GetVar(r.Context(), caddyhttp.ClientIPVarKey).(string)
+	addr, err := netip.ParseAddr(text)
+	if err != nil {
+		return netip.Prefix{}
+	}
+	return leakybucket.ClientPrefix(addr, z.IPv4Prefix, z.IPv6Prefix)
+}
+
+// fallback returns the key of requests that have none: @client_ip/<address> or
+// @share, which no client can spell, since a leading @ is escaped in parts.
+func (z *Zone) fallback(r *http.Request) key {
+	k := key{name: "@share", rule: leakybucket.Limited, limit: z.limit}
+	if z.MissingKey == missingShare {
+		return k
+	}
+	if client := z.clientOf(r); client.IsValid() {
+		k.name = "@client_ip/" + client.Addr().String()
+	} else {
+		z.shared.app.warnNoAddress()
+	}
+	return k
+}

@@ -1,0 +1,134 @@
+package caddymodule
+
+import (
+	"errors"
+	"fmt"
+	"html"
+	"net/http"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"time"
+
+	"github.com/caddyserver/caddy/v2"
+	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
+)
+
+// errRefused is what error routes see of a refusal. Which zone, and why, is in
+// the placeholders.
+var errRefused = errors.New("refused by throttle")
+
+// refuse answers a request that was refused: it is cheaper to be written here
+// than to be sent through the site's error routes.
+func (z *Zone) refuse(w http.ResponseWriter, r *http.Request, p *passage) error {
+	o := p.decisive()
+	header := w.Header()
+	header.Set("Cache-Control", "no-store")
+	if o.waits() {
+		header.Set("Retry-After", strconv.FormatInt(wholeSeconds(o.retryAfter()), 10))
+	}
+	if z.Refuse == refuseError {
+		// By value: Caddy looks for no other form of it.
+		return caddyhttp.HandlerError{StatusCode: z.Status, Err: errRefused}
+	}
+	header.Set("Content-Type", "text/html; charset=utf-8")
+	body := o.appendPage(make([]byte, 0, 1024))
+	if z.page != nil {
+		body = z.appendOwnPage(body[:0], r)
+	}
+	header.Set("Content-Length", strconv.Itoa(len(body)))
+	w.WriteHeader(z.Status)
+	_, _ = w.Write(body) // a client that is gone is no error of ours
+	return nil
+}
+
+// appendPage writes a page that people can read, and that costs next to
+// nothing to send.
+func (o *outcome) appendPage(page []byte) []byte {
+	page = append(page, `<!DOCTYPE html>
+<html lang="en">
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width">
+<meta name="color-scheme" content="light dark">
+<title>Too many requests</title>
+<style>body{font:1.1em/1.5 system-ui,sans-serif;max-width:30em;margin:20vh auto;padding:0 1em}</style>
+<h1>Too many requests</h1>
+`...)
+	if !o.waits() {
+		return append(page, "<p>This request cannot be served.</p>\n"...)
+	}
+	page = append(page, "<p>Please wait "...)
+	page = appendReadable(page, o.timeToFit())
+	return append(page, " and try again.</p>\n"...)
+}
+
+// appendReadable writes a duration as people say it, rounded up.
+func appendReadable(text []byte, d time.Duration) []byte {
+	n, unit := wholeSeconds(d), "second"
+	if n > 120 {
+		n, unit = (n+59)/60, "minute"
+	}
+	if n > 120 && unit == "minute" {
+		n, unit = (n+59)/60, "hour"
+	}
+	text = append(strconv.AppendInt(text, n, 10), ' ')
+	text = append(text, unit...)
+	if n != 1 {
+		text = append(text, 's')
+	}
+	return text
+}
+
+// pagePlaceholder is narrower than what Caddy takes for a placeholder, so that
+// a page's style sheets and scripts stay what they are.
+var pagePlaceholder = regexp.MustCompile(`\{[a-z]+\.[^{}\s:;"']+\}`)
+
+// loadPage reads the page that users gave, if they did.
+func loadPage(file string) ([]piece, error) {
+	if file == "" {
+		return nil, nil
+	}
+	const most = 1 << 20
+	raw, err := os.ReadFile(file)
+	if err != nil {
+		if full, e := filepath.Abs(file); e == nil && !filepath.IsAbs(file) {
+			return nil, fmt.Errorf("reading page: %w (that is %s)", err, full)
+		}
+		return nil, fmt.Errorf("reading page: %w", err)
+	}
+	if len(raw) > most {
+		return nil, fmt.Errorf("reading page: %s has %d bytes: want at most %d", file, len(raw), most)
+	}
+	return split(string(raw), pagePlaceholder), nil
+}
+
+// split cuts a text into literal pieces and placeholders.
+func split(text string, placeholder *regexp.Regexp) []piece {
+	pieces := []piece{}
+	end := 0
+	for _, at := range placeholder.FindAllStringIndex(text, -1) {
+		if at[0] > end {
+			pieces = append(pieces, piece{text: text[end:at[0]]})
+		}
+		pieces = append(pieces, piece{placeholder: text[at[0]+1 : at[1]-1]})
+		end = at[1]
+	}
+	if end < len(text) {
+		pieces = append(pieces, piece{text: text[end:]})
+	}
+	return pieces
+}
+
+// appendOwnPage fills placeholders in, once: what a value contains is text.
+func (z *Zone) appendOwnPage(page []byte, r *http.Request) []byte {
+	repl, _ := r.Context().Value(caddy.ReplacerCtxKey).(*caddy.Replacer)
+	for _, piece := range z.page {
+		page = append(page, piece.text...)
+		if piece.placeholder != "" && repl != nil {
+			value, _ := repl.GetString(piece.placeholder)
+			page = append(page, html.EscapeString(value)...)
+		}
+	}
+	return page
+}
