@@ -149,6 +149,7 @@ func (a *App) provisionZone(ctx caddy.Context, z *Zone) error {
 		shared = &sharedZone{app: a, definition: definition}
 		shared.refusals.init(a.logger, z.Name, z.Shadow || a.Shadow)
 		a.shared[z.Name] = shared
+		running.LoadOrStore(z.Name, runningZone(z.Name))
 	} else if shared.definition != definition {
 		return fmt.Errorf("zone %q is defined twice, and differently: %s and %s: a name is one budget, so give one of them another name", z.Name, shared.definition, definition)
 	}
@@ -187,12 +188,16 @@ func (a *App) Stop() error {
 	return nil
 }
 
-// Cleanup logs what has been counted and not been said.
+// Cleanup logs what has been counted and not been said, and lets go of the
+// zones.
 func (a *App) Cleanup() error {
-	for _, zone := range a.shared {
+	var errs []error
+	for name, zone := range a.shared {
 		zone.refusals.report()
+		_, err := running.Delete(name)
+		errs = append(errs, err)
 	}
-	return nil
+	return errors.Join(errs...)
 }
 
 // watchProxies warns, once each, of two ways to get client addresses wrong

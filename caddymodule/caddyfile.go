@@ -130,23 +130,24 @@ func (a *App) checkZones(d *caddyfile.Dispenser) error {
 	places := make(map[string]string)
 	for _, z := range a.Zone {
 		if place, twice := places[z.Name]; twice {
-			return fmt.Errorf("zone %q is defined twice in the global options, at %s and at %s", z.Name, place, z.place)
+			return fmt.Errorf("zone %q is defined twice in the global options, %s and %s", z.Name, place, z.place)
 		}
 		places[z.Name] = z.place
-		if err := z.check(plans); err != nil {
+		if _, err := z.compiled(plans); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// check compiles a copy of the zone, for the errors.
-func (z *Zone) check(plans map[string]leakybucket.Limit) error {
+// compiled returns a compiled copy of the zone: the config itself must stay as
+// it was written.
+func (z *Zone) compiled(plans map[string]leakybucket.Limit) (*Zone, error) {
 	copied := *z
 	if err := copied.compile(plans); err != nil {
-		return fmt.Errorf("%w, at %s", err, z.place)
+		return nil, fmt.Errorf("%w, %s", err, z.place)
 	}
-	return nil
+	return &copied, nil
 }
 
 // parseDirective sets up the handler from Caddyfile tokens. Syntax:
@@ -225,30 +226,33 @@ func (handler *Handler) check(h httpcaddyfile.Helper) error {
 	if defined == nil {
 		defined = make(map[string]*Zone)
 		for _, z := range app.Zone {
-			z.place = "the global options"
-			defined[z.Name] = z
+			z.place = "in the global options"
+			if defined[z.Name], err = z.compiled(plans); err != nil {
+				return err
+			}
 		}
 		h.State["throttle"] = defined
 	}
 	names := make(map[string]bool)
 	for _, z := range handler.Zone {
 		if names[z.Name] {
-			return fmt.Errorf("zone %q is given twice in one throttle directive, at %s", z.Name, z.place)
+			return fmt.Errorf("zone %q is given twice in one throttle directive, %s", z.Name, z.place)
 		}
 		names[z.Name] = true
 		if z.reference() {
 			if !global(app, z.Name) {
-				return fmt.Errorf("unknown zone %q, at %s: no zone of that name is defined in the global options; define it there, or give it a capacity and a leak here", z.Name, z.place)
+				return fmt.Errorf("unknown zone %q, %s: no zone of that name is defined in the global options; define it there, or give it a capacity and a leak here", z.Name, z.place)
 			}
 			continue
 		}
-		if err := z.check(plans); err != nil {
+		compiled, err := z.compiled(plans)
+		if err != nil {
 			return err
 		}
-		if err := z.agree(defined[z.Name]); err != nil {
+		if err := compiled.agree(defined[z.Name]); err != nil {
 			return err
 		}
-		defined[z.Name] = z
+		defined[z.Name] = compiled
 	}
 	return nil
 }
@@ -272,7 +276,7 @@ func (z *Zone) agree(other *Zone) error {
 		return err
 	}
 	if theirs, err := other.definition(); err != nil || mine != theirs {
-		return fmt.Errorf("zone %q is defined twice, and differently, at %s and in %s: a name is one budget, so give one of them another name", z.Name, z.place, other.place)
+		return fmt.Errorf("zone %q is defined twice, and differently, %s and %s: a name is one budget, so give one of them another name", z.Name, other.place, z.place)
 	}
 	return nil
 }
@@ -515,7 +519,7 @@ func unrecognized(d *caddyfile.Dispenser, where, want string) error {
 }
 
 // place says where in which file the dispenser is.
-func place(d *caddyfile.Dispenser) string { return fmt.Sprintf("%s:%d", d.File(), d.Line()) }
+func place(d *caddyfile.Dispenser) string { return fmt.Sprintf("at %s:%d", d.File(), d.Line()) }
 
 // Interface guards
 var _ httpcaddyfile.UnmarshalHandlerFunc = parseDirective

@@ -87,23 +87,30 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request, next caddyht
 	if r.Context().Value(caddyhttp.ErrorCtxKey) != nil {
 		return next.ServeHTTP(w, r) // in an error route: charged when it came
 	}
+	p, err := h.decide(r)
+	if err != nil {
+		return err
+	}
+	if p != nil && p.decisive().decision == refused {
+		return p.refuse(w, r)
+	}
+	return next.ServeHTTP(w, r)
+}
+
+// decide asks the zones whose bucket to charge and the store whether it fits,
+// and makes the answer known. It returns nil if no zone is concerned.
+func (h *Handler) decide(r *http.Request) (*passage, error) {
 	q := questions.Get().(*question)
 	defer q.release()
 	q.passage = passageOf(r)
-	if err := h.gather(q, r); err != nil {
-		return err
-	}
-	if q.empty() {
-		return next.ServeHTTP(w, r)
+	if err := h.gather(q, r); err != nil || q.empty() {
+		return nil, err
 	}
 	if err := h.take(q, r); err != nil {
-		return next.ServeHTTP(w, r)
+		h.app.logger.Error("asking the store; the request passes", zap.Error(err))
+		return nil, nil
 	}
-	p := q.conclude(r)
-	if o := p.decisive(); o.decision == refused {
-		return o.zone.refuse(w, r, p)
-	}
-	return next.ServeHTTP(w, r)
+	return q.conclude(r), nil
 }
 
 // gather asks each zone whether it is about the request, and if so whose
@@ -135,11 +142,7 @@ func (h *Handler) take(q *question, r *http.Request) error {
 		return nil
 	}
 	q.decisions = append(q.decisions[:0], make([]leakybucket.Decision, len(q.charges))...)
-	err := h.app.store.Take(r.Context(), q.charges, q.decisions)
-	if err != nil {
-		h.app.logger.Error("asking the store; the request passes", zap.Error(err))
-	}
-	return err
+	return h.app.store.Take(r.Context(), q.charges, q.decisions)
 }
 
 // A question is what a handler asks about one request, in memory that is used
@@ -217,9 +220,7 @@ func (q *question) conclude(r *http.Request) *passage {
 		q.refused = q.refused || !q.charges[i].Shadow && !q.decisions[i].Fits
 	}
 	for _, o := range q.verdicts {
-		if o.decision == refused || !q.refused {
-			p.add(o)
-		}
+		p.add(o)
 	}
 	for i := range q.charges {
 		c, d := &q.charges[i], &q.decisions[i]

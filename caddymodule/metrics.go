@@ -3,6 +3,7 @@ package caddymodule
 import (
 	"errors"
 
+	"github.com/caddyserver/caddy/v2"
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
@@ -32,6 +33,19 @@ func registerMetrics(registry *prometheus.Registry) error {
 			return err
 		}
 	}
+	return nil
+}
+
+// running has an entry for each zone that a config uses, so that the counts of
+// a zone go when the last config that has it does.
+var running = caddy.NewUsagePool()
+
+// A runningZone is the name of one.
+type runningZone string
+
+// Destruct forgets what was counted.
+func (z runningZone) Destruct() error {
+	requests.DeletePartialMatch(prometheus.Labels{"zone": string(z)})
 	return nil
 }
 

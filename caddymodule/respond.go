@@ -21,8 +21,9 @@ var errRefused = errors.New("refused by throttle")
 
 // refuse answers a request that was refused: it is cheaper to be written here
 // than to be sent through the site's error routes.
-func (z *Zone) refuse(w http.ResponseWriter, r *http.Request, p *passage) error {
+func (p *passage) refuse(w http.ResponseWriter, r *http.Request) error {
 	o := p.decisive()
+	z := o.zone
 	header := w.Header()
 	header.Set("Cache-Control", "no-store")
 	if o.waits() {
