@@ -16,10 +16,7 @@
 //	capacity*(1+1e-9) + leak*(t + 1µs)
 package leakybucket
 
-import (
-	"sync"
-	"time"
-)
+import "time"
 
 // An Instant is a moment on the clock that a bucket lives by, in microseconds.
 // Only differences matter to the arithmetic; the stores count from 1970.
@@ -74,7 +71,7 @@ func (l Limit) Take(s State, cost float64, now Instant) (State, Decision) {
 	d := Decision{Level: level, At: now}
 	if l.fits(level, cost) {
 		d.Fits, d.Poured = true, true
-		s = l.pour(s, level+cost, now)
+		s = l.pour(s, level+cost, 0, now)
 	}
 	return s, d
 }
@@ -91,7 +88,28 @@ func (l Limit) Fill(s State, cost float64, now Instant) (State, Filling) {
 	if cost < 0 {
 		filled = max(0, level+cost)
 	}
-	return l.pour(s, filled, now), Filling{Level: filled, Full: level+cost >= l.Capacity}
+	return l.pour(s, filled, 0, now), Filling{Level: filled, Full: level+cost >= l.Capacity}
+}
+
+// Settle corrects a charge, made at charged, once it is known what it should
+// have been. A positive diff is poured up to capacity+debt, without lowering a
+// level that is above: who was let in for less than it took pays for it, within
+// bounds. Of a negative diff as much is given back as has not leaked since,
+//
+//	max(0, -diff - leak * (now-charged))
+//
+// since what has leaked made room for others long ago. A NaN changes nothing.
+func (l Limit) Settle(s State, diff, debt float64, charged, now Instant) State {
+	level := l.Level(s, now)
+	switch {
+	case diff > 0:
+		level = max(level, min(level+diff, l.Capacity+debt))
+	case diff < 0:
+		level = max(0, level-max(0, -diff-l.Leak*seconds(max(0, now-charged))))
+	default:
+		return s
+	}
+	return l.pour(s, level, debt, now)
 }
 
 // Forget returns the instant after which a bucket in this state is empty, and
@@ -109,64 +127,10 @@ func (l Limit) fits(level, cost float64) bool {
 }
 
 // pour returns the state in which the bucket is filled to level at now.
-func (l Limit) pour(s State, level float64, now Instant) State {
-	if s.At <= now || seconds(s.At-now) > l.Capacity/l.Leak {
+func (l Limit) pour(s State, level, debt float64, now Instant) State {
+	if s.At <= now || seconds(s.At-now) > (l.Capacity+debt)/l.Leak {
 		s.At = now
 	}
 	s.Level = level
 	return s
 }
-
-// A Bucket is one bucket for those who need no store: in memory, on the
-// process's monotonic clock, safe for concurrent use.
-type Bucket struct {
-	limit Limit
-	base  time.Time
-
-	mu    sync.Mutex
-	state State
-}
-
-// NewBucket returns an empty bucket, or says what is wrong with the limit.
-func NewBucket(limit Limit) (*Bucket, error) {
-	if err := limit.Validate(); err != nil {
-		return nil, err
-	}
-	return &Bucket{limit: limit, base: time.Now()}, nil
-}
-
-// Limit returns the limit the bucket was made with.
-func (b *Bucket) Limit() Limit { return b.limit }
-
-// Take pours cost if it fits, as [Limit.Take] does.
-func (b *Bucket) Take(cost float64) Decision {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	var d Decision
-	b.state, d = b.limit.Take(b.state, cost, b.now())
-	return d
-}
-
-// Fill pours cost without asking, as [Limit.Fill] does.
-func (b *Bucket) Fill(cost float64) Filling {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	var f Filling
-	b.state, f = b.limit.Fill(b.state, cost, b.now())
-	return f
-}
-
-// Fits reports whether cost would fit now, and changes nothing. Somebody else
-// may pour before the caller does: to pour if it fits, call Take.
-func (b *Bucket) Fits(cost float64) bool { return b.limit.fits(b.Level(), cost) }
-
-// Level returns how full the bucket is now, in units of cost.
-func (b *Bucket) Level() float64 {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.limit.Level(b.state, b.now())
-}
-
-// now must be called with the lock held: a clock read outside of it could be
-// older than the state it is applied to.
-func (b *Bucket) now() Instant { return Instant(time.Since(b.base).Microseconds()) }

@@ -10,6 +10,10 @@ type Charge struct {
 
 	Limit Limit
 	Cost  float64 // units, as [Limit.Cost] returns it
+	Debt  float64 // units above the capacity that a settlement may lift the level
+
+	// Probe charges ask, and pour nothing.
+	Probe bool
 
 	// Shadow charges live in buckets of their own, never stand in the way of
 	// others, and are poured as they would be if they were enforced.
@@ -32,6 +36,32 @@ type Store interface {
 	// mean nothing, and the charges may or may not have been poured: the store
 	// never repeats a call that may have been executed.
 	Take(ctx context.Context, charges []Charge, decisions []Decision) error
+
+	// Settle corrects charges, each as [Limit.Settle] does. A bucket that is
+	// not kept is made if there is something to pour, and not if there is
+	// something to give back. Each charge may be settled once; it is the
+	// caller who sees to that.
+	Settle(ctx context.Context, settlements []Settlement) error
+}
+
+// A Settlement corrects a charge once it is known what it should have been.
+type Settlement struct {
+	Charge Charge
+	Was    Decision // of the store, when it took the charge
+
+	// Diff is what the charge should have been, less what was poured: the
+	// charge's cost, or nothing if it was a probe.
+	Diff float64
+}
+
+// Apply returns the state of the settlement's bucket after it, from that which
+// was read. What was not poured is not given back, nor more than was poured.
+func (s *Settlement) Apply(state State, now Instant) State {
+	poured := 0.0
+	if s.Was.Poured {
+		poured = s.Charge.Cost
+	}
+	return s.Charge.Limit.Settle(state, max(s.Diff, -poured), s.Charge.Debt, s.Was.At, now)
 }
 
 // A Counter is a store that knows how many buckets it keeps. Buckets that may
@@ -66,7 +96,7 @@ func TakeAll(charges []Charge, states []State, now Instant, decisions []Decision
 	}
 	for i := range charges {
 		c, d := &charges[i], &decisions[i]
-		if !d.Fits {
+		if !d.Fits || c.Probe {
 			continue
 		}
 		for j := range i {
@@ -75,7 +105,7 @@ func TakeAll(charges []Charge, states []State, now Instant, decisions []Decision
 			}
 		}
 		d.Poured = true
-		states[i] = c.Limit.pour(states[i], d.Level+c.Cost, now)
+		states[i] = c.Limit.pour(states[i], d.Level+c.Cost, c.Debt, now)
 	}
 }
 

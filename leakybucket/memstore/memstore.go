@@ -84,14 +84,21 @@ func (s *Store) SetMaxBuckets(n int) {
 // Take implements [leakybucket.Store].
 func (s *Store) Take(_ context.Context, charges []leakybucket.Charge, decisions []leakybucket.Decision) error {
 	for i := range charges {
-		if c := &charges[i]; len(c.Zone)+len(c.Key) > longestName {
-			return fmt.Errorf("zone %.40q: key of %d bytes is too long for the memory store", c.Zone, len(c.Key))
+		if err := checkName(&charges[i]); err != nil {
+			return err
 		}
 	}
-	if len(charges) == 1 {
+	if len(charges) == 1 && !charges[0].Probe {
 		s.takeOne(&charges[0], &decisions[0])
 	} else {
 		s.takeMany(charges, decisions)
+	}
+	return nil
+}
+
+func checkName(c *leakybucket.Charge) error {
+	if len(c.Zone)+len(c.Key) > longestName {
+		return fmt.Errorf("zone %.40q: key of %d bytes is too long for the memory store", c.Zone, len(c.Key))
 	}
 	return nil
 }
@@ -161,6 +168,35 @@ func (s *Store) takeMany(charges []leakybucket.Charge, decisions []leakybucket.D
 		} else {
 			sh.insert(hashes[i], c, states[i], now)
 		}
+	}
+}
+
+// Settle implements [leakybucket.Store].
+func (s *Store) Settle(_ context.Context, settlements []leakybucket.Settlement) error {
+	for i := range settlements {
+		if err := checkName(&settlements[i].Charge); err != nil {
+			return err
+		}
+	}
+	for i := range settlements {
+		s.settle(&settlements[i])
+	}
+	return nil
+}
+
+func (s *Store) settle(settlement *leakybucket.Settlement) {
+	c := &settlement.Charge
+	hash := s.hasher.charge(c)
+	sh := &s.shards[hash>>s.shift]
+	sh.mu.Lock()
+	defer sh.mu.Unlock()
+	now := s.now()
+	if at, kept := sh.find(hash, c); kept {
+		slot := sh.slot(at)
+		slot.state = settlement.Apply(slot.state, now)
+		sh.written(at, c.Limit)
+	} else if settlement.Diff > 0 {
+		sh.insert(hash, c, settlement.Apply(leakybucket.State{}, now), now)
 	}
 }
 
