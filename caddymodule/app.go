@@ -10,6 +10,7 @@ import (
 	"github.com/caddyserver/caddy/v2"
 	"github.com/caddyserver/caddy/v2/caddyconfig"
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
+	"github.com/prometheus/client_golang/prometheus"
 	"go.uber.org/zap"
 
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
@@ -67,6 +68,7 @@ type sharedZone struct {
 	definition, place string
 	handlers          int
 	refusals          refusals
+	unsettled         prometheus.Counter
 }
 
 // CaddyModule returns the Caddy module information.
@@ -147,6 +149,9 @@ func (a *App) provisionZone(ctx caddy.Context, z *Zone) error {
 	shared := a.shared[z.Name]
 	if shared == nil {
 		shared = &sharedZone{app: a, definition: definition}
+		if z.Settle != nil {
+			shared.unsettled = unsettled.WithLabelValues(z.Name)
+		}
 		shared.refusals.init(a.logger, z.Name, z.Shadow || a.Shadow)
 		a.shared[z.Name] = shared
 		running.LoadOrStore(z.Name, runningZone(z.Name))

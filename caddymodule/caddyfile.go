@@ -11,6 +11,7 @@ import (
 	"github.com/caddyserver/caddy/v2/caddyconfig/caddyfile"
 	"github.com/caddyserver/caddy/v2/caddyconfig/httpcaddyfile"
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
+	"github.com/dustin/go-humanize"
 
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
 )
@@ -310,7 +311,11 @@ func noNamedMatchers(d *caddyfile.Dispenser) matcherToken {
 //	    capacity <n>
 //	    leak <n>/<s|m|h|d>
 //	    override <part>... <plan>|<capacity> <leak>|unlimited|blocked
-//	    cost [<matcher>] <n>|<placeholder> { <request matchers> }
+//	    cost [<matcher>] <n>|<placeholder>|body_items [<path>]|body_bytes <unit> { <request matchers> }
+//	    max_body <size>
+//	    unread_body_cost <n>
+//	    settle seconds|bytes <unit>|header <Name>|status <code|class>... <n> [after]
+//	    debt <n>
 //	    retry_after empty|fit|<duration>
 //	    status <code>
 //	    page <file>
@@ -370,6 +375,14 @@ func (z *Zone) parseOption(d *caddyfile.Dispenser, seen map[string]bool, matcher
 		err = parseArg(d, &z.Capacity, leakybucket.ParseCapacity)
 	case "leak":
 		err = parseArg(d, &z.Leak, parseLeak)
+	case "max_body":
+		err = parseArg(d, &z.MaxBody, parseSize)
+	case "unread_body_cost":
+		err = parseArg(d, &z.UnreadBodyCost, parseUnits)
+	case "settle":
+		z.Settle, err = parseSettle(d)
+	case "debt":
+		err = parseArg(d, &z.Debt, parseUnits)
 	case "retry_after":
 		err = parseArg(d, &z.RetryAfter, parseWord)
 	case "status":
@@ -382,7 +395,7 @@ func (z *Zone) parseOption(d *caddyfile.Dispenser, seen map[string]bool, matcher
 		err = parseFlag(d, &z.Shadow)
 	default:
 		err = unrecognized(d, fmt.Sprintf("zone %q", z.Name), "match, exempt, key, missing_key, plain_keys, ipv4_prefix, ipv6_prefix, route, "+
-			"capacity, leak, override, cost, retry_after, status, page, refuse, shadow")
+			"capacity, leak, override, cost, max_body, unread_body_cost, settle, debt, retry_after, status, page, refuse, shadow")
 	}
 	return err
 }
@@ -416,11 +429,16 @@ func (z *Zone) parseCost(d *caddyfile.Dispenser, matcher matcherToken) error {
 		return d.WrapErr(err)
 	}
 	if matched && !d.NextArg() || d.Val() == "cost" {
-		return d.Err("cost has no value: want cost [<matcher>] <n>|<placeholder>")
+		return d.Err("cost has no value: want cost [<matcher>] <n>|<placeholder>|body_items [<path>]|body_bytes <unit>")
 	}
 	cost := Cost{Value: d.Val()}
-	if d.NextArg() {
-		return d.Errf("unexpected %q after cost %s: want the matchers in a block", d.Val(), cost.Value)
+	switch words := d.RemainingArgs(); {
+	case len(words) == 1 && cost.Value == "body_items":
+		cost.Path = words[0]
+	case len(words) == 1 && cost.Value == "body_bytes":
+		cost.Unit = words[0]
+	case len(words) > 0:
+		return d.Errf("unexpected %q after cost %s: want the matchers in a block", words[0], cost.Value)
 	}
 	block, err := caddyhttp.ParseCaddyfileNestedMatcherSet(d)
 	if err != nil {
@@ -435,6 +453,34 @@ func (z *Zone) parseCost(d *caddyfile.Dispenser, matcher matcherToken) error {
 	}
 	z.Cost = append(z.Cost, cost)
 	return nil
+}
+
+func parseSettle(d *caddyfile.Dispenser) (*Settle, error) {
+	words := d.RemainingArgs()
+	settle := new(Settle)
+	if last := len(words) - 1; last >= 0 && words[last] == "after" {
+		settle.After, words = true, words[:last]
+	}
+	if len(words) == 0 {
+		return nil, d.Err("settle has no source: want settle seconds, bytes <unit>, header <Name> or status <code|class>... <n>, and perhaps after")
+	}
+	settle.Source, words = words[0], words[1:]
+	switch last := len(words) - 1; {
+	case settle.Source == "seconds" && last == -1:
+	case settle.Source == "bytes" && last == 0:
+		settle.Unit = words[0]
+	case settle.Source == "header" && last == 0:
+		settle.Name = words[0]
+	case settle.Source == "status" && last >= 1:
+		cost, plain := leakybucket.ParseCost(words[last])
+		if !plain {
+			return nil, d.Errf("invalid cost %q at the end of settle status: want a number", words[last])
+		}
+		settle.Status, settle.Cost = words[:last], cost
+	default:
+		return nil, d.Errf("settle %s: want settle seconds, bytes <unit>, header <Name> or status <code|class>... <n>, and perhaps after", strings.Join(append([]string{settle.Source}, words...), " "))
+	}
+	return settle, nil
 }
 
 // parseMatchers adds a set of matchers: all in one block must match.
@@ -480,6 +526,23 @@ func parseWord(word string) (string, error) { return word, nil }
 func parseLeak(word string) (string, error) {
 	_, err := leakybucket.ParseRate(word)
 	return word, err
+}
+
+// parseUnits reads an amount in units of cost.
+func parseUnits(word string) (*float64, error) {
+	units, plain := leakybucket.ParseCost(word)
+	if !plain {
+		return nil, fmt.Errorf("invalid number %q: want one such as 2 or 0.5", word)
+	}
+	return &units, nil
+}
+
+func parseSize(word string) (int64, error) {
+	size, err := humanize.ParseBytes(word)
+	if err != nil || size < 1 || size > largestMaxBody {
+		return 0, fmt.Errorf("invalid size %q: want one such as 64KiB, up to 16MiB", word)
+	}
+	return int64(size), nil
 }
 
 func parseWhole(least, most int) func(string) (int, error) {

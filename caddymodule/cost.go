@@ -3,12 +3,13 @@ package caddymodule
 import (
 	"errors"
 	"fmt"
-	"net/http"
 	"strings"
 
 	"github.com/caddyserver/caddy/v2"
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
+	"github.com/dustin/go-humanize"
 
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/body"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
 )
 
@@ -21,38 +22,89 @@ type Cost struct {
 	// Which requests. Default: all, which must then be the last line.
 	Match caddyhttp.RawMatcherSets `json:"match,omitempty" caddy:"namespace=http.matchers"`
 
-	// A number, or a placeholder that holds one when the request comes, such as
-	// `{http.vars.cost}`. A value that is no plain decimal number (digits, and
-	// perhaps a point and digits) counts as 1. Required.
+	// A number; or a placeholder that holds one when the request comes, such as
+	// `{http.vars.cost}`, where what is no plain decimal number (digits, and
+	// perhaps a point and digits) counts as 1; or `body_items`, the length of a
+	// JSON array or how often a form field is repeated; or `body_bytes`, the
+	// size of the body. Required.
 	Value string `json:"value,omitempty"`
 
-	matchers    caddyhttp.MatcherSets
+	// Where body_items finds the array, such as `data.rows`, or the name of the
+	// form field. Default: the whole body.
+	Path string `json:"path,omitempty"`
+
+	// How many bytes cost 1, such as `1KiB`. Required for body_bytes.
+	Unit string `json:"unit,omitempty"`
+
+	matchers caddyhttp.MatcherSets
+	source   costSource
+	constant float64
+	// name of the placeholder, path of the items, or bytes of the unit
 	placeholder string
-	constant    float64
+	path        body.Path
+	unit        float64
 }
 
+type costSource uint8
+
+const (
+	costConstant costSource = iota
+	costPlaceholder
+	costItems
+	costBytes
+)
+
 // compile reads the value. Constants are checked against the zone's limit.
-func (c *Cost) compile(limit leakybucket.Limit) error {
-	if name, ok := strings.CutPrefix(c.Value, "{"); ok {
-		name, ok = strings.CutSuffix(name, "}")
-		if !ok || strings.ContainsAny(name, "{}") {
-			return fmt.Errorf("invalid cost %q: want a number or a single {placeholder}", c.Value)
-		}
-		if err := checkPlaceholder(name); err != nil {
-			return fmt.Errorf("placeholder {%s}: %w", name, err)
-		}
-		c.placeholder = name
-		return nil
+func (c *Cost) compile(limit leakybucket.Limit) (err error) {
+	switch {
+	case c.Path != "" && c.Value != "body_items":
+		return fmt.Errorf("cost %s takes no path, and has %q", c.Value, c.Path)
+	case (c.Unit != "") != (c.Value == "body_bytes"):
+		return fmt.Errorf("cost %s and the unit %q do not go together: want body_bytes <unit>, such as body_bytes 1KiB", c.Value, c.Unit)
+	}
+	switch {
+	case c.Value == "body_items":
+		c.source = costItems
+		c.path, err = body.ParsePath(c.Path)
+		return err
+	case c.Value == "body_bytes":
+		c.source = costBytes
+		c.unit, err = parseUnit(c.Unit)
+		return err
+	case strings.HasPrefix(c.Value, "{"):
+		c.source = costPlaceholder
+		c.placeholder, err = parsePlaceholder(c.Value)
+		return err
 	}
 	constant, plain := leakybucket.ParseCost(c.Value)
 	if !plain {
-		return fmt.Errorf("invalid cost %q: want a number such as 2 or 0.5, or a {placeholder}", c.Value)
+		return fmt.Errorf("invalid cost %q: want a number such as 2 or 0.5, a {placeholder}, body_items or body_bytes", c.Value)
 	}
 	c.constant = constant
 	return limit.ValidateCost(constant)
 }
 
+func parsePlaceholder(value string) (string, error) {
+	name := strings.TrimSuffix(strings.TrimPrefix(value, "{"), "}")
+	if strings.ContainsAny(name, "{}") || len(name) != len(value)-2 {
+		return "", fmt.Errorf("invalid cost %q: want a number or a single {placeholder}", value)
+	}
+	if err := checkPlaceholder(name); err != nil {
+		return "", fmt.Errorf("placeholder {%s}: %w", name, err)
+	}
+	return name, nil
+}
+
+func parseUnit(text string) (float64, error) {
+	unit, err := humanize.ParseBytes(text)
+	if err != nil || unit == 0 {
+		return 0, fmt.Errorf("invalid unit %q: want a number of bytes, such as 1KiB", text)
+	}
+	return float64(unit), nil
+}
+
 func (z *Zone) compileCosts() error {
+	fromBody := z.formKey
 	for i := range z.Cost {
 		if err := z.Cost[i].compile(z.limit); err != nil {
 			return err
@@ -60,10 +112,25 @@ func (z *Zone) compileCosts() error {
 		if len(z.Cost[i].Match) == 0 && i < len(z.Cost)-1 {
 			return fmt.Errorf("cost %s: a line for all requests must come last", z.Cost[i].Value)
 		}
+		fromBody = fromBody || z.Cost[i].source >= costItems
 	}
 	if z.hasDefaultCost() {
 		if err := z.limit.ValidateCost(defaultCost); err != nil {
 			return fmt.Errorf("default cost: %w: give a capacity of 1 or more, or a cost for all requests", err)
+		}
+	}
+	if !fromBody && (z.MaxBody != 0 || z.UnreadBodyCost != nil) {
+		return errors.New("max_body and unread_body_cost have no meaning: neither a cost nor the key is taken from the body")
+	}
+	if z.MaxBody == 0 {
+		z.MaxBody = defaultMaxBody
+	}
+	if z.MaxBody < 1 || z.MaxBody > largestMaxBody {
+		return fmt.Errorf("invalid max_body %d: want from 1 byte to 16MiB", z.MaxBody)
+	}
+	if z.UnreadBodyCost != nil {
+		if err := z.limit.ValidateCost(*z.UnreadBodyCost); err != nil {
+			return fmt.Errorf("unread_body_cost: %w", err)
 		}
 	}
 	return nil
@@ -81,32 +148,80 @@ func (z *Zone) constants() []float64 {
 		all = append(all, defaultCost)
 	}
 	for i := range z.Cost {
-		if z.Cost[i].placeholder == "" {
+		if z.Cost[i].source == costConstant {
 			all = append(all, z.Cost[i].constant)
 		}
 	}
 	return all
 }
 
-// costOf returns what a request costs, by the first line that matches.
-func (z *Zone) costOf(r *http.Request, repl *caddy.Replacer, limit leakybucket.Limit) (float64, error) {
+// costLine returns the first cost that is for a request, or nil if there is
+// none.
+func (z *Zone) costLine(s *subject) (*Cost, error) {
 	for i := range z.Cost {
-		c := &z.Cost[i]
-		if match, err := c.matchers.AnyMatchWithError(r); err != nil {
-			return 0, err
-		} else if !match {
-			continue
+		if match, err := z.Cost[i].matchers.AnyMatchWithError(s.r); err != nil || match {
+			return &z.Cost[i], err
 		}
-		if c.placeholder == "" {
-			return limit.Cost(c.constant), nil
-		}
-		text, _ := repl.GetString(c.placeholder)
-		if cost, plain := leakybucket.ParseCost(text); plain {
-			return limit.Cost(cost), nil
-		}
-		break
 	}
-	return limit.Cost(defaultCost), nil
+	return nil, nil
+}
+
+// wantsBody reports whether the body must be looked at to know the cost. A size
+// that the client gave need not be measured: the server holds it to that.
+func (c *Cost) wantsBody(s *subject) bool {
+	if c == nil || s.looked {
+		return false
+	}
+	return c.source == costItems || c.source == costBytes && s.r.ContentLength < 0
+}
+
+// of returns what a request costs in a zone. Before the body was looked at, that
+// is the least it can cost.
+func (c *Cost) of(s *subject, z *Zone, limit leakybucket.Limit) float64 {
+	if c == nil {
+		return limit.Cost(defaultCost)
+	}
+	switch c.source {
+	case costConstant:
+		return limit.Cost(c.constant)
+	case costPlaceholder:
+		text, _ := s.repl.GetString(c.placeholder)
+		if cost, plain := leakybucket.ParseCost(text); plain {
+			return limit.Cost(cost)
+		}
+		return limit.Cost(defaultCost)
+	}
+	if c.wantsBody(s) {
+		return limit.Cost(c.least())
+	}
+	if cost, known := c.ofBody(s, z.MaxBody); known {
+		return limit.Cost(cost)
+	}
+	if z.UnreadBodyCost != nil {
+		return limit.Cost(*z.UnreadBodyCost)
+	}
+	return limit.Capacity
+}
+
+func (c *Cost) least() float64 {
+	if c.source == costItems {
+		return 1
+	}
+	return 0
+}
+
+func (c *Cost) ofBody(s *subject, most int64) (cost float64, known bool) {
+	if c.source == costBytes && s.r.ContentLength >= 0 {
+		return float64(s.r.ContentLength) / c.unit, true
+	}
+	if s.body == nil || int64(len(s.body.Data)) > most {
+		return 0, false
+	}
+	if c.source == costBytes {
+		return float64(len(s.body.Data)) / c.unit, true
+	}
+	items, known := s.body.Items(c.path)
+	return float64(items), known
 }
 
 func (c *Cost) load(ctx caddy.Context) (err error) {

@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
-	"sync"
 
 	"github.com/caddyserver/caddy/v2"
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
@@ -26,6 +25,7 @@ type Handler struct {
 
 	app   *App
 	zones []*Zone
+	strip []string // headers in which the upstream says what a request cost
 }
 
 // CaddyModule returns the Caddy module information.
@@ -62,6 +62,9 @@ func (h *Handler) Provision(ctx caddy.Context) error {
 		names[z.Name] = true
 		z.shared.handlers++
 		h.zones = append(h.zones, z)
+		if z.Settle != nil && z.Settle.Name != "" {
+			h.strip = append(h.strip, z.Settle.Name)
+		}
 	}
 	h.warnInventable(ctx.Logger())
 	return nil
@@ -87,45 +90,58 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request, next caddyht
 	if r.Context().Value(caddyhttp.ErrorCtxKey) != nil {
 		return next.ServeHTTP(w, r) // in an error route: charged when it came
 	}
-	p, err := h.decide(r)
-	if err != nil {
+	q := questions.Get().(*question)
+	p, err := h.decide(q, r)
+	upload, bill := q.upload, q.bill
+	q.release()
+	defer upload.end(w)
+	switch {
+	case err != nil:
 		return err
-	}
-	if p != nil && p.decisive().decision == refused {
+	case p != nil && p.decisive().decision == refused:
 		return p.refuse(w, r)
+	case bill != nil:
+		return bill.serve(w, r, next)
 	}
 	return next.ServeHTTP(w, r)
 }
 
 // decide asks the zones whose bucket to charge and the store whether it fits,
 // and makes the answer known. It returns nil if no zone is concerned.
-func (h *Handler) decide(r *http.Request) (*passage, error) {
-	q := questions.Get().(*question)
-	defer q.release()
-	q.passage = passageOf(r)
-	if err := h.gather(q, r); err != nil || q.empty() {
+func (h *Handler) decide(q *question, r *http.Request) (*passage, error) {
+	q.begin(r)
+	if err := h.gather(q); err != nil {
 		return nil, err
 	}
-	if err := h.take(q, r); err != nil {
-		h.app.logger.Error("asking the store; the request passes", zap.Error(err))
+	if q.unread > 0 {
+		// First for the least it can cost: who is refused uploads nothing.
+		q.probe()
+		if err := h.take(q); err != nil || q.refused {
+			return q.conclude(h), nil
+		}
+		q.look()
+		if err := h.gather(q); err != nil {
+			return nil, err
+		}
+	}
+	if err := h.take(q); err != nil {
 		return nil, nil
 	}
-	return q.conclude(r), nil
+	return q.conclude(h), nil
 }
 
 // gather asks each zone whether it is about the request, and if so whose
 // bucket is charged, how much it holds, and how much is poured.
-func (h *Handler) gather(q *question, r *http.Request) error {
-	if free, err := isNot(h.app.exempt, r); err != nil || !free {
+func (h *Handler) gather(q *question) error {
+	if free, err := isNot(h.app.exempt, q.r); err != nil || !free {
 		return err
 	}
-	h.app.watchProxies(r)
-	repl, _ := r.Context().Value(caddy.ReplacerCtxKey).(*caddy.Replacer)
+	h.app.watchProxies(q.r)
 	for _, z := range h.zones {
 		if q.passage.charged(z.Name) {
 			continue
 		}
-		if err := q.add(z, r, repl); err != nil && !z.shadow {
+		if err := q.add(z); err != nil && !z.shadow {
 			return err
 		}
 	}
@@ -133,8 +149,9 @@ func (h *Handler) gather(q *question, r *http.Request) error {
 }
 
 // take asks the store. With a refusal that needs no asking there is nothing to
-// take: the buckets of the other zones must not pay for it.
-func (h *Handler) take(q *question, r *http.Request) error {
+// take: the buckets of the other zones must not pay for it. If the store fails,
+// the request passes.
+func (h *Handler) take(q *question) error {
 	if q.refused {
 		q.charges = q.charges[:0]
 	}
@@ -142,100 +159,15 @@ func (h *Handler) take(q *question, r *http.Request) error {
 		return nil
 	}
 	q.decisions = append(q.decisions[:0], make([]leakybucket.Decision, len(q.charges))...)
-	return h.app.store.Take(r.Context(), q.charges, q.decisions)
-}
-
-// A question is what a handler asks about one request, in memory that is used
-// again.
-type question struct {
-	passage *passage // what earlier handlers decided, or nil
-	refused bool     // by an enforced zone, without asking the store
-
-	verdicts  []outcome // decided without asking the store
-	zones     []*Zone   // whose charges are asked
-	charges   []leakybucket.Charge
-	decisions []leakybucket.Decision
-	keys      keyRoom
-}
-
-var questions = sync.Pool{New: func() any { return new(question) }}
-
-func (q *question) release() {
-	clear(q.verdicts)
-	clear(q.zones)
-	clear(q.charges)
-	clear(q.keys.parts[:cap(q.keys.parts)])
-	q.passage, q.refused = nil, false
-	q.verdicts, q.zones, q.charges = q.verdicts[:0], q.zones[:0], q.charges[:0]
-	questions.Put(q)
-}
-
-func (q *question) empty() bool { return len(q.verdicts) == 0 && len(q.charges) == 0 }
-
-func (q *question) add(z *Zone, r *http.Request, repl *caddy.Replacer) error {
-	if concerned, err := z.concerns(r); err != nil || !concerned {
+	if err := h.app.store.Take(q.r.Context(), q.charges, q.decisions); err != nil {
+		h.app.logger.Error("asking the store; the request passes", zap.Error(err))
+		q.charges, q.verdicts = q.charges[:0], q.verdicts[:0]
 		return err
-	}
-	k, complete := z.keyOf(r, repl, &q.keys)
-	if !complete {
-		switch z.MissingKey {
-		case missingSkip:
-			return nil
-		case missingRefuse:
-			q.refuse(z, "", missingKey)
-			return nil
-		}
-		k = z.fallback(r)
-	}
-	switch k.rule {
-	case leakybucket.Unlimited:
-		return nil
-	case leakybucket.Blocked:
-		q.refuse(z, k.name, banned)
-		return nil
-	}
-	cost, err := z.costOf(r, repl, k.limit)
-	if err != nil {
-		return err
-	}
-	q.zones = append(q.zones, z)
-	q.charges = append(q.charges, leakybucket.Charge{Zone: z.Name, Key: k.name, Limit: k.limit, Cost: cost, Shadow: z.shadow})
-	return nil
-}
-
-// refuse notes a refusal for which no bucket need be asked.
-func (q *question) refuse(z *Zone, key string, why reason) {
-	q.verdicts = append(q.verdicts, outcome{zone: z, key: key, decision: z.refusal(), reason: why})
-	q.refused = q.refused || !z.shadow
-}
-
-// conclude turns the answers into outcomes, counts them, and makes them known
-// to placeholders and the access log.
-func (q *question) conclude(r *http.Request) *passage {
-	p := q.passage
-	if p == nil {
-		p = newPassage(r)
 	}
 	for i := range q.charges {
 		q.refused = q.refused || !q.charges[i].Shadow && !q.decisions[i].Fits
 	}
-	for _, o := range q.verdicts {
-		p.add(o)
-	}
-	for i := range q.charges {
-		c, d := &q.charges[i], &q.decisions[i]
-		o := outcome{zone: q.zones[i], key: c.Key, limit: c.Limit, cost: c.Cost, level: d.Level}
-		switch {
-		case !d.Fits && c.Limit.Oversize(c.Cost):
-			o.decision, o.reason = o.zone.refusal(), oversize
-		case !d.Fits:
-			o.decision, o.reason = o.zone.refusal(), capacity
-		case q.refused:
-			continue // it fits, another refuses: as if it had not been asked
-		}
-		p.add(o)
-	}
-	return p
+	return nil
 }
 
 // Interface guards

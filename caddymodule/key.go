@@ -18,24 +18,26 @@ import (
 	"github.com/caddyserver/caddy/v2"
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
 
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/body"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
 )
 
 // KeySource is one part of a zone's key.
 type KeySource struct {
 	// Where the part comes from: `client_ip`, `header`, `cookie`, `query`,
-	// `host`, `method`, `route`, `text`, or a string with placeholders, such as
-	// `{http.vars.tenant}`. Required.
+	// `form`, `host`, `method`, `route`, `text`, or a string with placeholders,
+	// such as `{http.vars.tenant}`. Required.
 	Source string `json:"source,omitempty"`
 
-	// The name of the header, cookie or query parameter. Required for these.
+	// The name of the header, cookie, query parameter or form field. Required
+	// for these.
 	Name string `json:"name,omitempty"`
 
 	// A fixed text. Required for the source `text`.
 	Text string `json:"text,omitempty"`
 }
 
-const keySources = "client_ip, header <name>, cookie <name>, query <name>, host, method, route, text <string> or a string with {placeholders}"
+const keySources = "client_ip, header <name>, cookie <name>, query <name>, form <field>, host, method, route, text <string> or a string with {placeholders}"
 
 // parseKey reads key sources as they stand in a Caddyfile.
 func parseKey(words []string) ([]KeySource, error) {
@@ -43,7 +45,7 @@ func parseKey(words []string) ([]KeySource, error) {
 	for i := 0; i < len(words); i++ {
 		source := KeySource{Source: words[i]}
 		switch words[i] {
-		case "header", "cookie", "query", "text":
+		case "header", "cookie", "query", "form", "text":
 			if i++; i == len(words) {
 				return nil, fmt.Errorf("parsing key: %q needs a word after it: want %s", source.Source, keySources)
 			}
@@ -61,9 +63,10 @@ func parseKey(words []string) ([]KeySource, error) {
 // A part reads one part of the key from a request. What is missing or empty
 // is "".
 type part struct {
-	read func(*http.Request, *caddy.Replacer) string
+	read func(*subject) string
 
 	clientIP bool // read is nil, and the address is taken
+	form     bool // the body must be read first
 	digest   bool // the value is a secret as likely as not, and is not kept
 	template []piece
 }
@@ -88,6 +91,7 @@ func (z *Zone) compileKey() error {
 		routed = routed || source.Source == "route"
 		z.parts = append(z.parts, part)
 		z.addresses = append(z.addresses, part.clientIP)
+		z.formKey = z.formKey || part.form
 	}
 	if routed != (len(z.Route) > 0) {
 		return errors.New("the key source \"route\" and the option \"route <name> <path>...\" need each other")
@@ -96,7 +100,7 @@ func (z *Zone) compileKey() error {
 }
 
 func (z *Zone) compilePart(source KeySource) (part, error) {
-	named := source.Source == "header" || source.Source == "cookie" || source.Source == "query"
+	named := slices.Contains([]string{"header", "cookie", "query", "form"}, source.Source)
 	switch {
 	case named && source.Name == "":
 		return part{}, fmt.Errorf("key source %q has no name", source.Source)
@@ -116,29 +120,36 @@ func (z *Zone) compilePart(source KeySource) (part, error) {
 		if name = http.CanonicalHeaderKey(name); name == "Host" {
 			return part{}, errors.New("key source \"header Host\" is always empty: want host")
 		}
-		return part{digest: !z.PlainKeys, read: func(r *http.Request, _ *caddy.Replacer) string {
-			return single(r.Header[name])
+		return part{digest: !z.PlainKeys, read: func(s *subject) string {
+			return single(s.r.Header[name])
 		}}, nil
 	case "cookie":
-		return part{digest: !z.PlainKeys, read: func(r *http.Request, _ *caddy.Replacer) string {
-			cookies := r.CookiesNamed(name)
+		return part{digest: !z.PlainKeys, read: func(s *subject) string {
+			cookies := s.r.CookiesNamed(name)
 			if len(cookies) != 1 {
 				return ""
 			}
 			return cookies[0].Value
 		}}, nil
 	case "query":
-		return part{digest: !z.PlainKeys, read: func(r *http.Request, _ *caddy.Replacer) string {
-			return single(r.URL.Query()[name])
+		return part{digest: !z.PlainKeys, read: func(s *subject) string {
+			return single(s.r.URL.Query()[name])
+		}}, nil
+	case "form":
+		return part{form: true, digest: !z.PlainKeys, read: func(s *subject) string {
+			if s.body == nil {
+				return ""
+			}
+			return s.body.Field(name)
 		}}, nil
 	case "host":
-		return part{read: func(r *http.Request, _ *caddy.Replacer) string { return hostname(r.Host) }}, nil
+		return part{read: func(s *subject) string { return hostname(s.r.Host) }}, nil
 	case "method":
-		return part{read: func(r *http.Request, _ *caddy.Replacer) string { return r.Method }}, nil
+		return part{read: func(s *subject) string { return s.r.Method }}, nil
 	case "route":
-		return part{read: func(r *http.Request, _ *caddy.Replacer) string { return z.routeOf(r) }}, nil
+		return part{read: func(s *subject) string { return z.routeOf(s.r) }}, nil
 	case "text":
-		return part{read: func(*http.Request, *caddy.Replacer) string { return source.Text }}, nil
+		return part{read: func(*subject) string { return source.Text }}, nil
 	}
 	if !strings.Contains(source.Source, "{") {
 		return part{}, fmt.Errorf("unknown key source %q: want %s", source.Source, keySources)
@@ -220,6 +231,17 @@ func checkPlaceholder(name string) error {
 	return nil
 }
 
+// A subject is a request as keys and costs see it.
+type subject struct {
+	r    *http.Request
+	repl *caddy.Replacer
+
+	// looked says that the body has been looked at; body is nil if it could not
+	// be understood.
+	looked bool
+	body   *body.Body
+}
+
 // A key names a bucket, and says which limit holds for it.
 type key struct {
 	name  string // the parts, without the zone
@@ -234,7 +256,7 @@ type keyRoom struct {
 }
 
 // keyOf returns the key of a request, and false if a part of it is missing.
-func (z *Zone) keyOf(r *http.Request, repl *caddy.Replacer, room *keyRoom) (key, bool) {
+func (z *Zone) keyOf(s *subject, room *keyRoom) (key, bool) {
 	name, parts := room.name[:0], room.parts[:0]
 	for i := range z.parts {
 		if i > 0 {
@@ -245,16 +267,16 @@ func (z *Zone) keyOf(r *http.Request, repl *caddy.Replacer, room *keyRoom) (key,
 		var client netip.Prefix
 		switch {
 		case p.clientIP:
-			if client = z.clientOf(r); !client.IsValid() {
+			if client = z.clientOf(s.r); !client.IsValid() {
 				return key{}, false
 			}
 			name = client.Addr().AppendTo(name)
 		case p.template != nil:
-			if name, text = p.appendTemplate(name, repl); text == "" {
+			if name, text = p.appendTemplate(name, s.repl); text == "" {
 				return key{}, false
 			}
 		default:
-			if text = p.read(r, repl); text == "" {
+			if text = p.read(s); text == "" {
 				return key{}, false
 			}
 			if p.digest {

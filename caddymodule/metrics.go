@@ -18,6 +18,11 @@ var (
 		Help: "Requests by what a zone decided about them, and why.",
 	}, []string{"zone", "decision", "reason"})
 
+	unsettled = prometheus.NewCounterVec(prometheus.CounterOpts{
+		Namespace: "caddy", Subsystem: "throttle", Name: "unsettled_total",
+		Help: "Charges left as reserved, because the response did not tell what the request cost.",
+	}, []string{"zone"})
+
 	buckets = storeCollector{
 		buckets: prometheus.NewDesc("caddy_throttle_buckets",
 			"Buckets kept in memory.", []string{"zone"}, nil),
@@ -27,7 +32,7 @@ var (
 )
 
 func registerMetrics(registry *prometheus.Registry) error {
-	for _, collector := range []prometheus.Collector{requests, buckets} {
+	for _, collector := range []prometheus.Collector{requests, unsettled, buckets} {
 		var already prometheus.AlreadyRegisteredError
 		if err := registry.Register(collector); err != nil && !errors.As(err, &already) {
 			return err
@@ -46,6 +51,7 @@ type runningZone string
 // Destruct forgets what was counted.
 func (z runningZone) Destruct() error {
 	requests.DeletePartialMatch(prometheus.Labels{"zone": string(z)})
+	unsettled.DeletePartialMatch(prometheus.Labels{"zone": string(z)})
 	return nil
 }
 

@@ -50,9 +50,13 @@ type outcome struct {
 	decision decision
 	reason   reason
 
-	limit leakybucket.Limit
-	cost  float64
-	level float64 // of the bucket before the charge
+	limit  leakybucket.Limit
+	cost   float64
+	level  float64 // of the bucket before the charge
+	poured float64 // the cost, or nothing
+
+	settled bool    // the response has told
+	paid    float64 // what it really cost
 }
 
 func (z *Zone) refusal() decision {
@@ -64,11 +68,11 @@ func (z *Zone) refusal() decision {
 
 // levelNow returns how full the bucket is after the decision.
 func (o *outcome) levelNow() float64 {
-	if o.decision == admitted {
-		return o.level + o.cost
-	}
-	return o.level
+	return o.level + o.poured
 }
+
+// settle notes what the request really cost, for the access log.
+func (o *outcome) settle(cost float64) { o.settled, o.paid = true, cost }
 
 // waits reports whether waiting helps at all.
 func (o *outcome) waits() bool { return o.reason == capacity }
@@ -246,6 +250,9 @@ func (o *outcome) MarshalLogObject(enc zapcore.ObjectEncoder) error {
 		enc.AddFloat64("cost", o.cost)
 		enc.AddFloat64("level", o.levelNow())
 		enc.AddFloat64("capacity", o.limit.Capacity)
+	}
+	if o.settled {
+		enc.AddFloat64("settled", o.paid)
 	}
 	if o.waits() {
 		enc.AddInt64("retry_after", wholeSeconds(o.retryAfter()))

@@ -73,6 +73,21 @@ type Zone struct {
 	// What a request costs: the first that matches. Default: 1.
 	Cost []Cost `json:"cost,omitempty"`
 
+	// How much of a body is read to find out its cost or key, in bytes. What is
+	// longer counts as unread. Default: 65536.
+	MaxBody int64 `json:"max_body,omitempty"`
+
+	// What a request costs whose body was not read, or not understood. Default:
+	// the capacity, so that it passes only into an empty bucket.
+	UnreadBodyCost *float64 `json:"unread_body_cost,omitempty"`
+
+	// How to correct the charge once the response is known. Default: not.
+	Settle *Settle `json:"settle,omitempty"`
+
+	// How far above the capacity a correction may lift the level. Default: the
+	// capacity.
+	Debt *float64 `json:"debt,omitempty"`
+
 	// What Retry-After says: `empty`, the time until the bucket is empty; `fit`,
 	// the time until the request would fit; or a duration, which is said
 	// wherever it is longer than the time to fit. Default: `empty`.
@@ -100,6 +115,7 @@ type Zone struct {
 	table         *leakybucket.Table
 	parts         []part
 	addresses     []bool
+	formKey       bool // a part of the key is in the body
 	retryFloor    time.Duration
 	match, exempt caddyhttp.MatcherSets
 	page          []piece
@@ -162,7 +178,7 @@ func (z *Zone) compile(plans map[string]leakybucket.Limit) error {
 	}
 	for _, compile := range []func() error{
 		z.compileNumbers, z.compileWords, z.compileRoutes, z.compileKey,
-		func() error { return z.compileTable(plans) }, z.compileCosts,
+		func() error { return z.compileTable(plans) }, z.compileCosts, z.compileSettle,
 	} {
 		if err := compile(); err != nil {
 			return fmt.Errorf("zone %q: %w", z.Name, err)
@@ -343,6 +359,6 @@ func (z *Zone) byClient() bool { return slices.Contains(z.addresses, true) }
 // values up.
 func (z *Zone) inventable() bool {
 	return !z.byClient() && slices.ContainsFunc(z.Key, func(k KeySource) bool {
-		return k.Source == "header" || k.Source == "cookie" || k.Source == "query"
+		return slices.Contains([]string{"header", "cookie", "query", "form"}, k.Source)
 	})
 }

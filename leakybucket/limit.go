@@ -42,6 +42,19 @@ func (l Limit) Validate() error {
 	return nil
 }
 
+// ValidateDebt reports why the limit cannot be used with a debt, in units of
+// cost: a number out of range, or a bucket in debt that would take more than 20
+// years to drain.
+func (l Limit) ValidateDebt(debt float64) error {
+	if !(0 <= debt && debt <= largest) {
+		return fmt.Errorf("invalid debt %v: want a number from 0 to %v", debt, largest)
+	}
+	if (l.Capacity+debt)/l.Leak > longestDrain.Seconds() {
+		return errors.New("invalid debt: a full bucket in debt must drain within 20 years")
+	}
+	return nil
+}
+
 // ValidateCost reports why a constant cost makes no sense under the limit: it
 // must be 0, or large enough to move the level, and it must be able to fit.
 func (l Limit) ValidateCost(cost float64) error {
