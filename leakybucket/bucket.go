@@ -56,9 +56,8 @@ type Filling struct {
 //
 //	max(0, level - leak * max(0, now-at))
 //
-// Time never runs backwards in a bucket. Only where the state lies further
-// ahead than a full bucket takes to empty was the clock itself set back; then
-// the state is taken to be of now.
+// Time never runs backwards in a bucket: until a clock that was set back has
+// caught up, nothing leaks.
 func (l Limit) Level(s State, now Instant) float64 {
 	if now <= s.At {
 		return s.Level
@@ -69,20 +68,27 @@ func (l Limit) Level(s State, now Instant) float64 {
 // Take pours cost if it fits and returns the new state; what does not fit
 // changes nothing. An exact fill fits. A cost of 0 fits while the bucket is not
 // full. A cost that is negative or NaN does not fit.
+//
+// A state further ahead of now than a full bucket takes to empty was written
+// before the clock was set far back. It becomes one of now, whether the cost
+// fits or not: nothing is ever poured into a full bucket that would date it
+// anew.
 func (l Limit) Take(s State, cost float64, now Instant) (State, Decision) {
+	s = l.redate(s, now)
 	level := l.Level(s, now)
 	d := Decision{Level: level, At: now}
 	if l.fits(level, cost) {
 		d.Fits, d.Poured = true, true
-		s = l.pour(s, level+cost, now)
+		s = s.pour(level+cost, now)
 	}
 	return s, d
 }
 
 // Fill pours cost without asking: up to the capacity, which it does not lower
 // a level to that is above, and for a negative cost down to 0. A NaN pours
-// nothing.
+// nothing. A state far ahead of now is dated anew, as by Take.
 func (l Limit) Fill(s State, cost float64, now Instant) (State, Filling) {
+	s = l.redate(s, now)
 	level := l.Level(s, now)
 	if cost != cost {
 		return s, Filling{Level: level}
@@ -91,7 +97,7 @@ func (l Limit) Fill(s State, cost float64, now Instant) (State, Filling) {
 	if cost < 0 {
 		filled = max(0, level+cost)
 	}
-	return l.pour(s, filled, now), Filling{Level: filled, Full: level+cost >= l.Capacity}
+	return s.pour(filled, now), Filling{Level: filled, Full: level+cost >= l.Capacity}
 }
 
 // Forget returns the instant after which a bucket in this state is empty, and
@@ -108,13 +114,18 @@ func (l Limit) fits(level, cost float64) bool {
 	return cost > 0 && level+cost <= l.Capacity*(1+tolerance)
 }
 
-// pour returns the state in which the bucket is filled to level at now.
-func (l Limit) pour(s State, level float64, now Instant) State {
-	if s.At <= now || seconds(s.At-now) > l.Capacity/l.Leak {
+// redate returns s as of now, if it is further ahead than a full bucket takes
+// to empty.
+func (l Limit) redate(s State, now Instant) State {
+	if s.At > now && seconds(s.At-now) > l.Capacity/l.Leak {
 		s.At = now
 	}
-	s.Level = level
 	return s
+}
+
+// pour returns the state in which the bucket is filled to level at now.
+func (s State) pour(level float64, now Instant) State {
+	return State{Level: level, At: max(s.At, now)}
 }
 
 // A Bucket is one bucket for those who need no store: in memory, on the

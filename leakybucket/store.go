@@ -50,12 +50,14 @@ type Evicter interface {
 
 // TakeAll is [Limit.Take] for several buckets at once, and what a store does
 // between reading and writing. states[i] is the bucket of charges[i] as it was
-// read; where decisions[i].Poured, it is replaced by what must be written. If
-// several charges name the same bucket, the last of them holds its final state.
+// read, and then as it must be written if that has changed it, which [Limit.Take]
+// may do without pouring. If several charges name the same bucket, the last of
+// them holds its final state.
 func TakeAll(charges []Charge, states []State, now Instant, decisions []Decision) {
 	fits := true
 	for i := range charges {
 		c := &charges[i]
+		states[i] = c.Limit.redate(states[i], now)
 		level := c.Limit.Level(states[i], now)
 		fit := c.Cost >= 0 && c.Limit.fits(level, costOfBucket(charges, c))
 		decisions[i] = Decision{Fits: fit, Level: level, At: now}
@@ -66,20 +68,20 @@ func TakeAll(charges []Charge, states []State, now Instant, decisions []Decision
 	}
 	for i := range charges {
 		c, d := &charges[i], &decisions[i]
-		if !d.Fits {
-			continue
-		}
 		for j := range i {
-			if decisions[j].Poured && c.sameBucket(&charges[j]) {
-				states[i], d.Level = states[j], states[j].Level
+			if c.sameBucket(&charges[j]) {
+				states[i] = states[j]
 			}
 		}
-		d.Poured = true
-		states[i] = c.Limit.pour(states[i], d.Level+c.Cost, now)
+		if d.Fits {
+			d.Poured, d.Level = true, c.Limit.Level(states[i], now)
+			states[i] = states[i].pour(d.Level+c.Cost, now)
+		}
 	}
 }
 
-// costOfBucket returns what all charges together ask of the bucket of c.
+// costOfBucket returns what all charges together ask of the bucket of c. A
+// negative cost, which does not fit, makes no room for the others.
 func costOfBucket(charges []Charge, c *Charge) float64 {
 	if len(charges) == 1 {
 		return c.Cost
@@ -87,7 +89,7 @@ func costOfBucket(charges []Charge, c *Charge) float64 {
 	sum := 0.0
 	for i := range charges {
 		if c.sameBucket(&charges[i]) {
-			sum += charges[i].Cost
+			sum += max(0, charges[i].Cost)
 		}
 	}
 	return sum

@@ -150,16 +150,15 @@ func (s *Store) takeMany(charges []leakybucket.Charge, decisions []leakybucket.D
 	}
 	leakybucket.TakeAll(charges, states, now, decisions)
 	for i := range charges {
-		if !decisions[i].Poured {
-			continue
-		}
-		// Looked up again: making room for another charge may have moved it.
+		// Looked up again: making room for another charge may have dropped it.
 		c, sh := &charges[i], &s.shards[hashes[i]>>s.shift]
-		if at, kept := sh.find(hashes[i], c); kept {
-			sh.slot(at).state = states[i]
+		if at, kept := sh.find(hashes[i], c); !kept {
+			if decisions[i].Poured {
+				sh.insert(hashes[i], c, states[i], now)
+			}
+		} else if slot := sh.slot(at); decisions[i].Poured || slot.state != states[i] {
+			slot.state = states[i]
 			sh.written(at, c.Limit)
-		} else {
-			sh.insert(hashes[i], c, states[i], now)
 		}
 	}
 }
