@@ -53,9 +53,8 @@ type Filling struct {
 //
 //	max(0, level - leak * max(0, now-at))
 //
-// Time never runs backwards in a bucket. Only where the state lies further
-// ahead than a full bucket takes to empty was the clock itself set back; then
-// the state is taken to be of now.
+// Time never runs backwards in a bucket: until a clock that was set back has
+// caught up, nothing leaks.
 func (l Limit) Level(s State, now Instant) float64 {
 	if now <= s.At {
 		return s.Level
@@ -66,20 +65,32 @@ func (l Limit) Level(s State, now Instant) float64 {
 // Take pours cost if it fits and returns the new state; what does not fit
 // changes nothing. An exact fill fits. A cost of 0 fits while the bucket is not
 // full. A cost that is negative or NaN does not fit.
+//
+// A state further ahead of now than a full bucket takes to empty was written
+// before the clock was set far back. It becomes one of now, whether the cost
+// fits or not: nothing is ever poured into a full bucket that would date it
+// anew.
 func (l Limit) Take(s State, cost float64, now Instant) (State, Decision) {
+	return l.take(s, cost, 0, now)
+}
+
+// take is Take for a bucket that settlements may have lifted by debt.
+func (l Limit) take(s State, cost, debt float64, now Instant) (State, Decision) {
+	s = l.redate(s, debt, now)
 	level := l.Level(s, now)
 	d := Decision{Level: level, At: now}
 	if l.fits(level, cost) {
 		d.Fits, d.Poured = true, true
-		s = l.pour(s, level+cost, 0, now)
+		s = s.pour(level+cost, now)
 	}
 	return s, d
 }
 
 // Fill pours cost without asking: up to the capacity, which it does not lower
 // a level to that is above, and for a negative cost down to 0. A NaN pours
-// nothing.
+// nothing. A state far ahead of now is dated anew, as by Take.
 func (l Limit) Fill(s State, cost float64, now Instant) (State, Filling) {
+	s = l.redate(s, 0, now)
 	level := l.Level(s, now)
 	if cost != cost {
 		return s, Filling{Level: level}
@@ -88,7 +99,7 @@ func (l Limit) Fill(s State, cost float64, now Instant) (State, Filling) {
 	if cost < 0 {
 		filled = max(0, level+cost)
 	}
-	return l.pour(s, filled, 0, now), Filling{Level: filled, Full: level+cost >= l.Capacity}
+	return s.pour(filled, now), Filling{Level: filled, Full: level+cost >= l.Capacity}
 }
 
 // Settle corrects a charge, made at charged, once it is known what it should
@@ -100,6 +111,7 @@ func (l Limit) Fill(s State, cost float64, now Instant) (State, Filling) {
 //
 // since what has leaked made room for others long ago. A NaN changes nothing.
 func (l Limit) Settle(s State, diff, debt float64, charged, now Instant) State {
+	s = l.redate(s, debt, now)
 	level := l.Level(s, now)
 	switch {
 	case diff > 0:
@@ -109,7 +121,7 @@ func (l Limit) Settle(s State, diff, debt float64, charged, now Instant) State {
 	default:
 		return s
 	}
-	return l.pour(s, level, debt, now)
+	return s.pour(level, now)
 }
 
 // Forget returns the instant after which a bucket in this state is empty, and
@@ -126,11 +138,16 @@ func (l Limit) fits(level, cost float64) bool {
 	return cost > 0 && level+cost <= l.Capacity*(1+tolerance)
 }
 
-// pour returns the state in which the bucket is filled to level at now.
-func (l Limit) pour(s State, level, debt float64, now Instant) State {
-	if s.At <= now || seconds(s.At-now) > (l.Capacity+debt)/l.Leak {
+// redate returns s as of now, if it is further ahead than a full bucket in debt
+// takes to empty.
+func (l Limit) redate(s State, debt float64, now Instant) State {
+	if s.At > now && seconds(s.At-now) > (l.Capacity+debt)/l.Leak {
 		s.At = now
 	}
-	s.Level = level
 	return s
+}
+
+// pour returns the state in which the bucket is filled to level at now.
+func (s State) pour(level float64, now Instant) State {
+	return State{Level: level, At: max(s.At, now)}
 }

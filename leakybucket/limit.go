@@ -63,8 +63,8 @@ func (l Limit) ValidateCost(cost float64) error {
 		return nil
 	case cost > l.Capacity:
 		return fmt.Errorf("invalid cost %v: it can never fit the capacity of %v", cost, l.Capacity)
-	case !(cost >= l.Capacity*tolerance):
-		return fmt.Errorf("invalid cost %v: want 0, or a number from %v to %v", cost, l.Capacity*tolerance, l.Capacity)
+	case !(cost >= l.smallestCost()):
+		return fmt.Errorf("invalid cost %v: want 0, or a number from %v to %v", cost, l.smallestCost(), l.Capacity)
 	}
 	return nil
 }
@@ -76,11 +76,14 @@ func (l Limit) Cost(computed float64) float64 {
 	switch {
 	case !(computed >= 0):
 		return 1
-	case computed < l.Capacity*tolerance:
+	case computed < l.smallestCost():
 		return 0
 	}
 	return min(computed, largest)
 }
+
+// smallestCost divides, since the product of 1e12 and 1e-9 is above 1000.
+func (l Limit) smallestCost() float64 { return l.Capacity / 1e9 }
 
 // Oversize reports whether the cost can never fit, however long one waits.
 func (l Limit) Oversize(cost float64) bool { return !l.fits(0, cost) }
@@ -112,10 +115,11 @@ func (l Limit) TimeToFit(level, cost float64) time.Duration {
 
 func seconds(t Instant) float64 { return float64(t) / 1e6 }
 
-// microseconds rounds up, and saturates beyond what any valid limit can yield,
-// so that a limit nobody validated cannot wrap into the past.
+// microseconds rounds up, and saturates at a century, so that neither a limit
+// that nobody validated nor a level that a former one allowed can wrap into the
+// past. The sum of two is still a [time.Duration].
 func microseconds(seconds float64) Instant {
-	const most = 400 * 365 * 24 * 3600
+	const most = 100 * 365 * 24 * 3600
 	if seconds <= most {
 		return Instant(math.Ceil(seconds * 1e6))
 	}

@@ -78,14 +78,27 @@ type Evicter interface {
 	Evictions() uint64
 }
 
-// TakeAll is [Limit.Take] for several buckets at once, and what a store does
+// Take is [Limit.Take] for the charge, and what a store does between reading
+// and writing if it is asked for one. A probe changes nothing.
+func (c *Charge) Take(state State, now Instant) (State, Decision) {
+	taken, d := c.Limit.take(state, c.Cost, c.Debt, now)
+	if c.Probe {
+		d.Poured = false
+		return c.Limit.redate(state, c.Debt, now), d
+	}
+	return taken, d
+}
+
+// TakeAll is [Charge.Take] for several buckets at once, and what a store does
 // between reading and writing. states[i] is the bucket of charges[i] as it was
-// read; where decisions[i].Poured, it is replaced by what must be written. If
-// several charges name the same bucket, the last of them holds its final state.
+// read, and then as it must be written if that has changed it, which [Limit.Take]
+// may do without pouring. If several charges name the same bucket, the last of
+// them holds its final state.
 func TakeAll(charges []Charge, states []State, now Instant, decisions []Decision) {
 	fits := true
 	for i := range charges {
 		c := &charges[i]
+		states[i] = c.Limit.redate(states[i], c.Debt, now)
 		level := c.Limit.Level(states[i], now)
 		fit := c.Cost >= 0 && c.Limit.fits(level, costOfBucket(charges, c))
 		decisions[i] = Decision{Fits: fit, Level: level, At: now}
@@ -96,20 +109,20 @@ func TakeAll(charges []Charge, states []State, now Instant, decisions []Decision
 	}
 	for i := range charges {
 		c, d := &charges[i], &decisions[i]
-		if !d.Fits || c.Probe {
-			continue
-		}
 		for j := range i {
-			if decisions[j].Poured && c.sameBucket(&charges[j]) {
-				states[i], d.Level = states[j], states[j].Level
+			if c.sameBucket(&charges[j]) {
+				states[i] = states[j]
 			}
 		}
-		d.Poured = true
-		states[i] = c.Limit.pour(states[i], d.Level+c.Cost, c.Debt, now)
+		if d.Fits && !c.Probe {
+			d.Poured, d.Level = true, c.Limit.Level(states[i], now)
+			states[i] = states[i].pour(d.Level+c.Cost, now)
+		}
 	}
 }
 
-// costOfBucket returns what all charges together ask of the bucket of c.
+// costOfBucket returns what all charges together ask of the bucket of c. A
+// negative cost, which does not fit, makes no room for the others.
 func costOfBucket(charges []Charge, c *Charge) float64 {
 	if len(charges) == 1 {
 		return c.Cost
@@ -117,7 +130,7 @@ func costOfBucket(charges []Charge, c *Charge) float64 {
 	sum := 0.0
 	for i := range charges {
 		if c.sameBucket(&charges[i]) {
-			sum += charges[i].Cost
+			sum += max(0, charges[i].Cost)
 		}
 	}
 	return sum

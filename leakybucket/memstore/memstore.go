@@ -88,7 +88,7 @@ func (s *Store) Take(_ context.Context, charges []leakybucket.Charge, decisions 
 			return err
 		}
 	}
-	if len(charges) == 1 && !charges[0].Probe {
+	if len(charges) == 1 {
 		s.takeOne(&charges[0], &decisions[0])
 	} else {
 		s.takeMany(charges, decisions)
@@ -112,13 +112,13 @@ func (s *Store) takeOne(c *leakybucket.Charge, d *leakybucket.Decision) {
 	at, kept := sh.find(hash, c)
 	if !kept {
 		var state leakybucket.State
-		if state, *d = c.Limit.Take(state, c.Cost, now); d.Poured {
+		if state, *d = c.Take(state, now); d.Poured {
 			sh.insert(hash, c, state, now)
 		}
 		return
 	}
 	slot := sh.slot(at)
-	if slot.state, *d = c.Limit.Take(slot.state, c.Cost, now); d.Poured {
+	if slot.state, *d = c.Take(slot.state, now); d.Poured {
 		sh.written(at, c.Limit)
 	}
 }
@@ -157,16 +157,15 @@ func (s *Store) takeMany(charges []leakybucket.Charge, decisions []leakybucket.D
 	}
 	leakybucket.TakeAll(charges, states, now, decisions)
 	for i := range charges {
-		if !decisions[i].Poured {
-			continue
-		}
-		// Looked up again: making room for another charge may have moved it.
+		// Looked up again: making room for another charge may have dropped it.
 		c, sh := &charges[i], &s.shards[hashes[i]>>s.shift]
-		if at, kept := sh.find(hashes[i], c); kept {
-			sh.slot(at).state = states[i]
+		if at, kept := sh.find(hashes[i], c); !kept {
+			if decisions[i].Poured {
+				sh.insert(hashes[i], c, states[i], now)
+			}
+		} else if slot := sh.slot(at); decisions[i].Poured || slot.state != states[i] {
+			slot.state = states[i]
 			sh.written(at, c.Limit)
-		} else {
-			sh.insert(hashes[i], c, states[i], now)
 		}
 	}
 }

@@ -1,46 +1,194 @@
 package memstore
 
 import (
+	"context"
+	"fmt"
+	"strings"
+	"sync"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
 )
 
-func BenchmarkQuick(b *testing.B) {
-	lim := leakybucket.Limit{Capacity: 1e9, Leak: 1e9}
-	for _, n := range []int{1, 1000000} {
-		s := New(Options{MaxBuckets: 2000000})
-		cs := make([]leakybucket.Charge, n)
-		for i := range cs {
-			cs[i] = leakybucket.Charge{Zone: "site", Key: "203.0." + string(rune('a'+i%26)) + itoa(i), Limit: lim, Cost: 1}
+// held holds the clock of a store at *now.
+func held(s *Store, now *leakybucket.Instant) *Store {
+	s.clock = func() leakybucket.Instant { return *now }
+	return s
+}
+
+const second leakybucket.Instant = 1e6
+
+// charge returns one to a bucket that holds 1000 and leaks 1/s, so that the
+// cost is the number of seconds after which it may be forgotten.
+func charge(key string, cost float64) leakybucket.Charge {
+	return leakybucket.Charge{Zone: "zone", Key: key, Limit: leakybucket.Limit{Capacity: 1000, Leak: 1}, Cost: cost}
+}
+
+func take(t *testing.T, s *Store, charges ...leakybucket.Charge) []leakybucket.Decision {
+	t.Helper()
+	decisions := make([]leakybucket.Decision, len(charges))
+	if err := s.Take(context.Background(), charges, decisions); err != nil {
+		t.Fatalf("taking %d charges: %v", len(charges), err)
+	}
+	return decisions
+}
+
+// mustTake takes charges that must fit.
+func mustTake(t *testing.T, s *Store, charges ...leakybucket.Charge) {
+	t.Helper()
+	for i, d := range take(t, s, charges...) {
+		if !d.Poured {
+			t.Fatalf("cost %v to %.40q: got refused at level %v, want it poured", charges[i].Cost, charges[i].Key, d.Level)
 		}
-		if n > 1 {
-			for i := range cs {
-				cs[i].Limit.Leak = 1e-3
-				cs[i].Limit.Capacity = 1e5
+	}
+}
+
+// level asks how full a bucket is, with a cost that can never fit.
+func level(t *testing.T, s *Store, key string) float64 {
+	t.Helper()
+	return take(t, s, charge(key, 1e12))[0].Level
+}
+
+func buckets(s *Store) int {
+	sum := 0
+	for _, n := range s.Buckets() {
+		sum += n
+	}
+	return sum
+}
+
+func TestLongKeysAreKeptAndTooLongOnesRefused(t *testing.T) {
+	now := second
+	s := held(New(Options{MaxBuckets: 100}), &now)
+	var kept []string
+	for i, length := range []int{0, 1, 255, 256, 257, 4096, 10_000, 10_001, 1<<15 - 1 - len("zone")} {
+		key := strings.Repeat("x", length)
+		kept = append(kept, key)
+		mustTake(t, s, charge(key, float64(i+1)))
+		mustBeSound(t, s)
+	}
+	for _, length := range []int{1<<15 - len("zone"), 1 << 15, 1<<16 - 1, 1 << 16, 1<<16 + 1, 1 << 20} {
+		charges := []leakybucket.Charge{charge("beside", 1), charge(strings.Repeat("x", length), 1)}
+		want := fmt.Sprintf(`zone "zone": key of %d bytes is too long for the memory store`, length)
+		for _, together := range [][]leakybucket.Charge{charges, charges[1:]} {
+			err := s.Take(context.Background(), together, make([]leakybucket.Decision, len(together)))
+			if err == nil || err.Error() != want {
+				t.Errorf("taking %d charges: got error %v, want %q", len(together), err, want)
 			}
 		}
-		var d [1]leakybucket.Decision
-		x := uint32(1)
-		b.Run(itoa(n), func(b *testing.B) {
-			b.ReportAllocs()
-			for range b.N {
-				x = x*1664525 + 1013904223
-				i := int(uint64(x) * uint64(n) >> 32)
-				s.Take(nil, cs[i:i+1], d[:])
+	}
+	mustBeSound(t, s)
+	if got := level(t, s, "beside"); got != 0 {
+		t.Errorf("bucket beside one that cannot be kept: got level %v, want 0", got)
+	}
+	for i, key := range kept {
+		if got := level(t, s, key); got != float64(i+1) {
+			t.Errorf("bucket of a key of %d bytes: got level %v, want %d", len(key), got, i+1)
+		}
+	}
+}
+
+// The index tells names apart by half of their hash first. It must not stop
+// there.
+func TestNamesOfOneHashAreTwoBuckets(t *testing.T) {
+	s := New(Options{MaxBuckets: 100})
+	sh := &s.shards[0]
+	names := []leakybucket.Charge{charge("a", 1), charge("b", 1), charge("ab", 1), {Zone: "zon", Key: "ea"}, {Zone: "zone", Key: "a", Shadow: true}}
+	const hash = 0x1234567890abcdef
+	for i := range names {
+		if at, kept := sh.find(hash, &names[i]); kept {
+			t.Errorf("name %d: got it found in slot %d before it was there", i, at)
+		}
+		names[i].Limit = leakybucket.Limit{Capacity: 10, Leak: 1}
+		sh.insert(hash, &names[i], leakybucket.State{Level: 1}, 0)
+	}
+	for i := range names {
+		if at, kept := sh.find(hash, &names[i]); !kept || at != i {
+			t.Errorf("name %d: got it found %v in slot %d, want slot %d", i, kept, at, i)
+		}
+	}
+}
+
+func TestAStoreHasAShardForSomeThousandBuckets(t *testing.T) {
+	for _, test := range []struct{ most, shards int }{
+		{-1, 128}, {0, 128}, // the default of 500,000
+		{1, 1}, {7, 1}, {4096, 1}, {4097, 2}, {8192, 2}, {8193, 4}, {500_000, 128}, {1 << 22, 1024}, {100_000_000, 1024},
+	} {
+		s := New(Options{MaxBuckets: test.most})
+		if got := len(s.shards); got != test.shards {
+			t.Errorf("max buckets %d: got %d shards, want %d", test.most, got, test.shards)
+		}
+		sum := 0
+		for i := range s.shards {
+			sum += s.shards[i].most
+		}
+		if want := max(test.most, defaultMaxBuckets); test.most <= 0 && sum != want || test.most > 0 && sum != test.most {
+			t.Errorf("max buckets %d: got %d in all shards together", test.most, sum)
+		}
+	}
+}
+
+// The store's own clock counts from 1970 and runs with the process's.
+func TestAStoreLivesByTheProcessClock(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := New(Options{})
+		for range 3 {
+			d := take(t, s, charge("k", 1))[0]
+			if want := leakybucket.Instant(time.Now().UnixMicro()); d.At != want {
+				t.Errorf("decision: got it at %d, want at %d", d.At, want)
+			}
+			<-time.After(1500 * time.Millisecond)
+		}
+		if got := level(t, s, "k"); got != 0 {
+			t.Errorf("level after 3 pours of 1 and 4.5 s at 1/s: got %v, want 0", got)
+		}
+	})
+}
+
+func TestATakeAllocatesNothing(t *testing.T) {
+	s := New(Options{})
+	charges := make([]leakybucket.Charge, 8)
+	for i := range charges {
+		charges[i] = charge(fmt.Sprint("k", i), 1e-3)
+	}
+	decisions := make([]leakybucket.Decision, len(charges))
+	for _, n := range []int{1, 2, 8} {
+		if got := testing.AllocsPerRun(100, func() { s.Take(context.Background(), charges[:n], decisions[:n]) }); got != 0 {
+			t.Errorf("allocations to take %d charges: got %v, want 0", n, got)
+		}
+	}
+}
+
+// For the race detector: everything at once, in a store that is too small.
+func TestAStoreIsSafeForConcurrentUse(t *testing.T) {
+	s := New(Options{MaxBuckets: 10_000})
+	var crowd sync.WaitGroup
+	for w := range 4 {
+		crowd.Go(func() {
+			for i := range 3000 {
+				key := func(n int) string { return fmt.Sprint("k", (i*7+w*n)%20_000) }
+				charges := []leakybucket.Charge{charge(key(0), 1), charge(key(1), 1), charge("all", 1e-3)}
+				decisions := make([]leakybucket.Decision, len(charges))
+				for n := range charges {
+					if err := s.Take(context.Background(), charges[:n+1], decisions); err != nil {
+						t.Errorf("taking %d charges: %v", n+1, err)
+					}
+				}
+				if i%100 == 0 {
+					s.Shed()
+					s.SetMaxBuckets(1000 + i)
+					s.Buckets()
+					s.Evictions()
+				}
 			}
 		})
 	}
-}
-func itoa(i int) string {
-	var b [8]byte
-	p := 8
-	for {
-		p--
-		b[p] = byte('0' + i%10)
-		i /= 10
-		if i == 0 {
-			return string(b[p:])
-		}
+	crowd.Wait()
+	s.SetMaxBuckets(5000)
+	mustBeSound(t, s)
+	if got := buckets(s); got > 5000 {
+		t.Errorf("buckets: got %d, want at most 5000", got)
 	}
 }

@@ -1,0 +1,173 @@
+package leakybucket
+
+import (
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+func newBucket(t *testing.T, l Limit) *Bucket {
+	t.Helper()
+	b, err := NewBucket(l)
+	if err != nil {
+		t.Fatalf("new bucket of %s: %v", describe(l), err)
+	}
+	return b
+}
+
+func TestABucketNeedsAValidLimit(t *testing.T) {
+	for _, l := range []Limit{{}, {1, 0}, {nan, 1}, {1e12, 1e-9}} {
+		b, err := NewBucket(l)
+		if b != nil || err == nil {
+			t.Errorf("new bucket of %s: got %v, %v, want an error", describe(l), b, err)
+		}
+	}
+}
+
+func TestABucketLivesByTheProcessClock(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBucket(t, reference)
+		if b.Limit() != reference {
+			t.Errorf("limit: got %v, want %v", b.Limit(), reference)
+		}
+		if d := b.Take(2); !d.Poured || d.Level != 0 {
+			t.Errorf("first take: got %+v, want it poured at 0", d)
+		}
+		<-time.After(time.Second)
+		if got := b.Level(); got != 0.5 {
+			t.Errorf("level after a second: got %v, want 0.5", got)
+		}
+		for cost, want := range map[float64]bool{0: true, 2.5: true, 2.6: false, 4: false, -1: false, nan: false} {
+			if got := b.Fits(cost); got != want {
+				t.Errorf("cost %v at level 0.5: got fits %v, want %v", cost, got, want)
+			}
+		}
+		if got := b.Level(); got != 0.5 {
+			t.Errorf("level after asking: got %v, want 0.5", got)
+		}
+		if f := b.Fill(9); f.Level != 3 || !f.Full {
+			t.Errorf("fill: got %+v, want full at 3", f)
+		}
+		if d := b.Take(1); d.Fits || d.Poured || d.Level != 3 || d.At != at(1) {
+			t.Errorf("take from a full bucket: got %+v, want refused at 3 after a second", d)
+		}
+		<-time.After(reference.TimeToEmpty(3))
+		if got := b.Level(); got != 0 {
+			t.Errorf("level after the time to empty: got %v, want 0", got)
+		}
+	})
+}
+
+func TestAClientThatWaitsTheTimeToFitPasses(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		for _, l := range []Limit{{3, 1.5}, {10, 0.001}, {1, 1. / 3}, {1e6, 7}, {0.3, 0.7}} {
+			b := newBucket(t, l)
+			b.Fill(l.Capacity)
+			for i := range 100 {
+				cost := l.Capacity * float64(i+1) / 100
+				d := b.Take(cost)
+				wait := l.TimeToFit(d.Level, cost)
+				if d.Fits || wait <= time.Millisecond {
+					t.Fatalf("%s, cost %v to a full bucket: got %+v and a wait of %v, want one", describe(l), cost, d, wait)
+				}
+				<-time.After(wait - time.Millisecond)
+				if b.Fits(cost) {
+					t.Errorf("%s, cost %v: got it to fit 1 ms before %v, the time to fit", describe(l), cost, wait)
+				}
+				<-time.After(time.Millisecond)
+				if d := b.Take(cost); !d.Poured {
+					t.Errorf("%s, cost %v: got refused at level %v after %v, the time to fit", describe(l), cost, d.Level, wait)
+				}
+				b.Fill(l.Capacity)
+			}
+		}
+	})
+}
+
+// Clients in a crowd that come back when they were told get exactly what leaks:
+// no more, and nothing of it is wasted.
+func TestACrowdGetsTheCapacityAndWhatLeaks(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const clients, minute = 50, time.Minute
+		l := Limit{Capacity: 20, Leak: 10}
+		b := newBucket(t, l)
+		var admitted atomic.Int64
+		var crowd sync.WaitGroup
+		start := time.Now()
+		for range clients {
+			crowd.Go(func() {
+				for time.Since(start) <= minute {
+					d := b.Take(1)
+					if d.Poured {
+						admitted.Add(1)
+						continue
+					}
+					<-time.After(l.TimeToFit(d.Level, 1))
+				}
+			})
+		}
+		crowd.Wait()
+		if got, want := admitted.Load(), int64(20+10*60); got != want {
+			t.Errorf("admitted in a minute: got %d, want %d", got, want)
+		}
+	})
+}
+
+// The clock is read with the lock held: if it were not, a decision could be
+// made at an instant before the state it is made on.
+func TestDecisionsAreMadeInTheOrderOfTheirInstants(t *testing.T) {
+	l := Limit{Capacity: 100, Leak: 1e6} // a unit a microsecond
+	b := newBucket(t, l)
+	const workers, takes = 8, 5000
+	var all [workers][]Decision
+	var crowd sync.WaitGroup
+	for w := range workers {
+		crowd.Go(func() {
+			for range takes {
+				all[w] = append(all[w], b.Take(7))
+			}
+		})
+	}
+	crowd.Wait()
+	var first, last Instant = 1 << 62, 0
+	poured := 0.0
+	for w := range all {
+		for i, d := range all[w] {
+			if i > 0 && d.At < all[w][i-1].At {
+				t.Fatalf("worker %d, take %d: got it decided at %d, before the one before it at %d", w, i, d.At, all[w][i-1].At)
+			}
+			if d.Poured {
+				first, last, poured = min(first, d.At), max(last, d.At), poured+7
+			}
+		}
+	}
+	if bound := l.Capacity*(1+1e-9) + l.Leak*(seconds(last-first)+1e-6); poured > bound {
+		t.Errorf("poured: got %v in %d µs, want at most %v", poured, last-first, bound)
+	}
+}
+
+// For the race detector: everything at once.
+func TestABucketIsSafeForConcurrentUse(t *testing.T) {
+	b := newBucket(t, Limit{Capacity: 10, Leak: 1e-7})
+	var admitted atomic.Int64
+	var crowd sync.WaitGroup
+	for range 8 {
+		crowd.Go(func() {
+			for range 1000 {
+				if b.Fits(1) && b.Take(1).Poured {
+					admitted.Add(1)
+				}
+				b.Fill(0)
+				if level := b.Level(); !(level >= 0 && level <= 10) {
+					t.Errorf("level: got %v, want 0 to 10", level)
+				}
+			}
+		})
+	}
+	crowd.Wait()
+	if got := admitted.Load(); got != 10 {
+		t.Errorf("admitted of 8000 to a capacity of 10: got %d, want 10", got)
+	}
+}

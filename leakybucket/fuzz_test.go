@@ -1,0 +1,223 @@
+package leakybucket
+
+import (
+	"math"
+	"net/netip"
+	"strings"
+	"testing"
+)
+
+func FuzzParseRate(f *testing.F) {
+	for _, text := range []string{
+		"2/s", "30/m", "1000/h", "5000/d", "1.5/sec", "10/minute", " 10 / hour ", "1/day", "0/s", "-1/s", "1e3/s", ".5/s", "5./s", "1/s/s",
+		"ten", "/", "10", "NaN/s", "Inf/s", "0x1p4/s", "١/s", "\xff/s", "1\x00/s", "0.0000000009/s", strings.Repeat("9", 400) + "/s",
+	} {
+		f.Add(text)
+	}
+	f.Fuzz(func(t *testing.T, text string) {
+		rate, err := ParseRate(text)
+		if (err != nil) != (rate == 0) {
+			t.Errorf("%q: got %v a second and error %v, want one of both", text, rate, err)
+		}
+		if err == nil && !(smallest <= rate && rate <= largest) {
+			t.Errorf("%q: got %v a second, want it in range", text, rate)
+		}
+		if err != nil && !strings.HasPrefix(err.Error(), "invalid rate ") {
+			t.Errorf("%q: got error %q, want it to say what is invalid", text, err)
+		}
+	})
+}
+
+func FuzzParseLimit(f *testing.F) {
+	for _, text := range []string{
+		"10 1/s", "10, 1/s", "10,60/min", " 10\t1/s ", "10", "1/s 10", "10,,1/s", "10 1/s 5", "1000000 1/d", "0 1/s", "1 0/s",
+		"0.000000001 0.000000001/s", "1000000000000 1000000000000/s", "NaN NaN/s", "\u00a010\u20281/s", "\xff 1/s", "",
+	} {
+		f.Add(text)
+	}
+	f.Fuzz(func(t *testing.T, text string) {
+		limit, err := ParseLimit(text)
+		if valid := limit.Validate() == nil; valid != (err == nil) {
+			t.Errorf("%q: got %s and error %v, want a valid limit or an error", text, describe(limit), err)
+		}
+	})
+}
+
+func FuzzParseCost(f *testing.F) {
+	for _, text := range []string{
+		"0", "1", "2.5", "007", "1000000000000", "0.0000000001", ".5", "5.", "1.2.3", "-1", "+1", "1e3", "1e-400", "0x1p4", "1_000", "1,5",
+		"NaN", "Inf", "", " 1", "1\x00", "١", "\xff", strings.Repeat("9", 400), "0." + strings.Repeat("0", 400) + "1",
+	} {
+		f.Add(text)
+	}
+	f.Fuzz(func(t *testing.T, text string) {
+		cost, plain := ParseCost(text)
+		whole, fraction, point := strings.Cut(text, ".")
+		isPlain := whole != "" && strings.Trim(whole+fraction, "0123456789") == "" && (!point || fraction != "")
+		if plain != isPlain || !(cost >= 0) || !plain && cost != 0 {
+			t.Errorf("%q: got %v, %v, want a number of 0 or more, %v", text, cost, plain, isPlain)
+		}
+		if cost := (Limit{Capacity: 10, Leak: 1}).Cost(cost); !(cost >= 0 && cost <= largest) {
+			t.Errorf("%q: got a cost of %v, want it in range", text, cost)
+		}
+	})
+}
+
+// FuzzAppendPart has two values at a time, so that it can find two that share
+// a part.
+func FuzzAppendPart(f *testing.F) {
+	for _, pair := range [][2]string{
+		{"203.0.113.7", "203.0.113.8"}, {"a/b", "a%2Fb"}, {"@client_ip", "%40client_ip"}, {"@", "%40"}, {"", "\x00"}, {"\xff", "%FF"},
+		{"\xc3\x28", "Ã("}, {"é", "e\u0301"}, {"\xed\xa0\x80", "\ufffd"}, {"a\r\nb", "a\nb"}, {"100%", "100%25"}, {"..", "."},
+		{strings.Repeat("x", 256), strings.Repeat("x", 257)}, {strings.Repeat("/", 86), strings.Repeat("/", 87)},
+		{strings.Repeat("\xff", 300), digestOf(strings.Repeat("\xff", 300))},
+	} {
+		f.Add(pair[0], pair[1])
+	}
+	f.Fuzz(func(t *testing.T, a, b string) {
+		partA, partB := string(AppendPart(nil, a)), string(AppendPart(nil, b))
+		wantSoundPart(t, a, partA)
+		wantSoundPart(t, b, partB)
+		if (a == b) != (partA == partB) {
+			t.Errorf("%q and %q: got parts %q and %q, want them alike only if the values are", a, b, partA, partB)
+		}
+		if got := string(AppendPart([]byte("zone/"), a)); got != "zone/"+partA {
+			t.Errorf("%q: got %q behind a zone, want %q", a, got, "zone/"+partA)
+		}
+	})
+}
+
+// FuzzTable makes a table of two overrides for a key of an address and a text,
+// and asks it for a client and for what the first override names.
+func FuzzTable(f *testing.F) {
+	for _, seed := range [][5]string{
+		{"203.0.113.7", "login", "10 1/s", "203.0.113.0/24", "203.0.113.7"},
+		{"203.0.113.0/24", "login", "gold", "0.0.0.0/0", "::ffff:203.0.113.7"},
+		{"2001:db8::/64", "", "unlimited", "::/0", "2001:db8::1%eth0"},
+		{"::ffff:203.0.113.7", "a b", "blocked", "203.0.113.7/32", "203.0.113.7"},
+		{"203.0.113.7/24", "\xff", "10,1/s", "fe80::1%eth0", "fe80::1"},
+		{"2001:db8::1", "/", "silver", "::ffff:0.0.0.0/96", "::"},
+		{"0.0.0.0/33", "login", "1000000 1/d", "", "0.0.0.0"},
+	} {
+		f.Add(seed[0], seed[1], seed[2], seed[3], seed[4])
+	}
+	f.Fuzz(func(t *testing.T, network, text, limit, wide, client string) {
+		config := tableOf("at")
+		config.Overrides = []Override{{[]string{network, text}, limit}, {[]string{wide}, "5 1/s"}}
+		table, err := NewTable(config)
+		if (table == nil) == (err == nil) {
+			t.Fatalf("%q: got table %v and error %v, want one of both", config.Overrides, table, err)
+		}
+		if err != nil {
+			return
+		}
+		for _, l := range table.Limits() {
+			if err := l.Validate(); err != nil {
+				t.Errorf("%q: got a limit that is none: %v", config.Overrides, err)
+			}
+		}
+		// What the override names must find it.
+		named, err := netip.ParsePrefix(network)
+		if err != nil {
+			addr := netip.MustParseAddr(network)
+			named = netip.PrefixFrom(addr, addr.BitLen())
+		}
+		wantRule, wantLimit := ruleOf(t, config, limit)
+		parts := []KeyPart{{Network: ClientPrefix(named.Addr(), 32, 64)}, {Text: text}}
+		if rule, got := table.Lookup(parts); rule != wantRule || got != wantLimit {
+			t.Errorf("%q: got rule %v with %v for what it names, want %v with %v", config.Overrides, rule, got, wantRule, wantLimit)
+		}
+		addr, err := netip.ParseAddr(client)
+		if err != nil {
+			return
+		}
+		rule, got := table.Lookup([]KeyPart{{Network: ClientPrefix(addr, 32, 64)}, {Text: client}})
+		if rule == Limited && got.Validate() != nil {
+			t.Errorf("%q: got a limit of %v for %q, want a valid one", config.Overrides, got, client)
+		}
+	})
+}
+
+// ruleOf reads the limit of an override the long way round.
+func ruleOf(t *testing.T, config TableConfig, text string) (Rule, Limit) {
+	switch text {
+	case "unlimited":
+		return Unlimited, Limit{}
+	case "blocked":
+		return Blocked, Limit{}
+	}
+	if plan, known := config.Plans[text]; known {
+		return Limited, plan
+	}
+	limit, err := ParseLimit(text)
+	if err != nil {
+		t.Errorf("limit %q: got it into a table, want error %v", text, err)
+	}
+	return Limited, limit
+}
+
+// FuzzTake tries states, costs and instants of any bits. A limit is always
+// validated before it is used.
+func FuzzTake(f *testing.F) {
+	bits := math.Float64bits
+	f.Add(bits(3), bits(1.5), bits(2.55), int64(2_000_000), bits(2), int64(2_300_000))
+	f.Add(bits(1), bits(1), bits(0), int64(0), bits(0), int64(0))
+	f.Add(bits(10), bits(1), bits(10), int64(1e15), bits(1), int64(0))
+	f.Add(bits(1e12), bits(1e12), bits(1e12), int64(-1), bits(1e12), int64(1))
+	f.Add(bits(1e-9), bits(1e-9), bits(1e-9), int64(1.7e15), bits(1e-9), int64(1.8e15))
+	f.Add(bits(1e-9), bits(1e12), bits(1e300), int64(0), bits(math.SmallestNonzeroFloat64), int64(1))
+	f.Add(bits(3), bits(1), bits(nan), int64(0), bits(nan), int64(1))
+	f.Add(bits(3), bits(1), bits(inf), int64(0), bits(-inf), int64(1))
+	f.Add(bits(3), bits(1), bits(-1), int64(math.MaxInt64), bits(-1), int64(math.MinInt64))
+	f.Fuzz(func(t *testing.T, capacity, leak, level uint64, then int64, cost uint64, now int64) {
+		float := math.Float64frombits
+		l := Limit{Capacity: float(capacity), Leak: float(leak)}
+		if l.Validate() != nil {
+			return
+		}
+		// Within 70,000 years of the clock's zero the difference of any two
+		// instants is one.
+		s := State{Level: float(level), At: Instant(then >> 2)}
+		checkTake(t, l, s, float(cost), Instant(now>>2))
+		checkFill(t, l, s, float(cost), Instant(now>>2))
+	})
+}
+
+func checkTake(t *testing.T, l Limit, s State, cost float64, now Instant) {
+	after, d := l.Take(s, cost, now)
+	what := func() string { return describe(l) }
+	if d.Fits != d.Poured || d.At != now {
+		t.Errorf("%s, cost %v to %v at %d: got %+v, want it poured iff it fits, at that instant", what(), cost, s, now, d)
+	}
+	if d.Fits && !(cost >= 0 && d.Level+cost <= l.Capacity*(1+tolerance)) {
+		t.Errorf("%s, cost %v to %v at %d: got %+v, want it refused", what(), cost, s, now, d)
+	}
+	if !(s.Level >= 0) || math.IsInf(s.Level, 1) {
+		return // no state that any take or fill has left
+	}
+	if !(d.Level >= 0 && d.Level <= s.Level) {
+		t.Errorf("%s, cost %v to %v at %d: got level %v before, want it to have leaked at most", what(), cost, s, now, d.Level)
+	}
+	if most := max(s.Level, l.Capacity*(1+tolerance)); !(after.Level >= 0 && after.Level <= most) {
+		t.Errorf("%s, cost %v to %v at %d: got level %v after, want from 0 to %v", what(), cost, s, now, after.Level, most)
+	}
+	if !d.Poured && (after.Level != s.Level || after.At != s.At && after.At != now) {
+		t.Errorf("%s, cost %v to %v at %d: got %v after a refusal, want it unchanged", what(), cost, s, now, after)
+	}
+	if d.Poured && after.At < now {
+		t.Errorf("%s, cost %v to %v at %d: got it poured at %d, want no earlier", what(), cost, s, now, after.At)
+	}
+	if l.TimeToFit(d.Level, cost) < 0 || l.TimeToEmpty(d.Level) < 0 || l.Forget(after) < after.At {
+		t.Errorf("%s, cost %v to %v at %d: got a wait below 0", what(), cost, s, now)
+	}
+}
+
+func checkFill(t *testing.T, l Limit, s State, cost float64, now Instant) {
+	if !(s.Level >= 0) || math.IsInf(s.Level, 1) {
+		return
+	}
+	after, f := l.Fill(s, cost, now)
+	if most := max(s.Level, l.Capacity); !(f.Level >= 0 && f.Level <= most) || l.Level(after, now) != f.Level {
+		t.Errorf("%s, %v filled into %v at %d: got %+v and %v, want a level from 0 to %v", describe(l), cost, s, now, f, after, most)
+	}
+}

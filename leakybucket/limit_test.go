@@ -1,0 +1,208 @@
+package leakybucket
+
+import (
+	"math"
+	"math/rand/v2"
+	"testing"
+	"time"
+)
+
+// wantError compares an error with the text expected of it; "" is none.
+func wantError(t *testing.T, of string, err error, want string) {
+	t.Helper()
+	got := ""
+	if err != nil {
+		got = err.Error()
+	}
+	if got != want {
+		t.Errorf("%s: got error %q, want %q", of, got, want)
+	}
+}
+
+const tooSlow = "invalid limit: a full bucket must drain within 20 years"
+
+func TestValidateAcceptsLimitsInRange(t *testing.T) {
+	const years20 = 20 * 365 * 86400
+	for _, test := range []struct {
+		limit Limit
+		want  string
+	}{
+		{Limit{1, 1}, ""},
+		{Limit{1e-9, 1e-9}, ""},
+		{Limit{1e-9, 1e12}, ""},
+		{Limit{1e12, 1e12}, ""},
+		{Limit{years20, 1}, ""},
+		{Limit{}, "invalid capacity 0: want a number from 1e-09 to 1e+12"},
+		{Limit{9e-10, 1}, "invalid capacity 9e-10: want a number from 1e-09 to 1e+12"},
+		{Limit{1.1e12, 1e12}, "invalid capacity 1.1e+12: want a number from 1e-09 to 1e+12"},
+		{Limit{-1, 1}, "invalid capacity -1: want a number from 1e-09 to 1e+12"},
+		{Limit{nan, 1}, "invalid capacity NaN: want a number from 1e-09 to 1e+12"},
+		{Limit{inf, 1}, "invalid capacity +Inf: want a number from 1e-09 to 1e+12"},
+		{Limit{1, 0}, "invalid leak of 0 a second: want a number from 1e-09 to 1e+12"},
+		{Limit{1, 9e-10}, "invalid leak of 9e-10 a second: want a number from 1e-09 to 1e+12"},
+		{Limit{1, 1.1e12}, "invalid leak of 1.1e+12 a second: want a number from 1e-09 to 1e+12"},
+		{Limit{1, -1}, "invalid leak of -1 a second: want a number from 1e-09 to 1e+12"},
+		{Limit{1, nan}, "invalid leak of NaN a second: want a number from 1e-09 to 1e+12"},
+		{Limit{1, inf}, "invalid leak of +Inf a second: want a number from 1e-09 to 1e+12"},
+		{Limit{years20 + 1, 1}, tooSlow},
+		{Limit{1, 1e-9}, tooSlow},
+		{Limit{1e12, 1e-9}, tooSlow},
+	} {
+		wantError(t, describe(test.limit), test.limit.Validate(), test.want)
+	}
+}
+
+func TestAConstantCostIsZeroOrMovesTheLevelAndFits(t *testing.T) {
+	for _, test := range []struct {
+		capacity, cost float64
+		want           string
+	}{
+		{10, 0, ""},
+		{10, 1e-8, ""},
+		{10, 1, ""},
+		{10, 10, ""},
+		{10, 10.01, "invalid cost 10.01: it can never fit the capacity of 10"},
+		{10, inf, "invalid cost +Inf: it can never fit the capacity of 10"},
+		{10, 9e-9, "invalid cost 9e-09: want 0, or a number from 1e-08 to 10"},
+		{10, -1, "invalid cost -1: want 0, or a number from 1e-08 to 10"},
+		{10, nan, "invalid cost NaN: want 0, or a number from 1e-08 to 10"},
+		{1e12, 1000, ""},
+		{1e12, 999, "invalid cost 999: want 0, or a number from 1000 to 1e+12"},
+		{0.5, 1, "invalid cost 1: it can never fit the capacity of 0.5"},
+	} {
+		l := Limit{Capacity: test.capacity, Leak: 1e6}
+		wantError(t, describe(l), l.ValidateCost(test.cost), test.want)
+	}
+}
+
+func TestAComputedCostIsBroughtIntoRange(t *testing.T) {
+	for _, test := range []struct{ capacity, computed, want float64 }{
+		{10, 2.5, 2.5},
+		{10, 0, 0},
+		{10, math.Copysign(0, -1), 0},
+		{10, 1e-8, 1e-8},
+		{10, 9e-9, 0}, // too small to move the level
+		{1e12, 999, 0},
+		{10, 1000, 1000}, // oversize, but a number
+		{10, 1e12, 1e12},
+		{10, 1e13, 1e12},
+		{10, inf, 1e12},
+		{10, -1e-9, 1},
+		{10, -1, 1},
+		{10, -inf, 1},
+		{10, nan, 1},
+	} {
+		if got := (Limit{Capacity: test.capacity, Leak: 1}).Cost(test.computed); got != test.want || math.Signbit(got) {
+			t.Errorf("cost computed as %v to capacity %v: got %v, want %v", test.computed, test.capacity, got, test.want)
+		}
+	}
+}
+
+func TestOversizeIsWhatCanNeverFit(t *testing.T) {
+	for cost, want := range map[float64]bool{
+		0: false, 1: false, 10: false, 10 + 1e-9: false, 10 + 1e-7: true, 11: true, 1e12: true, inf: true, -1: true, nan: true,
+	} {
+		if got := tenSeconds.Oversize(cost); got != want {
+			t.Errorf("cost %v to capacity 10: got oversize %v, want %v", cost, got, want)
+		}
+	}
+}
+
+func TestRemainingIsWhatStillFits(t *testing.T) {
+	for level, want := range map[float64]float64{0: 10, 2.5: 7.5, 10: 0, 15: 0} {
+		if got := tenSeconds.Remaining(level); got != want {
+			t.Errorf("above level %v of 10: got %v, want %v", level, got, want)
+		}
+	}
+}
+
+func TestTimeToEmptyIsRoundedUp(t *testing.T) {
+	for _, test := range []struct {
+		level float64
+		want  time.Duration
+	}{
+		{0, 0},
+		{3, 2 * time.Second},
+		{1.5, time.Second},
+		{1, 666_667 * time.Microsecond},
+		{1e-9, time.Microsecond},
+		{6, 4 * time.Second},
+	} {
+		if got := reference.TimeToEmpty(test.level); got != test.want {
+			t.Errorf("from level %v at 1.5/s: got %v, want %v", test.level, got, test.want)
+		}
+	}
+}
+
+func TestTimeToFitIsRoundedUp(t *testing.T) {
+	for _, test := range []struct {
+		level, cost float64
+		want        time.Duration
+	}{
+		{0, 3, 0},
+		{2, 1, 0},
+		{3, 1.5, time.Second},
+		{3, 3, 2 * time.Second},
+		{2.1, 2, 733_334 * time.Microsecond}, // 1.1 / 1.5 s
+		{6, 1.5, 3 * time.Second},
+		{2.999, 0, 0},
+		{3, 0, 2 * time.Microsecond}, // past the rounding at the brim
+		{4.5, 0, time.Second + 2*time.Microsecond},
+	} {
+		if got := reference.TimeToFit(test.level, test.cost); got != test.want {
+			t.Errorf("cost %v at level %v: got %v, want %v", test.cost, test.level, got, test.want)
+		}
+	}
+}
+
+// Who waits as told is admitted, and a millisecond less is too little, but for
+// a wait that is shorter or a leak that a millisecond of is rounding.
+func TestWaitingTheTimeToFitIsEnoughAndNeeded(t *testing.T) {
+	seed := rand.Uint64()
+	t.Logf("seed %d", seed)
+	rng := rand.New(rand.NewPCG(seed, 0))
+	needed := 0
+	for range 100_000 {
+		l := randomLimit(rng)
+		s := State{Level: l.Capacity * rng.Float64(), At: Instant(rng.Int64N(1e15))}
+		cost := l.Capacity * rng.Float64()
+		switch rng.IntN(4) {
+		case 0:
+			s.Level = l.Capacity
+		case 1:
+			s.Level *= 3 // the capacity was higher once, or a settlement lifted it
+		}
+		if rng.IntN(4) == 0 {
+			cost = 0
+		}
+		wait := l.TimeToFit(s.Level, cost)
+		if _, d := l.Take(s, cost, s.At.Add(wait)); !d.Fits {
+			t.Errorf("%s, cost %v at level %v: got refused after %v, the time to fit", describe(l), cost, s.Level, wait)
+		}
+		if wait > time.Millisecond && l.Leak*1e-3 > 2*tolerance*l.Capacity {
+			needed++
+			if _, d := l.Take(s, cost, s.At.Add(wait-time.Millisecond)); d.Fits {
+				t.Errorf("%s, cost %v at level %v: got it to fit 1 ms before %v, the time to fit", describe(l), cost, s.Level, wait)
+			}
+		}
+	}
+	if needed < 10_000 {
+		t.Errorf("waits of which a millisecond was taken off: got %d, want 10000 or more", needed)
+	}
+}
+
+// A level that a former limit allowed may need longer than any clock can tell.
+func TestWaitsBeyondAllTellingStayPositive(t *testing.T) {
+	for _, l := range []Limit{{0.5, 1e-9}, {1, 1e-8}, {1, 0}, {nan, nan}} {
+		for _, level := range []float64{1e3, 1e12, inf, nan} {
+			for _, wait := range []time.Duration{l.TimeToEmpty(level), l.TimeToFit(level, 0), l.TimeToFit(level, 0.5)} {
+				if wait < 20*365*24*time.Hour {
+					t.Errorf("%s, level %v: got a wait of %v, want 20 years or more", describe(l), level, wait)
+				}
+			}
+			if s := (State{Level: level, At: at(1e9)}); l.Forget(s) < s.At.Add(longestDrain) {
+				t.Errorf("%s, level %v: got it forgotten at %d, want 20 years later than %d", describe(l), level, l.Forget(s), s.At)
+			}
+		}
+	}
+}

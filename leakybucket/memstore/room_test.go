@@ -1,0 +1,253 @@
+package memstore
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"testing"
+
+	"github.com/caddy-throttle/caddy-throttle/leakybucket"
+)
+
+// drains returns the seconds until each bucket may be forgotten, soonest first.
+func drains(s *Store, now leakybucket.Instant) []float64 {
+	var all []float64
+	for i := range s.shards {
+		for at := range s.shards[i].used() {
+			all = append(all, s.shards[i].slot(at).forget.Sub(now).Seconds())
+		}
+	}
+	slices.Sort(all)
+	return all
+}
+
+// fill pours 1 to n into as many buckets, in any order.
+func fill(t *testing.T, s *Store, rng *rand.Rand, n int) {
+	t.Helper()
+	for _, i := range rng.Perm(n) {
+		mustTake(t, s, charge(fmt.Sprint("k", i+1), float64(i+1)))
+	}
+}
+
+func TestAFullStoreDropsTheBucketThatWouldBeEmptySoonest(t *testing.T) {
+	for _, most := range []int{1, 2, 7, 64, 65, 500} {
+		now := second
+		s := held(New(Options{MaxBuckets: most}), &now)
+		fill(t, s, rand.New(rand.NewPCG(1, 0)), most)
+		if got := s.Evictions(); got != 0 {
+			t.Errorf("at most %d buckets: got %d evictions when it is just full, want 0", most, got)
+		}
+		for i := range most {
+			mustTake(t, s, charge(fmt.Sprint("new", i), 999))
+			want := max(i+2, 1)
+			if got := drains(s, now); len(got) != most || i < most-1 && got[0] != float64(want) || s.Evictions() != uint64(i+1) {
+				t.Fatalf("at most %d buckets, %d more: got %d, the first in %v s, after %d evictions, want %d, in %d s, after %d",
+					most, i+1, len(got), got[0], s.Evictions(), most, want, i+1)
+			}
+		}
+		mustBeSound(t, s)
+	}
+}
+
+func TestAFullStoreForgetsWhatIsEmptyFirst(t *testing.T) {
+	now := second
+	s := held(New(Options{MaxBuckets: 300}), &now)
+	fill(t, s, rand.New(rand.NewPCG(2, 0)), 300)
+	now += 200 * second // 200 of them are empty
+	for i := range 200 {
+		mustTake(t, s, charge(fmt.Sprint("new", i), 999))
+	}
+	if got := drains(s, now); len(got) != 300 || got[0] != 1 || got[99] != 100 || s.Evictions() != 0 {
+		t.Errorf("after 200 of 300 were empty: got %d buckets, the first in %v s, and %d evictions, want 300, in 1 s, and none",
+			len(got), got[0], s.Evictions())
+	}
+	mustBeSound(t, s)
+}
+
+// What is known of a segment gets old while its buckets are poured into, and
+// only a few are looked at anew. What goes must still be among the first tenth.
+func TestAmongBucketsInUseOneOfTheSoonestIsDropped(t *testing.T) {
+	seed := rand.Uint64()
+	t.Logf("seed %d", seed)
+	rng := rand.New(rand.NewPCG(seed, 0))
+	now := second
+	const most = 4096
+	s := held(New(Options{MaxBuckets: most}), &now)
+	use := func(i int) { take(t, s, charge(fmt.Sprint("k", i), 1+300*rng.Float64())) }
+	for i := range most {
+		use(i)
+	}
+	worst, sum, dropped := 0, 0, 0
+	for i := range 500 {
+		for range 50 {
+			use(rng.IntN(most))
+		}
+		now += second / 1000
+		before := drains(s, now)
+		evictions := s.Evictions()
+		mustTake(t, s, charge(fmt.Sprint("new", i), 999))
+		if s.Evictions() == evictions {
+			continue
+		}
+		rank := firstMissing(before, drains(s, now))
+		worst, sum, dropped = max(worst, rank), sum+rank, dropped+1
+	}
+	t.Logf("of %d that were dropped there stood %.1f before it on average, %d at worst, of %d", dropped, float64(sum)/float64(dropped), worst, most)
+	if dropped < 100 || worst > most/10 {
+		t.Errorf("buckets that would be empty before one that was dropped: got %d at worst in %d times, want at most %d in 100 or more",
+			worst, dropped, most/10)
+	}
+}
+
+// firstMissing returns how many stand before the first in which two sorted
+// lists differ.
+func firstMissing(before, after []float64) int {
+	for i := range before {
+		if after[i] != before[i] {
+			return i
+		}
+	}
+	return len(before)
+}
+
+func TestALowerBoundDropsTheSoonestAtOnce(t *testing.T) {
+	now := second
+	s := held(New(Options{MaxBuckets: 900}), &now)
+	fill(t, s, rand.New(rand.NewPCG(3, 0)), 900)
+	now += 100 * second
+	s.SetMaxBuckets(300)
+	mustBeSound(t, s)
+	if got := drains(s, now); len(got) != 300 || got[0] != 501 {
+		t.Errorf("buckets: got %d, the first in %v s, want 300, in 501 s", len(got), got[0])
+	}
+	if got := s.Evictions(); got != 500 {
+		t.Errorf("evictions: got %d, want 500, the 100 empty ones not counted", got)
+	}
+	s.SetMaxBuckets(1)
+	mustBeSound(t, s)
+	if got := drains(s, now); len(got) != 1 || got[0] != 800 {
+		t.Errorf("buckets: got %v, want the one that drains last, in 800 s", got)
+	}
+	s.SetMaxBuckets(0) // each shard keeps one at least
+	if got := buckets(s); got != 1 {
+		t.Errorf("buckets with a bound of 0: got %d, want 1", got)
+	}
+}
+
+func TestAHigherBoundMakesRoomAtOnce(t *testing.T) {
+	now := second
+	s := held(New(Options{MaxBuckets: 10}), &now)
+	fill(t, s, rand.New(rand.NewPCG(4, 0)), 10)
+	s.SetMaxBuckets(500)
+	for i := range 490 {
+		mustTake(t, s, charge(fmt.Sprint("new", i), 1))
+	}
+	if got := buckets(s); got != 500 || s.Evictions() != 0 {
+		t.Errorf("buckets: got %d after %d evictions, want 500 after none", got, s.Evictions())
+	}
+	mustTake(t, s, charge("one more", 1))
+	if got := buckets(s); got != 500 || s.Evictions() != 1 {
+		t.Errorf("buckets: got %d after %d evictions, want 500 after one", got, s.Evictions())
+	}
+	mustBeSound(t, s)
+}
+
+// shape is what a store holds on to.
+func shape(s *Store) (segments, places int) {
+	for i := range s.shards {
+		for _, g := range s.shards[i].segments {
+			if g != nil {
+				segments++
+			}
+		}
+		places += len(s.shards[i].index)
+	}
+	return segments, places
+}
+
+func TestShedGivesBackAllMemoryWhenTrafficHasEnded(t *testing.T) {
+	now := second
+	s := held(New(Options{MaxBuckets: 50_000}), &now)
+	for i := range 40_000 {
+		mustTake(t, s, charge(fmt.Sprint("k", i), 1+float64(i%10)))
+	}
+	s.Shed()
+	if got := buckets(s); got != 40_000 {
+		t.Errorf("buckets while they are live: got %d, want 40000", got)
+	}
+	now += 5 * second
+	s.Shed()
+	mustBeSound(t, s)
+	if got := buckets(s); got != 20_000 {
+		t.Errorf("buckets when half of them are empty: got %d, want 20000", got)
+	}
+	now += 5 * second
+	s.Shed()
+	mustBeSound(t, s)
+	segments, places := shape(s)
+	if got := buckets(s); got != 0 || segments != 0 || places != 0 || len(s.Buckets()) != 0 {
+		t.Errorf("when all are empty: got %d buckets in %d segments and %d places of the index, want nothing", got, segments, places)
+	}
+	mustTake(t, s, charge("k", 1)) // and goes on
+	mustBeSound(t, s)
+}
+
+func TestShedGivesBackWhatAFewBucketsDoNotNeed(t *testing.T) {
+	now := second
+	s := held(New(Options{MaxBuckets: 4096}), &now)
+	for i := range 64 {
+		mustTake(t, s, charge(fmt.Sprint("long", i), 900))
+	}
+	for i := range 3936 {
+		mustTake(t, s, charge(fmt.Sprint("short", i), 1))
+	}
+	now += 2 * second
+	for range 10 {
+		s.Shed()
+		mustBeSound(t, s)
+	}
+	if segments, places := shape(s); buckets(s) != 64 || segments != 1 || places > 512 || len(s.shards[0].segments) != 1 {
+		t.Errorf("with 64 of 4000 buckets left: got %d, in %d segments and %d places of the index, want 1 and at most 512", buckets(s), segments, places)
+	}
+	if got := s.Evictions(); got != 0 {
+		t.Errorf("evictions: got %d, want 0", got)
+	}
+}
+
+// Without Shed, every new bucket looks for old ones.
+func TestATrickleOfNewBucketsForgetsTheOldOnes(t *testing.T) {
+	now := second
+	s := held(New(Options{MaxBuckets: 4096}), &now)
+	fill(t, s, rand.New(rand.NewPCG(5, 0)), 900)
+	now += 1000 * second
+	for i := range 15 { // as many as there are segments
+		mustTake(t, s, charge(fmt.Sprint("new", i), 1))
+	}
+	if got := buckets(s); got != 15 {
+		t.Errorf("buckets: got %d, want the 15 new ones", got)
+	}
+	mustBeSound(t, s)
+}
+
+func TestBucketsAreCountedByZone(t *testing.T) {
+	now := second
+	s := held(New(Options{}), &now)
+	for i := range 300 {
+		c := charge(fmt.Sprint("k", i), 1+float64(i%3))
+		c.Zone, c.Shadow = fmt.Sprint("zone", i%3), i%2 == 0
+		mustTake(t, s, c)
+	}
+	mustTake(t, s, charge("nothing poured", 0))
+	for after, want := range []map[string]int{
+		{"zone0": 100, "zone1": 100, "zone2": 100},
+		{"zone1": 100, "zone2": 100},
+		{"zone2": 100},
+		{},
+	} {
+		now = second + leakybucket.Instant(after)*second
+		s.Shed()
+		if got := s.Buckets(); fmt.Sprint(got) != fmt.Sprint(want) {
+			t.Errorf("after %d s: got %v, want %v", after, got, want)
+		}
+	}
+}

@@ -1,0 +1,214 @@
+package memstore
+
+import (
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"strings"
+	"testing"
+
+	"github.com/caddy-throttle/caddy-throttle/leakybucket"
+)
+
+// A sequence does random things to a store, and knows from what the store held
+// before what it must say and hold afterwards.
+type sequence struct {
+	t     *testing.T
+	rng   *rand.Rand
+	store *Store
+	now   leakybucket.Instant
+	most  int
+}
+
+const mostCharges = 10 // that are taken together
+
+func TestRandomSequencesLeaveTheStoreSound(t *testing.T) {
+	seed := rand.Uint64()
+	t.Logf("seed %d", seed)
+	for _, test := range []struct{ most, steps, checkEvery int }{
+		{1, 5000, 1}, {2, 5000, 1}, {7, 10_000, 1}, {64, 10_000, 1}, {300, 10_000, 5}, {5000, 60_000, 500},
+	} {
+		if testing.Short() {
+			test.steps /= 10
+		}
+		t.Run(fmt.Sprint("at most ", test.most), func(t *testing.T) {
+			q := &sequence{
+				t:     t,
+				rng:   rand.New(rand.NewPCG(seed, uint64(test.most))),
+				store: New(Options{MaxBuckets: test.most}),
+				now:   1_700_000_000 * second,
+				most:  test.most,
+			}
+			held(q.store, &q.now)
+			for step := range test.steps {
+				if step%test.checkEvery == 0 || step == test.steps-1 {
+					q.checkedStep()
+				} else {
+					q.step()
+				}
+				if t.Failed() {
+					t.Fatalf("at step %d of %d", step, test.steps)
+				}
+			}
+			if q.store.Evictions() == 0 || buckets(q.store) == 0 {
+				t.Errorf("got %d evictions and %d buckets in the end, want some of both", q.store.Evictions(), buckets(q.store))
+			}
+		})
+	}
+}
+
+// step does something, and returns the states in which it must leave those
+// buckets that it has touched.
+func (q *sequence) step() map[leakybucket.Charge]leakybucket.State {
+	switch n := q.rng.IntN(1000); {
+	case n < 600:
+		return q.take(1)
+	case n < 950:
+		return q.take(2 + q.rng.IntN(mostCharges-1))
+	case n < 985:
+		q.now += leakybucket.Instant(q.rng.ExpFloat64() * float64(second))
+	case n < 990:
+		q.now -= leakybucket.Instant(q.rng.ExpFloat64() * 20 * float64(second))
+	case n < 992:
+		q.now += 100 * second // most of the buckets have drained by then
+	case n < 994:
+		q.store.Shed()
+	default:
+		q.store.SetMaxBuckets(1 + q.rng.IntN(2*q.most))
+	}
+	return nil
+}
+
+// checkedStep is a step after which the store must be sound, and must hold what
+// it held before, but for what was poured, forgotten and evicted.
+func (q *sequence) checkedStep() {
+	before, evictions := q.slots(), int(q.store.Evictions())
+	touched := q.step()
+	mustBeSound(q.t, q.store)
+	after := q.slots()
+	evictions = int(q.store.Evictions()) - evictions
+	lost := 0
+	for name, old := range before {
+		slot, kept := after[name]
+		state, wasTouched := touched[name]
+		switch {
+		case !kept && !wasTouched && old.forget > q.now:
+			lost++
+		case kept && !wasTouched && slot != old:
+			q.t.Errorf("bucket %s/%.40q: got %+v, want %+v as it was", name.Zone, name.Key, slot, old)
+		case kept && wasTouched && slot.state != state:
+			q.t.Errorf("bucket %s/%.40q: got %+v, want %+v", name.Zone, name.Key, slot.state, state)
+		}
+	}
+	for name, slot := range after {
+		if _, known := before[name]; !known && slot.state != touched[name] {
+			q.t.Errorf("new bucket %s/%.40q: got %+v, want %+v", name.Zone, name.Key, slot.state, touched[name])
+		}
+	}
+	// What was touched may have been dropped, and more than once.
+	if most := lost + min(len(touched), 1)*mostCharges; lost > evictions || evictions > most {
+		q.t.Errorf("got %d live buckets gone and %d evictions, want from %d to %d", lost, evictions, lost, most)
+	}
+}
+
+// slots returns all buckets by name, without the places of their names.
+func (q *sequence) slots() map[leakybucket.Charge]slot {
+	all := make(map[leakybucket.Charge]slot)
+	for i := range q.store.shards {
+		sh := &q.store.shards[i]
+		for at := range sh.used() {
+			s := sh.slot(at)
+			all[*sh.charge(at)] = slot{state: s.state, forget: s.forget}
+		}
+	}
+	return all
+}
+
+func (q *sequence) state(c leakybucket.Charge) leakybucket.State {
+	hash := q.store.hasher.charge(&c)
+	sh := &q.store.shards[hash>>q.store.shift]
+	if at, kept := sh.find(hash, &c); kept {
+		return sh.slot(at).state
+	}
+	return leakybucket.State{}
+}
+
+// take takes n charges at once, some of them to the same bucket.
+func (q *sequence) take(n int) map[leakybucket.Charge]leakybucket.State {
+	charges := make([]leakybucket.Charge, n)
+	states := make([]leakybucket.State, n)
+	for i := range charges {
+		charges[i] = q.charge()
+		if i > 0 && q.rng.IntN(10) == 0 {
+			charges[i] = charges[i-1]
+			charges[i].Cost = q.cost(charges[i].Limit)
+		}
+		states[i] = q.state(charges[i])
+	}
+	want := make([]leakybucket.Decision, n)
+	leakybucket.TakeAll(charges, states, q.now, want)
+	got := take(q.t, q.store, charges...)
+	touched := make(map[leakybucket.Charge]leakybucket.State)
+	for i, c := range charges {
+		if got[i] != want[i] {
+			q.t.Errorf("cost %v to %s/%.40q: got %+v, want %+v", c.Cost, c.Zone, c.Key, got[i], want[i])
+		}
+		touched[name(c)] = states[i]
+	}
+	return touched
+}
+
+func name(c leakybucket.Charge) leakybucket.Charge {
+	return leakybucket.Charge{Zone: c.Zone, Key: c.Key, Shadow: c.Shadow}
+}
+
+// charge returns one of about three times as many names as there is room for,
+// a few of which are named half of the time, under one of several limits.
+func (q *sequence) charge() leakybucket.Charge {
+	i := q.rng.IntN(3*q.most + 3)
+	if q.rng.IntN(2) == 0 {
+		i = q.rng.IntN(q.most/8 + 1)
+	}
+	c := leakybucket.Charge{
+		Zone:   []string{"", "a", "zone", strings.Repeat("z", 300)}[i%4],
+		Key:    hostileKey(i),
+		Shadow: i%5 == 0,
+		Limit:  leakybucket.Limit{Capacity: 10, Leak: math.Pow(10, float64(q.rng.IntN(4))-2)},
+	}
+	c.Cost = q.cost(c.Limit)
+	return c
+}
+
+func (q *sequence) cost(l leakybucket.Limit) float64 {
+	return []float64{0, 1e-3, 1, l.Capacity, 2 * l.Capacity, l.Capacity * q.rng.Float64()}[q.rng.IntN(6)]
+}
+
+// hostileKey returns keys that a client would think of, and that are alike.
+func hostileKey(i int) string {
+	number := fmt.Sprint(i / 12)
+	switch i % 12 {
+	case 0:
+		return number
+	case 1:
+		return number + "\x00"
+	case 2:
+		return "\x00" + number
+	case 3:
+		return strings.Repeat("\x00", i/12%300)
+	case 4:
+		return "\xff\xfe" + number
+	case 5:
+		return "../" + number + "/%2F"
+	case 6:
+		return strings.Repeat("x", i/12%500)
+	case 7:
+		return strings.Repeat(number+" ", 20)
+	case 8:
+		return "é日本" + number
+	case 9:
+		return "@client_ip/" + number
+	case 10:
+		return number + strings.Repeat("y", i%7*700) // up to more than a segment's spare room
+	}
+	return number + "\r\n{env.HOME}\x1b[2J"
+}

@@ -1,0 +1,153 @@
+package leakybucket
+
+import (
+	"strings"
+	"testing"
+)
+
+func TestRatesSayHowMuchInWhichTime(t *testing.T) {
+	for _, test := range []struct {
+		text string
+		want float64 // a second
+	}{
+		{"2/s", 2},
+		{"2/sec", 2},
+		{"2/second", 2},
+		{"30/m", 0.5},
+		{"30/min", 0.5},
+		{"30/minute", 0.5},
+		{"1800/h", 0.5},
+		{"1800/hour", 0.5},
+		{"86400/d", 1},
+		{"8640/day", 0.1},
+		{"1.5/s", 1.5},
+		{"0.5/s", 0.5},
+		{"007/s", 7},
+		{" 10 / min ", 1. / 6},
+		{"0.000000001/s", 1e-9},
+		{"1000000000000/s", 1e12},
+		{"86400000000000000/d", 1e12},
+	} {
+		got, err := ParseRate(test.text)
+		if got != test.want {
+			t.Errorf("%q: got %v a second, want %v", test.text, got, test.want)
+		}
+		wantError(t, test.text, err, "")
+	}
+}
+
+func TestRatesThatAreNone(t *testing.T) {
+	const form, scope = ": want <number>/<s|m|h|d>, such as 2/s", ": want from 1e-09 to 1e+12 a second"
+	for text, want := range map[string]string{
+		"ten":                           form,
+		"":                              form,
+		"10":                            form,
+		"/s":                            form,
+		"10/":                           form,
+		"10/w":                          form,
+		"10/S":                          form,
+		"10/1s":                         form,
+		"10/s/s":                        form,
+		"10 per s":                      form,
+		"10r/s":                         form,
+		"-1/s":                          form,
+		"+1/s":                          form,
+		"1e3/s":                         form,
+		".5/s":                          form,
+		"5./s":                          form,
+		"1.2.3/s":                       form,
+		"1,5/s":                         form,
+		"1_000/s":                       form,
+		"0x10/s":                        form,
+		"NaN/s":                         form,
+		"Inf/s":                         form,
+		"١/s":                           form, // an Arabic digit
+		"1\x00/s":                       form,
+		"0/s":                           scope,
+		"0.0000000009/s":                scope,
+		"0.00008/d":                     scope,
+		"1000000000001/s":               scope,
+		strings.Repeat("9", 400) + "/s": scope,
+	} {
+		got, err := ParseRate(text)
+		if got != 0 {
+			t.Errorf("%q: got %v a second, want 0 with the error", text, got)
+		}
+		wantError(t, text, err, `invalid rate "`+escaped(text)+`"`+want)
+	}
+}
+
+// escaped spells the one byte in these tests that %q would not show as it is.
+func escaped(text string) string { return strings.ReplaceAll(text, "\x00", `\x00`) }
+
+func TestCapacitiesArePlainNumbersInRange(t *testing.T) {
+	for text, want := range map[string]float64{
+		"10": 10, "2.5": 2.5, "0.000000001": 1e-9, "1000000000000": 1e12, "010": 10,
+	} {
+		got, err := ParseCapacity(text)
+		if got != want {
+			t.Errorf("%q: got %v, want %v", text, got, want)
+		}
+		wantError(t, text, err, "")
+	}
+	for _, text := range []string{
+		"", "ten", "-1", "+1", "1e3", ".5", "5.", " 1", "1 ", "0x1", "NaN", "Inf", "0", "0.0000000009", "1000000000001",
+		strings.Repeat("9", 400),
+	} {
+		got, err := ParseCapacity(text)
+		if got != 0 {
+			t.Errorf("%q: got %v, want 0 with the error", text, got)
+		}
+		wantError(t, text, err, `invalid capacity "`+text+`": want a number from 1e-09 to 1e+12, such as 10`)
+	}
+}
+
+func TestALimitIsACapacityAndALeak(t *testing.T) {
+	for _, text := range []string{"10 1/s", "10, 1/s", "10,1/s", "10 , 60/min", "  10\t60/m ", "10.0 3600/hour"} {
+		got, err := ParseLimit(text)
+		if want := (Limit{10, 1}); got != want {
+			t.Errorf("%q: got %v, want %v", text, got, want)
+		}
+		wantError(t, text, err, "")
+	}
+	const form = ": want <capacity> <leak>, such as 10 1/s"
+	for text, want := range map[string]string{
+		"":            `invalid limit ""` + form,
+		"10":          `invalid limit "10"` + form,
+		"1/s":         `invalid limit "1/s"` + form,
+		"10 1 /s":     `invalid limit "10 1 /s"` + form,
+		"10 1/s 5":    `invalid limit "10 1/s 5"` + form,
+		"10,,1/s":     `invalid rate ",1/s": want <number>/<s|m|h|d>, such as 2/s`,
+		"ten 1/s":     `invalid capacity "ten": want a number from 1e-09 to 1e+12, such as 10`,
+		"1/s 10":      `invalid capacity "1/s": want a number from 1e-09 to 1e+12, such as 10`,
+		"10 ten":      `invalid rate "ten": want <number>/<s|m|h|d>, such as 2/s`,
+		"10 0/s":      `invalid rate "0/s": want from 1e-09 to 1e+12 a second`,
+		"1000000 1/d": tooSlow,
+	} {
+		_, err := ParseLimit(text)
+		wantError(t, text, err, want)
+	}
+}
+
+func TestACostIsDigitsAndPerhapsAPointAndMoreDigits(t *testing.T) {
+	for text, want := range map[string]float64{
+		"0": 0, "1": 1, "2.5": 2.5, "0.1": 0.1, "007": 7, "0.0": 0,
+		"1000000000000":                   1e12,
+		"18446744073709551616":            1 << 64,
+		strings.Repeat("9", 400):          inf, // a large number, not an error
+		"0." + strings.Repeat("0", 400):   0,
+		"1." + strings.Repeat("3", 10000): 4. / 3,
+	} {
+		if got, plain := ParseCost(text); got != want || !plain {
+			t.Errorf("%.40q: got %v, %v, want %v", text, got, plain, want)
+		}
+	}
+	for _, text := range []string{
+		"", " ", " 1", "1 ", "1\n", "1\x00", "-1", "+1", "-0", "--1", ".", ".5", "5.", "1.2.3", "1,5", "1_000", "1e3", "1E3", "1e-400",
+		"0x1", "0x1p4", "0b1", "0o7", "NaN", "nan", "Inf", "inf", "-Inf", "infinity", "ten", "1 2", "1/2", "١", "１", "²", "½", "\xff", "1\xff",
+	} {
+		if got, plain := ParseCost(text); got != 0 || plain {
+			t.Errorf("%q: got %v, %v, want no plain number", text, got, plain)
+		}
+	}
+}

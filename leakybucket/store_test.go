@@ -1,0 +1,137 @@
+package leakybucket
+
+import (
+	"math/rand/v2"
+	"slices"
+	"testing"
+)
+
+// want is what TakeAll must say of one charge, and of its bucket afterwards.
+type want struct {
+	fits, poured bool
+	before       float64
+	after        State
+}
+
+func runTakeAll(t *testing.T, charges []Charge, states []State, now Instant, wants []want) {
+	t.Helper()
+	states = slices.Clone(states)
+	decisions := make([]Decision, len(charges))
+	TakeAll(charges, states, now, decisions)
+	for i, w := range wants {
+		got := want{decisions[i].Fits, decisions[i].Poured, decisions[i].Level, states[i]}
+		if got != w || decisions[i].At != now {
+			t.Errorf("charge %d of %d, cost %v to %q: got %+v at %d, want %+v at %d",
+				i+1, len(charges), charges[i].Cost, charges[i].Key, got, decisions[i].At, w, now)
+		}
+	}
+}
+
+// enforced and shadow return charges to buckets of 10 at 1/s.
+func enforced(key string, cost float64) Charge {
+	return Charge{Zone: "zone", Key: key, Limit: tenSeconds, Cost: cost}
+}
+
+func shadow(key string, cost float64) Charge {
+	c := enforced(key, cost)
+	c.Shadow = true
+	return c
+}
+
+func TestAllIsPouredOrNothing(t *testing.T) {
+	states := []State{{4, 0}, {9, 0}}
+	runTakeAll(t, []Charge{enforced("a", 1), enforced("b", 1)}, states, 0, []want{
+		{true, true, 4, State{5, 0}},
+		{true, true, 9, State{10, 0}},
+	})
+	runTakeAll(t, []Charge{enforced("a", 1), enforced("b", 2)}, states, 0, []want{
+		{true, false, 4, State{4, 0}},
+		{false, false, 9, State{9, 0}},
+	})
+	runTakeAll(t, []Charge{enforced("a", 1), enforced("b", 2)}, states, at(1), []want{
+		{true, true, 3, State{4, at(1)}},
+		{true, true, 8, State{10, at(1)}},
+	})
+}
+
+func TestShadowNeverStandsInTheWay(t *testing.T) {
+	states := []State{{4, 0}, {9, 0}}
+	runTakeAll(t, []Charge{enforced("a", 1), shadow("b", 2)}, states, 0, []want{
+		{true, true, 4, State{5, 0}},
+		{false, false, 9, State{9, 0}},
+	})
+	runTakeAll(t, []Charge{enforced("a", 7), shadow("b", 1)}, states, 0, []want{
+		{false, false, 4, State{4, 0}},
+		{true, false, 9, State{9, 0}},
+	})
+	runTakeAll(t, []Charge{shadow("a", 1), shadow("b", 2)}, states, 0, []want{
+		{true, true, 4, State{5, 0}},
+		{false, false, 9, State{9, 0}},
+	})
+}
+
+func TestChargesToOneBucketAreJudgedWithTheirSum(t *testing.T) {
+	states := []State{{4, 0}, {0, 0}, {4, 0}}
+	runTakeAll(t, []Charge{enforced("a", 2), enforced("b", 5), enforced("a", 4)}, states, 0, []want{
+		{true, true, 4, State{6, 0}},
+		{true, true, 0, State{5, 0}},
+		{true, true, 6, State{10, 0}},
+	})
+	runTakeAll(t, []Charge{enforced("a", 3), enforced("b", 5), enforced("a", 4)}, states, 0, []want{
+		{false, false, 4, State{4, 0}},
+		{true, false, 0, State{0, 0}},
+		{false, false, 4, State{4, 0}},
+	})
+	// A shadow bucket is another bucket.
+	runTakeAll(t, []Charge{enforced("a", 6), shadow("a", 6)}, []State{{4, 0}, {4, 0}}, 0, []want{
+		{true, true, 4, State{10, 0}},
+		{true, true, 4, State{10, 0}},
+	})
+}
+
+// Under two limits at once one of two shadow charges to a bucket may fit alone.
+func TestTheLastChargeToABucketHoldsItsFinalState(t *testing.T) {
+	small := shadow("a", 1)
+	small.Limit.Capacity = 5
+	runTakeAll(t, []Charge{shadow("a", 3), small}, []State{{4, 0}, {4, 0}}, 0, []want{
+		{true, true, 4, State{7, 0}},
+		{false, false, 4, State{7, 0}},
+	})
+}
+
+func TestACostThatIsNoAmountMakesNoRoomForAnother(t *testing.T) {
+	for _, cost := range []float64{-4, -1e12, -inf, nan} {
+		runTakeAll(t, []Charge{shadow("a", 8), shadow("a", cost), enforced("b", 1)}, []State{{4, 0}, {4, 0}, {0, 0}}, 0, []want{
+			{false, false, 4, State{4, 0}},
+			{false, false, 4, State{4, 0}},
+			{true, true, 0, State{1, 0}},
+		})
+	}
+}
+
+// As in TestAClockFarBackDoesNotKeepAFullBucketFull, for what is refused and
+// for what is held back by another.
+func TestAClockFarBackKeepsNoneOfManyFull(t *testing.T) {
+	ahead := at(1000)
+	runTakeAll(t, []Charge{enforced("a", 1), enforced("b", 1), shadow("c", 1)}, []State{{10, ahead}, {2, ahead}, {10, ahead}}, 0, []want{
+		{false, false, 10, State{10, 0}},
+		{true, false, 2, State{2, 0}},
+		{false, false, 10, State{10, 0}},
+	})
+}
+
+// Whatever is asked together, TakeAll is Take where one charge stands alone.
+func TestTakeAllOfOneIsTake(t *testing.T) {
+	seed := rand.Uint64()
+	t.Logf("seed %d", seed)
+	rng := rand.New(rand.NewPCG(seed, 0))
+	costs := []float64{0, 1, 2.5, 10, 10.5, -1, nan, inf}
+	for range 10_000 {
+		c := enforced("a", costs[rng.IntN(len(costs))])
+		c.Shadow = rng.IntN(2) == 0
+		s := State{Level: 12 * rng.Float64(), At: at(30 * rng.Float64())}
+		now := at(30 * rng.Float64())
+		state, d := c.Limit.Take(s, c.Cost, now)
+		runTakeAll(t, []Charge{c}, []State{s}, now, []want{{d.Fits, d.Poured, d.Level, state}})
+	}
+}

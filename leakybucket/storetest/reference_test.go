@@ -1,0 +1,192 @@
+package storetest
+
+import (
+	"context"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/caddy-throttle/caddy-throttle/leakybucket"
+)
+
+// reference is a store that can be seen to be right: one lock, one map, and a
+// look at everything when something must go. Its bugs are in mutants_test.go.
+type reference struct {
+	bugs       // none in the reference itself
+	maxBuckets int
+
+	mu        sync.Mutex
+	clock     func() leakybucket.Instant
+	buckets   map[name]*bucket
+	swept     leakybucket.Instant
+	evictions uint64
+}
+
+type name struct {
+	zone, key string
+	shadow    bool
+}
+
+type bucket struct {
+	leakybucket.State
+	forget leakybucket.Instant
+}
+
+func openReference(b bugs) Open {
+	return func(_ testing.TB, need Need) (leakybucket.Store, func(leakybucket.Instant)) {
+		start := time.Now()
+		s := &reference{
+			bugs:       b,
+			maxBuckets: need.MaxBuckets,
+			buckets:    make(map[name]*bucket),
+			clock:      func() leakybucket.Instant { return epoch.Add(time.Since(start)) },
+		}
+		return s, s.setClock
+	}
+}
+
+func (s *reference) setClock(t leakybucket.Instant) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.clock = func() leakybucket.Instant { return t }
+}
+
+func (s *reference) Take(ctx context.Context, charges []leakybucket.Charge, decisions []leakybucket.Decision) error {
+	t := taking{ctx, charges, decisions}
+	if s.take != nil {
+		return s.take(s, t)
+	}
+	return s.takeOnce(t)
+}
+
+// taking is what Take was asked.
+type taking struct {
+	ctx       context.Context
+	charges   []leakybucket.Charge
+	decisions []leakybucket.Decision
+}
+
+// takeOnce is all that Take has to do.
+func (s *reference) takeOnce(t taking) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.decide(t, s.clock())
+	return nil
+}
+
+func (s *reference) decide(t taking, now leakybucket.Instant) {
+	s.write(s.judge(t, s.read(t.charges, now), now))
+}
+
+func (s *reference) read(charges []leakybucket.Charge, now leakybucket.Instant) []leakybucket.State {
+	states := make([]leakybucket.State, len(charges))
+	for i, c := range charges {
+		if b, ok := s.buckets[s.name(c)]; ok {
+			states[i] = b.State
+		}
+		if s.reread != nil {
+			s.reread(c, &states[i], now)
+		}
+	}
+	return states
+}
+
+// judging is what a reference store decides on, and what it has decided.
+type judging struct {
+	taking
+	before, states []leakybucket.State
+	now            leakybucket.Instant
+}
+
+func (s *reference) judge(t taking, states []leakybucket.State, now leakybucket.Instant) judging {
+	j := judging{t, states, append([]leakybucket.State(nil), states...), now}
+	leakybucket.TakeAll(t.charges, j.states, now, t.decisions)
+	if s.rejudge != nil {
+		s.rejudge(j)
+	}
+	return j
+}
+
+func (s *reference) write(j judging) {
+	for i, c := range j.charges {
+		b, kept := s.buckets[s.name(c)]
+		if !kept {
+			if j.states[i] == j.before[i] {
+				continue
+			}
+			s.tidy(j.now)
+			b = new(bucket)
+			s.buckets[s.name(c)] = b
+		}
+		if j.decisions[i].Poured || j.states[i] != b.State {
+			*b = bucket{j.states[i], c.Limit.Forget(j.states[i])}
+		}
+	}
+}
+
+func (s *reference) name(c leakybucket.Charge) name {
+	n := name{c.Zone, c.Key, c.Shadow}
+	if s.rename != nil {
+		s.rename(&n)
+	}
+	return n
+}
+
+func (s *reference) full() bool { return s.maxBuckets > 0 && len(s.buckets) >= s.maxBuckets }
+
+// tidy forgets what may be forgotten, once a second or when the store is full,
+// and then drops what would be empty soonest.
+func (s *reference) tidy(now leakybucket.Instant) {
+	if s.makeRoom != nil {
+		s.makeRoom(s, now)
+		return
+	}
+	if s.full() || now >= s.swept.Add(time.Second) {
+		s.swept = now
+		if s.sweep != nil {
+			s.sweep(s, now)
+		} else {
+			s.forget(now)
+		}
+	}
+	if s.full() {
+		s.drop(func(a, b *bucket) bool { return a.forget < b.forget })
+	}
+}
+
+func (s *reference) forget(now leakybucket.Instant) {
+	for n, b := range s.buckets {
+		if b.forget <= now {
+			delete(s.buckets, n)
+		}
+	}
+}
+
+// drop drops the bucket that comes first.
+func (s *reference) drop(before func(a, b *bucket) bool) {
+	var first name
+	var soonest *bucket
+	for n, b := range s.buckets {
+		if soonest == nil || before(b, soonest) {
+			first, soonest = n, b
+		}
+	}
+	delete(s.buckets, first)
+	s.evictions++
+}
+
+func (s *reference) Buckets() map[string]int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	counts := make(map[string]int)
+	for n := range s.buckets {
+		counts[n.zone]++
+	}
+	return counts
+}
+
+func (s *reference) Evictions() uint64 {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.evictions
+}

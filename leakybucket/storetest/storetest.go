@@ -1,0 +1,87 @@
+// Package storetest is what every [leakybucket.Store] must pass, and how they
+// are compared.
+//
+// A store's own test is one line for each:
+//
+//	func TestStore(t *testing.T)      { storetest.Run(t, open) }
+//	func BenchmarkTake(b *testing.B)  { storetest.Benchmark(b, open) }
+//
+// The cases know a store by the contract alone, so that one which keeps its
+// buckets elsewhere is held to the same as one that keeps them in memory.
+package storetest
+
+import (
+	"testing"
+
+	"github.com/caddy-throttle/caddy-throttle/leakybucket"
+)
+
+// Need says what a case needs of the store it is given.
+type Need struct {
+	// MaxBuckets is how many buckets the store must hold, and where it must
+	// begin to drop some. 0: as many as it likes. A store without a bound
+	// ignores it.
+	MaxBuckets int
+}
+
+// Open opens a fresh, empty store for one case, and closes it with tb.Cleanup.
+//
+// setClock puts the store's clock at an instant, earlier ones included, and
+// holds it there until the next call. Until the first call the store runs on
+// its own real clock. A store that forgets buckets by a clock which cannot be
+// set, such as a Redis TTL, must keep them for some seconds longer: a case
+// takes longer than the time that passes in it.
+type Open func(tb testing.TB, need Need) (store leakybucket.Store, setClock func(leakybucket.Instant))
+
+// Run runs every case, each on a store of its own. With -short there is less
+// of the same.
+func Run(t *testing.T, open Open) {
+	for _, c := range cases {
+		t.Run(c.name, func(t *testing.T) { c.run(t, open) })
+	}
+}
+
+type testCase struct {
+	name string
+	run  func(testing.TB, Open)
+}
+
+// cases is what Run runs. They take a testing.TB so that the test of this
+// package can watch them fail.
+var cases = []testCase{
+	{"worked example", workedExample},
+	{"exact fill fits", exactFill},
+	{"cost 0 fits unless full", zeroCost},
+	{"oversize cost never fits", oversizeCost},
+	{"cost that is no amount never fits", impossibleCost},
+	{"waiting as told is enough and needed", waitingAsTold},
+	{"changed limit keeps the level", changedLimit},
+
+	{"clock a little back", clockLittleBack},
+	{"clock far back", clockFarBack},
+	{"clock far back with a full bucket", clockFarBackFull},
+
+	{"all or none", allOrNone},
+	{"same bucket twice", sameBucketTwice},
+	{"many charges", manyCharges},
+	{"keys are bytes", keysAreBytes},
+	{"cancelled context", cancelledContext},
+
+	{"shadow refuses nobody", shadowRefusesNobody},
+	{"shadow is not poured beside a refusal", shadowBesideRefusal},
+	{"shadow has buckets of its own", shadowOwnBuckets},
+
+	{"model", model},
+
+	{"fresh keys under contention", freshKeys},
+	{"all or none under contention", allOrNoneContended},
+	{"bound on one key", boundOneKey},
+	{"bound on several keys", boundSeveralKeys},
+	{"bound on keys taken together", boundTogether},
+
+	{"nothing live is forgotten", nothingLiveForgotten},
+	{"counts its buckets", countsBuckets},
+	{"drained buckets disappear", drainedDisappear},
+	{"drops empty buckets before live ones", dropsEmptyFirst},
+	{"full of live buckets", fullOfLive},
+}

@@ -1,0 +1,24 @@
+package storetest
+
+import (
+	"testing"
+
+	"github.com/caddy-throttle/caddy-throttle/leakybucket"
+)
+
+func TestReferencePasses(t *testing.T) { Run(t, openReference(bugs{})) }
+
+// A store without the optional capabilities passes what asks for them.
+func TestPlainStorePasses(t *testing.T) {
+	open := func(tb testing.TB, need Need) (leakybucket.Store, func(leakybucket.Instant)) {
+		store, setClock := openReference(bugs{})(tb, Need{})
+		return struct{ leakybucket.Store }{store}, setClock
+	}
+	for _, m := range forgettingMutants {
+		if complaints := watch(t, m.caughtBy, open); len(complaints) > 0 {
+			t.Errorf("case %q: got %q, want no complaint about a store that counts nothing", m.caughtBy, complaints)
+		}
+	}
+}
+
+func BenchmarkReference(b *testing.B) { Benchmark(b, openReference(bugs{})) }

@@ -1,0 +1,180 @@
+package storetest
+
+import (
+	"context"
+	"fmt"
+	"math"
+	"testing"
+	"time"
+
+	"github.com/caddy-throttle/caddy-throttle/leakybucket"
+)
+
+// epoch is where the clock stands first in cases that hold it.
+const epoch leakybucket.Instant = 1_700_000_000_000_000
+
+// subject is the store that a case examines, with the case's way of speaking.
+type subject struct {
+	testing.TB
+	store    leakybucket.Store
+	setClock func(leakybucket.Instant)
+	now      leakybucket.Instant // where the clock is held; 0 while it runs
+}
+
+// begin opens a store that runs on its own clock.
+func begin(tb testing.TB, open Open, need Need) *subject {
+	tb.Helper()
+	store, setClock := open(tb, need)
+	return &subject{TB: tb, store: store, setClock: setClock}
+}
+
+// beginHeld opens a store whose clock stands at the epoch.
+func beginHeld(tb testing.TB, open Open, need Need) *subject {
+	tb.Helper()
+	s := begin(tb, open, need)
+	s.at(0)
+	return s
+}
+
+// at holds the store's clock at so long after the epoch.
+func (s *subject) at(d time.Duration) {
+	s.now = epoch.Add(d)
+	s.setClock(s.now)
+}
+
+// outcome is what may become of a charge.
+type outcome string
+
+const (
+	poured  outcome = "poured"
+	held    outcome = "held back" // it fits, but a charge beside it does not
+	refused outcome = "refused"
+	absurd  outcome = "poured without fitting"
+)
+
+func outcomeOf(d leakybucket.Decision) outcome {
+	switch {
+	case d.Fits && d.Poured:
+		return poured
+	case d.Poured:
+		return absurd
+	case d.Fits:
+		return held
+	}
+	return refused
+}
+
+// want is what a case expects of a charge: its outcome, and how full its bucket
+// was before it.
+type want struct {
+	outcome outcome
+	level   float64
+}
+
+// take takes all charges together and compares what became of them.
+func (s *subject) take(charges []leakybucket.Charge, wants ...want) {
+	s.Helper()
+	decisions := s.decide(charges)
+	for i, w := range wants {
+		if err := s.compare(charges[i].Limit, decisions[i], w); err != nil {
+			s.Fatalf("charge %d of %d, %s: %v", i+1, len(charges), describe(charges[i]), err)
+		}
+	}
+}
+
+// pours takes one charge that must fit a bucket filled to level.
+func (s *subject) pours(c leakybucket.Charge, level float64) {
+	s.Helper()
+	s.take([]leakybucket.Charge{c}, want{poured, level})
+}
+
+// refuses takes one charge that must not fit a bucket filled to level.
+func (s *subject) refuses(c leakybucket.Charge, level float64) {
+	s.Helper()
+	s.take([]leakybucket.Charge{c}, want{refused, level})
+}
+
+// level reads how full the bucket of c is, by a take that can never fit.
+func (s *subject) level(c leakybucket.Charge) float64 {
+	s.Helper()
+	c.Cost = 2 * c.Limit.Capacity
+	d := s.decide([]leakybucket.Charge{c})[0]
+	if got := outcomeOf(d); got != refused {
+		s.Fatalf("take that can never fit, %s: got %v, want %v", describe(c), got, refused)
+	}
+	return d.Level
+}
+
+// wantLevel compares how full the bucket of c is.
+func (s *subject) wantLevel(c leakybucket.Charge, want float64) {
+	s.Helper()
+	if got := s.level(c); !near(c.Limit, got, want) {
+		s.Fatalf("level of bucket of %s: got %v, want %v", describe(c), got, want)
+	}
+}
+
+// decide takes charges, and fails the case on an error.
+func (s *subject) decide(charges []leakybucket.Charge) []leakybucket.Decision {
+	s.Helper()
+	decisions := make([]leakybucket.Decision, len(charges))
+	for i := range decisions {
+		// What a store does not write must show.
+		decisions[i] = leakybucket.Decision{Fits: i%2 == 0, Poured: i%2 != 0, Level: math.NaN(), At: -1}
+	}
+	if err := s.store.Take(context.Background(), charges, decisions); err != nil {
+		s.Fatalf("taking %d charges: %v", len(charges), err)
+	}
+	return decisions
+}
+
+// try is decide for goroutines, which must not end the case.
+func (s *subject) try(charges []leakybucket.Charge, decisions []leakybucket.Decision) bool {
+	if s.Failed() {
+		return false // once is enough
+	}
+	if err := s.store.Take(context.Background(), charges, decisions); err != nil {
+		s.Errorf("taking %d charges: %v", len(charges), err)
+		return false
+	}
+	return true
+}
+
+func (s *subject) compare(l leakybucket.Limit, d leakybucket.Decision, w want) error {
+	if got := outcomeOf(d); got != w.outcome || !near(l, d.Level, w.level) {
+		return fmt.Errorf("got %v at level %v, want %v at level %v", got, d.Level, w.outcome, w.level)
+	}
+	if s.now != 0 && d.At != s.now {
+		return fmt.Errorf("got a decision at %d, want it at %d, where the clock is held", d.At, s.now)
+	}
+	return nil
+}
+
+// near reports whether two stores may differ so much about a level. It is
+// written so that a NaN is near nothing.
+func near(l leakybucket.Limit, a, b float64) bool { return math.Abs(a-b) <= tolerance(l) }
+
+func tolerance(l leakybucket.Limit) float64 { return 1e-9*(1+l.Capacity) + l.Leak*1e-6 }
+
+func limit(capacity, leak float64) leakybucket.Limit {
+	return leakybucket.Limit{Capacity: capacity, Leak: leak}
+}
+
+func charge(key string, l leakybucket.Limit, cost float64) leakybucket.Charge {
+	return leakybucket.Charge{Zone: "zone", Key: key, Limit: l, Cost: cost}
+}
+
+func shadow(c leakybucket.Charge) leakybucket.Charge {
+	c.Shadow = true
+	return c
+}
+
+func charges(c ...leakybucket.Charge) []leakybucket.Charge { return c }
+
+// describe keeps a hostile key from filling the screen.
+func describe(c leakybucket.Charge) string {
+	zone := c.Zone
+	if c.Shadow {
+		zone = "~" + zone
+	}
+	return fmt.Sprintf("cost %v to %s/%.40q of capacity %v, leak %v/s", c.Cost, zone, c.Key, c.Limit.Capacity, c.Limit.Leak)
+}

@@ -1,0 +1,272 @@
+package leakybucket
+
+import (
+	"net/netip"
+	"strings"
+	"testing"
+)
+
+// override reads "<part>... -> <limit>".
+func override(line string) Override {
+	parts, limit, _ := strings.Cut(line, "->")
+	return Override{Parts: strings.Fields(parts), Limit: strings.TrimSpace(limit)}
+}
+
+// tableOf returns what a table is made of for a key whose parts are told by
+// letters: a for an address, t for a text.
+func tableOf(key string, lines ...string) TableConfig {
+	config := TableConfig{
+		Own:      Limit{1, 1},
+		Plans:    map[string]Limit{"gold": {100, 10}, "10": {7, 7}},
+		IPv4Bits: 32,
+		IPv6Bits: 64,
+	}
+	for _, kind := range key {
+		config.Addresses = append(config.Addresses, kind == 'a')
+	}
+	for _, line := range lines {
+		config.Overrides = append(config.Overrides, override(line))
+	}
+	return config
+}
+
+// keyOf returns a key as the parts of it are seen by overrides.
+func keyOf(key string, words ...string) []KeyPart {
+	parts := make([]KeyPart, len(words))
+	for i, word := range words {
+		if key[i] == 'a' {
+			parts[i].Network = ClientPrefix(netip.MustParseAddr(word), 32, 64)
+		} else {
+			parts[i].Text = word
+		}
+	}
+	return parts
+}
+
+// lookup is a key, and what holds for it: "own", a capacity, "unlimited" or
+// "blocked".
+type lookup struct{ key, want string }
+
+func runLookups(t *testing.T, key string, lines []string, lookups []lookup) {
+	t.Helper()
+	table, err := NewTable(tableOf(key, lines...))
+	if err != nil {
+		t.Fatalf("table of %q: %v", lines, err)
+	}
+	for _, l := range lookups {
+		rule, limit := table.Lookup(keyOf(key, strings.Fields(l.key)...))
+		wantRule, wantLimit := Limited, Limit{1, 1}
+		switch l.want {
+		case "own":
+		case "unlimited":
+			wantRule, wantLimit = Unlimited, Limit{}
+		case "blocked":
+			wantRule, wantLimit = Blocked, Limit{}
+		default:
+			if wantLimit, err = ParseLimit(l.want); err != nil {
+				t.Fatalf("%q: %v", l.want, err)
+			}
+		}
+		if rule != wantRule || limit != wantLimit {
+			t.Errorf("key %q: got rule %v with %v, want %s", l.key, rule, limit, l.want)
+		}
+	}
+}
+
+func TestATableWithoutOverridesAnswersTheOwnLimit(t *testing.T) {
+	runLookups(t, "at", nil, []lookup{{"203.0.113.7 login", "own"}})
+	table, _ := NewTable(tableOf("at"))
+	if !table.Plain() {
+		t.Error("table without overrides: got not plain, want plain")
+	}
+	table, _ = NewTable(tableOf("at", "203.0.113.7 -> gold"))
+	if table.Plain() {
+		t.Error("table with an override: got plain, want not")
+	}
+}
+
+func TestAnOverrideGivesALimitAPlanOrARule(t *testing.T) {
+	runLookups(t, "t", []string{
+		"a -> 5 2/s",
+		"b -> 5, 120/min",
+		"c -> gold",
+		"d -> unlimited",
+		"e -> blocked",
+		"f -> 10", // the name of a plan
+	}, []lookup{
+		{"a", "5 2/s"}, {"b", "5 2/s"}, {"c", "100 10/s"}, {"d", "unlimited"}, {"e", "blocked"}, {"f", "7 7/s"},
+		{"g", "own"}, {"A", "own"}, {"aa", "own"},
+	})
+}
+
+func TestTheMostLeadingPartsDecide(t *testing.T) {
+	runLookups(t, "ttt", []string{
+		"a -> 10 1/s",
+		"a b -> 20 1/s",
+		"a b c -> 30 1/s",
+		"b c -> 40 1/s",
+		"d e f -> 50 1/s",
+	}, []lookup{
+		{"a b c", "30 1/s"},
+		{"a b x", "20 1/s"},
+		{"a x c", "10 1/s"},
+		{"x b c", "own"}, // the parts lead
+		{"b c x", "40 1/s"},
+		{"d e f", "50 1/s"},
+		{"d e x", "own"},
+		{"c b a", "own"},
+	})
+}
+
+func TestTheNarrowestNetworkDecides(t *testing.T) {
+	runLookups(t, "a", []string{
+		"0.0.0.0/0 -> 10 1/s",
+		"203.0.113.0/24 -> 24 1/s",
+		"203.0.0.0/16 -> 16 1/s",
+		"203.0.113.7 -> 32 1/s",
+		"::/0 -> 60 1/s",
+		"2001:db8::/32 -> 632 1/s",
+		"2001:db8:1::/48 -> 648 1/s",
+		"2001:db8:1:2::/64 -> 664 1/s",
+		"::ffff:192.0.2.1 -> blocked", // an address may be written so
+	}, []lookup{
+		{"203.0.113.7", "32 1/s"},
+		{"::ffff:203.0.113.7", "32 1/s"},
+		{"203.0.113.8", "24 1/s"},
+		{"203.0.114.7", "16 1/s"},
+		{"203.1.113.7", "10 1/s"},
+		{"192.0.2.1", "blocked"},
+		{"2001:db8:1:2:3:4:5:6", "664 1/s"},
+		{"2001:db8:1:3::", "648 1/s"},
+		{"2001:db8:2::1", "632 1/s"},
+		{"2001:db9::1", "60 1/s"},
+		{"::203.0.113.7", "60 1/s"},
+	})
+}
+
+// What is masked to a /64 may lie inside a wider network, never in a narrower
+// one. A network as wide as what is kept is exact.
+func TestAWiderPrefixStillFindsItsNetworks(t *testing.T) {
+	config := tableOf("a", "203.0.113.0/24 -> blocked", "203.0.0.0/16 -> unlimited", "2001:db8::/48 -> blocked")
+	config.IPv4Bits, config.IPv6Bits = 24, 48
+	table, err := NewTable(config)
+	if err != nil {
+		t.Fatalf("new table: %v", err)
+	}
+	for network, want := range map[string]Rule{
+		"203.0.113.0/24": Blocked, "203.0.1.0/24": Unlimited, "203.0.0.0/8": Limited, "2001:db8::/48": Blocked, "2001:db8:1::/48": Limited,
+	} {
+		if got, _ := table.Lookup([]KeyPart{{Network: netip.MustParsePrefix(network)}}); got != want {
+			t.Errorf("client %s: got rule %v, want %v", network, got, want)
+		}
+	}
+}
+
+// A wide network of which more parts match goes before an exact address of
+// which fewer do.
+func TestMorePartsGoBeforeANarrowerNetwork(t *testing.T) {
+	runLookups(t, "ata", []string{
+		"203.0.113.7 -> 32 1/s",
+		"203.0.113.7 login 192.0.2.1 -> 321 1/s",
+		"203.0.113.0/24 -> 24 1/s",
+		"203.0.113.0/24 login -> 240 1/s",
+		"203.0.113.0/24 login 192.0.2.0/24 -> 242 1/s",
+		"0.0.0.0/0 search 0.0.0.0/0 -> blocked",
+	}, []lookup{
+		{"203.0.113.7 login 192.0.2.1", "321 1/s"},
+		{"203.0.113.7 login 192.0.2.2", "242 1/s"},
+		{"203.0.113.7 login 198.51.100.1", "240 1/s"},
+		{"203.0.113.7 other 192.0.2.1", "32 1/s"},
+		{"203.0.113.7 search 192.0.2.1", "blocked"},
+		{"203.0.113.8 other 192.0.2.1", "24 1/s"},
+		{"203.0.114.7 login 192.0.2.1", "own"},
+	})
+}
+
+// An address that stands where a text is expected, or the other way round,
+// names nothing.
+func TestATextIsNoAddress(t *testing.T) {
+	table, err := NewTable(tableOf("at", "203.0.113.7 -> gold", "0.0.0.0/0 203.0.113.7 -> blocked"))
+	if err != nil {
+		t.Fatalf("new table: %v", err)
+	}
+	text, network := KeyPart{Text: "203.0.113.7"}, KeyPart{Network: netip.MustParsePrefix("203.0.113.7/32")}
+	for _, test := range []struct {
+		key  []KeyPart
+		want Rule
+	}{
+		{[]KeyPart{text, text}, Limited}, // a missing address falls to share
+		{[]KeyPart{network, network}, Limited},
+		{[]KeyPart{network, text}, Blocked},
+		{[]KeyPart{network}, Limited},
+		{[]KeyPart{{}, {}}, Limited},
+		{nil, Limited},
+	} {
+		if got, _ := table.Lookup(test.key); got != test.want {
+			t.Errorf("key %v: got rule %v, want %v", test.key, got, test.want)
+		}
+	}
+}
+
+func TestATableTellsAllItsLimits(t *testing.T) {
+	table, err := NewTable(tableOf("at", "0.0.0.0/0 -> blocked", "0.0.0.0/0 a -> gold", "::/0 -> 5 1/s", "::/0 b -> unlimited"))
+	if err != nil {
+		t.Fatalf("new table: %v", err)
+	}
+	got := table.Limits()
+	if len(got) != 3 || got[0] != (Limit{1, 1}) || got[1] == got[2] {
+		t.Errorf("limits: got %v, want the own one and two more", got)
+	}
+	for _, l := range got[1:] {
+		if l != (Limit{100, 10}) && l != (Limit{5, 1}) {
+			t.Errorf("limits: got %v, want one of the overrides'", l)
+		}
+	}
+}
+
+func TestOverridesThatAreWrong(t *testing.T) {
+	for _, test := range []struct {
+		key, line, want string
+	}{
+		{"t", "-> gold", "override : no key given: want <part>... <limit>"},
+		{"t", "a b -> gold", "override a b: 2 parts given, and the key has 1"},
+		{"t", "first -> gold", "override first: given twice"},
+		{"t", "a -> silver", `override a: unknown plan "silver": want one of the plans, <capacity> <leak>, unlimited or blocked`},
+		{"t", "a ->", `override a: unknown plan "": want one of the plans, <capacity> <leak>, unlimited or blocked`},
+		{"t", "a -> Unlimited", `override a: unknown plan "Unlimited": want one of the plans, <capacity> <leak>, unlimited or blocked`},
+		{"t", "a -> 10 ten", `override a: invalid rate "ten": want <number>/<s|m|h|d>, such as 2/s`},
+		{"t", "a -> 0 1/s", `override a: invalid capacity "0": want a number from 1e-09 to 1e+12, such as 10`},
+		{"t", "a -> 10 1/s 5", `override a: invalid limit "10 1/s 5": want <capacity> <leak>, such as 10 1/s`},
+		{"t", "a -> 1000000 1/d", "override a: " + tooSlow},
+		{"a", "203.0.113 -> gold", `override 203.0.113: invalid address "203.0.113": want an IP address or a network such as 203.0.113.0/24`},
+		{"a", "alice -> gold", `override alice: invalid address "alice": want an IP address or a network such as 203.0.113.0/24`},
+		{"a", "203.0.113.0/33 -> gold", `override 203.0.113.0/33: invalid address "203.0.113.0/33": want an IP address or a network such as 203.0.113.0/24`},
+		{"a", "203.0.113.0/ -> gold", `override 203.0.113.0/: invalid address "203.0.113.0/": want an IP address or a network such as 203.0.113.0/24`},
+		{"a", "203.0.113.007 -> gold", `override 203.0.113.007: invalid address "203.0.113.007": want an IP address or a network such as 203.0.113.0/24`},
+		{"a", "fe80::1%eth0 -> gold", `override fe80::1%eth0: invalid address "fe80::1%eth0": want an IP address or a network such as 203.0.113.0/24`},
+		{"a", "203.0.113.7/24 -> gold", `override 203.0.113.7/24: invalid network "203.0.113.7/24": did you mean 203.0.113.0/24?`},
+		{"a", "2001:db8::1/48 -> gold", `override 2001:db8::1/48: invalid network "2001:db8::1/48": did you mean 2001:db8::/48?`},
+		{"a", "::ffff:203.0.113.0/120 -> gold", `override ::ffff:203.0.113.0/120: invalid network "::ffff:203.0.113.0/120": write IPv4 networks as IPv4`},
+		{"a", "2001:db8::/65 -> gold", `override 2001:db8::/65: network "2001:db8::/65" is narrower than the /64 that clients are told apart by: did you mean 2001:db8::/64?`},
+		{"a", "2001:db8::1 -> gold", `override 2001:db8::1: network "2001:db8::1" is narrower than the /64 that clients are told apart by: did you mean 2001:db8::/64?`},
+		{"a", "192.0.2.1 -> gold", "override 192.0.2.1: given twice"},
+		{"a", "192.0.2.1/32 -> gold", "override 192.0.2.1/32: given twice"},
+		{"a", "::ffff:192.0.2.1 -> gold", "override ::ffff:192.0.2.1: given twice"},
+		{"", "a -> gold", "override a: 1 parts given, and the key has 0"},
+	} {
+		lines := []string{test.line}
+		if test.key != "" {
+			lines = append([]string{map[string]string{"t": "first -> gold", "a": "192.0.2.1 -> gold"}[test.key]}, lines...)
+		}
+		table, err := NewTable(tableOf(test.key, lines...))
+		if table != nil {
+			t.Errorf("%s: got a table with the error, want none", test.line)
+		}
+		wantError(t, test.line, err, test.want)
+	}
+	config := tableOf("a", "203.0.113.7 -> gold")
+	config.IPv4Bits = 24
+	_, err := NewTable(config)
+	wantError(t, "203.0.113.7 of /24", err,
+		`override 203.0.113.7: network "203.0.113.7" is narrower than the /24 that clients are told apart by: did you mean 203.0.113.0/24?`)
+}
