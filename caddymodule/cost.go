@@ -198,7 +198,7 @@ func (c *Cost) of(s *subject, z *Zone, limit leakybucket.Limit) float64 {
 		return limit.Cost(cost)
 	}
 	if z.UnreadBodyCost != nil {
-		return limit.Cost(*z.UnreadBodyCost)
+		return limit.Cost(min(*z.UnreadBodyCost, limit.Capacity))
 	}
 	return limit.Capacity
 }

@@ -71,6 +71,25 @@ var cases = []testCase{
 	{"shadow is not poured beside a refusal", shadowBesideRefusal},
 	{"shadow has buckets of its own", shadowOwnBuckets},
 
+	{"probe pours nothing", probePoursNothing},
+	{"probe refuses what is beside it", probeBeside},
+	{"shadow probe refuses nobody", shadowProbe},
+
+	{"settled upwards", settledUp},
+	{"settled upwards in a bucket that is gone", settledUpGone},
+	{"debt makes no room", debtNoRoom},
+	{"settled downwards", settledDown},
+	{"settled downwards in a bucket that is gone", settledDownGone},
+	{"what was not poured is not given back", settledUnpoured},
+	{"settled by what is no amount", settledByNoAmount},
+	{"settled with a changed limit", settledChangedLimit},
+	{"several settled together", settledTogether},
+	{"shadow is settled apart", shadowSettled},
+	{"settled with a cancelled context", settledCancelled},
+	{"settled with the clock a little back", settledClockLittleBack},
+	{"settled with the clock far back", settledClockFarBack},
+	{"clock far back with a bucket in debt", clockFarBackInDebt},
+
 	{"model", model},
 
 	{"fresh keys under contention", freshKeys},
@@ -78,10 +97,16 @@ var cases = []testCase{
 	{"bound on one key", boundOneKey},
 	{"bound on several keys", boundSeveralKeys},
 	{"bound on keys taken together", boundTogether},
+	{"settled under contention", settledContended},
+	{"bound on what is settled", boundSettled},
 
 	{"nothing live is forgotten", nothingLiveForgotten},
 	{"counts its buckets", countsBuckets},
 	{"drained buckets disappear", drainedDisappear},
 	{"drops empty buckets before live ones", dropsEmptyFirst},
 	{"full of live buckets", fullOfLive},
+	{"nothing in debt is forgotten", nothingInDebtForgotten},
+	{"given back buckets disappear", givenBackDisappear},
+	{"drops what was given back before live ones", dropsGivenBackFirst},
+	{"drops what was settled upwards last", dropsLiftedLast},
 }

@@ -47,7 +47,7 @@ type outcome string
 
 const (
 	poured  outcome = "poured"
-	held    outcome = "held back" // it fits, but a charge beside it does not
+	held    outcome = "held back" // it fits, but a charge beside it does not, or it is a probe
 	refused outcome = "refused"
 	absurd  outcome = "poured without fitting"
 )
@@ -92,6 +92,43 @@ func (s *subject) pours(c leakybucket.Charge, level float64) {
 func (s *subject) refuses(c leakybucket.Charge, level float64) {
 	s.Helper()
 	s.take([]leakybucket.Charge{c}, want{refused, level})
+}
+
+// probes asks for one charge that must fit a bucket filled to level.
+func (s *subject) probes(c leakybucket.Charge, level float64) {
+	s.Helper()
+	s.take(charges(probe(c)), want{held, level})
+}
+
+// charged is pours, and returns what settles the charge by diff.
+func (s *subject) charged(c leakybucket.Charge, level, diff float64) leakybucket.Settlement {
+	s.Helper()
+	return s.decided(c, want{poured, level}, diff)
+}
+
+// decided takes one charge, and returns what settles it by diff.
+func (s *subject) decided(c leakybucket.Charge, w want, diff float64) leakybucket.Settlement {
+	s.Helper()
+	d := s.decide(charges(c))[0]
+	if err := s.compare(c.Limit, d, w); err != nil {
+		s.Fatalf("charge to be settled, %s: %v", describe(c), err)
+	}
+	return leakybucket.Settlement{Charge: c, Was: d, Diff: diff}
+}
+
+// gone is a settlement by diff of a charge that was poured just now into a
+// bucket that is gone since, as after an eviction.
+func (s *subject) gone(c leakybucket.Charge, diff float64) leakybucket.Settlement {
+	was := leakybucket.Decision{Fits: true, Poured: true, At: s.now}
+	return leakybucket.Settlement{Charge: c, Was: was, Diff: diff}
+}
+
+// settle settles all in one call, and fails the case on an error.
+func (s *subject) settle(all ...leakybucket.Settlement) {
+	s.Helper()
+	if err := s.store.Settle(context.Background(), all); err != nil {
+		s.Fatalf("settling %d charges: %v", len(all), err)
+	}
 }
 
 // level reads how full the bucket of c is, by a take that can never fit.
@@ -139,6 +176,18 @@ func (s *subject) try(charges []leakybucket.Charge, decisions []leakybucket.Deci
 	return true
 }
 
+// trySettle is settle for goroutines, which must not end the case.
+func (s *subject) trySettle(all ...leakybucket.Settlement) bool {
+	if s.Failed() {
+		return false // once is enough
+	}
+	if err := s.store.Settle(context.Background(), all); err != nil {
+		s.Errorf("settling %d charges: %v", len(all), err)
+		return false
+	}
+	return true
+}
+
 func (s *subject) compare(l leakybucket.Limit, d leakybucket.Decision, w want) error {
 	if got := outcomeOf(d); got != w.outcome || !near(l, d.Level, w.level) {
 		return fmt.Errorf("got %v at level %v, want %v at level %v", got, d.Level, w.outcome, w.level)
@@ -168,6 +217,16 @@ func shadow(c leakybucket.Charge) leakybucket.Charge {
 	return c
 }
 
+func probe(c leakybucket.Charge) leakybucket.Charge {
+	c.Probe = true
+	return c
+}
+
+func inDebt(c leakybucket.Charge, debt float64) leakybucket.Charge {
+	c.Debt = debt
+	return c
+}
+
 func charges(c ...leakybucket.Charge) []leakybucket.Charge { return c }
 
 // describe keeps a hostile key from filling the screen.
@@ -176,5 +235,10 @@ func describe(c leakybucket.Charge) string {
 	if c.Shadow {
 		zone = "~" + zone
 	}
-	return fmt.Sprintf("cost %v to %s/%.40q of capacity %v, leak %v/s", c.Cost, zone, c.Key, c.Limit.Capacity, c.Limit.Leak)
+	cost := "cost"
+	if c.Probe {
+		cost = "probe of cost"
+	}
+	return fmt.Sprintf("%s %v to %s/%.40q of capacity %v, leak %v/s, debt %v",
+		cost, c.Cost, zone, c.Key, c.Limit.Capacity, c.Limit.Leak, c.Debt)
 }

@@ -18,10 +18,17 @@ type event struct {
 	leakybucket.Decision
 }
 
+// settled is a settlement, as its caller saw it.
+type settled struct {
+	call, back time.Duration
+	leakybucket.Settlement
+}
+
 // A history is all that happened to one bucket, its limit unchanged.
 type history struct {
-	limit  leakybucket.Limit
-	events []event
+	limit   leakybucket.Limit
+	events  []event
+	settled []settled
 }
 
 // check reports whether the history is one that the contract allows.
@@ -56,8 +63,12 @@ func (h history) checkOrder() error {
 
 // checkReplay plays the decisions in the order of their instants, and reports
 // one that is not what Limit.Take decides. A clock that was read outside the
-// atomic step shows here, in levels that hold what was poured later.
+// atomic step shows here, in levels that hold what was poured later. Nobody is
+// told the instant of a settlement, so what was settled cannot be replayed.
 func (h history) checkReplay() error {
+	if len(h.settled) > 0 {
+		return h.checkJudged(h.events)
+	}
 	events := slices.Clone(h.events)
 	slices.SortFunc(events, func(a, b event) int {
 		// At one instant levels only rise.
@@ -94,35 +105,47 @@ func (h history) replayInstant(state leakybucket.State, events []event) (leakybu
 		levels = append(levels, state.Level)
 	}
 	for _, e := range events {
-		_, want := h.limit.Take(leakybucket.State{Level: e.Level, At: e.At}, e.cost, e.At)
-		onEdge := near(h.limit, e.Level+e.cost, h.limit.Capacity)
-		if want.Fits != e.Fits && !onEdge || e.Poured && !e.Fits {
-			return state, fmt.Errorf("cost %v at level %v: got fits %v and poured %v, want fits %v", e.cost, e.Level, e.Fits, e.Poured, want.Fits)
-		}
 		if !e.Poured && !slices.ContainsFunc(levels, func(l float64) bool { return near(h.limit, l, e.Level) }) {
 			return state, fmt.Errorf("got cost %v not poured at level %v at %d, want one of the levels %v by what was poured before", e.cost, e.Level, e.At, levels)
 		}
 	}
-	return state, nil
+	return state, h.checkJudged(events)
+}
+
+// checkJudged reports a decision that does not follow from its level.
+func (h history) checkJudged(events []event) error {
+	for _, e := range events {
+		_, want := h.limit.Take(leakybucket.State{Level: e.Level, At: e.At}, e.cost, e.At)
+		onEdge := near(h.limit, e.Level+e.cost, h.limit.Capacity)
+		if want.Fits != e.Fits && !onEdge || e.Poured && !e.Fits {
+			return fmt.Errorf("cost %v at level %v: got fits %v and poured %v, want fits %v", e.cost, e.Level, e.Fits, e.Poured, want.Fits)
+		}
+	}
+	return nil
 }
 
 // checkWindows looks at every window between two instants of the store's clock.
 //
 // With what was poured up to and including event j as P(j), the window from i
 // to j holds too much if P(j) - leak*At(j) exceeds P(i-1) - leak*At(i) by more
-// than the bound. The least of the latter so far is all that must be kept.
+// than the bound. The least of the latter so far is all that must be kept. What
+// may have been given back in the window, all that began by At(j) less what
+// ended before At(i), is taken off likewise.
 func (h history) checkWindows() error {
 	events := h.poured()
 	slices.SortFunc(events, func(a, b event) int { return cmp.Compare(a.At, b.At) })
+	backs := h.givenBack()
+	begun := tallyOf(backs, func(g giveBack) leakybucket.Instant { return g.from })
+	ended := tallyOf(backs, func(g giveBack) leakybucket.Instant { return g.to })
 	sum, least, worst := 0.0, math.Inf(1), math.Inf(-1)
 	for _, e := range events {
 		leaked := h.limit.Leak * e.At.Sub(events[0].At).Seconds()
-		least = min(least, sum-leaked)
+		least = min(least, sum-leaked-ended.before(e.At))
 		sum += e.cost
-		worst = max(worst, sum-leaked-least)
+		worst = max(worst, sum-leaked-begun.before(e.At+1)-least)
 	}
 	if worst > h.bound() {
-		return fmt.Errorf("poured in some window of the store's clock: got %v more than leaked, want at most %v", worst, h.bound())
+		return fmt.Errorf("poured in some window of the store's clock: got %v more than leaked or was given back, want at most %v", worst, h.bound())
 	}
 	return nil
 }
@@ -140,15 +163,18 @@ func (h history) checkCallers() error {
 		byCall[i] = i
 	}
 	slices.SortFunc(byCall, func(i, j int) int { return cmp.Compare(events[j].call, events[i].call) })
+	backs := h.givenBack()
+	begun := tallyOf(backs, func(g giveBack) time.Duration { return g.call })
+	ended := tallyOf(backs, func(g giveBack) time.Duration { return g.back })
 	ends := newSumTree(len(events))
 	worst := math.Inf(-1)
 	for _, i := range byCall {
 		e := events[i]
-		ends.add(i, e.cost, h.limit.Leak*e.back.Seconds())
-		worst = max(worst, ends.worst()+h.limit.Leak*e.call.Seconds())
+		ends.add(i, e.cost, h.limit.Leak*e.back.Seconds()+begun.before(e.back+1))
+		worst = max(worst, ends.worst()+h.limit.Leak*e.call.Seconds()+ended.before(e.call))
 	}
 	if worst > h.bound() {
-		return fmt.Errorf("poured in some window of the callers' clock: got %v more than leaked, want at most %v", worst, h.bound())
+		return fmt.Errorf("poured in some window of the callers' clock: got %v more than leaked or was given back, want at most %v", worst, h.bound())
 	}
 	return nil
 }

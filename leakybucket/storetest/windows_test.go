@@ -67,7 +67,7 @@ func TestHistory(t *testing.T) {
 		}, ""},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			err := history{l, test.events}.check()
+			err := history{limit: l, events: test.events}.check()
 			if test.want == "" && err != nil {
 				t.Errorf("history that is allowed: got %v, want no complaint", err)
 			}
