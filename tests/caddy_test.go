@@ -1,0 +1,187 @@
+package tests
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// caddy is a running Caddy. It is stopped when the test ends, and its log is
+// shown if the test failed.
+type caddy struct {
+	*process
+	t     *testing.T
+	admin string // host:port of the admin endpoint
+}
+
+// config is what a test says of its Caddyfile; the rest is the same for all.
+type config struct {
+	throttle string // inside the global throttle block
+	servers  string // inside the global servers block
+	sites    string // after the global options
+}
+
+func startCaddy(t *testing.T, c config) *caddy {
+	t.Helper()
+	admin := fmt.Sprintf("127.0.0.1:%d", freePort(t))
+	file := writeFile(t, "Caddyfile", c.caddyfile(admin))
+	return startCaddyIn(t, admin, filepath.Dir(file), file)
+}
+
+// startCaddyIn runs Caddy in a folder with a Caddyfile that names the admin
+// endpoint.
+func startCaddyIn(t *testing.T, admin, dir, file string) *caddy {
+	t.Helper()
+	cmd := caddyCommand(t, "run", "--config", file, "--adapter", "caddyfile")
+	cmd.Dir = dir
+	p, err := startProcess(cmd)
+	if err != nil {
+		t.Fatalf("starting caddy: %v", err)
+	}
+	running := &caddy{process: p, t: t, admin: admin}
+	t.Cleanup(running.end)
+	if err := p.waitUntil(running.ready); err != nil {
+		t.Fatalf("waiting for caddy: %v", err)
+	}
+	return running
+}
+
+// caddyCommand is the binary with a home of its own.
+func caddyCommand(t *testing.T, args ...string) *exec.Cmd {
+	home := t.TempDir()
+	cmd := exec.Command(caddyBinary, args...)
+	cmd.Env = append(os.Environ(), "HOME="+home, "XDG_DATA_HOME="+home, "XDG_CONFIG_HOME="+home)
+	return cmd
+}
+
+func (c config) caddyfile(admin string) string {
+	return fmt.Sprintf(`{
+	admin %s
+	persist_config off
+	auto_https disable_redirects
+	skip_install_trust
+	default_bind 127.0.0.1
+	grace_period 10s
+	servers {
+		protocols h1 h2 h2c
+		%s
+	}
+	%s
+}
+%s`, admin, c.servers, block("throttle", c.throttle), c.sites)
+}
+
+func block(name, body string) string {
+	if body == "" {
+		return ""
+	}
+	return name + " {\n" + body + "\n}"
+}
+
+// ready holds once the first config has been loaded: the admin endpoint gives
+// no config away while one is being loaded.
+func (c *caddy) ready() bool {
+	status, config, err := c.tryAdmin("GET", "/config/", "")
+	return err == nil && status == 200 && strings.TrimSpace(config) != "null"
+}
+
+func (c *caddy) end() {
+	if err := c.stop(); err != nil {
+		c.t.Errorf("stopping caddy: %v", err)
+	}
+	log := c.output.String()
+	if strings.Contains(log, "panic") {
+		c.t.Error("got a panic in caddy's log, want none")
+	}
+	if c.t.Failed() {
+		c.t.Logf("caddy's log (its end):\n%s", tail(log, 20_000))
+	}
+}
+
+// load posts a Caddyfile to the admin endpoint, as `caddy reload` does.
+func (c *caddy) load(caddyfile string) (status int, message string) {
+	c.t.Helper()
+	return c.askAdmin("POST", "/load", caddyfile)
+}
+
+// askAdmin asks the admin endpoint, and again if the connection was lost: each
+// load replaces the endpoint's listener too. Loading a config twice is loading
+// it once.
+func (c *caddy) askAdmin(method, path, caddyfile string) (status int, answer string) {
+	c.t.Helper()
+	for deadline := time.Now().Add(startTime); ; {
+		status, answer, err := c.tryAdmin(method, path, caddyfile)
+		if err == nil {
+			return status, answer
+		}
+		if !connectionLost(err) || time.Now().After(deadline) {
+			c.t.Fatalf("asking the admin endpoint: %v", err)
+		}
+	}
+}
+
+func (c *caddy) tryAdmin(method, path, caddyfile string) (status int, answer string, err error) {
+	req, err := http.NewRequest(method, "http://"+c.admin+path, strings.NewReader(caddyfile))
+	if err != nil {
+		return 0, "", err
+	}
+	req.Header.Set("Content-Type", "text/caddyfile")
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		return 0, "", err
+	}
+	defer resp.Body.Close()
+	body, err := io.ReadAll(resp.Body)
+	return resp.StatusCode, string(body), err
+}
+
+// connectionLost tells that a connection ended before a byte of an answer.
+// Caddy by itself loses some that are opened at the instant of a reload: those
+// that wait in the old listener's queue, and those whose first request comes
+// when the old server is shutting down (net/http's conn.serve). No handler has
+// seen these requests.
+func connectionLost(err error) bool {
+	return errors.Is(err, io.EOF) || errors.Is(err, syscall.ECONNRESET)
+}
+
+func (c *caddy) reload(next config) {
+	c.t.Helper()
+	if status, message := c.load(next.caddyfile(c.admin)); status != 200 {
+		c.t.Fatalf("got %d %s, want a reload", status, message)
+	}
+}
+
+// logLines are the lines of caddy's own log that hold a text.
+func (c *caddy) logLines(text string) []string {
+	var lines []string
+	for line := range strings.Lines(c.output.String()) {
+		if strings.Contains(line, text) {
+			lines = append(lines, line)
+		}
+	}
+	return lines
+}
+
+func writeFile(t *testing.T, name, text string) string {
+	t.Helper()
+	file := filepath.Join(t.TempDir(), name)
+	if err := os.WriteFile(file, []byte(text), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	return file
+}
+
+func tail(s string, n int) string {
+	if len(s) <= n {
+		return s
+	}
+	return "... " + s[len(s)-n:]
+}

@@ -1,0 +1,176 @@
+package tests
+
+import (
+	"context"
+	"crypto/tls"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"strconv"
+	"sync/atomic"
+	"testing"
+	"time"
+)
+
+// answer is a response that has been read to its end.
+type answer struct {
+	status int
+	header http.Header
+	body   string
+}
+
+// visitor is a client with an address of its own, hence with buckets of its
+// own, that speaks one protocol.
+type visitor struct {
+	*http.Client
+	protocol string
+	address  string
+	dials    *atomic.Int64
+}
+
+var protocols = []string{"h1", "h2"}
+
+var visitors atomic.Int64
+
+// newVisitor uses that all of 127.0.0.0/8 is this machine. h2 is spoken without
+// TLS on http:// and negotiated on https://.
+func newVisitor(t *testing.T, protocol string) *visitor {
+	t.Helper()
+	n := visitors.Add(1)
+	return newVisitorFrom(t, protocol, fmt.Sprintf("127.1.%d.%d", n/250, n%250+1))
+}
+
+func newVisitorFrom(t *testing.T, protocol, address string) *visitor {
+	t.Helper()
+	v := &visitor{protocol: protocol, address: address, dials: new(atomic.Int64)}
+	dialer := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP(address)}, Timeout: startTime}
+	transport := &http.Transport{
+		DialContext: func(ctx context.Context, network, target string) (net.Conn, error) {
+			v.dials.Add(1)
+			return dialer.DialContext(ctx, network, target)
+		},
+		TLSClientConfig:     &tls.Config{InsecureSkipVerify: true}, // the certificates are caddy's own
+		Protocols:           new(http.Protocols),
+		DisableCompression:  true,
+		MaxIdleConnsPerHost: 100,
+	}
+	if protocol == "h1" {
+		transport.Protocols.SetHTTP1(true)
+	} else {
+		transport.Protocols.SetHTTP2(true)
+		transport.Protocols.SetUnencryptedHTTP2(true)
+	}
+	v.Client = &http.Client{
+		Transport:     transport,
+		Timeout:       startTime,
+		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+	}
+	t.Cleanup(transport.CloseIdleConnections)
+	return v
+}
+
+// get asks for a page; headers are name, value, name, value.
+func (v *visitor) get(t *testing.T, url string, headers ...string) answer {
+	t.Helper()
+	return v.send(t, "GET", url, headers...)
+}
+
+func (v *visitor) send(t *testing.T, method, url string, headers ...string) answer {
+	t.Helper()
+	a, err := v.try(method, url, headers...)
+	if err != nil {
+		t.Fatalf("%s %s: %v", method, url, err)
+	}
+	return a
+}
+
+// try is for goroutines, which must not end the test.
+func (v *visitor) try(method, url string, headers ...string) (answer, error) {
+	req, err := http.NewRequest(method, url, nil)
+	if err != nil {
+		return answer{}, err
+	}
+	for i := 0; i < len(headers); i += 2 {
+		req.Header.Add(headers[i], headers[i+1])
+	}
+	return v.do(req)
+}
+
+func (v *visitor) do(req *http.Request) (answer, error) {
+	resp, err := v.Do(req)
+	if err != nil {
+		return answer{}, err
+	}
+	defer resp.Body.Close()
+	body, err := io.ReadAll(resp.Body)
+	return answer{resp.StatusCode, resp.Header, string(body)}, err
+}
+
+// burst is what happened when a visitor asked until he was refused.
+type burst struct {
+	admitted int
+	took     time.Duration // from before the first request to after the last
+	last     answer        // of the last admitted request
+	refused  answer
+}
+
+// pourUntilRefused asks for a page again and again until the bucket overflows.
+func (v *visitor) pourUntilRefused(t *testing.T, url string, headers ...string) burst {
+	t.Helper()
+	start := time.Now()
+	b := burst{}
+	for range 1000 {
+		a := v.get(t, url, headers...)
+		b.took = time.Since(start)
+		switch a.status {
+		case 200:
+			b.admitted++
+			b.last = a
+		case 429:
+			b.refused = a
+			return b
+		default:
+			t.Fatalf("got status %d for %s, want 200 or 429\n%s", a.status, url, a.body)
+		}
+	}
+	t.Fatalf("got no refusal for %s in 1000 requests, want one", url)
+	return b
+}
+
+// countAdmitted sends n requests, one after the other.
+func (v *visitor) countAdmitted(t *testing.T, n int, url string, headers ...string) int {
+	t.Helper()
+	admitted := 0
+	for range n {
+		switch a := v.get(t, url, headers...); a.status {
+		case 200:
+			admitted++
+		case 429:
+		default:
+			t.Fatalf("got status %d for %s, want 200 or 429\n%s", a.status, url, a.body)
+		}
+	}
+	return admitted
+}
+
+// retryAfter is how long a refusal asks its client to wait.
+func (a answer) retryAfter(t *testing.T) time.Duration {
+	t.Helper()
+	text := a.header.Get("Retry-After")
+	seconds, err := strconv.Atoi(text)
+	if err != nil || seconds < 1 {
+		t.Fatalf("got Retry-After %q, want whole seconds, at least 1", text)
+	}
+	return time.Duration(seconds) * time.Second
+}
+
+func eachProtocol(t *testing.T, f func(t *testing.T, protocol string)) {
+	t.Helper()
+	for _, protocol := range protocols {
+		t.Run(protocol, func(t *testing.T) {
+			t.Parallel()
+			f(t, protocol)
+		})
+	}
+}

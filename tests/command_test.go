@@ -1,0 +1,65 @@
+package tests
+
+import (
+	"os/exec"
+	"regexp"
+	"strings"
+	"testing"
+)
+
+// TestValidateNamesThePlaceOfAWrongConfig is one case of each kind; the adapter
+// tests in caddymodule have the others.
+func TestValidateNamesThePlaceOfAWrongConfig(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct{ name, zone, want string }{
+		{"a word of another limiter", "window 10s", "window"},
+		{"a number that is none", "capacity ten", "ten"},
+		{"a rate without a unit", "leak 10", "10"},
+		{"a duplicate", "status 429\n\t\t\tstatus 503", "status"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			file := writeFile(t, "Caddyfile", "{\n\tadmin off\n}\nhttp://:1 {\n\tthrottle {\n\t\tzone wrong {\n\t\t\t"+c.zone+"\n\t\t}\n\t}\n}\n")
+			out, err := caddyCommand(t, "validate", "--config", file, "--adapter", "caddyfile").CombinedOutput()
+			if err == nil {
+				t.Fatalf("got a valid config, want an error\n%s", out)
+			}
+			line := "7"
+			if strings.Contains(c.zone, "\n") {
+				line = "8"
+			}
+			for _, want := range []string{"Caddyfile:" + line, c.want} {
+				if !strings.Contains(string(out), want) {
+					t.Errorf("got %s, want it to hold %q", out, want)
+				}
+			}
+		})
+	}
+}
+
+func TestTheBinaryHasTheModule(t *testing.T) {
+	t.Parallel()
+	out, err := caddyCommand(t, "list-modules").Output()
+	if err != nil {
+		t.Fatalf("listing modules: %v", err)
+	}
+	for _, module := range []string{"throttle", "http.handlers.throttle", "throttle.stores.memory"} {
+		if !regexp.MustCompile(`(?m)^` + regexp.QuoteMeta(module) + `$`).Match(out) {
+			t.Errorf("got no module %s in the list, want it", module)
+		}
+	}
+}
+
+// TestLeakyBucketKnowsNoCaddy keeps the library usable without it.
+func TestLeakyBucketKnowsNoCaddy(t *testing.T) {
+	t.Parallel()
+	out, err := exec.Command("go", "list", "-deps", "../leakybucket/...").Output()
+	if err != nil {
+		t.Fatalf("listing the dependencies: %v", err)
+	}
+	for dep := range strings.Lines(string(out)) {
+		if strings.Contains(dep, "caddyserver") || strings.Contains(dep, "/caddymodule") {
+			t.Errorf("got %s among the dependencies of leakybucket, want no caddy", strings.TrimSpace(dep))
+		}
+	}
+}

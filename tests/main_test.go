@@ -1,0 +1,40 @@
+// Package tests drives the real binary over real sockets: Caddy with throttle
+// in front of a PHP site and a Rack site. tests/run.sh runs it with everything
+// else.
+package tests
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"testing"
+)
+
+// caddyBinary is Caddy with this checkout's module, built once for all tests.
+var caddyBinary string
+
+func TestMain(m *testing.M) {
+	os.Exit(buildAndRun(m))
+}
+
+func buildAndRun(m *testing.M) int {
+	dir, err := os.MkdirTemp("", "throttle-tests-")
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "making a folder for the binary:", err)
+		return 1
+	}
+	defer os.RemoveAll(dir)
+
+	// Without -trimpath, so that what `go vet` has compiled is used again.
+	caddyBinary = filepath.Join(dir, "caddy")
+	build := exec.Command("go", "build", "-buildvcs=false", "-ldflags", "-w -s",
+		"-tags", "nobadger,nomysql,nopgx", "-o", caddyBinary, "../caddymodule/cmd/caddy")
+	if out, err := build.CombinedOutput(); err != nil {
+		fmt.Fprintf(os.Stderr, "building caddy: %v\n%s", err, out)
+		return 1
+	}
+
+	defer stopServers()
+	return m.Run()
+}

@@ -1,0 +1,12 @@
+package tests
+
+import (
+	"os/exec"
+	"syscall"
+)
+
+// endWithTests makes a server end when the tests are killed, as by a time-out,
+// and nobody is left to stop it.
+func endWithTests(cmd *exec.Cmd) {
+	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGTERM}
+}

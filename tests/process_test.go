@@ -1,0 +1,146 @@
+package tests
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// startTime is how long a server may take until it answers. It is long because
+// a busy machine is no bug.
+const startTime = 30 * time.Second
+
+// process is a server that runs beside the tests.
+type process struct {
+	cmd    *exec.Cmd
+	output output
+	ended  chan struct{} // closed once the process is gone
+	err    error         // what Wait said; read after ended
+}
+
+// output collects what a process prints while others read it.
+type output struct {
+	mu   sync.Mutex
+	text bytes.Buffer
+}
+
+func (o *output) Write(p []byte) (int, error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.text.Write(p)
+}
+
+func (o *output) String() string {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.text.String()
+}
+
+func startProcess(cmd *exec.Cmd) (*process, error) {
+	p := &process{cmd: cmd, ended: make(chan struct{})}
+	cmd.Stdout, cmd.Stderr = &p.output, &p.output
+	endWithTests(cmd)
+	if err := cmd.Start(); err != nil {
+		return nil, err
+	}
+	go func() {
+		p.err = cmd.Wait()
+		close(p.ended)
+	}()
+	return p, nil
+}
+
+// stop asks the process to end and makes it end if it does not.
+func (p *process) stop() error {
+	select {
+	case <-p.ended:
+		return fmt.Errorf("it had ended before it was asked to: %v", p.err)
+	default:
+	}
+	if err := p.cmd.Process.Signal(syscall.SIGTERM); err != nil && !errors.Is(err, os.ErrProcessDone) {
+		return err
+	}
+	select {
+	case <-p.ended:
+		return nil
+	case <-time.After(startTime):
+		_ = p.cmd.Process.Kill()
+		<-p.ended
+		return errors.New("it did not end when asked to")
+	}
+}
+
+// waitUntil asks ready again and again until it says yes, the process ends or
+// the time is up.
+func (p *process) waitUntil(ready func() bool) error {
+	deadline := time.After(startTime)
+	tick := time.NewTicker(10 * time.Millisecond)
+	defer tick.Stop()
+	for !ready() {
+		select {
+		case <-p.ended:
+			return fmt.Errorf("it ended: %v", p.err)
+		case <-deadline:
+			return fmt.Errorf("it was not ready after %v", startTime)
+		case <-tick.C:
+		}
+	}
+	return nil
+}
+
+// eventually waits for something that another process does in its own time.
+func eventually(t *testing.T, what string, done func() bool) {
+	t.Helper()
+	for deadline := time.Now().Add(startTime); !done(); {
+		if time.Now().After(deadline) {
+			t.Fatalf("got nothing after %v, want %s", startTime, what)
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+}
+
+func listens(network, address string) bool {
+	conn, err := net.Dial(network, address)
+	if err != nil {
+		return false
+	}
+	conn.Close()
+	return true
+}
+
+var ports struct {
+	sync.Mutex
+	given map[int]bool
+}
+
+// freePort finds a loopback port that nobody listens on and that no other test
+// was given.
+func freePort(t *testing.T) int {
+	t.Helper()
+	ports.Lock()
+	defer ports.Unlock()
+	for range 100 {
+		listener, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			t.Fatalf("looking for a free port: %v", err)
+		}
+		port := listener.Addr().(*net.TCPAddr).Port
+		listener.Close()
+		if ports.given == nil {
+			ports.given = make(map[int]bool)
+		}
+		if !ports.given[port] {
+			ports.given[port] = true
+			return port
+		}
+	}
+	t.Fatal("got only ports that were given before, want a free one")
+	return 0
+}

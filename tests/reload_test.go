@@ -1,0 +1,191 @@
+package tests
+
+import (
+	"context"
+	"fmt"
+	"strconv"
+	"sync"
+	"testing"
+	"time"
+)
+
+// traffic is what steady visitors met.
+type traffic struct {
+	mu       sync.Mutex
+	statuses map[int]int
+	errors   []error
+
+	// lost counts connections that ended before a byte of an answer. The metric
+	// confirms that throttle has not seen these requests.
+	lost int
+}
+
+func (tr *traffic) note(a answer, err error) {
+	tr.mu.Lock()
+	defer tr.mu.Unlock()
+	switch {
+	case connectionLost(err):
+		tr.lost++
+	case err != nil:
+		tr.errors = append(tr.errors, err)
+	default:
+		tr.statuses[a.status]++
+	}
+}
+
+func (tr *traffic) answers() int {
+	tr.mu.Lock()
+	defer tr.mu.Unlock()
+	n := 0
+	for _, count := range tr.statuses {
+		n += count
+	}
+	return n
+}
+
+// TestReloadUnderLoadLosesNoBucketAndDropsNoRequest would admit one capacity
+// more for every reload that forgot its buckets.
+func TestReloadUnderLoadLosesNoBucketAndDropsNoRequest(t *testing.T) {
+	const capacity, leak, reloads, perProtocol = 30, 20, 6, 3
+	for _, start := range []func(*testing.T) site{phpSite, rackSite} {
+		s := start(t)
+		t.Run(s.name, func(t *testing.T) {
+			t.Parallel()
+			port := freePort(t)
+			generation := func(n int) config {
+				return config{sites: fmt.Sprintf(`
+http://:%d {
+	header Generation %d
+	throttle {
+		zone load {
+			key text everybody
+			capacity %d
+			leak %d/s
+		}
+	}
+	%s
+}`, port, n, capacity, leak, s.directives)}
+			}
+			c := startCaddy(t, generation(0))
+			url := fmt.Sprintf("http://127.0.0.1:%d/slow", port)
+
+			seen := &traffic{statuses: make(map[int]int)}
+			ctx, stop := context.WithCancel(t.Context())
+			began := time.Now()
+			var load sync.WaitGroup
+			for _, protocol := range protocols {
+				v := newVisitor(t, protocol)
+				for range perProtocol {
+					load.Go(func() { v.askSteadily(ctx, url, seen) })
+				}
+			}
+
+			probe := newVisitor(t, "h1")
+			for n := 1; n <= reloads; n++ {
+				c.reload(generation(n))
+				eventually(t, fmt.Sprintf("an answer of generation %d", n), func() bool {
+					return generationOf(t, probe, url, seen) >= n
+				})
+				// Enough to fill again a bucket that was lost.
+				enough := seen.answers() + 3*capacity
+				eventually(t, "steady traffic", func() bool { return seen.answers() >= enough })
+			}
+			stop()
+			load.Wait()
+			took := time.Since(began)
+
+			if len(seen.errors) > 0 {
+				t.Errorf("got %d requests that failed, the first with %v, want none", len(seen.errors), seen.errors[0])
+			}
+			if most := reloads * (2*perProtocol + 1); seen.lost > most {
+				t.Errorf("got %d connections lost, want at most %d: one a visitor and reload", seen.lost, most)
+			}
+			admitted, refused := seen.statuses[200], seen.statuses[429]
+			if len(seen.statuses) != 2 || admitted == 0 || refused == 0 {
+				t.Errorf("got %v by status, want 200 and 429 only, some of each", seen.statuses)
+			}
+			if bound := capacity + leak*took.Seconds() + 1e-3; float64(admitted) > bound {
+				t.Errorf("got %d admitted in %v over %d reloads, want at most %v", admitted, took, reloads, bound)
+			}
+			if got := c.decisions(t, "load", "admitted"); got != admitted {
+				t.Errorf("got %d admitted by the metric, want the %d that were seen", got, admitted)
+			}
+			if got := c.decisions(t, "load", "refused"); got != refused {
+				t.Errorf("got %d refused by the metric, want the %d that were seen", got, refused)
+			}
+		})
+	}
+}
+
+// askSteadily asks about 200 times a second until the context ends.
+func (v *visitor) askSteadily(ctx context.Context, url string, seen *traffic) {
+	tick := time.NewTicker(5 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+			seen.note(v.try("GET", url))
+		}
+	}
+}
+
+// generationOf tells which config is answering, or -1 if none is.
+func generationOf(t *testing.T, v *visitor, url string, seen *traffic) int {
+	t.Helper()
+	a, err := v.try("GET", url)
+	seen.note(a, err)
+	if err != nil {
+		return -1
+	}
+	n, err := strconv.Atoi(a.header.Get("Generation"))
+	if err != nil {
+		t.Fatalf("got Generation %q, want a number", a.header.Get("Generation"))
+	}
+	return n
+}
+
+// TestReloadKeepsTheLevelAndAFailedOneChangesNothing fails once in the adapter
+// and once after throttle has been provisioned.
+func TestReloadKeepsTheLevelAndAFailedOneChangesNothing(t *testing.T) {
+	t.Parallel()
+	port := freePort(t)
+	setup := func(capacity int, more string) config {
+		return config{sites: fmt.Sprintf(`
+http://:%d {
+	throttle {
+		zone kept {
+			capacity %d
+			leak 1/d
+		}
+	}
+	respond ok
+}
+%s`, port, capacity, more)}
+	}
+	c := startCaddy(t, setup(5, ""))
+	v := newVisitor(t, "h1")
+	url := fmt.Sprintf("http://127.0.0.1:%d/", port)
+	if got := v.countAdmitted(t, 3, url); got != 3 {
+		t.Fatalf("got %d of 3 admitted, want all", got)
+	}
+
+	for name, broken := range map[string]config{
+		"unknown option":                       {sites: fmt.Sprintf("http://:%d {\n throttle {\n zone kept {\n capacity 100\n leak 1/d\n nonsense\n }\n }\n }", port)},
+		"a sibling that cannot be provisioned": setup(100, fmt.Sprintf("https://localhost:%d {\n tls /nonexistent.crt /nonexistent.key\n }", freePort(t))),
+		"a sibling that cannot be started":     setup(100, "http://:1 {\n bind 192.0.2.1\n }"),
+	} {
+		if status, message := c.load(broken.caddyfile(c.admin)); status == 200 {
+			t.Errorf("got %d %s for %s, want an error", status, message, name)
+		}
+	}
+	if got := v.countAdmitted(t, 10, url); got != 2 {
+		t.Errorf("got %d more admitted after failed reloads, want the 2 that were left", got)
+	}
+
+	c.reload(setup(8, ""))
+	if got := v.countAdmitted(t, 10, url); got != 3 {
+		t.Errorf("got %d more admitted after the capacity went from 5 to 8, want 3", got)
+	}
+}

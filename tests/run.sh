@@ -1,0 +1,130 @@
+#!/usr/bin/env bash
+# Tests everything: formatting, vet, the unit tests with the race detector, and
+# the whole system over real sockets, with php-fpm and Puma behind it.
+#
+#	tests/run.sh
+#
+# It needs Debian, Go, and root or sudo to install what is missing. Without them
+# it skips, aloud, what cannot run; CI=true or REQUIRE_SYSTEM=1 make that an
+# error. TEST_LONG=1 adds what measures time. shellcheck is used if it is there.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+# Neither vet nor any test needs the databases that Caddy's PKI can use; without
+# them everything compiles sooner, and vet, the tests and the binary share it.
+tags=nobadger,nomysql,nopgx
+policy=/usr/sbin/policy-rc.d
+policy_is_ours=false
+
+step() { printf '\n== %s\n' "$*"; }
+
+required() { [[ ${CI:-} == true || ${REQUIRE_SYSTEM:-} == 1 ]]; }
+
+# as_root runs a command as root, through sudo if need be.
+as_root() {
+	if [[ $(id -u) == 0 ]]; then "$@"; else sudo "$@"; fi
+}
+
+have() { command -v "$1" >/dev/null || [[ -x /usr/sbin/$1 ]]; }
+
+has_php_fpm() { have php-fpm || compgen -G '/usr/sbin/php-fpm[0-9]*' >/dev/null; }
+
+compiles_c() { have gcc && echo '#include <stdlib.h>' | gcc -E - >/dev/null 2>&1; }
+
+has_rack() { have ruby && ruby -e 'require "rack"' >/dev/null 2>&1; }
+
+# missing_packages prints the Debian packages of all tools that are not here.
+missing_packages() {
+	compiles_c || echo gcc libc6-dev
+	has_php_fpm || echo php-fpm
+	have php || echo php-cli
+	have ruby || echo ruby
+	have puma || echo puma
+	has_rack || echo ruby-rack
+	have curl || echo curl
+}
+
+# Debian starts the servers it installs; the tests start their own.
+forbid_autostart() {
+	[[ -e $policy ]] && return
+	policy_is_ours=true
+	printf '#!/bin/sh\nexit 101\n' | as_root tee "$policy" >/dev/null
+	as_root chmod 755 "$policy"
+}
+
+allow_autostart() {
+	if $policy_is_ours; then
+		as_root rm -f "$policy"
+		policy_is_ours=false
+	fi
+}
+
+install_missing() {
+	local packages
+	read -ra packages <<<"$(missing_packages | tr '\n' ' ')"
+	((${#packages[@]})) || return 0
+	if ! have apt-get || { [[ $(id -u) != 0 ]] && ! have sudo; }; then
+		if required; then
+			echo "tests/run.sh: missing ${packages[*]}, and no apt-get as root or through sudo to install them" >&2
+			return 1
+		fi
+		echo "SKIPPED: what needs ${packages[*]}: no apt-get as root or through sudo to install them"
+		return 0
+	fi
+	step "installing ${packages[*]}"
+	trap allow_autostart EXIT
+	forbid_autostart
+	as_root apt-get -qq update
+	as_root env DEBIAN_FRONTEND=noninteractive apt-get -qq install -y --no-install-recommends "${packages[@]}" >/dev/null
+	allow_autostart
+}
+
+go_is_here() {
+	have go && return
+	[[ -x /usr/local/go/bin/go ]] || return
+	PATH=$PATH:/usr/local/go/bin
+}
+
+check_shell() {
+	if have shellcheck; then
+		step shellcheck
+		shellcheck tests/run.sh xcaddy.sh .ci/run
+	fi
+}
+
+check_format() {
+	step gofmt
+	local unformatted
+	unformatted=$(gofmt -l .)
+	if [[ $unformatted ]]; then
+		printf 'tests/run.sh: not formatted by gofmt:\n%s\n' "$unformatted" >&2
+		return 1
+	fi
+}
+
+test_units() {
+	local packages
+	mapfile -t packages < <(go list -tags "$tags" ./... | grep -v '/tests$')
+	if compiles_c; then
+		step 'go test -race'
+		CGO_ENABLED=1 go test -race -tags "$tags" "${packages[@]}"
+	else
+		echo 'SKIPPED: the race detector, which needs gcc'
+		step 'go test'
+		go test -tags "$tags" "${packages[@]}"
+	fi
+}
+
+if ! go_is_here; then
+	echo 'tests/run.sh: no Go in PATH: install it from https://go.dev/dl/' >&2
+	exit 1
+fi
+install_missing
+check_shell
+check_format
+step 'go vet'
+go vet -tags "$tags" ./...
+test_units
+step 'the whole system'
+# More tests at once than there are processors: many wait for a Retry-After.
+go test -count=1 -parallel 8 -tags "$tags" ./tests/...

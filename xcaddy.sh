@@ -1,0 +1,54 @@
+#!/usr/bin/env bash
+# Builds ./caddy with this checkout's throttle and all its stores:
+#
+#	./xcaddy.sh        build
+#	./xcaddy.sh run    build, then run Caddyfile.example
+#
+# With xcaddy where it is in PATH, otherwise, or where xcaddy fails, with the
+# plain `go build` that does the same.
+set -euo pipefail
+cd "$(dirname "$0")"
+
+module=github.com/caddy-throttle/caddy-throttle
+
+fail() {
+	echo "xcaddy.sh: $*" >&2
+	exit 1
+}
+
+build_with_xcaddy() {
+	local version with=(--with "$module/caddymodule") store
+	version=$(go list -m -f '{{.Version}}' github.com/caddyserver/caddy/v2) || return
+	for store in redis postgres; do
+		if [[ -d caddymodule/$store ]]; then
+			with+=(--with "$module/caddymodule/$store")
+		fi
+	done
+	xcaddy build "$version" "${with[@]}" --replace "$module=$PWD" --output "$PWD/caddy"
+}
+
+build_plainly() {
+	go build -buildvcs=false -trimpath -ldflags '-w -s' -tags nobadger,nomysql,nopgx -o caddy ./caddymodule/cmd/caddy
+}
+
+case ${1-build} in
+build | run) ;;
+*) fail "unknown argument \"$1\": want none, or run" ;;
+esac
+
+if ! command -v go >/dev/null; then
+	[[ -x /usr/local/go/bin/go ]] || fail 'no Go in PATH: install Go 1.26 or newer from https://go.dev/dl/'
+	PATH=$PATH:/usr/local/go/bin
+fi
+# xcaddy asks the module proxy whether caddymodule/ is a module by itself, which
+# fails without a network and where the proxy refuses instead of saying no.
+if ! command -v xcaddy >/dev/null; then
+	build_plainly
+elif ! build_with_xcaddy; then
+	echo 'xcaddy.sh: xcaddy failed, see above; building with go build' >&2
+	build_plainly
+fi
+
+if [[ ${1-} == run ]]; then
+	exec ./caddy run --config Caddyfile.example --adapter caddyfile
+fi
