@@ -54,6 +54,7 @@ func (c *Cost) compile(limit leakybucket.Limit) error {
 
 func (z *Zone) compileCosts() error {
 	for i := range z.Cost {
+		z.about("cost", i)
 		if err := z.Cost[i].compile(z.limit); err != nil {
 			return err
 		}
@@ -62,8 +63,9 @@ func (z *Zone) compileCosts() error {
 		}
 	}
 	if z.hasDefaultCost() {
+		z.about("capacity", 0)
 		if err := z.limit.ValidateCost(defaultCost); err != nil {
-			return fmt.Errorf("default cost: %w: give a capacity of 1 or more, or a cost for all requests", err)
+			return fmt.Errorf("default cost: %w: give another capacity, or a cost for all requests", err)
 		}
 	}
 	return nil

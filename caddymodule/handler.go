@@ -75,7 +75,8 @@ func (h *Handler) warnInventable(logger *zap.Logger) {
 		}
 	}
 	for _, z := range h.zones {
-		if z.inventable() {
+		if z.inventable() && !z.shared.inventable {
+			z.shared.inventable = true
 			logger.Warn("zone is keyed only by what clients send, who may make up a new key for every request: put a zone keyed by client_ip beside it",
 				zap.String("zone", z.Name))
 		}
@@ -116,8 +117,9 @@ func (h *Handler) decide(r *http.Request) (*passage, error) {
 // gather asks each zone whether it is about the request, and if so whose
 // bucket is charged, how much it holds, and how much is poured.
 func (h *Handler) gather(q *question, r *http.Request) error {
-	if free, err := isNot(h.app.exempt, r); err != nil || !free {
-		return err
+	charged, failed := isNot(h.app.exempt, r)
+	if !charged && failed == nil {
+		return nil
 	}
 	h.app.watchProxies(r)
 	repl, _ := r.Context().Value(caddy.ReplacerCtxKey).(*caddy.Replacer)
@@ -125,7 +127,11 @@ func (h *Handler) gather(q *question, r *http.Request) error {
 		if q.passage.charged(z.Name) {
 			continue
 		}
-		if err := q.add(z, r, repl); err != nil && !z.shadow {
+		err := failed
+		if err == nil {
+			err = q.add(z, r, repl)
+		}
+		if err != nil && !z.shadow {
 			return err
 		}
 	}
