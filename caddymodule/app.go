@@ -40,7 +40,6 @@ type App struct {
 	Shadow bool `json:"shadow,omitempty"`
 
 	logger *zap.Logger
-	module StoreModule
 	store  leakybucket.Store
 	exempt caddyhttp.MatcherSets
 	plans  map[string]leakybucket.Limit
@@ -53,8 +52,8 @@ type App struct {
 // said is what has been warned of and need not be again.
 type said struct{ untrusted, loose, noAddress atomic.Bool }
 
-// A StoreModule is a module in the namespace throttle.stores. If it is a
-// caddy.App besides, it is started and stopped with the throttle app.
+// A StoreModule is a module in the namespace throttle.stores. If it has the
+// methods of a caddy.App besides, Caddy starts and stops it as one.
 type StoreModule interface {
 	// Store returns the store. It must remain usable until the last request
 	// that uses it has ended, which may be after the module's Cleanup.
@@ -67,6 +66,7 @@ type sharedZone struct {
 	app               *App
 	definition, place string
 	handlers          int
+	inventable        bool // has been warned of
 	refusals          refusals
 	unsettled         prometheus.Counter
 }
@@ -95,8 +95,7 @@ func (a *App) Provision(ctx caddy.Context) (err error) {
 	if err != nil {
 		return fmt.Errorf("loading store: %w", err)
 	}
-	a.module = module.(StoreModule)
-	a.store = a.module.Store()
+	a.store = module.(StoreModule).Store()
 	if a.exempt, err = loadMatchers(ctx, a, "Exempt", a.Exempt); err != nil {
 		return err
 	}
@@ -147,7 +146,8 @@ func (a *App) provisionZone(ctx caddy.Context, z *Zone) error {
 		return fmt.Errorf("zone %q: %w", z.Name, err)
 	}
 	shared := a.shared[z.Name]
-	if shared == nil {
+	first := shared == nil
+	if first {
 		shared = &sharedZone{app: a, definition: definition}
 		if z.Settle != nil {
 			shared.unsettled = unsettled.WithLabelValues(z.Name)
@@ -160,7 +160,13 @@ func (a *App) provisionZone(ctx caddy.Context, z *Zone) error {
 	}
 	z.shared = shared
 	z.shadow = z.Shadow || a.Shadow
-	return z.provision(ctx)
+	if err := z.provision(ctx); err != nil {
+		return err
+	}
+	if first {
+		z.warn(a.logger)
+	}
+	return nil
 }
 
 // globalZone returns the zone that a name stands for.
@@ -171,7 +177,7 @@ func (a *App) globalZone(name string) (*Zone, error) {
 	return nil, fmt.Errorf("unknown zone %q: no zone of that name is defined in the global options; define it there, or give it a capacity and a leak here", name)
 }
 
-// Start starts the store, and says which zones are one budget in many places.
+// Start says which zones are one budget in many places.
 func (a *App) Start() error {
 	for name, zone := range a.shared {
 		if zone.handlers > 1 {
@@ -179,19 +185,11 @@ func (a *App) Start() error {
 				zap.String("zone", name), zap.Int("handlers", zone.handlers))
 		}
 	}
-	if app, ok := a.module.(caddy.App); ok {
-		return app.Start()
-	}
 	return nil
 }
 
-// Stop stops the store. Requests may still be using it.
-func (a *App) Stop() error {
-	if app, ok := a.module.(caddy.App); ok {
-		return app.Stop()
-	}
-	return nil
-}
+// Stop does nothing: requests may be under way yet.
+func (a *App) Stop() error { return nil }
 
 // Cleanup logs what has been counted and not been said, and lets go of the
 // zones.

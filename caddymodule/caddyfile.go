@@ -1,6 +1,7 @@
 package caddymodule
 
 import (
+	"errors"
 	"fmt"
 	"maps"
 	"strconv"
@@ -85,7 +86,7 @@ func (a *App) parseOption(d *caddyfile.Dispenser, seen map[string]bool) error {
 		}
 		return parseFlag(d, &a.Shadow)
 	default:
-		return unrecognized(d, "throttle", "store, exempt, plan, zone, shadow")
+		return unrecognized(d, "the global option throttle", "one of store, exempt, plan, zone, shadow")
 	}
 }
 
@@ -94,6 +95,9 @@ func (a *App) parseStore(d *caddyfile.Dispenser) error {
 		return d.Err("store has no name: want store memory")
 	}
 	name := d.Val()
+	if _, err := caddy.GetModule("throttle.stores." + name); err != nil {
+		return d.Errf("unknown store %q: want memory, or one that this Caddy was built with", name)
+	}
 	unmarshaler, err := caddyfile.UnmarshalModule(d, "throttle.stores."+name)
 	if err != nil {
 		return err
@@ -103,14 +107,15 @@ func (a *App) parseStore(d *caddyfile.Dispenser) error {
 }
 
 func (a *App) parsePlan(d *caddyfile.Dispenser) error {
-	var name, capacity, leak string
-	if !d.AllArgs(&name, &capacity, &leak) {
-		return d.Err("wrong number of words after plan: want plan <name> <capacity> <leak>")
+	words := d.RemainingArgs()
+	if len(words) != 3 {
+		return d.Errf("%d words after plan: want plan <name> <capacity> <leak>, such as plan partner 100 10/s", len(words))
 	}
+	name := words[0]
 	if _, twice := a.Plan[name]; twice {
 		return d.Errf("plan %q is given twice", name)
 	}
-	plan := map[string]string{name: capacity + " " + leak}
+	plan := map[string]string{name: words[1] + " " + words[2]}
 	if _, err := parsePlans(plan); err != nil {
 		return d.WrapErr(err)
 	}
@@ -146,8 +151,9 @@ func (a *App) checkZones(d *caddyfile.Dispenser) error {
 func (z *Zone) compiled(plans map[string]leakybucket.Limit) (*Zone, error) {
 	copied := *z
 	if err := copied.compile(plans); err != nil {
-		return nil, fmt.Errorf("%w, %s", err, z.place)
+		return nil, fmt.Errorf("%w, %s", err, copied.place)
 	}
+	copied.place = z.place
 	return &copied, nil
 }
 
@@ -174,9 +180,9 @@ func parseDirective(h httpcaddyfile.Helper) (caddyhttp.MiddlewareHandler, error)
 	} else {
 		for h.NextBlock(0) {
 			if h.Val() != "zone" {
-				return nil, unrecognized(h.Dispenser, "throttle", "zone")
+				return nil, unrecognized(h.Dispenser, "the directive throttle", "zone <name>; what is to hold for all zones stands in the global options")
 			}
-			z, err := parseZone(h.Dispenser, h.MatcherToken)
+			z, err := parseZone(h.Dispenser, namedMatchers(h))
 			if err != nil {
 				return nil, err
 			}
@@ -198,7 +204,7 @@ func parseLine(d *caddyfile.Dispenser, words []string) (*Zone, error) {
 	last := len(words) - 2
 	capacity, err := leakybucket.ParseCapacity(words[last])
 	if err != nil {
-		return nil, d.WrapErr(err)
+		return nil, d.Errf("%w: want throttle <zone> <key>... <capacity> <leak>", err)
 	}
 	z.Capacity, z.Leak = capacity, words[last+1]
 	if z.Key, err = parseKey(words[1:last]); err != nil {
@@ -286,6 +292,17 @@ func (z *Zone) agree(other *Zone) error {
 // line is one; the word is read in any case.
 type matcherToken func() (caddy.ModuleMap, bool, error)
 
+// namedMatchers is the matcherToken of a site.
+func namedMatchers(h httpcaddyfile.Helper) matcherToken {
+	return func() (caddy.ModuleMap, bool, error) {
+		set, matched, err := h.MatcherToken()
+		if err != nil {
+			err = fmt.Errorf("%w: want one that the site defines", err)
+		}
+		return set, matched, err
+	}
+}
+
 // noNamedMatchers is the matcherToken of the global options, where there are
 // none.
 func noNamedMatchers(d *caddyfile.Dispenser) matcherToken {
@@ -328,6 +345,7 @@ func parseZone(d *caddyfile.Dispenser, matcher matcherToken) (*Zone, error) {
 		return nil, err
 	}
 	z.place = place(d)
+	z.places = make(map[string][]string)
 	seen := make(map[string]bool)
 	for nesting := d.Nesting(); d.NextBlock(nesting); {
 		if err := z.parseOption(d, seen, matcher); err != nil {
@@ -339,6 +357,7 @@ func parseZone(d *caddyfile.Dispenser, matcher matcherToken) (*Zone, error) {
 
 func (z *Zone) parseOption(d *caddyfile.Dispenser, seen map[string]bool, matcher matcherToken) (err error) {
 	option := d.Val()
+	z.places[option] = append(z.places[option], place(d))
 	switch option {
 	case "match":
 		return parseMatchers(d, &z.Match)
@@ -394,7 +413,7 @@ func (z *Zone) parseOption(d *caddyfile.Dispenser, seen map[string]bool, matcher
 	case "shadow":
 		err = parseFlag(d, &z.Shadow)
 	default:
-		err = unrecognized(d, fmt.Sprintf("zone %q", z.Name), "match, exempt, key, missing_key, plain_keys, ipv4_prefix, ipv6_prefix, route, "+
+		err = unrecognized(d, fmt.Sprintf("zone %q", z.Name), "one of match, exempt, key, missing_key, plain_keys, ipv4_prefix, ipv6_prefix, route, "+
 			"capacity, leak, override, cost, max_body, unread_body_cost, settle, debt, retry_after, status, page, refuse, shadow")
 	}
 	return err
@@ -440,7 +459,7 @@ func (z *Zone) parseCost(d *caddyfile.Dispenser, matcher matcherToken) error {
 	case len(words) > 0:
 		return d.Errf("unexpected %q after cost %s: want the matchers in a block", words[0], cost.Value)
 	}
-	block, err := caddyhttp.ParseCaddyfileNestedMatcherSet(d)
+	block, err := parseMatcherSet(d, "cost")
 	if err != nil {
 		return err
 	}
@@ -486,7 +505,7 @@ func parseSettle(d *caddyfile.Dispenser) (*Settle, error) {
 // parseMatchers adds a set of matchers: all in one block must match.
 func parseMatchers(d *caddyfile.Dispenser, sets *caddyhttp.RawMatcherSets) error {
 	option := d.Val()
-	set, err := caddyhttp.ParseCaddyfileNestedMatcherSet(d)
+	set, err := parseMatcherSet(d, option)
 	if err != nil {
 		return err
 	}
@@ -497,12 +516,35 @@ func parseMatchers(d *caddyfile.Dispenser, sets *caddyhttp.RawMatcherSets) error
 	return nil
 }
 
+// parseMatcherSet reads matchers as Caddy does, and says more about words that
+// are none.
+func parseMatcherSet(d *caddyfile.Dispenser, option string) (caddy.ModuleMap, error) {
+	segment := d.NextSegment()
+	words := caddyfile.NewDispenser(segment)
+	words.Next()
+	for words.NextArg() || words.NextBlock(0) {
+		if words.Token().Quoted() {
+			continue // an expression
+		}
+		if _, err := caddy.GetModule("http.matchers." + words.Val()); err != nil {
+			return nil, words.Errf("unknown matcher %q in %s: want request matchers, such as path /wp-login.php* or method POST", words.Val(), option)
+		}
+		words.NextSegment()
+	}
+	words.Reset()
+	words.Next()
+	return caddyhttp.ParseCaddyfileNestedMatcherSet(words)
+}
+
 // parseArg reads the one word after an option.
 func parseArg[T any](d *caddyfile.Dispenser, target *T, parse func(string) (T, error)) error {
 	option := d.Val()
 	words := d.RemainingArgs()
-	if len(words) != 1 {
-		return d.Errf("%d words after %s: want one", len(words), option)
+	switch {
+	case len(words) == 0:
+		return d.Errf("nothing stands after %s: want one word", option)
+	case len(words) > 1:
+		return d.Errf("unexpected %q after %s %s: want one word", words[1], option, words[0])
 	}
 	value, err := parse(words[0])
 	if err != nil {
@@ -513,14 +555,20 @@ func parseArg[T any](d *caddyfile.Dispenser, target *T, parse func(string) (T, e
 }
 
 func parseFlag(d *caddyfile.Dispenser, target *bool) error {
+	option := d.Val()
 	if d.NextArg() {
-		return d.Errf("unexpected %q: the option takes no word", d.Val())
+		return d.Errf("unexpected %q after %s: it takes no word", d.Val(), option)
 	}
 	*target = true
 	return nil
 }
 
-func parseWord(word string) (string, error) { return word, nil }
+func parseWord(word string) (string, error) {
+	if word == "" {
+		return "", errors.New("the word is empty")
+	}
+	return word, nil
+}
 
 // parseLeak checks a rate and keeps it as it was written, since JSON has it so.
 func parseLeak(word string) (string, error) {
@@ -567,8 +615,8 @@ func once(d *caddyfile.Dispenser, seen map[string]bool, option string) error {
 var theirWords = map[string]string{
 	"rate":     "leak <n>/<s|m|h|d> is how fast a bucket drains",
 	"burst":    "capacity <n> is how much a bucket holds; nginx's burst=10 is capacity 11",
-	"events":   "capacity <n> is how many may come at once, and leak <n>/<s|m|h|d> how many for ever after",
-	"requests": "capacity <n> is how many may come at once, and leak <n>/<s|m|h|d> how many for ever after",
+	"events":   "capacity <n> is how many may come at once, and leak <n>/<s|m|h|d> how many in the long run",
+	"requests": "capacity <n> is how many may come at once, and leak <n>/<s|m|h|d> how many in the long run",
 	"limit":    "capacity <n> is how much a bucket holds, and leak <n>/<s|m|h|d> how fast it drains",
 	"window":   "a leaky bucket has no window; leak <n>/<s|m|h|d> is how fast it drains",
 	"period":   "a leaky bucket has no period; leak <n>/<s|m|h|d> is how fast it drains",
@@ -578,11 +626,11 @@ func unrecognized(d *caddyfile.Dispenser, where, want string) error {
 	if hint, known := theirWords[d.Val()]; known {
 		return d.Errf("unrecognized option %q in %s: %s", d.Val(), where, hint)
 	}
-	return d.Errf("unrecognized option %q in %s: want one of %s", d.Val(), where, want)
+	return d.Errf("unrecognized option %q in %s: want %s", d.Val(), where, want)
 }
 
-// place says where in which file the dispenser is.
-func place(d *caddyfile.Dispenser) string { return fmt.Sprintf("at %s:%d", d.File(), d.Line()) }
+// place says where the dispenser is, in the words of its errors.
+func place(d *caddyfile.Dispenser) string { return strings.TrimPrefix(d.Err("").Error(), ", ") }
 
 // Interface guards
 var _ httpcaddyfile.UnmarshalHandlerFunc = parseDirective

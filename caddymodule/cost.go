@@ -106,6 +106,7 @@ func parseUnit(text string) (float64, error) {
 func (z *Zone) compileCosts() error {
 	fromBody := z.formKey
 	for i := range z.Cost {
+		z.about("cost", i)
 		if err := z.Cost[i].compile(z.limit); err != nil {
 			return err
 		}
@@ -115,10 +116,13 @@ func (z *Zone) compileCosts() error {
 		fromBody = fromBody || z.Cost[i].source >= costItems
 	}
 	if z.hasDefaultCost() {
+		z.about("capacity", 0)
 		if err := z.limit.ValidateCost(defaultCost); err != nil {
-			return fmt.Errorf("default cost: %w: give a capacity of 1 or more, or a cost for all requests", err)
+			return fmt.Errorf("default cost: %w: give another capacity, or a cost for all requests", err)
 		}
 	}
+	z.about("unread_body_cost", 0)
+	z.about("max_body", 0)
 	if !fromBody && (z.MaxBody != 0 || z.UnreadBodyCost != nil) {
 		return errors.New("max_body and unread_body_cost have no meaning: neither a cost nor the key is taken from the body")
 	}
@@ -129,6 +133,7 @@ func (z *Zone) compileCosts() error {
 		return fmt.Errorf("invalid max_body %d: want from 1 byte to 16MiB", z.MaxBody)
 	}
 	if z.UnreadBodyCost != nil {
+		z.about("unread_body_cost", 0)
 		if err := z.limit.ValidateCost(*z.UnreadBodyCost); err != nil {
 			return fmt.Errorf("unread_body_cost: %w", err)
 		}

@@ -78,7 +78,8 @@ func (h *Handler) warnInventable(logger *zap.Logger) {
 		}
 	}
 	for _, z := range h.zones {
-		if z.inventable() {
+		if z.inventable() && !z.shared.inventable {
+			z.shared.inventable = true
 			logger.Warn("zone is keyed only by what clients send, who may make up a new key for every request: put a zone keyed by client_ip beside it",
 				zap.String("zone", z.Name))
 		}
@@ -133,15 +134,20 @@ func (h *Handler) decide(q *question, r *http.Request) (*passage, error) {
 // gather asks each zone whether it is about the request, and if so whose
 // bucket is charged, how much it holds, and how much is poured.
 func (h *Handler) gather(q *question) error {
-	if free, err := isNot(h.app.exempt, q.r); err != nil || !free {
-		return err
+	charged, failed := isNot(h.app.exempt, q.r)
+	if !charged && failed == nil {
+		return nil
 	}
 	h.app.watchProxies(q.r)
 	for _, z := range h.zones {
 		if q.passage.charged(z.Name) {
 			continue
 		}
-		if err := q.add(z); err != nil && !z.shadow {
+		err := failed
+		if err == nil {
+			err = q.add(z)
+		}
+		if err != nil && !z.shadow {
 			return err
 		}
 	}

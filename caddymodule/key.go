@@ -82,6 +82,7 @@ func (z *Zone) compileKey() error {
 	if len(z.Key) == 0 {
 		z.Key = []KeySource{{Source: "client_ip"}}
 	}
+	z.about("key", 0)
 	routed := false
 	for _, source := range z.Key {
 		part, err := z.compilePart(source)
@@ -93,8 +94,12 @@ func (z *Zone) compileKey() error {
 		z.addresses = append(z.addresses, part.clientIP)
 		z.formKey = z.formKey || part.form
 	}
-	if routed != (len(z.Route) > 0) {
-		return errors.New("the key source \"route\" and the option \"route <name> <path>...\" need each other")
+	if routed && len(z.Route) == 0 {
+		return errors.New("key source \"route\" knows no routes: want at least one route <name> <path>...")
+	}
+	if !routed && len(z.Route) > 0 {
+		z.about("route", 0)
+		return fmt.Errorf("route %q serves no purpose: want \"route\" among the sources of the key", z.Route[0].Name)
 	}
 	return nil
 }
@@ -211,7 +216,10 @@ func checkPlaceholder(name string) error {
 	switch {
 	case strings.HasPrefix(name, "http.request.body"):
 		return errors.New("it would read the whole body of every request into memory")
-	case name == "http.request.uuid", name == "http.request.remote", name == "http.request.remote.port":
+	case name == "http.request.client_ip":
+		return errors.New("Caddy knows no such placeholder: want the key source client_ip")
+	case name == "http.request.uuid", name == "http.request.remote", name == "http.request.remote.port",
+		strings.HasPrefix(name, "http.request.duration"):
 		return errors.New("it differs for every request or connection")
 	case strings.HasPrefix(name, "http.throttle."):
 		return errors.New("it is known only after the decision")

@@ -26,11 +26,13 @@ var memories = caddy.NewUsagePool()
 // Memory keeps the buckets in the memory of this process. They survive reloads,
 // and are gone when it ends.
 type Memory struct {
-	// How many buckets are kept at most. When there are more, the one that
-	// would be empty soonest is dropped. Default: 500000.
+	// How many buckets are kept at most. When there are more, one that would be
+	// empty soon is dropped. A reload changes the bound; to raise it more than
+	// tenfold, restart. Default: 500000.
 	MaxBuckets int `json:"max_buckets,omitempty"`
 
 	memory *memory
+	logger *zap.Logger
 }
 
 const (
@@ -56,8 +58,9 @@ func (m *Memory) Provision(ctx caddy.Context) error {
 	if m.MaxBuckets < 1 || m.MaxBuckets > mostBuckets {
 		return fmt.Errorf("invalid max_buckets %d: want a number from 1 to %d", m.MaxBuckets, mostBuckets)
 	}
+	m.logger = ctx.Logger()
 	found, _, err := memories.LoadOrNew("memory", func() (caddy.Destructor, error) {
-		return newMemory(m.MaxBuckets, ctx.Logger()), nil
+		return newMemory(m), nil
 	})
 	if err != nil {
 		return err
@@ -99,7 +102,7 @@ func (m *Memory) Cleanup() error {
 func (m *Memory) UnmarshalCaddyfile(d *caddyfile.Dispenser) error {
 	d.Next() // the store's name
 	if d.NextArg() {
-		return d.ArgErr()
+		return d.Errf("unexpected %q after store memory: want a block", d.Val())
 	}
 	seen := make(map[string]bool)
 	for nesting := d.Nesting(); d.NextBlock(nesting); {
@@ -112,7 +115,7 @@ func (m *Memory) UnmarshalCaddyfile(d *caddyfile.Dispenser) error {
 		case "max_buckets":
 			err = parseArg(d, &m.MaxBuckets, parseWhole(1, mostBuckets))
 		default:
-			err = unrecognized(d, "store memory", "max_buckets")
+			err = unrecognized(d, "store memory", "max_buckets <n>")
 		}
 		if err != nil {
 			return err
@@ -124,18 +127,18 @@ func (m *Memory) UnmarshalCaddyfile(d *caddyfile.Dispenser) error {
 // A memory is a store with someone to look after it.
 type memory struct {
 	*memstore.Store
-	logger *zap.Logger
-	stop   chan struct{}
+	stop chan struct{}
 
 	mu     sync.Mutex
-	bounds []*Memory // the configs that have started and not stopped, oldest first
+	bounds []*Memory   // the configs that have started and not stopped, oldest first
+	logger *zap.Logger // of the last of them
 }
 
-func newMemory(maxBuckets int, logger *zap.Logger) *memory {
+func newMemory(config *Memory) *memory {
 	m := &memory{
-		Store:  memstore.New(memstore.Options{MaxBuckets: maxBuckets}),
-		logger: logger,
+		Store:  memstore.New(memstore.Options{MaxBuckets: config.MaxBuckets}),
 		stop:   make(chan struct{}),
+		logger: config.logger,
 	}
 	go m.lookAfter()
 	return m
@@ -155,8 +158,10 @@ func (m *memory) lookAfter() {
 		}
 		m.Shed()
 		if n := m.Evictions(); n > said {
+			m.mu.Lock()
 			m.logger.Warn("the memory store is full and drops buckets before they are empty: raise max_buckets, or group clients by a shorter prefix",
 				zap.Uint64("dropped", n-said))
+			m.mu.Unlock()
 			said = n
 		}
 	}
@@ -166,7 +171,7 @@ func (m *memory) bound(config *Memory) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.bounds = append(m.bounds, config)
-	m.SetMaxBuckets(config.MaxBuckets)
+	m.follow(config)
 }
 
 func (m *memory) unbound(config *Memory) {
@@ -179,8 +184,14 @@ func (m *memory) unbound(config *Memory) {
 		}
 	}
 	if n := len(m.bounds); n > 0 {
-		m.SetMaxBuckets(m.bounds[n-1].MaxBuckets)
+		m.follow(m.bounds[n-1])
 	}
+}
+
+// follow must be called with the lock held.
+func (m *memory) follow(config *Memory) {
+	m.logger = config.logger
+	m.SetMaxBuckets(config.MaxBuckets)
 }
 
 // Destruct ends the goroutine when the last config lets go.

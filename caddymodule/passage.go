@@ -118,7 +118,8 @@ type passage struct {
 	room     [2]outcome // for most requests enough
 }
 
-const passageVar = "throttle"
+// passageVar is not a name that users give variables.
+const passageVar = "throttle.passage"
 
 // passageOf returns what earlier handlers decided, or nil.
 func passageOf(r *http.Request) *passage {

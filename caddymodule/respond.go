@@ -121,14 +121,17 @@ func split(text string, placeholder *regexp.Regexp) []piece {
 	return pieces
 }
 
-// appendOwnPage fills placeholders in, once: what a value contains is text.
+// appendOwnPage fills placeholders in, once: what a value contains is text. What
+// only looks like one, as a script may, stays as it is.
 func (z *Zone) appendOwnPage(page []byte, r *http.Request) []byte {
 	repl, _ := r.Context().Value(caddy.ReplacerCtxKey).(*caddy.Replacer)
 	for _, piece := range z.page {
-		page = append(page, piece.text...)
-		if piece.placeholder != "" && repl != nil {
-			value, _ := repl.GetString(piece.placeholder)
+		if piece.placeholder == "" {
+			page = append(page, piece.text...)
+		} else if value, known := repl.GetString(piece.placeholder); known {
 			page = append(page, html.EscapeString(value)...)
+		} else {
+			page = append(page, "{"+piece.placeholder+"}"...)
 		}
 	}
 	return page

@@ -91,12 +91,14 @@ func (s *Settle) compile() (err error) {
 }
 
 func (z *Zone) compileSettle() error {
+	z.about("debt", 0)
 	if z.Debt != nil && (!(*z.Debt >= 0 && *z.Debt <= 1e12) || z.Settle == nil) {
 		return fmt.Errorf("invalid debt %v: want a number from 0 to 1e12, in a zone that settles", *z.Debt)
 	}
 	if z.Settle == nil {
 		return nil
 	}
+	z.about("settle", 0)
 	if err := z.Settle.compile(); err != nil {
 		return fmt.Errorf("parsing settle: %w", err)
 	}

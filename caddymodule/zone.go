@@ -109,7 +109,10 @@ type Zone struct {
 	// Decide, count and log as enforcement would, but never refuse.
 	Shadow bool `json:"shadow,omitempty"`
 
-	place string // where in a Caddyfile it stands, for error messages
+	// Where in a Caddyfile it stands, or what of it is looked at, and where the
+	// words in it stand, for error messages.
+	place  string
+	places map[string][]string
 
 	limit         leakybucket.Limit
 	table         *leakybucket.Table
@@ -144,6 +147,8 @@ const (
 
 	refusePage  = "page"
 	refuseError = "error"
+
+	otherRoute = "other" // what paths count as that match none
 )
 
 var zoneName = regexp.MustCompile(`^[A-Za-z0-9_.-]+$`)
@@ -185,6 +190,13 @@ func (z *Zone) compile(plans map[string]leakybucket.Limit) error {
 		}
 	}
 	return nil
+}
+
+// about notes which option is looked at, so that errors can tell its line.
+func (z *Zone) about(option string, i int) {
+	if places := z.places[option]; i < len(places) {
+		z.place = places[i]
+	}
 }
 
 func (z *Zone) compileNumbers() error {
@@ -233,13 +245,16 @@ func (z *Zone) compileWords() error {
 		if *w.value == "" {
 			*w.value = w.words[0]
 		}
+		z.about(w.option, 0)
 		if !slices.Contains(w.words, *w.value) {
-			return fmt.Errorf("invalid %s %q: want %s", w.option, *w.value, strings.Join(w.words, ", "))
+			return fmt.Errorf("invalid %s %q: want one of %s", w.option, *w.value, strings.Join(w.words, ", "))
 		}
 	}
+	z.about("page", 0)
 	if z.Page != "" && z.Refuse == refuseError {
 		return errors.New("page and refuse error exclude each other: error routes write their own page")
 	}
+	z.about("retry_after", 0)
 	switch z.RetryAfter {
 	case "":
 		z.RetryAfter = retryEmpty
@@ -255,13 +270,16 @@ func (z *Zone) compileWords() error {
 }
 
 func (z *Zone) compileRoutes() error {
-	seen := map[string]bool{"other": true}
-	for _, route := range z.Route {
-		if route.Name == "" || len(route.Path) == 0 {
+	seen := make(map[string]bool)
+	for i, route := range z.Route {
+		z.about("route", i)
+		switch {
+		case route.Name == "" || len(route.Path) == 0:
 			return errors.New("incomplete route: want route <name> <path>...")
-		}
-		if seen[route.Name] {
-			return fmt.Errorf("route %q is given twice, or is the name of what matches no route", route.Name)
+		case route.Name == otherRoute:
+			return fmt.Errorf("invalid route name %q: it is what paths count as that match no route", route.Name)
+		case seen[route.Name]:
+			return fmt.Errorf("route %q is given twice: want all its paths in one line", route.Name)
 		}
 		seen[route.Name] = true
 	}
@@ -269,10 +287,20 @@ func (z *Zone) compileRoutes() error {
 }
 
 func (z *Zone) compileTable(plans map[string]leakybucket.Limit) (err error) {
-	z.table, err = leakybucket.NewTable(leakybucket.TableConfig{
+	config := leakybucket.TableConfig{
 		Own: z.limit, Plans: plans, Overrides: z.Override,
 		Addresses: z.addresses, IPv4Bits: z.IPv4Prefix, IPv6Bits: z.IPv6Prefix,
-	})
+	}
+	if z.table, err = leakybucket.NewTable(config); err == nil {
+		return nil
+	}
+	for i := range z.Override { // again, to find out which it is
+		config.Overrides = z.Override[:i+1]
+		if _, wrong := leakybucket.NewTable(config); wrong != nil {
+			z.about("override", i)
+			break
+		}
+	}
 	return err
 }
 
@@ -303,7 +331,6 @@ func (z *Zone) provision(ctx caddy.Context) (err error) {
 		return err
 	}
 	z.decided = countersOf(z.Name)
-	z.warn(ctx.Logger())
 	return nil
 }
 
@@ -349,7 +376,7 @@ func (z *Zone) routeOf(r *http.Request) string {
 			return z.Route[i].Name
 		}
 	}
-	return "other"
+	return otherRoute
 }
 
 // byClient reports whether clients cannot choose the whole key.
@@ -359,6 +386,8 @@ func (z *Zone) byClient() bool { return slices.Contains(z.addresses, true) }
 // values up.
 func (z *Zone) inventable() bool {
 	return !z.byClient() && slices.ContainsFunc(z.Key, func(k KeySource) bool {
-		return slices.Contains([]string{"header", "cookie", "query", "form"}, k.Source)
+		return slices.Contains([]string{"header", "cookie", "query", "form"}, k.Source) || sentByClient.MatchString(k.Source)
 	})
 }
+
+var sentByClient = regexp.MustCompile(`\{http\.request\.(header|cookie|uri\.query)\.`)

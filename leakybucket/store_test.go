@@ -82,8 +82,11 @@ func TestChargesToOneBucketAreJudgedWithTheirSum(t *testing.T) {
 		{true, false, 0, State{0, 0}},
 		{false, false, 4, State{4, 0}},
 	})
-	// A shadow bucket is another bucket.
-	runTakeAll(t, []Charge{enforced("a", 6), shadow("a", 6)}, []State{{4, 0}, {4, 0}}, 0, []want{
+	// A shadow bucket is another bucket, and so is one of another zone.
+	elsewhere := enforced("a", 6)
+	elsewhere.Zone = "elsewhere"
+	runTakeAll(t, []Charge{enforced("a", 6), shadow("a", 6), elsewhere}, []State{{4, 0}, {4, 0}, {4, 0}}, 0, []want{
+		{true, true, 4, State{10, 0}},
 		{true, true, 4, State{10, 0}},
 		{true, true, 4, State{10, 0}},
 	})

@@ -19,17 +19,6 @@ func appendAddress(key []byte, i int) []byte {
 	return strconv.AppendInt(append(key, '.'), int64(i&0xff), 10)
 }
 
-// growing returns a store and a charge to each of so many clients, one after
-// the other. A bucket may be forgotten after as many seconds as it costs.
-func growing(n int) (s *Store, next func(i int) []leakybucket.Charge) {
-	key, one := make([]byte, 0, 16), []leakybucket.Charge{charge("", 0)}
-	return New(Options{MaxBuckets: n + n/8}), func(i int) []leakybucket.Charge {
-		key = appendAddress(key[:0], i)
-		one[0].Key, one[0].Cost = string(key), 600
-		return one
-	}
-}
-
 func heap() (bytes, objects uint64) {
 	runtime.GC()
 	runtime.GC() // what the first one found to be finalized
@@ -43,10 +32,12 @@ func TestAMillionAddressesTakeLittleMemory(t *testing.T) {
 		t.Skip("a million buckets are for neither -short nor -race")
 	}
 	bytesBefore, objectsBefore := heap()
-	s, next := growing(million)
-	decisions := make([]leakybucket.Decision, 1)
+	s := New(Options{MaxBuckets: million + million/8})
+	key, one, decisions := make([]byte, 0, 16), []leakybucket.Charge{charge("", 600)}, make([]leakybucket.Decision, 1)
 	for i := range million {
-		if err := s.Take(context.Background(), next(i), decisions); err != nil {
+		key = appendAddress(key[:0], i)
+		one[0].Key = string(key)
+		if err := s.Take(context.Background(), one, decisions); err != nil {
 			t.Fatalf("taking a charge: %v", err)
 		}
 	}

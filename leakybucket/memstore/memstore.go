@@ -26,8 +26,8 @@ const (
 type Options struct {
 	// MaxBuckets bounds how many buckets are kept; 500,000 by default. The
 	// bound is divided evenly among the shards, of which there is one for
-	// every 4,096 buckets or so. A full shard drops the bucket that would be
-	// empty soonest.
+	// every 4,096 buckets or so. A full shard drops one that would be empty
+	// soon.
 	MaxBuckets int
 }
 
@@ -69,7 +69,8 @@ func New(o Options) *Store {
 }
 
 // SetMaxBuckets changes the bound and drops what is over it. The number of
-// shards stays as it was made.
+// shards stays as it was made, and each keeps one bucket at least: a store whose
+// bound is raised more than tenfold is exact still, and slower than a new one.
 func (s *Store) SetMaxBuckets(n int) {
 	for i := range s.shards {
 		most := n / len(s.shards)

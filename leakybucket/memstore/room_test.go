@@ -128,10 +128,20 @@ func TestALowerBoundDropsTheSoonestAtOnce(t *testing.T) {
 	if got := drains(s, now); len(got) != 1 || got[0] != 800 {
 		t.Errorf("buckets: got %v, want the one that drains last, in 800 s", got)
 	}
-	s.SetMaxBuckets(0) // each shard keeps one at least
-	if got := buckets(s); got != 1 {
-		t.Errorf("buckets with a bound of 0: got %d, want 1", got)
+}
+
+func TestEachShardKeepsOneBucketAtLeast(t *testing.T) {
+	now := second
+	s := held(New(Options{MaxBuckets: 10_000}), &now)
+	fill(t, s, rand.New(rand.NewPCG(6, 0)), 500)
+	for _, bound := range []int{1, 0, -1} {
+		s.SetMaxBuckets(bound)
+		mustBeSound(t, s)
+		if got := buckets(s); got != 4 {
+			t.Errorf("buckets of 4 shards with a bound of %d: got %d, want 4", bound, got)
+		}
 	}
+	mustTake(t, s, charge("new", 1)) // and goes on
 }
 
 func TestAHigherBoundMakesRoomAtOnce(t *testing.T) {
@@ -214,6 +224,27 @@ func TestShedGivesBackWhatAFewBucketsDoNotNeed(t *testing.T) {
 	}
 }
 
+// A store that was made small and had its bound raised has large shards.
+func TestShedGoesThroughALargeShardInSteps(t *testing.T) {
+	now := second
+	s := held(New(Options{MaxBuckets: 1}), &now)
+	s.SetMaxBuckets(10_000)
+	for i := range 10_000 {
+		mustTake(t, s, charge(fmt.Sprint("k", i), 1+float64(i%2)))
+	}
+	for _, want := range []int{10_000, 5000, 0} {
+		s.Shed()
+		mustBeSound(t, s)
+		if got := buckets(s); got != want {
+			t.Errorf("buckets after %v: got %d, want %d", now.Sub(second), got, want)
+		}
+		now += second
+	}
+	if _, more := s.shards[0].shed(0, s.now); more {
+		t.Error("shed of an empty shard: got more to do, want none")
+	}
+}
+
 // Without Shed, every new bucket looks for old ones.
 func TestATrickleOfNewBucketsForgetsTheOldOnes(t *testing.T) {
 	now := second
@@ -237,7 +268,10 @@ func TestBucketsAreCountedByZone(t *testing.T) {
 		c.Zone, c.Shadow = fmt.Sprint("zone", i%3), i%2 == 0
 		mustTake(t, s, c)
 	}
-	mustTake(t, s, charge("nothing poured", 0))
+	mustTake(t, s, charge("empty", 0)) // pours nothing, and makes no bucket
+	if got := s.Buckets()["zone"]; got != 0 {
+		t.Errorf("buckets of a zone where nothing was poured: got %d, want 0", got)
+	}
 	for after, want := range []map[string]int{
 		{"zone0": 100, "zone1": 100, "zone2": 100},
 		{"zone1": 100, "zone2": 100},

@@ -28,9 +28,6 @@ func TestRandomSequencesLeaveTheStoreSound(t *testing.T) {
 	for _, test := range []struct{ most, steps, checkEvery int }{
 		{1, 5000, 1}, {2, 5000, 1}, {7, 10_000, 1}, {64, 10_000, 1}, {300, 10_000, 5}, {5000, 60_000, 500},
 	} {
-		if testing.Short() {
-			test.steps /= 10
-		}
 		t.Run(fmt.Sprint("at most ", test.most), func(t *testing.T) {
 			q := &sequence{
 				t:     t,
@@ -50,8 +47,8 @@ func TestRandomSequencesLeaveTheStoreSound(t *testing.T) {
 					t.Fatalf("at step %d of %d", step, test.steps)
 				}
 			}
-			if q.store.Evictions() == 0 || buckets(q.store) == 0 {
-				t.Errorf("got %d evictions and %d buckets in the end, want some of both", q.store.Evictions(), buckets(q.store))
+			if q.store.Evictions() == 0 {
+				t.Error("evictions: got none, want some")
 			}
 		})
 	}

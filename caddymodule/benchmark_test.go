@@ -1,0 +1,129 @@
+package caddymodule
+
+import (
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+
+	"github.com/caddyserver/caddy/v2"
+	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
+)
+
+// handlerOf returns a handler with zones that are charged together, all of one
+// limit.
+func handlerOf(t testing.TB, zones int, limit string) *Handler {
+	t.Helper()
+	var block strings.Builder
+	for i := range zones {
+		key := []string{"client_ip", "host", "client_ip method"}[i%3]
+		fmt.Fprintf(&block, "zone zone%d {\nkey %s\n%s\n}\n", i, key, limit)
+	}
+	s := run(t, "{\nthrottle {\nstore memory {\nmax_buckets 2000000\n}\n"+block.String()+"}\n}\nhttp:// {\nthrottle zone0\n}")
+	names := make([]*Zone, zones)
+	for i := range names {
+		names[i] = &Zone{Name: fmt.Sprint("zone", i)}
+	}
+	h := &Handler{Zone: names}
+	if err := h.Provision(s.ctx); err != nil {
+		t.Fatal(err)
+	}
+	return h
+}
+
+// keysOnly returns what any handler must do that has keys: find the values and
+// build them.
+func keysOnly(h *Handler) func(http.ResponseWriter, *http.Request) {
+	var room keyRoom
+	return func(_ http.ResponseWriter, r *http.Request) {
+		repl := r.Context().Value(caddy.ReplacerCtxKey).(*caddy.Replacer)
+		for _, z := range h.zones {
+			if k, complete := z.keyOf(&subject{r: r, repl: repl}, &room); !complete || k.name == "" {
+				panic("no key")
+			}
+		}
+	}
+}
+
+func throttled(h *Handler) func(http.ResponseWriter, *http.Request) {
+	next := caddyhttp.HandlerFunc(func(http.ResponseWriter, *http.Request) error { return nil })
+	return func(w http.ResponseWriter, r *http.Request) {
+		if err := h.ServeHTTP(w, r, next); err != nil {
+			panic(err)
+		}
+	}
+}
+
+// A discard is a response that nobody reads.
+type discard struct {
+	header http.Header
+	status int
+}
+
+func (d *discard) Header() http.Header         { return d.header }
+func (d *discard) Write(p []byte) (int, error) { return len(p), nil }
+func (d *discard) WriteHeader(status int)      { d.status = status }
+
+// server has no access logs.
+var server = new(caddyhttp.Server)
+
+// serve handles one request as Caddy's server prepares it.
+func serve(handle func(http.ResponseWriter, *http.Request), w *discard, r *http.Request) {
+	clear(w.header)
+	handle(w, caddyhttp.PrepareRequest(r, caddy.NewReplacer(), w, server))
+}
+
+func TestAHandlerAllocatesTwiceBeyondItsKeys(t *testing.T) {
+	r := httptest.NewRequest(http.MethodGet, "http://example.com/", nil)
+	w := &discard{header: make(http.Header)}
+	for _, zones := range []int{1, 2} {
+		h := handlerOf(t, zones, "capacity 1000000000\nleak 1000000/s")
+		keys := testing.AllocsPerRun(1000, func() { serve(keysOnly(h), w, r) })
+		all := testing.AllocsPerRun(1000, func() { serve(throttled(h), w, r) })
+		if got := all - keys; got > 2 {
+			t.Errorf("%d zones: got %v allocations beyond the keys, want at most 2", zones, got)
+		}
+	}
+}
+
+func BenchmarkHandler(b *testing.B) {
+	const open, shut = "capacity 100000000\nleak 1/s", "capacity 1\nleak 1/d"
+	for _, zones := range []int{1, 3} {
+		for _, keys := range []int{1, 1e5} {
+			for _, result := range []struct {
+				name, limit string
+				handle      func(*Handler) func(http.ResponseWriter, *http.Request)
+			}{
+				{"none", open, keysOnly}, // the baseline: it only builds the keys
+				{"allowed", open, throttled},
+				{"refused", shut, throttled},
+			} {
+				b.Run(fmt.Sprintf("zones=%d/keys=%.0g/result=%s", zones, float64(keys), result.name), func(b *testing.B) {
+					h := handlerOf(b, zones, result.limit)
+					handle := result.handle(h)
+					r := httptest.NewRequest(http.MethodGet, "http://example.com/", nil)
+					w := &discard{header: make(http.Header)}
+					addrs := make([]string, keys)
+					for i := range addrs {
+						addrs[i] = fmt.Sprintf("10.%d.%d.%d:1234", i>>16, i>>8&255, i&255)
+						r.RemoteAddr = addrs[i]
+						serve(handle, w, r) // so that the bucket is there, or full
+					}
+					b.ReportAllocs()
+					i := 0
+					for b.Loop() {
+						if i++; i == keys {
+							i = 0
+						}
+						r.RemoteAddr = addrs[i]
+						serve(handle, w, r)
+					}
+					if refused := w.status == http.StatusTooManyRequests; refused != (result.name == "refused") {
+						b.Errorf("got refused: %v", refused)
+					}
+				})
+			}
+		}
+	}
+}

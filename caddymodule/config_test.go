@@ -1,0 +1,207 @@
+package caddymodule
+
+import (
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/caddyserver/caddy/v2"
+)
+
+// provision loads a config of JSON as a reload does, up to starting it, and
+// lets go of it.
+func provision(t *testing.T, apps map[string]string) error {
+	t.Helper()
+	cfg := &caddy.Config{Logging: newMemoryLog(t).logging(), AppsRaw: make(caddy.ModuleMap)}
+	for name, app := range apps {
+		cfg.AppsRaw[name] = json.RawMessage(app)
+	}
+	return caddy.Validate(cfg)
+}
+
+// withHandlers returns an http app of one route for each throttle handler.
+func withHandlers(handlers ...string) string {
+	var routes []string
+	for _, handler := range handlers {
+		routes = append(routes, `{"handle":[`+handler+`]}`)
+	}
+	return `{"servers":{"s":{"listen":[":8080"],"routes":[` + strings.Join(routes, ",") + `]}}}`
+}
+
+func TestJSONThatNoCaddyfileCouldSayIsRefusedToo(t *testing.T) {
+	const limit = `"capacity":5,"leak":"1/s"`
+	for _, test := range []struct {
+		name string
+		app  string // the throttle app
+		zone string // of a handler
+		want string
+	}{
+		{name: "unknown field of the app", app: `{"zones":[]}`, want: `unknown field "zones"`},
+		{name: "unknown field of a zone", zone: `{"name":"a",` + limit + `,"burst":5}`, want: `unknown field "burst"`},
+		{name: "unknown field of an override", zone: `{"name":"a",` + limit + `,"override":[{"key":["203.0.113.7"],"limit":"blocked"}]}`, want: `unknown field "key"`},
+		{name: "unknown field of a cost", zone: `{"name":"a",` + limit + `,"cost":[{"cost":"2"}]}`, want: `unknown field "cost"`},
+		{name: "null zone in a handler", zone: `null`, want: "a zone is null"},
+		{name: "null zone in the app", app: `{"zone":[null]}`, want: "a zone is null"},
+		{name: "empty zone", zone: `{}`, want: `unknown zone ""`},
+		{name: "zone without a name", zone: `{` + limit + `}`, want: `invalid zone name ""`},
+		{name: "reference to a zone that is not defined", zone: `{"name":"a"}`, want: `unknown zone "a"`},
+		{name: "reference with a shadow", app: `{"zone":[{"name":"a",` + limit + `}]}`, zone: `{"name":"a","shadow":true}`, want: `zone "a": no capacity given`},
+		{name: "zone twice in the app", app: `{"zone":[{"name":"a",` + limit + `},{"name":"a",` + limit + `}]}`, want: `zone "a" is defined twice in the global options`},
+		{name: "zone differs in app and handler", app: `{"zone":[{"name":"a",` + limit + `}]}`, zone: `{"name":"a","capacity":6,"leak":"1/s"}`, want: `zone "a" is defined twice, and differently`},
+		{name: "no capacity", zone: `{"name":"a","leak":"1/s"}`, want: "no capacity given"},
+		{name: "negative capacity", zone: `{"name":"a","capacity":-5,"leak":"1/s"}`, want: "invalid capacity -5"},
+		{name: "capacity above all numbers", zone: `{"name":"a","capacity":1e309,"leak":"1/s"}`, want: "1e309"},
+		{name: "capacity as a text", zone: `{"name":"a","capacity":"5","leak":"1/s"}`, want: "capacity"},
+		{name: "no leak", zone: `{"name":"a","capacity":5}`, want: "no leak given"},
+		{name: "leak as a number", zone: `{"name":"a","capacity":5,"leak":1}`, want: "leak"},
+		{name: "leak without unit", zone: `{"name":"a","capacity":5,"leak":"1"}`, want: `parsing leak: invalid rate "1"`},
+		{name: "drains for decades", zone: `{"name":"a","capacity":1e6,"leak":"1/d"}`, want: "within 20 years"},
+		{name: "prefix out of range", zone: `{"name":"a",` + limit + `,"ipv4_prefix":33}`, want: "invalid ipv4_prefix 33"},
+		{name: "negative prefix", zone: `{"name":"a",` + limit + `,"ipv6_prefix":-1}`, want: "invalid ipv6_prefix -1"},
+		{name: "status out of range", zone: `{"name":"a",` + limit + `,"status":200}`, want: "invalid status 200"},
+		{name: "source unknown", zone: `{"name":"a",` + limit + `,"key":[{"source":"ip"}]}`, want: `unknown key source "ip"`},
+		{name: "source empty", zone: `{"name":"a",` + limit + `,"key":[{}]}`, want: `unknown key source ""`},
+		{name: "source without name", zone: `{"name":"a",` + limit + `,"key":[{"source":"header"}]}`, want: `key source "header" has no name`},
+		{name: "source with a name too many", zone: `{"name":"a",` + limit + `,"key":[{"source":"host","name":"X"}]}`, want: `key source "host" takes no name, and has "X"`},
+		{name: "source with a text too many", zone: `{"name":"a",` + limit + `,"key":[{"source":"host","text":"x"}]}`, want: `key source "host" takes no text, and has "x"`},
+		{name: "cost as a number", zone: `{"name":"a",` + limit + `,"cost":[{"value":2}]}`, want: "value"},
+		{name: "cost without value", zone: `{"name":"a",` + limit + `,"cost":[{}]}`, want: `invalid cost ""`},
+		{name: "cost with an empty set of matchers", zone: `{"name":"a",` + limit + `,"cost":[{"match":[{}],"value":"2"}]}`, want: "a set without matchers"},
+		{name: "match with an empty set of matchers", zone: `{"name":"a",` + limit + `,"match":[{}]}`, want: "a set without matchers"},
+		{name: "exempt with an empty set of matchers", zone: `{"name":"a",` + limit + `,"exempt":[{"path":["/x"]},{}]}`, want: "a set without matchers"},
+		{name: "exempt of the app with an empty set of matchers", app: `{"exempt":[{}]}`, want: "a set without matchers"},
+		{name: "matcher unknown", zone: `{"name":"a",` + limit + `,"match":[{"paht":["/x"]}]}`, want: "unknown module: http.matchers.paht"},
+		{name: "matcher that cannot be provisioned", zone: `{"name":"a",` + limit + `,"match":[{"remote_ip":{"ranges":["home"]}}]}`, want: "home"},
+		{name: "route without paths", zone: `{"name":"a",` + limit + `,"key":[{"source":"route"}],"route":[{"name":"r"}]}`, want: "incomplete route"},
+		{name: "override without parts", zone: `{"name":"a",` + limit + `,"override":[{"limit":"blocked"}]}`, want: "no key given"},
+		{name: "override without limit", zone: `{"name":"a",` + limit + `,"override":[{"parts":["203.0.113.7"]}]}`, want: `unknown plan ""`},
+		{name: "override that is NaN", zone: `{"name":"a",` + limit + `,"override":[{"parts":["203.0.113.7"],"limit":"NaN 1/s"}]}`, want: `invalid capacity "NaN"`},
+		{name: "plan that is no limit", app: `{"plan":{"p":"fast"}}`, want: `plan "p": invalid limit "fast"`},
+		{name: "plan with a reserved name", app: `{"plan":{"blocked":"5 1/s"}}`, want: `invalid plan name "blocked"`},
+		{name: "page missing", zone: `{"name":"a",` + limit + `,"page":"no/such.html"}`, want: "reading page: open no/such.html"},
+		{name: "page with refuse error", zone: `{"name":"a",` + limit + `,"page":"testdata/page.html","refuse":"error"}`, want: "exclude each other"},
+		{name: "retry_after as a number", zone: `{"name":"a",` + limit + `,"retry_after":30}`, want: "retry_after"},
+		{name: "store unknown", app: `{"store":{"module":"paper"}}`, want: "unknown module: throttle.stores.paper"},
+		{name: "store without a name", app: `{"store":{}}`, want: "module"},
+		{name: "store null", app: `{"store":null}`, want: "module"},
+		{name: "max_buckets negative", app: `{"store":{"module":"memory","max_buckets":-1}}`, want: "invalid max_buckets -1"},
+		{name: "max_buckets too many", app: `{"store":{"module":"memory","max_buckets":100000001}}`, want: "invalid max_buckets 100000001"},
+		{name: "max_buckets with a fraction", app: `{"store":{"module":"memory","max_buckets":0.5}}`, want: "max_buckets"},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			apps := make(map[string]string)
+			if test.app != "" {
+				apps["throttle"] = test.app
+			}
+			if test.zone != "" {
+				apps["http"] = withHandlers(`{"handler":"throttle","zone":[` + test.zone + `]}`)
+			}
+			err := provision(t, apps)
+			if err == nil || !strings.Contains(err.Error(), test.want) {
+				t.Errorf("got %v, want an error with %q", err, test.want)
+			}
+		})
+	}
+}
+
+func TestHandlersThatDisagreeAreRefused(t *testing.T) {
+	for _, test := range []struct {
+		name     string
+		handlers []string
+		want     string
+	}{
+		{"no zone", []string{`{"handler":"throttle"}`}, "no zone given"},
+		{"same zone twice", []string{`{"handler":"throttle","zone":[{"name":"a","capacity":5,"leak":"1/s"},{"name":"a","capacity":5,"leak":"1/s"}]}`}, `zone "a" is given twice in one handler`},
+		{"two definitions", []string{
+			`{"handler":"throttle","zone":[{"name":"a","capacity":5,"leak":"1/s"}]}`,
+			`{"handler":"throttle","zone":[{"name":"a","capacity":5,"leak":"2/s"}]}`,
+		}, `zone "a" is defined twice, and differently: {"capacity":5,`},
+		{"reference to a zone of another handler", []string{
+			`{"handler":"throttle","zone":[{"name":"a","capacity":5,"leak":"1/s"}]}`,
+			`{"handler":"throttle","zone":[{"name":"a"}]}`,
+		}, `unknown zone "a"`},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			err := provision(t, map[string]string{"http": withHandlers(test.handlers...)})
+			if err == nil || !strings.Contains(err.Error(), test.want) {
+				t.Errorf("got %v, want an error with %q", err, test.want)
+			}
+		})
+	}
+}
+
+func TestEqualDefinitionsAreOneZoneHoweverTheyAreSpelled(t *testing.T) {
+	err := provision(t, map[string]string{
+		"throttle": `{"zone":[{"name":"a","capacity":5,"leak":"1/s","match":[{"path":["/x"],"method":["GET"]}]}]}`,
+		"http": withHandlers(
+			`{"handler":"throttle","zone":[{"name":"a"}]}`,
+			`{"handler":"throttle","zone":[{"match":[{"method":[ "GET" ],"path":["/x"]}],"leak":"1/s","name":"a","capacity":5.0,"status":429,"key":[{"source":"client_ip"}]}]}`),
+	})
+	if err != nil {
+		t.Errorf("got %v, want no error", err)
+	}
+}
+
+func TestDefinitionsInANamedRouteAndASiteMustAgree(t *testing.T) {
+	adapted := adapt(t, `
+	&(app) {
+		throttle a 5 1/s
+	}
+	http://one.example.com {
+		invoke app
+	}
+	http://two.example.com {
+		throttle a 6 1/s
+	}`)
+	var config caddy.Config
+	if err := json.Unmarshal(adapted, &config); err != nil {
+		t.Fatal(err)
+	}
+	err := provision(t, map[string]string{"http": string(config.AppsRaw["http"])})
+	if want := `zone "a" is defined twice, and differently`; err == nil || !strings.Contains(err.Error(), want) {
+		t.Errorf("got %v, want an error with %q", err, want)
+	}
+}
+
+func TestAPageThatIsTooLargeIsRefused(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "page.html")
+	if err := os.WriteFile(file, make([]byte, 1<<20+1), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	err := provision(t, map[string]string{"http": withHandlers(
+		`{"handler":"throttle","zone":[{"name":"a","capacity":5,"leak":"1/s","page":"` + file + `"}]}`)})
+	if want := "has 1048577 bytes: want at most 1048576"; err == nil || !strings.Contains(err.Error(), want) {
+		t.Errorf("got %v, want an error with %q", err, want)
+	}
+}
+
+func TestARefusedConfigLeavesNothingBehind(t *testing.T) {
+	err := provision(t, map[string]string{
+		"throttle": `{"zone":[{"name":"left","capacity":5,"leak":"1/s"}]}`,
+		"http":     withHandlers(`{"handler":"throttle","zone":[{"name":"undefined"}]}`),
+	})
+	if err == nil {
+		t.Fatal("got no error, want one")
+	}
+	if _, kept := memories.References("memory"); kept {
+		t.Error("the memory store is kept")
+	}
+	if _, kept := running.References("left"); kept {
+		t.Error("the zone's counters are kept")
+	}
+}
+
+func TestValidatingKeepsNothing(t *testing.T) {
+	err := provision(t, map[string]string{"throttle": `{"zone":[{"name":"left","capacity":5,"leak":"1/s"}]}`})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, kept := memories.References("memory"); kept {
+		t.Error("the memory store is kept")
+	}
+	if _, kept := running.References("left"); kept {
+		t.Error("the zone's counters are kept")
+	}
+}

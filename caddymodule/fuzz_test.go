@@ -1,0 +1,164 @@
+package caddymodule
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"strings"
+	"testing"
+
+	"github.com/caddyserver/caddy/v2"
+	"github.com/caddyserver/caddy/v2/caddyconfig"
+)
+
+// What adapts must be what the module can load: whatever is wrong with a
+// Caddyfile is said with its line.
+func FuzzCaddyfileBlock(f *testing.F) {
+	for _, caddyfile := range goldenCaddyfiles(f) {
+		for _, block := range blocksOf(caddyfile) {
+			f.Add(block)
+		}
+	}
+	f.Fuzz(func(t *testing.T, block string) {
+		if strings.Contains(block, "import") {
+			t.Skip("it may read any file")
+		}
+		for _, caddyfile := range []string{
+			"{\nthrottle {\nplan partner 100 10/s\nzone login {\ncapacity 5\nleak 1/s\n}\n}\n}\n" +
+				"http://example.com {\n@search path /search\nthrottle {\n" + block + "\n}\n}\n",
+			"{\nthrottle {\n" + block + "\n}\n}\n",
+		} {
+			adapted, _, err := caddyconfig.GetAdapter("caddyfile").Adapt([]byte(caddyfile), nil)
+			if err != nil {
+				continue
+			}
+			var config struct {
+				Apps map[string]json.RawMessage `json:"apps"`
+			}
+			if err := json.Unmarshal(adapted, &config); err != nil {
+				t.Fatal(err)
+			}
+			app := new(App)
+			if raw := config.Apps["throttle"]; raw != nil {
+				if err := caddy.StrictUnmarshalJSON(raw, app); err != nil {
+					t.Fatalf("%s\nadapts, and is no app: %v", caddyfile, err)
+				}
+			}
+			plans, err := parsePlans(app.Plan)
+			if err != nil {
+				t.Fatalf("%s\nadapts, and has no plans: %v", caddyfile, err)
+			}
+			zones := app.Zone
+			for _, handler := range handlersIn(t, config.Apps["http"]) {
+				zones = append(zones, handler.Zone...)
+			}
+			for _, z := range zones {
+				if z.reference() {
+					continue
+				}
+				if err := z.compile(plans); err != nil {
+					t.Errorf("%s\nadapts, and does not compile: %v", caddyfile, err)
+				}
+			}
+		}
+	})
+}
+
+// blocksOf returns what stands in the throttle blocks of a Caddyfile.
+func blocksOf(caddyfile string) (blocks []string) {
+	for i, after := range strings.Split(caddyfile, "throttle") {
+		line, rest, _ := strings.Cut(after, "\n")
+		if i == 0 || !strings.HasSuffix(line, "{") {
+			continue
+		}
+		open := 1
+		for at, c := range rest {
+			switch c {
+			case '{':
+				open++
+			case '}':
+				open--
+			}
+			if open == 0 {
+				blocks = append(blocks, rest[:at])
+				break
+			}
+		}
+	}
+	return blocks
+}
+
+// handlersIn returns the throttle handlers of an http app.
+func handlersIn(t *testing.T, raw json.RawMessage) (handlers []*Handler) {
+	var object map[string]json.RawMessage
+	var array []json.RawMessage
+	switch {
+	case json.Unmarshal(raw, &array) == nil:
+		for _, element := range array {
+			handlers = append(handlers, handlersIn(t, element)...)
+		}
+	case json.Unmarshal(raw, &object) == nil:
+		if string(object["handler"]) == `"throttle"` {
+			delete(object, "handler")
+			raw, err := json.Marshal(object)
+			if err != nil {
+				t.Fatal(err)
+			}
+			handler := new(Handler)
+			if err := caddy.StrictUnmarshalJSON(raw, handler); err != nil {
+				t.Fatalf("%s is no handler: %v", raw, err)
+			}
+			return []*Handler{handler}
+		}
+		for _, value := range object {
+			handlers = append(handlers, handlersIn(t, value)...)
+		}
+	}
+	return handlers
+}
+
+// Different values are different keys, whatever they contain, and no value is a
+// fallback.
+func FuzzKey(f *testing.F) {
+	for _, seed := range []string{"", "k", "@share", "@client_ip/203.0.113.7", "a/b", "a%2Fb", "\x00\xff\n", strings.Repeat("ü", 200), "{client_ip}"} {
+		f.Add(seed, seed, "203.0.113.7")
+		f.Add(seed, "", "::ffff:203.0.113.7%x")
+	}
+	s := run(f, `http:// {
+		throttle {
+			zone plain {
+				key header X-A {header.X-B}-{header.X-A} header X-B client_ip
+				plain_keys
+				capacity 1000000000
+				leak 1000000000/s
+			}
+		}
+		respond {http.throttle.key}
+	}`)
+	seen := make(map[string]string) // who has a key
+	f.Fuzz(func(t *testing.T, a, b, addr string) {
+		r := request(addr+":1", site0, "X-A", a, "X-B", b)
+		w := s.do(r)
+		key, parts := w.Body.String(), strings.Count(w.Body.String(), "/")+1
+		if w.Code != http.StatusOK || key == "" {
+			t.Fatalf("got %v and key %q", w.Code, key)
+		}
+		if len(key) > 6*256+len("/-//")+3 {
+			t.Errorf("got a key of %d bytes", len(key))
+		}
+		if strings.HasPrefix(key, "@client_ip/") || key == "@share" {
+			if a != "" && b != "" && parts > 2 {
+				t.Errorf("got the fallback %q for complete keys %q and %q", key, a, b)
+			}
+			return
+		}
+		if want := 6; parts != want {
+			t.Errorf("%q, %q: got %d parts in %q, want %d", a, b, parts, key, want)
+		}
+		who := fmt.Sprintf("%q %q", a, b)
+		if other, taken := seen[key]; taken && other != who {
+			t.Errorf("got key %q for %s and for %s", key, who, other)
+		}
+		seen[key] = who
+	})
+}

@@ -1,0 +1,263 @@
+package caddymodule
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+)
+
+// keyOf runs a zone of which it gives the lines that are not about the limit,
+// and returns the key of a request.
+func keyOf(t *testing.T, lines string, r *http.Request) string {
+	t.Helper()
+	s := run(t, `http:// {
+		throttle {
+			zone keyed {
+				`+lines+`
+				capacity 5
+				leak 1/s
+			}
+		}
+		vars tenant {header.X-Tenant}
+		respond {http.throttle.key}
+	}`)
+	defer s.stop()
+	w := s.do(r)
+	if w.Code != http.StatusOK {
+		t.Fatalf("%q: got %v, want 200", lines, w.Code)
+	}
+	return w.Body.String()
+}
+
+// request returns a GET request with the headers given by name and value.
+func request(addr, target string, headers ...string) *http.Request {
+	r := httptest.NewRequest(http.MethodGet, target, nil)
+	r.RemoteAddr = addr
+	for i := 0; i < len(headers); i += 2 {
+		r.Header[headers[i]] = append(r.Header[headers[i]], headers[i+1])
+	}
+	return r
+}
+
+const (
+	someone = "203.0.113.7:4711"
+	site0   = "http://Example.COM:8080"
+)
+
+func digestOf(value string) string {
+	sum := sha256.Sum256([]byte(value))
+	return "@sha256:" + hex.EncodeToString(sum[:])
+}
+
+func TestAKeyNamesTheBucketThatIsCharged(t *testing.T) {
+	for _, test := range []struct {
+		lines string
+		r     *http.Request
+		want  string
+	}{
+		{"", request(someone, site0), "203.0.113.7"},
+		{"key client_ip", request(someone, site0), "203.0.113.7"},
+		{"key {client_ip}", request(someone, site0), "203.0.113.7"},
+		{"key {remote_host}", request(someone, site0), "203.0.113.7"},
+		{"", request("[::ffff:203.0.113.7]:1", site0), "203.0.113.7"},
+		{"", request("[2001:db8:1:2:3:4:5:6]:1", site0), "2001:db8:1:2::"},
+		{"", request("[fe80::1%eth0]:1", site0), "fe80::"},
+		{"ipv4_prefix 16", request(someone, site0), "203.0.0.0"},
+		{"ipv4_prefix 16", request("[::ffff:203.0.113.7]:1", site0), "203.0.0.0"},
+		{"ipv6_prefix 48", request("[2001:db8:1:2:3:4:5:6]:1", site0), "2001:db8:1::"},
+		{"ipv6_prefix 128", request("[2001:db8:1:2:3:4:5:6]:1", site0), "2001:db8:1:2:3:4:5:6"},
+
+		{"key header X-Api-Key", request(someone, site0, "X-Api-Key", "k"), digestOf("k")},
+		{"key header x-api-KEY", request(someone, site0, "X-Api-Key", "k"), digestOf("k")},
+		{"key header X-Api-Key\nplain_keys", request(someone, site0, "X-Api-Key", "k"), "k"},
+		{"key cookie session", request(someone, site0, "Cookie", "a=b; session=s"), digestOf("s")},
+		{"key cookie session\nplain_keys", request(someone, site0, "Cookie", "a=b; session=s"), "s"},
+		{"key query token", request(someone, site0+"/?a=b&token=t%20u"), digestOf("t u")},
+		{"key query token\nplain_keys", request(someone, site0+"/?a=b&token=t%20u"), "t u"},
+
+		{"key host", request(someone, site0), "example.com"},
+		{"key host", request(someone, "http://example.com.:80"), "example.com"},
+		{"key host", request(someone, "http://[2001:DB8::1]:8080"), "2001:db8::1"},
+		{"key host", request(someone, "http://[2001:DB8::1]"), "2001:db8::1"},
+		{"key method", request(someone, site0), "GET"},
+		{"key route\nroute search /search*\nroute login /login", request(someone, site0+"/search/x"), "search"},
+		{"key route\nroute search /search*\nroute login /login", request(someone, site0+"/LOGIN"), "login"},
+		{"key route\nroute search /search*\nroute login /login", request(someone, site0+"/login/x"), "other"},
+		{"key text everybody", request(someone, site0), "everybody"},
+		{`key text "a/b%c"`, request(someone, site0), "a%2Fb%25c"},
+		{"key client_ip host method", request(someone, site0), "203.0.113.7/example.com/GET"},
+
+		{"key {header.X-Tenant}", request(someone, site0, "X-Tenant", "acme"), "acme"},
+		{"key {header.X-Tenant}-{method}", request(someone, site0, "X-Tenant", "acme"), "acme/-/GET"},
+		{"key {vars.tenant}", request(someone, site0, "X-Tenant", "acme"), "acme"},
+		{"key {header.X-Tenant}", request(someone, site0, "X-Tenant", "{env.HOME}"), "{env.HOME}"},
+	} {
+		if got := keyOf(t, test.lines, test.r); got != test.want {
+			t.Errorf("%q, %v %v %v: got key %q, want %q", test.lines, test.r.RemoteAddr, test.r.URL, test.r.Header, got, test.want)
+		}
+	}
+}
+
+func TestWhatClientsWriteIntoKeysCanBeTakenForNothingElse(t *testing.T) {
+	long := strings.Repeat("k", 10<<10)
+	for _, test := range []struct{ lines, value, want string }{
+		{"plain_keys", "@client_ip/203.0.113.9", "%40client_ip%2F203.0.113.9"},
+		{"plain_keys", "@share", "%40share"},
+		{"plain_keys", "@sha256:00", "%40sha256:00"},
+		{"plain_keys", "a@b", "a@b"},
+		{"plain_keys", "a/b", "a%2Fb"},
+		{"plain_keys", "a%2Fb", "a%252Fb"},
+		{"plain_keys", "a\x00b\n\x7f", "a%00b%0A%7F"},
+		{"plain_keys", "a\xffb", "a%FFb"},
+		{"plain_keys", "grün", "grün"},
+		{"plain_keys", strings.Repeat("k", 256), strings.Repeat("k", 256)},
+		{"plain_keys", long, digestOf(long)},
+		{"", "@share", digestOf("@share")},
+		{"", long, digestOf(long)},
+	} {
+		got := keyOf(t, "key header X-Api-Key\n"+test.lines, request(someone, site0, "X-Api-Key", test.value))
+		if got != test.want {
+			t.Errorf("%q, header %.80q: got key %.80q, want %.80q", test.lines, test.value, got, test.want)
+		}
+	}
+}
+
+func TestAKeyWithAMissingPartFallsBackToBucketsOfItsOwn(t *testing.T) {
+	const fallback = "@client_ip/203.0.113.7"
+	for _, test := range []struct {
+		lines string
+		r     *http.Request
+		want  string
+	}{
+		{"key header X-Api-Key", request(someone, site0), fallback},
+		{"key header X-Api-Key", request(someone, site0, "X-Api-Key", ""), fallback},
+		{"key header X-Api-Key", request(someone, site0, "X-Api-Key", "a", "X-Api-Key", "b"), fallback},
+		{"key header X-Api-Key", request(someone, site0, "X-Api-Key", "a", "X-Api-Key", "a"), fallback},
+		{"key header X-Api-Key", request("[2001:db8:1:2:3:4:5:6]:1", site0), "@client_ip/2001:db8:1:2::"},
+		{"key cookie session", request(someone, site0, "Cookie", "session="), fallback},
+		{"key cookie session", request(someone, site0, "Cookie", "session=a; session=b"), fallback},
+		{"key cookie session", request(someone, site0, "Cookie", "session=a", "Cookie", "session=b"), fallback},
+		{"key cookie session", request(someone, site0, "Cookie", strings.Repeat("a=b; ", 10_000)+"session=a"), fallback},
+		{"key query token", request(someone, site0+"/?token="), fallback},
+		{"key query token", request(someone, site0+"/?token=a&token=b"), fallback},
+		{"key query token", request(someone, site0+"/?token=a&%74oken=b"), fallback},
+		{"key query token", request(someone, site0+"/?token=%zz"), fallback},
+		{"key query token", request(someone, site0+"/?token=a;b"), fallback},
+		{"key {vars.tenant}", request(someone, site0), fallback},
+		{"key {vars.nothing}", request(someone, site0), fallback},
+		{"key x-{vars.nothing}", request(someone, site0), fallback},
+		{"key client_ip header X-Api-Key", request(someone, site0), fallback},
+		{"key header X-Api-Key\nmissing_key share", request(someone, site0), "@share"},
+		{"key header X-Api-Key", request("@", site0), "@share"},
+		{"", request("@", site0), "@share"},
+		{"", request("", site0), "@share"},
+	} {
+		if got := keyOf(t, test.lines, test.r); got != test.want {
+			t.Errorf("%q, %v %v %.80v: got key %q, want %q", test.lines, test.r.RemoteAddr, test.r.URL, test.r.Header, got, test.want)
+		}
+	}
+}
+
+func TestARequestWithoutAHostHasNoHostInItsKey(t *testing.T) {
+	r := request(someone, site0)
+	r.Host, r.Proto, r.ProtoMinor = "", "HTTP/1.0", 0 // in later versions it is required
+	if got, want := keyOf(t, "key host", r), "@client_ip/203.0.113.7"; got != want {
+		t.Errorf("got key %q, want %q", got, want)
+	}
+}
+
+func TestWhatIsDoneWithAMissingKeyIsAChoice(t *testing.T) {
+	for _, test := range []struct {
+		policy    string
+		own, both int // how many of four requests pass, from one address and from two
+	}{
+		{"client_ip", 2, 4},
+		{"share", 2, 2},
+		{"skip", 4, 8},
+		{"refuse", 0, 0},
+	} {
+		t.Run(test.policy, func(t *testing.T) {
+			s := run(t, `http:// {
+				throttle {
+					zone keyed {
+						key header X-Api-Key
+						missing_key `+test.policy+`
+						capacity 2
+						leak 1/h
+					}
+				}
+				respond ok
+			}`)
+			passed := func(c client) (n int) {
+				for range 4 {
+					if c.get("/").Code == http.StatusOK {
+						n++
+					}
+				}
+				return n
+			}
+			own := passed(s.from("203.0.113.7:1"))
+			both := own + passed(s.from("203.0.113.8:1"))
+			if own != test.own || both != test.both {
+				t.Errorf("got %v passed from one address and %v from two, want %v and %v", own, both, test.own, test.both)
+			}
+			s.from("203.0.113.7:1").with("X-Api-Key", "k").passes(2, "/")
+		})
+	}
+}
+
+func TestOverridesTakeTheLimitOfTheLongestAndNarrowestThatMatches(t *testing.T) {
+	s := run(t, `{
+		throttle {
+			plan partner 7 1/h
+			zone api {
+				key client_ip header X-Api-Key
+				capacity 2
+				leak 1/h
+				override 203.0.113.0/24 3 1/h
+				override 203.0.113.9 4 1/h
+				override 203.0.113.0/24 gold partner
+				override 198.51.100.0/24 unlimited
+				override 198.51.100.66 blocked
+				override 198.51.100.66 gold 5 1/h
+				override 2001:db8:1::/48 6 1/h
+			}
+		}
+	}
+	http:// {
+		throttle api
+		respond {http.throttle.capacity}
+	}`)
+	for _, test := range []struct {
+		addr, key, want string
+	}{
+		{"192.0.2.1:1", "gold", "2"},
+		{"203.0.113.7:1", "tin", "3"},
+		{"203.0.113.9:1", "tin", "4"},
+		{"203.0.113.9:1", "gold", "7"},
+		{"203.0.113.7:1", "gold", "7"},
+		{"[::ffff:203.0.113.7]:1", "gold", "7"},
+		{"198.51.100.7:1", "tin", "{http.throttle.capacity}"}, // nothing was decided
+		{"198.51.100.66:1", "gold", "5"},
+		{"[2001:db8:1:9::1]:1", "tin", "6"},
+		{"[2001:db8:2:9::1]:1", "tin", "2"},
+	} {
+		w := s.from(test.addr).with("X-Api-Key", test.key).get("/")
+		if got := w.Body.String(); w.Code != http.StatusOK || got != test.want {
+			t.Errorf("%s %s: got %v with a capacity of %q, want 200 with %q", test.addr, test.key, w.Code, got, test.want)
+		}
+	}
+	w := s.from("198.51.100.66:1").with("X-Api-Key", "tin").get("/")
+	if w.Code != http.StatusTooManyRequests || w.Header().Get("Retry-After") != "" {
+		t.Errorf("blocked: got %v and Retry-After %q, want 429 and none", w.Code, w.Header().Get("Retry-After"))
+	}
+	free := s.from("198.51.100.7:1").with("X-Api-Key", "tin")
+	for range 100 {
+		if w := free.get("/"); w.Code != http.StatusOK {
+			t.Fatalf("unlimited: got %v, want 200", w.Code)
+		}
+	}
+}

@@ -1,0 +1,185 @@
+package caddymodule
+
+import (
+	"maps"
+	"net/http"
+	"reflect"
+	"slices"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/caddy-throttle/caddy-throttle/leakybucket"
+)
+
+func TestTheStrongestDecisionAndTheLongestWaitDecide(t *testing.T) {
+	zone := &Zone{RetryAfter: retryEmpty}
+	limit := leakybucket.Limit{Capacity: 10, Leak: 1}
+	// Weakest first.
+	order := []outcome{
+		{decision: admitted, limit: limit, level: 1, cost: 1, poured: 1},
+		{decision: admitted, limit: limit, level: 1, cost: 2, poured: 2},
+		{decision: admitted, limit: leakybucket.Limit{Capacity: 2, Leak: 1}, level: 0, cost: 1, poured: 1},
+		{decision: shadowRefused, reason: capacity, limit: limit, level: 9.5, cost: 1},
+		{decision: shadowRefused, reason: capacity, limit: leakybucket.Limit{Capacity: 10, Leak: 0.1}, level: 9.5, cost: 1},
+		{decision: shadowRefused, reason: banned},
+		{decision: refused, reason: capacity, limit: limit, level: 9.5, cost: 1},
+		{decision: refused, reason: capacity, limit: limit, level: 10, cost: 1},
+		{decision: refused, reason: capacity, limit: leakybucket.Limit{Capacity: 10, Leak: 0.1}, level: 9.5, cost: 1},
+		{decision: refused, reason: oversize, limit: limit, level: 0, cost: 11},
+	}
+	for i := range order {
+		order[i].zone = zone
+	}
+	for i := range order {
+		for j := range order {
+			if got, want := order[i].stronger(&order[j]), i > j; got != want {
+				t.Errorf("outcome %d stronger than %d: got %v, want %v", i, j, got, want)
+			}
+		}
+	}
+}
+
+func TestPlaceholdersSayWhatWasDecided(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := run(t, `http:// {
+			throttle {
+				zone site {
+					cost 2.5
+					capacity 6
+					leak 0.5/s
+					refuse error
+				}
+			}
+			respond "`+everyPlaceholder+`"
+			handle_errors {
+				respond "`+everyPlaceholder+`"
+			}
+		}`)
+		for i, want := range []string{
+			"site 203.0.113.7 admitted  2.5 6 3.5 2.5   {http.throttle.nonsense}",
+			"site 203.0.113.7 admitted  4.5 6 1.5 2.5   {http.throttle.nonsense}",
+			"site 203.0.113.7 refused capacity 4 6 2 2.5 8 1 {http.throttle.nonsense}",
+		} {
+			if got := s.from(someone).get("/").Body.String(); got != want {
+				t.Errorf("request %d: got %q, want %q", i+1, got, want)
+			}
+			<-time.After(time.Second)
+		}
+	})
+}
+
+const everyPlaceholder = "{http.throttle.zone} {http.throttle.key} {http.throttle.decision} {http.throttle.reason} " +
+	"{http.throttle.level} {http.throttle.capacity} {http.throttle.remaining} {http.throttle.cost} " +
+	"{http.throttle.retry_after} {http.throttle.time_to_fit} {http.throttle.nonsense}"
+
+func TestTheAccessLogSaysWhatWasDecided(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := run(t, `http:// {
+			log
+			throttle /two {
+				zone wide {
+					capacity 10
+					leak 1/s
+				}
+				zone narrow {
+					capacity 1
+					leak 0.1/s
+				}
+			}
+			throttle /one {
+				zone shadowed {
+					capacity 1
+					leak 0.25/s
+					shadow
+				}
+			}
+			throttle /banned {
+				zone keyed {
+					key header X-Api-Key
+					override bad blocked
+					capacity 1
+					leak 0.25/s
+				}
+			}
+			throttle /missing {
+				zone keyless {
+					key header X-Api-Key
+					missing_key refuse
+					capacity 1
+					leak 0.25/s
+				}
+			}
+			respond ok
+		}`)
+		wide := map[string]any{"zone": "wide", "decision": "admitted", "key": "203.0.113.7", "cost": 1.0, "level": 1.0, "capacity": 10.0}
+		narrow := map[string]any{"zone": "narrow", "decision": "admitted", "key": "203.0.113.7", "cost": 1.0, "level": 1.0, "capacity": 1.0}
+		refused := map[string]any{"zone": "narrow", "decision": "refused", "reason": "capacity", "key": "203.0.113.7", "cost": 1.0, "level": 1.0, "capacity": 1.0, "retry_after": 10.0}
+		want := []map[string]any{
+			with(narrow, "zones", []any{wide, narrow}),
+			refused,
+			{"zone": "shadowed", "decision": "admitted", "key": "203.0.113.7", "cost": 1.0, "level": 1.0, "capacity": 1.0},
+			{"zone": "shadowed", "decision": "shadow_refused", "reason": "capacity", "key": "203.0.113.7", "cost": 1.0, "level": 1.0, "capacity": 1.0, "retry_after": 4.0},
+			{"zone": "keyed", "decision": "refused", "reason": "banned", "key": digestOf("bad")},
+			{"zone": "keyless", "decision": "refused", "reason": "missing_key"},
+			nil,
+		}
+		c := s.from(someone)
+		for _, path := range []string{"/two", "/two", "/one", "/one"} {
+			c.get(path)
+		}
+		c.with("X-Api-Key", "bad").get("/banned")
+		c.get("/missing")
+		c.get("/free")
+		lines := s.logs.lines(t, "handled request")
+		if len(lines) != len(want) {
+			t.Fatalf("got %d lines, want %d", len(lines), len(want))
+		}
+		for i, line := range lines {
+			if got, _ := line["throttle"].(map[string]any); !reflect.DeepEqual(got, want[i]) {
+				t.Errorf("line %d: got %v, want %v", i+1, got, want[i])
+			}
+		}
+	})
+}
+
+func with(object map[string]any, name string, value any) map[string]any {
+	object = maps.Clone(object)
+	object[name] = value
+	return object
+}
+
+func TestWithoutAccessLogsNothingIsLoggedOfARequest(t *testing.T) {
+	s := run(t, `http:// {
+		throttle site 1 1/h
+		respond ok
+	}`)
+	c := s.from(someone)
+	c.passes(1, "/")
+	if got := s.logs.lines(t, "handled request"); len(got) != 0 {
+		t.Errorf("got %v, want nothing", got)
+	}
+	messages := []any{}
+	for _, line := range s.logs.lines(t, "") {
+		if line["logger"] == "throttle" {
+			messages = append(messages, line["msg"])
+		}
+	}
+	if want := []any{"zone begins to refuse requests"}; !slices.Equal(messages, want) {
+		t.Errorf("got %v, want %v", messages, want)
+	}
+}
+
+func TestAPassageIsKnownToTheRequestThatMadeItOnly(t *testing.T) {
+	s := run(t, `http:// {
+		throttle /a a 5 1/h
+		throttle /b b 5 1/h
+		respond {http.throttle.zone}
+	}`)
+	for _, test := range []struct{ path, want string }{{"/a", "a"}, {"/b", "b"}, {"/c", "{http.throttle.zone}"}} {
+		w := s.from(someone).get(test.path)
+		if got := w.Body.String(); w.Code != http.StatusOK || got != test.want {
+			t.Errorf("%s: got %v %q, want 200 %q", test.path, w.Code, got, test.want)
+		}
+	}
+}

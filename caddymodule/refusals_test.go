@@ -1,0 +1,178 @@
+package caddymodule
+
+import (
+	"fmt"
+	"slices"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"go.uber.org/zap"
+	"go.uber.org/zap/zaptest/observer"
+)
+
+// A told is a line of a zone's own log.
+type told struct {
+	at       time.Duration // since the test began
+	message  string
+	requests int64
+	keys     uint64
+}
+
+// refusalLog returns the refusals of a zone, and what they logged so far.
+func refusalLog(shadow bool) (*refusals, func() []told) {
+	start := time.Now()
+	core, logs := observer.New(zap.InfoLevel)
+	l := new(refusals)
+	l.init(zap.New(core), "login", shadow)
+	return l, func() (lines []told) {
+		for _, entry := range logs.All() {
+			line := told{at: entry.Time.Sub(start), message: entry.Message}
+			fields := entry.ContextMap()
+			line.requests, _ = fields["requests"].(int64)
+			line.keys, _ = fields["distinct_keys"].(uint64)
+			if fields["zone"] != "login" {
+				panic(fmt.Sprintf("a line without the zone: %v", fields))
+			}
+			lines = append(lines, line)
+		}
+		return lines
+	}
+}
+
+const (
+	begins, goesOn   = "zone begins to refuse requests", "zone refused requests"
+	wouldBegin, went = "zone would begin to refuse requests", "zone would have refused requests"
+)
+
+// until waits until a time after the start.
+func until(start time.Time, at time.Duration) {
+	<-time.After(time.Until(start.Add(at)))
+	synctest.Wait()
+}
+
+func TestAZoneSaysOnceThatItBeginsToRefuseAndThenOnceAMinute(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		start := time.Now()
+		l, lines := refusalLog(false)
+		for range 100 {
+			l.note("a")
+		}
+		until(start, 30*time.Second)
+		l.note("b")
+		until(start, 90*time.Second)
+		l.note("c")
+		until(start, 10*time.Minute) // calm since the third minute
+		l.note("d")
+		until(start, 20*time.Minute)
+		want := []told{
+			{0, begins, 0, 0},
+			{time.Minute, goesOn, 101, 2},
+			{2 * time.Minute, goesOn, 1, 1},
+			{10 * time.Minute, begins, 0, 0},
+			{11 * time.Minute, goesOn, 1, 1},
+		}
+		if got := lines(); !slices.Equal(got, want) {
+			t.Errorf("got %v, want %v", got, want)
+		}
+	})
+}
+
+func TestAFloodOfRefusalsIsOneLineAMinute(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		start := time.Now()
+		l, lines := refusalLog(true)
+		for second := range 10 * 60 {
+			until(start, time.Duration(second)*time.Second)
+			for i := range 100 {
+				l.note(fmt.Sprint(second, i))
+			}
+		}
+		until(start, time.Hour)
+		got := lines()
+		if len(got) != 11 || got[0].message != wouldBegin {
+			t.Fatalf("got %v, want one line that it begins and ten more", got)
+		}
+		for i, line := range got[1:] {
+			if want := time.Duration(i+1) * time.Minute; line.at != want || line.message != went {
+				t.Errorf("got %v, want a line at %v", line, want)
+			}
+			if line.requests < 5900 || line.requests > 6100 {
+				t.Errorf("got %v requests, want about 6000", line.requests)
+			}
+			if diff := float64(line.keys) / float64(line.requests); diff < 0.95 || diff > 1.05 {
+				t.Errorf("got %v distinct keys, want about %v", line.keys, line.requests)
+			}
+		}
+	})
+}
+
+func TestWhatWasCountedIsSaidWhenTheConfigGoes(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		start := time.Now()
+		l, lines := refusalLog(false)
+		l.report()
+		l.note("a")
+		l.note("b")
+		until(start, 10*time.Second)
+		l.report()
+		l.report()
+		// A request that was under way may still be refused.
+		until(start, 20*time.Second)
+		l.note("c")
+		until(start, time.Hour)
+		want := []told{
+			{0, begins, 0, 0},
+			{10 * time.Second, goesOn, 2, 2},
+			{20 * time.Second, begins, 0, 0},
+			{80 * time.Second, goesOn, 1, 1},
+		}
+		if got := lines(); !slices.Equal(got, want) {
+			t.Errorf("got %v, want %v", got, want)
+		}
+	})
+}
+
+func TestASiteLogsRefusalsByZone(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := run(t, `{
+			throttle {
+				zone tried {
+					capacity 1
+					leak 1/h
+					shadow
+				}
+			}
+		}
+		http:// {
+			throttle {
+				zone tried
+				zone login {
+					capacity 1
+					leak 1/h
+				}
+			}
+			respond ok
+		}`)
+		for _, addr := range []string{"203.0.113.1:1", "203.0.113.2:1"} {
+			for range 3 {
+				s.from(addr).get("/login")
+			}
+		}
+		s.stop()
+		var got []string
+		for _, line := range s.logs.lines(t, "refuse") {
+			got = append(got, fmt.Sprint(line["zone"], ": ", line["msg"], " ", line["requests"], " ", line["distinct_keys"]))
+		}
+		slices.Sort(got)
+		want := []string{
+			"login: zone begins to refuse requests <nil> <nil>",
+			"login: zone refused requests 4 2",
+			"tried: zone would begin to refuse requests <nil> <nil>",
+			"tried: zone would have refused requests 4 2",
+		}
+		if !slices.Equal(got, want) {
+			t.Errorf("got %q, want %q", got, want)
+		}
+	})
+}

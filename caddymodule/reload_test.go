@@ -1,0 +1,238 @@
+package caddymodule
+
+import (
+	"encoding/json"
+	"fmt"
+	"net"
+	"net/http"
+	"runtime"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/caddyserver/caddy/v2"
+	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
+)
+
+// load makes a Caddyfile the config of this process, as a reload does.
+func load(t *testing.T, caddyfile string) error {
+	t.Helper()
+	var config map[string]any
+	if err := json.Unmarshal(adapt(t, caddyfile), &config); err != nil {
+		t.Fatal(err)
+	}
+	config["admin"] = map[string]any{"disabled": true, "config": map[string]any{"persist": false}}
+	config["logging"] = map[string]any{"logs": map[string]any{"default": map[string]any{"level": "ERROR", "writer": map[string]any{"output": "discard"}}}}
+	raw, err := json.Marshal(config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return caddy.Load(raw, true)
+}
+
+// mustLoad loads a Caddyfile, and stops Caddy when the test ends.
+func mustLoad(t *testing.T, caddyfile string) {
+	t.Helper()
+	if err := load(t, caddyfile); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := caddy.Stop(); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// freeAddress returns an address that nobody listens on, without a host.
+func freeAddress(t *testing.T) string {
+	t.Helper()
+	listener := listen(t, ":0")
+	defer listener.Close()
+	return fmt.Sprint(":", listener.Addr().(*net.TCPAddr).Port)
+}
+
+func listen(t *testing.T, addr string) net.Listener {
+	t.Helper()
+	listener, err := net.Listen("tcp", addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return listener
+}
+
+// active is the site that Caddy serves now.
+func active(t *testing.T) *site {
+	t.Helper()
+	s := &site{TB: t, ctx: caddy.ActiveContext()}
+	app, err := s.ctx.App("http")
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.server = app.(*caddyhttp.App).Servers["srv0"]
+	return s
+}
+
+// status requests a page and returns the status.
+func status(t *testing.T) int {
+	t.Helper()
+	return active(t).from(someone).get("/").Code
+}
+
+const reloaded = `{
+	throttle {
+		store memory {
+			max_buckets %d
+		}
+	}
+}
+http://%s {
+	throttle site %d 1/h
+	respond %q
+}`
+
+func TestBucketsSurviveReloadsAndSoDoCounts(t *testing.T) {
+	addr := freeAddress(t)
+	mustLoad(t, fmt.Sprintf(reloaded, 1000, addr, 5, "one"))
+	for range 3 {
+		if got := status(t); got != http.StatusOK {
+			t.Fatalf("before: got %v, want 200", got)
+		}
+	}
+	if err := load(t, fmt.Sprintf(reloaded, 1000, addr, 5, "two")); err != nil {
+		t.Fatal(err)
+	}
+	for i, want := range []int{200, 200, 429, 429} {
+		if got := status(t); got != want {
+			t.Errorf("request %d after the reload: got %v, want %v", i+1, got, want)
+		}
+	}
+	// Another limit keeps the level.
+	if err := load(t, fmt.Sprintf(reloaded, 1000, addr, 7, "three")); err != nil {
+		t.Fatal(err)
+	}
+	for i, want := range []int{200, 200, 429} {
+		if got := status(t); got != want {
+			t.Errorf("request %d after raising the capacity: got %v, want %v", i+1, got, want)
+		}
+	}
+	counts := active(t).counts(t)["site"]
+	if counts["admitted"] != 7 || counts["refused capacity"] != 3 {
+		t.Errorf("got %v, want 7 admitted and 3 refused", counts)
+	}
+}
+
+func TestAReloadThatFailsChangesNothing(t *testing.T) {
+	addr, taken := freeAddress(t), freeAddress(t)
+	mustLoad(t, fmt.Sprintf(reloaded, 2000, addr, 5, "one"))
+	for range 4 {
+		status(t)
+	}
+	defer listen(t, taken).Close()
+	kept, _ := memories.References("memory")
+
+	for name, caddyfile := range map[string]string{
+		"provisioning fails": strings.Replace(fmt.Sprintf(reloaded, 1, addr, 100, "two"), "respond",
+			"throttle {\nzone paged {\ncapacity 1\nleak 1/s\npage no/such.html\n}\n}\nrespond", 1),
+		"starting fails": fmt.Sprintf(reloaded, 1, addr+", http://"+taken, 100, "two"),
+	} {
+		for range 5 { // apps start in any order
+			if err := load(t, caddyfile); err == nil {
+				t.Fatalf("%s: got no error, want one", name)
+			}
+		}
+		m := theMemory(t)
+		if got := m.bounds[len(m.bounds)-1].MaxBuckets; len(m.bounds) != 1 || got != 2000 {
+			t.Errorf("%s: got bounds %v and the last %d, want one of 2000", name, len(m.bounds), got)
+		}
+		if got := m.Evictions(); got != 0 {
+			t.Errorf("%s: got %v evictions, want none", name, got)
+		}
+		if got, _ := memories.References("memory"); got != kept {
+			t.Errorf("%s: got %v references to the memory, want %v", name, got, kept)
+		}
+	}
+	for i, want := range []int{200, 429} {
+		if got := status(t); got != want {
+			t.Errorf("request %d after reloads that failed: got %v, want %v", i+1, got, want)
+		}
+	}
+	if counts := active(t).counts(t)["site"]; counts["admitted"] != 5 || counts["refused capacity"] != 1 {
+		t.Errorf("got %v, want 5 admitted and 1 refused", counts)
+	}
+}
+
+// theMemory returns the memory of this process.
+func theMemory(t *testing.T) *memory {
+	t.Helper()
+	var found *memory
+	memories.Range(func(_, value any) bool {
+		found = value.(*memory)
+		return false
+	})
+	if found == nil {
+		t.Fatal("got no memory")
+	}
+	return found
+}
+
+func TestAReloadThatWorksPutsItsBoundIntoForce(t *testing.T) {
+	addr := freeAddress(t)
+	mustLoad(t, fmt.Sprintf(reloaded, 2000, addr, 5, "one"))
+	for _, most := range []int{3000, 10, 2000} {
+		if err := load(t, fmt.Sprintf(reloaded, most, addr, 5, "two")); err != nil {
+			t.Fatal(err)
+		}
+		m := theMemory(t)
+		if got := m.bounds[len(m.bounds)-1].MaxBuckets; len(m.bounds) != 1 || got != most {
+			t.Errorf("got %v bounds and the last %d, want one of %d", len(m.bounds), got, most)
+		}
+	}
+}
+
+func TestReloadsLeaveNoGoroutinesBehind(t *testing.T) {
+	addr := freeAddress(t)
+	cycle := func(n int) {
+		for i := range n {
+			if err := load(t, fmt.Sprintf(reloaded, 1000, addr, 5, fmt.Sprint(i))); err != nil {
+				t.Fatal(err)
+			}
+			status(t)
+		}
+	}
+	mustLoad(t, fmt.Sprintf(reloaded, 1000, addr, 5, "first"))
+	cycle(3)
+	before := settled(0)
+	cycle(30)
+	if after := settled(before); after > before+5 {
+		stacks := make([]byte, 1<<20)
+		t.Errorf("got %d goroutines after 30 reloads, and %d before:\n%s", after, before, stacks[:runtime.Stack(stacks, true)])
+	}
+}
+
+// settled returns the number of goroutines, when it is no more than expected or
+// has not fallen for a while.
+func settled(expected int) int {
+	least := runtime.NumGoroutine()
+	for range 50 {
+		if least <= expected {
+			break
+		}
+		<-time.After(20 * time.Millisecond)
+		least = min(least, runtime.NumGoroutine())
+	}
+	return least
+}
+
+func TestRequestsMayOutliveTheConfigThatTheyCameUnder(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		old := run(t, `http:// {
+			throttle site 3 1/h
+			respond ok
+		}`)
+		old.from(someone).get("/")
+		old.stop()
+		old.from(someone).passes(2, "/")
+		<-time.After(time.Hour) // until its log has calmed down
+	})
+}

@@ -1,0 +1,237 @@
+package caddymodule
+
+import (
+	"html"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+)
+
+func TestARefusalIsAPageForPeople(t *testing.T) {
+	s := run(t, `http:// {
+		throttle site 1 1/m
+		respond ok
+	}`)
+	c := s.from(someone)
+	c.passes(1, "/")
+	w := c.get("/")
+	for name, want := range map[string]string{
+		"Retry-After":    "60",
+		"Cache-Control":  "no-store",
+		"Content-Type":   "text/html; charset=utf-8",
+		"Content-Length": strconv.Itoa(w.Body.Len()),
+	} {
+		if got := w.Header().Get(name); got != want {
+			t.Errorf("%s: got %q, want %q", name, got, want)
+		}
+	}
+	if body := w.Body.String(); !strings.Contains(body, "Please wait 60 seconds and try again.") {
+		t.Errorf("got %q, want it to say how long to wait", body)
+	}
+}
+
+func TestThePageSaysTheTimeToFitWhateverRetryAfterSays(t *testing.T) {
+	s := run(t, `http:// {
+		throttle site 10 1/m
+		respond ok
+	}`)
+	c := s.from(someone)
+	c.passes(10, "/")
+	w := c.get("/")
+	if got := w.Header().Get("Retry-After"); got != "600" {
+		t.Errorf("Retry-After: got %q, want 600", got)
+	}
+	if body := w.Body.String(); !strings.Contains(body, "Please wait 60 seconds") {
+		t.Errorf("got %q, want it to say 60 seconds", body)
+	}
+}
+
+func TestWaitsAreToldAsPeopleSayThem(t *testing.T) {
+	for _, test := range []struct {
+		wait time.Duration
+		want string
+	}{
+		{0, "1 second"},
+		{time.Millisecond, "1 second"},
+		{time.Second, "1 second"},
+		{1001 * time.Millisecond, "2 seconds"},
+		{2 * time.Minute, "120 seconds"},
+		{2*time.Minute + 1, "3 minutes"},
+		{120 * time.Minute, "120 minutes"},
+		{120*time.Minute + 1, "3 hours"},
+		{20 * 365 * 24 * time.Hour, "175200 hours"},
+	} {
+		if got := string(appendReadable(nil, test.wait)); got != test.want {
+			t.Errorf("%v: got %q, want %q", test.wait, got, test.want)
+		}
+	}
+}
+
+// refusedBy returns the answer to a request that is refused by a zone with
+// the given lines.
+func refusedBy(t *testing.T, lines string, r *http.Request) *httptest.ResponseRecorder {
+	t.Helper()
+	s := run(t, `http:// {
+		throttle {
+			zone site {
+				override 203.0.113.0/24 blocked
+				capacity 1
+				leak 1/h
+				`+lines+`
+			}
+		}
+	}`)
+	return s.do(r)
+}
+
+func TestTheStatusIsAChoice(t *testing.T) {
+	if got := refusedBy(t, "status 503", request(someone, site0)).Code; got != 503 {
+		t.Errorf("got %v, want 503", got)
+	}
+}
+
+func TestAPageOfOnesOwnIsFilledInAndItsValuesAreEscaped(t *testing.T) {
+	const attack = `"><script>alert('1')</script>{env.HOME}{http.request.host}`
+	page := filepath.Join(t.TempDir(), "page.html")
+	const text = `<style>body{margin:1em}a{b.c:d}@media print{p{color:#000}}</style>` +
+		`<p title="{http.throttle.key}">{http.request.header.X-Evil}|{http.request.uri.path}|{http.throttle.zone}|{http.throttle.reason}</p>` +
+		`<script>addEventListener("load", function(){location.reload()}); if (x) {y.z}; let a = {b: c.d}, e = {f.g}</script>` +
+		`{} {x} { http.throttle.zone } {http.throttle.zone`
+	if err := os.WriteFile(page, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	w := refusedBy(t, "key client_ip header X-Evil\nplain_keys\npage "+page,
+		request(someone, "http://example.com/%3Cb%3E", "X-Evil", attack))
+	want := strings.NewReplacer(
+		"{http.throttle.key}", html.EscapeString(strings.ReplaceAll("203.0.113.7/"+attack, "</script>", "<%2Fscript>")),
+		"{http.request.header.X-Evil}", html.EscapeString(attack),
+		"{http.request.uri.path}", "/&lt;b&gt;",
+		"{http.throttle.zone}", "site",
+		"{http.throttle.reason}", "banned",
+	).Replace(text)
+	if got := w.Body.String(); got != want {
+		t.Errorf("got\n%s\nwant\n%s", got, want)
+	}
+	if got, want := w.Header().Get("Content-Length"), strconv.Itoa(len(want)); got != want {
+		t.Errorf("Content-Length: got %s, want %s", got, want)
+	}
+}
+
+func TestThePageIsReadWhenTheConfigIsLoaded(t *testing.T) {
+	page := filepath.Join(t.TempDir(), "page.html")
+	if err := os.WriteFile(page, []byte("old"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	s := run(t, "http:// {\nthrottle {\nzone site {\ncapacity 1\nleak 1/h\npage "+page+"\n}\n}\nrespond ok\n}")
+	c := s.from(someone)
+	c.passes(1, "/")
+	if err := os.Remove(page); err != nil {
+		t.Fatal(err)
+	}
+	if got := c.get("/").Body.String(); got != "old" {
+		t.Errorf("got %q, want %q", got, "old")
+	}
+}
+
+func TestAnEmptyPageIsAPage(t *testing.T) {
+	page := filepath.Join(t.TempDir(), "page.html")
+	if err := os.WriteFile(page, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if got := refusedBy(t, "page "+page, request(someone, site0)).Body.String(); got != "" {
+		t.Errorf("got %q, want nothing", got)
+	}
+}
+
+func TestErrorRoutesSeeTheRefusalWhenTheyAreToWriteIt(t *testing.T) {
+	s := run(t, `http:// {
+		throttle {
+			zone login {
+				capacity 1
+				leak 1/m
+				refuse error
+			}
+		}
+		respond ok
+		handle_errors {
+			respond "{err.status_code} {err.status_text} {err.message} {http.throttle.zone} {http.throttle.decision} {http.throttle.reason} {http.throttle.retry_after} {http.throttle.key}"
+		}
+	}`)
+	c := s.from(someone)
+	c.passes(1, "/")
+	w := c.get("/")
+	const want = "429 Too Many Requests refused by throttle login refused capacity 60 203.0.113.7"
+	if got := w.Body.String(); w.Code != http.StatusTooManyRequests || got != want {
+		t.Errorf("got %v %q, want 429 %q", w.Code, got, want)
+	}
+	if got := w.Header().Get("Retry-After"); got != "60" {
+		t.Errorf("Retry-After: got %q, want 60", got)
+	}
+	if got := w.Header().Get("Cache-Control"); got != "no-store" {
+		t.Errorf("Cache-Control: got %q, want no-store", got)
+	}
+}
+
+func TestARefusalByErrorHasItsStatusAndHeadersWithoutErrorRoutes(t *testing.T) {
+	s := run(t, `http:// {
+		throttle {
+			zone login {
+				capacity 1
+				leak 1/m
+				refuse error
+				status 503
+			}
+		}
+		respond ok
+	}`)
+	c := s.from(someone)
+	c.get("/")
+	w := c.get("/")
+	if got := w.Header().Get("Retry-After"); w.Code != 503 || got != "60" {
+		t.Errorf("got %v and Retry-After %q, want 503 and 60", w.Code, got)
+	}
+}
+
+func TestAPageOfARefusalDoesNotGoThroughErrorRoutes(t *testing.T) {
+	s := run(t, `http:// {
+		throttle site 1 1/m
+		respond ok
+		handle_errors {
+			respond "error route"
+		}
+	}`)
+	c := s.from(someone)
+	c.passes(1, "/")
+	if got := c.get("/").Body.String(); !strings.Contains(got, "Too many requests") {
+		t.Errorf("got %q, want our page", got)
+	}
+}
+
+func TestAHeadRequestIsRefusedWithoutABody(t *testing.T) {
+	s := run(t, `http:// {
+		throttle site 1 1/h
+		respond ok
+	}`)
+	server := httptest.NewServer(s.server)
+	defer server.Close()
+	for i, want := range []int{http.StatusOK, http.StatusTooManyRequests} {
+		r, err := http.Head(server.URL)
+		if err != nil {
+			t.Fatal(err)
+		}
+		body, err := io.ReadAll(r.Body)
+		r.Body.Close()
+		if err != nil || len(body) != 0 || r.StatusCode != want {
+			t.Errorf("request %d: got %v, %d bytes, %v; want %v and none", i+1, r.StatusCode, len(body), err, want)
+		}
+		if i == 1 && (r.Header.Get("Retry-After") != "3600" || r.ContentLength <= 0) {
+			t.Errorf("got Retry-After %q and Content-Length %d, want 3600 and that of the page", r.Header.Get("Retry-After"), r.ContentLength)
+		}
+	}
+}

@@ -1,0 +1,175 @@
+package caddymodule
+
+import (
+	"fmt"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/caddyserver/caddy/v2"
+)
+
+// warned checks how many warnings contain a text.
+func (s *site) warned(t *testing.T, text string, want int) {
+	t.Helper()
+	got := 0
+	for _, line := range s.logs.lines(t, text) {
+		if line["level"] == "warn" {
+			got++
+		}
+	}
+	if got != want {
+		t.Errorf("warnings that %q: got %v, want %v", text, got, want)
+	}
+}
+
+const (
+	untrustedWarning = "not in trusted_proxies"
+	looseWarning     = "without trusted_proxies_strict"
+)
+
+func TestAnUntrustedPeerThatForwardsIsWarnedOfOnce(t *testing.T) {
+	for _, header := range []string{"X-Forwarded-For", "Forwarded", "Cf-Connecting-Ip"} {
+		s := run(t, `http:// {
+			throttle site 100 1/s
+		}`)
+		s.from(someone).get("/")
+		s.warned(t, untrustedWarning, 0)
+		for range 3 {
+			s.from(someone).with(header, "192.0.2.1").get("/")
+		}
+		s.warned(t, untrustedWarning, 1)
+		s.warned(t, looseWarning, 0)
+	}
+}
+
+func TestTrustWithoutStrictIsWarnedOfOnce(t *testing.T) {
+	for _, test := range []struct {
+		strict string
+		want   int
+	}{
+		{"", 1},
+		{"trusted_proxies_strict", 0},
+	} {
+		s := run(t, `{
+			servers {
+				trusted_proxies static 203.0.113.0/24
+				`+test.strict+`
+			}
+		}
+		http:// {
+			throttle site 100 1/s
+		}`)
+		for range 3 {
+			s.from(someone).with("X-Forwarded-For", "192.0.2.1").get("/")
+		}
+		s.warned(t, looseWarning, test.want)
+		s.warned(t, untrustedWarning, 0)
+	}
+}
+
+func TestAKeyThatClientsCanMakeUpIsWarnedOfOnce(t *testing.T) {
+	const text = "keyed only by what clients send"
+	zone := func(name, key string) string {
+		return fmt.Sprintf("zone %s {\nkey %s\ncapacity 5\nleak 1/s\n}\n", name, key)
+	}
+	for _, test := range []struct {
+		zones string
+		want  int
+	}{
+		{zone("a", "header X-Api-Key"), 1},
+		{zone("a", "cookie session"), 1},
+		{zone("a", "query token"), 1},
+		{zone("a", "host header X-Api-Key"), 1},
+		{zone("a", "{header.X-Api-Key}"), 1},
+		{zone("a", "x-{cookie.session}"), 1},
+		{zone("a", "{query.token}"), 1},
+		{zone("a", "{vars.tenant}"), 0},
+		{zone("a", "{header.X-Api-Key} {client_ip}"), 0},
+		{zone("a", "header X-Api-Key") + zone("b", "cookie session"), 2},
+		{zone("a", "header X-Api-Key client_ip"), 0},
+		{zone("a", "header X-Api-Key") + zone("b", "client_ip"), 0},
+		{zone("a", "host"), 0},
+		{zone("a", "client_ip"), 0},
+	} {
+		s := run(t, "http:// {\nthrottle {\n"+test.zones+"}\n}")
+		s.warned(t, text, test.want)
+		s.stop()
+	}
+	s := run(t, "{\nthrottle {\n"+zone("a", "header X-Api-Key")+"}\n}\nhttp:// {\nthrottle /one a\nthrottle /two a\n}")
+	s.warned(t, text, 1)
+}
+
+func TestAnOverrideThatCannotPayACostIsWarnedOfOnce(t *testing.T) {
+	const zone = `zone api {
+		override 203.0.113.7 2 1/s
+		override 203.0.113.8 5 1/s
+		cost 3 {
+			method POST
+		}
+		capacity 10
+		leak 1/s
+	}`
+	s := run(t, "http:// {\nthrottle /one {\n"+zone+"\n}\nthrottle /two {\n"+zone+"\n}\n}")
+	s.warned(t, "an override holds less than some requests cost", 1)
+}
+
+func TestAHeaderThatCaddyDropsIsWarnedOfOnce(t *testing.T) {
+	const zone = `zone api {
+		key client_ip header X_Api_Key header X-Api.Key header X-Api-Key
+		capacity 10
+		leak 1/s
+	}`
+	s := run(t, "http:// {\nthrottle /one {\n"+zone+"\n}\nthrottle /two {\n"+zone+"\n}\n}")
+	s.warned(t, "expected_underscore_headers", 2) // there are two such headers
+}
+
+func TestRequestsWithoutAnAddressAreWarnedOfOnce(t *testing.T) {
+	s := run(t, `http:// {
+		throttle site 3 1/h
+		respond ok
+	}`)
+	s.from("@").passes(3, "/")
+	s.from("").passes(0, "/")
+	s.warned(t, "without a client address", 1)
+}
+
+// The memory outlives the config that it was made for, and that config's log.
+func TestAFullMemoryIsWarnedOfInTheLogOfTheConfigThatRuns(t *testing.T) {
+	const text = "the memory store is full"
+	synctest.Test(t, func(t *testing.T) {
+		const config = `{
+			throttle {
+				store memory {
+					max_buckets 1
+				}
+			}
+		}
+		http:// {
+			throttle site 5 1/h
+		}`
+		old := run(t, config)
+		start(t, old)
+		next := run(t, config)
+		start(t, next)
+		old.stop()
+		next.from("203.0.113.1:1").get("/")
+		next.from("203.0.113.2:1").get("/")
+		<-time.After(time.Hour)
+		synctest.Wait()
+		old.warned(t, text, 0)
+		next.warned(t, text, 1)
+	})
+}
+
+// start starts the memory of a site, which [run] only provisions.
+func start(t *testing.T, s *site) {
+	t.Helper()
+	app, err := s.ctx.App("throttle.stores.memory")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := app.(caddy.App).Start(); err != nil {
+		t.Fatal(err)
+	}
+}
