@@ -456,6 +456,8 @@ func (z *Zone) parseCost(d *caddyfile.Dispenser, matcher matcherToken) error {
 		cost.Path = words[0]
 	case len(words) == 1 && cost.Value == "body_bytes":
 		cost.Unit = words[0]
+	case len(words) > 1 && (cost.Value == "body_items" || cost.Value == "body_bytes"):
+		return d.Errf("unexpected %q after cost %s %s: want the matchers in a block", words[1], cost.Value, words[0])
 	case len(words) > 0:
 		return d.Errf("unexpected %q after cost %s: want the matchers in a block", words[0], cost.Value)
 	}
@@ -492,8 +494,8 @@ func parseSettle(d *caddyfile.Dispenser) (*Settle, error) {
 		settle.Name = words[0]
 	case settle.Source == "status" && last >= 1:
 		cost, plain := leakybucket.ParseCost(words[last])
-		if !plain {
-			return nil, d.Errf("invalid cost %q at the end of settle status: want a number", words[last])
+		if !plain || cost == 0 {
+			return nil, d.Errf("invalid cost %q at the end of settle status: want a number above 0", words[last])
 		}
 		settle.Status, settle.Cost = words[:last], cost
 	default:

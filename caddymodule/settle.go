@@ -72,7 +72,7 @@ func (s *Settle) compile() (err error) {
 		s.unit, err = parseUnit(s.Unit)
 	case "header":
 		if !headerName.MatchString(s.Name) {
-			err = fmt.Errorf("invalid header name %q", s.Name)
+			err = fmt.Errorf("invalid header name %q: want letters, digits and hyphens, such as X-Cost", s.Name)
 		}
 		s.Name = http.CanonicalHeaderKey(s.Name)
 	case "status":
@@ -91,20 +91,22 @@ func (s *Settle) compile() (err error) {
 }
 
 func (z *Zone) compileSettle() error {
-	z.about("debt", 0)
-	if z.Debt != nil && (!(*z.Debt >= 0 && *z.Debt <= 1e12) || z.Settle == nil) {
-		return fmt.Errorf("invalid debt %v: want a number from 0 to 1e12, in a zone that settles", *z.Debt)
-	}
 	if z.Settle == nil {
+		z.about("debt", 0)
+		if z.Debt != nil {
+			return fmt.Errorf("debt %v has no meaning: the zone does not settle", *z.Debt)
+		}
 		return nil
 	}
 	z.about("settle", 0)
 	if err := z.Settle.compile(); err != nil {
 		return fmt.Errorf("parsing settle: %w", err)
 	}
+	z.about("debt", 0)
 	if err := z.limit.ValidateDebt(z.debt(z.limit)); err != nil {
 		return err
 	}
+	z.about("cost", 0)
 	if !z.Settle.After && slices.Contains(z.constants(), 0) {
 		return errors.New("cost 0 reserves nothing, so that any number of requests get in before the first is settled: want a cost, or settle ... after")
 	}

@@ -50,7 +50,7 @@ func (l Limit) ValidateDebt(debt float64) error {
 		return fmt.Errorf("invalid debt %v: want a number from 0 to %v", debt, largest)
 	}
 	if (l.Capacity+debt)/l.Leak > longestDrain.Seconds() {
-		return errors.New("invalid debt: a full bucket in debt must drain within 20 years")
+		return fmt.Errorf("invalid debt %v: a full bucket in debt must drain within 20 years", debt)
 	}
 	return nil
 }
