@@ -39,7 +39,7 @@ type State struct {
 type Decision struct {
 	Fits   bool    // the bucket would not overflow
 	Poured bool    // the cost was poured: it fits, and so does all that was asked with it
-	Level  float64 // how full the bucket was before this charge, in units of cost
+	Level  float64 // how full the bucket was before this charge (a probe: before all), in units of cost
 	At     Instant // when that was so
 }
 

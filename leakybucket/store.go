@@ -29,18 +29,19 @@ type Store interface {
 	//
 	// If one enforced charge does not fit, nothing is poured anywhere, shadow
 	// charges included. A shadow charge that does not fit keeps back nothing
-	// but itself. If several charges name the same bucket, each is judged with
-	// their sum.
+	// but itself. If several charges name the same bucket, which they must do
+	// with one limit and debt, each is judged with their sum.
 	//
 	// It is not an error if a charge does not fit. After an error the decisions
 	// mean nothing, and the charges may or may not have been poured: the store
 	// never repeats a call that may have been executed.
 	Take(ctx context.Context, charges []Charge, decisions []Decision) error
 
-	// Settle corrects charges, each as [Limit.Settle] does. A bucket that is
-	// not kept is made if there is something to pour, and not if there is
-	// something to give back. Each charge may be settled once; it is the
-	// caller who sees to that.
+	// Settle corrects charges in their order, each as [Limit.Settle] does; they
+	// need not be one atomic step. A bucket that is not kept is made if there
+	// is something to pour, and not if there is something to give back. Each
+	// charge may be settled once; it is the caller who sees to that. After an
+	// error it is not known which were settled, and none may be again.
 	Settle(ctx context.Context, settlements []Settlement) error
 }
 

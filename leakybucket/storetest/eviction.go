@@ -130,10 +130,15 @@ func (s *subject) insert(all []leakybucket.Charge) {
 	for i, c := range all {
 		s.pours(c, 0)
 		if i%64 == 0 || i == len(all)-1 {
-			if got := s.buckets(); got > manyBuckets {
-				s.Fatalf("buckets: got %d, want at most %d", got, manyBuckets)
-			}
+			s.bounded()
 		}
+	}
+}
+
+func (s *subject) bounded() {
+	s.Helper()
+	if got := s.buckets(); got > manyBuckets {
+		s.Fatalf("buckets: got %d, want at most %d", got, manyBuckets)
 	}
 }
 

@@ -4,14 +4,16 @@ import (
 	"fmt"
 	"math"
 	"math/rand/v2"
+	"slices"
 	"testing"
 	"time"
 
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
 )
 
-// model plays random takes on the store and on a map at once. Every decision
-// must be the one of leakybucket.TakeAll.
+// model plays random takes and settlements on the store and on a map at once.
+// Every decision must be the one of leakybucket.TakeAll, after what was settled
+// by Settlement.Apply.
 func model(tb testing.TB, open Open) {
 	seeds, steps := 20, 1000
 	if testing.Short() {
@@ -26,7 +28,7 @@ func model(tb testing.TB, open Open) {
 		for step := range steps {
 			m.moveClock()
 			if !m.step() {
-				m.Fatalf("step %d of seed %d differs from leakybucket.TakeAll", step, seed)
+				m.Fatalf("step %d of seed %d differs from leakybucket.TakeAll and Settlement.Apply", step, seed)
 			}
 		}
 	}
@@ -37,6 +39,7 @@ type modeller struct {
 	rng     *rand.Rand
 	elapsed time.Duration // of the clock, since the epoch
 	buckets map[string]*modelled
+	open    []leakybucket.Settlement // of what was charged, not yet settled
 }
 
 type modelled struct {
@@ -72,14 +75,27 @@ func (m *modeller) moveClock() {
 	}
 }
 
-// step takes a few charges, and reports whether store and model agree.
+// step takes or settles a few charges, and reports whether store and model
+// agree.
 func (m *modeller) step() bool {
+	if m.rng.IntN(3) == 0 {
+		return m.settleSome()
+	}
 	var all []leakybucket.Charge
 	for range 1 + m.rng.IntN(4) {
 		if more := append(all, m.charge(all)); !m.undecided(more) {
 			all = more
 		}
 	}
+	decisions, agree := m.play(all)
+	for i, d := range decisions {
+		m.open = append(m.open, leakybucket.Settlement{Charge: all[i], Was: d})
+	}
+	return agree
+}
+
+// play takes all charges, and reports whether store and model agree.
+func (m *modeller) play(all []leakybucket.Charge) (decisions []leakybucket.Decision, agree bool) {
 	states := make([]leakybucket.State, len(all))
 	for i, c := range all {
 		states[i] = m.bucket(c).State
@@ -88,17 +104,64 @@ func (m *modeller) step() bool {
 	leakybucket.TakeAll(all, states, m.now, wants)
 	for i, c := range all {
 		if wants[i].Poured || states[i] != m.bucket(c).State {
-			m.buckets[bucketOf(c)] = &modelled{states[i], c.Limit, c.Limit.Forget(states[i]), m.now}
+			m.write(c, states[i])
 		}
 	}
-	agree := true
-	for i, d := range m.decide(all) {
+	decisions, agree = m.decide(all), true
+	for i, d := range decisions {
 		if err := m.compare(all[i].Limit, d, want{outcomeOf(wants[i]), wants[i].Level}); err != nil {
 			m.Errorf("charge %d of %d, %s, %v after the start: %v", i+1, len(all), describe(all[i]), m.elapsed, err)
 			agree = false
 		}
 	}
+	return decisions, agree
+}
+
+func (m *modeller) write(c leakybucket.Charge, state leakybucket.State) {
+	m.buckets[bucketOf(c)] = &modelled{state, c.Limit, c.Limit.Forget(state), m.now}
+}
+
+// settleSome settles a few charges in one call, and asks how full their buckets
+// are then.
+func (m *modeller) settleSome() bool {
+	var all []leakybucket.Settlement
+	for range min(len(m.open), 1+m.rng.IntN(3)) {
+		i := m.rng.IntN(len(m.open))
+		settled := m.open[i]
+		m.open = slices.Delete(m.open, i, i+1)
+		if m.forgotten(settled.Charge) {
+			continue
+		}
+		settled.Diff = m.diff(settled.Charge)
+		if _, kept := m.buckets[bucketOf(settled.Charge)]; kept || settled.Diff > 0 {
+			m.write(settled.Charge, settled.Apply(m.bucket(settled.Charge).State, m.now))
+		}
+		all = append(all, settled)
+	}
+	m.settle(all...)
+	m.open = m.open[max(0, len(m.open)-50):] // what is left over stays as it was charged
+	agree := true
+	for _, settled := range all {
+		c := settled.Charge
+		c.Probe, c.Cost = true, 2*c.Limit.Capacity // never fits
+		if !m.forgotten(c) {
+			_, alike := m.play(charges(c))
+			agree = agree && alike
+		}
+	}
 	return agree
+}
+
+func (m *modeller) diff(c leakybucket.Charge) float64 {
+	switch m.rng.IntN(8) {
+	case 0:
+		return -c.Cost
+	case 1:
+		return -2 * c.Cost
+	case 2:
+		return 5 * c.Limit.Capacity
+	}
+	return c.Limit.Capacity * (m.rng.Float64() - 0.5)
 }
 
 // bucket returns the bucket of a charge, an empty one if there is none.
@@ -113,14 +176,15 @@ func (m *modeller) charge(beside []leakybucket.Charge) leakybucket.Charge {
 	key := m.rng.IntN(len(modelScales))
 	l := modelLimits[m.rng.IntN(len(modelLimits))]
 	c := charge(fmt.Sprint("k", key), limit(l.Capacity*modelScales[key], l.Leak*modelScales[key]), 0)
-	c.Shadow = m.rng.IntN(4) == 0
+	c.Shadow, c.Probe = m.rng.IntN(4) == 0, m.rng.IntN(6) == 0
 	b := m.bucket(c)
 	if b.forgettable() {
 		c.Limit = b.limit
 	}
+	c.Debt = c.Limit.Capacity * []float64{0, 0.5, 1, 3}[m.rng.IntN(4)]
 	for _, other := range beside {
 		if bucketOf(other) == bucketOf(c) {
-			c.Limit = other.Limit // a bucket has one limit at a time
+			c.Limit, c.Debt = other.Limit, other.Debt // a bucket has one limit at a time
 		}
 	}
 	switch m.rng.IntN(10) {
@@ -142,14 +206,20 @@ func (m *modeller) charge(beside []leakybucket.Charge) leakybucket.Charge {
 // clock that can be told.
 func (b *modelled) forgettable() bool { return b.forget <= b.latest }
 
+// forgotten reports whether it can be told that a store has forgotten the
+// bucket, if it has.
+func (m *modeller) forgotten(c leakybucket.Charge) bool {
+	b := m.bucket(c)
+	return b.forgettable() && (c.Limit.Level(b.State, m.now) > 0 || b.At > m.now)
+}
+
 // undecided reports whether a store may answer the last charge either way.
 func (m *modeller) undecided(all []leakybucket.Charge) bool {
 	c := all[len(all)-1]
-	b := m.bucket(c)
-	level := c.Limit.Level(b.State, m.now)
-	if b.forgettable() && (level > 0 || b.At > m.now) {
+	if m.forgotten(c) {
 		return true
 	}
+	level := c.Limit.Level(m.bucket(c).State, m.now)
 	sum := 0.0
 	for _, other := range all {
 		if bucketOf(other) == bucketOf(c) {

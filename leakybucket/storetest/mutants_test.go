@@ -10,12 +10,14 @@ import (
 // bugs are ways in which a reference store can be wrong: each, where it is set,
 // stands in for what is right or is done after it.
 type bugs struct {
-	take     func(*reference, taking) error
-	reread   func(leakybucket.Charge, *leakybucket.State, leakybucket.Instant)
-	rejudge  func(judging)
-	rename   func(*name)
-	makeRoom func(*reference, leakybucket.Instant)
-	sweep    func(*reference, leakybucket.Instant)
+	take      func(*reference, taking) error
+	reread    func(leakybucket.Charge, *leakybucket.State, leakybucket.Instant)
+	rejudge   func(judging)
+	settle    func(*reference, settling) error
+	recorrect func(*correcting)
+	rename    func(*name)
+	makeRoom  func(*reference, leakybucket.Instant)
+	sweep     func(*reference, leakybucket.Instant)
 }
 
 // A mutant is a store with a bug, and the case that must catch it.

@@ -1,6 +1,7 @@
 package storetest
 
 import (
+	"math"
 	"runtime"
 
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
@@ -39,6 +40,14 @@ var raceMutants = []mutant{
 	}}},
 	{"pours one by one and takes back", "bound on keys taken together", bugs{take: pourAndTakeBack}},
 	{"asks one by one and pours one by one", "all or none under contention", bugs{take: askThenPour}},
+	{"checks, then acts", "settled under contention", bugs{take: checkThenAct}},
+	{"reads, then settles", "settled under contention", bugs{settle: readThenSettle}},
+	{"reads, then settles", "bound on what is settled", bugs{settle: readThenSettle}},
+	{"reads the clock before it settles", "bound on what is settled", bugs{settle: clockBeforeSettling}},
+	{"makes the same bucket twice when it settles", "settled under contention", bugs{settle: createThenSettle}},
+	{"gives back what has leaked", "bound on what is settled", bugs{settle: giveBackLeaked}},
+	{"settles twice", "settled under contention", bugs{settle: settleTwice}},
+	{"settles twice", "bound on what is settled", bugs{settle: settleTwice}},
 }
 
 func checkThenAct(s *reference, t taking) error {
@@ -120,4 +129,48 @@ func askThenPour(s *reference, t taking) error {
 		}
 	}
 	return nil
+}
+
+// readThenSettle loses what is poured or settled between.
+func readThenSettle(s *reference, all settling) error {
+	for _, of := range all.settlements {
+		var c correcting
+		s.locked(func() { c = s.correct(of, s.clock()) })
+		elsewhere()
+		s.locked(func() { s.writeBack(c) })
+	}
+	return nil
+}
+
+// clockBeforeSettling dates buckets with what the clock said when it was asked,
+// and lets what has leaked since leak again.
+func clockBeforeSettling(s *reference, all settling) error {
+	for _, of := range all.settlements {
+		var now leakybucket.Instant
+		s.locked(func() { now = s.clock() })
+		elsewhere()
+		s.locked(func() {
+			c := s.correct(of, now)
+			c.after.At = now
+			s.writeBack(c)
+		})
+	}
+	return nil
+}
+
+func createThenSettle(s *reference, all settling) error {
+	for _, of := range all.settlements {
+		kept := false
+		s.locked(func() { _, kept = s.buckets[s.name(of.Charge)] })
+		if kept || of.Diff <= 0 {
+			continue
+		}
+		elsewhere()
+		s.locked(func() { s.buckets[s.name(of.Charge)] = new(bucket) })
+	}
+	return s.settleEach(all)
+}
+
+func giveBackLeaked(s *reference, all settling) error {
+	return misread(func(of *leakybucket.Settlement) { of.Was.At = math.MaxInt64 / 2 })(s, all)
 }

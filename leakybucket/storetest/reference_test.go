@@ -124,6 +124,63 @@ func (s *reference) write(j judging) {
 	}
 }
 
+func (s *reference) Settle(ctx context.Context, settlements []leakybucket.Settlement) error {
+	if s.settle != nil {
+		return s.settle(s, settling{ctx, settlements})
+	}
+	return s.settleEach(settling{ctx, settlements})
+}
+
+// settling is what Settle was asked.
+type settling struct {
+	ctx         context.Context
+	settlements []leakybucket.Settlement
+}
+
+// settleEach is all that Settle has to do.
+func (s *reference) settleEach(all settling) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, of := range all.settlements {
+		s.writeBack(s.correct(of, s.clock()))
+	}
+	return nil
+}
+
+// correcting is what a reference store makes of a settlement.
+type correcting struct {
+	leakybucket.Settlement
+	before, after bucket
+	keep          bool // the bucket is there, or must be made
+	now           leakybucket.Instant
+}
+
+func (s *reference) correct(of leakybucket.Settlement, now leakybucket.Instant) correcting {
+	c := correcting{Settlement: of, keep: of.Diff > 0, now: now}
+	if b, kept := s.buckets[s.name(of.Charge)]; kept {
+		c.before, c.keep = *b, true
+	}
+	c.after.State = of.Apply(c.before.State, now)
+	c.after.forget = of.Charge.Limit.Forget(c.after.State)
+	if s.recorrect != nil {
+		s.recorrect(&c)
+	}
+	return c
+}
+
+func (s *reference) writeBack(c correcting) {
+	if !c.keep {
+		return
+	}
+	b, kept := s.buckets[s.name(c.Charge)]
+	if !kept {
+		s.tidy(c.now)
+		b = new(bucket)
+		s.buckets[s.name(c.Charge)] = b
+	}
+	*b = c.after
+}
+
 func (s *reference) name(c leakybucket.Charge) name {
 	n := name{c.Zone, c.Key, c.Shadow}
 	if s.rename != nil {

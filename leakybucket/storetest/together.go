@@ -110,6 +110,11 @@ func keysAreBytes(tb testing.TB, open Open) {
 	for i := range names {
 		s.wantLevel(named(i, 0), float64(i+1))
 		s.wantLevel(shadow(named(i, 0)), float64(i)+1.5)
+		s.settle(s.gone(named(i, 1), -0.25), s.gone(shadow(named(i, 1)), 0.25))
+	}
+	for i := range names {
+		s.wantLevel(named(i, 0), float64(i)+0.75)
+		s.wantLevel(shadow(named(i, 0)), float64(i)+1.75)
 	}
 }
 

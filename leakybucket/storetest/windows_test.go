@@ -25,6 +25,20 @@ func asked(call, back int, e event) event {
 	return e
 }
 
+// settles is a settlement asked and answered at so many microseconds, of a
+// charge that was poured at the epoch.
+func settles(call, back int, cost, diff float64) settled {
+	return settled{
+		call: time.Duration(call) * time.Microsecond,
+		back: time.Duration(back) * time.Microsecond,
+		Settlement: leakybucket.Settlement{
+			Charge: leakybucket.Charge{Cost: cost},
+			Was:    leakybucket.Decision{Fits: true, Poured: true, At: epoch},
+			Diff:   diff,
+		},
+	}
+}
+
 func TestHistory(t *testing.T) {
 	l := limit(10, 1000) // 0.001 leaks in a microsecond
 	for _, test := range []struct {
@@ -78,17 +92,83 @@ func TestHistory(t *testing.T) {
 	}
 }
 
+func TestHistoryOfSettlements(t *testing.T) {
+	l := limit(10, 1000) // 0.001 leaks in a microsecond
+	now := func(us int, cost, level float64, o outcome) event { return asked(us, us+1, at(us, cost, level, o)) }
+	seen := func(us int) event { return now(us, 20, 0, refused) }
+	for _, test := range []struct {
+		name    string
+		events  []event
+		settled []settled
+		want    string // in the complaint; empty: there is none
+	}{
+		{"what was given back is poured again", []event{
+			now(0, 10, 0, poured), now(20, 5, 5, poured),
+		}, []settled{settles(5, 6, 10, -5)}, ""},
+		{"more than was given back is poured", []event{
+			now(0, 10, 0, poured), now(20, 6, 4, poured),
+		}, []settled{settles(5, 6, 10, -5)}, "store's clock: got 10.98 more"},
+		{"no more is given back than was poured", []event{
+			now(0, 10, 0, poured), now(20, 6, 4, poured),
+		}, []settled{settles(5, 6, 5, -50)}, "store's clock: got 10.98 more"},
+		{"what has leaked is not given back", []event{
+			now(0, 10, 0, poured), seen(4000), now(4010, 10, 0, poured), now(4011, 0.2, 9, poured),
+		}, []settled{settles(4005, 4006, 10, -10)}, "store's clock: got 10.189"},
+		{"settled upwards", []event{
+			now(0, 10, 0, poured), now(20, 5, 5, poured),
+		}, []settled{settles(5, 6, 10, 5)}, "store's clock: got 14.98 more"},
+		{"given back before the window", []event{
+			now(0, 5, 0, poured), now(1020, 10, 0, poured), now(1030, 1, 9, poured),
+		}, []settled{settles(1005, 1006, 5, -5)}, "callers' clock: got 10.989 more"},
+		{"given back before the window by the store's clock", []event{
+			now(0, 5, 0, poured), seen(1008), now(1020, 10, 0, poured), now(1030, 1, 9, poured),
+		}, []settled{settles(1005, 1006, 5, -5)}, "store's clock: got 10.99 more"},
+		{"given back before the window, or in it for all that is known", []event{
+			now(0, 5, 0, poured), now(1020, 10, 0, poured), now(1030, 1, 9, poured),
+		}, []settled{settles(1005, 1021, 5, -5)}, ""},
+		{"given back after the window", []event{
+			now(0, 10, 0, poured), now(10, 1, 9, poured), seen(12),
+		}, []settled{settles(14, 16, 10, -10)}, "store's clock: got 10.99 more"},
+		{"given back after the window, or in it for all that is known", []event{
+			now(0, 10, 0, poured), now(10, 1, 9, poured), seen(12),
+		}, []settled{settles(11, 16, 10, -10)}, ""},
+		{"the store's clock is too fast, whatever is given back later", []event{
+			asked(0, 1, at(0, 10, 0, poured)), asked(500, 600, at(1000, 1, 9, poured)),
+		}, []settled{settles(601, 700, 10, -10)}, "callers' clock: got 10.4 more"},
+		{"the store's clock is too fast, which nobody can tell from a settlement", []event{
+			asked(0, 1, at(0, 10, 0, poured)), asked(500, 600, at(1000, 1, 9, poured)),
+		}, []settled{settles(600, 700, 10, -10)}, ""},
+		{"poured without fitting", []event{now(0, 9, 0, poured), now(0, 2, 9, poured)},
+			[]settled{settles(1, 2, 9, -9)}, "want fits false"},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			err := history{l, test.events, test.settled}.check()
+			if test.want == "" && err != nil {
+				t.Errorf("history that is allowed: got %v, want no complaint", err)
+			}
+			if test.want != "" && (err == nil || !strings.Contains(err.Error(), test.want)) {
+				t.Errorf("history that is not allowed: got %v, want a complaint with %q", err, test.want)
+			}
+		})
+	}
+}
+
 // The fast checks of all windows must find what looking at each one finds.
 func TestWindowsAgreeWithLookingAtEachOne(t *testing.T) {
 	rng := rand.New(rand.NewPCG(1, 2))
 	found := 0
-	for range 200 {
+	for i := range 200 {
 		h := history{limit: limit(5, 500)}
 		for range 1 + rng.IntN(60) {
 			us := rng.IntN(30_000)
 			e := asked(us-rng.IntN(500), us+rng.IntN(500), at(us, rng.Float64(), 0, poured))
 			h.events = append(h.events, e)
 		}
+		for range i % 5 * rng.IntN(5) {
+			us := rng.IntN(30_000)
+			h.settled = append(h.settled, settles(us-rng.IntN(500), us+rng.IntN(500), 100, -rng.Float64()-15))
+		}
+		backs := h.givenBack()
 		byStore, byCallers := math.Inf(-1), math.Inf(-1)
 		for _, first := range h.events {
 			for _, last := range h.events {
@@ -99,6 +179,14 @@ func TestWindowsAgreeWithLookingAtEachOne(t *testing.T) {
 					}
 					if first.call <= e.call && e.back <= last.back {
 						callers += e.cost
+					}
+				}
+				for _, g := range backs {
+					if g.from <= last.At && first.At <= g.to {
+						store -= g.most
+					}
+					if g.call <= last.back && first.call <= g.back {
+						callers -= g.most
 					}
 				}
 				if first.At <= last.At {
