@@ -72,14 +72,13 @@ func (m *Memory) Provision(ctx caddy.Context) error {
 // Store returns the store.
 func (m *Memory) Store() leakybucket.Store { return m.memory.Store }
 
-// Start puts the config's bound into force.
+// Start makes the config's bound count.
 func (m *Memory) Start() error {
 	m.memory.bound(m)
 	return nil
 }
 
-// Stop takes the bound back if no later config has put its own into force,
-// which is so when a config fails to start.
+// Stop takes the bound back, of a config that goes or that failed to start.
 func (m *Memory) Stop() error {
 	m.memory.unbound(m)
 	return nil
@@ -171,7 +170,7 @@ func (m *memory) bound(config *Memory) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.bounds = append(m.bounds, config)
-	m.follow(config)
+	m.follow()
 }
 
 func (m *memory) unbound(config *Memory) {
@@ -183,15 +182,20 @@ func (m *memory) unbound(config *Memory) {
 			break
 		}
 	}
-	if n := len(m.bounds); n > 0 {
-		m.follow(m.bounds[n-1])
-	}
+	m.follow()
 }
 
-// follow must be called with the lock held.
-func (m *memory) follow(config *Memory) {
-	m.logger = config.logger
-	m.SetMaxBuckets(config.MaxBuckets)
+// follow does as the configs say that run, with the lock held. In a reload they
+// are two, of which the larger bound holds: the new one may yet fail to start,
+// and then no bucket must be lost.
+func (m *memory) follow() {
+	most := 0
+	for _, config := range m.bounds {
+		most, m.logger = max(most, config.MaxBuckets), config.logger
+	}
+	if most > 0 {
+		m.SetMaxBuckets(most)
+	}
 }
 
 // Destruct ends the goroutine when the last config lets go.

@@ -66,6 +66,9 @@ func TestRequestsAreCountedByZoneDecisionAndReason(t *testing.T) {
 				got[what] = n
 			}
 		}
+		if len(counts[zone]) != 9 {
+			t.Errorf("zone %s: got %v, want admitted, and each reason to refuse, enforced and in shadow", zone, counts[zone])
+		}
 		if !maps.Equal(got, want) {
 			t.Errorf("zone %s: got %v, want %v", zone, got, want)
 		}

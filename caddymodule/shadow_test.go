@@ -139,6 +139,29 @@ func TestAShadowZoneStandsInNobodysWay(t *testing.T) {
 	}
 }
 
+func TestWhatAShadowZoneWouldBanIsChargedInOtherZones(t *testing.T) {
+	s := run(t, `http:// {
+		throttle {
+			zone tried {
+				override 203.0.113.0/24 blocked
+				capacity 5
+				leak 1/h
+				shadow
+			}
+			zone enforced {
+				capacity 3
+				leak 1/h
+			}
+		}
+		respond {http.throttle.reason}
+	}`)
+	c := s.from(someone)
+	if got := c.get("/").Body.String(); got != "banned" {
+		t.Errorf("got reason %q, want banned", got)
+	}
+	c.passes(2, "/")
+}
+
 func TestARequestThatIsRefusedPoursNothingInShadowEither(t *testing.T) {
 	s := run(t, `{
 		throttle {

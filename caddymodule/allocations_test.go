@@ -1,0 +1,24 @@
+//go:build !race
+
+// The race detector empties pools at random.
+
+package caddymodule
+
+import (
+	"net/http"
+	"net/http/httptest"
+	"testing"
+)
+
+func TestAHandlerAllocatesTwiceBeyondItsKeys(t *testing.T) {
+	r := httptest.NewRequest(http.MethodGet, "http://example.com/", nil)
+	w := &discard{header: make(http.Header)}
+	for _, zones := range []int{1, 2} {
+		h := handlerOf(t, zones, "capacity 1000000000\nleak 1000000/s")
+		keys := testing.AllocsPerRun(1000, func() { serve(keysOnly(h), w, r) })
+		all := testing.AllocsPerRun(1000, func() { serve(throttled(h), w, r) })
+		if got := all - keys; got > 2 {
+			t.Errorf("%d zones: got %v allocations beyond the keys, want at most 2", zones, got)
+		}
+	}
+}
