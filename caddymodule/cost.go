@@ -104,7 +104,7 @@ func parseUnit(text string) (float64, error) {
 }
 
 func (z *Zone) compileCosts() error {
-	fromBody := z.formKey
+	fromBody, byDefault := z.formKey, z.hasDefaultCost()
 	for i := range z.Cost {
 		z.about("cost", i)
 		if err := z.Cost[i].compile(z.limit); err != nil {
@@ -114,11 +114,12 @@ func (z *Zone) compileCosts() error {
 			return fmt.Errorf("cost %s: a line for all requests must come last", z.Cost[i].Value)
 		}
 		fromBody = fromBody || z.Cost[i].source >= costItems
+		byDefault = byDefault || z.Cost[i].source == costPlaceholder
 	}
-	if z.hasDefaultCost() {
+	if byDefault {
 		z.about("capacity", 0)
 		if err := z.limit.ValidateCost(defaultCost); err != nil {
-			return fmt.Errorf("default cost: %w: give another capacity, or a cost for all requests", err)
+			return fmt.Errorf("default cost: %w: give another capacity, or a cost for all requests that is no placeholder", err)
 		}
 	}
 	z.about("unread_body_cost", 0)

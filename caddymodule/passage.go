@@ -115,7 +115,8 @@ func (o *outcome) stronger(other *outcome) bool {
 type passage struct {
 	outcomes []outcome
 	deciding int
-	room     [2]outcome // for most requests enough
+	bill     *bill      // of the innermost handler that is serving it, if it has one
+	room     [3]outcome // for most requests enough
 }
 
 // passageVar is not a name that users give variables.

@@ -165,6 +165,6 @@ func (q *question) settleLater(h *Handler, p *passage, i int) {
 // nothing.
 func (q *question) settleNothing(h *Handler) {
 	if len(h.strip) > 0 {
-		q.bill = &bill{handler: h}
+		q.bill = &bill{handler: h, passage: q.passage}
 	}
 }

@@ -29,6 +29,14 @@ func (p *passage) refuse(w http.ResponseWriter, r *http.Request) error {
 	if o.waits() {
 		header.Set("Retry-After", strconv.FormatInt(wholeSeconds(o.retryAfter()), 10))
 	}
+	if holdsUp(r) {
+		header.Set("Connection", "close")
+	}
+	if r.ProtoMajor == 1 && r.ContentLength != 0 && r.Header.Get("Expect") != "" {
+		// The client waits to be told to send its body. Caddy wraps bodies, so
+		// net/http does not know, and would wait for it as well.
+		header.Set("Connection", "close")
+	}
 	if z.Refuse == refuseError {
 		// By value: Caddy looks for no other form of it.
 		return caddyhttp.HandlerError{StatusCode: z.Status, Err: errRefused}
@@ -42,6 +50,17 @@ func (p *passage) refuse(w http.ResponseWriter, r *http.Request) error {
 	w.WriteHeader(z.Status)
 	_, _ = w.Write(body) // a client that is gone is no error of ours
 	return nil
+}
+
+// holdsUp reports whether the server would wait for a body that nobody wants
+// before it sends the refusal, or take in more of it than a new connection
+// costs. HTTP/1 has no other way to say no to an upload than to close.
+func holdsUp(r *http.Request) bool {
+	const inOnePiece = 64 << 10
+	if u, ok := r.Body.(*upload); r.ProtoMajor != 1 || ok && u.drained() {
+		return false
+	}
+	return r.ContentLength < 0 || r.ContentLength > inOnePiece || r.ContentLength > 0 && r.Header.Get("Expect") != ""
 }
 
 // appendPage writes a page that people can read, and that costs next to

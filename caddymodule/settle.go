@@ -44,8 +44,12 @@ type Settle struct {
 	// response is charged. What is in flight together may then overshoot.
 	After bool `json:"after,omitempty"`
 
-	unit float64
+	unit   float64
+	ranges []statusRange
 }
+
+// A statusRange is a status, or a class of them.
+type statusRange struct{ first, last int }
 
 var (
 	statusCode = regexp.MustCompile(`^[1-5](xx|[0-9][0-9])$`)
@@ -76,10 +80,14 @@ func (s *Settle) compile() (err error) {
 		}
 		s.Name = http.CanonicalHeaderKey(s.Name)
 	case "status":
+		s.ranges = nil
 		for _, code := range s.Status {
 			if !statusCode.MatchString(code) {
 				return fmt.Errorf("invalid status %q: want a code such as 401 or a class such as 4xx", code)
 			}
+			first, _ := strconv.Atoi(strings.ReplaceAll(code, "x", "0"))
+			last, _ := strconv.Atoi(strings.ReplaceAll(code, "x", "9"))
+			s.ranges = append(s.ranges, statusRange{first, last})
 		}
 		if !(s.Cost > 0 && s.Cost <= 1e12) {
 			err = fmt.Errorf("invalid cost %v: want a number above 0", s.Cost)
@@ -130,9 +138,14 @@ func (z *Zone) debt(limit leakybucket.Limit) float64 {
 type bill struct {
 	caddyhttp.ResponseWriterWrapper
 	handler *Handler
-	passage *passage
+	passage *passage // nil if nothing was charged
+	outer   *bill    // of the handler that this one is within, if there is one
 	items   []billItem
-	room    [2]billItem
+	charges []leakybucket.Settlement // as many as items
+	rooms   struct {
+		items   [2]billItem
+		charges [2]leakybucket.Settlement
+	}
 
 	began    time.Time
 	headers  time.Duration // until the response's headers, if there are any
@@ -142,23 +155,26 @@ type bill struct {
 }
 
 type billItem struct {
-	settlement leakybucket.Settlement
-	zone       *Zone
-	outcome    int    // which of the passage's
-	header     string // what the upstream says it cost
+	zone    *Zone
+	outcome int    // which of the passage's
+	header  string // what the upstream says it cost
 }
 
 func (b *bill) add(z *Zone, c leakybucket.Charge, d leakybucket.Decision, outcome int) {
 	if b.items == nil {
-		b.items = b.room[:0]
+		b.items, b.charges = b.rooms.items[:0], b.rooms.charges[:0]
 	}
-	b.items = append(b.items, billItem{settlement: leakybucket.Settlement{Charge: c, Was: d}, zone: z, outcome: outcome})
+	b.items = append(b.items, billItem{zone: z, outcome: outcome})
+	b.charges = append(b.charges, leakybucket.Settlement{Charge: c, Was: d})
 }
 
 // serve calls the next handler and settles when that is done, whatever happens.
 func (b *bill) serve(w http.ResponseWriter, r *http.Request, next caddyhttp.Handler) (err error) {
 	b.ResponseWriter = w
 	b.began = time.Now()
+	if b.passage != nil {
+		b.outer, b.passage.bill = b.passage.bill, b
+	}
 	defer func() { b.settle(r, err) }()
 	err = next.ServeHTTP(b, r)
 	b.returned = true
@@ -169,24 +185,25 @@ func (b *bill) serve(w http.ResponseWriter, r *http.Request, next caddyhttp.Hand
 func (b *bill) WriteHeader(status int) {
 	if b.status == 0 && (status >= 200 || status == http.StatusSwitchingProtocols) {
 		b.status, b.headers = status, time.Since(b.began)
-		b.readHeader()
 	}
-	b.strip()
+	b.readHeaders()
 	b.ResponseWriter.WriteHeader(status)
 }
 
-// readHeader reads what the upstream says the request cost.
-func (b *bill) readHeader() {
-	for i := range b.items {
-		item := &b.items[i]
-		item.header = single(b.Header()[item.zone.Settle.Name])
+// readHeaders reads what the upstream says the request cost, also for handlers
+// around this one, and removes it: the client is not told.
+func (b *bill) readHeaders() {
+	header := b.Header()
+	for bill := b; bill != nil; bill = bill.outer {
+		for i := range bill.items {
+			item := &bill.items[i]
+			if values := header[item.zone.Settle.Name]; len(values) > 0 {
+				item.header = single(values)
+			}
+		}
 	}
-}
-
-// strip removes what the upstream tells us and not the client.
-func (b *bill) strip() {
 	for _, name := range b.handler.strip {
-		b.Header().Del(name)
+		delete(header, name)
 	}
 }
 
@@ -220,38 +237,36 @@ func (b *bill) implicitHeader() {
 
 // settle corrects every charge, once.
 func (b *bill) settle(r *http.Request, served error) {
-	if b.status == 0 {
-		if b.returned && served == nil {
-			b.readHeader() // net/http writes the headers when we return
-		}
-		b.strip()
+	b.readHeaders() // what is written after us: headers if there were none yet, and trailers
+	if b.passage != nil {
+		b.passage.bill = b.outer
 	}
 	left := r.Context().Err() != nil
-	settlements := make([]leakybucket.Settlement, 0, len(b.room))
+	due := b.charges[:0] // in place, behind what has been read
 	for i := range b.items {
-		s := b.items[i].settlement
+		item, s := &b.items[i], b.charges[i]
 		reserved := 0.0
 		if s.Was.Poured {
 			reserved = s.Charge.Cost
 		}
-		cost, known := b.costOf(&b.items[i], reserved, served)
+		cost, known := b.costOf(item, reserved, served)
 		if !known {
-			b.items[i].zone.shared.unsettled.Inc()
+			item.zone.shared.unsettled.Inc()
 			cost = reserved
 		}
 		if cost = s.Charge.Limit.Cost(cost); left {
 			cost = max(cost, reserved) // leaving must never pay
 		}
-		b.passage.outcomes[b.items[i].outcome].settle(cost)
+		b.passage.outcomes[item.outcome].settle(cost)
 		if s.Diff = cost - reserved; s.Diff != 0 {
-			settlements = append(settlements, s)
+			due = append(due, s)
 		}
 	}
-	if len(settlements) == 0 {
+	if len(due) == 0 {
 		return
 	}
 	// The client's leaving must not keep it from paying.
-	if err := b.handler.app.store.Settle(context.WithoutCancel(r.Context()), settlements); err != nil {
+	if err := b.handler.app.store.Settle(context.WithoutCancel(r.Context()), due); err != nil {
 		b.handler.app.logger.Error("settling; the reservations stay", zap.Error(err))
 	}
 }
@@ -259,6 +274,7 @@ func (b *bill) settle(r *http.Request, served error) {
 // costOf returns what a request really cost, and false if that is not known.
 func (b *bill) costOf(item *billItem, reserved float64, served error) (cost float64, known bool) {
 	s := item.zone.Settle
+	answered := b.status != 0 || b.returned && served == nil
 	switch {
 	case s.Source == "status":
 		status := b.finalStatus(served)
@@ -272,8 +288,10 @@ func (b *bill) costOf(item *billItem, reserved float64, served error) (cost floa
 		return max(time.Since(b.began).Seconds(), reserved), true
 	case s.Source == "seconds":
 		return b.headers.Seconds(), true
+	case !answered:
+		return 0, false
 	case s.Source == "bytes":
-		return float64(b.bytes) / s.unit, b.status != 0 || b.returned && served == nil
+		return float64(b.bytes) / s.unit, true
 	default:
 		return leakybucket.ParseCost(item.header)
 	}
@@ -298,11 +316,7 @@ func (b *bill) finalStatus(served error) int {
 }
 
 func (s *Settle) matches(status int) bool {
-	code := strconv.Itoa(status)
-	return slices.ContainsFunc(s.Status, func(want string) bool {
-		class, isClass := strings.CutSuffix(want, "xx")
-		return want == code || isClass && class == code[:1]
-	})
+	return slices.ContainsFunc(s.ranges, func(r statusRange) bool { return r.first <= status && status <= r.last })
 }
 
 // Interface guards

@@ -95,6 +95,16 @@ func (u *upload) Read(p []byte) (int, error) {
 	return u.source.Read(p)
 }
 
+// drained reports whether the client has sent all of the body.
+func (u *upload) drained() bool {
+	select {
+	case <-u.done:
+		return errors.Is(u.err, io.EOF)
+	default:
+		return false
+	}
+}
+
 // Close implements io.Closer.
 func (u *upload) Close() error { return u.source.Close() }
 

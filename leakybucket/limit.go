@@ -12,6 +12,7 @@ import (
 const (
 	smallest = 1e-9
 	largest  = 1e12
+	inRange  = "a number from 0.000000001 to 1000000000000" // as it may be written
 
 	// tolerance is the rounding that a sum of many costs may pick up and still
 	// be an exact fill. It is also the smallest cost, in capacities, that still
@@ -31,10 +32,10 @@ type Limit struct {
 // bucket that would take more than 20 years to drain.
 func (l Limit) Validate() error {
 	if !(smallest <= l.Capacity && l.Capacity <= largest) {
-		return fmt.Errorf("invalid capacity %v: want a number from %v to %v", l.Capacity, smallest, largest)
+		return fmt.Errorf("invalid capacity %v: want %s", l.Capacity, inRange)
 	}
 	if !(smallest <= l.Leak && l.Leak <= largest) {
-		return fmt.Errorf("invalid leak of %v a second: want a number from %v to %v", l.Leak, smallest, largest)
+		return fmt.Errorf("invalid leak of %v a second: want %s", l.Leak, inRange)
 	}
 	if l.Capacity/l.Leak > longestDrain.Seconds() {
 		return errors.New("invalid limit: a full bucket must drain within 20 years")
@@ -47,7 +48,7 @@ func (l Limit) Validate() error {
 // years to drain.
 func (l Limit) ValidateDebt(debt float64) error {
 	if !(0 <= debt && debt <= largest) {
-		return fmt.Errorf("invalid debt %v: want a number from 0 to %v", debt, largest)
+		return fmt.Errorf("invalid debt %v: want a number from 0 to 1000000000000", debt)
 	}
 	if (l.Capacity+debt)/l.Leak > longestDrain.Seconds() {
 		return fmt.Errorf("invalid debt %v: a full bucket in debt must drain within 20 years", debt)

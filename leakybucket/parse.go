@@ -26,7 +26,7 @@ func ParseRate(text string) (float64, error) {
 	}
 	rate := amount / per
 	if !(smallest <= rate && rate <= largest) {
-		return 0, fmt.Errorf("invalid rate %q: want from %v to %v a second", text, smallest, largest)
+		return 0, fmt.Errorf("invalid rate %q: want %s a second", text, inRange)
 	}
 	return rate, nil
 }
@@ -35,7 +35,7 @@ func ParseRate(text string) (float64, error) {
 func ParseCapacity(text string) (float64, error) {
 	capacity, plain := parseDecimal(text)
 	if !plain || !(smallest <= capacity && capacity <= largest) {
-		return 0, fmt.Errorf("invalid capacity %q: want a number from %v to %v, such as 10", text, smallest, largest)
+		return 0, fmt.Errorf("invalid capacity %q: want %s, such as 10", text, inRange)
 	}
 	return capacity, nil
 }

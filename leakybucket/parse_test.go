@@ -37,7 +37,7 @@ func TestRatesSayHowMuchInWhichTime(t *testing.T) {
 }
 
 func TestRatesThatAreNone(t *testing.T) {
-	const form, scope = ": want <number>/<s|m|h|d>, such as 2/s", ": want from 1e-09 to 1e+12 a second"
+	const form, scope = ": want <number>/<s|m|h|d>, such as 2/s", ": want a number from 0.000000001 to 1000000000000 a second"
 	for text, want := range map[string]string{
 		"ten":                           form,
 		"":                              form,
@@ -98,7 +98,7 @@ func TestCapacitiesArePlainNumbersInRange(t *testing.T) {
 		if got != 0 {
 			t.Errorf("%q: got %v, want 0 with the error", text, got)
 		}
-		wantError(t, text, err, `invalid capacity "`+text+`": want a number from 1e-09 to 1e+12, such as 10`)
+		wantError(t, text, err, `invalid capacity "`+text+`": want a number from 0.000000001 to 1000000000000, such as 10`)
 	}
 }
 
@@ -118,10 +118,10 @@ func TestALimitIsACapacityAndALeak(t *testing.T) {
 		"10 1 /s":     `invalid limit "10 1 /s"` + form,
 		"10 1/s 5":    `invalid limit "10 1/s 5"` + form,
 		"10,,1/s":     `invalid rate ",1/s": want <number>/<s|m|h|d>, such as 2/s`,
-		"ten 1/s":     `invalid capacity "ten": want a number from 1e-09 to 1e+12, such as 10`,
-		"1/s 10":      `invalid capacity "1/s": want a number from 1e-09 to 1e+12, such as 10`,
+		"ten 1/s":     `invalid capacity "ten": want a number from 0.000000001 to 1000000000000, such as 10`,
+		"1/s 10":      `invalid capacity "1/s": want a number from 0.000000001 to 1000000000000, such as 10`,
 		"10 ten":      `invalid rate "ten": want <number>/<s|m|h|d>, such as 2/s`,
-		"10 0/s":      `invalid rate "0/s": want from 1e-09 to 1e+12 a second`,
+		"10 0/s":      `invalid rate "0/s": want a number from 0.000000001 to 1000000000000 a second`,
 		"1000000 1/d": tooSlow,
 	} {
 		_, err := ParseLimit(text)

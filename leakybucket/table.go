@@ -82,7 +82,8 @@ func (t *Table) add(config TableConfig, o Override) error {
 		return errors.New("no key given: want <part>... <limit>")
 	}
 	if len(o.Parts) > len(config.Addresses) {
-		return fmt.Errorf("%d parts given, and the key has %d", len(o.Parts), len(config.Addresses))
+		return fmt.Errorf("%d parts of a key given before the limit %q, and the key has %d: want <part>... <plan>|<capacity> <leak>|unlimited|blocked, such as 100 10/s at the end",
+			len(o.Parts), o.Limit, len(config.Addresses))
 	}
 	at := &t.root
 	for i, part := range o.Parts {

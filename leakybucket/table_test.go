@@ -229,13 +229,13 @@ func TestOverridesThatAreWrong(t *testing.T) {
 		key, line, want string
 	}{
 		{"t", "-> gold", "override : no key given: want <part>... <limit>"},
-		{"t", "a b -> gold", "override a b: 2 parts given, and the key has 1"},
+		{"t", "a b -> gold", "override a b: 2 parts of a key given before the limit \"gold\", and the key has 1: want <part>... <plan>|<capacity> <leak>|unlimited|blocked, such as 100 10/s at the end"},
 		{"t", "first -> gold", "override first: given twice"},
 		{"t", "a -> silver", `override a: unknown plan "silver": want one of the plans, <capacity> <leak>, unlimited or blocked`},
 		{"t", "a ->", `override a: unknown plan "": want one of the plans, <capacity> <leak>, unlimited or blocked`},
 		{"t", "a -> Unlimited", `override a: unknown plan "Unlimited": want one of the plans, <capacity> <leak>, unlimited or blocked`},
 		{"t", "a -> 10 ten", `override a: invalid rate "ten": want <number>/<s|m|h|d>, such as 2/s`},
-		{"t", "a -> 0 1/s", `override a: invalid capacity "0": want a number from 1e-09 to 1e+12, such as 10`},
+		{"t", "a -> 0 1/s", `override a: invalid capacity "0": want a number from 0.000000001 to 1000000000000, such as 10`},
 		{"t", "a -> 10 1/s 5", `override a: invalid limit "10 1/s 5": want <capacity> <leak>, such as 10 1/s`},
 		{"t", "a -> 1000000 1/d", "override a: " + tooSlow},
 		{"a", "203.0.113 -> gold", `override 203.0.113: invalid address "203.0.113": want an IP address or a network such as 203.0.113.0/24`},
@@ -252,7 +252,7 @@ func TestOverridesThatAreWrong(t *testing.T) {
 		{"a", "192.0.2.1 -> gold", "override 192.0.2.1: given twice"},
 		{"a", "192.0.2.1/32 -> gold", "override 192.0.2.1/32: given twice"},
 		{"a", "::ffff:192.0.2.1 -> gold", "override ::ffff:192.0.2.1: given twice"},
-		{"", "a -> gold", "override a: 1 parts given, and the key has 0"},
+		{"", "a -> gold", "override a: 1 parts of a key given before the limit \"gold\", and the key has 0: want <part>... <plan>|<capacity> <leak>|unlimited|blocked, such as 100 10/s at the end"},
 	} {
 		lines := []string{test.line}
 		if test.key != "" {

@@ -1,0 +1,276 @@
+package caddymodule
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"math"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+
+	"github.com/caddyserver/caddy/v2"
+	"github.com/caddyserver/caddy/v2/caddyconfig"
+	"github.com/caddyserver/caddy/v2/caddyconfig/caddyfile"
+	"github.com/caddyserver/caddy/v2/caddyconfig/httpcaddyfile"
+	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
+	_ "github.com/caddyserver/caddy/v2/modules/standard"
+	"github.com/prometheus/client_golang/prometheus"
+	"go.uber.org/zap/zapcore"
+
+	"github.com/caddy-throttle/caddy-throttle/leakybucket"
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/memstore"
+)
+
+// A settleSite is a site in this process: throttle before a handler that is
+// given as a function, on a store that says what it was asked.
+type settleSite struct {
+	testing.TB
+	server *caddyhttp.Server
+	app    *App
+	store  *settleStore
+	serve  func(http.ResponseWriter, *http.Request) error // what is throttled
+
+	client   string         // the address that requests come from
+	inFlight sync.WaitGroup // requests that are being served
+}
+
+// newSettleSite runs a site until the test ends. In its directives, in the order
+// in which they run, settle_upstream stands for serve.
+func newSettleSite(t testing.TB, directives string) *settleSite {
+	t.Helper()
+	s := &settleSite{TB: t, store: newSettleStore(), client: "192.0.2.1"}
+	latestSettleSite = s
+	adapted, _, err := caddyconfig.GetAdapter("caddyfile").Adapt([]byte(`{
+		throttle {
+			store settle_test
+		}
+	}
+	http:// {
+		route {
+			`+directives+`
+		}
+	}`), map[string]any{"filename": "Caddyfile"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	cfg := &caddy.Config{Logging: &caddy.Logging{
+		Logs: map[string]*caddy.CustomLog{"default": {BaseLog: caddy.BaseLog{Level: "FATAL"}}},
+	}}
+	base, err := caddy.ProvisionContext(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	// Only now, so that the apps belong to a context that can be ended.
+	var site caddy.Config
+	if err := json.Unmarshal(adapted, &site); err != nil {
+		t.Fatal(err)
+	}
+	cfg.AppsRaw = site.AppsRaw
+	ctx, stop := caddy.NewContext(base)
+	t.Cleanup(stop)
+	app, err := ctx.App("http")
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.server = app.(*caddyhttp.App).Servers["srv0"]
+	if app, err = ctx.App("throttle"); err != nil {
+		t.Fatal(err)
+	}
+	s.app = app.(*App)
+	return s
+}
+
+// ServeHTTP implements http.Handler.
+func (s *settleSite) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	s.inFlight.Add(1)
+	defer s.inFlight.Done()
+	s.server.ServeHTTP(w, r)
+}
+
+// newSettleZone is the site of one zone that settles, in a bucket that holds
+// 1000 and hardly leaks.
+func newSettleZone(t testing.TB, options string) *settleSite {
+	t.Helper()
+	return newSettleSite(t, `throttle {
+		zone settled {
+			capacity 1000
+			leak 1/d
+			`+options+`
+		}
+	}
+	settle_upstream`)
+}
+
+// inSettleBubble runs a test in virtual time. Caddy's certificate cache lives as
+// long as the process, so it must be made outside.
+func inSettleBubble(t *testing.T, f func(t *testing.T)) {
+	t.Helper()
+	newSettleSite(t, "settle_upstream")
+	synctest.Test(t, f)
+}
+
+// get sends a request, and returns what the client sees and what the upstream's
+// panic was, if it did.
+func (s *settleSite) get(path string) (w *httptest.ResponseRecorder, panicked any) {
+	w = httptest.NewRecorder()
+	defer func() { panicked = recover() }()
+	s.ServeHTTP(w, httptest.NewRequest("GET", "http://example.com"+path, nil))
+	return w, nil
+}
+
+// level returns how full the client's bucket is, when all has been served.
+func (s *settleSite) level(zone string, shadow bool) float64 {
+	s.Helper()
+	s.inFlight.Wait()
+	charge := leakybucket.Charge{
+		Zone: zone, Key: s.client, Shadow: shadow, Probe: true,
+		Limit: leakybucket.Limit{Capacity: 1000, Leak: 1.0 / 86400},
+	}
+	decisions := make([]leakybucket.Decision, 1)
+	if err := s.store.Store.Take(context.Background(), []leakybucket.Charge{charge}, decisions); err != nil {
+		s.Fatal(err)
+	}
+	return decisions[0].Level
+}
+
+// wantLevel allows for what has leaked, which is next to nothing.
+func (s *settleSite) wantLevel(zone string, want float64) {
+	s.Helper()
+	if got := s.level(zone, false); math.Abs(got-want) > 0.01 {
+		s.Errorf("level of zone %s: got %v, want %v", zone, got, want)
+	}
+}
+
+// unsettled returns how many charges of a zone were left as reserved.
+func (s *settleSite) unsettled(zone string) float64 {
+	s.Helper()
+	registry := prometheus.NewRegistry()
+	registry.MustRegister(unsettled)
+	families, err := registry.Gather()
+	if err != nil {
+		s.Fatal(err)
+	}
+	for _, family := range families {
+		for _, metric := range family.Metric {
+			if metric.Label[0].GetValue() == zone {
+				return metric.Counter.GetValue()
+			}
+		}
+	}
+	return 0
+}
+
+// settleLogged returns what the access log will say of a request.
+func settleLogged(p *passage) map[string]any {
+	enc := zapcore.NewMapObjectEncoder()
+	if err := p.MarshalLogObject(enc); err != nil {
+		return map[string]any{"error": err}
+	}
+	return enc.Fields
+}
+
+// A settleStore is a memory store that notes what it is asked, and fails when
+// it is told to.
+type settleStore struct {
+	*memstore.Store
+
+	mu      sync.Mutex
+	takes   int
+	failing func(take int) bool
+	settled []leakybucket.Settlement
+}
+
+func newSettleStore() *settleStore { return &settleStore{Store: memstore.New(memstore.Options{})} }
+
+func (s *settleStore) Take(ctx context.Context, charges []leakybucket.Charge, decisions []leakybucket.Decision) error {
+	s.mu.Lock()
+	s.takes++
+	failing := s.failing != nil && s.failing(s.takes)
+	s.mu.Unlock()
+	if failing {
+		return errors.New("the store is down")
+	}
+	return s.Store.Take(ctx, charges, decisions)
+}
+
+func (s *settleStore) Settle(ctx context.Context, settlements []leakybucket.Settlement) error {
+	s.mu.Lock()
+	s.settled = append(s.settled, settlements...)
+	s.mu.Unlock()
+	if err := ctx.Err(); err != nil {
+		return err // as a store would that is asked over a network
+	}
+	return s.Store.Settle(ctx, settlements)
+}
+
+// sum returns how many charges were corrected, and by how much in all.
+func (s *settleStore) sum() (n int, diff float64) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for i := range s.settled {
+		diff += s.settled[i].Diff
+	}
+	return len(s.settled), diff
+}
+
+// latestSettleSite is what modules find that are made while a site is: no test
+// that makes one is parallel.
+var latestSettleSite *settleSite
+
+// settleStoreModule makes the store a module.
+type settleStoreModule struct{ store *settleStore }
+
+func (settleStoreModule) CaddyModule() caddy.ModuleInfo {
+	return caddy.ModuleInfo{ID: "throttle.stores.settle_test", New: func() caddy.Module { return new(settleStoreModule) }}
+}
+
+func (m *settleStoreModule) UnmarshalCaddyfile(*caddyfile.Dispenser) error { return nil }
+
+func (m *settleStoreModule) Provision(caddy.Context) error {
+	m.store = latestSettleSite.store
+	return nil
+}
+
+func (m *settleStoreModule) Store() leakybucket.Store { return m.store }
+
+// settleUpstream is the handler that settle_upstream stands for.
+type settleUpstream struct{ site *settleSite }
+
+func (settleUpstream) CaddyModule() caddy.ModuleInfo {
+	return caddy.ModuleInfo{ID: "http.handlers.settle_upstream", New: func() caddy.Module { return new(settleUpstream) }}
+}
+
+func (u *settleUpstream) Provision(caddy.Context) error {
+	u.site = latestSettleSite
+	return nil
+}
+
+func (u *settleUpstream) ServeHTTP(w http.ResponseWriter, r *http.Request, _ caddyhttp.Handler) error {
+	return u.site.serve(w, r)
+}
+
+func init() {
+	caddy.RegisterModule(settleStoreModule{})
+	caddy.RegisterModule(settleUpstream{})
+	httpcaddyfile.RegisterHandlerDirective("settle_upstream", func(h httpcaddyfile.Helper) (caddyhttp.MiddlewareHandler, error) {
+		h.Next()
+		return new(settleUpstream), nil
+	})
+}
+
+// settleSays is an upstream that sends a status and headers, given as name and
+// value, and a body of ten bytes.
+func settleSays(status int, headers ...string) func(http.ResponseWriter, *http.Request) error {
+	return func(w http.ResponseWriter, _ *http.Request) error {
+		for i := 0; i < len(headers); i += 2 {
+			w.Header().Add(headers[i], headers[i+1])
+		}
+		w.WriteHeader(status)
+		_, err := w.Write([]byte(strings.Repeat("x", 10)))
+		return err
+	}
+}
