@@ -63,12 +63,12 @@ type StoreModule interface {
 // A sharedZone is what all places where a zone of one name appears have in
 // common.
 type sharedZone struct {
-	app               *App
-	definition, place string
-	handlers          int
-	inventable        bool // has been warned of
-	refusals          refusals
-	unsettled         prometheus.Counter
+	app        *App
+	definition string
+	handlers   int
+	inventable bool                // has been warned of
+	refusals   [decisions]refusals // of those that refuse
+	unsettled  prometheus.Counter
 }
 
 // CaddyModule returns the Caddy module information.
@@ -152,7 +152,9 @@ func (a *App) provisionZone(ctx caddy.Context, z *Zone) error {
 		if z.Settle != nil {
 			shared.unsettled = unsettled.WithLabelValues(z.Name)
 		}
-		shared.refusals.init(a.logger, z.Name, z.Shadow || a.Shadow)
+		for _, d := range []decision{shadowRefused, refused} {
+			shared.refusals[d].init(a.logger, z.Name, d)
+		}
 		a.shared[z.Name] = shared
 		running.LoadOrStore(z.Name, runningZone(z.Name))
 	} else if shared.definition != definition {
@@ -196,7 +198,8 @@ func (a *App) Stop() error { return nil }
 func (a *App) Cleanup() error {
 	var errs []error
 	for name, zone := range a.shared {
-		zone.refusals.report()
+		zone.refusals[shadowRefused].report()
+		zone.refusals[refused].report()
 		_, err := running.Delete(name)
 		errs = append(errs, err)
 	}

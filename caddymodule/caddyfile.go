@@ -159,6 +159,7 @@ func (z *Zone) compiled(plans map[string]leakybucket.Limit) (*Zone, error) {
 //	throttle [<matcher>] {
 //	    zone <name>
 //	    zone <name> { ... }
+//	    ratelimit_headers
 //	}
 func parseDirective(h httpcaddyfile.Helper) (caddyhttp.MiddlewareHandler, error) {
 	h.Next() // the directive's name
@@ -174,8 +175,17 @@ func parseDirective(h httpcaddyfile.Helper) (caddyhttp.MiddlewareHandler, error)
 		}
 	} else {
 		for h.NextBlock(0) {
+			if h.Val() == "ratelimit_headers" {
+				if handler.RateLimitHeaders {
+					return nil, h.Err("ratelimit_headers is given twice")
+				}
+				if err := parseFlag(h.Dispenser, &handler.RateLimitHeaders); err != nil {
+					return nil, err
+				}
+				continue
+			}
 			if h.Val() != "zone" {
-				return nil, unrecognized(h.Dispenser, "the directive throttle", "zone <name>; what is to hold for all zones stands in the global options")
+				return nil, unrecognized(h.Dispenser, "the directive throttle", "zone <name> or ratelimit_headers; what is to hold for all zones stands in the global options")
 			}
 			z, err := parseZone(h.Dispenser, namedMatchers(h))
 			if err != nil {

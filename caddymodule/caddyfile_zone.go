@@ -46,6 +46,7 @@ func noNamedMatchers(d *caddyfile.Dispenser) matcherToken {
 //	    exempt { <request matchers> }
 //	    key <source>...
 //	    missing_key client_ip|share|skip|refuse
+//	    unlisted_key client_ip|share|skip|refuse
 //	    plain_keys
 //	    ipv4_prefix <bits>
 //	    ipv6_prefix <bits>
@@ -59,10 +60,12 @@ func noNamedMatchers(d *caddyfile.Dispenser) matcherToken {
 //	    settle seconds|bytes <unit>|header <Name>|status <code|class>... <n> [after]
 //	    debt <n>
 //	    retry_after empty|fit|<duration>
+//	    retry_jitter <percent>
 //	    status <code>
 //	    page <file>
 //	    refuse page|error
 //	    shadow
+//	    enforce <percent of keys>
 //	}
 func parseZone(d *caddyfile.Dispenser, matcher matcherToken) (*Zone, error) {
 	z := new(Zone)
@@ -109,6 +112,8 @@ func (z *Zone) parseOption(d *caddyfile.Dispenser, seen map[string]bool, matcher
 		}
 	case "missing_key":
 		err = parseArg(d, &z.MissingKey, parseWord)
+	case "unlisted_key":
+		err = parseArg(d, &z.UnlistedKey, parseWord)
 	case "plain_keys":
 		err = parseFlag(d, &z.PlainKeys)
 	case "ipv4_prefix":
@@ -129,6 +134,8 @@ func (z *Zone) parseOption(d *caddyfile.Dispenser, seen map[string]bool, matcher
 		err = parseArg(d, &z.Debt, parseUnits)
 	case "retry_after":
 		err = parseArg(d, &z.RetryAfter, parseWord)
+	case "retry_jitter":
+		err = parseArg(d, &z.RetryJitter, parseWhole(1, 100))
 	case "status":
 		err = parseArg(d, &z.Status, parseWhole(400, 599))
 	case "page":
@@ -137,9 +144,11 @@ func (z *Zone) parseOption(d *caddyfile.Dispenser, seen map[string]bool, matcher
 		err = parseArg(d, &z.Refuse, parseWord)
 	case "shadow":
 		err = parseFlag(d, &z.Shadow)
+	case "enforce":
+		err = parseArg(d, &z.Enforce, parseWhole(1, 100))
 	default:
-		err = unrecognized(d, fmt.Sprintf("zone %q", z.Name), "one of match, exempt, key, missing_key, plain_keys, ipv4_prefix, ipv6_prefix, route, "+
-			"capacity, leak, override, cost, max_body, unread_body_cost, settle, debt, retry_after, status, page, refuse, shadow")
+		err = unrecognized(d, fmt.Sprintf("zone %q", z.Name), "one of match, exempt, key, missing_key, unlisted_key, plain_keys, ipv4_prefix, ipv6_prefix, route, "+
+			"capacity, leak, override, cost, max_body, unread_body_cost, settle, debt, retry_after, retry_jitter, status, page, refuse, shadow, enforce")
 	}
 	return err
 }

@@ -23,6 +23,10 @@ type Handler struct {
 	// The zones to charge together.
 	Zone []*Zone `json:"zone,omitempty"`
 
+	// Tell clients in the header fields RateLimit-Policy and RateLimit how much
+	// the zone that is nearest exhaustion holds, and how much is left.
+	RateLimitHeaders bool `json:"ratelimit_headers,omitempty"`
+
 	app   *App
 	zones []*Zone
 	strip []string // headers in which the upstream says what a request cost
@@ -96,6 +100,9 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request, next caddyht
 	upload, bill := q.upload, q.bill
 	q.release()
 	defer upload.end(w)
+	if p != nil && h.RateLimitHeaders {
+		p.announce(w.Header())
+	}
 	switch {
 	case err != nil:
 		return err

@@ -220,7 +220,7 @@ func checkPlaceholder(name string) error {
 	case strings.HasPrefix(name, "http.request.body"):
 		return errors.New("it would read the whole body of every request into memory")
 	case name == "http.request.client_ip":
-		return errors.New("Caddy knows no such placeholder: want the key source client_ip")
+		return errors.New("no such placeholder is known to Caddy: want the key source client_ip")
 	case name == "http.request.uuid", name == "http.request.remote", name == "http.request.remote.port",
 		strings.HasPrefix(name, "http.request.duration"):
 		return errors.New("it differs for every request or connection")
@@ -237,7 +237,7 @@ func checkPlaceholder(name string) error {
 	}
 	caddyhttp.PrepareRequest(r.WithContext(ctx), repl, nil, new(caddyhttp.Server))
 	if _, known := repl.Get(name); !known {
-		return errors.New("Caddy knows no such placeholder, so that it would always be empty")
+		return errors.New("no such placeholder is known to Caddy, so that it would always be empty")
 	}
 	return nil
 }
@@ -255,9 +255,11 @@ type subject struct {
 
 // A key names a bucket, and says which limit holds for it.
 type key struct {
-	name  string // the parts, without the zone
-	rule  leakybucket.Rule
-	limit leakybucket.Limit
+	name    string // the parts, without the zone
+	rule    leakybucket.Rule
+	limit   leakybucket.Limit
+	listed  bool // an override names it
+	address bool // the name holds the client's address
 }
 
 // keyRoom is memory that building a key needs, kept between requests.
@@ -301,8 +303,8 @@ func (z *Zone) keyOf(s *subject, room *keyRoom) (key, bool) {
 		}
 	}
 	room.name, room.parts = name, parts
-	k := key{name: string(name)}
-	k.rule, k.limit = z.table.Lookup(parts)
+	k := key{name: string(name), address: z.byClient()}
+	k.rule, k.limit, k.listed = z.table.Lookup(parts)
 	return k, true
 }
 
@@ -340,13 +342,13 @@ func (z *Zone) clientOf(r *http.Request) netip.Prefix {
 
 // fallback returns the key of requests that have none: @client_ip/<address> or
 // @share, which no client can spell, since a leading @ is escaped in parts.
-func (z *Zone) fallback(r *http.Request) key {
+func (z *Zone) fallback(r *http.Request, policy string) key {
 	k := key{name: "@share", rule: leakybucket.Limited, limit: z.limit}
-	if z.MissingKey == missingShare {
+	if policy == missingShare {
 		return k
 	}
 	if client := z.clientOf(r); client.IsValid() {
-		k.name = "@client_ip/" + client.Addr().String()
+		k.name, k.address = "@client_ip/"+client.Addr().String(), true
 	} else {
 		z.shared.app.warnNoAddress()
 	}

@@ -2,6 +2,7 @@ package caddymodule
 
 import (
 	"math"
+	"math/rand/v2"
 	"net/http"
 	"time"
 
@@ -31,21 +32,24 @@ func (d decision) String() string {
 type reason uint8
 
 const (
-	none       reason = iota
-	capacity          // the bucket would overflow
-	oversize          // the cost can never fit
-	banned            // an override says blocked
-	missingKey        // the key is missing, and the zone refuses such requests
+	none        reason = iota
+	capacity           // the bucket would overflow
+	oversize           // the cost can never fit
+	banned             // an override says blocked
+	missingKey         // the key is missing, and the zone refuses such requests
+	unlistedKey        // no override names the key, and the zone refuses such requests
+	earlyData          // the client's address is not verified yet
 	reasons
 )
 
 func (r reason) String() string {
-	return [reasons]string{"", "capacity", "oversize", "banned", "missing_key"}[r]
+	return [reasons]string{"", "capacity", "oversize", "banned", "missing_key", "unlisted_key", "early_data"}[r]
 }
 
 // An outcome is what one zone decided about a request.
 type outcome struct {
 	zone     *Zone
+	shadow   bool   // nobody is refused for it
 	key      string // of the bucket, without the zone
 	decision decision
 	reason   reason
@@ -55,12 +59,13 @@ type outcome struct {
 	level  float64 // of the bucket before the charge
 	poured float64 // the cost, or nothing
 
+	jitter  float64 // how much longer to wait than need be, as a fraction
 	settled bool    // the response has told
 	paid    float64 // what it really cost
 }
 
-func (z *Zone) refusal() decision {
-	if z.shadow {
+func refusal(shadow bool) decision {
+	if shadow {
 		return shadowRefused
 	}
 	return refused
@@ -82,10 +87,11 @@ func (o *outcome) retryAfter() time.Duration {
 	if !o.waits() {
 		return 0
 	}
+	wait := max(o.zone.retryFloor, o.timeToFit())
 	if o.zone.RetryAfter == retryEmpty {
-		return o.limit.TimeToEmpty(o.level)
+		wait = o.limit.TimeToEmpty(o.level)
 	}
-	return max(o.zone.retryFloor, o.timeToFit())
+	return wait + time.Duration(o.jitter*float64(wait))
 }
 
 func (o *outcome) timeToFit() time.Duration {
@@ -161,6 +167,9 @@ func (p *passage) charged(zone string) bool {
 
 // add takes note of an outcome, and counts it.
 func (p *passage) add(o outcome) {
+	if o.decision != admitted && o.zone.RetryJitter > 0 {
+		o.jitter = rand.Float64() * float64(o.zone.RetryJitter) / 100
+	}
 	p.outcomes = append(p.outcomes, o)
 	last := len(p.outcomes) - 1
 	if last > 0 && p.outcomes[last].stronger(&p.outcomes[p.deciding]) {
@@ -168,7 +177,7 @@ func (p *passage) add(o outcome) {
 	}
 	o.zone.decided[o.decision][o.reason].Inc()
 	if o.decision != admitted {
-		o.zone.shared.refusals.note(o.key)
+		o.zone.shared.refusals[o.decision].note(o.key)
 	}
 }
 

@@ -61,21 +61,36 @@ func (q *question) add(z *Zone) error {
 		return nil
 	}
 	k, complete := z.keyOf(&q.subject, &q.keys)
-	if !complete {
-		switch z.MissingKey {
-		case missingSkip:
-			return nil
-		case missingRefuse:
-			q.refuse(z, "", missingKey)
-			return nil
+	policy, why := "", none
+	switch {
+	case !complete:
+		policy, why = z.MissingKey, missingKey
+	case !k.listed && z.UnlistedKey != "":
+		policy, why = z.UnlistedKey, unlistedKey
+	}
+	switch policy {
+	case "":
+	case missingSkip:
+		return nil
+	case missingRefuse:
+		q.refuse(z, k, why)
+		return nil
+	default:
+		k = z.fallback(q.r, policy)
+	}
+	shadow := !z.enforces(k)
+	if k.address && early(q.r) {
+		// Whoever sends it may have made the address up.
+		if !shadow {
+			q.refuse(z, k, earlyData)
 		}
-		k = z.fallback(q.r)
+		return nil
 	}
 	switch k.rule {
 	case leakybucket.Unlimited:
 		return nil
 	case leakybucket.Blocked:
-		q.refuse(z, k.name, banned)
+		q.refuse(z, k, banned)
 		return nil
 	}
 	line, err := z.costLine(&q.subject)
@@ -87,7 +102,7 @@ func (q *question) add(z *Zone) error {
 	}
 	q.zones = append(q.zones, z)
 	q.charges = append(q.charges, leakybucket.Charge{
-		Zone: z.Name, Key: k.name, Shadow: z.shadow,
+		Zone: z.Name, Key: k.name, Shadow: shadow,
 		Limit: k.limit, Debt: z.debt(k.limit),
 		Cost: line.of(&q.subject, z, k.limit), Probe: z.Settle != nil && z.Settle.After,
 	})
@@ -95,9 +110,10 @@ func (q *question) add(z *Zone) error {
 }
 
 // refuse notes a refusal for which no bucket need be asked.
-func (q *question) refuse(z *Zone, key string, why reason) {
-	q.verdicts = append(q.verdicts, outcome{zone: z, key: key, decision: z.refusal(), reason: why})
-	q.refused = q.refused || !z.shadow
+func (q *question) refuse(z *Zone, k key, why reason) {
+	shadow := !z.enforces(k)
+	q.verdicts = append(q.verdicts, outcome{zone: z, shadow: shadow, key: k.name, decision: refusal(shadow), reason: why})
+	q.refused = q.refused || !shadow
 }
 
 // probe turns all charges into questions.
@@ -131,12 +147,12 @@ func (q *question) conclude(h *Handler) *passage {
 	}
 	for i := range q.charges {
 		c, d := &q.charges[i], &q.decisions[i]
-		o := outcome{zone: q.zones[i], key: c.Key, limit: c.Limit, cost: c.Cost, level: d.Level}
+		o := outcome{zone: q.zones[i], shadow: c.Shadow, key: c.Key, limit: c.Limit, cost: c.Cost, level: d.Level}
 		switch {
 		case !d.Fits && c.Limit.Oversize(c.Cost):
-			o.decision, o.reason = o.zone.refusal(), oversize
+			o.decision, o.reason = refusal(c.Shadow), oversize
 		case !d.Fits:
-			o.decision, o.reason = o.zone.refusal(), capacity
+			o.decision, o.reason = refusal(c.Shadow), capacity
 		case q.refused:
 			continue // it fits, another refuses: as if it had not been asked
 		case d.Poured:

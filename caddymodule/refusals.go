@@ -28,10 +28,10 @@ type refusals struct {
 	keys  *hyperloglog.Sketch
 }
 
-func (l *refusals) init(logger *zap.Logger, zone string, shadow bool) {
+func (l *refusals) init(logger *zap.Logger, zone string, d decision) {
 	l.logger = logger.With(zap.String("zone", zone))
 	l.begin, l.goesOn = "zone begins to refuse requests", "zone refused requests"
-	if shadow {
+	if d == shadowRefused {
 		l.begin, l.goesOn = "zone would begin to refuse requests", "zone would have refused requests"
 	}
 	l.seed = maphash.MakeSeed()

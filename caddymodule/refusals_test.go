@@ -20,11 +20,11 @@ type told struct {
 }
 
 // refusalLog returns the refusals of a zone, and what they logged so far.
-func refusalLog(shadow bool) (*refusals, func() []told) {
+func refusalLog(d decision) (*refusals, func() []told) {
 	start := time.Now()
 	core, logs := observer.New(zap.InfoLevel)
 	l := new(refusals)
-	l.init(zap.New(core), "login", shadow)
+	l.init(zap.New(core), "login", d)
 	return l, func() (lines []told) {
 		for _, entry := range logs.All() {
 			line := told{at: entry.Time.Sub(start), message: entry.Message}
@@ -54,7 +54,7 @@ func until(start time.Time, at time.Duration) {
 func TestAZoneSaysOnceThatItBeginsToRefuseAndThenOnceAMinute(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		start := time.Now()
-		l, lines := refusalLog(false)
+		l, lines := refusalLog(refused)
 		for range 100 {
 			l.note("a")
 		}
@@ -81,7 +81,7 @@ func TestAZoneSaysOnceThatItBeginsToRefuseAndThenOnceAMinute(t *testing.T) {
 func TestAFloodOfRefusalsIsOneLineAMinute(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		start := time.Now()
-		l, lines := refusalLog(true)
+		l, lines := refusalLog(shadowRefused)
 		for second := range 10 * 60 {
 			until(start, time.Duration(second)*time.Second)
 			for i := range 100 {
@@ -110,7 +110,7 @@ func TestAFloodOfRefusalsIsOneLineAMinute(t *testing.T) {
 func TestWhatWasCountedIsSaidWhenTheConfigGoes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		start := time.Now()
-		l, lines := refusalLog(false)
+		l, lines := refusalLog(refused)
 		l.report()
 		l.note("a")
 		l.note("b")

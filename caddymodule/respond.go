@@ -37,17 +37,27 @@ func (p *passage) refuse(w http.ResponseWriter, r *http.Request) error {
 		// net/http does not know, and would wait for it as well.
 		header.Set("Connection", "close")
 	}
+	status := z.Status
+	if o.reason == earlyData {
+		status = http.StatusTooEarly // browsers send it again by themselves
+	}
 	if z.Refuse == refuseError {
 		// By value: Caddy looks for no other form of it.
-		return caddyhttp.HandlerError{StatusCode: z.Status, Err: errRefused}
+		return caddyhttp.HandlerError{StatusCode: status, Err: errRefused}
 	}
-	header.Set("Content-Type", "text/html; charset=utf-8")
-	body := o.appendPage(make([]byte, 0, 1024))
-	if z.page != nil {
-		body = z.appendOwnPage(body[:0], r)
+	var body []byte
+	contentType := "text/html; charset=utf-8"
+	switch {
+	case prefersJSON(r):
+		contentType, body = "application/problem+json", p.problem(status)
+	case z.page != nil:
+		body = z.appendOwnPage(make([]byte, 0, 1024), r)
+	default:
+		body = o.appendPage(make([]byte, 0, 1024))
 	}
+	header.Set("Content-Type", contentType)
 	header.Set("Content-Length", strconv.Itoa(len(body)))
-	w.WriteHeader(z.Status)
+	w.WriteHeader(status)
 	_, _ = w.Write(body) // a client that is gone is no error of ours
 	return nil
 }

@@ -43,6 +43,10 @@ type Zone struct {
 	// them. Default: `client_ip`.
 	MissingKey string `json:"missing_key,omitempty"`
 
+	// What to do with requests whose key no override names, in the words of
+	// missing_key. Default: charge their own bucket.
+	UnlistedKey string `json:"unlisted_key,omitempty"`
+
 	// Whether values of headers, cookies and query parameters are kept readable
 	// in logs and in the store. By default they are kept as digests, since they
 	// are secrets as often as not.
@@ -93,6 +97,11 @@ type Zone struct {
 	// wherever it is longer than the time to fit. Default: `empty`.
 	RetryAfter string `json:"retry_after,omitempty"`
 
+	// How many percent longer than need be refused clients are told to wait, at
+	// most. Each is told something else, so that they do not all come back in
+	// the same second. Default: 0.
+	RetryJitter int `json:"retry_jitter,omitempty"`
+
 	// The status of a refusal, from 400 to 599. Default: 429.
 	Status int `json:"status,omitempty"`
 
@@ -108,6 +117,11 @@ type Zone struct {
 
 	// Decide, count and log as enforcement would, but never refuse.
 	Shadow bool `json:"shadow,omitempty"`
+
+	// For how many percent of the keys the zone is enforced; for the rest it is
+	// a shadow. Which keys depends on the keys alone, and those enforced at a
+	// lower percentage still are at a higher one. Default: 100.
+	Enforce int `json:"enforce,omitempty"`
 
 	// Where in a Caddyfile it stands, or what of it is looked at, and where the
 	// words in it stand, for error messages.
@@ -222,6 +236,8 @@ func (z *Zone) compileNumbers() error {
 		{"ipv4_prefix", &z.IPv4Prefix, 32, 1, 32},
 		{"ipv6_prefix", &z.IPv6Prefix, 64, 1, 128},
 		{"status", &z.Status, http.StatusTooManyRequests, 400, 599},
+		{"enforce", &z.Enforce, 100, 1, 100},
+		{"retry_jitter", &z.RetryJitter, 0, 0, 100},
 	} {
 		if *n.value == 0 {
 			*n.value = n.standard
@@ -240,6 +256,7 @@ func (z *Zone) compileWords() error {
 		words  []string // the first is the default
 	}{
 		{"missing_key", &z.MissingKey, []string{missingClientIP, missingShare, missingSkip, missingRefuse}},
+		{"unlisted_key", &z.UnlistedKey, []string{"", missingClientIP, missingShare, missingSkip, missingRefuse}},
 		{"refuse", &z.Refuse, []string{refusePage, refuseError}},
 	} {
 		if *w.value == "" {
@@ -247,8 +264,16 @@ func (z *Zone) compileWords() error {
 		}
 		z.about(w.option, 0)
 		if !slices.Contains(w.words, *w.value) {
-			return fmt.Errorf("invalid %s %q: want one of %s", w.option, *w.value, strings.Join(w.words, ", "))
+			return fmt.Errorf("invalid %s %q: want one of %s", w.option, *w.value, strings.TrimPrefix(strings.Join(w.words, ", "), ", "))
 		}
+	}
+	z.about("unlisted_key", 0)
+	if z.UnlistedKey != "" && len(z.Override) == 0 {
+		return errors.New("unlisted_key has no meaning: no override lists a key")
+	}
+	z.about("enforce", 0)
+	if z.Shadow && z.Enforce != 100 {
+		return errors.New("enforce and shadow exclude each other: what enforce leaves out is a shadow")
 	}
 	z.about("page", 0)
 	if z.Page != "" && z.Refuse == refuseError {

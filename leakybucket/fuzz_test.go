@@ -67,9 +67,20 @@ func FuzzParseCost(f *testing.F) {
 // a part.
 func FuzzAppendPart(f *testing.F) {
 	for _, pair := range [][2]string{
-		{"203.0.113.7", "203.0.113.8"}, {"a/b", "a%2Fb"}, {"@client_ip", "%40client_ip"}, {"@", "%40"}, {"", "\x00"}, {"\xff", "%FF"},
-		{"\xc3\x28", "Ã("}, {"é", "e\u0301"}, {"\xed\xa0\x80", "\ufffd"}, {"a\r\nb", "a\nb"}, {"100%", "100%25"}, {"..", "."},
-		{strings.Repeat("x", 256), strings.Repeat("x", 257)}, {strings.Repeat("/", 86), strings.Repeat("/", 87)},
+		{"203.0.113.7", "203.0.113.8"},
+		{"a/b", "a%2Fb"},
+		{"@client_ip", "%40client_ip"},
+		{"@", "%40"},
+		{"", "\x00"},
+		{"\xff", "%FF"},
+		{"\xc3\x28", "Ã("},
+		{"é", "e\u0301"},
+		{"\xed\xa0\x80", "\ufffd"},
+		{"a\r\nb", "a\nb"},
+		{"100%", "100%25"},
+		{"..", "."},
+		{strings.Repeat("x", 256), strings.Repeat("x", 257)},
+		{strings.Repeat("/", 86), strings.Repeat("/", 87)},
 		{strings.Repeat("\xff", 300), digestOf(strings.Repeat("\xff", 300))},
 	} {
 		f.Add(pair[0], pair[1])
@@ -124,14 +135,14 @@ func FuzzTable(f *testing.F) {
 		}
 		wantRule, wantLimit := ruleOf(t, config, limit)
 		parts := []KeyPart{{Network: ClientPrefix(named.Addr(), 32, 64)}, {Text: text}}
-		if rule, got := table.Lookup(parts); rule != wantRule || got != wantLimit {
+		if rule, got, _ := table.Lookup(parts); rule != wantRule || got != wantLimit {
 			t.Errorf("%q: got rule %v with %v for what it names, want %v with %v", config.Overrides, rule, got, wantRule, wantLimit)
 		}
 		addr, err := netip.ParseAddr(client)
 		if err != nil {
 			return
 		}
-		rule, got := table.Lookup([]KeyPart{{Network: ClientPrefix(addr, 32, 64)}, {Text: client}})
+		rule, got, _ := table.Lookup([]KeyPart{{Network: ClientPrefix(addr, 32, 64)}, {Text: client}})
 		if rule == Limited && got.Validate() != nil {
 			t.Errorf("%q: got a limit of %v for %q, want a valid one", config.Overrides, got, client)
 		}

@@ -111,8 +111,10 @@ func TestDistinctValuesHaveDistinctParts(t *testing.T) {
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
 	rng := rand.New(rand.NewPCG(seed, 0))
-	pieces := []string{"", "a", "@", "/", "%", "%2F", "%40", "2", "F", "\x00", "\x7f", "\xff", "\xc3", "\xa9", "é", "sha256:",
-		strings.Repeat("x", 64), strings.Repeat("/", 64)}
+	pieces := []string{
+		"", "a", "@", "/", "%", "%2F", "%40", "2", "F", "\x00", "\x7f", "\xff", "\xc3", "\xa9", "é", "sha256:",
+		strings.Repeat("x", 64), strings.Repeat("/", 64),
+	}
 	values := make(map[string]string)
 	for range 200_000 {
 		var value string

@@ -11,6 +11,7 @@ import (
 // A Rule says what holds for a key.
 type Rule int
 
+// What can hold for a key.
 const (
 	Limited   Rule = iota // its limit
 	Unlimited             // nothing is counted, nothing refused
@@ -180,12 +181,12 @@ func (n *node) network(network netip.Prefix) *node {
 // needs to be looked up.
 func (t *Table) Plain() bool { return t.root.texts == nil && t.root.networks == nil }
 
-// Lookup returns the rule and limit of a key. The override of most leading
-// parts decides; among those an exact address before a network, a narrow
-// network before a wide one.
-func (t *Table) Lookup(key []KeyPart) (Rule, Limit) {
-	found, _ := t.root.find(key)
-	return found.rule, found.limit
+// Lookup returns the rule and limit of a key, and whether an override names it.
+// The override of most leading parts decides; among those an exact address
+// before a network, a narrow network before a wide one.
+func (t *Table) Lookup(key []KeyPart) (rule Rule, limit Limit, listed bool) {
+	found, depth := t.root.find(key)
+	return found.rule, found.limit, depth > 0
 }
 
 // find returns the entry of most leading parts of key, and how many they are.

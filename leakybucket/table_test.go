@@ -54,7 +54,7 @@ func runLookups(t *testing.T, key string, lines []string, lookups []lookup) {
 		t.Fatalf("table of %q: %v", lines, err)
 	}
 	for _, l := range lookups {
-		rule, limit := table.Lookup(keyOf(key, strings.Fields(l.key)...))
+		rule, limit, _ := table.Lookup(keyOf(key, strings.Fields(l.key)...))
 		wantRule, wantLimit := Limited, Limit{1, 1}
 		switch l.want {
 		case "own":
@@ -94,8 +94,15 @@ func TestAnOverrideGivesALimitAPlanOrARule(t *testing.T) {
 		"e -> blocked",
 		"f -> 10", // the name of a plan
 	}, []lookup{
-		{"a", "5 2/s"}, {"b", "5 2/s"}, {"c", "100 10/s"}, {"d", "unlimited"}, {"e", "blocked"}, {"f", "7 7/s"},
-		{"g", "own"}, {"A", "own"}, {"aa", "own"},
+		{"a", "5 2/s"},
+		{"b", "5 2/s"},
+		{"c", "100 10/s"},
+		{"d", "unlimited"},
+		{"e", "blocked"},
+		{"f", "7 7/s"},
+		{"g", "own"},
+		{"A", "own"},
+		{"aa", "own"},
 	})
 }
 
@@ -156,7 +163,7 @@ func TestAWiderPrefixStillFindsItsNetworks(t *testing.T) {
 	for network, want := range map[string]Rule{
 		"203.0.113.0/24": Blocked, "203.0.1.0/24": Unlimited, "203.0.0.0/8": Limited, "2001:db8::/48": Blocked, "2001:db8:1::/48": Limited,
 	} {
-		if got, _ := table.Lookup([]KeyPart{{Network: netip.MustParsePrefix(network)}}); got != want {
+		if got, _, _ := table.Lookup([]KeyPart{{Network: netip.MustParsePrefix(network)}}); got != want {
 			t.Errorf("client %s: got rule %v, want %v", network, got, want)
 		}
 	}
@@ -202,7 +209,7 @@ func TestATextIsNoAddress(t *testing.T) {
 		{[]KeyPart{{}, {}}, Limited},
 		{nil, Limited},
 	} {
-		if got, _ := table.Lookup(test.key); got != test.want {
+		if got, _, _ := table.Lookup(test.key); got != test.want {
 			t.Errorf("key %v: got rule %v, want %v", test.key, got, test.want)
 		}
 	}

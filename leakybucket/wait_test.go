@@ -84,7 +84,7 @@ func TestWaitGivesItsPlaceBackIfNobodyCameAfter(t *testing.T) {
 			go func() { left <- bucket.Wait(ctx, 4) }()
 			synctest.Wait()
 			if test.after {
-				go bucket.Wait(t.Context(), 2) //nolint:errcheck // it only stands in the row
+				go bucket.Wait(t.Context(), 2) // it only stands in the row
 				synctest.Wait()
 			}
 			time.Sleep(time.Second) // virtual

@@ -192,9 +192,15 @@ func settledByNoAmount(tb testing.TB, open Open) {
 	huge, none := math.MaxFloat64, math.NaN()
 	for _, test := range []struct{ diff, want, wantGone float64 }{
 		{none, 6, 0},
-		{math.Inf(1), 15, 15}, {huge, 15, 15}, {1e300, 15, 15},
-		{math.Inf(-1), 2, 0}, {-huge, 2, 0}, {-1e300, 2, 0},
-		{math.SmallestNonzeroFloat64, 6, 0}, {-math.SmallestNonzeroFloat64, 6, 0}, {math.Copysign(0, -1), 6, 0},
+		{math.Inf(1), 15, 15},
+		{huge, 15, 15},
+		{1e300, 15, 15},
+		{math.Inf(-1), 2, 0},
+		{-huge, 2, 0},
+		{-1e300, 2, 0},
+		{math.SmallestNonzeroFloat64, 6, 0},
+		{-math.SmallestNonzeroFloat64, 6, 0},
+		{math.Copysign(0, -1), 6, 0},
 	} {
 		s := beginHeld(tb, open, Need{})
 		k := func(key string, cost float64) leakybucket.Charge {

@@ -138,8 +138,12 @@ func TestHistoryOfSettlements(t *testing.T) {
 		{"the store's clock is too fast, which nobody can tell from a settlement", []event{
 			asked(0, 1, at(0, 10, 0, poured)), asked(500, 600, at(1000, 1, 9, poured)),
 		}, []settled{settles(600, 700, 10, -10)}, ""},
-		{"poured without fitting", []event{now(0, 9, 0, poured), now(0, 2, 9, poured)},
-			[]settled{settles(1, 2, 9, -9)}, "want fits false"},
+		{
+			"poured without fitting",
+			[]event{now(0, 9, 0, poured), now(0, 2, 9, poured)},
+			[]settled{settles(1, 2, 9, -9)},
+			"want fits false",
+		},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			err := history{l, test.events, test.settled}.check()

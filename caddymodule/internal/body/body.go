@@ -114,7 +114,7 @@ func (b Body) parts(f func(name string, value io.Reader)) error {
 	reader := multipart.NewReader(bytes.NewReader(b.Data), parameters["boundary"])
 	for {
 		part, err := reader.NextRawPart()
-		if err == io.EOF { //nolint:errorlint // wrapped, it means that the form breaks off
+		if err == io.EOF { // wrapped, it means that the form breaks off
 			return nil
 		}
 		if err != nil {

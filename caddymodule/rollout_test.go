@@ -1,0 +1,254 @@
+package caddymodule
+
+import (
+	"crypto/tls"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"strconv"
+	"testing"
+)
+
+// refusedKeys returns which of a thousand clients a zone enforced for a
+// percentage of its keys refuses. All of them send one request too many.
+func refusedKeys(t *testing.T, percent int) map[string]bool {
+	t.Helper()
+	s := run(t, fmt.Sprintf(`http:// {
+		throttle {
+			zone site {
+				capacity 1
+				leak 1/d
+				enforce %d
+			}
+		}
+		respond "{http.throttle.decision}"
+	}`, percent))
+	defer s.stop()
+	found := make(map[string]bool)
+	for i := range 1000 {
+		c := s.from(fmt.Sprintf("198.51.%d.%d:1", i/250, i%250))
+		if w := c.get("/"); w.Code != http.StatusOK {
+			t.Fatalf("first request of client %d: got %v", i, w.Code)
+		}
+		for range 2 {
+			w := c.get("/")
+			if refused := w.Code == http.StatusTooManyRequests; refused != found[c.addr] && found[c.addr] {
+				t.Fatalf("client %d is refused and then is not", i)
+			} else if refused {
+				found[c.addr] = true
+			} else if w.Body.String() != "shadow_refused" {
+				t.Fatalf("client %d: got %q, want shadow_refused", i, w.Body)
+			}
+		}
+	}
+	return found
+}
+
+func TestEnforceHoldsForThatManyKeysAndForThemAlways(t *testing.T) {
+	before := map[string]bool{}
+	for _, percent := range []int{1, 10, 50, 99, 100} {
+		refused := refusedKeys(t, percent)
+		if share := float64(len(refused)) / 10; share < float64(percent)*0.8-2 || share > float64(percent)*1.2+2 {
+			t.Errorf("enforce %d: got %v %% of the keys refused", percent, share)
+		}
+		for key := range before {
+			if !refused[key] {
+				t.Errorf("enforce %d: %s is let off, and was not at a lower percentage", percent, key)
+			}
+		}
+		before = refused
+	}
+}
+
+func TestAKeyThatNoOverrideListsIsTreatedAsUnlistedKeySays(t *testing.T) {
+	for _, test := range []struct {
+		policy string
+		want   string
+	}{
+		{"client_ip", "admitted @client_ip/203.0.113.7 "},
+		{"share", "admitted @share "},
+		{"skip", "{http.throttle.decision} {http.throttle.key} {http.throttle.reason}"},
+		{"refuse", ""},
+	} {
+		s := run(t, `http:// {
+			throttle {
+				zone api {
+					key header X-Api-Key
+					plain_keys
+					capacity 5
+					leak 1/d
+					override partner 100 1/s
+					unlisted_key `+test.policy+`
+				}
+			}
+			respond "{http.throttle.decision} {http.throttle.key} {http.throttle.reason}"
+		}`)
+		w := s.from(someone).with("X-Api-Key", "made-up").get("/")
+		if got := w.Body.String(); test.want != "" && got != test.want {
+			t.Errorf("unlisted_key %s: got %q, want %q", test.policy, got, test.want)
+		}
+		if test.policy == "refuse" && (w.Code != http.StatusTooManyRequests || w.Header().Get("Retry-After") != "") {
+			t.Errorf("unlisted_key refuse: got %v with Retry-After %q, want 429 without", w.Code, w.Header().Get("Retry-After"))
+		}
+		if got, want := s.from(someone).with("X-Api-Key", "partner").get("/").Body.String(), "admitted partner "; got != want {
+			t.Errorf("unlisted_key %s: a listed key: got %q, want %q", test.policy, got, want)
+		}
+		s.stop()
+	}
+}
+
+func TestRetryJitterOnlyAddsAndSpreads(t *testing.T) {
+	s := run(t, `http:// {
+		throttle {
+			zone site {
+				capacity 100
+				leak 1/m
+				cost 100
+				retry_jitter 20
+			}
+		}
+	}`)
+	c := s.from(someone)
+	c.get("/")
+	seen := make(map[int]bool)
+	for range 200 {
+		seconds, err := strconv.Atoi(c.get("/").Header().Get("Retry-After"))
+		if err != nil || seconds < 5990 || seconds > 7201 {
+			t.Fatalf("got Retry-After %d, %v, want from 6000 to 7200", seconds, err)
+		}
+		seen[seconds] = true
+	}
+	if len(seen) < 100 {
+		t.Errorf("got %d different waits of 200, want most to differ", len(seen))
+	}
+}
+
+func TestRateLimitHeadersTellOfTheZoneNearestExhaustion(t *testing.T) {
+	s := run(t, `http:// {
+		throttle {
+			ratelimit_headers
+			zone pages {
+				capacity 3
+				leak 1/m
+			}
+			zone posts {
+				match {
+					method POST
+				}
+				capacity 10
+				leak 1/s
+				cost 4.5
+			}
+			zone quiet {
+				capacity 1
+				leak 1/d
+				shadow
+			}
+		}
+	}`)
+	for i, test := range []struct{ addr, method, policy, limit string }{
+		{someone, "GET", `"pages";q=3;w=180`, `"pages";r=2;t=60`},
+		{someone, "GET", `"pages";q=3;w=180`, `"pages";r=1;t=60`},
+		{someone, "GET", `"pages";q=3;w=180`, `"pages";r=0;t=60`},
+		{someone, "GET", `"pages";q=3;w=180`, `"pages";r=0;t=60`}, // refused
+		{"198.51.100.1:1", "POST", `"posts";q=10;qu="cost";w=10`, `"posts";r=5;t=1`},
+	} {
+		w := s.from(test.addr).send(test.method, "/")
+		if got := w.Header().Get("RateLimit-Policy"); got != test.policy {
+			t.Errorf("request %d: got RateLimit-Policy %s, want %s", i+1, got, test.policy)
+		}
+		if got := w.Header().Get("RateLimit"); got != test.limit {
+			t.Errorf("request %d: got RateLimit %s, want %s", i+1, got, test.limit)
+		}
+	}
+}
+
+func TestClientsThatTakeJSONAndNoHTMLGetAProblem(t *testing.T) {
+	s := run(t, `http:// {
+		throttle login client_ip 1 1/m
+	}`)
+	s.from(someone).get("/")
+	for accept, json := range map[string]bool{
+		"": false, "*/*": false, "text/html": false, "text/html,application/xhtml+xml,*/*;q=0.8": false,
+		"application/json": true, "application/json; charset=utf-8": true, "application/problem+json": true,
+		"application/vnd.api+json, application/json": true, "application/json, */*": false, "image/png": false,
+	} {
+		w := s.from(someone).with("Accept", accept).get("/")
+		got := w.Header().Get("Content-Type") == "application/problem+json"
+		if got != json || w.Code != http.StatusTooManyRequests {
+			t.Errorf("Accept %q: got %v, %s, want a problem: %v", accept, w.Code, w.Header().Get("Content-Type"), json)
+		}
+		want := `{"type":"https://iana.org/assignments/http-problem-types#quota-exceeded","title":"Too Many Requests","status":429,"detail":"It fits in 60 seconds.","violated-policies":["login"]}` + "\n"
+		if json && w.Body.String() != want {
+			t.Errorf("Accept %q: got %s, want %s", accept, w.Body, want)
+		}
+	}
+}
+
+func TestEarlyDataIsSentBackWhereTheAddressCounts(t *testing.T) {
+	s := run(t, `{
+		servers {
+			protocols h1
+		}
+	}
+	http:// {
+		throttle /address {
+			zone address {
+				exempt {
+					header X-Free *
+				}
+				capacity 2
+				leak 1/d
+			}
+		}
+		throttle /fallback {
+			zone fallback {
+				key header X-Api-Key
+				capacity 2
+				leak 1/d
+			}
+		}
+		throttle /shadow {
+			zone shadow {
+				capacity 2
+				leak 1/d
+				shadow
+			}
+		}
+		respond "{http.throttle.level}"
+	}`)
+	send := func(path string, early bool, header ...string) *httptest.ResponseRecorder {
+		r := httptest.NewRequest(http.MethodGet, "https://example.com"+path, nil)
+		r.RemoteAddr = someone
+		r.TLS = &tls.ConnectionState{HandshakeComplete: !early}
+		for i := 0; i < len(header); i += 2 {
+			r.Header.Set(header[i], header[i+1])
+		}
+		return s.do(r)
+	}
+	for _, test := range []struct {
+		path   string
+		early  bool
+		header []string
+		status int
+		level  string
+	}{
+		{"/address", true, nil, http.StatusTooEarly, ""},
+		{"/address", true, nil, http.StatusTooEarly, ""},
+		{"/address", true, nil, http.StatusTooEarly, ""},
+		{"/address", false, nil, http.StatusOK, "1"}, // the early ones were not charged
+		{"/address", true, []string{"X-Free", "1"}, http.StatusOK, "{http.throttle.level}"},
+		{"/fallback", true, nil, http.StatusTooEarly, ""},
+		{"/fallback", true, []string{"X-Api-Key", "k"}, http.StatusOK, "1"},
+		{"/shadow", true, nil, http.StatusOK, "{http.throttle.level}"},
+		{"/shadow", false, nil, http.StatusOK, "1"},
+	} {
+		w := send(test.path, test.early, test.header...)
+		if got := w.Body.String(); w.Code != test.status || w.Code == http.StatusOK && got != test.level {
+			t.Errorf("%s, early %v, %v: got %v, %q, want %v, %q", test.path, test.early, test.header, w.Code, got, test.status, test.level)
+		}
+		if w.Code == http.StatusTooEarly && w.Header().Get("Retry-After") != "" {
+			t.Errorf("%s: got a Retry-After, want none", test.path)
+		}
+	}
+}
