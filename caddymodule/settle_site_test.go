@@ -34,8 +34,11 @@ type settleSite struct {
 	store  *settleStore
 	serve  func(http.ResponseWriter, *http.Request) error // what is throttled
 
-	client   string         // the address that requests come from
-	inFlight sync.WaitGroup // requests that are being served
+	client string // the address that requests come from
+
+	mu       sync.Mutex
+	inFlight int // requests that are being served
+	calm     sync.Cond
 }
 
 // newSettleSite runs a site until the test ends. In its directives, in the order
@@ -43,6 +46,7 @@ type settleSite struct {
 func newSettleSite(t testing.TB, directives string) *settleSite {
 	t.Helper()
 	s := &settleSite{TB: t, store: newSettleStore(), client: "192.0.2.1"}
+	s.calm.L = &s.mu
 	latestSettleSite = s
 	adapted, _, err := caddyconfig.GetAdapter("caddyfile").Adapt([]byte(`{
 		throttle {
@@ -86,9 +90,25 @@ func newSettleSite(t testing.TB, directives string) *settleSite {
 
 // ServeHTTP implements http.Handler.
 func (s *settleSite) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	s.inFlight.Add(1)
-	defer s.inFlight.Done()
+	s.count(+1)
+	defer s.count(-1)
 	s.server.ServeHTTP(w, r)
+}
+
+func (s *settleSite) count(n int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.inFlight += n
+	s.calm.Broadcast()
+}
+
+// wait waits until all requests that have come have been served.
+func (s *settleSite) wait() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for s.inFlight > 0 {
+		s.calm.Wait()
+	}
 }
 
 // newSettleZone is the site of one zone that settles, in a bucket that holds
@@ -125,7 +145,7 @@ func (s *settleSite) get(path string) (w *httptest.ResponseRecorder, panicked an
 // level returns how full the client's bucket is, when all has been served.
 func (s *settleSite) level(zone string, shadow bool) float64 {
 	s.Helper()
-	s.inFlight.Wait()
+	s.wait()
 	charge := leakybucket.Charge{
 		Zone: zone, Key: s.client, Shadow: shadow, Probe: true,
 		Limit: leakybucket.Limit{Capacity: 1000, Leak: 1.0 / 86400},
