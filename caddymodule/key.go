@@ -95,7 +95,7 @@ func (z *Zone) compileKey() error {
 		z.formKey = z.formKey || part.form
 	}
 	if routed && len(z.Route) == 0 {
-		return errors.New("key source \"route\" knows no routes: want at least one route <name> <path>...")
+		return errors.New("key source \"route\" knows no routes: want at least one line of route <name> <path>... in the zone")
 	}
 	if !routed && len(z.Route) > 0 {
 		z.about("route", 0)

@@ -291,7 +291,7 @@ func TestTheSitesOwnBoundOnBodiesHolds(t *testing.T) {
 		if w.Code != test.want {
 			t.Errorf("length %d: got %v, want %v", test.length, w.Code, test.want)
 		}
-		if _, byValue := failed.(caddyhttp.HandlerError); test.length < 0 && !byValue { //nolint:errorlint // Caddy looks for no other form of it
+		if _, byValue := failed.(caddyhttp.HandlerError); test.length < 0 && !byValue { // Caddy looks for no other form of it
 			t.Errorf("got the error %T at the upstream, want Caddy's own", failed)
 		}
 		s.wantLevel("settled", test.level)

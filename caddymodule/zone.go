@@ -300,7 +300,7 @@ func (z *Zone) compileRoutes() error {
 		z.about("route", i)
 		switch {
 		case route.Name == "" || len(route.Path) == 0:
-			return errors.New("incomplete route: want route <name> <path>...")
+			return errors.New("incomplete route: want a name and at least one path")
 		case route.Name == otherRoute:
 			return fmt.Errorf("invalid route name %q: it is what paths count as that match no route", route.Name)
 		case seen[route.Name]:
