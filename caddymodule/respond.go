@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"strconv"
+	"sync"
 	"time"
 
 	"github.com/caddyserver/caddy/v2"
@@ -19,23 +20,23 @@ import (
 // the placeholders.
 var errRefused = errors.New("refused by throttle")
 
+// pages is memory to write pages in, kept between requests.
+var pages = sync.Pool{New: func() any { return new([]byte) }}
+
 // refuse answers a request that was refused: it is cheaper to be written here
 // than to be sent through the site's error routes.
 func (p *passage) refuse(w http.ResponseWriter, r *http.Request) error {
 	o := p.decisive()
 	z := o.zone
 	header := w.Header()
-	header.Set("Cache-Control", "no-store")
+	// Not by Set, which looks at every letter of a name; and not the same slice
+	// twice, since other handlers change values where they stand.
+	header["Cache-Control"] = []string{"no-store"}
 	if o.waits() {
-		header.Set("Retry-After", strconv.FormatInt(wholeSeconds(o.retryAfter()), 10))
+		header["Retry-After"] = []string{strconv.FormatInt(wholeSeconds(o.retryAfter()), 10)}
 	}
 	if holdsUp(r) {
-		header.Set("Connection", "close")
-	}
-	if r.ProtoMajor == 1 && r.ContentLength != 0 && r.Header.Get("Expect") != "" {
-		// The client waits to be told to send its body. Caddy wraps bodies, so
-		// net/http does not know, and would wait for it as well.
-		header.Set("Connection", "close")
+		header["Connection"] = []string{"close"}
 	}
 	status := z.Status
 	if o.reason == earlyData {
@@ -45,20 +46,21 @@ func (p *passage) refuse(w http.ResponseWriter, r *http.Request) error {
 		// By value: Caddy looks for no other form of it.
 		return caddyhttp.HandlerError{StatusCode: status, Err: errRefused}
 	}
-	var body []byte
+	room := pages.Get().(*[]byte)
+	defer pages.Put(room)
 	contentType := "text/html; charset=utf-8"
 	switch {
 	case prefersJSON(r):
-		contentType, body = "application/problem+json", p.problem(status)
+		contentType, *room = "application/problem+json", p.problem(status)
 	case z.page != nil:
-		body = z.appendOwnPage(make([]byte, 0, 1024), r)
+		*room = z.appendOwnPage((*room)[:0], r)
 	default:
-		body = o.appendPage(make([]byte, 0, 1024))
+		*room = o.appendPage((*room)[:0])
 	}
-	header.Set("Content-Type", contentType)
-	header.Set("Content-Length", strconv.Itoa(len(body)))
+	header["Content-Type"] = []string{contentType}
+	header["Content-Length"] = []string{strconv.Itoa(len(*room))}
 	w.WriteHeader(status)
-	_, _ = w.Write(body) // a client that is gone is no error of ours
+	_, _ = w.Write(*room) // a client that is gone is no error of ours
 	return nil
 }
 

@@ -1,0 +1,78 @@
+package bench
+
+import (
+	"fmt"
+	"math"
+	"os"
+	"runtime"
+	"slices"
+	"testing"
+	"time"
+)
+
+// TestFigures prints the table in README.md: what BenchmarkTake measures on one
+// processor, but for a machine that is busy with other things too. All limiters
+// take turns, and of each the best part of the best turn counts; of first
+// touches, which get dearer when a store grows, the best million.
+func TestFigures(t *testing.T) {
+	if os.Getenv("TEST_LONG") != "1" {
+		t.Skip("SKIPPED: measures for minutes; set TEST_LONG=1")
+	}
+	for _, c := range []struct {
+		name  string
+		limit limit
+		fill  func(take)
+		order *keys
+		want  bool
+		takes int
+	}{
+		{"one key, allowed", bottomless, func(take) {}, one(), true, 200_000},
+		{"one key, refused", closed, func(take take) { take(one().at(0)) }, one(), false, 200_000},
+		{"1,000,000 keys, uniform", roomy, fill, uniform(), true, 300_000},
+		{"1,000,000 keys, Zipf 1.1", roomy, fill, zipf(), true, 300_000},
+	} {
+		next := make([]func() float64, len(limiters))
+		for i, l := range limiters {
+			s := l.open(c.limit)
+			defer s.close()
+			c.fill(s.taker())
+			next[i] = turns(t, s, c.order, c.want, c.takes)
+		}
+		report(t, c.name, next)
+	}
+	next := make([]func() float64, len(limiters))
+	for i, l := range limiters {
+		next[i] = func() float64 { return firstTouch(l) }
+	}
+	report(t, "first touch", next)
+}
+
+// firstTouch says how many nanoseconds one of a million new keys takes.
+func firstTouch(l limiter) float64 {
+	s := l.open(lasting)
+	defer s.close()
+	take, all := s.taker(), everyoneOnce()
+	runtime.GC() // what the last one left behind
+	began := time.Now()
+	for i := range all.len() {
+		take(all.at(i))
+	}
+	return float64(time.Since(began)) / float64(all.len())
+}
+
+// report prints a row: for each limiter the nanoseconds in its best turn, and
+// how many times as long as memstore that is.
+func report(t *testing.T, name string, next []func() float64) {
+	t.Helper()
+	best := slices.Repeat([]float64{math.Inf(1)}, len(next))
+	for range 10 {
+		for i := range next {
+			best[i] = min(best[i], next[i]())
+		}
+	}
+	row := "| " + name
+	for i, ns := range best {
+		row += fmt.Sprintf(" | %s %.0f (%.2f)", limiters[i].name, ns, ns/best[0])
+	}
+	t.Log(row + " |")
+}

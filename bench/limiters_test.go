@@ -1,0 +1,146 @@
+package bench
+
+import (
+	"context"
+	"math"
+	"sync"
+	"time"
+
+	sethvargo "github.com/sethvargo/go-limiter/memorystore"
+	throttled "github.com/throttled/throttled/v2"
+	throttledmem "github.com/throttled/throttled/v2/store/memstore"
+	ulule "github.com/ulule/limiter/v3"
+	ululemem "github.com/ulule/limiter/v3/drivers/store/memory"
+	"golang.org/x/time/rate"
+
+	"github.com/caddy-throttle/caddy-throttle/leakybucket"
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/memstore"
+)
+
+// A limit admits a burst, and then one more after every so long.
+type limit struct {
+	burst int
+	every time.Duration
+}
+
+var (
+	// Nothing a benchmark can take exhausts the first two. With the second,
+	// a bucket that was asked once is worth keeping for five seconds, so that
+	// filling a store with a million does not drop the first of them.
+	bottomless = limit{1e9, time.Second / 2}
+	roomy      = limit{1e8, 5 * time.Second}
+
+	closed  = limit{1, 24 * time.Hour}
+	lasting = limit{100, time.Hour}
+)
+
+// A limiter opens stores that keep a bucket for each of many keys, all with one
+// limit.
+type limiter struct {
+	name string
+	open func(limit) store
+}
+
+type store struct {
+	taker func() take // each goroutine needs one of its own
+	close func()
+}
+
+// A take asks the bucket of a key for one unit, and reports whether it was
+// allowed.
+type take func(key string) bool
+
+func nothing() {}
+
+var limiters = []limiter{
+	{"memstore", openMemstore},
+	{"sethvargo", openSethvargo},
+	{"xtime", openXTime},
+	{"throttled", openThrottled},
+	{"ulule", openUlule},
+}
+
+func openMemstore(l limit) store {
+	// Twice as many as there will be, since chance fills some shards sooner.
+	buckets := memstore.New(memstore.Options{MaxBuckets: 2 * manyKeys})
+	bucket := leakybucket.Limit{Capacity: float64(l.burst), Leak: 1 / l.every.Seconds()}
+	return store{func() take {
+		charges := []leakybucket.Charge{{Zone: "site", Limit: bucket, Cost: 1}}
+		decisions := make([]leakybucket.Decision, 1, 8) // in cache lines of their own
+		ctx := context.Background()
+		return func(key string) bool {
+			charges[0].Key = key
+			return buckets.Take(ctx, charges, decisions) == nil && decisions[0].Poured
+		}
+	}, nothing}
+}
+
+func openSethvargo(l limit) store {
+	buckets, err := sethvargo.New(&sethvargo.Config{Tokens: uint64(l.burst), Interval: time.Duration(l.burst) * l.every})
+	if err != nil {
+		panic(err)
+	}
+	ctx := context.Background()
+	return store{func() take {
+		return func(key string) bool {
+			_, _, _, ok, err := buckets.Take(ctx, key)
+			return err == nil && ok
+		}
+	}, func() { _ = buckets.Close(ctx) }}
+}
+
+// openXTime opens what most people write who have read the documentation of
+// golang.org/x/time/rate: it forgets nothing.
+func openXTime(l limit) store {
+	var mu sync.Mutex
+	buckets := make(map[string]*rate.Limiter)
+	return store{func() take {
+		return func(key string) bool {
+			mu.Lock()
+			bucket := buckets[key]
+			if bucket == nil {
+				bucket = rate.NewLimiter(rate.Every(l.every), l.burst)
+				buckets[key] = bucket
+			}
+			mu.Unlock()
+			return bucket.Allow()
+		}
+	}, nothing}
+}
+
+// openThrottled opens throttled's store without a bound, which forgets nothing
+// and is the faster of the two.
+func openThrottled(l limit) store {
+	kept, err := throttledmem.NewCtx(0)
+	if err != nil {
+		panic(err)
+	}
+	quota := throttled.RateQuota{MaxRate: throttled.PerDuration(1, l.every), MaxBurst: l.burst - 1}
+	buckets, err := throttled.NewGCRARateLimiterCtx(kept, quota)
+	if err != nil {
+		panic(err)
+	}
+	// By default it gives up, with an error, after ten attempts to swap a value
+	// that others swap too.
+	buckets.SetMaxCASAttemptsLimit(math.MaxInt)
+	ctx := context.Background()
+	return store{func() take {
+		return func(key string) bool {
+			limited, _, err := buckets.RateLimitCtx(ctx, key, 1)
+			return err == nil && !limited
+		}
+	}, nothing}
+}
+
+// openUlule opens a fixed window: it has no other.
+func openUlule(l limit) store {
+	window := ulule.Rate{Period: time.Duration(l.burst) * l.every, Limit: int64(l.burst)}
+	buckets := ulule.New(ululemem.NewStore(), window)
+	ctx := context.Background()
+	return store{func() take {
+		return func(key string) bool {
+			state, err := buckets.Get(ctx, key)
+			return err == nil && !state.Reached
+		}
+	}, nothing}
+}

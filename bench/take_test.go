@@ -1,0 +1,154 @@
+package bench
+
+import (
+	"runtime"
+	"sync"
+	"sync/atomic"
+	"testing"
+)
+
+// BenchmarkTake measures one decision. The limiters take turns within each
+// case, so that they meet the machine in the same mood; for several samples,
+// run it several times rather than with -count, which would not take turns.
+func BenchmarkTake(b *testing.B) {
+	cases := []struct {
+		name string
+		run  func(*testing.B, limiter)
+	}{
+		{"keys=1/result=allowed", benchmarkAllowed},
+		{"keys=1/result=refused", benchmarkRefused},
+		{"keys=1e6/order=uniform", benchmarkUniform},
+		{"keys=1e6/order=zipf", benchmarkZipf},
+		{"keys=1e6/order=first-touch", benchmarkFirstTouch},
+	}
+	for _, c := range cases {
+		for _, l := range limiters {
+			c.run(b, limiter{"limiter=" + l.name + "/" + c.name, l.open})
+		}
+	}
+}
+
+func benchmarkAllowed(b *testing.B, l limiter) {
+	b.Run(l.name, func(b *testing.B) {
+		s := l.open(bottomless)
+		defer s.close()
+		benchmarkTakes(b, s, one(), true)
+	})
+}
+
+func benchmarkRefused(b *testing.B, l limiter) {
+	b.Run(l.name, func(b *testing.B) {
+		s := l.open(closed)
+		defer s.close()
+		s.taker()(one().at(0))
+		benchmarkTakes(b, s, one(), false)
+	})
+}
+
+func benchmarkUniform(b *testing.B, l limiter) { benchmarkFilled(b, l, uniform()) }
+func benchmarkZipf(b *testing.B, l limiter)    { benchmarkFilled(b, l, zipf()) }
+
+// benchmarkFilled fills a store once, for all the runs that the testing package
+// wants to make.
+func benchmarkFilled(b *testing.B, l limiter, order *keys) {
+	var s store
+	b.Run(l.name, func(b *testing.B) {
+		if s.taker == nil {
+			s = l.open(roomy)
+			fill(s.taker())
+		}
+		benchmarkTakes(b, s, order, true)
+	})
+	if s.close != nil { // -bench may have left it out
+		s.close()
+	}
+}
+
+// benchmarkTakes asks for one key after the other, each goroutine from a place
+// of its own.
+func benchmarkTakes(b *testing.B, s store, order *keys, want bool) {
+	var goroutines atomic.Int64
+	b.ReportAllocs()
+	b.ResetTimer()
+	b.RunParallel(func(pb *testing.PB) {
+		take := s.taker()
+		i := int(goroutines.Add(1)) * 104_729 % order.len()
+		for pb.Next() {
+			if take(order.at(i)) != want {
+				b.Errorf("take: got allowed %v, want %v", !want, want)
+				return
+			}
+			if i++; i == order.len() {
+				i = 0
+			}
+		}
+	})
+}
+
+// benchmarkFirstTouch meets a million clients, and then as many again in a new
+// store, until b.N is reached.
+func benchmarkFirstTouch(b *testing.B, l limiter) {
+	b.Run(l.name, func(b *testing.B) {
+		all := everyoneOnce()
+		b.ReportAllocs()
+		b.ResetTimer()
+		for left := b.N; left > 0; left -= all.len() {
+			b.StopTimer()
+			s := l.open(lasting)
+			runtime.GC() // what the last store left behind
+			b.StartTimer()
+			n, workers := min(left, all.len()), runtime.GOMAXPROCS(0)
+			var done sync.WaitGroup
+			for w := range workers {
+				done.Go(func() {
+					take := s.taker()
+					for i := n * w / workers; i < n*(w+1)/workers; i++ {
+						if !take(all.at(i)) {
+							b.Error("take: got refused, want allowed")
+							return
+						}
+					}
+				})
+			}
+			done.Wait()
+			b.StopTimer()
+			s.close()
+		}
+	})
+}
+
+// BenchmarkMemory fills a store with a million clients and says what it keeps
+// of each on the heap. The time it takes means nothing.
+func BenchmarkMemory(b *testing.B) {
+	for _, l := range limiters {
+		b.Run("limiter="+l.name+"/keys=1e6", func(b *testing.B) {
+			var bytes, objects float64
+			for range b.N {
+				bytes, objects = heapPerKey(l)
+			}
+			b.ReportMetric(bytes, "B/key")
+			b.ReportMetric(objects, "objects/key")
+			b.ReportMetric(0, "ns/op")
+		})
+	}
+}
+
+func heapPerKey(l limiter) (bytes, objects float64) {
+	everyoneOnce()
+	before := heap()
+	s := l.open(lasting)
+	fill(s.taker())
+	after := heap()
+	s.close()
+	runtime.KeepAlive(s)
+	return float64(after.HeapAlloc-before.HeapAlloc) / manyKeys,
+		float64(after.HeapObjects-before.HeapObjects) / manyKeys
+}
+
+// heap collects twice, so that what finalizers and pools kept is gone too.
+func heap() (m runtime.MemStats) {
+	runtime.GC()
+	runtime.GC()
+	runtime.ReadMemStats(&m)
+	return m
+}
