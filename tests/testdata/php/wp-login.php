@@ -1,8 +1,7 @@
 <?php
-// Answers as WordPress does: a login that fails with the form again and 200, one
-// that succeeds with 302.
+// Like WordPress: 302 after the right password, the form again after a wrong one.
 header('Content-Type: text/plain; charset=utf-8');
-if (($_POST['pwd'] ?? '') === 'right') {
+if ($_SERVER['REQUEST_METHOD'] === 'POST' && ($_POST['pwd'] ?? '') === 'right') {
 	header('Location: /wp-admin/', true, 302);
 }
 echo "executed: wp-login.php\n";

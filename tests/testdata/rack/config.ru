@@ -1,28 +1,44 @@
+# An application that does what a test asks for. What a request cost it says in
+# x-cost, as many units as ?cost= says.
 require 'digest'
-require 'rack'
+require 'uri'
 
-# A body that breaks off, as when a worker is killed.
+# Sends a byte and breaks off.
 class Broken
   def each
-    yield 'x' * 1000
-    raise IOError, 'broken off on purpose'
+    yield 'x'
+    raise 'broken off, as a test asked for'
   end
 end
 
-# /slow takes long enough to be in flight when Caddy reloads or a client leaves.
-# /users/sign_in answers as Devise does. /digest says what it was sent.
-run lambda { |env|
-  request = Rack::Request.new(env)
-  case request.path_info
-  when '/slow'
-    sleep 0.03
-  when '/users/sign_in'
-    good = request.post? && request.POST.dig('user', 'password') == 'right'
-    next [good ? 303 : 422, { 'content-type' => 'text/plain', 'location' => '/' }, ["executed: sign_in\n"]]
-  when '/digest'
-    next [200, { 'content-type' => 'text/plain' }, [Digest::SHA256.hexdigest(request.body&.read.to_s)]]
-  when '/broken'
-    next [200, { 'content-type' => 'text/plain' }, Broken.new]
+# Sends a byte every few milliseconds until nobody listens.
+class Endless
+  def each
+    loop do
+      yield 'x'
+      sleep 0.005
+    end
   end
-  [200, { 'content-type' => 'text/plain' }, ["executed: rack\nPATH_INFO: #{env['PATH_INFO']}\n"]]
+end
+
+run lambda { |env|
+  asked = URI.decode_www_form(env['QUERY_STRING']).to_h
+  headers = { 'content-type' => 'text/plain' }
+  headers['x-cost'] = asked['cost'] if asked['cost']
+  case env['PATH_INFO']
+  when '/slow' # long enough to be in flight when Caddy reloads
+    sleep asked.fetch('for', '30').to_f / 1000
+  when '/broken'
+    return [200, headers, Broken.new]
+  when '/endless'
+    return [200, headers, Endless.new]
+  when '/import'
+    return [200, headers, [Digest::SHA256.hexdigest(env['rack.input'].read)]]
+  when '/users/sign_in' # like Devise
+    form = URI.decode_www_form(env['rack.input'].read).to_h
+    return [422, headers, ["try again\n"]] unless form['user[password]'] == 'right'
+
+    return [303, headers.merge('location' => '/'), []]
+  end
+  [200, headers, ["executed: rack\nPATH_INFO: #{env['PATH_INFO']}\n"]]
 }

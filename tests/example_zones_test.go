@@ -1,0 +1,112 @@
+package tests
+
+import (
+	"fmt"
+	"net/url"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+)
+
+// startExample runs Caddyfile.example on a port of its own, with other
+// directives in the place of its stand-in for PHP or Rails.
+func startExample(t *testing.T, directives string) (port int, c *caddy) {
+	t.Helper()
+	root, err := filepath.Abs("..")
+	if err != nil {
+		t.Fatal(err)
+	}
+	text, err := os.ReadFile(filepath.Join(root, "Caddyfile.example"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	port = freePort(t)
+	admin := fmt.Sprintf("127.0.0.1:%d", freePort(t))
+	example := string(text)
+	for _, change := range []struct{ old, new string }{
+		{"\n{\n", "\n{\n\tadmin " + admin + "\n\tdefault_bind 127.0.0.1\n"},
+		{"\nhttp://localhost:8080 {\n", fmt.Sprintf("\nhttp://127.0.0.1:%d {\n", port)},
+		{"\treverse_proxy localhost:8081\n", "\t" + directives + "\n"},
+		{"\nhttp://localhost:8081 {\n", fmt.Sprintf("\nhttp://localhost:%d {\n", freePort(t))},
+	} {
+		if strings.Count(example, change.old) != 1 {
+			t.Fatalf("got %d of %q in Caddyfile.example, want 1", strings.Count(example, change.old), change.old)
+		}
+		example = strings.Replace(example, change.old, change.new, 1)
+	}
+	return port, startCaddyIn(t, admin, root, writeFile(t, "Caddyfile", example))
+}
+
+// TestCaddyfileExampleLimitsFailedLogins on the sites that it says it is for.
+func TestCaddyfileExampleLimitsFailedLogins(t *testing.T) {
+	for _, s := range loginSites(t) {
+		t.Run(s.name, func(t *testing.T) {
+			t.Parallel()
+			port, _ := startExample(t, s.directives)
+			v := newVisitor(t, "h1")
+			for n := range 4 {
+				if got := s.login(t, v, port, "owner", "right"); got != s.succeeded {
+					t.Fatalf("login %d with the right password: got %d, want %d", n+1, got, s.succeeded)
+				}
+			}
+			statuses := ""
+			for n := range 7 { // the bucket leaks 5 a minute
+				statuses += fmt.Sprint(s.login(t, v, port, fmt.Sprint("user", n), "wrong"), " ")
+			}
+			if want := regexp.MustCompile(fmt.Sprintf(`^(%d ){5,6}(429 )+$`, s.failed)); !want.MatchString(statuses) {
+				t.Errorf("got %sfor guesses, want %v", statuses, want)
+			}
+			if got := s.login(t, newVisitor(t, "h1"), port, "owner", "right"); got != s.succeeded {
+				t.Errorf("another address: got %d, want %d", got, s.succeeded)
+			}
+		})
+	}
+}
+
+// TestCaddyfileExampleLimitsGuessesOnOneAccount from a hundred addresses behind
+// the proxy that it trusts.
+func TestCaddyfileExampleLimitsGuessesOnOneAccount(t *testing.T) {
+	t.Parallel()
+	port, _ := startExample(t, phpSite(t).directives)
+	proxy := newVisitor(t, "h1")
+	statuses := make(map[int]int)
+	for n := range 100 {
+		form := url.Values{"log": {"admin"}, "pwd": {"wrong"}}
+		statuses[proxy.post(t, fmt.Sprintf("http://127.0.0.1:%d/wp-login.php", port), urlencoded, form.Encode(),
+			"X-Forwarded-For", fmt.Sprintf("198.51.100.%d", n)).status]++
+	}
+	if statuses[200] != 10 || statuses[429] != 90 {
+		t.Errorf("got %v by status, want 10 of 200 and 90 of 429", statuses)
+	}
+}
+
+// TestCaddyfileExampleCountsRowsAndSeconds looks at its other new zones.
+func TestCaddyfileExampleCountsRowsAndSeconds(t *testing.T) {
+	t.Parallel()
+	port, c := startExample(t, rackSite(t).directives)
+	v := newVisitor(t, "h1")
+	base := fmt.Sprintf("http://127.0.0.1:%d", port)
+	statuses := ""
+	for range 3 {
+		statuses += fmt.Sprint(v.post(t, base+"/import", "application/json", batchOf(t, 1000)).status, " ")
+	}
+	if statuses != "200 200 429 " {
+		t.Errorf("got %sfor 1000 rows each, want 200 200 429 in a capacity of 2000", statuses)
+	}
+	if a := v.get(t, base+"/slow?for=300"); a.status != 200 {
+		t.Errorf("got %d for a slow page, want 200", a.status)
+	}
+	var settled bool
+	eventually(t, "the slow page in the log", func() bool {
+		for _, line := range c.logLines("/slow?for=300") {
+			settled = regexp.MustCompile(`"zone":"workers","decision":"admitted","key":"[^"]*","cost":0.2,[^}]*"settled":(0\.[3-9]|[1-9])`).MatchString(line)
+			return true
+		}
+		return false
+	})
+	if !settled {
+		t.Errorf("got %v, want 0.3 seconds and more settled by zone workers", c.logLines("/slow?for=300"))
+	}
+}
