@@ -24,9 +24,10 @@ type caddy struct {
 
 // config is what a test says of its Caddyfile; the rest is the same for all.
 type config struct {
-	throttle string // inside the global throttle block
-	servers  string // inside the global servers block
-	sites    string // after the global options
+	throttle  string // inside the global throttle block
+	servers   string // inside the global servers block
+	sites     string // after the global options
+	protocols string // of all servers; h1 h2 h2c if not given
 }
 
 func startCaddy(t *testing.T, c config) *caddy {
@@ -63,6 +64,9 @@ func caddyCommand(t *testing.T, args ...string) *exec.Cmd {
 }
 
 func (c config) caddyfile(admin string) string {
+	if c.protocols == "" {
+		c.protocols = "h1 h2 h2c"
+	}
 	return fmt.Sprintf(`{
 	admin %s
 	persist_config off
@@ -71,12 +75,12 @@ func (c config) caddyfile(admin string) string {
 	default_bind 127.0.0.1
 	grace_period 10s
 	servers {
-		protocols h1 h2 h2c
+		protocols %s
 		%s
 	}
 	%s
 }
-%s`, admin, c.servers, block("throttle", c.throttle), c.sites)
+%s`, admin, c.protocols, c.servers, block("throttle", c.throttle), c.sites)
 }
 
 func block(name, body string) string {
