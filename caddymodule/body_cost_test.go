@@ -117,6 +117,7 @@ func TestWhatCannotBeReadIsNeverFree(t *testing.T) {
 		{"compressed twice", "unread_body_cost 30", 9, []string{"Content-Encoding", "identity, gzip"}, 30},
 		{"the length is a lie", "unread_body_cost 30", 20, nil, 30},
 		{"an override that holds less", "override 192.0.2.1 10 1/d", 9, []string{"Content-Encoding", "gzip"}, 10},
+		{"an override that holds less than that", "unread_body_cost 30\noverride 192.0.2.1 10 1/d", 9, []string{"Content-Encoding", "gzip"}, 10},
 		{"longer than max_body", "max_body 8\nunread_body_cost 30", 9, nil, 30},
 		{"not compressed", "", 9, []string{"Content-Encoding", "identity"}, 4},
 	} {
@@ -204,6 +205,30 @@ func TestTheQuestionBeforeTheBodyPoursNothing(t *testing.T) {
 	s.wantLevel("settled", 0)
 	s.post(strings.NewReader("[]"), 2)
 	s.wantLevel("settled", 1)
+}
+
+// TestEachZoneLooksNoFurtherThanItsMaxBody, although another zone makes us read
+// on.
+func TestEachZoneLooksNoFurtherThanItsMaxBody(t *testing.T) {
+	s := newSettleSite(t, `throttle {
+		zone narrow {
+			capacity 1000
+			leak 1/d
+			cost body_items
+			max_body 8
+			unread_body_cost 30
+		}
+		zone wide {
+			capacity 1000
+			leak 1/d
+			cost body_items
+		}
+	}
+	settle_upstream`)
+	s.serve = settleSays(200)
+	s.post(strings.NewReader("[1,2,3,4,5]"), 11)
+	s.wantLevel("narrow", 30)
+	s.wantLevel("wide", 5)
 }
 
 func TestAFormFieldNamesTheBucket(t *testing.T) {

@@ -186,6 +186,30 @@ func TestTheHeaderThatTellsTheCostIsNotForTheClient(t *testing.T) {
 	}
 }
 
+func TestTheHeaderIsHiddenAlsoWhereOnlyOtherZonesAreCharged(t *testing.T) {
+	s := newSettleSite(t, `throttle {
+		zone plain {
+			capacity 1000
+			leak 1/d
+		}
+		zone settled {
+			exempt {
+				path /free
+			}
+			capacity 1000
+			leak 1/d
+			settle header X-Cost
+		}
+	}
+	settle_upstream`)
+	s.serve = settleSays(200, "X-Cost", "3")
+	w, _ := s.get("/free")
+	if got := w.Header()["X-Cost"]; got != nil {
+		t.Errorf("the client sees X-Cost %q, want none", got)
+	}
+	s.wantLevel("plain", 1)
+}
+
 func TestACorrectionLiftsABucketToItsDebtAtMost(t *testing.T) {
 	for _, test := range []struct {
 		debt string

@@ -150,7 +150,13 @@ func TestASlowBodyIsWaitedForOnlySoLong(t *testing.T) {
 						if asked := time.Since(began); asked != test.asked {
 							t.Errorf("the upstream was asked after %v, want %v", asked, test.asked)
 						}
-						_, err := io.Copy(w, r.Body)
+						first := make([]byte, 1)
+						n, err := r.Body.Read(first)
+						if waited := time.Since(began) - test.asked; n != 1 || waited > slowByte {
+							t.Errorf("the upstream got %d bytes and %v after another %v, want what there was", n, err, waited)
+						}
+						w.Write(first)
+						_, err = io.Copy(w, r.Body)
 						return err
 					}
 					_, got, err := slowPost(t.Context(), dial(), protocol, &slowBody{body})
@@ -242,6 +248,35 @@ func TestAClientThatLeavesWhileItsBodyIsAwaited(t *testing.T) {
 					t.Errorf("got the request served after %v, want it when the client has left", took)
 				}
 				s.wantLevel("settled", 30)
+			})
+		})
+	}
+}
+
+// TestARefusalDoesNotWaitForTheBody: who has a long way to go, or has asked
+// whether to go at all, is told at once.
+func TestARefusalDoesNotWaitForTheBody(t *testing.T) {
+	zone := strings.Replace(slowZone, "capacity 1000", "capacity 1000\noverride 203.0.113.7 blocked", 1)
+	for _, header := range []string{
+		"Transfer-Encoding: chunked",
+		"Content-Length: 100000",
+		"Content-Length: 10\r\nExpect: 100-continue",
+	} {
+		t.Run(header, func(t *testing.T) {
+			slowSite(t, zone, func(t *testing.T, _ *settleSite, dial func() net.Conn) {
+				began := time.Now()
+				conn := dial()
+				defer conn.Close()
+				fmt.Fprintf(conn, "POST / HTTP/1.1\r\nHost: example.com\r\n%s\r\n\r\n", header)
+				resp, err := http.ReadResponse(bufio.NewReader(conn), nil)
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				io.Copy(io.Discard, resp.Body)
+				if took := time.Since(began); resp.StatusCode != http.StatusTooManyRequests || !resp.Close || took != 0 {
+					t.Errorf("got %v, closing %v, after %v, want 429 and the connection closed at once", resp.Status, resp.Close, took)
+				}
 			})
 		})
 	}
