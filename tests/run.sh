@@ -125,6 +125,8 @@ check_format
 step 'go vet'
 go vet -tags "$tags" ./...
 test_units
+step 'the benchmarks build'
+(cd bench && go vet ./... && go test -short ./...)
 step 'the whole system'
 # More tests at once than there are processors: many wait for a Retry-After.
 go test -count=1 -parallel 8 -tags "$tags" ./tests/...
