@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"net"
 	"os"
 	"os/exec"
@@ -121,26 +122,28 @@ var ports struct {
 }
 
 // freePort finds a loopback port that nobody listens on and that no other test
-// was given.
+// was given. It lies below those that the system gives to outgoing connections,
+// of which one could take it before the server does.
 func freePort(t *testing.T) int {
 	t.Helper()
 	ports.Lock()
 	defer ports.Unlock()
-	for range 100 {
-		listener, err := net.Listen("tcp", "127.0.0.1:0")
-		if err != nil {
-			t.Fatalf("looking for a free port: %v", err)
-		}
-		port := listener.Addr().(*net.TCPAddr).Port
-		listener.Close()
-		if ports.given == nil {
-			ports.given = make(map[int]bool)
-		}
-		if !ports.given[port] {
-			ports.given[port] = true
-			return port
-		}
+	if ports.given == nil {
+		ports.given = make(map[int]bool)
 	}
-	t.Fatal("got only ports that were given before, want a free one")
+	for range 1000 {
+		port := 20000 + rand.IntN(12000)
+		if ports.given[port] {
+			continue
+		}
+		listener, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", port))
+		if err != nil {
+			continue
+		}
+		listener.Close()
+		ports.given[port] = true
+		return port
+	}
+	t.Fatal("got only ports that are taken, want a free one")
 	return 0
 }
