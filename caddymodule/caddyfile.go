@@ -2,6 +2,7 @@ package caddymodule
 
 import (
 	"fmt"
+	"slices"
 
 	"github.com/caddyserver/caddy/v2"
 	"github.com/caddyserver/caddy/v2/caddyconfig"
@@ -252,7 +253,7 @@ func (handler *Handler) check(h httpcaddyfile.Helper) error {
 		}
 		names[z.Name] = true
 		if z.reference() {
-			if !global(app, z.Name) {
+			if !app.defines(z.Name) {
 				return fmt.Errorf("unknown zone %q, %s: no zone of that name is defined in the global options; define it there, or give it a capacity and a leak here", z.Name, z.place)
 			}
 			continue
@@ -269,13 +270,9 @@ func (handler *Handler) check(h httpcaddyfile.Helper) error {
 	return nil
 }
 
-func global(app *App, name string) bool {
-	for _, z := range app.Zone {
-		if z.Name == name {
-			return true
-		}
-	}
-	return false
+// defines reports whether a zone of that name is among the app's own.
+func (a *App) defines(name string) bool {
+	return slices.ContainsFunc(a.Zone, func(z *Zone) bool { return z.Name == name })
 }
 
 // agree reports a definition of the same name that is another one.

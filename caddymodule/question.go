@@ -46,7 +46,7 @@ func (q *question) reset() {
 	clear(q.verdicts)
 	clear(q.zones)
 	clear(q.charges)
-	clear(q.keys.parts)
+	clear(q.keys.parts[:cap(q.keys.parts)]) // a key that was not finished is in it too
 	q.verdicts, q.zones, q.charges = q.verdicts[:0], q.zones[:0], q.charges[:0]
 	q.unread = 0
 }
