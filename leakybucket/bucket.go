@@ -33,14 +33,20 @@ func (t Instant) Sub(u Instant) time.Duration { return time.Duration(t-u) * time
 type State struct {
 	Level float64 // how full it was at At, in units of cost
 	At    Instant
+
+	BlockedUntil Instant // the end of its last block; 0 if there was none
+	Step         uint8   // which of the ladder's that block was, from 0
 }
 
 // A Decision says what became of one charge.
 type Decision struct {
-	Fits   bool    // the bucket would not overflow
+	Fits   bool    // the bucket would not overflow, and is not blocked
 	Poured bool    // the cost was poured: it fits, and so does all that was asked with it
 	Level  float64 // how full the bucket was before this charge (a probe: before all), in units of cost
 	At     Instant // when that was so
+
+	BlockedUntil Instant // the end of the block that runs; 0 if none does
+	Began        bool    // the charge began that block
 }
 
 // A Filling says what became of a [Limit.Fill].
@@ -70,19 +76,11 @@ func (l Limit) Level(s State, now Instant) float64 {
 // before the clock was set far back. It becomes one of now, whether the cost
 // fits or not: nothing is ever poured into a full bucket that would date it
 // anew.
+//
+// Blocks are no matter of Take's: see [Charge.Take].
 func (l Limit) Take(s State, cost float64, now Instant) (State, Decision) {
-	return l.take(s, cost, 0, now)
-}
-
-// take is Take for a bucket that settlements may have lifted by debt.
-func (l Limit) take(s State, cost, debt float64, now Instant) (State, Decision) {
-	s = l.redate(s, debt, now)
-	level := l.Level(s, now)
-	d := Decision{Level: level, At: now}
-	if l.fits(level, cost) {
-		d.Fits, d.Poured = true, true
-		s = s.pour(level+cost, now)
-	}
+	c, d := Charge{Limit: l, Cost: cost}, Decision{}
+	c.Take(&s, now, &d)
 	return s, d
 }
 
@@ -90,7 +88,7 @@ func (l Limit) take(s State, cost, debt float64, now Instant) (State, Decision) 
 // a level to that is above, and for a negative cost down to 0. A NaN pours
 // nothing. A state far ahead of now is dated anew, as by Take.
 func (l Limit) Fill(s State, cost float64, now Instant) (State, Filling) {
-	s = l.redate(s, 0, now)
+	l.redate(&s, 0, now)
 	level := l.Level(s, now)
 	if cost != cost {
 		return s, Filling{Level: level}
@@ -99,7 +97,8 @@ func (l Limit) Fill(s State, cost float64, now Instant) (State, Filling) {
 	if cost < 0 {
 		filled = max(0, level+cost)
 	}
-	return s.pour(filled, now), Filling{Level: filled, Full: level+cost >= l.Capacity}
+	s.pour(filled, now)
+	return s, Filling{Level: filled, Full: level+cost >= l.Capacity}
 }
 
 // Settle corrects a charge, made at charged, once it is known what it should
@@ -111,7 +110,7 @@ func (l Limit) Fill(s State, cost float64, now Instant) (State, Filling) {
 //
 // since what has leaked made room for others long ago. A NaN changes nothing.
 func (l Limit) Settle(s State, diff, debt float64, charged, now Instant) State {
-	s = l.redate(s, debt, now)
+	l.redate(&s, debt, now)
 	level := l.Level(s, now)
 	switch {
 	case diff > 0:
@@ -121,11 +120,13 @@ func (l Limit) Settle(s State, diff, debt float64, charged, now Instant) State {
 	default:
 		return s
 	}
-	return s.pour(level, now)
+	s.pour(level, now)
+	return s
 }
 
 // Forget returns the instant after which a bucket in this state is empty, and
-// may be forgotten without anybody being able to tell.
+// may be forgotten without anybody being able to tell. [Charge.Forget] knows of
+// blocks too.
 func (l Limit) Forget(s State) Instant {
 	return s.At + microseconds(s.Level/l.Leak)
 }
@@ -138,16 +139,15 @@ func (l Limit) fits(level, cost float64) bool {
 	return cost > 0 && level+cost <= l.Capacity*(1+tolerance)
 }
 
-// redate returns s as of now, if it is further ahead than a full bucket in debt
+// redate makes s one of now, if it is further ahead than a full bucket in debt
 // takes to empty.
-func (l Limit) redate(s State, debt float64, now Instant) State {
+func (l Limit) redate(s *State, debt float64, now Instant) {
 	if s.At > now && seconds(s.At-now) > (l.Capacity+debt)/l.Leak {
 		s.At = now
 	}
-	return s
 }
 
-// pour returns the state in which the bucket is filled to level at now.
-func (s State) pour(level float64, now Instant) State {
-	return State{Level: level, At: max(s.At, now)}
+// pour fills the bucket to level at now.
+func (s *State) pour(level float64, now Instant) {
+	s.Level, s.At = level, max(s.At, now)
 }

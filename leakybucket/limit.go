@@ -114,6 +114,32 @@ func (l Limit) TimeToFit(level, cost float64) time.Duration {
 	return time.Duration(wait) * time.Microsecond
 }
 
+// Delay returns how long a charge waits that finds the bucket filled to level:
+// until all but undelayed of what is before it has leaked,
+//
+//	max(0, level-undelayed) / leak
+//
+// rounded up to a microsecond.
+func (l Limit) Delay(level, undelayed float64) time.Duration {
+	return time.Duration(microseconds(max(0, level-undelayed)/l.Leak)) * time.Microsecond
+}
+
+// Ceiling returns how high a charge of cost may fill the bucket so that it waits
+// no longer than longest:
+//
+//	min(capacity, undelayed + leak*longest + cost)
+func (l Limit) Ceiling(cost, undelayed float64, longest time.Duration) float64 {
+	return min(l.Capacity, undelayed+l.Leak*longest.Seconds()+cost)
+}
+
+// Below returns the limit with a capacity of no more than ceiling; 0 is none.
+func (l Limit) Below(ceiling float64) Limit {
+	if ceiling > 0 {
+		l.Capacity = min(l.Capacity, ceiling)
+	}
+	return l
+}
+
 func seconds(t Instant) float64 { return float64(t) / 1e6 }
 
 // microseconds rounds up, and saturates at a century, so that neither a limit

@@ -16,19 +16,19 @@ func TestSettle(t *testing.T) {
 		charged, now Instant
 		want         float64
 	}{
-		{"more is poured", State{4, 0}, 3, 10, 0, 1 * sec, 6},
-		{"above the capacity", State{9, 0}, 5, 10, 0, 0, 14},
-		{"up to the debt", State{9, 0}, 50, 10, 0, 0, 20},
-		{"without debt, up to the capacity", State{9, 0}, 50, 0, 0, 0, 10},
-		{"a level above is not lowered", State{25, 0}, 5, 10, 0, 0, 25},
+		{"more is poured", State{Level: 4}, 3, 10, 0, 1 * sec, 6},
+		{"above the capacity", State{Level: 9}, 5, 10, 0, 0, 14},
+		{"up to the debt", State{Level: 9}, 50, 10, 0, 0, 20},
+		{"without debt, up to the capacity", State{Level: 9}, 50, 0, 0, 0, 10},
+		{"a level above is not lowered", State{Level: 25}, 5, 10, 0, 0, 25},
 		{"into a bucket that is gone", State{}, 3, 10, 0, 5 * sec, 3},
-		{"nothing has leaked: all is given back", State{8, 0}, -5, 10, 0, 0, 3},
-		{"what has leaked is not given back", State{8, 0}, -5, 10, 0, 2 * sec, 3},
-		{"all has leaked", State{8, 0}, -5, 10, 0, 6 * sec, 2},
-		{"never below empty", State{2, 0}, -5, 10, 0, 0, 0},
-		{"a charge of the future", State{8, 0}, -5, 10, 9 * sec, 0, 3},
-		{"nothing", State{8, 0}, 0, 10, 0, 1 * sec, 7},
-		{"no number", State{8, 0}, math.NaN(), 10, 0, 1 * sec, 7},
+		{"nothing has leaked: all is given back", State{Level: 8}, -5, 10, 0, 0, 3},
+		{"what has leaked is not given back", State{Level: 8}, -5, 10, 0, 2 * sec, 3},
+		{"all has leaked", State{Level: 8}, -5, 10, 0, 6 * sec, 2},
+		{"never below empty", State{Level: 2}, -5, 10, 0, 0, 0},
+		{"a charge of the future", State{Level: 8}, -5, 10, 9 * sec, 0, 3},
+		{"nothing", State{Level: 8}, 0, 10, 0, 1 * sec, 7},
+		{"no number", State{Level: 8}, math.NaN(), 10, 0, 1 * sec, 7},
 	} {
 		got := limit.Level(limit.Settle(test.state, test.diff, test.debt, test.charged, test.now), test.now)
 		if math.Abs(got-test.want) > 1e-9 {

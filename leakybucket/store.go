@@ -12,6 +12,14 @@ type Charge struct {
 	Cost  float64 // units, as [Limit.Cost] returns it
 	Debt  float64 // units above the capacity that a settlement may lift the level
 
+	// Ceiling is how high this charge may fill the bucket, if that is less than
+	// the capacity, in units; 0 is no ceiling. See [Limit.Ceiling].
+	Ceiling float64
+
+	// Block says for how long an overflow blocks the bucket; nil is not at all,
+	// nor is a block heeded that another charge has begun.
+	Block *Ladder
+
 	// Probe charges ask, and pour nothing.
 	Probe bool
 
@@ -30,7 +38,11 @@ type Store interface {
 	// If one enforced charge does not fit, nothing is poured anywhere, shadow
 	// charges included. A shadow charge that does not fit keeps back nothing
 	// but itself. If several charges name the same bucket, which they must do
-	// with one limit and debt, each is judged with their sum.
+	// with one limit, debt and block, each is judged with their sum.
+	//
+	// A charge that overflows begins a block of its bucket, if it says so and
+	// none runs, whatever becomes of the others. One that could never fit does
+	// not.
 	//
 	// It is not an error if a charge does not fit. After an error the decisions
 	// mean nothing, and the charges may or may not have been poured: the store
@@ -53,16 +65,43 @@ type Settlement struct {
 	// Diff is what the charge should have been, less what was poured: the
 	// charge's cost, or nothing if it was a probe.
 	Diff float64
+
+	// Cancel gives all back, and Diff means nothing: who was charged has left
+	// before their turn came. If anything was poured since, nothing is given
+	// back: those behind already know when their turn is, and the place stays
+	// empty.
+	Cancel bool
+}
+
+// A Pinger is a store that may be out of reach.
+type Pinger interface {
+	// Ping returns nil if the store answers and can be written to.
+	Ping(ctx context.Context) error
+}
+
+// A Resetter is a store of which single buckets can be forgotten at once.
+type Resetter interface {
+	// Reset forgets a bucket: it is empty then, and not blocked, and its next
+	// block is of the first step. It is not an error if there is none.
+	Reset(ctx context.Context, zone, key string, shadow bool) error
 }
 
 // Apply returns the state of the settlement's bucket after it, from that which
 // was read. What was not poured is not given back, nor more than was poured.
 func (s *Settlement) Apply(state State, now Instant) State {
+	c := &s.Charge
+	c.redate(&state, now)
 	poured := 0.0
 	if s.Was.Poured {
-		poured = s.Charge.Cost
+		poured = c.Cost
 	}
-	return s.Charge.Limit.Settle(state, max(s.Diff, -poured), s.Charge.Debt, s.Was.At, now)
+	if s.Cancel {
+		if s.Was.Poured && state.At == s.Was.At && state.Level == s.Was.Level+poured {
+			state.pour(c.Limit.Level(State{Level: s.Was.Level, At: s.Was.At}, now), now)
+		}
+		return state
+	}
+	return c.Limit.Settle(state, max(s.Diff, -poured), c.Debt, s.Was.At, now)
 }
 
 // A Counter is a store that knows how many buckets it keeps. Buckets that may
@@ -79,45 +118,69 @@ type Evicter interface {
 	Evictions() uint64
 }
 
-// Take is [Limit.Take] for the charge, and what a store does between reading
-// and writing if it is asked for one. A probe changes nothing.
-func (c *Charge) Take(state State, now Instant) (State, Decision) {
-	taken, d := c.Limit.take(state, c.Cost, c.Debt, now)
-	if c.Probe {
-		d.Poured = false
-		return c.Limit.redate(state, c.Debt, now), d
+// Take is what a store does between reading and writing a bucket if it is asked
+// for one charge: [Limit.Take], with the charge's ceiling and block. It reports
+// whether the state must be written, which may be so for a probe too.
+func (c *Charge) Take(s *State, now Instant, d *Decision) (write bool) {
+	write = c.judge(s, c.Cost, now, d)
+	if d.Fits && !c.Probe {
+		d.Poured, write = true, true
+		s.pour(d.Level+c.Cost, now)
 	}
-	return taken, d
+	return write
+}
+
+// judge decides whether the charge fits if all that is asked of its bucket is
+// cost, and begins a block if not. It pours nothing.
+func (c *Charge) judge(s *State, cost float64, now Instant, d *Decision) (write bool) {
+	if s.At > now || s.BlockedUntil > now {
+		write = c.redate(s, now)
+	}
+	level := c.Limit.Level(*s, now)
+	*d = Decision{Level: level, At: now}
+	switch {
+	case s.BlockedUntil > now && c.Block != nil:
+		d.BlockedUntil = s.BlockedUntil
+	case c.Cost >= 0 && c.Limit.Below(c.Ceiling).fits(level, cost):
+		d.Fits = true
+	case c.Block != nil && c.Cost >= 0 && !c.Limit.Oversize(cost):
+		c.begin(s, level, now)
+		d.BlockedUntil, d.Began, write = s.BlockedUntil, true, true
+	}
+	return write
 }
 
 // TakeAll is [Charge.Take] for several buckets at once, and what a store does
 // between reading and writing. states[i] is the bucket of charges[i] as it was
-// read, and then as it must be written if that has changed it, which [Limit.Take]
-// may do without pouring. If several charges name the same bucket, the last of
-// them holds its final state.
+// read, and then as it must be written if that has changed it, which it may
+// without a pour. If several charges name the same bucket, the last of them
+// holds its final state.
 func TakeAll(charges []Charge, states []State, now Instant, decisions []Decision) {
 	fits := true
 	for i := range charges {
 		c := &charges[i]
-		states[i] = c.Limit.redate(states[i], c.Debt, now)
-		level := c.Limit.Level(states[i], now)
-		fit := c.Cost >= 0 && c.Limit.fits(level, costOfBucket(charges, c))
-		decisions[i] = Decision{Fits: fit, Level: level, At: now}
-		fits = fits && (fit || c.Shadow)
+		carry(charges, states, i)
+		c.judge(&states[i], costOfBucket(charges, c), now, &decisions[i])
+		fits = fits && (decisions[i].Fits || c.Shadow)
 	}
 	if !fits {
 		return
 	}
 	for i := range charges {
 		c, d := &charges[i], &decisions[i]
-		for j := range i {
-			if c.sameBucket(&charges[j]) {
-				states[i] = states[j]
-			}
-		}
+		carry(charges, states, i)
 		if d.Fits && !c.Probe {
 			d.Poured, d.Level = true, c.Limit.Level(states[i], now)
-			states[i] = states[i].pour(d.Level+c.Cost, now)
+			states[i].pour(d.Level+c.Cost, now)
+		}
+	}
+}
+
+// carry lets the i-th charge find its bucket as an earlier one left it.
+func carry(charges []Charge, states []State, i int) {
+	for j := range i {
+		if charges[i].sameBucket(&charges[j]) {
+			states[i] = states[j]
 		}
 	}
 }

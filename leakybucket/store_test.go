@@ -39,56 +39,56 @@ func shadow(key string, cost float64) Charge {
 }
 
 func TestAllIsPouredOrNothing(t *testing.T) {
-	states := []State{{4, 0}, {9, 0}}
+	states := []State{{Level: 4}, {Level: 9}}
 	runTakeAll(t, []Charge{enforced("a", 1), enforced("b", 1)}, states, 0, []want{
-		{true, true, 4, State{5, 0}},
-		{true, true, 9, State{10, 0}},
+		{true, true, 4, State{Level: 5, At: 0}},
+		{true, true, 9, State{Level: 10, At: 0}},
 	})
 	runTakeAll(t, []Charge{enforced("a", 1), enforced("b", 2)}, states, 0, []want{
-		{true, false, 4, State{4, 0}},
-		{false, false, 9, State{9, 0}},
+		{true, false, 4, State{Level: 4, At: 0}},
+		{false, false, 9, State{Level: 9, At: 0}},
 	})
 	runTakeAll(t, []Charge{enforced("a", 1), enforced("b", 2)}, states, at(1), []want{
-		{true, true, 3, State{4, at(1)}},
-		{true, true, 8, State{10, at(1)}},
+		{true, true, 3, State{Level: 4, At: at(1)}},
+		{true, true, 8, State{Level: 10, At: at(1)}},
 	})
 }
 
 func TestShadowNeverStandsInTheWay(t *testing.T) {
-	states := []State{{4, 0}, {9, 0}}
+	states := []State{{Level: 4}, {Level: 9}}
 	runTakeAll(t, []Charge{enforced("a", 1), shadow("b", 2)}, states, 0, []want{
-		{true, true, 4, State{5, 0}},
-		{false, false, 9, State{9, 0}},
+		{true, true, 4, State{Level: 5, At: 0}},
+		{false, false, 9, State{Level: 9, At: 0}},
 	})
 	runTakeAll(t, []Charge{enforced("a", 7), shadow("b", 1)}, states, 0, []want{
-		{false, false, 4, State{4, 0}},
-		{true, false, 9, State{9, 0}},
+		{false, false, 4, State{Level: 4, At: 0}},
+		{true, false, 9, State{Level: 9, At: 0}},
 	})
 	runTakeAll(t, []Charge{shadow("a", 1), shadow("b", 2)}, states, 0, []want{
-		{true, true, 4, State{5, 0}},
-		{false, false, 9, State{9, 0}},
+		{true, true, 4, State{Level: 5, At: 0}},
+		{false, false, 9, State{Level: 9, At: 0}},
 	})
 }
 
 func TestChargesToOneBucketAreJudgedWithTheirSum(t *testing.T) {
-	states := []State{{4, 0}, {0, 0}, {4, 0}}
+	states := []State{{Level: 4}, {}, {Level: 4}}
 	runTakeAll(t, []Charge{enforced("a", 2), enforced("b", 5), enforced("a", 4)}, states, 0, []want{
-		{true, true, 4, State{6, 0}},
-		{true, true, 0, State{5, 0}},
-		{true, true, 6, State{10, 0}},
+		{true, true, 4, State{Level: 6, At: 0}},
+		{true, true, 0, State{Level: 5, At: 0}},
+		{true, true, 6, State{Level: 10, At: 0}},
 	})
 	runTakeAll(t, []Charge{enforced("a", 3), enforced("b", 5), enforced("a", 4)}, states, 0, []want{
-		{false, false, 4, State{4, 0}},
-		{true, false, 0, State{0, 0}},
-		{false, false, 4, State{4, 0}},
+		{false, false, 4, State{Level: 4, At: 0}},
+		{true, false, 0, State{Level: 0, At: 0}},
+		{false, false, 4, State{Level: 4, At: 0}},
 	})
 	// A shadow bucket is another bucket, and so is one of another zone.
 	elsewhere := enforced("a", 6)
 	elsewhere.Zone = "elsewhere"
-	runTakeAll(t, []Charge{enforced("a", 6), shadow("a", 6), elsewhere}, []State{{4, 0}, {4, 0}, {4, 0}}, 0, []want{
-		{true, true, 4, State{10, 0}},
-		{true, true, 4, State{10, 0}},
-		{true, true, 4, State{10, 0}},
+	runTakeAll(t, []Charge{enforced("a", 6), shadow("a", 6), elsewhere}, []State{{Level: 4}, {Level: 4}, {Level: 4}}, 0, []want{
+		{true, true, 4, State{Level: 10, At: 0}},
+		{true, true, 4, State{Level: 10, At: 0}},
+		{true, true, 4, State{Level: 10, At: 0}},
 	})
 }
 
@@ -96,18 +96,18 @@ func TestChargesToOneBucketAreJudgedWithTheirSum(t *testing.T) {
 func TestTheLastChargeToABucketHoldsItsFinalState(t *testing.T) {
 	small := shadow("a", 1)
 	small.Limit.Capacity = 5
-	runTakeAll(t, []Charge{shadow("a", 3), small}, []State{{4, 0}, {4, 0}}, 0, []want{
-		{true, true, 4, State{7, 0}},
-		{false, false, 4, State{7, 0}},
+	runTakeAll(t, []Charge{shadow("a", 3), small}, []State{{Level: 4}, {Level: 4}}, 0, []want{
+		{true, true, 4, State{Level: 7, At: 0}},
+		{false, false, 4, State{Level: 7, At: 0}},
 	})
 }
 
 func TestACostThatIsNoAmountMakesNoRoomForAnother(t *testing.T) {
 	for _, cost := range []float64{-4, -1e12, -inf, nan} {
-		runTakeAll(t, []Charge{shadow("a", 8), shadow("a", cost), enforced("b", 1)}, []State{{4, 0}, {4, 0}, {0, 0}}, 0, []want{
-			{false, false, 4, State{4, 0}},
-			{false, false, 4, State{4, 0}},
-			{true, true, 0, State{1, 0}},
+		runTakeAll(t, []Charge{shadow("a", 8), shadow("a", cost), enforced("b", 1)}, []State{{Level: 4}, {Level: 4}, {}}, 0, []want{
+			{false, false, 4, State{Level: 4, At: 0}},
+			{false, false, 4, State{Level: 4, At: 0}},
+			{true, true, 0, State{Level: 1, At: 0}},
 		})
 	}
 }
@@ -116,10 +116,10 @@ func TestACostThatIsNoAmountMakesNoRoomForAnother(t *testing.T) {
 // for what is held back by another.
 func TestAClockFarBackKeepsNoneOfManyFull(t *testing.T) {
 	ahead := at(1000)
-	runTakeAll(t, []Charge{enforced("a", 1), enforced("b", 1), shadow("c", 1)}, []State{{10, ahead}, {2, ahead}, {10, ahead}}, 0, []want{
-		{false, false, 10, State{10, 0}},
-		{true, false, 2, State{2, 0}},
-		{false, false, 10, State{10, 0}},
+	runTakeAll(t, []Charge{enforced("a", 1), enforced("b", 1), shadow("c", 1)}, []State{{Level: 10, At: ahead}, {Level: 2, At: ahead}, {Level: 10, At: ahead}}, 0, []want{
+		{false, false, 10, State{Level: 10, At: 0}},
+		{true, false, 2, State{Level: 2, At: 0}},
+		{false, false, 10, State{Level: 10, At: 0}},
 	})
 }
 

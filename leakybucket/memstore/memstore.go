@@ -113,14 +113,13 @@ func (s *Store) takeOne(c *leakybucket.Charge, d *leakybucket.Decision) {
 	at, kept := sh.find(hash, c)
 	if !kept {
 		var state leakybucket.State
-		if state, *d = c.Take(state, now); d.Poured {
+		if c.Take(&state, now, d) {
 			sh.insert(hash, c, state, now)
 		}
 		return
 	}
-	slot := sh.slot(at)
-	if slot.state, *d = c.Take(slot.state, now); d.Poured {
-		sh.written(at, c.Limit)
+	if c.Take(&sh.slot(at).state, now, d) {
+		sh.written(at, c)
 	}
 }
 
@@ -161,12 +160,12 @@ func (s *Store) takeMany(charges []leakybucket.Charge, decisions []leakybucket.D
 		// Looked up again: making room for another charge may have dropped it.
 		c, sh := &charges[i], &s.shards[hashes[i]>>s.shift]
 		if at, kept := sh.find(hashes[i], c); !kept {
-			if decisions[i].Poured {
+			if decisions[i].Poured || decisions[i].Began {
 				sh.insert(hashes[i], c, states[i], now)
 			}
 		} else if slot := sh.slot(at); decisions[i].Poured || slot.state != states[i] {
 			slot.state = states[i]
-			sh.written(at, c.Limit)
+			sh.written(at, c)
 		}
 	}
 }
@@ -194,10 +193,23 @@ func (s *Store) settle(settlement *leakybucket.Settlement) {
 	if at, kept := sh.find(hash, c); kept {
 		slot := sh.slot(at)
 		slot.state = settlement.Apply(slot.state, now)
-		sh.written(at, c.Limit)
-	} else if settlement.Diff > 0 {
+		sh.written(at, c)
+	} else if settlement.Diff > 0 && !settlement.Cancel {
 		sh.insert(hash, c, settlement.Apply(leakybucket.State{}, now), now)
 	}
+}
+
+// Reset implements [leakybucket.Resetter].
+func (s *Store) Reset(_ context.Context, zone, key string, shadow bool) error {
+	c := &leakybucket.Charge{Zone: zone, Key: key, Shadow: shadow}
+	hash := s.hasher.charge(c)
+	sh := &s.shards[hash>>s.shift]
+	sh.mu.Lock()
+	defer sh.mu.Unlock()
+	if at, kept := sh.find(hash, c); kept {
+		sh.remove(at)
+	}
+	return nil
 }
 
 // Shed forgets all buckets that may be forgotten, a little at a time. Every new
@@ -258,7 +270,8 @@ func combine(zone, key uint64, shadow bool) uint64 {
 
 // Interface guards
 var (
-	_ leakybucket.Store   = (*Store)(nil)
-	_ leakybucket.Counter = (*Store)(nil)
-	_ leakybucket.Evicter = (*Store)(nil)
+	_ leakybucket.Store    = (*Store)(nil)
+	_ leakybucket.Counter  = (*Store)(nil)
+	_ leakybucket.Evicter  = (*Store)(nil)
+	_ leakybucket.Resetter = (*Store)(nil)
 )

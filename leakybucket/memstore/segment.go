@@ -15,7 +15,7 @@ const (
 	shadowBit = 1 << 15
 )
 
-// A slot keeps one bucket: 32 bytes, two to a cache line.
+// A slot keeps one bucket, in 48 bytes.
 type slot struct {
 	state  leakybucket.State
 	forget leakybucket.Instant

@@ -64,9 +64,10 @@ func (sh *shard) find(hash uint64, c *leakybucket.Charge) (at int, kept bool) {
 	}
 }
 
-// insert adds a bucket that is not there. An empty one needs no keeping.
+// insert adds a bucket that is not there. An empty one needs no keeping, unless
+// it is blocked.
 func (sh *shard) insert(hash uint64, c *leakybucket.Charge, state leakybucket.State, now leakybucket.Instant) {
-	if state.Level == 0 {
+	if state.Level == 0 && c.Forget(state) <= now {
 		return
 	}
 	if sh.count >= sh.most {
@@ -80,7 +81,7 @@ func (sh *shard) insert(hash uint64, c *leakybucket.Charge, state leakybucket.St
 	at := sh.freeSlot()
 	sh.segments[at/segmentSlots].put(at%segmentSlots, c, state)
 	sh.place(uint64(uint32(hash))<<32 | uint64(at+1))
-	sh.written(at, c.Limit)
+	sh.written(at, c)
 	sh.count++
 	sh.countZone(c.Zone)
 }
@@ -123,9 +124,9 @@ func (sh *shard) freeSlot() int {
 }
 
 // written notes when a bucket that was just written may be forgotten.
-func (sh *shard) written(at int, limit leakybucket.Limit) {
+func (sh *shard) written(at int, c *leakybucket.Charge) {
 	slot := sh.slot(at)
-	slot.forget = limit.Forget(slot.state)
+	slot.forget = c.Forget(slot.state)
 	if soonest := &sh.soonest[at/segmentSlots]; slot.forget < *soonest {
 		*soonest = slot.forget
 	}

@@ -118,7 +118,7 @@ func (m *modeller) play(all []leakybucket.Charge) (decisions []leakybucket.Decis
 }
 
 func (m *modeller) write(c leakybucket.Charge, state leakybucket.State) {
-	m.buckets[bucketOf(c)] = &modelled{state, c.Limit, c.Limit.Forget(state), m.now}
+	m.buckets[bucketOf(c)] = &modelled{state, c.Limit, c.Forget(state), m.now}
 }
 
 // settleSome settles a few charges in one call, and asks how full their buckets

@@ -119,7 +119,7 @@ func (s *reference) write(j judging) {
 			s.buckets[s.name(c)] = b
 		}
 		if j.decisions[i].Poured || j.states[i] != b.State {
-			*b = bucket{j.states[i], c.Limit.Forget(j.states[i])}
+			*b = bucket{j.states[i], c.Forget(j.states[i])}
 		}
 	}
 }
@@ -161,7 +161,7 @@ func (s *reference) correct(of leakybucket.Settlement, now leakybucket.Instant) 
 		c.before, c.keep = *b, true
 	}
 	c.after.State = of.Apply(c.before.State, now)
-	c.after.forget = of.Charge.Limit.Forget(c.after.State)
+	c.after.forget = of.Charge.Forget(c.after.State)
 	if s.recorrect != nil {
 		s.recorrect(&c)
 	}

@@ -1,0 +1,102 @@
+package leakybucket
+
+import (
+	"errors"
+	"fmt"
+	"time"
+)
+
+// A Ladder says for how long an overflow blocks a bucket. While a block runs,
+// nothing fits and nothing makes it longer.
+type Ladder struct {
+	// Steps are the lengths of blocks, each longer than the one before. The
+	// first block of a bucket is of the first length. One that begins within
+	// the last one's length after it ended is of the next, or of the last again.
+	//
+	// Without any, a block lasts until the bucket would be empty.
+	Steps []time.Duration
+}
+
+// mostSteps is what a State's Step can count with room to spare.
+const mostSteps = 100
+
+// Validate reports why the ladder cannot be used: too many steps, one that is
+// not longer than the one before, or one of more than 20 years.
+func (l *Ladder) Validate() error {
+	if len(l.Steps) > mostSteps {
+		return fmt.Errorf("invalid block: %d durations: want at most %d", len(l.Steps), mostSteps)
+	}
+	last := time.Duration(0)
+	for i, step := range l.Steps {
+		switch {
+		case step < time.Microsecond:
+			return fmt.Errorf("invalid block of %v: want a duration above 0, such as 10m", step)
+		case step <= last:
+			return fmt.Errorf("invalid block: %v stands after %v: want each duration longer than the one before", step, l.Steps[i-1])
+		case step > longestDrain:
+			return errors.New("invalid block: want durations of at most 20 years")
+		}
+		last = step
+	}
+	return nil
+}
+
+// length returns how long a block of a step lasts, or 0 if that is not given.
+func (l *Ladder) length(step uint8) Instant {
+	if len(l.Steps) == 0 {
+		return 0
+	}
+	return Instant(l.Steps[min(int(step), len(l.Steps)-1)].Microseconds())
+}
+
+// Forget returns the instant after which a bucket in this state may be
+// forgotten without anybody being able to tell: it is empty, its block is over,
+// and another one would be of the first step again.
+func (c *Charge) Forget(s State) Instant {
+	forget := c.Limit.Forget(s)
+	if c.Block != nil && s.BlockedUntil != 0 {
+		forget = max(forget, s.BlockedUntil+c.Block.length(s.Step))
+	}
+	return forget
+}
+
+// begin begins a block at now, as an overflow of a bucket filled to level does.
+func (c *Charge) begin(s *State, level float64, now Instant) {
+	length := c.Block.length(s.Step)
+	if s.BlockedUntil != 0 && length > 0 && now-s.BlockedUntil <= length {
+		s.Step = min(s.Step+1, uint8(len(c.Block.Steps)-1))
+	} else {
+		s.Step = 0
+	}
+	if length = c.Block.length(s.Step); length == 0 {
+		length = min(microseconds(level/c.Limit.Leak), c.longestDrain())
+	}
+	s.BlockedUntil = now + length
+}
+
+// longestDrain returns how long a full bucket in debt takes to empty.
+func (c *Charge) longestDrain() Instant {
+	return microseconds((c.Limit.Capacity + c.Debt) / c.Limit.Leak)
+}
+
+// redate makes a state one of now, if a clock that was set far back has left it
+// further ahead than anything that is still true: a level than a full bucket in
+// debt takes to empty, a block than its length.
+func (c *Charge) redate(s *State, now Instant) (changed bool) {
+	if at := s.At; at > now {
+		c.Limit.redate(s, c.Debt, now)
+		changed = s.At != at
+	}
+	if c.Block == nil || s.BlockedUntil <= now {
+		return changed
+	}
+	length := c.Block.length(s.Step)
+	if length == 0 {
+		length = c.longestDrain()
+	}
+	if s.BlockedUntil-now > length {
+		s.BlockedUntil, s.Step = 0, 0
+		changed = true
+	}
+	return changed
+}
