@@ -46,6 +46,9 @@ type App struct {
 	global map[string]*Zone
 	shared map[string]*sharedZone
 
+	everywhere []*Zone  // whose blocks hold in all handlers
+	matched    []string // zones that matchers ask about
+
 	said *said
 }
 
@@ -64,6 +67,8 @@ type StoreModule interface {
 // common.
 type sharedZone struct {
 	app        *App
+	zone       *Zone // the first of them
+	running    *runningZone
 	definition string
 	handlers   int
 	inventable bool                // has been warned of
@@ -86,6 +91,9 @@ func (a *App) Provision(ctx caddy.Context) (err error) {
 	a.global = make(map[string]*Zone)
 	a.shared = make(map[string]*sharedZone)
 	if err := registerMetrics(ctx.GetMetricsRegistry()); err != nil {
+		return err
+	}
+	if err := watchExit(ctx); err != nil {
 		return err
 	}
 	if a.StoreRaw == nil {
@@ -145,29 +153,35 @@ func (a *App) provisionZone(ctx caddy.Context, z *Zone) error {
 	if err != nil {
 		return fmt.Errorf("zone %q: %w", z.Name, err)
 	}
+	z.shadow = z.Shadow || a.Shadow
 	shared := a.shared[z.Name]
 	first := shared == nil
 	if first {
-		shared = &sharedZone{app: a, definition: definition}
+		shared = &sharedZone{app: a, zone: z, definition: definition}
+		if shared.running, err = joinZone(z.Name); err != nil {
+			return err
+		}
 		if z.Settle != nil {
 			shared.unsettled = unsettled.WithLabelValues(z.Name)
 		}
 		for _, d := range []decision{shadowRefused, refused} {
-			shared.refusals[d].init(a.logger, z.Name, d)
+			shared.refusals[d].init(a.logger, z, d)
 		}
 		a.shared[z.Name] = shared
-		running.LoadOrStore(z.Name, runningZone(z.Name))
 	} else if shared.definition != definition {
 		return fmt.Errorf("zone %q is defined twice, and differently: %s and %s: a name is one budget, so give one of them another name", z.Name, shared.definition, definition)
 	}
 	z.shared = shared
-	z.shadow = z.Shadow || a.Shadow
 	if err := z.provision(ctx); err != nil {
 		return err
 	}
-	if first {
-		z.warn(a.logger)
+	if !first {
+		return nil
 	}
+	if z.Block != nil && z.Block.Everywhere {
+		a.everywhere = append(a.everywhere, z)
+	}
+	z.warn(a.logger)
 	return nil
 }
 
@@ -179,8 +193,14 @@ func (a *App) globalZone(name string) (*Zone, error) {
 	return nil, fmt.Errorf("unknown zone %q: no zone of that name is defined in the global options; define it there, or give it a capacity and a leak here", name)
 }
 
-// Start says which zones are one budget in many places.
+// Start checks what only shows when all sites are known, and says which zones
+// are one budget in many places.
 func (a *App) Start() error {
+	for _, name := range a.matched {
+		if name != "" && a.shared[name] == nil {
+			return fmt.Errorf("throttle_blocked asks about zone %q, which is not defined", name)
+		}
+	}
 	for name, zone := range a.shared {
 		if zone.handlers > 1 {
 			a.logger.Info("zone is one budget for several handlers; put host into its key to have one for each site",

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"io"
 	"net/http"
+	"slices"
 	"time"
 
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
@@ -47,6 +48,19 @@ func (b *bill) add(z *Zone, c leakybucket.Charge, d leakybucket.Decision, outcom
 	}
 	b.items = append(b.items, billItem{zone: z, outcome: outcome})
 	b.charges = append(b.charges, leakybucket.Settlement{Charge: c, Was: d})
+}
+
+// drop takes the item of an outcome off again.
+func (b *bill) drop(outcome int) {
+	if b == nil {
+		return
+	}
+	for i := range b.items {
+		if b.items[i].outcome == outcome {
+			b.items, b.charges = slices.Delete(b.items, i, i+1), slices.Delete(b.charges, i, i+1)
+			return
+		}
+	}
 }
 
 // serve calls the next handler and settles when that is done, whatever happens.

@@ -2,13 +2,11 @@ package caddymodule
 
 import (
 	"fmt"
-	"maps"
 	"strings"
 
 	"github.com/caddyserver/caddy/v2"
 	"github.com/caddyserver/caddy/v2/caddyconfig/caddyfile"
 	"github.com/caddyserver/caddy/v2/caddyconfig/httpcaddyfile"
-	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
 
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
 )
@@ -59,6 +57,11 @@ func noNamedMatchers(d *caddyfile.Dispenser) matcherToken {
 //	    unread_body_cost <n>
 //	    settle seconds|bytes <unit>|header <Name>|status <code|class>... <n> [after]
 //	    debt <n>
+//	    delay [<undelayed>]
+//	    max_wait <duration>
+//	    max_waiting <n>
+//	    in_flight <n>
+//	    block [<duration>...] [everywhere]
 //	    retry_after empty|fit|<duration>
 //	    retry_jitter <percent>
 //	    status <code>
@@ -132,6 +135,16 @@ func (z *Zone) parseOption(d *caddyfile.Dispenser, seen map[string]bool, matcher
 		z.Settle, err = parseSettle(d)
 	case "debt":
 		err = parseArg(d, &z.Debt, parseUnits)
+	case "delay":
+		z.Delay, err = parseDelay(d)
+	case "max_wait":
+		err = parseArg(d, &z.MaxWait, parseDuration)
+	case "max_waiting":
+		err = parseArg(d, &z.MaxWaiting, parseWhole(1, mostAtOnce))
+	case "in_flight":
+		err = parseArg(d, &z.InFlight, parseWhole(1, mostAtOnce))
+	case "block":
+		z.Block, err = parseBlock(d)
 	case "retry_after":
 		err = parseArg(d, &z.RetryAfter, parseWord)
 	case "retry_jitter":
@@ -148,126 +161,7 @@ func (z *Zone) parseOption(d *caddyfile.Dispenser, seen map[string]bool, matcher
 		err = parseArg(d, &z.Enforce, parseWhole(1, 100))
 	default:
 		err = unrecognized(d, fmt.Sprintf("zone %q", z.Name), "one of match, exempt, key, missing_key, unlisted_key, plain_keys, ipv4_prefix, ipv6_prefix, route, "+
-			"capacity, leak, override, cost, max_body, unread_body_cost, settle, debt, retry_after, retry_jitter, status, page, refuse, shadow, enforce")
+			"capacity, leak, override, cost, max_body, unread_body_cost, settle, debt, delay, max_wait, max_waiting, in_flight, block, retry_after, retry_jitter, status, page, refuse, shadow, enforce")
 	}
 	return err
-}
-
-func (z *Zone) parseRoute(d *caddyfile.Dispenser) error {
-	words := d.RemainingArgs()
-	if len(words) < 2 {
-		return d.Err("too few words after route: want route <name> <path>...")
-	}
-	z.Route = append(z.Route, Route{Name: words[0], Path: words[1:]})
-	return nil
-}
-
-func (z *Zone) parseOverride(d *caddyfile.Dispenser) error {
-	words := d.RemainingArgs()
-	limit := 1 // how many words the limit has
-	if n := len(words); n > 0 && strings.Contains(words[n-1], "/") {
-		limit = 2
-	}
-	if len(words) <= limit {
-		return d.Err("too few words after override: want override <part>... <plan>|<capacity> <leak>|unlimited|blocked")
-	}
-	parts := len(words) - limit
-	z.Override = append(z.Override, leakybucket.Override{Parts: words[:parts], Limit: strings.Join(words[parts:], " ")})
-	return nil
-}
-
-func (z *Zone) parseCost(d *caddyfile.Dispenser, matcher matcherToken) error {
-	set, matched, err := matcher()
-	if err != nil {
-		return d.WrapErr(err)
-	}
-	if matched && !d.NextArg() || d.Val() == "cost" {
-		return d.Err("cost has no value: want cost [<matcher>] <n>|<placeholder>|body_items [<path>]|body_bytes <unit>")
-	}
-	cost := Cost{Value: d.Val()}
-	switch words := d.RemainingArgs(); {
-	case len(words) == 1 && cost.Value == "body_items":
-		cost.Path = words[0]
-	case len(words) == 1 && cost.Value == "body_bytes":
-		cost.Unit = words[0]
-	case len(words) > 1 && (cost.Value == "body_items" || cost.Value == "body_bytes"):
-		return d.Errf("unexpected %q after cost %s %s: want the matchers in a block", words[1], cost.Value, words[0])
-	case len(words) > 0:
-		return d.Errf("unexpected %q after cost %s: want the matchers in a block", words[0], cost.Value)
-	}
-	block, err := parseMatcherSet(d, "cost")
-	if err != nil {
-		return err
-	}
-	if len(set) > 0 && len(block) > 0 {
-		return d.Errf("cost %s has a matcher on its line and a block: want one of them", cost.Value)
-	}
-	maps.Copy(block, set)
-	if len(block) > 0 {
-		cost.Match = caddyhttp.RawMatcherSets{block}
-	}
-	z.Cost = append(z.Cost, cost)
-	return nil
-}
-
-func parseSettle(d *caddyfile.Dispenser) (*Settle, error) {
-	words := d.RemainingArgs()
-	settle := new(Settle)
-	if last := len(words) - 1; last >= 0 && words[last] == "after" {
-		settle.After, words = true, words[:last]
-	}
-	if len(words) == 0 {
-		return nil, d.Err("settle has no source: want settle seconds, bytes <unit>, header <Name> or status <code|class>... <n>, and perhaps after")
-	}
-	settle.Source, words = words[0], words[1:]
-	switch last := len(words) - 1; {
-	case settle.Source == "seconds" && last == -1:
-	case settle.Source == "bytes" && last == 0:
-		settle.Unit = words[0]
-	case settle.Source == "header" && last == 0:
-		settle.Name = words[0]
-	case settle.Source == "status" && last >= 1:
-		cost, plain := leakybucket.ParseCost(words[last])
-		if !plain || cost == 0 {
-			return nil, d.Errf("invalid cost %q at the end of settle status: want a number above 0", words[last])
-		}
-		settle.Status, settle.Cost = words[:last], cost
-	default:
-		return nil, d.Errf("settle %s: want settle seconds, bytes <unit>, header <Name> or status <code|class>... <n>, and perhaps after", strings.Join(append([]string{settle.Source}, words...), " "))
-	}
-	return settle, nil
-}
-
-// parseMatchers adds a set of matchers: all in one block must match.
-func parseMatchers(d *caddyfile.Dispenser, sets *caddyhttp.RawMatcherSets) error {
-	option := d.Val()
-	set, err := parseMatcherSet(d, option)
-	if err != nil {
-		return err
-	}
-	if len(set) == 0 {
-		return d.Errf("%s has no matchers: want at least one, such as path /wp-login.php*", option)
-	}
-	*sets = append(*sets, set)
-	return nil
-}
-
-// parseMatcherSet reads matchers as Caddy does, and says more about words that
-// are none.
-func parseMatcherSet(d *caddyfile.Dispenser, option string) (caddy.ModuleMap, error) {
-	segment := d.NextSegment()
-	words := caddyfile.NewDispenser(segment)
-	words.Next()
-	for words.NextArg() || words.NextBlock(0) {
-		if words.Token().Quoted() {
-			continue // an expression
-		}
-		if _, err := caddy.GetModule("http.matchers." + words.Val()); err != nil {
-			return nil, words.Errf("unknown matcher %q in %s: want request matchers, such as path /wp-login.php* or method POST", words.Val(), option)
-		}
-		words.NextSegment()
-	}
-	words.Reset()
-	words.Next()
-	return caddyhttp.ParseCaddyfileNestedMatcherSet(words)
 }

@@ -116,7 +116,7 @@ func (z *Zone) compileCosts() error {
 		fromBody = fromBody || z.Cost[i].source >= costItems
 		byDefault = byDefault || z.Cost[i].source == costPlaceholder
 	}
-	if byDefault {
+	if byDefault && !z.bucketless() {
 		z.about("capacity", 0)
 		if err := z.limit.ValidateCost(defaultCost); err != nil {
 			return fmt.Errorf("default cost: %w: give another capacity, or a cost for all requests that is no placeholder", err)

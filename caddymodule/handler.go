@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"time"
 
 	"github.com/caddyserver/caddy/v2"
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
@@ -90,6 +91,10 @@ func (h *Handler) warnInventable(logger *zap.Logger) {
 	}
 }
 
+// statusGone is what access logs say of requests whose client has left, as
+// Caddy's own and nginx's do.
+const statusGone = 499
+
 // ServeHTTP implements caddyhttp.MiddlewareHandler.
 func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request, next caddyhttp.Handler) error {
 	if r.Context().Value(caddyhttp.ErrorCtxKey) != nil {
@@ -97,17 +102,28 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request, next caddyht
 	}
 	q := questions.Get().(*question)
 	p, err := h.decide(q, r)
-	upload, bill := q.upload, q.bill
+	upload, bill, turn := q.upload, q.bill, q.turn
 	q.release()
 	defer upload.end(w)
-	if p != nil && h.RateLimitHeaders {
-		p.announce(w.Header())
+	if turn != nil {
+		defer turn.end()
+		turn.come(r.Context())
+		w = turn.watch(w, r)
+	}
+	if p != nil {
+		p.count()
+		if h.RateLimitHeaders {
+			p.announce(w.Header())
+		}
 	}
 	switch {
 	case err != nil:
 		return err
 	case p != nil && p.decisive().decision == refused:
 		return p.refuse(w, r)
+	case turn.left():
+		w.WriteHeader(statusGone)
+		return nil
 	case bill != nil:
 		return bill.serve(w, r, next)
 	}
@@ -118,11 +134,17 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request, next caddyht
 // and makes the answer known. It returns nil if no zone is concerned.
 func (h *Handler) decide(q *question, r *http.Request) (*passage, error) {
 	q.begin(r)
+	defer func() {
+		if q.turn == nil {
+			q.vacate() // the request goes nowhere
+		}
+	}()
 	if err := h.gather(q); err != nil {
 		return nil, err
 	}
 	if q.unread > 0 {
 		// First for the least it can cost: who is refused uploads nothing.
+		q.peek()
 		q.probe()
 		if err := h.take(q); err != nil || q.refused {
 			return q.conclude(h), nil
@@ -131,6 +153,9 @@ func (h *Handler) decide(q *question, r *http.Request) (*passage, error) {
 		if err := h.gather(q); err != nil {
 			return nil, err
 		}
+	}
+	if !q.waits {
+		q.occupy()
 	}
 	_ = h.take(q) // if it failed, there is nothing left to conclude
 	return q.conclude(h), nil
@@ -144,8 +169,13 @@ func (h *Handler) gather(q *question) error {
 		return nil
 	}
 	h.app.watchProxies(q.r)
+	for _, z := range h.app.everywhere {
+		if !q.passage.charged(z.Name) {
+			q.barred(z)
+		}
+	}
 	for _, z := range h.zones {
-		if q.passage.charged(z.Name) {
+		if q.passage.charged(z.Name) || q.decided(z.Name) {
 			continue
 		}
 		err := failed
@@ -172,12 +202,16 @@ func (h *Handler) take(q *question) error {
 	q.decisions = append(q.decisions[:0], make([]leakybucket.Decision, len(q.charges))...)
 	if err := h.app.store.Take(q.r.Context(), q.charges, q.decisions); err != nil {
 		h.app.logger.Error("asking the store; the request passes", zap.Error(err))
-		q.charges, q.verdicts = q.charges[:0], q.verdicts[:0]
+		q.charges, q.zones, q.verdicts = q.charges[:0], q.zones[:0], q.verdicts[:0]
 		return err
+	}
+	if q.waits {
+		q.asked = time.Now()
 	}
 	for i := range q.charges {
 		q.refused = q.refused || !q.charges[i].Shadow && !q.decisions[i].Fits
 	}
+	q.refused = q.refused || q.crowded
 	return nil
 }
 

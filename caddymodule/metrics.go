@@ -3,7 +3,6 @@ package caddymodule
 import (
 	"errors"
 
-	"github.com/caddyserver/caddy/v2"
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
@@ -23,16 +22,28 @@ var (
 		Help: "Charges left as reserved, because the response did not tell what the request cost.",
 	}, []string{"zone"})
 
+	blocksBegun = prometheus.NewCounterVec(prometheus.CounterOpts{
+		Namespace: "caddy", Subsystem: "throttle", Name: "blocks_total",
+		Help: "Blocks that overflows have begun, by what a zone decided about the request.",
+	}, []string{"zone", "decision"})
+
 	buckets = storeCollector{
 		buckets: prometheus.NewDesc("caddy_throttle_buckets",
 			"Buckets kept in memory.", []string{"zone"}, nil),
 		evictions: prometheus.NewDesc("caddy_throttle_evictions_total",
 			"Buckets dropped before they were empty, because the memory store was full.", nil, nil),
 	}
+
+	rooms = roomCollector{
+		waiting: prometheus.NewDesc("caddy_throttle_waiting",
+			"Requests that wait for their turn.", []string{"zone"}, nil),
+		inFlight: prometheus.NewDesc("caddy_throttle_in_flight",
+			"Requests that hold a slot of in_flight.", []string{"zone"}, nil),
+	}
 )
 
 func registerMetrics(registry *prometheus.Registry) error {
-	for _, collector := range []prometheus.Collector{requests, unsettled, buckets} {
+	for _, collector := range []prometheus.Collector{requests, unsettled, blocksBegun, buckets, rooms} {
 		var already prometheus.AlreadyRegisteredError
 		if err := registry.Register(collector); err != nil && !errors.As(err, &already) {
 			return err
@@ -41,33 +52,53 @@ func registerMetrics(registry *prometheus.Registry) error {
 	return nil
 }
 
-// running has an entry for each zone that a config uses, so that the counts of
-// a zone go when the last config that has it does.
-var running = caddy.NewUsagePool()
-
-// A runningZone is the name of one.
-type runningZone string
-
-// Destruct forgets what was counted.
-func (z runningZone) Destruct() error {
-	requests.DeletePartialMatch(prometheus.Labels{"zone": string(z)})
-	unsettled.DeletePartialMatch(prometheus.Labels{"zone": string(z)})
-	return nil
-}
-
 // counters are a zone's, looked up before requests come.
 type counters [decisions][reasons]prometheus.Counter
 
-func countersOf(zone string) (c counters) {
+func countersOf(z *Zone) (c counters) {
 	for d := range decisions {
 		for r := range reasons {
-			// Only a refusal has a reason; a series that can never count is noise.
-			if (d == admitted) == (r == none) {
-				c[d][r] = requests.WithLabelValues(zone, d.String(), r.String())
+			if z.mayCount(d, r) {
+				c[d][r] = requests.WithLabelValues(z.Name, d.String(), r.String())
 			}
 		}
 	}
 	return c
+}
+
+// mayCount reports whether the zone can ever decide so; a series that can never
+// count is noise.
+func (z *Zone) mayCount(d decision, r reason) bool {
+	if refusing := d == refused || d == shadowRefused; refusing != (r != none) {
+		return false
+	}
+	switch d {
+	case delayed, refused:
+		if z.shadow {
+			return false
+		}
+	case shadowDelayed, shadowRefused:
+		if !z.shadow && z.Enforce == 100 {
+			return false
+		}
+	}
+	switch {
+	case d == delayed, d == shadowDelayed, r == waiting:
+		return z.letsWait()
+	case r == capacity, r == oversize:
+		return !z.bucketless()
+	case r == blocking:
+		return z.Block != nil
+	case r == inFlight:
+		return z.InFlight > 0
+	case r == banned:
+		return len(z.Override) > 0
+	case r == missingKey:
+		return z.MissingKey == missingRefuse
+	case r == unlistedKey:
+		return z.UnlistedKey == missingRefuse
+	}
+	return true
 }
 
 // A storeCollector asks the stores when it is asked itself.
@@ -97,4 +128,24 @@ func (c storeCollector) Collect(metrics chan<- prometheus.Metric) {
 		metrics <- prometheus.MustNewConstMetric(c.buckets, prometheus.GaugeValue, float64(n), zone)
 	}
 	metrics <- prometheus.MustNewConstMetric(c.evictions, prometheus.CounterValue, float64(evictions))
+}
+
+// A roomCollector looks into the rooms of the zones when it is asked.
+type roomCollector struct{ waiting, inFlight *prometheus.Desc }
+
+// Describe implements prometheus.Collector.
+func (c roomCollector) Describe(descs chan<- *prometheus.Desc) {
+	descs <- c.waiting
+	descs <- c.inFlight
+}
+
+// Collect implements prometheus.Collector.
+func (c roomCollector) Collect(metrics chan<- prometheus.Metric) {
+	running.Range(func(_, value any) bool {
+		zone := value.(*runningZone)
+		waiting, served := zone.enforced.counts()
+		metrics <- prometheus.MustNewConstMetric(c.waiting, prometheus.GaugeValue, float64(waiting), zone.name)
+		metrics <- prometheus.MustNewConstMetric(c.inFlight, prometheus.GaugeValue, float64(served), zone.name)
+		return true
+	})
 }

@@ -2,7 +2,9 @@ package caddymodule
 
 import (
 	"net/http"
+	"slices"
 	"sync"
+	"time"
 
 	"github.com/caddyserver/caddy/v2"
 
@@ -13,16 +15,22 @@ import (
 // again.
 type question struct {
 	subject
-	passage *passage // what earlier handlers decided, or nil
-	refused bool     // by an enforced zone
-	unread  int64    // how much of the body must be read to know more
-	upload  *upload  // the body that was read
-	bill    *bill    // what the response will correct, if anything
+	passage *passage  // what earlier handlers decided, or nil
+	refused bool      // by an enforced zone
+	crowded bool      // an enforced zone has no slot
+	waits   bool      // some zone lets requests wait, so that slots are taken after that
+	unread  int64     // how much of the body must be read to know more
+	upload  *upload   // the body that was read
+	bill    *bill     // what the response will correct, if anything
+	turn    *turn     // what the request must wait for and keep, if anything
+	asked   time.Time // when the store decided, if somebody may have to wait
 
 	verdicts  []outcome // decided without asking the store
 	zones     []*Zone   // whose charges are asked
 	charges   []leakybucket.Charge
 	decisions []leakybucket.Decision
+	slots     []slot
+	began     []*Zone // shadows that began a block when they were first asked
 	keys      keyRoom
 }
 
@@ -37,7 +45,7 @@ func (q *question) begin(r *http.Request) {
 // release gives the memory back, with nothing of the request in it.
 func (q *question) release() {
 	q.reset()
-	*q = question{verdicts: q.verdicts, zones: q.zones, charges: q.charges, decisions: q.decisions, keys: q.keys}
+	*q = question{verdicts: q.verdicts, zones: q.zones, charges: q.charges, decisions: q.decisions, slots: q.slots, keys: q.keys}
 	questions.Put(q)
 }
 
@@ -46,9 +54,10 @@ func (q *question) reset() {
 	clear(q.verdicts)
 	clear(q.zones)
 	clear(q.charges)
+	clear(q.slots)
 	clear(q.keys.parts[:cap(q.keys.parts)]) // a key that was not finished is in it too
-	q.verdicts, q.zones, q.charges = q.verdicts[:0], q.zones[:0], q.charges[:0]
-	q.unread = 0
+	q.verdicts, q.zones, q.charges, q.slots = q.verdicts[:0], q.zones[:0], q.charges[:0], q.slots[:0]
+	q.unread, q.waits = 0, false
 }
 
 // add gathers what a zone has to say.
@@ -93,6 +102,13 @@ func (q *question) add(z *Zone) error {
 		q.refuse(z, k, banned)
 		return nil
 	}
+	if z.InFlight > 0 {
+		q.slots = append(q.slots, slot{zone: z, key: k.name, shadow: shadow})
+	}
+	q.waits = q.waits || z.letsWait()
+	if z.bucketless() {
+		return nil
+	}
 	line, err := z.costLine(&q.subject)
 	if err != nil {
 		return err
@@ -100,20 +116,44 @@ func (q *question) add(z *Zone) error {
 	if line.wantsBody(&q.subject) {
 		q.unread = max(q.unread, z.MaxBody)
 	}
+	cost := line.of(&q.subject, z, k.limit)
 	q.zones = append(q.zones, z)
 	q.charges = append(q.charges, leakybucket.Charge{
 		Zone: z.Name, Key: k.name, Shadow: shadow,
-		Limit: k.limit, Debt: z.debt(k.limit),
-		Cost: line.of(&q.subject, z, k.limit), Probe: z.Settle != nil && z.Settle.After,
+		Limit: k.limit, Debt: z.debt(k.limit), Ceiling: z.ceiling(k.limit, cost), Block: z.ladder(),
+		Cost: cost, Probe: z.Settle != nil && z.Settle.After,
 	})
 	return nil
 }
 
 // refuse notes a refusal for which no bucket need be asked.
 func (q *question) refuse(z *Zone, k key, why reason) {
-	shadow := !z.enforces(k)
-	q.verdicts = append(q.verdicts, outcome{zone: z, shadow: shadow, key: k.name, decision: refusal(shadow), reason: why})
-	q.refused = q.refused || !shadow
+	q.verdict(outcome{zone: z, shadow: !z.enforces(k), key: k.name, reason: why})
+}
+
+func (q *question) verdict(o outcome) {
+	o.decision = refusal(o.shadow)
+	q.verdicts = append(q.verdicts, o)
+	q.refused = q.refused || !o.shadow
+}
+
+// barred notes that the request's client is blocked everywhere, if it is.
+func (q *question) barred(z *Zone) {
+	k, b, found := z.blockOf(&q.subject, &q.keys)
+	if !found {
+		return
+	}
+	now := time.Now()
+	passed := leakybucket.Instant(now.Sub(b.at).Microseconds())
+	q.verdict(outcome{
+		zone: z, shadow: !z.enforces(k), key: k.name, reason: blocking, block: b.until.Sub(now),
+		limit: b.limit, level: b.limit.Level(leakybucket.State{Level: b.level}, passed),
+	})
+}
+
+// decided reports whether the zone of a name has refused without being asked.
+func (q *question) decided(zone string) bool {
+	return slices.ContainsFunc(q.verdicts, func(o outcome) bool { return o.zone.Name == zone })
 }
 
 // probe turns all charges into questions.
@@ -123,64 +163,51 @@ func (q *question) probe() {
 	}
 }
 
+// occupy takes the slots. With one missing that is enforced, all else is only
+// asked; with one that is not, only its own zone's charge.
+func (q *question) occupy() {
+	for i := range q.slots {
+		s := &q.slots[i]
+		switch {
+		case s.take():
+		case s.shadow:
+			if of := slices.Index(q.zones, s.zone); of >= 0 {
+				q.charges[of].Probe = true
+			}
+		default:
+			q.crowded = true
+		}
+	}
+	if q.crowded {
+		q.probe()
+	}
+}
+
+// peek asks whether there are slots, before the body is read.
+func (q *question) peek() {
+	for i := range q.slots {
+		s := &q.slots[i]
+		s.lacking = !s.room().vacant(s.key, s.zone.InFlight)
+		q.crowded = q.crowded || s.lacking && !s.shadow
+	}
+}
+
+// vacate gives the slots back that nobody goes on with.
+func (q *question) vacate() {
+	for i := range q.slots {
+		q.slots[i].release()
+	}
+}
+
 // look reads as much of the body as some zone wants, and makes room for what
 // will be gathered with it.
 func (q *question) look() {
 	q.upload, q.body = look(q.r, q.unread)
 	q.looked = true
-	q.reset()
-}
-
-// conclude turns the answers into outcomes, counts them, and makes them known
-// to placeholders and the access log. It returns nil if there are none.
-func (q *question) conclude(h *Handler) *passage {
-	if len(q.verdicts) == 0 && len(q.charges) == 0 {
-		q.settleNothing(h)
-		return nil
-	}
-	p := q.passage
-	if p == nil {
-		p = newPassage(q.r)
-	}
-	for _, o := range q.verdicts {
-		p.add(o)
-	}
 	for i := range q.charges {
-		c, d := &q.charges[i], &q.decisions[i]
-		o := outcome{zone: q.zones[i], shadow: c.Shadow, key: c.Key, limit: c.Limit, cost: c.Cost, level: d.Level}
-		switch {
-		case !d.Fits && c.Limit.Oversize(c.Cost):
-			o.decision, o.reason = refusal(c.Shadow), oversize
-		case !d.Fits:
-			o.decision, o.reason = refusal(c.Shadow), capacity
-		case q.refused:
-			continue // it fits, another refuses: as if it had not been asked
-		case d.Poured:
-			o.poured = c.Cost
-		}
-		p.add(o)
-		if d.Fits && o.zone.Settle != nil {
-			q.settleLater(h, p, i)
+		if q.charges[i].Shadow && q.decisions[i].Began {
+			q.began = append(q.began, q.zones[i])
 		}
 	}
-	if q.bill == nil && !q.refused {
-		q.settleNothing(h)
-	}
-	return p
-}
-
-// settleLater puts a charge on the bill; its outcome is the passage's last.
-func (q *question) settleLater(h *Handler, p *passage, i int) {
-	if q.bill == nil {
-		q.bill = &bill{handler: h, passage: p}
-	}
-	q.bill.add(q.zones[i], q.charges[i], q.decisions[i], len(p.outcomes)-1)
-}
-
-// settleNothing keeps what the upstream tells us from clients that were charged
-// nothing.
-func (q *question) settleNothing(h *Handler) {
-	if len(h.strip) > 0 {
-		q.bill = &bill{handler: h, passage: q.passage}
-	}
+	q.reset()
 }

@@ -6,11 +6,17 @@ import (
 	"time"
 
 	"github.com/axiomhq/hyperloglog"
+	"github.com/prometheus/client_golang/prometheus"
 	"go.uber.org/zap"
 )
 
-// reportEvery is how often a zone that refuses may say so.
-const reportEvery = time.Minute
+const (
+	// reportEvery is how often a zone that refuses may say so.
+	reportEvery = time.Minute
+
+	// Of so many blocks in that time each is worth a line.
+	blockLines = 10
+)
 
 // refusals says in the log that a zone refuses, or would in shadow: when it
 // begins, and then at most once a minute how often and how many keys it were.
@@ -19,35 +25,47 @@ type refusals struct {
 	logger *zap.Logger
 	begin  string
 	goesOn string
+	blocks string
+	begun  prometheus.Counter // blocks, in all
 	seed   maphash.Seed
 
-	mu    sync.Mutex
-	timer *time.Timer // while the zone refuses; nil when it is calm
-	since time.Time
-	count int
-	keys  *hyperloglog.Sketch
+	mu      sync.Mutex
+	timer   *time.Timer // while the zone refuses; nil when it is calm
+	since   time.Time
+	count   int
+	keys    *hyperloglog.Sketch
+	blocked int // since then
 }
 
-func (l *refusals) init(logger *zap.Logger, zone string, d decision) {
-	l.logger = logger.With(zap.String("zone", zone))
-	l.begin, l.goesOn = "zone begins to refuse requests", "zone refused requests"
+func (l *refusals) init(logger *zap.Logger, z *Zone, d decision) {
+	l.logger = logger.With(zap.String("zone", z.Name))
+	l.begin, l.goesOn, l.blocks = "zone begins to refuse requests", "zone refused requests", "zone blocks a key"
 	if d == shadowRefused {
-		l.begin, l.goesOn = "zone would begin to refuse requests", "zone would have refused requests"
+		l.begin, l.goesOn, l.blocks = "zone would begin to refuse requests", "zone would have refused requests", "zone would block a key"
+	}
+	if z.mayCount(d, blocking) {
+		l.begun = blocksBegun.WithLabelValues(z.Name, d.String())
 	}
 	l.seed = maphash.MakeSeed()
 	l.keys = hyperloglog.New()
 }
 
-// note counts a refusal of a key.
-func (l *refusals) note(key string) {
+// note counts a refusal.
+func (l *refusals) note(o *outcome) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.count++
-	l.keys.InsertHash(maphash.String(l.seed, key))
+	l.keys.InsertHash(maphash.String(l.seed, o.key))
 	if l.timer == nil {
 		l.logger.Info(l.begin)
 		l.since = time.Now()
 		l.timer = time.AfterFunc(reportEvery, l.tick)
+	}
+	if o.began {
+		l.begun.Inc()
+		if l.blocked++; l.blocked <= blockLines {
+			l.logger.Info(l.blocks, zap.String("key", o.key), zap.Duration("for", o.block))
+		}
 	}
 }
 
@@ -82,9 +100,14 @@ func (l *refusals) report() {
 
 func (l *refusals) write() {
 	now := time.Now()
-	l.logger.Info(l.goesOn,
+	fields := []zap.Field{
 		zap.Int("requests", l.count),
 		zap.Uint64("distinct_keys", l.keys.Estimate()),
-		zap.Duration("within", now.Sub(l.since).Round(time.Second)))
-	l.since, l.count, l.keys = now, 0, hyperloglog.New()
+		zap.Duration("within", now.Sub(l.since).Round(time.Second)),
+	}
+	if l.blocked > 0 {
+		fields = append(fields, zap.Int("blocks", l.blocked))
+	}
+	l.logger.Info(l.goesOn, fields...)
+	l.since, l.count, l.blocked, l.keys = now, 0, 0, hyperloglog.New()
 }

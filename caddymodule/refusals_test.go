@@ -24,7 +24,7 @@ func refusalLog(d decision) (*refusals, func() []told) {
 	start := time.Now()
 	core, logs := observer.New(zap.InfoLevel)
 	l := new(refusals)
-	l.init(zap.New(core), "login", d)
+	l.init(zap.New(core), &Zone{Name: "login"}, d)
 	return l, func() (lines []told) {
 		for _, entry := range logs.All() {
 			line := told{at: entry.Time.Sub(start), message: entry.Message}
@@ -56,14 +56,14 @@ func TestAZoneSaysOnceThatItBeginsToRefuseAndThenOnceAMinute(t *testing.T) {
 		start := time.Now()
 		l, lines := refusalLog(refused)
 		for range 100 {
-			l.note("a")
+			l.note(refusalOf("a"))
 		}
 		until(start, 30*time.Second)
-		l.note("b")
+		l.note(refusalOf("b"))
 		until(start, 90*time.Second)
-		l.note("c")
+		l.note(refusalOf("c"))
 		until(start, 10*time.Minute) // calm since the third minute
-		l.note("d")
+		l.note(refusalOf("d"))
 		until(start, 20*time.Minute)
 		want := []told{
 			{0, begins, 0, 0},
@@ -85,7 +85,7 @@ func TestAFloodOfRefusalsIsOneLineAMinute(t *testing.T) {
 		for second := range 10 * 60 {
 			until(start, time.Duration(second)*time.Second)
 			for i := range 100 {
-				l.note(fmt.Sprint(second, i))
+				l.note(refusalOf(fmt.Sprint(second, i)))
 			}
 		}
 		until(start, time.Hour)
@@ -112,14 +112,14 @@ func TestWhatWasCountedIsSaidWhenTheConfigGoes(t *testing.T) {
 		start := time.Now()
 		l, lines := refusalLog(refused)
 		l.report()
-		l.note("a")
-		l.note("b")
+		l.note(refusalOf("a"))
+		l.note(refusalOf("b"))
 		until(start, 10*time.Second)
 		l.report()
 		l.report()
 		// A request that was under way may still be refused.
 		until(start, 20*time.Second)
-		l.note("c")
+		l.note(refusalOf("c"))
 		until(start, time.Hour)
 		want := []told{
 			{0, begins, 0, 0},
@@ -176,3 +176,5 @@ func TestASiteLogsRefusalsByZone(t *testing.T) {
 		}
 	})
 }
+
+func refusalOf(key string) *outcome { return &outcome{key: key} }

@@ -39,7 +39,10 @@ func (p *passage) refuse(w http.ResponseWriter, r *http.Request) error {
 		header["Connection"] = []string{"close"}
 	}
 	status := z.Status
-	if o.reason == earlyData {
+	switch {
+	case p.status != 0:
+		status = p.status
+	case o.reason == earlyData:
 		status = http.StatusTooEarly // browsers send it again by themselves
 	}
 	if z.Refuse == refuseError {

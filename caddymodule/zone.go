@@ -4,16 +4,11 @@ package caddymodule
 
 import (
 	"encoding/json"
-	"fmt"
-	"net/http"
 	"regexp"
-	"slices"
-	"strings"
 	"time"
 
 	"github.com/caddyserver/caddy/v2"
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
-	"go.uber.org/zap"
 
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
 )
@@ -62,11 +57,12 @@ type Zone struct {
 	// none is `other`.
 	Route []Route `json:"route,omitempty"`
 
-	// How much a bucket holds before it overflows, in units of cost. Required.
+	// How much a bucket holds before it overflows, in units of cost. Required,
+	// unless there is in_flight.
 	Capacity float64 `json:"capacity,omitempty"`
 
 	// How fast a bucket drains, such as `2/s`, `30/m`, `1000/h` or `5000/d`.
-	// Required.
+	// Required with a capacity.
 	Leak string `json:"leak,omitempty"`
 
 	// Other limits for some keys. The one that names most parts of the key
@@ -90,6 +86,26 @@ type Zone struct {
 	// How far above the capacity a correction may lift the level. Default: the
 	// capacity.
 	Debt *float64 `json:"debt,omitempty"`
+
+	// Let requests wait until what is before them has leaked, all but so many
+	// units of it, instead of letting them pass at once. Default: they pass.
+	Delay *float64 `json:"delay,omitempty"`
+
+	// How long a request waits at most, for what is before it to leak, or in a
+	// zone without a capacity for one of in_flight; what would wait longer is
+	// refused. Default: as long as the capacity says, and not for in_flight.
+	MaxWait caddy.Duration `json:"max_wait,omitempty"`
+
+	// How many requests of the zone wait at the same time, at most, on this
+	// node. Default: 1000.
+	MaxWaiting int `json:"max_waiting,omitempty"`
+
+	// How many requests of a key are served at the same time, at most, on this
+	// node. Default: any number.
+	InFlight int `json:"in_flight,omitempty"`
+
+	// Refuse a key for a while after an overflow. Default: only what overflows.
+	Block *Block `json:"block,omitempty"`
 
 	// What Retry-After says: `empty`, the time until the bucket is empty; `fit`,
 	// the time until the request would fit; or a duration, which is said
@@ -127,7 +143,7 @@ type Zone struct {
 	place  string
 	places map[string][]string
 
-	limit         leakybucket.Limit
+	limit         leakybucket.Limit // zero if the zone has none
 	table         *leakybucket.Table
 	parts         []part
 	addresses     []bool
@@ -187,91 +203,3 @@ func (z *Zone) definition() (string, error) {
 	raw, err = json.Marshal(value)
 	return string(raw), err
 }
-
-// provision makes a compiled zone ready for requests.
-func (z *Zone) provision(ctx caddy.Context) (err error) {
-	defer func() {
-		if err != nil {
-			err = fmt.Errorf("zone %q: %w", z.Name, err)
-		}
-	}()
-	if z.match, err = loadMatchers(ctx, z, "Match", z.Match); err != nil {
-		return err
-	}
-	if z.exempt, err = loadMatchers(ctx, z, "Exempt", z.Exempt); err != nil {
-		return err
-	}
-	for i := range z.Cost {
-		if err = z.Cost[i].load(ctx); err != nil {
-			return err
-		}
-	}
-	for i := range z.Route {
-		if err = z.Route[i].Path.Provision(ctx); err != nil {
-			return err
-		}
-	}
-	if z.page, err = loadPage(z.Page); err != nil {
-		return err
-	}
-	z.decided = countersOf(z.Name)
-	return nil
-}
-
-// warn tells of what works, and probably not as it is meant.
-func (z *Zone) warn(logger *zap.Logger) {
-	logger = logger.With(zap.String("zone", z.Name))
-	for _, source := range z.Key {
-		if source.Source == "header" && strings.ContainsAny(source.Name, "_.") {
-			logger.Warn("Caddy drops headers with _ or . in their names unless they are listed in expected_underscore_headers or expected_dot_headers of the server: this key may always be missing",
-				zap.String("header", source.Name))
-		}
-	}
-	for _, limit := range z.table.Limits() {
-		for _, cost := range z.constants() {
-			if limit.Oversize(cost) {
-				logger.Warn("an override holds less than some requests cost: its clients can never make them",
-					zap.Float64("capacity", limit.Capacity), zap.Float64("cost", cost))
-			}
-		}
-	}
-}
-
-// concerns reports whether the zone is about a request.
-func (z *Zone) concerns(r *http.Request) (bool, error) {
-	if match, err := z.match.AnyMatchWithError(r); err != nil || !match {
-		return false, err
-	}
-	return isNot(z.exempt, r)
-}
-
-// isNot reports whether no set matches; no sets match nothing.
-func isNot(sets caddyhttp.MatcherSets, r *http.Request) (bool, error) {
-	if len(sets) == 0 {
-		return true, nil
-	}
-	match, err := sets.AnyMatchWithError(r)
-	return err == nil && !match, err
-}
-
-func (z *Zone) routeOf(r *http.Request) string {
-	for i := range z.Route {
-		if match, _ := z.Route[i].Path.MatchWithError(r); match {
-			return z.Route[i].Name
-		}
-	}
-	return otherRoute
-}
-
-// byClient reports whether clients cannot choose the whole key.
-func (z *Zone) byClient() bool { return slices.Contains(z.addresses, true) }
-
-// inventable reports whether a client can get any number of buckets by making
-// values up.
-func (z *Zone) inventable() bool {
-	return !z.byClient() && slices.ContainsFunc(z.Key, func(k KeySource) bool {
-		return slices.Contains([]string{"header", "cookie", "query", "form"}, k.Source) || sentByClient.MatchString(k.Source)
-	})
-}
-
-var sentByClient = regexp.MustCompile(`\{http\.request\.(header|cookie|uri\.query)\.`)

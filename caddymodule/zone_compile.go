@@ -19,8 +19,9 @@ func (z *Zone) compile(plans map[string]leakybucket.Limit) error {
 		return fmt.Errorf("invalid zone name %q: want letters, digits, _, . and -", z.Name)
 	}
 	for _, compile := range []func() error{
-		z.compileNumbers, z.compileWords, z.compileRoutes, z.compileKey,
+		z.compileLimit, z.compileNumbers, z.compileWords, z.compileRoutes, z.compileKey,
 		func() error { return z.compileTable(plans) }, z.compileCosts, z.compileSettle,
+		z.compileWaits, z.compileBlock,
 	} {
 		if err := compile(); err != nil {
 			return fmt.Errorf("zone %q: %w", z.Name, err)
@@ -36,7 +37,10 @@ func (z *Zone) about(option string, i int) {
 	}
 }
 
-func (z *Zone) compileNumbers() error {
+func (z *Zone) compileLimit() error {
+	if z.InFlight > 0 && z.Capacity == 0 && z.Leak == "" {
+		return z.compileBucketless()
+	}
 	if z.Capacity == 0 {
 		return errors.New("no capacity given: want capacity <number>, how much a bucket holds")
 	}
@@ -48,9 +52,10 @@ func (z *Zone) compileNumbers() error {
 		return fmt.Errorf("parsing leak: %w", err)
 	}
 	z.limit = leakybucket.Limit{Capacity: z.Capacity, Leak: leak}
-	if err := z.limit.Validate(); err != nil {
-		return err
-	}
+	return z.limit.Validate()
+}
+
+func (z *Zone) compileNumbers() error {
 	for _, n := range []struct {
 		option              string
 		value               *int
@@ -61,6 +66,8 @@ func (z *Zone) compileNumbers() error {
 		{"status", &z.Status, http.StatusTooManyRequests, 400, 599},
 		{"enforce", &z.Enforce, 100, 1, 100},
 		{"retry_jitter", &z.RetryJitter, 0, 0, 100},
+		{"in_flight", &z.InFlight, 0, 0, mostAtOnce},
+		{"max_waiting", &z.MaxWaiting, 0, 0, mostAtOnce},
 	} {
 		if *n.value == 0 {
 			*n.value = n.standard
@@ -140,6 +147,10 @@ func (z *Zone) compileTable(plans map[string]leakybucket.Limit) (err error) {
 		Addresses: z.addresses, IPv4Bits: z.IPv4Prefix, IPv6Bits: z.IPv6Prefix,
 	}
 	if z.table, err = leakybucket.NewTable(config); err == nil {
+		if z.bucketless() && len(z.table.Limits()) > 1 {
+			z.about("override", 0)
+			return errors.New("an override gives a limit, and the zone has no capacity and leak: want unlimited or blocked")
+		}
 		return nil
 	}
 	for i := range z.Override { // again, to find out which it is
