@@ -51,6 +51,13 @@ func (z *Zone) warn(logger *zap.Logger) {
 				zap.String("header", source.Name))
 		}
 	}
+	if z.Block != nil && z.Settle != nil && !z.Settle.After {
+		logger.Warn("zone blocks for what requests reserve, before the response tells what they cost: put after behind settle")
+	}
+	if wait := z.longestWait(); wait > patientClient {
+		logger.Warn("requests may wait for longer than most clients do: give max_wait, a smaller capacity or a faster leak",
+			zap.Duration("longest_wait", wait))
+	}
 	for _, limit := range z.table.Limits() {
 		for _, cost := range z.constants() {
 			if limit.Oversize(cost) {
