@@ -14,6 +14,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/memstore"
 )
 
 func init() {
@@ -27,6 +28,18 @@ type App struct {
 	// Where the buckets are kept. Default: `memory`, that of this process.
 	StoreRaw json.RawMessage `json:"store,omitempty" caddy:"namespace=throttle.stores inline_key=module"`
 
+	// How long a request waits for a store that is shared, at most. Default: 50ms.
+	StoreTimeout caddy.Duration `json:"store_timeout,omitempty"`
+
+	// What to do when a store that is shared does not answer: `local` goes on
+	// with buckets in this process, `allow` lets requests pass, `deny` refuses
+	// them with a status of 503. Zones may say otherwise. Default: `local`.
+	OnStoreError string `json:"on_store_error,omitempty"`
+
+	// How many Caddys share the store. When it does not answer, each goes on with
+	// its share of every limit. Default: 1.
+	Nodes int `json:"nodes,omitempty"`
+
 	// Requests that no zone ever charges. Default: none.
 	Exempt caddyhttp.RawMatcherSets `json:"exempt,omitempty" caddy:"namespace=http.matchers"`
 
@@ -39,8 +52,11 @@ type App struct {
 	// Make every zone decide, count and log only, and never refuse.
 	Shadow bool `json:"shadow,omitempty"`
 
+	ctx    caddy.Context // to emit events
 	logger *zap.Logger
 	store  leakybucket.Store
+	remote *Remote         // that store, if it is shared
+	local  *memstore.Store // then: what to fall back on
 	exempt caddyhttp.MatcherSets
 	plans  map[string]leakybucket.Limit
 	global map[string]*Zone
@@ -58,8 +74,9 @@ type said struct{ untrusted, loose, noAddress atomic.Bool }
 // A StoreModule is a module in the namespace throttle.stores. If it has the
 // methods of a caddy.App besides, Caddy starts and stops it as one.
 type StoreModule interface {
-	// Store returns the store. It must remain usable until the last request
-	// that uses it has ended, which may be after the module's Cleanup.
+	// Store returns the store: a [Remote] if it is outside of this process. It
+	// must remain usable until the last request that uses it has ended, which
+	// may be after the module's Cleanup.
 	Store() leakybucket.Store
 }
 
@@ -74,6 +91,7 @@ type sharedZone struct {
 	inventable bool                // has been warned of
 	refusals   [decisions]refusals // of those that refuse
 	unsettled  prometheus.Counter
+	without    prometheus.Counter
 }
 
 // CaddyModule returns the Caddy module information.
@@ -86,7 +104,7 @@ func (App) CaddyModule() caddy.ModuleInfo {
 
 // Provision loads the store and the zones. It dials nothing.
 func (a *App) Provision(ctx caddy.Context) (err error) {
-	a.logger = ctx.Logger()
+	a.ctx, a.logger = ctx, ctx.Logger()
 	a.said = new(said)
 	a.global = make(map[string]*Zone)
 	a.shared = make(map[string]*sharedZone)
@@ -104,6 +122,9 @@ func (a *App) Provision(ctx caddy.Context) (err error) {
 		return fmt.Errorf("loading store: %w", err)
 	}
 	a.store = module.(StoreModule).Store()
+	if err := a.provisionOutage(ctx); err != nil {
+		return err
+	}
 	if a.exempt, err = loadMatchers(ctx, a, "Exempt", a.Exempt); err != nil {
 		return err
 	}
@@ -161,6 +182,9 @@ func (a *App) provisionZone(ctx caddy.Context, z *Zone) error {
 		if shared.running, err = joinZone(z.Name); err != nil {
 			return err
 		}
+		if a.remote != nil {
+			shared.without = withoutStore.WithLabelValues(z.Name)
+		}
 		if z.Settle != nil {
 			shared.unsettled = unsettled.WithLabelValues(z.Name)
 		}
@@ -201,6 +225,9 @@ func (a *App) Start() error {
 			return fmt.Errorf("throttle_blocked asks about zone %q, which is not defined", name)
 		}
 	}
+	if a.remote != nil {
+		a.remote.follow(a)
+	}
 	for name, zone := range a.shared {
 		if zone.handlers > 1 {
 			a.logger.Info("zone is one budget for several handlers; put host into its key to have one for each site",
@@ -210,8 +237,13 @@ func (a *App) Start() error {
 	return nil
 }
 
-// Stop does nothing: requests may be under way yet.
-func (a *App) Stop() error { return nil }
+// Stop lets another config speak for the store. Requests may be under way yet.
+func (a *App) Stop() error {
+	if a.remote != nil {
+		a.remote.unfollow(a)
+	}
+	return nil
+}
 
 // Cleanup logs what has been counted and not been said, and lets go of the
 // zones.

@@ -1,7 +1,6 @@
 package caddymodule
 
 import (
-	"context"
 	"errors"
 	"io"
 	"net/http"
@@ -20,8 +19,9 @@ import (
 type bill struct {
 	caddyhttp.ResponseWriterWrapper
 	handler *Handler
-	passage *passage // nil if nothing was charged
-	outer   *bill    // of the handler that this one is within, if there is one
+	store   leakybucket.Store // that took the charges
+	passage *passage          // nil if nothing was charged
+	outer   *bill             // of the handler that this one is within, if there is one
 	items   []billItem
 	charges []leakybucket.Settlement // as many as items
 	rooms   struct {
@@ -161,7 +161,7 @@ func (b *bill) settle(r *http.Request, served error) {
 		return
 	}
 	// The client's leaving must not keep it from paying.
-	if err := b.handler.app.store.Settle(context.WithoutCancel(r.Context()), due); err != nil {
+	if err := b.handler.app.settle(r.Context(), b.store, due); err != nil && b.store != leakybucket.Store(b.handler.app.remote) {
 		b.handler.app.logger.Error("settling; the reservations stay", zap.Error(err))
 	}
 }

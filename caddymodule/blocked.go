@@ -94,51 +94,65 @@ func (t *blockTable) forget(name bucketName) {
 // find returns the block that runs for the bucket of a charge. If it has not
 // been confirmed for a while, the store is asked, with a cost that fits nowhere
 // and begins nothing. A store that does not answer changes nothing.
-func (t *blockTable) find(ctx context.Context, store leakybucket.Store, c leakybucket.Charge) (block, bool) {
+func (t *blockTable) find(ctx context.Context, app *App, c leakybucket.Charge) (block, bool) {
+	b, found, fresh := t.known(&c)
+	if !found || fresh {
+		return b, found
+	}
+	c.Cost, c.Probe = -1, true
+	d, err := app.takeOne(ctx, c)
+	if err != nil {
+		return b, true
+	}
+	t.note(&c, &d)
+	b, found, _ = t.known(&c)
+	return b, found
+}
+
+// known returns the block of a charge's bucket, if one is known that is not over
+// yet, and whether it has been confirmed of late.
+func (t *blockTable) known(c *leakybucket.Charge) (b block, found, fresh bool) {
 	if !t.some.Load() {
-		return block{}, false
+		return block{}, false, false
 	}
 	name := bucketName{c.Zone, c.Key, c.Shadow}
 	t.mu.RLock()
-	b, there := t.blocks[name]
+	b, found = t.blocks[name]
 	t.mu.RUnlock()
 	now := time.Now()
-	switch {
-	case !there:
-		return block{}, false
-	case !b.until.After(now):
+	if found && !b.until.After(now) {
 		t.forget(name)
-		return block{}, false
-	case now.Sub(b.at) < trusted:
-		return b, true
+		return block{}, false, false
 	}
-	c.Cost, c.Probe = -1, true
-	var d [1]leakybucket.Decision
-	if err := store.Take(ctx, []leakybucket.Charge{c}, d[:]); err != nil {
-		return b, true
-	}
-	t.note(&c, &d[0])
-	if d[0].BlockedUntil == 0 {
+	return b, found, found && now.Sub(b.at) < trusted
+}
+
+// knownBlocked reports whether a charge need not be asked, since it is known to
+// meet a block. While the store is down, that is believed until it ends.
+func (a *App) knownBlocked(c *leakybucket.Charge) (block, bool) {
+	if a.remote == nil || c.Block == nil {
 		return block{}, false
 	}
-	return block{until: now.Add(d[0].BlockedUntil.Sub(d[0].At)), at: now, limit: c.Limit, level: d[0].Level}, true
+	b, found, fresh := blocked.known(c)
+	return b, found && (fresh || a.remote.breaker.isOpen())
 }
 
 // blockOf returns the block that runs for a request's key in the zone, whether
-// or not the zone is about the request.
-func (z *Zone) blockOf(s *subject, room *keyRoom) (key, block, bool) {
+// or not the zone is about the request, and a charge that names its bucket.
+func (z *Zone) blockOf(s *subject, room *keyRoom) (c leakybucket.Charge, b block, found bool) {
 	if z.Block == nil || !blocked.some.Load() {
-		return key{}, block{}, false
+		return c, b, false
 	}
 	if free, err := isNot(z.exempt, s.r); err != nil || !free {
-		return key{}, block{}, false
+		return c, b, false
 	}
 	k, complete := z.keyOf(s, room)
 	if !complete || k.rule != leakybucket.Limited {
-		return key{}, block{}, false
+		return c, b, false
 	}
-	b, found := blocked.find(s.r.Context(), z.shared.app.store, leakybucket.Charge{
+	c = leakybucket.Charge{
 		Zone: z.Name, Key: k.name, Shadow: !z.enforces(k), Limit: k.limit, Debt: z.debt(k.limit), Block: z.ladder(),
-	})
-	return k, b, found
+	}
+	b, found = blocked.find(s.r.Context(), z.shared.app, c)
+	return c, b, found
 }

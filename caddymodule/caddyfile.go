@@ -63,11 +63,6 @@ func expanded(d *caddyfile.Dispenser) *caddyfile.Dispenser {
 
 func (a *App) parseOption(d *caddyfile.Dispenser, seen map[string]bool) error {
 	switch option := d.Val(); option {
-	case "store":
-		if err := once(d, seen, option); err != nil {
-			return err
-		}
-		return a.parseStore(d)
 	case "exempt":
 		return parseMatchers(d, &a.Exempt)
 	case "plan":
@@ -76,19 +71,30 @@ func (a *App) parseOption(d *caddyfile.Dispenser, seen map[string]bool) error {
 		z, err := parseZone(d, noNamedMatchers(d))
 		a.Zone = append(a.Zone, z)
 		return err
-	case "shadow":
+	default:
 		if err := once(d, seen, option); err != nil {
 			return err
 		}
+	}
+	switch d.Val() {
+	case "store":
+		return a.parseStore(d)
+	case "store_timeout":
+		return parseArg(d, &a.StoreTimeout, parseDuration)
+	case "on_store_error":
+		return parseArg(d, &a.OnStoreError, parsePolicy)
+	case "nodes":
+		return parseArg(d, &a.Nodes, parseWhole(1, mostNodes))
+	case "shadow":
 		return parseFlag(d, &a.Shadow)
 	default:
-		return unrecognized(d, "the global option throttle", "one of store, exempt, plan, zone, shadow")
+		return unrecognized(d, "the global option throttle", "one of store, store_timeout, on_store_error, nodes, exempt, plan, zone, shadow")
 	}
 }
 
 func (a *App) parseStore(d *caddyfile.Dispenser) error {
 	if !d.NextArg() {
-		return d.Err("store has no name: want store memory")
+		return d.Err("store has no name: want store memory, or one that this Caddy was built with")
 	}
 	name := d.Val()
 	if _, err := caddy.GetModule("throttle.stores." + name); err != nil {

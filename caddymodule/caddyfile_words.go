@@ -3,6 +3,7 @@ package caddymodule
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -67,6 +68,13 @@ func parseSize(word string) (int64, error) {
 		return 0, fmt.Errorf("invalid size %q: want one such as 64KiB, up to 16MiB", word)
 	}
 	return int64(size), nil
+}
+
+func parsePolicy(word string) (string, error) {
+	if !slices.Contains(storePolicies, word) {
+		return "", fmt.Errorf("invalid policy %q: want local, allow or deny", word)
+	}
+	return word, nil
 }
 
 func parseWhole(least, most int) func(string) (int, error) {

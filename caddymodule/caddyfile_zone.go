@@ -62,6 +62,7 @@ func noNamedMatchers(d *caddyfile.Dispenser) matcherToken {
 //	    max_waiting <n>
 //	    in_flight <n>
 //	    block [<duration>...] [everywhere]
+//	    on_store_error local|allow|deny
 //	    retry_after empty|fit|<duration>
 //	    retry_jitter <percent>
 //	    status <code>
@@ -145,6 +146,8 @@ func (z *Zone) parseOption(d *caddyfile.Dispenser, seen map[string]bool, matcher
 		err = parseArg(d, &z.InFlight, parseWhole(1, mostAtOnce))
 	case "block":
 		z.Block, err = parseBlock(d)
+	case "on_store_error":
+		err = parseArg(d, &z.OnStoreError, parseWord)
 	case "retry_after":
 		err = parseArg(d, &z.RetryAfter, parseWord)
 	case "retry_jitter":
@@ -161,7 +164,7 @@ func (z *Zone) parseOption(d *caddyfile.Dispenser, seen map[string]bool, matcher
 		err = parseArg(d, &z.Enforce, parseWhole(1, 100))
 	default:
 		err = unrecognized(d, fmt.Sprintf("zone %q", z.Name), "one of match, exempt, key, missing_key, unlisted_key, plain_keys, ipv4_prefix, ipv6_prefix, route, "+
-			"capacity, leak, override, cost, max_body, unread_body_cost, settle, debt, delay, max_wait, max_waiting, in_flight, block, retry_after, retry_jitter, status, page, refuse, shadow, enforce")
+			"capacity, leak, override, cost, max_body, unread_body_cost, settle, debt, delay, max_wait, max_waiting, in_flight, block, on_store_error, retry_after, retry_jitter, status, page, refuse, shadow, enforce")
 	}
 	return err
 }

@@ -100,6 +100,8 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request, next caddyht
 	if r.Context().Value(caddyhttp.ErrorCtxKey) != nil {
 		return next.ServeHTTP(w, r) // in an error route: charged when it came
 	}
+	h.app.remote.enter()
+	defer h.app.remote.leave()
 	q := questions.Get().(*question)
 	p, err := h.decide(q, r)
 	upload, bill, turn := q.upload, q.bill, q.turn
@@ -171,7 +173,9 @@ func (h *Handler) gather(q *question) error {
 	h.app.watchProxies(q.r)
 	for _, z := range h.app.everywhere {
 		if !q.passage.charged(z.Name) {
-			q.barred(z)
+			if c, b, found := z.blockOf(&q.subject, &q.keys); found {
+				q.bar(z, &c, b)
+			}
 		}
 	}
 	for _, z := range h.zones {
@@ -190,8 +194,8 @@ func (h *Handler) gather(q *question) error {
 }
 
 // take asks the store. With a refusal that needs no asking there is nothing to
-// take: the buckets of the other zones must not pay for it. If the store fails,
-// the request passes.
+// take: the buckets of the other zones must not pay for it. If even the memory
+// fails, the request passes.
 func (h *Handler) take(q *question) error {
 	if q.refused {
 		q.charges = q.charges[:0]
@@ -200,7 +204,7 @@ func (h *Handler) take(q *question) error {
 		return nil
 	}
 	q.decisions = append(q.decisions[:0], make([]leakybucket.Decision, len(q.charges))...)
-	if err := h.app.store.Take(q.r.Context(), q.charges, q.decisions); err != nil {
+	if err := h.app.ask(q); err != nil {
 		h.app.logger.Error("asking the store; the request passes", zap.Error(err))
 		q.charges, q.zones, q.verdicts = q.charges[:0], q.zones[:0], q.verdicts[:0]
 		return err

@@ -60,7 +60,7 @@ func (m *MatchBlocked) MatchWithError(r *http.Request) (bool, error) {
 	s := subject{r: r, repl: r.Context().Value(caddy.ReplacerCtxKey).(*caddy.Replacer)}
 	for name, shared := range m.app.shared {
 		if z := shared.zone; (m.Zone == "" || m.Zone == name) && !p.charged(name) {
-			if k, _, found := z.blockOf(&s, new(keyRoom)); found && z.enforces(k) {
+			if c, _, found := z.blockOf(&s, new(keyRoom)); found && !c.Shadow {
 				return true, nil
 			}
 		}

@@ -27,6 +27,26 @@ var (
 		Help: "Blocks that overflows have begun, by what a zone decided about the request.",
 	}, []string{"zone", "decision"})
 
+	withoutStore = prometheus.NewCounterVec(prometheus.CounterOpts{
+		Namespace: "caddy", Subsystem: "throttle", Name: "without_store_total",
+		Help: "Charges decided by on_store_error, because the shared store did not answer.",
+	}, []string{"zone"})
+
+	storeUp = prometheus.NewGaugeVec(prometheus.GaugeOpts{
+		Namespace: "caddy", Subsystem: "throttle", Name: "store_up",
+		Help: "Whether the shared store answers (1) or is left alone (0).",
+	}, []string{"store"})
+
+	storeErrors = prometheus.NewCounterVec(prometheus.CounterOpts{
+		Namespace: "caddy", Subsystem: "throttle", Name: "store_errors_total",
+		Help: "Calls of the shared store that failed or took too long.",
+	}, []string{"store"})
+
+	storeOutages = prometheus.NewCounterVec(prometheus.CounterOpts{
+		Namespace: "caddy", Subsystem: "throttle", Name: "store_outages_total",
+		Help: "How often the shared store was found to be down.",
+	}, []string{"store"})
+
 	buckets = storeCollector{
 		buckets: prometheus.NewDesc("caddy_throttle_buckets",
 			"Buckets kept in memory.", []string{"zone"}, nil),
@@ -43,7 +63,9 @@ var (
 )
 
 func registerMetrics(registry *prometheus.Registry) error {
-	for _, collector := range []prometheus.Collector{requests, unsettled, blocksBegun, buckets, rooms} {
+	for _, collector := range []prometheus.Collector{
+		requests, unsettled, blocksBegun, withoutStore, storeUp, storeErrors, storeOutages, buckets, rooms,
+	} {
 		var already prometheus.AlreadyRegisteredError
 		if err := registry.Register(collector); err != nil && !errors.As(err, &already) {
 			return err
@@ -91,6 +113,8 @@ func (z *Zone) mayCount(d decision, r reason) bool {
 		return z.Block != nil
 	case r == inFlight:
 		return z.InFlight > 0
+	case r == noStore:
+		return z.shared.app.remote != nil && z.policy() == onErrorDeny
 	case r == banned:
 		return len(z.Override) > 0
 	case r == missingKey:

@@ -36,11 +36,12 @@ const (
 	waiting            // too many wait already, or the server is about to stop
 	inFlight           // too many of the key's requests are being served
 	earlyData          // the client's address is not verified yet
+	noStore            // the store does not answer
 	reasons
 )
 
 func (r reason) String() string {
-	return [reasons]string{"", "capacity", "blocked", "oversize", "banned", "missing_key", "unlisted_key", "waiting", "in_flight", "early_data"}[r]
+	return [reasons]string{"", "capacity", "blocked", "oversize", "banned", "missing_key", "unlisted_key", "waiting", "in_flight", "early_data", "store"}[r]
 }
 
 // An outcome is what one zone decided about a request.
@@ -85,7 +86,7 @@ func (o *outcome) settle(cost float64) { o.settled, o.paid = true, cost }
 // waits reports whether waiting helps at all.
 func (o *outcome) waits() bool {
 	switch o.reason {
-	case capacity, blocking, waiting, inFlight:
+	case capacity, blocking, waiting, inFlight, noStore:
 		return true
 	}
 	return false
@@ -97,7 +98,7 @@ func (o *outcome) retryAfter() time.Duration {
 	switch {
 	case !o.waits():
 		return 0
-	case o.reason == inFlight:
+	case o.reason == inFlight || o.reason == noStore:
 		return wait
 	case o.zone.RetryAfter == retryEmpty && o.limit.Leak > 0:
 		wait = max(wait, o.limit.TimeToEmpty(o.level))
@@ -114,6 +115,8 @@ func (o *outcome) timeToFit() time.Duration {
 		return 0
 	case o.reason == inFlight:
 		return time.Second // nobody knows
+	case o.reason == noStore:
+		return comeBack
 	case o.reason == waiting:
 		return o.delay // then it need not wait here
 	case o.limit.Leak == 0:

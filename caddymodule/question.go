@@ -25,6 +25,9 @@ type question struct {
 	turn    *turn     // what the request must wait for and keep, if anything
 	asked   time.Time // when the store decided, if somebody may have to wait
 
+	store leakybucket.Store // that took the charges
+	nodes int               // by how many the limits are divided
+
 	verdicts  []outcome // decided without asking the store
 	zones     []*Zone   // whose charges are asked
 	charges   []leakybucket.Charge
@@ -117,12 +120,17 @@ func (q *question) add(z *Zone) error {
 		q.unread = max(q.unread, z.MaxBody)
 	}
 	cost := line.of(&q.subject, z, k.limit)
-	q.zones = append(q.zones, z)
-	q.charges = append(q.charges, leakybucket.Charge{
+	charge := leakybucket.Charge{
 		Zone: z.Name, Key: k.name, Shadow: shadow,
 		Limit: k.limit, Debt: z.debt(k.limit), Ceiling: z.ceiling(k.limit, cost), Block: z.ladder(),
 		Cost: cost, Probe: z.Settle != nil && z.Settle.After,
-	})
+	}
+	if b, known := z.shared.app.knownBlocked(&charge); known {
+		q.bar(z, &charge, b)
+		return nil
+	}
+	q.zones = append(q.zones, z)
+	q.charges = append(q.charges, charge)
 	return nil
 }
 
@@ -137,17 +145,13 @@ func (q *question) verdict(o outcome) {
 	q.refused = q.refused || !o.shadow
 }
 
-// barred notes that the request's client is blocked everywhere, if it is.
-func (q *question) barred(z *Zone) {
-	k, b, found := z.blockOf(&q.subject, &q.keys)
-	if !found {
-		return
-	}
+// bar notes a refusal by a block that is known of.
+func (q *question) bar(z *Zone, c *leakybucket.Charge, b block) {
 	now := time.Now()
 	passed := leakybucket.Instant(now.Sub(b.at).Microseconds())
 	q.verdict(outcome{
-		zone: z, shadow: !z.enforces(k), key: k.name, reason: blocking, block: b.until.Sub(now),
-		limit: b.limit, level: b.limit.Level(leakybucket.State{Level: b.level}, passed),
+		zone: z, shadow: c.Shadow, key: c.Key, reason: blocking, block: b.until.Sub(now),
+		limit: b.limit, cost: c.Cost, level: b.limit.Level(leakybucket.State{Level: b.level}, passed),
 	})
 }
 

@@ -42,6 +42,8 @@ func (p *passage) refuse(w http.ResponseWriter, r *http.Request) error {
 	switch {
 	case p.status != 0:
 		status = p.status
+	case o.reason == noStore:
+		status = http.StatusServiceUnavailable
 	case o.reason == earlyData:
 		status = http.StatusTooEarly // browsers send it again by themselves
 	}

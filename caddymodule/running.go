@@ -33,7 +33,7 @@ func joinZone(name string) (*runningZone, error) {
 
 // Destruct forgets what was counted.
 func (z *runningZone) Destruct() error {
-	for _, counts := range []*prometheus.MetricVec{requests.MetricVec, unsettled.MetricVec, blocksBegun.MetricVec} {
+	for _, counts := range []*prometheus.MetricVec{requests.MetricVec, unsettled.MetricVec, blocksBegun.MetricVec, withoutStore.MetricVec} {
 		counts.DeletePartialMatch(prometheus.Labels{"zone": z.name})
 	}
 	return nil

@@ -2,6 +2,7 @@ package caddymodule
 
 import (
 	"context"
+	"errors"
 	"net/http"
 	"slices"
 	"strings"
@@ -19,6 +20,7 @@ import (
 // poured for it is given back.
 type turn struct {
 	handler *Handler
+	store   leakybucket.Store // that took the charges
 	passage *passage
 	bill    *bill
 	first   int       // of the passage's outcomes: which are this handler's
@@ -235,7 +237,7 @@ func (t *turn) giveBack(charges []leakybucket.Settlement) {
 	for i := range charges {
 		charges[i].Cancel = true
 	}
-	if err := t.handler.app.store.Settle(context.Background(), charges); err != nil {
+	if err := t.handler.app.settle(context.Background(), t.store, charges); err != nil && !errors.Is(err, errDown) {
 		t.handler.app.logger.Error("giving back what requests were charged that were not served; it stays poured", zap.Error(err))
 	}
 }

@@ -107,6 +107,10 @@ type Zone struct {
 	// Refuse a key for a while after an overflow. Default: only what overflows.
 	Block *Block `json:"block,omitempty"`
 
+	// What to do when a store that is shared does not answer: `local`, `allow` or
+	// `deny`. Default: what the global options say.
+	OnStoreError string `json:"on_store_error,omitempty"`
+
 	// What Retry-After says: `empty`, the time until the bucket is empty; `fit`,
 	// the time until the request would fit; or a duration, which is said
 	// wherever it is longer than the time to fit. Default: `empty`.

@@ -87,6 +87,7 @@ func (z *Zone) compileWords() error {
 	}{
 		{"missing_key", &z.MissingKey, []string{missingClientIP, missingShare, missingSkip, missingRefuse}},
 		{"unlisted_key", &z.UnlistedKey, []string{"", missingClientIP, missingShare, missingSkip, missingRefuse}},
+		{"on_store_error", &z.OnStoreError, append([]string{""}, storePolicies...)},
 		{"refuse", &z.Refuse, []string{refusePage, refuseError}},
 	} {
 		if *w.value == "" {

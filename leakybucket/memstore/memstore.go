@@ -199,6 +199,30 @@ func (s *Store) settle(settlement *leakybucket.Settlement) {
 	}
 }
 
+// Put sets the bucket of c to a level as of now, and to a block of its first
+// step that ends after a while if that is not 0. It is for keeping what was last
+// seen of buckets in another store. What cannot be kept is not.
+func (s *Store) Put(c *leakybucket.Charge, level float64, block time.Duration) {
+	if checkName(c) != nil || !(level >= 0) {
+		return
+	}
+	hash := s.hasher.charge(c)
+	sh := &s.shards[hash>>s.shift]
+	sh.mu.Lock()
+	defer sh.mu.Unlock()
+	now := s.now()
+	state := leakybucket.State{Level: level, At: now}
+	if block > 0 {
+		state.BlockedUntil = now.Add(block)
+	}
+	if at, kept := sh.find(hash, c); kept {
+		sh.slot(at).state = state
+		sh.written(at, c)
+	} else {
+		sh.insert(hash, c, state, now)
+	}
+}
+
 // Reset implements [leakybucket.Resetter].
 func (s *Store) Reset(_ context.Context, zone, key string, shadow bool) error {
 	c := &leakybucket.Charge{Zone: zone, Key: key, Shadow: shadow}

@@ -1,0 +1,110 @@
+package caddymodule
+
+import (
+	"context"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// A breaker sees to it that a store that fails is left alone. It opens after a
+// few failures in a row, and closes when a probe of its own succeeds: no request
+// has to try, and none is slow for it.
+type breaker struct {
+	probe   func(context.Context) error
+	changed func(down bool, err error, after time.Duration)
+
+	open     atomic.Bool
+	failures atomic.Int32 // in a row
+
+	mu     sync.Mutex
+	opened time.Time
+	closed time.Time     // when it was last
+	hold   time.Duration // until the first probe
+	end    context.CancelFunc
+	ended  bool
+}
+
+const (
+	// A single slow answer is no outage.
+	failuresToOpen = 3
+
+	// probeEvery is short, so that limits hold again soon, and at most one
+	// probe is under way.
+	probeEvery   = 100 * time.Millisecond
+	probeTimeout = 500 * time.Millisecond
+
+	// A store that fails again within calm is left alone for twice as long as
+	// the last time, up to mostHold.
+	calm     = 10 * time.Second
+	mostHold = 5 * time.Second
+)
+
+func (b *breaker) isOpen() bool { return b.open.Load() }
+
+func (b *breaker) succeeded() {
+	if b.failures.Load() != 0 {
+		b.failures.Store(0)
+	}
+}
+
+func (b *breaker) failed(err error) {
+	if b.failures.Add(1) < failuresToOpen || b.open.Load() {
+		return
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.ended || b.open.Load() {
+		return
+	}
+	b.open.Store(true)
+	b.opened = time.Now()
+	b.hold = min(2*b.hold, mostHold)
+	if b.hold == 0 || b.opened.Sub(b.closed) > calm {
+		b.hold = probeEvery
+	}
+	var ctx context.Context
+	ctx, b.end = context.WithCancel(context.Background())
+	go b.revive(ctx, b.hold)
+	b.changed(true, err, 0)
+}
+
+// revive probes until the store answers.
+func (b *breaker) revive(ctx context.Context, wait time.Duration) {
+	timer := time.NewTimer(wait)
+	defer timer.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-timer.C:
+		}
+		probing, done := context.WithTimeout(ctx, probeTimeout)
+		err := b.probe(probing)
+		done()
+		if err == nil {
+			break
+		}
+		timer.Reset(probeEvery)
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.ended {
+		return
+	}
+	b.end()
+	b.failures.Store(0)
+	b.open.Store(false)
+	b.closed = time.Now()
+	b.changed(false, nil, b.closed.Sub(b.opened))
+}
+
+// close ends the probing.
+func (b *breaker) close() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.ended = true
+	if b.end != nil {
+		b.end()
+	}
+}
