@@ -62,6 +62,7 @@ type App struct {
 	global map[string]*Zone
 	shared map[string]*sharedZone
 
+	blocks     *blockTable
 	everywhere []*Zone  // whose blocks hold in all handlers
 	matched    []string // zones that matchers ask about
 
@@ -114,6 +115,11 @@ func (a *App) Provision(ctx caddy.Context) (err error) {
 	if err := watchExit(ctx); err != nil {
 		return err
 	}
+	blocks, _, err := blockTables.LoadOrNew("blocks", func() (caddy.Destructor, error) { return new(blockTable), nil })
+	if err != nil {
+		return err
+	}
+	a.blocks = blocks.(*blockTable)
 	if a.StoreRaw == nil {
 		a.StoreRaw = caddyconfig.JSONModuleObject(new(Memory), "module", "memory", nil)
 	}
@@ -253,6 +259,10 @@ func (a *App) Cleanup() error {
 		zone.refusals[shadowRefused].report()
 		zone.refusals[refused].report()
 		_, err := running.Delete(name)
+		errs = append(errs, err)
+	}
+	if a.blocks != nil {
+		_, err := blockTables.Delete("blocks")
 		errs = append(errs, err)
 	}
 	return errors.Join(errs...)

@@ -6,6 +6,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/caddyserver/caddy/v2"
+
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
 )
 
@@ -41,8 +43,11 @@ const (
 	mostBlocks = 200_000
 )
 
-// blocked outlives configs, as the buckets do.
-var blocked blockTable
+// blockTables keeps the table over reloads, as long as the buckets.
+var blockTables = caddy.NewUsagePool()
+
+// Destruct implements caddy.Destructor.
+func (*blockTable) Destruct() error { return nil }
 
 // note remembers that a charge met a block, or forgets one that is no more.
 func (t *blockTable) note(c *leakybucket.Charge, d *leakybucket.Decision) {
@@ -133,14 +138,15 @@ func (a *App) knownBlocked(c *leakybucket.Charge) (block, bool) {
 	if a.remote == nil || c.Block == nil {
 		return block{}, false
 	}
-	b, found, fresh := blocked.known(c)
+	b, found, fresh := a.blocks.known(c)
 	return b, found && (fresh || a.remote.breaker.isOpen())
 }
 
 // blockOf returns the block that runs for a request's key in the zone, whether
 // or not the zone is about the request, and a charge that names its bucket.
 func (z *Zone) blockOf(s *subject, room *keyRoom) (c leakybucket.Charge, b block, found bool) {
-	if z.Block == nil || !blocked.some.Load() {
+	app := z.shared.app
+	if z.Block == nil || !app.blocks.some.Load() {
 		return c, b, false
 	}
 	if free, err := isNot(z.exempt, s.r); err != nil || !free {
@@ -153,6 +159,6 @@ func (z *Zone) blockOf(s *subject, room *keyRoom) (c leakybucket.Charge, b block
 	c = leakybucket.Charge{
 		Zone: z.Name, Key: k.name, Shadow: !z.enforces(k), Limit: k.limit, Debt: z.debt(k.limit), Block: z.ladder(),
 	}
-	b, found = blocked.find(s.r.Context(), z.shared.app, c)
+	b, found = app.blocks.find(s.r.Context(), app, c)
 	return c, b, found
 }

@@ -30,7 +30,7 @@ func (q *question) conclude(h *Handler) *passage {
 			}
 		}
 		if q.zones[i].Block != nil {
-			blocked.note(&q.charges[i], &q.decisions[i])
+			h.app.blocks.note(&q.charges[i], &q.decisions[i])
 		}
 	}
 	for i := range q.slots {

@@ -54,7 +54,7 @@ func (m *MatchBlocked) MatchWithError(r *http.Request) (bool, error) {
 	if p.blocked(m.Zone) {
 		return true, nil
 	}
-	if free, err := isNot(m.app.exempt, r); err != nil || !free || !blocked.some.Load() {
+	if free, err := isNot(m.app.exempt, r); err != nil || !free || !m.app.blocks.some.Load() {
 		return false, err
 	}
 	s := subject{r: r, repl: r.Context().Value(caddy.ReplacerCtxKey).(*caddy.Replacer)}

@@ -56,10 +56,9 @@ func NewRemote(name string, store RemoteStore) *Remote {
 	r.close = sync.OnceFunc(func() {
 		r.breaker.close()
 		r.store.Close()
+		countRemote(r.name, -1)
 	})
-	storeUp.WithLabelValues(name).Set(1)
-	storeErrors.WithLabelValues(name)
-	storeOutages.WithLabelValues(name)
+	countRemote(name, 1)
 	return r
 }
 
@@ -192,6 +191,31 @@ func (r *Remote) closeIfUnused() {
 func (a *App) emit(name string, data map[string]any) {
 	if events, err := a.ctx.App("events"); err == nil {
 		events.(*caddyevents.App).Emit(a.ctx, name, data)
+	}
+}
+
+// remotes counts the remote stores of each name, so that what is counted of them
+// goes with the last. There are two of one name while a reload changes its URL.
+var remotes struct {
+	mu     sync.Mutex
+	byName map[string]int
+}
+
+func countRemote(name string, more int) {
+	remotes.mu.Lock()
+	defer remotes.mu.Unlock()
+	if remotes.byName == nil {
+		remotes.byName = make(map[string]int)
+	}
+	switch remotes.byName[name] += more; remotes.byName[name] {
+	case 0:
+		storeUp.DeleteLabelValues(name)
+		storeErrors.DeleteLabelValues(name)
+		storeOutages.DeleteLabelValues(name)
+	case 1:
+		storeUp.WithLabelValues(name).Set(1)
+		storeErrors.WithLabelValues(name)
+		storeOutages.WithLabelValues(name)
 	}
 }
 

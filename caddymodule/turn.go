@@ -104,7 +104,9 @@ func (t *turn) wait(ctx context.Context, i int) bool {
 		return false
 	}
 	defer room.leave()
-	w := room.queue(o.key, o.at.Add(o.delay))
+	w := waiters.add(o.at.Add(o.delay), 0)
+	defer waiters.drop(w)
+	room.queue(o.key, w)
 	defer room.unqueue(o.key, w)
 	timer := time.NewTimer(time.Until(t.asked.Add(o.delay)))
 	defer timer.Stop()
@@ -117,7 +119,7 @@ func (t *turn) wait(ctx context.Context, i int) bool {
 		case <-ctx.Done():
 			t.gone = true
 			return false
-		case <-exiting:
+		case <-w.exit:
 			t.passage.status = http.StatusServiceUnavailable
 			t.passage.overrule(t.first, i, waiting)
 			return false
@@ -138,7 +140,6 @@ func (t *turn) takeSlot(ctx context.Context, s *slot) bool {
 		}
 		return s.taken
 	}
-	w := &waiter{n: z.InFlight, ready: make(chan struct{})}
 	if !room.enter(z.MaxWaiting) {
 		if !s.take() {
 			t.passage.overrule(t.first, o, waiting)
@@ -146,6 +147,8 @@ func (t *turn) takeSlot(ctx context.Context, s *slot) bool {
 		return s.taken
 	}
 	defer room.leave()
+	w := waiters.add(0, z.InFlight)
+	defer waiters.drop(w)
 	if s.taken = room.takeOrQueue(s.key, z.InFlight, w); s.taken {
 		return true
 	}
@@ -164,7 +167,7 @@ func (t *turn) takeSlot(ctx context.Context, s *slot) bool {
 		t.gone = true
 		s.taken = !room.giveUp(s.key, w) // to be released
 		return false
-	case <-exiting:
+	case <-w.exit:
 		s.taken = !room.giveUp(s.key, w)
 		t.passage.status = http.StatusServiceUnavailable
 		t.passage.overrule(t.first, o, waiting)

@@ -1,0 +1,135 @@
+package caddymodule
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// A brokenStore is what a breaker probes. It answers while it is up.
+type brokenStore struct {
+	breaker
+	up      bool
+	probes  []time.Time
+	changes []string
+}
+
+func newBrokenStore() *brokenStore {
+	s := new(brokenStore)
+	s.probe = func(context.Context) error {
+		s.probes = append(s.probes, time.Now())
+		if s.up {
+			return nil
+		}
+		return errors.New("connection refused")
+	}
+	s.changed = func(down bool, err error, after time.Duration) {
+		if down {
+			s.changes = append(s.changes, "down: "+err.Error())
+		} else {
+			s.changes = append(s.changes, "up after "+after.String())
+		}
+	}
+	return s
+}
+
+func (s *brokenStore) fail(times int) {
+	for range times {
+		s.failed(errors.New("connection refused"))
+	}
+}
+
+func TestABreakerOpensAfterFailuresInARow(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newBrokenStore()
+		defer s.close()
+		for range 10 {
+			s.fail(failuresToOpen - 1)
+			s.succeeded()
+		}
+		if s.isOpen() {
+			t.Error("after failures between successes: got it open, want it closed")
+		}
+		s.fail(failuresToOpen)
+		if !s.isOpen() {
+			t.Errorf("after %d failures in a row: got it closed, want it open", failuresToOpen)
+		}
+	})
+}
+
+func TestABreakerClosesWhenItsOwnProbeSucceeds(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, start := newBrokenStore(), time.Now()
+		defer s.close()
+		s.fail(20)
+		<-time.After(time.Second - time.Millisecond)
+		s.up = true
+		<-time.After(2 * time.Millisecond)
+		synctest.Wait()
+		if s.isOpen() {
+			t.Error("after a probe that succeeded: got it open, want it closed")
+		}
+		for i, at := range s.probes {
+			if got, want := at.Sub(start), time.Duration(i+1)*probeEvery; got != want {
+				t.Errorf("probe %d: got it after %v, want after %v", i+1, got, want)
+			}
+		}
+		if want := []string{"down: connection refused", "up after 1s"}; !slices.Equal(s.changes, want) {
+			t.Errorf("got changes %q, want %q", s.changes, want)
+		}
+		<-time.After(time.Minute)
+		if len(s.probes) != 10 {
+			t.Errorf("a minute after it closed: got %d probes, want no more than 10", len(s.probes))
+		}
+	})
+}
+
+// It answers probes, and fails whoever asks in earnest.
+func TestAStoreThatFailsAgainAndAgainIsLeftAloneForLonger(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newBrokenStore()
+		defer s.close()
+		s.up = true
+		var holds []time.Duration
+		for range 8 {
+			s.fail(failuresToOpen)
+			opened := time.Now()
+			for s.isOpen() {
+				<-time.After(time.Millisecond)
+				synctest.Wait()
+			}
+			holds = append(holds, time.Since(opened))
+		}
+		want := []time.Duration{100, 200, 400, 800, 1600, 3200, 5000, 5000}
+		for i := range want {
+			want[i] *= time.Millisecond
+		}
+		if !slices.Equal(holds, want) {
+			t.Errorf("got it open for %v, want %v", holds, want)
+		}
+		<-time.After(calm + time.Second)
+		s.fail(failuresToOpen)
+		<-time.After(probeEvery + time.Millisecond)
+		synctest.Wait()
+		if s.isOpen() {
+			t.Error("after a calm: got it left alone for longer than at first")
+		}
+	})
+}
+
+func TestABreakerThatIsClosedForGoodProbesNoMore(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newBrokenStore()
+		s.fail(failuresToOpen)
+		s.close()
+		synctest.Wait()
+		<-time.After(time.Minute)
+		s.fail(failuresToOpen)
+		if len(s.probes) > 0 || len(s.changes) != 1 {
+			t.Errorf("got %d probes and changes %q, want none and one", len(s.probes), s.changes)
+		}
+	})
+}

@@ -1,0 +1,349 @@
+package caddymodule
+
+import (
+	"context"
+	"errors"
+	"maps"
+	"net/http"
+	"strconv"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/caddyserver/caddy/v2"
+	"github.com/caddyserver/caddy/v2/caddyconfig/caddyfile"
+
+	"github.com/caddy-throttle/caddy-throttle/leakybucket"
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/memstore"
+)
+
+// shared is a store that other Caddys would share, and what is the matter with
+// it. One test at a time has it.
+type shared struct {
+	*memstore.Store
+	takes, settles, closed atomic.Int32
+
+	down atomic.Bool // it refuses at once
+	hung atomic.Bool // it does not answer
+}
+
+func (s *shared) answer(ctx context.Context) error {
+	switch {
+	case s.hung.Load():
+		<-ctx.Done()
+		return ctx.Err()
+	case s.down.Load():
+		return errors.New("connection refused")
+	}
+	return nil
+}
+
+func (s *shared) Take(ctx context.Context, charges []leakybucket.Charge, decisions []leakybucket.Decision) error {
+	s.takes.Add(1)
+	if err := s.answer(ctx); err != nil {
+		return err
+	}
+	return s.Store.Take(ctx, charges, decisions)
+}
+
+func (s *shared) Settle(ctx context.Context, settlements []leakybucket.Settlement) error {
+	s.settles.Add(1)
+	if err := s.answer(ctx); err != nil {
+		return err
+	}
+	return s.Store.Settle(ctx, settlements)
+}
+
+func (s *shared) Close() { s.closed.Add(1) }
+
+// testStore is the module of it.
+type testStore struct{ remote *Remote }
+
+var (
+	theShared   *shared
+	sharedStore = caddy.NewUsagePool()
+)
+
+func init() { caddy.RegisterModule(new(testStore)) }
+
+func (*testStore) CaddyModule() caddy.ModuleInfo {
+	return caddy.ModuleInfo{ID: "throttle.stores.test_shared", New: func() caddy.Module { return new(testStore) }}
+}
+
+func (s *testStore) Provision(caddy.Context) error {
+	found, _, err := sharedStore.LoadOrNew("test", func() (caddy.Destructor, error) {
+		return NewRemote("test_shared", theShared), nil
+	})
+	s.remote = found.(*Remote)
+	return err
+}
+
+func (s *testStore) Cleanup() error {
+	_, err := sharedStore.Delete("test")
+	return err
+}
+
+func (s *testStore) Store() leakybucket.Store { return s.remote }
+
+func (s *testStore) UnmarshalCaddyfile(d *caddyfile.Dispenser) error {
+	d.Next()
+	return nil
+}
+
+// runShared runs a site whose buckets are in a shared store.
+func runShared(t *testing.T, global, zones string) *site {
+	t.Helper()
+	theShared = &shared{Store: memstore.New(memstore.Options{})}
+	s := run(t, `{
+		throttle {
+			store test_shared
+			`+global+`
+		}
+	}
+	http:// {
+		throttle {
+			`+zones+`
+		}
+		respond "{http.throttle.decision} {http.throttle.reason}"
+	}`)
+	// What Caddy does when it starts a config and stops it.
+	if err := s.app().Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = s.app().Stop() })
+	return s
+}
+
+// statuses asks n times.
+func (c client) statuses(n int, target string) map[int]int {
+	c.Helper()
+	got := make(map[int]int)
+	for range n {
+		got[c.get(target).Code]++
+	}
+	return got
+}
+
+func (c client) wantStatuses(target string, want map[int]int) {
+	c.Helper()
+	n := 0
+	for _, times := range want {
+		n += times
+	}
+	if got := c.statuses(n, target); !maps.Equal(got, want) {
+		c.Errorf("%d requests: got %v, want %v", n, got, want)
+	}
+}
+
+func TestLocalGoesOnWithWhatWasLastSeenOfTheSharedStore(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := runShared(t, "", "zone z {\ncapacity 10\nleak 1/h\n}")
+		c := s.from(someone)
+		c.wantStatuses("/", map[int]int{200: 6})
+		theShared.down.Store(true)
+		c.wantStatuses("/", map[int]int{200: 4, 429: 3})
+		s.from("203.0.113.99:1").wantStatuses("/", map[int]int{200: 10, 429: 1}) // who was never seen
+	})
+}
+
+func TestEveryNodeHasItsShareOfALimitInAnOutage(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := runShared(t, "nodes 4", "zone z {\ncapacity 20\nleak 4/s\ncost 3 {\npath /dear\n}\n}")
+		c := s.from(someone)
+		c.wantStatuses("/", map[int]int{200: 8})
+		theShared.down.Store(true)
+		// A quarter of 20, of which a quarter of 8 is taken.
+		c.wantStatuses("/", map[int]int{200: 3, 429: 1})
+		<-time.After(3 * time.Second)
+		c.wantStatuses("/", map[int]int{200: 3, 429: 1})
+		<-time.After(5 * time.Second)
+		c.wantStatuses("/dear", map[int]int{200: 1, 429: 1})
+	})
+}
+
+func TestAShareHoldsAtLeastTheDearestRequest(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := runShared(t, "nodes 10", "zone z {\ncapacity 20\nleak 1/h\ncost 8 {\npath /dear\n}\n}")
+		theShared.down.Store(true)
+		s.from(someone).wantStatuses("/dear", map[int]int{200: 1, 429: 1})
+	})
+}
+
+func TestWhoIsBlockedStaysBlockedInAnOutage(t *testing.T) {
+	for _, nodes := range []string{"nodes 1", "nodes 3"} {
+		synctest.Test(t, func(t *testing.T) {
+			s := runShared(t, nodes, "zone z {\ncapacity 1\nleak 1/s\nblock 10m\n}")
+			c := s.from(someone)
+			c.wantStatuses("/", map[int]int{200: 1, 429: 1})
+			theShared.down.Store(true)
+			<-time.After(9 * time.Minute)
+			c.wantStatuses("/", map[int]int{429: 5})
+			<-time.After(time.Minute)
+			c.wantStatuses("/", map[int]int{200: 1})
+		})
+	}
+}
+
+func TestPoliciesAreEachZonesOwn(t *testing.T) {
+	for _, test := range []struct {
+		global, zones string
+		want          map[int]int
+	}{
+		{"on_store_error allow", "zone z {\ncapacity 2\nleak 1/h\n}", map[int]int{200: 9}},
+		{"on_store_error deny", "zone z {\ncapacity 2\nleak 1/h\n}", map[int]int{503: 9}},
+		{"", "zone z {\ncapacity 2\nleak 1/h\non_store_error deny\n}", map[int]int{503: 9}},
+		{"on_store_error deny", "zone z {\ncapacity 2\nleak 1/h\non_store_error local\n}", map[int]int{200: 2, 429: 7}},
+		{"on_store_error deny", "zone z {\ncapacity 2\nleak 1/h\nshadow\n}", map[int]int{200: 9}},
+		{"", "zone a {\ncapacity 4\nleak 1/h\n}\nzone b {\ncapacity 2\nleak 1/h\non_store_error allow\n}", map[int]int{200: 4, 429: 5}},
+		{"", "zone a {\ncapacity 4\nleak 1/h\n}\nzone b {\ncapacity 2\nleak 1/h\non_store_error deny\n}", map[int]int{503: 9}},
+		{"", "zone a {\ncapacity 4\nleak 1/h\n}\nzone b {\ncapacity 2\nleak 1/h\n}", map[int]int{200: 2, 429: 7}},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			s := runShared(t, test.global, test.zones)
+			theShared.down.Store(true)
+			s.from(someone).wantStatuses("/", test.want)
+		})
+	}
+}
+
+func TestARequestDeniedForWantOfAStoreIsToldWhenToComeBack(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := runShared(t, "on_store_error deny", "zone z {\ncapacity 2\nleak 1/h\n}")
+		theShared.down.Store(true)
+		w := s.from(someone).get("/")
+		if w.Code != http.StatusServiceUnavailable || w.Header().Get("Retry-After") != "5" {
+			t.Errorf("got %v with Retry-After %q, want 503 with 5", w.Code, w.Header().Get("Retry-After"))
+		}
+		if got := s.counts(t)["z"]["refused store"]; got != 1 {
+			t.Errorf("refused for want of a store: got %v counted, want 1", got)
+		}
+	})
+}
+
+func TestAStoreThatHangsCostsNobodyMoreThanItsTimeout(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := runShared(t, "store_timeout 20ms", "zone z {\ncapacity 100\nleak 1/h\nsettle header X-Cost\n}")
+		c := s.from(someone)
+		theShared.hung.Store(true)
+		for i := range 10 {
+			start := time.Now()
+			if w := c.get("/"); w.Code != http.StatusOK {
+				t.Fatalf("request %d: got %v, want 200", i+1, w.Code)
+			}
+			took, want := time.Since(start), 20*time.Millisecond
+			if i >= failuresToOpen {
+				want = 0 // it is known by now
+			}
+			if took != want {
+				t.Errorf("request %d: got it answered after %v, want after %v", i+1, took, want)
+			}
+		}
+		theShared.hung.Store(false)
+		<-time.After(time.Second)
+		synctest.Wait()
+		before := theShared.takes.Load()
+		c.get("/")
+		if got := theShared.takes.Load(); got != before+1 {
+			t.Errorf("a second after it answers again: got it asked %d times by a request, want once", got-before)
+		}
+	})
+}
+
+func TestAnOutageIsSaidOnceAndItsEndToo(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := runShared(t, "", "zone z {\ncapacity 100\nleak 1/h\n}")
+		c := s.from(someone)
+		theShared.down.Store(true)
+		c.statuses(50, "/")
+		<-time.After(3 * time.Second)
+		theShared.down.Store(false)
+		<-time.After(time.Second)
+		synctest.Wait()
+		c.statuses(5, "/")
+		for text, want := range map[string]int{"the store is down": 1, "the store is up again": 1, "asking the store": 1} {
+			if got := len(s.logs.lines(t, text)); got != want {
+				t.Errorf("log lines that say %q: got %d, want %d", text, got, want)
+			}
+		}
+		for name, want := range map[string]float64{
+			"caddy_throttle_store_up": 1, "caddy_throttle_store_outages_total": 1, "caddy_throttle_store_errors_total": failuresToOpen,
+			"caddy_throttle_without_store_total": 50,
+		} {
+			if got := s.metric(t, name); len(got) != 1 || got[0].value != want {
+				t.Errorf("%s: got %v, want %v", name, got, want)
+			}
+		}
+	})
+}
+
+func TestChargesAreSettledInTheStoreThatTookThem(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := runShared(t, "", "zone z {\ncapacity 100\nleak 1/h\ncost 10\nsettle status 404 50\n}")
+		c := s.from(someone)
+		c.get("/") // 200 settles it down to nothing
+		if got := theShared.settles.Load(); got != 1 {
+			t.Errorf("settlements in the shared store: got %d, want 1", got)
+		}
+		theShared.down.Store(true)
+		c.wantStatuses("/", map[int]int{200: 50}) // each is settled down to nothing here
+		if got := theShared.settles.Load(); got != 1 {
+			t.Errorf("settlements in the shared store, after an outage: got %d, want 1", got)
+		}
+	})
+}
+
+func TestAKnownBlockIsNotAskedAbout(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := runShared(t, "", "zone z {\ncapacity 1\nleak 1/s\nblock 10m\n}")
+		c := s.from(someone)
+		c.wantStatuses("/", map[int]int{200: 1, 429: 1})
+		before := theShared.takes.Load()
+		for range 100 {
+			w := c.get("/")
+			if after, _ := strconv.Atoi(w.Header().Get("Retry-After")); w.Code != http.StatusTooManyRequests || after < 595 || after > 600 {
+				t.Fatalf("got %v with Retry-After %d, want 429 with some 600", w.Code, after)
+			}
+			<-time.After(50 * time.Millisecond)
+		}
+		if got := theShared.takes.Load() - before; got > 6 {
+			t.Errorf("in 5 s of asking: got the store asked %d times, want at most 6", got)
+		}
+	})
+}
+
+func TestAResetIsHeededWithinTwoSeconds(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := runShared(t, "", "zone z {\ncapacity 1\nleak 1/s\nblock 10m everywhere\n}")
+		c := s.from(someone)
+		c.wantStatuses("/", map[int]int{200: 1, 429: 3})
+		if err := theShared.Reset(t.Context(), "z", "203.0.113.7", false); err != nil {
+			t.Fatal(err)
+		}
+		<-time.After(2 * time.Second)
+		c.wantStatuses("/", map[int]int{200: 1})
+	})
+}
+
+func TestAStoreIsClosedWhenTheLastRequestThatUsesItHasEnded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := runShared(t, "", "zone z {\ncapacity 5\nleak 1/s\ndelay\n}")
+		c := s.from(someone)
+		c.get("/")
+		var codes [2]int
+		for i := range codes {
+			go func() { codes[i] = c.get("/").Code }()
+		}
+		synctest.Wait()
+		s.stop()
+		synctest.Wait()
+		if got := theShared.closed.Load(); got != 0 {
+			t.Error("while requests wait: got the store closed, want it open")
+		}
+		<-time.After(3 * time.Second)
+		synctest.Wait()
+		if got := theShared.closed.Load(); got != 1 || codes != [2]int{200, 200} {
+			t.Errorf("after their end: got it closed %d times after answers %v, want once after 200 and 200", got, codes)
+		}
+	})
+}
