@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"slices"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -12,7 +14,8 @@ import (
 // A brokenStore is what a breaker probes. It answers while it is up.
 type brokenStore struct {
 	breaker
-	up      bool
+	up      atomic.Bool
+	mu      sync.Mutex
 	probes  []time.Time
 	changes []string
 }
@@ -20,13 +23,17 @@ type brokenStore struct {
 func newBrokenStore() *brokenStore {
 	s := new(brokenStore)
 	s.probe = func(context.Context) error {
+		s.mu.Lock()
+		defer s.mu.Unlock()
 		s.probes = append(s.probes, time.Now())
-		if s.up {
+		if s.up.Load() {
 			return nil
 		}
 		return errors.New("connection refused")
 	}
 	s.changed = func(down bool, err error, after time.Duration) {
+		s.mu.Lock()
+		defer s.mu.Unlock()
 		if down {
 			s.changes = append(s.changes, "down: "+err.Error())
 		} else {
@@ -40,6 +47,18 @@ func (s *brokenStore) fail(times int) {
 	for range times {
 		s.failed(errors.New("connection refused"))
 	}
+}
+
+func (s *brokenStore) log() []time.Time {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.Clone(s.probes)
+}
+
+func (s *brokenStore) said() []string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.Clone(s.changes)
 }
 
 func TestABreakerOpensAfterFailuresInARow(t *testing.T) {
@@ -66,23 +85,23 @@ func TestABreakerClosesWhenItsOwnProbeSucceeds(t *testing.T) {
 		defer s.close()
 		s.fail(20)
 		<-time.After(time.Second - time.Millisecond)
-		s.up = true
+		s.up.Store(true)
 		<-time.After(2 * time.Millisecond)
 		synctest.Wait()
 		if s.isOpen() {
 			t.Error("after a probe that succeeded: got it open, want it closed")
 		}
-		for i, at := range s.probes {
+		for i, at := range s.log() {
 			if got, want := at.Sub(start), time.Duration(i+1)*probeEvery; got != want {
 				t.Errorf("probe %d: got it after %v, want after %v", i+1, got, want)
 			}
 		}
-		if want := []string{"down: connection refused", "up after 1s"}; !slices.Equal(s.changes, want) {
-			t.Errorf("got changes %q, want %q", s.changes, want)
+		if want := []string{"down: connection refused", "up after 1s"}; !slices.Equal(s.said(), want) {
+			t.Errorf("got changes %q, want %q", s.said(), want)
 		}
 		<-time.After(time.Minute)
-		if len(s.probes) != 10 {
-			t.Errorf("a minute after it closed: got %d probes, want no more than 10", len(s.probes))
+		if n := len(s.log()); n != 10 {
+			t.Errorf("a minute after it closed: got %d probes, want no more than 10", n)
 		}
 	})
 }
@@ -92,7 +111,7 @@ func TestAStoreThatFailsAgainAndAgainIsLeftAloneForLonger(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newBrokenStore()
 		defer s.close()
-		s.up = true
+		s.up.Store(true)
 		var holds []time.Duration
 		for range 8 {
 			s.fail(failuresToOpen)
@@ -128,8 +147,8 @@ func TestABreakerThatIsClosedForGoodProbesNoMore(t *testing.T) {
 		synctest.Wait()
 		<-time.After(time.Minute)
 		s.fail(failuresToOpen)
-		if len(s.probes) > 0 || len(s.changes) != 1 {
-			t.Errorf("got %d probes and changes %q, want none and one", len(s.probes), s.changes)
+		if len(s.log()) > 0 || len(s.said()) != 1 {
+			t.Errorf("got %d probes and changes %q, want none and one", len(s.log()), s.said())
 		}
 	})
 }
