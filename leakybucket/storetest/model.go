@@ -109,7 +109,7 @@ func (m *modeller) play(all []leakybucket.Charge) (decisions []leakybucket.Decis
 	}
 	decisions, agree = m.decide(all), true
 	for i, d := range decisions {
-		if err := m.compare(all[i].Limit, d, want{outcomeOf(wants[i]), wants[i].Level}); err != nil {
+		if err := m.compare(all[i], d, want{outcomeOf(wants[i]), wants[i].Level}); err != nil {
 			m.Errorf("charge %d of %d, %s, %v after the start: %v", i+1, len(all), describe(all[i]), m.elapsed, err)
 			agree = false
 		}
