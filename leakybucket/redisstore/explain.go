@@ -4,6 +4,8 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+
+	"github.com/redis/rueidis"
 )
 
 // advice says what to do about what a server answers, by how its answer begins.
@@ -20,24 +22,27 @@ var advice = []struct{ begins, advice string }{
 	{"NOAUTH", "it wants a password"},
 	{"WRONGPASS", "user or password are wrong"},
 	{"NOPERM", "the user needs ~<prefix>* and +eval +evalsha +get +set +del +time +info"},
-	{"ERR unknown command", "it is no Redis 6.2 or later, nor a Valkey, or commands were renamed"},
+	{"unknown command", "it is no Redis 6.2 or later, nor a Valkey, or commands were renamed"},
 }
 
 // explain returns an error with the servers it came from and what to do about
 // it, and without a password.
 func (l *link) explain(err error) error {
-	text := err.Error()
 	hint := ""
-	for _, a := range advice {
-		if strings.Contains(text, a.begins) {
-			hint = ": " + a.advice
-			break
+	if answer := (*rueidis.RedisError)(nil); errors.As(err, &answer) {
+		for _, a := range advice {
+			if strings.HasPrefix(answer.Error(), a.begins) {
+				hint = ": " + a.advice
+				break
+			}
+		}
+		if text, _, long := strings.Cut(err.Error(), ", with args"); long { // keys and more
+			err = errors.New(text)
 		}
 	}
 	for _, secret := range l.secrets {
-		if strings.Contains(text, secret) {
+		if text := err.Error(); strings.Contains(text, secret) {
 			err = errors.New(strings.ReplaceAll(text, secret, "***"))
-			text = err.Error()
 		}
 	}
 	return fmt.Errorf("%s: %w%s", l.target, err, hint)

@@ -29,11 +29,11 @@ func (g *guard) Write(b []byte) (int, error) {
 func (g *guard) Read(b []byte) (int, error) {
 	n, err := g.Conn.Read(b)
 	if fault := g.answered.feed(b[:n]); fault != nil {
-		_ = g.Conn.Close()
+		_ = g.Close()
 		return 0, fault
 	}
 	if g.answered.complete.Load() > g.asked.complete.Load() || g.answered.pushes > 0 && !g.pushes {
-		_ = g.Conn.Close()
+		_ = g.Close()
 		return 0, errUnasked
 	}
 	return n, err

@@ -14,7 +14,7 @@ end
 -- begin begins a block, as an overflow of a bucket filled to a level does.
 local function begin(b, t, filled)
 	local last = length(t, b.step)
-	if b.blocked ~= 0 and last > 0 and now - b.blocked <= last then
+	if b.blocked ~= 0 and last > 0 and now - b.blocked < last then
 		b.step = min(b.step + 1, #t.steps - 1)
 	else
 		b.step = 0
@@ -44,26 +44,30 @@ local function judge(c, cost)
 	end
 end
 
+-- The first n of charges are those of the request that is taken. The tables are
+-- used again for the next one.
+local charges, n, fault = {}, 0, nil
+
 -- ask judges all charges of a request, each by the sum of what is asked of its
 -- bucket, and pours if all enforced ones fit. A negative cost, which does not
 -- fit, makes no room for the others.
-local function ask(charges)
-	for i = 1, #charges do
+local function ask()
+	for i = 1, n do
 		charges[i].b.sum = 0
 	end
-	for i = 1, #charges do
+	for i = 1, n do
 		local c = charges[i]
 		if not (c.cost < 0) then
 			c.b.sum = c.b.sum + c.cost
 		end
 	end
 	local fit = true
-	for i = 1, #charges do
+	for i = 1, n do
 		local c = charges[i]
 		judge(c, c.b.sum)
 		fit = fit and (c.flags == 1 or c.t.shadow)
 	end
-	for i = 1, #charges do
+	for i = 1, n do
 		local c = charges[i]
 		if fit and c.flags == 1 and not c.t.probe then
 			c.flags, c.level = 3, level(c.b, c.t)
@@ -72,26 +76,30 @@ local function ask(charges)
 	end
 end
 
-local function line(charges)
+local function line()
 	local words = {}
-	for i = 1, #charges do
+	for i = 1, n do
 		local c = charges[i]
 		words[i] = format('%d %.17g %.0f', c.flags, c.level, c.blocked)
 	end
-	return table.concat(words, ' ')
+	return n == 1 and words[1] or table.concat(words, ' ')
 end
 
-local charges, fault = {}, nil
 for i = 1, #KEYS do
-	local b, t = bucket(KEYS[i]), terms(ARGV[2 * i + 1])
-	charges[#charges + 1] = { b = b, t = t, cost = tonumber(ARGV[2 * i + 2]) or nan }
-	fault = fault or b.fault and format('!%d %s', #charges, b.fault)
-	if t.last then
+	n = n + 1
+	local c = charges[n]
+	if not c then
+		c = {}
+		charges[n] = c
+	end
+	c.b, c.t, c.cost = bucket(KEYS[i]), terms(ARGV[2 * i + 1]), tonumber(ARGV[2 * i + 2]) or nan
+	fault = fault or c.b.fault and format('!%d %s', n, c.b.fault)
+	if c.t.last then
 		if not fault then
-			ask(charges)
+			ask()
 		end
-		reply[#reply + 1] = fault or line(charges)
-		charges, fault = {}, nil
+		reply[#reply + 1] = fault or line()
+		n, fault = 0, nil
 	end
 end
 write()

@@ -24,9 +24,7 @@ func (s *Store) takeRequest(charges []leakybucket.Charge) *request {
 		c := &charges[i]
 		r.keys[i] = s.name(c.Zone, c.Key, c.Shadow)
 		cost := ""
-		if c.Cost == 1 {
-			cost = "1"
-		} else if c.Cost == c.Cost {
+		if c.Cost == c.Cost {
 			cost = string(appendFloat(nil, c.Cost))
 		}
 		r.args = append(r.args, terms(c, i == len(charges)-1), cost)

@@ -45,12 +45,13 @@ func StartWatched(tb testing.TB) *Watched {
 // URL returns what a store wants to know.
 func (w *Watched) URL() string { return "redis+sentinel://" + w.Sentinel.Addr + "/" + MasterName }
 
-// Master returns the server that the Sentinel holds for the master.
+// Master returns the server that the Sentinel holds for the master: another one
+// only once a failover has ended, and everybody was told.
 func (w *Watched) Master() *Server {
 	w.tb.Helper()
-	out := w.Sentinel.Do("sentinel", "get-master-addr-by-name", MasterName)
+	out := w.Sentinel.Do("sentinel", "master", MasterName)
 	for _, s := range w.Servers {
-		if strings.Contains(out, fmt.Sprint(s.Port)) {
+		if strings.Contains(out, fmt.Sprintf("\nport\n%d\n", s.Port)) {
 			return s
 		}
 	}
@@ -79,4 +80,28 @@ func (w *Watched) Settled() {
 		}
 		return nil
 	})
+}
+
+// Failover makes the replica the master, and returns once it is: by force, as
+// when the master dies, or by the Sentinel's own decision, which leaves the old
+// master and its connections alive. The old master becomes a replica later; see
+// Settled.
+func (w *Watched) Failover(force bool) *Server {
+	w.tb.Helper()
+	old := w.Master()
+	if force {
+		old.Kill()
+	} else {
+		w.Sentinel.Do("sentinel", "failover", MasterName)
+	}
+	Eventually(w.tb, "the sentinel has another master", func() error {
+		if master := w.Master(); master == old || !strings.HasPrefix(master.Do("role"), "master") {
+			return fmt.Errorf("got %s still", master.Addr)
+		}
+		return nil
+	})
+	if force {
+		old.Start()
+	}
+	return w.Master()
 }
