@@ -112,9 +112,15 @@ func (s *Store) takeBySlot(ctx context.Context, charges []leakybucket.Charge, de
 func (s *Store) giveBack(ctx context.Context, charges []leakybucket.Charge, decisions []leakybucket.Decision) error {
 	var settlements []leakybucket.Settlement
 	for i := range decisions {
-		if decisions[i].Poured {
-			settlements = append(settlements, leakybucket.Settlement{Charge: charges[i], Was: decisions[i], Diff: -charges[i].Cost})
-			decisions[i].Poured = false
+		if !decisions[i].Poured {
+			continue
+		}
+		settlements = append(settlements, leakybucket.Settlement{Charge: charges[i], Was: decisions[i], Diff: -charges[i].Cost})
+		decisions[i].Poured = false
+		for j := range i { // what an earlier charge poured into the same bucket is none of it
+			if charges[j].Key == charges[i].Key && charges[j].Zone == charges[i].Zone && charges[j].Shadow == charges[i].Shadow {
+				decisions[i].Level = decisions[j].Level
+			}
 		}
 	}
 	if len(settlements) == 0 {

@@ -25,6 +25,38 @@ func TestSlotsAreThoseOfTheCluster(t *testing.T) {
 	}
 }
 
+func TestWhatWasGivenBackIsToldAsIfItHadNotBeenPoured(t *testing.T) {
+	c := redistest.StartCluster(t)
+	s := open(t, Options{URL: c.URL()})
+	full := charge("full", leakybucket.Limit{Capacity: 1, Leak: 1e-6}, 1)
+	mustTake(t, s, full)
+	for i := range 20 { // before and after the slot of what is full
+		k := charge(fmt.Sprint("k", i), leakybucket.Limit{Capacity: 10, Leak: 1e-6}, 3)
+		shadow := k
+		shadow.Shadow = true
+		all := []leakybucket.Charge{k, full, k, shadow}
+		decisions := make([]leakybucket.Decision, len(all))
+		if err := s.Take(context.Background(), all, decisions); err != nil {
+			t.Fatal(err)
+		}
+		for j, d := range decisions {
+			if want := j != 1; d.Fits != want || d.Poured || want && d.Level != 0 {
+				t.Errorf("charge %d: got %+v, want fits %v at level 0, and not poured", j, d, want)
+			}
+		}
+		if got := levelOf(t, s, k) + levelOf(t, s, shadow); got > 1e-6 {
+			t.Errorf("level after all was given back: got %v, want 0", got)
+		}
+		settlements := []leakybucket.Settlement{{Charge: k, Diff: 2}, {Charge: full, Diff: 0}, {Charge: shadow, Diff: 3}, {Charge: k, Diff: 1}}
+		if err := s.Settle(context.Background(), settlements); err != nil {
+			t.Fatal(err)
+		}
+		if k, shadow := levelOf(t, s, k), levelOf(t, s, shadow); k < 2.99 || k > 3.01 || shadow < 2.99 || shadow > 3.01 {
+			t.Errorf("levels after a settlement by 2 and 1, and by 3: got %v and %v", k, shadow)
+		}
+	}
+}
+
 // TestWhatALaterSlotRefusesIsGivenBack is about a cluster, since all else is
 // atomic: in the end each bucket holds what was admitted, and no more.
 func TestWhatALaterSlotRefusesIsGivenBack(t *testing.T) {
