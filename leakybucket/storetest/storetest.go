@@ -90,6 +90,20 @@ var cases = []testCase{
 	{"settled with the clock far back", settledClockFarBack},
 	{"clock far back with a bucket in debt", clockFarBackInDebt},
 
+	{"overflow begins a block", overflowBlocks},
+	{"what never fits never blocks", neverFitsNeverBlocks},
+	{"ladder climbs", ladderClimbs},
+	{"block until empty", blockUntilEmpty},
+	{"without a block none is heeded", withoutBlock},
+	{"changed ladder", changedLadder},
+	{"clock back while a block runs", blockAndClockBack},
+	{"each of many blocks its own bucket", eachBlocksItsOwn},
+	{"blocked bucket beside others", blockedBesideOthers},
+	{"block of the same bucket twice", blockOfOneBucketTwice},
+	{"shadow blocks apart", shadowBlocks},
+	{"probe begins a block", probeBlocks},
+	{"settling neither blocks nor unblocks", settlingKeepsBlocks},
+
 	{"model", model},
 
 	{"fresh keys under contention", freshKeys},
@@ -99,6 +113,7 @@ var cases = []testCase{
 	{"bound on keys taken together", boundTogether},
 	{"settled under contention", settledContended},
 	{"bound on what is settled", boundSettled},
+	{"blocks under contention", blocksContended},
 
 	{"nothing live is forgotten", nothingLiveForgotten},
 	{"counts its buckets", countsBuckets},
