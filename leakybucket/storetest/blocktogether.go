@@ -129,7 +129,7 @@ func probeBlocks(tb testing.TB, open Open) {
 // settlingKeepsBlocks: a settlement neither blocks nor unblocks, and the next
 // block is of the next step all the same.
 func settlingKeepsBlocks(tb testing.TB, open Open) {
-	k := inDebt(guarded("k"), 10)
+	k := func(cost float64) leakybucket.Charge { return inDebt(hammered(cost), 10) }
 	for _, settlement := range []leakybucket.Settlement{{Diff: 3}, {Diff: 50}, {Diff: -5}, {Diff: 0}, {Cancel: true}} {
 		s := beginHeld(tb, open, Need{})
 		settled := func(was leakybucket.Settlement) {
@@ -137,21 +137,23 @@ func settlingKeepsBlocks(tb testing.TB, open Open) {
 			was.Diff, was.Cancel = settlement.Diff, settlement.Cancel
 			s.settle(was)
 		}
-		settled(s.charged(costing(k, 10), 0, 0))
-		s.at(30 * time.Second) // far above the capacity or not, it is not blocked
-		s.pours(k, 0)
-		running := s.charged(costing(k, 9), 1, 0)
-		s.begins(k, 10, 90*time.Second)
-		settled(running)
-		s.blocked(k, s.level(k), 90*time.Second)
-		s.at(90*time.Second - us)
-		s.blocked(k, 0, 90*time.Second)
-		s.at(100 * time.Second)
-		over := s.charged(costing(k, 10), 0, 0)
-		settled(over)
-		s.at(130 * time.Second)
-		s.pours(costing(k, 10), 0)
-		s.begins(k, 10, 130*time.Second+time.Hour)
+		settled(s.charged(k(10), 0, 0))
+		now := 30 * time.Second
+		s.at(now) // far above the capacity or not, it was not blocked
+		s.pours(k(1), 0)
+		for i, length := range []time.Duration{time.Minute, 10 * time.Minute, time.Hour} {
+			running := s.charged(k(9), float64(max(0, 1-i)), 0)
+			s.begins(k(2), 9+float64(max(0, 1-i)), now+length)
+			settled(running)
+			s.blocked(k(1), s.level(k(0)), now+length)
+			s.at(now + length - us)
+			s.blocked(k(1), 0, now+length)
+			now += length
+			s.at(now)
+			settled(s.charged(k(10), 0, 0))
+			now += 30 * time.Second
+			s.at(now)
+		}
 	}
 }
 

@@ -1,6 +1,7 @@
 package storetest
 
 import (
+	"math"
 	"testing"
 
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
@@ -22,3 +23,17 @@ func TestPlainStorePasses(t *testing.T) {
 }
 
 func BenchmarkReference(b *testing.B) { Benchmark(b, openReference(bugs{})) }
+
+// A store may round otherwise than the pure functions do.
+func TestStoreThatRoundsOtherwisePasses(t *testing.T) {
+	nudge := func(l *leakybucket.Limit) { l.Leak = math.Nextafter(l.Leak, math.Inf(1)) }
+	open := openReference(bugs{
+		take:   mistake(func(c *leakybucket.Charge) { nudge(&c.Limit) }),
+		settle: misread(func(of *leakybucket.Settlement) { nudge(&of.Charge.Limit) }),
+	})
+	for _, c := range []string{"model", "block until empty", "ladder climbs"} {
+		if complaints := watch(t, c, open); len(complaints) > 0 {
+			t.Errorf("case %q: got %q, want no complaint about another last digit", c, complaints)
+		}
+	}
+}

@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-var mutants = slices.Concat(amountMutants, clockMutants, togetherMutants, probeMutants, settleMutants, forgettingMutants, raceMutants)
+var mutants = slices.Concat(amountMutants, clockMutants, togetherMutants, probeMutants, settleMutants, blockMutants, forgettingMutants, raceMutants)
 
 // A suite that passes everything proves nothing: every mutant must be caught by
 // the case that is there for it.
