@@ -221,6 +221,8 @@ func (m *modeller) charge(beside []leakybucket.Charge) leakybucket.Charge {
 		c.Cost = c.Limit.Capacity * 1.5
 	case 3:
 		c.Cost = c.Limit.Remaining(c.Limit.Level(b.State, m.now)) / 2
+	case 4, 5: // overflows, and is not oversize
+		c.Cost = min(c.Limit.Capacity, c.Limit.Remaining(c.Limit.Level(b.State, m.now))+c.Limit.Capacity/10)
 	default:
 		c.Cost = c.Limit.Capacity * m.rng.Float64() / 4
 	}
