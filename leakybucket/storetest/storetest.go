@@ -104,6 +104,19 @@ var cases = []testCase{
 	{"probe begins a block", probeBlocks},
 	{"settling neither blocks nor unblocks", settlingKeepsBlocks},
 
+	{"delays", delays},
+	{"ceilings", ceilings},
+	{"overflow of a ceiling begins a block", ceilingBlocks},
+
+	{"cancelled charge gives all back", cancelled},
+	{"cancelled to the last digit", cancelledExactly},
+	{"cancelled after others came", cancelledTooLate},
+	{"several cancelled together", cancelledTogether},
+	{"cancelled without a pour", cancelledNothing},
+
+	{"reset forgets level, block and step", resetForgets},
+	{"reset of one bucket", resetOne},
+
 	{"model", model},
 
 	{"fresh keys under contention", freshKeys},
@@ -124,4 +137,7 @@ var cases = []testCase{
 	{"given back buckets disappear", givenBackDisappear},
 	{"drops what was given back before live ones", dropsGivenBackFirst},
 	{"drops what was settled upwards last", dropsLiftedLast},
+	{"nothing blocked is forgotten", nothingBlockedForgotten},
+	{"blocked buckets disappear", blockedDisappear},
+	{"drops blocked buckets last", dropsBlockedLast},
 }

@@ -2,6 +2,7 @@ package storetest
 
 import (
 	"math"
+	"slices"
 	"testing"
 
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
@@ -15,7 +16,7 @@ func TestPlainStorePasses(t *testing.T) {
 		store, setClock := openReference(bugs{})(tb, Need{})
 		return struct{ leakybucket.Store }{store}, setClock
 	}
-	for _, m := range forgettingMutants {
+	for _, m := range slices.Concat(forgettingMutants, blockForgettingMutants, resetMutants) {
 		if complaints := watch(t, m.caughtBy, open); len(complaints) > 0 {
 			t.Errorf("case %q: got %q, want no complaint about a store that counts nothing", m.caughtBy, complaints)
 		}
