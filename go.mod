@@ -9,6 +9,7 @@ require (
 	github.com/dustin/go-humanize v1.1.0
 	github.com/prometheus/client_golang v1.24.1
 	github.com/quic-go/quic-go v0.63.0
+	github.com/redis/rueidis v1.0.79
 	github.com/tidwall/gjson v1.20.0
 	go.uber.org/zap v1.28.0
 )

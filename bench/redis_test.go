@@ -1,0 +1,138 @@
+package bench
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/go-redis/redis_rate/v10"
+	"github.com/redis/go-redis/v9"
+
+	"github.com/caddy-throttle/caddy-throttle/leakybucket"
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/redisstore"
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/redisstore/redistest"
+)
+
+// callers is how many requests a Caddy may have under way at once.
+const callers = 64
+
+// A remote limiter allows a request by its key, or says what went wrong.
+type remote func(ctx context.Context, key string) error
+
+// TestRedisStoreBesideRedisRate compares with redis_rate, on one server and in
+// the same seconds. Both sides share the processors with the server, so on a
+// busy machine the difference is smaller than it is.
+func TestRedisStoreBesideRedisRate(t *testing.T) {
+	skipShort(t)
+	for _, test := range []struct {
+		keys        int
+		least, busy float64 // times as many a second: with TEST_LONG=1, and on a machine that does other things
+	}{{1, 3, 2}, {10_000, 1.8, 1.3}} {
+		t.Run(fmt.Sprintf("keys=%d", test.keys), func(t *testing.T) {
+			server := redistest.Start(t)
+			ours, theirs := openRedisStore(t, server.Addr), openRedisRate(t, server.Addr)
+			var our, their []run
+			for range 5 {
+				our = append(our, measure(t, ours, test.keys, 500*time.Millisecond))
+				their = append(their, measure(t, theirs, test.keys, 500*time.Millisecond))
+			}
+			o, r := median(our), median(their)
+			ratio, tail := o.perSecond/r.perSecond, o.p99.Seconds()/r.p99.Seconds()
+			t.Logf("redisstore %.0f/s p50 %v p99 %v; redis_rate %.0f/s p50 %v p99 %v; %.2f times as many, p99 %.2f of its",
+				o.perSecond, o.p50, o.p99, r.perSecond, r.p50, r.p99, ratio, tail)
+			least, most := test.busy, 0.8
+			if os.Getenv("TEST_LONG") == "1" {
+				least, most = test.least, 0.5
+			}
+			if ratio < least || tail > most {
+				t.Errorf("got %.2f times as many a second and a p99 of %.2f of redis_rate's, want at least %v and at most %v", ratio, tail, least, most)
+			}
+		})
+	}
+}
+
+func openRedisStore(t testing.TB, addr string) remote {
+	s, err := redisstore.New(redisstore.Options{URL: "redis://" + addr})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = s.Close() })
+	limit := leakybucket.Limit{Capacity: 1e6, Leak: 100}
+	return func(ctx context.Context, key string) error {
+		charge := [1]leakybucket.Charge{{Zone: "site", Key: key, Limit: limit, Cost: 1, Debt: 1e6}}
+		var decision [1]leakybucket.Decision
+		err := s.Take(ctx, charge[:], decision[:])
+		if err == nil && !decision[0].Poured {
+			err = fmt.Errorf("got %+v, want it poured", decision[0])
+		}
+		return err
+	}
+}
+
+func openRedisRate(t testing.TB, addr string) remote {
+	client := redis.NewClient(&redis.Options{Addr: addr, PoolSize: callers})
+	t.Cleanup(func() { _ = client.Close() })
+	limiter := redis_rate.NewLimiter(client)
+	limit := redis_rate.Limit{Rate: 100, Burst: 1e6, Period: time.Second}
+	return func(ctx context.Context, key string) error {
+		result, err := limiter.Allow(ctx, key, limit)
+		if err == nil && result.Allowed != 1 {
+			err = fmt.Errorf("got %+v, want it allowed", result)
+		}
+		return err
+	}
+}
+
+// A run is what callers who never pause got in a while.
+type run struct {
+	perSecond float64
+	p50, p99  time.Duration
+}
+
+// measure lets all callers ask for a while, each with a deadline as a Caddy has
+// for a store.
+func measure(t *testing.T, ask remote, keys int, d time.Duration) run {
+	t.Helper()
+	names := make([]string, keys)
+	for i := range names {
+		names[i] = ipv4(uint32(i)).String()
+	}
+	var taken [callers][]time.Duration
+	var wg sync.WaitGroup
+	began := time.Now()
+	for caller := range callers {
+		wg.Go(func() {
+			rng := rand.New(rand.NewPCG(uint64(caller), 1))
+			for time.Since(began) < d {
+				ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+				asked := time.Now()
+				err := ask(ctx, names[rng.IntN(keys)])
+				taken[caller] = append(taken[caller], time.Since(asked))
+				cancel()
+				if err != nil {
+					t.Errorf("asking: %v", err)
+					return
+				}
+			}
+		})
+	}
+	wg.Wait()
+	elapsed := time.Since(began)
+	all := slices.Concat(taken[:]...)
+	slices.Sort(all)
+	if len(all) == 0 {
+		t.FailNow()
+	}
+	return run{float64(len(all)) / elapsed.Seconds(), all[len(all)/2], all[len(all)*99/100]}
+}
+
+// median returns the run with the median throughput.
+func median(runs []run) run {
+	slices.SortFunc(runs, func(a, b run) int { return int(a.perSecond - b.perSecond) })
+	return runs[len(runs)/2]
+}

@@ -1,0 +1,263 @@
+package redisstore
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/caddy-throttle/caddy-throttle/leakybucket"
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/redisstore/redistest"
+)
+
+// answers is a server that says one thing whatever it is asked.
+func answers(t *testing.T, text string) (addr string) {
+	t.Helper()
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = listener.Close() })
+	go func() {
+		for {
+			conn, err := listener.Accept()
+			if err != nil {
+				return
+			}
+			go func() {
+				defer conn.Close()
+				buf := make([]byte, 4096)
+				for {
+					if _, err := conn.Read(buf); err != nil {
+						return
+					}
+					if _, err := conn.Write([]byte(text)); err != nil {
+						return
+					}
+				}
+			}()
+		}
+	}()
+	return listener.Addr().String()
+}
+
+// A server may be no Redis at all. rueidis panics at some of these.
+func TestGarbageIsAnErrorAndNoPanic(t *testing.T) {
+	hello := "%1\r\n$5\r\nproto\r\n:3\r\n+OK\r\n+OK\r\n"
+	for _, text := range []string{
+		"", "\r\n", "\n", "HTTP/1.1 400 Bad Request\r\n\r\n", "+OK\r\n", "-ERR no\r\n", ":1\r\n",
+		"$-1\r\n", "$-5\r\n", "*-5\r\n", "%-1\r\n", "$99999999999999999999\r\n", "*1000000000\r\n", "*15\n", "$3\r\nabcdefgh",
+		strings.Repeat("+OK\r\n", 100), strings.Repeat("*1\r\n", 100), ">2\r\n+subscribe\r\n+x\r\n", "|1\r\n+a\r\n+b\r\n+OK\r\n",
+		hello, hello + hello, hello + "$3\r\nabc\r\n", hello + ">2\r\n+message\r\n+x\r\n", hello + "*-5\r\n",
+		"_\r\n", "_abc\r\n", "#t\r\n", "#true\r\n", "\x16\x03\x01\x00\x01", strings.Repeat("x", 1<<20),
+	} {
+		s := open(t, Options{URL: "redis://" + answers(t, text)})
+		for range 3 {
+			if d, err := take(s, charge("k", frozen, 1)); err == nil {
+				t.Errorf("server that answers %.40q: got %+v, want an error", text, d)
+			}
+		}
+		_ = s.Close()
+	}
+}
+
+// The script's reply is read as strictly as its frame.
+func TestAReplyThatMakesNoSenseIsAnError(t *testing.T) {
+	r := &request{keys: []string{"k"}}
+	for _, line := range []string{
+		"", "1", "1 2", "8 2 0", "-1 2 0", "1 NaN 0", "1 -2 0", "1 2 x", "1 2 0 3", "x 2 0", "!", "!x", "!0 why", "!2 why",
+	} {
+		r.reply = reply{at: 1, line: line}
+		err := r.fault()
+		if err == nil {
+			err = parseDecisions(r.reply, make([]leakybucket.Decision, 1))
+		}
+		if !errors.Is(err, errGarbage) {
+			t.Errorf("line %q: got %v, want an error", line, err)
+		}
+	}
+	for _, head := range []string{"", "7", "7 ", "7 x", "7 0", "7 -5", "8 1700000000000000"} {
+		if _, err := parseHead([]string{head, "line"}, "7", 1); err == nil {
+			t.Errorf("head %q of call 7: got no error", head)
+		}
+	}
+	if _, err := parseHead([]string{"7 1"}, "7", 1); err == nil {
+		t.Error("reply without a line for its request: got no error")
+	}
+}
+
+func TestAKeyThatIsNoBucketFailsForItselfOnly(t *testing.T) {
+	server := redistest.Start(t)
+	s := open(t, Options{URL: "redis://" + server.Addr, Prefix: "p:"})
+	server.Do("lpush", "p:zone/list", "x")
+	for i, value := range []string{"", "x", "1", "1 2 3", "nan 1", "-1 5", "1e999 5", "1 5 6 7 8", "1 -5", strings.Repeat("9", 10_000)} {
+		server.Do("set", fmt.Sprint("p:zone/text", i), value)
+		checkFaulty(t, s, fmt.Sprint("text", i))
+	}
+	checkFaulty(t, s, "list")
+	if got := server.Do("lrange", "p:zone/list", "0", "-1"); got != "x" {
+		t.Errorf("list under a bucket's key: got %q, want it as it was", got)
+	}
+	if got := levelOf(t, s, charge("sound", frozen, 1)); got != 0 {
+		t.Errorf("bucket beside those: got level %v, want nothing poured", got)
+	}
+	if err := s.Reset(context.Background(), "zone", "list", false); err != nil {
+		t.Fatal(err)
+	}
+	mustTake(t, s, charge("list", frozen, 1))
+}
+
+func checkFaulty(t *testing.T, s *Store, key string) {
+	t.Helper()
+	all := []leakybucket.Charge{charge("sound", frozen, 1), charge(key, frozen, 1)}
+	err := s.Take(context.Background(), all, make([]leakybucket.Decision, 2))
+	if err == nil || !strings.Contains(err.Error(), key) || !strings.Contains(err.Error(), "delete it") {
+		t.Errorf("take of %s: got %v, want an error that names the key and says what to do", key, err)
+	}
+	was := leakybucket.Decision{Fits: true, Poured: true, At: 1}
+	if err := s.Settle(context.Background(), []leakybucket.Settlement{{Charge: all[1], Was: was, Diff: 1}}); err == nil {
+		t.Errorf("settlement of %s: got no error", key)
+	}
+}
+
+func TestAServerThatCannotWriteIsAClearError(t *testing.T) {
+	master := redistest.Start(t)
+	for _, test := range []struct {
+		name string
+		args []string
+		want []string
+	}{
+		{"full", []string{"--maxmemory", "100kb", "--maxmemory-policy", "noeviction"}, []string{"OOM", "maxmemory"}},
+		{"replica", []string{"--replicaof", fmt.Sprintf("127.0.0.1 %d", master.Port)}, []string{"READONLY", "master"}},
+		{"stale replica", []string{"--replicaof", "127.0.0.1 1", "--replica-serve-stale-data", "no"}, []string{"replica", "want the master"}},
+		{"cluster", []string{"--cluster-enabled", "yes"}, []string{"CLUSTERDOWN", "cluster"}},
+		{"renamed", []string{"--rename-command", "EVALSHA", ""}, []string{"unknown command 'EVALSHA'", "Redis 6.2"}},
+		{"password", []string{"--requirepass", "hunter2"}, []string{"NOAUTH"}},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			server := redistest.Start(t, test.args...)
+			s := open(t, Options{URL: "redis://" + server.Addr})
+			ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+			defer cancel()
+			d := make([]leakybucket.Decision, 1)
+			errTake := s.Take(ctx, []leakybucket.Charge{charge("k", frozen, 1)}, d)
+			errPing := s.Ping(ctx)
+			if test.name == "renamed" {
+				errPing = errTake
+			}
+			for what, err := range map[string]error{"take": errTake, "ping": errPing} {
+				if err != nil && strings.Contains(err.Error(), "zone/") {
+					t.Errorf("%s: got %v, want no key in it", what, err)
+				}
+				for _, want := range append(test.want, server.Addr) {
+					if err == nil || !strings.Contains(err.Error(), want) {
+						t.Errorf("%s: got %v, want an error with %q", what, err, want)
+					}
+				}
+			}
+		})
+	}
+}
+
+func TestALoadingServerAnswersOnceItHasLoaded(t *testing.T) {
+	server := redistest.Start(t)
+	server.Do("debug", "populate", "20000")
+	server.Do("save")
+	server.Kill()
+	dump, err := os.ReadFile(filepath.Join(server.Dir, "dump.rdb"))
+	if err != nil || len(dump) == 0 {
+		t.Fatalf("reading the dump: %v", err)
+	}
+	again := redistest.Prepare(t, "--key-load-delay", "20", "--loading-process-events-interval-bytes", "1024")
+	if err := os.WriteFile(filepath.Join(again.Dir, "dump.rdb"), dump, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	again.Launch()
+	s := open(t, Options{URL: "redis://" + again.Addr})
+	loading := false
+	redistest.Eventually(t, "the server has loaded", func() error {
+		_, err := take(s, charge("k", frozen, 1))
+		loading = loading || err != nil && strings.Contains(err.Error(), "LOADING")
+		return err
+	})
+	if !loading {
+		t.Error("got no error that says LOADING, want one while the server loads")
+	}
+}
+
+// TestAHungServerKeepsNobodyLongerThanTheirDeadline stops the process, whose
+// kernel goes on to accept connections.
+func TestAHungServerKeepsNobodyLongerThanTheirDeadline(t *testing.T) {
+	server := redistest.Start(t)
+	s := open(t, Options{URL: "redis://" + server.Addr})
+	mustTake(t, s, charge("k", frozen, 1))
+	before := runtime.NumGoroutine()
+	server.Pause()
+	const budget = 50 * time.Millisecond
+	longest := time.Duration(0)
+	for range 60 {
+		asked := time.Now()
+		ctx, cancel := context.WithTimeout(context.Background(), budget)
+		err := s.Take(ctx, []leakybucket.Charge{charge("k", frozen, 1)}, make([]leakybucket.Decision, 1))
+		cancel()
+		longest = max(longest, time.Since(asked))
+		if err == nil {
+			t.Error("take of a server that is stopped: got no error")
+		}
+	}
+	server.Resume()
+	resumed := time.Now()
+	redistest.Eventually(t, "the server answers again", func() error {
+		_, err := take(s, charge("k", frozen, 1))
+		return err
+	})
+	if back := time.Since(resumed); back > time.Second {
+		t.Errorf("first answer after the server went on: got it after %v, want it within a second", back)
+	}
+	if longest > 10*budget { // the machine may be busy
+		t.Errorf("longest take: got %v with a deadline of %v", longest, budget)
+	}
+	redistest.Eventually(t, "no goroutine is left waiting", func() error {
+		if n := runtime.NumGoroutine(); n > before+5 {
+			return fmt.Errorf("got %d, want about %d", n, before)
+		}
+		return nil
+	})
+	t.Logf("longest take %v", longest)
+}
+
+// TestNobodyIsLockedOutByAClockThatJumps sets the server's clock an hour either
+// way and back.
+func TestNobodyIsLockedOutByAClockThatJumps(t *testing.T) {
+	server := redistest.Start(t)
+	limit := leakybucket.Limit{Capacity: 10, Leak: 1}
+	const second = leakybucket.Instant(1e6)
+	for _, jump := range []leakybucket.Instant{3600 * second, -3600 * second} {
+		s := open(t, Options{URL: "redis://" + server.Addr, Prefix: fmt.Sprint("jump", jump)})
+		now := leakybucket.Instant(1_700_000_000_000_000)
+		for range 3 {
+			s.held.Store(int64(now))
+			for range 30 {
+				mustTake(t, s, charge("k", limit, 1)) // full, and refused many times
+			}
+			if d := mustTake(t, s, charge("k", limit, 1)); d.Fits {
+				t.Fatalf("take of a full bucket: got %+v, want it refused", d)
+			}
+			now += jump
+			s.held.Store(int64(now))
+			mustTake(t, s, charge("k", limit, 1))
+			now += 20 * second // 2 (capacity+debt)/leak would be 40 s
+			s.held.Store(int64(now))
+			if d := mustTake(t, s, charge("k", limit, 1)); !d.Poured {
+				t.Errorf("take 20 s after a jump by %v: got %+v, want it poured", jump, d)
+			}
+			jump = -jump
+		}
+	}
+}

@@ -1,0 +1,237 @@
+package redisstore
+
+import (
+	"context"
+	"fmt"
+	"math"
+	"os"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/caddy-throttle/caddy-throttle/leakybucket"
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/redisstore/redistest"
+)
+
+// failovers is how many a test makes.
+func failovers() int {
+	if os.Getenv("TEST_LONG") == "1" {
+		return 20
+	}
+	return 1
+}
+
+// A siege takes from a few buckets as fast as it can, as callers do who have
+// 50 ms for it, and counts what it got.
+type siege struct {
+	store  *Store
+	limit  leakybucket.Limit
+	began  time.Time
+	poured [20]atomic.Int64
+	takes  atomic.Int64 // that were answered
+
+	cancel context.CancelFunc
+	wg     sync.WaitGroup
+}
+
+// besiege begins a siege, and waits until all buckets are full.
+func besiege(t *testing.T, s *Store) *siege {
+	t.Helper()
+	b := &siege{store: s, limit: leakybucket.Limit{Capacity: 50, Leak: 5}, began: time.Now()}
+	ctx, cancel := context.WithCancel(context.Background())
+	b.cancel = cancel
+	for range 4 {
+		b.wg.Go(func() {
+			for i := 0; ctx.Err() == nil; i++ {
+				b.once(i % len(b.poured))
+			}
+		})
+	}
+	redistest.Eventually(t, "all buckets are full", func() error {
+		for key := range b.poured {
+			if got := b.poured[key].Load(); got < int64(b.limit.Capacity) {
+				return fmt.Errorf("got %d into k%d, want %v", got, key, b.limit.Capacity)
+			}
+		}
+		return nil
+	})
+	return b
+}
+
+func (b *siege) once(key int) {
+	ctx, cancel := context.WithTimeout(context.Background(), 50*time.Millisecond)
+	defer cancel()
+	decisions := make([]leakybucket.Decision, 1)
+	err := b.store.Take(ctx, []leakybucket.Charge{charge(fmt.Sprint("k", key), b.limit, 1)}, decisions)
+	if err != nil {
+		<-time.After(time.Millisecond) // no breaker stands before this store
+		return
+	}
+	b.takes.Add(1)
+	if decisions[0].Poured {
+		b.poured[key].Add(1)
+	}
+}
+
+// answered waits until all buckets answer, and fails the test if that takes longer
+// than 3 s. Then it gives the besiegers time to get what there is to get.
+func (b *siege) answered(t *testing.T) {
+	t.Helper()
+	promoted := time.Now()
+	redistest.Eventually(t, "takes are answered again", func() error {
+		for key := range b.poured {
+			if _, err := take(b.store, charge(fmt.Sprint("k", key), b.limit, 1000)); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	took := time.Since(promoted)
+	t.Logf("answered %v after the promotion", took)
+	if took > 3*time.Second {
+		t.Errorf("recovery: got it %v after the promotion, want it within 3 s", took)
+	}
+	enough := b.takes.Load() + 3000
+	redistest.Eventually(t, "everybody has asked again and again", func() error {
+		if got := b.takes.Load(); got < enough {
+			return fmt.Errorf("got %d takes, want %d", got, enough)
+		}
+		return nil
+	})
+}
+
+// lift ends the siege, and holds what was admitted against the bound: a capacity
+// more for each failover.
+func (b *siege) lift(t *testing.T, failovers int) {
+	t.Helper()
+	b.cancel()
+	b.wg.Wait()
+	elapsed := time.Since(b.began).Seconds()
+	most := b.limit.Capacity*float64(1+failovers) + b.limit.Leak*elapsed
+	worst := 0.0
+	for key := range b.poured {
+		got := float64(b.poured[key].Load())
+		worst = math.Max(worst, got-b.limit.Capacity-b.limit.Leak*elapsed)
+		if got > most+1e-6 {
+			t.Errorf("admitted by k%d in %.1f s with %d failovers: got %v, want at most %v", key, elapsed, failovers, got, most)
+		}
+	}
+	t.Logf("most over the bound without failovers: %.1f of %v", math.Max(0, worst), b.limit.Capacity)
+}
+
+func TestASentinelFailoverAdmitsAtMostOneCapacityMore(t *testing.T) {
+	w := redistest.StartWatched(t)
+	b := besiege(t, open(t, Options{URL: w.URL()}))
+	n := failovers()
+	for i := range n {
+		if i > 0 {
+			w.Settled() // for which a Sentinel takes its time
+		}
+		w.Failover(i%2 == 0)
+		b.answered(t)
+	}
+	b.lift(t, n)
+}
+
+func TestAForcedClusterFailoverAdmitsAtMostOneCapacityMore(t *testing.T) {
+	c := redistest.StartCluster(t)
+	b := besiege(t, open(t, Options{URL: c.URL()}))
+	n := failovers()
+	for range n {
+		c.Failover()
+		b.answered(t)
+		c.Settled()
+	}
+	b.lift(t, n)
+}
+
+// A server that keeps nothing and dies forgets everybody, once.
+func TestAServerThatDiesAdmitsAtMostOneCapacityMore(t *testing.T) {
+	server := redistest.Start(t)
+	b := besiege(t, open(t, Options{URL: "redis://" + server.Addr}))
+	cycles := min(failovers()+1, 20)
+	for range cycles {
+		server.Kill()
+		<-time.After(200 * time.Millisecond)
+		server.Start()
+		began := time.Now()
+		b.answered(t)
+		if back := time.Since(began); back > time.Second {
+			t.Errorf("enforcement after a restart: got it %v after, want it within a second", back)
+		}
+	}
+	b.lift(t, cycles)
+}
+
+// The name that led to the master leads to a replica: the store looks anew.
+func TestADemotedServerIsLeftOnceItsAddressLeadsToAnother(t *testing.T) {
+	old := redistest.Start(t)
+	next := redistest.Start(t)
+	proxy := redistest.StartProxy(t, old.Addr, func() bool { return false })
+	s := open(t, Options{URL: "redis://" + proxy.Addr})
+	mustTake(t, s, charge("k", frozen, 1))
+	old.Do("replicaof", "127.0.0.1", fmt.Sprint(next.Port))
+	proxy.Lead(next.Addr)
+	began := time.Now()
+	redistest.Eventually(t, "the store has found the new master", func() error {
+		_, err := take(s, charge("k", frozen, 1))
+		return err
+	})
+	if took := time.Since(began); took > 3*time.Second {
+		t.Errorf("got to the new master after %v, want it within 3 s", took)
+	}
+}
+
+// TestAServerMayBeDownWhenTheStoreIsMade: New never waits, and the store works
+// once there is a server.
+func TestAServerMayBeDownWhenTheStoreIsMade(t *testing.T) {
+	server := redistest.Prepare(t)
+	for _, url := range []string{"redis://" + server.Addr, "redis+sentinel://" + server.Addr + "/m", "redis+cluster://" + server.Addr} {
+		began := time.Now()
+		s := open(t, Options{URL: url})
+		if took := time.Since(began); took > dialTimeout/2 {
+			t.Errorf("opening %s: got it after %v, want it at once", url, took)
+		}
+		if _, err := take(s, charge("k", frozen, 1)); err == nil {
+			t.Errorf("take of %s with no server: got no error", url)
+		}
+	}
+	s := open(t, Options{URL: "redis://" + server.Addr})
+	server.Start()
+	if err := redistest.Within(time.Second, func() error {
+		_, err := take(s, charge("k", frozen, 1))
+		return err
+	}); err != nil {
+		t.Errorf("a second after the server came up: %v", err)
+	}
+}
+
+// What stands before the store may ask after it was closed, and while it is.
+func TestAClosedStoreSaysSo(t *testing.T) {
+	server := redistest.Start(t)
+	s := open(t, Options{URL: "redis://" + server.Addr})
+	mustTake(t, s, charge("k", frozen, 1))
+	var wg sync.WaitGroup
+	for range 8 {
+		wg.Go(func() {
+			for {
+				if _, err := take(s, charge("k", frozen, 1)); err != nil {
+					return
+				}
+			}
+		})
+	}
+	for range 2 {
+		if err := s.Close(); err != nil {
+			t.Error(err)
+		}
+	}
+	wg.Wait()
+	if _, err := take(s, charge("k", frozen, 1)); err == nil {
+		t.Error("take of a closed store: got no error")
+	}
+	if err := s.Ping(context.Background()); err == nil {
+		t.Error("ping of a closed store: got no error")
+	}
+}

@@ -1,0 +1,143 @@
+package redisstore
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/caddy-throttle/caddy-throttle/leakybucket"
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/redisstore/redistest"
+)
+
+// frozen leaks as good as nothing, so that a level is the sum of what was poured.
+var frozen = leakybucket.Limit{Capacity: 1e6, Leak: 0.002}
+
+// leaked is more than leaks while a test runs.
+const leaked = 0.5
+
+func charge(key string, l leakybucket.Limit, cost float64) leakybucket.Charge {
+	return leakybucket.Charge{Zone: "zone", Key: key, Limit: l, Cost: cost, Debt: l.Capacity}
+}
+
+// take takes one charge within a second.
+func take(s *Store, c leakybucket.Charge) (leakybucket.Decision, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+	defer cancel()
+	decisions := make([]leakybucket.Decision, 1)
+	err := s.Take(ctx, []leakybucket.Charge{c}, decisions)
+	return decisions[0], err
+}
+
+// mustTake is take that must be answered.
+func mustTake(tb testing.TB, s *Store, c leakybucket.Charge) leakybucket.Decision {
+	tb.Helper()
+	d, err := take(s, c)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	return d
+}
+
+func levelOf(tb testing.TB, s *Store, c leakybucket.Charge) float64 {
+	tb.Helper()
+	c.Probe = true
+	return mustTake(tb, s, c).Level
+}
+
+// TestWhatIsAskedOnceIsChargedAtMostOnce loses a tenth of all replies. What was
+// answered is charged, and what was not may be, but never twice.
+func TestWhatIsAskedOnceIsChargedAtMostOnce(t *testing.T) {
+	asks, callers := 10_000, 16
+	if testing.Short() {
+		asks = 2_000
+	}
+	server := redistest.Start(t)
+	var lossy atomic.Bool
+	proxy := redistest.StartProxy(t, server.Addr, func() bool { return lossy.Load() && rand.IntN(10) == 0 })
+	s := open(t, Options{URL: "redis://" + proxy.Addr, Prefix: "p:"})
+	mustTake(t, s, charge("warm", frozen, 1))
+	lossy.Store(true)
+
+	var answered, lost atomic.Int64
+	var next atomic.Int64
+	var wg sync.WaitGroup
+	for range callers {
+		wg.Go(func() {
+			for next.Add(1) <= int64(asks) {
+				switch _, err := take(s, charge("k", frozen, 1)); {
+				case err == nil:
+					answered.Add(1)
+				case !strings.Contains(err.Error(), "connecting"):
+					lost.Add(1)
+				}
+			}
+		})
+	}
+	wg.Wait()
+	lossy.Store(false)
+	redistest.Eventually(t, "the store answers", func() error {
+		_, err := take(s, charge("warm", frozen, 1))
+		return err
+	})
+	level := levelOf(t, s, charge("k", frozen, 1))
+	if least, most := float64(answered.Load())-leaked, float64(answered.Load()+lost.Load()); level < least || level > most {
+		t.Errorf("charged with %d answered and %d lost of %d: got %v, want from %v to %v", answered.Load(), lost.Load(), asks, level, least, most)
+	}
+	if lost.Load() < int64(asks)/1000 {
+		t.Errorf("got %d asks without a reply, want the proxy to lose some", lost.Load())
+	}
+	t.Logf("%d answered, %d lost, %v charged", answered.Load(), lost.Load(), level)
+}
+
+// TestFlushedScriptsAreChargedOnce flushes the scripts every 100 ms, or as often
+// as redis-cli can.
+func TestFlushedScriptsAreChargedOnce(t *testing.T) {
+	server := redistest.Start(t)
+	s := open(t, Options{URL: "redis://" + server.Addr})
+	d := 30 * time.Second
+	if testing.Short() {
+		d = time.Second
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), d)
+	defer cancel()
+	var flushes int
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		for tick := time.NewTicker(100 * time.Millisecond); ; {
+			select {
+			case <-tick.C:
+				server.Do("script", "flush")
+				flushes++
+			case <-ctx.Done():
+				tick.Stop()
+				return
+			}
+		}
+	})
+	var poured [8]float64
+	for w := range poured {
+		wg.Go(func() {
+			for i := 0; ctx.Err() == nil; i++ {
+				if _, err := take(s, charge(fmt.Sprint("k", w), frozen, 1)); err != nil {
+					t.Errorf("take: %v", err)
+					return
+				}
+				poured[w]++
+			}
+		})
+	}
+	wg.Wait()
+	for w, want := range poured {
+		if got := levelOf(t, s, charge(fmt.Sprint("k", w), frozen, 1)); got > want || got < want-leaked {
+			t.Errorf("level of k%d after %d flushes: got %v, want %v, the sum of what was poured", w, flushes, got, want)
+		}
+	}
+	if flushes < 3 {
+		t.Errorf("got %d flushes, want some", flushes)
+	}
+}

@@ -1,0 +1,51 @@
+package redisstore
+
+import (
+	"fmt"
+	"sync/atomic"
+	"testing"
+
+	"github.com/caddy-throttle/caddy-throttle/leakybucket"
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/redisstore/redistest"
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest"
+)
+
+func TestStoreKeepsTheContract(t *testing.T) {
+	storetest.Run(t, opener("redis://"+redistest.Start(t).Addr, "test%d:"))
+}
+
+// The buckets of a store share a slot here, as those of one take must to be
+// poured in one atomic step.
+func TestStoreKeepsTheContractInACluster(t *testing.T) {
+	if testing.Short() {
+		t.Skip("SKIPPED: the same as on one server, slot by slot; run without -short")
+	}
+	storetest.Run(t, opener(redistest.StartCluster(t).URL(), "{test%d}:"))
+}
+
+// BenchmarkTake runs as BenchmarkTake/store=redis/keys=1/result=allowed and the
+// like.
+func BenchmarkTake(b *testing.B) {
+	server := redistest.Start(b)
+	b.Run("store=redis", func(b *testing.B) { storetest.Benchmark(b, opener("redis://"+server.Addr, "test%d:")) })
+}
+
+var prefixes atomic.Int64
+
+// opener opens stores that share a server, each with a prefix of its own.
+func opener(url, prefix string) storetest.Open {
+	return func(tb testing.TB, _ storetest.Need) (leakybucket.Store, func(leakybucket.Instant)) {
+		s := open(tb, Options{URL: url, Prefix: fmt.Sprintf(prefix, prefixes.Add(1))})
+		return s, func(at leakybucket.Instant) { s.held.Store(int64(at)) }
+	}
+}
+
+func open(tb testing.TB, o Options) *Store {
+	tb.Helper()
+	s, err := New(o)
+	if err != nil {
+		tb.Fatalf("opening a store: %v", err)
+	}
+	tb.Cleanup(func() { _ = s.Close() })
+	return s
+}

@@ -1,0 +1,215 @@
+package redisstore
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/caddy-throttle/caddy-throttle/leakybucket"
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/redisstore/redistest"
+)
+
+func TestKeysCanBeReadWithRedisCli(t *testing.T) {
+	server := redistest.Start(t)
+	s := open(t, Options{URL: "redis://" + server.Addr, Prefix: "site:"})
+	s.held.Store(1_700_000_000_000_000)
+	c := charge("192.0.2.7", leakybucket.Limit{Capacity: 10, Leak: 0.5}, 2.5)
+	mustTake(t, s, c)
+	if got, want := server.Do("get", "site:zone/192.0.2.7"), "2.5 1700000000000000"; got != want {
+		t.Errorf("key of a bucket: got %q, want %q", got, want)
+	}
+	c.Shadow, c.Block = true, &leakybucket.Ladder{Steps: []time.Duration{time.Minute, time.Hour}}
+	mustTake(t, s, c)
+	c.Cost = 9
+	mustTake(t, s, c)
+	if got, want := server.Do("get", "site:~zone/192.0.2.7"), "2.5 1700000000000000 1700000060000000 0"; got != want {
+		t.Errorf("key of a blocked shadow bucket: got %q, want %q", got, want)
+	}
+}
+
+// A bucket expires ten seconds after the instant that Charge.Forget tells.
+func TestBucketsExpireOnceTheyMayBeForgotten(t *testing.T) {
+	server := redistest.Start(t)
+	s := open(t, Options{URL: "redis://" + server.Addr, Prefix: "p:"})
+	expect := func(key string, want time.Duration) {
+		t.Helper()
+		ms, err := strconv.Atoi(server.Do("pttl", "p:zone/"+key))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if left := time.Duration(ms) * time.Millisecond; left > want+10*time.Second || left < want+5*time.Second {
+			t.Errorf("time left to %s: got %v, want 10 s after %v", key, left, want)
+		}
+	}
+	l := leakybucket.Limit{Capacity: 10, Leak: 0.5}
+	first := charge("k", l, 5)
+	was := mustTake(t, s, first)
+	expect("k", 10*time.Second)
+	mustTake(t, s, charge("k", l, 20)) // refused, and nothing is written
+	expect("k", 10*time.Second)
+	slow := charge("slow", leakybucket.Limit{Capacity: 1e9, Leak: 2}, 1e9)
+	mustTake(t, s, slow)
+	expect("slow", 5e8*time.Second)
+	blocked := charge("blocked", l, 10)
+	blocked.Block = &leakybucket.Ladder{Steps: []time.Duration{time.Minute, time.Hour}}
+	mustTake(t, s, blocked)
+	mustTake(t, s, blocked)
+	expect("blocked", 2*time.Minute)
+
+	settlement := leakybucket.Settlement{Charge: first, Was: was, Cancel: true}
+	if err := s.Settle(context.Background(), []leakybucket.Settlement{settlement}); err != nil {
+		t.Fatal(err)
+	}
+	if got := server.Do("exists", "p:zone/k"); got != "0" {
+		t.Errorf("bucket that was emptied: got it kept")
+	}
+	for _, c := range []leakybucket.Charge{charge("refused", l, 11), charge("nothing", l, 0)} {
+		mustTake(t, s, c)
+		if got := server.Do("exists", "p:zone/"+c.Key); got != "0" {
+			t.Errorf("%s: got a key for an empty bucket, want none", c.Key)
+		}
+	}
+}
+
+// TestThreeStoresAreOne has three processes, as far as Redis can tell. What time
+// it is for them is no matter: nothing they send says so.
+func TestThreeStoresAreOne(t *testing.T) {
+	server := redistest.Start(t)
+	var stores [3]*Store
+	for i := range stores {
+		stores[i] = open(t, Options{URL: "redis://" + server.Addr})
+		if got := stores[i].now(); got != "" {
+			t.Fatalf("what a store says of the time: got %q, want nothing", got)
+		}
+	}
+	limit := leakybucket.Limit{Capacity: 100, Leak: 1e-4}
+	var poured [3]int
+	var wg sync.WaitGroup
+	for i, s := range stores {
+		wg.Go(func() {
+			for range 100 {
+				d, err := take(s, charge("k", limit, 1))
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				if d.Poured {
+					poured[i]++
+				}
+			}
+		})
+	}
+	wg.Wait()
+	if sum := poured[0] + poured[1] + poured[2]; sum != 100 {
+		t.Errorf("poured by three stores into a bucket of 100: got %v, want 100 in all", poured)
+	}
+	d := mustTake(t, stores[0], charge("k", limit, 1))
+	seconds, _, _ := strings.Cut(server.Do("time"), "\n")
+	if want, err := strconv.ParseInt(seconds, 10, 64); err != nil || math.Abs(float64(d.At)/1e6-float64(want)) > 5 {
+		t.Errorf("instant of a decision: got %d, want the server's time %s", d.At, seconds)
+	}
+}
+
+// TestMuchAtOnceSharesCalls is about callers who wait for each other, not about
+// a timer: one alone is not kept.
+func TestMuchAtOnceSharesCalls(t *testing.T) {
+	server := redistest.Start(t)
+	s := open(t, Options{URL: "redis://" + server.Addr})
+	mustTake(t, s, charge("k", frozen, 1))
+	const callers, takes = 64, 50
+	var wg sync.WaitGroup
+	for range callers {
+		wg.Go(func() {
+			for range takes {
+				if _, err := take(s, charge("k", frozen, 1)); err != nil {
+					t.Error(err)
+					return
+				}
+			}
+		})
+	}
+	wg.Wait()
+	if got := levelOf(t, s, charge("k", frozen, 1)); math.Abs(got-callers*takes-1) > leaked {
+		t.Errorf("level: got %v, want %d, what was poured", got, callers*takes+1)
+	}
+	stats := server.Do("info", "commandstats")
+	_, rest, _ := strings.Cut(stats, "cmdstat_evalsha:calls=")
+	calls, _, _ := strings.Cut(rest, ",")
+	if n, err := strconv.Atoi(calls); err != nil || n > callers*takes/2 {
+		t.Errorf("calls for %d takes: got %q, want many takes to share one", callers*takes, calls)
+	}
+}
+
+func TestAWithdrawnRequestIsNotSent(t *testing.T) {
+	server := redistest.Start(t)
+	s := open(t, Options{URL: "redis://" + server.Addr})
+	mustTake(t, s, charge("k", frozen, 1))
+	server.Pause()
+	var sent, withdrawn sync.WaitGroup
+	redistest.Eventually(t, "as many calls are in flight as may be", func() error {
+		s.lanes.mu.Lock()
+		defer s.lanes.mu.Unlock()
+		if tr := s.lanes.busy[lane{takeScript, 0}]; tr != nil && tr.flights == mostFlights && len(tr.waiting) == 0 {
+			return nil
+		}
+		sent.Go(func() { _, _ = take(s, charge("sent", frozen, 1)) })
+		return errors.New("too few")
+	})
+	for range 100 {
+		withdrawn.Go(func() {
+			ctx, cancel := context.WithTimeout(context.Background(), 20*time.Millisecond)
+			defer cancel()
+			if err := s.Take(ctx, []leakybucket.Charge{charge("withdrawn", frozen, 1)}, make([]leakybucket.Decision, 1)); !errors.Is(err, context.DeadlineExceeded) {
+				t.Errorf("take of a server that is stopped: got %v, want its deadline exceeded", err)
+			}
+		})
+	}
+	withdrawn.Wait()
+	server.Resume()
+	sent.Wait()
+	redistest.Eventually(t, "the server answers", func() error {
+		_, err := take(s, charge("k", frozen, 1))
+		return err
+	})
+	if got := levelOf(t, s, charge("withdrawn", frozen, 1)); got != 0 {
+		t.Errorf("level of what was withdrawn: got %v, want 0", got)
+	}
+}
+
+func TestAKeyThatIsTooLongIsAnError(t *testing.T) {
+	s := open(t, Options{URL: "redis://127.0.0.1:1"})
+	long := charge(strings.Repeat("x", longestName), frozen, 1)
+	if _, err := take(s, long); err == nil || !strings.Contains(err.Error(), fmt.Sprint(longestName)) {
+		t.Errorf("take: got %.200v, want an error that tells the longest", err)
+	}
+	if err := s.Settle(context.Background(), []leakybucket.Settlement{{Charge: long}}); err == nil {
+		t.Error("settlement: got no error")
+	}
+}
+
+func TestCheckWarnsOfAServerThatForgets(t *testing.T) {
+	for policy, want := range map[string]string{"noeviction": "", "volatile-ttl": "", "allkeys-lru": "allkeys-lru"} {
+		server := redistest.Start(t, "--maxmemory-policy", policy)
+		warnings, err := open(t, Options{URL: "redis://" + server.Addr}).Check(context.Background())
+		if err != nil || (len(warnings) > 0) != (want != "") || !strings.Contains(strings.Join(warnings, ""), want) {
+			t.Errorf("%s: got warnings %q, %v, want %q", policy, warnings, err, want)
+		}
+	}
+	server := redistest.Start(t, "--user", "app", "on", ">pw", "~*", "+get", "+ping")
+	warnings, err := open(t, Options{URL: "redis://app:pw@" + server.Addr}).Check(context.Background())
+	if err != nil || len(warnings) != 1 || !strings.Contains(warnings[0], "cannot see") {
+		t.Errorf("user that may not ask: got %q, %v, want a warning", warnings, err)
+	}
+	for info, want := range map[string]bool{"7.2.4": true, "6.2.0": true, "6.0.16": false, "5.0": false, "": false, "x": false, "10.0.0": true} {
+		got := review("a", "maxmemory_policy:noeviction\r\nredis_version:"+info+"\r\n")
+		if (len(got) == 0) != want {
+			t.Errorf("version %q: got %q, want it to be new enough: %v", info, got, want)
+		}
+	}
+}

@@ -1,0 +1,93 @@
+package redistest
+
+import (
+	"errors"
+	"fmt"
+	"os/exec"
+	"strings"
+	"testing"
+)
+
+// A Cluster is three masters with a replica each, as they were when it was made.
+type Cluster struct {
+	Nodes []*Server
+
+	tb testing.TB
+}
+
+// StartCluster starts a cluster and waits until it takes writes.
+func StartCluster(tb testing.TB) *Cluster {
+	tb.Helper()
+	c := &Cluster{tb: tb}
+	create := []string{"--cluster", "create"}
+	for range 6 {
+		node := Start(tb, "--cluster-enabled", "yes", "--cluster-node-timeout", "1000",
+			"--cluster-replica-validity-factor", "0", "--repl-diskless-sync-delay", "0")
+		c.Nodes = append(c.Nodes, node)
+		create = append(create, node.Addr)
+	}
+	create = append(create, "--cluster-replicas", "1", "--cluster-yes")
+	if out, err := exec.Command("redis-cli", create...).CombinedOutput(); err != nil {
+		tb.Fatalf("creating a cluster: %v\n%s", err, out)
+	}
+	c.Settled()
+	return c
+}
+
+// URL returns what a store wants to know of the cluster.
+func (c *Cluster) URL() string {
+	var addresses []string
+	for _, node := range c.Nodes {
+		addresses = append(addresses, node.Addr)
+	}
+	return "redis+cluster://" + strings.Join(addresses, ",")
+}
+
+// Settled waits until every node sees the cluster whole, and every replica is
+// in step.
+func (c *Cluster) Settled() {
+	c.tb.Helper()
+	Eventually(c.tb, "the cluster is whole", func() error {
+		replicas := 0
+		for _, node := range c.Nodes {
+			info, err := node.Try("cluster", "info")
+			if err != nil {
+				return err
+			}
+			if !strings.Contains(info, "cluster_state:ok") || !strings.Contains(info, "cluster_known_nodes:6") {
+				return fmt.Errorf("got %s: %s", node.Addr, info)
+			}
+			replication, err := node.Try("info", "replication")
+			if err != nil {
+				return err
+			}
+			if strings.Contains(replication, "role:slave") && strings.Contains(replication, "master_link_status:up") {
+				replicas++
+			}
+		}
+		if replicas != 3 {
+			return fmt.Errorf("got %d replicas in step, want 3", replicas)
+		}
+		return nil
+	})
+}
+
+// Failover lets a replica take over by force, and returns once it is a master.
+func (c *Cluster) Failover() *Server {
+	c.tb.Helper()
+	for _, node := range c.Nodes {
+		if !strings.Contains(node.Do("role"), "slave") {
+			continue
+		}
+		node.Do("cluster", "failover", "force")
+		Eventually(c.tb, "a replica has taken over", func() error {
+			if strings.HasPrefix(node.Do("role"), "master") {
+				return nil
+			}
+			return errors.New("it is a replica still")
+		})
+		return node
+	}
+	c.tb.Fatal("got no replica in the cluster")
+	return nil
+}

@@ -1,0 +1,160 @@
+package redisstore
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"slices"
+	"strings"
+
+	"github.com/caddy-throttle/caddy-throttle/leakybucket"
+)
+
+// slotOf returns the slot of a key in a cluster: CRC16 (XMODEM) of the key, or
+// of the first {tag} in it that is not empty, modulo 16384.
+func slotOf(key string) uint16 {
+	if _, rest, found := strings.Cut(key, "{"); found {
+		if tag, _, found := strings.Cut(rest, "}"); found && tag != "" {
+			key = tag
+		}
+	}
+	crc := uint16(0)
+	for i := range len(key) {
+		crc ^= uint16(key[i]) << 8
+		for range 8 {
+			if crc&0x8000 != 0 {
+				crc = crc<<1 ^ 0x1021
+			} else {
+				crc <<= 1
+			}
+		}
+	}
+	return crc % 16384
+}
+
+func (s *Store) slotOfCharge(c *leakybucket.Charge) uint16 {
+	return slotOf(s.name(c.Zone, c.Key, c.Shadow))
+}
+
+// A group is the charges of one take that are asked by one call.
+type group struct {
+	slot    uint16
+	shadow  bool
+	indexes []int
+}
+
+// groups divides charges by their slots. Shadow charges come last, since they
+// are poured only if all enforced ones are.
+func (s *Store) groups(charges []leakybucket.Charge) []*group {
+	var groups []*group
+	for i := range charges {
+		slot, shadow := s.slotOfCharge(&charges[i]), charges[i].Shadow
+		at := slices.IndexFunc(groups, func(g *group) bool { return g.slot == slot && g.shadow == shadow })
+		if at < 0 {
+			at = len(groups)
+			groups = append(groups, &group{slot: slot, shadow: shadow})
+		}
+		groups[at].indexes = append(groups[at].indexes, i)
+	}
+	slices.SortFunc(groups, func(a, b *group) int {
+		if a.shadow != b.shadow {
+			if a.shadow {
+				return 1
+			}
+			return -1
+		}
+		return cmp.Compare(a.slot, b.slot)
+	})
+	return groups
+}
+
+// oneSlot returns the slot of all charges, if it is one.
+func (s *Store) oneSlot(charges []leakybucket.Charge) (slot uint16, one bool) {
+	slot = s.slotOfCharge(&charges[0])
+	for i := range charges[1:] {
+		if s.slotOfCharge(&charges[i+1]) != slot {
+			return 0, false
+		}
+	}
+	return slot, true
+}
+
+// takeBySlot takes charges one slot after the other. Once one has refused, the
+// others are asked and pour nothing, and what was poured is given back.
+func (s *Store) takeBySlot(ctx context.Context, charges []leakybucket.Charge, decisions []leakybucket.Decision) error {
+	if slot, one := s.oneSlot(charges); one {
+		return s.takeTogether(ctx, slot, charges, decisions)
+	}
+	refused := false
+	for _, g := range s.groups(charges) {
+		some := make([]leakybucket.Charge, len(g.indexes))
+		for i, at := range g.indexes {
+			some[i] = charges[at]
+			some[i].Probe = some[i].Probe || refused
+		}
+		answers := make([]leakybucket.Decision, len(some))
+		if err := s.takeTogether(ctx, g.slot, some, answers); err != nil {
+			return err
+		}
+		for i, at := range g.indexes {
+			decisions[at] = answers[i]
+			refused = refused || !answers[i].Fits && !charges[at].Shadow
+		}
+	}
+	if refused {
+		return s.giveBack(ctx, charges, decisions)
+	}
+	return nil
+}
+
+// giveBack takes back what was poured before a slot refused. Others must not pay
+// for it, so it is done even if nobody waits for it any more.
+func (s *Store) giveBack(ctx context.Context, charges []leakybucket.Charge, decisions []leakybucket.Decision) error {
+	var settlements []leakybucket.Settlement
+	for i := range decisions {
+		if !decisions[i].Poured {
+			continue
+		}
+		settlements = append(settlements, leakybucket.Settlement{Charge: charges[i], Was: decisions[i], Diff: -charges[i].Cost})
+		decisions[i].Poured = false
+		for j := range i { // what an earlier charge poured into the same bucket is none of it
+			if charges[j].Key == charges[i].Key && charges[j].Zone == charges[i].Zone && charges[j].Shadow == charges[i].Shadow {
+				decisions[i].Level = decisions[j].Level
+			}
+		}
+	}
+	if len(settlements) == 0 {
+		return nil
+	}
+	done := make(chan error, 1)
+	go func() {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*silence)
+		defer cancel()
+		done <- s.settleBySlot(ctx, settlements)
+	}()
+	select {
+	case err := <-done:
+		return err
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// settleBySlot settles charges in one call for each slot. The order of those of
+// one bucket is kept.
+func (s *Store) settleBySlot(ctx context.Context, settlements []leakybucket.Settlement) error {
+	bySlot := make(map[uint16][]leakybucket.Settlement)
+	var slots []uint16
+	for i := range settlements {
+		slot := s.slotOfCharge(&settlements[i].Charge)
+		if bySlot[slot] == nil {
+			slots = append(slots, slot)
+		}
+		bySlot[slot] = append(bySlot[slot], settlements[i])
+	}
+	var errs []error
+	for _, slot := range slots {
+		errs = append(errs, s.settleTogether(ctx, slot, bySlot[slot]))
+	}
+	return errors.Join(errs...)
+}

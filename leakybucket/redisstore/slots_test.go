@@ -1,0 +1,109 @@
+package redisstore
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/caddy-throttle/caddy-throttle/leakybucket"
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/redisstore/redistest"
+)
+
+func TestSlotsAreThoseOfTheCluster(t *testing.T) {
+	server := redistest.Start(t, "--cluster-enabled", "yes")
+	for _, key := range []string{
+		"123456789", "", "a", "zone/192.0.2.7", "{a}b", "x{a}b", "{}a", "{a", "a}", "{{a}}", "{a}{b}", "}{a}", "x{}{a}", "é\xff", strings.Repeat("x", 1000),
+	} {
+		if key == "" {
+			continue // redis-cli leaves it out
+		}
+		if got, want := fmt.Sprint(slotOf(key)), server.Do("cluster", "keyslot", key); got != want {
+			t.Errorf("slot of %.40q: got %s, want %s", key, got, want)
+		}
+	}
+}
+
+func TestWhatWasGivenBackIsToldAsIfItHadNotBeenPoured(t *testing.T) {
+	c := redistest.StartCluster(t)
+	s := open(t, Options{URL: c.URL()})
+	full := charge("full", leakybucket.Limit{Capacity: 1, Leak: 1e-6}, 1)
+	mustTake(t, s, full)
+	for i := range 20 { // before and after the slot of what is full
+		k := charge(fmt.Sprint("k", i), leakybucket.Limit{Capacity: 10, Leak: 1e-6}, 3)
+		shadow := k
+		shadow.Shadow = true
+		all := []leakybucket.Charge{k, full, k, shadow}
+		decisions := make([]leakybucket.Decision, len(all))
+		if err := s.Take(context.Background(), all, decisions); err != nil {
+			t.Fatal(err)
+		}
+		for j, d := range decisions {
+			if want := j != 1; d.Fits != want || d.Poured || want && d.Level != 0 {
+				t.Errorf("charge %d: got %+v, want fits %v at level 0, and not poured", j, d, want)
+			}
+		}
+		if got := levelOf(t, s, k) + levelOf(t, s, shadow); got > 1e-6 {
+			t.Errorf("level after all was given back: got %v, want 0", got)
+		}
+		settlements := []leakybucket.Settlement{{Charge: k, Diff: 2}, {Charge: full, Diff: 0}, {Charge: shadow, Diff: 3}, {Charge: k, Diff: 1}}
+		if err := s.Settle(context.Background(), settlements); err != nil {
+			t.Fatal(err)
+		}
+		if k, shadow := levelOf(t, s, k), levelOf(t, s, shadow); k < 2.99 || k > 3.01 || shadow < 2.99 || shadow > 3.01 {
+			t.Errorf("levels after a settlement by 2 and 1, and by 3: got %v and %v", k, shadow)
+		}
+	}
+}
+
+// TestWhatALaterSlotRefusesIsGivenBack is about a cluster, since all else is
+// atomic: in the end each bucket holds what was admitted, and no more.
+func TestWhatALaterSlotRefusesIsGivenBack(t *testing.T) {
+	c := redistest.StartCluster(t)
+	s := open(t, Options{URL: c.URL()})
+	roomy := func(i int) leakybucket.Charge { return charge(fmt.Sprint("roomy", i), frozen, 1) }
+	scarce := charge("scarce", leakybucket.Limit{Capacity: 20, Leak: 1e-6}, 1)
+	watched := charge("watched", frozen, 1)
+	watched.Shadow = true
+	const callers, rounds = 8, 20
+	var admitted [callers]int
+	var wg sync.WaitGroup
+	for w := range callers {
+		wg.Go(func() {
+			all := []leakybucket.Charge{watched, roomy(0), scarce, roomy(1), roomy(2)}
+			decisions := make([]leakybucket.Decision, len(all))
+			for range rounds {
+				if err := s.Take(context.Background(), all, decisions); err != nil {
+					t.Error(err)
+					return
+				}
+				poured := 0
+				for _, d := range decisions {
+					if d.Poured {
+						poured++
+					}
+				}
+				if poured != 0 && poured != len(all) || (poured > 0) != decisions[2].Fits {
+					t.Errorf("take: got %+v, want all or none poured", decisions)
+				}
+				if poured > 0 {
+					admitted[w]++
+				}
+			}
+		})
+	}
+	wg.Wait()
+	sum := 0
+	for _, n := range admitted {
+		sum += n
+	}
+	if sum != 20 {
+		t.Errorf("admitted: got %d, want 20, the capacity of the scarce one", sum)
+	}
+	for _, ch := range []leakybucket.Charge{roomy(0), roomy(1), roomy(2), scarce, watched} {
+		if got := levelOf(t, s, ch); got > float64(sum) || got < float64(sum)-leaked {
+			t.Errorf("level of %s: got %v, want %d", ch.Key, got, sum)
+		}
+	}
+}

@@ -1,0 +1,141 @@
+package redisstore
+
+import (
+	"context"
+	"crypto/tls"
+	"fmt"
+	"reflect"
+	"strings"
+	"testing"
+
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/redisstore/redistest"
+)
+
+func TestURLsThatSayWhereTheServersAre(t *testing.T) {
+	for url, want := range map[string]target{
+		"redis://h":                {addresses: []string{"h:6379"}},
+		"redis://h:1/":             {addresses: []string{"h:1"}},
+		"redis://10.0.0.7:6380/3":  {addresses: []string{"10.0.0.7:6380"}, database: 3},
+		"redis://[::1]":            {addresses: []string{"[::1]:6379"}},
+		"redis://[::1]:7":          {addresses: []string{"[::1]:7"}},
+		"redis://:pw@h":            {addresses: []string{"h:6379"}, password: "pw"},
+		"redis://u:p%40%25/@h":     {addresses: []string{"h:6379"}, username: "u", password: "p@%/"},
+		"redis://u:a@b@h":          {addresses: []string{"h:6379"}, username: "u", password: "a@b"},
+		"redis://u:a:b@h":          {addresses: []string{"h:6379"}, username: "u", password: "a:b"},
+		"rediss://h":               {addresses: []string{"h:6379"}, tls: true},
+		"unix:///run/r.sock":       {addresses: []string{"/run/r.sock"}, network: "unix"},
+		"unix://u:p@/run/r.sock":   {addresses: []string{"/run/r.sock"}, network: "unix", username: "u", password: "p"},
+		"redis+sentinel://a,b:2/m": {addresses: []string{"a:26379", "b:2"}, mode: sentinel, master: "m"},
+		"rediss+sentinel://a/m/2":  {addresses: []string{"a:26379"}, mode: sentinel, master: "m", database: 2, tls: true},
+		"redis+cluster://a:1,b":    {addresses: []string{"a:1", "b:6379"}, mode: cluster},
+		"rediss+cluster://a":       {addresses: []string{"a:6379"}, mode: cluster, tls: true},
+	} {
+		if want.network == "" {
+			want.network = "tcp"
+		}
+		if got, err := parseURL(url); err != nil || !reflect.DeepEqual(got, want) {
+			t.Errorf("%s: got %+v, %v, want %+v", url, got, err, want)
+		}
+	}
+}
+
+func TestURLsThatAreWrongAreToldWithoutThePassword(t *testing.T) {
+	for url, want := range map[string]string{
+		"":                             "want redis://",
+		"h:6379":                       "want redis://",
+		"hunter2":                      "want redis://",
+		"http://u:hunter2@h":           `unknown scheme "http"`,
+		"://u:hunter2@h":               `unknown scheme ""`,
+		"redis://":                     `invalid host ""`,
+		"redis://h:0":                  `invalid host "h:0"`,
+		"redis://h:65536":              "invalid host",
+		"redis://u:hunter2":            `invalid host "u:***"`,
+		"redis://u:hunter2/0":          "invalid host",
+		"u:hunter2@h":                  `"***@h"`,
+		"redis://u:hunter2@h:x":        "invalid host",
+		"redis://u:hunter2%@h":         "%25",
+		"redis://u:hunter2%zz@h":       "%25",
+		"redis://hunter2@h":            "without a password",
+		"redis://::1":                  "brackets",
+		"redis://[::1":                 "brackets",
+		"redis://a,b":                  "got 2 hosts",
+		"redis://a,":                   `invalid host ""`,
+		"redis://h/x":                  `invalid database "x"`,
+		"redis://h/-1":                 "invalid database",
+		"redis://h/0/1":                "invalid database",
+		"redis://h?db=1":               "no query",
+		"redis://u:hunter2@h/0#x":      "no query",
+		"redis+sentinel://h":           "name of the master",
+		"redis+sentinel://h/":          "name of the master",
+		"redis+cluster://h/1":          "one database",
+		"unix://run/r.sock":            "absolute",
+		"unix://u:hunter2@run/r.sock":  "absolute",
+		"redis://u:hunter2@a b":        "invalid host",
+		"redis://u:hunter2@h:6379:637": "brackets",
+	} {
+		_, err := parseURL(url)
+		if err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "hunter2") && url != "hunter2" {
+			t.Errorf("%s: got error %v, want one with %q", url, err, want)
+		}
+	}
+}
+
+func FuzzParseURL(f *testing.F) {
+	f.Add("redis://u:secret@h:1/0")
+	f.Add("redis+sentinel://a,b/m/0")
+	f.Fuzz(func(t *testing.T, text string) {
+		got, err := parseURL(text)
+		if err == nil && len(got.addresses) == 0 {
+			t.Errorf("%q: got no address and no error", text)
+		}
+	})
+}
+
+func TestOptionsThatCannotWorkAreErrors(t *testing.T) {
+	for want, o := range map[string]Options{
+		"want redis://":        {},
+		"invalid database -1":  {URL: "redis://h", Database: -1},
+		"invalid database 1":   {URL: "redis+cluster://h", Database: 1},
+		"without a password":   {URL: "redis://h", Username: "u"},
+		"begins with rediss":   {URL: "redis://h", TLS: &tls.Config{}},
+		`unknown scheme "tcp"`: {URL: "tcp://u:hunter2@h"},
+	} {
+		if _, err := New(o); err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "hunter2") {
+			t.Errorf("%+v: got %v, want an error with %q", o, err, want)
+		}
+	}
+}
+
+func TestPasswordsAreUsedAndNeverShown(t *testing.T) {
+	server := redistest.Start(t, "--requirepass", "hunter2", "--user", "app", "on", ">s3cret/@%", "~p:*", "+eval", "+evalsha", "+get", "+set", "+del", "+time", "+info")
+	at := server.Addr
+	for _, o := range []Options{
+		{URL: "redis://:hunter2@" + at},
+		{URL: "redis://" + at, Password: "hunter2"},
+		{URL: "redis://wrong:wrong@" + at, Username: "default", Password: "hunter2"},
+		{URL: "redis://app:s3cret/@%25@" + at, Prefix: "p:"},
+		{URL: "redis://" + at, Username: "app", Password: "s3cret/@%", Prefix: "p:"},
+		{URL: "redis://" + at + "/2", Password: "hunter2"},
+	} {
+		s := open(t, o)
+		mustTake(t, s, charge("k", frozen, 1))
+		if err := s.Ping(context.Background()); err != nil {
+			t.Error(err)
+		}
+		if text := fmt.Sprint(s, s.link.target); strings.Contains(text, "hunter2") || strings.Contains(text, "s3cret") {
+			t.Errorf("got the store as %s, want no password in it", text)
+		}
+	}
+	for _, o := range []Options{
+		{URL: "redis://:hunter22@" + at},
+		{URL: "redis://app:hunter22@" + at},
+		{URL: "redis://" + at},
+		{URL: "redis://app:s3cret/@%25@" + at + "/2", Prefix: "p:"},
+		{URL: "redis://app:s3cret/@%25@" + at, Prefix: "q:"},
+	} {
+		_, err := take(open(t, o), charge("k", frozen, 1))
+		if err == nil || strings.Contains(err.Error(), "hunter22") || strings.Contains(err.Error(), "s3cret") {
+			t.Errorf("%s: got %v, want an error without a password", o.URL, err)
+		}
+	}
+}
