@@ -1,0 +1,2 @@
+// Package pgstore keeps buckets in a table of PostgreSQL.
+package pgstore
