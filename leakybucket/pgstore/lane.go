@@ -112,10 +112,24 @@ func (l *lane) work(ctx context.Context, do func(context.Context, *batch) error)
 			}
 			b.set(calls)
 			b.answer(doWithin(b.patience(), &b, do))
-			// Those who were answered have a say before the next batch leaves,
-			// else they would find it gone and small.
-			runtime.Gosched()
+			l.gather()
 		}
+	}
+}
+
+// gather lets those who were answered have a say before the next batch leaves,
+// else they would find it gone and small. It yields as long as that brings in
+// more, and waits for nobody.
+func (l *lane) gather() {
+	for before := -1; ; {
+		l.mu.Lock()
+		now := len(l.waiting)
+		l.mu.Unlock()
+		if now == before {
+			return
+		}
+		before = now
+		runtime.Gosched()
 	}
 }
 

@@ -45,8 +45,10 @@ type Options struct {
 	// that a crash loses nothing that was acknowledged.
 	WaitForDisk bool
 
-	// Connections bounds the connections to PostgreSQL, 4 by default. Half of
-	// them work off requests. More help only where the network is slow.
+	// Connections bounds the connections to PostgreSQL, 2 by default: one for
+	// requests, one for the rest. Of more all but one are for requests, each
+	// with a share of the buckets. That makes batches smaller, and helps only
+	// where the network is slow and one connection is always busy.
 	Connections int
 
 	// ForgetEvery is how long it takes to look through the whole table for
@@ -60,7 +62,7 @@ type Options struct {
 
 const (
 	defaultTable       = "throttle_buckets"
-	defaultConnections = 4
+	defaultConnections = 2
 	defaultForgetEvery = time.Minute
 
 	// connectPatience bounds an attempt to connect. The next one is sooner than
@@ -160,7 +162,7 @@ func (o *Options) beginning() []string {
 //go:embed sql/*.sql
 var files embed.FS
 
-type queries struct{ create, lock, update, insert, reset, forget string }
+type queries struct{ create, lock, clock, update, insert, reset, forget string }
 
 // load returns the statements for a table.
 func (o *Options) load() queries {
@@ -174,9 +176,9 @@ func (o *Options) load() queries {
 		if err != nil {
 			panic(err) // it was there when this was compiled
 		}
-		return words.Replace(string(sql))
+		return words.Replace(onOneLine(string(sql)))
 	}
-	return queries{read("create"), read("lock"), read("update"), read("insert"), read("reset"), read("forget")}
+	return queries{read("create"), read("lock"), read("clock"), read("update"), read("insert"), read("reset"), read("forget")}
 }
 
 func address(config *pgx.ConnConfig) string {

@@ -66,7 +66,7 @@ func New(o Options) (*Store, error) {
 		stop:      stop,
 		onError:   o.OnError,
 	}
-	for range max(1, o.Connections/2) {
+	for range max(1, o.Connections-1) {
 		l := newLane()
 		s.lanes = append(s.lanes, l)
 		s.working.Go(func() { l.work(ctx, s.do) })

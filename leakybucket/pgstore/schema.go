@@ -80,7 +80,7 @@ func (s *Store) explainCreate(err error) error {
 		return err
 	}
 	advice := fmt.Sprintf("want somebody who may to run, once: %s; GRANT SELECT, INSERT, UPDATE, DELETE ON %s TO %s",
-		onOneLine(s.sql.create), s.table, quoted(s.user))
+		s.sql.create, s.table, quoted(s.user))
 	if s.logged {
 		advice += "; or, if the table is there and unlogged: ALTER TABLE " + s.table + " SET LOGGED"
 	}
@@ -92,7 +92,7 @@ type advised struct{ error }
 
 func (a *advised) Unwrap() error { return errors.Unwrap(a.error) }
 
-// onOneLine leaves out the comments.
+// onOneLine leaves out the comments, which PostgreSQL need not read every time.
 func onOneLine(sql string) string {
 	var words []string
 	for line := range strings.Lines(sql) {

@@ -80,8 +80,8 @@ func (t *transaction) lock(ctx context.Context, b *batch) (leakybucket.Instant, 
 	for _, sql := range t.store.begin {
 		addStatement(&statements, sql, nil, nil)
 	}
-	values := [][]byte{encodeNames(b.rows), encodeInstant(t.store.heldAt())}
-	addStatement(&statements, t.store.sql.lock, values, lockOIDs)
+	addStatement(&statements, t.store.sql.lock, [][]byte{encodeNames(b.rows)}, []uint32{pgtype.ByteaArrayOID})
+	addStatement(&statements, t.store.sql.clock, [][]byte{encodeInstant(t.store.heldAt())}, []uint32{pgtype.Int8OID})
 	results := t.conn.ExecBatch(ctx, &statements)
 	now, known := leakybucket.Instant(0), false
 	var wrong error
@@ -89,11 +89,11 @@ func (t *transaction) lock(ctx context.Context, b *batch) (leakybucket.Instant, 
 		rows := results.ResultReader()
 		for rows.NextRow() && wrong == nil {
 			values := rows.Values()
-			if len(values) == 5 && values[0] == nil && len(values[2]) == 8 {
-				now, known = leakybucket.Instant(binary.BigEndian.Uint64(values[2])), true
-				continue
+			if len(values) == 1 && len(values[0]) == 8 {
+				now, known = leakybucket.Instant(binary.BigEndian.Uint64(values[0])), true
+			} else {
+				wrong = b.read(values)
 			}
-			wrong = b.read(values)
 		}
 		if _, err := rows.Close(); err != nil {
 			break // Close of all has it too

@@ -23,8 +23,6 @@ var bucketOIDs = []uint32{
 	pgtype.Int8ArrayOID, pgtype.Int2ArrayOID, pgtype.Int8ArrayOID,
 }
 
-var lockOIDs = []uint32{pgtype.ByteaArrayOID, pgtype.Int8OID}
-
 // addStatement adds a statement whose parameters are encoded already.
 func addStatement(b *pgconn.Batch, sql string, values [][]byte, oids []uint32) {
 	b.ExecParams(sql, values, oids, binaryFormat, binaryFormat)
