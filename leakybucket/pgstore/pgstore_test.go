@@ -43,6 +43,13 @@ func levelOf(tb testing.TB, s *Store, key string) float64 {
 	return mustTake(tb, s, charge(key, 2*lasting.Capacity)).Level
 }
 
+func skipShort(t *testing.T) {
+	t.Helper()
+	if testing.Short() {
+		t.Skip("SKIPPED: the whole suite once more; run without -short")
+	}
+}
+
 // eventually fails the test if it does not come true within so long.
 func eventually(tb testing.TB, within time.Duration, what string, true func() bool) {
 	tb.Helper()
@@ -54,13 +61,15 @@ func eventually(tb testing.TB, within time.Duration, what string, true func() bo
 	}
 }
 
-func TestThreeInstancesShareOneBucket(t *testing.T) {
-	server := sharedServer(t)
+func TestThreeInstancesShareOneBucket(t *testing.T) { shareABucket(t, sharedServer(t).URL()) }
+
+func shareABucket(t *testing.T, url string) {
+	t.Helper()
 	const instances, callers, takes = 3, 8, 40
 	table := unique("shared")
 	var stores [instances]*Store
 	for i := range stores {
-		stores[i] = openStore(t, Options{URL: server.URL(), Table: table, OnError: failOn(t)})
+		stores[i] = openStore(t, Options{URL: url, Table: table, OnError: failOn(t)})
 	}
 	var poured atomic.Int64
 	var wg sync.WaitGroup
@@ -85,6 +94,7 @@ func TestThreeInstancesShareOneBucket(t *testing.T) {
 
 // The suite's windows are looked at through three instances in turn.
 func TestTheContractHoldsAcrossInstances(t *testing.T) {
+	skipShort(t)
 	storetest.Run(t, func(tb testing.TB, _ storetest.Need) (leakybucket.Store, func(leakybucket.Instant)) {
 		table := unique("across")
 		var several inTurn
@@ -277,20 +287,31 @@ func TestWorksThroughPgBouncerInTransactionMode(t *testing.T) {
 	server := sharedServer(t)
 	// Fewer sessions than connections, so that they change hands all the time.
 	url := server.Bouncer(t, 2)
+	if testing.Short() {
+		shareABucket(t, url)
+		return
+	}
 	storetest.Run(t, func(tb testing.TB, _ storetest.Need) (leakybucket.Store, func(leakybucket.Instant)) {
 		s := openStore(tb, Options{URL: url, Table: unique("bounced"), Connections: 3, OnError: failOn(tb)})
 		return s, func(at leakybucket.Instant) { s.held.Store(int64(at)) }
 	})
-	// What was set for a transaction must not stay in a session.
+}
+
+// What is set for a transaction must not stay in a session that others are given
+// next.
+func TestLeavesNoSettingBehindInPgBouncer(t *testing.T) {
+	url := sharedServer(t).Bouncer(t, 1)
+	s := openStore(t, Options{URL: url, Table: unique("clean"), Logged: true})
+	mustTake(t, s, charge("k", 1))
 	conn, err := pgx.Connect(context.Background(), url+"?default_query_exec_mode=exec")
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer conn.Close(context.Background())
-	for range 5 {
-		var timeout string
-		if err := conn.QueryRow(context.Background(), "SHOW idle_in_transaction_session_timeout").Scan(&timeout); err != nil || timeout != "0" {
-			t.Errorf("idle_in_transaction_session_timeout of the next to use a session: got %q and error %v, want 0", timeout, err)
+	for setting, want := range map[string]string{"idle_in_transaction_session_timeout": "0", "synchronous_commit": "on"} {
+		var got string
+		if err := conn.QueryRow(context.Background(), "SHOW "+setting).Scan(&got); err != nil || got != want {
+			t.Errorf("%s of who uses the session next: got %q and error %v, want %q", setting, got, err, want)
 		}
 	}
 }

@@ -165,13 +165,15 @@ func (t *transaction) tryWrites(ctx context.Context) error {
 	return t.conn.ExecBatch(ctx, &statements).Close()
 }
 
-// certainlyUndone knows the errors by which a statement before the commit has
-// made the server skip the rest: the batch met another that made the same
-// bucket first, or another table than was expected.
+// certainlyUndone knows the errors after which the server has skipped the commit:
+// by one of the statements before it, since another batch has made the same
+// bucket first, or the table is gone; or since it had ended the transaction
+// already, when it had to wait for us too long.
 func certainlyUndone(err error) bool {
 	var pg *pgconn.PgError
-	return errors.As(err, &pg) && pg.SeverityUnlocalized == "ERROR" &&
-		slices.Contains([]string{uniqueViolation, serializationFailure, deadlockDetected, undefinedTable}, pg.Code)
+	return errors.As(err, &pg) && slices.Contains([]string{
+		uniqueViolation, serializationFailure, deadlockDetected, undefinedTable, idleInTransaction,
+	}, pg.Code)
 }
 
 // failed ends a transaction of which nothing was committed, and says whether it
