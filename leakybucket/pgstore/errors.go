@@ -20,6 +20,7 @@ const (
 	noPrivilege          = "42501"
 	invalidSchema        = "3F000"
 	readOnly             = "25006"
+	notSupported         = "0A000" // what a standby says of a transaction that may write
 	idleInTransaction    = "25P03"
 	idleSession          = "57P05"
 	adminShutdown        = "57P01"
@@ -68,7 +69,7 @@ func (s *Store) advice(pg *pgconn.PgError) string {
 		return fmt.Sprintf("want the table %s; was it dropped just now?", s.table)
 	case undefinedColumn, datatypeMismatch, undefinedFunction:
 		return fmt.Sprintf("want the table %s as this store makes it; drop it, or name another", s.table)
-	case readOnly:
+	case readOnly, notSupported:
 		return "want a server that can be written to, not a standby (target_session_attrs=read-write finds it among several)"
 	case tooManyConnections:
 		return "want a higher max_connections, or a pooler such as PgBouncer"

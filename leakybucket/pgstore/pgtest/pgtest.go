@@ -162,6 +162,19 @@ func (s *Server) Freeze() (thaw func()) {
 	}
 }
 
+// Standby starts the server again as one that follows another and cannot be
+// written to.
+func (s *Server) Standby(tb testing.TB) {
+	tb.Helper()
+	s.Stop()
+	if err := os.WriteFile(filepath.Join(s.data(), "standby.signal"), nil, 0o644); err != nil {
+		tb.Fatal(err)
+	}
+	if err := s.Run(); err != nil {
+		tb.Fatal(err)
+	}
+}
+
 // Remove stops the server and removes all it has kept.
 func (s *Server) Remove() {
 	if s.process != nil {
