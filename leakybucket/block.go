@@ -63,7 +63,7 @@ func (c *Charge) Forget(s State) Instant {
 // begin begins a block at now, as an overflow of a bucket filled to level does.
 func (c *Charge) begin(s *State, level float64, now Instant) {
 	length := c.Block.length(s.Step)
-	if s.BlockedUntil != 0 && length > 0 && now-s.BlockedUntil <= length {
+	if s.BlockedUntil != 0 && length > 0 && now-s.BlockedUntil < length {
 		s.Step = min(s.Step+1, uint8(len(c.Block.Steps)-1))
 	} else {
 		s.Step = 0

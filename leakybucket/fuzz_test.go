@@ -5,6 +5,7 @@ import (
 	"net/netip"
 	"strings"
 	"testing"
+	"time"
 )
 
 func FuzzParseRate(f *testing.F) {
@@ -231,4 +232,83 @@ func checkFill(t *testing.T, l Limit, s State, cost float64, now Instant) {
 	if most := max(s.Level, l.Capacity); !(f.Level >= 0 && f.Level <= most) || l.Level(after, now) != f.Level {
 		t.Errorf("%s, %v filled into %v at %d: got %+v and %v, want a level from 0 to %v", describe(l), cost, s, now, f, after, most)
 	}
+}
+
+// FuzzCharge tries states with blocks, of any bits, under ladders of two steps,
+// of one or of none, with ceilings, and then cancels what was poured.
+func FuzzCharge(f *testing.F) {
+	bits := math.Float64bits
+	f.Add(bits(10), bits(1), bits(0), bits(4), bits(10), bits(1), int64(0), int64(0), uint8(0), int64(0), int64(60e6), int64(600e6))
+	f.Add(bits(10), bits(1), bits(10), bits(0), bits(10), bits(1), int64(0), int64(60e6), uint8(0), int64(90e6), int64(60e6), int64(600e6))
+	f.Add(bits(10), bits(1), bits(10), bits(0), bits(20), bits(1), int64(0), int64(1e15), uint8(1), int64(0), int64(60e6), int64(600e6))
+	f.Add(bits(10), bits(1), bits(0), bits(-1), bits(1e300), bits(1), int64(0), int64(0), uint8(0), int64(1), int64(0), int64(0))
+	f.Add(bits(1e-9), bits(1e-9), bits(1e12), bits(nan), bits(0), bits(0), int64(-1), int64(-1), uint8(255), int64(1), int64(1), int64(0))
+	f.Add(bits(3), bits(1), bits(0), bits(0), bits(3), bits(nan), int64(-5), int64(math.MinInt64), uint8(9), int64(math.MaxInt64), int64(1), int64(2))
+	f.Fuzz(func(t *testing.T, capacity, leak, debt, ceiling, level, cost uint64, then, until int64, step uint8, now, first, second int64) {
+		float := math.Float64frombits
+		c := Charge{Limit: Limit{Capacity: float(capacity), Leak: float(leak)}, Debt: float(debt), Ceiling: float(ceiling), Cost: float(cost)}
+		c.Block = ladder()
+		for _, us := range []int64{first, second} {
+			if us > 0 && us <= longestDrain.Microseconds() {
+				c.Block.Steps = append(c.Block.Steps, time.Duration(us)*time.Microsecond)
+			}
+		}
+		s := State{Level: float(level), At: Instant(then >> 2), BlockedUntil: Instant(until >> 2), Step: step}
+		sound := s.Level >= 0 && !math.IsInf(s.Level, 1)
+		if c.Limit.Validate() != nil || c.Limit.ValidateDebt(c.Debt) != nil || c.Block.Validate() != nil || !sound {
+			return
+		}
+		checkCharge(t, c, s, Instant(now>>2))
+	})
+}
+
+func checkCharge(t *testing.T, c Charge, s State, now Instant) {
+	after, d := s, Decision{}
+	write := c.Take(&after, now, &d)
+	complain := func(want string) {
+		t.Helper()
+		t.Errorf("%s under %v, ceiling %v, cost %v to %+v at %d: got %+v and %+v, want %s", describe(c.Limit), c.Block, c.Ceiling, c.Cost, s, now, d, after, want)
+	}
+	most := max(microseconds((c.Limit.Capacity+c.Debt)/c.Limit.Leak), c.Block.length(after.Step))
+	if !write && after != s {
+		complain("it said that there is something to write")
+	}
+	if d.Fits && (d.BlockedUntil != 0 || d.Began) || d.Began && (d.BlockedUntil != after.BlockedUntil || d.BlockedUntil < now) {
+		complain("a charge that fits to meet no block, and a block that begins to be kept")
+	}
+	if d.BlockedUntil != 0 && d.BlockedUntil-now > most {
+		complain("no block longer than its length")
+	}
+	if !d.Began && after.BlockedUntil != s.BlockedUntil && after.BlockedUntil != 0 {
+		complain("no block changed but by an overflow or a clock set back")
+	}
+	if d.Fits && c.Ceiling > 0 && !c.Limit.Below(c.Ceiling).fits(d.Level, c.Cost) {
+		complain("nothing above the ceiling")
+	}
+	if forget := c.Forget(after); forget < after.At || after.BlockedUntil > forget {
+		complain("a bucket kept for as long as its block")
+	}
+	// A cancelled charge leaves no trace, unless the bucket is ahead of now.
+	if d.Poured && after.At == now {
+		left := now + most/3
+		back := (&Settlement{Charge: c, Was: d, Cancel: true}).Apply(after, left)
+		if got, want := c.Limit.Level(back, left), c.Limit.Level(State{Level: d.Level, At: now}, left); got != want {
+			complain("it cancelled without a trace")
+		}
+	}
+	// Whatever runs now is over at last, and then the charge fits as it would
+	// without a block. A level far above the capacity is rounded too much.
+	if c.Limit.Oversize(c.Cost) || !(c.Cost >= 0) || d.Fits || s.Level > 10*c.Limit.Capacity {
+		return
+	}
+	late := max(now, after.At, after.BlockedUntil) + c.Limit.Forget(State{Level: after.Level}) + 1
+	if c.Ceiling = 0; !fitsAt(c, after, late) {
+		complain("it to fit when the bucket is empty and the block over")
+	}
+}
+
+func fitsAt(c Charge, s State, now Instant) bool {
+	var d Decision
+	c.Take(&s, now, &d)
+	return d.Fits
 }

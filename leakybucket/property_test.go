@@ -166,3 +166,38 @@ func TestExtremeLimitsStayFinite(t *testing.T) {
 		}
 	}
 }
+
+// What FuzzCharge rarely meets by changing bits: limits, ladders and states
+// that belong together.
+func TestChargesKeepTheRulesOfBlocks(t *testing.T) {
+	seed := rand.Uint64()
+	t.Logf("seed %d", seed)
+	rng := rand.New(rand.NewPCG(seed, 0))
+	for range 100_000 {
+		l := randomLimit(rng)
+		c := Charge{Limit: l, Block: randomLadder(rng, l)}
+		if debt := l.Capacity * float64(rng.IntN(3)); l.ValidateDebt(debt) == nil {
+			c.Debt = debt
+		}
+		if c.Block == nil {
+			c.Block = ladder()
+		}
+		if rng.IntN(3) == 0 {
+			c.Ceiling = l.Capacity * rng.Float64()
+		}
+		now := at(1.7e9)
+		s := State{Level: 3 * l.Capacity * rng.Float64() * rng.Float64(), At: now - randomElapsed(rng, l), Step: uint8(rng.IntN(5))}
+		switch rng.IntN(6) {
+		case 0:
+			s.At = now + randomElapsed(rng, l)
+		case 1, 2:
+			s.BlockedUntil = now + randomElapsed(rng, l)
+		case 3, 4:
+			s.BlockedUntil = now - randomElapsed(rng, l)
+		}
+		c.Cost = randomCost(rng, l, l.Level(s, now))
+		if checkCharge(t, c, s, now); t.Failed() {
+			return
+		}
+	}
+}

@@ -161,6 +161,9 @@ func TakeAll(charges []Charge, states []State, now Instant, decisions []Decision
 		c := &charges[i]
 		carry(charges, states, i)
 		c.judge(&states[i], costOfBucket(charges, c), now, &decisions[i])
+		if decisions[i].Began {
+			carryBack(charges, states, i) // what an earlier one pours must not undo the block
+		}
 		fits = fits && (decisions[i].Fits || c.Shadow)
 	}
 	if !fits {
@@ -181,6 +184,15 @@ func carry(charges []Charge, states []State, i int) {
 	for j := range i {
 		if charges[i].sameBucket(&charges[j]) {
 			states[i] = states[j]
+		}
+	}
+}
+
+// carryBack lets earlier charges find their bucket as the i-th left it.
+func carryBack(charges []Charge, states []State, i int) {
+	for j := range i {
+		if charges[i].sameBucket(&charges[j]) {
+			states[j] = states[i]
 		}
 	}
 }

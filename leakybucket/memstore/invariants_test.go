@@ -124,6 +124,9 @@ func checkSegments(sh *shard) error {
 		if level := sh.slot(at).state.Level; !(level >= 0) {
 			return fmt.Errorf("slot %d: got level %v, want 0 or more", at, level)
 		}
+		if s := sh.slot(at); s.state.BlockedUntil == 0 && s.state.Step != 0 {
+			return fmt.Errorf("slot %d: got step %d of no block, want 0", at, s.state.Step)
+		}
 	}
 	return nil
 }
@@ -200,6 +203,7 @@ func TestTheInvariantsAreChecked(t *testing.T) {
 		"a zone is miscounted":       func(sh *shard) { *sh.zones["zone"]++ },
 		"a zone is counted no more":  func(sh *shard) { delete(sh.zones, "zone") },
 		"a level is no number":       func(sh *shard) { l := &sh.slot(0).state.Level; *l = *l / 0 * 0 },
+		"a step is of no block":      func(sh *shard) { sh.slot(2).state.Step = 1 },
 		"there are more than may be": func(sh *shard) { sh.most = 4 },
 	} {
 		s := held(New(Options{MaxBuckets: 100}), new(leakybucket.Instant))

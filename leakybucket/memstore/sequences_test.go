@@ -1,11 +1,13 @@
 package memstore
 
 import (
+	"context"
 	"fmt"
 	"math"
 	"math/rand/v2"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
 )
@@ -18,6 +20,7 @@ type sequence struct {
 	store *Store
 	now   leakybucket.Instant
 	most  int
+	open  []leakybucket.Settlement // of some that were poured
 }
 
 const mostCharges = 10 // that are taken together
@@ -58,8 +61,12 @@ func TestRandomSequencesLeaveTheStoreSound(t *testing.T) {
 // buckets that it has touched.
 func (q *sequence) step() map[leakybucket.Charge]leakybucket.State {
 	switch n := q.rng.IntN(1000); {
-	case n < 600:
+	case n < 500:
 		return q.take(1)
+	case n < 570:
+		return q.settle()
+	case n < 600:
+		return q.reset()
 	case n < 950:
 		return q.take(2 + q.rng.IntN(mostCharges-1))
 	case n < 985:
@@ -77,7 +84,7 @@ func (q *sequence) step() map[leakybucket.Charge]leakybucket.State {
 }
 
 // checkedStep is a step after which the store must be sound, and must hold what
-// it held before, but for what was poured, forgotten and evicted.
+// it held before, but for what was written, forgotten and evicted.
 func (q *sequence) checkedStep() {
 	before, evictions := q.slots(), int(q.store.Evictions())
 	touched := q.step()
@@ -121,13 +128,14 @@ func (q *sequence) slots() map[leakybucket.Charge]slot {
 	return all
 }
 
-func (q *sequence) state(c leakybucket.Charge) leakybucket.State {
+// slot returns what is kept of the bucket of c.
+func (q *sequence) slot(c leakybucket.Charge) (slot, bool) {
 	hash := q.store.hasher.charge(&c)
 	sh := &q.store.shards[hash>>q.store.shift]
 	if at, kept := sh.find(hash, &c); kept {
-		return sh.slot(at).state
+		return *sh.slot(at), true
 	}
-	return leakybucket.State{}
+	return slot{}, false
 }
 
 // take takes n charges at once, some of them to the same bucket.
@@ -136,11 +144,17 @@ func (q *sequence) take(n int) map[leakybucket.Charge]leakybucket.State {
 	states := make([]leakybucket.State, n)
 	for i := range charges {
 		charges[i] = q.charge()
+		for _, other := range charges[:i] {
+			if name(other) == name(charges[i]) { // a bucket has one of each at a time
+				charges[i].Limit, charges[i].Block = other.Limit, other.Block
+			}
+		}
 		if i > 0 && q.rng.IntN(10) == 0 {
 			charges[i] = charges[i-1]
 			charges[i].Cost = q.cost(charges[i].Limit)
 		}
-		states[i] = q.state(charges[i])
+		slot, _ := q.slot(charges[i])
+		states[i] = slot.state
 	}
 	want := make([]leakybucket.Decision, n)
 	leakybucket.TakeAll(charges, states, q.now, want)
@@ -152,7 +166,48 @@ func (q *sequence) take(n int) map[leakybucket.Charge]leakybucket.State {
 		}
 		touched[name(c)] = states[i]
 	}
+	last := charges[n-1]
+	if slot, kept := q.slot(last); kept && (got[n-1].Poured || got[n-1].Began) && slot.forget != last.Forget(states[n-1]) {
+		q.t.Errorf("bucket %s/%.40q: got it forgotten at %d, want at %d, by %+v", last.Zone, last.Key, slot.forget, last.Forget(states[n-1]), slot.state)
+	}
+	if i := q.rng.IntN(n); got[i].Poured {
+		q.open = append(q.open[max(0, len(q.open)-20):], leakybucket.Settlement{Charge: charges[i], Was: got[i]})
+	}
 	return touched
+}
+
+// settle corrects or cancels one of the last charges.
+func (q *sequence) settle() map[leakybucket.Charge]leakybucket.State {
+	if len(q.open) == 0 {
+		return nil
+	}
+	i := len(q.open) - 1 - q.rng.IntN(min(3, len(q.open)))
+	s := q.open[i]
+	q.open = append(q.open[:i:i], q.open[i+1:]...)
+	s.Diff, s.Cancel = s.Charge.Cost*(3*q.rng.Float64()-1), q.rng.IntN(3) == 0
+	state, kept := leakybucket.State{}, false
+	if slot, is := q.slot(s.Charge); is {
+		state, kept = slot.state, true
+	}
+	if kept || s.Diff > 0 && !s.Cancel {
+		state = s.Apply(state, q.now)
+	}
+	if err := q.store.Settle(context.Background(), []leakybucket.Settlement{s}); err != nil {
+		q.t.Errorf("settling %+v: %v", s, err)
+	}
+	return map[leakybucket.Charge]leakybucket.State{name(s.Charge): state}
+}
+
+// reset forgets a bucket that is there or not.
+func (q *sequence) reset() map[leakybucket.Charge]leakybucket.State {
+	c := q.charge()
+	if err := q.store.Reset(context.Background(), c.Zone, c.Key, c.Shadow); err != nil {
+		q.t.Errorf("resetting %s/%.40q: %v", c.Zone, c.Key, err)
+	}
+	if slot, kept := q.slot(c); kept {
+		q.t.Errorf("bucket %s/%.40q after a reset: got %+v, want none", c.Zone, c.Key, slot)
+	}
+	return map[leakybucket.Charge]leakybucket.State{name(c): {}}
 }
 
 func name(c leakybucket.Charge) leakybucket.Charge {
@@ -172,8 +227,22 @@ func (q *sequence) charge() leakybucket.Charge {
 		Shadow: i%5 == 0,
 		Limit:  leakybucket.Limit{Capacity: 10, Leak: math.Pow(10, float64(q.rng.IntN(4))-2)},
 	}
-	c.Cost = q.cost(c.Limit)
+	c.Cost, c.Debt = q.cost(c.Limit), 5
+	c.Probe = q.rng.IntN(10) == 0
+	if q.rng.IntN(3) > 0 { // of a bucket the same, as a rule
+		c.Block = ladders[(i+q.rng.IntN(11)/10)%len(ladders)]
+	}
+	if q.rng.IntN(4) == 0 {
+		c.Ceiling = c.Limit.Capacity * q.rng.Float64() // so that empty buckets are blocked too
+	}
 	return c
+}
+
+var ladders = []*leakybucket.Ladder{
+	nil,
+	{},
+	{Steps: []time.Duration{time.Second, 20 * time.Second}},
+	{Steps: []time.Duration{100 * time.Millisecond, time.Second, 10 * time.Second, time.Minute}},
 }
 
 func (q *sequence) cost(l leakybucket.Limit) float64 {

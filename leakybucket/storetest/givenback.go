@@ -38,13 +38,16 @@ func (h history) givenBack() []giveBack {
 	}
 	var backs []giveBack
 	for _, s := range h.settled {
-		if s.Diff >= 0 || !s.Was.Poured {
+		if s.Diff >= 0 && !s.Cancel || !s.Was.Poured {
 			continue
 		}
 		before, _ := slices.BinarySearchFunc(byBack, s.call, func(e event, t time.Duration) int { return cmp.Compare(e.back, t) })
 		after, _ := slices.BinarySearchFunc(byCall, s.back+1, func(e event, t time.Duration) int { return cmp.Compare(e.call, t) })
 		g := giveBack{from: max(s.Was.At, latest[before]), to: soonest[after], call: s.call, back: s.back}
 		g.most = max(0, min(-s.Diff, s.Charge.Cost)-h.limit.Leak*g.from.Sub(s.Was.At).Seconds())
+		if s.Cancel { // what has leaked, too
+			g.most = s.Charge.Cost
+		}
 		backs = append(backs, g)
 	}
 	return backs

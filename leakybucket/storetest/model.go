@@ -2,7 +2,6 @@ package storetest
 
 import (
 	"fmt"
-	"math"
 	"math/rand/v2"
 	"slices"
 	"testing"
@@ -39,20 +38,38 @@ type modeller struct {
 	rng     *rand.Rand
 	elapsed time.Duration // of the clock, since the epoch
 	buckets map[string]*modelled
-	open    []leakybucket.Settlement // of what was charged, not yet settled
+	open    []charged // not yet settled
+}
+
+// charged is what became of a charge by the store and by the model, which may
+// differ by a rounding.
+type charged struct {
+	leakybucket.Charge
+	store, model leakybucket.Decision
 }
 
 type modelled struct {
 	leakybucket.State
 	limit  leakybucket.Limit   // of the last write
+	block  *leakybucket.Ladder // of the last write
 	forget leakybucket.Instant // noted at the last write, as a store does
 	latest leakybucket.Instant // of the clock, since the last write
+	stale  bool                // a store may have forgotten its last block
 }
 
 // The limits of a key are some of modelLimits, at a scale of its own.
 var (
 	modelLimits = []leakybucket.Limit{limit(10, 1), limit(10, 0.1), limit(4, 2), limit(30, 7), limit(12, 5), limit(25, 1e-2)}
 	modelScales = []float64{1, 1, 1. / 3, 1e-6, 1e9}
+
+	// A key has the one of its number as a rule.
+	modelLadders = []*leakybucket.Ladder{
+		nil,
+		{},
+		{Steps: []time.Duration{2 * time.Second}},
+		{Steps: []time.Duration{300 * time.Millisecond, 3 * time.Second, 45 * time.Second}},
+		{Steps: []time.Duration{1_234_567 * time.Microsecond, 20 * time.Second}},
+	}
 )
 
 // moveClock goes forward as a rule, and sometimes back, or far either way.
@@ -87,15 +104,13 @@ func (m *modeller) step() bool {
 			all = more
 		}
 	}
-	decisions, agree := m.play(all)
-	for i, d := range decisions {
-		m.open = append(m.open, leakybucket.Settlement{Charge: all[i], Was: d})
-	}
+	decided, agree := m.play(all)
+	m.open = append(m.open, decided...)
 	return agree
 }
 
 // play takes all charges, and reports whether store and model agree.
-func (m *modeller) play(all []leakybucket.Charge) (decisions []leakybucket.Decision, agree bool) {
+func (m *modeller) play(all []leakybucket.Charge) (decided []charged, agree bool) {
 	states := make([]leakybucket.State, len(all))
 	for i, c := range all {
 		states[i] = m.bucket(c).State
@@ -107,18 +122,21 @@ func (m *modeller) play(all []leakybucket.Charge) (decisions []leakybucket.Decis
 			m.write(c, states[i])
 		}
 	}
-	decisions, agree = m.decide(all), true
-	for i, d := range decisions {
-		if err := m.compare(all[i].Limit, d, want{outcomeOf(wants[i]), wants[i].Level}); err != nil {
+	agree = true
+	for i, d := range m.decide(all) {
+		decided = append(decided, charged{all[i], d, wants[i]})
+		if err := m.compare(all[i], d, want{outcomeOf(wants[i]), wants[i].Level}); err != nil {
 			m.Errorf("charge %d of %d, %s, %v after the start: %v", i+1, len(all), describe(all[i]), m.elapsed, err)
 			agree = false
 		}
 	}
-	return decisions, agree
+	return decided, agree
 }
 
 func (m *modeller) write(c leakybucket.Charge, state leakybucket.State) {
-	m.buckets[bucketOf(c)] = &modelled{state, c.Limit, c.Forget(state), m.now}
+	old := m.bucket(c)
+	stale := state.BlockedUntil == old.BlockedUntil && (old.stale || old.forgettable())
+	m.buckets[bucketOf(c)] = &modelled{state, c.Limit, c.Block, c.Forget(state), m.now, stale}
 }
 
 // settleSome settles a few charges in one call, and asks how full their buckets
@@ -127,15 +145,19 @@ func (m *modeller) settleSome() bool {
 	var all []leakybucket.Settlement
 	for range min(len(m.open), 1+m.rng.IntN(3)) {
 		i := m.rng.IntN(len(m.open))
-		settled := m.open[i]
+		if m.rng.IntN(3) == 0 {
+			i = len(m.open) - 1 // nothing may have been poured since
+		}
+		was := m.open[i]
 		m.open = slices.Delete(m.open, i, i+1)
-		if m.forgotten(settled.Charge) {
+		if m.forgotten(was.Charge) || m.onEdge(was.Charge) {
 			continue
 		}
-		settled.Diff = m.diff(settled.Charge)
-		if _, kept := m.buckets[bucketOf(settled.Charge)]; kept || settled.Diff > 0 {
+		settled := leakybucket.Settlement{Charge: was.Charge, Was: was.model, Diff: m.diff(was.Charge), Cancel: m.rng.IntN(3) == 0}
+		if _, kept := m.buckets[bucketOf(settled.Charge)]; kept || settled.Diff > 0 && !settled.Cancel {
 			m.write(settled.Charge, settled.Apply(m.bucket(settled.Charge).State, m.now))
 		}
+		settled.Was = was.store
 		all = append(all, settled)
 	}
 	m.settle(all...)
@@ -144,7 +166,7 @@ func (m *modeller) settleSome() bool {
 	for _, settled := range all {
 		c := settled.Charge
 		c.Probe, c.Cost = true, 2*c.Limit.Capacity // never fits
-		if !m.forgotten(c) {
+		if !m.forgotten(c) && !m.onEdge(c) {
 			_, alike := m.play(charges(c))
 			agree = agree && alike
 		}
@@ -177,6 +199,10 @@ func (m *modeller) charge(beside []leakybucket.Charge) leakybucket.Charge {
 	l := modelLimits[m.rng.IntN(len(modelLimits))]
 	c := charge(fmt.Sprint("k", key), limit(l.Capacity*modelScales[key], l.Leak*modelScales[key]), 0)
 	c.Shadow, c.Probe = m.rng.IntN(4) == 0, m.rng.IntN(6) == 0
+	c.Block = modelLadders[key]
+	if m.rng.IntN(6) == 0 {
+		c.Block = modelLadders[m.rng.IntN(len(modelLadders))]
+	}
 	b := m.bucket(c)
 	if b.forgettable() {
 		c.Limit = b.limit
@@ -184,7 +210,7 @@ func (m *modeller) charge(beside []leakybucket.Charge) leakybucket.Charge {
 	c.Debt = c.Limit.Capacity * []float64{0, 0.5, 1, 3}[m.rng.IntN(4)]
 	for _, other := range beside {
 		if bucketOf(other) == bucketOf(c) {
-			c.Limit, c.Debt = other.Limit, other.Debt // a bucket has one limit at a time
+			c.Limit, c.Debt, c.Block = other.Limit, other.Debt, other.Block // a bucket has one of each at a time
 		}
 	}
 	switch m.rng.IntN(10) {
@@ -195,40 +221,13 @@ func (m *modeller) charge(beside []leakybucket.Charge) leakybucket.Charge {
 		c.Cost = c.Limit.Capacity * 1.5
 	case 3:
 		c.Cost = c.Limit.Remaining(c.Limit.Level(b.State, m.now)) / 2
+	case 4, 5: // overflows, and is not oversize
+		c.Cost = min(c.Limit.Capacity, c.Limit.Remaining(c.Limit.Level(b.State, m.now))+c.Limit.Capacity/10)
 	default:
 		c.Cost = c.Limit.Capacity * m.rng.Float64() / 4
 	}
+	if m.rng.IntN(4) == 0 {
+		c.Ceiling = c.Limit.Ceiling(c.Cost, c.Limit.Capacity*m.rng.Float64(), time.Second)
+	}
 	return c
-}
-
-// forgettable reports whether a store may have forgotten the bucket, which was
-// empty once by the limit of its last write. By a slower leak or an earlier
-// clock that can be told.
-func (b *modelled) forgettable() bool { return b.forget <= b.latest }
-
-// forgotten reports whether it can be told that a store has forgotten the
-// bucket, if it has.
-func (m *modeller) forgotten(c leakybucket.Charge) bool {
-	b := m.bucket(c)
-	return b.forgettable() && (c.Limit.Level(b.State, m.now) > 0 || b.At > m.now)
-}
-
-// undecided reports whether a store may answer the last charge either way.
-func (m *modeller) undecided(all []leakybucket.Charge) bool {
-	c := all[len(all)-1]
-	if m.forgotten(c) {
-		return true
-	}
-	level := c.Limit.Level(m.bucket(c).State, m.now)
-	sum := 0.0
-	for _, other := range all {
-		if bucketOf(other) == bucketOf(c) {
-			sum += other.Cost
-		}
-	}
-	edge := c.Limit.Capacity * (1 + 1e-9)
-	if sum == 0 {
-		edge = c.Limit.Capacity
-	}
-	return math.Abs(level+sum-edge) <= tolerance(c.Limit)
 }

@@ -18,6 +18,8 @@ type bugs struct {
 	rename    func(*name)
 	makeRoom  func(*reference, leakybucket.Instant)
 	sweep     func(*reference, leakybucket.Instant)
+	noted     func(leakybucket.Charge, leakybucket.State) leakybucket.Instant
+	reset     func(*reference, name) error
 }
 
 // A mutant is a store with a bug, and the case that must catch it.

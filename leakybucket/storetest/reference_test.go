@@ -119,7 +119,7 @@ func (s *reference) write(j judging) {
 			s.buckets[s.name(c)] = b
 		}
 		if j.decisions[i].Poured || j.states[i] != b.State {
-			*b = bucket{j.states[i], c.Forget(j.states[i])}
+			*b = bucket{j.states[i], s.forgets(c, j.states[i])}
 		}
 	}
 }
@@ -156,12 +156,12 @@ type correcting struct {
 }
 
 func (s *reference) correct(of leakybucket.Settlement, now leakybucket.Instant) correcting {
-	c := correcting{Settlement: of, keep: of.Diff > 0, now: now}
+	c := correcting{Settlement: of, keep: of.Diff > 0 && !of.Cancel, now: now}
 	if b, kept := s.buckets[s.name(of.Charge)]; kept {
 		c.before, c.keep = *b, true
 	}
 	c.after.State = of.Apply(c.before.State, now)
-	c.after.forget = of.Charge.Forget(c.after.State)
+	c.after.forget = s.forgets(of.Charge, c.after.State)
 	if s.recorrect != nil {
 		s.recorrect(&c)
 	}
@@ -179,6 +179,14 @@ func (s *reference) writeBack(c correcting) {
 		s.buckets[s.name(c.Charge)] = b
 	}
 	*b = c.after
+}
+
+// forgets returns when a bucket may be forgotten that is written now.
+func (s *reference) forgets(c leakybucket.Charge, state leakybucket.State) leakybucket.Instant {
+	if s.noted != nil {
+		return s.noted(c, state)
+	}
+	return c.Forget(state)
 }
 
 func (s *reference) name(c leakybucket.Charge) name {
@@ -230,6 +238,17 @@ func (s *reference) drop(before func(a, b *bucket) bool) {
 	}
 	delete(s.buckets, first)
 	s.evictions++
+}
+
+func (s *reference) Reset(_ context.Context, zone, key string, shadow bool) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	n := s.name(leakybucket.Charge{Zone: zone, Key: key, Shadow: shadow})
+	if s.reset != nil {
+		return s.reset(s, n)
+	}
+	delete(s.buckets, n)
+	return nil
 }
 
 func (s *reference) Buckets() map[string]int {

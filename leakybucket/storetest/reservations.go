@@ -86,7 +86,7 @@ func (r *reserver) reserve() bool {
 		h.events = append(h.events, event{call, back, c.Cost, d})
 		r.seen[c.Key] = h
 		if d.Poured {
-			r.open = append(r.open, leakybucket.Settlement{Charge: c, Was: d, Diff: r.diff(c.Cost)})
+			r.open = append(r.open, leakybucket.Settlement{Charge: c, Was: d, Diff: r.diff(c.Cost), Cancel: r.rng.IntN(10) == 0})
 		}
 	}
 	return true

@@ -90,6 +90,33 @@ var cases = []testCase{
 	{"settled with the clock far back", settledClockFarBack},
 	{"clock far back with a bucket in debt", clockFarBackInDebt},
 
+	{"overflow begins a block", overflowBlocks},
+	{"what never fits never blocks", neverFitsNeverBlocks},
+	{"ladder climbs", ladderClimbs},
+	{"block until empty", blockUntilEmpty},
+	{"without a block none is heeded", withoutBlock},
+	{"changed ladder", changedLadder},
+	{"clock back while a block runs", blockAndClockBack},
+	{"each of many blocks its own bucket", eachBlocksItsOwn},
+	{"blocked bucket beside others", blockedBesideOthers},
+	{"block of the same bucket twice", blockOfOneBucketTwice},
+	{"shadow blocks apart", shadowBlocks},
+	{"probe begins a block", probeBlocks},
+	{"settling neither blocks nor unblocks", settlingKeepsBlocks},
+
+	{"delays", delays},
+	{"ceilings", ceilings},
+	{"overflow of a ceiling begins a block", ceilingBlocks},
+
+	{"cancelled charge gives all back", cancelled},
+	{"cancelled to the last digit", cancelledExactly},
+	{"cancelled after others came", cancelledTooLate},
+	{"several cancelled together", cancelledTogether},
+	{"cancelled without a pour", cancelledNothing},
+
+	{"reset forgets level, block and step", resetForgets},
+	{"reset of one bucket", resetOne},
+
 	{"model", model},
 
 	{"fresh keys under contention", freshKeys},
@@ -99,6 +126,7 @@ var cases = []testCase{
 	{"bound on keys taken together", boundTogether},
 	{"settled under contention", settledContended},
 	{"bound on what is settled", boundSettled},
+	{"blocks under contention", blocksContended},
 
 	{"nothing live is forgotten", nothingLiveForgotten},
 	{"counts its buckets", countsBuckets},
@@ -109,4 +137,7 @@ var cases = []testCase{
 	{"given back buckets disappear", givenBackDisappear},
 	{"drops what was given back before live ones", dropsGivenBackFirst},
 	{"drops what was settled upwards last", dropsLiftedLast},
+	{"nothing blocked is forgotten", nothingBlockedForgotten},
+	{"blocked buckets disappear", blockedDisappear},
+	{"drops blocked buckets last", dropsBlockedLast},
 }

@@ -1,6 +1,8 @@
 package storetest
 
 import (
+	"math"
+	"slices"
 	"testing"
 
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
@@ -14,7 +16,7 @@ func TestPlainStorePasses(t *testing.T) {
 		store, setClock := openReference(bugs{})(tb, Need{})
 		return struct{ leakybucket.Store }{store}, setClock
 	}
-	for _, m := range forgettingMutants {
+	for _, m := range slices.Concat(forgettingMutants, blockForgettingMutants, resetMutants) {
 		if complaints := watch(t, m.caughtBy, open); len(complaints) > 0 {
 			t.Errorf("case %q: got %q, want no complaint about a store that counts nothing", m.caughtBy, complaints)
 		}
@@ -22,3 +24,17 @@ func TestPlainStorePasses(t *testing.T) {
 }
 
 func BenchmarkReference(b *testing.B) { Benchmark(b, openReference(bugs{})) }
+
+// A store may round otherwise than the pure functions do.
+func TestStoreThatRoundsOtherwisePasses(t *testing.T) {
+	nudge := func(l *leakybucket.Limit) { l.Leak = math.Nextafter(l.Leak, math.Inf(1)) }
+	open := openReference(bugs{
+		take:   mistake(func(c *leakybucket.Charge) { nudge(&c.Limit) }),
+		settle: misread(func(of *leakybucket.Settlement) { nudge(&of.Charge.Limit) }),
+	})
+	for _, c := range []string{"model", "block until empty", "ladder climbs"} {
+		if complaints := watch(t, c, open); len(complaints) > 0 {
+			t.Errorf("case %q: got %q, want no complaint about another last digit", c, complaints)
+		}
+	}
+}

@@ -42,41 +42,12 @@ func (s *subject) at(d time.Duration) {
 	s.setClock(s.now)
 }
 
-// outcome is what may become of a charge.
-type outcome string
-
-const (
-	poured  outcome = "poured"
-	held    outcome = "held back" // it fits, but a charge beside it does not, or it is a probe
-	refused outcome = "refused"
-	absurd  outcome = "poured without fitting"
-)
-
-func outcomeOf(d leakybucket.Decision) outcome {
-	switch {
-	case d.Fits && d.Poured:
-		return poured
-	case d.Poured:
-		return absurd
-	case d.Fits:
-		return held
-	}
-	return refused
-}
-
-// want is what a case expects of a charge: its outcome, and how full its bucket
-// was before it.
-type want struct {
-	outcome outcome
-	level   float64
-}
-
 // take takes all charges together and compares what became of them.
 func (s *subject) take(charges []leakybucket.Charge, wants ...want) {
 	s.Helper()
 	decisions := s.decide(charges)
 	for i, w := range wants {
-		if err := s.compare(charges[i].Limit, decisions[i], w); err != nil {
+		if err := s.compare(charges[i], decisions[i], w); err != nil {
 			s.Fatalf("charge %d of %d, %s: %v", i+1, len(charges), describe(charges[i]), err)
 		}
 	}
@@ -110,7 +81,7 @@ func (s *subject) charged(c leakybucket.Charge, level, diff float64) leakybucket
 func (s *subject) decided(c leakybucket.Charge, w want, diff float64) leakybucket.Settlement {
 	s.Helper()
 	d := s.decide(charges(c))[0]
-	if err := s.compare(c.Limit, d, w); err != nil {
+	if err := s.compare(c, d, w); err != nil {
 		s.Fatalf("charge to be settled, %s: %v", describe(c), err)
 	}
 	return leakybucket.Settlement{Charge: c, Was: d, Diff: diff}
@@ -136,8 +107,8 @@ func (s *subject) level(c leakybucket.Charge) float64 {
 	s.Helper()
 	c.Cost = 2 * c.Limit.Capacity
 	d := s.decide([]leakybucket.Charge{c})[0]
-	if got := outcomeOf(d); got != refused {
-		s.Fatalf("take that can never fit, %s: got %v, want %v", describe(c), got, refused)
+	if d.Fits || d.Poured || d.Began {
+		s.Fatalf("take that can never fit, %s: got %v, want %v", describe(c), outcomeOf(d), refused)
 	}
 	return d.Level
 }
@@ -156,7 +127,7 @@ func (s *subject) decide(charges []leakybucket.Charge) []leakybucket.Decision {
 	decisions := make([]leakybucket.Decision, len(charges))
 	for i := range decisions {
 		// What a store does not write must show.
-		decisions[i] = leakybucket.Decision{Fits: i%2 == 0, Poured: i%2 != 0, Level: math.NaN(), At: -1}
+		decisions[i] = leakybucket.Decision{Fits: i%2 == 0, Poured: i%2 != 0, Level: math.NaN(), At: -1, BlockedUntil: -1, Began: true}
 	}
 	if err := s.store.Take(context.Background(), charges, decisions); err != nil {
 		s.Fatalf("taking %d charges: %v", len(charges), err)
@@ -188,22 +159,6 @@ func (s *subject) trySettle(all ...leakybucket.Settlement) bool {
 	return true
 }
 
-func (s *subject) compare(l leakybucket.Limit, d leakybucket.Decision, w want) error {
-	if got := outcomeOf(d); got != w.outcome || !near(l, d.Level, w.level) {
-		return fmt.Errorf("got %v at level %v, want %v at level %v", got, d.Level, w.outcome, w.level)
-	}
-	if s.now != 0 && d.At != s.now {
-		return fmt.Errorf("got a decision at %d, want it at %d, where the clock is held", d.At, s.now)
-	}
-	return nil
-}
-
-// near reports whether two stores may differ so much about a level. It is
-// written so that a NaN is near nothing.
-func near(l leakybucket.Limit, a, b float64) bool { return math.Abs(a-b) <= tolerance(l) }
-
-func tolerance(l leakybucket.Limit) float64 { return 1e-9*(1+l.Capacity) + l.Leak*1e-6 }
-
 func limit(capacity, leak float64) leakybucket.Limit {
 	return leakybucket.Limit{Capacity: capacity, Leak: leak}
 }
@@ -227,6 +182,16 @@ func inDebt(c leakybucket.Charge, debt float64) leakybucket.Charge {
 	return c
 }
 
+func blocking(c leakybucket.Charge, steps ...time.Duration) leakybucket.Charge {
+	c.Block = &leakybucket.Ladder{Steps: steps}
+	return c
+}
+
+func below(c leakybucket.Charge, ceiling float64) leakybucket.Charge {
+	c.Ceiling = ceiling
+	return c
+}
+
 func charges(c ...leakybucket.Charge) []leakybucket.Charge { return c }
 
 // describe keeps a hostile key from filling the screen.
@@ -239,6 +204,13 @@ func describe(c leakybucket.Charge) string {
 	if c.Probe {
 		cost = "probe of cost"
 	}
-	return fmt.Sprintf("%s %v to %s/%.40q of capacity %v, leak %v/s, debt %v",
+	text := fmt.Sprintf("%s %v to %s/%.40q of capacity %v, leak %v/s, debt %v",
 		cost, c.Cost, zone, c.Key, c.Limit.Capacity, c.Limit.Leak, c.Debt)
+	if c.Ceiling != 0 {
+		text += fmt.Sprintf(", ceiling %v", c.Ceiling)
+	}
+	if c.Block != nil {
+		text += fmt.Sprintf(", block %v", c.Block.Steps)
+	}
+	return text
 }

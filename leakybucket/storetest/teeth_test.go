@@ -8,7 +8,8 @@ import (
 	"testing"
 )
 
-var mutants = slices.Concat(amountMutants, clockMutants, togetherMutants, probeMutants, settleMutants, forgettingMutants, raceMutants)
+var mutants = slices.Concat(amountMutants, clockMutants, togetherMutants, probeMutants, settleMutants,
+	blockMutants, blockTogetherMutants, ceilingMutants, cancelMutants, resetMutants, forgettingMutants, blockForgettingMutants, raceMutants)
 
 // A suite that passes everything proves nothing: every mutant must be caught by
 // the case that is there for it.

@@ -191,7 +191,7 @@ func cancelledContext(tb testing.TB, open Open) {
 		if err := s.store.Take(ctx, charges(c), decisions); err != nil {
 			continue
 		}
-		if err := s.compare(c.Limit, decisions[0], want{poured, level}); err != nil {
+		if err := s.compare(c, decisions[0], want{poured, level}); err != nil {
 			s.Fatalf("take with a cancelled context and no error: %v", err)
 		}
 		level++

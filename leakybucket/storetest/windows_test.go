@@ -39,6 +39,13 @@ func settles(call, back int, cost, diff float64) settled {
 	}
 }
 
+// cancels is a settlement that gives all back of such a charge.
+func cancels(call, back int, cost float64) settled {
+	s := settles(call, back, cost, 7)
+	s.Cancel = true
+	return s
+}
+
 func TestHistory(t *testing.T) {
 	l := limit(10, 1000) // 0.001 leaks in a microsecond
 	for _, test := range []struct {
@@ -114,6 +121,12 @@ func TestHistoryOfSettlements(t *testing.T) {
 		{"what has leaked is not given back", []event{
 			now(0, 10, 0, poured), seen(4000), now(4010, 10, 0, poured), now(4011, 0.2, 9, poured),
 		}, []settled{settles(4005, 4006, 10, -10)}, "store's clock: got 10.189"},
+		{"of what is cancelled all is given back, leaked or not", []event{
+			now(0, 5, 0, poured), now(0, 5, 5, poured), seen(4000), now(4010, 9, 0.99, poured),
+		}, []settled{cancels(4005, 4006, 5)}, ""},
+		{"more than was cancelled is poured", []event{
+			now(0, 10, 0, poured), now(20, 6, 4, poured),
+		}, []settled{cancels(5, 6, 5)}, "store's clock: got 10.98 more"},
 		{"settled upwards", []event{
 			now(0, 10, 0, poured), now(20, 5, 5, poured),
 		}, []settled{settles(5, 6, 10, 5)}, "store's clock: got 14.98 more"},
