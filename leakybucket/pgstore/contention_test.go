@@ -19,7 +19,7 @@ import (
 // table stays small.
 func TestManyClientsOfFewBucketsMeetNoDeadlock(t *testing.T) {
 	const clients, keys = 16, 50
-	d := 4 * time.Second
+	d := 2 * time.Second
 	if long() {
 		d = time.Minute
 	}
@@ -28,7 +28,7 @@ func TestManyClientsOfFewBucketsMeetNoDeadlock(t *testing.T) {
 	for range 3 {
 		stores = append(stores, openStore(t, Options{URL: server.URL(), Connections: 4, ForgetEvery: time.Second, OnError: failOn(t)}))
 	}
-	var takes, poured atomic.Int64
+	var takes atomic.Int64
 	var wg sync.WaitGroup
 	began := time.Now()
 	for client := range clients {
@@ -39,13 +39,15 @@ func TestManyClientsOfFewBucketsMeetNoDeadlock(t *testing.T) {
 				all := make([]leakybucket.Charge, 2+rng.IntN(4))
 				for i := range all {
 					all[i] = charge(fmt.Sprint("k", rng.IntN(keys)), 1)
-					all[i].Limit = leakybucket.Limit{Capacity: 1e9, Leak: 1e6} // soon forgotten
+					all[i].Limit = leakybucket.Limit{Capacity: 1e9, Leak: 1}
+					if all[i].Key < "k2" {
+						all[i].Limit.Leak = 1e6 // soon forgotten
+					}
 				}
 				if err := stores[rng.IntN(len(stores))].Take(context.Background(), all, decisions[:len(all)]); err != nil {
 					t.Errorf("taking %d charges: %v", len(all), err)
 				}
 				takes.Add(1)
-				poured.Add(int64(len(all)))
 			}
 		})
 	}
@@ -58,13 +60,9 @@ func TestManyClientsOfFewBucketsMeetNoDeadlock(t *testing.T) {
 	}
 	perSecond := float64(takes.Load()) / d.Seconds()
 	hot := wantHot(t, server, defaultTable)
-	size := server.Float(t, "SELECT pg_relation_size('throttle_buckets')::float8")
-	t.Logf("%.0f takes of 2 to 5 buckets a second, %.1f %% of the updates HOT, %.0f KiB for %d buckets", perSecond, hot, size/1024, keys)
+	t.Logf("%.0f takes of 2 to 5 buckets a second, %.1f %% of the updates HOT", perSecond, hot)
 	if long() && perSecond < 1000 {
 		t.Errorf("takes a second: got %.0f, want at least 1000", perSecond)
-	}
-	if size > 1<<20 {
-		t.Errorf("size of the table after %d charges to %d buckets: got %.0f bytes, want at most 1 MiB", poured.Load(), keys, size)
 	}
 }
 
@@ -92,7 +90,7 @@ func TestUpdatesOfManyBucketsAreHot(t *testing.T) {
 	var wg sync.WaitGroup
 	for caller := range callers {
 		wg.Go(func() {
-			for i := range 600 {
+			for i := range 300 {
 				if _, err := take(context.Background(), s, charge(fmt.Sprint((caller*31+i*7)%keys), 0.001)); err != nil {
 					t.Errorf("taking a charge: %v", err)
 					return
@@ -102,5 +100,10 @@ func TestUpdatesOfManyBucketsAreHot(t *testing.T) {
 	}
 	wg.Wait()
 	s.Close() // then PostgreSQL counts at once
-	t.Logf("%.1f %% of the updates HOT", wantHot(t, server, table))
+	size := server.Float(t, "SELECT pg_relation_size('"+table+"')::float8")
+	live := server.Float(t, "SELECT sum(pg_column_size(b.*))::float8 FROM "+table+" AS b")
+	t.Logf("%.1f %% of the updates HOT, the table is %.1f times as large as what is live", wantHot(t, server, table), size/live)
+	if size > 8*live {
+		t.Errorf("size of the table after %d updates: got %.0f bytes, want at most 8 times the %.0f that are live", callers*300, size, live)
+	}
 }

@@ -150,7 +150,6 @@ func TestEachOfManyCallersIsAnsweredWithinItsBudget(t *testing.T) {
 	eventually(t, 10*time.Second, "the store answers", func() bool { return s.Ping(context.Background()) == nil })
 	var answered, failed atomic.Int64
 	var wg sync.WaitGroup
-	thaw := func() {}
 	for caller := range 200 {
 		wg.Go(func() {
 			for i := range 20 {
@@ -163,7 +162,7 @@ func TestEachOfManyCallersIsAnsweredWithinItsBudget(t *testing.T) {
 		})
 	}
 	pause(context.Background(), 20*time.Millisecond)
-	thaw = server.Freeze()
+	thaw := server.Freeze()
 	pause(context.Background(), 300*time.Millisecond)
 	thaw()
 	wg.Wait()

@@ -51,9 +51,9 @@ func skipShort(t *testing.T) {
 }
 
 // eventually fails the test if it does not come true within so long.
-func eventually(tb testing.TB, within time.Duration, what string, true func() bool) {
+func eventually(tb testing.TB, within time.Duration, what string, so func() bool) {
 	tb.Helper()
-	for deadline := time.Now().Add(within); !true(); {
+	for deadline := time.Now().Add(within); !so(); {
 		if time.Now().After(deadline) {
 			tb.Fatalf("%s: not so after %v", what, within)
 		}

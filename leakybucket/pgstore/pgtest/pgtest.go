@@ -8,6 +8,7 @@ package pgtest
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net"
 	"net/url"
@@ -79,8 +80,7 @@ func New(bin string, settings ...string) (*Server, error) {
 	}
 	s := &Server{Port: freePort(), directory: directory, bin: bin}
 	if err := s.initialize(settings); err != nil {
-		os.RemoveAll(directory)
-		return nil, err
+		return nil, errors.Join(err, os.RemoveAll(directory))
 	}
 	if err := s.Run(); err != nil {
 		s.Remove()
@@ -180,7 +180,7 @@ func (s *Server) Remove() {
 	if s.process != nil {
 		s.process.end(syscall.SIGINT)
 	}
-	os.RemoveAll(s.directory)
+	_ = os.RemoveAll(s.directory)
 }
 
 // URL returns how the superuser connects.
@@ -228,7 +228,7 @@ func (s *Server) query(tb testing.TB, do func(context.Context, *pgx.Conn) error)
 	if err != nil {
 		tb.Fatalf("connecting to PostgreSQL: %v", err)
 	}
-	defer conn.Close(ctx)
+	defer func() { _ = conn.Close(ctx) }()
 	if err := do(ctx, conn); err != nil {
 		tb.Fatalf("asking PostgreSQL: %v", err)
 	}

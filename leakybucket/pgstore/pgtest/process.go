@@ -28,7 +28,7 @@ func start(command *exec.Cmd, log string) (*process, error) {
 	if err != nil {
 		return nil, err
 	}
-	defer f.Close()
+	defer func() { _ = f.Close() }()
 	command.Stdout, command.Stderr = f, f
 	command.Dir = filepath.Dir(log)
 	command.SysProcAttr = asPostgres()
@@ -141,7 +141,7 @@ func freePort() int {
 		port := 20000 + (os.Getpid()*7+try*101+int(time.Now().UnixNano()/1000))%10000
 		l, err := net.Listen("tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(port)))
 		if err == nil {
-			l.Close()
+			_ = l.Close()
 			return port
 		}
 		if try > 1000 {

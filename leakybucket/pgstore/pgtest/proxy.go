@@ -49,7 +49,7 @@ func (p *Proxy) accept(server string) {
 		}
 		upstream, err := net.Dial("tcp", server)
 		if err != nil {
-			client.Close()
+			_ = client.Close()
 			continue
 		}
 		if !p.keep(client, upstream) {
@@ -90,7 +90,7 @@ func (p *Proxy) keep(conns ...net.Conn) bool {
 	defer p.mu.Unlock()
 	for _, c := range conns {
 		if p.closed {
-			c.Close()
+			_ = c.Close()
 		} else {
 			p.conns[c] = struct{}{}
 		}
@@ -102,17 +102,17 @@ func (p *Proxy) drop(conns ...net.Conn) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for _, c := range conns {
-		c.Close()
+		_ = c.Close()
 		delete(p.conns, c)
 	}
 }
 
 func (p *Proxy) close() {
-	p.listener.Close()
+	_ = p.listener.Close()
 	p.mu.Lock()
 	p.closed = true
 	for c := range p.conns {
-		c.Close()
+		_ = c.Close()
 	}
 	p.mu.Unlock()
 	p.working.Wait()
