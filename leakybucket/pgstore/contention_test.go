@@ -1,0 +1,109 @@
+package pgstore
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/caddy-throttle/caddy-throttle/leakybucket"
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/pgstore/pgtest"
+)
+
+// Sixteen clients take a few of fifty buckets at a time, in any order, through
+// instances that each have several connections. Nobody is in a deadlock, and the
+// table stays small.
+func TestManyClientsOfFewBucketsMeetNoDeadlock(t *testing.T) {
+	const clients, keys = 16, 50
+	d := 2 * time.Second
+	if long() {
+		d = time.Minute
+	}
+	server := pgtest.Start(t)
+	var stores []*Store
+	for range 3 {
+		stores = append(stores, openStore(t, Options{URL: server.URL(), Connections: 4, ForgetEvery: time.Second, OnError: failOn(t)}))
+	}
+	var takes atomic.Int64
+	var wg sync.WaitGroup
+	began := time.Now()
+	for client := range clients {
+		wg.Go(func() {
+			rng := rand.New(rand.NewPCG(uint64(client), 22))
+			decisions := make([]leakybucket.Decision, 5)
+			for time.Since(began) < d && !t.Failed() {
+				all := make([]leakybucket.Charge, 2+rng.IntN(4))
+				for i := range all {
+					all[i] = charge(fmt.Sprint("k", rng.IntN(keys)), 1)
+					all[i].Limit = leakybucket.Limit{Capacity: 1e9, Leak: 1}
+					if all[i].Key < "k2" {
+						all[i].Limit.Leak = 1e6 // soon forgotten
+					}
+				}
+				if err := stores[rng.IntN(len(stores))].Take(context.Background(), all, decisions[:len(all)]); err != nil {
+					t.Errorf("taking %d charges: %v", len(all), err)
+				}
+				takes.Add(1)
+			}
+		})
+	}
+	wg.Wait()
+	for _, s := range stores {
+		s.Close() // then PostgreSQL counts at once
+	}
+	if log := server.Log(); strings.Contains(log, "deadlock detected") {
+		t.Error("PostgreSQL has met a deadlock, want none that needs to be begun again")
+	}
+	perSecond := float64(takes.Load()) / d.Seconds()
+	hot := wantHot(t, server, defaultTable)
+	t.Logf("%.0f takes of 2 to 5 buckets a second, %.1f %% of the updates HOT", perSecond, hot)
+	if long() && perSecond < 1000 {
+		t.Errorf("takes a second: got %.0f, want at least 1000", perSecond)
+	}
+}
+
+// wantHot fails the test if less than 95 % of the updates of a table touched
+// nothing but the row's own page, and returns the percentage. PostgreSQL counts
+// with some delay.
+func wantHot(t *testing.T, server *pgtest.Server, table string) float64 {
+	t.Helper()
+	of := func(column string) float64 {
+		return server.Float(t, "SELECT "+column+"::float8 FROM pg_stat_user_tables WHERE relname = '"+table+"'")
+	}
+	eventually(t, 10*time.Second, "PostgreSQL has counted the updates", func() bool { return of("n_tup_upd") > 1000 })
+	hot := 100 * of("n_tup_hot_upd") / of("n_tup_upd")
+	if hot < 95 {
+		t.Errorf("HOT updates: got %.1f %%, want at least 95", hot)
+	}
+	return hot
+}
+
+func TestUpdatesOfManyBucketsAreHot(t *testing.T) {
+	server := sharedServer(t)
+	table := unique("hot")
+	s := openStore(t, Options{URL: server.URL(), Table: table, OnError: failOn(t)})
+	const callers, keys = 64, 2000
+	var wg sync.WaitGroup
+	for caller := range callers {
+		wg.Go(func() {
+			for i := range 300 {
+				if _, err := take(context.Background(), s, charge(fmt.Sprint((caller*31+i*7)%keys), 0.001)); err != nil {
+					t.Errorf("taking a charge: %v", err)
+					return
+				}
+			}
+		})
+	}
+	wg.Wait()
+	s.Close() // then PostgreSQL counts at once
+	size := server.Float(t, "SELECT pg_relation_size('"+table+"')::float8")
+	live := server.Float(t, "SELECT sum(pg_column_size(b.*))::float8 FROM "+table+" AS b")
+	t.Logf("%.1f %% of the updates HOT, the table is %.1f times as large as what is live", wantHot(t, server, table), size/live)
+	if size > 8*live {
+		t.Errorf("size of the table after %d updates: got %.0f bytes, want at most 8 times the %.0f that are live", callers*300, size, live)
+	}
+}

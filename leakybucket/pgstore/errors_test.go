@@ -1,0 +1,177 @@
+package pgstore
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/pgstore/pgtest"
+)
+
+const secret = "s3cret/with:signs@and%more"
+
+// role makes a role that may connect, with the secret as its password.
+func role(t *testing.T, server *pgtest.Server) string {
+	t.Helper()
+	name := unique("role")
+	server.Exec(t, fmt.Sprintf("CREATE ROLE %s LOGIN PASSWORD '%s'", name, secret))
+	return name
+}
+
+// wantError fails the test if an error is none, says none of what it must, or
+// shows a password.
+func wantError(t *testing.T, err error, says ...string) {
+	t.Helper()
+	if err == nil {
+		t.Fatalf("got no error, want one that says %q", says)
+	}
+	for _, text := range []string{err.Error(), fmt.Sprintf("%+v", err), fmt.Sprintf("%#v", err)} {
+		for _, password := range []string{secret, "s3cret", pgtest.Password} {
+			if strings.Contains(text, password) {
+				t.Errorf("error %q shows a password", text)
+			}
+		}
+	}
+	for _, want := range says {
+		if !strings.Contains(err.Error(), want) {
+			t.Errorf("got error %q, want it to say %q", err, want)
+		}
+	}
+}
+
+func TestAWrongPasswordIsSaidAndNotShown(t *testing.T) {
+	server := sharedServer(t)
+	name := role(t, server)
+	s := openStore(t, Options{URL: server.URLOf(name, secret+"x", "postgres")})
+	_, err := take(context.Background(), s, charge("k", 1))
+	wantError(t, err, "28P01", name, "password of role")
+	wantError(t, s.Ping(context.Background()), "28P01")
+}
+
+func TestCredentialsMayStandBesideTheURL(t *testing.T) {
+	server := sharedServer(t)
+	name := role(t, server)
+	table := unique("granted")
+	mustTake(t, openStore(t, Options{URL: server.URL(), Table: table}), charge("k", 1))
+	server.Exec(t, fmt.Sprintf("GRANT SELECT, INSERT, UPDATE, DELETE ON %s TO %s", table, name))
+	// Who may not make tables can use one that is there.
+	s := openStore(t, Options{URL: fmt.Sprintf("postgres://127.0.0.1:%d/postgres", server.Port), User: name, Password: secret, Table: table, OnError: failOn(t)})
+	if got := levelOf(t, s, "k"); got == 0 {
+		t.Error("level through a role of its own: got 0, want what the other has poured")
+	}
+	if err := s.Ping(context.Background()); err != nil {
+		t.Errorf("ping: got %v, want no error", err)
+	}
+}
+
+func TestAMissingPrivilegeIsNamed(t *testing.T) {
+	server := sharedServer(t)
+	for _, granted := range []string{"", "SELECT", "SELECT, INSERT, UPDATE", "SELECT, UPDATE, DELETE"} {
+		name, table := role(t, server), unique("denied")
+		mustTake(t, openStore(t, Options{URL: server.URL(), Table: table}), charge("k", 1))
+		if granted != "" {
+			server.Exec(t, fmt.Sprintf("GRANT %s ON %s TO %s", granted, table, name))
+		}
+		s := openStore(t, Options{URL: server.URLOf(name, secret, "postgres"), Table: table})
+		grant := fmt.Sprintf(`GRANT SELECT, INSERT, UPDATE, DELETE ON "%s" TO "%s"`, table, name)
+		wantError(t, s.Ping(context.Background()), "42501", grant)
+		if !strings.Contains(granted, "INSERT") {
+			_, err := take(context.Background(), s, charge("new", 1))
+			wantError(t, err, "42501", grant)
+		}
+		// What is said helps.
+		server.Exec(t, grant)
+		mustTake(t, s, charge("new", 1))
+	}
+}
+
+func TestWhoMayNotMakeTheTableIsToldWhatToRun(t *testing.T) {
+	server := sharedServer(t)
+	name, table := role(t, server), unique("unmade")
+	s := openStore(t, Options{URL: server.URLOf(name, secret, "postgres"), Table: table})
+	_, err := take(context.Background(), s, charge("k", 1))
+	wantError(t, err, "42501", "making the table", "CREATE UNLOGGED TABLE IF NOT EXISTS", "GRANT SELECT, INSERT, UPDATE, DELETE")
+	_, statements, _ := strings.Cut(err.Error(), "to run, once: ")
+	server.Exec(t, strings.Split(statements, "; ")...)
+	mustTake(t, s, charge("k", 1))
+
+	s = openStore(t, Options{URL: server.URL(), Table: "nowhere.buckets"})
+	_, err = take(context.Background(), s, charge("k", 1))
+	wantError(t, err, "3F000", "CREATE UNLOGGED TABLE")
+	server.Exec(t, "CREATE SCHEMA nowhere")
+	mustTake(t, s, charge("k", 1))
+}
+
+func TestATableOfSomebodyElseIsRefused(t *testing.T) {
+	server := sharedServer(t)
+	table := unique("foreign")
+	server.Exec(t, "CREATE TABLE "+table+" (name text, level text)")
+	_, err := take(context.Background(), openStore(t, Options{URL: server.URL(), Table: table}), charge("k", 1))
+	wantError(t, err, "as this store makes it")
+}
+
+func TestAServerThatIsReadOnlyIsSaid(t *testing.T) {
+	server := pgtest.Start(t)
+	mustTake(t, openStore(t, Options{URL: server.URL()}), charge("k", 1))
+	server.Exec(t, "ALTER SYSTEM SET default_transaction_read_only = on", "SELECT pg_reload_conf()")
+	// A default is not in the way of who says otherwise.
+	s := openStore(t, Options{URL: server.URL()})
+	mustTake(t, s, charge("k", 1))
+	server.Standby(t)
+	_, err := take(context.Background(), openStore(t, Options{URL: server.URL(), Logged: true}), charge("k", 1))
+	wantError(t, err, "want a server that can be written to")
+}
+
+func TestAnythingButPostgreSQLIsAnError(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	go func() {
+		for {
+			conn, err := l.Accept()
+			if err != nil {
+				return
+			}
+			_, _ = conn.Write([]byte("HTTP/1.1 400 Bad Request\r\n\r\nwhat is this? "))
+			time.AfterFunc(100*time.Millisecond, func() { conn.Close() })
+		}
+	}()
+	s := openStore(t, Options{URL: "postgres://somebody:s3cret@" + l.Addr().String() + "/db"})
+	began := time.Now()
+	_, err = take(context.Background(), s, charge("k", 1))
+	wantError(t, err, "connecting to PostgreSQL", l.Addr().String())
+	if took := time.Since(began); took > 5*time.Second {
+		t.Errorf("take from what is no PostgreSQL: got an answer after %v", took)
+	}
+}
+
+func TestOptionsThatMakeNoSenseAreRefused(t *testing.T) {
+	const good = "postgres://somebody:s3cret@127.0.0.1/db"
+	for _, test := range []struct {
+		options Options
+		says    string
+	}{
+		{Options{}, "want postgres://"},
+		{Options{URL: "127.0.0.1:5432"}, "want postgres://"},
+		{Options{URL: "user=x password=s3cret host=y"}, "want postgres://"},
+		{Options{URL: "postgres://somebody:s3cret/x@127.0.0.1/db"}, "percent-encoded"},
+		{Options{URL: "postgres://somebody:s3cret%zz@127.0.0.1/db"}, "percent-encoded"},
+		{Options{URL: good + "?sslmode=s3cret"}, "invalid setting"},
+		{Options{URL: good, Table: "Robert'); DROP TABLE"}, "invalid table"},
+		{Options{URL: good, Table: "a.b.c"}, "invalid table"},
+		{Options{URL: good, Prefix: "a:b"}, "invalid prefix"},
+		{Options{URL: good, WaitForDisk: true}, "logged"},
+		{Options{URL: good, Connections: -1}, "connections -1"},
+	} {
+		s, err := New(test.options)
+		if err == nil {
+			s.Close()
+		}
+		wantError(t, err, test.says)
+	}
+}

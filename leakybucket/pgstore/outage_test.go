@@ -1,0 +1,306 @@
+package pgstore
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"runtime"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/caddy-throttle/caddy-throttle/leakybucket"
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/pgstore/pgtest"
+)
+
+// budget is what a store may cost a request, and grace what a busy machine may
+// add until the caller runs again.
+const (
+	budget = 60 * time.Millisecond
+	grace  = 400 * time.Millisecond
+)
+
+func long() bool { return os.Getenv("TEST_LONG") == "1" }
+
+// takeInBudget takes within the budget, and fails the test if that took longer.
+func takeInBudget(t *testing.T, s *Store, c leakybucket.Charge) (leakybucket.Decision, error) {
+	t.Helper()
+	began := time.Now()
+	ctx, cancel := context.WithTimeout(context.Background(), budget)
+	defer cancel()
+	d, err := take(ctx, s, c)
+	if took := time.Since(began); took > budget+grace {
+		t.Errorf("take within %v: got an answer after %v", budget, took)
+	}
+	return d, err
+}
+
+// load takes from one bucket all the time, until stop is called, which returns
+// how much was poured for certain, and how much at most.
+func load(t *testing.T, s *Store, key string, callers int) (stop func() (certain, most float64)) {
+	t.Helper()
+	var certain, unsure atomic.Int64
+	ended := make(chan struct{})
+	var wg sync.WaitGroup
+	for range callers {
+		wg.Go(func() {
+			for {
+				select {
+				case <-ended:
+					return
+				case <-time.After(5 * time.Millisecond):
+				}
+				switch d, err := takeInBudget(t, s, charge(key, 0.01)); {
+				case err != nil:
+					unsure.Add(1)
+				case d.Poured:
+					certain.Add(1)
+				}
+			}
+		})
+	}
+	return func() (float64, float64) {
+		close(ended)
+		wg.Wait()
+		return float64(certain.Load()) / 100, float64(certain.Load()+unsure.Load()) / 100
+	}
+}
+
+// backWithin fails the test if the store does not answer again soon.
+func backWithin(t *testing.T, s *Store, within time.Duration) {
+	t.Helper()
+	began := time.Now()
+	eventually(t, within+2*time.Second, "the store answers again", func() bool {
+		_, err := takeInBudget(t, s, charge("back", 0))
+		return err == nil
+	})
+	if took := time.Since(began); took > within {
+		t.Errorf("the store answered again after %v, want at most %v", took, within)
+	}
+}
+
+func TestSurvivesRestartsAndFreezesOfPostgreSQL(t *testing.T) {
+	server := pgtest.Start(t)
+	s := openStore(t, Options{URL: server.URL(), Logged: true, WaitForDisk: true})
+	eventually(t, 10*time.Second, "the store answers", func() bool { return s.Ping(context.Background()) == nil })
+	cycles := 1
+	if long() {
+		cycles = 20
+	}
+	for cycle := range cycles {
+		for name, outage := range map[string]func() (end func()){
+			"killed":  func() func() { server.Kill(); return func() { run(t, server) } },
+			"stopped": func() func() { server.Stop(); return func() { run(t, server) } },
+			"frozen":  server.Freeze,
+		} {
+			key := fmt.Sprint(name, cycle)
+			stop := load(t, s, key, 16)
+			pause(context.Background(), 200*time.Millisecond)
+			end := outage()
+			eventually(t, 10*time.Second, "the outage shows", func() bool {
+				_, err := takeInBudget(t, s, charge("probe", 0))
+				return err != nil
+			})
+			pause(context.Background(), 700*time.Millisecond)
+			end()
+			backWithin(t, s, time.Second+grace)
+			certain, most := stop()
+			if got := levelOf(t, s, key); got < certain-0.001 || got > most+0.001 {
+				t.Errorf("level after PostgreSQL was %s: got %v, want from %v, which was acknowledged, to %v", name, got, certain, most)
+			}
+		}
+	}
+}
+
+func run(t *testing.T, server *pgtest.Server) {
+	t.Helper()
+	if err := server.Run(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestBeginsWithoutPostgreSQLAndFindsItLater(t *testing.T) {
+	server := pgtest.Start(t)
+	server.Stop()
+	var reported atomic.Int64
+	s := openStore(t, Options{URL: server.URL(), OnError: func(error) { reported.Add(1) }})
+	if _, err := takeInBudget(t, s, charge("k", 1)); err == nil {
+		t.Error("take without PostgreSQL: got no error")
+	}
+	if err := s.Ping(context.Background()); err == nil || !strings.Contains(err.Error(), "connecting to PostgreSQL") {
+		t.Errorf("ping without PostgreSQL: got %v, want one that says connecting", err)
+	}
+	eventually(t, 5*time.Second, "the error is reported", func() bool { return reported.Load() > 0 })
+	run(t, server)
+	backWithin(t, s, time.Second+grace)
+}
+
+func TestEachOfManyCallersIsAnsweredWithinItsBudget(t *testing.T) {
+	server := pgtest.Start(t)
+	goroutines := runtime.NumGoroutine()
+	s, err := New(Options{URL: server.URL(), Connections: 4})
+	if err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, 10*time.Second, "the store answers", func() bool { return s.Ping(context.Background()) == nil })
+	var answered, failed atomic.Int64
+	var wg sync.WaitGroup
+	for caller := range 200 {
+		wg.Go(func() {
+			for i := range 20 {
+				if _, err := takeInBudget(t, s, charge(fmt.Sprint(caller, "/", i%5), 1)); err != nil {
+					failed.Add(1)
+				} else {
+					answered.Add(1)
+				}
+			}
+		})
+	}
+	pause(context.Background(), 20*time.Millisecond)
+	thaw := server.Freeze()
+	pause(context.Background(), 300*time.Millisecond)
+	thaw()
+	wg.Wait()
+	t.Logf("%d answered and %d failed of 200 callers, with PostgreSQL frozen for 300 ms", answered.Load(), failed.Load())
+	eventually(t, 5*time.Second, "the store answers again", func() bool {
+		_, err := takeInBudget(t, s, charge("back", 0))
+		return err == nil
+	})
+	for _, l := range s.lanes {
+		l.mu.Lock()
+		if n := len(l.waiting); n != 0 {
+			t.Errorf("calls that wait when all callers have left: got %d, want 0", n)
+		}
+		l.mu.Unlock()
+	}
+	s.Close()
+	if _, err := take(context.Background(), s, charge("k", 1)); err == nil {
+		t.Error("take from a closed store: got no error")
+	}
+	// What pgx abandons it closes in the background.
+	eventually(t, 20*time.Second, "goroutines are back", func() bool { return runtime.NumGoroutine() <= goroutines })
+}
+
+// Each reply of a commit may be lost after the commit was done, or before. What
+// failed may be charged, and never twice; what did not is charged.
+func TestSwallowedRepliesChargeAtMostOnce(t *testing.T) {
+	requests := 2000
+	if long() {
+		requests = 10_000
+	}
+	server := sharedServer(t)
+	var swallowed atomic.Int64
+	proxy := server.Proxy(t, func(piece []byte) bool {
+		// Not what it takes to connect, which would only take time.
+		if bytes.Contains(piece, []byte("SCRAM")) || bytes.HasPrefix(piece, []byte{'R'}) || rand.IntN(5) != 0 {
+			return false
+		}
+		swallowed.Add(1)
+		return true
+	})
+	s := openStore(t, Options{URL: proxy.URL(), Table: unique("swallowed")})
+	const keys = 40
+	var certain, unsure [keys]atomic.Int64
+	var wg sync.WaitGroup
+	var next atomic.Int64
+	for range 8 {
+		wg.Go(func() {
+			for i := next.Add(1); i <= int64(requests); i = next.Add(1) {
+				key := i % keys
+				switch d, err := take(context.Background(), s, charge(fmt.Sprint(key), 1)); {
+				case err != nil:
+					unsure[key].Add(1)
+				case d.Poured:
+					certain[key].Add(1)
+				}
+			}
+		})
+	}
+	wg.Wait()
+	direct := openStore(t, Options{URL: server.URL(), Table: s.table[1 : len(s.table)-1]})
+	all, allUnsure := 0.0, int64(0)
+	for key := range keys {
+		got := levelOf(t, direct, fmt.Sprint(key))
+		least, most := certain[key].Load(), certain[key].Load()+unsure[key].Load()
+		if got < float64(least)-0.01 || got > float64(most) {
+			t.Errorf("charged to key %d: got %v, want from %d to %d", key, got, least, most)
+		}
+		all, allUnsure = all+got, allUnsure+unsure[key].Load()
+	}
+	t.Logf("%d requests, %d replies swallowed, %d failed, %.0f charged", requests, swallowed.Load(), allUnsure, all)
+	if swallowed.Load() == 0 {
+		t.Error("no reply was swallowed")
+	}
+}
+
+func TestAConnectionThatHoldsLocksAndStopsIsLetGo(t *testing.T) {
+	server := sharedServer(t)
+	table := unique("stopped")
+	s := openStore(t, Options{URL: server.URL(), Table: table})
+	mustTake(t, s, charge("k", 1))
+	// Another node locks the bucket, and is never heard of again.
+	other := openStore(t, Options{URL: server.URL(), Table: table})
+	mustTake(t, other, charge("other", 1))
+	ctx := context.Background()
+	conn, err := other.pool.Acquire(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Release()
+	var b batch
+	b.set([]*call{{names: []string{other.name("zone", "k", false)}}})
+	if _, err := (&transaction{other, conn, conn.Conn().PgConn()}).lock(ctx, &b); err != nil {
+		t.Fatal(err)
+	}
+	began := time.Now()
+	mustTake(t, s, charge("k", 1))
+	if took := time.Since(began); took > lockPatience+2*time.Second {
+		t.Errorf("take of a bucket whose lock was held by a node that has stopped: got an answer after %v, want about %v", took, lockPatience)
+	}
+}
+
+func TestNobodyIsSentWhoHasLeft(t *testing.T) {
+	l := newLane()
+	left, leave := context.WithCancel(context.Background())
+	var calls []*call
+	for i := range 5 {
+		c := &call{names: []string{fmt.Sprint(i)}, answer: make(chan error, 1)}
+		if i%2 == 0 {
+			c.gone = left.Done()
+		}
+		calls = append(calls, c)
+		if err := l.join(c); err != nil {
+			t.Fatal(err)
+		}
+	}
+	leave()
+	l.leave(calls[3])
+	if got := l.next(nil); !slices.Equal(got, calls[1:2]) {
+		t.Errorf("next batch of five calls, four of which have left: got %d calls, want the one", len(got))
+	}
+	if got := l.next(nil); len(got) != 0 {
+		t.Errorf("batch after it: got %d calls, want none", len(got))
+	}
+}
+
+func TestABatchIsBoundedAndKeepsTheOrder(t *testing.T) {
+	l := newLane()
+	var calls []*call
+	for range 7 {
+		c := &call{names: make([]string, mostCharges/3), answer: make(chan error, 1)}
+		calls = append(calls, c)
+		_ = l.join(c)
+	}
+	huge := &call{names: make([]string, 3*mostCharges), answer: make(chan error, 1)}
+	_ = l.join(huge)
+	for _, want := range [][]*call{calls[:3], calls[3:6], calls[6:7], {huge}, nil} {
+		if got := l.next(nil); !slices.Equal(got, want) {
+			t.Errorf("next batch: got %d calls, want %d in the order in which they came", len(got), len(want))
+		}
+	}
+}

@@ -1,0 +1,75 @@
+package pgstore
+
+import (
+	"fmt"
+	"os"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/caddy-throttle/caddy-throttle/leakybucket"
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/pgstore/pgtest"
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest"
+)
+
+func TestStoreKeepsTheContract(t *testing.T) { storetest.Run(t, open) }
+
+// BenchmarkTake runs as BenchmarkTake/store=postgres/keys=1e4/order=uniform and
+// the like.
+func BenchmarkTake(b *testing.B) {
+	b.Run("store=postgres", func(b *testing.B) { storetest.Benchmark(b, open) })
+}
+
+// shared is the server of all tests that do it no harm.
+var shared struct {
+	once   sync.Once
+	server *pgtest.Server
+	err    error
+	stores atomic.Int64
+}
+
+func TestMain(m *testing.M) {
+	code := m.Run()
+	if shared.server != nil {
+		shared.server.Remove()
+	}
+	os.Exit(code)
+}
+
+func sharedServer(tb testing.TB) *pgtest.Server {
+	tb.Helper()
+	bin := pgtest.Find(tb)
+	shared.once.Do(func() { shared.server, shared.err = pgtest.New(bin) })
+	if shared.err != nil {
+		tb.Fatalf("starting PostgreSQL: %v", shared.err)
+	}
+	return shared.server
+}
+
+// unique returns a name that no other test has.
+func unique(what string) string { return fmt.Sprint(what, shared.stores.Add(1)) }
+
+// open opens a store of a case, in a table of its own: what others have no use
+// for by the server's clock may be alive by that of the case. It forgets in a
+// hurry, so that a case would notice what is forgotten too early.
+func open(tb testing.TB, _ storetest.Need) (leakybucket.Store, func(leakybucket.Instant)) {
+	tb.Helper()
+	s := openStore(tb, Options{URL: sharedServer(tb).URL(), Table: unique("case"), ForgetEvery: 50 * time.Millisecond, OnError: failOn(tb)})
+	return s, func(at leakybucket.Instant) { s.held.Store(int64(at)) }
+}
+
+func openStore(tb testing.TB, o Options) *Store {
+	tb.Helper()
+	s, err := New(o)
+	if err != nil {
+		tb.Fatalf("opening a store: %v", err)
+	}
+	tb.Cleanup(s.Close)
+	return s
+}
+
+// failOn returns an OnError for tests in which nothing must fail.
+func failOn(tb testing.TB) func(error) {
+	return func(err error) { tb.Errorf("in the background: got %v, want no error", err) }
+}

@@ -1,0 +1,317 @@
+package pgstore
+
+import (
+	"context"
+	"fmt"
+	"math"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/caddy-throttle/caddy-throttle/leakybucket"
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest"
+)
+
+var lasting = leakybucket.Limit{Capacity: 1000, Leak: 1e-6}
+
+func charge(key string, cost float64) leakybucket.Charge {
+	return leakybucket.Charge{Zone: "zone", Key: key, Limit: lasting, Cost: cost}
+}
+
+func take(ctx context.Context, s *Store, c leakybucket.Charge) (leakybucket.Decision, error) {
+	var d [1]leakybucket.Decision
+	err := s.Take(ctx, []leakybucket.Charge{c}, d[:])
+	return d[0], err
+}
+
+func mustTake(tb testing.TB, s *Store, c leakybucket.Charge) leakybucket.Decision {
+	tb.Helper()
+	d, err := take(context.Background(), s, c)
+	if err != nil {
+		tb.Fatalf("taking a charge: %v", err)
+	}
+	return d
+}
+
+// levelOf reads a level with a take that never fits.
+func levelOf(tb testing.TB, s *Store, key string) float64 {
+	tb.Helper()
+	return mustTake(tb, s, charge(key, 2*lasting.Capacity)).Level
+}
+
+func skipShort(t *testing.T) {
+	t.Helper()
+	if testing.Short() {
+		t.Skip("SKIPPED: the whole suite once more; run without -short")
+	}
+}
+
+// eventually fails the test if it does not come true within so long.
+func eventually(tb testing.TB, within time.Duration, what string, so func() bool) {
+	tb.Helper()
+	for deadline := time.Now().Add(within); !so(); {
+		if time.Now().After(deadline) {
+			tb.Fatalf("%s: not so after %v", what, within)
+		}
+		pause(context.Background(), 5*time.Millisecond)
+	}
+}
+
+func TestThreeInstancesShareOneBucket(t *testing.T) { shareABucket(t, sharedServer(t).URL()) }
+
+func shareABucket(t *testing.T, url string) {
+	t.Helper()
+	const instances, callers, takes = 3, 8, 40
+	table := unique("shared")
+	var stores [instances]*Store
+	for i := range stores {
+		stores[i] = openStore(t, Options{URL: url, Table: table, OnError: failOn(t)})
+	}
+	var poured atomic.Int64
+	var wg sync.WaitGroup
+	for i := range instances * callers {
+		wg.Go(func() {
+			for range takes {
+				d, err := take(context.Background(), stores[i%instances], charge("one", 2))
+				if err != nil {
+					t.Errorf("taking a charge: %v", err)
+				}
+				if d.Poured {
+					poured.Add(1)
+				}
+			}
+		})
+	}
+	wg.Wait()
+	if got, want := poured.Load(), int64(lasting.Capacity/2); got != want {
+		t.Errorf("poured by three instances into one bucket: got %d charges of 2, want %d", got, want)
+	}
+}
+
+// The suite's windows are looked at through three instances in turn.
+func TestTheContractHoldsAcrossInstances(t *testing.T) {
+	skipShort(t)
+	storetest.Run(t, func(tb testing.TB, _ storetest.Need) (leakybucket.Store, func(leakybucket.Instant)) {
+		table := unique("across")
+		var several inTurn
+		for range 3 {
+			several.stores = append(several.stores, openStore(tb, Options{URL: sharedServer(tb).URL(), Table: table, OnError: failOn(tb)}))
+		}
+		return &several, func(at leakybucket.Instant) {
+			for _, s := range several.stores {
+				s.held.Store(int64(at))
+			}
+		}
+	})
+}
+
+// inTurn asks several instances in turn.
+type inTurn struct {
+	stores []*Store
+	next   atomic.Int64
+}
+
+func (s *inTurn) store() *Store { return s.stores[int(s.next.Add(1))%len(s.stores)] }
+
+func (s *inTurn) Take(ctx context.Context, charges []leakybucket.Charge, decisions []leakybucket.Decision) error {
+	return s.store().Take(ctx, charges, decisions)
+}
+
+func (s *inTurn) Settle(ctx context.Context, settlements []leakybucket.Settlement) error {
+	return s.store().Settle(ctx, settlements)
+}
+
+func (s *inTurn) Reset(ctx context.Context, zone, key string, shadow bool) error {
+	return s.store().Reset(ctx, zone, key, shadow)
+}
+
+func TestManyInstancesMakeTheTableAtOnce(t *testing.T) {
+	server := sharedServer(t)
+	for range 3 {
+		table := unique("atonce")
+		var wg sync.WaitGroup
+		for range 12 {
+			wg.Go(func() {
+				s, err := New(Options{URL: server.URL(), Table: table, OnError: failOn(t)})
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				defer s.Close()
+				if _, err := take(context.Background(), s, charge("k", 1)); err != nil {
+					t.Errorf("taking a charge: %v", err)
+				}
+			})
+		}
+		wg.Wait()
+	}
+}
+
+func TestATableDroppedWhileInUseIsMadeAgain(t *testing.T) {
+	server := sharedServer(t)
+	table := unique("dropped")
+	s := openStore(t, Options{URL: server.URL(), Table: table})
+	mustTake(t, s, charge("k", 1))
+	server.Exec(t, "DROP TABLE "+table)
+	if got := levelOf(t, s, "k"); got != 0 {
+		t.Errorf("level after the table was dropped: got %v, want 0", got)
+	}
+}
+
+func TestALoggedTableIsLoggedAndAnUnloggedOneIsNot(t *testing.T) {
+	server := sharedServer(t)
+	table := unique("logged")
+	persistence := func() float64 {
+		return server.Float(t, fmt.Sprintf("SELECT ascii(relpersistence::text)::float8 FROM pg_class WHERE relname = '%s'", table))
+	}
+	for _, test := range []struct {
+		logged bool
+		want   rune
+	}{{false, 'u'}, {true, 'p'}, {false, 'p'}} {
+		s := openStore(t, Options{URL: server.URL(), Table: table, Logged: test.logged})
+		mustTake(t, s, charge("k", 1))
+		if got := rune(persistence()); got != test.want {
+			t.Errorf("persistence of the table with logged %v: got %c, want %c", test.logged, got, test.want)
+		}
+		s.Close()
+	}
+	s := openStore(t, Options{URL: server.URL(), Table: table})
+	if got := levelOf(t, s, "k"); math.Abs(got-3) > 1e-3 {
+		t.Errorf("level after the table became logged: got %v, want 3", got)
+	}
+}
+
+func TestPrefixesKeepSitesApart(t *testing.T) {
+	table := unique("sites")
+	a := openStore(t, Options{URL: sharedServer(t).URL(), Table: table, Prefix: "a"})
+	b := openStore(t, Options{URL: sharedServer(t).URL(), Table: table, Prefix: "ab"})
+	mustTake(t, a, charge("k", 5))
+	if got := levelOf(t, b, "k"); got != 0 {
+		t.Errorf("level of another site's bucket: got %v, want 0", got)
+	}
+}
+
+func TestLongNamesAreDigested(t *testing.T) {
+	s := openStore(t, Options{URL: sharedServer(t).URL(), Table: unique("long")})
+	seen := make(map[string]string)
+	for _, key := range []string{strings.Repeat("é", 5000), strings.Repeat("é", 4999) + "e", "short"} {
+		for _, shadow := range []bool{true, false} {
+			name := s.name("zone", key, shadow)
+			if len(name) > longestName {
+				t.Errorf("name of a key of %d bytes: got %d bytes, want at most %d", len(key), len(name), longestName)
+			}
+			if other, taken := seen[name]; taken {
+				t.Errorf("keys %.20q and %.20q: got one name %q", key, other, name)
+			}
+			seen[name] = key
+		}
+	}
+}
+
+func TestResetEmptiesABucket(t *testing.T) {
+	s := openStore(t, Options{URL: sharedServer(t).URL(), Table: unique("reset")})
+	mustTake(t, s, charge("k", 5))
+	mustTake(t, s, charge("beside", 5))
+	for range 2 { // not there is no error
+		if err := s.Reset(context.Background(), "zone", "k", false); err != nil {
+			t.Fatalf("resetting: %v", err)
+		}
+	}
+	if got, beside := levelOf(t, s, "k"), levelOf(t, s, "beside"); got != 0 || math.Abs(beside-5) > 1e-3 {
+		t.Errorf("levels after a reset: got %v, and %v beside it, want 0 and 5", got, beside)
+	}
+}
+
+func TestRowsThatNoStoreHasWrittenLockNobodyOut(t *testing.T) {
+	server := sharedServer(t)
+	table := unique("poisoned")
+	s := openStore(t, Options{URL: server.URL(), Table: table})
+	for i, values := range []string{
+		"'NaN', 1, 0, 0, 0", "'Infinity', 1, 0, 0, 0", "-5, 1, 0, 0, 0", "1e300, 1, 0, 0, 0",
+		"900, 9223372036854775807, 0, 0, 0", "900, -9223372036854775808, 0, 0, 0",
+		"0, 1, 9223372036854775807, 0, 0", "0, 1, 1, -1, 0", "0, 1, 1, 32767, 0",
+	} {
+		c := charge(fmt.Sprint("k", i), 500)
+		c.Block = &leakybucket.Ladder{Steps: []time.Duration{time.Hour}}
+		mustTake(t, s, c) // which makes the table
+		server.Exec(t, fmt.Sprintf("INSERT INTO %s VALUES (convert_to(':zone/p%d', 'UTF8'), %s)", table, i, values))
+		c.Key = fmt.Sprint("p", i)
+		if d := mustTake(t, s, c); !d.Poured || !(d.Level >= 0) {
+			t.Errorf("take from a bucket of %s: got %+v, want it poured", values, d)
+		}
+	}
+}
+
+func TestForgetsWhatMayBeForgottenAndNothingElse(t *testing.T) {
+	server := sharedServer(t)
+	table := unique("forget")
+	s := openStore(t, Options{URL: server.URL(), Table: table, ForgetEvery: 20 * time.Millisecond, OnError: failOn(t)})
+	const drained, kept = 1500, 30
+	var wg sync.WaitGroup
+	for i := range drained {
+		wg.Go(func() {
+			c := charge(fmt.Sprint("drained", i), 1)
+			c.Limit.Leak = 1e5
+			mustTake(t, s, c)
+		})
+	}
+	wg.Wait()
+	for i := range kept {
+		mustTake(t, s, charge(fmt.Sprint("kept", i), 1))
+	}
+	rows := func() float64 { return server.Float(t, "SELECT count(*)::float8 FROM "+table) }
+	eventually(t, 20*time.Second, "only the live buckets are left", func() bool { return rows() <= kept })
+	if got := rows(); got != kept {
+		t.Errorf("buckets left: got %v, want %d", got, kept)
+	}
+}
+
+func TestARefusedTakeLeavesNoRow(t *testing.T) {
+	server := sharedServer(t)
+	table := unique("refused")
+	s := openStore(t, Options{URL: server.URL(), Table: table})
+	var d [2]leakybucket.Decision
+	if err := s.Take(context.Background(), []leakybucket.Charge{charge("a", 1), charge("b", 5000)}, d[:]); err != nil {
+		t.Fatal(err)
+	}
+	if got := server.Float(t, "SELECT count(*)::float8 FROM "+table); got != 0 {
+		t.Errorf("rows after a take that was refused: got %v, want 0", got)
+	}
+}
+
+func TestWorksThroughPgBouncerInTransactionMode(t *testing.T) {
+	server := sharedServer(t)
+	// Fewer sessions than connections, so that they change hands all the time.
+	url := server.Bouncer(t, 2)
+	if testing.Short() {
+		shareABucket(t, url)
+		return
+	}
+	storetest.Run(t, func(tb testing.TB, _ storetest.Need) (leakybucket.Store, func(leakybucket.Instant)) {
+		s := openStore(tb, Options{URL: url, Table: unique("bounced"), Connections: 3, OnError: failOn(tb)})
+		return s, func(at leakybucket.Instant) { s.held.Store(int64(at)) }
+	})
+}
+
+// What is set for a transaction must not stay in a session that others are given
+// next.
+func TestLeavesNoSettingBehindInPgBouncer(t *testing.T) {
+	url := sharedServer(t).Bouncer(t, 1)
+	s := openStore(t, Options{URL: url, Table: unique("clean"), Logged: true})
+	mustTake(t, s, charge("k", 1))
+	conn, err := pgx.Connect(context.Background(), url+"?default_query_exec_mode=exec")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close(context.Background())
+	for setting, want := range map[string]string{"idle_in_transaction_session_timeout": "0", "synchronous_commit": "on"} {
+		var got string
+		if err := conn.QueryRow(context.Background(), "SHOW "+setting).Scan(&got); err != nil || got != want {
+			t.Errorf("%s of who uses the session next: got %q and error %v, want %q", setting, got, err, want)
+		}
+	}
+}

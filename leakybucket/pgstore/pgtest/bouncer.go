@@ -1,0 +1,77 @@
+package pgtest
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"syscall"
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// Bouncer starts a PgBouncer before the server, in transaction mode: statements
+// of one client go to one session no longer than a transaction lasts. It returns
+// how the superuser connects.
+func (s *Server) Bouncer(tb testing.TB, poolSize int) (url string) {
+	tb.Helper()
+	program, err := exec.LookPath("pgbouncer")
+	if err != nil {
+		if _, err = os.Stat("/usr/sbin/pgbouncer"); err != nil {
+			missing(tb, "PgBouncer")
+		}
+		program = "/usr/sbin/pgbouncer"
+	}
+	directory := tb.TempDir()
+	if err := os.Chmod(filepath.Dir(directory), 0o755); err != nil {
+		tb.Fatal(err)
+	}
+	if err := give(directory); err != nil {
+		tb.Fatal(err)
+	}
+	port := freePort()
+	conf := fmt.Sprintf(`[databases]
+postgres = host=127.0.0.1 port=%d
+[pgbouncer]
+listen_addr = 127.0.0.1
+listen_port = %d
+unix_socket_dir =
+auth_type = plain
+auth_file = %s/users
+pool_mode = transaction
+default_pool_size = %d
+server_reset_query_always = 1
+`, s.Port, port, directory, poolSize)
+	users := fmt.Sprintf("%q %q\n", "postgres", Password)
+	for name, text := range map[string]string{"conf": conf, "users": users} {
+		if err := os.WriteFile(filepath.Join(directory, name), []byte(text), 0o644); err != nil {
+			tb.Fatal(err)
+		}
+	}
+	p, err := start(exec.Command(program, filepath.Join(directory, "conf")), filepath.Join(directory, "log"))
+	if err != nil {
+		tb.Fatalf("starting PgBouncer: %v", err)
+	}
+	tb.Cleanup(func() { p.end(syscall.SIGINT) })
+	url = urlTo(port, "postgres", Password, "postgres")
+	err = p.await(func(ctx context.Context) error {
+		config, err := pgx.ParseConfig(url)
+		if err != nil {
+			return err
+		}
+		config.DefaultQueryExecMode = pgx.QueryExecModeExec
+		conn, err := pgx.ConnectConfig(ctx, config)
+		if err != nil {
+			return err
+		}
+		_, err = conn.Exec(ctx, "SELECT 1")
+		_ = conn.Close(ctx)
+		return err
+	})
+	if err != nil {
+		tb.Fatalf("starting PgBouncer: %v", err)
+	}
+	return url
+}
