@@ -43,6 +43,13 @@ type RemoteStore interface {
 	Close()
 }
 
+// A Reviewer is a remote store that can tell what is wrong with its servers.
+type Reviewer interface {
+	// Check returns in words what keeps limits from holding, as far as the
+	// servers tell, or an error if they do not answer.
+	Check(ctx context.Context) (warnings []string, err error)
+}
+
 // errDown is what everybody gets who asks while the breaker is open.
 var errDown = errors.New("the store is down")
 
@@ -53,7 +60,12 @@ const grumbleEvery = time.Minute
 func NewRemote(name string, store RemoteStore) *Remote {
 	r := &Remote{name: name, store: store}
 	r.breaker.probe, r.breaker.changed = r.probe, r.changed
+	ending, end := context.WithCancel(context.Background())
+	if reviewer, ok := store.(Reviewer); ok {
+		go r.review(ending, reviewer)
+	}
 	r.close = sync.OnceFunc(func() {
+		end()
 		r.breaker.close()
 		r.store.Close()
 		countRemote(r.name, -1)
@@ -103,6 +115,26 @@ func (r *Remote) grumble(what string, err error) {
 	if now := time.Now(); len(r.apps) > 0 && now.Sub(r.grumbled) >= grumbleEvery {
 		r.grumbled = now
 		r.apps[len(r.apps)-1].logger.Error(what, zap.String("store", r.name), zap.Error(err))
+	}
+}
+
+// review warns of servers that are set up so that limits cannot hold, once they
+// answer.
+func (r *Remote) review(ctx context.Context, reviewer Reviewer) {
+	const again = 5 * time.Second
+	for ctx.Err() == nil {
+		within, done := context.WithTimeout(ctx, again)
+		warnings, err := reviewer.Check(within)
+		if err != nil {
+			<-within.Done()
+		}
+		done()
+		for _, warning := range warnings {
+			caddy.Log().Named("throttle").Warn(warning, zap.String("store", r.name))
+		}
+		if err == nil {
+			return
+		}
 	}
 }
 

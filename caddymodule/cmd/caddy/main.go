@@ -1,4 +1,4 @@
-// Command caddy is Caddy with the throttle module in it.
+// Command caddy is Caddy with the throttle module and all its stores in it.
 package main
 
 import (
@@ -6,6 +6,8 @@ import (
 	_ "github.com/caddyserver/caddy/v2/modules/standard"
 
 	_ "github.com/caddy-throttle/caddy-throttle/caddymodule"
+	_ "github.com/caddy-throttle/caddy-throttle/caddymodule/postgres"
+	_ "github.com/caddy-throttle/caddy-throttle/caddymodule/redis"
 )
 
 func main() {
