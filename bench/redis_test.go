@@ -5,7 +5,10 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"os"
+	"os/exec"
 	"slices"
+	"strconv"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -36,12 +39,12 @@ func TestRedisStoreBesideRedisRate(t *testing.T) {
 		t.Run(fmt.Sprintf("keys=%d", test.keys), func(t *testing.T) {
 			server := redistest.Start(t)
 			ours, theirs := openRedisStore(t, server.Addr), openRedisRate(t, server.Addr)
-			var our, their []run
-			for range 5 {
-				our = append(our, measure(t, ours, test.keys, 500*time.Millisecond))
-				their = append(their, measure(t, theirs, test.keys, 500*time.Millisecond))
+			var o, r run
+			for range 10 {
+				o = o.better(measure(t, ours, test.keys, 250*time.Millisecond))
+				r = r.better(measure(t, theirs, test.keys, 250*time.Millisecond))
 			}
-			o, r := median(our), median(their)
+			t.Logf("ceiling: %s", ceiling(t, server, test.keys))
 			ratio, tail := o.perSecond/r.perSecond, o.p99.Seconds()/r.p99.Seconds()
 			t.Logf("redisstore %.0f/s p50 %v p99 %v; redis_rate %.0f/s p50 %v p99 %v; %.2f times as many, p99 %.2f of its",
 				o.perSecond, o.p50, o.p99, r.perSecond, r.p50, r.p99, ratio, tail)
@@ -131,8 +134,34 @@ func measure(t *testing.T, ask remote, keys int, d time.Duration) run {
 	return run{float64(len(all)) / elapsed.Seconds(), all[len(all)/2], all[len(all)*99/100]}
 }
 
-// median returns the run with the median throughput.
-func median(runs []run) run {
-	slices.SortFunc(runs, func(a, b run) int { return int(a.perSecond - b.perSecond) })
-	return runs[len(runs)/2]
+// ceiling runs take.lua for one request a call by redis-benchmark, which keeps 64
+// calls under way on each connection and does nothing with the replies.
+func ceiling(t *testing.T, server *redistest.Server, keys int) string {
+	t.Helper()
+	text := ""
+	for _, name := range []string{"bucket.lua", "take.lua"} {
+		part, err := os.ReadFile("../leakybucket/redisstore/" + name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		text += string(part) + "\n"
+	}
+	digest := server.Do("script", "load", text)
+	out, err := exec.Command("redis-benchmark", "-p", strconv.Itoa(server.Port), "-P", "64", "-c", "4", "-n", "100000", "-r", strconv.Itoa(keys), "-q",
+		"evalsha", digest, "1", "throttle:site/__rand_int__", "1", "", ".l 1e+06 100 1e+06 0", "1").CombinedOutput()
+	if err != nil {
+		return fmt.Sprintf("not measured: %v", err)
+	}
+	lines := strings.FieldsFunc(string(out), func(r rune) bool { return r == '\r' || r == '\n' })
+	_, rate, _ := strings.Cut(lines[len(lines)-1], ": ")
+	return rate
+}
+
+// better returns the best of two runs in each respect: what else the machine does
+// can only make a run worse.
+func (r run) better(other run) run {
+	if r.perSecond == 0 {
+		return other
+	}
+	return run{max(r.perSecond, other.perSecond), min(r.p50, other.p50), min(r.p99, other.p99)}
 }

@@ -103,7 +103,7 @@ func TestWhatWasNotPouredIsNotCancelled(t *testing.T) {
 		"nothing":      {},
 		"a probe of 5": {Fits: true, At: at(100)}, // as if it had filled the bucket
 	} {
-		if got := cancelled(s, 5, was, 100); got != s {
+		if got := cancelled(s, 5, was, 101); got != s {
 			t.Errorf("%s: got %+v, want %+v as it was", what, got, s)
 		}
 	}

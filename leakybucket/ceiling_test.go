@@ -158,6 +158,8 @@ func TestAnOverflowOfACeilingBeginsABlock(t *testing.T) {
 		{0, 11, overflowed, 0}, // what is above the capacity begins none
 		{0, 1, began, 60},
 	})
+	c.Ceiling = 0.5 // beneath the cost it overflows, and is not oversize
+	runBlocks(t, c, State{}, []blockStep{{0, 1, began, 60}})
 }
 
 func TestBelowIsTheLimitWithNoMoreThanTheCeiling(t *testing.T) {

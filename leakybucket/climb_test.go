@@ -46,7 +46,7 @@ func TestWhoWaitsAsToldAndSendsNoFasterThanTheLeakNeverClimbs(t *testing.T) {
 func TestWhoHammersClimbsTheLadder(t *testing.T) {
 	c := Charge{Limit: tenSeconds, Cost: 1, Block: threeSteps}
 	s, d, lengths := State{}, Decision{}, []time.Duration(nil)
-	for now := at(0); len(lengths) < 5; now += at(0.1) {
+	for now := at(0); len(lengths) < 5 && now < at(1e5); now += at(0.1) {
 		if c.Take(&s, now, &d); d.Began {
 			lengths = append(lengths, d.BlockedUntil.Sub(now))
 		}
@@ -60,7 +60,7 @@ func TestWhoHammersClimbsTheLadder(t *testing.T) {
 func TestWhoWaitsAsToldAndGoesOnAsBeforeClimbs(t *testing.T) {
 	c := Charge{Limit: tenSeconds, Cost: 1, Block: threeSteps}
 	s, d, now, lengths := State{}, Decision{}, at(0), []time.Duration(nil)
-	for len(lengths) < 4 {
+	for len(lengths) < 4 && now < at(1e5) {
 		if c.Take(&s, now, &d); d.Began {
 			lengths = append(lengths, d.BlockedUntil.Sub(now))
 			now = now.Add(c.wait(d))

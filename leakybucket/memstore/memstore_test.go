@@ -176,11 +176,18 @@ func TestAStoreIsSafeForConcurrentUse(t *testing.T) {
 						t.Errorf("taking %d charges: %v", n+1, err)
 					}
 				}
+				for n, c := range charges {
+					of := leakybucket.Settlement{Charge: c, Was: decisions[n], Diff: -c.Cost / 2, Cancel: i%2 == 0}
+					if err := s.Settle(context.Background(), []leakybucket.Settlement{of}); err != nil {
+						t.Errorf("settling: %v", err)
+					}
+				}
 				if i%100 == 0 {
 					s.Shed()
 					s.SetMaxBuckets(1000 + i)
 					s.Buckets()
 					s.Evictions()
+					s.Reset(context.Background(), "zone", key(1), false)
 				}
 			}
 		})

@@ -13,14 +13,15 @@ import (
 )
 
 const (
-	// What arrives while so many calls of a lane are in flight shares the next
-	// one. Two keep the server busy while a reply is read; more only make the
-	// batches smaller.
-	mostFlights = 2
-
 	// One call takes no more requests than this, so that it does not keep the
 	// server from others for long: each costs it some microseconds.
 	mostRequests = 64
+
+	// What arrives while a call is in flight shares the next one. Another leaves
+	// beside it only when it would be full, so that a slow network does not
+	// bound how many are answered. On a fast one, a second call that leaves
+	// sooner makes both smaller and everybody slower.
+	mostFlights = 4
 )
 
 // A request is what one caller asks of one script.
@@ -41,7 +42,7 @@ type reply struct {
 
 // A lane is where requests wait that may share a call: they are for the same
 // script and, in a cluster, the same slot. Nobody waits for others to come: a
-// call leaves as soon as there is something to ask and not too much in flight.
+// call leaves as soon as there is something to ask and nothing in flight.
 type lane struct {
 	script *script
 	slot   uint16
@@ -80,7 +81,7 @@ func (ls *lanes) run(ctx context.Context, l lane, r *request) error {
 		ls.busy[l] = t
 	}
 	t.waiting = append(t.waiting, r)
-	if t.flights < mostFlights {
+	if t.flights == 0 || t.flights < mostFlights && len(t.waiting) >= mostRequests {
 		t.flights++
 		go ls.fly(l, t)
 	}

@@ -2,7 +2,7 @@
 // share one limit.
 //
 // A take is one script and one round trip for any number of buckets, on the
-// server's own clock. Takes that arrive while two are in flight share the next
+// server's own clock. Takes that arrive while one is in flight share the next
 // one, each still judged in its turn, so that a busy bucket costs less, and
 // nobody waits for a timer. A call that may have been executed is never
 // repeated: an error says that the charges may or may not have been poured.

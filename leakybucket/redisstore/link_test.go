@@ -1,0 +1,144 @@
+package redisstore
+
+import (
+	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/pem"
+	"fmt"
+	"math/big"
+	"net"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/redisstore/redistest"
+)
+
+func TestTLSAndUnixSockets(t *testing.T) {
+	dir := t.TempDir()
+	pool := certify(t, dir)
+	probe := redistest.Prepare(t) // for a port that is free
+	cert, key, socket := filepath.Join(dir, "cert.pem"), filepath.Join(dir, "key.pem"), filepath.Join(dir, "r.sock")
+	redistest.Start(t, "--unixsocket", socket, "--tls-port", fmt.Sprint(probe.Port),
+		"--tls-cert-file", cert, "--tls-key-file", key, "--tls-ca-cert-file", cert, "--tls-auth-clients", "no")
+	mustTake(t, open(t, Options{URL: "unix://" + socket}), charge("k", frozen, 1))
+	mustTake(t, open(t, Options{URL: "rediss://" + probe.Addr, TLS: &tls.Config{RootCAs: pool}}), charge("k", frozen, 1))
+	if got := levelOf(t, open(t, Options{URL: "unix://" + socket}), charge("k", frozen, 1)); got < 2-leaked {
+		t.Errorf("level by both ways: got %v, want 2", got)
+	}
+	if _, err := take(open(t, Options{URL: "rediss://" + probe.Addr}), charge("k", frozen, 1)); err == nil || !strings.Contains(err.Error(), "certificate") {
+		t.Errorf("certificate that nobody has signed: got %v, want an error", err)
+	}
+}
+
+// certify makes a certificate for the loopback, and returns who trusts it.
+func certify(t *testing.T, dir string) *x509.CertPool {
+	t.Helper()
+	private, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	template := &x509.Certificate{
+		SerialNumber: big.NewInt(1), NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
+		IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}, IsCA: true, BasicConstraintsValid: true,
+	}
+	der, err := x509.CreateCertificate(rand.Reader, template, template, &private.PublicKey, private)
+	if err != nil {
+		t.Fatal(err)
+	}
+	secret, err := x509.MarshalPKCS8PrivateKey(private)
+	if err != nil {
+		t.Fatal(err)
+	}
+	certPEM := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})
+	keyPEM := pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: secret})
+	for name, text := range map[string][]byte{"cert.pem": certPEM, "key.pem": keyPEM} {
+		if err := os.WriteFile(filepath.Join(dir, name), text, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	pool := x509.NewCertPool()
+	pool.AppendCertsFromPEM(certPEM)
+	return pool
+}
+
+var command = regexp.MustCompile(`(?i)HELLO|SETINFO|SLOTS|SHARDS|EVALSHA|PING`)
+
+// TestAClusterThatSendsEverybodyOnIsAnError has a cluster of one that says of
+// each slot that another node has it, which is itself.
+func TestAClusterThatSendsEverybodyOnIsAnError(t *testing.T) {
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer listener.Close()
+	host, port, _ := net.SplitHostPort(listener.Addr().String())
+	says := map[string]string{
+		"HELLO":   "%2\r\n+proto\r\n:3\r\n+version\r\n+7.0.15\r\n",
+		"SETINFO": "+OK\r\n", "PING": "+PONG\r\n",
+		"SLOTS":   fmt.Sprintf("*1\r\n*3\r\n:0\r\n:16383\r\n*3\r\n$%d\r\n%s\r\n:%s\r\n+id\r\n", len(host), host, port),
+		"EVALSHA": "-MOVED 1 " + listener.Addr().String() + "\r\n",
+	}
+	go func() {
+		for {
+			conn, err := listener.Accept()
+			if err != nil {
+				return
+			}
+			go func() {
+				defer conn.Close()
+				buf := make([]byte, 64<<10)
+				for {
+					n, err := conn.Read(buf)
+					if err != nil {
+						return
+					}
+					for _, name := range command.FindAllString(string(buf[:n]), -1) {
+						_, _ = conn.Write([]byte(says[strings.ToUpper(name)]))
+					}
+				}
+			}()
+		}
+	}()
+	s := open(t, Options{URL: "redis+cluster://" + listener.Addr().String()})
+	for range 3 {
+		asked := time.Now()
+		_, err := take(s, charge("k", frozen, 1))
+		if err == nil || !strings.Contains(err.Error(), "MOVED") {
+			t.Errorf("take: got %v, want an error that says MOVED", err)
+		}
+		if took := time.Since(asked); took > 900*time.Millisecond {
+			t.Errorf("take: got its error after %v, want it soon", took)
+		}
+	}
+}
+
+// A caller's deadline holds while the first connection is made, too.
+func TestNobodyWaitsForAConnectionLongerThanTheirDeadline(t *testing.T) {
+	server := redistest.Start(t)
+	server.Pause()
+	defer server.Resume()
+	for _, url := range []string{"redis://" + server.Addr, "redis+sentinel://" + server.Addr + "/m", "redis+cluster://" + server.Addr} {
+		s := open(t, Options{URL: url})
+		ctx, cancel := context.WithTimeout(context.Background(), 50*time.Millisecond)
+		asked := time.Now()
+		for what, err := range map[string]error{
+			"ping": s.Ping(ctx), "reset": s.Reset(ctx, "zone", "k", false),
+		} {
+			if err == nil {
+				t.Errorf("%s: %s of a server that is stopped: got no error", url, what)
+			}
+		}
+		if took := time.Since(asked); took > 500*time.Millisecond {
+			t.Errorf("%s: got errors after %v with a deadline of 50 ms", url, took)
+		}
+		cancel()
+	}
+}
