@@ -64,7 +64,7 @@ func openRedisStore(t testing.TB, addr string) remote {
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { _ = s.Close() })
+	t.Cleanup(s.Close)
 	limit := leakybucket.Limit{Capacity: 1e6, Leak: 100}
 	return func(ctx context.Context, key string) error {
 		charge := [1]leakybucket.Charge{{Zone: "site", Key: key, Limit: limit, Cost: 1, Debt: 1e6}}

@@ -211,10 +211,7 @@ func (s *Store) Ping(ctx context.Context) error {
 }
 
 // Close ends the connections. What is asked after it fails.
-func (s *Store) Close() error {
-	s.link.close()
-	return nil
-}
+func (s *Store) Close() { s.link.close() }
 
 // String returns where the store's servers are.
 func (s *Store) String() string { return s.link.target.String() }

@@ -46,6 +46,6 @@ func open(tb testing.TB, o Options) *Store {
 	if err != nil {
 		tb.Fatalf("opening a store: %v", err)
 	}
-	tb.Cleanup(func() { _ = s.Close() })
+	tb.Cleanup(s.Close)
 	return s
 }
