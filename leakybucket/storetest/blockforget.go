@@ -65,6 +65,14 @@ func nothingBlockedForgotten(tb testing.TB, open Open) {
 	}
 	s.at(seconds * time.Second)
 	s.begins(empty, 0, (seconds+10)*time.Second)
+
+	// A block of the second step is remembered for as long as that.
+	s.at(45 * time.Second)
+	for _, c := range numbered("passing", 40, limit(1, 1), 1) {
+		s.pours(c, 0)
+	}
+	s.pours(watched[length], 0)
+	s.begins(watched[length], 1, 65*time.Second) // its last one was over after 30 s
 }
 
 // blockedDisappear gives a store some minutes of traffic to forget buckets whose

@@ -12,7 +12,7 @@ var blockForgettingMutants = []mutant{
 	{"forgets a block when it is over", "nothing blocked is forgotten", bugs{noted: func(c leakybucket.Charge, s leakybucket.State) leakybucket.Instant {
 		return max(c.Limit.Forget(s), s.BlockedUntil)
 	}}},
-	{"forgets a block that is over by the first step", "model", bugs{noted: func(c leakybucket.Charge, s leakybucket.State) leakybucket.Instant {
+	{"forgets a block that is over by the first step", "nothing blocked is forgotten", bugs{noted: func(c leakybucket.Charge, s leakybucket.State) leakybucket.Instant {
 		s.Step = 0
 		return c.Forget(s)
 	}}},
