@@ -26,7 +26,7 @@ func TestManyClientsOfFewBucketsMeetNoDeadlock(t *testing.T) {
 	server := pgtest.Start(t)
 	var stores []*Store
 	for range 3 {
-		stores = append(stores, openStore(t, Options{URL: server.URL(), Connections: 4, ForgetEvery: time.Second, OnError: failOn(t)}))
+		stores = append(stores, openStore(t, Options{URL: patient(server.URL()), Connections: 4, ForgetEvery: time.Second, OnError: failOn(t)}))
 	}
 	var takes atomic.Int64
 	var wg sync.WaitGroup
@@ -85,7 +85,7 @@ func wantHot(t *testing.T, server *pgtest.Server, table string) float64 {
 func TestUpdatesOfManyBucketsAreHot(t *testing.T) {
 	server := sharedServer(t)
 	table := unique("hot")
-	s := openStore(t, Options{URL: server.URL(), Table: table, OnError: failOn(t)})
+	s := openStore(t, Options{URL: patient(server.URL()), Table: table, OnError: failOn(t)})
 	const callers, keys = 64, 2000
 	var wg sync.WaitGroup
 	for caller := range callers {

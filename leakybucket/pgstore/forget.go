@@ -54,21 +54,25 @@ func (s *Store) connectAndForget(ctx context.Context, every time.Duration) {
 func (s *Store) forgetPart(ctx context.Context, page uint32) error {
 	from, to := tid(page), tid(page+forgetPages)
 	for ctx.Err() == nil {
-		ctx, cancel := context.WithTimeout(ctx, mostPatience)
-		var now any
-		if at := s.heldAt(); at != 0 {
-			now = int64(at)
-		}
-		tag, err := s.pool.Exec(ctx, s.sql.forget, from, to, now, int64(forgetMost))
-		cancel()
-		if err != nil {
+		deleted, err := s.forgetSome(ctx, from, to)
+		if err != nil || deleted < forgetMost {
 			return s.explain(err)
-		}
-		if tag.RowsAffected() < forgetMost {
-			break
 		}
 	}
 	return nil
+}
+
+func (s *Store) forgetSome(ctx context.Context, from, to pgtype.TID) (deleted int64, err error) {
+	ctx, cancel := context.WithTimeout(ctx, mostPatience)
+	defer cancel()
+	s.forgetting.Lock()
+	defer s.forgetting.Unlock()
+	var now any
+	if at := s.heldAt(); at != 0 {
+		now = int64(at)
+	}
+	tag, err := s.pool.Exec(ctx, s.sql.forget, from, to, now, int64(forgetMost))
+	return tag.RowsAffected(), err
 }
 
 // pages returns how many pages the table has.

@@ -33,7 +33,8 @@ type Store struct {
 	working sync.WaitGroup
 	onError func(error)
 
-	held atomic.Int64 // the clock in tests; 0 is the server's own
+	held       atomic.Int64 // the clock in tests; 0 is the server's own
+	forgetting sync.Mutex   // not to forget by where a test's clock was before
 }
 
 // New returns a store that connects in the background. It fails for options that

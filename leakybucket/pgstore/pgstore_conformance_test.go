@@ -55,8 +55,8 @@ func unique(what string) string { return fmt.Sprint(what, shared.stores.Add(1)) 
 // hurry, so that a case would notice what is forgotten too early.
 func open(tb testing.TB, _ storetest.Need) (leakybucket.Store, func(leakybucket.Instant)) {
 	tb.Helper()
-	s := openStore(tb, Options{URL: sharedServer(tb).URL(), Table: unique("case"), ForgetEvery: 50 * time.Millisecond, OnError: failOn(tb)})
-	return s, func(at leakybucket.Instant) { s.held.Store(int64(at)) }
+	s := openStore(tb, Options{URL: patient(sharedServer(tb).URL()), Table: unique("case"), ForgetEvery: 50 * time.Millisecond, OnError: failOn(tb)})
+	return s, s.hold
 }
 
 func openStore(tb testing.TB, o Options) *Store {
@@ -67,6 +67,16 @@ func openStore(tb testing.TB, o Options) *Store {
 	}
 	tb.Cleanup(s.Close)
 	return s
+}
+
+// patient is for a machine that is so busy that connecting takes seconds.
+func patient(url string) string { return url + "?connect_timeout=20" }
+
+// hold holds the store's clock.
+func (s *Store) hold(at leakybucket.Instant) {
+	s.forgetting.Lock()
+	defer s.forgetting.Unlock()
+	s.held.Store(int64(at))
 }
 
 // failOn returns an OnError for tests in which nothing must fail.

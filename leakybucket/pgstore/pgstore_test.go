@@ -69,7 +69,7 @@ func shareABucket(t *testing.T, url string) {
 	table := unique("shared")
 	var stores [instances]*Store
 	for i := range stores {
-		stores[i] = openStore(t, Options{URL: url, Table: table, OnError: failOn(t)})
+		stores[i] = openStore(t, Options{URL: patient(url), Table: table, OnError: failOn(t)})
 	}
 	var poured atomic.Int64
 	var wg sync.WaitGroup
@@ -99,11 +99,11 @@ func TestTheContractHoldsAcrossInstances(t *testing.T) {
 		table := unique("across")
 		var several inTurn
 		for range 3 {
-			several.stores = append(several.stores, openStore(tb, Options{URL: sharedServer(tb).URL(), Table: table, OnError: failOn(tb)}))
+			several.stores = append(several.stores, openStore(tb, Options{URL: patient(sharedServer(tb).URL()), Table: table, OnError: failOn(tb)}))
 		}
 		return &several, func(at leakybucket.Instant) {
 			for _, s := range several.stores {
-				s.held.Store(int64(at))
+				s.hold(at)
 			}
 		}
 	})
@@ -136,7 +136,7 @@ func TestManyInstancesMakeTheTableAtOnce(t *testing.T) {
 		var wg sync.WaitGroup
 		for range 12 {
 			wg.Go(func() {
-				s, err := New(Options{URL: server.URL(), Table: table, OnError: failOn(t)})
+				s, err := New(Options{URL: patient(server.URL()), Table: table, OnError: failOn(t)})
 				if err != nil {
 					t.Error(err)
 					return
@@ -292,8 +292,8 @@ func TestWorksThroughPgBouncerInTransactionMode(t *testing.T) {
 		return
 	}
 	storetest.Run(t, func(tb testing.TB, _ storetest.Need) (leakybucket.Store, func(leakybucket.Instant)) {
-		s := openStore(tb, Options{URL: url, Table: unique("bounced"), Connections: 3, OnError: failOn(tb)})
-		return s, func(at leakybucket.Instant) { s.held.Store(int64(at)) }
+		s := openStore(tb, Options{URL: patient(url), Table: unique("bounced"), Connections: 3, OnError: failOn(tb)})
+		return s, s.hold
 	})
 }
 

@@ -31,9 +31,12 @@ var errNotExecuted = errors.New("nothing was charged")
 // never repeated.
 func (s *Store) do(ctx context.Context, b *batch) error {
 	var err error
-	for range mostAttempts {
+	for attempts := 0; attempts < mostAttempts; attempts++ {
 		if err = s.attempt(ctx, b); !errors.Is(err, errNotExecuted) || ctx.Err() != nil {
 			break
+		}
+		if pgconn.Timeout(err) {
+			attempts = 0 // it took its time, and whoever is left in the batch has more
 		}
 		b.forgetRead()
 	}
@@ -42,11 +45,11 @@ func (s *Store) do(ctx context.Context, b *batch) error {
 
 func (s *Store) attempt(ctx context.Context, b *batch) error {
 	if err := s.prepare(ctx); err != nil {
-		return err
+		return unconnected(err)
 	}
 	conn, err := s.pool.Acquire(ctx)
 	if err != nil {
-		return err
+		return unconnected(err)
 	}
 	// A connection that is not fit for more does not go back to the pool.
 	defer conn.Release()
@@ -64,6 +67,16 @@ func (s *Store) attempt(ctx context.Context, b *batch) error {
 		return nil
 	}
 	return t.commit(ctx, updated, made)
+}
+
+// unconnected lets those wait for another attempt who have the time, if a
+// connection could not be made in its own. One that is refused is refused.
+func unconnected(err error) error {
+	var refused *pgconn.ConnectError
+	if errors.As(err, &refused) && pgconn.Timeout(err) {
+		return errors.Join(errNotExecuted, err)
+	}
+	return err
 }
 
 // A transaction is one that is under way.

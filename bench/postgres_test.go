@@ -1,0 +1,149 @@
+package bench
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/caddy-throttle/caddy-throttle/leakybucket"
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/pgstore"
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/pgstore/pgtest"
+)
+
+// sharedCallers is how many ask a shared store at once.
+const sharedCallers = 64
+
+// A sharedLimiter takes one unit from the bucket of a key, which is in a
+// database.
+type sharedLimiter struct {
+	name string
+	take func(ctx context.Context, key string) error
+}
+
+// upserts is one statement for each request, which leaks, pours and answers. It
+// does less than it should: it never refuses.
+func upserts(t *testing.T, server *pgtest.Server, connections int, kind string) sharedLimiter {
+	t.Helper()
+	table := fmt.Sprint("upserts_", connections, kind)
+	server.Exec(t, "CREATE "+kind+" TABLE "+table+
+		" (key text PRIMARY KEY, level float8 NOT NULL, at timestamptz NOT NULL) WITH (fillfactor = 50)")
+	config, err := pgxpool.ParseConfig(server.URL())
+	if err != nil {
+		t.Fatal(err)
+	}
+	config.MaxConns = int32(connections)
+	pool, err := pgxpool.NewWithConfig(context.Background(), config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(pool.Close)
+	sql := "INSERT INTO " + table + ` AS bucket VALUES ($1, 1, clock_timestamp())
+		ON CONFLICT (key) DO UPDATE SET at = clock_timestamp(),
+			level = greatest(0, bucket.level - 2 * extract(epoch FROM clock_timestamp() - bucket.at)) + 1
+		RETURNING level`
+	return sharedLimiter{fmt.Sprintf("%d upserts %s", connections, kind), func(ctx context.Context, key string) error {
+		var level float64
+		return pool.QueryRow(ctx, sql, key).Scan(&level)
+	}}
+}
+
+func openPgstore(t *testing.T, server *pgtest.Server, logged bool) sharedLimiter {
+	t.Helper()
+	o := pgstore.Options{URL: server.URL(), Table: fmt.Sprint("logged_", logged), Logged: logged, WaitForDisk: logged}
+	s, err := pgstore.New(o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(s.Close)
+	l := leakybucket.Limit{Capacity: 1e9, Leak: 2}
+	return sharedLimiter{fmt.Sprintf("pgstore logged=%v", logged), func(ctx context.Context, key string) error {
+		var d [1]leakybucket.Decision
+		return s.Take(ctx, []leakybucket.Charge{{Zone: "zone", Key: key, Limit: l, Cost: 1}}, d[:])
+	}}
+}
+
+// A figure is what one turn of a limiter showed.
+type figure struct {
+	rate float64       // decisions a second
+	p99  time.Duration // of how long a decision took
+}
+
+// turn lets all callers ask for some time.
+func (l sharedLimiter) turn(t *testing.T, keys int, d time.Duration) figure {
+	t.Helper()
+	var took [sharedCallers][]time.Duration
+	var done sync.WaitGroup
+	began := time.Now()
+	for caller := range took {
+		done.Go(func() {
+			for i := caller * 7919; time.Since(began) < d; i += 104_729 {
+				asked := time.Now()
+				if err := l.take(context.Background(), fmt.Sprint("10.0.", i%keys)); err != nil {
+					t.Errorf("%s: %v", l.name, err)
+					return
+				}
+				took[caller] = append(took[caller], time.Since(asked))
+			}
+		})
+	}
+	done.Wait()
+	elapsed := time.Since(began).Seconds()
+	all := slices.Concat(took[:]...)
+	slices.Sort(all)
+	if len(all) == 0 {
+		t.Fatalf("%s: got no answer", l.name)
+	}
+	return figure{float64(len(all)) / elapsed, all[len(all)*99/100]}
+}
+
+// TestPostgresSharesStatements compares pgstore with one upsert for each
+// request, both waiting for the disk. They take turns, and the best of each
+// counts. The targets are asserted with TEST_LONG=1; otherwise only what no busy
+// machine can blur.
+func TestPostgresSharesStatements(t *testing.T) {
+	skipShort(t)
+	// As one that runs for long: it has files for its log, and is not amid its
+	// first checkpoint.
+	server := pgtest.Start(t, "wal_init_zero=off", "min_wal_size=1GB", "max_wal_size=4GB", "checkpoint_timeout=1h")
+	limiters := []sharedLimiter{
+		openPgstore(t, server, true), upserts(t, server, 64, ""), upserts(t, server, 8, ""),
+		openPgstore(t, server, false), upserts(t, server, 64, "UNLOGGED"),
+	}
+	rounds, strict := 3, os.Getenv("TEST_LONG") == "1"
+	if strict {
+		rounds = 10
+	}
+	for _, c := range []struct {
+		keys        int
+		goal, floor float64 // of the rate, in rates of 64 connections that upsert
+	}{{1, 30, 8}, {10_000, 4, 1.3}} {
+		best := make([]figure, len(limiters))
+		for round := range rounds + 1 {
+			for i, l := range limiters {
+				if f := l.turn(t, c.keys, 500*time.Millisecond); round > 0 && f.rate > best[i].rate { // the first one meets the keys
+					best[i] = f
+				}
+			}
+		}
+		for i, l := range limiters {
+			t.Logf("| %d keys | %s | %.0f a second | p99 %.1f ms | %.1f of the first upserts |",
+				c.keys, l.name, best[i].rate, best[i].p99.Seconds()*1000, best[i].rate/best[1].rate)
+		}
+		want, p99 := c.floor, 100*time.Millisecond
+		if strict {
+			want, p99 = c.goal, 4*time.Millisecond
+		}
+		if got := best[0].rate / best[1].rate; got < want {
+			t.Errorf("%d keys: got %.1f of the rate of one upsert for each request, want at least %v", c.keys, got, want)
+		}
+		if got := best[0].p99; got > p99 {
+			t.Errorf("%d keys: got a 99th percentile of %v, want at most %v", c.keys, got, p99)
+		}
+	}
+}
