@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"os"
 	"regexp"
+	"slices"
 	"strconv"
 	"sync"
 	"testing"
@@ -109,8 +110,7 @@ http://:%d {
 	eventually(t, "all to be waiting or served", func() bool {
 		return c.waiting(t, "crowd")+len(upstream.sightings())-seenBefore >= len(guests)
 	})
-	leavers := guests[:len(guests)/2]
-	for i, g := range leavers {
+	for i, g := range leavers(guests, upstream.sightings()) {
 		g.left = time.Now()
 		g.leave()
 		if i%10 == 0 {
@@ -133,6 +133,16 @@ http://:%d {
 		return after <= before+5
 	})
 	t.Logf("%d goroutines before, %d after", before, after)
+}
+
+// leavers are half of the guests, of those who still wait if they are enough.
+func leavers(guests []*guest, seen []sighting) []*guest {
+	served := make(map[string]bool)
+	for _, s := range seen {
+		served[s.id] = true
+	}
+	waiting := slices.DeleteFunc(slices.Clone(guests), func(g *guest) bool { return served[g.id] })
+	return waiting[:min(len(waiting), len(guests)/2)]
 }
 
 // inviteGuests returns so many of each key, in no order.

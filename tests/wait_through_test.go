@@ -89,12 +89,13 @@ http://:%d {
 // replaced, whether for what is before it to leak or for a slot.
 func TestAtShutdownWhoWaitsIsAnswered503AtOnce(t *testing.T) {
 	t.Parallel()
-	const perProtocol, forSlots = 200, 50
-	port := freePort(t)
+	const perProtocol, forSlots = 100, 50
+	plain, secure := freePort(t), freePort(t)
 	upstream := startUpstream(t, func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() })
 	setup := func(name string) config {
-		return config{sites: fmt.Sprintf(`
-http://:%d {
+		return config{protocols: "h1 h2 h2c h3", sites: fmt.Sprintf(`
+http://:%d, https://localhost:%d {
+	tls internal
 	header Generation %s
 	throttle /turn {
 		zone turns {
@@ -112,15 +113,21 @@ http://:%d {
 		}
 	}
 	respond /turn ok
+	respond /free ok
 	reverse_proxy %s
-}`, port, name, upstream.address)}
+}`, plain, secure, name, upstream.address)}
 	}
 	c := startCaddy(t, setup("old"))
-	base := fmt.Sprintf("http://127.0.0.1:%d", port)
+	base, quickBase := fmt.Sprintf("http://127.0.0.1:%d", plain), fmt.Sprintf("https://localhost:%d", secure)
+	quick := newQUICVisitor(t, nil)
+	eventually(t, "a certificate", func() bool {
+		_, err := quick.try("GET", quickBase+"/free")
+		return err == nil
+	})
 	if a := newVisitor(t, "h1").get(t, base+"/turn"); a.status != 200 {
 		t.Fatalf("the first: got %d, want 200", a.status)
 	}
-	served, waited := make(chan answer, 1), make(chan answer, 2*perProtocol+forSlots)
+	served, waited := make(chan answer, 1), make(chan answer, 3*perProtocol+forSlots)
 	leave := newVisitor(t, "h1").ask(base+"/slot", served)
 	eventually(t, "one to have the slot", func() bool { return c.served(t, "slots") == 1 })
 	wait := func(n int) {
@@ -131,16 +138,21 @@ http://:%d {
 				v.ask(base+"/turn", waited)
 			}
 		}
+		quick := newQUICVisitor(t, nil)
+		quick.Timeout = 0
+		for range n {
+			quick.ask(quickBase+"/turn", waited)
+		}
 	}
 	wait(perProtocol / 2)
 	v := newVisitor(t, "h2")
 	for range forSlots {
 		v.ask(base+"/slot", waited)
 	}
-	eventually(t, "half of them to wait", func() bool { return c.waiting(t, "turns") == perProtocol && c.waiting(t, "slots") == forSlots })
+	eventually(t, "half of them to wait", func() bool { return c.waiting(t, "turns") == 3*perProtocol/2 && c.waiting(t, "slots") == forSlots })
 	c.reload(setup("new"))
 	wait(perProtocol / 2)
-	eventually(t, "all to wait", func() bool { return c.waiting(t, "turns") == 2*perProtocol })
+	eventually(t, "all to wait", func() bool { return c.waiting(t, "turns") == 3*perProtocol })
 
 	began := time.Now()
 	ended := make(chan error)
