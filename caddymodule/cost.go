@@ -149,6 +149,9 @@ func (z *Zone) hasDefaultCost() bool {
 
 // constants returns every cost that is known before a request comes.
 func (z *Zone) constants() []float64 {
+	if z.bucketless() {
+		return nil
+	}
 	var all []float64
 	if z.hasDefaultCost() {
 		all = append(all, defaultCost)

@@ -173,3 +173,15 @@ func start(t *testing.T, s *site) {
 		t.Fatal(err)
 	}
 }
+
+func TestAZoneThatOnlyCountsWhatIsInFlightIsWarnedOfNoCost(t *testing.T) {
+	s := run(t, `http:// {
+		throttle {
+			zone slots {
+				in_flight 3
+				max_wait 10s
+			}
+		}
+	}`)
+	s.warned(t, "holds less than some requests cost", 0)
+}

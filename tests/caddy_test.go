@@ -20,6 +20,7 @@ type caddy struct {
 	*process
 	t     *testing.T
 	admin string // host:port of the admin endpoint
+	shut  bool   // by the test
 }
 
 // config is what a test says of its Caddyfile; the rest is the same for all.
@@ -28,21 +29,23 @@ type config struct {
 	servers   string // inside the global servers block
 	sites     string // after the global options
 	protocols string // of all servers; h1 h2 h2c if not given
+	env       string // NAME=value, for Caddy alone
 }
 
 func startCaddy(t *testing.T, c config) *caddy {
 	t.Helper()
 	admin := fmt.Sprintf("127.0.0.1:%d", freePort(t))
 	file := writeFile(t, "Caddyfile", c.caddyfile(admin))
-	return startCaddyIn(t, admin, filepath.Dir(file), file)
+	return startCaddyIn(t, admin, filepath.Dir(file), file, c.env)
 }
 
 // startCaddyIn runs Caddy in a folder with a Caddyfile that names the admin
-// endpoint.
-func startCaddyIn(t *testing.T, admin, dir, file string) *caddy {
+// endpoint, and adds to its environment.
+func startCaddyIn(t *testing.T, admin, dir, file string, env ...string) *caddy {
 	t.Helper()
 	cmd := caddyCommand(t, "run", "--config", file, "--adapter", "caddyfile")
 	cmd.Dir = dir
+	cmd.Env = append(cmd.Env, env...)
 	p, err := startProcess(cmd)
 	if err != nil {
 		t.Fatalf("starting caddy: %v", err)
@@ -97,9 +100,17 @@ func (c *caddy) ready() bool {
 	return err == nil && status == 200 && strings.TrimSpace(config) != "null"
 }
 
+// shutDown ends Caddy before the test does.
+func (c *caddy) shutDown() error {
+	c.shut = true
+	return errors.Join(c.stop(), c.err)
+}
+
 func (c *caddy) end() {
-	if err := c.stop(); err != nil {
-		c.t.Errorf("stopping caddy: %v", err)
+	if !c.shut {
+		if err := c.stop(); err != nil {
+			c.t.Errorf("stopping caddy: %v", err)
+		}
 	}
 	log := c.output.String()
 	if strings.Contains(log, "panic") {

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Tests everything: formatting, vet, the unit tests with the race detector, and
-# the whole system over real sockets, with php-fpm and Puma behind it.
+# the whole system over real sockets, with php-fpm and Puma behind it and nginx
+# beside it.
 #
 #	tests/run.sh
 #
@@ -41,6 +42,7 @@ missing_packages() {
 	have ruby || echo ruby
 	have puma || echo puma
 	has_rack || echo ruby-rack
+	have nginx || echo nginx-light
 	have curl || echo curl
 }
 

@@ -1,0 +1,263 @@
+package tests
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"testing"
+	"time"
+)
+
+// TestWhoObeysRetryAfterComesBackAndWhoHammersStaysOut: the first never climbs
+// the ladder, however often it starts anew; the other one is told to stay away
+// for longer and longer.
+func TestWhoObeysRetryAfterComesBackAndWhoHammersStaysOut(t *testing.T) {
+	t.Parallel()
+	for _, protocol := range protocols {
+		port := freePort(t)
+		c := startCaddy(t, config{sites: fmt.Sprintf(`
+http://:%d {
+	header >Reason {http.throttle.reason}
+	header >Blocked {http.throttle.blocked}
+	throttle {
+		zone ladder {
+			capacity 2
+			leak 4/s
+			block 1s 2s 3s
+			retry_after fit
+		}
+	}
+	respond ok
+}`, port)})
+		url := fmt.Sprintf("http://127.0.0.1:%d/", port)
+
+		t.Run("obeys/"+protocol, func(t *testing.T) {
+			t.Parallel()
+			v := newVisitor(t, protocol)
+			for range 2 {
+				b := v.pourUntilRefused(t, url)
+				if b.refused.header.Get("Blocked") != "true" || b.refused.header.Get("Reason") != "capacity" {
+					t.Errorf("got blocked %s for %s, want a block that begins", b.refused.header.Get("Blocked"), b.refused.header.Get("Reason"))
+				}
+				if a := v.get(t, url); a.status != 429 || a.header.Get("Reason") != "blocked" {
+					t.Errorf("got %d for %s, want 429 for blocked", a.status, a.header.Get("Reason"))
+				}
+				wait := b.refused.retryAfter(t)
+				if wait > 2*time.Second {
+					t.Errorf("got Retry-After %v, want the first step's second, or 2 where its end is near", wait)
+				}
+				time.Sleep(wait)
+				for n := range 5 {
+					if a := v.get(t, url); a.status != 200 {
+						t.Fatalf("request %d after waiting %v: got %d, want 200", n+1, wait, a.status)
+					}
+					time.Sleep(250 * time.Millisecond) // the leak
+				}
+			}
+		})
+		t.Run("hammers/"+protocol, func(t *testing.T) {
+			t.Parallel()
+			v := newVisitor(t, protocol)
+			var told []string
+			for began := time.Now(); len(told) < 3 && time.Since(began) < startTime; {
+				a := v.get(t, url)
+				if a.status != 429 || a.header.Get("Reason") == "blocked" {
+					continue // let in, or nothing new
+				}
+				told = append(told, a.header.Get("Retry-After"))
+			}
+			if want := []string{"1", "2", "3"}; !slices.Equal(told, want) {
+				t.Errorf("got blocks of %v seconds, want %v", told, want)
+			}
+		})
+		t.Cleanup(func() {
+			if got := c.metric(t, "caddy_throttle_blocks_total", `zone="ladder"`, `decision="refused"`); got != 5 {
+				t.Errorf("got %v blocks, want the 2 of who obeyed and the 3 of who hammered", got)
+			}
+		})
+	}
+}
+
+// TestWhoIsBlockedEverywhereIsOutOfAllSites, over all protocols and reloads, and
+// out of nothing that throttle is not asked about.
+func TestWhoIsBlockedEverywhereIsOutOfAllSites(t *testing.T) {
+	t.Parallel()
+	login, shop, free, secure := freePort(t), freePort(t), freePort(t), freePort(t)
+	office := newVisitor(t, "h1")
+	setup := config{
+		protocols: "h1 h2 h2c h3",
+		throttle: fmt.Sprintf(`
+			exempt {
+				client_ip %s
+			}
+			exempt {
+				path /certificate
+			}`, office.address),
+		sites: fmt.Sprintf(`
+http://:%d {
+	throttle /login {
+		zone login {
+			capacity 2
+			leak 1/s
+			block 1m everywhere
+		}
+	}
+	respond ok
+}
+http://:%d {
+	throttle pages client_ip 100 10/s
+	respond ok
+}
+http://:%d {
+	respond ok
+}
+https://localhost:%d {
+	tls internal
+	throttle secure client_ip 100 10/s
+	respond ok
+}`, login, shop, free, secure),
+	}
+	c := startCaddy(t, setup)
+	url := func(port int, path string) string { return fmt.Sprintf("http://127.0.0.1:%d/%s", port, path) }
+	quick := newQUICVisitor(t, nil)
+	eventually(t, "a certificate", func() bool {
+		_, err := quick.try("GET", fmt.Sprintf("https://localhost:%d/certificate", secure))
+		return err == nil
+	})
+
+	guesser, reader := newVisitorFrom(t, "h1", "127.0.0.1"), newVisitor(t, "h2")
+	if a := quick.get(t, fmt.Sprintf("https://localhost:%d/", secure)); a.status != 200 {
+		t.Fatalf("HTTP/3 before the block: got %d, want 200", a.status)
+	}
+	guesser.pourUntilRefused(t, url(login, "login"))
+	for range 10 {
+		if a := office.get(t, url(login, "login")); a.status != 200 {
+			t.Errorf("the office: got %d, want 200", a.status)
+		}
+	}
+	check := func(when string) {
+		t.Helper()
+		for _, visit := range []struct {
+			who, where string
+			v          *visitor
+			url        string
+			status     int
+		}{
+			{"the guesser", "the login", guesser, url(login, "login"), 429},
+			{"the guesser", "what no zone is about", guesser, url(login, "page"), 200},
+			{"the guesser", "another site", guesser, url(shop, ""), 429},
+			{"the guesser", "a site without throttle", guesser, url(free, ""), 200},
+			{"the guesser", "HTTP/3", quick, fmt.Sprintf("https://localhost:%d/", secure), 429},
+			{"somebody else", "the login", reader, url(login, "login"), 200},
+			{"somebody else", "another site", reader, url(shop, ""), 200},
+			{"the office", "another site", office, url(shop, ""), 200},
+		} {
+			a := visit.v.get(t, visit.url)
+			if a.status != visit.status {
+				t.Errorf("%s: %s at %s: got %d, want %d", when, visit.who, visit.where, a.status, visit.status)
+			}
+			if visit.status == 429 && a.status == 429 {
+				checkRefusal(t, a)
+				if wait := a.retryAfter(t); wait < 20*time.Second || wait > 61*time.Second {
+					t.Errorf("%s: %s at %s: got Retry-After %v, want the rest of a minute", when, visit.who, visit.where, wait)
+				}
+			}
+		}
+	}
+	check("before reloads")
+	for range 2 {
+		c.reload(setup)
+	}
+	check("after reloads")
+	if got := c.metric(t, "caddy_throttle_blocks_total", `zone="login"`); got != 1 {
+		t.Errorf("got %v blocks, want 1", got)
+	}
+}
+
+// TestThrottleBlockedLetsASiteAnswerTheBlockedItself: with a hang-up, in an error
+// route, or before throttle has even been asked.
+func TestThrottleBlockedLetsASiteAnswerTheBlockedItself(t *testing.T) {
+	t.Parallel()
+	behind, before := freePort(t), freePort(t)
+	c := startCaddy(t, config{sites: fmt.Sprintf(`
+http://:%d {
+	throttle {
+		zone guesses {
+			capacity 3
+			leak 1/m
+			block 1m
+			refuse error
+		}
+		zone pages {
+			capacity 8
+			leak 1/m
+			refuse error
+		}
+	}
+	handle_errors {
+		@blocked throttle_blocked guesses
+		abort @blocked
+		respond "{http.throttle.zone} {http.throttle.blocked}"
+	}
+	respond ok
+}
+http://:%d {
+	route {
+		@out throttle_blocked
+		respond @out "stay away" 403
+		throttle /login {
+			zone entrance {
+				capacity 3
+				leak 1/s
+				block 3s
+				retry_after fit
+			}
+		}
+		respond ok
+	}
+}`, behind, before)})
+
+	eachProtocol(t, func(t *testing.T, protocol string) {
+		t.Run("in an error route", func(t *testing.T) {
+			v := newVisitor(t, protocol)
+			url := fmt.Sprintf("http://127.0.0.1:%d/", behind)
+			if got := v.countAdmitted(t, 3, url); got != 3 {
+				t.Fatalf("got %d admitted, want the capacity of 3", got)
+			}
+			for range 2 {
+				if a, err := v.try("GET", url); err == nil {
+					t.Errorf("got %d %s, want the connection or the stream to break off", a.status, a.body)
+				} else if !errors.Is(err, io.EOF) && protocol == "h1" {
+					t.Errorf("got %v, want the end of the connection", err)
+				}
+			}
+		})
+		t.Run("before throttle", func(t *testing.T) {
+			v := newVisitor(t, protocol)
+			base := fmt.Sprintf("http://127.0.0.1:%d/", before)
+			b := v.pourUntilRefused(t, base+"login")
+			for _, path := range []string{"login", "page"} {
+				if a := v.get(t, base+path); a.status != 403 || a.body != "stay away" {
+					t.Errorf("blocked, at %s: got %d %q, want 403 from the site", path, a.status, a.body)
+				}
+			}
+			if a := newVisitor(t, protocol).get(t, base+"login"); a.status != 200 {
+				t.Errorf("somebody else: got %d, want 200", a.status)
+			}
+			time.Sleep(b.refused.retryAfter(t))
+			if a := v.get(t, base+"login"); a.status != 200 {
+				t.Errorf("after Retry-After: got %d %q, want 200", a.status, a.body)
+			}
+		})
+	})
+	t.Cleanup(func() {
+		if got := c.metric(t, "caddy_throttle_blocks_total", `zone="guesses"`); got != 2 {
+			t.Errorf("got %v blocks, want one for each protocol", got)
+		}
+		// Or more: a client may ask again when a connection that it has used ends.
+		if got := c.metric(t, "caddy_throttle_requests_total", `zone="guesses"`, `reason="blocked"`); got < 2 {
+			t.Errorf("got %v refused for a block, want one for each protocol at least", got)
+		}
+	})
+}

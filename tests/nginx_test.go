@@ -1,0 +1,342 @@
+package tests
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+)
+
+// A likeNginx is a limit in nginx's words and in ours, and what both make of
+// the same requests. nginx's burst does not count the request that fits at once.
+type likeNginx struct {
+	name   string
+	zones  string // limit_req_zone, in nginx's http block
+	limits string // limit_req, in its location
+	ours   string // zones of a throttle block
+	trace  []arrivals
+}
+
+// arrivals come at one time after the first, and wait as long as this, in any
+// order.
+type arrivals struct {
+	at    time.Duration
+	waits []time.Duration
+}
+
+const (
+	ms     = time.Millisecond
+	refuse = time.Duration(-1) // instead of a wait
+)
+
+// Where both have several limits, they agree that a request is charged to all
+// of them or to none, and waits for the longest. By design they differ where a
+// waiting client leaves (we give back what it was charged), and where one of
+// two limits that are only tried out would refuse: nginx then charges neither,
+// we charge the other one, which is as it would be without the first.
+var likeNginxCases = []likeNginx{
+	{
+		name:   "no burst",
+		zones:  "limit_req_zone $binary_remote_addr zone=plain:1m rate=4r/s;",
+		limits: "limit_req zone=plain;",
+		ours:   "zone plain {\n capacity 1\n leak 4/s\n }",
+		trace: []arrivals{
+			{0, []time.Duration{0, refuse, refuse}},
+			{375 * ms, []time.Duration{0}},
+			{500 * ms, []time.Duration{refuse}},
+			{750 * ms, []time.Duration{0, refuse}},
+		},
+	},
+	{
+		name:   "burst without delay",
+		zones:  "limit_req_zone $binary_remote_addr zone=nodelay:1m rate=4r/s;",
+		limits: "limit_req zone=nodelay burst=5 nodelay;",
+		ours:   "zone nodelay {\n capacity 6\n leak 4/s\n }",
+		trace: []arrivals{
+			{0, []time.Duration{0, 0, 0, 0, 0, 0, refuse, refuse}},
+			{625 * ms, []time.Duration{0, 0, refuse}},
+			{875 * ms, []time.Duration{0, refuse}},
+		},
+	},
+	{
+		name:   "burst with delay",
+		zones:  "limit_req_zone $binary_remote_addr zone=delay:1m rate=4r/s;",
+		limits: "limit_req zone=delay burst=5;",
+		ours:   "zone delay {\n capacity 6\n leak 4/s\n delay\n }",
+		trace: []arrivals{
+			{0, []time.Duration{0, 250 * ms, 500 * ms, 750 * ms, 1000 * ms, 1250 * ms, refuse, refuse}},
+			{625 * ms, []time.Duration{875 * ms, 1125 * ms, refuse}},
+		},
+	},
+	{
+		name:   "burst of five at one a second",
+		zones:  "limit_req_zone $binary_remote_addr zone=reference:1m rate=1r/s;",
+		limits: "limit_req zone=reference burst=5;",
+		ours:   "zone reference {\n capacity 6\n leak 1/s\n delay\n }",
+		trace: []arrivals{
+			{0, []time.Duration{0, 1000 * ms, 2000 * ms, 3000 * ms, 4000 * ms, 5000 * ms, refuse}},
+		},
+	},
+	{
+		name:   "delay after three",
+		zones:  "limit_req_zone $binary_remote_addr zone=later:1m rate=4r/s;",
+		limits: "limit_req zone=later burst=5 delay=3;",
+		ours:   "zone later {\n capacity 6\n leak 4/s\n delay 3\n }",
+		trace: []arrivals{
+			{0, []time.Duration{0, 0, 0, 0, 250 * ms, 500 * ms, refuse}},
+			{625 * ms, []time.Duration{125 * ms, 375 * ms, refuse}},
+		},
+	},
+	{
+		name: "two limits without delay",
+		zones: `limit_req_zone $binary_remote_addr zone=tight:1m rate=8r/s;
+			limit_req_zone $binary_remote_addr zone=wide:1m rate=1r/s;`,
+		limits: "limit_req zone=tight burst=2 nodelay;\nlimit_req zone=wide burst=4 nodelay;",
+		ours:   "zone tight {\n capacity 3\n leak 8/s\n }\n zone wide {\n capacity 5\n leak 1/s\n }",
+		trace: []arrivals{
+			{0, []time.Duration{0, 0, 0, refuse, refuse}}, // by tight
+			{440 * ms, []time.Duration{0, 0, refuse}},     // by wide, which has paid for none of the refused
+			{1500 * ms, []time.Duration{0, refuse}},
+		},
+	},
+	{
+		name: "two limits with delay",
+		zones: `limit_req_zone $binary_remote_addr zone=fast:1m rate=8r/s;
+			limit_req_zone $binary_remote_addr zone=slow:1m rate=2r/s;`,
+		limits: "limit_req zone=fast burst=5;\nlimit_req zone=slow burst=4 delay=3;",
+		ours:   "zone fast {\n capacity 6\n leak 8/s\n delay\n }\n zone slow {\n capacity 5\n leak 2/s\n delay 3\n }",
+		trace: []arrivals{
+			{0, []time.Duration{0, 125 * ms, 250 * ms, 375 * ms, 500 * ms, refuse}}, // slow's at 4 waits for both
+			{750 * ms, []time.Duration{250 * ms, refuse}},
+		},
+	},
+}
+
+const (
+	closeEnough = 50 * time.Millisecond
+
+	// A machine that stalls for a moment makes waits longer. It does not do so
+	// again and again.
+	stalls = 6
+)
+
+// TestWhatNginxLetsPassDelaysAndRefusesSoDoWe sends the same requests to both,
+// at the same time.
+func TestWhatNginxLetsPassDelaysAndRefusesSoDoWe(t *testing.T) {
+	t.Parallel()
+	var zones, locations, sites strings.Builder
+	for n, c := range likeNginxCases {
+		zones.WriteString(c.zones)
+		fmt.Fprintf(&locations, "location /%d {\n %s\n try_files /page =404;\n }\n", n, c.limits)
+		fmt.Fprintf(&sites, "throttle /%d {\n %s\n }\n", n, c.ours)
+	}
+	nginx, ours := startNginx(t, zones.String(), locations.String()), freePort(t)
+	startCaddy(t, config{sites: fmt.Sprintf("http://:%d {\n header >Verdict {http.throttle.decision}\n %s\n respond ok\n}", ours, sites.String())})
+	for n, c := range likeNginxCases {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			var err error
+			for range stalls {
+				if err = c.compare(t, fmt.Sprintf("http://127.0.0.1:%d/%d", nginx, n), fmt.Sprintf("http://127.0.0.1:%d/%d", ours, n)); err == nil {
+					return
+				}
+				t.Logf("once more, after: %v", err)
+			}
+			t.Error(err)
+		})
+	}
+}
+
+// compare plays the trace for a new client.
+func (c *likeNginx) compare(t *testing.T, nginx, ours string) error {
+	v := newVisitor(t, "h1")
+	defer v.CloseIdleConnections()
+	theirs, own := make([][]visit, len(c.trace)), make([][]visit, len(c.trace))
+	began := time.Now()
+	var all sync.WaitGroup
+	for i := range c.trace {
+		all.Go(func() {
+			n := len(c.trace[i].waits)
+			time.Sleep(time.Until(began.Add(c.trace[i].at)))
+			var both sync.WaitGroup
+			both.Go(func() { theirs[i] = v.visitAtOnce(nginx, n) })
+			both.Go(func() { own[i] = v.visitAtOnce(ours, n) })
+			both.Wait()
+		})
+	}
+	all.Wait()
+
+	var errs []error
+	differ := func(i, n int, what string, got, want any) {
+		errs = append(errs, fmt.Errorf("at %v, request %d: got %v from %s, want %v", c.trace[i].at, n+1, got, what, want))
+	}
+	for i, a := range c.trace {
+		for n, want := range a.waits {
+			status, verdicts := 200, [2]string{"PASSED", "admitted"}
+			switch {
+			case want == refuse:
+				status, verdicts = 429, [2]string{"REJECTED", "refused"}
+			case want > 0:
+				verdicts = [2]string{"DELAYED", "delayed"}
+			}
+			for which, got := range [2]visit{theirs[i][n], own[i][n]} {
+				if got.err != nil || got.status != status || got.verdict != verdicts[which] {
+					differ(i, n, [2]string{"nginx", "us"}[which], got, verdicts[which])
+				}
+			}
+			if want == refuse {
+				continue
+			}
+			if got := theirs[i][n].took; (got - want).Abs() > closeEnough {
+				differ(i, n, "nginx", got, want)
+			}
+			if got := own[i][n].took; (got - want).Abs() > closeEnough {
+				differ(i, n, "us", got, want)
+			}
+			if got, want := own[i][n].took, theirs[i][n].took; (got - want).Abs() > closeEnough {
+				differ(i, n, "us", got, fmt.Sprint("nginx's ", want))
+			}
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// A visit is how long a request took, and what was decided about it.
+type visit struct {
+	took    time.Duration
+	status  int
+	verdict string
+	err     error
+}
+
+// visitAtOnce asks n times at once. Those that were refused come last, the
+// others by how long they took.
+func (v *visitor) visitAtOnce(url string, n int) []visit {
+	visits := make([]visit, n)
+	var all sync.WaitGroup
+	for i := range visits {
+		all.Go(func() {
+			began := time.Now()
+			a, err := v.try("GET", url)
+			visits[i] = visit{time.Since(began), a.status, a.header.Get("Verdict"), err}
+		})
+	}
+	all.Wait()
+	slices.SortFunc(visits, func(a, b visit) int {
+		return cmp.Or(cmp.Compare(a.status, b.status), cmp.Compare(a.took, b.took))
+	})
+	return visits
+}
+
+// TestWhatNginxWouldDoInADryRunWeWouldInShadow: neither delays or refuses
+// anybody, and both say what they would.
+func TestWhatNginxWouldDoInADryRunWeWouldInShadow(t *testing.T) {
+	t.Parallel()
+	words := strings.NewReplacer("PASSED", "admitted", "DELAYED_DRY_RUN", "shadow_delayed", "REJECTED_DRY_RUN", "shadow_refused")
+	cases := []struct{ name, limit, zone, want string }{
+		{"without delay", "burst=3 nodelay", "capacity 4", "PPPPRRR PR"},
+		{"with delay", "burst=3", "capacity 4\n delay", "PDDDRRR DR"},
+		{"with delay after one", "burst=3 delay=1", "capacity 4\n delay 1", "PPDDRRR DR"},
+	}
+	var zones, locations, sites strings.Builder
+	for n, c := range cases {
+		fmt.Fprintf(&zones, "limit_req_zone $binary_remote_addr zone=dry%d:1m rate=1r/s;", n)
+		fmt.Fprintf(&locations, "location /%d {\n limit_req zone=dry%d %s;\n limit_req_dry_run on;\n try_files /page =404;\n }\n", n, n, c.limit)
+		fmt.Fprintf(&sites, "throttle /%d {\n zone dry%d {\n %s\n leak 1/s\n shadow\n }\n }\n", n, n, c.zone)
+	}
+	nginx, ours := startNginx(t, zones.String(), locations.String()), freePort(t)
+	startCaddy(t, config{sites: fmt.Sprintf("http://:%d {\n header >Verdict {http.throttle.decision}\n %s\n respond ok\n}", ours, sites.String())})
+
+	for n, c := range cases {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			play := func() (got string, err error) {
+				v := newVisitor(t, "h1")
+				for _, step := range c.want {
+					if step == ' ' {
+						time.Sleep(1500 * time.Millisecond) // lets one more fit
+						got += " "
+						continue
+					}
+					began := time.Now()
+					a, b := v.get(t, fmt.Sprintf("http://127.0.0.1:%d/%d", nginx, n)), v.get(t, fmt.Sprintf("http://127.0.0.1:%d/%d", ours, n))
+					theirs, own := a.header.Get("Verdict"), b.header.Get("Verdict")
+					if a.status != 200 || b.status != 200 || words.Replace(theirs) != own {
+						err = errors.Join(err, fmt.Errorf("got %d %s from nginx and %d %s from us, want the same, and 200", a.status, theirs, b.status, own))
+					}
+					if took := time.Since(began); took > 500*time.Millisecond {
+						err = errors.Join(err, fmt.Errorf("got both answers after %v, want them at once", took))
+					}
+					got += theirs[:min(1, len(theirs))]
+				}
+				return got, err
+			}
+			var got string
+			var err error
+			for range stalls {
+				if got, err = play(); err == nil && got == c.want {
+					return
+				}
+				t.Logf("once more, after %q: %v", got, err)
+			}
+			t.Errorf("got %q, %v, want %q and no difference", got, err, c.want)
+		})
+	}
+}
+
+// startNginx runs nginx with limits in its http block and locations in its only
+// server. It says in a header what limit_req decided.
+func startNginx(t *testing.T, zones, locations string) (port int) {
+	t.Helper()
+	binary := need(t, "nginx", "/usr/sbin/nginx")
+	dir, port := t.TempDir(), freePort(t)
+	var temporary strings.Builder
+	for _, kind := range []string{"client_body", "proxy", "fastcgi", "uwsgi", "scgi"} {
+		fmt.Fprintf(&temporary, "%s_temp_path %s/%s;\n", kind, dir, kind)
+	}
+	for name, text := range map[string]string{"page": "ok\n", "nginx.conf": fmt.Sprintf(`
+daemon off;
+master_process off;
+pid %s/pid;
+error_log stderr error;
+events {
+	worker_connections 1024;
+}
+http {
+	access_log off;
+	%s
+	limit_req_status 429;
+	%s
+	server {
+		listen 127.0.0.1:%d;
+		root %s;
+		add_header Verdict $limit_req_status always;
+		%s
+	}
+}
+`, dir, temporary.String(), zones, port, dir, locations)} {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	p, err := startProcess(exec.Command(binary, "-p", dir, "-c", filepath.Join(dir, "nginx.conf"), "-e", "stderr"))
+	if err != nil {
+		t.Fatalf("starting nginx: %v", err)
+	}
+	t.Cleanup(func() {
+		if err := p.stop(); err != nil {
+			t.Errorf("stopping nginx: %v\n%s", err, p.output.String())
+		}
+	})
+	if err := p.waitUntil(func() bool { return listens("tcp", fmt.Sprintf("127.0.0.1:%d", port)) }); err != nil {
+		t.Fatalf("waiting for nginx: %v\n%s", err, p.output.String())
+	}
+	return port
+}

@@ -1,0 +1,102 @@
+package tests
+
+import (
+	"fmt"
+	"os"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+)
+
+var (
+	caddyfileInReadme = regexp.MustCompile("(?s)```caddyfile\n(.*?)```")
+	jsonInReadme      = regexp.MustCompile("(?s)```json\n(\\{\n.*?)```")
+)
+
+// TestEveryConfigInTheReadmeIsValid, whole or a part of one.
+func TestEveryConfigInTheReadmeIsValid(t *testing.T) {
+	t.Parallel()
+	readme, err := os.ReadFile("../README.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	validate := func(name, adapter, text string) {
+		t.Helper()
+		cmd := caddyCommand(t, "validate", "--adapter", adapter, "--config", writeFile(t, name, text))
+		if out, err := cmd.CombinedOutput(); err != nil {
+			t.Errorf("got %v, want a valid config:\n%s\n%s", err, text, out)
+		}
+	}
+	const (
+		plan = "{\n throttle {\n plan partner 600 10/s\n }\n}\n"
+		site = plan + "http://:1 {\n %s\n}\n"
+		zone = plan + "http://:1 {\n throttle {\n %s\n }\n}\n"
+		part = plan + "http://:1 {\n throttle {\n zone some {\n capacity 1\n leak 1/s\n %s\n }\n }\n}\n"
+	)
+	valid := 0
+	for _, found := range caddyfileInReadme.FindAllStringSubmatch(string(readme), -1) {
+		text, whole := found[1], "%s"
+		switch first, _, _ := strings.Cut(text, " "); {
+		case strings.Contains(text, "rate_limit"):
+			continue // two, side by side
+		case first == "throttle":
+			whole = site
+		case first == "zone":
+			whole = zone
+		case first == "exempt":
+			whole = part
+		}
+		text = regexp.MustCompile(`(?s)zone \w+ \{\s*\.\.\.\s*\}`).ReplaceAllString(text, "zone some {\n capacity 1\n leak 1/s\n }")
+		validate("Caddyfile", "caddyfile", fmt.Sprintf(whole, text))
+		valid++
+	}
+	page := writeFile(t, "slow.html", "slow down")
+	for _, found := range jsonInReadme.FindAllStringSubmatch(string(readme), -1) {
+		validate("caddy.json", "", strings.ReplaceAll(found[1], "/etc/caddy/slow.html", page))
+		valid++
+	}
+	if valid < 10 {
+		t.Errorf("got %d configs in the README, want more", valid)
+	}
+}
+
+// TestABurstIsSmoothedAsTheReadmeSays: five of thirty pass, fifteen wait, the
+// rest would have to wait for too long.
+func TestABurstIsSmoothedAsTheReadmeSays(t *testing.T) {
+	t.Parallel()
+	port := freePort(t)
+	startCaddy(t, config{sites: fmt.Sprintf(`
+http://:%d {
+	throttle {
+		zone pages {
+			capacity 60
+			leak 5/s
+			delay 4
+			max_wait 3s
+		}
+	}
+	respond ok
+}`, port)})
+	var err error
+	for range stalls {
+		if err = smoothed(newVisitor(t, "h1").visitAtOnce(fmt.Sprintf("http://127.0.0.1:%d/", port), 30)); err == nil {
+			return
+		}
+		t.Logf("once more, after: %v", err)
+	}
+	t.Error(err)
+}
+
+func smoothed(visits []visit) error {
+	for n, visit := range visits {
+		status, want := 200, max(0, time.Duration(n-4)*200*time.Millisecond)
+		if n >= 20 {
+			status, want = 429, 0
+		}
+		if visit.err != nil || visit.status != status || (visit.took-want).Abs() > closeEnough {
+			return fmt.Errorf("request %d: got %v, want %d after %v", n+1, visit, status, want)
+		}
+	}
+	return nil
+}
