@@ -198,7 +198,7 @@ func (a *App) globalZone(name string) (*Zone, error) {
 func (a *App) Start() error {
 	for _, name := range a.matched {
 		if name != "" && a.shared[name] == nil {
-			return fmt.Errorf("throttle_blocked asks about zone %q, which is not defined", name)
+			return fmt.Errorf("throttle_blocked asks about zone %q, which is not defined: want a zone of this config, or no name for any of them", name)
 		}
 	}
 	for name, zone := range a.shared {
