@@ -49,6 +49,8 @@ type App struct {
 	everywhere []*Zone  // whose blocks hold in all handlers
 	matched    []string // zones that matchers ask about
 
+	exiting <-chan struct{} // closed when nobody may wait any longer
+
 	said *said
 }
 
@@ -93,6 +95,7 @@ func (a *App) Provision(ctx caddy.Context) (err error) {
 	if err := registerMetrics(ctx.GetMetricsRegistry()); err != nil {
 		return err
 	}
+	a.exiting = exiting
 	if err := watchExit(ctx); err != nil {
 		return err
 	}

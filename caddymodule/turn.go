@@ -115,7 +115,7 @@ func (t *turn) wait(ctx context.Context, i int) bool {
 		case <-ctx.Done():
 			t.gone = true
 			return false
-		case <-exiting:
+		case <-t.handler.app.exiting:
 			t.passage.status = http.StatusServiceUnavailable
 			t.passage.overrule(t.first, i, waiting)
 			return false
@@ -162,7 +162,7 @@ func (t *turn) takeSlot(ctx context.Context, s *slot) bool {
 		t.gone = true
 		s.taken = !room.giveUp(s.key, w) // to be released
 		return false
-	case <-exiting:
+	case <-t.handler.app.exiting:
 		s.taken = !room.giveUp(s.key, w)
 		t.passage.status = http.StatusServiceUnavailable
 		t.passage.overrule(t.first, o, waiting)
