@@ -71,25 +71,32 @@ func forgetBlocks(t testing.TB) {
 // visit sends a request, and returns when it waits for something or is over.
 func (s *settleSite) visit(addr, target string, headers ...string) *visit {
 	s.Helper()
-	ctx, leave := context.WithCancel(context.Background())
-	v := &visit{ResponseRecorder: httptest.NewRecorder(), leave: leave, at: time.Now()}
-	r := httptest.NewRequestWithContext(context.WithValue(ctx, visitKey{}, v), http.MethodGet, "http://example.com"+target, nil)
+	r := httptest.NewRequest(http.MethodGet, "http://example.com"+target, nil)
 	r.RemoteAddr = addr + ":1"
 	for i := 0; i < len(headers); i += 2 {
 		r.Header.Set(headers[i], headers[i+1])
 	}
-	go s.send(v, r)
+	return s.come(r)
+}
+
+// come is visit for any request.
+func (s *settleSite) come(r *http.Request) *visit {
+	s.Helper()
+	ctx, leave := context.WithCancel(context.Background())
+	v := &visit{ResponseRecorder: httptest.NewRecorder(), leave: leave, at: time.Now()}
+	go s.follow(v, r.WithContext(context.WithValue(ctx, visitKey{}, v)))
 	synctest.Wait()
 	return v
 }
 
-func (s *settleSite) send(v *visit, r *http.Request) {
+func (s *settleSite) follow(v *visit, r *http.Request) {
 	defer func() {
 		v.panicked = recover()
 		if v.ended = true; !v.reached {
 			v.waited = time.Since(v.at)
 		}
 		v.leave()
+		r.Body.Close() // as a server does
 	}()
 	s.ServeHTTP(v.ResponseRecorder, r)
 }
