@@ -1,7 +1,9 @@
 package caddymodule
 
 import (
+	"bufio"
 	"context"
+	"net"
 	"net/http"
 	"slices"
 	"strings"
@@ -274,8 +276,17 @@ func (w *tunnelWriter) WriteHeader(status int) {
 	w.ResponseWriterWrapper.WriteHeader(status)
 }
 
+// Hijack implements http.Hijacker, for handlers that write the 101 themselves.
+func (w *tunnelWriter) Hijack() (net.Conn, *bufio.ReadWriter, error) {
+	w.turn.end()
+	return http.NewResponseController(w.ResponseWriter).Hijack()
+}
+
 // byZone orders slots, so that no two requests wait for each other's.
 func byZone(a, b slot) int { return strings.Compare(a.zone.Name, b.zone.Name) }
 
 // Interface guards
-var _ http.ResponseWriter = (*tunnelWriter)(nil)
+var (
+	_ http.ResponseWriter = (*tunnelWriter)(nil)
+	_ http.Hijacker       = (*tunnelWriter)(nil)
+)
