@@ -170,10 +170,12 @@ func (t *turn) takeSlot(ctx context.Context, s *slot) bool {
 		t.passage.overrule(t.first, o, waiting)
 		return false
 	}
-	if s.taken {
-		t.passage.delayed(o, time.Since(began))
+	if !s.taken {
+		return false
 	}
-	return s.taken
+	t.passage.delayed(o, time.Since(began))
+	t.gone = ctx.Err() != nil // both at once, as in wait
+	return !t.gone
 }
 
 func (t *turn) outcomeOf(z *Zone) int {
