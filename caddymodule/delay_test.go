@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"net/http"
 	"slices"
+	"sync"
 	"testing"
 	"time"
 
@@ -120,12 +121,14 @@ func TestOfSeveralZonesTheLongestWaitCounts(t *testing.T) {
 func TestTheOrderOfAKeyIsKept(t *testing.T) {
 	inSettleBubble(t, func(t *testing.T) {
 		s := newWaitZone(t, "capacity 400\nleak 1000000/s\ndelay", 0)
+		var mu sync.Mutex
 		var order []string
 		s.serve = func(_ http.ResponseWriter, r *http.Request) error {
-			order = append(order, r.URL.Path) // nobody else does
+			mu.Lock()
+			defer mu.Unlock()
+			order = append(order, r.URL.Path)
 			return nil
 		}
-		// Timers of one instant wake in no order.
 		var want []string
 		for i := range 300 {
 			want = append(want, fmt.Sprint("/", i))

@@ -30,6 +30,22 @@ type visit struct {
 
 type visitKey struct{}
 
+// news is what has become of visits, for the test to take note of when it looks.
+var news = make(chan func(), 1<<14)
+
+// quiet waits until nothing happens any more, and takes note of what did.
+func quiet() {
+	synctest.Wait()
+	for {
+		select {
+		case note := <-news:
+			note()
+		default:
+			return
+		}
+	}
+}
+
 // newWaitSite is the site of some throttle handlers. Its upstream takes as long
 // as takes says, or for as long as the client stays.
 func newWaitSite(t testing.TB, directives string, takes time.Duration) *settleSite {
@@ -85,15 +101,18 @@ func (s *settleSite) come(r *http.Request) *visit {
 	ctx, leave := context.WithCancel(context.Background())
 	v := &visit{ResponseRecorder: httptest.NewRecorder(), leave: leave, at: time.Now()}
 	go s.follow(v, r.WithContext(context.WithValue(ctx, visitKey{}, v)))
-	synctest.Wait()
+	quiet()
 	return v
 }
 
 func (s *settleSite) follow(v *visit, r *http.Request) {
 	defer func() {
-		v.panicked = recover()
-		if v.ended = true; !v.reached {
-			v.waited = time.Since(v.at)
+		panicked, now := recover(), time.Now()
+		news <- func() {
+			v.ended, v.panicked = true, panicked
+			if !v.reached {
+				v.waited = now.Sub(v.at)
+			}
 		}
 		v.leave()
 		r.Body.Close() // as a server does
@@ -104,7 +123,8 @@ func (s *settleSite) follow(v *visit, r *http.Request) {
 // reach notes that a request has reached the upstream.
 func reach(r *http.Request) {
 	if v, ok := r.Context().Value(visitKey{}).(*visit); ok {
-		v.reached, v.waited, v.passage = true, time.Since(v.at), passageOf(r)
+		p, now := passageOf(r), time.Now()
+		news <- func() { v.reached, v.passage, v.waited = true, p, now.Sub(v.at) }
 	}
 }
 
@@ -120,7 +140,7 @@ func (s *settleSite) visits(n int, addr, target string) (all []*visit) {
 // pass lets time go by.
 func pass(d time.Duration) {
 	<-time.After(d)
-	synctest.Wait()
+	quiet()
 }
 
 // fullness returns how full a bucket is.
