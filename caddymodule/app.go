@@ -66,6 +66,8 @@ type App struct {
 	everywhere []*Zone  // whose blocks hold in all handlers
 	matched    []string // zones that matchers ask about
 
+	exiting <-chan struct{} // closed when nobody may wait any longer
+
 	said *said
 }
 
@@ -112,6 +114,7 @@ func (a *App) Provision(ctx caddy.Context) (err error) {
 	if err := registerMetrics(ctx.GetMetricsRegistry()); err != nil {
 		return err
 	}
+	a.exiting = exiting
 	if err := watchExit(ctx); err != nil {
 		return err
 	}
@@ -228,7 +231,7 @@ func (a *App) globalZone(name string) (*Zone, error) {
 func (a *App) Start() error {
 	for _, name := range a.matched {
 		if name != "" && a.shared[name] == nil {
-			return fmt.Errorf("throttle_blocked asks about zone %q, which is not defined", name)
+			return fmt.Errorf("throttle_blocked asks about zone %q, which is not defined: want a zone of this config, or no name for any of them", name)
 		}
 	}
 	if a.remote != nil {

@@ -1,8 +1,10 @@
 package caddymodule
 
 import (
+	"encoding/json"
 	"fmt"
 	"maps"
+	"slices"
 	"strings"
 
 	"github.com/caddyserver/caddy/v2"
@@ -37,6 +39,9 @@ func (z *Zone) parseOverride(d *caddyfile.Dispenser) error {
 
 func (z *Zone) parseCost(d *caddyfile.Dispenser, matcher matcherToken) error {
 	set, matched, err := matcher()
+	if err == nil && asksThrottle(set) {
+		err = errAsksThrottle
+	}
 	if err != nil {
 		return d.WrapErr(err)
 	}
@@ -161,5 +166,21 @@ func parseMatcherSet(d *caddyfile.Dispenser, option string) (caddy.ModuleMap, er
 	}
 	words.Reset()
 	words.Next()
-	return caddyhttp.ParseCaddyfileNestedMatcherSet(words)
+	set, err := caddyhttp.ParseCaddyfileNestedMatcherSet(words)
+	if err != nil || !asksThrottle(set) {
+		return set, err
+	}
+	words.Reset()
+	for words.Next() && words.Val() != "throttle_blocked" {
+	}
+	return nil, words.WrapErr(errAsksThrottle)
+}
+
+// asksThrottle reports whether a set asks what throttle has decided.
+func asksThrottle(set caddy.ModuleMap) bool {
+	var excluded []caddy.ModuleMap
+	if not := set["not"]; not != nil && json.Unmarshal(not, &excluded) != nil {
+		return false
+	}
+	return set["throttle_blocked"] != nil || slices.ContainsFunc(excluded, asksThrottle)
 }

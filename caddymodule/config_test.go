@@ -2,6 +2,7 @@ package caddymodule
 
 import (
 	"encoding/json"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -83,6 +84,29 @@ func TestJSONThatNoCaddyfileCouldSayIsRefusedToo(t *testing.T) {
 		{name: "page missing", zone: `{"name":"a",` + limit + `,"page":"no/such.html"}`, want: "reading page: open no/such.html"},
 		{name: "page with refuse error", zone: `{"name":"a",` + limit + `,"page":"testdata/page.html","refuse":"error"}`, want: "exclude each other"},
 		{name: "retry_after as a number", zone: `{"name":"a",` + limit + `,"retry_after":30}`, want: "retry_after"},
+		{name: "negative delay", zone: `{"name":"a",` + limit + `,"delay":-1}`, want: "invalid delay -1"},
+		{name: "delay as a text", zone: `{"name":"a",` + limit + `,"delay":"1"}`, want: "delay"},
+		{name: "delay without room", zone: `{"name":"a",` + limit + `,"delay":4}`, want: "delay 4 leaves no room"},
+		{name: "negative max_wait", zone: `{"name":"a",` + limit + `,"delay":0,"max_wait":"-1s"}`, want: "invalid max_wait -1s"},
+		{name: "negative max_wait for a slot", zone: `{"name":"a","in_flight":1,"max_wait":-1}`, want: "invalid max_wait -1ns"},
+		{name: "max_wait without delay", zone: `{"name":"a",` + limit + `,"max_wait":"1s"}`, want: "max_wait has no meaning without delay"},
+		{name: "negative max_waiting", zone: `{"name":"a",` + limit + `,"delay":0,"max_waiting":-1}`, want: "invalid max_waiting -1"},
+		{name: "max_waiting without delay", zone: `{"name":"a",` + limit + `,"max_waiting":1}`, want: "max_waiting has no meaning"},
+		{name: "negative in_flight", zone: `{"name":"a",` + limit + `,"in_flight":-1}`, want: "invalid in_flight -1"},
+		{name: "negative in_flight alone", zone: `{"name":"a","in_flight":-1}`, want: "invalid in_flight -1"},
+		{name: "in_flight 0 alone", zone: `{"name":"a","in_flight":0,"shadow":true}`, want: "no capacity given"},
+		{name: "in_flight with a fraction", zone: `{"name":"a",` + limit + `,"in_flight":0.5}`, want: "in_flight"},
+		{name: "in_flight with a default cost that is spelled out", zone: `{"name":"a","in_flight":1,"cost":[{"value":"1"}]}`, want: "cost has no meaning without capacity"},
+		{name: "in_flight with an override that is a plan", app: `{"plan":{"p":"5 1/s"}}`, zone: `{"name":"a","in_flight":1,"override":[{"parts":["203.0.113.7"],"limit":"p"}]}`, want: "an override gives a limit"},
+		{name: "negative block", zone: `{"name":"a",` + limit + `,"block":{"for":["-1m"]}}`, want: "invalid block of -1m0s"},
+		{name: "block of nothing", zone: `{"name":"a",` + limit + `,"block":{"for":[0]}}`, want: "invalid block of 0s"},
+		{name: "block as a text", zone: `{"name":"a",` + limit + `,"block":"1m"}`, want: "block"},
+		{name: "unknown field of a block", zone: `{"name":"a",` + limit + `,"block":{"durations":["1m"]}}`, want: `unknown field "durations"`},
+		{name: "block with too many steps", zone: `{"name":"a",` + limit + `,"block":{"for":[` + manySteps(101) + `]}}`, want: "101 durations: want at most 100"},
+		{name: "block everywhere by header", zone: `{"name":"a",` + limit + `,"key":[{"source":"header","name":"X"}],"block":{"everywhere":true}}`, want: "everywhere goes with the key client_ip alone"},
+		{name: "throttle_blocked within a zone", zone: `{"name":"a",` + limit + `,"match":[{"not":[{"throttle_blocked":{}}]}]}`, want: "cannot stand within throttle"},
+		{name: "throttle_blocked within the app", app: `{"exempt":[{"throttle_blocked":{}}]}`, want: "cannot stand within throttle"},
+		{name: "throttle_blocked of a cost", zone: `{"name":"a",` + limit + `,"cost":[{"match":[{"throttle_blocked":{}}],"value":"2"}]}`, want: "cannot stand within throttle"},
 		{name: "store unknown", app: `{"store":{"module":"paper"}}`, want: "unknown module: throttle.stores.paper"},
 		{name: "store without a name", app: `{"store":{}}`, want: "module"},
 		{name: "store null", app: `{"store":null}`, want: "module"},
@@ -103,6 +127,24 @@ func TestJSONThatNoCaddyfileCouldSayIsRefusedToo(t *testing.T) {
 				t.Errorf("got %v, want an error with %q", err, test.want)
 			}
 		})
+	}
+}
+
+// manySteps returns a ladder of n steps, in nanoseconds.
+func manySteps(n int) string {
+	var steps []string
+	for i := range n {
+		steps = append(steps, fmt.Sprint((i+1)*1000))
+	}
+	return strings.Join(steps, ",")
+}
+
+func TestAMatcherOfAnUnknownZoneKeepsCaddyFromStarting(t *testing.T) {
+	addr := freeAddress(t)
+	const want = `throttle_blocked asks about zone "other", which is not defined`
+	err := load(t, fmt.Sprintf("http://%s {\n@blocked throttle_blocked other\nabort @blocked\nthrottle site 5 1/s\n}", addr))
+	if err == nil || !strings.Contains(err.Error(), want) {
+		t.Errorf("got %v, want an error with %q", err, want)
 	}
 }
 

@@ -146,7 +146,9 @@ func (h *Handler) decide(q *question, r *http.Request) (*passage, error) {
 	}
 	if q.unread > 0 {
 		// First for the least it can cost: who is refused uploads nothing.
-		q.peek()
+		if !q.waits {
+			q.peek()
+		}
 		q.probe()
 		if err := h.take(q); err != nil || q.refused {
 			return q.conclude(h), nil
@@ -200,6 +202,7 @@ func (h *Handler) take(q *question) error {
 	if q.refused {
 		q.charges = q.charges[:0]
 	}
+	q.refused = q.refused || q.crowded
 	if len(q.charges) == 0 {
 		return nil
 	}
@@ -215,7 +218,6 @@ func (h *Handler) take(q *question) error {
 	for i := range q.charges {
 		q.refused = q.refused || !q.charges[i].Shadow && !q.decisions[i].Fits
 	}
-	q.refused = q.refused || q.crowded
 	return nil
 }
 

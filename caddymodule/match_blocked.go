@@ -23,6 +23,8 @@ type MatchBlocked struct {
 	app *App
 }
 
+var errAsksThrottle = errors.New("throttle_blocked cannot stand within throttle, which would have to ask itself: want it among the site's own matchers")
+
 // CaddyModule returns the Caddy module information.
 func (MatchBlocked) CaddyModule() caddy.ModuleInfo {
 	return caddy.ModuleInfo{
@@ -36,7 +38,7 @@ func (m *MatchBlocked) Provision(ctx caddy.Context) error {
 	for _, within := range ctx.Modules() {
 		switch within.(type) {
 		case *App, *Handler:
-			return errors.New("throttle_blocked cannot stand within throttle, which would have to ask itself")
+			return errAsksThrottle
 		}
 	}
 	app, err := ctx.App("throttle")

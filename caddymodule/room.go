@@ -22,7 +22,6 @@ type waiter struct {
 	at    leakybucket.Instant // when its turn comes, on the store's clock
 	n     int                 // or: of how many slots it wants one
 	ready chan struct{}       // closed when nobody of its key is before it, or when it has its slot
-	exit  chan struct{}       // closed when the process is about to end
 }
 
 // slots are those of one key.
@@ -49,17 +48,18 @@ func (m *room) leave() {
 	m.waiting--
 }
 
-// queue puts w into the row of its key, by its instant. Timers wake requests in
-// no order that could be relied upon; the row does.
-func (m *room) queue(key string, w *waiter) {
+// queue puts a request into the row of its key, where its turn comes at an
+// instant. Timers wake them in no order that could be relied upon; the row does.
+func (m *room) queue(key string, at leakybucket.Instant) *waiter {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.rows == nil {
 		m.rows = make(map[string][]*waiter)
 	}
+	w := &waiter{at: at, ready: make(chan struct{})}
 	row := m.rows[key]
 	place := len(row)
-	for place > 0 && row[place-1].at > w.at {
+	for place > 0 && row[place-1].at > at {
 		place--
 	}
 	row = append(row, nil)
@@ -69,6 +69,7 @@ func (m *room) queue(key string, w *waiter) {
 	if place == 0 {
 		close(w.ready)
 	}
+	return w
 }
 
 // unqueue takes a request out of its row, and lets the next one go first.

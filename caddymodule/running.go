@@ -7,8 +7,6 @@ import (
 	"github.com/caddyserver/caddy/v2"
 	"github.com/caddyserver/caddy/v2/modules/caddyevents"
 	"github.com/prometheus/client_golang/prometheus"
-
-	"github.com/caddy-throttle/caddy-throttle/leakybucket"
 )
 
 // running has an entry for each zone that a config uses. It outlives configs:
@@ -41,48 +39,12 @@ func (z *runningZone) Destruct() error {
 	return nil
 }
 
-// waiters are all requests that wait. When the process is about to end, nobody
-// waits any longer, so that Caddy need not wait for them.
-var waiters waiterSet
-
-type waiterSet struct {
-	mu      sync.Mutex
-	exiting bool
-	all     map[*waiter]struct{}
-}
-
-// add makes a waiter. It must be dropped.
-func (s *waiterSet) add(at leakybucket.Instant, n int) *waiter {
-	w := &waiter{at: at, n: n, ready: make(chan struct{}), exit: make(chan struct{})}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.exiting {
-		close(w.exit)
-		return w
-	}
-	if s.all == nil {
-		s.all = make(map[*waiter]struct{})
-	}
-	s.all[w] = struct{}{}
-	return w
-}
-
-func (s *waiterSet) drop(w *waiter) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	delete(s.all, w)
-}
-
-// end lets all waiters go, and those who come later too.
-func (s *waiterSet) end() {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.exiting = true
-	for w := range s.all {
-		close(w.exit)
-	}
-	clear(s.all)
-}
+// exiting is closed when the process is about to end: then nobody waits any
+// longer, so that Caddy need not wait for them.
+var (
+	exiting = make(chan struct{})
+	exit    = sync.OnceFunc(func() { close(exiting) })
+)
 
 // watchExit sees to it that waiters are let go. Caddy stops the HTTP server before
 // or after this app, in no order, and waits for its requests; but first of all it
@@ -100,7 +62,7 @@ type exitHandler struct{}
 // Handle implements caddyevents.Handler.
 func (exitHandler) Handle(context.Context, caddy.Event) error {
 	if caddy.Exiting() {
-		waiters.end()
+		exit()
 	}
 	return nil
 }

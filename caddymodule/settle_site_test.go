@@ -35,6 +35,7 @@ type settleSite struct {
 	serve  func(http.ResponseWriter, *http.Request) error // what is throttled
 
 	client string // the address that requests come from
+	exit   chan struct{}
 
 	mu       sync.Mutex
 	inFlight int // requests that are being served
@@ -270,6 +271,7 @@ func (u *settleUpstream) Provision(caddy.Context) error {
 }
 
 func (u *settleUpstream) ServeHTTP(w http.ResponseWriter, r *http.Request, _ caddyhttp.Handler) error {
+	reach(r)
 	return u.site.serve(w, r)
 }
 

@@ -1,8 +1,10 @@
 package caddymodule
 
 import (
+	"bufio"
 	"context"
 	"errors"
+	"net"
 	"net/http"
 	"slices"
 	"strings"
@@ -104,9 +106,7 @@ func (t *turn) wait(ctx context.Context, i int) bool {
 		return false
 	}
 	defer room.leave()
-	w := waiters.add(o.at.Add(o.delay), 0)
-	defer waiters.drop(w)
-	room.queue(o.key, w)
+	w := room.queue(o.key, o.at.Add(o.delay))
 	defer room.unqueue(o.key, w)
 	timer := time.NewTimer(time.Until(t.asked.Add(o.delay)))
 	defer timer.Stop()
@@ -119,7 +119,7 @@ func (t *turn) wait(ctx context.Context, i int) bool {
 		case <-ctx.Done():
 			t.gone = true
 			return false
-		case <-w.exit:
+		case <-t.handler.app.exiting:
 			t.passage.status = http.StatusServiceUnavailable
 			t.passage.overrule(t.first, i, waiting)
 			return false
@@ -147,8 +147,7 @@ func (t *turn) takeSlot(ctx context.Context, s *slot) bool {
 		return s.taken
 	}
 	defer room.leave()
-	w := waiters.add(0, z.InFlight)
-	defer waiters.drop(w)
+	w := &waiter{n: z.InFlight, ready: make(chan struct{})}
 	if s.taken = room.takeOrQueue(s.key, z.InFlight, w); s.taken {
 		return true
 	}
@@ -167,16 +166,18 @@ func (t *turn) takeSlot(ctx context.Context, s *slot) bool {
 		t.gone = true
 		s.taken = !room.giveUp(s.key, w) // to be released
 		return false
-	case <-w.exit:
+	case <-t.handler.app.exiting:
 		s.taken = !room.giveUp(s.key, w)
 		t.passage.status = http.StatusServiceUnavailable
 		t.passage.overrule(t.first, o, waiting)
 		return false
 	}
-	if s.taken {
-		t.passage.delayed(o, time.Since(began))
+	if !s.taken {
+		return false
 	}
-	return s.taken
+	t.passage.delayed(o, time.Since(began))
+	t.gone = ctx.Err() != nil // both at once, as in wait
+	return !t.gone
 }
 
 func (t *turn) outcomeOf(z *Zone) int {
@@ -279,8 +280,17 @@ func (w *tunnelWriter) WriteHeader(status int) {
 	w.ResponseWriterWrapper.WriteHeader(status)
 }
 
+// Hijack implements http.Hijacker, for handlers that write the 101 themselves.
+func (w *tunnelWriter) Hijack() (net.Conn, *bufio.ReadWriter, error) {
+	w.turn.end()
+	return http.NewResponseController(w.ResponseWriter).Hijack()
+}
+
 // byZone orders slots, so that no two requests wait for each other's.
 func byZone(a, b slot) int { return strings.Compare(a.zone.Name, b.zone.Name) }
 
 // Interface guards
-var _ http.ResponseWriter = (*tunnelWriter)(nil)
+var (
+	_ http.ResponseWriter = (*tunnelWriter)(nil)
+	_ http.Hijacker       = (*tunnelWriter)(nil)
+)

@@ -38,7 +38,7 @@ func (z *Zone) about(option string, i int) {
 }
 
 func (z *Zone) compileLimit() error {
-	if z.InFlight > 0 && z.Capacity == 0 && z.Leak == "" {
+	if z.InFlight != 0 && z.Capacity == 0 && z.Leak == "" {
 		return z.compileBucketless()
 	}
 	if z.Capacity == 0 {

@@ -1,0 +1,188 @@
+package caddymodule
+
+import (
+	"errors"
+	"net/http"
+	"net/http/httptest"
+	"testing"
+	"time"
+)
+
+func TestInFlightServesSoManyOfAKeyAtOnce(t *testing.T) {
+	for _, options := range []string{"in_flight 2", "capacity 100\nleak 1/d\nin_flight 2"} {
+		inSettleBubble(t, func(t *testing.T) {
+			s := newWaitZone(t, options, time.Second)
+			visits := s.visits(3, office, "/")
+			wantWaits(t, visits, -2, -2, -1)
+			if v := visits[2]; v.Header().Get("Retry-After") != "1" || v.reached {
+				t.Errorf("got Retry-After %q, want 1", v.Header().Get("Retry-After"))
+			}
+			other := s.visit(visitor, "/")
+			pass(time.Second)
+			visits = append(visits, other, s.visit(office, "/"))
+			pass(time.Minute)
+			wantWaits(t, visits, 0, 0, -1, 0, 0)
+			wantCounts(t, "waits", map[string]float64{"admitted": 4, "refused in_flight": 1})
+			emptyRooms(t, "waits")
+		})
+	}
+}
+
+func TestWhoFindsNoSlotIsNotCharged(t *testing.T) {
+	inSettleBubble(t, func(t *testing.T) {
+		s := newWaitSite(t, `throttle {
+			zone waits {
+				capacity 100
+				leak 1/d
+				in_flight 1
+			}
+			zone beside {
+				capacity 100
+				leak 1/d
+			}
+			zone strict {
+				match {
+					path /strict
+				}
+				capacity 1
+				leak 1/d
+				block 1h
+			}
+		}`, time.Second)
+		s.visit(office, "/strict")
+		refused := s.visit(office, "/strict")
+		for _, zone := range []string{"waits", "beside"} {
+			if got := s.fullness(zone, office, 100, 1./86400, false); got != 1 {
+				t.Errorf("zone %s: got level %v, want 1", zone, got)
+			}
+		}
+		// The others are asked all the same: of several refusals the longest is
+		// told, and a block begins.
+		if got := refused.Header().Get("Retry-After"); got != "86400" {
+			t.Errorf("got Retry-After %q, want 86400", got)
+		}
+		wantCounts(t, "beside", map[string]float64{"admitted": 1})
+		wantCounts(t, "waits", map[string]float64{"admitted": 1, "refused in_flight": 1})
+		wantCounts(t, "strict", map[string]float64{"admitted": 1, "refused capacity": 1})
+		if got := counted(t, blocksBegun, "strict"); got["refused"] != 1 {
+			t.Errorf("got blocks %v, want 1", got)
+		}
+		pass(time.Minute)
+		emptyRooms(t, "waits", "beside", "strict")
+	})
+}
+
+func TestARefusalForAnotherReasonGivesTheSlotBack(t *testing.T) {
+	inSettleBubble(t, func(t *testing.T) {
+		s := newWaitSite(t, `throttle {
+			zone waits {
+				capacity 2
+				leak 1/d
+				in_flight 5
+			}
+			zone other {
+				in_flight 5
+			}
+		}`, 0)
+		wantWaits(t, s.visits(4, office, "/"), 0, 0, -1, -1)
+		wantCounts(t, "waits", map[string]float64{"admitted": 2, "refused capacity": 2})
+		wantCounts(t, "other", map[string]float64{"admitted": 2})
+		emptyRooms(t, "waits", "other")
+	})
+}
+
+func TestEveryWayARequestCanEndGivesTheSlotBack(t *testing.T) {
+	for name, serve := range map[string]func(http.ResponseWriter, *http.Request) error{
+		"response": func(w http.ResponseWriter, _ *http.Request) error { w.WriteHeader(http.StatusOK); return nil },
+		"nothing":  func(http.ResponseWriter, *http.Request) error { return nil },
+		"error":    func(http.ResponseWriter, *http.Request) error { return errors.New("broken") },
+		"panic":    func(http.ResponseWriter, *http.Request) error { panic(http.ErrAbortHandler) },
+	} {
+		inSettleBubble(t, func(t *testing.T) {
+			s := newWaitZone(t, "in_flight 1", 0)
+			s.serve = serve
+			for range 3 {
+				if v := s.visit(office, "/"); !v.reached {
+					t.Errorf("%s: got %v, want to get to the upstream", name, v.Code)
+				}
+			}
+			emptyRooms(t, "waits")
+		})
+	}
+}
+
+func TestAClientThatLeavesGivesTheSlotBack(t *testing.T) {
+	inSettleBubble(t, func(t *testing.T) {
+		s := newWaitZone(t, "in_flight 1", time.Hour)
+		first := s.visit(office, "/")
+		wantWaits(t, s.visits(1, office, "/"), -1)
+		first.leave()
+		pass(0)
+		if second := s.visit(office, "/"); !second.reached {
+			t.Errorf("got %v, want to get to the upstream", second.Code)
+		}
+		pass(time.Hour)
+		emptyRooms(t, "waits")
+	})
+}
+
+func TestAThousandPanicsLoseNoSlot(t *testing.T) {
+	for _, options := range []string{"in_flight 3", "capacity 5000\nleak 1/s\nin_flight 3", "in_flight 3\nmax_wait 1h"} {
+		inSettleBubble(t, func(t *testing.T) {
+			s := newWaitZone(t, options, 0)
+			s.serve = func(w http.ResponseWriter, r *http.Request) error {
+				<-time.After(time.Millisecond)
+				panic(http.ErrAbortHandler)
+			}
+			for range 500 {
+				for _, v := range s.visits(2, office, "/") {
+					if pass(time.Millisecond); v.panicked != http.ErrAbortHandler {
+						t.Fatalf("%s: got %v, panic %v, want the upstream's panic", options, v.Code, v.panicked)
+					}
+				}
+			}
+			emptyRooms(t, "waits")
+		})
+	}
+}
+
+func TestATunnelKeepsNoSlot(t *testing.T) {
+	upgrade := func(method string, major int) *http.Request {
+		r := httptest.NewRequest(method, "http://example.com/", nil)
+		r.ProtoMajor, r.RemoteAddr = major, office+":1"
+		if major == 1 {
+			r.Header.Set("Connection", "Upgrade")
+			r.Header.Set("Upgrade", "websocket")
+		}
+		return r
+	}
+	for _, test := range []struct {
+		name   string
+		r      *http.Request
+		begin  func(w http.ResponseWriter)
+		tunnel bool
+	}{
+		{"101", upgrade("GET", 1), func(w http.ResponseWriter) { w.WriteHeader(http.StatusSwitchingProtocols) }, true},
+		{"upgrade declined", upgrade("GET", 1), func(w http.ResponseWriter) { w.WriteHeader(http.StatusOK) }, false},
+		{"hints before an upgrade", upgrade("GET", 1), func(w http.ResponseWriter) { w.WriteHeader(http.StatusEarlyHints) }, false},
+		{"hijacked", upgrade("GET", 1), func(w http.ResponseWriter) { _, _, _ = http.NewResponseController(w).Hijack() }, true},
+		{"CONNECT in HTTP/2", upgrade("CONNECT", 2), func(w http.ResponseWriter) { w.WriteHeader(http.StatusOK) }, true},
+		{"CONNECT declined", upgrade("CONNECT", 2), func(w http.ResponseWriter) { w.WriteHeader(http.StatusForbidden) }, false},
+		{"GET in HTTP/2", upgrade("GET", 2), func(w http.ResponseWriter) { w.WriteHeader(http.StatusOK) }, false},
+	} {
+		inSettleBubble(t, func(t *testing.T) {
+			s := newWaitZone(t, "in_flight 1\ncapacity 1000\nleak 1/d\nsettle seconds", 0)
+			s.serve = func(w http.ResponseWriter, r *http.Request) error {
+				test.begin(w)
+				<-time.After(time.Hour)
+				return nil
+			}
+			s.come(test.r)
+			if second := s.visit(office, "/"); second.reached != test.tunnel {
+				t.Errorf("%s: the next one gets to the upstream: got %v, want %v", test.name, second.reached, test.tunnel)
+			}
+			pass(2 * time.Hour)
+			emptyRooms(t, "waits")
+		})
+	}
+}

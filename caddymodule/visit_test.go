@@ -1,0 +1,240 @@
+package caddymodule
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/caddy-throttle/caddy-throttle/leakybucket"
+)
+
+// A visit is a request that goes its way while the test goes on.
+type visit struct {
+	*httptest.ResponseRecorder
+	leave    context.CancelFunc
+	at       time.Time
+	reached  bool          // the upstream
+	waited   time.Duration // until it reached the upstream, or was answered
+	passage  *passage      // that the upstream has seen
+	panicked any
+	ended    bool
+}
+
+type visitKey struct{}
+
+// news is what has become of visits, for the test to take note of when it looks.
+var news = make(chan func(), 1<<14)
+
+// quiet waits until nothing happens any more, and takes note of what did.
+func quiet() {
+	synctest.Wait()
+	for {
+		select {
+		case note := <-news:
+			note()
+		default:
+			return
+		}
+	}
+}
+
+// newWaitSite is the site of some throttle handlers. Its upstream takes as long
+// as takes says, or for as long as the client stays.
+func newWaitSite(t testing.TB, directives string, takes time.Duration) *settleSite {
+	t.Helper()
+	s := newSettleSite(t, directives+"\nsettle_upstream")
+	s.exit = make(chan struct{}) // virtual time stands still for what waits on a channel of the real one
+	s.app.exiting = s.exit
+	s.serve = func(w http.ResponseWriter, r *http.Request) error {
+		if takes > 0 {
+			select {
+			case <-time.After(takes):
+			case <-r.Context().Done():
+			}
+		}
+		return nil
+	}
+	return s
+}
+
+// newWaitZone is the site of one zone.
+func newWaitZone(t testing.TB, options string, takes time.Duration) *settleSite {
+	t.Helper()
+	return newWaitSite(t, "throttle {\nzone waits {\n"+options+"\n}\n}", takes)
+}
+
+// visit sends a request, and returns when it waits for something or is over.
+func (s *settleSite) visit(addr, target string, headers ...string) *visit {
+	s.Helper()
+	r := httptest.NewRequest(http.MethodGet, "http://example.com"+target, nil)
+	r.RemoteAddr = addr + ":1"
+	for i := 0; i < len(headers); i += 2 {
+		r.Header.Set(headers[i], headers[i+1])
+	}
+	return s.come(r)
+}
+
+// come is visit for any request.
+func (s *settleSite) come(r *http.Request) *visit {
+	s.Helper()
+	ctx, leave := context.WithCancel(context.Background())
+	v := &visit{ResponseRecorder: httptest.NewRecorder(), leave: leave, at: time.Now()}
+	go s.follow(v, r.WithContext(context.WithValue(ctx, visitKey{}, v)))
+	quiet()
+	return v
+}
+
+func (s *settleSite) follow(v *visit, r *http.Request) {
+	defer func() {
+		panicked, now := recover(), time.Now()
+		news <- func() {
+			v.ended, v.panicked = true, panicked
+			if !v.reached {
+				v.waited = now.Sub(v.at)
+			}
+		}
+		v.leave()
+		r.Body.Close() // as a server does
+	}()
+	s.ServeHTTP(v.ResponseRecorder, r)
+}
+
+// reach notes that a request has reached the upstream.
+func reach(r *http.Request) {
+	if v, ok := r.Context().Value(visitKey{}).(*visit); ok {
+		p, now := passageOf(r), time.Now()
+		news <- func() { v.reached, v.passage, v.waited = true, p, now.Sub(v.at) }
+	}
+}
+
+// visits sends n requests in one instant.
+func (s *settleSite) visits(n int, addr, target string) (all []*visit) {
+	s.Helper()
+	for range n {
+		all = append(all, s.visit(addr, target))
+	}
+	return all
+}
+
+// pass lets time go by.
+func pass(d time.Duration) {
+	<-time.After(d)
+	quiet()
+}
+
+// fullness returns how full a bucket is.
+func (s *settleSite) fullness(zone, key string, capacity, leak float64, shadow bool) float64 {
+	s.Helper()
+	charges := []leakybucket.Charge{{Zone: zone, Key: key, Shadow: shadow, Probe: true, Limit: leakybucket.Limit{Capacity: capacity, Leak: leak}}}
+	decisions := make([]leakybucket.Decision, 1)
+	if err := s.store.Store.Take(context.Background(), charges, decisions); err != nil {
+		s.Fatal(err)
+	}
+	return decisions[0].Level
+}
+
+// counted returns what a metric of ours says of a zone that is not 0, by its
+// other labels.
+func counted(t testing.TB, collector prometheus.Collector, zone string) map[string]float64 {
+	t.Helper()
+	registry := prometheus.NewRegistry()
+	registry.MustRegister(collector)
+	families, err := registry.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	counts := make(map[string]float64)
+	for _, family := range families {
+		for _, metric := range family.GetMetric() {
+			var labels []string
+			found := false
+			for _, label := range metric.GetLabel() {
+				if label.GetName() == "zone" {
+					found = label.GetValue() == zone
+				} else {
+					labels = append(labels, label.GetValue())
+				}
+			}
+			if n := metric.GetCounter().GetValue() + metric.GetGauge().GetValue(); found && n != 0 {
+				name := strings.TrimSpace(strings.Join(labels, " "))
+				if name == "" {
+					name = strings.TrimPrefix(family.GetName(), "caddy_throttle_")
+				}
+				counts[name] = n
+			}
+		}
+	}
+	return counts
+}
+
+// wantCounts checks what a zone has decided, as "decision reason".
+func wantCounts(t testing.TB, zone string, want map[string]float64) {
+	t.Helper()
+	if got := counted(t, requests, zone); fmt.Sprint(got) != fmt.Sprint(want) {
+		t.Errorf("zone %s: got %v, want %v", zone, got, want)
+	}
+}
+
+// emptyRooms checks that nothing is kept of anybody who has left.
+func emptyRooms(t testing.TB, zones ...string) {
+	t.Helper()
+	for _, name := range zones {
+		z, err := joinZone(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, room := range []*room{&z.enforced, &z.shadow} {
+			if len(room.rows) != 0 || len(room.slots) != 0 || room.waiting != 0 {
+				t.Errorf("room of zone %s: got %d waiting, rows %v, slots %v, want none", name, room.waiting, room.rows, room.slots)
+			}
+		}
+		if _, err := running.Delete(name); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// A trace is traffic that is the same every time: who comes, and how much later.
+type trace struct {
+	addrs []string
+	rest  func(i int) time.Duration
+}
+
+// randomTrace is traffic of bursts and pauses by some clients.
+func randomTrace(seed uint64, clients int) trace {
+	random := rand.New(rand.NewPCG(seed, 1))
+	return trace{
+		addrs: func() (addrs []string) {
+			for i := range clients {
+				addrs = append(addrs, fmt.Sprintf("203.0.113.%d", i+1))
+			}
+			return addrs
+		}(),
+		rest: func(int) time.Duration {
+			switch random.IntN(20) {
+			case 0:
+				return time.Duration(random.IntN(20_000_000)) * time.Microsecond
+			case 1, 2, 3, 4:
+				return time.Duration(random.IntN(700_000)) * time.Microsecond
+			}
+			return time.Duration(random.IntN(3000)) * time.Microsecond
+		},
+	}
+}
+
+// send sends n requests to a site and returns when all are over.
+func (tr trace) send(s *settleSite, n int) {
+	for i := range n {
+		s.visit(tr.addrs[(i*7+i/5)%len(tr.addrs)], "/")
+		pass(tr.rest(i))
+	}
+	pass(time.Hour)
+}
