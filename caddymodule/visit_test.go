@@ -77,7 +77,7 @@ func forgetBlocks(t testing.TB) {
 	forget := func() {
 		blocked.mu.Lock()
 		defer blocked.mu.Unlock()
-		blocked.blocks, blocked.sweepAt = nil, 0
+		blocked.blocks, blocked.sweepAt, blocked.swept = nil, 0, time.Time{}
 		blocked.some.Store(false)
 	}
 	forget()
