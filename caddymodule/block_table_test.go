@@ -11,7 +11,16 @@ import (
 
 // noteBlock tells a table of a block that has begun.
 func noteBlock(table *blockTable, key string, length time.Duration) {
-	table.note(&leakybucket.Charge{Zone: "z", Key: key}, &leakybucket.Decision{BlockedUntil: leakybucket.Instant(length.Microseconds()), Began: true})
+	table.note(chargeOf("z", key), begun(length))
+}
+
+func chargeOf(zone, key string) *leakybucket.Charge {
+	return &leakybucket.Charge{Zone: zone, Key: key}
+}
+
+// begun is the decision that begins a block.
+func begun(length time.Duration) *leakybucket.Decision {
+	return &leakybucket.Decision{BlockedUntil: leakybucket.Instant(length.Microseconds()), Began: true}
 }
 
 func TestTheTableOfBlocksIsBoundedAndForgets(t *testing.T) {
@@ -28,11 +37,11 @@ func TestTheTableOfBlocksIsBoundedAndForgets(t *testing.T) {
 		if got := len(table.blocks); got != 1 {
 			t.Errorf("got %d blocks after a minute, want the new one alone", got)
 		}
-		if _, found := table.find(t.Context(), nil, leakybucket.Charge{Zone: "z", Key: "late"}); !found {
+		if _, found := table.find(t.Context(), nil, *chargeOf("z", "late")); !found {
 			t.Error("the new block is not found")
 		}
 		<-time.After(time.Minute)
-		if _, found := table.find(t.Context(), nil, leakybucket.Charge{Zone: "z", Key: "late"}); found || table.some.Load() {
+		if _, found := table.find(t.Context(), nil, *chargeOf("z", "late")); found || table.some.Load() {
 			t.Errorf("got found %v, some %v after a minute, want neither", found, table.some.Load())
 		}
 	})
