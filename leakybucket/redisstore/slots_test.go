@@ -107,3 +107,25 @@ func TestWhatALaterSlotRefusesIsGivenBack(t *testing.T) {
 		}
 	}
 }
+
+func TestNobodyWhoSendsKeysChoosesTheirSlot(t *testing.T) {
+	slots := func(prefix string) map[uint16]bool {
+		s, err := New(Options{URL: "redis+cluster://127.0.0.1:1", Prefix: prefix})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer s.Close()
+		seen := make(map[uint16]bool)
+		for i := range 100 {
+			c := charge(fmt.Sprintf("{same}%d", i), leakybucket.Limit{Capacity: 1, Leak: 1}, 1)
+			seen[s.slotOfCharge(&c)] = true
+		}
+		return seen
+	}
+	if got := len(slots("")); got < 90 {
+		t.Errorf("a hundred keys with one tag: got them in %d slots, want about a hundred", got)
+	}
+	if got := len(slots("{site}:")); got != 1 {
+		t.Errorf("with a tag in the prefix: got them in %d slots, want 1", got)
+	}
+}
