@@ -97,6 +97,8 @@ func (z *Zone) mayCount(d decision, r reason) bool {
 		return z.MissingKey == missingRefuse
 	case r == unlistedKey:
 		return z.UnlistedKey == missingRefuse
+	case r == earlyData:
+		return d == refused // shadows do not even decide about it
 	}
 	return true
 }
