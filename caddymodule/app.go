@@ -164,6 +164,12 @@ func (a *App) provisionZone(ctx caddy.Context, z *Zone) error {
 		if shared.running, err = joinZone(z.Name); err != nil {
 			return err
 		}
+		if z.mayCount(delayed, none) {
+			shared.running.waits.Store(true)
+		}
+		if z.mayCount(refused, inFlight) {
+			shared.running.slots.Store(true)
+		}
 		if z.Settle != nil {
 			shared.unsettled = unsettled.WithLabelValues(z.Name)
 		}

@@ -82,6 +82,15 @@ func TestOnlySeriesThatCanCountExist(t *testing.T) {
 				if got := series(t, requests, "waits"); !slices.Equal(got, want) {
 					t.Errorf("%q, %q: got %q, want %q", test.options, mode, got, want)
 				}
+				gauges := 0 // waiting, and in_flight
+				for _, exists := range []bool{test.delays, strings.Contains(test.reasons, "in_flight")} {
+					if exists && mode != "shadow" {
+						gauges++
+					}
+				}
+				if got := series(t, rooms, "waits"); len(got) != gauges {
+					t.Errorf("%q, %q: got %d gauges, want %d", test.options, mode, len(got), gauges)
+				}
 				if got := series(t, blocksBegun, "waits"); !slices.Equal(got, wantBlocks) {
 					t.Errorf("%q, %q: got blocks %q, want %q", test.options, mode, got, wantBlocks)
 				}
