@@ -194,6 +194,12 @@ func (a *App) provisionZone(ctx caddy.Context, z *Zone) error {
 		if a.remote != nil {
 			shared.without = withoutStore.WithLabelValues(z.Name)
 		}
+		if z.mayCount(delayed, none) {
+			shared.running.waits.Store(true)
+		}
+		if z.mayCount(refused, inFlight) {
+			shared.running.slots.Store(true)
+		}
 		if z.Settle != nil {
 			shared.unsettled = unsettled.WithLabelValues(z.Name)
 		}

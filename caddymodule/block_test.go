@@ -116,9 +116,9 @@ func TestAShadowOfAZoneWithBlockCountsExactlyWhatEnforcementRefuses(t *testing.T
 				s := newWaitSite(t, "throttle {\nzone compared {\n"+test.options+"\n"+shadow+"\n}\n"+beside+"}", 0)
 				traffic := randomTrace(2, 5)
 				costs := rand.New(rand.NewPCG(3, 3))
-				for i := range 2500 {
+				for range 2500 {
 					s.visit(traffic.addrs[costs.IntN(5)], "/", "X-Cost", fmt.Sprint(costs.IntN(6)))
-					pass(traffic.rest(i))
+					pass(traffic.rest())
 				}
 				pass(time.Hour)
 				requested, blocks = counted(t, requests, "compared"), counted(t, blocksBegun, "compared")

@@ -196,6 +196,7 @@ func TestPoliciesAreEachZonesOwn(t *testing.T) {
 		{"", "zone z {\ncapacity 2\nleak 1/h\non_store_error deny\n}", map[int]int{503: 9}},
 		{"on_store_error deny", "zone z {\ncapacity 2\nleak 1/h\non_store_error local\n}", map[int]int{200: 2, 429: 7}},
 		{"on_store_error deny", "zone z {\ncapacity 2\nleak 1/h\nshadow\n}", map[int]int{200: 9}},
+		{"on_store_error deny", "zone z {\ncapacity 2\nleak 1/h\nenforce 1\n}", map[int]int{200: 9}},
 		{"", "zone a {\ncapacity 4\nleak 1/h\n}\nzone b {\ncapacity 2\nleak 1/h\non_store_error allow\n}", map[int]int{200: 4, 429: 5}},
 		{"", "zone a {\ncapacity 4\nleak 1/h\n}\nzone b {\ncapacity 2\nleak 1/h\non_store_error deny\n}", map[int]int{503: 9}},
 		{"", "zone a {\ncapacity 4\nleak 1/h\n}\nzone b {\ncapacity 2\nleak 1/h\n}", map[int]int{200: 2, 429: 7}},
