@@ -34,6 +34,7 @@ func TestEveryConfigInTheReadmeIsValid(t *testing.T) {
 		zone = plan + "http://:1 {\n throttle {\n %s\n }\n}\n"
 		part = plan + "http://:1 {\n throttle {\n zone some {\n capacity 1\n leak 1/s\n %s\n }\n }\n}\n"
 	)
+	secret := writeFile(t, "redis", "secret")
 	valid := 0
 	for _, found := range caddyfileInReadme.FindAllStringSubmatch(string(readme), -1) {
 		text, whole := found[1], "%s"
@@ -48,6 +49,7 @@ func TestEveryConfigInTheReadmeIsValid(t *testing.T) {
 			whole = part
 		}
 		text = regexp.MustCompile(`(?s)zone \w+ \{\s*\.\.\.\s*\}`).ReplaceAllString(text, "zone some {\n capacity 1\n leak 1/s\n }")
+		text = strings.ReplaceAll(text, "/run/secrets/redis", secret)
 		validate("Caddyfile", "caddyfile", fmt.Sprintf(whole, text))
 		valid++
 	}
