@@ -5,6 +5,7 @@ import (
 	"errors"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/caddyserver/caddy/v2"
 	"github.com/caddyserver/caddy/v2/caddyconfig/caddyfile"
@@ -19,8 +20,9 @@ type shared struct {
 	*memstore.Store
 	takes, settles, closed atomic.Int32
 
-	down atomic.Bool // it refuses at once
-	hung atomic.Bool // it does not answer
+	down atomic.Bool  // it refuses at once
+	hung atomic.Bool  // it does not answer
+	slow atomic.Int64 // or only after so many nanoseconds
 }
 
 func (s *shared) answer(ctx context.Context) error {
@@ -30,6 +32,13 @@ func (s *shared) answer(ctx context.Context) error {
 		return ctx.Err()
 	case s.down.Load():
 		return errors.New("connection refused")
+	}
+	if slow := time.Duration(s.slow.Load()); slow > 0 {
+		select {
+		case <-time.After(slow):
+		case <-ctx.Done():
+			return ctx.Err()
+		}
 	}
 	return nil
 }
