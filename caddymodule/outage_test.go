@@ -24,8 +24,9 @@ type shared struct {
 	*memstore.Store
 	takes, settles, closed atomic.Int32
 
-	down atomic.Bool // it refuses at once
-	hung atomic.Bool // it does not answer
+	down atomic.Bool  // it refuses at once
+	hung atomic.Bool  // it does not answer
+	slow atomic.Int64 // how long it takes to answer, in nanoseconds
 }
 
 func (s *shared) answer(ctx context.Context) error {
@@ -36,7 +37,12 @@ func (s *shared) answer(ctx context.Context) error {
 	case s.down.Load():
 		return errors.New("connection refused")
 	}
-	return nil
+	select {
+	case <-time.After(time.Duration(s.slow.Load())):
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
 }
 
 func (s *shared) Take(ctx context.Context, charges []leakybucket.Charge, decisions []leakybucket.Decision) error {
@@ -247,6 +253,35 @@ func TestAStoreThatHangsCostsNobodyMoreThanItsTimeout(t *testing.T) {
 		c.get("/")
 		if got := theShared.takes.Load(); got != before+1 {
 			t.Errorf("a second after it answers again: got it asked %d times by a request, want once", got-before)
+		}
+	})
+}
+
+// It would be asked by requests again and again otherwise, each of which waits.
+func TestAStoreThatAnswersTooLateIsDownUntilItAnswersInTime(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := runShared(t, "", "zone z {\ncapacity 10000\nleak 1/h\n}")
+		c := s.from(someone)
+		theShared.slow.Store(int64(60 * time.Millisecond))
+		late := 0
+		for start := time.Now(); time.Since(start) < 30*time.Second; {
+			before := time.Now()
+			c.get("/")
+			if time.Since(before) > 0 {
+				late++
+			}
+			<-time.After(10 * time.Millisecond)
+		}
+		if late != failuresToOpen {
+			t.Errorf("in 30s of answers after 60ms: got %d requests that waited, want %d", late, failuresToOpen)
+		}
+		theShared.slow.Store(int64(10 * time.Millisecond))
+		<-time.After(time.Second)
+		synctest.Wait()
+		before := theShared.takes.Load()
+		c.get("/")
+		if got := theShared.takes.Load() - before; got != 1 {
+			t.Errorf("a second after it answers in time again: got it asked %d times by a request, want once", got)
 		}
 	})
 }
