@@ -1,12 +1,17 @@
 package tests
 
 import (
+	"context"
 	"fmt"
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 
+	"github.com/caddy-throttle/caddy-throttle/leakybucket"
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/pgstore"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket/pgstore/pgtest"
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/redisstore"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket/redisstore/redistest"
 )
 
@@ -21,9 +26,9 @@ type storeServer struct {
 	run    func() // again, and until it answers
 	freeze func() (thaw func())
 
-	connections func() int     // of clients, this one excepted
-	asked       func() float64 // how often, by requests and probes
-	level       func(zone string) float64
+	connections func() int                // of clients, this one excepted
+	level       func(zone string) float64 // of the key everybody, when it was last written
+	reset       func(zone, key string)
 }
 
 // directive is the store for the global options of a Caddyfile.
@@ -51,9 +56,9 @@ func eachStore(t *testing.T, f func(t *testing.T, s *storeServer)) {
 	}
 }
 
-func startRedis(t *testing.T) *storeServer { return redisServer(redistest.Start(t)) }
+func startRedis(t *testing.T) *storeServer { return redisServer(t, redistest.Start(t)) }
 
-func redisServer(server *redistest.Server) *storeServer {
+func redisServer(t *testing.T, server *redistest.Server) *storeServer {
 	number := func(text string) float64 {
 		v, _ := strconv.ParseFloat(text, 64)
 		return v
@@ -69,25 +74,19 @@ func redisServer(server *redistest.Server) *storeServer {
 			return server.Resume
 		},
 		connections: func() int { return int(number(server.Info("connected_clients"))) - 1 },
-		asked: func() (calls float64) {
-			for line := range strings.Lines(server.Do("info", "commandstats")) {
-				if name, stats, _ := strings.Cut(line, ":calls="); name == "cmdstat_evalsha" || name == "cmdstat_eval" {
-					count, _, _ := strings.Cut(stats, ",")
-					calls += number(count)
-				}
-			}
-			return calls
-		},
 		level: func(zone string) float64 {
 			text, _, _ := strings.Cut(server.Do("get", "throttle:"+zone+"/everybody"), " ")
 			return number(text)
+		},
+		reset: func(zone, key string) {
+			store, err := redisstore.New(redisstore.Options{URL: "redis://" + server.Addr})
+			resetIn(t, store, err, zone, key)
 		},
 	}
 }
 
 func startPostgres(t *testing.T) *storeServer {
-	// Each batch is a commit, which these tests count.
-	server := pgtest.Start(t, "stats_fetch_consistency=none")
+	server := pgtest.Start(t)
 	return &storeServer{
 		name:    "postgres",
 		address: fmt.Sprintf("127.0.0.1:%d", server.Port),
@@ -104,11 +103,29 @@ func startPostgres(t *testing.T) *storeServer {
 		connections: func() int {
 			return int(server.Float(t, "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'throttle'"))
 		},
-		asked: func() float64 {
-			return server.Float(t, "SELECT n_tup_ins + n_tup_upd FROM pg_stat_user_tables WHERE relname = 'throttle_buckets'")
-		},
 		level: func(zone string) float64 {
-			return server.Float(t, "SELECT coalesce(max(level), 0) FROM throttle_buckets WHERE name = '"+zone+"/everybody'")
+			return server.Float(t, "SELECT coalesce(max(level), 0) FROM throttle_buckets WHERE name = ':"+zone+"/everybody'")
 		},
+		reset: func(zone, key string) {
+			store, err := pgstore.New(pgstore.Options{URL: server.URL()})
+			resetIn(t, store, err, zone, key)
+		},
+	}
+}
+
+// resetIn empties a bucket as an administrator would, who is none of the Caddys.
+func resetIn(t *testing.T, store interface {
+	leakybucket.Resetter
+	Close()
+}, err error, zone, key string) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer store.Close()
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	defer cancel()
+	if err := store.Reset(ctx, zone, key, false); err != nil {
+		t.Fatalf("resetting a bucket: %v", err)
 	}
 }
