@@ -63,6 +63,9 @@ func (o outage) wantQuick(t *testing.T, name string, shots []shot) {
 	mostAdded, mostOpen := 300*time.Millisecond+3*quantile(plain, 1), 25*time.Millisecond+3*quantile(plain, 0.99)
 	if long() {
 		mostAdded, mostOpen = 60*time.Millisecond+quantile(plain, 1), 2*time.Millisecond+quantile(plain, 0.99)
+		if busy := quantile(plain, 0.99); busy > 2*time.Millisecond {
+			mostOpen += busy
+		}
 	}
 	if got := quantile(during(shots, o.from-100*time.Millisecond, o.from+opening, outageRoutes[:3]...), 1); got > mostAdded {
 		t.Errorf("%s: got %v for a request while the breaker opened, want at most %v", name, got, mostAdded)
