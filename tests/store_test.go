@@ -85,8 +85,9 @@ func redisServer(t *testing.T, server *redistest.Server) *storeServer {
 	}
 }
 
-func startPostgres(t *testing.T) *storeServer {
-	server := pgtest.Start(t)
+func startPostgres(t *testing.T) *storeServer { return postgresServer(t, pgtest.Start(t)) }
+
+func postgresServer(t *testing.T, server *pgtest.Server) *storeServer {
 	return &storeServer{
 		name:    "postgres",
 		address: fmt.Sprintf("127.0.0.1:%d", server.Port),
