@@ -114,11 +114,13 @@ func postgresServer(t *testing.T, server *pgtest.Server) *storeServer {
 	}
 }
 
-// resetIn empties a bucket as an administrator would, who is none of the Caddys.
-func resetIn(t *testing.T, store interface {
+type resetter interface {
 	leakybucket.Resetter
 	Close()
-}, err error, zone, key string) {
+}
+
+// resetIn empties a bucket as an administrator would, who is none of the Caddys.
+func resetIn(t *testing.T, store resetter, err error, zone, key string) {
 	t.Helper()
 	if err != nil {
 		t.Fatal(err)
