@@ -91,3 +91,20 @@ func TestAnOutageIsSaidOnceAndItsEndToo(t *testing.T) {
 		}
 	})
 }
+
+// Something else stands under one name. That is no reason to do without the store
+// for all others, however often that one is asked for.
+func TestABucketThatIsNoneIsNoOutage(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := runShared(t, "on_store_error deny", "zone z {\ncapacity 100\nleak 1/h\n}")
+		theShared.none = "203.0.113.99"
+		s.from("203.0.113.99:1").wantStatuses("/", map[int]int{503: 20})
+		s.from(someone).wantStatuses("/", map[int]int{200: 20})
+		if got := s.metric(t, "caddy_throttle_store_outages_total"); len(got) != 1 || got[0].value != 0 {
+			t.Errorf("outages: got %v, want none", got)
+		}
+		if got := len(s.logs.lines(t, "asking the store")); got != 1 {
+			t.Errorf("log lines of it: got %d, want 1", got)
+		}
+	})
+}

@@ -3,6 +3,7 @@ package caddymodule
 import (
 	"context"
 	"errors"
+	"fmt"
 	"maps"
 	"net/http"
 	"strconv"
@@ -27,6 +28,7 @@ type shared struct {
 	down atomic.Bool  // it refuses at once
 	hung atomic.Bool  // it does not answer
 	slow atomic.Int64 // how long it takes to answer, in nanoseconds
+	none string       // the key of what is no bucket
 }
 
 func (s *shared) answer(ctx context.Context) error {
@@ -49,6 +51,9 @@ func (s *shared) Take(ctx context.Context, charges []leakybucket.Charge, decisio
 	s.takes.Add(1)
 	if err := s.answer(ctx); err != nil {
 		return err
+	}
+	if s.none != "" && charges[0].Key == s.none {
+		return fmt.Errorf("reading a list: %w", leakybucket.ErrBucket)
 	}
 	return s.Store.Take(ctx, charges, decisions)
 }

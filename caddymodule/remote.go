@@ -104,7 +104,9 @@ func (r *Remote) ask(ctx context.Context, what string, call func() error) error 
 		err = fmt.Errorf("no answer within store_timeout: %w", err)
 	}
 	r.grumble(what, err)
-	r.breaker.failed(err)
+	if !errors.Is(err, leakybucket.ErrBucket) {
+		r.breaker.failed(err)
+	}
 	return err
 }
 
