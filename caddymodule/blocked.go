@@ -19,7 +19,8 @@ type blockTable struct {
 	some    atomic.Bool // anything at all: on most sites, most of the time, nothing is
 	mu      sync.RWMutex
 	blocks  map[bucketName]block
-	sweepAt int // when there are as many, those that are over are dropped
+	sweepAt int       // when there are as many, those that are over are dropped
+	swept   time.Time // when they were
 }
 
 type bucketName struct {
@@ -70,18 +71,28 @@ func (t *blockTable) note(c *leakybucket.Charge, d *leakybucket.Decision) {
 	if t.blocks == nil {
 		t.blocks = make(map[bucketName]block)
 	}
-	if len(t.blocks) >= max(t.sweepAt, 1024) {
-		for name, b := range t.blocks {
-			if !b.until.After(now) {
-				delete(t.blocks, name)
-			}
-		}
-		t.sweepAt = 2 * len(t.blocks)
-	}
+	t.sweep(now)
 	if _, there := t.blocks[name]; there || len(t.blocks) < mostBlocks {
 		t.blocks[name] = block{until: now.Add(d.BlockedUntil.Sub(d.At)), at: now, limit: c.Limit, level: d.Level}
 		t.some.Store(true)
 	}
+}
+
+// sweep drops blocks that are over, when they may be half of all; and when the
+// table is full, every now and then, since it may stay full for an hour.
+func (t *blockTable) sweep(now time.Time) {
+	if len(t.blocks) < min(max(t.sweepAt, 1024), mostBlocks) {
+		return
+	}
+	if len(t.blocks) == mostBlocks && now.Sub(t.swept) < trusted {
+		return
+	}
+	for name, b := range t.blocks {
+		if !b.until.After(now) {
+			delete(t.blocks, name)
+		}
+	}
+	t.sweepAt, t.swept = 2*len(t.blocks), now
 }
 
 func (t *blockTable) forget(name bucketName) {

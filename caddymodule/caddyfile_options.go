@@ -171,7 +171,9 @@ func parseMatcherSet(d *caddyfile.Dispenser, option string) (caddy.ModuleMap, er
 		return set, err
 	}
 	words.Reset()
-	for words.Next() && words.Val() != "throttle_blocked" {
+	found := false
+	for !found && words.Next() {
+		found = words.Val() == "throttle_blocked"
 	}
 	return nil, words.WrapErr(errAsksThrottle)
 }

@@ -180,7 +180,7 @@ func TestAShadowDelaysNobodyAndCountsWhatEnforcementWould(t *testing.T) {
 				for i := range 2000 {
 					v := s.visit(traffic.addrs[i%3], "/")
 					longest = max(longest, v.waited)
-					pass(traffic.rest(i))
+					pass(traffic.rest())
 				}
 				pass(time.Hour)
 				counts = counted(t, requests, "waits")

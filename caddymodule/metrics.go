@@ -121,6 +121,8 @@ func (z *Zone) mayCount(d decision, r reason) bool {
 		return z.MissingKey == missingRefuse
 	case r == unlistedKey:
 		return z.UnlistedKey == missingRefuse
+	case r == earlyData:
+		return d == refused // shadows do not even decide about it
 	}
 	return true
 }
@@ -168,8 +170,12 @@ func (c roomCollector) Collect(metrics chan<- prometheus.Metric) {
 	running.Range(func(_, value any) bool {
 		zone := value.(*runningZone)
 		waiting, served := zone.enforced.counts()
-		metrics <- prometheus.MustNewConstMetric(c.waiting, prometheus.GaugeValue, float64(waiting), zone.name)
-		metrics <- prometheus.MustNewConstMetric(c.inFlight, prometheus.GaugeValue, float64(served), zone.name)
+		if zone.waits.Load() {
+			metrics <- prometheus.MustNewConstMetric(c.waiting, prometheus.GaugeValue, float64(waiting), zone.name)
+		}
+		if zone.slots.Load() {
+			metrics <- prometheus.MustNewConstMetric(c.inFlight, prometheus.GaugeValue, float64(served), zone.name)
+		}
 		return true
 	})
 }

@@ -1,8 +1,9 @@
 package caddymodule
 
 import (
-	"go.uber.org/zap/zapcore"
 	"time"
+
+	"go.uber.org/zap/zapcore"
 )
 
 // placeholder answers {http.throttle.*}.

@@ -3,6 +3,7 @@ package caddymodule
 import (
 	"context"
 	"sync"
+	"sync/atomic"
 
 	"github.com/caddyserver/caddy/v2"
 	"github.com/caddyserver/caddy/v2/modules/caddyevents"
@@ -18,6 +19,9 @@ var running = caddy.NewUsagePool()
 type runningZone struct {
 	name             string
 	enforced, shadow room
+
+	// Whether any of them can let requests wait, or hold slots.
+	waits, slots atomic.Bool
 }
 
 // joinZone finds the zone of a name, or makes it.

@@ -205,36 +205,23 @@ func emptyRooms(t testing.TB, zones ...string) {
 // A trace is traffic that is the same every time: who comes, and how much later.
 type trace struct {
 	addrs []string
-	rest  func(i int) time.Duration
+	rest  func() time.Duration
 }
 
 // randomTrace is traffic of bursts and pauses by some clients.
 func randomTrace(seed uint64, clients int) trace {
 	random := rand.New(rand.NewPCG(seed, 1))
-	return trace{
-		addrs: func() (addrs []string) {
-			for i := range clients {
-				addrs = append(addrs, fmt.Sprintf("203.0.113.%d", i+1))
-			}
-			return addrs
-		}(),
-		rest: func(int) time.Duration {
-			switch random.IntN(20) {
-			case 0:
-				return time.Duration(random.IntN(20_000_000)) * time.Microsecond
-			case 1, 2, 3, 4:
-				return time.Duration(random.IntN(700_000)) * time.Microsecond
-			}
-			return time.Duration(random.IntN(3000)) * time.Microsecond
-		},
+	var addrs []string
+	for i := range clients {
+		addrs = append(addrs, fmt.Sprintf("203.0.113.%d", i+1))
 	}
-}
-
-// send sends n requests to a site and returns when all are over.
-func (tr trace) send(s *settleSite, n int) {
-	for i := range n {
-		s.visit(tr.addrs[(i*7+i/5)%len(tr.addrs)], "/")
-		pass(tr.rest(i))
-	}
-	pass(time.Hour)
+	return trace{addrs: addrs, rest: func() time.Duration {
+		switch random.IntN(20) {
+		case 0:
+			return time.Duration(random.IntN(20_000_000)) * time.Microsecond
+		case 1, 2, 3, 4:
+			return time.Duration(random.IntN(700_000)) * time.Microsecond
+		}
+		return time.Duration(random.IntN(3000)) * time.Microsecond
+	}}
 }

@@ -114,6 +114,41 @@ func TestAnOverrideThatCannotPayACostIsWarnedOfOnce(t *testing.T) {
 	s.warned(t, "an override holds less than some requests cost", 1)
 }
 
+func TestABlockForReservationsIsWarnedOfOnce(t *testing.T) {
+	const text = "zone blocks for what requests reserve"
+	for options, want := range map[string]int{
+		"block\nsettle seconds":         1,
+		"block 1m\nsettle status 4xx 2": 1,
+		"block\nsettle seconds after":   0,
+		"settle seconds":                0,
+		"block":                         0,
+	} {
+		zone := "throttle {\nzone api {\ncapacity 10\nleak 1/s\n" + options + "\n}\n}\n"
+		s := run(t, "http://one.example {\n"+zone+"}\nhttp://two.example {\n"+zone+"}")
+		s.warned(t, text, want)
+		s.stop()
+	}
+}
+
+func TestAWaitThatNoClientOutlastsIsWarnedOfOnce(t *testing.T) {
+	const text = "requests may wait for longer than most clients do"
+	for options, want := range map[string]int{
+		"capacity 30\nleak 1/s\ndelay":                0,
+		"capacity 31\nleak 1/s\ndelay":                1,
+		"capacity 31\nleak 1/s\ndelay 1":              0,
+		"capacity 31\nleak 1/s\ndelay\nmax_wait 30s":  0,
+		"capacity 100\nleak 1/s\ndelay\nmax_wait 31s": 1,
+		"capacity 100\nleak 1/s":                      0,
+		"in_flight 1\nmax_wait 30s":                   0,
+		"in_flight 1\nmax_wait 31s":                   1,
+	} {
+		zone := "throttle {\nzone api {\n" + options + "\n}\n}\n"
+		s := run(t, "http://one.example {\n"+zone+"}\nhttp://two.example {\n"+zone+"}")
+		s.warned(t, text, want)
+		s.stop()
+	}
+}
+
 func TestAHeaderThatCaddyDropsIsWarnedOfOnce(t *testing.T) {
 	const zone = `zone api {
 		key client_ip header X_Api_Key header X-Api.Key header X-Api-Key

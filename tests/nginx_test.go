@@ -124,7 +124,7 @@ const (
 
 	// A machine that stalls for a moment makes waits longer. It does not do so
 	// again and again.
-	stalls = 6
+	stalls = 10
 )
 
 // TestWhatNginxLetsPassDelaysAndRefusesSoDoWe sends the same requests to both,

@@ -111,17 +111,22 @@ check_format() {
 	fi
 }
 
+# test_units tests the stores that talk to servers one after the other, since
+# they measure how long that takes, and in short unless there is time.
 test_units() {
-	local packages
-	mapfile -t packages < <(go list -tags "$tags" ./... | grep -v '/tests$')
+	local race=() short=(-short) packages stores
+	mapfile -t packages < <(go list -tags "$tags" ./... | grep -Ev '/tests$|/(redis|pg)store(/|$)')
+	mapfile -t stores < <(go list -tags "$tags" ./... | grep -E '/(redis|pg)store(/|$)')
+	[[ ${TEST_LONG:-} != 1 ]] || short=()
 	if compiles_c; then
-		step 'go test -race'
-		CGO_ENABLED=1 go test -race -tags "$tags" "${packages[@]}"
+		race=(-race)
+		export CGO_ENABLED=1
 	else
 		echo 'SKIPPED: the race detector, which needs gcc'
-		step 'go test'
-		go test -tags "$tags" "${packages[@]}"
 	fi
+	step "go test ${race[*]}"
+	go test "${race[@]}" -tags "$tags" "${packages[@]}"
+	go test "${race[@]}" "${short[@]}" -p 1 -timeout 30m -tags "$tags" "${stores[@]}"
 }
 
 if ! go_is_here; then

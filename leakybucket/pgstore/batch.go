@@ -13,6 +13,7 @@ type batch struct {
 	calls []*call
 	rows  []row // in the order of their names, each once
 	index map[string]int
+	raced bool // others make the same rows at the same time
 
 	states []leakybucket.State // room for those of one call
 }
@@ -28,7 +29,7 @@ type row struct {
 
 // set makes b the batch of these calls, of which nothing was read yet.
 func (b *batch) set(calls []*call) {
-	b.calls, b.rows = calls, b.rows[:0]
+	b.calls, b.rows, b.raced = calls, b.rows[:0], false
 	if b.index == nil {
 		b.index = make(map[string]int)
 	}

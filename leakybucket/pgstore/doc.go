@@ -31,8 +31,9 @@
 // and is answered after the first.
 //
 // A row that is not there is not locked. If two make the same one, the second
-// is turned back by the primary key, and begins again. No take that is refused
-// leaves a row behind.
+// is turned back by the primary key, and begins again: it makes its rows first,
+// empty, so that this cannot go on. Otherwise no take that is refused leaves a
+// row behind, and those it may leave are forgotten in ten seconds.
 //
 // A process that stops between the two round trips holds its locks until
 // PostgreSQL ends its transaction, after half a second. Others who want the same

@@ -45,7 +45,7 @@ func wantError(t *testing.T, err error, says ...string) {
 func TestAWrongPasswordIsSaidAndNotShown(t *testing.T) {
 	server := sharedServer(t)
 	name := role(t, server)
-	s := openStore(t, Options{URL: server.URLOf(name, secret+"x", "postgres")})
+	s := openStore(t, Options{URL: patient(server.URLOf(name, secret+"x", "postgres"))})
 	_, err := take(context.Background(), s, charge("k", 1))
 	wantError(t, err, "28P01", name, "password of role")
 	wantError(t, s.Ping(context.Background()), "28P01")
@@ -55,7 +55,7 @@ func TestCredentialsMayStandBesideTheURL(t *testing.T) {
 	server := sharedServer(t)
 	name := role(t, server)
 	table := unique("granted")
-	mustTake(t, openStore(t, Options{URL: server.URL(), Table: table}), charge("k", 1))
+	mustTake(t, openStore(t, Options{URL: patient(server.URL()), Table: table}), charge("k", 1))
 	server.Exec(t, fmt.Sprintf("GRANT SELECT, INSERT, UPDATE, DELETE ON %s TO %s", table, name))
 	// Who may not make tables can use one that is there.
 	s := openStore(t, Options{URL: fmt.Sprintf("postgres://127.0.0.1:%d/postgres", server.Port), User: name, Password: secret, Table: table, OnError: failOn(t)})
@@ -71,11 +71,11 @@ func TestAMissingPrivilegeIsNamed(t *testing.T) {
 	server := sharedServer(t)
 	for _, granted := range []string{"", "SELECT", "SELECT, INSERT, UPDATE", "SELECT, UPDATE, DELETE"} {
 		name, table := role(t, server), unique("denied")
-		mustTake(t, openStore(t, Options{URL: server.URL(), Table: table}), charge("k", 1))
+		mustTake(t, openStore(t, Options{URL: patient(server.URL()), Table: table}), charge("k", 1))
 		if granted != "" {
 			server.Exec(t, fmt.Sprintf("GRANT %s ON %s TO %s", granted, table, name))
 		}
-		s := openStore(t, Options{URL: server.URLOf(name, secret, "postgres"), Table: table})
+		s := openStore(t, Options{URL: patient(server.URLOf(name, secret, "postgres")), Table: table})
 		grant := fmt.Sprintf(`GRANT SELECT, INSERT, UPDATE, DELETE ON "%s" TO "%s"`, table, name)
 		wantError(t, s.Ping(context.Background()), "42501", grant)
 		if !strings.Contains(granted, "INSERT") {
@@ -91,14 +91,14 @@ func TestAMissingPrivilegeIsNamed(t *testing.T) {
 func TestWhoMayNotMakeTheTableIsToldWhatToRun(t *testing.T) {
 	server := sharedServer(t)
 	name, table := role(t, server), unique("unmade")
-	s := openStore(t, Options{URL: server.URLOf(name, secret, "postgres"), Table: table})
+	s := openStore(t, Options{URL: patient(server.URLOf(name, secret, "postgres")), Table: table})
 	_, err := take(context.Background(), s, charge("k", 1))
 	wantError(t, err, "42501", "making the table", "CREATE UNLOGGED TABLE IF NOT EXISTS", "GRANT SELECT, INSERT, UPDATE, DELETE")
 	_, statements, _ := strings.Cut(err.Error(), "to run, once: ")
 	server.Exec(t, strings.Split(statements, "; ")...)
 	mustTake(t, s, charge("k", 1))
 
-	s = openStore(t, Options{URL: server.URL(), Table: "nowhere.buckets"})
+	s = openStore(t, Options{URL: patient(server.URL()), Table: "nowhere.buckets"})
 	_, err = take(context.Background(), s, charge("k", 1))
 	wantError(t, err, "3F000", "CREATE UNLOGGED TABLE")
 	server.Exec(t, "CREATE SCHEMA nowhere")
@@ -109,19 +109,19 @@ func TestATableOfSomebodyElseIsRefused(t *testing.T) {
 	server := sharedServer(t)
 	table := unique("foreign")
 	server.Exec(t, "CREATE TABLE "+table+" (name text, level text)")
-	_, err := take(context.Background(), openStore(t, Options{URL: server.URL(), Table: table}), charge("k", 1))
+	_, err := take(context.Background(), openStore(t, Options{URL: patient(server.URL()), Table: table}), charge("k", 1))
 	wantError(t, err, "as this store makes it")
 }
 
 func TestAServerThatIsReadOnlyIsSaid(t *testing.T) {
 	server := pgtest.Start(t)
-	mustTake(t, openStore(t, Options{URL: server.URL()}), charge("k", 1))
+	mustTake(t, openStore(t, Options{URL: patient(server.URL())}), charge("k", 1))
 	server.Exec(t, "ALTER SYSTEM SET default_transaction_read_only = on", "SELECT pg_reload_conf()")
 	// A default is not in the way of who says otherwise.
-	s := openStore(t, Options{URL: server.URL()})
+	s := openStore(t, Options{URL: patient(server.URL())})
 	mustTake(t, s, charge("k", 1))
 	server.Standby(t)
-	_, err := take(context.Background(), openStore(t, Options{URL: server.URL(), Logged: true}), charge("k", 1))
+	_, err := take(context.Background(), openStore(t, Options{URL: patient(server.URL()), Logged: true}), charge("k", 1))
 	wantError(t, err, "want a server that can be written to")
 }
 

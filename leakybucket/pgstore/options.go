@@ -162,7 +162,7 @@ func (o *Options) beginning() []string {
 //go:embed sql/*.sql
 var files embed.FS
 
-type queries struct{ create, lock, clock, update, insert, reset, forget string }
+type queries struct{ create, make, lock, clock, update, insert, reset, forget string }
 
 // load returns the statements for a table.
 func (o *Options) load() queries {
@@ -178,7 +178,7 @@ func (o *Options) load() queries {
 		}
 		return words.Replace(onOneLine(string(sql)))
 	}
-	return queries{read("create"), read("lock"), read("clock"), read("update"), read("insert"), read("reset"), read("forget")}
+	return queries{read("create"), read("make"), read("lock"), read("clock"), read("update"), read("insert"), read("reset"), read("forget")}
 }
 
 func address(config *pgx.ConnConfig) string {

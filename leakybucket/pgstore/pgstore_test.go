@@ -154,7 +154,7 @@ func TestManyInstancesMakeTheTableAtOnce(t *testing.T) {
 func TestATableDroppedWhileInUseIsMadeAgain(t *testing.T) {
 	server := sharedServer(t)
 	table := unique("dropped")
-	s := openStore(t, Options{URL: server.URL(), Table: table})
+	s := openStore(t, Options{URL: patient(server.URL()), Table: table})
 	mustTake(t, s, charge("k", 1))
 	server.Exec(t, "DROP TABLE "+table)
 	if got := levelOf(t, s, "k"); got != 0 {
@@ -172,14 +172,14 @@ func TestALoggedTableIsLoggedAndAnUnloggedOneIsNot(t *testing.T) {
 		logged bool
 		want   rune
 	}{{false, 'u'}, {true, 'p'}, {false, 'p'}} {
-		s := openStore(t, Options{URL: server.URL(), Table: table, Logged: test.logged})
+		s := openStore(t, Options{URL: patient(server.URL()), Table: table, Logged: test.logged})
 		mustTake(t, s, charge("k", 1))
 		if got := rune(persistence()); got != test.want {
 			t.Errorf("persistence of the table with logged %v: got %c, want %c", test.logged, got, test.want)
 		}
 		s.Close()
 	}
-	s := openStore(t, Options{URL: server.URL(), Table: table})
+	s := openStore(t, Options{URL: patient(server.URL()), Table: table})
 	if got := levelOf(t, s, "k"); math.Abs(got-3) > 1e-3 {
 		t.Errorf("level after the table became logged: got %v, want 3", got)
 	}
@@ -187,8 +187,8 @@ func TestALoggedTableIsLoggedAndAnUnloggedOneIsNot(t *testing.T) {
 
 func TestPrefixesKeepSitesApart(t *testing.T) {
 	table := unique("sites")
-	a := openStore(t, Options{URL: sharedServer(t).URL(), Table: table, Prefix: "a"})
-	b := openStore(t, Options{URL: sharedServer(t).URL(), Table: table, Prefix: "ab"})
+	a := openStore(t, Options{URL: patient(sharedServer(t).URL()), Table: table, Prefix: "a"})
+	b := openStore(t, Options{URL: patient(sharedServer(t).URL()), Table: table, Prefix: "ab"})
 	mustTake(t, a, charge("k", 5))
 	if got := levelOf(t, b, "k"); got != 0 {
 		t.Errorf("level of another site's bucket: got %v, want 0", got)
@@ -196,7 +196,7 @@ func TestPrefixesKeepSitesApart(t *testing.T) {
 }
 
 func TestLongNamesAreDigested(t *testing.T) {
-	s := openStore(t, Options{URL: sharedServer(t).URL(), Table: unique("long")})
+	s := openStore(t, Options{URL: patient(sharedServer(t).URL()), Table: unique("long")})
 	seen := make(map[string]string)
 	for _, key := range []string{strings.Repeat("é", 5000), strings.Repeat("é", 4999) + "e", "short"} {
 		for _, shadow := range []bool{true, false} {
@@ -213,7 +213,7 @@ func TestLongNamesAreDigested(t *testing.T) {
 }
 
 func TestResetEmptiesABucket(t *testing.T) {
-	s := openStore(t, Options{URL: sharedServer(t).URL(), Table: unique("reset")})
+	s := openStore(t, Options{URL: patient(sharedServer(t).URL()), Table: unique("reset")})
 	mustTake(t, s, charge("k", 5))
 	mustTake(t, s, charge("beside", 5))
 	for range 2 { // not there is no error
@@ -229,7 +229,7 @@ func TestResetEmptiesABucket(t *testing.T) {
 func TestRowsThatNoStoreHasWrittenLockNobodyOut(t *testing.T) {
 	server := sharedServer(t)
 	table := unique("poisoned")
-	s := openStore(t, Options{URL: server.URL(), Table: table})
+	s := openStore(t, Options{URL: patient(server.URL()), Table: table})
 	for i, values := range []string{
 		"'NaN', 1, 0, 0, 0", "'Infinity', 1, 0, 0, 0", "-5, 1, 0, 0, 0", "1e300, 1, 0, 0, 0",
 		"900, 9223372036854775807, 0, 0, 0", "900, -9223372036854775808, 0, 0, 0",
@@ -249,7 +249,7 @@ func TestRowsThatNoStoreHasWrittenLockNobodyOut(t *testing.T) {
 func TestForgetsWhatMayBeForgottenAndNothingElse(t *testing.T) {
 	server := sharedServer(t)
 	table := unique("forget")
-	s := openStore(t, Options{URL: server.URL(), Table: table, ForgetEvery: 20 * time.Millisecond, OnError: failOn(t)})
+	s := openStore(t, Options{URL: patient(server.URL()), Table: table, ForgetEvery: 20 * time.Millisecond, OnError: failOn(t)})
 	const drained, kept = 1500, 30
 	var wg sync.WaitGroup
 	for i := range drained {
@@ -273,7 +273,7 @@ func TestForgetsWhatMayBeForgottenAndNothingElse(t *testing.T) {
 func TestARefusedTakeLeavesNoRow(t *testing.T) {
 	server := sharedServer(t)
 	table := unique("refused")
-	s := openStore(t, Options{URL: server.URL(), Table: table})
+	s := openStore(t, Options{URL: patient(server.URL()), Table: table})
 	var d [2]leakybucket.Decision
 	if err := s.Take(context.Background(), []leakybucket.Charge{charge("a", 1), charge("b", 5000)}, d[:]); err != nil {
 		t.Fatal(err)
@@ -301,7 +301,7 @@ func TestWorksThroughPgBouncerInTransactionMode(t *testing.T) {
 // next.
 func TestLeavesNoSettingBehindInPgBouncer(t *testing.T) {
 	url := sharedServer(t).Bouncer(t, 1)
-	s := openStore(t, Options{URL: url, Table: unique("clean"), Logged: true})
+	s := openStore(t, Options{URL: patient(url), Table: unique("clean"), Logged: true})
 	mustTake(t, s, charge("k", 1))
 	conn, err := pgx.Connect(context.Background(), url+"?default_query_exec_mode=exec")
 	if err != nil {

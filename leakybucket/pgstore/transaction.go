@@ -18,6 +18,10 @@ import (
 // been executed.
 const mostAttempts = 4
 
+// errRaced is in the tree of errors after which others have made a bucket while a
+// batch was about to. They may again, and then the batch makes its rows first.
+var errRaced = errors.New("others have made the same bucket")
+
 // errNotExecuted is in the tree of errors after which nothing of the batch was
 // done, and it may be begun again.
 var errNotExecuted = errors.New("nothing was charged")
@@ -35,6 +39,7 @@ func (s *Store) do(ctx context.Context, b *batch) error {
 		if err = s.attempt(ctx, b); !errors.Is(err, errNotExecuted) || ctx.Err() != nil {
 			break
 		}
+		b.raced = b.raced || errors.Is(err, errRaced)
 		if pgconn.Timeout(err) {
 			attempts = 0 // it took its time, and whoever is left in the batch has more
 		}
@@ -54,6 +59,11 @@ func (s *Store) attempt(ctx context.Context, b *batch) error {
 	// A connection that is not fit for more does not go back to the pool.
 	defer conn.Release()
 	t := transaction{s, conn, conn.Conn().PgConn()}
+	if b.raced {
+		if err := t.makeRows(ctx, b); err != nil {
+			return t.failed(ctx, err)
+		}
+	}
 	now, err := t.lock(ctx, b)
 	if err != nil {
 		return t.failed(ctx, err)
@@ -84,6 +94,16 @@ type transaction struct {
 	store *Store
 	pool  *pgxpool.Conn
 	conn  *pgconn.PgConn
+}
+
+// makeRows makes those rows of a batch that are not there, empty, in a
+// transaction of its own: who waits for others' new rows must hold no locks. They
+// are kept for a while, to be found by the batch.
+func (t *transaction) makeRows(ctx context.Context, b *batch) error {
+	var statements pgconn.Batch
+	addStatement(&statements, t.store.sql.make, [][]byte{encodeNames(b.rows), encodeInstant(t.store.heldAt())},
+		[]uint32{pgtype.ByteaArrayOID, pgtype.Int8OID})
+	return t.conn.ExecBatch(ctx, &statements).Close()
 }
 
 // lock begins the transaction, reads the rows of the batch and the clock, and
@@ -136,14 +156,16 @@ func (b *batch) read(values [][]byte) error {
 	return nil
 }
 
-// commit writes the rows and ends the transaction.
+// commit writes the rows and ends the transaction. New rows come first: who waits
+// for others' new rows has changed none, and who changes rows waits for nobody,
+// so that nobody waits in a circle. That rows are locked is in no new row's way.
 func (t *transaction) commit(ctx context.Context, updated, made []row) error {
 	var statements pgconn.Batch
-	if len(updated) > 0 {
-		addStatement(&statements, t.store.sql.update, encodeBuckets(updated), bucketOIDs)
-	}
 	if len(made) > 0 {
 		addStatement(&statements, t.store.sql.insert, encodeBuckets(made), bucketOIDs)
+	}
+	if len(updated) > 0 {
+		addStatement(&statements, t.store.sql.update, encodeBuckets(updated), bucketOIDs)
 	}
 	addStatement(&statements, "COMMIT", nil, nil)
 	results := t.conn.ExecBatch(ctx, &statements)
@@ -210,7 +232,9 @@ func (t *transaction) failed(ctx context.Context, err error) error {
 	case adminShutdown, crashShutdown, idleInTransaction, idleSession:
 		t.store.pool.Reset()
 		return errors.Join(errNotExecuted, err)
-	case uniqueViolation, serializationFailure, deadlockDetected:
+	case uniqueViolation:
+		return errors.Join(errNotExecuted, errRaced, err)
+	case serializationFailure, deadlockDetected:
 		return errors.Join(errNotExecuted, err)
 	}
 	return err

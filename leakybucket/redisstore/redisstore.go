@@ -26,8 +26,11 @@
 // Cluster this holds for buckets in one slot only. Those of several slots are
 // taken one slot after the other, and what was poured is given back if a later
 // slot refuses: for that moment others may find less room than there is, and if
-// the process dies in it, what was poured stays poured until it has leaked. Keys
-// that share a {hash tag} share a slot.
+// the process dies in it, what was poured stays poured until it has leaked.
+//
+// In a Cluster, {} stands after the prefix, so that nothing in a key is taken for
+// a hash tag. A prefix with a {tag} of its own puts all buckets into one slot: on
+// one server, and all or none.
 //
 // # Failover
 //
@@ -42,6 +45,7 @@ import (
 	"errors"
 	"fmt"
 	"strconv"
+	"strings"
 	"sync/atomic"
 
 	"github.com/redis/rueidis"
@@ -110,6 +114,11 @@ func New(o Options) (*Store, error) {
 	s := &Store{prefix: o.Prefix, link: link}
 	if s.prefix == "" {
 		s.prefix = DefaultPrefix
+	}
+	if link.target.mode == cluster && !strings.Contains(s.prefix, "{") {
+		// With an empty tag first, the whole key says the slot. Otherwise who
+		// sends keys could gather them on one server.
+		s.prefix += "{}"
 	}
 	s.lanes.call, s.lanes.now = link.run, s.now
 	return s, nil

@@ -1,14 +1,14 @@
 -- Settles charges one after the other, each as leakybucket.Settlement.Apply
 -- does. KEYS[i] is the bucket of charge i, ARGV[2i+1] its terms and ARGV[2i+2]
 -- "<diff> <poured> <level> <at>": what was poured, and the level and the instant
--- of the decision. A diff of "cancel" gives all back, "nan" is no amount. The
+-- of the decision. A diff of "cancel" gives all back, "none" changes nothing. The
 -- reply has a line for each request: empty, or "!", the number of a charge whose
 -- bucket cannot be used, and why.
 
 local function settle(b, t, diff, poured, was, at)
 	redate(b, t)
 	if diff == 'cancel' then
-		if poured > 0 and b.at == at and b.level == was + poured then
+		if b.at == at and b.level == was + poured then
 			local filled = was
 			if now > at then
 				filled = max(0, was - t.leak * ((now - at) / 1e6))
@@ -17,7 +17,11 @@ local function settle(b, t, diff, poured, was, at)
 		end
 		return
 	end
-	diff = max(tonumber(diff), -poured)
+	diff = tonumber(diff)
+	if not diff then
+		return
+	end
+	diff = max(diff, -poured)
 	local filled = level(b, t)
 	if diff > 0 then
 		pour(b, t, max(filled, min(filled + diff, t.capacity + t.debt)))
@@ -34,7 +38,7 @@ for i = 1, #KEYS do
 	count = count + 1
 	fault = fault or b.fault and format('!%d %s', count, b.fault)
 	-- A bucket that is not there is made to pour, not to give back.
-	if not b.fault and diff ~= 'nan' and (b.kept or b.written or diff ~= 'cancel' and tonumber(diff) > 0) then
+	if not b.fault and (b.kept or b.written or (tonumber(diff) or 0) > 0) then
 		settle(b, t, diff, tonumber(poured), tonumber(was), tonumber(at))
 	end
 	if t.last then

@@ -41,10 +41,10 @@ func (s *Store) settleRequest(settlements []leakybucket.Settlement) *request {
 		r.keys[i] = s.name(c.Zone, c.Key, c.Shadow)
 		text := make([]byte, 0, 80)
 		switch {
-		case st.Cancel:
+		case st.Cancel && st.Was.Poured:
 			text = append(text, "cancel"...)
-		case st.Diff != st.Diff:
-			text = append(text, "nan"...)
+		case st.Cancel || st.Diff != st.Diff:
+			text = append(text, "none"...)
 		default:
 			text = appendFloat(text, st.Diff)
 		}

@@ -1,0 +1,179 @@
+package caddymodule
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"net/http"
+	"strconv"
+	"testing"
+	"time"
+)
+
+func retryAfter(t *testing.T, v *visit) time.Duration {
+	t.Helper()
+	seconds, err := strconv.Atoi(v.Header().Get("Retry-After"))
+	if err != nil {
+		t.Fatalf("got %v with Retry-After %q, want a number", v.Code, v.Header().Get("Retry-After"))
+	}
+	return time.Duration(seconds) * time.Second
+}
+
+func TestAnOverflowBlocksForAsLongAsRetryAfterSays(t *testing.T) {
+	for _, test := range []struct {
+		options string
+		want    time.Duration
+	}{
+		{"block", 3 * time.Second},      // until the bucket is empty
+		{"block 10s", 10 * time.Second}, // longer than that
+		{"block 1s", 3 * time.Second},   // the bucket takes longer
+		{"block 1s\nretry_after fit", 1 * time.Second},
+		{"block 10s\nretry_after 5s", 10 * time.Second},
+		{"block 10s\nretry_after 15s", 15 * time.Second},
+	} {
+		inSettleBubble(t, func(t *testing.T) {
+			s := newWaitZone(t, "capacity 3\nleak 1/s\n"+test.options, 0)
+			wantWaits(t, s.visits(5, office, "/"), 0, 0, 0, -1, -1)
+			v := s.visit(office, "/")
+			if got := retryAfter(t, v); got != test.want {
+				t.Errorf("%s: got Retry-After %v, want %v", test.options, got, test.want)
+			}
+			pass(test.want)
+			wantWaits(t, s.visits(1, office, "/"), 0)
+			wantWaits(t, s.visits(1, visitor, "/"), 0)
+			counts := counted(t, requests, "waits")
+			if counts["refused capacity"] != 1 || counts["refused blocked"] != 2 {
+				t.Errorf("%s: got %v, want one refused for capacity and two that were blocked", test.options, counts)
+			}
+			if got := counted(t, blocksBegun, "waits"); got["refused"] != 1 {
+				t.Errorf("%s: got blocks %v, want one", test.options, got)
+			}
+		})
+	}
+}
+
+const ladder = "capacity 3\nleak 1/s\nblock 1m 10m 1h"
+
+func TestWhoObeysRetryAfterAndThenKeepsToTheLeakNeverClimbsTheLadder(t *testing.T) {
+	for _, option := range []string{"", "retry_after fit", "retry_jitter 20"} {
+		inSettleBubble(t, func(t *testing.T) {
+			s := newWaitZone(t, ladder+"\n"+option, 0)
+			wantWaits(t, s.visits(4, office, "/"), 0, 0, 0, -1)
+			pass(retryAfter(t, s.visit(office, "/")))
+			for i := range 5000 {
+				if v := s.visit(office, "/"); v.Code != http.StatusOK {
+					t.Fatalf("%q: request %d: got %v, want 200", option, i, v.Code)
+				}
+				pass(time.Second)
+			}
+			if got := counted(t, blocksBegun, "waits"); got["refused"] != 1 {
+				t.Errorf("%q: got blocks %v, want one", option, got)
+			}
+		})
+	}
+}
+
+func TestWhoHammersClimbsTheLadderAndComesDownWhenCalm(t *testing.T) {
+	inSettleBubble(t, func(t *testing.T) {
+		s := newWaitZone(t, ladder, 0)
+		for _, want := range []time.Duration{time.Minute, 10 * time.Minute, time.Hour, time.Hour} {
+			wantWaits(t, s.visits(4, office, "/"), 0, 0, 0, -1)
+			v := s.visit(office, "/")
+			if got := retryAfter(t, v); got != want {
+				t.Errorf("got a block of %v, want %v", got, want)
+			}
+			pass(want / 2) // asking makes it no longer
+			if got := retryAfter(t, s.visit(office, "/")); got != want/2 {
+				t.Errorf("got a block of %v after half of it, want %v", got, want/2)
+			}
+			pass(want / 2)
+		}
+		pass(time.Hour + time.Second)
+		s.visits(4, office, "/")
+		if got := retryAfter(t, s.visit(office, "/")); got != time.Minute {
+			t.Errorf("got a block of %v after an hour of calm, want 1m", got)
+		}
+	})
+}
+
+func TestAShadowOfAZoneWithBlockCountsExactlyWhatEnforcementRefuses(t *testing.T) {
+	for _, test := range []struct {
+		options, beside string
+	}{
+		{"capacity 4\nleak 1/s\nblock", ""},
+		{"capacity 4\nleak 1/s\nblock 5s 20s 1m", ""},
+		{"capacity 4\nleak 1/s\nblock 3s 10s everywhere", ""},
+		{"capacity 6\nleak 1/s\ndelay 1\nmax_waiting 5\nblock 3s 10s", ""},
+		{"capacity 8\nleak 1/s\ndelay\nmax_wait 3s\nblock", ""},
+		{"capacity 4\nleak 1/s\nblock 5s 20s\ncost 3.5 {\nremote_ip 203.0.113.2\n}\ncost {header.X-Cost}", ""},
+		{"capacity 4\nleak 1/s\nblock 5s 20s", "capacity 3\nleak 2/s\nblock 1s 4s\nshadow"},
+	} {
+		counts := func(shadow string) (requested, blocks map[string]float64) {
+			inSettleBubble(t, func(t *testing.T) {
+				beside := ""
+				if test.beside != "" {
+					beside = "zone beside {\n" + test.beside + "\n}\n"
+				}
+				s := newWaitSite(t, "throttle {\nzone compared {\n"+test.options+"\n"+shadow+"\n}\n"+beside+"}", 0)
+				traffic := randomTrace(2, 5)
+				costs := rand.New(rand.NewPCG(3, 3))
+				for range 2500 {
+					s.visit(traffic.addrs[costs.IntN(5)], "/", "X-Cost", fmt.Sprint(costs.IntN(6)))
+					pass(traffic.rest())
+				}
+				pass(time.Hour)
+				requested, blocks = counted(t, requests, "compared"), counted(t, blocksBegun, "compared")
+				emptyRooms(t, "compared")
+			})
+			return requested, blocks
+		}
+		enforced, begun := counts("")
+		shadow, begunInShadow := counts("shadow")
+		if enforced["refused capacity"] == 0 || enforced["refused blocked"] == 0 {
+			t.Fatalf("%s: got %v, want some refused and some blocked", test.options, enforced)
+		}
+		for decision, n := range enforced {
+			if decision != "admitted" {
+				decision = "shadow_" + decision
+			}
+			if shadow[decision] != n {
+				t.Errorf("%s: got %v in shadow, want what was enforced: %v", test.options, shadow, enforced)
+			}
+		}
+		if begun["refused"] == 0 || begunInShadow["shadow_refused"] != begun["refused"] {
+			t.Errorf("%s: got blocks %v in shadow, want as many as enforced: %v", test.options, begunInShadow, begun)
+		}
+	}
+}
+
+func TestTenBlocksAMinuteAreALineAndTheRestIsCounted(t *testing.T) {
+	inSettleBubble(t, func(t *testing.T) {
+		s := run(t, `http:// {
+			throttle {
+				zone login {
+					capacity 1
+					leak 1/d
+					block 1h
+				}
+			}
+		}`)
+		for i := range 25 {
+			c := s.from(fmt.Sprintf("203.0.113.%d:1", i))
+			c.get("/")
+			c.get("/")
+		}
+		pass(time.Minute)
+		s.from("198.51.100.1:1").get("/")
+		s.from("198.51.100.1:1").get("/")
+		lines := s.logs.lines(t, "zone blocks a key")
+		if len(lines) != 11 {
+			t.Fatalf("got %d lines of blocks, want 10 and one of the next minute", len(lines))
+		}
+		if got := lines[0]; got["key"] != "203.0.113.0" || got["for"] != 3600.0 || got["zone"] != "login" {
+			t.Errorf("got %v, want the key and for how long", got)
+		}
+		if got := s.logs.lines(t, "zone refused requests"); len(got) != 1 || got[0]["blocks"] != 25.0 {
+			t.Errorf("got %v, want one line with 25 blocks", got)
+		}
+		s.stop()
+	})
+}

@@ -1,0 +1,131 @@
+package caddymodule
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/caddyserver/caddy/v2"
+	"github.com/caddyserver/caddy/v2/caddyconfig/caddyfile"
+
+	"github.com/caddy-throttle/caddy-throttle/leakybucket"
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/memstore"
+)
+
+// shared is a store that other Caddys would share, and what is the matter with
+// it. One test at a time has it.
+type shared struct {
+	*memstore.Store
+	takes, settles, closed atomic.Int32
+
+	down atomic.Bool  // it refuses at once
+	hung atomic.Bool  // it does not answer
+	slow atomic.Int64 // how long it takes to answer, in nanoseconds
+	none string       // the key of what is no bucket
+}
+
+func (s *shared) answer(ctx context.Context) error {
+	switch {
+	case s.hung.Load():
+		<-ctx.Done()
+		return ctx.Err()
+	case s.down.Load():
+		return errors.New("connection refused")
+	}
+	select {
+	case <-time.After(time.Duration(s.slow.Load())):
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+func (s *shared) Take(ctx context.Context, charges []leakybucket.Charge, decisions []leakybucket.Decision) error {
+	s.takes.Add(1)
+	if err := s.answer(ctx); err != nil {
+		return err
+	}
+	if s.none != "" && charges[0].Key == s.none {
+		return fmt.Errorf("reading a list: %w", leakybucket.ErrBucket)
+	}
+	return s.Store.Take(ctx, charges, decisions)
+}
+
+func (s *shared) Settle(ctx context.Context, settlements []leakybucket.Settlement) error {
+	s.settles.Add(1)
+	if err := s.answer(ctx); err != nil {
+		return err
+	}
+	return s.Store.Settle(ctx, settlements)
+}
+
+func (s *shared) Close() { s.closed.Add(1) }
+
+// testStore is the module of it.
+type testStore struct{ remote *Remote }
+
+var (
+	theShared   *shared
+	sharedStore = caddy.NewUsagePool()
+)
+
+func init() { caddy.RegisterModule(new(testStore)) }
+
+func (*testStore) CaddyModule() caddy.ModuleInfo {
+	return caddy.ModuleInfo{ID: "throttle.stores.test_shared", New: func() caddy.Module { return new(testStore) }}
+}
+
+func (s *testStore) Provision(caddy.Context) error {
+	found, _, err := sharedStore.LoadOrNew("test", func() (caddy.Destructor, error) {
+		return NewRemote("test_shared", theShared), nil
+	})
+	s.remote = found.(*Remote)
+	return err
+}
+
+func (s *testStore) Cleanup() error {
+	_, err := sharedStore.Delete("test")
+	return err
+}
+
+func (s *testStore) Store() leakybucket.Store { return s.remote }
+
+func (s *testStore) UnmarshalCaddyfile(d *caddyfile.Dispenser) error {
+	d.Next()
+	return nil
+}
+
+// runShared runs a site whose buckets are in a shared store.
+func runShared(t *testing.T, global, zones string) *site {
+	t.Helper()
+	return runSharedWith(t, "", global, zones)
+}
+
+// runSharedWith does that with more global options.
+func runSharedWith(t *testing.T, options, global, zones string) *site {
+	t.Helper()
+	theShared = &shared{Store: memstore.New(memstore.Options{})}
+	s := run(t, `{
+		`+options+`
+		throttle {
+			store test_shared
+			`+global+`
+		}
+	}
+	http:// {
+		throttle {
+			`+zones+`
+		}
+		respond "{http.throttle.decision} {http.throttle.reason}"
+	}`)
+	s.app().exiting = nil // virtual time stands still for what waits on a channel of the real one
+	// What Caddy does when it starts a config and stops it.
+	if err := s.app().Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = s.app().Stop() })
+	return s
+}
