@@ -2,6 +2,7 @@ package tests
 
 import (
 	"fmt"
+	"strings"
 	"testing"
 	"time"
 
@@ -12,7 +13,9 @@ func TestASentinelFailoverIsNoOutageOfTheSite(t *testing.T) {
 	t.Parallel()
 	w := redistest.StartWatched(t)
 	forced := true
-	testFailovers(t, w.URL(), w.Settled, func() {
+	// A Sentinel that is in such a hurry has more failovers than it is asked for.
+	happened := func() int { return strings.Count(w.Sentinel.Log(), "+switch-master") }
+	testFailovers(t, w.URL(), w.Settled, happened, func() {
 		w.Failover(forced)
 		forced = !forced
 	})
@@ -21,13 +24,17 @@ func TestASentinelFailoverIsNoOutageOfTheSite(t *testing.T) {
 func TestAForcedClusterFailoverIsNoOutageOfTheSite(t *testing.T) {
 	t.Parallel()
 	c := redistest.StartCluster(t)
-	testFailovers(t, c.URL(), c.Settled, func() { c.Failover() })
+	happened := 0
+	testFailovers(t, c.URL(), c.Settled, func() int { return happened }, func() {
+		c.Failover()
+		happened++
+	})
 }
 
 // testFailovers lets another server become the master, once or 20 times, under
 // load. What failed over is forgotten once, or was given by this node alone
 // meanwhile.
-func testFailovers(t *testing.T, url string, settled, failover func()) {
+func testFailovers(t *testing.T, url string, settled func(), happened func() int, failover func()) {
 	t.Helper()
 	failovers := 1
 	if long() {
@@ -58,6 +65,7 @@ func testFailovers(t *testing.T, url string, settled, failover func()) {
 	}
 	shots := l.stop()
 	wantPolicies(t, shots)
+	t.Logf("%d failovers", happened())
 	for _, route := range []string{"local", "deny"} {
 		var pours []pour
 		for _, s := range during(shots, 0, time.Hour, route) {
@@ -66,6 +74,6 @@ func testFailovers(t *testing.T, url string, settled, failover func()) {
 			}
 		}
 		t.Logf("%s:", route)
-		wantBound(t, pours, float64(capacity*(1+failovers)), leak)
+		wantBound(t, pours, float64(capacity*(1+happened())), leak)
 	}
 }
