@@ -20,7 +20,7 @@ type breaker struct {
 	mu     sync.Mutex
 	opened time.Time
 	closed time.Time     // when it was last
-	hold   time.Duration // until the first probe
+	hold   time.Duration // until the first probe; 0 if that is to be soon
 	end    context.CancelFunc
 	ended  bool
 }
@@ -34,8 +34,8 @@ const (
 	probeEvery   = 100 * time.Millisecond
 	probeTimeout = 500 * time.Millisecond
 
-	// A store that fails again within calm is left alone for twice as long as
-	// the last time, up to mostHold.
+	// A store that fails again within calm, though no probe has failed, is left
+	// alone for twice as long as the last time, up to mostHold.
 	calm     = 10 * time.Second
 	mostHold = 5 * time.Second
 )
@@ -85,6 +85,9 @@ func (b *breaker) revive(ctx context.Context, wait time.Duration) {
 		if err == nil {
 			break
 		}
+		b.mu.Lock()
+		b.hold = 0 // probes tell how it is
+		b.mu.Unlock()
 		timer.Reset(probeEvery)
 	}
 	b.mu.Lock()

@@ -152,3 +152,23 @@ func TestABreakerThatIsClosedForGoodProbesNoMore(t *testing.T) {
 		}
 	})
 }
+
+// An outage that probes have seen is no sign that they are not to be trusted.
+func TestOneOutageAfterTheOtherIsNotedAsSoonOver(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newBrokenStore()
+		defer s.close()
+		for range 20 {
+			s.up.Store(false)
+			s.fail(failuresToOpen)
+			<-time.After(3 * time.Second)
+			s.up.Store(true)
+			<-time.After(2 * probeEvery)
+			synctest.Wait()
+			if s.isOpen() {
+				t.Fatalf("%v after the end of an outage of 3s: got it open, want it closed", 2*probeEvery)
+			}
+			<-time.After(4 * time.Second)
+		}
+	})
+}

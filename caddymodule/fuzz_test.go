@@ -9,12 +9,14 @@ import (
 
 	"github.com/caddyserver/caddy/v2"
 	"github.com/caddyserver/caddy/v2/caddyconfig"
+
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/golden"
 )
 
 // What adapts must be what the module can load: whatever is wrong with a
 // Caddyfile is said with its line.
 func FuzzCaddyfileBlock(f *testing.F) {
-	for _, caddyfile := range goldenCaddyfiles(f) {
+	for _, caddyfile := range golden.Caddyfiles(f) {
 		for _, block := range blocksOf(caddyfile) {
 			f.Add(block)
 		}

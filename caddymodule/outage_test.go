@@ -118,35 +118,6 @@ func TestARequestDeniedForWantOfAStoreIsToldWhenToComeBack(t *testing.T) {
 	})
 }
 
-func TestAStoreThatHangsCostsNobodyMoreThanItsTimeout(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		s := runShared(t, "store_timeout 20ms", "zone z {\ncapacity 100\nleak 1/h\nsettle header X-Cost\n}")
-		c := s.from(someone)
-		theShared.hung.Store(true)
-		for i := range 10 {
-			start := time.Now()
-			if w := c.get("/"); w.Code != http.StatusOK {
-				t.Fatalf("request %d: got %v, want 200", i+1, w.Code)
-			}
-			took, want := time.Since(start), 20*time.Millisecond
-			if i >= failuresToOpen {
-				want = 0 // it is known by now
-			}
-			if took != want {
-				t.Errorf("request %d: got it answered after %v, want after %v", i+1, took, want)
-			}
-		}
-		theShared.hung.Store(false)
-		<-time.After(time.Second)
-		synctest.Wait()
-		before := theShared.takes.Load()
-		c.get("/")
-		if got := theShared.takes.Load(); got != before+1 {
-			t.Errorf("a second after it answers again: got it asked %d times by a request, want once", got-before)
-		}
-	})
-}
-
 // It is asked for the least that a body can cost, for what it costs, and to
 // settle that.
 func TestAllThatAStoreCostsARequestIsWithinOneTimeout(t *testing.T) {
@@ -173,33 +144,6 @@ func TestAllThatAStoreCostsARequestIsWithinOneTimeout(t *testing.T) {
 			}
 		})
 	}
-}
-
-func TestAnOutageIsSaidOnceAndItsEndToo(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		s := runShared(t, "", "zone z {\ncapacity 100\nleak 1/h\n}")
-		c := s.from(someone)
-		theShared.down.Store(true)
-		c.statuses(50, "/")
-		<-time.After(3 * time.Second)
-		theShared.down.Store(false)
-		<-time.After(time.Second)
-		synctest.Wait()
-		c.statuses(5, "/")
-		for text, want := range map[string]int{"the store is down": 1, "the store is up again": 1, "asking the store": 1} {
-			if got := len(s.logs.lines(t, text)); got != want {
-				t.Errorf("log lines that say %q: got %d, want %d", text, got, want)
-			}
-		}
-		for name, want := range map[string]float64{
-			"caddy_throttle_store_up": 1, "caddy_throttle_store_outages_total": 1, "caddy_throttle_store_errors_total": failuresToOpen,
-			"caddy_throttle_without_store_total": 50,
-		} {
-			if got := s.metric(t, name); len(got) != 1 || got[0].value != want {
-				t.Errorf("%s: got %v, want %v", name, got, want)
-			}
-		}
-	})
 }
 
 func TestChargesAreSettledInTheStoreThatTookThem(t *testing.T) {

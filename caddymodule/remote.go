@@ -104,7 +104,9 @@ func (r *Remote) ask(ctx context.Context, what string, call func() error) error 
 		err = fmt.Errorf("no answer within store_timeout: %w", err)
 	}
 	r.grumble(what, err)
-	r.breaker.failed(err)
+	if !errors.Is(err, leakybucket.ErrBucket) {
+		r.breaker.failed(err)
+	}
 	return err
 }
 
@@ -139,11 +141,32 @@ func (r *Remote) review(ctx context.Context, reviewer Reviewer) {
 }
 
 // probe asks as requests do, with a bucket that no zone can have and that is
-// soon empty again: a store that answers may still be read-only, or full.
+// soon empty again: a store that answers may still be read-only, or full. The
+// first answer may be late for a connection that must be made.
 func (r *Remote) probe(ctx context.Context) error {
 	charge := leakybucket.Charge{Zone: "@probe", Limit: leakybucket.Limit{Capacity: 1e6, Leak: 1e6}, Cost: 1}
 	var decision [1]leakybucket.Decision
-	return r.store.Take(ctx, []leakybucket.Charge{charge}, decision[:])
+	var took time.Duration
+	for range 2 {
+		start := time.Now()
+		if err := r.store.Take(ctx, []leakybucket.Charge{charge}, decision[:]); err != nil {
+			return err
+		}
+		if took = time.Since(start); took <= r.timeout() {
+			return nil
+		}
+	}
+	return fmt.Errorf("got an answer after %v, which is later than store_timeout", took)
+}
+
+// timeout returns for how long requests wait for the store.
+func (r *Remote) timeout() time.Duration {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if len(r.apps) == 0 {
+		return probeTimeout
+	}
+	return time.Duration(r.apps[len(r.apps)-1].StoreTimeout)
 }
 
 // changed says, once each, that the store is down and that it is up again.

@@ -68,7 +68,7 @@ func FillIn(options ...string) ([]string, error) {
 func UnmarshalStore(d *caddyfile.Dispenser, url *string, words map[string]*string, flags map[string]*bool) error {
 	d.Next() // the store's name
 	name := d.Val()
-	if err := parseArg(d, url, parseWord); err != nil {
+	if err := parseSecret(d, url); err != nil {
 		return fmt.Errorf("%w: want store %s <url>", err, name)
 	}
 	seen := make(map[string]bool)
@@ -79,7 +79,7 @@ func UnmarshalStore(d *caddyfile.Dispenser, url *string, words map[string]*strin
 		}
 		var err error
 		if word := words[option]; word != nil {
-			err = parseArg(d, word, parseWord)
+			err = parseSecret(d, word)
 		} else if flag := flags[option]; flag != nil {
 			err = parseFlag(d, flag)
 		} else {
@@ -91,5 +91,15 @@ func UnmarshalStore(d *caddyfile.Dispenser, url *string, words map[string]*strin
 			return err
 		}
 	}
+	return nil
+}
+
+// parseSecret reads the one word after an option, which no error shows.
+func parseSecret(d *caddyfile.Dispenser, target *string) error {
+	option, words := d.Val(), d.RemainingArgs()
+	if len(words) != 1 || words[0] == "" {
+		return d.Errf("%s is not followed by one word: want one that is not empty, in quotes if it holds spaces", option)
+	}
+	*target = words[0]
 	return nil
 }

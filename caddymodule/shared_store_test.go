@@ -3,6 +3,7 @@ package caddymodule
 import (
 	"context"
 	"errors"
+	"fmt"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -22,7 +23,8 @@ type shared struct {
 
 	down atomic.Bool  // it refuses at once
 	hung atomic.Bool  // it does not answer
-	slow atomic.Int64 // or only after so many nanoseconds
+	slow atomic.Int64 // how long it takes to answer, in nanoseconds
+	none string       // the key of what is no bucket
 }
 
 func (s *shared) answer(ctx context.Context) error {
@@ -33,20 +35,21 @@ func (s *shared) answer(ctx context.Context) error {
 	case s.down.Load():
 		return errors.New("connection refused")
 	}
-	if slow := time.Duration(s.slow.Load()); slow > 0 {
-		select {
-		case <-time.After(slow):
-		case <-ctx.Done():
-			return ctx.Err()
-		}
+	select {
+	case <-time.After(time.Duration(s.slow.Load())):
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
 	}
-	return nil
 }
 
 func (s *shared) Take(ctx context.Context, charges []leakybucket.Charge, decisions []leakybucket.Decision) error {
 	s.takes.Add(1)
 	if err := s.answer(ctx); err != nil {
 		return err
+	}
+	if s.none != "" && charges[0].Key == s.none {
+		return fmt.Errorf("reading a list: %w", leakybucket.ErrBucket)
 	}
 	return s.Store.Take(ctx, charges, decisions)
 }
@@ -98,8 +101,15 @@ func (s *testStore) UnmarshalCaddyfile(d *caddyfile.Dispenser) error {
 // runShared runs a site whose buckets are in a shared store.
 func runShared(t *testing.T, global, zones string) *site {
 	t.Helper()
+	return runSharedWith(t, "", global, zones)
+}
+
+// runSharedWith does that with more global options.
+func runSharedWith(t *testing.T, options, global, zones string) *site {
+	t.Helper()
 	theShared = &shared{Store: memstore.New(memstore.Options{})}
 	s := run(t, `{
+		`+options+`
 		throttle {
 			store test_shared
 			`+global+`

@@ -1,6 +1,9 @@
 package leakybucket
 
-import "context"
+import (
+	"context"
+	"errors"
+)
 
 // A Charge asks one bucket to take a cost.
 type Charge struct {
@@ -56,6 +59,10 @@ type Store interface {
 	// error it is not known which were settled, and none may be again.
 	Settle(ctx context.Context, settlements []Settlement) error
 }
+
+// ErrBucket is in the tree of errors that are about a bucket of the call and no
+// other: something else stands under its name. The store is well.
+var ErrBucket = errors.New("it is no bucket of ours")
 
 // A Settlement corrects a charge once it is known what it should have been.
 type Settlement struct {

@@ -46,6 +46,12 @@ func startCaddyIn(t *testing.T, admin, dir, file string, env ...string) *caddy {
 	cmd := caddyCommand(t, "run", "--config", file, "--adapter", "caddyfile")
 	cmd.Dir = dir
 	cmd.Env = append(cmd.Env, env...)
+	return startCaddyBy(t, admin, cmd)
+}
+
+// startCaddyBy runs a command that is Caddy in the end.
+func startCaddyBy(t *testing.T, admin string, cmd *exec.Cmd) *caddy {
+	t.Helper()
 	p, err := startProcess(cmd)
 	if err != nil {
 		t.Fatalf("starting caddy: %v", err)

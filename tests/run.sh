@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Tests everything: formatting, vet, the unit tests with the race detector, and
-# the whole system over real sockets, with php-fpm and Puma behind it and nginx
-# beside it.
+# the whole system over real sockets, with php-fpm and Puma behind it, nginx
+# beside it, and Redis and PostgreSQL for several Caddys to share.
 #
 #	tests/run.sh
 #
@@ -32,6 +32,8 @@ has_php_fpm() { have php-fpm || compgen -G '/usr/sbin/php-fpm[0-9]*' >/dev/null;
 
 compiles_c() { have gcc && echo '#include <stdlib.h>' | gcc -E - >/dev/null 2>&1; }
 
+has_postgres() { have postgres || compgen -G '/usr/lib/postgresql/*/bin/postgres' >/dev/null; }
+
 has_rack() { have ruby && ruby -e 'require "rack"' >/dev/null 2>&1; }
 
 # missing_packages prints the Debian packages of all tools that are not here.
@@ -44,6 +46,11 @@ missing_packages() {
 	has_rack || echo ruby-rack
 	have nginx || echo nginx-light
 	have curl || echo curl
+	have redis-server && have redis-cli || echo redis-server
+	have redis-sentinel || echo redis-sentinel
+	has_postgres || echo postgresql-15
+	have pgbouncer || echo pgbouncer
+	have unshare || echo util-linux
 }
 
 # Debian starts the servers it installs; the tests start their own.

@@ -315,3 +315,18 @@ func TestLeavesNoSettingBehindInPgBouncer(t *testing.T) {
 		}
 	}
 }
+
+// What time it is for the process of a store is no matter: nothing it sends says
+// so.
+func TestTheTimeIsTheServers(t *testing.T) {
+	server := sharedServer(t)
+	s := openStore(t, Options{URL: server.URL(), Table: unique("clock")})
+	if got := encodeInstant(s.heldAt()); got != nil {
+		t.Errorf("what a store says of the time: got %v, want nothing", got)
+	}
+	d := mustTake(t, s, charge("k", 1))
+	now := server.Float(t, "SELECT extract(epoch FROM clock_timestamp())::float8")
+	if got := float64(d.At) / 1e6; got > now || got < now-10 {
+		t.Errorf("instant of a decision: got %v, want the server's, just before %v", got, now)
+	}
+}

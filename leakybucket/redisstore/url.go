@@ -92,6 +92,9 @@ func redact(raw string) string {
 	if at := strings.LastIndexByte(rest, '@'); at >= 0 {
 		rest = "***" + rest[at:]
 	}
+	if at := strings.IndexAny(rest, "?#"); at >= 0 {
+		rest = rest[:at+1] + "***"
+	}
 	return scheme + secret.ReplaceAllString(rest, ":***")
 }
 
@@ -113,7 +116,7 @@ func (t *target) parseUser(text string) (err error) {
 func (t *target) parseServers(rest string) error {
 	hosts, path, _ := strings.Cut(rest, "/")
 	if strings.ContainsAny(rest, "?#") {
-		return fmt.Errorf("got %q: want no query and no fragment: all else is an option of its own", rest)
+		return fmt.Errorf("got a query or a fragment: want none: all else is an option of its own")
 	}
 	port := "6379"
 	if t.mode == sentinel {

@@ -1,0 +1,116 @@
+package caddymodule
+
+import (
+	"context"
+	"runtime"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/caddyserver/caddy/v2"
+	"github.com/caddyserver/caddy/v2/caddyconfig/caddyfile"
+	"github.com/caddyserver/caddy/v2/modules/caddyevents"
+
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/memstore"
+)
+
+// A listener is an event handler that remembers what it was told.
+type listener struct{}
+
+var heard struct {
+	sync.Mutex
+	events []caddy.Event
+}
+
+func init() { caddy.RegisterModule(listener{}) }
+
+func (listener) CaddyModule() caddy.ModuleInfo {
+	return caddy.ModuleInfo{ID: "events.handlers.test_listener", New: func() caddy.Module { return new(listener) }}
+}
+
+func (*listener) UnmarshalCaddyfile(d *caddyfile.Dispenser) error {
+	d.Next()
+	return nil
+}
+
+func (*listener) Handle(_ context.Context, event caddy.Event) error {
+	heard.Lock()
+	defer heard.Unlock()
+	heard.events = append(heard.events, event)
+	return nil
+}
+
+var _ caddyevents.Handler = (*listener)(nil)
+
+func TestWhoSubscribesHearsOfAnOutageAndOfItsEnd(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		heard.events = nil
+		s := runSharedWith(t, "events {\non throttle_store_down test_listener\non throttle_store_up test_listener\n}", "", "zone z {\ncapacity 100\nleak 1/h\n}")
+		events, err := s.ctx.App("events")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := events.(*caddyevents.App).Start(); err != nil {
+			t.Fatal(err)
+		}
+		theShared.down.Store(true)
+		s.from(someone).statuses(50, "/")
+		<-time.After(3*time.Second - time.Millisecond)
+		theShared.down.Store(false)
+		<-time.After(time.Second)
+		synctest.Wait()
+		var names []string
+		for _, event := range heard.events {
+			names = append(names, event.Name())
+			if got := event.Data["store"]; got != "test_shared" {
+				t.Errorf("%s: got store %v, want test_shared", event.Name(), got)
+			}
+		}
+		if want := []string{"throttle_store_down", "throttle_store_up"}; !slices.Equal(names, want) {
+			t.Fatalf("got events %v, want %v", names, want)
+		}
+		if got := heard.events[0].Data["error"]; got != "connection refused" {
+			t.Errorf("down: got error %v, want connection refused", got)
+		}
+		if got := heard.events[1].Data["seconds"]; got != 3.0 {
+			t.Errorf("up: got seconds %v, want 3", got)
+		}
+	})
+}
+
+// A brooding store has much to review, and does not answer.
+type brooding struct{ shared }
+
+func (*brooding) Check(ctx context.Context) ([]string, error) {
+	<-ctx.Done()
+	return nil, ctx.Err()
+}
+
+func TestNothingOfAStoreRunsOnWhenItIsClosed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := &brooding{shared{Store: memstore.New(memstore.Options{})}}
+		store.down.Store(true)
+		r := NewRemote("test_brooding", store)
+		for range failuresToOpen {
+			_ = r.Take(t.Context(), nil, nil)
+		}
+		<-time.After(12 * time.Second) // of reviews and probes
+		if err := r.Destruct(); err != nil {
+			t.Fatal(err)
+		}
+		synctest.Wait() // and nothing is left that waits for time to pass
+		if got := store.closed.Load(); got != 1 {
+			t.Errorf("got it closed %d times, want once", got)
+		}
+		stacks := make([]byte, 1<<20)
+		stacks = stacks[:runtime.Stack(stacks, true)]
+		for _, left := range []string{"Remote).review", "breaker).revive"} {
+			if strings.Contains(string(stacks), left) {
+				t.Errorf("got %s running, want it ended", left)
+			}
+		}
+	})
+}

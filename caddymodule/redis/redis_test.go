@@ -1,0 +1,34 @@
+package redis
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/golden"
+)
+
+func config(store string) []byte {
+	return []byte(`{"apps":{"throttle":{"store":` + store + `}}}`)
+}
+
+func TestJSONThatCannotWorkIsRefused(t *testing.T) {
+	for store, want := range map[string]string{
+		`{"module":"redis"}`: `parsing redis URL "": want redis://`,
+		`{"module":"redis","url":"redis://127.0.0.1:1","user":"app"}`:     `unknown field "user"`,
+		`{"module":"redis","url":["redis://127.0.0.1:1"]}`:                `url`,
+		`{"module":"redis","url":"redis://127.0.0.1:1","username":"app"}`: `without a password`,
+		`{"module":"redis","url":"redis://:hunter2@127.0.0.1:1:2"}`:       `invalid host`,
+	} {
+		err := golden.Validate(t, config(store))
+		if err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "hunter2") {
+			t.Errorf("%s: got %v, want an error with %q and no password", store, err, want)
+		}
+	}
+}
+
+func TestJSONWithEveryOptionIsValid(t *testing.T) {
+	const store = `{"module":"redis","url":"rediss+sentinel://127.0.0.1:1/m","username":"a","password":"b","sentinel_username":"c","sentinel_password":"d","prefix":"e","tls_ca":"testdata/ca.pem"}`
+	if err := golden.Validate(t, config(store)); err != nil {
+		t.Errorf("got %v, want no error", err)
+	}
+}

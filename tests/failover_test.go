@@ -1,0 +1,79 @@
+package tests
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/redisstore/redistest"
+)
+
+func TestASentinelFailoverIsNoOutageOfTheSite(t *testing.T) {
+	t.Parallel()
+	w := redistest.StartWatched(t)
+	forced := true
+	// A Sentinel that is in such a hurry has more failovers than it is asked for.
+	happened := func() int { return strings.Count(w.Sentinel.Log(), "+switch-master") }
+	testFailovers(t, w.URL(), w.Settled, happened, func() {
+		w.Failover(forced)
+		forced = !forced
+	})
+}
+
+func TestAForcedClusterFailoverIsNoOutageOfTheSite(t *testing.T) {
+	t.Parallel()
+	c := redistest.StartCluster(t)
+	happened := 0
+	testFailovers(t, c.URL(), c.Settled, func() int { return happened }, func() {
+		c.Failover()
+		happened++
+	})
+}
+
+// testFailovers lets another server become the master, once or 20 times, under
+// load. What failed over is forgotten once, or was given by this node alone
+// meanwhile.
+func testFailovers(t *testing.T, url string, settled func(), happened func() int, failover func()) {
+	t.Helper()
+	failovers := 1
+	if long() {
+		failovers = 20
+	}
+	const capacity, leak = 5, 10 // of outageSite
+	port := freePort(t)
+	c := startCaddy(t, config{throttle: "store redis " + url, sites: outageSite(port)})
+	eventually(t, "a store that answers", func() bool {
+		return newVisitor(t, "h1").get(t, fmt.Sprintf("http://127.0.0.1:%d/deny", port)).status == 200
+	})
+	l := startLoad(t, port)
+	for n := range failovers {
+		settled()
+		l.since(t, time.Since(l.began), "deny", 429)
+		from := time.Since(l.began)
+		failover()
+		promoted := time.Since(l.began)
+		back := max(l.since(t, promoted, "deny", 200), l.since(t, promoted, "allow", 429))
+		t.Logf("failover %d took %v; limits held again %v after it, with %d outages so far", n+1, promoted-from, back, c.outages(t))
+		most := 10 * time.Second
+		if long() {
+			most = 3 * time.Second
+		}
+		if back > most {
+			t.Errorf("failover %d: got limits that hold again after %v, want at most %v", n+1, back, most)
+		}
+	}
+	shots := l.stop()
+	wantPolicies(t, shots)
+	t.Logf("%d failovers", happened())
+	for _, route := range []string{"local", "deny"} {
+		var pours []pour
+		for _, s := range during(shots, 0, time.Hour, route) {
+			if s.answer.status == 200 {
+				pours = append(pours, pour{s.at, s.at + s.took})
+			}
+		}
+		t.Logf("%s:", route)
+		wantBound(t, pours, float64(capacity*(1+happened())), leak)
+	}
+}

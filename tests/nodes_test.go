@@ -1,0 +1,195 @@
+package tests
+
+import (
+	"fmt"
+	"math"
+	"os"
+	"os/exec"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+)
+
+// node is one of several Caddys that share a store.
+type node struct {
+	*caddy
+	url string
+}
+
+// startNodes starts Caddys with one store, whose clocks differ by so many
+// seconds from the machine's.
+func startNodes(t *testing.T, throttle string, site func(port int) string, clocks ...int) []node {
+	t.Helper()
+	var nodes []node
+	for _, ahead := range clocks {
+		port := freePort(t)
+		c := config{throttle: throttle, sites: site(port)}
+		n := node{url: fmt.Sprintf("http://127.0.0.1:%d/", port)}
+		if ahead == 0 {
+			n.caddy = startCaddy(t, c)
+		} else {
+			n.caddy = startCaddyAhead(t, c, ahead)
+		}
+		nodes = append(nodes, n)
+	}
+	return nodes
+}
+
+// startCaddyAhead starts Caddy in a time namespace, where the clock that tells
+// how long things take is ahead by some seconds, or behind.
+func startCaddyAhead(t *testing.T, c config, seconds int) *caddy {
+	t.Helper()
+	admin := fmt.Sprintf("127.0.0.1:%d", freePort(t))
+	file := writeFile(t, "Caddyfile", c.caddyfile(admin))
+	cmd := caddyCommand(t, "run", "--config", file, "--adapter", "caddyfile")
+	by := inTimeNamespace(seconds)
+	cmd.Path, cmd.Args = by.Path, append(by.Args, cmd.Args...)
+	running := startCaddyBy(t, admin, cmd)
+	t.Cleanup(func() { // unshare keeps signals to itself
+		running.shut = true
+		running.askAdmin("POST", "/stop", "")
+		<-running.ended
+	})
+	return running
+}
+
+func inTimeNamespace(seconds int, args ...string) *exec.Cmd {
+	ahead := fmt.Sprint(seconds)
+	return exec.Command("unshare", append([]string{"-T", "--monotonic", ahead, "--boottime", ahead, "--fork", "--kill-child=KILL", "--"}, args...)...)
+}
+
+// clocksOfThree are -60, 0 and 60 seconds, or as much of that as the system
+// allows.
+func clocksOfThree(t *testing.T) []int {
+	t.Helper()
+	here, err := uptime(exec.Command("cat", "/proc/uptime"))
+	if err != nil {
+		t.Logf("SKIPPED: clocks that differ: %v", err)
+		return []int{0, 0, 0}
+	}
+	clocks := []int{0, 0, 0}
+	for i, ahead := range []int{-60, 0, 60} {
+		there, err := uptime(inTimeNamespace(ahead, "cat", "/proc/uptime"))
+		if err != nil || math.Abs(there-here-float64(ahead)) > 30 {
+			t.Logf("SKIPPED: a Caddy whose clock is at %d seconds: got an uptime of %v for %v, %v", ahead, there, here, err)
+			continue
+		}
+		clocks[i] = ahead
+	}
+	return clocks
+}
+
+func uptime(cmd *exec.Cmd) (seconds float64, err error) {
+	out, err := cmd.CombinedOutput()
+	if err == nil {
+		_, err = fmt.Sscan(string(out), &seconds)
+	}
+	if err != nil {
+		err = fmt.Errorf("%w: %.200s", err, out)
+	}
+	return seconds, err
+}
+
+// pour is one request of which the cost was poured, as its client saw it.
+type pour struct{ call, back time.Duration }
+
+// crowdNodes lets visitors of each protocol ask all nodes in turn, for a while,
+// and returns who was admitted.
+func crowdNodes(t *testing.T, nodes []node, lasts time.Duration) []pour {
+	t.Helper()
+	var mu sync.Mutex
+	var visits []pour
+	var crowd sync.WaitGroup
+	start := time.Now()
+	for i := range 6 {
+		v := newVisitor(t, protocols[i%2])
+		crowd.Go(func() {
+			for n := i; time.Since(start) < lasts; n++ {
+				call := time.Since(start)
+				a, err := v.try("GET", nodes[n%len(nodes)].url)
+				if err != nil || a.status != 200 && a.status != 429 {
+					t.Errorf("got %d, %v, want 200 or 429", a.status, err)
+					return
+				}
+				if a.status == 200 {
+					mu.Lock()
+					visits = append(visits, pour{call, time.Since(start)})
+					mu.Unlock()
+				}
+				time.Sleep(time.Millisecond)
+			}
+		})
+	}
+	crowd.Wait()
+	return visits
+}
+
+// wantBound checks in every window that no more was admitted than a bucket holds
+// and leaks: what was asked for and answered within the window was poured in it.
+func wantBound(t *testing.T, visits []pour, capacity, leak float64) {
+	t.Helper()
+	worst := math.Inf(-1)
+	for _, first := range visits {
+		var backs []time.Duration
+		for _, v := range visits {
+			if v.call >= first.call {
+				backs = append(backs, v.back)
+			}
+		}
+		slices.Sort(backs)
+		for i, back := range backs {
+			lasts := (back - first.call).Seconds()
+			if over := float64(i+1) - capacity*(1+1e-9) - leak*(lasts+1e-6); over > worst {
+				if worst = over; worst > 0 {
+					t.Errorf("got %d admitted within %vs, %v too many", i+1, lasts, over)
+					return
+				}
+			}
+		}
+	}
+	t.Logf("%d admitted, %.3f below the bound where it was nearest", len(visits), -worst)
+}
+
+// TestThreeCaddysKeepOneBucket whatever their clocks say.
+func TestThreeCaddysKeepOneBucket(t *testing.T) {
+	t.Parallel()
+	lasts := 3 * time.Second
+	if long() {
+		lasts = time.Minute
+	}
+	eachStore(t, func(t *testing.T, s *storeServer) {
+		clocks := []int{0, 0, 0}
+		if os.Geteuid() == 0 {
+			clocks = clocksOfThree(t)
+		} else {
+			t.Log("SKIPPED: clocks that differ, which only root can make")
+		}
+		const capacity, leak = 20, 40
+		throttle := s.directive() + "\nstore_timeout 5s\non_store_error deny"
+		nodes := startNodes(t, throttle, func(port int) string {
+			return fmt.Sprintf(strings.TrimSpace(`
+http://:%d {
+	throttle {
+		zone all {
+			key text everybody
+			capacity %d
+			leak %d/s
+		}
+	}
+	respond ok
+}`), port, capacity, leak)
+		}, clocks...)
+		visits := crowdNodes(t, nodes, lasts)
+		wantBound(t, visits, capacity, leak)
+		if least := leak * lasts.Seconds() / 2; float64(len(visits)) < least {
+			t.Errorf("got %d admitted, want at least %v: the clients ask for more", len(visits), least)
+		}
+		for i, n := range nodes {
+			if n.decisions(t, "all", "admitted") == 0 || n.decisions(t, "all", "refused") == 0 {
+				t.Errorf("node %d: got nobody admitted or nobody refused, want some of each", i+1)
+			}
+		}
+	})
+}

@@ -1,0 +1,137 @@
+package tests
+
+import (
+	"context"
+	"fmt"
+	"math"
+	"os"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+)
+
+// outageRoutes are zones of one key with a capacity of 5 and a leak of 10/s, one
+// for each policy, and a route without throttle to compare them with.
+var outageRoutes = []string{"local", "allow", "deny", "plain"}
+
+func outageSite(port int) string {
+	site := fmt.Sprintf("http://:%d {\n", port)
+	for _, policy := range outageRoutes[:3] {
+		site += fmt.Sprintf(`
+	throttle /%s {
+		zone %[1]s {
+			key text everybody
+			capacity 5
+			leak 10/s
+			on_store_error %[1]s
+		}
+	}`, policy)
+	}
+	return site + "\n\trespond ok\n}"
+}
+
+// shot is one request of a load, and what came of it.
+type shot struct {
+	route    string
+	at, took time.Duration // at is when it was sent, since the load began
+	answer   answer
+	err      error
+}
+
+// load sends 500 requests a second to the outage site, in turn to each route,
+// whether or not the earlier ones have been answered.
+type load struct {
+	began time.Time
+	stop  func() []shot
+
+	mu    sync.Mutex
+	shots []shot
+}
+
+func startLoad(t *testing.T, port int) *load {
+	t.Helper()
+	l := &load{began: time.Now()}
+	v := newVisitor(t, "h1")
+	ctx, cancel := context.WithCancel(t.Context())
+	var working sync.WaitGroup
+	working.Go(func() {
+		const interval = 2 * time.Millisecond
+		tick := time.NewTicker(interval)
+		defer tick.Stop()
+		for n := 0; ; {
+			select {
+			case <-ctx.Done():
+				return
+			case <-tick.C:
+			}
+			for ; time.Duration(n)*interval < time.Since(l.began); n++ {
+				route := outageRoutes[n%len(outageRoutes)]
+				working.Go(func() { l.fire(v, port, route) })
+			}
+		}
+	})
+	l.stop = sync.OnceValue(func() []shot {
+		cancel()
+		working.Wait()
+		v.CloseIdleConnections()
+		return l.shots
+	})
+	t.Cleanup(func() { l.stop() })
+	return l
+}
+
+func (l *load) fire(v *visitor, port int, route string) {
+	s := shot{route: route, at: time.Since(l.began)}
+	s.answer, s.err = v.try("GET", fmt.Sprintf("http://127.0.0.1:%d/%s", port, route))
+	s.took = time.Since(l.began) - s.at
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.shots = append(l.shots, s)
+}
+
+// since waits until a route has answered with a status to a request that was
+// sent after an instant, and returns how long after that this one was sent.
+func (l *load) since(t *testing.T, at time.Duration, route string, status int) time.Duration {
+	t.Helper()
+	var found time.Duration
+	eventually(t, fmt.Sprintf("an answer of %d from %s", status, route), func() bool {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		for i := len(l.shots) - 1; i >= 0; i-- {
+			if s := &l.shots[i]; s.at >= at && s.route == route && s.answer.status == status {
+				found = s.at - at
+			} else if s.at < at-time.Second {
+				break
+			}
+		}
+		return found > 0
+	})
+	return found
+}
+
+// during are the shots at some routes that were sent between two instants.
+func during(shots []shot, from, to time.Duration, routes ...string) (found []shot) {
+	for _, s := range shots {
+		if from <= s.at && s.at < to && slices.Contains(routes, s.route) {
+			found = append(found, s)
+		}
+	}
+	return found
+}
+
+// quantile is how long the slowest took of a part of the shots.
+func quantile(shots []shot, q float64) time.Duration {
+	if len(shots) == 0 {
+		return 0
+	}
+	var all []time.Duration
+	for _, s := range shots {
+		all = append(all, s.took)
+	}
+	slices.Sort(all)
+	return all[int(math.Ceil(q*float64(len(all))))-1]
+}
+
+// long reports whether tests may take their time, and measure it.
+func long() bool { return os.Getenv("TEST_LONG") == "1" }

@@ -1,0 +1,98 @@
+package tests
+
+import (
+	"slices"
+	"testing"
+	"time"
+)
+
+// outage is when a store did not answer, and how long after its end limits held
+// again.
+type outage struct{ from, to, back time.Duration }
+
+// outage lets the store be down for a while, and waits until limits hold again.
+// What end does until the store answers counts as neither.
+func (l *load) outage(t *testing.T, lasts time.Duration, begin func() (end func())) outage {
+	t.Helper()
+	l.since(t, time.Since(l.began), "allow", 429)
+	o := outage{from: time.Since(l.began)}
+	end := begin()
+	time.Sleep(lasts)
+	o.to = time.Since(l.began)
+	end()
+	up := time.Since(l.began)
+	o.back = max(l.since(t, up, "allow", 429), l.since(t, up, "deny", 429))
+	return o
+}
+
+// opening is more than it takes the breaker to open, on a busy machine too.
+const opening = 300 * time.Millisecond
+
+func (o outage) log(t *testing.T, name string, shots []shot) {
+	t.Helper()
+	first := during(shots, o.from-100*time.Millisecond, o.from+opening, outageRoutes[:3]...)
+	open := during(shots, o.from+opening, o.to, outageRoutes[:3]...)
+	plain := during(shots, o.from-100*time.Millisecond, o.to, "plain")
+	slow := 0
+	for _, s := range first {
+		if s.took > 25*time.Millisecond {
+			slow++
+		}
+	}
+	t.Logf("%s of %v: slowest while the breaker opened %v, %d above 25ms; p99 then %v, without throttle %v, at most %v; limits held again after %v", name,
+		o.to-o.from, quantile(first, 1), slow, quantile(open, 0.99), quantile(plain, 0.99), quantile(plain, 1), o.back)
+}
+
+// wantWithout checks that while the store is down all routes do without it.
+func (o outage) wantWithout(t *testing.T, name string, shots []shot) {
+	t.Helper()
+	for _, s := range during(shots, o.from+opening, o.to, "allow", "deny") {
+		if want := map[string]int{"allow": 200, "deny": 503}[s.route]; s.at+s.took < o.to && s.answer.status != want {
+			t.Errorf("%s, %s after %v: got %d, want %d", name, s.route, s.at-o.from, s.answer.status, want)
+			return
+		}
+	}
+}
+
+// wantQuick checks how much a store that is down adds to requests. What a busy
+// machine adds it adds to the route without throttle too.
+func (o outage) wantQuick(t *testing.T, name string, shots []shot) {
+	t.Helper()
+	o.log(t, name, shots)
+	plain := during(shots, o.from-100*time.Millisecond, o.to, "plain")
+	mostAdded, mostOpen := 300*time.Millisecond+3*quantile(plain, 1), 25*time.Millisecond+3*quantile(plain, 0.99)
+	if long() {
+		mostAdded, mostOpen = 60*time.Millisecond+quantile(plain, 1), 2*time.Millisecond+quantile(plain, 0.99)
+		if busy := quantile(plain, 0.99); busy > 2*time.Millisecond {
+			mostOpen += busy
+		}
+	}
+	if got := quantile(during(shots, o.from-100*time.Millisecond, o.from+opening, outageRoutes[:3]...), 1); got > mostAdded {
+		t.Errorf("%s: got %v for a request while the breaker opened, want at most %v", name, got, mostAdded)
+	}
+	if got := quantile(during(shots, o.from+opening, o.to, outageRoutes[:3]...), 0.99); got > mostOpen {
+		t.Errorf("%s: got a p99 of %v while it was open, want at most %v", name, got, mostOpen)
+	}
+}
+
+// wantPolicies checks every answer against what its route may say at all.
+func wantPolicies(t *testing.T, shots []shot) {
+	t.Helper()
+	allowed := map[string][]int{"local": {200, 429}, "allow": {200, 429}, "deny": {200, 429, 503}, "plain": {200}}
+	wrong := 0
+	for _, s := range shots {
+		switch {
+		case s.err != nil:
+			t.Errorf("%s at %v: got %v, want an answer", s.route, s.at, s.err)
+		case !slices.Contains(allowed[s.route], s.answer.status):
+			t.Errorf("%s at %v: got %d, want one of %v", s.route, s.at, s.answer.status, allowed[s.route])
+		case s.answer.status == 503 && s.answer.header.Get("Retry-After") == "":
+			t.Errorf("%s at %v: got 503 without Retry-After", s.route, s.at)
+		default:
+			continue
+		}
+		if wrong++; wrong == 10 {
+			t.Fatal("and more")
+		}
+	}
+}

@@ -1,0 +1,132 @@
+package tests
+
+import (
+	"fmt"
+	"testing"
+	"time"
+)
+
+// TestAStoreThatDiesOrHangsIsNoOutageOfTheSite, by SIGKILL and by SIGSTOP, under
+// 500 requests a second.
+func TestAStoreThatDiesOrHangsIsNoOutageOfTheSite(t *testing.T) {
+	t.Parallel()
+	cycles, down := 2, 1200*time.Millisecond
+	if long() {
+		cycles, down = 20, 3*time.Second
+	}
+	eachStore(t, func(t *testing.T, s *storeServer) {
+		port := freePort(t)
+		c := startCaddy(t, config{throttle: s.directive(), sites: outageSite(port)})
+		c.waitForStore(t, s)
+		goroutines, connections := c.goroutines(t), s.connections()
+		for how, begin := range map[string]func() (end func()){
+			"killed": func() func() {
+				s.kill()
+				return s.run
+			},
+			"stopped": s.freeze,
+		} {
+			before := c.outages(t)
+			l := startLoad(t, port)
+			var outages []outage
+			for range cycles {
+				outages = append(outages, l.outage(t, down, begin))
+			}
+			shots := l.stop()
+			wantPolicies(t, shots)
+			for n, o := range outages {
+				name := fmt.Sprintf("%s, outage %d", how, n+1)
+				o.wantWithout(t, name, shots)
+				o.wantQuick(t, name, shots)
+				mostBack := 4 * time.Second
+				if long() {
+					mostBack = time.Second
+				}
+				if o.back > mostBack {
+					t.Errorf("%s: got limits that hold again after %v, want at most %v", name, o.back, mostBack)
+				}
+			}
+			// A machine that is busy may make a store seem down that is not.
+			if got := c.outages(t) - before; got < cycles || long() && got > cycles {
+				t.Errorf("%s: got %d outages, want %d", how, got, cycles)
+			}
+		}
+		eventually(t, "the goroutines and connections of before", func() bool {
+			return c.goroutines(t) <= goroutines+5 && s.connections() <= connections
+		})
+		c.wantOutagesSaidOnce(t)
+	})
+}
+
+// TestABadNetworkToTheStoreIsNoOutageOfTheSite adds what networks do.
+func TestABadNetworkToTheStoreIsNoOutageOfTheSite(t *testing.T) {
+	t.Parallel()
+	lasts := 700 * time.Millisecond
+	if long() {
+		lasts = 10 * time.Second
+	}
+	eachStore(t, func(t *testing.T, s *storeServer) {
+		network := startToxics(t, s.address)
+		port := freePort(t)
+		c := startCaddy(t, config{throttle: s.through(network.address), sites: outageSite(port)})
+		c.waitForStore(t, s)
+		goroutines, connections := c.goroutines(t), s.connections()
+		l := startLoad(t, port)
+		var outages []outage
+		kinds := []struct{ kind, attributes string }{
+			{"latency", `"latency":200`},
+			{"timeout", `"timeout":0`},
+			{"reset_peer", `"timeout":0`},
+			{"bandwidth", `"rate":1`},
+			{"slicer", `"average_size":1,"delay":20000`},
+			{"limit_data", `"bytes":100`},
+		}
+		for _, toxic := range kinds {
+			outages = append(outages, l.outage(t, lasts, func() func() { return network.poison(toxic.kind, toxic.attributes) }))
+		}
+		shots := l.stop()
+		wantPolicies(t, shots)
+		for i, o := range outages {
+			name := kinds[i].kind
+			if name == "latency" || name == "timeout" {
+				o.wantWithout(t, name, shots)
+				o.wantQuick(t, name, shots)
+			} else {
+				o.log(t, name, shots)
+			}
+			if o.back > 7*time.Second { // the breaker may be careful with what fails again and again
+				t.Errorf("%s: got limits that hold again after %v, want at most 7s", name, o.back)
+			}
+		}
+		eventually(t, "the goroutines and connections of before", func() bool {
+			return c.goroutines(t) <= goroutines+5 && s.connections() <= connections
+		})
+		c.wantOutagesSaidOnce(t)
+	})
+}
+
+// waitForStore waits until Caddy has asked a store, and until limits hold.
+func (c *caddy) waitForStore(t *testing.T, s *storeServer) {
+	t.Helper()
+	eventually(t, "a store that answers", func() bool {
+		return s.connections() > 0 && c.metric(t, "caddy_throttle_store_up", `store="`+s.name+`"`) == 1
+	})
+}
+
+// outages is how often Caddy has found its store to be down.
+func (c *caddy) outages(t *testing.T) int {
+	t.Helper()
+	return int(c.metric(t, "caddy_throttle_store_outages_total"))
+}
+
+// wantOutagesSaidOnce checks that each outage is one line when it begins and one
+// when it ends.
+func (c *caddy) wantOutagesSaidOnce(t *testing.T) {
+	t.Helper()
+	want := c.outages(t)
+	for _, text := range []string{`"the store is down`, `"the store is up again`} {
+		if got := len(c.logLines(text)); got != want {
+			t.Errorf("%d outages: got %d log lines that say %s, want one each", want, got, text)
+		}
+	}
+}

@@ -1,0 +1,101 @@
+package tests
+
+import (
+	"fmt"
+	"net"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/pgstore/pgtest"
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/redisstore/redistest"
+)
+
+// TestPasswordsOfAStoreAreNeverShown, wherever they stand and whatever goes wrong:
+// not in the log, the metrics or the admin endpoint, beyond what the config says.
+func TestPasswordsOfAStoreAreNeverShown(t *testing.T) {
+	t.Parallel()
+	redis := redistest.Start(t, "--requirepass", "the-right-one")
+	postgres := pgtest.Start(t)
+	for _, store := range []struct{ name, scheme, right, path string }{
+		{"redis", "redis", redis.Addr, ""},
+		{"postgres", "postgres", fmt.Sprintf("127.0.0.1:%d", postgres.Port), "/postgres"},
+	} {
+		for what, address := range map[string]string{
+			"a wrong password": store.right,
+			"nobody there":     "127.0.0.1:1",
+			"no such host":     "throttle.invalid",
+			"something else":   startBabbler(t),
+		} {
+			t.Run(store.name+"/"+what, func(t *testing.T) {
+				t.Parallel()
+				file := writeFile(t, "secret", "hunter2-file\n")
+				for where, directive := range map[string]string{
+					"in the URL":            fmt.Sprintf("store %s %s://app:hunter2-url@%s%s", store.name, store.scheme, address, store.path),
+					"in the URL, by name":   fmt.Sprintf("store %s %s://app:{env.SECRET}@%s%s", store.name, store.scheme, address, store.path),
+					"in an option":          fmt.Sprintf("store %s %s://%s%s {\nusername app\npassword hunter2-word\n}", store.name, store.scheme, address, store.path),
+					"in an option, by name": fmt.Sprintf("store %s %s://%s%s {\nusername app\npassword {env.SECRET}\n}", store.name, store.scheme, address, store.path),
+					"in a file":             fmt.Sprintf("store %s %s://%s%s {\nusername app\npassword {file.%s}\n}", store.name, store.scheme, address, store.path, file),
+				} {
+					wantNoSecret(t, where, directive)
+				}
+			})
+		}
+	}
+}
+
+func wantNoSecret(t *testing.T, where, directive string) {
+	t.Helper()
+	port := freePort(t)
+	c := startCaddy(t, config{throttle: directive, env: "SECRET=hunter2-env", sites: outageSite(port)})
+	v := newVisitor(t, "h1")
+	eventually(t, "an outage", func() bool {
+		v.get(t, fmt.Sprintf("http://127.0.0.1:%d/deny", port))
+		return c.outages(t) > 0
+	})
+	texts := map[string]string{"page": v.get(t, fmt.Sprintf("http://127.0.0.1:%d/deny", port)).body}
+	for _, path := range []string{"/metrics", "/config/", "/debug/vars"} {
+		_, texts[path] = c.askAdmin("GET", path, "")
+	}
+	_, texts["a failed load"] = c.load(config{throttle: directive + "\nstore_timeout nonsense"}.caddyfile(c.admin))
+	if err := c.shutDown(); err != nil {
+		t.Error(err)
+	}
+	texts["log"] = c.output.String()
+	for name, text := range texts {
+		if name == "/config/" && !strings.Contains(directive, "{env.") && !strings.Contains(directive, "{file.") {
+			continue // it says what was written
+		}
+		if at := strings.Index(text, "hunter2"); at >= 0 {
+			t.Errorf("%s: got it in the %s: %.200s", where, name, text[max(0, at-100):])
+		}
+	}
+	if !strings.Contains(texts["log"], "the store is down") {
+		t.Errorf("%s: got no line that says that the store is down", where)
+	}
+}
+
+// startBabbler answers everybody with what neither a Redis nor a PostgreSQL says.
+func startBabbler(t *testing.T) (address string) {
+	t.Helper()
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { listener.Close() })
+	go func() {
+		for {
+			conn, err := listener.Accept()
+			if err != nil {
+				return
+			}
+			go func() {
+				buf := make([]byte, 4096)
+				n, _ := conn.Read(buf)
+				_, _ = fmt.Fprintf(conn, "HTTP/1.1 400 Bad Request\r\n\r\nwhat is %q?", buf[:n])
+				time.AfterFunc(time.Second, func() { conn.Close() })
+			}()
+		}
+	}()
+	return listener.Addr().String()
+}

@@ -1,0 +1,143 @@
+package tests
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/pgstore/pgtest"
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/redisstore/redistest"
+)
+
+// fault is what is wrong with a store while it is there.
+type fault struct {
+	name  string
+	begin func() (end func())
+	says  string // in Caddy's log
+}
+
+// TestARedisWithAFaultIsNoOutageOfTheSite, and says what is wrong with it.
+func TestARedisWithAFaultIsNoOutageOfTheSite(t *testing.T) {
+	t.Parallel()
+	server := redistest.Start(t)
+	set := func(name, to, back string) func() func() {
+		return func() func() {
+			server.Do("config", "set", name, to)
+			return func() { server.Do("config", "set", name, back) }
+		}
+	}
+	testFaults(t, redisServer(t, server), []fault{
+		{"keys of another kind", func() func() {
+			for _, zone := range outageRoutes[:3] {
+				server.Do("eval", "redis.call('del', KEYS[1]) redis.call('lpush', KEYS[1], 'x')", "1", "throttle:"+zone+"/everybody")
+			}
+			return func() {
+				for _, zone := range outageRoutes[:3] {
+					server.Do("del", "throttle:"+zone+"/everybody")
+				}
+			}
+		}, "it is no bucket of ours"},
+		{"no memory", set("maxmemory", "1", "0"), "raise its maxmemory"},
+		{"no replica", set("min-replicas-to-write", "1", "0"), "bring its replicas back"},
+		{"a replica", func() func() {
+			server.Do("replicaof", "127.0.0.1", "1")
+			return func() { server.Do("replicaof", "no", "one") }
+		}, "it is a replica"},
+		{"another password", func() func() {
+			server.Do("config", "set", "requirepass", "another")
+			server.Do("-a", "another", "client", "kill", "type", "normal", "skipme", "yes")
+			return func() { server.Do("-a", "another", "config", "set", "requirepass", "") }
+		}, "it wants a password"},
+	})
+}
+
+// TestAPostgreSQLWithAFaultIsNoOutageOfTheSite does the same.
+func TestAPostgreSQLWithAFaultIsNoOutageOfTheSite(t *testing.T) {
+	t.Parallel()
+	server := pgtest.Start(t)
+	server.Exec(t, "CREATE ROLE app LOGIN PASSWORD 'of-the-app'", "GRANT CREATE, USAGE ON SCHEMA public TO app")
+	s := postgresServer(t, server)
+	s.url = func(string) string { return server.URLOf("app", "of-the-app", "postgres") }
+	do := func(begin, end string) func() func() {
+		const leave = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = 'app'"
+		return func() func() {
+			server.Exec(t, begin, leave)
+			return func() { server.Exec(t, end) }
+		}
+	}
+	testFaults(t, s, []fault{
+		{"no privilege", do("ALTER TABLE throttle_buckets OWNER TO postgres", "ALTER TABLE throttle_buckets OWNER TO app"), "want GRANT SELECT"},
+		{"another password", do("ALTER ROLE app PASSWORD 'another'", "ALTER ROLE app PASSWORD 'of-the-app'"), "want the password of role"},
+		{"another table", do("ALTER TABLE throttle_buckets RENAME level TO height", "ALTER TABLE throttle_buckets RENAME height TO level"), "drop it, or name another"},
+		{"a stop", func() func() {
+			server.Stop()
+			return s.run
+		}, "asking the store"},
+	})
+}
+
+func testFaults(t *testing.T, s *storeServer, faults []fault) {
+	for _, f := range faults {
+		t.Run(f.name, func(t *testing.T) {
+			port := freePort(t)
+			c := startCaddy(t, config{throttle: s.directive(), sites: outageSite(port)})
+			l := startLoad(t, port)
+			o := l.outage(t, 500*time.Millisecond, f.begin)
+			shots := l.stop()
+			wantPolicies(t, shots)
+			o.wantWithout(t, f.name, shots)
+			o.log(t, f.name, shots)
+			// The breaker may be careful with a store that answers its probes.
+			if o.back > 4*time.Second {
+				t.Errorf("got limits that hold again after %v, want at most 4s", o.back)
+			}
+			if len(c.logLines(f.says)) == 0 {
+				t.Errorf("got no line in the log that says %q", f.says)
+			}
+		})
+	}
+}
+
+// TestScriptsThatAreFlushedAreNoOutage flushes them as fast as it can.
+func TestScriptsThatAreFlushedAreNoOutage(t *testing.T) {
+	t.Parallel()
+	server := redistest.Start(t)
+	s := redisServer(t, server)
+	testNothingAmiss(t, s, s.directive(), func() { server.Do("script", "flush") })
+}
+
+// TestAPoolerInTransactionModeIsNoOutage lets sessions be anybody's.
+func TestAPoolerInTransactionModeIsNoOutage(t *testing.T) {
+	t.Parallel()
+	server := pgtest.Start(t)
+	testNothingAmiss(t, postgresServer(t, server), "store postgres "+server.Bouncer(t, 3), func() {})
+}
+
+// testNothingAmiss lets two Caddys charge each request exactly once, while
+// something is done again and again.
+func testNothingAmiss(t *testing.T, s *storeServer, directive string, do func()) {
+	t.Helper()
+	nodes := startNodes(t, directive+"\nstore_timeout 5s\non_store_error deny", func(port int) string {
+		return fmt.Sprintf("http://:%d {\n throttle exact text everybody 100000 0.001/s\n respond ok\n}", port)
+	}, 0, 0)
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		for began := time.Now(); time.Since(began) < 2*time.Second; time.Sleep(50 * time.Millisecond) {
+			do()
+		}
+	}()
+	pours := crowdNodes(t, nodes, 2*time.Second)
+	<-done
+	if got := s.level("exact"); !near(got, float64(len(pours))) {
+		t.Errorf("got a level of %v after %d requests, want as much", got, len(pours))
+	}
+	for _, n := range nodes {
+		for _, line := range n.logLines(`"error"`) {
+			if strings.Contains(line, "throttle") {
+				t.Errorf("got in the log: %s", line)
+			}
+		}
+	}
+}
