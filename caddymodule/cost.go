@@ -3,6 +3,7 @@ package caddymodule
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/caddyserver/caddy/v2"
@@ -138,6 +139,9 @@ func (z *Zone) compileCosts() error {
 		if err := z.limit.ValidateCost(*z.UnreadBodyCost); err != nil {
 			return fmt.Errorf("unread_body_cost: %w", err)
 		}
+	}
+	if costs := z.constants(); len(costs) > 0 {
+		z.dearest = slices.Max(costs)
 	}
 	return nil
 }

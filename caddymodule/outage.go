@@ -78,6 +78,9 @@ func (a *App) ask(q *question) error {
 	if a.remote == nil {
 		return a.store.Take(q.r.Context(), q.charges, q.decisions)
 	}
+	if q.spent >= time.Duration(a.StoreTimeout) {
+		return a.doWithout(q) // which is no fault of the store's
+	}
 	ctx, end := a.inTime(q.r.Context(), &q.spent, 0)
 	err := a.remote.Take(ctx, q.charges, q.decisions)
 	end()
@@ -132,11 +135,7 @@ func (z *Zone) share(c leakybucket.Charge, nodes int) leakybucket.Charge {
 		return c
 	}
 	n := float64(nodes)
-	least := 0.0
-	if costs := z.constants(); len(costs) > 0 {
-		least = min(slices.Max(costs), c.Limit.Capacity)
-	}
-	c.Limit.Capacity = max(c.Limit.Capacity/n, least)
+	c.Limit.Capacity = max(c.Limit.Capacity/n, min(z.dearest, c.Limit.Capacity))
 	c.Limit.Leak /= n
 	c.Debt /= n
 	if c.Ceiling > 0 {
@@ -201,6 +200,9 @@ func (a *App) rememberMore(settlements []leakybucket.Settlement) {
 
 // takeOne asks for one charge, beside a request's own.
 func (a *App) takeOne(s *subject, c leakybucket.Charge) (leakybucket.Decision, error) {
+	if s.spent >= time.Duration(a.StoreTimeout) {
+		return leakybucket.Decision{}, errDown
+	}
 	ctx, end := a.inTime(s.r.Context(), &s.spent, 0)
 	defer end()
 	var d [1]leakybucket.Decision

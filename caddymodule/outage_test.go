@@ -128,6 +128,7 @@ func TestAllThatAStoreCostsARequestIsWithinOneTimeout(t *testing.T) {
 		{10 * time.Millisecond, 30 * time.Millisecond},
 		{24 * time.Millisecond, 58 * time.Millisecond}, // settling has a fifth of the timeout at least
 		{40 * time.Millisecond, 50 * time.Millisecond}, // then locally
+		{50 * time.Millisecond, 50 * time.Millisecond},
 		{90 * time.Millisecond, 50 * time.Millisecond},
 	} {
 		synctest.Test(t, func(t *testing.T) {

@@ -153,6 +153,7 @@ type Zone struct {
 	addresses     []bool
 	formKey       bool // a part of the key is in the body
 	retryFloor    time.Duration
+	dearest       float64 // of the constant costs
 	match, exempt caddyhttp.MatcherSets
 	page          []piece
 	shadow        bool // this zone or all of them
