@@ -20,6 +20,7 @@ type bill struct {
 	caddyhttp.ResponseWriterWrapper
 	handler *Handler
 	store   leakybucket.Store // that took the charges
+	spent   time.Duration     // waiting for it
 	passage *passage          // nil if nothing was charged
 	outer   *bill             // of the handler that this one is within, if there is one
 	items   []billItem
@@ -161,7 +162,7 @@ func (b *bill) settle(r *http.Request, served error) {
 		return
 	}
 	// The client's leaving must not keep it from paying.
-	if err := b.handler.app.settle(r.Context(), b.store, due); err != nil && b.store != leakybucket.Store(b.handler.app.remote) {
+	if err := b.handler.app.settle(r.Context(), b.store, b.spent, due); err != nil && b.store != leakybucket.Store(b.handler.app.remote) {
 		b.handler.app.logger.Error("settling; the reservations stay", zap.Error(err))
 	}
 }

@@ -1,7 +1,6 @@
 package caddymodule
 
 import (
-	"context"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -110,13 +109,13 @@ func (t *blockTable) forget(name bucketName) {
 // find returns the block that runs for the bucket of a charge. If it has not
 // been confirmed for a while, the store is asked, with a cost that fits nowhere
 // and begins nothing. A store that does not answer changes nothing.
-func (t *blockTable) find(ctx context.Context, app *App, c leakybucket.Charge) (block, bool) {
+func (t *blockTable) find(s *subject, app *App, c leakybucket.Charge) (block, bool) {
 	b, found, fresh := t.known(&c)
 	if !found || fresh {
 		return b, found
 	}
 	c.Cost, c.Probe = -1, true
-	d, err := app.takeOne(ctx, c)
+	d, err := app.takeOne(s, c)
 	if err != nil {
 		return b, true
 	}
@@ -170,6 +169,6 @@ func (z *Zone) blockOf(s *subject, room *keyRoom) (c leakybucket.Charge, b block
 	c = leakybucket.Charge{
 		Zone: z.Name, Key: k.name, Shadow: !z.enforces(k), Limit: k.limit, Debt: z.debt(k.limit), Block: z.ladder(),
 	}
-	b, found = app.blocks.find(s.r.Context(), app, c)
+	b, found = app.blocks.find(s, app, c)
 	return c, b, found
 }

@@ -104,7 +104,7 @@ func (q *question) takeTurns(h *Handler, p *passage, first int) {
 	if len(q.slots) == 0 && !slices.ContainsFunc(p.outcomes[first:], func(o outcome) bool { return o.delay > 0 }) {
 		return
 	}
-	t := &turn{handler: h, store: q.store, passage: p, bill: q.bill, first: first, asked: q.asked}
+	t := &turn{handler: h, store: q.store, spent: q.spent, passage: p, bill: q.bill, first: first, asked: q.asked}
 	t.slots = append(t.room[:0], q.slots...)
 	slices.SortFunc(t.slots, byZone)
 	for i := range q.charges {
@@ -118,7 +118,7 @@ func (q *question) takeTurns(h *Handler, p *passage, first int) {
 // settleLater puts a charge on the bill; its outcome is the passage's last.
 func (q *question) settleLater(h *Handler, p *passage, i int) {
 	if q.bill == nil {
-		q.bill = &bill{handler: h, store: q.store, passage: p}
+		q.bill = &bill{handler: h, store: q.store, spent: q.spent, passage: p}
 	}
 	q.bill.add(q.zones[i], q.charges[i], q.decisions[i], len(p.outcomes)-1)
 }

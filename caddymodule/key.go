@@ -8,6 +8,7 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/caddyserver/caddy/v2"
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
@@ -185,6 +186,8 @@ func hostname(hostport string) string {
 type subject struct {
 	r    *http.Request
 	repl *caddy.Replacer
+
+	spent time.Duration // waiting for a shared store
 
 	// looked says that the body has been looked at; body is nil if it could not
 	// be understood.

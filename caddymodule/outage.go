@@ -78,19 +78,28 @@ func (a *App) ask(q *question) error {
 	if a.remote == nil {
 		return a.store.Take(q.r.Context(), q.charges, q.decisions)
 	}
-	ctx, cancel := a.inTime(q.r.Context())
-	defer cancel()
-	if err := a.remote.Take(ctx, q.charges, q.decisions); err == nil {
-		a.remember(q)
-		return nil
+	ctx, end := a.inTime(q.r.Context(), &q.spent, 0)
+	err := a.remote.Take(ctx, q.charges, q.decisions)
+	end()
+	if err != nil {
+		return a.doWithout(q)
 	}
-	return a.doWithout(q)
+	a.remember(q)
+	return nil
 }
 
-// inTime returns a context for one call of the store. That a client leaves is no
-// reason to break it off, nor a sign that the store is down.
-func (a *App) inTime(ctx context.Context) (context.Context, context.CancelFunc) {
-	return context.WithTimeout(context.WithoutCancel(ctx), time.Duration(a.StoreTimeout))
+// inTime returns a context for a call of the store: for what a request has not
+// spent of store_timeout yet, and at least for some time. That a client leaves is
+// no reason to break a call off, nor a sign that the store is down. The function
+// must be called when the call has ended.
+func (a *App) inTime(ctx context.Context, spent *time.Duration, least time.Duration) (context.Context, func()) {
+	start := time.Now()
+	left := max(least, time.Duration(a.StoreTimeout)-*spent)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), left)
+	return ctx, func() {
+		cancel()
+		*spent += time.Since(start)
+	}
 }
 
 // doWithout decides by the zones' policies. Zones that deny refuse the request,
@@ -159,14 +168,19 @@ func (a *App) remember(q *question) {
 	}
 }
 
-// settle corrects charges in the store that took them.
-func (a *App) settle(ctx context.Context, store leakybucket.Store, settlements []leakybucket.Settlement) error {
+// settle corrects charges in the store that took them. A store that was slow to
+// take them gets some time all the same: what is not settled stays wrong.
+func (a *App) settle(ctx context.Context, store leakybucket.Store, spent time.Duration, settlements []leakybucket.Settlement) error {
 	if store != leakybucket.Store(a.remote) {
 		return store.Settle(context.WithoutCancel(ctx), settlements)
 	}
-	ctx, cancel := a.inTime(ctx)
-	defer cancel()
-	err := store.Settle(ctx, settlements)
+	return a.settleRemote(ctx, spent, settlements)
+}
+
+func (a *App) settleRemote(ctx context.Context, spent time.Duration, settlements []leakybucket.Settlement) error {
+	ctx, end := a.inTime(ctx, &spent, time.Duration(a.StoreTimeout)/5)
+	defer end()
+	err := a.remote.Settle(ctx, settlements)
 	if err == nil {
 		a.rememberMore(settlements)
 	}
@@ -186,9 +200,9 @@ func (a *App) rememberMore(settlements []leakybucket.Settlement) {
 }
 
 // takeOne asks for one charge, beside a request's own.
-func (a *App) takeOne(ctx context.Context, c leakybucket.Charge) (leakybucket.Decision, error) {
-	ctx, cancel := a.inTime(ctx)
-	defer cancel()
+func (a *App) takeOne(s *subject, c leakybucket.Charge) (leakybucket.Decision, error) {
+	ctx, end := a.inTime(s.r.Context(), &s.spent, 0)
+	defer end()
 	var d [1]leakybucket.Decision
 	err := a.store.Take(ctx, []leakybucket.Charge{c}, d[:])
 	return d[0], err

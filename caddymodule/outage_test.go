@@ -3,7 +3,9 @@ package caddymodule
 import (
 	"maps"
 	"net/http"
+	"net/http/httptest"
 	"strconv"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -114,6 +116,34 @@ func TestARequestDeniedForWantOfAStoreIsToldWhenToComeBack(t *testing.T) {
 			t.Errorf("refused for want of a store: got %v counted, want 1", got)
 		}
 	})
+}
+
+// It is asked for the least that a body can cost, for what it costs, and to
+// settle that.
+func TestAllThatAStoreCostsARequestIsWithinOneTimeout(t *testing.T) {
+	for _, test := range []struct {
+		slow time.Duration
+		want time.Duration
+	}{
+		{10 * time.Millisecond, 30 * time.Millisecond},
+		{24 * time.Millisecond, 58 * time.Millisecond}, // settling has a fifth of the timeout at least
+		{40 * time.Millisecond, 50 * time.Millisecond}, // then locally
+		{90 * time.Millisecond, 50 * time.Millisecond},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			s := runShared(t, "", "zone z {\ncapacity 100\nleak 1/h\ncost body_items\nsettle status 404 50\n}")
+			theShared.slow.Store(int64(test.slow))
+			r := httptest.NewRequest(http.MethodPost, "http://example.com/", strings.NewReader(`[1,2,3]`))
+			r.Header.Set("Content-Type", "application/json")
+			start := time.Now()
+			if w := s.do(r); w.Code != http.StatusOK {
+				t.Errorf("a store that takes %v: got %v, want 200", test.slow, w.Code)
+			}
+			if got := time.Since(start); got != test.want {
+				t.Errorf("a store that takes %v: got the request answered after %v, want after %v", test.slow, got, test.want)
+			}
+		})
+	}
 }
 
 func TestChargesAreSettledInTheStoreThatTookThem(t *testing.T) {

@@ -23,6 +23,7 @@ import (
 type turn struct {
 	handler *Handler
 	store   leakybucket.Store // that took the charges
+	spent   time.Duration     // waiting for it
 	passage *passage
 	bill    *bill
 	first   int       // of the passage's outcomes: which are this handler's
@@ -241,7 +242,7 @@ func (t *turn) giveBack(charges []leakybucket.Settlement) {
 	for i := range charges {
 		charges[i].Cancel = true
 	}
-	if err := t.handler.app.settle(context.Background(), t.store, charges); err != nil && !errors.Is(err, errDown) {
+	if err := t.handler.app.settle(context.Background(), t.store, t.spent, charges); err != nil && !errors.Is(err, errDown) {
 		t.handler.app.logger.Error("giving back what requests were charged that were not served; it stays poured", zap.Error(err))
 	}
 }
