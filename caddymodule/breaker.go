@@ -37,7 +37,7 @@ const (
 	// A store that fails again within calm, though no probe has failed, is left
 	// alone for twice as long as the last time, up to mostHold.
 	calm     = 10 * time.Second
-	mostHold = 5 * time.Second
+	mostHold = time.Second
 )
 
 func (b *breaker) isOpen() bool { return b.open.Load() }

@@ -108,3 +108,19 @@ func TestABucketThatIsNoneIsNoOutage(t *testing.T) {
 		}
 	})
 }
+
+// Requests have no time to learn that a password is wrong; probes have.
+func TestWhyAStoreIsDownIsSaidOnceItIsKnown(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := runShared(t, "", "zone z {\ncapacity 100\nleak 1/h\n}")
+		theShared.hung.Store(true)
+		s.from(someone).statuses(5, "/")
+		theShared.down.Store(true)
+		theShared.hung.Store(false)
+		<-time.After(10 * time.Second)
+		lines := s.logs.lines(t, "why the store is down")
+		if len(lines) != 1 || lines[0]["error"] != "connection refused" {
+			t.Errorf("got %v, want one line that says that the connection was refused", lines)
+		}
+	})
+}

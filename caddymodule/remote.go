@@ -32,6 +32,7 @@ type Remote struct {
 	unused   bool   // by any config
 	apps     []*App // that have started and not stopped, oldest first
 	grumbled time.Time
+	vague    bool // all that is known of this outage is that there was no answer in time
 }
 
 // A RemoteStore is what a Remote needs of a store. It connects by itself.
@@ -144,6 +145,20 @@ func (r *Remote) review(ctx context.Context, reviewer Reviewer) {
 // soon empty again: a store that answers may still be read-only, or full. The
 // first answer may be late for a connection that must be made.
 func (r *Remote) probe(ctx context.Context) error {
+	err := r.tryOut(ctx)
+	if err == nil || errors.Is(err, context.DeadlineExceeded) {
+		return err
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.vague && len(r.apps) > 0 {
+		r.vague = false
+		r.apps[len(r.apps)-1].logger.Error("why the store is down", zap.String("store", r.name), zap.Error(err))
+	}
+	return err
+}
+
+func (r *Remote) tryOut(ctx context.Context) error {
 	charge := leakybucket.Charge{Zone: "@probe", Limit: leakybucket.Limit{Capacity: 1e6, Leak: 1e6}, Cost: 1}
 	var decision [1]leakybucket.Decision
 	var took time.Duration
@@ -179,6 +194,7 @@ func (r *Remote) changed(down bool, err error, after time.Duration) {
 	storeUp.WithLabelValues(r.name).Set(up)
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	r.vague = down && errors.Is(err, context.DeadlineExceeded)
 	if len(r.apps) == 0 {
 		return
 	}

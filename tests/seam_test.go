@@ -67,8 +67,11 @@ http://:%d {
 				for _, n := range nodes {
 					outages += n.outages(t)
 				}
-				// More than one for each node if the store stumbles as it starts.
-				wantBound(t, pours, capacity*(1+max(1, float64(outages)/3)), leak)
+				// More than one for each node if the store stumbles as it starts. And
+				// nodes ask whether it is back 0.1s after they know that it is not,
+				// which may take 0.5s: two give their shares while one asks it.
+				const apart = 2. / 3 * leak * 0.6
+				wantBound(t, pours, capacity*(1+max(1, float64(outages)/3))+apart, leak)
 			})
 		})
 	}

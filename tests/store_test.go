@@ -31,6 +31,9 @@ type storeServer struct {
 	reset       func(zone, key string)
 }
 
+// mostConnections is how many one Caddy has that has been busy.
+const mostConnections = 2
+
 // directive is the store for the global options of a Caddyfile.
 func (s *storeServer) directive() string { return s.through(s.address) }
 
