@@ -125,7 +125,13 @@ func (a *App) doWithout(q *question) error {
 	}
 	q.zones, q.charges, q.decisions = q.zones[:kept], q.charges[:kept], q.decisions[:kept]
 	q.store, q.nodes = a.local, a.Nodes
-	return a.local.Take(q.r.Context(), q.charges, q.decisions)
+	err := a.local.Take(q.r.Context(), q.charges, q.decisions)
+	for i := range q.charges {
+		if err == nil && q.decisions[i].Poured {
+			a.remote.owed.note(&q.charges[i], &q.decisions[i])
+		}
+	}
+	return err
 }
 
 // share returns a charge as one of several nodes makes it that cannot agree: to
@@ -155,6 +161,9 @@ func (a *App) remember(q *question) {
 			continue
 		}
 		c, d := z.share(q.charges[i], a.Nodes), &q.decisions[i]
+		if a.remote.owed.some.Load() {
+			a.repay(q, i, &c)
+		}
 		level := d.Level
 		if d.Poured {
 			level += c.Cost

@@ -43,6 +43,30 @@ func TestLocalGoesOnWithWhatWasLastSeenOfTheSharedStore(t *testing.T) {
 	})
 }
 
+// Without that, an outage would end with an empty bucket for everybody.
+func TestWhatWasChargedInAnOutageIsOwedAfterIt(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := runShared(t, "", "zone z {\ncapacity 10\nleak 1/m\n}")
+		c, other := s.from(someone), s.from("203.0.113.99:1")
+		c.wantStatuses("/", map[int]int{200: 4})
+		theShared.down.Store(true)
+		c.wantStatuses("/", map[int]int{200: 6, 429: 3})
+		other.wantStatuses("/", map[int]int{200: 2})
+		<-time.After(3 * time.Minute)
+		c.wantStatuses("/", map[int]int{200: 3, 429: 1})
+		theShared.down.Store(false)
+		<-time.After(time.Second)
+		// The store has seen 4, of which 1 is left. The first request is charged
+		// there, and tells it of 9 more.
+		c.wantStatuses("/", map[int]int{200: 1})
+		synctest.Wait()
+		c.wantStatuses("/", map[int]int{429: 3})
+		<-time.After(time.Minute)
+		c.wantStatuses("/", map[int]int{200: 1, 429: 1})
+		other.wantStatuses("/", map[int]int{200: 10, 429: 1}) // whose 2 have leaked
+	})
+}
+
 func TestEveryNodeHasItsShareOfALimitInAnOutage(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := runShared(t, "nodes 4", "zone z {\ncapacity 20\nleak 4/s\ncost 3 {\npath /dear\n}\n}")

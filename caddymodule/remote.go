@@ -25,6 +25,7 @@ type Remote struct {
 	name    string
 	store   RemoteStore
 	breaker breaker
+	owed    owed
 
 	close    func() // once
 	mu       sync.Mutex
