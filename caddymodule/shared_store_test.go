@@ -126,6 +126,9 @@ func runSharedWith(t *testing.T, options, global, zones string) *site {
 	if err := s.app().Start(); err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { _ = s.app().Stop() })
+	t.Cleanup(func() {
+		<-time.After(time.Second) // for what no request waits for
+		_ = s.app().Stop()
+	})
 	return s
 }
