@@ -17,10 +17,12 @@ const (
 	// server from others for long: each costs it some microseconds.
 	mostRequests = 64
 
-	// What arrives while a call is in flight shares the next one. Another leaves
-	// beside it only when it would be full, so that a slow network does not
-	// bound how many are answered. On a fast one, a second call that leaves
-	// sooner makes both smaller and everybody slower.
+	// What arrives while a call is in flight shares the next one. A second one
+	// leaves beside it when it has enough requests, so that the server need not wait while
+	// we read what it has said; sooner, it would make both smaller and everybody
+	// slower. Others leave when they would be full, so that a slow network does
+	// not bound how many are answered.
+	enough      = mostRequests / 2
 	mostFlights = 4
 )
 
@@ -81,7 +83,7 @@ func (ls *lanes) run(ctx context.Context, l lane, r *request) error {
 		ls.busy[l] = t
 	}
 	t.waiting = append(t.waiting, r)
-	if t.flights == 0 || t.flights < mostFlights && len(t.waiting) >= mostRequests {
+	if n := len(t.waiting); t.flights == 0 || t.flights == 1 && n >= enough || t.flights < mostFlights && n >= mostRequests {
 		t.flights++
 		go ls.fly(l, t)
 	}

@@ -161,7 +161,7 @@ func TestAWithdrawnRequestIsNotSent(t *testing.T) {
 		}
 		return errors.New("none is")
 	})
-	for range mostRequests / 2 { // fewer than would leave at once
+	for range enough - 1 { // fewer than would leave at once
 		withdrawn.Go(func() {
 			ctx, cancel := context.WithTimeout(context.Background(), 20*time.Millisecond)
 			defer cancel()
