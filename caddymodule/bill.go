@@ -162,8 +162,16 @@ func (b *bill) settle(r *http.Request, served error) {
 		return
 	}
 	// The client's leaving must not keep it from paying.
-	if err := b.handler.app.settle(r.Context(), b.store, b.spent, due); err != nil && b.store != leakybucket.Store(b.handler.app.remote) {
-		b.handler.app.logger.Error("settling; the reservations stay", zap.Error(err))
+	app := b.handler.app
+	err := app.settle(r.Context(), b.store, b.spent, due)
+	if err == nil {
+		return
+	}
+	for i := range due {
+		app.shared[due[i].Charge.Zone].unsettled.Inc()
+	}
+	if b.store != leakybucket.Store(app.remote) { // which says so itself
+		app.logger.Error("settling; the reservations stay", zap.Error(err))
 	}
 }
 

@@ -19,7 +19,7 @@ var (
 
 	unsettled = prometheus.NewCounterVec(prometheus.CounterOpts{
 		Namespace: "caddy", Subsystem: "throttle", Name: "unsettled_total",
-		Help: "Charges left as reserved, because the response did not tell what the request cost.",
+		Help: "Charges left as reserved, because the response did not tell what the request cost, or the store did not answer.",
 	}, []string{"zone"})
 
 	blocksBegun = prometheus.NewCounterVec(prometheus.CounterOpts{

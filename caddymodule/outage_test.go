@@ -184,6 +184,21 @@ func TestChargesAreSettledInTheStoreThatTookThem(t *testing.T) {
 		if got := theShared.settles.Load(); got != 1 {
 			t.Errorf("settlements in the shared store, after an outage: got %d, want 1", got)
 		}
+		if got := s.metric(t, "caddy_throttle_unsettled_total"); got[0].value != 0 {
+			t.Errorf("unsettled: got %v, want 0", got[0].value)
+		}
+	})
+}
+
+func TestWhatCannotBeSettledIsCounted(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := runShared(t, "", "zone z {\ncapacity 100\nleak 1/h\ncost 10\nsettle status 404 50\n}")
+		theShared.deaf.Store(true)
+		c := s.from(someone)
+		c.wantStatuses("/", map[int]int{200: 2})
+		if got := s.metric(t, "caddy_throttle_unsettled_total"); len(got) != 1 || got[0].value != 2 {
+			t.Errorf("unsettled: got %v, want 2", got)
+		}
 	})
 }
 

@@ -23,6 +23,7 @@ type shared struct {
 
 	down atomic.Bool  // it refuses at once
 	hung atomic.Bool  // it does not answer
+	deaf atomic.Bool  // it settles nothing
 	slow atomic.Int64 // how long it takes to answer, in nanoseconds
 	none string       // the key of what is no bucket
 }
@@ -58,6 +59,9 @@ func (s *shared) Settle(ctx context.Context, settlements []leakybucket.Settlemen
 	s.settles.Add(1)
 	if err := s.answer(ctx); err != nil {
 		return err
+	}
+	if s.deaf.Load() {
+		return errors.New("connection reset")
 	}
 	return s.Store.Settle(ctx, settlements)
 }

@@ -10,8 +10,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/jackc/pgx/v5"
-
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest"
 )
@@ -223,110 +221,5 @@ func TestResetEmptiesABucket(t *testing.T) {
 	}
 	if got, beside := levelOf(t, s, "k"), levelOf(t, s, "beside"); got != 0 || math.Abs(beside-5) > 1e-3 {
 		t.Errorf("levels after a reset: got %v, and %v beside it, want 0 and 5", got, beside)
-	}
-}
-
-func TestRowsThatNoStoreHasWrittenLockNobodyOut(t *testing.T) {
-	server := sharedServer(t)
-	table := unique("poisoned")
-	s := openStore(t, Options{URL: patient(server.URL()), Table: table})
-	for i, values := range []string{
-		"'NaN', 1, 0, 0, 0", "'Infinity', 1, 0, 0, 0", "-5, 1, 0, 0, 0", "1e300, 1, 0, 0, 0",
-		"900, 9223372036854775807, 0, 0, 0", "900, -9223372036854775808, 0, 0, 0",
-		"0, 1, 9223372036854775807, 0, 0", "0, 1, 1, -1, 0", "0, 1, 1, 32767, 0",
-	} {
-		c := charge(fmt.Sprint("k", i), 500)
-		c.Block = &leakybucket.Ladder{Steps: []time.Duration{time.Hour}}
-		mustTake(t, s, c) // which makes the table
-		server.Exec(t, fmt.Sprintf("INSERT INTO %s VALUES (convert_to(':zone/p%d', 'UTF8'), %s)", table, i, values))
-		c.Key = fmt.Sprint("p", i)
-		if d := mustTake(t, s, c); !d.Poured || !(d.Level >= 0) {
-			t.Errorf("take from a bucket of %s: got %+v, want it poured", values, d)
-		}
-	}
-}
-
-func TestForgetsWhatMayBeForgottenAndNothingElse(t *testing.T) {
-	server := sharedServer(t)
-	table := unique("forget")
-	s := openStore(t, Options{URL: patient(server.URL()), Table: table, ForgetEvery: 20 * time.Millisecond, OnError: failOn(t)})
-	const drained, kept = 1500, 30
-	var wg sync.WaitGroup
-	for i := range drained {
-		wg.Go(func() {
-			c := charge(fmt.Sprint("drained", i), 1)
-			c.Limit.Leak = 1e5
-			mustTake(t, s, c)
-		})
-	}
-	wg.Wait()
-	for i := range kept {
-		mustTake(t, s, charge(fmt.Sprint("kept", i), 1))
-	}
-	rows := func() float64 { return server.Float(t, "SELECT count(*)::float8 FROM "+table) }
-	eventually(t, 20*time.Second, "only the live buckets are left", func() bool { return rows() <= kept })
-	if got := rows(); got != kept {
-		t.Errorf("buckets left: got %v, want %d", got, kept)
-	}
-}
-
-func TestARefusedTakeLeavesNoRow(t *testing.T) {
-	server := sharedServer(t)
-	table := unique("refused")
-	s := openStore(t, Options{URL: patient(server.URL()), Table: table})
-	var d [2]leakybucket.Decision
-	if err := s.Take(context.Background(), []leakybucket.Charge{charge("a", 1), charge("b", 5000)}, d[:]); err != nil {
-		t.Fatal(err)
-	}
-	if got := server.Float(t, "SELECT count(*)::float8 FROM "+table); got != 0 {
-		t.Errorf("rows after a take that was refused: got %v, want 0", got)
-	}
-}
-
-func TestWorksThroughPgBouncerInTransactionMode(t *testing.T) {
-	server := sharedServer(t)
-	// Fewer sessions than connections, so that they change hands all the time.
-	url := server.Bouncer(t, 2)
-	if testing.Short() {
-		shareABucket(t, url)
-		return
-	}
-	storetest.Run(t, func(tb testing.TB, _ storetest.Need) (leakybucket.Store, func(leakybucket.Instant)) {
-		s := openStore(tb, Options{URL: patient(url), Table: unique("bounced"), Connections: 3, OnError: failOn(tb)})
-		return s, s.hold
-	})
-}
-
-// What is set for a transaction must not stay in a session that others are given
-// next.
-func TestLeavesNoSettingBehindInPgBouncer(t *testing.T) {
-	url := sharedServer(t).Bouncer(t, 1)
-	s := openStore(t, Options{URL: patient(url), Table: unique("clean"), Logged: true})
-	mustTake(t, s, charge("k", 1))
-	conn, err := pgx.Connect(context.Background(), url+"?default_query_exec_mode=exec")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer conn.Close(context.Background())
-	for setting, want := range map[string]string{"idle_in_transaction_session_timeout": "0", "synchronous_commit": "on"} {
-		var got string
-		if err := conn.QueryRow(context.Background(), "SHOW "+setting).Scan(&got); err != nil || got != want {
-			t.Errorf("%s of who uses the session next: got %q and error %v, want %q", setting, got, err, want)
-		}
-	}
-}
-
-// What time it is for the process of a store is no matter: nothing it sends says
-// so.
-func TestTheTimeIsTheServers(t *testing.T) {
-	server := sharedServer(t)
-	s := openStore(t, Options{URL: server.URL(), Table: unique("clock")})
-	if got := encodeInstant(s.heldAt()); got != nil {
-		t.Errorf("what a store says of the time: got %v, want nothing", got)
-	}
-	d := mustTake(t, s, charge("k", 1))
-	now := server.Float(t, "SELECT extract(epoch FROM clock_timestamp())::float8")
-	if got := float64(d.At) / 1e6; got > now || got < now-10 {
-		t.Errorf("instant of a decision: got %v, want the server's, just before %v", got, now)
 	}
 }
