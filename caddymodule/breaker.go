@@ -17,6 +17,8 @@ type breaker struct {
 	open     atomic.Bool
 	failures atomic.Int32 // in a row
 
+	telling sync.Mutex // while changed is called: one change after the other
+
 	mu     sync.Mutex
 	opened time.Time
 	closed time.Time     // when it was last
@@ -65,12 +67,15 @@ func (b *breaker) failed(err error) {
 	}
 	var ctx context.Context
 	ctx, b.end = context.WithCancel(context.Background())
-	go b.revive(ctx, b.hold)
-	b.changed(true, err, 0)
+	go b.revive(ctx, b.hold, err)
 }
 
-// revive probes until the store answers.
-func (b *breaker) revive(ctx context.Context, wait time.Duration) {
+// revive says what has happened, for which no request must wait, and probes until
+// the store answers.
+func (b *breaker) revive(ctx context.Context, wait time.Duration, why error) {
+	b.telling.Lock()
+	b.changed(true, why, 0)
+	b.telling.Unlock()
 	timer := time.NewTimer(wait)
 	defer timer.Stop()
 	for {
@@ -90,16 +95,25 @@ func (b *breaker) revive(ctx context.Context, wait time.Duration) {
 		b.mu.Unlock()
 		timer.Reset(probeEvery)
 	}
+	b.telling.Lock()
+	defer b.telling.Unlock()
+	if after, up := b.shut(); up {
+		b.changed(false, nil, after)
+	}
+}
+
+// shut lets requests ask again, and returns how long they have not.
+func (b *breaker) shut() (after time.Duration, up bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.ended {
-		return
+		return 0, false
 	}
 	b.end()
 	b.failures.Store(0)
 	b.open.Store(false)
 	b.closed = time.Now()
-	b.changed(false, nil, b.closed.Sub(b.opened))
+	return b.closed.Sub(b.opened), true
 }
 
 // close ends the probing.

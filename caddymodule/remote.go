@@ -4,12 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"sync"
 	"time"
 
 	"github.com/caddyserver/caddy/v2"
-	"github.com/caddyserver/caddy/v2/modules/caddyevents"
 	"go.uber.org/zap"
 
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
@@ -54,9 +52,6 @@ type Reviewer interface {
 
 // errDown is what everybody gets who asks while the breaker is open.
 var errDown = errors.New("the store is down")
-
-// grumbleEvery is how often errors of single requests are logged.
-const grumbleEvery = time.Minute
 
 // NewRemote returns a remote store that log lines and metrics call by a name.
 func NewRemote(name string, store RemoteStore) *Remote {
@@ -112,36 +107,6 @@ func (r *Remote) ask(ctx context.Context, what string, call func() error) error 
 	return err
 }
 
-// grumble logs an error, unless one was not long ago.
-func (r *Remote) grumble(what string, err error) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if now := time.Now(); len(r.apps) > 0 && now.Sub(r.grumbled) >= grumbleEvery {
-		r.grumbled = now
-		r.apps[len(r.apps)-1].logger.Error(what, zap.String("store", r.name), zap.Error(err))
-	}
-}
-
-// review warns of servers that are set up so that limits cannot hold, once they
-// answer.
-func (r *Remote) review(ctx context.Context, reviewer Reviewer) {
-	const again = 5 * time.Second
-	for ctx.Err() == nil {
-		within, done := context.WithTimeout(ctx, again)
-		warnings, err := reviewer.Check(within)
-		if err != nil {
-			<-within.Done()
-		}
-		done()
-		for _, warning := range warnings {
-			caddy.Log().Named("throttle").Warn(warning, zap.String("store", r.name))
-		}
-		if err == nil {
-			return
-		}
-	}
-}
-
 // probe asks as requests do, with a bucket that no zone can have and that is
 // soon empty again: a store that answers may still be read-only, or full. The
 // first answer may be late for a connection that must be made.
@@ -150,11 +115,13 @@ func (r *Remote) probe(ctx context.Context) error {
 	if err == nil || errors.Is(err, context.DeadlineExceeded) {
 		return err
 	}
+	app := r.speaker()
 	r.mu.Lock()
-	defer r.mu.Unlock()
-	if r.vague && len(r.apps) > 0 {
-		r.vague = false
-		r.apps[len(r.apps)-1].logger.Error("why the store is down", zap.String("store", r.name), zap.Error(err))
+	why := r.vague && app != nil
+	r.vague = r.vague && !why
+	r.mu.Unlock()
+	if why {
+		app.logger.Error("why the store is down", zap.String("store", r.name), zap.Error(err))
 	}
 	return err
 }
@@ -177,51 +144,10 @@ func (r *Remote) tryOut(ctx context.Context) error {
 
 // timeout returns for how long requests wait for the store.
 func (r *Remote) timeout() time.Duration {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if len(r.apps) == 0 {
-		return probeTimeout
+	if app := r.speaker(); app != nil {
+		return time.Duration(app.StoreTimeout)
 	}
-	return time.Duration(r.apps[len(r.apps)-1].StoreTimeout)
-}
-
-// changed says, once each, that the store is down and that it is up again.
-func (r *Remote) changed(down bool, err error, after time.Duration) {
-	event, up := "throttle_store_up", 1.0
-	if down {
-		event, up = "throttle_store_down", 0
-		storeOutages.WithLabelValues(r.name).Inc()
-	}
-	storeUp.WithLabelValues(r.name).Set(up)
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.vague = down && errors.Is(err, context.DeadlineExceeded)
-	if len(r.apps) == 0 {
-		return
-	}
-	app := r.apps[len(r.apps)-1]
-	data := map[string]any{"store": r.name}
-	if down {
-		data["error"] = err.Error()
-		app.logger.Error("the store is down; zones go by their on_store_error until it is up again", zap.String("store", r.name), zap.Error(err))
-	} else {
-		data["seconds"] = after.Seconds()
-		app.logger.Info("the store is up again", zap.String("store", r.name), zap.Duration("down_for", after))
-	}
-	go app.emit(event, data) // what is subscribed may take its time
-}
-
-// follow makes an app the one that speaks for the store.
-func (r *Remote) follow(a *App) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.apps = append(r.apps, a)
-}
-
-func (r *Remote) unfollow(a *App) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.apps = slices.DeleteFunc(r.apps, func(other *App) bool { return other == a })
+	return probeTimeout
 }
 
 // enter counts a request that may use the store.
@@ -256,13 +182,6 @@ func (r *Remote) Destruct() error {
 func (r *Remote) closeIfUnused() {
 	if r.unused && r.users == 0 {
 		go r.close() // who leaves need not wait for it
-	}
-}
-
-// emit sends an event to those who have subscribed to it.
-func (a *App) emit(name string, data map[string]any) {
-	if events, err := a.ctx.App("events"); err == nil {
-		events.(*caddyevents.App).Emit(a.ctx, name, data)
 	}
 }
 
