@@ -26,11 +26,11 @@ func begun(length time.Duration) *leakybucket.Decision {
 func TestTheTableOfBlocksIsBoundedAndForgets(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		table := new(blockTable)
-		for i := range mostBlocks + 1000 {
+		for i := range mostKept + 1000 {
 			noteBlock(table, fmt.Sprint(i), time.Minute)
 		}
-		if got := len(table.blocks); got != mostBlocks {
-			t.Errorf("got %d blocks, want %d", got, mostBlocks)
+		if got := len(table.blocks); got != mostKept {
+			t.Errorf("got %d blocks, want %d", got, mostKept)
 		}
 		<-time.After(time.Minute)
 		noteBlock(table, "late", time.Minute)
@@ -51,7 +51,7 @@ func TestTheTableOfBlocksIsBoundedAndForgets(t *testing.T) {
 func TestAFullTableIsNotSearchedForEveryBlock(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		table := new(blockTable)
-		for i := range mostBlocks {
+		for i := range mostKept {
 			noteBlock(table, fmt.Sprint(i), time.Hour)
 		}
 		// Each search takes milliseconds.

@@ -1,6 +1,7 @@
 package caddymodule
 
 import (
+	"maps"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -15,12 +16,33 @@ import (
 // matching requests. It is a memory aid and no store. What it has forgotten, or
 // has no room for, is found again when the key next overflows.
 type blockTable struct {
-	some    atomic.Bool // anything at all: on most sites, most of the time, nothing is
-	mu      sync.RWMutex
-	blocks  map[bucketName]block
-	sweepAt int       // when there are as many, those that are over are dropped
-	swept   time.Time // when they were
+	some   atomic.Bool // anything at all: on most sites, most of the time, nothing is
+	mu     sync.RWMutex
+	blocks map[bucketName]block
+	broom  broom
 }
+
+// A broom says when to look through a table for what is over and may be dropped:
+// when that may be half of all; and when the table is full, every now and then,
+// since it may stay full for an hour.
+type broom struct {
+	at   int       // how many there must be
+	last time.Time // when it was done
+}
+
+const (
+	mostKept   = 200_000 // in a table
+	sweepEvery = time.Second
+)
+
+func (b *broom) due(kept int, now time.Time) bool {
+	if kept >= mostKept {
+		return now.Sub(b.last) >= sweepEvery
+	}
+	return kept >= max(b.at, 1024)
+}
+
+func (b *broom) done(kept int, now time.Time) { b.at, b.last = 2*kept, now }
 
 type bucketName struct {
 	zone, key string
@@ -35,13 +57,9 @@ type block struct {
 	level     float64 // at that time, in units of cost
 }
 
-const (
-	// trusted is how long a block is believed before the store is asked again.
-	// Somebody may have reset the bucket, on another node even.
-	trusted = time.Second
-
-	mostBlocks = 200_000
-)
+// trusted is how long a block is believed before the store is asked again.
+// Somebody may have reset the bucket, on another node even.
+const trusted = time.Second
 
 // blockTables keeps the table over reloads, as long as the buckets.
 var blockTables = caddy.NewUsagePool()
@@ -70,28 +88,14 @@ func (t *blockTable) note(c *leakybucket.Charge, d *leakybucket.Decision) {
 	if t.blocks == nil {
 		t.blocks = make(map[bucketName]block)
 	}
-	t.sweep(now)
-	if _, there := t.blocks[name]; there || len(t.blocks) < mostBlocks {
+	if t.broom.due(len(t.blocks), now) {
+		maps.DeleteFunc(t.blocks, func(_ bucketName, b block) bool { return !b.until.After(now) })
+		t.broom.done(len(t.blocks), now)
+	}
+	if _, there := t.blocks[name]; there || len(t.blocks) < mostKept {
 		t.blocks[name] = block{until: now.Add(d.BlockedUntil.Sub(d.At)), at: now, limit: c.Limit, level: d.Level}
 		t.some.Store(true)
 	}
-}
-
-// sweep drops blocks that are over, when they may be half of all; and when the
-// table is full, every now and then, since it may stay full for an hour.
-func (t *blockTable) sweep(now time.Time) {
-	if len(t.blocks) < min(max(t.sweepAt, 1024), mostBlocks) {
-		return
-	}
-	if len(t.blocks) == mostBlocks && now.Sub(t.swept) < trusted {
-		return
-	}
-	for name, b := range t.blocks {
-		if !b.until.After(now) {
-			delete(t.blocks, name)
-		}
-	}
-	t.sweepAt, t.swept = 2*len(t.blocks), now
 }
 
 func (t *blockTable) forget(name bucketName) {

@@ -35,7 +35,7 @@ func (q *question) conclude(h *Handler) *passage {
 	}
 	for i := range q.slots {
 		s := &q.slots[i]
-		if slices.Contains(q.zones, s.zone) || q.refused && !s.lacking {
+		if slices.Contains(q.zones, s.zone) || q.decided(s.zone.Name) || q.refused && !s.lacking {
 			continue
 		}
 		o := outcome{zone: s.zone, shadow: s.shadow, key: s.key}

@@ -2,6 +2,7 @@ package caddymodule
 
 import (
 	"context"
+	"maps"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -16,7 +17,7 @@ type owed struct {
 	some    atomic.Bool // anything: mostly nothing is
 	mu      sync.Mutex
 	carried map[bucketName]carried
-	sweepAt int
+	broom   broom
 }
 
 // carried is how full a bucket was before the first charge of an outage. What it
@@ -28,8 +29,6 @@ type carried struct {
 	until time.Time // when a full bucket would be empty: then nothing is owed
 }
 
-const mostOwed = 200_000
-
 // note remembers a bucket that is charged without the store, and how full it was
 // when it first was.
 func (o *owed) note(c *leakybucket.Charge, d *leakybucket.Decision) {
@@ -40,16 +39,12 @@ func (o *owed) note(c *leakybucket.Charge, d *leakybucket.Decision) {
 	if o.carried == nil {
 		o.carried = make(map[bucketName]carried)
 	}
-	if len(o.carried) >= max(o.sweepAt, 1024) {
-		for name, was := range o.carried {
-			if now.After(was.until) {
-				delete(o.carried, name)
-			}
-		}
-		o.sweepAt = min(2*len(o.carried), mostOwed)
+	if o.broom.due(len(o.carried), now) {
+		maps.DeleteFunc(o.carried, func(_ bucketName, was carried) bool { return now.After(was.until) })
+		o.broom.done(len(o.carried), now)
 	}
 	was, known := o.carried[name]
-	if !known && len(o.carried) >= mostOwed {
+	if !known && len(o.carried) >= mostKept {
 		return
 	}
 	if !known {

@@ -105,19 +105,24 @@ func (q *question) add(z *Zone) error {
 		q.refuse(z, k, banned)
 		return nil
 	}
+	if !z.bucketless() {
+		if asked, err := q.charge(z, k, shadow); err != nil || !asked {
+			return err
+		}
+	}
 	if z.InFlight > 0 {
 		q.slots = append(q.slots, slot{zone: z, key: k.name, shadow: shadow})
 	}
 	q.waits = q.waits || z.letsWait()
-	if z.bucketless() {
-		return nil
-	}
+	return nil
+}
+
+// charge gathers what the zone's bucket is to be asked. It reports false if that
+// is known to be blocked.
+func (q *question) charge(z *Zone, k key, shadow bool) (asked bool, err error) {
 	line, err := z.costLine(&q.subject)
 	if err != nil {
-		return err
-	}
-	if line.wantsBody(&q.subject) {
-		q.unread = max(q.unread, z.MaxBody)
+		return false, err
 	}
 	cost := line.of(&q.subject, z, k.limit)
 	charge := leakybucket.Charge{
@@ -127,11 +132,14 @@ func (q *question) add(z *Zone) error {
 	}
 	if b, known := z.shared.app.knownBlocked(&charge); known {
 		q.bar(z, &charge, b)
-		return nil
+		return false, nil
+	}
+	if line.wantsBody(&q.subject) {
+		q.unread = max(q.unread, z.MaxBody)
 	}
 	q.zones = append(q.zones, z)
 	q.charges = append(q.charges, charge)
-	return nil
+	return true, nil
 }
 
 // refuse notes a refusal for which no bucket need be asked.

@@ -54,8 +54,7 @@ func (z *Zone) room(shadow bool) *room {
 
 func (s *slot) room() *room { return s.zone.room(s.shadow) }
 
-// take takes the slot if it is free. In shadow one that waits for a slot, as it
-// would if it were enforced, is let pass.
+// take takes the slot if it is free.
 func (s *slot) take() bool {
 	s.taken = s.room().take(s.key, s.zone.InFlight)
 	s.lacking = !s.taken
@@ -206,12 +205,14 @@ func (t *turn) pretend() {
 	}
 	for i := range t.slots {
 		s := &t.slots[i]
-		if !s.shadow || s.taken || s.lacking {
+		if !s.shadow || s.lacking {
 			continue
 		}
 		o := t.outcomeOf(s.zone)
 		switch {
-		case t.passage.outcomes[o].decision == shadowRefused || s.take():
+		case t.passage.outcomes[o].decision == shadowRefused:
+			s.release() // it would have gone no further
+		case s.taken || s.take():
 		case s.zone.bucketless() && s.zone.MaxWait > 0:
 			t.passage.outcomes[o].decision = shadowDelayed // for how long, nobody knows
 		default:
