@@ -47,6 +47,14 @@ type Decision struct {
 
 	BlockedUntil Instant // the end of the block that runs; 0 if none does
 	Began        bool    // the charge began that block
+
+	// Undecided says that the store could not be asked. Fits is then what a
+	// fallback policy says, and nothing was poured.
+	Undecided bool
+
+	// Origin is the store's own note of where the charge was taken. Callers hand
+	// it back in [Settlement].Was and read nothing into it.
+	Origin uint64
 }
 
 // A Filling says what became of a [Limit.Fill].

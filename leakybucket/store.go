@@ -3,6 +3,7 @@ package leakybucket
 import (
 	"context"
 	"errors"
+	"time"
 )
 
 // A Charge asks one bucket to take a cost.
@@ -19,6 +20,10 @@ type Charge struct {
 	// the capacity, in units; 0 is no ceiling. See [Limit.Ceiling].
 	Ceiling float64
 
+	// Undelayed is how full this charge may find the bucket without waiting, in
+	// units. It decides nothing: see [Charge.Delay].
+	Undelayed float64
+
 	// Block says for how long an overflow blocks the bucket; nil is not at all,
 	// nor is a block heeded that another charge has begun.
 	Block *Ladder
@@ -30,6 +35,9 @@ type Charge struct {
 	// others, and are poured as they would be if they were enforced.
 	Shadow bool
 }
+
+// Delay returns how long a charge that was poured waits. See [Limit.Delay].
+func (c *Charge) Delay(d *Decision) time.Duration { return c.Limit.Delay(d.Level, c.Undelayed) }
 
 // A Store keeps buckets and asks them on its own clock. It is safe for
 // concurrent use.
@@ -50,6 +58,9 @@ type Store interface {
 	// It is not an error if a charge does not fit. After an error the decisions
 	// mean nothing, and the charges may or may not have been poured: the store
 	// never repeats a call that may have been executed.
+	//
+	// A store that judges by less than a whole limit, because it stands in for
+	// one that is shared, leaves the charges as it has judged them.
 	Take(ctx context.Context, charges []Charge, decisions []Decision) error
 
 	// Settle corrects charges in their order, each as [Limit.Settle] does; they
