@@ -1,0 +1,72 @@
+package expiring
+
+import (
+	"testing"
+	"time"
+)
+
+func TestAnEntryEndsByItself(t *testing.T) {
+	m, now := New[string, int](10), time.Now()
+	if _, found := m.Get("a", now); found || !m.Empty() {
+		t.Error("a new table has an entry")
+	}
+	m.Put("a", 1, now.Add(time.Second), now)
+	if v, found := m.Get("a", now.Add(time.Second-1)); v != 1 || !found || m.Empty() {
+		t.Errorf("before its end: got %d, %v, want 1, true", v, found)
+	}
+	if _, found := m.Get("a", now.Add(time.Second)); found {
+		t.Error("an entry was found at its end")
+	}
+}
+
+func TestATableNeverExceedsItsBound(t *testing.T) {
+	const most = 5000
+	m, now := New[int, int](most), time.Now()
+	for i := range 3 * most {
+		until := now.Add(time.Hour)
+		if i%2 == 0 {
+			until = now.Add(time.Millisecond)
+		}
+		m.Put(i, i, until, now)
+		now = now.Add(time.Millisecond)
+		if m.Len() > most {
+			t.Fatalf("got %d entries, want at most %d", m.Len(), most)
+		}
+	}
+}
+
+func TestAFullTableTakesNewEntriesOnceOldOnesAreOver(t *testing.T) {
+	const most = 2000
+	m, now := New[int, int](most), time.Now()
+	for i := range most {
+		m.Put(i, i, now.Add(time.Minute), now)
+	}
+	if m.Put(most, 0, now.Add(time.Hour), now) {
+		t.Error("a table full of live entries took one more")
+	}
+	if !m.Put(0, 7, now.Add(time.Hour), now) {
+		t.Error("a full table refused a new value for an old key")
+	}
+	now = now.Add(2 * time.Minute)
+	if !m.Put(most, 0, now.Add(time.Hour), now) {
+		t.Error("a table whose entries are over took no new one")
+	}
+	if got := m.Len(); got != 2 {
+		t.Errorf("got %d entries after the sweep, want 2", got)
+	}
+}
+
+func TestUpdateAndTakeAreOneStepEach(t *testing.T) {
+	m, now := New[string, int](10), time.Now()
+	until := now.Add(time.Minute)
+	count := func(v int, _ bool) (int, time.Time, bool) { return v + 1, until, true }
+	m.Update("a", now, count)
+	m.Update("a", now, count)
+	if v, found := m.Take("a", now); v != 2 || !found || !m.Empty() {
+		t.Errorf("got %d, %v, want 2, true and an empty table", v, found)
+	}
+	m.Update("a", now, func(int, bool) (int, time.Time, bool) { return 0, until, false })
+	if !m.Empty() {
+		t.Error("an update that keeps nothing left an entry")
+	}
+}
