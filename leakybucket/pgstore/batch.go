@@ -98,7 +98,7 @@ func (b *batch) settle(s *leakybucket.Settlement, r *row, now leakybucket.Instan
 }
 
 func (r *row) write(c *leakybucket.Charge, state leakybucket.State) {
-	r.state, r.forget, r.dirty = state, c.Forget(state), true
+	r.state, r.forget, r.dirty = state, c.Forget(&state), true
 }
 
 // written returns the rows that must be updated, and those that must be made.
