@@ -65,47 +65,43 @@ func givenBackDisappear(tb testing.TB, open Open) {
 // dropsGivenBackFirst fills a store in which half of the buckets were settled
 // down to nothing.
 func dropsGivenBackFirst(tb testing.TB, open Open) {
-	s, evicter := beginBounded(tb, open)
-	if evicter == nil {
-		return
-	}
-	old := numbered("old", manyBuckets/4, limit(10, 0.01), 1)
-	s.insert(old)
-	for _, c := range numbered("given back", manyBuckets/2, limit(10, 0.001), 1) {
-		s.settle(s.charged(c, 0, -1))
-	}
-	s.at(time.Second)
-	young := numbered("young", manyBuckets*3/8, limit(10, 0.01), 1)
-	s.insert(young)
-	if got := s.lost(old, 0.99) + s.lost(young, 1); got != 0 {
-		s.Errorf("live buckets dropped beside some that were given back to: got %d, want 0", got)
-	}
-	if got := evicter.Evictions(); got != 0 {
-		s.Errorf("evictions while there were empty buckets to forget: got %d, want 0", got)
-	}
+	eachBound(tb, open, func(s *subject, evicter leakybucket.Evicter, bound int) {
+		old := numbered("old", bound/4, limit(10, 0.01), 1)
+		s.insert(old, bound)
+		for _, c := range numbered("given back", bound/2, limit(10, 0.001), 1) {
+			s.settle(s.charged(c, 0, -1))
+		}
+		s.at(time.Second)
+		young := numbered("young", bound*3/8, limit(10, 0.01), 1)
+		s.insert(young, bound)
+		if got := s.lost(old, 0.99) + s.lost(young, 1); got != 0 {
+			s.Errorf("live buckets dropped beside some that were given back to: got %d, want 0", got)
+		}
+		if got := evicter.Evictions(); got != 0 {
+			s.Errorf("evictions while there were empty buckets to forget: got %d, want 0", got)
+		}
+	})
 }
 
 // dropsLiftedLast fills a store with buckets that drain in 20 s, and with some
 // that would in 10 s if they had not been settled upwards. Then settlements make
 // more.
 func dropsLiftedLast(tb testing.TB, open Open) {
-	s, evicter := beginBounded(tb, open)
-	if evicter == nil {
-		return
-	}
-	lifted := numbered("lifted", manyBuckets/2, limit(1, 0.1), 1)
-	for i, c := range lifted {
-		c.Debt = 1000
-		s.settle(s.charged(c, 0, 359))
-		s.pours(charge(fmt.Sprint("plain", i), limit(10, 0.1), 2), 0)
-	}
-	for _, c := range numbered("made", manyBuckets/8, limit(10, 1./3600), 1) {
-		s.settle(s.gone(c, 1))
-	}
-	s.bounded()
-	if got := s.lost(lifted, 360); got > manyBuckets/100 {
-		s.Errorf("buckets with an hour to drain that were dropped, beside some with 20 s: got %d, want at most %d", got, manyBuckets/100)
-	}
+	eachBound(tb, open, func(s *subject, _ leakybucket.Evicter, bound int) {
+		lifted := numbered("lifted", bound/2, limit(1, 0.1), 1)
+		for i, c := range lifted {
+			c.Debt = 1000
+			s.settle(s.charged(c, 0, 359))
+			s.pours(charge(fmt.Sprint("plain", i), limit(10, 0.1), 2), 0)
+		}
+		for _, c := range numbered("made", min(bound/8, 512), limit(10, 1./3600), 1) {
+			s.settle(s.gone(c, 1))
+		}
+		s.bounded(bound)
+		if got := s.lost(lifted, 360); got > bound/100 {
+			s.Errorf("buckets with an hour to drain that were dropped, beside some with 20 s: got %d, want at most %d", got, bound/100)
+		}
+	})
 }
 
 // brief is a charge to a bucket that drains in a tenth of a second, and that an
@@ -207,28 +203,26 @@ func blockedDisappear(tb testing.TB, open Open) {
 // dropsBlockedLast fills a store with buckets that drain in 20 s, and with some
 // that drain at once and are blocked for an hour.
 func dropsBlockedLast(tb testing.TB, open Open) {
-	s, evicter := beginBounded(tb, open)
-	if evicter == nil {
-		return
-	}
-	var all []leakybucket.Charge
-	for i := range manyBuckets / 2 {
-		c := blocking(charge(fmt.Sprint("blocked", i), limit(1, 10), 1), time.Hour)
-		s.pours(c, 0)
-		s.begins(c, 1, time.Hour)
-		s.pours(charge(fmt.Sprint("plain", i), limit(10, 0.1), 2), 0)
-		all = append(all, c)
-	}
-	s.insert(numbered("more", manyBuckets/8, limit(10, 1./3600), 1))
-	lost := 0
-	for _, c := range all {
-		if d := s.decide(charges(probe(c)))[0]; d.BlockedUntil != epoch.Add(time.Hour) || d.Began {
-			lost++
+	eachBound(tb, open, func(s *subject, _ leakybucket.Evicter, bound int) {
+		var all []leakybucket.Charge
+		for i := range bound / 2 {
+			c := blocking(charge(fmt.Sprint("blocked", i), limit(1, 10), 1), time.Hour)
+			s.pours(c, 0)
+			s.begins(c, 1, time.Hour)
+			s.pours(charge(fmt.Sprint("plain", i), limit(10, 0.1), 2), 0)
+			all = append(all, c)
 		}
-	}
-	if lost > manyBuckets/100 {
-		s.Errorf("buckets blocked for an hour that were dropped, beside some with 20 s to drain: got %d, want at most %d", lost, manyBuckets/100)
-	}
+		s.insert(numbered("more", min(bound/8, 512), limit(10, 1./3600), 1), bound)
+		lost := 0
+		for _, c := range all {
+			if d := s.decide(charges(probe(c)))[0]; d.BlockedUntil != epoch.Add(time.Hour) || d.Began {
+				lost++
+			}
+		}
+		if lost > bound/100 {
+			s.Errorf("buckets blocked for an hour that were dropped, beside some with 20 s to drain: got %d, want at most %d", lost, bound/100)
+		}
+	})
 }
 
 // manyBuckets is a bound small enough to fill quickly, and large enough for a
@@ -336,32 +330,37 @@ func (s *subject) buckets() int {
 	return sum
 }
 
-// beginBounded opens a store for manyBuckets buckets, if it is one that drops
-// some.
-func beginBounded(tb testing.TB, open Open) (*subject, leakybucket.Evicter) {
-	s := beginHeld(tb, open, Need{MaxBuckets: manyBuckets})
-	evicter, ok := s.store.(leakybucket.Evicter)
-	if !ok {
-		s.Log("not examined: the store is no leakybucket.Evicter")
-	}
-	return s, evicter
-}
-
-// insert pours into fresh buckets, and watches the bound.
-func (s *subject) insert(all []leakybucket.Charge) {
-	s.Helper()
-	for i, c := range all {
-		s.pours(c, 0)
-		if i%64 == 0 || i == len(all)-1 {
-			s.bounded()
+// eachBound runs f on a store for some buckets and on one for many, which may
+// keep them in several parts, if the store is one that drops some.
+func eachBound(tb testing.TB, open Open, f func(s *subject, evicter leakybucket.Evicter, bound int)) {
+	for _, bound := range []int{manyBuckets, 4 * manyBuckets} {
+		s := beginHeld(tb, open, Need{MaxBuckets: bound})
+		evicter, ok := s.store.(leakybucket.Evicter)
+		if !ok {
+			s.Log("not examined: the store is no leakybucket.Evicter")
+			return
+		}
+		if f(s, evicter, bound); s.Failed() {
+			return
 		}
 	}
 }
 
-func (s *subject) bounded() {
+// insert pours into fresh buckets, and watches the bound.
+func (s *subject) insert(all []leakybucket.Charge, bound int) {
 	s.Helper()
-	if got := s.buckets(); got > manyBuckets {
-		s.Fatalf("buckets: got %d, want at most %d", got, manyBuckets)
+	for i, c := range all {
+		s.pours(c, 0)
+		if i%512 == 0 || i == len(all)-1 {
+			s.bounded(bound)
+		}
+	}
+}
+
+func (s *subject) bounded(bound int) {
+	s.Helper()
+	if got := s.buckets(); got > bound {
+		s.Fatalf("buckets: got %d, want at most %d", got, bound)
 	}
 }
 
@@ -379,51 +378,50 @@ func (s *subject) lost(all []leakybucket.Charge, level float64) int {
 
 // dropsEmptyFirst fills a store in which half of the buckets are empty by then.
 func dropsEmptyFirst(tb testing.TB, open Open) {
-	s, evicter := beginBounded(tb, open)
-	if evicter == nil {
-		return
-	}
-	s.insert(numbered("short", manyBuckets/2, limit(10, 1), 1))
-	old := numbered("old", manyBuckets/4, limit(10, 0.001), 1)
-	s.insert(old)
-	s.at(2 * time.Second)
-	young := numbered("young", manyBuckets*3/8, limit(10, 0.001), 1)
-	s.insert(young)
-	if got := s.lost(old, 0.998) + s.lost(young, 1); got != 0 {
-		s.Errorf("live buckets dropped while others were empty: got %d, want 0", got)
-	}
-	if got := evicter.Evictions(); got != 0 {
-		s.Errorf("evictions while there were empty buckets to forget: got %d, want 0", got)
-	}
+	eachBound(tb, open, func(s *subject, evicter leakybucket.Evicter, bound int) {
+		s.insert(numbered("short", bound/2, limit(10, 1), 1), bound)
+		old := numbered("old", bound/4, limit(10, 0.001), 1)
+		s.insert(old, bound)
+		s.at(2 * time.Second)
+		young := numbered("young", bound*3/8, limit(10, 0.001), 1)
+		s.insert(young, bound)
+		if got := s.lost(old, 0.998) + s.lost(young, 1); got != 0 {
+			s.Errorf("live buckets dropped while others were empty: got %d, want 0", got)
+		}
+		if got := evicter.Evictions(); got != 0 {
+			s.Errorf("evictions while there were empty buckets to forget: got %d, want 0", got)
+		}
+	})
 }
 
 // fullOfLive fills a store with live buckets and goes on. Those go first that
 // would be empty soonest, since their callers gain the least by it.
 func fullOfLive(tb testing.TB, open Open) {
-	s, evicter := beginBounded(tb, open)
-	if evicter == nil {
-		return
-	}
-	var soon, late []leakybucket.Charge
-	for i := range manyBuckets / 2 {
-		soon = append(soon, charge(fmt.Sprint("soon", i), limit(10, 0.1), 1))
-		late = append(late, charge(fmt.Sprint("late", i), limit(10, 1./3600), 1))
-		s.pours(soon[i], 0)
-		s.pours(late[i], 0)
-	}
-	const more = manyBuckets / 4
-	young := numbered("young", more, limit(10, 1./3600), 1)
-	s.insert(young)
+	eachBound(tb, open, func(s *subject, evicter leakybucket.Evicter, bound int) {
+		var soon, late []leakybucket.Charge
+		for i := range bound / 2 {
+			soon = append(soon, charge(fmt.Sprint("soon", i), limit(10, 0.1), 1))
+			late = append(late, charge(fmt.Sprint("late", i), limit(10, 1./3600), 1))
+			s.pours(soon[i], 0)
+			s.pours(late[i], 0)
+		}
+		if got := evicter.Evictions(); got != 0 {
+			s.Errorf("evictions when a store for %d has just become full: got %d, want 0", bound, got)
+		}
+		more := min(bound/4, 1024)
+		young := numbered("young", more, limit(10, 1./3600), 1)
+		s.insert(young, bound)
 
-	lostSoon, lostLate := s.lost(soon, 1), s.lost(late, 1)+s.lost(young, 1)
-	if lostLate > manyBuckets/100 {
-		s.Errorf("buckets with an hour to drain that were dropped, beside some with 10 s: got %d, want at most %d", lostLate, manyBuckets/100)
-	}
-	if lost := lostSoon + lostLate; lost < more {
-		s.Errorf("buckets dropped after %d were poured into a store for %d: got %d, want %d or more", manyBuckets+more, manyBuckets, lost, more)
-	} else if got := evicter.Evictions(); got != uint64(lost) {
-		s.Errorf("evictions: got %d, want %d, all that were dropped", got, lost)
-	}
+		lostSoon, lostLate := s.lost(soon, 1), s.lost(late, 1)+s.lost(young, 1)
+		if lostLate > bound/100 {
+			s.Errorf("buckets with an hour to drain that were dropped, beside some with 10 s: got %d, want at most %d", lostLate, bound/100)
+		}
+		if lost := lostSoon + lostLate; lost < more {
+			s.Errorf("buckets dropped after %d were poured into a store for %d: got %d, want %d or more", bound+more, bound, lost, more)
+		} else if got := evicter.Evictions(); got != uint64(lost) {
+			s.Errorf("evictions: got %d, want %d, all that were dropped", got, lost)
+		}
+	})
 }
 
 // resets begins a case of a store that forgets single buckets, if it does.

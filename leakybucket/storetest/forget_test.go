@@ -43,6 +43,11 @@ var forgettingMutants = []mutant{
 			s.drop(func(_, _ *bucket) bool { return false })
 		}
 	}}},
+	{"drops live ones before it is full", "full of live buckets", bugs{makeRoom: func(s *reference, now leakybucket.Instant) {
+		if len(s.buckets) >= s.maxBuckets*96/100 {
+			s.drop(func(a, b *bucket) bool { return a.forget < b.forget })
+		}
+	}}},
 	{"drops nothing", "full of live buckets", bugs{makeRoom: func(*reference, leakybucket.Instant) {}}},
 	{"does not count what it drops", "full of live buckets", bugs{makeRoom: func(s *reference, now leakybucket.Instant) {
 		if s.full() {

@@ -44,6 +44,9 @@ func TestStoreThatRoundsOtherwisePasses(t *testing.T) {
 
 // A store may forget a bucket in the very instant it may be forgotten, or later.
 func TestStoreThatForgetsAtOncePasses(t *testing.T) {
+	if testing.Short() {
+		t.Skip("the whole suite once more is not for -short")
+	}
 	Run(t, openReference(bugs{
 		take: func(s *reference, t taking) error {
 			s.forgetNow()
@@ -135,6 +138,9 @@ func (*watcher) Log(...any) {}
 // Some stores cannot promise that a take of several buckets is one atomic step, a
 // Redis Cluster among them. They are held to all the rest.
 func TestAStoreIsHeldToWhatItPromises(t *testing.T) {
+	if testing.Short() {
+		t.Skip("the whole suite once more is not for -short")
+	}
 	open := openReference(bugs{take: bucketByBucket})
 	Run(t, open, Atomicity)
 	for _, c := range cases {
