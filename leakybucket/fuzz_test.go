@@ -197,7 +197,7 @@ func checkCharge(t *testing.T, c Charge, s State, now Instant) {
 			complain("it cancelled without a trace")
 		}
 	}
-	// Whatever runs now is over at last, and then the charge fits as it would
+	// The block that runs is over at last, and then the charge fits as it would
 	// without a block. A level far above the capacity is rounded too much.
 	if c.Limit.Oversize(c.Cost) || !(c.Cost >= 0) || d.Fits || s.Level > 10*c.Limit.Capacity {
 		return

@@ -135,8 +135,8 @@ func TestTheBoundHoldsInEveryWindow(t *testing.T) {
 	}
 }
 
-// Whatever happens to a bucket under limits at the ends of their range, it
-// stays a number between 0 and full, and can be forgotten within 20 years.
+// Under limits at the ends of their range a level stays a number between 0 and
+// full, and a bucket can be forgotten within 20 years.
 func TestExtremeLimitsStayFinite(t *testing.T) {
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
@@ -167,7 +167,7 @@ func TestExtremeLimitsStayFinite(t *testing.T) {
 	}
 }
 
-// What FuzzCharge rarely meets by changing bits: limits, ladders and states
+// FuzzCharge rarely meets these by changing bits: limits, ladders and states
 // that belong together.
 func TestChargesKeepTheRulesOfBlocks(t *testing.T) {
 	seed := rand.Uint64()

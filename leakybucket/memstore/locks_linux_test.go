@@ -11,7 +11,7 @@ import (
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
 )
 
-// What is timed holds a lock from its beginning to its end, and nobody else
+// Each timed step holds a lock from its beginning to its end, and nobody else
 // wants it. A machine that is shared takes milliseconds away now and then, so
 // one good run of five is enough.
 func TestNoLockIsHeldForAMillisecond(t *testing.T) {

@@ -144,7 +144,7 @@ func blockUntilEmpty(tb testing.TB, open Open) {
 	s.begins(inDebt(blocking(lowered), 5), 75-3e-6, 48*time.Second+3*us)
 }
 
-// withoutBlock: who asks for no block neither begins nor heeds one.
+// withoutBlock: a charge without a block neither begins nor heeds one.
 func withoutBlock(tb testing.TB, open Open) {
 	s := beginHeld(tb, open, Need{})
 	plain := func(cost float64) leakybucket.Charge { return charge("k", limit(10, 1), cost) }
@@ -317,7 +317,7 @@ func blockOfOneBucketTwice(tb testing.TB, open Open) {
 	s.wantLevel(high, 5)
 }
 
-// shadowBlocks: what would be blocked is, in buckets of its own, and stands in
+// shadowBlocks: shadow charges are blocked in buckets of their own, and stand in
 // nobody's way.
 func shadowBlocks(tb testing.TB, open Open) {
 	s := beginHeld(tb, open, Need{})
@@ -339,7 +339,7 @@ func shadowBlocks(tb testing.TB, open Open) {
 	s.blocked(k, 0, 70*time.Second)
 }
 
-// probeBlocks: who asks for too much overflows, whether it was to be poured or
+// probeBlocks: too high a cost overflows, whether it was to be poured or
 // not.
 func probeBlocks(tb testing.TB, open Open) {
 	s := beginHeld(tb, open, Need{})
