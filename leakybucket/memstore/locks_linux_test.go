@@ -84,7 +84,7 @@ func timeTakes(t *testing.T, s *Store, stride int) []time.Duration {
 
 func timeGrowth(t *testing.T) (*Store, []time.Duration) {
 	t.Helper()
-	s := New(Options{MaxBuckets: million + million/8})
+	s := New(Options{MaxBuckets: million})
 	takes := timeTakes(t, s, 1)
 	if got := buckets(s); got != million {
 		t.Fatalf("buckets: got %d, want %d", got, million)
