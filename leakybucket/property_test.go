@@ -187,6 +187,12 @@ func TestChargesKeepTheRulesOfBlocks(t *testing.T) {
 		}
 		now := at(1.7e9)
 		s := State{Level: 3 * l.Capacity * rng.Float64() * rng.Float64(), At: now - randomElapsed(rng, l), Step: uint8(rng.IntN(5))}
+		switch rng.IntN(3) {
+		case 0:
+			s.Leak = l.Leak
+		case 1:
+			s.Leak = randomLimit(rng).Leak
+		}
 		switch rng.IntN(6) {
 		case 0:
 			s.At = now + randomElapsed(rng, l)
