@@ -3,6 +3,7 @@ package storetest
 import (
 	"fmt"
 	"math"
+	"slices"
 	"testing"
 	"time"
 
@@ -102,6 +103,10 @@ func ladderClimbs(tb testing.TB, open Open) {
 			s.begins(hammered(1), 10, now+length)
 			s.at(now + length - us)
 			s.blocked(hammered(1), 0, now+length)
+			step := uint8(slices.Index(hammered(1).Block.Steps, length))
+			if d := s.decide(charges(hammered(1)))[0]; d.Step != step {
+				s.Fatalf("step of a block of %v: got %d, want %d", length, d.Step, step)
+			}
 			now += length
 			s.at(now)
 			s.probes(hammered(10), 0)
