@@ -148,8 +148,11 @@ func (s *Store) create(sh *shard, hash uint64, c *leakybucket.Charge, state *lea
 // takeMany takes several charges as one. With no room for new buckets it makes
 // room, and then begins anew.
 func (s *Store) takeMany(charges []leakybucket.Charge, decisions []leakybucket.Decision) {
-	var found [8]leakybucket.State
-	read := append(found[:0], make([]leakybucket.State, len(charges))...)
+	var readRoom [8]leakybucket.State
+	read := readRoom[:min(len(charges), len(readRoom))]
+	if len(charges) > len(readRoom) {
+		read = make([]leakybucket.State, len(charges))
+	}
 	missing := s.tryMany(charges, decisions, read, 0)
 	if missing == 0 {
 		return
