@@ -133,6 +133,9 @@ func (g *Gate) Admit(ctx context.Context, since time.Time, entries []Entry, oute
 			r.cancel(Exiting)
 		}
 		<-r.done
+		if r.awake != nil {
+			r.awake() // the next of the key follows
+		}
 		if r.result.Why == Admitted && ctx.Err() != nil { // both at once
 			r.release()
 			r.result.Why = Left

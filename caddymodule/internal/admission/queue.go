@@ -12,8 +12,8 @@ import (
 type queue struct {
 	first, last *waiter
 
-	// moving is set while a request that has left the queue takes its next step.
-	// Until then nobody follows, so that nobody overtakes it there.
+	// moving is set while a request that has left the queue takes its next step,
+	// be it to wake up. Until then nobody follows, so that nobody overtakes it.
 	moving bool
 }
 

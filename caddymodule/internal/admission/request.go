@@ -24,11 +24,12 @@ type request struct {
 	open     bool    // slots may be taken
 	waiting  *waiter // nil if it does not wait
 	over     bool
-	result   Result    // once it is over
-	told     bool      // the result
-	conflict [2]string // because of which it did not queue: zones held and wanted
-	done     chan struct{}
-	room     [1]step // mostly enough
+	result   Result        // once it is over
+	told     bool          // the result
+	conflict [2]string     // because of which it did not queue: zones held and wanted
+	done     chan struct{} // closed once it is over; nil if it has never waited
+	awake    func()        // to be called by the one who waits for done, or nil
+	room     [1]step       // mostly enough
 }
 
 // A step is what a request has to do in one zone.
@@ -73,23 +74,30 @@ func (r *request) start(since time.Time) {
 	w.timer = time.AfterFunc(time.Until(since.Add(longest.Delay)), func() { longest.Zone.due(w) })
 }
 
-// resume goes on after the wait of w, unless the request has given it up.
-func (r *request) resume(w *waiter, k *keyState) {
+// resume goes on after the wait of w, unless the request has given it up. It
+// reports false if somebody has to wake up for that, and will call awake then.
+func (r *request) resume(w *waiter, k *keyState) (moved bool) {
 	r.mu.Lock()
 	if r.waiting != w {
 		r.mu.Unlock()
 		if w.slots > 0 {
 			w.step.Zone.release(k)
 		}
-		return
+		return true
 	}
 	defer r.unlock()
 	r.waited()
+	q := &k.delayed
 	if w.slots > 0 {
-		w.step.slot = k
+		q, w.step.slot = &k.queued, k
 		r.next++
 	}
 	r.takeSlots()
+	if r.sim != nil || !r.over || r.result.Why != Admitted {
+		return true
+	}
+	r.awake = func() { w.step.Zone.moved(k, q) }
+	return false
 }
 
 // takeSlots takes the slots that are left, as far as they are free, and queues

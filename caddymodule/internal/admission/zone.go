@@ -106,8 +106,9 @@ func (z *Zone) release(k *keyState) {
 	defer z.mu.Unlock()
 	k.served--
 	z.served--
-	z.advance(k, &k.queued)
-	z.forget(k)
+	if z.advance(k, &k.queued) {
+		z.forget(k)
+	}
 }
 
 // due notes that the delay of w is over.
@@ -123,18 +124,30 @@ func (z *Zone) due(w *waiter) {
 func (z *Zone) wake(key string) {
 	z.mu.Lock()
 	defer z.mu.Unlock()
-	k := z.keys[key]
-	if k == nil {
-		return
+	if k := z.keys[key]; k != nil {
+		z.advanceBoth(k)
 	}
-	z.advance(k, &k.delayed)
-	z.advance(k, &k.queued)
-	z.forget(k)
+}
+
+// moved lets the next ones of a key go on, after a request that left the queue q
+// has woken up.
+func (z *Zone) moved(k *keyState, q *queue) {
+	z.mu.Lock()
+	defer z.mu.Unlock()
+	q.moving = false
+	z.advanceBoth(k)
+}
+
+func (z *Zone) advanceBoth(k *keyState) {
+	if z.advance(k, &k.delayed) && z.advance(k, &k.queued) {
+		z.forget(k)
+	}
 }
 
 // advance lets requests of a queue go on, one after the other. It unlocks the
-// zone while each of them takes its next step.
-func (z *Zone) advance(k *keyState, q *queue) {
+// zone while each of them takes its next step. It reports false if one of them
+// has to wake up first: whoever does calls moved, and k may be forgotten by now.
+func (z *Zone) advance(k *keyState, q *queue) bool {
 	for w := q.next(k.served); w != nil; w = q.next(k.served) {
 		q.remove(w)
 		z.waiting--
@@ -143,10 +156,14 @@ func (z *Zone) advance(k *keyState, q *queue) {
 		}
 		q.moving = true
 		z.mu.Unlock()
-		w.request.resume(w, k)
+		moved := w.request.resume(w, k)
 		z.mu.Lock()
+		if !moved {
+			return false
+		}
 		q.moving = false
 	}
+	return true
 }
 
 // serve counts one more slot of a key as taken; k is nil if it has no state yet.
