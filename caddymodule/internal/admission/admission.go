@@ -14,8 +14,6 @@ package admission
 import (
 	"context"
 	"slices"
-	"strings"
-	"sync"
 	"time"
 
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
@@ -39,7 +37,8 @@ type Entry struct {
 	// any number; then the request takes no slot.
 	InFlight int
 
-	// MaxWait is how long the request may queue for a slot. Zero means not at all.
+	// MaxWait is how long the request may queue for a slot. Zero means not at all:
+	// it gets a free slot or is refused.
 	MaxWait time.Duration
 
 	// MaxWaiting is how many requests of all keys may wait in the zone at once,
@@ -96,32 +95,27 @@ type Gate struct {
 	// Exiting is closed when the process is about to end: from then on nobody
 	// waits. If nil, it never does.
 	Exiting <-chan struct{}
-
-	// Order keeps requests from waiting for each other's slots. All gates of a
-	// process share one, since their zones do. If nil, such requests hold each
-	// other up until one has waited for its MaxWait.
-	Order *Order
-
-	// Conflict, if not nil, is called when a request did not queue for a slot
-	// of one zone because it held a slot of another, while requests in the
-	// opposite situation were waiting. It is called once for each pair of zones.
-	Conflict func(held, wanted string)
-
-	mu   sync.Mutex
-	told map[[2]string]bool
 }
 
 // Admit waits until the request may be served: in the delay queue of the zone
 // with the longest delay, counted from since, then for a slot in each zone that
 // limits them, in the order of the zones' names. If it admits the request, the
 // caller must call Release on the Pass; otherwise the Pass is nil and no slot is
-// held. Outer is the Pass of a handler that this one runs within, or nil.
+// held. Admit keeps no reference to entries.
 //
-// Admit keeps no reference to entries.
+// Outer is the Pass of a handler that this one runs within, or nil. Handlers
+// within each other take slots in any order, so that two requests could wait for
+// each other's. Therefore a request that has to wait for a slot gives those back
+// that come later in the order of names, and takes them again, ahead of all
+// others, once it has got that one; MaxWait holds for both. They are released
+// with the inner Pass then.
 func (g *Gate) Admit(ctx context.Context, since time.Time, entries []Entry, outer *Pass) (*Pass, Result) {
+	for i := range entries {
+		entries[i].Waited = 0
+	}
 	p := new(Pass)
 	r := &p.request
-	r.gate, r.outer, r.open = g, outer, true
+	r.outer, r.open = outer, true
 	r.steps = inOrder(r.room[:0], entries)
 	r.start(since)
 	if r.done != nil { // it has to wait
@@ -141,11 +135,8 @@ func (g *Gate) Admit(ctx context.Context, since time.Time, entries []Entry, oute
 			r.result.Why = Left
 		}
 		for i := range r.steps {
-			entries[r.steps[i].index].Waited = r.steps[i].Waited
+			entries[r.steps[i].index].Waited += r.steps[i].Waited
 		}
-	}
-	if r.conflict[0] != "" {
-		g.tell(r.conflict)
 	}
 	if r.result.Why != Admitted {
 		return nil, r.result
@@ -159,31 +150,9 @@ func inOrder(steps []step, entries []Entry) []step {
 	steps = slices.Grow(steps, len(entries))
 	for i := range entries {
 		steps = append(steps, step{Entry: entries[i], index: i})
-		steps[i].Waited = 0
 	}
 	if len(steps) > 1 {
-		slices.SortStableFunc(steps, func(a, b step) int { return strings.Compare(a.Zone.Name, b.Zone.Name) })
+		slices.SortStableFunc(steps, byName)
 	}
 	return steps
-}
-
-// tell reports a conflict, unless it has done so before.
-func (g *Gate) tell(pair [2]string) {
-	if g.Conflict == nil {
-		return
-	}
-	held, wanted := pair[0], pair[1]
-	slices.Sort(pair[:])
-	g.mu.Lock()
-	told := g.told[pair]
-	if !told {
-		if g.told == nil {
-			g.told = make(map[[2]string]bool)
-		}
-		g.told[pair] = true
-	}
-	g.mu.Unlock()
-	if !told {
-		g.Conflict(held, wanted)
-	}
 }

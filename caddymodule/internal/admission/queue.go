@@ -20,10 +20,11 @@ type queue struct {
 // A waiter is the place of a request in a queue.
 type waiter struct {
 	request *request
-	step    *step
+	step    int // of the request
+	zone    *Zone
+	key     string
 	began   time.Time
 	timer   *time.Timer // stopped when the wait is over
-	held    []*Zone     // that the order was told of
 
 	// The zone's lock guards these.
 	in         *queue // nil before and after
@@ -35,10 +36,16 @@ type waiter struct {
 
 	// In the queue for a slot: how many there are. Zero in the delay queue.
 	slots int
+	again bool // it gave its slot back for another one
 }
 
 // before reports whether w goes before o, which arrived earlier.
-func (w *waiter) before(o *waiter) bool { return w.turn < o.turn }
+func (w *waiter) before(o *waiter) bool {
+	if w.again != o.again {
+		return w.again
+	}
+	return w.turn < o.turn
+}
 
 // next returns the request that goes on now, or nil if there is none. So many
 // requests of the key are being served.

@@ -1,6 +1,9 @@
 package admission
 
 import (
+	"cmp"
+	"math"
+	"slices"
 	"sync"
 	"time"
 )
@@ -11,25 +14,24 @@ import (
 // in two things only: when open is set, and who learns of the result.
 //
 // Locks are taken in this order: a request's, that of its outer request, a
-// zone's or the order's. Nobody calls Zone.release or Zone.wake, which move other
-// requests on, while holding a request's lock.
+// zone's. Nobody calls Zone.release, wake or moved, which move other requests on,
+// while holding a request's lock.
 type request struct {
-	gate  *Gate       // nil for a simulation
 	outer *Pass       // of the handler around
 	sim   *Simulation // nil for an enforced request
 
-	mu       sync.Mutex
-	steps    []step
-	next     int     // the first of steps that is not done
-	open     bool    // slots may be taken
-	waiting  *waiter // nil if it does not wait
-	over     bool
-	result   Result        // once it is over
-	told     bool          // the result
-	conflict [2]string     // because of which it did not queue: zones held and wanted
-	done     chan struct{} // closed once it is over; nil if it has never waited
-	awake    func()        // to be called by the one who waits for done, or nil
-	room     [1]step       // mostly enough
+	mu      sync.Mutex
+	steps   []step
+	next    int     // the first of steps that is not done
+	open    bool    // slots may be taken
+	waiting *waiter // nil if it does not wait
+	yielded []step  // whose slots are to be released when the lock is
+	over    bool
+	told    bool          // the result
+	result  Result        // once it is over
+	done    chan struct{} // closed once it is over; nil if it has never waited
+	awake   func()        // to be called by the one who waits for done, or nil
+	room    [1]step       // mostly enough
 }
 
 // A step is what a request has to do in one zone.
@@ -37,6 +39,9 @@ type step struct {
 	Entry
 	index int       // of the entry
 	slot  *keyState // whose slot it holds, or nil
+
+	// For a slot that was given up for another: until when to take it again.
+	until time.Time
 }
 
 // A Pass is an admitted request, and holds its slots.
@@ -54,24 +59,25 @@ func (p *Pass) Release() {
 func (r *request) start(since time.Time) {
 	r.mu.Lock()
 	defer r.unlock()
-	var longest *step
+	longest := 0
 	for i := range r.steps {
-		if s := &r.steps[i]; s.Delay > 0 && (longest == nil || s.Delay > longest.Delay) {
-			longest = s
+		if r.steps[i].Delay > r.steps[longest].Delay {
+			longest = i
 		}
 	}
-	if longest == nil {
+	if len(r.steps) == 0 || r.steps[longest].Delay <= 0 {
 		r.takeSlots()
 		return
 	}
+	s := &r.steps[longest]
 	w := r.newWaiter(longest, since)
-	w.turn = longest.Turn
-	if !longest.Zone.delay(w, longest.MaxWaiting) {
+	w.turn = s.Turn
+	if !s.Zone.delay(w, s.MaxWaiting) {
 		r.finish(QueueFull, longest)
 		return
 	}
 	r.waiting = w
-	w.timer = time.AfterFunc(time.Until(since.Add(longest.Delay)), func() { longest.Zone.due(w) })
+	w.timer = time.AfterFunc(time.Until(since.Add(s.Delay)), func() { w.zone.due(w) })
 }
 
 // resume goes on after the wait of w, unless the request has given it up. It
@@ -81,7 +87,7 @@ func (r *request) resume(w *waiter, k *keyState) (moved bool) {
 	if r.waiting != w {
 		r.mu.Unlock()
 		if w.slots > 0 {
-			w.step.Zone.release(k)
+			w.zone.release(k)
 		}
 		return true
 	}
@@ -89,14 +95,14 @@ func (r *request) resume(w *waiter, k *keyState) (moved bool) {
 	r.waited()
 	q := &k.delayed
 	if w.slots > 0 {
-		q, w.step.slot = &k.queued, k
+		q, r.steps[w.step].slot = &k.queued, k
 		r.next++
 	}
 	r.takeSlots()
 	if r.sim != nil || !r.over || r.result.Why != Admitted {
 		return true
 	}
-	r.awake = func() { w.step.Zone.moved(k, q) }
+	r.awake = func() { w.zone.moved(k, q) }
 	return false
 }
 
@@ -114,80 +120,76 @@ func (r *request) takeSlots() {
 		if s.slot = s.Zone.take(s.Key, s.InFlight); s.slot != nil {
 			continue
 		}
-		if r.queue(s); s.slot == nil {
+		if r.queue(); r.waiting != nil || r.over {
 			return
 		}
 	}
-	r.finish(Admitted, nil)
+	r.finish(Admitted, -1)
 }
 
-// queue queues for the slot of s, if the request may, or takes it if it has come
-// free meanwhile. The caller holds the lock.
-func (r *request) queue(s *step) {
-	if s.MaxWait == 0 {
-		r.finish(NoSlot, s)
+// queue queues for the slot of the next step, if the request may, or takes it if
+// it has come free meanwhile. The caller holds the lock.
+func (r *request) queue() {
+	s := &r.steps[r.next]
+	again := !s.until.IsZero()
+	if s.MaxWait == 0 && !again {
+		r.finish(NoSlot, r.next)
 		return
 	}
-	w := r.newWaiter(s, time.Now())
-	w.slots = s.InFlight
-	if !r.mayQueue(w) {
-		r.finish(NoSlot, s)
-		return
+	w := r.newWaiter(r.next, time.Now())
+	w.slots, w.again = s.InFlight, again
+	until, most := s.until, math.MaxInt
+	if !again {
+		until, most = w.began.Add(s.MaxWait), s.MaxWaiting
 	}
-	taken, queued := s.Zone.takeOrQueue(w, s.MaxWaiting)
-	if queued {
+	taken, queued := s.Zone.takeOrQueue(w, most)
+	switch {
+	case queued:
 		r.waiting = w
-		w.timer = time.AfterFunc(s.MaxWait, func() { r.expire(w) })
-		return
-	}
-	r.unorder(w)
-	if s.slot = taken; taken == nil {
-		r.finish(QueueFull, s)
+		w.timer = time.AfterFunc(time.Until(until), func() { r.expire(w) })
+		r.yield(until)
+	case taken == nil:
+		r.finish(QueueFull, r.next)
+	default:
+		s.slot = taken
 	}
 }
 
-func (r *request) newWaiter(s *step, began time.Time) *waiter {
+// yield gives up the slots of outer requests whose zones come later, by name,
+// than that of the slot the request waits for, and has it take them again after
+// that. So each request that waits holds only slots of zones that come earlier,
+// and no two wait for each other. The caller holds the lock.
+func (r *request) yield(until time.Time) {
+	s := &r.steps[r.next]
+	for outer := r.outer; outer != nil; outer = outer.outer {
+		outer.mu.Lock()
+		for i := range outer.steps {
+			if o := &outer.steps[i]; o.slot != nil && o.Zone.Name > s.Zone.Name {
+				r.yielded = append(r.yielded, *o)
+				o.slot = nil
+			}
+		}
+		outer.mu.Unlock()
+	}
+	if len(r.yielded) == 0 {
+		return
+	}
+	index := s.index
+	for _, y := range r.yielded {
+		y.Waited, y.index, y.slot, y.until = 0, index, nil, until
+		r.steps = append(r.steps, y)
+	}
+	slices.SortStableFunc(r.steps[r.next+1:], byName)
+}
+
+// byName is the order in which slots are taken.
+func byName(a, b step) int { return cmp.Compare(a.Zone.Name, b.Zone.Name) }
+
+func (r *request) newWaiter(i int, began time.Time) *waiter {
 	if r.sim == nil && r.done == nil {
 		r.done = make(chan struct{})
 	}
-	return &waiter{request: r, step: s, began: began}
-}
-
-// mayQueue asks the order whether the request may wait for w, and notes that
-// it does. The caller holds the lock.
-func (r *request) mayQueue(w *waiter) bool {
-	if r.gate == nil || r.gate.Order == nil {
-		return true
-	}
-	held := r.appendHeld(nil)
-	for outer := r.outer; outer != nil; outer = outer.outer {
-		outer.mu.Lock()
-		held = outer.appendHeld(held)
-		outer.mu.Unlock()
-	}
-	if conflict := r.gate.Order.wait(held, w.step.Zone); conflict != nil {
-		r.conflict = [2]string{conflict.Name, w.step.Zone.Name}
-		return false
-	}
-	w.held = held
-	return true
-}
-
-// appendHeld appends the zones of which the request holds slots.
-func (r *request) appendHeld(zones []*Zone) []*Zone {
-	for i := range r.steps {
-		if r.steps[i].slot != nil {
-			zones = append(zones, r.steps[i].Zone)
-		}
-	}
-	return zones
-}
-
-// unorder tells the order that the request no longer waits for w.
-func (r *request) unorder(w *waiter) {
-	if len(w.held) > 0 {
-		r.gate.Order.done(w.held, w.step.Zone)
-	}
+	return &waiter{request: r, step: i, zone: r.steps[i].Zone, key: r.steps[i].Key, began: began}
 }
 
 // waited notes that the wait is over, and how long it was. The caller holds the
@@ -196,24 +198,23 @@ func (r *request) waited() {
 	w := r.waiting
 	r.waiting = nil
 	w.timer.Stop()
-	r.unorder(w)
-	took := time.Since(w.began)
-	w.step.Waited += took
+	took, s := time.Since(w.began), &r.steps[w.step]
+	s.Waited += took
 	r.result.Waited += took
-	r.result.Index = w.step.index
+	r.result.Index = s.index
 }
 
 // expire ends the wait of w for a slot.
 func (r *request) expire(w *waiter) {
 	r.mu.Lock()
-	if r.waiting != w || !w.step.Zone.leave(w) {
+	if r.waiting != w || !w.zone.leave(w) {
 		r.mu.Unlock() // it has got its slot
 		return
 	}
 	r.waited()
 	r.finish(TimedOut, w.step)
 	r.unlock()
-	w.step.Zone.wake(w.step.Key)
+	w.zone.wake(w.key)
 }
 
 // cancel ends the request's way, unless it is over.
@@ -225,37 +226,43 @@ func (r *request) cancel(why Why) {
 	}
 	w := r.waiting
 	if w != nil {
-		w.step.Zone.leave(w) // or resume finds that it does not wait any more
+		w.zone.leave(w) // or resume finds that it does not wait any more
 		r.waited()
 	}
-	r.finish(why, nil)
+	r.finish(why, -1)
 	r.unlock()
 	if w != nil {
-		w.step.Zone.wake(w.step.Key)
+		w.zone.wake(w.key)
 	}
 }
 
-// finish notes the result, and the step that refused the request, if one did.
-// The caller holds the lock, and ends with unlock.
-func (r *request) finish(why Why, s *step) {
+// finish notes the result, and the step that refused the request, or -1. The
+// caller holds the lock, and ends with unlock.
+func (r *request) finish(why Why, i int) {
 	r.over, r.result.Why = true, why
-	if s != nil {
-		r.result.Index = s.index
+	if i >= 0 {
+		r.result.Index = r.steps[i].index
 	}
 	if r.sim != nil {
 		r.sim.finished()
 	}
 }
 
-// unlock unlocks the request. If it has just finished it gives back what it
-// holds in vain, and then says so.
+// unlock unlocks the request and does what must wait for that: it releases what
+// the request has yielded, and if it has just finished, what it holds in vain,
+// before it tells the result.
 func (r *request) unlock() {
-	if !r.over || r.told {
-		r.mu.Unlock()
+	yielded := r.yielded
+	r.yielded = nil
+	finished := r.over && !r.told
+	r.told = r.told || finished
+	r.mu.Unlock()
+	for i := range yielded {
+		yielded[i].Zone.release(yielded[i].slot)
+	}
+	if !finished {
 		return
 	}
-	r.told = true
-	r.mu.Unlock()
 	if r.result.Why != Admitted {
 		r.release()
 	}

@@ -54,7 +54,7 @@ func (z *Zone) delay(w *waiter, most int) bool {
 		return false
 	}
 	z.waiting++
-	z.state(w.step.Key).delayed.add(w)
+	z.state(w.key).delayed.add(w)
 	return true
 }
 
@@ -74,10 +74,10 @@ func (z *Zone) take(key string, n int) *keyState {
 func (z *Zone) takeOrQueue(w *waiter, most int) (taken *keyState, queued bool) {
 	z.mu.Lock()
 	defer z.mu.Unlock()
-	k := z.keys[w.step.Key]
+	k := z.keys[w.key]
 	switch {
 	case k == nil || k.vacant(w.slots):
-		return z.serve(w.step.Key, k), false
+		return z.serve(w.key, k), false
 	case z.waiting >= most:
 		return nil, false
 	}
@@ -116,7 +116,7 @@ func (z *Zone) due(w *waiter) {
 	z.mu.Lock()
 	w.due = true
 	z.mu.Unlock()
-	z.wake(w.step.Key)
+	z.wake(w.key)
 }
 
 // wake lets those of a key go on who have nothing left to wait for. The caller
