@@ -451,6 +451,19 @@ func TestLimitsComeWithEachRequest(t *testing.T) {
 	})
 }
 
+func TestARequestThatGivesUpLetsThoseBehindItGoOn(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		zone, gate := new(Zone), new(Gate)
+		few := Entry{Zone: zone, Key: "k", InFlight: 1, MaxWait: time.Second, MaxWaiting: 10}
+		more := Entry{Zone: zone, Key: "k", InFlight: 2, MaxWait: time.Hour, MaxWaiting: 10} // of another config
+		visits := []*visit{come(gate, time.Hour, few), come(gate, time.Hour, few), come(gate, 0, more)}
+		pass(time.Minute)
+		wantWaits(t, visits, 0, -1, 1)
+		pass(2 * time.Hour)
+		wantEmpty(t, zone)
+	})
+}
+
 func TestAPassMayBeReleasedEarlyAndByAnyGoroutine(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a, b, gate := &Zone{Name: "a"}, &Zone{Name: "b"}, new(Gate)

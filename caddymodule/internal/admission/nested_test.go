@@ -19,12 +19,13 @@ func nest(gate *Gate, service time.Duration, handlers ...[]Entry) Result {
 			return result
 		}
 		outer = p
+		time.Sleep(time.Millisecond)
 	}
 	time.Sleep(service)
 	return Result{}
 }
 
-// Each holds the other's slot otherwise, until one has waited for max_wait.
+// Without one order, each holds the other's slot until it has waited for max_wait.
 func TestHandlersThatTakeSlotsInOppositeOrdersDoNotHoldEachOtherUp(t *testing.T) {
 	for _, keys := range []int{1, 3} {
 		synctest.Test(t, func(t *testing.T) {
@@ -49,8 +50,8 @@ func TestHandlersThatTakeSlotsInOppositeOrdersDoNotHoldEachOtherUp(t *testing.T)
 					t.Errorf("%d keys: got %v, want all admitted", keys, result.Why)
 				}
 			}
-			if took, best := time.Since(began), n/2*100*time.Millisecond; took > best {
-				t.Errorf("%d keys: got all served after %v, want %v: two at a time", keys, took, best)
+			if took, most := time.Since(began), n/2*110*time.Millisecond; took > most {
+				t.Errorf("%d keys: got all served after %v, want %v: two at a time", keys, took, most)
 			}
 			synctest.Wait()
 			wantEmpty(t, a, b)
