@@ -103,12 +103,12 @@ type Gate struct {
 // caller must call Release on the Pass; otherwise the Pass is nil and no slot is
 // held. Admit keeps no reference to entries.
 //
-// Outer is the Pass of a handler that this one runs within, or nil. Handlers
-// within each other take slots in any order, so that two requests could wait for
-// each other's. Therefore a request that has to wait for a slot gives those back
-// that come later in the order of names, and takes them again, ahead of all
-// others, once it has got that one; MaxWait holds for both. They are released
-// with the inner Pass then.
+// Outer is the Pass of the handler around this one, or nil. Nested handlers may
+// take slots in any order, so that two requests could wait for each other's.
+// Therefore a request that has to wait for a slot gives up those of outer handlers
+// that come later in the order of names. Once it has got its slot it takes them
+// again, ahead of all others; MaxWait limits both waits together. The slots then
+// belong to the inner Pass.
 func (g *Gate) Admit(ctx context.Context, since time.Time, entries []Entry, outer *Pass) (*Pass, Result) {
 	for i := range entries {
 		entries[i].Waited = 0

@@ -7,8 +7,8 @@ import (
 )
 
 // A queue holds the waiting requests of one key in the order in which they go
-// on. Its methods before and next are all there is of policy: nothing else
-// decides about the order. The zone's lock guards it.
+// on. The whole policy is in waiter.before and queue.next: nothing else decides
+// about the order. The zone's lock guards a queue.
 type queue struct {
 	first, last *waiter
 
@@ -47,8 +47,8 @@ func (w *waiter) before(o *waiter) bool {
 	return w.turn < o.turn
 }
 
-// next returns the request that goes on now, or nil if there is none. So many
-// requests of the key are being served.
+// next returns the request that goes on now, or nil if there is none. Served is
+// how many requests of the key hold a slot.
 func (q *queue) next(served int) *waiter {
 	w := q.first
 	switch {

@@ -8,14 +8,14 @@ import (
 	"time"
 )
 
-// A request is one on its way: first it waits for its delay, then it takes one
-// slot after the other. It is moved on by whoever frees what it waits for: start,
-// resume and Passed are all that do so. Enforced and simulated requests differ
-// in two things only: when open is set, and who learns of the result.
+// A request goes through the lifecycle: it waits for its delay, then it takes one
+// slot after the other. The goroutine that frees what it waits for, or a timer,
+// takes it to the next step by calling resume. Enforced and simulated requests
+// differ in two things only: when slots may be taken, and who learns the result.
 //
 // Locks are taken in this order: a request's, that of its outer request, a
-// zone's. Nobody calls Zone.release, wake or moved, which move other requests on,
-// while holding a request's lock.
+// zone's. Zone.release, wake and moved resume other requests and are therefore
+// never called while holding a request's lock.
 type request struct {
 	outer *Pass       // of the handler around
 	sim   *Simulation // nil for an enforced request
@@ -30,7 +30,7 @@ type request struct {
 	told    bool          // the result
 	result  Result        // once it is over
 	done    chan struct{} // closed once it is over; nil if it has never waited
-	awake   func()        // to be called by the one who waits for done, or nil
+	awake   func()        // if not nil, Admit calls it after done is closed
 	room    [1]step       // mostly enough
 }
 
@@ -81,7 +81,7 @@ func (r *request) start(since time.Time) {
 }
 
 // resume goes on after the wait of w, unless the request has given it up. It
-// reports false if somebody has to wake up for that, and will call awake then.
+// reports false if the request's goroutine has to wake up first and call awake.
 func (r *request) resume(w *waiter, k *keyState) (moved bool) {
 	r.mu.Lock()
 	if r.waiting != w {

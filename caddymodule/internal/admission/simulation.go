@@ -20,11 +20,11 @@ type Simulation struct {
 }
 
 // Simulate begins a simulation in the zone of e, whose delay counts from since.
-// Its result is told to done exactly once: by Simulate, Passed or Release where
-// it is known then, otherwise later and by another goroutine. Done must not
-// block. It may be called while the request is still waiting in enforced zones,
-// with a refusal only. For a zone without slots a delay is told by Passed, before
-// it is over.
+// It calls done with the result exactly once: within Simulate, Passed or Release
+// if the result is known then, otherwise later from another goroutine. Before
+// Passed, done is called with a refusal only. In a zone without slots Passed tells
+// the delay before it is over. The function done must neither block nor panic:
+// requests behind this one wait for it.
 func Simulate(since time.Time, e Entry, done func(Result)) *Simulation {
 	s := &Simulation{tell: done}
 	s.sim = s
@@ -34,8 +34,8 @@ func Simulate(since time.Time, e Entry, done func(Result)) *Simulation {
 	return s
 }
 
-// Passed says that the enforced zones have admitted the request, which is served
-// from now on.
+// Passed says that the enforced zones have admitted the request, and that it is
+// served from now on.
 func (s *Simulation) Passed() {
 	s.mu.Lock()
 	if s.open || s.over {
@@ -55,10 +55,10 @@ func (s *Simulation) Passed() {
 	}
 }
 
-// Release says that the request is over, or that it has become something that
-// holds no slot, such as a tunnel. Without Passed before, the request was
-// refused or its client left, which ends the simulation. It may be called any
-// number of times and by any goroutine.
+// Release says that the request is over, or that it has become a tunnel, which
+// holds no slot. Release without Passed says that the request was refused or its
+// client left, and ends the simulation. It may be called any number of times and
+// by any goroutine.
 func (s *Simulation) Release() {
 	s.mu.Lock()
 	if !s.open {
