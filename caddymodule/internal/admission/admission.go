@@ -1,0 +1,158 @@
+// Package admission holds requests between the decision to let them in and the
+// next handler: in a queue until their delay is over, then in another one until
+// each of their zones has a free slot among the requests served at once.
+//
+// Enforced zones and shadow zones go through the same lifecycle. [Gate.Admit]
+// blocks until it is over; [Simulate] runs it beside a request that it never
+// holds up.
+//
+// The package keeps no limits. They come with each request, so that a new
+// config changes the limits and nothing else: slots, queues and the order in
+// them survive a reload.
+package admission
+
+import (
+	"context"
+	"slices"
+	"time"
+
+	"github.com/caddy-throttle/caddy-throttle/leakybucket"
+)
+
+// An Entry is what one zone asks of a request.
+type Entry struct {
+	Zone *Zone
+	Key  string // whose queue and slots
+
+	// Delay is how long the request must wait until what was charged before it
+	// has leaked, counted from the decision. Zero means that it need not.
+	// Of several zones only the one with the longest delay is waited in.
+	Delay time.Duration
+
+	// Turn is when the delay ends on the store's clock. It orders the delay queue
+	// of a key; requests of equal turns keep the order of their arrival.
+	Turn leakybucket.Instant
+
+	// InFlight is how many requests of the key may be served at once. Zero means
+	// any number; then the request takes no slot.
+	InFlight int
+
+	// MaxWait is how long the request may queue for a slot. Zero means not at all:
+	// it gets a free slot or is refused.
+	MaxWait time.Duration
+
+	// MaxWaiting is how many requests of all keys may wait in the zone at once,
+	// for their delay or for a slot.
+	MaxWaiting int
+
+	// Waited is set by Admit, whatever the result: how long the request waited in
+	// this zone, for its delay or for a slot.
+	Waited time.Duration
+}
+
+// Why says how an admission ended.
+type Why uint8
+
+const (
+	// Admitted means that the delay is over and all slots are taken.
+	Admitted Why = iota
+	// QueueFull means that MaxWaiting requests were waiting already.
+	QueueFull
+	// NoSlot means that no slot was free and the request could not queue for one.
+	NoSlot
+	// TimedOut means that no slot came free within MaxWait.
+	TimedOut
+	// Exiting means that the process is about to end.
+	Exiting
+	// Left means that the client left, which is no refusal. A simulation ends so
+	// when its request goes no further.
+	Left
+)
+
+// String returns the name of the constant in lower case.
+func (w Why) String() string {
+	return [...]string{"admitted", "queue full", "no slot", "timed out", "exiting", "left"}[w]
+}
+
+// Refused reports whether the request must be refused.
+func (w Why) Refused() bool { return w != Admitted && w != Left }
+
+// A Result says how an admission ended.
+type Result struct {
+	Why Why
+
+	// Index is that of the entry that refused the request, or in which it was
+	// waiting when the client left. It means nothing if the request was admitted.
+	Index int
+
+	// Waited is how long the request waited in all its zones together. Time
+	// between a simulated delay and the real admission does not count.
+	Waited time.Duration
+}
+
+// A Gate admits the requests of one config. The zero value is ready for use.
+type Gate struct {
+	// Exiting is closed when the process is about to end: from then on nobody
+	// waits. If nil, it never does.
+	Exiting <-chan struct{}
+}
+
+// Admit waits until the request may be served: in the delay queue of the zone
+// with the longest delay, counted from since, then for a slot in each zone that
+// limits them, in the order of the zones' names. If it admits the request, the
+// caller must call Release on the Pass; otherwise the Pass is nil and no slot is
+// held. Admit keeps no reference to entries.
+//
+// Outer is the Pass of the handler around this one, or nil. Nested handlers may
+// take slots in any order, so that two requests could wait for each other's.
+// Therefore a request that has to wait for a slot gives up those of outer handlers
+// that come later in the order of names. Once it has got its slot it takes them
+// again, ahead of all others; MaxWait limits both waits together. The slots then
+// belong to the inner Pass.
+func (g *Gate) Admit(ctx context.Context, since time.Time, entries []Entry, outer *Pass) (*Pass, Result) {
+	for i := range entries {
+		entries[i].Waited = 0
+	}
+	p := new(Pass)
+	r := &p.request
+	r.outer, r.open = outer, true
+	r.steps = inOrder(r.room[:0], entries)
+	r.start(since)
+	if r.done != nil { // it has to wait
+		select {
+		case <-r.done:
+		case <-ctx.Done():
+			r.cancel(Left)
+		case <-g.Exiting:
+			r.cancel(Exiting)
+		}
+		<-r.done
+		if r.awake != nil {
+			r.awake() // the next of the key follows
+		}
+		if r.result.Why == Admitted && ctx.Err() != nil { // both at once
+			r.release()
+			r.result.Why = Left
+		}
+		for i := range r.steps {
+			entries[r.steps[i].index].Waited += r.steps[i].Waited
+		}
+	}
+	if r.result.Why != Admitted {
+		return nil, r.result
+	}
+	return p, r.result
+}
+
+// inOrder appends the steps of entries in the order in which slots are taken,
+// which is the same for all requests.
+func inOrder(steps []step, entries []Entry) []step {
+	steps = slices.Grow(steps, len(entries))
+	for i := range entries {
+		steps = append(steps, step{Entry: entries[i], index: i})
+	}
+	if len(steps) > 1 {
+		slices.SortStableFunc(steps, byName)
+	}
+	return steps
+}

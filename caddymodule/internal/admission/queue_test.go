@@ -1,0 +1,82 @@
+package admission
+
+import (
+	"cmp"
+	"math/rand/v2"
+	"slices"
+	"testing"
+
+	"github.com/caddy-throttle/caddy-throttle/leakybucket"
+)
+
+// list returns a queue's waiters, and checks that both directions agree.
+func (q *queue) list(t *testing.T) (all []*waiter) {
+	t.Helper()
+	for w := q.first; w != nil; w = w.next {
+		all = append(all, w)
+	}
+	n := len(all)
+	for w := q.last; w != nil; w = w.prev {
+		if n--; n < 0 || all[n] != w {
+			t.Fatal("the queue differs backwards")
+		}
+	}
+	if n != 0 {
+		t.Fatal("the queue is shorter backwards")
+	}
+	return all
+}
+
+func TestAQueueGoesByTheTurnAndThenByTheArrival(t *testing.T) {
+	random := rand.New(rand.NewPCG(1, 2))
+	for range 200 {
+		q, want := new(queue), []*waiter(nil)
+		for range random.IntN(40) {
+			if len(want) > 0 && random.IntN(3) == 0 {
+				i := random.IntN(len(want))
+				q.remove(want[i])
+				if want[i].in != nil {
+					t.Fatal("a waiter that left is still in the queue")
+				}
+				want = slices.Delete(want, i, i+1)
+				continue
+			}
+			w := &waiter{turn: leakybucket.Instant(random.IntN(8))}
+			q.add(w)
+			want = append(want, w)
+			slices.SortStableFunc(want, func(a, b *waiter) int { return cmp.Compare(a.turn, b.turn) })
+		}
+		if got := q.list(t); !slices.Equal(got, want) {
+			t.Fatalf("got %d waiters in another order than by turn and arrival", len(got))
+		}
+	}
+}
+
+func TestOnlyTheFirstGoesOnAndOnlyWhenNothingIsAheadOfIt(t *testing.T) {
+	q := new(queue)
+	first, second := &waiter{turn: 1}, &waiter{turn: 2, due: true}
+	q.add(second)
+	q.add(first)
+	if q.next(0) != nil {
+		t.Error("the second goes on before the first is due")
+	}
+	first.due = true
+	if q.next(0) != first {
+		t.Error("the first does not go on, want it to")
+	}
+	q.remove(first)
+	q.moving = true
+	if q.next(0) != nil || q.empty() {
+		t.Error("the second goes on while the first is moving, want it to wait")
+	}
+	q.moving = false
+	if q.next(0) != second {
+		t.Error("the second does not go on after the first, want it to")
+	}
+
+	q = new(queue)
+	q.add(&waiter{slots: 2})
+	if q.next(2) != nil || q.next(1) != q.first {
+		t.Error("want the first to go on when one of its two slots is free")
+	}
+}

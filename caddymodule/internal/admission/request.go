@@ -1,0 +1,289 @@
+package admission
+
+import (
+	"cmp"
+	"math"
+	"slices"
+	"sync"
+	"time"
+)
+
+// A request goes through the lifecycle: it waits for its delay, then it takes one
+// slot after the other. The goroutine that frees what it waits for, or a timer,
+// takes it to the next step by calling resume. Enforced and simulated requests
+// differ in two things only: when slots may be taken, and who learns the result.
+//
+// Locks are taken in this order: a request's, that of its outer request, a
+// zone's. Zone.release, wake and moved resume other requests and are therefore
+// never called while holding a request's lock.
+type request struct {
+	outer *Pass       // of the handler around
+	sim   *Simulation // nil for an enforced request
+
+	mu      sync.Mutex
+	steps   []step
+	next    int     // the first of steps that is not done
+	open    bool    // slots may be taken
+	waiting *waiter // nil if it does not wait
+	yielded []step  // whose slots are to be released when the lock is
+	over    bool
+	told    bool          // the result
+	result  Result        // once it is over
+	done    chan struct{} // closed once it is over; nil if it has never waited
+	awake   func()        // if not nil, Admit calls it after done is closed
+	room    [1]step       // mostly enough
+}
+
+// A step is what a request has to do in one zone.
+type step struct {
+	Entry
+	index int       // of the entry
+	slot  *keyState // whose slot it holds, or nil
+
+	// For a slot that was given up for another: until when to take it again.
+	until time.Time
+}
+
+// A Pass is an admitted request, and holds its slots.
+type Pass struct{ request }
+
+// Release gives the slots back. It may be called early, any number of times and
+// by any goroutine; a nil Pass has none.
+func (p *Pass) Release() {
+	if p != nil {
+		p.release()
+	}
+}
+
+// start begins with the delay, counted from since.
+func (r *request) start(since time.Time) {
+	r.mu.Lock()
+	defer r.unlock()
+	longest := 0
+	for i := range r.steps {
+		if r.steps[i].Delay > r.steps[longest].Delay {
+			longest = i
+		}
+	}
+	if len(r.steps) == 0 || r.steps[longest].Delay <= 0 {
+		r.takeSlots()
+		return
+	}
+	s := &r.steps[longest]
+	w := r.newWaiter(longest, since)
+	w.turn = s.Turn
+	if !s.Zone.delay(w, s.MaxWaiting) {
+		r.finish(QueueFull, longest)
+		return
+	}
+	r.waiting = w
+	w.timer = time.AfterFunc(time.Until(since.Add(s.Delay)), func() { w.zone.due(w) })
+}
+
+// resume goes on after the wait of w, unless the request has given it up. It
+// reports false if the request's goroutine has to wake up first and call awake.
+func (r *request) resume(w *waiter, k *keyState) (moved bool) {
+	r.mu.Lock()
+	if r.waiting != w {
+		r.mu.Unlock()
+		if w.slots > 0 {
+			w.zone.release(k)
+		}
+		return true
+	}
+	defer r.unlock()
+	r.waited()
+	q := &k.delayed
+	if w.slots > 0 {
+		q, r.steps[w.step].slot = &k.queued, k
+		r.next++
+	}
+	r.takeSlots()
+	if r.sim != nil || !r.over || r.result.Why != Admitted {
+		return true
+	}
+	r.awake = func() { w.zone.moved(k, q) }
+	return false
+}
+
+// takeSlots takes the slots that are left, as far as they are free, and queues
+// for the first that is not. The caller holds the lock.
+func (r *request) takeSlots() {
+	if !r.open {
+		return
+	}
+	for ; r.next < len(r.steps); r.next++ {
+		s := &r.steps[r.next]
+		if s.InFlight == 0 {
+			continue
+		}
+		if s.slot = s.Zone.take(s.Key, s.InFlight); s.slot != nil {
+			continue
+		}
+		if r.queue(); r.waiting != nil || r.over {
+			return
+		}
+	}
+	r.finish(Admitted, -1)
+}
+
+// queue queues for the slot of the next step, if the request may, or takes it if
+// it has come free meanwhile. The caller holds the lock.
+func (r *request) queue() {
+	s := &r.steps[r.next]
+	again := !s.until.IsZero()
+	if s.MaxWait == 0 && !again {
+		r.finish(NoSlot, r.next)
+		return
+	}
+	w := r.newWaiter(r.next, time.Now())
+	w.slots, w.again = s.InFlight, again
+	until, most := s.until, math.MaxInt
+	if !again {
+		until, most = w.began.Add(s.MaxWait), s.MaxWaiting
+	}
+	taken, queued := s.Zone.takeOrQueue(w, most)
+	switch {
+	case queued:
+		r.waiting = w
+		w.timer = time.AfterFunc(time.Until(until), func() { r.expire(w) })
+		r.yield(until)
+	case taken == nil:
+		r.finish(QueueFull, r.next)
+	default:
+		s.slot = taken
+	}
+}
+
+// yield gives up the slots of outer requests whose zones come later, by name,
+// than that of the slot the request waits for, and has it take them again after
+// that. So each request that waits holds only slots of zones that come earlier,
+// and no two wait for each other. The caller holds the lock.
+func (r *request) yield(until time.Time) {
+	s := &r.steps[r.next]
+	for outer := r.outer; outer != nil; outer = outer.outer {
+		outer.mu.Lock()
+		for i := range outer.steps {
+			if o := &outer.steps[i]; o.slot != nil && o.Zone.Name > s.Zone.Name {
+				r.yielded = append(r.yielded, *o)
+				o.slot = nil
+			}
+		}
+		outer.mu.Unlock()
+	}
+	if len(r.yielded) == 0 {
+		return
+	}
+	index := s.index
+	for _, y := range r.yielded {
+		y.Waited, y.index, y.slot, y.until = 0, index, nil, until
+		r.steps = append(r.steps, y)
+	}
+	slices.SortStableFunc(r.steps[r.next+1:], byName)
+}
+
+// byName is the order in which slots are taken.
+func byName(a, b step) int { return cmp.Compare(a.Zone.Name, b.Zone.Name) }
+
+func (r *request) newWaiter(i int, began time.Time) *waiter {
+	if r.sim == nil && r.done == nil {
+		r.done = make(chan struct{})
+	}
+	return &waiter{request: r, step: i, zone: r.steps[i].Zone, key: r.steps[i].Key, began: began}
+}
+
+// waited notes that the wait is over, and how long it was. The caller holds the
+// lock.
+func (r *request) waited() {
+	w := r.waiting
+	r.waiting = nil
+	w.timer.Stop()
+	took, s := time.Since(w.began), &r.steps[w.step]
+	s.Waited += took
+	r.result.Waited += took
+	r.result.Index = s.index
+}
+
+// expire ends the wait of w for a slot.
+func (r *request) expire(w *waiter) {
+	r.mu.Lock()
+	if r.waiting != w || !w.zone.leave(w) {
+		r.mu.Unlock() // it has got its slot
+		return
+	}
+	r.waited()
+	r.finish(TimedOut, w.step)
+	r.unlock()
+	w.zone.wake(w.key)
+}
+
+// cancel ends the request's way, unless it is over.
+func (r *request) cancel(why Why) {
+	r.mu.Lock()
+	if r.over {
+		r.mu.Unlock()
+		return
+	}
+	w := r.waiting
+	if w != nil {
+		w.zone.leave(w) // or resume finds that it does not wait any more
+		r.waited()
+	}
+	r.finish(why, -1)
+	r.unlock()
+	if w != nil {
+		w.zone.wake(w.key)
+	}
+}
+
+// finish notes the result, and the step that refused the request, or -1. The
+// caller holds the lock, and ends with unlock.
+func (r *request) finish(why Why, i int) {
+	r.over, r.result.Why = true, why
+	if i >= 0 {
+		r.result.Index = r.steps[i].index
+	}
+	if r.sim != nil {
+		r.sim.finished()
+	}
+}
+
+// unlock unlocks the request and does what must wait for that: it releases what
+// the request has yielded, and if it has just finished, what it holds in vain,
+// before it tells the result.
+func (r *request) unlock() {
+	yielded := r.yielded
+	r.yielded = nil
+	finished := r.over && !r.told
+	r.told = r.told || finished
+	r.mu.Unlock()
+	for i := range yielded {
+		yielded[i].Zone.release(yielded[i].slot)
+	}
+	if !finished {
+		return
+	}
+	if r.result.Why != Admitted {
+		r.release()
+	}
+	switch {
+	case r.sim != nil:
+		r.sim.tell(r.result)
+	case r.done != nil:
+		close(r.done)
+	}
+}
+
+// release gives back the slots that the request holds.
+func (r *request) release() {
+	for i := range r.steps {
+		s := &r.steps[i]
+		r.mu.Lock()
+		slot := s.slot
+		s.slot = nil
+		r.mu.Unlock()
+		if slot != nil {
+			s.Zone.release(slot)
+		}
+	}
+}

@@ -1,0 +1,200 @@
+package admission
+
+import "sync"
+
+// A Zone keeps who waits and who is served in a zone. It outlives configs. The
+// requests of a zone that are enforced and those that are in shadow have a Zone
+// each. The zero value is ready for use, and safe for concurrent use.
+type Zone struct {
+	// Name orders the zones in which a request takes slots. It must not change.
+	Name string
+
+	mu      sync.Mutex
+	waiting int
+	served  int
+	keys    map[string]*keyState
+}
+
+// A keyState is what a zone keeps of a key while requests of it are there.
+type keyState struct {
+	key     string
+	delayed queue // until their delay is over
+	queued  queue // for a slot
+	served  int   // slots that are taken
+}
+
+// keyStates are used again: most keys come and go with each request.
+var keyStates = sync.Pool{New: func() any { return new(keyState) }}
+
+// Vacant reports whether one of n slots of a key is free. Nothing is reserved:
+// the slot may be gone at the next moment.
+func (z *Zone) Vacant(key string, n int) bool {
+	z.mu.Lock()
+	defer z.mu.Unlock()
+	k := z.keys[key]
+	return k == nil || k.vacant(n)
+}
+
+// Counts returns how many requests wait, for their delay or for a slot, and how
+// many hold one.
+func (z *Zone) Counts() (waiting, served int) {
+	z.mu.Lock()
+	defer z.mu.Unlock()
+	return z.waiting, z.served
+}
+
+// vacant reports whether one of n slots is free that nobody waits for.
+func (k *keyState) vacant(n int) bool { return k.served < n && k.queued.empty() }
+
+// delay puts w into the delay queue of its key, if less than most requests wait.
+func (z *Zone) delay(w *waiter, most int) bool {
+	z.mu.Lock()
+	defer z.mu.Unlock()
+	if z.waiting >= most {
+		return false
+	}
+	z.waiting++
+	z.state(w.key).delayed.add(w)
+	return true
+}
+
+// take takes one of n slots of a key, if one is free.
+func (z *Zone) take(key string, n int) *keyState {
+	z.mu.Lock()
+	defer z.mu.Unlock()
+	k := z.keys[key]
+	if k != nil && !k.vacant(n) {
+		return nil
+	}
+	return z.serve(key, k)
+}
+
+// takeOrQueue takes one of the slots that w wants, or puts w into the queue for
+// them, if less than most requests wait.
+func (z *Zone) takeOrQueue(w *waiter, most int) (taken *keyState, queued bool) {
+	z.mu.Lock()
+	defer z.mu.Unlock()
+	k := z.keys[w.key]
+	switch {
+	case k == nil || k.vacant(w.slots):
+		return z.serve(w.key, k), false
+	case z.waiting >= most:
+		return nil, false
+	}
+	z.waiting++
+	k.queued.add(w)
+	return nil, true
+}
+
+// leave takes w out of its queue. It reports false if w has gone on already.
+// After that the caller calls wake.
+func (z *Zone) leave(w *waiter) bool {
+	z.mu.Lock()
+	defer z.mu.Unlock()
+	if w.in == nil {
+		return false
+	}
+	w.in.remove(w)
+	z.waiting--
+	return true
+}
+
+// release gives a slot back, to the next in the queue if there is one. The
+// caller holds no request's lock.
+func (z *Zone) release(k *keyState) {
+	z.mu.Lock()
+	defer z.mu.Unlock()
+	k.served--
+	z.served--
+	if z.advance(k, &k.queued) {
+		z.forget(k)
+	}
+}
+
+// due notes that the delay of w is over.
+func (z *Zone) due(w *waiter) {
+	z.mu.Lock()
+	w.due = true
+	z.mu.Unlock()
+	z.wake(w.key)
+}
+
+// wake lets those of a key go on who have nothing left to wait for. The caller
+// holds no request's lock.
+func (z *Zone) wake(key string) {
+	z.mu.Lock()
+	defer z.mu.Unlock()
+	if k := z.keys[key]; k != nil {
+		z.advanceBoth(k)
+	}
+}
+
+// moved lets the next ones of a key go on, after a request that left the queue q
+// has woken up.
+func (z *Zone) moved(k *keyState, q *queue) {
+	z.mu.Lock()
+	defer z.mu.Unlock()
+	q.moving = false
+	z.advanceBoth(k)
+}
+
+func (z *Zone) advanceBoth(k *keyState) {
+	if z.advance(k, &k.delayed) && z.advance(k, &k.queued) {
+		z.forget(k)
+	}
+}
+
+// advance lets requests of a queue go on, one after the other. It unlocks the
+// zone while each of them takes its next step. It reports false if one of them
+// has to wake up first: whoever does calls moved, and k may be forgotten by now.
+func (z *Zone) advance(k *keyState, q *queue) bool {
+	for w := q.next(k.served); w != nil; w = q.next(k.served) {
+		q.remove(w)
+		z.waiting--
+		if w.slots > 0 {
+			z.serve(k.key, k)
+		}
+		q.moving = true
+		z.mu.Unlock()
+		moved := w.request.resume(w, k)
+		z.mu.Lock()
+		if !moved {
+			return false
+		}
+		q.moving = false
+	}
+	return true
+}
+
+// serve counts one more slot of a key as taken; k is nil if it has no state yet.
+func (z *Zone) serve(key string, k *keyState) *keyState {
+	if k == nil {
+		k = z.state(key)
+	}
+	k.served++
+	z.served++
+	return k
+}
+
+// state finds or makes the state of a key.
+func (z *Zone) state(key string) *keyState {
+	k := z.keys[key]
+	if k == nil {
+		if z.keys == nil {
+			z.keys = make(map[string]*keyState)
+		}
+		k = keyStates.Get().(*keyState)
+		k.key = key
+		z.keys[key] = k
+	}
+	return k
+}
+
+// forget drops the state of a key after its last request.
+func (z *Zone) forget(k *keyState) {
+	if k.served == 0 && k.delayed.empty() && k.queued.empty() {
+		delete(z.keys, k.key)
+		k.key = ""
+		keyStates.Put(k)
+	}
+}
