@@ -111,41 +111,53 @@ func (o *Observer) end() {
 // Clients may well leave as soon as they have the last byte, while the handler
 // is not done yet.
 //
-// It is false if the next handler panicked or failed after it began to answer,
-// if something could not be sent, if the client had left before something was
-// sent, and if the body is shorter than its declared length. The answer to an
-// error is sent by error routes, after us; it counts as complete if the client
-// was still there.
+// A body of declared length is complete when its last piece was sent to a client
+// that was still there, whatever the handler does then: a proxy fails if its
+// client leaves before it has seen the end of the upstream's answer. Any other
+// body is complete if everything was sent, and the handler neither panicked nor
+// failed. The answer to an error is sent by error routes, after us; it counts as
+// complete if the client was still there.
 func (o *Observer) Complete() bool {
 	switch {
-	case !o.returned || o.err != nil && o.status != 0:
-		return false
 	case o.tunnel:
-		return true
-	case o.left || o.failed:
+		return o.returned && o.err == nil
+	case o.left:
 		return false
-	case o.head || o.status == http.StatusNoContent || o.status == http.StatusNotModified:
-		return true
+	case o.declared >= 0:
+		return o.ended()
 	}
-	return o.bytes >= o.declared
+	return o.returned && !o.failed && (o.err == nil || o.status == 0)
 }
+
+// ended reports whether all of a body of declared length was sent.
+func (o *Observer) ended() bool { return o.declared >= 0 && o.bytes >= o.declared }
 
 // WriteHeader implements http.ResponseWriter.
 func (o *Observer) WriteHeader(status int) {
 	if o.status == 0 && (status >= 200 || status == http.StatusSwitchingProtocols) {
 		o.look()
 		o.status, o.headers = status, time.Since(o.began)
-		if length := o.Header()["Content-Length"]; len(length) > 0 {
-			if n, err := strconv.ParseInt(length[0], 10, 64); err == nil {
-				o.declared = n
-			}
-		}
+		o.declared = o.declaredLength()
 		if status == http.StatusSwitchingProtocols || o.connect && status < 300 {
 			o.becomeTunnel()
 		}
 	}
 	o.readHeaders()
 	o.ResponseWriter.WriteHeader(status)
+}
+
+// declaredLength returns how long the body will be, or -1 if the handler does not
+// say.
+func (o *Observer) declaredLength() int64 {
+	if o.head || o.status == http.StatusNoContent || o.status == http.StatusNotModified {
+		return 0
+	}
+	if length := o.Header()["Content-Length"]; len(length) > 0 {
+		if n, err := strconv.ParseInt(length[0], 10, 64); err == nil {
+			return n
+		}
+	}
+	return -1
 }
 
 // readHeaders records what the upstream says the request cost, also for the
@@ -194,7 +206,7 @@ func (o *Observer) Write(p []byte) (int, error) {
 		o.look()
 	}
 	n, err := o.ResponseWriter.Write(p)
-	o.sent(int64(n), err)
+	o.sent(int64(n), int64(len(p)), err)
 	return n, err
 }
 
@@ -203,7 +215,7 @@ func (o *Observer) ReadFrom(r io.Reader) (int64, error) {
 	o.implicitHeader()
 	o.look()
 	n, err := o.ResponseWriterWrapper.ReadFrom(r)
-	o.sent(n, err)
+	o.sent(n, n, err)
 	return n, err
 }
 
@@ -211,7 +223,9 @@ func (o *Observer) ReadFrom(r io.Reader) (int64, error) {
 func (o *Observer) FlushError() error {
 	o.implicitHeader()
 	err := http.NewResponseController(o.ResponseWriter).Flush()
-	o.sent(0, err)
+	if err != nil && !errors.Is(err, http.ErrNotSupported) {
+		o.failed = true
+	}
 	return err
 }
 
@@ -221,19 +235,30 @@ func (o *Observer) implicitHeader() {
 	}
 }
 
-// look looks whether the client has left, before something is sent to it. It is
-// too late to do so afterwards: the client may leave with the last byte.
-func (o *Observer) look() { o.left = o.left || o.ctx.Err() != nil }
-
-// sent takes note of what was sent. Errors that say that a handler wrote what it
-// must not, or that nothing can be flushed, do not concern the client.
-func (o *Observer) sent(n int64, err error) {
-	if !o.head {
-		o.bytes += n
+// look looks whether the client has left, before something is sent to it.
+// Afterwards is too late: the client may leave with the last byte.
+func (o *Observer) look() {
+	if !o.left && !o.ended() {
+		o.left = o.ctx.Err() != nil
 	}
-	if err != nil && !errors.Is(err, http.ErrBodyNotAllowed) && !errors.Is(err, http.ErrContentLength) && !errors.Is(err, http.ErrNotSupported) {
+}
+
+// lastPiece is how large the end of a body may be that may fail to be sent. With
+// HTTP/2 it cannot be told whether the client left before that or with the last
+// byte. Proxies send pieces of 32 KiB.
+const lastPiece = 64 << 10
+
+// sent notes the n bytes that were sent of a piece of that size.
+func (o *Observer) sent(n, size int64, err error) {
+	switch {
+	case o.head || errors.Is(err, http.ErrBodyNotAllowed) || errors.Is(err, http.ErrContentLength):
+		return // more than the server sends
+	case err != nil && size <= lastPiece && o.declared >= 0 && o.bytes+size >= o.declared:
+		n = size
+	case err != nil:
 		o.failed = true
 	}
+	o.bytes += n
 }
 
 // Hijack implements http.Hijacker, for handlers that take the connection over.
