@@ -65,6 +65,7 @@ type Observer struct {
 	ctx      context.Context // of the request, to see when the client leaves
 	began    time.Time
 	head     bool // the server sends no body
+	frames   bool // HTTP/2 and 3
 	connect  bool // HTTP/2 and 3 say 200 where HTTP/1 says 101
 	tunnel   bool
 	left     bool // the client, while there was something to send yet
@@ -86,7 +87,8 @@ type Observer struct {
 func (o *Observer) Serve(w http.ResponseWriter, r *http.Request, next caddyhttp.Handler) error {
 	o.ResponseWriter, o.ctx = w, r.Context()
 	o.head = r.Method == http.MethodHead
-	o.connect = r.Method == http.MethodConnect && r.ProtoMajor >= 2
+	o.frames = r.ProtoMajor >= 2
+	o.connect = o.frames && r.Method == http.MethodConnect
 	o.declared = -1
 	o.values = o.room[:]
 	if len(o.Headers) > len(o.room) {
@@ -200,8 +202,21 @@ func (o *Observer) value(name string) string {
 }
 
 // Write implements http.ResponseWriter.
-func (o *Observer) Write(p []byte) (int, error) {
+func (o *Observer) Write(p []byte) (written int, err error) {
 	o.implicitHeader()
+	for o.frames && len(p) > lastPiece && err == nil {
+		var n int
+		n, err = o.write(p[:lastPiece])
+		p, written = p[lastPiece:], written+n
+	}
+	if err != nil {
+		return written, err
+	}
+	n, err := o.write(p)
+	return written + n, err
+}
+
+func (o *Observer) write(p []byte) (int, error) {
 	if len(p) > 0 {
 		o.look()
 	}
@@ -210,9 +225,13 @@ func (o *Observer) Write(p []byte) (int, error) {
 	return n, err
 }
 
-// ReadFrom implements io.ReaderFrom, so that files are still sent by the kernel.
+// ReadFrom implements io.ReaderFrom, so that files are still sent by the kernel
+// where HTTP/1 allows it.
 func (o *Observer) ReadFrom(r io.Reader) (int64, error) {
 	o.implicitHeader()
+	if o.frames {
+		return io.Copy(struct{ io.Writer }{o}, r)
+	}
 	o.look()
 	n, err := o.ResponseWriterWrapper.ReadFrom(r)
 	o.sent(n, n, err)
@@ -243,9 +262,9 @@ func (o *Observer) look() {
 	}
 }
 
-// lastPiece is how large the end of a body may be that may fail to be sent. With
-// HTTP/2 it cannot be told whether the client left before that or with the last
-// byte. Proxies send pieces of 32 KiB.
+// lastPiece is how large the end of a body is that may fail to be sent. With
+// HTTP/2 and 3 it cannot be told whether the client left before that or with the
+// last byte, so larger pieces are cut.
 const lastPiece = 64 << 10
 
 // sent notes the n bytes that were sent of a piece of that size.
@@ -253,7 +272,7 @@ func (o *Observer) sent(n, size int64, err error) {
 	switch {
 	case o.head || errors.Is(err, http.ErrBodyNotAllowed) || errors.Is(err, http.ErrContentLength):
 		return // more than the server sends
-	case err != nil && size <= lastPiece && o.declared >= 0 && o.bytes+size >= o.declared:
+	case err != nil && o.frames && o.declared >= 0 && o.bytes+size >= o.declared:
 		n = size
 	case err != nil:
 		o.failed = true
