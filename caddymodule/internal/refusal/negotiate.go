@@ -22,6 +22,8 @@ func (p *preference) add(specificity, weight, order int) {
 	}
 }
 
+func (p *preference) highest() bool { return p.weight == 1000 && p.specificity == 3 }
+
 // acceptsJSON reports whether a client would rather have JSON than HTML. Clients
 // that do not care, such as curl, get HTML.
 func acceptsJSON(accept []string) bool {
@@ -40,6 +42,7 @@ func acceptsJSON(accept []string) bool {
 			kind, parameters := cut(element, ';')
 			kind = strings.TrimSpace(kind)
 			switch {
+			case kind == "":
 			case kind == "*/*", kind == "*": // the latter is what Java sends
 				json.add(1, weight(parameters), order)
 				html.add(1, weight(parameters), order)
@@ -51,6 +54,11 @@ func acceptsJSON(accept []string) bool {
 				html.add(3, weight(parameters), order)
 			case isJSON(kind):
 				json.add(3, weight(parameters), order)
+			}
+			// Nothing beats the first that is named without a weight, as browsers and
+			// most programs do.
+			if html.highest() || json.highest() {
+				return json.highest()
 			}
 		}
 	}
@@ -78,12 +86,12 @@ func cut(list string, separator byte) (first, rest string) {
 	quoted := false
 	for i := 0; i < len(list); i++ {
 		switch c := list[i]; {
-		case quoted && c == '\\':
-			i++
-		case c == '"':
-			quoted = !quoted
 		case c == separator && !quoted:
 			return list[:i], list[i+1:]
+		case c == '"':
+			quoted = !quoted
+		case c == '\\' && quoted:
+			i++
 		}
 	}
 	return list, ""
@@ -106,7 +114,7 @@ func weight(parameters string) int {
 // thousandths reads a number from 0 to 1. Java's ".2" is one, too.
 func thousandths(text string) int {
 	whole, fraction, _ := strings.Cut(text, ".")
-	if whole+fraction == "" || strings.Trim(whole, "0") != "" {
+	if whole == "" && fraction == "" || strings.Trim(whole, "0") != "" {
 		return 1000 // 1, more than that, or nonsense
 	}
 	n := 0
