@@ -3,9 +3,11 @@ package settlement
 import (
 	"bufio"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
+	"log"
 	"math"
 	"net"
 	"net/http"
@@ -17,6 +19,10 @@ import (
 	"strconv"
 	"testing"
 	"time"
+
+	"github.com/caddyserver/caddy/v2"
+	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
+	"github.com/caddyserver/caddy/v2/modules/caddyhttp/reverseproxy"
 )
 
 // A verdict is what an observer knew when its handler was done.
@@ -116,25 +122,25 @@ func TestAClientThatLeavesWithTheLastByteHasNotLeft(t *testing.T) {
 		for _, test := range []struct {
 			about, method string
 			status        int
-			declared      bool
+			declared      string
 			size          int64
 		}{
-			{"a page", "GET", 200, true, 3000},
-			{"a page of unknown length", "GET", 200, false, 3000},
-			{"a large page", "GET", 200, true, 300_000},
-			{"a large page of unknown length", "GET", 200, false, 300_000},
-			{"an empty page", "GET", 200, true, 0},
-			{"HEAD", "HEAD", 200, true, 0},
-			{"no content", "GET", 204, false, 0},
-			{"not modified", "GET", 304, false, 0},
+			{"a page", "GET", 200, "3000", 3000},
+			{"a page of unknown length", "GET", 200, "", 3000},
+			{"a large page", "GET", 200, "300000", 300_000},
+			{"a large page of unknown length", "GET", 200, "", 300_000},
+			{"an empty page", "GET", 200, "0", 0},
+			{"HEAD", "HEAD", 200, "3000", 0},
+			{"no content", "GET", 204, "", 0},
+			{"not modified", "GET", 304, "", 0},
 		} {
-			if p.protocol == "h2" && test.method == "GET" && test.status == 200 && !test.declared {
+			if p.protocol == "h2" && test.size > 0 && test.declared == "" {
 				continue // the client resets the stream before the end
 			}
 			t.Run(p.about+"/"+test.about, func(t *testing.T) {
 				server, verdicts := listen(t, p.protocol, func(w http.ResponseWriter, r *http.Request) error {
-					if test.declared {
-						w.Header().Set("Content-Length", strconv.FormatInt(max(test.size, int64(3000*(len(test.method)-3))), 10))
+					if test.declared != "" {
+						w.Header().Set("Content-Length", test.declared)
 					}
 					w.WriteHeader(test.status)
 					_ = send(w, int(test.size)) // which may fail if the client is quick
@@ -240,55 +246,90 @@ func askAndLeave(t testing.TB, server *httptest.Server, headers string) {
 	conn.Close()
 }
 
-// proxyTo is a reverse proxy that sends everything on at once.
-func proxyTo(t testing.TB, upstream http.HandlerFunc) handler {
-	server := httptest.NewServer(upstream)
-	t.Cleanup(server.Close)
-	target, err := url.Parse(server.URL)
+// proxies are reverse proxies to an address: Caddy's, as it is and with answers
+// that are sent on at once, and the standard library's.
+var proxies = map[string]func(t testing.TB, address string) handler{
+	"Caddy":          func(t testing.TB, address string) handler { return caddyProxy(t, address, 0) },
+	"Caddy, at once": func(t testing.TB, address string) handler { return caddyProxy(t, address, -1) },
+	"net/http, at once": func(_ testing.TB, address string) handler {
+		proxy := &httputil.ReverseProxy{
+			Rewrite:       func(r *httputil.ProxyRequest) { r.SetURL(&url.URL{Scheme: "http", Host: address}) },
+			FlushInterval: -1,
+			ErrorLog:      log.New(io.Discard, "", 0),
+		}
+		return func(w http.ResponseWriter, r *http.Request) error {
+			proxy.ServeHTTP(w, r)
+			return nil
+		}
+	},
+}
+
+func caddyProxy(t testing.TB, address string, flush caddy.Duration) handler {
+	t.Helper()
+	base, err := caddy.ProvisionContext(&caddy.Config{Logging: &caddy.Logging{
+		Logs: map[string]*caddy.CustomLog{"default": {BaseLog: caddy.BaseLog{Level: "FATAL"}}},
+	}})
 	if err != nil {
 		t.Fatal(err)
 	}
-	proxy := &httputil.ReverseProxy{
-		Rewrite:       func(r *httputil.ProxyRequest) { r.SetURL(target) },
-		FlushInterval: -1,
+	ctx, stop := caddy.NewContext(base)
+	t.Cleanup(stop)
+	proxy := &reverseproxy.Handler{
+		TransportRaw:  json.RawMessage(`{"protocol": "http"}`),
+		Upstreams:     reverseproxy.UpstreamPool{{Dial: address}},
+		FlushInterval: flush,
 	}
+	if err := proxy.Provision(ctx); err != nil {
+		t.Fatal(err)
+	}
+	server := new(caddyhttp.Server)
 	return func(w http.ResponseWriter, r *http.Request) error {
-		proxy.ServeHTTP(w, r)
-		return nil
+		r = caddyhttp.PrepareRequest(r, caddy.NewReplacer(), w, server)
+		return proxy.ServeHTTP(w, r, handler(nil))
 	}
 }
 
+// upstream serves a handler and returns its address.
+func upstream(t testing.TB, serve http.HandlerFunc) string {
+	server := httptest.NewServer(serve)
+	t.Cleanup(server.Close)
+	return server.Listener.Addr().String()
+}
+
 func TestNoSuccessThroughAProxyIsCharged(t *testing.T) {
-	const requests = 200
-	for _, p := range protocols {
-		for _, size := range []int{1000, 100_000} {
-			for _, declared := range []bool{true, false} {
-				t.Run(fmt.Sprintf("%s/size=%d/declared=%v", p.about, size, declared), func(t *testing.T) {
-					server, verdicts := listen(t, p.protocol, proxyTo(t, func(w http.ResponseWriter, _ *http.Request) {
-						if declared {
-							w.Header().Set("Content-Length", strconv.Itoa(size))
+	const requests = 100
+	for name, proxyTo := range proxies {
+		for _, p := range protocols {
+			for _, size := range []int{1000, 100_000} {
+				for _, declared := range []bool{true, false} {
+					t.Run(fmt.Sprintf("%s/%s/size=%d/declared=%v", name, p.about, size, declared), func(t *testing.T) {
+						address := upstream(t, func(w http.ResponseWriter, _ *http.Request) {
+							if declared {
+								w.Header().Set("Content-Length", strconv.Itoa(size))
+							}
+							_ = send(w, size)
+						})
+						server, verdicts := listen(t, p.protocol, proxyTo(t, address))
+						leaveAt := int64(size)
+						if !declared {
+							leaveAt = math.MaxInt64 // only the end says that it was the last byte
 						}
-						_ = send(w, size)
-					}))
-					leaveAt := int64(size)
-					if !declared {
-						leaveAt = math.MaxInt64 // only the end says that it was the last byte
-					}
-					charged, gone := 0, 0
-					for range requests {
-						fetch(t, server, "GET", p.headers, leaveAt)
-						switch got := <-verdicts; {
-						case got.cost != 0:
-							charged++
-						case got.gone:
-							gone++
+						charged, gone := 0, 0
+						for range requests {
+							fetch(t, server, "GET", p.headers, leaveAt)
+							got := <-verdicts
+							if got.cost != 0 {
+								charged++
+							}
+							if got.gone {
+								gone++
+							}
 						}
-					}
-					t.Logf("%d of %d clients had left when the handler was done", gone, requests)
-					if charged != 0 {
-						t.Errorf("%d of %d successes were charged, want none", charged, requests)
-					}
-				})
+						if charged != 0 {
+							t.Errorf("%d of %d successes were charged, want none; %d clients had left when the handler was done", charged, requests, gone)
+						}
+					})
+				}
 			}
 		}
 	}
@@ -296,23 +337,108 @@ func TestNoSuccessThroughAProxyIsCharged(t *testing.T) {
 
 func TestAClientThatLeavesAProxyMidBodyPays(t *testing.T) {
 	const half = 50_000
-	for _, p := range protocols {
-		t.Run(p.about, func(t *testing.T) {
-			server, verdicts := listen(t, p.protocol, proxyTo(t, func(w http.ResponseWriter, r *http.Request) {
-				_ = send(w, half)
-				select { // until the proxy has seen that its client left
-				case <-r.Context().Done():
-				case <-time.After(10 * time.Second):
-				}
-				_ = send(w, half)
-			}))
-			for range 20 {
-				fetch(t, server, "GET", p.headers, half)
-				if got := <-verdicts; got.complete || got.cost != 1 {
-					t.Fatalf("got %+v, want it incomplete, with the reservation of 1", got)
-				}
+	for name, proxyTo := range proxies {
+		for _, p := range protocols {
+			for _, declared := range []bool{true, false} {
+				t.Run(fmt.Sprintf("%s/%s/declared=%v", name, p.about, declared), func(t *testing.T) {
+					address := upstream(t, func(w http.ResponseWriter, r *http.Request) {
+						if declared {
+							w.Header().Set("Content-Length", strconv.Itoa(2*half))
+						}
+						_ = send(w, half)
+						select { // until the proxy has seen that its client left
+						case <-r.Context().Done():
+						case <-time.After(10 * time.Second):
+						}
+						_ = send(w, half)
+					})
+					server, verdicts := listen(t, p.protocol, proxyTo(t, address))
+					for range 10 {
+						fetch(t, server, "GET", p.headers, half/2)
+						if got := <-verdicts; got.complete || got.cost != 1 {
+							t.Fatalf("got %+v, want it incomplete, with the reservation of 1", got)
+						}
+					}
+				})
 			}
+		}
+	}
+}
+
+func TestATrailerThatTellsTheCostIsNotForTheClient(t *testing.T) {
+	for _, p := range protocols {
+		costs := make(chan float64, 1)
+		server, _ := listen(t, p.protocol, func(w http.ResponseWriter, r *http.Request) error {
+			o := &Observer{Headers: HeadersOf(header)}
+			err := o.Serve(w, r, handler(func(w http.ResponseWriter, _ *http.Request) error {
+				w.Header().Set("Trailer", "X-Cost, X-Other")
+				_, err := io.WriteString(w, "body")
+				w.Header().Set("X-Cost", "3")
+				w.Header().Set("X-Other", "4")
+				w.Header().Set(http.TrailerPrefix+"X-Third", "5")
+				return err
+			}))
+			cost, _ := header.Actual(o, limit, 1)
+			costs <- cost
+			return err
 		})
+		resp, err := server.Client().Get(server.URL)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, _ = io.Copy(io.Discard, resp.Body)
+		if got := resp.Trailer; got.Get("X-Cost") != "" || got.Get("X-Other") != "4" || got.Get("X-Third") != "5" {
+			t.Errorf("%s: the client sees the trailers %v, want X-Other and X-Third", p.about, got)
+		}
+		if got := <-costs; got != 3 {
+			t.Errorf("%s: got cost %v, want 3", p.about, got)
+		}
+	}
+}
+
+// TestATunnelWorks takes the connection over as reverse_proxy does for WebSocket.
+func TestATunnelWorks(t *testing.T) {
+	known := make(chan bool, 1)
+	var released release
+	server, _ := listen(t, "h1", func(w http.ResponseWriter, r *http.Request) error {
+		o := &Observer{Tunnel: &released}
+		err := o.Serve(w, r, handler(func(w http.ResponseWriter, _ *http.Request) error {
+			w.Header().Set("Connection", "Upgrade")
+			w.Header().Set("Upgrade", "echo")
+			w.WriteHeader(http.StatusSwitchingProtocols)
+			conn, buffered, err := http.NewResponseController(w).Hijack()
+			if err != nil {
+				return err
+			}
+			defer conn.Close()
+			line, err := buffered.ReadString('\n')
+			_, _ = conn.Write([]byte(line))
+			return err
+		}))
+		_, told := seconds.Actual(o, limit, 1)
+		known <- told
+		return err
+	})
+	conn, err := net.Dial("tcp", server.Listener.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	fmt.Fprint(conn, "GET / HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\nUpgrade: echo\r\n\r\n")
+	reader := bufio.NewReader(conn)
+	resp, err := http.ReadResponse(reader, nil)
+	if err != nil || resp.StatusCode != 101 || resp.Header.Get("Upgrade") != "echo" {
+		t.Fatalf("got %v, %v, want 101", resp, err)
+	}
+	fmt.Fprint(conn, "hello\n")
+	if line, err := reader.ReadString('\n'); line != "hello\n" {
+		t.Errorf("got %q, %v through the tunnel, want hello", line, err)
+	}
+	if _, err := reader.ReadByte(); err != io.EOF {
+		t.Errorf("got %v, want the end", err)
+	}
+	if <-known || released != 1 {
+		t.Errorf("got the time known, or released %d times, want it unknown and once", released)
 	}
 }
 
