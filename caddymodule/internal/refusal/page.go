@@ -24,20 +24,20 @@ type piece struct{ text, placeholder string }
 var placeholder = regexp.MustCompile(`\{[a-z]+\.[^{}\s:;"']+\}`)
 
 // Compile finds the placeholders of a page. An empty page is a page.
-func Compile(html string) (*Page, error) {
-	if len(html) > MostPage {
-		return nil, fmt.Errorf("the page has %d bytes: want at most %d", len(html), MostPage)
+func Compile(text string) (*Page, error) {
+	if len(text) > MostPage {
+		return nil, fmt.Errorf("the page has %d bytes: want at most %d", len(text), MostPage)
 	}
 	p, end := new(Page), 0
-	for _, at := range placeholder.FindAllStringIndex(html, -1) {
+	for _, at := range placeholder.FindAllStringIndex(text, -1) {
 		if at[0] > end {
-			p.pieces = append(p.pieces, piece{text: html[end:at[0]]})
+			p.pieces = append(p.pieces, piece{text: text[end:at[0]]})
 		}
-		p.pieces = append(p.pieces, piece{placeholder: html[at[0]+1 : at[1]-1]})
+		p.pieces = append(p.pieces, piece{placeholder: text[at[0]+1 : at[1]-1]})
 		end = at[1]
 	}
-	if end < len(html) {
-		p.pieces = append(p.pieces, piece{text: html[end:]})
+	if end < len(text) {
+		p.pieces = append(p.pieces, piece{text: text[end:]})
 	}
 	return p, nil
 }
