@@ -1,0 +1,284 @@
+package refusal
+
+import (
+	"bufio"
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
+)
+
+var tooMany = &Refusal{Status: http.StatusTooManyRequests, Waits: true, RetryAfter: time.Minute, TimeToFit: time.Second}
+
+// listen serves refusals over a socket, through a response writer that is wrapped
+// as Caddy's are.
+func listen(t testing.TB, configure func(*httptest.Server)) *httptest.Server {
+	t.Helper()
+	server := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		read := r.Header.Get("X-Read") != ""
+		if read {
+			_, _ = io.Copy(io.Discard, r.Body)
+		}
+		w = &caddyhttp.ResponseWriterWrapper{ResponseWriter: caddyhttp.NewResponseRecorder(w, nil, nil)}
+		refusal := *tooMany
+		refusal.AsError = r.Header.Get("X-Error") != ""
+		var failed caddyhttp.HandlerError
+		if errors.As(refusal.Write(w, r, read), &failed) {
+			http.Error(w, failed.Error(), failed.StatusCode) // the error route
+		}
+	}))
+	if configure == nil {
+		server.Start()
+	} else {
+		configure(server)
+	}
+	t.Cleanup(server.Close)
+	return server
+}
+
+// An ask is a connection on which a request was sent.
+type ask struct {
+	net.Conn
+	*bufio.Reader
+}
+
+func dial(t testing.TB, server *httptest.Server) ask {
+	t.Helper()
+	conn, err := net.Dial("tcp", server.Listener.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { conn.Close() })
+	_ = conn.SetDeadline(time.Now().Add(20 * time.Second))
+	return ask{conn, bufio.NewReader(conn)}
+}
+
+// answer reads an answer whole.
+func (a ask) answer() (*http.Response, error) {
+	resp, err := http.ReadResponse(a.Reader, nil)
+	if err != nil {
+		return nil, err
+	}
+	defer resp.Body.Close()
+	_, err = io.ReadAll(resp.Body)
+	return resp, err
+}
+
+func (a ask) Read(p []byte) (int, error) { return a.Reader.Read(p) }
+
+// chunked is a body of that size in chunks.
+func chunked(size int) string {
+	const chunk = 8 << 10
+	piece := fmt.Sprintf("%x\r\n%s\r\n", chunk, strings.Repeat("x", chunk))
+	return strings.Repeat(piece, size/chunk) + "0\r\n\r\n"
+}
+
+// Clients that send everything before they read get the answer all the same,
+// whether they finish, stall, or send more than the server takes in.
+func TestARefusedUploadAlwaysGetsTheAnswer(t *testing.T) {
+	const each, together = 300, 30
+	server := listen(t, nil)
+	for _, test := range []struct {
+		about, headers, body string
+	}{
+		{"64 KiB", "Content-Length: 65536\r\n", strings.Repeat("x", 64<<10)},
+		{"256 KiB", "Content-Length: 262144\r\n", strings.Repeat("x", 256<<10)},
+		{"1 MiB", "Content-Length: 1048576\r\n", strings.Repeat("x", 1<<20)},
+		{"a form", "Content-Length: 30\r\n", strings.Repeat("x", 30)},
+		{"chunked 64 KiB", "Transfer-Encoding: chunked\r\n", chunked(64 << 10)},
+		{"chunked 1 MiB", "Transfer-Encoding: chunked\r\n", chunked(1 << 20)},
+		{"nothing of 64 KiB", "Content-Length: 65536\r\n", ""},
+		{"half of 64 KiB", "Content-Length: 65536\r\n", strings.Repeat("x", 32<<10)},
+		{"half a chunk", "Transfer-Encoding: chunked\r\n", "100\r\nx"},
+		{"it asks first", "Content-Length: 65536\r\nExpect: 100-continue\r\n", ""},
+		{"it asks first, chunked", "Transfer-Encoding: chunked\r\nExpect: 100-continue\r\n", ""},
+		{"it asks first, and sends", "Content-Length: 65536\r\nExpect: 100-continue\r\n", strings.Repeat("x", 64<<10)},
+	} {
+		for _, closing := range []string{"", "Connection: close\r\n"} {
+			for _, route := range []string{"", "X-Error: 1\r\n"} {
+				name := fmt.Sprintf("%s/closing=%v/error=%v", test.about, closing != "", route != "")
+				t.Run(name, func(t *testing.T) {
+					var (
+						all      sync.WaitGroup
+						mu       sync.Mutex
+						answered int
+						failure  error
+					)
+					slots := make(chan struct{}, together)
+					for range each {
+						slots <- struct{}{}
+						all.Go(func() {
+							defer func() { <-slots }()
+							a := dial(t, server)
+							defer a.Close()
+							_, _ = io.WriteString(a, "POST / HTTP/1.1\r\nHost: x\r\n"+test.headers+closing+route+"\r\n")
+							_, _ = io.WriteString(a, test.body) // may fail: the server does not want it
+							resp, err := a.answer()
+							mu.Lock()
+							defer mu.Unlock()
+							switch {
+							case err != nil:
+								failure = err
+							case resp.StatusCode != http.StatusTooManyRequests || !resp.Close || resp.Header.Get("Retry-After") != "60":
+								failure = fmt.Errorf("got %v, closing %v, %v", resp.Status, resp.Close, resp.Header)
+							default:
+								answered++
+							}
+						})
+					}
+					all.Wait()
+					if answered != each {
+						t.Errorf("got %d answers of %d; the last failure: %v", answered, each, failure)
+					}
+				})
+			}
+		}
+	}
+}
+
+func TestGoClientsAlwaysGetTheAnswerToARefusedUpload(t *testing.T) {
+	server := listen(t, nil)
+	for _, size := range []int{30, 64 << 10, 1 << 20} {
+		for _, length := range []int64{int64(size), -1} {
+			for _, closing := range []bool{false, true} {
+				t.Run(fmt.Sprintf("size=%d/length=%d/closing=%v", size, length, closing), func(t *testing.T) {
+					const each = 200
+					answered := 0
+					var failure error
+					for range each {
+						r, _ := http.NewRequest("POST", server.URL, io.NopCloser(bytes.NewReader(make([]byte, size))))
+						r.ContentLength, r.Close = length, closing
+						resp, err := server.Client().Do(r)
+						if err != nil {
+							failure = err
+							continue
+						}
+						if _, err := io.Copy(io.Discard, resp.Body); err == nil && resp.StatusCode == http.StatusTooManyRequests {
+							answered++
+						}
+						resp.Body.Close()
+					}
+					if answered != each {
+						t.Errorf("got %d answers of %d; the last failure: %v", answered, each, failure)
+					}
+				})
+			}
+		}
+	}
+}
+
+func TestARefusalDoesNotWaitForABodyThatDoesNotCome(t *testing.T) {
+	server := listen(t, nil)
+	for _, headers := range []string{
+		"Content-Length: 1\r\n",
+		"Content-Length: 65536\r\n",
+		"Content-Length: 65536\r\nConnection: close\r\n",
+		"Content-Length: 1048576\r\n",
+		"Transfer-Encoding: chunked\r\n",
+		"Content-Length: 65536\r\nExpect: 100-continue\r\n",
+		"Content-Length: 65536\r\nX-Error: 1\r\n",
+	} {
+		t.Run(headers, func(t *testing.T) {
+			t.Parallel()
+			a := dial(t, server)
+			began := time.Now()
+			fmt.Fprintf(a, "POST / HTTP/1.1\r\nHost: x\r\n%s\r\n", headers)
+			resp, err := a.answer()
+			if took := time.Since(began); err != nil || resp.StatusCode != http.StatusTooManyRequests || took > 3*time.Second {
+				t.Fatalf("got %v, %v after %v, want 429 at once", resp, err, took)
+			}
+			_, err = a.ReadByte()
+			if took := time.Since(began); err != io.EOF || took > 15*time.Second {
+				t.Errorf("got %v after %v, want the connection closed", err, took)
+			}
+		})
+	}
+}
+
+// TestARefusalEndsNoConnectionThatCanGoOn, since a new one costs more than the
+// refusal, with TLS in particular.
+func TestARefusalEndsNoConnectionThatCanGoOn(t *testing.T) {
+	server := listen(t, nil)
+	for _, request := range []string{
+		"GET / HTTP/1.1\r\nHost: x\r\n\r\n",
+		"HEAD / HTTP/1.1\r\nHost: x\r\n\r\n",
+		"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\n\r\n",
+		"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 3\r\nX-Read: 1\r\n\r\nabc",
+		"POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\nX-Read: 1\r\n\r\n3\r\nabc\r\n0\r\n\r\n",
+	} {
+		a := dial(t, server)
+		for i := range 3 {
+			_, _ = io.WriteString(a, request)
+			resp, err := http.ReadResponse(a.Reader, &http.Request{Method: request[:strings.Index(request, " ")]})
+			if err != nil || resp.StatusCode != http.StatusTooManyRequests || resp.Close {
+				t.Fatalf("%q, request %d: got %v, %v, want 429 and the connection kept", request, i+1, resp, err)
+			}
+			_, _ = io.Copy(io.Discard, resp.Body)
+		}
+	}
+}
+
+func TestARefusalEndsNoConnectionOfHTTP2(t *testing.T) {
+	connections := 0
+	server := listen(t, func(server *httptest.Server) {
+		server.EnableHTTP2 = true
+		server.Config.ConnState = func(_ net.Conn, state http.ConnState) {
+			if state == http.StateNew {
+				connections++
+			}
+		}
+		server.StartTLS()
+	})
+	for i := range 20 {
+		body, upload := io.Pipe()
+		r, _ := http.NewRequest("POST", server.URL, body)
+		if i%2 == 0 {
+			r.ContentLength = 1 << 20
+		}
+		go func() { _, _ = upload.Write(make([]byte, 10)) }() // and no more
+		resp, err := server.Client().Do(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, err = io.Copy(io.Discard, resp.Body)
+		if resp.ProtoMajor != 2 || err != nil || resp.StatusCode != http.StatusTooManyRequests || resp.Header.Get("Connection") != "" {
+			t.Errorf("got %v, %v, %v, want 429 over HTTP/2", resp.Status, err, resp.Header)
+		}
+		_ = upload.Close()
+	}
+	server.Close()
+	if connections != 1 {
+		t.Errorf("got %d connections, want 1", connections)
+	}
+}
+
+// An error route may still want the body, such as one that proxies.
+func TestAnErrorRouteMayReadTheBody(t *testing.T) {
+	const size = 100_000
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		refusal := *tooMany
+		refusal.AsError = true
+		_ = refusal.Write(w, r, false)
+		w.WriteHeader(http.StatusTooManyRequests)
+		n, err := io.Copy(io.Discard, r.Body)
+		fmt.Fprint(w, n, err)
+	}))
+	defer server.Close()
+	resp, err := http.Post(server.URL, "", bytes.NewReader(make([]byte, size)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	if got, _ := io.ReadAll(resp.Body); string(got) != fmt.Sprint(size, nil) {
+		t.Errorf("the error route got %s, want %d bytes", got, size)
+	}
+}

@@ -1,0 +1,213 @@
+package refusal
+
+import (
+	"math/rand/v2"
+	"strings"
+	"testing"
+	"unicode"
+)
+
+func TestClientsThatPreferJSONGetIt(t *testing.T) {
+	for _, test := range []struct {
+		accept string
+		json   bool
+	}{
+		// Nobody in particular.
+		{"", false}, {"*/*", false}, {"*", false}, {"image/png", false}, {"text/plain", false}, {",;,=,", false},
+
+		// Browsers, and what they fetch.
+		{"text/html,application/xhtml+xml,application/xml;q=0.9,*/*;q=0.8", false},
+		{"text/html,application/xhtml+xml,application/xml;q=0.9,image/avif,image/webp,image/apng,*/*;q=0.8,application/signed-exchange;v=b3;q=0.7", false},
+		{"image/avif,image/webp,image/apng,image/svg+xml,image/*,*/*;q=0.8", false},
+		{"text/css,*/*;q=0.1", false},
+		{"text/event-stream", false},
+
+		// Programs.
+		{"application/json", true},
+		{"application/json, text/javascript, */*; q=0.01", true}, // jQuery
+		{"application/json, text/plain, */*", true},              // axios
+		{"application/json, */*;q=0.5", true},                    // WordPress, HTTPie
+		{"application/json, */*", true},
+		{"*/*, application/json", true},
+		{"application/problem+json", true},
+		{"application/vnd.api+json, application/json", true},
+		{"application/vnd.github+json", true},
+		{"application/*", true}, {"application/*, */*", true},
+		{"application/json; charset=utf-8", true},
+		{"APPLICATION/JSON", true}, {"Application/Problem+Json ; Q=1", true},
+		{"text/html, image/gif, image/jpeg, *; q=.2, */*; q=.2", false}, // Java
+		{"application/json, *; q=.2", true},
+
+		// Weights, whatever the order.
+		{"text/html;q=0.8, application/json", true},
+		{"application/json, text/html;q=0.8", true},
+		{"application/json;q=0.8, text/html", false},
+		{"text/html;q=0.8, application/json;q=0.9", true},
+		{"text/html;q=0.899, application/json;q=0.9", true},
+		{"text/html;q=0.9, application/json;q=0.899", false},
+		{"application/json;q=0.5, */*;q=0.8", false},
+		{"application/json;q=0.5, text/*", false},
+		{"application/json;q=0.001", true},
+		{"application/json;q=0.0001", false}, // no more than three digits
+		{"application/json;q=1.000, text/html;q=0.999", true},
+
+		// The type that is named, then the one that is named first.
+		{"text/*, application/json", true},
+		{"application/*, text/html", false},
+		{"text/html, application/json", false},
+		{"application/json, text/html", true},
+		{"application/xhtml+xml, application/json", false},
+
+		// 0 excludes, and the most specific range counts.
+		{"application/json;q=0", false},
+		{"application/json;q=0, */*", false},
+		{"application/json;q=0.000, application/*;q=0.5, text/html;q=0.1", false},
+		{"text/html;q=0, */*", true},
+		{"text/html;q=0", false},
+		{"text/html;q=0, application/json;q=0.1", true},
+		{"text/*;q=0, */*;q=0.5", true},
+		{"*/*;q=0", false},
+		{"*/*;q=0, application/json", true},
+		{"*/*, text/html;q=0.1, application/json;q=0.2", true},
+
+		// Parameters, and what is no weight.
+		{"application/json;version=1;q=0.1, text/html;level=1;q=0.2", false},
+		{`application/json;x="a,text/html;q=1";q=0.5, text/html;q=0.4`, true},
+		{`application/json;x="a\",b", text/html;q=0.5`, true},
+		{`text/html;x="unclosed, application/json`, false},
+		{"application/json;q=, text/html;q=0.9", true},
+		{"application/json;q=x, text/html;q=0.9", true},
+		{"application/json;q=-1, text/html;q=0.9", true},
+		{"application/json;q=5, text/html;q=0.9", true},
+		{"application/json;quality=0, text/html;q=0.9", true},
+		{"application/jsonx", false}, {"+json", false}, {"json", false},
+	} {
+		if got := acceptsJSON([]string{test.accept}); got != test.json {
+			t.Errorf("Accept %q: got JSON %v, want %v", test.accept, got, test.json)
+		}
+		if got := acceptsJSON(strings.Split(test.accept, ", ")); got != test.json && !strings.Contains(test.accept, `"`) {
+			t.Errorf("Accept %q in several headers: got JSON %v, want %v", test.accept, got, test.json)
+		}
+	}
+	if acceptsJSON(nil) {
+		t.Error("no Accept: got JSON")
+	}
+}
+
+// hostileAccepts are as large as Caddy lets headers be.
+var hostileAccepts = map[string][]string{
+	"no comma":          {strings.Repeat("a", 1<<20)},
+	"commas":            {strings.Repeat(",", 1<<20)},
+	"semicolons":        {strings.Repeat(";", 1<<20)},
+	"quotes":            {strings.Repeat(`"`, 1<<20)},
+	"an unclosed quote": {`"` + strings.Repeat(",", 1<<20)},
+	"backslashes":       {`"` + strings.Repeat(`\`, 1<<20)},
+	"blanks":            {strings.Repeat(" ", 1<<20)},
+	"weights":           {strings.Repeat("application/json;q=0.1,", 1<<20/23)},
+	"parameters":        {"application/json" + strings.Repeat(";x=1", 1<<18)},
+	"a long weight":     {"application/json;q=0." + strings.Repeat("0", 1<<20)},
+	"headers":           strings.Split(strings.Repeat("text/plain,", 100_000), ","),
+	"empty headers":     make([]string, 1<<20),
+}
+
+func TestHostileAcceptHeadersCostNoMoreThanTheirBeginning(t *testing.T) {
+	for about, accept := range hostileAccepts {
+		read, n := 0, 0
+		for _, header := range accept {
+			if read += len(header) + 1; read > mostAccept {
+				break
+			}
+			n++
+		}
+		beginning := accept[:n]
+		if n == 0 {
+			beginning = []string{accept[0][:mostAccept]}
+		}
+		if got, want := acceptsJSON(accept), acceptsJSON(beginning); got != want {
+			t.Errorf("%s: got JSON %v, want %v as for the beginning", about, got, want)
+		}
+		if got := testing.AllocsPerRun(10, func() { acceptsJSON(accept) }); got != 0 {
+			t.Errorf("%s: got %v allocations, want none", about, got)
+		}
+	}
+}
+
+// simply decides for headers without quotes, by the letter of RFC 9110.
+func simply(accept string) bool {
+	weigh := func(kinds func(kind string) int) (best preference) {
+		for i, element := range strings.Split(accept, ",") {
+			parts := strings.Split(element, ";")
+			w := 1000
+			for j := len(parts) - 1; j > 0; j-- {
+				name, value, _ := strings.Cut(parts[j], "=")
+				if strings.EqualFold(strings.TrimSpace(name), "q") {
+					w = thousandths(strings.TrimSpace(value))
+				}
+			}
+			best.add(kinds(strings.ToLower(strings.TrimSpace(parts[0]))), w, i+1)
+		}
+		return best
+	}
+	json := weigh(func(kind string) int {
+		switch {
+		case kind == "application/json", strings.HasSuffix(kind, "+json") && kind != "+json":
+			return 3
+		case kind == "application/*":
+			return 2
+		case kind == "*/*", kind == "*":
+			return 1
+		}
+		return -1
+	})
+	html := weigh(func(kind string) int {
+		switch kind {
+		case "text/html", "application/xhtml+xml":
+			return 3
+		case "text/*":
+			return 2
+		case "*/*", "*":
+			return 1
+		}
+		return -1
+	})
+	if json.weight != html.weight {
+		return json.weight > html.weight
+	}
+	if json.specificity != html.specificity {
+		return json.weight > 0 && json.specificity > html.specificity
+	}
+	return json.weight > 0 && json.order < html.order
+}
+
+func FuzzAccept(f *testing.F) {
+	f.Add("text/html,application/xhtml+xml,application/xml;q=0.9,*/*;q=0.8")
+	f.Add("application/json, text/javascript, */*; q=0.01")
+	f.Add(`application/json;x="a\",b";q=0.5, text/html;q=.4`)
+	for about := range hostileAccepts {
+		f.Add(hostileAccepts[about][0][:min(100, len(hostileAccepts[about][0]))])
+	}
+	f.Fuzz(func(t *testing.T, accept string) {
+		got := acceptsJSON([]string{accept})
+		if len(accept) > mostAccept || strings.IndexFunc(accept, func(r rune) bool { return r >= unicode.MaxASCII || r == '"' }) >= 0 {
+			return
+		}
+		if want := simply(accept); got != want {
+			t.Errorf("Accept %q: got JSON %v, want %v", accept, got, want)
+		}
+	})
+}
+
+func TestAnyMixOfRangesIsDecidedByTheLetter(t *testing.T) {
+	kinds := []string{"text/html", "application/json", "*/*", "text/*", "application/*", "application/xhtml+xml", "application/problem+json", "image/png", "*"}
+	weights := []string{"", ";q=0", ";q=0.5", "; q=1", ";v=1;q=0.50", ";q=0.51", " ; Q=.5"}
+	for range 20_000 {
+		var ranges []string
+		for range 1 + rand.IntN(4) {
+			ranges = append(ranges, kinds[rand.IntN(len(kinds))]+weights[rand.IntN(len(weights))])
+		}
+		accept := strings.Join(ranges, ", ")
+		if got, want := acceptsJSON([]string{accept}), simply(accept); got != want {
+			t.Fatalf("Accept %q: got JSON %v, want %v", accept, got, want)
+		}
+	}
+}

@@ -1,0 +1,262 @@
+package refusal
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"html"
+	"net/http"
+	"net/http/httptest"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/caddyserver/caddy/v2"
+	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
+)
+
+func request(accept string, values ...string) *http.Request {
+	r := httptest.NewRequest("GET", "http://example.com/", nil)
+	if accept != "" {
+		r.Header.Set("Accept", accept)
+	}
+	repl := caddy.NewEmptyReplacer()
+	for i := 0; i < len(values); i += 2 {
+		repl.Set(values[i], values[i+1])
+	}
+	return r.WithContext(context.WithValue(r.Context(), caddy.ReplacerCtxKey, repl))
+}
+
+// refuse returns the answer to a request.
+func refuse(t testing.TB, f *Refusal, r *http.Request) *httptest.ResponseRecorder {
+	t.Helper()
+	w := httptest.NewRecorder()
+	if err := f.Write(w, r, true); err != nil {
+		t.Fatal(err)
+	}
+	if got, want := w.Header().Get("Content-Length"), strconv.Itoa(w.Body.Len()); got != want {
+		t.Errorf("Content-Length: got %s, want %s", got, want)
+	}
+	if got := w.Header().Get("Cache-Control"); got != "no-store" {
+		t.Errorf("Cache-Control: got %q, want no-store", got)
+	}
+	return w
+}
+
+func TestARefusalIsAPageForPeople(t *testing.T) {
+	w := refuse(t, &Refusal{Status: 429, Waits: true, RetryAfter: 10 * time.Minute, TimeToFit: time.Minute}, request(""))
+	if got := w.Header(); w.Code != 429 || got.Get("Retry-After") != "600" || got.Get("Content-Type") != "text/html; charset=utf-8" {
+		t.Errorf("got %v and %v, want 429, a page, and Retry-After 600", w.Code, got)
+	}
+	if body := w.Body.String(); !strings.Contains(body, "Please wait 60 seconds and try again.") {
+		t.Errorf("got %q, want it to say the time to fit", body)
+	}
+}
+
+func TestARefusalThatNoWaitingHelpsSaysNoTime(t *testing.T) {
+	w := refuse(t, &Refusal{Status: 403, RetryAfter: time.Minute, TimeToFit: time.Minute}, request(""))
+	if got := w.Header()["Retry-After"]; got != nil || w.Code != 403 || !strings.Contains(w.Body.String(), "cannot be served") {
+		t.Errorf("got %v, Retry-After %v and %s", w.Code, got, w.Body)
+	}
+	w = refuse(t, &Refusal{Status: 403}, request("application/json"))
+	if got, want := w.Body.String(), `{"type":"about:blank","title":"Forbidden","status":403}`+"\n"; got != want {
+		t.Errorf("got %s, want %s", got, want)
+	}
+}
+
+func TestProgramsGetAProblem(t *testing.T) {
+	f := &Refusal{Status: 429, Waits: true, RetryAfter: time.Hour, TimeToFit: time.Minute, Violated: func() []string { return []string{"login", `"<&`} }}
+	w := refuse(t, f, request("application/json, */*;q=0.5"))
+	want := `{"type":"https://iana.org/assignments/http-problem-types#quota-exceeded","title":"Too Many Requests","status":429,"detail":"Retry in 60 seconds.","violated-policies":["login","\"\u003c\u0026"]}` + "\n"
+	if got := w.Body.String(); got != want || w.Header().Get("Content-Type") != "application/problem+json" {
+		t.Errorf("got %s %s, want %s", w.Header().Get("Content-Type"), got, want)
+	}
+	f.Status, f.TimeToFit = 503, time.Millisecond
+	var problem struct{ Type, Detail string }
+	if err := json.Unmarshal(refuse(t, f, request("application/json")).Body.Bytes(), &problem); err != nil || problem.Type != "about:blank" || problem.Detail != "Retry in 1 second." {
+		t.Errorf("got %+v, %v, want about:blank and 1 second", problem, err)
+	}
+}
+
+func TestOnlyProgramsAreToldWhichZonesRefuse(t *testing.T) {
+	f := &Refusal{Status: 429, Waits: true, Violated: func() []string { t.Error("asked for a page"); return nil }}
+	refuse(t, f, request(""))
+}
+
+func TestWaitsAreToldAsPeopleSayThem(t *testing.T) {
+	for _, test := range []struct {
+		wait time.Duration
+		want string
+	}{
+		{0, "1 second"},
+		{time.Millisecond, "1 second"},
+		{time.Second, "1 second"},
+		{1001 * time.Millisecond, "2 seconds"},
+		{2 * time.Minute, "120 seconds"},
+		{2*time.Minute + 1, "3 minutes"},
+		{120 * time.Minute, "120 minutes"},
+		{120*time.Minute + 1, "3 hours"},
+		{20 * 365 * 24 * time.Hour, "175200 hours"},
+	} {
+		if got := string(AppendReadable(nil, test.wait)); got != test.want {
+			t.Errorf("%v: got %q, want %q", test.wait, got, test.want)
+		}
+	}
+}
+
+func TestSecondsAreRoundedUpAndNeverNone(t *testing.T) {
+	for d, want := range map[time.Duration]int64{-time.Hour: 1, 0: 1, 1: 1, time.Second: 1, time.Second + 1: 2, 59*time.Second + 1: 60} {
+		if got := WholeSeconds(d); got != want {
+			t.Errorf("%v: got %d, want %d", d, got, want)
+		}
+	}
+}
+
+func TestErrorRoutesGetTheRefusalByValue(t *testing.T) {
+	w := httptest.NewRecorder()
+	err := (&Refusal{Status: 503, Waits: true, RetryAfter: time.Minute, AsError: true}).Write(w, request(""), true)
+	failed, ok := err.(caddyhttp.HandlerError)
+	if !ok || failed.StatusCode != 503 || !errors.Is(failed.Err, errRefused) || failed.Err.Error() != "refused by throttle" {
+		t.Errorf("got %#v, want a HandlerError of 503", err)
+	}
+	if h := w.Header(); h.Get("Retry-After") != "60" || h.Get("Cache-Control") != "no-store" || len(h) != 2 || w.Body.Len() != 0 {
+		t.Errorf("got %v and %q, want Retry-After, Cache-Control and no body", h, w.Body)
+	}
+}
+
+func TestAHandlerThatChangesAHeaderChangesNoOther(t *testing.T) {
+	for range 2 { // nor those of the next refusal
+		w := refuse(t, &Refusal{Status: 429, Waits: true, RetryAfter: time.Second}, request(""))
+		for name, values := range w.Header() {
+			if len(values) != 1 || values[0] == "changed" {
+				t.Errorf("%s: got %q", name, values)
+			}
+			w.Header()[name] = append(values, "more")
+			values[0] = "changed"
+		}
+		for name, values := range w.Header() {
+			if fmt.Sprint(values) != "[changed more]" && fmt.Sprint(values) == "[more]" || values[1] != "more" {
+				t.Errorf("%s: got %q", name, values)
+			}
+		}
+	}
+}
+
+func TestAPageOfOnesOwnIsFilledInAndItsValuesAreEscaped(t *testing.T) {
+	const attack = `"><script>alert('1')</script>{env.HOME}{http.request.host}`
+	const text = `<style>body{margin:1em}a{b.c:d}@media print{p{color:#000}}</style>` +
+		`<p title="{http.throttle.key}">{http.request.header.X-Evil}|{http.throttle.zone}|{http.throttle.unknown}</p>` +
+		`<script>addEventListener("load", function(){location.reload()}); if (x) {y.z}; let a = {b: c.d}, e = {f.g}</script>` +
+		`{} {x} { http.throttle.zone } {http.throttle.zone`
+	page, err := Compile(text)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := request("", "http.throttle.key", "203.0.113.7/"+attack, "http.request.header.X-Evil", attack, "http.throttle.zone", "site")
+	want := strings.NewReplacer(
+		"{http.throttle.key}", html.EscapeString("203.0.113.7/"+attack),
+		"{http.request.header.X-Evil}", html.EscapeString(attack),
+		"|{http.throttle.zone}", "|site",
+	).Replace(text)
+	for range 2 { // the memory is used again
+		if got := refuse(t, &Refusal{Status: 429, Page: page}, r).Body.String(); got != want {
+			t.Errorf("got\n%s\nwant\n%s", got, want)
+		}
+	}
+	if got := refuse(t, &Refusal{Status: 429, Page: page}, httptest.NewRequest("GET", "/", nil)).Body.String(); got != text {
+		t.Errorf("without a replacer: got\n%s\nwant\n%s", got, text)
+	}
+}
+
+func TestAnEmptyPageIsAPage(t *testing.T) {
+	page, err := Compile("")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := refuse(t, &Refusal{Status: 429, Page: page}, request("")).Body.String(); got != "" {
+		t.Errorf("got %q, want nothing", got)
+	}
+}
+
+func TestAPageHasAMebibyteAtMost(t *testing.T) {
+	if _, err := Compile(strings.Repeat("x", MostPage)); err != nil {
+		t.Error(err)
+	}
+	const want = "the page has 1048577 bytes: want at most 1048576"
+	if _, err := Compile(strings.Repeat("x", MostPage+1)); err == nil || err.Error() != want {
+		t.Errorf("got %v, want %s", err, want)
+	}
+}
+
+func FuzzPage(f *testing.F) {
+	f.Add("<p>{http.throttle.zone}</p>{{a.b}}", "{http.throttle.zone}<")
+	f.Fuzz(func(t *testing.T, text, value string) {
+		page, err := Compile(text)
+		if err != nil {
+			t.Skip()
+		}
+		if got := string(page.appendTo(nil, nil)); got != text {
+			t.Errorf("nothing known: got %q, want %q", got, text)
+		}
+		repl := caddy.NewEmptyReplacer()
+		repl.Set("http.throttle.zone", value)
+		want := strings.ReplaceAll(text, "{http.throttle.zone}", html.EscapeString(value))
+		if got := string(page.appendTo(nil, repl)); got != want {
+			t.Errorf("got %q, want %q", got, want)
+		}
+	})
+}
+
+// A discard is a response that nobody reads.
+type discard struct{ header http.Header }
+
+func (d *discard) Header() http.Header         { return d.header }
+func (d *discard) Write(p []byte) (int, error) { return len(p), nil }
+func (d *discard) WriteHeader(int)             {}
+
+// TestRefusingAllocatesLittle: the memory of the header values, and the text of
+// the two that are numbers.
+func TestRefusingAllocatesLittle(t *testing.T) {
+	w, r := &discard{make(http.Header)}, request("text/html,*/*;q=0.8")
+	names := []string{"login"}
+	got := testing.AllocsPerRun(100, func() {
+		f := Refusal{Status: 429, Waits: true, RetryAfter: 1000 * time.Second, TimeToFit: time.Second, Violated: func() []string { return names }}
+		if err := f.Write(w, r, false); err != nil {
+			t.Fatal(err)
+		}
+		clear(w.header)
+	})
+	if got > 3.5 { // the race detector empties pools now and then
+		t.Errorf("got %v allocations, want 3", got)
+	}
+}
+
+func BenchmarkWrite(b *testing.B) {
+	page, _ := Compile("<p>{http.throttle.zone}</p>")
+	for _, test := range []struct {
+		name, accept string
+		page         *Page
+	}{{"html", "text/html,application/xhtml+xml,application/xml;q=0.9,*/*;q=0.8", nil}, {"json", "application/json", nil}, {"page", "", page}} {
+		b.Run("as="+test.name, func(b *testing.B) {
+			w, r := &discard{make(http.Header)}, request(test.accept, "http.throttle.zone", "login")
+			f := &Refusal{Status: 429, Waits: true, RetryAfter: 1000 * time.Second, TimeToFit: time.Second, Violated: func() []string { return []string{"login"} }, Page: test.page}
+			b.ReportAllocs()
+			for b.Loop() {
+				clear(w.header)
+				_ = f.Write(w, r, false)
+			}
+		})
+	}
+}
+
+func BenchmarkAccept(b *testing.B) {
+	for about, accept := range hostileAccepts {
+		b.Run("header="+strings.ReplaceAll(about, " ", "_"), func(b *testing.B) {
+			for b.Loop() {
+				acceptsJSON(accept)
+			}
+		})
+	}
+}

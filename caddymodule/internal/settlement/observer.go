@@ -1,0 +1,307 @@
+package settlement
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"io"
+	"net"
+	"net/http"
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
+)
+
+// Headers are the headers in which upstreams say what requests cost. Clients
+// never see them, nor trailers of these names.
+type Headers []costHeader
+
+type costHeader struct {
+	name    string
+	trailer string // as handlers name a trailer that they did not announce
+}
+
+// HeadersOf returns the headers that the rules of a handler read, each once. A
+// rule may be nil.
+func HeadersOf(rules ...*Rule) (headers Headers) {
+	for _, r := range rules {
+		if r != nil && r.Source == Header && !slices.ContainsFunc(headers, func(h costHeader) bool { return h.name == r.Header }) {
+			headers = append(headers, costHeader{r.Header, http.TrailerPrefix + r.Header})
+		}
+	}
+	return headers
+}
+
+// A Releaser gives back what a request holds while it is served, such as slots.
+type Releaser interface{ Release() }
+
+// MayTunnel reports whether a request may become a tunnel, such as the
+// connection of a WebSocket, which may last for days.
+func MayTunnel(r *http.Request) bool {
+	return r.Header["Upgrade"] != nil || r.Method == http.MethodConnect
+}
+
+// An Observer is the response writer that the next handler gets where charges
+// are settled, where cost headers must be kept from clients, or where a tunnel
+// must not keep what the request holds. It serves one request. Set the exported
+// fields before Serve; all may be left out.
+type Observer struct {
+	caddyhttp.ResponseWriterWrapper
+
+	// Outer is the observer of the nearest handler around this one. It is told
+	// the cost headers that this observer removes.
+	Outer *Observer
+
+	// Headers are recorded and removed from the response.
+	Headers Headers
+
+	// Tunnel is released, once, when the connection becomes a tunnel: by a
+	// status 101, by success of a CONNECT over HTTP/2 or 3, or because a handler
+	// takes the connection over.
+	Tunnel Releaser
+
+	ctx      context.Context // of the request, to see when the client leaves
+	began    time.Time
+	head     bool // the server sends no body
+	frames   bool // HTTP/2 and 3
+	connect  bool // HTTP/2 and 3 say 200 where HTTP/1 says 101
+	tunnel   bool
+	left     bool // the client, while there was something to send yet
+	failed   bool // to send something
+	returned bool // the next handler did not panic
+
+	status   int           // 0 before there are headers
+	headers  time.Duration // until there were
+	elapsed  time.Duration // until the next handler was done
+	bytes    int64         // of the body
+	declared int64         // of the body, -1 if the handler did not say
+	err      error         // of the next handler
+	values   []string      // of Headers; "" if absent or given twice
+	room     [2]string     // for most handlers enough
+}
+
+// Serve calls the next handler with the observer as the response writer. When it
+// has returned or panicked, the observer knows all that rules ask.
+func (o *Observer) Serve(w http.ResponseWriter, r *http.Request, next caddyhttp.Handler) error {
+	o.ResponseWriter, o.ctx = w, r.Context()
+	o.head = r.Method == http.MethodHead
+	o.frames = r.ProtoMajor >= 2
+	o.connect = o.frames && r.Method == http.MethodConnect
+	o.declared = -1
+	o.values = o.room[:]
+	if len(o.Headers) > len(o.room) {
+		o.values = make([]string, len(o.Headers))
+	}
+	o.began = time.Now()
+	defer o.end()
+	o.err = next.ServeHTTP(o, r)
+	o.returned = true
+	return o.err
+}
+
+func (o *Observer) end() {
+	o.elapsed = time.Since(o.began)
+	o.readHeaders() // the server sends what is there now: headers if there were none yet, and trailers
+	if o.status == 0 {
+		o.look() // nothing was sent yet
+	}
+}
+
+// Complete reports whether the client stayed until all of the answer was sent.
+// Clients may well leave as soon as they have the last byte, while the handler
+// is not done yet.
+//
+// A body of declared length is complete when its last piece was sent to a client
+// that was still there, whatever the handler does then: a proxy fails if its
+// client leaves before it has seen the end of the upstream's answer. Any other
+// body is complete if everything was sent, and the handler neither panicked nor
+// failed. The answer to an error is sent by error routes, after us; it counts as
+// complete if the client was still there.
+func (o *Observer) Complete() bool {
+	switch {
+	case o.tunnel:
+		return o.returned && o.err == nil
+	case o.left:
+		return false
+	case o.declared >= 0:
+		return o.ended()
+	}
+	return o.returned && !o.failed && (o.err == nil || o.status == 0)
+}
+
+// ended reports whether all of a body of declared length was sent.
+func (o *Observer) ended() bool { return o.declared >= 0 && o.bytes >= o.declared }
+
+// WriteHeader implements http.ResponseWriter.
+func (o *Observer) WriteHeader(status int) {
+	if o.status == 0 && (status >= 200 || status == http.StatusSwitchingProtocols) {
+		o.look()
+		o.status, o.headers = status, time.Since(o.began)
+		o.declared = o.declaredLength()
+		if status == http.StatusSwitchingProtocols || o.connect && status < 300 {
+			o.becomeTunnel()
+		}
+	}
+	o.readHeaders()
+	o.ResponseWriter.WriteHeader(status)
+}
+
+// declaredLength returns how long the body will be, or -1 if the handler does not
+// say.
+func (o *Observer) declaredLength() int64 {
+	if o.head || o.status == http.StatusNoContent || o.status == http.StatusNotModified {
+		return 0
+	}
+	if length := o.Header()["Content-Length"]; len(length) > 0 {
+		if n, err := strconv.ParseInt(length[0], 10, 64); err == nil {
+			return n
+		}
+	}
+	return -1
+}
+
+// readHeaders records what the upstream says the request cost, also for the
+// observers around this one, and removes it.
+func (o *Observer) readHeaders() {
+	header := o.Header()
+	for at := o; at != nil; at = at.Outer {
+		for i := range at.Headers {
+			h := &at.Headers[i]
+			if values := header[h.name]; len(values) > 0 {
+				at.values[i] = single(values)
+			}
+			if values := header[h.trailer]; len(values) > 0 {
+				at.values[i] = single(values)
+			}
+		}
+	}
+	for i := range o.Headers {
+		delete(header, o.Headers[i].name)
+		delete(header, o.Headers[i].trailer)
+	}
+}
+
+// single returns the only value there is, or "".
+func single(values []string) string {
+	if len(values) != 1 {
+		return ""
+	}
+	return values[0]
+}
+
+// value returns what was recorded of a header.
+func (o *Observer) value(name string) string {
+	for i := range o.Headers {
+		if o.Headers[i].name == name {
+			return o.values[i]
+		}
+	}
+	return ""
+}
+
+// Write implements http.ResponseWriter.
+func (o *Observer) Write(p []byte) (written int, err error) {
+	o.implicitHeader()
+	for o.frames && len(p) > lastPiece && err == nil {
+		var n int
+		n, err = o.write(p[:lastPiece])
+		p, written = p[lastPiece:], written+n
+	}
+	if err != nil {
+		return written, err
+	}
+	n, err := o.write(p)
+	return written + n, err
+}
+
+func (o *Observer) write(p []byte) (int, error) {
+	if len(p) > 0 {
+		o.look()
+	}
+	n, err := o.ResponseWriter.Write(p)
+	o.sent(int64(n), int64(len(p)), err)
+	return n, err
+}
+
+// ReadFrom implements io.ReaderFrom, so that files are still sent by the kernel
+// where HTTP/1 allows it.
+func (o *Observer) ReadFrom(r io.Reader) (int64, error) {
+	o.implicitHeader()
+	if o.frames {
+		return io.Copy(struct{ io.Writer }{o}, r)
+	}
+	o.look()
+	n, err := o.ResponseWriterWrapper.ReadFrom(r)
+	o.sent(n, n, err)
+	return n, err
+}
+
+// FlushError lets http.ResponseController flush, which sends headers too.
+func (o *Observer) FlushError() error {
+	o.implicitHeader()
+	err := http.NewResponseController(o.ResponseWriter).Flush()
+	if err != nil && !errors.Is(err, http.ErrNotSupported) {
+		o.failed = true
+	}
+	return err
+}
+
+func (o *Observer) implicitHeader() {
+	if o.status == 0 {
+		o.WriteHeader(http.StatusOK)
+	}
+}
+
+// look looks whether the client has left, before something is sent to it.
+// Afterwards is too late: the client may leave with the last byte.
+func (o *Observer) look() {
+	if !o.left && !o.ended() {
+		o.left = o.ctx.Err() != nil
+	}
+}
+
+// lastPiece is how large the end of a body is that may fail to be sent. With
+// HTTP/2 and 3 it cannot be told whether the client left before that or with the
+// last byte, so larger pieces are cut.
+const lastPiece = 64 << 10
+
+// sent notes the n bytes that were sent of a piece of that size.
+func (o *Observer) sent(n, size int64, err error) {
+	switch {
+	case o.head || errors.Is(err, http.ErrBodyNotAllowed) || errors.Is(err, http.ErrContentLength):
+		return // more than the server sends
+	case err != nil && o.frames && o.declared >= 0 && o.bytes+size >= o.declared:
+		n = size
+	case err != nil:
+		o.failed = true
+	}
+	o.bytes += n
+}
+
+// Hijack implements http.Hijacker, for handlers that take the connection over.
+func (o *Observer) Hijack() (net.Conn, *bufio.ReadWriter, error) {
+	conn, buffered, err := http.NewResponseController(o.ResponseWriter).Hijack()
+	if err == nil {
+		o.becomeTunnel()
+	}
+	return conn, buffered, err
+}
+
+func (o *Observer) becomeTunnel() {
+	if !o.tunnel {
+		o.tunnel = true
+		if o.Tunnel != nil {
+			o.Tunnel.Release()
+		}
+	}
+}
+
+// Interface guards
+var (
+	_ http.ResponseWriter = (*Observer)(nil)
+	_ http.Hijacker       = (*Observer)(nil)
+	_ http.Pusher         = (*Observer)(nil)
+	_ io.ReaderFrom       = (*Observer)(nil)
+)

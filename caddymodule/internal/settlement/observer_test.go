@@ -1,0 +1,332 @@
+package settlement
+
+import (
+	"bufio"
+	"errors"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
+)
+
+// A spy is a response writer that knows how it was written to.
+type spy struct {
+	*httptest.ResponseRecorder
+	readFrom, pushed int
+	hijack           error
+	hints            []http.Header
+}
+
+func newSpy() *spy { return &spy{ResponseRecorder: httptest.NewRecorder()} }
+
+func (w *spy) ReadFrom(r io.Reader) (int64, error) {
+	w.readFrom++
+	return io.Copy(w.ResponseRecorder, r)
+}
+
+func (w *spy) Push(string, *http.PushOptions) error {
+	w.pushed++
+	return nil
+}
+
+func (w *spy) Hijack() (net.Conn, *bufio.ReadWriter, error) { return nil, nil, w.hijack }
+
+func (w *spy) WriteHeader(status int) {
+	if status >= 100 && status < 200 && status != 101 {
+		w.hints = append(w.hints, w.Header().Clone())
+		return
+	}
+	w.ResponseRecorder.WriteHeader(status)
+}
+
+func TestAnObserverHidesNothingFromHandlers(t *testing.T) {
+	w := newSpy()
+	o, _ := observe(w, httptest.NewRequest("GET", "/", nil), kilobyte, func(wrapped http.ResponseWriter, _ *http.Request) error {
+		if n, err := wrapped.(io.ReaderFrom).ReadFrom(strings.NewReader("seven b")); n != 7 || err != nil {
+			t.Errorf("ReadFrom: got %d, %v, want 7", n, err)
+		}
+		if err := http.NewResponseController(wrapped).Flush(); err != nil {
+			t.Errorf("Flush: got %v", err)
+		}
+		if err := wrapped.(http.Pusher).Push("/x.css", nil); err != nil {
+			t.Errorf("Push: got %v", err)
+		}
+		_, _, err := http.NewResponseController(wrapped).Hijack()
+		return err
+	})
+	if w.readFrom != 1 || !w.Flushed || w.pushed != 1 || o.bytes != 7 || !o.tunnel {
+		t.Errorf("got %d ReadFrom, flushed %v, %d pushed, %d bytes, hijacked %v, want each once", w.readFrom, w.Flushed, w.pushed, o.bytes, o.tunnel)
+	}
+}
+
+// TestFlushingSendsTheHeaders, which is when an upstream has done its work.
+func TestFlushingSendsTheHeaders(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		o, _ := observe(httptest.NewRecorder(), httptest.NewRequest("GET", "/", nil), seconds, func(w http.ResponseWriter, _ *http.Request) error {
+			time.Sleep(2 * time.Second)
+			if err := http.NewResponseController(w).Flush(); err != nil {
+				t.Errorf("Flush: got %v", err)
+			}
+			time.Sleep(time.Hour) // events are sent when they happen
+			return nil
+		})
+		if got, _ := seconds.Actual(o, limit, 0); got != 2 {
+			t.Errorf("got %v, want 2", got)
+		}
+	})
+}
+
+func TestNothingCanBeFlushedWhereNothingIsBuffered(t *testing.T) {
+	o, _ := observe(struct{ http.ResponseWriter }{httptest.NewRecorder()}, httptest.NewRequest("GET", "/", nil), seconds, func(w http.ResponseWriter, _ *http.Request) error {
+		if err := http.NewResponseController(w).Flush(); !errors.Is(err, http.ErrNotSupported) {
+			t.Errorf("got %v, want http.ErrNotSupported", err)
+		}
+		return nil
+	})
+	if !o.Complete() {
+		t.Error("the answer counts as incomplete")
+	}
+}
+
+func TestCostHeadersAreRecordedAndRemoved(t *testing.T) {
+	unwritten := func(name string) handler {
+		return func(w http.ResponseWriter, _ *http.Request) error {
+			w.Header().Set(name, "3")
+			return nil
+		}
+	}
+	for about, next := range map[string]handler{
+		"written":                 says(200, "X-Cost", "3"),
+		"not written":             unwritten("X-Cost"),
+		"a trailer not announced": unwritten(http.TrailerPrefix + "X-Cost"),
+		"a trailer": func(w http.ResponseWriter, r *http.Request) error {
+			_, err := io.WriteString(w, "body")
+			w.Header().Set("X-Cost", "3")
+			return err
+		},
+		"a trailer that differs": func(w http.ResponseWriter, r *http.Request) error {
+			_ = says(200, "X-Cost", "4")(w, r)
+			w.Header().Set("X-Cost", "3")
+			return nil
+		},
+	} {
+		w := httptest.NewRecorder()
+		w.Header().Set("X-Other", "4")
+		o, _ := observe(w, httptest.NewRequest("GET", "/", nil), header, next)
+		if got, known := header.Actual(o, limit, 1); got != 3 || !known {
+			t.Errorf("%s: got %v, %v, want 3", about, got, known)
+		}
+		if h := w.Header(); h["X-Cost"] != nil || h[http.TrailerPrefix+"X-Cost"] != nil || h.Get("X-Other") != "4" {
+			t.Errorf("%s: the client sees %v, want X-Other alone", about, h)
+		}
+	}
+}
+
+func TestEarlyHintsAreNotTheResponse(t *testing.T) {
+	for _, test := range []struct {
+		about string
+		serve func(w http.ResponseWriter)
+	}{
+		{"the cost stands before the hints", func(w http.ResponseWriter) {
+			w.Header().Set("X-Cost", "5")
+			w.WriteHeader(http.StatusEarlyHints)
+		}},
+		{"the cost comes after the hints", func(w http.ResponseWriter) {
+			w.WriteHeader(http.StatusEarlyHints)
+			w.Header().Set("X-Cost", "5")
+		}},
+		{"both, and they differ", func(w http.ResponseWriter) {
+			w.Header().Set("X-Cost", "4")
+			w.WriteHeader(http.StatusEarlyHints)
+			w.Header().Set("X-Cost", "5")
+		}},
+	} {
+		w := newSpy()
+		o, _ := observe(w, httptest.NewRequest("GET", "/", nil), header, func(w http.ResponseWriter, _ *http.Request) error {
+			w.Header().Set("Link", "</x.css>")
+			test.serve(w)
+			w.WriteHeader(http.StatusNotFound)
+			return nil
+		})
+		if len(w.hints) != 1 || w.hints[0].Get("Link") == "" || w.hints[0]["X-Cost"] != nil || w.Header()["X-Cost"] != nil {
+			t.Errorf("%s: got the hints %v and then %v, want no cost", test.about, w.hints, w.Header())
+		}
+		if got, _ := header.Actual(o, limit, 1); got != 5 || o.status != http.StatusNotFound {
+			t.Errorf("%s: got cost %v and status %v, want 5 and 404", test.about, got, o.status)
+		}
+	}
+}
+
+func TestObserversWithinEachOtherAllSeeTheirHeaders(t *testing.T) {
+	other, third := &Rule{Source: Header, Header: "X-Other"}, &Rule{Source: Header, Header: "X-Third"}
+	outer := &Observer{Headers: HeadersOf(header, other, seconds, third, nil, header)}
+	middle := &Observer{Outer: outer}
+	inner := &Observer{Outer: middle, Headers: HeadersOf(header)}
+	if len(outer.Headers) != 3 {
+		t.Fatalf("got %v, want each header once", outer.Headers)
+	}
+	w := httptest.NewRecorder()
+	_ = outer.Serve(w, httptest.NewRequest("GET", "/", nil), handler(func(w http.ResponseWriter, r *http.Request) error {
+		return middle.Serve(w, r, handler(func(w http.ResponseWriter, r *http.Request) error {
+			return inner.Serve(w, r, says(200, "X-Cost", "3", "X-Other", "4", "X-Third", "5"))
+		}))
+	}))
+	for _, test := range []struct {
+		o    *Observer
+		rule *Rule
+		want float64
+	}{{outer, header, 3}, {outer, other, 4}, {outer, third, 5}, {inner, header, 3}} {
+		if got, known := test.rule.Actual(test.o, limit, 1); got != test.want || !known {
+			t.Errorf("%s: got %v, %v, want %v", test.rule.Header, got, known, test.want)
+		}
+	}
+	for _, name := range []string{"X-Cost", "X-Other", "X-Third"} {
+		if got := w.Header()[name]; got != nil {
+			t.Errorf("the client sees %s %q, want none", name, got)
+		}
+	}
+}
+
+func TestAPanicGoesOnUntouched(t *testing.T) {
+	broken := errors.New("broken")
+	for _, value := range []any{http.ErrAbortHandler, broken, "a text", &http.Request{}} {
+		_, panicked := observe(httptest.NewRecorder(), httptest.NewRequest("GET", "/", nil), header, func(http.ResponseWriter, *http.Request) error { panic(value) })
+		if panicked != value {
+			t.Errorf("got the panic %v, want %v", panicked, value)
+		}
+	}
+}
+
+// A release counts how often something was released.
+type release int
+
+func (r *release) Release() { *r++ }
+
+func TestATunnelIsReleasedOnceWhenItOpens(t *testing.T) {
+	for _, test := range []struct {
+		about, method string
+		major         int
+		serve         handler
+		want          release
+	}{
+		{"101", "GET", 1, says(101), 1},
+		{"101 and the connection", "GET", 1, func(w http.ResponseWriter, r *http.Request) error {
+			w.WriteHeader(101)
+			_, _, err := http.NewResponseController(w).Hijack()
+			return err
+		}, 1},
+		{"the connection alone", "GET", 1, func(w http.ResponseWriter, r *http.Request) error {
+			_, _, err := http.NewResponseController(w).Hijack()
+			return err
+		}, 1},
+		{"a page instead", "GET", 1, says(200), 0},
+		{"early hints", "GET", 1, says(103), 0},
+		{"200 to CONNECT, HTTP/2", "CONNECT", 2, says(200), 1},
+		{"204 to CONNECT, HTTP/3", "CONNECT", 3, says(204), 1},
+		{"403 to CONNECT, HTTP/2", "CONNECT", 2, says(403), 0},
+		{"early hints to CONNECT", "CONNECT", 2, says(103), 0},
+		{"a flush after CONNECT", "CONNECT", 2, func(w http.ResponseWriter, _ *http.Request) error {
+			return http.NewResponseController(w).Flush()
+		}, 1},
+		{"200 to CONNECT, HTTP/1", "CONNECT", 1, says(200), 0},
+		{"200 to GET, HTTP/2", "GET", 2, says(200), 0},
+	} {
+		r := httptest.NewRequest(test.method, "http://example.com/", nil)
+		r.ProtoMajor = test.major
+		var released release
+		during := release(-1)
+		o := &Observer{Tunnel: &released}
+		_ = o.Serve(newSpy(), r, handler(func(w http.ResponseWriter, r *http.Request) error {
+			defer func() { during = released }()
+			return test.serve(w, r)
+		}))
+		if released != test.want || during != test.want {
+			t.Errorf("%s: released %d times, %d before it closed, want %d", test.about, released, during, test.want)
+		}
+		if _, known := seconds.Actual(o, limit, 1); known != (test.want == 0) {
+			t.Errorf("%s: got the time known: %v, want %v", test.about, known, test.want == 0)
+		}
+	}
+}
+
+func TestAConnectionThatCannotBeTakenOverIsNoTunnel(t *testing.T) {
+	w := newSpy()
+	w.hijack = http.ErrNotSupported
+	var released release
+	o := &Observer{Tunnel: &released}
+	_ = o.Serve(w, httptest.NewRequest("GET", "/", nil), handler(func(w http.ResponseWriter, r *http.Request) error {
+		_, _, err := http.NewResponseController(w).Hijack()
+		if !errors.Is(err, http.ErrNotSupported) {
+			t.Errorf("got %v, want http.ErrNotSupported", err)
+		}
+		return nil
+	}))
+	if released != 0 {
+		t.Errorf("released %d times, want none", released)
+	}
+}
+
+func TestRequestsThatAskForItMayTunnel(t *testing.T) {
+	upgrade := httptest.NewRequest("GET", "/", nil)
+	upgrade.Header.Set("Upgrade", "websocket")
+	for _, test := range []struct {
+		r    *http.Request
+		want bool
+	}{
+		{httptest.NewRequest("GET", "/", nil), false},
+		{httptest.NewRequest("POST", "/", strings.NewReader("x")), false},
+		{upgrade, true},
+		{httptest.NewRequest("CONNECT", "http://example.com/", nil), true},
+	} {
+		if got := MayTunnel(test.r); got != test.want {
+			t.Errorf("%s %v: got %v", test.r.Method, test.r.Header, got)
+		}
+	}
+}
+
+// Once for the observer; rules need nothing.
+func TestObservingAllocatesOnce(t *testing.T) {
+	rules := []*Rule{seconds, kilobyte, header, statuses(1, "200"), {Source: Header, Header: "X-Other"}}
+	headers := HeadersOf(rules...)
+	w, r := httptest.NewRecorder(), httptest.NewRequest("GET", "/", nil)
+	ok := []string{"3"}
+	next := caddyhttp.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) error {
+		w.Header()["X-Cost"] = ok
+		w.WriteHeader(http.StatusOK)
+		return nil
+	})
+	var released release
+	sum := 0.0
+	got := testing.AllocsPerRun(100, func() {
+		o := &Observer{Headers: headers, Tunnel: &released}
+		_ = o.Serve(w, r, next)
+		for _, rule := range rules {
+			cost, _ := rule.Actual(o, limit, 1)
+			sum += cost
+		}
+	})
+	if got > 1 {
+		t.Errorf("got %v allocations, want 1", got)
+	}
+}
+
+func BenchmarkObserver(b *testing.B) {
+	headers := HeadersOf(header)
+	w, r := httptest.NewRecorder(), httptest.NewRequest("GET", "/", nil)
+	next := handler(func(w http.ResponseWriter, _ *http.Request) error {
+		w.WriteHeader(http.StatusOK)
+		return nil
+	})
+	b.ReportAllocs()
+	for b.Loop() {
+		o := &Observer{Headers: headers}
+		_ = o.Serve(w, r, next)
+		_, _ = header.Actual(o, limit, 1)
+	}
+}

@@ -1,0 +1,141 @@
+// Package settlement finds out what a request really cost, once the response is
+// known: an [Observer] stands between the next handler and the client, and the
+// [Rule] of each zone reads the cost off it.
+package settlement
+
+import (
+	"errors"
+	"fmt"
+	"net/http"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
+
+	"github.com/caddy-throttle/caddy-throttle/leakybucket"
+)
+
+// A Source says where a response tells its cost.
+type Source uint8
+
+// The sources.
+const (
+	Seconds Source = iota // the time until the response's headers
+	Bytes                 // the size of the body that was sent
+	Header                // a number in a response header or trailer
+	Status                // a cost for some statuses and nothing for the others
+)
+
+var sources = []string{"seconds", "bytes", "header", "status"}
+
+// String returns the source as configurations spell it.
+func (s Source) String() string { return sources[s] }
+
+// ParseSource reads a source as configurations spell it.
+func ParseSource(text string) (Source, error) {
+	if i := slices.Index(sources, text); i >= 0 {
+		return Source(i), nil
+	}
+	return 0, fmt.Errorf("unknown source %q: want seconds, bytes <unit>, header <Name> or status <code|class>... <n>", text)
+}
+
+// A Rule says how the charges of one zone are settled. It is not changed once
+// it is in use, so any number of requests may share it.
+type Rule struct {
+	// Source decides which of the fields below count.
+	Source Source
+
+	// Unit is the number of bytes that cost 1. Required for Bytes.
+	Unit float64
+
+	// Header is the canonical name of the header that says the cost. Required
+	// for Header.
+	Header string
+
+	// Ranges are the statuses that cost Cost. Required for Status.
+	Ranges []StatusRange
+	Cost   float64
+
+	// After says that nothing is reserved: requests are only asked whether they
+	// would fit, and charged when the response is known.
+	After bool
+}
+
+// A StatusRange is a range of statuses, both ends included.
+type StatusRange struct{ First, Last int }
+
+var statusCode = regexp.MustCompile(`^[1-5](xx|[0-9][0-9])$`)
+
+// ParseStatus reads a status such as 401, or a class such as 4xx.
+func ParseStatus(text string) (StatusRange, error) {
+	if !statusCode.MatchString(text) {
+		return StatusRange{}, fmt.Errorf("invalid status %q: want a code such as 401 or a class such as 4xx", text)
+	}
+	first, _ := strconv.Atoi(strings.ReplaceAll(text, "x", "0"))
+	last, _ := strconv.Atoi(strings.ReplaceAll(text, "x", "9"))
+	return StatusRange{first, last}, nil
+}
+
+// Actual returns what a request cost in all, when [Observer.Serve] has returned
+// or panicked, and how much of it was reserved. The cost lies in the range of
+// the limit's arithmetic. Clients that left before the answer was complete never
+// pay less than the reservation.
+//
+// If the response does not say what it cost, known is false and the cost is the
+// reservation.
+func (r *Rule) Actual(o *Observer, limit leakybucket.Limit, reserved float64) (cost float64, known bool) {
+	cost, known = r.measure(o, reserved)
+	if !known {
+		return reserved, false
+	}
+	if cost = limit.Cost(cost); !o.Complete() {
+		cost = max(cost, reserved)
+	}
+	return cost, true
+}
+
+// measure returns what the response says, and false if it says nothing.
+func (r *Rule) measure(o *Observer, reserved float64) (cost float64, known bool) {
+	switch {
+	case r.Source == Status:
+		status := o.finalStatus()
+		for _, s := range r.Ranges {
+			if s.First <= status && status <= s.Last {
+				return r.Cost, true
+			}
+		}
+		return 0, status != 0
+	case o.tunnel:
+		return 0, false // a tunnel says nothing about the work that opened it
+	case r.Source == Seconds && o.status == 0:
+		return max(o.elapsed.Seconds(), reserved), true
+	case r.Source == Seconds:
+		return o.headers.Seconds(), true
+	case o.status == 0 && (!o.returned || o.err != nil):
+		return 0, false // an error route answers, after us
+	case r.Source == Bytes:
+		return float64(o.bytes) / r.Unit, true
+	default:
+		return leakybucket.ParseCost(o.value(r.Header))
+	}
+}
+
+// finalStatus returns the status that the client gets, or 0 if it is not known.
+// The status of an error is sent by error routes, after us.
+func (o *Observer) finalStatus() int {
+	switch {
+	case o.status != 0:
+		return o.status
+	case !o.returned || o.tunnel:
+		return 0 // nobody knows, or the handler wrote the status to the connection
+	case o.err == nil:
+		return http.StatusOK
+	}
+	var failed caddyhttp.HandlerError
+	if errors.As(o.err, &failed) && failed.StatusCode != 0 {
+		return failed.StatusCode
+	}
+	return http.StatusInternalServerError
+}
