@@ -7,15 +7,15 @@ import (
 	"testing"
 	"time"
 
+	"github.com/caddy-throttle/caddy-throttle/internal/servertest"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket/pgstore/pgtest"
-	"github.com/caddy-throttle/caddy-throttle/leakybucket/redisstore/redistest"
 )
 
 // TestPasswordsOfAStoreAreNeverShown, wherever they stand and whatever goes wrong:
 // not in the log, the metrics or the admin endpoint, beyond what the config says.
 func TestPasswordsOfAStoreAreNeverShown(t *testing.T) {
 	t.Parallel()
-	redis := redistest.Start(t, "--requirepass", "the-right-one")
+	redis := servertest.StartRedis(t, "--requirepass", "the-right-one")
 	postgres := pgtest.Start(t)
 	for _, store := range []struct{ name, scheme, right, path string }{
 		{"redis", "redis", redis.Addr, ""},

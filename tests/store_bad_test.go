@@ -6,8 +6,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/caddy-throttle/caddy-throttle/internal/servertest"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket/pgstore/pgtest"
-	"github.com/caddy-throttle/caddy-throttle/leakybucket/redisstore/redistest"
 )
 
 // fault is what is wrong with a store while it is there.
@@ -20,7 +20,7 @@ type fault struct {
 // TestARedisWithAFaultIsNoOutageOfTheSite, and says what is wrong with it.
 func TestARedisWithAFaultIsNoOutageOfTheSite(t *testing.T) {
 	t.Parallel()
-	server := redistest.Start(t)
+	server := servertest.StartRedis(t)
 	set := func(name, to, back string) func() func() {
 		return func() func() {
 			server.Do("config", "set", name, to)
@@ -102,7 +102,7 @@ func testFaults(t *testing.T, s *storeServer, faults []fault) {
 // TestScriptsThatAreFlushedAreNoOutage flushes them as fast as it can.
 func TestScriptsThatAreFlushedAreNoOutage(t *testing.T) {
 	t.Parallel()
-	server := redistest.Start(t)
+	server := servertest.StartRedis(t)
 	s := redisServer(t, server)
 	testNothingAmiss(t, s, s.directive(), func() { server.Do("script", "flush") })
 }

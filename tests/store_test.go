@@ -8,11 +8,11 @@ import (
 	"testing"
 	"time"
 
+	"github.com/caddy-throttle/caddy-throttle/internal/servertest"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket/pgstore"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket/pgstore/pgtest"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket/redisstore"
-	"github.com/caddy-throttle/caddy-throttle/leakybucket/redisstore/redistest"
 )
 
 // storeServer is a Redis or a PostgreSQL that Caddys keep their buckets in, and
@@ -59,9 +59,9 @@ func eachStore(t *testing.T, f func(t *testing.T, s *storeServer)) {
 	}
 }
 
-func startRedis(t *testing.T) *storeServer { return redisServer(t, redistest.Start(t)) }
+func startRedis(t *testing.T) *storeServer { return redisServer(t, servertest.StartRedis(t)) }
 
-func redisServer(t *testing.T, server *redistest.Server) *storeServer {
+func redisServer(t *testing.T, server *servertest.Redis) *storeServer {
 	number := func(text string) float64 {
 		v, _ := strconv.ParseFloat(text, 64)
 		return v

@@ -12,8 +12,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/caddy-throttle/caddy-throttle/internal/servertest"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
-	"github.com/caddy-throttle/caddy-throttle/leakybucket/redisstore/redistest"
 )
 
 // answers is a server that says one thing whatever it is asked.
@@ -93,7 +93,7 @@ func TestAReplyThatMakesNoSenseIsAnError(t *testing.T) {
 }
 
 func TestAKeyThatIsNoBucketFailsForItselfOnly(t *testing.T) {
-	server := redistest.Start(t)
+	server := servertest.StartRedis(t)
 	s := open(t, Options{URL: "redis://" + server.Addr, Prefix: "p:"})
 	server.Do("lpush", "p:zone/list", "x")
 	for i, value := range []string{"", "x", "1", "1 2 3", "nan 1", "-1 5", "1e999 5", "1 5 6 7 8", "1 -5", strings.Repeat("9", 10_000)} {
@@ -127,7 +127,7 @@ func checkFaulty(t *testing.T, s *Store, key string) {
 }
 
 func TestAServerThatCannotWriteIsAClearError(t *testing.T) {
-	master := redistest.Start(t)
+	master := servertest.StartRedis(t)
 	for _, test := range []struct {
 		name string
 		args []string
@@ -141,7 +141,7 @@ func TestAServerThatCannotWriteIsAClearError(t *testing.T) {
 		{"password", []string{"--requirepass", "hunter2"}, []string{"NOAUTH"}},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			server := redistest.Start(t, test.args...)
+			server := servertest.StartRedis(t, test.args...)
 			s := open(t, Options{URL: "redis://" + server.Addr})
 			ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
 			defer cancel()
@@ -166,7 +166,7 @@ func TestAServerThatCannotWriteIsAClearError(t *testing.T) {
 }
 
 func TestALoadingServerAnswersOnceItHasLoaded(t *testing.T) {
-	server := redistest.Start(t)
+	server := servertest.StartRedis(t)
 	server.Do("debug", "populate", "20000")
 	server.Do("save")
 	server.Kill()
@@ -174,14 +174,14 @@ func TestALoadingServerAnswersOnceItHasLoaded(t *testing.T) {
 	if err != nil || len(dump) == 0 {
 		t.Fatalf("reading the dump: %v", err)
 	}
-	again := redistest.Prepare(t, "--key-load-delay", "20", "--loading-process-events-interval-bytes", "1024")
+	again := servertest.PrepareRedis(t, "--key-load-delay", "20", "--loading-process-events-interval-bytes", "1024")
 	if err := os.WriteFile(filepath.Join(again.Dir, "dump.rdb"), dump, 0o600); err != nil {
 		t.Fatal(err)
 	}
 	again.Launch()
 	s := open(t, Options{URL: "redis://" + again.Addr})
 	loading := false
-	redistest.Eventually(t, "the server has loaded", func() error {
+	servertest.Eventually(t, "the server has loaded", func() error {
 		_, err := take(s, charge("k", frozen, 1))
 		loading = loading || err != nil && strings.Contains(err.Error(), "LOADING")
 		return err
@@ -194,7 +194,7 @@ func TestALoadingServerAnswersOnceItHasLoaded(t *testing.T) {
 // TestAHungServerKeepsNobodyLongerThanTheirDeadline stops the process, whose
 // kernel goes on to accept connections.
 func TestAHungServerKeepsNobodyLongerThanTheirDeadline(t *testing.T) {
-	server := redistest.Start(t)
+	server := servertest.StartRedis(t)
 	s := open(t, Options{URL: "redis://" + server.Addr})
 	mustTake(t, s, charge("k", frozen, 1))
 	before := runtime.NumGoroutine()
@@ -213,7 +213,7 @@ func TestAHungServerKeepsNobodyLongerThanTheirDeadline(t *testing.T) {
 	}
 	server.Resume()
 	resumed := time.Now()
-	redistest.Eventually(t, "the server answers again", func() error {
+	servertest.Eventually(t, "the server answers again", func() error {
 		_, err := take(s, charge("k", frozen, 1))
 		return err
 	})
@@ -223,7 +223,7 @@ func TestAHungServerKeepsNobodyLongerThanTheirDeadline(t *testing.T) {
 	if longest > 10*budget { // the machine may be busy
 		t.Errorf("longest take: got %v with a deadline of %v", longest, budget)
 	}
-	redistest.Eventually(t, "no goroutine is left waiting", func() error {
+	servertest.Eventually(t, "no goroutine is left waiting", func() error {
 		if n := runtime.NumGoroutine(); n > before+5 {
 			return fmt.Errorf("got %d, want about %d", n, before)
 		}
@@ -235,7 +235,7 @@ func TestAHungServerKeepsNobodyLongerThanTheirDeadline(t *testing.T) {
 // TestNobodyIsLockedOutByAClockThatJumps sets the server's clock an hour either
 // way and back.
 func TestNobodyIsLockedOutByAClockThatJumps(t *testing.T) {
-	server := redistest.Start(t)
+	server := servertest.StartRedis(t)
 	limit := leakybucket.Limit{Capacity: 10, Leak: 1}
 	const second = leakybucket.Instant(1e6)
 	for _, jump := range []leakybucket.Instant{3600 * second, -3600 * second} {

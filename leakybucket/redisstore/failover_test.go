@@ -10,8 +10,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/caddy-throttle/caddy-throttle/internal/servertest"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
-	"github.com/caddy-throttle/caddy-throttle/leakybucket/redisstore/redistest"
 )
 
 // failovers is how many a test makes.
@@ -48,7 +48,7 @@ func besiege(t *testing.T, s *Store) *siege {
 			}
 		})
 	}
-	redistest.Eventually(t, "all buckets are full", func() error {
+	servertest.Eventually(t, "all buckets are full", func() error {
 		for key := range b.poured {
 			if got := b.poured[key].Load(); got < int64(b.limit.Capacity) {
 				return fmt.Errorf("got %d into k%d, want %v", got, key, b.limit.Capacity)
@@ -79,7 +79,7 @@ func (b *siege) once(key int) {
 func (b *siege) answered(t *testing.T) {
 	t.Helper()
 	promoted := time.Now()
-	redistest.Eventually(t, "takes are answered again", func() error {
+	servertest.Eventually(t, "takes are answered again", func() error {
 		for key := range b.poured {
 			if _, err := take(b.store, charge(fmt.Sprint("k", key), b.limit, 1000)); err != nil {
 				return err
@@ -93,7 +93,7 @@ func (b *siege) answered(t *testing.T) {
 		t.Errorf("recovery: got it %v after the promotion, want it within 3 s", took)
 	}
 	enough := b.takes.Load() + 3000
-	redistest.Eventually(t, "everybody has asked again and again", func() error {
+	servertest.Eventually(t, "everybody has asked again and again", func() error {
 		if got := b.takes.Load(); got < enough {
 			return fmt.Errorf("got %d takes, want %d", got, enough)
 		}
@@ -121,7 +121,7 @@ func (b *siege) lift(t *testing.T, failovers int) {
 }
 
 func TestASentinelFailoverAdmitsAtMostOneCapacityMore(t *testing.T) {
-	w := redistest.StartWatched(t)
+	w := servertest.StartRedisSentinel(t)
 	b := besiege(t, open(t, Options{URL: w.URL()}))
 	n := failovers()
 	for i := range n {
@@ -135,7 +135,7 @@ func TestASentinelFailoverAdmitsAtMostOneCapacityMore(t *testing.T) {
 }
 
 func TestAForcedClusterFailoverAdmitsAtMostOneCapacityMore(t *testing.T) {
-	c := redistest.StartCluster(t)
+	c := servertest.StartRedisCluster(t)
 	b := besiege(t, open(t, Options{URL: c.URL()}))
 	n := failovers()
 	for range n {
@@ -148,7 +148,7 @@ func TestAForcedClusterFailoverAdmitsAtMostOneCapacityMore(t *testing.T) {
 
 // A server that keeps nothing and dies forgets everybody, once.
 func TestAServerThatDiesAdmitsAtMostOneCapacityMore(t *testing.T) {
-	server := redistest.Start(t)
+	server := servertest.StartRedis(t)
 	b := besiege(t, open(t, Options{URL: "redis://" + server.Addr}))
 	cycles := min(failovers()+1, 20)
 	for range cycles {
@@ -166,15 +166,15 @@ func TestAServerThatDiesAdmitsAtMostOneCapacityMore(t *testing.T) {
 
 // The name that led to the master leads to a replica: the store looks anew.
 func TestADemotedServerIsLeftOnceItsAddressLeadsToAnother(t *testing.T) {
-	old := redistest.Start(t)
-	next := redistest.Start(t)
-	proxy := redistest.StartProxy(t, old.Addr, func() bool { return false })
+	old := servertest.StartRedis(t)
+	next := servertest.StartRedis(t)
+	proxy := servertest.StartProxy(t, old.Addr, nil)
 	s := open(t, Options{URL: "redis://" + proxy.Addr})
 	mustTake(t, s, charge("k", frozen, 1))
 	old.Do("replicaof", "127.0.0.1", fmt.Sprint(next.Port))
 	proxy.Lead(next.Addr)
 	began := time.Now()
-	redistest.Eventually(t, "the store has found the new master", func() error {
+	servertest.Eventually(t, "the store has found the new master", func() error {
 		_, err := take(s, charge("k", frozen, 1))
 		return err
 	})
@@ -186,7 +186,7 @@ func TestADemotedServerIsLeftOnceItsAddressLeadsToAnother(t *testing.T) {
 // TestAServerMayBeDownWhenTheStoreIsMade: New never waits, and the store works
 // once there is a server.
 func TestAServerMayBeDownWhenTheStoreIsMade(t *testing.T) {
-	server := redistest.Prepare(t)
+	server := servertest.PrepareRedis(t)
 	for _, url := range []string{"redis://" + server.Addr, "redis+sentinel://" + server.Addr + "/m", "redis+cluster://" + server.Addr} {
 		began := time.Now()
 		s := open(t, Options{URL: url})
@@ -199,7 +199,7 @@ func TestAServerMayBeDownWhenTheStoreIsMade(t *testing.T) {
 	}
 	s := open(t, Options{URL: "redis://" + server.Addr})
 	server.Start()
-	if err := redistest.Within(time.Second, func() error {
+	if err := servertest.Within(time.Second, func() error {
 		_, err := take(s, charge("k", frozen, 1))
 		return err
 	}); err != nil {
@@ -209,7 +209,7 @@ func TestAServerMayBeDownWhenTheStoreIsMade(t *testing.T) {
 
 // What stands before the store may ask after it was closed, and while it is.
 func TestAClosedStoreSaysSo(t *testing.T) {
-	server := redistest.Start(t)
+	server := servertest.StartRedis(t)
 	s := open(t, Options{URL: "redis://" + server.Addr})
 	mustTake(t, s, charge("k", frozen, 1))
 	var wg sync.WaitGroup

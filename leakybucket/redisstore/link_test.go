@@ -18,15 +18,15 @@ import (
 	"testing"
 	"time"
 
-	"github.com/caddy-throttle/caddy-throttle/leakybucket/redisstore/redistest"
+	"github.com/caddy-throttle/caddy-throttle/internal/servertest"
 )
 
 func TestTLSAndUnixSockets(t *testing.T) {
 	dir := t.TempDir()
 	pool := certify(t, dir)
-	probe := redistest.Prepare(t) // for a port that is free
+	probe := servertest.PrepareRedis(t) // for a port that is free
 	cert, key, socket := filepath.Join(dir, "cert.pem"), filepath.Join(dir, "key.pem"), filepath.Join(dir, "r.sock")
-	redistest.Start(t, "--unixsocket", socket, "--tls-port", fmt.Sprint(probe.Port),
+	servertest.StartRedis(t, "--unixsocket", socket, "--tls-port", fmt.Sprint(probe.Port),
 		"--tls-cert-file", cert, "--tls-key-file", key, "--tls-ca-cert-file", cert, "--tls-auth-clients", "no")
 	mustTake(t, open(t, Options{URL: "unix://" + socket}), charge("k", frozen, 1))
 	mustTake(t, open(t, Options{URL: "rediss://" + probe.Addr, TLS: &tls.Config{RootCAs: pool}}), charge("k", frozen, 1))
@@ -122,7 +122,7 @@ func TestAClusterThatSendsEverybodyOnIsAnError(t *testing.T) {
 
 // A caller's deadline holds while the first connection is made, too.
 func TestNobodyWaitsForAConnectionLongerThanTheirDeadline(t *testing.T) {
-	server := redistest.Start(t)
+	server := servertest.StartRedis(t)
 	server.Pause()
 	defer server.Resume()
 	for _, url := range []string{"redis://" + server.Addr, "redis+sentinel://" + server.Addr + "/m", "redis+cluster://" + server.Addr} {

@@ -10,8 +10,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/caddy-throttle/caddy-throttle/internal/servertest"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
-	"github.com/caddy-throttle/caddy-throttle/leakybucket/redisstore/redistest"
 )
 
 // frozen leaks as good as nothing, so that a level is the sum of what was poured.
@@ -56,9 +56,9 @@ func TestWhatIsAskedOnceIsChargedAtMostOnce(t *testing.T) {
 	if testing.Short() {
 		asks = 2_000
 	}
-	server := redistest.Start(t)
+	server := servertest.StartRedis(t)
 	var lossy atomic.Bool
-	proxy := redistest.StartProxy(t, server.Addr, func() bool { return lossy.Load() && rand.IntN(10) == 0 })
+	proxy := servertest.StartProxy(t, server.Addr, func([]byte) bool { return lossy.Load() && rand.IntN(10) == 0 })
 	s := open(t, Options{URL: "redis://" + proxy.Addr, Prefix: "p:"})
 	mustTake(t, s, charge("warm", frozen, 1))
 	lossy.Store(true)
@@ -80,7 +80,7 @@ func TestWhatIsAskedOnceIsChargedAtMostOnce(t *testing.T) {
 	}
 	wg.Wait()
 	lossy.Store(false)
-	redistest.Eventually(t, "the store answers", func() error {
+	servertest.Eventually(t, "the store answers", func() error {
 		_, err := take(s, charge("warm", frozen, 1))
 		return err
 	})
@@ -97,7 +97,7 @@ func TestWhatIsAskedOnceIsChargedAtMostOnce(t *testing.T) {
 // TestFlushedScriptsAreChargedOnce flushes the scripts every 100 ms, or as often
 // as redis-cli can.
 func TestFlushedScriptsAreChargedOnce(t *testing.T) {
-	server := redistest.Start(t)
+	server := servertest.StartRedis(t)
 	s := open(t, Options{URL: "redis://" + server.Addr})
 	d := 30 * time.Second
 	if testing.Short() {

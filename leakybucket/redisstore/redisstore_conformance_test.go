@@ -5,13 +5,13 @@ import (
 	"sync/atomic"
 	"testing"
 
+	"github.com/caddy-throttle/caddy-throttle/internal/servertest"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
-	"github.com/caddy-throttle/caddy-throttle/leakybucket/redisstore/redistest"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest"
 )
 
 func TestStoreKeepsTheContract(t *testing.T) {
-	storetest.Run(t, opener("redis://"+redistest.Start(t).Addr, "test%d:"))
+	storetest.Run(t, opener("redis://"+servertest.StartRedis(t).Addr, "test%d:"))
 }
 
 // The buckets of a store share a slot here, as those of one take must to be
@@ -20,13 +20,13 @@ func TestStoreKeepsTheContractInACluster(t *testing.T) {
 	if testing.Short() {
 		t.Skip("SKIPPED: the same as on one server, slot by slot; run without -short")
 	}
-	storetest.Run(t, opener(redistest.StartCluster(t).URL(), "{test%d}:"))
+	storetest.Run(t, opener(servertest.StartRedisCluster(t).URL(), "{test%d}:"))
 }
 
 // BenchmarkTake runs as BenchmarkTake/store=redis/keys=1/result=allowed and the
 // like.
 func BenchmarkTake(b *testing.B) {
-	server := redistest.Start(b)
+	server := servertest.StartRedis(b)
 	b.Run("store=redis", func(b *testing.B) { storetest.Benchmark(b, opener("redis://"+server.Addr, "test%d:")) })
 }
 

@@ -11,12 +11,12 @@ import (
 	"testing"
 	"time"
 
+	"github.com/caddy-throttle/caddy-throttle/internal/servertest"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
-	"github.com/caddy-throttle/caddy-throttle/leakybucket/redisstore/redistest"
 )
 
 func TestKeysCanBeReadWithRedisCli(t *testing.T) {
-	server := redistest.Start(t)
+	server := servertest.StartRedis(t)
 	s := open(t, Options{URL: "redis://" + server.Addr, Prefix: "site:"})
 	s.held.Store(1_700_000_000_000_000)
 	c := charge("192.0.2.7", leakybucket.Limit{Capacity: 10, Leak: 0.5}, 2.5)
@@ -35,7 +35,7 @@ func TestKeysCanBeReadWithRedisCli(t *testing.T) {
 
 // A bucket expires ten seconds after the instant that Charge.Forget tells.
 func TestBucketsExpireOnceTheyMayBeForgotten(t *testing.T) {
-	server := redistest.Start(t)
+	server := servertest.StartRedis(t)
 	s := open(t, Options{URL: "redis://" + server.Addr, Prefix: "p:"})
 	expect := func(key string, want time.Duration) {
 		t.Helper()
@@ -80,7 +80,7 @@ func TestBucketsExpireOnceTheyMayBeForgotten(t *testing.T) {
 // TestThreeStoresAreOne has three processes, as far as Redis can tell. What time
 // it is for them is no matter: nothing they send says so.
 func TestThreeStoresAreOne(t *testing.T) {
-	server := redistest.Start(t)
+	server := servertest.StartRedis(t)
 	var stores [3]*Store
 	for i := range stores {
 		stores[i] = open(t, Options{URL: "redis://" + server.Addr})
@@ -119,7 +119,7 @@ func TestThreeStoresAreOne(t *testing.T) {
 // TestMuchAtOnceSharesCalls is about callers who wait for each other, not about
 // a timer: one alone is not kept.
 func TestMuchAtOnceSharesCalls(t *testing.T) {
-	server := redistest.Start(t)
+	server := servertest.StartRedis(t)
 	s := open(t, Options{URL: "redis://" + server.Addr})
 	mustTake(t, s, charge("k", frozen, 1))
 	const callers, takes = 64, 50
@@ -147,13 +147,13 @@ func TestMuchAtOnceSharesCalls(t *testing.T) {
 }
 
 func TestAWithdrawnRequestIsNotSent(t *testing.T) {
-	server := redistest.Start(t)
+	server := servertest.StartRedis(t)
 	s := open(t, Options{URL: "redis://" + server.Addr})
 	mustTake(t, s, charge("k", frozen, 1))
 	server.Pause()
 	var sent, withdrawn sync.WaitGroup
 	sent.Go(func() { _, _ = take(s, charge("sent", frozen, 1)) })
-	redistest.Eventually(t, "a call is in flight", func() error {
+	servertest.Eventually(t, "a call is in flight", func() error {
 		s.lanes.mu.Lock()
 		defer s.lanes.mu.Unlock()
 		if tr := s.lanes.busy[lane{takeScript, 0}]; tr != nil && tr.flights == 1 && len(tr.waiting) == 0 {
@@ -173,7 +173,7 @@ func TestAWithdrawnRequestIsNotSent(t *testing.T) {
 	withdrawn.Wait()
 	server.Resume()
 	sent.Wait()
-	redistest.Eventually(t, "the server answers", func() error {
+	servertest.Eventually(t, "the server answers", func() error {
 		_, err := take(s, charge("k", frozen, 1))
 		return err
 	})
@@ -195,13 +195,13 @@ func TestAKeyThatIsTooLongIsAnError(t *testing.T) {
 
 func TestCheckWarnsOfAServerThatForgets(t *testing.T) {
 	for policy, want := range map[string]string{"noeviction": "", "volatile-ttl": "", "allkeys-lru": "allkeys-lru"} {
-		server := redistest.Start(t, "--maxmemory-policy", policy)
+		server := servertest.StartRedis(t, "--maxmemory-policy", policy)
 		warnings, err := open(t, Options{URL: "redis://" + server.Addr}).Check(context.Background())
 		if err != nil || (len(warnings) > 0) != (want != "") || !strings.Contains(strings.Join(warnings, ""), want) {
 			t.Errorf("%s: got warnings %q, %v, want %q", policy, warnings, err, want)
 		}
 	}
-	server := redistest.Start(t, "--user", "app", "on", ">pw", "~*", "+get", "+ping")
+	server := servertest.StartRedis(t, "--user", "app", "on", ">pw", "~*", "+get", "+ping")
 	warnings, err := open(t, Options{URL: "redis://app:pw@" + server.Addr}).Check(context.Background())
 	if err != nil || len(warnings) != 1 || !strings.Contains(warnings[0], "cannot see") {
 		t.Errorf("user that may not ask: got %q, %v, want a warning", warnings, err)

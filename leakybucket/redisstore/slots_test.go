@@ -8,12 +8,12 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/caddy-throttle/caddy-throttle/internal/servertest"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
-	"github.com/caddy-throttle/caddy-throttle/leakybucket/redisstore/redistest"
 )
 
 func TestSlotsAreThoseOfTheCluster(t *testing.T) {
-	server := redistest.Start(t, "--cluster-enabled", "yes")
+	server := servertest.StartRedis(t, "--cluster-enabled", "yes")
 	for _, key := range []string{
 		"123456789", "", "a", "zone/192.0.2.7", "{a}b", "x{a}b", "{}a", "{a", "a}", "{{a}}", "{a}{b}", "}{a}", "x{}{a}", "é\xff", strings.Repeat("x", 1000),
 	} {
@@ -27,7 +27,7 @@ func TestSlotsAreThoseOfTheCluster(t *testing.T) {
 }
 
 func TestWhatWasGivenBackIsToldAsIfItHadNotBeenPoured(t *testing.T) {
-	c := redistest.StartCluster(t)
+	c := servertest.StartRedisCluster(t)
 	s := open(t, Options{URL: c.URL()})
 	full := charge("full", leakybucket.Limit{Capacity: 1, Leak: 1e-6}, 1)
 	mustTake(t, s, full)
@@ -61,7 +61,7 @@ func TestWhatWasGivenBackIsToldAsIfItHadNotBeenPoured(t *testing.T) {
 // TestWhatALaterSlotRefusesIsGivenBack is about a cluster, since all else is
 // atomic: in the end each bucket holds what was admitted, and no more.
 func TestWhatALaterSlotRefusesIsGivenBack(t *testing.T) {
-	c := redistest.StartCluster(t)
+	c := servertest.StartRedisCluster(t)
 	s := open(t, Options{URL: c.URL()})
 	roomy := func(i int) leakybucket.Charge { return charge(fmt.Sprint("roomy", i), frozen, 1) }
 	scarce := charge("scarce", leakybucket.Limit{Capacity: 20, Leak: 1e-6}, 1)

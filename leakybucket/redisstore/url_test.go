@@ -8,7 +8,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/caddy-throttle/caddy-throttle/leakybucket/redisstore/redistest"
+	"github.com/caddy-throttle/caddy-throttle/internal/servertest"
 )
 
 func TestURLsThatSayWhereTheServersAre(t *testing.T) {
@@ -108,7 +108,7 @@ func TestOptionsThatCannotWorkAreErrors(t *testing.T) {
 }
 
 func TestPasswordsAreUsedAndNeverShown(t *testing.T) {
-	server := redistest.Start(t, "--requirepass", "hunter2", "--user", "app", "on", ">s3cret/@%", "~p:*", "+eval", "+evalsha", "+get", "+set", "+del", "+time", "+info")
+	server := servertest.StartRedis(t, "--requirepass", "hunter2", "--user", "app", "on", ">s3cret/@%", "~p:*", "+eval", "+evalsha", "+get", "+set", "+del", "+time", "+info")
 	at := server.Addr
 	for _, o := range []Options{
 		{URL: "redis://:hunter2@" + at},
