@@ -151,17 +151,16 @@ func TestAWithdrawnRequestIsNotSent(t *testing.T) {
 	s := open(t, Options{URL: "redis://" + server.Addr})
 	mustTake(t, s, charge("k", frozen, 1))
 	server.Pause()
+	before := s.serials.Load()
 	var sent, withdrawn sync.WaitGroup
 	sent.Go(func() { _, _ = take(s, charge("sent", frozen, 1)) })
 	servertest.Eventually(t, "a call is in flight", func() error {
-		s.lanes.mu.Lock()
-		defer s.lanes.mu.Unlock()
-		if tr := s.lanes.busy[lane{takeScript, 0}]; tr != nil && tr.flights == 1 && len(tr.waiting) == 0 {
-			return nil
+		if s.serials.Load() == before {
+			return errors.New("none is")
 		}
-		return errors.New("none is")
+		return nil
 	})
-	for range enough - 1 { // fewer than would leave at once
+	for range batching.SecondWeight - 1 { // fewer than leave beside it
 		withdrawn.Go(func() {
 			ctx, cancel := context.WithTimeout(context.Background(), 20*time.Millisecond)
 			defer cancel()

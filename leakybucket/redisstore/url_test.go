@@ -123,7 +123,7 @@ func TestPasswordsAreUsedAndNeverShown(t *testing.T) {
 		if err := s.Ping(context.Background()); err != nil {
 			t.Error(err)
 		}
-		if text := fmt.Sprint(s, s.link.target); strings.Contains(text, "hunter2") || strings.Contains(text, "s3cret") {
+		if text := fmt.Sprint(s, s.connection.target); strings.Contains(text, "hunter2") || strings.Contains(text, "s3cret") {
 			t.Errorf("got the store as %s, want no password in it", text)
 		}
 	}

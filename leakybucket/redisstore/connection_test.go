@@ -1,6 +1,7 @@
 package redisstore
 
 import (
+	"bytes"
 	"context"
 	"crypto/ecdsa"
 	"crypto/elliptic"
@@ -8,17 +9,22 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"encoding/pem"
+	"errors"
 	"fmt"
 	"math/big"
 	"net"
 	"os"
 	"path/filepath"
 	"regexp"
+	"runtime"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/caddy-throttle/caddy-throttle/internal/servertest"
+	"github.com/caddy-throttle/caddy-throttle/leakybucket"
 )
 
 func TestTLSAndUnixSockets(t *testing.T) {
@@ -140,5 +146,128 @@ func TestNobodyWaitsForAConnectionLongerThanTheirDeadline(t *testing.T) {
 			t.Errorf("%s: got errors after %v with a deadline of 50 ms", url, took)
 		}
 		cancel()
+	}
+}
+
+// A store is opened when a config is checked, too, where it must not connect.
+func TestNewDialsNothing(t *testing.T) {
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer listener.Close()
+	addr := listener.Addr().String()
+	before := runtime.NumGoroutine()
+	var stores []*Store
+	for _, url := range []string{"redis://" + addr, "redis+sentinel://" + addr + "/m", "redis+cluster://" + addr} {
+		stores = append(stores, open(t, Options{URL: url}))
+	}
+	if n := runtime.NumGoroutine(); n > before {
+		t.Errorf("goroutines after New: got %d, want %d as before", n, before)
+	}
+	_ = listener.(*net.TCPListener).SetDeadline(time.Now().Add(100 * time.Millisecond))
+	if conn, err := listener.Accept(); err == nil {
+		t.Errorf("New: got a connection from %v, want none", conn.RemoteAddr())
+	}
+	for _, s := range stores {
+		s.Start()
+		_ = listener.(*net.TCPListener).SetDeadline(time.Now().Add(10 * time.Second))
+		conn, err := listener.Accept()
+		if err != nil {
+			t.Fatalf("Start of %s: got no connection: %v", s, err)
+		}
+		_ = conn.Close()
+		s.Close()
+	}
+}
+
+func TestStartConnectsBeforeTheFirstCall(t *testing.T) {
+	server := servertest.StartRedis(t)
+	s := open(t, Options{URL: "redis://" + server.Addr})
+	s.Start()
+	s.Start()
+	servertest.Eventually(t, "the store has connected", func() error {
+		_, err := s.connection.get()
+		return err
+	})
+	mustTake(t, s, charge("k", frozen, 1))
+}
+
+func TestAStoreClosedBeforeItStartedNeverDials(t *testing.T) {
+	server := servertest.StartRedis(t)
+	s := open(t, Options{URL: "redis://" + server.Addr})
+	s.Close()
+	s.Start()
+	if _, err := take(s, charge("k", frozen, 1)); !errors.Is(err, errClosed) {
+		t.Errorf("take: got %v, want that the store is closed", err)
+	}
+	if got := server.Info("total_connections_received"); got != "2" { // both are redis-cli's
+		t.Errorf("connections: got %s, want those of redis-cli alone", got)
+	}
+}
+
+// A master that was demoted answers READONLY, and then nothing any more. Closing
+// the connection to it takes a second, for which no caller waits.
+func TestAReplicaThatGoesSilentKeepsNobodyLongerThanTheirDeadline(t *testing.T) {
+	server := servertest.StartRedis(t)
+	var proxy *servertest.Proxy
+	proxy = servertest.StartProxy(t, server.Addr, func(reply []byte) bool {
+		if bytes.Contains(reply, []byte("READONLY")) {
+			proxy.Silence(true) // from the next reply on
+		}
+		return false
+	})
+	s := open(t, Options{URL: "redis://" + proxy.Addr})
+	mustTake(t, s, charge("k", frozen, 1))
+	<-time.After(2 * retryDelay) // until its connection may be given up
+	server.Do("replicaof", "127.0.0.1", "1")
+	const budget = 50 * time.Millisecond
+	var longest atomic.Int64
+	var wg sync.WaitGroup
+	for range 8 {
+		wg.Go(func() {
+			for range 10 {
+				asked := time.Now()
+				ctx, cancel := context.WithTimeout(context.Background(), budget)
+				err := s.Take(ctx, []leakybucket.Charge{charge("k", frozen, 1)}, make([]leakybucket.Decision, 1))
+				cancel()
+				if err == nil {
+					t.Error("take of a replica: got no error")
+				}
+				if took := int64(time.Since(asked)); took > longest.Load() {
+					longest.Store(took)
+				}
+				<-time.After(2 * time.Millisecond) // or they would be over before the connection is closed
+			}
+		})
+	}
+	wg.Wait()
+	if got := time.Duration(longest.Load()); got > 8*budget { // the machine may be busy
+		t.Errorf("longest take: got %v with a deadline of %v", got, budget)
+	}
+	server.Do("replicaof", "no", "one")
+	proxy.Silence(false)
+	servertest.Eventually(t, "the store answers again", func() error {
+		_, err := take(s, charge("k", frozen, 1))
+		return err
+	})
+}
+
+// INFO of a server that hangs comes after its caller has left.
+func TestCheckSharesNothingWithACallerWhoHasLeft(t *testing.T) {
+	server := servertest.StartRedis(t, "--maxmemory-policy", "allkeys-lru")
+	proxy := servertest.StartProxy(t, server.Addr, nil)
+	s := open(t, Options{URL: "redis://" + proxy.Addr})
+	mustTake(t, s, charge("k", frozen, 1))
+	for range 20 {
+		proxy.Silence(true)
+		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Millisecond)
+		warnings, err := s.Check(ctx)
+		cancel()
+		if warnings != nil || !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("check of a silent server: got %q, %v, want its deadline exceeded", warnings, err)
+		}
+		proxy.Silence(false) // the reply comes, and the race detector watches
+		servertest.Eventually(t, "the server answers", func() error { return s.Ping(context.Background()) })
 	}
 }
