@@ -15,10 +15,10 @@
 //	<prefix>~<zone>/<key>    for shadow charges
 //
 // In a zone's name %, ~ and / are percent-encoded, so that no two buckets share a
-// key. The string holds "<level> <at>", and once the bucket was blocked "<level>
-// <at> <blocked until> <step>", with instants in microseconds since 1970. It
-// expires ten seconds after the bucket may be forgotten. A bucket that a
-// settlement empties is deleted at once.
+// key. The string holds "<level> <at> <leak>", and once the bucket was blocked
+// "<level> <at> <leak> <blocked until> <step>", with instants in microseconds
+// since 1970. It expires ten seconds after the bucket may be forgotten. A bucket
+// that a settlement empties is deleted at once.
 //
 // A server that evicts keys before they expire forgets whom it limited. Set its
 // maxmemory-policy to noeviction or volatile-ttl; see [Store.Check].

@@ -21,15 +21,93 @@ func TestKeysCanBeReadWithRedisCli(t *testing.T) {
 	s.held.Store(1_700_000_000_000_000)
 	c := charge("192.0.2.7", leakybucket.Limit{Capacity: 10, Leak: 0.5}, 2.5)
 	mustTake(t, s, c)
-	if got, want := server.Do("get", "site:zone/192.0.2.7"), "2.5 1700000000000000"; got != want {
+	if got, want := server.Do("get", "site:zone/192.0.2.7"), "2.5 1700000000000000 0.5"; got != want {
 		t.Errorf("key of a bucket: got %q, want %q", got, want)
 	}
 	c.Shadow, c.Block = true, &leakybucket.Ladder{Steps: []time.Duration{time.Minute, time.Hour}}
 	mustTake(t, s, c)
 	c.Cost = 9
 	mustTake(t, s, c)
-	if got, want := server.Do("get", "site:~zone/192.0.2.7"), "2.5 1700000000000000 1700000060000000 0"; got != want {
+	if got, want := server.Do("get", "site:~zone/192.0.2.7"), "2.5 1700000000000000 0.5 1700000060000000 0"; got != want {
 		t.Errorf("key of a blocked shadow bucket: got %q, want %q", got, want)
+	}
+}
+
+// Buckets that a former version wrote have no leak: they drain by the charge's.
+func TestBucketsWithoutALeakDrainByTheCharges(t *testing.T) {
+	server := servertest.StartRedis(t)
+	s := open(t, Options{URL: "redis://" + server.Addr, Prefix: "p:"})
+	const now = 1_700_000_000_000_000
+	s.held.Store(now)
+	l := leakybucket.Limit{Capacity: 10, Leak: 0.5}
+	plain, blocked := charge("plain", l, 1), charge("blocked", l, 1)
+	blocked.Block = &leakybucket.Ladder{Steps: []time.Duration{time.Minute, time.Hour}}
+	server.Do("set", "p:zone/plain", fmt.Sprint("5 ", now-2_000_000))
+	server.Do("set", "p:zone/blocked", fmt.Sprint("5 ", now-2_000_000, " ", now+1_000_000, " 1"))
+	if d := mustTake(t, s, plain); d.Level != 4 || !d.Poured {
+		t.Errorf("bucket without a leak: got %+v, want it poured at level 4", d)
+	}
+	if d := mustTake(t, s, blocked); d.Level != 4 || d.BlockedUntil != now+1_000_000 || d.Step != 1 || d.Began {
+		t.Errorf("blocked bucket without a leak: got %+v, want it in its second block at level 4", d)
+	}
+	if got, want := server.Do("get", "p:zone/plain"), "5 1700000000000000 0.5"; got != want {
+		t.Errorf("bucket after a take: got %q, want %q", got, want)
+	}
+}
+
+// No two buckets share a key, whatever their zones are called.
+func TestBucketsOfDifferentZonesNeverShareAKey(t *testing.T) {
+	s := open(t, Options{URL: "redis://127.0.0.1:1"})
+	seen := make(map[string]string)
+	for _, zone := range []string{"b", "~b", "~~b", "b~", "%7Eb", "~%7Eb", "%257Eb", "b/c", "b%2Fc", "b%252Fc", "", "~", "%"} {
+		for _, key := range []string{"", "k", "/k", "c/k", "~"} {
+			for _, shadow := range []bool{false, true} {
+				name, bucket := s.name(zone, key, shadow), fmt.Sprintf("zone %q key %q shadow %v", zone, key, shadow)
+				if other, taken := seen[name]; taken {
+					t.Errorf("key %q: got it for %s and for %s", name, other, bucket)
+				}
+				seen[name] = bucket
+			}
+		}
+	}
+	if got, want := s.name("login", "192.0.2.7", true), "throttle:~login/192.0.2.7"; got != want {
+		t.Errorf("key of a shadow bucket: got %q, want %q", got, want)
+	}
+}
+
+// Settlements that piled up in an outage come all at once.
+func TestManySettlementsAtOnceAreAllMade(t *testing.T) {
+	server := servertest.StartRedis(t)
+	s := open(t, Options{URL: "redis://" + server.Addr})
+	mustTake(t, s, charge("k", frozen, 1))
+	connections := server.Info("total_connections_received")
+	const many = 22_000
+	settlements := make([]leakybucket.Settlement, many)
+	for i := range settlements {
+		key := fmt.Sprint("k", i%2000)
+		if i%2000 == 1 {
+			key = "bad"
+		}
+		settlements[i] = leakybucket.Settlement{Charge: charge(key, frozen, 1), Diff: 1}
+	}
+	server.Do("lpush", "throttle:zone/bad", "x")
+	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	defer cancel()
+	err := s.Settle(ctx, settlements)
+	if !errors.Is(err, leakybucket.ErrBucket) {
+		t.Errorf("settlement of %d, some of a key that is no bucket: got %v, want an error about that key alone", many, err)
+	}
+	for _, i := range []int{0, 2, 500, 1999} {
+		if got := levelOf(t, s, charge(fmt.Sprint("k", i), frozen, 1)); math.Abs(got-many/2000) > leaked {
+			t.Errorf("level of k%d: got %v, want %d", i, got, many/2000)
+		}
+	}
+	was, _ := strconv.Atoi(connections)
+	if is, _ := strconv.Atoi(server.Info("total_connections_received")); is > was+3 { // redis-cli's
+		t.Errorf("connections: got %d after the settlement and %d before, want the same one used", is, was)
+	}
+	if err := s.Take(ctx, make([]leakybucket.Charge, mostCharges+1), make([]leakybucket.Decision, mostCharges+1)); err == nil || !strings.Contains(err.Error(), fmt.Sprint(mostCharges)) {
+		t.Errorf("take of too many charges: got %v, want an error that says how many are allowed", err)
 	}
 }
 

@@ -140,7 +140,7 @@ func parseDecisions(r reply, decisions []leakybucket.Decision) error {
 		flagsText, rest, _ = strings.Cut(rest, " ")
 		levelText, rest, _ = strings.Cut(rest, " ")
 		blockedText, rest, _ = strings.Cut(rest, " ")
-		flags, errFlags := strconv.ParseUint(flagsText, 10, 3)
+		flags, errFlags := strconv.ParseUint(flagsText, 10, 11) // 3 flags and a step of 8 bits
 		level, errLevel := strconv.ParseFloat(levelText, 64)
 		blocked, errBlocked := strconv.ParseInt(blockedText, 10, 64)
 		if errFlags != nil || errLevel != nil || errBlocked != nil || !(level >= 0) {
@@ -148,7 +148,7 @@ func parseDecisions(r reply, decisions []leakybucket.Decision) error {
 		}
 		decisions[i] = leakybucket.Decision{
 			Fits: flags&1 != 0, Poured: flags&2 != 0, Began: flags&4 != 0,
-			Level: level, At: r.at, BlockedUntil: leakybucket.Instant(blocked),
+			Level: level, At: r.at, BlockedUntil: leakybucket.Instant(blocked), Step: uint8(flags >> 3),
 		}
 	}
 	if rest != "" {
