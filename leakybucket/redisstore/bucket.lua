@@ -20,10 +20,6 @@ local century = 100 * 365 * 24 * 3600 -- in seconds
 -- that hold the clock need it, and replicas whose clock is ahead.
 local margin = 10000
 
--- How old a bucket must be for a refusal to write a changed leak, in
--- microseconds. Otherwise nodes with different limits would write at each refusal.
-local adopt_after = 1e6
-
 local now = tonumber(ARGV[2])
 if not now then
 	local time = redis.call('TIME')
@@ -49,7 +45,7 @@ local function terms(text)
 	local flags = words[1]
 	t = {
 		probe = match(flags, 'p'), shadow = match(flags, 's'), last = match(flags, 'l'),
-		capacity = tonumber(words[2]), leak = tonumber(words[3]), debt = tonumber(words[4]),
+		capacity = tonumber(words[2]), leak = tonumber(words[3]), leak_text = words[3], debt = tonumber(words[4]),
 	}
 	t.room = t.capacity
 	local ceiling = tonumber(words[5])
@@ -76,20 +72,24 @@ local function micro(seconds)
 end
 
 -- parse reads a bucket from its string, and leaves its level nil if it is none.
+-- The text of the leak is kept, since it is written again as it is.
 local function parse(b, value)
-	local level, at, leak, blocked, step
-	level, at, leak = match(value, '^(%S+) (%d+) (%S+)$')
+	local level, at, leak = match(value, '^(%S+) (%d+) (%S+)$')
+	local blocked, step
 	if not level then
 		level, at, leak, blocked, step = match(value, '^(%S+) (%d+) (%S+) (%d+) (%d+)$')
 	end
 	if not level then -- of a former version
+		leak = '0'
 		level, at, blocked, step = match(value, '^(%S+) (%d+) (%d+) (%d+)$')
+		if not level then
+			level, at = match(value, '^(%S+) (%d+)$')
+		end
 	end
-	if not level then
-		level, at = match(value, '^(%S+) (%d+)$')
+	b.level, b.at, b.leak, b.leak_text = tonumber(level), tonumber(at), tonumber(leak), leak
+	if blocked then
+		b.blocked, b.step = tonumber(blocked), tonumber(step)
 	end
-	b.level, b.at, b.leak = tonumber(level), tonumber(at), tonumber(leak or 0)
-	b.blocked, b.step = tonumber(blocked or 0), tonumber(step or 0)
 end
 
 -- bucket returns the bucket of a key. It is read once in a call, and written once
@@ -100,7 +100,7 @@ local function bucket(key)
 	if b then
 		return b
 	end
-	b = { key = key, level = 0, at = 0, leak = 0, blocked = 0, step = 0 }
+	b = { key = key, level = 0, at = 0, leak = 0, leak_text = '0', blocked = 0, step = 0 }
 	local value = redis.pcall('GET', key)
 	if type(value) == 'table' then
 		b.fault = value.err or 'no error'
@@ -134,14 +134,7 @@ end
 -- pour sets the level as of now. From then on the bucket drains by the leak of
 -- the charge.
 local function pour(b, t, filled)
-	b.level, b.at, b.leak, b.written = filled, max(b.at, now), t.leak, t
-end
-
--- adopt brings a bucket up to date that was written with another leak.
-local function adopt(b, t, filled)
-	if b.leak ~= t.leak and filled > 0 and b.leak ~= 0 and now - b.at >= adopt_after then
-		pour(b, t, filled)
-	end
+	b.level, b.at, b.leak, b.leak_text, b.written = filled, max(b.at, now), t.leak, t.leak_text, t
 end
 
 -- length returns how long a block of a step lasts, or 0 if the ladder has no
@@ -196,9 +189,9 @@ local function write()
 			else
 				local value
 				if b.blocked == 0 then
-					value = format('%.17g %.0f %.17g', b.level, b.at, b.leak)
+					value = format('%.17g %.0f %s', b.level, b.at, b.leak_text)
 				else
-					value = format('%.17g %.0f %.17g %.0f %d', b.level, b.at, b.leak, b.blocked, b.step)
+					value = format('%.17g %.0f %s %.0f %d', b.level, b.at, b.leak_text, b.blocked, b.step)
 				end
 				redis.call('SET', b.key, value, 'PX', format('%.0f', ceil(left / 1000) + margin))
 			end

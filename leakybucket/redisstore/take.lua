@@ -6,6 +6,10 @@
 -- block. If a bucket of the request cannot be used, the line is "!", the number
 -- of the charge, and the reason.
 
+-- How old a bucket must be for a refusal to write a changed leak, in
+-- microseconds. Otherwise nodes with different limits would write at each refusal.
+local adopt_after = 1e6
+
 local function fits(room, filled, cost)
 	if cost == 0 then
 		return filled < room
@@ -38,7 +42,9 @@ local function judge(c, cost)
 		redate(b, t)
 	end
 	c.level, c.blocked, c.flags = level(b, t), 0, 0
-	adopt(b, t, c.level)
+	if b.leak ~= t.leak and b.leak ~= 0 and c.level > 0 and now - b.at >= adopt_after then
+		pour(b, t, c.level) -- bring it up to date: it was written with another leak
+	end
 	if t.steps and b.blocked > now then
 		c.blocked, c.flags = b.blocked, 8 * b.step
 	elseif c.cost >= 0 and fits(t.room, c.level, cost) then
@@ -57,6 +63,15 @@ local charges, n, fault = {}, 0, nil
 -- bucket, and pours if all enforced ones fit. A negative cost does not fit, and
 -- makes no room for others.
 local function ask()
+	if n == 1 then -- the same, faster
+		local c = charges[1]
+		judge(c, c.cost)
+		if c.flags == 1 and not c.t.probe then
+			c.flags = 3
+			pour(c.b, c.t, c.level + c.cost)
+		end
+		return
+	end
 	for i = 1, n do
 		charges[i].b.sum = 0
 	end
