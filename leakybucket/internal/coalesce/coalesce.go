@@ -29,11 +29,6 @@ type Options struct {
 	// beside one in flight. Below it, two smaller batches would only make both
 	// slower. Further batches leave once they are full.
 	SecondWeight int
-
-	// If Gather is set, a lane yields the processor before its next batch, for
-	// as long as that brings in more calls. Callers that were just answered can
-	// then join. It pays where a batch is dear.
-	Gather bool
 }
 
 // Lanes send calls in batches, one lane for each key. Calls of different lanes
@@ -166,9 +161,7 @@ func (l *Lanes[K, C]) fly(key K, ln *lane[C]) {
 		clear(calls)
 		clear(batch)
 		batch = batch[:0]
-		if l.options.Gather {
-			l.gather(ln)
-		}
+		l.gather(ln)
 	}
 }
 
@@ -206,13 +199,14 @@ func (l *Lanes[K, C]) next(key K, ln *lane[C], calls []*call[C]) []*call[C] {
 	return calls
 }
 
-// gather yields until no more calls join the lane.
+// gather lets callers who were just answered join the next batch. It yields the
+// processor for as long as that brings in more calls, and waits for none.
 func (l *Lanes[K, C]) gather(ln *lane[C]) {
 	for before := -1; ; {
 		l.mu.Lock()
 		now := ln.weight
 		l.mu.Unlock()
-		if now == before {
+		if now == before || now >= l.options.MaxWeight {
 			return
 		}
 		before = now

@@ -63,6 +63,7 @@ func TestCallsShareBatches(t *testing.T) {
 					do(t.Context(), &wg, l, 1, i)
 				}
 				wg.Wait()
+				l.Close()
 				if !slices.EqualFunc(s.batches, test.want, slices.Equal) {
 					t.Errorf("batches: got %v, want %v", s.batches, test.want)
 				}
@@ -205,7 +206,7 @@ func TestCloseFinishesWhatFliesAndTurnsAwayWhatWaits(t *testing.T) {
 // Each call is executed exactly once, whatever is dropped beside it.
 func TestCallsAreSentOnceEach(t *testing.T) {
 	var sent [2000]atomic.Int32
-	l := New(Options{MaxWeight: 16, MaxInFlight: 4, SecondWeight: 8, Gather: true}, func(_ int, batch []int) {
+	l := New(Options{MaxWeight: 16, MaxInFlight: 4, SecondWeight: 8}, func(_ int, batch []int) {
 		for _, i := range batch {
 			sent[i].Add(1)
 		}
