@@ -177,7 +177,7 @@ func (s *Store) settleBySlot(ctx context.Context, settlements []leakybucket.Sett
 // graver returns the error that says more about the store: any before none, and
 // a failure of the store before a fault of one bucket.
 func graver(a, b error) error {
-	if a == nil || b != nil && errors.Is(a, leakybucket.ErrBucket) {
+	if a == nil || b != nil && errors.Is(a, leakybucket.ErrBadBucket) {
 		return b
 	}
 	return a

@@ -135,8 +135,8 @@ func TestWhatWasPouredBeforeALaterSlotFailedIsGivenBack(t *testing.T) {
 	for range 3 {
 		decisions := []leakybucket.Decision{{Poured: true}, {Poured: true}, {Poured: true}} // of a former take
 		err := s.Take(context.Background(), []leakybucket.Charge{bad, middle, early}, decisions)
-		if !errors.Is(err, leakybucket.ErrBucket) {
-			t.Fatalf("take with a key that is no bucket: got %v, want ErrBucket", err)
+		if !errors.Is(err, leakybucket.ErrBadBucket) {
+			t.Fatalf("take with a key that is no bucket: got %v, want ErrBadBucket", err)
 		}
 		for _, ch := range []leakybucket.Charge{early, middle} {
 			if got := levelOf(t, s, ch); got > 1e-6 {

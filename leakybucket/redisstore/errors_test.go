@@ -24,8 +24,8 @@ func TestABadKeyIsAFaultOfItsBucketWhateverThePassword(t *testing.T) {
 	_, err := take(s, charge("bad", frozen, 1))
 	errSettle := s.Settle(context.Background(), []leakybucket.Settlement{{Charge: charge("bad", frozen, 1), Diff: 1}})
 	for _, err := range []error{err, errSettle} {
-		if !errors.Is(err, leakybucket.ErrBucket) {
-			t.Errorf("got %v, want ErrBucket in its tree", err)
+		if !errors.Is(err, leakybucket.ErrBadBucket) {
+			t.Errorf("got %v, want ErrBadBucket in its tree", err)
 		}
 		if err != nil && strings.Contains(err.Error(), "reading") {
 			t.Errorf("got %v, want no password in it", err)

@@ -196,7 +196,7 @@ func (s *Store) settleTogether(ctx context.Context, slot uint16, settlements []l
 	var fault error
 	for some := range slices.Chunk(settlements, mostSettlements) {
 		err := s.run(ctx, lane{settleScript, slot}, s.settleRequest(some))
-		if err != nil && !errors.Is(err, leakybucket.ErrBucket) {
+		if err != nil && !errors.Is(err, leakybucket.ErrBadBucket) {
 			return err
 		}
 		fault = graver(fault, err)

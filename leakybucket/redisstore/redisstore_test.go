@@ -94,7 +94,7 @@ func TestManySettlementsAtOnceAreAllMade(t *testing.T) {
 	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
 	defer cancel()
 	err := s.Settle(ctx, settlements)
-	if !errors.Is(err, leakybucket.ErrBucket) {
+	if !errors.Is(err, leakybucket.ErrBadBucket) {
 		t.Errorf("settlement of %d, some of a key that is no bucket: got %v, want an error about that key alone", many, err)
 	}
 	for _, i := range []int{0, 2, 500, 1999} {
