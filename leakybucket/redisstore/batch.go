@@ -22,7 +22,7 @@ type lane struct {
 }
 
 // sendBatch runs a script once for all requests of a batch.
-func (s *Store) sendBatch(l lane, batch []*request) {
+func (s *Store) sendBatch(l lane, batch []*request, _ func()) {
 	serial := strconv.FormatUint(s.serials.Add(1), 36)
 	n := 0
 	for _, r := range batch {

@@ -20,7 +20,7 @@ type server struct {
 	most     int // batches that were in flight at once
 }
 
-func (s *server) send(_ string, batch []int) {
+func (s *server) send(_ string, batch []int, _ func()) {
 	s.mu.Lock()
 	s.batches = append(s.batches, slices.Clone(batch))
 	s.inFlight++
@@ -144,7 +144,7 @@ func TestACallWhoseContextEndsAsTheBatchLeavesIsDropped(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		var sent []int
-		l := New(Options{MaxWeight: 10}, func(_ string, batch []int) {
+		l := New(Options{MaxWeight: 10}, func(_ string, batch []int, _ func()) {
 			sent = append(sent, batch...)
 			<-time.After(time.Second)
 			cancel()
@@ -177,10 +177,31 @@ func TestACallInFlightIsWaitedForOnlyUntilItsContextEnds(t *testing.T) {
 func TestACallWhoseContextHasEndedIsNotSent(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	l := New(Options{MaxWeight: 10}, func(string, []int) { t.Error("got it sent") })
+	l := New(Options{MaxWeight: 10}, func(string, []int, func()) { t.Error("got it sent") })
 	if err := l.Do(ctx, "lane", 0, 1); !errors.Is(err, context.Canceled) {
 		t.Errorf("got %v, want it cancelled", err)
 	}
+}
+
+// PostgreSQL's locks, for one, need to be released only after the answer.
+func TestCallersMayBeAnsweredBeforeTheBatchIsOver(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := New(Options{MaxWeight: 10}, func(_ string, _ []int, answer func()) {
+			answer()
+			<-time.After(time.Second)
+			answer()
+		})
+		began := time.Now()
+		for i, want := range []time.Duration{0, time.Second} {
+			if err := l.Do(t.Context(), "lane", i, 1); err != nil {
+				t.Error(err)
+			}
+			if took := time.Since(began); took != want {
+				t.Errorf("call %d: got it answered after %v, want %v", i, took, want)
+			}
+		}
+		l.Close()
+	})
 }
 
 func TestCloseFinishesWhatFliesAndTurnsAwayWhatWaits(t *testing.T) {
@@ -206,7 +227,7 @@ func TestCloseFinishesWhatFliesAndTurnsAwayWhatWaits(t *testing.T) {
 // Each call is executed exactly once, whatever is dropped beside it.
 func TestCallsAreSentOnceEach(t *testing.T) {
 	var sent [2000]atomic.Int32
-	l := New(Options{MaxWeight: 16, MaxInFlight: 4, SecondWeight: 8}, func(_ int, batch []int) {
+	l := New(Options{MaxWeight: 16, MaxInFlight: 4, SecondWeight: 8}, func(_ int, batch []int, _ func()) {
 		for _, i := range batch {
 			sent[i].Add(1)
 		}
