@@ -6,7 +6,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/caddy-throttle/caddy-throttle/leakybucket/pgstore/pgtest"
+	"github.com/caddy-throttle/caddy-throttle/internal/servertest"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket/redisstore/redistest"
 )
 
@@ -55,7 +55,7 @@ func TestARedisWithAFaultIsNoOutageOfTheSite(t *testing.T) {
 // TestAPostgreSQLWithAFaultIsNoOutageOfTheSite does the same.
 func TestAPostgreSQLWithAFaultIsNoOutageOfTheSite(t *testing.T) {
 	t.Parallel()
-	server := pgtest.Start(t)
+	server := servertest.StartPostgres(t)
 	server.Exec(t, "CREATE ROLE app LOGIN PASSWORD 'of-the-app'", "GRANT CREATE, USAGE ON SCHEMA public TO app")
 	s := postgresServer(t, server)
 	s.url = func(string) string { return server.URLOf("app", "of-the-app", "postgres") }
@@ -110,7 +110,7 @@ func TestScriptsThatAreFlushedAreNoOutage(t *testing.T) {
 // TestAPoolerInTransactionModeIsNoOutage lets sessions be anybody's.
 func TestAPoolerInTransactionModeIsNoOutage(t *testing.T) {
 	t.Parallel()
-	server := pgtest.Start(t)
+	server := servertest.StartPostgres(t)
 	testNothingAmiss(t, postgresServer(t, server), "store postgres "+server.Bouncer(t, 3), func() {})
 }
 

@@ -8,13 +8,13 @@ import (
 	"testing"
 	"time"
 
-	"github.com/caddy-throttle/caddy-throttle/leakybucket/pgstore/pgtest"
+	"github.com/caddy-throttle/caddy-throttle/internal/servertest"
 )
 
 const secret = "s3cret/with:signs@and%more"
 
 // role makes a role that may connect, with the secret as its password.
-func role(t *testing.T, server *pgtest.Server) string {
+func role(t *testing.T, server *servertest.Postgres) string {
 	t.Helper()
 	name := unique("role")
 	server.Exec(t, fmt.Sprintf("CREATE ROLE %s LOGIN PASSWORD '%s'", name, secret))
@@ -29,7 +29,7 @@ func wantError(t *testing.T, err error, says ...string) {
 		t.Fatalf("got no error, want one that says %q", says)
 	}
 	for _, text := range []string{err.Error(), fmt.Sprintf("%+v", err), fmt.Sprintf("%#v", err)} {
-		for _, password := range []string{secret, "s3cret", pgtest.Password} {
+		for _, password := range []string{secret, "s3cret", servertest.PostgresPassword} {
 			if strings.Contains(text, password) {
 				t.Errorf("error %q shows a password", text)
 			}
@@ -114,7 +114,7 @@ func TestATableOfSomebodyElseIsRefused(t *testing.T) {
 }
 
 func TestAServerThatIsReadOnlyIsSaid(t *testing.T) {
-	server := pgtest.Start(t)
+	server := servertest.StartPostgres(t)
 	mustTake(t, openStore(t, Options{URL: patient(server.URL())}), charge("k", 1))
 	server.Exec(t, "ALTER SYSTEM SET default_transaction_read_only = on", "SELECT pg_reload_conf()")
 	// A default is not in the way of who says otherwise.

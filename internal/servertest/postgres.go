@@ -1,10 +1,4 @@
-// Package pgtest starts real PostgreSQL servers, and PgBouncer, for tests: as
-// sub-processes on loopback ports of their own, with all they keep in a
-// directory that is removed. Run as root, they run as the user postgres.
-//
-// Where they are not installed tests are skipped, unless REQUIRE_SYSTEM=1 or
-// CI=true says that they must run.
-package pgtest
+package servertest
 
 import (
 	"context"
@@ -24,24 +18,26 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// Password is that of the superuser, postgres.
-const Password = "pgtest-p4ss/w:rd@"
+// PostgresPassword is the password of the superuser, postgres.
+const PostgresPassword = "pgtest-p4ss/w:rd@"
 
-// A Server is a PostgreSQL that was started here.
-type Server struct {
+// Postgres is a PostgreSQL server that a test has started, on a loopback port.
+// Its files are in a directory of its own. Its methods that take a testing.TB
+// fail that test on an error.
+type Postgres struct {
 	Port int
 
 	directory string
 	bin       string
-	process   *process
+	process   *postgresProcess
 }
 
-// Start starts a server with all its own, and stops it when the test ends.
-// settings are as in postgresql.conf, such as "max_connections=20".
-func Start(tb testing.TB, settings ...string) *Server {
+// StartPostgres starts a server, and removes it when the test ends. Settings are
+// lines of postgresql.conf, such as "max_connections=20".
+func StartPostgres(tb testing.TB, settings ...string) *Postgres {
 	tb.Helper()
-	bin := Find(tb)
-	s, err := New(bin, settings...)
+	bin := FindPostgres(tb)
+	s, err := NewPostgres(bin, settings...)
 	if err != nil {
 		tb.Fatalf("starting PostgreSQL: %v", err)
 	}
@@ -49,9 +45,9 @@ func Start(tb testing.TB, settings ...string) *Server {
 	return s
 }
 
-// Find returns where PostgreSQL's programs are, and skips the test if there are
-// none.
-func Find(tb testing.TB) string {
+// FindPostgres returns the directory of PostgreSQL's programs. If PostgreSQL is
+// not installed, it skips the test, or fails it with REQUIRE_SYSTEM=1 or CI=true.
+func FindPostgres(tb testing.TB) string {
 	tb.Helper()
 	found, _ := filepath.Glob("/usr/lib/postgresql/*/bin/postgres")
 	if len(found) > 0 {
@@ -60,11 +56,11 @@ func Find(tb testing.TB) string {
 	if path, err := exec.LookPath("postgres"); err == nil {
 		return filepath.Dir(path)
 	}
-	missing(tb, "PostgreSQL")
+	postgresMissing(tb, "PostgreSQL")
 	return ""
 }
 
-func missing(tb testing.TB, what string) {
+func postgresMissing(tb testing.TB, what string) {
 	tb.Helper()
 	if os.Getenv("REQUIRE_SYSTEM") == "1" || os.Getenv("CI") == "true" {
 		tb.Fatalf("%s is not installed, and REQUIRE_SYSTEM or CI says it must be", what)
@@ -72,13 +68,14 @@ func missing(tb testing.TB, what string) {
 	tb.Skipf("SKIPPED: %s is not installed", what)
 }
 
-// New makes a database cluster and starts it, without a test to belong to.
-func New(bin string, settings ...string) (*Server, error) {
-	directory, err := os.MkdirTemp("", "pgtest-")
+// NewPostgres creates a database cluster with the programs of bin and starts it.
+// It belongs to no test: the caller calls Remove.
+func NewPostgres(bin string, settings ...string) (*Postgres, error) {
+	directory, err := os.MkdirTemp("", "servertest-postgres-")
 	if err != nil {
 		return nil, err
 	}
-	s := &Server{Port: freePort(), directory: directory, bin: bin}
+	s := &Postgres{Port: postgresPort(), directory: directory, bin: bin}
 	if err := s.initialize(settings); err != nil {
 		return nil, errors.Join(err, os.RemoveAll(directory))
 	}
@@ -89,12 +86,12 @@ func New(bin string, settings ...string) (*Server, error) {
 	return s, nil
 }
 
-func (s *Server) initialize(settings []string) error {
-	if err := give(s.directory); err != nil {
+func (s *Postgres) initialize(settings []string) error {
+	if err := giveToPostgres(s.directory); err != nil {
 		return err
 	}
 	pw := filepath.Join(s.directory, "password")
-	if err := os.WriteFile(pw, []byte(Password+"\n"), 0o644); err != nil {
+	if err := os.WriteFile(pw, []byte(PostgresPassword+"\n"), 0o644); err != nil {
 		return err
 	}
 	initdb := exec.Command(filepath.Join(s.bin, "initdb"), "--pgdata", s.data(), "--username", "postgres",
@@ -109,19 +106,19 @@ func (s *Server) initialize(settings []string) error {
 		"shared_buffers=64MB", "max_connections=200",
 	}
 	conf := ""
-	for _, line := range append(all, settings...) { // of the same the last counts
+	for _, line := range append(all, settings...) { // the last line of a setting counts
 		key, value, _ := strings.Cut(line, "=")
 		conf += fmt.Sprintf("%s = '%s'\n", key, value)
 	}
 	return appendFile(filepath.Join(s.data(), "postgresql.conf"), conf)
 }
 
-func (s *Server) data() string { return filepath.Join(s.directory, "data") }
+func (s *Postgres) data() string { return filepath.Join(s.directory, "data") }
 
-// Run starts the server again, after Stop or Kill, on the same port and with the
-// same data, and returns when it answers.
-func (s *Server) Run() error {
-	p, err := start(exec.Command(filepath.Join(s.bin, "postgres"), "-D", s.data()), filepath.Join(s.directory, "log"))
+// Run starts the server again after Stop or Kill, on the same port and with the
+// same data. It returns when the server answers.
+func (s *Postgres) Run() error {
+	p, err := startPostgresProcess(exec.Command(filepath.Join(s.bin, "postgres"), "-D", s.data()), filepath.Join(s.directory, "log"))
 	if err != nil {
 		return err
 	}
@@ -135,12 +132,12 @@ func (s *Server) Run() error {
 	})
 }
 
-// Stop stops the server at once, as systemctl stop does with an impatient
-// administrator: what it was about to do is rolled back.
-func (s *Server) Stop() { s.process.end(syscall.SIGINT) }
+// Stop stops the server at once ("fast shutdown"). Open transactions are rolled
+// back.
+func (s *Postgres) Stop() { s.process.end(syscall.SIGINT) }
 
-// Kill ends the server and all its processes by SIGKILL, as a crash does.
-func (s *Server) Kill() {
+// Kill ends the server and all its processes with SIGKILL, as a crash would.
+func (s *Postgres) Kill() {
 	all := s.process.family()
 	for _, pid := range all {
 		_ = syscall.Kill(pid, syscall.SIGKILL)
@@ -148,10 +145,10 @@ func (s *Server) Kill() {
 	s.process.end(syscall.SIGKILL)
 }
 
-// Freeze stops the server and all its processes by SIGSTOP, and returns what
-// lets them go on.
-func (s *Server) Freeze() (thaw func()) {
-	all := s.process.family() // the parent first, so that there are no more
+// Freeze stops the server and all its processes with SIGSTOP. Calling thaw lets
+// them continue.
+func (s *Postgres) Freeze() (thaw func()) {
+	all := s.process.family() // the parent first, so that it starts no more
 	for _, pid := range all {
 		_ = syscall.Kill(pid, syscall.SIGSTOP)
 	}
@@ -162,9 +159,8 @@ func (s *Server) Freeze() (thaw func()) {
 	}
 }
 
-// Standby starts the server again as one that follows another and cannot be
-// written to.
-func (s *Server) Standby(tb testing.TB) {
+// Standby restarts the server as a standby, which is read-only.
+func (s *Postgres) Standby(tb testing.TB) {
 	tb.Helper()
 	s.Stop()
 	if err := os.WriteFile(filepath.Join(s.data(), "standby.signal"), nil, 0o644); err != nil {
@@ -175,23 +171,23 @@ func (s *Server) Standby(tb testing.TB) {
 	}
 }
 
-// Remove stops the server and removes all it has kept.
-func (s *Server) Remove() {
+// Remove stops the server and removes its files.
+func (s *Postgres) Remove() {
 	if s.process != nil {
 		s.process.end(syscall.SIGINT)
 	}
 	_ = os.RemoveAll(s.directory)
 }
 
-// URL returns how the superuser connects.
-func (s *Server) URL() string { return s.URLOf("postgres", Password, "postgres") }
+// URL returns the superuser's connection URL.
+func (s *Postgres) URL() string { return s.URLOf("postgres", PostgresPassword, "postgres") }
 
-// URLOf returns how somebody connects to a database.
-func (s *Server) URLOf(name, password, database string) string {
-	return urlTo(s.Port, name, password, database)
+// URLOf returns the connection URL of a role to a database.
+func (s *Postgres) URLOf(name, password, database string) string {
+	return postgresURL(s.Port, name, password, database)
 }
 
-func urlTo(port int, name, password, database string) string {
+func postgresURL(port int, name, password, database string) string {
 	u := url.URL{
 		Scheme: "postgres", User: url.UserPassword(name, password),
 		Host: net.JoinHostPort("127.0.0.1", strconv.Itoa(port)), Path: "/" + database,
@@ -200,7 +196,7 @@ func urlTo(port int, name, password, database string) string {
 }
 
 // Exec runs statements as the superuser.
-func (s *Server) Exec(tb testing.TB, statements ...string) {
+func (s *Postgres) Exec(tb testing.TB, statements ...string) {
 	tb.Helper()
 	s.query(tb, func(ctx context.Context, conn *pgx.Conn) error {
 		for _, sql := range statements {
@@ -212,15 +208,15 @@ func (s *Server) Exec(tb testing.TB, statements ...string) {
 	})
 }
 
-// Float returns what a query for one number says to the superuser.
-func (s *Server) Float(tb testing.TB, sql string) float64 {
+// Float runs a query as the superuser and returns its one number.
+func (s *Postgres) Float(tb testing.TB, sql string) float64 {
 	tb.Helper()
 	var v float64
 	s.query(tb, func(ctx context.Context, conn *pgx.Conn) error { return conn.QueryRow(ctx, sql).Scan(&v) })
 	return v
 }
 
-func (s *Server) query(tb testing.TB, do func(context.Context, *pgx.Conn) error) {
+func (s *Postgres) query(tb testing.TB, do func(context.Context, *pgx.Conn) error) {
 	tb.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
 	defer cancel()
@@ -234,8 +230,8 @@ func (s *Server) query(tb testing.TB, do func(context.Context, *pgx.Conn) error)
 	}
 }
 
-// Log returns what the server has logged so far.
-func (s *Server) Log() string {
+// Log returns the server's log so far.
+func (s *Postgres) Log() string {
 	text, _ := os.ReadFile(filepath.Join(s.directory, "log"))
 	return string(text)
 }
