@@ -153,7 +153,7 @@ func parsePlans(plans map[string]string) (map[string]leakybucket.Limit, error) {
 		switch {
 		case !zoneName.MatchString(name):
 			return nil, fmt.Errorf("invalid plan name %q: want letters, digits, _, . and -", name)
-		case name == "unlimited" || name == "blocked":
+		case name == "unlimited" || name == "deny":
 			return nil, fmt.Errorf("invalid plan name %q: the word has a meaning of its own in overrides", name)
 		}
 		limit, err := leakybucket.ParseLimit(text)

@@ -9,6 +9,7 @@ import (
 	"github.com/caddyserver/caddy/v2"
 
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
+	bucketkey "github.com/caddy-throttle/caddy-throttle/leakybucket/key"
 )
 
 // A blockTable remembers which keys this process knows to be blocked, for what
@@ -167,7 +168,7 @@ func (z *Zone) blockOf(s *subject, room *keyRoom) (c leakybucket.Charge, b block
 		return c, b, false
 	}
 	k, complete := z.keyOf(s, room)
-	if !complete || k.rule != leakybucket.Limited {
+	if !complete || k.rule != bucketkey.Limited {
 		return c, b, false
 	}
 	c = leakybucket.Charge{

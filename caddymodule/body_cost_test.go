@@ -11,7 +11,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/caddy-throttle/caddy-throttle/leakybucket"
+	bucketkey "github.com/caddy-throttle/caddy-throttle/leakybucket/key"
 )
 
 // bodyCostSite is the site of one zone; its upstream answers with the body it
@@ -167,7 +167,7 @@ func TestWhoIsRefusedUploadsNothing(t *testing.T) {
 		{"the least it can cost does not fit", fmt.Sprintf(full, "body_items"), 1},
 		{"another zone refuses", fmt.Sprintf(full, "5") + "zone items {\ncapacity 100\nleak 1/d\ncost body_items\n}", 1},
 		{"another zone refuses, keyed by form", fmt.Sprintf(full, "5") + "zone account {\nkey form user\ncapacity 100\nleak 1/d\n}", 1},
-		{"banned", "zone banned {\ncapacity 100\nleak 1/d\ncost body_items\noverride 192.0.2.1 blocked\n}", 0},
+		{"banned", "zone banned {\ncapacity 100\nleak 1/d\ncost body_items\noverride 192.0.2.1 deny\n}", 0},
 		{"no key", "zone keyed {\nkey header X-Api-Key\nmissing_key refuse\ncapacity 100\nleak 1/d\ncost body_items\n}", 0},
 	} {
 		t.Run(test.about, func(t *testing.T) {
@@ -237,13 +237,13 @@ func TestAFormFieldNamesTheBucket(t *testing.T) {
 	twice, twiceType := bodyCostForm(2, "log", "admin")
 	thousand, thousandType := bodyCostForm(1000, "other", "x")
 	long := "log=admin&pad=" + strings.Repeat("x", 64<<10)
-	admin := string(leakybucket.AppendDigest(nil, "admin"))
+	admin := string(bucketkey.AppendDigest(nil, "admin"))
 	const fallback = "@client_ip/192.0.2.1"
 	for _, test := range []struct{ about, contentType, body, want string }{
 		{"a field", form, "log=admin&pwd=x", admin},
 		{"spelled otherwise", form, "pwd=x&log=+ADMIN%20", admin},
 		{"a form of parts", multiType, multi, admin},
-		{"another", form, "log=admin2", string(leakybucket.AppendDigest(nil, "admin2"))},
+		{"another", form, "log=admin2", string(bucketkey.AppendDigest(nil, "admin2"))},
 		{"given twice", form, "log=admin&log=other", fallback},
 		{"given twice in parts", twiceType, twice, fallback},
 		{"a thousand others", thousandType, thousand, fallback},

@@ -12,6 +12,7 @@ import (
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
 
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
+	bucketkey "github.com/caddy-throttle/caddy-throttle/leakybucket/key"
 )
 
 func (z *Zone) parseRoute(d *caddyfile.Dispenser) error {
@@ -30,10 +31,10 @@ func (z *Zone) parseOverride(d *caddyfile.Dispenser) error {
 		limit = 2
 	}
 	if len(words) <= limit {
-		return d.Err("too few words after override: want override <part>... <plan>|<capacity> <leak>|unlimited|blocked")
+		return d.Err("too few words after override: want override <part>... <plan>|<capacity> <leak>|unlimited|deny")
 	}
 	parts := len(words) - limit
-	z.Override = append(z.Override, leakybucket.Override{Parts: words[:parts], Limit: strings.Join(words[parts:], " ")})
+	z.Override = append(z.Override, bucketkey.Override{Parts: words[:parts], Limit: strings.Join(words[parts:], " ")})
 	return nil
 }
 

@@ -51,7 +51,7 @@ func noNamedMatchers(d *caddyfile.Dispenser) matcherToken {
 //	    route <name> <path>...
 //	    capacity <n>
 //	    leak <n>/<s|m|h|d>
-//	    override <part>... <plan>|<capacity> <leak>|unlimited|blocked
+//	    override <part>... <plan>|<capacity> <leak>|unlimited|deny
 //	    cost [<matcher>] <n>|<placeholder>|body_items [<path>]|body_bytes <unit> { <request matchers> }
 //	    max_body <size>
 //	    unread_body_cost <n>

@@ -122,7 +122,7 @@ func TestARefusalThatNeedsNoAskingChargesNoOtherZone(t *testing.T) {
 			zone banned {
 				capacity 5
 				leak 1/h
-				override 203.0.113.0/24 blocked
+				override 203.0.113.0/24 deny
 			}
 		}
 		throttle /keyless {

@@ -15,6 +15,7 @@ import (
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/body"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
+	bucketkey "github.com/caddy-throttle/caddy-throttle/leakybucket/key"
 )
 
 // KeySource is one part of a zone's key.
@@ -198,7 +199,7 @@ type subject struct {
 // A key names a bucket, and says which limit holds for it.
 type key struct {
 	name    string // the parts, without the zone
-	rule    leakybucket.Rule
+	rule    bucketkey.Rule
 	limit   leakybucket.Limit
 	listed  bool // an override names it
 	address bool // the name holds the client's address
@@ -207,7 +208,7 @@ type key struct {
 // keyRoom is memory that building a key needs, kept between requests.
 type keyRoom struct {
 	name  []byte
-	parts []leakybucket.KeyPart
+	parts []bucketkey.Part
 }
 
 // keyOf returns the key of a request, and false if a part of it is missing.
@@ -235,13 +236,13 @@ func (z *Zone) keyOf(s *subject, room *keyRoom) (key, bool) {
 				return key{}, false
 			}
 			if p.digest {
-				name = leakybucket.AppendDigest(name, text)
+				name = bucketkey.AppendDigest(name, text)
 			} else {
-				name = leakybucket.AppendPart(name, text)
+				name = bucketkey.AppendPart(name, text)
 			}
 		}
 		if !z.table.Plain() {
-			parts = append(parts, leakybucket.KeyPart{Text: text, Network: client})
+			parts = append(parts, bucketkey.Part{Text: text, Network: client})
 		}
 	}
 	room.name, room.parts = name, parts
@@ -264,7 +265,7 @@ func (p *part) appendTemplate(name []byte, repl *caddy.Replacer) (longer []byte,
 				return name, ""
 			}
 		}
-		name = leakybucket.AppendPart(name, value)
+		name = bucketkey.AppendPart(name, value)
 		text += value
 	}
 	return name, text
@@ -279,13 +280,13 @@ func (z *Zone) clientOf(r *http.Request) netip.Prefix {
 	if err != nil {
 		return netip.Prefix{}
 	}
-	return leakybucket.ClientPrefix(addr, z.IPv4Prefix, z.IPv6Prefix)
+	return bucketkey.ClientPrefix(addr, z.IPv4Prefix, z.IPv6Prefix)
 }
 
 // fallback returns the key of requests that have none: @client_ip/<address> or
 // @share, which no client can spell, since a leading @ is escaped in parts.
 func (z *Zone) fallback(r *http.Request, policy string) key {
-	k := key{name: "@share", rule: leakybucket.Limited, limit: z.limit}
+	k := key{name: "@share", rule: bucketkey.Limited, limit: z.limit}
 	if policy == missingShare {
 		return k
 	}

@@ -221,7 +221,7 @@ func TestOverridesTakeTheLimitOfTheLongestAndNarrowestThatMatches(t *testing.T) 
 				override 203.0.113.9 4 1/h
 				override 203.0.113.0/24 gold partner
 				override 198.51.100.0/24 unlimited
-				override 198.51.100.66 blocked
+				override 198.51.100.66 deny
 				override 198.51.100.66 gold 5 1/h
 				override 2001:db8:1::/48 6 1/h
 			}

@@ -168,11 +168,11 @@ func (a *App) remember(q *question) {
 		if d.Poured {
 			level += c.Cost
 		}
-		block := time.Duration(0)
+		state := leakybucket.State{Level: level / float64(a.Nodes), At: a.local.Now(), Leak: c.Limit.Leak}
 		if d.BlockedUntil != 0 {
-			block = d.BlockedUntil.Sub(d.At)
+			state.BlockedUntil, state.Step = state.At.Add(d.BlockedUntil.Sub(d.At)), d.Step
 		}
-		a.local.Put(&c, level/float64(a.Nodes), block)
+		a.local.Put(&c, state)
 	}
 }
 

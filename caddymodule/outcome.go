@@ -30,7 +30,7 @@ const (
 	capacity           // the bucket would overflow
 	blocking           // it did, and a block runs
 	oversize           // the cost can never fit
-	banned             // an override says blocked
+	banned             // an override says deny
 	missingKey         // the key is missing, and the zone refuses such requests
 	unlistedKey        // no override names the key, and the zone refuses such requests
 	waiting            // too many wait already, or the server is about to stop

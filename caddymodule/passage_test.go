@@ -97,7 +97,7 @@ func TestTheAccessLogSaysWhatWasDecided(t *testing.T) {
 			throttle /banned {
 				zone keyed {
 					key header X-Api-Key
-					override bad blocked
+					override bad deny
 					capacity 1
 					leak 0.25/s
 				}

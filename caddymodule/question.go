@@ -9,6 +9,7 @@ import (
 	"github.com/caddyserver/caddy/v2"
 
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
+	bucketkey "github.com/caddy-throttle/caddy-throttle/leakybucket/key"
 )
 
 // A question is what a handler asks about one request, in memory that is used
@@ -99,9 +100,9 @@ func (q *question) add(z *Zone) error {
 		return nil
 	}
 	switch k.rule {
-	case leakybucket.Unlimited:
+	case bucketkey.Unlimited:
 		return nil
-	case leakybucket.Blocked:
+	case bucketkey.Deny:
 		q.refuse(z, k, banned)
 		return nil
 	}

@@ -80,7 +80,7 @@ func refusedBy(t *testing.T, lines string, r *http.Request) *httptest.ResponseRe
 	s := run(t, `http:// {
 		throttle {
 			zone site {
-				override 203.0.113.0/24 blocked
+				override 203.0.113.0/24 deny
 				capacity 1
 				leak 1/h
 				`+lines+`

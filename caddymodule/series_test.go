@@ -55,7 +55,7 @@ func TestOnlySeriesThatCanCountExist(t *testing.T) {
 		{bucket + "block\ndelay\nin_flight 2", "blocked capacity early_data in_flight oversize waiting", true, true},
 		{"in_flight 2", "early_data in_flight", false, false},
 		{"in_flight 2\nmax_wait 1s", "early_data in_flight waiting", true, false},
-		{"in_flight 2\noverride 203.0.113.1 blocked\nunlisted_key refuse\nmissing_key refuse", "banned early_data in_flight missing_key unlisted_key", false, false},
+		{"in_flight 2\noverride 203.0.113.1 deny\nunlisted_key refuse\nmissing_key refuse", "banned early_data in_flight missing_key unlisted_key", false, false},
 	} {
 		for _, mode := range []string{"", "shadow", "enforce 50"} {
 			inSettleBubble(t, func(t *testing.T) {
@@ -173,11 +173,11 @@ func randomZone(random *rand.Rand, name string) string {
 	if keyed {
 		options = append(options, "plain_keys")
 		maybe("missing_key refuse")
-		if maybe("override known unlimited\noverride banned blocked") {
+		if maybe("override known unlimited\noverride banned deny") {
 			maybe("unlisted_key refuse")
 		}
 	} else {
-		maybe("override 203.0.113.1 blocked")
+		maybe("override 203.0.113.1 deny")
 	}
 	if !maybe("shadow") {
 		maybe("enforce 50")

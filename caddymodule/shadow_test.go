@@ -43,7 +43,7 @@ const everyReason = `
 	}
 	throttle /banned {
 		zone banned {
-			override 203.0.113.0/24 blocked
+			override 203.0.113.0/24 deny
 			capacity 1
 			leak 1/d
 			SHADOW
@@ -143,7 +143,7 @@ func TestWhatAShadowZoneWouldBanIsChargedInOtherZones(t *testing.T) {
 	s := run(t, `http:// {
 		throttle {
 			zone tried {
-				override 203.0.113.0/24 blocked
+				override 203.0.113.0/24 deny
 				capacity 5
 				leak 1/h
 				shadow

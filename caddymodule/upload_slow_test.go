@@ -256,7 +256,7 @@ func TestAClientThatLeavesWhileItsBodyIsAwaited(t *testing.T) {
 // TestARefusalDoesNotWaitForTheBody: who has a long way to go, or has asked
 // whether to go at all, is told at once.
 func TestARefusalDoesNotWaitForTheBody(t *testing.T) {
-	zone := strings.Replace(slowZone, "capacity 1000", "capacity 1000\noverride 203.0.113.7 blocked", 1)
+	zone := strings.Replace(slowZone, "capacity 1000", "capacity 1000\noverride 203.0.113.7 deny", 1)
 	for _, header := range []string{
 		"Transfer-Encoding: chunked",
 		"Content-Length: 100000",

@@ -11,6 +11,7 @@ import (
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
 
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
+	bucketkey "github.com/caddy-throttle/caddy-throttle/leakybucket/key"
 )
 
 // Zone is a named rule: which requests it is about, whose bucket they are
@@ -67,7 +68,7 @@ type Zone struct {
 
 	// Other limits for some keys. The one that names most parts of the key
 	// holds.
-	Override []leakybucket.Override `json:"override,omitempty"`
+	Override []bucketkey.Override `json:"override,omitempty"`
 
 	// What a request costs: the first that matches. Default: 1.
 	Cost []Cost `json:"cost,omitempty"`
@@ -148,7 +149,7 @@ type Zone struct {
 	places map[string][]string
 
 	limit         leakybucket.Limit // zero if the zone has none
-	table         *leakybucket.Table
+	table         *bucketkey.Table
 	parts         []part
 	addresses     []bool
 	formKey       bool // a part of the key is in the body

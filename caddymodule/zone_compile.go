@@ -10,6 +10,7 @@ import (
 	"github.com/caddyserver/caddy/v2"
 
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
+	bucketkey "github.com/caddy-throttle/caddy-throttle/leakybucket/key"
 )
 
 // compile fills in defaults and checks all that can be checked without loading
@@ -143,20 +144,20 @@ func (z *Zone) compileRoutes() error {
 }
 
 func (z *Zone) compileTable(plans map[string]leakybucket.Limit) (err error) {
-	config := leakybucket.TableConfig{
+	config := bucketkey.TableConfig{
 		Own: z.limit, Plans: plans, Overrides: z.Override,
 		Addresses: z.addresses, IPv4Bits: z.IPv4Prefix, IPv6Bits: z.IPv6Prefix,
 	}
-	if z.table, err = leakybucket.NewTable(config); err == nil {
+	if z.table, err = bucketkey.NewTable(config); err == nil {
 		if z.bucketless() && len(z.table.Limits()) > 1 {
 			z.about("override", 0)
-			return errors.New("an override gives a limit, and the zone has no capacity and leak: want unlimited or blocked")
+			return errors.New("an override gives a limit, and the zone has no capacity and leak: want unlimited or deny")
 		}
 		return nil
 	}
 	for i := range z.Override { // again, to find out which it is
 		config.Overrides = z.Override[:i+1]
-		if _, wrong := leakybucket.NewTable(config); wrong != nil {
+		if _, wrong := bucketkey.NewTable(config); wrong != nil {
 			z.about("override", i)
 			break
 		}

@@ -72,6 +72,7 @@ func (c *Charge) begin(s *State, level float64, now Instant) {
 		length = min(microseconds(level/c.Limit.Leak), c.longestDrain())
 	}
 	s.BlockedUntil = now + length
+	c.Limit.write(s, level, now)
 }
 
 // longestDrain returns how long a full bucket in debt takes to empty.

@@ -55,8 +55,14 @@ func runBlocks(t *testing.T, c Charge, s State, steps []blockStep) State {
 		if want := d.Poured || s != before; write != want {
 			t.Errorf("%s: got %v for whether %+v must be written over %+v, want %v", what, write, s, before, want)
 		}
-		if !d.Poured && (s.Level != before.Level || !d.Began && s != before) {
+		if !d.Poured && !d.Began && s != before {
 			t.Errorf("%s: got state %+v, want %+v unchanged", what, s, before)
+		}
+		if d.Began && (s.Level != d.Level || s.At != max(before.At, d.At) || s.Leak != c.Limit.Leak) {
+			t.Errorf("%s: got state %+v, want it up to date when a block begins", what, s)
+		}
+		if d.BlockedUntil != 0 && d.Step != s.Step || d.BlockedUntil == 0 && d.Step != 0 {
+			t.Errorf("%s: got step %d, want that of the block in %+v", what, d.Step, s)
 		}
 	}
 	return s
@@ -102,7 +108,7 @@ func TestAProbeBeginsABlock(t *testing.T) {
 		{5, 1, blocked, 60},
 		{60, 1, fitted, 0},
 	})
-	if want := (State{Level: 10, BlockedUntil: at(60)}); s != want {
+	if want := (State{Level: 10, Leak: 1, BlockedUntil: at(60)}); s != want {
 		t.Errorf("after probes: got %+v, want %+v", s, want)
 	}
 	s.Level = 100
@@ -134,7 +140,7 @@ func TestALadderClimbsWhileBlocksFollowEachOtherSoon(t *testing.T) {
 		c, d := blocking(l), Decision{}
 		s := State{Level: 10, At: now, BlockedUntil: ended, Step: test.step}
 		c.Take(&s, now, &d)
-		want := State{Level: 10, At: now, BlockedUntil: now.Add(l.Steps[test.want]), Step: test.want}
+		want := State{Level: 10, At: now, Leak: 1, BlockedUntil: now.Add(l.Steps[test.want]), Step: test.want}
 		if s != want || !d.Began || d.BlockedUntil != s.BlockedUntil {
 			t.Errorf("overflow %v s after a block of step %d: got %+v and %+v, want %+v", test.pause, test.step, s, d, want)
 		}
@@ -196,7 +202,7 @@ func TestWithoutABlockNoneIsBegunOrHeeded(t *testing.T) {
 		{0, 1, overflowed, 0},
 		{5, 5, fitted, 0},
 	})
-	if want := (State{Level: 10, At: at(5), BlockedUntil: at(60), Step: 1}); s != want {
+	if want := (State{Level: 10, At: at(5), Leak: 1, BlockedUntil: at(60), Step: 1}); s != want {
 		t.Errorf("state: got %+v, want %+v, whose block others heed", s, want)
 	}
 	if got := enforced("a", 1); got.Forget(s) != at(15) {

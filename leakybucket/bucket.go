@@ -28,11 +28,17 @@ func (t Instant) Add(d time.Duration) Instant { return t + Instant(d.Microsecond
 // Sub returns the time from u to t.
 func (t Instant) Sub(u Instant) time.Duration { return time.Duration(t-u) * time.Microsecond }
 
-// State is all that is kept of a bucket. The zero State is an empty bucket. The
-// limit is no part of it, so that a changed limit keeps the level.
+// State is all that is kept of a bucket. The zero State is an empty bucket. Of
+// the limit only the leak is part of it, so that a changed limit keeps the level.
 type State struct {
 	Level float64 // how full it was at At, in units of cost
 	At    Instant
+
+	// Leak is the leak of the charge that wrote the state, in units of cost a
+	// second. The bucket drains by it until it is written again. If zero, as in
+	// states that were kept without one, the bucket drains by the limit it is
+	// read with.
+	Leak float64
 
 	BlockedUntil Instant // the end of its last block; 0 if there was none
 	Step         uint8   // which of the ladder's that block was, from 0
@@ -46,6 +52,7 @@ type Decision struct {
 	At     Instant // when that was so
 
 	BlockedUntil Instant // the end of the block that runs; 0 if none does
+	Step         uint8   // which of the ladder's that block is, from 0
 	Began        bool    // the charge began that block
 
 	// Undecided says that the store could not be asked. Fits is then what a
@@ -63,7 +70,7 @@ type Filling struct {
 	Full  bool    // the pour reached the capacity; true only at that instant
 }
 
-// Level returns how full the bucket is at now:
+// Level returns how full the bucket is at now, by the leak of the state:
 //
 //	max(0, level - leak * max(0, now-at))
 //
@@ -73,11 +80,21 @@ func (l Limit) Level(s State, now Instant) float64 {
 	if now <= s.At {
 		return s.Level
 	}
-	return max(0, s.Level-l.Leak*seconds(now-s.At))
+	return max(0, s.Level-l.leakOf(s)*seconds(now-s.At))
 }
 
-// Take pours cost if it fits and returns the new state; what does not fit
-// changes nothing. An exact fill fits. A cost of 0 fits while the bucket is not
+// leakOf returns the leak by which a bucket in this state drains until it is
+// written again.
+func (l Limit) leakOf(s State) float64 {
+	if s.Leak > 0 {
+		return s.Leak
+	}
+	return l.Leak
+}
+
+// Take pours cost if it fits and returns the new state. If it does not fit the
+// state is unchanged, except that a bucket which was written with another leak
+// a second ago or longer is brought up to date. An exact fill fits. A cost of 0 fits while the bucket is not
 // full. A cost that is negative or NaN does not fit.
 //
 // A state further ahead of now than a full bucket takes to empty was written
@@ -105,7 +122,7 @@ func (l Limit) Fill(s State, cost float64, now Instant) (State, Filling) {
 	if cost < 0 {
 		filled = max(0, level+cost)
 	}
-	s.pour(filled, now)
+	l.write(&s, filled, now)
 	return s, Filling{Level: filled, Full: level+cost >= l.Capacity}
 }
 
@@ -128,7 +145,7 @@ func (l Limit) Settle(s State, diff, debt float64, charged, now Instant) State {
 	default:
 		return s
 	}
-	s.pour(level, now)
+	l.write(&s, level, now)
 	return s
 }
 
@@ -136,7 +153,7 @@ func (l Limit) Settle(s State, diff, debt float64, charged, now Instant) State {
 // may be forgotten without anybody being able to tell. [Charge.Forget] knows of
 // blocks too.
 func (l Limit) Forget(s State) Instant {
-	return s.At + microseconds(s.Level/l.Leak)
+	return s.At + microseconds(s.Level/l.leakOf(s))
 }
 
 // fits is written so that a NaN does not fit.
@@ -155,7 +172,20 @@ func (l Limit) redate(s *State, debt float64, now Instant) {
 	}
 }
 
-// pour fills the bucket to level at now.
-func (s *State) pour(level float64, now Instant) {
-	s.Level, s.At = level, max(s.At, now)
+// write sets the level as of now. From then on the bucket drains by the leak of
+// the limit.
+func (l Limit) write(s *State, level float64, now Instant) {
+	s.Level, s.At, s.Leak = level, max(s.At, now), l.Leak
+}
+
+// adopt brings a bucket up to date that was written with another leak, so that
+// it drains by the limit's from now on. It does so a second after the last write
+// at the earliest: nodes whose limits differ must not turn every refusal into a
+// write.
+func (l Limit) adopt(s *State, level float64, now Instant) (changed bool) {
+	if level <= 0 || s.Leak == 0 || s.Leak == l.Leak || now-s.At < adoptAfter {
+		return false
+	}
+	l.write(s, level, now)
+	return true
 }

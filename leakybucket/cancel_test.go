@@ -120,7 +120,7 @@ func TestACancellationNeitherLiftsNorLowersABlock(t *testing.T) {
 		t.Fatalf("got %+v and %+v, want a pour and the beginning of a block", d, refused)
 	}
 	got := cancelled(s, 8, d, 100)
-	if want := (State{At: at(100), BlockedUntil: at(3700), Step: 1}); got != want {
+	if want := (State{At: at(100), Leak: 1, BlockedUntil: at(3700), Step: 1}); got != want {
 		t.Errorf("cancelled: got %+v, want %+v", got, want)
 	}
 }

@@ -98,13 +98,3 @@ func ExampleParseLimit() {
 	// holds 100, leaks 0.5 a second
 	// invalid limit "10 per second": want <capacity> <leak>, such as 10 1/s
 }
-
-// A value that a client wrote cannot pass for another part of the name.
-func ExampleAppendPart() {
-	name := []byte("login")
-	for _, value := range []string{"203.0.113.7", "alice/../@client_ip"} {
-		name = leakybucket.AppendPart(append(name, '/'), value)
-	}
-	fmt.Printf("%s\n", name)
-	// Output: login/203.0.113.7/alice%2F..%2F@client_ip
-}

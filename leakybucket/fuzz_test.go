@@ -2,7 +2,6 @@ package leakybucket
 
 import (
 	"math"
-	"net/netip"
 	"strings"
 	"testing"
 	"time"
@@ -62,110 +61,6 @@ func FuzzParseCost(f *testing.F) {
 			t.Errorf("%q: got a cost of %v, want it in range", text, cost)
 		}
 	})
-}
-
-// FuzzAppendPart has two values at a time, so that it can find two that share
-// a part.
-func FuzzAppendPart(f *testing.F) {
-	for _, pair := range [][2]string{
-		{"203.0.113.7", "203.0.113.8"},
-		{"a/b", "a%2Fb"},
-		{"@client_ip", "%40client_ip"},
-		{"@", "%40"},
-		{"", "\x00"},
-		{"\xff", "%FF"},
-		{"\xc3\x28", "Ã("},
-		{"é", "e\u0301"},
-		{"\xed\xa0\x80", "\ufffd"},
-		{"a\r\nb", "a\nb"},
-		{"100%", "100%25"},
-		{"..", "."},
-		{strings.Repeat("x", 256), strings.Repeat("x", 257)},
-		{strings.Repeat("/", 86), strings.Repeat("/", 87)},
-		{strings.Repeat("\xff", 300), digestOf(strings.Repeat("\xff", 300))},
-	} {
-		f.Add(pair[0], pair[1])
-	}
-	f.Fuzz(func(t *testing.T, a, b string) {
-		partA, partB := string(AppendPart(nil, a)), string(AppendPart(nil, b))
-		wantSoundPart(t, a, partA)
-		wantSoundPart(t, b, partB)
-		if (a == b) != (partA == partB) {
-			t.Errorf("%q and %q: got parts %q and %q, want them alike only if the values are", a, b, partA, partB)
-		}
-		if got := string(AppendPart([]byte("zone/"), a)); got != "zone/"+partA {
-			t.Errorf("%q: got %q behind a zone, want %q", a, got, "zone/"+partA)
-		}
-	})
-}
-
-// FuzzTable makes a table of two overrides for a key of an address and a text,
-// and asks it for a client and for what the first override names.
-func FuzzTable(f *testing.F) {
-	for _, seed := range [][5]string{
-		{"203.0.113.7", "login", "10 1/s", "203.0.113.0/24", "203.0.113.7"},
-		{"203.0.113.0/24", "login", "gold", "0.0.0.0/0", "::ffff:203.0.113.7"},
-		{"2001:db8::/64", "", "unlimited", "::/0", "2001:db8::1%eth0"},
-		{"::ffff:203.0.113.7", "a b", "blocked", "203.0.113.7/32", "203.0.113.7"},
-		{"203.0.113.7/24", "\xff", "10,1/s", "fe80::1%eth0", "fe80::1"},
-		{"2001:db8::1", "/", "silver", "::ffff:0.0.0.0/96", "::"},
-		{"0.0.0.0/33", "login", "1000000 1/d", "", "0.0.0.0"},
-	} {
-		f.Add(seed[0], seed[1], seed[2], seed[3], seed[4])
-	}
-	f.Fuzz(func(t *testing.T, network, text, limit, wide, client string) {
-		config := tableOf("at")
-		config.Overrides = []Override{{[]string{network, text}, limit}, {[]string{wide}, "5 1/s"}}
-		table, err := NewTable(config)
-		if (table == nil) == (err == nil) {
-			t.Fatalf("%q: got table %v and error %v, want one of both", config.Overrides, table, err)
-		}
-		if err != nil {
-			return
-		}
-		for _, l := range table.Limits() {
-			if err := l.Validate(); err != nil {
-				t.Errorf("%q: got a limit that is none: %v", config.Overrides, err)
-			}
-		}
-		// What the override names must find it.
-		named, err := netip.ParsePrefix(network)
-		if err != nil {
-			addr := netip.MustParseAddr(network)
-			named = netip.PrefixFrom(addr, addr.BitLen())
-		}
-		wantRule, wantLimit := ruleOf(t, config, limit)
-		parts := []KeyPart{{Network: ClientPrefix(named.Addr(), 32, 64)}, {Text: text}}
-		if rule, got, _ := table.Lookup(parts); rule != wantRule || got != wantLimit {
-			t.Errorf("%q: got rule %v with %v for what it names, want %v with %v", config.Overrides, rule, got, wantRule, wantLimit)
-		}
-		addr, err := netip.ParseAddr(client)
-		if err != nil {
-			return
-		}
-		rule, got, _ := table.Lookup([]KeyPart{{Network: ClientPrefix(addr, 32, 64)}, {Text: client}})
-		if rule == Limited && got.Validate() != nil {
-			t.Errorf("%q: got a limit of %v for %q, want a valid one", config.Overrides, got, client)
-		}
-	})
-}
-
-// ruleOf reads the limit of an override the long way round.
-func ruleOf(t *testing.T, config TableConfig, text string) (Rule, Limit) {
-	switch text {
-	case "unlimited":
-		return Unlimited, Limit{}
-	case "blocked":
-		return Blocked, Limit{}
-	}
-	if plan, known := config.Plans[text]; known {
-		return Limited, plan
-	}
-	limit, err := ParseLimit(text)
-	if err != nil {
-		t.Errorf("limit %q: got it into a table, want error %v", text, err)
-	}
-	return Limited, limit
 }
 
 // FuzzTake tries states, costs and instants of any bits. A limit is always

@@ -20,6 +20,8 @@ const (
 	tolerance = 1e-9
 
 	longestDrain = 20 * 365 * 24 * time.Hour
+
+	adoptAfter = Instant(1e6) // see Limit.adopt
 )
 
 // A Limit says how much a bucket holds and how fast it drains.

@@ -117,7 +117,7 @@ func (b *Bucket) promise(ctx context.Context, cost float64) (wait time.Duration,
 	if deadline, ok := ctx.Deadline(); ok && time.Until(deadline) < wait {
 		return 0, 0, fmt.Errorf("waiting for a cost of %v: it fits in %v: %w", cost, wait, context.DeadlineExceeded)
 	}
-	b.state.pour(level+cost, now)
+	b.limit.write(&b.state, level+cost, now)
 	b.pours++
 	return wait, b.pours, nil
 }
@@ -130,7 +130,7 @@ func (b *Bucket) leave(cost float64, place uint64) {
 		return
 	}
 	now := b.now()
-	b.state.pour(max(0, b.limit.Level(b.state, now)-cost), now)
+	b.limit.write(&b.state, max(0, b.limit.Level(b.state, now)-cost), now)
 }
 
 // now must be called with the lock held: a clock read outside of it could be

@@ -115,7 +115,8 @@ func (s *Settlement) Apply(state State, now Instant) State {
 	}
 	if s.Cancel {
 		if s.Was.Poured && state.At == s.Was.At && state.Level == s.Was.Level+poured {
-			state.pour(c.Limit.Level(State{Level: s.Was.Level, At: s.Was.At}, now), now)
+			state.Level = s.Was.Level
+			c.Limit.write(&state, c.Limit.Level(state, now), now)
 		}
 		return state
 	}
@@ -143,7 +144,7 @@ func (c *Charge) Take(s *State, now Instant, d *Decision) (write bool) {
 	write = c.judge(s, c.Cost, now, d)
 	if d.Fits && !c.Probe {
 		d.Poured, write = true, true
-		s.pour(d.Level+c.Cost, now)
+		c.Limit.write(s, d.Level+c.Cost, now)
 	}
 	return write
 }
@@ -155,15 +156,18 @@ func (c *Charge) judge(s *State, cost float64, now Instant, d *Decision) (write 
 		write = c.redate(s, now)
 	}
 	level := c.Limit.Level(*s, now)
+	if s.Leak != c.Limit.Leak {
+		write = c.Limit.adopt(s, level, now) || write
+	}
 	*d = Decision{Level: level, At: now}
 	switch {
 	case s.BlockedUntil > now && c.Block != nil:
-		d.BlockedUntil = s.BlockedUntil
+		d.BlockedUntil, d.Step = s.BlockedUntil, s.Step
 	case c.Cost >= 0 && c.Limit.Below(c.Ceiling).fits(level, cost):
 		d.Fits = true
 	case c.Block != nil && c.Cost >= 0 && !c.Limit.Oversize(cost):
 		c.begin(s, level, now)
-		d.BlockedUntil, d.Began, write = s.BlockedUntil, true, true
+		d.BlockedUntil, d.Step, d.Began, write = s.BlockedUntil, s.Step, true, true
 	}
 	return write
 }
@@ -192,7 +196,7 @@ func TakeAll(charges []Charge, states []State, now Instant, decisions []Decision
 		carry(charges, states, i)
 		if d.Fits && !c.Probe {
 			d.Poured, d.Level = true, c.Limit.Level(states[i], now)
-			states[i].pour(d.Level+c.Cost, now)
+			c.Limit.write(&states[i], d.Level+c.Cost, now)
 		}
 	}
 }

@@ -6,7 +6,8 @@ import (
 	"testing"
 )
 
-// want is what TakeAll must say of one charge, and of its bucket afterwards.
+// want is what TakeAll must say of one charge, and of its bucket afterwards,
+// whose leak is the charge's wherever the state was written.
 type want struct {
 	fits, poured bool
 	before       float64
@@ -17,8 +18,12 @@ func runTakeAll(t *testing.T, charges []Charge, states []State, now Instant, wan
 	t.Helper()
 	states = slices.Clone(states)
 	decisions := make([]Decision, len(charges))
+	before := slices.Clone(states)
 	TakeAll(charges, states, now, decisions)
 	for i, w := range wants {
+		if w.poured || w.after.Level != before[i].Level {
+			w.after.Leak = charges[i].Limit.Leak
+		}
 		got := want{decisions[i].Fits, decisions[i].Poured, decisions[i].Level, states[i]}
 		if got != w || decisions[i].At != now {
 			t.Errorf("charge %d of %d, cost %v to %q: got %+v at %d, want %+v at %d",

@@ -2,12 +2,13 @@ package leakybucket
 
 import (
 	"fmt"
+	"slices"
 	"testing"
 	"time"
 )
 
 // blockWant is what TakeAll must say of one charge's block, and of its bucket
-// afterwards.
+// afterwards, whose leak is the charge's wherever the state was written.
 type blockWant struct {
 	became became
 	poured bool
@@ -21,9 +22,13 @@ func runTakeAllBlocks(t *testing.T, charges []Charge, states []State, wants []bl
 	for i := range decisions {
 		decisions[i] = Decision{Level: nan, BlockedUntil: -1, Began: true}
 	}
+	before := slices.Clone(states)
 	TakeAll(charges, states, at(1000), decisions)
 	for i, w := range wants {
 		d := decisions[i]
+		if w.poured || w.after != before[i] {
+			w.after.Leak = charges[i].Limit.Leak
+		}
 		if got := (blockWant{becameOf(d), d.Poured, seconds(d.BlockedUntil), states[i]}); got != w {
 			t.Errorf("charge %d of %d, cost %v to %q: got %+v, want %+v", i+1, len(charges), charges[i].Cost, charges[i].Key, got, w)
 		}

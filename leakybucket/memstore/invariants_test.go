@@ -121,11 +121,11 @@ func checkSegments(sh *shard) error {
 		return fmt.Errorf("got %d slots in use, %d buckets and a bound of %d", count, sh.count, sh.most)
 	}
 	for at := range sh.used() {
-		if level := sh.slot(at).state.Level; !(level >= 0) {
+		if level := sh.slot(at).packed.level; !(level >= 0) {
 			return fmt.Errorf("slot %d: got level %v, want 0 or more", at, level)
 		}
-		if s := sh.slot(at); s.state.BlockedUntil == 0 && s.state.Step != 0 {
-			return fmt.Errorf("slot %d: got step %d of no block, want 0", at, s.state.Step)
+		if s := sh.slot(at).packed.state(); s.BlockedUntil == 0 && s.Step != 0 {
+			return fmt.Errorf("slot %d: got step %d of no block, want 0", at, s.Step)
 		}
 	}
 	return nil
@@ -202,8 +202,8 @@ func TestTheInvariantsAreChecked(t *testing.T) {
 		"dead bytes are miscounted":  func(sh *shard) { sh.segments[0].dead++ },
 		"a zone is miscounted":       func(sh *shard) { *sh.zones["zone"]++ },
 		"a zone is counted no more":  func(sh *shard) { delete(sh.zones, "zone") },
-		"a level is no number":       func(sh *shard) { l := &sh.slot(0).state.Level; *l = *l / 0 * 0 },
-		"a step is of no block":      func(sh *shard) { sh.slot(2).state.Step = 1 },
+		"a level is no number":       func(sh *shard) { l := &sh.slot(0).packed.level; *l = *l / 0 * 0 },
+		"a step is of no block":      func(sh *shard) { sh.slot(2).packed.block |= 1 },
 		"there are more than may be": func(sh *shard) { sh.most = 4 },
 	} {
 		s := held(New(Options{MaxBuckets: 100}), new(leakybucket.Instant))

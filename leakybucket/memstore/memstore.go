@@ -118,8 +118,8 @@ func (s *Store) takeOne(c *leakybucket.Charge, d *leakybucket.Decision) {
 		}
 		return
 	}
-	if c.Take(&sh.slot(at).state, now, d) {
-		sh.written(at, c)
+	if state := sh.slot(at).packed.state(); c.Take(&state, now, d) {
+		sh.write(at, c, state)
 	}
 }
 
@@ -151,7 +151,7 @@ func (s *Store) takeMany(charges []leakybucket.Charge, decisions []leakybucket.D
 		var state leakybucket.State
 		sh := &s.shards[hashes[i]>>s.shift]
 		if at, kept := sh.find(hashes[i], &charges[i]); kept {
-			state = sh.slot(at).state
+			state = sh.slot(at).packed.state()
 		}
 		states = append(states, state)
 	}
@@ -163,9 +163,8 @@ func (s *Store) takeMany(charges []leakybucket.Charge, decisions []leakybucket.D
 			if decisions[i].Poured || decisions[i].Began {
 				sh.insert(hashes[i], c, states[i], now)
 			}
-		} else if slot := sh.slot(at); decisions[i].Poured || slot.state != states[i] {
-			slot.state = states[i]
-			sh.written(at, c)
+		} else if decisions[i].Poured || sh.slot(at).packed != pack(states[i]) {
+			sh.write(at, c, states[i])
 		}
 	}
 }
@@ -191,19 +190,20 @@ func (s *Store) settle(settlement *leakybucket.Settlement) {
 	defer sh.mu.Unlock()
 	now := s.now()
 	if at, kept := sh.find(hash, c); kept {
-		slot := sh.slot(at)
-		slot.state = settlement.Apply(slot.state, now)
-		sh.written(at, c)
+		sh.write(at, c, settlement.Apply(sh.slot(at).packed.state(), now))
 	} else if settlement.Diff > 0 && !settlement.Cancel {
 		sh.insert(hash, c, settlement.Apply(leakybucket.State{}, now), now)
 	}
 }
 
-// Put sets the bucket of c to a level as of now, and to a block of its first
-// step that ends after a while if that is not 0. It is for keeping what was last
-// seen of buckets in another store. What cannot be kept is not.
-func (s *Store) Put(c *leakybucket.Charge, level float64, block time.Duration) {
-	if checkName(c) != nil || !(level >= 0) {
+// Put replaces the state of the bucket of c, exactly as given: nothing is brought
+// up to date. It is for keeping what was last seen of buckets in another store.
+// The instants of s are on this store's clock, see [Store.Now].
+//
+// A state that may be forgotten already is not kept, nor one that is invalid or
+// whose key is too long.
+func (s *Store) Put(c *leakybucket.Charge, state leakybucket.State) {
+	if checkName(c) != nil || !(state.Level >= 0) || !(state.Leak >= 0) {
 		return
 	}
 	hash := s.hasher.charge(c)
@@ -211,17 +211,18 @@ func (s *Store) Put(c *leakybucket.Charge, level float64, block time.Duration) {
 	sh.mu.Lock()
 	defer sh.mu.Unlock()
 	now := s.now()
-	state := leakybucket.State{Level: level, At: now}
-	if block > 0 {
-		state.BlockedUntil = now.Add(block)
-	}
-	if at, kept := sh.find(hash, c); kept {
-		sh.slot(at).state = state
-		sh.written(at, c)
-	} else {
+	switch at, kept := sh.find(hash, c); {
+	case !kept:
 		sh.insert(hash, c, state, now)
+	case c.Forget(state) <= now:
+		sh.remove(at)
+	default:
+		sh.write(at, c, state)
 	}
 }
+
+// Now returns the instant on the store's clock.
+func (s *Store) Now() leakybucket.Instant { return s.now() }
 
 // Reset implements [leakybucket.Resetter].
 func (s *Store) Reset(_ context.Context, zone, key string, shadow bool) error {

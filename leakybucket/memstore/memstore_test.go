@@ -3,6 +3,7 @@ package memstore
 import (
 	"context"
 	"fmt"
+	"math"
 	"strings"
 	"sync"
 	"testing"
@@ -198,4 +199,49 @@ func TestAStoreIsSafeForConcurrentUse(t *testing.T) {
 	if got := buckets(s); got > 5000 {
 		t.Errorf("buckets: got %d, want at most 5000", got)
 	}
+}
+
+// What is put is kept as it is, and counts from then on as if it had been
+// charged here: its leak, its block and the step of that too.
+func TestPutKeepsExactlyTheState(t *testing.T) {
+	now := leakybucket.Instant(1e15)
+	s := held(New(Options{}), &now)
+	c := charge("k", 1)
+	c.Limit.Leak = 0.5
+	c.Block = &leakybucket.Ladder{Steps: []time.Duration{time.Minute, 10 * time.Minute}}
+	state := leakybucket.State{Level: 5, At: now - 1e6, Leak: 0.5, BlockedUntil: now + 540e6, Step: 1}
+	for range 2 { // as a new bucket, and over an old one
+		s.Put(&c, state)
+		if got := kept(s, &c); got != state {
+			t.Errorf("put: got %+v, want %+v", got, state)
+		}
+	}
+	if d := take(t, s, c)[0]; d.BlockedUntil != state.BlockedUntil || d.Step != 1 || d.Level != 4.5 {
+		t.Errorf("take of a bucket that was put: got %+v, want it blocked at level 4.5, on the second step", d)
+	}
+	for _, wrong := range []leakybucket.State{{Level: math.NaN()}, {Level: -1}, {Leak: -1}, {Leak: math.NaN()}} {
+		s.Put(&c, wrong)
+		if got := kept(s, &c); got != state {
+			t.Errorf("put %+v: got %+v, want %+v unchanged", wrong, got, state)
+		}
+	}
+	s.Put(&c, leakybucket.State{Level: 5, At: now - 100e6, Leak: 0.5})
+	if got := buckets(s); got != 0 {
+		t.Errorf("after a state was put that may be forgotten: got %d buckets, want none", got)
+	}
+	s.Put(&c, leakybucket.State{})
+	if got := buckets(s); got != 0 {
+		t.Errorf("after an empty state was put: got %d buckets, want none", got)
+	}
+}
+
+// kept returns the state that is kept of the bucket of c.
+func kept(s *Store, c *leakybucket.Charge) leakybucket.State {
+	hash := s.hasher.charge(c)
+	sh := &s.shards[hash>>s.shift]
+	at, found := sh.find(hash, c)
+	if !found {
+		return leakybucket.State{}
+	}
+	return sh.slot(at).packed.state()
 }

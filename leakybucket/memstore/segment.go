@@ -17,13 +17,41 @@ const (
 
 // A slot keeps one bucket, in 48 bytes.
 type slot struct {
-	state  leakybucket.State
+	packed packed
 	forget leakybucket.Instant
 
 	// Where the name stands in the names of the segment: first the zone, whose
 	// length has the shadow bit above it, then the key.
 	name      uint32
 	zone, key uint16
+}
+
+// packed is a state in 32 bytes.
+type packed struct {
+	level float64
+	at    leakybucket.Instant
+	leak  float64
+	block int64 // the end of the block, above the 7 bits of its step
+}
+
+const (
+	stepBits   = 7
+	latestStep = 1<<stepBits - 1
+
+	// furthest is the latest end of a block that fits, some 2,000 years from 1970.
+	furthest = leakybucket.Instant(1<<(63-stepBits) - 1)
+)
+
+func pack(s leakybucket.State) packed {
+	until := max(-furthest, min(s.BlockedUntil, furthest))
+	return packed{s.Level, s.At, s.Leak, int64(until)<<stepBits | int64(min(s.Step, latestStep))}
+}
+
+func (p packed) state() leakybucket.State {
+	return leakybucket.State{
+		Level: p.level, At: p.at, Leak: p.leak,
+		BlockedUntil: leakybucket.Instant(p.block >> stepBits), Step: uint8(p.block & latestStep),
+	}
 }
 
 // A segment keeps up to 64 buckets and their names.
@@ -46,10 +74,11 @@ func (g *segment) is(i int, c *leakybucket.Charge) bool {
 	return string(key) == c.Key && string(zone) == c.Zone && shadow == c.Shadow
 }
 
-func (g *segment) put(i int, c *leakybucket.Charge, state leakybucket.State) {
+// put names slot i, whose state is not written yet.
+func (g *segment) put(i int, c *leakybucket.Charge) {
 	g.makeRoom(len(c.Zone) + len(c.Key))
 	s := &g.slots[i]
-	*s = slot{state: state, name: uint32(len(g.names)), zone: uint16(len(c.Zone)), key: uint16(len(c.Key))}
+	*s = slot{name: uint32(len(g.names)), zone: uint16(len(c.Zone)), key: uint16(len(c.Key))}
 	if c.Shadow {
 		s.zone |= shadowBit
 	}

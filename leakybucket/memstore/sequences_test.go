@@ -100,13 +100,13 @@ func (q *sequence) checkedStep() {
 			lost++
 		case kept && !wasTouched && slot != old:
 			q.t.Errorf("bucket %s/%.40q: got %+v, want %+v as it was", name.Zone, name.Key, slot, old)
-		case kept && wasTouched && slot.state != state:
-			q.t.Errorf("bucket %s/%.40q: got %+v, want %+v", name.Zone, name.Key, slot.state, state)
+		case kept && wasTouched && slot.packed.state() != state:
+			q.t.Errorf("bucket %s/%.40q: got %+v, want %+v", name.Zone, name.Key, slot.packed.state(), state)
 		}
 	}
 	for name, slot := range after {
-		if _, known := before[name]; !known && slot.state != touched[name] {
-			q.t.Errorf("new bucket %s/%.40q: got %+v, want %+v", name.Zone, name.Key, slot.state, touched[name])
+		if _, known := before[name]; !known && slot.packed.state() != touched[name] {
+			q.t.Errorf("new bucket %s/%.40q: got %+v, want %+v", name.Zone, name.Key, slot.packed.state(), touched[name])
 		}
 	}
 	// What was touched may have been dropped, and more than once.
@@ -122,7 +122,7 @@ func (q *sequence) slots() map[leakybucket.Charge]slot {
 		sh := &q.store.shards[i]
 		for at := range sh.used() {
 			s := sh.slot(at)
-			all[*sh.charge(at)] = slot{state: s.state, forget: s.forget}
+			all[*sh.charge(at)] = slot{packed: s.packed, forget: s.forget}
 		}
 	}
 	return all
@@ -154,7 +154,7 @@ func (q *sequence) take(n int) map[leakybucket.Charge]leakybucket.State {
 			charges[i].Cost = q.cost(charges[i].Limit)
 		}
 		slot, _ := q.slot(charges[i])
-		states[i] = slot.state
+		states[i] = slot.packed.state()
 	}
 	want := make([]leakybucket.Decision, n)
 	leakybucket.TakeAll(charges, states, q.now, want)
@@ -168,7 +168,7 @@ func (q *sequence) take(n int) map[leakybucket.Charge]leakybucket.State {
 	}
 	last := charges[n-1]
 	if slot, kept := q.slot(last); kept && (got[n-1].Poured || got[n-1].Began) && slot.forget != last.Forget(states[n-1]) {
-		q.t.Errorf("bucket %s/%.40q: got it forgotten at %d, want at %d, by %+v", last.Zone, last.Key, slot.forget, last.Forget(states[n-1]), slot.state)
+		q.t.Errorf("bucket %s/%.40q: got it forgotten at %d, want at %d, by %+v", last.Zone, last.Key, slot.forget, last.Forget(states[n-1]), slot.packed.state())
 	}
 	if i := q.rng.IntN(n); got[i].Poured {
 		q.open = append(q.open[max(0, len(q.open)-20):], leakybucket.Settlement{Charge: charges[i], Was: got[i]})
@@ -187,7 +187,7 @@ func (q *sequence) settle() map[leakybucket.Charge]leakybucket.State {
 	s.Diff, s.Cancel = s.Charge.Cost*(3*q.rng.Float64()-1), q.rng.IntN(3) == 0
 	state, kept := leakybucket.State{}, false
 	if slot, is := q.slot(s.Charge); is {
-		state, kept = slot.state, true
+		state, kept = slot.packed.state(), true
 	}
 	if kept || s.Diff > 0 && !s.Cancel {
 		state = s.Apply(state, q.now)

@@ -64,10 +64,9 @@ func (sh *shard) find(hash uint64, c *leakybucket.Charge) (at int, kept bool) {
 	}
 }
 
-// insert adds a bucket that is not there. An empty one needs no keeping, unless
-// it is blocked.
+// insert adds a bucket that is not there, unless it may be forgotten already.
 func (sh *shard) insert(hash uint64, c *leakybucket.Charge, state leakybucket.State, now leakybucket.Instant) {
-	if state.Level == 0 && c.Forget(state) <= now {
+	if c.Forget(state) <= now {
 		return
 	}
 	if sh.count >= sh.most {
@@ -79,9 +78,9 @@ func (sh *shard) insert(hash uint64, c *leakybucket.Charge, state leakybucket.St
 		sh.reindex(max(8, 2*len(sh.index)))
 	}
 	at := sh.freeSlot()
-	sh.segments[at/segmentSlots].put(at%segmentSlots, c, state)
+	sh.segments[at/segmentSlots].put(at%segmentSlots, c)
 	sh.place(uint64(uint32(hash))<<32 | uint64(at+1))
-	sh.written(at, c)
+	sh.write(at, c, state)
 	sh.count++
 	sh.countZone(c.Zone)
 }
@@ -123,10 +122,10 @@ func (sh *shard) freeSlot() int {
 	return sh.roomy * segmentSlots
 }
 
-// written notes when a bucket that was just written may be forgotten.
-func (sh *shard) written(at int, c *leakybucket.Charge) {
+// write sets the state of a kept bucket, and notes when it may be forgotten.
+func (sh *shard) write(at int, c *leakybucket.Charge, state leakybucket.State) {
 	slot := sh.slot(at)
-	slot.forget = c.Forget(slot.state)
+	slot.packed, slot.forget = pack(state), c.Forget(state)
 	if soonest := &sh.soonest[at/segmentSlots]; slot.forget < *soonest {
 		*soonest = slot.forget
 	}

@@ -50,7 +50,6 @@ type charged struct {
 
 type modelled struct {
 	leakybucket.State
-	limit  leakybucket.Limit   // of the last write
 	block  *leakybucket.Ladder // of the last write
 	forget leakybucket.Instant // noted at the last write, as a store does
 	latest leakybucket.Instant // of the clock, since the last write
@@ -136,7 +135,7 @@ func (m *modeller) play(all []leakybucket.Charge) (decided []charged, agree bool
 func (m *modeller) write(c leakybucket.Charge, state leakybucket.State) {
 	old := m.bucket(c)
 	stale := state.BlockedUntil == old.BlockedUntil && (old.stale || old.forgettable())
-	m.buckets[bucketOf(c)] = &modelled{state, c.Limit, c.Block, c.Forget(state), m.now, stale}
+	m.buckets[bucketOf(c)] = &modelled{state, c.Block, c.Forget(state), m.now, stale}
 }
 
 // settleSome settles a few charges in one call, and asks how full their buckets
@@ -191,7 +190,7 @@ func (m *modeller) bucket(c leakybucket.Charge) *modelled {
 	if b, kept := m.buckets[bucketOf(c)]; kept {
 		return b
 	}
-	return &modelled{limit: c.Limit}
+	return &modelled{}
 }
 
 func (m *modeller) charge(beside []leakybucket.Charge) leakybucket.Charge {
@@ -204,9 +203,6 @@ func (m *modeller) charge(beside []leakybucket.Charge) leakybucket.Charge {
 		c.Block = modelLadders[m.rng.IntN(len(modelLadders))]
 	}
 	b := m.bucket(c)
-	if b.forgettable() {
-		c.Limit = b.limit
-	}
 	c.Debt = c.Limit.Capacity * []float64{0, 0.5, 1, 3}[m.rng.IntN(4)]
 	for _, other := range beside {
 		if bucketOf(other) == bucketOf(c) {

@@ -92,11 +92,6 @@ var amountMutants = []mutant{
 		func(j judging, i int, _ leakybucket.Charge, _ *leakybucket.Decision) {
 			j.states[i].Level = float64(float32(j.states[i].Level))
 		})}},
-	{"leaks as the first limit says", "changed limit keeps the level", bugs{reread: func(_ leakybucket.Charge, s *leakybucket.State, now leakybucket.Instant) {
-		if now > s.At {
-			s.Level, s.At = max(0, s.Level-now.Sub(s.At).Seconds()), now
-		}
-	}}},
 }
 
 var clockMutants = []mutant{

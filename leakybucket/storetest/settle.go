@@ -237,11 +237,11 @@ func settledChangedLimit(tb testing.TB, open Open) {
 	s.wantLevel(k(20, 1, 0), 5)
 	third, fourth := s.charged(k(20, 1, 1), 5, 0), s.charged(k(20, 1, 3), 6, 0)
 	s.at(time.Second)
-	settled(third, 40, 2, 60) // a higher one has room, and its leak counts from the last write
-	s.wantLevel(k(40, 2, 0), 60)
+	settled(third, 40, 1, 60) // a higher one has room
+	s.wantLevel(k(40, 1, 0), 60)
 	s.at(2 * time.Second)
-	settled(fourth, 40, 0.5, -3) // 59.5, and 1 s has leaked since the first second
-	s.wantLevel(k(40, 1, 0), 57.5)
+	settled(fourth, 40, 0.5, -3) // 59, of which 3 less what leaked in two seconds is given back
+	s.wantLevel(k(40, 1, 0), 57)
 
 	// By a slower leak more is given back than there is: never below empty.
 	quick := s.charged(charge("quick", limit(10, 2), 6), 0, 0)

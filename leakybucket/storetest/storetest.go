@@ -56,6 +56,10 @@ var cases = []testCase{
 	{"cost that is no amount never fits", impossibleCost},
 	{"waiting as told is enough and needed", waitingAsTold},
 	{"changed limit keeps the level", changedLimit},
+	{"changed leak does not count backwards", changedLeak},
+	{"changed leak is written when it is asked", changedLeakAsked},
+	{"changed leak is written when it is settled", changedLeakSettled},
+	{"changed leak is written when a block begins", changedLeakBlocks},
 
 	{"clock a little back", clockLittleBack},
 	{"clock far back", clockFarBack},
@@ -129,6 +133,7 @@ var cases = []testCase{
 	{"blocks under contention", blocksContended},
 
 	{"nothing live is forgotten", nothingLiveForgotten},
+	{"nothing live under a changed leak is forgotten", changedLeakKept},
 	{"counts its buckets", countsBuckets},
 	{"drained buckets disappear", drainedDisappear},
 	{"drops empty buckets before live ones", dropsEmptyFirst},

@@ -38,3 +38,23 @@ func TestStoreThatRoundsOtherwisePasses(t *testing.T) {
 		}
 	}
 }
+
+// A store may forget a bucket in the very instant it may be forgotten, or later.
+func TestStoreThatForgetsAtOncePasses(t *testing.T) {
+	Run(t, openReference(bugs{
+		take: func(s *reference, t taking) error {
+			s.forgetNow()
+			return s.takeOnce(t)
+		},
+		settle: func(s *reference, all settling) error {
+			s.forgetNow()
+			return s.settleEach(all)
+		},
+	}))
+}
+
+func (s *reference) forgetNow() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.forget(s.clock())
+}

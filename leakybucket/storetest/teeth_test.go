@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-var mutants = slices.Concat(amountMutants, clockMutants, togetherMutants, probeMutants, settleMutants,
+var mutants = slices.Concat(amountMutants, leakMutants, clockMutants, togetherMutants, probeMutants, settleMutants,
 	blockMutants, blockTogetherMutants, ceilingMutants, cancelMutants, resetMutants, forgettingMutants, blockForgettingMutants, raceMutants)
 
 // A suite that passes everything proves nothing: every mutant must be caught by

@@ -7,8 +7,7 @@ import (
 )
 
 // forgettable reports whether a store may have forgotten the bucket, which was
-// empty once by the limit of its last write. By a slower leak or an earlier
-// clock that can be told.
+// empty once since its last write. By an earlier clock that can be told.
 func (b *modelled) forgettable() bool { return b.forget <= b.latest }
 
 // forgotten reports whether it can be told that a store has forgotten the

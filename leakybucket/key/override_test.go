@@ -1,10 +1,16 @@
-package leakybucket
+package key
 
 import (
 	"net/netip"
 	"strings"
 	"testing"
+
+	"github.com/caddy-throttle/caddy-throttle/leakybucket"
 )
+
+func limitOf(capacity, leak float64) leakybucket.Limit {
+	return leakybucket.Limit{Capacity: capacity, Leak: leak}
+}
 
 // override reads "<part>... -> <limit>".
 func override(line string) Override {
@@ -16,8 +22,8 @@ func override(line string) Override {
 // letters: a for an address, t for a text.
 func tableOf(key string, lines ...string) TableConfig {
 	config := TableConfig{
-		Own:      Limit{1, 1},
-		Plans:    map[string]Limit{"gold": {100, 10}, "10": {7, 7}},
+		Own:      limitOf(1, 1),
+		Plans:    map[string]leakybucket.Limit{"gold": limitOf(100, 10), "10": limitOf(7, 7)},
 		IPv4Bits: 32,
 		IPv6Bits: 64,
 	}
@@ -31,8 +37,8 @@ func tableOf(key string, lines ...string) TableConfig {
 }
 
 // keyOf returns a key as the parts of it are seen by overrides.
-func keyOf(key string, words ...string) []KeyPart {
-	parts := make([]KeyPart, len(words))
+func keyOf(key string, words ...string) []Part {
+	parts := make([]Part, len(words))
 	for i, word := range words {
 		if key[i] == 'a' {
 			parts[i].Network = ClientPrefix(netip.MustParseAddr(word), 32, 64)
@@ -44,7 +50,7 @@ func keyOf(key string, words ...string) []KeyPart {
 }
 
 // lookup is a key, and what holds for it: "own", a capacity, "unlimited" or
-// "blocked".
+// "deny".
 type lookup struct{ key, want string }
 
 func runLookups(t *testing.T, key string, lines []string, lookups []lookup) {
@@ -55,15 +61,15 @@ func runLookups(t *testing.T, key string, lines []string, lookups []lookup) {
 	}
 	for _, l := range lookups {
 		rule, limit, _ := table.Lookup(keyOf(key, strings.Fields(l.key)...))
-		wantRule, wantLimit := Limited, Limit{1, 1}
+		wantRule, wantLimit := Limited, limitOf(1, 1)
 		switch l.want {
 		case "own":
 		case "unlimited":
-			wantRule, wantLimit = Unlimited, Limit{}
-		case "blocked":
-			wantRule, wantLimit = Blocked, Limit{}
+			wantRule, wantLimit = Unlimited, leakybucket.Limit{}
+		case "deny":
+			wantRule, wantLimit = Deny, leakybucket.Limit{}
 		default:
-			if wantLimit, err = ParseLimit(l.want); err != nil {
+			if wantLimit, err = leakybucket.ParseLimit(l.want); err != nil {
 				t.Fatalf("%q: %v", l.want, err)
 			}
 		}
@@ -91,14 +97,14 @@ func TestAnOverrideGivesALimitAPlanOrARule(t *testing.T) {
 		"b -> 5, 120/min",
 		"c -> gold",
 		"d -> unlimited",
-		"e -> blocked",
+		"e -> deny",
 		"f -> 10", // the name of a plan
 	}, []lookup{
 		{"a", "5 2/s"},
 		{"b", "5 2/s"},
 		{"c", "100 10/s"},
 		{"d", "unlimited"},
-		{"e", "blocked"},
+		{"e", "deny"},
 		{"f", "7 7/s"},
 		{"g", "own"},
 		{"A", "own"},
@@ -135,14 +141,14 @@ func TestTheNarrowestNetworkDecides(t *testing.T) {
 		"2001:db8::/32 -> 632 1/s",
 		"2001:db8:1::/48 -> 648 1/s",
 		"2001:db8:1:2::/64 -> 664 1/s",
-		"::ffff:192.0.2.1 -> blocked", // an address may be written so
+		"::ffff:192.0.2.1 -> deny", // an address may be written so
 	}, []lookup{
 		{"203.0.113.7", "32 1/s"},
 		{"::ffff:203.0.113.7", "32 1/s"},
 		{"203.0.113.8", "24 1/s"},
 		{"203.0.114.7", "16 1/s"},
 		{"203.1.113.7", "10 1/s"},
-		{"192.0.2.1", "blocked"},
+		{"192.0.2.1", "deny"},
 		{"2001:db8:1:2:3:4:5:6", "664 1/s"},
 		{"2001:db8:1:3::", "648 1/s"},
 		{"2001:db8:2::1", "632 1/s"},
@@ -154,16 +160,16 @@ func TestTheNarrowestNetworkDecides(t *testing.T) {
 // What is masked to a /64 may lie inside a wider network, never in a narrower
 // one. A network as wide as what is kept is exact.
 func TestAWiderPrefixStillFindsItsNetworks(t *testing.T) {
-	config := tableOf("a", "203.0.113.0/24 -> blocked", "203.0.0.0/16 -> unlimited", "2001:db8::/48 -> blocked")
+	config := tableOf("a", "203.0.113.0/24 -> deny", "203.0.0.0/16 -> unlimited", "2001:db8::/48 -> deny")
 	config.IPv4Bits, config.IPv6Bits = 24, 48
 	table, err := NewTable(config)
 	if err != nil {
 		t.Fatalf("new table: %v", err)
 	}
 	for network, want := range map[string]Rule{
-		"203.0.113.0/24": Blocked, "203.0.1.0/24": Unlimited, "203.0.0.0/8": Limited, "2001:db8::/48": Blocked, "2001:db8:1::/48": Limited,
+		"203.0.113.0/24": Deny, "203.0.1.0/24": Unlimited, "203.0.0.0/8": Limited, "2001:db8::/48": Deny, "2001:db8:1::/48": Limited,
 	} {
-		if got, _, _ := table.Lookup([]KeyPart{{Network: netip.MustParsePrefix(network)}}); got != want {
+		if got, _, _ := table.Lookup([]Part{{Network: netip.MustParsePrefix(network)}}); got != want {
 			t.Errorf("client %s: got rule %v, want %v", network, got, want)
 		}
 	}
@@ -178,13 +184,13 @@ func TestMorePartsGoBeforeANarrowerNetwork(t *testing.T) {
 		"203.0.113.0/24 -> 24 1/s",
 		"203.0.113.0/24 login -> 240 1/s",
 		"203.0.113.0/24 login 192.0.2.0/24 -> 242 1/s",
-		"0.0.0.0/0 search 0.0.0.0/0 -> blocked",
+		"0.0.0.0/0 search 0.0.0.0/0 -> deny",
 	}, []lookup{
 		{"203.0.113.7 login 192.0.2.1", "321 1/s"},
 		{"203.0.113.7 login 192.0.2.2", "242 1/s"},
 		{"203.0.113.7 login 198.51.100.1", "240 1/s"},
 		{"203.0.113.7 other 192.0.2.1", "32 1/s"},
-		{"203.0.113.7 search 192.0.2.1", "blocked"},
+		{"203.0.113.7 search 192.0.2.1", "deny"},
 		{"203.0.113.8 other 192.0.2.1", "24 1/s"},
 		{"203.0.114.7 login 192.0.2.1", "own"},
 	})
@@ -193,20 +199,20 @@ func TestMorePartsGoBeforeANarrowerNetwork(t *testing.T) {
 // An address that stands where a text is expected, or the other way round,
 // names nothing.
 func TestATextIsNoAddress(t *testing.T) {
-	table, err := NewTable(tableOf("at", "203.0.113.7 -> gold", "0.0.0.0/0 203.0.113.7 -> blocked"))
+	table, err := NewTable(tableOf("at", "203.0.113.7 -> gold", "0.0.0.0/0 203.0.113.7 -> deny"))
 	if err != nil {
 		t.Fatalf("new table: %v", err)
 	}
-	text, network := KeyPart{Text: "203.0.113.7"}, KeyPart{Network: netip.MustParsePrefix("203.0.113.7/32")}
+	text, network := Part{Text: "203.0.113.7"}, Part{Network: netip.MustParsePrefix("203.0.113.7/32")}
 	for _, test := range []struct {
-		key  []KeyPart
+		key  []Part
 		want Rule
 	}{
-		{[]KeyPart{text, text}, Limited}, // a missing address falls to share
-		{[]KeyPart{network, network}, Limited},
-		{[]KeyPart{network, text}, Blocked},
-		{[]KeyPart{network}, Limited},
-		{[]KeyPart{{}, {}}, Limited},
+		{[]Part{text, text}, Limited}, // a missing address falls to share
+		{[]Part{network, network}, Limited},
+		{[]Part{network, text}, Deny},
+		{[]Part{network}, Limited},
+		{[]Part{{}, {}}, Limited},
 		{nil, Limited},
 	} {
 		if got, _, _ := table.Lookup(test.key); got != test.want {
@@ -216,16 +222,16 @@ func TestATextIsNoAddress(t *testing.T) {
 }
 
 func TestATableTellsAllItsLimits(t *testing.T) {
-	table, err := NewTable(tableOf("at", "0.0.0.0/0 -> blocked", "0.0.0.0/0 a -> gold", "::/0 -> 5 1/s", "::/0 b -> unlimited"))
+	table, err := NewTable(tableOf("at", "0.0.0.0/0 -> deny", "0.0.0.0/0 a -> gold", "::/0 -> 5 1/s", "::/0 b -> unlimited"))
 	if err != nil {
 		t.Fatalf("new table: %v", err)
 	}
 	got := table.Limits()
-	if len(got) != 3 || got[0] != (Limit{1, 1}) || got[1] == got[2] {
+	if len(got) != 3 || got[0] != (limitOf(1, 1)) || got[1] == got[2] {
 		t.Errorf("limits: got %v, want the own one and two more", got)
 	}
 	for _, l := range got[1:] {
-		if l != (Limit{100, 10}) && l != (Limit{5, 1}) {
+		if l != (limitOf(100, 10)) && l != (limitOf(5, 1)) {
 			t.Errorf("limits: got %v, want one of the overrides'", l)
 		}
 	}
@@ -236,11 +242,11 @@ func TestOverridesThatAreWrong(t *testing.T) {
 		key, line, want string
 	}{
 		{"t", "-> gold", "override : no key given: want <part>... <limit>"},
-		{"t", "a b -> gold", "override a b: 2 parts of a key given before the limit \"gold\", and the key has 1: want <part>... <plan>|<capacity> <leak>|unlimited|blocked, such as 100 10/s at the end"},
+		{"t", "a b -> gold", "override a b: 2 parts of a key given before the limit \"gold\", and the key has 1: want <part>... <plan>|<capacity> <leak>|unlimited|deny, such as 100 10/s at the end"},
 		{"t", "first -> gold", "override first: given twice"},
-		{"t", "a -> silver", `override a: unknown plan "silver": want one of the plans, <capacity> <leak>, unlimited or blocked`},
-		{"t", "a ->", `override a: unknown plan "": want one of the plans, <capacity> <leak>, unlimited or blocked`},
-		{"t", "a -> Unlimited", `override a: unknown plan "Unlimited": want one of the plans, <capacity> <leak>, unlimited or blocked`},
+		{"t", "a -> silver", `override a: unknown plan "silver": want one of the plans, <capacity> <leak>, unlimited or deny`},
+		{"t", "a ->", `override a: unknown plan "": want one of the plans, <capacity> <leak>, unlimited or deny`},
+		{"t", "a -> Unlimited", `override a: unknown plan "Unlimited": want one of the plans, <capacity> <leak>, unlimited or deny`},
 		{"t", "a -> 10 ten", `override a: invalid rate "ten": want <number>/<s|m|h|d>, such as 2/s`},
 		{"t", "a -> 0 1/s", `override a: invalid capacity "0": want a number from 0.000000001 to 1000000000000, such as 10`},
 		{"t", "a -> 10 1/s 5", `override a: invalid limit "10 1/s 5": want <capacity> <leak>, such as 10 1/s`},
@@ -259,7 +265,7 @@ func TestOverridesThatAreWrong(t *testing.T) {
 		{"a", "192.0.2.1 -> gold", "override 192.0.2.1: given twice"},
 		{"a", "192.0.2.1/32 -> gold", "override 192.0.2.1/32: given twice"},
 		{"a", "::ffff:192.0.2.1 -> gold", "override ::ffff:192.0.2.1: given twice"},
-		{"", "a -> gold", "override a: 1 parts of a key given before the limit \"gold\", and the key has 0: want <part>... <plan>|<capacity> <leak>|unlimited|blocked, such as 100 10/s at the end"},
+		{"", "a -> gold", "override a: 1 parts of a key given before the limit \"gold\", and the key has 0: want <part>... <plan>|<capacity> <leak>|unlimited|deny, such as 100 10/s at the end"},
 	} {
 		lines := []string{test.line}
 		if test.key != "" {
@@ -276,4 +282,18 @@ func TestOverridesThatAreWrong(t *testing.T) {
 	_, err := NewTable(config)
 	wantError(t, "203.0.113.7 of /24", err,
 		`override 203.0.113.7: network "203.0.113.7" is narrower than the /24 that clients are told apart by: did you mean 203.0.113.0/24?`)
+}
+
+const tooSlow = "invalid limit: a full bucket must drain within 20 years"
+
+// wantError compares an error with the text expected of it; "" is none.
+func wantError(t *testing.T, of string, err error, want string) {
+	t.Helper()
+	got := ""
+	if err != nil {
+		got = err.Error()
+	}
+	if got != want {
+		t.Errorf("%s: got error %q, want %q", of, got, want)
+	}
 }

@@ -1,4 +1,4 @@
-package leakybucket
+package key
 
 import (
 	"errors"
@@ -6,6 +6,8 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
+
+	"github.com/caddy-throttle/caddy-throttle/leakybucket"
 )
 
 // A Rule says what holds for a key.
@@ -15,7 +17,7 @@ type Rule int
 const (
 	Limited   Rule = iota // its limit
 	Unlimited             // nothing is counted, nothing refused
-	Blocked               // everything is refused
+	Deny                  // everything is refused
 )
 
 // An Override gives some keys another limit than the zone's own.
@@ -25,21 +27,21 @@ type Override struct {
 	Parts []string `json:"parts,omitempty"`
 
 	// The name of a plan, a capacity and a leak such as "10 1/s", "unlimited"
-	// or "blocked".
+	// or "deny".
 	Limit string `json:"limit,omitempty"`
 }
 
-// A KeyPart is one part of a key, as overrides see it: a client's network, or
+// A Part is one part of a key, as overrides see it: a client's network, or
 // a plain text.
-type KeyPart struct {
+type Part struct {
 	Text    string
 	Network netip.Prefix // valid if the part is an address
 }
 
 // TableConfig is what a [Table] is made of.
 type TableConfig struct {
-	Own       Limit            // of all keys that no override names
-	Plans     map[string]Limit // limits by name, for overrides
+	Own       leakybucket.Limit            // of all keys that no override names
+	Plans     map[string]leakybucket.Limit // limits by name, for overrides
 	Overrides []Override
 
 	// Addresses says of each part of the key whether it is a client's address,
@@ -64,7 +66,7 @@ type node struct {
 
 type entry struct {
 	rule  Rule
-	limit Limit
+	limit leakybucket.Limit
 }
 
 // NewTable returns the table, or says which override is wrong and why.
@@ -83,7 +85,7 @@ func (t *Table) add(config TableConfig, o Override) error {
 		return errors.New("no key given: want <part>... <limit>")
 	}
 	if len(o.Parts) > len(config.Addresses) {
-		return fmt.Errorf("%d parts of a key given before the limit %q, and the key has %d: want <part>... <plan>|<capacity> <leak>|unlimited|blocked, such as 100 10/s at the end",
+		return fmt.Errorf("%d parts of a key given before the limit %q, and the key has %d: want <part>... <plan>|<capacity> <leak>|unlimited|deny, such as 100 10/s at the end",
 			len(o.Parts), o.Limit, len(config.Addresses))
 	}
 	at := &t.root
@@ -110,16 +112,16 @@ func (config TableConfig) parseEntry(text string) (*entry, error) {
 	switch text {
 	case "unlimited":
 		return &entry{rule: Unlimited}, nil
-	case "blocked":
-		return &entry{rule: Blocked}, nil
+	case "deny":
+		return &entry{rule: Deny}, nil
 	}
 	if plan, known := config.Plans[text]; known {
 		return &entry{Limited, plan}, nil
 	}
 	if !strings.ContainsAny(text, " ,") {
-		return nil, fmt.Errorf("unknown plan %q: want one of the plans, <capacity> <leak>, unlimited or blocked", text)
+		return nil, fmt.Errorf("unknown plan %q: want one of the plans, <capacity> <leak>, unlimited or deny", text)
 	}
-	limit, err := ParseLimit(text)
+	limit, err := leakybucket.ParseLimit(text)
 	return &entry{Limited, limit}, err
 }
 
@@ -184,13 +186,13 @@ func (t *Table) Plain() bool { return t.root.texts == nil && t.root.networks == 
 // Lookup returns the rule and limit of a key, and whether an override names it.
 // The override of most leading parts decides; among those an exact address
 // before a network, a narrow network before a wide one.
-func (t *Table) Lookup(key []KeyPart) (rule Rule, limit Limit, listed bool) {
+func (t *Table) Lookup(key []Part) (rule Rule, limit leakybucket.Limit, listed bool) {
 	found, depth := t.root.find(key)
 	return found.rule, found.limit, depth > 0
 }
 
 // find returns the entry of most leading parts of key, and how many they are.
-func (n *node) find(key []KeyPart) (best *entry, depth int) {
+func (n *node) find(key []Part) (best *entry, depth int) {
 	best = n.entry
 	if len(key) == 0 {
 		return best, 0
@@ -216,9 +218,9 @@ func (n *node) find(key []KeyPart) (best *entry, depth int) {
 }
 
 // Limits returns every limit that the table can answer, the own one first.
-func (t *Table) Limits() []Limit { return t.root.limits(nil) }
+func (t *Table) Limits() []leakybucket.Limit { return t.root.limits(nil) }
 
-func (n *node) limits(all []Limit) []Limit {
+func (n *node) limits(all []leakybucket.Limit) []leakybucket.Limit {
 	if n.entry != nil && n.entry.rule == Limited {
 		all = append(all, n.entry.limit)
 	}

@@ -1,4 +1,4 @@
-package leakybucket
+package key
 
 import (
 	"crypto/sha256"
