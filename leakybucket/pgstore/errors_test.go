@@ -93,7 +93,7 @@ func TestWhoMayNotMakeTheTableIsToldWhatToRun(t *testing.T) {
 	name, table := role(t, server), unique("unmade")
 	s := openStore(t, Options{URL: patient(server.URLOf(name, secret, "postgres")), Table: table})
 	_, err := take(context.Background(), s, charge("k", 1))
-	wantError(t, err, "42501", "making the table", "CREATE UNLOGGED TABLE IF NOT EXISTS", "GRANT SELECT, INSERT, UPDATE, DELETE")
+	wantError(t, err, "42501", "preparing table", "CREATE UNLOGGED TABLE IF NOT EXISTS", "GRANT SELECT, INSERT, UPDATE, DELETE")
 	_, statements, _ := strings.Cut(err.Error(), "to run, once: ")
 	server.Exec(t, strings.Split(statements, "; ")...)
 	mustTake(t, s, charge("k", 1))
@@ -110,7 +110,7 @@ func TestATableOfSomebodyElseIsRefused(t *testing.T) {
 	table := unique("foreign")
 	server.Exec(t, "CREATE TABLE "+table+" (name text, level text)")
 	_, err := take(context.Background(), openStore(t, Options{URL: patient(server.URL()), Table: table}), charge("k", 1))
-	wantError(t, err, "as this store makes it")
+	wantError(t, err, "has no column at")
 }
 
 func TestAServerThatIsReadOnlyIsSaid(t *testing.T) {

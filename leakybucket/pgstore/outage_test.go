@@ -147,6 +147,7 @@ func TestEachOfManyCallersIsAnsweredWithinItsBudget(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	s.Start()
 	eventually(t, 10*time.Second, "the store answers", func() bool { return s.Ping(context.Background()) == nil })
 	var answered, failed atomic.Int64
 	var wg sync.WaitGroup
@@ -254,7 +255,7 @@ func TestAConnectionThatHoldsLocksAndStopsIsLetGo(t *testing.T) {
 	defer conn.Release()
 	var b batch
 	b.set([]*call{{names: []string{other.name("zone", "k", false)}}})
-	if _, err := (&transaction{other, conn, conn.Conn().PgConn()}).lock(ctx, &b); err != nil {
+	if _, err := newTransaction(other, conn).lock(ctx, &b); err != nil {
 		t.Fatal(err)
 	}
 	began := time.Now()

@@ -66,6 +66,7 @@ func openStore(tb testing.TB, o Options) *Store {
 		tb.Fatalf("opening a store: %v", err)
 	}
 	tb.Cleanup(s.Close)
+	s.Start()
 	return s
 }
 

@@ -108,7 +108,7 @@ func TestLeavesNoSettingBehindInPgBouncer(t *testing.T) {
 func TestTheTimeIsTheServers(t *testing.T) {
 	server := sharedServer(t)
 	s := openStore(t, Options{URL: server.URL(), Table: unique("clock")})
-	if got := encodeInstant(s.heldAt()); got != nil {
+	if got := instantParam(s.heldAt()); got != nil {
 		t.Errorf("what a store says of the time: got %v, want nothing", got)
 	}
 	d := mustTake(t, s, charge("k", 1))
