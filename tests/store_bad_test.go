@@ -69,7 +69,7 @@ func TestAPostgreSQLWithAFaultIsNoOutageOfTheSite(t *testing.T) {
 	testFaults(t, s, []fault{
 		{"no privilege", do("ALTER TABLE throttle_buckets OWNER TO postgres", "ALTER TABLE throttle_buckets OWNER TO app"), "want GRANT SELECT"},
 		{"another password", do("ALTER ROLE app PASSWORD 'another'", "ALTER ROLE app PASSWORD 'of-the-app'"), "want the password of role"},
-		{"another table", do("ALTER TABLE throttle_buckets RENAME level TO height", "ALTER TABLE throttle_buckets RENAME height TO level"), "drop it, or name another"},
+		{"another table", do("ALTER TABLE throttle_buckets RENAME level TO height", "ALTER TABLE throttle_buckets RENAME height TO level"), "has no column level"},
 		{"a stop", func() func() {
 			server.Stop()
 			return s.run

@@ -171,6 +171,22 @@ func (s *Postgres) Standby(tb testing.TB) {
 	}
 }
 
+// ServeTLS makes the server offer TLS with a certificate and its key, both in
+// PEM. It may be called again to rotate them; open connections stay as they are.
+func (s *Postgres) ServeTLS(tb testing.TB, certificate, key []byte) {
+	tb.Helper()
+	for name, text := range map[string][]byte{"server.crt": certificate, "server.key": key} {
+		path := filepath.Join(s.data(), name)
+		if err := os.WriteFile(path, text, 0o600); err != nil {
+			tb.Fatal(err)
+		}
+		if err := giveToPostgres(path); err != nil {
+			tb.Fatal(err)
+		}
+	}
+	s.Exec(tb, "ALTER SYSTEM SET ssl = on", "SELECT pg_reload_conf()")
+}
+
 // Remove stops the server and removes its files.
 func (s *Postgres) Remove() {
 	if s.process != nil {
@@ -212,6 +228,14 @@ func (s *Postgres) Exec(tb testing.TB, statements ...string) {
 func (s *Postgres) Float(tb testing.TB, sql string) float64 {
 	tb.Helper()
 	var v float64
+	s.query(tb, func(ctx context.Context, conn *pgx.Conn) error { return conn.QueryRow(ctx, sql).Scan(&v) })
+	return v
+}
+
+// Text runs a query as the superuser and returns its one text.
+func (s *Postgres) Text(tb testing.TB, sql string) string {
+	tb.Helper()
+	var v string
 	s.query(tb, func(ctx context.Context, conn *pgx.Conn) error { return conn.QueryRow(ctx, sql).Scan(&v) })
 	return v
 }

@@ -59,14 +59,22 @@ func open(tb testing.TB, _ storetest.Need) (leakybucket.Store, func(leakybucket.
 	return s, s.hold
 }
 
+// openStore opens a store and starts it.
 func openStore(tb testing.TB, o Options) *Store {
+	tb.Helper()
+	s := openStopped(tb, o)
+	s.Start()
+	return s
+}
+
+// openStopped opens a store that does nothing in the background.
+func openStopped(tb testing.TB, o Options) *Store {
 	tb.Helper()
 	s, err := New(o)
 	if err != nil {
 		tb.Fatalf("opening a store: %v", err)
 	}
 	tb.Cleanup(s.Close)
-	s.Start()
 	return s
 }
 
