@@ -101,7 +101,7 @@ func (r *Remote) ask(ctx context.Context, what string, call func() error) error 
 		err = fmt.Errorf("no answer within store_timeout: %w", err)
 	}
 	r.grumble(what, err)
-	if !errors.Is(err, leakybucket.ErrBucket) {
+	if !errors.Is(err, leakybucket.ErrBadBucket) {
 		r.breaker.failed(err)
 	}
 	return err

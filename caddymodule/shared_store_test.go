@@ -50,7 +50,7 @@ func (s *shared) Take(ctx context.Context, charges []leakybucket.Charge, decisio
 		return err
 	}
 	if s.none != "" && charges[0].Key == s.none {
-		return fmt.Errorf("reading a list: %w", leakybucket.ErrBucket)
+		return fmt.Errorf("reading a list: %w", leakybucket.ErrBadBucket)
 	}
 	return s.Store.Take(ctx, charges, decisions)
 }

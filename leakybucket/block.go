@@ -7,21 +7,22 @@ import (
 )
 
 // A Ladder says for how long an overflow blocks a bucket. While a block runs,
-// nothing fits and nothing makes it longer.
+// nothing fits, and further overflows do not extend it.
 type Ladder struct {
-	// Steps are the lengths of blocks, each longer than the one before. The
-	// first block of a bucket is of the first length. One that begins within
-	// the last one's length after it ended is of the next, or of the last again.
+	// Steps are the lengths of successive blocks, each longer than the one
+	// before. With 10m, 1h and 1d, a bucket that overflows again within 10 minutes
+	// of its first block ending is blocked for 1 hour, then for 1 day. Once it
+	// has been quiet for as long as its last block, it starts at 10 minutes again.
 	//
-	// Without any, a block lasts until the bucket would be empty.
+	// If empty, a block lasts until the bucket is empty.
 	Steps []time.Duration
 }
 
-// mostSteps is what a State's Step can count with room to spare.
+// mostSteps keeps a State's Step within seven bits.
 const mostSteps = 100
 
-// Validate reports why the ladder cannot be used: too many steps, one that is
-// not longer than the one before, or one of more than 20 years.
+// Validate reports why the ladder cannot be used: more than 100 steps, a step not
+// longer than the one before, or a step of more than 20 years.
 func (l *Ladder) Validate() error {
 	if len(l.Steps) > mostSteps {
 		return fmt.Errorf("invalid block: %d durations: want at most %d", len(l.Steps), mostSteps)
@@ -41,7 +42,7 @@ func (l *Ladder) Validate() error {
 	return nil
 }
 
-// length returns how long a block of a step lasts, or 0 if that is not given.
+// length returns how long a block of a step lasts, or 0 if the ladder is empty.
 func (l *Ladder) length(step uint8) Instant {
 	if len(l.Steps) == 0 {
 		return 0
@@ -49,9 +50,9 @@ func (l *Ladder) length(step uint8) Instant {
 	return Instant(l.Steps[min(int(step), len(l.Steps)-1)].Microseconds())
 }
 
-// Forget returns the instant after which a bucket in this state may be
-// forgotten without anybody being able to tell: it is empty, its block is over,
-// and another one would be of the first step again.
+// Forget returns the instant after which forgetting a bucket in this state
+// changes no decision: it is empty, its block is over, and another block would
+// be of the first step again. Stores evict in the order of these instants.
 func (c *Charge) Forget(s State) Instant {
 	forget := c.Limit.Forget(s)
 	if c.Block != nil && s.BlockedUntil != 0 {
@@ -60,7 +61,7 @@ func (c *Charge) Forget(s State) Instant {
 	return forget
 }
 
-// begin begins a block at now, as an overflow of a bucket filled to level does.
+// begin begins a block at now, after an overflow of a bucket filled to level.
 func (c *Charge) begin(s *State, level float64, now Instant) {
 	length := c.Block.length(s.Step)
 	if s.BlockedUntil != 0 && length > 0 && now-s.BlockedUntil < length {
@@ -80,9 +81,9 @@ func (c *Charge) longestDrain() Instant {
 	return microseconds((c.Limit.Capacity + c.Debt) / c.Limit.Leak)
 }
 
-// redate makes a state one of now, if a clock that was set far back has left it
-// further ahead than anything that is still true: a level than a full bucket in
-// debt takes to empty, a block than its length.
+// redate drops what a clock that was later set far back has left too far ahead. A
+// level further ahead than a full bucket in debt takes to empty becomes one of
+// now. A block that ends further ahead than its length is over.
 func (c *Charge) redate(s *State, now Instant) (changed bool) {
 	if at := s.At; at > now {
 		c.Limit.redate(s, c.Debt, now)

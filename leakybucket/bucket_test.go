@@ -31,7 +31,7 @@ type fillStep struct {
 func runFills(t *testing.T, l Limit, s State, steps []fillStep) {
 	t.Helper()
 	for i, step := range steps {
-		var got Filling
+		var got FillResult
 		s, got = l.Fill(s, step.cost, at(step.at))
 		if !near(got.Level, step.level) || got.Full != step.full {
 			t.Errorf("step %d: filling %v at %v s: got level %v, full %v, want %v, %v",

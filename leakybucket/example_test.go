@@ -59,7 +59,7 @@ func ExampleLimit_Fill() {
 		after time.Duration
 		cost  float64
 	}{{0, 1}, {700 * time.Millisecond, 2}, {time.Second, 1}, {1300 * time.Millisecond, 2}} {
-		var f leakybucket.Filling
+		var f leakybucket.FillResult
 		state, f = limit.Fill(state, step.cost, leakybucket.Instant(0).Add(step.after))
 		fmt.Printf("%5v: %.2f, full: %v\n", step.after, f.Level, f.Full)
 	}

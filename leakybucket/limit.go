@@ -1,3 +1,25 @@
+// Package leakybucket limits how fast something may be used.
+//
+// A bucket holds a level, in units of cost. Every use pours its cost in, and the
+// bucket leaks at a constant rate until it is empty. A use that would make it
+// overflow does not fit and is not poured. A full bucket therefore admits as
+// much as has leaked, an empty one a burst of its whole capacity.
+//
+// [Bucket] is one bucket, safe for concurrent use. Package memstore keeps a
+// bucket per key. The arithmetic is pure: the methods of [Limit] are functions
+// of a state, a cost and an instant, and know no clock, lock or log.
+//
+// In every window of length t, while the limit is unchanged, the cost poured is
+// at most
+//
+//	capacity*(1+1e-9) + leak*(t + 1µs)
+//
+// # Writing a store
+//
+// A [Store] takes several charges at once. Between reading and writing the
+// buckets it calls [TakeAll], or [Charge.Take] for a single charge, and
+// [Settlement.Apply] to correct one. [Charge.Forget] says when a [State] need no
+// longer be kept. Package storetest holds every store to the same answers.
 package leakybucket
 
 import (
@@ -21,13 +43,47 @@ const (
 
 	longestDrain = 20 * 365 * 24 * time.Hour
 
-	adoptAfter = Instant(1e6) // see Limit.adopt
+	// adoptAfter is the least time between a write and a changed leak that is
+	// written by a charge which pours nothing.
+	adoptAfter Instant = 1e6
 )
 
-// A Limit says how much a bucket holds and how fast it drains.
+// A Limit says how much a bucket holds and how fast it drains. Capacity is the
+// burst, Leak the sustained rate.
 type Limit struct {
 	Capacity float64 // units of cost, from 1e-9 to 1e12
 	Leak     float64 // units of cost a second, from 1e-9 to 1e12
+}
+
+// An Instant is a moment on the clock of a bucket, in microseconds. The
+// arithmetic uses differences only. Stores count from 1970.
+type Instant int64
+
+// Add returns the instant d later, rounded down to a microsecond.
+func (t Instant) Add(d time.Duration) Instant { return t + Instant(d.Microseconds()) }
+
+// Sub returns the time from u to t.
+func (t Instant) Sub(u Instant) time.Duration { return time.Duration(t-u) * time.Microsecond }
+
+// State is all that is kept of a bucket. The zero State is an empty bucket. Of
+// the limit it keeps the leak only, so a changed limit keeps the level.
+type State struct {
+	Level float64 // how full the bucket was at At, in units of cost
+	At    Instant
+
+	// Leak is how fast the bucket drains until it is written again, in units of
+	// cost a second: the leak of the charge that wrote it. If zero, as in states
+	// kept by older versions, the limit at hand says.
+	Leak float64
+
+	BlockedUntil Instant // the end of its last block; 0 if there was none
+	Step         uint8   // which step of the ladder that block was, from 0
+}
+
+// A FillResult says what became of a [Limit.Fill].
+type FillResult struct {
+	Level float64 // how full the bucket is now, in units of cost
+	Full  bool    // the pour reached the capacity; true only at that instant
 }
 
 // Validate reports why the limit cannot be used: a number out of range, or a
@@ -58,8 +114,8 @@ func (l Limit) ValidateDebt(debt float64) error {
 	return nil
 }
 
-// ValidateCost reports why a constant cost makes no sense under the limit: it
-// must be 0, or large enough to move the level, and it must be able to fit.
+// ValidateCost reports why a constant cost makes no sense under the limit. It
+// must be 0, or large enough to move the level and small enough to fit.
 func (l Limit) ValidateCost(cost float64) error {
 	switch {
 	case cost == 0:
@@ -72,9 +128,9 @@ func (l Limit) ValidateCost(cost float64) error {
 	return nil
 }
 
-// Cost brings a computed cost into the range of the arithmetic. One too small
-// to move the level counts as 0, one above 1e12 as 1e12, and what is no number
-// or negative as 1.
+// Cost brings a computed cost into the range of the arithmetic. A cost too small
+// to move the level counts as 0, one above 1e12 as 1e12. A negative cost and a
+// NaN count as 1.
 func (l Limit) Cost(computed float64) float64 {
 	switch {
 	case !(computed >= 0):
@@ -88,22 +144,143 @@ func (l Limit) Cost(computed float64) float64 {
 // smallestCost divides, since the product of 1e12 and 1e-9 is above 1000.
 func (l Limit) smallestCost() float64 { return l.Capacity / 1e9 }
 
+// Level returns how full the bucket is at now, by the leak of the state:
+//
+//	max(0, level - leak * max(0, now-at))
+//
+// Time never runs backwards in a bucket. After a clock was set back, nothing
+// leaks until it has caught up.
+func (l Limit) Level(s State, now Instant) float64 {
+	if now <= s.At {
+		return s.Level
+	}
+	return max(0, s.Level-l.leakOf(s)*seconds(now-s.At))
+}
+
+// leakOf returns the leak by which a bucket in this state drains until it is
+// written again.
+func (l Limit) leakOf(s State) float64 {
+	if s.Leak > 0 {
+		return s.Leak
+	}
+	return l.Leak
+}
+
+// Take pours cost if it fits, and returns the new state. A cost that exactly
+// fills the bucket fits. A cost of 0 fits while the bucket is not full. A
+// negative cost or a NaN does not fit.
+//
+// If the cost does not fit the state stays as it was, with two exceptions. A
+// bucket written with another leak, a second ago or more, is brought up to date
+// and drains by this limit's leak from now on. A state further ahead of now than
+// a full bucket takes to empty was written before the clock was set far back,
+// and becomes one of now: otherwise a full bucket would stay full until the
+// clock has caught up.
+//
+// Take ignores blocks. See [Charge.Take].
+func (l Limit) Take(s State, cost float64, now Instant) (State, Decision) {
+	c, d := Charge{Limit: l, Cost: cost}, Decision{}
+	c.Take(&s, now, &d)
+	return s, d
+}
+
+// Fill pours cost without asking, up to the capacity. A level already above the
+// capacity stays. A negative cost takes out, down to 0. A NaN pours nothing. A
+// state far ahead of now becomes one of now, as in Take.
+func (l Limit) Fill(s State, cost float64, now Instant) (State, FillResult) {
+	l.redate(&s, 0, now)
+	level := l.Level(s, now)
+	if cost != cost {
+		return s, FillResult{Level: level}
+	}
+	filled := max(level, min(level+cost, l.Capacity))
+	if cost < 0 {
+		filled = max(0, level+cost)
+	}
+	l.write(&s, filled, now)
+	return s, FillResult{Level: filled, Full: level+cost >= l.Capacity}
+}
+
+// Settle corrects a charge made at charged by diff, once its true cost is known.
+// A positive diff is poured up to capacity+debt, so a request admitted for too
+// little pays for it within bounds. A level already above that stays.
+//
+// Of a negative diff as much is given back as has not leaked since the charge,
+// because later charges have used the rest:
+//
+//	max(0, -diff - leak * (now-charged))
+//
+// A diff of 0 or NaN changes nothing.
+func (l Limit) Settle(s State, diff, debt float64, charged, now Instant) State {
+	l.redate(&s, debt, now)
+	level := l.Level(s, now)
+	switch {
+	case diff > 0:
+		level = max(level, min(level+diff, l.Capacity+debt))
+	case diff < 0:
+		level = max(0, level-max(0, -diff-l.Leak*seconds(max(0, now-charged))))
+	default:
+		return s
+	}
+	l.write(&s, level, now)
+	return s
+}
+
+// Forget returns the instant after which a bucket in this state is empty, and
+// forgetting it changes no decision. [Charge.Forget] takes blocks into account.
+func (l Limit) Forget(s State) Instant {
+	return s.At + microseconds(s.Level/l.leakOf(s))
+}
+
+// fits is written so that a NaN does not fit.
+func (l Limit) fits(level, cost float64) bool {
+	if cost == 0 {
+		return level < l.Capacity
+	}
+	return cost > 0 && level+cost <= l.Capacity*(1+tolerance)
+}
+
+// redate makes s one of now, if it is further ahead than a full bucket in debt
+// takes to empty.
+func (l Limit) redate(s *State, debt float64, now Instant) {
+	if s.At > now && seconds(s.At-now) > (l.Capacity+debt)/l.Leak {
+		s.At = now
+	}
+}
+
+// write sets the level as of now. From then on the bucket drains by the leak of
+// the limit.
+func (l Limit) write(s *State, level float64, now Instant) {
+	s.Level, s.At, s.Leak = level, max(s.At, now), l.Leak
+}
+
+// adopt brings a bucket up to date that was written with another leak. It waits
+// a second after the last write: nodes whose limits differ must not turn every
+// refusal into a write.
+func (l Limit) adopt(s *State, level float64, now Instant) (changed bool) {
+	if level <= 0 || s.Leak == 0 || s.Leak == l.Leak || now-s.At < adoptAfter {
+		return false
+	}
+	l.write(s, level, now)
+	return true
+}
+
 // Oversize reports whether the cost can never fit, however long one waits.
 func (l Limit) Oversize(cost float64) bool { return !l.fits(0, cost) }
 
 // Remaining returns how much still fits above level, in units of cost.
 func (l Limit) Remaining(level float64) float64 { return max(0, l.Capacity-level) }
 
-// TimeToEmpty returns how long a bucket takes to drain from level, if nobody
+// TimeToEmpty returns how long a bucket takes to drain from level if nobody
 // pours: level/leak, rounded up to a microsecond.
 func (l Limit) TimeToEmpty(level float64) time.Duration {
 	return time.Duration(microseconds(level/l.Leak)) * time.Microsecond
 }
 
-// TimeToFit returns how long it takes until cost fits above level, if nobody
-// pours: (level+cost-capacity)/leak, rounded up to a microsecond. What costs 0
-// fits once the level is below the capacity. For an oversize cost the answer
-// means nothing.
+// TimeToFit returns how long it takes until cost fits above level if nobody
+// pours: (level+cost-capacity)/leak, rounded up to a microsecond. A cost of 0
+// fits once the level is below the capacity. For an oversize cost the result is
+// meaningless: see [Limit.Oversize].
 func (l Limit) TimeToFit(level, cost float64) time.Duration {
 	if l.fits(level, cost) {
 		return 0
@@ -117,7 +294,7 @@ func (l Limit) TimeToFit(level, cost float64) time.Duration {
 }
 
 // Delay returns how long a charge waits that finds the bucket filled to level:
-// until all but undelayed of what is before it has leaked,
+// until all but undelayed of that has leaked,
 //
 //	max(0, level-undelayed) / leak
 //
@@ -134,7 +311,8 @@ func (l Limit) Ceiling(cost, undelayed float64, longest time.Duration) float64 {
 	return min(l.Capacity, undelayed+l.Leak*longest.Seconds()+cost)
 }
 
-// Below returns the limit with a capacity of no more than ceiling; 0 is none.
+// Below returns the limit with a capacity of at most ceiling. Zero means no
+// ceiling.
 func (l Limit) Below(ceiling float64) Limit {
 	if ceiling > 0 {
 		l.Capacity = min(l.Capacity, ceiling)

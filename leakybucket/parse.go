@@ -6,7 +6,7 @@ import (
 	"strings"
 )
 
-// secondsPer says how long each unit of time is that a rate may be given in.
+// secondsPer has the units of time in which a rate may be given.
 var secondsPer = map[string]float64{
 	"s": 1, "sec": 1, "second": 1,
 	"m": 60, "min": 60, "minute": 60,
@@ -14,21 +14,32 @@ var secondsPer = map[string]float64{
 	"d": 86400, "day": 86400,
 }
 
-// ParseRate reads a rate such as "2/s", "30/m", "1000/h" or "5000/d" and
-// returns it in units a second. The number may have a fraction; the unit may be
-// spelled out (sec, min, hour, day).
+// ParseRate reads a rate such as "2/s", "30/m", "1000/h" or "5000/d", or over a
+// longer period, such as "5/20s" or "300/5m". It returns units a second. Both
+// numbers may have a fraction. Units may be spelled out (sec, min, hour, day).
 func ParseRate(text string) (float64, error) {
-	number, unit, _ := strings.Cut(text, "/")
-	per, known := secondsPer[strings.TrimSpace(unit)]
+	number, period, _ := strings.Cut(text, "/")
 	amount, plain := parseDecimal(strings.TrimSpace(number))
+	per, known := parsePeriod(strings.TrimSpace(period))
 	if !known || !plain {
-		return 0, fmt.Errorf("invalid rate %q: want <number>/<s|m|h|d>, such as 2/s", text)
+		return 0, fmt.Errorf("invalid rate %q: want <number>/<s|m|h|d> or a longer period, such as 2/s or 5/20s", text)
 	}
 	rate := amount / per
 	if !(smallest <= rate && rate <= largest) {
 		return 0, fmt.Errorf("invalid rate %q: want %s a second", text, inRange)
 	}
 	return rate, nil
+}
+
+// parsePeriod reads "s" or "20s" and returns seconds, above 0.
+func parsePeriod(text string) (seconds float64, ok bool) {
+	unit := strings.TrimLeft(text, ".0123456789")
+	seconds, ok = secondsPer[unit]
+	if count := strings.TrimSuffix(text, unit); ok && count != "" {
+		n, plain := parseDecimal(count)
+		return n * seconds, plain && n > 0
+	}
+	return seconds, ok
 }
 
 // ParseCapacity reads a capacity, such as "10" or "2.5", in units of cost.
@@ -59,12 +70,12 @@ func ParseLimit(text string) (Limit, error) {
 }
 
 // ParseCost reads a cost as a client or an upstream may write it: digits, and
-// perhaps a point and more digits. Everything else that other parsers take for
-// a number (signs, exponents, hexadecimal, NaN, underscores) is none, and false
-// is returned.
+// perhaps a point and more digits. It returns false for everything else that
+// other parsers take for a number: signs, exponents, hexadecimal, NaN,
+// underscores.
 func ParseCost(text string) (float64, bool) { return parseDecimal(text) }
 
-// parseDecimal accepts [0-9]+(\.[0-9]+)? and nothing else. Too many digits are
+// parseDecimal accepts [0-9]+(\.[0-9]+)? and nothing else. Too many digits make
 // a large number, not an error.
 func parseDecimal(text string) (float64, bool) {
 	whole, fraction, point := strings.Cut(text, ".")

@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"math"
+	"math/rand/v2"
+	"slices"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -67,33 +69,134 @@ func TestWaitHoldsItsPlaceAgainstTakes(t *testing.T) {
 	})
 }
 
-func TestWaitGivesItsPlaceBackIfNobodyCameAfter(t *testing.T) {
+// waits starts a call of Wait and returns how it ended and when, and a function
+// that makes it leave.
+func waits(t *testing.T, bucket *leakybucket.Bucket, cost float64) (ended chan time.Time, err *error, leave func()) {
+	ctx, leave := context.WithCancel(t.Context())
+	ended, err = make(chan time.Time, 1), new(error)
+	go func() {
+		*err = bucket.Wait(ctx, cost)
+		ended <- time.Now()
+	}()
+	synctest.Wait() // it stands in the queue
+	return ended, err, leave
+}
+
+func TestAWaiterThatLeavesGivesBackItsCostAndThoseBehindMoveUp(t *testing.T) {
 	for _, test := range []struct {
-		about string
-		after bool
-		want  float64 // level once the leaver has left
+		about  string
+		leaver int             // of three that wait for 4, 2 and 3
+		served []time.Duration // the others
+		level  float64         // once it has left
 	}{
-		{"nobody came after", false, 9},
-		{"somebody did", true, 15},
+		{"the first", 0, []time.Duration{2 * time.Second, 5 * time.Second}, 14},
+		{"the second", 1, []time.Duration{4 * time.Second, 7 * time.Second}, 16},
+		{"the last", 2, []time.Duration{4 * time.Second, 6 * time.Second}, 15},
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			bucket := newBucket(t, 10, 1)
 			bucket.Take(10)
-			ctx, leave := context.WithCancel(t.Context())
-			left := make(chan error)
-			go func() { left <- bucket.Wait(ctx, 4) }()
-			synctest.Wait()
-			if test.after {
-				go bucket.Wait(t.Context(), 2) // it only stands in the row
-				synctest.Wait()
+			start := time.Now()
+			var others []chan time.Time
+			var left chan time.Time
+			var err *error
+			var leave func()
+			for i, cost := range []float64{4, 2, 3} {
+				if i == test.leaver {
+					left, err, leave = waits(t, bucket, cost)
+				} else {
+					ended, _, _ := waits(t, bucket, cost)
+					others = append(others, ended)
+				}
 			}
 			time.Sleep(time.Second) // virtual
 			leave()
-			if err := <-left; !errors.Is(err, context.Canceled) {
-				t.Errorf("%s: got %v, want %v", test.about, err, context.Canceled)
+			if at := <-left; !errors.Is(*err, context.Canceled) || at.Sub(start) != time.Second {
+				t.Errorf("%s leaves: got %v after %v, want %v at once", test.about, *err, at.Sub(start), context.Canceled)
 			}
-			if got := bucket.Level(); math.Abs(got-test.want) > 1e-9 {
-				t.Errorf("%s: got a level of %v, want %v", test.about, got, test.want)
+			if got := bucket.Level(); math.Abs(got-test.level) > 1e-9 {
+				t.Errorf("%s leaves: got a level of %v, want %v", test.about, got, test.level)
+			}
+			for i, ended := range others {
+				if got := (<-ended).Sub(start); got != test.served[i] {
+					t.Errorf("%s leaves: got the %d. of the others served after %v, want %v", test.about, i+1, got, test.served[i])
+				}
+			}
+		})
+	}
+}
+
+func TestAHundredWaitersThatLeaveLeaveNothingBehind(t *testing.T) {
+	orders := map[string]func(rng *rand.Rand) []int{
+		"first first": func(*rand.Rand) []int { return upTo(100) },
+		"last first": func(*rand.Rand) []int {
+			order := upTo(100)
+			slices.Reverse(order)
+			return order
+		},
+		"in any order": func(rng *rand.Rand) []int { return rng.Perm(100) },
+	}
+	for about, order := range orders {
+		synctest.Test(t, func(t *testing.T) {
+			rng := rand.New(rand.NewPCG(5, 0))
+			bucket := newBucket(t, 1, 1)
+			bucket.Take(1)
+			var ends []chan time.Time
+			var leaves []func()
+			for range 100 {
+				ended, _, leave := waits(t, bucket, rng.Float64())
+				ends, leaves = append(ends, ended), append(leaves, leave)
+			}
+			for _, i := range order(rng) {
+				leaves[i]()
+				<-ends[i]
+			}
+			if got := bucket.Level(); got != 1 {
+				t.Errorf("%s: got a level of %v when all have left, want 1 as before", about, got)
+			}
+			start := time.Now()
+			if err := bucket.Wait(t.Context(), 1); err != nil || time.Since(start) != time.Second {
+				t.Errorf("%s: got the next one served after %v (%v), want 1s", about, time.Since(start), err)
+			}
+		})
+	}
+}
+
+func upTo(n int) []int {
+	all := make([]int, n)
+	for i := range all {
+		all[i] = i
+	}
+	return all
+}
+
+// While clients wait, fills and settlements move their turns, and nobody gets in
+// before them.
+func TestSettlingAndFillingMoveThoseWhoWait(t *testing.T) {
+	for _, test := range []struct {
+		about  string
+		change func(bucket *leakybucket.Bucket, was leakybucket.Decision)
+		served time.Duration
+	}{
+		{"nothing", func(*leakybucket.Bucket, leakybucket.Decision) {}, 4 * time.Second},
+		{"filled by nothing", func(b *leakybucket.Bucket, _ leakybucket.Decision) { b.Fill(0) }, 4 * time.Second},
+		{"filled", func(b *leakybucket.Bucket, _ leakybucket.Decision) { b.Fill(5) }, 4 * time.Second},
+		{"taken out", func(b *leakybucket.Bucket, _ leakybucket.Decision) { b.Fill(-2) }, 2 * time.Second},
+		{"taken out entirely", func(b *leakybucket.Bucket, _ leakybucket.Decision) { b.Fill(-20) }, 0},
+		{"settled down", func(b *leakybucket.Bucket, was leakybucket.Decision) { b.Settle(was, 10, -3) }, time.Second},
+		{"settled up", func(b *leakybucket.Bucket, was leakybucket.Decision) { b.Settle(was, 10, 3) }, 7 * time.Second},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			bucket := newBucket(t, 10, 1)
+			was := bucket.Take(10)
+			start := time.Now()
+			ended, _, _ := waits(t, bucket, 4)
+			test.change(bucket, was)
+			if waits := test.served > 0; bucket.Fits(0) == waits || bucket.Take(0).Fits == waits {
+				t.Errorf("%s: got a cost of 0 to fit: %v, want %v", test.about, waits, !waits)
+			}
+			if got := (<-ended).Sub(start); got != test.served {
+				t.Errorf("%s: got it served after %v, want %v", test.about, got, test.served)
 			}
 		})
 	}

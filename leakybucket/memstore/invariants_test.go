@@ -13,12 +13,15 @@ import (
 // that must not be. Nothing else may use the store meanwhile.
 func mustBeSound(t *testing.T, s *Store) {
 	t.Helper()
+	if used, most := s.room.used.Load(), s.room.most.Load(); used != int64(buckets(s)) || used > most {
+		t.Fatalf("got %d buckets counted, want %d, and %d at most", used, buckets(s), most)
+	}
 	for i := range s.shards {
 		sh := &s.shards[i]
 		for _, check := range []func(*shard) error{checkIndex, checkSegments, checkNames, checkZones} {
 			if err := check(sh); err != nil {
-				t.Fatalf("shard %d of %d, with %d of %d buckets in %d segments: %v",
-					i, len(s.shards), sh.count, sh.most, len(sh.segments), err)
+				t.Fatalf("shard %d of %d, with %d buckets in %d segments: %v",
+					i, len(s.shards), sh.count, len(sh.segments), err)
 			}
 		}
 		for at := range sh.used() {
@@ -117,8 +120,13 @@ func checkSegments(sh *shard) error {
 			return fmt.Errorf("segment %d: got a bucket that may be forgotten at %d, want none before %d", i, forget, sh.soonest[i])
 		}
 	}
-	if count != sh.count || count > sh.most {
-		return fmt.Errorf("got %d slots in use, %d buckets and a bound of %d", count, sh.count, sh.most)
+	if count != sh.count {
+		return fmt.Errorf("got %d slots in use and %d buckets", count, sh.count)
+	}
+	for i, soonest := range sh.soonest {
+		if first := sh.room.soonest[sh.number].Load(); int64(soonest) < first {
+			return fmt.Errorf("segment %d: got a bound of %d, want none before %d, the shard's", i, soonest, first)
+		}
 	}
 	for at := range sh.used() {
 		if level := sh.slot(at).packed.level; !(level >= 0) {
@@ -190,21 +198,21 @@ func checkZones(sh *shard) error {
 // A checker that finds nothing wrong proves nothing.
 func TestTheInvariantsAreChecked(t *testing.T) {
 	for what, harm := range map[string]func(sh *shard){
-		"an entry is lost":           func(sh *shard) { sh.index[slices.IndexFunc(sh.index, nonzero)] = 0 },
-		"an entry is there twice":    func(sh *shard) { sh.place(sh.index[slices.IndexFunc(sh.index, nonzero)]) },
-		"an entry is misplaced":      func(sh *shard) { i := slices.IndexFunc(sh.index, nonzero); sh.index[i] ^= 1 << 33 },
-		"a slot is freed alone":      func(sh *shard) { sh.segments[0].free(3) },
-		"a bucket is miscounted":     func(sh *shard) { sh.count-- },
-		"a bound is too late":        func(sh *shard) { sh.soonest[0] = sh.slot(0).forget + 1 },
-		"room is overlooked":         func(sh *shard) { sh.roomy = 1 },
-		"a name is shared":           func(sh *shard) { sh.slot(1).name = sh.slot(0).name },
-		"names overlap":              func(sh *shard) { sh.slot(0).key++ },
-		"dead bytes are miscounted":  func(sh *shard) { sh.segments[0].dead++ },
-		"a zone is miscounted":       func(sh *shard) { *sh.zones["zone"]++ },
-		"a zone is counted no more":  func(sh *shard) { delete(sh.zones, "zone") },
-		"a level is no number":       func(sh *shard) { l := &sh.slot(0).packed.level; *l = *l / 0 * 0 },
-		"a step is of no block":      func(sh *shard) { sh.slot(2).packed.block |= 1 },
-		"there are more than may be": func(sh *shard) { sh.most = 4 },
+		"an entry is lost":            func(sh *shard) { sh.index[slices.IndexFunc(sh.index, nonzero)] = 0 },
+		"an entry is there twice":     func(sh *shard) { sh.place(sh.index[slices.IndexFunc(sh.index, nonzero)]) },
+		"an entry is misplaced":       func(sh *shard) { i := slices.IndexFunc(sh.index, nonzero); sh.index[i] ^= 1 << 33 },
+		"a slot is freed alone":       func(sh *shard) { sh.segments[0].free(3) },
+		"a bucket is miscounted":      func(sh *shard) { sh.count-- },
+		"a bound is too late":         func(sh *shard) { sh.soonest[0] = sh.slot(0).forget + 1 },
+		"room is overlooked":          func(sh *shard) { sh.roomy = 1 },
+		"a name is shared":            func(sh *shard) { sh.slot(1).name = sh.slot(0).name },
+		"names overlap":               func(sh *shard) { sh.slot(0).key++ },
+		"dead bytes are miscounted":   func(sh *shard) { sh.segments[0].dead++ },
+		"a zone is miscounted":        func(sh *shard) { *sh.zones["zone"]++ },
+		"a zone is counted no more":   func(sh *shard) { delete(sh.zones, "zone") },
+		"a level is no number":        func(sh *shard) { l := &sh.slot(0).packed.level; *l = *l / 0 * 0 },
+		"a step is of no block":       func(sh *shard) { sh.slot(2).packed.block |= 1 },
+		"a shard's bound is too late": func(sh *shard) { sh.room.soonest[0].Add(1) },
 	} {
 		s := held(New(Options{MaxBuckets: 100}), new(leakybucket.Instant))
 		for i := range 5 {

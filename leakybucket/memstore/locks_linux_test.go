@@ -94,13 +94,11 @@ func timeGrowth(t *testing.T) (*Store, []time.Duration) {
 
 func timeDrop(t *testing.T) (steps []time.Duration) {
 	s, _ := timeGrowth(t)
-	for i := range s.shards {
-		for more := true; more; {
-			steps = append(steps, timed(func() { more = s.shards[i].resize(1, s.now) }))
-		}
+	for more := true; more; {
+		steps = append(steps, timed(func() { more = s.drop() }))
 	}
-	if got := buckets(s); got != len(s.shards) {
-		t.Fatalf("buckets: got %d, want %d", got, len(s.shards))
+	if got := buckets(s); got != 0 {
+		t.Fatalf("buckets: got %d, want none", got)
 	}
 	return steps
 }

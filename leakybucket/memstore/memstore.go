@@ -1,5 +1,7 @@
 // Package memstore keeps buckets in the memory of one process: exact under
 // concurrency, bounded, and gone when the process ends.
+//
+// [Limiter] is one limit for many keys, [Store] any number of limits.
 package memstore
 
 import (
@@ -8,6 +10,7 @@ import (
 	"hash/maphash"
 	"math/bits"
 	"slices"
+	"sync/atomic"
 	"time"
 
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
@@ -16,26 +19,25 @@ import (
 const (
 	defaultMaxBuckets = 500_000
 
-	// A shard of this many buckets is large enough that chance fills all
-	// shards alike, and small enough that growing one is short work.
+	// A shard of this many buckets is small enough that growing one is short
+	// work.
 	bucketsPerShard = 4096
 	mostShards      = 1024
 )
 
 // Options of a Store. The zero value is ready for use.
 type Options struct {
-	// MaxBuckets bounds how many buckets are kept; 500,000 by default. The
-	// bound is divided evenly among the shards, of which there is one for
-	// every 4,096 buckets or so. A full shard drops one that would be empty
-	// soon.
+	// MaxBuckets bounds how many buckets are kept. If zero, 500,000 are. A full
+	// store first forgets buckets that are empty, then drops live ones, those
+	// that would be empty soonest first.
 	MaxBuckets int
 }
 
-// A Store keeps buckets in memory. It is a [leakybucket.Store] that needs no
-// context, since it never waits, and fails only for keys over 32 KiB.
+// A Store keeps buckets in memory. It is a [leakybucket.Store] that ignores
+// contexts, since it never waits. It fails only for keys over 32 KiB.
 //
-// Its clock is the process's monotonic one, read while the bucket is locked,
-// so that decisions on a bucket are made in the order of their instants.
+// Its clock is the process's monotonic one, read while the bucket is locked, so
+// that decisions on a bucket are made in the order of their instants.
 type Store struct {
 	hasher hasher
 	shards []shard
@@ -44,6 +46,9 @@ type Store struct {
 	base  time.Time
 	epoch leakybucket.Instant        // what base was, counted from 1970
 	clock func() leakybucket.Instant // nil but in tests
+
+	_    [64]byte // what follows is written often, what stands before is not
+	room room
 }
 
 // New returns an empty store.
@@ -60,26 +65,14 @@ func New(o Options) *Store {
 		shift:  64 - power,
 		base:   now,
 		epoch:  leakybucket.Instant(now.UnixMicro()),
+		room:   room{soonest: make([]atomic.Int64, 1<<power)},
 	}
+	s.room.most.Store(int64(o.MaxBuckets))
 	for i := range s.shards {
-		s.shards[i].hasher = s.hasher
+		s.room.soonest[i].Store(int64(never))
+		s.shards[i].hasher, s.shards[i].room, s.shards[i].number = s.hasher, &s.room, i
 	}
-	s.SetMaxBuckets(o.MaxBuckets)
 	return s
-}
-
-// SetMaxBuckets changes the bound and drops what is over it. The number of
-// shards stays as it was made, and each keeps one bucket at least: a store whose
-// bound is raised more than tenfold is exact still, and slower than a new one.
-func (s *Store) SetMaxBuckets(n int) {
-	for i := range s.shards {
-		most := n / len(s.shards)
-		if i < n%len(s.shards) {
-			most++
-		}
-		for s.shards[i].resize(max(1, most), s.now) {
-		}
-	}
 }
 
 // Take implements [leakybucket.Store].
@@ -90,7 +83,7 @@ func (s *Store) Take(_ context.Context, charges []leakybucket.Charge, decisions 
 		}
 	}
 	if len(charges) == 1 {
-		s.takeOne(&charges[0], &decisions[0])
+		s.apply(change{charge: &charges[0], decision: &decisions[0]})
 	} else {
 		s.takeMany(charges, decisions)
 	}
@@ -99,33 +92,102 @@ func (s *Store) Take(_ context.Context, charges []leakybucket.Charge, decisions 
 
 func checkName(c *leakybucket.Charge) error {
 	if len(c.Zone)+len(c.Key) > longestName {
-		return fmt.Errorf("zone %.40q: key of %d bytes is too long for the memory store", c.Zone, len(c.Key))
+		return fmt.Errorf("zone %.40q: key of %d bytes is too long for the memory store: want at most %d with the zone", c.Zone, len(c.Key), longestName)
 	}
 	return nil
 }
 
-func (s *Store) takeOne(c *leakybucket.Charge, d *leakybucket.Decision) {
-	hash := s.hasher.charge(c)
+// A change is something to be done to one bucket: a take of one charge, a
+// settlement or a put.
+type change struct {
+	charge     *leakybucket.Charge
+	decision   *leakybucket.Decision
+	settlement *leakybucket.Settlement
+	put        *leakybucket.State
+}
+
+// to makes the change to a state, and reports whether it must be written.
+func (x *change) to(state *leakybucket.State, kept bool, now leakybucket.Instant) (write bool) {
+	switch {
+	case x.decision != nil:
+		return x.charge.Take(state, now, x.decision)
+	case x.settlement != nil:
+		if !kept && (x.settlement.Cancel || !(x.settlement.Diff > 0)) {
+			return false
+		}
+		*state = x.settlement.Apply(*state, now)
+	default:
+		*state = *x.put
+	}
+	return true
+}
+
+// apply makes a change. With no room for a new bucket it makes room, and then
+// begins anew.
+func (s *Store) apply(x change) {
+	hash := s.hasher.charge(x.charge)
+	if !s.tryApply(hash, &x, false) {
+		s.makeRoom(1)
+		s.tryApply(hash, &x, true)
+		s.trim()
+	}
+}
+
+func (s *Store) tryApply(hash uint64, x *change, reserved bool) (done bool) {
+	c := x.charge
 	sh := &s.shards[hash>>s.shift]
 	sh.mu.Lock()
 	defer sh.mu.Unlock()
 	now := s.now()
+	var state leakybucket.State
 	at, kept := sh.find(hash, c)
-	if !kept {
-		var state leakybucket.State
-		if c.Take(&state, now, d) {
-			sh.insert(hash, c, state, now)
-		}
-		return
+	if kept {
+		state = sh.slot(at).packed.state()
 	}
-	if state := sh.slot(at).packed.state(); c.Take(&state, now, d) {
+	write := x.to(&state, kept, now)
+	switch {
+	case write && kept && x.put != nil && c.Forget(state) <= now:
+		sh.remove(at)
+	case write && kept:
 		sh.write(at, c, state)
+	case write && c.Forget(state) > now:
+		if !reserved && !s.room.reserve(1) {
+			return false
+		}
+		sh.insert(hash, c, state)
+		sh.forgetNext(now)
+		return true
 	}
+	if reserved {
+		s.room.release(1)
+	}
+	return true
 }
 
-// takeMany locks the shards of all charges, lowest first, so that no two takes
-// can wait for each other.
+// takeMany takes several charges as one. With no room for new buckets it makes
+// room, and then begins anew.
 func (s *Store) takeMany(charges []leakybucket.Charge, decisions []leakybucket.Decision) {
+	var found [8]leakybucket.State
+	read := append(found[:0], make([]leakybucket.State, len(charges))...)
+	missing := s.tryMany(charges, decisions, read, 0)
+	if missing == 0 {
+		return
+	}
+	for reserved := 0; missing > 0; missing = s.tryMany(charges, decisions, read, reserved) {
+		s.makeRoom(missing)
+		reserved += missing
+	}
+	s.trim()
+}
+
+// tryMany locks the shards of all charges, lowest first, so that no two takes
+// can wait for each other. It returns how many more places must be reserved
+// before anything can be written.
+//
+// The states in read are those found the time before. One that was dropped since
+// to make room is taken up again: a client that brings new keys with every
+// request must not rid itself of its old ones.
+func (s *Store) tryMany(charges []leakybucket.Charge, decisions []leakybucket.Decision, read []leakybucket.State, reserved int) (missing int) {
 	var hashRoom [8]uint64
 	var lockRoom [8]uint32
 	var stateRoom [8]leakybucket.State
@@ -148,25 +210,49 @@ func (s *Store) takeMany(charges []leakybucket.Charge, decisions []leakybucket.D
 
 	now := s.now()
 	for i := range charges {
-		var state leakybucket.State
 		sh := &s.shards[hashes[i]>>s.shift]
 		if at, kept := sh.find(hashes[i], &charges[i]); kept {
-			state = sh.slot(at).packed.state()
+			read[i] = sh.slot(at).packed.state()
 		}
-		states = append(states, state)
+		states = append(states, read[i])
 	}
 	leakybucket.TakeAll(charges, states, now, decisions)
+
+	// A bucket may be named by several charges. The last of them holds its state.
+	var createdRoom [8]int
+	created := createdRoom[:0]
 	for i := range charges {
-		// Looked up again: making room for another charge may have dropped it.
+		c := &charges[i]
+		if _, kept := s.shards[hashes[i]>>s.shift].find(hashes[i], c); kept {
+			continue
+		}
+		last := !slices.ContainsFunc(charges[i+1:], func(other leakybucket.Charge) bool {
+			return other.Key == c.Key && other.Zone == c.Zone && other.Shadow == c.Shadow
+		})
+		if last && states[i] != (leakybucket.State{}) && c.Forget(states[i]) > now {
+			created = append(created, i)
+		}
+	}
+	if need := len(created) - reserved; need > 0 && !s.room.reserve(need) {
+		return need
+	}
+	s.room.release(reserved - len(created))
+	for i := range charges {
 		c, sh := &charges[i], &s.shards[hashes[i]>>s.shift]
-		if at, kept := sh.find(hashes[i], c); !kept {
-			if decisions[i].Poured || decisions[i].Began {
-				sh.insert(hashes[i], c, states[i], now)
-			}
-		} else if decisions[i].Poured || sh.slot(at).packed != pack(states[i]) {
+		at, kept := sh.find(hashes[i], c)
+		if kept && (decisions[i].Poured || sh.slot(at).packed != pack(states[i])) {
 			sh.write(at, c, states[i])
 		}
 	}
+	for _, i := range created {
+		s.shards[hashes[i]>>s.shift].insert(hashes[i], &charges[i], states[i])
+	}
+	if len(created) > 0 {
+		for _, i := range locks {
+			s.shards[i].forgetNext(now)
+		}
+	}
+	return 0
 }
 
 // Settle implements [leakybucket.Store].
@@ -177,48 +263,22 @@ func (s *Store) Settle(_ context.Context, settlements []leakybucket.Settlement) 
 		}
 	}
 	for i := range settlements {
-		s.settle(&settlements[i])
+		s.apply(change{charge: &settlements[i].Charge, settlement: &settlements[i]})
 	}
 	return nil
 }
 
-func (s *Store) settle(settlement *leakybucket.Settlement) {
-	c := &settlement.Charge
-	hash := s.hasher.charge(c)
-	sh := &s.shards[hash>>s.shift]
-	sh.mu.Lock()
-	defer sh.mu.Unlock()
-	now := s.now()
-	if at, kept := sh.find(hash, c); kept {
-		sh.write(at, c, settlement.Apply(sh.slot(at).packed.state(), now))
-	} else if settlement.Diff > 0 && !settlement.Cancel {
-		sh.insert(hash, c, settlement.Apply(leakybucket.State{}, now), now)
-	}
-}
-
 // Put replaces the state of the bucket of c, exactly as given: nothing is brought
-// up to date. It is for keeping what was last seen of buckets in another store.
-// The instants of s are on this store's clock, see [Store.Now].
+// up to date. It serves to remember what another store said of its buckets. The
+// instants of state are on this store's clock, see [Store.Now].
 //
-// A state that may be forgotten already is not kept, nor one that is invalid or
-// whose key is too long.
+// A state that may already be forgotten is not kept. An invalid state is
+// ignored, and so is a bucket whose key is too long.
 func (s *Store) Put(c *leakybucket.Charge, state leakybucket.State) {
 	if checkName(c) != nil || !(state.Level >= 0) || !(state.Leak >= 0) {
 		return
 	}
-	hash := s.hasher.charge(c)
-	sh := &s.shards[hash>>s.shift]
-	sh.mu.Lock()
-	defer sh.mu.Unlock()
-	now := s.now()
-	switch at, kept := sh.find(hash, c); {
-	case !kept:
-		sh.insert(hash, c, state, now)
-	case c.Forget(state) <= now:
-		sh.remove(at)
-	default:
-		sh.write(at, c, state)
-	}
+	s.apply(change{charge: c, put: &state})
 }
 
 // Now returns the instant on the store's clock.
@@ -237,9 +297,9 @@ func (s *Store) Reset(_ context.Context, zone, key string, shadow bool) error {
 	return nil
 }
 
-// Shed forgets all buckets that may be forgotten, a little at a time. Every new
-// bucket makes the store look for old ones, so memory stays bounded without it;
-// calling it now and then gives memory back when traffic has ended.
+// Shed forgets all buckets that may be forgotten, a little at a time. Memory
+// stays bounded without it, because every new bucket makes the store look for
+// old ones. Called now and then, it gives memory back after traffic has ended.
 func (s *Store) Shed() {
 	for i := range s.shards {
 		for next, more := 0, true; more; {
@@ -258,13 +318,7 @@ func (s *Store) Buckets() map[string]int {
 }
 
 // Evictions implements [leakybucket.Evicter].
-func (s *Store) Evictions() uint64 {
-	total := uint64(0)
-	for i := range s.shards {
-		total += s.shards[i].countEvictions()
-	}
-	return total
-}
+func (s *Store) Evictions() uint64 { return s.room.evictions.Load() }
 
 func (s *Store) now() leakybucket.Instant {
 	if s.clock != nil {
@@ -273,8 +327,8 @@ func (s *Store) now() leakybucket.Instant {
 	return s.epoch + leakybucket.Instant(time.Since(s.base).Microseconds())
 }
 
-// A hasher hashes what names a bucket. It is seeded, so that nobody outside can
-// choose keys that meet in one shard. The upper bits of a hash choose the
+// A hasher hashes the name of a bucket. It is seeded, so that no client can choose
+// keys that meet in one shard. The upper bits of a hash choose the
 // shard, the lower ones the place in the shard's index.
 type hasher struct{ zone, key maphash.Seed }
 

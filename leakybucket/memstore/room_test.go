@@ -130,18 +130,82 @@ func TestALowerBoundDropsTheSoonestAtOnce(t *testing.T) {
 	}
 }
 
-func TestEachShardKeepsOneBucketAtLeast(t *testing.T) {
+func TestABoundBelowTheNumberOfShardsHolds(t *testing.T) {
 	now := second
 	s := held(New(Options{MaxBuckets: 10_000}), &now)
 	fill(t, s, rand.New(rand.NewPCG(6, 0)), 500)
-	for _, bound := range []int{1, 0, -1} {
-		s.SetMaxBuckets(bound)
+	for _, test := range []struct{ bound, want int }{{2, 2}, {1, 1}, {0, 1}, {-1, 1}} {
+		s.SetMaxBuckets(test.bound)
 		mustBeSound(t, s)
-		if got := buckets(s); got != 4 {
-			t.Errorf("buckets of 4 shards with a bound of %d: got %d, want 4", bound, got)
+		if got := drains(s, now); len(got) != test.want || got[0] != float64(501-test.want) {
+			t.Errorf("buckets of 4 shards with a bound of %d: got %v, want the last %d of 500", test.bound, got, test.want)
 		}
 	}
 	mustTake(t, s, charge("new", 1)) // and goes on
+	mustBeSound(t, s)
+}
+
+// However chance fills the shards, no live bucket is dropped before the whole
+// store is full.
+func TestNoLiveBucketIsDroppedBeforeTheStoreIsFull(t *testing.T) {
+	now := second
+	s := New(Options{MaxBuckets: 50_000})
+	held(s, &now)
+	if len(s.shards) < 8 {
+		t.Fatalf("shards: got %d, want several", len(s.shards))
+	}
+	for i := range 50_000 {
+		mustTake(t, s, charge(fmt.Sprint("k", i), 1+float64(i%900)))
+	}
+	if got := buckets(s); got != 50_000 || s.Evictions() != 0 {
+		t.Fatalf("full: got %d buckets after %d evictions, want 50000 after none", got, s.Evictions())
+	}
+	mustBeSound(t, s)
+	// Then the soonest of all shards goes first: those of 1 s, and then of 2.
+	for i := range 100 {
+		mustTake(t, s, charge(fmt.Sprint("new", i), 999))
+	}
+	if got := drains(s, now); len(got) != 50_000 || got[0] != 2 || s.Evictions() != 100 {
+		t.Errorf("100 more: got %d buckets, the first in %v s, after %d evictions, want 50000, in 2 s, after 100", len(got), got[0], s.Evictions())
+	}
+	// What is empty in any shard goes before what is live.
+	now += 10 * second
+	for i := range 300 {
+		mustTake(t, s, charge(fmt.Sprint("newer", i), 999))
+	}
+	if got := s.Evictions(); got != 100 {
+		t.Errorf("evictions while there were empty buckets: got %d, want none", got-100)
+	}
+	mustBeSound(t, s)
+}
+
+// Takes of several charges need room for all of them, and no more.
+func TestTakesOfSeveralMakeRoomForWhatTheyCreate(t *testing.T) {
+	now := second
+	s := held(New(Options{MaxBuckets: 100}), &now)
+	fill(t, s, rand.New(rand.NewPCG(7, 0)), 99)
+	a, b := charge("a", 900), charge("b", 900)
+	oversize := charge("oversize", 2000)
+	take(t, s, a, b, oversize) // nothing is poured, and nothing dropped
+	if got := s.Evictions(); got != 0 || buckets(s) != 99 {
+		t.Errorf("a take that pours nothing: got %d buckets after %d evictions, want 99 after none", buckets(s), got)
+	}
+	half := charge("a", 450)
+	take(t, s, half, half) // one bucket
+	if got := s.Evictions(); got != 0 || buckets(s) != 100 {
+		t.Errorf("a take of one bucket twice: got %d buckets after %d evictions, want 100 after none", buckets(s), got)
+	}
+	take(t, s, b, charge("c", 900), charge("k99", 1))
+	if got := s.Evictions(); got != 2 || buckets(s) != 100 {
+		t.Errorf("a take that creates two: got %d buckets after %d evictions, want 100 after 2", buckets(s), got)
+	}
+	mustBeSound(t, s)
+	s.SetMaxBuckets(1)
+	take(t, s, charge("d", 900), charge("e", 900)) // more than there is room for
+	if got := buckets(s); got != 1 {
+		t.Errorf("a take of two with a bound of one: got %d buckets, want one", got)
+	}
+	mustBeSound(t, s)
 }
 
 func TestAHigherBoundMakesRoomAtOnce(t *testing.T) {
@@ -283,5 +347,28 @@ func TestBucketsAreCountedByZone(t *testing.T) {
 		if got := s.Buckets(); fmt.Sprint(got) != fmt.Sprint(want) {
 			t.Errorf("after %d s: got %v, want %v", after, got, want)
 		}
+	}
+}
+
+// Its old bucket is the first to go, and the take that drops it still finds it.
+func TestNewKeysDoNotRidAClientOfItsOldOnes(t *testing.T) {
+	for _, most := range []int{1, 2, 100, 10_000} {
+		now := second
+		s := held(New(Options{MaxBuckets: most}), &now)
+		for i := range most - 1 {
+			mustTake(t, s, charge(fmt.Sprint("other", i), 900))
+		}
+		client := charge("client", 1)
+		client.Limit.Capacity = 10
+		for i := range 20 {
+			got := take(t, s, client, charge(fmt.Sprint("new", i), 800))
+			if want := i < 10; got[0].Fits != want || most > 1 && got[0].Level != float64(min(i, 10)) {
+				t.Fatalf("at most %d buckets, request %d: got %+v for the client, want fits %v", most, i, got[0], want)
+			}
+			if most == 1 {
+				break // nothing is remembered from one request to the next
+			}
+		}
+		mustBeSound(t, s)
 	}
 }

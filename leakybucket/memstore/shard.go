@@ -18,9 +18,10 @@ const never = leakybucket.Instant(math.MaxInt64)
 type shard struct {
 	mu     sync.Mutex
 	hasher hasher
+	room   *room // of the store
+	number int   // of the shard in it
 
-	count, most int // buckets, and the bound on them
-	evictions   uint64
+	count int // buckets
 
 	// index holds for each bucket the lower half of its hash, above the number
 	// of its slot plus one; 0 is an empty place. Its length is a power of two.
@@ -64,16 +65,8 @@ func (sh *shard) find(hash uint64, c *leakybucket.Charge) (at int, kept bool) {
 	}
 }
 
-// insert adds a bucket that is not there, unless it may be forgotten already.
-func (sh *shard) insert(hash uint64, c *leakybucket.Charge, state leakybucket.State, now leakybucket.Instant) {
-	if c.Forget(state) <= now {
-		return
-	}
-	if sh.count >= sh.most {
-		sh.makeRoom(now)
-	} else {
-		sh.forgetNext(now)
-	}
+// insert adds a bucket that is not there, for which a place is reserved.
+func (sh *shard) insert(hash uint64, c *leakybucket.Charge, state leakybucket.State) {
 	if 4*(sh.count+1) > 3*len(sh.index) {
 		sh.reindex(max(8, 2*len(sh.index)))
 	}
@@ -128,6 +121,9 @@ func (sh *shard) write(at int, c *leakybucket.Charge, state leakybucket.State) {
 	slot.packed, slot.forget = pack(state), c.Forget(state)
 	if soonest := &sh.soonest[at/segmentSlots]; slot.forget < *soonest {
 		*soonest = slot.forget
+		if first := &sh.room.soonest[sh.number]; int64(slot.forget) < first.Load() {
+			first.Store(int64(slot.forget))
+		}
 	}
 }
 
@@ -142,6 +138,7 @@ func (sh *shard) remove(at int) {
 		delete(sh.zones, string(zone))
 	}
 	g.free(at % segmentSlots)
+	sh.room.release(1)
 	sh.count--
 	sh.roomy = min(sh.roomy, at/segmentSlots)
 	if g.used == 0 {
@@ -171,38 +168,64 @@ func (sh *shard) unplace(entry uint64) {
 
 // forgetNext looks at the segment that the hand points to, drops what may be
 // forgotten in it, and moves the hand on.
-func (sh *shard) forgetNext(now leakybucket.Instant) (forgotten int) {
+func (sh *shard) forgetNext(now leakybucket.Instant) {
 	if len(sh.segments) == 0 {
-		return 0
+		return
 	}
 	sh.hand = (sh.hand + 1) % len(sh.segments)
-	if sh.soonest[sh.hand] > now {
+	if sh.soonest[sh.hand] <= now {
+		sh.sweep(sh.hand, now)
+	}
+}
+
+// sweep drops what may be forgotten in a segment.
+func (sh *shard) sweep(segment int, now leakybucket.Instant) (forgotten int) {
+	g, soonest := sh.segments[segment], never
+	if g == nil {
 		return 0
 	}
-	g, soonest := sh.segments[sh.hand], never
 	for used := g.used; used != 0; used &= used - 1 {
 		i := bits.TrailingZeros64(used)
 		if g.slots[i].forget <= now {
-			sh.remove(sh.hand*segmentSlots + i)
+			sh.remove(segment*segmentSlots + i)
 			forgotten++
 		} else {
 			soonest = min(soonest, g.slots[i].forget)
 		}
 	}
-	sh.soonest[sh.hand] = soonest
+	sh.soonest[segment] = soonest
 	return forgotten
 }
 
-// makeRoom drops buckets: those that may be forgotten, if there is any in the
-// shard, else the one that may be soonest among a few.
-func (sh *shard) makeRoom(now leakybucket.Instant) {
-	for range sh.segments {
-		if sh.forgetNext(now) > 0 {
-			return
+// drop drops what may be forgotten in one segment, if there is one, else the
+// bucket that may be soonest, unless others may be sooner. It reports whether it
+// dropped anything.
+func (sh *shard) drop(others leakybucket.Instant, clock func() leakybucket.Instant) bool {
+	sh.mu.Lock()
+	defer sh.mu.Unlock()
+	defer func() {
+		first := never
+		for _, soonest := range sh.soonest {
+			first = min(first, soonest)
+		}
+		sh.room.soonest[sh.number].Store(int64(first))
+	}()
+	now := clock()
+	for i, soonest := range sh.soonest {
+		if soonest <= now && sh.sweep(i, now) > 0 {
+			return true
 		}
 	}
-	sh.remove(sh.soonestOfSome())
-	sh.evictions++
+	if sh.count == 0 {
+		return false
+	}
+	at := sh.soonestOfSome()
+	if sh.slot(at).forget > others {
+		return false
+	}
+	sh.remove(at)
+	sh.room.evictions.Add(1)
+	return true
 }
 
 // soonestOfSome returns the bucket that may be forgotten soonest among those
@@ -224,21 +247,6 @@ func (sh *shard) soonestOfSome() (at int) {
 		}
 	}
 	return at
-}
-
-// resize sets the bound and drops some of what is over it, few enough that
-// nobody waits long for the lock. It reports whether there is more.
-func (sh *shard) resize(most int, now func() leakybucket.Instant) bool {
-	sh.mu.Lock()
-	defer sh.mu.Unlock()
-	sh.most = most
-	for range 64 {
-		if sh.count <= most {
-			return false
-		}
-		sh.makeRoom(now())
-	}
-	return sh.count > most
 }
 
 // shed forgets what may be forgotten in the next segments, few enough that
@@ -288,10 +296,4 @@ func (sh *shard) addCounts(total map[string]int) {
 	for zone, n := range sh.zones {
 		total[zone] += *n
 	}
-}
-
-func (sh *shard) countEvictions() uint64 {
-	sh.mu.Lock()
-	defer sh.mu.Unlock()
-	return sh.evictions
 }

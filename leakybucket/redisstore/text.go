@@ -129,5 +129,5 @@ func (r *request) fault() error {
 	if err != nil || i < 1 || i > len(r.keys) {
 		return errGarbage
 	}
-	return fmt.Errorf("reading key %.80q: %.80q: %w: delete it, or use another prefix", r.keys[i-1], why, leakybucket.ErrBucket)
+	return fmt.Errorf("reading key %.80q: %.80q: %w: delete it, or use another prefix", r.keys[i-1], why, leakybucket.ErrBadBucket)
 }

@@ -1,0 +1,159 @@
+package leakybucket
+
+import "time"
+
+// A Charge asks one bucket to take a cost.
+type Charge struct {
+	// Zone and Key name the bucket. The same pair is the same bucket wherever it
+	// is charged. Zone must not contain a slash, Key may.
+	Zone, Key string
+
+	Limit Limit
+	Cost  float64 // units, as [Limit.Cost] returns it
+	Debt  float64 // units above the capacity that a settlement may lift the level
+
+	// Ceiling is how high this charge may fill the bucket, in units, if that is
+	// less than the capacity. Zero means no ceiling. See [Limit.Ceiling].
+	Ceiling float64
+
+	// Undelayed is how full this charge may find the bucket without waiting, in
+	// units. It does not decide whether the charge fits. See [Charge.Delay].
+	Undelayed float64
+
+	// Block says for how long an overflow blocks the bucket. If nil, an overflow
+	// begins no block, and the charge ignores blocks begun by other charges.
+	Block *Ladder
+
+	// Probe charges ask and pour nothing. Like others, they may begin a block.
+	Probe bool
+
+	// Shadow charges use buckets of their own and never keep other charges from
+	// being poured. They are poured as they would be if they were enforced.
+	Shadow bool
+}
+
+// A Decision says what became of one charge. Everything else follows from its
+// level by methods of [Limit]: what remains, how long to wait.
+type Decision struct {
+	Fits   bool    // the bucket would not overflow, and is not blocked
+	Poured bool    // the cost was poured: it fits, and so does every charge taken with it
+	Level  float64 // how full the bucket was before this charge (a probe: before all), in units of cost
+	At     Instant // when that was so, on the store's clock
+
+	BlockedUntil Instant // the end of the block that runs; 0 if none does
+	Step         uint8   // which step of the ladder that block is, from 0
+	Began        bool    // the charge began that block
+
+	// Undecided says that the store could not be asked. Fits is then what a
+	// fallback policy says, and nothing was poured.
+	Undecided bool
+
+	// Origin is the store's own note of where the charge was taken. Callers hand
+	// it back in [Settlement].Was and must not interpret it.
+	Origin uint64
+}
+
+// Delay returns how long a charge that was poured waits. See [Limit.Delay].
+func (c *Charge) Delay(d *Decision) time.Duration { return c.Limit.Delay(d.Level, c.Undelayed) }
+
+// Take decides one charge, as a store does between reading and writing its
+// bucket: [Limit.Take], with the charge's ceiling and block. It reports whether
+// the state must be written, which may be so for a refusal and a probe too.
+func (c *Charge) Take(s *State, now Instant, d *Decision) (write bool) {
+	write = c.judge(s, c.Cost, now, d)
+	if d.Fits && !c.Probe {
+		d.Poured, write = true, true
+		c.Limit.write(s, d.Level+c.Cost, now)
+	}
+	return write
+}
+
+// judge decides whether the charge fits if cost is all that is asked of its
+// bucket, and begins a block if it does not. It pours nothing.
+func (c *Charge) judge(s *State, cost float64, now Instant, d *Decision) (write bool) {
+	if s.At > now || s.BlockedUntil > now {
+		write = c.redate(s, now)
+	}
+	level := c.Limit.Level(*s, now)
+	if s.Leak != c.Limit.Leak {
+		write = c.Limit.adopt(s, level, now) || write
+	}
+	*d = Decision{Level: level, At: now}
+	switch {
+	case s.BlockedUntil > now && c.Block != nil:
+		d.BlockedUntil, d.Step = s.BlockedUntil, s.Step
+	case c.Cost >= 0 && c.Limit.Below(c.Ceiling).fits(level, cost):
+		d.Fits = true
+	case c.Block != nil && c.Cost >= 0 && !c.Limit.Oversize(cost):
+		c.begin(s, level, now)
+		d.BlockedUntil, d.Step, d.Began, write = s.BlockedUntil, s.Step, true, true
+	}
+	return write
+}
+
+// TakeAll is [Charge.Take] for several buckets at once, all or none.
+//
+// Before the call states[i] is the bucket of charges[i] as it was read. After it
+// states[i] is the bucket as it must be written, if that differs. It may differ
+// without a pour. If several charges name the same bucket, the last of them
+// holds its final state.
+func TakeAll(charges []Charge, states []State, now Instant, decisions []Decision) {
+	fits := true
+	for i := range charges {
+		c := &charges[i]
+		carry(charges, states, i)
+		c.judge(&states[i], costOfBucket(charges, c), now, &decisions[i])
+		if decisions[i].Began {
+			carryBack(charges, states, i) // a pour by an earlier charge must not undo the block
+		}
+		fits = fits && (decisions[i].Fits || c.Shadow)
+	}
+	if !fits {
+		return
+	}
+	for i := range charges {
+		c, d := &charges[i], &decisions[i]
+		carry(charges, states, i)
+		if d.Fits && !c.Probe {
+			d.Poured, d.Level = true, c.Limit.Level(states[i], now)
+			c.Limit.write(&states[i], d.Level+c.Cost, now)
+		}
+	}
+}
+
+// carry lets the i-th charge find its bucket as an earlier one left it.
+func carry(charges []Charge, states []State, i int) {
+	for j := range i {
+		if charges[i].sameBucket(&charges[j]) {
+			states[i] = states[j]
+		}
+	}
+}
+
+// carryBack lets earlier charges find their bucket as the i-th left it.
+func carryBack(charges []Charge, states []State, i int) {
+	for j := range i {
+		if charges[i].sameBucket(&charges[j]) {
+			states[j] = states[i]
+		}
+	}
+}
+
+// costOfBucket returns what all charges together ask of the bucket of c. A
+// negative cost, which does not fit, makes no room for the others.
+func costOfBucket(charges []Charge, c *Charge) float64 {
+	if len(charges) == 1 {
+		return c.Cost
+	}
+	sum := 0.0
+	for i := range charges {
+		if c.sameBucket(&charges[i]) {
+			sum += max(0, charges[i].Cost)
+		}
+	}
+	return sum
+}
+
+func (c *Charge) sameBucket(other *Charge) bool {
+	return c == other || c.Key == other.Key && c.Zone == other.Zone && c.Shadow == other.Shadow
+}
