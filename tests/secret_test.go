@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"github.com/caddy-throttle/caddy-throttle/internal/servertest"
-	"github.com/caddy-throttle/caddy-throttle/leakybucket/pgstore/pgtest"
 )
 
 // TestPasswordsOfAStoreAreNeverShown, wherever they stand and whatever goes wrong:
@@ -16,7 +15,7 @@ import (
 func TestPasswordsOfAStoreAreNeverShown(t *testing.T) {
 	t.Parallel()
 	redis := servertest.StartRedis(t, "--requirepass", "the-right-one")
-	postgres := pgtest.Start(t)
+	postgres := servertest.StartPostgres(t)
 	for _, store := range []struct{ name, scheme, right, path string }{
 		{"redis", "redis", redis.Addr, ""},
 		{"postgres", "postgres", fmt.Sprintf("127.0.0.1:%d", postgres.Port), "/postgres"},

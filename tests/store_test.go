@@ -11,7 +11,6 @@ import (
 	"github.com/caddy-throttle/caddy-throttle/internal/servertest"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket/pgstore"
-	"github.com/caddy-throttle/caddy-throttle/leakybucket/pgstore/pgtest"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket/redisstore"
 )
 
@@ -88,9 +87,9 @@ func redisServer(t *testing.T, server *servertest.Redis) *storeServer {
 	}
 }
 
-func startPostgres(t *testing.T) *storeServer { return postgresServer(t, pgtest.Start(t)) }
+func startPostgres(t *testing.T) *storeServer { return postgresServer(t, servertest.StartPostgres(t)) }
 
-func postgresServer(t *testing.T, server *pgtest.Server) *storeServer {
+func postgresServer(t *testing.T, server *servertest.Postgres) *storeServer {
 	return &storeServer{
 		name:    "postgres",
 		address: fmt.Sprintf("127.0.0.1:%d", server.Port),

@@ -1,6 +1,7 @@
 // Package servertest runs real Redis and PostgreSQL servers for tests and
 // benchmarks. Each server is a process of its own on loopback ports, with a
-// directory of its own that is removed when the test ends.
+// directory of its own that is removed when the test ends. If the test runs as
+// root, PostgreSQL and PgBouncer run as the user postgres.
 //
 // If a program is not installed, the test that needs it is skipped. With CI=true
 // or REQUIRE_SYSTEM=1 it fails instead.

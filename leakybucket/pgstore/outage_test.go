@@ -14,8 +14,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/caddy-throttle/caddy-throttle/internal/servertest"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
-	"github.com/caddy-throttle/caddy-throttle/leakybucket/pgstore/pgtest"
 )
 
 // budget is what a store may cost a request, and grace what a busy machine may
@@ -85,7 +85,7 @@ func backWithin(t *testing.T, s *Store, within time.Duration) {
 }
 
 func TestSurvivesRestartsAndFreezesOfPostgreSQL(t *testing.T) {
-	server := pgtest.Start(t)
+	server := servertest.StartPostgres(t)
 	s := openStore(t, Options{URL: server.URL(), Logged: true, WaitForDisk: true})
 	eventually(t, 10*time.Second, "the store answers", func() bool { return s.Ping(context.Background()) == nil })
 	cycles := 1
@@ -117,7 +117,7 @@ func TestSurvivesRestartsAndFreezesOfPostgreSQL(t *testing.T) {
 	}
 }
 
-func run(t *testing.T, server *pgtest.Server) {
+func run(t *testing.T, server *servertest.Postgres) {
 	t.Helper()
 	if err := server.Run(); err != nil {
 		t.Fatal(err)
@@ -125,7 +125,7 @@ func run(t *testing.T, server *pgtest.Server) {
 }
 
 func TestBeginsWithoutPostgreSQLAndFindsItLater(t *testing.T) {
-	server := pgtest.Start(t)
+	server := servertest.StartPostgres(t)
 	server.Stop()
 	var reported atomic.Int64
 	s := openStore(t, Options{URL: server.URL(), OnError: func(error) { reported.Add(1) }})
@@ -141,12 +141,13 @@ func TestBeginsWithoutPostgreSQLAndFindsItLater(t *testing.T) {
 }
 
 func TestEachOfManyCallersIsAnsweredWithinItsBudget(t *testing.T) {
-	server := pgtest.Start(t)
+	server := servertest.StartPostgres(t)
 	goroutines := runtime.NumGoroutine()
 	s, err := New(Options{URL: server.URL(), Connections: 4})
 	if err != nil {
 		t.Fatal(err)
 	}
+	s.Start()
 	eventually(t, 10*time.Second, "the store answers", func() bool { return s.Ping(context.Background()) == nil })
 	var answered, failed atomic.Int64
 	var wg sync.WaitGroup
@@ -254,7 +255,7 @@ func TestAConnectionThatHoldsLocksAndStopsIsLetGo(t *testing.T) {
 	defer conn.Release()
 	var b batch
 	b.set([]*call{{names: []string{other.name("zone", "k", false)}}})
-	if _, err := (&transaction{other, conn, conn.Conn().PgConn()}).lock(ctx, &b); err != nil {
+	if _, err := newTransaction(other, conn).lock(ctx, &b); err != nil {
 		t.Fatal(err)
 	}
 	began := time.Now()

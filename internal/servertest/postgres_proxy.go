@@ -1,4 +1,4 @@
-package pgtest
+package servertest
 
 import (
 	"io"
@@ -8,12 +8,11 @@ import (
 	"testing"
 )
 
-// A Proxy stands between a client and a server, and loses what the server says
-// when it is told to.
-type Proxy struct {
-	// Swallow is asked before a piece of what the server has sent goes to the
-	// client. If it says so, the client gets neither that nor anything after it,
-	// and its connection ends. It is called by many goroutines.
+// PostgresProxy is a TCP proxy in front of a server. It can drop replies.
+type PostgresProxy struct {
+	// Swallow is called with each piece of a reply before it is passed on. If it
+	// returns true, the piece is dropped and the connection is closed. Many
+	// goroutines call it.
 	Swallow func(piece []byte) bool
 
 	port     int
@@ -25,23 +24,25 @@ type Proxy struct {
 	conns  map[net.Conn]struct{}
 }
 
-// Proxy starts a proxy before the server.
-func (s *Server) Proxy(tb testing.TB, swallow func(piece []byte) bool) *Proxy {
+// Proxy starts a proxy in front of the server, which ends with the test.
+func (s *Postgres) Proxy(tb testing.TB, swallow func(piece []byte) bool) *PostgresProxy {
 	tb.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		tb.Fatal(err)
 	}
-	p := &Proxy{Swallow: swallow, port: l.Addr().(*net.TCPAddr).Port, listener: l, conns: make(map[net.Conn]struct{})}
+	p := &PostgresProxy{Swallow: swallow, port: l.Addr().(*net.TCPAddr).Port, listener: l, conns: make(map[net.Conn]struct{})}
 	p.working.Go(func() { p.accept(net.JoinHostPort("127.0.0.1", strconv.Itoa(s.Port))) })
 	tb.Cleanup(p.close)
 	return p
 }
 
-// URL returns how the superuser connects through the proxy.
-func (p *Proxy) URL() string { return urlTo(p.port, "postgres", Password, "postgres") }
+// URL returns the superuser's connection URL through the proxy.
+func (p *PostgresProxy) URL() string {
+	return postgresURL(p.port, "postgres", PostgresPassword, "postgres")
+}
 
-func (p *Proxy) accept(server string) {
+func (p *PostgresProxy) accept(server string) {
 	for {
 		client, err := p.listener.Accept()
 		if err != nil {
@@ -66,8 +67,8 @@ func (p *Proxy) accept(server string) {
 	}
 }
 
-// answers passes on what the server says, as long as nothing is swallowed.
-func (p *Proxy) answers(client, upstream net.Conn) {
+// answers passes replies on until one is swallowed.
+func (p *PostgresProxy) answers(client, upstream net.Conn) {
 	piece := make([]byte, 64<<10)
 	for {
 		n, err := upstream.Read(piece)
@@ -85,7 +86,7 @@ func (p *Proxy) answers(client, upstream net.Conn) {
 	}
 }
 
-func (p *Proxy) keep(conns ...net.Conn) bool {
+func (p *PostgresProxy) keep(conns ...net.Conn) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for _, c := range conns {
@@ -98,7 +99,7 @@ func (p *Proxy) keep(conns ...net.Conn) bool {
 	return !p.closed
 }
 
-func (p *Proxy) drop(conns ...net.Conn) {
+func (p *PostgresProxy) drop(conns ...net.Conn) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for _, c := range conns {
@@ -107,7 +108,7 @@ func (p *Proxy) drop(conns ...net.Conn) {
 	}
 }
 
-func (p *Proxy) close() {
+func (p *PostgresProxy) close() {
 	_ = p.listener.Close()
 	p.mu.Lock()
 	p.closed = true
