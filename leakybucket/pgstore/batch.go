@@ -15,6 +15,8 @@ type batch struct {
 	index map[string]int
 	raced bool // another batch inserts the same rows at the same time
 
+	answered func() // lets the callers return
+
 	states []leakybucket.State // reused by each call
 }
 
@@ -28,8 +30,9 @@ type row struct {
 }
 
 // set makes b a batch of these calls, of which nothing has been read yet.
-func (b *batch) set(calls []*call) {
-	b.calls, b.rows, b.raced = calls, b.rows[:0], false
+// answered tells the callers that their results are there.
+func (b *batch) set(calls []*call, answered func()) {
+	b.calls, b.answered, b.rows, b.raced = calls, answered, b.rows[:0], false
 	if b.index == nil {
 		b.index = make(map[string]int)
 	}

@@ -3,7 +3,6 @@ package pgstore
 import (
 	"crypto/sha256"
 	"encoding/hex"
-	"hash/maphash"
 
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
 )
@@ -29,12 +28,3 @@ func (s *Store) name(zone, key string, shadow bool) string {
 }
 
 func (s *Store) nameOf(c *leakybucket.Charge) string { return s.name(c.Zone, c.Key, c.Shadow) }
-
-// laneOf gives a bucket to always the same lane, as long as it is asked for
-// alone, so that lanes seldom wait for each other.
-func (s *Store) laneOf(name string) *lane {
-	if len(s.lanes) == 1 {
-		return s.lanes[0]
-	}
-	return s.lanes[maphash.String(s.seed, name)%uint64(len(s.lanes))]
-}

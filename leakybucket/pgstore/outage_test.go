@@ -7,7 +7,6 @@ import (
 	"math/rand/v2"
 	"os"
 	"runtime"
-	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -172,13 +171,6 @@ func TestEachOfManyCallersIsAnsweredWithinItsBudget(t *testing.T) {
 		_, err := takeInBudget(t, s, charge("back", 0))
 		return err == nil
 	})
-	for _, l := range s.lanes {
-		l.mu.Lock()
-		if n := len(l.waiting); n != 0 {
-			t.Errorf("calls that wait when all callers have left: got %d, want 0", n)
-		}
-		l.mu.Unlock()
-	}
 	s.Close()
 	if _, err := take(context.Background(), s, charge("k", 1)); err == nil {
 		t.Error("take from a closed store: got no error")
@@ -254,7 +246,7 @@ func TestAConnectionThatHoldsLocksAndStopsIsLetGo(t *testing.T) {
 	}
 	defer conn.Release()
 	var b batch
-	b.set([]*call{{names: []string{other.name("zone", "k", false)}}})
+	b.set([]*call{{names: []string{other.name("zone", "k", false)}}}, func() {})
 	if _, err := newTransaction(other, conn).lock(ctx, &b); err != nil {
 		t.Fatal(err)
 	}
@@ -262,46 +254,5 @@ func TestAConnectionThatHoldsLocksAndStopsIsLetGo(t *testing.T) {
 	mustTake(t, s, charge("k", 1))
 	if took := time.Since(began); took > lockPatience+2*time.Second {
 		t.Errorf("take of a bucket whose lock was held by a node that has stopped: got an answer after %v, want about %v", took, lockPatience)
-	}
-}
-
-func TestNobodyIsSentWhoHasLeft(t *testing.T) {
-	l := newLane()
-	left, leave := context.WithCancel(context.Background())
-	var calls []*call
-	for i := range 5 {
-		c := &call{names: []string{fmt.Sprint(i)}, answer: make(chan error, 1)}
-		if i%2 == 0 {
-			c.gone = left.Done()
-		}
-		calls = append(calls, c)
-		if err := l.join(c); err != nil {
-			t.Fatal(err)
-		}
-	}
-	leave()
-	l.leave(calls[3])
-	if got := l.next(nil); !slices.Equal(got, calls[1:2]) {
-		t.Errorf("next batch of five calls, four of which have left: got %d calls, want the one", len(got))
-	}
-	if got := l.next(nil); len(got) != 0 {
-		t.Errorf("batch after it: got %d calls, want none", len(got))
-	}
-}
-
-func TestABatchIsBoundedAndKeepsTheOrder(t *testing.T) {
-	l := newLane()
-	var calls []*call
-	for range 7 {
-		c := &call{names: make([]string, mostCharges/3), answer: make(chan error, 1)}
-		calls = append(calls, c)
-		_ = l.join(c)
-	}
-	huge := &call{names: make([]string, 3*mostCharges), answer: make(chan error, 1)}
-	_ = l.join(huge)
-	for _, want := range [][]*call{calls[:3], calls[3:6], calls[6:7], {huge}, nil} {
-		if got := l.next(nil); !slices.Equal(got, want) {
-			t.Errorf("next batch: got %d calls, want %d in the order in which they came", len(got), len(want))
-		}
 	}
 }

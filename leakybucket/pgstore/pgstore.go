@@ -13,13 +13,15 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/internal/coalesce"
 )
 
 // A Store keeps buckets in a table of PostgreSQL. It is safe for concurrent use.
 type Store struct {
-	pool  *pgxpool.Pool
-	lanes []*lane
-	seed  maphash.Seed // chooses a bucket's lane
+	pool    *pgxpool.Pool
+	lanes   *coalesce.Lanes[int, *call]
+	batches []batch      // one for each lane
+	seed    maphash.Seed // chooses a bucket's lane
 
 	prefix        string
 	table         string // quoted
@@ -71,11 +73,7 @@ func New(o Options) (*Store, error) {
 		s.stop()
 		return nil, fmt.Errorf("preparing connections: %w", err)
 	}
-	for range max(1, o.Connections-1) {
-		l := newLane()
-		s.lanes = append(s.lanes, l)
-		s.working.Go(func() { l.work(s.background, s.do) })
-	}
+	s.openLanes(max(1, o.Connections-1))
 	return s, nil
 }
 
@@ -112,6 +110,7 @@ func (s *Store) Close() {
 	s.starting.Lock()
 	s.stop()
 	s.starting.Unlock()
+	s.lanes.Close()
 	s.working.Wait()
 	s.pool.Close()
 }
@@ -150,26 +149,6 @@ func (s *Store) Settle(ctx context.Context, settlements []leakybucket.Settlement
 		c.names[i] = s.nameOf(&settlements[i].Charge)
 	}
 	return s.call(ctx, c)
-}
-
-// call hands a call to a lane, and waits for the answer or the end of ctx.
-func (s *Store) call(ctx context.Context, c *call) error {
-	if ctx.Err() != nil {
-		return s.outOfPatience(ctx)
-	}
-	c.gone, c.answer = ctx.Done(), make(chan error, 1)
-	c.deadline, _ = ctx.Deadline()
-	l := s.laneOf(c.names[0])
-	if err := l.join(c); err != nil {
-		return err
-	}
-	select {
-	case err := <-c.answer:
-		return err
-	case <-ctx.Done():
-		l.leave(c)
-		return s.outOfPatience(ctx)
-	}
 }
 
 // Ping implements [leakybucket.Pinger]. It runs the statements of a request for
