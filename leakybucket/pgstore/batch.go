@@ -4,6 +4,8 @@ import (
 	"cmp"
 	"slices"
 
+	"github.com/jackc/pgx/v5/pgtype"
+
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
 )
 
@@ -21,6 +23,7 @@ type batch struct {
 // A row is a bucket as the table has it, and then as it must be written.
 type row struct {
 	name   string
+	tid    pgtype.TID // the row's position, if the table has it
 	state  leakybucket.State
 	forget leakybucket.Instant
 	kept   bool // the table has it

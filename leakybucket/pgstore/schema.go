@@ -104,13 +104,14 @@ func (s *Store) prepareTable(ctx context.Context) error {
 // A foundTable is what the server says of the table.
 type foundTable struct {
 	serverVersion int64
-	persistence   string // p: logged, u: unlogged, empty: no table
+	kind          string // r: an ordinary table, empty: no table
+	persistence   string // p: logged, u: unlogged
 	comment       string
 	columns       []string
 }
 
 func (s *Store) inspect(ctx context.Context, conn *pgx.Conn) (found foundTable, err error) {
-	err = conn.QueryRow(ctx, s.sql.inspect, s.table).Scan(&found.serverVersion, &found.persistence, &found.comment, &found.columns)
+	err = conn.QueryRow(ctx, s.sql.inspect, s.table).Scan(&found.serverVersion, &found.kind, &found.persistence, &found.comment, &found.columns)
 	return found, err
 }
 
@@ -121,8 +122,12 @@ func (s *Store) missing(found foundTable) (missing []string, err error) {
 		return nil, &advised{fmt.Errorf("PostgreSQL at %s has version %d.%d: want 14 or newer",
 			s.address, found.serverVersion/10_000, found.serverVersion%10_000)}
 	}
-	if found.persistence == "" {
+	switch found.kind {
+	case "r":
+	case "":
 		return []string{s.sql.create, s.sql.comment}, nil
+	default: // in a partitioned table ctid names no single row
+		return nil, &advised{fmt.Errorf("%s is a view or a partitioned table: want an ordinary table; name another one", s.table)}
 	}
 	for _, column := range requiredColumns {
 		if !slices.Contains(found.columns, column) {
