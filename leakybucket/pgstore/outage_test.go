@@ -183,7 +183,7 @@ func TestEachOfManyCallersIsAnsweredWithinItsBudget(t *testing.T) {
 	if _, err := take(context.Background(), s, charge("k", 1)); err == nil {
 		t.Error("take from a closed store: got no error")
 	}
-	// What pgx abandons it closes in the background.
+	// pgx closes abandoned connections in the background.
 	eventually(t, 20*time.Second, "goroutines are back", func() bool { return runtime.NumGoroutine() <= goroutines })
 }
 
@@ -265,7 +265,7 @@ func TestAConnectionThatHoldsLocksAndStopsIsLetGo(t *testing.T) {
 	}
 }
 
-func TestNobodyIsSentWhoHasLeft(t *testing.T) {
+func TestACallWhoseCallerHasLeftIsNotSent(t *testing.T) {
 	l := newLane()
 	left, leave := context.WithCancel(context.Background())
 	var calls []*call

@@ -92,13 +92,17 @@ func (s *Store) prepareTable(ctx context.Context) error {
 	if err != nil || len(missing) == 0 {
 		return err
 	}
-	if missing, err = s.change(ctx, conn.Conn()); err != nil {
-		if !conn.Conn().IsClosed() {
-			_, _ = conn.Exec(ctx, "ROLLBACK")
-		}
-		return s.explainChange(err, missing)
+	changes, err := s.change(ctx, conn.Conn())
+	if err == nil {
+		return nil
 	}
-	return nil
+	if !conn.Conn().IsClosed() {
+		_, _ = conn.Exec(ctx, "ROLLBACK")
+	}
+	if changes == nil {
+		changes = missing
+	}
+	return s.explainChange(err, changes)
 }
 
 // A foundTable is what the server says of the table.
@@ -140,7 +144,10 @@ func (s *Store) missing(found foundTable) (missing []string, err error) {
 			s.table, version, usableBy, schemaVersion)}
 	}
 	if !slices.Contains(found.columns, "leak") {
-		missing = append(missing, s.sql.upgrade, s.sql.comment)
+		missing = append(missing, s.sql.upgrade)
+		if found.comment == "" || version > 0 {
+			missing = append(missing, s.sql.comment) // somebody else's comment stays
+		}
 	}
 	if s.wantsLogged && found.persistence == "u" {
 		missing = append(missing, s.sql.logged)
@@ -160,7 +167,8 @@ func (found foundTable) schema() (version, usableBy int) {
 	return version, usableBy
 }
 
-// change runs the missing statements in one transaction, and returns them.
+// change runs the missing statements in one transaction, and returns them, or nil
+// if it does not get as far.
 // Stores change a table one after the other: CREATE TABLE IF NOT EXISTS fails if
 // two do it at once, and each looks again at what the last one has left.
 func (s *Store) change(ctx context.Context, conn *pgx.Conn) (missing []string, err error) {

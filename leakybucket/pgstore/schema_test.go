@@ -97,6 +97,16 @@ func TestATableOfSchema1IsUpgradedInPlace(t *testing.T) {
 	}
 }
 
+func TestAnUpgradeKeepsSomebodyElsesComment(t *testing.T) {
+	server := sharedServer(t)
+	table := schema1Table(t, server)
+	server.Exec(t, "COMMENT ON TABLE "+table+" IS 'ask Ann'")
+	mustTake(t, openStore(t, Options{URL: patient(server.URL()), Table: table, OnError: failOn(t)}), charge("k", 1))
+	if got := server.Text(t, "SELECT obj_description('"+table+"'::regclass, 'pg_class')"); got != "ask Ann" {
+		t.Errorf("comment after the upgrade: got %q, want it as it was", got)
+	}
+}
+
 func TestManyInstancesUpgradeTheTableAtOnce(t *testing.T) {
 	server := sharedServer(t)
 	table := schema1Table(t, server)
