@@ -123,9 +123,9 @@ func TestPostgresSharesStatements(t *testing.T) {
 		keys        int
 		goal, floor float64 // of the rate, in rates of 64 connections that upsert
 	}{
-		// What is wanted is 30 and 4. On one key that is what a quiet machine
-		// gives, more or less. Over many keys it is not: disks that are quick to
-		// sync make upserts fast, and both sides share two processors.
+		// The targets are 30 and 4. A quiet machine about reaches the first. With
+		// many keys both sides wait for the same two processors, the more so the
+		// faster the disk syncs.
 		{1, 25, 3},
 		{10_000, 1.5, 0.5},
 	} {

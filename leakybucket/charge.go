@@ -74,7 +74,7 @@ func (c *Charge) judge(s *State, cost float64, now Instant, d *Decision) (write 
 	if s.At > now || s.BlockedUntil > now {
 		write = c.redate(s, now)
 	}
-	level := c.Limit.Level(*s, now)
+	level := s.level(now, c.Limit.Leak)
 	if s.Leak != c.Limit.Leak {
 		write = c.Limit.adopt(s, level, now) || write
 	}
@@ -115,7 +115,7 @@ func TakeAll(charges []Charge, states []State, now Instant, decisions []Decision
 		c, d := &charges[i], &decisions[i]
 		carry(charges, states, i)
 		if d.Fits && !c.Probe {
-			d.Poured, d.Level = true, c.Limit.Level(states[i], now)
+			d.Poured, d.Level = true, states[i].level(now, c.Limit.Leak)
 			c.Limit.write(&states[i], d.Level+c.Cost, now)
 		}
 	}

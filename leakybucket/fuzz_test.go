@@ -186,7 +186,7 @@ func checkCharge(t *testing.T, c Charge, s State, now Instant) {
 	if d.Fits && c.Ceiling > 0 && !c.Limit.Below(c.Ceiling).fits(d.Level, c.Cost) {
 		complain("nothing above the ceiling")
 	}
-	if forget := c.Forget(after); forget < after.At || after.BlockedUntil > forget {
+	if forget := c.Forget(&after); forget < after.At || after.BlockedUntil > forget {
 		complain("a bucket kept for as long as its block")
 	}
 	// A cancelled charge leaves no trace, unless the bucket is ahead of now.

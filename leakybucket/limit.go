@@ -150,20 +150,17 @@ func (l Limit) smallestCost() float64 { return l.Capacity / 1e9 }
 //
 // Time never runs backwards in a bucket. After a clock was set back, nothing
 // leaks until it has caught up.
-func (l Limit) Level(s State, now Instant) float64 {
+func (l Limit) Level(s State, now Instant) float64 { return s.level(now, l.Leak) }
+
+// level is Limit.Level. A State is copied slowly, and a pointer is not.
+func (s *State) level(now Instant, leak float64) float64 {
 	if now <= s.At {
 		return s.Level
 	}
-	return max(0, s.Level-l.leakOf(s)*seconds(now-s.At))
-}
-
-// leakOf returns the leak by which a bucket in this state drains until it is
-// written again.
-func (l Limit) leakOf(s State) float64 {
 	if s.Leak > 0 {
-		return s.Leak
+		leak = s.Leak
 	}
-	return l.Leak
+	return max(0, s.Level-leak*seconds(now-s.At))
 }
 
 // Take pours cost if it fits, and returns the new state. A cost that exactly
@@ -228,8 +225,14 @@ func (l Limit) Settle(s State, diff, debt float64, charged, now Instant) State {
 
 // Forget returns the instant after which a bucket in this state is empty, and
 // forgetting it changes no decision. [Charge.Forget] takes blocks into account.
-func (l Limit) Forget(s State) Instant {
-	return s.At + microseconds(s.Level/l.leakOf(s))
+func (l Limit) Forget(s State) Instant { return s.empty(l.Leak) }
+
+// empty is Limit.Forget.
+func (s *State) empty(leak float64) Instant {
+	if s.Leak > 0 {
+		leak = s.Leak
+	}
+	return s.At + microseconds(s.Level/leak)
 }
 
 // fits is written so that a NaN does not fit.
@@ -242,7 +245,7 @@ func (l Limit) fits(level, cost float64) bool {
 
 // redate makes s one of now, if it is further ahead than a full bucket in debt
 // takes to empty.
-func (l Limit) redate(s *State, debt float64, now Instant) {
+func (l *Limit) redate(s *State, debt float64, now Instant) {
 	if s.At > now && seconds(s.At-now) > (l.Capacity+debt)/l.Leak {
 		s.At = now
 	}
@@ -250,14 +253,14 @@ func (l Limit) redate(s *State, debt float64, now Instant) {
 
 // write sets the level as of now. From then on the bucket drains by the leak of
 // the limit.
-func (l Limit) write(s *State, level float64, now Instant) {
+func (l *Limit) write(s *State, level float64, now Instant) {
 	s.Level, s.At, s.Leak = level, max(s.At, now), l.Leak
 }
 
 // adopt brings a bucket up to date that was written with another leak. It waits
 // a second after the last write: nodes whose limits differ must not turn every
 // refusal into a write.
-func (l Limit) adopt(s *State, level float64, now Instant) (changed bool) {
+func (l *Limit) adopt(s *State, level float64, now Instant) (changed bool) {
 	if level <= 0 || s.Leak == 0 || s.Leak == l.Leak || now-s.At < adoptAfter {
 		return false
 	}

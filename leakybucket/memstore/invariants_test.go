@@ -132,7 +132,7 @@ func checkSegments(sh *shard) error {
 		if level := sh.slot(at).packed.level; !(level >= 0) {
 			return fmt.Errorf("slot %d: got level %v, want 0 or more", at, level)
 		}
-		if s := sh.slot(at).packed.state(); s.BlockedUntil == 0 && s.Step != 0 {
+		if s := sh.slot(at).stateOf(); s.BlockedUntil == 0 && s.Step != 0 {
 			return fmt.Errorf("slot %d: got step %d of no block, want 0", at, s.Step)
 		}
 	}
@@ -232,3 +232,9 @@ func TestTheInvariantsAreChecked(t *testing.T) {
 }
 
 func nonzero(entry uint64) bool { return entry != 0 }
+
+// stateOf returns the state of a slot.
+func (s slot) stateOf() (state leakybucket.State) {
+	s.packed.state(&state)
+	return state
+}

@@ -83,7 +83,7 @@ func (s *Store) Take(_ context.Context, charges []leakybucket.Charge, decisions 
 		}
 	}
 	if len(charges) == 1 {
-		s.apply(change{charge: &charges[0], decision: &decisions[0]})
+		s.takeOne(&charges[0], &decisions[0])
 	} else {
 		s.takeMany(charges, decisions)
 	}
@@ -97,44 +97,18 @@ func checkName(c *leakybucket.Charge) error {
 	return nil
 }
 
-// A change is something to be done to one bucket: a take of one charge, a
-// settlement or a put.
-type change struct {
-	charge     *leakybucket.Charge
-	decision   *leakybucket.Decision
-	settlement *leakybucket.Settlement
-	put        *leakybucket.State
-}
-
-// to makes the change to a state, and reports whether it must be written.
-func (x *change) to(state *leakybucket.State, kept bool, now leakybucket.Instant) (write bool) {
-	switch {
-	case x.decision != nil:
-		return x.charge.Take(state, now, x.decision)
-	case x.settlement != nil:
-		if !kept && (x.settlement.Cancel || !(x.settlement.Diff > 0)) {
-			return false
-		}
-		*state = x.settlement.Apply(*state, now)
-	default:
-		*state = *x.put
-	}
-	return true
-}
-
-// apply makes a change. With no room for a new bucket it makes room, and then
+// takeOne takes one charge. With no room for a new bucket it makes room, and then
 // begins anew.
-func (s *Store) apply(x change) {
-	hash := s.hasher.charge(x.charge)
-	if !s.tryApply(hash, &x, false) {
+func (s *Store) takeOne(c *leakybucket.Charge, d *leakybucket.Decision) {
+	hash := s.hasher.charge(c)
+	if !s.tryOne(hash, c, d, 0) {
 		s.makeRoom(1)
-		s.tryApply(hash, &x, true)
+		s.tryOne(hash, c, d, 1)
 		s.trim()
 	}
 }
 
-func (s *Store) tryApply(hash uint64, x *change, reserved bool) (done bool) {
-	c := x.charge
+func (s *Store) tryOne(hash uint64, c *leakybucket.Charge, d *leakybucket.Decision, reserved int) (done bool) {
 	sh := &s.shards[hash>>s.shift]
 	sh.mu.Lock()
 	defer sh.mu.Unlock()
@@ -142,24 +116,31 @@ func (s *Store) tryApply(hash uint64, x *change, reserved bool) (done bool) {
 	var state leakybucket.State
 	at, kept := sh.find(hash, c)
 	if kept {
-		state = sh.slot(at).packed.state()
+		sh.slot(at).packed.state(&state)
 	}
-	write := x.to(&state, kept, now)
-	switch {
-	case write && kept && x.put != nil && c.Forget(state) <= now:
-		sh.remove(at)
-	case write && kept:
-		sh.write(at, c, state)
-	case write && c.Forget(state) > now:
-		if !reserved && !s.room.reserve(1) {
-			return false
-		}
+	if write := c.Take(&state, now, d); write && !kept {
+		return s.create(sh, hash, c, &state, now, reserved)
+	} else if write {
+		sh.write(at, c, &state)
+	}
+	s.room.release(reserved)
+	return true
+}
+
+// create adds a bucket, unless it may be forgotten already. It returns false if
+// there is no place for it. Places that were reserved are used or released.
+func (s *Store) create(sh *shard, hash uint64, c *leakybucket.Charge, state *leakybucket.State, now leakybucket.Instant, reserved int) bool {
+	need := 1
+	if c.Forget(state) <= now {
+		need = 0
+	}
+	if need > reserved && !s.room.reserve(need-reserved) {
+		return false
+	}
+	s.room.release(reserved - need)
+	if need > 0 {
 		sh.insert(hash, c, state)
 		sh.forgetNext(now)
-		return true
-	}
-	if reserved {
-		s.room.release(1)
 	}
 	return true
 }
@@ -212,7 +193,7 @@ func (s *Store) tryMany(charges []leakybucket.Charge, decisions []leakybucket.De
 	for i := range charges {
 		sh := &s.shards[hashes[i]>>s.shift]
 		if at, kept := sh.find(hashes[i], &charges[i]); kept {
-			read[i] = sh.slot(at).packed.state()
+			sh.slot(at).packed.state(&read[i])
 		}
 		states = append(states, read[i])
 	}
@@ -229,7 +210,7 @@ func (s *Store) tryMany(charges []leakybucket.Charge, decisions []leakybucket.De
 		last := !slices.ContainsFunc(charges[i+1:], func(other leakybucket.Charge) bool {
 			return other.Key == c.Key && other.Zone == c.Zone && other.Shadow == c.Shadow
 		})
-		if last && states[i] != (leakybucket.State{}) && c.Forget(states[i]) > now {
+		if last && states[i] != (leakybucket.State{}) && c.Forget(&states[i]) > now {
 			created = append(created, i)
 		}
 	}
@@ -240,12 +221,12 @@ func (s *Store) tryMany(charges []leakybucket.Charge, decisions []leakybucket.De
 	for i := range charges {
 		c, sh := &charges[i], &s.shards[hashes[i]>>s.shift]
 		at, kept := sh.find(hashes[i], c)
-		if kept && (decisions[i].Poured || sh.slot(at).packed != pack(states[i])) {
-			sh.write(at, c, states[i])
+		if kept && (decisions[i].Poured || states[i] != read[i]) {
+			sh.write(at, c, &states[i])
 		}
 	}
 	for _, i := range created {
-		s.shards[hashes[i]>>s.shift].insert(hashes[i], &charges[i], states[i])
+		s.shards[hashes[i]>>s.shift].insert(hashes[i], &charges[i], &states[i])
 	}
 	if len(created) > 0 {
 		for _, i := range locks {
@@ -263,9 +244,40 @@ func (s *Store) Settle(_ context.Context, settlements []leakybucket.Settlement) 
 		}
 	}
 	for i := range settlements {
-		s.apply(change{charge: &settlements[i].Charge, settlement: &settlements[i]})
+		s.settle(&settlements[i])
 	}
 	return nil
+}
+
+func (s *Store) settle(of *leakybucket.Settlement) {
+	hash := s.hasher.charge(&of.Charge)
+	if !s.trySettle(hash, of, 0) {
+		s.makeRoom(1)
+		s.trySettle(hash, of, 1)
+		s.trim()
+	}
+}
+
+func (s *Store) trySettle(hash uint64, of *leakybucket.Settlement, reserved int) (done bool) {
+	c := &of.Charge
+	sh := &s.shards[hash>>s.shift]
+	sh.mu.Lock()
+	defer sh.mu.Unlock()
+	now := s.now()
+	var state leakybucket.State
+	if at, kept := sh.find(hash, c); kept {
+		sh.slot(at).packed.state(&state)
+		state = of.Apply(state, now)
+		sh.write(at, c, &state)
+		s.room.release(reserved)
+		return true
+	}
+	if of.Cancel || !(of.Diff > 0) {
+		s.room.release(reserved)
+		return true
+	}
+	state = of.Apply(state, now)
+	return s.create(sh, hash, c, &state, now, reserved)
 }
 
 // Put replaces the state of the bucket of c, exactly as given: nothing is brought
@@ -278,7 +290,30 @@ func (s *Store) Put(c *leakybucket.Charge, state leakybucket.State) {
 	if checkName(c) != nil || !(state.Level >= 0) || !(state.Leak >= 0) {
 		return
 	}
-	s.apply(change{charge: c, put: &state})
+	hash := s.hasher.charge(c)
+	if !s.tryPut(hash, c, state, 0) {
+		s.makeRoom(1)
+		s.tryPut(hash, c, state, 1)
+		s.trim()
+	}
+}
+
+func (s *Store) tryPut(hash uint64, c *leakybucket.Charge, state leakybucket.State, reserved int) (done bool) {
+	sh := &s.shards[hash>>s.shift]
+	sh.mu.Lock()
+	defer sh.mu.Unlock()
+	now := s.now()
+	at, kept := sh.find(hash, c)
+	switch {
+	case !kept:
+		return s.create(sh, hash, c, &state, now, reserved)
+	case c.Forget(&state) <= now:
+		sh.remove(at)
+	default:
+		sh.write(at, c, &state)
+	}
+	s.room.release(reserved)
+	return true
 }
 
 // Now returns the instant on the store's clock.

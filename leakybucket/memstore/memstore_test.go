@@ -103,7 +103,7 @@ func TestNamesOfOneHashAreTwoBuckets(t *testing.T) {
 			t.Errorf("name %d: got it found in slot %d before it was there", i, at)
 		}
 		names[i].Limit = leakybucket.Limit{Capacity: 10, Leak: 1}
-		sh.insert(hash, &names[i], leakybucket.State{Level: 1})
+		sh.insert(hash, &names[i], &leakybucket.State{Level: 1})
 	}
 	for i := range names {
 		if at, kept := sh.find(hash, &names[i]); !kept || at != i {
@@ -243,5 +243,5 @@ func kept(s *Store, c *leakybucket.Charge) leakybucket.State {
 	if !found {
 		return leakybucket.State{}
 	}
-	return sh.slot(at).packed.state()
+	return sh.slot(at).stateOf()
 }

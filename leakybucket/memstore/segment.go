@@ -42,16 +42,19 @@ const (
 	furthest = leakybucket.Instant(1<<(63-stepBits) - 1)
 )
 
-func pack(s leakybucket.State) packed {
-	until := max(-furthest, min(s.BlockedUntil, furthest))
-	return packed{s.Level, s.At, s.Leak, int64(until)<<stepBits | int64(min(s.Step, latestStep))}
+// set and state go by pointers and single fields: a State is copied slowly.
+func (p *packed) set(s *leakybucket.State) {
+	until := s.BlockedUntil
+	if until > furthest || until < -furthest {
+		until = max(-furthest, min(until, furthest))
+	}
+	p.level, p.at, p.leak = s.Level, s.At, s.Leak
+	p.block = int64(until)<<stepBits | int64(min(s.Step, latestStep))
 }
 
-func (p packed) state() leakybucket.State {
-	return leakybucket.State{
-		Level: p.level, At: p.at, Leak: p.leak,
-		BlockedUntil: leakybucket.Instant(p.block >> stepBits), Step: uint8(p.block & latestStep),
-	}
+func (p *packed) state(s *leakybucket.State) {
+	s.Level, s.At, s.Leak = p.level, p.at, p.leak
+	s.BlockedUntil, s.Step = leakybucket.Instant(p.block>>stepBits), uint8(p.block&latestStep)
 }
 
 // A segment keeps up to 64 buckets and their names.

@@ -100,13 +100,13 @@ func (q *sequence) checkedStep() {
 			lost++
 		case kept && !wasTouched && slot != old:
 			q.t.Errorf("bucket %s/%.40q: got %+v, want %+v as it was", name.Zone, name.Key, slot, old)
-		case kept && wasTouched && slot.packed.state() != state:
-			q.t.Errorf("bucket %s/%.40q: got %+v, want %+v", name.Zone, name.Key, slot.packed.state(), state)
+		case kept && wasTouched && slot.stateOf() != state:
+			q.t.Errorf("bucket %s/%.40q: got %+v, want %+v", name.Zone, name.Key, slot.stateOf(), state)
 		}
 	}
 	for name, slot := range after {
-		if _, known := before[name]; !known && slot.packed.state() != touched[name] {
-			q.t.Errorf("new bucket %s/%.40q: got %+v, want %+v", name.Zone, name.Key, slot.packed.state(), touched[name])
+		if _, known := before[name]; !known && slot.stateOf() != touched[name] {
+			q.t.Errorf("new bucket %s/%.40q: got %+v, want %+v", name.Zone, name.Key, slot.stateOf(), touched[name])
 		}
 	}
 	// What was touched may have been dropped, and more than once.
@@ -154,7 +154,7 @@ func (q *sequence) take(n int) map[leakybucket.Charge]leakybucket.State {
 			charges[i].Cost = q.cost(charges[i].Limit)
 		}
 		slot, _ := q.slot(charges[i])
-		states[i] = slot.packed.state()
+		states[i] = slot.stateOf()
 	}
 	want := make([]leakybucket.Decision, n)
 	leakybucket.TakeAll(charges, states, q.now, want)
@@ -167,8 +167,8 @@ func (q *sequence) take(n int) map[leakybucket.Charge]leakybucket.State {
 		touched[name(c)] = states[i]
 	}
 	last := charges[n-1]
-	if slot, kept := q.slot(last); kept && (got[n-1].Poured || got[n-1].Began) && slot.forget != last.Forget(states[n-1]) {
-		q.t.Errorf("bucket %s/%.40q: got it forgotten at %d, want at %d, by %+v", last.Zone, last.Key, slot.forget, last.Forget(states[n-1]), slot.packed.state())
+	if slot, kept := q.slot(last); kept && (got[n-1].Poured || got[n-1].Began) && slot.forget != last.Forget(&states[n-1]) {
+		q.t.Errorf("bucket %s/%.40q: got it forgotten at %d, want at %d, by %+v", last.Zone, last.Key, slot.forget, last.Forget(&states[n-1]), slot.stateOf())
 	}
 	if i := q.rng.IntN(n); got[i].Poured {
 		q.open = append(q.open[max(0, len(q.open)-20):], leakybucket.Settlement{Charge: charges[i], Was: got[i]})
@@ -187,7 +187,7 @@ func (q *sequence) settle() map[leakybucket.Charge]leakybucket.State {
 	s.Diff, s.Cancel = s.Charge.Cost*(3*q.rng.Float64()-1), q.rng.IntN(3) == 0
 	state, kept := leakybucket.State{}, false
 	if slot, is := q.slot(s.Charge); is {
-		state, kept = slot.packed.state(), true
+		state, kept = slot.stateOf(), true
 	}
 	if kept || s.Diff > 0 && !s.Cancel {
 		state = s.Apply(state, q.now)

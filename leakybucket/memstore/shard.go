@@ -66,7 +66,7 @@ func (sh *shard) find(hash uint64, c *leakybucket.Charge) (at int, kept bool) {
 }
 
 // insert adds a bucket that is not there, for which a place is reserved.
-func (sh *shard) insert(hash uint64, c *leakybucket.Charge, state leakybucket.State) {
+func (sh *shard) insert(hash uint64, c *leakybucket.Charge, state *leakybucket.State) {
 	if 4*(sh.count+1) > 3*len(sh.index) {
 		sh.reindex(max(8, 2*len(sh.index)))
 	}
@@ -116,9 +116,10 @@ func (sh *shard) freeSlot() int {
 }
 
 // write sets the state of a kept bucket, and notes when it may be forgotten.
-func (sh *shard) write(at int, c *leakybucket.Charge, state leakybucket.State) {
+func (sh *shard) write(at int, c *leakybucket.Charge, state *leakybucket.State) {
 	slot := sh.slot(at)
-	slot.packed, slot.forget = pack(state), c.Forget(state)
+	slot.packed.set(state)
+	slot.forget = c.Forget(state)
 	if soonest := &sh.soonest[at/segmentSlots]; slot.forget < *soonest {
 		*soonest = slot.forget
 		if first := &sh.room.soonest[sh.number]; int64(slot.forget) < first.Load() {

@@ -4,6 +4,8 @@ import (
 	"cmp"
 	"slices"
 
+	"github.com/jackc/pgx/v5/pgtype"
+
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
 )
 
@@ -23,6 +25,7 @@ type batch struct {
 // A row is a bucket as the table has it, and then as it must be written.
 type row struct {
 	name   string
+	tid    pgtype.TID // the row's position, if the table has it
 	state  leakybucket.State
 	forget leakybucket.Instant
 	kept   bool // the table has it
@@ -111,7 +114,7 @@ func (r *row) write(c *leakybucket.Charge, state leakybucket.State, now leakybuc
 }
 
 func (r *row) set(c *leakybucket.Charge, state leakybucket.State) {
-	r.state, r.forget, r.dirty = state, c.Forget(state), true
+	r.state, r.forget, r.dirty = state, c.Forget(&state), true
 }
 
 // changedBy reports whether a state differs from the row's, brought up to date.

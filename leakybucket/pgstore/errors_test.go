@@ -57,7 +57,7 @@ func TestCredentialsMayStandBesideTheURL(t *testing.T) {
 	table := unique("granted")
 	mustTake(t, openStore(t, Options{URL: patient(server.URL()), Table: table}), charge("k", 1))
 	server.Exec(t, fmt.Sprintf("GRANT SELECT, INSERT, UPDATE, DELETE ON %s TO %s", table, name))
-	// Who may not make tables can use one that is there.
+	// A role that may not create tables can use an existing one.
 	s := openStore(t, Options{URL: fmt.Sprintf("postgres://127.0.0.1:%d/postgres", server.Port), User: name, Password: secret, Table: table, OnError: failOn(t)})
 	if got := levelOf(t, s, "k"); got == 0 {
 		t.Error("level through a role of its own: got 0, want what the other has poured")
@@ -82,13 +82,13 @@ func TestAMissingPrivilegeIsNamed(t *testing.T) {
 			_, err := take(context.Background(), s, charge("new", 1))
 			wantError(t, err, "42501", grant)
 		}
-		// What is said helps.
+		// The advice helps.
 		server.Exec(t, grant)
 		mustTake(t, s, charge("new", 1))
 	}
 }
 
-func TestWhoMayNotMakeTheTableIsToldWhatToRun(t *testing.T) {
+func TestARoleThatMayNotCreateTheTableIsToldWhatToRun(t *testing.T) {
 	server := sharedServer(t)
 	name, table := role(t, server), unique("unmade")
 	s := openStore(t, Options{URL: patient(server.URLOf(name, secret, "postgres")), Table: table})
@@ -117,7 +117,7 @@ func TestAServerThatIsReadOnlyIsSaid(t *testing.T) {
 	server := servertest.StartPostgres(t)
 	mustTake(t, openStore(t, Options{URL: patient(server.URL())}), charge("k", 1))
 	server.Exec(t, "ALTER SYSTEM SET default_transaction_read_only = on", "SELECT pg_reload_conf()")
-	// A default is not in the way of who says otherwise.
+	// The role's default does not hinder a transaction that asks to write.
 	s := openStore(t, Options{URL: patient(server.URL())})
 	mustTake(t, s, charge("k", 1))
 	server.Standby(t)

@@ -7,13 +7,13 @@ import (
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
 )
 
-// longestName is how long a name may get before a digest stands in for it, in
-// bytes. An index entry has room for some 2,700.
+// longestName is the length of the longest name in bytes; longer ones are
+// replaced by a digest. An index entry has room for about 2,700 bytes.
 const longestName = 1024
 
-// name returns the name of a charge's bucket: the prefix, : or ~ for shadow, the
-// zone, a slash and the key. A prefix has none of these signs and a zone no
-// slash, so no two buckets share a name; a digest has no slash after its sign.
+// name returns the name of a bucket's row: the prefix, : or ~ for shadow, the
+// zone, a slash and the key. No two buckets share a name, because a prefix has
+// none of these characters, a zone no slash, and a digest no slash either.
 func (s *Store) name(zone, key string, shadow bool) string {
 	sign := ":"
 	if shadow {

@@ -175,7 +175,7 @@ func TestEachOfManyCallersIsAnsweredWithinItsBudget(t *testing.T) {
 	if _, err := take(context.Background(), s, charge("k", 1)); err == nil {
 		t.Error("take from a closed store: got no error")
 	}
-	// What pgx abandons it closes in the background.
+	// pgx closes abandoned connections in the background.
 	eventually(t, 20*time.Second, "goroutines are back", func() bool { return runtime.NumGoroutine() <= goroutines })
 }
 

@@ -156,7 +156,13 @@ func (s *Store) Settle(ctx context.Context, settlements []leakybucket.Settlement
 func (s *Store) Ping(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, mostPatience)
 	defer cancel()
-	return s.explain(s.ping(ctx))
+	var err error
+	for range mostAttempts {
+		if err = s.ping(ctx); !errors.Is(err, errNotExecuted) || ctx.Err() != nil {
+			break
+		}
+	}
+	return s.explain(err)
 }
 
 func (s *Store) ping(ctx context.Context) error {

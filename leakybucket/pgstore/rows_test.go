@@ -197,8 +197,8 @@ func TestWorksThroughPgBouncerInTransactionMode(t *testing.T) {
 	})
 }
 
-// What is set for a transaction must not stay in a session that others are given
-// next.
+// Settings of a transaction must not stay in the session, which another client
+// gets next.
 func TestLeavesNoSettingBehindInPgBouncer(t *testing.T) {
 	url := sharedServer(t).Bouncer(t, 1)
 	s := openStore(t, Options{URL: patient(url), Table: unique("clean"), Logged: true})
@@ -211,13 +211,12 @@ func TestLeavesNoSettingBehindInPgBouncer(t *testing.T) {
 	for setting, want := range map[string]string{"idle_in_transaction_session_timeout": "0", "synchronous_commit": "on"} {
 		var got string
 		if err := conn.QueryRow(context.Background(), "SHOW "+setting).Scan(&got); err != nil || got != want {
-			t.Errorf("%s of who uses the session next: got %q and error %v, want %q", setting, got, err, want)
+			t.Errorf("%s in the session of the next client: got %q and error %v, want %q", setting, got, err, want)
 		}
 	}
 }
 
-// What time it is for the process of a store is no matter: nothing it sends says
-// so.
+// The clock of the store's process does not matter: nothing it sends depends on it.
 func TestTheTimeIsTheServers(t *testing.T) {
 	server := sharedServer(t)
 	s := openStore(t, Options{URL: server.URL(), Table: unique("clock")})

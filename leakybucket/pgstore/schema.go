@@ -92,25 +92,30 @@ func (s *Store) prepareTable(ctx context.Context) error {
 	if err != nil || len(missing) == 0 {
 		return err
 	}
-	if missing, err = s.change(ctx, conn.Conn()); err != nil {
-		if !conn.Conn().IsClosed() {
-			_, _ = conn.Exec(ctx, "ROLLBACK")
-		}
-		return s.explainChange(err, missing)
+	changes, err := s.change(ctx, conn.Conn())
+	if err == nil {
+		return nil
 	}
-	return nil
+	if !conn.Conn().IsClosed() {
+		_, _ = conn.Exec(ctx, "ROLLBACK")
+	}
+	if changes == nil {
+		changes = missing
+	}
+	return s.explainChange(err, changes)
 }
 
 // A foundTable is what the server says of the table.
 type foundTable struct {
 	serverVersion int64
-	persistence   string // p: logged, u: unlogged, empty: no table
+	kind          string // r: an ordinary table, empty: no table
+	persistence   string // p: logged, u: unlogged
 	comment       string
 	columns       []string
 }
 
 func (s *Store) inspect(ctx context.Context, conn *pgx.Conn) (found foundTable, err error) {
-	err = conn.QueryRow(ctx, s.sql.inspect, s.table).Scan(&found.serverVersion, &found.persistence, &found.comment, &found.columns)
+	err = conn.QueryRow(ctx, s.sql.inspect, s.table).Scan(&found.serverVersion, &found.kind, &found.persistence, &found.comment, &found.columns)
 	return found, err
 }
 
@@ -121,8 +126,12 @@ func (s *Store) missing(found foundTable) (missing []string, err error) {
 		return nil, &advised{fmt.Errorf("PostgreSQL at %s has version %d.%d: want 14 or newer",
 			s.address, found.serverVersion/10_000, found.serverVersion%10_000)}
 	}
-	if found.persistence == "" {
+	switch found.kind {
+	case "r":
+	case "":
 		return []string{s.sql.create, s.sql.comment}, nil
+	default: // in a partitioned table ctid names no single row
+		return nil, &advised{fmt.Errorf("%s is a view or a partitioned table: want an ordinary table; name another one", s.table)}
 	}
 	for _, column := range requiredColumns {
 		if !slices.Contains(found.columns, column) {
@@ -135,7 +144,10 @@ func (s *Store) missing(found foundTable) (missing []string, err error) {
 			s.table, version, usableBy, schemaVersion)}
 	}
 	if !slices.Contains(found.columns, "leak") {
-		missing = append(missing, s.sql.upgrade, s.sql.comment)
+		missing = append(missing, s.sql.upgrade)
+		if found.comment == "" || version > 0 {
+			missing = append(missing, s.sql.comment) // somebody else's comment stays
+		}
 	}
 	if s.wantsLogged && found.persistence == "u" {
 		missing = append(missing, s.sql.logged)
@@ -155,7 +167,8 @@ func (found foundTable) schema() (version, usableBy int) {
 	return version, usableBy
 }
 
-// change runs the missing statements in one transaction, and returns them.
+// change runs the missing statements in one transaction, and returns them, or nil
+// if it does not get as far.
 // Stores change a table one after the other: CREATE TABLE IF NOT EXISTS fails if
 // two do it at once, and each looks again at what the last one has left.
 func (s *Store) change(ctx context.Context, conn *pgx.Conn) (missing []string, err error) {

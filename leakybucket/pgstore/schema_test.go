@@ -56,10 +56,10 @@ func openSchema1(t *testing.T, server *servertest.Postgres, table string) *Store
 		ours   *string
 		former string
 	}{
-		// The column that is read as NULL is no part of the former statement.
-		{&s.sql.lock, strings.Replace(lockSchema1, "step FROM", "step, NULL::float8 FROM", 1)},
+		// The former statements knew no ctid and no leak, and found a row by name.
+		{&s.sql.lock, strings.NewReplacer("name, level", "name, ctid, level", "step FROM", "step, NULL::float8 FROM").Replace(lockSchema1)},
 		{&s.sql.insert, insertSchema1},
-		{&s.sql.update, updateSchema1},
+		{&s.sql.update, strings.Replace(updateSchema1, "unnest($1,", "unnest((SELECT array_agg((SELECT name FROM {table} WHERE ctid = u)) FROM unnest($1) AS u),", 1)},
 	} {
 		*statement.ours = strings.ReplaceAll(statement.former, "{table}", table)
 	}
@@ -94,6 +94,16 @@ func TestATableOfSchema1IsUpgradedInPlace(t *testing.T) {
 	}
 	if got := server.Text(t, "SELECT obj_description('"+table+"'::regclass, 'pg_class')"); !strings.Contains(got, "schema 2") {
 		t.Errorf("comment after the upgrade: got %q, want schema 2", got)
+	}
+}
+
+func TestAnUpgradeKeepsSomebodyElsesComment(t *testing.T) {
+	server := sharedServer(t)
+	table := schema1Table(t, server)
+	server.Exec(t, "COMMENT ON TABLE "+table+" IS 'ask Ann'")
+	mustTake(t, openStore(t, Options{URL: patient(server.URL()), Table: table, OnError: failOn(t)}), charge("k", 1))
+	if got := server.Text(t, "SELECT obj_description('"+table+"'::regclass, 'pg_class')"); got != "ask Ann" {
+		t.Errorf("comment after the upgrade: got %q, want it as it was", got)
 	}
 }
 
@@ -309,4 +319,12 @@ func TestErrorsKeepTheirCause(t *testing.T) {
 		t.Errorf("take from a row of NULLs: got %+v, want it poured into an empty bucket", d)
 	}
 	mustTake(t, s, charge("\x00\xff/~:'\"\\"+strings.Repeat("é\x00", 4000), 1))
+}
+
+func TestAPartitionedTableIsRefused(t *testing.T) {
+	server := sharedServer(t)
+	table := unique("partitioned")
+	server.Exec(t, strings.NewReplacer("UNLOGGED TABLE", "TABLE", "{table}", table, ") WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0.05)", ") PARTITION BY HASH (name)").Replace(createSchema1))
+	_, err := take(context.Background(), openStore(t, Options{URL: patient(server.URL()), Table: table}), charge("k", 1))
+	wantError(t, err, "want an ordinary table")
 }

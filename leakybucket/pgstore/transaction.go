@@ -135,7 +135,7 @@ func (t *transaction) lock(ctx context.Context, b *batch) (now leakybucket.Insta
 }
 
 func (b *batch) read(values [][]byte) error {
-	state, err := decodeState(values)
+	tid, state, err := decodeRow(values)
 	if err != nil {
 		return err
 	}
@@ -143,7 +143,8 @@ func (b *batch) read(values [][]byte) error {
 	if !known {
 		return fmt.Errorf("reading a bucket: got %.40q, which was not asked for", values[0])
 	}
-	b.rows[i].state, b.rows[i].kept = state, true
+	r := &b.rows[i]
+	r.tid, r.state, r.kept = tid, state, true
 	return nil
 }
 
@@ -154,10 +155,10 @@ func (b *batch) read(values [][]byte) error {
 func (t *transaction) commit(ctx context.Context, updated, made []row) error {
 	p := t.pipeline()
 	if len(made) > 0 {
-		p.add(t.store.sql.insert, bucketTypes, columnsOf(made)...)
+		p.add(t.store.sql.insert, insertTypes, insertParams(made)...)
 	}
 	if len(updated) > 0 {
-		p.add(t.store.sql.update, bucketTypes, columnsOf(updated)...)
+		p.add(t.store.sql.update, updateTypes, updateParams(updated)...)
 	}
 	p.add("COMMIT", noTypes)
 	switch last, err := t.send(ctx, p, nil); {
@@ -175,8 +176,8 @@ func (t *transaction) commit(ctx context.Context, updated, made []row) error {
 // transaction.
 func (t *transaction) tryWrites(ctx context.Context) error {
 	p := t.pipeline()
-	p.add(t.store.sql.update, bucketTypes, columnsOf(nil)...)
-	p.add(t.store.sql.insert, bucketTypes, columnsOf(nil)...)
+	p.add(t.store.sql.update, updateTypes, updateParams(nil)...)
+	p.add(t.store.sql.insert, insertTypes, insertParams(nil)...)
 	p.add(t.store.sql.reset, nameType, nil)
 	p.add("COMMIT", noTypes)
 	_, err := t.send(ctx, p, nil)

@@ -23,10 +23,11 @@ var (
 	makeTypes   = []uint32{pgtype.ByteaArrayOID, pgtype.Int8OID}
 	instantType = []uint32{pgtype.Int8OID}
 	nameType    = []uint32{pgtype.ByteaOID}
-	bucketTypes = []uint32{
-		pgtype.ByteaArrayOID, pgtype.Float8ArrayOID, pgtype.Int8ArrayOID,
-		pgtype.Int8ArrayOID, pgtype.Int2ArrayOID, pgtype.Int8ArrayOID, pgtype.Float8ArrayOID,
+	stateTypes  = []uint32{
+		pgtype.Float8ArrayOID, pgtype.Int8ArrayOID, pgtype.Int8ArrayOID, pgtype.Int2ArrayOID, pgtype.Int8ArrayOID, pgtype.Float8ArrayOID,
 	}
+	insertTypes = append([]uint32{pgtype.ByteaArrayOID}, stateTypes...)
+	updateTypes = append([]uint32{pgtype.TIDArrayOID}, stateTypes...)
 )
 
 // A pipeline is a list of statements that are sent together. They have no names:
@@ -88,8 +89,19 @@ func namesOf(rows []row) [][]byte {
 	return names
 }
 
-// columnsOf returns the parameters of insert.sql and update.sql.
-func columnsOf(rows []row) []any {
+// insertParams returns the parameters of insert.sql.
+func insertParams(rows []row) []any { return append([]any{namesOf(rows)}, stateParams(rows)...) }
+
+// updateParams returns the parameters of update.sql.
+func updateParams(rows []row) []any {
+	tids := make([]pgtype.TID, len(rows))
+	for i := range rows {
+		tids[i] = rows[i].tid
+	}
+	return append([]any{tids}, stateParams(rows)...)
+}
+
+func stateParams(rows []row) []any {
 	n := len(rows)
 	level, leak := make([]float64, n), make([]float64, n)
 	at, blockedUntil, forget := make([]int64, n), make([]int64, n), make([]int64, n)
@@ -100,7 +112,7 @@ func columnsOf(rows []row) []any {
 		at[i], blockedUntil[i], forget[i] = int64(s.At), int64(s.BlockedUntil), int64(rows[i].forget)
 		step[i] = int16(s.Step)
 	}
-	return []any{namesOf(rows), level, at, blockedUntil, step, forget, leak}
+	return []any{level, at, blockedUntil, step, forget, leak}
 }
 
 // instantParam returns the parameter that stands in for the server's clock, or
@@ -120,40 +132,41 @@ func decodeInstant(values [][]byte) (leakybucket.Instant, error) {
 	return leakybucket.Instant(binary.BigEndian.Uint64(values[0])), nil
 }
 
-// stateSizes are the sizes of the columns of lock.sql behind the name, in bytes.
-var stateSizes = [...]int{8, 8, 8, 2, 8}
+// rowSizes are the sizes of the columns of lock.sql in bytes. Names have any.
+var rowSizes = [...]int{-1, 6, 8, 8, 8, 2, 8}
 
-// decodeState reads a row of lock.sql. A row that no store can have written
-// counts as an empty bucket. So whoever can write to the table cannot lock a
-// client out for ever, with a NaN or a level that no limit can drain.
-func decodeState(values [][]byte) (leakybucket.State, error) {
-	if len(values) != 1+len(stateSizes) {
-		return leakybucket.State{}, fmt.Errorf("reading a bucket: got %d columns, want %d", len(values), 1+len(stateSizes))
+// decodeRow reads a row of lock.sql. A row that no store can have written counts
+// as an empty bucket. So whoever can write to the table cannot lock a client out
+// for ever, with a NaN or a level that no limit can drain.
+func decodeRow(values [][]byte) (tid pgtype.TID, s leakybucket.State, err error) {
+	if len(values) != len(rowSizes) {
+		return tid, s, fmt.Errorf("reading a bucket: got %d columns, want %d", len(values), len(rowSizes))
 	}
-	var bits [len(stateSizes)]uint64 // NULL is 0
-	for i, size := range stateSizes {
-		switch value := values[1+i]; {
-		case value == nil:
+	var bits [len(rowSizes)]uint64 // NULL is 0
+	for i, size := range rowSizes {
+		switch value := values[i]; {
+		case size < 0 || value == nil:
 		case len(value) != size:
-			return leakybucket.State{}, fmt.Errorf("reading a bucket: got %d bytes in column %d, want %d: the column has another type than this store gives it", len(value), 2+i, size)
+			return tid, s, fmt.Errorf("reading a bucket: got %d bytes in column %d, want %d: the column has another type than this store gives it", len(value), i+1, size)
 		case size == 2:
 			bits[i] = uint64(binary.BigEndian.Uint16(value))
+		case size == 6:
+			tid = pgtype.TID{BlockNumber: binary.BigEndian.Uint32(value), OffsetNumber: binary.BigEndian.Uint16(value[4:]), Valid: true}
 		default:
 			bits[i] = binary.BigEndian.Uint64(value)
 		}
 	}
-	s := leakybucket.State{
-		Level:        math.Float64frombits(bits[0]),
-		At:           leakybucket.Instant(bits[1]),
-		BlockedUntil: leakybucket.Instant(bits[2]),
-		Leak:         math.Float64frombits(bits[4]),
+	s = leakybucket.State{
+		Level:        math.Float64frombits(bits[2]),
+		At:           leakybucket.Instant(bits[3]),
+		BlockedUntil: leakybucket.Instant(bits[4]),
+		Step:         uint8(min(bits[5], math.MaxUint8)),
+		Leak:         math.Float64frombits(bits[6]),
 	}
-	step := bits[3]
 	const highest, latest = 4e12, leakybucket.Instant(math.MaxInt64 / 4) // no limit allows as much
 	if !(s.Level >= 0 && s.Level <= highest) || !(s.Leak >= 0 && s.Leak <= highest) ||
-		s.At < -latest || s.At > latest || s.BlockedUntil < -latest || s.BlockedUntil > latest || step > math.MaxUint8 {
-		return leakybucket.State{}, nil
+		s.At < -latest || s.At > latest || s.BlockedUntil < -latest || s.BlockedUntil > latest || bits[5] > math.MaxUint8 {
+		return tid, leakybucket.State{}, nil
 	}
-	s.Step = uint8(step)
-	return s, nil
+	return tid, s, nil
 }

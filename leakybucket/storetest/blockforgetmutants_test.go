@@ -14,7 +14,7 @@ var blockForgettingMutants = []mutant{
 	}}},
 	{"forgets a block that is over by the first step", "nothing blocked is forgotten", bugs{noted: func(c leakybucket.Charge, s leakybucket.State) leakybucket.Instant {
 		s.Step = 0
-		return c.Forget(s)
+		return c.Forget(&s)
 	}}},
 	{"keeps nothing that is empty", "nothing blocked is forgotten", bugs{rejudge: eachCharge(
 		func(j judging, i int, _ leakybucket.Charge, d *leakybucket.Decision) {
@@ -26,7 +26,7 @@ var blockForgettingMutants = []mutant{
 		if c.Probe {
 			return c.Limit.Forget(s)
 		}
-		return c.Forget(s)
+		return c.Forget(&s)
 	}}},
 	{"forgets a block when it settles", "nothing blocked is forgotten", bugs{recorrect: func(c *correcting) {
 		c.after.forget = c.Charge.Limit.Forget(c.after.State)
@@ -35,13 +35,13 @@ var blockForgettingMutants = []mutant{
 		if s.BlockedUntil > 0 {
 			return math.MaxInt64
 		}
-		return c.Forget(s)
+		return c.Forget(&s)
 	}}},
 	{"forgets what is blocked and was never poured into", "nothing blocked is forgotten", bugs{noted: func(c leakybucket.Charge, s leakybucket.State) leakybucket.Instant {
 		if s.Level == 0 {
 			return 0
 		}
-		return c.Forget(s)
+		return c.Forget(&s)
 	}}},
 }
 

@@ -135,7 +135,7 @@ func (m *modeller) play(all []leakybucket.Charge) (decided []charged, agree bool
 func (m *modeller) write(c leakybucket.Charge, state leakybucket.State) {
 	old := m.bucket(c)
 	stale := state.BlockedUntil == old.BlockedUntil && (old.stale || old.forgettable())
-	m.buckets[bucketOf(c)] = &modelled{state, c.Block, c.Forget(state), m.now, stale}
+	m.buckets[bucketOf(c)] = &modelled{state, c.Block, c.Forget(&state), m.now, stale}
 }
 
 // settleSome settles a few charges in one call, and asks how full their buckets

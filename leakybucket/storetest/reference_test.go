@@ -186,7 +186,7 @@ func (s *reference) forgets(c leakybucket.Charge, state leakybucket.State) leaky
 	if s.noted != nil {
 		return s.noted(c, state)
 	}
-	return c.Forget(state)
+	return c.Forget(&state)
 }
 
 func (s *reference) name(c leakybucket.Charge) name {

@@ -222,7 +222,7 @@ var settleMutants = []mutant{
 	{"forgets no sooner than if nothing had been settled", "drops what was given back before live ones", bugs{recorrect: forgetLater}},
 	{"forgets a bucket in debt as a full one", "nothing in debt is forgotten", bugs{recorrect: func(c *correcting) {
 		full := leakybucket.State{Level: c.Charge.Limit.Capacity, At: c.after.At}
-		c.after.forget = min(c.after.forget, c.Charge.Forget(full))
+		c.after.forget = min(c.after.forget, c.Charge.Forget(&full))
 	}}},
 	{"forgets what a settlement has made", "nothing in debt is forgotten", bugs{recorrect: func(c *correcting) {
 		if c.before == (bucket{}) {

@@ -1,6 +1,8 @@
--- Reads the version of the server and, if the table exists, its persistence (u
--- for an unlogged table, p for a logged one), its comment and its columns.
+-- Reads the version of the server and, if the table exists, its kind (r for an
+-- ordinary table), its persistence (u for an unlogged table, p for a logged one),
+-- its comment and its columns.
 SELECT current_setting('server_version_num')::bigint,
+	coalesce(class.relkind::text, ''),
 	coalesce(class.relpersistence::text, ''),
 	coalesce(obj_description(class.oid, 'pg_class'), ''),
 	ARRAY(SELECT attname::text FROM pg_attribute WHERE attrelid = class.oid AND attnum > 0 AND NOT attisdropped)
