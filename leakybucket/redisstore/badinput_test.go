@@ -16,7 +16,7 @@ import (
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
 )
 
-// answers is a server that says one thing whatever it is asked.
+// answers starts a server that answers everything with the same text.
 func answers(t *testing.T, text string) (addr string) {
 	t.Helper()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
@@ -47,7 +47,8 @@ func answers(t *testing.T, text string) (addr string) {
 	return listener.Addr().String()
 }
 
-// A server may be no Redis at all. rueidis panics at some of these.
+// The server may not be a Redis. Without the guard, some of these answers make
+// rueidis panic in its own goroutine.
 func TestGarbageIsAnErrorAndNoPanic(t *testing.T) {
 	hello := "%1\r\n$5\r\nproto\r\n:3\r\n+OK\r\n+OK\r\n"
 	for _, text := range []string{
@@ -67,7 +68,7 @@ func TestGarbageIsAnErrorAndNoPanic(t *testing.T) {
 	}
 }
 
-// The script's reply is read as strictly as its frame.
+// A script's reply is read as strictly as its frame.
 func TestAReplyThatMakesNoSenseIsAnError(t *testing.T) {
 	r := &request{keys: []string{"k"}}
 	for _, line := range []string{
@@ -191,9 +192,9 @@ func TestALoadingServerAnswersOnceItHasLoaded(t *testing.T) {
 	}
 }
 
-// TestAHungServerKeepsNobodyLongerThanTheirDeadline stops the process, whose
-// kernel goes on to accept connections.
-func TestAHungServerKeepsNobodyLongerThanTheirDeadline(t *testing.T) {
+// TestAHungServerKeepsNoCallerBeyondItsDeadline stops the process. Its
+// kernel still accepts connections.
+func TestAHungServerKeepsNoCallerBeyondItsDeadline(t *testing.T) {
 	server := servertest.StartRedis(t)
 	s := open(t, Options{URL: "redis://" + server.Addr})
 	mustTake(t, s, charge("k", frozen, 1))
@@ -232,9 +233,9 @@ func TestAHungServerKeepsNobodyLongerThanTheirDeadline(t *testing.T) {
 	t.Logf("longest take %v", longest)
 }
 
-// TestNobodyIsLockedOutByAClockThatJumps sets the server's clock an hour either
+// TestAClockThatJumpsLocksNoClientOut sets the server's clock an hour either
 // way and back.
-func TestNobodyIsLockedOutByAClockThatJumps(t *testing.T) {
+func TestAClockThatJumpsLocksNoClientOut(t *testing.T) {
 	server := servertest.StartRedis(t)
 	limit := leakybucket.Limit{Capacity: 10, Leak: 1}
 	const second = leakybucket.Instant(1e6)

@@ -28,7 +28,7 @@ func TestSlotsAreThoseOfTheCluster(t *testing.T) {
 	}
 }
 
-func TestWhatWasGivenBackIsToldAsIfItHadNotBeenPoured(t *testing.T) {
+func TestChargesGivenBackAreReportedAsNotPoured(t *testing.T) {
 	c := servertest.StartRedisCluster(t)
 	s := open(t, Options{URL: c.URL()})
 	full := charge("full", leakybucket.Limit{Capacity: 1, Leak: 1e-6}, 1)
@@ -60,9 +60,9 @@ func TestWhatWasGivenBackIsToldAsIfItHadNotBeenPoured(t *testing.T) {
 	}
 }
 
-// TestWhatALaterSlotRefusesIsGivenBack is about a cluster, since all else is
-// atomic: in the end each bucket holds what was admitted, and no more.
-func TestWhatALaterSlotRefusesIsGivenBack(t *testing.T) {
+// TestChargesThatALaterSlotRefusesAreGivenBack needs a cluster, because
+// everything else is atomic. In the end each bucket holds only what was admitted.
+func TestChargesThatALaterSlotRefusesAreGivenBack(t *testing.T) {
 	c := servertest.StartRedisCluster(t)
 	s := open(t, Options{URL: c.URL()})
 	roomy := func(i int) leakybucket.Charge { return charge(fmt.Sprint("roomy", i), frozen, 1) }
@@ -123,7 +123,7 @@ func keyIn(s *Store, passes func(slot uint16) bool) string {
 	}
 }
 
-func TestWhatWasPouredBeforeALaterSlotFailedIsGivenBack(t *testing.T) {
+func TestChargesAreGivenBackWhenALaterSlotFails(t *testing.T) {
 	c := servertest.StartRedisCluster(t)
 	s := open(t, Options{URL: c.URL()})
 	early := charge(keyIn(s, func(slot uint16) bool { return slot < 5000 }), frozen, 3)
@@ -204,7 +204,7 @@ func TestManySettlementsOfManySlotsAreAllMade(t *testing.T) {
 	}
 }
 
-func TestNobodyWhoSendsKeysChoosesTheirSlot(t *testing.T) {
+func TestClientsCannotChooseTheSlotOfTheirKey(t *testing.T) {
 	slots := func(prefix string) map[uint16]bool {
 		s, err := New(Options{URL: "redis+cluster://127.0.0.1:1", Prefix: prefix})
 		if err != nil {

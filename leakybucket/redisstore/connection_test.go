@@ -44,7 +44,7 @@ func TestTLSAndUnixSockets(t *testing.T) {
 	}
 }
 
-// certify makes a certificate for the loopback, and returns who trusts it.
+// certify makes a certificate for the loopback, and returns a pool that trusts it.
 func certify(t *testing.T, dir string) *x509.CertPool {
 	t.Helper()
 	private, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
@@ -77,9 +77,9 @@ func certify(t *testing.T, dir string) *x509.CertPool {
 
 var command = regexp.MustCompile(`(?i)HELLO|SETINFO|SLOTS|SHARDS|EVALSHA|PING`)
 
-// TestAClusterThatSendsEverybodyOnIsAnError has a cluster of one that says of
-// each slot that another node has it, which is itself.
-func TestAClusterThatSendsEverybodyOnIsAnError(t *testing.T) {
+// TestAClusterThatAlwaysRedirectsIsAnError has a cluster of one node, which
+// says of each slot that another node has it, and means itself.
+func TestAClusterThatAlwaysRedirectsIsAnError(t *testing.T) {
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -126,8 +126,8 @@ func TestAClusterThatSendsEverybodyOnIsAnError(t *testing.T) {
 	}
 }
 
-// A caller's deadline holds while the first connection is made, too.
-func TestNobodyWaitsForAConnectionLongerThanTheirDeadline(t *testing.T) {
+// A caller's deadline also holds while the first connection is made.
+func TestNoCallerWaitsForAConnectionBeyondItsDeadline(t *testing.T) {
 	server := servertest.StartRedis(t)
 	server.Pause()
 	defer server.Resume()
@@ -149,7 +149,7 @@ func TestNobodyWaitsForAConnectionLongerThanTheirDeadline(t *testing.T) {
 	}
 }
 
-// A store is opened when a config is checked, too, where it must not connect.
+// A store is also made when a config is only checked, and must not connect then.
 func TestNewDialsNothing(t *testing.T) {
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -206,9 +206,9 @@ func TestAStoreClosedBeforeItStartedNeverDials(t *testing.T) {
 	}
 }
 
-// A master that was demoted answers READONLY, and then nothing any more. Closing
-// the connection to it takes a second, for which no caller waits.
-func TestAReplicaThatGoesSilentKeepsNobodyLongerThanTheirDeadline(t *testing.T) {
+// A demoted master answers READONLY once, and then hangs. Closing its connection
+// takes a second. No caller waits for that.
+func TestAReplicaThatGoesSilentKeepsNoCallerBeyondItsDeadline(t *testing.T) {
 	server := servertest.StartRedis(t)
 	var proxy *servertest.Proxy
 	proxy = servertest.StartProxy(t, server.Addr, func(reply []byte) bool {
@@ -253,7 +253,7 @@ func TestAReplicaThatGoesSilentKeepsNobodyLongerThanTheirDeadline(t *testing.T) 
 	})
 }
 
-// INFO of a server that hangs comes after its caller has left.
+// The reply to INFO comes after the caller has left.
 func TestCheckSharesNothingWithACallerWhoHasLeft(t *testing.T) {
 	server := servertest.StartRedis(t, "--maxmemory-policy", "allkeys-lru")
 	proxy := servertest.StartProxy(t, server.Addr, nil)

@@ -13,7 +13,7 @@ import (
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
 )
 
-// The password may be part of any text, "reading" for one.
+// The password may also be a word of our own text, such as "reading".
 func TestABadKeyIsAFaultOfItsBucketWhateverThePassword(t *testing.T) {
 	server := servertest.StartRedis(t, "--requirepass", "reading")
 	s := open(t, Options{URL: "redis://:reading@" + server.Addr, Prefix: "p:"})
@@ -61,7 +61,8 @@ func TestRedactionKeepsTheTreeOfAnError(t *testing.T) {
 	}
 }
 
-// texts returns all that can be printed of an error and of those it unwraps to.
+// texts returns everything that can be printed of an error and of those it
+// unwraps to.
 func texts(err error) []string {
 	all := []string{err.Error(), fmt.Sprintf("%v", err), fmt.Sprintf("%+v", err), fmt.Sprintf("%#v", err), fmt.Sprintf("%q", err)}
 	switch e := err.(type) {

@@ -22,23 +22,23 @@ func failovers() int {
 	return 1
 }
 
-// A siege takes from a few buckets as fast as it can, as callers do who have
-// 50 ms for it, and counts what it got.
-type siege struct {
+// A load takes from a few buckets as fast as possible, with a deadline of 50 ms
+// for each take, and counts the charges poured.
+type load struct {
 	store  *Store
 	limit  leakybucket.Limit
 	began  time.Time
 	poured [20]atomic.Int64
-	takes  atomic.Int64 // that were answered
+	takes  atomic.Int64 // answered
 
 	cancel context.CancelFunc
 	wg     sync.WaitGroup
 }
 
-// besiege begins a siege, and waits until all buckets are full.
-func besiege(t *testing.T, s *Store) *siege {
+// startLoad begins a load, and waits until all buckets are full.
+func startLoad(t *testing.T, s *Store) *load {
 	t.Helper()
-	b := &siege{store: s, limit: leakybucket.Limit{Capacity: 50, Leak: 5}, began: time.Now()}
+	b := &load{store: s, limit: leakybucket.Limit{Capacity: 50, Leak: 5}, began: time.Now()}
 	ctx, cancel := context.WithCancel(context.Background())
 	b.cancel = cancel
 	for range 4 {
@@ -59,7 +59,7 @@ func besiege(t *testing.T, s *Store) *siege {
 	return b
 }
 
-func (b *siege) once(key int) {
+func (b *load) once(key int) {
 	ctx, cancel := context.WithTimeout(context.Background(), 50*time.Millisecond)
 	defer cancel()
 	decisions := make([]leakybucket.Decision, 1)
@@ -75,8 +75,8 @@ func (b *siege) once(key int) {
 }
 
 // answered waits until all buckets answer, and fails the test if that takes longer
-// than 3 s. Then it gives the besiegers time to get what there is to get.
-func (b *siege) answered(t *testing.T) {
+// than 3 s. Then it waits until each caller has asked many times.
+func (b *load) answered(t *testing.T) {
 	t.Helper()
 	promoted := time.Now()
 	servertest.Eventually(t, "takes are answered again", func() error {
@@ -101,9 +101,9 @@ func (b *siege) answered(t *testing.T) {
 	})
 }
 
-// lift ends the siege, and holds what was admitted against the bound: a capacity
-// more for each failover.
-func (b *siege) lift(t *testing.T, failovers int) {
+// stop ends the load, and checks the bound on what was admitted: one capacity more
+// for each failover.
+func (b *load) stop(t *testing.T, failovers int) {
 	t.Helper()
 	b.cancel()
 	b.wg.Wait()
@@ -122,7 +122,7 @@ func (b *siege) lift(t *testing.T, failovers int) {
 
 func TestASentinelFailoverAdmitsAtMostOneCapacityMore(t *testing.T) {
 	w := servertest.StartRedisSentinel(t)
-	b := besiege(t, open(t, Options{URL: w.URL()}))
+	b := startLoad(t, open(t, Options{URL: w.URL()}))
 	n := failovers()
 	for i := range n {
 		if i > 0 {
@@ -131,25 +131,25 @@ func TestASentinelFailoverAdmitsAtMostOneCapacityMore(t *testing.T) {
 		w.Failover(i%2 == 0)
 		b.answered(t)
 	}
-	b.lift(t, n)
+	b.stop(t, n)
 }
 
 func TestAForcedClusterFailoverAdmitsAtMostOneCapacityMore(t *testing.T) {
 	c := servertest.StartRedisCluster(t)
-	b := besiege(t, open(t, Options{URL: c.URL()}))
+	b := startLoad(t, open(t, Options{URL: c.URL()}))
 	n := failovers()
 	for range n {
 		c.Failover()
 		b.answered(t)
 		c.Settled()
 	}
-	b.lift(t, n)
+	b.stop(t, n)
 }
 
-// A server that keeps nothing and dies forgets everybody, once.
+// A server that keeps nothing on disk forgets all buckets when it dies.
 func TestAServerThatDiesAdmitsAtMostOneCapacityMore(t *testing.T) {
 	server := servertest.StartRedis(t)
-	b := besiege(t, open(t, Options{URL: "redis://" + server.Addr}))
+	b := startLoad(t, open(t, Options{URL: "redis://" + server.Addr}))
 	cycles := min(failovers()+1, 20)
 	for range cycles {
 		server.Kill()
@@ -161,10 +161,10 @@ func TestAServerThatDiesAdmitsAtMostOneCapacityMore(t *testing.T) {
 			t.Errorf("enforcement after a restart: got it %v after, want it within a second", back)
 		}
 	}
-	b.lift(t, cycles)
+	b.stop(t, cycles)
 }
 
-// The name that led to the master leads to a replica: the store looks anew.
+// An address that led to the master may lead to a replica later.
 func TestADemotedServerIsLeftOnceItsAddressLeadsToAnother(t *testing.T) {
 	old := servertest.StartRedis(t)
 	next := servertest.StartRedis(t)
@@ -183,8 +183,8 @@ func TestADemotedServerIsLeftOnceItsAddressLeadsToAnother(t *testing.T) {
 	}
 }
 
-// TestAServerMayBeDownWhenTheStoreIsMade: New never waits, and the store works
-// once there is a server.
+// TestAServerMayBeDownWhenTheStoreIsMade checks that New never waits, and
+// that the store works once there is a server.
 func TestAServerMayBeDownWhenTheStoreIsMade(t *testing.T) {
 	server := servertest.PrepareRedis(t)
 	for _, url := range []string{"redis://" + server.Addr, "redis+sentinel://" + server.Addr + "/m", "redis+cluster://" + server.Addr} {
@@ -207,7 +207,7 @@ func TestAServerMayBeDownWhenTheStoreIsMade(t *testing.T) {
 	}
 }
 
-// What stands before the store may ask after it was closed, and while it is.
+// Requests in flight may use a store while it closes, and after.
 func TestAClosedStoreSaysSo(t *testing.T) {
 	server := servertest.StartRedis(t)
 	s := open(t, Options{URL: "redis://" + server.Addr})

@@ -14,10 +14,10 @@ import (
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
 )
 
-// frozen leaks as good as nothing, so that a level is the sum of what was poured.
+// frozen hardly leaks, so that a level is the sum of the costs poured.
 var frozen = leakybucket.Limit{Capacity: 1e6, Leak: 0.002}
 
-// leaked is more than leaks while a test runs.
+// leaked is more than frozen leaks while a test runs.
 const leaked = 0.5
 
 func charge(key string, l leakybucket.Limit, cost float64) leakybucket.Charge {
@@ -49,9 +49,9 @@ func levelOf(tb testing.TB, s *Store, c leakybucket.Charge) float64 {
 	return mustTake(tb, s, c).Level
 }
 
-// TestWhatIsAskedOnceIsChargedAtMostOnce loses a tenth of all replies. What was
-// answered is charged, and what was not may be, but never twice.
-func TestWhatIsAskedOnceIsChargedAtMostOnce(t *testing.T) {
+// TestEachTakeIsChargedAtMostOnce loses a tenth of all replies. An answered
+// take is charged once. Any other is charged at most once.
+func TestEachTakeIsChargedAtMostOnce(t *testing.T) {
 	asks, callers := 10_000, 16
 	if testing.Short() {
 		asks = 2_000

@@ -14,8 +14,7 @@ func TestStoreKeepsTheContract(t *testing.T) {
 	storetest.Run(t, opener("redis://"+servertest.StartRedis(t).Addr, "test%d:"))
 }
 
-// The buckets of a store share a slot here, as those of one take must to be
-// poured in one atomic step.
+// All buckets share a slot here, because takes are atomic only within a slot.
 func TestStoreKeepsTheContractInACluster(t *testing.T) {
 	if testing.Short() {
 		t.Skip("SKIPPED: the same as on one server, slot by slot; run without -short")

@@ -33,7 +33,7 @@ func TestKeysCanBeReadWithRedisCli(t *testing.T) {
 	}
 }
 
-// Buckets that a former version wrote have no leak: they drain by the charge's.
+// A former version wrote buckets without a leak. They drain by the charge's.
 func TestBucketsWithoutALeakDrainByTheCharges(t *testing.T) {
 	server := servertest.StartRedis(t)
 	s := open(t, Options{URL: "redis://" + server.Addr, Prefix: "p:"})
@@ -155,8 +155,8 @@ func TestBucketsExpireOnceTheyMayBeForgotten(t *testing.T) {
 	}
 }
 
-// TestThreeStoresAreOne has three processes, as far as Redis can tell. What time
-// it is for them is no matter: nothing they send says so.
+// TestThreeStoresAreOne has three stores, which Redis cannot tell from three
+// processes. They send no time, so their clocks do not matter.
 func TestThreeStoresAreOne(t *testing.T) {
 	server := servertest.StartRedis(t)
 	var stores [3]*Store
@@ -194,9 +194,8 @@ func TestThreeStoresAreOne(t *testing.T) {
 	}
 }
 
-// TestMuchAtOnceSharesCalls is about callers who wait for each other, not about
-// a timer: one alone is not kept.
-func TestMuchAtOnceSharesCalls(t *testing.T) {
+// TestConcurrentTakesShareCalls has callers share calls without a timer.
+func TestConcurrentTakesShareCalls(t *testing.T) {
 	server := servertest.StartRedis(t)
 	s := open(t, Options{URL: "redis://" + server.Addr})
 	mustTake(t, s, charge("k", frozen, 1))
@@ -224,7 +223,7 @@ func TestMuchAtOnceSharesCalls(t *testing.T) {
 	}
 }
 
-func TestAWithdrawnRequestIsNotSent(t *testing.T) {
+func TestADroppedTakeIsNotSent(t *testing.T) {
 	server := servertest.StartRedis(t)
 	s := open(t, Options{URL: "redis://" + server.Addr})
 	mustTake(t, s, charge("k", frozen, 1))
