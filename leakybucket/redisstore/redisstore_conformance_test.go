@@ -22,6 +22,13 @@ func TestStoreKeepsTheContractInACluster(t *testing.T) {
 	storetest.Run(t, opener(servertest.StartRedisCluster(t).URL(), "{test%d}:"))
 }
 
+func TestStoreKeepsTheContractAcrossSlotsExceptAtomicity(t *testing.T) {
+	if testing.Short() {
+		t.Skip("SKIPPED: nearly the same as on one server; run without -short")
+	}
+	storetest.Run(t, opener(servertest.StartRedisCluster(t).URL(), "test%d:"), storetest.Atomicity)
+}
+
 // BenchmarkTake runs as BenchmarkTake/store=redis/keys=1/result=allowed and the
 // like.
 func BenchmarkTake(b *testing.B) {

@@ -16,6 +16,20 @@ const (
 
 func leaking(leak, cost float64) leakybucket.Charge { return charge("k", limit(10, leak), cost) }
 
+func changedLimit(tb testing.TB, open Open) {
+	s := beginHeld(tb, open, Need{})
+	c := func(capacity, leak, cost float64) leakybucket.Charge { return charge("k", limit(capacity, leak), cost) }
+	s.pours(c(10, 1, 8), 0)
+	s.refuses(c(5, 1, 1), 8) // a lower capacity refuses, and takes nothing away
+	s.wantLevel(c(10, 1, 0), 8)
+	s.at(3 * time.Second)
+	s.refuses(c(5, 1, 0), 5)
+	s.pours(c(20, 1, 12), 5) // a higher one has room at once
+	s.at(5 * time.Second)
+	s.pours(c(16, 1, 1), 15)
+	s.refuses(c(15, 1, 0), 16)
+}
+
 // changedLeak has buckets that are taken from under one leak and then under
 // another. What drained before the change drained by the leak of that time.
 func changedLeak(tb testing.TB, open Open) {

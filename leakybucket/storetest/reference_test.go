@@ -266,3 +266,43 @@ func (s *reference) Evictions() uint64 {
 	defer s.mu.Unlock()
 	return s.evictions
 }
+
+// bugs are ways in which a reference store can be wrong: each, where it is set,
+// stands in for what is right or is done after it.
+type bugs struct {
+	take      func(*reference, taking) error
+	reread    func(leakybucket.Charge, *leakybucket.State, leakybucket.Instant)
+	rejudge   func(judging)
+	settle    func(*reference, settling) error
+	recorrect func(*correcting)
+	rename    func(*name)
+	makeRoom  func(*reference, leakybucket.Instant)
+	sweep     func(*reference, leakybucket.Instant)
+	noted     func(leakybucket.Charge, leakybucket.State) leakybucket.Instant
+	reset     func(*reference, name) error
+}
+
+// A mutant is a store with a bug, and the case that must catch it.
+type mutant struct {
+	name, caughtBy string
+	bugs
+}
+
+// eachCharge is a rejudge that goes through the charges.
+func eachCharge(f func(j judging, i int, c leakybucket.Charge, d *leakybucket.Decision)) func(judging) {
+	return func(j judging) {
+		for i, c := range j.charges {
+			f(j, i, c, &j.decisions[i])
+		}
+	}
+}
+
+// alsoPour is a rejudge that pours some of what was refused.
+func alsoPour(which func(c leakybucket.Charge, level float64) bool) func(judging) {
+	return eachCharge(func(j judging, i int, c leakybucket.Charge, d *leakybucket.Decision) {
+		if !d.Fits && which(c, d.Level) {
+			d.Fits, d.Poured = true, true
+			j.states[i] = leakybucket.State{Level: d.Level + c.Cost, At: j.now}
+		}
+	})
+}

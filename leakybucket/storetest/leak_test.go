@@ -1,6 +1,8 @@
 package storetest
 
-import "github.com/caddy-throttle/caddy-throttle/leakybucket"
+import (
+	"github.com/caddy-throttle/caddy-throttle/leakybucket"
+)
 
 // underAnotherLeak is a rejudge that sees to the buckets which were asked under another
 // leak, and neither poured into nor blocked.

@@ -6,6 +6,53 @@ import (
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
 )
 
+var amountMutants = []mutant{
+	{"charges what it refuses", "worked example", bugs{rejudge: eachCharge(
+		func(j judging, i int, c leakybucket.Charge, d *leakybucket.Decision) {
+			if !d.Fits {
+				j.states[i] = leakybucket.State{Level: d.Level + c.Cost, At: j.now}
+			}
+		})}},
+	{"forgets what leaked when it refuses", "worked example", bugs{rejudge: eachCharge(
+		func(j judging, i int, _ leakybucket.Charge, d *leakybucket.Decision) {
+			if !d.Fits {
+				j.states[i].At = j.now
+			}
+		})}},
+	{"gives no level when it refuses", "worked example", bugs{rejudge: eachCharge(
+		func(_ judging, _ int, _ leakybucket.Charge, d *leakybucket.Decision) {
+			if !d.Fits {
+				d.Level = math.NaN()
+			}
+		})}},
+	{"refuses an exact fill", "exact fill fits", bugs{rejudge: eachCharge(
+		func(j judging, i int, c leakybucket.Charge, d *leakybucket.Decision) {
+			if d.Level+c.Cost > c.Limit.Capacity {
+				d.Fits, d.Poured, j.states[i] = false, false, j.before[i]
+			}
+		})}},
+	{"pours cost 0 into a full bucket", "cost 0 fits unless full", bugs{rejudge: alsoPour(
+		func(c leakybucket.Charge, _ float64) bool { return c.Cost == 0 })}},
+	{"pours anything into an empty bucket", "oversize cost never fits", bugs{rejudge: alsoPour(
+		func(_ leakybucket.Charge, level float64) bool { return level == 0 })}},
+	{"pours a NaN", "cost that is no amount never fits", bugs{rejudge: alsoPour(
+		func(c leakybucket.Charge, _ float64) bool { return c.Cost != c.Cost })}},
+	{"pours a negative cost", "cost that is no amount never fits", bugs{rejudge: alsoPour(
+		func(c leakybucket.Charge, _ float64) bool { return c.Cost < 0 })}},
+	{"leaks for the coming second", "waiting as told is enough and needed", bugs{reread: func(c leakybucket.Charge, s *leakybucket.State, now leakybucket.Instant) {
+		if now > s.At {
+			s.Level = max(0, s.Level-c.Limit.Leak)
+		}
+	}}},
+	{"lowers the level to a lower capacity", "changed limit keeps the level", bugs{reread: func(c leakybucket.Charge, s *leakybucket.State, _ leakybucket.Instant) {
+		s.Level = min(s.Level, c.Limit.Capacity)
+	}}},
+	{"keeps levels in single precision", "model", bugs{rejudge: eachCharge(
+		func(j judging, i int, _ leakybucket.Charge, _ *leakybucket.Decision) {
+			j.states[i].Level = float64(float32(j.states[i].Level))
+		})}},
+}
+
 var ceilingMutants = []mutant{
 	{"knows no ceiling", "delays", bugs{take: mistake(func(c *leakybucket.Charge) { c.Ceiling = 0 })}},
 	{"knows no ceiling", "ceilings", bugs{take: mistake(func(c *leakybucket.Charge) { c.Ceiling = 0 })}},

@@ -1,6 +1,73 @@
 package storetest
 
-import "github.com/caddy-throttle/caddy-throttle/leakybucket"
+import (
+	"strings"
+
+	"github.com/caddy-throttle/caddy-throttle/leakybucket"
+)
+
+var togetherMutants = []mutant{
+	{"asks each bucket for itself", "all or none", bugs{take: func(s *reference, t taking) error {
+		for i := range t.charges {
+			s.takeOnce(taking{t.ctx, t.charges[i : i+1], t.decisions[i : i+1]})
+		}
+		return nil
+	}}},
+	{"pours before one that refuses", "all or none", bugs{rejudge: func(j judging) {
+		for i, c := range j.charges {
+			if !j.decisions[i].Fits {
+				return
+			}
+			j.states[i] = leakybucket.State{Level: j.decisions[i].Level + c.Cost, At: j.now}
+		}
+	}}},
+	{"judges the same bucket for each charge", "same bucket twice", bugs{rejudge: eachCharge(
+		func(j judging, i int, c leakybucket.Charge, d *leakybucket.Decision) {
+			j.states[i], *d = c.Limit.Take(j.before[i], c.Cost, j.now)
+		})}},
+	{"keeps the last write to the same bucket", "same bucket twice", bugs{rejudge: eachCharge(
+		func(j judging, i int, c leakybucket.Charge, d *leakybucket.Decision) {
+			if d.Poured {
+				j.states[i].Level = c.Limit.Level(j.before[i], j.now) + c.Cost
+			}
+		})}},
+	{"takes eight charges at most", "many charges", bugs{take: func(s *reference, t taking) error {
+		n := min(len(t.charges), 8)
+		return s.takeOnce(taking{t.ctx, t.charges[:n], t.decisions[:n]})
+	}}},
+	{"pours after it was cancelled", "cancelled context", bugs{take: func(s *reference, t taking) error {
+		s.takeOnce(t)
+		return t.ctx.Err()
+	}}},
+
+	{"runs zone and key together", "keys are bytes", bugs{rename: func(n *name) { n.zone, n.key = "", n.zone+n.key }}},
+	{"cleans slashes", "keys are bytes", bugs{rename: func(n *name) { n.key = strings.ReplaceAll(n.key, "//", "/") }}},
+	{"ends a key at a NUL", "keys are bytes", bugs{rename: func(n *name) { n.key, _, _ = strings.Cut(n.key, "\x00") }}},
+	{"folds case", "keys are bytes", bugs{rename: func(n *name) { n.key = strings.ToLower(n.key) }}},
+	{"makes a key valid UTF-8", "keys are bytes", bugs{rename: func(n *name) { n.key = strings.ToValidUTF8(n.key, "\ufffd") }}},
+	{"trims a key", "keys are bytes", bugs{rename: func(n *name) { n.key = strings.TrimRight(n.key, " ") }}},
+	{"cuts a long key", "keys are bytes", bugs{rename: func(n *name) { n.key = n.key[:min(len(n.key), 10_000)] }}},
+
+	{"shares buckets between shadow and enforced", "shadow has buckets of its own", bugs{rename: func(n *name) { n.shadow = false }}},
+	{"refuses what shadow would", "shadow refuses nobody", bugs{rejudge: func(j judging) {
+		for i, c := range j.charges {
+			if c.Shadow && !j.decisions[i].Fits {
+				copy(j.states, j.before)
+				for k := range j.decisions {
+					j.decisions[k].Poured = false
+				}
+			}
+		}
+	}}},
+	{"pours shadow over the capacity", "shadow refuses nobody", bugs{rejudge: alsoPour(
+		func(c leakybucket.Charge, _ float64) bool { return c.Shadow && !c.Limit.Oversize(c.Cost) })}},
+	{"pours shadow beside a refusal", "shadow is not poured beside a refusal", bugs{rejudge: eachCharge(
+		func(j judging, i int, c leakybucket.Charge, d *leakybucket.Decision) {
+			if c.Shadow {
+				j.states[i], *d = c.Limit.Take(j.before[i], c.Cost, j.now)
+			}
+		})}},
+}
 
 // mistake is a take that takes each charge for another.
 func mistake(as func(c *leakybucket.Charge)) func(*reference, taking) error {
