@@ -28,9 +28,10 @@
 // All or none of the buckets of one take are poured, in one atomic step. In a
 // Redis Cluster this holds for the buckets of one slot. Slots are taken one after
 // the other. If one refuses or fails, the charges poured before are given back.
-// Until then, other takes find less room than there is. They may stay poured if
-// the process or a server dies in between, and so may the charges of the slot
-// that failed. They then leak like any other.
+// Until then, other takes find less room than there is. Afterwards a level may be
+// lower by as much as leaked in between, and a changed leak counts at once.
+// Charges may stay poured if the process or a server dies in between, and so may
+// those of the slot that failed. They then leak like any other.
 //
 // In a cluster, {} follows the prefix, so that nothing in a client's key is taken
 // for a hash tag. A prefix with a {tag} of its own puts all buckets into one slot:
