@@ -29,7 +29,7 @@
 // Redis Cluster this holds for the buckets of one slot. Slots are taken one after
 // the other. If one refuses or fails, the charges poured before are given back.
 // Until then, other takes find less room than there is. Afterwards a level may be
-// lower by as much as leaked in between, and a changed leak counts at once.
+// higher by as much as leaked in between, and a changed leak counts at once.
 // Charges may stay poured if the process or a server dies in between, and so may
 // those of the slot that failed. They then leak like any other.
 //
