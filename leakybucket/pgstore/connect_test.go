@@ -238,3 +238,16 @@ func TestARotatedCertificateAuthorityIsReadAgain(t *testing.T) {
 		return said.Load() != nil && strings.Contains((*said.Load()).Error(), "reading the certificates again")
 	})
 }
+
+// The restart closes the connection that the store keeps.
+func TestAPingAfterARestartOfTheServerSucceeds(t *testing.T) {
+	server := servertest.StartPostgres(t)
+	s := openStopped(t, Options{URL: patient(server.URL())})
+	for range 3 {
+		if err := s.Ping(context.Background()); err != nil {
+			t.Fatalf("ping: got %v, want no error", err)
+		}
+		server.Stop()
+		run(t, server)
+	}
+}
