@@ -20,7 +20,7 @@ func (s *Postgres) Bouncer(tb testing.TB, poolSize int) (url string) {
 	program, err := exec.LookPath("pgbouncer")
 	if err != nil {
 		if _, err = os.Stat("/usr/sbin/pgbouncer"); err != nil {
-			postgresMissing(tb, "PgBouncer")
+			missing(tb, "PgBouncer")
 		}
 		program = "/usr/sbin/pgbouncer"
 	}

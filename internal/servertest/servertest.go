@@ -43,19 +43,24 @@ func Within(d time.Duration, check func() error) error {
 	}
 }
 
-// need skips the test if a program is not on the PATH, or fails it if skipping
-// is not allowed.
+// need skips the test if a program is not on the PATH.
 func need(tb testing.TB, programs ...string) {
 	tb.Helper()
 	for _, program := range programs {
-		if _, err := exec.LookPath(program); err == nil {
-			continue
+		if _, err := exec.LookPath(program); err != nil {
+			missing(tb, program)
 		}
-		if os.Getenv("CI") == "true" || os.Getenv("REQUIRE_SYSTEM") == "1" {
-			tb.Fatalf("got no %s on the PATH, want it installed", program)
-		}
-		tb.Skipf("SKIPPED: %s is not on the PATH", program)
 	}
+}
+
+// missing skips the test because something is not installed, or fails it if
+// skipping is not allowed.
+func missing(tb testing.TB, what string) {
+	tb.Helper()
+	if os.Getenv("REQUIRE_SYSTEM") == "1" || os.Getenv("CI") == "true" {
+		tb.Fatalf("%s is not installed, and REQUIRE_SYSTEM or CI says it must be", what)
+	}
+	tb.Skipf("SKIPPED: %s is not installed", what)
 }
 
 var ports struct {
