@@ -38,7 +38,7 @@ func TestABlockFurtherAheadThanItsLengthIsOver(t *testing.T) {
 	}
 }
 
-// Whoever looks first puts an end to it: a refusal, a probe, a settlement.
+// The first charge or settlement after it puts an end to it: a refusal, a probe, a settlement.
 func TestABlockThatCountsAsOverStaysOverWhenTheClockHasCaughtUp(t *testing.T) {
 	ahead := State{Level: 10, At: at(5000), BlockedUntil: at(5060), Step: 1}
 	c := blocking(ladder(time.Minute, 2*time.Minute))

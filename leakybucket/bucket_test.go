@@ -240,7 +240,7 @@ func TestAChangedLimitKeepsTheLevel(t *testing.T) {
 	}
 }
 
-// What may be forgotten is empty, and a microsecond earlier it is not.
+// A bucket is empty at the instant it may be forgotten, and not a microsecond earlier.
 func TestForgetIsTheInstantTheBucketIsEmpty(t *testing.T) {
 	for _, test := range []struct {
 		level, at, forget float64 // units, seconds, seconds

@@ -54,7 +54,7 @@ func TestThePlaceOfWhoLeavesStaysEmptyIfOthersCameSince(t *testing.T) {
 	}
 }
 
-// Who refuses and who asks changes nothing, so nothing stands in the way.
+// Refusals and probes change nothing, so they do not stand in the way.
 func TestWhatPoursNothingIsNoReasonToKeepAPlace(t *testing.T) {
 	s, was := tenSeconds.Take(State{Level: 3, At: at(100)}, 5, at(100))
 	s, _ = tenSeconds.Take(s, 9, at(101))

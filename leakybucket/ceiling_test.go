@@ -70,7 +70,7 @@ func TestACeilingLeavesRoomForTheCostAboveTheLongestWait(t *testing.T) {
 	}
 }
 
-// Who fits waits no longer than the longest, but for what rounding allows, and
+// A charge that fits waits no longer than the longest, but for what rounding allows, and
 // who does not would have had to.
 func TestWhoFitsBeneathACeilingWaitsNoLongerThanItSays(t *testing.T) {
 	seed := rand.Uint64()

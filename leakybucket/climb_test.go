@@ -56,7 +56,7 @@ func TestWhoHammersClimbsTheLadder(t *testing.T) {
 	}
 }
 
-// Who comes back when the block is over, but goes on as before, climbs too.
+// A client that comes back when its block is over and goes on as before climbs too.
 func TestWhoWaitsAsToldAndGoesOnAsBeforeClimbs(t *testing.T) {
 	c := Charge{Limit: tenSeconds, Cost: 1, Block: threeSteps}
 	s, d, now, lengths := State{}, Decision{}, at(0), []time.Duration(nil)

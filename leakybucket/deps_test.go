@@ -50,7 +50,7 @@ func TestLeakybucketKnowsNothingOfCaddy(t *testing.T) {
 }
 
 func TestTheAlgorithmAndTheMemoryStoreNeedTheStandardLibraryOnly(t *testing.T) {
-	for _, pattern := range []string{"./leakybucket", "./leakybucket/memstore"} {
+	for _, pattern := range []string{"./leakybucket", "./leakybucket/key", "./leakybucket/memstore"} {
 		if got := foreign(t, pattern); len(got) > 0 {
 			t.Errorf("%s: got %v among what it is built of, want the standard library only", pattern, got)
 		}

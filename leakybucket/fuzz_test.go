@@ -139,13 +139,13 @@ func checkFill(t *testing.T, l Limit, s State, cost float64, now Instant) {
 // of one or of none, with ceilings, and then cancels what was poured.
 func FuzzCharge(f *testing.F) {
 	bits := math.Float64bits
-	f.Add(bits(10), bits(1), bits(0), bits(4), bits(10), bits(1), int64(0), int64(0), uint8(0), int64(0), int64(60e6), int64(600e6))
-	f.Add(bits(10), bits(1), bits(10), bits(0), bits(10), bits(1), int64(0), int64(60e6), uint8(0), int64(90e6), int64(60e6), int64(600e6))
-	f.Add(bits(10), bits(1), bits(10), bits(0), bits(20), bits(1), int64(0), int64(1e15), uint8(1), int64(0), int64(60e6), int64(600e6))
-	f.Add(bits(10), bits(1), bits(0), bits(-1), bits(1e300), bits(1), int64(0), int64(0), uint8(0), int64(1), int64(0), int64(0))
-	f.Add(bits(1e-9), bits(1e-9), bits(1e12), bits(nan), bits(0), bits(0), int64(-1), int64(-1), uint8(255), int64(1), int64(1), int64(0))
-	f.Add(bits(3), bits(1), bits(0), bits(0), bits(3), bits(nan), int64(-5), int64(math.MinInt64), uint8(9), int64(math.MaxInt64), int64(1), int64(2))
-	f.Fuzz(func(t *testing.T, capacity, leak, debt, ceiling, level, cost uint64, then, until int64, step uint8, now, first, second int64) {
+	f.Add(bits(10), bits(1), bits(0), bits(4), bits(10), bits(1), int64(0), int64(0), uint8(0), int64(0), int64(60e6), int64(600e6), bits(1))
+	f.Add(bits(10), bits(1), bits(10), bits(0), bits(10), bits(1), int64(0), int64(60e6), uint8(0), int64(90e6), int64(60e6), int64(600e6), bits(0))
+	f.Add(bits(10), bits(1), bits(10), bits(0), bits(20), bits(1), int64(0), int64(1e15), uint8(1), int64(0), int64(60e6), int64(600e6), bits(100))
+	f.Add(bits(10), bits(1), bits(0), bits(-1), bits(1e300), bits(1), int64(0), int64(0), uint8(0), int64(1), int64(0), int64(0), bits(1e-9))
+	f.Add(bits(1e-9), bits(1e-9), bits(1e12), bits(nan), bits(0), bits(0), int64(-1), int64(-1), uint8(255), int64(1), int64(1), int64(0), bits(nan))
+	f.Add(bits(3), bits(1), bits(0), bits(0), bits(3), bits(nan), int64(-5), int64(math.MinInt64), uint8(9), int64(math.MaxInt64), int64(1), int64(2), bits(-1))
+	f.Fuzz(func(t *testing.T, capacity, leak, debt, ceiling, level, cost uint64, then, until int64, step uint8, now, first, second int64, written uint64) {
 		float := math.Float64frombits
 		c := Charge{Limit: Limit{Capacity: float(capacity), Leak: float(leak)}, Debt: float(debt), Ceiling: float(ceiling), Cost: float(cost)}
 		c.Block = ladder()
@@ -154,8 +154,8 @@ func FuzzCharge(f *testing.F) {
 				c.Block.Steps = append(c.Block.Steps, time.Duration(us)*time.Microsecond)
 			}
 		}
-		s := State{Level: float(level), At: Instant(then >> 2), BlockedUntil: Instant(until >> 2), Step: step}
-		sound := s.Level >= 0 && !math.IsInf(s.Level, 1)
+		s := State{Level: float(level), At: Instant(then >> 2), Leak: float(written), BlockedUntil: Instant(until >> 2), Step: step}
+		sound := s.Level >= 0 && !math.IsInf(s.Level, 1) && (s.Leak == 0 || smallest <= s.Leak && s.Leak <= largest)
 		if c.Limit.Validate() != nil || c.Limit.ValidateDebt(c.Debt) != nil || c.Block.Validate() != nil || !sound {
 			return
 		}
@@ -197,12 +197,16 @@ func checkCharge(t *testing.T, c Charge, s State, now Instant) {
 			complain("it cancelled without a trace")
 		}
 	}
-	// Whatever runs now is over at last, and then the charge fits as it would
+	// The block that runs is over at last, and then the charge fits as it would
 	// without a block. A level far above the capacity is rounded too much.
 	if c.Limit.Oversize(c.Cost) || !(c.Cost >= 0) || d.Fits || s.Level > 10*c.Limit.Capacity {
 		return
 	}
-	late := max(now, after.At, after.BlockedUntil) + c.Limit.Forget(State{Level: after.Level}) + 1
+	drain := c.Limit.Forget(State{Level: after.Level, Leak: after.Leak})
+	if drain >= microseconds(inf) {
+		return // by the leak it was written with, until it is written again
+	}
+	late := max(now, after.At, after.BlockedUntil) + drain + 1
 	if c.Ceiling = 0; !fitsAt(c, after, late) {
 		complain("it to fit when the bucket is empty and the block over")
 	}

@@ -155,7 +155,7 @@ func TestTimeToFitIsRoundedUp(t *testing.T) {
 	}
 }
 
-// Who waits as told is admitted, and a millisecond less is too little, but for
+// A client that waits as told is admitted, and a millisecond less is too little, but for
 // a wait that is shorter or a leak that a millisecond of is rounding.
 func TestWaitingTheTimeToFitIsEnoughAndNeeded(t *testing.T) {
 	seed := rand.Uint64()

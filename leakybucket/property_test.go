@@ -135,8 +135,8 @@ func TestTheBoundHoldsInEveryWindow(t *testing.T) {
 	}
 }
 
-// Whatever happens to a bucket under limits at the ends of their range, it
-// stays a number between 0 and full, and can be forgotten within 20 years.
+// Under limits at the ends of their range a level stays a number between 0 and
+// full, and a bucket can be forgotten within 20 years.
 func TestExtremeLimitsStayFinite(t *testing.T) {
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
@@ -167,7 +167,7 @@ func TestExtremeLimitsStayFinite(t *testing.T) {
 	}
 }
 
-// What FuzzCharge rarely meets by changing bits: limits, ladders and states
+// FuzzCharge rarely meets these by changing bits: limits, ladders and states
 // that belong together.
 func TestChargesKeepTheRulesOfBlocks(t *testing.T) {
 	seed := rand.Uint64()
@@ -187,6 +187,12 @@ func TestChargesKeepTheRulesOfBlocks(t *testing.T) {
 		}
 		now := at(1.7e9)
 		s := State{Level: 3 * l.Capacity * rng.Float64() * rng.Float64(), At: now - randomElapsed(rng, l), Step: uint8(rng.IntN(5))}
+		switch rng.IntN(3) {
+		case 0:
+			s.Leak = l.Leak
+		case 1:
+			s.Leak = randomLimit(rng).Leak
+		}
 		switch rng.IntN(6) {
 		case 0:
 			s.At = now + randomElapsed(rng, l)

@@ -128,7 +128,7 @@ func TestAClockFarBackKeepsNoneOfManyFull(t *testing.T) {
 	})
 }
 
-// Whatever is asked together, TakeAll is Take where one charge stands alone.
+// TakeAll is Take where one charge stands alone.
 func TestTakeAllOfOneIsTake(t *testing.T) {
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)

@@ -72,7 +72,7 @@ func FuzzTable(f *testing.F) {
 				t.Errorf("%q: got a limit that is none: %v", config.Overrides, err)
 			}
 		}
-		// What the override names must find it.
+		// A key that the override names must find it.
 		named, err := netip.ParsePrefix(network)
 		if err != nil {
 			addr := netip.MustParseAddr(network)

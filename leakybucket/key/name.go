@@ -1,3 +1,8 @@
+// Package key names buckets, and says which limit holds for a name.
+//
+// A key is built of parts: a client's network, a header, a route. [AppendPart]
+// writes them so that no two keys collide and no client can forge one. A [Table]
+// holds the overrides that give some keys another limit.
 package key
 
 import (
@@ -7,15 +12,17 @@ import (
 	"unicode/utf8"
 )
 
-// longestPart is how long a part of a bucket's name may get before a digest
-// stands in for it, in bytes. It bounds what one client can make a store keep.
+// longestPart is the most bytes a part of a bucket's name may have before a
+// digest replaces it. It bounds how much one client can make a store keep.
 const longestPart = 256
 
-// AppendPart appends value to a bucket's name as one part of it. Bytes that
-// mean something in a name (/ and %), control bytes, bytes that are not valid
-// UTF-8 and a leading @ are percent-encoded, and a part that would be longer
-// than 256 bytes becomes its digest. So two values never share a part, and no
-// value spells a part that begins with @, which are ours.
+// AppendPart appends value to a bucket's name as one part of it, and returns the
+// longer name. Bytes that have a meaning in names (/ and %), control bytes,
+// bytes that are not valid UTF-8 and a leading @ are percent-encoded. A part that
+// would be longer than 256 bytes becomes its digest, as [AppendDigest] writes it.
+//
+// Two values never share a part. No value can be written as one of our own parts,
+// which begin with @.
 func AppendPart(name []byte, value string) []byte {
 	start := len(name)
 	for i := 0; i < len(value); {
@@ -46,8 +53,8 @@ func AppendPart(name []byte, value string) []byte {
 	return name
 }
 
-// AppendDigest appends a part that tells values apart and cannot be read:
-// @sha256: and the SHA-256 of the whole value, in hexadecimal.
+// AppendDigest appends a part from which the value cannot be read: @sha256: and
+// the SHA-256 of the whole value, in hexadecimal.
 func AppendDigest(name []byte, value string) []byte {
 	sum := sha256.Sum256([]byte(value))
 	return hex.AppendEncode(append(name, "@sha256:"...), sum[:])
@@ -58,17 +65,18 @@ func appendEscaped(name []byte, c byte) []byte {
 	return append(name, '%', hexadecimal[c>>4], hexadecimal[c&15])
 }
 
-// ClientPrefix returns the network that addr counts as, since a client may
-// have many addresses: an IPv4-mapped address is IPv4, a scope is no part of
-// who it is, and what lies beyond the prefix lengths is masked. The bits are
-// from 0 to 32 and from 0 to 128.
+// ClientPrefix returns the network that stands for a client at addr, since one
+// client may have many addresses. An IPv4-mapped address counts as IPv4, the
+// scope of an IPv6 address is dropped, and the bits beyond the prefix lengths are
+// masked. The lengths are from 0 to 32 and from 0 to 128. An invalid addr gives
+// an invalid prefix.
 func ClientPrefix(addr netip.Addr, ipv4Bits, ipv6Bits int) netip.Prefix {
 	addr = addr.Unmap().WithZone("")
 	bits := ipv6Bits
 	if addr.Is4() {
 		bits = ipv4Bits
 	}
-	// Prefix fails for an invalid addr or length only, with the zero Prefix.
+	// Prefix fails only for an invalid addr or length, and then returns the zero Prefix.
 	prefix, _ := addr.Prefix(bits)
 	return prefix
 }

@@ -10,53 +10,52 @@ import (
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
 )
 
-// A Rule says what holds for a key.
+// A Rule says how requests of a key are treated.
 type Rule int
 
-// What can hold for a key.
+// The rules.
 const (
-	Limited   Rule = iota // its limit
-	Unlimited             // nothing is counted, nothing refused
-	Deny                  // everything is refused
+	Limited   Rule = iota // by a limit
+	Unlimited             // never counted, never refused
+	Deny                  // always refused
 )
 
 // An Override gives some keys another limit than the zone's own.
 type Override struct {
-	// The leading parts of the keys meant, in plain text. A part that is a
-	// client's address may be a network in CIDR notation.
+	// The leading parts of the keys, in plain text. Parts left off the end match
+	// anything. For a client's address, a network in CIDR notation may be given.
 	Parts []string `json:"parts,omitempty"`
 
-	// The name of a plan, a capacity and a leak such as "10 1/s", "unlimited"
-	// or "deny".
+	// The name of a plan, a capacity and a leak such as "10 1/s", "unlimited" or
+	// "deny".
 	Limit string `json:"limit,omitempty"`
 }
 
-// A Part is one part of a key, as overrides see it: a client's network, or
-// a plain text.
+// A Part is one part of a key to be looked up: a client's network, or plain text.
 type Part struct {
 	Text    string
 	Network netip.Prefix // valid if the part is an address
 }
 
-// TableConfig is what a [Table] is made of.
+// TableConfig has the limits and overrides of a [Table].
 type TableConfig struct {
-	Own       leakybucket.Limit            // of all keys that no override names
+	Own       leakybucket.Limit            // for all keys without an override
 	Plans     map[string]leakybucket.Limit // limits by name, for overrides
 	Overrides []Override
 
-	// Addresses says of each part of the key whether it is a client's address,
-	// of which IPv4Bits and IPv6Bits are kept.
+	// Addresses says for each part of the key whether it is a client's address.
+	// IPv4Bits and IPv6Bits are the prefix lengths of [ClientPrefix].
 	Addresses          []bool
 	IPv4Bits, IPv6Bits int
 }
 
-// A Table says which rule and limit hold for a key. It does not change, and is
-// safe for concurrent use.
+// A Table says which rule and limit hold for a key. It is immutable, and so safe
+// for concurrent use.
 type Table struct {
 	root node
 }
 
-// A node is the rule of one run of leading parts, and what may follow it.
+// A node holds the rule for one run of leading parts, and the nodes behind it.
 type node struct {
 	entry    *entry
 	texts    map[string]*node
@@ -125,8 +124,8 @@ func (config TableConfig) parseEntry(text string) (*entry, error) {
 	return &entry{Limited, limit}, err
 }
 
-// parseNetwork reads an address or a network. It must be one that keys can be
-// told apart by: masked keys have lost what lies beyond the prefix lengths.
+// parseNetwork reads an address or a network. It may be no narrower than the
+// prefix lengths, because keys have lost the bits beyond them.
 func parseNetwork(text string, ipv4Bits, ipv6Bits int) (netip.Prefix, error) {
 	network, err := netip.ParsePrefix(text)
 	if err != nil {
@@ -179,19 +178,19 @@ func (n *node) network(network netip.Prefix) *node {
 	return n.networks[network]
 }
 
-// Plain reports whether the zone's own limit holds for all keys, so that none
-// needs to be looked up.
+// Plain reports whether there are no overrides, so that no key needs to be looked
+// up.
 func (t *Table) Plain() bool { return t.root.texts == nil && t.root.networks == nil }
 
 // Lookup returns the rule and limit of a key, and whether an override names it.
-// The override of most leading parts decides; among those an exact address
-// before a network, a narrow network before a wide one.
+// The override with the most leading parts decides. Among several of these an
+// exact address goes before a network, and a narrow network before a wide one.
 func (t *Table) Lookup(key []Part) (rule Rule, limit leakybucket.Limit, listed bool) {
 	found, depth := t.root.find(key)
 	return found.rule, found.limit, depth > 0
 }
 
-// find returns the entry of most leading parts of key, and how many they are.
+// find returns the entry that matches most leading parts of key, and their number.
 func (n *node) find(key []Part) (best *entry, depth int) {
 	best = n.entry
 	if len(key) == 0 {
@@ -217,7 +216,8 @@ func (n *node) find(key []Part) (best *entry, depth int) {
 	return best, depth
 }
 
-// Limits returns every limit that the table can answer, the own one first.
+// Limits returns every limit that Lookup may return, the one without an override
+// first.
 func (t *Table) Limits() []leakybucket.Limit { return t.root.limits(nil) }
 
 func (n *node) limits(all []leakybucket.Limit) []leakybucket.Limit {

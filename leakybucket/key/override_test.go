@@ -157,7 +157,7 @@ func TestTheNarrowestNetworkDecides(t *testing.T) {
 	})
 }
 
-// What is masked to a /64 may lie inside a wider network, never in a narrower
+// A client masked to a /64 may lie inside a wider network, never in a narrower
 // one. A network as wide as what is kept is exact.
 func TestAWiderPrefixStillFindsItsNetworks(t *testing.T) {
 	config := tableOf("a", "203.0.113.0/24 -> deny", "203.0.0.0/16 -> unlimited", "2001:db8::/48 -> deny")

@@ -11,7 +11,7 @@ import (
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
 )
 
-// What is timed holds a lock from its beginning to its end, and nobody else
+// Each timed step holds a lock from its beginning to its end, and nobody else
 // wants it. A machine that is shared takes milliseconds away now and then, so
 // one good run of five is enough.
 func TestNoLockIsHeldForAMillisecond(t *testing.T) {
@@ -84,7 +84,7 @@ func timeTakes(t *testing.T, s *Store, stride int) []time.Duration {
 
 func timeGrowth(t *testing.T) (*Store, []time.Duration) {
 	t.Helper()
-	s := New(Options{MaxBuckets: million + million/8})
+	s := New(Options{MaxBuckets: million})
 	takes := timeTakes(t, s, 1)
 	if got := buckets(s); got != million {
 		t.Fatalf("buckets: got %d, want %d", got, million)

@@ -32,7 +32,7 @@ func TestAMillionAddressesTakeLittleMemory(t *testing.T) {
 		t.Skip("a million buckets are for neither -short nor -race")
 	}
 	bytesBefore, objectsBefore := heap()
-	s := New(Options{MaxBuckets: million + million/8})
+	s := New(Options{MaxBuckets: million})
 	key, one, decisions := make([]byte, 0, 16), []leakybucket.Charge{charge("", 600)}, make([]leakybucket.Decision, 1)
 	for i := range million {
 		key = appendAddress(key[:0], i)
@@ -48,8 +48,8 @@ func TestAMillionAddressesTakeLittleMemory(t *testing.T) {
 	perKey := float64(bytes-bytesBefore) / million
 	objectsPerKey := float64(objects-objectsBefore) / million
 	t.Logf("%.1f bytes and %.4f objects a key", perKey, objectsPerKey)
-	if perKey > 130 {
-		t.Errorf("heap: got %.1f bytes a key, want at most 130", perKey)
+	if perKey > 96 {
+		t.Errorf("heap: got %.1f bytes a key, want at most 96", perKey)
 	}
 	if objectsPerKey > 0.05 {
 		t.Errorf("heap: got %.4f objects a key, want at most 0.05", objectsPerKey)

@@ -171,8 +171,10 @@ func (s *Store) takeMany(charges []leakybucket.Charge, decisions []leakybucket.D
 func (s *Store) tryMany(charges []leakybucket.Charge, decisions []leakybucket.Decision, read []leakybucket.State, reserved int) (missing int) {
 	var hashRoom [8]uint64
 	var lockRoom [8]uint32
+	var slotRoom, createdRoom [8]int
 	var stateRoom [8]leakybucket.State
 	hashes, locks, states := hashRoom[:0], lockRoom[:0], stateRoom[:0]
+	slots, created := slotRoom[:0], createdRoom[:0] // the slots of kept buckets, and the charges that create one
 	for i := range charges {
 		hash := s.hasher.charge(&charges[i])
 		hashes = append(hashes, hash)
@@ -192,25 +194,18 @@ func (s *Store) tryMany(charges []leakybucket.Charge, decisions []leakybucket.De
 	now := s.now()
 	for i := range charges {
 		sh := &s.shards[hashes[i]>>s.shift]
-		if at, kept := sh.find(hashes[i], &charges[i]); kept {
+		at, kept := sh.find(hashes[i], &charges[i])
+		if kept {
 			sh.slot(at).packed.state(&read[i])
+		} else {
+			at = -1
 		}
-		states = append(states, read[i])
+		slots, states = append(slots, at), append(states, read[i])
 	}
 	leakybucket.TakeAll(charges, states, now, decisions)
 
-	// A bucket may be named by several charges. The last of them holds its state.
-	var createdRoom [8]int
-	created := createdRoom[:0]
 	for i := range charges {
-		c := &charges[i]
-		if _, kept := s.shards[hashes[i]>>s.shift].find(hashes[i], c); kept {
-			continue
-		}
-		last := !slices.ContainsFunc(charges[i+1:], func(other leakybucket.Charge) bool {
-			return other.Key == c.Key && other.Zone == c.Zone && other.Shadow == c.Shadow
-		})
-		if last && states[i] != (leakybucket.State{}) && c.Forget(&states[i]) > now {
+		if slots[i] < 0 && states[i] != (leakybucket.State{}) && charges[i].Forget(&states[i]) > now && last(charges, i) {
 			created = append(created, i)
 		}
 	}
@@ -218,11 +213,9 @@ func (s *Store) tryMany(charges []leakybucket.Charge, decisions []leakybucket.De
 		return need
 	}
 	s.room.release(reserved - len(created))
-	for i := range charges {
-		c, sh := &charges[i], &s.shards[hashes[i]>>s.shift]
-		at, kept := sh.find(hashes[i], c)
-		if kept && (decisions[i].Poured || states[i] != read[i]) {
-			sh.write(at, c, &states[i])
+	for i, at := range slots {
+		if at >= 0 && (decisions[i].Poured || states[i] != read[i]) {
+			s.shards[hashes[i]>>s.shift].write(at, &charges[i], &states[i])
 		}
 	}
 	for _, i := range created {
@@ -234,6 +227,18 @@ func (s *Store) tryMany(charges []leakybucket.Charge, decisions []leakybucket.De
 		}
 	}
 	return 0
+}
+
+// last reports whether no later charge names the bucket of the i-th. The last one
+// holds its state.
+func last(charges []leakybucket.Charge, i int) bool {
+	c := &charges[i]
+	for j := i + 1; j < len(charges); j++ {
+		if other := &charges[j]; other.Key == c.Key && other.Zone == c.Zone && other.Shadow == c.Shadow {
+			return false
+		}
+	}
+	return true
 }
 
 // Settle implements [leakybucket.Store].

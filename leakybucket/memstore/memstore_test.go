@@ -201,7 +201,7 @@ func TestAStoreIsSafeForConcurrentUse(t *testing.T) {
 	}
 }
 
-// What is put is kept as it is, and counts from then on as if it had been
+// A state that is put is kept as it is, and counts from then on as if it had been
 // charged here: its leak, its block and the step of that too.
 func TestPutKeepsExactlyTheState(t *testing.T) {
 	now := leakybucket.Instant(1e15)

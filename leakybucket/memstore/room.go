@@ -83,7 +83,7 @@ func (s *Store) makeRoom(n int) {
 // drop drops buckets that may be forgotten, if there is one in the store, else
 // the one that may be soonest. It returns false if there is none.
 //
-// What is known of a shard may be out of date, so a few are looked at before one
+// The bound of a shard may be out of date, so a few are looked at before one
 // is believed.
 func (s *Store) drop() bool {
 	for try := range 4 {

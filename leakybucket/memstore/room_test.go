@@ -64,7 +64,7 @@ func TestAFullStoreForgetsWhatIsEmptyFirst(t *testing.T) {
 	mustBeSound(t, s)
 }
 
-// What is known of a segment gets old while its buckets are poured into, and
+// The bound of a segment gets old while its buckets are poured into, and
 // only a few are looked at anew. What goes must still be among the first tenth.
 func TestAmongBucketsInUseOneOfTheSoonestIsDropped(t *testing.T) {
 	seed := rand.Uint64()
@@ -168,7 +168,7 @@ func TestNoLiveBucketIsDroppedBeforeTheStoreIsFull(t *testing.T) {
 	if got := drains(s, now); len(got) != 50_000 || got[0] != 2 || s.Evictions() != 100 {
 		t.Errorf("100 more: got %d buckets, the first in %v s, after %d evictions, want 50000, in 2 s, after 100", len(got), got[0], s.Evictions())
 	}
-	// What is empty in any shard goes before what is live.
+	// Empty buckets of any shard go before live ones.
 	now += 10 * second
 	for i := range 300 {
 		mustTake(t, s, charge(fmt.Sprint("newer", i), 999))

@@ -109,7 +109,7 @@ func (q *sequence) checkedStep() {
 			q.t.Errorf("new bucket %s/%.40q: got %+v, want %+v", name.Zone, name.Key, slot.stateOf(), touched[name])
 		}
 	}
-	// What was touched may have been dropped, and more than once.
+	// A bucket that was touched may have been dropped, and more than once.
 	if most := lost + min(len(touched), 1)*mostCharges; lost > evictions || evictions > most {
 		q.t.Errorf("got %d live buckets gone and %d evictions, want from %d to %d", lost, evictions, lost, most)
 	}

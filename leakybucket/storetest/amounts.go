@@ -85,7 +85,7 @@ func oversizeCost(tb testing.TB, open Open) {
 }
 
 // impossibleCost has amounts that a caller should have kept away. A store must
-// survive them, whatever they turn into on their way to another machine.
+// survive them, also after they were encoded for another machine.
 func impossibleCost(tb testing.TB, open Open) {
 	s := beginHeld(tb, open, Need{})
 	full := limit(10, 1)
@@ -101,7 +101,7 @@ func impossibleCost(tb testing.TB, open Open) {
 	}
 }
 
-// waitingAsTold holds a store to the truth of Retry-After: who waits so long is
+// waitingAsTold holds a store to the truth of Retry-After: a client that waits so long is
 // admitted, and a millisecond less is too little.
 func waitingAsTold(tb testing.TB, open Open) {
 	s := beginHeld(tb, open, Need{})
@@ -178,7 +178,7 @@ func ceilings(tb testing.TB, open Open) {
 	s.refuses(k(1.5, 5), 4)
 	s.pours(k(1, 5), 4)
 
-	// Of several charges each is held against its own, with what all ask of the
+	// Each of several charges is held against its own, with the sum of all to the
 	// bucket.
 	other := charge("other", limit(10, 1), 1)
 	s.take(charges(k(1, 6), other), want{poured, 5}, want{poured, 0})
@@ -196,7 +196,7 @@ func ceilings(tb testing.TB, open Open) {
 	}
 }
 
-// ceilingBlocks: who would have to wait for too long overflows.
+// ceilingBlocks: a charge that would have to wait for too long overflows.
 func ceilingBlocks(tb testing.TB, open Open) {
 	s := beginHeld(tb, open, Need{})
 	k := func(cost, ceiling float64) leakybucket.Charge { return below(costing(guarded("k"), cost), ceiling) }

@@ -3,6 +3,7 @@ package storetest
 import (
 	"fmt"
 	"math"
+	"slices"
 	"testing"
 	"time"
 
@@ -102,6 +103,10 @@ func ladderClimbs(tb testing.TB, open Open) {
 			s.begins(hammered(1), 10, now+length)
 			s.at(now + length - us)
 			s.blocked(hammered(1), 0, now+length)
+			step := uint8(slices.Index(hammered(1).Block.Steps, length))
+			if d := s.decide(charges(hammered(1)))[0]; d.Step != step {
+				s.Fatalf("step of a block of %v: got %d, want %d", length, d.Step, step)
+			}
 			now += length
 			s.at(now)
 			s.probes(hammered(10), 0)
@@ -144,7 +149,7 @@ func blockUntilEmpty(tb testing.TB, open Open) {
 	s.begins(inDebt(blocking(lowered), 5), 75-3e-6, 48*time.Second+3*us)
 }
 
-// withoutBlock: who asks for no block neither begins nor heeds one.
+// withoutBlock: a charge without a block neither begins nor heeds one.
 func withoutBlock(tb testing.TB, open Open) {
 	s := beginHeld(tb, open, Need{})
 	plain := func(cost float64) leakybucket.Charge { return charge("k", limit(10, 1), cost) }
@@ -317,7 +322,7 @@ func blockOfOneBucketTwice(tb testing.TB, open Open) {
 	s.wantLevel(high, 5)
 }
 
-// shadowBlocks: what would be blocked is, in buckets of its own, and stands in
+// shadowBlocks: shadow charges are blocked in buckets of their own, and stand in
 // nobody's way.
 func shadowBlocks(tb testing.TB, open Open) {
 	s := beginHeld(tb, open, Need{})
@@ -339,7 +344,7 @@ func shadowBlocks(tb testing.TB, open Open) {
 	s.blocked(k, 0, 70*time.Second)
 }
 
-// probeBlocks: who asks for too much overflows, whether it was to be poured or
+// probeBlocks: too high a cost overflows, whether it was to be poured or
 // not.
 func probeBlocks(tb testing.TB, open Open) {
 	s := beginHeld(tb, open, Need{})

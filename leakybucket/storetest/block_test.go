@@ -106,6 +106,10 @@ var blockMutants = []mutant{
 			}
 		})}},
 
+	{"does not say which step", "ladder climbs", bugs{rejudge: eachCharge(
+		func(_ judging, _ int, _ leakybucket.Charge, d *leakybucket.Decision) { d.Step = 0 })}},
+	{"says a step of no block", "model", bugs{rejudge: eachCharge(
+		func(j judging, i int, _ leakybucket.Charge, d *leakybucket.Decision) { d.Step = j.states[i].Step })}},
 	{"never climbs", "ladder climbs", bugs{take: relay(func(c leakybucket.Charge) *leakybucket.Ladder {
 		return &leakybucket.Ladder{Steps: c.Block.Steps[:min(1, len(c.Block.Steps))]}
 	})}},

@@ -259,7 +259,7 @@ func boundSettled(tb testing.TB, open Open) {
 	}
 }
 
-// reserver is one who takes and settles.
+// reserver is a caller that takes and settles.
 type reserver struct {
 	*subject
 	start  time.Time

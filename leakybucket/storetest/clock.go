@@ -101,7 +101,7 @@ func settledClockFarBack(tb testing.TB, open Open) {
 }
 
 // clockFarBackInDebt sets the clock back with a bucket that is full and in debt
-// and takes 20 s to empty: it is far back from there on, whoever looks first.
+// and takes 20 s to empty: it is far back from there on, for any kind of call.
 func clockFarBackInDebt(tb testing.TB, open Open) {
 	k := func(cost float64) leakybucket.Charge { return inDebt(charge("k", limit(10, 1), cost), 10) }
 	for _, look := range []func(s *subject, was leakybucket.Settlement){

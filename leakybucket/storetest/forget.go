@@ -247,7 +247,7 @@ func nothingLiveForgotten(tb testing.TB, open Open) {
 		watched[i].Cost = float64(i) + 0.5
 		s.pours(watched[i], 0)
 	}
-	// A slower leak counts from the next pour, and what costs nothing is one.
+	// A slower leak counts from the next pour, also from one that costs nothing.
 	quick := charges(charge("slowed", limit(100, 50), 50), charge("slowed together", limit(100, 50), 50))
 	slow := charges(charge("slowed", limit(100, 0.5), 0), charge("slowed together", limit(100, 0.5), 0))
 	s.pours(quick[0], 0)
@@ -291,7 +291,7 @@ func countsBuckets(tb testing.TB, open Open) {
 	s.pours(c("b", "1", 1), 0)
 	s.pours(shadow(c("a", "1", 1)), 0)
 	expect(3, 1)                  // the shadow one included
-	s.refuses(c("a", "3", 11), 0) // what pours nothing makes no bucket
+	s.refuses(c("a", "3", 11), 0) // a refusal makes no bucket
 	s.take(charges(c("b", "2", 1), c("b", "3", 11)), want{held, 0}, want{refused, 0})
 	expect(3, 1)
 }
@@ -466,7 +466,7 @@ func resetForgets(tb testing.TB, open Open) {
 	s.at(57 * time.Second)
 	s.wantLevel(k, 6)
 
-	// Who was charged before it gets nothing back.
+	// A charge made before it gets nothing back.
 	was := s.charged(costing(other, 5), 0, -5)
 	reset(other)
 	s.settle(was)

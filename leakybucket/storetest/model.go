@@ -129,6 +129,10 @@ func (m *modeller) play(all []leakybucket.Charge) (decided []charged, agree bool
 			m.Errorf("charge %d of %d, %s, %v after the start: %v", i+1, len(all), describe(all[i]), m.elapsed, err)
 			agree = false
 		}
+		if d.Step != wants[i].Step {
+			m.Errorf("charge %d of %d, %s, %v after the start: got step %d, want %d", i+1, len(all), describe(all[i]), m.elapsed, d.Step, wants[i].Step)
+			agree = false
+		}
 	}
 	return decided, agree
 }

@@ -20,7 +20,7 @@ func settledUp(tb testing.TB, open Open) {
 		{10, 9, 5, 14},
 		{10, 9, 11, 20},
 		{10, 9, 50, 20},
-		{10, 0, 2, 2}, // what cost nothing
+		{10, 0, 2, 2}, // a charge that cost nothing
 		{10, 0, 1e12, 20},
 		{1e12, 1, 1e11, 1e11 + 1},
 		{0.5, 9, 1.25, 10.25},
@@ -38,7 +38,7 @@ func settledUp(tb testing.TB, open Open) {
 		s.wantLevel(c, test.want-1)
 	}
 
-	// A level above what may be owed is not lowered, by whatever it got there.
+	// A level above capacity and debt stays, however it got there.
 	s := beginHeld(tb, open, Need{})
 	k := func(cost, debt float64) leakybucket.Charge { return inDebt(charge("k", limit(10, 1), cost), debt) }
 	first, second, third := s.charged(k(1, 10), 0, 50), s.charged(k(1, 2), 1, 3), s.charged(k(1, 0), 2, 3)
@@ -160,7 +160,7 @@ func settledDownGone(tb testing.TB, open Open) {
 	s.wantLevel(k("gone", 0), 8)
 }
 
-// settledUnpoured settles what only was asked. There is nothing to give back,
+// settledUnpoured settles charges that were not poured. There is nothing to give back,
 // and all of the diff to pay.
 func settledUnpoured(tb testing.TB, open Open) {
 	k := func(cost float64) leakybucket.Charge { return inDebt(charge("k", limit(10, 1), cost), 10) }
@@ -271,7 +271,7 @@ func settledTogether(tb testing.TB, open Open) {
 	s.wantLevel(probed.Charge, 7)
 	s.wantLevel(k("gone", 0), 0)
 
-	// Each from what the one before has left.
+	// Each begins where the one before ended.
 	first, second, third := s.charged(k("k", 1), 0, 2), s.charged(k("k", 2), 1, -1), s.charged(k("k", 3), 3, 4)
 	s.settle(first, up, second, third)
 	s.wantLevel(k("k", 0), 11)
@@ -414,7 +414,7 @@ func cancelled(tb testing.TB, open Open) {
 		k := func(cost float64) leakybucket.Charge { return inDebt(charge("k", limit(10, 1), cost), 10) }
 		s.pours(k(3), 0)
 		was := s.charged(k(test.cost), 3, 0)
-		s.refuses(k(9), 3+test.cost) // what is refused or asked is no pour
+		s.refuses(k(9), 3+test.cost) // refusals and probes are no pours
 		s.decide(charges(probe(k(1))))
 		s.at(time.Duration(test.seconds) * time.Second)
 		s.settle(leaving(was))
@@ -452,7 +452,7 @@ func cancelledExactly(tb testing.TB, open Open) {
 	}
 }
 
-// cancelledTooLate: whoever came since knows when their turn is, so the place
+// cancelledTooLate: clients that came since know when their turn is, so the place
 // stays empty.
 func cancelledTooLate(tb testing.TB, open Open) {
 	k := func(cost float64) leakybucket.Charge { return inDebt(charge("k", limit(10, 1), cost), 10) }
@@ -526,7 +526,7 @@ func cancelledTogether(tb testing.TB, open Open) {
 	s.wantLevel(gone.Charge, 0)
 }
 
-// cancelledNothing cancels what was not poured, or what is not there any more.
+// cancelledNothing cancels charges that were not poured, or whose bucket is gone.
 func cancelledNothing(tb testing.TB, open Open) {
 	s := beginHeld(tb, open, Need{})
 	k := func(cost float64) leakybucket.Charge { return inDebt(charge("k", limit(10, 1), cost), 10) }

@@ -25,7 +25,7 @@ type Promise string
 
 // The promises that a store makes.
 const (
-	// What fits is poured exactly, and nothing else is. See amounts.go.
+	// Costs that fit are poured exactly, and nothing else is. See amounts.go.
 	Amounts Promise = "exact amounts"
 	// A charge with a ceiling fits below it.
 	Ceilings Promise = "ceilings"
@@ -53,7 +53,7 @@ const (
 	Atomicity Promise = "atomic takes of several buckets"
 	// Live and blocked buckets are kept, and drained ones disappear. See forget.go.
 	Forgetting Promise = "forgetting"
-	// A full store drops first what is missed least.
+	// A full store drops the buckets first that would be empty soonest.
 	Eviction Promise = "eviction"
 	// A bucket that is reset is as if new.
 	Reset Promise = "resets"

@@ -56,7 +56,7 @@ func TestStoreThatForgetsAtOncePasses(t *testing.T) {
 			s.forgetNow()
 			return s.settleEach(all)
 		},
-	}))
+	}), Eviction) // which would take long
 }
 
 func (s *reference) forgetNow() {

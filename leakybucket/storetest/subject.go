@@ -126,8 +126,8 @@ func (s *subject) decide(charges []leakybucket.Charge) []leakybucket.Decision {
 	s.Helper()
 	decisions := make([]leakybucket.Decision, len(charges))
 	for i := range decisions {
-		// What a store does not write must show.
-		decisions[i] = leakybucket.Decision{Fits: i%2 == 0, Poured: i%2 != 0, Level: math.NaN(), At: -1, BlockedUntil: -1, Began: true}
+		// A decision that a store does not write must show.
+		decisions[i] = leakybucket.Decision{Step: 99, Fits: i%2 == 0, Poured: i%2 != 0, Level: math.NaN(), At: -1, BlockedUntil: -1, Began: true}
 	}
 	if err := s.store.Take(context.Background(), charges, decisions); err != nil {
 		s.Fatalf("taking %d charges: %v", len(charges), err)

@@ -301,7 +301,7 @@ func shadowRefusesNobody(tb testing.TB, open Open) {
 	s.take(charges(full, enforced), want{poured, 0}, want{poured, 2})
 }
 
-// shadowBesideRefusal: who is refused by another zone has not used this one, be
+// shadowBesideRefusal: a client refused by another zone has not used this one, be
 // it shadow or not.
 func shadowBesideRefusal(tb testing.TB, open Open) {
 	s := beginHeld(tb, open, Need{})
