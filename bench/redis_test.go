@@ -16,9 +16,9 @@ import (
 	"github.com/go-redis/redis_rate/v10"
 	"github.com/redis/go-redis/v9"
 
+	"github.com/caddy-throttle/caddy-throttle/internal/servertest"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket/redisstore"
-	"github.com/caddy-throttle/caddy-throttle/leakybucket/redisstore/redistest"
 )
 
 // callers is how many requests a Caddy may have under way at once.
@@ -37,7 +37,7 @@ func TestRedisStoreBesideRedisRate(t *testing.T) {
 		least, busy float64 // times as many a second: with TEST_LONG=1, and on a machine that does other things
 	}{{1, 3, 2}, {10_000, 1.8, 1.3}} {
 		t.Run(fmt.Sprintf("keys=%d", test.keys), func(t *testing.T) {
-			server := redistest.Start(t)
+			server := servertest.StartRedis(t)
 			ours, theirs := openRedisStore(t, server.Addr), openRedisRate(t, server.Addr)
 			var o, r run
 			for range 10 {
@@ -136,7 +136,7 @@ func measure(t *testing.T, ask remote, keys int, d time.Duration) run {
 
 // ceiling runs take.lua for one request a call by redis-benchmark, which keeps 64
 // calls under way on each connection and does nothing with the replies.
-func ceiling(t *testing.T, server *redistest.Server, keys int) string {
+func ceiling(t *testing.T, server *servertest.Redis, keys int) string {
 	t.Helper()
 	text := ""
 	for _, name := range []string{"bucket.lua", "take.lua"} {

@@ -6,12 +6,12 @@ import (
 	"testing"
 	"time"
 
-	"github.com/caddy-throttle/caddy-throttle/leakybucket/redisstore/redistest"
+	"github.com/caddy-throttle/caddy-throttle/internal/servertest"
 )
 
 func TestASentinelFailoverIsNoOutageOfTheSite(t *testing.T) {
 	t.Parallel()
-	w := redistest.StartWatched(t)
+	w := servertest.StartRedisSentinel(t)
 	forced := true
 	// A Sentinel that is in such a hurry has more failovers than it is asked for.
 	happened := func() int { return strings.Count(w.Sentinel.Log(), "+switch-master") }
@@ -23,7 +23,7 @@ func TestASentinelFailoverIsNoOutageOfTheSite(t *testing.T) {
 
 func TestAForcedClusterFailoverIsNoOutageOfTheSite(t *testing.T) {
 	t.Parallel()
-	c := redistest.StartCluster(t)
+	c := servertest.StartRedisCluster(t)
 	happened := 0
 	testFailovers(t, c.URL(), c.Settled, func() int { return happened }, func() {
 		c.Failover()

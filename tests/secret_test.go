@@ -7,16 +7,15 @@ import (
 	"testing"
 	"time"
 
-	"github.com/caddy-throttle/caddy-throttle/leakybucket/pgstore/pgtest"
-	"github.com/caddy-throttle/caddy-throttle/leakybucket/redisstore/redistest"
+	"github.com/caddy-throttle/caddy-throttle/internal/servertest"
 )
 
 // TestPasswordsOfAStoreAreNeverShown, wherever they stand and whatever goes wrong:
 // not in the log, the metrics or the admin endpoint, beyond what the config says.
 func TestPasswordsOfAStoreAreNeverShown(t *testing.T) {
 	t.Parallel()
-	redis := redistest.Start(t, "--requirepass", "the-right-one")
-	postgres := pgtest.Start(t)
+	redis := servertest.StartRedis(t, "--requirepass", "the-right-one")
+	postgres := servertest.StartPostgres(t)
 	for _, store := range []struct{ name, scheme, right, path string }{
 		{"redis", "redis", redis.Addr, ""},
 		{"postgres", "postgres", fmt.Sprintf("127.0.0.1:%d", postgres.Port), "/postgres"},

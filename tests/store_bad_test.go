@@ -6,8 +6,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/caddy-throttle/caddy-throttle/leakybucket/pgstore/pgtest"
-	"github.com/caddy-throttle/caddy-throttle/leakybucket/redisstore/redistest"
+	"github.com/caddy-throttle/caddy-throttle/internal/servertest"
 )
 
 // fault is what is wrong with a store while it is there.
@@ -20,7 +19,7 @@ type fault struct {
 // TestARedisWithAFaultIsNoOutageOfTheSite, and says what is wrong with it.
 func TestARedisWithAFaultIsNoOutageOfTheSite(t *testing.T) {
 	t.Parallel()
-	server := redistest.Start(t)
+	server := servertest.StartRedis(t)
 	set := func(name, to, back string) func() func() {
 		return func() func() {
 			server.Do("config", "set", name, to)
@@ -55,7 +54,7 @@ func TestARedisWithAFaultIsNoOutageOfTheSite(t *testing.T) {
 // TestAPostgreSQLWithAFaultIsNoOutageOfTheSite does the same.
 func TestAPostgreSQLWithAFaultIsNoOutageOfTheSite(t *testing.T) {
 	t.Parallel()
-	server := pgtest.Start(t)
+	server := servertest.StartPostgres(t)
 	server.Exec(t, "CREATE ROLE app LOGIN PASSWORD 'of-the-app'", "GRANT CREATE, USAGE ON SCHEMA public TO app")
 	s := postgresServer(t, server)
 	s.url = func(string) string { return server.URLOf("app", "of-the-app", "postgres") }
@@ -69,7 +68,7 @@ func TestAPostgreSQLWithAFaultIsNoOutageOfTheSite(t *testing.T) {
 	testFaults(t, s, []fault{
 		{"no privilege", do("ALTER TABLE throttle_buckets OWNER TO postgres", "ALTER TABLE throttle_buckets OWNER TO app"), "want GRANT SELECT"},
 		{"another password", do("ALTER ROLE app PASSWORD 'another'", "ALTER ROLE app PASSWORD 'of-the-app'"), "want the password of role"},
-		{"another table", do("ALTER TABLE throttle_buckets RENAME level TO height", "ALTER TABLE throttle_buckets RENAME height TO level"), "drop it, or name another"},
+		{"another table", do("ALTER TABLE throttle_buckets RENAME level TO height", "ALTER TABLE throttle_buckets RENAME height TO level"), "has no column level"},
 		{"a stop", func() func() {
 			server.Stop()
 			return s.run
@@ -102,7 +101,7 @@ func testFaults(t *testing.T, s *storeServer, faults []fault) {
 // TestScriptsThatAreFlushedAreNoOutage flushes them as fast as it can.
 func TestScriptsThatAreFlushedAreNoOutage(t *testing.T) {
 	t.Parallel()
-	server := redistest.Start(t)
+	server := servertest.StartRedis(t)
 	s := redisServer(t, server)
 	testNothingAmiss(t, s, s.directive(), func() { server.Do("script", "flush") })
 }
@@ -110,7 +109,7 @@ func TestScriptsThatAreFlushedAreNoOutage(t *testing.T) {
 // TestAPoolerInTransactionModeIsNoOutage lets sessions be anybody's.
 func TestAPoolerInTransactionModeIsNoOutage(t *testing.T) {
 	t.Parallel()
-	server := pgtest.Start(t)
+	server := servertest.StartPostgres(t)
 	testNothingAmiss(t, postgresServer(t, server), "store postgres "+server.Bouncer(t, 3), func() {})
 }
 

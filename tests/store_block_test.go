@@ -6,7 +6,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/caddy-throttle/caddy-throttle/leakybucket/redisstore/redistest"
+	"github.com/caddy-throttle/caddy-throttle/internal/servertest"
 )
 
 // TestABlockIsKnownOnEveryNodeWithoutAsking, and a reset lets its key in again on
@@ -15,7 +15,7 @@ func TestABlockIsKnownOnEveryNodeWithoutAsking(t *testing.T) {
 	t.Parallel()
 	eachStore(t, func(t *testing.T, s *storeServer) {
 		var replies atomic.Int64
-		proxy := redistest.StartProxy(t, s.address, func() bool {
+		proxy := servertest.StartProxy(t, s.address, func([]byte) bool {
 			replies.Add(1)
 			return false
 		})

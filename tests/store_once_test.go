@@ -8,7 +8,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/caddy-throttle/caddy-throttle/leakybucket/redisstore/redistest"
+	"github.com/caddy-throttle/caddy-throttle/internal/servertest"
 )
 
 // TestRepliesThatAreLostAreChargedAtMostOnce: what was answered is charged, what
@@ -21,7 +21,7 @@ func TestRepliesThatAreLostAreChargedAtMostOnce(t *testing.T) {
 	}
 	eachStore(t, func(t *testing.T, s *storeServer) {
 		var losing atomic.Bool
-		proxy := redistest.StartProxy(t, s.address, func() bool { return losing.Load() && rand.IntN(10) == 0 })
+		proxy := servertest.StartProxy(t, s.address, func([]byte) bool { return losing.Load() && rand.IntN(10) == 0 })
 		port := freePort(t)
 		// The breaker would keep most requests from a store like this.
 		c := startCaddy(t, config{throttle: s.through(proxy.Addr) + "\nstore_timeout 1s\non_store_error deny", sites: fmt.Sprintf(`

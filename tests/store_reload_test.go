@@ -5,7 +5,7 @@ import (
 	"net/http"
 	"testing"
 
-	"github.com/caddy-throttle/caddy-throttle/leakybucket/redisstore/redistest"
+	"github.com/caddy-throttle/caddy-throttle/internal/servertest"
 )
 
 // TestReloadsKeepTheConnectionsToAStore, one that changes its URL ends them when
@@ -13,7 +13,7 @@ import (
 func TestReloadsKeepTheConnectionsToAStore(t *testing.T) {
 	t.Parallel()
 	eachStore(t, func(t *testing.T, s *storeServer) {
-		other := redistest.StartProxy(t, s.address, func() bool { return false })
+		other := servertest.StartProxy(t, s.address, nil)
 		finish := make(chan struct{})
 		u := startUpstream(t, func(w http.ResponseWriter, r *http.Request) {
 			if r.URL.Path == "/slow" {

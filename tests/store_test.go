@@ -8,11 +8,10 @@ import (
 	"testing"
 	"time"
 
+	"github.com/caddy-throttle/caddy-throttle/internal/servertest"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket/pgstore"
-	"github.com/caddy-throttle/caddy-throttle/leakybucket/pgstore/pgtest"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket/redisstore"
-	"github.com/caddy-throttle/caddy-throttle/leakybucket/redisstore/redistest"
 )
 
 // storeServer is a Redis or a PostgreSQL that Caddys keep their buckets in, and
@@ -59,9 +58,9 @@ func eachStore(t *testing.T, f func(t *testing.T, s *storeServer)) {
 	}
 }
 
-func startRedis(t *testing.T) *storeServer { return redisServer(t, redistest.Start(t)) }
+func startRedis(t *testing.T) *storeServer { return redisServer(t, servertest.StartRedis(t)) }
 
-func redisServer(t *testing.T, server *redistest.Server) *storeServer {
+func redisServer(t *testing.T, server *servertest.Redis) *storeServer {
 	number := func(text string) float64 {
 		v, _ := strconv.ParseFloat(text, 64)
 		return v
@@ -88,9 +87,9 @@ func redisServer(t *testing.T, server *redistest.Server) *storeServer {
 	}
 }
 
-func startPostgres(t *testing.T) *storeServer { return postgresServer(t, pgtest.Start(t)) }
+func startPostgres(t *testing.T) *storeServer { return postgresServer(t, servertest.StartPostgres(t)) }
 
-func postgresServer(t *testing.T, server *pgtest.Server) *storeServer {
+func postgresServer(t *testing.T, server *servertest.Postgres) *storeServer {
 	return &storeServer{
 		name:    "postgres",
 		address: fmt.Sprintf("127.0.0.1:%d", server.Port),

@@ -67,7 +67,12 @@ func (p *Postgres) Provision(ctx caddy.Context) error {
 	}
 	filled = append(filled, strconv.FormatBool(p.Logged))
 	p.remote, p.connection, err = caddymodule.Connect("postgres", filled, func() (caddymodule.RemoteStore, error) {
-		return pgstore.New(options)
+		store, err := pgstore.New(options)
+		if err != nil {
+			return nil, err
+		}
+		store.Start()
+		return store, nil
 	})
 	return err
 }

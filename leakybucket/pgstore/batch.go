@@ -4,32 +4,38 @@ import (
 	"cmp"
 	"slices"
 
+	"github.com/jackc/pgx/v5/pgtype"
+
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
 )
 
-// A batch is what one transaction does: some calls, in the order in which they
-// came, and the rows they are about.
+// A batch is what one transaction executes: some calls, in the order in which
+// they came, and the rows that they are about.
 type batch struct {
 	calls []*call
 	rows  []row // in the order of their names, each once
 	index map[string]int
-	raced bool // others make the same rows at the same time
+	raced bool // another batch inserts the same rows at the same time
 
-	states []leakybucket.State // room for those of one call
+	answered func() // lets the callers return
+
+	states []leakybucket.State // reused by each call
 }
 
 // A row is a bucket as the table has it, and then as it must be written.
 type row struct {
 	name   string
+	tid    pgtype.TID // the row's position, if the table has it
 	state  leakybucket.State
 	forget leakybucket.Instant
-	kept   bool // there is one in the table
+	kept   bool // the table has it
 	dirty  bool // it must be written
 }
 
-// set makes b the batch of these calls, of which nothing was read yet.
-func (b *batch) set(calls []*call) {
-	b.calls, b.rows, b.raced = calls, b.rows[:0], false
+// set makes b a batch of these calls, of which nothing has been read yet.
+// answered tells the callers that their results are there.
+func (b *batch) set(calls []*call, answered func()) {
+	b.calls, b.answered, b.rows, b.raced = calls, answered, b.rows[:0], false
 	if b.index == nil {
 		b.index = make(map[string]int)
 	}
@@ -48,14 +54,14 @@ func (b *batch) set(calls []*call) {
 	}
 }
 
-// forgetRead undoes what was read and decided, to begin again.
+// forgetRead drops what was read and decided, before a retry.
 func (b *batch) forgetRead() {
 	for i := range b.rows {
 		b.rows[i] = row{name: b.rows[i].name}
 	}
 }
 
-// judge decides all calls, each after what those before it have done.
+// judge decides all calls, each after those before it.
 func (b *batch) judge(now leakybucket.Instant) {
 	for _, c := range b.calls {
 		if len(c.charges) > 0 {
@@ -74,7 +80,7 @@ func (b *batch) take(c *call, now leakybucket.Instant) {
 		r := b.row(c.names[0])
 		state := r.state
 		if c.charges[0].Take(&state, now, &c.decisions[0]) {
-			r.write(&c.charges[0], state)
+			r.write(&c.charges[0], state, now)
 		}
 		return
 	}
@@ -85,23 +91,47 @@ func (b *batch) take(c *call, now leakybucket.Instant) {
 	clear(c.decisions)
 	leakybucket.TakeAll(c.charges, b.states, now, c.decisions)
 	for i := range c.charges {
-		if r := b.row(c.names[i]); c.decisions[i].Poured || r.state != b.states[i] {
-			r.write(&c.charges[i], b.states[i])
-		}
+		b.row(c.names[i]).write(&c.charges[i], b.states[i], now)
 	}
 }
 
 func (b *batch) settle(s *leakybucket.Settlement, r *row, now leakybucket.Instant) {
-	if r.kept || r.dirty || s.Diff > 0 && !s.Cancel {
-		r.write(&s.Charge, s.Apply(r.state, now))
+	if !r.kept && !r.dirty && !(s.Diff > 0 && !s.Cancel) {
+		return
+	}
+	if state := s.Apply(r.state, now); state != r.state {
+		r.set(&s.Charge, state)
 	}
 }
 
-func (r *row) write(c *leakybucket.Charge, state leakybucket.State) {
+// write notes the state that a charge has left, if there is anything to write. A
+// charge of cost 0 as a rule only brings its bucket up to date, and the row says
+// the same without that.
+func (r *row) write(c *leakybucket.Charge, state leakybucket.State, now leakybucket.Instant) {
+	if r.changedBy(c.Limit, state, now) {
+		r.set(c, state)
+	}
+}
+
+func (r *row) set(c *leakybucket.Charge, state leakybucket.State) {
 	r.state, r.forget, r.dirty = state, c.Forget(&state), true
 }
 
-// written returns the rows that must be updated, and those that must be made.
+// changedBy reports whether a state differs from the row's, brought up to date.
+func (r *row) changedBy(limit leakybucket.Limit, state leakybucket.State, now leakybucket.Instant) bool {
+	switch old := r.state; {
+	case state == old:
+		return false
+	case state.BlockedUntil != old.BlockedUntil || state.Step != old.Step || state.At < old.At:
+		return true
+	case state.Leak != old.Leak:
+		return state.Level > 0
+	default:
+		return state.Level != limit.Level(old, now)
+	}
+}
+
+// written returns the rows to update and the rows to insert.
 func (b *batch) written() (updated, made []row) {
 	for i := range b.rows {
 		switch r := &b.rows[i]; {

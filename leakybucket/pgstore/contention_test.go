@@ -10,8 +10,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/caddy-throttle/caddy-throttle/internal/servertest"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
-	"github.com/caddy-throttle/caddy-throttle/leakybucket/pgstore/pgtest"
 )
 
 // Sixteen clients take a few of fifty buckets at a time, in any order, through
@@ -23,7 +23,7 @@ func TestManyClientsOfFewBucketsMeetNoDeadlock(t *testing.T) {
 	if long() {
 		d = time.Minute
 	}
-	server := pgtest.Start(t)
+	server := servertest.StartPostgres(t)
 	var stores []*Store
 	for range 3 {
 		stores = append(stores, openStore(t, Options{URL: patient(server.URL()), Connections: 4, ForgetEvery: time.Second, OnError: failOn(t)}))
@@ -69,7 +69,7 @@ func TestManyClientsOfFewBucketsMeetNoDeadlock(t *testing.T) {
 // wantHot fails the test if less than 95 % of the updates of a table touched
 // nothing but the row's own page, and returns the percentage. PostgreSQL counts
 // with some delay.
-func wantHot(t *testing.T, server *pgtest.Server, table string) float64 {
+func wantHot(t *testing.T, server *servertest.Postgres, table string) float64 {
 	t.Helper()
 	of := func(column string) float64 {
 		return server.Float(t, "SELECT "+column+"::float8 FROM pg_stat_user_tables WHERE relname = '"+table+"'")

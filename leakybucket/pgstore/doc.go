@@ -1,87 +1,121 @@
 // Package pgstore keeps buckets in a table of PostgreSQL, so that several
-// processes share one limit. Any version from 12 on will do.
+// processes share one limit. It needs PostgreSQL 14 or newer, and is tested with
+// PostgreSQL 15. An older server is refused with an error that says so.
 //
-// # What is promised
+// # Promises
 //
 // A [Store] keeps the contract of [leakybucket.Store] for all processes that
-// share a table, on the clock of the server: theirs may differ as they like.
-// Several buckets are asked in one transaction, all or none. Two stores with
+// share a table, on the server's clock. The clocks of the processes may differ.
+// Several buckets are decided in one transaction, all or none. Two stores with
 // different prefixes share nothing but the table.
 //
-// A call ends when its context does, whatever PostgreSQL and the network are at.
-// What was not sent then never is; what was may be charged. Nothing that may
-// have been executed is ever repeated: an error says that the charges may have
-// been poured, but never twice. A batch that the server has certainly rolled
-// back is begun again, so that nobody sees a deadlock, a race for a new bucket,
-// or that a connection had been idle while the server was restarted.
+// A call ends when its context does, even if PostgreSQL or the network hangs.
+// Calls not yet sent are dropped. Calls already sent may still have been charged.
+// Nothing that may have been executed is ever repeated: after an error, charges
+// were poured once or not at all. A batch that the server has certainly rolled
+// back is retried. So callers see no deadlocks, no races for a new bucket, and no
+// idle connections that a restart of the server has closed.
 //
-// [New] neither connects nor fails when PostgreSQL is down. What stops is found
-// again by itself, within a second of its first answer.
+// [New] does not connect. The first call does, or [Store.Start], which also
+// creates the table and deletes expired buckets from then on. After an outage the
+// store answers again within a second of the server's first answer.
 //
-// # How
+// # How it works
 //
 // A commit for each request is what makes a database a poor limiter. Here all
-// calls that come while a transaction is under way share the next one, up to
-// 500 charges; it leaves when the last returns, and nobody waits for a timer.
-// A transaction is two round trips. The first locks the rows in the order of
-// their names, which all do, and reads them and then the clock. The decisions
-// are made by [leakybucket.TakeAll] and [leakybucket.Settlement.Apply] in this
-// process, so there is no second copy of the rules in SQL that could differ. The
-// second writes what has changed, and commits. What is refused writes nothing,
-// and is answered after the first.
+// calls that arrive while a transaction is under way share the next one, up to
+// 500 charges. It is sent when the last one returns, so no call waits for a timer.
 //
-// A row that is not there is not locked. If two make the same one, the second
-// is turned back by the primary key, and begins again: it makes its rows first,
-// empty, so that this cannot go on. Otherwise no take that is refused leaves a
-// row behind, and those it may leave are forgotten in ten seconds.
+// A transaction takes two round trips. The first locks the rows in the order of
+// their names, and then reads the clock. The decisions are made in this process,
+// by [leakybucket.TakeAll] and [leakybucket.Settlement.Apply], so there is no
+// second copy of the rules in SQL that could differ. The second round trip writes
+// the changed rows and commits. If nothing has changed, it is left out: refusals,
+// probes and charges of cost 0 write no row, unless a block begins or the leak has
+// changed.
+//
+// A row that does not exist cannot be locked. If two transactions insert the same
+// one, the primary key stops the second, which is retried and first inserts its
+// rows empty. Unused rows expire after ten seconds.
 //
 // A process that stops between the two round trips holds its locks until
-// PostgreSQL ends its transaction, after half a second. Others who want the same
-// buckets run into their deadlines until then.
+// PostgreSQL ends its transaction, after half a second. Calls for the same buckets
+// run into their deadlines meanwhile.
 //
 // # The table
 //
-// It is made on first use, as sql/create.sql has it, by whichever process comes
-// first. A role that may not make tables can use one that is there, with
+// The store creates the table on first use, from sql/create.sql. A role that may
+// not create tables can use an existing one, with
 //
 //	GRANT SELECT, INSERT, UPDATE, DELETE ON throttle_buckets TO <role>
 //
-// Its only index is the primary key, and half of each page is kept free. So
-// updates are HOT, touching one page and no index, and the table stays small
-// without much vacuuming. To see what is in it:
+// The primary key is the only index, and half of each page is kept free. So
+// updates are HOT: they touch one page and no index, and the table stays small
+// with little vacuuming. To see what is in it:
 //
 //	SELECT convert_from(name, 'UTF8'), level, to_timestamp(at / 1e6) FROM throttle_buckets
 //
 // (or encode(name, 'escape'), if keys may be any bytes). A name is the prefix, a
-// colon, or a tilde in shadow, the zone, a slash and the key; beyond 1,024 bytes
-// a digest stands for it.
+// colon (a tilde in shadow), the zone, a slash and the key. Names of more than
+// 1,024 bytes are replaced by a digest.
 //
-// The table is UNLOGGED by default: nothing is written to the log of the
-// server, no commit waits for a disk, a crash of the server (not a restart)
-// empties all buckets, and standbys have none. With [Options.Logged] buckets
-// survive a crash, save for what was decided in the last three times
-// wal_writer_delay, 0.6 seconds by default; with [Options.WaitForDisk] without
-// exception. An unlogged table becomes a logged one when a store is opened that
-// wants it so, and never the other way.
+// The table is UNLOGGED by default. Then nothing is written to the write-ahead
+// log, no commit waits for a disk, and standbys have no buckets. A crash of the
+// server, but not a restart, empties all buckets. With [Options].Logged, buckets
+// survive a crash except for decisions of about the last 0.6 seconds (three times
+// wal_writer_delay), and with [Options].WaitForDisk without exception. A store
+// that wants a logged table makes an unlogged one logged, never the other way
+// round.
 //
-// # Forgetting
+// # Upgrading
 //
-// A bucket that may be forgotten is deleted some time later. In the background
-// each store looks through the table again and again, 64 pages at a time, in
-// about [Options.ForgetEvery] for the whole; it passes over rows that others
-// have locked. An index by time would find them sooner, and make every request
-// write to it.
+// The table's comment says which schema it has, and which one a store must know
+// to use it:
+//
+//	SELECT obj_description('throttle_buckets'::regclass, 'pg_class')
+//	caddy-throttle buckets: schema 2, usable by schema 1 and newer
+//
+// Two versions of this package can share a table, so nodes can be upgraded one by
+// one. The first node of the new version adds the missing columns in place, with
+// defaults that mean "as before". That writes no row anew, and no bucket is lost.
+// If a long transaction, such as a dump, is using the table, the node gives up
+// after a quarter of a second and tries again every second, so that other nodes
+// do not wait behind it. A role that does not own the table gets an error with the
+// statements that the owner must run.
+//
+// A table of a newer version is used if its comment allows it, and else refused
+// with an error. No version drops a table.
+//
+// Schema 1 knew no leak: its nodes neither read nor write that column. So if a
+// limit's leak is changed while both versions run, buckets last written by an old
+// node drain by the leak of their last write by a new one, until a new one writes
+// them again.
+//
+// # Expiry
+//
+// A bucket that is empty, and whose block is forgotten, is deleted some time
+// later. Each store searches the whole table in the background, 64 pages at a
+// time, in about [Options].ForgetEvery. It skips locked rows. An index by time
+// would find expired buckets faster, but every request would have to write to it.
+//
+// # TLS
+//
+// Each new connection reads the files again that the URL names, such as
+// sslrootcert, so a rotated certificate under the same path takes effect without a
+// new store. If a file cannot be read, the last good ones stay in use and the
+// error goes to the callback of [Store.SetOnError]. Open connections stay open
+// until they are an hour old (pool_max_conn_lifetime).
 //
 // # PgBouncer
 //
-// Transaction mode will do: statements have no names, and what is set is set for
-// a transaction. Give the pool at least as many server connections as the stores
-// together have, lest a transaction wait for a connection.
+// Transaction mode works: statements have no names, and settings end with the
+// transaction. Give the pool at least as many server connections as all stores
+// together have, or transactions will wait for one.
 //
 // # Sizing
 //
-// A bucket with an IPv4 address as its key takes some 200 bytes, index and free
-// room included. A store has two connections by default, of which one serves
-// requests: on one machine that was enough for tens of thousands of decisions a
-// second. bench/README.md has the figures.
+// A bucket keyed by an IPv4 address takes about 200 bytes, with its index entry
+// and free space. A store has two connections by default, one of which serves
+// requests. On one machine that was enough for tens of thousands of decisions a
+// second; bench/README.md has the figures.
 package pgstore

@@ -8,7 +8,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 )
 
-// What PostgreSQL calls the errors that are told apart here.
+// The codes of those errors of PostgreSQL that need an answer of their own.
 const (
 	uniqueViolation      = "23505"
 	serializationFailure = "40001"
@@ -20,7 +20,8 @@ const (
 	noPrivilege          = "42501"
 	invalidSchema        = "3F000"
 	readOnly             = "25006"
-	notSupported         = "0A000" // what a standby says of a transaction that may write
+	notSupported         = "0A000" // a standby's answer to a transaction that may write
+	lockNotAvailable     = "55P03"
 	idleInTransaction    = "25P03"
 	idleSession          = "57P05"
 	adminShutdown        = "57P01"
@@ -32,8 +33,9 @@ const (
 
 var errClosed = errors.New("asking PostgreSQL: the store is closed")
 
-// explain says what happened in words that help, and what would help. It hides
-// pgx's ConnectError, which carries the whole configuration, password included.
+// explain adds where the error comes from, and what would help. It keeps the
+// cause for errors.Is and errors.As, except for pgx's ConnectError, because that
+// carries the whole configuration, password included.
 func (s *Store) explain(err error) error {
 	if err == nil || errors.Is(err, errClosed) {
 		return err
@@ -42,33 +44,31 @@ func (s *Store) explain(err error) error {
 	if errors.As(err, &known) {
 		return known
 	}
-	var refused *pgconn.ConnectError
-	if errors.As(err, &refused) {
-		err = refused.Unwrap()
+	doing := "asking"
+	var connecting *pgconn.ConnectError
+	if errors.As(err, &connecting) {
+		doing, err = "connecting to", connecting.Unwrap()
 	}
 	var pg *pgconn.PgError
 	if !errors.As(err, &pg) {
-		if refused != nil {
-			return fmt.Errorf("connecting to PostgreSQL at %s: %w", s.address, err)
-		}
-		return fmt.Errorf("asking PostgreSQL at %s: %w", s.address, err)
+		return fmt.Errorf("%s PostgreSQL at %s: %w", doing, s.address, err)
 	}
 	if advice := s.advice(pg); advice != "" {
-		return fmt.Errorf("asking PostgreSQL at %s: %w: %s", s.address, pg, advice)
+		return fmt.Errorf("%s PostgreSQL at %s: %w: %s", doing, s.address, pg, advice)
 	}
-	return fmt.Errorf("asking PostgreSQL at %s: %w", s.address, pg)
+	return fmt.Errorf("%s PostgreSQL at %s: %w", doing, s.address, pg)
 }
 
 func (s *Store) advice(pg *pgconn.PgError) string {
 	switch pg.Code {
 	case invalidPassword, invalidAuthorization:
-		return fmt.Sprintf("want the password of role %q, and a line in pg_hba.conf that lets it in", s.user)
+		return fmt.Sprintf("want the password of role %q, and a line in pg_hba.conf that admits it", s.user)
 	case noPrivilege:
 		return fmt.Sprintf("want GRANT SELECT, INSERT, UPDATE, DELETE ON %s TO %s, and USAGE on its schema", s.table, quoted(s.user))
 	case undefinedTable:
 		return fmt.Sprintf("want the table %s; was it dropped just now?", s.table)
 	case undefinedColumn, datatypeMismatch, undefinedFunction:
-		return fmt.Sprintf("want the table %s as this store makes it; drop it, or name another", s.table)
+		return fmt.Sprintf("want the table %s as this store creates it; name another one", s.table)
 	case readOnly, notSupported:
 		return "want a server that can be written to, not a standby (target_session_attrs=read-write finds it among several)"
 	case tooManyConnections:
@@ -77,7 +77,7 @@ func (s *Store) advice(pg *pgconn.PgError) string {
 	return ""
 }
 
-// outOfPatience is what a caller is told who left before there was an answer.
+// outOfPatience is the error of a call whose context has ended.
 func (s *Store) outOfPatience(ctx context.Context) error {
 	return fmt.Errorf("waiting for PostgreSQL at %s: %w", s.address, context.Cause(ctx))
 }

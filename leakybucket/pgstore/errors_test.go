@@ -8,13 +8,13 @@ import (
 	"testing"
 	"time"
 
-	"github.com/caddy-throttle/caddy-throttle/leakybucket/pgstore/pgtest"
+	"github.com/caddy-throttle/caddy-throttle/internal/servertest"
 )
 
 const secret = "s3cret/with:signs@and%more"
 
 // role makes a role that may connect, with the secret as its password.
-func role(t *testing.T, server *pgtest.Server) string {
+func role(t *testing.T, server *servertest.Postgres) string {
 	t.Helper()
 	name := unique("role")
 	server.Exec(t, fmt.Sprintf("CREATE ROLE %s LOGIN PASSWORD '%s'", name, secret))
@@ -29,7 +29,7 @@ func wantError(t *testing.T, err error, says ...string) {
 		t.Fatalf("got no error, want one that says %q", says)
 	}
 	for _, text := range []string{err.Error(), fmt.Sprintf("%+v", err), fmt.Sprintf("%#v", err)} {
-		for _, password := range []string{secret, "s3cret", pgtest.Password} {
+		for _, password := range []string{secret, "s3cret", servertest.PostgresPassword} {
 			if strings.Contains(text, password) {
 				t.Errorf("error %q shows a password", text)
 			}
@@ -57,7 +57,7 @@ func TestCredentialsMayStandBesideTheURL(t *testing.T) {
 	table := unique("granted")
 	mustTake(t, openStore(t, Options{URL: patient(server.URL()), Table: table}), charge("k", 1))
 	server.Exec(t, fmt.Sprintf("GRANT SELECT, INSERT, UPDATE, DELETE ON %s TO %s", table, name))
-	// Who may not make tables can use one that is there.
+	// A role that may not create tables can use an existing one.
 	s := openStore(t, Options{URL: fmt.Sprintf("postgres://127.0.0.1:%d/postgres", server.Port), User: name, Password: secret, Table: table, OnError: failOn(t)})
 	if got := levelOf(t, s, "k"); got == 0 {
 		t.Error("level through a role of its own: got 0, want what the other has poured")
@@ -82,18 +82,18 @@ func TestAMissingPrivilegeIsNamed(t *testing.T) {
 			_, err := take(context.Background(), s, charge("new", 1))
 			wantError(t, err, "42501", grant)
 		}
-		// What is said helps.
+		// The advice helps.
 		server.Exec(t, grant)
 		mustTake(t, s, charge("new", 1))
 	}
 }
 
-func TestWhoMayNotMakeTheTableIsToldWhatToRun(t *testing.T) {
+func TestARoleThatMayNotCreateTheTableIsToldWhatToRun(t *testing.T) {
 	server := sharedServer(t)
 	name, table := role(t, server), unique("unmade")
 	s := openStore(t, Options{URL: patient(server.URLOf(name, secret, "postgres")), Table: table})
 	_, err := take(context.Background(), s, charge("k", 1))
-	wantError(t, err, "42501", "making the table", "CREATE UNLOGGED TABLE IF NOT EXISTS", "GRANT SELECT, INSERT, UPDATE, DELETE")
+	wantError(t, err, "42501", "preparing table", "CREATE UNLOGGED TABLE IF NOT EXISTS", "GRANT SELECT, INSERT, UPDATE, DELETE")
 	_, statements, _ := strings.Cut(err.Error(), "to run, once: ")
 	server.Exec(t, strings.Split(statements, "; ")...)
 	mustTake(t, s, charge("k", 1))
@@ -110,14 +110,14 @@ func TestATableOfSomebodyElseIsRefused(t *testing.T) {
 	table := unique("foreign")
 	server.Exec(t, "CREATE TABLE "+table+" (name text, level text)")
 	_, err := take(context.Background(), openStore(t, Options{URL: patient(server.URL()), Table: table}), charge("k", 1))
-	wantError(t, err, "as this store makes it")
+	wantError(t, err, "has no column at")
 }
 
 func TestAServerThatIsReadOnlyIsSaid(t *testing.T) {
-	server := pgtest.Start(t)
+	server := servertest.StartPostgres(t)
 	mustTake(t, openStore(t, Options{URL: patient(server.URL())}), charge("k", 1))
 	server.Exec(t, "ALTER SYSTEM SET default_transaction_read_only = on", "SELECT pg_reload_conf()")
-	// A default is not in the way of who says otherwise.
+	// The role's default does not hinder a transaction that asks to write.
 	s := openStore(t, Options{URL: patient(server.URL())})
 	mustTake(t, s, charge("k", 1))
 	server.Standby(t)

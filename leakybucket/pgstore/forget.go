@@ -2,26 +2,24 @@ package pgstore
 
 import (
 	"context"
-	"errors"
 	"time"
 
-	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgtype"
 )
 
-// What may be forgotten is found by looking through the table itself, a few
-// pages at a time: an index on the instant would have to be written by every
-// request, and no update could stay on its page any more.
+// Expired buckets are found by reading the table itself, a few pages at a time.
+// With an index on the instant, each request would have to write to the index,
+// and no update could stay within its page.
 const (
-	forgetPages = 64  // half a MiB, less than a millisecond of work
-	forgetMost  = 200 // rows that one statement locks and deletes
+	forgetPages = 64  // read by one statement: half a MiB, in less than a millisecond
+	forgetMost  = 200 // rows locked and deleted by one statement
 	leastPause  = 100 * time.Millisecond
 	mostPause   = 10 * time.Second
 )
 
-// connectAndForget connects, until that has succeeded once, and then goes
-// through the table again and again, in about the given time.
-func (s *Store) connectAndForget(ctx context.Context, every time.Duration) {
+// lookAfter connects and prepares the table. Then it searches the table for
+// expired buckets until ctx ends, each time in about s.forgetEvery.
+func (s *Store) lookAfter(ctx context.Context) {
 	for err := s.Ping(ctx); err != nil; err = s.Ping(ctx) {
 		if ctx.Err() != nil {
 			return
@@ -31,7 +29,7 @@ func (s *Store) connectAndForget(ctx context.Context, every time.Duration) {
 	}
 	var page, pages uint32
 	for ctx.Err() == nil {
-		wait := every
+		wait := s.forgetEvery
 		if page >= pages {
 			size, err := s.pages(ctx)
 			if err != nil {
@@ -44,13 +42,13 @@ func (s *Store) connectAndForget(ctx context.Context, every time.Duration) {
 				s.report(err)
 			}
 			page += forgetPages
-			wait = every * forgetPages / time.Duration(pages)
+			wait = s.forgetEvery * forgetPages / time.Duration(pages)
 		}
-		pause(ctx, min(max(wait, min(leastPause, every)), every, mostPause))
+		pause(ctx, min(max(wait, min(leastPause, s.forgetEvery)), s.forgetEvery, mostPause))
 	}
 }
 
-// forgetPart forgets what it can of some pages.
+// forgetPart deletes the expired buckets of some pages.
 func (s *Store) forgetPart(ctx context.Context, page uint32) error {
 	from, to := tid(page), tid(page+forgetPages)
 	for ctx.Err() == nil {
@@ -67,34 +65,22 @@ func (s *Store) forgetSome(ctx context.Context, from, to pgtype.TID) (deleted in
 	defer cancel()
 	s.forgetting.Lock()
 	defer s.forgetting.Unlock()
-	var now any
-	if at := s.heldAt(); at != 0 {
-		now = int64(at)
-	}
-	tag, err := s.pool.Exec(ctx, s.sql.forget, from, to, now, int64(forgetMost))
+	tag, err := s.pool.Exec(ctx, s.sql.forget, from, to, instantParam(s.heldAt()), int64(forgetMost))
 	return tag.RowsAffected(), err
 }
 
-// pages returns how many pages the table has.
+// pages returns how many pages the table has. It is 0 if there is no table.
 func (s *Store) pages(ctx context.Context) (uint32, error) {
 	ctx, cancel := context.WithTimeout(ctx, mostPatience)
 	defer cancel()
-	var pages int64
-	err := s.pool.QueryRow(ctx, "SELECT pg_relation_size(to_regclass($1::text)) / current_setting('block_size')::bigint", s.table).Scan(&pages)
-	if errors.Is(err, pgx.ErrNoRows) {
-		return 0, nil
+	var pages *int64
+	if err := s.pool.QueryRow(ctx, s.sql.size, s.table).Scan(&pages); err != nil || pages == nil {
+		return 0, s.explain(err)
 	}
-	return uint32(pages), s.explain(err)
+	return uint32(*pages), nil
 }
 
-// report tells the owner, but not of what came of Close.
-func (s *Store) report(err error) {
-	if s.onError != nil && !errors.Is(err, context.Canceled) {
-		s.onError(err)
-	}
-}
-
-// tid returns where a page begins.
+// tid returns the position where a page begins.
 func tid(page uint32) pgtype.TID { return pgtype.TID{BlockNumber: page, Valid: true} }
 
 func pause(ctx context.Context, d time.Duration) {

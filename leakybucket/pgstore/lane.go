@@ -2,146 +2,76 @@ package pgstore
 
 import (
 	"context"
-	"runtime"
-	"slices"
-	"sync"
+	"errors"
+	"hash/maphash"
 	"time"
 
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/internal/coalesce"
 )
 
 const (
-	// mostCharges bounds a batch, so that nobody waits for a statement of
+	// mostCharges bounds a batch, so that no call waits for a statement of
 	// thousands of rows.
 	mostCharges = 500
 
-	// A batch outlives callers who are in a hurry, since to leave a statement
-	// is to lose its connection. It is given up when it can no longer be of use:
-	// PostgreSQL hangs, or the network has lost a packet, and a new connection
-	// would be sooner.
+	// A batch outlives callers with little time, because leaving a statement
+	// loses its connection. It is given up when no caller can wait for it any
+	// longer. Then PostgreSQL hangs or the network lost a packet, and a new
+	// connection is sooner.
 	leastPatience = 500 * time.Millisecond
 	mostPatience  = 10 * time.Second
 )
 
-// A call is a Take or a Settle that waits for its answer. It has copies of what
-// it was asked, since who asked may leave before it is done.
+// A call is a Take or a Settle that waits for its answer. It has copies of the
+// caller's slices, because the caller may leave before it is done.
 type call struct {
 	names       []string // of the buckets, one for each charge or settlement
 	charges     []leakybucket.Charge
 	decisions   []leakybucket.Decision
 	settlements []leakybucket.Settlement
 
-	gone     <-chan struct{} // closed when the caller has left
-	deadline time.Time       // when the caller leaves at the latest; zero if never
-	answer   chan error      // has room for it
+	deadline time.Time // when the caller leaves at the latest; zero if never
+	err      error     // once the call is answered
 }
 
-// A lane works off calls, a batch at a time. Those that come while one is under
-// way make up the next, which leaves when it returns: nobody waits for a timer.
-type lane struct {
-	mu      sync.Mutex
-	waiting []*call // in the order in which they came
-	closed  bool
-
-	wake chan struct{} // has room for one
+// Lanes share the connections: calls of different lanes are executed at the same
+// time. Calls that arrive while a lane's batch is in flight make up its next one.
+func (s *Store) openLanes(n int) {
+	s.batches = make([]batch, n)
+	s.lanes = coalesce.New(coalesce.Options{MaxWeight: mostCharges}, s.sendBatch)
 }
 
-func newLane() *lane { return &lane{wake: make(chan struct{}, 1)} }
+// laneOf returns the lane of a call: always the same for the same first bucket,
+// so that lanes seldom wait for each other's locks.
+func (s *Store) laneOf(name string) int {
+	return int(maphash.String(s.seed, name) % uint64(len(s.batches)))
+}
 
-// join lets a call wait for the next batch.
-func (l *lane) join(c *call) error {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.closed {
+// call executes a call in a batch with others. It waits for the answer or the
+// end of ctx.
+func (s *Store) call(ctx context.Context, c *call) error {
+	c.deadline, _ = ctx.Deadline()
+	switch err := s.lanes.Do(ctx, s.laneOf(c.names[0]), c, len(c.names)); {
+	case errors.Is(err, coalesce.ErrClosed):
 		return errClosed
+	case err != nil:
+		return s.outOfPatience(ctx)
 	}
-	l.waiting = append(l.waiting, c)
-	select {
-	case l.wake <- struct{}{}:
-	default:
-	}
-	return nil
+	return c.err
 }
 
-// leave takes back a call that no batch has in hand yet.
-func (l *lane) leave(c *call) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if i := slices.Index(l.waiting, c); i >= 0 {
-		l.waiting = slices.Delete(l.waiting, i, i+1)
-	}
-}
-
-// next moves the calls of the next batch to those given, but for callers who
-// have left and only must still notice it.
-func (l *lane) next(calls []*call) []*call {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	charges, taken := 0, 0
-	for _, c := range l.waiting {
-		if charges += len(c.names); charges > mostCharges && len(calls) > 0 {
-			break
-		}
-		taken++
-		select {
-		case <-c.gone:
-			charges -= len(c.names)
-		default:
-			calls = append(calls, c)
-		}
-	}
-	l.waiting = slices.Delete(l.waiting, 0, taken)
-	return calls
-}
-
-// work works off calls until ctx ends, and then turns away those that wait.
-func (l *lane) work(ctx context.Context, do func(context.Context, *batch) error) {
-	defer l.close()
-	var b batch
-	var calls []*call
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-l.wake:
-		}
-		for ctx.Err() == nil {
-			clear(calls)
-			if calls = l.next(calls[:0]); len(calls) == 0 {
-				break
-			}
-			b.set(calls)
-			b.answer(doWithin(b.patience(), &b, do))
-			l.gather()
-		}
-	}
-}
-
-// gather lets those who were answered have a say before the next batch leaves,
-// else they would find it gone and small. It yields as long as that brings in
-// more, and waits for nobody.
-func (l *lane) gather() {
-	for before := -1; ; {
-		l.mu.Lock()
-		now := len(l.waiting)
-		l.mu.Unlock()
-		if now == before {
-			return
-		}
-		before = now
-		runtime.Gosched()
-	}
-}
-
-// doWithin does a batch. It is not to end with the store: what was asked before
-// the store was closed is answered.
-func doWithin(patience time.Duration, b *batch, do func(context.Context, *batch) error) error {
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
+// sendBatch executes the calls of one batch. It does not end with the store:
+// Close finishes the calls in flight.
+func (s *Store) sendBatch(lane int, calls []*call, answer func()) {
+	b := &s.batches[lane] // of which a lane uses one at a time
+	b.set(calls, answer)
+	ctx, cancel := context.WithTimeout(context.Background(), b.patience())
 	defer cancel()
-	return do(ctx, b)
+	b.answer(s.do(ctx, b))
 }
 
-// patience returns how long it can be of use to somebody to wait for the batch.
+// patience returns how long any caller of the batch can still wait.
 func (b *batch) patience() time.Duration {
 	longest := leastPatience
 	for _, c := range b.calls {
@@ -156,17 +86,8 @@ func (b *batch) patience() time.Duration {
 // answer answers all calls that were not answered yet.
 func (b *batch) answer(err error) {
 	for _, c := range b.calls {
-		c.answer <- err
+		c.err = err
 	}
-	b.calls = b.calls[:0]
-}
-
-func (l *lane) close() {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.closed = true
-	for _, c := range l.waiting {
-		c.answer <- errClosed
-	}
-	l.waiting = nil
+	b.calls = nil
+	b.answered()
 }

@@ -3,18 +3,17 @@ package pgstore
 import (
 	"crypto/sha256"
 	"encoding/hex"
-	"hash/maphash"
 
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
 )
 
-// longestName is how long a name may get before a digest stands in for it, in
-// bytes. An index entry has room for some 2,700.
+// longestName is the length of the longest name in bytes; longer ones are
+// replaced by a digest. An index entry has room for about 2,700 bytes.
 const longestName = 1024
 
-// name returns the name of a charge's bucket: the prefix, : or ~ for shadow, the
-// zone, a slash and the key. A prefix has none of these signs and a zone no
-// slash, so no two buckets share a name; a digest has no slash after its sign.
+// name returns the name of a bucket's row: the prefix, : or ~ for shadow, the
+// zone, a slash and the key. No two buckets share a name, because a prefix has
+// none of these characters, a zone no slash, and a digest no slash either.
 func (s *Store) name(zone, key string, shadow bool) string {
 	sign := ":"
 	if shadow {
@@ -29,12 +28,3 @@ func (s *Store) name(zone, key string, shadow bool) string {
 }
 
 func (s *Store) nameOf(c *leakybucket.Charge) string { return s.name(c.Zone, c.Key, c.Shadow) }
-
-// laneOf gives a bucket to always the same lane, as long as it is asked for
-// alone, so that lanes seldom wait for each other.
-func (s *Store) laneOf(name string) *lane {
-	if len(s.lanes) == 1 {
-		return s.lanes[0]
-	}
-	return s.lanes[maphash.String(s.seed, name)%uint64(len(s.lanes))]
-}

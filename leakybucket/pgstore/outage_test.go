@@ -7,15 +7,14 @@ import (
 	"math/rand/v2"
 	"os"
 	"runtime"
-	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
 
+	"github.com/caddy-throttle/caddy-throttle/internal/servertest"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
-	"github.com/caddy-throttle/caddy-throttle/leakybucket/pgstore/pgtest"
 )
 
 // budget is what a store may cost a request, and grace what a busy machine may
@@ -85,7 +84,7 @@ func backWithin(t *testing.T, s *Store, within time.Duration) {
 }
 
 func TestSurvivesRestartsAndFreezesOfPostgreSQL(t *testing.T) {
-	server := pgtest.Start(t)
+	server := servertest.StartPostgres(t)
 	s := openStore(t, Options{URL: server.URL(), Logged: true, WaitForDisk: true})
 	eventually(t, 10*time.Second, "the store answers", func() bool { return s.Ping(context.Background()) == nil })
 	cycles := 1
@@ -117,7 +116,7 @@ func TestSurvivesRestartsAndFreezesOfPostgreSQL(t *testing.T) {
 	}
 }
 
-func run(t *testing.T, server *pgtest.Server) {
+func run(t *testing.T, server *servertest.Postgres) {
 	t.Helper()
 	if err := server.Run(); err != nil {
 		t.Fatal(err)
@@ -125,7 +124,7 @@ func run(t *testing.T, server *pgtest.Server) {
 }
 
 func TestBeginsWithoutPostgreSQLAndFindsItLater(t *testing.T) {
-	server := pgtest.Start(t)
+	server := servertest.StartPostgres(t)
 	server.Stop()
 	var reported atomic.Int64
 	s := openStore(t, Options{URL: server.URL(), OnError: func(error) { reported.Add(1) }})
@@ -141,12 +140,13 @@ func TestBeginsWithoutPostgreSQLAndFindsItLater(t *testing.T) {
 }
 
 func TestEachOfManyCallersIsAnsweredWithinItsBudget(t *testing.T) {
-	server := pgtest.Start(t)
+	server := servertest.StartPostgres(t)
 	goroutines := runtime.NumGoroutine()
 	s, err := New(Options{URL: server.URL(), Connections: 4})
 	if err != nil {
 		t.Fatal(err)
 	}
+	s.Start()
 	eventually(t, 10*time.Second, "the store answers", func() bool { return s.Ping(context.Background()) == nil })
 	var answered, failed atomic.Int64
 	var wg sync.WaitGroup
@@ -171,18 +171,11 @@ func TestEachOfManyCallersIsAnsweredWithinItsBudget(t *testing.T) {
 		_, err := takeInBudget(t, s, charge("back", 0))
 		return err == nil
 	})
-	for _, l := range s.lanes {
-		l.mu.Lock()
-		if n := len(l.waiting); n != 0 {
-			t.Errorf("calls that wait when all callers have left: got %d, want 0", n)
-		}
-		l.mu.Unlock()
-	}
 	s.Close()
 	if _, err := take(context.Background(), s, charge("k", 1)); err == nil {
 		t.Error("take from a closed store: got no error")
 	}
-	// What pgx abandons it closes in the background.
+	// pgx closes abandoned connections in the background.
 	eventually(t, 20*time.Second, "goroutines are back", func() bool { return runtime.NumGoroutine() <= goroutines })
 }
 
@@ -195,7 +188,7 @@ func TestSwallowedRepliesChargeAtMostOnce(t *testing.T) {
 	}
 	server := sharedServer(t)
 	var swallowed atomic.Int64
-	proxy := server.Proxy(t, func(piece []byte) bool {
+	proxy := servertest.StartProxy(t, fmt.Sprintf("127.0.0.1:%d", server.Port), func(piece []byte) bool {
 		// Not what it takes to connect, which would only take time.
 		if bytes.Contains(piece, []byte("SCRAM")) || bytes.HasPrefix(piece, []byte{'R'}) || rand.IntN(5) != 0 {
 			return false
@@ -203,7 +196,7 @@ func TestSwallowedRepliesChargeAtMostOnce(t *testing.T) {
 		swallowed.Add(1)
 		return true
 	})
-	s := openStore(t, Options{URL: proxy.URL(), Table: unique("swallowed")})
+	s := openStore(t, Options{URL: server.URLThrough(proxy), Table: unique("swallowed")})
 	const keys = 40
 	var certain, unsure [keys]atomic.Int64
 	var wg sync.WaitGroup
@@ -253,54 +246,13 @@ func TestAConnectionThatHoldsLocksAndStopsIsLetGo(t *testing.T) {
 	}
 	defer conn.Release()
 	var b batch
-	b.set([]*call{{names: []string{other.name("zone", "k", false)}}})
-	if _, err := (&transaction{other, conn, conn.Conn().PgConn()}).lock(ctx, &b); err != nil {
+	b.set([]*call{{names: []string{other.name("zone", "k", false)}}}, func() {})
+	if _, err := newTransaction(other, conn).lock(ctx, &b); err != nil {
 		t.Fatal(err)
 	}
 	began := time.Now()
 	mustTake(t, s, charge("k", 1))
 	if took := time.Since(began); took > lockPatience+2*time.Second {
 		t.Errorf("take of a bucket whose lock was held by a node that has stopped: got an answer after %v, want about %v", took, lockPatience)
-	}
-}
-
-func TestNobodyIsSentWhoHasLeft(t *testing.T) {
-	l := newLane()
-	left, leave := context.WithCancel(context.Background())
-	var calls []*call
-	for i := range 5 {
-		c := &call{names: []string{fmt.Sprint(i)}, answer: make(chan error, 1)}
-		if i%2 == 0 {
-			c.gone = left.Done()
-		}
-		calls = append(calls, c)
-		if err := l.join(c); err != nil {
-			t.Fatal(err)
-		}
-	}
-	leave()
-	l.leave(calls[3])
-	if got := l.next(nil); !slices.Equal(got, calls[1:2]) {
-		t.Errorf("next batch of five calls, four of which have left: got %d calls, want the one", len(got))
-	}
-	if got := l.next(nil); len(got) != 0 {
-		t.Errorf("batch after it: got %d calls, want none", len(got))
-	}
-}
-
-func TestABatchIsBoundedAndKeepsTheOrder(t *testing.T) {
-	l := newLane()
-	var calls []*call
-	for range 7 {
-		c := &call{names: make([]string, mostCharges/3), answer: make(chan error, 1)}
-		calls = append(calls, c)
-		_ = l.join(c)
-	}
-	huge := &call{names: make([]string, 3*mostCharges), answer: make(chan error, 1)}
-	_ = l.join(huge)
-	for _, want := range [][]*call{calls[:3], calls[3:6], calls[6:7], {huge}, nil} {
-		if got := l.next(nil); !slices.Equal(got, want) {
-			t.Errorf("next batch: got %d calls, want %d in the order in which they came", len(got), len(want))
-		}
 	}
 }

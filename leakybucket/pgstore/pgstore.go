@@ -2,90 +2,121 @@ package pgstore
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"hash/maphash"
 	"slices"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/internal/coalesce"
 )
 
-// A Store keeps buckets in a table of PostgreSQL.
+// A Store keeps buckets in a table of PostgreSQL. It is safe for concurrent use.
 type Store struct {
-	pool  *pgxpool.Pool
-	lanes []*lane
-	seed  maphash.Seed // of what chooses a lane
+	pool    *pgxpool.Pool
+	lanes   *coalesce.Lanes[int, *call]
+	batches []batch      // one for each lane
+	seed    maphash.Seed // chooses a bucket's lane
 
 	prefix        string
 	table         string // quoted
 	address, user string // for errors
-	logged        bool
-	sql           queries
-	begin         []string
+	wantsLogged   bool
+	sql           statements
 
-	prepared  atomic.Bool   // the table is known to be there
-	preparing chan struct{} // holds who sees to that
+	prepared     atomic.Bool   // the table is known to exist
+	preparing    chan struct{} // held by the call that prepares the table
+	prepareError error         // of the last attempt; guarded by preparing
+	prepareAfter time.Time     // no attempt before; guarded by preparing
 
-	stop    context.CancelFunc
-	working sync.WaitGroup
-	onError func(error)
+	background  context.Context // ends with Close
+	stop        context.CancelFunc
+	working     sync.WaitGroup
+	starting    sync.Mutex // Start and Close exclude each other
+	started     bool       // guarded by starting
+	forgetEvery time.Duration
+	onError     atomic.Pointer[func(error)]
 
-	held       atomic.Int64 // the clock in tests; 0 is the server's own
-	forgetting sync.Mutex   // not to forget by where a test's clock was before
+	held       atomic.Int64 // the clock of tests; 0 is the server's
+	forgetting sync.Mutex   // held while rows are deleted, and while a test sets its clock
 }
 
-// New returns a store that connects in the background. It fails for options that
-// make no sense only: whether PostgreSQL is there, and lets one in, Ping says.
+// New returns a store. It does not connect: the first call does, or
+// [Store.Start]. It fails if the options are invalid or a file that the URL names
+// cannot be read.
 func New(o Options) (*Store, error) {
 	if err := o.setDefaults(); err != nil {
 		return nil, err
 	}
-	config, err := o.poolConfig()
+	s := &Store{
+		seed:        maphash.MakeSeed(),
+		prefix:      o.Prefix,
+		table:       o.quotedTable(),
+		wantsLogged: o.Logged,
+		sql:         o.statements(),
+		preparing:   make(chan struct{}, 1),
+		forgetEvery: o.ForgetEvery,
+	}
+	s.SetOnError(o.OnError)
+	config, err := o.poolConfig(s.report)
 	if err != nil {
 		return nil, err
 	}
-	ctx, stop := context.WithCancel(context.Background())
-	pool, err := pgxpool.NewWithConfig(ctx, config)
-	if err != nil {
-		stop()
+	s.address, s.user = address(config.ConnConfig), config.ConnConfig.User
+	s.background, s.stop = context.WithCancel(context.Background())
+	if s.pool, err = pgxpool.NewWithConfig(s.background, config); err != nil {
+		s.stop()
 		return nil, fmt.Errorf("preparing connections: %w", err)
 	}
-	s := &Store{
-		pool:      pool,
-		seed:      maphash.MakeSeed(),
-		prefix:    o.Prefix,
-		table:     o.quotedTable(),
-		address:   address(config.ConnConfig),
-		user:      config.ConnConfig.User,
-		logged:    o.Logged,
-		sql:       o.load(),
-		begin:     o.beginning(),
-		preparing: make(chan struct{}, 1),
-		stop:      stop,
-		onError:   o.OnError,
-	}
-	for range max(1, o.Connections-1) {
-		l := newLane()
-		s.lanes = append(s.lanes, l)
-		s.working.Go(func() { l.work(ctx, s.do) })
-	}
-	s.working.Go(func() { s.connectAndForget(ctx, o.ForgetEvery) })
+	s.openLanes(max(1, o.Connections-1))
 	return s, nil
 }
 
-// Close answers what is under way, turns away what waits, and returns when the
-// connections are closed and all goroutines have ended. A call after it fails.
+// Start begins to look after the table in the background: it connects, creates
+// or upgrades the table, and from then on deletes expired buckets. It returns at
+// once. Without it, expired buckets stay in the table. After the first call, or
+// after Close, it does nothing.
+func (s *Store) Start() {
+	s.starting.Lock()
+	defer s.starting.Unlock()
+	if s.started || s.background.Err() != nil {
+		return
+	}
+	s.started = true
+	s.working.Go(func() { s.lookAfter(s.background) })
+}
+
+// SetOnError replaces [Options].OnError. onError is called with errors that occur
+// while no call waits for them: the table cannot be prepared, expired buckets
+// cannot be deleted, or a certificate cannot be read again. It may be called by
+// several goroutines at once, must not block, and may be nil.
+func (s *Store) SetOnError(onError func(error)) { s.onError.Store(&onError) }
+
+// report passes an error to the callback, unless it comes from Close.
+func (s *Store) report(err error) {
+	if onError := *s.onError.Load(); onError != nil && !errors.Is(err, context.Canceled) {
+		onError(err)
+	}
+}
+
+// Close finishes the calls under way, fails those that wait, and returns when all
+// connections are closed and all goroutines have ended. Later calls fail.
 func (s *Store) Close() {
+	s.starting.Lock()
 	s.stop()
+	s.starting.Unlock()
+	s.lanes.Close()
 	s.working.Wait()
 	s.pool.Close()
 }
 
-// Take implements [leakybucket.Store]. It fails when ctx ends first; the charges
-// may have been poured then.
+// Take implements [leakybucket.Store]. If ctx ends first, it returns an error
+// that wraps the context's cause, and the charges may have been poured.
 func (s *Store) Take(ctx context.Context, charges []leakybucket.Charge, decisions []leakybucket.Decision) error {
 	if len(charges) == 0 {
 		return nil
@@ -105,7 +136,7 @@ func (s *Store) Take(ctx context.Context, charges []leakybucket.Charge, decision
 	return nil
 }
 
-// Settle implements [leakybucket.Store]. It is one atomic step.
+// Settle implements [leakybucket.Store]. All settlements are one atomic step.
 func (s *Store) Settle(ctx context.Context, settlements []leakybucket.Settlement) error {
 	if len(settlements) == 0 {
 		return nil
@@ -120,32 +151,18 @@ func (s *Store) Settle(ctx context.Context, settlements []leakybucket.Settlement
 	return s.call(ctx, c)
 }
 
-// call lets a lane do a call, and waits for it or for the end of ctx.
-func (s *Store) call(ctx context.Context, c *call) error {
-	if ctx.Err() != nil {
-		return s.outOfPatience(ctx)
-	}
-	c.gone, c.answer = ctx.Done(), make(chan error, 1)
-	c.deadline, _ = ctx.Deadline()
-	l := s.laneOf(c.names[0])
-	if err := l.join(c); err != nil {
-		return err
-	}
-	select {
-	case err := <-c.answer:
-		return err
-	case <-ctx.Done():
-		l.leave(c)
-		return s.outOfPatience(ctx)
-	}
-}
-
-// Ping implements [leakybucket.Pinger]. It does what a request does, with no
-// bucket at all, so that PostgreSQL looks at the privileges.
+// Ping implements [leakybucket.Pinger]. It runs the statements of a request for
+// no bucket at all, so that PostgreSQL checks the privileges.
 func (s *Store) Ping(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, mostPatience)
 	defer cancel()
-	return s.explain(s.ping(ctx))
+	var err error
+	for range mostAttempts {
+		if err = s.ping(ctx); !errors.Is(err, errNotExecuted) || ctx.Err() != nil {
+			break
+		}
+	}
+	return s.explain(err)
 }
 
 func (s *Store) ping(ctx context.Context) error {
@@ -157,7 +174,7 @@ func (s *Store) ping(ctx context.Context) error {
 		return err
 	}
 	defer conn.Release()
-	t := transaction{s, conn, conn.Conn().PgConn()}
+	t := newTransaction(s, conn)
 	_, err = t.lock(ctx, &batch{})
 	if err == nil {
 		err = t.tryWrites(ctx)

@@ -8,8 +8,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/caddy-throttle/caddy-throttle/internal/servertest"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
-	"github.com/caddy-throttle/caddy-throttle/leakybucket/pgstore/pgtest"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest"
 )
 
@@ -24,7 +24,7 @@ func BenchmarkTake(b *testing.B) {
 // shared is the server of all tests that do it no harm.
 var shared struct {
 	once   sync.Once
-	server *pgtest.Server
+	server *servertest.Postgres
 	err    error
 	stores atomic.Int64
 }
@@ -37,10 +37,10 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-func sharedServer(tb testing.TB) *pgtest.Server {
+func sharedServer(tb testing.TB) *servertest.Postgres {
 	tb.Helper()
-	bin := pgtest.Find(tb)
-	shared.once.Do(func() { shared.server, shared.err = pgtest.New(bin) })
+	bin := servertest.FindPostgres(tb)
+	shared.once.Do(func() { shared.server, shared.err = servertest.NewPostgres(bin) })
 	if shared.err != nil {
 		tb.Fatalf("starting PostgreSQL: %v", shared.err)
 	}
@@ -59,7 +59,16 @@ func open(tb testing.TB, _ storetest.Need) (leakybucket.Store, func(leakybucket.
 	return s, s.hold
 }
 
+// openStore opens a store and starts it.
 func openStore(tb testing.TB, o Options) *Store {
+	tb.Helper()
+	s := openStopped(tb, o)
+	s.Start()
+	return s
+}
+
+// openStopped opens a store that does nothing in the background.
+func openStopped(tb testing.TB, o Options) *Store {
 	tb.Helper()
 	s, err := New(o)
 	if err != nil {

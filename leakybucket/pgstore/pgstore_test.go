@@ -140,6 +140,7 @@ func TestManyInstancesMakeTheTableAtOnce(t *testing.T) {
 					return
 				}
 				defer s.Close()
+				s.Start()
 				if _, err := take(context.Background(), s, charge("k", 1)); err != nil {
 					t.Errorf("taking a charge: %v", err)
 				}

@@ -3,12 +3,14 @@ package pgstore
 import (
 	"context"
 	"fmt"
+	"math"
 	"sync"
 	"testing"
 	"time"
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/caddy-throttle/caddy-throttle/internal/servertest"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest"
 )
@@ -70,6 +72,117 @@ func TestARefusedTakeLeavesNoRow(t *testing.T) {
 	}
 }
 
+// writes returns what changes with each write to the first row of a table. A lock
+// is no write.
+func writes(t *testing.T, server *servertest.Postgres, table string) (version string) {
+	t.Helper()
+	return server.Text(t, "SELECT coalesce(min(ctid::text || ' ' || xmin::text), 'no row') FROM "+table)
+}
+
+func TestATakeOfCost0WritesNoRow(t *testing.T) {
+	server := sharedServer(t)
+	const epoch = leakybucket.Instant(1_700_000_000_000_000)
+	free := charge("k", 0)
+	free.Limit = leakybucket.Limit{Capacity: 10, Leak: 0.1}
+	free.Block = &leakybucket.Ladder{Steps: []time.Duration{time.Hour}}
+	probe := free
+	probe.Probe, probe.Cost = true, 1
+	slower, beside := free, charge("beside", 0)
+	slower.Limit.Leak = 0.01
+	for _, test := range []struct {
+		about   string
+		filled  float64 // the level before
+		charges []leakybucket.Charge
+		poured  bool
+		writes  bool
+	}{
+		{"no bucket", 0, []leakybucket.Charge{free}, true, false},
+		{"no bucket, with another", 0, []leakybucket.Charge{free, beside}, true, false},
+		{"a bucket", 5, []leakybucket.Charge{free}, true, false},
+		{"a bucket, twice", 5, []leakybucket.Charge{free, free}, true, false},
+		{"a probe", 5, []leakybucket.Charge{probe}, false, false},
+		{"a probe with another", 5, []leakybucket.Charge{probe, beside}, false, false},
+		{"another leak", 5, []leakybucket.Charge{slower}, true, true},
+		{"another leak, with another", 5, []leakybucket.Charge{slower, beside}, true, true},
+		{"a block begins", 10.3, []leakybucket.Charge{free}, false, true},
+		{"a block begins, with another", 10.3, []leakybucket.Charge{free, beside}, false, true},
+	} {
+		table := unique("free")
+		s := openStopped(t, Options{URL: patient(server.URL()), Table: table})
+		s.hold(epoch)
+		mustTake(t, s, free) // creates the table
+		if test.filled > 0 {
+			fill := free
+			fill.Cost, fill.Debt = 1, 10
+			was := mustTake(t, s, fill)
+			if err := s.Settle(context.Background(), []leakybucket.Settlement{{Charge: fill, Was: was, Diff: test.filled - 1}}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		before := writes(t, server, table)
+		for i := range 3 {
+			s.hold(epoch.Add(time.Duration(i) * 100 * time.Millisecond))
+			decisions := make([]leakybucket.Decision, len(test.charges))
+			if err := s.Take(context.Background(), test.charges, decisions); err != nil {
+				t.Fatal(err)
+			}
+			level := max(0, test.filled-0.01*float64(i))
+			if d := decisions[0]; d.Poured != test.poured || !near(d.Level, level) && !test.writes {
+				t.Errorf("%s: got %+v, want poured %v at level %v", test.about, d, test.poured, level)
+			}
+		}
+		if got := writes(t, server, table) != before; got != test.writes {
+			t.Errorf("%s: got a write %v, want %v", test.about, got, test.writes)
+		}
+	}
+}
+
+func near(a, b float64) bool { return math.Abs(a-b) < 1e-9 }
+
+// Nodes whose limits differ must not turn each refusal into a write.
+func TestRefusalsUnderAnotherLeakWriteOnceASecond(t *testing.T) {
+	server := sharedServer(t)
+	table := unique("leaks")
+	s := openStopped(t, Options{URL: patient(server.URL()), Table: table})
+	at := leakybucket.Instant(1_700_000_000_000_000)
+	s.hold(at)
+	full := charge("k", 10)
+	full.Limit = leakybucket.Limit{Capacity: 10, Leak: 1e-3}
+	mustTake(t, s, full)
+	other := full
+	other.Limit.Leak = 1e-4
+	written, last := 0, writes(t, server, table)
+	for i := range 40 { // four seconds
+		s.hold(at.Add(time.Duration(i) * 100 * time.Millisecond))
+		for _, c := range []leakybucket.Charge{other, full} {
+			if mustTake(t, s, c).Poured {
+				t.Fatal("a take from a full bucket: got it poured, want it refused")
+			}
+			if now := writes(t, server, table); now != last {
+				written, last = written+1, now
+			}
+		}
+	}
+	if written != 3 {
+		t.Errorf("writes by refusals of four seconds: got %d, want 3", written)
+	}
+}
+
+func TestASettlementOfNothingWritesNoRow(t *testing.T) {
+	server := sharedServer(t)
+	table := unique("unsettled")
+	s := openStopped(t, Options{URL: patient(server.URL()), Table: table})
+	c := charge("k", 1)
+	was := mustTake(t, s, c)
+	before := writes(t, server, table)
+	if err := s.Settle(context.Background(), []leakybucket.Settlement{{Charge: c, Was: was}}); err != nil {
+		t.Fatal(err)
+	}
+	if got := writes(t, server, table); got != before {
+		t.Error("a settlement of 0 has written the row")
+	}
+}
+
 func TestWorksThroughPgBouncerInTransactionMode(t *testing.T) {
 	server := sharedServer(t)
 	// Fewer sessions than connections, so that they change hands all the time.
@@ -84,8 +197,8 @@ func TestWorksThroughPgBouncerInTransactionMode(t *testing.T) {
 	})
 }
 
-// What is set for a transaction must not stay in a session that others are given
-// next.
+// Settings of a transaction must not stay in the session, which another client
+// gets next.
 func TestLeavesNoSettingBehindInPgBouncer(t *testing.T) {
 	url := sharedServer(t).Bouncer(t, 1)
 	s := openStore(t, Options{URL: patient(url), Table: unique("clean"), Logged: true})
@@ -98,17 +211,16 @@ func TestLeavesNoSettingBehindInPgBouncer(t *testing.T) {
 	for setting, want := range map[string]string{"idle_in_transaction_session_timeout": "0", "synchronous_commit": "on"} {
 		var got string
 		if err := conn.QueryRow(context.Background(), "SHOW "+setting).Scan(&got); err != nil || got != want {
-			t.Errorf("%s of who uses the session next: got %q and error %v, want %q", setting, got, err, want)
+			t.Errorf("%s in the session of the next client: got %q and error %v, want %q", setting, got, err, want)
 		}
 	}
 }
 
-// What time it is for the process of a store is no matter: nothing it sends says
-// so.
+// The clock of the store's process does not matter: nothing it sends depends on it.
 func TestTheTimeIsTheServers(t *testing.T) {
 	server := sharedServer(t)
 	s := openStore(t, Options{URL: server.URL(), Table: unique("clock")})
-	if got := encodeInstant(s.heldAt()); got != nil {
+	if got := instantParam(s.heldAt()); got != nil {
 		t.Errorf("what a store says of the time: got %v, want nothing", got)
 	}
 	d := mustTake(t, s, charge("k", 1))

@@ -2,7 +2,6 @@ package pgstore
 
 import (
 	"context"
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"slices"
@@ -14,25 +13,26 @@ import (
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
 )
 
-// mostAttempts bounds how often a batch is begun again that certainly has not
-// been executed.
+// mostAttempts bounds how often a batch is retried that was certainly not
+// executed.
 const mostAttempts = 4
 
-// errRaced is in the tree of errors after which others have made a bucket while a
-// batch was about to. They may again, and then the batch makes its rows first.
-var errRaced = errors.New("others have made the same bucket")
-
 // errNotExecuted is in the tree of errors after which nothing of the batch was
-// done, and it may be begun again.
+// executed, so that it may be retried.
 var errNotExecuted = errors.New("nothing was charged")
 
-// do does a batch: one transaction, of two round trips. The first locks the rows
-// and reads them with the clock, the second writes and commits. Between the two
-// the decisions are made here, by the very functions that specify them.
+// errRaced is in the tree of errors after which another batch has inserted one of
+// the same buckets. The retry inserts its rows first, because it may happen again.
+var errRaced = errors.New("another batch has inserted the same bucket")
+
+// do executes a batch in one transaction of two round trips. The first locks the
+// rows and reads them and the clock. The batch is then decided in this process,
+// by the functions that specify the algorithm. The second round trip writes and
+// commits.
 //
-// What fails before the commit is sent was not executed, and neither was what
-// the server says it has rolled back. What fails otherwise may have been, and is
-// never repeated.
+// If an error comes before the commit is sent, or the server says that it has
+// rolled back, nothing was executed. After any other error the batch may have
+// been executed, and it is never retried.
 func (s *Store) do(ctx context.Context, b *batch) error {
 	var err error
 	for attempts := 0; attempts < mostAttempts; attempts++ {
@@ -41,7 +41,7 @@ func (s *Store) do(ctx context.Context, b *batch) error {
 		}
 		b.raced = b.raced || errors.Is(err, errRaced)
 		if pgconn.Timeout(err) {
-			attempts = 0 // it took its time, and whoever is left in the batch has more
+			attempts = 0 // ctx bounds attempts that take their time
 		}
 		b.forgetRead()
 	}
@@ -56,9 +56,9 @@ func (s *Store) attempt(ctx context.Context, b *batch) error {
 	if err != nil {
 		return unconnected(err)
 	}
-	// A connection that is not fit for more does not go back to the pool.
+	// Release closes a connection that cannot be used again.
 	defer conn.Release()
-	t := transaction{s, conn, conn.Conn().PgConn()}
+	t := newTransaction(s, conn)
 	if b.raced {
 		if err := t.makeRows(ctx, b); err != nil {
 			return t.failed(ctx, err)
@@ -71,7 +71,7 @@ func (s *Store) attempt(ctx context.Context, b *batch) error {
 	b.judge(now)
 	updated, made := b.written()
 	if len(updated)+len(made) == 0 {
-		// Nobody has to wait until the locks are given back.
+		// Answer before the locks are released.
 		b.answer(nil)
 		t.end(ctx, "COMMIT")
 		return nil
@@ -79,72 +79,63 @@ func (s *Store) attempt(ctx context.Context, b *batch) error {
 	return t.commit(ctx, updated, made)
 }
 
-// unconnected lets those wait for another attempt who have the time, if a
-// connection could not be made in its own. One that is refused is refused.
+// unconnected marks an attempt to connect that timed out as not executed. A
+// connection that was refused is not tried again.
 func unconnected(err error) error {
-	var refused *pgconn.ConnectError
-	if errors.As(err, &refused) && pgconn.Timeout(err) {
+	var connecting *pgconn.ConnectError
+	if errors.As(err, &connecting) && pgconn.Timeout(err) {
 		return errors.Join(errNotExecuted, err)
 	}
 	return err
 }
 
-// A transaction is one that is under way.
+// A transaction is one batch's hold on a connection.
 type transaction struct {
 	store *Store
-	pool  *pgxpool.Conn
 	conn  *pgconn.PgConn
+	types *pgtype.Map
 }
 
-// makeRows makes those rows of a batch that are not there, empty, in a
-// transaction of its own: who waits for others' new rows must hold no locks. They
-// are kept for a while, to be found by the batch.
+func newTransaction(s *Store, conn *pgxpool.Conn) *transaction {
+	return &transaction{s, conn.Conn().PgConn(), conn.Conn().TypeMap()}
+}
+
+func (t *transaction) pipeline() *pipeline { return &pipeline{types: t.types} }
+
+// makeRows inserts empty rows for buckets that have none. It does so in a
+// transaction of its own: a transaction that waits for another one's new rows
+// must hold no locks. The rows do not expire before the batch finds them.
 func (t *transaction) makeRows(ctx context.Context, b *batch) error {
-	var statements pgconn.Batch
-	addStatement(&statements, t.store.sql.make, [][]byte{encodeNames(b.rows), encodeInstant(t.store.heldAt())},
-		[]uint32{pgtype.ByteaArrayOID, pgtype.Int8OID})
-	return t.conn.ExecBatch(ctx, &statements).Close()
+	p := t.pipeline()
+	p.add(t.store.sql.make, makeTypes, namesOf(b.rows), instantParam(t.store.heldAt()))
+	_, err := t.send(ctx, p, nil)
+	return err
 }
 
-// lock begins the transaction, reads the rows of the batch and the clock, and
-// holds them until the end.
-func (t *transaction) lock(ctx context.Context, b *batch) (leakybucket.Instant, error) {
-	var statements pgconn.Batch
-	for _, sql := range t.store.begin {
-		addStatement(&statements, sql, nil, nil)
+// lock begins the transaction, locks and reads the rows of the batch, and then
+// reads the clock.
+func (t *transaction) lock(ctx context.Context, b *batch) (now leakybucket.Instant, err error) {
+	p := t.pipeline()
+	for _, sql := range t.store.sql.begin {
+		p.add(sql, noTypes)
 	}
-	addStatement(&statements, t.store.sql.lock, [][]byte{encodeNames(b.rows)}, []uint32{pgtype.ByteaArrayOID})
-	addStatement(&statements, t.store.sql.clock, [][]byte{encodeInstant(t.store.heldAt())}, []uint32{pgtype.Int8OID})
-	results := t.conn.ExecBatch(ctx, &statements)
-	now, known := leakybucket.Instant(0), false
-	var wrong error
-	for results.NextResult() {
-		rows := results.ResultReader()
-		for rows.NextRow() && wrong == nil {
-			values := rows.Values()
-			if len(values) == 1 && len(values[0]) == 8 {
-				now, known = leakybucket.Instant(binary.BigEndian.Uint64(values[0])), true
-			} else {
-				wrong = b.read(values)
-			}
+	p.add(t.store.sql.lock, namesType, namesOf(b.rows))
+	p.add(t.store.sql.clock, instantType, instantParam(t.store.heldAt()))
+	_, err = t.send(ctx, p, func(values [][]byte) (err error) {
+		if len(values) == 1 {
+			now, err = decodeInstant(values)
+			return err
 		}
-		if _, err := rows.Close(); err != nil {
-			break // Close of all has it too
-		}
+		return b.read(values)
+	})
+	if err == nil && now == 0 {
+		err = errors.New("reading the clock: got no answer")
 	}
-	switch err := results.Close(); {
-	case err != nil:
-		return 0, err
-	case wrong != nil:
-		return 0, wrong
-	case !known:
-		return 0, errors.New("reading the clock: got no answer")
-	}
-	return now, nil
+	return now, err
 }
 
 func (b *batch) read(values [][]byte) error {
-	state, err := decodeState(values)
+	tid, state, err := decodeRow(values)
 	if err != nil {
 		return err
 	}
@@ -152,72 +143,64 @@ func (b *batch) read(values [][]byte) error {
 	if !known {
 		return fmt.Errorf("reading a bucket: got %.40q, which was not asked for", values[0])
 	}
-	b.rows[i].state, b.rows[i].kept = state, true
+	r := &b.rows[i]
+	r.tid, r.state, r.kept = tid, state, true
 	return nil
 }
 
-// commit writes the rows and ends the transaction. New rows come first: who waits
-// for others' new rows has changed none, and who changes rows waits for nobody,
-// so that nobody waits in a circle. That rows are locked is in no new row's way.
+// commit writes the rows and ends the transaction. New rows come first: the
+// insert may wait for another transaction's new rows, and must not have changed
+// any row by then. The update waits for nothing, since its rows are locked. So no
+// two transactions wait for each other.
 func (t *transaction) commit(ctx context.Context, updated, made []row) error {
-	var statements pgconn.Batch
+	p := t.pipeline()
 	if len(made) > 0 {
-		addStatement(&statements, t.store.sql.insert, encodeBuckets(made), bucketOIDs)
+		p.add(t.store.sql.insert, insertTypes, insertParams(made)...)
 	}
 	if len(updated) > 0 {
-		addStatement(&statements, t.store.sql.update, encodeBuckets(updated), bucketOIDs)
+		p.add(t.store.sql.update, updateTypes, updateParams(updated)...)
 	}
-	addStatement(&statements, "COMMIT", nil, nil)
-	results := t.conn.ExecBatch(ctx, &statements)
-	last := ""
-	for results.NextResult() {
-		tag, err := results.ResultReader().Close()
-		if err != nil {
-			break
-		}
-		last = tag.String()
-	}
-	err := results.Close()
-	switch {
-	case err == nil && last == "COMMIT":
-		return nil
-	case err == nil:
-		return fmt.Errorf("committing: got %q", last)
-	case certainlyUndone(err):
+	p.add("COMMIT", noTypes)
+	switch last, err := t.send(ctx, p, nil); {
+	case err != nil && certainlyUndone(err):
 		return t.failed(ctx, err)
+	case err != nil:
+		return err
+	case last != "COMMIT":
+		return fmt.Errorf("committing: got %q", last)
 	}
+	return nil
+}
+
+// tryWrites runs every statement that writes, for no rows, and ends the
+// transaction.
+func (t *transaction) tryWrites(ctx context.Context) error {
+	p := t.pipeline()
+	p.add(t.store.sql.update, updateTypes, updateParams(nil)...)
+	p.add(t.store.sql.insert, insertTypes, insertParams(nil)...)
+	p.add(t.store.sql.reset, nameType, nil)
+	p.add("COMMIT", noTypes)
+	_, err := t.send(ctx, p, nil)
 	return err
 }
 
-// tryWrites writes nothing in every way that is needed, and ends the
-// transaction.
-func (t *transaction) tryWrites(ctx context.Context) error {
-	var statements pgconn.Batch
-	addStatement(&statements, t.store.sql.update, encodeBuckets(nil), bucketOIDs)
-	addStatement(&statements, t.store.sql.insert, encodeBuckets(nil), bucketOIDs)
-	addStatement(&statements, t.store.sql.reset, [][]byte{nil}, []uint32{pgtype.ByteaOID})
-	addStatement(&statements, "COMMIT", nil, nil)
-	return t.conn.ExecBatch(ctx, &statements).Close()
-}
-
-// certainlyUndone knows the errors after which the server has skipped the commit:
-// by one of the statements before it, since another batch has made the same
-// bucket first, or the table is gone; or since it had ended the transaction
-// already, when it had to wait for us too long.
+// certainlyUndone reports whether the server has certainly not committed. Either
+// a statement before the commit has failed, or the server had ended the
+// transaction already because the client was silent for too long.
 func certainlyUndone(err error) bool {
 	var pg *pgconn.PgError
 	return errors.As(err, &pg) && slices.Contains([]string{
-		uniqueViolation, serializationFailure, deadlockDetected, undefinedTable, idleInTransaction,
+		uniqueViolation, serializationFailure, deadlockDetected, undefinedTable, undefinedColumn, idleInTransaction,
 	}, pg.Code)
 }
 
-// failed ends a transaction of which nothing was committed, and says whether it
-// is of use to begin again.
+// failed ends a transaction of which nothing was committed, and marks the error
+// if the batch may be retried.
 func (t *transaction) failed(ctx context.Context, err error) error {
 	var pg *pgconn.PgError
 	if !errors.As(err, &pg) {
-		// The connection was lost, most likely by a restart, and with it all
-		// others that the pool holds.
+		// The connection is lost, most likely because the server was restarted.
+		// Then the pool's other connections are lost too.
 		if t.conn.IsClosed() && ctx.Err() == nil {
 			t.store.pool.Reset()
 			return errors.Join(errNotExecuted, err)
@@ -226,8 +209,8 @@ func (t *transaction) failed(ctx context.Context, err error) error {
 	}
 	t.end(ctx, "ROLLBACK")
 	switch pg.Code {
-	case undefinedTable:
-		t.store.prepared.Store(false)
+	case undefinedTable, undefinedColumn:
+		t.store.prepared.Store(false) // look at the table again
 		return errors.Join(errNotExecuted, err)
 	case adminShutdown, crashShutdown, idleInTransaction, idleSession:
 		t.store.pool.Reset()
@@ -240,8 +223,8 @@ func (t *transaction) failed(ctx context.Context, err error) error {
 	return err
 }
 
-// end makes the connection fit for the next transaction. If that fails the pool
-// notices, and drops it.
+// end ends the transaction, so that the connection can be used again. If that
+// fails, the pool closes the connection.
 func (t *transaction) end(ctx context.Context, sql string) {
 	if !t.conn.IsClosed() {
 		_, _ = t.conn.Exec(ctx, sql).ReadAll()

@@ -1,6 +1,7 @@
 package pgstore
 
 import (
+	"context"
 	"encoding/binary"
 	"fmt"
 	"math"
@@ -11,95 +12,161 @@ import (
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
 )
 
-// All values travel in PostgreSQL's binary format, so that a level comes back
-// to the bit, whatever extra_float_digits or bytea_output a role is given.
-// Statements have no names: those belong to a session, of which a pooler such
-// as PgBouncer gives every transaction another.
+// All values are sent and received in PostgreSQL's binary format. A level keeps
+// every bit of its float64 that way, whatever extra_float_digits a role has.
 var binaryFormat = []int16{pgtype.BinaryFormatCode}
 
-// bucketOIDs are the types of what update.sql and insert.sql are given.
-var bucketOIDs = []uint32{
-	pgtype.ByteaArrayOID, pgtype.Float8ArrayOID, pgtype.Int8ArrayOID,
-	pgtype.Int8ArrayOID, pgtype.Int2ArrayOID, pgtype.Int8ArrayOID,
-}
-
-// addStatement adds a statement whose parameters are encoded already.
-func addStatement(b *pgconn.Batch, sql string, values [][]byte, oids []uint32) {
-	b.ExecParams(sql, values, oids, binaryFormat, binaryFormat)
-}
-
-// appendArray begins the array of one dimension that n elements follow.
-func appendArray(to []byte, element uint32, n int) []byte {
-	if n == 0 {
-		to = binary.BigEndian.AppendUint32(to, 0) // no dimension
-		to = binary.BigEndian.AppendUint32(to, 0)
-		return binary.BigEndian.AppendUint32(to, element)
+// Parameter types of statements.
+var (
+	noTypes     []uint32
+	namesType   = []uint32{pgtype.ByteaArrayOID}
+	makeTypes   = []uint32{pgtype.ByteaArrayOID, pgtype.Int8OID}
+	instantType = []uint32{pgtype.Int8OID}
+	nameType    = []uint32{pgtype.ByteaOID}
+	stateTypes  = []uint32{
+		pgtype.Float8ArrayOID, pgtype.Int8ArrayOID, pgtype.Int8ArrayOID, pgtype.Int2ArrayOID, pgtype.Int8ArrayOID, pgtype.Float8ArrayOID,
 	}
-	to = binary.BigEndian.AppendUint32(to, 1)
-	to = binary.BigEndian.AppendUint32(to, 0) // no nulls
-	to = binary.BigEndian.AppendUint32(to, element)
-	to = binary.BigEndian.AppendUint32(to, uint32(n))
-	return binary.BigEndian.AppendUint32(to, 1) // indexes count from 1
+	insertTypes = append([]uint32{pgtype.ByteaArrayOID}, stateTypes...)
+	updateTypes = append([]uint32{pgtype.TIDArrayOID}, stateTypes...)
+)
+
+// A pipeline is a list of statements that are sent together. They have no names:
+// those belong to a session, and a pooler such as PgBouncer may give each
+// transaction another one.
+type pipeline struct {
+	pgconn.Batch
+	types *pgtype.Map
+	err   error // of encoding a parameter
 }
 
-func appendInt64(to []byte, v int64) []byte {
-	to = binary.BigEndian.AppendUint32(to, 8)
-	return binary.BigEndian.AppendUint64(to, uint64(v))
+// add appends a statement with parameters of the given types.
+func (p *pipeline) add(sql string, types []uint32, params ...any) {
+	values := make([][]byte, len(params))
+	for i, param := range params {
+		value, err := p.types.Encode(types[i], pgtype.BinaryFormatCode, param, nil)
+		if err != nil {
+			p.err = fmt.Errorf("encoding parameter %d of %.20q: %w", i+1, sql, err)
+			return
+		}
+		values[i] = value
+	}
+	p.ExecParams(sql, values, types, binaryFormat, binaryFormat)
 }
 
-func encodeNames(rows []row) []byte {
-	to := appendArray(nil, pgtype.ByteaOID, len(rows))
+// send sends the statements and reads all results. It calls each, which may be
+// nil, for each row, and returns the command tag of the last statement.
+func (t *transaction) send(ctx context.Context, p *pipeline, each func(values [][]byte) error) (last string, err error) {
+	if p.err != nil {
+		return "", p.err
+	}
+	results := t.conn.ExecBatch(ctx, &p.Batch)
+	var wrong error
+	for results.NextResult() {
+		rows := results.ResultReader()
+		for rows.NextRow() {
+			if each != nil && wrong == nil {
+				wrong = each(rows.Values())
+			}
+		}
+		tag, err := rows.Close()
+		if err != nil {
+			break // results.Close returns it too
+		}
+		last = tag.String()
+	}
+	if err := results.Close(); err != nil {
+		return "", err
+	}
+	return last, wrong
+}
+
+// namesOf returns the parameter of statements that are about some rows.
+func namesOf(rows []row) [][]byte {
+	names := make([][]byte, len(rows))
 	for i := range rows {
-		to = binary.BigEndian.AppendUint32(to, uint32(len(rows[i].name)))
-		to = append(to, rows[i].name...)
+		names[i] = []byte(rows[i].name)
 	}
-	return to
+	return names
 }
 
-// encodeBuckets returns the parameters of update.sql and insert.sql.
-func encodeBuckets(rows []row) [][]byte {
-	level := appendArray(nil, pgtype.Float8OID, len(rows))
-	at := appendArray(nil, pgtype.Int8OID, len(rows))
-	blockedUntil := appendArray(nil, pgtype.Int8OID, len(rows))
-	step := appendArray(nil, pgtype.Int2OID, len(rows))
-	forget := appendArray(nil, pgtype.Int8OID, len(rows))
+// insertParams returns the parameters of insert.sql.
+func insertParams(rows []row) []any { return append([]any{namesOf(rows)}, stateParams(rows)...) }
+
+// updateParams returns the parameters of update.sql.
+func updateParams(rows []row) []any {
+	tids := make([]pgtype.TID, len(rows))
+	for i := range rows {
+		tids[i] = rows[i].tid
+	}
+	return append([]any{tids}, stateParams(rows)...)
+}
+
+func stateParams(rows []row) []any {
+	n := len(rows)
+	level, leak := make([]float64, n), make([]float64, n)
+	at, blockedUntil, forget := make([]int64, n), make([]int64, n), make([]int64, n)
+	step := make([]int16, n)
 	for i := range rows {
 		s := &rows[i].state
-		level = appendInt64(level, int64(math.Float64bits(s.Level)))
-		at = appendInt64(at, int64(s.At))
-		blockedUntil = appendInt64(blockedUntil, int64(s.BlockedUntil))
-		step = binary.BigEndian.AppendUint32(step, 2)
-		step = binary.BigEndian.AppendUint16(step, uint16(s.Step))
-		forget = appendInt64(forget, int64(rows[i].forget))
+		level[i], leak[i] = s.Level, s.Leak
+		at[i], blockedUntil[i], forget[i] = int64(s.At), int64(s.BlockedUntil), int64(rows[i].forget)
+		step[i] = int16(s.Step)
 	}
-	return [][]byte{encodeNames(rows), level, at, blockedUntil, step, forget}
+	return []any{level, at, blockedUntil, step, forget, leak}
 }
 
-// encodeInstant returns nil, which is NULL, where the server's clock counts.
-func encodeInstant(at leakybucket.Instant) []byte {
+// instantParam returns the parameter that stands in for the server's clock, or
+// NULL if the server's own clock is to be used.
+func instantParam(at leakybucket.Instant) any {
 	if at == 0 {
 		return nil
 	}
-	return binary.BigEndian.AppendUint64(nil, uint64(at))
+	return int64(at)
 }
 
-// decodeState reads a row of lock.sql. What no store has written counts as an
-// empty bucket: who can write to the table must not be able to lock people out
-// forever with a NaN, or a level from which no limit would ever drain.
-func decodeState(values [][]byte) (leakybucket.State, error) {
-	if len(values) != 5 || len(values[1]) != 8 || len(values[2]) != 8 || len(values[3]) != 8 || len(values[4]) != 2 {
-		return leakybucket.State{}, fmt.Errorf("reading a bucket: got %d columns of other types than the table was made with", len(values))
+// decodeInstant reads the row of clock.sql.
+func decodeInstant(values [][]byte) (leakybucket.Instant, error) {
+	if len(values) != 1 || len(values[0]) != 8 {
+		return 0, fmt.Errorf("reading the clock: got %d columns, want one bigint", len(values))
 	}
-	s := leakybucket.State{
-		Level:        math.Float64frombits(binary.BigEndian.Uint64(values[1])),
-		At:           leakybucket.Instant(binary.BigEndian.Uint64(values[2])),
-		BlockedUntil: leakybucket.Instant(binary.BigEndian.Uint64(values[3])),
+	return leakybucket.Instant(binary.BigEndian.Uint64(values[0])), nil
+}
+
+// rowSizes are the sizes of the columns of lock.sql in bytes. Names have any.
+var rowSizes = [...]int{-1, 6, 8, 8, 8, 2, 8}
+
+// decodeRow reads a row of lock.sql. A row that no store can have written counts
+// as an empty bucket. So whoever can write to the table cannot lock a client out
+// for ever, with a NaN or a level that no limit can drain.
+func decodeRow(values [][]byte) (tid pgtype.TID, s leakybucket.State, err error) {
+	if len(values) != len(rowSizes) {
+		return tid, s, fmt.Errorf("reading a bucket: got %d columns, want %d", len(values), len(rowSizes))
 	}
-	const highest, latest = 4e12, leakybucket.Instant(math.MaxInt64 / 4)
-	step := binary.BigEndian.Uint16(values[4])
-	if !(s.Level >= 0 && s.Level <= highest) || s.At < -latest || s.At > latest || s.BlockedUntil < -latest || s.BlockedUntil > latest || step > math.MaxUint8 {
-		return leakybucket.State{}, nil
+	var bits [len(rowSizes)]uint64 // NULL is 0
+	for i, size := range rowSizes {
+		switch value := values[i]; {
+		case size < 0 || value == nil:
+		case len(value) != size:
+			return tid, s, fmt.Errorf("reading a bucket: got %d bytes in column %d, want %d: the column has another type than this store gives it", len(value), i+1, size)
+		case size == 2:
+			bits[i] = uint64(binary.BigEndian.Uint16(value))
+		case size == 6:
+			tid = pgtype.TID{BlockNumber: binary.BigEndian.Uint32(value), OffsetNumber: binary.BigEndian.Uint16(value[4:]), Valid: true}
+		default:
+			bits[i] = binary.BigEndian.Uint64(value)
+		}
 	}
-	s.Step = uint8(step)
-	return s, nil
+	s = leakybucket.State{
+		Level:        math.Float64frombits(bits[2]),
+		At:           leakybucket.Instant(bits[3]),
+		BlockedUntil: leakybucket.Instant(bits[4]),
+		Step:         uint8(min(bits[5], math.MaxUint8)),
+		Leak:         math.Float64frombits(bits[6]),
+	}
+	const highest, latest = 4e12, leakybucket.Instant(math.MaxInt64 / 4) // no limit allows as much
+	if !(s.Level >= 0 && s.Level <= highest) || !(s.Leak >= 0 && s.Leak <= highest) ||
+		s.At < -latest || s.At > latest || s.BlockedUntil < -latest || s.BlockedUntil > latest || bits[5] > math.MaxUint8 {
+		return tid, leakybucket.State{}, nil
+	}
+	return tid, s, nil
 }

@@ -1,21 +1,23 @@
--- What take.lua and settle.lua share: a port of leakybucket/bucket.go and
--- block.go. It stands before each of them.
+-- The part that take.lua and settle.lua share: a port of State, Ladder and their
+-- arithmetic in package leakybucket. It is put before each of them.
 --
--- ARGV[1] is repeated in the reply, so that a reply can be told from one to
--- another call. ARGV[2] is the time in microseconds, used by tests; empty, it
--- is the server's.
+-- ARGV[1] is repeated in the reply, so that a reply can be matched to its call.
+-- ARGV[2] is the time in microseconds, and is set by tests only. If empty, it is
+-- the server's time.
 --
--- A bucket is a string, "level at" or "level at blocked_until step", instants
--- in microseconds since 1970. Numbers leave Lua by string.format only: tostring
--- would round them to 14 digits. Microseconds fit a double exactly until 2255.
+-- A bucket is a string, "level at leak" or "level at leak blocked_until step",
+-- with instants in microseconds since 1970. Former versions left out the leak; a
+-- leak of 0 means that of the charge. Numbers leave Lua by string.format only:
+-- tostring would round them to 14 digits. Microseconds fit a double exactly until
+-- 2255.
 
 local format, match, ceil, max, min = string.format, string.match, math.ceil, math.max, math.min
 
 local nan = 0 / 0
 local century = 100 * 365 * 24 * 3600 -- in seconds
 
--- How long a bucket is kept after it may be forgotten, in milliseconds: for
--- tests that hold ARGV[2], and for a replica whose clock is ahead.
+-- How long a bucket is kept after it may be forgotten, in milliseconds. Tests
+-- that hold the clock need it, and replicas whose clock is ahead.
 local margin = 10000
 
 local now = tonumber(ARGV[2])
@@ -26,10 +28,10 @@ end
 
 local reply = { format('%s %.0f', ARGV[1], now) }
 
--- terms parses what charges have in common: "<flags> <capacity> <leak> <debt>
--- <ceiling> <step>...". The flags are b for a block, whose steps follow in
--- microseconds, p for a probe, s for shadow, and l for the last charge of a
--- request. Most charges of one call have the same terms.
+-- terms parses the part of a charge that many charges have in common: "<flags>
+-- <capacity> <leak> <debt> <ceiling> <step>...". The flags are b for a block,
+-- whose steps follow in microseconds, p for a probe, s for shadow, and l for the
+-- last charge of a request.
 local parsed = {}
 local function terms(text)
 	local t = parsed[text]
@@ -43,7 +45,7 @@ local function terms(text)
 	local flags = words[1]
 	t = {
 		probe = match(flags, 'p'), shadow = match(flags, 's'), last = match(flags, 'l'),
-		capacity = tonumber(words[2]), leak = tonumber(words[3]), debt = tonumber(words[4]),
+		capacity = tonumber(words[2]), leak = tonumber(words[3]), leak_text = words[3], debt = tonumber(words[4]),
 	}
 	t.room = t.capacity
 	local ceiling = tonumber(words[5])
@@ -69,27 +71,43 @@ local function micro(seconds)
 	return century * 1e6
 end
 
--- bucket returns the bucket of a key. Each is read once in a call, and written
--- once at its end. One that cannot be understood has a fault.
+-- parse reads a bucket from its string, and leaves its level nil if it is none.
+-- The text of the leak is kept, since it is written again as it is.
+local function parse(b, value)
+	local level, at, leak = match(value, '^(%S+) (%d+) (%S+)$')
+	local blocked, step
+	if not level then
+		level, at, leak, blocked, step = match(value, '^(%S+) (%d+) (%S+) (%d+) (%d+)$')
+	end
+	if not level then -- of a former version
+		leak = '0'
+		level, at, blocked, step = match(value, '^(%S+) (%d+) (%d+) (%d+)$')
+		if not level then
+			level, at = match(value, '^(%S+) (%d+)$')
+		end
+	end
+	b.level, b.at, b.leak, b.leak_text = tonumber(level), tonumber(at), tonumber(leak), leak
+	if blocked then
+		b.blocked, b.step = tonumber(blocked), tonumber(step)
+	end
+end
+
+-- bucket returns the bucket of a key. It is read once in a call, and written once
+-- at the end. A bucket that cannot be used has a fault.
 local buckets, order = {}, {}
 local function bucket(key)
 	local b = buckets[key]
 	if b then
 		return b
 	end
-	b = { key = key, level = 0, at = 0, blocked = 0, step = 0 }
+	b = { key = key, level = 0, at = 0, leak = 0, leak_text = '0', blocked = 0, step = 0 }
 	local value = redis.pcall('GET', key)
 	if type(value) == 'table' then
 		b.fault = value.err or 'no error'
 	elseif value then
 		b.kept = true
-		local level, at, rest = match(value, '^(%S+) (%d+)(.*)$')
-		b.level, b.at = tonumber(level), tonumber(at)
-		if rest and rest ~= '' then
-			local blocked, step = match(rest, '^ (%d+) (%d+)$')
-			b.blocked, b.step = tonumber(blocked), tonumber(step)
-		end
-		if not (b.level and b.level >= 0 and b.level < 1e300 and b.at and b.blocked and b.step) then
+		parse(b, value)
+		if not (b.level and b.level >= 0 and b.level < 1e300 and b.leak and b.leak >= 0 and b.leak < 1e300) then
 			b.fault = 'it holds no bucket'
 		end
 	end
@@ -98,18 +116,29 @@ local function bucket(key)
 	return b
 end
 
+-- leak_of returns the leak by which a bucket drains until it is written again.
+local function leak_of(b, t)
+	if b.leak > 0 then
+		return b.leak
+	end
+	return t.leak
+end
+
 local function level(b, t)
 	if now <= b.at then
 		return b.level
 	end
-	return max(0, b.level - t.leak * ((now - b.at) / 1e6))
+	return max(0, b.level - leak_of(b, t) * ((now - b.at) / 1e6))
 end
 
+-- pour sets the level as of now. From then on the bucket drains by the leak of
+-- the charge.
 local function pour(b, t, filled)
-	b.level, b.at, b.written = filled, max(b.at, now), t
+	b.level, b.at, b.leak, b.leak_text, b.written = filled, max(b.at, now), t.leak, t.leak_text, t
 end
 
--- length returns how long a block of a step lasts, or 0 if that is not given.
+-- length returns how long a block of a step lasts, or 0 if the ladder has no
+-- steps.
 local function length(t, step)
 	local n = #t.steps
 	if n == 0 then
@@ -118,8 +147,8 @@ local function length(t, step)
 	return t.steps[min(step, n - 1) + 1]
 end
 
--- redate makes a bucket one of now that a clock, since set back, has left
--- further ahead than anything that is still true.
+-- redate dates a bucket as of now if a clock, since set back, left it further
+-- ahead than anything that can still be true.
 local function redate(b, t)
 	if b.at > now and (b.at - now) / 1e6 > t.drain then
 		b.at, b.written = now, t
@@ -137,16 +166,16 @@ end
 
 -- forget returns the instant after which a bucket may be forgotten.
 local function forget(b, t)
-	local empty = b.at + micro(b.level / t.leak)
+	local empty = b.at + micro(b.level / leak_of(b, t))
 	if t.steps and b.blocked ~= 0 then
 		return max(empty, b.blocked + length(t, b.step))
 	end
 	return empty
 end
 
--- write writes the buckets that have changed. One that may be forgotten is an
--- absent key. The first write fails if the server is full, and then none is
--- made: Redis refuses a script no memory once it has begun to write.
+-- write writes the buckets that have changed, and deletes those that may be
+-- forgotten. On a full server the first write fails and none is made: Redis
+-- refuses a script no memory once it has begun to write.
 local function write()
 	for i = 1, #order do
 		local b = order[i]
@@ -160,9 +189,9 @@ local function write()
 			else
 				local value
 				if b.blocked == 0 then
-					value = format('%.17g %.0f', b.level, b.at)
+					value = format('%.17g %.0f %s', b.level, b.at, b.leak_text)
 				else
-					value = format('%.17g %.0f %.0f %d', b.level, b.at, b.blocked, b.step)
+					value = format('%.17g %.0f %s %.0f %d', b.level, b.at, b.leak_text, b.blocked, b.step)
 				end
 				redis.call('SET', b.key, value, 'PX', format('%.0f', ceil(left / 1000) + margin))
 			end

@@ -11,32 +11,36 @@ import (
 	"github.com/redis/rueidis"
 )
 
-// Check asks the servers how they are set up, and returns in words what will
-// make limits wrong: one that evicts keys before they expire, or is too old.
-// Where it may not ask, that is a warning too.
+// Check asks all servers for their settings and returns a warning for each that
+// breaks limits: a maxmemory-policy that evicts keys before they expire, or a
+// version that is too old. A server that refuses to tell is a warning too. It is
+// an error if a server does not answer before ctx ends.
 func (s *Store) Check(ctx context.Context) (warnings []string, err error) {
-	err = s.link.do(ctx, func(c rueidis.Client) error {
-		nodes := c.Nodes()
-		for _, address := range slices.Sorted(maps.Keys(nodes)) {
-			node := nodes[address]
-			info, err := node.Do(context.Background(), node.B().Info().Build()).ToString()
-			if e, ok := rueidis.IsRedisErr(err); ok {
-				warnings = append(warnings, fmt.Sprintf("%s: cannot see its maxmemory-policy: %s: want noeviction or volatile-ttl", address, e.Error()))
-			} else if err != nil {
-				return err
-			} else {
-				warnings = append(warnings, review(address, info)...)
-			}
-		}
-		return nil
-	})
+	warnings, err = ask(ctx, s.connection, checkNodes)
 	if err != nil {
-		return nil, fmt.Errorf("checking: %w", s.link.explain(err))
+		return nil, fmt.Errorf("checking: %w", s.connection.explain(err))
 	}
 	return warnings, nil
 }
 
-// review returns what is wrong with a server by its INFO.
+func checkNodes(c rueidis.Client) ([]string, error) {
+	var warnings []string
+	nodes := c.Nodes()
+	for _, address := range slices.Sorted(maps.Keys(nodes)) {
+		node := nodes[address]
+		info, err := node.Do(context.Background(), node.B().Info().Build()).ToString()
+		if e, ok := rueidis.IsRedisErr(err); ok {
+			warnings = append(warnings, fmt.Sprintf("%s: cannot see its maxmemory-policy: %s: want noeviction or volatile-ttl", address, e.Error()))
+		} else if err != nil {
+			return nil, err
+		} else {
+			warnings = append(warnings, review(address, info)...)
+		}
+	}
+	return warnings, nil
+}
+
+// review returns the warnings about a server with this INFO.
 func review(address, info string) (warnings []string) {
 	fields := make(map[string]string)
 	for line := range strings.Lines(info) {
@@ -47,7 +51,7 @@ func review(address, info string) (warnings []string) {
 	switch policy := fields["maxmemory_policy"]; policy {
 	case "noeviction", "volatile-ttl":
 	default:
-		warnings = append(warnings, fmt.Sprintf("%s: maxmemory-policy is %q: a full server would forget who was limited: want noeviction or volatile-ttl", address, policy))
+		warnings = append(warnings, fmt.Sprintf("%s: maxmemory-policy is %q: a full server forgets whom it limited: want noeviction or volatile-ttl", address, policy))
 	}
 	if version := fields["redis_version"]; !atLeast(version, 6, 2) {
 		warnings = append(warnings, fmt.Sprintf("%s: it is version %q: want Redis 6.2 or later, or Valkey", address, version))

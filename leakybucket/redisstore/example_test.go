@@ -25,7 +25,7 @@ func Example() {
 	ctx, cancel := context.WithTimeout(context.Background(), 50*time.Millisecond)
 	defer cancel()
 	if err := store.Take(ctx, charges, decisions); err != nil {
-		log.Print(err) // whether to let them in without the store is yours to say
+		log.Print(err) // admit or refuse the request without the store, as you prefer
 	} else if !decisions[0].Poured {
 		log.Print("too many requests")
 	}

@@ -10,8 +10,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/caddy-throttle/caddy-throttle/internal/servertest"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
-	"github.com/caddy-throttle/caddy-throttle/leakybucket/redisstore/redistest"
 )
 
 // failovers is how many a test makes.
@@ -22,23 +22,23 @@ func failovers() int {
 	return 1
 }
 
-// A siege takes from a few buckets as fast as it can, as callers do who have
-// 50 ms for it, and counts what it got.
-type siege struct {
+// A load takes from a few buckets as fast as possible, with a deadline of 50 ms
+// for each take, and counts the charges poured.
+type load struct {
 	store  *Store
 	limit  leakybucket.Limit
 	began  time.Time
 	poured [20]atomic.Int64
-	takes  atomic.Int64 // that were answered
+	takes  atomic.Int64 // answered
 
 	cancel context.CancelFunc
 	wg     sync.WaitGroup
 }
 
-// besiege begins a siege, and waits until all buckets are full.
-func besiege(t *testing.T, s *Store) *siege {
+// startLoad begins a load, and waits until all buckets are full.
+func startLoad(t *testing.T, s *Store) *load {
 	t.Helper()
-	b := &siege{store: s, limit: leakybucket.Limit{Capacity: 50, Leak: 5}, began: time.Now()}
+	b := &load{store: s, limit: leakybucket.Limit{Capacity: 50, Leak: 5}, began: time.Now()}
 	ctx, cancel := context.WithCancel(context.Background())
 	b.cancel = cancel
 	for range 4 {
@@ -48,7 +48,7 @@ func besiege(t *testing.T, s *Store) *siege {
 			}
 		})
 	}
-	redistest.Eventually(t, "all buckets are full", func() error {
+	servertest.Eventually(t, "all buckets are full", func() error {
 		for key := range b.poured {
 			if got := b.poured[key].Load(); got < int64(b.limit.Capacity) {
 				return fmt.Errorf("got %d into k%d, want %v", got, key, b.limit.Capacity)
@@ -59,7 +59,7 @@ func besiege(t *testing.T, s *Store) *siege {
 	return b
 }
 
-func (b *siege) once(key int) {
+func (b *load) once(key int) {
 	ctx, cancel := context.WithTimeout(context.Background(), 50*time.Millisecond)
 	defer cancel()
 	decisions := make([]leakybucket.Decision, 1)
@@ -75,11 +75,11 @@ func (b *siege) once(key int) {
 }
 
 // answered waits until all buckets answer, and fails the test if that takes longer
-// than 3 s. Then it gives the besiegers time to get what there is to get.
-func (b *siege) answered(t *testing.T) {
+// than 3 s. Then it waits until each caller has asked many times.
+func (b *load) answered(t *testing.T) {
 	t.Helper()
 	promoted := time.Now()
-	redistest.Eventually(t, "takes are answered again", func() error {
+	servertest.Eventually(t, "takes are answered again", func() error {
 		for key := range b.poured {
 			if _, err := take(b.store, charge(fmt.Sprint("k", key), b.limit, 1000)); err != nil {
 				return err
@@ -93,7 +93,7 @@ func (b *siege) answered(t *testing.T) {
 		t.Errorf("recovery: got it %v after the promotion, want it within 3 s", took)
 	}
 	enough := b.takes.Load() + 3000
-	redistest.Eventually(t, "everybody has asked again and again", func() error {
+	servertest.Eventually(t, "everybody has asked again and again", func() error {
 		if got := b.takes.Load(); got < enough {
 			return fmt.Errorf("got %d takes, want %d", got, enough)
 		}
@@ -101,9 +101,9 @@ func (b *siege) answered(t *testing.T) {
 	})
 }
 
-// lift ends the siege, and holds what was admitted against the bound: a capacity
-// more for each failover.
-func (b *siege) lift(t *testing.T, failovers int) {
+// stop ends the load, and checks the bound on what was admitted: one capacity more
+// for each failover.
+func (b *load) stop(t *testing.T, failovers int) {
 	t.Helper()
 	b.cancel()
 	b.wg.Wait()
@@ -121,8 +121,8 @@ func (b *siege) lift(t *testing.T, failovers int) {
 }
 
 func TestASentinelFailoverAdmitsAtMostOneCapacityMore(t *testing.T) {
-	w := redistest.StartWatched(t)
-	b := besiege(t, open(t, Options{URL: w.URL()}))
+	w := servertest.StartRedisSentinel(t)
+	b := startLoad(t, open(t, Options{URL: w.URL()}))
 	n := failovers()
 	for i := range n {
 		if i > 0 {
@@ -131,25 +131,25 @@ func TestASentinelFailoverAdmitsAtMostOneCapacityMore(t *testing.T) {
 		w.Failover(i%2 == 0)
 		b.answered(t)
 	}
-	b.lift(t, n)
+	b.stop(t, n)
 }
 
 func TestAForcedClusterFailoverAdmitsAtMostOneCapacityMore(t *testing.T) {
-	c := redistest.StartCluster(t)
-	b := besiege(t, open(t, Options{URL: c.URL()}))
+	c := servertest.StartRedisCluster(t)
+	b := startLoad(t, open(t, Options{URL: c.URL()}))
 	n := failovers()
 	for range n {
 		c.Failover()
 		b.answered(t)
 		c.Settled()
 	}
-	b.lift(t, n)
+	b.stop(t, n)
 }
 
-// A server that keeps nothing and dies forgets everybody, once.
+// A server that keeps nothing on disk forgets all buckets when it dies.
 func TestAServerThatDiesAdmitsAtMostOneCapacityMore(t *testing.T) {
-	server := redistest.Start(t)
-	b := besiege(t, open(t, Options{URL: "redis://" + server.Addr}))
+	server := servertest.StartRedis(t)
+	b := startLoad(t, open(t, Options{URL: "redis://" + server.Addr}))
 	cycles := min(failovers()+1, 20)
 	for range cycles {
 		server.Kill()
@@ -161,20 +161,20 @@ func TestAServerThatDiesAdmitsAtMostOneCapacityMore(t *testing.T) {
 			t.Errorf("enforcement after a restart: got it %v after, want it within a second", back)
 		}
 	}
-	b.lift(t, cycles)
+	b.stop(t, cycles)
 }
 
-// The name that led to the master leads to a replica: the store looks anew.
+// An address that led to the master may lead to a replica later.
 func TestADemotedServerIsLeftOnceItsAddressLeadsToAnother(t *testing.T) {
-	old := redistest.Start(t)
-	next := redistest.Start(t)
-	proxy := redistest.StartProxy(t, old.Addr, func() bool { return false })
+	old := servertest.StartRedis(t)
+	next := servertest.StartRedis(t)
+	proxy := servertest.StartProxy(t, old.Addr, nil)
 	s := open(t, Options{URL: "redis://" + proxy.Addr})
 	mustTake(t, s, charge("k", frozen, 1))
 	old.Do("replicaof", "127.0.0.1", fmt.Sprint(next.Port))
 	proxy.Lead(next.Addr)
 	began := time.Now()
-	redistest.Eventually(t, "the store has found the new master", func() error {
+	servertest.Eventually(t, "the store has found the new master", func() error {
 		_, err := take(s, charge("k", frozen, 1))
 		return err
 	})
@@ -183,10 +183,10 @@ func TestADemotedServerIsLeftOnceItsAddressLeadsToAnother(t *testing.T) {
 	}
 }
 
-// TestAServerMayBeDownWhenTheStoreIsMade: New never waits, and the store works
-// once there is a server.
+// TestAServerMayBeDownWhenTheStoreIsMade checks that New never waits, and
+// that the store works once there is a server.
 func TestAServerMayBeDownWhenTheStoreIsMade(t *testing.T) {
-	server := redistest.Prepare(t)
+	server := servertest.PrepareRedis(t)
 	for _, url := range []string{"redis://" + server.Addr, "redis+sentinel://" + server.Addr + "/m", "redis+cluster://" + server.Addr} {
 		began := time.Now()
 		s := open(t, Options{URL: url})
@@ -199,7 +199,7 @@ func TestAServerMayBeDownWhenTheStoreIsMade(t *testing.T) {
 	}
 	s := open(t, Options{URL: "redis://" + server.Addr})
 	server.Start()
-	if err := redistest.Within(time.Second, func() error {
+	if err := servertest.Within(time.Second, func() error {
 		_, err := take(s, charge("k", frozen, 1))
 		return err
 	}); err != nil {
@@ -207,9 +207,9 @@ func TestAServerMayBeDownWhenTheStoreIsMade(t *testing.T) {
 	}
 }
 
-// What stands before the store may ask after it was closed, and while it is.
+// Requests in flight may use a store while it closes, and after.
 func TestAClosedStoreSaysSo(t *testing.T) {
-	server := redistest.Start(t)
+	server := servertest.StartRedis(t)
 	s := open(t, Options{URL: "redis://" + server.Addr})
 	mustTake(t, s, charge("k", frozen, 1))
 	var wg sync.WaitGroup

@@ -1,24 +1,40 @@
 package redisstore
 
 import (
+	"bytes"
 	"errors"
 	"net"
+	"strconv"
+	"sync/atomic"
 )
 
-// A guard stands between rueidis and a connection. A server that answers what
-// nobody asked, or announces a text of minus five bytes, makes rueidis panic in
-// a goroutine where nobody can recover; a guard ends the connection before.
+// Limits that neither a command of ours nor a reply to one comes near. What
+// exceeds them ends the connection.
+const (
+	longestLine = 64 << 10
+	longestText = 16 << 20
+	mostParts   = 64 << 10
+	deepest     = 8
+)
+
+var (
+	errFrame   = errors.New("reading from redis: got what is not its protocol")
+	errUnasked = errors.New("reading from redis: got a reply to nothing that was asked")
+)
+
+// A guard stands between rueidis and a connection. A peer that sends a reply
+// nobody asked for, or announces a text of minus five or of 2^60 bytes, makes
+// rueidis panic in a goroutine of its own, which ends the whole process. A guard
+// ends the connection instead.
 type guard struct {
 	net.Conn
 	asked, answered frames
 
-	// Subscribed connections, to a Sentinel, get messages that nobody asked for.
+	// pushes allows messages that nobody asked for. Sentinels send them.
 	pushes bool
 }
 
-var errUnasked = errors.New("reading from redis: got what is no reply to anything asked")
-
-// Write counts what is asked before it can be answered.
+// Write counts commands before they can be answered.
 func (g *guard) Write(b []byte) (int, error) {
 	if err := g.asked.feed(b); err != nil {
 		return 0, err
@@ -28,13 +44,134 @@ func (g *guard) Write(b []byte) (int, error) {
 
 func (g *guard) Read(b []byte) (int, error) {
 	n, err := g.Conn.Read(b)
-	if fault := g.answered.feed(b[:n]); fault != nil {
+	fault := g.answered.feed(b[:n])
+	if fault == nil && (g.answered.complete.Load() > g.asked.complete.Load() || g.answered.pushes > 0 && !g.pushes) {
+		fault = errUnasked
+	}
+	if fault != nil {
 		_ = g.Close()
 		return 0, fault
 	}
-	if g.answered.complete.Load() > g.asked.complete.Load() || g.answered.pushes > 0 && !g.pushes {
-		_ = g.Close()
-		return 0, errUnasked
-	}
 	return n, err
+}
+
+// frames counts the messages in one direction of a connection, in RESP2 and
+// RESP3. It checks lengths and nesting, and does not look at what is in them.
+type frames struct {
+	complete atomic.Uint64 // messages, without pushes
+	pushes   uint64
+
+	line  []byte // the part of a line that has come
+	skip  int    // bytes left of a text, with its line end
+	parts []int  // left of each array that is open
+	push  bool   // the open message is a push
+}
+
+// feed goes on with more bytes.
+func (f *frames) feed(b []byte) error {
+	for len(b) > 0 {
+		if f.skip > 0 {
+			n := min(f.skip, len(b))
+			if b, f.skip = b[n:], f.skip-n; f.skip == 0 {
+				f.end()
+			}
+			continue
+		}
+		line, rest, whole := bytes.Cut(b, []byte{'\n'})
+		if len(f.line)+len(line) > longestLine {
+			return errFrame
+		}
+		if f.line, b = append(f.line, line...), rest; whole {
+			if err := f.endLine(); err != nil {
+				return err
+			}
+			f.line = f.line[:0]
+		}
+	}
+	return nil
+}
+
+// endLine acts upon a whole line: a kind, a number or a text, and \r.
+func (f *frames) endLine() error {
+	text, found := bytes.CutSuffix(f.line, []byte{'\r'})
+	if !found || len(text) == 0 {
+		return errFrame
+	}
+	kind, text := text[0], text[1:]
+	switch kind {
+	case '+', '-', ':', ',', '(':
+		f.end()
+		return nil
+	case '_':
+		return f.simple(len(text) == 0)
+	case '#':
+		return f.simple(len(text) == 1)
+	case '$', '*':
+		if string(text) == "-1" { // null
+			f.end()
+			return nil
+		}
+	}
+	number, err := strconv.ParseUint(string(text), 10, 31)
+	if err != nil {
+		return errFrame
+	}
+	switch n := int(number); kind {
+	case '$', '=', '!':
+		if n > longestText {
+			return errFrame
+		}
+		f.skip = n + 2
+	case '%':
+		return f.open(2 * n)
+	case '*', '~':
+		return f.open(n)
+	case '>':
+		if len(f.parts) > 0 {
+			return errFrame
+		}
+		f.push = true
+		return f.open(n)
+	default:
+		return errFrame
+	}
+	return nil
+}
+
+func (f *frames) simple(sound bool) error {
+	if !sound {
+		return errFrame
+	}
+	f.end()
+	return nil
+}
+
+// open begins an array of n parts.
+func (f *frames) open(n int) error {
+	if n > mostParts || len(f.parts) == deepest {
+		return errFrame
+	}
+	if n == 0 {
+		f.end()
+		return nil
+	}
+	f.parts = append(f.parts, n)
+	return nil
+}
+
+// end ends a part, and with it each array and message whose last part it is.
+func (f *frames) end() {
+	for len(f.parts) > 0 {
+		top := len(f.parts) - 1
+		if f.parts[top]--; f.parts[top] > 0 {
+			return
+		}
+		f.parts = f.parts[:top]
+	}
+	if f.push {
+		f.push = false
+		f.pushes++
+		return
+	}
+	f.complete.Add(1)
 }

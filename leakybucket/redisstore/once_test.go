@@ -10,14 +10,14 @@ import (
 	"testing"
 	"time"
 
+	"github.com/caddy-throttle/caddy-throttle/internal/servertest"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
-	"github.com/caddy-throttle/caddy-throttle/leakybucket/redisstore/redistest"
 )
 
-// frozen leaks as good as nothing, so that a level is the sum of what was poured.
+// frozen hardly leaks, so that a level is the sum of the costs poured.
 var frozen = leakybucket.Limit{Capacity: 1e6, Leak: 0.002}
 
-// leaked is more than leaks while a test runs.
+// leaked is more than frozen leaks while a test runs.
 const leaked = 0.5
 
 func charge(key string, l leakybucket.Limit, cost float64) leakybucket.Charge {
@@ -49,16 +49,16 @@ func levelOf(tb testing.TB, s *Store, c leakybucket.Charge) float64 {
 	return mustTake(tb, s, c).Level
 }
 
-// TestWhatIsAskedOnceIsChargedAtMostOnce loses a tenth of all replies. What was
-// answered is charged, and what was not may be, but never twice.
-func TestWhatIsAskedOnceIsChargedAtMostOnce(t *testing.T) {
+// TestEachTakeIsChargedAtMostOnce loses a tenth of all replies. An answered
+// take is charged once. Any other is charged at most once.
+func TestEachTakeIsChargedAtMostOnce(t *testing.T) {
 	asks, callers := 10_000, 16
 	if testing.Short() {
 		asks = 2_000
 	}
-	server := redistest.Start(t)
+	server := servertest.StartRedis(t)
 	var lossy atomic.Bool
-	proxy := redistest.StartProxy(t, server.Addr, func() bool { return lossy.Load() && rand.IntN(10) == 0 })
+	proxy := servertest.StartProxy(t, server.Addr, func([]byte) bool { return lossy.Load() && rand.IntN(10) == 0 })
 	s := open(t, Options{URL: "redis://" + proxy.Addr, Prefix: "p:"})
 	mustTake(t, s, charge("warm", frozen, 1))
 	lossy.Store(true)
@@ -80,7 +80,7 @@ func TestWhatIsAskedOnceIsChargedAtMostOnce(t *testing.T) {
 	}
 	wg.Wait()
 	lossy.Store(false)
-	redistest.Eventually(t, "the store answers", func() error {
+	servertest.Eventually(t, "the store answers", func() error {
 		_, err := take(s, charge("warm", frozen, 1))
 		return err
 	})
@@ -97,7 +97,7 @@ func TestWhatIsAskedOnceIsChargedAtMostOnce(t *testing.T) {
 // TestFlushedScriptsAreChargedOnce flushes the scripts every 100 ms, or as often
 // as redis-cli can.
 func TestFlushedScriptsAreChargedOnce(t *testing.T) {
-	server := redistest.Start(t)
+	server := servertest.StartRedis(t)
 	s := open(t, Options{URL: "redis://" + server.Addr})
 	d := 30 * time.Second
 	if testing.Short() {

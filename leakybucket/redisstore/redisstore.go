@@ -1,11 +1,11 @@
 // Package redisstore keeps buckets in Redis or Valkey, so that many processes
 // share one limit.
 //
-// A take is one script and one round trip for any number of buckets, on the
-// server's own clock. Takes that arrive while one is in flight share the next
-// one, each still judged in its turn, so that a busy bucket costs less, and
-// nobody waits for a timer. A call that may have been executed is never
-// repeated: an error says that the charges may or may not have been poured.
+// A take is one script call and one round trip for any number of buckets, and
+// uses the server's clock. Takes that arrive while a call is in flight share the
+// next call, and are still decided one by one. No take waits for a timer. A call
+// that may have been executed is never repeated: after an error the charges may
+// or may not have been poured.
 //
 // # Keys
 //
@@ -14,29 +14,34 @@
 //	<prefix><zone>/<key>     throttle:login/192.0.2.7
 //	<prefix>~<zone>/<key>    for shadow charges
 //
-// which holds "<level> <at>", and once it was blocked "<level> <at>
-// <blocked until> <step>", instants in microseconds since 1970. It expires ten
-// seconds after the bucket may be forgotten; what is emptied at once is deleted.
-// A server that evicts keys before they expire forgets who was limited: its
-// maxmemory-policy should be noeviction or volatile-ttl, see [Store.Check].
+// In a zone's name %, ~ and / are percent-encoded, so that no two buckets share a
+// key. The string holds "<level> <at> <leak>", and once the bucket was blocked
+// "<level> <at> <leak> <blocked until> <step>", with instants in microseconds
+// since 1970. It expires ten seconds after the bucket may be forgotten. A bucket
+// that a settlement empties is deleted at once.
+//
+// A server that evicts keys before they expire forgets whom it limited. Set its
+// maxmemory-policy to noeviction or volatile-ttl; see [Store.Check].
 //
 // # Several buckets
 //
 // All or none of the buckets of one take are poured, in one atomic step. In a
-// Cluster this holds for buckets in one slot only. Those of several slots are
-// taken one slot after the other, and what was poured is given back if a later
-// slot refuses: for that moment others may find less room than there is, and if
-// the process dies in it, what was poured stays poured until it has leaked.
+// Redis Cluster this holds for the buckets of one slot. Slots are taken one after
+// the other. If one refuses or fails, the charges poured before are given back.
+// Until then, other takes find less room than there is. Afterwards a level may be
+// higher by as much as leaked in between, and a changed leak counts at once.
+// Charges may stay poured if the process or a server dies in between, and so may
+// those of the slot that failed. They then leak like any other.
 //
-// In a Cluster, {} stands after the prefix, so that nothing in a key is taken for
-// a hash tag. A prefix with a {tag} of its own puts all buckets into one slot: on
-// one server, and all or none.
+// In a cluster, {} follows the prefix, so that nothing in a client's key is taken
+// for a hash tag. A prefix with a {tag} of its own puts all buckets into one slot:
+// all are on one server then, and takes are atomic.
 //
 // # Failover
 //
-// Redis replicates after it has answered. What a master has acknowledged and
-// not replicated when it fails is forgotten, and may be admitted again: at most
-// one capacity for each bucket and failover.
+// Redis replicates after it has answered. A failing master loses the writes that
+// it did not replicate yet, and those charges may be admitted again: at most one
+// capacity for each bucket and failover.
 package redisstore
 
 import (
@@ -44,6 +49,7 @@ import (
 	"crypto/tls"
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"sync/atomic"
@@ -51,197 +57,211 @@ import (
 	"github.com/redis/rueidis"
 
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/internal/coalesce"
 )
 
-// DefaultPrefix is the prefix of keys if none is given.
+// DefaultPrefix is the prefix of keys if [Options] give none.
 const DefaultPrefix = "throttle:"
-
-// longestName is as much of a key as is sent to the server, in bytes.
-const longestName = 32 << 10
 
 // Options of a Store.
 type Options struct {
-	// URL says where the servers are. Required. One of
+	// URL says where the servers are. Required. Its forms are
 	//
 	//	redis://user:password@host:6379/0
 	//	unix://user:password@/run/redis.sock
 	//	redis+sentinel://host1:26379,host2:26379/mymaster/0
 	//	redis+cluster://host1:6379,host2:6379
 	//
-	// User, password, port and database may be left out. A percent sign in user
-	// or password is written %25. The user and password are those of the
-	// servers, not of the sentinels. With rediss in place of redis the
-	// connections use TLS.
+	// User, password, port and database are optional. Write a percent sign in
+	// user or password as %25. User and password are those of the servers, not
+	// of the sentinels. With rediss in place of redis, connections use TLS.
 	URL string
 
-	// Username and Password take the place of those in the URL, if they are not
-	// empty. The user is "default" unless given.
+	// Username and Password replace those in the URL, unless they are empty. If
+	// neither names a user, it is "default".
 	Username, Password string
 
-	// SentinelUsername and SentinelPassword are for the sentinels.
+	// SentinelUsername and SentinelPassword log in to the sentinels. If empty,
+	// no login is sent.
 	SentinelUsername, SentinelPassword string
 
-	// Database takes the place of that in the URL, if it is not 0.
+	// Database replaces that in the URL, unless it is 0.
 	Database int
 
-	// TLS is used with rediss only. The server's name is that of its address
-	// unless given.
+	// TLS configures connections to rediss URLs. If nil, the system's
+	// certificate authorities are trusted. If it names no server, the host of
+	// the address is the name. With any other URL it is an error.
 	TLS *tls.Config
 
-	// Prefix stands before the name of each key; DefaultPrefix if it is empty.
-	// Stores with one prefix share their buckets.
+	// Prefix begins the name of each key. If empty, it is [DefaultPrefix].
+	// Stores with the same prefix share their buckets.
 	Prefix string
 }
 
-// A Store keeps buckets in Redis. It is a [leakybucket.Store] that is safe for
+// A Store keeps buckets in Redis. It is a [leakybucket.Store] and safe for
 // concurrent use.
 type Store struct {
-	prefix string
-	link   *link
-	lanes  lanes
+	prefix     string
+	connection *connection
+	lanes      *coalesce.Lanes[lane, *request]
+	serials    atomic.Uint64 // of calls
 
-	held atomic.Int64 // where tests hold the clock; 0 while the server's runs
+	held atomic.Int64 // the clock that tests hold; 0 while the server's runs
 }
 
-// New returns a store for the servers of the URL. It connects in the
-// background, also to servers that are down, and fails only for options that can
-// never work.
+// New returns a store for the servers of the URL. It fails only for options that
+// can never work, and does not connect: [Store.Start] or the first call does.
 func New(o Options) (*Store, error) {
-	link, err := newLink(&o)
+	connection, err := newConnection(&o)
 	if err != nil {
 		return nil, err
 	}
-	s := &Store{prefix: o.Prefix, link: link}
+	s := &Store{prefix: o.Prefix, connection: connection}
 	if s.prefix == "" {
 		s.prefix = DefaultPrefix
 	}
-	if link.target.mode == cluster && !strings.Contains(s.prefix, "{") {
-		// With an empty tag first, the whole key says the slot. Otherwise who
-		// sends keys could gather them on one server.
+	if connection.target.mode == cluster && !strings.Contains(s.prefix, "{") {
+		// After an empty tag, the whole key decides the slot. Otherwise clients
+		// could gather their keys on one server.
 		s.prefix += "{}"
 	}
-	s.lanes.call, s.lanes.now = link.run, s.now
+	s.lanes = coalesce.New(batching, s.sendBatch)
 	return s, nil
 }
 
-// Take implements [leakybucket.Store]. Until the first attempt to connect has
-// ended it waits for that, then it fails at once while there is no connection.
+// Start begins to connect in the background and returns at once. It tries until
+// it succeeds or the store is closed. Calling it again does nothing.
+func (s *Store) Start() { s.connection.start() }
+
+// Take implements [leakybucket.Store]. The first call waits for the first attempt
+// to connect. Later ones fail at once while there is no connection. One take may
+// have at most 1000 charges.
 func (s *Store) Take(ctx context.Context, charges []leakybucket.Charge, decisions []leakybucket.Decision) error {
 	if err := s.take(ctx, charges, decisions); err != nil {
-		return fmt.Errorf("taking charges: %w", s.link.explain(err))
+		return fmt.Errorf("taking charges: %w", s.connection.explain(err))
 	}
 	return nil
 }
 
 func (s *Store) take(ctx context.Context, charges []leakybucket.Charge, decisions []leakybucket.Decision) error {
-	if len(charges) == 0 {
+	switch n := len(charges); {
+	case n == 0:
 		return nil
+	case n > mostCharges:
+		return fmt.Errorf("got %d charges in one take, want at most %d", n, mostCharges)
 	}
 	for i := range charges {
 		if err := checkName(&charges[i]); err != nil {
 			return err
 		}
 	}
-	if s.link.target.mode == cluster {
+	if s.connection.target.mode == cluster {
 		return s.takeBySlot(ctx, charges, decisions)
 	}
 	return s.takeTogether(ctx, 0, charges, decisions)
 }
 
-// takeTogether takes charges whose buckets are in one slot.
+// takeTogether takes charges whose buckets share a slot.
 func (s *Store) takeTogether(ctx context.Context, slot uint16, charges []leakybucket.Charge, decisions []leakybucket.Decision) error {
 	r := s.takeRequest(charges)
-	if err := s.ask(ctx, lane{takeScript, slot}, r); err != nil {
+	if err := s.run(ctx, lane{takeScript, slot}, r); err != nil {
 		return err
 	}
 	return parseDecisions(r.reply, decisions)
 }
 
-// Settle implements [leakybucket.Store].
+// Settle implements [leakybucket.Store]. Many settlements are sent in several
+// calls, one after the other. A bucket that cannot be used does not keep others
+// from being settled.
 func (s *Store) Settle(ctx context.Context, settlements []leakybucket.Settlement) error {
 	if err := s.settle(ctx, settlements); err != nil {
-		return fmt.Errorf("settling charges: %w", s.link.explain(err))
+		return fmt.Errorf("settling charges: %w", s.connection.explain(err))
 	}
 	return nil
 }
 
 func (s *Store) settle(ctx context.Context, settlements []leakybucket.Settlement) error {
-	if len(settlements) == 0 {
-		return nil
-	}
 	for i := range settlements {
 		if err := checkName(&settlements[i].Charge); err != nil {
 			return err
 		}
 	}
-	if s.link.target.mode == cluster {
+	if s.connection.target.mode == cluster {
 		return s.settleBySlot(ctx, settlements)
 	}
 	return s.settleTogether(ctx, 0, settlements)
 }
 
-// settleTogether settles charges whose buckets are in one slot.
+// settleTogether settles charges whose buckets share a slot.
 func (s *Store) settleTogether(ctx context.Context, slot uint16, settlements []leakybucket.Settlement) error {
-	return s.ask(ctx, lane{settleScript, slot}, s.settleRequest(settlements))
+	var fault error
+	for some := range slices.Chunk(settlements, mostSettlements) {
+		err := s.run(ctx, lane{settleScript, slot}, s.settleRequest(some))
+		if err != nil && !errors.Is(err, leakybucket.ErrBadBucket) {
+			return err
+		}
+		fault = graver(fault, err)
+	}
+	return fault
 }
 
-// ask lets a script run for a request.
-func (s *Store) ask(ctx context.Context, l lane, r *request) error {
-	if err := s.link.ready(ctx); err != nil {
+// run lets a script answer a request.
+func (s *Store) run(ctx context.Context, l lane, r *request) error {
+	if err := s.connection.ready(ctx); err != nil {
 		return err
 	}
-	if err := s.lanes.run(ctx, l, r); err != nil {
-		return err
+	switch err := s.lanes.Do(ctx, l, r, len(r.keys)); {
+	case errors.Is(err, coalesce.ErrClosed):
+		return errClosed
+	case err != nil:
+		return fmt.Errorf("waiting for redis: %w", err)
+	case r.reply.err != nil:
+		return r.reply.err
 	}
 	return r.fault()
 }
 
 // Reset implements [leakybucket.Resetter].
 func (s *Store) Reset(ctx context.Context, zone, key string, shadow bool) error {
-	err := s.link.do(ctx, func(c rueidis.Client) error {
-		return c.Do(context.Background(), c.B().Del().Key(s.name(zone, key, shadow)).Build()).Error()
+	_, err := ask(ctx, s.connection, func(c rueidis.Client) (int64, error) {
+		return c.Do(context.Background(), c.B().Del().Key(s.name(zone, key, shadow)).Build()).ToInt64()
 	})
 	if err != nil {
-		return fmt.Errorf("resetting a bucket: %w", s.link.explain(err))
+		return fmt.Errorf("resetting a bucket: %w", s.connection.explain(err))
 	}
 	return nil
 }
 
-// Ping implements [leakybucket.Pinger]. It writes a key that no bucket has. In a
-// Cluster it is the server of that key who answers.
+// Ping implements [leakybucket.Pinger]. It writes a key that belongs to no
+// bucket. In a cluster only the server of that key is asked.
 func (s *Store) Ping(ctx context.Context) error {
-	err := s.link.do(ctx, func(c rueidis.Client) error {
-		return c.Do(context.Background(), c.B().Set().Key(s.prefix+"ping").Value("1").PxMilliseconds(1000).Build()).Error()
+	_, err := ask(ctx, s.connection, func(c rueidis.Client) (string, error) {
+		return c.Do(context.Background(), c.B().Set().Key(s.prefix+"ping").Value("1").PxMilliseconds(1000).Build()).ToString()
 	})
 	if err != nil {
-		return fmt.Errorf("pinging: %w", s.link.explain(err))
+		return fmt.Errorf("pinging: %w", s.connection.explain(err))
 	}
 	return nil
 }
 
-// Close ends the connections. What is asked after it fails.
-func (s *Store) Close() { s.link.close() }
+// Close ends the connections, and returns once they are closed. Later calls
+// fail. A server that does not answer can delay it by about a second.
+func (s *Store) Close() {
+	s.connection.close()
+	s.lanes.Close()
+}
 
-// String returns where the store's servers are.
-func (s *Store) String() string { return s.link.target.String() }
+// String returns where the store's servers are, without a password.
+func (s *Store) String() string { return s.connection.target.String() }
 
-// now returns what the scripts are told about the time.
+// now returns the time for the scripts, which is empty unless a test holds the
+// clock.
 func (s *Store) now() string {
 	if held := s.held.Load(); held != 0 {
 		return strconv.FormatInt(held, 10)
 	}
 	return ""
 }
-
-func checkName(c *leakybucket.Charge) error {
-	if len(c.Zone)+len(c.Key) > longestName {
-		return fmt.Errorf("zone %.40q: got a key of %d bytes, want at most %d", c.Zone, len(c.Key), longestName)
-	}
-	return nil
-}
-
-// errClosed says that a store was closed.
-var errClosed = errors.New("the store is closed")
 
 // Interface guards
 var (

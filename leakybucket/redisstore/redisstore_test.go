@@ -11,31 +11,109 @@ import (
 	"testing"
 	"time"
 
+	"github.com/caddy-throttle/caddy-throttle/internal/servertest"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
-	"github.com/caddy-throttle/caddy-throttle/leakybucket/redisstore/redistest"
 )
 
 func TestKeysCanBeReadWithRedisCli(t *testing.T) {
-	server := redistest.Start(t)
+	server := servertest.StartRedis(t)
 	s := open(t, Options{URL: "redis://" + server.Addr, Prefix: "site:"})
 	s.held.Store(1_700_000_000_000_000)
 	c := charge("192.0.2.7", leakybucket.Limit{Capacity: 10, Leak: 0.5}, 2.5)
 	mustTake(t, s, c)
-	if got, want := server.Do("get", "site:zone/192.0.2.7"), "2.5 1700000000000000"; got != want {
+	if got, want := server.Do("get", "site:zone/192.0.2.7"), "2.5 1700000000000000 0.5"; got != want {
 		t.Errorf("key of a bucket: got %q, want %q", got, want)
 	}
 	c.Shadow, c.Block = true, &leakybucket.Ladder{Steps: []time.Duration{time.Minute, time.Hour}}
 	mustTake(t, s, c)
 	c.Cost = 9
 	mustTake(t, s, c)
-	if got, want := server.Do("get", "site:~zone/192.0.2.7"), "2.5 1700000000000000 1700000060000000 0"; got != want {
+	if got, want := server.Do("get", "site:~zone/192.0.2.7"), "2.5 1700000000000000 0.5 1700000060000000 0"; got != want {
 		t.Errorf("key of a blocked shadow bucket: got %q, want %q", got, want)
+	}
+}
+
+// A former version wrote buckets without a leak. They drain by the charge's.
+func TestBucketsWithoutALeakDrainByTheCharges(t *testing.T) {
+	server := servertest.StartRedis(t)
+	s := open(t, Options{URL: "redis://" + server.Addr, Prefix: "p:"})
+	const now = 1_700_000_000_000_000
+	s.held.Store(now)
+	l := leakybucket.Limit{Capacity: 10, Leak: 0.5}
+	plain, blocked := charge("plain", l, 1), charge("blocked", l, 1)
+	blocked.Block = &leakybucket.Ladder{Steps: []time.Duration{time.Minute, time.Hour}}
+	server.Do("set", "p:zone/plain", fmt.Sprint("5 ", now-2_000_000))
+	server.Do("set", "p:zone/blocked", fmt.Sprint("5 ", now-2_000_000, " ", now+1_000_000, " 1"))
+	if d := mustTake(t, s, plain); d.Level != 4 || !d.Poured {
+		t.Errorf("bucket without a leak: got %+v, want it poured at level 4", d)
+	}
+	if d := mustTake(t, s, blocked); d.Level != 4 || d.BlockedUntil != now+1_000_000 || d.Step != 1 || d.Began {
+		t.Errorf("blocked bucket without a leak: got %+v, want it in its second block at level 4", d)
+	}
+	if got, want := server.Do("get", "p:zone/plain"), "5 1700000000000000 0.5"; got != want {
+		t.Errorf("bucket after a take: got %q, want %q", got, want)
+	}
+}
+
+// No two buckets share a key, whatever their zones are called.
+func TestBucketsOfDifferentZonesNeverShareAKey(t *testing.T) {
+	s := open(t, Options{URL: "redis://127.0.0.1:1"})
+	seen := make(map[string]string)
+	for _, zone := range []string{"b", "~b", "~~b", "b~", "%7Eb", "~%7Eb", "%257Eb", "b/c", "b%2Fc", "b%252Fc", "", "~", "%"} {
+		for _, key := range []string{"", "k", "/k", "c/k", "~"} {
+			for _, shadow := range []bool{false, true} {
+				name, bucket := s.name(zone, key, shadow), fmt.Sprintf("zone %q key %q shadow %v", zone, key, shadow)
+				if other, taken := seen[name]; taken {
+					t.Errorf("key %q: got it for %s and for %s", name, other, bucket)
+				}
+				seen[name] = bucket
+			}
+		}
+	}
+	if got, want := s.name("login", "192.0.2.7", true), "throttle:~login/192.0.2.7"; got != want {
+		t.Errorf("key of a shadow bucket: got %q, want %q", got, want)
+	}
+}
+
+// Settlements that piled up in an outage come all at once.
+func TestManySettlementsAtOnceAreAllMade(t *testing.T) {
+	server := servertest.StartRedis(t)
+	s := open(t, Options{URL: "redis://" + server.Addr})
+	mustTake(t, s, charge("k", frozen, 1))
+	connections := server.Info("total_connections_received")
+	const many = 22_000
+	settlements := make([]leakybucket.Settlement, many)
+	for i := range settlements {
+		key := fmt.Sprint("k", i%2000)
+		if i%2000 == 1 {
+			key = "bad"
+		}
+		settlements[i] = leakybucket.Settlement{Charge: charge(key, frozen, 1), Diff: 1}
+	}
+	server.Do("lpush", "throttle:zone/bad", "x")
+	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	defer cancel()
+	err := s.Settle(ctx, settlements)
+	if !errors.Is(err, leakybucket.ErrBadBucket) {
+		t.Errorf("settlement of %d, some of a key that is no bucket: got %v, want an error about that key alone", many, err)
+	}
+	for _, i := range []int{0, 2, 500, 1999} {
+		if got := levelOf(t, s, charge(fmt.Sprint("k", i), frozen, 1)); math.Abs(got-many/2000) > leaked {
+			t.Errorf("level of k%d: got %v, want %d", i, got, many/2000)
+		}
+	}
+	was, _ := strconv.Atoi(connections)
+	if is, _ := strconv.Atoi(server.Info("total_connections_received")); is > was+3 { // redis-cli's
+		t.Errorf("connections: got %d after the settlement and %d before, want the same one used", is, was)
+	}
+	if err := s.Take(ctx, make([]leakybucket.Charge, mostCharges+1), make([]leakybucket.Decision, mostCharges+1)); err == nil || !strings.Contains(err.Error(), fmt.Sprint(mostCharges)) {
+		t.Errorf("take of too many charges: got %v, want an error that says how many are allowed", err)
 	}
 }
 
 // A bucket expires ten seconds after the instant that Charge.Forget tells.
 func TestBucketsExpireOnceTheyMayBeForgotten(t *testing.T) {
-	server := redistest.Start(t)
+	server := servertest.StartRedis(t)
 	s := open(t, Options{URL: "redis://" + server.Addr, Prefix: "p:"})
 	expect := func(key string, want time.Duration) {
 		t.Helper()
@@ -77,10 +155,10 @@ func TestBucketsExpireOnceTheyMayBeForgotten(t *testing.T) {
 	}
 }
 
-// TestThreeStoresAreOne has three processes, as far as Redis can tell. What time
-// it is for them is no matter: nothing they send says so.
+// TestThreeStoresAreOne has three stores, which Redis cannot tell from three
+// processes. They send no time, so their clocks do not matter.
 func TestThreeStoresAreOne(t *testing.T) {
-	server := redistest.Start(t)
+	server := servertest.StartRedis(t)
 	var stores [3]*Store
 	for i := range stores {
 		stores[i] = open(t, Options{URL: "redis://" + server.Addr})
@@ -116,10 +194,9 @@ func TestThreeStoresAreOne(t *testing.T) {
 	}
 }
 
-// TestMuchAtOnceSharesCalls is about callers who wait for each other, not about
-// a timer: one alone is not kept.
-func TestMuchAtOnceSharesCalls(t *testing.T) {
-	server := redistest.Start(t)
+// TestConcurrentTakesShareCalls has callers share calls without a timer.
+func TestConcurrentTakesShareCalls(t *testing.T) {
+	server := servertest.StartRedis(t)
 	s := open(t, Options{URL: "redis://" + server.Addr})
 	mustTake(t, s, charge("k", frozen, 1))
 	const callers, takes = 64, 50
@@ -146,22 +223,21 @@ func TestMuchAtOnceSharesCalls(t *testing.T) {
 	}
 }
 
-func TestAWithdrawnRequestIsNotSent(t *testing.T) {
-	server := redistest.Start(t)
+func TestADroppedTakeIsNotSent(t *testing.T) {
+	server := servertest.StartRedis(t)
 	s := open(t, Options{URL: "redis://" + server.Addr})
 	mustTake(t, s, charge("k", frozen, 1))
 	server.Pause()
+	before := s.serials.Load()
 	var sent, withdrawn sync.WaitGroup
 	sent.Go(func() { _, _ = take(s, charge("sent", frozen, 1)) })
-	redistest.Eventually(t, "a call is in flight", func() error {
-		s.lanes.mu.Lock()
-		defer s.lanes.mu.Unlock()
-		if tr := s.lanes.busy[lane{takeScript, 0}]; tr != nil && tr.flights == 1 && len(tr.waiting) == 0 {
-			return nil
+	servertest.Eventually(t, "a call is in flight", func() error {
+		if s.serials.Load() == before {
+			return errors.New("none is")
 		}
-		return errors.New("none is")
+		return nil
 	})
-	for range enough - 1 { // fewer than would leave at once
+	for range batching.SecondWeight - 1 { // fewer than leave beside it
 		withdrawn.Go(func() {
 			ctx, cancel := context.WithTimeout(context.Background(), 20*time.Millisecond)
 			defer cancel()
@@ -173,7 +249,7 @@ func TestAWithdrawnRequestIsNotSent(t *testing.T) {
 	withdrawn.Wait()
 	server.Resume()
 	sent.Wait()
-	redistest.Eventually(t, "the server answers", func() error {
+	servertest.Eventually(t, "the server answers", func() error {
 		_, err := take(s, charge("k", frozen, 1))
 		return err
 	})
@@ -195,13 +271,13 @@ func TestAKeyThatIsTooLongIsAnError(t *testing.T) {
 
 func TestCheckWarnsOfAServerThatForgets(t *testing.T) {
 	for policy, want := range map[string]string{"noeviction": "", "volatile-ttl": "", "allkeys-lru": "allkeys-lru"} {
-		server := redistest.Start(t, "--maxmemory-policy", policy)
+		server := servertest.StartRedis(t, "--maxmemory-policy", policy)
 		warnings, err := open(t, Options{URL: "redis://" + server.Addr}).Check(context.Background())
 		if err != nil || (len(warnings) > 0) != (want != "") || !strings.Contains(strings.Join(warnings, ""), want) {
 			t.Errorf("%s: got warnings %q, %v, want %q", policy, warnings, err, want)
 		}
 	}
-	server := redistest.Start(t, "--user", "app", "on", ">pw", "~*", "+get", "+ping")
+	server := servertest.StartRedis(t, "--user", "app", "on", ">pw", "~*", "+get", "+ping")
 	warnings, err := open(t, Options{URL: "redis://app:pw@" + server.Addr}).Check(context.Background())
 	if err != nil || len(warnings) != 1 || !strings.Contains(warnings[0], "cannot see") {
 		t.Errorf("user that may not ask: got %q, %v, want a warning", warnings, err)

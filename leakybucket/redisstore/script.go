@@ -1,7 +1,7 @@
 package redisstore
 
 import (
-	"crypto/sha1" //nolint:gosec // Redis names scripts so
+	"crypto/sha1" //nolint:gosec // Redis names scripts by SHA-1
 	_ "embed"
 	"encoding/hex"
 )
@@ -20,8 +20,8 @@ var (
 	settleScript = newScript(settleLua)
 )
 
-// A script is known to a server by its digest, until somebody flushes it or
-// another server takes over.
+// A script is run by its digest. A server that does not know it, because it was
+// restarted or its scripts were flushed, needs the text once.
 type script struct{ text, digest string }
 
 func newScript(own string) *script {

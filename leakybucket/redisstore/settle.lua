@@ -1,19 +1,16 @@
 -- Settles charges one after the other, each as leakybucket.Settlement.Apply
 -- does. KEYS[i] is the bucket of charge i, ARGV[2i+1] its terms and ARGV[2i+2]
--- "<diff> <poured> <level> <at>": what was poured, and the level and the instant
--- of the decision. A diff of "cancel" gives all back, "none" changes nothing. The
--- reply has a line for each request: empty, or "!", the number of a charge whose
--- bucket cannot be used, and why.
+-- "<diff> <poured> <level> <at>": the cost that was poured, and the level and the
+-- instant of the decision. A diff of "cancel" gives all back, "none" changes
+-- nothing. The reply has a line for each request. It is empty, or "!", the number
+-- of a charge whose bucket cannot be used, and the reason.
 
 local function settle(b, t, diff, poured, was, at)
 	redate(b, t)
 	if diff == 'cancel' then
 		if b.at == at and b.level == was + poured then
-			local filled = was
-			if now > at then
-				filled = max(0, was - t.leak * ((now - at) / 1e6))
-			end
-			pour(b, t, filled)
+			b.level = was
+			pour(b, t, level(b, t))
 		end
 		return
 	end
@@ -37,7 +34,7 @@ for i = 1, #KEYS do
 	local diff, poured, was, at = match(ARGV[2 * i + 2], '^(%S+) (%S+) (%S+) (%S+)$')
 	count = count + 1
 	fault = fault or b.fault and format('!%d %s', count, b.fault)
-	-- A bucket that is not there is made to pour, not to give back.
+	-- A missing bucket is made for a pour, not to give back.
 	if not b.fault and (b.kept or b.written or (tonumber(diff) or 0) > 0) then
 		settle(b, t, diff, tonumber(poured), tonumber(was), tonumber(at))
 	end

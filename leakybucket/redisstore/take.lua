@@ -1,8 +1,14 @@
 -- Takes requests one after the other, each as leakybucket.TakeAll does. KEYS[i]
--- is the bucket of charge i, ARGV[2i+1] its terms and ARGV[2i+2] its cost,
--- empty for a NaN. The reply has a line for each request: for each charge its
--- flags (1 fits, 2 poured, 4 began a block), level, and the end of its block or
--- 0; or "!", the number of a charge whose bucket cannot be used, and why.
+-- is the bucket of charge i, ARGV[2i+1] its terms and ARGV[2i+2] its cost, which
+-- is empty for a NaN. The reply has a line for each request: for each charge its
+-- flags, its level, and the end of the block that runs or 0. The flags are the
+-- sum of 1 (fits), 2 (poured), 4 (began a block) and 8 times the step of that
+-- block. If a bucket of the request cannot be used, the line is "!", the number
+-- of the charge, and the reason.
+
+-- How old a bucket must be for a refusal to write a changed leak, in
+-- microseconds. Otherwise nodes with different limits would write at each refusal.
+local adopt_after = 1e6
 
 local function fits(room, filled, cost)
 	if cost == 0 then
@@ -11,7 +17,8 @@ local function fits(room, filled, cost)
 	return cost > 0 and filled + cost <= room * (1 + 1e-9)
 end
 
--- begin begins a block, as an overflow of a bucket filled to a level does.
+-- begin begins a block of a bucket that is filled to a level, which a charge
+-- has overflowed.
 local function begin(b, t, filled)
 	local last = length(t, b.step)
 	if b.blocked ~= 0 and last > 0 and now - b.blocked < last then
@@ -23,35 +30,48 @@ local function begin(b, t, filled)
 	if last == 0 then
 		last = min(micro(filled / t.leak), micro(t.drain))
 	end
-	b.blocked, b.written = now + last, t
+	b.blocked = now + last
+	pour(b, t, filled)
 end
 
--- judge decides whether a charge fits if all that is asked of its bucket is
--- cost, and begins a block if not. It pours nothing.
+-- judge decides whether a charge fits when its bucket is asked for cost in all,
+-- and begins a block if not. It pours nothing.
 local function judge(c, cost)
 	local b, t = c.b, c.t
 	if b.at > now or b.blocked > now then
 		redate(b, t)
 	end
 	c.level, c.blocked, c.flags = level(b, t), 0, 0
+	if b.leak ~= t.leak and b.leak ~= 0 and c.level > 0 and now - b.at >= adopt_after then
+		pour(b, t, c.level) -- bring it up to date: it was written with another leak
+	end
 	if t.steps and b.blocked > now then
-		c.blocked = b.blocked
+		c.blocked, c.flags = b.blocked, 8 * b.step
 	elseif c.cost >= 0 and fits(t.room, c.level, cost) then
 		c.flags = 1
 	elseif t.steps and c.cost >= 0 and fits(t.capacity, 0, cost) then
 		begin(b, t, c.level)
-		c.blocked, c.flags = b.blocked, 4
+		c.blocked, c.flags = b.blocked, 4 + 8 * b.step
 	end
 end
 
--- The first n of charges are those of the request that is taken. The tables are
--- used again for the next one.
+-- The first n of charges are those of the current request. Their tables are
+-- reused for the next one.
 local charges, n, fault = {}, 0, nil
 
--- ask judges all charges of a request, each by the sum of what is asked of its
--- bucket, and pours if all enforced ones fit. A negative cost, which does not
--- fit, makes no room for the others.
+-- ask judges all charges of a request, each by the sum of the costs asked of its
+-- bucket, and pours if all enforced ones fit. A negative cost does not fit, and
+-- makes no room for others.
 local function ask()
+	if n == 1 then -- the same, faster
+		local c = charges[1]
+		judge(c, c.cost)
+		if c.flags == 1 and not c.t.probe then
+			c.flags = 3
+			pour(c.b, c.t, c.level + c.cost)
+		end
+		return
+	end
 	for i = 1, n do
 		charges[i].b.sum = 0
 	end

@@ -18,7 +18,7 @@ const (
 	cluster
 )
 
-// schemes are what a URL may begin with.
+// schemes are the known schemes of a URL.
 var schemes = map[string]struct {
 	mode mode
 	tls  bool
@@ -31,7 +31,7 @@ var schemes = map[string]struct {
 	"rediss+cluster":  {cluster, true},
 }
 
-// A target is what a URL says.
+// A target says where the servers are, and how to log in.
 type target struct {
 	mode               mode
 	tls                bool
@@ -39,13 +39,52 @@ type target struct {
 	addresses          []string
 	username, password string
 	database           int
-	master             string // the name that a Sentinel knows it by
+	master             string // the name under which the Sentinels know it
 }
 
 const wantURL = "want redis://[user:password@]host[:6379][/database], rediss:// for TLS, unix:///path, " +
 	"redis+sentinel://host[:26379],.../master[/database] or redis+cluster://host[:6379],..."
 
-// parseURL parses what [Options.URL] describes. No error holds a password.
+// target returns the servers that the options describe. No error holds a
+// password.
+func (o *Options) target() (target, error) {
+	t, err := parseURL(o.URL)
+	if err != nil {
+		return target{}, err
+	}
+	if o.Username != "" {
+		t.username = o.Username
+	}
+	if o.Password != "" {
+		t.password = o.Password
+	}
+	if o.Database != 0 {
+		t.database = o.Database
+	}
+	switch {
+	case t.database < 0 || t.mode == cluster && t.database != 0:
+		return target{}, fmt.Errorf("invalid database %d: want 0 or more, and 0 in a cluster", t.database)
+	case t.username != "" && t.password == "":
+		return target{}, fmt.Errorf("got a user %q without a password: want both, or none", t.username)
+	case o.TLS != nil && !t.tls:
+		return target{}, fmt.Errorf("got a TLS config for %s: want a URL that begins with rediss", t)
+	}
+	return t, nil
+}
+
+// String names the servers.
+func (t target) String() string {
+	where := strings.Join(t.addresses, ",")
+	switch t.mode {
+	case sentinel:
+		return fmt.Sprintf("redis master %s by sentinels at %s", t.master, where)
+	case cluster:
+		return "redis cluster at " + where
+	}
+	return "redis at " + where
+}
+
+// parseURL parses a URL as described at [Options]. No error holds a password.
 func parseURL(raw string) (target, error) {
 	shown := redact(raw)
 	scheme, rest, found := strings.Cut(raw, "://")
@@ -77,11 +116,12 @@ func parseURL(raw string) (target, error) {
 	return t, nil
 }
 
-// secret is what stands where a port should and is none: a password, if somebody
-// forgot the host.
+// secret matches text in place of a port that is no number. It is a password if
+// somebody forgot the host.
 var secret = regexp.MustCompile(`:[^/,:@]*[^0-9/,:@\]][^/,:@]*`)
 
-// redact returns a URL without what may be a password, however wrong it is.
+// redact returns a URL, however malformed, without anything that may be a
+// password.
 func redact(raw string) string {
 	scheme, rest, found := strings.Cut(raw, "://")
 	if found {
@@ -149,7 +189,7 @@ func (t *target) parseServers(rest string) error {
 	return nil
 }
 
-// parseAddress returns host:port of a host that may lack the port.
+// parseAddress returns host:port. If host has no port, it gets the one given.
 func parseAddress(host, port string) (string, error) {
 	name := host
 	if h, p, err := net.SplitHostPort(host); err == nil {

@@ -8,7 +8,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/caddy-throttle/caddy-throttle/leakybucket/redisstore/redistest"
+	"github.com/caddy-throttle/caddy-throttle/internal/servertest"
 )
 
 func TestURLsThatSayWhereTheServersAre(t *testing.T) {
@@ -108,7 +108,7 @@ func TestOptionsThatCannotWorkAreErrors(t *testing.T) {
 }
 
 func TestPasswordsAreUsedAndNeverShown(t *testing.T) {
-	server := redistest.Start(t, "--requirepass", "hunter2", "--user", "app", "on", ">s3cret/@%", "~p:*", "+eval", "+evalsha", "+get", "+set", "+del", "+time", "+info")
+	server := servertest.StartRedis(t, "--requirepass", "hunter2", "--user", "app", "on", ">s3cret/@%", "~p:*", "+eval", "+evalsha", "+get", "+set", "+del", "+time", "+info")
 	at := server.Addr
 	for _, o := range []Options{
 		{URL: "redis://:hunter2@" + at},
@@ -123,7 +123,7 @@ func TestPasswordsAreUsedAndNeverShown(t *testing.T) {
 		if err := s.Ping(context.Background()); err != nil {
 			t.Error(err)
 		}
-		if text := fmt.Sprint(s, s.link.target); strings.Contains(text, "hunter2") || strings.Contains(text, "s3cret") {
+		if text := fmt.Sprint(s, s.connection.target); strings.Contains(text, "hunter2") || strings.Contains(text, "s3cret") {
 			t.Errorf("got the store as %s, want no password in it", text)
 		}
 	}

@@ -215,7 +215,8 @@ func (m *modeller) charge(beside []leakybucket.Charge) leakybucket.Charge {
 		}
 	}
 	switch m.rng.IntN(10) {
-	case 0: // costs nothing
+	case 0: // costs nothing; a store need not write such a take, and later decisions may tell
+		c.Probe = true
 	case 1:
 		c.Cost = c.Limit.Capacity
 	case 2:

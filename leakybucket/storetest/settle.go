@@ -467,7 +467,7 @@ func cancelledTooLate(tb testing.TB, open Open) {
 		{func(s *subject) { s.settle(leakybucket.Settlement{Charge: k(0), Diff: 50}) }, 20},
 		{func(s *subject) { s.at(5 * time.Second); s.pours(k(5), 1) }, 6}, // as full as it was, later
 		{func(s *subject) { s.at(6 * time.Second); s.pours(k(6), 0) }, 6},
-		{func(s *subject) { s.at(time.Second); s.pours(k(0), 5) }, 5}, // at the level that time alone would leave
+		{func(s *subject) { s.at(time.Second); s.settle(s.charged(k(3), 5, -3)) }, 5}, // at the level that time alone would leave
 	} {
 		s := beginHeld(tb, open, Need{})
 		s.pours(k(2), 0)

@@ -1,5 +1,5 @@
--- Forgets what may be forgotten in some pages of the table. A row that somebody
--- works on is left for the next time.
+-- Deletes expired buckets from a range of pages. Rows that are locked are left
+-- for the next search.
 DELETE FROM {table}
 WHERE ctid = ANY (ARRAY(
 	SELECT ctid

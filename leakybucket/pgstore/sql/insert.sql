@@ -1,4 +1,5 @@
--- Fails if another batch has made one of the buckets since this one looked, and
--- waits to see if that one is still at it. The names come in their order.
-INSERT INTO {table} (name, level, at, blocked_until, step, forget)
-SELECT * FROM unnest($1, $2, $3, $4, $5, $6)
+-- Inserts new rows, in the order of their names. It fails if another batch has
+-- inserted one of them since this batch looked; if that batch has not committed
+-- yet, this statement waits for it.
+INSERT INTO {table} (name, level, at, blocked_until, step, forget, leak)
+SELECT * FROM unnest($1, $2, $3, $4, $5, $6, $7)

@@ -1,6 +1,6 @@
--- Locks the rows of a batch in the order of their names, which every batch does,
--- so that none can wait for each other in a circle.
-SELECT name, level, at, blocked_until, step
+-- Locks the rows of a batch in the order of their names. Every batch does, so no
+-- two of them can wait for each other.
+SELECT name, ctid, level, at, blocked_until, step, leak
 FROM {table}
 WHERE name = ANY ($1)
 ORDER BY name

@@ -1,1 +1,2 @@
+-- Forgets one bucket.
 DELETE FROM {table} WHERE name = $1

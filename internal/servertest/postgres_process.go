@@ -1,4 +1,4 @@
-package pgtest
+package servertest
 
 import (
 	"context"
@@ -15,15 +15,16 @@ import (
 	"time"
 )
 
-// A process was started here, and is ended by its number alone.
-type process struct {
+// postgresProcess is a sub-process of this test, a server or a PgBouncer.
+type postgresProcess struct {
 	command *exec.Cmd
 	log     string
 	ended   chan struct{}
 }
 
-// start starts a command as the user postgres. What it says goes to a file.
-func start(command *exec.Cmd, log string) (*process, error) {
+// startPostgresProcess starts a command as the user postgres. Its output is
+// appended to the file log.
+func startPostgresProcess(command *exec.Cmd, log string) (*postgresProcess, error) {
 	f, err := os.OpenFile(log, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
 	if err != nil {
 		return nil, err
@@ -35,7 +36,7 @@ func start(command *exec.Cmd, log string) (*process, error) {
 	if err := command.Start(); err != nil {
 		return nil, err
 	}
-	p := &process{command, log, make(chan struct{})}
+	p := &postgresProcess{command, log, make(chan struct{})}
 	go func() {
 		defer close(p.ended)
 		_ = command.Wait()
@@ -43,8 +44,8 @@ func start(command *exec.Cmd, log string) (*process, error) {
 	return p, nil
 }
 
-// await asks again and again whether the process answers.
-func (p *process) await(answers func(context.Context) error) error {
+// await calls answers until it succeeds, the process ends or 30 seconds are over.
+func (p *postgresProcess) await(answers func(context.Context) error) error {
 	deadline := time.Now().Add(30 * time.Second)
 	for {
 		ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second)
@@ -65,8 +66,8 @@ func (p *process) await(answers func(context.Context) error) error {
 	}
 }
 
-// end ends the process by a signal, or if it does not heed it by SIGKILL.
-func (p *process) end(signal syscall.Signal) {
+// end ends the process with a signal, or after 20 seconds with SIGKILL.
+func (p *postgresProcess) end(signal syscall.Signal) {
 	select {
 	case <-p.ended:
 		return
@@ -81,8 +82,9 @@ func (p *process) end(signal syscall.Signal) {
 	}
 }
 
-// family returns the process and its children. A PostgreSQL has no grandchildren.
-func (p *process) family() []int {
+// family returns the ids of the process and its children. PostgreSQL has no
+// grandchildren.
+func (p *postgresProcess) family() []int {
 	pid := p.command.Process.Pid
 	family := []int{pid}
 	text, _ := os.ReadFile(fmt.Sprintf("/proc/%d/task/%d/children", pid, pid))
@@ -94,17 +96,17 @@ func (p *process) family() []int {
 	return family
 }
 
-// asPostgres lets root's child be the user postgres, since a PostgreSQL refuses
-// to be root.
+// asPostgres runs a child of root as the user postgres, because PostgreSQL
+// refuses to run as root.
 func asPostgres() *syscall.SysProcAttr {
 	attributes := &syscall.SysProcAttr{}
-	if uid, gid, needed := postgres(); needed {
+	if uid, gid, needed := postgresUser(); needed {
 		attributes.Credential = &syscall.Credential{Uid: uint32(uid), Gid: uint32(gid)}
 	}
 	return attributes
 }
 
-func postgres() (uid, gid int, needed bool) {
+func postgresUser() (uid, gid int, needed bool) {
 	if os.Geteuid() != 0 {
 		return 0, 0, false
 	}
@@ -117,9 +119,9 @@ func postgres() (uid, gid int, needed bool) {
 	return uid, gid, true
 }
 
-// give lets the user postgres have a file or directory.
-func give(path string) error {
-	if uid, gid, needed := postgres(); needed {
+// giveToPostgres makes the user postgres the owner of a file or directory.
+func giveToPostgres(path string) error {
+	if uid, gid, needed := postgresUser(); needed {
 		return os.Chown(path, uid, gid)
 	}
 	return nil
@@ -134,9 +136,9 @@ func appendFile(path, text string) error {
 	return errors.Join(err, f.Close())
 }
 
-// freePort returns a loopback port that nobody has, below those that outgoing
-// connections are given.
-func freePort() int {
+// postgresPort returns a free loopback port. It is below the range of ephemeral
+// ports, so no outgoing connection can take it before the server does.
+func postgresPort() int {
 	for try := 0; ; try++ {
 		port := 20000 + (os.Getpid()*7+try*101+int(time.Now().UnixNano()/1000))%10000
 		l, err := net.Listen("tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(port)))

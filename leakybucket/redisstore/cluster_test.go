@@ -2,18 +2,20 @@ package redisstore
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math"
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
+	"github.com/caddy-throttle/caddy-throttle/internal/servertest"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
-	"github.com/caddy-throttle/caddy-throttle/leakybucket/redisstore/redistest"
 )
 
 func TestSlotsAreThoseOfTheCluster(t *testing.T) {
-	server := redistest.Start(t, "--cluster-enabled", "yes")
+	server := servertest.StartRedis(t, "--cluster-enabled", "yes")
 	for _, key := range []string{
 		"123456789", "", "a", "zone/192.0.2.7", "{a}b", "x{a}b", "{}a", "{a", "a}", "{{a}}", "{a}{b}", "}{a}", "x{}{a}", "é\xff", strings.Repeat("x", 1000),
 	} {
@@ -26,8 +28,8 @@ func TestSlotsAreThoseOfTheCluster(t *testing.T) {
 	}
 }
 
-func TestWhatWasGivenBackIsToldAsIfItHadNotBeenPoured(t *testing.T) {
-	c := redistest.StartCluster(t)
+func TestChargesGivenBackAreReportedAsNotPoured(t *testing.T) {
+	c := servertest.StartRedisCluster(t)
 	s := open(t, Options{URL: c.URL()})
 	full := charge("full", leakybucket.Limit{Capacity: 1, Leak: 1e-6}, 1)
 	mustTake(t, s, full)
@@ -58,10 +60,10 @@ func TestWhatWasGivenBackIsToldAsIfItHadNotBeenPoured(t *testing.T) {
 	}
 }
 
-// TestWhatALaterSlotRefusesIsGivenBack is about a cluster, since all else is
-// atomic: in the end each bucket holds what was admitted, and no more.
-func TestWhatALaterSlotRefusesIsGivenBack(t *testing.T) {
-	c := redistest.StartCluster(t)
+// TestChargesThatALaterSlotRefusesAreGivenBack needs a cluster, because
+// everything else is atomic. In the end each bucket holds only what was admitted.
+func TestChargesThatALaterSlotRefusesAreGivenBack(t *testing.T) {
+	c := servertest.StartRedisCluster(t)
 	s := open(t, Options{URL: c.URL()})
 	roomy := func(i int) leakybucket.Charge { return charge(fmt.Sprint("roomy", i), frozen, 1) }
 	scarce := charge("scarce", leakybucket.Limit{Capacity: 20, Leak: 1e-6}, 1)
@@ -111,7 +113,98 @@ func TestWhatALaterSlotRefusesIsGivenBack(t *testing.T) {
 	}
 }
 
-func TestNobodyWhoSendsKeysChoosesTheirSlot(t *testing.T) {
+// keyIn returns a key of the zone whose slot passes a test.
+func keyIn(s *Store, passes func(slot uint16) bool) string {
+	for i := 0; ; i++ {
+		c := charge(fmt.Sprint("key", i), frozen, 1)
+		if passes(s.slotOfCharge(&c)) {
+			return c.Key
+		}
+	}
+}
+
+func TestChargesAreGivenBackWhenALaterSlotFails(t *testing.T) {
+	c := servertest.StartRedisCluster(t)
+	s := open(t, Options{URL: c.URL()})
+	early := charge(keyIn(s, func(slot uint16) bool { return slot < 5000 }), frozen, 3)
+	middle := charge(keyIn(s, func(slot uint16) bool { return 5000 < slot && slot < 15000 }), frozen, 3)
+	bad := charge(keyIn(s, func(slot uint16) bool { return slot > 16000 }), frozen, 3)
+	for _, node := range c.Nodes {
+		_, _ = node.Try("lpush", s.name(bad.Zone, bad.Key, false), "x") // all but one say MOVED
+	}
+	for range 3 {
+		decisions := []leakybucket.Decision{{Poured: true}, {Poured: true}, {Poured: true}} // of a former take
+		err := s.Take(context.Background(), []leakybucket.Charge{bad, middle, early}, decisions)
+		if !errors.Is(err, leakybucket.ErrBadBucket) {
+			t.Fatalf("take with a key that is no bucket: got %v, want ErrBadBucket", err)
+		}
+		for _, ch := range []leakybucket.Charge{early, middle} {
+			if got := levelOf(t, s, ch); got > 1e-6 {
+				t.Errorf("level of %s after the take failed: got %v, want 0", ch.Key, got)
+			}
+		}
+	}
+}
+
+// A node that hangs must not keep settlements from the others.
+func TestSlotsAreSettledAtOnce(t *testing.T) {
+	c := servertest.StartRedisCluster(t)
+	s := open(t, Options{URL: c.URL()})
+	var hung *servertest.Redis
+	for _, node := range c.Nodes {
+		if strings.HasPrefix(node.Do("role"), "master") {
+			hung = node
+		}
+	}
+	var settlements []leakybucket.Settlement
+	var elsewhere []leakybucket.Charge
+	for i := range 30 {
+		ch := charge(fmt.Sprint("k", i), frozen, 1)
+		mustTake(t, s, ch)
+		settlements = append(settlements, leakybucket.Settlement{Charge: ch, Diff: 4})
+		if strings.HasPrefix(hung.Do("get", s.name(ch.Zone, ch.Key, false)), "MOVED") {
+			elsewhere = append(elsewhere, ch)
+		}
+	}
+	if n := len(elsewhere); n == 0 || n == len(settlements) {
+		t.Fatalf("got %d of %d keys on other nodes, want some", n, len(settlements))
+	}
+	hung.Pause()
+	ctx, cancel := context.WithTimeout(context.Background(), 500*time.Millisecond)
+	err := s.Settle(ctx, settlements)
+	cancel()
+	hung.Resume()
+	if !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("settlement with a node that hangs: got %v, want its deadline exceeded", err)
+	}
+	for _, ch := range elsewhere {
+		if got := levelOf(t, s, ch); math.Abs(got-5) > leaked {
+			t.Errorf("level of %s on a node that answers: got %v, want 5", ch.Key, got)
+		}
+	}
+}
+
+func TestManySettlementsOfManySlotsAreAllMade(t *testing.T) {
+	c := servertest.StartRedisCluster(t)
+	s := open(t, Options{URL: c.URL()})
+	const many = 22_000
+	settlements := make([]leakybucket.Settlement, many)
+	for i := range settlements {
+		settlements[i] = leakybucket.Settlement{Charge: charge(fmt.Sprint("k", i%(many/2)), frozen, 1), Diff: 1}
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	if err := s.Settle(ctx, settlements); err != nil {
+		t.Fatal(err)
+	}
+	for i := 0; i < many/2; i += 500 {
+		if got := levelOf(t, s, charge(fmt.Sprint("k", i), frozen, 1)); math.Abs(got-2) > leaked {
+			t.Errorf("level of k%d: got %v, want 2", i, got)
+		}
+	}
+}
+
+func TestClientsCannotChooseTheSlotOfTheirKey(t *testing.T) {
 	slots := func(prefix string) map[uint16]bool {
 		s, err := New(Options{URL: "redis+cluster://127.0.0.1:1", Prefix: prefix})
 		if err != nil {

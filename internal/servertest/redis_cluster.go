@@ -1,4 +1,4 @@
-package redistest
+package servertest
 
 import (
 	"errors"
@@ -8,20 +8,20 @@ import (
 	"testing"
 )
 
-// A Cluster is three masters with a replica each, as they were when it was made.
-type Cluster struct {
-	Nodes []*Server
+// A RedisCluster is a cluster of six nodes: three masters with a replica each.
+type RedisCluster struct {
+	Nodes []*Redis
 
 	tb testing.TB
 }
 
-// StartCluster starts a cluster and waits until it takes writes.
-func StartCluster(tb testing.TB) *Cluster {
+// StartRedisCluster starts a cluster and waits until it takes writes.
+func StartRedisCluster(tb testing.TB) *RedisCluster {
 	tb.Helper()
-	c := &Cluster{tb: tb}
+	c := &RedisCluster{tb: tb}
 	create := []string{"--cluster", "create"}
 	for range 6 {
-		node := Start(tb, "--cluster-enabled", "yes", "--cluster-node-timeout", "1000",
+		node := StartRedis(tb, "--cluster-enabled", "yes", "--cluster-node-timeout", "1000",
 			"--cluster-replica-validity-factor", "0", "--repl-diskless-sync-delay", "0")
 		c.Nodes = append(c.Nodes, node)
 		create = append(create, node.Addr)
@@ -34,8 +34,8 @@ func StartCluster(tb testing.TB) *Cluster {
 	return c
 }
 
-// URL returns what a store wants to know of the cluster.
-func (c *Cluster) URL() string {
+// URL returns the URL of the cluster, as redisstore wants it.
+func (c *RedisCluster) URL() string {
 	var addresses []string
 	for _, node := range c.Nodes {
 		addresses = append(addresses, node.Addr)
@@ -43,9 +43,9 @@ func (c *Cluster) URL() string {
 	return "redis+cluster://" + strings.Join(addresses, ",")
 }
 
-// Settled waits until every node sees the cluster whole, and every replica is
-// in step.
-func (c *Cluster) Settled() {
+// Settled waits until every node sees the whole cluster and every replica is in
+// step.
+func (c *RedisCluster) Settled() {
 	c.tb.Helper()
 	Eventually(c.tb, "the cluster is whole", func() error {
 		replicas := 0
@@ -73,7 +73,7 @@ func (c *Cluster) Settled() {
 }
 
 // Failover lets a replica take over by force, and returns once it is a master.
-func (c *Cluster) Failover() *Server {
+func (c *RedisCluster) Failover() *Redis {
 	c.tb.Helper()
 	for _, node := range c.Nodes {
 		if !strings.Contains(node.Do("role"), "slave") {

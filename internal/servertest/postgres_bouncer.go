@@ -1,4 +1,4 @@
-package pgtest
+package servertest
 
 import (
 	"context"
@@ -12,10 +12,10 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// Bouncer starts a PgBouncer before the server, in transaction mode: statements
-// of one client go to one session no longer than a transaction lasts. It returns
-// how the superuser connects.
-func (s *Server) Bouncer(tb testing.TB, poolSize int) (url string) {
+// Bouncer starts a PgBouncer in front of the server, in transaction mode: after
+// each transaction a client may get another session. It returns the superuser's
+// connection URL. If PgBouncer is not installed, it skips the test.
+func (s *Postgres) Bouncer(tb testing.TB, poolSize int) (url string) {
 	tb.Helper()
 	program, err := exec.LookPath("pgbouncer")
 	if err != nil {
@@ -28,10 +28,10 @@ func (s *Server) Bouncer(tb testing.TB, poolSize int) (url string) {
 	if err := os.Chmod(filepath.Dir(directory), 0o755); err != nil {
 		tb.Fatal(err)
 	}
-	if err := give(directory); err != nil {
+	if err := giveToPostgres(directory); err != nil {
 		tb.Fatal(err)
 	}
-	port := freePort()
+	port := postgresPort()
 	conf := fmt.Sprintf(`[databases]
 postgres = host=127.0.0.1 port=%d
 [pgbouncer]
@@ -44,18 +44,18 @@ pool_mode = transaction
 default_pool_size = %d
 server_reset_query_always = 1
 `, s.Port, port, directory, poolSize)
-	users := fmt.Sprintf("%q %q\n", "postgres", Password)
+	users := fmt.Sprintf("%q %q\n", "postgres", PostgresPassword)
 	for name, text := range map[string]string{"conf": conf, "users": users} {
 		if err := os.WriteFile(filepath.Join(directory, name), []byte(text), 0o644); err != nil {
 			tb.Fatal(err)
 		}
 	}
-	p, err := start(exec.Command(program, filepath.Join(directory, "conf")), filepath.Join(directory, "log"))
+	p, err := startPostgresProcess(exec.Command(program, filepath.Join(directory, "conf")), filepath.Join(directory, "log"))
 	if err != nil {
 		tb.Fatalf("starting PgBouncer: %v", err)
 	}
 	tb.Cleanup(func() { p.end(syscall.SIGINT) })
-	url = urlTo(port, "postgres", Password, "postgres")
+	url = postgresURL(port, "postgres", PostgresPassword, "postgres")
 	err = p.await(func(ctx context.Context) error {
 		config, err := pgx.ParseConfig(url)
 		if err != nil {

@@ -6,9 +6,13 @@ import (
 	"errors"
 	"slices"
 	"strings"
+	"sync"
 
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
 )
+
+// mostSlots is how many slots one Settle has in flight at once.
+const mostSlots = 64
 
 // slotOf returns the slot of a key in a cluster: CRC16 (XMODEM) of the key, or
 // of the first {tag} in it that is not empty, modulo 16384.
@@ -36,15 +40,15 @@ func (s *Store) slotOfCharge(c *leakybucket.Charge) uint16 {
 	return slotOf(s.name(c.Zone, c.Key, c.Shadow))
 }
 
-// A group is the charges of one take that are asked by one call.
+// A group is the charges of one take that share a call.
 type group struct {
 	slot    uint16
 	shadow  bool
 	indexes []int
 }
 
-// groups divides charges by their slots. Shadow charges come last, since they
-// are poured only if all enforced ones are.
+// groups divides charges by slot. Shadow charges come last, since they are
+// poured only if all enforced ones are.
 func (s *Store) groups(charges []leakybucket.Charge) []*group {
 	var groups []*group
 	for i := range charges {
@@ -68,7 +72,7 @@ func (s *Store) groups(charges []leakybucket.Charge) []*group {
 	return groups
 }
 
-// oneSlot returns the slot of all charges, if it is one.
+// oneSlot returns the slot of all charges, if they share one.
 func (s *Store) oneSlot(charges []leakybucket.Charge) (slot uint16, one bool) {
 	slot = s.slotOfCharge(&charges[0])
 	for i := range charges[1:] {
@@ -79,12 +83,14 @@ func (s *Store) oneSlot(charges []leakybucket.Charge) (slot uint16, one bool) {
 	return slot, true
 }
 
-// takeBySlot takes charges one slot after the other. Once one has refused, the
-// others are asked and pour nothing, and what was poured is given back.
+// takeBySlot takes charges one slot after the other. Once a slot has refused,
+// the others are only probed. If a slot refuses or fails, whatever earlier slots
+// poured is given back.
 func (s *Store) takeBySlot(ctx context.Context, charges []leakybucket.Charge, decisions []leakybucket.Decision) error {
 	if slot, one := s.oneSlot(charges); one {
 		return s.takeTogether(ctx, slot, charges, decisions)
 	}
+	clear(decisions)
 	refused := false
 	for _, g := range s.groups(charges) {
 		some := make([]leakybucket.Charge, len(g.indexes))
@@ -94,6 +100,7 @@ func (s *Store) takeBySlot(ctx context.Context, charges []leakybucket.Charge, de
 		}
 		answers := make([]leakybucket.Decision, len(some))
 		if err := s.takeTogether(ctx, g.slot, some, answers); err != nil {
+			_ = s.giveBack(ctx, charges, decisions) // the cause is what the caller must know
 			return err
 		}
 		for i, at := range g.indexes {
@@ -107,8 +114,9 @@ func (s *Store) takeBySlot(ctx context.Context, charges []leakybucket.Charge, de
 	return nil
 }
 
-// giveBack takes back what was poured before a slot refused. Others must not pay
-// for it, so it is done even if nobody waits for it any more.
+// giveBack settles charges that were poured before another slot refused or
+// failed. Other clients must not pay for those, so it goes on in the background
+// when ctx ends.
 func (s *Store) giveBack(ctx context.Context, charges []leakybucket.Charge, decisions []leakybucket.Decision) error {
 	var settlements []leakybucket.Settlement
 	for i := range decisions {
@@ -117,7 +125,7 @@ func (s *Store) giveBack(ctx context.Context, charges []leakybucket.Charge, deci
 		}
 		settlements = append(settlements, leakybucket.Settlement{Charge: charges[i], Was: decisions[i], Diff: -charges[i].Cost})
 		decisions[i].Poured = false
-		for j := range i { // what an earlier charge poured into the same bucket is none of it
+		for j := range i { // report the level without an earlier charge to the same bucket
 			if charges[j].Key == charges[i].Key && charges[j].Zone == charges[i].Zone && charges[j].Shadow == charges[i].Shadow {
 				decisions[i].Level = decisions[j].Level
 			}
@@ -140,21 +148,37 @@ func (s *Store) giveBack(ctx context.Context, charges []leakybucket.Charge, deci
 	}
 }
 
-// settleBySlot settles charges in one call for each slot. The order of those of
-// one bucket is kept.
+// settleBySlot settles charges slot by slot, many slots at once. Settlements of
+// one bucket keep their order.
 func (s *Store) settleBySlot(ctx context.Context, settlements []leakybucket.Settlement) error {
 	bySlot := make(map[uint16][]leakybucket.Settlement)
-	var slots []uint16
 	for i := range settlements {
 		slot := s.slotOfCharge(&settlements[i].Charge)
-		if bySlot[slot] == nil {
-			slots = append(slots, slot)
-		}
 		bySlot[slot] = append(bySlot[slot], settlements[i])
 	}
-	var errs []error
-	for _, slot := range slots {
-		errs = append(errs, s.settleTogether(ctx, slot, bySlot[slot]))
+	var mu sync.Mutex
+	var worst error
+	var wg sync.WaitGroup
+	inFlight := make(chan struct{}, mostSlots)
+	for slot, some := range bySlot {
+		inFlight <- struct{}{}
+		wg.Go(func() {
+			err := s.settleTogether(ctx, slot, some)
+			mu.Lock()
+			worst = graver(worst, err)
+			mu.Unlock()
+			<-inFlight
+		})
 	}
-	return errors.Join(errs...)
+	wg.Wait()
+	return worst
+}
+
+// graver returns the error that says more about the store: any before none, and
+// a failure of the store before a fault of one bucket.
+func graver(a, b error) error {
+	if a == nil || b != nil && errors.Is(a, leakybucket.ErrBadBucket) {
+		return b
+	}
+	return a
 }

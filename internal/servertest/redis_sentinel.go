@@ -1,4 +1,4 @@
-package redistest
+package servertest
 
 import (
 	"fmt"
@@ -8,33 +8,34 @@ import (
 	"testing"
 )
 
-// MasterName is what a Sentinel knows its master by.
-const MasterName = "mymaster"
+// masterName is the name under which the Sentinel knows its master.
+const masterName = "mymaster"
 
-// A Watched is a master with a replica, and a Sentinel that watches them.
-type Watched struct {
-	Servers  [2]*Server
-	Sentinel *Server
+// A RedisSentinel is a master with a replica, and a Sentinel that watches them.
+type RedisSentinel struct {
+	Servers  [2]*Redis
+	Sentinel *Redis
 
 	tb testing.TB
 }
 
-// StartWatched starts all three and waits until the Sentinel knows the replica.
-func StartWatched(tb testing.TB) *Watched {
+// StartRedisSentinel starts all three, and waits until the Sentinel knows the
+// replica.
+func StartRedisSentinel(tb testing.TB) *RedisSentinel {
 	tb.Helper()
 	need(tb, "redis-sentinel")
-	w := &Watched{tb: tb}
+	w := &RedisSentinel{tb: tb}
 	fast := []string{"--repl-diskless-sync-delay", "0", "--repl-ping-replica-period", "1"}
-	w.Servers[0] = Start(tb, fast...)
-	w.Servers[1] = Start(tb, append(fast, "--replicaof", fmt.Sprintf("127.0.0.1 %d", w.Servers[0].Port))...)
+	w.Servers[0] = StartRedis(tb, fast...)
+	w.Servers[1] = StartRedis(tb, append(fast, "--replicaof", fmt.Sprintf("127.0.0.1 %d", w.Servers[0].Port))...)
 	port := freePort(tb)
 	config := filepath.Join(tb.TempDir(), "sentinel.conf")
 	text := fmt.Sprintf("sentinel monitor %s 127.0.0.1 %d 1\n"+
-		"sentinel down-after-milliseconds %[1]s 500\nsentinel failover-timeout %[1]s 1500\n", MasterName, w.Servers[0].Port)
+		"sentinel down-after-milliseconds %[1]s 500\nsentinel failover-timeout %[1]s 1500\n", masterName, w.Servers[0].Port)
 	if err := os.WriteFile(config, []byte(text), 0o600); err != nil {
 		tb.Fatal(err)
 	}
-	w.Sentinel = &Server{Addr: fmt.Sprintf("127.0.0.1:%d", port), Port: port, Dir: filepath.Dir(config), tb: tb}
+	w.Sentinel = &Redis{Addr: fmt.Sprintf("127.0.0.1:%d", port), Port: port, Dir: filepath.Dir(config), tb: tb}
 	w.Sentinel.args = []string{config, "--sentinel", "--port", fmt.Sprint(port), "--bind", "127.0.0.1", "--logfile", filepath.Join(w.Sentinel.Dir, "log")}
 	tb.Cleanup(w.Sentinel.Kill)
 	w.Sentinel.Start()
@@ -42,14 +43,14 @@ func StartWatched(tb testing.TB) *Watched {
 	return w
 }
 
-// URL returns what a store wants to know.
-func (w *Watched) URL() string { return "redis+sentinel://" + w.Sentinel.Addr + "/" + MasterName }
+// URL returns the URL of the master by its Sentinel, as redisstore wants it.
+func (w *RedisSentinel) URL() string { return "redis+sentinel://" + w.Sentinel.Addr + "/" + masterName }
 
 // Master returns the server that the Sentinel holds for the master: another one
 // only once a failover has ended, and everybody was told.
-func (w *Watched) Master() *Server {
+func (w *RedisSentinel) Master() *Redis {
 	w.tb.Helper()
-	out := w.Sentinel.Do("sentinel", "master", MasterName)
+	out := w.Sentinel.Do("sentinel", "master", masterName)
 	for _, s := range w.Servers {
 		if strings.Contains(out, fmt.Sprintf("\nport\n%d\n", s.Port)) {
 			return s
@@ -60,10 +61,10 @@ func (w *Watched) Master() *Server {
 }
 
 // Settled waits until the Sentinel knows a replica of the master that is in step.
-func (w *Watched) Settled() {
+func (w *RedisSentinel) Settled() {
 	w.tb.Helper()
 	Eventually(w.tb, "the sentinel sees a master and a replica in step", func() error {
-		out, err := w.Sentinel.Try("sentinel", "replicas", MasterName)
+		out, err := w.Sentinel.Try("sentinel", "replicas", masterName)
 		if err != nil {
 			return err
 		}
@@ -86,13 +87,13 @@ func (w *Watched) Settled() {
 // when the master dies, or by the Sentinel's own decision, which leaves the old
 // master and its connections alive. The old master becomes a replica later; see
 // Settled.
-func (w *Watched) Failover(force bool) *Server {
+func (w *RedisSentinel) Failover(force bool) *Redis {
 	w.tb.Helper()
 	old := w.Master()
 	if force {
 		old.Kill()
 	} else {
-		w.Sentinel.Do("sentinel", "failover", MasterName)
+		w.Sentinel.Do("sentinel", "failover", masterName)
 	}
 	Eventually(w.tb, "the sentinel has another master", func() error {
 		if master := w.Master(); master == old || !strings.HasPrefix(master.Do("role"), "master") {

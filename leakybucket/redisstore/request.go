@@ -9,15 +9,54 @@ import (
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
 )
 
-// name returns the name of a bucket's key.
+const (
+	// longestName is the most bytes of a zone and a key that are sent.
+	longestName = 32 << 10
+
+	// mostCharges is how many charges one take may have. They cannot be divided
+	// among calls, and the server serves nobody else meanwhile.
+	mostCharges = 1000
+
+	// mostSettlements is how many settlements are sent in one call.
+	mostSettlements = 256
+)
+
+// A request asks one script on behalf of one caller.
+type request struct {
+	keys  []string
+	args  []string // two for each key
+	reply reply
+}
+
+// A reply is what a script answers to one request.
+type reply struct {
+	at   leakybucket.Instant
+	line string
+	err  error
+}
+
+// escaped escapes the name of a zone, so that no two buckets share a key.
+var escaped = strings.NewReplacer("%", "%25", "~", "%7E", "/", "%2F")
+
+// name returns the Redis key of a bucket.
 func (s *Store) name(zone, key string, shadow bool) string {
+	if strings.ContainsAny(zone, "%~/") {
+		zone = escaped.Replace(zone)
+	}
 	if shadow {
 		return s.prefix + "~" + zone + "/" + key
 	}
 	return s.prefix + zone + "/" + key
 }
 
-// takeRequest writes charges as take.lua reads them.
+func checkName(c *leakybucket.Charge) error {
+	if len(c.Zone)+len(c.Key) > longestName {
+		return fmt.Errorf("zone %.40q: got a key of %d bytes, want at most %d", c.Zone, len(c.Key), longestName)
+	}
+	return nil
+}
+
+// takeRequest encodes charges for take.lua.
 func (s *Store) takeRequest(charges []leakybucket.Charge) *request {
 	r := &request{keys: make([]string, len(charges)), args: make([]string, 0, 2*len(charges))}
 	for i := range charges {
@@ -32,7 +71,7 @@ func (s *Store) takeRequest(charges []leakybucket.Charge) *request {
 	return r
 }
 
-// settleRequest writes settlements as settle.lua reads them.
+// settleRequest encodes settlements for settle.lua.
 func (s *Store) settleRequest(settlements []leakybucket.Settlement) *request {
 	r := &request{keys: make([]string, len(settlements)), args: make([]string, 0, 2*len(settlements))}
 	for i := range settlements {
@@ -60,7 +99,7 @@ func (s *Store) settleRequest(settlements []leakybucket.Settlement) *request {
 	return r
 }
 
-// terms writes what bucket.lua calls the terms of a charge.
+// terms encodes the part of a charge that bucket.lua calls its terms.
 func terms(c *leakybucket.Charge, last bool) string {
 	text := append(make([]byte, 0, 64), '.') // never empty
 	if last {
@@ -86,14 +125,14 @@ func terms(c *leakybucket.Charge, last bool) string {
 	return string(text)
 }
 
-// appendFloat writes a number so that it is the same once read. Infinities,
-// which not every Lua can read, become the largest number there is.
+// appendFloat encodes a number exactly. Infinities become the largest finite
+// number, because not every Lua reads them.
 func appendFloat(text []byte, number float64) []byte {
 	number = min(max(number, -math.MaxFloat64), math.MaxFloat64)
 	return strconv.AppendFloat(text, number, 'g', -1, 64)
 }
 
-// parseDecisions reads a line of take.lua's reply.
+// parseDecisions decodes a line of take.lua's reply.
 func parseDecisions(r reply, decisions []leakybucket.Decision) error {
 	rest := r.line
 	for i := range decisions {
@@ -101,7 +140,7 @@ func parseDecisions(r reply, decisions []leakybucket.Decision) error {
 		flagsText, rest, _ = strings.Cut(rest, " ")
 		levelText, rest, _ = strings.Cut(rest, " ")
 		blockedText, rest, _ = strings.Cut(rest, " ")
-		flags, errFlags := strconv.ParseUint(flagsText, 10, 3)
+		flags, errFlags := strconv.ParseUint(flagsText, 10, 11) // 3 flags and a step of 8 bits
 		level, errLevel := strconv.ParseFloat(levelText, 64)
 		blocked, errBlocked := strconv.ParseInt(blockedText, 10, 64)
 		if errFlags != nil || errLevel != nil || errBlocked != nil || !(level >= 0) {
@@ -109,7 +148,7 @@ func parseDecisions(r reply, decisions []leakybucket.Decision) error {
 		}
 		decisions[i] = leakybucket.Decision{
 			Fits: flags&1 != 0, Poured: flags&2 != 0, Began: flags&4 != 0,
-			Level: level, At: r.at, BlockedUntil: leakybucket.Instant(blocked),
+			Level: level, At: r.at, BlockedUntil: leakybucket.Instant(blocked), Step: uint8(flags >> 3),
 		}
 	}
 	if rest != "" {
@@ -118,7 +157,7 @@ func parseDecisions(r reply, decisions []leakybucket.Decision) error {
 	return nil
 }
 
-// fault returns what a script says is wrong with a bucket of the request.
+// fault returns the error that a script reports of a bucket of the request.
 func (r *request) fault() error {
 	text, faulty := strings.CutPrefix(r.reply.line, "!")
 	if !faulty {

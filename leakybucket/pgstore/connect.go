@@ -1,0 +1,88 @@
+package pgstore
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/url"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+)
+
+const (
+	// connectPatience is the timeout of one attempt to connect. It is shorter
+	// than TCP's first retransmission, so a lost packet costs one attempt only.
+	connectPatience = 500 * time.Millisecond
+
+	// longestConnectTimeout is the timeout that pgx sets if the URL gives none.
+	longestConnectTimeout = 2 * time.Minute
+)
+
+// poolConfig returns the configuration of the connections. report is called if
+// a file that the URL names can no longer be read.
+func (o *Options) poolConfig(report func(error)) (*pgxpool.Config, error) {
+	config, err := o.parseURL()
+	if err != nil {
+		return nil, err
+	}
+	// Certificates and password files change under the same path. Each new
+	// connection reads them again, and uses the last good ones if that fails.
+	var last atomic.Pointer[pgx.ConnConfig]
+	last.Store(config.ConnConfig)
+	config.BeforeConnect = func(_ context.Context, connect *pgx.ConnConfig) error {
+		if fresh, err := o.parseURL(); err == nil {
+			last.Store(fresh.ConnConfig)
+		} else {
+			report(fmt.Errorf("reading the certificates again: %w; the last ones stay in use", err))
+		}
+		*connect = *last.Load().Copy()
+		return nil
+	}
+	config.MaxConns, config.MinConns, config.MinIdleConns = int32(o.Connections), 0, 0
+	config.PingTimeout = connectPatience
+	return config, nil
+}
+
+// parseURL parses the URL and reads the files that it names. Its errors quote
+// nothing of the URL, because a mistyped URL may hold a password anywhere.
+func (o *Options) parseURL() (*pgxpool.Config, error) {
+	if u, err := url.Parse(o.URL); err != nil || u.Scheme != "postgres" && u.Scheme != "postgresql" {
+		return nil, errors.New("invalid URL: want postgres://user:password@host:5432/database, special characters in the password percent-encoded")
+	}
+	config, err := pgxpool.ParseConfig(o.URL)
+	if err != nil {
+		return nil, errors.New("invalid setting in the URL: want libpq's settings, such as ?sslmode=verify-full&sslrootcert=<file>, and files that can be read")
+	}
+	connect := config.ConnConfig
+	if o.User != "" {
+		connect.User = o.User
+	}
+	if o.Password != "" {
+		connect.Password = o.Password
+	}
+	if connect.ConnectTimeout == 0 || connect.ConnectTimeout >= longestConnectTimeout {
+		connect.ConnectTimeout = connectPatience
+	}
+	if _, given := connect.RuntimeParams["application_name"]; !given {
+		connect.RuntimeParams["application_name"] = "throttle"
+	}
+	// A pooler may give each transaction another session, so no statement may
+	// be prepared in one.
+	connect.DefaultQueryExecMode = pgx.QueryExecModeExec
+	connect.StatementCacheCapacity, connect.DescriptionCacheCapacity = 0, 0
+	return config, nil
+}
+
+// address returns the first host of a configuration, for errors.
+func address(config *pgx.ConnConfig) string {
+	if strings.HasPrefix(config.Host, "/") {
+		return config.Host
+	}
+	return net.JoinHostPort(config.Host, strconv.Itoa(int(config.Port)))
+}

@@ -1,0 +1,253 @@
+package pgstore
+
+import (
+	"bytes"
+	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/pem"
+	"errors"
+	"math/big"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/caddy-throttle/caddy-throttle/internal/servertest"
+	"github.com/caddy-throttle/caddy-throttle/leakybucket"
+)
+
+// silentServer accepts connections and never answers. It counts them.
+func silentServer(t *testing.T) (url string, accepted *atomic.Int64) {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { l.Close() })
+	accepted = new(atomic.Int64)
+	go func() {
+		for {
+			conn, err := l.Accept()
+			if err != nil {
+				return
+			}
+			accepted.Add(1)
+			t.Cleanup(func() { conn.Close() })
+		}
+	}()
+	return "postgres://somebody@" + l.Addr().String() + "/db", accepted
+}
+
+func TestNewConnectsToNothing(t *testing.T) {
+	for name, begin := range map[string]func(*Store){
+		"the first call": func(s *Store) {
+			ctx, cancel := context.WithTimeout(context.Background(), budget)
+			defer cancel()
+			_, _ = take(ctx, s, charge("k", 1))
+		},
+		"Start": func(s *Store) { s.Start() },
+	} {
+		url, accepted := silentServer(t)
+		s := openStopped(t, Options{URL: url})
+		s.SetOnError(failOn(t))
+		pause(context.Background(), 100*time.Millisecond)
+		if got := accepted.Load(); got != 0 {
+			t.Errorf("connections before %s: got %d, want none", name, got)
+		}
+		s.SetOnError(nil)
+		begin(s)
+		eventually(t, 10*time.Second, "a connection after "+name, func() bool { return accepted.Load() > 0 })
+	}
+}
+
+func TestStartPreparesTheTableAndDoesNothingTwiceOrAfterClose(t *testing.T) {
+	server := sharedServer(t)
+	table := unique("started")
+	exists := func() bool { return server.Float(t, "SELECT count(to_regclass('"+table+"'))::float8") == 1 }
+	s := openStopped(t, Options{URL: patient(server.URL()), Table: table, OnError: failOn(t)})
+	if exists() {
+		t.Error("the table exists before Start")
+	}
+	s.Start()
+	s.Start()
+	eventually(t, 10*time.Second, "the table exists", exists)
+	s.Close()
+	s.Start()
+	s.Close()
+}
+
+func TestErrorsThatNobodyWaitsForGoToTheLastCallback(t *testing.T) {
+	var first, second atomic.Int64
+	s := openStopped(t, Options{URL: "postgres://somebody@127.0.0.1:1/db", OnError: func(error) { first.Add(1) }})
+	s.Start()
+	eventually(t, 10*time.Second, "the first callback is called", func() bool { return first.Load() > 0 })
+	s.SetOnError(func(error) { second.Add(1) })
+	eventually(t, 10*time.Second, "the second callback is called", func() bool { return second.Load() > 0 })
+	before := first.Load() // one may have been under way
+	eventually(t, 10*time.Second, "the second callback is called again", func() bool { return second.Load() > 2 })
+	if got := first.Load(); got != before {
+		t.Errorf("calls of the first callback: got %d more, want none after it was replaced", got-before)
+	}
+	s.SetOnError(nil)
+}
+
+func TestNoCallOutlivesItsContext(t *testing.T) {
+	frozen := servertest.StartPostgres(t)
+	silent, _ := silentServer(t)
+	connected := openStopped(t, Options{URL: frozen.URL()})
+	eventually(t, 20*time.Second, "the store answers", func() bool { return connected.Ping(context.Background()) == nil })
+	thaw := frozen.Freeze()
+	t.Cleanup(thaw)
+	c := charge("k", 1)
+	for name, s := range map[string]*Store{
+		"a frozen server":                 connected,
+		"a frozen server, not yet dialed": openStopped(t, Options{URL: frozen.URL()}),
+		"a server that never answers":     openStopped(t, Options{URL: silent}),
+	} {
+		for what, call := range map[string]func(context.Context) error{
+			"Take": func(ctx context.Context) error {
+				_, err := take(ctx, s, c)
+				return err
+			},
+			"Settle": func(ctx context.Context) error {
+				return s.Settle(ctx, []leakybucket.Settlement{{Charge: c, Diff: 1}})
+			},
+			"Ping":  s.Ping,
+			"Reset": func(ctx context.Context) error { return s.Reset(ctx, "zone", "k", false) },
+		} {
+			began := time.Now()
+			ctx, cancel := context.WithTimeout(context.Background(), budget)
+			err := call(ctx)
+			cancel()
+			if took := time.Since(began); took > budget+grace+heart.lost(began) {
+				t.Errorf("%s of %s: got an answer after %v, want one within %v", what, name, took, budget)
+			}
+			if !errors.Is(err, context.DeadlineExceeded) {
+				t.Errorf("%s of %s: got error %v, want one that wraps %v", what, name, err, context.DeadlineExceeded)
+			}
+		}
+	}
+}
+
+// An authority signs certificates for 127.0.0.1.
+type authority struct {
+	certificate *x509.Certificate
+	key         *ecdsa.PrivateKey
+	pem         []byte
+}
+
+func newAuthority(t *testing.T, name string) *authority {
+	t.Helper()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	template := &x509.Certificate{
+		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: name},
+		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
+		IsCA: true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageCertSign,
+	}
+	der, err := x509.CreateCertificate(rand.Reader, template, template, &key.PublicKey, key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	certificate, err := x509.ParseCertificate(der)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return &authority{certificate, key, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})}
+}
+
+// serve lets a server show a certificate of the authority's.
+func (a *authority) serve(t *testing.T, server *servertest.Postgres) {
+	t.Helper()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	template := &x509.Certificate{
+		SerialNumber: big.NewInt(2), Subject: pkix.Name{CommonName: "127.0.0.1"}, IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)},
+		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
+	}
+	der, err := x509.CreateCertificate(rand.Reader, template, a.certificate, &key.PublicKey, a.key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	keyDER, err := x509.MarshalECPrivateKey(key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	server.ServeTLS(t, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}),
+		pem.EncodeToMemory(&pem.Block{Type: "EC PRIVATE KEY", Bytes: keyDER}))
+}
+
+func TestARotatedCertificateAuthorityIsReadAgain(t *testing.T) {
+	server := servertest.StartPostgres(t)
+	first, second := newAuthority(t, "first"), newAuthority(t, "second")
+	file := filepath.Join(t.TempDir(), "ca.pem")
+	write := func(pem []byte) {
+		t.Helper()
+		if err := os.WriteFile(file, pem, 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	hangUp := func() {
+		t.Helper()
+		server.Exec(t, "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'throttle'")
+	}
+	write(first.pem)
+	first.serve(t, server)
+	var said atomic.Pointer[error]
+	s := openStopped(t, Options{
+		URL:     patient(server.URL()) + "&sslmode=verify-full&sslrootcert=" + file,
+		OnError: func(err error) { said.Store(&err) },
+	})
+	answers := func() bool {
+		_, err := take(context.Background(), s, charge("k", 1))
+		return err == nil
+	}
+	eventually(t, 20*time.Second, "the server of the first authority is trusted", answers)
+
+	second.serve(t, server) // the reload takes some time
+	eventually(t, 20*time.Second, "the server of another authority is refused", func() bool {
+		hangUp()
+		_, err := take(context.Background(), s, charge("k", 1))
+		var unknown x509.UnknownAuthorityError
+		return errors.As(err, &unknown)
+	})
+	if said.Load() != nil {
+		t.Errorf("errors in the background: got %v, want none so far", *said.Load())
+	}
+	write(bytes.Join([][]byte{first.pem, second.pem}, nil))
+	eventually(t, 20*time.Second, "the server of the second authority is trusted", answers)
+
+	// A file that is gone, as it may be for a moment, changes nothing.
+	if err := os.Remove(file); err != nil {
+		t.Fatal(err)
+	}
+	hangUp()
+	eventually(t, 20*time.Second, "the second authority is still trusted", answers)
+	eventually(t, 20*time.Second, "the missing file is reported", func() bool {
+		return said.Load() != nil && strings.Contains((*said.Load()).Error(), "reading the certificates again")
+	})
+}
+
+// The restart closes the connection that the store keeps.
+func TestAPingAfterARestartOfTheServerSucceeds(t *testing.T) {
+	server := servertest.StartPostgres(t)
+	s := openStopped(t, Options{URL: patient(server.URL())})
+	for range 3 {
+		if err := s.Ping(context.Background()); err != nil {
+			t.Fatalf("ping: got %v, want no error", err)
+		}
+		server.Stop()
+		run(t, server)
+	}
+}

@@ -1,0 +1,66 @@
+package redisstore
+
+import (
+	"errors"
+	"strconv"
+	"strings"
+
+	"github.com/caddy-throttle/caddy-throttle/leakybucket"
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/internal/coalesce"
+)
+
+// batching says how requests share calls. Each charge costs the server some
+// microseconds in which it serves nobody else, so a call is bounded. A second
+// call in flight keeps the server busy while we read the first reply. Others
+// leave only when they are full, so that a slow network does not bound the rate.
+var batching = coalesce.Options{MaxWeight: 64, MaxInFlight: 4, SecondWeight: 32}
+
+// A lane is what requests of one call have in common.
+type lane struct {
+	script *script
+	slot   uint16 // of their keys in a cluster
+}
+
+// sendBatch runs a script once for all requests of a batch.
+func (s *Store) sendBatch(l lane, batch []*request, _ func()) {
+	serial := strconv.FormatUint(s.serials.Add(1), 36)
+	n := 0
+	for _, r := range batch {
+		n += len(r.keys)
+	}
+	keys, args := make([]string, 0, n), make([]string, 0, 2+2*n)
+	args = append(args, serial, s.now())
+	for _, r := range batch {
+		keys, args = append(keys, r.keys...), append(args, r.args...)
+	}
+	text, err := s.connection.run(l.script, keys, args)
+	lines := strings.Split(text, "\n")
+	var at leakybucket.Instant
+	if err == nil {
+		at, err = parseHead(lines, serial, len(batch))
+	}
+	for i, r := range batch {
+		if err != nil {
+			r.reply.err = err
+		} else {
+			r.reply = reply{at: at, line: lines[i+1]}
+		}
+	}
+}
+
+// parseHead checks that a reply is to the call with this serial and has a line
+// for each request, and returns its instant.
+func parseHead(lines []string, serial string, requests int) (leakybucket.Instant, error) {
+	name, instant, _ := strings.Cut(lines[0], " ")
+	if name != serial || len(lines) != requests+1 {
+		return 0, errGarbage
+	}
+	at, err := strconv.ParseInt(instant, 10, 64)
+	if err != nil || at <= 0 {
+		return 0, errGarbage
+	}
+	return leakybucket.Instant(at), nil
+}
+
+// errGarbage does not quote the reply, which may hold anything.
+var errGarbage = errors.New("the reply makes no sense: is this a Redis, and does nothing in between change its replies?")

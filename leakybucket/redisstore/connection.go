@@ -1,0 +1,280 @@
+package redisstore
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"net"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/redis/rueidis"
+)
+
+const (
+	// A server that does not answer within this is given up, and asked again
+	// over a new connection. Callers have given up long before.
+	dialTimeout = 500 * time.Millisecond
+	silence     = time.Second // of a connection on which a reply is due
+
+	// retryDelay is the pause between two attempts to connect. A connection is
+	// kept at least as long before it is replaced because its server is no
+	// master.
+	retryDelay = 100 * time.Millisecond
+)
+
+// A connection leads to the servers of a URL. Once started it connects in the
+// background, and tries again until it succeeds or is closed.
+type connection struct {
+	target  target
+	secrets []string // that no error may show
+	option  rueidis.ClientOption
+
+	begin  sync.Once
+	tried  chan struct{} // closed once the first attempt has ended
+	closed chan struct{}
+
+	mu     sync.RWMutex
+	client rueidis.Client // nil while there is none
+	err    error          // why there is none
+	since  time.Time      // when the client connected
+}
+
+func newConnection(o *Options) (*connection, error) {
+	t, err := o.target()
+	if err != nil {
+		return nil, err
+	}
+	c := &connection{
+		target: t, option: t.clientOption(o), err: errors.New("not connected yet"),
+		tried: make(chan struct{}), closed: make(chan struct{}),
+	}
+	for _, secret := range []string{t.password, o.SentinelPassword} {
+		if secret != "" {
+			c.secrets = append(c.secrets, secret)
+		}
+	}
+	return c, nil
+}
+
+// clientOption returns the options for rueidis. It must neither cache nor repeat
+// a call that may have been executed.
+func (t *target) clientOption(o *Options) rueidis.ClientOption {
+	dialer := net.Dialer{Timeout: dialTimeout, KeepAlive: silence / 2} // rueidis pings as often
+	option := rueidis.ClientOption{
+		InitAddress: t.addresses,
+		Username:    t.username, Password: t.password, SelectDB: t.database,
+		Dialer: dialer, DialCtxFn: t.dial, ConnWriteTimeout: silence,
+		DisableRetry: true, DisableCache: true,
+		PipelineMultiplex:  -1, // one connection, shared by all
+		ReadBufferEachConn: 64 << 10, WriteBufferEachConn: 64 << 10,
+		ForceSingleClient: t.mode == standalone,
+		ClusterOption:     rueidis.ClusterOption{ShardsRefreshInterval: 5 * time.Second, MaxMovedRedirections: 5},
+	}
+	if t.tls {
+		option.TLSConfig = o.TLS.Clone()
+		if option.TLSConfig == nil {
+			option.TLSConfig = &tls.Config{MinVersion: tls.VersionTLS12}
+		}
+	}
+	if t.mode == sentinel {
+		option.Sentinel = rueidis.SentinelOption{
+			Dialer: dialer, TLSConfig: option.TLSConfig, MasterSet: t.master,
+			Username: o.SentinelUsername, Password: o.SentinelPassword,
+			TopologyRefreshInterval: silence, // a missed event must not tie us to a demoted master
+		}
+	}
+	return option
+}
+
+// dial makes a guarded connection.
+func (t *target) dial(ctx context.Context, address string, dialer *net.Dialer, config *tls.Config) (net.Conn, error) {
+	var conn net.Conn
+	var err error
+	if config == nil {
+		conn, err = dialer.DialContext(ctx, t.network, address)
+	} else {
+		conn, err = (&tls.Dialer{NetDialer: dialer, Config: config}).DialContext(ctx, t.network, address)
+	}
+	if err != nil {
+		return nil, err
+	}
+	return &guard{Conn: conn, pushes: t.mode == sentinel}, nil
+}
+
+// start begins to connect in the background. Only the first call does anything.
+func (c *connection) start() {
+	c.begin.Do(func() { go c.connect(func() { close(c.tried) }) })
+}
+
+// connect tries until there is a client or the connection is closed. It calls
+// tried after the first attempt.
+func (c *connection) connect(tried func()) {
+	for !c.isClosed() {
+		client, err := rueidis.NewClient(c.option)
+		if err != nil && client != nil {
+			client.Close()
+			client = nil
+		}
+		done := c.connected(client, err)
+		tried()
+		if done {
+			return
+		}
+		tried = func() {}
+		select {
+		case <-c.closed:
+		case <-time.After(retryDelay):
+		}
+	}
+}
+
+func (c *connection) isClosed() bool {
+	select {
+	case <-c.closed:
+		return true
+	default:
+		return false
+	}
+}
+
+// connected takes in the outcome of an attempt and reports whether it was the
+// last.
+func (c *connection) connected(client rueidis.Client, err error) (done bool) {
+	c.mu.Lock()
+	if c.isClosed() {
+		c.mu.Unlock()
+		if client != nil {
+			client.Close()
+		}
+		return true
+	}
+	defer c.mu.Unlock()
+	if err != nil {
+		c.err = fmt.Errorf("connecting: %w", err)
+		return false
+	}
+	c.client, c.since = client, time.Now()
+	return true
+}
+
+// ready starts the connection if necessary, and returns nil if there is a client
+// to ask. It waits for the first attempt to connect, so that calls made right
+// after [New] need not fail. It waits for no later attempt: failing at once
+// leaves callers the time to decide without the store.
+func (c *connection) ready(ctx context.Context) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	c.start()
+	select {
+	case <-c.tried: // nearly always; alone, it takes no lock
+	default:
+		select {
+		case <-c.tried:
+		case <-c.closed:
+		case <-ctx.Done():
+			return fmt.Errorf("connecting: %w", ctx.Err())
+		}
+	}
+	_, err := c.get()
+	return err
+}
+
+func (c *connection) get() (rueidis.Client, error) {
+	c.mu.RLock()
+	defer c.mu.RUnlock()
+	if c.client == nil {
+		return nil, c.err
+	}
+	return c.client, nil
+}
+
+// run runs a script once. A server that does not know the script has not
+// executed it, and is then sent the whole text.
+func (c *connection) run(script *script, keys, args []string) (string, error) {
+	client, err := c.get()
+	if err != nil {
+		return "", err
+	}
+	ctx := context.Background() // callers share the call; silence ends it
+	n := int64(len(keys))
+	answer := client.Do(ctx, client.B().Evalsha().Sha1(script.digest).Numkeys(n).Key(keys...).Arg(args...).Build())
+	if e, ok := rueidis.IsRedisErr(answer.Error()); ok && e.IsNoScript() {
+		answer = client.Do(ctx, client.B().Eval().Script(script.text).Numkeys(n).Key(keys...).Arg(args...).Build())
+	}
+	text, err := answer.ToString()
+	if err == nil {
+		return text, nil
+	}
+	return "", c.failed(client, err)
+}
+
+// failed returns the error of a call. If the server has become a replica, its
+// connection is replaced: the same address may lead to another server by now.
+func (c *connection) failed(client rueidis.Client, err error) error {
+	e, answered := rueidis.IsRedisErr(err)
+	switch {
+	case !answered && rueidis.IsParseErr(err):
+		return errGarbage
+	case !answered || c.target.mode != standalone || !strings.HasPrefix(e.Error(), "READONLY"):
+		return err
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.client == client && time.Since(c.since) > retryDelay {
+		c.client, c.err = nil, err
+		go client.Close() // takes a second if the server is silent
+		go c.connect(func() {})
+	}
+	return err
+}
+
+// ask calls f with the client and returns its results, or an error when ctx
+// ends first.
+func ask[T any](ctx context.Context, c *connection, f func(rueidis.Client) (T, error)) (T, error) {
+	type answer struct {
+		value T
+		err   error
+	}
+	var none T
+	if err := c.ready(ctx); err != nil {
+		return none, err
+	}
+	client, err := c.get()
+	if err != nil {
+		return none, err
+	}
+	answers := make(chan answer, 1)
+	go func() {
+		value, err := f(client)
+		answers <- answer{value, err}
+	}()
+	select {
+	case a := <-answers:
+		if a.err != nil {
+			return none, c.failed(client, a.err)
+		}
+		return a.value, nil
+	case <-ctx.Done():
+		return none, fmt.Errorf("waiting for redis: %w", ctx.Err())
+	}
+}
+
+// close ends the connection for good.
+func (c *connection) close() {
+	c.mu.Lock()
+	if c.isClosed() {
+		c.mu.Unlock()
+		return
+	}
+	close(c.closed)
+	client := c.client
+	c.client, c.err = nil, errClosed
+	c.mu.Unlock()
+	if client != nil {
+		client.Close()
+	}
+}

@@ -1,0 +1,273 @@
+package redisstore
+
+import (
+	"bytes"
+	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"math/big"
+	"net"
+	"os"
+	"path/filepath"
+	"regexp"
+	"runtime"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/caddy-throttle/caddy-throttle/internal/servertest"
+	"github.com/caddy-throttle/caddy-throttle/leakybucket"
+)
+
+func TestTLSAndUnixSockets(t *testing.T) {
+	dir := t.TempDir()
+	pool := certify(t, dir)
+	probe := servertest.PrepareRedis(t) // for a port that is free
+	cert, key, socket := filepath.Join(dir, "cert.pem"), filepath.Join(dir, "key.pem"), filepath.Join(dir, "r.sock")
+	servertest.StartRedis(t, "--unixsocket", socket, "--tls-port", fmt.Sprint(probe.Port),
+		"--tls-cert-file", cert, "--tls-key-file", key, "--tls-ca-cert-file", cert, "--tls-auth-clients", "no")
+	mustTake(t, open(t, Options{URL: "unix://" + socket}), charge("k", frozen, 1))
+	mustTake(t, open(t, Options{URL: "rediss://" + probe.Addr, TLS: &tls.Config{RootCAs: pool}}), charge("k", frozen, 1))
+	if got := levelOf(t, open(t, Options{URL: "unix://" + socket}), charge("k", frozen, 1)); got < 2-leaked {
+		t.Errorf("level by both ways: got %v, want 2", got)
+	}
+	if _, err := take(open(t, Options{URL: "rediss://" + probe.Addr}), charge("k", frozen, 1)); err == nil || !strings.Contains(err.Error(), "certificate") {
+		t.Errorf("certificate that nobody has signed: got %v, want an error", err)
+	}
+}
+
+// certify makes a certificate for the loopback, and returns a pool that trusts it.
+func certify(t *testing.T, dir string) *x509.CertPool {
+	t.Helper()
+	private, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	template := &x509.Certificate{
+		SerialNumber: big.NewInt(1), NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
+		IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}, IsCA: true, BasicConstraintsValid: true,
+	}
+	der, err := x509.CreateCertificate(rand.Reader, template, template, &private.PublicKey, private)
+	if err != nil {
+		t.Fatal(err)
+	}
+	secret, err := x509.MarshalPKCS8PrivateKey(private)
+	if err != nil {
+		t.Fatal(err)
+	}
+	certPEM := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})
+	keyPEM := pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: secret})
+	for name, text := range map[string][]byte{"cert.pem": certPEM, "key.pem": keyPEM} {
+		if err := os.WriteFile(filepath.Join(dir, name), text, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	pool := x509.NewCertPool()
+	pool.AppendCertsFromPEM(certPEM)
+	return pool
+}
+
+var command = regexp.MustCompile(`(?i)HELLO|SETINFO|SLOTS|SHARDS|EVALSHA|PING`)
+
+// TestAClusterThatAlwaysRedirectsIsAnError has a cluster of one node, which
+// says of each slot that another node has it, and means itself.
+func TestAClusterThatAlwaysRedirectsIsAnError(t *testing.T) {
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer listener.Close()
+	host, port, _ := net.SplitHostPort(listener.Addr().String())
+	says := map[string]string{
+		"HELLO":   "%2\r\n+proto\r\n:3\r\n+version\r\n+7.0.15\r\n",
+		"SETINFO": "+OK\r\n", "PING": "+PONG\r\n",
+		"SLOTS":   fmt.Sprintf("*1\r\n*3\r\n:0\r\n:16383\r\n*3\r\n$%d\r\n%s\r\n:%s\r\n+id\r\n", len(host), host, port),
+		"EVALSHA": "-MOVED 1 " + listener.Addr().String() + "\r\n",
+	}
+	go func() {
+		for {
+			conn, err := listener.Accept()
+			if err != nil {
+				return
+			}
+			go func() {
+				defer conn.Close()
+				buf := make([]byte, 64<<10)
+				for {
+					n, err := conn.Read(buf)
+					if err != nil {
+						return
+					}
+					for _, name := range command.FindAllString(string(buf[:n]), -1) {
+						_, _ = conn.Write([]byte(says[strings.ToUpper(name)]))
+					}
+				}
+			}()
+		}
+	}()
+	s := open(t, Options{URL: "redis+cluster://" + listener.Addr().String()})
+	for range 3 {
+		asked := time.Now()
+		_, err := take(s, charge("k", frozen, 1))
+		if err == nil || !strings.Contains(err.Error(), "MOVED") {
+			t.Errorf("take: got %v, want an error that says MOVED", err)
+		}
+		if took := time.Since(asked); took > 900*time.Millisecond {
+			t.Errorf("take: got its error after %v, want it soon", took)
+		}
+	}
+}
+
+// A caller's deadline also holds while the first connection is made.
+func TestNoCallerWaitsForAConnectionBeyondItsDeadline(t *testing.T) {
+	server := servertest.StartRedis(t)
+	server.Pause()
+	defer server.Resume()
+	for _, url := range []string{"redis://" + server.Addr, "redis+sentinel://" + server.Addr + "/m", "redis+cluster://" + server.Addr} {
+		s := open(t, Options{URL: url})
+		ctx, cancel := context.WithTimeout(context.Background(), 50*time.Millisecond)
+		asked := time.Now()
+		for what, err := range map[string]error{
+			"ping": s.Ping(ctx), "reset": s.Reset(ctx, "zone", "k", false),
+		} {
+			if err == nil {
+				t.Errorf("%s: %s of a server that is stopped: got no error", url, what)
+			}
+		}
+		if took := time.Since(asked); took > 500*time.Millisecond {
+			t.Errorf("%s: got errors after %v with a deadline of 50 ms", url, took)
+		}
+		cancel()
+	}
+}
+
+// A store is also made when a config is only checked, and must not connect then.
+func TestNewDialsNothing(t *testing.T) {
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer listener.Close()
+	addr := listener.Addr().String()
+	before := runtime.NumGoroutine()
+	var stores []*Store
+	for _, url := range []string{"redis://" + addr, "redis+sentinel://" + addr + "/m", "redis+cluster://" + addr} {
+		stores = append(stores, open(t, Options{URL: url}))
+	}
+	if n := runtime.NumGoroutine(); n > before {
+		t.Errorf("goroutines after New: got %d, want %d as before", n, before)
+	}
+	_ = listener.(*net.TCPListener).SetDeadline(time.Now().Add(100 * time.Millisecond))
+	if conn, err := listener.Accept(); err == nil {
+		t.Errorf("New: got a connection from %v, want none", conn.RemoteAddr())
+	}
+	for _, s := range stores {
+		s.Start()
+		_ = listener.(*net.TCPListener).SetDeadline(time.Now().Add(10 * time.Second))
+		conn, err := listener.Accept()
+		if err != nil {
+			t.Fatalf("Start of %s: got no connection: %v", s, err)
+		}
+		_ = conn.Close()
+		s.Close()
+	}
+}
+
+func TestStartConnectsBeforeTheFirstCall(t *testing.T) {
+	server := servertest.StartRedis(t)
+	s := open(t, Options{URL: "redis://" + server.Addr})
+	s.Start()
+	s.Start()
+	servertest.Eventually(t, "the store has connected", func() error {
+		_, err := s.connection.get()
+		return err
+	})
+	mustTake(t, s, charge("k", frozen, 1))
+}
+
+func TestAStoreClosedBeforeItStartedNeverDials(t *testing.T) {
+	server := servertest.StartRedis(t)
+	s := open(t, Options{URL: "redis://" + server.Addr})
+	s.Close()
+	s.Start()
+	if _, err := take(s, charge("k", frozen, 1)); !errors.Is(err, errClosed) {
+		t.Errorf("take: got %v, want that the store is closed", err)
+	}
+	if got := server.Info("total_connections_received"); got != "2" { // both are redis-cli's
+		t.Errorf("connections: got %s, want those of redis-cli alone", got)
+	}
+}
+
+// A demoted master answers READONLY once, and then hangs. Closing its connection
+// takes a second. No caller waits for that.
+func TestAReplicaThatGoesSilentKeepsNoCallerBeyondItsDeadline(t *testing.T) {
+	server := servertest.StartRedis(t)
+	var proxy *servertest.Proxy
+	proxy = servertest.StartProxy(t, server.Addr, func(reply []byte) bool {
+		if bytes.Contains(reply, []byte("READONLY")) {
+			proxy.Silence(true) // from the next reply on
+		}
+		return false
+	})
+	s := open(t, Options{URL: "redis://" + proxy.Addr})
+	mustTake(t, s, charge("k", frozen, 1))
+	<-time.After(2 * retryDelay) // until its connection may be given up
+	server.Do("replicaof", "127.0.0.1", "1")
+	const budget = 50 * time.Millisecond
+	var longest atomic.Int64
+	var wg sync.WaitGroup
+	for range 8 {
+		wg.Go(func() {
+			for range 10 {
+				asked := time.Now()
+				ctx, cancel := context.WithTimeout(context.Background(), budget)
+				err := s.Take(ctx, []leakybucket.Charge{charge("k", frozen, 1)}, make([]leakybucket.Decision, 1))
+				cancel()
+				if err == nil {
+					t.Error("take of a replica: got no error")
+				}
+				if took := int64(time.Since(asked)); took > longest.Load() {
+					longest.Store(took)
+				}
+				<-time.After(2 * time.Millisecond) // or they would be over before the connection is closed
+			}
+		})
+	}
+	wg.Wait()
+	if got := time.Duration(longest.Load()); got > 8*budget { // the machine may be busy
+		t.Errorf("longest take: got %v with a deadline of %v", got, budget)
+	}
+	server.Do("replicaof", "no", "one")
+	proxy.Silence(false)
+	servertest.Eventually(t, "the store answers again", func() error {
+		_, err := take(s, charge("k", frozen, 1))
+		return err
+	})
+}
+
+// The reply to INFO comes after the caller has left.
+func TestCheckSharesNothingWithACallerWhoHasLeft(t *testing.T) {
+	server := servertest.StartRedis(t, "--maxmemory-policy", "allkeys-lru")
+	proxy := servertest.StartProxy(t, server.Addr, nil)
+	s := open(t, Options{URL: "redis://" + proxy.Addr})
+	mustTake(t, s, charge("k", frozen, 1))
+	for range 20 {
+		proxy.Silence(true)
+		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Millisecond)
+		warnings, err := s.Check(ctx)
+		cancel()
+		if warnings != nil || !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("check of a silent server: got %q, %v, want its deadline exceeded", warnings, err)
+		}
+		proxy.Silence(false) // the reply comes, and the race detector watches
+		servertest.Eventually(t, "the server answers", func() error { return s.Ping(context.Background()) })
+	}
+}
