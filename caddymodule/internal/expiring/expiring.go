@@ -1,4 +1,4 @@
-// Package expiring is a bounded table whose entries end by themselves.
+// Package expiring is a bounded table whose entries expire.
 package expiring
 
 import (
@@ -15,10 +15,10 @@ const (
 	sweepEvery = time.Second
 )
 
-// A Map keeps entries until their time is over, and no more of them than its
-// bound. It is safe for concurrent use. Entries that are over are dropped in
-// sweeps that cost a constant per entry put: when the table has doubled since the
-// last sweep, and once a second while it is full.
+// A Map keeps entries until they expire, and never more than its bound. It is
+// safe for concurrent use. Expired entries are removed in sweeps, which cost a
+// constant per entry put: when the table has doubled since the last sweep, and
+// once a second while it is full.
 type Map[K comparable, V any] struct {
 	most    int
 	some    atomic.Bool // anything at all: in most tables, most of the time, nothing is
@@ -38,10 +38,10 @@ func New[K comparable, V any](most int) *Map[K, V] {
 	return &Map[K, V]{most: most, entries: make(map[K]entry[V])}
 }
 
-// Empty reports, without a lock, whether there is nothing to find.
+// Empty reports, without a lock, whether the table has no entries.
 func (m *Map[K, V]) Empty() bool { return !m.some.Load() }
 
-// Get returns the value of a key, and false if there is none or its time is over.
+// Get returns the value of a key, and false if there is none or it has expired.
 func (m *Map[K, V]) Get(k K, now time.Time) (V, bool) {
 	if m.Empty() {
 		var none V
@@ -52,16 +52,17 @@ func (m *Map[K, V]) Get(k K, now time.Time) (V, bool) {
 	return m.live(k, now)
 }
 
-// Put keeps a value until its time is over. It returns false if the key is new and
-// the table is full of entries that are not over.
+// Put keeps a value until it expires. It returns false if the key is new and the
+// table is full of entries that have not expired.
 func (m *Map[K, V]) Put(k K, v V, until, now time.Time) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.put(k, v, until, now)
 }
 
-// Update replaces the value of a key by what f makes of it, in one step. f is told
-// whether there was a value; if keep is false, the key is dropped.
+// Update atomically replaces the value of a key by the result of f, which is
+// called with the lock held. found reports whether there was a value. If f
+// returns false for keep, the key is deleted.
 func (m *Map[K, V]) Update(k K, now time.Time, f func(v V, found bool) (next V, until time.Time, keep bool)) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -73,7 +74,7 @@ func (m *Map[K, V]) Update(k K, now time.Time, f func(v V, found bool) (next V, 
 	}
 }
 
-// Take returns the value of a key and drops it.
+// Take returns the value of a key and deletes it.
 func (m *Map[K, V]) Take(k K, now time.Time) (V, bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -82,18 +83,38 @@ func (m *Map[K, V]) Take(k K, now time.Time) (V, bool) {
 	return v, found
 }
 
-// Delete drops a key.
+// Delete deletes a key.
 func (m *Map[K, V]) Delete(k K) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.remove(k)
 }
 
-// Len returns the number of entries, those included that are over and not swept yet.
+// Len returns the number of entries, including expired ones that were not swept
+// yet.
 func (m *Map[K, V]) Len() int {
 	m.mu.RLock()
 	defer m.mu.RUnlock()
 	return len(m.entries)
+}
+
+// Some returns the keys of up to most entries that have not expired. If there are
+// more, each call returns others.
+func (m *Map[K, V]) Some(most int, now time.Time) (keys []K) {
+	if m.Empty() {
+		return nil
+	}
+	m.mu.RLock()
+	defer m.mu.RUnlock()
+	for k, e := range m.entries {
+		if len(keys) == most {
+			break
+		}
+		if e.until.After(now) {
+			keys = append(keys, k)
+		}
+	}
+	return keys
 }
 
 func (m *Map[K, V]) live(k K, now time.Time) (V, bool) {

@@ -1,0 +1,250 @@
+package sharedstore
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/caddy-throttle/caddy-throttle/leakybucket"
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/memstore"
+)
+
+// A Remote is a store outside of this process. It connects by itself, at its
+// first call at the latest. A call ends soon after its context does, and then no
+// longer uses its arguments. The Origin of its decisions is overwritten.
+type Remote interface {
+	leakybucket.Store
+	leakybucket.Resetter
+
+	// Close ends all connections. Later calls return an error.
+	Close()
+}
+
+// A Starter is a [Remote] that can connect before it is called. Start returns at
+// once.
+type Starter interface{ Start() }
+
+// A Checker is a [Remote] that can check the settings of its servers.
+type Checker interface {
+	// Check returns warnings about settings that break limits, as far as the
+	// servers report them. It is an error if the servers do not answer.
+	Check(ctx context.Context) (warnings []string, err error)
+}
+
+// ErrDown is returned by calls that are not made because the store is down.
+var ErrDown = errors.New("the store is down")
+
+// A Backend owns a remote store and everything that must outlive a config: the
+// breaker, this node's copies of the shared buckets, and the ledger of charges
+// that the store does not know of. There must be one per process and remote
+// store, in a pool.
+//
+// It closes the remote store after the pool has destructed it and its last user
+// has released it. All methods are safe for concurrent use.
+type Backend struct {
+	name    string
+	remote  Remote
+	local   *memstore.Store
+	base    time.Time // what the instants in Origin count from
+	breaker breaker
+	teller  teller
+	ledger  ledger
+
+	reconciler reconciler
+
+	budget atomic.Int64 // a time.Duration: the timeout of the call that failed last
+	told   atomic.Value // a string: the reason of this outage that the observer was told
+
+	users   atomic.Int64 // and destructed
+	start   func()       // once
+	close   func()       // once
+	onClose func()
+}
+
+// destructed is a bit of Backend.users, which no number of users reaches.
+const destructed = 1 << 62
+
+// NewBackend returns the backend of a remote store. name is for the log and
+// metrics. local takes the charges of zones with the policy [Local] during an
+// outage. It may have other uses, and stays open.
+//
+// Nothing is called before the first [Backend.Attach].
+func NewBackend(name string, remote Remote, local *memstore.Store) *Backend {
+	b := &Backend{name: name, remote: remote, local: local, base: time.Now(), ledger: newLedger()}
+	b.budget.Store(int64(DefaultTimeout))
+	b.breaker.probe, b.breaker.changed = b.probe, b.changed
+	ending, end := context.WithCancel(context.Background())
+	b.reconciler.ending = ending
+	b.start = sync.OnceFunc(func() {
+		if starter, ok := remote.(Starter); ok {
+			starter.Start()
+		}
+		if checker, ok := remote.(Checker); ok {
+			go b.check(ending, checker)
+		}
+	})
+	b.close = sync.OnceFunc(func() {
+		end()
+		b.breaker.stop()
+		remote.Close()
+		if b.onClose != nil {
+			b.onClose()
+		}
+	})
+	return b
+}
+
+// Name returns the name that the log and metrics have for the store.
+func (b *Backend) Name() string { return b.name }
+
+// OnClose sets a function to be called once when the remote store is closed. It
+// must be called before the backend is used.
+func (b *Backend) OnClose(f func()) { b.onClose = f }
+
+// With returns the store as one config uses it.
+func (b *Backend) With(o Options) *Store { return newStore(b, o) }
+
+// Attach makes o the observer, until it is detached or another one is attached.
+// The first Attach lets the remote store connect.
+func (b *Backend) Attach(o Observer) {
+	b.teller.attach(o)
+	b.start()
+}
+
+// Detach undoes Attach. The observer that was attached before is in use again. A
+// call of o may still be in progress.
+func (b *Backend) Detach(o Observer) { b.teller.detach(o) }
+
+// Hold keeps the remote store open until Release. Requests call it, because they
+// may outlive their config.
+func (b *Backend) Hold() { b.users.Add(1) }
+
+// Release undoes Hold.
+func (b *Backend) Release() {
+	if b.users.Add(-1) == destructed {
+		go b.close() // the caller need not wait for it
+	}
+}
+
+// Destruct closes the remote store once its last user has released it. It
+// implements caddy.Destructor, and never fails.
+func (b *Backend) Destruct() error {
+	if b.users.Or(destructed) == 0 {
+		go b.close()
+	}
+	return nil
+}
+
+// A call is one call of the remote store, with a budget of its own.
+type call struct {
+	ctx        context.Context
+	cancel     context.CancelFunc
+	timeout    time.Duration
+	shortened  bool // to the caller's own deadline
+	generation uint64
+}
+
+// begin returns a call that ends after the timeout, or at the caller's deadline
+// if that is sooner. Canceling the caller's context does not end it.
+func (b *Backend) begin(ctx context.Context, timeout time.Duration) call {
+	c := call{timeout: timeout, generation: b.breaker.generation()}
+	deadline := time.Now().Add(timeout)
+	if own, ok := ctx.Deadline(); ok && own.Before(deadline) {
+		deadline, c.shortened = own, true
+	}
+	c.ctx, c.cancel = context.WithDeadline(context.WithoutCancel(ctx), deadline)
+	return c
+}
+
+// end records how a call ended. An error is no failure of the store if it is
+// about one bucket, or if the call ran out of a shortened budget.
+func (b *Backend) end(c call, what string, err error) error {
+	late := c.ctx.Err() != nil
+	c.cancel()
+	if err == nil {
+		b.breaker.succeeded()
+		return nil
+	}
+	if late && c.shortened {
+		return err
+	}
+	if late {
+		err = fmt.Errorf("no answer within store_timeout: %w", err)
+	}
+	b.teller.failed(what, err)
+	if !errors.Is(err, leakybucket.ErrBadBucket) {
+		b.budget.Store(int64(c.timeout))
+		b.breaker.failed(c.generation, err)
+	}
+	return err
+}
+
+// changed tells the observer that an outage begins or ends.
+func (b *Backend) changed(down bool, err error, after time.Duration) {
+	if down {
+		b.told.Store(err.Error())
+		b.teller.tell(func(o Observer) { o.Down(err) })
+	} else {
+		b.teller.tell(func(o Observer) { o.Up(after) })
+	}
+}
+
+// probe takes from a bucket that no zone can have and that is soon empty again. A
+// ping would not do: a store that answers it may be read-only, or full.
+func (b *Backend) probe(ctx context.Context) error {
+	err := b.tryOut(ctx)
+	if err == nil || errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled) {
+		return err
+	}
+	// Requests have no time to learn that a password is wrong, and the first to fail
+	// may have met a connection that was just closed. Probes find out more, which is
+	// worth one line an outage.
+	if told, _ := b.told.Load().(string); told != "" && told != err.Error() {
+		b.told.Store("")
+		b.teller.tell(func(o Observer) { o.Failed("why the store is down", err) })
+	}
+	return err
+}
+
+// tryOut probes with more time for the first answer, because a connection must be
+// made.
+func (b *Backend) tryOut(ctx context.Context) error {
+	charge := leakybucket.Charge{Zone: "@probe", Limit: leakybucket.Limit{Capacity: 1e6, Leak: 1e6}, Cost: 1}
+	var decision [1]leakybucket.Decision
+	var took time.Duration
+	for range 2 {
+		start := time.Now()
+		if err := b.remote.Take(ctx, []leakybucket.Charge{charge}, decision[:]); err != nil {
+			return err
+		}
+		if took = time.Since(start); took <= time.Duration(b.budget.Load()) {
+			return nil
+		}
+	}
+	return fmt.Errorf("got an answer after %v, which is later than store_timeout", took)
+}
+
+// check tells the observer the servers' warnings, once they answer.
+func (b *Backend) check(ctx context.Context, checker Checker) {
+	const again = 5 * time.Second
+	for ctx.Err() == nil {
+		within, done := context.WithTimeout(ctx, again)
+		warnings, err := checker.Check(within)
+		if err != nil {
+			<-within.Done()
+		}
+		done()
+		for _, text := range warnings {
+			b.teller.tell(func(o Observer) { o.Warned(text) })
+		}
+		if err == nil {
+			return
+		}
+	}
+}
+
+// Down reports whether the store is known to be down, so that it is left alone.
+func (b *Backend) Down() bool { return b.breaker.isOpen() }

@@ -1,0 +1,201 @@
+package sharedstore
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/caddy-throttle/caddy-throttle/leakybucket"
+)
+
+// A Policy is the fallback of a zone when the shared store does not answer.
+type Policy uint8
+
+const (
+	// Local charges buckets of this node's own, with this node's share of the
+	// limit.
+	Local Policy = iota
+
+	// Allow lets every request pass.
+	Allow
+
+	// Deny refuses every request.
+	Deny
+)
+
+// ParsePolicy returns the policy of a name: local, allow or deny.
+func ParsePolicy(name string) (Policy, error) {
+	switch name {
+	case "local":
+		return Local, nil
+	case "allow":
+		return Allow, nil
+	case "deny":
+		return Deny, nil
+	}
+	return 0, fmt.Errorf("invalid policy %q: want local, allow or deny", name)
+}
+
+// String returns the name that ParsePolicy takes.
+func (p Policy) String() string { return [...]string{"local", "allow", "deny"}[p] }
+
+// The kinds of Origin. Above them stands the instant of the charge, in
+// microseconds since the backend was made.
+const (
+	originRemote = 1
+	originLocal  = 2
+	originKind   = 3
+	originNoted  = 4 // with originLocal: the ledger has the charge
+	originShift  = 3
+)
+
+// FellBack reports whether a decision was made without the shared store, by any
+// policy.
+func FellBack(d *leakybucket.Decision) bool {
+	return d.Undecided || d.Origin&originKind == originLocal
+}
+
+// origin returns the Origin of a decision that is made now.
+func (b *Backend) origin(kind uint64, now time.Time) uint64 {
+	return uint64(now.Sub(b.base).Microseconds())<<originShift | kind
+}
+
+// age returns for how many seconds a charge has been leaking.
+func (b *Backend) age(origin uint64, now time.Time) float64 {
+	charged := b.base.Add(time.Duration(origin>>originShift) * time.Microsecond)
+	return max(0, now.Sub(charged).Seconds())
+}
+
+// fallBack decides by the zones' policies, and leaves the charges of zones with
+// the policy Local as this node's share. If doubtful, the shared store may have
+// poured them or may still do so.
+func (s *Store) fallBack(charges []leakybucket.Charge, decisions []leakybucket.Decision, doubtful bool) error {
+	locals, denied := 0, false
+	for i := range charges {
+		c, d := &charges[i], &decisions[i]
+		*d = leakybucket.Decision{Undecided: true}
+		switch s.zone(c.Zone).Policy {
+		case Local:
+			whole := *c
+			s.share(c)
+			s.open(&whole, c)
+			locals++
+		case Allow:
+			d.Fits = true
+		case Deny:
+			denied = denied || !c.Shadow
+		}
+	}
+	switch locals {
+	case 0:
+		return nil
+	case len(charges):
+		return s.takeLocally(charges, decisions, doubtful)
+	}
+	asked, answers := make([]leakybucket.Charge, 0, locals), make([]leakybucket.Decision, locals)
+	for i := range charges {
+		if s.zone(charges[i].Zone).Policy == Local {
+			c := charges[i]
+			c.Probe = c.Probe || denied
+			asked = append(asked, c)
+		}
+	}
+	if err := s.takeLocally(asked, answers, doubtful); err != nil {
+		return err
+	}
+	next := 0
+	for i := range charges {
+		if s.zone(charges[i].Zone).Policy == Local {
+			decisions[i] = answers[next]
+			next++
+		}
+	}
+	return nil
+}
+
+// takeLocally takes shares of charges in this node's own buckets, and enters the
+// poured amounts into the ledger.
+func (s *Store) takeLocally(charges []leakybucket.Charge, decisions []leakybucket.Decision, doubtful bool) error {
+	b, now := s.backend, time.Now()
+	if err := b.local.Take(context.Background(), charges, decisions); err != nil {
+		return err
+	}
+	for i := range charges {
+		c, d := &charges[i], &decisions[i]
+		d.Origin = b.origin(originLocal, now)
+		if d.Poured && c.Cost > 0 && s.enter(c, now, func(e entry) entry { return e.with(c.Cost, doubtful) }) {
+			d.Origin |= originNoted
+		}
+	}
+	return nil
+}
+
+// open ensures that the ledger has an entry for a charge, and leaves the charge
+// as a share. The entry must exist before the pour, because its first level must
+// not contain this node's own amounts.
+func (s *Store) open(whole, share *leakybucket.Charge) {
+	if share.Probe || share.Cost <= 0 {
+		return
+	}
+	now := time.Now()
+	if _, found := s.backend.ledger.Get(bucketOf(share), now); !found {
+		s.enter(share, now, func(e entry) entry { return e.of(whole) })
+	}
+}
+
+// enter changes the ledger's entry of a bucket, of which c charges this node's
+// share, and reports whether the ledger has one now.
+func (s *Store) enter(c *leakybucket.Charge, now time.Time, change func(entry) entry) (entered bool) {
+	b, name := s.backend, bucketOf(c)
+	b.ledger.Update(name, now, func(e entry, found bool) (entry, time.Time, bool) {
+		entered = found
+		if !found {
+			e = entry{at: now, turn: now, reserved: now.Add(reserved), seen: b.localLevel(c) * s.nodes}
+		}
+		e.share, e.limit.Leak = c.Limit.Leak, c.Limit.Leak*s.nodes
+		e.advance(now)
+		e = change(e)
+		return e, e.until(now), e.keep(now)
+	})
+	if !entered { // unless the table was full
+		_, entered = b.ledger.Get(name, now)
+		b.reconciler.start(s)
+	}
+	return entered
+}
+
+// localLevel returns how full this node's own bucket of a charge is.
+func (b *Backend) localLevel(c *leakybucket.Charge) float64 {
+	asked := *c
+	asked.Cost, asked.Probe, asked.Block = -1, true, nil // fits nowhere and begins nothing
+	var d [1]leakybucket.Decision
+	if b.local.Take(context.Background(), []leakybucket.Charge{asked}, d[:]) != nil {
+		return 0
+	}
+	return d[0].Level
+}
+
+// share makes a charge one to this node's share of the bucket, which holds and
+// leaks its part of the limit, and at least the dearest constant cost. A computed
+// cost above that capacity counts as the capacity, unless it is above the shared
+// capacity as well.
+func (s *Store) share(c *leakybucket.Charge) {
+	if s.nodes == 1 {
+		return
+	}
+	whole, cost, undelayed := c.Limit.Capacity, c.Cost, c.Undelayed
+	fits := !c.Limit.Oversize(cost)
+	c.Limit.Capacity = max(whole/s.nodes, min(s.zone(c.Zone).Dearest, whole))
+	c.Limit.Leak /= s.nodes
+	c.Debt /= s.nodes
+	c.Undelayed /= s.nodes
+	if fits {
+		c.Cost = min(cost, c.Limit.Capacity)
+	}
+	if c.Ceiling >= whole {
+		c.Ceiling = c.Limit.Capacity
+	} else if c.Ceiling > 0 {
+		leaking := max(0, c.Ceiling-undelayed-cost) / s.nodes // while it waits as long as it may
+		c.Ceiling = min(c.Limit.Capacity, c.Undelayed+leaking+c.Cost)
+	}
+}

@@ -1,0 +1,247 @@
+package sharedstore
+
+import (
+	"time"
+
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/expiring"
+	"github.com/caddy-throttle/caddy-throttle/leakybucket"
+)
+
+const (
+	mostEntries = 100_000 // of some 300 bytes
+
+	// patience is how long a call may still be executed after its caller gave up.
+	// Until then its cost is not poured a second time.
+	patience = time.Second
+
+	// dust, in capacities, is too little to tell the store.
+	dust = 1e-9
+
+	// reserved is how long an entry waits for the pour it was opened for.
+	reserved = time.Second
+)
+
+// A ledger keeps, for each bucket, the amount that this node has admitted and the
+// shared store does not know of.
+type ledger = *expiring.Map[bucket, entry]
+
+func newLedger() ledger { return expiring.New[bucket, entry](mostEntries) }
+
+type bucket struct {
+	zone, key string
+	shadow    bool
+}
+
+func bucketOf(c *leakybucket.Charge) bucket { return bucket{c.Zone, c.Key, c.Shadow} }
+
+// An entry is the ledger of one bucket. All amounts are in units of cost, at the
+// instant at.
+//
+// The store's bucket holds seen, some part of the doubtful amounts, and what
+// other nodes poured. seen + own is the level that the bucket would have if the
+// store had taken every charge that this node admitted.
+type entry struct {
+	at    time.Time
+	limit leakybucket.Limit // of the shared bucket; the capacity is 0 if it is not known
+	share float64           // this node's part of the leak, units a second
+	debt  float64
+	block *leakybucket.Ladder
+
+	// seen is the level that the store last showed, with the amounts that it has
+	// confirmed since.
+	seen     float64
+	shownAt  leakybucket.Instant // when it was shown, on the store's clock
+	shown    float64             // the level then
+	notedAt  leakybucket.Instant // of the last decision that was noted, not before shownAt
+	confirms time.Time           // until then decisions may come that do not show what was told
+
+	// excess is the amount that the store showed lately beyond seen. executed is
+	// the part of it that was taken for doubtful calls. Both count until
+	// excessEnd.
+	excess, executed float64
+	excessEnd        time.Time
+
+	// own is the amount that this node admitted and the store has not confirmed.
+	// A negative own is to be given back.
+	own float64
+
+	// sent is the amount that a call is telling the store now.
+	sent    float64
+	telling bool
+
+	// The amounts that calls without an answer may have poured: since turn, in the
+	// patience before turn, and before that. They are part of own as well, as long
+	// as they are not known to be in the store's bucket.
+	fresh, old, ripe float64
+	turn             time.Time
+
+	reserved time.Time // the entry is kept until then, whatever it holds
+}
+
+// of returns the entry with the limit of a charge to the whole bucket.
+func (e entry) of(whole *leakybucket.Charge) entry {
+	e.limit, e.debt, e.block = whole.Limit, whole.Debt, whole.Block
+	return e
+}
+
+// probe returns a charge to the whole bucket that changes nothing.
+func (e *entry) probe(name bucket) leakybucket.Charge {
+	return leakybucket.Charge{
+		Zone: name.zone, Key: name.key, Shadow: name.shadow,
+		Limit: e.limit, Debt: e.debt, Block: e.block, Cost: -1, Probe: true,
+	}
+}
+
+// advance lets all amounts leak until now, as one bucket would. What the store
+// holds leaks first.
+func (e *entry) advance(now time.Time) {
+	elapsed := now.Sub(e.at).Seconds()
+	if elapsed <= 0 {
+		return
+	}
+	dry := elapsed - e.seen/e.limit.Leak // for so long the store's bucket is empty but for doubtful amounts
+	e.at = now
+	e.seen = max(0, e.seen-e.limit.Leak*elapsed)
+	if e.own < 0 {
+		e.own = min(0, e.own+e.limit.Leak*elapsed)
+	}
+	if dry > 0 {
+		leaked := e.share * dry
+		drain(&leaked, &e.sent)
+		drain(&leaked, &e.own)
+		leaked = e.limit.Leak * dry
+		drain(&leaked, &e.ripe)
+		drain(&leaked, &e.old)
+		drain(&leaked, &e.fresh)
+	}
+	switch passed := now.Sub(e.turn); {
+	case passed >= 2*patience:
+		e.ripe, e.old, e.fresh = e.ripe+e.old+e.fresh, 0, 0
+		e.turn = now
+	case passed >= patience:
+		e.ripe, e.old, e.fresh = e.ripe+e.old, e.fresh, 0
+		e.turn = e.turn.Add(patience)
+	}
+}
+
+// drain takes as much of an amount from another as there is in both.
+func drain(amount, from *float64) {
+	out := min(*amount, max(0, *from))
+	*amount -= out
+	*from -= out
+}
+
+// admit records a cost that this node has admitted. If doubtful, a call without
+// an answer may have poured it.
+func (e *entry) admit(cost float64, doubtful bool) {
+	e.own += cost
+	if doubtful {
+		e.fresh += cost
+	}
+}
+
+// with returns a copy after admit.
+func (e entry) with(cost float64, doubtful bool) entry {
+	e.admit(cost, doubtful)
+	return e
+}
+
+// observe records a decision of the store, which poured a cost. It returns how
+// much the store can be told now without pouring anything twice.
+func (e *entry) observe(d *leakybucket.Decision, poured float64, now time.Time) (untold float64) {
+	switch {
+	case d.At < e.shownAt || d.At == e.shownAt && d.Level < e.shown:
+		e.explain(poured, now) // a later decision was noted before
+	case e.telling || now.Before(e.confirms) || d.At < e.notedAt:
+		// The level may have more than seen, or less, that is known well.
+		e.seen += poured
+		e.notedAt = max(e.notedAt, d.At)
+	default:
+		e.show(d, now)
+		e.seen += poured
+	}
+	if e.own <= 0 || e.telling {
+		return min(0, e.own)
+	}
+	return max(0, e.own-e.ripe-e.old-e.fresh)
+}
+
+// show compares the level that the store shows with seen. An excess was poured by
+// other nodes, or by calls of ours that were executed after all. The latter is
+// assumed, as far as there are such calls.
+func (e *entry) show(d *leakybucket.Decision, now time.Time) {
+	excess := max(0, d.Level-e.seen)
+	executed := min(excess, e.ripe+e.old+e.fresh)
+	if !now.Before(e.excessEnd) {
+		e.excess, e.executed = 0, 0
+	}
+	if excess > 0 {
+		e.excess, e.executed = e.excess+excess, e.executed+executed
+		e.excessEnd = now.Add(patience)
+	}
+	e.own = min(e.own, max(0, e.own-executed))
+	drain(&executed, &e.ripe)
+	drain(&executed, &e.old)
+	drain(&executed, &e.fresh)
+	e.ripe = 0 // it was never executed
+	e.seen = d.Level
+	e.shown, e.shownAt, e.notedAt = d.Level, d.At, d.At
+}
+
+// explain records a cost that the store has poured, and may have shown already.
+// The part of it that was taken for a doubtful call becomes doubtful again.
+func (e *entry) explain(poured float64, now time.Time) (rest float64) {
+	if !now.Before(e.excessEnd) {
+		return poured
+	}
+	rest = max(0, poured-e.excess)
+	e.excess -= poured - rest
+	again := max(0, e.executed-e.excess)
+	e.executed -= again
+	e.admit(again, true)
+	return rest
+}
+
+// tell records that a call is telling the store an amount.
+func (e *entry) tell(amount float64) {
+	e.own -= amount
+	if amount < 0 {
+		e.seen = max(0, e.seen+amount) // an answer changes nothing: at worst it is not given back
+		return
+	}
+	e.sent, e.telling = amount, true
+}
+
+// told records the end of such a call: whether it reached the store, and whether
+// the store confirmed it. Calls in flight end within the timeout.
+func (e *entry) told(reached, confirmed bool, now time.Time, timeout time.Duration) {
+	if confirmed {
+		e.seen += e.sent
+		e.confirms = now.Add(timeout)
+	} else {
+		e.admit(e.sent, reached)
+	}
+	e.sent, e.telling = 0, false
+}
+
+// keep reports whether the entry is still needed.
+func (e *entry) keep(now time.Time) bool {
+	return e.own != 0 || e.telling || e.reserved.After(now)
+}
+
+// until returns when the entry expires.
+func (e *entry) until(now time.Time) time.Time {
+	const most = 1e9 // seconds, for limits that nobody validated
+	seconds := -e.own / e.limit.Leak
+	if e.own+e.sent > 0 {
+		seconds = e.seen/e.limit.Leak + (e.own+e.sent)/e.share
+	}
+	until := now.Add(time.Duration(max(0, min(seconds, most)) * float64(time.Second)))
+	if e.telling && until.Before(now.Add(time.Minute)) {
+		until = now.Add(time.Minute) // told will say what became of it
+	}
+	if until.Before(e.reserved) {
+		until = e.reserved
+	}
+	return until
+}

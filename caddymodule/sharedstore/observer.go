@@ -1,0 +1,139 @@
+package sharedstore
+
+import (
+	"slices"
+	"sync"
+	"time"
+)
+
+// An Observer logs and counts the outages and errors of a shared store. A
+// goroutine of the [Backend] calls it, one call at a time and with no lock held,
+// and no request waits for it. News is dropped if no observer is attached, or if
+// a slow one lets too much of it pile up.
+type Observer interface {
+	// Down says that an outage begins: calls failed in a row, the last with err.
+	// Zones go by their policies until Up.
+	Down(err error)
+
+	// Up says that the outage is over, and how long it lasted.
+	Up(after time.Duration)
+
+	// Failed says for the log why calls fail and what that means. It is called at
+	// most once a minute, however many calls fail. If an outage began without a
+	// known reason, it is called once more when the reason is known.
+	Failed(what string, err error)
+
+	// Errors counts calls that failed. Calls that were not made, because the
+	// store is down, do not count.
+	Errors(calls int)
+
+	// Unsettled counts charges of a zone whose settlement is lost, so that the
+	// bucket keeps the reservation.
+	Unsettled(zone string, charges int)
+
+	// Warned reports a warning of a [Checker], once.
+	Warned(text string)
+}
+
+const (
+	// failedEvery is how often an error of single calls is worth a log line.
+	failedEvery = time.Minute
+
+	// mostNews is how much news waits for a slow observer.
+	mostNews = 100
+)
+
+// A teller passes news to the observer that was attached last.
+type teller struct {
+	mu        sync.Mutex
+	observers []Observer // oldest first
+	telling   bool       // a goroutine is at it
+	news      []func(Observer)
+	errors    int            // not told yet
+	unsettled map[string]int // not told yet, by zone
+	failedAt  time.Time      // when Failed was last due
+}
+
+func (t *teller) attach(o Observer) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.observers = append(t.observers, o)
+}
+
+func (t *teller) detach(o Observer) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.observers = slices.DeleteFunc(t.observers, func(other Observer) bool { return other == o })
+}
+
+// tell passes one piece of news on.
+func (t *teller) tell(news func(Observer)) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if len(t.news) < mostNews {
+		t.news = append(t.news, news)
+	}
+	t.start()
+}
+
+// failed passes on the error of a call.
+func (t *teller) failed(what string, err error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.errors++
+	if now := time.Now(); now.Sub(t.failedAt) >= failedEvery && len(t.observers) > 0 && len(t.news) < mostNews {
+		t.failedAt = now
+		t.news = append(t.news, func(o Observer) { o.Failed(what, err) })
+	}
+	t.start()
+}
+
+// lost counts a charge of a zone that stays as it was reserved.
+func (t *teller) lost(zone string) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.unsettled == nil {
+		t.unsettled = make(map[string]int)
+	}
+	t.unsettled[zone]++
+	t.start()
+}
+
+// start must be called with the lock held.
+func (t *teller) start() {
+	if !t.telling {
+		t.telling = true
+		go t.run()
+	}
+}
+
+// run passes on all news, and ends when there is none left.
+func (t *teller) run() {
+	for {
+		t.mu.Lock()
+		news, errors, unsettled := t.news, t.errors, t.unsettled
+		t.news, t.errors, t.unsettled = nil, 0, nil
+		if len(news) == 0 && errors == 0 && len(unsettled) == 0 {
+			t.telling = false
+			t.mu.Unlock()
+			return
+		}
+		var o Observer
+		if n := len(t.observers); n > 0 {
+			o = t.observers[n-1]
+		}
+		t.mu.Unlock()
+		if o == nil {
+			continue
+		}
+		if errors > 0 {
+			o.Errors(errors)
+		}
+		for zone, charges := range unsettled {
+			o.Unsettled(zone, charges)
+		}
+		for _, tell := range news {
+			tell(o)
+		}
+	}
+}

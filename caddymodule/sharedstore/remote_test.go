@@ -1,0 +1,265 @@
+package sharedstore
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/caddy-throttle/caddy-throttle/leakybucket"
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/memstore"
+)
+
+// A remote is a store that other nodes would share, and what is the matter with
+// it.
+type remote struct {
+	*memstore.Store
+	takes, settles, closed, started atomic.Int32
+
+	down atomic.Bool  // it refuses at once
+	hung atomic.Bool  // it does not answer
+	deaf atomic.Bool  // it settles nothing
+	slow atomic.Int64 // how long it takes to execute a call and answer, in nanoseconds
+	lazy atomic.Int64 // how much longer it takes to settle
+	none string       // the key of what is no bucket
+
+	// executes says that calls are executed although their callers have left.
+	executes atomic.Bool
+	late     atomic.Int64 // how many takes were
+	latePour func(*leakybucket.Charge)
+}
+
+func (r *remote) answer(ctx context.Context, after time.Duration) error {
+	switch {
+	case r.hung.Load():
+		<-ctx.Done()
+		return ctx.Err()
+	case r.down.Load():
+		return errors.New("connection refused")
+	}
+	select {
+	case <-time.After(after):
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+func (r *remote) Take(ctx context.Context, charges []leakybucket.Charge, decisions []leakybucket.Decision) error {
+	r.takes.Add(1)
+	start, slow := time.Now(), time.Duration(r.slow.Load())
+	if err := r.answer(ctx, slow); err != nil {
+		if ctx.Err() != nil && r.executes.Load() {
+			copied, ignored := slices.Clone(charges), make([]leakybucket.Decision, len(charges))
+			go func() {
+				<-time.After(slow - time.Since(start))
+				_ = r.Store.Take(context.Background(), copied, ignored)
+				for i, d := range ignored {
+					if d.Poured && r.latePour != nil {
+						r.latePour(&copied[i])
+					}
+				}
+				r.late.Add(1)
+			}()
+		}
+		return err
+	}
+	if r.none != "" && charges[0].Key == r.none {
+		return fmt.Errorf("reading a list: %w", leakybucket.ErrBadBucket)
+	}
+	return r.Store.Take(ctx, charges, decisions)
+}
+
+func (r *remote) Settle(ctx context.Context, settlements []leakybucket.Settlement) error {
+	r.settles.Add(1)
+	start, slow := time.Now(), time.Duration(r.slow.Load()+r.lazy.Load())
+	if err := r.answer(ctx, slow); err != nil {
+		if ctx.Err() != nil && r.executes.Load() {
+			copied := slices.Clone(settlements)
+			go func() {
+				<-time.After(slow - time.Since(start))
+				_ = r.Store.Settle(context.Background(), copied)
+			}()
+		}
+		return err
+	}
+	if r.deaf.Load() {
+		return errors.New("connection reset")
+	}
+	return r.Store.Settle(ctx, settlements)
+}
+
+func (r *remote) Start() { r.started.Add(1) }
+
+func (r *remote) Close() { r.closed.Add(1) }
+
+// level returns how full the shared bucket of a charge is.
+func (r *remote) level(t *testing.T, c leakybucket.Charge) float64 {
+	t.Helper()
+	c.Cost, c.Probe, c.Block = -1, true, nil
+	var d [1]leakybucket.Decision
+	if err := r.Store.Take(t.Context(), []leakybucket.Charge{c}, d[:]); err != nil {
+		t.Fatal(err)
+	}
+	return d[0].Level
+}
+
+// A witness is an observer that remembers.
+type witness struct {
+	mu        sync.Mutex
+	said      []string
+	errors    int
+	unsettled map[string]int
+	tell      func() // called in each call, if there is one
+}
+
+func (w *witness) note(format string, args ...any) {
+	w.mu.Lock()
+	w.said = append(w.said, fmt.Sprintf(format, args...))
+	w.mu.Unlock()
+	if w.tell != nil {
+		w.tell()
+	}
+}
+
+func (w *witness) Down(err error)                { w.note("down: %v", err) }
+func (w *witness) Up(after time.Duration)        { w.note("up after %v", after) }
+func (w *witness) Failed(what string, err error) { w.note("%.9s: %v", what, err) }
+func (w *witness) Warned(text string)            { w.note("warned: %s", text) }
+
+func (w *witness) Errors(calls int) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.errors += calls
+}
+
+func (w *witness) Unsettled(zone string, charges int) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.unsettled == nil {
+		w.unsettled = make(map[string]int)
+	}
+	w.unsettled[zone] += charges
+}
+
+func (w *witness) heard() []string {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return slices.Clone(w.said)
+}
+
+// A node is one Caddy: a backend and a config's store of it.
+type node struct {
+	*testing.T
+	*Store
+	remote  *remote
+	local   *memstore.Store
+	backend *Backend
+	witness *witness
+}
+
+// startNode returns a node whose remote store is well. It must be called in the
+// bubble of a test, and its backend is closed at the end of that.
+func startNode(t *testing.T, o Options) *node {
+	t.Helper()
+	return join(t, &remote{Store: memstore.New(memstore.Options{})}, o)
+}
+
+// join returns a node of a remote store that exists.
+func join(t *testing.T, r *remote, o Options) *node {
+	t.Helper()
+	n := &node{T: t, remote: r, local: memstore.New(memstore.Options{}), witness: new(witness)}
+	n.backend = NewBackend("test", r, n.local)
+	n.Store = n.backend.With(o)
+	n.backend.Attach(n.witness)
+	t.Cleanup(func() {
+		_ = n.backend.Destruct()
+		<-time.After(time.Second) // for calls that no request waits for
+		synctest.Wait()
+	})
+	return n
+}
+
+// ask takes some charges and returns them as they were left, with the decisions.
+func (n *node) ask(charges ...leakybucket.Charge) ([]leakybucket.Charge, []leakybucket.Decision) {
+	n.Helper()
+	decisions := make([]leakybucket.Decision, len(charges))
+	if err := n.Take(n.Context(), charges, decisions); err != nil {
+		n.Fatal(err)
+	}
+	return charges, decisions
+}
+
+// take takes one charge.
+func (n *node) take(c leakybucket.Charge) (leakybucket.Charge, leakybucket.Decision) {
+	n.Helper()
+	charges, decisions := n.ask(c)
+	return charges[0], decisions[0]
+}
+
+// admits takes a charge some times and returns how often it fits.
+func (n *node) admits(times int, c leakybucket.Charge) (fits int) {
+	n.Helper()
+	for range times {
+		if _, d := n.take(c); d.Fits {
+			fits++
+		}
+	}
+	return fits
+}
+
+func (n *node) wantAdmitted(times int, c leakybucket.Charge, want int) {
+	n.Helper()
+	if got := n.admits(times, c); got != want {
+		n.Errorf("%d takes of %v: got %d that fit, want %d", times, c.Cost, got, want)
+	}
+}
+
+func (n *node) settle(c leakybucket.Charge, was leakybucket.Decision, diff float64) error {
+	return n.Settle(n.Context(), []leakybucket.Settlement{{Charge: c, Was: was, Diff: diff}})
+}
+
+func (n *node) wantUnsettled(want map[string]int) {
+	n.Helper()
+	synctest.Wait()
+	n.witness.mu.Lock()
+	defer n.witness.mu.Unlock()
+	if got := n.witness.unsettled; !maps.Equal(got, want) {
+		n.Errorf("unsettled: got %v, want %v", got, want)
+	}
+}
+
+func (n *node) wantHeard(want ...string) {
+	n.Helper()
+	synctest.Wait()
+	if got := n.witness.heard(); !slices.Equal(got, want) {
+		n.Errorf("the observer: got %q, want %q", got, want)
+	}
+}
+
+// recover lets the remote store answer again, and waits until it is asked again.
+func (n *node) recover() {
+	n.remote.down.Store(false)
+	n.remote.hung.Store(false)
+	<-time.After(longestHold + 3*patience)
+	synctest.Wait()
+}
+
+func policies(p Policy) func(string) ZoneOptions {
+	return func(string) ZoneOptions { return ZoneOptions{Policy: p} }
+}
+
+// hourly is a charge to a bucket that hardly leaks.
+func hourly(capacity, cost float64) leakybucket.Charge {
+	return leakybucket.Charge{Zone: "z", Key: "someone", Limit: leakybucket.Limit{Capacity: capacity, Leak: 1.0 / 3600}, Cost: cost, Debt: capacity}
+}
+
+// near reports whether two amounts are the same but for what an hourly bucket
+// leaks in a few minutes.
+func near(got, want float64) bool { return got > want-0.2 && got < want+0.2 }

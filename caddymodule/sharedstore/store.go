@@ -1,0 +1,342 @@
+package sharedstore
+
+import (
+	"context"
+	"errors"
+	"math"
+	"slices"
+	"time"
+
+	"github.com/caddy-throttle/caddy-throttle/leakybucket"
+)
+
+// DefaultTimeout is the budget of each call where none is given.
+const DefaultTimeout = 50 * time.Millisecond
+
+// Options are one config's view of a shared store. The zero value is ready for
+// use.
+type Options struct {
+	// Timeout is the budget of each call of the remote store. Zero means
+	// [DefaultTimeout].
+	Timeout time.Duration
+
+	// Nodes is how many nodes share the store, and by how much limits are divided
+	// while it is down. Zero means 1.
+	Nodes int
+
+	// Zone returns the options of a zone. It is called for each charge and must
+	// be safe for concurrent use. If nil, all zones have zero options.
+	Zone func(name string) ZoneOptions
+}
+
+// ZoneOptions are the options of one zone.
+type ZoneOptions struct {
+	Policy Policy
+
+	// Dearest is the largest constant cost of the zone, in units. A share of the
+	// limit is never too small for it.
+	Dearest float64
+}
+
+// A Store is a shared store for the requests of one config. It is safe for
+// concurrent use, and needs no closing.
+type Store struct {
+	backend *Backend
+	timeout time.Duration
+	nodes   float64
+	zone    func(name string) ZoneOptions
+}
+
+func newStore(b *Backend, o Options) *Store {
+	s := &Store{backend: b, timeout: o.Timeout, nodes: float64(max(1, o.Nodes)), zone: o.Zone}
+	if s.timeout <= 0 {
+		s.timeout = DefaultTimeout
+	}
+	if s.zone == nil {
+		s.zone = func(string) ZoneOptions { return ZoneOptions{} }
+	}
+	return s
+}
+
+// Take implements [leakybucket.Store]. It returns within the timeout, and at once
+// while the store is down. It fails only if this node's own store does.
+//
+// Charges of zones with the policy [Local] that were decided without the shared
+// store are left as this node's share. Settle them as they are then.
+func (s *Store) Take(ctx context.Context, charges []leakybucket.Charge, decisions []leakybucket.Decision) error {
+	b := s.backend
+	if b.breaker.isOpen() {
+		return s.fallBack(charges, decisions, false)
+	}
+	c := b.begin(ctx, s.timeout)
+	err := b.remote.Take(c.ctx, charges, decisions)
+	if b.end(c, "asking the store; this request falls back as on_store_error says", err) != nil {
+		return s.fallBack(charges, decisions, true)
+	}
+	now := time.Now()
+	origin := b.origin(originRemote, now)
+	for i := range charges {
+		decisions[i].Origin = origin
+		if s.zone(charges[i].Zone).Policy == Local {
+			s.remember(&charges[i], &decisions[i], now)
+		}
+	}
+	return nil
+}
+
+// remember copies the state of a shared bucket, so that an outage is no amnesty.
+// It also tells the store what this node admitted without it.
+func (s *Store) remember(c *leakybucket.Charge, d *leakybucket.Decision, now time.Time) {
+	poured, own := 0.0, 0.0
+	if d.Poured {
+		poured = c.Cost
+	}
+	if !s.backend.ledger.Empty() {
+		own = s.reconcile(c, d, poured, now)
+	}
+	local, at := *c, s.backend.local.Now()
+	s.share(&local)
+	state := leakybucket.State{Level: (d.Level+poured)/s.nodes + own, At: at, Leak: local.Limit.Leak}
+	if d.BlockedUntil != 0 {
+		state.BlockedUntil, state.Step = at.Add(d.BlockedUntil.Sub(d.At)), d.Step
+	}
+	s.backend.local.Put(&local, state)
+}
+
+// reconcile tells the store, which has just shown the level of a bucket, as much
+// as it can be told about it. It returns the amount that this node has admitted
+// beyond that level. The request does not wait for the call.
+func (s *Store) reconcile(c *leakybucket.Charge, d *leakybucket.Decision, poured float64, now time.Time) (own float64) {
+	b, name := s.backend, bucketOf(c)
+	if _, found := b.ledger.Get(name, now); !found {
+		return 0
+	}
+	untold := 0.0
+	b.ledger.Update(name, now, func(e entry, found bool) (entry, time.Time, bool) {
+		if !found {
+			return e, now, false
+		}
+		e, e.share = e.of(c), c.Limit.Leak/s.nodes
+		e.advance(now)
+		if untold = e.observe(d, poured, now); math.Abs(untold) <= dust*c.Limit.Capacity {
+			untold = 0
+		}
+		if untold != 0 {
+			e.tell(untold)
+		}
+		own = max(0, e.own+e.sent)
+		return e, e.until(now), e.keep(now)
+	})
+	if untold != 0 {
+		b.Hold()
+		go s.tell(*c, *d, untold)
+	}
+	return own
+}
+
+// tell pours the amount that this node admitted without the store into a shared
+// bucket. A negative amount gives back.
+func (s *Store) tell(c leakybucket.Charge, d leakybucket.Decision, amount float64) {
+	b := s.backend
+	defer b.Release()
+	settlement := leakybucket.Settlement{Charge: c, Was: d, Diff: amount}
+	if amount < 0 { // of which nothing has leaked: that was taken off before
+		settlement.Charge.Cost, settlement.Was.Poured = -amount, true
+	}
+	reached := !b.breaker.isOpen()
+	err := ErrDown
+	if reached {
+		err = s.settleShared(context.Background(), []leakybucket.Settlement{settlement})
+	}
+	if amount < 0 {
+		if err != nil {
+			b.teller.lost(c.Zone)
+		}
+		return
+	}
+	now := time.Now()
+	b.ledger.Update(bucketOf(&c), now, func(e entry, found bool) (entry, time.Time, bool) {
+		if !found {
+			return e, now, false // it was reset
+		}
+		e.advance(now)
+		e.told(reached, err == nil, now, s.timeout)
+		return e, e.until(now), e.keep(now)
+	})
+}
+
+// settleShared settles in the remote store, within the whole timeout.
+func (s *Store) settleShared(ctx context.Context, settlements []leakybucket.Settlement) error {
+	c := s.backend.begin(context.WithoutCancel(ctx), s.timeout)
+	err := s.backend.remote.Settle(c.ctx, settlements)
+	return s.backend.end(c, "settling in the store; what is not known to be settled is told later, or stays as reserved", err)
+}
+
+// Settle implements [leakybucket.Store]. It corrects each charge where it was
+// taken, and ignores charges that no store took. It returns within a fifth of the
+// timeout, while a slower call of the remote store goes on. Callers may ignore
+// its errors, which the [Observer] gets.
+func (s *Store) Settle(ctx context.Context, settlements []leakybucket.Settlement) error {
+	shared, failed := 0, error(nil)
+	for i := range settlements {
+		switch settlement := &settlements[i]; {
+		case !FellBack(&settlement.Was):
+			shared++
+		case !settlement.Was.Undecided:
+			failed = errors.Join(failed, s.settleLocally(settlement))
+		}
+	}
+	if shared == 0 {
+		return failed
+	}
+	theirs := slices.DeleteFunc(slices.Clone(settlements), func(settlement leakybucket.Settlement) bool {
+		return FellBack(&settlement.Was)
+	})
+	return errors.Join(failed, s.settleInTime(ctx, theirs))
+}
+
+// settleInTime settles charges that the remote store took. It waits only as long
+// as a request may be delayed.
+func (s *Store) settleInTime(ctx context.Context, settlements []leakybucket.Settlement) error {
+	b := s.backend
+	if b.breaker.isOpen() {
+		s.carry(settlements, false)
+		return ErrDown
+	}
+	b.Hold()
+	ended := make(chan error, 1)
+	go func() {
+		defer b.Release()
+		err := s.settleShared(ctx, settlements)
+		if err == nil {
+			s.rememberSettled(settlements)
+		} else {
+			s.carry(settlements, true)
+		}
+		ended <- err
+	}()
+	timer := time.NewTimer(s.timeout / 5)
+	defer timer.Stop()
+	select {
+	case err := <-ended:
+		return err
+	case <-timer.C:
+		return nil
+	}
+}
+
+// rememberSettled applies settlements to this node's copies of shared buckets. A
+// cancelled charge shows when its bucket is asked next.
+func (s *Store) rememberSettled(settlements []leakybucket.Settlement) {
+	now := time.Now()
+	for i := range settlements {
+		settlement := &settlements[i]
+		c := settlement.Charge
+		diff := s.diff(settlement, c.Limit.Leak, now)
+		if diff == 0 || s.zone(c.Zone).Policy != Local {
+			continue
+		}
+		s.share(&c)
+		if _, found := s.backend.ledger.Get(bucketOf(&c), now); found {
+			s.enter(&c, now, func(e entry) entry {
+				if diff > 0 {
+					e.seen += e.explain(diff, now)
+				} else {
+					e.seen = max(0, e.seen+diff)
+				}
+				return e
+			})
+		}
+		s.adjust(c, diff/s.nodes)
+	}
+}
+
+// carry enters settlements that the remote store did not confirm into the ledger.
+// If reached, the store may have executed them all the same. The ledger keeps no
+// cancelled charges, and no refunds that may have been made already.
+func (s *Store) carry(settlements []leakybucket.Settlement, reached bool) {
+	now := time.Now()
+	for i := range settlements {
+		settlement := &settlements[i]
+		c := settlement.Charge
+		diff := s.diff(settlement, c.Limit.Leak, now)
+		s.share(&c)
+		keep := func(e entry) entry { return e.of(&settlement.Charge).with(diff, reached) }
+		if settlement.Cancel || s.zone(c.Zone).Policy != Local || diff < 0 && reached ||
+			diff != 0 && !s.enter(&c, now, keep) {
+			s.backend.teller.lost(c.Zone)
+			continue
+		}
+		s.adjust(c, diff)
+	}
+}
+
+// diff returns how much a settlement changes a bucket with this leak, in units a
+// second. What has leaked since the charge cannot be given back.
+func (s *Store) diff(settlement *leakybucket.Settlement, leak float64, now time.Time) float64 {
+	switch diff := settlement.Diff; {
+	case settlement.Cancel:
+		return 0
+	case diff > 0:
+		return diff
+	case settlement.Was.Poured && diff < 0:
+		return min(0, max(diff, -settlement.Charge.Cost)+leak*s.backend.age(settlement.Was.Origin, now))
+	}
+	return 0
+}
+
+// adjust pours into this node's own bucket, or gives back.
+func (s *Store) adjust(c leakybucket.Charge, diff float64) {
+	const late = math.MaxInt64 // charged so late that nothing has leaked since
+	settlement := leakybucket.Settlement{Charge: c, Was: leakybucket.Decision{Poured: true, At: late}, Diff: diff}
+	settlement.Charge.Cost = max(0, -diff)
+	_ = s.backend.local.Settle(context.Background(), []leakybucket.Settlement{settlement}) // fails for no key that it has
+}
+
+// settleLocally corrects a charge that this node's own store took, in that store
+// and in the ledger. If the shared store knows of the charge, it is corrected
+// there the next time it answers.
+func (s *Store) settleLocally(settlement *leakybucket.Settlement) error {
+	b, now, c := s.backend, time.Now(), &settlement.Charge
+	diff, before := s.diff(settlement, c.Limit.Leak, now), 0.0
+	if diff > 0 || settlement.Cancel {
+		before = b.localLevel(c)
+	}
+	if diff > 0 {
+		diff = min(diff, max(0, c.Limit.Capacity+c.Debt-before))
+	}
+	noted := settlement.Was.Origin&originNoted != 0
+	if diff > 0 || diff < 0 && noted {
+		s.enter(c, now, func(e entry) entry { return e.with(diff, false) })
+	}
+	if err := b.local.Settle(context.Background(), []leakybucket.Settlement{*settlement}); err != nil {
+		return err
+	}
+	if settlement.Cancel && noted {
+		// Only the bucket knows whether anything was given back.
+		diff = -min(c.Cost, max(0, before-b.localLevel(c)))
+		s.enter(c, now, func(e entry) entry { return e.with(diff, false) })
+	}
+	return nil
+}
+
+// Reset implements [leakybucket.Resetter], and makes this node forget the bucket
+// too.
+func (s *Store) Reset(ctx context.Context, zone, key string, shadow bool) error {
+	b := s.backend
+	b.ledger.Delete(bucket{zone, key, shadow})
+	if err := b.local.Reset(ctx, zone, key, shadow); err != nil {
+		return err
+	}
+	if b.breaker.isOpen() {
+		return ErrDown
+	}
+	c := b.begin(ctx, s.timeout)
+	return b.end(c, "resetting a bucket", b.remote.Reset(c.ctx, zone, key, shadow))
+}
+
+// Interface guards
+var (
+	_ leakybucket.Store    = (*Store)(nil)
+	_ leakybucket.Resetter = (*Store)(nil)
+)
