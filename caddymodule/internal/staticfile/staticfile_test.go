@@ -1,0 +1,394 @@
+package staticfile_test
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"net/http"
+	"net/http/fcgi"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"testing/fstest"
+	"testing/synctest"
+	"time"
+
+	"github.com/caddyserver/caddy/v2"
+	"github.com/caddyserver/caddy/v2/caddyconfig"
+	"github.com/caddyserver/caddy/v2/caddyconfig/caddyfile"
+	"github.com/caddyserver/caddy/v2/caddyconfig/httpcaddyfile"
+	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
+	_ "github.com/caddyserver/caddy/v2/modules/standard"
+
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/staticfile"
+)
+
+func init() {
+	caddy.RegisterModule(observer{})
+	caddy.RegisterModule(memoryFS{})
+	httpcaddyfile.RegisterHandlerDirective("observe", func(h httpcaddyfile.Helper) (caddyhttp.MiddlewareHandler, error) {
+		o := new(observer)
+		return o, o.UnmarshalCaddyfile(h.Dispenser)
+	})
+	httpcaddyfile.RegisterDirectiveOrder("observe", httpcaddyfile.Before, "redir")
+}
+
+// An observer stands where throttle does, and says what the matcher does.
+type observer struct {
+	Root    string `json:"root,omitempty"`
+	matcher *staticfile.Matcher
+}
+
+func (observer) CaddyModule() caddy.ModuleInfo {
+	return caddy.ModuleInfo{ID: "http.handlers.observe", New: func() caddy.Module { return new(observer) }}
+}
+
+func (o *observer) UnmarshalCaddyfile(d *caddyfile.Dispenser) error {
+	d.Next()
+	d.Args(&o.Root)
+	return nil
+}
+
+func (o *observer) Provision(ctx caddy.Context) (err error) {
+	o.matcher, err = staticfile.New(ctx, o.Root)
+	return err
+}
+
+func (o *observer) ServeHTTP(w http.ResponseWriter, r *http.Request, next caddyhttp.Handler) error {
+	static := o.matcher.Match(r)
+	defer func() {
+		_ = recover() // as a response that breaks off ends
+		w.Header().Set("Seen-Static", fmt.Sprint(static))
+		w.Header().Set("Seen-Answered", fmt.Sprint(staticfile.UpstreamAnswered(r, w.Header())))
+	}()
+	return next.ServeHTTP(w, r)
+}
+
+// A memoryFS is a file system that is no disk.
+type memoryFS struct{}
+
+func (memoryFS) CaddyModule() caddy.ModuleInfo {
+	return caddy.ModuleInfo{ID: "caddy.fs.test_memory", New: func() caddy.Module { return new(memoryFS) }}
+}
+
+func (*memoryFS) UnmarshalCaddyfile(d *caddyfile.Dispenser) error { return nil }
+
+func (*memoryFS) Open(name string) (fs.File, error) {
+	return fstest.MapFS{
+		"public/style.css":  {Data: []byte("a file")},
+		"public/index.php":  {},
+		"public/.env":       {},
+		"public/pipe.css":   {Mode: fs.ModeNamedPipe},
+		"secret/secret.css": {},
+	}.Open(name)
+}
+
+func TestFilesAreLookedUpInTheFileSystemOfTheSite(t *testing.T) {
+	s := newSite(t, "fs memory\nroot * public\nobserve\nphp_fastcgi {php}\nfile_server")
+	for line, want := range map[string]bool{
+		"GET /style.css": true, "GET /style.css/": false, "GET /.env": false, "GET /pipe.css": false, "GET /secret/secret.css": false,
+		"GET /nothing.css": false, "GET /../secret/secret.css": false,
+	} {
+		static, _, ran := s.ask(line)
+		if static != want || static && ran {
+			t.Errorf("%s: got %v, want %v; PHP ran: %v", line, static, want, ran)
+		}
+	}
+}
+
+// A site is a Caddy with a PHP site in this process.
+type site struct {
+	testing.TB
+	ctx    caddy.Context
+	server *caddyhttp.Server
+	asked  atomic.Int64 // how often PHP ran
+	root   string
+}
+
+// newSite runs a Caddyfile in which {php} and {root} are filled in.
+func newSite(t testing.TB, directives string) *site {
+	t.Helper()
+	s := &site{TB: t, root: t.TempDir()}
+	ran := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		s.asked.Add(1)
+		if r.Header.Get("Break-Off") != "" {
+			w.Header().Set("Content-Length", "10")
+			_, _ = w.Write([]byte("half"))
+			panic(http.ErrAbortHandler)
+		}
+		fmt.Fprint(w, "index.php ran")
+	})
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { listener.Close() })
+	go func() { _ = fcgi.Serve(listener, ran) }()
+	backend := httptest.NewServer(ran)
+	t.Cleanup(backend.Close)
+	directives = strings.NewReplacer("{php}", listener.Addr().String(), "{root}", s.root, "{http}", backend.Listener.Addr().String()).Replace(directives)
+	const systems = "{\nfilesystem memory test_memory\n}\n"
+	adapted, _, err := caddyconfig.GetAdapter("caddyfile").Adapt([]byte(systems+"http:// {\n"+directives+"\n}\n"), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var config caddy.Config
+	if err := json.Unmarshal(adapted, &config); err != nil {
+		t.Fatal(err)
+	}
+	silent := &caddy.CustomLog{}
+	silent.WriterRaw = json.RawMessage(`{"output":"discard"}`)
+	config.Logging = &caddy.Logging{Logs: map[string]*caddy.CustomLog{"default": silent}}
+	ctx, err := caddy.ProvisionContext(&config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	app, err := ctx.App("http")
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.ctx = ctx
+	s.server = app.(*caddyhttp.App).Servers["srv0"]
+	return s
+}
+
+// write makes a file below the root.
+func (s *site) write(name string) {
+	s.Helper()
+	name = filepath.Join(s.root, filepath.FromSlash(name))
+	if err := errors.Join(os.MkdirAll(filepath.Dir(name), 0o755), os.WriteFile(name, []byte("a file"), 0o644)); err != nil {
+		s.Fatal(err)
+	}
+}
+
+// ask sends a request line as it is. It reports whether the matcher took it for
+// a static file, whether an upstream is said to have answered, and whether one
+// did.
+func (s *site) ask(line string, header ...string) (static, said, ran bool) {
+	text := line + " HTTP/1.1\r\nHost: example.com\r\n" + strings.Join(append(header, ""), "\r\n") + "\r\n"
+	r, err := http.ReadRequest(bufio.NewReader(strings.NewReader(text)))
+	if err != nil {
+		return false, false, false // net/http answers 400
+	}
+	r.RemoteAddr = "203.0.113.7:1234"
+	before := s.asked.Load()
+	w := httptest.NewRecorder()
+	s.server.ServeHTTP(w, r)
+	return w.Header().Get("Seen-Static") == "true", w.Header().Get("Seen-Answered") == "true", s.asked.Load() > before
+}
+
+const phpSite = "root * {root}\nobserve\nphp_fastcgi {php}\nfile_server"
+
+var files = []string{
+	"style.css", "img/logo.svg", "img/a b.png", "img/[1].png", "img/q?.png", "weird%2f.css", "noextension", "phpinfo.css", "a.PhpX/b.css",
+	"index.php", "admin/index.php", "x.php.css", "x.phtml", "x.PHAR", "x.pht", "x.phps", "x.php5", "x.php/y.css", "x.css.php",
+	".env", ".git/config", ".well-known/x.txt", "dir/.hidden/x.css", "back\\slash.css", "..css", "dir/index.html",
+}
+
+func TestStaticFilesThatExistMatch(t *testing.T) {
+	s := newSite(t, phpSite)
+	for _, name := range files {
+		s.write(name)
+	}
+	for _, line := range []string{
+		"GET /style.css", "HEAD /style.css", "GET /style.css?s=x", "GET /img/logo.svg", "GET /img/a%20b.png",
+		"GET /img/[1].png", "GET /img/q%3F.png", "GET /noextension", "GET /phpinfo.css", "GET /%73tyle.css", "GET /dir/index.html",
+	} {
+		if static, said, ran := s.ask(line); !static || said || ran {
+			t.Errorf("%s: got %v, %v, %v, want a static file that no upstream answers", line, static, said, ran)
+		}
+	}
+}
+
+// hostile are request lines that look like a static file, or whose cleaned path
+// is one.
+func hostile() (lines []string) {
+	for _, target := range []string{
+		"/", "/index.php", "/nothing.css", "/style.css/", "/style.css/?s=x", "/style.css%2f", "/style.css%2f?s=x", "/style.css%2F",
+		"/style.css%00", "/style.css%00.php", "/style.css%5c", "/style.css\\", "/style.css/.", "/style.css/..", "/style.css/./", "/style.css/x",
+		"//style.css", "/./style.css", "/img/../style.css", "/img/%2e%2e/style.css", "/img%2f..%2fstyle.css", "/img%2flogo.svg", "/img//logo.svg",
+		"/img", "/img/", "/dir", "/dir/", "/x.php.css", "/x.php%2ecss", "/x.phtml", "/x.PHAR", "/x.pht", "/x.phps", "/x.php5", "/x.php/y.css", "/X.PHP/y.css",
+		"/x.css.php", "/a.PhpX/b.css", "/style.css/x.php", "/index.php/style.css", "/index.php/style.css/", "/admin", "/admin/", "/.env", "/.git/config",
+		"/.well-known/x.txt", "/dir/.hidden/x.css", "/back%5cslash.css", "/..css", "/%2e%2e/%2e%2e/etc/passwd", "/weird%252f.css/", "/style.css;x", "/style.css%20",
+		"/style.css.", "/style.css%0a", "/*", "/img/*.svg", "/st%3Fle.css", "/%5Bs%5Dtyle.css", "/out.css", "/outside/secret.css", "/loop.css", "/dangling.css",
+		"/in.css/", "/toindex.css/", "/style.css?/../index.php/", "http://example.com/style.css/", "http://example.com//style.css",
+	} {
+		for _, method := range []string{"GET", "HEAD", "POST", "get", "Get", "OPTIONS", "PUT", "DELETE", "PROPFIND", "TRACE"} {
+			lines = append(lines, method+" "+target)
+		}
+	}
+	return lines
+}
+
+// hostileSite has all the files, and symbolic links in and out of its root.
+func hostileSite(t testing.TB, directives string) *site {
+	s := newSite(t, directives)
+	for _, name := range files {
+		s.write(name)
+	}
+	outside := t.TempDir()
+	for link, target := range map[string]string{
+		"out.css": filepath.Join(outside, "secret.css"), "outside": outside, "loop.css": "loop.css", "dangling.css": "nowhere.css",
+		"in.css": "style.css", "toindex.css": "index.php",
+	} {
+		if err := os.Symlink(target, filepath.Join(s.root, link)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := os.WriteFile(filepath.Join(outside, "secret.css"), nil, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+func TestNothingThatReachesTheUpstreamMatches(t *testing.T) {
+	for name, directives := range map[string]string{
+		"php_fastcgi":             phpSite,
+		"try_files and a proxy":   "root * {root}\nobserve\ntry_files {path} /index.php\n@php path *.php\nreverse_proxy @php {http}\nfile_server",
+		"proxy of what is absent": "root * {root}\nobserve\n@absent not file\nreverse_proxy @absent {http}\nfile_server",
+		"root of the matcher":     "root * {root}\nmap {host} {folder} {\ndefault {root}\n}\nobserve * {folder}\nphp_fastcgi {php}\nfile_server",
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := hostileSite(t, directives)
+			statics := 0
+			for _, line := range hostile() {
+				static, said, ran := s.ask(line)
+				if static && ran {
+					t.Errorf("%s is exempt, and runs the upstream", line)
+				}
+				if said != ran {
+					t.Errorf("%s: an upstream is said to answer: %v, want %v", line, said, ran)
+				}
+				if static {
+					statics++
+				}
+			}
+			if static, _, ran := s.ask("GET /in.css"); !static || ran {
+				t.Error("a link within the root is no static file")
+			}
+			if want := 2; statics != want { // GET and HEAD /style.css?/../index.php/
+				t.Errorf("got %d static files among the hostile paths, want %d", statics, want)
+			}
+		})
+	}
+}
+
+func FuzzNothingThatReachesTheUpstreamMatches(f *testing.F) {
+	s := hostileSite(f, phpSite)
+	for _, line := range hostile() {
+		method, target, _ := strings.Cut(line, " ")
+		f.Add(method, target)
+	}
+	f.Fuzz(func(t *testing.T, method, target string) {
+		if strings.ContainsAny(method+target, " \r\n") {
+			t.Skip("no request line")
+		}
+		if static, _, ran := s.ask(method + " " + target); static && ran {
+			t.Errorf("%s %s is exempt, and runs the upstream", method, target)
+		}
+	})
+}
+
+func TestWithoutARootNothingMatches(t *testing.T) {
+	s := newSite(t, "observe\nrespond ok")
+	if static, _, _ := s.ask("GET /staticfile.go"); static { // it exists in the working directory
+		t.Error("a file of the working directory is exempt")
+	}
+}
+
+func TestAnUpstreamThatAnswersForAFileIsToldOf(t *testing.T) {
+	const root = "root * {root}\nobserve\n"
+	for _, test := range []struct {
+		name, directives string
+		header           string
+		want             bool
+	}{
+		{name: "file_server", directives: root + "file_server"},
+		{name: "reverse_proxy", directives: root + "reverse_proxy {http}", want: true},
+		{name: "php_fastcgi that runs everything", directives: root + "reverse_proxy {php} {\ntransport fastcgi\n}", want: true},
+		{name: "a rewrite to PHP", directives: root + "rewrite /index.php\nphp_fastcgi {php}\nfile_server", want: true},
+		{name: "forward_auth and file_server", directives: root + "forward_auth {http} {\nuri /auth\n}\nfile_server"},
+		{name: "forward_auth and reverse_proxy", directives: root + "forward_auth {http} {\nuri /auth\n}\nreverse_proxy {http}", want: true},
+		{name: "an upstream that breaks off", directives: root + "reverse_proxy {http}", header: "Break-Off: 1", want: true},
+		{name: "forward_auth and an abort", directives: root + "forward_auth {http} {\nuri /auth\n}\nabort"},
+		{name: "an upstream that is down", directives: root + "reverse_proxy 127.0.0.1:1", want: true},
+		{name: "respond", directives: root + "respond ok"},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			s := newSite(t, test.directives)
+			s.write("style.css")
+			s.write("index.php")
+			header := []string{}
+			if test.header != "" {
+				header = append(header, test.header)
+			}
+			if static, said, _ := s.ask("GET /style.css", header...); !static || said != test.want {
+				t.Errorf("got %v, %v, want true, %v", static, said, test.want)
+			}
+		})
+	}
+}
+
+func TestALookUpHoldsForASecond(t *testing.T) {
+	s := newSite(t, "root * {root}\nobserve\nfile_server")
+	name := filepath.Join(s.root, "new.css")
+	synctest.Test(t, func(t *testing.T) {
+		matches := func(want bool) {
+			t.Helper()
+			if static, _, _ := s.ask("GET /new.css"); static != want {
+				t.Errorf("got %v, want %v", static, want)
+			}
+		}
+		matches(false)
+		s.write("new.css")
+		matches(false)
+		time.Sleep(time.Second)
+		matches(true)
+		if err := os.Remove(name); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(time.Second - 1)
+		matches(true)
+		time.Sleep(1)
+		matches(false)
+	})
+}
+
+func TestANameTooLongToKeepIsLookedUpEachTime(t *testing.T) {
+	s := newSite(t, phpSite)
+	name := strings.Repeat(strings.Repeat("x", 200)+"/", 3) + "style.css"
+	for _, want := range []bool{false, true} {
+		if static, _, _ := s.ask("GET /" + name); static != want {
+			t.Errorf("got %v, want %v", static, want)
+		}
+		s.write(name)
+	}
+}
+
+func BenchmarkMatch(b *testing.B) {
+	s := newSite(b, phpSite)
+	s.write("style.css")
+	repl := caddy.NewEmptyReplacer()
+	repl.Set("http.vars.root", s.root)
+	r := httptest.NewRequest(http.MethodGet, "/style.css", nil)
+	r = r.WithContext(context.WithValue(r.Context(), caddy.ReplacerCtxKey, repl))
+	ctx, cancel := caddy.NewContext(s.ctx)
+	defer cancel()
+	m, err := staticfile.New(ctx, "")
+	if err != nil {
+		b.Fatal(err)
+	}
+	b.ReportAllocs()
+	for b.Loop() {
+		if !m.Match(r) {
+			b.Fatal("no static file")
+		}
+	}
+}
