@@ -1,0 +1,112 @@
+// Package blocklist remembers which buckets are blocked, as far as this process
+// knows. Zones that block a client everywhere and the matcher throttle_blocked
+// use it, because they must not ask the store on each request.
+package blocklist
+
+import (
+	"context"
+	"time"
+
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/expiring"
+	"github.com/caddy-throttle/caddy-throttle/leakybucket"
+)
+
+const (
+	// most bounds the list. A block that does not fit is noticed again at the
+	// bucket's next overflow.
+	most = 200_000
+
+	// trusted is how long a block counts before the store is asked again. The
+	// bucket may have been reset meanwhile, perhaps on another node.
+	trusted = time.Second
+)
+
+// A List is a cache of known blocks. The store decides which blocks run. It is
+// safe for concurrent use. The zero value is not ready for use: call New.
+type List struct {
+	blocks *expiring.Map[name, Block]
+}
+
+type name struct {
+	zone, key string
+	shadow    bool
+}
+
+func nameOf(c *leakybucket.Charge) name { return name{c.Zone, c.Key, c.Shadow} }
+
+// A Block is a known block.
+type Block struct {
+	Until time.Time
+	Seen  time.Time // when the store last said so
+	Level float64   // of the bucket then, in units
+}
+
+// New returns an empty list.
+func New() *List { return &List{blocks: expiring.New[name, Block](most)} }
+
+// Empty reports, without a lock, whether no block is known at all.
+func (l *List) Empty() bool { return l.blocks.Empty() }
+
+// Note adds the block that a decision reports, or removes one that has ended.
+func (l *List) Note(c *leakybucket.Charge, d *leakybucket.Decision) {
+	if c.Block == nil || d.Undecided {
+		return
+	}
+	if d.BlockedUntil == 0 {
+		if !l.Empty() {
+			l.blocks.Delete(nameOf(c))
+		}
+		return
+	}
+	now := time.Now()
+	if b, found := l.blocks.Get(nameOf(c), now); found && !d.Began && now.Sub(b.Seen) < trusted/2 {
+		return // most clients that are blocked come again at once
+	}
+	until := now.Add(d.BlockedUntil.Sub(d.At))
+	l.blocks.Put(nameOf(c), Block{Until: until, Seen: now, Level: d.Level}, until, now)
+}
+
+// Find returns the known block of a charge's bucket. fresh reports whether the
+// store confirmed it within the last second.
+func (l *List) Find(c *leakybucket.Charge) (b Block, found, fresh bool) {
+	if l.Empty() {
+		return Block{}, false, false
+	}
+	now := time.Now()
+	b, found = l.blocks.Get(nameOf(c), now)
+	return b, found, found && now.Sub(b.Seen) < trusted
+}
+
+// Believe returns the known block of a charge's bucket. If the block is not
+// fresh, one caller asks the store while others use the old answer. So a block
+// costs at most one call a second, however many requests meet it. If the store
+// does not answer, the block stays.
+func (l *List) Believe(ctx context.Context, c *leakybucket.Charge, store leakybucket.Store) (Block, bool) {
+	b, found, fresh := l.Find(c)
+	if !found || fresh {
+		return b, found
+	}
+	l.confirm(ctx, *c, store)
+	b, found, _ = l.Find(c)
+	return b, found
+}
+
+// confirm asks the store with a cost that fits no bucket, so it pours nothing and
+// begins no block.
+func (l *List) confirm(ctx context.Context, c leakybucket.Charge, store leakybucket.Store) {
+	now, mine := time.Now(), false
+	l.blocks.Update(nameOf(&c), now, func(b Block, found bool) (Block, time.Time, bool) {
+		if mine = found && now.Sub(b.Seen) >= trusted; mine {
+			b.Seen = now // nobody else need ask
+		}
+		return b, b.Until, found
+	})
+	if !mine {
+		return
+	}
+	c.Cost, c.Probe = -1, true
+	var d [1]leakybucket.Decision
+	if err := store.Take(ctx, []leakybucket.Charge{c}, d[:]); err == nil {
+		l.Note(&c, &d[0])
+	}
+}
