@@ -4,8 +4,8 @@
 #	./xcaddy.sh        build
 #	./xcaddy.sh run    build, then run Caddyfile.example
 #
-# With xcaddy where it is in PATH, otherwise, or where xcaddy fails, with the
-# plain `go build` that does the same.
+# It uses xcaddy if that is in PATH. Otherwise, or if xcaddy fails, it uses plain
+# `go build`, with the same result.
 set -euo pipefail
 cd "$(dirname "$0")"
 

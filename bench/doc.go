@@ -1,4 +1,4 @@
-// Package bench measures the stores beside other limiters, and the handler beside
-// no limiter. It is a module of its own, so that what it compares with is no
-// dependency of ours. README.md has the commands and the figures.
+// Package bench compares the stores with other limiters, and the handler with no
+// limiter. It is a module of its own, so that other limiters are no dependencies
+// of ours. README.md has the commands and the figures.
 package bench

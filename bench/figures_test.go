@@ -10,10 +10,10 @@ import (
 	"time"
 )
 
-// TestFigures prints the table in README.md: what BenchmarkTake measures on one
-// processor, but for a machine that is busy with other things too. All limiters
-// take turns, and of each the best part of the best turn counts; of first
-// touches, which get dearer when a store grows, the best million.
+// TestFigures prints the table in README.md. It measures what BenchmarkTake does
+// on one processor, but on machines that do other things as well. All limiters
+// take turns, and the best part of each limiter's best turn counts. First touches
+// cost more as a store grows, so of those the best million counts.
 func TestFigures(t *testing.T) {
 	if os.Getenv("TEST_LONG") != "1" {
 		t.Skip("SKIPPED: measures for minutes; set TEST_LONG=1")
@@ -47,7 +47,7 @@ func TestFigures(t *testing.T) {
 	report(t, "first touch", next)
 }
 
-// firstTouch says how many nanoseconds one of a million new keys takes.
+// firstTouch returns how many nanoseconds one of a million new keys takes.
 func firstTouch(l limiter) float64 {
 	s := l.open(lasting)
 	defer s.close()
@@ -61,7 +61,7 @@ func firstTouch(l limiter) float64 {
 }
 
 // report prints a row: for each limiter the nanoseconds in its best turn, and
-// how many times as long as memstore that is.
+// their ratio to memstore's.
 func report(t *testing.T, name string, next []func() float64) {
 	t.Helper()
 	best := slices.Repeat([]float64{math.Inf(1)}, len(next))

@@ -31,17 +31,15 @@ const (
 	headerKeys  = 100_000
 )
 
-// site is what all sites answer to requests that throttle lets through.
+// site is the answer of all sites to requests that throttle admits.
 const site = `respond "ok"`
 
-// TestThroughput measures Caddy with throttle in slices of time that take turns
-// with slices of the same Caddy without it, on one processor. Each ratio is
-// that of two slices side by side, since the machine changes its mood faster
-// than a run is long.
+// TestThroughput measures Caddy on one processor, in slices of time with and
+// without throttle that take turns. Each ratio is that of two adjacent slices,
+// because the machine's speed changes during a run.
 //
-// What it asserts is in requests per second of Caddy's processor time. When
-// nobody else wants the processors, that is the same ratio; when somebody does,
-// it hardly changes.
+// It asserts requests per second of Caddy's processor time. On an idle machine
+// the ratio is the same as by the clock, and on a busy one it hardly changes.
 func TestThroughput(t *testing.T) {
 	if os.Getenv("TEST_LONG") != "1" {
 		t.Skip("SKIPPED: measures for minutes; set TEST_LONG=1")
@@ -105,8 +103,7 @@ func TestThroughput(t *testing.T) {
 	}
 }
 
-// rates are answers per second, by the clock and by what Caddy used of its
-// processor.
+// rates are answers per second, by the clock and by Caddy's processor time.
 type rates struct{ wall, processor float64 }
 
 func (r rates) String() string {
@@ -162,8 +159,8 @@ func processorTime(t *testing.T, p *os.Process) time.Duration {
 	if err != nil {
 		t.Fatalf("reading caddy's processor time, which needs Linux: %v", err)
 	}
-	// utime and stime, of which proc(5) says that they are fields 14 and 15,
-	// in hundredths of a second; the name before may have spaces in it.
+	// utime and stime are fields 14 and 15, in hundredths of a second (proc(5)).
+	// The name before them may contain spaces.
 	fields := strings.Fields(string(stat[bytes.LastIndexByte(stat, ')')+1:]))
 	user, _ := strconv.Atoi(fields[11])
 	system, _ := strconv.Atoi(fields[12])
@@ -184,7 +181,7 @@ func awaitPort(t *testing.T, port int, log string) {
 	t.Fatalf("caddy does not listen on port %d after half a minute; it said:\n%s", port, said)
 }
 
-// freePorts returns ports that nobody listened on a moment ago.
+// freePorts returns ports that were free a moment ago.
 func freePorts(t *testing.T, n int) []int {
 	t.Helper()
 	ports := make([]int, n)
@@ -199,15 +196,16 @@ func freePorts(t *testing.T, n int) []int {
 	return ports
 }
 
-// A load is what clients send: a GET with the header X-Key, which has one of so
-// many values at random, or without.
+// A load is a kind of request: a GET, without the header X-Key or with one of so
+// many values at random.
 type load struct {
 	keys    int
 	refused bool // all of it, after the first request
 }
 
-// on returns a function that loads a site for a slice of time, by wrk where it is
-// there, since it leaves more of the machine to Caddy than a client in Go.
+// on returns a function that loads a site for a slice of time. It uses wrk if
+// that is installed, which leaves more of the machine to Caddy than a client in
+// Go.
 func (l load) on(t *testing.T, caddy *os.Process, port int) func() rates {
 	send := l.generator(t, fmt.Sprintf("http://127.0.0.1:%d/", port))
 	return func() rates {
@@ -265,7 +263,7 @@ var (
 	wrkErrors = regexp.MustCompile(`Non-2xx or 3xx responses: ([0-9]+)`)
 )
 
-// number returns what a pattern finds, or 0.
+// number returns the number that a pattern finds, or 0.
 func number(pattern *regexp.Regexp, text []byte) float64 {
 	found := pattern.FindSubmatch(text)
 	if found == nil {

@@ -10,14 +10,15 @@ import (
 const (
 	manyKeys = 1_000_000
 
-	// manyTakes are laid out before a benchmark asks them, over and over.
+	// manyTakes is how many takes are prepared before a benchmark makes them,
+	// again and again.
 	manyTakes = 1 << 21
 )
 
-// keys are strings that follow each other in memory, in the order in which
-// they will be asked. Reading them costs next to nothing, and none of them is
-// the string that a store has kept of the same key: so it is with requests,
-// whose keys were built just before.
+// keys are strings that follow each other in memory, in the order in which they
+// will be asked. Reading them costs almost nothing. None of them is the very
+// string that a store has kept, just as with requests, whose keys were built just
+// before.
 type keys struct {
 	text string
 	ends []uint32
@@ -37,13 +38,12 @@ func ipv4Keys(clients []uint32) *keys {
 	return &keys{string(text), ends}
 }
 
-// ipv4 returns the address of a client; all are of a size, 13 to 15 bytes.
+// ipv4 returns the address of a client. All have 13 to 15 bytes.
 func ipv4(client uint32) netip.Addr {
 	return netip.AddrFrom4([4]byte{100, 100 + byte(client>>16), byte(client >> 8), byte(client)})
 }
 
-// Orders in which a million clients come. Who comes first, and who comes often,
-// has nothing to do with the address.
+// Orders in which a million clients come. They do not depend on the addresses.
 var (
 	everyoneOnce = sync.OnceValue(func() *keys { return ipv4Keys(everyone(rand.New(rand.NewPCG(1, 1)))) })
 
@@ -66,8 +66,8 @@ var (
 		return ipv4Keys(order)
 	})
 
-	// one is one client; the copies are no more the same string than those of
-	// many clients are.
+	// one is one client. Its copies are different strings, as those of many
+	// clients are.
 	one = sync.OnceValue(func() *keys { return ipv4Keys(make([]uint32, 64)) })
 )
 
@@ -79,8 +79,8 @@ func everyone(rng *rand.Rand) []uint32 {
 	return clients
 }
 
-// fill asks for every client once. Each key is a string of its own, as it would
-// be that of a request, for stores to keep.
+// fill asks for every client once. Each key is a string of its own, like that of
+// a request, which stores may keep.
 func fill(take take) {
 	for all, i := everyoneOnce(), 0; i < all.len(); i++ {
 		if !take(strings.Clone(all.at(i))) {

@@ -17,16 +17,16 @@ import (
 	"github.com/caddy-throttle/caddy-throttle/leakybucket/memstore"
 )
 
-// A limit admits a burst, and then one more after every so long.
+// A limit admits a burst, and then one more in each interval.
 type limit struct {
 	burst int
 	every time.Duration
 }
 
 var (
-	// Nothing a benchmark can take exhausts the first two. With the second,
-	// a bucket that was asked once is worth keeping for five seconds, so that
-	// filling a store with a million does not drop the first of them.
+	// No benchmark can exhaust the first two. With the second, a bucket that was
+	// asked once is kept for five seconds, so filling a store with a million
+	// buckets drops none.
 	bottomless = limit{1e9, time.Second / 2}
 	roomy      = limit{1e8, 5 * time.Second}
 
@@ -61,7 +61,7 @@ var limiters = []limiter{
 }
 
 func openMemstore(l limit) store {
-	// Twice as many as there will be, since chance fills some shards sooner.
+	// Twice as many as needed, because some shards fill sooner by chance.
 	buckets := memstore.New(memstore.Options{MaxBuckets: 2 * manyKeys})
 	bucket := leakybucket.Limit{Capacity: float64(l.burst), Leak: 1 / l.every.Seconds()}
 	return store{func() take {
@@ -89,8 +89,8 @@ func openSethvargo(l limit) store {
 	}, func() { _ = buckets.Close(ctx) }}
 }
 
-// openXTime opens what most people write who have read the documentation of
-// golang.org/x/time/rate: it forgets nothing.
+// openXTime opens a map of golang.org/x/time/rate limiters, as most people would
+// write it. It forgets nothing.
 func openXTime(l limit) store {
 	var mu sync.Mutex
 	buckets := make(map[string]*rate.Limiter)
@@ -108,8 +108,8 @@ func openXTime(l limit) store {
 	}, nothing}
 }
 
-// openThrottled opens throttled's store without a bound, which forgets nothing
-// and is the faster of the two.
+// openThrottled opens throttled's store without a bound. It forgets nothing and
+// is the faster of throttled's two.
 func openThrottled(l limit) store {
 	kept, err := throttledmem.NewCtx(0)
 	if err != nil {
@@ -120,8 +120,8 @@ func openThrottled(l limit) store {
 	if err != nil {
 		panic(err)
 	}
-	// By default it gives up, with an error, after ten attempts to swap a value
-	// that others swap too.
+	// By default it fails after ten attempts to swap a value that others swap,
+	// too.
 	buckets.SetMaxCASAttemptsLimit(math.MaxInt)
 	ctx := context.Background()
 	return store{func() take {
@@ -132,7 +132,7 @@ func openThrottled(l limit) store {
 	}, nothing}
 }
 
-// openUlule opens a fixed window: it has no other.
+// openUlule opens a fixed window, which is all that it has.
 func openUlule(l limit) store {
 	window := ulule.Rate{Period: time.Duration(l.burst) * l.every, Limit: int64(l.burst)}
 	buckets := ulule.New(ululemem.NewStore(), window)

@@ -16,18 +16,17 @@ import (
 	"github.com/caddy-throttle/caddy-throttle/leakybucket/pgstore"
 )
 
-// sharedCallers is how many ask a shared store at once.
+// sharedCallers is how many callers ask a shared store at once.
 const sharedCallers = 64
 
-// A sharedLimiter takes one unit from the bucket of a key, which is in a
-// database.
+// A sharedLimiter takes one unit from the bucket of a key in a database.
 type sharedLimiter struct {
 	name string
 	take func(ctx context.Context, key string) error
 }
 
 // upserts is one statement for each request, which leaks, pours and answers. It
-// does less than it should: it never refuses.
+// does less than a limiter must: it never refuses.
 func upserts(t *testing.T, server *servertest.Postgres, connections int, kind string) sharedLimiter {
 	t.Helper()
 	table := fmt.Sprint("upserts_", connections, kind)
@@ -68,13 +67,13 @@ func openPgstore(t *testing.T, server *servertest.Postgres, logged bool) sharedL
 	}}
 }
 
-// A figure is what one turn of a limiter showed.
+// A figure is the result of one turn of a limiter.
 type figure struct {
 	rate float64       // decisions a second
 	p99  time.Duration // of how long a decision took
 }
 
-// turn lets all callers ask for some time.
+// turn runs all callers for some time.
 func (l sharedLimiter) turn(t *testing.T, keys int, d time.Duration) figure {
 	t.Helper()
 	var took [sharedCallers][]time.Duration
@@ -102,14 +101,14 @@ func (l sharedLimiter) turn(t *testing.T, keys int, d time.Duration) figure {
 	return figure{float64(len(all)) / elapsed, all[len(all)*99/100]}
 }
 
-// TestPostgresSharesStatements compares pgstore with one upsert for each
-// request, both waiting for the disk. They take turns, and the best of each
-// counts. The targets are asserted with TEST_LONG=1; otherwise only what no busy
-// machine can blur.
+// TestPostgresSharesStatements compares pgstore with one upsert for each request.
+// Both wait for the disk. They take turns, and the best of each counts. The
+// targets are asserted with TEST_LONG=1 only. Otherwise the test asserts only
+// what a busy machine does not change.
 func TestPostgresSharesStatements(t *testing.T) {
 	skipShort(t)
-	// As one that runs for long: it has files for its log, and is not amid its
-	// first checkpoint.
+	// Make it like a server that has run for long: it has files for its log, and
+	// its first checkpoint is over.
 	server := servertest.StartPostgres(t, "wal_init_zero=off", "min_wal_size=1GB", "max_wal_size=4GB", "checkpoint_timeout=1h")
 	limiters := []sharedLimiter{
 		openPgstore(t, server, true), upserts(t, server, 64, ""), upserts(t, server, 8, ""),
@@ -124,8 +123,8 @@ func TestPostgresSharesStatements(t *testing.T) {
 		goal, floor float64 // of the rate, in rates of 64 connections that upsert
 	}{
 		// The targets are 30 and 4. A quiet machine about reaches the first. With
-		// many keys both sides wait for the same two processors, the more so the
-		// faster the disk syncs.
+		// many keys both sides wait for the same two processors, all the more if
+		// the disk syncs fast.
 		{1, 25, 3},
 		{10_000, 1.5, 0.5},
 	} {

@@ -6,9 +6,9 @@ import (
 	"time"
 )
 
-// The tests here compare limiters that take turns on the same machine in the
-// same seconds, each with the best of its turns: what else the machine does can
-// only make a turn worse. None of them asserts a time.
+// These tests compare limiters that take turns on the same machine in the same
+// seconds. The best turn of each counts, because other work on the machine can
+// only make a turn worse. No test asserts a time.
 
 func TestTakeOnOneKeyIsAsFastAsSethvargo(t *testing.T) {
 	skipShort(t)
@@ -39,9 +39,8 @@ func TestAMillionKeysTakeAtMost130BytesEach(t *testing.T) {
 	}
 }
 
-// compare fails if ours takes more than most times as long as theirs. It stops
-// as soon as the best turns say that it does not, but not before there were a
-// few.
+// compare fails if ours takes more than most times as long as theirs. It stops as
+// soon as the best turns show that it does not, after a few turns at least.
 func compare(t *testing.T, most float64, ours, theirs store, order *keys, takes int) {
 	t.Helper()
 	defer ours.close()
@@ -60,10 +59,10 @@ func compare(t *testing.T, most float64, ours, theirs store, order *keys, takes 
 	}
 }
 
-// turns returns a function that makes so many takes and says how many
-// nanoseconds one took in the best part of the turn. A part is too short for
-// much to come in between, and the first ones fetch back what the other's turn
-// has pushed out of the caches. The function goes on where it left off.
+// turns returns a function that makes so many takes, and returns how many
+// nanoseconds one took in the best part of the turn. A part is so short that
+// little interferes, and the first parts refill the caches after the other's
+// turn. Each call continues with the next keys.
 func turns(t *testing.T, s store, order *keys, want bool, takes int) func() float64 {
 	const part = 10_000
 	take, next := s.taker(), 0

@@ -21,15 +21,15 @@ import (
 	"github.com/caddy-throttle/caddy-throttle/leakybucket/redisstore"
 )
 
-// callers is how many requests a Caddy may have under way at once.
+// callers is how many requests a Caddy may have in flight at once.
 const callers = 64
 
-// A remote limiter allows a request by its key, or says what went wrong.
+// A remote limiter allows a request by its key, or returns an error.
 type remote func(ctx context.Context, key string) error
 
-// TestRedisStoreBesideRedisRate compares with redis_rate, on one server and in
-// the same seconds. Both sides share the processors with the server, so on a
-// busy machine the difference is smaller than it is.
+// TestRedisStoreBesideRedisRate compares redisstore with redis_rate, on one
+// server and in the same seconds. Both share the processors with the server, so
+// on a busy machine the difference looks smaller.
 func TestRedisStoreBesideRedisRate(t *testing.T) {
 	skipShort(t)
 	for _, test := range []struct {
@@ -91,14 +91,13 @@ func openRedisRate(t testing.TB, addr string) remote {
 	}
 }
 
-// A run is what callers who never pause got in a while.
+// A run is the result of callers that never pause.
 type run struct {
 	perSecond float64
 	p50, p99  time.Duration
 }
 
-// measure lets all callers ask for a while, each with a deadline as a Caddy has
-// for a store.
+// measure runs all callers for a while, with the deadlines that a Caddy has.
 func measure(t *testing.T, ask remote, keys int, d time.Duration) run {
 	t.Helper()
 	names := make([]string, keys)
@@ -134,8 +133,8 @@ func measure(t *testing.T, ask remote, keys int, d time.Duration) run {
 	return run{float64(len(all)) / elapsed.Seconds(), all[len(all)/2], all[len(all)*99/100]}
 }
 
-// ceiling runs take.lua for one request a call by redis-benchmark, which keeps 64
-// calls under way on each connection and does nothing with the replies.
+// ceiling runs take.lua with one request per call by redis-benchmark, which keeps
+// 64 calls in flight on each connection and ignores the replies.
 func ceiling(t *testing.T, server *servertest.Redis, keys int) string {
 	t.Helper()
 	text := ""
@@ -157,8 +156,8 @@ func ceiling(t *testing.T, server *servertest.Redis, keys int) string {
 	return rate
 }
 
-// better returns the best of two runs in each respect: what else the machine does
-// can only make a run worse.
+// better returns the best of two runs in each respect, because other work on the
+// machine can only make a run worse.
 func (r run) better(other run) run {
 	if r.perSecond == 0 {
 		return other

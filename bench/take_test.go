@@ -7,9 +7,9 @@ import (
 	"testing"
 )
 
-// BenchmarkTake measures one decision. The limiters take turns within each
-// case, so that they meet the machine in the same mood; for several samples,
-// run it several times rather than with -count, which would not take turns.
+// BenchmarkTake measures one decision. The limiters take turns within each case,
+// so that they meet the same conditions. For several samples, run it several
+// times: with -count they would not take turns.
 func BenchmarkTake(b *testing.B) {
 	cases := []struct {
 		name string
@@ -48,8 +48,7 @@ func benchmarkRefused(b *testing.B, l limiter) {
 func benchmarkUniform(b *testing.B, l limiter) { benchmarkFilled(b, l, uniform()) }
 func benchmarkZipf(b *testing.B, l limiter)    { benchmarkFilled(b, l, zipf()) }
 
-// benchmarkFilled fills a store once, for all the runs that the testing package
-// wants to make.
+// benchmarkFilled fills a store once for all runs of the testing package.
 func benchmarkFilled(b *testing.B, l limiter, order *keys) {
 	var s store
 	b.Run(l.name, func(b *testing.B) {
@@ -64,8 +63,8 @@ func benchmarkFilled(b *testing.B, l limiter, order *keys) {
 	}
 }
 
-// benchmarkTakes asks for one key after the other, each goroutine from a place
-// of its own.
+// benchmarkTakes asks for one key after the other. Each goroutine starts at a
+// different key.
 func benchmarkTakes(b *testing.B, s store, order *keys, want bool) {
 	var goroutines atomic.Int64
 	b.ReportAllocs()
@@ -85,8 +84,8 @@ func benchmarkTakes(b *testing.B, s store, order *keys, want bool) {
 	})
 }
 
-// benchmarkFirstTouch meets a million clients, and then as many again in a new
-// store, until b.N is reached.
+// benchmarkFirstTouch asks for a million new clients in a new store, again and
+// again until b.N is reached.
 func benchmarkFirstTouch(b *testing.B, l limiter) {
 	b.Run(l.name, func(b *testing.B) {
 		all := everyoneOnce()
@@ -117,8 +116,8 @@ func benchmarkFirstTouch(b *testing.B, l limiter) {
 	})
 }
 
-// BenchmarkMemory fills a store with a million clients and says what it keeps
-// of each on the heap. The time it takes means nothing.
+// BenchmarkMemory fills a store with a million clients and reports the heap per
+// client. Its time means nothing.
 func BenchmarkMemory(b *testing.B) {
 	for _, l := range limiters {
 		b.Run("limiter="+l.name+"/keys=1e6", func(b *testing.B) {
@@ -145,7 +144,7 @@ func heapPerKey(l limiter) (bytes, objects float64) {
 		float64(after.HeapObjects-before.HeapObjects) / manyKeys
 }
 
-// heap collects twice, so that what finalizers and pools kept is gone too.
+// heap collects twice, so that finalizers and pools keep nothing.
 func heap() (m runtime.MemStats) {
 	runtime.GC()
 	runtime.GC()

@@ -23,7 +23,7 @@ func TestAHandlerAllocatesTwiceBeyondItsKeys(t *testing.T) {
 	}
 }
 
-func TestWaitsAndSlotsCostOnlyWhoHasThem(t *testing.T) {
+func TestWaitsAndSlotsCostOnlyZonesThatHaveThem(t *testing.T) {
 	r := httptest.NewRequest(http.MethodGet, "http://example.com/", nil)
 	w := &discard{header: make(http.Header)}
 	const bucket = "capacity 1000000000\nleak 1000000/s\n"

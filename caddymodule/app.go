@@ -4,92 +4,98 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"net/http"
 
 	"github.com/caddyserver/caddy/v2"
-	"github.com/caddyserver/caddy/v2/caddyconfig"
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
-	"github.com/prometheus/client_golang/prometheus"
 	"go.uber.org/zap"
 
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/admission"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/blocklist"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/decision"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/staticfile"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
-	"github.com/caddy-throttle/caddy-throttle/leakybucket/memstore"
 )
 
 func init() {
 	caddy.RegisterModule(App{})
 }
 
-// App is what all throttle handlers of a config share: the store of the
-// buckets, the zones that are defined once for several sites, and what holds
-// for all of them.
+// App holds the global options of all throttle handlers: the store for buckets,
+// zones that several sites use by name, and options for all zones.
 type App struct {
-	// Where the buckets are kept. Default: `memory`, that of this process.
+	// Where buckets are kept: `memory`, or a shared store such as `redis` or
+	// `postgres` that this Caddy was built with. Default: `memory`. In memory, each
+	// Caddy behind a load balancer has limits of its own.
 	StoreRaw json.RawMessage `json:"store,omitempty" caddy:"namespace=throttle.stores inline_key=module"`
 
-	// How long a request waits for a store that is shared, at most. Default: 50ms.
+	// The timeout of each call of a shared store. A request makes at most three
+	// calls. Default: 50ms. Too short, and a healthy store counts as down.
 	StoreTimeout caddy.Duration `json:"store_timeout,omitempty"`
 
-	// What to do when a store that is shared does not answer: `local` goes on
-	// with buckets in this process, `allow` lets requests pass, `deny` refuses
-	// them with a status of 503. Zones may say otherwise. Default: `local`.
+	// The fallback when a shared store does not answer: `local` uses buckets in
+	// this process, `allow` lets requests pass, `deny` refuses them with status
+	// 503. Zones may override it. Default: `local`.
 	OnStoreError string `json:"on_store_error,omitempty"`
 
-	// How many Caddys share the store. When it does not answer, each goes on with
-	// its share of every limit. Default: 1.
+	// The number of Caddys that share the store. When it does not answer, each
+	// enforces its share of every limit. Default: 1. Too low, and clients have more
+	// than the limit in an outage.
 	Nodes int `json:"nodes,omitempty"`
 
 	// Requests that no zone ever charges. Default: none.
 	Exempt caddyhttp.RawMatcherSets `json:"exempt,omitempty" caddy:"namespace=http.matchers"`
 
-	// Limits by name, for overrides: a capacity and a leak, such as `100 10/s`.
+	// Static files that no zone ever charges. Default: none.
+	ExemptStaticFiles *StaticFiles `json:"exempt_static_files,omitempty"`
+
+	// Named limits for overrides: a capacity and a leak, such as `100 10/s`.
+	// Default: none.
 	Plan map[string]string `json:"plan,omitempty"`
 
-	// Zones that handlers refer to by name.
+	// Zones that handlers use by name. Default: none.
 	Zone []*Zone `json:"zone,omitempty"`
 
-	// Make every zone decide, count and log only, and never refuse.
+	// Dry run: make every zone decide, count and log, and never refuse. Default:
+	// only zones with `shadow` do.
 	Shadow bool `json:"shadow,omitempty"`
 
 	ctx    caddy.Context // to emit events
 	logger *zap.Logger
-	store  leakybucket.Store
-	remote *Remote         // that store, if it is shared
-	local  *memstore.Store // then: what to fall back on
-	exempt caddyhttp.MatcherSets
-	plans  map[string]leakybucket.Limit
-	global map[string]*Zone
-	shared map[string]*sharedZone
 
-	blocks     *blockTable
-	everywhere []*Zone  // whose blocks hold in all handlers
-	matched    []string // zones that matchers ask about
+	store    leakybucket.Store
+	shared   *SharedStore   // behind the store, if that is outside of this process
+	observer *storeObserver // of that
+	fallback *Memory        // of that; nil otherwise
+	memory   *Memory        // the store itself or the fallback, if either is in memory
 
-	exiting <-chan struct{} // closed when nobody may wait any longer
+	exempt     decision.Matchers
+	static     *staticfile.Matcher // nil exempts no static files
+	plans      map[string]leakybucket.Limit
+	global     map[string]*zone
+	zones      map[string]*zone
+	everywhere []*zone // whose blocks hold in all handlers
+	checked    bool    // the config of all servers has been
 
-	said *said
+	blocks *sharedBlocks
+	gate   *admission.Gate
+
+	warned *onceWarnings
 }
 
-// A StoreModule is a module in the namespace throttle.stores. If it has the
-// methods of a caddy.App besides, Caddy starts and stops it as one.
+// A StoreModule is a module in the namespace throttle.stores that keeps buckets in
+// this process. It needs no fallback.
 type StoreModule interface {
-	// Store returns the store: a [Remote] if it is outside of this process. It
-	// must remain usable until the last request that uses it has ended, which
-	// may be after the module's Cleanup.
+	// Store returns the store. It must remain usable until the last request that
+	// uses it has ended, which may be after the module's Cleanup.
 	Store() leakybucket.Store
 }
 
-// A sharedZone is what all places where a zone of one name appears have in
-// common.
-type sharedZone struct {
-	app        *App
-	zone       *Zone // the first of them
-	running    *runningZone
-	definition string
-	handlers   int
-	inventable bool                // has been warned of
-	refusals   [decisions]refusals // of those that refuse
-	unsettled  prometheus.Counter
-	without    prometheus.Counter
+// A SharedStoreModule is a module in the namespace throttle.stores that keeps
+// buckets outside of this process.
+type SharedStoreModule interface {
+	// SharedStore returns the store, which comes from [ConnectStore].
+	SharedStore() *SharedStore
 }
 
 // CaddyModule returns the Caddy module information.
@@ -100,43 +106,37 @@ func (App) CaddyModule() caddy.ModuleInfo {
 	}
 }
 
-// Provision loads the store and the zones. It dials nothing.
+// Provision loads the store and compiles the global zones. It dials nothing.
 func (a *App) Provision(ctx caddy.Context) (err error) {
 	a.ctx, a.logger = ctx, ctx.Logger()
-	a.said = new(said)
-	a.global = make(map[string]*Zone)
-	a.shared = make(map[string]*sharedZone)
+	a.global = make(map[string]*zone)
+	a.zones = make(map[string]*zone)
 	if err := registerMetrics(ctx.GetMetricsRegistry()); err != nil {
 		return err
 	}
-	a.exiting = exiting
+	a.warned = new(onceWarnings)
+	a.gate = &admission.Gate{Exiting: exiting}
 	if err := watchExit(ctx); err != nil {
 		return err
 	}
-	blocks, _, err := blockTables.LoadOrNew("blocks", func() (caddy.Destructor, error) { return new(blockTable), nil })
-	if err != nil {
-		return err
-	}
-	a.blocks = blocks.(*blockTable)
-	if a.StoreRaw == nil {
-		a.StoreRaw = caddyconfig.JSONModuleObject(new(Memory), "module", "memory", nil)
-	}
-	module, err := ctx.LoadModule(a, "StoreRaw")
-	if err != nil {
-		return fmt.Errorf("loading store: %w", err)
-	}
-	a.store = module.(StoreModule).Store()
-	if err := a.provisionOutage(ctx); err != nil {
-		return err
-	}
-	if a.exempt, err = loadMatchers(ctx, a, "Exempt", a.Exempt); err != nil {
+	if a.blocks, err = join(blocksKey, func() (*sharedBlocks, error) { return &sharedBlocks{blocklist.New()}, nil }); err != nil {
 		return err
 	}
 	if a.plans, err = parsePlans(a.Plan); err != nil {
 		return err
 	}
-	for _, z := range a.Zone {
-		if err := a.provisionZone(ctx, z); err != nil {
+	if err := a.provisionStore(ctx); err != nil {
+		return err
+	}
+	if a.exempt, err = loadMatchers(ctx, a, "Exempt", a.Exempt); err != nil {
+		return err
+	}
+	if a.static, err = a.ExemptStaticFiles.load(ctx); err != nil {
+		return err
+	}
+	for _, definition := range a.Zone {
+		z, err := a.provisionZone(ctx, definition)
+		if err != nil {
 			return err
 		}
 		if a.global[z.Name] != nil {
@@ -147,129 +147,156 @@ func (a *App) Provision(ctx caddy.Context) (err error) {
 	return nil
 }
 
-func parsePlans(plans map[string]string) (map[string]leakybucket.Limit, error) {
-	limits := make(map[string]leakybucket.Limit)
-	for name, text := range plans {
-		switch {
-		case !zoneName.MatchString(name):
-			return nil, fmt.Errorf("invalid plan name %q: want letters, digits, _, . and -", name)
-		case name == "unlimited" || name == "deny":
-			return nil, fmt.Errorf("invalid plan name %q: the word has a meaning of its own in overrides", name)
-		}
-		limit, err := leakybucket.ParseLimit(text)
-		if err != nil {
-			return nil, fmt.Errorf("plan %q: %w", name, err)
-		}
-		limits[name] = limit
+// zoneOf returns the zone for a handler's definition. A definition that is nothing
+// but a name means the zone of that name in the global options.
+func (a *App) zoneOf(ctx caddy.Context, definition *Zone) (*zone, error) {
+	if definition == nil || !definition.reference() {
+		return a.provisionZone(ctx, definition)
 	}
-	return limits, nil
-}
-
-// provisionZone makes a definition ready for requests, and sees to it that all
-// definitions of a name agree.
-func (a *App) provisionZone(ctx caddy.Context, z *Zone) error {
-	if z == nil {
-		return errors.New("a zone is null: want an object with a name")
-	}
-	if err := z.compile(a.plans); err != nil {
-		return err
-	}
-	definition, err := z.definition()
-	if err != nil {
-		return fmt.Errorf("zone %q: %w", z.Name, err)
-	}
-	z.shadow = z.Shadow || a.Shadow
-	shared := a.shared[z.Name]
-	first := shared == nil
-	if first {
-		shared = &sharedZone{app: a, zone: z, definition: definition}
-		if shared.running, err = joinZone(z.Name); err != nil {
-			return err
-		}
-		if a.remote != nil {
-			shared.without = withoutStore.WithLabelValues(z.Name)
-		}
-		if z.mayCount(delayed, none) {
-			shared.running.waits.Store(true)
-		}
-		if z.mayCount(refused, inFlight) {
-			shared.running.slots.Store(true)
-		}
-		if z.Settle != nil {
-			shared.unsettled = unsettled.WithLabelValues(z.Name)
-		}
-		for _, d := range []decision{shadowRefused, refused} {
-			shared.refusals[d].init(a.logger, z, d)
-		}
-		a.shared[z.Name] = shared
-	} else if shared.definition != definition {
-		return fmt.Errorf("zone %q is defined twice, and differently: %s and %s: a name is one budget, so give one of them another name", z.Name, shared.definition, definition)
-	}
-	z.shared = shared
-	if err := z.provision(ctx); err != nil {
-		return err
-	}
-	if !first {
-		return nil
-	}
-	if z.Block != nil && z.Block.Everywhere {
-		a.everywhere = append(a.everywhere, z)
-	}
-	z.warn(a.logger)
-	return nil
-}
-
-// globalZone returns the zone that a name stands for.
-func (a *App) globalZone(name string) (*Zone, error) {
-	if z := a.global[name]; z != nil {
+	if z := a.global[definition.Name]; z != nil {
 		return z, nil
 	}
-	return nil, fmt.Errorf("unknown zone %q: no zone of that name is defined in the global options; define it there, or give it a capacity and a leak here", name)
+	return nil, errUnknownZone(definition.Name)
 }
 
-// Start checks what only shows when all sites are known, and says which zones
-// are one budget in many places.
+func errUnknownZone(name string) error {
+	return fmt.Errorf("unknown zone %q: no zone of that name is defined in the global options; define it there, or give it a capacity and a leak here", name)
+}
+
+// provisionZone makes a definition ready for requests. Definitions of one name are
+// one zone and must be equal.
+func (a *App) provisionZone(ctx caddy.Context, definition *Zone) (*zone, error) {
+	if definition == nil {
+		return nil, errors.New("a zone is null: want an object with a name")
+	}
+	rule, err := definition.compile(a.plans)
+	if err != nil {
+		return nil, err
+	}
+	text, err := definition.definition()
+	if err != nil {
+		return nil, fmt.Errorf("zone %q: %w", definition.Name, err)
+	}
+	if z := a.zones[definition.Name]; z != nil {
+		if z.definition != text {
+			return nil, fmt.Errorf("zone %q is defined twice, and differently: %s and %s: a name is one budget, so give one of them another name", z.Name, z.definition, text)
+		}
+		return z, nil
+	}
+	if err := definition.load(ctx, rule); err != nil {
+		return nil, err
+	}
+	if a.static != nil {
+		rule.Static = append(rule.Static, a.static)
+	}
+	z, err := newZone(a, definition, rule, text)
+	if err != nil {
+		return nil, err
+	}
+	a.zones[z.Name] = z
+	if definition.Block != nil && definition.Block.Everywhere {
+		a.everywhere = append(a.everywhere, z)
+	}
+	z.warn(definition)
+	return z, nil
+}
+
+// Start lets the store connect and applies max_buckets. It logs which zones are one
+// budget for several handlers.
 func (a *App) Start() error {
-	for _, name := range a.matched {
-		if name != "" && a.shared[name] == nil {
-			return fmt.Errorf("throttle_blocked asks about zone %q, which is not defined: want a zone of this config, or no name for any of them", name)
-		}
+	if a.memory != nil {
+		a.memory.start()
 	}
-	if a.remote != nil {
-		a.remote.follow(a)
+	if a.shared != nil {
+		a.observer = &storeObserver{a}
+		a.shared.start(a.observer)
 	}
-	for name, zone := range a.shared {
-		if zone.handlers > 1 {
-			a.logger.Info("zone is one budget for several handlers; put host into its key to have one for each site",
-				zap.String("zone", name), zap.Int("handlers", zone.handlers))
+	for name, z := range a.zones {
+		z.live.start(z)
+		if z.handlers > 1 {
+			a.logger.Info("several handlers share the budget of the zone; put host into its key to give each site its own",
+				zap.String("zone", name), zap.Int("handlers", z.handlers))
 		}
 	}
 	return nil
 }
 
-// Stop lets another config speak for the store. Requests may be under way yet.
+// Stop undoes Start. Requests of the config may still be in flight.
 func (a *App) Stop() error {
-	if a.remote != nil {
-		a.remote.unfollow(a)
+	for _, z := range a.zones {
+		z.live.stop(z)
+	}
+	if a.shared != nil {
+		a.shared.stop(a.observer)
+	}
+	if a.memory != nil {
+		a.memory.stop()
 	}
 	return nil
 }
 
-// Cleanup logs what has been counted and not been said, and lets go of the
-// zones.
+// Cleanup logs refusals that were counted but not logged yet, and releases
+// everything that outlives the config.
 func (a *App) Cleanup() error {
 	var errs []error
-	for name, zone := range a.shared {
-		zone.refusals[shadowRefused].report()
-		zone.refusals[refused].report()
-		_, err := running.Delete(name)
-		errs = append(errs, err)
+	for _, z := range a.zones {
+		errs = append(errs, z.cleanup())
 	}
 	if a.blocks != nil {
-		_, err := blockTables.Delete("blocks")
-		errs = append(errs, err)
+		errs = append(errs, leave(blocksKey))
 	}
+	errs = append(errs, a.cleanupStore())
 	return errors.Join(errs...)
+}
+
+// hold keeps the shared store open until release, because requests in flight may
+// outlive the config.
+func (a *App) hold() {
+	if a.shared != nil {
+		a.shared.Hold()
+	}
+}
+
+func (a *App) release() {
+	if a.shared != nil {
+		a.shared.Release()
+	}
+}
+
+// exempts reports whether the global options exempt a request from all zones.
+func (a *App) exempts(r *http.Request) (bool, error) {
+	if a.exempt == nil {
+		return false, nil
+	}
+	return a.exempt.AnyMatchWithError(r)
+}
+
+// barEverywhere refuses a request if its client is blocked by `block ... everywhere`.
+func (a *App) barEverywhere(p *decision.Plan) {
+	if len(a.everywhere) == 0 || a.blocks.Empty() {
+		return
+	}
+	for _, z := range a.everywhere {
+		if p.Knows(z.Name) {
+			continue
+		}
+		if c, can := p.BlockedBucket(z.Rule); can {
+			if block, runs := a.blocks.Believe(p.Request.Context(), &c, a.store); runs {
+				p.Bar(z.Rule, &c, block)
+			}
+		}
+	}
+}
+
+// knownBlock returns the block that makes asking a shared store unnecessary: the
+// store reported it within the last second. While the store is down, a reported
+// block counts until it ends.
+func (a *App) knownBlock(c *leakybucket.Charge) (blocklist.Block, bool) {
+	if a.shared == nil || c.Block == nil {
+		return blocklist.Block{}, false
+	}
+	b, found, fresh := a.blocks.Find(c)
+	return b, found && (fresh || a.shared.Down())
 }
 
 // Interface guards

@@ -9,6 +9,8 @@ import (
 
 	"github.com/caddyserver/caddy/v2"
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
+
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/decision"
 )
 
 // handlerOf returns a handler with zones that are charged together, all of one
@@ -32,14 +34,14 @@ func handlerOf(t testing.TB, zones int, limit string) *Handler {
 	return h
 }
 
-// keysOnly returns what any handler must do that has keys: find the values and
-// build them.
+// keysOnly returns a function that only builds keys, as any handler with keys
+// must.
 func keysOnly(h *Handler) func(http.ResponseWriter, *http.Request) {
-	var room keyRoom
+	var buffers decision.Buffers
 	return func(_ http.ResponseWriter, r *http.Request) {
-		repl := r.Context().Value(caddy.ReplacerCtxKey).(*caddy.Replacer)
+		s := decision.NewSubject(r)
 		for _, z := range h.zones {
-			if k, complete := z.keyOf(&subject{r: r, repl: repl}, &room); !complete || k.name == "" {
+			if key, charged := z.Bucket(&s, &buffers); !charged || key == "" {
 				panic("no key")
 			}
 		}
@@ -55,7 +57,7 @@ func throttled(h *Handler) func(http.ResponseWriter, *http.Request) {
 	}
 }
 
-// A discard is a response that nobody reads.
+// A discard is a response writer that drops everything.
 type discard struct {
 	header http.Header
 	status int
@@ -68,7 +70,7 @@ func (d *discard) WriteHeader(status int)      { d.status = status }
 // server has no access logs.
 var server = new(caddyhttp.Server)
 
-// serve handles one request as Caddy's server prepares it.
+// serve handles one request, prepared as Caddy's server does.
 func serve(handle func(http.ResponseWriter, *http.Request), w *discard, r *http.Request) {
 	clear(w.header)
 	handle(w, caddyhttp.PrepareRequest(r, caddy.NewReplacer(), w, server))

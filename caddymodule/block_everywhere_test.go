@@ -5,9 +5,11 @@ import (
 	"net/http"
 	"testing"
 	"time"
+
+	"github.com/caddy-throttle/caddy-throttle/leakybucket"
 )
 
-// newGate is a site of which a zone blocks everywhere.
+// newGate is a site with a zone that blocks everywhere.
 func newGate(t testing.TB, shadow string) *settleSite {
 	t.Helper()
 	return newWaitSite(t, `throttle /login {
@@ -45,7 +47,8 @@ func TestABlockEverywhereHoldsInEveryHandlerAndEndsWithTheBlock(t *testing.T) {
 				t.Errorf("%s: got %v with Retry-After %q, want 429 for an hour", target, v.Code, v.Header().Get("Retry-After"))
 			}
 		}
-		// Not where there is no throttle, nor others, nor who is exempt from the zone.
+		// Routes without throttle, other clients and clients that the zone
+		// exempts are not blocked.
 		wantWaits(t, []*visit{s.visit(office, "/static"), s.visit(visitor, "/other"), s.visit(office, "/other", "X-Free", "1")}, 0, 0, 0)
 		if got := s.fullness("other", office, 1000, 1./86400, false); got < 1.9 || got > 2.1 {
 			t.Errorf("got level %v, want 2: who is blocked is not charged", got)
@@ -116,8 +119,9 @@ func TestAnOfficeInTheGlobalExemptIsNeverRefusedBlockedOrCounted(t *testing.T) {
 			}
 			respond ok
 		}`)
-		// A block that was known before the exemption was written.
-		s.app().blocks.note(chargeOf("gate", "203.0.113.7"), begun(time.Hour))
+		// The block was known before the exemption was configured.
+		c := &leakybucket.Charge{Zone: "gate", Key: "203.0.113.7", Block: new(leakybucket.Ladder)}
+		s.app().blocks.Note(c, &leakybucket.Decision{BlockedUntil: leakybucket.Instant(time.Hour.Microseconds()), Began: true})
 		for range 50 {
 			if w := s.from(someone).get("/"); w.Code != http.StatusOK || w.Body.String() != "ok" {
 				t.Fatalf("got %v, %q, want ok", w.Code, w.Body)
@@ -145,7 +149,7 @@ func TestABucketThatIsResetIsBlockedEverywhereForTwoSecondsAtMost(t *testing.T) 
 			pass(500 * time.Millisecond)
 		}
 		wantWaits(t, s.visits(1, office, "/other"), 0)
-		// Where the zone itself is asked, at once.
+		// The zone itself notices at once.
 		s.visits(2, office, "/login")
 		if err := s.store.Reset(context.Background(), "gate", office, false); err != nil {
 			t.Fatal(err)
@@ -164,5 +168,60 @@ func TestAStoreThatIsDownEndsNoBlock(t *testing.T) {
 		wantWaits(t, s.visits(1, office, "/other"), -1)
 		pass(time.Hour)
 		wantWaits(t, s.visits(1, office, "/other"), 0)
+	})
+}
+
+// Buckets of requests without a usable key have names of their own, and so have
+// their blocks.
+func TestABlockEverywhereHoldsForClientsThatNoOverrideLists(t *testing.T) {
+	for _, options := range []string{
+		"unlisted_key client_ip\noverride 198.51.100.1 100 1/s",
+		"missing_key client_ip",
+		"unlisted_key client_ip\noverride 198.51.100.1 100 1/s\nsettle header X-Cost after",
+	} {
+		t.Run(options, func(t *testing.T) {
+			inSettleBubble(t, func(t *testing.T) {
+				s := newWaitSite(t, `throttle /login {
+				zone gate {
+					capacity 1
+					leak 1/d
+					block 1h everywhere
+					`+options+`
+				}
+			}
+			throttle /other* {
+				zone other {
+					capacity 1000
+					leak 1/d
+				}
+			}`, 0)
+				s.serve = func(w http.ResponseWriter, _ *http.Request) error {
+					w.Header().Set("X-Cost", "1")
+					return nil
+				}
+				wantWaits(t, s.visits(2, office, "/login"), 0, -1)
+				if v := s.visit(office, "/other"); v.Code != http.StatusTooManyRequests || v.reached {
+					t.Errorf("got %v for the blocked client elsewhere, want 429", v.Code)
+				}
+				wantWaits(t, s.visits(1, visitor, "/other"), 0)
+				pass(time.Hour)
+				wantWaits(t, s.visits(1, office, "/other"), 0)
+			})
+		})
+	}
+}
+
+func TestABlockEverywhereOfUnlistedClientsHoldsInAnOutage(t *testing.T) {
+	const zones = "zone gate {\nmatch {\npath /login\n}\nunlisted_key client_ip\noverride 198.51.100.1 100 1/s\ncapacity 1\nleak 1/h\nblock 1h everywhere\n}\n}\nthrottle {\nzone other {\ncapacity 100\nleak 1/s\n}\n"
+	inSettleBubble(t, func(t *testing.T) {
+		s := runShared(t, "", zones)
+		s.from(someone).wantStatuses("/login", map[int]int{200: 1, 429: 1})
+		s.from(someone).wantStatuses("/", map[int]int{429: 3})
+		theShared.down.Store(true)
+		<-time.After(time.Minute)
+		s.from(someone).wantStatuses("/", map[int]int{429: 3})
+		s.from("198.51.100.9:1").wantStatuses("/", map[int]int{200: 3})
+		<-time.After(time.Hour)
+		s.from(someone).wantStatuses("/", map[int]int{200: 3})
 	})
 }

@@ -53,7 +53,7 @@ func TestAnOverflowBlocksForAsLongAsRetryAfterSays(t *testing.T) {
 
 const ladder = "capacity 3\nleak 1/s\nblock 1m 10m 1h"
 
-func TestWhoObeysRetryAfterAndThenKeepsToTheLeakNeverClimbsTheLadder(t *testing.T) {
+func TestAClientThatObeysRetryAfterAndThenKeepsToTheLeakNeverClimbsTheLadder(t *testing.T) {
 	for _, option := range []string{"", "retry_after fit", "retry_jitter 20"} {
 		inSettleBubble(t, func(t *testing.T) {
 			s := newWaitZone(t, ladder+"\n"+option, 0)
@@ -72,7 +72,7 @@ func TestWhoObeysRetryAfterAndThenKeepsToTheLeakNeverClimbsTheLadder(t *testing.
 	}
 }
 
-func TestWhoHammersClimbsTheLadderAndComesDownWhenCalm(t *testing.T) {
+func TestAClientThatHammersClimbsTheLadderAndComesDownWhenCalm(t *testing.T) {
 	inSettleBubble(t, func(t *testing.T) {
 		s := newWaitZone(t, ladder, 0)
 		for _, want := range []time.Duration{time.Minute, 10 * time.Minute, time.Hour, time.Hour} {
@@ -164,6 +164,7 @@ func TestTenBlocksAMinuteAreALineAndTheRestIsCounted(t *testing.T) {
 		pass(time.Minute)
 		s.from("198.51.100.1:1").get("/")
 		s.from("198.51.100.1:1").get("/")
+		quiet()
 		lines := s.logs.lines(t, "zone blocks a key")
 		if len(lines) != 11 {
 			t.Fatalf("got %d lines of blocks, want 10 and one of the next minute", len(lines))

@@ -10,12 +10,13 @@ import (
 	"net/http/httptest"
 	"strings"
 	"testing"
+	"time"
 
 	bucketkey "github.com/caddy-throttle/caddy-throttle/leakybucket/key"
 )
 
-// bodyCostSite is the site of one zone; its upstream answers with the body it
-// was sent.
+// bodyCostSite is the site of one zone. Its upstream answers with the body that
+// it gets.
 func bodyCostSite(t testing.TB, options string) *settleSite {
 	t.Helper()
 	s := newSettleZone(t, options)
@@ -26,8 +27,8 @@ func bodyCostSite(t testing.TB, options string) *settleSite {
 	return s
 }
 
-// post sends a body, whose length it tells or not, with headers given as name
-// and value.
+// post sends a body, with or without its length, and headers given as name and
+// value.
 func (s *settleSite) post(body io.Reader, length int, headers ...string) *httptest.ResponseRecorder {
 	r := httptest.NewRequest("POST", "http://example.com/", body)
 	r.ContentLength = int64(length)
@@ -105,7 +106,7 @@ func TestABodyCostsWhatItAsksForAndIsHandedOn(t *testing.T) {
 	}
 }
 
-func TestWhatCannotBeReadIsNeverFree(t *testing.T) {
+func TestABodyThatCannotBeReadIsNeverFree(t *testing.T) {
 	for _, test := range []struct {
 		about, options string
 		length         int
@@ -141,7 +142,7 @@ type bodyCostBroken struct{}
 
 func (bodyCostBroken) Read([]byte) (int, error) { return 0, io.ErrUnexpectedEOF }
 
-// bodyCostWatched is a body that tells how much of it was read.
+// bodyCostWatched is a body that counts how much of it was read.
 type bodyCostWatched struct {
 	io.Reader
 	read int
@@ -153,7 +154,7 @@ func (w *bodyCostWatched) Read(p []byte) (int, error) {
 	return n, err
 }
 
-func TestWhoIsRefusedUploadsNothing(t *testing.T) {
+func TestARefusedClientUploadsNothing(t *testing.T) {
 	const full = `zone full {
 		capacity 5
 		leak 1/d
@@ -167,7 +168,7 @@ func TestWhoIsRefusedUploadsNothing(t *testing.T) {
 		{"the least it can cost does not fit", fmt.Sprintf(full, "body_items"), 1},
 		{"another zone refuses", fmt.Sprintf(full, "5") + "zone items {\ncapacity 100\nleak 1/d\ncost body_items\n}", 1},
 		{"another zone refuses, keyed by form", fmt.Sprintf(full, "5") + "zone account {\nkey form user\ncapacity 100\nleak 1/d\n}", 1},
-		{"banned", "zone banned {\ncapacity 100\nleak 1/d\ncost body_items\noverride 192.0.2.1 deny\n}", 0},
+		{"denied", "zone denied {\ncapacity 100\nleak 1/d\ncost body_items\noverride 192.0.2.1 deny\n}", 0},
 		{"no key", "zone keyed {\nkey header X-Api-Key\nmissing_key refuse\ncapacity 100\nleak 1/d\ncost body_items\n}", 0},
 	} {
 		t.Run(test.about, func(t *testing.T) {
@@ -207,8 +208,7 @@ func TestTheQuestionBeforeTheBodyPoursNothing(t *testing.T) {
 	s.wantLevel("settled", 1)
 }
 
-// TestEachZoneLooksNoFurtherThanItsMaxBody, although another zone makes us read
-// on.
+// TestEachZoneLooksNoFurtherThanItsMaxBody, even if another zone reads further.
 func TestEachZoneLooksNoFurtherThanItsMaxBody(t *testing.T) {
 	s := newSettleSite(t, `throttle {
 		zone narrow {
@@ -261,6 +261,53 @@ func TestAFormFieldNamesTheBucket(t *testing.T) {
 			}
 			s.client = test.want
 			s.wantLevel("settled", 1)
+		}
+	}
+}
+
+// stream is a request whose body is one half of a conversation.
+func stream(method string, major int, headers ...string) *http.Request {
+	reader, writer := io.Pipe()
+	r := httptest.NewRequest(method, "http://example.com/", reader)
+	r.ProtoMajor, r.ContentLength, r.RemoteAddr = major, -1, office+":1"
+	for i := 0; i < len(headers); i += 2 {
+		r.Header.Set(headers[i], headers[i+1])
+	}
+	go func() {
+		<-time.After(time.Hour)
+		writer.Close()
+	}()
+	return r
+}
+
+// Whoever talks first waits for the other.
+func TestAConversationIsNotKeptWaitingForItsBody(t *testing.T) {
+	for _, test := range []struct {
+		name   string
+		r      func() *http.Request
+		waited time.Duration
+		cost   float64
+	}{
+		{"a WebSocket over HTTP/2", func() *http.Request { return stream(http.MethodConnect, 2, ":protocol", "websocket") }, 0, 1},
+		{"a WebSocket over HTTP/3", func() *http.Request { return stream(http.MethodConnect, 3, ":protocol", "websocket") }, 0, 1},
+		{"gRPC", func() *http.Request { return stream(http.MethodPost, 2, "Content-Type", "application/grpc") }, 0, 7},
+		{"events", func() *http.Request { return stream(http.MethodPost, 2, "Content-Type", "text/event-stream") }, 0, 7},
+		{"any other stream", func() *http.Request { return stream(http.MethodPost, 2) }, time.Second, 7},
+	} {
+		for _, options := range []string{"", "shadow", "in_flight 1", "delay 50"} {
+			inSettleBubble(t, func(t *testing.T) {
+				s := newWaitZone(t, "capacity 100\nleak 1/d\ncost body_items\nunread_body_cost 7\n"+options, time.Second)
+				v := s.come(test.r())
+				pass(time.Minute)
+				if v.Code != http.StatusOK || !v.reached || v.waited != test.waited {
+					t.Errorf("%s, %s: got %v, at the upstream %v after %v, want it after %v", test.name, options, v.Code, v.reached, v.waited, test.waited)
+				}
+				if got := s.fullness("waits", office, 100, 1./86400, options == "shadow"); got < test.cost-0.01 || got > test.cost {
+					t.Errorf("%s, %s: got level %v, want %v", test.name, options, got, test.cost)
+				}
+				emptyRooms(t, "waits")
+				pass(2 * time.Hour)
+			})
 		}
 	}
 }

@@ -15,9 +15,9 @@ import (
 
 func init() {
 	httpcaddyfile.RegisterGlobalOption("throttle", parseGlobal)
-	httpcaddyfile.RegisterHandlerDirective("throttle", parseDirective)
-	// Before anything rewrites the request, so that keys and matchers see the
-	// path that the client sent, as the access log does.
+	httpcaddyfile.RegisterDirective("throttle", parseRoute)
+	// Nothing may rewrite the request before: keys and matchers see the path that
+	// the client sent, as the access log does.
 	httpcaddyfile.RegisterDirectiveOrder("throttle", httpcaddyfile.Before, "redir")
 }
 
@@ -25,11 +25,18 @@ func init() {
 //
 //	throttle {
 //	    store <name> { ... }
-//	    exempt { <request matchers> }
+//	    store_timeout <duration>
+//	    on_store_error local|allow|deny
+//	    nodes <n>
+//	    exempt <request matchers>|static_files [<root>]
 //	    plan <name> <capacity> <leak>
 //	    zone <name> { ... }
 //	    shadow
+//	    <option>
 //	}
+//
+// exempt, shadow and on_store_error hold for all zones of all sites. Any other
+// <option> is an option of a zone, and the default of the zones in this block.
 func parseGlobal(d *caddyfile.Dispenser, existing any) (any, error) {
 	d.Next() // the option's name
 	if existing != nil {
@@ -39,56 +46,91 @@ func parseGlobal(d *caddyfile.Dispenser, existing any) (any, error) {
 		return nil, d.Errf("unexpected %q: want a block", d.Val())
 	}
 	d = expanded(d)
-	app := new(App)
-	seen := make(map[string]bool)
+	app, seen := new(App), make(map[string]bool)
+	matcher := noNamedMatchers(d)
+	defaults := newZoneReader(d, matcher)
+	var zones []*zoneReader
 	d.Next()
 	for d.NextBlock(0) {
-		if err := app.parseOption(d, seen); err != nil {
+		if d.Val() == "zone" {
+			zone, err := parseZone(d, matcher)
+			if err != nil {
+				return nil, err
+			}
+			zones = append(zones, zone)
+			continue
+		}
+		if known, err := app.parseOption(d, seen, matcher); err != nil {
 			return nil, err
+		} else if known {
+			continue
+		}
+		if known, err := defaults.parseDefault(); err != nil {
+			return nil, err
+		} else if !known {
+			return nil, misplacedOption(d, "the global option throttle", slices.Concat(globalWords, besideWords()))
 		}
 	}
-	if err := app.checkZones(d); err != nil {
+	for _, zone := range zones {
+		zone.inherit(defaults)
+		app.Zone = append(app.Zone, zone.zone)
+	}
+	if err := app.checkZones(d, zones); err != nil {
 		return nil, err
 	}
 	return httpcaddyfile.App{Name: "throttle", Value: caddyconfig.JSON(app, nil)}, nil
 }
 
-// expanded returns a dispenser of the same segment in which the shorthands for
-// placeholders are spelled out, as Caddy does it for sites.
+// expanded returns a dispenser of the same segment with the shorthands for
+// placeholders expanded, as Caddy does for sites.
 func expanded(d *caddyfile.Dispenser) *caddyfile.Dispenser {
 	segment := d.NextSegment()
 	httpcaddyfile.NewShorthandReplacer().ApplyToSegment(&segment)
 	return caddyfile.NewDispenser(segment)
 }
 
-func (a *App) parseOption(d *caddyfile.Dispenser, seen map[string]bool) error {
-	switch option := d.Val(); option {
-	case "exempt":
-		return parseMatchers(d, &a.Exempt)
-	case "plan":
-		return a.parsePlan(d)
-	case "zone":
-		z, err := parseZone(d, noNamedMatchers(d))
-		a.Zone = append(a.Zone, z)
-		return err
-	default:
-		if err := once(d, seen, option); err != nil {
-			return err
-		}
+// globalWords are the options of the global block that hold for all zones.
+var globalWords = []string{"store", "store_timeout", "on_store_error", "nodes", "exempt", "plan", "zone", "shadow"}
+
+// besideWords are the options of a zone that may stand beside zones.
+func besideWords() []string { return optionNames(func(o zoneOption) bool { return o.beside }) }
+
+// misplacedOption reports a word that is no option in a block of zones.
+func misplacedOption(d *caddyfile.Dispenser, where string, known []string) error {
+	if optionNamed(d.Val()) >= 0 {
+		return d.Errf("%s cannot stand beside the zones in %s: put it into a zone, zone <name> { %[1]s ... }", d.Val(), where)
 	}
-	switch d.Val() {
+	slices.Sort(known)
+	return unknownOption(d, where, slices.Compact(known))
+}
+
+// parseOption reads an option that holds for all zones of all sites. It returns
+// false if the word is no such option.
+func (a *App) parseOption(d *caddyfile.Dispenser, seen map[string]bool, matcher matcherToken) (bool, error) {
+	option := d.Val()
+	if option == "exempt" {
+		return true, parseExempt(d, matcher, &a.Exempt, &a.ExemptStaticFiles)
+	}
+	if option == "plan" {
+		return true, a.parsePlan(d)
+	}
+	if !slices.Contains(globalWords, option) {
+		return false, nil
+	}
+	if err := once(d, seen, option); err != nil {
+		return true, err
+	}
+	switch option {
 	case "store":
-		return a.parseStore(d)
+		return true, a.parseStore(d)
 	case "store_timeout":
-		return parseArg(d, &a.StoreTimeout, parseDuration)
+		return true, parseArg(d, &a.StoreTimeout, parseDuration)
 	case "on_store_error":
-		return parseArg(d, &a.OnStoreError, parsePolicy)
+		return true, parseArg(d, &a.OnStoreError, oneOf(storePolicies...))
 	case "nodes":
-		return parseArg(d, &a.Nodes, parseWhole(1, mostNodes))
-	case "shadow":
-		return parseFlag(d, &a.Shadow)
-	default:
-		return unrecognized(d, "the global option throttle", "one of store, store_timeout, on_store_error, nodes, exempt, plan, zone, shadow")
+		return true, parseArg(d, &a.Nodes, parseWhole(1, mostNodes))
+	default: // shadow
+		return true, parseFlag(d, &a.Shadow)
 	}
 }
 
@@ -98,6 +140,13 @@ func (a *App) parseStore(d *caddyfile.Dispenser) error {
 	}
 	name := d.Val()
 	if _, err := caddy.GetModule("throttle.stores." + name); err != nil {
+		var known []string
+		for _, module := range caddy.GetModules("throttle.stores") {
+			known = append(known, module.ID.Name())
+		}
+		if meant := nearest(name, known); meant != "" {
+			return d.Errf("unknown store %q: did you mean %s?", name, meant)
+		}
 		return d.Errf("unknown store %q: want memory, or one that this Caddy was built with", name)
 	}
 	unmarshaler, err := caddyfile.UnmarshalModule(d, "throttle.stores."+name)
@@ -111,7 +160,7 @@ func (a *App) parseStore(d *caddyfile.Dispenser) error {
 func (a *App) parsePlan(d *caddyfile.Dispenser) error {
 	words := d.RemainingArgs()
 	if len(words) != 3 {
-		return d.Errf("%d words after plan: want plan <name> <capacity> <leak>, such as plan partner 100 10/s", len(words))
+		return d.Err("wrong number of words after plan: want plan <name> <capacity> <leak>, such as plan partner 100 10/s")
 	}
 	name := words[0]
 	if _, twice := a.Plan[name]; twice {
@@ -128,88 +177,146 @@ func (a *App) parsePlan(d *caddyfile.Dispenser) error {
 	return nil
 }
 
-// checkZones reports here, with the line, what would otherwise be an error
-// without one when the config is loaded.
-func (a *App) checkZones(d *caddyfile.Dispenser) error {
+// checkZones compiles the zones, so that the adapter reports their errors with a
+// line. Loading the config would report them without one.
+func (a *App) checkZones(d *caddyfile.Dispenser, zones []*zoneReader) error {
 	plans, err := parsePlans(a.Plan)
 	if err != nil {
 		return d.WrapErr(err)
 	}
 	places := make(map[string]string)
-	for _, z := range a.Zone {
-		if place, twice := places[z.Name]; twice {
-			return fmt.Errorf("zone %q is defined twice in the global options, %s and %s", z.Name, place, z.place)
+	for _, zone := range zones {
+		name := zone.zone.Name
+		if place, twice := places[name]; twice {
+			return fmt.Errorf("zone %q is defined twice in the global options, %s and %s", name, place, zone.place)
 		}
-		places[z.Name] = z.place
-		if _, err := z.compiled(plans); err != nil {
-			return err
+		places[name] = zone.place
+		if _, err := zone.zone.compile(plans); err != nil {
+			return zone.about(err)
 		}
 	}
 	return nil
 }
 
-// compiled returns a compiled copy of the zone: the config itself must stay as
-// it was written.
-func (z *Zone) compiled(plans map[string]leakybucket.Limit) (*Zone, error) {
-	copied := *z
-	if err := copied.compile(plans); err != nil {
-		return nil, fmt.Errorf("%w, %s", err, copied.place)
+// parseRoute sets up a route with the handler, as all directives of handlers do, and
+// refuses matchers that never match.
+func parseRoute(h httpcaddyfile.Helper) ([]httpcaddyfile.ConfigValue, error) {
+	h.Next()
+	set, err := h.ExtractMatcherSet()
+	if err != nil {
+		return nil, err
 	}
-	copied.place = z.place
-	return &copied, nil
+	if err := checkPaths(set); err != nil {
+		h.Next()
+		return nil, h.WrapErr(err)
+	}
+	handler, err := parseDirective(h)
+	if err != nil {
+		return nil, err
+	}
+	return h.NewRoute(set, handler), nil
 }
 
 // parseDirective sets up the handler from Caddyfile tokens. Syntax:
 //
 //	throttle [<matcher>] <zone>
 //	throttle [<matcher>] <zone> <key>... <capacity> <leak>
+//	throttle [<matcher>] <zone> <key>... <capacity> <leak> {
+//	    <option>
+//	}
 //	throttle [<matcher>] {
+//	    <option>
 //	    zone <name>
 //	    zone <name> { ... }
 //	    ratelimit_headers
 //	}
+//
+// An option of a zone beside the zones is the default of all zones that the block
+// defines.
 func parseDirective(h httpcaddyfile.Helper) (caddyhttp.MiddlewareHandler, error) {
 	h.Next() // the directive's name
 	handler := new(Handler)
+	zones, err := handler.parse(h)
+	if err != nil {
+		return nil, err
+	}
+	for _, zone := range zones {
+		handler.Zone = append(handler.Zone, zone.zone)
+	}
+	return handler, handler.check(h, zones)
+}
+
+func (handler *Handler) parse(h httpcaddyfile.Helper) ([]*zoneReader, error) {
+	matcher := namedMatchers(h)
 	if words := h.RemainingArgs(); len(words) > 0 {
-		z, err := parseLine(h.Dispenser, words)
+		zone, err := parseLine(h.Dispenser, matcher, words)
 		if err != nil {
 			return nil, err
 		}
-		handler.Zone = []*Zone{z}
-		if h.NextBlock(0) {
-			return nil, h.Err("a zone on the line and a block exclude each other: put the zone into the block")
-		}
-	} else {
 		for h.NextBlock(0) {
-			if h.Val() == "ratelimit_headers" {
-				if handler.RateLimitHeaders {
-					return nil, h.Err("ratelimit_headers is given twice")
-				}
-				if err := parseFlag(h.Dispenser, &handler.RateLimitHeaders); err != nil {
-					return nil, err
-				}
-				continue
+			if len(words) == 1 {
+				return nil, h.Errf("throttle %s and a block exclude each other: want throttle <zone> <key>... <capacity> <leak> before the block, or zone %[1]s { ... } in it", words[0])
 			}
-			if h.Val() != "zone" {
-				return nil, unrecognized(h.Dispenser, "the directive throttle", "zone <name> or ratelimit_headers; what is to hold for all zones stands in the global options")
+			if err := handler.parseLineOption(h, zone); err != nil {
+				return nil, err
 			}
-			z, err := parseZone(h.Dispenser, namedMatchers(h))
+		}
+		return []*zoneReader{zone}, nil
+	}
+	var zones []*zoneReader
+	defaults := newZoneReader(h.Dispenser, matcher)
+	for h.NextBlock(0) {
+		switch h.Val() {
+		case "zone":
+			zone, err := parseZone(h.Dispenser, matcher)
 			if err != nil {
 				return nil, err
 			}
-			handler.Zone = append(handler.Zone, z)
+			zones = append(zones, zone)
+		case "ratelimit_headers":
+			if err := handler.parseHeaders(h.Dispenser); err != nil {
+				return nil, err
+			}
+		default:
+			if known, err := defaults.parseDefault(); err != nil {
+				return nil, err
+			} else if !known {
+				return nil, misplacedOption(h.Dispenser, "the directive throttle", append(besideWords(), "zone", "ratelimit_headers"))
+			}
 		}
 	}
-	return handler, handler.check(h)
+	for _, zone := range zones {
+		zone.inherit(defaults)
+	}
+	return zones, nil
+}
+
+// parseLineOption reads an option in the block behind a zone on one line.
+func (handler *Handler) parseLineOption(h httpcaddyfile.Helper, zone *zoneReader) error {
+	switch h.Val() {
+	case "ratelimit_headers":
+		return handler.parseHeaders(h.Dispenser)
+	case "zone":
+		return h.Errf("zone %q stands on the line of throttle already: put both zones into the block", zone.zone.Name)
+	}
+	return zone.parseOption()
+}
+
+func (handler *Handler) parseHeaders(d *caddyfile.Dispenser) error {
+	if handler.RateLimitHeaders {
+		return d.Err("ratelimit_headers is given twice")
+	}
+	return parseFlag(d, &handler.RateLimitHeaders)
 }
 
 // parseLine reads a whole zone from one line.
-func parseLine(d *caddyfile.Dispenser, words []string) (*Zone, error) {
-	z := &Zone{Name: words[0], place: place(d)}
+func parseLine(d *caddyfile.Dispenser, matcher matcherToken, words []string) (*zoneReader, error) {
+	r := newZoneReader(d, matcher)
+	z := r.zone
+	z.Name = words[0]
 	switch len(words) {
 	case 1:
-		return z, nil
+		return r, nil
 	case 2:
 		return nil, d.Errf("%q stands alone after the zone: want throttle <zone>, or throttle <zone> <key>... <capacity> <leak>", words[1])
 	}
@@ -222,13 +329,23 @@ func parseLine(d *caddyfile.Dispenser, words []string) (*Zone, error) {
 	if z.Key, err = parseKey(words[1:last]); err != nil {
 		return nil, d.WrapErr(err)
 	}
-	return z, nil
+	given := []string{"capacity", "leak"}
+	if len(z.Key) > 0 {
+		given = append(given, "key")
+	}
+	for _, option := range given {
+		r.places[option] = []string{r.place}
+	}
+	return r, checkSources(d, z.Key)
 }
 
-// check reports here, with the line, what would otherwise be an error without
-// one when the config is loaded.
-func (handler *Handler) check(h httpcaddyfile.Helper) error {
-	if len(handler.Zone) == 0 {
+// A definedZone is a zone that this Caddyfile has defined so far.
+type definedZone struct{ definition, place string }
+
+// check compiles the zones, so that the adapter reports their errors with a line.
+// Loading the config would report them without one.
+func (handler *Handler) check(h httpcaddyfile.Helper, zones []*zoneReader) error {
+	if len(zones) == 0 {
 		return h.Err("no zone given: want throttle <zone>, throttle <zone> <key>... <capacity> <leak>, or a block with zones")
 	}
 	app := new(App)
@@ -241,60 +358,85 @@ func (handler *Handler) check(h httpcaddyfile.Helper) error {
 	if err != nil {
 		return h.WrapErr(err)
 	}
-	defined, _ := h.State["throttle"].(map[string]*Zone)
-	if defined == nil {
-		defined = make(map[string]*Zone)
-		for _, z := range app.Zone {
-			z.place = "in the global options"
-			if defined[z.Name], err = z.compiled(plans); err != nil {
-				return err
-			}
-		}
-		h.State["throttle"] = defined
-	}
-	names := make(map[string]bool)
-	for _, z := range handler.Zone {
-		if names[z.Name] {
-			return fmt.Errorf("zone %q is given twice in one throttle directive, %s", z.Name, z.place)
-		}
-		names[z.Name] = true
-		if z.reference() {
-			if !app.defines(z.Name) {
-				return fmt.Errorf("unknown zone %q, %s: no zone of that name is defined in the global options; define it there, or give it a capacity and a leak here", z.Name, z.place)
-			}
-			continue
-		}
-		compiled, err := z.compiled(plans)
-		if err != nil {
-			return err
-		}
-		if err := compiled.agree(defined[z.Name]); err != nil {
-			return err
-		}
-		defined[z.Name] = compiled
-	}
-	return nil
-}
-
-// defines reports whether a zone of that name is among the app's own.
-func (a *App) defines(name string) bool {
-	return slices.ContainsFunc(a.Zone, func(z *Zone) bool { return z.Name == name })
-}
-
-// agree reports a definition of the same name that is another one.
-func (z *Zone) agree(other *Zone) error {
-	if other == nil {
-		return nil
-	}
-	mine, err := z.definition()
+	defined, err := definedZones(h, app, plans)
 	if err != nil {
 		return err
 	}
-	if theirs, err := other.definition(); err != nil || mine != theirs {
-		return fmt.Errorf("zone %q is defined twice, and differently, %s and %s: a name is one budget, so give one of them another name", z.Name, other.place, z.place)
+	places := make(map[string]string)
+	twins := make(twinZones)
+	for _, zone := range zones {
+		name := zone.zone.Name
+		if place, twice := places[name]; twice {
+			return fmt.Errorf("zone %q is given twice in one throttle directive, %s and %s", name, place, zone.place)
+		}
+		places[name] = zone.place
+		full := app.zoneNamed(name)
+		if !zone.zone.reference() {
+			full = zone.zone
+		} else if full == nil {
+			return zone.unknown(app)
+		}
+		if _, err := full.compile(plans); err != nil {
+			return zone.about(err)
+		}
+		definition, err := full.definition()
+		if err != nil {
+			return zone.about(err)
+		}
+		if other, before := defined[name]; !before {
+			defined[name] = definedZone{definition, zone.place}
+		} else if other.definition != definition {
+			return fmt.Errorf("zone %q is defined twice, and differently, %s and %s: a name is one budget, so give one of them another name", name, other.place, zone.place)
+		}
+		if err := twins.add(name, definition); err != nil {
+			return zone.about(err)
+		}
 	}
 	return nil
 }
 
+// definedZones returns the zones that are defined so far in this Caddyfile.
+func definedZones(h httpcaddyfile.Helper, app *App, plans map[string]leakybucket.Limit) (map[string]definedZone, error) {
+	if defined, ok := h.State["throttle"].(map[string]definedZone); ok {
+		return defined, nil
+	}
+	defined := make(map[string]definedZone)
+	for _, z := range app.Zone {
+		definition, err := z.definition()
+		if err != nil {
+			return nil, h.WrapErr(err)
+		}
+		defined[z.Name] = definedZone{definition, "in the global options"}
+	}
+	h.State["throttle"] = defined
+	return defined, nil
+}
+
+// zoneNamed returns one of the app's own zones, or nil.
+func (a *App) zoneNamed(name string) *Zone {
+	for _, z := range a.Zone {
+		if z.Name == name {
+			return z
+		}
+	}
+	return nil
+}
+
+// unknown reports a zone that is nothing but a name, which the global options do
+// not define.
+func (r *zoneReader) unknown(app *App) error {
+	var known []string
+	for _, z := range app.Zone {
+		known = append(known, z.Name)
+	}
+	if meant := nearest(r.zone.Name, known); meant != "" {
+		return r.about(fmt.Errorf("unknown zone %q: did you mean %s?", r.zone.Name, meant))
+	}
+	return fmt.Errorf("unknown zone %q, %s: no zone of that name is defined in the global options; define it there, or give it a capacity and a leak here", r.zone.Name, r.place)
+}
+
 // Interface guards
-var _ httpcaddyfile.UnmarshalHandlerFunc = parseDirective
+var (
+	_ httpcaddyfile.UnmarshalFunc        = parseRoute
+	_ httpcaddyfile.UnmarshalHandlerFunc = parseDirective
+)

@@ -1,9 +1,11 @@
 package caddymodule
 
 import (
-	"encoding/json"
 	"fmt"
+	"io"
 	"maps"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 
@@ -15,12 +17,74 @@ import (
 	bucketkey "github.com/caddy-throttle/caddy-throttle/leakybucket/key"
 )
 
+// largestPage is the largest size of a page, in bytes.
+const largestPage = 1 << 20
+
+// parseExempt reads the words after exempt: matchers, or static_files.
+func parseExempt(d *caddyfile.Dispenser, matcher matcherToken, sets *caddyhttp.RawMatcherSets, static **StaticFiles) error {
+	if !d.NextArg() {
+		return parseMatchers(d, matcher, sets)
+	}
+	if d.Val() != staticFiles {
+		d.Prev()
+		return parseMatchers(d, matcher, sets)
+	}
+	if *static != nil {
+		return d.Errf("exempt %s is given twice", staticFiles)
+	}
+	words := d.RemainingArgs()
+	switch {
+	case len(words) > 1:
+		return d.Errf("unexpected %q after exempt %s %s: want at most a root", words[1], staticFiles, words[0])
+	case len(words) == 1 && strings.TrimSpace(words[0]) == "":
+		return d.Errf("the root of exempt %s is blank: want a folder, or nothing for the site's root", staticFiles)
+	case d.NextBlock(d.Nesting()):
+		return d.Errf("exempt %s takes no block: want exempt %[1]s [<root>]", staticFiles)
+	}
+	*static = &StaticFiles{Root: strings.Join(words, "")}
+	return nil
+}
+
+func (z *Zone) parseKey(d *caddyfile.Dispenser) (err error) {
+	if z.Key, err = parseKey(d.RemainingArgs()); err == nil && len(z.Key) == 0 {
+		err = fmt.Errorf("key has no source: want %s", keySources)
+	}
+	if err != nil {
+		return d.WrapErr(err)
+	}
+	return checkSources(d, z.Key)
+}
+
+// checkSources reports misspelled key sources, with the nearest one.
+func checkSources(d *caddyfile.Dispenser, key []KeySource) error {
+	known := []string{"client_ip", "header", "cookie", "query", "form", "host", "method", "route", "text"}
+	for _, source := range key {
+		if meant := nearest(source.Source, known); !slices.Contains(known, source.Source) && meant != "" {
+			return d.Errf("unknown key source %q: did you mean %s?", source.Source, meant)
+		}
+	}
+	return nil
+}
+
 func (z *Zone) parseRoute(d *caddyfile.Dispenser) error {
 	words := d.RemainingArgs()
 	if len(words) < 2 {
 		return d.Err("too few words after route: want route <name> <path>...")
 	}
 	z.Route = append(z.Route, Route{Name: words[0], Path: words[1:]})
+	return nil
+}
+
+func (z *Zone) parseLimit(d *caddyfile.Dispenser) error {
+	words := d.RemainingArgs()
+	if len(words) != 2 {
+		return d.Err("wrong number of words after limit: want limit <capacity> <leak>, such as limit 100 10/s")
+	}
+	limit, err := leakybucket.ParseLimit(words[0] + " " + words[1])
+	if err != nil {
+		return d.Errf("parsing limit: %w", err)
+	}
+	z.Capacity, z.Leak = limit.Capacity, words[1]
 	return nil
 }
 
@@ -40,8 +104,8 @@ func (z *Zone) parseOverride(d *caddyfile.Dispenser) error {
 
 func (z *Zone) parseCost(d *caddyfile.Dispenser, matcher matcherToken) error {
 	set, matched, err := matcher()
-	if err == nil && asksThrottle(set) {
-		err = errAsksThrottle
+	if err == nil {
+		err = checkMatcherSet(set)
 	}
 	if err != nil {
 		return d.WrapErr(err)
@@ -50,6 +114,11 @@ func (z *Zone) parseCost(d *caddyfile.Dispenser, matcher matcherToken) error {
 		return d.Err("cost has no value: want cost [<matcher>] <n>|<placeholder>|body_items [<path>]|body_bytes <unit>")
 	}
 	cost := Cost{Value: d.Val()}
+	if sources := []string{"body_items", "body_bytes"}; !slices.Contains(sources, cost.Value) {
+		if meant := nearest(cost.Value, sources); meant != "" {
+			return d.Errf("unknown cost %q: did you mean %s?", cost.Value, meant)
+		}
+	}
 	switch words := d.RemainingArgs(); {
 	case len(words) == 1 && cost.Value == "body_items":
 		cost.Path = words[0]
@@ -75,14 +144,16 @@ func (z *Zone) parseCost(d *caddyfile.Dispenser, matcher matcherToken) error {
 	return nil
 }
 
-func parseSettle(d *caddyfile.Dispenser) (*Settle, error) {
+const settleSyntax = "settle seconds, bytes <unit>, header <Name> or status <code|class>... <n>, and perhaps after"
+
+func (z *Zone) parseSettle(d *caddyfile.Dispenser) error {
 	words := d.RemainingArgs()
 	settle := new(Settle)
 	if last := len(words) - 1; last >= 0 && words[last] == "after" {
 		settle.After, words = true, words[:last]
 	}
 	if len(words) == 0 {
-		return nil, d.Err("settle has no source: want settle seconds, bytes <unit>, header <Name> or status <code|class>... <n>, and perhaps after")
+		return d.Errf("settle has no source: want %s", settleSyntax)
 	}
 	settle.Source, words = words[0], words[1:]
 	switch last := len(words) - 1; {
@@ -94,22 +165,36 @@ func parseSettle(d *caddyfile.Dispenser) (*Settle, error) {
 	case settle.Source == "status" && last >= 1:
 		cost, plain := leakybucket.ParseCost(words[last])
 		if !plain || cost == 0 {
-			return nil, d.Errf("invalid cost %q at the end of settle status: want a number above 0", words[last])
+			return d.Errf("invalid cost %q at the end of settle status: want a number above 0", words[last])
 		}
 		settle.Status, settle.Cost = words[:last], cost
 	default:
-		return nil, d.Errf("settle %s: want settle seconds, bytes <unit>, header <Name> or status <code|class>... <n>, and perhaps after", strings.Join(append([]string{settle.Source}, words...), " "))
+		if sources := []string{"seconds", "bytes", "header", "status"}; !slices.Contains(sources, settle.Source) {
+			if meant := nearest(settle.Source, sources); meant != "" {
+				return d.Errf("unknown source %q in settle: did you mean %s?", settle.Source, meant)
+			}
+		}
+		return d.Errf("settle %s: want %s", strings.Join(append([]string{settle.Source}, words...), " "), settleSyntax)
 	}
-	return settle, nil
+	z.Settle = settle
+	return nil
 }
 
-func parseDelay(d *caddyfile.Dispenser) (*float64, error) {
-	undelayed := new(float64)
-	if d.CountRemainingArgs() == 0 {
-		return undelayed, nil
+func (z *Zone) parseCountOnly(d *caddyfile.Dispenser) error {
+	words := d.RemainingArgs()
+	if len(words) < 2 || words[0] != "status" {
+		return d.Err("count_only counts answers by their status: want count_only status <code|class>..., such as count_only status 401 403")
 	}
-	err := parseArg(d, &undelayed, parseUnits)
-	return undelayed, err
+	z.Settle = &Settle{Source: "status", Status: words[1:], Cost: 1, After: true}
+	return nil
+}
+
+func (z *Zone) parseDelay(d *caddyfile.Dispenser) error {
+	z.Delay = new(float64)
+	if d.CountRemainingArgs() == 0 {
+		return nil
+	}
+	return parseArg(d, &z.Delay, parseUnits)
 }
 
 func parseDuration(word string) (caddy.Duration, error) {
@@ -120,70 +205,56 @@ func parseDuration(word string) (caddy.Duration, error) {
 	return caddy.Duration(duration), nil
 }
 
-func parseBlock(d *caddyfile.Dispenser) (*Block, error) {
-	block := new(Block)
+func (z *Zone) parseBlock(d *caddyfile.Dispenser) error {
+	z.Block = new(Block)
 	words := d.RemainingArgs()
 	if last := len(words) - 1; last >= 0 && words[last] == "everywhere" {
-		block.Everywhere, words = true, words[:last]
+		z.Block.Everywhere, words = true, words[:last]
 	}
 	for _, word := range words {
 		duration, err := parseDuration(word)
 		if err != nil {
-			return nil, d.Errf("parsing block: %w; want block [<duration>...] [everywhere]", err)
+			return d.Errf("parsing block: %w; want block [<duration>...] [everywhere]", err)
 		}
-		block.For = append(block.For, duration)
+		z.Block.For = append(z.Block.For, duration)
 	}
-	return block, nil
-}
-
-// parseMatchers adds a set of matchers: all in one block must match.
-func parseMatchers(d *caddyfile.Dispenser, sets *caddyhttp.RawMatcherSets) error {
-	option := d.Val()
-	set, err := parseMatcherSet(d, option)
-	if err != nil {
-		return err
-	}
-	if len(set) == 0 {
-		return d.Errf("%s has no matchers: want at least one, such as path /wp-login.php*", option)
-	}
-	*sets = append(*sets, set)
 	return nil
 }
 
-// parseMatcherSet reads matchers as Caddy does, and says more about words that
-// are none.
-func parseMatcherSet(d *caddyfile.Dispenser, option string) (caddy.ModuleMap, error) {
-	segment := d.NextSegment()
-	words := caddyfile.NewDispenser(segment)
-	words.Next()
-	for words.NextArg() || words.NextBlock(0) {
-		if words.Token().Quoted() {
-			continue // an expression
-		}
-		if _, err := caddy.GetModule("http.matchers." + words.Val()); err != nil {
-			return nil, words.Errf("unknown matcher %q in %s: want request matchers, such as path /wp-login.php* or method POST", words.Val(), option)
-		}
-		words.NextSegment()
+// parsePage reads the file, relative to the Caddyfile. So an edited page is a changed
+// config, and a missing one is an error with a line.
+func (z *Zone) parsePage(d *caddyfile.Dispenser) error {
+	var name string
+	if err := parseArg(d, &name, parseWord); err != nil {
+		return err
 	}
-	words.Reset()
-	words.Next()
-	set, err := caddyhttp.ParseCaddyfileNestedMatcherSet(words)
-	if err != nil || !asksThrottle(set) {
-		return set, err
+	if !filepath.IsAbs(name) {
+		name = filepath.Join(filepath.Dir(d.File()), name)
 	}
-	words.Reset()
-	found := false
-	for !found && words.Next() {
-		found = words.Val() == "throttle_blocked"
+	page, err := readPage(name)
+	if err != nil {
+		return d.Errf("reading page: %w", err)
 	}
-	return nil, words.WrapErr(errAsksThrottle)
+	z.PageHTML = &page
+	return nil
 }
 
-// asksThrottle reports whether a set asks what throttle has decided.
-func asksThrottle(set caddy.ModuleMap) bool {
-	var excluded []caddy.ModuleMap
-	if not := set["not"]; not != nil && json.Unmarshal(not, &excluded) != nil {
-		return false
+func readPage(name string) (string, error) {
+	info, err := os.Stat(name)
+	if err != nil {
+		return "", err
 	}
-	return set["throttle_blocked"] != nil || slices.ContainsFunc(excluded, asksThrottle)
+	if !info.Mode().IsRegular() { // which could be endless
+		return "", fmt.Errorf("%s is no regular file", name)
+	}
+	file, err := os.Open(name)
+	if err != nil {
+		return "", err
+	}
+	defer file.Close()
+	page, err := io.ReadAll(io.LimitReader(file, largestPage+1))
+	if err == nil && len(page) > largestPage {
+		err = fmt.Errorf("%s has more than %d bytes", name, largestPage)
+	}
+	return string(page), err
 }

@@ -1,9 +1,221 @@
 package caddymodule
 
 import (
+	"bytes"
+	"encoding/json"
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
 	"testing"
+
+	"github.com/caddyserver/caddy/v2/caddyconfig"
+	"github.com/caddyserver/caddy/v2/caddyconfig/caddyfile"
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/golden"
 )
 
 func TestCaddyfilesAdaptAsTheGoldenFilesSay(t *testing.T) { golden.Run(t) }
+
+// syntaxOf returns the lines of syntax, two levels deep, in the doc comment of a
+// function.
+func syntaxOf(t *testing.T, file, function string) (lines []string) {
+	t.Helper()
+	parsed, err := parser.ParseFile(token.NewFileSet(), file, nil, parser.ParseComments)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, declared := range parsed.Decls {
+		if f, ok := declared.(*ast.FuncDecl); ok && f.Name.Name == function {
+			for line := range strings.Lines(f.Doc.Text()) {
+				if option, found := strings.CutPrefix(line, "\t    "); found {
+					lines = append(lines, strings.TrimSpace(option))
+				}
+			}
+		}
+	}
+	return lines
+}
+
+func TestTheSyntaxOfAZoneInItsDocIsTheTable(t *testing.T) {
+	var want []string
+	for _, o := range zoneOptions {
+		want = append(want, strings.TrimSpace(o.name+" "+o.syntax))
+	}
+	if got := syntaxOf(t, "caddyfile_zone.go", "parseZone"); !slices.Equal(got, want) {
+		t.Errorf("got\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
+	}
+}
+
+func TestTheSyntaxOfTheGlobalOptionsInItsDocIsTheList(t *testing.T) {
+	var got []string
+	for _, line := range syntaxOf(t, "caddyfile.go", "parseGlobal") {
+		if option, _, _ := strings.Cut(line, " "); option != "<option>" {
+			got = append(got, option)
+		}
+	}
+	if !slices.Equal(got, globalWords) {
+		t.Errorf("got %v, want %v", got, globalWords)
+	}
+}
+
+// Every option has a golden file that shows what it adapts to, and one that shows
+// the error of giving it twice.
+func TestEveryOptionOfAZoneHasGoldenFiles(t *testing.T) {
+	caddyfiles := golden.Caddyfiles(t)
+	for _, o := range zoneOptions {
+		shown := false
+		for name, caddyfile := range caddyfiles {
+			shown = shown || !strings.HasPrefix(name, "error_") && strings.Contains(caddyfile, "\t"+o.name)
+		}
+		if !shown {
+			t.Errorf("%s is in no golden file that adapts", o.name)
+		}
+		if _, found := caddyfiles["error_twice_"+o.name+".caddyfiletest"]; !found && !o.repeats {
+			t.Errorf("no golden file gives %s twice", o.name)
+		}
+	}
+}
+
+func TestNoWordIsBothAnOptionAndAnotherLimitersWord(t *testing.T) {
+	for _, known := range [][]string{optionNames(func(zoneOption) bool { return true }), globalWords, {"zone", "ratelimit_headers"}} {
+		for _, word := range known {
+			if translations[word] != "" {
+				t.Errorf("%s is an option, and translated", word)
+			}
+		}
+	}
+	for word := range homes {
+		if optionNamed(word) >= 0 {
+			t.Errorf("%s is an option of a zone, and said to belong elsewhere", word)
+		}
+	}
+}
+
+func TestAMisspelledWordIsMeantToBeItsNeighbour(t *testing.T) {
+	all := optionNames(func(zoneOption) bool { return true })
+	for _, test := range []struct{ word, want string }{
+		{"capcity", "capacity"}, {"capacitiy", "capacity"}, {"Capacity", "capacity"}, {"lekas", ""}, {"leka", "leak"}, {"lek", "leak"},
+		{"inflight", "in_flight"}, {"missingkey", "missing_key"}, {"shaodw", "shadow"}, {"costs", "cost"}, {"keys", "key"},
+		{"x", ""}, {"", ""}, {"frobnicate", ""}, {"é", ""}, {strings.Repeat("x", 1000), ""},
+	} {
+		if got := nearest(test.word, all); got != test.want {
+			t.Errorf("nearest(%.20q): got %q, want %q", test.word, got, test.want)
+		}
+	}
+}
+
+func TestEditsCountLettersAndSwaps(t *testing.T) {
+	for _, test := range []struct {
+		a, b string
+		want int
+	}{
+		{"", "", 0}, {"a", "", 1}, {"leak", "leak", 0}, {"leak", "lek", 1}, {"leak", "leaks", 1}, {"leak", "lean", 1}, {"leak", "leka", 1},
+		{"ca", "abc", 3}, {"kitten", "sitting", 3},
+	} {
+		if got := edits(test.a, test.b); got != test.want {
+			t.Errorf("edits(%q, %q): got %d, want %d", test.a, test.b, got, test.want)
+		}
+		if got := edits(test.b, test.a); got != test.want {
+			t.Errorf("edits(%q, %q): got %d, want %d", test.b, test.a, got, test.want)
+		}
+	}
+}
+
+// adaptFile adapts a Caddyfile as Caddy does when it is given its name.
+func adaptFile(t *testing.T, name string) ([]byte, error) {
+	t.Helper()
+	text, err := os.ReadFile(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	adapted, _, err := caddyconfig.GetAdapter("caddyfile").Adapt(text, map[string]any{"filename": name})
+	return adapted, err
+}
+
+func TestAPageIsRelativeToTheFileThatNamesIt(t *testing.T) {
+	folder := t.TempDir()
+	write := func(name, text string) {
+		t.Helper()
+		name = filepath.Join(folder, name)
+		if err := os.MkdirAll(filepath.Dir(name), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(name, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write("Caddyfile", "http://example.com {\nimport sites/limits\n}\n")
+	write("sites/limits", "throttle {\npage pages/busy.html\nzone site {\nlimit 5 1/s\n}\n}\n")
+	write("sites/pages/busy.html", "old")
+	before, err := adaptFile(t, filepath.Join(folder, "Caddyfile"))
+	if err != nil || !bytes.Contains(before, []byte(`"page_html":"old"`)) {
+		t.Fatalf("got %s, %v, want the page in it", before, err)
+	}
+	write("sites/pages/busy.html", "new")
+	if after, err := adaptFile(t, filepath.Join(folder, "Caddyfile")); err != nil || bytes.Equal(before, after) {
+		t.Errorf("got %v and the same config, want another for an edited page", err)
+	}
+	write("sites/pages/busy.html", strings.Repeat("x", largestPage+1))
+	if _, err := adaptFile(t, filepath.Join(folder, "Caddyfile")); err == nil || !strings.Contains(err.Error(), "more than 1048576 bytes") {
+		t.Errorf("got %v, want an error about a page that is too large", err)
+	}
+}
+
+const example = "../Caddyfile.example"
+
+func TestTheExampleIsFormattedAsCaddyFmtDoes(t *testing.T) {
+	text, err := os.ReadFile(example)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if formatted := caddyfile.Format(text); !bytes.Equal(formatted, text) {
+		t.Error("caddy fmt would change Caddyfile.example")
+	}
+}
+
+func TestTheExampleIsValidFromAnyFolder(t *testing.T) {
+	name, err := filepath.Abs(example)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Chdir(t.TempDir())
+	adapted, err := adaptFile(t, name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := golden.Validate(t, adapted); err != nil {
+		t.Error(err)
+	}
+	var config struct {
+		Apps map[string]json.RawMessage `json:"apps"`
+	}
+	if err := json.Unmarshal(adapted, &config); err != nil {
+		t.Fatal(err)
+	}
+	if n := len(handlersIn(t, config.Apps["http"])); n != 1 {
+		t.Errorf("got %d throttle handlers, want 1", n)
+	}
+}
+
+func TestTheReadmeListsTheOptionsOfAZoneAsTheTableDoes(t *testing.T) {
+	readme, err := os.ReadFile("../README.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, table, _ := strings.Cut(string(readme), "\n| option | default | |\n|---|---|---|\n")
+	table, _, _ = strings.Cut(table, "\n\n")
+	lines := strings.Split(table, "\n")
+	for i, o := range zoneOptions {
+		want := "| `" + strings.ReplaceAll(strings.TrimSpace(o.name+" "+o.syntax), "|", `\|`) + "` |"
+		if i >= len(lines) || !strings.HasPrefix(lines[i], want) {
+			t.Fatalf("line %d: got %q, want one that begins with %q", i+1, lines[min(i, len(lines)-1)], want)
+		}
+	}
+	if len(lines) != len(zoneOptions) {
+		t.Errorf("got %d options in the README, want %d", len(lines), len(zoneOptions))
+	}
+}

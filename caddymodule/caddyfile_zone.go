@@ -1,47 +1,126 @@
 package caddymodule
 
 import (
+	"errors"
 	"fmt"
-	"strings"
+	"slices"
 
 	"github.com/caddyserver/caddy/v2"
 	"github.com/caddyserver/caddy/v2/caddyconfig/caddyfile"
-	"github.com/caddyserver/caddy/v2/caddyconfig/httpcaddyfile"
 
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
 )
 
-// matcherToken reads a matcher such as @name or /path if the next word on the
-// line is one; the word is read in any case.
-type matcherToken func() (caddy.ModuleMap, bool, error)
+// A zoneReader reads the options of a zone, or those beside zones, which are their
+// defaults. It remembers the line of each.
+type zoneReader struct {
+	*caddyfile.Dispenser
+	matcher matcherToken
+	zone    *Zone
+	place   string              // of the zone
+	places  map[string][]string // of its options
+}
 
-// namedMatchers is the matcherToken of a site.
-func namedMatchers(h httpcaddyfile.Helper) matcherToken {
-	return func() (caddy.ModuleMap, bool, error) {
-		set, matched, err := h.MatcherToken()
-		if err != nil {
-			err = fmt.Errorf("%w: want one that the site defines", err)
-		}
-		return set, matched, err
+func newZoneReader(d *caddyfile.Dispenser, matcher matcherToken) *zoneReader {
+	return &zoneReader{Dispenser: d, matcher: matcher, zone: new(Zone), place: place(d), places: make(map[string][]string)}
+}
+
+// A zoneOption is an option of a zone.
+type zoneOption struct {
+	name    string
+	syntax  string // of the words after the name
+	parse   func(*zoneReader) error
+	repeats bool
+
+	// Other options that this one gives, as a short form of them.
+	gives []string
+
+	// beside allows the option beside zones, as their default; inherit copies it to
+	// a zone.
+	beside  bool
+	inherit func(zone, defaults *Zone)
+}
+
+// plain adapts a method of Zone to a parser.
+func plain(parse func(*Zone, *caddyfile.Dispenser) error) func(*zoneReader) error {
+	return func(r *zoneReader) error { return parse(r.zone, r.Dispenser) }
+}
+
+// word returns an option with one word after it.
+func word[T any](name, syntax string, field func(*Zone) *T, parse func(string) (T, error)) zoneOption {
+	return zoneOption{
+		name: name, syntax: syntax,
+		parse:   func(r *zoneReader) error { return parseArg(r.Dispenser, field(r.zone), parse) },
+		inherit: func(z, defaults *Zone) { *field(z) = *field(defaults) },
 	}
 }
 
-// noNamedMatchers is the matcherToken of the global options, where there are
-// none.
-func noNamedMatchers(d *caddyfile.Dispenser) matcherToken {
-	return func() (caddy.ModuleMap, bool, error) {
-		if d.NextArg() && strings.ContainsAny(d.Val()[:min(1, len(d.Val()))], "@/*") {
-			return nil, false, fmt.Errorf("matcher %q stands in the global options, where there are no named matchers: put the matchers into a block", d.Val())
-		}
-		return nil, false, nil
+// flag returns an option with no word after it.
+func flag(name string, field func(*Zone) *bool) zoneOption {
+	return zoneOption{
+		name:    name,
+		parse:   func(r *zoneReader) error { return parseFlag(r.Dispenser, field(r.zone)) },
+		inherit: func(z, defaults *Zone) { *field(z) = *field(defaults) },
 	}
+}
+
+// number returns an option with one whole number, in the range that JSON has, too.
+func number(name, syntax string) zoneOption {
+	n := zoneNumbers[slices.IndexFunc(zoneNumbers, func(n zoneNumber) bool { return n.option == name })]
+	return word(name, syntax, n.of, parseWhole(max(1, n.min), n.most))
+}
+
+// besideZones returns the option, allowed beside zones.
+func (o zoneOption) besideZones() zoneOption {
+	o.beside = true
+	return o
+}
+
+// zoneOptions are all options of a zone, in the order of the documentation.
+var zoneOptions = []zoneOption{
+	{name: "match", syntax: "<request matchers>|@<name>", repeats: true, parse: func(r *zoneReader) error {
+		return parseMatchers(r.Dispenser, r.matcher, &r.zone.Match)
+	}},
+	{name: "exempt", syntax: "<request matchers>|@<name>|static_files [<root>]", repeats: true, parse: (*zoneReader).parseExempt, beside: true, inherit: inheritExempt},
+	{name: "key", syntax: "<source>...", parse: plain((*Zone).parseKey)},
+	word("missing_key", "client_ip|share|skip|refuse", func(z *Zone) *string { return &z.MissingKey }, oneOf(keyPolicies...)).besideZones(),
+	word("unlisted_key", "client_ip|share|skip|refuse", func(z *Zone) *string { return &z.UnlistedKey }, oneOf(keyPolicies...)),
+	flag("plain_keys", func(z *Zone) *bool { return &z.PlainKeys }),
+	number("ipv4_prefix", "<bits>").besideZones(),
+	number("ipv6_prefix", "<bits>").besideZones(),
+	{name: "route", syntax: "<name> <path>...", repeats: true, parse: plain((*Zone).parseRoute)},
+	{name: "limit", syntax: "<capacity> <leak>", gives: []string{"capacity", "leak"}, parse: plain((*Zone).parseLimit)},
+	word("capacity", "<n>", func(z *Zone) *float64 { return &z.Capacity }, leakybucket.ParseCapacity),
+	word("leak", "<n>/<s|m|h|d>", func(z *Zone) *string { return &z.Leak }, parseLeak),
+	{name: "override", syntax: "<part>... <plan>|<capacity> <leak>|unlimited|deny", repeats: true, parse: plain((*Zone).parseOverride)},
+	{name: "cost", syntax: "[<matcher>] <n>|<placeholder>|body_items [<path>]|body_bytes <unit> { <request matchers> }", repeats: true, parse: func(r *zoneReader) error {
+		return r.zone.parseCost(r.Dispenser, r.matcher)
+	}},
+	word("max_body", "<size>", func(z *Zone) *int64 { return &z.MaxBody }, parseSize),
+	word("unread_body_cost", "<n>", func(z *Zone) **float64 { return &z.UnreadBodyCost }, parseUnits),
+	{name: "settle", syntax: "seconds|bytes <unit>|header <Name>|status <code|class>... <n> [after]", parse: plain((*Zone).parseSettle)},
+	{name: "count_only", syntax: "status <code|class>...", gives: []string{"settle"}, parse: plain((*Zone).parseCountOnly)},
+	word("debt", "<n>", func(z *Zone) **float64 { return &z.Debt }, parseUnits),
+	{name: "delay", syntax: "[<undelayed>]", parse: plain((*Zone).parseDelay)},
+	word("max_wait", "<duration>", func(z *Zone) *caddy.Duration { return &z.MaxWait }, parseDuration),
+	number("max_waiting", "<n>"),
+	number("in_flight", "<n>"),
+	{name: "block", syntax: "[<duration>...] [everywhere]", parse: plain((*Zone).parseBlock)},
+	word("on_store_error", "local|allow|deny", func(z *Zone) *string { return &z.OnStoreError }, oneOf(storePolicies...)).besideZones(),
+	word("retry_after", "empty|fit|<duration>", func(z *Zone) *string { return &z.RetryAfter }, parseWord).besideZones(),
+	number("retry_jitter", "<percent>").besideZones(),
+	number("status", "<code>").besideZones(),
+	{name: "page", syntax: "<file>", parse: plain((*Zone).parsePage), beside: true, inherit: func(z, defaults *Zone) { z.PageHTML = defaults.PageHTML }},
+	word("refuse", "page|error", func(z *Zone) *string { return &z.Refuse }, oneOf(refusePage, refuseError)).besideZones(),
+	flag("shadow", func(z *Zone) *bool { return &z.Shadow }).besideZones(),
+	number("enforce", "<percent of keys>"),
 }
 
 // parseZone sets up a zone from Caddyfile tokens. Syntax:
 //
 //	zone <name> {
-//	    match { <request matchers> }
-//	    exempt { <request matchers> }
+//	    match <request matchers>|@<name>
+//	    exempt <request matchers>|@<name>|static_files [<root>]
 //	    key <source>...
 //	    missing_key client_ip|share|skip|refuse
 //	    unlisted_key client_ip|share|skip|refuse
@@ -49,6 +128,7 @@ func noNamedMatchers(d *caddyfile.Dispenser) matcherToken {
 //	    ipv4_prefix <bits>
 //	    ipv6_prefix <bits>
 //	    route <name> <path>...
+//	    limit <capacity> <leak>
 //	    capacity <n>
 //	    leak <n>/<s|m|h|d>
 //	    override <part>... <plan>|<capacity> <leak>|unlimited|deny
@@ -56,6 +136,7 @@ func noNamedMatchers(d *caddyfile.Dispenser) matcherToken {
 //	    max_body <size>
 //	    unread_body_cost <n>
 //	    settle seconds|bytes <unit>|header <Name>|status <code|class>... <n> [after]
+//	    count_only status <code|class>...
 //	    debt <n>
 //	    delay [<undelayed>]
 //	    max_wait <duration>
@@ -71,100 +152,124 @@ func noNamedMatchers(d *caddyfile.Dispenser) matcherToken {
 //	    shadow
 //	    enforce <percent of keys>
 //	}
-func parseZone(d *caddyfile.Dispenser, matcher matcherToken) (*Zone, error) {
-	z := new(Zone)
-	if err := parseArg(d, &z.Name, parseWord); err != nil {
+func parseZone(d *caddyfile.Dispenser, matcher matcherToken) (*zoneReader, error) {
+	r := newZoneReader(d, matcher)
+	if err := parseArg(d, &r.zone.Name, parseWord); err != nil {
 		return nil, err
 	}
-	z.place = place(d)
-	z.places = make(map[string][]string)
-	seen := make(map[string]bool)
+	r.place = place(d)
 	for nesting := d.Nesting(); d.NextBlock(nesting); {
-		if err := z.parseOption(d, seen, matcher); err != nil {
+		if err := r.parseOption(); err != nil {
 			return nil, err
 		}
 	}
-	return z, nil
+	return r, nil
 }
 
-func (z *Zone) parseOption(d *caddyfile.Dispenser, seen map[string]bool, matcher matcherToken) (err error) {
-	option := d.Val()
-	z.places[option] = append(z.places[option], place(d))
-	switch option {
-	case "match":
-		return parseMatchers(d, &z.Match)
-	case "exempt":
-		return parseMatchers(d, &z.Exempt)
-	case "route":
-		return z.parseRoute(d)
-	case "override":
-		return z.parseOverride(d)
-	case "cost":
-		return z.parseCost(d, matcher)
+func (r *zoneReader) parseOption() error {
+	i := optionNamed(r.Val())
+	if i < 0 {
+		return unknownOption(r.Dispenser, fmt.Sprintf("zone %q", r.zone.Name), optionNames(func(zoneOption) bool { return true }))
 	}
-	if err := once(d, seen, option); err != nil {
+	return r.parse(&zoneOptions[i])
+}
+
+// parseDefault reads an option beside zones. It returns false if the word is no
+// option that may be there.
+func (r *zoneReader) parseDefault() (bool, error) {
+	i := optionNamed(r.Val())
+	if i < 0 || !zoneOptions[i].beside {
+		return false, nil
+	}
+	return true, r.parse(&zoneOptions[i])
+}
+
+func (r *zoneReader) parse(o *zoneOption) error {
+	for _, name := range append([]string{o.name}, o.gives...) {
+		switch places := r.places[name]; {
+		case len(places) == 0 || o.repeats:
+		case len(o.gives) > 0 && len(r.places[o.name]) == 0:
+			return r.Errf("%s gives %s, which is given already", o.name, name)
+		default:
+			return r.Errf("%s is given twice", name)
+		}
+	}
+	here := place(r.Dispenser)
+	if err := o.parse(r); err != nil {
 		return err
 	}
-	switch option {
-	case "key":
-		z.Key, err = parseKey(d.RemainingArgs())
-		if err == nil && len(z.Key) == 0 {
-			err = fmt.Errorf("key has no source: want %s", keySources)
-		}
-		if err != nil {
-			err = d.WrapErr(err)
-		}
-	case "missing_key":
-		err = parseArg(d, &z.MissingKey, parseWord)
-	case "unlisted_key":
-		err = parseArg(d, &z.UnlistedKey, parseWord)
-	case "plain_keys":
-		err = parseFlag(d, &z.PlainKeys)
-	case "ipv4_prefix":
-		err = parseArg(d, &z.IPv4Prefix, parseWhole(1, 32))
-	case "ipv6_prefix":
-		err = parseArg(d, &z.IPv6Prefix, parseWhole(1, 128))
-	case "capacity":
-		err = parseArg(d, &z.Capacity, leakybucket.ParseCapacity)
-	case "leak":
-		err = parseArg(d, &z.Leak, parseLeak)
-	case "max_body":
-		err = parseArg(d, &z.MaxBody, parseSize)
-	case "unread_body_cost":
-		err = parseArg(d, &z.UnreadBodyCost, parseUnits)
-	case "settle":
-		z.Settle, err = parseSettle(d)
-	case "debt":
-		err = parseArg(d, &z.Debt, parseUnits)
-	case "delay":
-		z.Delay, err = parseDelay(d)
-	case "max_wait":
-		err = parseArg(d, &z.MaxWait, parseDuration)
-	case "max_waiting":
-		err = parseArg(d, &z.MaxWaiting, parseWhole(1, mostAtOnce))
-	case "in_flight":
-		err = parseArg(d, &z.InFlight, parseWhole(1, mostAtOnce))
-	case "block":
-		z.Block, err = parseBlock(d)
-	case "on_store_error":
-		err = parseArg(d, &z.OnStoreError, parseWord)
-	case "retry_after":
-		err = parseArg(d, &z.RetryAfter, parseWord)
-	case "retry_jitter":
-		err = parseArg(d, &z.RetryJitter, parseWhole(1, 100))
-	case "status":
-		err = parseArg(d, &z.Status, parseWhole(400, 599))
-	case "page":
-		err = parseArg(d, &z.Page, parseWord)
-	case "refuse":
-		err = parseArg(d, &z.Refuse, parseWord)
-	case "shadow":
-		err = parseFlag(d, &z.Shadow)
-	case "enforce":
-		err = parseArg(d, &z.Enforce, parseWhole(1, 100))
-	default:
-		err = unrecognized(d, fmt.Sprintf("zone %q", z.Name), "one of match, exempt, key, missing_key, unlisted_key, plain_keys, ipv4_prefix, ipv6_prefix, route, "+
-			"capacity, leak, override, cost, max_body, unread_body_cost, settle, debt, delay, max_wait, max_waiting, in_flight, block, on_store_error, retry_after, retry_jitter, status, page, refuse, shadow, enforce")
+	for _, name := range append([]string{o.name}, o.gives...) {
+		r.places[name] = append(r.places[name], here)
 	}
-	return err
+	return nil
+}
+
+func (r *zoneReader) parseExempt() error {
+	return parseExempt(r.Dispenser, r.matcher, &r.zone.Exempt, &r.zone.ExemptStaticFiles)
+}
+
+// inheritExempt adds the exemptions beside the zones to those of the zone.
+func inheritExempt(z, defaults *Zone) {
+	z.Exempt = slices.Concat(defaults.Exempt, z.Exempt)
+	if z.ExemptStaticFiles == nil {
+		z.ExemptStaticFiles = defaults.ExemptStaticFiles
+	}
+}
+
+// inherit applies the defaults beside the zones, except where the zone has options
+// of its own. A zone that is only a name is defined elsewhere and inherits nothing.
+func (r *zoneReader) inherit(defaults *zoneReader) {
+	if r.zone.reference() {
+		return
+	}
+	own := *r.zone
+	for i := range zoneOptions {
+		o := &zoneOptions[i]
+		inherited, given := defaults.places[o.name], r.places[o.name]
+		if len(inherited) == 0 || len(given) > 0 && !o.repeats || contradicts(o.name, &own) {
+			continue
+		}
+		o.inherit(r.zone, defaults.zone)
+		r.places[o.name] = slices.Concat(inherited, given)
+	}
+}
+
+// contradicts reports whether an inherited option would be an error beside the
+// zone's own options.
+func contradicts(option string, own *Zone) bool {
+	switch option {
+	case "page":
+		return own.Refuse == refuseError
+	case "refuse":
+		return own.PageHTML != nil
+	case "retry_after", "retry_jitter":
+		return own.InFlight > 0 && own.Capacity == 0 && own.Leak == ""
+	}
+	return false
+}
+
+// about adds the place to an error of the zone: the line of the option that is wrong,
+// or of the zone.
+func (r *zoneReader) about(err error) error {
+	where := r.place
+	var option *optionError
+	if errors.As(err, &option) {
+		if places := r.places[option.option]; option.at < len(places) {
+			where = places[option.at]
+		}
+	}
+	return fmt.Errorf("%w, %s", err, where)
+}
+
+func optionNamed(name string) int {
+	return slices.IndexFunc(zoneOptions, func(o zoneOption) bool { return o.name == name })
+}
+
+func optionNames(which func(zoneOption) bool) (names []string) {
+	for _, o := range zoneOptions {
+		if which(o) {
+			names = append(names, o.name)
+		}
+	}
+	return names
 }

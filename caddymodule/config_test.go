@@ -11,8 +11,8 @@ import (
 	"github.com/caddyserver/caddy/v2"
 )
 
-// provision loads a config of JSON as a reload does, up to starting it, and
-// lets go of it.
+// provision provisions a JSON config as a reload does, does not start it, and
+// releases it.
 func provision(t *testing.T, apps map[string]string) error {
 	t.Helper()
 	cfg := &caddy.Config{Logging: newMemoryLog(t).logging(), AppsRaw: make(caddy.ModuleMap)}
@@ -65,8 +65,8 @@ func TestJSONThatNoCaddyfileCouldSayIsRefusedToo(t *testing.T) {
 		{name: "source unknown", zone: `{"name":"a",` + limit + `,"key":[{"source":"ip"}]}`, want: `unknown key source "ip"`},
 		{name: "source empty", zone: `{"name":"a",` + limit + `,"key":[{}]}`, want: `unknown key source ""`},
 		{name: "source without name", zone: `{"name":"a",` + limit + `,"key":[{"source":"header"}]}`, want: `key source "header" has no name`},
-		{name: "source with a name too many", zone: `{"name":"a",` + limit + `,"key":[{"source":"host","name":"X"}]}`, want: `key source "host" takes no name, and has "X"`},
-		{name: "source with a text too many", zone: `{"name":"a",` + limit + `,"key":[{"source":"host","text":"x"}]}`, want: `key source "host" takes no text, and has "x"`},
+		{name: "source with a name too many", zone: `{"name":"a",` + limit + `,"key":[{"source":"host","name":"X"}]}`, want: `key source "host" takes no name: unexpected "X"`},
+		{name: "source with a text too many", zone: `{"name":"a",` + limit + `,"key":[{"source":"host","text":"x"}]}`, want: `key source "host" takes no text: unexpected "x"`},
 		{name: "cost as a number", zone: `{"name":"a",` + limit + `,"cost":[{"value":2}]}`, want: "value"},
 		{name: "cost without value", zone: `{"name":"a",` + limit + `,"cost":[{}]}`, want: `invalid cost ""`},
 		{name: "cost with an empty set of matchers", zone: `{"name":"a",` + limit + `,"cost":[{"match":[{}],"value":"2"}]}`, want: "a set without matchers"},
@@ -86,7 +86,7 @@ func TestJSONThatNoCaddyfileCouldSayIsRefusedToo(t *testing.T) {
 		{name: "retry_after as a number", zone: `{"name":"a",` + limit + `,"retry_after":30}`, want: "retry_after"},
 		{name: "negative delay", zone: `{"name":"a",` + limit + `,"delay":-1}`, want: "invalid delay -1"},
 		{name: "delay as a text", zone: `{"name":"a",` + limit + `,"delay":"1"}`, want: "delay"},
-		{name: "delay without room", zone: `{"name":"a",` + limit + `,"delay":4}`, want: "delay 4 leaves no room"},
+		{name: "delay without room", zone: `{"name":"a",` + limit + `,"delay":4}`, want: "delay 4 delays nothing"},
 		{name: "negative max_wait", zone: `{"name":"a",` + limit + `,"delay":0,"max_wait":"-1s"}`, want: "invalid max_wait -1s"},
 		{name: "negative max_wait for a slot", zone: `{"name":"a","in_flight":1,"max_wait":-1}`, want: "invalid max_wait -1ns"},
 		{name: "max_wait without delay", zone: `{"name":"a",` + limit + `,"max_wait":"1s"}`, want: "max_wait has no meaning without delay"},
@@ -103,10 +103,10 @@ func TestJSONThatNoCaddyfileCouldSayIsRefusedToo(t *testing.T) {
 		{name: "block as a text", zone: `{"name":"a",` + limit + `,"block":"1m"}`, want: "block"},
 		{name: "unknown field of a block", zone: `{"name":"a",` + limit + `,"block":{"durations":["1m"]}}`, want: `unknown field "durations"`},
 		{name: "block with too many steps", zone: `{"name":"a",` + limit + `,"block":{"for":[` + manySteps(101) + `]}}`, want: "101 durations: want at most 100"},
-		{name: "block everywhere by header", zone: `{"name":"a",` + limit + `,"key":[{"source":"header","name":"X"}],"block":{"everywhere":true}}`, want: "everywhere goes with the key client_ip alone"},
-		{name: "throttle_blocked within a zone", zone: `{"name":"a",` + limit + `,"match":[{"not":[{"throttle_blocked":{}}]}]}`, want: "cannot stand within throttle"},
-		{name: "throttle_blocked within the app", app: `{"exempt":[{"throttle_blocked":{}}]}`, want: "cannot stand within throttle"},
-		{name: "throttle_blocked of a cost", zone: `{"name":"a",` + limit + `,"cost":[{"match":[{"throttle_blocked":{}}],"value":"2"}]}`, want: "cannot stand within throttle"},
+		{name: "block everywhere by header", zone: `{"name":"a",` + limit + `,"key":[{"source":"header","name":"X"}],"block":{"everywhere":true}}`, want: "everywhere needs the key client_ip alone"},
+		{name: "throttle_blocked within a zone", zone: `{"name":"a",` + limit + `,"match":[{"not":[{"throttle_blocked":{}}]}]}`, want: "cannot be used inside throttle"},
+		{name: "throttle_blocked within the app", app: `{"exempt":[{"throttle_blocked":{}}]}`, want: "cannot be used inside throttle"},
+		{name: "throttle_blocked of a cost", zone: `{"name":"a",` + limit + `,"cost":[{"match":[{"throttle_blocked":{}}],"value":"2"}]}`, want: "cannot be used inside throttle"},
 		{name: "store unknown", app: `{"store":{"module":"paper"}}`, want: "unknown module: throttle.stores.paper"},
 		{name: "store without a name", app: `{"store":{}}`, want: "module"},
 		{name: "store null", app: `{"store":null}`, want: "module"},
@@ -227,10 +227,10 @@ func TestARefusedConfigLeavesNothingBehind(t *testing.T) {
 	if err == nil {
 		t.Fatal("got no error, want one")
 	}
-	if _, kept := memories.References("memory"); kept {
+	if _, kept := process.References(memoryKey); kept {
 		t.Error("the memory store is kept")
 	}
-	if _, kept := running.References("left"); kept {
+	if _, kept := process.References(liveZoneKey("left")); kept {
 		t.Error("the zone's counters are kept")
 	}
 }
@@ -240,10 +240,10 @@ func TestValidatingKeepsNothing(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, kept := memories.References("memory"); kept {
+	if _, kept := process.References(memoryKey); kept {
 		t.Error("the memory store is kept")
 	}
-	if _, kept := running.References("left"); kept {
+	if _, kept := process.References(liveZoneKey("left")); kept {
 		t.Error("the zone's counters are kept")
 	}
 }

@@ -122,13 +122,13 @@ func TestACostThatIsNoPlainDecimalNumberCountsAsOne(t *testing.T) {
 			t.Errorf("%.40q: got %v and Retry-After %q, want 429 and none", huge, w.Code, w.Header().Get("Retry-After"))
 		}
 	}
-	// What can never fit is not charged.
+	// A cost that can never fit is not charged.
 	if got := s.from("203.0.113.8:1").with("X-Cost", "1000000").get("/").Code; got != http.StatusOK {
 		t.Errorf("a whole capacity after oversize costs: got %v, want 200", got)
 	}
 }
 
-func TestWhatCostsNothingPassesUntilTheBucketIsFull(t *testing.T) {
+func TestRequestsThatCostNothingPassUntilTheBucketIsFull(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := run(t, `http:// {
 			throttle {

@@ -13,10 +13,10 @@ import (
 
 const office, visitor = "203.0.113.7", "198.51.100.1"
 
-// What nginx gives for rate=1r/s burst=5.
+// nginx's waits for rate=1r/s burst=5.
 const likeNginx = "capacity 6\nleak 1/s\ndelay"
 
-// wantWaits checks in seconds how long requests wait; what is refused is -1.
+// wantWaits checks how long requests wait, in seconds. A refused request is -1.
 func wantWaits(t *testing.T, visits []*visit, want ...float64) {
 	t.Helper()
 	var got []float64
@@ -110,8 +110,8 @@ func TestOfSeveralZonesTheLongestWaitCounts(t *testing.T) {
 		wantCounts(t, "quick", map[string]float64{"admitted": 1, "delayed": 4})
 		wantCounts(t, "slow", map[string]float64{"admitted": 2, "delayed": 3})
 		wantCounts(t, "plain", map[string]float64{"admitted": 5})
-		o := visits[4].passage.decisive()
-		if got := o.zone.Name; got != "slow" && got != "quick" {
+		o := visits[4].result.Decisive()
+		if got := o.Rule.Name; got != "slow" && got != "quick" {
 			t.Errorf("got %s as the deciding zone, want one that delays", got)
 		}
 		emptyRooms(t, "quick", "slow", "plain")
@@ -156,11 +156,11 @@ func TestPlaceholdersAndTheAccessLogTellOfTheDelay(t *testing.T) {
 				t.Errorf("request %d: got %q, want %q", i+1, got, want)
 			}
 		}
-		got := settleLogged(visits[2].passage)
+		got := settleLogged(visits[2].result)
 		if got["decision"] != "delayed" || got["delay"] != 2.0 || got["level"] != 3.0 {
 			t.Errorf("got %v in the access log, want delayed by 2 seconds up to a level of 3", got)
 		}
-		if got := settleLogged(visits[0].passage); got["delay"] != nil {
+		if got := settleLogged(visits[0].result); got["delay"] != nil {
 			t.Errorf("got %v in the access log, want no delay", got)
 		}
 	})

@@ -13,8 +13,8 @@ import (
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/golden"
 )
 
-// What adapts must be what the module can load: whatever is wrong with a
-// Caddyfile is said with its line.
+// The module must be able to load every Caddyfile that adapts, so that all errors
+// are reported with their line.
 func FuzzCaddyfileBlock(f *testing.F) {
 	for _, caddyfile := range golden.Caddyfiles(f) {
 		for _, block := range blocksOf(caddyfile) {
@@ -58,7 +58,7 @@ func FuzzCaddyfileBlock(f *testing.F) {
 				if z.reference() {
 					continue
 				}
-				if err := z.compile(plans); err != nil {
+				if _, err := z.compile(plans); err != nil {
 					t.Errorf("%s\nadapts, and does not compile: %v", caddyfile, err)
 				}
 			}
@@ -66,7 +66,7 @@ func FuzzCaddyfileBlock(f *testing.F) {
 	})
 }
 
-// blocksOf returns what stands in the throttle blocks of a Caddyfile.
+// blocksOf returns the throttle blocks of a Caddyfile.
 func blocksOf(caddyfile string) (blocks []string) {
 	for i, after := range strings.Split(caddyfile, "throttle") {
 		line, rest, _ := strings.Cut(after, "\n")
@@ -137,7 +137,7 @@ func FuzzKey(f *testing.F) {
 		}
 		respond {http.throttle.key}
 	}`)
-	seen := make(map[string]string) // who has a key
+	seen := make(map[string]string) // the value of each key
 	f.Fuzz(func(t *testing.T, a, b, addr string) {
 		r := request(addr+":1", site0, "X-A", a, "X-B", b)
 		w := s.do(r)

@@ -1,6 +1,7 @@
 package caddymodule
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"net/http"
@@ -10,6 +11,12 @@ import (
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
 	"go.uber.org/zap"
 
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/admission"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/body"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/decision"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/settlement"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/staticfile"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/sharedstore"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
 )
 
@@ -17,20 +24,24 @@ func init() {
 	caddy.RegisterModule(Handler{})
 }
 
-// Handler holds requests back with leaky buckets. Every request it sees is
-// charged to a bucket in each of its zones, all or none; what does not fit is
-// refused with a Retry-After that says when to come back.
+// Handler limits the rate of requests with leaky buckets. It charges each request to
+// one bucket in every zone that matches it, all or none. A request that does not
+// fit is refused with a Retry-After that says when to come back. A zone charges a
+// request once, even if it is rewritten or passes several handlers. Inside error
+// routes the handler does nothing.
 type Handler struct {
-	// The zones to charge together.
+	// The zones that are charged together. Required. If one of them refuses, none
+	// is charged.
 	Zone []*Zone `json:"zone,omitempty"`
 
-	// Tell clients in the header fields RateLimit-Policy and RateLimit how much
-	// the zone that is nearest exhaustion holds, and how much is left.
+	// Send the rate-limit headers RateLimit-Policy and RateLimit: the capacity of
+	// the enforced zone that is nearest exhaustion, and how much of it is left.
+	// Default: no such headers.
 	RateLimitHeaders bool `json:"ratelimit_headers,omitempty"`
 
-	app   *App
-	zones []*Zone
-	strip []string // headers in which the upstream says what a request cost
+	app     *App
+	zones   []*zone
+	headers settlement.Headers // in which the upstream says what a request cost
 }
 
 // CaddyModule returns the Caddy module information.
@@ -41,23 +52,23 @@ func (Handler) CaddyModule() caddy.ModuleInfo {
 	}
 }
 
-// Provision finds or makes the handler's zones.
+// Provision finds or compiles the handler's zones.
 func (h *Handler) Provision(ctx caddy.Context) error {
 	app, err := ctx.App("throttle")
 	if err != nil {
 		return err
 	}
 	h.app = app.(*App)
+	if err := h.app.checkServers(ctx); err != nil {
+		return err
+	}
 	if len(h.Zone) == 0 {
 		return errors.New("no zone given: want at least one")
 	}
-	names := make(map[string]bool)
-	for _, z := range h.Zone {
-		if z != nil && z.reference() {
-			z, err = h.app.globalZone(z.Name)
-		} else {
-			err = h.app.provisionZone(ctx, z)
-		}
+	names, twins := make(map[string]bool), make(twinZones)
+	var settles []*settlement.Rule
+	for _, definition := range h.Zone {
+		z, err := h.app.zoneOf(ctx, definition)
 		if err != nil {
 			return err
 		}
@@ -65,164 +76,265 @@ func (h *Handler) Provision(ctx caddy.Context) error {
 			return fmt.Errorf("zone %q is given twice in one handler", z.Name)
 		}
 		names[z.Name] = true
-		z.shared.handlers++
-		h.zones = append(h.zones, z)
-		if z.Settle != nil && z.Settle.Name != "" {
-			h.strip = append(h.strip, z.Settle.Name)
+		if err := twins.add(z.Name, z.definition); err != nil {
+			return err
 		}
+		z.handlers++
+		h.zones = append(h.zones, z)
+		settles = append(settles, z.Settle)
 	}
+	h.headers = settlement.HeadersOf(settles...)
 	h.warnInventable(ctx.Logger())
 	return nil
 }
 
-// warnInventable warns of zones that hold nobody back who makes keys up.
+// warnInventable logs a warning if clients can evade all zones by making up keys.
 func (h *Handler) warnInventable(logger *zap.Logger) {
 	for _, z := range h.zones {
-		if z.byClient() {
+		if z.Key.HasAddress() {
 			return
 		}
 	}
 	for _, z := range h.zones {
-		if z.inventable() && !z.shared.inventable {
-			z.shared.inventable = true
-			logger.Warn("zone is keyed only by what clients send, who may make up a new key for every request: put a zone keyed by client_ip beside it",
+		if z.inventable && !z.warnedInventable {
+			z.warnedInventable = true
+			logger.Warn("zone is keyed only by values that clients choose, so a client can get a fresh bucket with every request: add a zone keyed by client_ip",
 				zap.String("zone", z.Name))
 		}
 	}
 }
 
-// statusGone is what access logs say of requests whose client has left, as
-// Caddy's own and nginx's do.
-const statusGone = 499
-
-// ServeHTTP implements caddyhttp.MiddlewareHandler.
+// ServeHTTP implements caddyhttp.MiddlewareHandler. It decides about the request,
+// holds it until its delay is over and its slots are free, and then refuses or
+// serves it.
 func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request, next caddyhttp.Handler) error {
-	if r.Context().Value(caddyhttp.ErrorCtxKey) != nil {
-		return next.ServeHTTP(w, r) // in an error route: charged when it came
+	if chargedBefore(r) {
+		return next.ServeHTTP(w, r)
 	}
-	h.app.remote.enter()
-	defer h.app.remote.leave()
-	q := questions.Get().(*question)
-	p, err := h.decide(q, r)
-	upload, bill, turn := q.upload, q.bill, q.turn
-	q.release()
-	defer upload.end(w)
-	if turn != nil {
-		defer turn.end()
-		turn.come(r.Context())
-		w = turn.watch(w, r)
+	h.app.hold()
+	defer h.app.release()
+	res, reader, err := h.decide(r)
+	if reader != nil {
+		defer reader.End(w)
 	}
-	if p != nil {
-		p.count()
-		if h.RateLimitHeaders {
-			p.announce(w.Header())
-		}
+	if err != nil {
+		return err
+	}
+	if res == nil {
+		return h.serve(w, r, next, nil)
+	}
+	left := !h.admit(r, res)
+	res.Report()
+	if h.RateLimitHeaders {
+		res.Announce(w.Header())
 	}
 	switch {
-	case err != nil:
-		return err
-	case p != nil && p.decisive().decision == refused:
-		return p.refuse(w, r)
-	case turn.left():
-		w.WriteHeader(statusGone)
-		return nil
-	case bill != nil:
-		return bill.serve(w, r, next)
-	}
-	return next.ServeHTTP(w, r)
-}
-
-// decide asks the zones whose bucket to charge and the store whether it fits,
-// and makes the answer known. It returns nil if no zone is concerned.
-func (h *Handler) decide(q *question, r *http.Request) (*passage, error) {
-	q.begin(r)
-	defer func() {
-		if q.turn == nil {
-			q.vacate() // the request goes nowhere
-		}
-	}()
-	if err := h.gather(q); err != nil {
-		return nil, err
-	}
-	if q.unread > 0 {
-		// First for the least it can cost: who is refused uploads nothing.
-		if !q.waits {
-			q.peek()
-		}
-		q.probe()
-		if err := h.take(q); err != nil || q.refused {
-			return q.conclude(h), nil
-		}
-		q.look()
-		if err := h.gather(q); err != nil {
-			return nil, err
-		}
-	}
-	if !q.waits {
-		q.occupy()
-	}
-	_ = h.take(q) // if it failed, there is nothing left to conclude
-	return q.conclude(h), nil
-}
-
-// gather asks each zone whether it is about the request, and if so whose
-// bucket is charged, how much it holds, and how much is poured.
-func (h *Handler) gather(q *question) error {
-	charged, failed := isNot(h.app.exempt, q.r)
-	if !charged && failed == nil {
+	case res.Refused():
+		reader.End(w) // before the refusal says how the connection ends
+		return res.Refusal().Write(w, r, body.Received(r))
+	case left:
+		w.WriteHeader(statusClientLeft)
 		return nil
 	}
-	h.app.watchProxies(q.r)
-	for _, z := range h.app.everywhere {
-		if !q.passage.charged(z.Name) {
-			if c, b, found := z.blockOf(&q.subject, &q.keys); found {
-				q.bar(z, &c, b)
-			}
+	return h.serve(w, r, next, res)
+}
+
+// statusClientLeft is the status in access logs of requests whose client has left,
+// as in Caddy's reverse proxy and nginx.
+const statusClientLeft = 499
+
+// includeAddr is the client address of requests that Caddy's templates make with
+// httpInclude.
+const includeAddr = "127.0.0.1:10000"
+
+// chargedBefore reports whether a request belongs to one that has been charged: it
+// is in an error route, or the server made it to include its answer in another.
+// Requests from sockets have a local address in their context, which no header can
+// take away.
+func chargedBefore(r *http.Request) bool {
+	ctx := r.Context()
+	return ctx.Value(caddyhttp.ErrorCtxKey) != nil ||
+		r.RemoteAddr == includeAddr && ctx.Value(http.LocalAddrContextKey) == nil
+}
+
+// decide asks the zones which buckets to charge, and the store whether the charges
+// fit. The result is nil if no zone is concerned. The reader, if not nil, has
+// replaced the request's body and must be ended.
+func (h *Handler) decide(r *http.Request) (*decision.Result, *body.Reader, error) {
+	p := decision.NewPlan(r)
+	defer p.Release()
+	if err := h.ask(p); err != nil {
+		return nil, nil, err
+	}
+	if p.Unread() > 0 {
+		// Ask for the least it can cost first: a refused client uploads nothing.
+		p.LookForSlots()
+		p.Probe()
+		if !h.take(p) || p.Refused() {
+			h.countFallbacks(p)
+			return p.Conclude(), nil, nil
+		}
+		p.ReadBody()
+		if err := h.ask(p); err != nil {
+			return nil, p.Body(), err
 		}
 	}
+	p.LookForSlots()
+	h.take(p)
+	h.countFallbacks(p)
+	return p.Conclude(), p.Body(), nil
+}
+
+// countFallbacks counts charges that were decided without the shared store.
+func (h *Handler) countFallbacks(p *decision.Plan) {
+	if h.app.shared == nil {
+		return
+	}
+	for charge, d := range p.Answers() {
+		if sharedstore.FellBack(d) {
+			h.app.zones[charge.Zone].without.Inc()
+		}
+	}
+}
+
+// ask collects the charges of all zones that concern the request: the bucket, its
+// limit and the cost.
+func (h *Handler) ask(p *decision.Plan) error {
+	exempt, failed := h.app.exempts(p.Request)
+	if exempt {
+		return nil
+	}
+	h.app.watchProxies(p.Request)
+	h.app.barEverywhere(p)
 	for _, z := range h.zones {
-		if q.passage.charged(z.Name) || q.decided(z.Name) {
+		if p.Knows(z.Name) {
 			continue
 		}
 		err := failed
 		if err == nil {
-			err = q.add(z)
+			err = p.Ask(z.Rule, h.app.knownBlock)
 		}
-		if err != nil && !z.shadow {
+		if err != nil && !z.Shadow {
 			return err
 		}
+	}
+	if p.NoAddress {
+		h.app.warnNoAddress()
 	}
 	return nil
 }
 
-// take asks the store. With a refusal that needs no asking there is nothing to
-// take: the buckets of the other zones must not pay for it. If even the memory
-// fails, the request passes.
-func (h *Handler) take(q *question) error {
-	if q.refused {
-		q.charges = q.charges[:0]
+// take asks the store. If even the memory store fails, take returns false and the
+// request passes.
+func (h *Handler) take(p *decision.Plan) bool {
+	charges, decisions := p.Questions()
+	if len(charges) > 0 {
+		if err := h.app.store.Take(p.Request.Context(), charges, decisions); err != nil {
+			h.app.logger.Error("asking the store; the request passes", zap.Error(err))
+			p.Unanswered()
+			return false
+		}
+		for i := range charges {
+			h.app.blocks.Note(&charges[i], &decisions[i])
+		}
 	}
-	q.refused = q.refused || q.crowded
-	if len(q.charges) == 0 {
-		return nil
+	p.Answered()
+	return true
+}
+
+// admit holds the request until its delay is over and its slots are free, and
+// simulates that for shadow zones. It returns false if the client left meanwhile.
+// Afterwards res tells whether the request is refused.
+func (h *Handler) admit(r *http.Request, res *decision.Result) (stayed bool) {
+	if !res.Holds() || res.Refused() {
+		return true
 	}
-	q.decisions = append(q.decisions[:0], make([]leakybucket.Decision, len(q.charges))...)
-	if err := h.app.ask(q); err != nil {
-		h.app.logger.Error("asking the store; the request passes", zap.Error(err))
-		q.charges, q.zones, q.verdicts = q.charges[:0], q.zones[:0], q.verdicts[:0]
-		return err
+	since := time.Now()
+	res.Simulate(since, h.refund)
+	var room [2]admission.Entry
+	entries := res.Entries(room[:0])
+	if len(entries) == 0 {
+		res.Passed()
+		return true
 	}
-	if q.waits {
-		q.asked = time.Now()
+	pass, result := h.app.gate.Admit(r.Context(), since, entries, res.OuterPass(r))
+	return res.Admitted(pass, result, entries, h.refund)
+}
+
+// refund gives back the charges of a request that is not served.
+func (h *Handler) refund(settlements []leakybucket.Settlement) {
+	if err := h.app.store.Settle(context.Background(), settlements); err != nil && h.app.shared == nil {
+		h.app.logger.Error("refunding a request that was not served; it stays charged", zap.Error(err))
 	}
-	for i := range q.charges {
-		q.refused = q.refused || !q.charges[i].Shadow && !q.decisions[i].Fits
+}
+
+// serve calls the next handler. Whatever happens there, serve then releases the
+// slots and corrects the charges, in this order, so no slot waits for the store.
+func (h *Handler) serve(w http.ResponseWriter, r *http.Request, next caddyhttp.Handler, res *decision.Result) error {
+	holds := res.Holds()
+	tunnel := holds && settlement.MayTunnel(r)
+	if len(h.headers) == 0 && !tunnel && !res.Settles() {
+		if holds {
+			defer res.Release()
+		}
+		return next.ServeHTTP(w, r)
 	}
-	return nil
+	first := decision.ResultOf(r)
+	observer := &settlement.Observer{Headers: h.headers}
+	if tunnel {
+		observer.Tunnel = res
+	}
+	observer.Outer = first.Observe(observer)
+	defer func() {
+		first.Observe(observer.Outer)
+		if holds {
+			res.Release()
+		}
+		h.settle(r, res, observer)
+	}()
+	return observer.Serve(w, r, next)
+}
+
+// settle corrects the charges to what the request really cost.
+func (h *Handler) settle(r *http.Request, res *decision.Result, observer *settlement.Observer) {
+	if res == nil {
+		return
+	}
+	due := res.Settle(observer)
+	if len(res.Static) > 0 && staticfile.UpstreamAnswered(r, observer.Header()) {
+		due = h.chargeStatic(r, res, due)
+	}
+	if len(due) > 0 {
+		// The client's leaving must not keep it from paying. A shared store tells its
+		// observer itself.
+		if err := h.app.store.Settle(context.Background(), due); err != nil && h.app.shared == nil {
+			for i := range due {
+				h.app.zones[due[i].Charge.Zone].Unsettled(1)
+			}
+			h.app.logger.Error("settling; the reservations stay", zap.Error(err))
+		}
+	}
+	if refunds := res.Settled(); len(refunds) > 0 {
+		h.refund(refunds)
+	}
+}
+
+// chargeStatic appends the charges of a request that was exempt as one for a static
+// file, and that the upstream answered after all.
+func (h *Handler) chargeStatic(r *http.Request, res *decision.Result, due []leakybucket.Settlement) []leakybucket.Settlement {
+	for i := range res.Static {
+		e := &res.Static[i]
+		h.app.zones[e.Rule.Name].warnStatic(r)
+		if e.Charged {
+			due = append(due, leakybucket.Settlement{Charge: e.Charge, Diff: e.Charge.Cost})
+		}
+	}
+	return due
 }
 
 // Interface guards
 var (
 	_ caddy.Provisioner           = (*Handler)(nil)
 	_ caddyhttp.MiddlewareHandler = (*Handler)(nil)
+	_ settlement.Releaser         = (*decision.Result)(nil)
 )

@@ -30,7 +30,7 @@ func TestABurstPassesAndTheRestIsRefusedUntilItHasLeaked(t *testing.T) {
 	})
 }
 
-func TestWhoWaitsAsLongAsRetryAfterSaysPasses(t *testing.T) {
+func TestAClientThatWaitsAsLongAsRetryAfterSaysPasses(t *testing.T) {
 	for _, test := range []struct {
 		retryAfter, first, later string // what Retry-After says at once, and half a second later
 		after                    int    // how many pass after that long
@@ -117,9 +117,9 @@ func TestARefusalThatNeedsNoAskingChargesNoOtherZone(t *testing.T) {
 	}
 	http:// {
 		throttle /large large
-		throttle /banned {
+		throttle /denied {
 			zone large
-			zone banned {
+			zone denied {
 				capacity 5
 				leak 1/h
 				override 203.0.113.0/24 deny
@@ -145,7 +145,7 @@ func TestARefusalThatNeedsNoAskingChargesNoOtherZone(t *testing.T) {
 		respond ok
 	}`)
 	c := s.from(someone).with("X-Cost", "6")
-	for _, path := range []string{"/banned", "/keyless", "/oversize"} {
+	for _, path := range []string{"/denied", "/keyless", "/oversize"} {
 		w := c.get(path)
 		if got := w.Header().Get("Retry-After"); w.Code != http.StatusTooManyRequests || got != "" {
 			t.Errorf("%s: got %v and Retry-After %q, want 429 and none", path, w.Code, got)

@@ -12,8 +12,8 @@ import (
 	"testing"
 )
 
-// hostileHeaders are what a client may send to be taken for somebody else, or
-// for nobody.
+// hostileHeaders are headers with which a client may pretend to be another one,
+// or none.
 var hostileHeaders = map[string][]string{
 	"10 KB":                 {strings.Repeat("k", 10<<10)},
 	"NUL":                   {"\x00"},
@@ -82,7 +82,7 @@ func TestNoHeaderGetsAClientBehindAProxyAFreshBucket(t *testing.T) {
 		}
 	}
 	for what, values := range hostileHeaders {
-		// The proxy appends whom it saw.
+		// The proxy appends the address that it saw.
 		appended := append(append([]string{}, values...), "203.0.113.7")
 		if got := through(appended...); got != http.StatusTooManyRequests {
 			t.Errorf("header of its own, after %s: got %v, want 429", what, got)
@@ -139,7 +139,7 @@ func TestAKeyThatIsNotSentDoesNotEscapeTheLimit(t *testing.T) {
 	for what, values := range hostileHeaders {
 		r := request(someone, site0)
 		r.Header["X-Api-Key"] = values
-		// What is empty or ambiguous is the fallback, everything else a key.
+		// An empty or ambiguous value falls back, any other is a key.
 		want := http.StatusOK
 		if len(values) > 1 || values[0] == "" {
 			want = http.StatusTooManyRequests
@@ -202,7 +202,7 @@ func TestNoQueryEscapesTheLimit(t *testing.T) {
 			t.Errorf("%s: got %v, want 429", query, got)
 		}
 	}
-	// What says nothing, or two things, is all one.
+	// Empty and repeated values all share one bucket.
 	s.from(someone).passes(3, "/")
 	for _, query := range []string{"page=", "page", "page=1&page=2", "page=1&page=1", "page=%zz", "page=1;", strings.Repeat("a=b&", 20_000) + "page=1"} {
 		if got := s.from(someone).get("/?" + query).Code; got != http.StatusTooManyRequests {
@@ -211,7 +211,7 @@ func TestNoQueryEscapesTheLimit(t *testing.T) {
 	}
 }
 
-// What net/http lets through of a broken request must not get by the limit.
+// Broken requests that net/http lets through must not evade the limit.
 func TestNoBrokenRequestEscapesTheLimit(t *testing.T) {
 	s := run(t, `http:// {
 		throttle {
@@ -233,8 +233,8 @@ func TestNoBrokenRequestEscapesTheLimit(t *testing.T) {
 		}
 		defer conn.Close()
 		_, _ = io.WriteString(conn, request)
-		// Caddy answers a request with a body when the body is there, or will
-		// never be.
+		// Caddy answers a request with a body once the body is complete, or
+		// cannot be any more.
 		_ = conn.(*net.TCPConn).CloseWrite()
 		line, _ := bufio.NewReader(conn).ReadString('\n')
 		_, _ = fmt.Sscanf(line, "HTTP/1.1 %d", &status)

@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// uploadSlowly is a request whose body, a form, takes a second to come.
+// uploadSlowly sends a request with a form that takes a second to come.
 func uploadSlowly(path string) *http.Request {
 	reader, writer := io.Pipe()
 	go func() {
@@ -43,7 +43,7 @@ const slotAndForm = `throttle {
 	}
 }`
 
-func TestWhoFindsNoSlotUploadsNothing(t *testing.T) {
+func TestAClientThatFindsNoSlotUploadsNothing(t *testing.T) {
 	for _, path := range []string{"/", "/items"} { // where nothing is charged before, and where something is
 		inSettleBubble(t, func(t *testing.T) {
 			s := newWaitSite(t, strings.Replace(slotAndForm, "SLOT", "", 1), time.Second)
@@ -72,7 +72,7 @@ func TestASlotThatIsTakenDuringTheUploadRefuses(t *testing.T) {
 	})
 }
 
-func TestWhoMayWaitForASlotUploadsMeanwhile(t *testing.T) {
+func TestAClientThatMayWaitForASlotUploadsMeanwhile(t *testing.T) {
 	for _, path := range []string{"/", "/items"} {
 		inSettleBubble(t, func(t *testing.T) {
 			s := newWaitSite(t, strings.Replace(slotAndForm, "SLOT", "max_wait 1m", 1), 5*time.Second)

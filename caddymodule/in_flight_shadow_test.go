@@ -1,12 +1,14 @@
 package caddymodule
 
 import (
+	"net/http"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
 )
 
-// Who would have been refused would hold no slot either.
+// A request that would have been refused would hold no slot either.
 func TestAShadowThatOverflowsHoldsNoSlot(t *testing.T) {
 	inSettleBubble(t, func(t *testing.T) {
 		s := newWaitZone(t, "capacity 2\nleak 1/h\ncost 2 {\npath /dear\n}\nin_flight 2\nshadow", time.Second)
@@ -19,7 +21,8 @@ func TestAShadowThatOverflowsHoldsNoSlot(t *testing.T) {
 	})
 }
 
-// What is known to be blocked would not be asked, and not be served.
+// The store would not be asked about a key that is known to be blocked, and its
+// requests would not be served.
 func TestAShadowThatIsKnownToBeBlockedHoldsNoSlotAndCountsOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := runShared(t, "", "zone z {\ncapacity 1\nleak 1/h\nblock 1h\nin_flight 5\nshadow\n}")
@@ -29,4 +32,111 @@ func TestAShadowThatIsKnownToBeBlockedHoldsNoSlotAndCountsOnce(t *testing.T) {
 			t.Errorf("got %v, want 1 admitted, 1 refused for its capacity and 4 blocked", got)
 		}
 	})
+}
+
+// Shadow zones see the requests when the enforced zones admit them, as they would
+// if they were enforced.
+func TestAShadowTakesItsSlotsAfterTheEnforcedWait(t *testing.T) {
+	for _, test := range []struct {
+		name, zones string
+		takes       time.Duration
+		want        map[string]float64
+	}{
+		{"the delay of another zone", "zone queue {\ncapacity 6\nleak 1/s\ndelay\n}\nzone watched {\nin_flight 1\nSHADOW\n}", 500 * time.Millisecond, map[string]float64{"admitted": 4}},
+		{"two slots", "zone queue {\ncapacity 6\nleak 1/s\ndelay\n}\nzone watched {\nin_flight 2\nSHADOW\n}", 1500 * time.Millisecond, map[string]float64{"admitted": 4}},
+		{"its own delay", "zone watched {\ncapacity 6\nleak 1/s\ndelay\nin_flight 1\nSHADOW\n}", 500 * time.Millisecond, map[string]float64{"admitted": 1, "delayed": 3}},
+	} {
+		for _, shadow := range []string{"", "shadow"} {
+			inSettleBubble(t, func(t *testing.T) {
+				s := newWaitSite(t, "throttle {\n"+strings.ReplaceAll(test.zones, "SHADOW", shadow)+"\n}", test.takes)
+				s.visits(4, office, "/")
+				pass(time.Minute)
+				want := make(map[string]float64)
+				for name, n := range test.want {
+					if shadow != "" && name != "admitted" {
+						name = "shadow_" + name
+					}
+					want[name] = n
+				}
+				wantCounts(t, "watched", want)
+				emptyRooms(t, "watched")
+			})
+		}
+	}
+}
+
+// The response is long over when the simulation finds that enforcement would have
+// refused the request.
+func TestALateRefusalInShadowGivesItsChargeBackOnce(t *testing.T) {
+	for _, test := range []struct {
+		settle string
+		cost   string // that the upstream tells
+		sum    float64
+	}{
+		{"", "", -1},
+		{"settle header X-Cost", "3", -1},  // two more, and three back
+		{"settle header X-Cost", "0", -1},  // one back, and no more
+		{"settle header X-Cost", "1", -1},  // nothing, and one back
+		{"settle header X-Cost", "no", -1}, // stays reserved until it is given back
+	} {
+		inSettleBubble(t, func(t *testing.T) {
+			s := newWaitZone(t, "capacity 100\nleak 1/s\ndelay\nin_flight 1\nshadow\n"+test.settle, 0)
+			s.serve = func(w http.ResponseWriter, r *http.Request) error {
+				if r.URL.Path == "/long" {
+					w.Header().Set("X-Cost", "1")
+					<-time.After(10 * time.Second)
+					return nil
+				}
+				w.Header().Set("X-Cost", test.cost)
+				return nil
+			}
+			s.visit(office, "/long")
+			v := s.visit(office, "/")
+			if !v.ended || v.Code != http.StatusOK {
+				t.Fatalf("got %v, over %v, want it served at once", v.Code, v.ended)
+			}
+			pass(time.Minute)
+			wantCounts(t, "waits", map[string]float64{"admitted": 1, "shadow_refused in_flight": 1})
+			n, sum := s.store.sum()
+			if test.settle == "" && n != 1 || n > 2 || sum != test.sum {
+				t.Errorf("%s %s: got %d corrections of %v in all, want %v", test.settle, test.cost, n, sum, test.sum)
+			}
+			if got := s.fullness("waits", office, 100, 1, true); got != 0 {
+				t.Errorf("%s %s: got level %v, want 0", test.settle, test.cost, got)
+			}
+			emptyRooms(t, "waits")
+		})
+	}
+}
+
+// Whatever the store does first, nothing is left of the request.
+func TestARefusalInShadowWhileTheStoreSettlesLeavesNothingCharged(t *testing.T) {
+	const slow = 15 * time.Second
+	for _, slowly := range [][]time.Duration{{slow}, {slow, slow}, nil} {
+		for _, cost := range []string{"0", "1", "30"} {
+			inSettleBubble(t, func(t *testing.T) {
+				s := newWaitZone(t, "capacity 100\nleak 6/m\nkey text all\ndelay\nin_flight 1\nshadow\nsettle header X-Cost", 0)
+				s.serve = func(w http.ResponseWriter, r *http.Request) error {
+					w.Header().Set("X-Cost", r.URL.Path[1:])
+					if r.URL.Path == "/1" && r.RemoteAddr == office+":1" {
+						<-time.After(time.Minute)
+					}
+					return nil
+				}
+				s.visit(office, "/1")
+				s.store.slowly = slowly
+				s.visit(visitor, "/"+cost) // for which there is no slot ten seconds later
+				pass(35 * time.Second)
+				wantCounts(t, "waits", map[string]float64{"admitted": 1, "shadow_refused in_flight": 1})
+				if got := s.fullness("waits", "all", 100, 0.1, true); got > 1 {
+					t.Errorf("settling takes %v, cost %s: got level %v, want what has leaked by now at most", slowly, cost, got)
+				}
+				if _, sum := s.store.sum(); sum != -1 {
+					t.Errorf("settling takes %v, cost %s: got corrections of %v in all, want -1", slowly, cost, sum)
+				}
+				pass(time.Minute)
+				emptyRooms(t, "waits")
+			})
+		}
+	}
 }

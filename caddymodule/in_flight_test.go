@@ -2,9 +2,13 @@ package caddymodule
 
 import (
 	"errors"
+	"fmt"
+	"math"
 	"net/http"
 	"net/http/httptest"
+	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 )
 
@@ -28,7 +32,7 @@ func TestInFlightServesSoManyOfAKeyAtOnce(t *testing.T) {
 	}
 }
 
-func TestWhoFindsNoSlotIsNotCharged(t *testing.T) {
+func TestARequestThatFindsNoSlotIsNotCharged(t *testing.T) {
 	inSettleBubble(t, func(t *testing.T) {
 		s := newWaitSite(t, `throttle {
 			zone waits {
@@ -56,8 +60,8 @@ func TestWhoFindsNoSlotIsNotCharged(t *testing.T) {
 				t.Errorf("zone %s: got level %v, want 1", zone, got)
 			}
 		}
-		// The others are asked all the same: of several refusals the longest is
-		// told, and a block begins.
+		// The other zones are asked all the same: the refusal with the longest
+		// wait is reported, and a block begins.
 		if got := refused.Header().Get("Retry-After"); got != "86400" {
 			t.Errorf("got Retry-After %q, want 86400", got)
 		}
@@ -165,7 +169,6 @@ func TestATunnelKeepsNoSlot(t *testing.T) {
 		{"101", upgrade("GET", 1), func(w http.ResponseWriter) { w.WriteHeader(http.StatusSwitchingProtocols) }, true},
 		{"upgrade declined", upgrade("GET", 1), func(w http.ResponseWriter) { w.WriteHeader(http.StatusOK) }, false},
 		{"hints before an upgrade", upgrade("GET", 1), func(w http.ResponseWriter) { w.WriteHeader(http.StatusEarlyHints) }, false},
-		{"hijacked", upgrade("GET", 1), func(w http.ResponseWriter) { _, _, _ = http.NewResponseController(w).Hijack() }, true},
 		{"CONNECT in HTTP/2", upgrade("CONNECT", 2), func(w http.ResponseWriter) { w.WriteHeader(http.StatusOK) }, true},
 		{"CONNECT declined", upgrade("CONNECT", 2), func(w http.ResponseWriter) { w.WriteHeader(http.StatusForbidden) }, false},
 		{"GET in HTTP/2", upgrade("GET", 2), func(w http.ResponseWriter) { w.WriteHeader(http.StatusOK) }, false},
@@ -183,6 +186,108 @@ func TestATunnelKeepsNoSlot(t *testing.T) {
 			}
 			pass(2 * time.Hour)
 			emptyRooms(t, "waits")
+		})
+	}
+}
+
+// A request that is refused anyway must not keep a slot from another one while
+// the store is asked about it.
+func TestARequestThatWaitsForTheStoreHoldsNoSlot(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := runShared(t, "", "zone clients {\ncapacity 1\nleak 1/h\n}\nzone server {\nkey text all\nin_flight 1\n}")
+		greedy, lawful := s.from(someone), s.from("198.51.100.1:1")
+		greedy.wantStatuses("/", map[int]int{200: 1})
+		theShared.slow.Store(int64(30 * time.Millisecond))
+		over := make(chan int)
+		go func() { over <- greedy.get("/").Code }()
+		<-time.After(10 * time.Millisecond)
+		if got := lawful.get("/").Code; got != http.StatusOK {
+			t.Errorf("while a request over its limit waits for the store: got %v for another client, want 200", got)
+		}
+		if got := <-over; got != http.StatusTooManyRequests {
+			t.Errorf("the request over its limit: got %v, want 429", got)
+		}
+	})
+}
+
+// Two handlers may take slots in any order: no two requests hold what the other
+// one waits for.
+func TestHandlersThatTakeTheSameSlotsInOppositeOrdersServeAll(t *testing.T) {
+	inSettleBubble(t, func(t *testing.T) {
+		const zone = "throttle {\nzone %[1]s {\nkey text all\nin_flight 2\nmax_wait 1m\n}\n}\n"
+		a, b := fmt.Sprintf(zone, "a"), fmt.Sprintf(zone, "b")
+		s := newWaitSite(t, "handle /ab {\nroute {\n"+a+b+"settle_upstream\n}\n}\nhandle /ba {\nroute {\n"+b+a+"settle_upstream\n}\n}\n", 100*time.Millisecond)
+		var visits []*visit
+		for i := range 40 {
+			visits = append(visits, s.visit(fmt.Sprintf("203.0.113.%d", i), []string{"/ab", "/ba"}[i%2]))
+		}
+		pass(2 * time.Minute)
+		refused := 0
+		for _, v := range visits {
+			if v.Code != http.StatusOK || !v.reached {
+				refused++
+			}
+		}
+		if refused > 0 {
+			t.Errorf("got %d of 40 refused, want all of them served", refused)
+		}
+		emptyRooms(t, "a", "b")
+	})
+}
+
+func TestATunnelKeepsNoSlotOfTheHandlersAroundIt(t *testing.T) {
+	const zone = "throttle {\nzone %s {\nkey text all\nin_flight 1\n}\n}\n"
+	for _, inner := range []string{"in_flight 1", "in_flight 1\nmax_wait 1m", "in_flight 1\nshadow", "capacity 100\nleak 1/h\nsettle seconds"} {
+		inSettleBubble(t, func(t *testing.T) {
+			s := newWaitSite(t, fmt.Sprintf(zone, "outer")+"throttle {\nzone inner {\nkey text all\n"+inner+"\n}\n}\n"+fmt.Sprintf(zone, "innermost"), 0)
+			s.serve = func(w http.ResponseWriter, _ *http.Request) error {
+				w.WriteHeader(http.StatusSwitchingProtocols)
+				<-time.After(time.Hour)
+				return nil
+			}
+			for range 3 {
+				if v := s.visit(office, "/", "Connection", "Upgrade", "Upgrade", "websocket"); !v.reached {
+					t.Errorf("inner %s: got %v for the next one, want it at the upstream", inner, v.Code)
+				}
+			}
+			emptyRooms(t, "outer", "inner", "innermost") // while the tunnels last
+			pass(2 * time.Hour)
+			emptyRooms(t, "outer", "inner", "innermost")
+		})
+	}
+}
+
+// The last slot is taken while the store decides, and the store admits the
+// request.
+func TestARequestWhoseSlotIsTakenWhileTheStoreIsAskedIsNotCharged(t *testing.T) {
+	for _, test := range []struct {
+		options       string
+		beside, slots float64 // levels
+		counts        map[string]float64
+	}{
+		{"", 1, 1, map[string]float64{"admitted": 1, "refused in_flight": 1}},
+		{"settle header X-Cost", 1, 5, map[string]float64{"admitted": 1, "refused in_flight": 1}},
+		{"shadow", 2, 1, map[string]float64{"admitted": 1, "shadow_refused in_flight": 1}},
+		{"shadow\nsettle header X-Cost", 2, 5, map[string]float64{"admitted": 1, "shadow_refused in_flight": 1}},
+	} {
+		inSettleBubble(t, func(t *testing.T) {
+			s := newWaitSite(t, "throttle {\nzone beside {\ncapacity 100\nleak 1/d\nblock 1h\n}\nzone slots {\nblock 1h\ncapacity 100\nleak 1/d\nin_flight 1\n"+test.options+"\n}\n}", 0)
+			s.store.slow = 30 * time.Millisecond
+			s.serve = func(w http.ResponseWriter, _ *http.Request) error {
+				w.Header().Set("X-Cost", "5")
+				<-time.After(time.Second)
+				return nil
+			}
+			s.visits(2, office, "/")
+			pass(time.Minute)
+			wantCounts(t, "slots", test.counts)
+			for zone, want := range map[string]float64{"beside": test.beside, "slots": test.slots} {
+				got := s.fullness(zone, office, 100, 1./86400, zone == "slots" && strings.HasPrefix(test.options, "shadow"))
+				if math.Abs(got-want) > 0.01 {
+					t.Errorf("%q: got level %v of zone %s, want %v", test.options, got, zone, want)
+				}
+			}
+			emptyRooms(t, "slots")
 		})
 	}
 }

@@ -3,14 +3,17 @@ package caddymodule
 import (
 	"crypto/sha256"
 	"encoding/hex"
+	"fmt"
 	"net/http"
 	"net/http/httptest"
 	"strings"
 	"testing"
+
+	bucketkey "github.com/caddy-throttle/caddy-throttle/leakybucket/key"
 )
 
-// keyOf runs a zone of which it gives the lines that are not about the limit,
-// and returns the key of a request.
+// keyOf runs a zone with these lines and a limit, and returns the key of a
+// request.
 func keyOf(t *testing.T, lines string, r *http.Request) string {
 	t.Helper()
 	s := run(t, `http:// {
@@ -101,7 +104,7 @@ func TestAKeyNamesTheBucketThatIsCharged(t *testing.T) {
 	}
 }
 
-func TestWhatClientsWriteIntoKeysCanBeTakenForNothingElse(t *testing.T) {
+func TestTextThatClientsWriteIntoKeysLooksLikeNoOtherKey(t *testing.T) {
 	long := strings.Repeat("k", 10<<10)
 	for _, test := range []struct{ lines, value, want string }{
 		{"plain_keys", "@client_ip/203.0.113.9", "%40client_ip%2F203.0.113.9"},
@@ -169,7 +172,7 @@ func TestARequestWithoutAHostHasNoHostInItsKey(t *testing.T) {
 	}
 }
 
-func TestWhatIsDoneWithAMissingKeyIsAChoice(t *testing.T) {
+func TestAMissingKeyIsTreatedAsTheZoneChooses(t *testing.T) {
 	for _, test := range []struct {
 		policy    string
 		own, both int // how many of four requests pass, from one address and from two
@@ -260,4 +263,167 @@ func TestOverridesTakeTheLimitOfTheLongestAndNarrowestThatMatches(t *testing.T) 
 			t.Fatalf("unlimited: got %v, want 200", w.Code)
 		}
 	}
+}
+
+// oddNames are spellings of the field log that PHP or Rack read as it, of a value
+// that is written for %s.
+var oddNames = []struct{ contentType, body string }{
+	{formType, "log=%s"},
+	{formType, "+log=%s"},
+	{formType, "%%20log=%s"},
+	{formType, "log%%00x=%s"},
+	{formType, "%%6cog=%s"},
+	{formType, "log=+%s+"},
+	{formType + "; charset=utf-8", "x=1&log=%s"},
+	{partsType, "--b\r\nContent-Disposition: form-data; name=log\r\n\r\n%s\r\n--b--\r\n"},
+	{partsType, "--b\r\nContent-Disposition: form-data; name='log'\r\n\r\n%s\r\n--b--\r\n"},
+	{partsType, "--b\r\nContent-Disposition: attachment; name=\"log\"\r\n\r\n%s\r\n--b--\r\n"},
+	{partsType, "--b\r\nContent-Disposition: form-data; name=\" log\"\r\n\r\n%s\r\n--b--\r\n"},
+	{partsType, "--b\r\ncontent-disposition: form-data;name=\"log\"\r\n\r\n%s\r\n--b--\r\n"},
+}
+
+const (
+	formType  = "application/x-www-form-urlencoded"
+	partsType = "multipart/form-data; boundary=b"
+)
+
+// guess posts a form from an address of its own.
+func (s *site) guess(i int, contentType, body string) int {
+	r := httptest.NewRequest(http.MethodPost, "http://example.com/wp-login.php", strings.NewReader(body))
+	r.RemoteAddr = fmt.Sprintf("203.0.113.%d:1", i)
+	r.Header.Set("Content-Type", contentType)
+	return s.do(r).Code
+}
+
+func TestNoSpellingOfAFieldGetsAroundTheLimitOfAnAccount(t *testing.T) {
+	for _, policy := range []string{"client_ip", "share", "refuse"} {
+		s := run(t, `http:// {
+			throttle {
+				zone account {
+					key form log
+					missing_key `+policy+`
+					capacity 5
+					leak 1/d
+				}
+			}
+			respond ok
+		}`)
+		passed := 0
+		for i := range 60 {
+			name := oddNames[i%len(oddNames)]
+			if s.guess(i, name.contentType, fmt.Sprintf(name.body, []string{"admin", "Admin", "ADMIN"}[i%3])) == http.StatusOK {
+				passed++
+			}
+		}
+		if passed != 5 {
+			t.Errorf("missing_key %s: got %d of 60 guesses through, want 5", policy, passed)
+		}
+		if got := s.guess(1, formType, "log=other"); got != http.StatusOK {
+			t.Errorf("missing_key %s: got %v for another account, want 200", policy, got)
+		}
+		s.stop()
+	}
+}
+
+func TestAFieldThatIsSentTwiceChargesNoNamedAccount(t *testing.T) {
+	for policy, want := range map[string]int{"client_ip": 60, "share": 5, "refuse": 0} {
+		s := run(t, `http:// {
+			throttle {
+				zone account {
+					key form log
+					missing_key `+policy+`
+					capacity 5
+					leak 1/d
+				}
+			}
+			respond ok
+		}`)
+		passed := 0
+		for i := range 60 {
+			body := []string{"log=v%d&log=admin", "log=admin&log=v%d", "log=admin&log[]=v%d", "log[]=admin&log=v%d"}[i%4]
+			if s.guess(i, formType, fmt.Sprintf(body, i)) == http.StatusOK {
+				passed++
+			}
+		}
+		if passed != want {
+			t.Errorf("missing_key %s: got %d of 60 through, want %d", policy, passed, want)
+		}
+		for i := range 5 {
+			if got := s.guess(i, formType, "log=admin"); got != http.StatusOK {
+				t.Errorf("missing_key %s: got %v for guess %d of the account itself, want 200", policy, got, i+1)
+			}
+		}
+		s.stop()
+	}
+}
+
+// Ten of them must not close password reset for everybody.
+func TestAFormWithoutTheFieldIsChargedByAddressWhereOthersShare(t *testing.T) {
+	inSettleBubble(t, func(t *testing.T) {
+		s := bodyCostSite(t, "key form log\nmissing_key share")
+		post := func(contentType, body string) {
+			if w := s.post(strings.NewReader(body), len(body), "Content-Type", contentType); w.Code != http.StatusOK {
+				t.Errorf("%q: got %v, want 200", body, w.Code)
+			}
+		}
+		level := func(key string, want float64) {
+			t.Helper()
+			s.client = key
+			s.wantLevel("settled", want)
+		}
+		for range 10 {
+			post(formType, "pwd=x")
+		}
+		level("@client_ip/192.0.2.1", 10)
+		level("@share", 0)
+		post(formType, "log=&pwd=x")
+		post(partsType, "--b\r\nContent-Disposition: form-data; name=pwd\r\n\r\nx\r\n--b--\r\n")
+		post(formType, "")
+		level("@client_ip/192.0.2.1", 13)
+		for i, unread := range []struct{ contentType, body string }{
+			{formType, "log=a&log=b"},
+			{formType, "log[]=a&log=b"},
+			{"application/json", `{"log":"a"}`},
+			{partsType, "--b\r\nContent-Disposition: form-data; name=pwd\r\n\r\nx"},
+			{formType, "pad=" + strings.Repeat("x", 70<<10)},
+		} {
+			post(unread.contentType, unread.body)
+			level("@share", float64(i+1))
+		}
+		level("@client_ip/192.0.2.1", 13)
+		post(formType, "log=a")
+		level(string(bucketkey.AppendDigest(nil, "a")), 1)
+	})
+}
+
+func TestTheSpellingsOfItemsCostAsMuchAsTheUpstreamReads(t *testing.T) {
+	many := func(name string) string { return strings.TrimSuffix(strings.Repeat(name+"=1&", 500), "&") }
+	for _, field := range []struct{ field, contentType, body string }{
+		{"rows", formType, many("+rows[]")},
+		{"rows", formType, many("%20rows%5B%5D")},
+		{"rows", formType, many("rows[]")},
+		{"line_items", formType, many("line.items[]")},
+		{"line_items", formType, many("line+items[]")},
+		{"rows", partsType, strings.Repeat("--b\r\nContent-Disposition: form-data; name='rows[]'\r\n\r\n1\r\n", 500) + "--b--\r\n"},
+		{"rows", partsType, strings.Repeat("--b\r\nContent-Disposition: form-data; name=rows[]\r\n\r\n1\r\n", 500) + "--b--\r\n"},
+		{"rows", partsType, strings.Repeat("--b\r\nContent-Disposition: attachment; name=\"rows[]\"\r\n\r\n1\r\n", 500) + "--b--\r\n"},
+		{"rows", "application/json", `{"rows":{` + numbered(500) + `}}`},
+	} {
+		s := bodyCostSite(t, "cost body_items "+field.field+"\nunread_body_cost 900")
+		if w := s.post(strings.NewReader(field.body), len(field.body), "Content-Type", field.contentType); w.Code != http.StatusOK {
+			t.Errorf("%.60q: got %v, want 200", field.body, w.Code)
+		}
+		if got := s.level("settled", false); got < 499.9 || got > 500.1 {
+			t.Errorf("%.60q: got a cost of %.0f, want 500", field.body, got)
+		}
+	}
+}
+
+// numbered returns the members of a JSON object whose keys are numbers.
+func numbered(n int) string {
+	members := make([]string, n)
+	for i := range members {
+		members[i] = fmt.Sprintf(`"%d":1`, i)
+	}
+	return strings.Join(members, ",")
 }

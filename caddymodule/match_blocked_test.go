@@ -81,7 +81,7 @@ func TestTheMatcherMatchesBeforeThrottleWhatItWouldFindBlocked(t *testing.T) {
 	})
 }
 
-func TestTheMatcherMatchesNobodyWhoIsBlockedInShadowOnly(t *testing.T) {
+func TestTheMatcherMatchesNoClientThatIsBlockedInShadowOnly(t *testing.T) {
 	inSettleBubble(t, func(t *testing.T) {
 		s := run(t, strings.Replace(blockedSite, "OPTION", "shadow", 1))
 		c := s.from(someone)
@@ -97,7 +97,7 @@ func TestTheMatcherMatchesNobodyWhoIsBlockedInShadowOnly(t *testing.T) {
 	})
 }
 
-func TestErrorRoutesCanAbortWhoIsBlocked(t *testing.T) {
+func TestErrorRoutesCanAbortBlockedClients(t *testing.T) {
 	inSettleBubble(t, func(t *testing.T) {
 		s := run(t, strings.Replace(blockedSite, "OPTION", "refuse error", 1))
 		c := s.from(someone)

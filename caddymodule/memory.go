@@ -17,18 +17,13 @@ func init() {
 	caddy.RegisterModule(Memory{})
 }
 
-// memories keeps the memory store over reloads: one config's requests must meet
-// the levels that the last one's left. It holds state only. Limits come with
-// every charge, and the bound is set when a config starts, so that a config
-// that fails to load changes nothing.
-var memories = caddy.NewUsagePool()
-
-// Memory keeps the buckets in the memory of this process. They survive reloads,
-// and are gone when it ends.
+// Memory keeps the buckets in the memory of this process. They survive reloads, and
+// are gone when the process ends.
 type Memory struct {
-	// How many buckets are kept at most. When there are more, one that would be
-	// empty soon is dropped. A reload changes the bound; to raise it more than
-	// tenfold, restart. Default: 500000.
+	// How many buckets are kept at most. Default: 500000, at some 100 bytes each.
+	// If more are in use, one that would be empty soon is dropped, and its key
+	// starts with an empty bucket. A reload changes the bound. To raise it more
+	// than tenfold, restart.
 	MaxBuckets int `json:"max_buckets,omitempty"`
 
 	memory *memory
@@ -50,7 +45,7 @@ func (Memory) CaddyModule() caddy.ModuleInfo {
 	}
 }
 
-// Provision finds the process's memory, or makes it.
+// Provision joins the process's memory of buckets, or creates it.
 func (m *Memory) Provision(ctx caddy.Context) error {
 	if m.MaxBuckets == 0 {
 		m.MaxBuckets = defaultMaxBuckets
@@ -59,38 +54,26 @@ func (m *Memory) Provision(ctx caddy.Context) error {
 		return fmt.Errorf("invalid max_buckets %d: want a number from 1 to %d", m.MaxBuckets, mostBuckets)
 	}
 	m.logger = ctx.Logger()
-	found, _, err := memories.LoadOrNew("memory", func() (caddy.Destructor, error) {
-		return newMemory(m), nil
-	})
-	if err != nil {
-		return err
-	}
-	m.memory = found.(*memory)
-	return nil
+	var err error
+	m.memory, err = joinMemory(m.MaxBuckets)
+	return err
 }
 
 // Store returns the store.
 func (m *Memory) Store() leakybucket.Store { return m.memory.Store }
 
-// Start makes the config's bound count.
-func (m *Memory) Start() error {
-	m.memory.bound(m)
-	return nil
-}
+// start applies max_buckets of a config that starts.
+func (m *Memory) start() { m.memory.bound(m) }
 
-// Stop takes the bound back, of a config that goes or that failed to start.
-func (m *Memory) Stop() error {
-	m.memory.unbound(m)
-	return nil
-}
+// stop withdraws max_buckets of a config that stops or has failed to start.
+func (m *Memory) stop() { m.memory.unbound(m) }
 
-// Cleanup lets go of the memory.
+// Cleanup releases the memory.
 func (m *Memory) Cleanup() error {
 	if m.memory == nil {
 		return nil
 	}
-	_, err := memories.Delete("memory")
-	return err
+	return leave(memoryKey)
 }
 
 // UnmarshalCaddyfile sets up the store from Caddyfile tokens. Syntax:
@@ -114,7 +97,7 @@ func (m *Memory) UnmarshalCaddyfile(d *caddyfile.Dispenser) error {
 		case "max_buckets":
 			err = parseArg(d, &m.MaxBuckets, parseWhole(1, mostBuckets))
 		default:
-			err = unrecognized(d, "store memory", "max_buckets <n>")
+			err = unknownOption(d, "store memory", []string{"max_buckets"})
 		}
 		if err != nil {
 			return err
@@ -123,32 +106,35 @@ func (m *Memory) UnmarshalCaddyfile(d *caddyfile.Dispenser) error {
 	return nil
 }
 
-// A memory is a store with someone to look after it.
+// A memory is the process's memory store, with a goroutine that maintains it.
 type memory struct {
 	*memstore.Store
 	stop chan struct{}
 
 	mu     sync.Mutex
-	bounds []*Memory   // the configs that have started and not stopped, oldest first
+	bounds []*Memory   // configs that have started and not stopped, oldest first
 	logger *zap.Logger // of the last of them
 }
 
-func newMemory(config *Memory) *memory {
-	m := &memory{
-		Store:  memstore.New(memstore.Options{MaxBuckets: config.MaxBuckets}),
-		stop:   make(chan struct{}),
-		logger: config.logger,
-	}
-	go m.lookAfter()
-	return m
+// joinMemory joins the process's memory, or creates it for maxBuckets. It is
+// process-wide because a new config must find the levels that the last one left.
+func joinMemory(maxBuckets int) (*memory, error) {
+	return join(memoryKey, func() (*memory, error) {
+		m := &memory{
+			Store: memstore.New(memstore.Options{MaxBuckets: maxBuckets}),
+			stop:  make(chan struct{}),
+		}
+		go m.maintain()
+		return m, nil
+	})
 }
 
-// lookAfter gives memory back when traffic has ended, and says when there is
-// not enough of it.
-func (m *memory) lookAfter() {
+// maintain frees memory after a peak of traffic, and logs a warning when the store
+// drops buckets that are not empty.
+func (m *memory) maintain() {
 	ticker := time.NewTicker(shedEvery)
 	defer ticker.Stop()
-	said := uint64(0)
+	reported := uint64(0)
 	for {
 		select {
 		case <-m.stop:
@@ -156,14 +142,20 @@ func (m *memory) lookAfter() {
 		case <-ticker.C:
 		}
 		m.Shed()
-		if n := m.Evictions(); n > said {
-			m.mu.Lock()
-			m.logger.Warn("the memory store is full and drops buckets before they are empty: raise max_buckets, or group clients by a shorter prefix",
-				zap.Uint64("dropped", n-said))
-			m.mu.Unlock()
-			said = n
+		if n := m.Evictions(); n > reported {
+			if logger := m.currentLogger(); logger != nil {
+				logger.Warn("the memory store is full and drops buckets that are not empty: raise max_buckets, or group clients by a shorter prefix",
+					zap.Uint64("dropped", n-reported))
+			}
+			reported = n
 		}
 	}
+}
+
+func (m *memory) currentLogger() *zap.Logger {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.logger
 }
 
 func (m *memory) bound(config *Memory) {
@@ -185,9 +177,9 @@ func (m *memory) unbound(config *Memory) {
 	m.follow()
 }
 
-// follow does as the configs say that run, with the lock held. In a reload they
-// are two, of which the larger bound holds: the new one may yet fail to start,
-// and then no bucket must be lost.
+// follow applies the largest bound of all running configs. It must be called with
+// the lock held. During a reload two configs run, and the new one may still fail to
+// start: a smaller bound must not drop buckets before that.
 func (m *memory) follow() {
 	most := 0
 	for _, config := range m.bounds {
@@ -198,7 +190,7 @@ func (m *memory) follow() {
 	}
 }
 
-// Destruct ends the goroutine when the last config lets go.
+// Destruct ends the goroutine when no config uses the memory any more.
 func (m *memory) Destruct() error {
 	close(m.stop)
 	return nil
@@ -207,7 +199,6 @@ func (m *memory) Destruct() error {
 // Interface guards
 var (
 	_ caddy.Provisioner     = (*Memory)(nil)
-	_ caddy.App             = (*Memory)(nil)
 	_ caddy.CleanerUpper    = (*Memory)(nil)
 	_ caddyfile.Unmarshaler = (*Memory)(nil)
 	_ StoreModule           = (*Memory)(nil)

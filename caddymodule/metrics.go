@@ -2,40 +2,40 @@ package caddymodule
 
 import (
 	"errors"
+	"maps"
+	"sync"
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/caddy-throttle/caddy-throttle/leakybucket"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/decision"
 )
 
-// The collectors outlive configs, so that counts survive reloads; every config
-// brings a new registry, in which they are registered again. Labels are names
-// from the config, never what clients send.
+// The collectors are process-wide, so that counts survive reloads. Every config has a
+// new registry and registers them again. Labels are names from the config, never
+// values that clients send.
 var (
 	requests = prometheus.NewCounterVec(prometheus.CounterOpts{
 		Namespace: "caddy", Subsystem: "throttle", Name: "requests_total",
-		Help: "Requests by what a zone decided about them, and why.",
+		Help: "Requests by zone, decision and reason.",
 	}, []string{"zone", "decision", "reason"})
 
 	unsettled = prometheus.NewCounterVec(prometheus.CounterOpts{
 		Namespace: "caddy", Subsystem: "throttle", Name: "unsettled_total",
-		Help: "Charges left as reserved, because the response did not tell what the request cost, or the store did not answer.",
+		Help: "Charges left as reserved, because the response did not say what the request cost, or the store did not answer.",
 	}, []string{"zone"})
 
 	blocksBegun = prometheus.NewCounterVec(prometheus.CounterOpts{
 		Namespace: "caddy", Subsystem: "throttle", Name: "blocks_total",
-		Help: "Blocks that overflows have begun, by what a zone decided about the request.",
+		Help: "Blocks that began with an overflow, by zone and decision.",
 	}, []string{"zone", "decision"})
 
 	withoutStore = prometheus.NewCounterVec(prometheus.CounterOpts{
 		Namespace: "caddy", Subsystem: "throttle", Name: "without_store_total",
-		Help: "Charges decided by on_store_error, because the shared store did not answer.",
+		Help: "Charges decided by the fallback, because the shared store did not answer.",
 	}, []string{"zone"})
 
-	storeUp = prometheus.NewGaugeVec(prometheus.GaugeOpts{
-		Namespace: "caddy", Subsystem: "throttle", Name: "store_up",
-		Help: "Whether the shared store answers (1) or is left alone (0).",
-	}, []string{"store"})
+	storeUp = upCollector{prometheus.NewDesc("caddy_throttle_store_up",
+		"Whether the shared store answers (1) or is down (0).", []string{"store"}, nil)}
 
 	storeErrors = prometheus.NewCounterVec(prometheus.CounterOpts{
 		Namespace: "caddy", Subsystem: "throttle", Name: "store_errors_total",
@@ -44,7 +44,7 @@ var (
 
 	storeOutages = prometheus.NewCounterVec(prometheus.CounterOpts{
 		Namespace: "caddy", Subsystem: "throttle", Name: "store_outages_total",
-		Help: "How often the shared store was found to be down.",
+		Help: "Outages of the shared store.",
 	}, []string{"store"})
 
 	buckets = storeCollector{
@@ -54,9 +54,9 @@ var (
 			"Buckets dropped before they were empty, because the memory store was full.", nil, nil),
 	}
 
-	rooms = roomCollector{
+	slots = slotCollector{
 		waiting: prometheus.NewDesc("caddy_throttle_waiting",
-			"Requests that wait for their turn.", []string{"zone"}, nil),
+			"Requests that wait for their delay or for a slot.", []string{"zone"}, nil),
 		inFlight: prometheus.NewDesc("caddy_throttle_in_flight",
 			"Requests that hold a slot of in_flight.", []string{"zone"}, nil),
 	}
@@ -64,7 +64,7 @@ var (
 
 func registerMetrics(registry *prometheus.Registry) error {
 	for _, collector := range []prometheus.Collector{
-		requests, unsettled, blocksBegun, withoutStore, storeUp, storeErrors, storeOutages, buckets, rooms,
+		requests, unsettled, blocksBegun, withoutStore, storeUp, storeErrors, storeOutages, buckets, slots,
 	} {
 		var already prometheus.AlreadyRegisteredError
 		if err := registry.Register(collector); err != nil && !errors.As(err, &already) {
@@ -74,12 +74,12 @@ func registerMetrics(registry *prometheus.Registry) error {
 	return nil
 }
 
-// counters are a zone's, looked up before requests come.
-type counters [decisions][reasons]prometheus.Counter
+// counters are the counters of one zone, looked up before requests come.
+type counters [decision.Decisions][decision.Reasons]prometheus.Counter
 
-func countersOf(z *Zone) (c counters) {
-	for d := range decisions {
-		for r := range reasons {
+func countersOf(z *zone) (c counters) {
+	for d := range decision.Decisions {
+		for r := range decision.Reasons {
 			if z.mayCount(d, r) {
 				c[d][r] = requests.WithLabelValues(z.Name, d.String(), r.String())
 			}
@@ -88,46 +88,48 @@ func countersOf(z *Zone) (c counters) {
 	return c
 }
 
-// mayCount reports whether the zone can ever decide so; a series that can never
-// count is noise.
-func (z *Zone) mayCount(d decision, r reason) bool {
-	if refusing := d == refused || d == shadowRefused; refusing != (r != none) {
+// mayCount reports whether the zone can ever make this decision. If not, it has no
+// series for it.
+func (z *zone) mayCount(d decision.Decision, why decision.Reason) bool {
+	if refusing := d == decision.Refused || d == decision.ShadowRefused; refusing != (why != decision.None) {
 		return false
 	}
 	switch d {
-	case delayed, refused:
-		if z.shadow {
+	case decision.Withdrawn:
+		return false
+	case decision.Delayed, decision.Refused:
+		if z.Shadow {
 			return false
 		}
-	case shadowDelayed, shadowRefused:
-		if !z.shadow && z.Enforce == 100 {
+	case decision.ShadowDelayed, decision.ShadowRefused:
+		if !z.Shadow && z.Enforce == 100 {
 			return false
 		}
 	}
 	switch {
-	case d == delayed, d == shadowDelayed, r == waiting:
-		return z.letsWait()
-	case r == capacity, r == oversize:
-		return !z.bucketless()
-	case r == blocking:
+	case d == decision.Delayed, d == decision.ShadowDelayed, why == decision.Waiting:
+		return z.LetsWait()
+	case why == decision.Capacity, why == decision.Oversize:
+		return !z.Bucketless()
+	case why == decision.Blocked:
 		return z.Block != nil
-	case r == inFlight:
+	case why == decision.InFlight:
 		return z.InFlight > 0
-	case r == noStore:
-		return z.shared.app.remote != nil && z.policy() == onErrorDeny
-	case r == banned:
-		return len(z.Override) > 0
-	case r == missingKey:
-		return z.MissingKey == missingRefuse
-	case r == unlistedKey:
-		return z.UnlistedKey == missingRefuse
-	case r == earlyData:
-		return d == refused // shadows do not even decide about it
+	case why == decision.NoStore:
+		return z.shared && z.policy == onErrorDeny
+	case why == decision.Denied:
+		return !z.Key.Table.Plain()
+	case why == decision.MissingKey:
+		return z.Key.Missing == decision.Refuse
+	case why == decision.UnlistedKey:
+		return z.Key.Unlisted == decision.Refuse
+	case why == decision.EarlyData:
+		return d == decision.Refused // shadow zones do not decide about it
 	}
 	return true
 }
 
-// A storeCollector asks the stores when it is asked itself.
+// A storeCollector reads the memory store whenever metrics are collected.
 type storeCollector struct{ buckets, evictions *prometheus.Desc }
 
 // Describe implements prometheus.Collector.
@@ -139,14 +141,10 @@ func (c storeCollector) Describe(descs chan<- *prometheus.Desc) {
 // Collect implements prometheus.Collector.
 func (c storeCollector) Collect(metrics chan<- prometheus.Metric) {
 	total, evictions := make(map[string]int), uint64(0)
-	memories.Range(func(_, value any) bool {
-		if store, ok := value.(leakybucket.Counter); ok {
-			for zone, n := range store.Buckets() {
-				total[zone] += n
-			}
-		}
-		if store, ok := value.(leakybucket.Evicter); ok {
-			evictions += store.Evictions()
+	process.Range(func(_, value any) bool {
+		if m, ok := value.(*memory); ok {
+			maps.Copy(total, m.Buckets())
+			evictions = m.Evictions()
 		}
 		return true
 	})
@@ -156,26 +154,82 @@ func (c storeCollector) Collect(metrics chan<- prometheus.Metric) {
 	metrics <- prometheus.MustNewConstMetric(c.evictions, prometheus.CounterValue, float64(evictions))
 }
 
-// A roomCollector looks into the rooms of the zones when it is asked.
-type roomCollector struct{ waiting, inFlight *prometheus.Desc }
+// An upCollector asks the shared stores whenever metrics are collected. While a
+// reload changes a store's URL there are two of one name. It reports the older
+// one, because the reload may fail.
+type upCollector struct{ up *prometheus.Desc }
 
 // Describe implements prometheus.Collector.
-func (c roomCollector) Describe(descs chan<- *prometheus.Desc) {
+func (c upCollector) Describe(descs chan<- *prometheus.Desc) { descs <- c.up }
+
+// Collect implements prometheus.Collector.
+func (c upCollector) Collect(metrics chan<- prometheus.Metric) {
+	first := make(map[string]*SharedStore)
+	since := make(map[string]uint64)
+	process.Range(func(_, value any) bool {
+		if s, ok := value.(*SharedStore); ok {
+			if began, runs := s.running(); runs && (first[s.name] == nil || began < since[s.name]) {
+				first[s.name], since[s.name] = s, began
+			}
+		}
+		return true
+	})
+	for name, s := range first {
+		up := 1.0
+		if s.Down() {
+			up = 0
+		}
+		metrics <- prometheus.MustNewConstMetric(c.up, prometheus.GaugeValue, up, name)
+	}
+}
+
+// A slotCollector reads queues and slots whenever metrics are collected.
+type slotCollector struct{ waiting, inFlight *prometheus.Desc }
+
+// Describe implements prometheus.Collector.
+func (c slotCollector) Describe(descs chan<- *prometheus.Desc) {
 	descs <- c.waiting
 	descs <- c.inFlight
 }
 
 // Collect implements prometheus.Collector.
-func (c roomCollector) Collect(metrics chan<- prometheus.Metric) {
-	running.Range(func(_, value any) bool {
-		zone := value.(*runningZone)
-		waiting, served := zone.enforced.counts()
-		if zone.waits.Load() {
-			metrics <- prometheus.MustNewConstMetric(c.waiting, prometheus.GaugeValue, float64(waiting), zone.name)
+func (c slotCollector) Collect(metrics chan<- prometheus.Metric) {
+	process.Range(func(_, value any) bool {
+		l, ok := value.(*liveZone)
+		if !ok {
+			return true
 		}
-		if zone.slots.Load() {
-			metrics <- prometheus.MustNewConstMetric(c.inFlight, prometheus.GaugeValue, float64(served), zone.name)
+		waits, slots := l.holds()
+		waiting, served := l.enforced.Counts()
+		if waits {
+			metrics <- prometheus.MustNewConstMetric(c.waiting, prometheus.GaugeValue, float64(waiting), l.name)
+		}
+		if slots {
+			metrics <- prometheus.MustNewConstMetric(c.inFlight, prometheus.GaugeValue, float64(served), l.name)
 		}
 		return true
 	})
+}
+
+// stores counts the shared stores of each name, so that their series end with the
+// last one. While a reload changes a store's URL there are two of one name.
+var stores struct {
+	mu     sync.Mutex
+	byName map[string]int
+}
+
+func countStore(name string, more int) {
+	stores.mu.Lock()
+	defer stores.mu.Unlock()
+	if stores.byName == nil {
+		stores.byName = make(map[string]int)
+	}
+	switch stores.byName[name] += more; stores.byName[name] {
+	case 0:
+		storeErrors.DeleteLabelValues(name)
+		storeOutages.DeleteLabelValues(name)
+	case 1:
+		storeErrors.WithLabelValues(name)
+		storeOutages.WithLabelValues(name)
+	}
 }

@@ -1,10 +1,22 @@
 package caddymodule
 
 import (
+	"fmt"
 	"maps"
+	"net/http"
+	"net/http/httptest"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/caddyserver/caddy/v2"
+	"github.com/caddyserver/caddy/v2/caddyconfig/caddyfile"
+
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/sharedstore"
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/memstore"
 )
 
 type sample struct {
@@ -34,7 +46,7 @@ func (s *site) metric(t testing.TB, name string) (samples []sample) {
 	return samples
 }
 
-// counts returns what caddy_throttle_requests_total says, by zone and then by
+// counts returns the values of caddy_throttle_requests_total by zone, then by
 // decision and reason.
 func (s *site) counts(t testing.TB) map[string]map[string]float64 {
 	t.Helper()
@@ -78,11 +90,11 @@ func TestRequestsAreCountedByZoneDecisionAndReason(t *testing.T) {
 func TestEveryReasonIsCountedUnderItsName(t *testing.T) {
 	s := run(t, "http:// {"+strings.ReplaceAll(everyReason, "SHADOW", "")+"}")
 	c := s.from(someone).with("X-Cost", "2")
-	for _, path := range []string{"/capacity", "/capacity", "/banned", "/oversize", "/missing_key"} {
+	for _, path := range []string{"/capacity", "/capacity", "/denied", "/oversize", "/missing_key"} {
 		c.get(path)
 	}
 	counts := s.counts(t)
-	for zone, reason := range map[string]string{"full": "capacity", "banned": "banned", "oversize": "oversize", "keyless": "missing_key"} {
+	for zone, reason := range map[string]string{"full": "capacity", "denied": "denied", "oversize": "oversize", "keyless": "missing_key"} {
 		if got := counts[zone]["refused "+reason]; got != 1 {
 			t.Errorf("zone %s, %s: got %v, want 1", zone, reason, got)
 		}
@@ -114,13 +126,13 @@ func TestNothingThatClientsSendBecomesALabel(t *testing.T) {
 			}
 		}
 	}`)
-	for _, path := range []string{"/sent", "/sent", "/capacity", "/banned", "/oversize", "/missing_key", "/search/sent"} {
+	for _, path := range []string{"/sent", "/sent", "/capacity", "/denied", "/oversize", "/missing_key", "/search/sent"} {
 		s.from("[2001:db8::5e7]:1").with("X-Api-Key", "sent").with("X-Cost", "5e7").send("SENT", "http://sent.example.com"+path+"?sent")
 	}
 	allowed := map[string][]string{
-		"zone":     {"full", "banned", "oversize", "keyless", "keyed"},
+		"zone":     {"full", "denied", "oversize", "keyless", "keyed"},
 		"decision": {"admitted", "refused", "shadow_refused"},
-		"reason":   {"", "capacity", "banned", "oversize", "missing_key", "unlisted_key", "early_data"},
+		"reason":   {"", "capacity", "denied", "oversize", "missing_key", "unlisted_key", "early_data"},
 	}
 	for _, name := range []string{"caddy_throttle_requests_total", "caddy_throttle_buckets", "caddy_throttle_evictions_total"} {
 		samples := s.metric(t, name)
@@ -175,4 +187,149 @@ func TestEvictionsAreCounted(t *testing.T) {
 	if len(samples) != 1 || samples[0].value != 2 {
 		t.Errorf("got %v, want 2", samples)
 	}
+}
+
+func TestAClientThatLeavesWhileItWaitsForASlotCountsAsDelayed(t *testing.T) {
+	for _, options := range []string{"in_flight 1\nmax_wait 1m", likeNginx} {
+		inSettleBubble(t, func(t *testing.T) {
+			s := newWaitZone(t, options, 10*time.Second)
+			s.visit(office, "/")
+			v := s.visit(office, "/")
+			pass(300 * time.Millisecond)
+			v.leave()
+			pass(0)
+			wantGone(t, v)
+			wantCounts(t, "waits", map[string]float64{"admitted": 1, "delayed": 1})
+			pass(time.Minute)
+			emptyRooms(t, "waits")
+		})
+	}
+}
+
+func TestARequestIsCountedOnceAsDecidedWithoutTheStore(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := runShared(t, "", "zone z {\ncapacity 5\nleak 1/h\ncost body_items\n}\nzone beside {\ncapacity 100\nleak 1/h\n}")
+		theShared.down.Store(true)
+		post := func(body string) int {
+			r := httptest.NewRequest(http.MethodPost, "http://example.com/", strings.NewReader(body))
+			r.RemoteAddr = someone
+			return s.do(r).Code
+		}
+		for _, test := range []struct {
+			body   string
+			status int
+			total  float64
+		}{
+			{"[1,2]", 200, 1},
+			{"[1,2,3]", 200, 2},
+			{"[1]", 429, 3}, // without its body
+			{"", 429, 4},
+		} {
+			if got := post(test.body); got != test.status {
+				t.Errorf("%s: got %v, want %v", test.body, got, test.status)
+			}
+			for _, zone := range []string{"z", "beside"} {
+				if got := counted(t, withoutStore, zone)["without_store_total"]; got != test.total {
+					t.Errorf("%q: got %v counted for zone %s, want %v", test.body, got, zone, test.total)
+				}
+			}
+		}
+	})
+}
+
+// gauges returns all our gauges.
+func gauges(t *testing.T, s *site) map[string]float64 {
+	t.Helper()
+	values := make(map[string]float64)
+	for _, name := range []string{"waiting", "in_flight", "buckets", "store_up"} {
+		for _, sample := range s.metric(t, "caddy_throttle_"+name) {
+			values[fmt.Sprint(name, sample.labels)] = sample.value
+		}
+	}
+	return values
+}
+
+func TestAReloadThatFailsMovesNoGauge(t *testing.T) {
+	addr, taken := freeAddress(t), freeAddress(t)
+	defer listen(t, taken).Close()
+	const config = "{\nthrottle {\nstore otherwise %s\n}\n}\nhttp://%s {\nthrottle {\nzone site {\n%s\n}\n}\nrespond ok\n}"
+	theRemotes[0].Store(&shared{Store: memstore.New(memstore.Options{})})
+	theRemotes[1].Store(&shared{Store: memstore.New(memstore.Options{})})
+	mustLoad(t, fmt.Sprintf(config, "0", addr, "capacity 5\nleak 1/h"))
+	for _, down := range []bool{false, true} {
+		theRemotes[0].Load().down.Store(down)
+		theRemotes[1].Load().down.Store(!down)
+		for range 5 {
+			status(t)
+		}
+		settles := func(want map[string]float64) map[string]float64 {
+			t.Helper()
+			got := gauges(t, active(t))
+			for range 300 {
+				if maps.Equal(got, want) {
+					break
+				}
+				<-time.After(10 * time.Millisecond)
+				got = gauges(t, active(t))
+			}
+			if want != nil && !maps.Equal(got, want) {
+				t.Errorf("down %v: got %v, want %v", down, got, want)
+			}
+			return got
+		}
+		up := 1.0
+		if down {
+			up = 0
+		}
+		before := settles(map[string]float64{
+			"store_upmap[store:otherwise]": up,
+			"bucketsmap[zone:site]":        gauges(t, active(t))["bucketsmap[zone:site]"],
+		})
+		for _, caddyfile := range []string{
+			fmt.Sprintf(config, "1", addr+", http://"+taken, "in_flight 1\nmax_wait 1s"),
+			fmt.Sprintf(config, "1", addr, "in_flight 1\nmax_wait 1s\nmatch client_ip home"),
+			fmt.Sprintf(config, "0", addr+", http://"+taken, "in_flight 1\nmax_wait 1s"),
+		} {
+			for range 5 {
+				if err := load(t, caddyfile); err == nil {
+					t.Fatal("got no error, want one")
+				}
+				settles(before)
+			}
+		}
+	}
+}
+
+// theRemotes are the stores of the module `otherwise`, by its option.
+var theRemotes [2]atomic.Pointer[shared]
+
+// otherStore is a module with several stores of one name.
+type otherStore struct {
+	Which string `json:"which,omitempty"`
+
+	store *SharedStore
+	key   StoreKey
+}
+
+func init() { caddy.RegisterModule(new(otherStore)) }
+
+func (*otherStore) CaddyModule() caddy.ModuleInfo {
+	return caddy.ModuleInfo{ID: "throttle.stores.otherwise", New: func() caddy.Module { return new(otherStore) }}
+}
+
+func (s *otherStore) Provision(caddy.Context) (err error) {
+	s.store, s.key, err = ConnectStore("otherwise", []string{s.Which}, func() (sharedstore.Remote, error) {
+		return theRemotes[s.Which[0]-'0'].Load(), nil
+	})
+	return err
+}
+
+func (s *otherStore) Cleanup() error { return s.key.Release() }
+
+func (s *otherStore) SharedStore() *SharedStore { return s.store }
+
+func (s *otherStore) UnmarshalCaddyfile(d *caddyfile.Dispenser) error {
+	d.Next()
+	d.Args(&s.Which)
+	return nil
 }

@@ -2,9 +2,7 @@ package caddymodule
 
 import (
 	"context"
-	"runtime"
 	"slices"
-	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -13,11 +11,9 @@ import (
 	"github.com/caddyserver/caddy/v2"
 	"github.com/caddyserver/caddy/v2/caddyconfig/caddyfile"
 	"github.com/caddyserver/caddy/v2/modules/caddyevents"
-
-	"github.com/caddy-throttle/caddy-throttle/leakybucket/memstore"
 )
 
-// A listener is an event handler that remembers what it was told.
+// A listener is an event handler that records its events.
 type listener struct{}
 
 var heard struct {
@@ -45,7 +41,7 @@ func (*listener) Handle(_ context.Context, event caddy.Event) error {
 
 var _ caddyevents.Handler = (*listener)(nil)
 
-func TestWhoSubscribesHearsOfAnOutageAndOfItsEnd(t *testing.T) {
+func TestSubscribersHearOfAnOutageAndOfItsEnd(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		heard.events = nil
 		s := runSharedWith(t, "events {\non throttle_store_down test_listener\non throttle_store_up test_listener\n}", "", "zone z {\ncapacity 100\nleak 1/h\n}")
@@ -77,40 +73,6 @@ func TestWhoSubscribesHearsOfAnOutageAndOfItsEnd(t *testing.T) {
 		}
 		if got := heard.events[1].Data["seconds"]; got != 3.0 {
 			t.Errorf("up: got seconds %v, want 3", got)
-		}
-	})
-}
-
-// A brooding store has much to review, and does not answer.
-type brooding struct{ shared }
-
-func (*brooding) Check(ctx context.Context) ([]string, error) {
-	<-ctx.Done()
-	return nil, ctx.Err()
-}
-
-func TestNothingOfAStoreRunsOnWhenItIsClosed(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		store := &brooding{shared{Store: memstore.New(memstore.Options{})}}
-		store.down.Store(true)
-		r := NewRemote("test_brooding", store)
-		for range failuresToOpen {
-			_ = r.Take(t.Context(), nil, nil)
-		}
-		<-time.After(12 * time.Second) // of reviews and probes
-		if err := r.Destruct(); err != nil {
-			t.Fatal(err)
-		}
-		synctest.Wait() // and nothing is left that waits for time to pass
-		if got := store.closed.Load(); got != 1 {
-			t.Errorf("got it closed %d times, want once", got)
-		}
-		stacks := make([]byte, 1<<20)
-		stacks = stacks[:runtime.Stack(stacks, true)]
-		for _, left := range []string{"Remote).review", "breaker).revive"} {
-			if strings.Contains(string(stacks), left) {
-				t.Errorf("got %s running, want it ended", left)
-			}
 		}
 	})
 }

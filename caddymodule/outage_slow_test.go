@@ -2,9 +2,13 @@ package caddymodule
 
 import (
 	"net/http"
+	"net/http/httptest"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/caddy-throttle/caddy-throttle/leakybucket"
 )
 
 func TestAStoreThatHangsCostsNobodyMoreThanItsTimeout(t *testing.T) {
@@ -36,7 +40,10 @@ func TestAStoreThatHangsCostsNobodyMoreThanItsTimeout(t *testing.T) {
 	})
 }
 
-// It would be asked by requests again and again otherwise, each of which waits.
+// failuresToOpen is how many calls in a row open the breaker.
+const failuresToOpen = 3
+
+// Otherwise requests would ask it again and again, and each would wait.
 func TestAStoreThatAnswersTooLateIsDownUntilItAnswersInTime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := runShared(t, "", "zone z {\ncapacity 10000\nleak 1/h\n}")
@@ -92,8 +99,8 @@ func TestAnOutageIsSaidOnceAndItsEndToo(t *testing.T) {
 	})
 }
 
-// Something else stands under one name. That is no reason to do without the store
-// for all others, however often that one is asked for.
+// One key holds a value that is no bucket. However often that one is asked for,
+// the store stays in use for all others.
 func TestABucketThatIsNoneIsNoOutage(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := runShared(t, "on_store_error deny", "zone z {\ncapacity 100\nleak 1/h\n}")
@@ -109,7 +116,8 @@ func TestABucketThatIsNoneIsNoOutage(t *testing.T) {
 	})
 }
 
-// Requests have no time to learn that a password is wrong; probes have.
+// Requests have too little time to learn that a password is wrong. Probes have
+// enough.
 func TestWhyAStoreIsDownIsSaidOnceItIsKnown(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := runShared(t, "", "zone z {\ncapacity 100\nleak 1/h\n}")
@@ -123,4 +131,84 @@ func TestWhyAStoreIsDownIsSaidOnceItIsKnown(t *testing.T) {
 			t.Errorf("got %v, want one line that says that the connection was refused", lines)
 		}
 	})
+}
+
+// asked is a request whose cost is in its body.
+func asked(addr, body string) *http.Request {
+	r := httptest.NewRequest(http.MethodPost, "http://example.com/", strings.NewReader(body))
+	r.Header.Set("Content-Type", "application/json")
+	r.RemoteAddr = addr
+	return r
+}
+
+// Each of a request's calls is in time, so all are made in the store.
+func TestAStoreThatIsSlowAndInTimeDecidesAndSettlesAll(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := runShared(t, "store_timeout 50ms", "zone z {\ncapacity 100\nleak 1/d\ncost body_items\nsettle status 404 50\n}")
+		theShared.slow.Store(int64(30 * time.Millisecond))
+		for range 5 {
+			if w := s.do(asked(someone, "[1,2,3]")); w.Code != http.StatusOK {
+				t.Errorf("got %v, want 200", w.Code)
+			}
+			<-time.After(time.Second)
+		}
+		if takes, settles := theShared.takes.Load(), theShared.settles.Load(); takes != 10 || settles != 5 {
+			t.Errorf("got the store asked %d times and told %d times, want 10 and 5", takes, settles)
+		}
+		if got := theShared.level("z", office); got > 0.01 {
+			t.Errorf("got level %v after 5 requests that were settled to 0, want 0", got)
+		}
+		four := make(chan int)
+		for range 4 {
+			go func() { four <- s.do(asked(someone, "[1,2,3]")).Code }()
+		}
+		for range 4 {
+			<-four
+		}
+		<-time.After(time.Second)
+		if got := s.metric(t, "caddy_throttle_store_up"); len(got) != 1 || got[0].value != 1 {
+			t.Errorf("after four requests at once: got store_up %v, want 1", got)
+		}
+		if got := s.metric(t, "caddy_throttle_without_store_total"); len(got) != 1 || got[0].value != 0 {
+			t.Errorf("got %v decided without the store, want none", got)
+		}
+		if got := s.metric(t, "caddy_throttle_unsettled_total"); len(got) != 1 || got[0].value != 0 {
+			t.Errorf("got %v unsettled, want none", got)
+		}
+	})
+}
+
+// level returns how full an enforced bucket is, of which 100 units fit and next to
+// nothing leaks.
+func (s *shared) level(zone, key string) float64 {
+	charges := []leakybucket.Charge{{Zone: zone, Key: key, Probe: true, Limit: leakybucket.Limit{Capacity: 100, Leak: 1. / 86400}}}
+	var d [1]leakybucket.Decision
+	if err := s.Store.Take(nil, charges, d[:]); err != nil {
+		return -1
+	}
+	return d[0].Level
+}
+
+// Its cost is the shared capacity, of which this node has a third.
+func TestAnUnreadBodyFitsAnEmptyBucketOfANodesShare(t *testing.T) {
+	for _, body := range []string{`<rows>`, `[` + strings.Repeat("1,", 12) + `1]`} { // unread, and 13 items
+		synctest.Test(t, func(t *testing.T) {
+			s := runShared(t, "nodes 3", "zone z {\ncapacity 30\nleak 3/s\ncost body_items\n}")
+			theShared.down.Store(true)
+			s.do(asked("198.51.100.9:1", body)) // so that the breaker opens
+			for range 2 {
+				if w := s.do(asked(someone, body)); w.Code != http.StatusOK {
+					t.Errorf("%.6s: got %v, want 200: the bucket is empty", body, w.Code)
+				}
+				if w := s.do(asked(someone, body)); w.Code != http.StatusTooManyRequests || w.Header().Get("Retry-After") != "10" {
+					t.Errorf("%.6s: got %v with Retry-After %q, want 429 with 10", body, w.Code, w.Header().Get("Retry-After"))
+				}
+				<-time.After(10 * time.Second)
+			}
+			// More than fits the shared bucket never does.
+			if w := s.do(asked(someone, "["+strings.Repeat("1,", 30)+"1]")); w.Code != http.StatusTooManyRequests || w.Header().Get("Retry-After") != "" {
+				t.Errorf("31 items: got %v with Retry-After %q, want 429 with none", w.Code, w.Header().Get("Retry-After"))
+			}
+		})
+	}
 }

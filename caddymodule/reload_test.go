@@ -15,7 +15,7 @@ import (
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
 )
 
-// load makes a Caddyfile the config of this process, as a reload does.
+// load loads a Caddyfile into this process, as a reload does.
 func load(t *testing.T, caddyfile string) error {
 	t.Helper()
 	var config map[string]any
@@ -107,7 +107,7 @@ func TestBucketsSurviveReloadsAndSoDoCounts(t *testing.T) {
 			t.Errorf("request %d after the reload: got %v, want %v", i+1, got, want)
 		}
 	}
-	// Another limit keeps the level.
+	// A changed limit keeps the level.
 	if err := load(t, fmt.Sprintf(reloaded, 1000, addr, 7, "three")); err != nil {
 		t.Fatal(err)
 	}
@@ -132,11 +132,11 @@ func TestAReloadThatFailsChangesNothing(t *testing.T) {
 		active(t).from(fmt.Sprintf("192.0.2.%d:1", i)).get("/")
 	}
 	defer listen(t, taken).Close()
-	kept, _ := memories.References("memory")
+	kept, _ := process.References(memoryKey)
 
 	for name, caddyfile := range map[string]string{
 		"provisioning fails": strings.Replace(fmt.Sprintf(reloaded, 1, addr, 100, "two"), "respond",
-			"throttle {\nzone paged {\ncapacity 1\nleak 1/s\npage no/such.html\n}\n}\nrespond", 1),
+			"throttle {\nzone home {\ncapacity 1\nleak 1/s\nmatch client_ip home\n}\n}\nrespond", 1),
 		"starting fails": fmt.Sprintf(reloaded, 1, addr+", http://"+taken, 100, "two"),
 	} {
 		for range 5 { // apps start in any order
@@ -150,7 +150,7 @@ func TestAReloadThatFailsChangesNothing(t *testing.T) {
 		if got := theMemory(t).Evictions(); got != 0 {
 			t.Errorf("%s: got %v evictions, want none", name, got)
 		}
-		if got, _ := memories.References("memory"); got != kept {
+		if got, _ := process.References(memoryKey); got != kept {
 			t.Errorf("%s: got %v references to the memory, want %v", name, got, kept)
 		}
 	}
@@ -168,9 +168,11 @@ func TestAReloadThatFailsChangesNothing(t *testing.T) {
 func theMemory(t *testing.T) *memory {
 	t.Helper()
 	var found *memory
-	memories.Range(func(_, value any) bool {
-		found = value.(*memory)
-		return false
+	process.Range(func(_, value any) bool {
+		if m, ok := value.(*memory); ok {
+			found = m
+		}
+		return found == nil
 	})
 	if found == nil {
 		t.Fatal("got no memory")
@@ -214,8 +216,8 @@ func TestReloadsLeaveNoGoroutinesBehind(t *testing.T) {
 	}
 }
 
-// settled returns the number of goroutines, when it is no more than expected or
-// has not fallen for a while.
+// settled returns the number of goroutines, once it is at most the expected one
+// or has not fallen for a while.
 func settled(expected int) int {
 	least := runtime.NumGoroutine()
 	for range 50 {

@@ -1,14 +1,18 @@
 package caddymodule
 
 import (
+	"bufio"
+	"fmt"
 	"html"
 	"io"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 )
@@ -52,27 +56,6 @@ func TestThePageSaysTheTimeToFitWhateverRetryAfterSays(t *testing.T) {
 	}
 }
 
-func TestWaitsAreToldAsPeopleSayThem(t *testing.T) {
-	for _, test := range []struct {
-		wait time.Duration
-		want string
-	}{
-		{0, "1 second"},
-		{time.Millisecond, "1 second"},
-		{time.Second, "1 second"},
-		{1001 * time.Millisecond, "2 seconds"},
-		{2 * time.Minute, "120 seconds"},
-		{2*time.Minute + 1, "3 minutes"},
-		{120 * time.Minute, "120 minutes"},
-		{120*time.Minute + 1, "3 hours"},
-		{20 * 365 * 24 * time.Hour, "175200 hours"},
-	} {
-		if got := string(appendReadable(nil, test.wait)); got != test.want {
-			t.Errorf("%v: got %q, want %q", test.wait, got, test.want)
-		}
-	}
-}
-
 // refusedBy returns the answer to a request that is refused by a zone with
 // the given lines.
 func refusedBy(t *testing.T, lines string, r *http.Request) *httptest.ResponseRecorder {
@@ -113,7 +96,7 @@ func TestAPageOfOnesOwnIsFilledInAndItsValuesAreEscaped(t *testing.T) {
 		"{http.request.header.X-Evil}", html.EscapeString(attack),
 		"{http.request.uri.path}", "/&lt;b&gt;",
 		"{http.throttle.zone}", "site",
-		"{http.throttle.reason}", "banned",
+		"{http.throttle.reason}", "denied",
 	).Replace(text)
 	if got := w.Body.String(); got != want {
 		t.Errorf("got\n%s\nwant\n%s", got, want)
@@ -233,5 +216,63 @@ func TestAHeadRequestIsRefusedWithoutABody(t *testing.T) {
 		if i == 1 && (r.Header.Get("Retry-After") != "3600" || r.ContentLength <= 0) {
 			t.Errorf("got Retry-After %q and Content-Length %d, want 3600 and that of the page", r.Header.Get("Retry-After"), r.ContentLength)
 		}
+	}
+}
+
+// The client declares a body and sends none of it, or some, until it has an answer.
+func TestARefusalDoesNotWaitForABodyThatDoesNotCome(t *testing.T) {
+	for name, directives := range map[string]string{
+		"for its bucket":            "throttle site client_ip 1 1/h",
+		"for the least it can cost": "throttle {\nzone site {\ncapacity 1\nleak 1/h\ncost body_items\n}\n}",
+		"by an error route":         "throttle {\nzone site {\ncapacity 1\nleak 1/h\nrefuse error\n}\n}",
+		"for a slot":                "throttle {\nzone site {\ncapacity 1\nleak 1/h\n}\nzone slots {\nkey text all\nin_flight 1\n}\n}",
+	} {
+		t.Run(name, func(t *testing.T) {
+			addr := "127.0.0.1" + freeAddress(t)
+			mustLoad(t, "http://"+addr+" {\n"+directives+"\nrespond ok\nhandle_errors {\nrespond {err.status_code}\n}\n}")
+			if response, err := http.Get("http://" + addr); err != nil {
+				t.Fatal(err)
+			} else if response.Body.Close(); response.StatusCode != http.StatusOK {
+				t.Fatalf("got %v for the first request, want 200", response.StatusCode)
+			}
+			var all sync.WaitGroup
+			for _, request := range []string{
+				"Content-Length: 1000\r\n\r\n",
+				"Content-Length: 65536\r\n\r\nsome",
+				"Content-Length: 1000000\r\nExpect: 100-continue\r\n\r\n",
+				"Transfer-Encoding: chunked\r\n\r\n4\r\nsome\r\n",
+				"Content-Length: 1000\r\nConnection: close\r\n\r\n",
+			} {
+				all.Go(func() { isRefusedAtOnce(t, addr, request) })
+			}
+			all.Wait()
+		})
+	}
+}
+
+// isRefusedAtOnce posts the end of a header and the beginning of a body.
+func isRefusedAtOnce(t *testing.T, addr, request string) {
+	t.Helper()
+	conn, err := net.Dial("tcp", addr)
+	if err != nil {
+		t.Error(err)
+		return
+	}
+	defer conn.Close()
+	start := time.Now()
+	_ = conn.SetDeadline(start.Add(20 * time.Second))
+	fmt.Fprintf(conn, "POST / HTTP/1.1\r\nHost: %s\r\n%s", addr, request)
+	reader := bufio.NewReader(conn)
+	response, err := http.ReadResponse(reader, nil)
+	if err != nil {
+		t.Errorf("%q: %v after %v, want an answer", request, err, time.Since(start))
+		return
+	}
+	_, _ = io.Copy(io.Discard, response.Body)
+	if took := time.Since(start); response.StatusCode != http.StatusTooManyRequests || !response.Close || took > 6*time.Second {
+		t.Errorf("%q: got %v, closing %v after %v, want 429 at once and the connection closed", request, response.StatusCode, response.Close, took)
+	}
+	if _, err := reader.ReadByte(); err != io.EOF && !strings.Contains(fmt.Sprint(err), "reset") {
+		t.Errorf("%q: got %v after the answer, want the connection closed", request, err)
 	}
 }

@@ -171,14 +171,14 @@ func TestClientsThatTakeJSONAndNoHTMLGetAProblem(t *testing.T) {
 	for accept, json := range map[string]bool{
 		"": false, "*/*": false, "text/html": false, "text/html,application/xhtml+xml,*/*;q=0.8": false,
 		"application/json": true, "application/json; charset=utf-8": true, "application/problem+json": true,
-		"application/vnd.api+json, application/json": true, "application/json, */*": false, "image/png": false,
+		"application/vnd.api+json, application/json": true, "application/json, */*;q=0.5": true, "application/json, text/javascript, */*; q=0.01": true, "image/png": false,
 	} {
 		w := s.from(someone).with("Accept", accept).get("/")
 		got := w.Header().Get("Content-Type") == "application/problem+json"
 		if got != json || w.Code != http.StatusTooManyRequests {
 			t.Errorf("Accept %q: got %v, %s, want a problem: %v", accept, w.Code, w.Header().Get("Content-Type"), json)
 		}
-		want := `{"type":"https://iana.org/assignments/http-problem-types#quota-exceeded","title":"Too Many Requests","status":429,"detail":"It fits in 60 seconds.","violated-policies":["login"]}` + "\n"
+		want := `{"type":"https://iana.org/assignments/http-problem-types#quota-exceeded","title":"Too Many Requests","status":429,"detail":"Retry in 60 seconds.","violated-policies":["login"]}` + "\n"
 		if json && w.Body.String() != want {
 			t.Errorf("Accept %q: got %s, want %s", accept, w.Body, want)
 		}

@@ -26,13 +26,13 @@ func TestTwoSitesShareAZoneByItsName(t *testing.T) {
 	c.passes(4, "http://one.example.com/")
 	c.passes(0, "http://two.example.com/")
 	c.passes(4, "http://three.example.com/")
-	if lines := s.logs.lines(t, "one budget for several handlers"); len(lines) != 0 {
+	if lines := s.logs.lines(t, "several handlers share the budget of the zone"); len(lines) != 0 {
 		t.Errorf("before the start: got %v, want nothing said", lines)
 	}
 	if err := s.app().Start(); err != nil {
 		t.Fatal(err)
 	}
-	lines := s.logs.lines(t, "one budget for several handlers")
+	lines := s.logs.lines(t, "several handlers share the budget of the zone")
 	if len(lines) != 1 || lines[0]["zone"] != "shared" || lines[0]["handlers"] != 2.0 {
 		t.Errorf("got %v, want one line about 2 handlers of zone shared", lines)
 	}
@@ -58,7 +58,7 @@ func TestARequestIsChargedOnceHoweverItIsRouted(t *testing.T) {
 				zone once
 				zone other {
 					capacity 3
-					leak 1/h
+					leak 2/h
 				}
 			}
 			route {

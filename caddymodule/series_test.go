@@ -13,6 +13,8 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/decision"
 )
 
 // series returns the labels of all series of a zone, whether they have counted
@@ -55,7 +57,7 @@ func TestOnlySeriesThatCanCountExist(t *testing.T) {
 		{bucket + "block\ndelay\nin_flight 2", "blocked capacity early_data in_flight oversize waiting", true, true},
 		{"in_flight 2", "early_data in_flight", false, false},
 		{"in_flight 2\nmax_wait 1s", "early_data in_flight waiting", true, false},
-		{"in_flight 2\noverride 203.0.113.1 deny\nunlisted_key refuse\nmissing_key refuse", "banned early_data in_flight missing_key unlisted_key", false, false},
+		{"in_flight 2\noverride 203.0.113.1 deny\nunlisted_key refuse\nmissing_key refuse", "denied early_data in_flight missing_key unlisted_key", false, false},
 	} {
 		for _, mode := range []string{"", "shadow", "enforce 50"} {
 			inSettleBubble(t, func(t *testing.T) {
@@ -88,7 +90,7 @@ func TestOnlySeriesThatCanCountExist(t *testing.T) {
 						gauges++
 					}
 				}
-				if got := series(t, rooms, "waits"); len(got) != gauges {
+				if got := series(t, slots, "waits"); len(got) != gauges {
 					t.Errorf("%q, %q: got %d gauges, want %d", test.options, mode, len(got), gauges)
 				}
 				if got := series(t, blocksBegun, "waits"); !slices.Equal(got, wantBlocks) {
@@ -99,8 +101,7 @@ func TestOnlySeriesThatCanCountExist(t *testing.T) {
 	}
 }
 
-// Whatever clients do, in a zone of whatever options, something is there to count
-// it with.
+// Every decision that a zone can make has a series, whatever the zone's options.
 func TestEveryReasonOfEveryZoneCanBeCounted(t *testing.T) {
 	seen := make(map[string]float64)
 	for seed := range uint64(150) {
@@ -129,9 +130,9 @@ func TestEveryReasonOfEveryZoneCanBeCounted(t *testing.T) {
 			emptyRooms(t, "one", "two", "three")
 		})
 	}
-	for r := capacity; r < noStore; r++ { // which memory never is
-		for _, d := range []decision{refused, shadowRefused} {
-			if what := fmt.Sprint(d, " ", r); seen[what] == 0 && (d == refused || r != earlyData) {
+	for r := decision.Capacity; r < decision.NoStore; r++ { // which memory never is
+		for _, d := range []decision.Decision{decision.Refused, decision.ShadowRefused} {
+			if what := fmt.Sprint(d, " ", r); seen[what] == 0 && (d == decision.Refused || r != decision.EarlyData) {
 				t.Errorf("got no request %s in %v", what, slices.Sorted(maps.Keys(seen)))
 			}
 		}
@@ -143,6 +144,9 @@ func TestEveryReasonOfEveryZoneCanBeCounted(t *testing.T) {
 
 func randomZone(random *rand.Rand, name string) string {
 	options := []string{"zone " + name + " {"}
+	if name == "two" {
+		options = append(options, "ipv6_prefix 63") // never the same as zone one
+	}
 	maybe := func(option string) bool {
 		chosen := random.IntN(3) == 0
 		if chosen {
@@ -173,7 +177,7 @@ func randomZone(random *rand.Rand, name string) string {
 	if keyed {
 		options = append(options, "plain_keys")
 		maybe("missing_key refuse")
-		if maybe("override known unlimited\noverride banned deny") {
+		if maybe("override known unlimited\noverride denied deny") {
 			maybe("unlisted_key refuse")
 		}
 	} else {
@@ -193,22 +197,22 @@ func randomRequest(random *rand.Rand) *http.Request {
 		r.Header.Set("X-Cost", fmt.Sprint(random.IntN(9)))
 	}
 	if random.IntN(3) > 0 {
-		r.Header.Set("X-Api-Key", []string{"a", "b", "known", "banned"}[random.IntN(4)])
+		r.Header.Set("X-Api-Key", []string{"a", "b", "known", "denied"}[random.IntN(4)])
 	}
 	r.TLS = &tls.ConnectionState{HandshakeComplete: random.IntN(20) > 0}
 	return r
 }
 
-func TestWhoWaitsAndWhoIsServedCanBeSeen(t *testing.T) {
+func TestWaitingAndServedRequestsAreInTheMetrics(t *testing.T) {
 	inSettleBubble(t, func(t *testing.T) {
 		s := newWaitZone(t, "in_flight 2\nmax_wait 1m", time.Second)
 		s.visits(5, office, "/")
 		s.visits(1, visitor, "/")
-		if got, want := fmt.Sprint(counted(t, rooms, "waits")), fmt.Sprint(map[string]float64{"waiting": 3, "in_flight": 3}); got != want {
+		if got, want := fmt.Sprint(counted(t, slots, "waits")), fmt.Sprint(map[string]float64{"waiting": 3, "in_flight": 3}); got != want {
 			t.Errorf("got %v, want %v", got, want)
 		}
 		pass(time.Minute)
-		if got := counted(t, rooms, "waits"); len(got) != 0 {
+		if got := counted(t, slots, "waits"); len(got) != 0 {
 			t.Errorf("got %v when all have gone, want none", got)
 		}
 	})

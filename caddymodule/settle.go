@@ -6,51 +6,70 @@ import (
 	"net/http"
 	"regexp"
 	"slices"
-	"strconv"
-	"strings"
 
-	"github.com/caddy-throttle/caddy-throttle/leakybucket"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/settlement"
 )
 
-// Settle says how a charge is corrected once the response is known. What the
-// cost lines say is then a reservation.
+// Settle corrects a charge once the response is known. The cost at the request is
+// then a reservation. Each request is corrected exactly once, and disconnecting
+// early never earns a refund.
 type Settle struct {
-	// What a request really cost: `seconds`, the time until the upstream's
-	// headers; `bytes`, how much was sent; `header`, a number that the upstream
-	// sends; `status`, a cost for some answers and nothing for others. Required.
+	// The real cost of a request. Required. `seconds` is the time until the
+	// upstream's headers, `bytes` the size of the response body, and `header` a
+	// number that the upstream sends. `status` is a cost for some statuses, and
+	// nothing for others.
 	Source string `json:"source,omitempty"`
 
-	// How many bytes cost 1, such as `1MiB`. Required for bytes.
+	// The number of bytes that cost 1, such as `1MiB`. Required for `bytes`.
 	Unit string `json:"unit,omitempty"`
 
-	// The header that says the cost. The client never sees it. Required for
-	// header.
+	// The response header with the cost. Clients never see it. Required for
+	// `header`.
 	Name string `json:"name,omitempty"`
 
-	// The answers that cost something, such as `401` or `4xx`. Required for
-	// status.
+	// The statuses that cost something, such as `401` or `4xx`. Required for
+	// `status`.
 	Status []string `json:"status,omitempty"`
 
-	// What they cost. Required for status.
+	// The cost of these statuses. Required for `status`.
 	Cost float64 `json:"cost,omitempty"`
 
-	// Reserve nothing: a request only asks whether it would fit, and the
-	// response is charged. What is in flight together may then overshoot.
+	// Reserve nothing: the request only asks whether it would fit, and the
+	// response is charged. Default: the cost is reserved. Requests already in
+	// flight when the bucket fills are still served, so short overshoots are
+	// possible.
 	After bool `json:"after,omitempty"`
-
-	unit   float64
-	ranges []statusRange
 }
 
-// A statusRange is a status, or a class of them.
-type statusRange struct{ first, last int }
+var headerName = regexp.MustCompile("^[A-Za-z0-9!#$%&'*+.^_`|~-]+$")
 
-var (
-	statusCode = regexp.MustCompile(`^[1-5](xx|[0-9][0-9])$`)
-	headerName = regexp.MustCompile("^[A-Za-z0-9!#$%&'*+.^_`|~-]+$")
-)
+func (c *compilation) compileSettle() error {
+	if c.Settle == nil {
+		if c.Debt != nil {
+			return about("debt", 0, fmt.Errorf("debt %v has no meaning without settle", *c.Debt))
+		}
+		return nil
+	}
+	rule, err := c.Settle.compile()
+	if err != nil {
+		return about("settle", 0, fmt.Errorf("parsing settle: %w", err))
+	}
+	debt := c.rule.Limit.Capacity
+	if c.Debt != nil {
+		debt = *c.Debt
+	}
+	if err := c.rule.Limit.ValidateDebt(debt); err != nil {
+		return about("debt", 0, err)
+	}
+	if !rule.After && slices.Contains(c.constants(c.rule), 0) {
+		return about("cost", 0, errors.New("cost 0 reserves nothing, so any number of requests pass before the first is settled: want a cost, or settle ... after"))
+	}
+	c.rule.Settle, c.rule.Debt = rule, c.Debt
+	return nil
+}
 
-func (s *Settle) compile() (err error) {
+// compile checks the source and its fields, and returns the rule for them.
+func (s *Settle) compile() (*settlement.Rule, error) {
 	for _, field := range []struct {
 		source, name string
 		given        bool
@@ -61,71 +80,34 @@ func (s *Settle) compile() (err error) {
 		{"status", "cost", s.Cost != 0},
 	} {
 		if field.given != (s.Source == field.source) {
-			return fmt.Errorf("settle %s: the %s is missing or misplaced: want settle seconds, bytes <unit>, header <Name> or status <code|class>... <n>", s.Source, field.name)
+			return nil, fmt.Errorf("settle %s: the %s is missing or misplaced: want settle seconds, bytes <unit>, header <Name> or status <code|class>... <n>", s.Source, field.name)
 		}
 	}
-	switch s.Source {
-	case "seconds":
-	case "bytes":
-		s.unit, err = parseUnit(s.Unit)
-	case "header":
+	source, err := settlement.ParseSource(s.Source)
+	if err != nil {
+		return nil, err
+	}
+	rule := &settlement.Rule{Source: source, After: s.After, Cost: s.Cost}
+	switch source {
+	case settlement.Bytes:
+		rule.Unit, err = parseUnit(s.Unit)
+		return rule, err
+	case settlement.Header:
 		if !headerName.MatchString(s.Name) {
-			err = fmt.Errorf("invalid header name %q: want letters, digits and hyphens, such as X-Cost", s.Name)
+			return nil, fmt.Errorf("invalid header name %q: want letters, digits and hyphens, such as X-Cost", s.Name)
 		}
-		s.Name = http.CanonicalHeaderKey(s.Name)
-	case "status":
-		s.ranges = nil
+		rule.Header = http.CanonicalHeaderKey(s.Name)
+	case settlement.Status:
 		for _, code := range s.Status {
-			if !statusCode.MatchString(code) {
-				return fmt.Errorf("invalid status %q: want a code such as 401 or a class such as 4xx", code)
+			statuses, err := settlement.ParseStatus(code)
+			if err != nil {
+				return nil, err
 			}
-			first, _ := strconv.Atoi(strings.ReplaceAll(code, "x", "0"))
-			last, _ := strconv.Atoi(strings.ReplaceAll(code, "x", "9"))
-			s.ranges = append(s.ranges, statusRange{first, last})
+			rule.Ranges = append(rule.Ranges, statuses)
 		}
 		if !(s.Cost > 0 && s.Cost <= 1e12) {
-			err = fmt.Errorf("invalid cost %v: want a number above 0", s.Cost)
+			return nil, fmt.Errorf("invalid cost %v: want a number above 0", s.Cost)
 		}
-	default:
-		err = fmt.Errorf("unknown source %q: want seconds, bytes <unit>, header <Name> or status <code|class>... <n>", s.Source)
 	}
-	return err
-}
-
-func (z *Zone) compileSettle() error {
-	if z.Settle == nil {
-		z.about("debt", 0)
-		if z.Debt != nil {
-			return fmt.Errorf("debt %v has no meaning: the zone does not settle", *z.Debt)
-		}
-		return nil
-	}
-	z.about("settle", 0)
-	if err := z.Settle.compile(); err != nil {
-		return fmt.Errorf("parsing settle: %w", err)
-	}
-	z.about("debt", 0)
-	if err := z.limit.ValidateDebt(z.debt(z.limit)); err != nil {
-		return err
-	}
-	z.about("cost", 0)
-	if !z.Settle.After && slices.Contains(z.constants(), 0) {
-		return errors.New("cost 0 reserves nothing, so that any number of requests get in before the first is settled: want a cost, or settle ... after")
-	}
-	return nil
-}
-
-// debt returns how far above the capacity a settlement may lift a bucket.
-func (z *Zone) debt(limit leakybucket.Limit) float64 {
-	switch {
-	case z.Settle == nil:
-		return 0
-	case z.Debt != nil:
-		return *z.Debt
-	}
-	return limit.Capacity
-}
-
-func (s *Settle) matches(status int) bool {
-	return slices.ContainsFunc(s.ranges, func(r statusRange) bool { return r.first <= status && status <= r.last })
+	return rule, nil
 }

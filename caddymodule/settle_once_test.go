@@ -10,9 +10,11 @@ import (
 	"strings"
 	"sync"
 	"testing"
+
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/decision"
 )
 
-// settlePanics is an upstream that says what it costs and then gives up, as
+// settlePanics is an upstream that says its cost and then panics, as
 // reverse_proxy does when its upstream breaks off.
 func settlePanics(value any) func(http.ResponseWriter, *http.Request) error {
 	return func(w http.ResponseWriter, r *http.Request) error {
@@ -61,8 +63,8 @@ func TestAPanicBeforeThereAreHeadersTellsNothing(t *testing.T) {
 	}
 }
 
-// TestAThousandOfEachSettleOnceEach has them all in flight together, or as many
-// as there are processors.
+// TestAThousandOfEachSettleOnceEach: all are in flight together, or as many as
+// there are processors.
 func TestAThousandOfEachSettleOnceEach(t *testing.T) {
 	const each = 1000
 	s := newSettleSite(t, `throttle {
@@ -108,7 +110,8 @@ func TestAThousandOfEachSettleOnceEach(t *testing.T) {
 	}
 }
 
-// settleLeave is how an upstream in a test finds the client's way to leave.
+// settleLeave is the context key under which an upstream in a test finds the
+// function that makes the client leave.
 type settleLeave struct{}
 
 func TestAShadowZoneSettlesInItsOwnBuckets(t *testing.T) {
@@ -135,7 +138,7 @@ func TestAShadowZoneSettlesInItsOwnBuckets(t *testing.T) {
 	}
 	s.wantLevel("enforced", 16)
 	s.wantLevel("watched", 0)
-	// 4, then 5 and 3 more up to the debt; what follows would be refused.
+	// 4, then 5 and 3 more up to the debt. Further requests would be refused.
 	if got := s.level("watched", true); math.Abs(got-6) > 0.01 {
 		t.Errorf("got level %v in shadow, want 6", got)
 	}
@@ -144,7 +147,7 @@ func TestAShadowZoneSettlesInItsOwnBuckets(t *testing.T) {
 	}
 }
 
-func TestWhatIsRefusedSettlesNothing(t *testing.T) {
+func TestARefusedRequestSettlesNothing(t *testing.T) {
 	s := newSettleSite(t, `throttle {
 		zone small {
 			capacity 1
@@ -188,9 +191,9 @@ func TestHandlersWithinEachOtherSettleEachTheirOwn(t *testing.T) {
 		zone("outer", "settle header X-Cost")+
 		zone("seconds", "settle seconds")+
 		zone("status", "settle status 200 7 after")+"settle_upstream")
-	var seen *passage
+	var seen *decision.Result
 	s.serve = func(w http.ResponseWriter, r *http.Request) error {
-		seen = passageOf(r)
+		seen = decision.ResultOf(r)
 		return settleSays(200, "X-Cost", "3", "X-Other", "4")(w, r)
 	}
 	w, _ := s.get("/x")

@@ -11,6 +11,7 @@ import (
 	"sync"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	"github.com/caddyserver/caddy/v2"
 	"github.com/caddyserver/caddy/v2/caddyconfig"
@@ -21,12 +22,13 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"go.uber.org/zap/zapcore"
 
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/decision"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket/memstore"
 )
 
-// A settleSite is a site in this process: throttle before a handler that is
-// given as a function, on a store that says what it was asked.
+// A settleSite is a site in this process: throttle before a handler function,
+// with a store that records its calls.
 type settleSite struct {
 	testing.TB
 	server *caddyhttp.Server
@@ -69,7 +71,7 @@ func newSettleSite(t testing.TB, directives string) *settleSite {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// Only now, so that the apps belong to a context that can be ended.
+	// Only now do the apps belong to a context that can be ended.
 	var site caddy.Config
 	if err := json.Unmarshal(adapted, &site); err != nil {
 		t.Fatal(err)
@@ -86,6 +88,10 @@ func newSettleSite(t testing.TB, directives string) *settleSite {
 		t.Fatal(err)
 	}
 	s.app = app.(*App)
+	if err := s.app.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = s.app.Stop() })
 	return s
 }
 
@@ -112,8 +118,8 @@ func (s *settleSite) wait() {
 	}
 }
 
-// newSettleZone is the site of one zone that settles, in a bucket that holds
-// 1000 and hardly leaks.
+// newSettleZone is the site of one zone that settles. Its buckets hold 1000 and
+// hardly leak.
 func newSettleZone(t testing.TB, options string) *settleSite {
 	t.Helper()
 	return newSettleSite(t, `throttle {
@@ -134,8 +140,8 @@ func inSettleBubble(t *testing.T, f func(t *testing.T)) {
 	synctest.Test(t, f)
 }
 
-// get sends a request, and returns what the client sees and what the upstream's
-// panic was, if it did.
+// get sends a request, and returns the client's response and the value of the
+// upstream's panic, if any.
 func (s *settleSite) get(path string) (w *httptest.ResponseRecorder, panicked any) {
 	w = httptest.NewRecorder()
 	defer func() { panicked = recover() }()
@@ -143,7 +149,8 @@ func (s *settleSite) get(path string) (w *httptest.ResponseRecorder, panicked an
 	return w, nil
 }
 
-// level returns how full the client's bucket is, when all has been served.
+// level returns the level of the client's bucket after all requests have been
+// served.
 func (s *settleSite) level(zone string, shadow bool) float64 {
 	s.Helper()
 	s.wait()
@@ -158,7 +165,7 @@ func (s *settleSite) level(zone string, shadow bool) float64 {
 	return decisions[0].Level
 }
 
-// wantLevel allows for what has leaked, which is next to nothing.
+// wantLevel allows for the little that has leaked.
 func (s *settleSite) wantLevel(zone string, want float64) {
 	s.Helper()
 	if got := s.level(zone, false); math.Abs(got-want) > 0.01 {
@@ -185,8 +192,8 @@ func (s *settleSite) unsettled(zone string) float64 {
 	return 0
 }
 
-// settleLogged returns what the access log will say of a request.
-func settleLogged(p *passage) map[string]any {
+// settleLogged returns the fields of a request in the access log.
+func settleLogged(p *decision.Result) map[string]any {
 	enc := zapcore.NewMapObjectEncoder()
 	if err := p.MarshalLogObject(enc); err != nil {
 		return map[string]any{"error": err}
@@ -194,14 +201,16 @@ func settleLogged(p *passage) map[string]any {
 	return enc.Fields
 }
 
-// A settleStore is a memory store that notes what it is asked, and fails when
-// it is told to.
+// A settleStore is a memory store that records its calls, and fails when it is
+// told to.
 type settleStore struct {
 	*memstore.Store
 
 	mu      sync.Mutex
 	takes   int
 	failing func(take int) bool
+	slow    time.Duration   // to answer a Take
+	slowly  []time.Duration // to execute each Settle, one after the other; the rest at once
 	settled []leakybucket.Settlement
 }
 
@@ -211,7 +220,11 @@ func (s *settleStore) Take(ctx context.Context, charges []leakybucket.Charge, de
 	s.mu.Lock()
 	s.takes++
 	failing := s.failing != nil && s.failing(s.takes)
+	slow := s.slow
 	s.mu.Unlock()
+	if slow > 0 {
+		<-time.After(slow)
+	}
 	if failing {
 		return errors.New("the store is down")
 	}
@@ -221,7 +234,14 @@ func (s *settleStore) Take(ctx context.Context, charges []leakybucket.Charge, de
 func (s *settleStore) Settle(ctx context.Context, settlements []leakybucket.Settlement) error {
 	s.mu.Lock()
 	s.settled = append(s.settled, settlements...)
+	slow := time.Duration(0)
+	if len(s.slowly) > 0 {
+		slow, s.slowly = s.slowly[0], s.slowly[1:]
+	}
 	s.mu.Unlock()
+	if slow > 0 {
+		<-time.After(slow)
+	}
 	if err := ctx.Err(); err != nil {
 		return err // as a store would that is asked over a network
 	}
@@ -238,8 +258,8 @@ func (s *settleStore) sum() (n int, diff float64) {
 	return len(s.settled), diff
 }
 
-// latestSettleSite is what modules find that are made while a site is: no test
-// that makes one is parallel.
+// latestSettleSite is the site of modules that are loaded now. Tests that make a
+// site are not parallel.
 var latestSettleSite *settleSite
 
 // settleStoreModule makes the store a module.
@@ -284,8 +304,8 @@ func init() {
 	})
 }
 
-// settleSays is an upstream that sends a status and headers, given as name and
-// value, and a body of ten bytes.
+// settleSays is an upstream that sends a status, headers given as name and value,
+// and a body of ten bytes.
 func settleSays(status int, headers ...string) func(http.ResponseWriter, *http.Request) error {
 	return func(w http.ResponseWriter, _ *http.Request) error {
 		for i := 0; i < len(headers); i += 2 {

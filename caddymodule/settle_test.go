@@ -9,12 +9,15 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
+
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/decision"
 )
 
-// settleAfter is an upstream that thinks before it sends headers, and again
+// settleAfter is an upstream that sleeps before it sends headers, and again
 // before it sends the rest.
 func settleAfter(headers, rest time.Duration) func(http.ResponseWriter, *http.Request) error {
 	return func(w http.ResponseWriter, _ *http.Request) error {
@@ -100,7 +103,7 @@ func TestSettleCorrectsTheReservationByWhatTheResponseTells(t *testing.T) {
 	}
 }
 
-func TestWhatTheResponseDoesNotTellStaysReservedAndCounts(t *testing.T) {
+func TestAChargeStaysReservedAndCountsIfTheResponseDoesNotTellTheCost(t *testing.T) {
 	for _, test := range []struct {
 		about, options string
 		serve          func(http.ResponseWriter, *http.Request) error
@@ -143,7 +146,7 @@ func TestWhatTheResponseDoesNotTellStaysReservedAndCounts(t *testing.T) {
 	}
 }
 
-func TestWhatTheResponseDoesNotTellIsNothingAfter(t *testing.T) {
+func TestWithAfterACostThatTheResponseDoesNotTellIsNothing(t *testing.T) {
 	s := newSettleZone(t, "cost 2\nsettle header X-Cost after")
 	s.serve = settleSays(200, "X-Cost", "-5")
 	s.get("/")
@@ -259,9 +262,9 @@ func TestTheAccessLogSaysWhatARequestReallyCost(t *testing.T) {
 		want   any
 	}{{"7.5", 7.5}, {"0", 0.0}, {"nonsense", 2.0}} {
 		s := newSettleZone(t, "cost 2\nsettle header X-Cost")
-		var seen *passage
+		var seen *decision.Result
 		s.serve = func(w http.ResponseWriter, r *http.Request) error {
-			seen = passageOf(r)
+			seen = decision.ResultOf(r)
 			if got, known := settleLogged(seen)["settled"]; known {
 				t.Errorf("before there is a response: got settled %v, want none", got)
 			}
@@ -275,10 +278,40 @@ func TestTheAccessLogSaysWhatARequestReallyCost(t *testing.T) {
 	}
 	s := newSettleZone(t, "")
 	s.serve = func(_ http.ResponseWriter, r *http.Request) error {
-		if got, known := settleLogged(passageOf(r))["settled"]; known {
+		if got, known := settleLogged(decision.ResultOf(r))["settled"]; known {
 			t.Errorf("a zone that does not settle: got settled %v, want none", got)
 		}
 		return nil
 	}
 	s.get("/")
+}
+
+// The slot is free as soon as the upstream is done, and the client has its answer
+// within a fifth of the timeout.
+func TestSettlingHoldsNoSlotAndDelaysTheResponseForAFifthOfTheTimeout(t *testing.T) {
+	for _, zone := range []string{
+		"in_flight 1\ncapacity 100\nleak 1/h\nsettle status 200 50",
+		"in_flight 1\ncapacity 100\nleak 1/h\nsettle status 200 50\nshadow",
+		"in_flight 1\n}\nzone settles {\ncapacity 100\nleak 1/h\nsettle status 200 50",
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			s := runShared(t, "", "zone z {\n"+zone+"\n}")
+			theShared.slow.Store(int64(40 * time.Millisecond))
+			start, answered := time.Now(), make(chan time.Duration)
+			go func() {
+				s.from(someone).get("/")
+				answered <- time.Since(start)
+			}()
+			<-time.After(45 * time.Millisecond) // 40 ms after which the upstream answers at once
+			synctest.Wait()
+			emptyRooms(t, "z")
+			if got, want := <-answered, 50*time.Millisecond; got != want {
+				t.Errorf("%s: got the response over after %v, want %v", zone, got, want)
+			}
+			<-time.After(time.Second)
+			if got := theShared.settles.Load(); got != 1 {
+				t.Errorf("%s: got %d settlements, want 1", zone, got)
+			}
+		})
+	}
 }

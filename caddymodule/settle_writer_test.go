@@ -12,6 +12,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/settlement"
 )
 
 // listen serves the site over real sockets, h1 and h2 without TLS.
@@ -36,7 +38,7 @@ func settleClient(t testing.TB, protocol string) *http.Client {
 	return &http.Client{Transport: transport, Timeout: time.Minute}
 }
 
-// settleWriter is a response writer that knows how it was written to.
+// settleWriter is a response writer that records how it was written to.
 type settleWriter struct {
 	*httptest.ResponseRecorder
 	readFrom, pushed int
@@ -71,7 +73,7 @@ func TestASettlingWriterHidesNothingFromHandlers(t *testing.T) {
 	s.wantLevel("settled", 7)
 }
 
-// TestFlushingSendsTheHeaders, which is when an upstream has done its work.
+// TestFlushingSendsTheHeaders, and ends the time that is charged.
 func TestFlushingSendsTheHeaders(t *testing.T) {
 	inSettleBubble(t, func(t *testing.T) {
 		s := newSettleZone(t, "settle seconds")
@@ -127,8 +129,8 @@ func TestAFileIsSentAndMeasured(t *testing.T) {
 	}
 }
 
-// TestATunnelWorksAndStaysReserved takes the connection over as reverse_proxy
-// does for WebSocket.
+// TestATunnelWorksAndStaysReserved: the handler takes the connection over, as
+// reverse_proxy does for WebSocket.
 func TestATunnelWorksAndStaysReserved(t *testing.T) {
 	s := newSettleZone(t, "cost 2\nsettle header X-Cost")
 	s.serve = func(w http.ResponseWriter, _ *http.Request) error {
@@ -199,8 +201,7 @@ func TestATrailerThatTellsTheCostIsNotForTheClientEither(t *testing.T) {
 	}
 }
 
-// TestSettleAllocatesLittle compares one site with another that does all the
-// same but settle.
+// TestSettleAllocatesLittle compares a site with one that differs only in settle.
 func TestSettleAllocatesLittle(t *testing.T) {
 	const runs = 50 // in one, to see fractions
 	allocations := func(directives, path string) float64 {
@@ -239,8 +240,7 @@ func TestSettleAllocatesLittle(t *testing.T) {
 	}
 }
 
-// TestWithoutSettleNothingStandsBetween keeps those from paying for it who do
-// not use it.
+// TestWithoutSettleNothingStandsBetween: zones without settle do not pay for it.
 func TestWithoutSettleNothingStandsBetween(t *testing.T) {
 	for _, test := range []struct {
 		options, path string
@@ -253,7 +253,7 @@ func TestWithoutSettleNothingStandsBetween(t *testing.T) {
 	} {
 		s := newSettleZone(t, test.options)
 		s.serve = func(w http.ResponseWriter, _ *http.Request) error {
-			if _, wrapped := w.(*bill); wrapped != test.wrapped {
+			if _, wrapped := w.(*settlement.Observer); wrapped != test.wrapped {
 				t.Errorf("%q, %s: got a %T, want it wrapped: %v", test.options, test.path, w, test.wrapped)
 			}
 			return nil

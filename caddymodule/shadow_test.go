@@ -32,7 +32,7 @@ func TestAShadowZoneRefusesNothingAndSaysWhatItWouldHaveDone(t *testing.T) {
 	}
 }
 
-// everyReason has a path for every reason to refuse that there is.
+// everyReason has a path for every reason to refuse.
 const everyReason = `
 	throttle /capacity {
 		zone full {
@@ -41,8 +41,8 @@ const everyReason = `
 			SHADOW
 		}
 	}
-	throttle /banned {
-		zone banned {
+	throttle /denied {
+		zone denied {
 			override 203.0.113.0/24 deny
 			capacity 1
 			leak 1/d
@@ -86,7 +86,7 @@ func TestShadowOfAZoneRefusesForNoReason(t *testing.T) {
 func refusesNothing(t *testing.T, s *site) {
 	c := s.from(someone).with("X-Cost", "2")
 	c.get("/capacity")
-	for _, reason := range []string{"capacity", "banned", "oversize", "missing_key"} {
+	for _, reason := range []string{"capacity", "denied", "oversize", "missing_key"} {
 		w := c.get("/" + reason)
 		if got := w.Body.String(); w.Code != http.StatusOK || got != reason {
 			t.Errorf("got %v for reason %q, want 200 for %q", w.Code, got, reason)
@@ -98,7 +98,7 @@ func TestWithoutShadowEveryReasonRefuses(t *testing.T) {
 	s := run(t, "http:// {"+strings.ReplaceAll(everyReason, "SHADOW", "")+"}")
 	c := s.from(someone).with("X-Cost", "2")
 	c.get("/capacity")
-	for _, path := range []string{"/capacity", "/banned", "/oversize", "/missing_key"} {
+	for _, path := range []string{"/capacity", "/denied", "/oversize", "/missing_key"} {
 		if got := c.get(path).Code; got != http.StatusTooManyRequests {
 			t.Errorf("%s: got %v, want 429", path, got)
 		}
@@ -133,13 +133,13 @@ func TestAShadowZoneStandsInNobodysWay(t *testing.T) {
 	if got, want := zone["admitted"], 3.0; got != want {
 		t.Errorf("admitted in shadow: got %v, want %v", got, want)
 	}
-	// Two when it alone was full, and one more when both were.
+	// Two while it alone was full, and one more while both were.
 	if got, want := zone["shadow_refused capacity"], 3.0; got != want {
 		t.Errorf("refused in shadow: got %v, want %v", got, want)
 	}
 }
 
-func TestWhatAShadowZoneWouldBanIsChargedInOtherZones(t *testing.T) {
+func TestARequestThatAShadowZoneWouldBanIsChargedInOtherZones(t *testing.T) {
 	s := run(t, `http:// {
 		throttle {
 			zone tried {
@@ -156,8 +156,8 @@ func TestWhatAShadowZoneWouldBanIsChargedInOtherZones(t *testing.T) {
 		respond {http.throttle.reason}
 	}`)
 	c := s.from(someone)
-	if got := c.get("/").Body.String(); got != "banned" {
-		t.Errorf("got reason %q, want banned", got)
+	if got := c.get("/").Body.String(); got != "denied" {
+		t.Errorf("got reason %q, want denied", got)
 	}
 	c.passes(2, "/")
 }
@@ -229,7 +229,7 @@ func TestShadowCountsWhatEnforcementWouldDecide(t *testing.T) {
 	}
 }
 
-func TestNobodyPaysForWhatTheyDidInShadow(t *testing.T) {
+func TestClientsDoNotPayForTheirRequestsInShadow(t *testing.T) {
 	const zone = `http:// {
 		throttle {
 			zone tuned {

@@ -11,12 +11,13 @@ import (
 	"github.com/caddyserver/caddy/v2"
 	"github.com/caddyserver/caddy/v2/caddyconfig/caddyfile"
 
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/sharedstore"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket/memstore"
 )
 
-// shared is a store that other Caddys would share, and what is the matter with
-// it. One test at a time has it.
+// shared is a store that other Caddys would share, and its faults. One test at a
+// time uses it.
 type shared struct {
 	*memstore.Store
 	takes, settles, closed atomic.Int32
@@ -68,13 +69,13 @@ func (s *shared) Settle(ctx context.Context, settlements []leakybucket.Settlemen
 
 func (s *shared) Close() { s.closed.Add(1) }
 
-// testStore is the module of it.
-type testStore struct{ remote *Remote }
+// testStore is its module.
+type testStore struct {
+	store *SharedStore
+	key   StoreKey
+}
 
-var (
-	theShared   *shared
-	sharedStore = caddy.NewUsagePool()
-)
+var theShared *shared
 
 func init() { caddy.RegisterModule(new(testStore)) }
 
@@ -83,19 +84,14 @@ func (*testStore) CaddyModule() caddy.ModuleInfo {
 }
 
 func (s *testStore) Provision(caddy.Context) error {
-	found, _, err := sharedStore.LoadOrNew("test", func() (caddy.Destructor, error) {
-		return NewRemote("test_shared", theShared), nil
-	})
-	s.remote = found.(*Remote)
+	var err error
+	s.store, s.key, err = ConnectStore("test_shared", nil, func() (sharedstore.Remote, error) { return theShared, nil })
 	return err
 }
 
-func (s *testStore) Cleanup() error {
-	_, err := sharedStore.Delete("test")
-	return err
-}
+func (s *testStore) Cleanup() error { return s.key.Release() }
 
-func (s *testStore) Store() leakybucket.Store { return s.remote }
+func (s *testStore) SharedStore() *SharedStore { return s.store }
 
 func (s *testStore) UnmarshalCaddyfile(d *caddyfile.Dispenser) error {
 	d.Next()
@@ -108,7 +104,7 @@ func runShared(t *testing.T, global, zones string) *site {
 	return runSharedWith(t, "", global, zones)
 }
 
-// runSharedWith does that with more global options.
+// runSharedWith is runShared with more global options.
 func runSharedWith(t *testing.T, options, global, zones string) *site {
 	t.Helper()
 	theShared = &shared{Store: memstore.New(memstore.Options{})}
@@ -125,8 +121,8 @@ func runSharedWith(t *testing.T, options, global, zones string) *site {
 		}
 		respond "{http.throttle.decision} {http.throttle.reason}"
 	}`)
-	s.app().exiting = nil // virtual time stands still for what waits on a channel of the real one
-	// What Caddy does when it starts a config and stops it.
+	s.app().gate.Exiting = nil // virtual time stands still for what waits on a channel of the real one
+	// Caddy does this when it starts a config and when it stops it.
 	if err := s.app().Start(); err != nil {
 		t.Fatal(err)
 	}

@@ -17,10 +17,10 @@ import (
 	_ "github.com/caddyserver/caddy/v2/modules/standard"
 )
 
-// A site is a Caddyfile that runs in this process and without sockets:
-// requests go straight to Caddy's server, from whatever address a test likes.
-// Sites of one test share one memory; when the last is gone, so are its
-// buckets. That is why no test here is parallel.
+// A site is a Caddyfile that runs in this process without sockets. Requests go
+// straight to Caddy's server, from any address. Sites of one test share one
+// memory. When the last one is gone, so are the buckets, so no test here is
+// parallel.
 type site struct {
 	testing.TB
 	ctx    caddy.Context
@@ -89,7 +89,7 @@ func (c client) with(name, value string) client {
 	return c
 }
 
-// get sends a GET request, the path of which may have a host before it.
+// get sends a GET request. The path may have a host before it.
 func (c client) get(target string) *httptest.ResponseRecorder { return c.send(http.MethodGet, target) }
 
 func (c client) send(method, target string) *httptest.ResponseRecorder {
@@ -122,7 +122,7 @@ func (c client) passes(n int, target string) {
 	}
 }
 
-// A memoryLog is where a site logs to.
+// A memoryLog holds the log of a site.
 type memoryLog struct {
 	Name string `json:"name"`
 

@@ -18,12 +18,12 @@ func wantFullness(t *testing.T, s *settleSite, want float64) {
 // wantGone checks that a client that left was not served.
 func wantGone(t *testing.T, v *visit) {
 	t.Helper()
-	if !v.ended || v.reached || v.Code != statusGone {
+	if !v.ended || v.reached || v.Code != statusClientLeft {
 		t.Errorf("got %v, at the upstream %v, over %v, want 499 and no upstream call", v.Code, v.reached, v.ended)
 	}
 }
 
-func TestWhoLeavesLastGivesItsPlaceBack(t *testing.T) {
+func TestTheLastInTheQueueGivesItsPlaceBackWhenItLeaves(t *testing.T) {
 	inSettleBubble(t, func(t *testing.T) {
 		s := newWaitZone(t, likeNginx, 0)
 		visits := s.visits(3, office, "/")
@@ -40,7 +40,7 @@ func TestWhoLeavesLastGivesItsPlaceBack(t *testing.T) {
 	})
 }
 
-func TestThePlaceOfWhoLeavesEarlierStaysEmpty(t *testing.T) {
+func TestThePlaceOfAClientThatLeavesEarlierStaysEmpty(t *testing.T) {
 	inSettleBubble(t, func(t *testing.T) {
 		s := newWaitZone(t, likeNginx, 0)
 		visits := s.visits(4, office, "/")
@@ -55,8 +55,8 @@ func TestThePlaceOfWhoLeavesEarlierStaysEmpty(t *testing.T) {
 	})
 }
 
-// Both happen at once then, and either may be seen first.
-func TestWhoLeavesWhenItsTurnComesIsNotServed(t *testing.T) {
+// Both happen at the same instant, and either may be seen first.
+func TestAClientThatLeavesWhenItsTurnComesIsNotServed(t *testing.T) {
 	for range 50 {
 		inSettleBubble(t, func(t *testing.T) {
 			s := newWaitZone(t, likeNginx, 0)
@@ -83,7 +83,8 @@ func TestTooManyThatWaitAreRefusedAndNotCharged(t *testing.T) {
 		if v := visits[3]; v.Code != http.StatusTooManyRequests || v.Header().Get("Retry-After") != "3" {
 			t.Errorf("got %v with Retry-After %q, want 429 with 3", v.Code, v.Header().Get("Retry-After"))
 		}
-		// The room is the zone's, not the key's. Who need not wait needs none.
+		// max_waiting is per zone, not per key. Requests that need not wait do
+		// not count.
 		visits = append(visits, s.visit(visitor, "/"), s.visit(visitor, "/"))
 		pass(time.Second)
 		visits = append(visits, s.visit(office, "/"))
@@ -143,7 +144,7 @@ func TestAShadowForWhichTooManyWaitPoursNothing(t *testing.T) {
 	})
 }
 
-func TestAtTheEndOfTheProcessAllWhoWaitAreToldSo(t *testing.T) {
+func TestAtTheEndOfTheProcessAllWaitingClientsAreToldSo(t *testing.T) {
 	for _, options := range []string{likeNginx, "in_flight 1\nmax_wait 1m"} {
 		inSettleBubble(t, func(t *testing.T) {
 			s := newWaitZone(t, options, 10*time.Second)
@@ -173,8 +174,8 @@ func TestWithoutASlotAfterTheWaitTheChargeIsGivenBack(t *testing.T) {
 		s := newWaitZone(t, likeNginx+"\nin_flight 1", 1500*time.Millisecond)
 		visits := s.visits(3, office, "/")
 		pass(time.Second)
-		// The second found the first in its slot; the third came after it, so that
-		// its place stays empty.
+		// The second found the first in its slot. The third came after the
+		// second, so the second's place stays empty.
 		wantWaits(t, visits[:2], -2, -1)
 		if v := visits[1]; v.Header().Get("Retry-After") != "1" || v.reached {
 			t.Errorf("got Retry-After %q, want 1", v.Header().Get("Retry-After"))

@@ -13,27 +13,29 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/admission"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/decision"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
 )
 
-// A visit is a request that goes its way while the test goes on.
+// A visit is a request that runs while the test goes on.
 type visit struct {
 	*httptest.ResponseRecorder
 	leave    context.CancelFunc
 	at       time.Time
-	reached  bool          // the upstream
-	waited   time.Duration // until it reached the upstream, or was answered
-	passage  *passage      // that the upstream has seen
+	reached  bool             // the upstream
+	waited   time.Duration    // until it reached the upstream, or was answered
+	result   *decision.Result // that the upstream has seen
 	panicked any
 	ended    bool
 }
 
 type visitKey struct{}
 
-// news is what has become of visits, for the test to take note of when it looks.
+// news holds the results of visits until the test looks at them.
 var news = make(chan func(), 1<<14)
 
-// quiet waits until nothing happens any more, and takes note of what did.
+// quiet waits until all goroutines are idle, and records the results of visits.
 func quiet() {
 	synctest.Wait()
 	for {
@@ -47,12 +49,12 @@ func quiet() {
 }
 
 // newWaitSite is the site of some throttle handlers. Its upstream takes as long
-// as takes says, or for as long as the client stays.
+// as takes returns, or until the client leaves.
 func newWaitSite(t testing.TB, directives string, takes time.Duration) *settleSite {
 	t.Helper()
 	s := newSettleSite(t, directives+"\nsettle_upstream")
 	s.exit = make(chan struct{}) // virtual time stands still for what waits on a channel of the real one
-	s.app.exiting = s.exit
+	s.app.gate.Exiting = s.exit
 	s.serve = func(w http.ResponseWriter, r *http.Request) error {
 		if takes > 0 {
 			select {
@@ -71,7 +73,8 @@ func newWaitZone(t testing.TB, options string, takes time.Duration) *settleSite 
 	return newWaitSite(t, "throttle {\nzone waits {\n"+options+"\n}\n}", takes)
 }
 
-// visit sends a request, and returns when it waits for something or is over.
+// visit sends a request, and returns when the request waits for something or is
+// over.
 func (s *settleSite) visit(addr, target string, headers ...string) *visit {
 	s.Helper()
 	r := httptest.NewRequest(http.MethodGet, "http://example.com"+target, nil)
@@ -107,11 +110,11 @@ func (s *settleSite) follow(v *visit, r *http.Request) {
 	s.ServeHTTP(v.ResponseRecorder, r)
 }
 
-// reach notes that a request has reached the upstream.
+// reach records that a request has reached the upstream.
 func reach(r *http.Request) {
 	if v, ok := r.Context().Value(visitKey{}).(*visit); ok {
-		p, now := passageOf(r), time.Now()
-		news <- func() { v.reached, v.passage, v.waited = true, p, now.Sub(v.at) }
+		res, now := decision.ResultOf(r), time.Now()
+		news <- func() { v.reached, v.result, v.waited = true, res, now.Sub(v.at) }
 	}
 }
 
@@ -124,7 +127,7 @@ func (s *settleSite) visits(n int, addr, target string) (all []*visit) {
 	return all
 }
 
-// pass lets time go by.
+// pass sleeps.
 func pass(d time.Duration) {
 	<-time.After(d)
 	quiet()
@@ -141,8 +144,8 @@ func (s *settleSite) fullness(zone, key string, capacity, leak float64, shadow b
 	return decisions[0].Level
 }
 
-// counted returns what a metric of ours says of a zone that is not 0, by its
-// other labels.
+// counted returns the values of one of our metrics for a zone by its other
+// labels, without zeros.
 func counted(t testing.TB, collector prometheus.Collector, zone string) map[string]float64 {
 	t.Helper()
 	registry := prometheus.NewRegistry()
@@ -175,7 +178,7 @@ func counted(t testing.TB, collector prometheus.Collector, zone string) map[stri
 	return counts
 }
 
-// wantCounts checks what a zone has decided, as "decision reason".
+// wantCounts checks how often a zone made each decision, as "decision reason".
 func wantCounts(t testing.TB, zone string, want map[string]float64) {
 	t.Helper()
 	if got := counted(t, requests, zone); fmt.Sprint(got) != fmt.Sprint(want) {
@@ -183,7 +186,7 @@ func wantCounts(t testing.TB, zone string, want map[string]float64) {
 	}
 }
 
-// emptyRooms checks that nothing is kept of anybody who has left.
+// emptyRooms checks that no state of finished requests is kept.
 func emptyRooms(t testing.TB, zones ...string) {
 	t.Helper()
 	for _, name := range zones {
@@ -191,18 +194,18 @@ func emptyRooms(t testing.TB, zones ...string) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		for _, room := range []*room{&z.enforced, &z.shadow} {
-			if len(room.rows) != 0 || len(room.slots) != 0 || room.waiting != 0 {
-				t.Errorf("room of zone %s: got %d waiting, rows %v, slots %v, want none", name, room.waiting, room.rows, room.slots)
+		for _, admitted := range []*admission.Zone{&z.enforced, &z.simulated} {
+			if waiting, served := admitted.Counts(); waiting != 0 || served != 0 {
+				t.Errorf("zone %s: got %d waiting and %d served, want none", name, waiting, served)
 			}
 		}
-		if _, err := running.Delete(name); err != nil {
+		if err := leave(liveZoneKey(name)); err != nil {
 			t.Fatal(err)
 		}
 	}
 }
 
-// A trace is traffic that is the same every time: who comes, and how much later.
+// A trace is reproducible traffic: which client comes, and how much later.
 type trace struct {
 	addrs []string
 	rest  func() time.Duration

@@ -5,8 +5,6 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
-
-	"github.com/caddyserver/caddy/v2"
 )
 
 // warned checks how many warnings contain a text.
@@ -69,7 +67,7 @@ func TestTrustWithoutStrictIsWarnedOfOnce(t *testing.T) {
 }
 
 func TestAKeyThatClientsCanMakeUpIsWarnedOfOnce(t *testing.T) {
-	const text = "keyed only by what clients send"
+	const text = "keyed only by values that clients choose"
 	zone := func(name, key string) string {
 		return fmt.Sprintf("zone %s {\nkey %s\ncapacity 5\nleak 1/s\n}\n", name, key)
 	}
@@ -111,11 +109,11 @@ func TestAnOverrideThatCannotPayACostIsWarnedOfOnce(t *testing.T) {
 		leak 1/s
 	}`
 	s := run(t, "http:// {\nthrottle /one {\n"+zone+"\n}\nthrottle /two {\n"+zone+"\n}\n}")
-	s.warned(t, "an override holds less than some requests cost", 1)
+	s.warned(t, "the capacity of an override is less than some requests cost", 1)
 }
 
 func TestABlockForReservationsIsWarnedOfOnce(t *testing.T) {
-	const text = "zone blocks for what requests reserve"
+	const text = "zone blocks clients for what their requests reserve"
 	for options, want := range map[string]int{
 		"block\nsettle seconds":         1,
 		"block 1m\nsettle status 4xx 2": 1,
@@ -131,7 +129,7 @@ func TestABlockForReservationsIsWarnedOfOnce(t *testing.T) {
 }
 
 func TestAWaitThatNoClientOutlastsIsWarnedOfOnce(t *testing.T) {
-	const text = "requests may wait for longer than most clients do"
+	const text = "requests may wait longer than most clients do"
 	for options, want := range map[string]int{
 		"capacity 30\nleak 1/s\ndelay":                0,
 		"capacity 31\nleak 1/s\ndelay":                1,
@@ -169,7 +167,7 @@ func TestRequestsWithoutAnAddressAreWarnedOfOnce(t *testing.T) {
 	s.warned(t, "without a client address", 1)
 }
 
-// The memory outlives the config that it was made for, and that config's log.
+// The memory outlives the config that created it, and that config's log.
 func TestAFullMemoryIsWarnedOfInTheLogOfTheConfigThatRuns(t *testing.T) {
 	const text = "the memory store is full"
 	synctest.Test(t, func(t *testing.T) {
@@ -200,13 +198,10 @@ func TestAFullMemoryIsWarnedOfInTheLogOfTheConfigThatRuns(t *testing.T) {
 // start starts the memory of a site, which [run] only provisions.
 func start(t *testing.T, s *site) {
 	t.Helper()
-	app, err := s.ctx.App("throttle.stores.memory")
-	if err != nil {
+	if err := s.app().Start(); err != nil {
 		t.Fatal(err)
 	}
-	if err := app.(caddy.App).Start(); err != nil {
-		t.Fatal(err)
-	}
+	t.Cleanup(func() { _ = s.app().Stop() })
 }
 
 func TestAZoneThatOnlyCountsWhatIsInFlightIsWarnedOfNoCost(t *testing.T) {

@@ -1,211 +1,252 @@
-// Package caddymodule is a Caddy handler that protects upstreams with leaky
-// buckets.
+// Package caddymodule adds rate limiting to Caddy: the handler `throttle` protects
+// upstreams with leaky buckets.
+//
+// The exported structs are the JSON config, and their comments are its manual.
+// [Zone] describes a limit, [Handler] charges requests to zones, and [App] holds
+// the global options. A request's way through the code is [Handler.ServeHTTP]. The
+// Caddyfile is sugar for the JSON.
 package caddymodule
 
 import (
 	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
 	"regexp"
-	"time"
 
 	"github.com/caddyserver/caddy/v2"
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
 
-	"github.com/caddy-throttle/caddy-throttle/leakybucket"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/refusal"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/staticfile"
 	bucketkey "github.com/caddy-throttle/caddy-throttle/leakybucket/key"
 )
 
-// Zone is a named rule: which requests it is about, whose bucket they are
-// charged to, how much that bucket holds, and what happens when it overflows.
-// A zone is one budget wherever its name appears; definitions of one name must
-// be equal. A zone with nothing but a name stands for the one that is defined
-// in the global options.
+// Zone is a named rate limit: which requests it charges, to whose bucket, how
+// much the bucket holds, and what happens when it overflows. A zone is one budget
+// wherever its name appears, so all definitions of one name must be equal. A zone
+// with nothing but a name is the one that the global options define.
 type Zone struct {
-	// Letters, digits, `_`, `.` and `-`. Required.
+	// The zone's name, of letters, digits, `_`, `.` and `-`. Required.
 	Name string `json:"name,omitempty"`
 
 	// Which requests are charged. Default: all.
 	Match caddyhttp.RawMatcherSets `json:"match,omitempty" caddy:"namespace=http.matchers"`
 
-	// Which of these are not. Default: none.
+	// Which of these requests are not charged. Default: none. If assets are
+	// charged, one page view may cost as much as 80 requests.
 	Exempt caddyhttp.RawMatcherSets `json:"exempt,omitempty" caddy:"namespace=http.matchers"`
 
-	// What tells one bucket from another. Default: the client's address.
+	// Exempt GET and HEAD requests for regular files that exist, and whose names
+	// PHP does not run. Default: such requests are charged.
+	ExemptStaticFiles *StaticFiles `json:"exempt_static_files,omitempty"`
+
+	// The values of a request that identify its bucket. Default: the client's
+	// address. If clients choose all values, they can get a fresh bucket with every
+	// request: then add a zone keyed by `client_ip` to the same handler.
 	Key []KeySource `json:"key,omitempty"`
 
-	// What to do with requests of which a part of the key is missing or empty:
-	// `client_ip` charges a bucket of their client's address, `share` charges
-	// one bucket that all of them share, `skip` lets them pass, `refuse` refuses
-	// them. Default: `client_ip`.
+	// The policy for requests if a part of their key is missing or empty. Default:
+	// `client_ip`, which charges a bucket of the client's address. `share` charges
+	// one bucket for all such requests, `refuse` refuses them. `skip` lets them
+	// pass, so that leaving the key out is a way around the zone.
 	MissingKey string `json:"missing_key,omitempty"`
 
-	// What to do with requests whose key no override names, in the words of
-	// missing_key. Default: charge their own bucket.
+	// The policy for requests whose key no override names, in the words of
+	// missing_key. Default: their own bucket is charged.
 	UnlistedKey string `json:"unlisted_key,omitempty"`
 
-	// Whether values of headers, cookies and query parameters are kept readable
-	// in logs and in the store. By default they are kept as digests, since they
-	// are secrets as often as not.
+	// Keep the values of headers, cookies, query parameters and form fields
+	// readable in logs and in the store. Default: only SHA-256 digests are kept,
+	// because these values are often secrets.
 	PlainKeys bool `json:"plain_keys,omitempty"`
 
-	// How many leading bits of an IPv4 address make a client. Default: 32.
+	// How many leading bits of an IPv4 address identify a client. Default: 32.
 	IPv4Prefix int `json:"ipv4_prefix,omitempty"`
 
-	// How many leading bits of an IPv6 address make a client. Default: 64,
-	// since a single customer has at least as many addresses as that.
+	// How many leading bits of an IPv6 address identify a client. Default: 64,
+	// since a single customer has at least that many addresses.
 	IPv6Prefix int `json:"ipv6_prefix,omitempty"`
 
-	// Names for the key source `route`, the first match first. What matches
-	// none is `other`.
+	// Names for paths, for the key source `route`. The first that matches counts.
+	// Paths that match none are `other`.
 	Route []Route `json:"route,omitempty"`
 
-	// How much a bucket holds before it overflows, in units of cost. Required,
-	// unless there is in_flight.
+	// The burst: how much a bucket holds before it overflows, in units of cost.
+	// Required, unless in_flight is given. Too low, and one page view with many
+	// assets is refused.
 	Capacity float64 `json:"capacity,omitempty"`
 
-	// How fast a bucket drains, such as `2/s`, `30/m`, `1000/h` or `5000/d`.
-	// Required with a capacity.
+	// The sustained rate: how fast a bucket drains, such as `2/s`, `30/m`,
+	// `1000/h`, `5000/d` or `5/20s`. Required with a capacity.
 	Leak string `json:"leak,omitempty"`
 
-	// Other limits for some keys. The one that names most parts of the key
-	// holds.
+	// Other limits for some keys. If several match, the one that names most parts
+	// of the key counts. Default: none.
 	Override []bucketkey.Override `json:"override,omitempty"`
 
-	// What a request costs: the first that matches. Default: 1.
+	// The cost of a request. The first that matches counts. Default: 1.
 	Cost []Cost `json:"cost,omitempty"`
 
-	// How much of a body is read to find out its cost or key, in bytes. What is
-	// longer counts as unread. Default: 65536.
+	// How much of the request body may be buffered to compute its cost or key, in
+	// bytes. Default: 65536. A longer body costs unread_body_cost, and its form
+	// fields are missing.
 	MaxBody int64 `json:"max_body,omitempty"`
 
-	// What a request costs whose body was not read, or not understood. Default:
-	// the capacity, so that it passes only into an empty bucket.
+	// The cost of a request whose body was not read or not understood. Default:
+	// the capacity, so that such a request passes only into an empty bucket.
 	UnreadBodyCost *float64 `json:"unread_body_cost,omitempty"`
 
-	// How to correct the charge once the response is known. Default: not.
+	// How to correct the charge once the response is known. The charge at the
+	// request is then a reservation. Default: the charge stays.
 	Settle *Settle `json:"settle,omitempty"`
 
-	// How far above the capacity a correction may lift the level. Default: the
-	// capacity.
+	// How far above the capacity a correction may lift the level, in units.
+	// Default: the capacity. With 0, corrections stop at the capacity, so a heavy
+	// request pays no more than a light one into a full bucket.
 	Debt *float64 `json:"debt,omitempty"`
 
-	// Let requests wait until what is before them has leaked, all but so many
-	// units of it, instead of letting them pass at once. Default: they pass.
+	// Queue requests instead of passing a burst at once: each waits until what
+	// was charged before it has leaked, except for this many units. Default: all
+	// requests that fit pass at once.
 	Delay *float64 `json:"delay,omitempty"`
 
-	// How long a request waits at most, for what is before it to leak, or in a
-	// zone without a capacity for one of in_flight; what would wait longer is
-	// refused. Default: as long as the capacity says, and not for in_flight.
+	// The longest wait: in the queue of delay, or in a zone without a capacity for
+	// a slot of in_flight. A request that would have to wait longer is refused.
+	// Default: as long as the capacity allows with delay, and no wait for a slot.
 	MaxWait caddy.Duration `json:"max_wait,omitempty"`
 
-	// How many requests of the zone wait at the same time, at most, on this
-	// node. Default: 1000.
+	// How many requests of the zone may wait at once on this node. More are
+	// refused. Default: 1000. A waiting request uses memory.
 	MaxWaiting int `json:"max_waiting,omitempty"`
 
-	// How many requests of a key are served at the same time, at most, on this
-	// node. Default: any number.
+	// The concurrency limit: how many requests of one key are served at once on
+	// this node. Default: any number. Without max_wait, more are refused.
 	InFlight int `json:"in_flight,omitempty"`
 
-	// Refuse a key for a while after an overflow. Default: only what overflows.
+	// Ban a key for a while after an overflow. Default: only the requests that
+	// overflow are refused.
 	Block *Block `json:"block,omitempty"`
 
-	// What to do when a store that is shared does not answer: `local`, `allow` or
-	// `deny`. Default: what the global options say.
+	// The fallback when a shared store does not answer: `local` uses buckets in
+	// this process, `allow` lets requests pass, `deny` refuses them with status
+	// 503. Default: the fallback in the global options.
 	OnStoreError string `json:"on_store_error,omitempty"`
 
-	// What Retry-After says: `empty`, the time until the bucket is empty; `fit`,
-	// the time until the request would fit; or a duration, which is said
-	// wherever it is longer than the time to fit. Default: `empty`.
+	// What Retry-After says: `empty` is the time until the bucket is empty, `fit`
+	// the time until the request would fit. A duration is said as it is, unless
+	// the time to fit is longer. Default: `empty`.
 	RetryAfter string `json:"retry_after,omitempty"`
 
-	// How many percent longer than need be refused clients are told to wait, at
-	// most. Each is told something else, so that they do not all come back in
-	// the same second. Default: 0.
+	// How many percent longer than necessary Retry-After may be. Each client is
+	// told a different time, so that they do not all come back in the same
+	// second. Default: 0.
 	RetryJitter int `json:"retry_jitter,omitempty"`
 
-	// The status of a refusal, from 400 to 599. Default: 429.
+	// The status of refusals, from 400 to 599. Default: 429.
 	Status int `json:"status,omitempty"`
 
-	// A file of HTML to refuse with, in which placeholders are filled in and
-	// their values escaped. It is read when the config is loaded. Default: a
-	// short page of our own.
+	// A file with the HTML of refusals. Placeholders in it are filled in and their
+	// values escaped. It is read when the config is loaded. Default: a short
+	// built-in page.
 	Page string `json:"page,omitempty"`
 
-	// How to refuse: `page` writes the answer here, `error` leaves it to the
-	// site's error routes, which cost more than most pages and may run the very
-	// upstream that is to be protected. Default: `page`.
+	// The HTML of refusals itself, instead of a file in page. In a Caddyfile,
+	// `page` reads the file into this field. Default: none.
+	PageHTML *string `json:"page_html,omitempty"`
+
+	// How to refuse: `page` writes the answer, `error` leaves it to the site's
+	// error routes. Default: `page`. Error routes cost several times as much, and
+	// may run the very upstream that is to be protected.
 	Refuse string `json:"refuse,omitempty"`
 
-	// Decide, count and log as enforcement would, but never refuse.
+	// Dry run: decide, count and log as enforcement would, but never refuse.
+	// Default: the zone is enforced.
 	Shadow bool `json:"shadow,omitempty"`
 
-	// For how many percent of the keys the zone is enforced; for the rest it is
-	// a shadow. Which keys depends on the keys alone, and those enforced at a
-	// lower percentage still are at a higher one. Default: 100.
+	// For how many percent of its keys the zone is enforced. For the others it is
+	// a dry run. Default: 100. All nodes choose the same keys, and keys that are
+	// enforced stay enforced at a higher percentage.
 	Enforce int `json:"enforce,omitempty"`
+}
 
-	// Where in a Caddyfile it stands, or what of it is looked at, and where the
-	// words in it stand, for error messages.
-	place  string
-	places map[string][]string
+// StaticFiles exempts files from being charged. Only the one plain name of a file
+// counts, because PHP sites run index.php for most others. Names with a trailing or
+// encoded slash, a backslash, a dot file or a PHP extension anywhere are charged, and
+// so are symbolic links out of the root.
+type StaticFiles struct {
+	// The folder with the files. It may have placeholders. Default: the site's
+	// root, as the directive `root` sets it.
+	Root string `json:"root,omitempty"`
+}
 
-	limit         leakybucket.Limit // zero if the zone has none
-	table         *bucketkey.Table
-	parts         []part
-	addresses     []bool
-	formKey       bool // a part of the key is in the body
-	retryFloor    time.Duration
-	dearest       float64 // of the constant costs
-	match, exempt caddyhttp.MatcherSets
-	page          []piece
-	shadow        bool // this zone or all of them
-	shared        *sharedZone
-	decided       counters
+// load returns the matcher of these files, or nil for a nil receiver.
+func (s *StaticFiles) load(ctx caddy.Context) (*staticfile.Matcher, error) {
+	if s == nil {
+		return nil, nil
+	}
+	return staticfile.New(ctx, s.Root)
 }
 
 // Route is a name for some paths.
 type Route struct {
-	// The name, which takes the place of the path in keys. Required.
+	// The name that stands for the paths in keys. Required.
 	Name string `json:"name,omitempty"`
 
-	// Paths, as the matcher `path` takes them. Required.
+	// The paths, as the matcher `path` takes them. Required.
 	Path caddyhttp.MatchPath `json:"path,omitempty"`
 }
 
 const (
-	missingClientIP = "client_ip"
-	missingShare    = "share"
-	missingSkip     = "skip"
-	missingRefuse   = "refuse"
-
 	retryEmpty = "empty"
 	retryFit   = "fit"
 
 	refusePage  = "page"
 	refuseError = "error"
-
-	otherRoute = "other" // what paths count as that match none
 )
 
 var zoneName = regexp.MustCompile(`^[A-Za-z0-9_.-]+$`)
 
-// reference reports whether the zone is nothing but a name.
+// reference reports whether the zone is nothing but a name, and so stands for a
+// zone in the global options.
 func (z *Zone) reference() bool {
 	definition, err := json.Marshal(z)
 	name, err2 := json.Marshal(Zone{Name: z.Name})
 	return err == nil && err2 == nil && string(definition) == string(name)
 }
 
-// definition returns what two definitions of a zone must have in common.
-func (z *Zone) definition() (string, error) {
-	raw, err := json.Marshal(z)
+// Block bans a key for a while after an overflow.
+type Block struct {
+	// How long the first block lasts, the next one, and so on; each must be longer
+	// than the one before. With `10m` and `1h`, a key that overflows again within
+	// 10 minutes of its first block ending is blocked for 1 hour. After staying
+	// quiet for as long as its last block, it starts at 10 minutes again. Default:
+	// a block lasts until the bucket is empty.
+	For []caddy.Duration `json:"for,omitempty"`
+
+	// Refuse the client in every throttle handler of this Caddy. The key must be
+	// the client's address alone. Default: only in handlers with this zone.
+	Everywhere bool `json:"everywhere,omitempty"`
+}
+
+// loadPage returns the zone's own page, or nil if it has none.
+func (z *Zone) loadPage() (*refusal.Page, error) {
+	switch {
+	case z.PageHTML != nil:
+		return refusal.Compile(*z.PageHTML)
+	case z.Page == "":
+		return nil, nil
+	}
+	raw, err := os.ReadFile(z.Page)
 	if err != nil {
-		return "", err
+		if full, e := filepath.Abs(z.Page); e == nil && !filepath.IsAbs(z.Page) {
+			return nil, fmt.Errorf("reading page: %w (that is %s)", err, full)
+		}
+		return nil, fmt.Errorf("reading page: %w", err)
 	}
-	// Once more through a map, which forgets order and white space.
-	var value map[string]any
-	if err := json.Unmarshal(raw, &value); err != nil {
-		return "", err
+	page, err := refusal.Compile(string(raw))
+	if err != nil {
+		return nil, fmt.Errorf("reading page %s: %w", z.Page, err)
 	}
-	raw, err = json.Marshal(value)
-	return string(raw), err
+	return page, nil
 }

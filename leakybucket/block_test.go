@@ -88,7 +88,7 @@ func TestAnOverflowBeginsABlockThatNothingMakesLonger(t *testing.T) {
 	})
 }
 
-func TestWhatCanNeverFitBeginsNoBlock(t *testing.T) {
+func TestAChargeThatCanNeverFitBeginsNoBlock(t *testing.T) {
 	for _, cost := range []float64{10.001, 1e12, inf, -1, -1e-300, -inf, nan} {
 		for _, level := range []float64{0, 4, 10, 15} {
 			for _, l := range []*Ladder{ladder(time.Minute), ladder()} {

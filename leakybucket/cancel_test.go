@@ -36,7 +36,7 @@ func TestACancelledChargeGivesAllBackIfNothingWasPouredSince(t *testing.T) {
 	}
 }
 
-func TestThePlaceOfWhoLeavesStaysEmptyIfOthersCameSince(t *testing.T) {
+func TestThePlaceOfACallerThatLeavesStaysEmptyIfOthersCameSince(t *testing.T) {
 	first, was := tenSeconds.Take(State{Level: 3, At: at(100)}, 5, at(100))
 	for what, since := range map[string]State{
 		"another came":                  firstOf(tenSeconds.Take(first, 1, at(101))),
@@ -55,7 +55,7 @@ func TestThePlaceOfWhoLeavesStaysEmptyIfOthersCameSince(t *testing.T) {
 }
 
 // Refusals and probes change nothing, so they do not stand in the way.
-func TestWhatPoursNothingIsNoReasonToKeepAPlace(t *testing.T) {
+func TestAChargeThatPoursNothingIsNoReasonToKeepAPlace(t *testing.T) {
 	s, was := tenSeconds.Take(State{Level: 3, At: at(100)}, 5, at(100))
 	s, _ = tenSeconds.Take(s, 9, at(101))
 	probe := enforced("a", 1)
@@ -95,7 +95,7 @@ func TestChargesOfOneInstantComeBackInReverseOrder(t *testing.T) {
 	}
 }
 
-func TestWhatWasNotPouredIsNotCancelled(t *testing.T) {
+func TestAChargeThatWasNotPouredIsNotCancelled(t *testing.T) {
 	s := State{Level: 5, At: at(100)}
 	for what, was := range map[string]Decision{
 		"a probe":      {Fits: true, Level: 5, At: at(100)},

@@ -72,7 +72,7 @@ func TestACeilingLeavesRoomForTheCostAboveTheLongestWait(t *testing.T) {
 
 // A charge that fits waits no longer than the longest, but for what rounding allows, and
 // who does not would have had to.
-func TestWhoFitsBeneathACeilingWaitsNoLongerThanItSays(t *testing.T) {
+func TestAChargeThatFitsBeneathACeilingWaitsNoLongerThanItSays(t *testing.T) {
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
 	rng := rand.New(rand.NewPCG(seed, 0))

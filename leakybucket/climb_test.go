@@ -15,7 +15,7 @@ func (c *Charge) wait(d Decision) time.Duration {
 
 var threeSteps = ladder(time.Minute, 10*time.Minute, time.Hour)
 
-func TestWhoWaitsAsToldAndSendsNoFasterThanTheLeakNeverClimbs(t *testing.T) {
+func TestAClientThatWaitsAsToldAndSendsNoFasterThanTheLeakNeverClimbs(t *testing.T) {
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
 	rng := rand.New(rand.NewPCG(seed, 0))
@@ -43,7 +43,7 @@ func TestWhoWaitsAsToldAndSendsNoFasterThanTheLeakNeverClimbs(t *testing.T) {
 	}
 }
 
-func TestWhoHammersClimbsTheLadder(t *testing.T) {
+func TestAClientThatHammersClimbsTheLadder(t *testing.T) {
 	c := Charge{Limit: tenSeconds, Cost: 1, Block: threeSteps}
 	s, d, lengths := State{}, Decision{}, []time.Duration(nil)
 	for now := at(0); len(lengths) < 5 && now < at(1e5); now += at(0.1) {
@@ -57,7 +57,7 @@ func TestWhoHammersClimbsTheLadder(t *testing.T) {
 }
 
 // A client that comes back when its block is over and goes on as before climbs too.
-func TestWhoWaitsAsToldAndGoesOnAsBeforeClimbs(t *testing.T) {
+func TestAClientThatWaitsAsToldAndGoesOnAsBeforeClimbs(t *testing.T) {
 	c := Charge{Limit: tenSeconds, Cost: 1, Block: threeSteps}
 	s, d, now, lengths := State{}, Decision{}, at(0), []time.Duration(nil)
 	for len(lengths) < 4 && now < at(1e5) {

@@ -120,7 +120,7 @@ func TestChargesToOneBucketBeginOneBlock(t *testing.T) {
 }
 
 // Of two shadow charges to a bucket one may fit beneath its ceiling and the
-// other not. What the first pours must not undo the block that the second
+// other not. The pour of the first must not undo the block that the second
 // begins, whichever of them comes first.
 func TestAPourKeepsTheBlockThatALaterChargeBegins(t *testing.T) {
 	fits := blocking(ladder(time.Minute))

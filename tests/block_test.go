@@ -9,10 +9,10 @@ import (
 	"time"
 )
 
-// TestWhoObeysRetryAfterComesBackAndWhoHammersStaysOut: the first never climbs
-// the ladder, however often it starts anew; the other one is told to stay away
-// for longer and longer.
-func TestWhoObeysRetryAfterComesBackAndWhoHammersStaysOut(t *testing.T) {
+// TestAClientThatObeysRetryAfterComesBackAndOneThatHammersStaysOut: the first
+// never climbs the ladder, however often it overflows. The other one must stay
+// away for longer and longer.
+func TestAClientThatObeysRetryAfterComesBackAndOneThatHammersStaysOut(t *testing.T) {
 	t.Parallel()
 	for _, protocol := range protocols {
 		port := freePort(t)
@@ -79,9 +79,9 @@ http://:%d {
 	}
 }
 
-// TestWhoIsBlockedEverywhereIsOutOfAllSites, over all protocols and reloads, and
-// out of nothing that throttle is not asked about.
-func TestWhoIsBlockedEverywhereIsOutOfAllSites(t *testing.T) {
+// TestAClientThatIsBlockedEverywhereIsOutOfAllSites, over all protocols and
+// reloads. Sites without throttle still serve it.
+func TestAClientThatIsBlockedEverywhereIsOutOfAllSites(t *testing.T) {
 	t.Parallel()
 	login, shop, free, secure := freePort(t), freePort(t), freePort(t), freePort(t)
 	office := newVisitor(t, "h1")
@@ -175,8 +175,8 @@ https://localhost:%d {
 	}
 }
 
-// TestThrottleBlockedLetsASiteAnswerTheBlockedItself: with a hang-up, in an error
-// route, or before throttle has even been asked.
+// TestThrottleBlockedLetsASiteAnswerTheBlockedItself: by hanging up, in an error
+// route, or before throttle runs.
 func TestThrottleBlockedLetsASiteAnswerTheBlockedItself(t *testing.T) {
 	t.Parallel()
 	behind, before := freePort(t), freePort(t)

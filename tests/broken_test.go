@@ -30,8 +30,7 @@ http://:%d {
 	%s
 }`
 
-// level returns what is in the bucket of settledByHeader, also soon after a
-// reload.
+// level returns the level of settledByHeader's bucket, even soon after a reload.
 func (v *visitor) level(t *testing.T, port int) float64 {
 	t.Helper()
 	var a answer
@@ -107,7 +106,7 @@ func TestAThousandBrokenResponsesSettleOnceEach(t *testing.T) {
 	}
 }
 
-// breakOff asks for a page whose body comes to no good end: the upstream breaks
+// breakOff asks for a page whose body does not arrive whole: the upstream breaks
 // off, or the client leaves after the first byte.
 func (v *visitor) breakOff(url string, leave bool) error {
 	ctx, hangUp := context.WithCancel(context.Background())
@@ -166,7 +165,7 @@ func TestSettlementsOfRequestsInFlightSurviveReloads(t *testing.T) {
 		}
 		probe := newVisitor(t, protocol)
 		got := probe.level(t, port)
-		// On a machine that is too busy for that they are back already.
+		// On a busy machine they may be back already.
 		if time.Since(began) < time.Second && !near(got, requests) {
 			t.Errorf("got level %v in between, want the %d that were reserved", got, requests)
 		}

@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// TestBurstPassesUntilItOverflowsAndAgainAfterRetryAfter keeps the product's
-// promise as a client would: it waits as long as it was told to, no longer.
+// TestBurstPassesUntilItOverflowsAndAgainAfterRetryAfter waits exactly as long as
+// Retry-After says.
 func TestBurstPassesUntilItOverflowsAndAgainAfterRetryAfter(t *testing.T) {
 	const capacity, leak = 4, 2 // per second
 	for _, start := range []func(*testing.T) site{phpSite, rackSite} {

@@ -23,7 +23,7 @@ type caddy struct {
 	shut  bool   // by the test
 }
 
-// config is what a test says of its Caddyfile; the rest is the same for all.
+// config is the part of a Caddyfile that differs between tests.
 type config struct {
 	throttle  string // inside the global throttle block
 	servers   string // inside the global servers block
@@ -39,8 +39,8 @@ func startCaddy(t *testing.T, c config) *caddy {
 	return startCaddyIn(t, admin, filepath.Dir(file), file, c.env)
 }
 
-// startCaddyIn runs Caddy in a folder with a Caddyfile that names the admin
-// endpoint, and adds to its environment.
+// startCaddyIn runs Caddy in a folder, with a Caddyfile that names the admin
+// endpoint and with more environment variables.
 func startCaddyIn(t *testing.T, admin, dir, file string, env ...string) *caddy {
 	t.Helper()
 	cmd := caddyCommand(t, "run", "--config", file, "--adapter", "caddyfile")
@@ -49,7 +49,7 @@ func startCaddyIn(t *testing.T, admin, dir, file string, env ...string) *caddy {
 	return startCaddyBy(t, admin, cmd)
 }
 
-// startCaddyBy runs a command that is Caddy in the end.
+// startCaddyBy runs a command that starts Caddy.
 func startCaddyBy(t *testing.T, admin string, cmd *exec.Cmd) *caddy {
 	t.Helper()
 	p, err := startProcess(cmd)
@@ -64,7 +64,7 @@ func startCaddyBy(t *testing.T, admin string, cmd *exec.Cmd) *caddy {
 	return running
 }
 
-// caddyCommand is the binary with a home of its own.
+// caddyCommand returns a command that runs the binary with a home of its own.
 func caddyCommand(t *testing.T, args ...string) *exec.Cmd {
 	home := t.TempDir()
 	cmd := exec.Command(caddyBinary, args...)
@@ -99,14 +99,14 @@ func block(name, body string) string {
 	return name + " {\n" + body + "\n}"
 }
 
-// ready holds once the first config has been loaded: the admin endpoint gives
-// no config away while one is being loaded.
+// ready reports whether the first config has been loaded. While it is loading,
+// the admin endpoint returns no config.
 func (c *caddy) ready() bool {
 	status, config, err := c.tryAdmin("GET", "/config/", "")
 	return err == nil && status == 200 && strings.TrimSpace(config) != "null"
 }
 
-// shutDown ends Caddy before the test does.
+// shutDown stops Caddy before the test ends.
 func (c *caddy) shutDown() error {
 	c.shut = true
 	return errors.Join(c.stop(), c.err)
@@ -133,9 +133,9 @@ func (c *caddy) load(caddyfile string) (status int, message string) {
 	return c.askAdmin("POST", "/load", caddyfile)
 }
 
-// askAdmin asks the admin endpoint, and again if the connection was lost: each
-// load replaces the endpoint's listener too. Loading a config twice is loading
-// it once.
+// askAdmin asks the admin endpoint, and repeats the request if the connection was
+// lost. Each load replaces the endpoint's listener. Loading a config twice does
+// no harm.
 func (c *caddy) askAdmin(method, path, caddyfile string) (status int, answer string) {
 	c.t.Helper()
 	for deadline := time.Now().Add(startTime); ; {
@@ -164,11 +164,11 @@ func (c *caddy) tryAdmin(method, path, caddyfile string) (status int, answer str
 	return resp.StatusCode, string(body), err
 }
 
-// connectionLost tells that a connection ended before a byte of an answer.
-// Caddy by itself loses some that are opened at the instant of a reload: those
-// that wait in the old listener's queue, and those whose first request comes
-// when the old server is shutting down (net/http's conn.serve). No handler has
-// seen these requests.
+// connectionLost reports whether a connection ended before a byte of an answer.
+// Even without throttle, Caddy loses some connections that are opened during a
+// reload: those in the old listener's queue, and those whose first request comes
+// while the old server shuts down (net/http's conn.serve). No handler sees these
+// requests.
 func connectionLost(err error) bool {
 	return errors.Is(err, io.EOF) || errors.Is(err, syscall.ECONNRESET)
 }
@@ -180,7 +180,7 @@ func (c *caddy) reload(next config) {
 	}
 }
 
-// logLines are the lines of caddy's own log that hold a text.
+// logLines returns the lines of Caddy's own log that contain a text.
 func (c *caddy) logLines(text string) []string {
 	var lines []string
 	for line := range strings.Lines(c.output.String()) {

@@ -11,7 +11,7 @@ import (
 	"testing"
 )
 
-// post sends a body as a form or a script would.
+// post sends a body of this type.
 func (v *visitor) post(t *testing.T, url, contentType, body string, headers ...string) answer {
 	t.Helper()
 	req, err := http.NewRequest("POST", url, strings.NewReader(body))
@@ -31,7 +31,7 @@ func (v *visitor) post(t *testing.T, url, contentType, body string, headers ...s
 
 const urlencoded = "application/x-www-form-urlencoded"
 
-// charged is what an access log says of a request's charge.
+// charged is the charge of a request in an access log.
 type charged struct {
 	Status   int
 	Throttle *struct {
@@ -41,7 +41,7 @@ type charged struct {
 	}
 }
 
-// chargeLog is an access log, and the directive that writes it.
+// chargeLog is an access log and the directive that writes it.
 type chargeLog struct{ file, directive string }
 
 func newChargeLog(t *testing.T) chargeLog {
@@ -50,8 +50,8 @@ func newChargeLog(t *testing.T) chargeLog {
 	return chargeLog{file, "log {\n output file " + file + "\n }"}
 }
 
-// wait waits until n requests have been logged, which is when they have been
-// settled, and returns them in the order in which they ended.
+// wait waits until n requests have been settled and logged, and returns them in
+// the order in which they ended.
 func (l chargeLog) wait(t *testing.T, n int) []charged {
 	t.Helper()
 	var text string
@@ -71,5 +71,5 @@ func (l chargeLog) wait(t *testing.T, n int) []charged {
 	return all
 }
 
-// near allows for what leaks during a test from a bucket that hardly leaks.
+// near allows for the little that leaks during a test.
 func near(got, want float64) bool { return math.Abs(got-want) < 0.01 }

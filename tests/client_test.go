@@ -20,8 +20,8 @@ type answer struct {
 	body   string
 }
 
-// visitor is a client with an address of its own, hence with buckets of its
-// own, that speaks one protocol.
+// visitor is a client of one protocol, with an address and hence buckets of its
+// own.
 type visitor struct {
 	*http.Client
 	protocol string
@@ -33,8 +33,8 @@ var protocols = []string{"h1", "h2"}
 
 var visitors atomic.Int64
 
-// newVisitor uses that all of 127.0.0.0/8 is this machine. h2 is spoken without
-// TLS on http:// and negotiated on https://.
+// newVisitor returns a visitor with its own address in 127.0.0.0/8. It speaks h2
+// without TLS on http:// and negotiates it on https://.
 func newVisitor(t *testing.T, protocol string) *visitor {
 	t.Helper()
 	n := visitors.Add(1)
@@ -70,7 +70,7 @@ func newVisitorFrom(t *testing.T, protocol, address string) *visitor {
 	return v
 }
 
-// get asks for a page; headers are name, value, name, value.
+// get asks for a page. Headers are name, value, name, value.
 func (v *visitor) get(t *testing.T, url string, headers ...string) answer {
 	t.Helper()
 	return v.send(t, "GET", url, headers...)
@@ -80,9 +80,8 @@ func (v *visitor) send(t *testing.T, method, url string, headers ...string) answ
 	t.Helper()
 	a, err := v.try(method, url, headers...)
 	if connectionLost(err) {
-		// Caddy closes connections that were opened while it reloaded, without
-		// having looked at what they ask; reload_test.go sees to it that no more
-		// than those are lost.
+		// Caddy closes connections that were opened during a reload, without
+		// reading their requests. reload_test.go checks that no others are lost.
 		a, err = v.try(method, url, headers...)
 	}
 	if err != nil {
@@ -91,7 +90,7 @@ func (v *visitor) send(t *testing.T, method, url string, headers ...string) answ
 	return a
 }
 
-// try is for goroutines, which must not end the test.
+// try is get for goroutines, which must not end the test.
 func (v *visitor) try(method, url string, headers ...string) (answer, error) {
 	req, err := http.NewRequest(method, url, nil)
 	if err != nil {
@@ -113,7 +112,7 @@ func (v *visitor) do(req *http.Request) (answer, error) {
 	return answer{resp.StatusCode, resp.Header, string(body)}, err
 }
 
-// burst is what happened when a visitor asked until he was refused.
+// burst holds the answers to a visitor that asked until it was refused.
 type burst struct {
 	admitted int
 	took     time.Duration // from before the first request to after the last
@@ -160,7 +159,7 @@ func (v *visitor) countAdmitted(t *testing.T, n int, url string, headers ...stri
 	return admitted
 }
 
-// retryAfter is how long a refusal asks its client to wait.
+// retryAfter returns how long a refusal tells its client to wait.
 func (a answer) retryAfter(t *testing.T) time.Duration {
 	t.Helper()
 	text := a.header.Get("Retry-After")

@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// TestValidateNamesThePlaceOfAWrongConfig is one case of each kind; the adapter
+// TestValidateNamesThePlaceOfAWrongConfig has one case of each kind. The adapter
 // tests in caddymodule have the others.
 func TestValidateNamesThePlaceOfAWrongConfig(t *testing.T) {
 	t.Parallel()

@@ -15,13 +15,13 @@ import (
 	"time"
 )
 
-// waiting is how many requests of a zone wait.
+// waiting returns how many requests of a zone wait.
 func (c *caddy) waiting(t *testing.T, zone string) int {
 	t.Helper()
 	return int(c.metric(t, "caddy_throttle_waiting", `zone="`+zone+`"`))
 }
 
-// served is how many requests of a zone hold a slot.
+// served returns how many requests of a zone hold a slot.
 func (c *caddy) served(t *testing.T, zone string) int {
 	t.Helper()
 	return int(c.metric(t, "caddy_throttle_in_flight", `zone="`+zone+`"`))
@@ -43,7 +43,7 @@ func (c *caddy) goroutines(t *testing.T) int {
 	return n
 }
 
-// known is how long it may take until it is known that a client has left.
+// known is how long Caddy may take to notice that a client has left.
 const known = 100 * time.Millisecond
 
 // A guest is one request of the crowd.
@@ -56,11 +56,11 @@ type guest struct {
 	err     error
 }
 
-// TestOfTenThousandWhoWaitHalfLeave: who stays is served, in the order in which
-// they came, who leaves never bothers the upstream, and nothing is left of
-// either. Without TEST_LONG=1 it is a thousand, and as many stalls as there are
-// on a machine that runs other tests as well are forgiven.
-func TestOfTenThousandWhoWaitHalfLeave(t *testing.T) {
+// TestOfTenThousandWaitingClientsHalfLeave: clients that stay are served in
+// arrival order, requests of clients that leave never reach the upstream, and no
+// state of either is left. Without TEST_LONG=1 there are a thousand clients, and
+// stalls of a busy machine are forgiven.
+func TestOfTenThousandWaitingClientsHalfLeave(t *testing.T) {
 	keys, perKey, spacing := 200, 50, 800*time.Millisecond
 	late := lateness{leave: known, turn: spacing / 2, sight: spacing / 4}
 	if os.Getenv("TEST_LONG") != "1" {
@@ -138,7 +138,8 @@ http://:%d {
 	t.Logf("%d goroutines before, %d after", before, after)
 }
 
-// leavers are half of the guests, of those who still wait if they are enough.
+// leavers returns half of the guests, all of them still waiting if there are
+// enough.
 func leavers(guests []*guest, seen []sighting) []*guest {
 	served := make(map[string]bool)
 	for _, s := range seen {
@@ -148,7 +149,7 @@ func leavers(guests []*guest, seen []sighting) []*guest {
 	return waiting[:min(len(waiting), len(guests)/2)]
 }
 
-// inviteGuests returns so many of each key, in no order.
+// inviteGuests returns that many guests for each key, in random order.
 func inviteGuests(keys, perKey int) []*guest {
 	var guests []*guest
 	for k := range keys {
@@ -172,14 +173,14 @@ func (g *guest) visit(v *visitor, url string) {
 	g.answer, g.err = v.do(req)
 }
 
-// lateness is what is forgiven.
+// lateness is how late a request may be on a busy machine.
 type lateness struct {
 	leave time.Duration // from leaving until that is known
 	turn  time.Duration // from arriving until the turn is fixed
 	sight time.Duration // from the end of the wait to the upstream
 }
 
-// checkGuests looks at what became of each.
+// checkGuests checks the answer to each guest.
 func checkGuests(t *testing.T, guests []*guest, seen []sighting, forgiven lateness) {
 	t.Helper()
 	byID := make(map[string]*guest)
@@ -219,8 +220,8 @@ func checkGuests(t *testing.T, guests []*guest, seen []sighting, forgiven latene
 			t.Fatal(err)
 		}
 		now := turn{time.Duration(arrived)*time.Millisecond + time.Duration(delay*float64(time.Second)), s.at}
-		// Who is handed on one right after the other, because the machine had
-		// stalled, may overtake on the way.
+		// After a stall of the machine, requests are passed on in quick
+		// succession and may overtake each other.
 		if before := last[g.key]; now.due < before.due-forgiven.turn && now.at.Sub(before.at) > forgiven.sight {
 			inversions++
 		}

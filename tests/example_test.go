@@ -10,8 +10,8 @@ import (
 	"testing"
 )
 
-// TestCaddyfileExampleTurns200sIntoA429 does what the file tells a newcomer to
-// do: run it as it is, then the curl loop in its comments.
+// TestCaddyfileExampleTurns200sIntoA429 runs the file as it is, then the curl
+// loop in its comments.
 func TestCaddyfileExampleTurns200sIntoA429(t *testing.T) {
 	root, err := filepath.Abs("..")
 	if err != nil {
@@ -47,7 +47,7 @@ func TestCaddyfileExampleTurns200sIntoA429(t *testing.T) {
 	}
 }
 
-// documentedLoop is the first comment of the file that holds a loop over curl.
+// documentedLoop returns the first comment of the file with a loop over curl.
 func documentedLoop(t *testing.T, caddyfile string) string {
 	t.Helper()
 	comment := regexp.MustCompile(`^\s*#\s*(?:\$ )?(for .*curl.*done)\s*$`)
@@ -60,7 +60,7 @@ func documentedLoop(t *testing.T, caddyfile string) string {
 	return ""
 }
 
-// adminOf is where a Caddyfile puts the admin endpoint.
+// adminOf returns the address of a Caddyfile's admin endpoint.
 func adminOf(t *testing.T, dir, file string) string {
 	t.Helper()
 	cmd := caddyCommand(t, "adapt", "--config", file, "--adapter", "caddyfile")

@@ -10,8 +10,8 @@ import (
 	"testing"
 )
 
-// startExample runs Caddyfile.example on a port of its own, with other
-// directives in the place of its stand-in for PHP or Rails.
+// startExample runs Caddyfile.example on a port of its own, with these directives
+// instead of its stand-in for PHP or Rails.
 func startExample(t *testing.T, directives string) (port int, c *caddy) {
 	t.Helper()
 	root, err := filepath.Abs("..")
@@ -28,6 +28,7 @@ func startExample(t *testing.T, directives string) (port int, c *caddy) {
 	for _, change := range []struct{ old, new string }{
 		{"\n{\n", "\n{\n\tadmin " + admin + "\n\tdefault_bind 127.0.0.1\n"},
 		{"\nhttp://localhost:8080 {\n", fmt.Sprintf("\nhttp://127.0.0.1:%d {\n", port)},
+		{"\tpage docs/", "\tpage " + root + "/docs/"},
 		{"\treverse_proxy localhost:8081\n", "\t" + directives + "\n"},
 		{"\nhttp://localhost:8081 {\n", fmt.Sprintf("\nhttp://localhost:%d {\n", freePort(t))},
 	} {
@@ -82,7 +83,7 @@ func TestCaddyfileExampleLimitsGuessesOnOneAccount(t *testing.T) {
 	}
 }
 
-// TestCaddyfileExampleCountsRowsAndSeconds looks at its other new zones.
+// TestCaddyfileExampleCountsRowsAndSeconds tests the zones imports and workers.
 func TestCaddyfileExampleCountsRowsAndSeconds(t *testing.T) {
 	t.Parallel()
 	port, c := startExample(t, rackSite(t).directives)

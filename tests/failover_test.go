@@ -13,7 +13,7 @@ func TestASentinelFailoverIsNoOutageOfTheSite(t *testing.T) {
 	t.Parallel()
 	w := servertest.StartRedisSentinel(t)
 	forced := true
-	// A Sentinel that is in such a hurry has more failovers than it is asked for.
+	// A Sentinel with such short times fails over more often than asked.
 	happened := func() int { return strings.Count(w.Sentinel.Log(), "+switch-master") }
 	testFailovers(t, w.URL(), w.Settled, happened, func() {
 		w.Failover(forced)
@@ -31,8 +31,8 @@ func TestAForcedClusterFailoverIsNoOutageOfTheSite(t *testing.T) {
 	})
 }
 
-// testFailovers lets another server become the master, once or 20 times, under
-// load. What failed over is forgotten once, or was given by this node alone
+// testFailovers makes another server the master, once or 20 times, under load.
+// Each failover may forget the bucket once, or let this node decide alone
 // meanwhile.
 func testFailovers(t *testing.T, url string, settled func(), happened func() int, failover func()) {
 	t.Helper()

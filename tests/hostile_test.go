@@ -6,9 +6,9 @@ import (
 	"testing"
 )
 
-// keyedSite charges two zones: one by header, which a client may spell as it
-// likes, and one by address, which it must not get around. They answer under
-// different paths, so that each can be looked at alone.
+// keyedSite charges two zones: one by header, which clients spell as they like,
+// and one by address, which they must not evade. They have different paths, so
+// that tests can look at each alone.
 const keyedSite = `
 http://:%d {
 	throttle {
@@ -42,7 +42,8 @@ http://:%d {
 }`
 
 // TestHostileRequestsNeverPanicNorGetAFreshBucket sends bytes that no HTTP
-// library would; what HTTP itself forbids may be a 400, nothing may be a 5xx.
+// library would send. Requests that HTTP forbids may get a 400, but none may get
+// a 5xx.
 func TestHostileRequestsNeverPanicNorGetAFreshBucket(t *testing.T) {
 	t.Parallel()
 	port := freePort(t)
@@ -97,8 +98,8 @@ func TestHostileRequestsNeverPanicNorGetAFreshBucket(t *testing.T) {
 	}
 }
 
-// TestKeysThatDifferNeverShareABucket looks at keys that a careless bucket name
-// would take for the same, and at the same key sent twice.
+// TestKeysThatDifferNeverShareABucket tests keys that a careless bucket name
+// would confuse, and a key that is sent twice.
 func TestKeysThatDifferNeverShareABucket(t *testing.T) {
 	t.Parallel()
 	port := freePort(t)
@@ -120,8 +121,8 @@ func TestKeysThatDifferNeverShareABucket(t *testing.T) {
 			}
 		}
 
-		// Without a key, or with two, the address is the key, in a bucket that
-		// the keys above have not poured into.
+		// Without a key, or with two, the address is the key. Its bucket is none
+		// of the buckets above.
 		if got := v.countAdmitted(t, 1, url); got != 1 {
 			t.Errorf("got %d of 1 admitted without a key, want the address's bucket to be untouched", got)
 		}

@@ -11,7 +11,8 @@ import (
 	"github.com/quic-go/quic-go/http3"
 )
 
-// newQUICVisitor speaks HTTP/3, and remembers sessions if it is given a cache.
+// newQUICVisitor returns a visitor that speaks HTTP/3. With a cache it resumes
+// sessions.
 func newQUICVisitor(t *testing.T, sessions tls.ClientSessionCache) *visitor {
 	t.Helper()
 	transport := &http3.Transport{
@@ -42,7 +43,7 @@ https://localhost:%d {
 	respond {http.request.proto}
 }`
 
-// startSecure returns the address of a site that has its certificate.
+// startSecure starts a site with TLS and returns its address.
 func startSecure(t *testing.T) (c *caddy, url string) {
 	t.Helper()
 	port := freePort(t)

@@ -18,8 +18,8 @@ http://:%d {
 	respond ok
 }`
 
-// TestAnUntrustedPeerCannotChooseItsAddress lies in every header that anybody
-// ever took an address from.
+// TestAnUntrustedPeerCannotChooseItsAddress forges every header from which
+// servers take addresses.
 func TestAnUntrustedPeerCannotChooseItsAddress(t *testing.T) {
 	t.Parallel()
 	port := freePort(t)
@@ -101,8 +101,8 @@ func TestBehindATrustedProxyTheRightMostUntrustedAddressCounts(t *testing.T) {
 	})
 }
 
-// TestAPeerBesideTheProxyIsItself keeps a client that finds its way past the
-// proxy from speaking for others.
+// TestAPeerBesideTheProxyIsItself: a client that connects past the proxy cannot
+// claim another address.
 func TestAPeerBesideTheProxyIsItself(t *testing.T) {
 	t.Parallel()
 	port := freePort(t)

@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// greed is how one client asks, and how many of its pages it gets.
+// greed describes how one client asks, and how many pages it gets.
 type greed struct {
 	name, maxWait string
 	pages, served int
@@ -19,8 +19,8 @@ const (
 	slowPage    = 300 * time.Millisecond
 )
 
-// TestOneClientHoldsNoMoreWorkersThanItMay: PHP has four, one client asks for
-// slow pages as fast as it can, and another is served at once all the same.
+// TestOneClientHoldsNoMoreWorkersThanItMay: PHP has four workers. While one
+// client asks for slow pages as fast as it can, another one is served at once.
 func TestOneClientHoldsNoMoreWorkersThanItMay(t *testing.T) {
 	t.Parallel()
 	for _, c := range []greed{
@@ -61,8 +61,8 @@ func TestOneClientHoldsNoMoreWorkersThanItMay(t *testing.T) {
 	}
 }
 
-// visit has the greedy client ask for all pages at once, and the other one when
-// it holds what it may.
+// visit lets the greedy client ask for all pages at once. The other client asks
+// when the greedy one holds all slots of its key.
 func (c *greed) visit(t *testing.T, caddy *caddy, greedy, other *visitor, url string) error {
 	answers := make(chan answer, c.pages)
 	began := time.Now()
@@ -96,8 +96,8 @@ func (c *greed) visit(t *testing.T, caddy *caddy, greedy, other *visitor, url st
 	return nil
 }
 
-// TestTheSurplusOfOneKeyQueuesForSlotsInOrder, and who would wait for longer
-// than max_wait is refused.
+// TestTheSurplusOfOneKeyQueuesForSlotsInOrder. Requests that would wait longer
+// than max_wait are refused.
 func TestTheSurplusOfOneKeyQueuesForSlotsInOrder(t *testing.T) {
 	t.Parallel()
 	const queued = 20
@@ -165,8 +165,8 @@ http://:%d {
 	}
 }
 
-// TestPHPKeepsItsSlotWhileItWorksForAClientThatLeft: who hangs up at once must
-// not get one worker after the other.
+// TestPHPKeepsItsSlotWhileItWorksForAClientThatLeft: a client that hangs up at
+// once must not occupy one worker after the other.
 func TestPHPKeepsItsSlotWhileItWorksForAClientThatLeft(t *testing.T) {
 	t.Parallel()
 	port := freePort(t)

@@ -9,7 +9,7 @@ import (
 	"testing"
 )
 
-// accessLine is what an access log says of one request.
+// accessLine is a line of an access log.
 type accessLine struct {
 	Status   int
 	Throttle *struct{ Zone, Decision string }
@@ -73,8 +73,8 @@ http://:%d {
 	}
 }
 
-// TestAThousandRefusalsAreAFewLines keeps a flood from filling the disk, and
-// keeps who was refused out of the log.
+// TestAThousandRefusalsAreAFewLines: a flood must not fill the disk, and the log
+// must not name the refused clients.
 func TestAThousandRefusalsAreAFewLines(t *testing.T) {
 	t.Parallel()
 	for _, shadow := range []string{"", "shadow"} {
@@ -112,8 +112,8 @@ http://:%d {
 	}
 }
 
-// TestMetricsNeverCarryWhatAClientSends holds for labels and for their number.
-func TestMetricsNeverCarryWhatAClientSends(t *testing.T) {
+// TestMetricsNeverCarryAnythingThatAClientSends holds for labels and for their number.
+func TestMetricsNeverCarryAnythingThatAClientSends(t *testing.T) {
 	t.Parallel()
 	port := freePort(t)
 	c := startCaddy(t, config{sites: fmt.Sprintf("http://:%d {\n throttle metered client_ip 2 1/d\n respond ok\n}", port)})

@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// loginSite is a site where people log in, and how it says that they did not.
+// loginSite is a site with a login, and its answer to failed logins.
 type loginSite struct {
 	site
 	path, user, password string // of the form
@@ -28,8 +28,8 @@ func (s *loginSite) login(t *testing.T, v *visitor, port int, user, password str
 	return v.post(t, fmt.Sprintf("http://127.0.0.1:%d%s", port, s.path), urlencoded, form.Encode()).status
 }
 
-// start runs the site with a limit by address and another by account, in which
-// only failures count.
+// start runs the site with a limit by address and one by account. Only failures
+// count.
 func (s *loginSite) start(t *testing.T, byAddress, byAccount int) (port int, c *caddy) {
 	t.Helper()
 	port = freePort(t)
@@ -60,8 +60,8 @@ func eachLogin(t *testing.T, f func(t *testing.T, s loginSite, protocol string))
 	}
 }
 
-// TestFailedLoginsAreLimitedAndSuccessfulOnesAreNot holds for one address that
-// tries one account after the other.
+// TestFailedLoginsAreLimitedAndSuccessfulOnesAreNot: one address tries one
+// account after the other.
 func TestFailedLoginsAreLimitedAndSuccessfulOnesAreNot(t *testing.T) {
 	const most = 5
 	eachLogin(t, func(t *testing.T, s loginSite, protocol string) {
@@ -93,8 +93,8 @@ func TestFailedLoginsAreLimitedAndSuccessfulOnesAreNot(t *testing.T) {
 	})
 }
 
-// TestGuessesOnOneAccountFromAHundredAddressesAreLimited gives each address one
-// guess, and each spells the account in its own way.
+// TestGuessesOnOneAccountFromAHundredAddressesAreLimited: each address guesses
+// once, and spells the account in its own way.
 func TestGuessesOnOneAccountFromAHundredAddressesAreLimited(t *testing.T) {
 	const most, addresses = 10, 100
 	eachLogin(t, func(t *testing.T, s loginSite, protocol string) {

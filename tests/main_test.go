@@ -26,7 +26,7 @@ func buildAndRun(m *testing.M) int {
 	}
 	defer os.RemoveAll(dir)
 
-	// Without -trimpath, so that what `go vet` has compiled is used again.
+	// Without -trimpath, so that packages compiled by `go vet` are used again.
 	caddyBinary = filepath.Join(dir, "caddy")
 	build := exec.Command("go", "build", "-buildvcs=false", "-ldflags", "-w -s",
 		"-tags", "nobadger,nomysql,nopgx", "-o", caddyBinary, "../caddymodule/cmd/caddy")

@@ -6,8 +6,8 @@ import (
 	"testing"
 )
 
-// metric is the sum of a metric over all series that carry the given labels,
-// written as they stand in the exposition: `zone="login"`.
+// metric returns the sum of a metric over all series with the given labels,
+// written as in the exposition: `zone="login"`.
 func (c *caddy) metric(t *testing.T, name string, labels ...string) float64 {
 	t.Helper()
 	status, text := c.askAdmin("GET", "/metrics", "")
@@ -39,7 +39,7 @@ func holdsAll(series string, labels []string) bool {
 	return true
 }
 
-// decisions is how many requests of a zone ended with a decision.
+// decisions returns how many requests of a zone ended with a decision.
 func (c *caddy) decisions(t *testing.T, zone, decision string) int {
 	t.Helper()
 	return int(c.metric(t, "caddy_throttle_requests_total", `zone="`+zone+`"`, `decision="`+decision+`"`))

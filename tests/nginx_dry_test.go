@@ -11,9 +11,9 @@ import (
 	"time"
 )
 
-// TestWhatNginxWouldDoInADryRunWeWouldInShadow: neither delays or refuses
-// anybody, and both say what they would.
-func TestWhatNginxWouldDoInADryRunWeWouldInShadow(t *testing.T) {
+// TestShadowDecidesAsNginxDoesInADryRun: neither delays or refuses a request, and
+// both report the same decisions.
+func TestShadowDecidesAsNginxDoesInADryRun(t *testing.T) {
 	t.Parallel()
 	words := strings.NewReplacer("PASSED", "admitted", "DELAYED_DRY_RUN", "shadow_delayed", "REJECTED_DRY_RUN", "shadow_refused")
 	cases := []struct{ name, limit, zone, want string }{

@@ -11,8 +11,9 @@ import (
 	"time"
 )
 
-// A likeNginx is a limit in nginx's words and in ours, and what both make of
-// the same requests. nginx's burst does not count the request that fits at once.
+// A likeNginx is a limit in nginx's words and in ours, and the decisions of both
+// about the same requests. nginx's burst does not count the request that fits at
+// once.
 type likeNginx struct {
 	name   string
 	zones  string // limit_req_zone, in nginx's http block
@@ -21,8 +22,8 @@ type likeNginx struct {
 	trace  []arrivals
 }
 
-// arrivals come at one time after the first, and wait as long as this, in any
-// order.
+// arrivals are requests that come at one time after the first, with their waits
+// in any order.
 type arrivals struct {
 	at    time.Duration
 	waits []time.Duration
@@ -33,11 +34,11 @@ const (
 	refuse = time.Duration(-1) // instead of a wait
 )
 
-// Where both have several limits, they agree that a request is charged to all
-// of them or to none, and waits for the longest. By design they differ where a
-// waiting client leaves (we give back what it was charged), and where one of
-// two limits that are only tried out would refuse: nginx then charges neither,
-// we charge the other one, which is as it would be without the first.
+// If there are several limits, both charge a request to all of them or to none,
+// and let it wait for the longest. They differ by design in two cases. If a
+// waiting client leaves, we give its charge back. If one of two limits in a dry
+// run would refuse, nginx charges neither; we charge the other one, as if the
+// first did not exist.
 var likeNginxCases = []likeNginx{
 	{
 		name:   "no burst",
@@ -119,14 +120,13 @@ var likeNginxCases = []likeNginx{
 const (
 	closeEnough = 50 * time.Millisecond
 
-	// A machine that stalls for a moment makes waits longer. It does not do so
-	// again and again.
+	// A stall of the machine makes waits longer, but not again and again.
 	stalls = 10
 )
 
-// TestWhatNginxLetsPassDelaysAndRefusesSoDoWe sends the same requests to both,
+// TestWePassDelayAndRefuseAsNginxDoes sends the same requests to both,
 // at the same time.
-func TestWhatNginxLetsPassDelaysAndRefusesSoDoWe(t *testing.T) {
+func TestWePassDelayAndRefuseAsNginxDoes(t *testing.T) {
 	t.Parallel()
 	var zones, locations, sites strings.Builder
 	for n, c := range likeNginxCases {
@@ -205,7 +205,7 @@ func (c *likeNginx) compare(t *testing.T, nginx, ours string) error {
 	return errors.Join(errs...)
 }
 
-// A visit is how long a request took, and what was decided about it.
+// A visit is how long a request took, and the decision about it.
 type visit struct {
 	took    time.Duration
 	status  int
@@ -213,8 +213,8 @@ type visit struct {
 	err     error
 }
 
-// visitAtOnce asks n times at once. Those that were refused come last, the
-// others by how long they took.
+// visitAtOnce asks n times at once. It returns the visits by how long they took,
+// the refused ones last.
 func (v *visitor) visitAtOnce(url string, n int) []visit {
 	visits := make([]visit, n)
 	var all sync.WaitGroup

@@ -18,8 +18,8 @@ type node struct {
 	url string
 }
 
-// startNodes starts Caddys with one store, whose clocks differ by so many
-// seconds from the machine's.
+// startNodes starts Caddys with one store. Their clocks differ from the machine's
+// by these numbers of seconds.
 func startNodes(t *testing.T, throttle string, site func(port int) string, clocks ...int) []node {
 	t.Helper()
 	var nodes []node
@@ -37,8 +37,8 @@ func startNodes(t *testing.T, throttle string, site func(port int) string, clock
 	return nodes
 }
 
-// startCaddyAhead starts Caddy in a time namespace, where the clock that tells
-// how long things take is ahead by some seconds, or behind.
+// startCaddyAhead starts Caddy in a time namespace whose monotonic clock is some
+// seconds ahead, or behind.
 func startCaddyAhead(t *testing.T, c config, seconds int) *caddy {
 	t.Helper()
 	admin := fmt.Sprintf("127.0.0.1:%d", freePort(t))
@@ -60,7 +60,7 @@ func inTimeNamespace(seconds int, args ...string) *exec.Cmd {
 	return exec.Command("unshare", append([]string{"-T", "--monotonic", ahead, "--boottime", ahead, "--fork", "--kill-child=KILL", "--"}, args...)...)
 }
 
-// clocksOfThree are -60, 0 and 60 seconds, or as much of that as the system
+// clocksOfThree returns -60, 0 and 60 seconds, or as much of that as the system
 // allows.
 func clocksOfThree(t *testing.T) []int {
 	t.Helper()
@@ -92,11 +92,11 @@ func uptime(cmd *exec.Cmd) (seconds float64, err error) {
 	return seconds, err
 }
 
-// pour is one request of which the cost was poured, as its client saw it.
+// pour is one admitted request, as its client saw it.
 type pour struct{ call, back time.Duration }
 
-// crowdNodes lets visitors of each protocol ask all nodes in turn, for a while,
-// and returns who was admitted.
+// crowdNodes lets visitors of each protocol ask all nodes in turn for a while,
+// and returns the admitted requests.
 func crowdNodes(t *testing.T, nodes []node, lasts time.Duration) []pour {
 	t.Helper()
 	var mu sync.Mutex
@@ -126,8 +126,8 @@ func crowdNodes(t *testing.T, nodes []node, lasts time.Duration) []pour {
 	return visits
 }
 
-// wantBound checks in every window that no more was admitted than a bucket holds
-// and leaks: what was asked for and answered within the window was poured in it.
+// wantBound checks that no window admits more than a bucket holds and leaks. A
+// request that was sent and answered within a window was poured in it.
 func wantBound(t *testing.T, visits []pour, capacity, leak float64) {
 	t.Helper()
 	worst := math.Inf(-1)
@@ -152,7 +152,7 @@ func wantBound(t *testing.T, visits []pour, capacity, leak float64) {
 	t.Logf("%d admitted, %.3f below the bound where it was nearest", len(visits), -worst)
 }
 
-// TestThreeCaddysKeepOneBucket whatever their clocks say.
+// TestThreeCaddysKeepOneBucket: their clocks do not matter.
 func TestThreeCaddysKeepOneBucket(t *testing.T) {
 	t.Parallel()
 	lasts := 3 * time.Second

@@ -31,7 +31,7 @@ func outageSite(port int) string {
 	return site + "\n\trespond ok\n}"
 }
 
-// shot is one request of a load, and what came of it.
+// shot is one request of a load, and the answer to it.
 type shot struct {
 	route    string
 	at, took time.Duration // at is when it was sent, since the load began
@@ -90,8 +90,8 @@ func (l *load) fire(v *visitor, port int, route string) {
 	l.shots = append(l.shots, s)
 }
 
-// since waits until a route has answered with a status to a request that was
-// sent after an instant, and returns how long after that this one was sent.
+// since waits until a request that was sent to a route after an instant gets a
+// status. It returns how long after the instant that request was sent.
 func (l *load) since(t *testing.T, at time.Duration, route string, status int) time.Duration {
 	t.Helper()
 	var found time.Duration
@@ -110,7 +110,7 @@ func (l *load) since(t *testing.T, at time.Duration, route string, status int) t
 	return found
 }
 
-// during are the shots at some routes that were sent between two instants.
+// during returns the shots at some routes that were sent between two instants.
 func during(shots []shot, from, to time.Duration, routes ...string) (found []shot) {
 	for _, s := range shots {
 		if from <= s.at && s.at < to && slices.Contains(routes, s.route) {
@@ -120,7 +120,7 @@ func during(shots []shot, from, to time.Duration, routes ...string) (found []sho
 	return found
 }
 
-// quantile is how long the slowest took of a part of the shots.
+// quantile returns how long the slowest of a fraction of the shots took.
 func quantile(shots []shot, q float64) time.Duration {
 	if len(shots) == 0 {
 		return 0

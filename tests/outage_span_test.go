@@ -10,8 +10,8 @@ import (
 // again.
 type outage struct{ from, to, back time.Duration }
 
-// outage lets the store be down for a while, and waits until limits hold again.
-// What end does until the store answers counts as neither.
+// outage takes the store down for a while, and waits until limits hold again. The
+// time that end needs to bring the store back is not measured.
 func (l *load) outage(t *testing.T, lasts time.Duration, begin func() (end func())) outage {
 	t.Helper()
 	l.since(t, time.Since(l.began), "allow", 429)
@@ -25,7 +25,7 @@ func (l *load) outage(t *testing.T, lasts time.Duration, begin func() (end func(
 	return o
 }
 
-// opening is more than it takes the breaker to open, on a busy machine too.
+// opening is longer than the breaker takes to open, even on a busy machine.
 const opening = 300 * time.Millisecond
 
 func (o outage) log(t *testing.T, name string, shots []shot) {
@@ -43,7 +43,7 @@ func (o outage) log(t *testing.T, name string, shots []shot) {
 		o.to-o.from, quantile(first, 1), slow, quantile(open, 0.99), quantile(plain, 0.99), quantile(plain, 1), o.back)
 }
 
-// wantWithout checks that while the store is down all routes do without it.
+// wantWithout checks that all routes do without the store while it is down.
 func (o outage) wantWithout(t *testing.T, name string, shots []shot) {
 	t.Helper()
 	for _, s := range during(shots, o.from+opening, o.to, "allow", "deny") {
@@ -54,8 +54,8 @@ func (o outage) wantWithout(t *testing.T, name string, shots []shot) {
 	}
 }
 
-// wantQuick checks how much a store that is down adds to requests. What a busy
-// machine adds it adds to the route without throttle too.
+// wantQuick checks how much time a store that is down adds to requests. A busy
+// machine also slows the route without throttle, which is compared.
 func (o outage) wantQuick(t *testing.T, name string, shots []shot) {
 	t.Helper()
 	o.log(t, name, shots)
@@ -75,7 +75,7 @@ func (o outage) wantQuick(t *testing.T, name string, shots []shot) {
 	}
 }
 
-// wantPolicies checks every answer against what its route may say at all.
+// wantPolicies checks that every status is one that its route's policy allows.
 func wantPolicies(t *testing.T, shots []shot) {
 	t.Helper()
 	allowed := map[string][]int{"local": {200, 429}, "allow": {200, 429}, "deny": {200, 429, 503}, "plain": {200}}

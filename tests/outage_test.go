@@ -46,7 +46,7 @@ func TestAStoreThatDiesOrHangsIsNoOutageOfTheSite(t *testing.T) {
 					t.Errorf("%s: got limits that hold again after %v, want at most %v", name, o.back, mostBack)
 				}
 			}
-			// A machine that is busy may make a store seem down that is not.
+			// On a busy machine, a store may seem down that is not.
 			if got := c.outages(t) - before; got < cycles || long() && got > cycles {
 				t.Errorf("%s: got %d outages, want %d", how, got, cycles)
 			}
@@ -58,7 +58,7 @@ func TestAStoreThatDiesOrHangsIsNoOutageOfTheSite(t *testing.T) {
 	})
 }
 
-// TestABadNetworkToTheStoreIsNoOutageOfTheSite adds what networks do.
+// TestABadNetworkToTheStoreIsNoOutageOfTheSite adds the faults of networks.
 func TestABadNetworkToTheStoreIsNoOutageOfTheSite(t *testing.T) {
 	t.Parallel()
 	lasts := 700 * time.Millisecond
@@ -105,7 +105,7 @@ func TestABadNetworkToTheStoreIsNoOutageOfTheSite(t *testing.T) {
 	})
 }
 
-// waitForStore waits until Caddy has asked a store, and until limits hold.
+// waitForStore waits until Caddy has reached its store and limits hold.
 func (c *caddy) waitForStore(t *testing.T, s *storeServer) {
 	t.Helper()
 	eventually(t, "a store that answers", func() bool {
@@ -113,14 +113,14 @@ func (c *caddy) waitForStore(t *testing.T, s *storeServer) {
 	})
 }
 
-// outages is how often Caddy has found its store to be down.
+// outages returns how many outages of its store Caddy has counted.
 func (c *caddy) outages(t *testing.T) int {
 	t.Helper()
 	return int(c.metric(t, "caddy_throttle_store_outages_total"))
 }
 
-// wantOutagesSaidOnce checks that each outage is one line when it begins and one
-// when it ends.
+// wantOutagesSaidOnce checks that each outage has one log line when it begins and
+// one when it ends.
 func (c *caddy) wantOutagesSaidOnce(t *testing.T) {
 	t.Helper()
 	want := c.outages(t)

@@ -101,9 +101,9 @@ var spellings = []string{
 	"http://elsewhere.example/wp%2dlogin.php",
 }
 
-// TestNoSpellingOfALoginPathGetsAFreePass fills the login bucket of a visitor
-// and then asks for the login in another spelling: if PHP runs wp-login.php
-// then, the zone has not seen the request.
+// TestNoSpellingOfALoginPathGetsAFreePass fills the login bucket of a visitor and
+// then asks for the login in another spelling. If PHP runs wp-login.php, the zone
+// has missed the request.
 func TestNoSpellingOfALoginPathGetsAFreePass(t *testing.T) {
 	php := phpSite(t)
 	for _, pattern := range []string{"path /wp-login.php*", "path_regexp (?i)^/+wp-login\\.php"} {
@@ -159,8 +159,8 @@ http://:%d {
 
 func ranLogin(body string) bool { return strings.Contains(body, "executed: wp-login.php") }
 
-// askSpelled sends a request target as it is written, which no well-behaved
-// client does.
+// askSpelled sends a request target exactly as it is written, unlike well-behaved
+// clients.
 func (v *visitor) askSpelled(t *testing.T, address, spelling string) (status int, body string) {
 	t.Helper()
 	if v.protocol == "h1" {
@@ -182,8 +182,8 @@ func (v *visitor) askSpelled(t *testing.T, address, spelling string) (status int
 	return a.status, a.body
 }
 
-// askRaw writes bytes to a connection of the visitor's and reads one response.
-// A connection that is closed without one is status 0.
+// askRaw writes bytes to a connection of the visitor's and reads one response. If
+// the connection closes without a response, the status is 0.
 func (v *visitor) askRaw(t *testing.T, address, request string) (status int, body string) {
 	t.Helper()
 	dialer := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP(v.address)}}

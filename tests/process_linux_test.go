@@ -5,8 +5,7 @@ import (
 	"syscall"
 )
 
-// endWithTests makes a server end when the tests are killed, as by a time-out,
-// and nobody is left to stop it.
+// endWithTests makes a server end when the tests are killed, as by a time-out.
 func endWithTests(cmd *exec.Cmd) {
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGTERM}
 }

@@ -4,5 +4,5 @@ package tests
 
 import "os/exec"
 
-// endWithTests does nothing where the system offers nothing for it.
+// endWithTests does nothing on systems that cannot end a child with its parent.
 func endWithTests(*exec.Cmd) {}

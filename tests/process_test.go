@@ -14,8 +14,8 @@ import (
 	"time"
 )
 
-// startTime is how long a server may take until it answers. It is long because
-// a busy machine is no bug.
+// startTime is how long a server may take until it answers. It is long for busy
+// machines.
 const startTime = 30 * time.Second
 
 // process is a server that runs beside the tests.
@@ -58,7 +58,7 @@ func startProcess(cmd *exec.Cmd) (*process, error) {
 	return p, nil
 }
 
-// stop asks the process to end and makes it end if it does not.
+// stop asks the process to end, and kills it if it does not.
 func (p *process) stop() error {
 	select {
 	case <-p.ended:
@@ -78,8 +78,8 @@ func (p *process) stop() error {
 	}
 }
 
-// waitUntil asks ready again and again until it says yes, the process ends or
-// the time is up.
+// waitUntil calls ready until it returns true, the process ends or the time is
+// up.
 func (p *process) waitUntil(ready func() bool) error {
 	deadline := time.After(startTime)
 	tick := time.NewTicker(10 * time.Millisecond)
@@ -96,7 +96,7 @@ func (p *process) waitUntil(ready func() bool) error {
 	return nil
 }
 
-// eventually waits for something that another process does in its own time.
+// eventually waits until a condition that another process brings about holds.
 func eventually(t *testing.T, what string, done func() bool) {
 	t.Helper()
 	for deadline := time.Now().Add(startTime); !done(); {
@@ -121,9 +121,9 @@ var ports struct {
 	given map[int]bool
 }
 
-// freePort finds a loopback port that nobody listens on and that no other test
-// was given. It lies below those that the system gives to outgoing connections,
-// of which one could take it before the server does.
+// freePort returns a free loopback port that no other test has. It lies below the
+// ports of outgoing connections, one of which could take it before the server
+// does.
 func freePort(t *testing.T) int {
 	t.Helper()
 	ports.Lock()

@@ -32,7 +32,7 @@ func TestEveryConfigInTheReadmeIsValid(t *testing.T) {
 		plan = "{\n throttle {\n plan partner 600 10/s\n }\n}\n"
 		site = plan + "http://:1 {\n %s\n}\n"
 		zone = plan + "http://:1 {\n throttle {\n %s\n }\n}\n"
-		part = plan + "http://:1 {\n throttle {\n zone some {\n capacity 1\n leak 1/s\n %s\n }\n }\n}\n"
+		part = plan + "http://:1 {\n root * /srv\n throttle {\n zone some {\n capacity 1\n leak 1/s\n %s\n }\n }\n}\n"
 	)
 	secret := writeFile(t, "redis", "secret")
 	valid := 0
@@ -63,8 +63,8 @@ func TestEveryConfigInTheReadmeIsValid(t *testing.T) {
 	}
 }
 
-// TestABurstIsSmoothedAsTheReadmeSays: five of thirty pass, fifteen wait, the
-// rest would have to wait for too long.
+// TestABurstIsSmoothedAsTheReadmeSays: of thirty requests five pass, fifteen
+// wait, and ten would have to wait too long.
 func TestABurstIsSmoothedAsTheReadmeSays(t *testing.T) {
 	t.Parallel()
 	port := freePort(t)
@@ -91,8 +91,8 @@ http://:%d {
 	t.Error(err)
 }
 
-// smoothed looks at how long they were to wait. Between the first and the last
-// of them something leaks, but less than one request.
+// smoothed checks how long each request waited. Between the first and the last,
+// less than one request leaks.
 func smoothed(visits []visit) error {
 	for n, visit := range visits {
 		if n >= 20 {

@@ -6,8 +6,8 @@ import (
 	"testing"
 )
 
-// TestRefuseErrorHandsPlaceholdersToErrorRoutes lets the site answer in its own
-// way, with what throttle knows.
+// TestRefuseErrorHandsPlaceholdersToErrorRoutes: the site answers in its own way,
+// with throttle's placeholders.
 func TestRefuseErrorHandsPlaceholdersToErrorRoutes(t *testing.T) {
 	t.Parallel()
 	port := freePort(t)
@@ -72,8 +72,8 @@ http://:%d {
 	}
 }
 
-// TestTheUpstreamNeverSeesWhatIsRefused counts what PHP ran.
-func TestTheUpstreamNeverSeesWhatIsRefused(t *testing.T) {
+// TestTheUpstreamNeverSeesRefusedRequests counts the requests that PHP ran.
+func TestTheUpstreamNeverSeesRefusedRequests(t *testing.T) {
 	t.Parallel()
 	php := phpSite(t)
 	port := freePort(t)
@@ -96,8 +96,8 @@ http://:%d {
 	}
 }
 
-// TestErrorRoutesAreNotCharged holds for every error, not only for refusals: a
-// request has been charged when it came.
+// TestErrorRoutesAreNotCharged, whatever the error: the request was charged when
+// it came.
 func TestErrorRoutesAreNotCharged(t *testing.T) {
 	t.Parallel()
 	port := freePort(t)

@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// traffic is what steady visitors met.
+// traffic counts the answers to steady visitors.
 type traffic struct {
 	mu       sync.Mutex
 	statuses map[int]int
@@ -43,8 +43,8 @@ func (tr *traffic) answers() int {
 	return n
 }
 
-// TestReloadUnderLoadLosesNoBucketAndDropsNoRequest would admit one capacity
-// more for every reload that forgot its buckets.
+// TestReloadUnderLoadLosesNoBucketAndDropsNoRequest: each reload that lost its
+// buckets would admit one capacity more.
 func TestReloadUnderLoadLosesNoBucketAndDropsNoRequest(t *testing.T) {
 	const capacity, leak, reloads, perProtocol = 30, 20, 6, 3
 	for _, start := range []func(*testing.T) site{phpSite, rackSite} {
@@ -86,7 +86,7 @@ http://:%d {
 				eventually(t, fmt.Sprintf("an answer of generation %d", n), func() bool {
 					return generationOf(t, probe, url, seen) >= n
 				})
-				// Enough to fill again a bucket that was lost.
+				// This is enough to fill a bucket that was lost.
 				enough := seen.answers() + 3*capacity
 				eventually(t, "steady traffic", func() bool { return seen.answers() >= enough })
 			}
@@ -131,7 +131,7 @@ func (v *visitor) askSteadily(ctx context.Context, url string, seen *traffic) {
 	}
 }
 
-// generationOf tells which config is answering, or -1 if none is.
+// generationOf returns which config answers, or -1 if none does.
 func generationOf(t *testing.T, v *visitor, url string, seen *traffic) int {
 	t.Helper()
 	a, err := v.try("GET", url)

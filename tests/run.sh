@@ -5,9 +5,9 @@
 #
 #	tests/run.sh
 #
-# It needs Debian, Go, and root or sudo to install what is missing. Without them
-# it skips, aloud, what cannot run; CI=true or REQUIRE_SYSTEM=1 make that an
-# error. TEST_LONG=1 adds what measures time. shellcheck is used if it is there.
+# It needs Debian, Go, and root or sudo to install missing packages. Without them it
+# skips tests that cannot run, and says so. CI=true or REQUIRE_SYSTEM=1 make that an
+# error. TEST_LONG=1 adds tests that measure time. shellcheck is used if installed.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -36,7 +36,7 @@ has_postgres() { have postgres || compgen -G '/usr/lib/postgresql/*/bin/postgres
 
 has_rack() { have ruby && ruby -e 'require "rack"' >/dev/null 2>&1; }
 
-# missing_packages prints the Debian packages of all tools that are not here.
+# missing_packages prints the Debian packages of all tools that are missing.
 missing_packages() {
 	compiles_c || echo gcc libc6-dev
 	has_php_fpm || echo php-fpm
@@ -111,8 +111,8 @@ check_format() {
 	fi
 }
 
-# test_units tests the stores that talk to servers one after the other, since
-# they measure how long that takes, and in short unless there is time.
+# test_units runs the unit tests. Stores that talk to servers are tested one after the
+# other, because they measure time, and with -short unless TEST_LONG is set.
 test_units() {
 	local race=() short=(-short) packages stores
 	mapfile -t packages < <(go list -tags "$tags" ./... | grep -Ev '/tests$|/(redis|pg)store(/|$)')
@@ -142,5 +142,5 @@ test_units
 step 'the benchmarks build'
 (cd bench && go vet ./... && go test -short ./...)
 step 'the whole system'
-# More tests at once than there are processors: many wait for a Retry-After.
+# More tests at once than processors, because many wait for a Retry-After.
 go test -count=1 -parallel 8 -tags "$tags" ./tests/...

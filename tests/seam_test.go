@@ -6,9 +6,9 @@ import (
 	"time"
 )
 
-// TestAnOutageAdmitsAtMostOneCapacityMore: while the store is down three nodes
-// give what one bucket would, and what they gave is not in the store when it is
-// back.
+// TestAnOutageAdmitsAtMostOneCapacityMore: while the store is down, three nodes
+// together admit as much as one bucket would. When the store is back, it does not
+// hold these charges.
 func TestAnOutageAdmitsAtMostOneCapacityMore(t *testing.T) {
 	t.Parallel()
 	lasts := 2 * time.Second
@@ -59,7 +59,7 @@ http://:%d {
 				took := time.Since(start)
 				t.Logf("admitted: %d before, %d in %v without the store, %d in %v after; a bucket alone gives %.0f",
 					in(0, down), in(down, up), up-down, in(up, took), took-up, capacity+leak*took.Seconds())
-				// A node's share never lacks room for a request, hence three more.
+				// A node's share always fits one request, hence three more.
 				if got, most := in(down, up), capacity+3+leak*(up-down).Seconds(); float64(got) > most {
 					t.Errorf("got %d admitted without the store, want at most %v", got, most)
 				}
@@ -67,9 +67,10 @@ http://:%d {
 				for _, n := range nodes {
 					outages += n.outages(t)
 				}
-				// More than one for each node if the store stumbles as it starts. And
-				// nodes ask whether it is back 0.1s after they know that it is not,
-				// which may take 0.5s: two give their shares while one asks it.
+				// There are more if the store stumbles at its start. And nodes
+				// probe 0.1 s after the last probe has failed, which may take 0.5
+				// s: two nodes admit their shares while one already asks the
+				// store.
 				const apart = 2. / 3 * leak * 0.6
 				wantBound(t, pours, capacity*(1+max(1, float64(outages)/3))+apart, leak)
 			})

@@ -10,8 +10,8 @@ import (
 	"time"
 )
 
-// TestASlowPageDrainsItsBucketBySeconds: the log must account for every
-// request by the time that PHP took for it.
+// TestASlowPageDrainsItsBucketBySeconds: the log must charge every request for
+// the time that PHP took.
 func TestASlowPageDrainsItsBucketBySeconds(t *testing.T) {
 	const capacity, reserved = 2.0, 0.1
 	php := phpSite(t)
@@ -70,7 +70,7 @@ http://:%d {
 
 var workedFor = regexp.MustCompile(`worked: ([0-9.]+)`)
 
-// workedIn is how long a page says that it kept its worker busy.
+// workedIn returns how long a page kept its worker busy, as it says itself.
 func workedIn(t *testing.T, a answer) float64 {
 	t.Helper()
 	found := workedFor.FindStringSubmatch(a.body)
@@ -84,8 +84,8 @@ func workedIn(t *testing.T, a answer) float64 {
 	return seconds
 }
 
-// TestTwentyClientsOfOneKeyUseNoMoreThanTheLeak has them ask as fast as they
-// can for pages that take what is reserved for them. Nothing is forgiven.
+// TestTwentyClientsOfOneKeyUseNoMoreThanTheLeak: they ask as fast as they can for
+// pages that cost their reservation. Nothing is forgiven.
 func TestTwentyClientsOfOneKeyUseNoMoreThanTheLeak(t *testing.T) {
 	t.Parallel()
 	const clients, leak, page = 20, 1.0, 100 * time.Millisecond
@@ -145,8 +145,8 @@ http://:%d {
 	if use > 1.1 {
 		t.Errorf("got %.3f of the leak used, want at most 1.1", use)
 	}
-	// What is charged is the time that clients waited, which on a busy machine is
-	// more than PHP worked.
+	// Clients are charged for the time they waited, which on a busy machine is
+	// longer than PHP worked.
 	if use < 0.25 || refusals == 0 {
 		t.Errorf("got %.3f of the leak used and %d refusals, want much of it used and the rest refused", use, refusals)
 	}

@@ -10,8 +10,9 @@ import (
 	"github.com/caddy-throttle/caddy-throttle/internal/servertest"
 )
 
-// TestPasswordsOfAStoreAreNeverShown, wherever they stand and whatever goes wrong:
-// not in the log, the metrics or the admin endpoint, beyond what the config says.
+// TestPasswordsOfAStoreAreNeverShown, wherever they stand and whatever fails: not
+// in the log, the metrics or the admin endpoint, unless the config itself shows
+// them.
 func TestPasswordsOfAStoreAreNeverShown(t *testing.T) {
 	t.Parallel()
 	redis := servertest.StartRedis(t, "--requirepass", "the-right-one")
@@ -74,7 +75,8 @@ func wantNoSecret(t *testing.T, where, directive string) {
 	}
 }
 
-// startBabbler answers everybody with what neither a Redis nor a PostgreSQL says.
+// startBabbler starts a server whose answers are neither Redis's nor
+// PostgreSQL's.
 func startBabbler(t *testing.T) (address string) {
 	t.Helper()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")

@@ -34,8 +34,8 @@ func testShadow(t *testing.T, s site, protocol string) {
 	siteOf := func(port int, zone string) string {
 		return fmt.Sprintf("http://:%d {\n throttle %s\n header >Decision {http.throttle.decision}\n %s\n}\n", port, zone, s.directives)
 	}
-	// The leak is next to nothing, so that what is decided does not depend on
-	// how fast the trace is sent.
+	// The leak is almost 0, so that decisions do not depend on how fast the trace
+	// is sent.
 	one := startCaddy(t, config{
 		throttle: fmt.Sprintf(shadowZone, "enforced", "") + fmt.Sprintf(shadowZone, "watched", "shadow"),
 		sites:    siteOf(enforced, "enforced") + siteOf(shadow, "watched"),
@@ -101,8 +101,8 @@ func testShadow(t *testing.T, s site, protocol string) {
 	}
 }
 
-// TestEnforcingStartsWithEmptyBuckets keeps anybody from paying for what they
-// did in shadow.
+// TestEnforcingStartsWithEmptyBuckets: clients do not pay for their requests in
+// shadow.
 func TestEnforcingStartsWithEmptyBuckets(t *testing.T) {
 	t.Parallel()
 	port := freePort(t)

@@ -5,8 +5,8 @@ import (
 	"testing"
 )
 
-// TestTwoSitesShareAZoneByName pours into one budget from a PHP site and a Rack
-// site, however the zone is written.
+// TestTwoSitesShareAZoneByName: a PHP site and a Rack site share one budget,
+// however the zone is written.
 func TestTwoSitesShareAZoneByName(t *testing.T) {
 	const capacity = 7
 	php, rack := phpSite(t), rackSite(t)
@@ -45,8 +45,8 @@ func TestTwoSitesShareAZoneByName(t *testing.T) {
 	}
 }
 
-// TestARequestIsChargedOnceHoweverOftenItIsRouted sends it through the same
-// zone three times, once after a rewrite.
+// TestARequestIsChargedOnceHoweverOftenItIsRouted: it passes the same zone three
+// times, once after a rewrite.
 func TestARequestIsChargedOnceHoweverOftenItIsRouted(t *testing.T) {
 	t.Parallel()
 	port := freePort(t)

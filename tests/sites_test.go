@@ -16,8 +16,8 @@ type site struct {
 	executed   string // what its pages say of themselves
 }
 
-// server starts an application server at the first test that asks for it and
-// keeps it for the others.
+// server starts an application server for the first test that needs it, and keeps
+// it for the others.
 type server struct {
 	once  sync.Once
 	start func(t *testing.T, dir string) (directives string, p *process)
@@ -47,8 +47,8 @@ func rackSite(t *testing.T) site {
 func (s *server) use(t *testing.T) string {
 	t.Helper()
 	s.once.Do(func() {
-		// Not t.TempDir, which ends with this test, and whose names are too long
-		// for a socket.
+		// Not t.TempDir: it ends with this test, and its names are too long for a
+		// socket.
 		dir, err := os.MkdirTemp("", "throttle-site-")
 		if err != nil {
 			t.Fatal(err)
@@ -130,8 +130,8 @@ func startServer(t *testing.T, cmd *exec.Cmd, socket string) *process {
 	return p
 }
 
-// need finds a tool in PATH or at a place that matches one of the patterns.
-// Without it the test is skipped, or fails where the whole system is required.
+// need finds a tool in PATH or by one of the patterns. Without the tool the test
+// is skipped, or fails where the whole system is required.
 func need(t *testing.T, tool string, patterns ...string) string {
 	t.Helper()
 	if path, err := exec.LookPath(tool); err == nil {

@@ -9,14 +9,15 @@ import (
 	"github.com/caddy-throttle/caddy-throttle/internal/servertest"
 )
 
-// fault is what is wrong with a store while it is there.
+// fault is a way in which a store that answers can be wrong.
 type fault struct {
 	name  string
 	begin func() (end func())
 	says  string // in Caddy's log
 }
 
-// TestARedisWithAFaultIsNoOutageOfTheSite, and says what is wrong with it.
+// TestARedisWithAFaultIsNoOutageOfTheSite, and the log says what is wrong with
+// it.
 func TestARedisWithAFaultIsNoOutageOfTheSite(t *testing.T) {
 	t.Parallel()
 	server := servertest.StartRedis(t)
@@ -36,7 +37,7 @@ func TestARedisWithAFaultIsNoOutageOfTheSite(t *testing.T) {
 					server.Do("del", "throttle:"+zone+"/everybody")
 				}
 			}
-		}, "it is no bucket of ours"},
+		}, "not a bucket"},
 		{"no memory", set("maxmemory", "1", "0"), "raise its maxmemory"},
 		{"no replica", set("min-replicas-to-write", "1", "0"), "bring its replicas back"},
 		{"a replica", func() func() {
@@ -47,7 +48,7 @@ func TestARedisWithAFaultIsNoOutageOfTheSite(t *testing.T) {
 			server.Do("config", "set", "requirepass", "another")
 			server.Do("-a", "another", "client", "kill", "type", "normal", "skipme", "yes")
 			return func() { server.Do("-a", "another", "config", "set", "requirepass", "") }
-		}, "it wants a password"},
+		}, "want a password"},
 	})
 }
 
@@ -87,7 +88,8 @@ func testFaults(t *testing.T, s *storeServer, faults []fault) {
 			wantPolicies(t, shots)
 			o.wantWithout(t, f.name, shots)
 			o.log(t, f.name, shots)
-			// The breaker may be careful with a store that answers its probes.
+			// The breaker may stay open longer for a store that answers only its
+			// probes.
 			if o.back > 4*time.Second {
 				t.Errorf("got limits that hold again after %v, want at most 4s", o.back)
 			}
@@ -98,7 +100,8 @@ func testFaults(t *testing.T, s *storeServer, faults []fault) {
 	}
 }
 
-// TestScriptsThatAreFlushedAreNoOutage flushes them as fast as it can.
+// TestScriptsThatAreFlushedAreNoOutage, even if they are flushed as fast as
+// possible.
 func TestScriptsThatAreFlushedAreNoOutage(t *testing.T) {
 	t.Parallel()
 	server := servertest.StartRedis(t)
@@ -106,15 +109,16 @@ func TestScriptsThatAreFlushedAreNoOutage(t *testing.T) {
 	testNothingAmiss(t, s, s.directive(), func() { server.Do("script", "flush") })
 }
 
-// TestAPoolerInTransactionModeIsNoOutage lets sessions be anybody's.
+// TestAPoolerInTransactionModeIsNoOutage, though any session may serve any
+// transaction.
 func TestAPoolerInTransactionModeIsNoOutage(t *testing.T) {
 	t.Parallel()
 	server := servertest.StartPostgres(t)
 	testNothingAmiss(t, postgresServer(t, server), "store postgres "+server.Bouncer(t, 3), func() {})
 }
 
-// testNothingAmiss lets two Caddys charge each request exactly once, while
-// something is done again and again.
+// testNothingAmiss checks that two Caddys charge each request exactly once, while
+// an action is repeated.
 func testNothingAmiss(t *testing.T, s *storeServer, directive string, do func()) {
 	t.Helper()
 	nodes := startNodes(t, directive+"\nstore_timeout 5s\non_store_error deny", func(port int) string {

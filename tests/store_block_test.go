@@ -9,8 +9,8 @@ import (
 	"github.com/caddy-throttle/caddy-throttle/internal/servertest"
 )
 
-// TestABlockIsKnownOnEveryNodeWithoutAsking, and a reset lets its key in again on
-// all of them.
+// TestABlockIsKnownOnEveryNodeWithoutAsking, and after a reset all of them admit
+// the key again.
 func TestABlockIsKnownOnEveryNodeWithoutAsking(t *testing.T) {
 	t.Parallel()
 	eachStore(t, func(t *testing.T, s *storeServer) {
@@ -49,8 +49,8 @@ http://:%d {
 				}
 			}
 		}
-		// Each node asks once a second whether it still holds, with up to four
-		// replies and a few more for what connections need.
+		// Each node asks once a second whether the block still runs. That takes
+		// up to four replies, and connections need a few more.
 		if got, most := replies.Load()-before, int64(10+4*3*(1+int(time.Since(began).Seconds()))); got > most {
 			t.Errorf("%d requests of a blocked client: got %d replies from the store, want at most %d", 2*requests, got, most)
 		}

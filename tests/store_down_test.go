@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// TestAStoreThatIsDownKeepsNoConfigFromLoading: neither caddy validate nor a
-// start waits for it.
+// TestAStoreThatIsDownKeepsNoConfigFromLoading: caddy validate and Caddy's start
+// do not wait for it.
 func TestAStoreThatIsDownKeepsNoConfigFromLoading(t *testing.T) {
 	t.Parallel()
 	eachStore(t, func(t *testing.T, s *storeServer) {
@@ -44,8 +44,8 @@ func TestAStoreThatIsDownKeepsNoConfigFromLoading(t *testing.T) {
 			}
 		}
 
-		// A store that is there is used from the first request on, unless making
-		// a connection takes longer than a request may wait.
+		// A store that is up is used from the first request on, unless connecting
+		// takes longer than a request may wait.
 		c := startCaddy(t, site)
 		a := newVisitor(t, "h1").get(t, url+"deny")
 		t.Logf("the first request after the start, while the store is up: got %d, with %d outages", a.status, c.outages(t))

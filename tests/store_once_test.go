@@ -11,8 +11,8 @@ import (
 	"github.com/caddy-throttle/caddy-throttle/internal/servertest"
 )
 
-// TestRepliesThatAreLostAreChargedAtMostOnce: what was answered is charged, what
-// was not may be, and never twice.
+// TestRepliesThatAreLostAreChargedAtMostOnce: answered calls are charged,
+// unanswered ones may be, and none twice.
 func TestRepliesThatAreLostAreChargedAtMostOnce(t *testing.T) {
 	t.Parallel()
 	want, most := 2_000, 20*time.Second
@@ -67,7 +67,7 @@ http://:%d {
 		enough.Store(true)
 		crowd.Wait()
 		losing.Store(false)
-		// Each failed request that is not known to be charged may be.
+		// Each failed request may have been charged.
 		failed = c.metric(t, "caddy_throttle_store_errors_total")
 		level, answered := s.level("once"), float64(admitted.Load())
 		t.Logf("%d requests, %v admitted, %v whose reply was lost, of which %v were charged", sent.Load(), answered, failed, level-answered-1)

@@ -8,8 +8,8 @@ import (
 	"github.com/caddy-throttle/caddy-throttle/internal/servertest"
 )
 
-// TestReloadsKeepTheConnectionsToAStore, one that changes its URL ends them when
-// the last request that uses them has been settled.
+// TestReloadsKeepTheConnectionsToAStore. A reload that changes the URL ends them
+// after the last request that uses them has been settled.
 func TestReloadsKeepTheConnectionsToAStore(t *testing.T) {
 	t.Parallel()
 	eachStore(t, func(t *testing.T, s *storeServer) {

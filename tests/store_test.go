@@ -14,8 +14,8 @@ import (
 	"github.com/caddy-throttle/caddy-throttle/leakybucket/redisstore"
 )
 
-// storeServer is a Redis or a PostgreSQL that Caddys keep their buckets in, and
-// that a test may do anything to.
+// storeServer is a Redis or a PostgreSQL for the buckets of Caddys. A test may do
+// anything to it.
 type storeServer struct {
 	name    string
 	address string
@@ -30,7 +30,7 @@ type storeServer struct {
 	reset       func(zone, key string)
 }
 
-// mostConnections is how many one Caddy has that has been busy.
+// mostConnections is how many connections a busy Caddy opens.
 const mostConnections = 2
 
 // directive is the store for the global options of a Caddyfile.
@@ -121,7 +121,7 @@ type resetter interface {
 	Close()
 }
 
-// resetIn empties a bucket as an administrator would, who is none of the Caddys.
+// resetIn empties a bucket from outside of the Caddys, as an administrator would.
 func resetIn(t *testing.T, store resetter, err error, zone, key string) {
 	t.Helper()
 	if err != nil {

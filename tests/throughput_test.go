@@ -14,8 +14,8 @@ import (
 	"time"
 )
 
-// TestARefusalCostsHardlyMoreThanRespond compares slices that lie side by side
-// in time, so that a busy machine slows both.
+// TestARefusalCostsHardlyMoreThanRespond compares adjacent slices of time, so
+// that a busy machine slows both.
 func TestARefusalCostsHardlyMoreThanRespond(t *testing.T) {
 	if os.Getenv("TEST_LONG") != "1" {
 		t.Skip("SKIPPED: measures for a minute; set TEST_LONG=1")
@@ -52,8 +52,8 @@ const slice = time.Second
 
 var wrkRate = regexp.MustCompile(`Requests/sec:\s+([0-9.]+)`)
 
-// throughput is requests per second over one slice, by wrk where it is there:
-// it leaves more of the machine to caddy than a client in Go.
+// throughput returns requests per second over one slice. It uses wrk if that is
+// installed, which leaves more of the machine to Caddy than a client in Go.
 func throughput(t *testing.T, url string) float64 {
 	t.Helper()
 	if wrk, err := exec.LookPath("wrk"); err == nil {

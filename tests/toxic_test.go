@@ -11,7 +11,7 @@ import (
 	"github.com/rs/zerolog"
 )
 
-// toxics is a proxy before a store that makes its network bad.
+// toxics is a proxy before a store that simulates a bad network.
 type toxics struct {
 	t       *testing.T
 	proxy   *toxiproxy.Proxy
@@ -29,8 +29,8 @@ func startToxics(t *testing.T, upstream string) *toxics {
 	return &toxics{t: t, proxy: proxy, address: proxy.Listen}
 }
 
-// poison begins what a toxic does to what the store answers, until cure is
-// called: its kind and attributes are those of toxiproxy.
+// poison disturbs the store's answers with a toxic until cure is called. Kinds
+// and attributes are those of toxiproxy.
 func (x *toxics) poison(kind, attributes string) (cure func()) {
 	x.t.Helper()
 	text := fmt.Sprintf(`{"name":"toxic","type":%q,"stream":"downstream","attributes":{%s}}`, kind, attributes)

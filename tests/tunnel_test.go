@@ -14,8 +14,8 @@ import (
 	"golang.org/x/net/http2/hpack"
 )
 
-// TestATunnelHoldsNoSlotOnceItIsOpen, as a WebSocket's, which may last for days;
-// until then it does.
+// TestATunnelHoldsNoSlotOnceItIsOpen, because a WebSocket may last for days.
+// Until it is open it holds one.
 func TestATunnelHoldsNoSlotOnceItIsOpen(t *testing.T) {
 	t.Parallel()
 	for name, open := range map[string]func(t *testing.T, address string) io.ReadWriter{"h1": upgrade, "h2": extendedConnect} {
@@ -95,7 +95,7 @@ func dial(t *testing.T, address string) net.Conn {
 	return conn
 }
 
-// upgrade opens a WebSocket as HTTP/1.1 does it.
+// upgrade opens a WebSocket over HTTP/1.1.
 func upgrade(t *testing.T, address string) io.ReadWriter {
 	conn := dial(t, address)
 	fmt.Fprintf(conn, "GET /socket HTTP/1.1\r\nHost: %s\r\nConnection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n", address)
@@ -110,8 +110,8 @@ func upgrade(t *testing.T, address string) io.ReadWriter {
 	}{from, conn}
 }
 
-// extendedConnect opens one as HTTP/2 does it (RFC 8441). Go's client can do it
-// only where the whole process is told to.
+// extendedConnect opens a WebSocket over HTTP/2 (RFC 8441). Go's client can do so
+// only if the whole process is told to.
 func extendedConnect(t *testing.T, address string) io.ReadWriter {
 	conn := dial(t, address)
 	s := &stream{framer: http2.NewFramer(conn, conn)}

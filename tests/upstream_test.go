@@ -9,8 +9,8 @@ import (
 	"time"
 )
 
-// upstream is a server behind Caddy that remembers which requests came through,
-// and when, by their ids.
+// upstream is a server behind Caddy that records by their ids which requests came
+// through, and when.
 type upstream struct {
 	address string
 	mu      sync.Mutex
@@ -25,8 +25,8 @@ type sighting struct {
 	req http.Header
 }
 
-// startUpstream serves what handle does, or "ok" if that is nil. The query
-// parameter id tells requests apart.
+// startUpstream starts a server that calls handle, or answers "ok" if handle is
+// nil. The query parameter id identifies requests.
 func startUpstream(t *testing.T, handle http.HandlerFunc) *upstream {
 	t.Helper()
 	u := new(upstream)
@@ -59,8 +59,8 @@ func (u *upstream) sightings() []sighting {
 	return u.seen[:len(u.seen):len(u.seen)]
 }
 
-// serving is how many requests are there now, and how many were at the same
-// time at most.
+// serving returns how many requests it is serving now, and how many it served at
+// once at most.
 func (u *upstream) serving() (now, most int) {
 	u.mu.Lock()
 	defer u.mu.Unlock()

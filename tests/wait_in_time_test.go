@@ -16,10 +16,10 @@ import (
 	"time"
 )
 
-// TestAThousandWhoWaitAreServedInTime measures, within Caddy, how much later
-// than intended each was. With TEST_LONG=1 it does so alone, and the figure
-// counts.
-func TestAThousandWhoWaitAreServedInTime(t *testing.T) {
+// TestAThousandWaitingRequestsAreServedInTime measures within Caddy how much
+// later than intended each is served. With TEST_LONG=1 it runs alone, and the
+// figure is asserted.
+func TestAThousandWaitingRequestsAreServedInTime(t *testing.T) {
 	const most = 10 * time.Millisecond
 	alone := os.Getenv("TEST_LONG") == "1"
 	if !alone {
@@ -60,8 +60,8 @@ http://:%d {
 	t.Errorf("got a 99th percentile of %v, want at most %v", p99, most)
 }
 
-// waitAThousandTimes has ten requests of each of a hundred keys wait, and
-// returns how much longer than intended they did, the best first.
+// waitAThousandTimes lets ten requests of each of a hundred keys wait. It returns
+// how much longer than intended they waited, the best first.
 func (v *visitor) waitAThousandTimes(t *testing.T, url, log string) (late []time.Duration) {
 	t.Helper()
 	const keys, perKey = 100, 10
@@ -109,8 +109,8 @@ func eventualLog(t *testing.T, file string, lines int) (text string) {
 	return text
 }
 
-// TestAClientThatOpens250StreamsGetsWhatItMay and holds nothing any more once
-// its connection is gone.
+// TestAClientThatOpens250StreamsGetsWhatItMay, and holds nothing once its
+// connection is gone.
 func TestAClientThatOpens250StreamsGetsWhatItMay(t *testing.T) {
 	t.Parallel()
 	const streams, capacity, leak, slots = 250, 50, 25, 5

@@ -37,8 +37,8 @@ func startForAll(t *testing.T, directives string) (*caddy, []kindOfVisitor) {
 	return c, kinds
 }
 
-// ask asks in the background, until it is told to leave, and sends what came of
-// it to the channel.
+// ask sends a request in the background until it is told to leave, and sends the
+// answer to the channel.
 func (v *visitor) ask(url string, answers chan<- answer) (leave context.CancelFunc) {
 	ctx, leave := context.WithCancel(context.Background())
 	go func() {
@@ -57,9 +57,9 @@ func (v *visitor) ask(url string, answers chan<- answer) (leave context.CancelFu
 	return leave
 }
 
-// TestWhoLeavesMakesRoomAtOnce: for others to wait, whichever protocol they
-// speak.
-func TestWhoLeavesMakesRoomAtOnce(t *testing.T) {
+// TestAClientThatLeavesMakesRoomAtOnce for others to wait, whichever protocol
+// they speak.
+func TestAClientThatLeavesMakesRoomAtOnce(t *testing.T) {
 	t.Parallel()
 	const most = 40
 	c, kinds := startForAll(t, `
@@ -124,8 +124,9 @@ func TestWhoLeavesMakesRoomAtOnce(t *testing.T) {
 	}
 }
 
-// TestWhoLeavesWhileServedFreesTheSlotAtOnce for whoever waits for it.
-func TestWhoLeavesWhileServedFreesTheSlotAtOnce(t *testing.T) {
+// TestAClientThatLeavesWhileServedFreesTheSlotAtOnce for the next request that
+// waits for it.
+func TestAClientThatLeavesWhileServedFreesTheSlotAtOnce(t *testing.T) {
 	t.Parallel()
 	upstream := startUpstream(t, func(w http.ResponseWriter, r *http.Request) {
 		if r.URL.Query().Get("id") == "stays" {

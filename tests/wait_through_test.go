@@ -9,9 +9,9 @@ import (
 	"time"
 )
 
-// TestWhoWaitsThroughReloadsIsServedInTurn: those who come after the reloads
-// wait behind those who came before.
-func TestWhoWaitsThroughReloadsIsServedInTurn(t *testing.T) {
+// TestRequestsThatWaitThroughReloadsAreServedInOrder: requests that come after
+// the reloads wait behind those that came before.
+func TestRequestsThatWaitThroughReloadsAreServedInOrder(t *testing.T) {
 	t.Parallel()
 	const perProtocol, leak, reloads, latecomers = 30, 20, 3, 10
 	port := freePort(t)
@@ -85,9 +85,9 @@ http://:%d {
 	eventually(t, "nobody to be waiting", func() bool { return c.waiting(t, "turns") == 0 })
 }
 
-// TestAtShutdownWhoWaitsIsAnswered503AtOnce, also in a config that has been
-// replaced, whether for what is before it to leak or for a slot.
-func TestAtShutdownWhoWaitsIsAnswered503AtOnce(t *testing.T) {
+// TestAtShutdownWaitingRequestsAreAnswered503AtOnce, whether they wait for their
+// delay or for a slot, and even in a config that has been replaced.
+func TestAtShutdownWaitingRequestsAreAnswered503AtOnce(t *testing.T) {
 	t.Parallel()
 	const perProtocol, forSlots = 100, 50
 	plain, secure := freePort(t), freePort(t)
@@ -184,9 +184,9 @@ http://:%d, https://localhost:%d {
 	}
 }
 
-// TestAThousandThatBreakOffLoseNoSlot: the upstream closes the connection
-// before it answers, or while it does, at which Caddy's proxy panics; or a
-// handler aborts, which is a panic too.
+// TestAThousandThatBreakOffLoseNoSlot: the upstream closes the connection before
+// it answers, or while it does, and Caddy's proxy panics. Or a handler aborts,
+// which is a panic, too.
 func TestAThousandThatBreakOffLoseNoSlot(t *testing.T) {
 	t.Parallel()
 	const slots, each = 4, 250

@@ -1,4 +1,5 @@
-// Package postgres lets throttle keep its buckets in PostgreSQL.
+// Package postgres is the store module of throttle that keeps buckets in
+// PostgreSQL.
 package postgres
 
 import (
@@ -11,7 +12,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule"
-	"github.com/caddy-throttle/caddy-throttle/leakybucket"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/sharedstore"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket/pgstore"
 )
 
@@ -19,31 +20,35 @@ func init() {
 	caddy.RegisterModule(Postgres{})
 }
 
-// Postgres keeps the buckets in a table of PostgreSQL, so that several Caddys
-// share one limit. Placeholders such as `{env.PGPASSWORD}` or
-// `{file./run/secrets/postgres}` are filled in when the config is loaded.
+// Postgres keeps the buckets in a table of PostgreSQL 14 or newer, so that several
+// Caddys share one limit. Placeholders in its options, such as `{env.PGPASSWORD}`
+// or `{file./run/secrets/postgres}`, are filled in when the config is loaded.
 type Postgres struct {
-	// Where it is: `postgres://user@host:5432/database?sslmode=verify-full`.
-	// Required.
+	// The address of the server and the database:
+	// `postgres://user@host:5432/database?sslmode=verify-full`. Required.
 	URL string `json:"url,omitempty"`
 
-	// Who to log in as. Default: the URL's.
+	// The user to log in as. Default: the user in the URL.
 	Username string `json:"username,omitempty"`
+
+	// The user's password. Default: the one in the URL. Write it as `{env.NAME}` or
+	// `{file./path}`, and Caddy's `/config` shows the placeholder.
 	Password string `json:"password,omitempty"`
 
-	// What keeps apart the buckets of sites that share a table. Default: nothing.
+	// The text before the name of each bucket. Default: none. Sites that share a
+	// table need different prefixes, or they share buckets.
 	Prefix string `json:"prefix,omitempty"`
 
-	// The table, perhaps with a schema and a dot before it. It is made on first
-	// use. Default: `throttle_buckets`.
+	// The table, perhaps with a schema and a dot before it. Default:
+	// `throttle_buckets`. It is created on first use.
 	Table string `json:"table,omitempty"`
 
-	// Keep the buckets over a crash of the server, which writes each change to
-	// its log then. Default: a crash empties all buckets.
+	// Keep the buckets when the server crashes. Default: a crash empties all
+	// buckets. With it, the server writes each change to its log, which takes time.
 	Logged bool `json:"logged,omitempty"`
 
-	remote     *caddymodule.Remote
-	connection caddymodule.Connection
+	store *caddymodule.SharedStore
+	key   caddymodule.StoreKey
 }
 
 // CaddyModule returns the Caddy module information.
@@ -54,8 +59,8 @@ func (Postgres) CaddyModule() caddy.ModuleInfo {
 	}
 }
 
-// Provision finds the connections that the last config has used, or begins to
-// connect. It waits for nothing.
+// Provision joins the store of a config with the same options, or creates one. It
+// connects to nothing; the store does when the config starts.
 func (p *Postgres) Provision(ctx caddy.Context) error {
 	filled, err := caddymodule.FillIn(p.URL, p.Username, p.Password, p.Prefix, p.Table)
 	if err != nil {
@@ -66,18 +71,14 @@ func (p *Postgres) Provision(ctx caddy.Context) error {
 		OnError: warner(ctx.Logger()),
 	}
 	filled = append(filled, strconv.FormatBool(p.Logged))
-	p.remote, p.connection, err = caddymodule.Connect("postgres", filled, func() (caddymodule.RemoteStore, error) {
-		store, err := pgstore.New(options)
-		if err != nil {
-			return nil, err
-		}
-		store.Start()
-		return store, nil
+	p.store, p.key, err = caddymodule.ConnectStore("postgres", filled, func() (sharedstore.Remote, error) {
+		return pgstore.New(options)
 	})
 	return err
 }
 
-// warner logs what fails while no request waits for it, at most once a minute.
+// warner returns a function that logs errors of background work, at most one a
+// minute.
 func warner(logger *zap.Logger) func(error) {
 	const often = time.Minute
 	var mu sync.Mutex
@@ -87,16 +88,16 @@ func warner(logger *zap.Logger) func(error) {
 		defer mu.Unlock()
 		if now := time.Now(); now.Sub(last) >= often {
 			last = now
-			logger.Warn("looking after the table", zap.Error(err))
+			logger.Warn("maintaining the table", zap.Error(err))
 		}
 	}
 }
 
-// Store returns the store.
-func (p *Postgres) Store() leakybucket.Store { return p.remote }
+// SharedStore returns the store.
+func (p *Postgres) SharedStore() *caddymodule.SharedStore { return p.store }
 
-// Cleanup lets go of the connections.
-func (p *Postgres) Cleanup() error { return p.connection.Release() }
+// Cleanup releases the store, which closes when no config uses it any more.
+func (p *Postgres) Cleanup() error { return p.key.Release() }
 
 // UnmarshalCaddyfile sets up the store from Caddyfile tokens. Syntax:
 //
@@ -115,8 +116,8 @@ func (p *Postgres) UnmarshalCaddyfile(d *caddyfile.Dispenser) error {
 
 // Interface guards
 var (
-	_ caddy.Provisioner       = (*Postgres)(nil)
-	_ caddy.CleanerUpper      = (*Postgres)(nil)
-	_ caddyfile.Unmarshaler   = (*Postgres)(nil)
-	_ caddymodule.StoreModule = (*Postgres)(nil)
+	_ caddy.Provisioner             = (*Postgres)(nil)
+	_ caddy.CleanerUpper            = (*Postgres)(nil)
+	_ caddyfile.Unmarshaler         = (*Postgres)(nil)
+	_ caddymodule.SharedStoreModule = (*Postgres)(nil)
 )

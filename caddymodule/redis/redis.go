@@ -1,4 +1,5 @@
-// Package redis lets throttle keep its buckets in Redis or Valkey.
+// Package redis is the store module of throttle that keeps buckets in Redis or
+// Valkey.
 package redis
 
 import (
@@ -11,7 +12,7 @@ import (
 	"github.com/caddyserver/caddy/v2/caddyconfig/caddyfile"
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule"
-	"github.com/caddy-throttle/caddy-throttle/leakybucket"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/sharedstore"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket/redisstore"
 )
 
@@ -20,32 +21,40 @@ func init() {
 }
 
 // Redis keeps the buckets in Redis or Valkey, so that several Caddys share one
-// limit. Placeholders such as `{env.REDIS_PASSWORD}` or `{file./run/secrets/redis}`
-// are filled in when the config is loaded.
+// limit. Placeholders in its options, such as `{env.REDIS_PASSWORD}` or
+// `{file./run/secrets/redis}`, are filled in when the config is loaded.
 type Redis struct {
-	// Where it is: `redis://host:6379/0`, `rediss://` for TLS,
+	// The address of the server: `redis://host:6379/0`, `rediss://` for TLS,
 	// `unix:///run/redis.sock`, `redis+sentinel://host:26379,host:26379/mymaster`
 	// or `redis+cluster://host:6379,host:6379`. Required.
 	URL string `json:"url,omitempty"`
 
-	// Who to log in as. Default: the URL's, if it names somebody.
+	// The user to log in as. Default: the user in the URL, or Redis's default
+	// user.
 	Username string `json:"username,omitempty"`
+
+	// The user's password. Default: the one in the URL, or none. Write it as
+	// `{env.NAME}` or `{file./path}`, and Caddy's `/config` shows the placeholder.
 	Password string `json:"password,omitempty"`
 
-	// Who to log in to the sentinels as. Default: nobody.
+	// The user to log in to the sentinels as. Default: none.
 	SentinelUsername string `json:"sentinel_username,omitempty"`
+
+	// The password for the sentinels. Default: none. The one in the URL is for the
+	// servers only.
 	SentinelPassword string `json:"sentinel_password,omitempty"`
 
-	// What stands before the name of each key. Sites with different prefixes
-	// share no buckets. Default: `throttle:`.
+	// The text before the name of each key. Default: `throttle:`. Sites with
+	// different prefixes share no buckets. A `{tag}` in it keeps all buckets of a
+	// Redis Cluster in one slot.
 	Prefix string `json:"prefix,omitempty"`
 
-	// A file with the certificates, in PEM, that the server's is signed with.
-	// Default: those the system trusts.
+	// A file with the certificates, in PEM, of the authorities that may have
+	// signed the server's. Default: those that the system trusts.
 	TLSCA string `json:"tls_ca,omitempty"`
 
-	remote     *caddymodule.Remote
-	connection caddymodule.Connection
+	store *caddymodule.SharedStore
+	key   caddymodule.StoreKey
 }
 
 // CaddyModule returns the Caddy module information.
@@ -56,8 +65,8 @@ func (Redis) CaddyModule() caddy.ModuleInfo {
 	}
 }
 
-// Provision finds the connection that the last config has used, or begins to
-// connect. It waits for nothing.
+// Provision joins the store of a config with the same options, or creates one. It
+// connects to nothing; the store does when the config starts.
 func (r *Redis) Provision(caddy.Context) error {
 	filled, err := caddymodule.FillIn(r.URL, r.Username, r.Password, r.SentinelUsername, r.SentinelPassword, r.Prefix, r.TLSCA)
 	if err != nil {
@@ -68,33 +77,36 @@ func (r *Redis) Provision(caddy.Context) error {
 		SentinelUsername: filled[3], SentinelPassword: filled[4], Prefix: filled[5],
 	}
 	if filled[6] != "" {
-		if options.TLS, err = trust(filled[6]); err != nil {
+		// The content is an option, so that a replaced file gets a new connection.
+		if options.TLS, filled[6], err = trust(filled[6]); err != nil {
 			return err
 		}
 	}
-	r.remote, r.connection, err = caddymodule.Connect("redis", filled, func() (caddymodule.RemoteStore, error) {
+	r.store, r.key, err = caddymodule.ConnectStore("redis", filled, func() (sharedstore.Remote, error) {
 		return redisstore.New(options)
 	})
 	return err
 }
 
-func trust(file string) (*tls.Config, error) {
+// trust returns a TLS config that trusts the certificates in a file, and the file's
+// content.
+func trust(file string) (config *tls.Config, content string, err error) {
 	pem, err := os.ReadFile(file)
 	if err != nil {
-		return nil, fmt.Errorf("reading tls_ca: %w", err)
+		return nil, "", fmt.Errorf("reading tls_ca: %w", err)
 	}
 	pool := x509.NewCertPool()
 	if !pool.AppendCertsFromPEM(pem) {
-		return nil, fmt.Errorf("reading tls_ca: no certificate in %s: want PEM", file)
+		return nil, "", fmt.Errorf("reading tls_ca: no certificate in %s: want PEM", file)
 	}
-	return &tls.Config{RootCAs: pool}, nil
+	return &tls.Config{RootCAs: pool}, string(pem), nil
 }
 
-// Store returns the store.
-func (r *Redis) Store() leakybucket.Store { return r.remote }
+// SharedStore returns the store.
+func (r *Redis) SharedStore() *caddymodule.SharedStore { return r.store }
 
-// Cleanup lets go of the connection.
-func (r *Redis) Cleanup() error { return r.connection.Release() }
+// Cleanup releases the store, which closes when no config uses it any more.
+func (r *Redis) Cleanup() error { return r.key.Release() }
 
 // UnmarshalCaddyfile sets up the store from Caddyfile tokens. Syntax:
 //
@@ -116,8 +128,8 @@ func (r *Redis) UnmarshalCaddyfile(d *caddyfile.Dispenser) error {
 
 // Interface guards
 var (
-	_ caddy.Provisioner       = (*Redis)(nil)
-	_ caddy.CleanerUpper      = (*Redis)(nil)
-	_ caddyfile.Unmarshaler   = (*Redis)(nil)
-	_ caddymodule.StoreModule = (*Redis)(nil)
+	_ caddy.Provisioner             = (*Redis)(nil)
+	_ caddy.CleanerUpper            = (*Redis)(nil)
+	_ caddyfile.Unmarshaler         = (*Redis)(nil)
+	_ caddymodule.SharedStoreModule = (*Redis)(nil)
 )

@@ -87,7 +87,7 @@ func wantSoundPart(t *testing.T, value, part string) {
 	}
 }
 
-// unescaped undoes the percent-encoding. That it can be undone is why no two
+// unescaped undoes the percent-encoding. It can be undone, so no two
 // values share a part.
 func unescaped(part string) string {
 	var value []byte

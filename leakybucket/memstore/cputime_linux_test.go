@@ -6,7 +6,7 @@ import (
 	"unsafe"
 )
 
-// cpuTime returns how long this thread has run. What the machine gave to others
+// cpuTime returns how long this thread has run. Time that the machine gave to others
 // meanwhile is not in it.
 func cpuTime() time.Duration {
 	const threadClock = 3 // CLOCK_THREAD_CPUTIME_ID

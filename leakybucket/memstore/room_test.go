@@ -65,7 +65,7 @@ func TestAFullStoreForgetsWhatIsEmptyFirst(t *testing.T) {
 }
 
 // The bound of a segment gets old while its buckets are poured into, and
-// only a few are looked at anew. What goes must still be among the first tenth.
+// only a few are looked at anew. The victim must still be among the first tenth.
 func TestAmongBucketsInUseOneOfTheSoonestIsDropped(t *testing.T) {
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)

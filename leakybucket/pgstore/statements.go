@@ -47,7 +47,7 @@ func (o *Options) statements() statements {
 	}
 }
 
-// begin returns the statements that begin a batch. What they set ends with the
+// begin returns the statements that begin a batch. Their settings end with the
 // transaction, because a pooler may give the session to another client then.
 func (o *Options) begin() []string {
 	begin := []string{

@@ -105,7 +105,7 @@ func TestChargesThatALaterSlotRefusesAreGivenBack(t *testing.T) {
 		t.Errorf("admitted: got %d, want 20, the capacity of the scarce one", sum)
 	}
 	for _, ch := range []leakybucket.Charge{roomy(0), roomy(1), roomy(2), scarce, watched} {
-		// What leaked while a charge was there is not given back, though it leaked
+		// Units that leaked while a charge was there are not given back, though it leaked
 		// but once for all of them.
 		if got := levelOf(t, s, ch); math.Abs(got-float64(sum)) > leaked {
 			t.Errorf("level of %s: got %v, want %d", ch.Key, got, sum)

@@ -31,7 +31,7 @@ func changedLimit(tb testing.TB, open Open) {
 }
 
 // changedLeak has buckets that are taken from under one leak and then under
-// another. What drained before the change drained by the leak of that time.
+// another. Units that drained before the change drained by the leak of that time.
 func changedLeak(tb testing.TB, open Open) {
 	for _, test := range []struct {
 		before, after float64

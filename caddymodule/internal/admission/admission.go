@@ -1,6 +1,6 @@
-// Package admission holds requests between the decision to let them in and the
-// next handler: in a queue until their delay is over, then in another one until
-// each of their zones has a free slot among the requests served at once.
+// Package admission holds admitted requests before the next handler: in a queue
+// until their delay is over, then in another one until each of their zones has a
+// free slot.
 //
 // Enforced zones and shadow zones go through the same lifecycle. [Gate.Admit]
 // blocks until it is over; [Simulate] runs it beside a request that it never
@@ -19,14 +19,14 @@ import (
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
 )
 
-// An Entry is what one zone asks of a request.
+// An Entry is the delay and the slot of a request in one zone.
 type Entry struct {
 	Zone *Zone
 	Key  string // whose queue and slots
 
-	// Delay is how long the request must wait until what was charged before it
-	// has leaked, counted from the decision. Zero means that it need not.
-	// Of several zones only the one with the longest delay is waited in.
+	// Delay is how long the request must wait until earlier charges have leaked,
+	// counted from the decision. Zero means no wait. If several zones have one,
+	// the request waits in the zone with the longest delay only.
 	Delay time.Duration
 
 	// Turn is when the delay ends on the store's clock. It orders the delay queue
@@ -64,8 +64,8 @@ const (
 	TimedOut
 	// Exiting means that the process is about to end.
 	Exiting
-	// Left means that the client left, which is no refusal. A simulation ends so
-	// when its request goes no further.
+	// Left means that the client left, which is no refusal. A simulation ends
+	// with it if its request is not served.
 	Left
 )
 
@@ -92,8 +92,8 @@ type Result struct {
 
 // A Gate admits the requests of one config. The zero value is ready for use.
 type Gate struct {
-	// Exiting is closed when the process is about to end: from then on nobody
-	// waits. If nil, it never does.
+	// Exiting is closed when the process is about to end. From then on no request
+	// waits. If nil, the process never ends.
 	Exiting <-chan struct{}
 }
 
@@ -104,11 +104,11 @@ type Gate struct {
 // held. Admit keeps no reference to entries.
 //
 // Outer is the Pass of the handler around this one, or nil. Nested handlers may
-// take slots in any order, so that two requests could wait for each other's.
-// Therefore a request that has to wait for a slot gives up those of outer handlers
-// that come later in the order of names. Once it has got its slot it takes them
-// again, ahead of all others; MaxWait limits both waits together. The slots then
-// belong to the inner Pass.
+// take slots in any order, so two requests could wait for each other's slots.
+// Therefore a request that must wait for a slot gives up the slots of outer
+// handlers that come later in the order of names. When it has its slot, it takes
+// those again, ahead of all others. MaxWait limits both waits together. The slots
+// then belong to the inner Pass.
 func (g *Gate) Admit(ctx context.Context, since time.Time, entries []Entry, outer *Pass) (*Pass, Result) {
 	for i := range entries {
 		entries[i].Waited = 0

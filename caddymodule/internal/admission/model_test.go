@@ -63,7 +63,7 @@ func randomTrace(random *rand.Rand) (trace []arrival, l limits) {
 }
 
 // A model is the lifecycle of one zone written down as plainly as it can be: a
-// list of events, and lists of who waits.
+// list of events, and lists of waiting requests.
 type model struct {
 	limits
 	trace   []arrival

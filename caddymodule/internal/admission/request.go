@@ -55,7 +55,7 @@ func (p *Pass) Release() {
 	}
 }
 
-// start begins with the delay, counted from since.
+// start starts the delay, counted from since.
 func (r *request) start(since time.Time) {
 	r.mu.Lock()
 	defer r.unlock()
@@ -217,7 +217,7 @@ func (r *request) expire(w *waiter) {
 	w.zone.wake(w.key)
 }
 
-// cancel ends the request's way, unless it is over.
+// cancel ends the request's admission, unless it is over.
 func (r *request) cancel(why Why) {
 	r.mu.Lock()
 	if r.over {
@@ -248,9 +248,9 @@ func (r *request) finish(why Why, i int) {
 	}
 }
 
-// unlock unlocks the request and does what must wait for that: it releases what
-// the request has yielded, and if it has just finished, what it holds in vain,
-// before it tells the result.
+// unlock unlocks the request, and then releases the slots that it has yielded. If
+// the request has just finished, unlock also releases the slots of a refused one,
+// and then reports the result.
 func (r *request) unlock() {
 	yielded := r.yielded
 	r.yielded = nil

@@ -55,7 +55,7 @@ func TestASlotThatComesWhenItsRequestGivesUpIsNotLost(t *testing.T) {
 	})
 }
 
-func TestWhatIsKeptOfAKeyStaysUntilTheLastRequestIsAwake(t *testing.T) {
+func TestTheStateOfAKeyStaysUntilTheLastRequestIsAwake(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		zone := new(Zone)
 		delayed := newRequest(Entry{Zone: zone, Key: "k", Delay: time.Second, MaxWaiting: 10})

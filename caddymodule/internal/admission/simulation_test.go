@@ -219,7 +219,7 @@ func TestAShadowOfARequestThatGoesNoFurtherLeavesItsPlace(t *testing.T) {
 }
 
 // A key's simulations must not go on for longer than their slots need.
-func TestWhatIsLeftOfSimulationsIsBounded(t *testing.T) {
+func TestMemoryOfSimulationsIsBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const most = 50
 		zone := new(Zone)

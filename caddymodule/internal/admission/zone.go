@@ -2,9 +2,9 @@ package admission
 
 import "sync"
 
-// A Zone keeps who waits and who is served in a zone. It outlives configs. The
-// requests of a zone that are enforced and those that are in shadow have a Zone
-// each. The zero value is ready for use, and safe for concurrent use.
+// A Zone holds the queues and slots of a zone. It outlives configs. Enforced and
+// shadow requests of a zone have a Zone each. The zero value is ready for use. It
+// is safe for concurrent use.
 type Zone struct {
 	// Name orders the zones in which a request takes slots. It must not change.
 	Name string
@@ -15,7 +15,8 @@ type Zone struct {
 	keys    map[string]*keyState
 }
 
-// A keyState is what a zone keeps of a key while requests of it are there.
+// A keyState holds the queues and slots of a key. It exists while the key has
+// requests.
 type keyState struct {
 	key     string
 	delayed queue // until their delay is over
@@ -99,8 +100,8 @@ func (z *Zone) leave(w *waiter) bool {
 	return true
 }
 
-// release gives a slot back, to the next in the queue if there is one. The
-// caller holds no request's lock.
+// release frees a slot, or gives it to the next request in the queue. The caller
+// holds no request's lock.
 func (z *Zone) release(k *keyState) {
 	z.mu.Lock()
 	defer z.mu.Unlock()
@@ -119,8 +120,8 @@ func (z *Zone) due(w *waiter) {
 	z.wake(w.key)
 }
 
-// wake lets those of a key go on who have nothing left to wait for. The caller
-// holds no request's lock.
+// wake resumes the requests of a key that have nothing left to wait for. The
+// caller holds no request's lock.
 func (z *Zone) wake(key string) {
 	z.mu.Lock()
 	defer z.mu.Unlock()

@@ -1,159 +1,212 @@
-// Package body reads from a request's body what it will cost and whom it is
-// about, as the application behind would read it. It knows no HTTP server: it
-// is given the whole body, and says so when it cannot make sense of it.
+// Package body finds out from a request's body how many items it asks for and
+// which account it is about, as the application behind the server will read it.
+//
+// [Look] reads the beginning of a body ahead and hands on every byte of it.
+// [Body.Items] counts the elements of a JSON array or the repetitions of a form
+// field. [Body.Field] returns the value of a form field.
+//
+// # Forms
+//
+// Applications disagree about forms. Each form is therefore read several times:
+// as PHP reads it and as Rack (Ruby on Rails) 2 and 3 read it. Items takes the
+// highest count. Field takes a value that all readings agree on, where a reading that
+// does not see the field has no say. A field that two readings see with
+// different values, or that stands in the form twice, is [Ambiguous].
+//
+//	in the request                PHP 8                 Rack 2 and 3              here
+//	rows.x, rows x, rows[x        rows_x                rows.x, "rows x", rows→x  all of them
+//	" rows", +rows, %20rows       rows                  " rows"                   rows
+//	rows%00x                      rows                  rows\0x                   both
+//	[rows], rows]                 no field, rows]       rows (2), as sent (3)     both
+//	rows[[a]                      rows→"[a"             rows→a (2), "[a" (3)      both
+//	rows[a]b[c]                   rows→a                rows→a→b→c                both
+//	rows[]a                       rows, one more        rows, one more with a     both
+//	a=1;b=2                       a is "1;b=2"          the same; a and b (1)     both
+//	a=%zz                         a is "%zz"            an error                  PHP's
+//	a=1&a=2                       the last              the last                  2 items, ambiguous
+//	a=1&a[]=2                     the last              an error                  2 items, ambiguous
+//	over 1000 fields, 64 levels   the first ones        up to 4096, 32 or 100     all of them
+//	no Content-Type               no form               a form (POST)             both
+//	form type, space, more        a form                no form                   a form
+//	form type, tab, semicolon     no form               a form                    a form
+//	multipart without boundary    no form               read as URL-encoded       not understood; Field as Rack
+//	multipart/mixed, /related     no form               a form                    not understood; Field as Rack
+//	two Content-Types, a comma    the first             the first             not understood; Field as the first
+//	Content-Encoding              ignored               ignored                   not understood; Field as sent
+//
+// In forms of parts (multipart/form-data):
+//
+//	in the request                PHP 8                 Rack 2 and 3              here
+//	name='rows[]'                 rows[]                'rows (2), as sent (3)    all of them
+//	name=rows[]                   rows[]                rows (2), rows[] (3)      both
+//	x=':; name=a                  no name               no name (2), a (3)        a
+//	name="a"; name="b"            b                     b                         b
+//	attachment; name="a"          a                     a                         a
+//	name*=utf-8''a                no name               no name                   no name
+//	name="a (no closing quote)    a                     no name                   a
+//	Content-ID: a                 nothing               a, if no name is given    both
+//	folded header lines           joined                joined                    joined
+//	lines that end in LF          read                  an error                  not understood; Field as PHP
+//	blanks around boundaries      not a boundary        a boundary (2)            both; not understood if around all
+//	a boundary within a line      not a boundary        a boundary (2)            both
+//	a boundary over 70 bytes      read                  an error (3)              not understood; Field as PHP
+//	fields after the last part    read                  not read                  read
+//	no closing boundary           read to the end       an error                  not understood; Field as PHP
+//	a line over 5120 bytes        several lines         one line                  both
+//
+// An error of Rack's answers the request with 400, so that nothing is done. PHP
+// is taken to be configured as it is delivered, without mbstring's
+// encoding_translation. Query strings are not read.
+//
+// # JSON
+//
+// A body that is not a form is read as JSON, whatever its Content-Type says. A
+// URL-encoded form that begins like JSON is read as both. A key that stands
+// twice in an object counts as the longer value. An object with numbered keys,
+// {"0": ..., "1": ...}, counts like an array, as PHP and Rails treat it.
+//
+// # Time and memory
+//
+// Reading takes time in proportion to the length of the body. Items keeps a hash
+// for each distinct index in a form, such as a in rows[a]; Field keeps the value.
 package body
 
 import (
 	"bytes"
-	"fmt"
-	"io"
-	"mime"
-	"mime/multipart"
-	"net/url"
 	"strings"
 )
 
-// A Body is a body read to its end, with what its header says of it.
+// A Body is a request's body that was read to its end, and what its header says
+// of it. A nil *Body is one that was not read. The zero value is an empty body.
+// Methods may be called concurrently.
 type Body struct {
-	ContentType     string
-	ContentEncoding string
-	Data            []byte
+	// ContentType and ContentEncoding are header fields as they came. Values
+	// of a repeated field are joined with ", ".
+	ContentType, ContentEncoding string
+
+	Data []byte
 }
 
-// Items returns how many items the body asks for: the length of the array at
-// path in JSON, how often a field of that name stands in a form, and otherwise
-// 1. What is ambiguous counts as the most that it may mean to somebody. It
-// returns false if the body cannot be understood, and may mean anything.
-func (b Body) Items(path Path) (n int, ok bool) {
-	if !b.plain() {
+// Within returns the body, or nil if it is longer than most bytes: each zone
+// looks no further than its own limit, even if another made us read on.
+func (b *Body) Within(most int64) *Body {
+	if b == nil || int64(len(b.Data)) > most {
+		return nil
+	}
+	return b
+}
+
+// Items returns how many items the body asks for, at least 1: the length of the
+// JSON array at path, how often a form field of that name is repeated, and
+// otherwise 1. If readings differ, it is the highest count. Items returns false
+// if the body cannot be understood, and may mean anything.
+//
+// In a form, the path data.rows finds the fields called data.rows as well as
+// those called data[rows].
+func (b *Body) Items(path Path) (n int, understood bool) {
+	if b == nil {
 		return 0, false
 	}
-	n, media := 1, b.media()
-	if media == urlencoded || media == formData {
-		var fields items
-		if err := b.fields(media, func(name string, _ io.Reader) { fields.count(name, path.text) }); err != nil {
+	if len(b.Data) == 0 {
+		return 1, true
+	}
+	if !b.plain() || strings.Contains(b.ContentType, ",") {
+		return 0, false
+	}
+	n = 1
+	kind, readings := b.readings()
+	for _, reading := range readings {
+		counters := path.counters(reading.dialects)
+		err := reading.split(b.Data, func(name, _ []byte) {
+			for i := range counters {
+				counters[i].add(name)
+			}
+		})
+		if err != nil {
 			return 0, false
 		}
-		n = max(1, fields.n)
-		// Some applications read JSON whatever it is called.
-		if media == formData || !looksLikeJSON(b.Data) {
-			return n, true
+		for i := range counters {
+			n = max(n, counters[i].n)
 		}
 	}
-	if len(bytes.TrimSpace(b.Data)) == 0 {
+	if kind == multipart || kind == urlencoded && !looksLikeJSON(b.Data) || len(bytes.TrimSpace(b.Data)) == 0 {
 		return n, true
 	}
 	inJSON, ok := jsonItems(b.Data, path)
-	if !ok && media == urlencoded {
+	if !ok && kind == urlencoded {
 		return n, true
 	}
 	return max(n, inJSON), ok
 }
 
-// Field returns the value of a form field, trimmed and in lower case. It is ""
-// if there is none, or more than one, since the application may read another
-// than is read here.
-func (b Body) Field(name string) string {
-	if !b.plain() {
-		return ""
-	}
-	const longest = 4096
-	found, value := 0, ""
-	err := b.fields(b.media(), func(field string, content io.Reader) {
-		if field != name {
-			return
-		}
-		found++
-		if text, err := io.ReadAll(io.LimitReader(content, longest)); err == nil {
-			value = string(text)
-		}
-	})
-	if err != nil || found != 1 {
-		return ""
-	}
-	return strings.ToLower(strings.TrimSpace(value))
-}
+// A State says how sure the value of a form field is.
+type State uint8
 
 const (
-	urlencoded = "application/x-www-form-urlencoded"
-	formData   = "multipart/form-data"
+	// Unread means that the body was not read: it is too long or broken, came
+	// too slowly, is compressed, or is no form. It is the zero value.
+	Unread State = iota
+
+	// Absent means that the form was read whole and has no such field, or only
+	// an empty one. A request without a body is such a form.
+	Absent
+
+	// Ambiguous means that the field is given more than once or as an array,
+	// or that PHP and Rack read different values.
+	Ambiguous
+
+	// Found means that there is one value.
+	Found
 )
 
-func (b Body) media() string {
-	media, _, _ := mime.ParseMediaType(b.ContentType)
-	return media
+// String implements fmt.Stringer.
+func (s State) String() string {
+	return [...]string{"unread", "absent", "ambiguous", "found"}[s]
 }
 
-// plain reports whether the data is what the application will see.
-func (b Body) plain() bool {
-	return b.ContentEncoding == "" || strings.EqualFold(b.ContentEncoding, "identity")
-}
-
-// fields calls f for each field of a form, in order.
-func (b Body) fields(media string, f func(name string, value io.Reader)) error {
-	switch media {
-	case urlencoded:
-		for pair := range strings.SplitSeq(string(b.Data), "&") {
-			name, value, _ := strings.Cut(pair, "=")
-			if pair != "" {
-				f(unescape(name), strings.NewReader(unescape(value)))
+// Field returns the value of a form field, in lower case and without blanks and
+// NUL bytes around it. It is "" unless the state is Found, and never "" then.
+// Fields may be nested: user[login].
+//
+// If only one of PHP and Rack sees the field, its value is returned: requests
+// for accounts cannot get around their limit by an odd spelling, and such a
+// request costs the account no more than a plain one. For the same reason a
+// value found in a broken or compressed form is returned.
+func (b *Body) Field(name string) (string, State) {
+	if b == nil {
+		return "", Unread
+	}
+	if len(b.Data) == 0 {
+		return "", Absent
+	}
+	kind, readings := b.readings()
+	value, state := "", Absent
+	if kind != urlencoded && kind != multipart || !b.plain() {
+		state = Unread
+	}
+	for _, reading := range readings {
+		finders := findersOf(name, reading.dialects)
+		err := reading.split(b.Data, func(name, value []byte) {
+			for i := range finders {
+				finders[i].add(name, value)
+			}
+		})
+		if err != nil && state == Absent {
+			state = Unread
+		}
+		for i := range finders {
+			switch v, s := finders[i].result(); {
+			case s == Ambiguous, s == Found && state == Found && v != value:
+				return "", Ambiguous
+			case s == Found:
+				value, state = v, Found
 			}
 		}
-		return nil
-	case formData:
-		return b.parts(f)
 	}
-	return fmt.Errorf("not a form: %q", b.ContentType)
+	return value, state
 }
 
-func (b Body) parts(f func(name string, value io.Reader)) error {
-	_, parameters, err := mime.ParseMediaType(b.ContentType)
-	if err != nil {
-		return err
-	}
-	reader := multipart.NewReader(bytes.NewReader(b.Data), parameters["boundary"])
-	for {
-		part, err := reader.NextRawPart()
-		if err == io.EOF { // wrapped, it means that the form breaks off
-			return nil
-		}
-		if err != nil {
-			return err
-		}
-		f(part.FormName(), part)
-	}
-}
-
-// unescape leaves what is badly escaped as it is, as most applications do.
-func unescape(text string) string {
-	if plain, err := url.QueryUnescape(text); err == nil {
-		return plain
-	}
-	return text
-}
-
-// items counts how many items the fields of a form make.
-type items struct {
-	n    int
-	seen map[string]bool
-}
-
-// count takes a field for an item if it is called name or name[], and all that
-// are called name[x] or name[x][anything] for one.
-func (i *items) count(field, name string) {
-	rest, ok := strings.CutPrefix(field, name)
-	if !ok || name == "" {
-		return
-	}
-	index, _, indexed := strings.Cut(rest, "]")
-	switch {
-	case rest == "", index == "[":
-		i.n++
-	case indexed && strings.HasPrefix(index, "[") && !i.seen[index]:
-		if i.seen == nil {
-			i.seen = make(map[string]bool)
-		}
-		i.seen[index] = true
-		i.n++
-	}
+// plain reports whether the data is not compressed.
+func (b *Body) plain() bool {
+	return b.ContentEncoding == "" || strings.EqualFold(b.ContentEncoding, "identity")
 }

@@ -1,8 +1,11 @@
 package body
 
 import (
+	"bytes"
 	"encoding/json"
 	"fmt"
+	"math/rand/v2"
+	mimeparts "mime/multipart"
 	"strconv"
 	"strings"
 	"testing"
@@ -17,12 +20,27 @@ func mustPath(tb testing.TB, text string) Path {
 	return path
 }
 
-func TestItemsCountWhatABodyAsksFor(t *testing.T) {
-	const jsonType, form = "application/json", urlencoded
-	multi := "multipart/form-data; boundary=x"
-	part := func(name string) string {
-		return "--x\r\nContent-Disposition: form-data; name=\"" + name + "\"\r\n\r\nv\r\n"
+const (
+	jsonType  = "application/json"
+	formType  = "application/x-www-form-urlencoded"
+	multiType = "multipart/form-data; boundary=x"
+)
+
+// parts returns a form of parts with these Content-Dispositions.
+func parts(dispositions ...string) string {
+	form := ""
+	for _, disposition := range dispositions {
+		form += "--x\r\nContent-Disposition: " + disposition + "\r\n\r\nv\r\n"
 	}
+	return form + "--x--\r\n"
+}
+
+// part returns a form of parts that has one field, with a value.
+func part(disposition, value string) string {
+	return strings.Replace(parts(disposition), "\r\n\r\nv", "\r\n\r\n"+value, 1)
+}
+
+func TestItemsCountWhatABodyAsksFor(t *testing.T) {
 	for _, test := range []struct {
 		about, contentType, path, data string
 		want                           int
@@ -47,48 +65,265 @@ func TestItemsCountWhatABodyAsksFor(t *testing.T) {
 		{"a byte order mark", jsonType, "", "\ufeff[1,2]", 2, true},
 		{"no content type", "", "", `[1,2]`, 2, true},
 		{"a lie about the content type", "text/plain", "", `[1,2]`, 2, true},
-		{"a form in name only", form, "rows", `{"rows":[1,2,3]}`, 3, true},
+		{"a form in name only", formType, "rows", `{"rows":[1,2,3]}`, 3, true},
+		{"a form in name only, with a byte order mark", formType, "rows", "\ufeff" + `{"rows":[1,2,3]}`, 3, true},
 		{"broken JSON", jsonType, "", `[1,2`, 0, false},
 		{"two documents", jsonType, "", `[1][1,2,3]`, 0, false},
 		{"no JSON", jsonType, "", `<rows/>`, 0, false},
 		{"nested deeply", jsonType, "", strings.Repeat("[", 600) + strings.Repeat("]", 600), 1, true},
 		{"nested too deeply", jsonType, "", strings.Repeat("[", 2000) + strings.Repeat("]", 2000), 0, false},
 		{"brackets in strings", jsonType, "", `["` + strings.Repeat("[", 2000) + `\"["]`, 1, true},
-		{"a repeated field", form, "id", "id=1&id=2&x=3", 2, true},
-		{"PHP's repeated field", form, "id", "id[]=1&id%5B%5D=2", 2, true},
-		{"indexed fields", form, "row", "row[0][a]=1&row[0][b]=2&row[1][a]=3", 2, true},
-		{"another field that begins alike", form, "id", "ideas=1&id2=1", 1, true},
-		{"no path in a form", form, "", "a=1&b=2", 1, true},
-		{"a form with parts", multi, "f", part("f") + part("g") + part("f") + "--x--\r\n", 2, true},
-		{"a form with a thousand parts", multi, "f", strings.Repeat(part("f"), 1000) + "--x--\r\n", 1000, true},
-		{"a form that breaks off", multi, "f", part("f") + part("f"), 0, false},
-		{"a form without boundary", "multipart/form-data", "f", part("f"), 0, false},
+		{"numbered keys", jsonType, "rows", `{"rows":{"0":{},"1":{},"2":{}}}`, 3, true},
+		{"numbered keys of the whole body", jsonType, "", `{"0":1,"-1":2}`, 2, true},
+		{"numbered keys and others", jsonType, "rows", `{"rows":{"0":{},"a":{},"1":{}}}`, 2, true},
+		{"other keys", jsonType, "rows", `{"rows":{"a":{},"b":{},"-":{},"":{}}}`, 1, true},
+		{"all elements of numbered keys", jsonType, "orders.#.lines", `{"orders":{"0":{"lines":[1,2]},"7":{"lines":[3]},"x":{"lines":[4]}}}`, 3, true},
+		{"one of numbered keys", jsonType, "orders.7.lines", `{"orders":{"0":{"lines":[1]},"7":{"lines":{"1":1,"2":2}}}}`, 2, true},
+		{"a repeated field", formType, "id", "id=1&id=2&x=3", 2, true},
+		{"PHP's repeated field", formType, "id", "id[]=1&id%5B%5D=2", 2, true},
+		{"indexed fields", formType, "row", "row[0][a]=1&row[0][b]=2&row[1][a]=3", 2, true},
+		{"another field that begins alike", formType, "id", "ideas=1&id2=1", 1, true},
+		{"no path in a form", formType, "", "a=1&b=2", 1, true},
+		{"a form with parts", multiType, "f", parts(`form-data; name="f"`, `form-data; name="g"`, `form-data; name="f"`), 2, true},
+		{"a form with a thousand parts", multiType, "f", strings.Repeat("--x\r\nContent-Disposition: form-data; name=f\r\n\r\n\r\n", 1000) + "--x--", 1000, true},
+		{"a form that breaks off", multiType, "f", strings.TrimSuffix(parts(`form-data; name="f"`), "--x--\r\n"), 0, false},
+		{"a form without boundary", "multipart/form-data", "f", parts(`form-data; name="f"`), 0, false},
+		{"JSON that is called a form with parts", multiType, "", "[1,2]", 0, false},
+		{"fields of a form that is not called one", "", "rows", `{"&rows[]=1&rows[]=2&rows[]":[]}`, 3, true},
 	} {
-		body := Body{ContentType: test.contentType, Data: []byte(test.data)}
+		body := &Body{ContentType: test.contentType, Data: []byte(test.data)}
 		if n, ok := body.Items(mustPath(t, test.path)); ok != test.ok || ok && n != test.want {
 			t.Errorf("%s: got %d, %v, want %d, %v", test.about, n, ok, test.want, test.ok)
 		}
 	}
-	if _, ok := (Body{ContentEncoding: "gzip", Data: []byte("[1]")}).Items(Path{}); ok {
-		t.Error("a compressed body was understood without being read")
+	for _, body := range []*Body{
+		nil,
+		{ContentEncoding: "gzip", Data: []byte("[1]")},
+		{ContentEncoding: "identity, gzip", Data: []byte("[1]")},
+		{ContentType: "application/json, application/x-www-form-urlencoded", Data: []byte("[1]")},
+	} {
+		if _, ok := body.Items(Path{}); ok {
+			t.Errorf("%+v was understood without being read", body)
+		}
+	}
+}
+
+// TestItemsReadNamesAsPHPAndRackDo lists spellings of five items; each cost 1
+// to a reader that compares names as they come.
+func TestItemsReadNamesAsPHPAndRackDo(t *testing.T) {
+	const many = 5
+	for path, spellings := range map[string][]string{
+		"rows": {
+			"rows[]=", "+rows[]=", "%20rows%5B%5D", "  rows[]=1", "rows%00x=1", "rows%00[]=1", "rows[ ]=1", "rows[]x=1", "rows[][a]=1",
+			"[rows]=1", "rows]=1", "]rows[]=1", "rows", "rows[][]=1",
+		},
+		"rows[]":          {"rows[]=1", "rows=1", "+rows[]=", "rows[][a]=1"},
+		"orders[][lines]": {"orders[0][lines][]=1", "orders[][lines][]=1", "orders[][lines][0]=1"},
+		"line_items": {
+			"line.items[]=", "line+items[]=", "line%20items%5b%5d=", "line.items=", "line[items=", "+line.items[]=",
+		},
+		"line.items":     {"line.items=1", "line.items[]=1", "line_items[]=1", "line[items]=1", "line[items][]=1", "line[items][][a]=1", "line%5Bitems%5D=1"},
+		"order[lines]":   {"order[lines][]=1", "order[lines]=1", "+order[lines][]=1"},
+		"orders.#.lines": {"orders[0][lines][]=1", "orders[][lines][]=1", "orders[][lines][0]=1"},
+		"orders.0.lines": {"orders[0][lines][]=1", "orders[][lines][]=1"},
+	} {
+		for _, spelling := range spellings {
+			form := strings.Repeat(spelling+"&", many)
+			body := &Body{ContentType: formType, Data: []byte(form)}
+			if n, ok := body.Items(mustPath(t, path)); n != many || !ok {
+				t.Errorf("%s in %s: got %d, %v, want %d", path, form, n, ok, many)
+			}
+		}
+	}
+	semicolons := &Body{ContentType: formType, Data: []byte("rows[]=1;rows[]=2; rows[]=3")}
+	if n, ok := semicolons.Items(mustPath(t, "rows")); n != 3 || !ok {
+		t.Errorf("got %d, %v between semicolons, want 3", n, ok)
+	}
+	indexed := &Body{ContentType: formType, Data: []byte("o[0][lines][a]=1&o[1][lines][a]=1&o[1][lines][a]=2&o[1][lines][b]=3")}
+	if n, ok := indexed.Items(mustPath(t, "o.#.lines")); n != 3 || !ok {
+		t.Errorf("got %d, %v for elements of two arrays, want 3", n, ok)
+	}
+}
+
+func TestItemsReadPartsAsPHPAndRackDo(t *testing.T) {
+	const many = 5
+	for _, disposition := range []string{
+		`form-data; name="rows[]"`, `form-data; name='rows[]'`, `form-data; name=rows[]`, `form-data; name=rows`,
+		`attachment; name="rows[]"`, `form-data; name=" rows[]"`, `form-data;name="rows[]"`, `form-data; NAME="rows[]"`,
+		`form-data; name="x"; name="rows[]"`, `form-data; name="rows[]`, "form-data;\r\n name=\"rows[]\"", `form-data; name="ro\ws[]"`,
+		`form-data; name="rows[]"; filename="a"`, `form-data; filename="rows[]"`, `name="rows"`, "form-data\r\nContent-ID: rows",
+		`inline; a=";"; name=rows[]`, `x; x=':; name=rows[]`, `x; x=":"; name='rows[]'`, `x; x=':'; name="rows\[]"`,
+	} {
+		body := &Body{ContentType: multiType, Data: []byte(parts(disposition, disposition, disposition, disposition, disposition))}
+		if n, ok := body.Items(mustPath(t, "rows")); n != many || !ok {
+			t.Errorf("%s: got %d, %v, want %d", disposition, n, ok, many)
+		}
+	}
+	one := parts(`form-data; name="rows[]"`)
+	two := parts(`form-data; name="rows[]"`, `form-data; name="rows[]"`)
+	long := strings.Repeat("x", 71)
+	for _, test := range []struct {
+		about, contentType, data string
+		want                     int // 0 is not to understand it
+	}{
+		{"fields after the last part", multiType, one + one + one, 3},
+		{"a boundary in quotes", `multipart/form-data; boundary="x"`, two, 2},
+		{"a type in capitals", "MULTIPART/Form-Data; Boundary=x", two, 2},
+		{"a preamble", multiType, "before\r\n" + two, 2},
+		{"more after the boundary", multiType + "; charset=UTF-8", two, 2},
+		{"a long line", multiType, strings.Replace(two, "form-data", strings.Repeat("x", 6000), 1), 2},
+		{"a long boundary", "multipart/form-data; boundary=" + long, strings.ReplaceAll(two, "--x", "--"+long), 0},
+		{"a boundary within a line", multiType, strings.Replace(two, "v", "v--x--", 1), 2},
+		{"a type with a comma", "multipart/form-data, boundary=x", two, 0},
+		{"blanks after a boundary", multiType, strings.ReplaceAll(two, "--x\r\n", "--x \r\n"), 0},
+		{"lines that end in LF", multiType, strings.ReplaceAll(two, "\r\n", "\n"), 0},
+		{"a blank before the equals sign", "multipart/form-data; boundary =x", two, 0},
+		{"two boundaries", multiType + "; boundary=y", two, 0},
+		{"another boundary", "multipart/form-data; boundary=y", two, 0},
+		{"a type that only Rack knows", "multipart/mixed; boundary=x", two, 0},
+		{"a tab after the type", "multipart/form-data\t; boundary=x", two, 2},
+	} {
+		form := &Body{ContentType: test.contentType, Data: []byte(test.data)}
+		if n, ok := form.Items(mustPath(t, "rows")); ok != (test.want > 0) || ok && n != test.want {
+			t.Errorf("%s: got %d items, %v, want %d", test.about, n, ok, test.want)
+		}
+	}
+}
+
+// TestOrdinaryFormsOfPartsAreUnderstood: no client pays for a form that could
+// not be read if it is like everybody's.
+func TestOrdinaryFormsOfPartsAreUnderstood(t *testing.T) {
+	random := rand.NewChaCha8([32]byte{})
+	for fields := range 50 {
+		var data bytes.Buffer
+		form := mimeparts.NewWriter(&data)
+		for i := range fields {
+			content := make([]byte, 100*i)
+			random.Read(content)
+			if i%2 == 0 {
+				form.WriteField("rows[]", string(content))
+			} else if file, err := form.CreateFormFile("rows[]", `a "file".png`); err == nil {
+				file.Write(content)
+			}
+		}
+		form.WriteField("log", "Admin")
+		form.Close()
+		body := &Body{ContentType: form.FormDataContentType(), Data: data.Bytes()}
+		n, ok := body.Items(mustPath(t, "rows"))
+		value, state := body.Field("log")
+		if n != max(1, fields) || !ok || value != "admin" || state != Found {
+			t.Errorf("got %d, %v, want %d, and %q, %v, want admin", n, ok, fields, value, state)
+		}
+	}
+	for _, data := range []string{"--x--\r\n", "--x--", "\r\n--x--\r\n"} {
+		body := &Body{ContentType: multiType, Data: []byte(data)}
+		n, ok := body.Items(mustPath(t, "rows"))
+		if _, state := body.Field("log"); n != 1 || !ok || state != Absent {
+			t.Errorf("%q: got %d, %v, and a field %v, want 1 and none", data, n, ok, state)
+		}
 	}
 }
 
 func TestFieldIsOneValueOrNone(t *testing.T) {
-	multi := "multipart/form-data; boundary=x"
-	for _, test := range []struct{ about, contentType, data, want string }{
-		{"a field", urlencoded, "log=Admin&pwd=x", "admin"},
-		{"spaces and case", urlencoded, "log=+ADMIN%20", "admin"},
-		{"a field given twice", urlencoded, "log=a&log=b", ""},
-		{"an escaped name", urlencoded, "l%6Fg=a", "a"},
-		{"no such field", urlencoded, "user=a", ""},
-		{"JSON", "application/json", `{"log":"a"}`, ""},
-		{"charset after the type", urlencoded + "; charset=UTF-8", "log=a", "a"},
-		{"a form with parts", multi, "--x\r\nContent-Disposition: form-data; name=log\r\n\r\nAdmin\r\n--x--\r\n", "admin"},
+	for _, test := range []struct {
+		about, contentType, data, want string
+		state                          State
+	}{
+		{"a field", formType, "log=Admin&pwd=x", "admin", Found},
+		{"spaces and case", formType, "log=+ADMIN%20", "admin", Found},
+		{"NUL bytes around it", formType, "log=%00admin\x00", "admin", Found},
+		{"given twice", formType, "log=a&log=b", "", Ambiguous},
+		{"given twice alike", formType, "log=a&log=a", "", Ambiguous},
+		{"given a thousand times", formType, strings.Repeat("log=a&", 1000), "", Ambiguous},
+		{"given as an array", formType, "log[]=a", "", Ambiguous},
+		{"given as an object", formType, "log[a]=a", "", Ambiguous},
+		{"given with an array", formType, "log[]=a&log=b", "", Ambiguous},
+		{"given in two spellings", formType, "log=a&+log=b", "", Ambiguous},
+		{"given in two spellings, one of them Rack's", formType, "log=a&[log]=b", "", Ambiguous},
+		{"given in two spellings, after a blank", formType, "log=a& log=b", "", Ambiguous},
+		{"given to PHP only, and to Rack only", formType, "+log=a&log]=b", "", Ambiguous},
+		{"given to those who split at semicolons", formType, "x=1;log=a", "a", Found},
+		{"ending for some at a semicolon", formType, "log=a;b", "", Ambiguous},
+		{"beside a semicolon", formType, "log=a&pwd=b;c", "a", Found},
+		{"an escaped name", formType, "l%6Fg=a", "a", Found},
+		{"a blank before the name", formType, "x=1&+log=a", "a", Found},
+		{"a NUL byte in the name", formType, "log%00x=a", "a", Found},
+		{"badly escaped", formType, "log=%zz%41", "%zza", Found},
+		{"badly escaped elsewhere", formType, "log=a&x=%", "a", Found},
+		{"no such field", formType, "user=a", "", Absent},
+		{"an empty field", formType, "log=+&user=a", "", Absent},
+		{"a name alone", formType, "log", "", Absent},
+		{"a form of nothing", formType, "", "", Absent},
+		{"nothing", jsonType, "", "", Absent},
+		{"another field that begins alike", formType, "logs=a&lo=b&log_=c", "", Absent},
+		{"JSON", jsonType, `{"log":"a"}`, "", Unread},
+		{"text", "text/plain", `log=a`, "", Unread},
+		{"no type", "", "log=a", "a", Found},
+		{"no type and no such field", "", "x=a", "", Unread},
+		{"charset after the type", formType + "; charset=UTF-8", "log=a", "a", Found},
+		{"something after the type", formType + " or so", "log=a", "a", Found},
+		{"a type in capitals", strings.ToUpper(formType), "log=a", "a", Found},
+		{"two types", formType + ", " + jsonType, "log=a", "a", Found},
+		{"parts", multiType, part("form-data; name=log", "Admin"), "admin", Found},
+		{"parts with single quotes", multiType, part("form-data; name='log'", "Admin"), "admin", Found},
+		{"parts of another kind", multiType, part(`attachment; name="log"`, "Admin"), "admin", Found},
+		{"parts that name two", multiType, part(`form-data; name="log"; name="x"`, "Admin"), "", Absent},
+		{"parts without it", multiType, parts(`form-data; name="x"`), "", Absent},
+		{"parts that give it twice", multiType, parts(`form-data; name="log"`, `form-data; name="log"`), "", Ambiguous},
+		{"parts that give it twice, after the end", multiType, part("form-data; name=log", "a") + part("form-data; name=log", "b"), "", Ambiguous},
+		{"parts that break off", multiType, "--x\r\nContent-Disposition: form-data; name=log\r\n\r\nAdmin", "admin", Found},
+		{"parts that break off without it", multiType, "--x\r\nContent-Disposition: form-data; name=x\r\n\r\nAdmin", "", Unread},
+		{"parts that only Rack 3 reads", multiType, part(`x; x=':; name="log"`, "Admin"), "admin", Found},
+		{"parts that end at a boundary within a line, for Rack 2", multiType, part("form-data; name=log", "a--x--b"), "", Ambiguous},
+		{"parts with LF", multiType, strings.ReplaceAll(part("form-data; name=log", "Admin"), "\r\n", "\n"), "admin", Found},
+		{"parts without boundary", "multipart/form-data", part("form-data; name=log", "Admin"), "", Unread},
+		{"pairs that are called parts", "multipart/form-data", "log=a", "a", Found},
+		{"mixed parts", "multipart/mixed; boundary=x", part("form-data; name=log", "Admin"), "admin", Found},
 	} {
-		if got := (Body{ContentType: test.contentType, Data: []byte(test.data)}).Field("log"); got != test.want {
-			t.Errorf("%s: got %q, want %q", test.about, got, test.want)
+		body := &Body{ContentType: test.contentType, Data: []byte(test.data)}
+		if got, state := body.Field("log"); got != test.want || state != test.state {
+			t.Errorf("%s: got %q, %v, want %q, %v", test.about, got, state, test.want, test.state)
 		}
+	}
+	for _, test := range []struct {
+		body, name, want string
+		state            State
+	}{
+		{"user[login]=a&user[pass]=b", "user[login]", "a", Found},
+		{"+user[login]=a", "user[login]", "a", Found},
+		{"user[pass]=b", "user[login]", "", Absent},
+		{"user[login][]=a", "user[login]", "", Ambiguous},
+		{"user[][login]=a", "user[login]", "", Ambiguous},
+		{"user[login]=a&user=b", "user[login]", "", Ambiguous},
+		{"user.login=a", "user_login", "a", Found},
+		{"log[]=a", "log[]", "a", Found},
+		{"log[]=a&log[]=b", "log[]", "", Ambiguous},
+		{"log[0]=a", "log[]", "", Ambiguous},
+		{"log=a", "log[]", "", Ambiguous},
+		{"user login=a", "user.login", "a", Found},
+		{"user_login=a&user.login=b", "user_login", "", Ambiguous},
+	} {
+		if got, state := (&Body{ContentType: formType, Data: []byte(test.body)}).Field(test.name); got != test.want || state != test.state {
+			t.Errorf("%s of %s: got %q, %v, want %q, %v", test.name, test.body, got, state, test.want, test.state)
+		}
+	}
+	if _, state := (*Body)(nil).Field("log"); state != Unread {
+		t.Errorf("got %v of a body that was not read, want unread", state)
+	}
+	for _, test := range []struct {
+		data string
+		want State
+	}{{"x=1", Unread}, {"log=a", Found}} { // PHP and Rack read it as it is
+		if _, state := (&Body{ContentType: formType, ContentEncoding: "gzip", Data: []byte(test.data)}).Field("log"); state != test.want {
+			t.Errorf("got %v of %s that is called compressed, want %v", state, test.data, test.want)
+		}
+	}
+}
+
+func TestWithinForgetsABodyThatIsTooLong(t *testing.T) {
+	body := &Body{Data: []byte("1234")}
+	if body.Within(4) != body || body.Within(3) != nil || (*Body)(nil).Within(9) != nil {
+		t.Error("got a body that is too long, or lost one that is not")
 	}
 }
 
@@ -101,22 +336,39 @@ func TestParsePathRefusesWhatHasManyMeanings(t *testing.T) {
 }
 
 func FuzzItems(f *testing.F) {
-	f.Add("application/json", "rows", []byte(`{"rows":[1,{"rows":[]}]}`))
-	f.Add(urlencoded, "id", []byte("id[]=1&id[x]=%zz"))
-	f.Add("multipart/form-data; boundary=x", "f", []byte("--x\r\n\r\n--x--"))
+	for _, path := range []string{"", "rows", "a.#.b", "line_items", "user[login]"} {
+		for _, data := range []string{
+			`{"rows":[1,{"rows":[]}]}`, `{"rows":{"0":1,"1":{}}}`, `{"a":[{"b":[]},{"b":{"0":7}}]}`,
+			"rows[]=1&rows[x]=%zz", "a[0][b][]=1;a[][b]=2", "+line.items[=&line_items%00x", "[rows]]=&user[login][=%", "a[x]\n[]b",
+		} {
+			for _, contentType := range []string{jsonType, formType, ""} {
+				f.Add(contentType, path, []byte(data))
+			}
+		}
+		for _, data := range []string{
+			"--x\r\n\r\n--x--", parts(`form-data; name="rows[]"`, `x; name='a"b`, `filename=rows`), "--x\nContent-Disposition:;name=\\\n\nv\n--x",
+			"--x--\r\n--x\r\ncontent-id: rows\r\ncontent-disposition: :;name=\"\\\"\r\n\r\n\r\n--x--",
+		} {
+			for _, contentType := range []string{multiType, "multipart/form-data; boundary=", `multipart/mixed; boundary="x`, "MULTIPART/form-data;BOUNDARY=x"} {
+				f.Add(contentType, path, []byte(data))
+			}
+		}
+	}
 	f.Fuzz(func(t *testing.T, contentType, text string, data []byte) {
 		path, err := ParsePath(text)
 		if err != nil {
 			return
 		}
-		body := Body{ContentType: contentType, Data: data}
+		body := &Body{ContentType: contentType, Data: data}
 		n, ok := body.Items(path)
 		if ok && (n < 1 || n > len(data)+1) {
 			t.Errorf("got %d items in %d bytes", n, len(data))
 		}
-		body.Field(text)
+		if field, state := body.Field(text); (state == Found) != (field != "") {
+			t.Errorf("got %q, %v", field, state)
+		}
 		var value any
-		if json.Unmarshal(data, &value) != nil || body.media() == formData {
+		if kind, _ := body.readings(); kind == multipart || json.Unmarshal(data, &value) != nil {
 			return
 		}
 		if want := decoded(value, path.keys); ok && n < want {
@@ -153,7 +405,7 @@ func BenchmarkItems(b *testing.B) {
 		if path != "" {
 			rows = `{"data":{"rows":` + rows + `}}`
 		}
-		body := Body{ContentType: "application/json", Data: []byte(rows)}
+		body := &Body{ContentType: "application/json", Data: []byte(rows)}
 		at := mustPath(b, path)
 		b.Run(fmt.Sprintf("path=%s", path), func(b *testing.B) {
 			b.SetBytes(int64(len(rows)))
@@ -163,5 +415,62 @@ func BenchmarkItems(b *testing.B) {
 				}
 			}
 		})
+	}
+}
+
+// BenchmarkHostileForms measures what is costly to read: the time per byte must
+// not grow with the size.
+func BenchmarkHostileForms(b *testing.B) {
+	hostile := map[string]struct{ contentType, unit string }{
+		"brackets":    {formType, "["},
+		"unclosed":    {formType, "a[a"},
+		"closed":      {formType, "a[a]"},
+		"and":         {formType, "&"},
+		"semicolons":  {formType, ";"},
+		"arrays":      {formType, "rows[]&"},
+		"indexes":     {formType, "rows[%d]&"},
+		"newlines":    {formType, "a%%0a[]"},
+		"boundaries":  {"multipart/form-data; boundary=" + strings.Repeat("-", 5000), "-"},
+		"boundary":    {"multipart/form-data; boundary=" + strings.Repeat("-", 60), "\r\n" + strings.Repeat("-", 62)},
+		"bare lines":  {multiType, "\n"},
+		"lines":       {multiType, "--x\r\n"},
+		"names":       {multiType, ";name=\""},
+		"headers":     {multiType, "content-disposition:;name=\\\r\n"},
+		"blanks":      {multiType, "content-disposition:        ;        name="},
+		"continued":   {multiType, "a:\r\n b\r\n"},
+		"quotes":      {multiType, "\"'"},
+		"lists":       {jsonType, "["},
+		"elements":    {jsonType, "{\"0\":"},
+		"quoted JSON": {jsonType, "\"\\"},
+	}
+	for name, form := range hostile {
+		for _, size := range []int{4 << 10, 64 << 10} {
+			var data strings.Builder
+			if strings.HasPrefix(form.contentType, "multipart") {
+				_, boundary, _ := strings.Cut(form.contentType, "=")
+				data.WriteString("--" + boundary + "\r\ncontent-disposition: form-data; name=x\r\n")
+			}
+			for i := 0; data.Len() < size; i++ {
+				unit := form.unit
+				if strings.Contains(unit, "%") {
+					unit = fmt.Sprintf(unit, i)
+					unit, _, _ = strings.Cut(unit, "%!")
+				}
+				data.WriteString(unit)
+			}
+			if strings.HasPrefix(form.contentType, "multipart") {
+				data.WriteString("\r\n\r\n" + form.unit + "\r\n--x--\r\n")
+			}
+			body := &Body{ContentType: form.contentType, Data: []byte(data.String())}
+			path := mustPath(b, "rows")
+			b.Run(fmt.Sprintf("form=%s/size=%d", name, size), func(b *testing.B) {
+				b.SetBytes(int64(data.Len()))
+				b.ReportAllocs()
+				for b.Loop() {
+					body.Items(path)
+					body.Field("log")
+				}
+			})
+		}
 	}
 }

@@ -17,14 +17,12 @@ const deepest = 1000
 // of gjson's syntax that has one meaning in every document: keys with dots
 // between them, # for all elements of an array, and \ before a dot that is part
 // of a key. The zero Path is the whole body.
-type Path struct {
-	text string
-	keys []string
-}
+type Path struct{ keys []string }
 
-// ParsePath reads a path.
+// ParsePath reads a path such as data.rows or orders.#.lines. Errors say what
+// would be right.
 func ParsePath(text string) (Path, error) {
-	path := Path{text: text}
+	var path Path
 	if text == "" {
 		return path, nil
 	}
@@ -54,13 +52,26 @@ func ParsePath(text string) (Path, error) {
 }
 
 func looksLikeJSON(data []byte) bool {
-	data = bytes.TrimLeft(data, " \t\r\n")
+	data = bytes.TrimLeft(bytes.TrimPrefix(data, byteOrderMark), " \t\r\n")
 	return len(data) > 0 && (data[0] == '[' || data[0] == '{')
+}
+
+var byteOrderMark = []byte("\ufeff")
+
+// numbered reports whether a key is what PHP and Rails take for an index.
+func numbered(key []byte) bool {
+	digits := bytes.TrimPrefix(key, []byte("-"))
+	for _, c := range digits {
+		if c < '0' || c > '9' {
+			return false
+		}
+	}
+	return len(digits) > 0
 }
 
 // jsonItems returns the length of the array at path, or 1 if there is none.
 func jsonItems(data []byte, path Path) (n int, ok bool) {
-	data = bytes.TrimPrefix(data, []byte("\ufeff"))
+	data = bytes.TrimPrefix(data, byteOrderMark)
 	if tooDeep(data) || !gjson.ValidBytes(data) {
 		return 0, false
 	}
@@ -77,35 +88,56 @@ type scanner struct {
 
 // count passes over a value and returns the length of the array that keys lead
 // to in it. A key that stands twice in an object counts as the longer, since
-// applications differ in which one they take.
-func (s *scanner) count(keys []string) (n int) {
-	first := s.peek()
-	switch {
-	case len(keys) == 0 && first != '[':
-		s.skip()
+// applications differ in which one they take. Objects with numbered keys are
+// arrays.
+func (s *scanner) count(keys []string) int {
+	switch s.peek() {
+	case '{':
+		return s.countObject(keys)
+	case '[':
+		return s.countArray(keys)
+	}
+	s.skip()
+	if len(keys) == 0 {
 		return 1
-	case first == '{':
-		for s.next('}') {
-			if s.key() == keys[0] {
-				n = max(n, s.count(keys[1:]))
-			} else {
-				s.skip()
+	}
+	return 0
+}
+
+func (s *scanner) countObject(keys []string) int {
+	longest, elements := 0, 0
+	for s.next('}') {
+		switch key := s.key(); {
+		case len(keys) == 0:
+			s.skip()
+			if numbered(key) {
+				elements++
 			}
+		case string(key) == keys[0]:
+			longest = max(longest, s.count(keys[1:]))
+		case keys[0] == "#" && numbered(key):
+			elements += s.count(keys[1:])
+		default:
+			s.skip()
 		}
-	case first == '[':
-		for at := 0; s.next(']'); at++ {
-			switch {
-			case len(keys) == 0:
-				s.skip()
-				n++
-			case keys[0] == "#" || keys[0] == strconv.Itoa(at):
-				n += s.count(keys[1:])
-			default:
-				s.skip()
-			}
+	}
+	if len(keys) == 0 {
+		return max(1, elements)
+	}
+	return longest + elements
+}
+
+func (s *scanner) countArray(keys []string) (n int) {
+	for at := 0; s.next(']'); at++ {
+		switch {
+		case len(keys) == 0:
+			s.skip()
+			n++
+		case keys[0] == "#" || keys[0] == strconv.Itoa(at):
+			n += s.count(keys[1:])
+		default:
+			s.skip()
 		}
-	default:
-		s.skip()
 	}
 	return n
 }
@@ -134,7 +166,7 @@ func (s *scanner) next(end byte) bool {
 }
 
 // key passes over a key and its colon.
-func (s *scanner) key() string {
+func (s *scanner) key() []byte {
 	s.peek()
 	start := s.at
 	s.skipString()
@@ -142,9 +174,9 @@ func (s *scanner) key() string {
 	s.peek()
 	s.at++
 	if bytes.IndexByte(raw, '\\') >= 0 {
-		return gjson.ParseBytes(raw).String()
+		return []byte(gjson.ParseBytes(raw).String())
 	}
-	return string(bytes.Trim(raw, `"`))
+	return bytes.Trim(raw, `"`)
 }
 
 // skip passes over a value.
@@ -195,7 +227,7 @@ func (s *scanner) skipNested() {
 }
 
 // tooDeep reports whether brackets are nested deeper than is safe to follow.
-// What stands in strings does not count.
+// Brackets in strings do not count.
 func tooDeep(data []byte) bool {
 	depth := 0
 	for i := 0; i < len(data); i++ {

@@ -1,5 +1,4 @@
-// Package golden holds Caddyfiles against what is to become of them, as files
-// say.
+// Package golden tests Caddyfiles against files with the expected JSON or error.
 package golden
 
 import (
@@ -22,10 +21,10 @@ const separator = "----------\n"
 
 var placeInCaddyfile = regexp.MustCompile(`Caddyfile:\d+`)
 
-// Run checks each file in testdata/adapt: a Caddyfile, and what becomes of it.
-// That is JSON or an error as a user sees it: in files that begin with error_
-// the adapter's, which names the line, and in those that begin with invalid_
-// that of loading what was adapted.
+// Run checks each file in testdata/adapt: a Caddyfile, and the JSON that it
+// adapts to. Files that begin with error_ have the adapter's error instead, which
+// names the line. Files that begin with invalid_ have the error of loading the
+// adapted config.
 func Run(t *testing.T) {
 	for name, caddyfile := range Caddyfiles(t) {
 		t.Run(name, func(t *testing.T) {
@@ -71,8 +70,8 @@ func Caddyfiles(t testing.TB) map[string]string {
 	return caddyfiles
 }
 
-// outcome returns the JSON that a Caddyfile adapts to, or what is wrong with one
-// or the other.
+// outcome returns the JSON that a Caddyfile adapts to, or the error of adapting
+// or loading it.
 func outcome(t *testing.T, caddyfile string) (text, kind string) {
 	adapted, _, err := caddyconfig.GetAdapter("caddyfile").Adapt([]byte(caddyfile), map[string]any{"filename": "Caddyfile"})
 	if err == nil {
@@ -97,8 +96,7 @@ func outcome(t *testing.T, caddyfile string) (text, kind string) {
 	return err.Error() + "\n", "error"
 }
 
-// Validate checks a config as caddy validate does: it is provisioned, and
-// nothing is listened on.
+// Validate provisions a config without starting it, as caddy validate does.
 func Validate(t testing.TB, config []byte) error {
 	t.Helper()
 	var adapted caddy.Config

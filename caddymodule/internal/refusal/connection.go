@@ -8,29 +8,28 @@ import (
 )
 
 const (
-	// linger is how long the server goes on taking in what a refused client is
-	// sending, once it has the answer. If the connection were closed at once, the
-	// system would answer what still comes with a reset, and many clients lose
-	// an answer then that they have not read yet. net/http waits as long.
+	// linger is how long the server keeps reading from a refused client after the
+	// answer. If it closed the connection at once, the system would reset it, and
+	// many clients would lose an answer that they have not read yet. net/http
+	// waits as long.
 	linger = 500 * time.Millisecond
 
 	// routing is how long an error route may read the body.
 	routing = 5 * time.Second
 )
 
-// endConnection sees to it that the answer to an HTTP/1 request whose body was
-// not read to its end neither waits for the rest nor takes all of it in: the
-// connection ends. It reports whether it does; if so, the answer must say
-// "Connection: close". HTTP/2 and 3 need no such thing, they can say no to one
-// request.
+// endConnection ends the connection after the answer to an HTTP/1 request whose
+// body was not read to its end, so that the server neither waits for the rest nor
+// reads all of it. If it returns true, the answer must say "Connection: close".
+// HTTP/2 and 3 can refuse a single request and need no such thing.
 //
-// The server sends the answer, then drops at most 256 KiB of what comes, and
-// closes. It stops reading when the body is there or the time is over.
+// The server sends the answer, reads and drops at most 256 KiB, and closes. It
+// stops reading when the body is complete or the time is over.
 func endConnection(w http.ResponseWriter, r *http.Request, bodyRead bool, reading time.Duration) bool {
 	if bodyRead || r.ProtoMajor != 1 || r.ContentLength == 0 || r.Body == nil || r.Body == http.NoBody {
 		return false
 	}
-	// Where there is no deadline to set there is no connection to wait for.
+	// A writer without deadlines has no connection to wait for.
 	_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(reading))
 	if r.Close && r.ContentLength > 0 {
 		closeGently(w)
@@ -38,11 +37,10 @@ func endConnection(w http.ResponseWriter, r *http.Request, bodyRead bool, readin
 	return true
 }
 
-// closeGently lets the server wait a moment between the end of the answer and the
-// end of the connection. It does so by itself unless the client asked it to
-// close: then it drops nothing, and closes while the client may be sending.
-// A body over the limit of a MaxBytesReader is how handlers say that they want
-// it to wait; of this body any byte is too much.
+// closeGently makes the server wait a moment between the answer and the close. By
+// itself it does so unless the client asked for the close: then it would close
+// while the client may be sending. Exceeding the limit of a MaxBytesReader tells
+// the server to wait, and here any byte exceeds it.
 func closeGently(w http.ResponseWriter) {
 	for {
 		outer, ok := w.(interface{ Unwrap() http.ResponseWriter })

@@ -2,8 +2,8 @@ package refusal
 
 import "strings"
 
-// mostAccept is how much of the Accept headers is looked at. Browsers send about
-// 150 bytes; whatever a client sends, no more work than this is done for it.
+// mostAccept is how many bytes of the Accept headers are parsed, which bounds the
+// work for hostile clients. Browsers send about 150.
 const mostAccept = 4 << 10
 
 // A preference says how much a client wants a media type: by its weight, then by
@@ -14,8 +14,8 @@ type preference struct {
 	order       int // of the range, from the first on
 }
 
-// add takes note of a range. The most specific one says the weight (RFC 9110,
-// section 12.5.1), of equally specific ones the largest.
+// add records a range. The most specific range decides the weight (RFC 9110,
+// section 12.5.1). Of equally specific ranges, the largest weight counts.
 func (p *preference) add(specificity, weight, order int) {
 	if specificity > p.specificity || specificity == p.specificity && weight > p.weight {
 		*p = preference{weight, specificity, order}
@@ -24,8 +24,8 @@ func (p *preference) add(specificity, weight, order int) {
 
 func (p *preference) highest() bool { return p.weight == 1000 && p.specificity == 3 }
 
-// acceptsJSON reports whether a client would rather have JSON than HTML. Clients
-// that do not care, such as curl, get HTML.
+// acceptsJSON reports whether a client prefers JSON to HTML. Clients without a
+// preference, such as curl, get HTML.
 func acceptsJSON(accept []string) bool {
 	var json, html preference
 	left, order := mostAccept, 0
@@ -97,8 +97,8 @@ func cut(list string, separator byte) (first, rest string) {
 	return list, ""
 }
 
-// weight returns the weight that a range's parameters give it, in thousandths.
-// One that is missing or cannot be understood is 1.
+// weight returns the weight of a range by its parameters, in thousandths. A
+// missing or malformed weight is 1.
 func weight(parameters string) int {
 	for parameters != "" {
 		var parameter string

@@ -11,9 +11,8 @@ import (
 // MostPage is how many bytes a page may have.
 const MostPage = 1 << 20
 
-// A Page is a page of the user's own, in HTML, with placeholders that are filled
-// in for each refusal. It is not changed once it is compiled, so any number of
-// requests may share it.
+// A Page is the user's own HTML, with placeholders that are filled in for each
+// refusal. It is immutable and safe for concurrent use.
 type Page struct{ pieces []piece }
 
 // A piece of a page is a literal text or a placeholder.

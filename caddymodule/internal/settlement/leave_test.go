@@ -42,7 +42,7 @@ func listen(t testing.TB, protocol string, next handler) (*httptest.Server, <-ch
 		o := &Observer{Headers: HeadersOf(header)}
 		defer func() {
 			cost, _ := onlyFailures.Actual(o, limit, 1)
-			verdicts <- verdict{o.Complete(), cost, r.Context().Err() != nil}
+			verdicts <- verdict{!o.Left(), cost, r.Context().Err() != nil}
 		}()
 		if err := o.Serve(w, r, next); err != nil {
 			panic(http.ErrAbortHandler)

@@ -70,6 +70,7 @@ type Observer struct {
 	tunnel   bool
 	left     bool // the client, while there was something to send yet
 	failed   bool // to send something
+	gone     bool // the client, when the next handler was done
 	returned bool // the next handler did not panic
 
 	status   int           // 0 before there are headers
@@ -103,32 +104,31 @@ func (o *Observer) Serve(w http.ResponseWriter, r *http.Request, next caddyhttp.
 
 func (o *Observer) end() {
 	o.elapsed = time.Since(o.began)
+	o.gone = o.ctx.Err() != nil
 	o.readHeaders() // the server sends what is there now: headers if there were none yet, and trailers
 	if o.status == 0 {
 		o.look() // nothing was sent yet
 	}
 }
 
-// Complete reports whether the client stayed until all of the answer was sent.
-// Clients may well leave as soon as they have the last byte, while the handler
-// is not done yet.
+// Left reports whether the client left before all of the answer was sent. Many
+// clients leave as soon as they have the last byte, before the handler is done.
 //
 // A body of declared length is complete when its last piece was sent to a client
 // that was still there, whatever the handler does then: a proxy fails if its
 // client leaves before it has seen the end of the upstream's answer. Any other
 // body is complete if everything was sent, and the handler neither panicked nor
-// failed. The answer to an error is sent by error routes, after us; it counts as
-// complete if the client was still there.
-func (o *Observer) Complete() bool {
+// failed. If an answer breaks off while its client is still there, the upstream
+// is at fault.
+func (o *Observer) Left() bool {
+	complete := o.returned && !o.failed && (o.err == nil || o.status == 0)
 	switch {
-	case o.tunnel:
-		return o.returned && o.err == nil
-	case o.left:
-		return false
-	case o.declared >= 0:
-		return o.ended()
+	case o.left && !o.tunnel:
+		return true
+	case o.declared >= 0 && !o.tunnel:
+		complete = o.ended()
 	}
-	return o.returned && !o.failed && (o.err == nil || o.status == 0)
+	return !complete && (o.failed || o.gone)
 }
 
 // ended reports whether all of a body of declared length was sent.
@@ -191,7 +191,7 @@ func single(values []string) string {
 	return values[0]
 }
 
-// value returns what was recorded of a header.
+// value returns the recorded value of a header.
 func (o *Observer) value(name string) string {
 	for i := range o.Headers {
 		if o.Headers[i].name == name {
@@ -254,8 +254,8 @@ func (o *Observer) implicitHeader() {
 	}
 }
 
-// look looks whether the client has left, before something is sent to it.
-// Afterwards is too late: the client may leave with the last byte.
+// look records whether the client has left. It is called before something is
+// sent, because the client may leave with the last byte.
 func (o *Observer) look() {
 	if !o.left && !o.ended() {
 		o.left = o.ctx.Err() != nil

@@ -89,7 +89,7 @@ func TestNothingCanBeFlushedWhereNothingIsBuffered(t *testing.T) {
 		}
 		return nil
 	})
-	if !o.Complete() {
+	if o.Left() {
 		t.Error("the answer counts as incomplete")
 	}
 }

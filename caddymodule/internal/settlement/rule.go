@@ -90,7 +90,7 @@ func (r *Rule) Actual(o *Observer, limit leakybucket.Limit, reserved float64) (c
 	if !known {
 		return reserved, false
 	}
-	if cost = limit.Cost(cost); !o.Complete() {
+	if cost = limit.Cost(cost); o.Left() {
 		cost = max(cost, reserved)
 	}
 	return cost, true

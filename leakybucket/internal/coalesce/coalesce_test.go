@@ -130,8 +130,11 @@ func TestACallNotYetSentIsDroppedWhenItsContextEnds(t *testing.T) {
 		}
 		synctest.Wait()
 		<-time.After(100 * time.Millisecond)
-		if waiting := l.lanes["lane"].waiting; len(waiting) > 1 {
-			t.Errorf("calls kept after all have left: got %d, want at most one", len(waiting))
+		l.mu.Lock()
+		waiting := len(l.lanes["lane"].waiting)
+		l.mu.Unlock()
+		if waiting > 1 {
+			t.Errorf("calls kept after all have left: got %d, want at most one", waiting)
 		}
 		do(t.Context(), &wg, l, 1, 1000)
 		wg.Wait()

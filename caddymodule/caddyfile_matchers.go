@@ -1,0 +1,163 @@
+package caddymodule
+
+import (
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/caddyserver/caddy/v2"
+	"github.com/caddyserver/caddy/v2/caddyconfig/caddyfile"
+	"github.com/caddyserver/caddy/v2/caddyconfig/httpcaddyfile"
+	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
+)
+
+// staticFiles is the one word after exempt that is not a matcher.
+const staticFiles = "static_files"
+
+// A matcherToken reads the next word on the line, and returns its matchers if it is
+// a matcher such as @name or /path.
+type matcherToken func() (caddy.ModuleMap, bool, error)
+
+// namedMatchers is the matcherToken of a site.
+func namedMatchers(h httpcaddyfile.Helper) matcherToken {
+	return func() (caddy.ModuleMap, bool, error) {
+		set, matched, err := h.MatcherToken()
+		if err != nil {
+			err = fmt.Errorf("%w: want one that the site defines", err)
+		}
+		return set, matched, err
+	}
+}
+
+// noNamedMatchers is the matcherToken of the global options, which have no named
+// matchers.
+func noNamedMatchers(d *caddyfile.Dispenser) matcherToken {
+	return func() (caddy.ModuleMap, bool, error) {
+		if d.NextArg() && strings.ContainsAny(d.Val()[:min(1, len(d.Val()))], "@/*") {
+			return nil, false, fmt.Errorf("matcher %q stands in the global options, where there are no named matchers: write the matchers themselves, such as path /login*", d.Val())
+		}
+		return nil, false, nil
+	}
+}
+
+// parseMatchers adds a set of matchers, all of which must match. They stand in a
+// block or on the line, or are one of the site's by its name.
+func parseMatchers(d *caddyfile.Dispenser, matcher matcherToken, sets *caddyhttp.RawMatcherSets) error {
+	option := d.Val()
+	set, named, err := parseNamed(d, matcher)
+	if err == nil && !named {
+		set, err = parseMatcherSet(d, option)
+	}
+	if err != nil {
+		return err
+	}
+	if len(set) == 0 {
+		return d.Errf("%s has no matchers: want at least one, such as path /wp-login.php*", option)
+	}
+	*sets = append(*sets, set)
+	return nil
+}
+
+// parseNamed reads a single @name, if one comes next.
+func parseNamed(d *caddyfile.Dispenser, matcher matcherToken) (set caddy.ModuleMap, named bool, err error) {
+	option := d.Val()
+	if !d.NextArg() {
+		return nil, false, nil
+	}
+	name := d.Val()
+	d.Prev()
+	if !strings.HasPrefix(name, "@") {
+		return nil, false, nil
+	}
+	if set, _, err = matcher(); err == nil {
+		err = checkMatcherSet(set)
+	}
+	if err != nil {
+		return nil, true, d.WrapErr(err)
+	}
+	if d.NextArg() {
+		return nil, true, d.Errf("unexpected %q after %s %s: want one name a line; lines are alternatives", d.Val(), option, name)
+	}
+	if d.NextBlock(d.Nesting()) {
+		return nil, true, d.Errf("%s %s is followed by a block: want one of them", option, name)
+	}
+	return set, true, nil
+}
+
+// parseMatcherSet reads matchers as Caddy does, with better errors about unknown
+// words and about matchers that throttle cannot use.
+func parseMatcherSet(d *caddyfile.Dispenser, option string) (caddy.ModuleMap, error) {
+	segment := d.NextSegment()
+	words := caddyfile.NewDispenser(segment)
+	words.Next()
+	for words.NextArg() || words.NextBlock(0) {
+		if words.Token().Quoted() {
+			continue // an expression
+		}
+		if _, err := caddy.GetModule("http.matchers." + words.Val()); err != nil {
+			return nil, unknownMatcher(words, option)
+		}
+		words.NextSegment()
+	}
+	words.Reset()
+	words.Next()
+	set, err := caddyhttp.ParseCaddyfileNestedMatcherSet(words)
+	if err != nil {
+		return nil, err
+	}
+	if err := checkMatcherSet(set); err != nil {
+		words.Reset()
+		for words.Next() { // find the word
+			if strings.Contains(err.Error(), fmt.Sprintf("%q", words.Val())) || words.Val() == "throttle_blocked" {
+				return nil, words.WrapErr(err)
+			}
+		}
+		return nil, d.WrapErr(err)
+	}
+	return set, nil
+}
+
+// checkMatcherSet refuses throttle_blocked, which throttle itself decides, and paths
+// that no request has.
+func checkMatcherSet(set caddy.ModuleMap) error {
+	if asksThrottle(set) {
+		return errAsksThrottle
+	}
+	return checkPaths(set)
+}
+
+func unknownMatcher(d *caddyfile.Dispenser, option string) error {
+	word := d.Val()
+	switch {
+	case word == staticFiles && option == "exempt":
+		return d.Errf("%s stands among matchers: want a line of its own, exempt %[1]s [<root>]", staticFiles)
+	case word == staticFiles:
+		return d.Errf("%s goes with exempt only: want exempt %[1]s [<root>]", staticFiles)
+	case strings.HasPrefix(word, "@"):
+		return d.Errf("matcher %q stands in a block: want %s %s on one line", word, option, word)
+	case strings.HasPrefix(word, "/") || strings.HasPrefix(word, "*"):
+		return d.Errf("unknown matcher %q in %s: did you mean path %s?", word, option, word)
+	}
+	var known []string
+	for _, module := range caddy.GetModules("http.matchers") {
+		known = append(known, module.ID.Name())
+	}
+	if meant := nearest(word, known); meant != "" {
+		return d.Errf("unknown matcher %q in %s: did you mean %s?", word, option, meant)
+	}
+	return d.Errf("unknown matcher %q in %s: want request matchers, such as path /wp-login.php* or method POST", word, option)
+}
+
+// asksThrottle reports whether a set contains throttle_blocked.
+func asksThrottle(set caddy.ModuleMap) bool {
+	return set["throttle_blocked"] != nil || slices.ContainsFunc(excludedBy(set), asksThrottle)
+}
+
+// excludedBy returns the sets of matchers behind `not`.
+func excludedBy(set caddy.ModuleMap) (excluded []caddy.ModuleMap) {
+	if not := set["not"]; not != nil && json.Unmarshal(not, &excluded) != nil {
+		return nil
+	}
+	return excluded
+}

@@ -1,0 +1,448 @@
+package caddymodule
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/caddyserver/caddy/v2"
+	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
+
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/decision"
+	"github.com/caddy-throttle/caddy-throttle/leakybucket"
+	bucketkey "github.com/caddy-throttle/caddy-throttle/leakybucket/key"
+)
+
+const (
+	defaultMaxBody    = 64 << 10
+	largestMaxBody    = 16 << 20
+	defaultMaxWaiting = 1000
+	mostAtOnce        = 1_000_000
+)
+
+// A compilation turns a zone of the JSON config into the rule that requests meet. It
+// does not change the zone.
+type compilation struct {
+	Zone          // with defaults
+	written *Zone // without them
+	rule    *decision.Rule
+	plans   map[string]leakybucket.Limit
+}
+
+// compile checks the zone as far as possible without loading matchers and files, and
+// returns its rule without these.
+func (z *Zone) compile(plans map[string]leakybucket.Limit) (*decision.Rule, error) {
+	if !zoneName.MatchString(z.Name) {
+		return nil, fmt.Errorf("invalid zone name %q: want letters, digits, _, . and -", z.Name)
+	}
+	c := compilation{Zone: z.withDefaults(), written: z, rule: &decision.Rule{Name: z.Name}, plans: plans}
+	for _, compile := range []func() error{
+		c.compileLimit, c.compileNumbers, c.compileWords, c.compileRoutes, c.compileKey,
+		c.compileTable, c.compileCosts, c.compileSettle, c.compileWaits, c.compileBlock, c.checkMatchers,
+	} {
+		if err := compile(); err != nil {
+			return nil, fmt.Errorf("zone %q: %w", z.Name, err)
+		}
+	}
+	return c.rule, nil
+}
+
+// withDefaults returns the zone with its defaults filled in, so that definitions with
+// the same meaning are equal.
+func (z *Zone) withDefaults() Zone {
+	full := *z
+	if len(full.Key) == 0 {
+		full.Key = []KeySource{{Source: "client_ip"}}
+	}
+	for _, n := range zoneNumbers {
+		if value := n.of(&full); *value == 0 {
+			*value = n.standard
+		}
+	}
+	for _, w := range zoneWords {
+		if value := w.of(&full); *value == "" {
+			*value = w.words[0]
+		}
+	}
+	if full.RetryAfter == "" {
+		full.RetryAfter = retryEmpty
+	}
+	if full.MaxBody == 0 {
+		full.MaxBody = defaultMaxBody
+	}
+	return full
+}
+
+// definition returns a canonical text of the zone: definitions of one name must have
+// the same.
+func (z *Zone) definition() (string, error) {
+	full := z.withDefaults()
+	raw, err := json.Marshal(&full)
+	if err != nil {
+		return "", err
+	}
+	// Matchers are raw JSON. A map forgets their order and white space.
+	var value map[string]any
+	if err := json.Unmarshal(raw, &value); err != nil {
+		return "", err
+	}
+	raw, err = json.Marshal(value)
+	return string(raw), err
+}
+
+// An optionError is about one option of a zone. It tells the Caddyfile adapter which
+// line is wrong.
+type optionError struct {
+	option string
+	at     int // index, for options that may be repeated
+	error
+}
+
+// Unwrap returns the error without the option.
+func (e *optionError) Unwrap() error { return e.error }
+
+// about returns err as an error about an option, or nil if err is nil.
+func about(option string, at int, err error) error {
+	if err == nil {
+		return nil
+	}
+	return &optionError{option, at, err}
+}
+
+// A zoneNumber is an option of a zone that is a whole number, with its default and
+// range.
+type zoneNumber struct {
+	option              string
+	of                  func(*Zone) *int
+	standard, min, most int
+}
+
+var zoneNumbers = []zoneNumber{
+	{"ipv4_prefix", func(z *Zone) *int { return &z.IPv4Prefix }, 32, 1, 32},
+	{"ipv6_prefix", func(z *Zone) *int { return &z.IPv6Prefix }, 64, 1, 128},
+	{"status", func(z *Zone) *int { return &z.Status }, http.StatusTooManyRequests, 400, 599},
+	{"enforce", func(z *Zone) *int { return &z.Enforce }, 100, 1, 100},
+	{"retry_jitter", func(z *Zone) *int { return &z.RetryJitter }, 0, 0, 100},
+	{"in_flight", func(z *Zone) *int { return &z.InFlight }, 0, 0, mostAtOnce},
+	{"max_waiting", func(z *Zone) *int { return &z.MaxWaiting }, defaultMaxWaiting, 1, mostAtOnce},
+}
+
+// keyPolicies are the words of missing_key and unlisted_key.
+var keyPolicies = []string{string(decision.ByClientIP), string(decision.Share), string(decision.Skip), string(decision.Refuse)}
+
+// zoneWords are the options of a zone with one of a few words. The first word is the
+// default.
+var zoneWords = []struct {
+	option string
+	of     func(*Zone) *string
+	words  []string
+}{
+	{"missing_key", func(z *Zone) *string { return &z.MissingKey }, keyPolicies},
+	{"unlisted_key", func(z *Zone) *string { return &z.UnlistedKey }, append([]string{""}, keyPolicies...)},
+	{"on_store_error", func(z *Zone) *string { return &z.OnStoreError }, append([]string{""}, storePolicies...)},
+	{"refuse", func(z *Zone) *string { return &z.Refuse }, []string{refusePage, refuseError}},
+}
+
+func (c *compilation) compileLimit() error {
+	if c.InFlight != 0 && c.Capacity == 0 && c.Leak == "" {
+		return c.checkBucketless()
+	}
+	if c.Capacity == 0 {
+		return errors.New("no capacity given: want capacity <number>, how much a bucket holds")
+	}
+	if c.Leak == "" {
+		return errors.New("no leak given: want leak <number>/<s|m|h|d>, how fast a bucket drains")
+	}
+	leak, err := leakybucket.ParseRate(c.Leak)
+	if err != nil {
+		return about("leak", 0, fmt.Errorf("parsing leak: %w", err))
+	}
+	c.rule.Limit = leakybucket.Limit{Capacity: c.Capacity, Leak: leak}
+	return about("leak", 0, c.rule.Limit.Validate())
+}
+
+// checkBucketless refuses options that need a bucket in a zone that has none.
+func (c *compilation) checkBucketless() error {
+	for _, o := range []struct {
+		option string
+		given  bool
+	}{
+		{"cost", len(c.Cost) > 0},
+		{"unread_body_cost", c.UnreadBodyCost != nil},
+		{"settle", c.Settle != nil},
+		{"debt", c.Debt != nil},
+		{"delay", c.Delay != nil},
+		{"block", c.Block != nil},
+		{"retry_after", c.written.RetryAfter != ""},
+		{"retry_jitter", c.RetryJitter != 0},
+	} {
+		if o.given {
+			return about(o.option, 0, fmt.Errorf("%s has no meaning without capacity and leak: the zone only limits how many requests are in flight", o.option))
+		}
+	}
+	return nil
+}
+
+func (c *compilation) compileNumbers() error {
+	for _, n := range zoneNumbers {
+		if value := *n.of(&c.Zone); value < n.min || value > n.most {
+			return about(n.option, 0, fmt.Errorf("invalid %s %d: want a number from %d to %d", n.option, value, n.min, n.most))
+		}
+	}
+	c.rule.Status, c.rule.Enforce = c.Status, c.Enforce
+	c.rule.InFlight, c.rule.MaxWaiting = c.InFlight, c.MaxWaiting
+	c.rule.RetryJitter = float64(c.RetryJitter) / 100
+	c.rule.Key.IPv4Bits, c.rule.Key.IPv6Bits = c.IPv4Prefix, c.IPv6Prefix
+	return nil
+}
+
+func (c *compilation) compileWords() error {
+	for _, w := range zoneWords {
+		if value := *w.of(&c.Zone); !slices.Contains(w.words, value) {
+			return about(w.option, 0, fmt.Errorf("invalid %s %q: want one of %s", w.option, value, strings.TrimPrefix(strings.Join(w.words, ", "), ", ")))
+		}
+	}
+	switch {
+	case c.UnlistedKey != "" && len(c.Override) == 0:
+		return about("unlisted_key", 0, errors.New("unlisted_key has no meaning without override"))
+	case c.Shadow && c.Enforce != 100:
+		return about("enforce", 0, errors.New("enforce and shadow exclude each other: want shadow for a dry run of all keys, or enforce <percent> for one of the others"))
+	case c.Page != "" && c.PageHTML != nil:
+		return about("page", 0, errors.New("page and page_html exclude each other: want page, which is a file, or page_html, which is its content"))
+	case (c.Page != "" || c.PageHTML != nil) && c.Refuse == refuseError:
+		return about("page", 0, errors.New("page and refuse error exclude each other: error routes write their own page"))
+	}
+	c.rule.Key.Missing, c.rule.Key.Unlisted = decision.Policy(c.MissingKey), decision.Policy(c.UnlistedKey)
+	c.rule.AsError, c.rule.Shadow = c.Refuse == refuseError, c.Shadow
+	switch c.RetryAfter {
+	case retryEmpty:
+		c.rule.RetryEmpty = true
+	case retryFit:
+	default:
+		floor, err := caddy.ParseDuration(c.RetryAfter)
+		if err != nil || floor <= 0 {
+			return about("retry_after", 0, fmt.Errorf("invalid retry_after %q: want empty, fit, or a duration such as 30s", c.RetryAfter))
+		}
+		c.rule.RetryFloor = floor
+	}
+	return nil
+}
+
+func (c *compilation) compileRoutes() error {
+	seen := make(map[string]bool)
+	for i, route := range c.Route {
+		var err error
+		switch {
+		case route.Name == "" || len(route.Path) == 0:
+			err = errors.New("incomplete route: want a name and at least one path")
+		case route.Name == decision.OtherRoute:
+			err = fmt.Errorf("invalid route name %q: paths that match no route have this name", route.Name)
+		case seen[route.Name]:
+			err = fmt.Errorf("route %q is given twice: want all its paths on one line", route.Name)
+		}
+		if err != nil {
+			return about("route", i, err)
+		}
+		seen[route.Name] = true
+		c.rule.Key.Routes = append(c.rule.Key.Routes, decision.Route{Name: route.Name, Path: slices.Clone(route.Path)})
+	}
+	return nil
+}
+
+func (c *compilation) compileTable() error {
+	var addresses []bool
+	for i := range c.rule.Key.Parts {
+		addresses = append(addresses, c.rule.Key.Parts[i].ClientIP)
+	}
+	config := bucketkey.TableConfig{
+		Own: c.rule.Limit, Plans: c.plans, Overrides: c.Override,
+		Addresses: addresses, IPv4Bits: c.IPv4Prefix, IPv6Bits: c.IPv6Prefix,
+	}
+	table, err := bucketkey.NewTable(config)
+	if err != nil {
+		for i := range c.Override { // find the one that is wrong
+			config.Overrides = c.Override[:i+1]
+			if _, wrong := bucketkey.NewTable(config); wrong != nil {
+				return about("override", i, err)
+			}
+		}
+		return err
+	}
+	if c.rule.Bucketless() && len(table.Limits()) > 1 {
+		return about("override", 0, errors.New("an override gives a limit, and the zone has no capacity and leak: want unlimited or deny"))
+	}
+	c.rule.Key.Table = table
+	return nil
+}
+
+// compileWaits checks the options of queues.
+func (c *compilation) compileWaits() error {
+	if c.Delay != nil {
+		if err := c.checkDelay(*c.Delay); err != nil {
+			return about("delay", 0, err)
+		}
+	}
+	switch {
+	case c.MaxWait < 0:
+		return about("max_wait", 0, fmt.Errorf("invalid max_wait %v: want a duration above 0, such as 10s", time.Duration(c.MaxWait)))
+	case c.MaxWait > 0 && c.Delay == nil && !c.rule.Bucketless():
+		return about("max_wait", 0, errors.New("max_wait has no meaning without delay: a request that fits passes at once"))
+	}
+	c.rule.Delay, c.rule.MaxWait = c.Delay, time.Duration(c.MaxWait)
+	if c.written.MaxWaiting != 0 && !c.rule.LetsWait() {
+		return about("max_waiting", 0, errors.New("max_waiting has no meaning: requests wait only with delay, or with in_flight and max_wait"))
+	}
+	return nil
+}
+
+// checkDelay refuses delays that never delay a request.
+func (c *compilation) checkDelay(undelayed float64) error {
+	if !(undelayed >= 0) {
+		return fmt.Errorf("invalid delay %v: want a number of units that pass undelayed, or nothing", undelayed)
+	}
+	if c.Settle != nil && c.Settle.After {
+		return errors.New("delay and settle ... after exclude each other: a request that reserves nothing has no place in the queue")
+	}
+	least := 0.0
+	if costs := c.constants(c.rule); len(costs) > 0 {
+		least = slices.Min(costs)
+	}
+	if undelayed+least >= c.rule.Limit.Capacity {
+		return fmt.Errorf("delay %v delays nothing: every request that fits a capacity of %v passes undelayed; want a larger capacity, since the queue is part of it", undelayed, c.rule.Limit.Capacity)
+	}
+	return nil
+}
+
+// longestWait returns how long a request of the rule may wait.
+func longestWait(r *decision.Rule) time.Duration {
+	if r.Delay == nil {
+		return r.MaxWait
+	}
+	longest := r.Limit.Delay(r.Limit.Capacity, *r.Delay)
+	if r.MaxWait > 0 {
+		longest = min(longest, r.MaxWait)
+	}
+	return longest
+}
+
+func (c *compilation) compileBlock() error {
+	if c.Block == nil {
+		return nil
+	}
+	ladder := new(leakybucket.Ladder)
+	for _, step := range c.Block.For {
+		ladder.Steps = append(ladder.Steps, time.Duration(step))
+	}
+	if err := ladder.Validate(); err != nil {
+		return about("block", 0, err)
+	}
+	if c.Block.Everywhere && (len(c.rule.Key.Parts) != 1 || !c.rule.Key.HasAddress()) {
+		return about("block", 0, errors.New("block ... everywhere needs the key client_ip alone: other keys do not identify a client in every zone"))
+	}
+	c.rule.Block = ladder
+	return nil
+}
+
+// checkMatchers refuses paths that no request has.
+func (c *compilation) checkMatchers() error {
+	for i, set := range c.Match {
+		if err := checkPaths(set); err != nil {
+			return about("match", i, err)
+		}
+	}
+	for i, set := range c.Exempt {
+		if err := checkPaths(set); err != nil {
+			return about("exempt", i, err)
+		}
+	}
+	for i := range c.Cost {
+		if err := checkMatchers(c.Cost[i].Match); err != nil {
+			return about("cost", i, err)
+		}
+	}
+	for i, route := range c.Route {
+		if err := checkPathList(route.Path); err != nil {
+			return about("route", i, fmt.Errorf("route %q: %w", route.Name, err))
+		}
+	}
+	return nil
+}
+
+// load adds matchers, the page and static files to the zone's rule.
+func (z *Zone) load(ctx caddy.Context, rule *decision.Rule) (err error) {
+	defer func() {
+		if err != nil {
+			err = fmt.Errorf("zone %q: %w", z.Name, err)
+		}
+	}()
+	if rule.Match, err = loadMatchers(ctx, z, "Match", z.Match); err != nil {
+		return err
+	}
+	if rule.Exempt, err = loadMatchers(ctx, z, "Exempt", z.Exempt); err != nil {
+		return err
+	}
+	for i := range z.Cost {
+		if rule.Cost.Lines[i].Match, err = loadMatchers(ctx, &z.Cost[i], "Match", z.Cost[i].Match); err != nil {
+			return err
+		}
+	}
+	for i := range rule.Key.Routes {
+		if err = rule.Key.Routes[i].Path.Provision(ctx); err != nil {
+			return err
+		}
+	}
+	if rule.Page, err = z.loadPage(); err != nil {
+		return err
+	}
+	if static, err := z.ExemptStaticFiles.load(ctx); err != nil {
+		return err
+	} else if static != nil {
+		rule.Static = append(rule.Static, static)
+	}
+	return nil
+}
+
+// loadMatchers provisions the matcher sets in a field of a module. If there are none,
+// it returns nil.
+func loadMatchers(ctx caddy.Context, module any, field string, raw caddyhttp.RawMatcherSets) (decision.Matchers, error) {
+	if len(raw) == 0 {
+		return nil, nil
+	}
+	for _, set := range raw {
+		if len(set) == 0 {
+			return nil, errors.New("loading matchers: a set without matchers would match everything")
+		}
+	}
+	loaded, err := ctx.LoadModule(module, field)
+	if err != nil {
+		return nil, fmt.Errorf("loading matchers: %w", err)
+	}
+	sets := new(caddyhttp.MatcherSets)
+	if err := sets.FromInterface(loaded); err != nil {
+		return nil, err
+	}
+	return sets, nil
+}
+
+// parsePlans parses the named limits.
+func parsePlans(plans map[string]string) (map[string]leakybucket.Limit, error) {
+	limits := make(map[string]leakybucket.Limit)
+	for name, text := range plans {
+		switch {
+		case !zoneName.MatchString(name):
+			return nil, fmt.Errorf("invalid plan name %q: want letters, digits, _, . and -", name)
+		case name == "unlimited" || name == "deny":
+			return nil, fmt.Errorf("invalid plan name %q: the word has a meaning of its own in overrides", name)
+		}
+		limit, err := leakybucket.ParseLimit(text)
+		if err != nil {
+			return nil, fmt.Errorf("plan %q: %w", name, err)
+		}
+		limits[name] = limit
+	}
+	return limits, nil
+}

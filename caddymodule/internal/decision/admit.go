@@ -1,0 +1,314 @@
+package decision
+
+import (
+	"net/http"
+	"sync/atomic"
+	"time"
+
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/admission"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/settlement"
+	"github.com/caddy-throttle/caddy-throttle/leakybucket"
+)
+
+// A Refunder gives back the charges of requests that are not served. It must be safe
+// for concurrent use.
+type Refunder func([]leakybucket.Settlement)
+
+// holds reports whether the request must wait or take a slot in the zone, if it is
+// admitted.
+func (o *Outcome) holds() bool {
+	return (o.Delay > 0 || o.Rule.InFlight > 0) && o.Reason() == None && o.Decision() != Withdrawn
+}
+
+// slots returns the queues and slots of the zone.
+func (o *Outcome) slots() *admission.Zone {
+	if o.Shadow {
+		return o.Rule.Simulated
+	}
+	return o.Rule.Enforced
+}
+
+func (o *Outcome) entry() admission.Entry {
+	e := admission.Entry{
+		Zone: o.slots(), Key: o.Key, Delay: o.Delay, Turn: o.Was.At.Add(o.Delay),
+		InFlight: o.Rule.InFlight, MaxWaiting: o.Rule.MaxWaiting,
+	}
+	if o.Rule.QueuesForSlots() {
+		e.MaxWait = o.Rule.MaxWait
+	}
+	return e
+}
+
+// Holds reports whether the request must wait or take a slot in a zone of this
+// handler, enforced or not. A nil result holds nothing.
+func (res *Result) Holds() bool {
+	if res == nil {
+		return false
+	}
+	for i := range res.Outcomes {
+		if res.Outcomes[i].holds() {
+			return true
+		}
+	}
+	return false
+}
+
+// Entries appends the entries of enforced zones in which the request must wait or take
+// a slot.
+func (res *Result) Entries(entries []admission.Entry) []admission.Entry {
+	for i := range res.Outcomes {
+		if o := &res.Outcomes[i]; !o.Shadow && o.holds() {
+			entries = append(entries, o.entry())
+		}
+	}
+	return entries
+}
+
+// entered returns the outcome of the entry with this index, or nil.
+func (res *Result) entered(index int) *Outcome {
+	for i := range res.Outcomes {
+		if o := &res.Outcomes[i]; !o.Shadow && o.holds() {
+			if index == 0 {
+				return o
+			}
+			index--
+		}
+	}
+	return nil
+}
+
+// Simulate starts the simulated waits and slots of shadow zones. The request does not
+// wait for them. Their outcomes are reported when the simulations end.
+func (res *Result) Simulate(since time.Time, refund Refunder) {
+	for i := range res.Outcomes {
+		if o := &res.Outcomes[i]; o.Shadow && o.holds() {
+			o.simulation = admission.Simulate(since, o.entry(), func(r admission.Result) { o.simulated(r, refund) })
+			o.simulating = true
+		}
+	}
+}
+
+// simulated records and reports the result of a simulation.
+func (o *Outcome) simulated(r admission.Result, refund Refunder) {
+	switch {
+	case r.Why.Refused():
+		o.Refuse(reasonOf(r.Why))
+		if s, ok := o.takeBack(); ok {
+			go refund([]leakybucket.Settlement{s}) // the request need not wait for it
+		}
+	case r.Why == admission.Admitted && r.Waited > 0:
+		o.Set(ShadowDelayed, None)
+	}
+	o.report()
+}
+
+func reasonOf(why admission.Why) Reason {
+	if why == admission.NoSlot || why == admission.TimedOut {
+		return InFlight
+	}
+	return Waiting
+}
+
+// OuterPass returns the slots that the request holds in the handlers around this one,
+// or nil.
+func (res *Result) OuterPass(r *http.Request) (pass *admission.Pass) {
+	for outer := ResultOf(r); outer != res; outer = outer.next {
+		if outer.pass != nil {
+			pass = outer.pass
+		}
+	}
+	return pass
+}
+
+// Admitted records how the admission to enforced zones ended. It returns false if the
+// client left meanwhile. If the request is not admitted, its charges are given back.
+func (res *Result) Admitted(pass *admission.Pass, r admission.Result, entries []admission.Entry, refund Refunder) (stayed bool) {
+	if r.Why == admission.Admitted {
+		res.pass = pass
+		for i := range entries {
+			if o := res.entered(i); entries[i].Waited > 0 && o.Delay == 0 {
+				o.waited(entries[i].Waited)
+			}
+		}
+		res.Passed()
+		return true
+	}
+	if refunds := res.takeBack(); len(refunds) > 0 {
+		refund(refunds)
+	}
+	o := res.entered(r.Index)
+	switch {
+	case r.Why.Refused():
+		if r.Why == admission.Exiting {
+			res.status = http.StatusServiceUnavailable
+		}
+		res.overrule(o, reasonOf(r.Why))
+	case o != nil && o.Delay == 0:
+		o.waited(r.Waited)
+	}
+	res.Release()
+	return r.Why != admission.Left
+}
+
+// waited records that the request has waited for a slot.
+func (o *Outcome) waited(by time.Duration) {
+	o.Set(Delayed, None)
+	o.Delay = by
+}
+
+// Passed tells simulations that the request is served from now on.
+func (res *Result) Passed() {
+	for i := range res.Outcomes {
+		if s := res.Outcomes[i].simulation; s != nil {
+			s.Passed()
+		}
+	}
+}
+
+// Release releases the request's slots. It is called when the request has been served
+// or has become a tunnel. It may be called several times and by any goroutine.
+func (res *Result) Release() {
+	res.pass.Release()
+	for i := range res.Outcomes {
+		if s := res.Outcomes[i].simulation; s != nil {
+			s.Release()
+		}
+	}
+}
+
+// overrule turns an outcome that fit into a refusal. Other outcomes that fit are
+// withdrawn.
+func (res *Result) overrule(o *Outcome, why Reason) {
+	for i := range res.Outcomes {
+		if other := &res.Outcomes[i]; other.Reason() == None {
+			other.Set(Withdrawn, None)
+		}
+	}
+	o.Refuse(why)
+}
+
+// The states of a charge's correction. The response and a simulation that ends in a
+// refusal may both correct it, in any order, but it is given back only once.
+const (
+	open uint32 = iota
+	settling
+	settled
+	takenBack
+)
+
+// takeBack returns the settlement that gives the charge back, and false if there is
+// nothing to give back. A charge with a place in a queue is cancelled: if other
+// requests have queued behind it, its place stays empty.
+func (o *Outcome) takeBack() (leakybucket.Settlement, bool) {
+	s := leakybucket.Settlement{Charge: o.Charge, Was: o.Was}
+	switch {
+	case atomic.CompareAndSwapUint32(&o.correction, open, takenBack):
+		s.Cancel = o.Rule.Delay != nil
+	case atomic.CompareAndSwapUint32(&o.correction, settling, takenBack):
+		return s, false // [Result.Settled] gives it back: nothing of it may be poured after that
+	case atomic.CompareAndSwapUint32(&o.correction, settled, takenBack):
+		return o.paidBack()
+	default:
+		return s, false
+	}
+	s.Diff = -s.Charge.Cost
+	return s, s.Was.Poured
+}
+
+// paidBack returns the settlement that gives a settled charge back, and false if its
+// cost was 0.
+func (o *Outcome) paidBack() (leakybucket.Settlement, bool) {
+	s := leakybucket.Settlement{Charge: o.Charge, Was: o.Was, Diff: -o.paid}
+	s.Charge.Cost, s.Was.Poured = o.paid, true
+	return s, o.paid > 0
+}
+
+// takeBack returns the settlements that give all charges of this handler back.
+func (res *Result) takeBack() (all []leakybucket.Settlement) {
+	for i := range res.Outcomes {
+		if o := &res.Outcomes[i]; o.asked {
+			if s, ok := o.takeBack(); ok {
+				all = append(all, s)
+			}
+		}
+	}
+	return all
+}
+
+// Settles reports whether the response may change the charges. A nil result has none.
+func (res *Result) Settles() bool {
+	if res == nil {
+		return false
+	}
+	for i := range res.Outcomes {
+		if res.Outcomes[i].settles() {
+			return true
+		}
+	}
+	return len(res.Static) > 0
+}
+
+func (o *Outcome) settles() bool {
+	return o.Rule.Settle != nil && o.asked && o.Reason() == None && o.Decision() != Withdrawn
+}
+
+// Settle returns the settlements that correct the charges to what the request really
+// cost. The caller must call [Result.Settled] after the store has applied them.
+func (res *Result) Settle(observer *settlement.Observer) (due []leakybucket.Settlement) {
+	for i := range res.Outcomes {
+		o := &res.Outcomes[i]
+		if !o.settles() {
+			continue
+		}
+		reserved := 0.0
+		if o.Was.Poured {
+			reserved = o.Charge.Cost
+		}
+		cost, known := o.Rule.Settle.Actual(observer, o.Charge.Limit, reserved)
+		if !known {
+			o.Rule.Reporter.Unsettled(1)
+		}
+		o.paid = cost
+		if !atomic.CompareAndSwapUint32(&o.correction, open, settling) {
+			continue // a simulation has given the charge back
+		}
+		o.settled = true
+		if diff := cost - reserved; diff != 0 {
+			due = append(due, leakybucket.Settlement{Charge: o.Charge, Was: o.Was, Diff: diff})
+		}
+	}
+	return due
+}
+
+// Settled must be called after the store has applied what [Result.Settle] returned. It
+// returns the settlements that give charges back because a simulation has ended in a
+// refusal meanwhile.
+func (res *Result) Settled() (refunds []leakybucket.Settlement) {
+	for i := range res.Outcomes {
+		o := &res.Outcomes[i]
+		if !o.settled || atomic.CompareAndSwapUint32(&o.correction, settling, settled) {
+			continue
+		}
+		if s, ok := o.paidBack(); ok {
+			refunds = append(refunds, s)
+		}
+	}
+	return refunds
+}
+
+// report calls the zone's Reporter with a final outcome, once.
+func (o *Outcome) report() {
+	if o.Decision() != Withdrawn && atomic.CompareAndSwapUint32(&o.reported, 0, 1) {
+		o.Rule.Reporter.Decided(o)
+	}
+}
+
+// Report calls the zones' Reporters with all final outcomes. Simulations report their
+// own when they end.
+func (res *Result) Report() {
+	for i := range res.Outcomes {
+		if o := &res.Outcomes[i]; !o.simulating {
+			o.report()
+		}
+	}
+}

@@ -1,0 +1,329 @@
+package decision
+
+import (
+	"net"
+	"net/netip"
+	"regexp"
+	"strings"
+
+	"github.com/caddyserver/caddy/v2"
+	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
+
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/body"
+	"github.com/caddy-throttle/caddy-throttle/leakybucket"
+	bucketkey "github.com/caddy-throttle/caddy-throttle/leakybucket/key"
+)
+
+// A Key is how a zone finds the bucket of a request, and the bucket's limit.
+type Key struct {
+	Parts []Part
+
+	// Missing is the policy for requests whose key lacks a part, Unlisted that for
+	// keys that no override names. An empty policy charges the key's own bucket.
+	Missing, Unlisted Policy
+
+	// IPv4Bits and IPv6Bits are how many leading bits of an address identify a
+	// client.
+	IPv4Bits, IPv6Bits int
+
+	Table  *bucketkey.Table
+	Routes []Route
+}
+
+// A Policy decides about requests without a usable key.
+type Policy string
+
+// The policies, as configs spell them.
+const (
+	ByClientIP Policy = "client_ip" // charge a bucket of the client's address
+	Share      Policy = "share"     // charge one bucket for all such requests
+	Skip       Policy = "skip"      // let the request pass
+	Refuse     Policy = "refuse"
+)
+
+// A Part reads one part of the key from a request.
+type Part struct {
+	// One of these is set.
+	ClientIP bool                  // the client's address, masked
+	Field    string                // the name of a form field
+	Read     func(*Subject) string // any other source; "" is missing
+	Template Template              // a text with placeholders
+
+	// Digest replaces the value by a digest, because it may be a secret.
+	Digest bool
+}
+
+// A key is the name of a bucket and its limit.
+type key struct {
+	name    string // the parts, without the zone
+	rule    bucketkey.Rule
+	limit   leakybucket.Limit
+	listed  bool // an override names the key
+	address bool // the name holds the client's address
+}
+
+// FromBody reports whether a part of the key comes from the request's body.
+func (k *Key) FromBody() bool {
+	for i := range k.Parts {
+		if k.Parts[i].Field != "" {
+			return true
+		}
+	}
+	return false
+}
+
+// HasAddress reports whether the key contains the client's address, so that clients
+// cannot make up all of it.
+func (k *Key) HasAddress() bool {
+	for i := range k.Parts {
+		if k.Parts[i].ClientIP {
+			return true
+		}
+	}
+	return false
+}
+
+// buffers are memory for building keys, kept between requests.
+type buffers struct {
+	name  []byte
+	parts []bucketkey.Part
+}
+
+// missing says why a key lacks a part.
+type missing uint8
+
+const (
+	complete missing = iota
+	absent           // a form was read whole and lacks the field
+	unclear          // any other reason, such as a field that was sent twice
+)
+
+// bucket returns the bucket that a request is charged to. If why is not None, the zone
+// refuses the request without a store. If skip, the zone does not charge it.
+func (r *Rule) bucket(s *Subject, b *buffers) (k key, why Reason, skip bool) {
+	k, lacking := r.own(s, b)
+	policy := Policy("")
+	switch {
+	case lacking != complete:
+		policy, why = r.Key.Missing, MissingKey
+		if lacking == absent && policy == Share {
+			policy = ByClientIP // a few forms without the field must not close the zone to everybody
+		}
+	case !k.listed:
+		policy, why = r.Key.Unlisted, UnlistedKey
+	}
+	switch policy {
+	case "":
+		return k, None, false
+	case Skip:
+		return k, None, true
+	case Refuse:
+		return k, why, false
+	}
+	return r.fallback(s, policy), None, false
+}
+
+// own returns the request's own key, without any policy.
+func (r *Rule) own(s *Subject, b *buffers) (k key, lacking missing) {
+	name, parts := b.name[:0], b.parts[:0]
+	plain := r.Key.Table.Plain()
+	for i := range r.Key.Parts {
+		if i > 0 {
+			name = append(name, '/')
+		}
+		p := &r.Key.Parts[i]
+		var text string
+		var client netip.Prefix
+		switch {
+		case p.ClientIP:
+			if client = r.clientOf(s); !client.IsValid() {
+				return key{}, unclear
+			}
+			name = client.Addr().AppendTo(name)
+		case p.Template != nil:
+			if name, text = p.Template.appendParts(name, s.replacer); text == "" {
+				return key{}, unclear
+			}
+		default:
+			if text, lacking = r.value(s, p); lacking != complete {
+				return key{}, lacking
+			}
+			if p.Digest {
+				name = bucketkey.AppendDigest(name, text)
+			} else {
+				name = bucketkey.AppendPart(name, text)
+			}
+		}
+		if !plain {
+			parts = append(parts, bucketkey.Part{Text: text, Network: client})
+		}
+	}
+	b.name, b.parts = name, parts
+	k = key{name: string(name), address: r.Key.HasAddress()}
+	k.rule, k.limit, k.listed = r.Key.Table.Lookup(parts)
+	return k, complete
+}
+
+// value returns the value of a part that is no address and no template.
+func (r *Rule) value(s *Subject, p *Part) (string, missing) {
+	if p.Field == "" {
+		if text := p.Read(s); text != "" {
+			return text, complete
+		}
+		return "", unclear
+	}
+	switch text, state := s.body.Within(r.Cost.MaxBody).Field(p.Field); state {
+	case body.Found:
+		return text, complete
+	case body.Absent:
+		return "", absent
+	}
+	return "", unclear
+}
+
+// fallback returns the key for requests without a usable one: @client_ip/<address> or
+// @share. Clients cannot forge these, because a leading @ in a part is escaped.
+func (r *Rule) fallback(s *Subject, policy Policy) key {
+	k := key{name: "@share", rule: bucketkey.Limited, limit: r.Limit}
+	if policy == Share {
+		return k
+	}
+	if client := r.clientOf(s); client.IsValid() {
+		k.name, k.address = "@client_ip/"+client.Addr().String(), true
+	} else {
+		s.NoAddress = true
+	}
+	return k
+}
+
+// clientOf returns the network that counts as the client: the address as Caddy
+// determined it by trusted_proxies, masked. It is invalid for requests without an
+// address, as over a Unix socket.
+func (r *Rule) clientOf(s *Subject) netip.Prefix {
+	addr := s.address()
+	if !addr.IsValid() {
+		return netip.Prefix{}
+	}
+	return bucketkey.ClientPrefix(addr, r.Key.IPv4Bits, r.Key.IPv6Bits)
+}
+
+// A Template is a text with placeholders, split into pieces.
+type Template []piece
+
+// A piece is a literal text, or the name of a placeholder.
+type piece struct{ text, placeholder string }
+
+var placeholder = regexp.MustCompile(`\{[^{}\s]+\}`)
+
+// ParseTemplate splits a text with placeholders into pieces.
+func ParseTemplate(text string) Template {
+	t := Template{}
+	end := 0
+	for _, at := range placeholder.FindAllStringIndex(text, -1) {
+		if at[0] > end {
+			t = append(t, piece{text: text[end:at[0]]})
+		}
+		t = append(t, piece{placeholder: text[at[0]+1 : at[1]-1]})
+		end = at[1]
+	}
+	if end < len(text) {
+		t = append(t, piece{text: text[end:]})
+	}
+	return t
+}
+
+// Placeholders returns the names of the placeholders in the template.
+func (t Template) Placeholders() (names []string) {
+	for _, piece := range t {
+		if piece.placeholder != "" {
+			names = append(names, piece.placeholder)
+		}
+	}
+	return names
+}
+
+// appendParts appends each piece as a part of its own, so that the value of one
+// placeholder cannot look like that of the next. It also returns the plain text,
+// which is "" if a placeholder has no value.
+func (t Template) appendParts(name []byte, repl *caddy.Replacer) (longer []byte, text string) {
+	for i, piece := range t {
+		if i > 0 {
+			name = append(name, '/')
+		}
+		value := piece.text
+		if piece.placeholder != "" {
+			if value, _ = repl.GetString(piece.placeholder); value == "" {
+				return name, ""
+			}
+		}
+		name = bucketkey.AppendPart(name, value)
+		text += value
+	}
+	return name, text
+}
+
+// Header returns a source that reads a header. A header that is sent twice is missing,
+// because the upstream may read the other value.
+func Header(name string) func(*Subject) string {
+	return func(s *Subject) string { return single(s.Request.Header[name]) }
+}
+
+// Cookie returns a source that reads a cookie. One that is sent twice is missing.
+func Cookie(name string) func(*Subject) string {
+	return func(s *Subject) string {
+		cookies := s.Request.CookiesNamed(name)
+		if len(cookies) != 1 {
+			return ""
+		}
+		return cookies[0].Value
+	}
+}
+
+// Query returns a source that reads a query parameter. One that is sent twice is
+// missing.
+func Query(name string) func(*Subject) string {
+	return func(s *Subject) string { return single(s.Request.URL.Query()[name]) }
+}
+
+// Host reads the host of a request, in lower case and without port.
+func Host(s *Subject) string {
+	host, _, err := net.SplitHostPort(s.Request.Host)
+	if err != nil {
+		host = strings.Trim(s.Request.Host, "[]")
+	}
+	return strings.ToLower(strings.TrimSuffix(host, "."))
+}
+
+// Method reads the request's method.
+func Method(s *Subject) string { return s.Request.Method }
+
+// Text returns a source that reads a fixed text.
+func Text(text string) func(*Subject) string {
+	return func(*Subject) string { return text }
+}
+
+// A Route is a name for some paths.
+type Route struct {
+	Name string
+	Path caddyhttp.MatchPath
+}
+
+// OtherRoute is the name of all paths that match no route.
+const OtherRoute = "other"
+
+// Route reads the name of the first route that matches the request.
+func (k *Key) Route(s *Subject) string {
+	for i := range k.Routes {
+		if match, _ := k.Routes[i].Path.MatchWithError(s.Request); match {
+			return k.Routes[i].Name
+		}
+	}
+	return OtherRoute
+}
+
+func single(values []string) string {
+	if len(values) != 1 {
+		return ""
+	}
+	return values[0]
+}

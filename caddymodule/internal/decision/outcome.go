@@ -1,0 +1,230 @@
+package decision
+
+import (
+	"sync/atomic"
+	"time"
+
+	"go.uber.org/zap/zapcore"
+
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/admission"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/refusal"
+	"github.com/caddy-throttle/caddy-throttle/leakybucket"
+)
+
+// A Decision is what a zone decided about a request. A larger one is stronger.
+type Decision uint8
+
+// The decisions. Withdrawn means that the charge fit and another zone refused: the
+// zone counts as if it had not been asked.
+const (
+	Withdrawn Decision = iota
+	Admitted
+	ShadowDelayed
+	ShadowRefused
+	Delayed
+	Refused
+	Decisions // how many there are
+)
+
+func (d Decision) String() string {
+	return [Decisions]string{"", "admitted", "shadow_delayed", "shadow_refused", "delayed", "refused"}[d]
+}
+
+// A Reason is why a request was refused.
+type Reason uint8
+
+// The reasons.
+const (
+	None        Reason = iota
+	Capacity           // the bucket would overflow
+	Blocked            // the key is blocked
+	Oversize           // the cost can never fit
+	Denied             // an override denies the key
+	MissingKey         // the key is missing, and the zone refuses such requests
+	UnlistedKey        // no override names the key, and the zone refuses such requests
+	Waiting            // too many requests wait already, or the server is about to stop
+	InFlight           // all slots of the key are taken
+	EarlyData          // the client's address is not verified yet
+	NoStore            // the store does not answer, and the zone denies
+	Reasons            // how many there are
+)
+
+func (r Reason) String() string {
+	return [Reasons]string{"", "capacity", "blocked", "oversize", "denied", "missing_key", "unlisted_key", "waiting", "in_flight", "early_data", "store"}[r]
+}
+
+// Waits reports whether waiting helps a client that was refused for this reason.
+func (r Reason) Waits() bool {
+	switch r {
+	case Capacity, Blocked, Waiting, InFlight, NoStore:
+		return true
+	}
+	return false
+}
+
+const (
+	// slotWait is the Retry-After of clients that found no free slot. When one will
+	// be free is not known.
+	slotWait = time.Second
+
+	// outageWait is the Retry-After of clients that were refused without a store.
+	// Most outages are over in seconds.
+	outageWait = 5 * time.Second
+)
+
+// An Outcome is the charge of one zone to one request, and the zone's decision.
+type Outcome struct {
+	Rule   *Rule
+	Key    string // of the bucket, without the zone
+	Shadow bool   // the zone only counts for this key
+
+	// Charge and Was are the charge that the store was asked about and its decision.
+	// They are zero if the zone has no bucket or the store was not asked.
+	Charge leakybucket.Charge
+	Was    leakybucket.Decision
+
+	Delay time.Duration // how long the request waits, or would have to
+	Block time.Duration // the rest of the block; 0 if none runs
+	Began bool          // this request began the block
+
+	// The simulated wait and slot of a shadow outcome; nil if enforcement would need
+	// neither.
+	simulation *admission.Simulation
+	simulating bool
+
+	asked   bool    // the store was asked
+	dropped bool    // the store and its fallback failed
+	lacking bool    // no slot was free before the store was asked
+	settled bool    // the charge was corrected by the response
+	paid    float64 // the corrected cost, in units
+	jitter  float64 // how much is added to Retry-After, as a fraction
+
+	// The decision and reason, the state of the charge's correction, and whether the
+	// zone's Reporter was called. They are atomic, because a simulation may change
+	// them in another goroutine while the request is served.
+	verdict, correction, reported uint32
+}
+
+// Set sets the decision and the reason.
+func (o *Outcome) Set(d Decision, why Reason) {
+	atomic.StoreUint32(&o.verdict, uint32(d)<<8|uint32(why))
+}
+
+// Decision returns the zone's decision.
+func (o *Outcome) Decision() Decision { return Decision(atomic.LoadUint32(&o.verdict) >> 8) }
+
+// Reason returns why the zone refused, or None.
+func (o *Outcome) Reason() Reason { return Reason(atomic.LoadUint32(&o.verdict) & 0xff) }
+
+// Refuse makes the outcome a refusal. In shadow, it is a refusal that is only counted.
+func (o *Outcome) Refuse(why Reason) {
+	if o.Shadow {
+		o.Set(ShadowRefused, why)
+	} else {
+		o.Set(Refused, why)
+	}
+}
+
+// Charged returns how much was poured for the request, in units.
+func (o *Outcome) Charged() float64 {
+	if o.Was.Poured && o.Reason() == None {
+		return o.Charge.Cost
+	}
+	return 0
+}
+
+// Level returns how full the bucket is after the decision, in units.
+func (o *Outcome) Level() float64 { return o.Was.Level + o.Charged() }
+
+// RetryAfter returns how long a refused client is told to wait. Zero means that
+// waiting does not help.
+func (o *Outcome) RetryAfter() time.Duration {
+	wait, why := o.TimeToFit(), o.Reason()
+	switch {
+	case !why.Waits():
+		return 0
+	case why == InFlight || why == NoStore:
+		return wait
+	case o.Rule.RetryEmpty && o.Charge.Limit.Leak > 0:
+		wait = max(wait, o.Charge.Limit.TimeToEmpty(o.Was.Level))
+	default:
+		wait = max(wait, o.Rule.RetryFloor)
+	}
+	return wait + time.Duration(o.jitter*float64(wait))
+}
+
+// TimeToFit returns how long a refused client must wait. Zero means that waiting does
+// not help.
+func (o *Outcome) TimeToFit() time.Duration {
+	switch o.Reason() {
+	case Capacity, Blocked:
+		if o.Charge.Limit.Leak == 0 {
+			return o.Block
+		}
+		return max(o.Block, o.Charge.Limit.Below(o.Charge.Ceiling).TimeToFit(o.Was.Level, o.Charge.Cost))
+	case InFlight:
+		return slotWait
+	case NoStore:
+		return outageWait
+	case Waiting:
+		if o.Delay > 0 {
+			return o.Delay // by then, the queue ahead has leaked
+		}
+		return slotWait
+	}
+	return 0
+}
+
+// stronger reports whether o, rather than other, decides about the request. The
+// stronger decision wins, then the refusal with the longest wait, then the fuller
+// bucket.
+func (o *Outcome) stronger(other *Outcome) bool {
+	if a, b := o.Decision(), other.Decision(); a != b {
+		return a > b
+	}
+	if a, b := o.Reason().Waits(), other.Reason().Waits(); a != b {
+		return b
+	}
+	if a, b := o.RetryAfter(), other.RetryAfter(); a != b {
+		return a > b
+	}
+	return o.fuller(other)
+}
+
+// fuller reports whether the bucket of o is fuller than that of other. It does not
+// divide: a zone without a bucket has a capacity of 0 and counts as empty.
+func (o *Outcome) fuller(other *Outcome) bool {
+	return o.Level()*other.Charge.Limit.Capacity > other.Level()*o.Charge.Limit.Capacity
+}
+
+// MarshalLogObject implements zapcore.ObjectMarshaler: one zone's part of the field in
+// the access log.
+func (o *Outcome) MarshalLogObject(enc zapcore.ObjectEncoder) error {
+	decision, why := o.Decision(), o.Reason()
+	enc.AddString("zone", o.Rule.Name)
+	enc.AddString("decision", decision.String())
+	if why != None {
+		enc.AddString("reason", why.String())
+	}
+	if o.Key != "" {
+		enc.AddString("key", o.Key)
+	}
+	if o.Charge.Limit.Capacity > 0 {
+		enc.AddFloat64("cost", o.Charge.Cost)
+		enc.AddFloat64("level", o.Level())
+		enc.AddFloat64("capacity", o.Charge.Limit.Capacity)
+	}
+	if o.Delay > 0 {
+		enc.AddFloat64("delay", o.Delay.Seconds())
+	}
+	if o.Block > 0 {
+		enc.AddFloat64("blocked", o.Block.Seconds())
+	}
+	if o.settled {
+		enc.AddFloat64("settled", o.paid)
+	}
+	if why.Waits() {
+		enc.AddInt64("retry_after", refusal.WholeSeconds(o.RetryAfter()))
+	}
+	return nil
+}

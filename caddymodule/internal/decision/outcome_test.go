@@ -1,0 +1,38 @@
+package decision
+
+import (
+	"testing"
+
+	"github.com/caddy-throttle/caddy-throttle/leakybucket"
+)
+
+func TestTheStrongestDecisionAndTheLongestWaitDecide(t *testing.T) {
+	rule := &Rule{RetryEmpty: true}
+	limit := leakybucket.Limit{Capacity: 10, Leak: 1}
+	slow := leakybucket.Limit{Capacity: 10, Leak: 0.1}
+	outcome := func(d Decision, why Reason, limit leakybucket.Limit, level, cost float64) *Outcome {
+		o := &Outcome{Rule: rule, Charge: leakybucket.Charge{Limit: limit, Cost: cost}}
+		o.Was.Level, o.Was.Poured = level, why == None
+		o.Set(d, why)
+		return o
+	}
+	weakestFirst := []*Outcome{
+		outcome(Admitted, None, limit, 1, 1),
+		outcome(Admitted, None, limit, 1, 2),
+		outcome(Admitted, None, leakybucket.Limit{Capacity: 2, Leak: 1}, 0, 1),
+		outcome(ShadowRefused, Capacity, limit, 9.5, 1),
+		outcome(ShadowRefused, Capacity, slow, 9.5, 1),
+		outcome(ShadowRefused, Denied, leakybucket.Limit{}, 0, 0),
+		outcome(Refused, Capacity, limit, 9.5, 1),
+		outcome(Refused, Capacity, limit, 10, 1),
+		outcome(Refused, Capacity, slow, 9.5, 1),
+		outcome(Refused, Oversize, limit, 0, 11),
+	}
+	for i, o := range weakestFirst {
+		for j, other := range weakestFirst {
+			if got, want := o.stronger(other), i > j; got != want {
+				t.Errorf("outcome %d stronger than %d: got %v, want %v", i, j, got, want)
+			}
+		}
+	}
+}

@@ -1,0 +1,412 @@
+package decision
+
+import (
+	"iter"
+	"math/rand/v2"
+	"net/http"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/blocklist"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/body"
+	"github.com/caddy-throttle/caddy-throttle/leakybucket"
+	bucketkey "github.com/caddy-throttle/caddy-throttle/leakybucket/key"
+)
+
+// A Plan collects the charges of one handler's zones for a request, and the store's
+// decisions. Conclude turns it into a [Result]. It is for one goroutine. Release
+// returns its memory to a pool, and must be called last.
+type Plan struct {
+	Subject
+
+	earlier   *Result // of the handlers that the request has passed, or nil
+	outcomes  []Outcome
+	charges   []leakybucket.Charge
+	of        []int // the index of each charge's outcome
+	decisions []leakybucket.Decision
+
+	began   []*Rule // shadow zones whose block began with the probe
+	static  []Exemption
+	unread  int64 // how much of the body must be read to know all, in bytes
+	refused bool  // an enforced zone refuses
+	crowded bool  // an enforced zone has no free slot
+	waits   bool  // in some zone requests wait, and take slots after that
+	buffers buffers
+}
+
+var plans = sync.Pool{New: func() any { return new(Plan) }}
+
+// NewPlan returns a plan for a request.
+func NewPlan(r *http.Request) *Plan {
+	p := plans.Get().(*Plan)
+	p.Subject = NewSubject(r)
+	p.earlier = ResultOf(r)
+	return p
+}
+
+// Release returns the memory of the plan to the pool. Nothing of the request stays in
+// it.
+func (p *Plan) Release() {
+	p.reset()
+	clear(p.began)
+	*p = Plan{
+		charges: p.charges, decisions: p.decisions, outcomes: p.outcomes, of: p.of,
+		began: p.began[:0], static: p.static, buffers: p.buffers,
+	}
+	plans.Put(p)
+}
+
+// reset removes all charges and outcomes.
+func (p *Plan) reset() {
+	clear(p.outcomes)
+	clear(p.charges)
+	clear(p.buffers.parts[:cap(p.buffers.parts)]) // beyond its length is a key that was given up
+	clear(p.static)
+	p.outcomes, p.charges, p.of, p.static = p.outcomes[:0], p.charges[:0], p.of[:0], p.static[:0]
+	p.unread, p.waits, p.crowded = 0, false, false
+}
+
+// Unread returns how much of the body must be read to know all costs and keys, in
+// bytes. Zero means that nothing must be read.
+func (p *Plan) Unread() int64 { return p.unread }
+
+// Refused reports whether an enforced zone refuses the request, as far as is known.
+func (p *Plan) Refused() bool { return p.refused }
+
+// Body returns the reader that has replaced the request's body, or nil.
+func (p *Plan) Body() *body.Reader { return p.reader }
+
+// Knows reports whether the zone of a name has decided about the request already: in
+// this plan, or in an earlier handler.
+func (p *Plan) Knows(zone string) bool {
+	for i := range p.outcomes {
+		if p.outcomes[i].Rule.Name == zone {
+			return true
+		}
+	}
+	return p.earlier.Decided(zone)
+}
+
+// Ask adds the charge of a zone if the zone concerns the request, or its refusal if
+// that needs no store. The store is not asked about charges for which known returns a
+// block.
+func (p *Plan) Ask(r *Rule, known func(*leakybucket.Charge) (blocklist.Block, bool)) error {
+	concerned, static, err := r.Concerns(p.Request)
+	if static {
+		p.static = append(p.static, p.exempt(r))
+	}
+	if err != nil || !concerned {
+		return err
+	}
+	if !p.read && r.Key.FromBody() {
+		p.unread = max(p.unread, r.Cost.MaxBody)
+		return nil
+	}
+	k, why, skip := r.bucket(&p.Subject, &p.buffers)
+	if skip {
+		return nil
+	}
+	shadow := !r.Enforces(k.name)
+	switch {
+	case why != None:
+		p.add(r, k.name, shadow)
+		p.refuse(why)
+		return nil
+	case k.address && early(p.Request):
+		// The address may be forged.
+		if !shadow {
+			p.add(r, k.name, shadow)
+			p.refuse(EarlyData)
+		}
+		return nil
+	case k.rule == bucketkey.Unlimited:
+		return nil
+	case k.rule == bucketkey.Deny:
+		p.add(r, k.name, shadow)
+		p.refuse(Denied)
+		return nil
+	}
+	if r.Bucketless() {
+		p.add(r, k.name, shadow)
+		p.waits = p.waits || r.LetsWait()
+		return nil
+	}
+	line, err := r.Cost.line(&p.Subject)
+	if err != nil {
+		return err
+	}
+	o := p.add(r, k.name, shadow)
+	o.Charge = r.charge(&k, shadow, r.Cost.of(line, &p.Subject, k.limit))
+	if block, runs := known(&o.Charge); runs {
+		p.bar(block)
+		return nil
+	}
+	if line.wantsBody(&p.Subject) {
+		p.unread = max(p.unread, r.Cost.MaxBody)
+	}
+	o.asked = true
+	p.waits = p.waits || r.LetsWait()
+	p.of = append(p.of, len(p.outcomes)-1)
+	p.charges = append(p.charges, o.Charge)
+	return nil
+}
+
+// An Exemption is a zone that exempts a request as a static file.
+type Exemption struct {
+	Rule *Rule
+
+	// Charge is the charge of the request if the upstream answers it after all.
+	// Charged is false if the zone would charge nothing.
+	Charge  leakybucket.Charge
+	Charged bool
+}
+
+// exempt returns the exemption with what the zone would charge. That must be computed
+// now, because later handlers may rewrite the request.
+func (p *Plan) exempt(r *Rule) Exemption {
+	e := Exemption{Rule: r}
+	k, why, skip := r.bucket(&p.Subject, &p.buffers)
+	if r.Bucketless() || why != None || skip || k.rule != bucketkey.Limited {
+		return e
+	}
+	line, err := r.Cost.line(&p.Subject)
+	if err != nil {
+		return e
+	}
+	e.Charge, e.Charged = r.charge(&k, !r.Enforces(k.name), r.Cost.of(line, &p.Subject, k.limit)), true
+	e.Charge.Debt = 0 // nothing was reserved that a response corrects
+	return e
+}
+
+// add appends the outcome of a zone. It is filled in place, because outcomes are large.
+func (p *Plan) add(r *Rule, key string, shadow bool) *Outcome {
+	p.outcomes = append(p.outcomes, Outcome{Rule: r, Key: key, Shadow: shadow})
+	return &p.outcomes[len(p.outcomes)-1]
+}
+
+// refuse makes the last outcome a refusal without asking a store.
+func (p *Plan) refuse(why Reason) {
+	o := &p.outcomes[len(p.outcomes)-1]
+	o.Refuse(why)
+	p.refused = p.refused || !o.Shadow
+}
+
+// bar makes the last outcome a refusal by a block that is known to run.
+func (p *Plan) bar(b blocklist.Block) {
+	now := time.Now()
+	o := &p.outcomes[len(p.outcomes)-1]
+	seen := leakybucket.State{Level: b.Level, Leak: o.Charge.Limit.Leak}
+	o.Was.Level = o.Charge.Limit.Level(seen, leakybucket.Instant(now.Sub(b.Seen).Microseconds()))
+	o.Block = b.Until.Sub(now)
+	p.refuse(Blocked)
+}
+
+// Bar refuses the request because of a block that is known to run. The charge must
+// come from [Plan.BlockedBucket].
+func (p *Plan) Bar(r *Rule, c *leakybucket.Charge, b blocklist.Block) {
+	p.add(r, c.Key, c.Shadow).Charge = *c
+	p.bar(b)
+}
+
+// BlockedBucket returns a charge that names the bucket with the client's block,
+// whether or not the zone matches the request. It returns false for requests that the
+// zone can never block.
+func (r *Rule) BlockedBucket(s *Subject, b *Buffers) (leakybucket.Charge, bool) {
+	if r.Block == nil {
+		return leakybucket.Charge{}, false
+	}
+	if exempt, err := r.Exempts(s.Request); err != nil || exempt {
+		return leakybucket.Charge{}, false
+	}
+	k, why, skip := r.bucket(s, (*buffers)(b))
+	if why != None || skip || k.rule != bucketkey.Limited {
+		return leakybucket.Charge{}, false
+	}
+	return r.charge(&k, !r.Enforces(k.name), 0), true
+}
+
+// BlockedBucket is [Rule.BlockedBucket] for the plan's request.
+func (p *Plan) BlockedBucket(r *Rule) (leakybucket.Charge, bool) {
+	return r.BlockedBucket(&p.Subject, (*Buffers)(&p.buffers))
+}
+
+// Bucket returns the name of the bucket that the zone charges a request to, without
+// the zone. It returns false if it charges none.
+func (r *Rule) Bucket(s *Subject, b *Buffers) (name string, charged bool) {
+	k, why, skip := r.bucket(s, (*buffers)(b))
+	return k.name, why == None && !skip && k.rule == bucketkey.Limited
+}
+
+// Buffers are memory for building keys. The zero value is ready for use.
+type Buffers buffers
+
+// Probe turns all charges into probes, which pour nothing.
+func (p *Plan) Probe() {
+	for i := range p.charges {
+		p.charges[i].Probe = true
+	}
+}
+
+// LookForSlots finds out whether slots are free, and takes none. If an enforced zone
+// has no free slot, all charges become probes. If a shadow zone has none, only its own
+// charge does. It does nothing if requests may wait, because slots are taken after the
+// wait.
+func (p *Plan) LookForSlots() {
+	if p.waits {
+		return
+	}
+	for i := range p.outcomes {
+		o := &p.outcomes[i]
+		if o.Rule.InFlight == 0 || o.Reason() != None || o.slots().Vacant(o.Key, o.Rule.InFlight) {
+			continue
+		}
+		o.lacking = true
+		if !o.Shadow {
+			p.crowded = true
+		} else if of := slices.Index(p.of, i); of >= 0 {
+			p.charges[of].Probe = true
+		}
+	}
+	if p.crowded {
+		p.Probe()
+	}
+}
+
+// Answered records the store's decisions.
+func (p *Plan) Answered() {
+	for i, of := range p.of {
+		o := &p.outcomes[of]
+		o.Charge, o.Was = p.charges[i], p.decisions[i]
+		p.refused = p.refused || !o.Shadow && !o.Was.Fits
+	}
+	p.refused = p.refused || p.crowded
+}
+
+// Answers iterates over the charges that the store was asked about, and its decisions.
+func (p *Plan) Answers() iter.Seq2[*leakybucket.Charge, *leakybucket.Decision] {
+	return func(yield func(*leakybucket.Charge, *leakybucket.Decision) bool) {
+		for i := range p.of {
+			if !yield(&p.charges[i], &p.decisions[i]) {
+				return
+			}
+		}
+	}
+}
+
+// Unanswered drops the charges after the store and its fallback have failed. Their
+// zones count as if they had no bucket.
+func (p *Plan) Unanswered() {
+	for i := range p.outcomes {
+		if o := &p.outcomes[i]; o.asked {
+			o.asked, o.Charge = false, leakybucket.Charge{}
+			o.dropped = o.Rule.InFlight == 0 // slots need no store
+		}
+	}
+	p.charges, p.of = p.charges[:0], p.of[:0]
+}
+
+// Questions returns the charges to ask the store about, and memory for its decisions.
+// If a zone refuses without asking, there are none: a refused request must not be
+// charged by other zones.
+func (p *Plan) Questions() ([]leakybucket.Charge, []leakybucket.Decision) {
+	if p.refused {
+		for _, of := range p.of {
+			p.outcomes[of].asked = false
+		}
+		p.charges, p.of = p.charges[:0], p.of[:0]
+	}
+	p.decisions = append(p.decisions[:0], make([]leakybucket.Decision, len(p.charges))...)
+	return p.charges, p.decisions
+}
+
+// ReadBody reads as much of the body as the zones want, and removes all charges. The
+// zones must be asked again.
+func (p *Plan) ReadBody() {
+	for _, of := range p.of {
+		if o := &p.outcomes[of]; o.Shadow && o.Was.Began {
+			p.began = append(p.began, o.Rule)
+		}
+	}
+	most := p.unread
+	p.reset()
+	p.readBody(most)
+}
+
+// Conclude returns the outcomes in the zones of this handler, or nil if none of them
+// is concerned. It also publishes them to placeholders and to the access log.
+func (p *Plan) Conclude() *Result {
+	kept := 0
+	for i := range p.outcomes {
+		if p.conclude(&p.outcomes[i]); p.outcomes[i].Decision() != Withdrawn {
+			if kept < i {
+				p.outcomes[kept] = p.outcomes[i]
+			}
+			kept++
+		}
+	}
+	clear(p.outcomes[kept:])
+	p.outcomes = p.outcomes[:kept]
+	if len(p.outcomes) == 0 && len(p.static) == 0 {
+		return nil
+	}
+	return newResult(p)
+}
+
+// conclude sets the decision of one outcome.
+func (p *Plan) conclude(o *Outcome) {
+	if o.Rule.RetryJitter > 0 {
+		o.jitter = rand.Float64() * o.Rule.RetryJitter
+	}
+	if o.Reason() != None {
+		return // known without asking
+	}
+	if o.dropped {
+		return // the zone counts as not asked
+	}
+	switch why := p.judge(o); {
+	case why != None:
+		o.Refuse(why)
+		return
+	case p.refused || o.asked && o.Was.Undecided:
+		return
+	}
+	if o.Rule.Delay != nil {
+		o.Delay = o.Charge.Delay(&o.Was)
+	}
+	switch {
+	case o.Delay == 0:
+		o.Set(Admitted, None)
+	case o.Shadow:
+		o.Set(ShadowDelayed, None)
+	default:
+		o.Set(Delayed, None)
+	}
+}
+
+// judge returns why a zone refuses after the store was asked, or None.
+func (p *Plan) judge(o *Outcome) Reason {
+	if !o.asked {
+		if o.lacking {
+			return InFlight
+		}
+		return None
+	}
+	if o.Was.BlockedUntil != 0 {
+		o.Block = o.Was.BlockedUntil.Sub(o.Was.At)
+		o.Began = o.Was.Began || slices.Contains(p.began, o.Rule)
+	}
+	switch {
+	case o.Was.Fits && o.lacking:
+		return InFlight
+	case o.Was.Fits:
+		return None
+	case o.Was.Undecided:
+		return NoStore
+	case o.Charge.Limit.Oversize(o.Charge.Cost):
+		return Oversize
+	case o.Block > 0 && !o.Began:
+		return Blocked
+	}
+	return Capacity
+}

@@ -1,0 +1,263 @@
+package decision
+
+import (
+	"net/http"
+	"strings"
+
+	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
+	"go.uber.org/zap"
+	"go.uber.org/zap/zapcore"
+
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/admission"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/refusal"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/settlement"
+)
+
+// A Result holds the outcomes of one handler for a request. The results of all handlers
+// that the request passes form a list. Methods about the whole request must be called
+// on the first; see [ResultOf].
+type Result struct {
+	// Outcomes are those of this handler's zones. They do not move, since simulations
+	// hold pointers to them while the request is served.
+	Outcomes []Outcome
+
+	// Static are the zones that exempt the request as a static file.
+	Static []Exemption
+
+	status  int                  // of the refusal; zero means the zone's own
+	pass    *admission.Pass      // the handler's slots while the request is served
+	serving *settlement.Observer // of the innermost handler; in the first result only
+
+	next *Result // of the next handler inside this one
+}
+
+// resultVar is the variable with the first result. No user would choose its name.
+const resultVar = "throttle.result"
+
+// ResultOf returns the result of the first handler that has decided about a request,
+// or nil.
+func ResultOf(r *http.Request) *Result {
+	first, _ := caddyhttp.GetVar(r.Context(), resultVar).(*Result)
+	return first
+}
+
+// resultOf returns a result with n outcomes. For most requests it is one allocation
+// of exactly their size.
+func resultOf(n int) *Result {
+	switch n {
+	case 1:
+		r := new(struct {
+			Result
+			room [1]Outcome
+		})
+		r.Outcomes = r.room[:]
+		return &r.Result
+	case 2:
+		r := new(struct {
+			Result
+			room [2]Outcome
+		})
+		r.Outcomes = r.room[:]
+		return &r.Result
+	case 3:
+		r := new(struct {
+			Result
+			room [3]Outcome
+		})
+		r.Outcomes = r.room[:]
+		return &r.Result
+	}
+	return &Result{Outcomes: make([]Outcome, n)}
+}
+
+// newResult copies the plan's outcomes into a result, and publishes it to placeholders
+// and to the access log. Both compute values only when they are read.
+func newResult(p *Plan) *Result {
+	res := resultOf(len(p.outcomes))
+	copy(res.Outcomes, p.outcomes)
+	if len(p.static) > 0 {
+		res.Static = append(res.Static, p.static...)
+	}
+	if p.earlier != nil {
+		last := p.earlier
+		for last.next != nil {
+			last = last.next
+		}
+		last.next = res
+		return res
+	}
+	ctx := p.Request.Context()
+	caddyhttp.SetVar(ctx, resultVar, res)
+	if p.replacer != nil {
+		p.replacer.Map(res.placeholder)
+	}
+	if server, _ := ctx.Value(caddyhttp.ServerCtxKey).(*caddyhttp.Server); server != nil && server.Logs != nil {
+		if extra, ok := ctx.Value(caddyhttp.ExtraLogFieldsCtxKey).(*caddyhttp.ExtraLogFields); ok {
+			extra.Add(zap.Object("throttle", res))
+		}
+	}
+	return res
+}
+
+// each calls f with every outcome of the request until f returns false.
+func (res *Result) each(f func(*Outcome) bool) {
+	for ; res != nil; res = res.next {
+		for i := range res.Outcomes {
+			if o := &res.Outcomes[i]; o.Decision() != Withdrawn && !f(o) {
+				return
+			}
+		}
+	}
+}
+
+// Decided reports whether the zone of a name has decided about the request.
+func (res *Result) Decided(zone string) (found bool) {
+	for ; res != nil && !found; res = res.next {
+		for i := range res.Outcomes {
+			found = found || res.Outcomes[i].Rule.Name == zone
+		}
+		for i := range res.Static {
+			found = found || res.Static[i].Rule.Name == zone
+		}
+	}
+	return found
+}
+
+// Decisive returns the strongest outcome of the request, or nil if there is none.
+func (res *Result) Decisive() (strongest *Outcome) {
+	res.each(func(o *Outcome) bool {
+		if strongest == nil || o.stronger(strongest) {
+			strongest = o
+		}
+		return true
+	})
+	return strongest
+}
+
+// Refused reports whether an enforced zone of this handler refuses the request.
+func (res *Result) Refused() bool {
+	for i := range res.Outcomes {
+		if res.Outcomes[i].Decision() == Refused {
+			return true
+		}
+	}
+	return false
+}
+
+// Observe makes an observer the innermost one, and returns the one around it. The
+// caller must put that back. It must be called on the first result, which may be nil.
+func (res *Result) Observe(observer *settlement.Observer) (outer *settlement.Observer) {
+	if res == nil {
+		return nil
+	}
+	outer, res.serving = res.serving, observer
+	return outer
+}
+
+// Blocked reports whether an enforced zone of this name has found the client blocked.
+// An empty name means any zone.
+func (res *Result) Blocked(zone string) (found bool) {
+	res.each(func(o *Outcome) bool {
+		found = o.Block > 0 && !o.Shadow && (zone == "" || zone == o.Rule.Name)
+		return !found
+	})
+	return found
+}
+
+// Violated returns the names of the zones that refuse the request.
+func (res *Result) Violated() (zones []string) {
+	res.each(func(o *Outcome) bool {
+		if o.Decision() == Refused {
+			zones = append(zones, o.Rule.Name)
+		}
+		return true
+	})
+	return zones
+}
+
+// Refusal returns the refusal of the request, as the decisive zone configures it.
+func (res *Result) Refusal() *refusal.Refusal {
+	o := res.Decisive()
+	f := &refusal.Refusal{
+		Status: o.Rule.Status, Waits: o.Reason().Waits(), RetryAfter: o.RetryAfter(), TimeToFit: o.TimeToFit(),
+		Violated: res.Violated, Page: o.Rule.Page, AsError: o.Rule.AsError,
+	}
+	switch {
+	case res.status != 0:
+		f.Status = res.status
+	case o.Reason() == NoStore:
+		f.Status = http.StatusServiceUnavailable
+	case o.Reason() == EarlyData:
+		f.Status = http.StatusTooEarly // browsers send it again by themselves
+	}
+	return f
+}
+
+// placeholder returns the value of a placeholder {http.throttle.*}.
+func (res *Result) placeholder(name string) (any, bool) {
+	name, ours := strings.CutPrefix(name, "http.throttle.")
+	if !ours {
+		return nil, false
+	}
+	o := res.Decisive()
+	if o == nil {
+		return nil, false
+	}
+	switch name {
+	case "zone":
+		return o.Rule.Name, true
+	case "key":
+		return o.Key, true
+	case "decision":
+		return o.Decision().String(), true
+	case "reason":
+		return o.Reason().String(), true
+	case "level":
+		return o.Level(), true
+	case "capacity":
+		return o.Charge.Limit.Capacity, true
+	case "remaining":
+		return o.Charge.Limit.Remaining(o.Level()), true
+	case "cost":
+		return o.Charge.Cost, true
+	case "retry_after":
+		if !o.Reason().Waits() {
+			return "", true
+		}
+		return refusal.WholeSeconds(o.RetryAfter()), true
+	case "time_to_fit":
+		if !o.Reason().Waits() {
+			return "", true
+		}
+		return refusal.WholeSeconds(o.TimeToFit()), true
+	case "delay":
+		return o.Delay.Seconds(), true
+	case "blocked":
+		return res.Blocked(""), true
+	}
+	return nil, false
+}
+
+// MarshalLogObject implements zapcore.ObjectMarshaler: the field in the access log. It
+// holds the decisive outcome, and under zones all outcomes if there are several.
+func (res *Result) MarshalLogObject(enc zapcore.ObjectEncoder) error {
+	o := res.Decisive()
+	if o == nil {
+		return nil
+	}
+	if err := o.MarshalLogObject(enc); err != nil {
+		return err
+	}
+	n := 0
+	res.each(func(*Outcome) bool { n++; return true })
+	if n == 1 {
+		return nil
+	}
+	return enc.AddArray("zones", zapcore.ArrayMarshalerFunc(func(enc zapcore.ArrayEncoder) (err error) {
+		res.each(func(o *Outcome) bool {
+			err = enc.AppendObject(o)
+			return err == nil
+		})
+		return err
+	}))
+}

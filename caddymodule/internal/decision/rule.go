@@ -1,0 +1,148 @@
+// Package decision turns a request into charges, and the store's decisions about them
+// into an outcome in each zone. It holds the compiled rules, keys and costs. It does
+// not call a store, wait, or write responses.
+//
+// A request's data passes through three types. A [Subject] is the request as rules
+// see it, a [Plan] collects the charges of one handler, and a [Result] holds the
+// outcomes until the request has been served.
+package decision
+
+import (
+	"net/http"
+	"time"
+
+	"github.com/cespare/xxhash/v2"
+
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/admission"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/refusal"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/settlement"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/staticfile"
+	"github.com/caddy-throttle/caddy-throttle/leakybucket"
+)
+
+// A Rule is a compiled zone: everything in its config, checked and resolved. It does
+// not change once it is in use, so requests share it without locks.
+type Rule struct {
+	Name string
+
+	Match, Exempt Matchers              // nil Match matches all, nil Exempt exempts nothing
+	Static        []*staticfile.Matcher // exempt static files
+
+	Key  Key
+	Cost Cost
+
+	// Limit is the zone's own limit. The zero Limit means that the zone has no
+	// buckets and only limits how many requests are in flight.
+	Limit leakybucket.Limit
+	Debt  *float64            // units; nil means one capacity
+	Block *leakybucket.Ladder // nil means that overflows begin no block
+
+	Settle *settlement.Rule // nil means that charges are not corrected
+
+	Delay      *float64      // units that pass undelayed; nil means no delay
+	MaxWait    time.Duration // zero means no bound for the bucket, and no wait for a slot
+	MaxWaiting int
+	InFlight   int // slots of each key; zero means any number
+
+	Shadow  bool
+	Enforce int // percent of the keys; the others are in shadow
+
+	RetryEmpty  bool          // Retry-After says the time to empty
+	RetryFloor  time.Duration // the least that Retry-After says
+	RetryJitter float64       // the most that is added, as a fraction of the wait
+	Status      int
+	Page        *refusal.Page // nil means the built-in page
+	AsError     bool          // refusals go through the site's error routes
+
+	// Enforced and Simulated hold the zone's queues and slots. They outlive configs:
+	// a reload changes limits, and waiting requests keep their places.
+	Enforced, Simulated *admission.Zone
+
+	Reporter Reporter
+}
+
+// A Reporter counts and logs the outcomes of a zone. It must be safe for concurrent
+// use.
+type Reporter interface {
+	// Decided is called once for each outcome, when it is final.
+	Decided(*Outcome)
+
+	// Unsettled counts charges that stay as they were reserved.
+	Unsettled(charges int)
+}
+
+// Matchers are sets of request matchers. One of the sets must match.
+type Matchers interface {
+	AnyMatchWithError(*http.Request) (bool, error)
+}
+
+// Concerns reports whether the zone charges a request. If not, static reports whether
+// the reason is that a static file answers it.
+func (r *Rule) Concerns(req *http.Request) (concerned, static bool, err error) {
+	if r.Match != nil {
+		if match, err := r.Match.AnyMatchWithError(req); err != nil || !match {
+			return false, false, err
+		}
+	}
+	if exempt, err := r.Exempts(req); err != nil || exempt {
+		return false, false, err
+	}
+	for _, files := range r.Static {
+		if files.Match(req) {
+			return false, true, nil
+		}
+	}
+	return true, false, nil
+}
+
+// Exempts reports whether the zone's own matchers exempt a request. Static files do
+// not count.
+func (r *Rule) Exempts(req *http.Request) (bool, error) {
+	if r.Exempt == nil {
+		return false, nil
+	}
+	return r.Exempt.AnyMatchWithError(req)
+}
+
+// Bucketless reports whether the zone only limits how many requests are in flight.
+func (r *Rule) Bucketless() bool { return r.Limit.Capacity == 0 }
+
+// LetsWait reports whether requests may wait in the zone.
+func (r *Rule) LetsWait() bool { return r.Delay != nil || r.MaxWait > 0 }
+
+// QueuesForSlots reports whether requests wait for a slot when none is free.
+func (r *Rule) QueuesForSlots() bool { return r.Bucketless() && r.MaxWait > 0 }
+
+// Enforces reports whether overflows of a key are refused, not just counted. The hash
+// has no seed, so all nodes and all zones choose the same keys.
+func (r *Rule) Enforces(key string) bool {
+	return !r.Shadow && (r.Enforce == 100 || xxhash.Sum64String(key)%100 < uint64(r.Enforce))
+}
+
+// debt returns how far above the capacity a settlement may lift a bucket with this
+// limit, in units.
+func (r *Rule) debt(limit leakybucket.Limit) float64 {
+	switch {
+	case r.Settle == nil:
+		return 0
+	case r.Debt != nil:
+		return *r.Debt
+	}
+	return limit.Capacity
+}
+
+// charge returns the charge of a cost to the bucket of a key.
+func (r *Rule) charge(k *key, shadow bool, cost float64) leakybucket.Charge {
+	c := leakybucket.Charge{
+		Zone: r.Name, Key: k.name, Shadow: shadow,
+		Limit: k.limit, Cost: cost, Debt: r.debt(k.limit), Block: r.Block,
+		Probe: r.Settle != nil && r.Settle.After,
+	}
+	if r.Delay != nil {
+		c.Undelayed = *r.Delay
+		if r.MaxWait > 0 {
+			c.Ceiling = k.limit.Ceiling(cost, *r.Delay, r.MaxWait)
+		}
+	}
+	return c
+}

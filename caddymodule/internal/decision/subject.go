@@ -1,0 +1,55 @@
+package decision
+
+import (
+	"net/http"
+	"net/netip"
+
+	"github.com/caddyserver/caddy/v2"
+	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
+
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/body"
+)
+
+// A Subject is a request as rules see it. It caches the client's address and the body
+// that was read ahead.
+type Subject struct {
+	Request *http.Request
+
+	// NoAddress is set if a key needed the client's address and there was none.
+	NoAddress bool
+
+	replacer *caddy.Replacer
+	addr     netip.Addr
+	parsed   bool         // addr is set
+	reader   *body.Reader // replaces the request's body, once that was read ahead
+	body     *body.Body   // nil if it was not read to its end
+	read     bool         // readBody was called
+}
+
+// NewSubject returns the Subject of a request, whose context Caddy must have prepared.
+func NewSubject(r *http.Request) Subject {
+	repl, _ := r.Context().Value(caddy.ReplacerCtxKey).(*caddy.Replacer)
+	return Subject{Request: r, replacer: repl}
+}
+
+// address returns the client's address as Caddy found it, or the zero Addr if the
+// request has none.
+func (s *Subject) address() netip.Addr {
+	if !s.parsed {
+		text, _ := caddyhttp.GetVar(s.Request.Context(), caddyhttp.ClientIPVarKey).(string)
+		s.addr, _ = netip.ParseAddr(text)
+		s.parsed = true
+	}
+	return s.addr
+}
+
+// readBody reads the body ahead, if it has at most so many bytes.
+func (s *Subject) readBody(most int64) {
+	s.reader, s.body = body.Look(s.Request, most)
+	s.read = true
+}
+
+// early reports whether a request came before the handshake was complete, which TLS
+// 1.3 and QUIC allow returning clients. It may be a replay, and over QUIC its address
+// is not verified yet.
+func early(r *http.Request) bool { return r.TLS != nil && !r.TLS.HandshakeComplete }

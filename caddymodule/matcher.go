@@ -1,0 +1,101 @@
+package caddymodule
+
+import (
+	"errors"
+	"net/http"
+
+	"github.com/caddyserver/caddy/v2"
+	"github.com/caddyserver/caddy/v2/caddyconfig/caddyfile"
+	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
+
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/decision"
+)
+
+func init() {
+	caddy.RegisterModule(MatchBlocked{})
+}
+
+// MatchBlocked matches requests of clients that a zone with `block` has banned.
+// After the throttle handler, it matches requests that the handler found to be
+// blocked. Before it, it matches those that the handler would block, as far as this
+// process knows. Shadow zones block nobody.
+type MatchBlocked struct {
+	// The zone that has blocked the client. Default: any zone. A zone that this
+	// config does not define is an error.
+	Zone string `json:"zone,omitempty"`
+
+	app *App
+}
+
+var errAsksThrottle = errors.New("throttle_blocked cannot be used inside throttle: use it outside, among the site's own matchers")
+
+// CaddyModule returns the Caddy module information.
+func (MatchBlocked) CaddyModule() caddy.ModuleInfo {
+	return caddy.ModuleInfo{
+		ID:  "http.matchers.throttle_blocked",
+		New: func() caddy.Module { return new(MatchBlocked) },
+	}
+}
+
+// Provision checks that the zone exists.
+func (m *MatchBlocked) Provision(ctx caddy.Context) error {
+	for _, within := range ctx.Modules() {
+		switch within.(type) {
+		case *App, *Handler:
+			return errAsksThrottle
+		}
+	}
+	app, err := ctx.App("throttle")
+	if err != nil {
+		return err
+	}
+	m.app = app.(*App)
+	return m.app.checkServers(ctx)
+}
+
+// MatchWithError implements caddyhttp.RequestMatcherWithError.
+func (m *MatchBlocked) MatchWithError(r *http.Request) (bool, error) {
+	res := decision.ResultOf(r)
+	if res.Blocked(m.Zone) {
+		return true, nil
+	}
+	if exempt, err := m.app.exempts(r); err != nil || exempt || m.app.blocks.Empty() {
+		return false, err
+	}
+	s, b := decision.NewSubject(r), new(decision.Buffers)
+	for name, z := range m.app.zones {
+		if m.Zone != "" && m.Zone != name || res.Decided(name) {
+			continue
+		}
+		if c, can := z.BlockedBucket(&s, b); can && !c.Shadow {
+			if _, runs := m.app.blocks.Believe(r.Context(), &c, m.app.store); runs {
+				return true, nil
+			}
+		}
+	}
+	return false, nil
+}
+
+// UnmarshalCaddyfile sets up the matcher from Caddyfile tokens. Syntax:
+//
+//	throttle_blocked [<zone>]
+func (m *MatchBlocked) UnmarshalCaddyfile(d *caddyfile.Dispenser) error {
+	for d.Next() {
+		if words := d.RemainingArgs(); len(words) == 1 && m.Zone == "" {
+			m.Zone = words[0]
+		} else if len(words) > 0 {
+			return d.Err("too many words after throttle_blocked: want throttle_blocked [<zone>]")
+		}
+		if d.NextBlock(0) {
+			return d.Err("throttle_blocked takes no block: want throttle_blocked [<zone>]")
+		}
+	}
+	return nil
+}
+
+// Interface guards
+var (
+	_ caddy.Provisioner                 = (*MatchBlocked)(nil)
+	_ caddyhttp.RequestMatcherWithError = (*MatchBlocked)(nil)
+	_ caddyfile.Unmarshaler             = (*MatchBlocked)(nil)
+)

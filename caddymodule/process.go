@@ -1,0 +1,135 @@
+package caddymodule
+
+import (
+	"context"
+	"slices"
+	"sync"
+
+	"github.com/caddyserver/caddy/v2"
+	"github.com/caddyserver/caddy/v2/modules/caddyevents"
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/admission"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/blocklist"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/decision"
+)
+
+// process holds all state that outlives a config: the memory store, connections to
+// shared stores, the blocklist, and the queues and slots of each zone. An entry lasts
+// until no config uses it any more. Limits come with each request, so a config that
+// fails to load cannot change how a running one decides.
+var process = caddy.NewUsagePool()
+
+// The keys of entries that exist once.
+const (
+	memoryKey = "memory"
+	blocksKey = "blocks"
+)
+
+// join returns the entry of a key, or creates it. The caller must leave it once.
+func join[T caddy.Destructor](key string, make func() (T, error)) (found T, err error) {
+	value, _, err := process.LoadOrNew(key, func() (caddy.Destructor, error) { return make() })
+	if err != nil {
+		return found, err
+	}
+	return value.(T), nil
+}
+
+// leave releases an entry. The last leave destructs it.
+func leave(key string) error {
+	_, err := process.Delete(key)
+	return err
+}
+
+// A liveZone holds the queues and slots of a zone name. All configs with that name
+// share it, because requests of the last config are still served during a reload.
+type liveZone struct {
+	name                string
+	enforced, simulated admission.Zone
+
+	mu      sync.Mutex
+	configs []*zone // zones of configs that have started and not stopped
+}
+
+func liveZoneKey(name string) string { return "zone " + name }
+
+func joinZone(name string) (*liveZone, error) {
+	return join(liveZoneKey(name), func() (*liveZone, error) {
+		l := &liveZone{name: name}
+		l.enforced.Name, l.simulated.Name = name, name
+		return l, nil
+	})
+}
+
+// start adds the zone of a config that has started.
+func (l *liveZone) start(z *zone) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.configs = append(l.configs, z)
+}
+
+func (l *liveZone) stop(z *zone) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.configs = slices.DeleteFunc(l.configs, func(other *zone) bool { return other == z })
+}
+
+// holds reports whether requests may wait in the zone, and whether it has slots, by
+// any config that has started.
+func (l *liveZone) holds() (waits, slots bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, z := range l.configs {
+		waits = waits || z.mayCount(decision.Delayed, decision.None)
+		slots = slots || z.mayCount(decision.Refused, decision.InFlight)
+	}
+	return waits, slots
+}
+
+// Destruct deletes the zone's series.
+func (l *liveZone) Destruct() error {
+	for _, counts := range []*prometheus.MetricVec{requests.MetricVec, unsettled.MetricVec, blocksBegun.MetricVec, withoutStore.MetricVec} {
+		counts.DeletePartialMatch(prometheus.Labels{"zone": l.name})
+	}
+	return nil
+}
+
+// sharedBlocks is the blocklist of all configs.
+type sharedBlocks struct{ *blocklist.List }
+
+// Destruct implements caddy.Destructor.
+func (*sharedBlocks) Destruct() error { return nil }
+
+// exiting is closed when the process is about to end. Then waiting requests are
+// refused, so that Caddy does not wait for them.
+var (
+	exiting = make(chan struct{})
+	exit    = sync.OnceFunc(func() { close(exiting) })
+)
+
+// watchExit subscribes to the event that Caddy emits before it stops anything. Apps
+// stop in no order, and stopping the HTTP server waits for its requests.
+func watchExit(ctx caddy.Context) error {
+	events, err := ctx.App("events")
+	if err != nil {
+		return err
+	}
+	return events.(*caddyevents.App).On("stopping", exitHandler{})
+}
+
+type exitHandler struct{}
+
+// Handle implements caddyevents.Handler.
+func (exitHandler) Handle(context.Context, caddy.Event) error {
+	if caddy.Exiting() {
+		exit()
+	}
+	return nil
+}
+
+// Interface guards
+var (
+	_ caddy.Destructor    = (*liveZone)(nil)
+	_ caddy.Destructor    = (*sharedBlocks)(nil)
+	_ caddyevents.Handler = exitHandler{}
+)

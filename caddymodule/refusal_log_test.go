@@ -1,0 +1,245 @@
+package caddymodule
+
+import (
+	"fmt"
+	"net/http"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"go.uber.org/zap"
+	"go.uber.org/zap/zapcore"
+	"go.uber.org/zap/zaptest/observer"
+
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/decision"
+)
+
+// A told is a line that a zone has logged.
+type told struct {
+	at       time.Duration // since the test began
+	message  string
+	requests int64
+	keys     uint64
+}
+
+// refusalLogOf returns the log of a zone, and a function that returns its lines
+// so far.
+func refusalLogOf(d decision.Decision) (*refusalLog, func() []told) {
+	start := time.Now()
+	core, logs := observer.New(zap.InfoLevel)
+	rule := &decision.Rule{Name: "login", Enforce: 100}
+	l := newRefusalLog(&zone{Rule: rule, logger: zap.New(core).With(zap.String("zone", "login"))}, d)
+	return l, func() (lines []told) {
+		for _, entry := range logs.All() {
+			line := told{at: entry.Time.Sub(start), message: entry.Message}
+			fields := entry.ContextMap()
+			line.requests, _ = fields["requests"].(int64)
+			line.keys, _ = fields["distinct_keys"].(uint64)
+			if fields["zone"] != "login" {
+				panic(fmt.Sprintf("a line without the zone: %v", fields))
+			}
+			lines = append(lines, line)
+		}
+		return lines
+	}
+}
+
+const (
+	begins, goesOn   = "zone begins to refuse requests", "zone refused requests"
+	wouldBegin, went = "zone would begin to refuse requests", "zone would have refused requests"
+)
+
+// until sleeps until a time after the start.
+func until(start time.Time, at time.Duration) {
+	<-time.After(time.Until(start.Add(at)))
+	synctest.Wait()
+}
+
+func TestAZoneSaysOnceThatItBeginsToRefuseAndThenOnceAMinute(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		start := time.Now()
+		l, lines := refusalLogOf(decision.Refused)
+		for range 100 {
+			l.note(refusalOf("a"))
+		}
+		until(start, 30*time.Second)
+		l.note(refusalOf("b"))
+		until(start, 90*time.Second)
+		l.note(refusalOf("c"))
+		until(start, 10*time.Minute) // calm since the third minute
+		l.note(refusalOf("d"))
+		until(start, 20*time.Minute)
+		want := []told{
+			{0, begins, 0, 0},
+			{time.Minute, goesOn, 101, 2},
+			{2 * time.Minute, goesOn, 1, 1},
+			{10 * time.Minute, begins, 0, 0},
+			{11 * time.Minute, goesOn, 1, 1},
+		}
+		if got := lines(); !slices.Equal(got, want) {
+			t.Errorf("got %v, want %v", got, want)
+		}
+	})
+}
+
+func TestAFloodOfRefusalsIsOneLineAMinute(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		start := time.Now()
+		l, lines := refusalLogOf(decision.ShadowRefused)
+		for second := range 10 * 60 {
+			until(start, time.Duration(second)*time.Second)
+			for i := range 100 {
+				l.note(refusalOf(fmt.Sprint(second, i)))
+			}
+		}
+		until(start, time.Hour)
+		got := lines()
+		if len(got) != 11 || got[0].message != wouldBegin {
+			t.Fatalf("got %v, want one line that it begins and ten more", got)
+		}
+		for i, line := range got[1:] {
+			if want := time.Duration(i+1) * time.Minute; line.at != want || line.message != went {
+				t.Errorf("got %v, want a line at %v", line, want)
+			}
+			if line.requests < 5900 || line.requests > 6100 {
+				t.Errorf("got %v requests, want about 6000", line.requests)
+			}
+			if diff := float64(line.keys) / float64(line.requests); diff < 0.95 || diff > 1.05 {
+				t.Errorf("got %v distinct keys, want about %v", line.keys, line.requests)
+			}
+		}
+	})
+}
+
+func TestCountedRefusalsAreLoggedWhenTheConfigGoes(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		start := time.Now()
+		l, lines := refusalLogOf(decision.Refused)
+		l.flush()
+		l.note(refusalOf("a"))
+		l.note(refusalOf("b"))
+		until(start, 10*time.Second)
+		l.flush()
+		l.flush()
+		// A request in flight may still be refused.
+		until(start, 20*time.Second)
+		l.note(refusalOf("c"))
+		until(start, time.Hour)
+		want := []told{
+			{0, begins, 0, 0},
+			{10 * time.Second, goesOn, 2, 2},
+			{20 * time.Second, begins, 0, 0},
+			{80 * time.Second, goesOn, 1, 1},
+		}
+		if got := lines(); !slices.Equal(got, want) {
+			t.Errorf("got %v, want %v", got, want)
+		}
+	})
+}
+
+func TestASiteLogsRefusalsByZone(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := run(t, `{
+			throttle {
+				zone tried {
+					capacity 1
+					leak 1/h
+					shadow
+				}
+			}
+		}
+		http:// {
+			throttle {
+				zone tried
+				zone login {
+					capacity 1
+					leak 1/h
+				}
+			}
+			respond ok
+		}`)
+		for _, addr := range []string{"203.0.113.1:1", "203.0.113.2:1"} {
+			for range 3 {
+				s.from(addr).get("/login")
+			}
+		}
+		s.stop()
+		var got []string
+		for _, line := range s.logs.lines(t, "refuse") {
+			got = append(got, fmt.Sprint(line["zone"], ": ", line["msg"], " ", line["requests"], " ", line["distinct_keys"]))
+		}
+		slices.Sort(got)
+		want := []string{
+			"login: zone begins to refuse requests <nil> <nil>",
+			"login: zone refused requests 4 2",
+			"tried: zone would begin to refuse requests <nil> <nil>",
+			"tried: zone would have refused requests 4 2",
+		}
+		if !slices.Equal(got, want) {
+			t.Errorf("got %q, want %q", got, want)
+		}
+	})
+}
+
+func refusalOf(key string) *decision.Outcome { return &decision.Outcome{Key: key} }
+
+// A stuckWriter hangs with the first line that it gets, until it is let go.
+type stuckWriter struct{ hangs, let chan struct{} }
+
+func (w stuckWriter) Write(line []byte) (int, error) {
+	select {
+	case w.hangs <- struct{}{}:
+	default:
+	}
+	<-w.let
+	return len(line), nil
+}
+
+func (stuckWriter) Sync() error { return nil }
+
+func TestALogThatHangsHoldsUpNoOtherRefusal(t *testing.T) {
+	for _, option := range []string{"", "block 1h", "shadow", "shadow\nin_flight 1"} {
+		s := run(t, "http:// {\nthrottle {\nzone site {\ncapacity 1\nleak 1/h\n"+option+"\n}\n}\nrespond ok\n}")
+		w := stuckWriter{make(chan struct{}, 1), make(chan struct{})}
+		core := zapcore.NewCore(zapcore.NewJSONEncoder(zap.NewProductionEncoderConfig()), w, zap.InfoLevel)
+		for _, l := range s.app().zones["site"].refusals {
+			if l != nil {
+				l.logger = zap.New(core)
+			}
+		}
+		c := s.from(someone)
+		c.get("/")
+		all := make(chan int, 20)
+		for range 20 {
+			go func() { all <- c.get("/").Code }()
+		}
+		<-w.hangs
+		want := http.StatusTooManyRequests
+		if strings.HasPrefix(option, "shadow") {
+			want = http.StatusOK
+		}
+		timeout := time.After(10 * time.Second)
+		answered := 0
+		for range 20 {
+			select {
+			case got := <-all:
+				if answered++; got != want {
+					t.Errorf("%s: got %v, want %v", option, got, want)
+				}
+				continue
+			case <-timeout:
+			}
+			break
+		}
+		if answered < 20 {
+			t.Errorf("%s: got %d of 20 answered while the log hangs, want all", option, answered)
+		}
+		close(w.let)
+		for range 20 - answered {
+			<-all
+		}
+		s.stop()
+	}
+}

@@ -1,0 +1,156 @@
+package caddymodule
+
+import (
+	"maps"
+	"net/http"
+	"reflect"
+	"slices"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+func TestPlaceholdersSayWhatWasDecided(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := run(t, `http:// {
+			throttle {
+				zone site {
+					cost 2.5
+					capacity 6
+					leak 0.5/s
+					refuse error
+				}
+			}
+			respond "`+everyPlaceholder+`"
+			handle_errors {
+				respond "`+everyPlaceholder+`"
+			}
+		}`)
+		for i, want := range []string{
+			"site 203.0.113.7 admitted  2.5 6 3.5 2.5   {http.throttle.nonsense}",
+			"site 203.0.113.7 admitted  4.5 6 1.5 2.5   {http.throttle.nonsense}",
+			"site 203.0.113.7 refused capacity 4 6 2 2.5 8 1 {http.throttle.nonsense}",
+		} {
+			if got := s.from(someone).get("/").Body.String(); got != want {
+				t.Errorf("request %d: got %q, want %q", i+1, got, want)
+			}
+			<-time.After(time.Second)
+		}
+	})
+}
+
+const everyPlaceholder = "{http.throttle.zone} {http.throttle.key} {http.throttle.decision} {http.throttle.reason} " +
+	"{http.throttle.level} {http.throttle.capacity} {http.throttle.remaining} {http.throttle.cost} " +
+	"{http.throttle.retry_after} {http.throttle.time_to_fit} {http.throttle.nonsense}"
+
+func TestTheAccessLogSaysWhatWasDecided(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := run(t, `http:// {
+			log
+			throttle /two {
+				zone wide {
+					capacity 10
+					leak 1/s
+				}
+				zone narrow {
+					capacity 1
+					leak 0.1/s
+				}
+			}
+			throttle /one {
+				zone shadowed {
+					capacity 1
+					leak 0.25/s
+					shadow
+				}
+			}
+			throttle /denied {
+				zone keyed {
+					key header X-Api-Key
+					override bad deny
+					capacity 1
+					leak 0.25/s
+				}
+			}
+			throttle /missing {
+				zone keyless {
+					key header X-Api-Key
+					missing_key refuse
+					capacity 1
+					leak 0.25/s
+				}
+			}
+			respond ok
+		}`)
+		wide := map[string]any{"zone": "wide", "decision": "admitted", "key": "203.0.113.7", "cost": 1.0, "level": 1.0, "capacity": 10.0}
+		narrow := map[string]any{"zone": "narrow", "decision": "admitted", "key": "203.0.113.7", "cost": 1.0, "level": 1.0, "capacity": 1.0}
+		refused := map[string]any{"zone": "narrow", "decision": "refused", "reason": "capacity", "key": "203.0.113.7", "cost": 1.0, "level": 1.0, "capacity": 1.0, "retry_after": 10.0}
+		want := []map[string]any{
+			with(narrow, "zones", []any{wide, narrow}),
+			refused,
+			{"zone": "shadowed", "decision": "admitted", "key": "203.0.113.7", "cost": 1.0, "level": 1.0, "capacity": 1.0},
+			{"zone": "shadowed", "decision": "shadow_refused", "reason": "capacity", "key": "203.0.113.7", "cost": 1.0, "level": 1.0, "capacity": 1.0, "retry_after": 4.0},
+			{"zone": "keyed", "decision": "refused", "reason": "denied", "key": digestOf("bad")},
+			{"zone": "keyless", "decision": "refused", "reason": "missing_key"},
+			nil,
+		}
+		c := s.from(someone)
+		for _, path := range []string{"/two", "/two", "/one", "/one"} {
+			c.get(path)
+		}
+		c.with("X-Api-Key", "bad").get("/denied")
+		c.get("/missing")
+		c.get("/free")
+		lines := s.logs.lines(t, "handled request")
+		if len(lines) != len(want) {
+			t.Fatalf("got %d lines, want %d", len(lines), len(want))
+		}
+		for i, line := range lines {
+			if got, _ := line["throttle"].(map[string]any); !reflect.DeepEqual(got, want[i]) {
+				t.Errorf("line %d: got %v, want %v", i+1, got, want[i])
+			}
+		}
+	})
+}
+
+func with(object map[string]any, name string, value any) map[string]any {
+	object = maps.Clone(object)
+	object[name] = value
+	return object
+}
+
+func TestWithoutAccessLogsNothingIsLoggedOfARequest(t *testing.T) {
+	s := run(t, `http:// {
+		throttle site 1 1/h
+		respond ok
+	}`)
+	c := s.from(someone)
+	c.passes(1, "/")
+	if got := s.logs.lines(t, "handled request"); len(got) != 0 {
+		t.Errorf("got %v, want nothing", got)
+	}
+	s.stop() // which writes what is not written yet
+	messages := []any{}
+	for _, line := range s.logs.lines(t, "") {
+		if line["logger"] == "throttle" {
+			messages = append(messages, line["msg"])
+		}
+	}
+	if want := []any{"zone begins to refuse requests", "zone refused requests"}; !slices.Equal(messages, want) {
+		t.Errorf("got %v, want %v", messages, want)
+	}
+}
+
+func TestAPassageIsKnownToTheRequestThatMadeItOnly(t *testing.T) {
+	s := run(t, `http:// {
+		throttle /a a 5 1/h
+		throttle /b b 5 1/h
+		respond {http.throttle.zone}
+	}`)
+	for _, test := range []struct{ path, want string }{{"/a", "a"}, {"/b", "b"}, {"/c", "{http.throttle.zone}"}} {
+		w := s.from(someone).get(test.path)
+		if got := w.Body.String(); w.Code != http.StatusOK || got != test.want {
+			t.Errorf("%s: got %v %q, want 200 %q", test.path, w.Code, got, test.want)
+		}
+	}
+}

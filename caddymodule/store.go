@@ -1,0 +1,304 @@
+package caddymodule
+
+import (
+	"crypto/sha256"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/caddyserver/caddy/v2"
+	"github.com/caddyserver/caddy/v2/caddyconfig"
+	"github.com/caddyserver/caddy/v2/caddyconfig/caddyfile"
+	"github.com/caddyserver/caddy/v2/modules/caddyevents"
+	"go.uber.org/zap"
+
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/sharedstore"
+)
+
+const (
+	onErrorLocal = "local"
+	onErrorAllow = "allow"
+	onErrorDeny  = "deny"
+
+	mostNodes = 1000
+)
+
+var storePolicies = []string{onErrorLocal, onErrorAllow, onErrorDeny}
+
+// policies are the fallbacks by their names in configs.
+var policies = map[string]sharedstore.Policy{
+	onErrorLocal: sharedstore.Local, onErrorAllow: sharedstore.Allow, onErrorDeny: sharedstore.Deny,
+}
+
+// provisionStore loads the store, and the fallback of a shared one.
+func (a *App) provisionStore(ctx caddy.Context) error {
+	if a.OnStoreError == "" {
+		a.OnStoreError = onErrorLocal
+	}
+	if !slices.Contains(storePolicies, a.OnStoreError) {
+		return fmt.Errorf("invalid on_store_error %q: want local, allow or deny", a.OnStoreError)
+	}
+	if a.StoreTimeout == 0 {
+		a.StoreTimeout = caddy.Duration(sharedstore.DefaultTimeout)
+	}
+	if a.StoreTimeout < 0 {
+		return fmt.Errorf("invalid store_timeout %v: want a duration above 0, such as 50ms", time.Duration(a.StoreTimeout))
+	}
+	if a.Nodes == 0 {
+		a.Nodes = 1
+	}
+	if a.Nodes < 0 || a.Nodes > mostNodes {
+		return fmt.Errorf("invalid nodes %d: want the number of Caddys that share the store", a.Nodes)
+	}
+	if a.StoreRaw == nil {
+		a.StoreRaw = caddyconfig.JSONModuleObject(new(Memory), "module", "memory", nil)
+	}
+	module, err := ctx.LoadModule(a, "StoreRaw")
+	if err != nil {
+		return fmt.Errorf("loading store: %w", err)
+	}
+	switch m := module.(type) {
+	case *Memory:
+		a.memory, a.store = m, m.Store()
+	case SharedStoreModule:
+		a.shared = m.SharedStore()
+		a.fallback = new(Memory)
+		a.memory = a.fallback
+		if err := a.fallback.Provision(ctx); err != nil {
+			return fmt.Errorf("loading the fallback: %w", err)
+		}
+		a.store = a.shared.With(sharedstore.Options{
+			Timeout: time.Duration(a.StoreTimeout), Nodes: a.Nodes, Zone: a.zoneFallback,
+		})
+	case StoreModule:
+		a.store = m.Store()
+	default:
+		return fmt.Errorf("loading store: %T is no store", module)
+	}
+	if a.shared == nil && a.Nodes > 1 {
+		a.logger.Warn("nodes has no meaning with a store that is not shared: every Caddy has buckets of its own")
+	}
+	return nil
+}
+
+// zoneFallback returns the fallback of a zone.
+func (a *App) zoneFallback(name string) sharedstore.ZoneOptions {
+	z := a.zones[name]
+	if z == nil {
+		return sharedstore.ZoneOptions{Policy: policies[a.OnStoreError]}
+	}
+	return sharedstore.ZoneOptions{Policy: policies[z.policy], Dearest: z.dearest}
+}
+
+// cleanupStore releases the fallback, which Caddy did not load and does not clean up.
+func (a *App) cleanupStore() error {
+	if a.fallback == nil {
+		return nil
+	}
+	return a.fallback.Cleanup()
+}
+
+// A SharedStore is a store outside of this process. Configs with the same options
+// share one, so a reload keeps its connections.
+type SharedStore struct {
+	*sharedstore.Backend
+	name string
+
+	mu      sync.Mutex
+	counted bool   // it is among the stores in the metrics
+	configs int    // how many have started and not stopped
+	began   uint64 // when the first of them started, as a value of storesStarted
+}
+
+// A StoreKey is a module's reference to a SharedStore. The zero value refers to none.
+type StoreKey struct{ key string }
+
+// ConnectStore returns the shared store of a name and its options, or creates it with
+// open. Stores with different options are different stores. Options may be secret:
+// only a digest is kept. Nothing connects before a config with the store starts. The
+// caller must release the key.
+func ConnectStore(name string, options []string, open func() (sharedstore.Remote, error)) (*SharedStore, StoreKey, error) {
+	text, err := json.Marshal(options)
+	if err != nil {
+		return nil, StoreKey{}, err
+	}
+	k := StoreKey{key: fmt.Sprintf("store %s %x", name, sha256.Sum256(text))}
+	s, err := join(k.key, func() (*SharedStore, error) {
+		remote, err := open()
+		if err != nil {
+			return nil, err
+		}
+		local, err := joinMemory(defaultMaxBuckets)
+		if err != nil {
+			return nil, err
+		}
+		s := &SharedStore{Backend: sharedstore.NewBackend(name, remote, local.Store), name: name}
+		s.OnClose(func() {
+			_ = leave(memoryKey) // fails for no key that was joined
+			if s.mu.Lock(); s.counted {
+				countStore(name, -1)
+			}
+			s.mu.Unlock()
+		})
+		return s, nil
+	})
+	if err != nil {
+		return nil, StoreKey{}, err
+	}
+	return s, k, nil
+}
+
+// Release releases the store, which closes when no config uses it any more.
+func (k StoreKey) Release() error {
+	if k.key == "" {
+		return nil // it was never opened
+	}
+	return leave(k.key)
+}
+
+// storesStarted counts how often a store has come into use, to tell which is
+// older.
+var storesStarted atomic.Uint64
+
+// start attaches the observer of a config that starts.
+func (s *SharedStore) start(o sharedstore.Observer) {
+	s.mu.Lock()
+	if !s.counted {
+		s.counted = true
+		countStore(s.name, 1)
+	}
+	if s.configs++; s.configs == 1 {
+		s.began = storesStarted.Add(1)
+	}
+	s.mu.Unlock()
+	s.Attach(o)
+}
+
+// stop undoes start.
+func (s *SharedStore) stop(o sharedstore.Observer) {
+	s.Detach(o)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.configs--
+}
+
+// running reports whether a config with the store has started, and when the first
+// did, as a value of storesStarted.
+func (s *SharedStore) running() (began uint64, runs bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.began, s.configs > 0
+}
+
+// A storeObserver logs and counts the outages and errors of a shared store, and
+// emits events about them.
+type storeObserver struct{ app *App }
+
+// Down implements sharedstore.Observer.
+func (o *storeObserver) Down(err error) {
+	name := o.app.shared.name
+	storeOutages.WithLabelValues(name).Inc()
+	o.app.logger.Error("the store is down; until it is up again, zones fall back as their on_store_error says", zap.String("store", name), zap.Error(err))
+	o.app.emit("throttle_store_down", map[string]any{"store": name, "error": err.Error()})
+}
+
+// Up implements sharedstore.Observer.
+func (o *storeObserver) Up(after time.Duration) {
+	name := o.app.shared.name
+	o.app.logger.Info("the store is up again", zap.String("store", name), zap.Duration("down_for", after))
+	o.app.emit("throttle_store_up", map[string]any{"store": name, "seconds": after.Seconds()})
+}
+
+// Failed implements sharedstore.Observer.
+func (o *storeObserver) Failed(what string, err error) {
+	o.app.logger.Error(what, zap.String("store", o.app.shared.name), zap.Error(err))
+}
+
+// Errors implements sharedstore.Observer.
+func (o *storeObserver) Errors(calls int) {
+	storeErrors.WithLabelValues(o.app.shared.name).Add(float64(calls))
+}
+
+// Unsettled implements sharedstore.Observer.
+func (o *storeObserver) Unsettled(zone string, charges int) {
+	if z := o.app.zones[zone]; z != nil {
+		z.Unsettled(charges)
+	}
+}
+
+// Warned implements sharedstore.Observer.
+func (o *storeObserver) Warned(text string) {
+	o.app.logger.Warn(text, zap.String("store", o.app.shared.name))
+}
+
+// emit emits an event of Caddy's.
+func (a *App) emit(name string, data map[string]any) {
+	if events, err := a.ctx.App("events"); err == nil {
+		events.(*caddyevents.App).Emit(a.ctx, name, data)
+	}
+}
+
+// FillIn fills in the placeholders in options of a store, such as {env.X} and
+// {file.X}. A placeholder without a value is an error. Errors show no values.
+func FillIn(options ...string) ([]string, error) {
+	repl := caddy.NewReplacer()
+	filled := make([]string, len(options))
+	for i, option := range options {
+		var err error
+		if filled[i], err = repl.ReplaceOrErr(option, true, true); err != nil {
+			return nil, fmt.Errorf("filling in placeholders: %w", err)
+		}
+	}
+	return filled, nil
+}
+
+// UnmarshalStore sets up a shared store from Caddyfile tokens: its URL, and a block of
+// options. words are the options with one word, flags those without.
+func UnmarshalStore(d *caddyfile.Dispenser, url *string, words map[string]*string, flags map[string]*bool) error {
+	d.Next() // the store's name
+	name := d.Val()
+	if err := parseSecret(d, url); err != nil {
+		return fmt.Errorf("%w: want store %s <url>", err, name)
+	}
+	seen := make(map[string]bool)
+	for nesting := d.Nesting(); d.NextBlock(nesting); {
+		option := d.Val()
+		if err := once(d, seen, option); err != nil {
+			return err
+		}
+		var err error
+		if word := words[option]; word != nil {
+			err = parseSecret(d, word)
+		} else if flag := flags[option]; flag != nil {
+			err = parseFlag(d, flag)
+		} else {
+			known := slices.Sorted(maps.Keys(words))
+			known = append(known, slices.Sorted(maps.Keys(flags))...)
+			err = unknownOption(d, "store "+name, known)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// parseSecret reads the one word after an option. Errors do not show it.
+func parseSecret(d *caddyfile.Dispenser, target *string) error {
+	option, words := d.Val(), d.RemainingArgs()
+	if len(words) != 1 || words[0] == "" {
+		return d.Errf("%s needs one word after it: want one that is not empty, in quotes if it has spaces", option)
+	}
+	*target = words[0]
+	return nil
+}
+
+// Interface guards
+var (
+	_ caddy.Destructor     = (*SharedStore)(nil)
+	_ sharedstore.Observer = (*storeObserver)(nil)
+)

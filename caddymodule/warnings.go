@@ -1,0 +1,41 @@
+package caddymodule
+
+import (
+	"net/http"
+	"sync/atomic"
+
+	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
+	"go.uber.org/zap"
+)
+
+// onceWarnings remembers which warnings about requests a config has logged. Each is
+// logged once.
+type onceWarnings struct{ untrusted, loose, noAddress atomic.Bool }
+
+// watchProxies logs a warning if client addresses are probably wrong, because
+// trusted_proxies is missing or not strict.
+func (a *App) watchProxies(r *http.Request) {
+	ctx := r.Context()
+	if trusted, _ := caddyhttp.GetVar(ctx, caddyhttp.TrustedProxyVarKey).(bool); trusted {
+		server, _ := ctx.Value(caddyhttp.ServerCtxKey).(*caddyhttp.Server)
+		if server != nil && server.TrustedProxiesStrict == 0 && !a.warned.loose.Swap(true) {
+			a.logger.Warn("trusted_proxies is set without trusted_proxies_strict: Caddy believes the left-most address in X-Forwarded-For, which clients can choose unless the proxy overwrites the header")
+		}
+		return
+	}
+	if a.warned.untrusted.Load() {
+		return
+	}
+	for _, header := range []string{"X-Forwarded-For", "Forwarded", "Cf-Connecting-Ip"} {
+		if r.Header[header] != nil && !a.warned.untrusted.Swap(true) {
+			a.logger.Warn("a peer that is not in trusted_proxies sends a forwarding header: if it is your proxy or CDN, all its clients share one bucket until you list it there",
+				zap.String("header", header), zap.String("peer", r.RemoteAddr))
+		}
+	}
+}
+
+func (a *App) warnNoAddress() {
+	if !a.warned.noAddress.Swap(true) {
+		a.logger.Warn("requests without a client address, as over a Unix socket, share one bucket: set trusted_proxies_unix, or another key")
+	}
+}

@@ -1,0 +1,136 @@
+package caddymodule
+
+import (
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"net/http"
+
+	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
+	"github.com/prometheus/client_golang/prometheus"
+	"go.uber.org/zap"
+
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/decision"
+)
+
+// patientClient is about how long most clients wait for an answer.
+const patientClient = 30 * time.Second
+
+// A zone is a zone of a config as it runs: the rule that requests meet, with its
+// counters and logs.
+type zone struct {
+	*decision.Rule
+	definition string
+	live       *liveZone
+	logger     *zap.Logger
+
+	handlers         int // how many handlers charge it
+	inventable       bool
+	warnedInventable bool
+	warnedStatic     atomic.Bool
+
+	policy  string  // the fallback, if the shared store does not answer
+	shared  bool    // the config has a shared store
+	dearest float64 // the highest constant cost
+
+	decided   counters
+	refusals  [decision.Decisions]*refusalLog // nil for decisions that refuse nothing
+	unsettled prometheus.Counter
+	without   prometheus.Counter // charges decided without the shared store
+}
+
+// newZone returns the zone of a rule that was compiled and loaded. It joins the queues
+// and slots that other configs share.
+func newZone(a *App, definition *Zone, rule *decision.Rule, text string) (*zone, error) {
+	z := &zone{
+		Rule: rule, definition: text, logger: a.logger.With(zap.String("zone", rule.Name)),
+		inventable: definition.inventable(), policy: definition.OnStoreError, shared: a.shared != nil,
+	}
+	rule.Shadow = rule.Shadow || a.Shadow
+	if z.policy == "" {
+		z.policy = a.OnStoreError
+	}
+	for _, cost := range definition.constants(rule) {
+		z.dearest = max(z.dearest, cost)
+	}
+	var err error
+	if z.live, err = joinZone(rule.Name); err != nil {
+		return nil, err
+	}
+	rule.Enforced, rule.Simulated, rule.Reporter = &z.live.enforced, &z.live.simulated, z
+	z.decided = countersOf(z)
+	if rule.Settle != nil {
+		z.unsettled = unsettled.WithLabelValues(z.Name)
+	}
+	for _, d := range []decision.Decision{decision.ShadowRefused, decision.Refused} {
+		z.refusals[d] = newRefusalLog(z, d)
+	}
+	if a.shared != nil {
+		z.without = withoutStore.WithLabelValues(z.Name)
+	}
+	return z, nil
+}
+
+func (z *zone) cleanup() error {
+	for _, log := range z.refusals {
+		if log != nil {
+			log.flush()
+		}
+	}
+	return leave(liveZoneKey(z.Name))
+}
+
+// Decided implements decision.Reporter.
+func (z *zone) Decided(o *decision.Outcome) {
+	d, why := o.Decision(), o.Reason()
+	z.decided[d][why].Inc()
+	if why != decision.None {
+		z.refusals[d].note(o)
+	}
+}
+
+// Unsettled implements decision.Reporter.
+func (z *zone) Unsettled(charges int) {
+	if z.unsettled != nil {
+		z.unsettled.Add(float64(charges))
+	}
+}
+
+// warn logs warnings about settings that probably do not work as meant.
+func (z *zone) warn(definition *Zone) {
+	for _, source := range definition.Key {
+		if source.Source == "header" && strings.ContainsAny(source.Name, "_.") {
+			z.logger.Warn("Caddy drops headers with _ or . in their names unless they are listed in expected_underscore_headers or expected_dot_headers of the server: this key may always be missing",
+				zap.String("header", source.Name))
+		}
+	}
+	if z.Block != nil && z.Settle != nil && !z.Settle.After {
+		z.logger.Warn("zone blocks clients for what their requests reserve, before the response says what they cost: add after to settle")
+	}
+	if wait := longestWait(z.Rule); wait > patientClient {
+		z.logger.Warn("requests may wait longer than most clients do: set max_wait, a smaller capacity or a faster leak",
+			zap.Duration("longest_wait", wait))
+	}
+	for _, limit := range z.Key.Table.Limits() {
+		for _, cost := range definition.constants(z.Rule) {
+			if limit.Oversize(cost) {
+				z.logger.Warn("the capacity of an override is less than some requests cost, so its clients can never make them",
+					zap.Float64("capacity", limit.Capacity), zap.Float64("cost", cost))
+			}
+		}
+	}
+}
+
+// warnStatic logs, once, that exempt static_files took a request of the upstream for
+// a file.
+func (z *zone) warnStatic(r *http.Request) {
+	if !z.warnedStatic.Swap(true) {
+		asked := r
+		if original, ok := r.Context().Value(caddyhttp.OriginalRequestCtxKey).(http.Request); ok {
+			asked = &original // later handlers may have rewritten it
+		}
+		z.logger.Warn("the upstream answered a request that exempt static_files took for a file; it is charged afterwards: serve files before the upstream is asked",
+			zap.String("uri", asked.RequestURI))
+	}
+}
