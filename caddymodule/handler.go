@@ -131,7 +131,8 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request, next caddyht
 	switch {
 	case res.Refused():
 		reader.End(w) // before the refusal says how the connection ends
-		return res.Refusal().Write(w, r, body.Received(r))
+		refusal := res.Refusal()
+		return refusal.Write(w, r, body.Received(r))
 	case left:
 		w.WriteHeader(statusClientLeft)
 		return nil

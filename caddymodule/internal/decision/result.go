@@ -176,9 +176,9 @@ func (res *Result) Violated() (zones []string) {
 }
 
 // Refusal returns the refusal of the request, as the decisive zone configures it.
-func (res *Result) Refusal() *refusal.Refusal {
+func (res *Result) Refusal() refusal.Refusal {
 	o := res.Decisive()
-	f := &refusal.Refusal{
+	f := refusal.Refusal{
 		Status: o.Rule.Status, Waits: o.Reason().Waits(), RetryAfter: o.RetryAfter(), TimeToFit: o.TimeToFit(),
 		Violated: res.Violated, Page: o.Rule.Page, AsError: o.Rule.AsError,
 	}
