@@ -88,14 +88,16 @@ func TestAClientThatMayWaitForASlotUploadsMeanwhile(t *testing.T) {
 }
 
 func TestAStoreThatIsDownTakesNobodysSlot(t *testing.T) {
-	inSettleBubble(t, func(t *testing.T) {
-		s := newWaitZone(t, "capacity 100\nleak 1/d\nin_flight 1", time.Second)
-		s.store.failing = func(int) bool { return true }
-		visits := s.visits(2, office, "/")
-		pass(time.Second)
-		visits = append(visits, s.visit(office, "/"))
-		pass(time.Minute)
-		wantWaits(t, visits, 0, -1, 0)
-		emptyRooms(t, "waits")
-	})
+	for _, option := range []string{"", "\ndelay", "\ncost body_items", "\nsettle header X-Cost"} {
+		inSettleBubble(t, func(t *testing.T) {
+			s := newWaitZone(t, "capacity 100\nleak 1/d\nin_flight 1"+option, time.Second)
+			s.store.failing = func(int) bool { return true }
+			visits := s.visits(2, office, "/")
+			pass(time.Second)
+			visits = append(visits, s.visit(office, "/"))
+			pass(time.Minute)
+			wantWaits(t, visits, 0, -1, 0)
+			emptyRooms(t, "waits")
+		})
+	}
 }

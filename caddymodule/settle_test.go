@@ -1,13 +1,16 @@
 package caddymodule
 
 import (
+	"bufio"
 	"context"
 	"errors"
 	"fmt"
 	"io"
 	"math"
+	"net"
 	"net/http"
 	"net/http/httptest"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -15,6 +18,7 @@ import (
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/decision"
+	"github.com/caddy-throttle/caddy-throttle/leakybucket"
 )
 
 // settleAfter is an upstream that sleeps before it sends headers, and again
@@ -314,4 +318,66 @@ func TestSettlingHoldsNoSlotAndDelaysTheResponseForAFifthOfTheTimeout(t *testing
 			}
 		})
 	}
+}
+
+// closingClient requests a page over a connection of its own, and ends it with the
+// last byte of the body.
+func closingClient(addr string, size int) error {
+	conn, err := net.Dial("tcp", addr)
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	_ = conn.SetDeadline(time.Now().Add(30 * time.Second))
+	fmt.Fprintf(conn, "GET / HTTP/1.1\r\nHost: %s\r\n\r\n", addr)
+	response, err := http.ReadResponse(bufio.NewReaderSize(conn, 16), nil)
+	if err != nil {
+		return err
+	}
+	if response.StatusCode != http.StatusOK || response.ContentLength != int64(size) {
+		return fmt.Errorf("got %v of %d bytes", response.Status, response.ContentLength)
+	}
+	_, err = io.CopyN(io.Discard, response.Body, int64(size))
+	return err
+}
+
+// Proxies see that the client is gone before they see the end of the upstream's
+// answer, if the client is quick.
+func TestAClientThatClosesAfterTheLastByteDoesNotPayItsReservation(t *testing.T) {
+	for _, size := range []int{10, 100_000} {
+		t.Run(fmt.Sprint(size), func(t *testing.T) {
+			upstream := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+				w.Header().Set("Content-Length", fmt.Sprint(size))
+				_, _ = io.WriteString(w, strings.Repeat("x", size))
+			}))
+			defer upstream.Close()
+			addr := "127.0.0.1" + freeAddress(t)
+			mustLoad(t, fmt.Sprintf("http://%s {\nthrottle {\nzone site {\ncapacity 1000\nleak 1/d\nsettle status 5xx 1\n}\n}\nreverse_proxy %s\n}", addr, upstream.Listener.Addr()))
+			for range 400 {
+				if err := closingClient(addr, size); err != nil {
+					t.Fatal(err)
+				}
+			}
+			level := 0.0
+			for range 100 { // what is settled when the client has gone
+				if level = theMemory(t).level("site", "127.0.0.1"); level < 0.5 {
+					break
+				}
+				<-time.After(20 * time.Millisecond)
+			}
+			if level > 0.5 {
+				t.Errorf("got %.0f of 400 successes charged, want none", level)
+			}
+		})
+	}
+}
+
+// level returns how full an enforced bucket of 1000 units is.
+func (m *memory) level(zone, key string) float64 {
+	charges := []leakybucket.Charge{{Zone: zone, Key: key, Probe: true, Limit: leakybucket.Limit{Capacity: 1000, Leak: 1. / 86400}}}
+	var d [1]leakybucket.Decision
+	if err := m.Take(context.Background(), charges, d[:]); err != nil {
+		return -1
+	}
+	return d[0].Level
 }

@@ -4,8 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/caddyserver/caddy/v2"
@@ -27,6 +29,8 @@ type shared struct {
 	deaf atomic.Bool  // it settles nothing
 	slow atomic.Int64 // how long it takes to answer, in nanoseconds
 	none string       // the key of what is no bucket
+
+	onError atomic.Pointer[func(error)] // for errors that no call waits for
 }
 
 func (s *shared) answer(ctx context.Context) error {
@@ -66,6 +70,8 @@ func (s *shared) Settle(ctx context.Context, settlements []leakybucket.Settlemen
 	}
 	return s.Store.Settle(ctx, settlements)
 }
+
+func (s *shared) SetOnError(onError func(error)) { s.onError.Store(&onError) }
 
 func (s *shared) Close() { s.closed.Add(1) }
 
@@ -131,4 +137,56 @@ func runSharedWith(t *testing.T, options, global, zones string) *site {
 		_ = s.app().Stop()
 	})
 	return s
+}
+
+// A reload keeps the store, and errors that no request waits for go to the log of
+// the config that runs.
+func TestErrorsOfAStoreThatNoRequestWaitsForAreLoggedByTheConfigThatRuns(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		theShared = &shared{Store: memstore.New(memstore.Options{})}
+		const config = "{\nthrottle {\nstore test_shared\n}\n}\nhttp:// {\nthrottle site 5 1/s\n}"
+		start := func() *site {
+			s := run(t, config)
+			if err := s.app().Start(); err != nil {
+				t.Fatal(err)
+			}
+			return s
+		}
+		wantLines := func(s *site, want int) {
+			t.Helper()
+			synctest.Wait()
+			if got := s.logs.lines(t, "looking after the store"); len(got) != want || want > 0 && !strings.Contains(got[0]["error"].(string), "disk full") {
+				t.Errorf("got %v, want %d lines", got, want)
+			}
+		}
+		fail := func() { (*theShared.onError.Load())(errors.New("disk full")) }
+		first := start()
+		for range 3 {
+			fail()
+		}
+		wantLines(first, 1)
+		<-time.After(time.Minute)
+		fail()
+		wantLines(first, 2)
+
+		second := start()
+		_ = first.app().Stop()
+		first.stop()
+		<-time.After(time.Minute)
+		fail()
+		wantLines(first, 2)
+		wantLines(second, 1)
+
+		// A reload that fails takes nothing with it.
+		third := start()
+		_ = third.app().Stop()
+		third.stop()
+		<-time.After(time.Minute)
+		fail()
+		wantLines(second, 2)
+		wantLines(third, 0)
+		_ = second.app().Stop()
+		second.stop()
+		<-time.After(time.Second)
+	})
 }

@@ -4,12 +4,9 @@ package postgres
 
 import (
 	"strconv"
-	"sync"
-	"time"
 
 	"github.com/caddyserver/caddy/v2"
 	"github.com/caddyserver/caddy/v2/caddyconfig/caddyfile"
-	"go.uber.org/zap"
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/sharedstore"
@@ -61,36 +58,19 @@ func (Postgres) CaddyModule() caddy.ModuleInfo {
 
 // Provision joins the store of a config with the same options, or creates one. It
 // connects to nothing; the store does when the config starts.
-func (p *Postgres) Provision(ctx caddy.Context) error {
+func (p *Postgres) Provision(caddy.Context) error {
 	filled, err := caddymodule.FillIn(p.URL, p.Username, p.Password, p.Prefix, p.Table)
 	if err != nil {
 		return err
 	}
 	options := pgstore.Options{
 		URL: filled[0], User: filled[1], Password: filled[2], Prefix: filled[3], Table: filled[4], Logged: p.Logged,
-		OnError: warner(ctx.Logger()),
 	}
 	filled = append(filled, strconv.FormatBool(p.Logged))
 	p.store, p.key, err = caddymodule.ConnectStore("postgres", filled, func() (sharedstore.Remote, error) {
 		return pgstore.New(options)
 	})
 	return err
-}
-
-// warner returns a function that logs errors of background work, at most one a
-// minute.
-func warner(logger *zap.Logger) func(error) {
-	const often = time.Minute
-	var mu sync.Mutex
-	var last time.Time
-	return func(err error) {
-		mu.Lock()
-		defer mu.Unlock()
-		if now := time.Now(); now.Sub(last) >= often {
-			last = now
-			logger.Warn("maintaining the table", zap.Error(err))
-		}
-	}
 }
 
 // SharedStore returns the store.

@@ -34,6 +34,14 @@ type Checker interface {
 	Check(ctx context.Context) (warnings []string, err error)
 }
 
+// A Reporter is a [Remote] that does work which no call waits for, such as deleting
+// expired buckets.
+type Reporter interface {
+	// SetOnError sets the function that is called with the errors of this work. It
+	// may be called by several goroutines at once and does not block.
+	SetOnError(func(error))
+}
+
 // ErrDown is returned by calls that are not made because the store is down.
 var ErrDown = errors.New("the store is down")
 
@@ -76,6 +84,9 @@ func NewBackend(name string, remote Remote, local *memstore.Store) *Backend {
 	b := &Backend{name: name, remote: remote, local: local, base: time.Now(), ledger: newLedger()}
 	b.budget.Store(int64(DefaultTimeout))
 	b.breaker.probe, b.breaker.changed = b.probe, b.changed
+	if reporter, ok := remote.(Reporter); ok {
+		reporter.SetOnError(b.teller.strayed)
+	}
 	ending, end := context.WithCancel(context.Background())
 	b.reconciler.ending = ending
 	b.start = sync.OnceFunc(func() {

@@ -21,6 +21,7 @@ type Observer interface {
 	// Failed says for the log why calls fail and what that means. It is called at
 	// most once a minute, however many calls fail. If an outage began without a
 	// known reason, it is called once more when the reason is known.
+	// The errors of a [Reporter] are limited in the same way, apart from these.
 	Failed(what string, err error)
 
 	// Errors counts calls that failed. Calls that were not made, because the
@@ -52,6 +53,7 @@ type teller struct {
 	errors    int            // not told yet
 	unsettled map[string]int // not told yet, by zone
 	failedAt  time.Time      // when Failed was last due
+	strayedAt time.Time      // when it was, for an error that no call waited for
 }
 
 func (t *teller) attach(o Observer) {
@@ -86,6 +88,17 @@ func (t *teller) failed(what string, err error) {
 		t.news = append(t.news, func(o Observer) { o.Failed(what, err) })
 	}
 	t.start()
+}
+
+// strayed reports an error that no call waited for.
+func (t *teller) strayed(err error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if now := time.Now(); now.Sub(t.strayedAt) >= failedEvery && len(t.observers) > 0 && len(t.news) < mostNews {
+		t.strayedAt = now
+		t.news = append(t.news, func(o Observer) { o.Failed("looking after the store; requests go on", err) })
+		t.start()
+	}
 }
 
 // lost counts a charge of a zone that stays as it was reserved.

@@ -368,10 +368,10 @@ func (p *Plan) conclude(o *Outcome) {
 	case why != None:
 		o.Refuse(why)
 		return
-	case p.refused || o.asked && o.Was.Undecided:
+	case p.refused || o.asked && o.Was.Undecided && o.Rule.InFlight == 0: // slots need no store
 		return
 	}
-	if o.Rule.Delay != nil {
+	if o.Rule.Delay != nil && o.asked && !o.Was.Undecided {
 		o.Delay = o.Charge.Delay(&o.Was)
 	}
 	switch {

@@ -1,0 +1,92 @@
+package caddymodule
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"time"
+)
+
+// Waits, slots, blocks, shadows, bodies and settlements meet in each request, while
+// the store is slow or down, clients leave and upstreams panic. Whatever happens,
+// each zone counts a request once at most, and nothing is kept of those that are gone.
+func TestWhateverMeetsLeavesNothingBehind(t *testing.T) {
+	zones := map[string]string{
+		"queue":   "capacity 6\nleak 2/s\ndelay 1\nmax_wait 2s",
+		"slots":   "key text all\nin_flight 3\nmax_wait 1s",
+		"strict":  "capacity 20\nleak 1/s\nblock 3s 10s\nin_flight 2",
+		"settled": "capacity 50\nleak 5/s\nin_flight 4\nsettle header X-Cost",
+		"after":   "capacity 50\nleak 5/s\nsettle seconds after",
+		"items":   "capacity 30\nleak 3/s\ncost body_items\ndelay 5\nin_flight 3\nsettle status 5xx 4",
+	}
+	for seed := range uint64(12) {
+		inSettleBubble(t, func(t *testing.T) {
+			random := rand.New(rand.NewPCG(seed, 9))
+			names, directives := []string{}, ""
+			for name, options := range zones {
+				if random.IntN(4) == 0 {
+					continue
+				}
+				names = append(names, name)
+				mode := []string{"", "shadow", "enforce 50"}[random.IntN(3)]
+				directives += fmt.Sprintf("throttle {\nzone %s {\n%s\n%s\n}\n", name, options, mode)
+				if random.IntN(2) == 0 {
+					directives += fmt.Sprintf("zone %s-too {\n%s\nmatch path /a*\n}\n", name, options)
+					names = append(names, name+"-too")
+				}
+				directives += "}\n"
+			}
+			s := newWaitSite(t, directives, 0)
+			s.store.failing = func(int) bool { return random.IntN(30) == 0 }
+			s.serve = func(w http.ResponseWriter, r *http.Request) error {
+				w.Header().Set("X-Cost", r.Header.Get("X-Cost"))
+				select {
+				case <-time.After(time.Duration(len(r.URL.Path)) * 100 * time.Millisecond):
+				case <-r.Context().Done():
+				}
+				if strings.HasPrefix(r.URL.Path, "/ap") {
+					panic(http.ErrAbortHandler)
+				}
+				return nil
+			}
+			var visits []*visit
+			const all = 150
+			for i := range all {
+				r := httptest.NewRequest("POST", "http://example.com/"+[]string{"", "a", "ap", "bbbbb"}[random.IntN(4)], strings.NewReader(`[1,2,3]`))
+				r.RemoteAddr = fmt.Sprintf("203.0.113.%d:1", random.IntN(3))
+				r.Header.Set("X-Cost", fmt.Sprint(random.IntN(9)))
+				if i%7 == 0 {
+					r.Header.Set("Upgrade", "websocket")
+				}
+				s.store.mu.Lock()
+				s.store.slow = time.Duration(random.IntN(2)*random.IntN(40)) * time.Millisecond
+				s.store.slowly = []time.Duration{time.Duration(random.IntN(2)*random.IntN(2000)) * time.Millisecond}
+				s.store.mu.Unlock()
+				visits = append(visits, s.come(r))
+				if random.IntN(5) == 0 {
+					visits[random.IntN(len(visits))].leave()
+				}
+				pass(time.Duration(random.IntN(300)) * time.Millisecond)
+			}
+			pass(5 * time.Minute)
+			for i, v := range visits {
+				if !v.ended {
+					t.Errorf("seed %d: got request %d under way yet", seed, i)
+				}
+			}
+			emptyRooms(t, names...)
+			for _, name := range names {
+				sum := 0.0
+				for _, n := range counted(t, requests, name) {
+					sum += n
+				}
+				if sum > all {
+					t.Errorf("seed %d: got zone %s to count %v of %d requests", seed, name, sum, all)
+				}
+			}
+		})
+	}
+}

@@ -1,0 +1,168 @@
+package redis
+
+import (
+	"bytes"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/pem"
+	"fmt"
+	"io"
+	"math/big"
+	"net"
+	"os"
+	"path/filepath"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/caddyserver/caddy/v2"
+
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/golden"
+	"github.com/caddy-throttle/caddy-throttle/internal/servertest"
+)
+
+func TestNothingConnectsBeforeAConfigStarts(t *testing.T) {
+	golden.ConnectsOnlyWhenItStarts(t, func(addr string) []byte {
+		return config(`{"module":"redis","url":"redis://` + addr + `"}`)
+	})
+}
+
+// secured is a Redis behind TLS, whose certificate can be replaced.
+type secured struct {
+	addr        string
+	certificate atomic.Pointer[tls.Certificate]
+	connections atomic.Int32 // that were secured
+}
+
+func newSecured(t *testing.T) *secured {
+	t.Helper()
+	server := servertest.StartRedis(t)
+	s := new(secured)
+	listener, err := tls.Listen("tcp", "127.0.0.1:0", &tls.Config{
+		GetCertificate: func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return s.certificate.Load(), nil },
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { listener.Close() })
+	s.addr = listener.Addr().String()
+	go func() {
+		for {
+			conn, err := listener.Accept()
+			if err != nil {
+				return
+			}
+			go s.forward(conn, server.Addr)
+		}
+	}()
+	return s
+}
+
+func (s *secured) forward(conn net.Conn, to string) {
+	defer conn.Close()
+	if conn.(*tls.Conn).Handshake() != nil {
+		return
+	}
+	s.connections.Add(1)
+	server, err := net.Dial("tcp", to)
+	if err != nil {
+		return
+	}
+	defer server.Close()
+	go func() { _, _ = io.Copy(server, conn); server.Close() }()
+	_, _ = io.Copy(conn, server)
+}
+
+// renew gives the server a certificate, and returns it as tls_ca wants it.
+func (s *secured) renew(t *testing.T) []byte {
+	t.Helper()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	template := &x509.Certificate{
+		SerialNumber: big.NewInt(time.Now().UnixNano()), NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
+		IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}, IsCA: true, BasicConstraintsValid: true,
+	}
+	der, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.certificate.Store(&tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key})
+	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})
+}
+
+func TestAReplacedCertificateAuthorityConnectsAnewAndAnUnchangedOneDoesNot(t *testing.T) {
+	server, file := newSecured(t), filepath.Join(t.TempDir(), "ca.pem")
+	trust := func(pem []byte) {
+		t.Helper()
+		if err := os.WriteFile(file, pem, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	plans := 0
+	reload := func() {
+		t.Helper()
+		plans++ // Caddy does nothing if nothing has changed
+		text := fmt.Sprintf(`{"apps":{"throttle":{"store":{"module":"redis","url":"rediss://%s","tls_ca":%q},"plan":{"p":"%d 1/s"}}}}`, server.addr, file, plans)
+		if err := golden.Load(t, []byte(text), ""); err != nil {
+			t.Fatal(err)
+		}
+	}
+	up := func() error {
+		ctx := caddy.ActiveContext()
+		families, err := ctx.GetMetricsRegistry().Gather()
+		for _, family := range families {
+			if family.GetName() == "caddy_throttle_store_up" && family.Metric[0].GetGauge().GetValue() == 1 {
+				return nil
+			}
+		}
+		return fmt.Errorf("the store is not up: %w", err)
+	}
+	connected := func(more bool, before int32) {
+		t.Helper()
+		if more {
+			servertest.Eventually(t, "a new connection", func() error {
+				if got := server.connections.Load(); got <= before {
+					return fmt.Errorf("got %d connections, want more", got)
+				}
+				return nil
+			})
+			return
+		}
+		<-time.After(500 * time.Millisecond)
+		if got := server.connections.Load(); got != before {
+			t.Errorf("an unchanged file: got %d connections, want the same %d", got, before)
+		}
+	}
+	first := server.renew(t)
+	trust(first)
+	reload()
+	connected(true, 0)
+	servertest.Eventually(t, "the store is up", up)
+	<-time.After(500 * time.Millisecond) // all connections that it wants
+
+	before := server.connections.Load()
+	for range 3 {
+		reload()
+	}
+	connected(false, before)
+
+	second := server.renew(t)
+	trust(bytes.Join([][]byte{first, second}, nil))
+	before = server.connections.Load()
+	reload()
+	connected(true, before)
+	servertest.Eventually(t, "the store is up", up)
+
+	trust(second)
+	before = server.connections.Load()
+	reload()
+	connected(true, before)
+	before = server.connections.Load()
+	reload()
+	connected(false, before)
+}
