@@ -108,7 +108,7 @@ func (h *Handler) warnInventable(logger *zap.Logger) {
 // holds it until its delay is over and its slots are free, and then refuses or
 // serves it.
 func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request, next caddyhttp.Handler) error {
-	if chargedBefore(r) {
+	if internal(r) {
 		return next.ServeHTTP(w, r)
 	}
 	h.app.hold()
@@ -148,11 +148,11 @@ const statusClientLeft = 499
 // httpInclude.
 const includeAddr = "127.0.0.1:10000"
 
-// chargedBefore reports whether a request belongs to one that has been charged: it
-// is in an error route, or the server made it to include its answer in another.
-// Requests from sockets have a local address in their context, which no header can
-// take away.
-func chargedBefore(r *http.Request) bool {
+// internal reports whether the server itself sends a request through the handlers to
+// answer another one: in an error route, or to include its answer. Such requests are
+// not charged. Requests from sockets have a local address in their context, which no
+// header can take away.
+func internal(r *http.Request) bool {
 	ctx := r.Context()
 	return ctx.Value(caddyhttp.ErrorCtxKey) != nil ||
 		r.RemoteAddr == includeAddr && ctx.Value(http.LocalAddrContextKey) == nil
@@ -251,7 +251,7 @@ func (h *Handler) admit(r *http.Request, res *decision.Result) (stayed bool) {
 		return true
 	}
 	since := time.Now()
-	res.Simulate(since, h.refund)
+	res.Simulate(since, h.refundLater)
 	var room [2]admission.Entry
 	entries := res.Entries(room[:0])
 	if len(entries) == 0 {
@@ -259,7 +259,20 @@ func (h *Handler) admit(r *http.Request, res *decision.Result) (stayed bool) {
 		return true
 	}
 	pass, result := h.app.gate.Admit(r.Context(), since, entries, res.OuterPass(r))
-	return res.Admitted(pass, result, entries, h.refund)
+	stayed, refunds := res.Admitted(pass, result, entries)
+	if len(refunds) > 0 {
+		h.refund(refunds)
+	}
+	return stayed
+}
+
+// refundLater gives back a charge for which no request waits.
+func (h *Handler) refundLater(refund leakybucket.Settlement) {
+	h.app.hold()
+	go func() {
+		defer h.app.release()
+		h.refund([]leakybucket.Settlement{refund})
+	}()
 }
 
 // refund gives back the charges of a request that is not served.

@@ -243,7 +243,7 @@ func TestOverridesTakeTheLimitOfTheLongestAndNarrowestThatMatches(t *testing.T) 
 		{"203.0.113.9:1", "gold", "7"},
 		{"203.0.113.7:1", "gold", "7"},
 		{"[::ffff:203.0.113.7]:1", "gold", "7"},
-		{"198.51.100.7:1", "tin", "{http.throttle.capacity}"}, // nothing was decided
+		{"198.51.100.7:1", "tin", ""}, // nothing was decided
 		{"198.51.100.66:1", "gold", "5"},
 		{"[2001:db8:1:9::1]:1", "tin", "6"},
 		{"[2001:db8:2:9::1]:1", "tin", "2"},

@@ -83,7 +83,7 @@ func (z *zone) cleanup() error {
 
 // Decided implements decision.Reporter.
 func (z *zone) Decided(o *decision.Outcome) {
-	d, why := o.Decision(), o.Reason()
+	d, why := o.Verdict()
 	z.decided[d][why].Inc()
 	if why != decision.None {
 		z.refusals[d].note(o)

@@ -55,12 +55,9 @@ func (b *breaker) succeeded() {
 // failed counts a call that began in a generation and failed. A call from before
 // the breaker last closed counts for nothing.
 func (b *breaker) failed(generation uint64, err error) {
-	if b.open.Load() || generation != b.closings.Load() || b.failures.Add(1) < failuresToOpen {
-		return
-	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if b.ended || b.open.Load() || generation != b.closings.Load() {
+	if b.ended || b.open.Load() || generation != b.closings.Load() || b.failures.Add(1) < failuresToOpen {
 		return
 	}
 	b.open.Store(true)

@@ -10,14 +10,10 @@ import (
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
 )
 
-// A Refunder gives back the charges of requests that are not served. It must be safe
-// for concurrent use.
-type Refunder func([]leakybucket.Settlement)
-
 // holds reports whether the request must wait or take a slot in the zone, if it is
 // admitted.
 func (o *Outcome) holds() bool {
-	return (o.Delay > 0 || o.Rule.InFlight > 0) && o.Reason() == None && o.Decision() != Withdrawn
+	return (o.Delay > 0 || o.Rule.InFlight > 0) && o.fits()
 }
 
 // slots returns the queues and slots of the zone.
@@ -78,8 +74,10 @@ func (res *Result) entered(index int) *Outcome {
 }
 
 // Simulate starts the simulated waits and slots of shadow zones. The request does not
-// wait for them. Their outcomes are reported when the simulations end.
-func (res *Result) Simulate(since time.Time, refund Refunder) {
+// wait for them. Their outcomes are reported when the simulations end. If enforcement
+// would have refused the request, refund is given what returns its charge, from any
+// goroutine. It must not block.
+func (res *Result) Simulate(since time.Time, refund func(leakybucket.Settlement)) {
 	for i := range res.Outcomes {
 		if o := &res.Outcomes[i]; o.Shadow && o.holds() {
 			o.simulation = admission.Simulate(since, o.entry(), func(r admission.Result) { o.simulated(r, refund) })
@@ -89,12 +87,12 @@ func (res *Result) Simulate(since time.Time, refund Refunder) {
 }
 
 // simulated records and reports the result of a simulation.
-func (o *Outcome) simulated(r admission.Result, refund Refunder) {
+func (o *Outcome) simulated(r admission.Result, refund func(leakybucket.Settlement)) {
 	switch {
 	case r.Why.Refused():
 		o.Refuse(reasonOf(r.Why))
 		if s, ok := o.takeBack(); ok {
-			go refund([]leakybucket.Settlement{s}) // the request need not wait for it
+			refund(s)
 		}
 	case r.Why == admission.Admitted && r.Waited > 0:
 		o.Set(ShadowDelayed, None)
@@ -121,8 +119,9 @@ func (res *Result) OuterPass(r *http.Request) (pass *admission.Pass) {
 }
 
 // Admitted records how the admission to enforced zones ended. It returns false if the
-// client left meanwhile. If the request is not admitted, its charges are given back.
-func (res *Result) Admitted(pass *admission.Pass, r admission.Result, entries []admission.Entry, refund Refunder) (stayed bool) {
+// client left meanwhile. If the request is not admitted, it returns what gives its
+// charges back.
+func (res *Result) Admitted(pass *admission.Pass, r admission.Result, entries []admission.Entry) (stayed bool, refunds []leakybucket.Settlement) {
 	if r.Why == admission.Admitted {
 		res.pass = pass
 		for i := range entries {
@@ -131,11 +130,9 @@ func (res *Result) Admitted(pass *admission.Pass, r admission.Result, entries []
 			}
 		}
 		res.Passed()
-		return true
+		return true, nil
 	}
-	if refunds := res.takeBack(); len(refunds) > 0 {
-		refund(refunds)
-	}
+	refunds = res.takeBack()
 	o := res.entered(r.Index)
 	switch {
 	case r.Why.Refused():
@@ -147,7 +144,7 @@ func (res *Result) Admitted(pass *admission.Pass, r admission.Result, entries []
 		o.waited(r.Waited)
 	}
 	res.Release()
-	return r.Why != admission.Left
+	return r.Why != admission.Left, refunds
 }
 
 // waited records that the request has waited for a slot.
@@ -249,7 +246,13 @@ func (res *Result) Settles() bool {
 }
 
 func (o *Outcome) settles() bool {
-	return o.Rule.Settle != nil && o.asked && o.Reason() == None && o.Decision() != Withdrawn
+	return o.Rule.Settle != nil && o.asked && o.fits()
+}
+
+// fits reports whether the zone lets the request in, as far as is known.
+func (o *Outcome) fits() bool {
+	d, why := o.Verdict()
+	return d != Withdrawn && why == None
 }
 
 // Settle returns the settlements that correct the charges to what the request really

@@ -110,11 +110,24 @@ func (o *Outcome) Set(d Decision, why Reason) {
 	atomic.StoreUint32(&o.verdict, uint32(d)<<8|uint32(why))
 }
 
+// Verdict returns the zone's decision, and the reason of a refusal. Both are of one
+// moment: a simulation may change them together.
+func (o *Outcome) Verdict() (Decision, Reason) {
+	v := atomic.LoadUint32(&o.verdict)
+	return Decision(v >> 8), Reason(v & 0xff)
+}
+
 // Decision returns the zone's decision.
-func (o *Outcome) Decision() Decision { return Decision(atomic.LoadUint32(&o.verdict) >> 8) }
+func (o *Outcome) Decision() Decision {
+	d, _ := o.Verdict()
+	return d
+}
 
 // Reason returns why the zone refused, or None.
-func (o *Outcome) Reason() Reason { return Reason(atomic.LoadUint32(&o.verdict) & 0xff) }
+func (o *Outcome) Reason() Reason {
+	_, why := o.Verdict()
+	return why
+}
 
 // Refuse makes the outcome a refusal. In shadow, it is a refusal that is only counted.
 func (o *Outcome) Refuse(why Reason) {
@@ -200,7 +213,7 @@ func (o *Outcome) fuller(other *Outcome) bool {
 // MarshalLogObject implements zapcore.ObjectMarshaler: one zone's part of the field in
 // the access log.
 func (o *Outcome) MarshalLogObject(enc zapcore.ObjectEncoder) error {
-	decision, why := o.Decision(), o.Reason()
+	decision, why := o.Verdict()
 	enc.AddString("zone", o.Rule.Name)
 	enc.AddString("decision", decision.String())
 	if why != None {

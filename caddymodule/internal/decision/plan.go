@@ -50,6 +50,7 @@ func NewPlan(r *http.Request) *Plan {
 func (p *Plan) Release() {
 	p.reset()
 	clear(p.began)
+	clear(p.buffers.name[:cap(p.buffers.name)])
 	*p = Plan{
 		charges: p.charges, decisions: p.decisions, outcomes: p.outcomes, of: p.of,
 		began: p.began[:0], static: p.static, buffers: p.buffers,
@@ -303,6 +304,11 @@ func (p *Plan) Unanswered() {
 			o.dropped = o.Rule.InFlight == 0 // slots need no store
 		}
 	}
+	p.dropCharges()
+}
+
+func (p *Plan) dropCharges() {
+	clear(p.charges)
 	p.charges, p.of = p.charges[:0], p.of[:0]
 }
 
@@ -314,7 +320,7 @@ func (p *Plan) Questions() ([]leakybucket.Charge, []leakybucket.Decision) {
 		for _, of := range p.of {
 			p.outcomes[of].asked = false
 		}
-		p.charges, p.of = p.charges[:0], p.of[:0]
+		p.dropCharges()
 	}
 	p.decisions = append(p.decisions[:0], make([]leakybucket.Decision, len(p.charges))...)
 	return p.charges, p.decisions
@@ -348,6 +354,9 @@ func (p *Plan) Conclude() *Result {
 	clear(p.outcomes[kept:])
 	p.outcomes = p.outcomes[:kept]
 	if len(p.outcomes) == 0 && len(p.static) == 0 {
+		if p.earlier == nil && p.replacer != nil {
+			p.replacer.Map(uncharged(p.Request.Context()))
+		}
 		return nil
 	}
 	return newResult(p)

@@ -31,7 +31,7 @@ func (res *Result) Announce(header http.Header) {
 		// Never later than Retry-After, which is what clients obey.
 		more := limit.TimeToEmpty(o.Level() - max(0, limit.Capacity-left-1))
 		if o.Reason().Waits() {
-			more = min(more, o.RetryAfter())
+			more = min(max(more, o.Block), o.RetryAfter())
 		}
 		field += ";t=" + strconv.FormatInt(refusal.WholeSeconds(more), 10)
 	}

@@ -1,6 +1,7 @@
 package decision
 
 import (
+	"context"
 	"net/http"
 	"strings"
 
@@ -193,14 +194,35 @@ func (res *Result) Refusal() refusal.Refusal {
 	return f
 }
 
-// placeholder returns the value of a placeholder {http.throttle.*}.
+// uncharged returns the placeholders of a request that no zone has charged. A later
+// handler may still charge it.
+func uncharged(ctx context.Context) func(string) (any, bool) {
+	return func(name string) (any, bool) {
+		if !strings.HasPrefix(name, placeholderPrefix) {
+			return nil, false
+		}
+		res, _ := caddyhttp.GetVar(ctx, resultVar).(*Result)
+		return res.placeholder(name)
+	}
+}
+
+const placeholderPrefix = "http.throttle."
+
+// placeholder returns the value of a placeholder {http.throttle.*}. Without an
+// outcome, all are empty.
 func (res *Result) placeholder(name string) (any, bool) {
-	name, ours := strings.CutPrefix(name, "http.throttle.")
+	name, ours := strings.CutPrefix(name, placeholderPrefix)
 	if !ours {
 		return nil, false
 	}
 	o := res.Decisive()
 	if o == nil {
+		switch name {
+		case "zone", "key", "decision", "reason", "level", "capacity", "remaining", "cost", "retry_after", "time_to_fit", "delay":
+			return "", true
+		case "blocked":
+			return false, true
+		}
 		return nil, false
 	}
 	switch name {
