@@ -8,6 +8,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/decision"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/sharedstore"
 )
 
 // The collectors are process-wide, so that counts survive reloads. Every config has a
@@ -116,7 +117,7 @@ func (z *zone) mayCount(d decision.Decision, why decision.Reason) bool {
 	case why == decision.InFlight:
 		return z.InFlight > 0
 	case why == decision.NoStore:
-		return z.shared && z.policy == onErrorDeny
+		return z.shared && z.policy == sharedstore.Deny
 	case why == decision.Denied:
 		return !z.Key.Table.Plain()
 	case why == decision.MissingKey:

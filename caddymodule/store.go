@@ -19,25 +19,14 @@ import (
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/sharedstore"
 )
 
-const (
-	onErrorLocal = "local"
-	onErrorAllow = "allow"
-	onErrorDeny  = "deny"
+const mostNodes = 1000
 
-	mostNodes = 1000
-)
-
-var storePolicies = []string{onErrorLocal, onErrorAllow, onErrorDeny}
-
-// policies are the fallbacks by their names in configs.
-var policies = map[string]sharedstore.Policy{
-	onErrorLocal: sharedstore.Local, onErrorAllow: sharedstore.Allow, onErrorDeny: sharedstore.Deny,
-}
+var storePolicies = []string{sharedstore.Local.String(), sharedstore.Allow.String(), sharedstore.Deny.String()}
 
 // provisionStore loads the store, and the fallback of a shared one.
 func (a *App) provisionStore(ctx caddy.Context) error {
 	if a.OnStoreError == "" {
-		a.OnStoreError = onErrorLocal
+		a.OnStoreError = sharedstore.Local.String()
 	}
 	if !slices.Contains(storePolicies, a.OnStoreError) {
 		return fmt.Errorf("invalid on_store_error %q: want local, allow or deny", a.OnStoreError)
@@ -89,9 +78,10 @@ func (a *App) provisionStore(ctx caddy.Context) error {
 func (a *App) zoneFallback(name string) sharedstore.ZoneOptions {
 	z := a.zones[name]
 	if z == nil {
-		return sharedstore.ZoneOptions{Policy: policies[a.OnStoreError]}
+		policy, _ := sharedstore.ParsePolicy(a.OnStoreError) // which has been checked
+		return sharedstore.ZoneOptions{Policy: policy}
 	}
-	return sharedstore.ZoneOptions{Policy: policies[z.policy], Dearest: z.dearest}
+	return sharedstore.ZoneOptions{Policy: z.policy, Dearest: z.dearest}
 }
 
 // cleanupStore releases the fallback, which Caddy did not load and does not clean up.

@@ -1,6 +1,7 @@
 package caddymodule
 
 import (
+	"cmp"
 	"strings"
 	"sync/atomic"
 	"time"
@@ -12,6 +13,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/decision"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/sharedstore"
 )
 
 // patientClient is about how long most clients wait for an answer.
@@ -30,9 +32,9 @@ type zone struct {
 	warnedInventable bool
 	warnedStatic     atomic.Bool
 
-	policy  string  // the fallback, if the shared store does not answer
-	shared  bool    // the config has a shared store
-	dearest float64 // the highest constant cost
+	policy  sharedstore.Policy // the fallback, if the shared store does not answer
+	shared  bool               // the config has a shared store
+	dearest float64            // the highest constant cost
 
 	decided   counters
 	refusals  [decision.Decisions]*refusalLog // nil for decisions that refuse nothing
@@ -45,12 +47,10 @@ type zone struct {
 func newZone(a *App, definition *Zone, rule *decision.Rule, text string) (*zone, error) {
 	z := &zone{
 		Rule: rule, definition: text, logger: a.logger.With(zap.String("zone", rule.Name)),
-		inventable: definition.inventable(), policy: definition.OnStoreError, shared: a.shared != nil,
+		inventable: definition.inventable(), shared: a.shared != nil,
 	}
 	rule.Shadow = rule.Shadow || a.Shadow
-	if z.policy == "" {
-		z.policy = a.OnStoreError
-	}
+	z.policy, _ = sharedstore.ParsePolicy(cmp.Or(definition.OnStoreError, a.OnStoreError)) // both have been checked
 	for _, cost := range definition.constants(rule) {
 		z.dearest = max(z.dearest, cost)
 	}
