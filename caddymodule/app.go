@@ -30,7 +30,7 @@ type App struct {
 	StoreRaw json.RawMessage `json:"store,omitempty" caddy:"namespace=throttle.stores inline_key=module"`
 
 	// The timeout of each call of a shared store. A request makes at most three
-	// calls. Default: 50ms. Too short, and a healthy store counts as down.
+	// calls, or six in zones with trust_devices. Default: 50ms. Too short, and a healthy store counts as down.
 	StoreTimeout caddy.Duration `json:"store_timeout,omitempty"`
 
 	// The fallback when a shared store does not answer: `local` uses buckets in
@@ -78,7 +78,10 @@ type App struct {
 	checked    bool    // the config of all servers has been
 
 	blocks *sharedBlocks
-	gate   *admission.Gate
+
+	signing  signingKeys // of device cookies, if a zone trusts devices
+	lastKeys *lastKeys
+	gate     *admission.Gate
 
 	warned *onceWarnings
 }
@@ -189,9 +192,17 @@ func (a *App) provisionZone(ctx caddy.Context, definition *Zone) (*zone, error) 
 	if a.static != nil {
 		rule.Static = append(rule.Static, a.static)
 	}
+	if rule.Trust != nil {
+		if rule.Trust.Keys, err = a.signingKeys(ctx); err != nil {
+			return nil, err
+		}
+	}
 	z, err := newZone(a, definition, rule, text)
 	if err != nil {
 		return nil, err
+	}
+	if rule.Trust != nil {
+		rule.Trust.Insecure = z.warnInsecure
 	}
 	a.zones[z.Name] = z
 	if definition.Block != nil && definition.Block.Everywhere {
@@ -211,6 +222,7 @@ func (a *App) Start() error {
 		a.observer = &storeObserver{a}
 		a.shared.start(a.observer)
 	}
+	a.signing.start(a.lastKeys, a.logger)
 	for name, z := range a.zones {
 		z.live.start(z)
 		if z.handlers > 1 {
@@ -225,6 +237,9 @@ func (a *App) Start() error {
 func (a *App) Stop() error {
 	for _, z := range a.zones {
 		z.live.stop(z)
+	}
+	if a.signing.stop != nil {
+		a.signing.stop()
 	}
 	if a.shared != nil {
 		a.shared.stop(a.observer)
@@ -244,6 +259,9 @@ func (a *App) Cleanup() error {
 	}
 	if a.blocks != nil {
 		errs = append(errs, leave(blocksKey))
+	}
+	if a.lastKeys != nil {
+		errs = append(errs, leave(signingKey))
 	}
 	errs = append(errs, a.cleanupStore())
 	return errors.Join(errs...)
@@ -280,7 +298,7 @@ func (a *App) barEverywhere(p *decision.Plan) {
 		if p.Knows(z.Name) {
 			continue
 		}
-		if c, can := p.BlockedBucket(z.Rule); can {
+		if c, _, can := p.BlockedBucket(z.Rule); can {
 			if block, runs := a.blocks.Believe(p.Request.Context(), &c, a.store); runs {
 				p.Bar(z.Rule, &c, block)
 			}

@@ -101,6 +101,7 @@ var zoneOptions = []zoneOption{
 	{name: "settle", syntax: "seconds|bytes <unit>|header <Name>|status <code|class>... <n> [after]", parse: plain((*Zone).parseSettle)},
 	{name: "count_only", syntax: "status <code|class>...", gives: []string{"settle"}, parse: plain((*Zone).parseCountOnly)},
 	word("debt", "<n>", func(z *Zone) **float64 { return &z.Debt }, parseUnits),
+	{name: "trust_devices", syntax: "<cookie-glob> [<duration>]", parse: plain((*Zone).parseTrustDevices)},
 	{name: "delay", syntax: "[<undelayed>]", parse: plain((*Zone).parseDelay)},
 	word("max_wait", "<duration>", func(z *Zone) *caddy.Duration { return &z.MaxWait }, parseDuration),
 	number("max_waiting", "<n>"),
@@ -138,6 +139,7 @@ var zoneOptions = []zoneOption{
 //	    settle seconds|bytes <unit>|header <Name>|status <code|class>... <n> [after]
 //	    count_only status <code|class>...
 //	    debt <n>
+//	    trust_devices <cookie-glob> [<duration>]
 //	    delay [<undelayed>]
 //	    max_wait <duration>
 //	    max_waiting <n>

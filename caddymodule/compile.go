@@ -42,7 +42,7 @@ func (z *Zone) compile(plans map[string]leakybucket.Limit) (*decision.Rule, erro
 	c := compilation{Zone: z.withDefaults(), written: z, rule: &decision.Rule{Name: z.Name}, plans: plans}
 	for _, compile := range []func() error{
 		c.compileLimit, c.compileNumbers, c.compileWords, c.compileRoutes, c.compileKey,
-		c.compileTable, c.compileCosts, c.compileSettle, c.compileWaits, c.compileBlock, c.checkMatchers,
+		c.compileTable, c.compileCosts, c.compileSettle, c.compileTrust, c.compileWaits, c.compileBlock, c.checkMatchers,
 	} {
 		if err := compile(); err != nil {
 			return nil, fmt.Errorf("zone %q: %w", z.Name, err)
@@ -73,6 +73,9 @@ func (z *Zone) withDefaults() Zone {
 	}
 	if full.MaxBody == 0 {
 		full.MaxBody = defaultMaxBody
+	}
+	if full.TrustDevices != nil && full.TrustDevices.For == 0 {
+		full.TrustDevices = &TrustDevices{Cookie: full.TrustDevices.Cookie, For: defaultTrust}
 	}
 	return full
 }
@@ -175,6 +178,7 @@ func (c *compilation) checkBucketless() error {
 		{"unread_body_cost", c.UnreadBodyCost != nil},
 		{"settle", c.Settle != nil},
 		{"debt", c.Debt != nil},
+		{"trust_devices", c.TrustDevices != nil},
 		{"delay", c.Delay != nil},
 		{"block", c.Block != nil},
 		{"retry_after", c.written.RetryAfter != ""},

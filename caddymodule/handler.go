@@ -36,7 +36,8 @@ type Handler struct {
 
 	// Send the rate-limit headers RateLimit-Policy and RateLimit: the capacity of
 	// the enforced zone that is nearest exhaustion, and how much of it is left.
-	// Default: no such headers.
+	// Zones keyed by a form field or a cookie do not count, because they would tell
+	// which accounts exist. Default: no such headers.
 	RateLimitHeaders bool `json:"ratelimit_headers,omitempty"`
 
 	app     *App
@@ -225,9 +226,14 @@ func (h *Handler) ask(p *decision.Plan) error {
 	return nil
 }
 
-// take asks the store. If even the memory store fails, take returns false and the
+// take asks the store, and once more if a device has used up what it may: then its
+// account is charged. If even the memory store fails, take returns false and the
 // request passes.
 func (h *Handler) take(p *decision.Plan) bool {
+	return h.takeOnce(p) && (!p.FallBack() || h.takeOnce(p))
+}
+
+func (h *Handler) takeOnce(p *decision.Plan) bool {
 	charges, decisions := p.Questions()
 	if len(charges) > 0 {
 		if err := h.app.store.Take(p.Request.Context(), charges, decisions); err != nil {
@@ -287,7 +293,8 @@ func (h *Handler) refund(settlements []leakybucket.Settlement) {
 func (h *Handler) serve(w http.ResponseWriter, r *http.Request, next caddyhttp.Handler, res *decision.Result) error {
 	holds := res.Holds()
 	tunnel := holds && settlement.MayTunnel(r)
-	if len(h.headers) == 0 && !tunnel && !res.Settles() {
+	trusts := res.Trusts()
+	if len(h.headers) == 0 && !tunnel && !trusts && !res.Settles() {
 		if holds {
 			defer res.Release()
 		}
@@ -298,6 +305,9 @@ func (h *Handler) serve(w http.ResponseWriter, r *http.Request, next caddyhttp.H
 	if tunnel {
 		observer.Tunnel = res
 	}
+	if trusts {
+		observer.BeforeHeaders = func(status int, header http.Header) { h.trust(r.Context(), res, status, header) }
+	}
 	observer.Outer = first.Observe(observer)
 	defer func() {
 		first.Observe(observer.Outer)
@@ -307,6 +317,18 @@ func (h *Handler) serve(w http.ResponseWriter, r *http.Request, next caddyhttp.H
 		h.settle(r, res, observer)
 	}()
 	return observer.Serve(w, r, next)
+}
+
+// trust adds device cookies to a response that says that a log-in has succeeded.
+func (h *Handler) trust(ctx context.Context, res *decision.Result, status int, header http.Header) {
+	res.Trust(status, header, func(c *leakybucket.Charge) bool {
+		var d [1]leakybucket.Decision
+		if err := h.app.store.Take(ctx, []leakybucket.Charge{*c}, d[:]); err != nil {
+			h.app.logger.Error("counting the devices of an account; this one is not trusted", zap.Error(err))
+			return false
+		}
+		return d[0].Fits
+	})
 }
 
 // settle corrects the charges to what the request really cost.

@@ -67,10 +67,17 @@ func (m *MatchBlocked) MatchWithError(r *http.Request) (bool, error) {
 		if m.Zone != "" && m.Zone != name || res.Decided(name) {
 			continue
 		}
-		if c, can := z.BlockedBucket(&s, b); can && !c.Shadow {
-			if _, runs := m.app.blocks.Believe(r.Context(), &c, m.app.store); runs {
-				return true, nil
-			}
+		c, device, can := z.BlockedBucket(&s, b)
+		if !can || c.Shadow {
+			continue
+		}
+		_, runs := m.app.blocks.Believe(r.Context(), &c, m.app.store)
+		if runs && device != "" {
+			c.Key = device
+			_, runs = m.app.blocks.Believe(r.Context(), &c, m.app.store)
+		}
+		if runs {
+			return true, nil
 		}
 	}
 	return false, nil

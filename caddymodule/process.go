@@ -24,6 +24,8 @@ var process = caddy.NewUsagePool()
 const (
 	memoryKey = "memory"
 	blocksKey = "blocks"
+
+	signingKey = "signing keys"
 )
 
 // join returns the entry of a key, or creates it. The caller must leave it once.

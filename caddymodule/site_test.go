@@ -33,13 +33,13 @@ type site struct {
 func run(t testing.TB, caddyfile string) *site {
 	t.Helper()
 	s := &site{TB: t, logs: newMemoryLog(t)}
-	cfg := &caddy.Config{Logging: s.logs.logging()}
-	base, err := caddy.ProvisionContext(cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
 	var adapted caddy.Config
 	if err := json.Unmarshal(adapt(t, caddyfile), &adapted); err != nil {
+		t.Fatal(err)
+	}
+	cfg := &caddy.Config{Logging: s.logs.logging(), StorageRaw: adapted.StorageRaw}
+	base, err := caddy.ProvisionContext(cfg)
+	if err != nil {
 		t.Fatal(err)
 	}
 	cfg.AppsRaw = adapted.AppsRaw

@@ -106,6 +106,11 @@ type Zone struct {
 	// request pays no more than a light one into a full bucket.
 	Debt *float64 `json:"debt,omitempty"`
 
+	// Charge browsers that have logged in to an account before to buckets of their
+	// own. The key must name the account. Default: everybody who names an account
+	// shares its bucket, and attackers can lock out its owner.
+	TrustDevices *TrustDevices `json:"trust_devices,omitempty"`
+
 	// Queue requests instead of passing a burst at once: each waits until what
 	// was charged before it has leaked, except for this many units. Default: all
 	// requests that fit pass at once.

@@ -31,6 +31,7 @@ type zone struct {
 	inventable       bool
 	warnedInventable bool
 	warnedStatic     atomic.Bool
+	warnedInsecure   atomic.Bool
 
 	policy  sharedstore.Policy // the fallback, if the shared store does not answer
 	shared  bool               // the config has a shared store

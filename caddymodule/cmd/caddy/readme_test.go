@@ -114,7 +114,7 @@ func filled(syntax string) string {
 		"zone <name>\n", "zone global\n", "zone <name> { ... }", "zone some {\nlimit 5 1/s\n}", "zone <name>", "zone some",
 		"{ ... }", "{\nlimit 5 1/s\n}", "store memory { max_buckets <n> }", "store memory {\nmax_buckets 1000\n}",
 		"status <code|class>...", "status 401 4xx", "[<matcher>]", "", "<key>...", "client_ip", "<option>", "shadow", "<part>...", "203.0.113.7",
-		"<source>...", "client_ip", "<path>...", "/x", "[<duration>...]", "10m", "empty|fit|<duration>", "30s", "[<undelayed>]", "1",
+		"<cookie-glob> [<duration>]", "sid 30d", "<source>...", "client_ip", "<path>...", "/x", "[<duration>...]", "10m", "empty|fit|<duration>", "30s", "[<undelayed>]", "1",
 	).Replace(syntax)
 	syntax = strings.NewReplacer(
 		"<capacity>", "5", "<leak>", "1/s", "<n>/<s|m|h|d>", "1/s", "<n>", "5", "<bits>", "24", "<size>", "64KiB", "<duration>", "30s",
@@ -138,7 +138,7 @@ var (
 // needs are the options that another option requires.
 var needs = map[string]string{
 	"max_body": "cost body_items", "unread_body_cost": "cost body_items", "debt": "settle seconds", "max_wait": "delay", "max_waiting": "delay",
-	"route": "key route", "unlisted_key": "override 203.0.113.7 unlimited",
+	"trust_devices": "key form log", "route": "key route", "unlisted_key": "override 203.0.113.7 unlimited",
 }
 
 func TestEveryOptionInATableOfTheReadmeAdapts(t *testing.T) {

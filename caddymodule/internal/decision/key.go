@@ -28,6 +28,10 @@ type Key struct {
 
 	Table  *bucketkey.Table
 	Routes []Route
+
+	// Private keys say which account a request is about. Rate-limit headers would tell
+	// which accounts exist.
+	Private bool
 }
 
 // A Policy decides about requests without a usable key.
@@ -60,6 +64,7 @@ type key struct {
 	limit   leakybucket.Limit
 	listed  bool // an override names the key
 	address bool // the name holds the client's address
+	own     bool // the request gave it, and no policy stands in
 }
 
 // FromBody reports whether a part of the key comes from the request's body.
@@ -159,7 +164,7 @@ func (r *Rule) own(s *Subject, b *buffers) (k key, lacking missing) {
 		}
 	}
 	b.name, b.parts = name, parts
-	k = key{name: string(name), address: r.Key.HasAddress()}
+	k = key{name: string(name), address: r.Key.HasAddress(), own: true}
 	k.rule, k.limit, k.listed = r.Key.Table.Lookup(parts)
 	return k, complete
 }

@@ -7,6 +7,7 @@ import (
 	"go.uber.org/zap/zapcore"
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/admission"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/device"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/refusal"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
 )
@@ -86,6 +87,11 @@ type Outcome struct {
 	Delay time.Duration // how long the request waits, or would have to
 	Block time.Duration // the rest of the block; 0 if none runs
 	Began bool          // this request began the block
+
+	// Client is what device cookies tell of the client, or nil if the zone trusts no
+	// devices or the request names no account.
+	Client  *device.Client
+	account string // the account's key, if a device's bucket is charged instead
 
 	// The simulated wait and slot of a shadow outcome; nil if enforcement would need
 	// neither.

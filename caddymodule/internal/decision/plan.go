@@ -25,6 +25,7 @@ type Plan struct {
 	charges   []leakybucket.Charge
 	of        []int // the index of each charge's outcome
 	decisions []leakybucket.Decision
+	questions []leakybucket.Charge // the charges as they were asked, if one is a device's
 
 	began   []*Rule // shadow zones whose block began with the probe
 	static  []Exemption
@@ -53,7 +54,7 @@ func (p *Plan) Release() {
 	clear(p.buffers.name[:cap(p.buffers.name)])
 	*p = Plan{
 		charges: p.charges, decisions: p.decisions, outcomes: p.outcomes, of: p.of,
-		began: p.began[:0], static: p.static, buffers: p.buffers,
+		questions: p.questions, began: p.began[:0], static: p.static, buffers: p.buffers,
 	}
 	plans.Put(p)
 }
@@ -62,9 +63,11 @@ func (p *Plan) Release() {
 func (p *Plan) reset() {
 	clear(p.outcomes)
 	clear(p.charges)
+	clear(p.questions)
 	clear(p.buffers.parts[:cap(p.buffers.parts)]) // beyond its length is a key that was given up
 	clear(p.static)
 	p.outcomes, p.charges, p.of, p.static = p.outcomes[:0], p.charges[:0], p.of[:0], p.static[:0]
+	p.questions = p.questions[:0]
 	p.unread, p.waits, p.crowded = 0, false, false
 }
 
@@ -139,6 +142,13 @@ func (p *Plan) Ask(r *Rule, known func(*leakybucket.Charge) (blocklist.Block, bo
 	}
 	o := p.add(r, k.name, shadow)
 	o.Charge = r.charge(&k, shadow, r.Cost.of(line, &p.Subject, k.limit))
+	if o.Client = r.client(&p.Subject, &k); o.Client != nil {
+		if o.chargeDevice() {
+			if _, runs := known(&o.Charge); runs {
+				o.chargeAccount()
+			}
+		}
+	}
 	if block, runs := known(&o.Charge); runs {
 		p.bar(block)
 		return nil
@@ -212,23 +222,27 @@ func (p *Plan) Bar(r *Rule, c *leakybucket.Charge, b blocklist.Block) {
 
 // BlockedBucket returns a charge that names the bucket with the client's block,
 // whether or not the zone matches the request. It returns false for requests that the
-// zone can never block.
-func (r *Rule) BlockedBucket(s *Subject, b *Buffers) (leakybucket.Charge, bool) {
+// zone can never block. If device is not empty, it is the key of the client's device,
+// and the request is blocked only if both buckets are.
+func (r *Rule) BlockedBucket(s *Subject, b *Buffers) (c leakybucket.Charge, device string, can bool) {
 	if r.Block == nil {
-		return leakybucket.Charge{}, false
+		return c, "", false
 	}
 	if exempt, err := r.Exempts(s.Request); err != nil || exempt {
-		return leakybucket.Charge{}, false
+		return c, "", false
 	}
 	k, why, skip := r.bucket(s, (*buffers)(b))
 	if why != None || skip || k.rule != bucketkey.Limited {
-		return leakybucket.Charge{}, false
+		return c, "", false
 	}
-	return r.charge(&k, !r.Enforces(k.name), 0), true
+	if client := r.client(s, &k); client != nil {
+		device = deviceKey(k.name, client)
+	}
+	return r.charge(&k, !r.Enforces(k.name), 0), device, true
 }
 
 // BlockedBucket is [Rule.BlockedBucket] for the plan's request.
-func (p *Plan) BlockedBucket(r *Rule) (leakybucket.Charge, bool) {
+func (p *Plan) BlockedBucket(r *Rule) (c leakybucket.Charge, device string, can bool) {
 	return r.BlockedBucket(&p.Subject, (*Buffers)(&p.buffers))
 }
 
@@ -323,6 +337,7 @@ func (p *Plan) Questions() ([]leakybucket.Charge, []leakybucket.Decision) {
 		p.dropCharges()
 	}
 	p.decisions = append(p.decisions[:0], make([]leakybucket.Decision, len(p.charges))...)
+	p.keepQuestions()
 	return p.charges, p.decisions
 }
 

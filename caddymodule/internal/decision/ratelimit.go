@@ -38,10 +38,11 @@ func (res *Result) Announce(header http.Header) {
 	header.Set("RateLimit", field)
 }
 
-// nearest returns the outcome of the fullest enforced bucket, or nil if there is none.
+// nearest returns the outcome of the fullest enforced bucket whose key is not private,
+// or nil if there is none.
 func (res *Result) nearest() (nearest *Outcome) {
 	res.each(func(o *Outcome) bool {
-		if o.Charge.Limit.Capacity > 0 && !o.Shadow && (nearest == nil || o.fuller(nearest)) {
+		if o.Charge.Limit.Capacity > 0 && !o.Shadow && !o.Rule.Key.Private && (nearest == nil || o.fuller(nearest)) {
 			nearest = o
 		}
 		return true

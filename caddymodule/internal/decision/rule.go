@@ -14,6 +14,7 @@ import (
 	"github.com/cespare/xxhash/v2"
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/admission"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/device"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/refusal"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/settlement"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/staticfile"
@@ -38,6 +39,8 @@ type Rule struct {
 	Block *leakybucket.Ladder // nil means that overflows begin no block
 
 	Settle *settlement.Rule // nil means that charges are not corrected
+
+	Trust *device.Trust // nil means that no devices are trusted
 
 	Delay      *float64      // units that pass undelayed; nil means no delay
 	MaxWait    time.Duration // zero means no bound for the bucket, and no wait for a slot

@@ -57,6 +57,10 @@ type Observer struct {
 	// Headers are recorded and removed from the response.
 	Headers Headers
 
+	// BeforeHeaders is called once, before the headers of the final response are sent,
+	// and may add to them. If an error route will answer, it is not called.
+	BeforeHeaders func(status int, header http.Header)
+
 	// Tunnel is released, once, when the connection becomes a tunnel: by a
 	// status 101, by success of a CONNECT over HTTP/2 or 3, or because a handler
 	// takes the connection over.
@@ -108,6 +112,9 @@ func (o *Observer) end() {
 	o.readHeaders() // the server sends what is there now: headers if there were none yet, and trailers
 	if o.status == 0 {
 		o.look() // nothing was sent yet
+		if o.returned && o.err == nil {
+			o.beforeHeaders(http.StatusOK)
+		}
 	}
 }
 
@@ -139,6 +146,7 @@ func (o *Observer) WriteHeader(status int) {
 	if o.status == 0 && (status >= 200 || status == http.StatusSwitchingProtocols) {
 		o.look()
 		o.status, o.headers = status, time.Since(o.began)
+		o.beforeHeaders(status)
 		o.declared = o.declaredLength()
 		if status == http.StatusSwitchingProtocols || o.connect && status < 300 {
 			o.becomeTunnel()
@@ -146,6 +154,12 @@ func (o *Observer) WriteHeader(status int) {
 	}
 	o.readHeaders()
 	o.ResponseWriter.WriteHeader(status)
+}
+
+func (o *Observer) beforeHeaders(status int) {
+	if o.BeforeHeaders != nil && !o.tunnel {
+		o.BeforeHeaders(status, o.Header())
+	}
 }
 
 // declaredLength returns how long the body will be, or -1 if the handler does not

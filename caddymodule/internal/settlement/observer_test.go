@@ -330,3 +330,40 @@ func BenchmarkObserver(b *testing.B) {
 		_, _ = header.Actual(o, limit, 1)
 	}
 }
+
+func TestBeforeHeadersIsCalledOnceBeforeTheFinalHeaders(t *testing.T) {
+	for _, test := range []struct {
+		name  string
+		serve func(http.ResponseWriter) error
+		want  int // the status it is told, or 0
+	}{
+		{"a status", func(w http.ResponseWriter) error { w.WriteHeader(302); return nil }, 302},
+		{"a body alone", func(w http.ResponseWriter) error { _, err := w.Write([]byte("x")); return err }, 200},
+		{"nothing at all", func(http.ResponseWriter) error { return nil }, 200},
+		{"hints before a status", func(w http.ResponseWriter) error { w.WriteHeader(103); w.WriteHeader(404); return nil }, 404},
+		{"a flush", func(w http.ResponseWriter) error { return http.NewResponseController(w).Flush() }, 200},
+		{"two statuses", func(w http.ResponseWriter) error { w.WriteHeader(200); w.WriteHeader(500); return nil }, 200},
+		{"an error, which an error route answers", func(http.ResponseWriter) error { return errors.New("gone") }, 0},
+		{"an error after a status", func(w http.ResponseWriter) error { w.WriteHeader(200); return errors.New("gone") }, 200},
+	} {
+		w, calls, told := newSpy(), 0, 0
+		o := &Observer{BeforeHeaders: func(status int, header http.Header) {
+			calls, told = calls+1, status
+			header.Add("Set-Cookie", "a=b")
+		}}
+		_ = o.Serve(w, httptest.NewRequest("GET", "/", nil), caddyhttp.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) error {
+			return test.serve(w)
+		}))
+		if told != test.want || calls != min(1, test.want) {
+			t.Errorf("%s: got %d calls and status %d, want one with status %d, or none for 0", test.name, calls, told, test.want)
+		}
+		if sent := w.Result().Header["Set-Cookie"]; len(sent) != calls {
+			t.Errorf("%s: got %q sent, want what was added", test.name, sent)
+		}
+		for _, hint := range w.hints {
+			if hint["Set-Cookie"] != nil {
+				t.Errorf("%s: got a cookie among the hints", test.name)
+			}
+		}
+	}
+}

@@ -1,0 +1,163 @@
+// Package device recognizes the browsers from which people have logged in to an
+// account, by a signed cookie, so that an attack on the account does not lock out its
+// owner (OWASP: Slow Down Online Guessing Attacks with Device Cookies).
+package device
+
+import (
+	"crypto/rand"
+	"crypto/sha256"
+	"encoding/hex"
+	"net/http"
+	"path"
+	"strings"
+	"time"
+
+	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
+
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/signer"
+)
+
+const (
+	// purpose keeps tokens for other purposes from counting as device cookies.
+	purpose = "device"
+
+	cookiePrefix = "__Host-throttle-device-"
+
+	// mostEntries is how many accounts one browser is known for, and largest the most
+	// bytes of the cookie's value.
+	mostEntries = 5
+	largest     = 1024
+
+	separator = "."
+)
+
+// Most is how many devices an account may have.
+const Most = 10
+
+// CookieName returns the name of a zone's device cookie. The prefix makes browsers
+// refuse it from other hosts and over plain HTTP.
+func CookieName(zone string) string { return cookiePrefix + zone }
+
+// A Trust says for which cookie of the upstream a zone trusts a device.
+type Trust struct {
+	Zone string
+
+	// Cookie is a pattern, as path.Match takes it, for the names of the cookies that
+	// the upstream sets when a log-in has succeeded.
+	Cookie string
+
+	// For is how long a device is trusted after its last log-in.
+	For time.Duration
+
+	Keys *signer.Ring
+
+	// Insecure is called when a log-in has succeeded over plain HTTP, where no device
+	// can be trusted. It may be nil.
+	Insecure func()
+}
+
+// A Client is the client of one request to an account, as far as device cookies tell.
+type Client struct {
+	trust  *Trust
+	secure bool
+	known  bool
+	claims signer.Claims // what the client's token is bound to, and its ID once it has one
+	others []string      // tokens for other accounts
+}
+
+// Client returns what the cookie of a request says about a key, which names the
+// account. The host is in lower case and without port.
+func (t *Trust) Client(r *http.Request, host, key string, now time.Time) *Client {
+	c := &Client{trust: t, secure: secure(r)}
+	c.claims = signer.Claims{Purpose: purpose, Host: host, Zone: t.Zone, Subject: sha256.Sum256([]byte(key))}
+	if c.secure {
+		c.read(r, now)
+	}
+	return c
+}
+
+// secure reports whether the client uses HTTPS, as Caddy's reverse proxy tells the
+// upstream: a trusted proxy's X-Forwarded-Proto counts.
+func secure(r *http.Request) bool {
+	if trusted, _ := caddyhttp.GetVar(r.Context(), caddyhttp.TrustedProxyVarKey).(bool); trusted {
+		if values := r.Header["X-Forwarded-Proto"]; len(values) > 0 && values[len(values)-1] != "" {
+			return values[len(values)-1] == "https"
+		}
+	}
+	return r.TLS != nil
+}
+
+func (c *Client) read(r *http.Request, now time.Time) {
+	cookies := r.CookiesNamed(CookieName(c.trust.Zone))
+	if len(cookies) != 1 || len(cookies[0].Value) > largest {
+		return
+	}
+	tokens := strings.SplitN(cookies[0].Value, separator, mostEntries+1)
+	for _, token := range tokens[:min(len(tokens), mostEntries)] {
+		expires, ok := signer.Expiry(token)
+		if !ok || !now.Before(expires) {
+			continue
+		}
+		claims, ours := c.trust.Keys.Verify(r.Context(), token, c.claims, now)
+		switch {
+		case !ours:
+			c.others = append(c.others, token)
+		case !c.known && now.Before(claims.Issued.Add(c.trust.For)): // the config may say less than it did
+			c.known, c.claims.ID = true, claims.ID
+		}
+	}
+}
+
+// Device returns the name of the client's device, and false if none is known for the
+// account. Copies of a cookie are one device.
+func (c *Client) Device() (name string, known bool) {
+	if !c.known {
+		return "", false
+	}
+	return hex.EncodeToString(c.claims.ID[:]), true
+}
+
+// Earned reports whether a response says that the log-in has succeeded, and the client
+// can be told of its device.
+func (c *Client) Earned(status int, header http.Header, now time.Time) bool {
+	if status >= 400 || !succeeded(c.trust.Cookie, header["Set-Cookie"], now) {
+		return false
+	}
+	if !c.secure && c.trust.Insecure != nil {
+		c.trust.Insecure()
+	}
+	return c.secure
+}
+
+// Issue adds the device cookie to a response. A known device is renewed. Without a key
+// to sign with, nothing is added.
+func (c *Client) Issue(header http.Header, now time.Time) {
+	claims := c.claims
+	if !c.known {
+		rand.Read(claims.ID[:]) // never fails
+	}
+	claims.Issued = now
+	claims.Expires = now.Add(c.trust.For)
+	token, ok := c.trust.Keys.Sign(claims)
+	if !ok {
+		return
+	}
+	tokens := append([]string{token}, c.others[:min(len(c.others), mostEntries-1)]...)
+	var last time.Time
+	for _, token := range tokens {
+		if expires, _ := signer.Expiry(token); expires.After(last) {
+			last = expires
+		}
+	}
+	cookie := http.Cookie{
+		Name: CookieName(c.trust.Zone), Value: strings.Join(tokens, separator), Path: "/",
+		MaxAge: int(min(last.Sub(now), signer.Term).Seconds()), Secure: true, HttpOnly: true, SameSite: http.SameSiteLaxMode,
+	}
+	header.Add("Set-Cookie", cookie.String())
+}
+
+// ValidPattern reports whether a pattern for cookies can be told from any cookie.
+func ValidPattern(pattern string) bool {
+	match, err := path.Match(pattern, "")
+	return err == nil && !match && strings.Trim(pattern, "*?") != ""
+}

@@ -1,0 +1,218 @@
+package device
+
+import (
+	"context"
+	"crypto/tls"
+	"fmt"
+	"io/fs"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
+
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/signer"
+)
+
+// noStorage is storage in which nothing is yet, and nothing remains.
+type noStorage struct{}
+
+func (noStorage) Load(context.Context, string) ([]byte, error) { return nil, fs.ErrNotExist }
+func (noStorage) Store(context.Context, string, []byte) error  { return nil }
+func (noStorage) Lock(context.Context, string) error           { return nil }
+func (noStorage) Unlock(context.Context, string) error         { return nil }
+
+func newTrust(t *testing.T, zone string) *Trust {
+	t.Helper()
+	keys := signer.New(noStorage{}, nil)
+	if err := keys.Maintain(t.Context(), now); err != nil {
+		t.Fatal(err)
+	}
+	return &Trust{Zone: zone, Cookie: "sid", For: 24 * time.Hour, Keys: keys}
+}
+
+// request returns a request over HTTPS with cookies.
+func request(cookies ...string) *http.Request {
+	r := httptest.NewRequest("POST", "https://example.com/login", nil)
+	for _, cookie := range cookies {
+		r.Header.Add("Cookie", cookie)
+	}
+	return r
+}
+
+// log in lets an account in, and returns the cookie header that the browser sends then.
+func login(t *testing.T, trust *Trust, account, cookie string, at time.Time) string {
+	t.Helper()
+	header := http.Header{"Set-Cookie": {"sid=a"}}
+	client := trust.Client(request(cookie), "example.com", account, at)
+	if !client.Earned(302, header, at) {
+		t.Fatal("got a success that earns nothing")
+	}
+	client.Issue(header, at)
+	if len(header["Set-Cookie"]) != 2 {
+		t.Fatal("got no device cookie")
+	}
+	pair, _, _ := strings.Cut(header["Set-Cookie"][1], ";")
+	return pair
+}
+
+func (t *Trust) device(account, cookie string, at time.Time) string {
+	name, _ := t.Client(request(cookie), "example.com", account, at).Device()
+	return name
+}
+
+func TestADeviceIsKnownForTheAccountThatLoggedIn(t *testing.T) {
+	trust := newTrust(t, "login")
+	cookie := login(t, trust, "alice", "", now)
+	name := trust.device("alice", cookie, now)
+	if len(name) != 32 {
+		t.Fatalf("got device %q, want one", name)
+	}
+	if got := trust.device("bob", cookie, now); got != "" {
+		t.Errorf("for another account: got device %q, want none", got)
+	}
+	other := *trust
+	other.Zone = "admin"
+	if got := other.device("alice", strings.Replace(cookie, "login", "admin", 1), now); got != "" {
+		t.Errorf("for another zone: got device %q, want none", got)
+	}
+	if _, known := trust.Client(request(cookie), "example.org", "alice", now).Device(); known {
+		t.Error("for another host: got a device, want none")
+	}
+	if got := trust.device("alice", cookie, now.Add(24*time.Hour)); got != "" {
+		t.Errorf("after its time: got device %q, want none", got)
+	}
+	shorter := *trust
+	shorter.For = time.Hour
+	if got := shorter.device("alice", cookie, now.Add(time.Hour)); got != "" {
+		t.Errorf("after the time of a new config: got device %q, want none", got)
+	}
+	if strings.Contains(cookie, "alice") {
+		t.Errorf("got the account in cookie %s", cookie)
+	}
+	renewed := login(t, trust, "alice", cookie, now.Add(time.Hour))
+	if got := trust.device("alice", renewed, now.Add(24*time.Hour)); got != name {
+		t.Errorf("after another log-in: got device %q, want %q for longer", got, name)
+	}
+	if renewed == cookie {
+		t.Error("got the same cookie again, want a new one")
+	}
+}
+
+func TestTheCookieIsForThisHostAndHTTPSOnly(t *testing.T) {
+	trust := newTrust(t, "log-in.v2")
+	header := make(http.Header)
+	trust.Client(request(), "example.com", "alice", now).Issue(header, now)
+	line := header.Get("Set-Cookie")
+	cookie, err := http.ParseSetCookie(line)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if cookie.Name != "__Host-throttle-device-log-in.v2" || cookie.Path != "/" || cookie.Domain != "" || cookie.MaxAge != 86400 ||
+		!cookie.Secure || !cookie.HttpOnly || cookie.SameSite != http.SameSiteLaxMode {
+		t.Errorf("got %s", line)
+	}
+}
+
+func TestHTTPSIsWhatTheClientUses(t *testing.T) {
+	for _, test := range []struct {
+		name         string
+		tls, trusted bool
+		forwarded    []string
+		want         bool
+	}{
+		{name: "HTTP"},
+		{name: "HTTPS", tls: true, want: true},
+		{name: "a client that says it uses HTTPS", forwarded: []string{"https"}},
+		{name: "a client that says it uses HTTP", tls: true, forwarded: []string{"http"}, want: true},
+		{name: "HTTPS to a trusted proxy", trusted: true, forwarded: []string{"https"}, want: true},
+		{name: "HTTP to a trusted proxy that uses HTTPS", tls: true, trusted: true, forwarded: []string{"http"}},
+		{name: "a trusted proxy that does not say", trusted: true},
+		{name: "a trusted proxy that uses HTTPS and does not say", tls: true, trusted: true, want: true},
+		{name: "two headers, of which the last is the proxy's", trusted: true, forwarded: []string{"https", "http"}},
+	} {
+		r := httptest.NewRequest("POST", "http://example.com/", nil)
+		if test.tls {
+			r.TLS = new(tls.ConnectionState)
+		}
+		r.Header["X-Forwarded-Proto"] = test.forwarded
+		r = r.WithContext(context.WithValue(r.Context(), caddyhttp.VarsCtxKey, map[string]any{caddyhttp.TrustedProxyVarKey: test.trusted}))
+		trust := newTrust(t, "login")
+		insecure := false
+		trust.Insecure = func() { insecure = true }
+		cookie := login(t, trust, "alice", "", now)
+		r.Header.Set("Cookie", cookie)
+		client := trust.Client(r, "example.com", "alice", now)
+		if _, known := client.Device(); known != test.want {
+			t.Errorf("%s: got the device known: %v, want %v", test.name, known, test.want)
+		}
+		if got := client.Earned(302, http.Header{"Set-Cookie": {"sid=a"}}, now); got != test.want || insecure == test.want {
+			t.Errorf("%s: got a device cookie: %v, and a warning: %v, want %v and not", test.name, got, insecure, test.want)
+		}
+	}
+}
+
+func TestOneCookieHoldsTheLastFiveAccounts(t *testing.T) {
+	trust := newTrust(t, "login")
+	cookie, names := "", make(map[int]string)
+	for i := range 8 {
+		cookie = login(t, trust, fmt.Sprint("account", i), cookie, now.Add(time.Duration(i)*time.Minute))
+		names[i] = trust.device(fmt.Sprint("account", i), cookie, now.Add(time.Hour))
+	}
+	if len(cookie) > largest {
+		t.Errorf("got a cookie of %d bytes, want at most %d", len(cookie), largest)
+	}
+	for i := range 8 {
+		want := names[i]
+		if i < 3 {
+			want = ""
+		}
+		if got := trust.device(fmt.Sprint("account", i), cookie, now.Add(time.Hour)); got != want {
+			t.Errorf("account %d: got device %q, want %q", i, got, want)
+		}
+	}
+	late := login(t, trust, "account0", cookie, now.Add(24*time.Hour+5*time.Minute+time.Second))
+	if n := strings.Count(late, separator) + 1; n != 3 {
+		t.Errorf("got %d entries when three have expired, want 3", n)
+	}
+}
+
+func TestADamagedCookieIsAsGoodAsNone(t *testing.T) {
+	trust := newTrust(t, "login")
+	cookie := login(t, trust, "alice", login(t, trust, "bob", "", now), now)
+	for name, header := range map[string][]string{
+		"empty":        {CookieName("login") + "="},
+		"cut off":      {cookie[:len(cookie)-1-signer.TokenSize-30]},
+		"given twice":  {cookie, cookie},
+		"too long":     {cookie + strings.Repeat(".", largest)},
+		"a sixth":      {strings.Replace(cookie, "=", "=a.b.c.d.e.", 1)},
+		"other letter": {strings.ToLower(cookie)},
+	} {
+		client := trust.Client(request(header...), "example.com", "alice", now)
+		if got, known := client.Device(); known {
+			t.Errorf("%s: got device %s, want none", name, got)
+		}
+	}
+	// The entries before a cut still count.
+	if got := trust.device("alice", cookie[:len(cookie)-1], now); got == "" {
+		t.Error("got the first entry lost with the second")
+	}
+}
+
+func TestNothingIsEarnedByAFailureOrWithoutAKey(t *testing.T) {
+	trust := newTrust(t, "login")
+	client := trust.Client(request(), "example.com", "alice", now)
+	for status, want := range map[int]bool{200: true, 302: true, 401: false, 403: false, 500: false} {
+		if got := client.Earned(status, http.Header{"Set-Cookie": {"sid=a"}}, now); got != want {
+			t.Errorf("status %d: got %v, want %v", status, got, want)
+		}
+	}
+	trust.Keys = signer.New(noStorage{}, nil)
+	header := make(http.Header)
+	trust.Client(request(), "example.com", "alice", now).Issue(header, now)
+	if len(header) > 0 {
+		t.Errorf("got %v without a key, want nothing", header)
+	}
+}
