@@ -221,9 +221,71 @@ func (z *Zone) parseBlock(d *caddyfile.Dispenser) error {
 	return nil
 }
 
-// parsePage reads the file, relative to the Caddyfile. So an edited page is a changed
-// config, and a missing one is an error with a line.
+// parsePage reads the words after page: a file, or a block that brands the built-in
+// page.
 func (z *Zone) parsePage(d *caddyfile.Dispenser) error {
+	if d.NextArg() {
+		d.Prev()
+		if err := z.parsePageFile(d); err != nil {
+			return err
+		}
+		if d.NextBlock(d.Nesting()) {
+			return d.Err("page takes a file or a block, not both: a page of your own has its own style")
+		}
+		return nil
+	}
+	z.PageStyle = new(PageStyle)
+	seen := make(map[string]bool)
+	for nesting := d.Nesting(); d.NextBlock(nesting); {
+		option := d.Val()
+		if err := once(d, seen, option); err != nil {
+			return err
+		}
+		var target *string
+		switch option {
+		case "title":
+			target = &z.PageStyle.Title
+		case "accent":
+			target = &z.PageStyle.Accent
+		case "text":
+			target = &z.PageStyle.Text
+		case "color", "colour":
+			return d.Errf("unknown option %q in page: did you mean accent?", option)
+		default:
+			return d.WrapErr(unknown("option", option, " in page", []string{"title", "accent", "text"}))
+		}
+		if err := parsePhrase(d, target); err != nil {
+			return err
+		}
+		if err := z.PageStyle.style().Validate(); err != nil {
+			return d.Errf("parsing page: %w", err)
+		}
+	}
+	if len(seen) == 0 {
+		return d.Err("page has no value: want a file, or a block of title, accent and text")
+	}
+	return nil
+}
+
+// parsePhrase reads the one text after an option of the page.
+func parsePhrase(d *caddyfile.Dispenser, target *string) error {
+	option := d.Val()
+	switch words := d.RemainingArgs(); {
+	case len(words) == 0 && option == "accent":
+		return d.Err("accent has no value: want a colour such as 0a7f5c; a # begins a comment, unless it is in quotes")
+	case len(words) == 0 || words[0] == "":
+		return d.Errf("%s has no value: want a text", option)
+	case len(words) > 1:
+		return d.Errf("%s has several words: put them in quotes, as in %[1]s %q", option, strings.Join(words, " "))
+	default:
+		*target = words[0]
+	}
+	return nil
+}
+
+// parsePageFile reads the file, relative to the Caddyfile. So an edited page is a
+// changed config, and a missing one an error with a line.
+func (z *Zone) parsePageFile(d *caddyfile.Dispenser) error {
 	var name string
 	if err := parseArg(d, &name, parseWord); err != nil {
 		return err

@@ -111,7 +111,9 @@ var zoneOptions = []zoneOption{
 	word("retry_after", "empty|fit|<duration>", func(z *Zone) *string { return &z.RetryAfter }, parseWord).besideZones(),
 	number("retry_jitter", "<percent>").besideZones(),
 	number("status", "<code>").besideZones(),
-	{name: "page", syntax: "<file>", parse: plain((*Zone).parsePage), beside: true, inherit: func(z, defaults *Zone) { z.PageHTML = defaults.PageHTML }},
+	{name: "page", syntax: "<file>|{ title <text>; accent <colour>; text <text> }", parse: plain((*Zone).parsePage), beside: true, inherit: func(z, defaults *Zone) {
+		z.PageHTML, z.PageStyle = defaults.PageHTML, defaults.PageStyle
+	}},
 	word("refuse", "page|error", func(z *Zone) *string { return &z.Refuse }, oneOf(refusePage, refuseError)).besideZones(),
 	flag("shadow", func(z *Zone) *bool { return &z.Shadow }).besideZones(),
 	number("enforce", "<percent of keys>"),
@@ -149,7 +151,7 @@ var zoneOptions = []zoneOption{
 //	    retry_after empty|fit|<duration>
 //	    retry_jitter <percent>
 //	    status <code>
-//	    page <file>
+//	    page <file>|{ title <text>; accent <colour>; text <text> }
 //	    refuse page|error
 //	    shadow
 //	    enforce <percent of keys>
@@ -243,7 +245,7 @@ func contradicts(option string, own *Zone) bool {
 	case "page":
 		return own.Refuse == refuseError
 	case "refuse":
-		return own.PageHTML != nil
+		return own.PageHTML != nil || own.PageStyle != nil
 	case "retry_after", "retry_jitter":
 		return own.InFlight > 0 && own.Capacity == 0 && own.Leak == ""
 	}

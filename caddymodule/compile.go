@@ -217,8 +217,15 @@ func (c *compilation) compileWords() error {
 		return about("enforce", 0, errors.New("enforce and shadow exclude each other: want shadow for a dry run of all keys, or enforce <percent> for one of the others"))
 	case c.Page != "" && c.PageHTML != nil:
 		return about("page", 0, errors.New("page and page_html exclude each other: want page, which is a file, or page_html, which is its content"))
-	case (c.Page != "" || c.PageHTML != nil) && c.Refuse == refuseError:
+	case (c.Page != "" || c.PageHTML != nil) && c.PageStyle != nil:
+		return about("page", 0, errors.New("page_style and page or page_html exclude each other: a page of your own has its own style"))
+	case (c.Page != "" || c.PageHTML != nil || c.PageStyle != nil) && c.Refuse == refuseError:
 		return about("page", 0, errors.New("page and refuse error exclude each other: error routes write their own page"))
+	}
+	if c.PageStyle != nil {
+		if err := c.PageStyle.style().Validate(); err != nil {
+			return about("page", 0, fmt.Errorf("parsing page: %w", err))
+		}
 	}
 	c.rule.Key.Missing, c.rule.Key.Unlisted = decision.Policy(c.MissingKey), decision.Policy(c.UnlistedKey)
 	c.rule.AsError, c.rule.Shadow = c.Refuse == refuseError, c.Shadow

@@ -39,6 +39,10 @@ func TestJSONThatLimitsNothingIsRefusedWithItsPlace(t *testing.T) {
 		{name: "static files with a root of their own", http: withHandlers(`{"handler":"throttle","zone":[{"name":"a",` + limit + `,"exempt_static_files":{"root":"/srv"}}]}`)},
 		{name: "static files with a blank root", http: withHandlers(`{"handler":"throttle","zone":[{"name":"a",` + limit + `,"exempt_static_files":{"root":" "}}]}`), want: "the root of static_files is blank"},
 		{name: "page and page_html", http: zone(`"page":"testdata/page.html","page_html":""`), want: "page and page_html exclude each other"},
+		{name: "page_style and page_html", http: zone(`"page_style":{"title":"a"},"page_html":""`), want: "page_style and page or page_html exclude each other"},
+		{name: "page_style and page", http: zone(`"page_style":{},"page":"testdata/page.html"`), want: "page_style and page or page_html exclude each other"},
+		{name: "page_style with refuse error", http: zone(`"page_style":{},"refuse":"error"`), want: "page and refuse error exclude each other"},
+		{name: "page_style with an accent that is no colour", http: zone(`"page_style":{"accent":"#12"}`), want: `parsing page: invalid accent "#12"`},
 		{name: "page_html with refuse error", http: zone(`"page_html":"","refuse":"error"`), want: "page and refuse error exclude each other"},
 	} {
 		t.Run(test.name, func(t *testing.T) {

@@ -35,7 +35,7 @@ func TestARefusalIsAPageForPeople(t *testing.T) {
 			t.Errorf("%s: got %q, want %q", name, got, want)
 		}
 	}
-	if body := w.Body.String(); !strings.Contains(body, "Please wait 60 seconds and try again.") {
+	if body := w.Body.String(); !strings.Contains(body, "<p>Please wait 60 seconds.</p>") {
 		t.Errorf("got %q, want it to say how long to wait", body)
 	}
 }
@@ -51,7 +51,7 @@ func TestThePageSaysTheTimeToFitWhateverRetryAfterSays(t *testing.T) {
 	if got := w.Header().Get("Retry-After"); got != "600" {
 		t.Errorf("Retry-After: got %q, want 600", got)
 	}
-	if body := w.Body.String(); !strings.Contains(body, "Please wait 60 seconds") {
+	if body := w.Body.String(); !strings.Contains(body, "<p>Please wait 60 seconds.</p>") {
 		t.Errorf("got %q, want it to say 60 seconds", body)
 	}
 }
@@ -191,7 +191,7 @@ func TestAPageOfARefusalDoesNotGoThroughErrorRoutes(t *testing.T) {
 	}`)
 	c := s.from(someone)
 	c.passes(1, "/")
-	if got := c.get("/").Body.String(); !strings.Contains(got, "Too many requests") {
+	if got := c.get("/").Body.String(); !strings.Contains(got, "One moment, please") {
 		t.Errorf("got %q, want our page", got)
 	}
 }
@@ -274,5 +274,98 @@ func isRefusedAtOnce(t *testing.T, addr, request string) {
 	}
 	if _, err := reader.ReadByte(); err != io.EOF && !strings.Contains(fmt.Sprint(err), "reset") {
 		t.Errorf("%q: got %v after the answer, want the connection closed", request, err)
+	}
+}
+
+// ofBrowser is a request as somebody's browser sends it.
+func ofBrowser(method, path, languages string) *http.Request {
+	r := request(someone, "http://example.com"+path)
+	r.Method = method
+	r.Header.Set("Accept", "text/html,application/xhtml+xml,application/xml;q=0.9,*/*;q=0.8")
+	r.Header.Set("Accept-Language", languages)
+	return r
+}
+
+func TestTheZoneThatDecidesStylesThePage(t *testing.T) {
+	s := run(t, `http:// {
+		throttle {
+			page {
+				title "The <Library>"
+				accent teal
+			}
+			zone pages {
+				limit 10 1/m
+			}
+			zone login {
+				match path /login
+				limit 1 1/h
+				page {
+					text "Too many log-ins."
+				}
+			}
+			zone watched {
+				limit 1 1/d
+				shadow
+				page {
+					title "nobody sees this"
+				}
+			}
+		}
+		respond ok
+	}`)
+	c := s.from(someone)
+	c.passes(1, "/login")
+	w := s.do(ofBrowser("POST", "/login", "fr-CH,fr;q=0.9,en;q=0.8"))
+	for _, want := range []string{`<html lang="fr">`, "<h1 dir=\"auto\">Un instant, s’il vous plaît</h1>", "Too many log-ins.", "60 minutes</b>.", "n’ont pas été traitées"} {
+		if body := w.Body.String(); !strings.Contains(body, want) {
+			t.Errorf("got %s, want %q in it", body, want)
+		}
+	}
+	if w.Header().Get("Content-Language") != "fr" || w.Header().Get("Vary") != "" {
+		t.Errorf("got %v, want the language, and no Vary since nothing is cached", w.Header())
+	}
+	c.passes(9, "/")
+	body := s.do(ofBrowser("GET", "/", "xx, it;q=0.1")).Body.String()
+	for _, want := range []string{`<html lang="it">`, "<h1 dir=\"auto\">The &lt;Library&gt;</h1>", "--accent:teal", "60 secondi</b>."} {
+		if !strings.Contains(body, want) {
+			t.Errorf("got %s, want %q in it", body, want)
+		}
+	}
+	if strings.Contains(body, "nobody") {
+		t.Errorf("got %s of a shadow", body)
+	}
+}
+
+func TestThePageHasItsOwnPolicyOnASiteWithAnother(t *testing.T) {
+	s := run(t, `http:// {
+		header Content-Security-Policy "default-src 'self'"
+		throttle site 1 1/m
+		respond ok
+	}`)
+	s.from(someone).passes(1, "/")
+	w := s.do(ofBrowser("GET", "/", "en"))
+	if got := w.Header()["Content-Security-Policy"]; w.Code != 429 || len(got) != 1 || !strings.HasPrefix(got[0], "default-src 'none'; script-src 'sha256-") {
+		t.Errorf("got %d and %q, want the policy of the page alone", w.Code, got)
+	}
+}
+
+func TestARefusalThatNoWaitingFixesSaysSoInAStyle(t *testing.T) {
+	s := run(t, `http:// {
+		throttle {
+			zone site {
+				limit 1 1/m
+				override 203.0.113.7 deny
+				page {
+					title "The shop"
+				}
+			}
+		}
+		respond ok
+	}`)
+	r := ofBrowser("GET", "/", "de")
+	r.RemoteAddr = "203.0.113.7:1"
+	body := s.do(r).Body.String()
+	if !strings.Contains(body, "<h1 dir=\"auto\">The shop</h1>") || !strings.Contains(body, "Warten oder Neuladen hilft nicht.") || strings.Contains(body, "<script>") {
+		t.Errorf("got %s", body)
 	}
 }

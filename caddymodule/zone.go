@@ -153,12 +153,17 @@ type Zone struct {
 
 	// A file with the HTML of refusals. Placeholders in it are filled in and their
 	// values escaped. It is read when the config is loaded. Default: a short
-	// built-in page.
+	// built-in page in the visitor's language, which counts down, and reloads by
+	// itself after a GET.
 	Page string `json:"page,omitempty"`
 
 	// The HTML of refusals itself, instead of a file in page. In a Caddyfile,
 	// `page` reads the file into this field. Default: none.
 	PageHTML *string `json:"page_html,omitempty"`
+
+	// Brand the built-in page. In a Caddyfile, `page` with a block. Default: the
+	// built-in page without a brand.
+	PageStyle *PageStyle `json:"page_style,omitempty"`
 
 	// How to refuse: `page` writes the answer, `error` leaves it to the site's
 	// error routes. Default: `page`. Error routes cost several times as much, and
@@ -173,6 +178,23 @@ type Zone struct {
 	// a dry run. Default: 100. All nodes choose the same keys, and keys that are
 	// enforced stay enforced at a higher percentage.
 	Enforce int `json:"enforce,omitempty"`
+}
+
+// PageStyle brands the built-in page. Its texts are plain text in one language. All
+// others on the page are in the visitor's language.
+type PageStyle struct {
+	// The heading, such as the name of the site: at most 100 characters. Default:
+	// "One moment, please".
+	Title string `json:"title,omitempty"`
+
+	// The colour of the page's edge and of its bar: `#0a7f5c`, `0a7f5c`, `#0a7`, or a
+	// basic colour of CSS such as `teal`. Default: a blue.
+	Accent string `json:"accent,omitempty"`
+
+	// What is the matter, in at most 500 characters. How long to wait, and what to
+	// do then, follows it. Default: "This site is receiving too many requests right
+	// now."
+	Text string `json:"text,omitempty"`
 }
 
 // StaticFiles exempts files from being charged. Only the one plain name of a file
@@ -234,9 +256,11 @@ type Block struct {
 	Everywhere bool `json:"everywhere,omitempty"`
 }
 
-// loadPage returns the zone's own page, or nil if it has none.
+// loadPage returns the zone's page, or nil if it has none of its own.
 func (z *Zone) loadPage() (*refusal.Page, error) {
 	switch {
+	case z.PageStyle != nil:
+		return z.PageStyle.style().Compile()
 	case z.PageHTML != nil:
 		return refusal.Compile(*z.PageHTML)
 	case z.Page == "":
@@ -254,4 +278,8 @@ func (z *Zone) loadPage() (*refusal.Page, error) {
 		return nil, fmt.Errorf("reading page %s: %w", z.Page, err)
 	}
 	return page, nil
+}
+
+func (s *PageStyle) style() refusal.Style {
+	return refusal.Style{Title: s.Title, Accent: s.Accent, Text: s.Text}
 }

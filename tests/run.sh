@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Tests everything: formatting, vet, the unit tests with the race detector, and
 # the whole system over real sockets, with php-fpm and Puma behind it, nginx
-# beside it, and Redis and PostgreSQL for several Caddys to share.
+# beside it, Redis and PostgreSQL for several Caddys to share, and Chromium in
+# front of it.
 #
 #	tests/run.sh
 #
@@ -51,6 +52,7 @@ missing_packages() {
 	has_postgres || echo postgresql-15
 	have pgbouncer || echo pgbouncer
 	have unshare || echo util-linux
+	have chromium || echo chromium
 }
 
 # Debian starts the servers it installs; the tests start their own.

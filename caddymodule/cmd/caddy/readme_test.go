@@ -111,6 +111,7 @@ func filled(syntax string) string {
 		"<request matchers>|static_files [<root>]", "path /x", "<n>|<placeholder>|body_items [<path>]|body_bytes <unit>", "body_bytes 1KiB",
 		"seconds|bytes <unit>|header <Name>|status <code|class>... <n> [after]", "status 401 4xx 1 after",
 		"<plan>|<capacity> <leak>|unlimited|deny", "5 1/s", "{ <request matchers> }", "{\npath /x\n}",
+		"<file>|{ title <text>; accent <colour>; text <text> }", "<file>",
 		"zone <name>\n", "zone global\n", "zone <name> { ... }", "zone some {\nlimit 5 1/s\n}", "zone <name>", "zone some",
 		"{ ... }", "{\nlimit 5 1/s\n}", "store memory { max_buckets <n> }", "store memory {\nmax_buckets 1000\n}",
 		"status <code|class>...", "status 401 4xx", "[<matcher>]", "", "<key>...", "client_ip", "<option>", "shadow", "<part>...", "203.0.113.7",

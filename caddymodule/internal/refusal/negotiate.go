@@ -24,10 +24,42 @@ func (p *preference) add(specificity, weight, order int) {
 
 func (p *preference) highest() bool { return p.weight == 1000 && p.specificity == 3 }
 
-// acceptsJSON reports whether a client prefers JSON to HTML. Clients without a
-// preference, such as curl, get HTML.
-func acceptsJSON(accept []string) bool {
-	var json, html preference
+// A form is what the answer to a client is written in.
+type form int
+
+const (
+	inHTML  form = iota // what browsers ask for when somebody opens a page
+	inBrief             // HTML without style and script: for images and scripts, and for curl
+	inJSON
+)
+
+// formFor returns the form that a client prefers. Clients without a preference,
+// such as curl, get HTML.
+func formFor(accept []string) form {
+	switch json, html := preferences(accept); {
+	case json.over(html):
+		return inJSON
+	case html.specificity == 3:
+		return inHTML
+	}
+	return inBrief
+}
+
+// over reports whether a client wants the type of p rather than another.
+func (p preference) over(other preference) bool {
+	switch {
+	case p.weight != other.weight:
+		return p.weight > other.weight
+	case p.weight == 0:
+		return false
+	case p.specificity != other.specificity:
+		return p.specificity > other.specificity
+	}
+	return p.order < other.order
+}
+
+// preferences returns how much a client wants JSON, and HTML.
+func preferences(accept []string) (json, html preference) {
 	left, order := mostAccept, 0
 	for _, header := range accept {
 		if left <= 0 {
@@ -58,19 +90,11 @@ func acceptsJSON(accept []string) bool {
 			// Nothing beats the first that is named without a weight, as browsers and
 			// most programs do.
 			if html.highest() || json.highest() {
-				return json.highest()
+				return json, html
 			}
 		}
 	}
-	switch {
-	case json.weight != html.weight:
-		return json.weight > html.weight
-	case json.weight == 0:
-		return false
-	case json.specificity != html.specificity:
-		return json.specificity > html.specificity
-	}
-	return json.order < html.order
+	return json, html
 }
 
 // isJSON reports whether a media type is JSON, or a kind of it such as

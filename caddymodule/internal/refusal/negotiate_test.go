@@ -4,6 +4,7 @@ import (
 	"math/rand/v2"
 	"strings"
 	"testing"
+	"time"
 	"unicode"
 )
 
@@ -91,6 +92,36 @@ func TestClientsThatPreferJSONGetIt(t *testing.T) {
 	}
 	if acceptsJSON(nil) {
 		t.Error("no Accept: got JSON")
+	}
+}
+
+func acceptsJSON(accept []string) bool { return formFor(accept) == inJSON }
+
+// TestOnlyPagesHaveStyle: images, scripts and programs get a brief answer.
+func TestOnlyPagesHaveStyle(t *testing.T) {
+	for accept, want := range map[string]bool{
+		"text/html,application/xhtml+xml,application/xml;q=0.9,image/avif,image/webp,*/*;q=0.8": true,
+		"text/html, application/json;q=0.9":                                                     true,
+		"application/xhtml+xml":                                                                 true,
+		"image/avif,image/webp,image/png,image/svg+xml,*/*;q=0.8":                               false,
+		"text/css,*/*;q=0.1":                                                                    false,
+		"text/*":                                                                                false,
+		"*/*":                                                                                   false,
+		"":                                                                                      false,
+	} {
+		r := request(accept)
+		r.Header.Set("Accept-Language", "de")
+		w := refuse(t, &Refusal{Status: 429, Waits: true, TimeToFit: time.Minute}, r)
+		body := w.Body.String()
+		if got := strings.Contains(body, "<style>") && strings.Contains(body, "<script>") && w.Header().Get("Content-Security-Policy") != ""; got != want {
+			t.Errorf("%q: got %s, want style: %v", accept, body, want)
+		}
+		if !want && (strings.Contains(body, "<s") || len(body) > 300 || !strings.Contains(body, "<p>Bitte warten Sie 60 Sekunden.</p>")) {
+			t.Errorf("%q: got %d bytes: %s", accept, len(body), body)
+		}
+	}
+	if got := refuse(t, &Refusal{Status: 403}, request("*/*")).Body.String(); !strings.Contains(got, languages[0].neverReason) || strings.Contains(got, "<style>") {
+		t.Errorf("got %s", got)
 	}
 }
 

@@ -11,9 +11,15 @@ import (
 // MostPage is how many bytes a page may have.
 const MostPage = 1 << 20
 
-// A Page is the user's own HTML, with placeholders that are filled in for each
-// refusal. It is immutable and safe for concurrent use.
-type Page struct{ pieces []piece }
+// A Page is what people see of a refusal: the built-in page, which a [Style]
+// compiles, or one of the user's own, in HTML, with placeholders that are filled in
+// for each refusal. It is immutable and safe for concurrent use.
+type Page struct {
+	pieces []piece // of the user's own
+
+	notices [len(languages)][kinds]notice // of the built-in page
+	policy  string                        // its Content-Security-Policy; "" for the user's own
+}
 
 // A piece of a page is a literal text or a placeholder.
 type piece struct{ text, placeholder string }
@@ -22,7 +28,7 @@ type piece struct{ text, placeholder string }
 // sheets and scripts stay what they are.
 var placeholder = regexp.MustCompile(`\{[a-z]+\.[^{}\s:;"']+\}`)
 
-// Compile finds the placeholders of a page. An empty page is a page.
+// Compile finds the placeholders of a page of the user's own. An empty page is a page.
 func Compile(text string) (*Page, error) {
 	if len(text) > MostPage {
 		return nil, fmt.Errorf("the page has %d bytes: want at most %d", len(text), MostPage)

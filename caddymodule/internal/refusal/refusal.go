@@ -35,7 +35,7 @@ type Refusal struct {
 	// not called for others. If nil, they are not named.
 	Violated func() []string
 
-	// Page is the user's own page. If nil, people see a page of ours.
+	// Page is what people see. If nil, it is the built-in page without a brand.
 	Page *Page
 
 	// AsError hands the refusal to the site's error routes instead.
@@ -59,7 +59,7 @@ func (f *Refusal) Write(w http.ResponseWriter, r *http.Request, bodyRead bool) e
 	// Values lie side by side, each with a capacity of one: other handlers change
 	// values where they stand, and append to them. They are not set by Set, which
 	// looks at every letter of a name.
-	values := make([]string, 5)
+	values := make([]string, 7)
 	header := w.Header()
 	set := func(name, value string) {
 		header[name], values = values[:1:1], values[1:]
@@ -80,23 +80,32 @@ func (f *Refusal) Write(w http.ResponseWriter, r *http.Request, bodyRead bool) e
 		// By value: Caddy looks for no other form of it.
 		return caddyhttp.HandlerError{StatusCode: f.Status, Err: errRefused}
 	}
-	page := pages.Get().(*[]byte)
-	defer keep(page)
-	contentType := "text/html; charset=utf-8"
-	switch {
-	case acceptsJSON(r.Header["Accept"]):
+	text := pages.Get().(*[]byte)
+	defer keep(text)
+	page, contentType := f.Page, "text/html; charset=utf-8"
+	if page == nil {
+		page = standard()
+	}
+	// No cache may keep the answer, so none needs a Vary to choose among answers.
+	switch form := formFor(r.Header["Accept"]); {
+	case form == inJSON:
 		contentType = "application/problem+json"
-		*page = f.appendProblem((*page)[:0])
-	case f.Page != nil:
+		*text = f.appendProblem((*text)[:0])
+	case page.policy == "":
 		values, _ := r.Context().Value(caddy.ReplacerCtxKey).(*caddy.Replacer)
-		*page = f.Page.appendTo((*page)[:0], values)
+		*text = page.appendTo((*text)[:0], values)
 	default:
-		*page = f.appendPage((*page)[:0])
+		i := preferred(r.Header["Accept-Language"])
+		*text = page.notices[i][f.kindOf(r, form)].appendTo((*text)[:0], &languages[i], f.TimeToFit)
+		set("Content-Language", languages[i].tag)
+		if form == inHTML {
+			set("Content-Security-Policy", page.policy)
+		}
 	}
 	set("Content-Type", contentType)
-	set("Content-Length", strconv.Itoa(len(*page)))
+	set("Content-Length", strconv.Itoa(len(*text)))
 	w.WriteHeader(f.Status)
-	_, _ = w.Write(*page) // a client that is gone is no error of ours
+	_, _ = w.Write(*text) // a client that is gone is no error of ours
 	return nil
 }
 
@@ -104,26 +113,6 @@ func keep(page *[]byte) {
 	if cap(*page) <= keptPage {
 		pages.Put(page)
 	}
-}
-
-// appendPage writes a page that people can read, and that costs next to
-// nothing to send.
-func (f *Refusal) appendPage(page []byte) []byte {
-	page = append(page, `<!DOCTYPE html>
-<html lang="en">
-<meta charset="utf-8">
-<meta name="viewport" content="width=device-width">
-<meta name="color-scheme" content="light dark">
-<title>Too many requests</title>
-<style>body{font:1.1em/1.5 system-ui,sans-serif;max-width:30em;margin:20vh auto;padding:0 1em}</style>
-<h1>Too many requests</h1>
-`...)
-	if !f.Waits {
-		return append(page, "<p>This request cannot be served.</p>\n"...)
-	}
-	page = append(page, "<p>Please wait "...)
-	page = AppendReadable(page, f.TimeToFit)
-	return append(page, " and try again.</p>\n"...)
 }
 
 // appendProblem writes a body of application/problem+json (RFC 9457), of a type
@@ -137,7 +126,7 @@ func (f *Refusal) appendProblem(page []byte) []byte {
 		Violated []string `json:"violated-policies,omitempty"`
 	}{Type: "about:blank", Title: http.StatusText(f.Status), Status: f.Status}
 	if f.Waits {
-		body.Detail = "Retry in " + string(AppendReadable(nil, f.TimeToFit.Round(time.Millisecond))) + "."
+		body.Detail = "Retry in " + string(languages[0].appendWait(nil, f.TimeToFit.Round(time.Millisecond))) + "."
 		if f.Status == http.StatusTooManyRequests {
 			body.Type = "https://iana.org/assignments/http-problem-types#quota-exceeded"
 		}
@@ -149,22 +138,13 @@ func (f *Refusal) appendProblem(page []byte) []byte {
 	return append(append(page, raw...), '\n')
 }
 
-// AppendReadable appends a duration as people say it, rounded up: "1 second", "3
-// minutes".
-func AppendReadable(text []byte, d time.Duration) []byte {
-	n, unit := WholeSeconds(d), "second"
-	if n > 120 {
-		n, unit = (n+59)/60, "minute"
+// readable returns a duration as people say it, rounded up: a number of seconds, of
+// minutes if there are more than 120, or of hours. The unit is 0, 1 or 2.
+func readable(d time.Duration) (n int64, unit int) {
+	for n = WholeSeconds(d); n > 120 && unit < 2; unit++ {
+		n = (n + 59) / 60
 	}
-	if n > 120 && unit == "minute" {
-		n, unit = (n+59)/60, "hour"
-	}
-	text = append(strconv.AppendInt(text, n, 10), ' ')
-	text = append(text, unit...)
-	if n != 1 {
-		text = append(text, 's')
-	}
-	return text
+	return n, unit
 }
 
 // WholeSeconds returns a duration as clients are told it: rounded up, so that a

@@ -50,14 +50,14 @@ func TestARefusalIsAPageForPeople(t *testing.T) {
 	if got := w.Header(); w.Code != 429 || got.Get("Retry-After") != "600" || got.Get("Content-Type") != "text/html; charset=utf-8" {
 		t.Errorf("got %v and %v, want 429, a page, and Retry-After 600", w.Code, got)
 	}
-	if body := w.Body.String(); !strings.Contains(body, "Please wait 60 seconds and try again.") {
+	if body := w.Body.String(); !strings.Contains(body, "<p>Please wait 60 seconds.</p>") {
 		t.Errorf("got %q, want it to say the time to fit", body)
 	}
 }
 
 func TestARefusalThatNoWaitingHelpsSaysNoTime(t *testing.T) {
 	w := refuse(t, &Refusal{Status: 403, RetryAfter: time.Minute, TimeToFit: time.Minute}, request(""))
-	if got := w.Header()["Retry-After"]; got != nil || w.Code != 403 || !strings.Contains(w.Body.String(), "cannot be served") {
+	if got := w.Header()["Retry-After"]; got != nil || w.Code != 403 || !strings.Contains(w.Body.String(), "Waiting or reloading will not help") {
 		t.Errorf("got %v, Retry-After %v and %s", w.Code, got, w.Body)
 	}
 	w = refuse(t, &Refusal{Status: 403}, request("application/json"))
@@ -100,7 +100,7 @@ func TestWaitsAreToldAsPeopleSayThem(t *testing.T) {
 		{120*time.Minute + 1, "3 hours"},
 		{20 * 365 * 24 * time.Hour, "175200 hours"},
 	} {
-		if got := string(AppendReadable(nil, test.wait)); got != test.want {
+		if got := string(languages[0].appendWait(nil, test.wait)); got != test.want {
 			t.Errorf("%v: got %q, want %q", test.wait, got, test.want)
 		}
 	}
@@ -238,7 +238,7 @@ func BenchmarkWrite(b *testing.B) {
 	for _, test := range []struct {
 		name, accept string
 		page         *Page
-	}{{"html", "text/html,application/xhtml+xml,application/xml;q=0.9,*/*;q=0.8", nil}, {"json", "application/json", nil}, {"page", "", page}} {
+	}{{"html", "text/html,application/xhtml+xml,application/xml;q=0.9,*/*;q=0.8", nil}, {"brief", "*/*", nil}, {"json", "application/json", nil}, {"page", "", page}} {
 		b.Run("as="+test.name, func(b *testing.B) {
 			w, r := &discard{make(http.Header)}, request(test.accept, "http.throttle.zone", "login")
 			f := &Refusal{Status: 429, Waits: true, RetryAfter: 1000 * time.Second, TimeToFit: time.Second, Violated: func() []string { return []string{"login"} }, Page: test.page}

@@ -1,0 +1,244 @@
+package refusal
+
+import (
+	"crypto/sha256"
+	"encoding/base64"
+	"fmt"
+	"html"
+	"net/http"
+	"net/http/httptest"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+)
+
+// visit is a request of a browser.
+func visit(method, languages string) *http.Request {
+	r := httptest.NewRequest(method, "http://example.com/", nil)
+	r.Header.Set("Accept", "text/html,application/xhtml+xml,application/xml;q=0.9,*/*;q=0.8")
+	if languages != "" {
+		r.Header.Set("Accept-Language", languages)
+	}
+	return r
+}
+
+var waiting = &Refusal{Status: 429, Waits: true, RetryAfter: 10 * time.Minute, TimeToFit: 26 * time.Second}
+
+func TestTheNoticeIsInTheVisitorsLanguage(t *testing.T) {
+	for _, test := range []struct{ accept, want string }{
+		{"", "en"},
+		{"de", "de"},
+		{"de-AT,de;q=0.9,en;q=0.8", "de"},
+		{"PT-br", "pt"},
+		{"zh-CN,zh;q=0.9,fr;q=0.8,en;q=0.7", "fr"},
+		{"zh-CN,zh;q=0.9", "en"},
+		{"en;q=0.2, ru;q=0.9, it;q=0.8", "ru"},
+		{"it;q=0, nl;q=0.001", "nl"},
+		{"it;q=0", "en"},
+		{"*", "en"},
+		{"fil, hsb;q=0.9, pl;q=0.1", "pl"},
+		{"j, ja_JP, es;q=0.5", "es"},
+		{"es;q=0.5, ja;q=0.5", "es"},
+		{" ;q=1,,ja ; q=0.3", "ja"},
+		{strings.Repeat("x,", mostLanguages) + "de", "en"},
+		{"\x00\xff,de;q=nonsense", "de"},
+	} {
+		w := refuse(t, waiting, visit("GET", test.accept))
+		if got := w.Header().Get("Content-Language"); got != test.want {
+			t.Errorf("%.40q: got %s, want %s", test.accept, got, test.want)
+		}
+		if want := `<html lang="` + test.want + `">`; !strings.Contains(w.Body.String(), want) {
+			t.Errorf("%.40q: got a page without %s", test.accept, want)
+		}
+	}
+}
+
+func TestPluralsAreRightInEachLanguage(t *testing.T) {
+	for tag, want := range map[string]string{
+		"en": "1 second, 2 seconds, 5 seconds, 21 seconds, 22 seconds, 111 seconds, 3 minutes, 21 minutes, 3 hours, 21 hours, 112 hours",
+		"es": "1 segundo, 2 segundos, 5 segundos, 21 segundos, 22 segundos, 111 segundos, 3 minutos, 21 minutos, 3 horas, 21 horas, 112 horas",
+		"de": "1 Sekunde, 2 Sekunden, 5 Sekunden, 21 Sekunden, 22 Sekunden, 111 Sekunden, 3 Minuten, 21 Minuten, 3 Stunden, 21 Stunden, 112 Stunden",
+		"ja": "1秒, 2秒, 5秒, 21秒, 22秒, 111秒, 3分, 21分, 3時間, 21時間, 112時間",
+		"fr": "1 seconde, 2 secondes, 5 secondes, 21 secondes, 22 secondes, 111 secondes, 3 minutes, 21 minutes, 3 heures, 21 heures, 112 heures",
+		"pt": "1 segundo, 2 segundos, 5 segundos, 21 segundos, 22 segundos, 111 segundos, 3 minutos, 21 minutos, 3 horas, 21 horas, 112 horas",
+		"ru": "1 секунду, 2 секунды, 5 секунд, 21 секунду, 22 секунды, 111 секунд, 3 минуты, 21 минуту, 3 часа, 21 час, 112 часов",
+		"it": "1 secondo, 2 secondi, 5 secondi, 21 secondi, 22 secondi, 111 secondi, 3 minuti, 21 minuti, 3 ore, 21 ore, 112 ore",
+		"nl": "1 seconde, 2 seconden, 5 seconden, 21 seconden, 22 seconden, 111 seconden, 3 minuten, 21 minuten, 3 uur, 21 uur, 112 uur",
+		"pl": "1 sekunda, 2 sekundy, 5 sekund, 21 sekund, 22 sekundy, 111 sekund, 3 minuty, 21 minut, 3 godziny, 21 godzin, 112 godzin",
+	} {
+		l := &languages[spoken(tag)]
+		var got []string
+		for _, d := range []time.Duration{1, 2, 5, 21, 22, 111, 3 * 60, 21 * 60, 3 * 3600, 21 * 3600, 112 * 3600} {
+			n := d * time.Second
+			if d == 21*60 { // minutes are told from 121 seconds on
+				n -= 59 * time.Second
+			}
+			got = append(got, string(l.appendWait(nil, n)))
+		}
+		if got := strings.Join(got, ", "); got != want {
+			t.Errorf("%s: got\n%s\nwant\n%s", tag, got, want)
+		}
+	}
+}
+
+// TestEachNoticeIsCompleteAndSmall: also with the longest texts that take five
+// bytes and more each.
+func TestEachNoticeIsCompleteAndSmall(t *testing.T) {
+	forever := &Refusal{Status: 429, Waits: true, TimeToFit: 20 * 365 * 24 * time.Hour}
+	for _, l := range languages {
+		for _, method := range []string{"GET", "POST"} {
+			w := refuse(t, forever, visit(method, l.tag))
+			body := w.Body.String()
+			if n := len(body); n >= 4<<10 {
+				t.Errorf("%s: got %d bytes, want less than 4 KiB", l.tag, n)
+			}
+			for _, want := range []string{l.title, l.reason, strings.Split(l.wait, "%s")[0], "175200" + l.units[2][strings.LastIndexByte(l.units[2], ',')+1:]} {
+				if !strings.Contains(body, want) {
+					t.Errorf("%s %s: got %s, want %q in it", method, l.tag, body, want)
+				}
+			}
+			if got, want := strings.Contains(body, l.reload), method == "GET"; got != want {
+				t.Errorf("%s %s: says that it reloads: %v, want %v", method, l.tag, got, want)
+			}
+		}
+		for _, text := range []string{l.title, l.reason, l.wait, l.reload, l.loading, l.resend, l.resendNow, l.never, l.neverReason} {
+			if text == "" || html.EscapeString(text) != text {
+				t.Errorf("%s: got the text %q", l.tag, text)
+			}
+		}
+		if strings.Count(l.wait, "%s") != 1 {
+			t.Errorf("%s: got %q, want one %%s", l.tag, l.wait)
+		}
+	}
+}
+
+func TestTheWaitIsSaidOnce(t *testing.T) {
+	text := regexp.MustCompile(`(?s)<(style|script)>.*?</(style|script)>|<[^>]*>`)
+	said := text.ReplaceAllString(refuse(t, waiting, visit("GET", "")).Body.String(), " ")
+	if n := len(regexp.MustCompile(`[0-9]+`).FindAllString(said, -1)); n != 1 || !strings.Contains(said, "26 seconds") {
+		t.Errorf("got %q, want one number in it", said)
+	}
+}
+
+// TestOnlyAGetReloadsByItself: whatever else was sent would be sent twice.
+func TestOnlyAGetReloadsByItself(t *testing.T) {
+	for method, want := range map[string]bool{"GET": true, "HEAD": true, "POST": false, "PUT": false, "get": false, "DELETE": false, "OPTIONS": false} {
+		body := refuse(t, waiting, visit(method, "")).Body.String()
+		refresh := strings.Contains(body, `<noscript><meta http-equiv="refresh" content="26"></noscript>`)
+		// The script reloads if there is a text for it.
+		if scripted := strings.Contains(body, `<noscript>`+languages[0].reload); refresh != want || scripted != want {
+			t.Errorf("%s: got a reload without a script: %v, with: %v, want %v", method, refresh, scripted, want)
+		}
+	}
+}
+
+func TestARefusalThatWaitingCannotFixHasNoCountdown(t *testing.T) {
+	page, err := Style{Title: "The Library", Text: "Quiet, please."}.Compile()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, p := range []*Page{nil, page} {
+		body := refuse(t, &Refusal{Status: 403, Page: p}, visit("GET", "de")).Body.String()
+		for _, not := range []string{"<script", "refresh", "timer", "progress"} {
+			if strings.Contains(strings.Split(body, "<main>")[1], not) {
+				t.Errorf("got %q in %s", not, body)
+			}
+		}
+		if want := "Warten oder Neuladen hilft nicht."; !strings.Contains(body, want) {
+			t.Errorf("got %s, want %q", body, want)
+		}
+	}
+}
+
+// TestThePolicyAllowsWhatIsInThePageAndNothingElse in each style.
+func TestThePolicyAllowsWhatIsInThePageAndNothingElse(t *testing.T) {
+	for _, style := range []Style{{}, {Accent: "#0A7"}, {Title: "</style><script>alert(1)</script>", Text: "<script>alert(2)</script>"}} {
+		page, err := style.Compile()
+		if err != nil {
+			t.Fatal(err)
+		}
+		f := *waiting
+		f.Page = page
+		w := refuse(t, &f, visit("GET", ""))
+		of := func(element string) string {
+			found := regexp.MustCompile(`(?s)<`+element+`>(.*?)</`+element+`>`).FindAllStringSubmatch(w.Body.String(), -1)
+			if len(found) != 1 {
+				t.Fatalf("got %d elements %s, want 1", len(found), element)
+			}
+			sum := sha256.Sum256([]byte(found[0][1]))
+			return "'sha256-" + base64.StdEncoding.EncodeToString(sum[:]) + "'"
+		}
+		want := fmt.Sprintf("default-src 'none'; script-src %s; style-src %s; base-uri 'none'; form-action 'none'", of("script"), of("style"))
+		if got := w.Header()["Content-Security-Policy"]; len(got) != 1 || got[0] != want {
+			t.Errorf("got %q, want %q", got, want)
+		}
+		for _, forbidden := range []string{"://", "src=", "href=", "style=", " on"} {
+			if body := regexp.MustCompile(`(?s)<style>.*?</style>|<script>.*?</script>`).ReplaceAllString(w.Body.String(), ""); strings.Contains(body, forbidden) {
+				t.Errorf("got %q in %s", forbidden, body)
+			}
+		}
+	}
+}
+
+func TestAStyleIsPlainTextAndAColour(t *testing.T) {
+	page, err := Style{Title: `Müller & "Söhne"`, Accent: "0A7f5C", Text: "<b>One</b>\n{http.request.host}"}.Compile()
+	if err != nil {
+		t.Fatal(err)
+	}
+	f := *waiting
+	f.Page = page
+	body := refuse(t, &f, visit("GET", "pl")).Body.String()
+	for _, want := range []string{
+		"<title>Müller &amp; &#34;Söhne&#34;</title>", "<h1 dir=\"auto\">Müller &amp; &#34;Söhne&#34;</h1>",
+		"&lt;b&gt;One&lt;/b&gt;\n{http.request.host}", ":root{--accent:#0a7f5c}", "Pozostało do odczekania: ", "26 sekund<",
+	} {
+		if !strings.Contains(body, want) {
+			t.Errorf("got %s, want %q in it", body, want)
+		}
+	}
+	for _, style := range []Style{
+		{Accent: "#12"}, {Accent: "12345"}, {Accent: "#12345g"}, {Accent: "##123"}, {Accent: "red;}"}, {Accent: "rebeccapurple"}, {Accent: "url(x)"}, {Accent: " teal"},
+		{Title: " "}, {Title: "a\nb"}, {Title: "a\x00"}, {Title: "\xff"}, {Title: strings.Repeat("ä", mostTitle+1)},
+		{Text: "\n"}, {Text: "a\rb"}, {Text: "a\u0085"}, {Text: strings.Repeat("ä", mostText+1)},
+	} {
+		if _, err := style.Compile(); err == nil {
+			t.Errorf("%+.40q: got no error", style)
+		}
+	}
+	for _, style := range []Style{{Accent: "TEAL"}, {Accent: "#fff"}, {Title: strings.Repeat("ä", mostTitle)}, {Text: "a\n\tb" + strings.Repeat("ä", mostText-4)}} {
+		if _, err := style.Compile(); err != nil {
+			t.Errorf("%+.40q: %v", style, err)
+		}
+	}
+}
+
+func FuzzStyle(f *testing.F) {
+	f.Add("Shop", "#0a7", "text")
+	f.Add("</title><script>", "red}", "<style>")
+	f.Fuzz(func(t *testing.T, title, accent, text string) {
+		page, err := Style{title, accent, text}.Compile()
+		if err != nil {
+			t.Skip()
+		}
+		f := *waiting
+		f.Page = page
+		body := refuse(t, &f, visit("GET", "")).Body.String()
+		for _, element := range []string{"<script", "<style", "</style", "</script", "<title", "<main", "<p", "<h1"} {
+			if got, want := strings.Count(body, element), strings.Count(refuse(t, waiting, visit("GET", "")).Body.String(), element); got != want {
+				t.Errorf("got %d of %s, want %d in %s", got, element, want, body)
+			}
+		}
+	})
+}
+
+func BenchmarkLanguage(b *testing.B) {
+	for _, test := range []struct{ name, accept string }{{"browser", "de-AT,de;q=0.9,en;q=0.8"}, {"hostile", strings.Repeat("xx;q=0.1,", mostLanguages)}} {
+		b.Run("header="+test.name, func(b *testing.B) {
+			header := []string{test.accept}
+			for b.Loop() {
+				preferred(header)
+			}
+		})
+	}
+}

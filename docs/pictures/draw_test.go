@@ -1,0 +1,64 @@
+package main
+
+import (
+	"encoding/xml"
+	"errors"
+	"io"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+)
+
+func TestThePicturesAreWhatTheCodeDraws(t *testing.T) {
+	var drawn []string
+	for name, draw := range pictures {
+		drawn = append(drawn, name)
+		want := draw()
+		if got, err := os.ReadFile(name); err != nil || string(got) != want {
+			t.Errorf("%s is not what the code draws (%v): run go run ./docs/pictures", name, err)
+		}
+		for reader := xml.NewDecoder(strings.NewReader(want)); ; {
+			if _, err := reader.Token(); errors.Is(err, io.EOF) {
+				break
+			} else if err != nil {
+				t.Fatalf("%s: %v", name, err)
+			}
+		}
+		if !strings.Contains(want, "prefers-color-scheme:dark") {
+			t.Errorf("%s does not follow the reader's choice of light or dark", name)
+		}
+	}
+	kept, err := filepath.Glob("*.svg")
+	slices.Sort(drawn)
+	if err != nil || !slices.Equal(kept, drawn) {
+		t.Errorf("got the pictures %v, %v, want %v", kept, err, drawn)
+	}
+}
+
+// TestThePhonesShowThePage as it is written and coloured.
+func TestThePhonesShowThePage(t *testing.T) {
+	read := func(name string) string {
+		text, err := os.ReadFile(filepath.Join("../../caddymodule/internal/refusal", name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return string(text)
+	}
+	words, sheet := read("language.go"), read("page.css")
+	for _, s := range screens {
+		_, unit, _ := strings.Cut(s.time, " ")
+		for _, text := range []string{s.title, strings.Join(s.reason, " "), s.wait + " %s.", strings.Join(s.then, " "), ", " + unit} {
+			if !strings.Contains(words, text) {
+				t.Errorf("the page does not say %q", text)
+			}
+		}
+		if colours := "--back:" + s.back + ";--card:" + s.card + ";--text:" + s.text + ";--soft:" + s.soft; !strings.Contains(sheet, colours) {
+			t.Errorf("the page has not the colours %s", colours)
+		}
+	}
+	if !strings.Contains(read("notice.go"), accent) {
+		t.Errorf("the page's accent is not %s", accent)
+	}
+}
