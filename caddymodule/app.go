@@ -4,7 +4,9 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"net/http"
+	"slices"
 
 	"github.com/caddyserver/caddy/v2"
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
@@ -30,7 +32,9 @@ type App struct {
 	StoreRaw json.RawMessage `json:"store,omitempty" caddy:"namespace=throttle.stores inline_key=module"`
 
 	// The timeout of each call of a shared store. A request makes at most three
-	// calls, or six in zones with trust_devices. Default: 50ms. Too short, and a healthy store counts as down.
+	// calls, and up to six in zones with trust_devices. A client that leaves while it
+	// waits causes one more, and so does one request a second for each block that this
+	// node knows of. Default: 50ms. Too short, and a healthy store counts as down.
 	StoreTimeout caddy.Duration `json:"store_timeout,omitempty"`
 
 	// The fallback when a shared store does not answer: `local` uses buckets in
@@ -159,10 +163,15 @@ func (a *App) zoneOf(ctx caddy.Context, definition *Zone) (*zone, error) {
 	if z := a.global[definition.Name]; z != nil {
 		return z, nil
 	}
-	return nil, errUnknownZone(definition.Name)
+	return nil, errUnknownZone(definition.Name, slices.Sorted(maps.Keys(a.global)))
 }
 
-func errUnknownZone(name string) error {
+// errUnknownZone reports a zone that is nothing but a name, and none of the zones in
+// the global options.
+func errUnknownZone(name string, known []string) error {
+	if meant := nearest(name, known); meant != "" {
+		return fmt.Errorf("unknown zone %q: did you mean %s?", name, meant)
+	}
 	return fmt.Errorf("unknown zone %q: no zone of that name is defined in the global options; define it there, or give it a capacity and a leak here", name)
 }
 
@@ -171,6 +180,9 @@ func errUnknownZone(name string) error {
 func (a *App) provisionZone(ctx caddy.Context, definition *Zone) (*zone, error) {
 	if definition == nil {
 		return nil, errors.New("a zone is null: want an object with a name")
+	}
+	if err := checkZoneName(definition.Name); err != nil {
+		return nil, err
 	}
 	rule, err := definition.compile(a.plans)
 	if err != nil {
@@ -182,7 +194,7 @@ func (a *App) provisionZone(ctx caddy.Context, definition *Zone) (*zone, error) 
 	}
 	if z := a.zones[definition.Name]; z != nil {
 		if z.definition != text {
-			return nil, fmt.Errorf("zone %q is defined twice, and differently: %s and %s: a name is one budget, so give one of them another name", z.Name, z.definition, text)
+			return nil, fmt.Errorf("zone %q is defined twice, and differently: a name is one budget, so give one of them another name: %s and %s", z.Name, z.definition, text)
 		}
 		return z, nil
 	}
@@ -223,6 +235,13 @@ func (a *App) Start() error {
 		a.shared.start(a.observer)
 	}
 	a.signing.start(a.lastKeys, a.logger)
+	if !a.checked { // no handler and no matcher was provisioned in the HTTP app
+		for _, definition := range a.Zone {
+			if a.global[definition.Name].handlers == 0 {
+				a.warnUnused(definition.Name)
+			}
+		}
+	}
 	for name, z := range a.zones {
 		z.live.start(z)
 		if z.handlers > 1 {
@@ -254,8 +273,9 @@ func (a *App) Stop() error {
 // everything that outlives the config.
 func (a *App) Cleanup() error {
 	var errs []error
-	for _, z := range a.zones {
-		errs = append(errs, z.cleanup())
+	flushLogs(a.zones)
+	for name := range a.zones {
+		errs = append(errs, leave(liveZoneKey(name)))
 	}
 	if a.blocks != nil {
 		errs = append(errs, leave(blocksKey))

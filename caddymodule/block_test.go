@@ -169,7 +169,7 @@ func TestTenBlocksAMinuteAreALineAndTheRestIsCounted(t *testing.T) {
 		if len(lines) != 11 {
 			t.Fatalf("got %d lines of blocks, want 10 and one of the next minute", len(lines))
 		}
-		if got := lines[0]; got["key"] != "203.0.113.0" || got["for"] != 3600.0 || got["zone"] != "login" {
+		if got := lines[0]; got["key"] != "203.0.113.0" || got["for_seconds"] != 3600.0 || got["zone"] != "login" {
 			t.Errorf("got %v, want the key and for how long", got)
 		}
 		if got := s.logs.lines(t, "zone refused requests"); len(got) != 1 || got[0]["blocks"] != 25.0 {

@@ -2,7 +2,9 @@ package caddymodule
 
 import (
 	"fmt"
+	"net/url"
 	"slices"
+	"strings"
 
 	"github.com/caddyserver/caddy/v2"
 	"github.com/caddyserver/caddy/v2/caddyconfig"
@@ -139,6 +141,9 @@ func (a *App) parseStore(d *caddyfile.Dispenser) error {
 		return d.Err("store has no name: want store memory, or one that this Caddy was built with")
 	}
 	name := d.Val()
+	if scheme, _, isURL := strings.Cut(name, "://"); isURL {
+		return unnamedStore(d, scheme)
+	}
 	if _, err := caddy.GetModule("throttle.stores." + name); err != nil {
 		var known []string
 		for _, module := range caddy.GetModules("throttle.stores") {
@@ -155,6 +160,20 @@ func (a *App) parseStore(d *caddyfile.Dispenser) error {
 	}
 	a.StoreRaw = caddyconfig.JSONModuleObject(unmarshaler, "module", name, nil)
 	return nil
+}
+
+// unnamedStore reports an URL in place of a store's name. It shows no password.
+func unnamedStore(d *caddyfile.Dispenser, scheme string) error {
+	shown := scheme + "://..."
+	if location, err := url.Parse(d.Val()); err == nil {
+		shown = location.Redacted()
+	}
+	for _, name := range []string{"redis", "postgres"} {
+		if strings.HasPrefix(scheme, name) {
+			return d.Errf("unknown store %q: did you mean store %s %s?", shown, name, shown)
+		}
+	}
+	return d.Errf("unknown store %q: want the name of a store before the URL", shown)
 }
 
 func (a *App) parsePlan(d *caddyfile.Dispenser) error {
@@ -309,21 +328,23 @@ func (handler *Handler) parseHeaders(d *caddyfile.Dispenser) error {
 	return parseFlag(d, &handler.RateLimitHeaders)
 }
 
+const wantLine = "want throttle <zone> <key>... <capacity> <leak>"
+
 // parseLine reads a whole zone from one line.
 func parseLine(d *caddyfile.Dispenser, matcher matcherToken, words []string) (*zoneReader, error) {
+	if err := checkLine(words); err != nil {
+		return nil, d.WrapErr(err)
+	}
 	r := newZoneReader(d, matcher)
 	z := r.zone
 	z.Name = words[0]
-	switch len(words) {
-	case 1:
+	if len(words) == 1 {
 		return r, nil
-	case 2:
-		return nil, d.Errf("%q stands alone after the zone: want throttle <zone>, or throttle <zone> <key>... <capacity> <leak>", words[1])
 	}
 	last := len(words) - 2
 	capacity, err := leakybucket.ParseCapacity(words[last])
 	if err != nil {
-		return nil, d.Errf("%w: want throttle <zone> <key>... <capacity> <leak>", err)
+		return nil, d.WrapErr(err)
 	}
 	z.Capacity, z.Leak = capacity, words[last+1]
 	if z.Key, err = parseKey(words[1:last]); err != nil {
@@ -336,7 +357,34 @@ func parseLine(d *caddyfile.Dispenser, matcher matcherToken, words []string) (*z
 	for _, option := range given {
 		r.places[option] = []string{r.place}
 	}
-	return r, checkSources(d, z.Key)
+	return r, nil
+}
+
+// checkLine says what is missing on a line after throttle.
+func checkLine(words []string) error {
+	number := func(word string) bool { _, plain := leakybucket.ParseCost(word); return plain }
+	rate := func(word string) bool { _, err := leakybucket.ParseRate(word); return err == nil }
+	first, last := words[0], words[len(words)-1]
+	if slices.Contains(sourceWords, first) || len(words) > 1 && strings.Contains(first, "{") {
+		return fmt.Errorf("no zone name before %s: %s", first, wantLine)
+	}
+	if len(words) == 1 {
+		return nil
+	}
+	previous := words[len(words)-2]
+	switch {
+	case len(words) == 2 && first == "zone":
+		return fmt.Errorf("zone %s stands on the line of throttle: want throttle %[1]s <key>... <capacity> <leak>, or zone %[1]s { ... } in the block", last)
+	case len(words) == 2 && number(first) && rate(last):
+		return fmt.Errorf("no zone name before %s %s: %s", first, last, wantLine)
+	case number(last) && (len(words) == 2 || !number(previous)):
+		return fmt.Errorf("no leak after capacity %s: %s", last, wantLine)
+	case rate(last) && (len(words) == 2 || slices.Contains(sourceWords, previous)):
+		return fmt.Errorf("no capacity before leak %s: %s", last, wantLine)
+	case len(words) == 2:
+		return fmt.Errorf("%q stands alone after the zone: want throttle <zone>, or throttle <zone> <key>... <capacity> <leak>", last)
+	}
+	return nil
 }
 
 // A definedZone is a zone that this Caddyfile has defined so far.
@@ -374,7 +422,7 @@ func (handler *Handler) check(h httpcaddyfile.Helper, zones []*zoneReader) error
 		if !zone.zone.reference() {
 			full = zone.zone
 		} else if full == nil {
-			return zone.unknown(app)
+			return zone.unknown(app, defined)
 		}
 		if _, err := full.compile(plans); err != nil {
 			return zone.about(err)
@@ -386,7 +434,7 @@ func (handler *Handler) check(h httpcaddyfile.Helper, zones []*zoneReader) error
 		if other, before := defined[name]; !before {
 			defined[name] = definedZone{definition, zone.place}
 		} else if other.definition != definition {
-			return fmt.Errorf("zone %q is defined twice, and differently, %s and %s: a name is one budget, so give one of them another name", name, other.place, zone.place)
+			return fmt.Errorf("zone %q is defined twice, and differently: a name is one budget, so give one of them another name, %s and %s", name, other.place, zone.place)
 		}
 		if err := twins.add(name, definition); err != nil {
 			return zone.about(err)
@@ -424,15 +472,16 @@ func (a *App) zoneNamed(name string) *Zone {
 
 // unknown reports a zone that is nothing but a name, which the global options do
 // not define.
-func (r *zoneReader) unknown(app *App) error {
+func (r *zoneReader) unknown(app *App, defined map[string]definedZone) error {
+	name := r.zone.Name
+	if other, found := defined[name]; found {
+		return fmt.Errorf("zone %q is defined in a site, and only zones in the global options can be used by name: move it there, defined %s, used %s", name, other.place, r.place)
+	}
 	var known []string
 	for _, z := range app.Zone {
 		known = append(known, z.Name)
 	}
-	if meant := nearest(r.zone.Name, known); meant != "" {
-		return r.about(fmt.Errorf("unknown zone %q: did you mean %s?", r.zone.Name, meant))
-	}
-	return fmt.Errorf("unknown zone %q, %s: no zone of that name is defined in the global options; define it there, or give it a capacity and a leak here", r.zone.Name, r.place)
+	return r.about(errUnknownZone(name, known))
 }
 
 // Interface guards

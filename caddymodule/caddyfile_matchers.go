@@ -3,6 +3,7 @@ package caddymodule
 import (
 	"encoding/json"
 	"fmt"
+	"net/netip"
 	"slices"
 	"strings"
 
@@ -139,7 +140,16 @@ func unknownMatcher(d *caddyfile.Dispenser, option string) error {
 	case strings.HasPrefix(word, "/") || strings.HasPrefix(word, "*"):
 		return d.Errf("unknown matcher %q in %s: did you mean path %s?", word, option, word)
 	}
+	if _, err := netip.ParsePrefix(word); err == nil {
+		return d.Errf("unknown matcher %q in %s: did you mean client_ip %s?", word, option, word)
+	}
+	if _, err := netip.ParseAddr(word); err == nil {
+		return d.Errf("unknown matcher %q in %s: did you mean client_ip %s?", word, option, word)
+	}
 	var known []string
+	if option == "exempt" {
+		known = append(known, staticFiles)
+	}
 	for _, module := range caddy.GetModules("http.matchers") {
 		known = append(known, module.ID.Name())
 	}

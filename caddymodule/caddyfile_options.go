@@ -6,6 +6,7 @@ import (
 	"maps"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 
@@ -51,17 +52,6 @@ func (z *Zone) parseKey(d *caddyfile.Dispenser) (err error) {
 	}
 	if err != nil {
 		return d.WrapErr(err)
-	}
-	return checkSources(d, z.Key)
-}
-
-// checkSources reports misspelled key sources, with the nearest one.
-func checkSources(d *caddyfile.Dispenser, key []KeySource) error {
-	known := []string{"client_ip", "header", "cookie", "query", "form", "host", "method", "route", "text"}
-	for _, source := range key {
-		if meant := nearest(source.Source, known); !slices.Contains(known, source.Source) && meant != "" {
-			return d.Errf("unknown key source %q: did you mean %s?", source.Source, meant)
-		}
 	}
 	return nil
 }
@@ -194,11 +184,24 @@ func (z *Zone) parseDelay(d *caddyfile.Dispenser) error {
 	if d.CountRemainingArgs() == 0 {
 		return nil
 	}
-	return parseArg(d, &z.Delay, parseUnits)
+	return parseArg(d, &z.Delay, func(word string) (*float64, error) {
+		if _, err := caddy.ParseDuration(word); err == nil && strings.Trim(word, ".0123456789") != "" {
+			return nil, fmt.Errorf("invalid number %q: delay takes the units that pass undelayed, such as delay 4; for the longest wait, write max_wait %s", word, word)
+		}
+		return parseUnits(word)
+	})
 }
+
+// spelledOut is a duration whose unit is spelled out, such as 1hour or 10min.
+var spelledOut = regexp.MustCompile(`^([0-9.]+)((s)ec|(s)econd|(m)in|(m)inute|(h)r|(h)our|(d)ay)s?$`)
 
 func parseDuration(word string) (caddy.Duration, error) {
 	duration, err := caddy.ParseDuration(word)
+	if short := spelledOut.ReplaceAllString(word, "$1$3$4$5$6$7$8$9"); short != word {
+		if _, err := caddy.ParseDuration(short); err == nil {
+			return 0, fmt.Errorf("invalid duration %q: did you mean %s?", word, short)
+		}
+	}
 	if err != nil || duration <= 0 {
 		return 0, fmt.Errorf("invalid duration %q: want one above 0, such as 10s", word)
 	}
@@ -212,9 +215,12 @@ func (z *Zone) parseBlock(d *caddyfile.Dispenser) error {
 		z.Block.Everywhere, words = true, words[:last]
 	}
 	for _, word := range words {
+		if word == "everywhere" {
+			return d.Err("everywhere does not come last: want block [<duration>...] [everywhere]")
+		}
 		duration, err := parseDuration(word)
 		if err != nil {
-			return d.Errf("parsing block: %w; want block [<duration>...] [everywhere]", err)
+			return d.Errf("parsing block: %w", err)
 		}
 		z.Block.For = append(z.Block.For, duration)
 	}

@@ -161,6 +161,9 @@ func parseZone(d *caddyfile.Dispenser, matcher matcherToken) (*zoneReader, error
 	if err := parseArg(d, &r.zone.Name, parseWord); err != nil {
 		return nil, err
 	}
+	if err := checkZoneName(r.zone.Name); err != nil {
+		return nil, d.WrapErr(err)
+	}
 	r.place = place(d)
 	for nesting := d.Nesting(); d.NextBlock(nesting); {
 		if err := r.parseOption(); err != nil {

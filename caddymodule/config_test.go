@@ -98,6 +98,8 @@ func TestJSONThatNoCaddyfileCouldSayIsRefusedToo(t *testing.T) {
 		{name: "in_flight with a fraction", zone: `{"name":"a",` + limit + `,"in_flight":0.5}`, want: "in_flight"},
 		{name: "in_flight with a default cost that is spelled out", zone: `{"name":"a","in_flight":1,"cost":[{"value":"1"}]}`, want: "cost has no meaning without capacity"},
 		{name: "in_flight with an override that is a plan", app: `{"plan":{"p":"5 1/s"}}`, zone: `{"name":"a","in_flight":1,"override":[{"parts":["203.0.113.7"],"limit":"p"}]}`, want: "an override gives a limit"},
+		{name: "zone with the name of a key source", zone: `{"name":"client_ip",` + limit + `}`, want: "no zone name before client_ip"},
+		{name: "key of an unknown header", zone: `{"name":"a",` + limit + `,"key":[{"source":"X-Api-Key"}]}`, want: "did you mean header X-Api-Key?"},
 		{name: "negative block", zone: `{"name":"a",` + limit + `,"block":{"for":["-1m"]}}`, want: "invalid block of -1m0s"},
 		{name: "block of nothing", zone: `{"name":"a",` + limit + `,"block":{"for":[0]}}`, want: "invalid block of 0s"},
 		{name: "block as a text", zone: `{"name":"a",` + limit + `,"block":"1m"}`, want: "block"},
@@ -159,7 +161,7 @@ func TestHandlersThatDisagreeAreRefused(t *testing.T) {
 		{"two definitions", []string{
 			`{"handler":"throttle","zone":[{"name":"a","capacity":5,"leak":"1/s"}]}`,
 			`{"handler":"throttle","zone":[{"name":"a","capacity":5,"leak":"2/s"}]}`,
-		}, `zone "a" is defined twice, and differently: {"capacity":5,`},
+		}, `zone "a" is defined twice, and differently: a name is one budget, so give one of them another name: {"capacity":5,`},
 		{"reference to a zone of another handler", []string{
 			`{"handler":"throttle","zone":[{"name":"a","capacity":5,"leak":"1/s"}]}`,
 			`{"handler":"throttle","zone":[{"name":"a"}]}`,

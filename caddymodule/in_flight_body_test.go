@@ -28,7 +28,7 @@ const slotAndForm = `throttle {
 		in_flight 1
 		SLOT
 	}
-	zone form {
+	zone upload {
 		key client_ip form user
 		capacity 100
 		leak 1/d
@@ -54,7 +54,7 @@ func TestAClientThatFindsNoSlotUploadsNothing(t *testing.T) {
 			}
 			pass(time.Minute)
 			wantCounts(t, "slot", map[string]float64{"admitted": 1, "refused in_flight": 1})
-			emptyRooms(t, "slot", "form", "items")
+			emptyRooms(t, "slot", "upload", "items")
 		})
 	}
 }
@@ -68,7 +68,7 @@ func TestASlotThatIsTakenDuringTheUploadRefuses(t *testing.T) {
 		if v.Code != http.StatusTooManyRequests || v.waited != time.Second {
 			t.Errorf("got %v after %v, want 429 after a second", v.Code, v.waited)
 		}
-		emptyRooms(t, "slot", "form", "items")
+		emptyRooms(t, "slot", "upload", "items")
 	})
 }
 
@@ -82,7 +82,7 @@ func TestAClientThatMayWaitForASlotUploadsMeanwhile(t *testing.T) {
 			if v.Code != http.StatusOK || v.waited != 5*time.Second {
 				t.Errorf("%s: got %v after %v, panic %v, want 200 after 5s", path, v.Code, v.waited, v.panicked)
 			}
-			emptyRooms(t, "slot", "form", "items")
+			emptyRooms(t, "slot", "upload", "items")
 		})
 	}
 }

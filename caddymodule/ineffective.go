@@ -212,14 +212,14 @@ func (c *serversConfig) check(global []*Zone) (unused []string, err error) {
 		switch meant := nearest(asked.zone, known); {
 		case asked.zone == "" || slices.Contains(known, asked.zone):
 		case meant != "":
-			return nil, fmt.Errorf("throttle_blocked asks about zone %q, which is not defined, in %s: did you mean %s?", asked.zone, asked.path, meant)
+			return nil, fmt.Errorf("throttle_blocked asks about zone %q, which is not defined: did you mean %s?, in %s", asked.zone, meant, asked.path)
 		default:
-			return nil, fmt.Errorf("throttle_blocked asks about zone %q, which is not defined, in %s: want a zone of this config, or no name for any of them", asked.zone, asked.path)
+			return nil, fmt.Errorf("throttle_blocked asks about zone %q, which is not defined: want a zone of this config, or no name for any of them, in %s", asked.zone, asked.path)
 		}
 	}
 	if len(c.static) > 0 {
 		static := c.static[0]
-		return nil, fmt.Errorf("zone %q exempts static files, and nothing sets the site's root before it, in %s: want root * <folder> in the site, or exempt static_files <folder>", static.zone, static.path)
+		return nil, fmt.Errorf("zone %q exempts static files, and nothing sets the site's root before it: want root * <folder> in the site, or exempt static_files <folder>, in %s", static.zone, static.path)
 	}
 	return unused, nil
 }
@@ -237,8 +237,12 @@ func (a *App) checkServers(ctx caddy.Context) error {
 	a.checked = true
 	unused, err := servers.check(a.Zone)
 	for _, zone := range unused {
-		a.logger.Warn("zone is defined in the global options and limits nothing, because no site uses it: write throttle <zone> in a site",
-			zap.String("zone", zone))
+		a.warnUnused(zone)
 	}
 	return err
+}
+
+func (a *App) warnUnused(zone string) {
+	a.logger.Warn("zone is defined in the global options and limits nothing, because no site uses it: write throttle <zone> in a site",
+		zap.String("zone", zone))
 }

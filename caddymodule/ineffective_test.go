@@ -28,10 +28,10 @@ func TestJSONThatLimitsNothingIsRefusedWithItsPlace(t *testing.T) {
 		{name: "two zones that are the same", http: withHandlers(`{"handler":"throttle","zone":[{"name":"a",` + limit + `},{"name":"b",` + limit + `,"status":429}]}`), want: `zones "a" and "b" of one throttle directive are the same`},
 		{name: "two zones whose names are keys", http: withHandlers(`{"handler":"throttle","zone":[{"name":"a","key":[{"source":"header","name":"a"}],` + limit + `},{"name":"b","key":[{"source":"header","name":"b"}],` + limit + `}]}`)},
 		{name: "two zones that differ in their matchers", http: withHandlers(`{"handler":"throttle","zone":[{"name":"a","match":[{"path":["/a"]}],` + limit + `},{"name":"b",` + limit + `}]}`)},
-		{name: "matcher of an unknown zone", http: routes(`{"match":[{"not":[{"throttle_blocked":{"zone":"b"}}]}],"handle":[{"handler":"throttle","zone":[{"name":"a",` + limit + `}]}]}`), want: `throttle_blocked asks about zone "b", which is not defined, in apps/http/servers/s/routes/0/match/0/not/0: did you mean a?`},
+		{name: "matcher of an unknown zone", http: routes(`{"match":[{"not":[{"throttle_blocked":{"zone":"b"}}]}],"handle":[{"handler":"throttle","zone":[{"name":"a",` + limit + `}]}]}`), want: `throttle_blocked asks about zone "b", which is not defined: did you mean a?, in apps/http/servers/s/routes/0/match/0/not/0`},
 		{name: "matcher of a zone of another route", http: routes(`{"match":[{"throttle_blocked":{"zone":"a"}}]},{"handle":[{"handler":"throttle","zone":[{"name":"a",` + limit + `}]}]}`)},
 		{name: "matcher of a global zone", http: routes(`{"match":[{"throttle_blocked":{"zone":"g"}}]},{"handle":[{"handler":"throttle","zone":[{"name":"g"}]}]}`), app: `{"zone":[{"name":"g",` + limit + `}]}`},
-		{name: "static files without a root", http: routes(throttle), want: `zone "a" exempts static files, and nothing sets the site's root before it, in apps/http/servers/s/routes/0/handle/0`},
+		{name: "static files without a root", http: routes(throttle), want: `zone "a" exempts static files, and nothing sets the site's root before it: want root * <folder> in the site, or exempt static_files <folder>, in apps/http/servers/s/routes/0/handle/0`},
 		{name: "static files with a root after it", http: routes(throttle + `,` + root), want: `nothing sets the site's root before it`},
 		{name: "static files with a root before it", http: routes(root + `,` + throttle)},
 		{name: "static files with the root of another site", http: routes(`{"match":[{"host":["a.example.com"]}],"terminal":true,"handle":[{"handler":"subroute","routes":[` + root + `]}]},{"handle":[{"handler":"subroute","routes":[` + throttle + `]}]}`), want: `in apps/http/servers/s/routes/1/handle/0/routes/0/handle/0`},
@@ -77,6 +77,16 @@ func TestAGlobalZoneThatNoSiteUsesIsWarnedOf(t *testing.T) {
 	http://two.example.com {
 		throttle used
 	}`)
+	start(t, s)
+	lines := s.logs.lines(t, "limits nothing, because no site uses it")
+	if len(lines) != 1 || lines[0]["zone"] != "forgotten" {
+		t.Errorf("got %v, want one line about the zone forgotten", lines)
+	}
+}
+
+func TestAGlobalZoneIsWarnedOfIfNoSiteHasAThrottle(t *testing.T) {
+	s := run(t, "{\nthrottle {\nzone forgotten {\nlimit 5 1/s\n}\n}\n}\nhttp:// {\nrespond ok\n}")
+	start(t, s)
 	lines := s.logs.lines(t, "limits nothing, because no site uses it")
 	if len(lines) != 1 || lines[0]["zone"] != "forgotten" {
 		t.Errorf("got %v, want one line about the zone forgotten", lines)

@@ -29,6 +29,38 @@ type KeySource struct {
 
 const keySources = "client_ip, header <name>, cookie <name>, query <name>, form <field>, host, method, route, text <string> or a string with {placeholders}"
 
+// sourceWords are the key sources without placeholders.
+var sourceWords = []string{"client_ip", "header", "cookie", "query", "form", "host", "method", "route", "text"}
+
+// clientWords are other words for the client's address.
+var clientWords = []string{"ip", "addr", "address", "remote_ip", "remote_addr", "remote_host", "source_ip", "real_ip"}
+
+// unknownSource reports a word that is no key source, with what was probably meant.
+func unknownSource(word string) error {
+	meant := nearest(word, sourceWords)
+	switch {
+	case slices.Contains(clientWords, strings.ToLower(word)):
+		meant = "client_ip"
+	case meant != "":
+	case strings.Contains(word, "-"):
+		meant = "header " + word
+	case strings.Contains(word, "_"):
+		meant = "query " + word + ", or header " + http.CanonicalHeaderKey(strings.ReplaceAll(word, "_", "-"))
+	default:
+		return fmt.Errorf("unknown key source %q: want %s", word, keySources)
+	}
+	return fmt.Errorf("unknown key source %q: did you mean %s?", word, meant)
+}
+
+// checkZoneName refuses the names of key sources. A line of throttle that begins with
+// one has no zone name.
+func checkZoneName(name string) error {
+	if slices.Contains(sourceWords, name) {
+		return fmt.Errorf("no zone name before %s, which is a key source: want a name such as pages", name)
+	}
+	return nil
+}
+
 // parseKey reads the key sources of a Caddyfile.
 func parseKey(words []string) ([]KeySource, error) {
 	var key []KeySource
@@ -113,7 +145,7 @@ func (c *compilation) compilePart(source KeySource) (decision.Part, error) {
 		return decision.Part{Read: decision.Text(source.Text)}, nil
 	}
 	if !strings.Contains(source.Source, "{") {
-		return none, fmt.Errorf("unknown key source %q: want %s", source.Source, keySources)
+		return none, unknownSource(source.Source)
 	}
 	switch {
 	case slices.Contains(clientPlaceholders, source.Source):

@@ -86,7 +86,7 @@ func (l *refusalLog) note(o *decision.Outcome) {
 	}
 	if o.Began {
 		if l.blocked++; l.blocked <= blockLines {
-			l.write(l.lines.blocks, zap.String("key", o.Key), zap.Duration("for", o.Block))
+			l.write(l.lines.blocks, zap.String("key", o.Key), zap.Float64("for_seconds", o.Block.Seconds()))
 		}
 	}
 }
@@ -106,10 +106,11 @@ func (l *refusalLog) tick() {
 	}
 }
 
-// flush logs the refusals since the last summary at once. It waits until that is
-// written, at most a second.
-func (l *refusalLog) flush() {
+// flush queues a summary of the refusals since the last one. It returns a channel that
+// is closed once everything is written, or nil if nothing is left to write.
+func (l *refusalLog) flush() (written <-chan struct{}) {
 	l.mu.Lock()
+	defer l.mu.Unlock()
 	if l.timer != nil {
 		l.timer.Stop()
 		l.timer = nil
@@ -117,14 +118,30 @@ func (l *refusalLog) flush() {
 	if l.count > 0 {
 		l.write(l.lines.summary, l.summary()...)
 	}
-	written := l.written
-	l.mu.Unlock()
-	if written == nil {
-		return
+	return l.written
+}
+
+// flushLogs logs the refusals of all zones since their last summaries. It waits until
+// they are written, at most a second.
+func flushLogs(zones map[string]*zone) {
+	var logs []<-chan struct{}
+	for _, z := range zones {
+		for _, log := range z.refusals {
+			if log != nil {
+				logs = append(logs, log.flush())
+			}
+		}
 	}
-	select {
-	case <-written:
-	case <-time.After(time.Second):
+	enough := time.After(time.Second)
+	for _, written := range logs {
+		if written == nil {
+			continue
+		}
+		select {
+		case <-written:
+		case <-enough:
+			return
+		}
 	}
 }
 
@@ -162,7 +179,7 @@ func (l *refusalLog) summary() []zap.Field {
 	fields := []zap.Field{
 		zap.Int("requests", l.count),
 		zap.Uint64("distinct_keys", l.keys.Estimate()),
-		zap.Duration("within", now.Sub(l.since).Round(time.Second)),
+		zap.Float64("within_seconds", now.Sub(l.since).Round(time.Second).Seconds()),
 	}
 	if l.blocked > 0 {
 		fields = append(fields, zap.Int("blocks", l.blocked))

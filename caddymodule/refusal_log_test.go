@@ -9,6 +9,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"go.uber.org/zap"
 	"go.uber.org/zap/zapcore"
 	"go.uber.org/zap/zaptest/observer"
@@ -135,6 +136,50 @@ func TestCountedRefusalsAreLoggedWhenTheConfigGoes(t *testing.T) {
 		}
 		if got := lines(); !slices.Equal(got, want) {
 			t.Errorf("got %v, want %v", got, want)
+		}
+	})
+}
+
+func TestLinesSayInWhichUnitTheirTimesAre(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		core, logs := observer.New(zap.InfoLevel)
+		l := newRefusalLog(&zone{Rule: &decision.Rule{Name: "login", Enforce: 100}, logger: zap.New(core)}, decision.Refused)
+		l.begun = prometheus.NewCounter(prometheus.CounterOpts{})
+		l.note(&decision.Outcome{Key: "a", Began: true, Block: 90 * time.Second})
+		<-time.After(10 * time.Second)
+		flushLogs(map[string]*zone{"login": {refusals: [decision.Decisions]*refusalLog{decision.Refused: l}}})
+		lines := logs.All()
+		if len(lines) != 3 {
+			t.Fatalf("got %d lines, want 3", len(lines))
+		}
+		if got := lines[1].ContextMap()["for_seconds"]; got != 90.0 {
+			t.Errorf("got a block for_seconds %v, want 90", got)
+		}
+		if got := lines[2].ContextMap()["within_seconds"]; got != 10.0 {
+			t.Errorf("got a summary within_seconds %v, want 10", got)
+		}
+	})
+}
+
+func TestLogsThatHangHoldUpTheEndOfAConfigForASecondInAll(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		zones, let := make(map[string]*zone), make(chan struct{})
+		for _, name := range []string{"a", "b", "c"} {
+			core := zapcore.NewCore(zapcore.NewJSONEncoder(zap.NewProductionEncoderConfig()), stuckWriter{make(chan struct{}, 1), let}, zap.InfoLevel)
+			z := &zone{Rule: &decision.Rule{Name: name, Enforce: 100}, logger: zap.New(core)}
+			z.refusals[decision.Refused] = newRefusalLog(z, decision.Refused)
+			z.refusals[decision.Refused].note(refusalOf("x"))
+			zones[name] = z
+		}
+		start := time.Now()
+		flushLogs(zones)
+		if took := time.Since(start); took != time.Second {
+			t.Errorf("got %v, want 1s", took)
+		}
+		close(let)
+		flushLogs(zones)
+		if took := time.Since(start); took != time.Second {
+			t.Errorf("got %v with logs that work, want no wait", took-time.Second)
 		}
 	})
 }

@@ -73,15 +73,6 @@ func newZone(a *App, definition *Zone, rule *decision.Rule, text string) (*zone,
 	return z, nil
 }
 
-func (z *zone) cleanup() error {
-	for _, log := range z.refusals {
-		if log != nil {
-			log.flush()
-		}
-	}
-	return leave(liveZoneKey(z.Name))
-}
-
 // Decided implements decision.Reporter.
 func (z *zone) Decided(o *decision.Outcome) {
 	d, why := o.Verdict()
@@ -111,7 +102,7 @@ func (z *zone) warn(definition *Zone) {
 	}
 	if wait := longestWait(z.Rule); wait > patientClient {
 		z.logger.Warn("requests may wait longer than most clients do: set max_wait, a smaller capacity or a faster leak",
-			zap.Duration("longest_wait", wait))
+			zap.Float64("longest_wait_seconds", wait.Seconds()))
 	}
 	for _, limit := range z.Key.Table.Limits() {
 		for _, cost := range definition.constants(z.Rule) {

@@ -5,9 +5,17 @@
 // overflow does not fit and is not poured. A full bucket therefore admits as
 // much as has leaked, an empty one a burst of its whole capacity.
 //
-// [Bucket] is one bucket, safe for concurrent use. Package memstore keeps a
-// bucket per key. The arithmetic is pure: the methods of [Limit] are functions
-// of a state, a cost and an instant, and know no clock, lock or log.
+// To limit clients, each by a key, use the Limiter of package memstore:
+//
+//	limiter, err := memstore.NewLimiter(leakybucket.Limit{Capacity: 10, Leak: 2}, memstore.Options{})
+//	...
+//	if d := limiter.Take(client, 1); !d.Fits {
+//		// refuse the client, and tell it to retry after d.RetryAfter
+//	}
+//
+// [Bucket] is a single bucket. Both are safe for concurrent use. The arithmetic is
+// pure: the methods of [Limit] are functions of a state, a cost and an instant,
+// and know no clock, lock or log.
 //
 // In every window of length t, while the limit is unchanged, the cost poured is
 // at most

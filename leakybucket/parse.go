@@ -7,21 +7,27 @@ import (
 )
 
 // secondsPer has the units of time in which a rate may be given.
-var secondsPer = map[string]float64{
-	"s": 1, "sec": 1, "second": 1,
-	"m": 60, "min": 60, "minute": 60,
-	"h": 3600, "hour": 3600,
-	"d": 86400, "day": 86400,
+var secondsPer = map[string]float64{"s": 1, "m": 60, "h": 3600, "d": 86400}
+
+// unitOf has the unit for each longer spelling, which is not one.
+var unitOf = map[string]string{
+	"sec": "s", "secs": "s", "second": "s", "seconds": "s",
+	"min": "m", "mins": "m", "minute": "m", "minutes": "m",
+	"hr": "h", "hour": "h", "hours": "h",
+	"day": "d", "days": "d",
 }
 
 // ParseRate reads a rate such as "2/s", "30/m", "1000/h" or "5000/d", or over a
 // longer period, such as "5/20s" or "300/5m". It returns units a second. Both
-// numbers may have a fraction. Units may be spelled out (sec, min, hour, day).
+// numbers may have a fraction. The units are s, m, h and d.
 func ParseRate(text string) (float64, error) {
 	number, period, _ := strings.Cut(text, "/")
 	amount, plain := parseDecimal(strings.TrimSpace(number))
 	per, known := parsePeriod(strings.TrimSpace(period))
 	if !known || !plain {
+		if meant := shortened(text); meant != "" {
+			return 0, fmt.Errorf("invalid rate %q: did you mean %s?", text, meant)
+		}
 		return 0, fmt.Errorf("invalid rate %q: want <number>/<s|m|h|d> or a longer period, such as 2/s or 5/20s", text)
 	}
 	rate := amount / per
@@ -29,6 +35,20 @@ func ParseRate(text string) (float64, error) {
 		return 0, fmt.Errorf("invalid rate %q: want %s a second", text, inRange)
 	}
 	return rate, nil
+}
+
+// shortened returns the rate that was meant by one whose unit is spelled out, or "".
+func shortened(text string) string {
+	rate := strings.TrimRight(text, "abcdefghijklmnopqrstuvwxyz")
+	unit, known := unitOf[text[len(rate):]]
+	if !known {
+		return ""
+	}
+	rate += unit
+	if _, err := ParseRate(rate); err != nil {
+		return ""
+	}
+	return rate
 }
 
 // parsePeriod reads "s" or "20s" and returns seconds, above 0.
@@ -51,7 +71,7 @@ func ParseCapacity(text string) (float64, error) {
 	return capacity, nil
 }
 
-// ParseLimit reads a capacity and a leak, such as "10 1/s" or "10, 1/sec".
+// ParseLimit reads a capacity and a leak, such as "10 1/s" or "10, 1/s".
 func ParseLimit(text string) (Limit, error) {
 	words := strings.Fields(strings.Replace(text, ",", " ", 1))
 	if len(words) != 2 {

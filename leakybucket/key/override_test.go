@@ -94,7 +94,7 @@ func TestATableWithoutOverridesAnswersTheOwnLimit(t *testing.T) {
 func TestAnOverrideGivesALimitAPlanOrARule(t *testing.T) {
 	runLookups(t, "t", []string{
 		"a -> 5 2/s",
-		"b -> 5, 120/min",
+		"b -> 5, 120/m",
 		"c -> gold",
 		"d -> unlimited",
 		"e -> deny",

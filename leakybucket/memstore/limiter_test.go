@@ -15,28 +15,6 @@ import (
 	"github.com/caddy-throttle/caddy-throttle/leakybucket/memstore"
 )
 
-// Each client may send three requests at once, then one a second.
-func ExampleLimiter() {
-	limiter, err := memstore.NewLimiter(leakybucket.Limit{Capacity: 3, Leak: 1}, memstore.Options{})
-	if err != nil {
-		fmt.Println(err)
-		return
-	}
-	for _, client := range []string{"203.0.113.7", "203.0.113.7", "203.0.113.7", "203.0.113.7", "198.51.100.1"} {
-		if d := limiter.Take(client, 1); d.Fits {
-			fmt.Printf("%s: welcome, %.0f more\n", client, math.Round(d.Remaining))
-		} else {
-			fmt.Printf("%s: come back in %v\n", client, d.RetryAfter.Round(time.Second))
-		}
-	}
-	// Output:
-	// 203.0.113.7: welcome, 2 more
-	// 203.0.113.7: welcome, 1 more
-	// 203.0.113.7: welcome, 0 more
-	// 203.0.113.7: come back in 1s
-	// 198.51.100.1: welcome, 2 more
-}
-
 func newLimiter(t *testing.T, capacity, leak float64) *memstore.Limiter {
 	t.Helper()
 	limiter, err := memstore.NewLimiter(leakybucket.Limit{Capacity: capacity, Leak: leak}, memstore.Options{})

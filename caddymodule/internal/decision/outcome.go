@@ -1,6 +1,7 @@
 package decision
 
 import (
+	"math"
 	"sync/atomic"
 	"time"
 
@@ -216,6 +217,9 @@ func (o *Outcome) fuller(other *Outcome) bool {
 	return o.Level()*other.Charge.Limit.Capacity > other.Level()*o.Charge.Limit.Capacity
 }
 
+// readable rounds units of cost to six decimals, for logs and placeholders.
+func readable(units float64) float64 { return math.Round(units*1e6) / 1e6 }
+
 // MarshalLogObject implements zapcore.ObjectMarshaler: one zone's part of the field in
 // the access log.
 func (o *Outcome) MarshalLogObject(enc zapcore.ObjectEncoder) error {
@@ -229,8 +233,8 @@ func (o *Outcome) MarshalLogObject(enc zapcore.ObjectEncoder) error {
 		enc.AddString("key", o.Key)
 	}
 	if o.Charge.Limit.Capacity > 0 {
-		enc.AddFloat64("cost", o.Charge.Cost)
-		enc.AddFloat64("level", o.Level())
+		enc.AddFloat64("cost", readable(o.Charge.Cost))
+		enc.AddFloat64("level", readable(o.Level()))
 		enc.AddFloat64("capacity", o.Charge.Limit.Capacity)
 	}
 	if o.Delay > 0 {
@@ -240,7 +244,7 @@ func (o *Outcome) MarshalLogObject(enc zapcore.ObjectEncoder) error {
 		enc.AddFloat64("blocked", o.Block.Seconds())
 	}
 	if o.settled {
-		enc.AddFloat64("settled", o.paid)
+		enc.AddFloat64("settled", readable(o.paid))
 	}
 	if why.Waits() {
 		enc.AddInt64("retry_after", refusal.WholeSeconds(o.RetryAfter()))

@@ -235,13 +235,13 @@ func (res *Result) placeholder(name string) (any, bool) {
 	case "reason":
 		return o.Reason().String(), true
 	case "level":
-		return o.Level(), true
+		return readable(o.Level()), true
 	case "capacity":
 		return o.Charge.Limit.Capacity, true
 	case "remaining":
-		return o.Charge.Limit.Remaining(o.Level()), true
+		return readable(o.Charge.Limit.Remaining(o.Level())), true
 	case "cost":
-		return o.Charge.Cost, true
+		return readable(o.Charge.Cost), true
 	case "retry_after":
 		if !o.Reason().Waits() {
 			return "", true
