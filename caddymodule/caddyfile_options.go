@@ -134,7 +134,7 @@ func (z *Zone) parseCost(d *caddyfile.Dispenser, matcher matcherToken) error {
 	return nil
 }
 
-const settleSyntax = "settle seconds, bytes <unit>, header <Name> or status <code|class>... <n>, and perhaps after"
+const settleSyntax = "settle seconds [<workers>], bytes <unit>, header <Name> or status <code|class>... <n>, and perhaps after"
 
 func (z *Zone) parseSettle(d *caddyfile.Dispenser) error {
 	words := d.RemainingArgs()
@@ -148,6 +148,12 @@ func (z *Zone) parseSettle(d *caddyfile.Dispenser) error {
 	settle.Source, words = words[0], words[1:]
 	switch last := len(words) - 1; {
 	case settle.Source == "seconds" && last == -1:
+	case settle.Source == "seconds" && last == 0:
+		workers, err := parseWhole(1, mostAtOnce)(words[0])
+		if err != nil {
+			return d.Errf("parsing workers in settle seconds: %w", err)
+		}
+		settle.Workers = workers
 	case settle.Source == "bytes" && last == 0:
 		settle.Unit = words[0]
 	case settle.Source == "header" && last == 0:

@@ -73,12 +73,15 @@ func parseUnits(word string) (*float64, error) {
 	return &units, nil
 }
 
-func parseSize(word string) (int64, error) {
-	size, err := humanize.ParseBytes(word)
-	if err != nil || size < 1 || size > largestMaxBody {
-		return 0, fmt.Errorf("invalid size %q: want one such as 64KiB, up to 16MiB", word)
+// parseSize returns a parser of sizes up to most bytes, which are whole MiB.
+func parseSize(most uint64) func(string) (int64, error) {
+	return func(word string) (int64, error) {
+		size, err := humanize.ParseBytes(word)
+		if err != nil || size < 1 || size > most {
+			return 0, fmt.Errorf("invalid size %q: want one such as 64KiB, up to %dMiB", word, most>>20)
+		}
+		return int64(size), nil
 	}
-	return int64(size), nil
 }
 
 func parseWhole(least, most int) func(string) (int, error) {

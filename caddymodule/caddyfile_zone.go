@@ -96,9 +96,9 @@ var zoneOptions = []zoneOption{
 	{name: "cost", syntax: "[<matcher>] <n>|<placeholder>|body_items [<path>]|body_bytes <unit> { <request matchers> }", repeats: true, parse: func(r *zoneReader) error {
 		return r.zone.parseCost(r.Dispenser, r.matcher)
 	}},
-	word("max_body", "<size>", func(z *Zone) *int64 { return &z.MaxBody }, parseSize),
+	word("max_body", "<size>", func(z *Zone) *int64 { return &z.MaxBody }, parseSize(largestMaxBody)),
 	word("unread_body_cost", "<n>", func(z *Zone) **float64 { return &z.UnreadBodyCost }, parseUnits),
-	{name: "settle", syntax: "seconds|bytes <unit>|header <Name>|status <code|class>... <n> [after]", parse: plain((*Zone).parseSettle)},
+	{name: "settle", syntax: "seconds [<workers>]|bytes <unit>|header <Name>|status <code|class>... <n> [after]", parse: plain((*Zone).parseSettle)},
 	{name: "count_only", syntax: "status <code|class>...", gives: []string{"settle"}, parse: plain((*Zone).parseCountOnly)},
 	word("debt", "<n>", func(z *Zone) **float64 { return &z.Debt }, parseUnits),
 	{name: "trust_devices", syntax: "<cookie-glob> [<duration>]", parse: plain((*Zone).parseTrustDevices)},
@@ -106,6 +106,7 @@ var zoneOptions = []zoneOption{
 	word("max_wait", "<duration>", func(z *Zone) *caddy.Duration { return &z.MaxWait }, parseDuration),
 	number("max_waiting", "<n>"),
 	number("in_flight", "<n>"),
+	word("request_buffer", "<size>", func(z *Zone) *int64 { return &z.RequestBuffer }, parseSize(mostBuffered)),
 	{name: "block", syntax: "[<duration>...] [everywhere]", parse: plain((*Zone).parseBlock)},
 	word("on_store_error", "local|allow|deny", func(z *Zone) *string { return &z.OnStoreError }, oneOf(storePolicies...)).besideZones(),
 	word("retry_after", "empty|fit|<duration>", func(z *Zone) *string { return &z.RetryAfter }, parseWord).besideZones(),
@@ -138,7 +139,7 @@ var zoneOptions = []zoneOption{
 //	    cost [<matcher>] <n>|<placeholder>|body_items [<path>]|body_bytes <unit> { <request matchers> }
 //	    max_body <size>
 //	    unread_body_cost <n>
-//	    settle seconds|bytes <unit>|header <Name>|status <code|class>... <n> [after]
+//	    settle seconds [<workers>]|bytes <unit>|header <Name>|status <code|class>... <n> [after]
 //	    count_only status <code|class>...
 //	    debt <n>
 //	    trust_devices <cookie-glob> [<duration>]
@@ -146,6 +147,7 @@ var zoneOptions = []zoneOption{
 //	    max_wait <duration>
 //	    max_waiting <n>
 //	    in_flight <n>
+//	    request_buffer <size>
 //	    block [<duration>...] [everywhere]
 //	    on_store_error local|allow|deny
 //	    retry_after empty|fit|<duration>

@@ -290,7 +290,7 @@ func (c *compilation) compileTable() error {
 	return nil
 }
 
-// compileWaits checks the options of queues.
+// compileWaits checks the options of queues and slots.
 func (c *compilation) compileWaits() error {
 	if c.Delay != nil {
 		if err := c.checkDelay(*c.Delay); err != nil {
@@ -303,7 +303,14 @@ func (c *compilation) compileWaits() error {
 	case c.MaxWait > 0 && c.Delay == nil && !c.rule.Bucketless():
 		return about("max_wait", 0, errors.New("max_wait has no meaning without delay: a request that fits passes at once"))
 	}
+	switch {
+	case c.RequestBuffer < 0 || c.RequestBuffer > mostBuffered:
+		return about("request_buffer", 0, fmt.Errorf("invalid request_buffer %d: want from 1 byte to 64MiB", c.RequestBuffer))
+	case c.RequestBuffer > 0 && c.InFlight == 0:
+		return about("request_buffer", 0, errors.New("request_buffer has no meaning without in_flight: it buffers the body before a slot is taken"))
+	}
 	c.rule.Delay, c.rule.MaxWait = c.Delay, time.Duration(c.MaxWait)
+	c.rule.RequestBuffer = c.RequestBuffer
 	if c.written.MaxWaiting != 0 && !c.rule.LetsWait() {
 		return about("max_waiting", 0, errors.New("max_waiting has no meaning: requests wait only with delay, or with in_flight and max_wait"))
 	}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"slices"
 	"time"
 
 	"github.com/caddyserver/caddy/v2"
@@ -106,8 +107,8 @@ func (h *Handler) warnInventable(logger *zap.Logger) {
 }
 
 // ServeHTTP implements caddyhttp.MiddlewareHandler. It decides about the request,
-// holds it until its delay is over and its slots are free, and then refuses or
-// serves it.
+// holds it until its delay is over, its body is buffered and its slots are free, and
+// then refuses or serves it.
 func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request, next caddyhttp.Handler) error {
 	if internal(r) {
 		return next.ServeHTTP(w, r)
@@ -124,17 +125,21 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request, next caddyht
 	if res == nil {
 		return h.serve(w, r, next, nil)
 	}
-	left := !h.admit(r, res)
+	buffer, stayed := h.admit(r, res)
+	if buffer != nil {
+		defer buffer.End(w)
+	}
 	res.Report()
 	if h.RateLimitHeaders {
 		res.Announce(w.Header())
 	}
 	switch {
 	case res.Refused():
-		reader.End(w) // before the refusal says how the connection ends
+		buffer.End(w) // before the refusal says how the connection ends
+		reader.End(w)
 		refusal := res.Refusal()
 		return refusal.Write(w, r, body.Received(r))
-	case left:
+	case !stayed:
 		w.WriteHeader(statusClientLeft)
 		return nil
 	}
@@ -249,12 +254,13 @@ func (h *Handler) takeOnce(p *decision.Plan) bool {
 	return true
 }
 
-// admit holds the request until its delay is over and its slots are free, and
-// simulates that for shadow zones. It returns false if the client left meanwhile.
-// Afterwards res tells whether the request is refused.
-func (h *Handler) admit(r *http.Request, res *decision.Result) (stayed bool) {
+// admit holds the request until its delay is over, its body is buffered and its slots
+// are free, and simulates that for shadow zones. It returns false if the client left
+// meanwhile. Afterwards res tells whether the request is refused. The buffer, if not
+// nil, has replaced the request's body and must be ended.
+func (h *Handler) admit(r *http.Request, res *decision.Result) (buffer *body.Buffer, stayed bool) {
 	if !res.Holds() || res.Refused() {
-		return true
+		return nil, true
 	}
 	since := time.Now()
 	res.Simulate(since, h.refundLater)
@@ -262,14 +268,44 @@ func (h *Handler) admit(r *http.Request, res *decision.Result) (stayed bool) {
 	entries := res.Entries(room[:0])
 	if len(entries) == 0 {
 		res.Passed()
-		return true
+		return nil, true
 	}
-	pass, result := h.app.gate.Admit(r.Context(), since, entries, res.OuterPass(r))
+	outer := decision.ResultOf(r).Serving()
+	outer.Pause()
+	defer outer.Resume()
+	var pass *admission.Pass
+	var result admission.Result
+	if most, index := res.RequestBuffer(); most > 0 && !body.Received(r) {
+		buffer, result = h.buffer(r, since, entries, most, index)
+	}
+	if result.Why == admission.Admitted {
+		pass, result = h.app.gate.Admit(r.Context(), since, entries, res.OuterPass(r))
+	}
 	stayed, refunds := res.Admitted(pass, result, entries)
 	if len(refunds) > 0 {
 		h.refund(refunds)
 	}
-	return stayed
+	return buffer, stayed
+}
+
+// buffer waits until the request's delay is over, and then buffers its body, as the
+// entry of that index wants it. Of the entries only slots are left after that.
+func (h *Handler) buffer(r *http.Request, since time.Time, entries []admission.Entry, most int64, index int) (*body.Buffer, admission.Result) {
+	delays := slices.Clone(entries)
+	for i := range entries {
+		delays[i].InFlight, entries[i].Delay = 0, 0
+	}
+	if _, result := h.app.gate.Admit(r.Context(), since, delays, nil); result.Why != admission.Admitted {
+		return nil, result
+	}
+	buffer, ended := requestBuffers.Fill(r, most, h.app.gate.Exiting)
+	switch ended {
+	case body.Left:
+		return buffer, admission.Result{Why: admission.Left, Index: -1} // it waited in no zone
+	case body.Exiting:
+		return buffer, admission.Result{Why: admission.Exiting, Index: index}
+	}
+	return buffer, admission.Result{Why: admission.Admitted}
 }
 
 // refundLater gives back a charge for which no request waits.
@@ -304,6 +340,9 @@ func (h *Handler) serve(w http.ResponseWriter, r *http.Request, next caddyhttp.H
 	observer := &settlement.Observer{Headers: h.headers}
 	if tunnel {
 		observer.Tunnel = res
+	}
+	if res != nil {
+		observer.Rules = res.Sharing
 	}
 	if trusts {
 		observer.BeforeHeaders = func(status int, header http.Header) { h.trust(r.Context(), res, status, header) }

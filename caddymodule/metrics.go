@@ -108,6 +108,8 @@ func (z *zone) mayCount(d decision.Decision, why decision.Reason) bool {
 		}
 	}
 	switch {
+	case d == decision.Refused && why == decision.Waiting && z.RequestBuffer > 0:
+		return true // when the process ends
 	case d == decision.Delayed, d == decision.ShadowDelayed, why == decision.Waiting:
 		return z.LetsWait()
 	case why == decision.Capacity, why == decision.Oversize:

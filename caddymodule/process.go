@@ -11,7 +11,9 @@ import (
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/admission"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/blocklist"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/body"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/decision"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/settlement"
 )
 
 // process holds all state that outlives a config: the memory store, connections to
@@ -43,11 +45,19 @@ func leave(key string) error {
 	return err
 }
 
-// A liveZone holds the queues and slots of a zone name. All configs with that name
+// requestBuffers bounds what all requests together have buffered for request_buffer.
+// There is one, since there is one memory, whatever configs are running.
+var requestBuffers = body.NewMemory(mostBuffered)
+
+// mostBuffered is in bytes.
+const mostBuffered = 64 << 20
+
+// A liveZone holds the queues, the slots and the meter of a zone name. All configs with that name
 // share it, because requests of the last config are still served during a reload.
 type liveZone struct {
 	name                string
 	enforced, simulated admission.Zone
+	meter               settlement.Meter
 
 	mu      sync.Mutex
 	configs []*zone // zones of configs that have started and not stopped

@@ -15,10 +15,23 @@ import (
 // early never earns a refund.
 type Settle struct {
 	// The real cost of a request. Required. `seconds` is the time until the
-	// upstream's headers, `bytes` the size of the response body, and `header` a
-	// number that the upstream sends. `status` is a cost for some statuses, and
-	// nothing for others.
+	// upstream's headers, or with workers a share of their time. `bytes` is the size
+	// of the response body, and `header` a number that the upstream sends. `status`
+	// is a cost for some statuses, and nothing for others.
 	Source string `json:"source,omitempty"`
+
+	// For `seconds`: how many requests the upstream works on at once, such as the
+	// number of its PHP workers. Each request that it works on then costs 1 a
+	// second while there are no more of them than workers, and otherwise its share
+	// of the workers' time, so that nobody pays for waiting behind others. All
+	// requests of the zone together never cost more than workers a second. The time
+	// begins when the next handler has read the request's body to its end. It lasts
+	// until the answer's, except while the client does not take in what is sent.
+	// Requests are counted for each zone name on this node, whatever their key;
+	// requests that the zone does not match or exempts are not. Default: the cost is
+	// all the time until the upstream's headers, so requests that queue for a worker
+	// pay for it.
+	Workers int `json:"workers,omitempty"`
 
 	// The number of bytes that cost 1, such as `1MiB`. Required for `bytes`.
 	Unit string `json:"unit,omitempty"`
@@ -80,14 +93,20 @@ func (s *Settle) compile() (*settlement.Rule, error) {
 		{"status", "cost", s.Cost != 0},
 	} {
 		if field.given != (s.Source == field.source) {
-			return nil, fmt.Errorf("settle %s: the %s is missing or misplaced: want settle seconds, bytes <unit>, header <Name> or status <code|class>... <n>", s.Source, field.name)
+			return nil, fmt.Errorf("settle %s: the %s is missing or misplaced: want settle seconds [<workers>], bytes <unit>, header <Name> or status <code|class>... <n>", s.Source, field.name)
 		}
+	}
+	switch {
+	case s.Workers != 0 && s.Source != "seconds":
+		return nil, fmt.Errorf("settle %s: workers have no meaning here: want settle seconds <workers>", s.Source)
+	case s.Workers < 0 || s.Workers > mostAtOnce:
+		return nil, fmt.Errorf("invalid workers %d: want a number from 1 to %d", s.Workers, mostAtOnce)
 	}
 	source, err := settlement.ParseSource(s.Source)
 	if err != nil {
 		return nil, err
 	}
-	rule := &settlement.Rule{Source: source, After: s.After, Cost: s.Cost}
+	rule := &settlement.Rule{Source: source, Workers: s.Workers, After: s.After, Cost: s.Cost}
 	switch source {
 	case settlement.Bytes:
 		rule.Unit, err = parseUnit(s.Unit)

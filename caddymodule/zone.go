@@ -129,6 +129,16 @@ type Zone struct {
 	// this node. Default: any number. Without max_wait, more are refused.
 	InFlight int `json:"in_flight,omitempty"`
 
+	// How much of the request body to read before a slot of in_flight is taken, in
+	// bytes, so that clients that upload slowly hold no slot meanwhile. Clients have
+	// five minutes for it. A longer body, or a slower one, takes its slot then, and
+	// the rest is handed on as it comes. All requests of this process together
+	// buffer at most 64 MiB; while that is used up, the slot comes first. Shadow
+	// zones buffer nothing. Default: slots are taken before the body is read. Leave
+	// conversations such as gRPC out of the zone: they would wait for answers while
+	// they are buffered.
+	RequestBuffer int64 `json:"request_buffer,omitempty"`
+
 	// Ban a key for a while after an overflow. Default: only the requests that
 	// overflow are refused.
 	Block *Block `json:"block,omitempty"`

@@ -62,6 +62,7 @@ func newZone(a *App, definition *Zone, rule *decision.Rule, text string) (*zone,
 	rule.Enforced, rule.Simulated, rule.Reporter = &z.live.enforced, &z.live.simulated, z
 	z.decided = countersOf(z)
 	if rule.Settle != nil {
+		rule.Settle.Meter = &z.live.meter
 		z.unsettled = unsettled.WithLabelValues(z.Name)
 	}
 	for _, d := range []decision.Decision{decision.ShadowRefused, decision.Refused} {

@@ -109,7 +109,7 @@ func filled(syntax string) string {
 	syntax = strings.NewReplacer(
 		"<request matchers>|@<name>|static_files [<root>]", "path /x", "<request matchers>|@<name>", "@name",
 		"<request matchers>|static_files [<root>]", "path /x", "<n>|<placeholder>|body_items [<path>]|body_bytes <unit>", "body_bytes 1KiB",
-		"seconds|bytes <unit>|header <Name>|status <code|class>... <n> [after]", "status 401 4xx 1 after",
+		"seconds [<workers>]|bytes <unit>|header <Name>|status <code|class>... <n> [after]", "status 401 4xx 1 after",
 		"<plan>|<capacity> <leak>|unlimited|deny", "5 1/s", "{ <request matchers> }", "{\npath /x\n}",
 		"<file>|{ title <text>; accent <colour>; text <text> }", "<file>",
 		"zone <name>\n", "zone global\n", "zone <name> { ... }", "zone some {\nlimit 5 1/s\n}", "zone <name>", "zone some",
@@ -138,7 +138,7 @@ var (
 
 // needs are the options that another option requires.
 var needs = map[string]string{
-	"max_body": "cost body_items", "unread_body_cost": "cost body_items", "debt": "settle seconds", "max_wait": "delay", "max_waiting": "delay",
+	"max_body": "cost body_items", "unread_body_cost": "cost body_items", "debt": "settle seconds", "max_wait": "delay", "request_buffer": "in_flight 5", "max_waiting": "delay",
 	"trust_devices": "key form log", "route": "key route", "unlisted_key": "override 203.0.113.7 unlimited",
 }
 

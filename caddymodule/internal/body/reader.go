@@ -55,7 +55,7 @@ type Reader struct {
 // body. The *Body must not be changed.
 func Look(r *http.Request, most int64) (*Reader, *Body) {
 	switch tunnel := r.Method == http.MethodConnect; {
-	case r.Body == nil || r.Body == http.NoBody || r.ContentLength == 0 || tunnel && r.ContentLength < 0:
+	case none(r) || tunnel && r.ContentLength < 0:
 		return nil, &empty
 	case tunnel || r.ContentLength > most || r.ContentLength < 0 && converses(r):
 		return nil, nil
@@ -176,14 +176,17 @@ func (u *Reader) End(w http.ResponseWriter) {
 		return
 	}
 	u.enough.Store(true)
-	select {
-	case <-u.done:
+	stop(w, u.done)
+}
+
+// stop ends the read that is under way, if done is not closed yet, and waits for that.
+// A read that cannot be interrupted ends with the connection.
+func stop(w http.ResponseWriter, done <-chan struct{}) {
+	if closed(done) {
 		return
-	default:
 	}
-	// A read that cannot be interrupted ends with the connection.
 	if err := http.NewResponseController(w).SetReadDeadline(time.Now()); err == nil {
-		<-u.done
+		<-done
 	}
 }
 
@@ -192,16 +195,25 @@ func (u *Reader) End(w http.ResponseWriter) {
 // another request: a refusal should close it. It may be asked before Look, after
 // it, or without it, and concurrently with reading.
 func Received(r *http.Request) bool {
-	if r.Body == nil || r.Body == http.NoBody || r.ContentLength == 0 {
-		return true
+	return none(r) || received(r.Body)
+}
+
+func received(body io.ReadCloser) bool {
+	switch b := body.(type) {
+	case *sentBody:
+		return b.over.Load() || received(b.ReadCloser)
+	case *Reader:
+		return closed(b.done) && errors.Is(b.err, io.EOF)
+	case *Buffer:
+		return closed(b.done) && errors.Is(b.err, io.EOF)
 	}
-	u, ok := r.Body.(*Reader)
-	if !ok {
-		return false
-	}
+	return false
+}
+
+func closed(done <-chan struct{}) bool {
 	select {
-	case <-u.done:
-		return errors.Is(u.err, io.EOF)
+	case <-done:
+		return true
 	default:
 		return false
 	}

@@ -60,6 +60,22 @@ func (res *Result) Entries(entries []admission.Entry) []admission.Entry {
 	return entries
 }
 
+// RequestBuffer returns how much of the body is to be read before slots are taken, in
+// bytes, and the index of the entry that says so. Shadow zones read nothing: it would
+// delay the request.
+func (res *Result) RequestBuffer() (most int64, index int) {
+	n := 0
+	for i := range res.Outcomes {
+		if o := &res.Outcomes[i]; !o.Shadow && o.holds() {
+			if o.Rule.RequestBuffer > most {
+				most, index = o.Rule.RequestBuffer, n
+			}
+			n++
+		}
+	}
+	return most, index
+}
+
 // entered returns the outcome of the entry with this index, or nil.
 func (res *Result) entered(index int) *Outcome {
 	for i := range res.Outcomes {
@@ -232,7 +248,8 @@ func (res *Result) takeBack() (all []leakybucket.Settlement) {
 	return all
 }
 
-// Settles reports whether the response may change the charges. A nil result has none.
+// Settles reports whether the response may change the charges of this request, or of
+// others. A nil result has none.
 func (res *Result) Settles() bool {
 	if res == nil {
 		return false
@@ -242,7 +259,7 @@ func (res *Result) Settles() bool {
 			return true
 		}
 	}
-	return len(res.Static) > 0
+	return len(res.Static) > 0 || len(res.Sharing) > 0
 }
 
 func (o *Outcome) settles() bool {

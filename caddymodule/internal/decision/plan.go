@@ -10,6 +10,7 @@ import (
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/blocklist"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/body"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/settlement"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
 	bucketkey "github.com/caddy-throttle/caddy-throttle/leakybucket/key"
 )
@@ -29,10 +30,11 @@ type Plan struct {
 
 	began   []*Rule // shadow zones whose block began with the probe
 	static  []Exemption
-	unread  int64 // how much of the body must be read to know all, in bytes
-	refused bool  // an enforced zone refuses
-	crowded bool  // an enforced zone has no free slot
-	waits   bool  // in some zone requests wait, and take slots after that
+	sharing []*settlement.Rule // that measure the request's share of workers
+	unread  int64              // how much of the body must be read to know all, in bytes
+	refused bool               // an enforced zone refuses
+	crowded bool               // an enforced zone has no free slot
+	waits   bool               // in some zone requests wait, and take slots after that
 	buffers buffers
 }
 
@@ -54,7 +56,7 @@ func (p *Plan) Release() {
 	clear(p.buffers.name[:cap(p.buffers.name)])
 	*p = Plan{
 		charges: p.charges, decisions: p.decisions, outcomes: p.outcomes, of: p.of,
-		questions: p.questions, began: p.began[:0], static: p.static, buffers: p.buffers,
+		questions: p.questions, began: p.began[:0], static: p.static, sharing: p.sharing, buffers: p.buffers,
 	}
 	plans.Put(p)
 }
@@ -66,8 +68,9 @@ func (p *Plan) reset() {
 	clear(p.questions)
 	clear(p.buffers.parts[:cap(p.buffers.parts)]) // beyond its length is a key that was given up
 	clear(p.static)
-	p.outcomes, p.charges, p.of, p.static = p.outcomes[:0], p.charges[:0], p.of[:0], p.static[:0]
-	p.questions = p.questions[:0]
+	clear(p.sharing)
+	p.outcomes, p.charges, p.of = p.outcomes[:0], p.charges[:0], p.of[:0]
+	p.questions, p.static, p.sharing = p.questions[:0], p.static[:0], p.sharing[:0]
 	p.unread, p.waits, p.crowded = 0, false, false
 }
 
@@ -103,6 +106,7 @@ func (p *Plan) Ask(r *Rule, known func(*leakybucket.Charge) (blocklist.Block, bo
 	if err != nil || !concerned {
 		return err
 	}
+	p.share(r.Settle)
 	if !p.read && r.Key.FromBody() {
 		p.unread = max(p.unread, r.Cost.MaxBody)
 		return nil
@@ -161,6 +165,20 @@ func (p *Plan) Ask(r *Rule, known func(*leakybucket.Charge) (blocklist.Block, bo
 	p.of = append(p.of, len(p.outcomes)-1)
 	p.charges = append(p.charges, o.Charge)
 	return nil
+}
+
+// share notes that the request takes a share of the workers that a zone measures, also
+// if it is not charged there: it makes the shares of others smaller.
+func (p *Plan) share(rule *settlement.Rule) {
+	if rule == nil || rule.Workers == 0 {
+		return
+	}
+	for res := p.earlier; res != nil; res = res.next {
+		if slices.ContainsFunc(res.Sharing, func(other *settlement.Rule) bool { return other.Meter == rule.Meter }) {
+			return
+		}
+	}
+	p.sharing = append(p.sharing, rule)
 }
 
 // An Exemption is a zone that exempts a request as a static file.
@@ -368,7 +386,7 @@ func (p *Plan) Conclude() *Result {
 	}
 	clear(p.outcomes[kept:])
 	p.outcomes = p.outcomes[:kept]
-	if len(p.outcomes) == 0 && len(p.static) == 0 {
+	if len(p.outcomes) == 0 && len(p.static) == 0 && len(p.sharing) == 0 {
 		if p.earlier == nil && p.replacer != nil {
 			p.replacer.Map(uncharged(p.Request.Context()))
 		}

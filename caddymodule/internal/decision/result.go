@@ -25,11 +25,16 @@ type Result struct {
 	// Static are the zones that exempt the request as a static file.
 	Static []Exemption
 
+	// Sharing are the rules of zones of which the request takes a share of the
+	// workers, charged or not.
+	Sharing []*settlement.Rule
+
 	status  int                  // of the refusal; zero means the zone's own
 	pass    *admission.Pass      // the handler's slots while the request is served
 	serving *settlement.Observer // of the innermost handler; in the first result only
 
-	next *Result // of the next handler inside this one
+	next    *Result // of the next handler inside this one
+	oneRule [1]*settlement.Rule
 }
 
 // resultVar is the variable with the first result. No user would choose its name.
@@ -78,6 +83,9 @@ func newResult(p *Plan) *Result {
 	copy(res.Outcomes, p.outcomes)
 	if len(p.static) > 0 {
 		res.Static = append(res.Static, p.static...)
+	}
+	if len(p.sharing) > 0 {
+		res.Sharing = append(res.oneRule[:0], p.sharing...)
 	}
 	if p.earlier != nil {
 		last := p.earlier
@@ -153,6 +161,14 @@ func (res *Result) Observe(observer *settlement.Observer) (outer *settlement.Obs
 	}
 	outer, res.serving = res.serving, observer
 	return outer
+}
+
+// Serving returns the innermost observer, or nil. A nil result has none.
+func (res *Result) Serving() *settlement.Observer {
+	if res == nil {
+		return nil
+	}
+	return res.serving
 }
 
 // Blocked reports whether an enforced zone of this name has found the client blocked.

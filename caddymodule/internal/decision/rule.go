@@ -47,6 +47,9 @@ type Rule struct {
 	MaxWaiting int
 	InFlight   int // slots of each key; zero means any number
 
+	// RequestBuffer is how much of the body is read before a slot is taken, in bytes.
+	RequestBuffer int64
+
 	Shadow  bool
 	Enforce int // percent of the keys; the others are in shadow
 

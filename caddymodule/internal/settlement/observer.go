@@ -7,11 +7,14 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"os"
 	"slices"
 	"strconv"
 	"time"
 
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
+
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/body"
 )
 
 // Headers are the headers in which upstreams say what requests cost. Clients
@@ -66,6 +69,10 @@ type Observer struct {
 	// takes the connection over.
 	Tunnel Releaser
 
+	// Rules that share workers measure the request's share, whether or not it is
+	// charged. Others are left out.
+	Rules []*Rule
+
 	ctx      context.Context // of the request, to see when the client leaves
 	began    time.Time
 	head     bool // the server sends no body
@@ -85,6 +92,8 @@ type Observer struct {
 	err      error         // of the next handler
 	values   []string      // of Headers; "" if absent or given twice
 	room     [2]string     // for most handlers enough
+	runs     []run         // on the meters of Rules
+	oneRun   [1]run        // for most handlers enough
 }
 
 // Serve calls the next handler with the observer as the response writer. When it
@@ -101,12 +110,50 @@ func (o *Observer) Serve(w http.ResponseWriter, r *http.Request, next caddyhttp.
 	}
 	o.began = time.Now()
 	defer o.end()
+	o.measure(r)
 	o.err = next.ServeHTTP(o, r)
 	o.returned = true
 	return o.err
 }
 
+// measure puts the request on the meters of its rules.
+func (o *Observer) measure(r *http.Request) {
+	o.runs = o.oneRun[:0]
+	for _, rule := range o.Rules {
+		if rule.Workers > 0 {
+			o.runs = append(o.runs, run{meter: rule.Meter, workers: float64(rule.Workers)})
+		}
+	}
+	if len(o.runs) > 0 {
+		body.WhenSent(r, func() { o.each((*run).begin) })
+	}
+}
+
+// each calls a method of all runs.
+func (o *Observer) each(method func(*run)) {
+	for i := range o.runs {
+		method(&o.runs[i])
+	}
+}
+
+// Pause says that something other than the upstream holds the request up, such as a
+// queue of a handler within. Pauses may be nested; each needs a Resume. Observers
+// around this one pause as well. A nil Observer has nothing to pause.
+func (o *Observer) Pause() {
+	for ; o != nil; o = o.Outer {
+		o.each((*run).pause)
+	}
+}
+
+// Resume ends a pause.
+func (o *Observer) Resume() {
+	for ; o != nil; o = o.Outer {
+		o.each((*run).resume)
+	}
+}
+
 func (o *Observer) end() {
+	o.each((*run).end)
 	o.elapsed = time.Since(o.began)
 	o.gone = o.ctx.Err() != nil
 	o.readHeaders() // the server sends what is there now: headers if there were none yet, and trailers
@@ -153,7 +200,9 @@ func (o *Observer) WriteHeader(status int) {
 		}
 	}
 	o.readHeaders()
+	o.each((*run).pause) // statuses below 200 are sent at once
 	o.ResponseWriter.WriteHeader(status)
+	o.each((*run).resume)
 }
 
 func (o *Observer) beforeHeaders(status int) {
@@ -234,28 +283,44 @@ func (o *Observer) write(p []byte) (int, error) {
 	if len(p) > 0 {
 		o.look()
 	}
+	o.each((*run).pause)
 	n, err := o.ResponseWriter.Write(p)
+	o.each((*run).resume)
 	o.sent(int64(n), int64(len(p)), err)
 	return n, err
 }
 
 // ReadFrom implements io.ReaderFrom, so that files are still sent by the kernel
-// where HTTP/1 allows it.
+// where HTTP/1 allows it. Anything else is copied piece by piece if the request's
+// share is measured: reading may be waiting for the upstream, writing for the client.
 func (o *Observer) ReadFrom(r io.Reader) (int64, error) {
 	o.implicitHeader()
-	if o.frames {
+	if o.frames || len(o.runs) > 0 && !isFile(r) {
 		return io.Copy(struct{ io.Writer }{o}, r)
 	}
 	o.look()
+	o.each((*run).pause)
 	n, err := o.ResponseWriterWrapper.ReadFrom(r)
+	o.each((*run).resume)
 	o.sent(n, n, err)
 	return n, err
+}
+
+// isFile reports whether the kernel can send what r reads.
+func isFile(r io.Reader) bool {
+	if limited, ok := r.(*io.LimitedReader); ok {
+		r = limited.R
+	}
+	_, ok := r.(*os.File)
+	return ok
 }
 
 // FlushError lets http.ResponseController flush, which sends headers too.
 func (o *Observer) FlushError() error {
 	o.implicitHeader()
+	o.each((*run).pause)
 	err := http.NewResponseController(o.ResponseWriter).Flush()
+	o.each((*run).resume)
 	if err != nil && !errors.Is(err, http.ErrNotSupported) {
 		o.failed = true
 	}
@@ -306,6 +371,7 @@ func (o *Observer) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 func (o *Observer) becomeTunnel() {
 	if !o.tunnel {
 		o.tunnel = true
+		o.each((*run).end)
 		if o.Tunnel != nil {
 			o.Tunnel.Release()
 		}

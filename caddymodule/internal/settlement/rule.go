@@ -22,7 +22,7 @@ type Source uint8
 
 // The sources.
 const (
-	Seconds Source = iota // the time until the response's headers
+	Seconds Source = iota // the time until the response's headers, or a share of the workers' time
 	Bytes                 // the size of the body that was sent
 	Header                // a number in a response header or trailer
 	Status                // a cost for some statuses and nothing for the others
@@ -38,7 +38,7 @@ func ParseSource(text string) (Source, error) {
 	if i := slices.Index(sources, text); i >= 0 {
 		return Source(i), nil
 	}
-	return 0, fmt.Errorf("unknown source %q: want seconds, bytes <unit>, header <Name> or status <code|class>... <n>", text)
+	return 0, fmt.Errorf("unknown source %q: want seconds [<workers>], bytes <unit>, header <Name> or status <code|class>... <n>", text)
 }
 
 // A Rule says how the charges of one zone are settled. It is not changed once
@@ -57,6 +57,14 @@ type Rule struct {
 	// Ranges are the statuses that cost Cost. Required for Status.
 	Ranges []StatusRange
 	Cost   float64
+
+	// Workers is how many requests the upstream works on at once. For Seconds a
+	// request then costs its share of the workers' time, as Meter measures it.
+	// Zero means that it costs all the time until the response's headers.
+	Workers int
+
+	// Meter is that of the zone. Required with Workers.
+	Meter *Meter
 
 	// After says that nothing is reserved: requests are only asked whether they
 	// would fit, and charged when the response is known.
@@ -109,6 +117,8 @@ func (r *Rule) measure(o *Observer, reserved float64) (cost float64, known bool)
 		return 0, status != 0
 	case o.tunnel:
 		return 0, false // a tunnel says nothing about the work that opened it
+	case r.Source == Seconds && r.Workers > 0:
+		return o.shareOf(r.Meter, reserved), true
 	case r.Source == Seconds && o.status == 0:
 		return max(o.elapsed.Seconds(), reserved), true
 	case r.Source == Seconds:
@@ -120,6 +130,22 @@ func (r *Rule) measure(o *Observer, reserved float64) (cost float64, known bool)
 	default:
 		return leakybucket.ParseCost(o.value(r.Header))
 	}
+}
+
+// shareOf returns the request's share of the workers' time on a meter, in seconds. It
+// is at least the reservation if the upstream failed without headers, or was never
+// sent all of the request: it may have worked on the part that came.
+func (o *Observer) shareOf(m *Meter, reserved float64) float64 {
+	for i := range o.runs {
+		if r := &o.runs[i]; r.meter == m {
+			share, sent := r.seconds()
+			if failed := o.status == 0 && (o.err != nil || !o.returned); failed || !sent {
+				return max(share, reserved)
+			}
+			return share
+		}
+	}
+	return reserved
 }
 
 // finalStatus returns the status that the client gets, or 0 if it is not known.

@@ -1,0 +1,204 @@
+package body
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net/http"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+const (
+	// bufferPatience is how long a client may take to send as much of its body as
+	// is buffered. A client that waits here costs a connection and what it has sent,
+	// so it gets far longer than where costs are looked for.
+	bufferPatience = 5 * time.Minute
+
+	// smallestPiece and largestPiece are how much memory a buffer asks for at first
+	// and at most: clients that send little use little.
+	smallestPiece = 4 << 10
+	largestPiece  = 64 << 10
+)
+
+// Memory bounds how much buffers may hold together. It is safe for concurrent use.
+type Memory struct {
+	most int64
+	used atomic.Int64
+}
+
+// NewMemory returns a memory of so many bytes.
+func NewMemory(most int64) *Memory { return &Memory{most: most} }
+
+// Used returns how many bytes buffers hold now.
+func (m *Memory) Used() int64 { return m.used.Load() }
+
+// take reserves n bytes, if there are so many.
+func (m *Memory) take(n int64) bool {
+	if m.used.Add(n) <= m.most {
+		return true
+	}
+	m.used.Add(-n)
+	return false
+}
+
+// A Buffer is a request's body of which the beginning was buffered. It takes the place
+// of the body, and hands on every byte of it. Its Read and Close may be called as those
+// of the body it stands for. A nil *Buffer has buffered nothing.
+type Buffer struct {
+	source io.ReadCloser
+	memory *Memory
+	done   chan struct{} // closed when nobody reads ahead any more
+	enough atomic.Bool   // tells the reader to stop after the read it is in
+
+	mu    sync.Mutex
+	held  int64 // bytes of the memory
+	ended bool  // nothing is held any more
+
+	// Once done is closed:
+	pieces [][]byte // read and not handed on yet
+	handed int      // bytes of the first piece that were
+	err    error    // what reading ended with
+}
+
+// Ended says how buffering ended.
+type Ended uint8
+
+const (
+	// Ready means that the request can go on: the body is there, or as much of it
+	// as is buffered, or the client is too slow, or the memory is full.
+	Ready Ended = iota
+	// Left means that the rest of the body will never come: the client has left, has
+	// broken off, or has exceeded a timeout of the server.
+	Left
+	// Exiting means that the process is about to end.
+	Exiting
+)
+
+// Fill buffers the beginning of a request's body, up to most bytes, while the memory
+// lasts. What is longer is read by the next handler from where buffering stopped. The
+// client has five minutes; after that the next handler waits for it. If exiting, which
+// may be nil, is closed, Fill gives up.
+//
+// The buffer replaces r.Body; it is nil if there is nothing left to buffer. The caller
+// must call its End when the request has been answered. The body of a CONNECT request
+// is a tunnel and left alone. All other bodies are buffered, whatever the request says
+// they are for: conversations such as gRPC should not come here.
+func (m *Memory) Fill(r *http.Request, most int64, exiting <-chan struct{}) (*Buffer, Ended) {
+	if r.Method == http.MethodConnect || Received(r) {
+		return nil, Ready
+	}
+	b := &Buffer{source: r.Body, memory: m, done: make(chan struct{})}
+	r.Body = b
+	if r.ContentLength > 0 && r.ContentLength <= most {
+		most = r.ContentLength + 1 // one more, to see the end
+	}
+	go b.fill(most)
+	return b, b.wait(r.Context(), exiting)
+}
+
+// wait waits until as much is buffered as may be.
+func (b *Buffer) wait(ctx context.Context, exiting <-chan struct{}) Ended {
+	patience := time.NewTimer(bufferPatience)
+	defer patience.Stop()
+	defer b.enough.Store(true)
+	select {
+	case <-b.done:
+		var tooLarge *http.MaxBytesError // which a handler before us has set, and the next one answers
+		if b.err != nil && !errors.Is(b.err, io.EOF) && !errors.As(b.err, &tooLarge) || ctx.Err() != nil {
+			return Left
+		}
+	case <-patience.C:
+	case <-ctx.Done():
+		return Left
+	case <-exiting:
+		return Exiting
+	}
+	return Ready
+}
+
+// fill reads until most bytes are there, the body ends, the memory is full, or it is
+// told that it is enough.
+func (b *Buffer) fill(most int64) {
+	defer close(b.done)
+	size := int64(smallestPiece)
+	for most > 0 && b.err == nil && !b.enough.Load() {
+		size = min(size, most)
+		if !b.take(size) {
+			return
+		}
+		piece := make([]byte, 0, size)
+		for len(piece) < cap(piece) && b.err == nil && !b.enough.Load() {
+			var n int
+			n, b.err = b.source.Read(piece[len(piece):cap(piece)])
+			piece = piece[:len(piece)+n]
+		}
+		b.pieces = append(b.pieces, piece)
+		most -= int64(len(piece))
+		size = min(2*size, largestPiece)
+	}
+}
+
+// take takes n bytes of the memory, if there are so many.
+func (b *Buffer) take(n int64) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.ended || !b.memory.take(n) {
+		return false
+	}
+	b.held += n
+	return true
+}
+
+// give gives n bytes back, unless End has.
+func (b *Buffer) give(n int64) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if !b.ended {
+		b.memory.used.Add(-n)
+		b.held -= n
+	}
+}
+
+// Read implements io.Reader: first what was buffered, then the rest.
+func (b *Buffer) Read(p []byte) (int, error) {
+	<-b.done
+	for len(b.pieces) > 0 {
+		piece := b.pieces[0]
+		n := copy(p, piece[b.handed:])
+		if b.handed += n; b.handed < len(piece) {
+			return n, nil
+		}
+		b.pieces[0], b.handed = nil, 0
+		b.pieces = b.pieces[1:]
+		b.give(int64(cap(piece)))
+		if n > 0 {
+			return n, nil
+		}
+	}
+	if b.err != nil {
+		return 0, b.err
+	}
+	return b.source.Read(p)
+}
+
+// Close implements io.Closer.
+func (b *Buffer) Close() error { return b.source.Close() }
+
+// End stops buffering, even if the client sends nothing, and gives the memory back.
+// Call it when the request has been answered, and before its handler returns: the
+// server takes the body back then. It does not wait for the client. What is buffered
+// can still be read, such as by error routes. It does nothing if b is nil.
+func (b *Buffer) End(w http.ResponseWriter) {
+	if b == nil {
+		return
+	}
+	b.enough.Store(true)
+	stop(w, b.done)
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.ended = true
+	b.memory.used.Add(-b.held)
+	b.held = 0
+}

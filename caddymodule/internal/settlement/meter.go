@@ -1,0 +1,104 @@
+package settlement
+
+import (
+	"sync"
+	"time"
+)
+
+// A Meter divides the time of an upstream's workers among the requests that they
+// serve. A request is running while the upstream works on it: it has been sent
+// wholly, it has not been answered wholly, and nobody waits for the client to take
+// in more of the answer. Each running request is charged min(1, workers / running)
+// seconds a second, so all of them together are never charged more than the workers
+// have to give. Clients that send or read slowly run only while the upstream works,
+// and make nobody's share smaller by being slow.
+//
+// A Meter outlives configs. The zero value is ready for use, and safe for concurrent
+// use. Each event costs the same, however many requests there are.
+type Meter struct {
+	mu      sync.Mutex
+	workers float64   // as the last request to begin gave them
+	running int       // requests
+	share   float64   // seconds that a request is charged that runs since running was 0
+	at      time.Time // when share was true
+}
+
+// Running returns how many requests the upstream works on.
+func (m *Meter) Running() int {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.running
+}
+
+// advance brings the share up to date. The caller holds the lock.
+func (m *Meter) advance() {
+	now := time.Now()
+	if m.running > 0 {
+		m.share += now.Sub(m.at).Seconds() * min(1, m.workers/float64(m.running))
+	}
+	m.at = now
+}
+
+// A run is one request on a meter. Its methods may be called by several goroutines: a
+// proxy sends the body beside reading the answer.
+type run struct {
+	meter   *Meter
+	workers float64
+
+	// Guarded by the meter's lock:
+	sent   bool    // wholly, to the next handler
+	paused int     // how many reasons there are why the upstream is not at work
+	over   bool    // it is answered, or has become a tunnel
+	since  float64 // the meter's share when it began to run, if it runs
+	share  float64 // seconds that it is charged for the time before
+}
+
+func (r *run) running() bool { return r.sent && r.paused == 0 && !r.over }
+
+// change applies a change to the run, at this instant.
+func (r *run) change(apply func(*run)) {
+	m := r.meter
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	before := r.running()
+	apply(r)
+	after := r.running()
+	if before == after {
+		return
+	}
+	m.advance()
+	if after {
+		m.running++
+		r.since = m.share
+		return
+	}
+	m.running--
+	r.share += m.share - r.since
+	if m.running == 0 {
+		m.share = 0 // large numbers would be less exact
+	}
+}
+
+// begin says that the request has been sent wholly. From now on its number of workers
+// counts, for all that run.
+func (r *run) begin() {
+	r.change(func(r *run) {
+		if !r.sent && !r.over {
+			r.meter.advance() // with the workers there were
+			r.meter.workers = r.workers
+		}
+		r.sent = true
+	})
+}
+
+func (r *run) pause()  { r.change(func(r *run) { r.paused++ }) }
+func (r *run) resume() { r.change(func(r *run) { r.paused-- }) }
+func (r *run) end()    { r.change(func(r *run) { r.over = true }) }
+
+// seconds returns what the request is charged, and whether it was sent wholly. Call
+// it after end.
+func (r *run) seconds() (share float64, sent bool) {
+	r.meter.mu.Lock()
+	defer r.meter.mu.Unlock()
+	return r.share, r.sent
+}

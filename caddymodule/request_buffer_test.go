@@ -1,0 +1,553 @@
+package caddymodule
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+)
+
+// upload begins a request whose body the test writes, and whose upstream reads it all.
+func (s *settleSite) upload(addr, path string) (*visit, *io.PipeWriter) {
+	s.Helper()
+	reader, writer := io.Pipe()
+	r := httptest.NewRequest(http.MethodPost, "http://example.com"+path, reader)
+	r.RemoteAddr = addr + ":1"
+	r.Header.Set("Content-Type", "application/x-www-form-urlencoded")
+	return s.come(r), writer
+}
+
+// newUploadSite is the site of some zones whose upstream reads each body, and then
+// works for a second.
+func newUploadSite(t testing.TB, zones string) *settleSite {
+	t.Helper()
+	s := newWaitSite(t, "throttle {\n"+zones+"\n}", 0)
+	s.serve = func(w http.ResponseWriter, r *http.Request) error {
+		data, err := io.ReadAll(r.Body)
+		if err != nil {
+			return err
+		}
+		<-time.After(time.Second)
+		_, err = w.Write(data)
+		return err
+	}
+	return s
+}
+
+// slotsOf returns how many requests of a zone wait and how many hold a slot.
+func slotsOf(t testing.TB, zone string) (waiting, served int) {
+	t.Helper()
+	z, err := joinZone(zone)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if err := leave(liveZoneKey(zone)); err != nil {
+			t.Error(err)
+		}
+	}()
+	return z.enforced.Counts()
+}
+
+func wantServed(t testing.TB, zone string, want int) {
+	t.Helper()
+	if _, served := slotsOf(t, zone); served != want {
+		t.Errorf("got %d slots of zone %s taken, want %d", served, zone, want)
+	}
+}
+
+func wantBuffered(t testing.TB, want int64) {
+	t.Helper()
+	if used := requestBuffers.Used(); used != want {
+		t.Errorf("got %d bytes buffered, want %d", used, want)
+	}
+}
+
+func TestASlowUploadHoldsNoSlot(t *testing.T) {
+	inSettleBubble(t, func(t *testing.T) {
+		s := newUploadSite(t, "zone slot {\nkey host\nin_flight 1\nrequest_buffer 1KiB\n}")
+		v, body := s.upload(office, "/")
+		fmt.Fprint(body, "be")
+		pass(time.Minute)
+		wantServed(t, "slot", 0)
+		if v.reached || v.ended {
+			t.Errorf("got it reached %v and ended %v, want it buffered", v.reached, v.ended)
+		}
+		polite := s.visit(visitor, "/")
+		wantServed(t, "slot", 1)
+		pass(2 * time.Second)
+		fmt.Fprint(body, "gin")
+		body.Close()
+		quiet()
+		wantServed(t, "slot", 1)
+		pass(time.Minute)
+		if v.Code != http.StatusOK || v.Body.String() != "begin" || polite.Code != http.StatusOK {
+			t.Errorf("got %d %q, and %d for the other client", v.Code, v.Body, polite.Code)
+		}
+		wantBuffered(t, 0)
+		emptyRooms(t, "slot")
+	})
+}
+
+// TestABodyIsBufferedAfterItsDelayAndBeforeItsSlot, once the store has said yes.
+func TestABodyIsBufferedAfterItsDelayAndBeforeItsSlot(t *testing.T) {
+	inSettleBubble(t, func(t *testing.T) {
+		s := newUploadSite(t, "zone slot {\nkey host\ncapacity 10\nleak 1/m\ndelay\nin_flight 1\nrequest_buffer 1KiB\n}")
+		s.visit(visitor, "/") // so that the next one waits
+		v, body := s.upload(office, "/")
+		pass(30 * time.Second)
+		wantBuffered(t, 0) // its delay is not over
+		if waiting, _ := slotsOf(t, "slot"); waiting != 1 {
+			t.Errorf("got %d waiting, want 1", waiting)
+		}
+		pass(31 * time.Second)
+		wantBuffered(t, 1025-1) // one piece, as large as the buffer
+		wantServed(t, "slot", 0)
+		fmt.Fprint(body, "all")
+		body.Close()
+		quiet()
+		wantServed(t, "slot", 1)
+		pass(time.Minute)
+		if v.Code != http.StatusOK || v.Body.String() != "all" {
+			t.Errorf("got %d %q", v.Code, v.Body)
+		}
+		wantCounts(t, "slot", map[string]float64{"admitted": 1, "delayed": 1})
+		wantBuffered(t, 0)
+		emptyRooms(t, "slot")
+	})
+}
+
+func TestARefusedRequestIsNotBuffered(t *testing.T) {
+	for _, zone := range []string{
+		"capacity 1\nleak 1/d\nin_flight 5",
+		"in_flight 1",
+		"in_flight 5\noverride 203.0.113.9 deny",
+	} {
+		inSettleBubble(t, func(t *testing.T) {
+			s := newUploadSite(t, "zone slot {\n"+zone+"\nrequest_buffer 1KiB\n}")
+			s.visit("203.0.113.9", "/")
+			v, body := s.upload("203.0.113.9", "/")
+			if v.Code != http.StatusTooManyRequests || !v.ended {
+				t.Errorf("%q: got %v, want 429 at once", zone, v.Code)
+			}
+			_ = body.Close()
+			wantBuffered(t, 0)
+			pass(time.Minute)
+			emptyRooms(t, "slot")
+		})
+	}
+}
+
+// TestASlotThatIsGoneAfterBufferingRefusesAndRefunds, or is waited for.
+func TestASlotThatIsGoneAfterBufferingRefusesAndRefunds(t *testing.T) {
+	for _, test := range []struct {
+		options string
+		want    int
+	}{
+		{"capacity 10\nleak 1/d", http.StatusTooManyRequests},
+		{"max_wait 1m", http.StatusOK},
+	} {
+		inSettleBubble(t, func(t *testing.T) {
+			s := newUploadSite(t, "zone slot {\nkey host\nin_flight 1\nrequest_buffer 1KiB\n"+test.options+"\n}")
+			v, body := s.upload(office, "/")
+			s.visit(visitor, "/")
+			body.Close()
+			quiet()
+			pass(time.Minute)
+			if v.Code != test.want {
+				t.Errorf("%q: got %v, want %v", test.options, v.Code, test.want)
+			}
+			if test.want != http.StatusOK {
+				if level := s.fullness("slot", "example.com", 10, 1./86400, false); level > 1 {
+					t.Errorf("got level %v, want that of the other request", level)
+				}
+			}
+			wantBuffered(t, 0)
+			emptyRooms(t, "slot")
+		})
+	}
+}
+
+func TestAClientThatLeavesWhileBufferingIsRefundedAndHoldsNothing(t *testing.T) {
+	for _, how := range []string{"breaks off", "context"} {
+		inSettleBubble(t, func(t *testing.T) {
+			s := newUploadSite(t, "zone slot {\nkey host\ncapacity 10\nleak 1/d\nin_flight 1\nrequest_buffer 1KiB\n}")
+			v, body := s.upload(office, "/")
+			fmt.Fprint(body, "be")
+			pass(time.Second)
+			if how == "context" {
+				v.leave()
+			}
+			body.CloseWithError(io.ErrUnexpectedEOF)
+			quiet()
+			if !v.ended || v.reached || v.Code != statusClientLeft {
+				t.Errorf("%s: got ended %v, reached %v, status %d, want 499", how, v.ended, v.reached, v.Code)
+			}
+			if level := s.fullness("slot", "example.com", 10, 1./86400, false); level != 0 {
+				t.Errorf("%s: got level %v, want it refunded", how, level)
+			}
+			wantCounts(t, "slot", map[string]float64{"admitted": 1})
+			wantBuffered(t, 0)
+			emptyRooms(t, "slot")
+		})
+	}
+}
+
+func TestAnExitEndsBuffering(t *testing.T) {
+	inSettleBubble(t, func(t *testing.T) {
+		s := newUploadSite(t, "zone slot {\ncapacity 10\nleak 1/d\nin_flight 1\nrequest_buffer 1KiB\n}")
+		v, body := s.upload(office, "/")
+		pass(time.Second)
+		close(s.exit)
+		quiet()
+		body.Close()
+		quiet()
+		if v.Code != http.StatusServiceUnavailable {
+			t.Errorf("got %v, want 503", v.Code)
+		}
+		if level := s.fullness("slot", office, 10, 1./86400, false); level != 0 {
+			t.Errorf("got level %v, want it refunded", level)
+		}
+		wantBuffered(t, 0)
+		emptyRooms(t, "slot")
+	})
+}
+
+func TestAClientThatUploadsForTooLongTakesItsSlot(t *testing.T) {
+	inSettleBubble(t, func(t *testing.T) {
+		s := newUploadSite(t, "zone slot {\nin_flight 1\nrequest_buffer 1KiB\n}")
+		v, body := s.upload(office, "/")
+		fmt.Fprint(body, "be")
+		pass(5*time.Minute - time.Second)
+		wantServed(t, "slot", 0)
+		pass(2 * time.Second)
+		wantServed(t, "slot", 1)
+		fmt.Fprint(body, "gin")
+		body.Close()
+		pass(time.Minute)
+		if v.Body.String() != "begin" {
+			t.Errorf("got %q, want all of the body", v.Body)
+		}
+		emptyRooms(t, "slot")
+	})
+}
+
+func TestShadowZonesBufferNothing(t *testing.T) {
+	inSettleBubble(t, func(t *testing.T) {
+		s := newUploadSite(t, "zone slot {\nin_flight 1\nrequest_buffer 1KiB\nshadow\n}\nzone other {\nlimit 10 1/d\n}")
+		v, body := s.upload(office, "/")
+		if !v.reached {
+			t.Error("got the request held up, want it at the upstream")
+		}
+		wantBuffered(t, 0)
+		body.Close()
+		pass(time.Minute)
+		emptyRooms(t, "slot", "other")
+	})
+}
+
+// TestABodyThatCostsNeededIsBufferedOnce, and one that was too slow for them goes on.
+func TestABodyThatCostsNeededIsBufferedOnce(t *testing.T) {
+	inSettleBubble(t, func(t *testing.T) {
+		s := newUploadSite(t, "zone slot {\nin_flight 1\nrequest_buffer 1KiB\n}\nzone items {\nlimit 100 1/d\ncost body_items rows\n}")
+		quick, body := s.upload(office, "/")
+		fmt.Fprint(body, "rows=1&rows=2")
+		body.Close()
+		quiet()
+		wantServed(t, "slot", 1)
+		wantBuffered(t, 0)
+		pass(time.Minute)
+		if level := s.fullness("items", office, 100, 1./86400, false); level < 1.9 || level > 2 {
+			t.Errorf("got level %v, want 2", level)
+		}
+		slow, body := s.upload(visitor, "/")
+		for range 10 {
+			fmt.Fprint(body, "rows=1&")
+			pass(700 * time.Millisecond)
+		}
+		wantServed(t, "slot", 0)
+		body.Close()
+		pass(time.Minute)
+		if quick.Body.String() != "rows=1&rows=2" || slow.Body.Len() != 70 {
+			t.Errorf("got %q and %q", quick.Body, slow.Body)
+		}
+		emptyRooms(t, "slot", "items")
+	})
+}
+
+// TestWithoutMemoryTheSlotComesFirst, and the next buffers again when there is some.
+func TestWithoutMemoryTheSlotComesFirst(t *testing.T) {
+	inSettleBubble(t, func(t *testing.T) {
+		s := newUploadSite(t, "zone slot {\nin_flight 100\nrequest_buffer 64MiB\n}")
+		large, all := s.upload(office, "/")
+		_, _ = all.Write(make([]byte, mostBuffered-1)) // one byte is missing
+		quiet()
+		wantBuffered(t, mostBuffered)
+		small, body := s.upload(visitor, "/")
+		if large.reached || !small.reached {
+			t.Errorf("got the large upload at the upstream %v and the small one %v, want the small one only", large.reached, small.reached)
+		}
+		fmt.Fprint(body, "small")
+		body.Close()
+		all.CloseWithError(io.ErrUnexpectedEOF)
+		pass(time.Minute)
+		if small.Body.String() != "small" || large.Code != statusClientLeft {
+			t.Errorf("got %d %q, and %d for the large upload", small.Code, small.Body, large.Code)
+		}
+		wantBuffered(t, 0)
+		again, body := s.upload(office, "/")
+		if again.reached {
+			t.Error("got the next upload at the upstream, want it buffered")
+		}
+		body.Close()
+		pass(time.Minute)
+		wantBuffered(t, 0)
+		emptyRooms(t, "slot")
+	})
+}
+
+// TestAnUploadBufferedWithinIsNoTimeOfTheUpstream: the zone around settles by shares.
+func TestAnUploadBufferedWithinIsNoTimeOfTheUpstream(t *testing.T) {
+	inSettleBubble(t, func(t *testing.T) {
+		s := newUploadSite(t, "zone settled {\ncapacity 1000\nleak 1/d\nsettle seconds 5\n}\n}\nthrottle {\nzone slot {\nkey host\nin_flight 1\nmax_wait 5m\nrequest_buffer 1KiB\n}")
+		var bodies []*io.PipeWriter
+		for range 2 {
+			_, body := s.upload(s.client, "/")
+			bodies = append(bodies, body)
+		}
+		pass(time.Minute)
+		for _, body := range bodies {
+			body.Close()
+		}
+		pass(time.Minute)
+		s.wantLevel("settled", 2)
+		wantNobodyRunning(t, "settled")
+		emptyRooms(t, "slot")
+	})
+}
+
+func TestAReloadLeavesBufferingRequestsAlone(t *testing.T) {
+	inSettleBubble(t, func(t *testing.T) {
+		const zone = "zone slot {\nkey host\nin_flight 1\nrequest_buffer 1KiB\n}"
+		before := newUploadSite(t, zone)
+		v, body := before.upload(office, "/")
+		after := newUploadSite(t, zone)
+		polite := after.visit(visitor, "/")
+		pass(2 * time.Second)
+		fmt.Fprint(body, "all")
+		body.Close()
+		pass(2 * time.Second)
+		if polite.Code != http.StatusOK || v.Body.String() != "all" {
+			t.Errorf("got %d, and %d %q after the reload", polite.Code, v.Code, v.Body)
+		}
+		wantBuffered(t, 0)
+		emptyRooms(t, "slot")
+	})
+}
+
+// An uploadServer is a Caddy on sockets before an upstream that answers with a hash of
+// what it got.
+type uploadServer struct {
+	url, addr string
+	working   atomic.Int64
+}
+
+func newUploadServer(t *testing.T, options string) *uploadServer {
+	t.Helper()
+	u := new(uploadServer)
+	upstream := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		u.working.Add(1)
+		defer u.working.Add(-1)
+		hash := sha256.New()
+		n, err := io.Copy(hash, r.Body)
+		fmt.Fprintf(w, "%d %x %v", n, hash.Sum(nil), err)
+	}))
+	t.Cleanup(upstream.Close)
+	port := freeAddress(t)
+	u.addr = "127.0.0.1" + port
+	u.url = "http://" + u.addr
+	mustLoad(t, fmt.Sprintf(`{
+		servers {
+			protocols h1 h2c
+		}
+	}
+	http://%s {
+		throttle {
+			zone slots {
+				key host
+				in_flight 5
+				%s
+			}
+		}
+		reverse_proxy %s
+	}`, port, options, upstream.Listener.Addr()))
+	return u
+}
+
+// stall begins n uploads, which then send a byte a second until the test ends.
+func (u *uploadServer) stall(t *testing.T, n int) {
+	t.Helper()
+	done := make(chan struct{})
+	var all sync.WaitGroup
+	t.Cleanup(all.Wait)
+	t.Cleanup(func() { close(done) })
+	for range n {
+		conn, err := net.Dial("tcp", u.addr)
+		if err != nil {
+			t.Fatal(err)
+		}
+		fmt.Fprintf(conn, "POST / HTTP/1.1\r\nHost: %s\r\nContent-Length: 200000\r\n\r\nx", u.addr)
+		all.Go(func() {
+			defer conn.Close()
+			for second := time.NewTicker(time.Second); ; {
+				select {
+				case <-second.C:
+					fmt.Fprint(conn, "x")
+				case <-done:
+					return
+				}
+			}
+		})
+	}
+}
+
+// soon waits until something is so.
+func soon(t *testing.T, what string, so func() bool) {
+	t.Helper()
+	for deadline := time.Now().Add(20 * time.Second); !so(); <-time.After(5 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatalf("got no end of waiting for %s", what)
+		}
+	}
+}
+
+// TestTwoSlowUploadersHoldAllWorkersUnlessTheyAreBuffered: of ten polite requests none
+// is refused, where without buffering all are.
+func TestTwoSlowUploadersHoldAllWorkersUnlessTheyAreBuffered(t *testing.T) {
+	for _, test := range []struct {
+		options string
+		refused int
+	}{
+		{"", 10},
+		{"request_buffer 1MiB", 0},
+	} {
+		t.Run(test.options, func(t *testing.T) {
+			u := newUploadServer(t, test.options)
+			u.stall(t, 5) // in the trial: two addresses, of which one may hold four
+			soon(t, "the slow uploads", func() bool {
+				_, served := slotsOf(t, "slots")
+				return served == 5 || requestBuffers.Used() >= 5*4096
+			})
+			refused := 0
+			for range 10 {
+				resp, err := http.Post(u.url, "text/plain", bytes.NewReader([]byte("polite")))
+				if err != nil {
+					t.Fatal(err)
+				}
+				resp.Body.Close()
+				if resp.StatusCode != http.StatusOK {
+					refused++
+				}
+			}
+			if refused != test.refused {
+				t.Errorf("got %d of 10 polite requests refused, want %d", refused, test.refused)
+			}
+		})
+	}
+	soon(t, "the memory", func() bool { return requestBuffers.Used() == 0 })
+}
+
+func TestUploadsArriveWholeAndWithinTheMemory(t *testing.T) {
+	u := newUploadServer(t, "request_buffer 16MiB\nmax_wait 1m")
+	stop := make(chan struct{})
+	var watching sync.WaitGroup
+	var most int64
+	watching.Go(func() {
+		for {
+			select {
+			case <-stop:
+				return
+			case <-time.After(time.Millisecond):
+				most = max(most, requestBuffers.Used())
+			}
+		}
+	})
+	var uploads sync.WaitGroup
+	for _, http2 := range []bool{false, true} {
+		for i := range 50 {
+			size := []int{1, 4096, 4097, 200_000, 1 << 20, 10 << 20}[i%6]
+			// A client for each: waiting requests would fill the window of a connection
+			// that they share with those that are served.
+			transport := &http.Transport{Protocols: new(http.Protocols), ExpectContinueTimeout: time.Minute}
+			transport.Protocols.SetHTTP1(!http2)
+			transport.Protocols.SetUnencryptedHTTP2(http2)
+			t.Cleanup(transport.CloseIdleConnections)
+			client := &http.Client{Transport: transport}
+			uploads.Go(func() {
+				data := make([]byte, size)
+				random := rand.NewChaCha8([32]byte{byte(i)})
+				_, _ = random.Read(data)
+				var body io.Reader = bytes.NewReader(data)
+				if i%4 == 1 {
+					body = struct{ io.Reader }{body} // of unknown length
+				}
+				req, err := http.NewRequest(http.MethodPost, u.url, body)
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				if i%4 == 2 {
+					req.Header.Set("Expect", "100-continue")
+				}
+				resp, err := client.Do(req)
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				defer resp.Body.Close()
+				want := fmt.Sprintf("%d %x <nil>", size, sha256.Sum256(data))
+				if got, err := io.ReadAll(resp.Body); string(got) != want {
+					t.Errorf("http2 %v, %d bytes: got %d %s %v, want %s", http2, size, resp.StatusCode, got, err, want)
+				}
+			})
+		}
+	}
+	uploads.Wait()
+	close(stop)
+	watching.Wait()
+	t.Logf("at most %d bytes buffered", most)
+	if most > mostBuffered {
+		t.Errorf("got %d bytes buffered, want at most %d", most, mostBuffered)
+	}
+	soon(t, "the memory", func() bool { return requestBuffers.Used() == 0 })
+	wantServed(t, "slots", 0)
+}
+
+func TestUploadsThatBreakOffLeaveNothing(t *testing.T) {
+	u := newUploadServer(t, "request_buffer 1MiB")
+	for i := range 20 {
+		conn, err := net.Dial("tcp", u.addr)
+		if err != nil {
+			t.Fatal(err)
+		}
+		fmt.Fprintf(conn, "POST / HTTP/1.1\r\nHost: %s\r\nContent-Length: 200000\r\n\r\nx", u.addr)
+		if i%2 == 0 {
+			_ = conn.(*net.TCPConn).SetLinger(0) // a reset
+		}
+		soon(t, "the upload", func() bool { return requestBuffers.Used() > 0 })
+		conn.Close()
+		soon(t, "its end", func() bool { return requestBuffers.Used() == 0 })
+	}
+	wantServed(t, "slots", 0)
+	if n := u.working.Load(); n != 0 {
+		t.Errorf("got %d at the upstream, want none", n)
+	}
+}
