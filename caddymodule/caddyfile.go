@@ -406,7 +406,7 @@ func (handler *Handler) check(h httpcaddyfile.Helper, zones []*zoneReader) error
 	if err != nil {
 		return h.WrapErr(err)
 	}
-	defined, err := definedZones(h, app, plans)
+	defined, err := definedZones(h, app)
 	if err != nil {
 		return err
 	}
@@ -444,7 +444,7 @@ func (handler *Handler) check(h httpcaddyfile.Helper, zones []*zoneReader) error
 }
 
 // definedZones returns the zones that are defined so far in this Caddyfile.
-func definedZones(h httpcaddyfile.Helper, app *App, plans map[string]leakybucket.Limit) (map[string]definedZone, error) {
+func definedZones(h httpcaddyfile.Helper, app *App) (map[string]definedZone, error) {
 	if defined, ok := h.State["throttle"].(map[string]definedZone); ok {
 		return defined, nil
 	}

@@ -325,7 +325,7 @@ func readPage(name string) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	defer file.Close()
+	defer func() { _ = file.Close() }()
 	page, err := io.ReadAll(io.LimitReader(file, largestPage+1))
 	if err == nil && len(page) > largestPage {
 		err = fmt.Errorf("%s has more than %d bytes", name, largestPage)

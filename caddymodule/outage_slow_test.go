@@ -1,6 +1,7 @@
 package caddymodule
 
 import (
+	"context"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -183,7 +184,7 @@ func TestAStoreThatIsSlowAndInTimeDecidesAndSettlesAll(t *testing.T) {
 func (s *shared) level(zone, key string) float64 {
 	charges := []leakybucket.Charge{{Zone: zone, Key: key, Probe: true, Limit: leakybucket.Limit{Capacity: 100, Leak: 1. / 86400}}}
 	var d [1]leakybucket.Decision
-	if err := s.Store.Take(nil, charges, d[:]); err != nil {
+	if err := s.Store.Take(context.Background(), charges, d[:]); err != nil {
 		return -1
 	}
 	return d[0].Level

@@ -47,7 +47,7 @@ func checkPlaceholder(name string) error {
 	case strings.HasPrefix(name, "http.request.body"):
 		return errors.New("it would read the whole body of every request into memory")
 	case name == "http.request.client_ip":
-		return errors.New("Caddy has no such placeholder: want the key source client_ip")
+		return errors.New("no such placeholder in Caddy: want the key source client_ip")
 	case name == "http.request.uuid", name == "http.request.remote", name == "http.request.remote.port",
 		strings.HasPrefix(name, "http.request.duration"):
 		return errors.New("it differs for every request or connection")
@@ -64,7 +64,7 @@ func checkPlaceholder(name string) error {
 	}
 	caddyhttp.PrepareRequest(r.WithContext(ctx), repl, nil, new(caddyhttp.Server))
 	if _, known := repl.Get(name); !known {
-		return errors.New("Caddy has no such placeholder, so it would always be empty")
+		return errors.New("no such placeholder in Caddy, so it would always be empty")
 	}
 	return nil
 }

@@ -31,8 +31,8 @@ const (
 )
 
 // join returns the entry of a key, or creates it. The caller must leave it once.
-func join[T caddy.Destructor](key string, make func() (T, error)) (found T, err error) {
-	value, _, err := process.LoadOrNew(key, func() (caddy.Destructor, error) { return make() })
+func join[T caddy.Destructor](key string, open func() (T, error)) (found T, err error) {
+	value, _, err := process.LoadOrNew(key, func() (caddy.Destructor, error) { return open() })
 	if err != nil {
 		return found, err
 	}

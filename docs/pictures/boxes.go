@@ -90,10 +90,10 @@ func refusal() string {
 		"Two phones show the built-in page: a heading, one sentence on the reason, the wait with a bar, and that the page reloads by itself. One is in English and light, one in German and dark.")
 	const width, height, card = 312.0, 470.0, 244.0
 	rect := func(colour string, x, y, width, height, radius float64) {
-		fmt.Fprintf(c, "<rect style=\"fill:%s\" x=\"%.4g\" y=\"%.4g\" width=\"%.4g\" height=\"%.4g\" rx=\"%.4g\"/>\n", colour, x, y, width, height, radius)
+		_, _ = fmt.Fprintf(c, "<rect style=\"fill:%s\" x=\"%.4g\" y=\"%.4g\" width=\"%.4g\" height=\"%.4g\" rx=\"%.4g\"/>\n", colour, x, y, width, height, radius)
 	}
 	line := func(colour, more string, x, y float64, text string) {
-		fmt.Fprintf(c, "<text style=\"fill:%s;%s\" x=\"%.4g\" y=\"%.4g\">%s</text>\n", colour, more, x, y, text)
+		_, _ = fmt.Fprintf(c, "<text style=\"fill:%s;%s\" x=\"%.4g\" y=\"%.4g\">%s</text>\n", colour, more, x, y, text)
 	}
 	for i, s := range screens {
 		x, y := 60+368*float64(i), 66.0

@@ -30,8 +30,8 @@ text{font:16px system-ui,-apple-system,"Segoe UI",Roboto,sans-serif;fill:var(--i
 // newCanvas begins a picture. What it shows is said to people who cannot see it.
 func newCanvas(width, height float64, title, shows string) *canvas {
 	c := &canvas{width: width, height: height}
-	fmt.Fprintf(c, "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 %g %g\" width=\"%[1]g\" height=\"%[2]g\" role=\"img\" aria-labelledby=\"t d\">\n", width, height)
-	fmt.Fprintf(c, "<title id=\"t\">%s</title>\n<desc id=\"d\">%s</desc>\n", html.EscapeString(title), html.EscapeString(shows))
+	_, _ = fmt.Fprintf(c, "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 %g %g\" width=\"%[1]g\" height=\"%[2]g\" role=\"img\" aria-labelledby=\"t d\">\n", width, height)
+	_, _ = fmt.Fprintf(c, "<title id=\"t\">%s</title>\n<desc id=\"d\">%s</desc>\n", html.EscapeString(title), html.EscapeString(shows))
 	c.WriteString(style)
 	c.rect("back", 0, 0, width, height, 10)
 	c.text("title", 28, 38, "start", title)
@@ -42,31 +42,31 @@ func (c *canvas) svg() string { return c.String() + "</svg>\n" }
 
 // text writes a line of text. The anchor is start, middle or end.
 func (c *canvas) text(class string, x, y float64, anchor, text string) {
-	fmt.Fprintf(c, "<text class=%q x=\"%.4g\" y=\"%.4g\" text-anchor=%q>%s</text>\n", class, x, y, anchor, html.EscapeString(text))
+	_, _ = fmt.Fprintf(c, "<text class=%q x=\"%.4g\" y=\"%.4g\" text-anchor=%q>%s</text>\n", class, x, y, anchor, html.EscapeString(text))
 }
 
 func (c *canvas) rect(class string, x, y, width, height, radius float64) {
-	fmt.Fprintf(c, "<rect class=%q x=\"%.4g\" y=\"%.4g\" width=\"%.4g\" height=\"%.4g\" rx=\"%.4g\"/>\n", class, x, y, width, height, radius)
+	_, _ = fmt.Fprintf(c, "<rect class=%q x=\"%.4g\" y=\"%.4g\" width=\"%.4g\" height=\"%.4g\" rx=\"%.4g\"/>\n", class, x, y, width, height, radius)
 }
 
 func (c *canvas) dot(class string, x, y, radius float64) {
-	fmt.Fprintf(c, "<circle class=%q cx=\"%.4g\" cy=\"%.4g\" r=\"%.4g\"/>\n", class, x, y, radius)
+	_, _ = fmt.Fprintf(c, "<circle class=%q cx=\"%.4g\" cy=\"%.4g\" r=\"%.4g\"/>\n", class, x, y, radius)
 }
 
 // cross marks what is refused.
 func (c *canvas) cross(x, y float64) {
 	const r = 6
-	fmt.Fprintf(c, "<path class=\"bad\" d=\"M%.4g %.4gl%d %[3]dm0 -%[3]dl-%[3]d %[3]d\"/>\n", x-r, y-r, 2*r)
+	_, _ = fmt.Fprintf(c, "<path class=\"bad\" d=\"M%.4g %.4gl%d %[3]dm0 -%[3]dl-%[3]d %[3]d\"/>\n", x-r, y-r, 2*r)
 }
 
 // path draws a line through points, which are x, y, x, y.
 func (c *canvas) path(class string, points ...float64) {
-	fmt.Fprintf(c, "<path class=%q d=\"M", class)
+	_, _ = fmt.Fprintf(c, "<path class=%q d=\"M", class)
 	for i, v := range points {
 		if i > 0 {
 			c.WriteByte(' ')
 		}
-		fmt.Fprintf(c, "%.4g", v)
+		_, _ = fmt.Fprintf(c, "%.4g", v)
 	}
 	c.WriteString("\"/>\n")
 }

@@ -132,7 +132,6 @@ func filled(syntax string) string {
 }
 
 var (
-	row  = regexp.MustCompile(`(?m)^\|(.*)\|$`)
 	span = regexp.MustCompile("`([^`]+)`")
 )
 

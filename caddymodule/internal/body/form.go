@@ -86,7 +86,7 @@ func splitPairs(data []byte, semicolons bool, field func(name, value []byte)) {
 	var room []byte
 	for len(data) > 0 {
 		end := 0
-		for end < len(data) && data[end] != '&' && !(semicolons && data[end] == ';') {
+		for end < len(data) && data[end] != '&' && (!semicolons || data[end] != ';') {
 			end++
 		}
 		pair := data[:end]

@@ -41,7 +41,7 @@ func ConnectsOnlyWhenItStarts(t *testing.T, configFor func(addr string) []byte) 
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer listener.Close()
+	defer func() { _ = listener.Close() }()
 	var connections atomic.Int32
 	came := make(chan struct{}, 100)
 	go func() {
@@ -52,7 +52,7 @@ func ConnectsOnlyWhenItStarts(t *testing.T, configFor func(addr string) []byte) 
 			}
 			connections.Add(1)
 			came <- struct{}{}
-			conn.Close()
+			_ = conn.Close()
 		}
 	}()
 	config := configFor(listener.Addr().String())

@@ -202,7 +202,7 @@ func regularWithin(system fs.FS, root, name string) bool {
 	if err != nil {
 		return false
 	}
-	defer file.Close()
+	defer func() { _ = file.Close() }()
 	info, err := file.Stat()
 	if err != nil || !info.Mode().IsRegular() {
 		return false
@@ -215,7 +215,7 @@ func regularWithin(system fs.FS, root, name string) bool {
 	if err != nil {
 		return false
 	}
-	defer folder.Close()
+	defer func() { _ = folder.Close() }()
 	if folder, ok := folder.(*os.File); ok {
 		return within(folder.Name(), onDisk.Name())
 	}

@@ -64,7 +64,10 @@ func (s *Store) SetMaxBuckets(n int) {
 
 // trim drops the buckets over the bound.
 func (s *Store) trim() {
-	for s.room.used.Load() > s.room.most.Load() && s.drop() {
+	for s.room.used.Load() > s.room.most.Load() {
+		if !s.drop() {
+			return
+		}
 	}
 }
 
