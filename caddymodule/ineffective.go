@@ -98,6 +98,35 @@ type serversConfig struct {
 	bare              []zonePlace     // uses of global zones without a root
 	named             map[string]any  // the named routes of the server
 	rooted            bool            // something has set the site's root
+
+	sites map[string]string // the hosts of a server's routes, by the path of the route
+}
+
+// name returns the path of a place, and the site if it is in one. Users of a Caddyfile
+// know the path only by its site.
+func (c *serversConfig) name(place zonePlace) string {
+	for route, site := range c.sites {
+		if strings.HasPrefix(place.path, route+"/") {
+			return "the site " + site + ", " + place.path
+		}
+	}
+	return place.path
+}
+
+// hostsOf returns the hosts that a route of a server matches, or "". Caddy has
+// provisioned its matchers by now.
+func hostsOf(route *caddyhttp.Route) string {
+	for _, set := range route.MatcherSets {
+		for _, matcher := range set {
+			switch hosts := matcher.(type) {
+			case *caddyhttp.MatchHost:
+				return strings.Join(*hosts, ", ")
+			case caddyhttp.MatchHost:
+				return strings.Join(hosts, ", ")
+			}
+		}
+	}
+	return ""
 }
 
 // readServers reads the config of all servers of the HTTP app in which a module is
@@ -119,11 +148,16 @@ func readServers(ctx caddy.Context) (*serversConfig, error) {
 	if err := json.Unmarshal(raw, &servers); err != nil {
 		return nil, fmt.Errorf("reading the config of all servers: %w", err)
 	}
-	c := &serversConfig{defined: make(map[string]bool), referred: make(map[string]bool)}
+	c := &serversConfig{defined: make(map[string]bool), referred: make(map[string]bool), sites: make(map[string]string)}
 	for _, name := range slices.Sorted(maps.Keys(servers)) {
 		server, path := servers[name], "apps/http/servers/"+name
 		c.named, _ = server["named_routes"].(map[string]any)
 		c.rooted = false
+		for i := range app.Servers[name].Routes {
+			if site := hostsOf(&app.Servers[name].Routes[i]); site != "" {
+				c.sites[path+"/routes/"+strconv.Itoa(i)] = site
+			}
+		}
 		c.walk(server["routes"], path+"/routes")
 		delete(server, "routes")
 		c.rooted = true // error routes and others: assume that something sets it
@@ -212,14 +246,14 @@ func (c *serversConfig) check(global []*Zone) (unused []string, err error) {
 		switch meant := nearest(asked.zone, known); {
 		case asked.zone == "" || slices.Contains(known, asked.zone):
 		case meant != "":
-			return nil, fmt.Errorf("throttle_blocked asks about zone %q, which is not defined: did you mean %s?, in %s", asked.zone, meant, asked.path)
+			return nil, fmt.Errorf("throttle_blocked asks about zone %q, which is not defined: did you mean %s?, in %s", asked.zone, meant, c.name(asked))
 		default:
-			return nil, fmt.Errorf("throttle_blocked asks about zone %q, which is not defined: want a zone of this config, or no name for any of them, in %s", asked.zone, asked.path)
+			return nil, fmt.Errorf("throttle_blocked asks about zone %q, which is not defined: want a zone of this config, or no name for any of them, in %s", asked.zone, c.name(asked))
 		}
 	}
 	if len(c.static) > 0 {
 		static := c.static[0]
-		return nil, fmt.Errorf("zone %q exempts static files, and nothing sets the site's root before it: want root * <folder> in the site, or exempt static_files <folder>, in %s", static.zone, static.path)
+		return nil, fmt.Errorf("zone %q exempts static files, and nothing sets the site's root before it: want root * <folder> in the site, or exempt static_files <folder>, in %s", static.zone, c.name(static))
 	}
 	return unused, nil
 }

@@ -28,7 +28,7 @@ func startExample(t *testing.T, directives string) (port int, c *caddy) {
 	for _, change := range []struct{ old, new string }{
 		{"\n{\n", "\n{\n\tadmin " + admin + "\n\tdefault_bind 127.0.0.1\n"},
 		{"\nhttp://localhost:8080 {\n", fmt.Sprintf("\nhttp://127.0.0.1:%d {\n", port)},
-		{"\tpage docs/", "\tpage " + root + "/docs/"},
+		{"\t# page ", "\tpage " + root + "/docs/"},
 		{"\treverse_proxy localhost:8081\n", "\t" + directives + "\n"},
 		{"\nhttp://localhost:8081 {\n", fmt.Sprintf("\nhttp://localhost:%d {\n", freePort(t))},
 	} {

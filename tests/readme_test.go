@@ -39,8 +39,6 @@ func TestEveryConfigInTheReadmeIsValid(t *testing.T) {
 	for _, found := range caddyfileInReadme.FindAllStringSubmatch(string(readme), -1) {
 		text, whole := found[1], "%s"
 		switch first, _, _ := strings.Cut(text, " "); {
-		case strings.Contains(text, "rate_limit"):
-			continue // two, side by side
 		case first == "throttle":
 			whole = site
 		case first == "zone":

@@ -47,6 +47,7 @@ missing_packages() {
 	has_rack || echo ruby-rack
 	have nginx || echo nginx-light
 	have curl || echo curl
+	have jq || echo jq
 	have redis-server && have redis-cli || echo redis-server
 	have redis-sentinel || echo redis-sentinel
 	has_postgres || echo postgresql-15

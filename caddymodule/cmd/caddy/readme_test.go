@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/caddyserver/caddy/v2/caddyconfig"
+	"github.com/caddyserver/caddy/v2/caddyconfig/caddyfile"
 )
 
 // A snippet is configuration in the README, and the text around it that makes it
@@ -44,9 +45,9 @@ func ofGlobal(text string) snippet {
 
 func (s snippet) adapts(t *testing.T) {
 	t.Helper()
-	caddyfile := s.before + s.text + s.after
-	if _, _, err := caddyconfig.GetAdapter("caddyfile").Adapt([]byte(caddyfile), map[string]any{"filename": "../../../README.md"}); err != nil {
-		t.Errorf("got %v for\n%s", err, caddyfile)
+	whole := s.before + s.text + s.after
+	if _, _, err := caddyconfig.GetAdapter("caddyfile").Adapt([]byte(whole), map[string]any{"filename": "../../../README.md"}); err != nil {
+		t.Errorf("got %v for\n%s", err, whole)
 	}
 }
 
@@ -74,10 +75,10 @@ func TestEveryCaddyfileInTheReadmeAdapts(t *testing.T) {
 				n++
 			}
 			continue
+		case strings.HasPrefix(text, "rate_limit {"): // and throttle beside it
+			whole = ofSite(rightColumn(text))
 		case found[1] != "caddyfile":
 			continue
-		case strings.Contains(text, "rate_limit"):
-			whole = ofSite(rightColumn(text))
 		case first == "zone":
 			whole = ofThrottle(text)
 		case first == "exempt":
@@ -90,6 +91,16 @@ func TestEveryCaddyfileInTheReadmeAdapts(t *testing.T) {
 	}
 	if n < 15 {
 		t.Errorf("got %d Caddyfiles, want more", n)
+	}
+}
+
+func TestEveryCaddyfileInTheReadmeIsFormattedAsCaddyFmtDoes(t *testing.T) {
+	for _, found := range fence.FindAllStringSubmatch(readme(t), -1) {
+		if text := found[2]; found[1] == "caddyfile" {
+			if formatted := string(caddyfile.Format([]byte(text))); formatted != text {
+				t.Errorf("got\n%s\nwant\n%s", text, formatted)
+			}
+		}
 	}
 }
 
