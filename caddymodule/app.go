@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"net/http"
 	"slices"
 
 	"github.com/caddyserver/caddy/v2"
@@ -134,6 +133,9 @@ func (a *App) Provision(ctx caddy.Context) (err error) {
 	}
 	if err := a.provisionStore(ctx); err != nil {
 		return err
+	}
+	if err = checkMatchers(a.Exempt); err != nil {
+		return fmt.Errorf("exempt: %w", err)
 	}
 	if a.exempt, err = loadMatchers(ctx, a, "Exempt", a.Exempt); err != nil {
 		return err
@@ -302,11 +304,11 @@ func (a *App) release() {
 }
 
 // exempts reports whether the global options exempt a request from all zones.
-func (a *App) exempts(r *http.Request) (bool, error) {
+func (a *App) exempts(s *decision.Subject) (bool, error) {
 	if a.exempt == nil {
 		return false, nil
 	}
-	return a.exempt.AnyMatchWithError(r)
+	return a.exempt.AnyMatchWithError(s.Judged)
 }
 
 // barEverywhere refuses a request if its client is blocked by `block ... everywhere`.

@@ -225,7 +225,11 @@ func parseRoute(h httpcaddyfile.Helper) ([]httpcaddyfile.ConfigValue, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := checkPaths(set); err != nil {
+	err = checkPaths(set)
+	if err == nil {
+		err = checkOuterMethods(set)
+	}
+	if err != nil {
 		h.Next()
 		return nil, h.WrapErr(err)
 	}

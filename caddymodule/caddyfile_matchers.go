@@ -110,7 +110,7 @@ func parseMatcherSet(d *caddyfile.Dispenser, option string) (caddy.ModuleMap, er
 	if err := checkMatcherSet(set); err != nil {
 		words.Reset()
 		for words.Next() { // find the word
-			if strings.Contains(err.Error(), fmt.Sprintf("%q", words.Val())) || words.Val() == "throttle_blocked" {
+			if strings.Contains(err.Error(), fmt.Sprintf("%q", words.Val())) || words.Val() == "throttle_blocked" || asksMethod(words.Val()) {
 				return nil, words.WrapErr(err)
 			}
 		}
@@ -119,13 +119,13 @@ func parseMatcherSet(d *caddyfile.Dispenser, option string) (caddy.ModuleMap, er
 	return set, nil
 }
 
-// checkMatcherSet refuses throttle_blocked, which throttle itself decides, and paths
-// that no request has.
+// checkMatcherSet refuses throttle_blocked, which throttle itself decides, and what
+// [checkSet] refuses.
 func checkMatcherSet(set caddy.ModuleMap) error {
 	if asksThrottle(set) {
 		return errAsksThrottle
 	}
-	return checkPaths(set)
+	return checkSet(set)
 }
 
 func unknownMatcher(d *caddyfile.Dispenser, option string) error {

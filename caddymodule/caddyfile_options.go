@@ -104,6 +104,9 @@ func (z *Zone) parseCost(d *caddyfile.Dispenser, matcher matcherToken) error {
 		return d.Err("cost has no value: want cost [<matcher>] <n>|<placeholder>|body_items [<path>]|body_bytes <unit>")
 	}
 	cost := Cost{Value: d.Val()}
+	if err := checkNamedMethods(set, cost.Value); err != nil {
+		return d.WrapErr(err)
+	}
 	if sources := []string{"body_items", "body_bytes"}; !slices.Contains(sources, cost.Value) {
 		if meant := nearest(cost.Value, sources); meant != "" {
 			return d.Errf("unknown cost %q: did you mean %s?", cost.Value, meant)
@@ -230,6 +233,18 @@ func (z *Zone) parseBlock(d *caddyfile.Dispenser) error {
 		}
 		z.Block.For = append(z.Block.For, duration)
 	}
+	return nil
+}
+
+func (z *Zone) parseMessage(d *caddyfile.Dispenser) error {
+	words := d.RemainingArgs()
+	if len(words) != 1 {
+		return d.Err(`wrong number of words after message: want one text in quotes, such as message "Too many failed log-ins."`)
+	}
+	if err := checkMessage(words[0]); err != nil {
+		return d.WrapErr(err)
+	}
+	z.Message = words[0]
 	return nil
 }
 

@@ -112,6 +112,7 @@ var zoneOptions = []zoneOption{
 	word("retry_after", "empty|fit|<duration>", func(z *Zone) *string { return &z.RetryAfter }, parseWord).besideZones(),
 	number("retry_jitter", "<percent>").besideZones(),
 	number("status", "<code>").besideZones(),
+	{name: "message", syntax: "<text>", parse: plain((*Zone).parseMessage)},
 	{name: "page", syntax: "<file>|{ title <text>; accent <colour>; text <text> }", parse: plain((*Zone).parsePage), beside: true, inherit: func(z, defaults *Zone) {
 		z.PageHTML, z.PageStyle = defaults.PageHTML, defaults.PageStyle
 	}},
@@ -153,6 +154,7 @@ var zoneOptions = []zoneOption{
 //	    retry_after empty|fit|<duration>
 //	    retry_jitter <percent>
 //	    status <code>
+//	    message <text>
 //	    page <file>|{ title <text>; accent <colour>; text <text> }
 //	    refuse page|error
 //	    shadow

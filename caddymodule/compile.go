@@ -5,9 +5,12 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"regexp"
 	"slices"
 	"strings"
 	"time"
+	"unicode"
+	"unicode/utf8"
 
 	"github.com/caddyserver/caddy/v2"
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
@@ -229,6 +232,12 @@ func (c *compilation) compileWords() error {
 	}
 	c.rule.Key.Missing, c.rule.Key.Unlisted = decision.Policy(c.MissingKey), decision.Policy(c.UnlistedKey)
 	c.rule.AsError, c.rule.Shadow = c.Refuse == refuseError, c.Shadow
+	if c.Message != "" {
+		if err := checkMessage(c.Message); err != nil {
+			return about("message", 0, err)
+		}
+	}
+	c.rule.Message = c.Message
 	switch c.RetryAfter {
 	case retryEmpty:
 		c.rule.RetryEmpty = true
@@ -239,6 +248,28 @@ func (c *compilation) compileWords() error {
 			return about("retry_after", 0, fmt.Errorf("invalid retry_after %q: want empty, fit, or a duration such as 30s", c.RetryAfter))
 		}
 		c.rule.RetryFloor = floor
+	}
+	return nil
+}
+
+// longestMessage is how many letters a message may have, which are read on phones.
+const longestMessage = 300
+
+// markup is what WordPress's editor takes for HTML. It drops messages with that.
+var markup = regexp.MustCompile(`</?[^>]*>`)
+
+// checkMessage refuses messages that people would not see, or not as they were meant.
+func checkMessage(text string) error {
+	letters := utf8.RuneCountInString(text)
+	switch {
+	case strings.TrimSpace(text) == "":
+		return errors.New("the message is blank: want what a refused person should read")
+	case !utf8.ValidString(text) || strings.ContainsFunc(text, unicode.IsControl):
+		return fmt.Errorf("invalid message %q: want one line of plain text", text)
+	case markup.MatchString(text):
+		return fmt.Errorf("invalid message %q: want plain text without HTML; page <file> is for that", text)
+	case letters > longestMessage:
+		return fmt.Errorf("the message has %d letters: want at most %d", letters, longestMessage)
 	}
 	return nil
 }
@@ -270,14 +301,15 @@ func (c *compilation) compileTable() error {
 		addresses = append(addresses, c.rule.Key.Parts[i].ClientIP)
 	}
 	config := bucketkey.TableConfig{
-		Own: c.rule.Limit, Plans: c.plans, Overrides: c.Override,
+		Own: c.rule.Limit, Plans: c.plans, Overrides: c.foldedOverrides(),
 		Addresses: addresses, IPv4Bits: c.IPv4Prefix, IPv6Bits: c.IPv6Prefix,
 	}
 	table, err := bucketkey.NewTable(config)
 	if err != nil {
 		for i := range c.Override { // find the one that is wrong
-			config.Overrides = c.Override[:i+1]
-			if _, wrong := bucketkey.NewTable(config); wrong != nil {
+			upTo := config
+			upTo.Overrides = config.Overrides[:i+1]
+			if _, wrong := bucketkey.NewTable(upTo); wrong != nil {
 				return about("override", i, err)
 			}
 		}
@@ -288,6 +320,20 @@ func (c *compilation) compileTable() error {
 	}
 	c.rule.Key.Table = table
 	return nil
+}
+
+// foldedOverrides returns the overrides with names as keys have them.
+func (c *compilation) foldedOverrides() []bucketkey.Override {
+	folded := slices.Clone(c.Override)
+	for i := range folded {
+		folded[i].Parts = slices.Clone(folded[i].Parts)
+		for at, part := range folded[i].Parts {
+			if at < len(c.rule.Key.Parts) && c.rule.Key.Parts[at].Fold != nil {
+				folded[i].Parts[at], _ = c.rule.Key.Parts[at].Fold(part)
+			}
+		}
+	}
+	return folded
 }
 
 // compileWaits checks the options of queues and slots.
@@ -365,15 +411,15 @@ func (c *compilation) compileBlock() error {
 	return nil
 }
 
-// checkMatchers refuses paths that no request has.
+// checkMatchers refuses matchers that do not mean what they seem to.
 func (c *compilation) checkMatchers() error {
 	for i, set := range c.Match {
-		if err := checkPaths(set); err != nil {
+		if err := checkSet(set); err != nil {
 			return about("match", i, err)
 		}
 	}
 	for i, set := range c.Exempt {
-		if err := checkPaths(set); err != nil {
+		if err := checkSet(set); err != nil {
 			return about("exempt", i, err)
 		}
 	}

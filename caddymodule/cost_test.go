@@ -10,11 +10,14 @@ import (
 
 func TestARequestCostsWhatTheFirstLineSaysThatMatches(t *testing.T) {
 	s := run(t, `http:// {
-		@upload method PUT
+		@upload path /upload/*
 		vars paid 2.5
 		throttle {
 			zone api {
-				cost @upload 30
+				cost @upload 20
+				cost 30 {
+					method PUT
+				}
 				cost /search* 4
 				cost {vars.paid} {
 					path /paid
@@ -39,7 +42,9 @@ func TestARequestCostsWhatTheFirstLineSaysThatMatches(t *testing.T) {
 	for _, test := range []struct{ method, path, want string }{
 		{"GET", "/", "1"},
 		{"PUT", "/", "30"},
+		{"put", "/", "30"},
 		{"PUT", "/search", "30"},
+		{"PUT", "/upload/x", "20"},
 		{"GET", "/search/x", "4"},
 		{"GET", "/paid", "2.5"},
 		{"GET", "/ping", "0"},

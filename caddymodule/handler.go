@@ -207,7 +207,7 @@ func (h *Handler) countFallbacks(p *decision.Plan) {
 // ask collects the charges of all zones that concern the request: the bucket, its
 // limit and the cost.
 func (h *Handler) ask(p *decision.Plan) error {
-	exempt, failed := h.app.exempts(p.Request)
+	exempt, failed := h.app.exempts(&p.Subject)
 	if exempt {
 		return nil
 	}

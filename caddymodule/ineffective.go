@@ -52,14 +52,23 @@ func checkPathList(paths []string) error {
 	return nil
 }
 
-// checkMatchers refuses sets of matchers that match nothing because of a path.
+// checkMatchers checks each set of matchers.
 func checkMatchers(sets caddyhttp.RawMatcherSets) error {
 	for _, set := range sets {
-		if err := checkPaths(set); err != nil {
+		if err := checkSet(set); err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+// checkSet refuses matchers that match nothing because of a path, and those that look
+// at the method as the client sent it.
+func checkSet(set caddy.ModuleMap) error {
+	if err := checkPaths(set); err != nil {
+		return err
+	}
+	return checkMethods(set)
 }
 
 // twinZones are the names of one handler's zones by the rest of their definitions.

@@ -9,14 +9,16 @@ import (
 	"strings"
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/decision"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/fold"
 )
 
 // KeySource is one part of a zone's key.
 type KeySource struct {
-	// Where the part comes from: `client_ip`, `header`, `cookie`, `query`,
-	// `form`, `host`, `method`, `route`, `text`, or a string with placeholders
-	// such as `{http.vars.tenant}`. Required. A header, cookie or query parameter
-	// that is sent twice counts as missing.
+	// Where the part comes from: `client_ip`, `header`, `cookie`, `query`, `form`,
+	// `basic_user`, `host`, `method`, `route`, `text`, or a string with placeholders
+	// such as `{http.vars.tenant}`. Required. `basic_user` is the user name of HTTP
+	// Basic, whether or not its password is right. A header, cookie or query
+	// parameter that is sent twice counts as missing.
 	Source string `json:"source,omitempty"`
 
 	// The name of the header, cookie, query parameter or form field. Required
@@ -25,12 +27,18 @@ type KeySource struct {
 
 	// The text of the source `text`. Required for it.
 	Text string `json:"text,omitempty"`
+
+	// Which spellings of a name are one, for the sources `form` and `basic_user`:
+	// `wordpress` folds names as WordPress does, which takes out accents, HTML tags,
+	// entities and percent octets; `email` folds addresses. Default: names differ
+	// unless they are equal in lower case, without blanks around them.
+	Fold string `json:"fold,omitempty"`
 }
 
-const keySources = "client_ip, header <name>, cookie <name>, query <name>, form <field>, host, method, route, text <string> or a string with {placeholders}"
+const keySources = "client_ip, header <name>, cookie <name>, query <name>, form <field> [fold wordpress|email], basic_user [fold wordpress|email], host, method, route, text <string> or a string with {placeholders}"
 
 // sourceWords are the key sources without placeholders.
-var sourceWords = []string{"client_ip", "header", "cookie", "query", "form", "host", "method", "route", "text"}
+var sourceWords = []string{"client_ip", "header", "cookie", "query", "form", "basic_user", "host", "method", "route", "text"}
 
 // clientWords are other words for the client's address.
 var clientWords = []string{"ip", "addr", "address", "remote_ip", "remote_addr", "remote_host", "source_ip", "real_ip"}
@@ -66,6 +74,9 @@ func parseKey(words []string) ([]KeySource, error) {
 	var key []KeySource
 	for i := 0; i < len(words); i++ {
 		source := KeySource{Source: words[i]}
+		if source.Source == "fold" {
+			return nil, errors.New("parsing key: \"fold\" stands after no name: want form <field> fold <word> or basic_user fold <word>")
+		}
 		switch words[i] {
 		case "header", "cookie", "query", "form", "text":
 			if i++; i == len(words) {
@@ -77,10 +88,22 @@ func parseKey(words []string) ([]KeySource, error) {
 				source.Name = words[i]
 			}
 		}
+		if source.folds() && i+1 < len(words) && words[i+1] == "fold" {
+			if i += 2; i >= len(words) {
+				return nil, errors.New("parsing key: \"fold\" needs a word after it: want fold wordpress or fold email")
+			}
+			source.Fold = words[i]
+		}
 		key = append(key, source)
 	}
 	return key, nil
 }
+
+// folds reports whether the part is a name that can be folded.
+func (k *KeySource) folds() bool { return k.Source == "form" || k.Source == "basic_user" }
+
+// foldings are what the words after fold mean.
+var foldings = map[string]fold.Func{"": fold.Plain, "wordpress": fold.WordPress, "email": fold.Email}
 
 // clientPlaceholders are the names of the client's address in configs for other
 // limiters. They mean the source client_ip, which masks the address.
@@ -117,6 +140,10 @@ func (c *compilation) compilePart(source KeySource) (decision.Part, error) {
 		return none, errors.New("key source \"text\" has no text")
 	case source.Source != "text" && source.Text != "":
 		return none, fmt.Errorf("key source %q takes no text: unexpected %q", source.Source, source.Text)
+	case source.Fold != "" && !source.folds():
+		return none, fmt.Errorf("fold goes with form <field> and basic_user only: key source %q has no names to fold", source.Source)
+	case foldings[source.Fold] == nil:
+		return none, unknown("word", source.Fold, " after fold", []string{"wordpress", "email"})
 	}
 	digest := !c.PlainKeys
 	switch source.Source {
@@ -134,7 +161,10 @@ func (c *compilation) compilePart(source KeySource) (decision.Part, error) {
 	case "query":
 		return decision.Part{Read: decision.Query(source.Name), Digest: digest}, nil
 	case "form":
-		return decision.Part{Field: source.Name, Digest: digest}, nil
+		return decision.Part{Field: source.Name, Fold: foldings[source.Fold], Digest: digest}, nil
+	case "basic_user":
+		folding := foldings[source.Fold]
+		return decision.Part{Read: decision.BasicUser(folding), Fold: folding, Digest: digest}, nil
 	case "host":
 		return decision.Part{Read: decision.Host}, nil
 	case "method":
@@ -152,6 +182,8 @@ func (c *compilation) compilePart(source KeySource) (decision.Part, error) {
 		return decision.Part{ClientIP: true}, nil
 	case source.Source == "{http.request.host}":
 		return decision.Part{Read: decision.Host}, nil // in lower case, without port
+	case source.Source == "{http.request.method}":
+		return decision.Part{Read: decision.Method}, nil
 	}
 	template, err := parseTemplate(source.Source)
 	return decision.Part{Template: template}, err
@@ -170,7 +202,7 @@ func (z *Zone) inventable() bool {
 		if k.Source == "client_ip" || slices.Contains(clientPlaceholders, k.Source) {
 			return false
 		}
-		chosen = chosen || slices.Contains(sentSources, k.Source) || sentByClient.MatchString(k.Source)
+		chosen = chosen || k.Source == "basic_user" || slices.Contains(sentSources, k.Source) || sentByClient.MatchString(k.Source)
 	}
 	return chosen
 }

@@ -59,10 +59,10 @@ func (m *MatchBlocked) MatchWithError(r *http.Request) (bool, error) {
 	if res.Blocked(m.Zone) {
 		return true, nil
 	}
-	if exempt, err := m.app.exempts(r); err != nil || exempt || m.app.blocks.Empty() {
+	s, b := decision.NewSubject(r), new(decision.Buffers)
+	if exempt, err := m.app.exempts(&s); err != nil || exempt || m.app.blocks.Empty() {
 		return false, err
 	}
-	s, b := decision.NewSubject(r), new(decision.Buffers)
 	for name, z := range m.app.zones {
 		if m.Zone != "" && m.Zone != name || res.Decided(name) {
 			continue

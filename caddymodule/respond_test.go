@@ -2,6 +2,7 @@ package caddymodule
 
 import (
 	"bufio"
+	"encoding/json"
 	"fmt"
 	"html"
 	"io"
@@ -103,6 +104,68 @@ func TestAPageOfOnesOwnIsFilledInAndItsValuesAreEscaped(t *testing.T) {
 	}
 	if got, want := w.Header().Get("Content-Length"), strconv.Itoa(len(want)); got != want {
 		t.Errorf("Content-Length: got %s, want %s", got, want)
+	}
+}
+
+func TestTheMessageIsThatOfTheZoneThatDecides(t *testing.T) {
+	s := run(t, `http:// {
+		throttle {
+			zone pages {
+				limit 2 1/m
+				message "Too many pages."
+			}
+			zone account {
+				match method POST
+				limit 1 1/h
+				message "Too many log-ins to this account."
+			}
+			zone dry {
+				limit 1 1/d
+				message "Nobody sees this."
+				shadow
+			}
+		}
+		respond "{http.throttle.message}"
+	}`)
+	c := s.from(someone).with("Accept", "application/json, */*;q=0.1") // as WordPress's editor sends
+	for i, test := range []struct{ method, want string }{
+		{"POST", ""},
+		{"POST", "Too many log-ins to this account. Please wait"},
+		{"GET", ""},
+		{"GET", "Too many pages. Please wait"},
+		{"POST", "Too many log-ins to this account. Please wait"}, // which is longer
+	} {
+		w := c.send(test.method, "/")
+		var problem struct{ Message string }
+		_ = json.Unmarshal(w.Body.Bytes(), &problem)
+		if (w.Code == http.StatusOK) != (test.want == "") || !strings.HasPrefix(problem.Message, test.want) {
+			t.Errorf("request %d: got %v, %s, want %q", i+1, w.Code, w.Body, test.want)
+		}
+	}
+	if got := s.from(someone).get("/").Body.String(); !strings.Contains(got, ">Too many pages.</p>") {
+		t.Errorf("got %s, want the message on the page", got)
+	}
+}
+
+func TestTheMessageTakesThePlaceOfThePagesText(t *testing.T) {
+	for lines, want := range map[string]string{
+		"page {\ntitle Stop\ntext Ours\n}":                           ">Stop</h1>\n<p dir=\"auto\">Ours</p>",
+		"page {\ntitle Stop\ntext Ours\n}\nmessage \"Jörg's & co.\"": ">Stop</h1>\n<p dir=\"auto\">Jörg&#39;s &amp; co.</p>",
+		"message Slowly": "<p dir=\"auto\">Slowly</p>",
+	} {
+		if got := refusedBy(t, lines, request(someone, site0)).Body.String(); !strings.Contains(got, want) {
+			t.Errorf("%q: got %s, want %q in it", lines, got, want)
+		}
+	}
+}
+
+func TestAMessageOfOnesOwnPageIsEscaped(t *testing.T) {
+	page := filepath.Join(t.TempDir(), "page.html")
+	if err := os.WriteFile(page, []byte("<p>{http.throttle.message}</p>"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if got, want := refusedBy(t, "message \"Slow & steady, {env.HOME}\"\npage "+page, request(someone, site0)).Body.String(), "<p>Slow &amp; steady, {env.HOME}</p>"; got != want {
+		t.Errorf("got %q, want %q", got, want)
 	}
 }
 

@@ -8,6 +8,7 @@
 package caddymodule
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"os"
@@ -56,8 +57,8 @@ type Zone struct {
 	// missing_key. Default: their own bucket is charged.
 	UnlistedKey string `json:"unlisted_key,omitempty"`
 
-	// Keep the values of headers, cookies, query parameters and form fields
-	// readable in logs and in the store. Default: only SHA-256 digests are kept,
+	// Keep the values of headers, cookies, query parameters and form fields, and
+	// the user names of HTTP Basic, readable in logs and in the store. Default: only SHA-256 digests are kept,
 	// because these values are often secrets.
 	PlainKeys bool `json:"plain_keys,omitempty"`
 
@@ -160,6 +161,14 @@ type Zone struct {
 
 	// The status of refusals, from 400 to 599. Default: 429.
 	Status int `json:"status,omitempty"`
+
+	// What people are told when this zone refuses them, in plain text, such as `Too
+	// many failed log-ins.` The built-in page shows it, instead of the text of
+	// page_style, and JSON answers carry it with the wait in the member `message`,
+	// which WordPress's editor shows. Pages of your own have it as
+	// `{http.throttle.message}`. Default: that the site receives too many requests, in
+	// the visitor's language.
+	Message string `json:"message,omitempty"`
 
 	// A file with the HTML of refusals. Placeholders in it are filled in and their
 	// values escaped. It is read when the config is loaded. Default: a short
@@ -269,12 +278,14 @@ type Block struct {
 // loadPage returns the zone's page, or nil if it has none of its own.
 func (z *Zone) loadPage() (*refusal.Page, error) {
 	switch {
-	case z.PageStyle != nil:
-		return z.PageStyle.style().Compile()
 	case z.PageHTML != nil:
 		return refusal.Compile(*z.PageHTML)
-	case z.Page == "":
+	case z.Page == "" && z.PageStyle == nil && z.Message == "":
 		return nil, nil
+	case z.Page == "":
+		style := z.PageStyle.style()
+		style.Text = cmp.Or(z.Message, style.Text)
+		return style.Compile()
 	}
 	raw, err := os.ReadFile(z.Page)
 	if err != nil {
@@ -291,5 +302,8 @@ func (z *Zone) loadPage() (*refusal.Page, error) {
 }
 
 func (s *PageStyle) style() refusal.Style {
+	if s == nil {
+		return refusal.Style{}
+	}
 	return refusal.Style{Title: s.Title, Accent: s.Accent, Text: s.Text}
 }

@@ -131,7 +131,7 @@ func filled(syntax string) string {
 	syntax = strings.NewReplacer(
 		"<capacity>", "5", "<leak>", "1/s", "<n>/<s|m|h|d>", "1/s", "<n>", "5", "<bits>", "24", "<size>", "64KiB", "<duration>", "30s",
 		"<percent of keys>", "10", "<percent>", "10", "<code>", "503", "<file>", "docs/too-many-requests.html",
-		"<name>", "some", "<field>", "log", "<string>", "v1", "[everywhere]", "everywhere",
+		"<name>", "some", "<text>", `"Slow down."`, "<field>", "log", "<string>", "v1", "[everywhere]", "everywhere",
 	).Replace(syntax)
 	syntax = strings.ReplaceAll(syntax, "throttle  ", "throttle ")
 	syntax = strings.ReplaceAll(syntax, "throttle <zone>\n", "throttle global\n")

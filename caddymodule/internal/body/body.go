@@ -74,6 +74,8 @@ package body
 import (
 	"bytes"
 	"strings"
+
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/fold"
 )
 
 // A Body is a request's body that was read to its end, and what its header says
@@ -164,15 +166,19 @@ func (s State) String() string {
 	return [...]string{"unread", "absent", "ambiguous", "found"}[s]
 }
 
-// Field returns the value of a form field, in lower case and without blanks and
-// NUL bytes around it. It is "" unless the state is Found, and never "" then.
+// Field is [Body.FoldedField] with [fold.Plain].
+func (b *Body) Field(name string) (string, State) { return b.FoldedField(name, fold.Plain) }
+
+// FoldedField returns the value of a form field, folded. Blanks and NUL bytes around it
+// are dropped before. Readings that differ and fold to the same text agree. A value that
+// cannot be folded for sure is Ambiguous. The text is "" unless the state is Found, and never "" then.
 // Fields may be nested: user[login].
 //
 // If only one of PHP and Rack sees the field, its value is returned: requests
 // for accounts cannot get around their limit by an odd spelling, and such a
 // request costs the account no more than a plain one. For the same reason a
 // value found in a broken or compressed form is returned.
-func (b *Body) Field(name string) (string, State) {
+func (b *Body) FoldedField(name string, folding fold.Func) (string, State) {
 	if b == nil {
 		return "", Unread
 	}
@@ -195,7 +201,7 @@ func (b *Body) Field(name string) (string, State) {
 			state = Unread
 		}
 		for i := range finders {
-			switch v, s := finders[i].result(); {
+			switch v, s := finders[i].result(folding); {
 			case s == Ambiguous, s == Found && state == Found && v != value:
 				return "", Ambiguous
 			case s == Found:

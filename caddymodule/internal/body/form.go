@@ -4,6 +4,8 @@ import (
 	"bytes"
 	"hash/maphash"
 	"strings"
+
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/fold"
 )
 
 // A kind is what sort of form a body is to somebody.
@@ -348,9 +350,12 @@ func (f *finder) add(name, value []byte) {
 	}
 }
 
-func (f *finder) result() (string, State) {
-	switch value := strings.ToLower(strings.TrimSpace(f.value)); {
-	case f.given > 1 || f.array:
+func (f *finder) result(folding fold.Func) (string, State) {
+	if f.given > 1 || f.array {
+		return "", Ambiguous
+	}
+	switch value, sure := folding(f.value); {
+	case !sure:
 		return "", Ambiguous
 	case value == "":
 		return "", Absent

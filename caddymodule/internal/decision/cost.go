@@ -52,7 +52,7 @@ func (c *Cost) line(s *Subject) (*CostLine, error) {
 		if l.Match == nil {
 			return l, nil
 		}
-		if match, err := l.Match.AnyMatchWithError(s.Request); err != nil || match {
+		if match, err := l.Match.AnyMatchWithError(s.Judged); err != nil || match {
 			return l, err
 		}
 	}

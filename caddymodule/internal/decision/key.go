@@ -6,10 +6,10 @@ import (
 	"regexp"
 	"strings"
 
-	"github.com/caddyserver/caddy/v2"
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/body"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/fold"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
 	bucketkey "github.com/caddy-throttle/caddy-throttle/leakybucket/key"
 )
@@ -52,6 +52,10 @@ type Part struct {
 	Field    string                // the name of a form field
 	Read     func(*Subject) string // any other source; "" is missing
 	Template Template              // a text with placeholders
+
+	// Fold turns the spellings of one name into one text. It is nil for parts that
+	// are no names.
+	Fold fold.Func
 
 	// Digest replaces the value by a digest, because it may be a secret.
 	Digest bool
@@ -99,7 +103,7 @@ type missing uint8
 
 const (
 	complete missing = iota
-	absent           // a form was read whole and lacks the field
+	absent           // a form was read whole and lacks the field, or nobody logs in by HTTP Basic
 	unclear          // any other reason, such as a field that was sent twice
 )
 
@@ -146,7 +150,7 @@ func (r *Rule) own(s *Subject, b *buffers) (k key, lacking missing) {
 			}
 			name = client.Addr().AppendTo(name)
 		case p.Template != nil:
-			if name, text = p.Template.appendParts(name, s.replacer); text == "" {
+			if name, text = p.Template.appendParts(name, s); text == "" {
 				return key{}, unclear
 			}
 		default:
@@ -175,9 +179,12 @@ func (r *Rule) value(s *Subject, p *Part) (string, missing) {
 		if text := p.Read(s); text != "" {
 			return text, complete
 		}
+		if p.Fold != nil && s.Request.Header["Authorization"] == nil {
+			return "", absent
+		}
 		return "", unclear
 	}
-	switch text, state := s.body.Within(r.Cost.MaxBody).Field(p.Field); state {
+	switch text, state := s.body.Within(r.Cost.MaxBody).FoldedField(p.Field, p.Fold); state {
 	case body.Found:
 		return text, complete
 	case body.Absent:
@@ -247,17 +254,27 @@ func (t Template) Placeholders() (names []string) {
 	return names
 }
 
+// read returns the value of the piece's placeholder.
+func (p piece) read(s *Subject) string {
+	switch p.placeholder {
+	case "http.request.method", "http.request.orig_method":
+		return Method(s)
+	}
+	value, _ := s.replacer.GetString(p.placeholder)
+	return value
+}
+
 // appendParts appends each piece as a part of its own, so that the value of one
 // placeholder cannot look like that of the next. It also returns the plain text,
 // which is "" if a placeholder has no value.
-func (t Template) appendParts(name []byte, repl *caddy.Replacer) (longer []byte, text string) {
+func (t Template) appendParts(name []byte, s *Subject) (longer []byte, text string) {
 	for i, piece := range t {
 		if i > 0 {
 			name = append(name, '/')
 		}
 		value := piece.text
 		if piece.placeholder != "" {
-			if value, _ = repl.GetString(piece.placeholder); value == "" {
+			if value = piece.read(s); value == "" {
 				return name, ""
 			}
 		}
@@ -298,9 +315,6 @@ func Host(s *Subject) string {
 	}
 	return strings.ToLower(strings.TrimSuffix(host, "."))
 }
-
-// Method reads the request's method.
-func Method(s *Subject) string { return s.Request.Method }
 
 // Text returns a source that reads a fixed text.
 func Text(text string) func(*Subject) string {

@@ -99,7 +99,7 @@ func (p *Plan) Knows(zone string) bool {
 // that needs no store. The store is not asked about charges for which known returns a
 // block.
 func (p *Plan) Ask(r *Rule, known func(*leakybucket.Charge) (blocklist.Block, bool)) error {
-	concerned, static, err := r.Concerns(p.Request)
+	concerned, static, err := r.Concerns(&p.Subject)
 	if static {
 		p.static = append(p.static, p.exempt(r))
 	}
@@ -246,7 +246,7 @@ func (r *Rule) BlockedBucket(s *Subject, b *Buffers) (c leakybucket.Charge, devi
 	if r.Block == nil {
 		return c, "", false
 	}
-	if exempt, err := r.Exempts(s.Request); err != nil || exempt {
+	if exempt, err := r.Exempts(s); err != nil || exempt {
 		return c, "", false
 	}
 	k, why, skip := r.bucket(s, (*buffers)(b))

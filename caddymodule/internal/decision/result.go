@@ -197,7 +197,7 @@ func (res *Result) Refusal() refusal.Refusal {
 	o := res.Decisive()
 	f := refusal.Refusal{
 		Status: o.Rule.Status, Waits: o.Reason().Waits(), RetryAfter: o.RetryAfter(), TimeToFit: o.TimeToFit(),
-		Violated: res.Violated, Page: o.Rule.Page, AsError: o.Rule.AsError,
+		Violated: res.Violated, Message: o.Rule.Message, Page: o.Rule.Page, AsError: o.Rule.AsError,
 	}
 	switch {
 	case res.status != 0:
@@ -250,6 +250,8 @@ func (res *Result) placeholder(name string) (any, bool) {
 		return o.Decision().String(), true
 	case "reason":
 		return o.Reason().String(), true
+	case "message":
+		return o.Rule.Message, true
 	case "level":
 		return readable(o.Level()), true
 	case "capacity":

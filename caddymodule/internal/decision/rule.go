@@ -57,6 +57,7 @@ type Rule struct {
 	RetryFloor  time.Duration // the least that Retry-After says
 	RetryJitter float64       // the most that is added, as a fraction of the wait
 	Status      int
+	Message     string        // to people who are refused; may be empty
 	Page        *refusal.Page // nil means the built-in page
 	AsError     bool          // refusals go through the site's error routes
 
@@ -84,17 +85,17 @@ type Matchers interface {
 
 // Concerns reports whether the zone charges a request. If not, static reports whether
 // the reason is that a static file answers it.
-func (r *Rule) Concerns(req *http.Request) (concerned, static bool, err error) {
+func (r *Rule) Concerns(s *Subject) (concerned, static bool, err error) {
 	if r.Match != nil {
-		if match, err := r.Match.AnyMatchWithError(req); err != nil || !match {
+		if match, err := r.Match.AnyMatchWithError(s.Judged); err != nil || !match {
 			return false, false, err
 		}
 	}
-	if exempt, err := r.Exempts(req); err != nil || exempt {
+	if exempt, err := r.Exempts(s); err != nil || exempt {
 		return false, false, err
 	}
 	for _, files := range r.Static {
-		if files.Match(req) {
+		if files.Match(s.Request) {
 			return false, true, nil
 		}
 	}
@@ -103,11 +104,11 @@ func (r *Rule) Concerns(req *http.Request) (concerned, static bool, err error) {
 
 // Exempts reports whether the zone's own matchers exempt a request. Static files do
 // not count.
-func (r *Rule) Exempts(req *http.Request) (bool, error) {
+func (r *Rule) Exempts(s *Subject) (bool, error) {
 	if r.Exempt == nil {
 		return false, nil
 	}
-	return r.Exempt.AnyMatchWithError(req)
+	return r.Exempt.AnyMatchWithError(s.Judged)
 }
 
 // Bucketless reports whether the zone only limits how many requests are in flight.

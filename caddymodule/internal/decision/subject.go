@@ -15,6 +15,10 @@ import (
 type Subject struct {
 	Request *http.Request
 
+	// Judged is the request as matchers judge it: with the method that FastCGI sends,
+	// which is not always the client's. It must not be handed on.
+	Judged *http.Request
+
 	// NoAddress is set if a key needed the client's address and there was none.
 	NoAddress bool
 
@@ -29,7 +33,7 @@ type Subject struct {
 // NewSubject returns the Subject of a request, whose context Caddy must have prepared.
 func NewSubject(r *http.Request) Subject {
 	repl, _ := r.Context().Value(caddy.ReplacerCtxKey).(*caddy.Replacer)
-	return Subject{Request: r, replacer: repl}
+	return Subject{Request: r, Judged: judged(r), replacer: repl}
 }
 
 // address returns the client's address as Caddy found it, or the zero Addr if the

@@ -8,6 +8,7 @@ import (
 	"math"
 	"net/http"
 	"strconv"
+	"strings"
 	"sync"
 	"time"
 
@@ -34,6 +35,10 @@ type Refusal struct {
 	// Violated returns the names of the zones that refuse, for programs. It is
 	// not called for others. If nil, they are not named.
 	Violated func() []string
+
+	// Message is what programs show to people, before the wait, in plain text. If
+	// empty, it is ours, in the visitor's language. A page has its own text.
+	Message string
 
 	// Page is what people see. If nil, it is the built-in page without a brand.
 	Page *Page
@@ -90,7 +95,7 @@ func (f *Refusal) Write(w http.ResponseWriter, r *http.Request, bodyRead bool) e
 	switch form := formFor(r.Header["Accept"]); {
 	case form == inJSON:
 		contentType = "application/problem+json"
-		*text = f.appendProblem((*text)[:0])
+		*text = f.appendProblem((*text)[:0], &languages[preferred(r.Header["Accept-Language"])])
 	case page.policy == "":
 		values, _ := r.Context().Value(caddy.ReplacerCtxKey).(*caddy.Replacer)
 		*text = page.appendTo((*text)[:0], values)
@@ -116,15 +121,17 @@ func keep(page *[]byte) {
 }
 
 // appendProblem writes a body of application/problem+json (RFC 9457), of a type
-// that draft-ietf-httpapi-ratelimit-headers-10 registers.
-func (f *Refusal) appendProblem(page []byte) []byte {
+// that draft-ietf-httpapi-ratelimit-headers-10 registers. Its message is for people:
+// WordPress's editor shows the member of this name.
+func (f *Refusal) appendProblem(page []byte, l *language) []byte {
 	body := struct {
 		Type     string   `json:"type"`
 		Title    string   `json:"title"`
 		Status   int      `json:"status"`
 		Detail   string   `json:"detail,omitempty"`
+		Message  string   `json:"message"`
 		Violated []string `json:"violated-policies,omitempty"`
-	}{Type: "about:blank", Title: http.StatusText(f.Status), Status: f.Status}
+	}{Type: "about:blank", Title: http.StatusText(f.Status), Status: f.Status, Message: f.message(l)}
 	if f.Waits {
 		body.Detail = "Retry in " + string(languages[0].appendWait(nil, f.TimeToFit.Round(time.Millisecond))) + "."
 		if f.Status == http.StatusTooManyRequests {
@@ -136,6 +143,24 @@ func (f *Refusal) appendProblem(page []byte) []byte {
 	}
 	raw, _ := json.Marshal(body) // of strings and a number
 	return append(append(page, raw...), '\n')
+}
+
+// message returns what a program shows to people.
+func (f *Refusal) message(l *language) string {
+	var room [512]byte
+	said := append(room[:0], f.Message...)
+	if f.Message == "" && f.Waits {
+		said = append(said, l.reason...)
+	}
+	if len(said) > 0 {
+		said = append(said, ' ')
+	}
+	if !f.Waits {
+		return string(append(said, l.neverReason...))
+	}
+	before, after, _ := strings.Cut(l.wait, "%s")
+	said = l.appendWait(append(said, before...), f.TimeToFit.Round(time.Millisecond))
+	return string(append(said, after...))
 }
 
 // readable returns a duration as people say it, rounded up: a number of seconds, of

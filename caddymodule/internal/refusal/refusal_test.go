@@ -61,7 +61,7 @@ func TestARefusalThatNoWaitingHelpsSaysNoTime(t *testing.T) {
 		t.Errorf("got %v, Retry-After %v and %s", w.Code, got, w.Body)
 	}
 	w = refuse(t, &Refusal{Status: 403}, request("application/json"))
-	if got, want := w.Body.String(), `{"type":"about:blank","title":"Forbidden","status":403}`+"\n"; got != want {
+	if got, want := w.Body.String(), `{"type":"about:blank","title":"Forbidden","status":403,"message":"This site does not accept this request. Waiting or reloading will not help."}`+"\n"; got != want {
 		t.Errorf("got %s, want %s", got, want)
 	}
 }
@@ -69,7 +69,7 @@ func TestARefusalThatNoWaitingHelpsSaysNoTime(t *testing.T) {
 func TestProgramsGetAProblem(t *testing.T) {
 	f := &Refusal{Status: 429, Waits: true, RetryAfter: time.Hour, TimeToFit: time.Minute, Violated: func() []string { return []string{"login", `"<&`} }}
 	w := refuse(t, f, request("application/json, */*;q=0.5"))
-	want := `{"type":"https://iana.org/assignments/http-problem-types#quota-exceeded","title":"Too Many Requests","status":429,"detail":"Retry in 60 seconds.","violated-policies":["login","\"\u003c\u0026"]}` + "\n"
+	want := `{"type":"https://iana.org/assignments/http-problem-types#quota-exceeded","title":"Too Many Requests","status":429,"detail":"Retry in 60 seconds.","message":"This site is receiving too many requests right now. Please wait 60 seconds.","violated-policies":["login","\"\u003c\u0026"]}` + "\n"
 	if got := w.Body.String(); got != want || w.Header().Get("Content-Type") != "application/problem+json" {
 		t.Errorf("got %s %s, want %s", w.Header().Get("Content-Type"), got, want)
 	}
@@ -77,6 +77,29 @@ func TestProgramsGetAProblem(t *testing.T) {
 	var problem struct{ Type, Detail string }
 	if err := json.Unmarshal(refuse(t, f, request("application/json")).Body.Bytes(), &problem); err != nil || problem.Type != "about:blank" || problem.Detail != "Retry in 1 second." {
 		t.Errorf("got %+v, %v, want about:blank and 1 second", problem, err)
+	}
+}
+
+func TestAProblemCarriesAMessageForPeople(t *testing.T) {
+	const said = `Too many log-ins, <"Jörg"> & co.`
+	for _, test := range []struct {
+		f              Refusal
+		language, want string
+	}{
+		{Refusal{Status: 429, Waits: true, TimeToFit: time.Minute, Message: said}, "", said + " Please wait 60 seconds."},
+		{Refusal{Status: 429, Waits: true, TimeToFit: time.Minute, Message: said}, "de", said + " Bitte warten Sie 60 Sekunden."},
+		{Refusal{Status: 403, Message: said}, "", said + " This site does not accept this request. Waiting or reloading will not help."},
+		{Refusal{Status: 429, Waits: true, TimeToFit: time.Second}, "zh", "This site is receiving too many requests right now. Please wait 1 second."},
+		{Refusal{Status: 429, Waits: true, TimeToFit: time.Second}, "fr-CH", "Ce site reçoit trop de requêtes en ce moment. Veuillez patienter 1 seconde."},
+		{Refusal{Status: 403}, "nl", "Deze website accepteert dit verzoek niet. Wachten of opnieuw laden helpt niet."},
+		{Refusal{Status: 429, Waits: true, Message: strings.Repeat("é", 500)}, "", strings.Repeat("é", 500) + " Please wait 1 second."},
+	} {
+		r := request("application/json, */*;q=0.1") // as WordPress's editor asks
+		r.Header.Set("Accept-Language", test.language)
+		var problem struct{ Message string }
+		if err := json.Unmarshal(refuse(t, &test.f, r).Body.Bytes(), &problem); err != nil || problem.Message != test.want {
+			t.Errorf("%+v: got message %q, %v, want %q", test.f, problem.Message, err, test.want)
+		}
 	}
 }
 

@@ -1,0 +1,132 @@
+package caddymodule
+
+import (
+	"encoding/base64"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"strings"
+	"testing"
+)
+
+// login returns a POST request with a form.
+func login(fields ...string) *http.Request {
+	form := make(url.Values)
+	for i := 0; i < len(fields); i += 2 {
+		form.Add(fields[i], fields[i+1])
+	}
+	r := httptest.NewRequest("POST", site0+"/wp-login.php", strings.NewReader(form.Encode()))
+	r.RemoteAddr = someone
+	r.Header.Set("Content-Type", "application/x-www-form-urlencoded")
+	return r
+}
+
+func basic(credentials string) *http.Request {
+	return request(someone, site0, "Authorization", "Basic "+base64.StdEncoding.EncodeToString([]byte(credentials)))
+}
+
+func TestAKeyOfAnAccountIsFoldedAsItsZoneSays(t *testing.T) {
+	for _, test := range []struct {
+		lines string
+		r     *http.Request
+		want  string
+	}{
+		{"key form log", login("log", " ÁdMin "), digestOf("ádmin")},
+		{"key form log fold wordpress", login("log", " ÁdMin "), digestOf("admin")},
+		{"key form log fold wordpress\nplain_keys", login("log", "<b>admin</b>"), "admin"},
+		{"key form log fold wordpress\nplain_keys", login("log", "admin&x1;"), "admin"},
+		{"key form log fold wordpress\nplain_keys", login("log", "%41admin"), "admin"},
+		{"key form log fold wordpress\nplain_keys", login("log", "\xe1dmin"), "admin"}, // not UTF-8
+		{"key form log fold wordpress\nplain_keys", login("log", "иван"), "иван"},
+		{"key form log fold wordpress\nplain_keys", login("log", "Мария"), "мария"},
+		{"key form log fold wordpress\nplain_keys", login("log", "<I></I>"), "<i><%2Fi>"},
+		{"key form log fold wordpress", login("log", "<b>"), digestOf("<b>")},
+		{"key form log fold wordpress", login("log", " "), "@client_ip/203.0.113.7"},
+		{"key form log fold wordpress", login("log", "%4á"), "@client_ip/203.0.113.7"},
+		{"key form log fold wordpress\nmissing_key share", login("log", "%4á"), "@share"},
+		{"key form log fold wordpress\nmissing_key share", login("log", strings.Repeat("<b>", 400)), "@share"},
+		{"key form log fold wordpress\nmissing_key share", login("log", "admin", "log", "<b>admin"), "@share"},
+		{"key form user[login] fold wordpress client_ip\nplain_keys", login("user[login]", "Jörg"), "jorg/203.0.113.7"},
+		{"key form mail fold email\nplain_keys", login("mail", " A.B+C@Example.COM "), "a.b+c@example.com"},
+
+		{"key basic_user", basic("Admin:pw"), digestOf("admin")},
+		{"key basic_user\nplain_keys", basic(" Ádmin :p:w"), "ádmin"},
+		{"key basic_user fold wordpress\nplain_keys", basic("<b>Ádmin:pw"), "admin"},
+		{"key basic_user", request(someone, site0), "@client_ip/203.0.113.7"},
+		{"key basic_user\nmissing_key share", request(someone, site0), "@client_ip/203.0.113.7"},
+		{"key basic_user\nmissing_key share", basic("admin"), "@share"},
+		{"key basic_user\nmissing_key share", request(someone, site0, "Authorization", "Basic YTpi", "Authorization", "Basic YTpi"), "@share"},
+		{"key basic_user fold wordpress\nmissing_key share", basic("&á:pw"), "@share"},
+		{"key client_ip basic_user\nplain_keys", basic("a/b:pw"), "203.0.113.7/a%2Fb"},
+	} {
+		if got := keyOf(t, test.lines, test.r); got != test.want {
+			t.Errorf("%q: got key %q, want %q", test.lines, got, test.want)
+		}
+	}
+}
+
+func TestOverridesMatchFoldedNames(t *testing.T) {
+	s := run(t, `http:// {
+		throttle {
+			zone account {
+				key form log fold wordpress
+				limit 100 1/d
+				override "<b>Ádmin" deny
+				override monitor unlimited
+			}
+			zone plain {
+				key form log
+				limit 100 1/d
+				override Root deny
+			}
+			zone users {
+				key basic_user
+				limit 100 1/d
+				override Eve deny
+			}
+		}
+		respond ok
+	}`)
+	for _, test := range []struct {
+		r    *http.Request
+		want int
+	}{
+		{login("log", "admin"), 429}, {login("log", "ADMIN&x;"), 429}, {login("log", "Monitor"), 200}, {login("log", "%41mónitor"), 200},
+		{login("log", "ROOT"), 429}, {login("log", "root2"), 200}, {basic("EVE:x"), 429}, {basic("eva:x"), 200},
+	} {
+		if got := s.do(test.r).Code; got != test.want {
+			t.Errorf("%v: got %v, want %v", test.r.URL, got, test.want)
+		}
+	}
+}
+
+// One account, forty guesses, each from another address and in another spelling.
+func TestSpellingsOfANameShareABudget(t *testing.T) {
+	s := run(t, `http:// {
+		throttle {
+			zone account {
+				match {
+					path /wp-login.php*
+					method POST
+				}
+				key form log fold wordpress
+				missing_key share
+				limit 5 5/d
+			}
+		}
+		respond ok
+	}`)
+	passed := 0
+	for i := range 40 {
+		name := []string{"admin", "admin&x1;", "<b>admin", "%41admin", "ádmin", " ADMIN ", "adm\x01in", "<b" + strings.Repeat("x", i) + ">admin"}[i%8]
+		r := login("log", name, "pwd", "x")
+		r.RemoteAddr = "198.51.100." + string(rune('1'+i%9)) + ":1"
+		r.Method = []string{"POST", "post", "get"}[i%3]
+		if s.do(r).Code == http.StatusOK {
+			passed++
+		}
+	}
+	if passed != 5 {
+		t.Errorf("got %d guesses through, want 5", passed)
+	}
+}

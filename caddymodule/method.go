@@ -1,0 +1,76 @@
+package caddymodule
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"regexp"
+	"strings"
+
+	"github.com/caddyserver/caddy/v2"
+	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
+)
+
+// Caddy's FastCGI client sends "post" as POST, and "get" as POST too. Zones judge a
+// request by the method that it sends. This file refuses the ways to ask for a method
+// that Caddy judges itself, by what the client sent: an attacker would pass them.
+
+var (
+	methodPlaceholder = regexp.MustCompile(`http\.request\.(orig_)?method\b`)
+	methodFunction    = regexp.MustCompile(`\bmethod\s*\(`)
+)
+
+var errMethodAsSent = errors.New("{method} and expressions with a method see what the client sent, and FastCGI sends post as POST: want the matcher method, such as match method POST")
+
+// checkMethods refuses sets of matchers that look at the method as the client sent it.
+// The matcher `method` itself is no such matcher within a zone.
+func checkMethods(set caddy.ModuleMap) error {
+	for name, raw := range set {
+		if name != "not" && methodPlaceholder.Match(raw) || name == "expression" && methodFunction.Match(raw) {
+			return errMethodAsSent
+		}
+	}
+	for _, excluded := range excludedBy(set) {
+		if err := checkMethods(excluded); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// asksMethod reports whether a word of a Caddyfile makes a matcher that checkMethods
+// refuses.
+func asksMethod(word string) bool {
+	return methodPlaceholder.MatchString(word) || methodFunction.MatchString(word)
+}
+
+// methodsOf returns the matcher `method` of a set as it is written in a Caddyfile, or
+// "" if the set has none, not even behind `not`.
+func methodsOf(set caddy.ModuleMap) string {
+	var methods caddyhttp.MatchMethod
+	if raw := set["method"]; raw != nil && json.Unmarshal(raw, &methods) == nil {
+		return "method " + strings.Join(methods, " ")
+	}
+	for _, excluded := range excludedBy(set) {
+		if methods := methodsOf(excluded); methods != "" {
+			return "not " + methods
+		}
+	}
+	return ""
+}
+
+// checkOuterMethods refuses methods in the matchers of the directive itself.
+func checkOuterMethods(set caddy.ModuleMap) error {
+	if methods := methodsOf(set); methods != "" {
+		return fmt.Errorf("the matcher of throttle asks for a method as the client sent it, and FastCGI sends post as POST, so post would pass unseen: want match %s in the zone, and no method before it", methods)
+	}
+	return checkMethods(set)
+}
+
+// checkNamedMethods refuses methods in the named matcher of a cost.
+func checkNamedMethods(set caddy.ModuleMap, cost string) error {
+	if methods := methodsOf(set); methods != "" {
+		return fmt.Errorf("the named matcher of cost %s has a method, which the site judges as the client sent it, and FastCGI sends post as POST: want cost %[1]s { %s }, or a zone with match %[2]s", cost, methods)
+	}
+	return nil
+}
