@@ -311,18 +311,18 @@ func (a *App) exempts(s *decision.Subject) (bool, error) {
 	return a.exempt.AnyMatchWithError(s.Judged)
 }
 
-// barEverywhere refuses a request if its client is blocked by `block ... everywhere`.
-func (a *App) barEverywhere(p *decision.Plan) {
+// refuseBlockedEverywhere refuses a request if its client is blocked by `block ... everywhere`.
+func (a *App) refuseBlockedEverywhere(p *decision.Plan) {
 	if len(a.everywhere) == 0 || a.blocks.Empty() {
 		return
 	}
 	for _, z := range a.everywhere {
-		if p.Knows(z.Name) {
+		if p.Decided(z.Name) {
 			continue
 		}
 		if c, _, can := p.BlockedBucket(z.Rule); can {
 			if block, runs := a.blocks.Believe(p.Request.Context(), &c, a.store); runs {
-				p.Bar(z.Rule, &c, block)
+				p.RefuseBlocked(z.Rule, &c, block)
 			}
 		}
 	}

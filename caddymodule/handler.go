@@ -170,23 +170,23 @@ func internal(r *http.Request) bool {
 func (h *Handler) decide(r *http.Request) (*decision.Result, *body.Reader, error) {
 	p := decision.NewPlan(r)
 	defer p.Release()
-	if err := h.ask(p); err != nil {
+	if err := h.evaluate(p); err != nil {
 		return nil, nil, err
 	}
 	if p.Unread() > 0 {
 		// Ask for the least it can cost first: a refused client uploads nothing.
-		p.LookForSlots()
+		p.CheckSlots()
 		p.Probe()
 		if !h.take(p) || p.Refused() {
 			h.countFallbacks(p)
 			return p.Conclude(), nil, nil
 		}
 		p.ReadBody()
-		if err := h.ask(p); err != nil {
+		if err := h.evaluate(p); err != nil {
 			return nil, p.Body(), err
 		}
 	}
-	p.LookForSlots()
+	p.CheckSlots()
 	h.take(p)
 	h.countFallbacks(p)
 	return p.Conclude(), p.Body(), nil
@@ -197,29 +197,29 @@ func (h *Handler) countFallbacks(p *decision.Plan) {
 	if h.app.shared == nil {
 		return
 	}
-	for charge, d := range p.Answers() {
+	for charge, d := range p.Decisions() {
 		if sharedstore.FellBack(d) {
 			h.app.zones[charge.Zone].without.Inc()
 		}
 	}
 }
 
-// ask collects the charges of all zones that concern the request: the bucket, its
+// evaluate collects the charges of all zones that concern the request: the bucket, its
 // limit and the cost.
-func (h *Handler) ask(p *decision.Plan) error {
+func (h *Handler) evaluate(p *decision.Plan) error {
 	exempt, failed := h.app.exempts(&p.Subject)
 	if exempt {
 		return nil
 	}
 	h.app.watchProxies(p.Request)
-	h.app.barEverywhere(p)
+	h.app.refuseBlockedEverywhere(p)
 	for _, z := range h.zones {
-		if p.Knows(z.Name) {
+		if p.Decided(z.Name) {
 			continue
 		}
 		err := failed
 		if err == nil {
-			err = p.Ask(z.Rule, h.app.knownBlock)
+			err = p.Evaluate(z.Rule, h.app.knownBlock)
 		}
 		if err != nil && !z.Shadow {
 			return err
@@ -239,18 +239,18 @@ func (h *Handler) take(p *decision.Plan) bool {
 }
 
 func (h *Handler) takeOnce(p *decision.Plan) bool {
-	charges, decisions := p.Questions()
+	charges, decisions := p.Charges()
 	if len(charges) > 0 {
 		if err := h.app.store.Take(p.Request.Context(), charges, decisions); err != nil {
 			h.app.logger.Error("asking the store; the request passes", zap.Error(err))
-			p.Unanswered()
+			p.DropCharges()
 			return false
 		}
 		for i := range charges {
 			h.app.blocks.Note(&charges[i], &decisions[i])
 		}
 	}
-	p.Answered()
+	p.SetDecisions()
 	return true
 }
 

@@ -29,9 +29,9 @@ type Entry struct {
 	// the request waits in the zone with the longest delay only.
 	Delay time.Duration
 
-	// Turn is when the delay ends on the store's clock. It orders the delay queue
-	// of a key; requests of equal turns keep the order of their arrival.
-	Turn leakybucket.Instant
+	// Due is when the delay ends on the store's clock. It orders the delay queue
+	// of a key; requests due at the same instant keep the order of their arrival.
+	Due leakybucket.Instant
 
 	// InFlight is how many requests of the key may be served at once. Zero means
 	// any number; then the request takes no slot.

@@ -28,8 +28,8 @@ func come(gate *Gate, service time.Duration, entries ...Entry) *visit {
 	ctx, leave := context.WithCancel(context.Background())
 	v := &visit{entries: entries, since: time.Now(), leave: leave}
 	for i := range entries {
-		if entries[i].Turn == 0 {
-			entries[i].Turn = turn(v.since.Add(entries[i].Delay))
+		if entries[i].Due == 0 {
+			entries[i].Due = turn(v.since.Add(entries[i].Delay))
 		}
 	}
 	go func() {
@@ -244,7 +244,7 @@ func TestDelaysEndInTheOrderOfTheirTurns(t *testing.T) {
 		var requests [3]*request
 		for i, turn := range []leakybucket.Instant{2, 1, 2} {
 			requests[i] = &request{open: true}
-			requests[i].steps = append(requests[i].room[:0], step{Entry: Entry{Zone: zone, Key: "k", Delay: time.Second, Turn: turn, MaxWaiting: 3}})
+			requests[i].steps = append(requests[i].room[:0], step{Entry: Entry{Zone: zone, Key: "k", Delay: time.Second, Due: turn, MaxWaiting: 3}})
 			requests[i].start(since)
 		}
 		pass(time.Second)
@@ -289,7 +289,7 @@ func TestRequestsOfOneInstantGoOnInTheOrderOfTheirArrival(t *testing.T) {
 		for i := range n {
 			go func() {
 				_, _ = gate.Admit(context.Background(), since, []Entry{{
-					Zone: zone, Key: "k", Delay: time.Second, Turn: leakybucket.Instant(i / 2), MaxWaiting: n,
+					Zone: zone, Key: "k", Delay: time.Second, Due: leakybucket.Instant(i / 2), MaxWaiting: n,
 				}}, nil)
 				order <- i
 			}()

@@ -30,7 +30,7 @@ type limits struct {
 
 func (a *arrival) entry(zone *Zone, l limits, began time.Time) Entry {
 	return Entry{
-		Zone: zone, Key: a.key, Delay: a.delay, Turn: turn(began.Add(a.turn)),
+		Zone: zone, Key: a.key, Delay: a.delay, Due: turn(began.Add(a.turn)),
 		InFlight: l.inFlight, MaxWait: l.maxWait, MaxWaiting: l.maxWaiting,
 	}
 }
@@ -365,7 +365,7 @@ func TestShadowSlotsBehindAnEnforcedDelayGoToTheSameRequests(t *testing.T) {
 					time.Sleep(a.delay / 7)
 					go func() {
 						since := time.Now()
-						entries := []Entry{{Zone: delays, Key: a.key, Delay: a.delay, Turn: turn(since.Add(a.delay)), MaxWaiting: 1000}}
+						entries := []Entry{{Zone: delays, Key: a.key, Delay: a.delay, Due: turn(since.Add(a.delay)), MaxWaiting: 1000}}
 						slot := Entry{Zone: slots, Key: a.key, InFlight: l.inFlight, MaxWait: l.maxWait, MaxWaiting: l.maxWaiting}
 						if shadow {
 							s := Simulate(since, slot, func(r Result) { results[i] = r })

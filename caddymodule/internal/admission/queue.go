@@ -31,8 +31,8 @@ type waiter struct {
 	prev, next *waiter
 
 	// In the delay queue:
-	turn leakybucket.Instant
-	due  bool // the delay is over
+	dueAt leakybucket.Instant
+	due   bool // the delay is over
 
 	// In the queue for a slot: how many there are. Zero in the delay queue.
 	slots int
@@ -44,7 +44,7 @@ func (w *waiter) before(o *waiter) bool {
 	if w.again != o.again {
 		return w.again
 	}
-	return w.turn < o.turn
+	return w.dueAt < o.dueAt
 }
 
 // next returns the request that goes on now, or nil if there is none. Served is

@@ -41,10 +41,10 @@ func TestAQueueGoesByTheTurnAndThenByTheArrival(t *testing.T) {
 				want = slices.Delete(want, i, i+1)
 				continue
 			}
-			w := &waiter{turn: leakybucket.Instant(random.IntN(8))}
+			w := &waiter{dueAt: leakybucket.Instant(random.IntN(8))}
 			q.add(w)
 			want = append(want, w)
-			slices.SortStableFunc(want, func(a, b *waiter) int { return cmp.Compare(a.turn, b.turn) })
+			slices.SortStableFunc(want, func(a, b *waiter) int { return cmp.Compare(a.dueAt, b.dueAt) })
 		}
 		if got := q.list(t); !slices.Equal(got, want) {
 			t.Fatalf("got %d waiters in another order than by turn and arrival", len(got))
@@ -54,7 +54,7 @@ func TestAQueueGoesByTheTurnAndThenByTheArrival(t *testing.T) {
 
 func TestOnlyTheFirstGoesOnAndOnlyWhenNothingIsAheadOfIt(t *testing.T) {
 	q := new(queue)
-	first, second := &waiter{turn: 1}, &waiter{turn: 2, due: true}
+	first, second := &waiter{dueAt: 1}, &waiter{dueAt: 2, due: true}
 	q.add(second)
 	q.add(first)
 	if q.next(0) != nil {

@@ -71,7 +71,7 @@ func (r *request) start(since time.Time) {
 	}
 	s := &r.steps[longest]
 	w := r.newWaiter(longest, since)
-	w.turn = s.Turn
+	w.dueAt = s.Due
 	if !s.Zone.delay(w, s.MaxWaiting) {
 		r.finish(QueueFull, longest)
 		return

@@ -18,8 +18,8 @@ type shadow struct {
 
 func newShadow(e Entry) *shadow {
 	s := &shadow{began: time.Now()}
-	if e.Turn == 0 {
-		e.Turn = turn(s.began.Add(e.Delay))
+	if e.Due == 0 {
+		e.Due = turn(s.began.Add(e.Delay))
 	}
 	s.Simulation = Simulate(s.began, e, func(r Result) {
 		s.results = append(s.results, r)
@@ -64,7 +64,7 @@ func TestShadowSlotsBehindAnEnforcedDelayRefuseNobodyWhomEnforcementAdmits(t *te
 			delay := time.Duration(i) * time.Second
 			go func() {
 				defer s.Release()
-				p, _ := gate.Admit(context.Background(), since, []Entry{{Zone: delays, Key: "k", Delay: delay, Turn: turn(since.Add(delay)), MaxWaiting: 10}}, nil)
+				p, _ := gate.Admit(context.Background(), since, []Entry{{Zone: delays, Key: "k", Delay: delay, Due: turn(since.Add(delay)), MaxWaiting: 10}}, nil)
 				defer p.Release()
 				s.Passed()
 				time.Sleep(1500 * time.Millisecond)

@@ -26,7 +26,7 @@ func (o *Outcome) slots() *admission.Zone {
 
 func (o *Outcome) entry() admission.Entry {
 	e := admission.Entry{
-		Zone: o.slots(), Key: o.Key, Delay: o.Delay, Turn: o.Was.At.Add(o.Delay),
+		Zone: o.slots(), Key: o.Key, Delay: o.Delay, Due: o.Was.At.Add(o.Delay),
 		InFlight: o.Rule.InFlight, MaxWaiting: o.Rule.MaxWaiting,
 	}
 	if o.Rule.QueuesForSlots() {

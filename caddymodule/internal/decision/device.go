@@ -48,9 +48,9 @@ func (o *Outcome) chargeAccount() {
 	o.Key, o.Charge.Key, o.account = o.account, o.account, ""
 }
 
-// keepQuestions notes what the store is about to be asked, which a stand-in of a
+// keepCharges notes what the store is about to be asked, which a stand-in of a
 // shared store may change, if it may have to be asked again.
-func (p *Plan) keepQuestions() {
+func (p *Plan) keepCharges() {
 	p.questions = p.questions[:0]
 	for i := range p.outcomes {
 		if p.outcomes[i].account != "" {

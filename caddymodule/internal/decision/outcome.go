@@ -101,7 +101,7 @@ type Outcome struct {
 
 	asked   bool    // the store was asked
 	dropped bool    // the store and its fallback failed
-	lacking bool    // no slot was free before the store was asked
+	noSlot  bool    // no slot was free before the store was asked
 	settled bool    // the charge was corrected by the response
 	paid    float64 // the corrected cost, in units
 	jitter  float64 // how much is added to Retry-After, as a fraction

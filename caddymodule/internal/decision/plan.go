@@ -28,14 +28,14 @@ type Plan struct {
 	decisions []leakybucket.Decision
 	questions []leakybucket.Charge // the charges as they were asked, if one is a device's
 
-	began   []*Rule // shadow zones whose block began with the probe
-	static  []Exemption
-	sharing []*settlement.Rule // that measure the request's share of workers
-	unread  int64              // how much of the body must be read to know all, in bytes
-	refused bool               // an enforced zone refuses
-	crowded bool               // an enforced zone has no free slot
-	waits   bool               // in some zone requests wait, and take slots after that
-	buffers buffers
+	began       []*Rule // shadow zones whose block began with the probe
+	static      []Exemption
+	sharing     []*settlement.Rule // that measure the request's share of workers
+	unread      int64              // how much of the body must be read to know all, in bytes
+	refused     bool               // an enforced zone refuses
+	slotMissing bool               // an enforced zone has no free slot
+	waits       bool               // in some zone requests wait, and take slots after that
+	buffers     buffers
 }
 
 var plans = sync.Pool{New: func() any { return new(Plan) }}
@@ -71,7 +71,7 @@ func (p *Plan) reset() {
 	clear(p.sharing)
 	p.outcomes, p.charges, p.of = p.outcomes[:0], p.charges[:0], p.of[:0]
 	p.questions, p.static, p.sharing = p.questions[:0], p.static[:0], p.sharing[:0]
-	p.unread, p.waits, p.crowded = 0, false, false
+	p.unread, p.waits, p.slotMissing = 0, false, false
 }
 
 // Unread returns how much of the body must be read to know all costs and keys, in
@@ -84,9 +84,9 @@ func (p *Plan) Refused() bool { return p.refused }
 // Body returns the reader that has replaced the request's body, or nil.
 func (p *Plan) Body() *body.Reader { return p.reader }
 
-// Knows reports whether the zone of a name has decided about the request already: in
+// Decided reports whether the zone of a name has decided about the request already: in
 // this plan, or in an earlier handler.
-func (p *Plan) Knows(zone string) bool {
+func (p *Plan) Decided(zone string) bool {
 	for i := range p.outcomes {
 		if p.outcomes[i].Rule.Name == zone {
 			return true
@@ -95,10 +95,10 @@ func (p *Plan) Knows(zone string) bool {
 	return p.earlier.Decided(zone)
 }
 
-// Ask adds the charge of a zone if the zone concerns the request, or its refusal if
+// Evaluate adds the charge of a zone if the zone concerns the request, or its refusal if
 // that needs no store. The store is not asked about charges for which known returns a
 // block.
-func (p *Plan) Ask(r *Rule, known func(*leakybucket.Charge) (blocklist.Block, bool)) error {
+func (p *Plan) Evaluate(r *Rule, known func(*leakybucket.Charge) (blocklist.Block, bool)) error {
 	concerned, static, err := r.Concerns(&p.Subject)
 	if static {
 		p.static = append(p.static, p.exempt(r))
@@ -154,7 +154,7 @@ func (p *Plan) Ask(r *Rule, known func(*leakybucket.Charge) (blocklist.Block, bo
 		}
 	}
 	if block, runs := known(&o.Charge); runs {
-		p.bar(block)
+		p.refuseBlocked(block)
 		return nil
 	}
 	if line.wantsBody(&p.Subject) {
@@ -221,8 +221,8 @@ func (p *Plan) refuse(why Reason) {
 	p.refused = p.refused || !o.Shadow
 }
 
-// bar makes the last outcome a refusal by a block that is known to run.
-func (p *Plan) bar(b blocklist.Block) {
+// refuseBlocked makes the last outcome a refusal by a block that is known to run.
+func (p *Plan) refuseBlocked(b blocklist.Block) {
 	now := time.Now()
 	o := &p.outcomes[len(p.outcomes)-1]
 	seen := leakybucket.State{Level: b.Level, Leak: o.Charge.Limit.Leak}
@@ -231,11 +231,11 @@ func (p *Plan) bar(b blocklist.Block) {
 	p.refuse(Blocked)
 }
 
-// Bar refuses the request because of a block that is known to run. The charge must
+// RefuseBlocked refuses the request because of a block that is known to run. The charge must
 // come from [Plan.BlockedBucket].
-func (p *Plan) Bar(r *Rule, c *leakybucket.Charge, b blocklist.Block) {
+func (p *Plan) RefuseBlocked(r *Rule, c *leakybucket.Charge, b blocklist.Block) {
 	p.add(r, c.Key, c.Shadow).Charge = *c
-	p.bar(b)
+	p.refuseBlocked(b)
 }
 
 // BlockedBucket returns a charge that names the bucket with the client's block,
@@ -281,11 +281,11 @@ func (p *Plan) Probe() {
 	}
 }
 
-// LookForSlots finds out whether slots are free, and takes none. If an enforced zone
+// CheckSlots finds out whether slots are free, and takes none. If an enforced zone
 // has no free slot, all charges become probes. If a shadow zone has none, only its own
 // charge does. It does nothing if requests may wait, because slots are taken after the
 // wait.
-func (p *Plan) LookForSlots() {
+func (p *Plan) CheckSlots() {
 	if p.waits {
 		return
 	}
@@ -294,30 +294,30 @@ func (p *Plan) LookForSlots() {
 		if o.Rule.InFlight == 0 || o.Reason() != None || o.slots().Vacant(o.Key, o.Rule.InFlight) {
 			continue
 		}
-		o.lacking = true
+		o.noSlot = true
 		if !o.Shadow {
-			p.crowded = true
+			p.slotMissing = true
 		} else if of := slices.Index(p.of, i); of >= 0 {
 			p.charges[of].Probe = true
 		}
 	}
-	if p.crowded {
+	if p.slotMissing {
 		p.Probe()
 	}
 }
 
-// Answered records the store's decisions.
-func (p *Plan) Answered() {
+// SetDecisions records the store's decisions.
+func (p *Plan) SetDecisions() {
 	for i, of := range p.of {
 		o := &p.outcomes[of]
 		o.Charge, o.Was = p.charges[i], p.decisions[i]
 		p.refused = p.refused || !o.Shadow && !o.Was.Fits
 	}
-	p.refused = p.refused || p.crowded
+	p.refused = p.refused || p.slotMissing
 }
 
-// Answers iterates over the charges that the store was asked about, and its decisions.
-func (p *Plan) Answers() iter.Seq2[*leakybucket.Charge, *leakybucket.Decision] {
+// Decisions iterates over the charges that the store was asked about, and its decisions.
+func (p *Plan) Decisions() iter.Seq2[*leakybucket.Charge, *leakybucket.Decision] {
 	return func(yield func(*leakybucket.Charge, *leakybucket.Decision) bool) {
 		for i := range p.of {
 			if !yield(&p.charges[i], &p.decisions[i]) {
@@ -327,35 +327,35 @@ func (p *Plan) Answers() iter.Seq2[*leakybucket.Charge, *leakybucket.Decision] {
 	}
 }
 
-// Unanswered drops the charges after the store and its fallback have failed. Their
+// DropCharges drops the charges after the store and its fallback have failed. Their
 // zones count as if they had no bucket.
-func (p *Plan) Unanswered() {
+func (p *Plan) DropCharges() {
 	for i := range p.outcomes {
 		if o := &p.outcomes[i]; o.asked {
 			o.asked, o.Charge = false, leakybucket.Charge{}
 			o.dropped = o.Rule.InFlight == 0 // slots need no store
 		}
 	}
-	p.dropCharges()
+	p.clearCharges()
 }
 
-func (p *Plan) dropCharges() {
+func (p *Plan) clearCharges() {
 	clear(p.charges)
 	p.charges, p.of = p.charges[:0], p.of[:0]
 }
 
-// Questions returns the charges to ask the store about, and memory for its decisions.
+// Charges returns the charges to ask the store about, and memory for its decisions.
 // If a zone refuses without asking, there are none: a refused request must not be
 // charged by other zones.
-func (p *Plan) Questions() ([]leakybucket.Charge, []leakybucket.Decision) {
+func (p *Plan) Charges() ([]leakybucket.Charge, []leakybucket.Decision) {
 	if p.refused {
 		for _, of := range p.of {
 			p.outcomes[of].asked = false
 		}
-		p.dropCharges()
+		p.clearCharges()
 	}
 	p.decisions = append(p.decisions[:0], make([]leakybucket.Decision, len(p.charges))...)
-	p.keepQuestions()
+	p.keepCharges()
 	return p.charges, p.decisions
 }
 
@@ -429,7 +429,7 @@ func (p *Plan) conclude(o *Outcome) {
 // judge returns why a zone refuses after the store was asked, or None.
 func (p *Plan) judge(o *Outcome) Reason {
 	if !o.asked {
-		if o.lacking {
+		if o.noSlot {
 			return InFlight
 		}
 		return None
@@ -439,7 +439,7 @@ func (p *Plan) judge(o *Outcome) Reason {
 		o.Began = o.Was.Began || slices.Contains(p.began, o.Rule)
 	}
 	switch {
-	case o.Was.Fits && o.lacking:
+	case o.Was.Fits && o.noSlot:
 		return InFlight
 	case o.Was.Fits:
 		return None
