@@ -133,7 +133,7 @@ func (f *Refusal) appendProblem(page []byte, l *language) []byte {
 		Violated []string `json:"violated-policies,omitempty"`
 	}{Type: "about:blank", Title: http.StatusText(f.Status), Status: f.Status, Message: f.message(l)}
 	if f.Waits {
-		body.Detail = "Retry in " + string(languages[0].appendWait(nil, f.TimeToFit.Round(time.Millisecond))) + "."
+		body.Detail = "Retry in " + string(languages[0].appendWait(nil, f.RetryAfter.Round(time.Millisecond))) + "."
 		if f.Status == http.StatusTooManyRequests {
 			body.Type = "https://iana.org/assignments/http-problem-types#quota-exceeded"
 		}
