@@ -162,7 +162,7 @@ type Zone struct {
 	// The status of refusals, from 400 to 599. Default: 429.
 	Status int `json:"status,omitempty"`
 
-	// What people are told when this zone refuses them, in plain text, such as `Too
+	// The text that people see when this zone refuses them, such as `Too
 	// many failed log-ins.` The built-in page shows it, instead of the text of
 	// page_style, and JSON answers carry it with the wait in the member `message`,
 	// which WordPress's editor shows. Pages of your own have it as
