@@ -63,8 +63,8 @@ type Backend struct {
 
 	reconciler reconciler
 
-	budget atomic.Int64 // a time.Duration: the timeout of the call that failed last
-	told   atomic.Value // a string: the reason of this outage that the observer was told
+	budget  atomic.Int64 // a time.Duration: the timeout of the call that failed last
+	reasons reasons      // of this outage that the observer was told
 
 	users   atomic.Int64 // and destructed
 	start   func()       // once
@@ -196,7 +196,7 @@ func (b *Backend) end(c call, what string, err error) error {
 // changed tells the observer that an outage begins or ends.
 func (b *Backend) changed(down bool, err error, after time.Duration) {
 	if down {
-		b.told.Store(err.Error())
+		b.reasons.begin(err)
 		b.teller.tell(func(o Observer) { o.Down(err) })
 	} else {
 		b.teller.tell(func(o Observer) { o.Up(after) })
@@ -211,13 +211,41 @@ func (b *Backend) probe(ctx context.Context) error {
 		return err
 	}
 	// Requests have no time to learn that a password is wrong, and the first to fail
-	// may have met a connection that was just closed. Probes find out more, which is
-	// worth one line an outage.
-	if told, _ := b.told.Load().(string); told != "" && told != err.Error() {
-		b.told.Store("")
+	// may have met a connection that was just closed. Probes find out more.
+	if b.reasons.isNew(err) {
 		b.teller.tell(func(o Observer) { o.Failed("why the store is down", err) })
 	}
 	return err
+}
+
+// reasons are those of an outage that the observer was told.
+type reasons struct {
+	mu   sync.Mutex
+	last string
+	more int // that may be told yet
+}
+
+// mostReasons bounds the log lines of an outage whose reasons change.
+const mostReasons = 3
+
+// begin notes the reason with which an outage begins.
+func (r *reasons) begin(err error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.last, r.more = err.Error(), mostReasons
+}
+
+// isNew reports whether a reason is worth telling: it is another one than the last,
+// and not too many were told.
+func (r *reasons) isNew(err error) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.more == 0 || r.last == err.Error() {
+		return false
+	}
+	r.last = err.Error()
+	r.more--
+	return true
 }
 
 // tryOut probes with more time for the first answer, because a connection must be
