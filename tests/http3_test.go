@@ -84,12 +84,22 @@ func TestHTTP3IsThrottledAndSharesBucketsWithTheOthers(t *testing.T) {
 }
 
 func TestEarlyDataIsSentBackBeforeItIsCharged(t *testing.T) {
-	c, url := startSecure(t)
-	sessions := tls.NewLRUClientSessionCache(10)
-	if a := newQUICVisitor(t, sessions).get(t, url); a.status != 200 {
-		t.Fatalf("the first visit: got %d, want 200", a.status)
+	var c *caddy
+	var url string
+	var a answer
+	var sessions tls.ClientSessionCache
+	// Data that comes when the handshake is complete is not early any more: on a busy
+	// machine that takes several tries.
+	for range 5 {
+		c, url = startSecure(t)
+		sessions = tls.NewLRUClientSessionCache(10)
+		if a := newQUICVisitor(t, sessions).get(t, url); a.status != 200 {
+			t.Fatalf("the first visit: got %d, want 200", a.status)
+		}
+		if a = newQUICVisitor(t, sessions).send(t, http3.MethodGet0RTT, url); a.status != 200 {
+			break
+		}
 	}
-	a := newQUICVisitor(t, sessions).send(t, http3.MethodGet0RTT, url)
 	if a.status != http.StatusTooEarly || a.header.Get("Retry-After") != "" {
 		t.Fatalf("early data: got %d with Retry-After %q, want 425 without", a.status, a.header.Get("Retry-After"))
 	}

@@ -125,6 +125,7 @@ func (c *caddy) wantOutagesSaidOnce(t *testing.T) {
 	t.Helper()
 	want := c.outages(t)
 	for _, text := range []string{`"the store is down`, `"the store is up again`} {
+		eventually(t, "the lines that no request waits for", func() bool { return len(c.logLines(text)) >= want })
 		if got := len(c.logLines(text)); got != want {
 			t.Errorf("%d outages: got %d log lines that say %s, want one each", want, got, text)
 		}
