@@ -336,7 +336,10 @@ func TestAProxySharesWhatItsUpstreamWorks(t *testing.T) {
 	release := make(chan struct{})
 	upstream := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		_, _ = io.Copy(io.Discard, r.Body)
-		most.Store(max(most.Load(), working.Add(1)))
+		now := working.Add(1)
+		for before := most.Load(); now > before && !most.CompareAndSwap(before, now); {
+			before = most.Load()
+		}
 		<-release
 		working.Add(-1)
 	}))
