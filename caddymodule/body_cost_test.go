@@ -119,7 +119,7 @@ func TestABodyThatCannotBeReadIsNeverFree(t *testing.T) {
 		{"the length is a lie", "unread_body_cost 30", 20, nil, 30},
 		{"an override that holds less", "override 192.0.2.1 10 1/d", 9, []string{"Content-Encoding", "gzip"}, 10},
 		{"an override that holds less than that", "unread_body_cost 30\noverride 192.0.2.1 10 1/d", 9, []string{"Content-Encoding", "gzip"}, 10},
-		{"longer than max_body", "max_body 8\nunread_body_cost 30", 9, nil, 30},
+		{"longer than max_body", "max_body 8B\nunread_body_cost 30", 9, nil, 30},
 		{"not compressed", "", 9, []string{"Content-Encoding", "identity"}, 4},
 	} {
 		t.Run(test.about, func(t *testing.T) {
@@ -215,7 +215,7 @@ func TestEachZoneLooksNoFurtherThanItsMaxBody(t *testing.T) {
 			capacity 1000
 			leak 1/d
 			cost body_items
-			max_body 8
+			max_body 8B
 			unread_body_cost 30
 		}
 		zone wide {

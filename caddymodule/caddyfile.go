@@ -1,6 +1,7 @@
 package caddymodule
 
 import (
+	"cmp"
 	"fmt"
 	"net/url"
 	"slices"
@@ -45,7 +46,7 @@ func parseGlobal(d *caddyfile.Dispenser, existing any) (any, error) {
 		return nil, d.Err("throttle is given twice in the global options: put both into one block")
 	}
 	if d.NextArg() {
-		return nil, d.Errf("unexpected %q: want a block", d.Val())
+		return nil, d.Errf("unexpected %q after the global option throttle: want a block; the line throttle %[1]s ... stands in a site", d.Val())
 	}
 	d = expanded(d)
 	app, seen := new(App), make(map[string]bool)
@@ -152,6 +153,9 @@ func (a *App) parseStore(d *caddyfile.Dispenser) error {
 		if meant := nearest(name, known); meant != "" {
 			return d.Errf("unknown store %q: did you mean %s?", name, meant)
 		}
+		if name == "redis" || name == "postgres" {
+			return d.Errf("unknown store %q: this Caddy was built without it; build it with xcaddy --with github.com/caddy-throttle/caddy-throttle/caddymodule/%[1]s", name)
+		}
 		return d.Errf("unknown store %q: want memory, or one that this Caddy was built with", name)
 	}
 	unmarshaler, err := caddyfile.UnmarshalModule(d, "throttle.stores."+name)
@@ -223,11 +227,12 @@ func parseRoute(h httpcaddyfile.Helper) ([]httpcaddyfile.ConfigValue, error) {
 	h.Next()
 	set, err := h.ExtractMatcherSet()
 	if err != nil {
-		return nil, err
+		return nil, h.WrapErr(errUnknownMatcherName(err))
 	}
-	err = checkPaths(set)
-	if err == nil {
-		err = checkOuterMethods(set)
+	for _, check := range []func(caddy.ModuleMap) error{checkPaths, checkTails, checkSyntax, checkOuterMethods} {
+		if err = check(set); err != nil {
+			break
+		}
 	}
 	if err != nil {
 		h.Next()
@@ -259,9 +264,13 @@ func parseRoute(h httpcaddyfile.Helper) ([]httpcaddyfile.ConfigValue, error) {
 func parseDirective(h httpcaddyfile.Helper) (caddyhttp.MiddlewareHandler, error) {
 	h.Next() // the directive's name
 	handler := new(Handler)
+	here := place(h.Dispenser)
 	zones, err := handler.parse(h)
 	if err != nil {
 		return nil, err
+	}
+	if len(zones) == 0 {
+		return nil, fmt.Errorf("no zone given: want throttle <zone>, throttle <zone> <key>... <capacity> <leak>, or a block with zones, %s", here)
 	}
 	for _, zone := range zones {
 		handler.Zone = append(handler.Zone, zone.zone)
@@ -376,9 +385,18 @@ func checkLine(words []string) error {
 		return nil
 	}
 	previous := words[len(words)-2]
+	at := 1 + max(0, slices.IndexFunc(words[1:], rate)) // the first leak, if there is one
 	switch {
 	case len(words) == 2 && first == "zone":
 		return fmt.Errorf("zone %s stands on the line of throttle: want throttle %[1]s <key>... <capacity> <leak>, or zone %[1]s { ... } in the block", last)
+	case strings.HasPrefix(first, "zone="):
+		return fmt.Errorf("unexpected %q: %s", first, limitIs)
+	case len(words) > 2 && number(first) && rate(words[1]):
+		return fmt.Errorf("no zone name before %s %s: %s", first, words[1], wantLine)
+	case len(words) > 2 && rate(previous) && number(last):
+		return fmt.Errorf("leak %s stands before capacity %s: did you mean throttle %s %[2]s %[1]s?", previous, last, strings.Join(words[:len(words)-2], " "))
+	case len(words) > 3 && number(words[at-1]) && at < len(words)-1:
+		return fmt.Errorf("unexpected %q after leak %s: %s", words[at+1], words[at], cmp.Or(translations[words[at+1]], wantLine))
 	case len(words) == 2 && number(first) && rate(last):
 		return fmt.Errorf("no zone name before %s %s: %s", first, last, wantLine)
 	case number(last) && (len(words) == 2 || !number(previous)):
@@ -397,9 +415,6 @@ type definedZone struct{ definition, place string }
 // check compiles the zones, so that the adapter reports their errors with a line.
 // Loading the config would report them without one.
 func (handler *Handler) check(h httpcaddyfile.Helper, zones []*zoneReader) error {
-	if len(zones) == 0 {
-		return h.Err("no zone given: want throttle <zone>, throttle <zone> <key>... <capacity> <leak>, or a block with zones")
-	}
 	app := new(App)
 	if global, ok := h.Option("throttle").(httpcaddyfile.App); ok {
 		if err := caddy.StrictUnmarshalJSON(global.Value, app); err != nil {

@@ -25,10 +25,15 @@ func namedMatchers(h httpcaddyfile.Helper) matcherToken {
 	return func() (caddy.ModuleMap, bool, error) {
 		set, matched, err := h.MatcherToken()
 		if err != nil {
-			err = fmt.Errorf("%w: want one that the site defines", err)
+			err = errUnknownMatcherName(err)
 		}
 		return set, matched, err
 	}
+}
+
+// errUnknownMatcherName adds to Caddy's error about a named matcher what would be right.
+func errUnknownMatcherName(err error) error {
+	return fmt.Errorf("%w: want one that the site defines, such as @login path /wp-login.php*", err)
 }
 
 // noNamedMatchers is the matcherToken of the global options, which have no named
@@ -45,7 +50,7 @@ func noNamedMatchers(d *caddyfile.Dispenser) matcherToken {
 // parseMatchers adds a set of matchers, all of which must match. They stand in a
 // block or on the line, or are one of the site's by its name.
 func parseMatchers(d *caddyfile.Dispenser, matcher matcherToken, sets *caddyhttp.RawMatcherSets) error {
-	option := d.Val()
+	option, here := d.Val(), place(d)
 	set, named, err := parseNamed(d, matcher)
 	if err == nil && !named {
 		set, err = parseMatcherSet(d, option)
@@ -54,7 +59,7 @@ func parseMatchers(d *caddyfile.Dispenser, matcher matcherToken, sets *caddyhttp
 		return err
 	}
 	if len(set) == 0 {
-		return d.Errf("%s has no matchers: want at least one, such as path /wp-login.php*", option)
+		return fmt.Errorf("%s has no matchers: want at least one, such as path /wp-login.php*, %s", option, here)
 	}
 	*sets = append(*sets, set)
 	return nil
@@ -128,6 +133,16 @@ func checkMatcherSet(set caddy.ModuleMap) error {
 	return checkSet(set)
 }
 
+var httpMethods = []string{"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"}
+
+// otherMatchers are other words for matchers, some of them of nginx.
+var otherMatchers = map[string]string{
+	"location": "path", "uri": "path", "url": "path", "paths": "path", "endpoint": "path", "prefix": "path", "~": "path_regexp", "~*": "path_regexp", "regex": "path_regexp",
+	"ip": "client_ip", "from": "client_ip", "remote_addr": "client_ip", "address": "client_ip", "verb": "method", "request_method": "method", "methods": "method",
+	"domain": "host", "server_name": "host", "agent": "header User-Agent", "user_agent": "header User-Agent", "useragent": "header User-Agent", "referer": "header Referer",
+	"cookie": "header Cookie", "extension": "path", "ext": "path", "args": "query", "param": "query",
+}
+
 func unknownMatcher(d *caddyfile.Dispenser, option string) error {
 	word := d.Val()
 	switch {
@@ -145,6 +160,13 @@ func unknownMatcher(d *caddyfile.Dispenser, option string) error {
 	}
 	if _, err := netip.ParseAddr(word); err == nil {
 		return d.Errf("unknown matcher %q in %s: did you mean client_ip %s?", word, option, word)
+	}
+	rest := strings.Join(d.RemainingArgs(), " ")
+	if matcher := otherMatchers[strings.ToLower(word)]; matcher != "" {
+		return d.Errf("unknown matcher %q in %s: did you mean %s?", word, option, strings.TrimSpace(matcher+" "+rest))
+	}
+	if slices.Contains(httpMethods, strings.TrimRight(word, ",")) {
+		return d.Errf("unknown matcher %q in %s: did you mean method %s?", word, option, strings.TrimSpace(word+" "+rest))
 	}
 	var known []string
 	if option == "exempt" {

@@ -1,8 +1,10 @@
 package caddymodule
 
 import (
+	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"maps"
 	"os"
 	"path/filepath"
@@ -14,6 +16,7 @@ import (
 	"github.com/caddyserver/caddy/v2/caddyconfig/caddyfile"
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
 
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/settlement"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
 	bucketkey "github.com/caddy-throttle/caddy-throttle/leakybucket/key"
 )
@@ -67,6 +70,9 @@ func (z *Zone) parseRoute(d *caddyfile.Dispenser) error {
 
 func (z *Zone) parseLimit(d *caddyfile.Dispenser) error {
 	words := d.RemainingArgs()
+	if len(words) > 2 && wantedAfter[words[2]] != "" {
+		return d.Errf("unexpected %q after limit %s %s: want a line for each option", words[2], words[0], words[1])
+	}
 	if len(words) != 2 {
 		return d.Err("wrong number of words after limit: want limit <capacity> <leak>, such as limit 100 10/s")
 	}
@@ -120,7 +126,7 @@ func (z *Zone) parseCost(d *caddyfile.Dispenser, matcher matcherToken) error {
 	case len(words) > 1 && (cost.Value == "body_items" || cost.Value == "body_bytes"):
 		return d.Errf("unexpected %q after cost %s %s: want the matchers in a block", words[1], cost.Value, words[0])
 	case len(words) > 0:
-		return d.Errf("unexpected %q after cost %s: want the matchers in a block", words[0], cost.Value)
+		return d.Errf("unexpected %q after cost %s: %s", words[0], cost.Value, meantCost(cost.Value, words))
 	}
 	block, err := parseMatcherSet(d, "cost")
 	if err != nil {
@@ -135,6 +141,27 @@ func (z *Zone) parseCost(d *caddyfile.Dispenser, matcher matcherToken) error {
 	}
 	z.Cost = append(z.Cost, cost)
 	return nil
+}
+
+// meantCost says how a cost with matchers on its line is written.
+func meantCost(value string, words []string) string {
+	if last := len(words) - 1; len(words) > 0 {
+		if _, plain := leakybucket.ParseCost(words[last]); plain {
+			value, words = words[last], append([]string{value}, words[:last]...)
+		}
+	}
+	matcher := strings.Join(words, " ")
+	switch {
+	case len(words) == 1 && (strings.HasPrefix(matcher, "/") || strings.HasPrefix(matcher, "@")):
+		return fmt.Sprintf("did you mean cost %s %s?", matcher, value)
+	case slices.Contains(httpMethods, words[0]):
+		matcher = "method " + matcher
+	default:
+		if _, err := caddy.GetModule("http.matchers." + words[0]); err != nil {
+			return "want the matchers in a block"
+		}
+	}
+	return fmt.Sprintf("want the matchers in a block, such as cost %s { %s }, each on a line of its own", value, matcher)
 }
 
 const settleSyntax = "settle seconds [<workers>], bytes <unit>, header <Name> or status <code|class>... <n>, and perhaps after"
@@ -167,7 +194,18 @@ func (z *Zone) parseSettle(d *caddyfile.Dispenser) error {
 			return d.Errf("invalid cost %q at the end of settle status: want a number above 0", words[last])
 		}
 		settle.Status, settle.Cost = words[:last], cost
+	case settle.Source == "seconds" && last == 1 && words[0] == "workers":
+		return d.Errf("unexpected \"workers\" in settle seconds: did you mean settle seconds %s?", words[1])
+	case settle.Source == "bytes" && last == -1:
+		return d.Err("settle bytes has no unit: want settle bytes <unit>, such as settle bytes 100KiB")
+	case settle.Source == "header" && last == -1:
+		return d.Err("settle header has no name: want settle header <Name>, such as settle header X-Cost")
+	case settle.Source == "status" && last == 0:
+		return d.Errf("settle status %s has no cost: want settle status %[1]s <n>, such as settle status %[1]s 5, or count_only status %[1]s", words[0])
 	default:
+		if _, err := settlement.ParseStatus(settle.Source); err == nil {
+			return d.Errf("unknown source %q in settle: did you mean settle status %[1]s <n>?", settle.Source)
+		}
 		if sources := []string{"seconds", "bytes", "header", "status"}; !slices.Contains(sources, settle.Source) {
 			if meant := nearest(settle.Source, sources); meant != "" {
 				return d.Errf("unknown source %q in settle: did you mean %s?", settle.Source, meant)
@@ -184,6 +222,14 @@ func (z *Zone) parseCountOnly(d *caddyfile.Dispenser) error {
 	if len(words) < 2 || words[0] != "status" {
 		return d.Err("count_only counts answers by their status: want count_only status <code|class>..., such as count_only status 401 403")
 	}
+	for _, word := range words[1:] {
+		if n, plain := leakybucket.ParseCost(word); plain && n < 100 {
+			return d.Errf("unexpected %q in count_only, which charges 1 for each answer: want settle status <code|class>... %[1]s after for another cost", word)
+		}
+		if _, err := settlement.ParseStatus(word); err != nil {
+			return d.Errf("parsing count_only: %w", err)
+		}
+	}
 	z.Settle = &Settle{Source: "status", Status: words[1:], Cost: 1, After: true}
 	return nil
 }
@@ -197,7 +243,11 @@ func (z *Zone) parseDelay(d *caddyfile.Dispenser) error {
 		if _, err := caddy.ParseDuration(word); err == nil && strings.Trim(word, ".0123456789") != "" {
 			return nil, fmt.Errorf("invalid number %q: delay takes the units that pass undelayed, such as delay 4; for the longest wait, write max_wait %s", word, word)
 		}
-		return parseUnits(word)
+		units, err := parseUnits(word)
+		if err != nil {
+			err = fmt.Errorf("invalid number %q: want delay alone, or the units that pass undelayed, such as delay 4", word)
+		}
+		return units, err
 	})
 }
 
@@ -262,6 +312,7 @@ func (z *Zone) parsePage(d *caddyfile.Dispenser) error {
 		return nil
 	}
 	z.PageStyle = new(PageStyle)
+	here := place(d)
 	seen := make(map[string]bool)
 	for nesting := d.Nesting(); d.NextBlock(nesting); {
 		option := d.Val()
@@ -276,9 +327,10 @@ func (z *Zone) parsePage(d *caddyfile.Dispenser) error {
 			target = &z.PageStyle.Accent
 		case "text":
 			target = &z.PageStyle.Text
-		case "color", "colour":
-			return d.Errf("unknown option %q in page: did you mean accent?", option)
 		default:
+			if meant := pageWords[option]; meant != "" {
+				return d.Errf("unknown option %q in page: did you mean %s?", option, meant)
+			}
 			return d.WrapErr(unknown("option", option, " in page", []string{"title", "accent", "text"}))
 		}
 		if err := parsePhrase(d, target); err != nil {
@@ -289,9 +341,14 @@ func (z *Zone) parsePage(d *caddyfile.Dispenser) error {
 		}
 	}
 	if len(seen) == 0 {
-		return d.Err("page has no value: want a file, or a block of title, accent and text")
+		return fmt.Errorf("page has no value: want a file, or a block of title, accent and text, %s", here)
 	}
 	return nil
+}
+
+// pageWords are other words for the options of a page.
+var pageWords = map[string]string{
+	"color": "accent", "colour": "accent", "background": "accent", "heading": "title", "headline": "title", "name": "title", "message": "text", "body": "text",
 }
 
 // parsePhrase reads the one text after an option of the page.
@@ -321,7 +378,10 @@ func (z *Zone) parsePageFile(d *caddyfile.Dispenser) error {
 		name = filepath.Join(filepath.Dir(d.File()), name)
 	}
 	page, err := readPage(name)
-	if err != nil {
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return d.Errf("reading page: %w: want the name of an HTML file, relative to the Caddyfile", err)
+	case err != nil:
 		return d.Errf("reading page: %w", err)
 	}
 	z.PageHTML = &page

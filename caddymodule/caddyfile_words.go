@@ -1,27 +1,41 @@
 package caddymodule
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"slices"
 	"strconv"
 	"strings"
 
+	"github.com/caddyserver/caddy/v2"
 	"github.com/caddyserver/caddy/v2/caddyconfig/caddyfile"
 	"github.com/dustin/go-humanize"
 
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
 )
 
+// wantedAfter is the syntax of each option of a zone.
+var wantedAfter = make(map[string]string)
+
+func init() {
+	for _, o := range zoneOptions {
+		wantedAfter[o.name] = strings.TrimSpace(o.name + " " + o.syntax)
+	}
+}
+
 // parseArg reads the one word after an option.
 func parseArg[T any](d *caddyfile.Dispenser, target *T, parse func(string) (T, error)) error {
 	option := d.Val()
 	words := d.RemainingArgs()
+	want := cmp.Or(wantedAfter[option], "one word")
 	switch {
 	case len(words) == 0:
-		return d.Errf("%s has no value: want one word", option)
+		return d.Errf("%s has no value: want %s", option, want)
+	case len(words) > 1 && wantedAfter[words[1]] != "":
+		return d.Errf("unexpected %q after %s %s: want a line for each option", words[1], option, words[0])
 	case len(words) > 1:
-		return d.Errf("unexpected %q after %s %s: want one word", words[1], option, words[0])
+		return d.Errf("unexpected %q after %s %s: want %s", words[1], option, words[0], want)
 	}
 	value, err := parse(words[0])
 	if err != nil {
@@ -73,10 +87,16 @@ func parseUnits(word string) (*float64, error) {
 	return &units, nil
 }
 
+// leastPlainSize is the least size without a unit. Less is hardly meant as bytes.
+const leastPlainSize = 512
+
 // parseSize returns a parser of sizes up to most bytes, which are whole MiB.
 func parseSize(most uint64) func(string) (int64, error) {
 	return func(word string) (int64, error) {
 		size, err := humanize.ParseBytes(word)
+		if n, plain := leakybucket.ParseCost(word); plain && 0 < n && n < leastPlainSize {
+			return 0, fmt.Errorf("invalid size %q: it has no unit: did you mean %sKiB?", word, word)
+		}
 		if err != nil || size < 1 || size > most {
 			return 0, fmt.Errorf("invalid size %q: want one such as 64KiB, up to %dMiB", word, most>>20)
 		}
@@ -105,6 +125,7 @@ func once(d *caddyfile.Dispenser, seen map[string]bool, option string) error {
 
 const (
 	leakIs   = "leak <n>/<s|m|h|d> is the sustained rate, at which a bucket drains"
+	limitIs  = "limit <capacity> <leak>, such as limit 60 10/s, is nginx's burst and rate, and the block zone <name> { ... } its zone"
 	burstIs  = "capacity <n> is the burst, and leak <n>/<s|m|h|d> the sustained rate"
 	exemptIs = "exempt <request matchers> names requests that are never charged, and override <key> unlimited a key"
 	slotsAre = "in_flight <n> is how many requests of a key are served at once"
@@ -128,6 +149,33 @@ var translations = map[string]string{
 	"concurrency":    slotsAre,
 	"limit_conn":     slotsAre,
 	"max_concurrent": slotsAre,
+
+	"allow":                exemptIs,
+	"deny":                 "override <key> deny refuses a key always; for a whole site, Caddy's matchers and respond do it",
+	"blacklist":            "override <key> deny refuses a key always",
+	"denylist":             "override <key> deny refuses a key always",
+	"interval":             "the period is part of leak <n>/<s|m|h|d>, as in leak 300/5m",
+	"limit_req":            limitIs,
+	"limit_req_zone":       limitIs,
+	"limit_conn_zone":      slotsAre,
+	"limit_req_status":     "status <code> is the status of refusals",
+	"limit_req_dry_run":    "shadow decides, counts and logs, and never refuses",
+	"limit_rate":           "throttle slows no answers down; settle bytes <unit> charges them by their size",
+	"error_page":           "page <file>, or page { title <text> }, is what refused people see",
+	"client_max_body_size": "Caddy's directive request_body { max_size <size> } limits bodies; request_buffer <size> reads them before a slot is taken",
+	"fold":                 "it goes with key, as in key form log fold wordpress",
+	"workers":              "it goes with settle, as in settle seconds 5",
+	"distributed":          "store redis <url> or store postgres <url> in the global options makes several Caddys agree",
+	"storage":              "store redis <url> or store postgres <url> in the global options makes several Caddys agree",
+	"jitter":               "retry_jitter <percent> lengthens Retry-After at random",
+	"trusted_proxies":      "it belongs in the global options, as in servers { trusted_proxies static private_ranges }",
+}
+
+// siteDirectives are directives of sites that often stand after throttle. Within its
+// block they mean that a brace is missing.
+var siteDirectives = []string{
+	"abort", "basic_auth", "encode", "file_server", "handle", "handle_errors", "handle_path", "header", "import", "log",
+	"php_fastcgi", "redir", "request_body", "respond", "reverse_proxy", "rewrite", "root", "tls", "try_files", "uri",
 }
 
 // homes are the places of options that belong outside of a zone.
@@ -139,11 +187,22 @@ var homes = map[string]string{
 // unknownOption reports the current word as an unknown option, with a hint.
 func unknownOption(d *caddyfile.Dispenser, where string, known []string) error {
 	word := d.Val()
-	if hint, translated := translations[word]; translated {
+	name, _, _ := strings.Cut(word, "=") // as in nginx
+	if hint, translated := translations[name]; translated {
 		return d.Errf("unknown option %q in %s: %s", word, where, hint)
+	}
+	if name == "zone" && name != word {
+		return d.Errf("unknown option %q in %s: %s", word, where, limitIs)
 	}
 	if home, elsewhere := homes[word]; elsewhere {
 		return d.Errf("unknown option %q in %s: it belongs in %s", word, where, home)
+	}
+	if _, err := caddy.GetModule("http.matchers." + word); (err == nil || strings.HasPrefix(word, "@")) && slices.Contains(known, "match") {
+		rest := strings.Join(append([]string{word}, d.RemainingArgs()...), " ")
+		return d.Errf("unknown option %q in %s: did you mean match %s?", word, where, rest)
+	}
+	if slices.Contains(siteDirectives, word) {
+		return d.Errf("unknown option %q in %s: it is a directive of the site; is a } missing before it?", word, where)
 	}
 	return d.WrapErr(unknown("option", word, " in "+where, known))
 }
@@ -156,10 +215,13 @@ func unknown(kind, word, where string, known []string) error {
 	return fmt.Errorf("unknown %s %q%s: want one of %s", kind, word, where, strings.Join(known, ", "))
 }
 
-// nearest returns the known word of which a word is a misspelling, or "". A
-// misspelling has at most one edit in three letters.
+// nearest returns the known word of which a word is a misspelling or the beginning, or
+// "". A misspelling has at most one edit in three letters.
 func nearest(word string, known []string) string {
 	best, least := "", max(1, len(word)/3)+1
+	if i := slices.IndexFunc(known, func(k string) bool { return len(word) > 4 && strings.HasPrefix(k, word+"_") }); i >= 0 {
+		return known[i]
+	}
 	for _, candidate := range known {
 		if n := edits(strings.ToLower(word), candidate); n < least {
 			best, least = candidate, n

@@ -162,6 +162,9 @@ var zoneOptions = []zoneOption{
 //	}
 func parseZone(d *caddyfile.Dispenser, matcher matcherToken) (*zoneReader, error) {
 	r := newZoneReader(d, matcher)
+	if d.CountRemainingArgs() == 0 {
+		return nil, d.Err("zone has no name: want zone <name>, such as zone pages")
+	}
 	if err := parseArg(d, &r.zone.Name, parseWord); err != nil {
 		return nil, err
 	}

@@ -1,6 +1,7 @@
 package caddymodule
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -414,7 +415,11 @@ func (c *compilation) compileBlock() error {
 // checkMatchers refuses matchers that do not mean what they seem to.
 func (c *compilation) checkMatchers() error {
 	for i, set := range c.Match {
-		if err := checkSet(set); err != nil {
+		err := checkSet(set)
+		if err == nil {
+			err = checkTails(set)
+		}
+		if err != nil {
 			return about("match", i, err)
 		}
 	}
@@ -424,12 +429,22 @@ func (c *compilation) checkMatchers() error {
 		}
 	}
 	for i := range c.Cost {
-		if err := checkMatchers(c.Cost[i].Match); err != nil {
+		err := checkMatchers(c.Cost[i].Match)
+		if n, plain := leakybucket.ParseCost(c.Cost[i].Value); err == nil && !(plain && n <= 1) {
+			for _, set := range c.Cost[i].Match {
+				err = cmp.Or(err, checkTails(set))
+			}
+		}
+		if err != nil {
 			return about("cost", i, err)
 		}
 	}
 	for i, route := range c.Route {
-		if err := checkPathList(route.Path); err != nil {
+		err := checkPathList(route.Path)
+		if err == nil {
+			err = checkTailsOf(route.Path)
+		}
+		if err != nil {
 			return about("route", i, fmt.Errorf("route %q: %w", route.Name, err))
 		}
 	}

@@ -91,8 +91,14 @@ func TestOverridesMatchFoldedNames(t *testing.T) {
 		r    *http.Request
 		want int
 	}{
-		{login("log", "admin"), 429}, {login("log", "ADMIN&x;"), 429}, {login("log", "Monitor"), 200}, {login("log", "%41mónitor"), 200},
-		{login("log", "ROOT"), 429}, {login("log", "root2"), 200}, {basic("EVE:x"), 429}, {basic("eva:x"), 200},
+		{login("log", "admin"), 429},
+		{login("log", "ADMIN&x;"), 429},
+		{login("log", "Monitor"), 200},
+		{login("log", "%41mónitor"), 200},
+		{login("log", "ROOT"), 429},
+		{login("log", "root2"), 200},
+		{basic("EVE:x"), 429},
+		{basic("eva:x"), 200},
 	} {
 		if got := s.do(test.r).Code; got != test.want {
 			t.Errorf("%v: got %v, want %v", test.r.URL, got, test.want)

@@ -1,10 +1,13 @@
 package caddymodule
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"maps"
+	"net/url"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -12,6 +15,8 @@ import (
 	"github.com/caddyserver/caddy/v2"
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
 	"go.uber.org/zap"
+
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/decision"
 )
 
 // Configuration that is accepted and limits nothing is worse than an error: its
@@ -42,11 +47,76 @@ func checkPathList(paths []string) error {
 		return errors.New("path has no paths: want at least one, such as path /wp-login.php*")
 	}
 	for _, path := range paths {
+		bare := strings.TrimLeft(path, "~*^")
 		switch {
+		case strings.HasPrefix(path, "~") || strings.HasPrefix(path, "^"):
+			return fmt.Errorf("path %q never matches, since path takes no regular expression: did you mean path_regexp ^%s?", path, bare)
+		case strings.HasPrefix(path, "http://") || strings.HasPrefix(path, "https://"):
+			return fmt.Errorf("path %q never matches, since paths have no host: did you mean %s?", path, pathOf(path))
+		case strings.Contains(path, "?") && !strings.Contains(path, "{"):
+			before, _, _ := strings.Cut(path, "?")
+			return fmt.Errorf("path %q never matches, since paths end before the question mark: want path %s, and query <name>=<value> for the rest", path, before)
+		case slices.Contains([]string{"method", "header", "host", "client_ip", "query", "not"}, path):
+			return fmt.Errorf("path %q never matches: for two matchers at once, want a block, and each on a line of its own", path)
 		case strings.HasSuffix(path, ",") || strings.Contains(path, ",/"):
 			return fmt.Errorf("path %q has a comma in it: want spaces between paths", path)
 		case path == "" || !strings.ContainsAny(path[:1], `/*{[\`):
 			return fmt.Errorf("path %q never matches, since paths begin with a slash: did you mean /%s?", path, path)
+		}
+	}
+	return nil
+}
+
+// pathOf returns the path of an URL.
+func pathOf(location string) string {
+	parsed, err := url.Parse(location)
+	if err != nil || parsed.Path == "" {
+		return "/"
+	}
+	return parsed.Path
+}
+
+// checkTails refuses matchers for limits that name a PHP script without a star at its
+// end: PHP runs the script for /script.php/x, too, so clients would evade the limit.
+func checkTails(set caddy.ModuleMap) error {
+	var paths caddyhttp.MatchPath
+	if raw := set["path"]; raw == nil || json.Unmarshal(raw, &paths) != nil {
+		return nil
+	}
+	return checkTailsOf(paths)
+}
+
+func checkTailsOf(paths []string) error {
+	for _, path := range paths {
+		if strings.HasSuffix(path, ".php") && !strings.ContainsAny(path, "*{[") && !slices.Contains(paths, path+"*") && !slices.Contains(paths, path+"/*") {
+			return fmt.Errorf("path %q leaves out %s/x, for which PHP runs the same script: did you mean %[1]s*?", path, path)
+		}
+	}
+	return nil
+}
+
+// checkSyntax refuses matchers that Caddy would refuse only when it loads the config,
+// where the error has no line, and methods that no request has.
+func checkSyntax(set caddy.ModuleMap) error {
+	var methods caddyhttp.MatchMethod
+	if raw := set["method"]; raw != nil && json.Unmarshal(raw, &methods) == nil {
+		for _, method := range methods {
+			if strings.Contains(method, ",") {
+				return fmt.Errorf("method %q has a comma in it: want blanks between methods", method)
+			}
+		}
+	}
+	var expression struct {
+		Pattern string `json:"pattern"`
+	}
+	if raw := set["path_regexp"]; raw != nil && json.Unmarshal(raw, &expression) == nil {
+		if _, err := regexp.Compile(expression.Pattern); err != nil {
+			return fmt.Errorf("path_regexp %q: %w", expression.Pattern, err)
+		}
+	}
+	for _, excluded := range excludedBy(set) {
+		if err := checkSyntax(excluded); err != nil {
+			return err
 		}
 	}
 	return nil
@@ -66,6 +136,9 @@ func checkMatchers(sets caddyhttp.RawMatcherSets) error {
 // at the method as the client sent it.
 func checkSet(set caddy.ModuleMap) error {
 	if err := checkPaths(set); err != nil {
+		return err
+	}
+	if err := checkSyntax(set); err != nil {
 		return err
 	}
 	return checkMethods(set)
@@ -101,14 +174,21 @@ type zonePlace struct{ zone, path string }
 // be read when the first module of throttle is provisioned, because Caddy drops the
 // raw config of each route that it has provisioned.
 type serversConfig struct {
-	defined, referred map[string]bool // zones in handlers
-	asked             []zonePlace     // named by the matcher throttle_blocked
-	static            []zonePlace     // zones that exempt static files without a root
-	bare              []zonePlace     // uses of global zones without a root
-	named             map[string]any  // the named routes of the server
-	rooted            bool            // something has set the site's root
+	defined, referred map[string]bool      // zones in handlers
+	asked             []zonePlace          // named by the matcher throttle_blocked
+	static            []zonePlace          // zones that exempt static files without a root
+	bare              []zonePlace          // uses of global zones without a root
+	named             map[string]any       // the named routes of the server
+	rooted            bool                 // something has set the site's root
+	answered          string               // the handler that answers all requests before they get here
+	behind            []zonePlace          // zones behind such a handler, which it answers
+	answers           map[zonePlace]string // which handlers these are
+	matched           bool                 // a route has matchers other than host
+	everywhere        []zonePlace          // zones whose handlers get all requests of a site
+	keyedByForm       map[string]bool      // zones that need a match of their own then
 
-	sites map[string]string // the hosts of a server's routes, by the path of the route
+	outermost map[string]*caddyhttp.Route // the servers' own routes, by their path
+	sites     map[string]string           // the hosts of these routes
 }
 
 // name returns the path of a place, and the site if it is in one. Users of a Caddyfile
@@ -157,14 +237,16 @@ func readServers(ctx caddy.Context) (*serversConfig, error) {
 	if err := json.Unmarshal(raw, &servers); err != nil {
 		return nil, fmt.Errorf("reading the config of all servers: %w", err)
 	}
-	c := &serversConfig{defined: make(map[string]bool), referred: make(map[string]bool), sites: make(map[string]string)}
+	c := &serversConfig{defined: make(map[string]bool), referred: make(map[string]bool), keyedByForm: make(map[string]bool), answers: make(map[zonePlace]string), outermost: make(map[string]*caddyhttp.Route), sites: make(map[string]string)}
 	for _, name := range slices.Sorted(maps.Keys(servers)) {
 		server, path := servers[name], "apps/http/servers/"+name
 		c.named, _ = server["named_routes"].(map[string]any)
 		c.rooted = false
 		for i := range app.Servers[name].Routes {
-			if site := hostsOf(&app.Servers[name].Routes[i]); site != "" {
-				c.sites[path+"/routes/"+strconv.Itoa(i)] = site
+			route, at := &app.Servers[name].Routes[i], path+"/routes/"+strconv.Itoa(i)
+			c.outermost[at] = route
+			if site := hostsOf(route); site != "" {
+				c.sites[at] = site
 			}
 		}
 		c.walk(server["routes"], path+"/routes")
@@ -179,13 +261,22 @@ func readServers(ctx caddy.Context) (*serversConfig, error) {
 func (c *serversConfig) walk(value any, path string) {
 	switch value := value.(type) {
 	case []any:
+		answered := c.answered
 		for i, element := range value {
-			before := c.rooted
-			c.walk(element, path+"/"+strconv.Itoa(i))
-			if route, _ := element.(map[string]any); route["terminal"] == true || route["group"] != nil {
-				c.rooted = before // its requests do not reach the next route
+			route, _ := element.(map[string]any)
+			rooted, matched := c.rooted, c.matched
+			at := path + "/" + strconv.Itoa(i)
+			c.matched = matched || c.narrows(route, at)
+			c.walk(element, at)
+			c.matched = matched
+			if route["terminal"] == true || route["group"] != nil {
+				c.rooted = rooted // its requests do not reach the next route
+			}
+			if outermost := c.outermost[at]; outermost == nil || len(outermost.MatcherSets) == 0 {
+				c.answered = cmp.Or(c.answered, answersAll(route), answers(route))
 			}
 		}
+		c.answered = answered
 	case map[string]any:
 		c.walkHandler(value, path)
 		if asked, ok := value["throttle_blocked"].(map[string]any); ok {
@@ -215,6 +306,13 @@ func (c *serversConfig) walkHandler(handler map[string]any, path string) {
 		for _, zone := range zones {
 			fields, _ := zone.(map[string]any)
 			name, _ := fields["name"].(string)
+			if c.answered != "" {
+				c.behind = append(c.behind, zonePlace{name, path})
+				c.answers[zonePlace{name, path}] = c.answered
+			}
+			if !c.matched {
+				c.everywhere = append(c.everywhere, zonePlace{name, path})
+			}
 			if len(fields) == 1 {
 				c.referred[name] = true
 				if !c.rooted {
@@ -223,10 +321,81 @@ func (c *serversConfig) walkHandler(handler map[string]any, path string) {
 				continue
 			}
 			c.defined[name] = true
+			if z, err := json.Marshal(fields); err == nil {
+				c.noteForm(z)
+			}
 			if static, exempt := fields["exempt_static_files"].(map[string]any); exempt && static["root"] == nil && !c.rooted {
 				c.static = append(c.static, zonePlace{name, path})
 			}
 		}
+	}
+}
+
+// narrows reports whether a route has matchers other than host. Those of a server's own
+// routes are no longer in the raw config.
+func (c *serversConfig) narrows(route map[string]any, path string) bool {
+	if outermost := c.outermost[path]; outermost != nil {
+		for _, set := range outermost.MatcherSets {
+			if len(set) > 1 || hostsOf(&caddyhttp.Route{MatcherSets: caddyhttp.MatcherSets{set}}) == "" {
+				return true
+			}
+		}
+	}
+	sets, _ := route["match"].([]any)
+	for _, set := range sets {
+		matchers, _ := set.(map[string]any)
+		if _, host := matchers["host"]; !host || len(matchers) > 1 {
+			return true
+		}
+	}
+	return false
+}
+
+// answersAll returns the handler of a route that answers every request that gets
+// there, or "".
+func answersAll(route map[string]any) string {
+	handlers, _ := route["handle"].([]any)
+	if route["match"] != nil {
+		return ""
+	}
+	for _, handler := range handlers {
+		fields, _ := handler.(map[string]any)
+		if name := answers(fields); name != "" {
+			return name
+		}
+	}
+	return ""
+}
+
+// answers returns the name of a handler that answers every request, or of one in it, or
+// "".
+func answers(handler map[string]any) string {
+	switch name, _ := handler["handler"].(string); name {
+	case "static_response", "reverse_proxy":
+		return name
+	case "file_server":
+		if handler["pass_thru"] != true {
+			return name
+		}
+	case "subroute":
+		routes, _ := handler["routes"].([]any)
+		for _, inner := range routes {
+			inner, _ := inner.(map[string]any)
+			if name := answersAll(inner); name != "" {
+				return name
+			}
+		}
+	}
+	return ""
+}
+
+// noteForm remembers a zone that is keyed by a form field and would charge requests
+// without the field, too.
+func (c *serversConfig) noteForm(raw []byte) {
+	var z Zone
+	if json.Unmarshal(raw, &z) == nil && len(z.Match) == 0 && z.MissingKey != string(decision.Skip) &&
+		slices.ContainsFunc(z.Key, func(k KeySource) bool { return k.Source == "form" }) {
+		c.keyedByForm[z.Name] = true
 	}
 }
 
@@ -240,6 +409,9 @@ func (c *serversConfig) check(global []*Zone) (unused []string, err error) {
 			continue
 		}
 		known = append(known, z.Name)
+		if raw, err := json.Marshal(z); err == nil {
+			c.noteForm(raw)
+		}
 		if z.ExemptStaticFiles != nil && z.ExemptStaticFiles.Root == "" {
 			for _, bare := range c.bare {
 				if bare.zone == z.Name {
@@ -259,6 +431,10 @@ func (c *serversConfig) check(global []*Zone) (unused []string, err error) {
 		default:
 			return nil, fmt.Errorf("throttle_blocked asks about zone %q, which is not defined: want a zone of this config, or no name for any of them, in %s", asked.zone, c.name(asked))
 		}
+	}
+	if len(c.behind) > 0 {
+		behind := c.behind[0]
+		return nil, fmt.Errorf("zone %q never sees a request, because a handler before it (%s) answers all of them: put throttle first, in %s", behind.zone, c.answers[behind], c.name(behind))
 	}
 	if len(c.static) > 0 {
 		static := c.static[0]
@@ -281,6 +457,12 @@ func (a *App) checkServers(ctx caddy.Context) error {
 	unused, err := servers.check(a.Zone)
 	for _, zone := range unused {
 		a.warnUnused(zone)
+	}
+	for _, place := range servers.everywhere {
+		if servers.keyedByForm[place.zone] {
+			a.logger.Warn("zone is keyed by a form field and has no match, so it charges every request of the site, those without the field by their address: write match path <path of the form>* into the zone",
+				zap.String("zone", place.zone), zap.String("place", servers.name(place)))
+		}
 	}
 	return err
 }

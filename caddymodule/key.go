@@ -43,18 +43,65 @@ var sourceWords = []string{"client_ip", "header", "cookie", "query", "form", "ba
 // clientWords are other words for the client's address.
 var clientWords = []string{"ip", "addr", "address", "remote_ip", "remote_addr", "remote_host", "source_ip", "real_ip"}
 
+// foldWords are the words after fold.
+var foldWords = []string{"wordpress", "email"}
+
+// otherSources are other words for key sources.
+var otherSources = map[string]string{
+	"basic_auth": "basic_user", "remote_user": "basic_user", "auth_user": "basic_user",
+	"user": "basic_user, or form <field>", "username": "form username, or basic_user", "login": "form login, or basic_user", "account": "basic_user, or form <field>",
+	"password": "form <field>, with the field of the account", "pwd": "form <field>, with one field, which names the account",
+	"path": "route, which gives paths names, or {path}", "uri": "route, which gives paths names, or {path}", "url": "route, which gives paths names, or {path}",
+	"session": "cookie <name>", "token": "header Authorization", "api_key": "header X-Api-Key, or query api_key",
+	"domain": "host", "server_name": "host", "agent": "header User-Agent", "user_agent": "header User-Agent", "country": "a placeholder such as {http.vars.country}",
+}
+
+// nginxSource returns the key source for a variable of nginx, without its $, or "".
+func nginxSource(variable string) string {
+	kind, name, _ := strings.Cut(variable, "_")
+	switch {
+	case variable == "binary_remote_addr" || variable == "remote_addr":
+		return "client_ip"
+	case variable == "host" || variable == "http_host" || variable == "server_name":
+		return "host"
+	case variable == "request_method":
+		return "method"
+	case variable == "remote_user":
+		return "basic_user"
+	case kind == "http" && name != "":
+		return "header " + http.CanonicalHeaderKey(strings.ReplaceAll(name, "_", "-"))
+	case kind == "cookie" && name != "":
+		return "cookie " + name
+	case kind == "arg" && name != "":
+		return "query " + name
+	case variable == "uri" || variable == "request_uri":
+		return otherSources["uri"]
+	}
+	return ""
+}
+
 // unknownSource reports a word that is no key source, with what was probably meant.
 func unknownSource(word string) error {
 	meant := nearest(word, sourceWords)
+	kind, name, joined := strings.Cut(strings.ReplaceAll(word, "=", ":"), ":")
 	switch {
 	case slices.Contains(clientWords, strings.ToLower(word)):
 		meant = "client_ip"
+	case joined && slices.Contains(sourceWords, kind):
+		meant = strings.TrimSpace(kind + " " + name)
+	case strings.HasPrefix(word, "$"):
+		meant = nginxSource(word[1:])
+	case otherSources[word] != "":
+		meant = otherSources[word]
+	case slices.Contains(foldWords, word):
+		meant = "fold " + word
 	case meant != "":
 	case strings.Contains(word, "-"):
 		meant = "header " + word
 	case strings.Contains(word, "_"):
 		meant = "query " + word + ", or header " + http.CanonicalHeaderKey(strings.ReplaceAll(word, "_", "-"))
-	default:
+	}
+	if meant == "" {
 		return fmt.Errorf("unknown key source %q: want %s", word, keySources)
 	}
 	return fmt.Errorf("unknown key source %q: did you mean %s?", word, meant)
@@ -63,10 +110,21 @@ func unknownSource(word string) error {
 // checkZoneName refuses the names of key sources. A line of throttle that begins with
 // one has no zone name.
 func checkZoneName(name string) error {
+	if bare := strings.TrimSuffix(name, "{"); bare != name && bare != "" {
+		return fmt.Errorf("invalid zone name %q: want a blank before the brace, zone %s {", name, bare)
+	}
 	if slices.Contains(sourceWords, name) {
 		return fmt.Errorf("no zone name before %s, which is a key source: want a name such as pages", name)
 	}
 	return nil
+}
+
+// syntaxOfSource returns how a source with a word after it is written.
+func syntaxOfSource(source string) string {
+	_, after, _ := strings.Cut(keySources, source+" ")
+	syntax, _, _ := strings.Cut(after, ", ")
+	syntax, _, _ = strings.Cut(syntax, " or ")
+	return source + " " + syntax
 }
 
 // parseKey reads the key sources of a Caddyfile.
@@ -75,12 +133,12 @@ func parseKey(words []string) ([]KeySource, error) {
 	for i := 0; i < len(words); i++ {
 		source := KeySource{Source: words[i]}
 		if source.Source == "fold" {
-			return nil, errors.New("parsing key: \"fold\" stands after no name: want form <field> fold <word> or basic_user fold <word>")
+			return nil, errors.New("parsing key: \"fold\" goes with form <field> and basic_user only: want form <field> fold <word> or basic_user fold <word>")
 		}
 		switch words[i] {
 		case "header", "cookie", "query", "form", "text":
 			if i++; i == len(words) {
-				return nil, fmt.Errorf("parsing key: %q needs a word after it: want %s", source.Source, keySources)
+				return nil, fmt.Errorf("parsing key: %q needs a word after it: want %s", source.Source, syntaxOfSource(source.Source))
 			}
 			if source.Source == "text" {
 				source.Text = words[i]
@@ -143,7 +201,7 @@ func (c *compilation) compilePart(source KeySource) (decision.Part, error) {
 	case source.Fold != "" && !source.folds():
 		return none, fmt.Errorf("fold goes with form <field> and basic_user only: key source %q has no names to fold", source.Source)
 	case foldings[source.Fold] == nil:
-		return none, unknown("word", source.Fold, " after fold", []string{"wordpress", "email"})
+		return none, unknown("word", source.Fold, " after fold", foldWords)
 	}
 	digest := !c.PlainKeys
 	switch source.Source {

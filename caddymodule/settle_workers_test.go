@@ -384,20 +384,10 @@ func TestAProxySharesWhatItsUpstreamWorks(t *testing.T) {
 			resp.Body.Close()
 		})
 	}
-	for deadline := time.Now().Add(20 * time.Second); workersOf(t, "shared") != 4; {
-		if time.Now().After(deadline) {
-			t.Fatalf("got %d running, want the 4 that the upstream works on", workersOf(t, "shared"))
-		}
-		<-time.After(5 * time.Millisecond)
-	}
+	soon(t, "the 4 requests that the upstream works on", func() bool { return workersOf(t, "shared") == 4 })
 	close(release)
 	all.Wait()
-	for deadline := time.Now().Add(20 * time.Second); workersOf(t, "shared") != 0; {
-		if time.Now().After(deadline) {
-			t.Fatalf("got %d running, want none", workersOf(t, "shared"))
-		}
-		<-time.After(5 * time.Millisecond)
-	}
+	soon(t, "the end of all requests", func() bool { return workersOf(t, "shared") == 0 })
 	if most.Load() != 4 {
 		t.Errorf("got %d at work, want 4", most.Load())
 	}

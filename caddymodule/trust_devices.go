@@ -72,6 +72,8 @@ func (c *compilation) compileTrust() error {
 	switch {
 	case t.Cookie == "":
 		err = errors.New("trust_devices names no cookie: want the one that the upstream sets when a log-in has succeeded, such as wordpress_logged_in_*")
+	case strings.HasSuffix(t.Cookie, "_") || strings.HasSuffix(t.Cookie, "-"):
+		err = fmt.Errorf("invalid cookie %q in trust_devices: no cookie ends so; did you mean %[1]s*?", t.Cookie)
 	case !device.ValidPattern(t.Cookie):
 		err = fmt.Errorf("invalid cookie %q in trust_devices: want the name, or a pattern such as wordpress_logged_in_*, of one that nothing but a log-in sets", t.Cookie)
 	case t.For <= 0 || time.Duration(t.For) > signer.Term:
@@ -90,6 +92,9 @@ func (z *Zone) parseTrustDevices(d *caddyfile.Dispenser) error {
 	words := d.RemainingArgs()
 	if len(words) == 0 || len(words) > 2 {
 		return d.Err("wrong number of words after trust_devices: want trust_devices <cookie-glob> [<duration>], such as trust_devices wordpress_logged_in_* 180d")
+	}
+	if _, err := caddy.ParseDuration(words[0]); err == nil || slices.Contains([]string{"on", "yes", "true"}, words[0]) {
+		return d.Errf("unexpected %q after trust_devices: want the cookie that a log-in sets first, as in trust_devices wordpress_logged_in_* 180d", words[0])
 	}
 	z.TrustDevices = &TrustDevices{Cookie: words[0]}
 	if len(words) == 2 {

@@ -11,14 +11,14 @@ import (
 	"testing/synctest"
 )
 
-// recipes returns the commands of the README that read the access log.
+// recipes returns the commands of the documentation that read the access log.
 func recipes(t *testing.T) (commands []string) {
 	t.Helper()
-	readme, err := os.ReadFile("../README.md")
+	page, err := os.ReadFile("../docs/logs-and-metrics.md")
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, found := range regexp.MustCompile("(?ms)^ *```sh\n(.*?)^ *```$").FindAllStringSubmatch(string(readme), -1) {
+	for _, found := range regexp.MustCompile("(?ms)^ *```sh\n(.*?)^ *```$").FindAllStringSubmatch(string(page), -1) {
 		if strings.Contains(found[1], "access.log") {
 			commands = append(commands, found[1])
 		}
@@ -26,10 +26,10 @@ func recipes(t *testing.T) (commands []string) {
 	return commands
 }
 
-// Both recipes must read every zone of a request, not only the decisive one.
+// All recipes must read every zone of a request, not only the decisive one.
 func TestTheRecipesForTuningReadEveryZone(t *testing.T) {
 	if _, err := exec.LookPath("jq"); err != nil {
-		t.Skip("SKIPPED: jq is not installed: the README's recipes for tuning are not tested (apt-get install jq)")
+		t.Skip("SKIPPED: jq is not installed: the recipes for tuning are not tested (apt-get install jq)")
 	}
 	var log strings.Builder
 	synctest.Test(t, func(t *testing.T) {
@@ -72,6 +72,7 @@ func TestTheRecipesForTuningReadEveryZone(t *testing.T) {
 	want := []string{
 		"3 pages 203.0.113.1 http://example.com/page\n1 networks 203.0.113.0 http://example.com/page\n", // refused in shadow
 		"1 203.0.113.1\n0.5 192.0.2.9\n", // how near to the capacity
+		"5 networks admitted -\n3 pages shadow_refused capacity\n3 pages admitted -\n1 networks shadow_refused capacity\n",
 	}
 	if len(commands) != len(want) {
 		t.Fatalf("got %d recipes, want %d", len(commands), len(want))

@@ -2,11 +2,10 @@ package caddymodule
 
 import (
 	"cmp"
+	"net/http"
 	"strings"
 	"sync/atomic"
 	"time"
-
-	"net/http"
 
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
 	"github.com/prometheus/client_golang/prometheus"

@@ -2,6 +2,7 @@ package leakybucket
 
 import (
 	"fmt"
+	"regexp"
 	"strconv"
 	"strings"
 )
@@ -25,30 +26,53 @@ func ParseRate(text string) (float64, error) {
 	amount, plain := parseDecimal(strings.TrimSpace(number))
 	per, known := parsePeriod(strings.TrimSpace(period))
 	if !known || !plain {
-		if meant := shortened(text); meant != "" {
+		if meant := meantRate(text); meant != "" {
 			return 0, fmt.Errorf("invalid rate %q: did you mean %s?", text, meant)
 		}
 		return 0, fmt.Errorf("invalid rate %q: want <number>/<s|m|h|d> or a longer period, such as 2/s or 5/20s", text)
 	}
 	rate := amount / per
+	if amount == 0 {
+		return 0, fmt.Errorf("invalid rate %q: a bucket must drain: want a number above 0, such as 1/h", text)
+	}
 	if !(smallest <= rate && rate <= largest) {
 		return 0, fmt.Errorf("invalid rate %q: want %s a second", text, inRange)
 	}
 	return rate, nil
 }
 
-// shortened returns the rate that was meant by one whose unit is spelled out, or "".
-func shortened(text string) string {
-	rate := strings.TrimRight(text, "abcdefghijklmnopqrstuvwxyz")
-	unit, known := unitOf[text[len(rate):]]
-	if !known {
+// meantRate returns the rate that was meant by one whose unit is spelled out, or that
+// is written for another limiter, such as rate=10r/s; or "".
+func meantRate(text string) string {
+	word := strings.Replace(withoutOrnament(text), "r/", "/", 1)
+	rate := strings.TrimRight(word, "abcdefghijklmnopqrstuvwxyz")
+	if unit, known := unitOf[word[len(rate):]]; known {
+		word = rate + unit
+	}
+	if word == text {
 		return ""
 	}
-	rate += unit
-	if _, err := ParseRate(rate); err != nil {
+	if _, err := ParseRate(word); err != nil {
 		return ""
 	}
-	return rate
+	return word
+}
+
+// thousands is a number with a comma before each three digits.
+var thousands = regexp.MustCompile(`^[0-9]{1,3}(,[0-9]{3})+($|[./])`)
+
+// withoutOrnament returns a word without what other configs write around a number, as
+// in burst=20; or 1,000.
+func withoutOrnament(text string) string {
+	_, word, assigned := strings.Cut(text, "=")
+	if !assigned {
+		word = text
+	}
+	word = strings.Trim(word, ";,")
+	if thousands.MatchString(word) {
+		return strings.ReplaceAll(word, ",", "")
+	}
+	return strings.Replace(word, ",", ".", 1)
 }
 
 // parsePeriod reads "s" or "20s" and returns seconds, above 0.
@@ -65,6 +89,14 @@ func parsePeriod(text string) (seconds float64, ok bool) {
 // ParseCapacity reads a capacity, such as "10" or "2.5", in units of cost.
 func ParseCapacity(text string) (float64, error) {
 	capacity, plain := parseDecimal(text)
+	if meant := withoutOrnament(text); !plain && meant != text {
+		if _, err := ParseCapacity(meant); err == nil {
+			return 0, fmt.Errorf("invalid capacity %q: did you mean %s?", text, meant)
+		}
+	}
+	if plain && capacity == 0 {
+		return 0, fmt.Errorf("invalid capacity %q: nothing would fit: want a number above 0, such as 10", text)
+	}
 	if !plain || !(smallest <= capacity && capacity <= largest) {
 		return 0, fmt.Errorf("invalid capacity %q: want %s, such as 10", text, inRange)
 	}
@@ -79,6 +111,9 @@ func ParseLimit(text string) (Limit, error) {
 	}
 	capacity, err := ParseCapacity(words[0])
 	if err != nil {
+		if _, swapped := ParseRate(words[0]); swapped == nil {
+			err = fmt.Errorf("invalid limit %q: the capacity comes first: did you mean %s %s?", text, words[1], words[0])
+		}
 		return Limit{}, err
 	}
 	leak, err := ParseRate(words[1])

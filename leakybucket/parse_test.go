@@ -64,21 +64,18 @@ func TestRatesThatAreNone(t *testing.T) {
 		"10/٢s":                               form,
 		"10/s/s":                              form,
 		"10 per s":                            form,
-		"10r/s":                               form,
 		"-1/s":                                form,
 		"+1/s":                                form,
 		"1e3/s":                               form,
 		".5/s":                                form,
 		"5./s":                                form,
 		"1.2.3/s":                             form,
-		"1,5/s":                               form,
 		"1_000/s":                             form,
 		"0x10/s":                              form,
 		"NaN/s":                               form,
 		"Inf/s":                               form,
 		"١/s":                                 form, // an Arabic digit
 		"1\x00/s":                             form,
-		"0/s":                                 scope,
 		"1/" + strings.Repeat("9", 400) + "d": scope,
 		"1/10000000000s":                      scope,
 		"0.0000000009/s":                      scope,
@@ -91,6 +88,27 @@ func TestRatesThatAreNone(t *testing.T) {
 			t.Errorf("%q: got %v a second, want 0 with the error", text, got)
 		}
 		wantError(t, text, err, `invalid rate "`+escaped(text)+`"`+want)
+	}
+}
+
+func TestARateOfAnotherLimiterIsMeantAsOne(t *testing.T) {
+	for text, meant := range map[string]string{
+		"10r/s": "10/s", "rate=10r/s": "10/s", "rate=30r/m;": "30/m", "10/s;": "10/s", "1,5/s": "1.5/s", "1,000/h": "1000/h", "1,000,000/d": "1000000/d", "rate=1r/sec": "1/s",
+	} {
+		_, err := ParseRate(text)
+		wantError(t, text, err, `invalid rate "`+text+`": did you mean `+meant+"?")
+	}
+	for text, meant := range map[string]string{"burst=20": "20", "60;": "60", "1,000": "1000", "1,5": "1.5"} {
+		_, err := ParseCapacity(text)
+		wantError(t, text, err, `invalid capacity "`+text+`": did you mean `+meant+"?")
+	}
+	for _, text := range []string{"0/s", "0.0/h"} {
+		_, err := ParseRate(text)
+		wantError(t, text, err, `invalid rate "`+text+`": a bucket must drain: want a number above 0, such as 1/h`)
+	}
+	for _, text := range []string{"0", "0.0"} {
+		_, err := ParseCapacity(text)
+		wantError(t, text, err, `invalid capacity "`+text+`": nothing would fit: want a number above 0, such as 10`)
 	}
 }
 
@@ -127,7 +145,7 @@ func TestCapacitiesArePlainNumbersInRange(t *testing.T) {
 		wantError(t, text, err, "")
 	}
 	for _, text := range []string{
-		"", "ten", "-1", "+1", "1e3", ".5", "5.", " 1", "1 ", "0x1", "NaN", "Inf", "0", "0.0000000009", "1000000000001",
+		"", "ten", "-1", "+1", "1e3", ".5", "5.", " 1", "1 ", "0x1", "NaN", "Inf", "0.0000000009", "1000000000001",
 		strings.Repeat("9", 400),
 	} {
 		got, err := ParseCapacity(text)
@@ -153,11 +171,11 @@ func TestALimitIsACapacityAndALeak(t *testing.T) {
 		"1/s":         `invalid limit "1/s"` + form,
 		"10 1 /s":     `invalid limit "10 1 /s"` + form,
 		"10 1/s 5":    `invalid limit "10 1/s 5"` + form,
-		"10,,1/s":     `invalid rate ",1/s": want <number>/<s|m|h|d> or a longer period, such as 2/s or 5/20s`,
+		"10,,1/s":     `invalid rate ",1/s": did you mean 1/s?`,
 		"ten 1/s":     `invalid capacity "ten": want a number from 0.000000001 to 1000000000000, such as 10`,
-		"1/s 10":      `invalid capacity "1/s": want a number from 0.000000001 to 1000000000000, such as 10`,
+		"1/s 10":      `invalid limit "1/s 10": the capacity comes first: did you mean 10 1/s?`,
 		"10 ten":      `invalid rate "ten": want <number>/<s|m|h|d> or a longer period, such as 2/s or 5/20s`,
-		"10 0/s":      `invalid rate "0/s": want a number from 0.000000001 to 1000000000000 a second`,
+		"10 0/s":      `invalid rate "0/s": a bucket must drain: want a number above 0, such as 1/h`,
 		"1000000 1/d": tooSlow,
 	} {
 		_, err := ParseLimit(text)

@@ -150,6 +150,7 @@ func TestSettlementsOfRequestsInFlightSurviveReloads(t *testing.T) {
 		c := startCaddy(t, setup(100))
 		v := newVisitor(t, protocol)
 		var inFlight sync.WaitGroup
+		began := time.Now()
 		for range requests {
 			inFlight.Go(func() {
 				a, err := v.try("GET", fmt.Sprintf("http://127.0.0.1:%d/slow?for=1500&cost=%v", port, paid))
@@ -158,7 +159,6 @@ func TestSettlementsOfRequestsInFlightSurviveReloads(t *testing.T) {
 				}
 			})
 		}
-		began := time.Now()
 		eventually(t, "all requests in flight", func() bool { return c.decisions(t, "settled", "admitted") == requests })
 		for _, capacity := range []int{200, 300} {
 			c.reload(setup(capacity))

@@ -1,6 +1,7 @@
 package tests
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -29,6 +30,7 @@ type config struct {
 	servers   string // inside the global servers block
 	sites     string // after the global options
 	protocols string // of all servers; h1 h2 h2c if not given
+	grace     string // period, of a stop or reload; 10s if not given
 	env       string // NAME=value, for Caddy alone
 }
 
@@ -82,14 +84,14 @@ func (c config) caddyfile(admin string) string {
 	auto_https disable_redirects
 	skip_install_trust
 	default_bind 127.0.0.1
-	grace_period 10s
+	grace_period %s
 	servers {
 		protocols %s
 		%s
 	}
 	%s
 }
-%s`, admin, c.protocols, c.servers, block("throttle", c.throttle), c.sites)
+%s`, admin, cmp.Or(c.grace, "10s"), c.protocols, c.servers, block("throttle", c.throttle), c.sites)
 }
 
 func block(name, body string) string {

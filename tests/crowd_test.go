@@ -66,7 +66,7 @@ func TestOfTenThousandWaitingClientsHalfLeave(t *testing.T) {
 	if os.Getenv("TEST_LONG") != "1" {
 		t.Parallel()
 		keys, perKey, spacing = 20, 50, 100*time.Millisecond
-		late = lateness{leave: time.Second, turn: 5 * spacing, sight: spacing}
+		late = lateness{leave: 3 * time.Second, turn: 10 * spacing, sight: 2 * spacing}
 	}
 	port := freePort(t)
 	upstream := startUpstream(t, nil)

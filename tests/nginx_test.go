@@ -118,10 +118,10 @@ var likeNginxCases = []likeNginx{
 }
 
 const (
-	closeEnough = 50 * time.Millisecond
+	closeEnough = 100 * time.Millisecond // less than any two waits differ by
 
 	// A stall of the machine makes waits longer, but not again and again.
-	stalls = 10
+	stalls = 20
 )
 
 // TestWePassDelayAndRefuseAsNginxDoes sends the same requests to both,

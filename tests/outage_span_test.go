@@ -6,9 +6,9 @@ import (
 	"time"
 )
 
-// outage is when a store did not answer, and how long after its end limits held
-// again.
-type outage struct{ from, to, back time.Duration }
+// outage is when a store was taken down, when it was down for certain, when it was to
+// come back, and how long after its return limits held again.
+type outage struct{ from, down, to, back time.Duration }
 
 // outage takes the store down for a while, and waits until limits hold again. The
 // time that end needs to bring the store back is not measured.
@@ -17,6 +17,7 @@ func (l *load) outage(t *testing.T, lasts time.Duration, begin func() (end func(
 	l.since(t, time.Since(l.began), "allow", 429)
 	o := outage{from: time.Since(l.began)}
 	end := begin()
+	o.down = time.Since(l.began)
 	time.Sleep(lasts)
 	o.to = time.Since(l.began)
 	end()
@@ -30,8 +31,8 @@ const opening = 300 * time.Millisecond
 
 func (o outage) log(t *testing.T, name string, shots []shot) {
 	t.Helper()
-	first := during(shots, o.from-100*time.Millisecond, o.from+opening, outageRoutes[:3]...)
-	open := during(shots, o.from+opening, o.to, outageRoutes[:3]...)
+	first := during(shots, o.from-100*time.Millisecond, o.down+opening, outageRoutes[:3]...)
+	open := during(shots, o.down+opening, o.to, outageRoutes[:3]...)
 	plain := during(shots, o.from-100*time.Millisecond, o.to, "plain")
 	slow := 0
 	for _, s := range first {
@@ -46,7 +47,7 @@ func (o outage) log(t *testing.T, name string, shots []shot) {
 // wantWithout checks that all routes do without the store while it is down.
 func (o outage) wantWithout(t *testing.T, name string, shots []shot) {
 	t.Helper()
-	for _, s := range during(shots, o.from+opening, o.to, "allow", "deny") {
+	for _, s := range during(shots, o.down+opening, o.to, "allow", "deny") {
 		if want := map[string]int{"allow": 200, "deny": 503}[s.route]; s.at+s.took < o.to && s.answer.status != want {
 			t.Errorf("%s, %s after %v: got %d, want %d", name, s.route, s.at-o.from, s.answer.status, want)
 			return
@@ -67,10 +68,10 @@ func (o outage) wantQuick(t *testing.T, name string, shots []shot) {
 			mostOpen += busy
 		}
 	}
-	if got := quantile(during(shots, o.from-100*time.Millisecond, o.from+opening, outageRoutes[:3]...), 1); got > mostAdded {
+	if got := quantile(during(shots, o.from-100*time.Millisecond, o.down+opening, outageRoutes[:3]...), 1); got > mostAdded {
 		t.Errorf("%s: got %v for a request while the breaker opened, want at most %v", name, got, mostAdded)
 	}
-	if got := quantile(during(shots, o.from+opening, o.to, outageRoutes[:3]...), 0.99); got > mostOpen {
+	if got := quantile(during(shots, o.down+opening, o.to, outageRoutes[:3]...), 0.99); got > mostOpen {
 		t.Errorf("%s: got a p99 of %v while it was open, want at most %v", name, got, mostOpen)
 	}
 }

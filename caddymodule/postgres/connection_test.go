@@ -1,13 +1,14 @@
 package postgres
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/golden"
+	"github.com/caddy-throttle/caddy-throttle/internal/servertest"
 )
 
 func TestNothingConnectsBeforeAConfigStarts(t *testing.T) {
@@ -21,12 +22,10 @@ func TestWhatFailsWhileNoRequestWaitsIsLogged(t *testing.T) {
 	if err := golden.Load(t, config(`{"module":"postgres","url":"postgres://app@127.0.0.1:1/x?sslmode=disable"}`), log); err != nil {
 		t.Fatal(err)
 	}
-	for range 500 {
-		if text, _ := os.ReadFile(log); strings.Contains(string(text), "looking after the store") {
-			return
+	servertest.Eventually(t, "a line about the store is in the log", func() error {
+		if text, err := os.ReadFile(log); !strings.Contains(string(text), "looking after the store") {
+			return fmt.Errorf("got the log %q, %v, want it", text, err)
 		}
-		<-time.After(20 * time.Millisecond)
-	}
-	text, _ := os.ReadFile(log)
-	t.Errorf("got the log %q, want a line about the store", text)
+		return nil
+	})
 }

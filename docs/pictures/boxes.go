@@ -24,7 +24,7 @@ func request() string {
 	}
 
 	box("box", 0, 0, "exempt?", "static files, health", "checks: not charged")
-	box("box", 1, 0, "match", "which zones are", "about this request")
+	box("box", 1, 0, "match", "which zones match", "the request")
 	box("box", 2, 0, "key", "whose bucket:", "address, account, ...")
 	box("box", 3, 0, "cost", "1, or what the body", "or a matcher says")
 	box("box", 3, 1, "all or none", "does it fit in the", "bucket of each zone?")

@@ -96,6 +96,6 @@ func (p plot) axes(stepX, stepY float64, unitX string) {
 
 // span draws an arrow with two ends and a text above it.
 func (p plot) span(from, to, y float64, class, text string) {
-	fmt.Fprintf(p, "<path class=\"arrow\" marker-start=\"url(#tip)\" d=\"M%.4g %.4gH%.4g\"/>\n", p.x(from), y, p.x(to))
+	_, _ = fmt.Fprintf(p, "<path class=\"arrow\" marker-start=\"url(#tip)\" d=\"M%.4g %.4gH%.4g\"/>\n", p.x(from), y, p.x(to))
 	p.text(class, p.x(from)+6, y-8, "start", text)
 }

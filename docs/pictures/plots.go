@@ -156,7 +156,7 @@ func block() string {
 			if label == "quiet" {
 				width = 110
 			}
-			fmt.Fprintf(c, "<path class=\"arrow\" d=\"M%.4g %dH%.4g\"/>\n", x+6, bottom-12, x+width-8)
+			_, _ = fmt.Fprintf(c, "<path class=\"arrow\" d=\"M%.4g %dH%.4g\"/>\n", x+6, bottom-12, x+width-8)
 			c.text("small soft", x+width/2, bottom-42, "middle", label)
 			c.text("small soft", x+width/2, bottom-24, "middle", short(pause))
 			x += width

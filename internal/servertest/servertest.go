@@ -20,10 +20,10 @@ import (
 
 // patience is how long Eventually waits. It is long because the machine may be
 // busy.
-const patience = 30 * time.Second
+const patience = time.Minute
 
 // Eventually calls check until it returns nil. It fails the test with the last
-// error if that takes longer than 30 seconds.
+// error if that takes longer than a minute.
 func Eventually(tb testing.TB, what string, check func() error) {
 	tb.Helper()
 	if err := Within(patience, check); err != nil {

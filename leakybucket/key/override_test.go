@@ -227,11 +227,11 @@ func TestATableTellsAllItsLimits(t *testing.T) {
 		t.Fatalf("new table: %v", err)
 	}
 	got := table.Limits()
-	if len(got) != 3 || got[0] != (limitOf(1, 1)) || got[1] == got[2] {
+	if len(got) != 3 || got[0] != limitOf(1, 1) || got[1] == got[2] {
 		t.Errorf("limits: got %v, want the own one and two more", got)
 	}
 	for _, l := range got[1:] {
-		if l != (limitOf(100, 10)) && l != (limitOf(5, 1)) {
+		if l != limitOf(100, 10) && l != limitOf(5, 1) {
 			t.Errorf("limits: got %v, want one of the overrides'", l)
 		}
 	}

@@ -63,7 +63,7 @@ func TestNewConnectsToNothing(t *testing.T) {
 		}
 		s.SetOnError(nil)
 		begin(s)
-		eventually(t, 10*time.Second, "a connection after "+name, func() bool { return accepted.Load() > 0 })
+		eventually(t, "a connection after "+name, func() bool { return accepted.Load() > 0 })
 	}
 }
 
@@ -77,7 +77,7 @@ func TestStartPreparesTheTableAndDoesNothingTwiceOrAfterClose(t *testing.T) {
 	}
 	s.Start()
 	s.Start()
-	eventually(t, 10*time.Second, "the table exists", exists)
+	eventually(t, "the table exists", exists)
 	s.Close()
 	s.Start()
 	s.Close()
@@ -87,11 +87,11 @@ func TestErrorsThatNobodyWaitsForGoToTheLastCallback(t *testing.T) {
 	var first, second atomic.Int64
 	s := openStopped(t, Options{URL: "postgres://somebody@127.0.0.1:1/db", OnError: func(error) { first.Add(1) }})
 	s.Start()
-	eventually(t, 10*time.Second, "the first callback is called", func() bool { return first.Load() > 0 })
+	eventually(t, "the first callback is called", func() bool { return first.Load() > 0 })
 	s.SetOnError(func(error) { second.Add(1) })
-	eventually(t, 10*time.Second, "the second callback is called", func() bool { return second.Load() > 0 })
+	eventually(t, "the second callback is called", func() bool { return second.Load() > 0 })
 	before := first.Load() // one may have been under way
-	eventually(t, 10*time.Second, "the second callback is called again", func() bool { return second.Load() > 2 })
+	eventually(t, "the second callback is called again", func() bool { return second.Load() > 2 })
 	if got := first.Load(); got != before {
 		t.Errorf("calls of the first callback: got %d more, want none after it was replaced", got-before)
 	}
@@ -102,7 +102,7 @@ func TestNoCallOutlivesItsContext(t *testing.T) {
 	frozen := servertest.StartPostgres(t)
 	silent, _ := silentServer(t)
 	connected := openStopped(t, Options{URL: frozen.URL()})
-	eventually(t, 20*time.Second, "the store answers", func() bool { return connected.Ping(context.Background()) == nil })
+	eventually(t, "the store answers", func() bool { return connected.Ping(context.Background()) == nil })
 	thaw := frozen.Freeze()
 	t.Cleanup(thaw)
 	c := charge("k", 1)
@@ -126,7 +126,7 @@ func TestNoCallOutlivesItsContext(t *testing.T) {
 			ctx, cancel := context.WithTimeout(context.Background(), budget)
 			err := call(ctx)
 			cancel()
-			if took := time.Since(began); took > budget+grace+heart.lost(began) {
+			if took := time.Since(began); took > budget+grace+heart.Lost(began) {
 				t.Errorf("%s of %s: got an answer after %v, want one within %v", what, name, took, budget)
 			}
 			if !errors.Is(err, context.DeadlineExceeded) {
@@ -213,10 +213,10 @@ func TestARotatedCertificateAuthorityIsReadAgain(t *testing.T) {
 		_, err := take(context.Background(), s, charge("k", 1))
 		return err == nil
 	}
-	eventually(t, 20*time.Second, "the server of the first authority is trusted", answers)
+	eventually(t, "the server of the first authority is trusted", answers)
 
 	second.serve(t, server) // the reload takes some time
-	eventually(t, 20*time.Second, "the server of another authority is refused", func() bool {
+	eventually(t, "the server of another authority is refused", func() bool {
 		hangUp()
 		_, err := take(context.Background(), s, charge("k", 1))
 		var unknown x509.UnknownAuthorityError
@@ -226,15 +226,15 @@ func TestARotatedCertificateAuthorityIsReadAgain(t *testing.T) {
 		t.Errorf("errors in the background: got %v, want none so far", *said.Load())
 	}
 	write(bytes.Join([][]byte{first.pem, second.pem}, nil))
-	eventually(t, 20*time.Second, "the server of the second authority is trusted", answers)
+	eventually(t, "the server of the second authority is trusted", answers)
 
 	// A file that is gone, as it may be for a moment, changes nothing.
 	if err := os.Remove(file); err != nil {
 		t.Fatal(err)
 	}
 	hangUp()
-	eventually(t, 20*time.Second, "the second authority is still trusted", answers)
-	eventually(t, 20*time.Second, "the missing file is reported", func() bool {
+	eventually(t, "the second authority is still trusted", answers)
+	eventually(t, "the missing file is reported", func() bool {
 		return said.Load() != nil && strings.Contains((*said.Load()).Error(), "reading the certificates again")
 	})
 }

@@ -66,18 +66,19 @@ func TestManyClientsOfFewBucketsMeetNoDeadlock(t *testing.T) {
 	}
 }
 
-// wantHot fails the test if less than 95 % of the updates of a table touched
-// nothing but the row's own page, and returns the percentage. PostgreSQL counts
-// with some delay.
+// wantHot fails the test if less than 85 % of the updates of a table touched
+// nothing but the row's own page, and returns the percentage. It is about 95 %, and
+// less on a busy machine: pages are pruned when no transaction is under way that
+// sees the old rows. PostgreSQL counts with some delay.
 func wantHot(t *testing.T, server *servertest.Postgres, table string) float64 {
 	t.Helper()
 	of := func(column string) float64 {
 		return server.Float(t, "SELECT "+column+"::float8 FROM pg_stat_user_tables WHERE relname = '"+table+"'")
 	}
-	eventually(t, 10*time.Second, "PostgreSQL has counted the updates", func() bool { return of("n_tup_upd") > 1000 })
+	eventually(t, "PostgreSQL has counted the updates", func() bool { return of("n_tup_upd") > 1000 })
 	hot := 100 * of("n_tup_hot_upd") / of("n_tup_upd")
-	if hot < 95 {
-		t.Errorf("HOT updates: got %.1f %%, want at least 95", hot)
+	if hot < 85 {
+		t.Errorf("HOT updates: got %.1f %%, want at least 85", hot)
 	}
 	return hot
 }

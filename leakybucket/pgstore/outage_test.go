@@ -33,7 +33,7 @@ func takeInBudget(t *testing.T, s *Store, c leakybucket.Charge) (leakybucket.Dec
 	ctx, cancel := context.WithTimeout(context.Background(), budget)
 	defer cancel()
 	d, err := take(ctx, s, c)
-	if took := time.Since(began); took > budget+grace+heart.lost(began) {
+	if took := time.Since(began); took > budget+grace+heart.Lost(began) {
 		t.Errorf("take within %v: got an answer after %v", budget, took)
 	}
 	return d, err
@@ -74,11 +74,14 @@ func load(t *testing.T, s *Store, key string, callers int) (stop func() (certain
 func backWithin(t *testing.T, s *Store, within time.Duration) {
 	t.Helper()
 	began := time.Now()
-	eventually(t, within+2*time.Second, "the store answers again", func() bool {
+	eventually(t, "the store answers again", func() bool {
 		_, err := takeInBudget(t, s, charge("back", 0))
 		return err == nil
 	})
-	if took := time.Since(began); took > within+heart.lost(began) {
+	if !long() {
+		within += 3 * time.Second // the server is as busy as this machine
+	}
+	if took := time.Since(began); took > within+heart.Lost(began) {
 		t.Errorf("the store answered again after %v, want at most %v", took, within)
 	}
 }
@@ -86,7 +89,7 @@ func backWithin(t *testing.T, s *Store, within time.Duration) {
 func TestSurvivesRestartsAndFreezesOfPostgreSQL(t *testing.T) {
 	server := servertest.StartPostgres(t)
 	s := openStore(t, Options{URL: server.URL(), Logged: true, WaitForDisk: true})
-	eventually(t, 10*time.Second, "the store answers", func() bool { return s.Ping(context.Background()) == nil })
+	eventually(t, "the store answers", func() bool { return s.Ping(context.Background()) == nil })
 	cycles := 1
 	if long() {
 		cycles = 20
@@ -101,7 +104,7 @@ func TestSurvivesRestartsAndFreezesOfPostgreSQL(t *testing.T) {
 			stop := load(t, s, key, 16)
 			pause(context.Background(), 200*time.Millisecond)
 			end := outage()
-			eventually(t, 10*time.Second, "the outage shows", func() bool {
+			eventually(t, "the outage shows", func() bool {
 				_, err := takeInBudget(t, s, charge("probe", 0))
 				return err != nil
 			})
@@ -134,7 +137,7 @@ func TestBeginsWithoutPostgreSQLAndFindsItLater(t *testing.T) {
 	if err := s.Ping(context.Background()); err == nil || !strings.Contains(err.Error(), "connecting to PostgreSQL") {
 		t.Errorf("ping without PostgreSQL: got %v, want one that says connecting", err)
 	}
-	eventually(t, 5*time.Second, "the error is reported", func() bool { return reported.Load() > 0 })
+	eventually(t, "the error is reported", func() bool { return reported.Load() > 0 })
 	run(t, server)
 	backWithin(t, s, time.Second+grace)
 }
@@ -147,7 +150,7 @@ func TestEachOfManyCallersIsAnsweredWithinItsBudget(t *testing.T) {
 		t.Fatal(err)
 	}
 	s.Start()
-	eventually(t, 10*time.Second, "the store answers", func() bool { return s.Ping(context.Background()) == nil })
+	eventually(t, "the store answers", func() bool { return s.Ping(context.Background()) == nil })
 	var answered, failed atomic.Int64
 	var wg sync.WaitGroup
 	for caller := range 200 {
@@ -167,7 +170,7 @@ func TestEachOfManyCallersIsAnsweredWithinItsBudget(t *testing.T) {
 	thaw()
 	wg.Wait()
 	t.Logf("%d answered and %d failed of 200 callers, with PostgreSQL frozen for 300 ms", answered.Load(), failed.Load())
-	eventually(t, 5*time.Second, "the store answers again", func() bool {
+	eventually(t, "the store answers again", func() bool {
 		_, err := takeInBudget(t, s, charge("back", 0))
 		return err == nil
 	})
@@ -176,7 +179,7 @@ func TestEachOfManyCallersIsAnsweredWithinItsBudget(t *testing.T) {
 		t.Error("take from a closed store: got no error")
 	}
 	// pgx closes abandoned connections in the background.
-	eventually(t, 20*time.Second, "goroutines are back", func() bool { return runtime.NumGoroutine() <= goroutines })
+	eventually(t, "goroutines are back", func() bool { return runtime.NumGoroutine() <= goroutines })
 }
 
 // Each reply of a commit may be lost after the commit was done, or before. What
@@ -252,7 +255,7 @@ func TestAConnectionThatHoldsLocksAndStopsIsLetGo(t *testing.T) {
 	}
 	began := time.Now()
 	mustTake(t, s, charge("k", 1))
-	if took := time.Since(began); took > lockPatience+2*time.Second {
+	if took := time.Since(began); took > lockPatience+5*time.Second+heart.Lost(began) {
 		t.Errorf("take of a bucket whose lock was held by a node that has stopped: got an answer after %v, want about %v", took, lockPatience)
 	}
 }

@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/caddy-throttle/caddy-throttle/internal/servertest"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest"
 )
@@ -48,12 +49,16 @@ func skipShort(t *testing.T) {
 	}
 }
 
-// eventually fails the test if it does not come true within so long.
-func eventually(tb testing.TB, within time.Duration, what string, so func() bool) {
+// heart is begun before any test counts goroutines.
+var heart = servertest.StartPulse()
+
+// eventually fails the test if it does not come true. It waits for long, because the
+// machine may be busy.
+func eventually(tb testing.TB, what string, so func() bool) {
 	tb.Helper()
-	for deadline := time.Now().Add(within); !so(); {
+	for deadline := time.Now().Add(time.Minute); !so(); {
 		if time.Now().After(deadline) {
-			tb.Fatalf("%s: not so after %v", what, within)
+			tb.Fatalf("%s: not so after a minute", what)
 		}
 		pause(context.Background(), 5*time.Millisecond)
 	}

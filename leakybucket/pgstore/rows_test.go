@@ -53,7 +53,7 @@ func TestForgetsWhatMayBeForgottenAndNothingElse(t *testing.T) {
 		mustTake(t, s, charge(fmt.Sprint("kept", i), 1))
 	}
 	rows := func() float64 { return server.Float(t, "SELECT count(*)::float8 FROM "+table) }
-	eventually(t, 20*time.Second, "only the live buckets are left", func() bool { return rows() <= kept })
+	eventually(t, "only the live buckets are left", func() bool { return rows() <= kept })
 	if got := rows(); got != kept {
 		t.Errorf("buckets left: got %v, want %d", got, kept)
 	}

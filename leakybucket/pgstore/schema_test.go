@@ -241,9 +241,10 @@ func TestANewerTableIsUsedIfItSaysSo(t *testing.T) {
 // The role's search path puts a function of its own before the server's.
 func TestAServerOlderThan14IsRefused(t *testing.T) {
 	server := sharedServer(t)
-	server.Exec(t, "CREATE SCHEMA old",
-		"CREATE FUNCTION old.current_setting(text) RETURNS text LANGUAGE sql AS $$ SELECT '130014' $$")
-	s := openStore(t, Options{URL: patient(server.URL()) + "&search_path=old,pg_catalog,public", Table: unique("old")})
+	schema := unique("old")
+	server.Exec(t, "CREATE SCHEMA "+schema,
+		"CREATE FUNCTION "+schema+".current_setting(text) RETURNS text LANGUAGE sql AS $$ SELECT '130014' $$")
+	s := openStore(t, Options{URL: patient(server.URL()) + "&search_path=" + schema + ",pg_catalog,public", Table: unique("old")})
 	_, err := take(context.Background(), s, charge("k", 1))
 	wantError(t, err, "has version 13.14: want 14 or newer")
 }
@@ -270,14 +271,14 @@ func TestAnUpgradeDoesNotBlockTheFormerVersionBehindALongTransaction(t *testing.
 		began := time.Now()
 		_, _ = take(context.Background(), s, charge("k", 1))
 		mustTake(t, former, charge("k", 1))
-		if took := time.Since(began); took > 2*schemaLockPatience+2*time.Second+heart.lost(began) {
+		if took := time.Since(began); took > 2*schemaLockPatience+2*time.Second+heart.Lost(began) {
 			t.Errorf("take by the former version: got an answer after %v", took)
 		}
 	}
 	if _, err := dump.Exec(context.Background(), "COMMIT"); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, 10*time.Second, "the table is upgraded", func() bool {
+	eventually(t, "the table is upgraded", func() bool {
 		_, err := take(context.Background(), s, charge("k", 1))
 		return err == nil
 	})
@@ -303,8 +304,9 @@ func TestErrorsKeepTheirCause(t *testing.T) {
 		t.Errorf("take within a context that has ended: got %v, want it to wrap %v", err, reason)
 	}
 	// The role is named as its password is.
-	server.Exec(t, `CREATE ROLE "s3cretrole" LOGIN PASSWORD 's3cretrole'`)
-	s := openStore(t, Options{URL: patient(server.URLOf("s3cretrole", "wrong", "postgres"))})
+	name := unique("s3cretrole")
+	server.Exec(t, fmt.Sprintf("CREATE ROLE %s LOGIN PASSWORD '%[1]s'", name))
+	s := openStore(t, Options{URL: patient(server.URLOf(name, "wrong", "postgres"))})
 	_, err := take(context.Background(), s, charge("k", 1))
 	if !isCode(err, invalidPassword) {
 		t.Errorf("take with a wrong password: got %v, want one of code %s", err, invalidPassword)

@@ -60,7 +60,7 @@ func TestGarbageIsAnErrorAndNoPanic(t *testing.T) {
 	} {
 		s := open(t, Options{URL: "redis://" + answers(t, text)})
 		for range 3 {
-			if d, err := take(s, charge("k", frozen, 1)); err == nil {
+			if d, err := takeWithin(s, charge("k", frozen, 1), patience); err == nil {
 				t.Errorf("server that answers %.40q: got %+v, want an error", text, d)
 			}
 		}
@@ -207,7 +207,11 @@ func TestAHungServerKeepsNoCallerBeyondItsDeadline(t *testing.T) {
 		ctx, cancel := context.WithTimeout(context.Background(), budget)
 		err := s.Take(ctx, []leakybucket.Charge{charge("k", frozen, 1)}, make([]leakybucket.Decision, 1))
 		cancel()
-		longest = max(longest, time.Since(asked))
+		took := time.Since(asked)
+		longest = max(longest, took)
+		if took > 10*budget+heart.Lost(asked) {
+			t.Errorf("take: got an answer after %v with a deadline of %v", took, budget)
+		}
 		if err == nil {
 			t.Error("take of a server that is stopped: got no error")
 		}
@@ -218,11 +222,8 @@ func TestAHungServerKeepsNoCallerBeyondItsDeadline(t *testing.T) {
 		_, err := take(s, charge("k", frozen, 1))
 		return err
 	})
-	if back := time.Since(resumed); back > time.Second {
-		t.Errorf("first answer after the server went on: got it after %v, want it within a second", back)
-	}
-	if longest > 10*budget { // the machine may be busy
-		t.Errorf("longest take: got %v with a deadline of %v", longest, budget)
+	if back := time.Since(resumed); back > 3*time.Second+heart.Lost(resumed) {
+		t.Errorf("first answer after the server went on: got it after %v, want it soon", back)
 	}
 	servertest.Eventually(t, "no goroutine is left waiting", func() error {
 		if n := runtime.NumGoroutine(); n > before+5 {

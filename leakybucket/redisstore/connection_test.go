@@ -19,7 +19,6 @@ import (
 	"runtime"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -39,7 +38,7 @@ func TestTLSAndUnixSockets(t *testing.T) {
 	if got := levelOf(t, open(t, Options{URL: "unix://" + socket}), charge("k", frozen, 1)); got < 2-leaked {
 		t.Errorf("level by both ways: got %v, want 2", got)
 	}
-	if _, err := take(open(t, Options{URL: "rediss://" + probe.Addr}), charge("k", frozen, 1)); err == nil || !strings.Contains(err.Error(), "certificate") {
+	if _, err := takeWithin(open(t, Options{URL: "rediss://" + probe.Addr}), charge("k", frozen, 1), patience); err == nil || !strings.Contains(err.Error(), "certificate") {
 		t.Errorf("certificate that nobody has signed: got %v, want an error", err)
 	}
 }
@@ -115,13 +114,9 @@ func TestAClusterThatAlwaysRedirectsIsAnError(t *testing.T) {
 	}()
 	s := open(t, Options{URL: "redis+cluster://" + listener.Addr().String()})
 	for range 3 {
-		asked := time.Now()
-		_, err := take(s, charge("k", frozen, 1))
+		_, err := takeWithin(s, charge("k", frozen, 1), 5*time.Second)
 		if err == nil || !strings.Contains(err.Error(), "MOVED") {
-			t.Errorf("take: got %v, want an error that says MOVED", err)
-		}
-		if took := time.Since(asked); took > 900*time.Millisecond {
-			t.Errorf("take: got its error after %v, want it soon", took)
+			t.Errorf("take: got %v, want an error that says MOVED, before the deadline", err)
 		}
 	}
 }
@@ -142,7 +137,7 @@ func TestNoCallerWaitsForAConnectionBeyondItsDeadline(t *testing.T) {
 				t.Errorf("%s: %s of a server that is stopped: got no error", url, what)
 			}
 		}
-		if took := time.Since(asked); took > 500*time.Millisecond {
+		if took := time.Since(asked); took > 500*time.Millisecond+heart.Lost(asked) {
 			t.Errorf("%s: got errors after %v with a deadline of 50 ms", url, took)
 		}
 		cancel()
@@ -162,16 +157,19 @@ func TestNewDialsNothing(t *testing.T) {
 	for _, url := range []string{"redis://" + addr, "redis+sentinel://" + addr + "/m", "redis+cluster://" + addr} {
 		stores = append(stores, open(t, Options{URL: url}))
 	}
-	if n := runtime.NumGoroutine(); n > before {
-		t.Errorf("goroutines after New: got %d, want %d as before", n, before)
-	}
+	servertest.Eventually(t, "there are no more goroutines than before New", func() error {
+		if n := runtime.NumGoroutine(); n > before {
+			return fmt.Errorf("got %d, want %d", n, before)
+		}
+		return nil
+	})
 	_ = listener.(*net.TCPListener).SetDeadline(time.Now().Add(100 * time.Millisecond))
 	if conn, err := listener.Accept(); err == nil {
 		t.Errorf("New: got a connection from %v, want none", conn.RemoteAddr())
 	}
 	for _, s := range stores {
 		s.Start()
-		_ = listener.(*net.TCPListener).SetDeadline(time.Now().Add(10 * time.Second))
+		_ = listener.(*net.TCPListener).SetDeadline(time.Now().Add(patience))
 		conn, err := listener.Accept()
 		if err != nil {
 			t.Fatalf("Start of %s: got no connection: %v", s, err)
@@ -222,7 +220,6 @@ func TestAReplicaThatGoesSilentKeepsNoCallerBeyondItsDeadline(t *testing.T) {
 	<-time.After(2 * retryDelay) // until its connection may be given up
 	server.Do("replicaof", "127.0.0.1", "1")
 	const budget = 50 * time.Millisecond
-	var longest atomic.Int64
 	var wg sync.WaitGroup
 	for range 8 {
 		wg.Go(func() {
@@ -234,17 +231,14 @@ func TestAReplicaThatGoesSilentKeepsNoCallerBeyondItsDeadline(t *testing.T) {
 				if err == nil {
 					t.Error("take of a replica: got no error")
 				}
-				if took := int64(time.Since(asked)); took > longest.Load() {
-					longest.Store(took)
+				if took := time.Since(asked); took > 8*budget+heart.Lost(asked) {
+					t.Errorf("take: got an answer after %v with a deadline of %v", took, budget)
 				}
 				<-time.After(2 * time.Millisecond) // or they would be over before the connection is closed
 			}
 		})
 	}
 	wg.Wait()
-	if got := time.Duration(longest.Load()); got > 8*budget { // the machine may be busy
-		t.Errorf("longest take: got %v with a deadline of %v", got, budget)
-	}
 	server.Do("replicaof", "no", "one")
 	proxy.Silence(false)
 	servertest.Eventually(t, "the store answers again", func() error {

@@ -21,7 +21,7 @@ func TestABadKeyIsAFaultOfItsBucketWhateverThePassword(t *testing.T) {
 	if out, err := server.Try("-a", "reading", "set", "p:zone/bad", "no bucket"); err != nil {
 		t.Fatal(out, err)
 	}
-	_, err := take(s, charge("bad", frozen, 1))
+	_, err := takeWithin(s, charge("bad", frozen, 1), patience)
 	errSettle := s.Settle(context.Background(), []leakybucket.Settlement{{Charge: charge("bad", frozen, 1), Diff: 1}})
 	for _, err := range []error{err, errSettle} {
 		if !errors.Is(err, leakybucket.ErrBadBucket) {

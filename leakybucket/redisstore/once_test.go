@@ -24,9 +24,20 @@ func charge(key string, l leakybucket.Limit, cost float64) leakybucket.Charge {
 	return leakybucket.Charge{Zone: "zone", Key: key, Limit: l, Cost: cost, Debt: l.Capacity}
 }
 
+// heart is begun before any test counts goroutines.
+var heart = servertest.StartPulse()
+
+// patience is how long a call may take where the server is well and the machine
+// busy.
+const patience = time.Minute
+
 // take takes one charge within a second.
 func take(s *Store, c leakybucket.Charge) (leakybucket.Decision, error) {
-	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+	return takeWithin(s, c, time.Second)
+}
+
+func takeWithin(s *Store, c leakybucket.Charge, d time.Duration) (leakybucket.Decision, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), d)
 	defer cancel()
 	decisions := make([]leakybucket.Decision, 1)
 	err := s.Take(ctx, []leakybucket.Charge{c}, decisions)
@@ -36,7 +47,7 @@ func take(s *Store, c leakybucket.Charge) (leakybucket.Decision, error) {
 // mustTake is take that must be answered.
 func mustTake(tb testing.TB, s *Store, c leakybucket.Charge) leakybucket.Decision {
 	tb.Helper()
-	d, err := take(s, c)
+	d, err := takeWithin(s, c, patience)
 	if err != nil {
 		tb.Fatal(err)
 	}
@@ -99,31 +110,26 @@ func TestEachTakeIsChargedAtMostOnce(t *testing.T) {
 func TestFlushedScriptsAreChargedOnce(t *testing.T) {
 	server := servertest.StartRedis(t)
 	s := open(t, Options{URL: "redis://" + server.Addr})
-	d := 30 * time.Second
+	flushes := 300
 	if testing.Short() {
-		d = time.Second
+		flushes = 10
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), d)
-	defer cancel()
-	var flushes int
+	ctx, cancel := context.WithCancel(context.Background())
 	var wg sync.WaitGroup
 	wg.Go(func() {
-		for tick := time.NewTicker(100 * time.Millisecond); ; {
-			select {
-			case <-tick.C:
-				server.Do("script", "flush")
-				flushes++
-			case <-ctx.Done():
-				tick.Stop()
-				return
-			}
+		defer cancel()
+		tick := time.NewTicker(100 * time.Millisecond)
+		defer tick.Stop()
+		for range flushes {
+			<-tick.C
+			server.Do("script", "flush")
 		}
 	})
 	var poured [8]float64
 	for w := range poured {
 		wg.Go(func() {
-			for i := 0; ctx.Err() == nil; i++ {
-				if _, err := take(s, charge(fmt.Sprint("k", w), frozen, 1)); err != nil {
+			for ctx.Err() == nil {
+				if _, err := takeWithin(s, charge(fmt.Sprint("k", w), frozen, 1), patience); err != nil {
 					t.Errorf("take: %v", err)
 					return
 				}
@@ -133,11 +139,8 @@ func TestFlushedScriptsAreChargedOnce(t *testing.T) {
 	}
 	wg.Wait()
 	for w, want := range poured {
-		if got := levelOf(t, s, charge(fmt.Sprint("k", w), frozen, 1)); got > want || got < want-leaked {
+		if got := levelOf(t, s, charge(fmt.Sprint("k", w), frozen, 1)); got > want || got < want-leaked || got == 0 {
 			t.Errorf("level of k%d after %d flushes: got %v, want %v, the sum of what was poured", w, flushes, got, want)
 		}
-	}
-	if flushes < 3 {
-		t.Errorf("got %d flushes, want some", flushes)
 	}
 }

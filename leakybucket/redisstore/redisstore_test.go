@@ -91,7 +91,7 @@ func TestManySettlementsAtOnceAreAllMade(t *testing.T) {
 		settlements[i] = leakybucket.Settlement{Charge: charge(key, frozen, 1), Diff: 1}
 	}
 	server.Do("lpush", "throttle:zone/bad", "x")
-	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
 	err := s.Settle(ctx, settlements)
 	if !errors.Is(err, leakybucket.ErrBadBucket) {
@@ -172,7 +172,7 @@ func TestThreeStoresAreOne(t *testing.T) {
 	for i, s := range stores {
 		wg.Go(func() {
 			for range 100 {
-				d, err := take(s, charge("k", limit, 1))
+				d, err := takeWithin(s, charge("k", limit, 1), patience)
 				if err != nil {
 					t.Error(err)
 					return
@@ -204,7 +204,7 @@ func TestConcurrentTakesShareCalls(t *testing.T) {
 	for range callers {
 		wg.Go(func() {
 			for range takes {
-				if _, err := take(s, charge("k", frozen, 1)); err != nil {
+				if _, err := takeWithin(s, charge("k", frozen, 1), patience); err != nil {
 					t.Error(err)
 					return
 				}

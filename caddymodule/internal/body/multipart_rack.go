@@ -52,8 +52,7 @@ func splitAsRack2(data []byte, boundary string, field func(name, value []byte)) 
 	if withoutParts(data, boundary) {
 		return nil
 	}
-	found, last := lines.next()
-	if !found {
+	if found, _ := lines.next(); !found {
 		return errBroken
 	}
 	for {
@@ -69,7 +68,7 @@ func splitAsRack2(data []byte, boundary string, field func(name, value []byte)) 
 		}
 		field(rack2Name(head), lines.rest[:end])
 		lines.rest = lines.rest[min(end+2, len(lines.rest)):]
-		if found, last = lines.next(); last || !found {
+		if found, last := lines.next(); last || !found {
 			return nil
 		}
 	}

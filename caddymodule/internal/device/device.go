@@ -159,5 +159,5 @@ func (c *Client) Issue(header http.Header, now time.Time) {
 // ValidPattern reports whether a pattern for cookies can be told from any cookie.
 func ValidPattern(pattern string) bool {
 	match, err := path.Match(pattern, "")
-	return err == nil && !match && strings.Trim(pattern, "*?") != ""
+	return err == nil && !match && strings.Trim(pattern, "*?") != "" && !strings.ContainsAny(pattern, "/,;= \t")
 }

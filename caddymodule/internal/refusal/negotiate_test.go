@@ -14,7 +14,12 @@ func TestClientsThatPreferJSONGetIt(t *testing.T) {
 		json   bool
 	}{
 		// Nobody in particular.
-		{"", false}, {"*/*", false}, {"*", false}, {"image/png", false}, {"text/plain", false}, {",;,=,", false},
+		{"", false},
+		{"*/*", false},
+		{"*", false},
+		{"image/png", false},
+		{"text/plain", false},
+		{",;,=,", false},
 
 		// Browsers, and what they fetch.
 		{"text/html,application/xhtml+xml,application/xml;q=0.9,*/*;q=0.8", false},
@@ -33,9 +38,11 @@ func TestClientsThatPreferJSONGetIt(t *testing.T) {
 		{"application/problem+json", true},
 		{"application/vnd.api+json, application/json", true},
 		{"application/vnd.github+json", true},
-		{"application/*", true}, {"application/*, */*", true},
+		{"application/*", true},
+		{"application/*, */*", true},
 		{"application/json; charset=utf-8", true},
-		{"APPLICATION/JSON", true}, {"Application/Problem+Json ; Q=1", true},
+		{"APPLICATION/JSON", true},
+		{"Application/Problem+Json ; Q=1", true},
 		{"text/html, image/gif, image/jpeg, *; q=.2, */*; q=.2", false}, // Java
 		{"application/json, *; q=.2", true},
 
@@ -81,7 +88,9 @@ func TestClientsThatPreferJSONGetIt(t *testing.T) {
 		{"application/json;q=-1, text/html;q=0.9", true},
 		{"application/json;q=5, text/html;q=0.9", true},
 		{"application/json;quality=0, text/html;q=0.9", true},
-		{"application/jsonx", false}, {"+json", false}, {"json", false},
+		{"application/jsonx", false},
+		{"+json", false},
+		{"json", false},
 	} {
 		if got := acceptsJSON([]string{test.accept}); got != test.json {
 			t.Errorf("Accept %q: got JSON %v, want %v", test.accept, got, test.json)

@@ -198,9 +198,23 @@ func TestAStyleIsPlainTextAndAColour(t *testing.T) {
 		}
 	}
 	for _, style := range []Style{
-		{Accent: "#12"}, {Accent: "12345"}, {Accent: "#12345g"}, {Accent: "##123"}, {Accent: "red;}"}, {Accent: "rebeccapurple"}, {Accent: "url(x)"}, {Accent: " teal"},
-		{Title: " "}, {Title: "a\nb"}, {Title: "a\x00"}, {Title: "\xff"}, {Title: strings.Repeat("ä", mostTitle+1)},
-		{Text: "\n"}, {Text: "a\rb"}, {Text: "a\u0085"}, {Text: strings.Repeat("ä", mostText+1)},
+		{Accent: "#12"},
+		{Accent: "12345"},
+		{Accent: "#12345g"},
+		{Accent: "##123"},
+		{Accent: "red;}"},
+		{Accent: "rebeccapurple"},
+		{Accent: "url(x)"},
+		{Accent: " teal"},
+		{Title: " "},
+		{Title: "a\nb"},
+		{Title: "a\x00"},
+		{Title: "\xff"},
+		{Title: strings.Repeat("ä", mostTitle+1)},
+		{Text: "\n"},
+		{Text: "a\rb"},
+		{Text: "a\u0085"},
+		{Text: strings.Repeat("ä", mostText+1)},
 	} {
 		if _, err := style.Compile(); err == nil {
 			t.Errorf("%+.40q: got no error", style)

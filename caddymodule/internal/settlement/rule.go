@@ -78,12 +78,19 @@ var statusCode = regexp.MustCompile(`^[1-5](xx|[0-9][0-9])$`)
 
 // ParseStatus reads a status such as 401, or a class such as 4xx.
 func ParseStatus(text string) (StatusRange, error) {
-	if !statusCode.MatchString(text) {
+	first, _, cut := strings.Cut(strings.TrimRight(text, "*,;"), "-")
+	switch {
+	case statusCode.MatchString(text):
+	case strings.HasSuffix(text, ",") && statusCode.MatchString(first):
+		return StatusRange{}, fmt.Errorf("invalid status %q: want blanks between statuses", text)
+	case cut && statusCode.MatchString(first) || len(first) == 1 && statusCode.MatchString(first+"xx"):
+		return StatusRange{}, fmt.Errorf("invalid status %q: did you mean %sxx?", text, first[:1])
+	default:
 		return StatusRange{}, fmt.Errorf("invalid status %q: want a code such as 401 or a class such as 4xx", text)
 	}
-	first, _ := strconv.Atoi(strings.ReplaceAll(text, "x", "0"))
-	last, _ := strconv.Atoi(strings.ReplaceAll(text, "x", "9"))
-	return StatusRange{first, last}, nil
+	from, _ := strconv.Atoi(strings.ReplaceAll(text, "x", "0"))
+	to, _ := strconv.Atoi(strings.ReplaceAll(text, "x", "9"))
+	return StatusRange{from, to}, nil
 }
 
 // Actual returns what a request cost in all, when [Observer.Serve] has returned

@@ -1,0 +1,366 @@
+package caddymodule
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/caddyserver/caddy/v2/caddyconfig"
+
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/golden"
+)
+
+// A mistake is a Caddyfile that does not mean what its owner believes. The error says
+// in which line, names the word that is wrong, and says what would be right.
+type mistake struct {
+	in   string // zone, block, site, global or file: what the text is a part of
+	text string // whose wrong line ends with the comment <-
+	says string
+}
+
+// caddyfile returns the whole file.
+func (m mistake) caddyfile() string {
+	switch m.in {
+	case "zone":
+		return "http://example.com {\n\tthrottle {\n\t\tzone pages {\n" + m.text + "\n\t\t}\n\t}\n}\n"
+	case "block":
+		return "http://example.com {\n\tthrottle {\n" + m.text + "\n\t}\n}\n"
+	case "site":
+		return "http://example.com {\n" + m.text + "\n}\n"
+	case "global":
+		return "{\n\tthrottle {\n" + m.text + "\n\t}\n}\nhttp://example.com {\n\tthrottle pages 60 10/s\n}\n"
+	}
+	return m.text + "\n"
+}
+
+// place returns the marked line, as errors name it.
+func (m mistake) place() string {
+	before, _, _ := strings.Cut(m.caddyfile(), "# <-")
+	return fmt.Sprintf("Caddyfile:%d", 1+strings.Count(before, "\n"))
+}
+
+// adapt returns the adapter's error about the file, or the config and "".
+func (m mistake) adapt() (config []byte, message string) {
+	config, _, err := caddyconfig.GetAdapter("caddyfile").Adapt([]byte(m.caddyfile()), map[string]any{"filename": "Caddyfile"})
+	if err != nil {
+		return nil, err.Error()
+	}
+	return config, ""
+}
+
+func TestAMistakeIsAnsweredWithItsLineItsWordAndItsRemedy(t *testing.T) {
+	for _, m := range mistakes {
+		_, got := m.adapt()
+		if !strings.Contains(got, m.says) || !strings.HasSuffix(got, "at "+m.place()) {
+			t.Errorf("%s\ngot  %s\nwant %s, at %s", m.caddyfile(), got, m.says, m.place())
+		}
+	}
+}
+
+// Caddy itself finds these before throttle is asked. It names the line.
+func TestAMistakeThatCaddyFindsHasItsLine(t *testing.T) {
+	for _, m := range []mistake{
+		{"site", "rate_limit { # <-\n}", "unrecognized directive: rate_limit"},
+		{"site", "limit_req zone=one burst=5 nodelay # <-", "unrecognized directive: limit_req"},
+		{"site", "limit_conn addr 5 # <-", "unrecognized directive: limit_conn"},
+		{"zone", "match { path /a } # <-", "Unexpected next token after '{' on same line"},
+		{"block", "zone pages { limit 60 10/s } # <-", "Unexpected next token after '{' on same line"},
+		{"block", "zone pages\n{ # <-\nlimit 60 10/s\n}", "Unexpected '{' on a new line; did you mean to place the '{' on the previous line?"},
+		{"file", "throttle { # <-\n\tzone pages {\n\t}\n}", "parsed 'throttle' as a site address, but it is a known directive; directives must appear in a site block"},
+	} {
+		if _, got := m.adapt(); !strings.Contains(got, m.says) || !strings.Contains(got, m.place()) {
+			t.Errorf("%s\ngot  %s\nwant %s, at %s", m.caddyfile(), got, m.says, m.place())
+		}
+	}
+}
+
+// The adapter does not see all sites together, so these are found when the config is
+// loaded. The error names the site.
+func TestAMistakeThatOnlyAllSitesTogetherShowNamesItsSite(t *testing.T) {
+	for _, m := range []mistake{
+		{"site", "@out throttle_blocked lgoin\nabort @out\nthrottle login 60 10/s", `throttle_blocked asks about zone "lgoin", which is not defined: did you mean login?, in the site example.com`},
+		{"site", "route {\nrespond hello\nthrottle pages 60 10/s\n}", `zone "pages" never sees a request, because a handler before it (static_response) answers all of them: put throttle first, in the site example.com`},
+		{"site", "route {\nreverse_proxy localhost:3000\nthrottle /a* pages 60 10/s\n}", `a handler before it (reverse_proxy) answers all of them: put throttle first`},
+		{"site", "route {\nfile_server\nhandle /a* {\nthrottle pages 60 10/s\n}\n}", `a handler before it (file_server) answers all of them: put throttle first`},
+		{"site", "route {\nhandle {\nrespond hello\n}\nthrottle pages 60 10/s\n}", `a handler before it (static_response) answers all of them: put throttle first`},
+		{"file", "http:// {\nroute {\nrespond hello\nthrottle pages 60 10/s\n}\n}", `zone "pages" never sees a request, because a handler before it (static_response) answers all of them: put throttle first, in apps/http/servers/srv0`},
+	} {
+		config, message := m.adapt()
+		if message != "" {
+			t.Fatalf("%s\ngot %s, want it adapted", m.caddyfile(), message)
+		}
+		if err := golden.Validate(t, config); err == nil || !strings.Contains(err.Error(), m.says) {
+			t.Errorf("%s\ngot  %v\nwant %s", m.caddyfile(), err, m.says)
+		}
+	}
+}
+
+func TestAHandlerThatAnswersSomeRequestsMayStandBeforeThrottle(t *testing.T) {
+	for _, m := range []mistake{
+		{"site", "route {\nrespond /a* hello\nthrottle pages 60 10/s\n}", ""},
+		{"site", "route {\nfile_server {\npass_thru\n}\nthrottle pages 60 10/s\n}", ""},
+		{"site", "route {\nhandle /a* {\nrespond hello\n}\nhandle {\nthrottle pages 60 10/s\n}\n}", ""},
+		{"file", "http://a.example {\nrespond hello\n}\nhttp://b.example {\nthrottle pages 60 10/s\n}", ""},
+		{"file", "http:// {\nrespond hello\n}\nhttp://:8080 {\nthrottle pages 60 10/s\n}", ""},
+	} {
+		config, message := m.adapt()
+		if message != "" {
+			t.Fatalf("%s\ngot %s, want it adapted", m.caddyfile(), message)
+		}
+		if err := golden.Validate(t, config); err != nil {
+			t.Errorf("%s\ngot %v, want it valid", m.caddyfile(), err)
+		}
+	}
+}
+
+// These may be meant, so they are warned of.
+func TestAMistakeThatMayBeMeantIsWarnedOf(t *testing.T) {
+	for _, test := range []struct {
+		mistake
+		want int
+	}{
+		{mistake{"global", "zone unused {\nlimit 60 10/s\n}", "limits nothing, because no site uses it: write throttle <zone> in a site"}, 1},
+		{mistake{"zone", "limit 60 10/s\nsettle status 401 5\nblock 10m", "add after to settle"}, 1},
+		{mistake{"zone", "limit 5 5/h\nkey form log", formWarning}, 1},
+		{mistake{"zone", "limit 5 5/h\nkey host form log", formWarning}, 1},
+		{mistake{"zone", "limit 5 5/h\nkey form log\nmissing_key skip", formWarning}, 0},
+		{mistake{"zone", "limit 5 5/h\nkey form log\nmatch path /wp-login.php*", formWarning}, 0},
+		{mistake{"site", "throttle /login* login form log 5 5/h", formWarning}, 0},
+		{mistake{"site", "handle /login* {\nthrottle login form log 5 5/h\n}", formWarning}, 0},
+		{mistake{"site", "handle {\nthrottle login form log 5 5/h\n}", formWarning}, 1},
+		{mistake{"file", "http:// {\nthrottle login form log 5 5/h\n}", formWarning}, 1},
+		{mistake{"file", "http:// {\nthrottle /login* login form log 5 5/h\n}", formWarning}, 0},
+		{mistake{"file", "{\nthrottle {\nzone login {\nkey form log\nlimit 5 5/h\n}\n}\n}\nhttp://a.example {\nthrottle login\n}", formWarning}, 1},
+		{mistake{"file", "{\nthrottle {\nzone login {\nkey form log\nlimit 5 5/h\n}\n}\n}\nhttp://a.example {\nthrottle /login* login\n}", formWarning}, 0},
+	} {
+		s := run(t, test.caddyfile())
+		s.warned(t, test.says, test.want)
+		s.stop()
+	}
+}
+
+const formWarning = "keyed by a form field and has no match"
+
+var mistakes = []mistake{
+	{"zone", "rate 10 # <-", `unknown option "rate" in zone "pages": leak <n>/<s|m|h|d> is the sustained rate, at which a bucket drains`},
+	{"zone", "burst 20 # <-", `unknown option "burst" in zone "pages": capacity <n> is how much a bucket holds; nginx's burst=10 is capacity 11`},
+	{"zone", "events 10 # <-\nwindow 1m", `unknown option "events" in zone "pages": capacity <n> is the burst, and leak <n>/<s|m|h|d> the sustained rate`},
+	{"zone", "window 1m # <-", `unknown option "window" in zone "pages": a leaky bucket has no window; leak <n>/<s|m|h|d> is the sustained rate, at which a bucket drains`},
+	{"zone", "period 1m # <-", `unknown option "period" in zone "pages": the period is part of leak <n>/<s|m|h|d>, as in leak 300/5m`},
+	{"zone", "requests 10 # <-", `unknown option "requests" in zone "pages": capacity <n> is the burst, and leak <n>/<s|m|h|d> the sustained rate`},
+	{"zone", "count 10 # <-", `unknown option "count" in zone "pages": capacity <n> is the burst, and leak <n>/<s|m|h|d> the sustained rate; to charge only some answers, count_only status <code|class>...`},
+	{"zone", "average 10 # <-", `unknown option "average" in zone "pages": leak <n>/<s|m|h|d> is the sustained rate, at which a bucket drains`},
+	{"zone", "dry_run # <-", `unknown option "dry_run" in zone "pages": shadow decides, counts and logs, and never refuses`},
+	{"zone", "nodelay # <-", `unknown option "nodelay" in zone "pages": requests that fit pass at once, unless the zone says delay`},
+	{"zone", "whitelist 192.0.2.1 # <-", `unknown option "whitelist" in zone "pages": exempt <request matchers> names requests that are never charged, and override <key> unlimited a key`},
+	{"zone", "allowlist 192.0.2.1 # <-", `unknown option "allowlist" in zone "pages": exempt <request matchers> names requests that are never charged, and override <key> unlimited a key`},
+	{"zone", "ban 10m # <-", `unknown option "ban" in zone "pages": block [<duration>...] refuses a key for a while after an overflow`},
+	{"zone", "concurrency 5 # <-", `unknown option "concurrency" in zone "pages": in_flight <n> is how many requests of a key are served at once`},
+	{"zone", "limit_conn addr 5 # <-", `unknown option "limit_conn" in zone "pages": in_flight <n> is how many requests of a key are served at once`},
+	{"zone", "max_concurrent 5 # <-", `unknown option "max_concurrent" in zone "pages": in_flight <n> is how many requests of a key are served at once`},
+	{"zone", "capacity 10\nleak 2 # <-", `parsing leak: invalid rate "2": want <number>/<s|m|h|d> or a longer period, such as 2/s or 5/20s`},
+	{"zone", "capacity 10\nleak 2r/s # <-", `parsing leak: invalid rate "2r/s": did you mean 2/s?`},
+	{"zone", "capacity 10\nleak 5/20 # <-", `parsing leak: invalid rate "5/20": want <number>/<s|m|h|d> or a longer period, such as 2/s or 5/20s`},
+	{"zone", "capacity 10\nleak 5/20x # <-", `parsing leak: invalid rate "5/20x": want <number>/<s|m|h|d> or a longer period, such as 2/s or 5/20s`},
+	{"zone", "capacity 10\nleak 0/s # <-", `parsing leak: invalid rate "0/s": a bucket must drain: want a number above 0, such as 1/h`},
+	{"zone", "capacity 10\nleak 1/min # <-", `parsing leak: invalid rate "1/min": did you mean 1/m?`},
+	{"zone", "capacity 10\nleak 1/sec # <-", `parsing leak: invalid rate "1/sec": did you mean 1/s?`},
+	{"block", "zone pages { # <-\ncapacity 10\n}", `zone "pages": no leak given: want leak <number>/<s|m|h|d>, how fast a bucket drains`},
+	{"block", "zone pages { # <-\nleak 10/s\n}", `zone "pages": no capacity given: want capacity <number>, how much a bucket holds`},
+	{"zone", "capacity -1 # <-", `parsing capacity: invalid capacity "-1": want a number from 0.000000001 to 1000000000000, such as 10`},
+	{"zone", "capacity 0 # <-", `parsing capacity: invalid capacity "0": nothing would fit: want a number above 0, such as 10`},
+	{"zone", "capacity 1,000 # <-", `parsing capacity: invalid capacity "1,000": did you mean 1000?`},
+	{"zone", "capacity 1e3 # <-", `parsing capacity: invalid capacity "1e3": want a number from 0.000000001 to 1000000000000, such as 10`},
+	{"zone", "capacity 60 leak 2/s # <-", `unexpected "leak" after capacity 60: want a line for each option`},
+	{"zone", "limit 60 # <-", "wrong number of words after limit: want limit <capacity> <leak>, such as limit 100 10/s"},
+	{"zone", "limit 10/s 60 # <-", `parsing limit: invalid limit "10/s 60": the capacity comes first: did you mean 60 10/s?`},
+	{"zone", "limit 60 10/s 20 # <-", "wrong number of words after limit: want limit <capacity> <leak>, such as limit 100 10/s"},
+	{"zone", "limit 60 10/s\ncost 61 # <-", `zone "pages": invalid cost 61: it can never fit the capacity of 60`},
+	{"zone", "capacity 10\ncapacity 20 # <-", "capacity is given twice"},
+	{"block", "zone pages {\ncapacity 60\n}\ncapacity 10 # <-", "capacity cannot stand beside the zones in the directive throttle: put it into a zone, zone <name> { capacity ... }"},
+	{"block", "capacity 10 # <-\nleak 1/s", "capacity cannot stand beside the zones in the directive throttle: put it into a zone, zone <name> { capacity ... }"},
+	{"block", "zone a/b { # <-\nlimit 60 10/s\n}", `invalid zone name "a/b": want letters, digits, _, . and -`},
+	{"block", "zone { # <-\nlimit 60 10/s\n}", "zone has no name: want zone <name>, such as zone pages"},
+	{"block", "zone pages {\nlimit 60 10/s\n}\nzone pages { # <-\nlimit 5 1/s\n}", `zone "pages" is given twice in one throttle directive`},
+	{"file", "http://a.example {\nthrottle pages 60 10/s\n}\nhttp://b.example {\nthrottle pages 5 1/s # <-\n}", `zone "pages" is defined twice, and differently: a name is one budget, so give one of them another name`},
+	{"site", "throttle pages # <-", `unknown zone "pages": no zone of that name is defined in the global options; define it there, or give it a capacity and a leak here`},
+	{"site", "throttle 60 10/s pages # <-", "no zone name before 60 10/s: want throttle <zone> <key>... <capacity> <leak>"},
+	{"site", "throttle client_ip pages 60 10/s # <-", "no zone name before client_ip: want throttle <zone> <key>... <capacity> <leak>"},
+	{"site", "throttle pages 10/s 60 # <-", "leak 10/s stands before capacity 60: did you mean throttle pages 60 10/s?"},
+	{"site", "throttle pages client_ip 10/s 60 # <-", "leak 10/s stands before capacity 60: did you mean throttle pages client_ip 60 10/s?"},
+	{"site", "throttle pages 60 10/s client_ip # <-", `unexpected "client_ip" after leak 10/s: want throttle <zone> <key>... <capacity> <leak>`},
+	{"site", "throttle pages 60 10/s burst 20 # <-", `unexpected "burst" after leak 10/s: capacity <n> is how much a bucket holds; nginx's burst=10 is capacity 11`},
+	{"site", "throttle pages client_ip 60 # <-", "no leak after capacity 60: want throttle <zone> <key>... <capacity> <leak>"},
+	{"site", "throttle # <-", "no zone given: want throttle <zone>, throttle <zone> <key>... <capacity> <leak>, or a block with zones"},
+	{"site", "throttle { # <-\n}", "no zone given: want throttle <zone>, throttle <zone> <key>... <capacity> <leak>, or a block with zones"},
+	{"site", "throttle pages 60 10/s {\nzone pages { # <-\nlimit 60 10/s\n}\n}", `zone "pages" stands on the line of throttle already: put both zones into the block`},
+	{"zone", "limit 60 10/s\nkey remote_ip # <-", `zone "pages": unknown key source "remote_ip": did you mean client_ip?`},
+	{"zone", "limit 60 10/s\nkey ip # <-", `zone "pages": unknown key source "ip": did you mean client_ip?`},
+	{"zone", "limit 60 10/s\nkey X-Api-Key # <-", `zone "pages": unknown key source "X-Api-Key": did you mean header X-Api-Key?`},
+	{"zone", "limit 60 10/s\nkey $binary_remote_addr # <-", `zone "pages": unknown key source "$binary_remote_addr": did you mean client_ip?`},
+	{"zone", "limit 60 10/s\nkey \"x {client_ip}\" # <-", `zone "pages": placeholder {http.vars.client_ip} within "x {http.vars.client_ip}": give client_ip as a part of its own, which masks IPv6 addresses`},
+	{"zone", "limit 60 10/s\nkey header # <-", `parsing key: "header" needs a word after it: want header <name>`},
+	{"zone", "limit 60 10/s\nkey # <-", "key has no source: want client_ip, header <name>, cookie <name>, query <name>, form <field> [fold wordpress|email], basic_user [fold wordpress|email], host, method, route, text <string> or a string with {placeholders}"},
+	{"zone", "limit 60 10/s\nstatus 200 # <-", `parsing status: invalid number "200": want one from 400 to 599`},
+	{"zone", "limit 60 10/s\nblock 10 # <-", `parsing block: invalid duration "10": want one above 0, such as 10s`},
+	{"zone", "limit 60 10/s\nkey header X-User\nblock 10m everywhere # <-", `zone "pages": block ... everywhere needs the key client_ip alone: other keys do not identify a client in every zone`},
+	{"zone", "limit 60 10/s\nblock 1h 10m # <-", `zone "pages": invalid block: 10m0s stands after 1h0m0s: want each duration longer than the one before`},
+	{"zone", "limit 60 10/s\nshadow on # <-", `unexpected "on" after shadow: it takes no word`},
+	{"zone", "limit 60 10/s\nenforce 10% # <-", `parsing enforce: invalid number "10%": want one from 1 to 100`},
+	{"zone", "limit 60 10/s\nretry_after 30 # <-", `zone "pages": invalid retry_after "30": want empty, fit, or a duration such as 30s`},
+	{"zone", "limit 60 10/s\nmax_wait 10s # <-", `zone "pages": max_wait has no meaning without delay: a request that fits passes at once`},
+	{"zone", "limit 60 10/s\ndelay 3s # <-", `parsing delay: invalid number "3s": delay takes the units that pass undelayed, such as delay 4; for the longest wait, write max_wait 3s`},
+	{"zone", "limit 60 10/s\nmax_body # <-", "max_body has no value: want max_body <size>"},
+	{"zone", "limit 60 10/s\nmax_body 1M # <-", `zone "pages": max_body and unread_body_cost have no meaning: no cost and no part of the key comes from the body`},
+	{"zone", "limit 60 10/s\npage missing.html # <-", "reading page: stat missing.html: no such file or directory: want the name of an HTML file, relative to the Caddyfile"},
+	{"zone", "limit 60 10/s\noverride 192.0.2.1 # <-", "too few words after override: want override <part>... <plan>|<capacity> <leak>|unlimited|deny"},
+	{"zone", "limit 60 10/s\noverride 192.0.2.300 unlimited # <-", `zone "pages": override 192.0.2.300: invalid address "192.0.2.300": want an IP address or a network such as 203.0.113.0/24`},
+	{"zone", "limit 60 10/s\noverride 192.0.2.1/24 unlimited # <-", `zone "pages": override 192.0.2.1/24: invalid network "192.0.2.1/24": did you mean 192.0.2.0/24?`},
+	{"zone", "limit 60 10/s\ncost 1 # <-\ncost 2 {\npath /a*\n}", `zone "pages": cost 1: a line for all requests must come last`},
+	{"zone", "limit 60 10/s\nmatch { # <-\n}", "match has no matchers: want at least one, such as path /wp-login.php*"},
+	{"zone", "limit 60 10/s\nmatch /wp-login.php # <-", `unknown matcher "/wp-login.php" in match: did you mean path /wp-login.php?`},
+	{"zone", "limit 60 10/s\nexempt 192.0.2.1 # <-", `unknown matcher "192.0.2.1" in exempt: did you mean client_ip 192.0.2.1?`},
+	{"zone", "limit 60 10/s\nexempt 192.0.2.0/24 # <-", `unknown matcher "192.0.2.0/24" in exempt: did you mean client_ip 192.0.2.0/24?`},
+	{"global", "zone login {\nlimit 60 10/s\nmatch @login # <-\n}", `matcher "@login" stands in the global options, where there are no named matchers: write the matchers themselves, such as path /login*`},
+	{"zone", "limit 60 10/s\nmatch @login # <-", "unrecognized matcher name: @login: want one that the site defines, such as @login path /wp-login.php*"},
+	{"zone", "limit 60 10/s\npath /wp-login.php # <-", `unknown option "path" in zone "pages": did you mean match path /wp-login.php?`},
+	{"zone", "limit 60 10/s\nmatch path /wp-login.php, /xmlrpc.php # <-", `path "/wp-login.php," has a comma in it: want spaces between paths`},
+	{"zone", "limit 60 10/s\nmatch path wp-login.php # <-", `path "wp-login.php" never matches, since paths begin with a slash: did you mean /wp-login.php?`},
+	{"zone", "limit 60 10/s\nmatch path /wp-login.php # <-", `zone "pages": path "/wp-login.php" leaves out /wp-login.php/x, for which PHP runs the same script: did you mean /wp-login.php*?`},
+	{"site", "throttle /wp-login.php login 5 5/h # <-", `path "/wp-login.php" leaves out /wp-login.php/x, for which PHP runs the same script: did you mean /wp-login.php*?`},
+	{"zone", "limit 60 10/s\nsettle 401 # <-", `unknown source "401" in settle: did you mean settle status 401 <n>?`},
+	{"zone", "limit 60 10/s\nsettle status 401 after # <-", "settle status 401 has no cost: want settle status 401 <n>, such as settle status 401 5, or count_only status 401"},
+	{"zone", "limit 60 10/s\ntrusted_proxies 192.0.2.1 # <-", `unknown option "trusted_proxies" in zone "pages": it belongs in the global options, as in servers { trusted_proxies static private_ranges }`},
+	{"zone", "limit 60 10/s\nratelimit_headers # <-", `unknown option "ratelimit_headers" in zone "pages": it belongs in the directive throttle, beside its zones`},
+	{"zone", "limit 60 10/s\ncapcity 5 # <-", `unknown option "capcity" in zone "pages": did you mean capacity?`},
+	{"block", "shadow\nkey client_ip # <-\nzone pages {\nlimit 60 10/s\n}", "key cannot stand beside the zones in the directive throttle: put it into a zone, zone <name> { key ... }"},
+	{"global", "store redis://localhost:6379 # <-", `unknown store "redis://localhost:6379": did you mean store redis redis://localhost:6379?`},
+	{"global", "store redis localhost:6379 # <-", `unknown store "redis": this Caddy was built without it; build it with xcaddy --with github.com/caddy-throttle/caddy-throttle/caddymodule/redis`},
+	{"zone", "limit 5 5/h\ntrust_devices wordpress_logged_in_* # <-", `zone "pages": trust_devices needs a key that names an account: want form, basic_user, header, cookie or query among its sources, such as key form log; client_ip, host, method, route and text name none`},
+	{"zone", "limit 5 5/h\nkey form log\ntrust_devices # <-", "wrong number of words after trust_devices: want trust_devices <cookie-glob> [<duration>], such as trust_devices wordpress_logged_in_* 180d"},
+	{"zone", "limit 5 5/h\nkey form log\ntrust_devices on # <-", `unexpected "on" after trust_devices: want the cookie that a log-in sets first, as in trust_devices wordpress_logged_in_* 180d`},
+	{"zone", "limit 5 5/h\nkey form log\ntrust_devices 30d # <-", `unexpected "30d" after trust_devices: want the cookie that a log-in sets first, as in trust_devices wordpress_logged_in_* 180d`},
+	{"zone", "limit 5 5/h\nkey form log\ntrust_devices * # <-", `zone "pages": invalid cookie "*" in trust_devices: want the name, or a pattern such as wordpress_logged_in_*, of one that nothing but a log-in sets`},
+	{"zone", "limit 5 5/h\nkey form log\ntrust_devices wordpress_logged_in_* 30 # <-", `parsing trust_devices: invalid duration "30": want one above 0, such as 10s`},
+	{"zone", "limit 5 5/h\nkey form log\ntrust_devices wordpress_logged_in_* 30 days # <-", "wrong number of words after trust_devices: want trust_devices <cookie-glob> [<duration>], such as trust_devices wordpress_logged_in_* 180d"},
+	{"zone", "limit 5 5/h\nkey form log\ntrust_devices wordpress_logged_in_* 2y # <-", `parsing trust_devices: invalid duration "2y": want one above 0, such as 10s`},
+	{"zone", "limit 5 5/h\nkey form log\ntrust_devices wordpress_logged_in_ # <-", `zone "pages": invalid cookie "wordpress_logged_in_" in trust_devices: no cookie ends so; did you mean wordpress_logged_in_*?`},
+	{"zone", "limit 5 5/h\nkey form log\ntrust_devices /wordpress_logged_in_.*/ # <-", `zone "pages": invalid cookie "/wordpress_logged_in_.*/" in trust_devices: want the name, or a pattern such as wordpress_logged_in_*, of one that nothing but a log-in sets`},
+	{"zone", "limit 5 5/h\nkey form log\ntrust_device wordpress_logged_in_* # <-", `unknown option "trust_device" in zone "pages": did you mean trust_devices?`},
+	{"zone", "in_flight 5\nrequest_buffer 1 # <-", `parsing request_buffer: invalid size "1": it has no unit: did you mean 1KiB?`},
+	{"zone", "in_flight 5\nrequest_buffer on # <-", `parsing request_buffer: invalid size "on": want one such as 64KiB, up to 64MiB`},
+	{"zone", "in_flight 5\nrequest_buffer 1G # <-", `parsing request_buffer: invalid size "1G": want one such as 64KiB, up to 64MiB`},
+	{"zone", "in_flight 5\nrequest_buffers 1MiB # <-", `unknown option "request_buffers" in zone "pages": did you mean request_buffer?`},
+	{"zone", "in_flight 5\nclient_max_body_size 1m # <-", `unknown option "client_max_body_size" in zone "pages": Caddy's directive request_body { max_size <size> } limits bodies; request_buffer <size> reads them before a slot is taken`},
+	{"zone", "limit 60 10/s\nrequest_buffer 1MiB # <-", `zone "pages": request_buffer has no meaning without in_flight: it buffers the body before a slot is taken`},
+	{"zone", "limit 60 10/s\nsettle second # <-", `unknown source "second" in settle: did you mean seconds?`},
+	{"zone", "limit 60 10/s\nsettle seconds workers 5 # <-", `unexpected "workers" in settle seconds: did you mean settle seconds 5?`},
+	{"zone", "limit 60 10/s\nsettle seconds 5s # <-", `parsing workers in settle seconds: invalid number "5s": want one from 1 to 1000000`},
+	{"zone", "limit 60 10/s\nsettle seconds 0.5 # <-", `parsing workers in settle seconds: invalid number "0.5": want one from 1 to 1000000`},
+	{"zone", "limit 60 10/s\nsettle bytes # <-", "settle bytes has no unit: want settle bytes <unit>, such as settle bytes 100KiB"},
+	{"zone", "limit 60 10/s\nsettle bytes 1MB/s # <-", `zone "pages": parsing settle: invalid unit "1MB/s": want a number of bytes, such as 1KiB`},
+	{"zone", "limit 60 10/s\nkey form log fold # <-", `parsing key: "fold" needs a word after it: want fold wordpress or fold email`},
+	{"zone", "limit 60 10/s\nkey form log fold wp # <-", `zone "pages": unknown word "wp" after fold: want one of wordpress, email`},
+	{"zone", "limit 60 10/s\nkey form log fold lower # <-", `zone "pages": unknown word "lower" after fold: want one of wordpress, email`},
+	{"zone", "limit 60 10/s\nkey header X-User fold email # <-", `parsing key: "fold" goes with form <field> and basic_user only: want form <field> fold <word> or basic_user fold <word>`},
+	{"zone", "limit 60 10/s\nkey fold wordpress form log # <-", `parsing key: "fold" goes with form <field> and basic_user only: want form <field> fold <word> or basic_user fold <word>`},
+	{"zone", "limit 60 10/s\nkey form log wordpress # <-", `zone "pages": unknown key source "wordpress": did you mean fold wordpress?`},
+	{"zone", "limit 60 10/s\nfold wordpress # <-", `unknown option "fold" in zone "pages": it goes with key, as in key form log fold wordpress`},
+	{"zone", "limit 60 10/s\nkey form # <-", `parsing key: "form" needs a word after it: want form <field> [fold wordpress|email]`},
+	{"zone", "limit 60 10/s\nkey form log pwd # <-", `zone "pages": unknown key source "pwd": did you mean form <field>, with one field, which names the account?`},
+	{"zone", "limit 60 10/s\nkey basic_user admin # <-", `zone "pages": unknown key source "admin": want client_ip, header <name>, cookie <name>, query <name>, form <field> [fold wordpress|email], basic_user [fold wordpress|email], host, method, route, text <string> or a string with {placeholders}`},
+	{"zone", "limit 60 10/s\nkey basic_auth # <-", `zone "pages": unknown key source "basic_auth": did you mean basic_user?`},
+	{"zone", "limit 60 10/s\nkey user # <-", `zone "pages": unknown key source "user": did you mean basic_user, or form <field>?`},
+	{"zone", "limit 60 10/s\nkey remote_user # <-", `zone "pages": unknown key source "remote_user": did you mean basic_user?`},
+	{"zone", "limit 60 10/s\nkey cookie:session # <-", `zone "pages": unknown key source "cookie:session": did you mean cookie session?`},
+	{"zone", "limit 60 10/s\nkey uri # <-", `zone "pages": unknown key source "uri": did you mean route, which gives paths names, or {path}?`},
+	{"zone", "limit 60 10/s\nkey path # <-", `zone "pages": unknown key source "path": did you mean route, which gives paths names, or {path}?`},
+	{"zone", "limit 60 10/s\nmessage Too many requests # <-", `wrong number of words after message: want one text in quotes, such as message "Too many failed log-ins."`},
+	{"zone", "limit 60 10/s\nmessage # <-", `wrong number of words after message: want one text in quotes, such as message "Too many failed log-ins."`},
+	{"zone", "limit 60 10/s\nmessage \"<b>No</b>\" # <-", `invalid message "<b>No</b>": want plain text without HTML; page <file> is for that`},
+	{"zone", "limit 60 10/s\npage { # <-\n}", "page has no value: want a file, or a block of title, accent and text"},
+	{"zone", "limit 60 10/s\npage {\ncolor red # <-\n}", `unknown option "color" in page: did you mean accent?`},
+	{"zone", "limit 60 10/s\npage {\naccent #0a7f5c # <-\n}", "accent has no value: want a colour such as 0a7f5c; a # begins a comment, unless it is in quotes"},
+	{"zone", "limit 60 10/s\npage {\ntitle My Shop # <-\n}", `title has several words: put them in quotes, as in title "My Shop"`},
+	{"zone", "limit 60 10/s\npage {\nlogo /logo.png # <-\n}", `unknown option "logo" in page: want one of title, accent, text`},
+	{"zone", "limit 60 10/s\npage {\nmessage x # <-\n}", `unknown option "message" in page: did you mean text?`},
+	{"zone", "limit 60 10/s\npage \"<h1>Busy</h1>\" # <-", "reading page: stat <h1>Busy</h1>: no such file or directory: want the name of an HTML file, relative to the Caddyfile"},
+	{"zone", "limit 60 10/s\nerror_page 429 /busy.html # <-", `unknown option "error_page" in zone "pages": page <file>, or page { title <text> }, is what refused people see`},
+	{"zone", "limit 60 10/s\ncount_only 401 # <-", "count_only counts answers by their status: want count_only status <code|class>..., such as count_only status 401 403"},
+	{"zone", "limit 60 10/s\ncount_only status # <-", "count_only counts answers by their status: want count_only status <code|class>..., such as count_only status 401 403"},
+	{"zone", "limit 60 10/s\ncount_only status 401, 403 # <-", `parsing count_only: invalid status "401,": want blanks between statuses`},
+	{"zone", "limit 60 10/s\ncount_only status 400-499 # <-", `parsing count_only: invalid status "400-499": did you mean 4xx?`},
+	{"zone", "limit 60 10/s\ncount_only status 4** # <-", `parsing count_only: invalid status "4**": did you mean 4xx?`},
+	{"zone", "limit 60 10/s\ncount_only failures # <-", "count_only counts answers by their status: want count_only status <code|class>..., such as count_only status 401 403"},
+	{"zone", "limit 60 10/s\ncount_only status 200 5 # <-", `unexpected "5" in count_only, which charges 1 for each answer: want settle status <code|class>... 5 after for another cost`},
+	{"zone", "limit 60 10/s\ndelay on # <-", `parsing delay: invalid number "on": want delay alone, or the units that pass undelayed, such as delay 4`},
+	{"zone", "limit 60 10/s\ndelay 60 # <-", `zone "pages": delay 60 delays nothing: every request that fits a capacity of 60 passes undelayed; want a larger capacity, since the queue is part of it`},
+	{"zone", "limit 60 10/s\ndelay 1.5s # <-", `parsing delay: invalid number "1.5s": delay takes the units that pass undelayed, such as delay 4; for the longest wait, write max_wait 1.5s`},
+	{"zone", "limit 60 10/s\ndelay\nmax_wait 10 # <-", `parsing max_wait: invalid duration "10": want one above 0, such as 10s`},
+	{"zone", "in_flight 5 per ip # <-", `unexpected "per" after in_flight 5: want in_flight <n>`},
+	{"zone", "in_flight # <-", "in_flight has no value: want in_flight <n>"},
+	{"zone", "in_flight 0 # <-", `parsing in_flight: invalid number "0": want one from 1 to 1000000`},
+	{"zone", "in_flight 5/s # <-", `parsing in_flight: invalid number "5/s": want one from 1 to 1000000`},
+	{"block", "zone pages { # <-\nin_flight 5\ncapacity 10\n}", `zone "pages": no leak given: want leak <number>/<s|m|h|d>, how fast a bucket drains`},
+	{"zone", "limit 60 10/s\nexempt static # <-", `unknown matcher "static" in exempt: did you mean static_files?`},
+	{"zone", "limit 60 10/s\nexempt *.css *.js # <-", `unknown matcher "*.css" in exempt: did you mean path *.css?`},
+	{"zone", "limit 60 10/s\nexempt static_files /var/www /srv # <-", `unexpected "/srv" after exempt static_files /var/www: want at most a root`},
+	{"zone", "limit 60 10/s\nmatch static_files # <-", "static_files goes with exempt only: want exempt static_files [<root>]"},
+	{"zone", "limit 60 10/s\nmatch POST # <-", `unknown matcher "POST" in match: did you mean method POST?`},
+	{"zone", "limit 60 10/s\nmatch method POST,GET # <-", `method "POST,GET" has a comma in it: want blanks between methods`},
+	{"zone", "limit 60 10/s\nmatch path /wp-login.php* method POST # <-", `path "method" never matches: for two matchers at once, want a block, and each on a line of its own`},
+	{"zone", "limit 60 10/s\nmatch path_regexp ( # <-", "path_regexp \"(\": error parsing regexp: missing closing ): `(`"},
+	{"zone", "limit 60 10/s\nmatch location /wp-login.php # <-", `unknown matcher "location" in match: did you mean path /wp-login.php?`},
+	{"zone", "limit 60 10/s\nmatch uri /wp-login.php # <-", `unknown matcher "uri" in match: did you mean path /wp-login.php?`},
+	{"zone", "limit 60 10/s\nmatch ~ ^/wp-login # <-", `unknown matcher "~" in match: did you mean path_regexp ^/wp-login?`},
+	{"zone", "limit 60 10/s\nmatch path ~^/wp-login # <-", `path "~^/wp-login" never matches, since path takes no regular expression: did you mean path_regexp ^/wp-login?`},
+	{"zone", "limit 60 10/s\nmatch path ^/wp-login # <-", `path "^/wp-login" never matches, since path takes no regular expression: did you mean path_regexp ^/wp-login?`},
+	{"zone", "limit 60 10/s\nmatch path /wp-login.php?* # <-", `path "/wp-login.php?*" never matches, since paths end before the question mark: want path /wp-login.php, and query <name>=<value> for the rest`},
+	{"zone", "limit 60 10/s\nmatch path https://example.com/wp-login.php # <-", `path "https://example.com/wp-login.php" never matches, since paths have no host: did you mean /wp-login.php?`},
+	{"zone", "limit 60 10/s\nmatch query action # <-", "malformed query matcher token: action; must be in param=val format"},
+	{"zone", "limit 60 10/s\ncost POST 5 # <-", `unexpected "5" after cost POST: want the matchers in a block, such as cost 5 { method POST }, each on a line of its own`},
+	{"zone", "limit 60 10/s\ncost path /search* 5 # <-", `unexpected "/search*" after cost path: want the matchers in a block, such as cost 5 { path /search* }, each on a line of its own`},
+	{"zone", "limit 60 10/s\ncost 5 path /search* # <-", `unexpected "path" after cost 5: want the matchers in a block, such as cost 5 { path /search* }, each on a line of its own`},
+	{"zone", "limit 60 10/s\ncost 5 /search* # <-", `unexpected "/search*" after cost 5: did you mean cost /search* 5?`},
+	{"zone", "limit 60 10/s\ncost five # <-", `zone "pages": invalid cost "five": want a number such as 2 or 0.5, a {placeholder}, body_items or body_bytes`},
+	{"global", "zone wiki {\nlimit 60 10/s\ncost @search 5 # <-\n}", `matcher "@search" stands in the global options, where there are no named matchers: write the matchers themselves, such as path /login*`},
+	{"global", "exempt @office # <-", `matcher "@office" stands in the global options, where there are no named matchers: write the matchers themselves, such as path /login*`},
+	{"site", "@post method POST\nthrottle @post login 5 5/h # <-", "the matcher of throttle asks for a method as the client sent it, and FastCGI sends post as POST, so post would pass unseen: want match method POST in the zone, and no method before it"},
+	{"site", "throttle @login login 5 5/h # <-", "unrecognized matcher name: @login: want one that the site defines, such as @login path /wp-login.php*"},
+	{"global", "limit_req_zone $binary_remote_addr zone=one:10m rate=1r/s # <-", `unknown option "limit_req_zone" in the global option throttle: limit <capacity> <leak>, such as limit 60 10/s, is nginx's burst and rate, and the block zone <name> { ... } its zone`},
+	{"site", "throttle zone=pages rate=10r/s burst=20 # <-", `unexpected "zone=pages": limit <capacity> <leak>, such as limit 60 10/s, is nginx's burst and rate, and the block zone <name> { ... } its zone`},
+	{"site", "throttle pages 60 10r/s # <-", `zone "pages": parsing leak: invalid rate "10r/s": did you mean 10/s?`},
+	{"site", "throttle pages 60 rate=10r/s # <-", `zone "pages": parsing leak: invalid rate "rate=10r/s": did you mean 10/s?`},
+	{"site", "throttle pages 10r/s # <-", `"10r/s" stands alone after the zone: want throttle <zone>, or throttle <zone> <key>... <capacity> <leak>`},
+	{"site", "throttle pages burst=60 10/s # <-", `invalid capacity "burst=60": did you mean 60?`},
+	{"zone", "limit_req zone=one burst=5 nodelay; # <-", `unknown option "limit_req" in zone "pages": limit <capacity> <leak>, such as limit 60 10/s, is nginx's burst and rate, and the block zone <name> { ... } its zone`},
+	{"zone", "zone=one # <-", `unknown option "zone=one" in zone "pages": limit <capacity> <leak>, such as limit 60 10/s, is nginx's burst and rate, and the block zone <name> { ... } its zone`},
+	{"zone", "rate=10r/s # <-", `unknown option "rate=10r/s" in zone "pages": leak <n>/<s|m|h|d> is the sustained rate, at which a bucket drains`},
+	{"zone", "burst=20 # <-", `unknown option "burst=20" in zone "pages": capacity <n> is how much a bucket holds; nginx's burst=10 is capacity 11`},
+	{"zone", "capacity=60 # <-", `unknown option "capacity=60" in zone "pages": did you mean capacity?`},
+	{"zone", "limit 60 rate=10r/s # <-", `parsing limit: invalid rate "rate=10r/s": did you mean 10/s?`},
+	{"zone", "limit 60 10r/s # <-", `parsing limit: invalid rate "10r/s": did you mean 10/s?`},
+	{"zone", "limit burst=60 10/s # <-", `parsing limit: invalid capacity "burst=60": did you mean 60?`},
+	{"zone", "limit 60 10/s; # <-", `parsing limit: invalid rate "10/s;": did you mean 10/s?`},
+	{"zone", "capacity 60; # <-\nleak 10/s;", `parsing capacity: invalid capacity "60;": did you mean 60?`},
+	{"zone", "capacity: 60 # <-", `unknown option "capacity:" in zone "pages": did you mean capacity?`},
+	{"zone", "limit_req_status 429; # <-", `unknown option "limit_req_status" in zone "pages": status <code> is the status of refusals`},
+	{"zone", "limit_req_dry_run on; # <-", `unknown option "limit_req_dry_run" in zone "pages": shadow decides, counts and logs, and never refuses`},
+	{"zone", "allow 192.0.2.1; # <-", `unknown option "allow" in zone "pages": exempt <request matchers> names requests that are never charged, and override <key> unlimited a key`},
+	{"zone", "deny 192.0.2.1; # <-", `unknown option "deny" in zone "pages": override <key> deny refuses a key always; for a whole site, Caddy's matchers and respond do it`},
+	{"zone", "limit_rate 100k; # <-", `unknown option "limit_rate" in zone "pages": throttle slows no answers down; settle bytes <unit> charges them by their size`},
+	{"zone", "log_level warn # <-", `unknown option "log_level" in zone "pages": want one of match, exempt, key, missing_key, unlisted_key, plain_keys, ipv4_prefix, ipv6_prefix, route, limit, capacity, leak, override, cost, max_body, unread_body_cost, settle, count_only, debt, trust_devices, delay, max_wait, max_waiting, in_flight, request_buffer, block, on_store_error, retry_after, retry_jitter, status, message, page, refuse, shadow, enforce`},
+	{"block", "zone pages\nlimit 60 10/s # <-", "limit cannot stand beside the zones in the directive throttle: put it into a zone, zone <name> { limit ... }"},
+	{"block", "zone pages{ # <-\nlimit 60 10/s\n}", `invalid zone name "pages{": want a blank before the brace, zone pages {`},
+	{"file", "{\n\tthrottle pages 60 10/s # <-\n}\nhttp://example.com {\n}", `unexpected "pages" after the global option throttle: want a block; the line throttle pages ... stands in a site`},
+	{"file", "http://example.com {\n\tthrottle {\n\t\tzone pages {\n\t\t\tlimit 60 10/s\n\t\t}\n\trespond hello # <-\n}", `unknown option "respond" in the directive throttle: it is a directive of the site; is a } missing before it?`},
+	{"file", "http://example.com {\n\tthrottle {\n\t\tzone pages {\n\t\t\tlimit 60 10/s\n\t}\n\tphp_fastcgi localhost:9000 # <-\n}", `unknown option "php_fastcgi" in the directive throttle: it is a directive of the site; is a } missing before it?`},
+	{"file", "http://example.com {\n\tthrottle pages 60 10/s {\n\tshadow\n\treverse_proxy localhost:3000 # <-\n}", `unknown option "reverse_proxy" in zone "pages": it is a directive of the site; is a } missing before it?`},
+	{"zone", "limit 60 10/s\nkey $http_x_api_key # <-", `zone "pages": unknown key source "$http_x_api_key": did you mean header X-Api-Key?`},
+	{"zone", "limit 60 10/s\nkey $cookie_session # <-", `zone "pages": unknown key source "$cookie_session": did you mean cookie session?`},
+	{"zone", "limit 60 10/s\nkey $server_name # <-", `zone "pages": unknown key source "$server_name": did you mean host?`},
+	{"zone", "limit 60 10/s\nkey $geoip_country # <-", `zone "pages": unknown key source "$geoip_country": want client_ip, header <name>, cookie <name>, query <name>, form <field> [fold wordpress|email], basic_user [fold wordpress|email], host, method, route, text <string> or a string with {placeholders}`},
+	{"zone", "limit 60 10/s\ncost 5 { # <-\npath /search.php\n}", `zone "pages": path "/search.php" leaves out /search.php/x, for which PHP runs the same script: did you mean /search.php*?`},
+	{"zone", "limit 60 10/s\nkey route\nroute login /wp-login.php # <-", `zone "pages": route "login": path "/wp-login.php" leaves out /wp-login.php/x, for which PHP runs the same script: did you mean /wp-login.php*?`},
+	{"file", "http://example.com {\n\t@login path /wp-login.php\n\tthrottle {\n\t\tzone login {\n\t\t\tmatch @login # <-\n\t\t\tlimit 5 5/h\n\t\t}\n\t}\n}", `zone "login": path "/wp-login.php" leaves out /wp-login.php/x, for which PHP runs the same script: did you mean /wp-login.php*?`},
+}

@@ -1,0 +1,116 @@
+package caddymodule
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/caddyserver/caddy/v2/caddyconfig"
+)
+
+// A referenceEntry is the section of an option in docs/zone-reference.md.
+type referenceEntry struct{ name, text string }
+
+// line returns what the entry says after "- <what>: ".
+func (e referenceEntry) line(what string) string {
+	found := regexp.MustCompile(`(?m)^- ` + what + `: (.*)$`).FindStringSubmatch(e.text)
+	if found == nil {
+		return ""
+	}
+	return found[1]
+}
+
+func zoneReference(t *testing.T) (entries []referenceEntry) {
+	t.Helper()
+	page, err := os.ReadFile("../docs/zone-reference.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, section := range strings.Split(string(page), "\n### ")[1:] {
+		name, text, _ := strings.Cut(section, "\n")
+		entries = append(entries, referenceEntry{name, text})
+	}
+	return entries
+}
+
+func TestTheZoneReferenceHasTheOptionsOfTheTable(t *testing.T) {
+	entries := zoneReference(t)
+	for i, o := range zoneOptions {
+		if i >= len(entries) || entries[i].name != o.name {
+			t.Fatalf("section %d: got %v, want %q", i+1, entries[min(i, len(entries)-1)].name, o.name)
+		}
+		e := entries[i]
+		if got, want := e.line("Syntax"), "`"+strings.TrimSpace(o.name+" "+o.syntax)+"`"; got != want {
+			t.Errorf("%s: got the syntax %s, want %s", o.name, got, want)
+		}
+		where := e.line("Where")
+		if !strings.Contains(where, "in a zone") && !strings.Contains(where, "In a zone") {
+			t.Errorf("%s: got %q, want where it stands", o.name, where)
+		}
+		if got := strings.Contains(where, "beside zones as their default"); got != o.beside {
+			t.Errorf("%s: got that it stands beside zones: %v, want %v", o.name, got, o.beside)
+		}
+		if got := regexp.MustCompile(`(?i)repeat`).MatchString(where); got != o.repeats {
+			t.Errorf("%s: got that it may repeat: %v, want %v", o.name, got, o.repeats)
+		}
+		if e.line("Default") == "" {
+			t.Errorf("%s: got no default", o.name)
+		}
+		if !strings.Contains(e.text, "```caddyfile\n") {
+			t.Errorf("%s: got no example", o.name)
+		}
+		if !strings.Contains(e.text, "\n**Usual mistake:** ") {
+			t.Errorf("%s: got no usual mistake", o.name)
+		}
+	}
+	if len(entries) != len(zoneOptions) {
+		t.Errorf("got %d options in the reference, want %d", len(entries), len(zoneOptions))
+	}
+}
+
+// A zone that says the default of an option is the same as one that does not say it.
+func TestTheZoneReferenceGivesTheDefaults(t *testing.T) {
+	definitionOf := func(options string) string {
+		t.Helper()
+		file := fmt.Sprintf("http://example.com {\nthrottle {\nzone some {\nlimit 60 2/s\n%s\n}\n}\n}\n", options)
+		adapted, _, err := caddyconfig.GetAdapter("caddyfile").Adapt([]byte(file), nil)
+		if err != nil {
+			t.Fatalf("got %v for\n%s", err, file)
+		}
+		var config struct {
+			Apps map[string]json.RawMessage `json:"apps"`
+		}
+		if err := json.Unmarshal(adapted, &config); err != nil {
+			t.Fatal(err)
+		}
+		handlers := handlersIn(t, config.Apps["http"])
+		if len(handlers) != 1 || len(handlers[0].Zone) != 1 {
+			t.Fatalf("got %v, want one zone", handlers)
+		}
+		definition, err := handlers[0].Zone[0].definition()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return definition
+	}
+	needs := map[string]string{"max_body": "cost body_items", "max_waiting": "delay"}
+	var checked []string
+	for _, e := range zoneReference(t) {
+		found := regexp.MustCompile("^`([^`]*)`\\.$").FindStringSubmatch(e.line("Default"))
+		if found == nil || e.name == "cost" {
+			continue
+		}
+		checked = append(checked, e.name)
+		with, without := definitionOf(needs[e.name]+"\n"+e.name+" "+found[1]), definitionOf(needs[e.name])
+		if with != without {
+			t.Errorf("%s: got %s, want %s", e.name, with, without)
+		}
+	}
+	if want := []string{"key", "missing_key", "ipv4_prefix", "ipv6_prefix", "max_body", "max_waiting", "retry_after", "status", "refuse", "enforce"}; !slices.Equal(checked, want) {
+		t.Errorf("got the defaults of %v, want those of %v", checked, want)
+	}
+}

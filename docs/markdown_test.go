@@ -1,0 +1,245 @@
+package docs
+
+import (
+	"io/fs"
+	"os"
+	"path"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+	"unicode"
+)
+
+// root is the top of the repository, seen from here.
+const root = ".."
+
+// unwritten are pages that others link to before they exist.
+var unwritten = []string{
+	"docs/getting-started.md", "docs/choosing-numbers.md", "docs/behind-a-proxy.md", "docs/bots.md", "docs/refused.md",
+	"docs/errors-and-questions.md", "docs/recipes/wordpress.md", "docs/recipes/mediawiki.md", "docs/recipes/rails.md",
+	"docs/recipes/apis.md", "docs/recipes/downloads.md",
+}
+
+// A page is a Markdown file.
+type page struct {
+	name   string // from the top of the repository
+	text   string
+	fences []fence
+	prose  []string // the lines outside of fences, numbered from 1 as in the file
+}
+
+// A fence is a block of code.
+type fence struct {
+	line     int
+	language string
+	text     string
+}
+
+// pages returns all pages that users and contributors read.
+func pages(t *testing.T) (all []*page) {
+	t.Helper()
+	names, err := filepath.Glob(filepath.Join(root, "*.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	err = filepath.WalkDir(filepath.Join(root, "docs"), func(name string, _ fs.DirEntry, err error) error {
+		if filepath.Ext(name) == ".md" {
+			names = append(names, name)
+		}
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range names {
+		raw, err := os.ReadFile(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		relative, err := filepath.Rel(root, name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		all = append(all, parsePage(t, filepath.ToSlash(relative), string(raw)))
+	}
+	if len(all) < 2 {
+		t.Fatalf("got %d pages, want more", len(all))
+	}
+	return all
+}
+
+var fenceLine = regexp.MustCompile("^( *)```([a-z]*)\\s*$")
+
+func parsePage(t *testing.T, name, text string) *page {
+	t.Helper()
+	p := &page{name: name, text: text, prose: []string{""}}
+	var open *fence
+	indent := ""
+	for n, line := range strings.Split(text, "\n") {
+		found := fenceLine.FindStringSubmatch(line)
+		switch {
+		case found != nil && open == nil:
+			open, indent = &fence{line: n + 1, language: found[2]}, found[1]
+			line = ""
+		case found != nil:
+			p.fences = append(p.fences, *open)
+			open, line = nil, ""
+		case open != nil:
+			open.text += strings.TrimPrefix(line, indent) + "\n"
+			line = ""
+		}
+		p.prose = append(p.prose, line)
+	}
+	if open != nil {
+		t.Errorf("%s:%d: the block of code has no end", name, open.line)
+	}
+	return p
+}
+
+var (
+	codeSpan = regexp.MustCompile("`[^`]*`")
+	link     = regexp.MustCompile(`\]\(([^)\s]+)\)|(?:src|srcset|href)="([^"]+)"`)
+	heading  = regexp.MustCompile(`^#{1,6} +(.*?) *#*$`)
+	linkText = regexp.MustCompile(`\[([^\]]*)\]\([^)]*\)`)
+)
+
+// links returns the targets of all links and pictures, by line.
+func (p *page) links() map[int][]string {
+	targets := make(map[int][]string)
+	for n, line := range p.prose {
+		for _, found := range link.FindAllStringSubmatch(codeSpan.ReplaceAllString(line, ""), -1) {
+			targets[n] = append(targets[n], found[1]+found[2])
+		}
+	}
+	return targets
+}
+
+// anchors returns the anchors that GitHub gives the headings.
+func (p *page) anchors() (anchors []string) {
+	for _, line := range p.prose {
+		found := heading.FindStringSubmatch(line)
+		if found == nil {
+			continue
+		}
+		var slug strings.Builder
+		for _, r := range strings.ToLower(linkText.ReplaceAllString(found[1], "$1")) {
+			switch {
+			case r == ' ':
+				slug.WriteByte('-')
+			case r == '-' || r == '_' || unicode.IsLetter(r) || unicode.IsDigit(r):
+				slug.WriteRune(r)
+			}
+		}
+		anchors = append(anchors, slug.String())
+	}
+	return anchors
+}
+
+// resolve returns the file and the anchor that a link leads to. The file is empty for
+// links out of the repository.
+func (p *page) resolve(target string) (file, anchor string) {
+	if strings.Contains(target, "://") || strings.HasPrefix(target, "mailto:") {
+		return "", ""
+	}
+	file, anchor, _ = strings.Cut(target, "#")
+	if file == "" {
+		return p.name, anchor
+	}
+	return path.Join(path.Dir(p.name), file), anchor
+}
+
+func TestEveryLinkLeadsSomewhere(t *testing.T) {
+	all := pages(t)
+	for _, p := range all {
+		for line, targets := range p.links() {
+			for _, target := range targets {
+				file, anchor := p.resolve(target)
+				if file == "" {
+					continue
+				}
+				if _, err := os.Stat(filepath.Join(root, file)); err != nil {
+					if slices.Contains(unwritten, file) {
+						t.Logf("%s:%d: %s is not written yet", p.name, line, file)
+						continue
+					}
+					t.Errorf("%s:%d: got a link to %s, which does not exist", p.name, line, target)
+					continue
+				}
+				i := slices.IndexFunc(all, func(p *page) bool { return p.name == file })
+				if anchor != "" && (i < 0 || !slices.Contains(all[i].anchors(), anchor)) {
+					t.Errorf("%s:%d: got a link to %s, which has no heading of that name", p.name, line, target)
+				}
+			}
+		}
+	}
+}
+
+func TestNoPageHasTwoHeadingsOfOneAnchor(t *testing.T) {
+	for _, p := range pages(t) {
+		seen := make(map[string]bool)
+		for _, anchor := range p.anchors() {
+			if seen[anchor] && p.name != "CHANGELOG.md" {
+				t.Errorf("%s: two headings have the anchor #%s", p.name, anchor)
+			}
+			seen[anchor] = true
+		}
+	}
+}
+
+func TestEveryPageIsReachedFromTheReadme(t *testing.T) {
+	all := pages(t)
+	reached := map[string]bool{"README.md": true, "docs/README.md": true}
+	for grown := true; grown; {
+		grown = false
+		for _, p := range all {
+			if !reached[p.name] {
+				continue
+			}
+			for _, targets := range p.links() {
+				for _, target := range targets {
+					if file, _ := p.resolve(target); file != "" && !reached[file] {
+						reached[file], grown = true, true
+					}
+				}
+			}
+		}
+	}
+	for _, p := range all {
+		if !reached[p.name] {
+			t.Errorf("no link leads to %s from README.md or docs/README.md", p.name)
+		}
+	}
+}
+
+func TestEveryPictureIsShown(t *testing.T) {
+	pictures, err := filepath.Glob("pictures/*.svg")
+	if err != nil || len(pictures) == 0 {
+		t.Fatalf("got %d pictures, %v", len(pictures), err)
+	}
+	shown := make(map[string]bool)
+	for _, p := range pages(t) {
+		for _, targets := range p.links() {
+			for _, target := range targets {
+				file, _ := p.resolve(target)
+				shown[file] = true
+			}
+		}
+	}
+	for _, picture := range pictures {
+		if !shown["docs/"+filepath.ToSlash(picture)] {
+			t.Errorf("no page shows docs/%s", picture)
+		}
+	}
+}
+
+func TestTheReadmeIsShort(t *testing.T) {
+	raw, err := os.ReadFile(filepath.Join(root, "README.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if n := len(strings.Fields(string(raw))); n < 600 || n > 900 {
+		t.Errorf("got %d words, want 600 to 900", n)
+	}
+}

@@ -1,0 +1,255 @@
+package docs
+
+import (
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+)
+
+// filled replaces everything in angle brackets by examples.
+func filled(syntax string) string {
+	// The first of alternatives.
+	syntax = strings.NewReplacer(
+		"<request matchers>|@<name>|static_files [<root>]", "path /x", "<request matchers>|@<name>", "@name",
+		"<request matchers>|static_files [<root>]", "path /x", "<n>|<placeholder>|body_items [<path>]|body_bytes <unit>", "body_bytes 1KiB",
+		"seconds [<workers>]|bytes <unit>|header <Name>|status <code|class>... <n> [after]", "status 401 4xx 1 after",
+		"<plan>|<capacity> <leak>|unlimited|deny", "5 1/s", "{ <request matchers> }", "{\npath /x\n}",
+		"<file>|{ title <text>; accent <colour>; text <text> }", "too-many-requests.html",
+		"zone <name> { ... }", "zone some {\nlimit 5 1/s\n}", "store memory { max_buckets <n> }", "store memory {\nmax_buckets 1000\n}",
+		"status <code|class>...", "status 401 4xx", "[<matcher>]", "", "<key>...", "client_ip", "<part>...", "203.0.113.7",
+		"<cookie-glob> [<duration>]", "sid 30d", "<source>...", "client_ip", "<path>...", "/x", "[<duration>...]", "10m", "empty|fit|<duration>", "30s", "[<undelayed>]", "1",
+		"{ ... }", "{\nlimit 5 1/s\n}",
+	).Replace(syntax)
+	syntax = strings.NewReplacer(
+		"<capacity>", "5", "<leak>", "1/s", "<n>/<s|m|h|d>", "1/s", "<n>", "5", "<bits>", "24", "<size>", "64KiB", "<duration>", "30s",
+		"<percent of keys>", "10", "<percent>", "10", "<code>", "503", "<name>", "some", "<text>", `"Slow down."`,
+		"<field>", "log", "<string>", "v1", "[everywhere]", "everywhere",
+	).Replace(syntax)
+	return regexp.MustCompile(`([a-z_]+)\|[a-z_|]+`).ReplaceAllString(syntax, "$1")
+}
+
+// needs are the options that another option requires.
+var needs = map[string]string{
+	"max_body": "cost body_items", "unread_body_cost": "cost body_items", "debt": "settle seconds", "max_wait": "delay",
+	"request_buffer": "in_flight 5", "max_waiting": "delay", "trust_devices": "key form log", "route": "key route",
+	"unlisted_key": "override 203.0.113.7 unlimited",
+}
+
+// ofZone returns a Caddyfile with these options in a zone.
+func ofZone(options string) string {
+	word, _, _ := strings.Cut(options, " ")
+	if need := needs[word]; need != "" {
+		options = need + "\n" + options
+	}
+	return wholeCaddyfile("throttle {\n" + aroundZoneOptions(options) + options + "\n}\n}\n")
+}
+
+// ofGlobal returns a Caddyfile with these global options.
+func ofGlobal(options string) string { return "{\nthrottle {\n" + options + "\n}\n}\n" }
+
+// ofStore returns a Caddyfile with options of a shared store, or with its URL.
+func ofStore(subject string, options []string) string {
+	store := "store redis rediss://10.0.0.7"
+	if strings.Contains(subject, "postgres") {
+		store = "store postgres postgres://10.0.0.7/throttle"
+	}
+	given := " {\n"
+	for _, option := range options {
+		switch name, _, _ := strings.Cut(option, " "); {
+		case name == "<url>":
+			return ofGlobal(store)
+		case name == "logged":
+			given += name + "\n"
+		case strings.HasSuffix(option, " <file>"):
+			given += name + " /run/some.pem\n"
+		default:
+			given += name + " x\n"
+		}
+	}
+	return ofGlobal(store + given + "}")
+}
+
+// A row is a row of a table.
+type row struct {
+	line   int
+	header string // the first line of the table
+	cells  []string
+}
+
+func (p *page) rows() (rows []row) {
+	header := ""
+	for n, line := range p.prose {
+		switch {
+		case !strings.HasPrefix(line, "|"):
+			header = ""
+		case header == "":
+			header = line
+		case !strings.HasPrefix(line, "|---"):
+			rows = append(rows, row{n, header, strings.Split(strings.ReplaceAll(strings.Trim(line, "|"), `\|`, "\x00"), "|")})
+		}
+	}
+	return rows
+}
+
+// code returns the spans of code in a cell.
+func (r row) code(cell int) (spans []string) {
+	for _, span := range codeSpan.FindAllString(strings.ReplaceAll(r.cells[cell], "\x00", "|"), -1) {
+		spans = append(spans, strings.Trim(span, "`"))
+	}
+	return spans
+}
+
+// configurations returns the Caddyfiles that the code in a row stands for.
+func (r row) configurations() (configs []string) {
+	subject := strings.Trim(strings.SplitN(r.header, "|", 3)[1], " `")
+	switch {
+	case r.header == "| option | default | |":
+		for _, text := range r.code(0) {
+			if !strings.HasPrefix(text, "store redis") && !strings.HasPrefix(text, "store postgres") { // in tables of their own
+				configs = append(configs, ofGlobal(filled(text)))
+			}
+		}
+	case strings.HasPrefix(subject, "store "):
+		configs = append(configs, ofStore(subject, r.code(0)))
+	case subject == "retry_after" || subject == "on_store_error" || subject == "missing_key" || subject == "cost":
+		for _, text := range r.code(0) {
+			configs = append(configs, ofZone(subject+" "+text))
+		}
+	case subject == "source":
+		for _, text := range r.code(0) {
+			configs = append(configs, ofZone("key "+filled(text)))
+		}
+	case strings.HasSuffix(r.header, "| a request really costs |"):
+		for _, text := range r.code(0) {
+			configs = append(configs, ofZone(text))
+		}
+	case strings.HasSuffix(r.header, "| here |"):
+		if config := configIn(r.code(1)); strings.HasPrefix(config, "throttle") {
+			configs = append(configs, wholeCaddyfile(config+"\n"))
+		} else if strings.HasPrefix(config, "store") {
+			configs = append(configs, ofGlobal(config+" redis://10.0.0.7"))
+		} else if config != "" {
+			configs = append(configs, ofZone(config))
+		}
+	}
+	return configs
+}
+
+// configIn returns the first configuration among the code of a cell.
+func configIn(spans []string) string {
+	var options []string
+	for _, text := range spans {
+		switch word, _, more := strings.Cut(text, " "); {
+		case strings.Contains(text, "..."), strings.Contains(text, "<"), strings.HasPrefix(text, "{"):
+		case strings.HasPrefix(word, "path") || word == "method" || word == "respond":
+		case word == "store":
+			return text
+		case more || word == "shadow" || word == "delay":
+			options = append(options, text)
+		}
+	}
+	return strings.Join(options, "\n")
+}
+
+func TestEveryOptionInATableIsValid(t *testing.T) {
+	m := newMachine(t)
+	n := 0
+	for _, p := range pages(t) {
+		for _, r := range p.rows() {
+			for _, config := range r.configurations() {
+				n++
+				if err := m.validate("caddyfile", config); err != nil {
+					t.Errorf("%s:%d: got %v, want a valid configuration:\n%s", p.name, r.line, err, config)
+				}
+			}
+		}
+	}
+	if n < 60 {
+		t.Errorf("got %d options in tables, want more", n)
+	}
+}
+
+var syntaxLine = regexp.MustCompile("^- Syntax: `(.*)`$")
+
+func TestEverySyntaxOfTheZoneReferenceIsValid(t *testing.T) {
+	m := newMachine(t)
+	n := 0
+	for _, p := range pages(t) {
+		for line, text := range p.prose {
+			found := syntaxLine.FindStringSubmatch(text)
+			if found == nil {
+				continue
+			}
+			n++
+			config := ofZone(filled(found[1]))
+			if err := m.validate("caddyfile", config); err != nil {
+				t.Errorf("%s:%d: got %v, want a valid configuration:\n%s", p.name, line, err, config)
+			}
+		}
+	}
+	if n < 30 {
+		t.Errorf("got %d options in the zone reference, want more", n)
+	}
+}
+
+var blanks = regexp.MustCompile(`(?m) +$`)
+
+// TestEveryFormOfTheDirectiveIsValid as the zone reference writes them.
+func TestEveryFormOfTheDirectiveIsValid(t *testing.T) {
+	m := newMachine(t)
+	n := 0
+	for _, p := range pages(t) {
+		for _, f := range p.fences {
+			if !strings.HasPrefix(f.text, "throttle [<matcher>]") {
+				continue
+			}
+			for _, form := range strings.Split("\n"+f.text, "\nthrottle")[1:] {
+				n++
+				text := blanks.ReplaceAllString("throttle"+comment.ReplaceAllString(form, ""), "")
+				text = strings.NewReplacer("[<matcher>] <zone>\n", "global\n", "[<matcher>] <zone>", "line", "<option>", "shadow", "zone <name>\n", "zone global\n").Replace(strings.TrimSpace(text) + "\n")
+				if err := m.validate("caddyfile", wholeCaddyfile(filled(text))); err != nil {
+					t.Errorf("%s:%d: got %v for\n%s", p.name, f.line, err, text)
+				}
+			}
+		}
+	}
+	if n != 4 {
+		t.Errorf("got %d forms, want 4", n)
+	}
+}
+
+// TestEveryExampleInGoIsATest of the library, word for word.
+func TestEveryExampleInGoIsATest(t *testing.T) {
+	files, err := filepath.Glob(filepath.Join(root, "leakybucket", "*", "*_test.go"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	more, err := filepath.Glob(filepath.Join(root, "leakybucket", "*_test.go"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var tests strings.Builder
+	for _, file := range append(files, more...) {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		tests.Write(text)
+	}
+	n := 0
+	for _, p := range pages(t) {
+		for _, f := range p.fences {
+			if f.language != "go" {
+				continue
+			}
+			if n++; !strings.HasPrefix(f.text, "func Example") || !strings.Contains(tests.String(), "\n"+f.text) {
+				t.Errorf("%s:%d: got an example that is no test of the library:\n%s", p.name, f.line, f.text)
+			}
+		}
+	}
+	if n < 5 {
+		t.Errorf("got %d examples in Go, want more", n)
+	}
+}

@@ -1,0 +1,66 @@
+package redisstore
+
+import (
+	"os"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/caddy-throttle/caddy-throttle/internal/servertest"
+	"github.com/caddy-throttle/caddy-throttle/leakybucket"
+)
+
+// documented returns the words of the command in docs/several-caddys.md that begins
+// with redis-cli and these words, without redis-cli.
+func documented(t *testing.T, words string) []string {
+	t.Helper()
+	page, err := os.ReadFile("../../docs/several-caddys.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	found := regexp.MustCompile(`(?m)^ *redis-cli (` + words + `.*)$`).FindStringSubmatch(string(page))
+	if found == nil {
+		t.Fatalf("the page has no command redis-cli %s", words)
+	}
+	return strings.Fields(strings.ReplaceAll(found[1], "'", ""))
+}
+
+func TestTheDocumentedUserMayDoEverythingThatTheStoreDoes(t *testing.T) {
+	server := servertest.StartRedis(t)
+	if got := server.Do(documented(t, "ACL")...); got != "OK" {
+		t.Fatalf("got %q from the server, want OK", got)
+	}
+	s := open(t, Options{URL: "redis://" + server.Addr, Prefix: "shop:", Username: "throttle", Password: "a-long-password"})
+	if err := s.Ping(t.Context()); err != nil {
+		t.Errorf("got %v from Ping", err)
+	}
+	if warnings, err := s.Check(t.Context()); err != nil || len(warnings) > 0 {
+		t.Errorf("got %q, %v from Check", warnings, err)
+	}
+	c := charge("203.0.113.7", leakybucket.Limit{Capacity: 10, Leak: 0.5}, 2)
+	d := mustTake(t, s, c)
+	if err := s.Settle(t.Context(), []leakybucket.Settlement{{Charge: c, Was: d, Diff: 1}}); err != nil {
+		t.Errorf("got %v from Settle", err)
+	}
+	if err := s.Reset(t.Context(), c.Zone, c.Key, false); err != nil {
+		t.Errorf("got %v from Reset", err)
+	}
+}
+
+func TestTheDocumentedCommandFreesABlockedClient(t *testing.T) {
+	server := servertest.StartRedis(t)
+	s := open(t, Options{URL: "redis://" + server.Addr, Prefix: "shop:"})
+	c := charge("203.0.113.7", leakybucket.Limit{Capacity: 10, Leak: 0.5}, 9)
+	c.Zone, c.Block = "login", &leakybucket.Ladder{Steps: []time.Duration{time.Hour}}
+	mustTake(t, s, c)
+	if d := mustTake(t, s, c); d.Fits || d.BlockedUntil == 0 {
+		t.Fatalf("got %+v, want a blocked bucket", d)
+	}
+	if got := server.Do(documented(t, "DEL")...); got != "1" {
+		t.Fatalf("got %q deleted keys, want 1", got)
+	}
+	if d := mustTake(t, s, c); !d.Poured || d.Level != 0 {
+		t.Errorf("got %+v, want an empty bucket", d)
+	}
+}
