@@ -13,6 +13,7 @@ import (
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/admission"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/blocklist"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/clock"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/decision"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/staticfile"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
@@ -85,6 +86,7 @@ type App struct {
 	signing  signingKeys // of device cookies, if a zone trusts devices
 	lastKeys *lastKeys
 	gate     *admission.Gate
+	clock    clock.Clock // what requests go by; nil but in a replay
 
 	warned *onceWarnings
 }
@@ -125,7 +127,7 @@ func (a *App) Provision(ctx caddy.Context) (err error) {
 	if err := watchExit(ctx); err != nil {
 		return err
 	}
-	if a.blocks, err = join(blocksKey, func() (*sharedBlocks, error) { return &sharedBlocks{blocklist.New()}, nil }); err != nil {
+	if a.blocks, err = join(blocksKey, func() (*sharedBlocks, error) { return &sharedBlocks{blocklist.New(nil)}, nil }); err != nil {
 		return err
 	}
 	if a.plans, err = parsePlans(a.Plan); err != nil {

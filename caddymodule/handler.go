@@ -14,6 +14,7 @@ import (
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/admission"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/body"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/clock"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/decision"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/settlement"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/staticfile"
@@ -262,7 +263,7 @@ func (h *Handler) admit(r *http.Request, res *decision.Result) (buffer *body.Buf
 	if !res.Holds() || res.Refused() {
 		return nil, true
 	}
-	since := time.Now()
+	since := clock.Now(h.app.clock)
 	res.Simulate(since, h.refundLater)
 	var room [2]admission.Entry
 	entries := res.Entries(room[:0])
@@ -311,10 +312,10 @@ func (h *Handler) buffer(r *http.Request, since time.Time, entries []admission.E
 // refundLater gives back a charge for which no request waits.
 func (h *Handler) refundLater(refund leakybucket.Settlement) {
 	h.app.hold()
-	go func() {
+	clock.AfterFunc(h.app.clock, 0, func() {
 		defer h.app.release()
 		h.refund([]leakybucket.Settlement{refund})
-	}()
+	})
 }
 
 // refund gives back the charges of a request that is not served.
@@ -337,7 +338,7 @@ func (h *Handler) serve(w http.ResponseWriter, r *http.Request, next caddyhttp.H
 		return next.ServeHTTP(w, r)
 	}
 	first := decision.ResultOf(r)
-	observer := &settlement.Observer{Headers: h.headers}
+	observer := &settlement.Observer{Headers: h.headers, Clock: h.app.clock}
 	if tunnel {
 		observer.Tunnel = res
 	}

@@ -36,5 +36,6 @@ func buildAndRun(m *testing.M) int {
 	}
 
 	defer stopServers()
+	defer stopApplications()
 	return m.Run()
 }

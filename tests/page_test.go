@@ -24,14 +24,15 @@ import (
 )
 
 // startBrowser runs Chromium until the test ends.
-func startBrowser(t *testing.T) context.Context {
+func startBrowser(t *testing.T, more ...chromedp.ExecAllocatorOption) context.Context {
 	t.Helper()
 	binary := need(t, "chromium")
-	ctx, end := chromedp.NewExecAllocator(context.Background(),
+	ctx, end := chromedp.NewExecAllocator(context.Background(), slices.Concat(more, []chromedp.ExecAllocatorOption{
 		chromedp.ExecPath(binary), chromedp.UserDataDir(t.TempDir()), chromedp.NoFirstRun, chromedp.NoDefaultBrowserCheck,
 		chromedp.Headless, chromedp.NoSandbox, chromedp.DisableGPU,
 		chromedp.Flag("disable-background-networking", true), chromedp.Flag("disable-dev-shm-usage", true),
-		chromedp.WSURLReadTimeout(startTime))
+		chromedp.WSURLReadTimeout(startTime),
+	})...)
 	t.Cleanup(end)
 	ctx, end = chromedp.NewContext(ctx)
 	t.Cleanup(end)

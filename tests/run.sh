@@ -37,6 +37,8 @@ has_postgres() { have postgres || compgen -G '/usr/lib/postgresql/*/bin/postgres
 
 has_rack() { have ruby && ruby -e 'require "rack"' >/dev/null 2>&1; }
 
+has_php_extension() { have php && php -m | grep -qx "$1"; }
+
 # missing_packages prints the Debian packages of all tools that are missing.
 missing_packages() {
 	compiles_c || echo gcc libc6-dev
@@ -54,6 +56,13 @@ missing_packages() {
 	have pgbouncer || echo pgbouncer
 	have unshare || echo util-linux
 	have chromium || echo chromium
+	have mariadbd || echo mariadb-server
+	[[ -e /usr/share/wordpress/wp-load.php ]] || echo wordpress
+	# What WordPress and MediaWiki need of PHP.
+	local extension
+	for extension in curl gd intl mbstring mysql:mysqli xml zip; do
+		has_php_extension "${extension#*:}" || echo "php-${extension%:*}"
+	done
 }
 
 # Debian starts the servers it installs; the tests start their own.

@@ -31,6 +31,10 @@ type Options struct {
 	// store first forgets buckets that are empty, then drops live ones, those
 	// that would be empty soonest first.
 	MaxBuckets int
+
+	// Clock returns the time. If nil, it is the process's. Set it to simulate traffic
+	// in virtual time. It is called while a bucket is locked.
+	Clock func() leakybucket.Instant
 }
 
 // A Store keeps buckets in memory. It is a [leakybucket.Store] that ignores
@@ -45,7 +49,7 @@ type Store struct {
 
 	base  time.Time
 	epoch leakybucket.Instant        // what base was, counted from 1970
-	clock func() leakybucket.Instant // nil but in tests
+	clock func() leakybucket.Instant // nil means the process's
 
 	_    [64]byte // what follows is written often, what stands before is not
 	room room
@@ -63,6 +67,7 @@ func New(o Options) *Store {
 		hasher: hasher{zone: maphash.MakeSeed(), key: maphash.MakeSeed()},
 		shards: make([]shard, 1<<power),
 		shift:  64 - power,
+		clock:  o.Clock,
 		base:   now,
 		epoch:  leakybucket.Instant(now.UnixMicro()),
 		room:   room{soonest: make([]atomic.Int64, 1<<power)},

@@ -119,14 +119,7 @@ func (g *Gate) Admit(ctx context.Context, since time.Time, entries []Entry, oute
 	r.steps = inOrder(r.room[:0], entries)
 	r.start(since)
 	if r.done != nil { // it has to wait
-		select {
-		case <-r.done:
-		case <-ctx.Done():
-			r.cancel(Left)
-		case <-g.Exiting:
-			r.cancel(Exiting)
-		}
-		<-r.done
+		g.wait(ctx, r)
 		if r.awake != nil {
 			r.awake() // the next of the key follows
 		}
@@ -142,6 +135,23 @@ func (g *Gate) Admit(ctx context.Context, since time.Time, entries []Entry, oute
 		return nil, r.result
 	}
 	return p, r.result
+}
+
+// wait waits until the admission is over, or ends it if the client leaves or the
+// process is about to end.
+func (g *Gate) wait(ctx context.Context, r *request) {
+	if c := r.clock(); c != nil {
+		c.Wait(r.done)
+		return
+	}
+	select {
+	case <-r.done:
+	case <-ctx.Done():
+		r.cancel(Left)
+	case <-g.Exiting:
+		r.cancel(Exiting)
+	}
+	<-r.done
 }
 
 // inOrder appends the steps of entries in the order in which slots are taken,

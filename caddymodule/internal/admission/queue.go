@@ -3,6 +3,7 @@ package admission
 import (
 	"time"
 
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/clock"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
 )
 
@@ -24,7 +25,7 @@ type waiter struct {
 	zone    *Zone
 	key     string
 	began   time.Time
-	timer   *time.Timer // stopped when the wait is over
+	timer   clock.Timer // stopped when the wait is over
 
 	// The zone's lock guards these.
 	in         *queue // nil before and after

@@ -6,6 +6,8 @@ import (
 	"slices"
 	"sync"
 	"time"
+
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/clock"
 )
 
 // A request goes through the lifecycle: it waits for its delay, then it takes one
@@ -55,6 +57,11 @@ func (p *Pass) Release() {
 	}
 }
 
+// clock returns the clock of the request's zones. It has at least one.
+func (r *request) clock() clock.Clock { return r.steps[0].Zone.Clock }
+
+func (r *request) now() time.Time { return clock.Now(r.clock()) }
+
 // start starts the delay, counted from since.
 func (r *request) start(since time.Time) {
 	r.mu.Lock()
@@ -77,7 +84,7 @@ func (r *request) start(since time.Time) {
 		return
 	}
 	r.waiting = w
-	w.timer = time.AfterFunc(time.Until(since.Add(s.Delay)), func() { w.zone.due(w) })
+	w.timer = clock.AfterFunc(r.clock(), since.Add(s.Delay).Sub(r.now()), func() { w.zone.due(w) })
 }
 
 // resume goes on after the wait of w, unless the request has given it up. It
@@ -136,7 +143,7 @@ func (r *request) queue() {
 		r.finish(NoSlot, r.next)
 		return
 	}
-	w := r.newWaiter(r.next, time.Now())
+	w := r.newWaiter(r.next, r.now())
 	w.slots, w.again = s.InFlight, again
 	until, most := s.until, math.MaxInt
 	if !again {
@@ -146,7 +153,7 @@ func (r *request) queue() {
 	switch {
 	case queued:
 		r.waiting = w
-		w.timer = time.AfterFunc(time.Until(until), func() { r.expire(w) })
+		w.timer = clock.AfterFunc(r.clock(), until.Sub(r.now()), func() { r.expire(w) })
 		r.yield(until)
 	case taken == nil:
 		r.finish(QueueFull, r.next)
@@ -198,7 +205,7 @@ func (r *request) waited() {
 	w := r.waiting
 	r.waiting = nil
 	w.timer.Stop()
-	took, s := time.Since(w.began), &r.steps[w.step]
+	took, s := r.now().Sub(w.began), &r.steps[w.step]
 	s.Waited += took
 	r.result.Waited += took
 	r.result.Index = s.index
@@ -270,7 +277,7 @@ func (r *request) unlock() {
 	case r.sim != nil:
 		r.sim.tell(r.result)
 	case r.done != nil:
-		close(r.done)
+		clock.Close(r.clock(), r.done)
 	}
 }
 

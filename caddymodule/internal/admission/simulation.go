@@ -1,6 +1,10 @@
 package admission
 
-import "time"
+import (
+	"time"
+
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/clock"
+)
 
 // A Simulation is what would become of a request if a shadow zone were enforced
 // beside those that are. It runs beside the request and never holds it up: the
@@ -42,7 +46,7 @@ func (s *Simulation) Passed() {
 		s.mu.Unlock()
 		return
 	}
-	s.open, s.passed = true, time.Now()
+	s.open, s.passed = true, s.now()
 	if s.waiting == nil {
 		s.takeSlots()
 	}
@@ -70,14 +74,14 @@ func (s *Simulation) Release() {
 		s.mu.Unlock()
 		return
 	}
-	s.ended, s.served = true, time.Since(s.passed)
+	s.ended, s.served = true, s.now().Sub(s.passed)
 	late := s.admitted.Sub(s.passed)
 	holds := s.steps[0].slot != nil
 	s.mu.Unlock()
 	switch {
 	case !holds: // not yet, or never
 	case late > 0:
-		time.AfterFunc(late, s.release)
+		clock.AfterFunc(s.clock(), late, s.release)
 	default:
 		s.release()
 	}
@@ -86,8 +90,8 @@ func (s *Simulation) Release() {
 // finished notes when the slot was taken, and arranges for its release if the
 // request is over already. The caller holds the lock.
 func (s *Simulation) finished() {
-	s.admitted = time.Now()
+	s.admitted = s.now()
 	if s.ended && s.steps[0].slot != nil {
-		time.AfterFunc(s.served, s.release)
+		clock.AfterFunc(s.clock(), s.served, s.release)
 	}
 }

@@ -1,6 +1,11 @@
 package admission
 
-import "sync"
+import (
+	"sync"
+	"time"
+
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/clock"
+)
 
 // A Zone holds the queues and slots of a zone. It outlives configs. Enforced and
 // shadow requests of a zone have a Zone each. The zero value is ready for use. It
@@ -9,11 +14,18 @@ type Zone struct {
 	// Name orders the zones in which a request takes slots. It must not change.
 	Name string
 
+	// Clock is the time that the zone goes by. If nil, it is the process's. It must not
+	// change, and all zones of a request must have the same.
+	Clock clock.Clock
+
 	mu      sync.Mutex
 	waiting int
 	served  int
 	keys    map[string]*keyState
 }
+
+// Now returns the time that the zone goes by.
+func (z *Zone) Now() time.Time { return clock.Now(z.Clock) }
 
 // A keyState holds the queues and slots of a key. It exists while the key has
 // requests.

@@ -7,6 +7,7 @@ import (
 	"context"
 	"time"
 
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/clock"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/expiring"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
 )
@@ -25,6 +26,7 @@ const (
 // safe for concurrent use. The zero value is not ready for use: call New.
 type List struct {
 	blocks *expiring.Map[name, Block]
+	clock  clock.Clock
 }
 
 type name struct {
@@ -41,8 +43,8 @@ type Block struct {
 	Level float64   // of the bucket then, in units
 }
 
-// New returns an empty list.
-func New() *List { return &List{blocks: expiring.New[name, Block](most)} }
+// New returns an empty list that goes by a clock. A nil clock is the process's.
+func New(c clock.Clock) *List { return &List{expiring.New[name, Block](most), c} }
 
 // Empty reports, without a lock, whether no block is known at all.
 func (l *List) Empty() bool { return l.blocks.Empty() }
@@ -58,7 +60,7 @@ func (l *List) Note(c *leakybucket.Charge, d *leakybucket.Decision) {
 		}
 		return
 	}
-	now := time.Now()
+	now := clock.Now(l.clock)
 	if b, found := l.blocks.Get(nameOf(c), now); found && !d.Began && now.Sub(b.Seen) < trusted/2 {
 		return // most clients that are blocked come again at once
 	}
@@ -72,7 +74,7 @@ func (l *List) Find(c *leakybucket.Charge) (b Block, found, fresh bool) {
 	if l.Empty() {
 		return Block{}, false, false
 	}
-	now := time.Now()
+	now := clock.Now(l.clock)
 	b, found = l.blocks.Get(nameOf(c), now)
 	return b, found, found && now.Sub(b.Seen) < trusted
 }
@@ -94,7 +96,7 @@ func (l *List) Believe(ctx context.Context, c *leakybucket.Charge, store leakybu
 // confirm asks the store with a cost that fits no bucket, so it pours nothing and
 // begins no block.
 func (l *List) confirm(ctx context.Context, c leakybucket.Charge, store leakybucket.Store) {
-	now, mine := time.Now(), false
+	now, mine := clock.Now(l.clock), false
 	l.blocks.Update(nameOf(&c), now, func(b Block, found bool) (Block, time.Time, bool) {
 		if mine = found && now.Sub(b.Seen) >= trusted; mine {
 			b.Seen = now // nobody else need ask

@@ -43,7 +43,7 @@ func (s *fakeStore) Settle(context.Context, []leakybucket.Settlement) error { re
 
 func TestTheListIsBoundedAndForgets(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		l := New()
+		l := New(nil)
 		for i := range most + 1000 {
 			begins(l, fmt.Sprint(i), time.Minute)
 		}
@@ -68,7 +68,7 @@ func TestTheListIsBoundedAndForgets(t *testing.T) {
 // A flood that fills the list must not make every further block search it.
 func TestAFullListIsNotSearchedForEveryBlock(t *testing.T) {
 	synctest.Test(t, func(*testing.T) {
-		l := New()
+		l := New(nil)
 		for i := range most {
 			begins(l, fmt.Sprint(i), time.Hour)
 		}
@@ -81,7 +81,7 @@ func TestAFullListIsNotSearchedForEveryBlock(t *testing.T) {
 
 func TestABlockIsConfirmedOnceASecondHoweverManyAsk(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		l, store := New(), &fakeStore{blocked: leakybucket.Instant(time.Hour.Microseconds())}
+		l, store := New(nil), &fakeStore{blocked: leakybucket.Instant(time.Hour.Microseconds())}
 		begins(l, "a", time.Hour)
 		for range 10 {
 			for range 100 {
@@ -100,7 +100,7 @@ func TestABlockIsConfirmedOnceASecondHoweverManyAsk(t *testing.T) {
 
 func TestABlockThatWasResetIsForgottenAfterASecond(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		l, store := New(), new(fakeStore)
+		l, store := New(nil), new(fakeStore)
 		begins(l, "a", time.Hour)
 		<-time.After(trusted)
 		if _, runs := l.Believe(t.Context(), chargeOf("a"), store); runs || !l.Empty() {
@@ -111,7 +111,7 @@ func TestABlockThatWasResetIsForgottenAfterASecond(t *testing.T) {
 
 func TestAStoreThatDoesNotAnswerChangesNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		l, store := New(), &fakeStore{err: errors.New("connection refused")}
+		l, store := New(nil), &fakeStore{err: errors.New("connection refused")}
 		begins(l, "a", time.Minute)
 		for range 30 {
 			<-time.After(time.Second)

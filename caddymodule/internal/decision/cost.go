@@ -1,6 +1,8 @@
 package decision
 
 import (
+	"slices"
+
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/body"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
 )
@@ -44,6 +46,11 @@ const (
 
 // FromBody reports whether the cost comes from the request's body.
 func (l *CostLine) FromBody() bool { return l.Source >= BodyItems }
+
+// UsesReplacer reports whether the cost may need the request's placeholders.
+func (c *Cost) UsesReplacer() bool {
+	return slices.ContainsFunc(c.Lines, func(l CostLine) bool { return l.Match != nil || l.Source == Placeholder })
+}
 
 // line returns the first line that matches a request, or nil if none does.
 func (c *Cost) line(s *Subject) (*CostLine, error) {

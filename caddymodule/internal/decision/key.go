@@ -4,6 +4,7 @@ import (
 	"net"
 	"net/netip"
 	"regexp"
+	"slices"
 	"strings"
 
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
@@ -32,6 +33,11 @@ type Key struct {
 	// Private keys say which account a request is about. Rate-limit headers would tell
 	// which accounts exist.
 	Private bool
+}
+
+// UsesReplacer reports whether the key needs the request's placeholders.
+func (k *Key) UsesReplacer() bool {
+	return slices.ContainsFunc(k.Parts, func(p Part) bool { return !p.ClientIP && p.Field == "" && p.Read == nil })
 }
 
 // A Policy decides about requests without a usable key.

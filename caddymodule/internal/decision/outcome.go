@@ -2,6 +2,7 @@ package decision
 
 import (
 	"math"
+	"net/http"
 	"sync/atomic"
 	"time"
 
@@ -76,6 +77,9 @@ const (
 
 // An Outcome is the charge of one zone to one request, and the zone's decision.
 type Outcome struct {
+	// Request is the request, for Reporters.
+	Request *http.Request
+
 	Rule   *Rule
 	Key    string // of the bucket, without the zone
 	Shadow bool   // the zone only counts for this key

@@ -6,7 +6,6 @@ import (
 	"net/http"
 	"slices"
 	"sync"
-	"time"
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/blocklist"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/body"
@@ -210,7 +209,7 @@ func (p *Plan) exempt(r *Rule) Exemption {
 
 // add appends the outcome of a zone. It is filled in place, because outcomes are large.
 func (p *Plan) add(r *Rule, key string, shadow bool) *Outcome {
-	p.outcomes = append(p.outcomes, Outcome{Rule: r, Key: key, Shadow: shadow})
+	p.outcomes = append(p.outcomes, Outcome{Request: p.Request, Rule: r, Key: key, Shadow: shadow})
 	return &p.outcomes[len(p.outcomes)-1]
 }
 
@@ -223,8 +222,8 @@ func (p *Plan) refuse(why Reason) {
 
 // refuseBlocked makes the last outcome a refusal by a block that is known to run.
 func (p *Plan) refuseBlocked(b blocklist.Block) {
-	now := time.Now()
 	o := &p.outcomes[len(p.outcomes)-1]
+	now := o.slots().Now()
 	seen := leakybucket.State{Level: b.Level, Leak: o.Charge.Limit.Leak}
 	o.Was.Level = o.Charge.Limit.Level(seen, leakybucket.Instant(now.Sub(b.Seen).Microseconds()))
 	o.Block = b.Until.Sub(now)

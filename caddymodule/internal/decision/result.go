@@ -108,6 +108,10 @@ func newResult(p *Plan) *Result {
 	return res
 }
 
+// Next returns the result of the next handler that has decided about the request, or
+// nil.
+func (res *Result) Next() *Result { return res.next }
+
 // each calls f with every outcome of the request until f returns false.
 func (res *Result) each(f func(*Outcome) bool) {
 	for ; res != nil; res = res.next {

@@ -3,6 +3,8 @@ package settlement
 import (
 	"sync"
 	"time"
+
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/clock"
 )
 
 // A Meter divides the time of an upstream's workers among the requests that they
@@ -16,6 +18,10 @@ import (
 // A Meter outlives configs. The zero value is ready for use, and safe for concurrent
 // use. Each event costs the same, however many requests there are.
 type Meter struct {
+	// Clock is the time that the meter goes by. If nil, it is the process's. It must not
+	// change.
+	Clock clock.Clock
+
 	mu      sync.Mutex
 	workers float64   // as the last request to begin gave them
 	running int       // requests
@@ -32,7 +38,7 @@ func (m *Meter) Running() int {
 
 // advance brings the share up to date. The caller holds the lock.
 func (m *Meter) advance() {
-	now := time.Now()
+	now := clock.Now(m.Clock)
 	if m.running > 0 {
 		m.share += now.Sub(m.at).Seconds() * min(1, m.workers/float64(m.running))
 	}

@@ -15,6 +15,7 @@ import (
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/body"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/clock"
 )
 
 // Headers are the headers in which upstreams say what requests cost. Clients
@@ -73,6 +74,9 @@ type Observer struct {
 	// charged. Others are left out.
 	Rules []*Rule
 
+	// Clock is the time that the request goes by. If nil, it is the process's.
+	Clock clock.Clock
+
 	ctx      context.Context // of the request, to see when the client leaves
 	began    time.Time
 	head     bool // the server sends no body
@@ -108,7 +112,7 @@ func (o *Observer) Serve(w http.ResponseWriter, r *http.Request, next caddyhttp.
 	if len(o.Headers) > len(o.room) {
 		o.values = make([]string, len(o.Headers))
 	}
-	o.began = time.Now()
+	o.began = clock.Now(o.Clock)
 	defer o.end()
 	o.measure(r)
 	o.err = next.ServeHTTP(o, r)
@@ -154,7 +158,7 @@ func (o *Observer) Resume() {
 
 func (o *Observer) end() {
 	o.each((*run).end)
-	o.elapsed = time.Since(o.began)
+	o.elapsed = clock.Since(o.Clock, o.began)
 	o.gone = o.ctx.Err() != nil
 	o.readHeaders() // the server sends what is there now: headers if there were none yet, and trailers
 	if o.status == 0 {
@@ -192,7 +196,7 @@ func (o *Observer) ended() bool { return o.declared >= 0 && o.bytes >= o.declare
 func (o *Observer) WriteHeader(status int) {
 	if o.status == 0 && (status >= 200 || status == http.StatusSwitchingProtocols) {
 		o.look()
-		o.status, o.headers = status, time.Since(o.began)
+		o.status, o.headers = status, clock.Since(o.Clock, o.began)
 		o.beforeHeaders(status)
 		o.declared = o.declaredLength()
 		if status == http.StatusSwitchingProtocols || o.connect && status < 300 {

@@ -1,0 +1,219 @@
+// Package accesslog reads requests from access logs: Caddy's JSON, and the common and
+// combined formats of nginx and Apache, plain or compressed, rotated or not.
+//
+// Logs hold what clients have sent, so every text in a [Request] may have been written
+// by an attacker. Show it with [Printable] only.
+package accesslog
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"net/netip"
+	"slices"
+	"time"
+)
+
+// NoDuration is the Duration of a request if its line does not say how long it took.
+const NoDuration time.Duration = -1
+
+// A Request is a request that a line of an access log tells of. Its texts are valid
+// until the next one is read: clone what is kept.
+type Request struct {
+	// At is when the request arrived. Caddy and nginx log when it ended, so the
+	// duration is taken off. Requests come in the order of At.
+	At time.Time
+
+	// Duration is how long the request took, or NoDuration.
+	Duration time.Duration
+
+	// Client is the address of the client: Caddy's client_ip, or the remote address.
+	// It is unmapped and has no zone. The zero Addr means that the line has none.
+	Client netip.Addr
+
+	// ClientText is the address as the line has it.
+	ClientText string
+
+	// Remote is the address of the peer, which may be a proxy.
+	Remote string
+
+	// Host is as the client sent it. Combined logs have none: see Options.Host.
+	Host, Method, URI, Proto string
+
+	// User is who authenticated, or empty.
+	User string
+
+	// Status is that of the response. Zero means that the line does not say.
+	Status int
+
+	// Size is how many bytes of body were sent, or -1 if the line does not say.
+	Size int64
+
+	// Received is how many bytes of the request's body were read, or -1 if the line does
+	// not say. Only Caddy's do.
+	Received int64
+
+	// TLS is set if the line tells of a TLS connection. Only Caddy's do.
+	TLS bool
+
+	// Throttle is the field of that name in Caddy's log, as JSON, or nil.
+	Throttle []byte
+
+	// Format is that of the line. It is Nginx also for lines that Apache may have
+	// written as well.
+	Format Format
+
+	// File and Line are where the line is.
+	File string
+	Line int
+
+	referer, agent string
+	headers        []byte // of a Caddy line, as a JSON object
+
+	written int64 // when the line was written, in nanoseconds
+	arrived int64 // At
+	buf     []byte
+	kept    bool
+}
+
+// Keep makes the request and its texts valid for as long as they are used.
+func (r *Request) Keep() { r.kept = true }
+
+// A Format is how a line is written.
+type Format uint8
+
+// The formats. Auto tells Caddy's JSON from the others by its first character, and
+// Nginx from Apache by the request time: with a decimal point it is nginx's.
+const (
+	Auto   Format = iota
+	Caddy         // JSON
+	Nginx         // common or combined; the time is when the request ended, $request_time is in seconds
+	Apache        // common or combined; the time is when it began, %D is in microseconds
+)
+
+var formats = []string{"auto", "caddy", "nginx", "apache"}
+
+// String returns the word for the format.
+func (f Format) String() string { return formats[f] }
+
+// ParseFormat reads the word for a format.
+func ParseFormat(word string) (Format, error) {
+	if i := slices.Index(formats, word); i >= 0 {
+		return Format(i), nil
+	}
+	return 0, fmt.Errorf("unknown format %q: want auto, caddy, nginx or apache", word)
+}
+
+// Stats say what a [Reader] has read so far.
+type Stats struct {
+	Lines    int64 // all of them
+	Requests int64 // that were returned
+	Other    int64 // lines about something else, such as Caddy's other logs
+
+	// Unreadable is how many lines could not be read. Problems are the first of them.
+	Unreadable int64
+	Problems   []Problem
+
+	// Broken are the files that ended too early, such as a truncated gzip.
+	Broken []error
+
+	NoClient  int64     // requests without an address
+	Durations int64     // requests with a duration
+	Fractions int64     // requests whose time has a fraction of a second
+	Late      int64     // requests that came so late that they count as arriving later than they did
+	From, To  time.Time // the first and the last arrival
+
+	// Formats is how many requests came in each format.
+	Formats [4]int64
+}
+
+// mostProblems is how many unreadable lines are shown.
+const mostProblems = 5
+
+// A Problem is a line that could not be read.
+type Problem struct {
+	File string
+	Line int
+	Why  string
+	Text string // the beginning of the line
+}
+
+// String returns the problem on one line. It is safe to print.
+func (p Problem) String() string {
+	return fmt.Sprintf("%s:%d: %s: %s", Printable(p.File, 200), p.Line, p.Why, Printable(p.Text, 80))
+}
+
+// An InputError says that a log cannot be read, not that it is used in a wrong way.
+type InputError struct {
+	File string
+	Err  error
+}
+
+// Error implements error. It is safe to print.
+func (e *InputError) Error() string {
+	if e.File == "" {
+		return Printable(e.Err.Error(), 500)
+	}
+	return fmt.Sprintf("%s: %s", Printable(e.File, 200), Printable(e.Err.Error(), 500))
+}
+
+// Unwrap returns the error without the file.
+func (e *InputError) Unwrap() error { return e.Err }
+
+// UserAgent returns the header of that name.
+func (r *Request) UserAgent() string {
+	if r.headers == nil {
+		return r.agent
+	}
+	return r.Header("User-Agent")
+}
+
+// Header returns the first value of a header, by its canonical name. Combined logs have
+// Referer and User-Agent only.
+func (r *Request) Header(name string) (value string) {
+	for n, v := range r.Headers() {
+		if n == name {
+			return v
+		}
+	}
+	return ""
+}
+
+// Redacted is the value that Caddy logs for cookies and credentials.
+const Redacted = "REDACTED"
+
+// Headers iterates over the headers of the request, as far as the line has them. A
+// header with several values comes several times.
+func (r *Request) Headers() func(yield func(name, value string) bool) {
+	if r.headers != nil {
+		return r.caddyHeaders
+	}
+	return func(yield func(name, value string) bool) {
+		if (r.referer == "" || yield("Referer", r.referer)) && r.agent != "" {
+			yield("User-Agent", r.agent)
+		}
+	}
+}
+
+// ThrottleDelay returns how long the request waited in zones of the throttle that
+// handled it, as far as its line says.
+func (r *Request) ThrottleDelay() time.Duration {
+	if !bytes.Contains(r.Throttle, []byte(`"delay"`)) {
+		return 0
+	}
+	type outcome struct {
+		Delay float64 `json:"delay"` // seconds; as text in other formats of durations
+	}
+	var field struct {
+		outcome
+		Zones []outcome `json:"zones"`
+	}
+	if json.Unmarshal(r.Throttle, &field) != nil {
+		return 0
+	}
+	longest := field.Delay
+	for _, zone := range field.Zones {
+		longest = max(longest, zone.Delay)
+	}
+	return time.Duration(longest * float64(time.Second))
+}

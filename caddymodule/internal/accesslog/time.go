@@ -1,0 +1,163 @@
+package accesslog
+
+import (
+	"strconv"
+	"time"
+)
+
+// earliest is the first time that is believed. Clocks that were never set say 1970.
+var earliest = time.Date(1995, 1, 1, 0, 0, 0, 0, time.UTC)
+
+// A verdict is what a line turned out to be.
+type verdict uint8
+
+const (
+	request verdict = iota
+	other
+	unreadable
+)
+
+// A parser reads the lines of one file. It remembers what it has learned about them.
+type parser struct {
+	format Format
+	latest time.Time // the last time that is believed
+
+	layout int    // of the last time that was text
+	stamp  []byte // the last time of a combined line
+	stamped
+	fractional, nanos bool // the durations of Caddy's lines are in seconds, or in nanoseconds
+}
+
+// stamped is what parser.stamp says.
+type stamped struct{ at time.Time }
+
+// layouts are how Caddy's encoder writes times as text. Fractions are read with all of
+// them.
+var layouts = []string{
+	time.RFC3339, "2006-01-02T15:04:05Z0700", "2006/01/02 15:04:05", commonTime,
+	time.DateTime, "2006-01-02 15:04:05 -0700", "2006-01-02 15:04:05 MST", "2006-01-02T15:04:05", "2006-01-02 15:04:05 -0700 MST",
+	time.RFC1123, time.RFC1123Z, time.RFC850, time.RFC822Z, time.UnixDate, time.RubyDate, time.ANSIC,
+}
+
+const commonTime = "02/Jan/2006:15:04:05 -0700"
+
+// parseTime reads the time of a line of Caddy's.
+func (p *parser) parseTime(text []byte, quoted bool) (time.Time, bool) {
+	if !quoted {
+		return parseUnix(text)
+	}
+	if at, err := time.Parse(layouts[p.layout], view(text)); err == nil {
+		return at, true
+	}
+	for i, layout := range layouts {
+		if at, err := time.Parse(layout, view(text)); err == nil {
+			p.layout = i
+			return at, true
+		}
+	}
+	return parseUnix(text)
+}
+
+// The numbers from which on a time is in milliseconds, microseconds or nanoseconds. In
+// seconds, they lie after the year 5000; in the larger unit, before 1980.
+const (
+	fromMillis = 100_000_000_000
+	fromMicros = 100_000_000_000_000
+	fromNanos  = 100_000_000_000_000_000
+)
+
+// parseUnix reads seconds, milliseconds, microseconds or nanoseconds since 1970.
+func parseUnix(text []byte) (time.Time, bool) {
+	whole, fraction, ok := parseDecimal(text)
+	if !ok {
+		f, err := strconv.ParseFloat(view(text), 64)
+		if err != nil || !(f >= 0 && f < 1e18) {
+			return time.Time{}, false
+		}
+		whole, fraction = int64(f), int64((f-float64(int64(f)))*1e9)
+	}
+	switch {
+	case whole >= fromNanos:
+		return time.Unix(0, whole), true
+	case whole >= fromMicros:
+		return time.UnixMicro(whole), true
+	case whole >= fromMillis:
+		return time.Unix(whole/1000, whole%1000*1e6+fraction/1000), true
+	}
+	return time.Unix(whole, fraction), true
+}
+
+// parseDecimal reads a number that is not negative and has no exponent. The fraction is
+// in billionths, and exact to that.
+func parseDecimal(text []byte) (whole, fraction int64, ok bool) {
+	i := 0
+	for ; i < len(text) && text[i] != '.'; i++ {
+		if d := text[i] - '0'; d > 9 || i >= 18 && (i > 18 || whole > (1<<63-1-9)/10) {
+			return 0, 0, false
+		} else {
+			whole = whole*10 + int64(d)
+		}
+	}
+	if i == 0 || i == len(text)-1 {
+		return 0, 0, false
+	}
+	unit := int64(1e9)
+	for j := i + 1; j < len(text); j++ {
+		d := text[j] - '0'
+		if d > 9 {
+			return 0, 0, false
+		}
+		unit /= 10
+		fraction += int64(d) * unit
+	}
+	return whole, fraction, true
+}
+
+// fewNanos is the shortest duration that is in nanoseconds if it is a whole number: in
+// milliseconds it would be more than a minute.
+const fewNanos = 100_000
+
+// parseDuration reads the duration of a line of Caddy's. Seconds have a fraction, as
+// good as always; milliseconds and nanoseconds have none. What is not clear from one
+// line is from those before it.
+func (p *parser) parseDuration(text []byte, quoted bool) time.Duration {
+	if quoted {
+		d, err := time.ParseDuration(view(text))
+		if err != nil || d < 0 {
+			return NoDuration
+		}
+		return d
+	}
+	whole, fraction, ok := parseDecimal(text)
+	if !ok {
+		f, err := strconv.ParseFloat(view(text), 64)
+		if err != nil || !(f >= 0 && f < longest.Seconds()) {
+			return NoDuration
+		}
+		return time.Duration(f * 1e9)
+	}
+	switch {
+	case fraction != 0:
+		p.fractional = true
+	case whole >= fewNanos && !p.fractional:
+		p.nanos = true
+	}
+	switch {
+	case p.fractional:
+		return bounded(whole, time.Second) + time.Duration(fraction)
+	case p.nanos:
+		return bounded(whole, 1)
+	}
+	return bounded(whole, time.Millisecond)
+}
+
+// longest is the longest duration that is believed.
+const longest = 30 * 24 * time.Hour
+
+// bounded returns n units, or the longest duration.
+func bounded(n int64, unit time.Duration) time.Duration {
+	if n > int64(longest/unit) {
+		return longest
+	}
+	return time.Duration(n) * unit
+}

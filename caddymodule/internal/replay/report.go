@@ -1,0 +1,297 @@
+// Package replay reports what the zones of a config decide about the requests of a log.
+package replay
+
+import (
+	"cmp"
+	"hash/maphash"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/accesslog"
+)
+
+const (
+	// mostAgents is how many different user agents of a key are told apart.
+	mostAgents = 64
+
+	// mostRoutes is how many routes of a zone are told apart. The paths of requests are
+	// chosen by clients.
+	mostRoutes = 10_000
+
+	// OtherRoutes stands for the routes beyond these.
+	OtherRoutes = "(other routes)"
+)
+
+// A Decided is what a zone has decided about a request.
+type Decided struct {
+	Zone, Key       string
+	Shadow          bool // the zone only counts for this key
+	Refused         bool
+	Delayed         bool
+	Reason          string // of a refusal
+	Cost            float64
+	Level, Capacity float64 // of the bucket, after the decision
+	Leak            float64 // units a second
+	Delay           time.Duration
+	Request         *accesslog.Request
+}
+
+// A Tally counts what zones decide. The zero value is not ready for use: call New.
+type Tally struct {
+	zones   map[string]*zone
+	order   []*zone
+	seed    maphash.Seed
+	compare []Window
+}
+
+// New returns an empty tally, which also runs these other algorithms.
+func New(compare []Window) *Tally {
+	return &Tally{zones: make(map[string]*zone), seed: maphash.MakeSeed(), compare: compare}
+}
+
+// A zone is what a zone has decided so far.
+type zone struct {
+	name                                 string
+	requests, admitted, refused, delayed int64
+	shadow                               int64 // requests for which it only counts
+	reasons                              map[string]int64
+	keys                                 map[string]*key
+	hours                                map[int64]*count
+	hour                                 *count // of the last request
+	at                                   int64
+	routes                               map[string]*int64
+	peak                                 Peak
+	longest                              time.Duration
+	algorithms                           []algorithm
+	last                                 *key
+	lastKey                              string
+}
+
+type count struct{ requests, refused int64 }
+
+// A key is what a zone has decided about a key so far.
+type key struct {
+	requests, refused, assets int64
+	first, last               time.Time // refusals
+	agents                    []uint32
+	lately                    []*lately // by algorithm
+}
+
+// Add counts a decision.
+func (t *Tally) Add(d *Decided) {
+	z := t.zones[d.Zone]
+	if z == nil {
+		z = &zone{
+			name: d.Zone, reasons: make(map[string]int64), keys: make(map[string]*key), hours: make(map[int64]*count),
+			routes: make(map[string]*int64), algorithms: algorithms(t.compare),
+		}
+		t.zones[d.Zone] = z
+		t.order = append(t.order, z)
+	}
+	k := z.key(d.Key)
+	k.requests++
+	if d.Request.Asset() {
+		k.assets++
+	}
+	if len(k.agents) < mostAgents {
+		agent := uint32(maphash.String(t.seed, d.Request.UserAgent()))
+		if !slices.Contains(k.agents, agent) {
+			k.agents = append(k.agents, agent)
+		}
+	}
+	z.requests++
+	if d.Shadow {
+		z.shadow++
+	}
+	h := z.hourOf(d.Request.At)
+	h.requests++
+	if d.Level > z.peak.Level || z.peak.At.IsZero() {
+		z.peak = Peak{Level: d.Level, Capacity: d.Capacity, Key: strings.Clone(d.Key), At: d.Request.At}
+	}
+	for i := range z.algorithms {
+		z.algorithms[i].add(k, i, d)
+	}
+	switch {
+	case d.Refused:
+		z.refused++
+		h.refused++
+		z.reasons[d.Reason]++
+		z.route(d.Request.Route())
+		if k.refused++; k.refused == 1 {
+			k.first = d.Request.At
+		}
+		k.last = d.Request.At
+		return
+	case d.Delayed:
+		z.delayed++
+		z.longest = max(z.longest, d.Delay)
+	}
+	z.admitted++
+}
+
+// key finds or makes a key. Many requests have that of the request before.
+func (z *zone) key(name string) *key {
+	if z.last != nil && z.lastKey == name {
+		return z.last
+	}
+	k := z.keys[name]
+	if k == nil {
+		k = new(key)
+		name = strings.Clone(name)
+		z.keys[name] = k
+	}
+	z.last, z.lastKey = k, name
+	return k
+}
+
+func (z *zone) hourOf(at time.Time) *count {
+	if n := at.Unix() / 3600; z.hour == nil || n != z.at {
+		z.at = n
+		if z.hour = z.hours[n]; z.hour == nil {
+			z.hour = new(count)
+			z.hours[n] = z.hour
+		}
+	}
+	return z.hour
+}
+
+func (z *zone) route(path string) {
+	n := z.routes[path]
+	if n == nil && len(z.routes) >= mostRoutes {
+		path = OtherRoutes
+		n = z.routes[path]
+	}
+	if n == nil {
+		n = new(int64)
+		z.routes[strings.Clone(path)] = n
+	}
+	*n++
+}
+
+// A Report is what a replay has found. Its JSON is the output of
+// `caddy throttle replay --json`.
+type Report struct {
+	Log     Log      `json:"log"`
+	Zones   []Zone   `json:"zones"`
+	Notes   []string `json:"notes"`   // what the figures leave out, and why
+	Partial bool     `json:"partial"` // the replay was interrupted
+}
+
+// A Log is what was read.
+type Log struct {
+	Files      []string  `json:"files"`
+	From       time.Time `json:"from"` // the first arrival
+	To         time.Time `json:"to"`
+	Lines      int64     `json:"lines"`
+	Requests   int64     `json:"requests"`
+	Other      int64     `json:"other_lines"` // about something else
+	Unreadable int64     `json:"unreadable_lines"`
+	Problems   []string  `json:"problems"` // the first unreadable lines, and files that broke off
+}
+
+// A Zone is what a zone has decided. Refusals of a shadow zone count as refusals.
+type Zone struct {
+	Name          string           `json:"zone"`
+	Requests      int64            `json:"requests"`
+	Admitted      int64            `json:"admitted"` // delayed ones included
+	Refused       int64            `json:"refused"`
+	Delayed       int64            `json:"delayed"`
+	Shadow        int64            `json:"shadow"` // requests for which the zone only counts
+	LongestDelay  float64          `json:"longest_delay_seconds"`
+	Reasons       map[string]int64 `json:"reasons"` // of refusals
+	Keys          int              `json:"keys"`
+	RefusedKeys   int              `json:"refused_keys"`
+	Peak          Peak             `json:"peak"`
+	Worst         []Key            `json:"worst_keys"`
+	Hours         []Hour           `json:"hours"` // with refusals
+	Routes        []Route          `json:"routes"`
+	RefusedRoutes int              `json:"refused_routes"` // how many there are in all
+	Compare       []Comparison     `json:"compare,omitempty"`
+}
+
+// A Peak is the highest level of a bucket after a request.
+type Peak struct {
+	Level    float64   `json:"level"`
+	Capacity float64   `json:"capacity"`
+	Key      string    `json:"key"`
+	At       time.Time `json:"at"`
+}
+
+// A Key is one of those that were refused most.
+type Key struct {
+	Key      string          `json:"key"`
+	Requests int64           `json:"requests"`
+	Refused  int64           `json:"refused"`
+	First    time.Time       `json:"first_refused"`
+	Last     time.Time       `json:"last_refused"`
+	Agents   int             `json:"user_agents"` // different ones, at most 64 are told apart
+	Assets   float64         `json:"assets_share"`
+	Looks    accesslog.Looks `json:"looks"`
+}
+
+// An Hour is one with refusals.
+type Hour struct {
+	From     time.Time `json:"from"`
+	Requests int64     `json:"requests"`
+	Refused  int64     `json:"refused"`
+}
+
+// A Route is a path on which requests were refused, without the query.
+type Route struct {
+	Path    string `json:"path"`
+	Refused int64  `json:"refused"`
+}
+
+const (
+	worstKeys  = 10
+	mostListed = 10
+)
+
+// Zones returns what the zones have decided so far, in the order of their names.
+func (t *Tally) Zones() []Zone {
+	all := make([]Zone, 0, len(t.order))
+	for _, z := range t.order {
+		all = append(all, z.report())
+	}
+	slices.SortFunc(all, func(a, b Zone) int { return cmp.Compare(a.Name, b.Name) })
+	return all
+}
+
+func (z *zone) report() Zone {
+	r := Zone{
+		Name: z.name, Requests: z.requests, Admitted: z.admitted, Refused: z.refused, Delayed: z.delayed, Shadow: z.shadow,
+		LongestDelay: z.longest.Seconds(), Reasons: z.reasons, Keys: len(z.keys), Peak: z.peak,
+		Worst: []Key{}, Hours: []Hour{}, Routes: []Route{}, RefusedRoutes: len(z.routes),
+	}
+	for name, k := range z.keys {
+		if k.refused > 0 {
+			r.RefusedKeys++
+			r.Worst = append(r.Worst, Key{
+				Key: name, Requests: k.requests, Refused: k.refused, First: k.first, Last: k.last, Agents: len(k.agents),
+				Assets: float64(k.assets) / float64(k.requests), Looks: accesslog.LooksLike(k.requests, k.assets, int64(len(k.agents))),
+			})
+		}
+	}
+	slices.SortFunc(r.Worst, func(a, b Key) int {
+		return cmp.Or(cmp.Compare(b.Refused, a.Refused), cmp.Compare(a.Key, b.Key))
+	})
+	r.Worst = r.Worst[:min(len(r.Worst), worstKeys)]
+	for _, n := range slices.Sorted(maps.Keys(z.hours)) {
+		if h := z.hours[n]; h.refused > 0 {
+			r.Hours = append(r.Hours, Hour{time.Unix(n*3600, 0).UTC(), h.requests, h.refused})
+		}
+	}
+	for path, n := range z.routes {
+		r.Routes = append(r.Routes, Route{path, *n})
+	}
+	slices.SortFunc(r.Routes, func(a, b Route) int {
+		return cmp.Or(cmp.Compare(b.Refused, a.Refused), cmp.Compare(a.Path, b.Path))
+	})
+	r.Routes = r.Routes[:min(len(r.Routes), mostListed)]
+	for i := range z.algorithms {
+		r.Compare = append(r.Compare, z.algorithms[i].comparison(z.keys, i))
+	}
+	return r
+}

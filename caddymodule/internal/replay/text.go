@@ -1,0 +1,151 @@
+package replay
+
+import (
+	"bytes"
+	"fmt"
+	"io"
+	"maps"
+	"math"
+	"slices"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"github.com/dustin/go-humanize"
+
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/accesslog"
+)
+
+const (
+	instant = "2006-01-02 15:04:05"
+	anHour  = "2006-01-02 15:04"
+
+	shownKey   = 60
+	shownRoute = 60
+	barWidth   = 30
+)
+
+// Write writes the report for people. What clients have written is escaped.
+func (r *Report) Write(out io.Writer) error {
+	var b bytes.Buffer
+	r.Log.write(&b)
+	if r.Partial {
+		fmt.Fprintln(&b, "Interrupted: the figures are those of the requests so far.")
+	}
+	for i := range r.Zones {
+		r.Zones[i].write(&b)
+	}
+	for i, note := range r.Notes {
+		if i == 0 {
+			fmt.Fprintln(&b)
+		}
+		fmt.Fprintf(&b, "Note: %s\n", note)
+	}
+	_, err := b.WriteTo(out)
+	return err
+}
+
+func (l *Log) write(b *bytes.Buffer) {
+	fmt.Fprintf(b, "%s requests from %s to %s UTC (%s)\n", humanize.Comma(l.Requests), l.From.Format(instant), l.To.Format(instant), l.To.Sub(l.From).Round(time.Second))
+	if l.Other > 0 {
+		fmt.Fprintf(b, "%s lines are about something else.\n", humanize.Comma(l.Other))
+	}
+	if l.Unreadable > 0 {
+		fmt.Fprintf(b, "%s of %s lines could not be read.\n", humanize.Comma(l.Unreadable), humanize.Comma(l.Lines))
+	}
+	for _, problem := range l.Problems {
+		fmt.Fprintf(b, "  %s\n", problem)
+	}
+}
+
+func (z *Zone) write(b *bytes.Buffer) {
+	fmt.Fprintf(b, "\nZone %s", z.Name)
+	if z.Shadow > 0 {
+		fmt.Fprint(b, " (shadow: refusals are what enforcement would do)")
+	}
+	fmt.Fprintln(b)
+	w := tabwriter.NewWriter(b, 0, 0, 2, ' ', tabwriter.AlignRight)
+	row := func(what string, n int64) {
+		fmt.Fprintf(w, "%s\t%s\t%s\t\n", what, humanize.Comma(n), percent(n, z.Requests))
+	}
+	fmt.Fprintf(w, "requests\t%s\t\t\n", humanize.Comma(z.Requests))
+	row("admitted", z.Admitted)
+	row("refused", z.Refused)
+	if z.Delayed > 0 {
+		row("delayed", z.Delayed)
+	}
+	fmt.Fprintf(w, "keys\t%s\t\t\n", humanize.Comma(int64(z.Keys)))
+	fmt.Fprintf(w, "keys ever refused\t%s\t%s\t\n", humanize.Comma(int64(z.RefusedKeys)), percent(int64(z.RefusedKeys), int64(z.Keys)))
+	_ = w.Flush()
+	if z.Delayed > 0 {
+		fmt.Fprintf(b, "  longest delay: %s\n", time.Duration(z.LongestDelay*float64(time.Second)).Round(time.Millisecond))
+	}
+	if z.Peak.Capacity > 0 {
+		fmt.Fprintf(b, "  peak level: %s of %s, key %s, %s\n", number(z.Peak.Level), number(z.Peak.Capacity), name(z.Peak.Key), z.Peak.At.Format(instant))
+	}
+	if z.Refused > 0 {
+		z.writeRefusals(b)
+	}
+	z.writeComparison(b)
+}
+
+func (z *Zone) writeRefusals(b *bytes.Buffer) {
+	fmt.Fprint(b, "  refused for:")
+	for _, reason := range slices.Sorted(maps.Keys(z.Reasons)) {
+		fmt.Fprintf(b, " %s %s", reason, humanize.Comma(z.Reasons[reason]))
+	}
+	fmt.Fprint(b, "\n\n  Most refused\n")
+	w := tabwriter.NewWriter(b, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(w, "  key\trefused\tof\tfirst\tlast\tuser agents\tassets\tlooks like")
+	for _, k := range z.Worst {
+		fmt.Fprintf(w, "  %s\t%s\t%s\t%s\t%s\t%d\t%.0f %%\t%s\n", name(k.Key), humanize.Comma(k.Refused), humanize.Comma(k.Requests),
+			k.First.Format(instant), k.Last.Format(instant), k.Agents, 100*k.Assets, k.Looks)
+	}
+	_ = w.Flush()
+	fmt.Fprint(b, "\n  Refused by hour (UTC)\n")
+	most := int64(0)
+	for _, h := range z.Hours {
+		most = max(most, h.Refused)
+	}
+	for _, h := range z.Hours {
+		fmt.Fprintf(b, "  %s %8s of %8s  %s\n", h.From.Format(anHour), humanize.Comma(h.Refused), humanize.Comma(h.Requests), strings.Repeat("█", int(max(1, h.Refused*barWidth/most))))
+	}
+	fmt.Fprint(b, "\n  Refused by route\n")
+	for _, route := range z.Routes {
+		fmt.Fprintf(b, "  %8s  %s\n", humanize.Comma(route.Refused), accesslog.Printable(route.Path, shownRoute))
+	}
+	if more := z.RefusedRoutes - len(z.Routes); more > 0 {
+		fmt.Fprintf(b, "            and %s more\n", humanize.Comma(int64(more)))
+	}
+}
+
+func (z *Zone) writeComparison(b *bytes.Buffer) {
+	if len(z.Compare) == 0 {
+		return
+	}
+	fmt.Fprint(b, "\n  The same burst and sustained rate by other algorithms\n")
+	w := tabwriter.NewWriter(b, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(w, "  algorithm\trefused\tmost in a second\tmost in a minute")
+	for _, c := range z.Compare {
+		fmt.Fprintf(w, "  %s\t%s\t%s\t%s\n", c.Algorithm, humanize.Comma(c.Refused), number(c.MostSecond), number(c.MostMinute))
+	}
+	_ = w.Flush()
+}
+
+// name returns a key for people.
+func name(key string) string {
+	if key == "" {
+		return "(shared)"
+	}
+	return accesslog.Printable(key, shownKey)
+}
+
+func percent(n, of int64) string {
+	if of == 0 {
+		return ""
+	}
+	return fmt.Sprintf("%.2f %%", 100*float64(n)/float64(of))
+}
+
+// number returns units with at most three decimals.
+func number(units float64) string { return humanize.Commaf(math.Round(units*1000) / 1000) }

@@ -1,0 +1,222 @@
+// Package virtual runs requests in virtual time: a day of traffic passes in seconds,
+// and each run gives the same result.
+package virtual
+
+import (
+	"container/heap"
+	"iter"
+	"time"
+
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/clock"
+)
+
+// A World is a time in which processes run. One of them runs at any moment, and time
+// passes only while all of them wait. It is a [clock.Clock] for what runs in it, and is
+// used by one goroutine.
+type World struct {
+	now     time.Time
+	events  events
+	seq     uint64
+	waiting map[<-chan struct{}]*process
+	ready   []*process // that may go on now
+	idle    []*process
+	current *process
+	running int // processes that have not ended
+}
+
+// New returns a world whose time is at the beginning of all times.
+func New() *World { return &World{waiting: make(map[<-chan struct{}]*process)} }
+
+// Now returns the time.
+func (w *World) Now() time.Time { return w.now }
+
+// Running returns how many processes have not ended.
+func (w *World) Running() int { return w.running }
+
+// A process runs one function after the other.
+type process struct {
+	run    func()
+	resume func() (struct{}, bool)
+	stop   func()
+	wait   func(struct{}) bool
+}
+
+// Go runs f in a process of its own. It returns when f has ended or waits.
+func (w *World) Go(f func()) {
+	w.running++
+	w.resume(w.process(f))
+	w.settle()
+}
+
+func (w *World) process(f func()) *process {
+	if n := len(w.idle); n > 0 {
+		p := w.idle[n-1]
+		w.idle = w.idle[:n-1]
+		p.run = f
+		return p
+	}
+	p := &process{run: f}
+	p.resume, p.stop = iter.Pull(func(yield func(struct{}) bool) {
+		p.wait = yield
+		for {
+			p.run()
+			p.run = nil
+			if !yield(struct{}{}) {
+				return
+			}
+		}
+	})
+	return p
+}
+
+// resume lets a process go on until it waits or ends.
+func (w *World) resume(p *process) {
+	w.current = p
+	p.resume()
+	w.current = nil
+	if p.run == nil {
+		w.running--
+		w.idle = append(w.idle, p)
+	}
+}
+
+// settle lets all processes go on that may.
+func (w *World) settle() {
+	for len(w.ready) > 0 {
+		p := w.ready[0]
+		w.ready = w.ready[:copy(w.ready, w.ready[1:])]
+		w.resume(p)
+	}
+}
+
+// Advance lets the time pass until then, and everything happen that is due.
+func (w *World) Advance(then time.Time) {
+	for len(w.events) > 0 && !w.events[0].at.After(then) {
+		w.step()
+	}
+	if then.After(w.now) {
+		w.now = then
+	}
+}
+
+// Finish lets the time pass until nothing is left to happen.
+func (w *World) Finish() {
+	for len(w.events) > 0 {
+		w.step()
+	}
+}
+
+func (w *World) step() {
+	e := heap.Pop(&w.events).(*event)
+	if e.at.After(w.now) {
+		w.now = e.at
+	}
+	e.call()
+	w.settle()
+}
+
+// End ends all processes that run nothing. The world must not be used after that.
+func (w *World) End() {
+	for _, p := range w.idle {
+		p.stop()
+	}
+}
+
+// Sleep lets the running process wait. Zero is no wait.
+func (w *World) Sleep(d time.Duration) {
+	if d <= 0 {
+		return
+	}
+	p := w.current
+	w.AfterFunc(d, func() { w.ready = append(w.ready, p) })
+	p.wait(struct{}{})
+}
+
+// Wait implements [clock.Clock] for a process.
+func (w *World) Wait(done <-chan struct{}) {
+	select {
+	case <-done:
+		return
+	default:
+	}
+	p := w.current
+	w.waiting[done] = p
+	p.wait(struct{}{})
+}
+
+// Close implements [clock.Clock]: it lets the process go on that waits for done.
+func (w *World) Close(done chan struct{}) {
+	close(done)
+	if p := w.waiting[done]; p != nil {
+		delete(w.waiting, done)
+		w.ready = append(w.ready, p)
+	}
+}
+
+// AfterFunc implements [clock.Clock]. Calls that are due at once are made in the order
+// in which they were asked for, and by no process.
+func (w *World) AfterFunc(d time.Duration, f func()) clock.Timer {
+	w.seq++
+	e := &event{w: w, at: w.now.Add(max(d, 0)), seq: w.seq, call: f}
+	heap.Push(&w.events, e)
+	return e
+}
+
+// An event is a call that is to come.
+type event struct {
+	w     *World
+	at    time.Time
+	seq   uint64
+	call  func()
+	index int // in the heap; -1 when it is over
+}
+
+// Stop implements [clock.Timer].
+func (e *event) Stop() bool {
+	if e.index < 0 {
+		return false
+	}
+	heap.Remove(&e.w.events, e.index)
+	return true
+}
+
+type events []*event
+
+// Len implements sort.Interface.
+func (e events) Len() int { return len(e) }
+
+// Less implements sort.Interface.
+func (e events) Less(i, j int) bool {
+	if !e[i].at.Equal(e[j].at) {
+		return e[i].at.Before(e[j].at)
+	}
+	return e[i].seq < e[j].seq
+}
+
+// Swap implements sort.Interface.
+func (e events) Swap(i, j int) {
+	e[i], e[j] = e[j], e[i]
+	e[i].index, e[j].index = i, j
+}
+
+// Push implements heap.Interface.
+func (e *events) Push(x any) {
+	x.(*event).index = len(*e)
+	*e = append(*e, x.(*event))
+}
+
+// Pop implements heap.Interface.
+func (e *events) Pop() any {
+	last := len(*e) - 1
+	popped := (*e)[last]
+	popped.index = -1
+	(*e)[last] = nil
+	*e = (*e)[:last]
+	return popped
+}
+
+// Interface guards
+var (
+	_ clock.Clock = (*World)(nil)
+	_ clock.Timer = (*event)(nil)
+)

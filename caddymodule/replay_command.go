@@ -1,0 +1,466 @@
+package caddymodule
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"net/http"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/caddyserver/caddy/v2/caddyconfig"
+	caddycmd "github.com/caddyserver/caddy/v2/cmd"
+	"github.com/spf13/cobra"
+
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/accesslog"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/decision"
+	logreplay "github.com/caddy-throttle/caddy-throttle/caddymodule/internal/replay"
+)
+
+// replayFlags are the flags of `caddy throttle replay`.
+type replayFlags struct {
+	logFlags
+	config, adapter, zone string
+	keys                  []string
+	capacity, leak, cost  string
+	compare               string
+	requests              string
+}
+
+func replayCommand() *cobra.Command {
+	var f replayFlags
+	cmd := &cobra.Command{
+		Use:   "replay --config <file> [--zone <name>] | --key <source> --capacity <n> --leak <rate> <log>...",
+		Short: "Shows what limits would have done to the requests of access logs",
+		Long: `
+Runs the requests of access logs through the limits of a config, in virtual time,
+and shows what they would have done: requests admitted, refused and delayed, the
+keys that were refused most, when and where, and the fullest that a bucket was.
+
+With --config, requests go through the routes, matchers and zones of a Caddyfile
+or of JSON, as in the running Caddy. Nothing else of the config is loaded: no log
+or storage is opened, no upstream called. Matchers that look at files do look at
+them. The status, size and duration of the log count for count_only, settle and
+in_flight. With --zone, only that zone is shown.
+
+Without a config, --key, --capacity and --leak make up one zone. They are spelled
+as in a zone of the Caddyfile.
+
+A zone is left out if its key or cost is not in the log: bodies never are, and
+Caddy logs cookies and credentials only with log_credentials. Combined logs have
+no other headers than Referer and User-Agent. Refusals that are in the log already
+count as requests with the status of the refusal.
+
+--compare runs other algorithms beside the bucket: fixed, a fixed window of
+capacity / leak seconds that admits the capacity, and sliding=<n>, one that
+slides by n parts of that (10 unless told). They show how many requests each
+refuses, and the most that any second and any minute admitted of one key.`,
+		Example: `  caddy throttle replay --config /etc/caddy/Caddyfile /var/log/caddy/access.log*
+  caddy throttle replay --config Caddyfile --zone login --json access.log
+  caddy throttle replay --key client_ip --capacity 60 --leak 1/s access.log.gz
+  zcat old.log.Z | caddy throttle replay --config Caddyfile --host example.com -`,
+	}
+	f.add(cmd)
+	cmd.Flags().StringVarP(&f.config, "config", "c", "", "The config whose limits to replay")
+	cmd.Flags().StringVarP(&f.adapter, "adapter", "a", "", "The adapter of the config, if it is neither JSON nor a Caddyfile")
+	cmd.Flags().StringVar(&f.zone, "zone", "", "Show only this zone")
+	cmd.Flags().StringArrayVar(&f.keys, "key", nil, "The key of a zone without a config, such as client_ip; repeat it for several sources")
+	cmd.Flags().StringVar(&f.capacity, "capacity", "", "The capacity of a zone without a config")
+	cmd.Flags().StringVar(&f.leak, "leak", "", "The leak of a zone without a config, such as 1/s or 300/5m")
+	cmd.Flags().StringVar(&f.cost, "cost", "", "The cost of each request of a zone without a config (default 1)")
+	cmd.Flags().StringVar(&f.compare, "compare", "", "Other algorithms to run beside the bucket: fixed, sliding or sliding=<n>, with commas between")
+	cmd.Flags().StringVar(&f.requests, "requests", "", "Write what each zone decides about each request to this file, as JSON lines")
+	return runnable(cmd, f.run)
+}
+
+func (f *replayFlags) run(ctx context.Context, logs []string) (err error) {
+	config, err := f.loadConfig()
+	if err != nil {
+		return err
+	}
+	windows, err := logreplay.ParseWindows(f.compare)
+	if err != nil {
+		return usageError{err}
+	}
+	observer := &replayTally{Tally: logreplay.New(windows), zone: f.zone}
+	rp, err := newReplay(config, observer)
+	if err != nil {
+		return usageError{err}
+	}
+	defer rp.close()
+	if err := rp.knows(f.zone); err != nil {
+		return err
+	}
+	if f.requests != "" {
+		if err := observer.writeTo(f.requests); err != nil {
+			return usageErrorf("--requests: %w", err)
+		}
+	}
+	in, err := f.open(ctx, logs)
+	if err != nil {
+		return err
+	}
+	defer in.close()
+	notes, err := rp.runAll(in, f.zone)
+	if err != nil {
+		return err
+	}
+	rp.end()
+	if err := observer.flush(); err != nil {
+		return err
+	}
+	if err := f.print(&logreplay.Report{
+		Log: logOf(in, logs), Zones: observer.Zones(), Notes: append(notes, rp.notes(in.Stats())...), Partial: in.interrupted,
+	}); err != nil {
+		return err
+	}
+	return in.broken()
+}
+
+// print prints a report.
+func (f *replayFlags) print(r *logreplay.Report) error {
+	if !f.json {
+		return r.Write(os.Stdout)
+	}
+	out := json.NewEncoder(os.Stdout)
+	out.SetIndent("", "\t")
+	return out.Encode(r)
+}
+
+// loadConfig returns the config as JSON.
+func (f *replayFlags) loadConfig() ([]byte, error) {
+	inline := len(f.keys) > 0 || f.capacity != "" || f.leak != "" || f.cost != ""
+	switch {
+	case f.config != "" && inline:
+		return nil, usageErrorf("--config and --key, --capacity, --leak or --cost exclude each other: change the limit in the config")
+	case f.config != "":
+		config, _, _, err := caddycmd.LoadConfig(f.config, f.adapter)
+		if err != nil {
+			return nil, usageError{err}
+		}
+		return config, nil
+	case !inline:
+		return nil, usageErrorf("no limits given: want --config <file>, or --key <source> --capacity <n> --leak <rate>")
+	case f.capacity == "" || f.leak == "":
+		return nil, usageErrorf("want both --capacity and --leak, such as --capacity 60 --leak 1/s")
+	case f.zone != "":
+		return nil, usageErrorf("--zone needs --config")
+	}
+	return f.inlineConfig()
+}
+
+// inlineConfig adapts a Caddyfile with the zone of the flags, so that they are spelled
+// and checked as there.
+func (f *replayFlags) inlineConfig() ([]byte, error) {
+	zone := "capacity " + quoteWord(f.capacity) + "\nleak " + quoteWord(f.leak) + "\n"
+	if len(f.keys) > 0 {
+		zone += "key"
+		for _, source := range f.keys {
+			for word := range strings.FieldsSeq(source) {
+				zone += " " + quoteWord(word)
+			}
+		}
+		zone += "\n"
+	}
+	if f.cost != "" {
+		zone += "cost " + quoteWord(f.cost) + "\n"
+	}
+	config, _, err := caddyconfig.GetAdapter("caddyfile").Adapt([]byte(":80 {\nthrottle {\nzone limit {\n"+zone+"}\n}\n}\n"), map[string]any{"filename": "flags"})
+	if err != nil {
+		return nil, usageErrorf("reading the limit of the flags: %w", err)
+	}
+	return config, nil
+}
+
+// quoteWord returns a word as one token of a Caddyfile.
+func quoteWord(word string) string {
+	return `"` + strings.NewReplacer(`\`, `\\`, `"`, `\"`, "\n", " ").Replace(word) + `"`
+}
+
+// knows checks that the config has a zone of this name, or that it is empty.
+func (rp *replay) knows(zone string) error {
+	if zone == "" || rp.app.zones[zone] != nil {
+		return nil
+	}
+	known := slices.Sorted(maps.Keys(rp.app.zones))
+	if meant := nearest(zone, known); meant != "" {
+		return usageErrorf("the config has no zone %q: did you mean %s?", zone, meant)
+	}
+	return usageErrorf("the config has no zone %q: it has %s", zone, strings.Join(known, ", "))
+}
+
+// runAll runs all requests of the logs. The first of them tell what the logs lack; the
+// notes say what that means.
+func (rp *replay) runAll(in *logReader, shown string) (notes []string, err error) {
+	var first []*accesslog.Request
+	begun := false
+	begin := func() error {
+		begun = true
+		without, whys, err := rp.missing(factsOf(first), shown)
+		if err != nil {
+			return err
+		}
+		notes = whys
+		rp.begin(replayOptions{Without: without})
+		for _, req := range first {
+			rp.run(req)
+		}
+		first = nil
+		return nil
+	}
+	err = in.each(func(req *accesslog.Request) error {
+		if begun {
+			rp.run(req)
+			return nil
+		}
+		req.Keep()
+		if first = append(first, req); len(first) == peekedRequests {
+			return begin()
+		}
+		return nil
+	})
+	if err == nil && !begun {
+		err = begin()
+	}
+	return notes, err
+}
+
+// peekedRequests is how many requests tell what the logs lack.
+const peekedRequests = 1000
+
+// notes returns what else the figures leave out.
+func (rp *replay) notes(stats *accesslog.Stats) (notes []string) {
+	if rp.skipped > 0 {
+		notes = append(notes, fmt.Sprintf("%d requests are left out: their URI is invalid, so Caddy would not have served them.", rp.skipped))
+	}
+	if stats.NoClient > 0 {
+		notes = append(notes, fmt.Sprintf("%d requests have no client address in the log, and count as missing it.", stats.NoClient))
+	}
+	if stats.Late > 0 {
+		notes = append(notes, fmt.Sprintf("%d requests came far out of order, and count as arriving later than they did.", stats.Late))
+	}
+	if stats.Fractions == 0 {
+		notes = append(notes, "The log has whole seconds only, so the requests of a second count as arriving at once. Levels may be higher than they were by what leaks in a second.")
+	}
+	return notes
+}
+
+// logOf returns what was read.
+func logOf(in *logReader, files []string) logreplay.Log {
+	stats := in.Stats()
+	l := logreplay.Log{
+		Files: files, From: stats.From, To: stats.To, Lines: stats.Lines, Requests: stats.Requests,
+		Other: stats.Other, Unreadable: stats.Unreadable, Problems: []string{},
+	}
+	for _, problem := range stats.Problems {
+		l.Problems = append(l.Problems, problem.String())
+	}
+	for _, broken := range stats.Broken {
+		l.Problems = append(l.Problems, broken.Error())
+	}
+	return l
+}
+
+// A replayTally counts what the zones decide.
+type replayTally struct {
+	*logreplay.Tally
+	zone string // the only one to count, or empty
+	out  *bufio.Writer
+	file *os.File
+	err  error
+}
+
+// Decided implements replayObserver.
+func (t *replayTally) Decided(o *decision.Outcome, req *accesslog.Request) {
+	if t.zone != "" && t.zone != o.Rule.Name {
+		return
+	}
+	d, why := o.Verdict()
+	t.Add(&logreplay.Decided{
+		Zone: o.Rule.Name, Key: o.Key, Shadow: o.Shadow,
+		Refused: why != decision.None, Delayed: d == decision.Delayed || d == decision.ShadowDelayed, Reason: why.String(),
+		Cost: o.Charge.Cost, Level: o.Level(), Capacity: o.Charge.Limit.Capacity, Leak: o.Charge.Limit.Leak,
+		Delay: o.Delay, Request: req,
+	})
+	if t.out != nil {
+		t.write(o, req)
+	}
+}
+
+// writeTo writes what zones decide about each request to a file.
+func (t *replayTally) writeTo(name string) (err error) {
+	if t.file, err = os.Create(name); err == nil {
+		t.out = bufio.NewWriter(t.file)
+	}
+	return err
+}
+
+// write writes one decision.
+func (t *replayTally) write(o *decision.Outcome, req *accesslog.Request) {
+	d, why := o.Verdict()
+	line, err := json.Marshal(struct {
+		File     string  `json:"file"`
+		Line     int     `json:"line"`
+		At       string  `json:"at"`
+		Zone     string  `json:"zone"`
+		Key      string  `json:"key"`
+		Decision string  `json:"decision"`
+		Reason   string  `json:"reason,omitempty"`
+		Cost     float64 `json:"cost"`
+		Level    float64 `json:"level"`
+		Delay    float64 `json:"delay_seconds,omitempty"`
+	}{req.File, req.Line, req.At.Format("2006-01-02T15:04:05.000000Z"), o.Rule.Name, o.Key, d.String(), why.String(), o.Charge.Cost, o.Level(), o.Delay.Seconds()})
+	if err == nil {
+		_, err = t.out.Write(append(line, '\n'))
+	}
+	if t.err == nil {
+		t.err = err
+	}
+}
+
+// flush writes what is left to the file.
+func (t *replayTally) flush() error {
+	if t.out == nil {
+		return nil
+	}
+	for _, err := range []error{t.err, t.out.Flush(), t.file.Close()} {
+		if err != nil {
+			return fmt.Errorf("writing --requests: %w", err)
+		}
+	}
+	return nil
+}
+
+// logFacts are what the first requests of a log have.
+type logFacts struct {
+	caddy, hosts, durations            bool
+	cookies, redacted                  bool
+	authorization, redactedCredentials bool
+}
+
+func factsOf(first []*accesslog.Request) (f logFacts) {
+	for _, req := range first {
+		f.caddy = f.caddy || req.Format == accesslog.Caddy
+		f.hosts = f.hosts || req.Host != ""
+		f.durations = f.durations || req.Duration >= 0
+		for name, value := range req.Headers() {
+			secret := value == accesslog.Redacted
+			switch name {
+			case "Cookie":
+				f.cookies, f.redacted = f.cookies || !secret, f.redacted || secret
+			case "Authorization":
+				f.authorization, f.redactedCredentials = f.authorization || !secret, f.redactedCredentials || secret
+			}
+		}
+	}
+	return f
+}
+
+// missing returns the zones that cannot be replayed because of what the log lacks, and
+// says why. It fails if no zone is left, or if the zone to show is not.
+func (rp *replay) missing(facts logFacts, shown string) (without map[string]bool, notes []string, err error) {
+	if !facts.hosts && rp.needsHost() {
+		return nil, nil, usageErrorf("the log has no hosts, and the config has sites or keys by host: give --host <name>")
+	}
+	without = make(map[string]bool)
+	for _, name := range slices.Sorted(maps.Keys(rp.app.zones)) {
+		var definition Zone
+		if err := json.Unmarshal([]byte(rp.app.zones[name].definition), &definition); err != nil {
+			return nil, nil, err
+		}
+		if why := facts.lacks(&definition); why != "" {
+			without[name] = true
+			notes = append(notes, fmt.Sprintf("zone %s is left out: %s.", name, why))
+			continue
+		}
+		notes = append(notes, facts.doubts(&definition)...)
+	}
+	if without[shown] || len(without) == len(rp.app.zones) {
+		return nil, nil, usageErrorf("%s", strings.Join(notes, " "))
+	}
+	return without, notes, nil
+}
+
+// needsHost reports whether routes or keys look at the host.
+func (rp *replay) needsHost() bool {
+	for _, s := range rp.servers {
+		if len(s.hosts) > 0 {
+			return true
+		}
+	}
+	for _, z := range rp.app.zones {
+		if strings.Contains(z.definition, `"source":"host"`) {
+			return true
+		}
+	}
+	return false
+}
+
+// lacks returns why a zone cannot be replayed, or "".
+func (f *logFacts) lacks(z *Zone) string {
+	for i := range z.Key {
+		k := &z.Key[i]
+		switch {
+		case k.Source == "form":
+			return "its key is the form field " + strconv.Quote(k.Name) + ", and logs hold no bodies"
+		case k.Source == "cookie", strings.Contains(k.Source, "{http.request.cookie."), k.Source == "header" && http.CanonicalHeaderKey(k.Name) == "Cookie":
+			if why := f.lacksSecret("cookies", f.cookies, f.redacted); why != "" {
+				return "its key is a cookie, " + why
+			}
+		case k.Source == "basic_user", k.Source == "header" && http.CanonicalHeaderKey(k.Name) == "Authorization":
+			if why := f.lacksSecret("credentials", f.authorization, f.redactedCredentials); why != "" {
+				return "its key is in the header Authorization, " + why
+			}
+		case strings.Contains(k.Source, "{http.auth."):
+			return "its key is the user who has authenticated, and a replay authenticates nobody"
+		case k.Source == "header" && !f.caddy && http.CanonicalHeaderKey(k.Name) != "User-Agent" && http.CanonicalHeaderKey(k.Name) != "Referer":
+			return "its key is the header " + strconv.Quote(k.Name) + ", which combined logs do not hold"
+		}
+	}
+	for _, cost := range z.Cost {
+		if strings.HasPrefix(cost.Value, "body_items") || strings.HasPrefix(cost.Value, "body_bytes") && !f.caddy {
+			return "its cost is in the body, and logs hold no bodies"
+		}
+	}
+	switch s := z.Settle; {
+	case s == nil:
+	case s.Source == "header" && s.After:
+		return "it charges what a response header says, which logs do not hold"
+	case s.Source == "seconds" && !f.durations:
+		return "it settles seconds, and the log has no durations"
+	}
+	return ""
+}
+
+func (f *logFacts) lacksSecret(what string, readable, redacted bool) string {
+	switch {
+	case readable:
+		return ""
+	case redacted:
+		return "and Caddy has logged " + what + " as REDACTED: set log_credentials in the servers options to log them"
+	case !f.caddy:
+		return "and combined logs hold no " + what
+	}
+	return ""
+}
+
+// doubts says what a replay of a zone leaves out.
+func (f *logFacts) doubts(z *Zone) (notes []string) {
+	if z.Settle != nil && z.Settle.Source == "header" {
+		notes = append(notes, fmt.Sprintf("zone %s settles what a response header says, which logs do not hold: its charges stay as they were reserved.", z.Name))
+	}
+	if z.InFlight > 0 && !f.durations {
+		notes = append(notes, fmt.Sprintf("zone %s limits requests in flight, and the log has no durations: every request counts as answered at once.", z.Name))
+	}
+	if z.TrustDevices != nil {
+		notes = append(notes, fmt.Sprintf("zone %s trusts devices, whose cookies logs do not hold: all requests are charged to the account.", z.Name))
+	}
+	return notes
+}
+
+// Interface guards
+var _ replayObserver = (*replayTally)(nil)

@@ -1,0 +1,159 @@
+package tests
+
+import (
+	"bufio"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+)
+
+// application is a real one from a Debian package. It is installed for the first
+// test that needs it, and kept for the others.
+type application struct {
+	install func(t *testing.T, a *application)
+
+	once      sync.Once
+	installed bool
+	dir       string // with everything it needs, readable by its processes
+	processes []*process
+}
+
+var applications []*application
+
+// use installs the application, or skips the test if that failed before.
+func (a *application) use(t *testing.T) {
+	t.Helper()
+	a.once.Do(func() {
+		// Not t.TempDir: it ends with this test, and its names are too long for a
+		// socket.
+		dir, err := os.MkdirTemp("", "throttle-app-")
+		if err != nil {
+			t.Fatal(err)
+		}
+		a.dir = dir
+		applications = append(applications, a)
+		if err := os.Chmod(dir, 0o755); err != nil {
+			t.Fatal(err)
+		}
+		a.install(t, a)
+		a.installed = true
+	})
+	if !a.installed {
+		t.Skip("SKIPPED: the application for this test was missing or did not start before")
+	}
+}
+
+// run starts a server of the application, and waits until it listens on a socket.
+func (a *application) run(t *testing.T, cmd *exec.Cmd, socket string) {
+	t.Helper()
+	a.processes = append(a.processes, startServer(t, cmd, socket))
+}
+
+func stopApplications() {
+	for _, a := range applications {
+		for _, p := range slices.Backward(a.processes) {
+			if err := p.stop(); err != nil {
+				fmt.Fprintln(os.Stderr, "stopping a server:", err)
+			}
+		}
+		os.RemoveAll(a.dir)
+	}
+}
+
+// startMariaDB starts a database server that only this application uses, with an
+// empty database `site` and its user `site`, whose password is `site`. Durability
+// is off.
+func (a *application) startMariaDB(t *testing.T) (socket string) {
+	t.Helper()
+	server := need(t, "mariadbd", "/usr/sbin/mariadbd")
+	install := need(t, "mariadb-install-db")
+	client := need(t, "mariadb")
+	data, socket := filepath.Join(a.dir, "db"), filepath.Join(a.dir, "db.sock")
+	user := []string{}
+	if os.Getuid() == 0 {
+		user = append(user, "--user=root")
+	}
+	outputOf(t, exec.Command(install, append(user, "--no-defaults", "--datadir="+data, "--skip-test-db",
+		"--auth-root-authentication-method=normal")...))
+	a.run(t, exec.Command(server, append([]string{"--no-defaults", "--datadir=" + data, "--socket=" + socket,
+		"--pid-file=" + data + "/pid", "--skip-networking", "--skip-log-bin", "--skip-name-resolve",
+		"--innodb-flush-log-at-trx-commit=0", "--innodb-buffer-pool-size=64M"}, user...)...), socket)
+	outputOf(t, exec.Command(client, "--no-defaults", "--socket="+socket, "--user=root", "--execute",
+		`CREATE DATABASE site CHARACTER SET utf8mb4; GRANT ALL ON site.* TO site@localhost IDENTIFIED BY "site"`))
+	return socket
+}
+
+// startFPM starts php-fpm with five workers. It writes each request to the file
+// php.log, with the client, its method, the URI and the status.
+func (a *application) startFPM(t *testing.T, ini ...string) (socket string) {
+	t.Helper()
+	fpm := need(t, "php-fpm", "/usr/sbin/php-fpm[0-9]*")
+	user := ""
+	if os.Getuid() == 0 {
+		user = "user = www-data\ngroup = www-data\n"
+	}
+	socket = filepath.Join(a.dir, "fpm.sock")
+	conf := filepath.Join(a.dir, "fpm.conf")
+	text := fmt.Sprintf(`[global]
+error_log = /dev/stderr
+daemonize = no
+[www]
+listen = %s
+listen.backlog = 511
+%spm = static
+pm.max_children = 5
+access.log = %s
+access.format = "%%{HTTP_X_FORWARDED_FOR}e %%m %%{REQUEST_URI}e %%s"
+catch_workers_output = yes
+php_admin_value[upload_max_filesize] = 16M
+php_admin_value[post_max_size] = 16M
+%s
+`, socket, user, filepath.Join(a.dir, "php.log"), strings.Join(ini, "\n"))
+	if err := os.WriteFile(conf, []byte(text), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	a.run(t, exec.Command(fpm, "--nodaemonize", "--fpm-config", conf), socket)
+	return socket
+}
+
+// lines returns the lines of a file of the application that contain a text. A file
+// that does not exist has none.
+func (a *application) lines(t *testing.T, file, text string) []string {
+	t.Helper()
+	f, err := os.Open(filepath.Join(a.dir, file))
+	if os.IsNotExist(err) {
+		return nil
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	var lines []string
+	for scanner := bufio.NewScanner(f); scanner.Scan(); {
+		if strings.Contains(scanner.Text(), text) {
+			lines = append(lines, scanner.Text())
+		}
+	}
+	return lines
+}
+
+// reached returns how many requests with a text in their line reached PHP.
+func (a *application) reached(t *testing.T, text string) int {
+	t.Helper()
+	return len(a.lines(t, "php.log", text))
+}
+
+// outputOf runs a command to its end, and returns what it prints.
+func outputOf(t *testing.T, cmd *exec.Cmd) string {
+	t.Helper()
+	out, err := cmd.CombinedOutput()
+	if err != nil {
+		t.Fatalf("running %v: %v\n%s", cmd.Args, err, out)
+	}
+	return string(out)
+}

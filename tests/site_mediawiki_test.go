@@ -1,0 +1,314 @@
+package tests
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/url"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+)
+
+// mediaWiki is MediaWiki from Debian's package, with a database and five PHP workers
+// of its own, ten articles with ten edits each, and the accounts Alice and Bob. At the
+// end of its LocalSettings.php stand the lines of the recipe.
+var mediaWiki = application{install: installMediaWiki}
+
+const (
+	mediaWikiPackage  = "/usr/share/mediawiki"
+	mediaWikiPassword = "correct horse battery staple"
+)
+
+var phpFence = regexp.MustCompile("(?ms)^```php\n(.*?)^```$")
+
+func installMediaWiki(t *testing.T, a *application) {
+	php := need(t, "php")
+	if _, err := os.Stat(mediaWikiPackage); err != nil {
+		need(t, "MediaWiki in "+mediaWikiPackage)
+	}
+	database := a.startMariaDB(t)
+	run := func(script string, words ...string) {
+		t.Helper()
+		cmd := exec.Command(php, append([]string{script}, words...)...)
+		cmd.Env = append(os.Environ(), "MEDIAWIKI="+mediaWikiPackage)
+		if script != mediaWikiPackage+"/maintenance/install.php" {
+			cmd.Env = append(cmd.Env, "MW_CONFIG_FILE="+filepath.Join(a.dir, "LocalSettings.php"))
+		}
+		outputOf(t, cmd)
+	}
+	run(mediaWikiPackage+"/maintenance/install.php", "--confpath", a.dir, "--server", "https://localhost", "--scriptpath", "",
+		"--dbtype", "mysql", "--dbserver", "localhost:"+database, "--dbname", "site", "--dbuser", "site", "--dbpass", "site",
+		"--pass", mediaWikiPassword, "The wiki", "Alice")
+
+	page, err := os.ReadFile("../docs/recipes/mediawiki.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	recipe := phpFence.FindSubmatch(page)
+	if recipe == nil {
+		t.Fatal("got no PHP in mediawiki.md, want the lines for LocalSettings.php")
+	}
+	ours, err := os.ReadFile("testdata/mediawiki/LocalSettings.php")
+	if err != nil {
+		t.Fatal(err)
+	}
+	settings, err := os.OpenFile(filepath.Join(a.dir, "LocalSettings.php"), os.O_APPEND|os.O_WRONLY, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer settings.Close()
+	if _, err := fmt.Fprintf(settings, "\n%s\n%s", recipe[1], ours); err != nil {
+		t.Fatal(err)
+	}
+	for name, mode := range map[string]os.FileMode{"cache": os.ModeDir, "passwords.log": 0} {
+		path := filepath.Join(a.dir, name)
+		if mode.IsDir() {
+			err = os.Mkdir(path, 0o777)
+		} else {
+			err = os.WriteFile(path, nil, 0o666)
+		}
+		if err == nil {
+			err = os.Chmod(path, 0o777)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	run(mediaWikiPackage+"/maintenance/createAndPromote.php", "Bob", mediaWikiPassword)
+	seed, err := filepath.Abs("testdata/mediawiki/seed.php")
+	if err != nil {
+		t.Fatal(err)
+	}
+	run(seed)
+	outputOf(t, exec.Command("chmod", "--recursive", "a+rwX", filepath.Join(a.dir, "cache")))
+	a.startFPM(t, "env[MW_CONFIG_FILE] = "+filepath.Join(a.dir, "LocalSettings.php"))
+}
+
+// startMediaWiki runs it behind the Caddyfile of its recipe.
+func startMediaWiki(t *testing.T) *trial {
+	t.Helper()
+	if !longRun() {
+		t.Skip("SKIPPED: it takes minutes; TEST_LONG=1 runs it")
+	}
+	mediaWiki.use(t)
+	return startTrial(t, "mediawiki.md",
+		"/var/www/mediawiki", mediaWikiPackage,
+		"unix//run/php/php-fpm.sock", "unix/"+filepath.Join(mediaWiki.dir, "fpm.sock"))
+}
+
+// A loginToken is what MediaWiki wants to see in log-ins, and the cookies that belong
+// to it. It may be used again.
+type loginToken struct{ token, cookie string }
+
+func (s *trial) loginToken() loginToken {
+	s.t.Helper()
+	a := s.must(request{address: "203.0.113.1", target: "/api.php?action=query&meta=tokens&type=login&format=json"})
+	var said struct {
+		Query struct {
+			Tokens struct{ Logintoken string }
+		}
+	}
+	if err := json.Unmarshal([]byte(a.body), &said); err != nil || said.Query.Tokens.Logintoken == "" {
+		s.t.Fatalf("got %d %q and %v, want a token", a.status, a.body, err)
+	}
+	return loginToken{said.Query.Tokens.Logintoken, cookiesOf(a)}
+}
+
+// cookiesOf returns the cookies that an answer sets, as a browser sends them back.
+func cookiesOf(a answer) string {
+	var cookies []string
+	for _, set := range a.header.Values("Set-Cookie") {
+		cookie, _, _ := strings.Cut(set, ";")
+		cookies = append(cookies, cookie)
+	}
+	return strings.Join(cookies, "; ")
+}
+
+// A wikiLogin is a way to log in.
+type wikiLogin struct {
+	target                string
+	name, password, token string // the fields
+	more                  string // other fields
+}
+
+var wikiLogins = map[string]wikiLogin{
+	"query title": {"/index.php?title=Special:UserLogin", "wpName", "wpPassword", "wpLoginToken", "authAction=login"},
+	"path":        {"/index.php/Special:UserLogin", "wpName", "wpPassword", "wpLoginToken", "authAction=login"},
+	"clientlogin": {"/api.php", "username", "password", "logintoken", "action=clientlogin&format=json&loginreturnurl=https://localhost/"},
+	"login":       {"/api.php", "lgname", "lgpassword", "lgtoken", "action=login&format=json"},
+}
+
+func (l wikiLogin) try(token loginToken, address, name, password string) request {
+	form := url.Values{l.name: {name}, l.password: {password}, l.token: {token.token}}
+	return request{
+		address: address, method: "POST", target: l.target,
+		header: []string{"Cookie", token.cookie}, body: form.Encode() + "&" + l.more,
+	}
+}
+
+func wikiChecks(t *testing.T) int {
+	t.Helper()
+	return len(mediaWiki.lines(t, "passwords.log", ""))
+}
+
+// TestMediaWikiChecksFewGuesses behind the Caddyfile of its recipe, by each of its
+// ways to log in.
+func TestMediaWikiChecksFewGuesses(t *testing.T) {
+	const most = 12
+	for way, login := range wikiLogins {
+		for _, addresses := range []int{1, 200} {
+			t.Run(fmt.Sprintf("%s from %d", way, addresses), func(t *testing.T) {
+				s := startMediaWiki(t)
+				token, before := s.loginToken(), wikiChecks(t)
+				statuses := s.attack(500, 20, func(i int) request {
+					return login.try(token, networkAddress(i%addresses), "Alice", "wrong")
+				})
+				checked := wikiChecks(t) - before
+				t.Logf("500 guesses by %s from %d addresses: %d checked, %v by status", way, addresses, checked, statuses)
+				if checked == 0 || checked > most {
+					t.Errorf("got %d checked, want some, and %d at most", checked, most)
+				}
+				other := s.must(login.try(token, "203.0.113.2", "Bob", mediaWikiPassword))
+				if other.header.Get("X-Failed-Logins") != "" {
+					t.Error("got X-Failed-Logins in an answer, want it taken out")
+				}
+				if got := wikiChecks(t) - before - checked; got != 1 {
+					t.Errorf("got %d checked of the log-in to another account, want 1", got)
+				}
+			})
+		}
+	}
+}
+
+// TestMediaWikiChecksAsFewGuessesWhenTheyAreHidden: each comes from an address of its
+// own.
+func TestMediaWikiChecksAsFewGuessesWhenTheyAreHidden(t *testing.T) {
+	const most = 12
+	plain := wikiLogins["query title"]
+	for name, disguise := range map[string]func(i int, r *request){
+		"spellings of the name": func(i int, r *request) {
+			names := []string{"alice", "ALICE", " Alice", "Alice_", "User:Alice", "user:alice", "Al\u200eice", "Alice\u00a0", "\u00adAlice", "Alice  "}
+			r.body = strings.Replace(r.body, "wpName=Alice", "wpName="+url.QueryEscape(names[i%len(names)]), 1)
+		},
+		"the title in the form": func(_ int, r *request) {
+			r.target, r.body = "/index.php?title=Pump_1&action=submit", r.body+"&title=Special:UserLogin"
+		},
+		"the name in the address": func(_ int, r *request) {
+			r.target, r.body = r.target+"&wpName=Alice", strings.Replace(r.body, "wpName=Alice", "x=y", 1)
+		},
+		"the name twice":         func(_ int, r *request) { r.body = "wpName=Bob&" + r.body },
+		"an encoding":            func(_ int, r *request) { r.header = append(r.header, "Content-Encoding", "gzip") },
+		"an odd type":            func(_ int, r *request) { r.header = append(r.header, "Content-Type", urlencoded+" x; a=b") },
+		"post":                   func(_ int, r *request) { r.method = "post" },
+		"get":                    func(_ int, r *request) { r.method = "get" },
+		"another case of a path": func(_ int, r *request) { r.target = "/API.PHP/x?title=Special:UserLogin" },
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := startMediaWiki(t)
+			token, before := s.loginToken(), wikiChecks(t)
+			statuses := s.attack(60, 10, func(i int) request {
+				r := plain.try(token, networkAddress(i), "Alice", "wrong")
+				disguise(i, &r)
+				return r
+			})
+			checked := wikiChecks(t) - before
+			t.Logf("60 guesses with %s, from 60 addresses: %d checked, %v by status", name, checked, statuses)
+			if checked > most {
+				t.Errorf("got %d checked, want %d at most", checked, most)
+			}
+		})
+	}
+}
+
+// TestMediaWikiChecksAsFewGuessesInLongForms: a refusal closes the connection while the
+// form is being sent, so some requests get no answer.
+func TestMediaWikiChecksAsFewGuessesInLongForms(t *testing.T) {
+	const most = 12
+	s := startMediaWiki(t)
+	token, before := s.loginToken(), wikiChecks(t)
+	front := "x=" + strings.Repeat("x", 2_000_000) + "&"
+	for i := range 30 {
+		r := wikiLogins["query title"].try(token, networkAddress(i), "Alice", "wrong")
+		r.body = front + r.body
+		if a, err := s.do(r); err == nil && a.status != 200 && a.status != 429 {
+			t.Errorf("got %d, want 200 or 429", a.status)
+		}
+	}
+	checked := wikiChecks(t) - before
+	t.Logf("30 guesses with 2 MB in front, from 30 addresses: %d checked", checked)
+	if checked == 0 || checked > most {
+		t.Errorf("got %d checked, want some, and %d at most", checked, most)
+	}
+}
+
+// TestAnAttackOnAMediaWikiAccountDoesNotLockOutABrowserThatKnowsThePassword.
+func TestAnAttackOnAMediaWikiAccountDoesNotLockOutABrowserThatKnowsThePassword(t *testing.T) {
+	s := startMediaWiki(t)
+	login, token := wikiLogins["query title"], s.loginToken()
+	first := s.must(login.try(token, "203.0.113.3", "Alice", mediaWikiPassword))
+	if first.status != 302 || !strings.Contains(cookiesOf(first), "__Host-throttle-device-account=") {
+		t.Fatalf("got %d and the cookies %q for the right password, want 302 and a device", first.status, cookiesOf(first))
+	}
+	token = s.loginToken()
+	s.attack(100, 10, func(i int) request { return login.try(token, networkAddress(i), "Alice", "wrong") })
+	if got := s.must(login.try(token, "203.0.113.4", "Alice", mediaWikiPassword)).status; got != 429 {
+		t.Errorf("another browser: got %d, want 429", got)
+	}
+	known := login.try(token, "203.0.113.3", "Alice", mediaWikiPassword)
+	for cookie := range strings.SplitSeq(cookiesOf(first), "; ") {
+		if strings.HasPrefix(cookie, "__Host-throttle-device-") {
+			known.header[1] += "; " + cookie
+		}
+	}
+	if got := s.must(known).status; got != 302 {
+		t.Errorf("the owner's browser: got %d, want 302", got)
+	}
+}
+
+// TestMediaWikiServesAnEditor who logs in, previews an edit four times, saves it, and
+// looks at its history and at a diff.
+func TestMediaWikiServesAnEditor(t *testing.T) {
+	s := startMediaWiki(t)
+	p := s.person(s.startPeople(), "203.0.113.20")
+	click := func(query, then string) {
+		t.Helper()
+		p.await(fmt.Sprintf("document.readyState === 'complete' && document.querySelector(%q)", query))
+		p.run(fmt.Sprintf("document.querySelector(%q).click()", query))
+		p.await("document.readyState === 'complete' && " + then)
+	}
+	p.visit("/index.php?title=Special:UserLogin")
+	p.run(fmt.Sprintf("document.querySelector('#wpName1').value = 'Bob'; document.querySelector('#wpPassword1').value = %q", mediaWikiPassword))
+	click("#wpLoginAttempt", "mw.config.get('wgUserName') === 'Bob'")
+	p.visit("/index.php?title=Pump_1")
+	p.visit("/index.php?title=Pump_1&action=edit")
+	for n := range 4 {
+		p.await("document.querySelector('#wpTextbox1')")
+		p.run(fmt.Sprintf("document.querySelector('#wpTextbox1').value += '\\n\\nPreview %d.'", n))
+		click("#wpPreview", fmt.Sprintf("document.querySelector('#wikiPreview')?.innerText.includes('Preview %d.')", n))
+	}
+	click("#wpSave", "mw.config.get('wgAction') === 'view' && document.body.innerText.includes('Preview 3.')")
+	click("#ca-history a", "mw.config.get('wgAction') === 'history'")
+	click(".mw-history-compareselectedversions-button", "document.querySelector('table.diff')")
+	s.checkComfort("203.0.113.20")
+}
+
+// TestMediaWikiServesPoliteVisitorsInAFlood of expensive pages from one address.
+func TestMediaWikiServesPoliteVisitorsInAFlood(t *testing.T) {
+	checkFloods(t, startMediaWiki, "/index.php?title=Pump_2", map[string]func(i int) request{
+		"diffs": func(i int) request {
+			return request{address: "198.51.100.1", target: fmt.Sprintf("/index.php?title=Pump_%d&diff=%d&oldid=%d", 1+i%10, 10+i%80, 5+i%80)}
+		},
+		"exports": func(i int) request {
+			return request{
+				address: "198.51.100.1", method: "POST", target: "/index.php?title=Special:Export",
+				body: fmt.Sprintf("history=1&pages=Pump+%d%%0APump+%d&x=%d", 1+i%10, 1+(i+1)%10, i),
+			}
+		},
+		"recent changes": func(i int) request {
+			return request{address: "198.51.100.1", target: fmt.Sprintf("/index.php?title=Special:RecentChanges&limit=500&days=90&x=%d", i)}
+		},
+	})
+}

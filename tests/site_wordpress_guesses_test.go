@@ -1,0 +1,295 @@
+package tests
+
+import (
+	"bytes"
+	"compress/gzip"
+	"encoding/base64"
+	"fmt"
+	"mime/multipart"
+	"net/url"
+	"strings"
+	"testing"
+	"time"
+)
+
+// checked returns how many passwords WordPress checks because of an attack.
+func checked(t *testing.T, attack func()) int {
+	t.Helper()
+	before := passwordChecks(t)
+	attack()
+	return passwordChecks(t) - before
+}
+
+func passwordChecks(t *testing.T) int {
+	t.Helper()
+	return len(wordPress.lines(t, "passwords.log", ""))
+}
+
+// guess is a log-in with a wrong password.
+func guess(address, name string) request {
+	form := url.Values{"log": {name}, "pwd": {"wrong"}, "wp-submit": {"Log In"}}
+	return request{address: address, method: "POST", target: "/wp-login.php", body: form.Encode()}
+}
+
+// Of one address, and at one account from all addresses.
+const mostByAddress, mostByAccount = 6, 12
+
+// TestWordPressChecksFewGuesses from one address, and at one account from many.
+func TestWordPressChecksFewGuesses(t *testing.T) {
+	t.Run("from one address", func(t *testing.T) {
+		s := startWordPress(t)
+		var statuses map[int]int
+		n := checked(t, func() {
+			statuses = s.attack(500, 20, func(i int) request { return guess("198.51.100.1", fmt.Sprint("user", i)) })
+		})
+		t.Logf("500 wrong log-ins from one address: %d checked, %v by status", n, statuses)
+		if n > mostByAddress || n == 0 {
+			t.Errorf("got %d checked, want 1 to %d", n, mostByAddress)
+		}
+		for _, page := range []string{"/", "/wp-login.php", "/kettle-1/"} {
+			if got := s.must(request{address: "198.51.100.1", target: page}).status; got != 200 {
+				t.Errorf("%s: got %d for others in that office, want 200", page, got)
+			}
+		}
+	})
+
+	t.Run("from 200 addresses at one account", func(t *testing.T) {
+		s := startWordPress(t)
+		owner := s.person(s.startPeople(), "203.0.113.1")
+		owner.logIn("admin")
+		owners := 1 // its own log-ins
+		var statuses map[int]int
+		n := checked(t, func() {
+			for range 4 {
+				statuses = s.attack(125, 20, func(i int) request { return guess(networkAddress(i%200), "admin") })
+				owner.visit("/wp-login.php?reauth=1") // forgets that it is logged in
+				owner.logIn("admin")
+				owners++
+			}
+		}) - owners + 1
+		t.Logf("500 wrong log-ins from 200 addresses at one account: %d checked, the last by status: %v; the owner got in %d times with a device cookie", n, statuses, owners)
+		if n > mostByAccount || n == 0 {
+			t.Errorf("got %d checked, want 1 to %d", n, mostByAccount)
+		}
+		if refused := s.refusals(owner.address); len(refused) > 0 {
+			t.Errorf("got %q refused, want nothing of the owner", refused)
+		}
+
+		// From another browser, the owner waits for the account's bucket.
+		elsewhere := guess("203.0.113.2", "admin")
+		elsewhere.body = "log=admin&pwd=right"
+		refused := s.must(elsewhere)
+		if refused.status != 429 {
+			t.Fatalf("got %d without a device cookie, want 429", refused.status)
+		}
+		wait := refused.retryAfter(t)
+		t.Logf("without a device cookie, the owner gets in %v after the guessing stops", wait)
+		if wait > 10*time.Minute {
+			t.Errorf("got a wait of %v, want ten minutes at most", wait)
+		}
+		if longRun() {
+			time.Sleep(wait)
+			if got := s.must(elsewhere).status; got != 302 {
+				t.Errorf("got %d after the wait, want 302", got)
+			}
+		}
+	})
+}
+
+// TestWordPressSeesGuessesInDisguise checks no more passwords of them than of plain
+// ones.
+func TestWordPressSeesGuessesInDisguise(t *testing.T) {
+	s := startWordPress(t)
+	addresses := 0
+	fresh := func() string { addresses++; return networkAddress(1000 + addresses) }
+	within := func(t *testing.T, what string, most int, attack func()) {
+		t.Helper()
+		n := checked(t, attack)
+		t.Logf("%s: %d checked", what, n)
+		if n > most {
+			t.Errorf("%s: got %d checked, want %d at most", what, n, most)
+		}
+	}
+
+	for _, method := range []string{"post", "Post", "get", "gEt"} {
+		address := fresh()
+		within(t, "method "+method, mostByAddress, func() {
+			s.attack(40, 10, func(i int) request {
+				g := guess(address, fmt.Sprint(method, i))
+				g.method = method
+				return g
+			})
+		})
+	}
+
+	t.Run("paths", func(t *testing.T) {
+		reached := 0
+		for i, path := range loginSpellings {
+			address := fresh()
+			n := checked(t, func() {
+				for guesses := range mostByAddress + 2 {
+					form := fmt.Sprintf("log=path%d-%d&pwd=wrong", i, guesses)
+					s.raw(fmt.Sprintf("POST %s HTTP/1.1\r\nHost: %s\r\nX-Forwarded-For: %s\r\nContent-Type: %s\r\nContent-Length: %d\r\nConnection: close\r\n\r\n%s",
+						path, s.host, address, urlencoded, len(form), form))
+				}
+			})
+			if n > 0 {
+				reached++
+			}
+			if n > mostByAddress {
+				t.Errorf("%s: got %d checked, want %d at most", path, n, mostByAddress)
+			}
+		}
+		t.Logf("%d path spellings: %d reached the log-in, none more than %d times", len(loginSpellings), reached, mostByAddress)
+		if reached < 5 {
+			t.Errorf("got %d spellings that reach the log-in, want 5 and more for the test to mean something", reached)
+		}
+	})
+
+	t.Run("names", func(t *testing.T) {
+		within(t, "6 spellings of a name", mostByAccount, func() {
+			spellings := []string{"Author", " author ", "author&x1;", "<b>author", "%41author", "aúthor"}
+			s.attack(60, 10, func(i int) request { return guess(networkAddress(2000+i), spellings[i%len(spellings)]) })
+		})
+	})
+
+	t.Run("fields", func(t *testing.T) {
+		tricks := 0
+		for what, hide := range hiddenFields(t) {
+			tricks++
+			within(t, what, mostByAccount, func() {
+				s.attack(30, 10, func(i int) request {
+					g := hide()
+					g.address, g.method, g.target = networkAddress(3000+100*tricks+i), "POST", "/wp-login.php"
+					return g
+				})
+			})
+		}
+	})
+}
+
+// loginSpellings are paths that may lead to wp-login.php.
+var loginSpellings = []string{
+	"/wp-login.php", "/wp-login.php/", "/wp-login.php/x", "/wp-login.php/x.css", "/wp-login.php?x", "//wp-login.php",
+	"///wp-login.php", "/./wp-login.php", "/x/../wp-login.php", "/wp-admin/../wp-login.php", "/%77p-login.php",
+	"/wp-login%2ephp", "/wp%2dlogin.php", "/%2fwp-login.php", "/%2e/wp-login.php", "/x/%2e%2e/wp-login.php",
+	"/wp-login.php%2f", "/wp-login.php%2fx", "/wp-login.php%00", "/wp-login.php%20", "/wp-login.php.", "/wp-login.php;x=1",
+	"/wp-login.php%3fx", "/wp-login.php%23", "/WP-LOGIN.PHP", "/Wp-Login.php", "/wp-login.pHp", "/wp-login.php//",
+	"/wp-login.php/.", "/wp-login.php/..%2f", `/\wp-login.php`, "/%5cwp-login.php", "/index.php/wp-login.php",
+	"/wp-login", "/login", "/wp-login.php/index.php", "/wp-login.php/wp-login.php", "/wp-includes/..%2fwp-login.php",
+}
+
+// hiddenFields are forms that hide from which account a password is guessed.
+func hiddenFields(t *testing.T) map[string]func() request {
+	t.Helper()
+	form := func(body string, header ...string) func() request {
+		return func() request { return request{body: body, header: header} }
+	}
+	var zipped bytes.Buffer
+	zip := gzip.NewWriter(&zipped)
+	if _, err := zip.Write([]byte("log=colleague&pwd=wrong")); err != nil {
+		t.Fatal(err)
+	}
+	if err := zip.Close(); err != nil {
+		t.Fatal(err)
+	}
+	var parts bytes.Buffer
+	m := multipart.NewWriter(&parts)
+	m.SetBoundary("=_odd boundary")
+	for _, field := range [][2]string{{"log", "nobody"}, {"log", "colleague"}, {"pwd", "wrong"}} {
+		if err := m.WriteField(field[0], field[1]); err != nil {
+			t.Fatal(err)
+		}
+	}
+	m.Close()
+	return map[string]func() request{
+		"the field twice":        form("log=nobody&log=colleague&pwd=wrong"),
+		"a blank before it":      form("+log=colleague&pwd=wrong"),
+		"a zero byte after it":   form("log%00x=colleague&pwd=wrong"),
+		"an encoded letter":      form("%6cog=colleague&pwd=wrong"),
+		"70 kB before it":        form("x=" + strings.Repeat("x", 70_000) + "&log=colleague&pwd=wrong"),
+		"a gzipped body":         form(zipped.String(), "Content-Encoding", "gzip"),
+		"gzip that is none":      form("log=colleague&pwd=wrong", "Content-Encoding", "gzip"),
+		"an odd content type":    form("log=colleague&pwd=wrong", "Content-Type", "Application/X-WWW-Form-Urlencoded ; charset=utf-7"),
+		"content type text":      form("log=colleague&pwd=wrong", "Content-Type", "text/plain"),
+		"multipart, twice":       form(parts.String(), "Content-Type", m.FormDataContentType()),
+		"two separators":         form("pwd=wrong&&log=colleague"),
+		"the field as an array":  form("log[]=nobody&log=colleague&pwd=wrong"),
+		"a semicolon before it":  form("x=1;log=nobody&log=colleague&pwd=wrong"),
+		"no field but the query": form("pwd=wrong"),
+	}
+}
+
+// TestWordPressChecksFewGuessesByXMLRPC at one method, at several in one request, and
+// from many addresses.
+func TestWordPressChecksFewGuessesByXMLRPC(t *testing.T) {
+	call := func(address string, guesses int) request {
+		one := `<methodCall><methodName>wp.getUsersBlogs</methodName><params><param><value>admin</value></param><param><value>wrong</value></param></params></methodCall>`
+		if guesses > 1 {
+			one = `<methodCall><methodName>system.multicall</methodName><params><param><value><array><data>` +
+				strings.Repeat(`<value><struct><member><name>methodName</name><value>wp.getUsersBlogs</value></member><member><name>params</name><value><array><data><value>admin</value><value>wrong</value></data></array></value></member></struct></value>`, guesses) +
+				`</data></array></value></param></params></methodCall>`
+		}
+		return request{address: address, method: "POST", target: "/xmlrpc.php", header: []string{"Content-Type", "text/xml"}, body: one}
+	}
+	for _, attack := range []struct {
+		name                         string
+		requests, addresses, guesses int
+	}{
+		{"one guess a request, from one address", 200, 1, 1},
+		{"one guess a request, from 200 addresses", 400, 200, 1},
+		{"500 guesses in a request, from 200 addresses", 50, 200, 500},
+	} {
+		t.Run(attack.name, func(t *testing.T) {
+			s := startWordPress(t)
+			var statuses map[int]int
+			n := checked(t, func() {
+				statuses = s.attack(attack.requests, 20, func(i int) request {
+					return call(networkAddress(i%attack.addresses), attack.guesses)
+				})
+			})
+			t.Logf("XML-RPC, %s: %d checked, %v by status", attack.name, n, statuses)
+			if n > mostByAccount || n == 0 {
+				t.Errorf("got %d checked, want 1 to %d", n, mostByAccount)
+			}
+		})
+	}
+}
+
+// TestWordPressChecksFewOtherGuesses at an application password, and at the
+// password of a page.
+func TestWordPressChecksFewOtherGuesses(t *testing.T) {
+	for _, attack := range []struct {
+		name      string
+		addresses int
+	}{{"from one address", 1}, {"from 200 addresses", 200}} {
+		t.Run("HTTP Basic "+attack.name, func(t *testing.T) {
+			s := startWordPress(t)
+			var statuses map[int]int
+			n := checked(t, func() {
+				statuses = s.attack(200, 20, func(i int) request {
+					return request{address: networkAddress(i % attack.addresses), target: "/wp-json/wp/v2/users/me",
+						header: []string{"Authorization", "Basic " + base64.StdEncoding.EncodeToString([]byte("author:wrong"))}}
+				})
+			})
+			t.Logf("HTTP Basic, 200 guesses %s: %d checked, %v by status", attack.name, n, statuses)
+			if n > mostByAccount || n == 0 {
+				t.Errorf("got %d checked, want 1 to %d", n, mostByAccount)
+			}
+		})
+	}
+	t.Run("the password of a page", func(t *testing.T) {
+		s := startWordPress(t)
+		for _, form := range []request{
+			{target: "/wp-login.php?action=postpass", body: "post_password=wrong"},
+			{target: "/wp-login.php", body: "action=postpass&post_password=wrong"},
+		} {
+			form.address, form.method = "198.51.100.1", "POST"
+			statuses := s.attack(100, 10, func(int) request { return form })
+			t.Logf("the password of a page, %s: %v by status", form.target, statuses)
+			if passed := 100 - statuses[429]; passed > 21 {
+				t.Errorf("got %d guesses through, want 20 at once", passed)
+			}
+		}
+	})
+}

@@ -1,0 +1,298 @@
+package tests
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"image"
+	"image/color"
+	"image/jpeg"
+	"io"
+	"net/http"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/chromedp/chromedp"
+)
+
+// logIn logs in by WordPress's form.
+func (p person) logIn(name string) {
+	p.t.Helper()
+	p.visit("/wp-login.php")
+	p.run(fmt.Sprintf(`document.querySelector("#user_login").value = %q;
+		document.querySelector("#user_pass").value = "right";
+		document.querySelector("#wp-submit").click()`, name))
+	p.await(`document.querySelector("#wpadminbar")`)
+}
+
+// openEditor opens a new post in the block editor.
+func (p person) openEditor() {
+	p.t.Helper()
+	p.visit("/wp-admin/post-new.php")
+	p.await(`window.wp?.data?.select("core/editor")?.getCurrentPost().id && document.querySelector(".wp-block-post-title")`)
+}
+
+// write adds a paragraph to the post.
+func (p person) write(text string) {
+	p.t.Helper()
+	p.run(fmt.Sprintf(`wp.data.dispatch("core/block-editor").insertBlocks(wp.blocks.createBlock("core/paragraph", {content: %q}))`, text))
+}
+
+// addImages uploads photos as an image block does, one after the other. It returns
+// what the editor says of failures.
+func (p person) addImages(n int) []string {
+	p.t.Helper()
+	return evalSoon[[]string](p, fmt.Sprintf(`(async () => {
+		const failures = [];
+		for (let i = 0; i < %d; i++) {
+			const canvas = new OffscreenCanvas(1600, 1200);
+			const brush = canvas.getContext("2d");
+			for (let x = 0; x < 40; x++) {
+				brush.fillStyle = "hsl(" + Math.random() * 360 + " 60%% 50%%)";
+				brush.fillRect(x * 40, 0, 40, 1200);
+			}
+			const file = new File([await canvas.convertToBlob({type: "image/jpeg"})], "kettle-" + i + ".jpg", {type: "image/jpeg"});
+			await new Promise((done) => wp.data.select("core/block-editor").getSettings().mediaUpload({
+				filesList: [file], allowedTypes: ["image"],
+				onFileChange: ([{id, url}]) => {
+					if (!id) return; // still a preview
+					wp.data.dispatch("core/block-editor").insertBlocks(wp.blocks.createBlock("core/image", {id, url}));
+					done();
+				},
+				onError: (error) => { failures.push(error.message ?? String(error)); done(); },
+			}));
+		}
+		return failures;
+	})()`, n))
+}
+
+// publish clicks on Publish, twice as WordPress wants it.
+func (p person) publish() {
+	p.t.Helper()
+	p.await(`document.querySelector(".editor-post-publish-panel__toggle:not([aria-disabled=true])")`)
+	p.run(`document.querySelector(".editor-post-publish-panel__toggle").click()`)
+	p.await(`document.querySelector(".editor-post-publish-panel__header-publish-button button:not([aria-disabled=true])")`)
+	p.run(`document.querySelector(".editor-post-publish-panel__header-publish-button button").click()`)
+}
+
+// work is what an author does: log in, write for a while, add five images, publish,
+// and look at the post.
+func (p person) work(name string, while time.Duration) {
+	p.t.Helper()
+	p.logIn(name)
+	p.openEditor()
+	p.run(`wp.data.dispatch("core/editor").editPost({title: "A new kettle"})`)
+	for end := time.Now().Add(while); time.Now().Before(end); time.Sleep(while / 5) {
+		p.write("It holds two litres.")
+		evalSoon[chromedp.Void](p, `wp.data.dispatch("core/editor").autosave().then(() => {})`)
+	}
+	if failures := p.addImages(5); len(failures) > 0 {
+		p.t.Errorf("got %q for images, want no failures", failures)
+	}
+	p.publish()
+	p.await(`wp.data.select("core/editor").isCurrentPostPublished()`)
+	p.open(eval[string](p.tab, `wp.data.select("core/editor").getPermalink()`))
+	if got := eval[string](p.tab, "document.title"); !strings.HasPrefix(got, "A new kettle") {
+		p.t.Errorf("got the title %q, want the published post", got)
+	}
+}
+
+// photo returns a JPEG picture of its own.
+func photo(t *testing.T, n int) []byte {
+	t.Helper()
+	picture := image.NewRGBA(image.Rect(0, 0, 1600, 1200))
+	for y := range 1200 {
+		for x := range 1600 {
+			picture.Set(x, y, color.RGBA{uint8(x * n), uint8(y + n), uint8(x ^ y), 255})
+		}
+	}
+	var file bytes.Buffer
+	if err := jpeg.Encode(&file, picture, nil); err != nil {
+		t.Fatal(err)
+	}
+	return file.Bytes()
+}
+
+// TestWordPressServesPeople refuses them nothing, and fills no bucket of theirs above
+// 60 %.
+func TestWordPressServesPeople(t *testing.T) {
+	readingTime, writingTime, photos := 4*time.Second, 5*time.Second, 12
+	if longRun() {
+		readingTime, writingTime, photos = 10*time.Second, 150*time.Second, 30
+	}
+
+	t.Run("a reader", func(t *testing.T) {
+		s := startWordPress(t)
+		p := s.person(s.startPeople(), "198.51.100.1")
+		for n := range 10 {
+			p.visit(fmt.Sprintf("/kettle-%d/", n+1))
+		}
+		end := time.Now().Add(readingTime)
+		tick := time.NewTicker(time.Second / 3)
+		defer tick.Stop()
+		for n := 0; time.Now().Before(end); n++ {
+			<-tick.C
+			p.visit(fmt.Sprintf("/kettle-%d/", n%30+1))
+		}
+		s.checkComfort(p.address)
+	})
+
+	t.Run("an author", func(t *testing.T) {
+		s := startWordPress(t)
+		p := s.person(s.startPeople(), "198.51.100.1")
+		p.work("author", writingTime)
+		s.checkComfort(p.address)
+	})
+
+	t.Run("two authors behind one address", func(t *testing.T) {
+		s := startWordPress(t)
+		browser := s.startPeople()
+		var both sync.WaitGroup
+		for _, name := range []string{"author", "colleague"} {
+			p := s.person(browser, "198.51.100.1")
+			both.Go(func() { p.work(name, writingTime) })
+		}
+		both.Wait()
+		s.checkComfort("198.51.100.1")
+	})
+
+	t.Run("photos", func(t *testing.T) {
+		s := startWordPress(t)
+		p := s.person(s.startPeople(), "198.51.100.1")
+		p.logIn("author")
+		var files []string
+		for n := range photos {
+			files = append(files, s.file(fmt.Sprintf("photo-%d.jpg", n), photo(t, n+1)))
+		}
+		p.visit("/wp-admin/media-new.php")
+		p.await(`document.querySelector(".moxie-shim input[type=file]")`)
+		if err := chromedp.Do(p, chromedp.SetUploadFiles(chromedp.CSS(".moxie-shim input[type=file]"), files, chromedp.NodeReady)); err != nil {
+			t.Fatal(err)
+		}
+		p.await(fmt.Sprintf(`document.querySelectorAll("#media-items .edit-attachment, #media-items .error").length >= %d`, photos))
+		p.screenshot("photos")
+		if got := eval[int](p.tab, `document.querySelectorAll("#media-items .edit-attachment").length`); got != photos {
+			t.Errorf("got %d photos in the library, want %d: %s", got, photos, p.text("#media-items"))
+		}
+		s.checkComfort(p.address)
+	})
+}
+
+// TestWordPressServesVisitorsInACrowd of thirty networks that send two requests each
+// at once, and beside uploads that never end.
+func TestWordPressServesVisitorsInACrowd(t *testing.T) {
+	rounds := 5
+	if longRun() {
+		rounds = 30
+	}
+
+	t.Run("of thirty networks", func(t *testing.T) {
+		s := startWordPress(t)
+		var crowd sync.WaitGroup
+		crowd.Go(func() {
+			for range rounds {
+				s.attack(60, 60, func(i int) request {
+					return request{address: networkAddress(i % 30), target: fmt.Sprintf("/?x=%d", i)}
+				})
+			}
+		})
+		ended := make(chan struct{})
+		go func() { crowd.Wait(); close(ended) }()
+		statuses, slowest := s.politely(ended)
+		t.Logf("while 30 networks sent 2 requests at once, %d times: visitors got %v by status, the slowest page took %v", rounds, statuses, slowest)
+		if len(statuses) != 1 || statuses[200] == 0 {
+			t.Errorf("got %v by status, want 200 only", statuses)
+		}
+		if refused := s.refusals(""); len(refused) > 0 {
+			t.Errorf("got %d refused, want none: %q", len(refused), refused)
+		}
+	})
+
+	t.Run("and slow uploads", func(t *testing.T) {
+		s := startWordPress(t)
+		ctx, stop := context.WithCancel(context.Background())
+		var uploads sync.WaitGroup
+		t.Cleanup(func() { stop(); uploads.Wait() })
+		started := make(chan struct{}, 8)
+		for n := range 8 {
+			address := fmt.Sprintf("198.51.100.%d", n%2+1)
+			body, sending := io.Pipe()
+			uploads.Go(func() {
+				req, err := http.NewRequestWithContext(ctx, "POST", s.url+"/wp-comments-post.php", body)
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				req.ContentLength = 1 << 20
+				req.Header.Set("X-Forwarded-For", address)
+				req.Header.Set("Content-Type", urlencoded)
+				if resp, err := s.client.Do(req); err == nil {
+					t.Errorf("got %d before the body was sent, want no answer", resp.StatusCode)
+					resp.Body.Close()
+				}
+			})
+			uploads.Go(func() {
+				defer sending.Close()
+				if _, err := sending.Write([]byte("comment=" + strings.Repeat("x", 200_000))); err != nil {
+					return
+				}
+				started <- struct{}{}
+				for tick := time.Tick(time.Second); ; {
+					select {
+					case <-ctx.Done():
+						return
+					case <-tick:
+					}
+					if _, err := sending.Write([]byte("x")); err != nil {
+						return
+					}
+				}
+			})
+		}
+		for range 8 {
+			<-started
+		}
+		over, end := context.WithTimeout(ctx, time.Duration(rounds)*time.Second)
+		defer end()
+		statuses, slowest := s.politely(over.Done())
+		t.Logf("while 8 uploads of 2 addresses were under way: visitors got %v by status, the slowest page took %v", statuses, slowest)
+		if len(statuses) != 1 || statuses[200] == 0 {
+			t.Errorf("got %v by status, want 200 only", statuses)
+		}
+		if held := s.metric(t, "caddy_throttle_in_flight", `zone="slots"`); held != 0 {
+			t.Errorf("got %v workers held by uploads, want none", held)
+		}
+	})
+}
+
+// politely asks for three pages a second from three addresses until the end, and
+// returns the statuses and the slowest page.
+func (s *trial) politely(ended <-chan struct{}) (map[int]int, time.Duration) {
+	s.t.Helper()
+	statuses, slowest := make(map[int]int), time.Duration(0)
+	var mu sync.Mutex
+	var pages sync.WaitGroup
+	tick := time.NewTicker(time.Second / 3)
+	defer tick.Stop()
+	for n := 0; ; n++ {
+		select {
+		case <-ended:
+			pages.Wait()
+			return statuses, slowest.Round(time.Millisecond)
+		case <-tick.C:
+		}
+		pages.Go(func() {
+			start := time.Now()
+			a, err := s.do(request{address: fmt.Sprintf("203.0.113.%d", n%3+1), target: fmt.Sprintf("/kettle-%d/", n%30+1)})
+			mu.Lock()
+			defer mu.Unlock()
+			if err != nil {
+				s.t.Error(err)
+			}
+			statuses[a.status]++
+			slowest = max(slowest, time.Since(start))
+		})
+	}
+}

@@ -1,0 +1,56 @@
+package tests
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"testing"
+)
+
+// wordPress is WordPress from Debian's package, with a database and five PHP workers
+// of its own, thirty posts, and the people admin, author and colleague.
+var wordPress = application{install: installWordPress}
+
+const wordPressPackage = "/usr/share/wordpress"
+
+func installWordPress(t *testing.T, a *application) {
+	php := need(t, "php")
+	if _, err := os.Stat(wordPressPackage); err != nil {
+		need(t, "WordPress in "+wordPressPackage)
+	}
+	a.startMariaDB(t)
+	root := filepath.Join(a.dir, "wordpress")
+	// The package has symbolic links to the scripts of others. An installation from
+	// wordpress.org has none.
+	outputOf(t, exec.Command("cp", "--recursive", "--dereference", wordPressPackage, root))
+	plugins := filepath.Join(root, "wp-content", "mu-plugins")
+	uploads := filepath.Join(root, "wp-content", "uploads")
+	for _, folder := range []string{plugins, uploads} {
+		if err := os.MkdirAll(folder, 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for from, to := range map[string]string{"wp-config.php": root, "count.php": plugins} {
+		outputOf(t, exec.Command("cp", filepath.Join("testdata/wordpress", from), to))
+	}
+	passwords := filepath.Join(a.dir, "passwords.log")
+	if err := os.WriteFile(passwords, nil, 0o666); err != nil {
+		t.Fatal(err)
+	}
+	for _, writable := range []string{passwords, uploads} {
+		if err := os.Chmod(writable, 0o777); err != nil {
+			t.Fatal(err)
+		}
+	}
+	outputOf(t, exec.Command(php, "testdata/wordpress/install.php", root))
+	a.startFPM(t)
+}
+
+// startWordPress runs it behind the Caddyfile of its recipe.
+func startWordPress(t *testing.T) *trial {
+	t.Helper()
+	wordPress.use(t)
+	return startTrial(t, "wordpress.md",
+		"/var/www/wordpress", filepath.Join(wordPress.dir, "wordpress"),
+		"unix//run/php/php-fpm.sock", "unix/"+filepath.Join(wordPress.dir, "fpm.sock"))
+}

@@ -1,0 +1,25 @@
+<?php
+// The config of the WordPress of the tests. Each test runs it on a port of its own.
+define( 'DB_NAME', 'site' );
+define( 'DB_USER', 'site' );
+define( 'DB_PASSWORD', 'site' );
+define( 'DB_HOST', 'localhost:' . dirname( __DIR__ ) . '/db.sock' );
+define( 'DB_CHARSET', 'utf8mb4' );
+define( 'DB_COLLATE', '' );
+define( 'WP_HOME', 'https://' . ( $_SERVER['HTTP_HOST'] ?? 'localhost' ) );
+define( 'WP_SITEURL', WP_HOME );
+define( 'COOKIEHASH', 'site' );
+foreach ( array( 'AUTH', 'SECURE_AUTH', 'LOGGED_IN', 'NONCE' ) as $name ) {
+	define( $name . '_KEY', 'a key of the tests for ' . $name );
+	define( $name . '_SALT', 'a salt of the tests for ' . $name );
+}
+$_SERVER['HTTPS'] = 'on'; // Caddy's certificate is its own
+define( 'WP_HTTP_BLOCK_EXTERNAL', true );
+define( 'WP_ACCESSIBLE_HOSTS', 'localhost' );
+define( 'AUTOMATIC_UPDATER_DISABLED', true );
+define( 'WP_DEBUG', false );
+$table_prefix = 'wp_';
+if ( ! defined( 'ABSPATH' ) ) {
+	define( 'ABSPATH', __DIR__ . '/' );
+}
+require_once ABSPATH . 'wp-settings.php';
