@@ -14,7 +14,7 @@ func drains(s *Store, now leakybucket.Instant) []float64 {
 	var all []float64
 	for i := range s.shards {
 		for at := range s.shards[i].used() {
-			all = append(all, s.shards[i].slot(at).forget.Sub(now).Seconds())
+			all = append(all, s.shards[i].slots[at].forget().Sub(now).Seconds())
 		}
 	}
 	slices.Sort(all)
@@ -64,7 +64,7 @@ func TestAFullStoreForgetsWhatIsEmptyFirst(t *testing.T) {
 	mustBeSound(t, s)
 }
 
-// The bound of a segment gets old while its buckets are poured into, and
+// The bound of a group gets old while its buckets are poured into, and
 // only a few are looked at anew. The victim must still be among the first tenth.
 func TestAmongBucketsInUseOneOfTheSoonestIsDropped(t *testing.T) {
 	seed := rand.Uint64()
@@ -226,17 +226,12 @@ func TestAHigherBoundMakesRoomAtOnce(t *testing.T) {
 	mustBeSound(t, s)
 }
 
-// shape is what a store holds on to.
-func shape(s *Store) (segments, places int) {
+// slots returns how many slots a store holds on to.
+func slots(s *Store) (slots int) {
 	for i := range s.shards {
-		for _, g := range s.shards[i].segments {
-			if g != nil {
-				segments++
-			}
-		}
-		places += len(s.shards[i].index)
+		slots += len(s.shards[i].slots)
 	}
-	return segments, places
+	return slots
 }
 
 func TestShedGivesBackAllMemoryWhenTrafficHasEnded(t *testing.T) {
@@ -258,9 +253,8 @@ func TestShedGivesBackAllMemoryWhenTrafficHasEnded(t *testing.T) {
 	now += 5 * second
 	s.Shed()
 	mustBeSound(t, s)
-	segments, places := shape(s)
-	if got := buckets(s); got != 0 || segments != 0 || places != 0 || len(s.Buckets()) != 0 {
-		t.Errorf("when all are empty: got %d buckets in %d segments and %d places of the index, want nothing", got, segments, places)
+	if got := buckets(s); got != 0 || slots(s) != 0 || len(s.Buckets()) != 0 {
+		t.Errorf("when all are empty: got %d buckets in %d slots, want nothing", got, slots(s))
 	}
 	mustTake(t, s, charge("k", 1)) // and goes on
 	mustBeSound(t, s)
@@ -280,8 +274,8 @@ func TestShedGivesBackWhatAFewBucketsDoNotNeed(t *testing.T) {
 		s.Shed()
 		mustBeSound(t, s)
 	}
-	if segments, places := shape(s); buckets(s) != 64 || segments != 1 || places > 512 || len(s.shards[0].segments) != 1 {
-		t.Errorf("with 64 of 4000 buckets left: got %d, in %d segments and %d places of the index, want 1 and at most 512", buckets(s), segments, places)
+	if buckets(s) != 64 || slots(s) > 128 {
+		t.Errorf("with 64 of 4000 buckets left: got %d, in %d slots, want at most 128", buckets(s), slots(s))
 	}
 	if got := s.Evictions(); got != 0 {
 		t.Errorf("evictions: got %d, want 0", got)
@@ -315,11 +309,12 @@ func TestATrickleOfNewBucketsForgetsTheOldOnes(t *testing.T) {
 	s := held(New(Options{MaxBuckets: 4096}), &now)
 	fill(t, s, rand.New(rand.NewPCG(5, 0)), 900)
 	now += 1000 * second
-	for i := range 15 { // as many as there are segments
+	groups := len(s.shards[0].soonest)
+	for i := range groups {
 		mustTake(t, s, charge(fmt.Sprint("new", i), 1))
 	}
-	if got := buckets(s); got != 15 {
-		t.Errorf("buckets: got %d, want the 15 new ones", got)
+	if got := buckets(s); got != groups {
+		t.Errorf("buckets: got %d, want the %d new ones", got, groups)
 	}
 	mustBeSound(t, s)
 }

@@ -2,8 +2,9 @@ package memstore
 
 import (
 	"fmt"
-	"math/bits"
+	"maps"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
@@ -18,16 +19,17 @@ func mustBeSound(t *testing.T, s *Store) {
 	}
 	for i := range s.shards {
 		sh := &s.shards[i]
-		for _, check := range []func(*shard) error{checkIndex, checkSegments, checkNames, checkZones} {
+		for _, check := range checks {
 			if err := check(sh); err != nil {
-				t.Fatalf("shard %d of %d, with %d buckets in %d segments: %v",
-					i, len(s.shards), sh.count, len(sh.segments), err)
+				t.Fatalf("shard %d of %d, with %d buckets in %d slots: %v",
+					i, len(s.shards), sh.count, len(sh.slots), err)
 			}
 		}
 		for at := range sh.used() {
-			zone, key, shadow := sh.segments[at/segmentSlots].name(at % segmentSlots)
-			if hash := s.hasher.name(zone, key, shadow); hash>>s.shift != uint64(i) {
-				t.Fatalf("bucket %q/%.40q: got it in shard %d, want shard %d", zone, key, i, hash>>s.shift)
+			c := sh.charge(at)
+			hash := s.hasher.charge(c)
+			if hash>>s.shift != uint64(i) || sh.slots[at].hash != uint32(hash) || sh.tags[at] != tagOf(hash) {
+				t.Fatalf("bucket %q/%.40q: got it in shard %d, slot %+v with tag %x, want them by its hash %x", c.Zone, c.Key, i, sh.slots[at], sh.tags[at], hash)
 			}
 		}
 	}
@@ -36,11 +38,9 @@ func mustBeSound(t *testing.T, s *Store) {
 // used goes through the slots that keep a bucket.
 func (sh *shard) used() func(yield func(int) bool) {
 	return func(yield func(int) bool) {
-		for i, g := range sh.segments {
-			for j := range segmentSlots {
-				if g != nil && g.used>>j&1 != 0 && !yield(i*segmentSlots+j) {
-					return
-				}
+		for at, tag := range sh.tags {
+			if tag != 0 && !yield(at) {
+				return
 			}
 		}
 	}
@@ -48,131 +48,92 @@ func (sh *shard) used() func(yield func(int) bool) {
 
 // charge returns one that names the bucket of a slot.
 func (sh *shard) charge(at int) *leakybucket.Charge {
-	zone, key, shadow := sh.segments[at/segmentSlots].name(at % segmentSlots)
+	zone, key, shadow := sh.name(&sh.slots[at])
 	return &leakybucket.Charge{Zone: string(zone), Key: string(key), Shadow: shadow}
 }
 
-// checkIndex: the index has one entry for each bucket, where it is found.
-func checkIndex(sh *shard) error {
-	if n := len(sh.index); n&(n-1) != 0 || 4*sh.count > 3*n {
-		return fmt.Errorf("got an index of %d places for %d buckets, want a power of two, at most three quarters full", n, sh.count)
-	}
-	seen := make([]uint64, len(sh.segments))
-	entries := 0
-	for place, entry := range sh.index {
-		if entry == 0 {
-			continue
-		}
-		entries++
-		at := int(uint32(entry)) - 1
-		if at < 0 || at >= len(sh.segments)*segmentSlots || sh.segments[at/segmentSlots] == nil {
-			return fmt.Errorf("place %d: got an entry for slot %d, want one that is there", place, at)
-		}
-		if seen[at/segmentSlots]>>(at%segmentSlots)&1 != 0 {
-			return fmt.Errorf("place %d: got a second entry for slot %d, want one", place, at)
-		}
-		seen[at/segmentSlots] |= 1 << (at % segmentSlots)
-		mask := len(sh.index) - 1
-		for p := int(entry>>32) & mask; p != place; p = (p + 1) & mask {
-			if sh.index[p] == 0 {
-				return fmt.Errorf("place %d: got a gap at %d between it and where its hash puts it, want none", place, p)
-			}
-		}
-	}
-	if entries != sh.count {
-		return fmt.Errorf("got %d entries in the index for %d buckets, want as many", entries, sh.count)
-	}
-	for i, g := range sh.segments {
-		if g != nil && g.used != seen[i] {
-			return fmt.Errorf("segment %d: got entries for slots %b, want %b, those in use", i, seen[i], g.used)
-		}
-	}
-	for want := range sh.used() {
-		c := sh.charge(want)
-		if at, kept := sh.find(sh.hasher.charge(c), c); !kept || at != want {
-			return fmt.Errorf("bucket %s/%.40q: got it found %v in slot %d, want slot %d", c.Zone, c.Key, kept, at, want)
-		}
-	}
-	return nil
-}
-
-// checkSegments: what is known of the segments is true of their slots.
-func checkSegments(sh *shard) error {
-	if len(sh.soonest) != len(sh.segments) || sh.roomy > len(sh.segments) {
-		return fmt.Errorf("got %d segments, %d bounds and room from segment %d on", len(sh.segments), len(sh.soonest), sh.roomy)
+// checkTable: every bucket is found where it is, and some slots are free.
+func checkTable(sh *shard) error {
+	if n := len(sh.tags); n != len(sh.slots) || 8*sh.count > 7*n {
+		return fmt.Errorf("got %d tags and %d slots for %d buckets, want as many, at most seven eighths in use", n, len(sh.slots), sh.count)
 	}
 	count := 0
-	for i, g := range sh.segments {
-		if i < sh.roomy && (g == nil || ^g.used != 0) {
-			return fmt.Errorf("segment %d: got a free slot before segment %d, want none", i, sh.roomy)
-		}
-		if g == nil {
-			if sh.soonest[i] != never {
-				return fmt.Errorf("segment %d: got a bound of %d for no buckets, want never", i, sh.soonest[i])
+	for want := range sh.used() {
+		count++
+		for at := sh.home(sh.slots[want].hash); at != want; at = sh.after(at) {
+			if sh.tags[at] == 0 {
+				return fmt.Errorf("slot %d: got a gap at %d between it and its home, want none", want, at)
 			}
-			continue
 		}
-		if g.used == 0 {
-			return fmt.Errorf("segment %d: got it kept with nothing in it, want nil", i)
+		if level := sh.slots[want].level; !(level >= 0) {
+			return fmt.Errorf("slot %d: got level %v, want 0 or more", want, level)
 		}
-		count += bits.OnesCount64(g.used)
-		if _, forget := g.soonest(); forget < sh.soonest[i] {
-			return fmt.Errorf("segment %d: got a bucket that may be forgotten at %d, want none before %d", i, forget, sh.soonest[i])
+		if s := sh.slots[want].stateOf(); s.BlockedUntil == 0 && s.Step != 0 {
+			return fmt.Errorf("slot %d: got step %d of no block, want 0", want, s.Step)
 		}
 	}
 	if count != sh.count {
 		return fmt.Errorf("got %d slots in use and %d buckets", count, sh.count)
 	}
-	for i, soonest := range sh.soonest {
-		if first := sh.room.soonest[sh.number].Load(); int64(soonest) < first {
-			return fmt.Errorf("segment %d: got a bound of %d, want none before %d, the shard's", i, soonest, first)
-		}
-	}
-	for at := range sh.used() {
-		if level := sh.slot(at).packed.level; !(level >= 0) {
-			return fmt.Errorf("slot %d: got level %v, want 0 or more", at, level)
-		}
-		if s := sh.slot(at).stateOf(); s.BlockedUntil == 0 && s.Step != 0 {
-			return fmt.Errorf("slot %d: got step %d of no block, want 0", at, s.Step)
+	for at, tag := range sh.tags {
+		if tag == 0 && sh.slots[at] != (slot{}) {
+			return fmt.Errorf("slot %d: got %+v where it is free, want nothing", at, sh.slots[at])
 		}
 	}
 	return nil
 }
 
-// checkNames: each byte of names belongs to one bucket or is dead.
+// checkBounds: no bucket may be forgotten before what is known of its group.
+func checkBounds(sh *shard) error {
+	if want := (len(sh.tags) + groupSlots - 1) / groupSlots; len(sh.soonest) != want {
+		return fmt.Errorf("got %d bounds, want %d", len(sh.soonest), want)
+	}
+	for at := range sh.used() {
+		if forget, bound := sh.slots[at].forget(), sh.soonest[at/groupSlots]; forget < bound {
+			return fmt.Errorf("slot %d: got a bucket that may be forgotten at %d, want none before %d", at, forget, bound)
+		}
+	}
+	for i, soonest := range sh.soonest {
+		if first := sh.room.soonest[sh.number].Load(); int64(soonest) < first {
+			return fmt.Errorf("group %d: got a bound of %d, want none before %d, the shard's", i, soonest, first)
+		}
+	}
+	return nil
+}
+
+// checkNames: no two buckets have one name, and each byte of names belongs to one
+// bucket or is dead.
 func checkNames(sh *shard) error {
+	type span struct{ from, to int }
+	var spans []span
+	live := 0
+	for at := range sh.used() {
+		s := &sh.slots[at]
+		if length := sh.kept(s); length > 0 {
+			spans = append(spans, span{s.offset(), s.offset() + length})
+			live += length
+		}
+	}
+	slices.SortFunc(spans, func(a, b span) int { return a.from + a.to - b.from - b.to })
+	end := 0
+	for _, s := range spans {
+		if s.from < end || s.to > len(sh.names) {
+			return fmt.Errorf("got a name in bytes %d to %d of %d, want it behind %d", s.from, s.to, len(sh.names), end)
+		}
+		end = s.to
+	}
+	if live+sh.dead != len(sh.names) {
+		return fmt.Errorf("got %d bytes of names, %d live and %d dead", len(sh.names), live, sh.dead)
+	}
 	names := make(map[leakybucket.Charge]bool, sh.count)
 	for at := range sh.used() {
-		c := *sh.charge(at)
-		if names[c] {
+		c := sh.charge(at)
+		if names[*c] {
 			return fmt.Errorf("bucket %s/%.40q: got it twice, want once", c.Zone, c.Key)
 		}
-		names[c] = true
-	}
-	type span struct{ from, to int }
-	for i, g := range sh.segments {
-		if g == nil {
-			continue
-		}
-		var spans []span
-		live := 0
-		for j := range segmentSlots {
-			if s := &g.slots[j]; g.used>>j&1 != 0 {
-				length := int(s.zone&^shadowBit) + int(s.key)
-				spans = append(spans, span{int(s.name), int(s.name) + length})
-				live += length
-			}
-		}
-		slices.SortFunc(spans, func(a, b span) int { return a.from + a.to - b.from - b.to })
-		end := 0
-		for _, s := range spans {
-			if s.from < end || s.to > len(g.names) {
-				return fmt.Errorf("segment %d: got a name in bytes %d to %d of %d, want it behind %d", i, s.from, s.to, len(g.names), end)
-			}
-			end = s.to
-		}
-		if live+g.dead != len(g.names) {
-			return fmt.Errorf("segment %d: got %d bytes of names, %d live and %d dead", i, len(g.names), live, g.dead)
+		names[*c] = true
+		if found, kept := sh.find(uint64(sh.tags[at])<<32|uint64(sh.slots[at].hash), c); !kept || found != at {
+			return fmt.Errorf("bucket %s/%.40q: got it found %v in slot %d, want slot %d", c.Zone, c.Key, kept, found, at)
 		}
 	}
 	return nil
@@ -184,57 +145,76 @@ func checkZones(sh *shard) error {
 	for at := range sh.used() {
 		want[sh.charge(at).Zone]++
 	}
-	if len(sh.zones) != len(want) {
-		return fmt.Errorf("got %d zones counted, want %d", len(sh.zones), len(want))
-	}
-	for zone, n := range want {
-		if got := sh.zones[zone]; got == nil || *got != n {
-			return fmt.Errorf("zone %q: got %v buckets counted, want %d", zone, got, n)
-		}
+	got := make(map[string]int)
+	sh.addCounts(got)
+	if !maps.Equal(got, want) {
+		return fmt.Errorf("got zones counted as %v, want %v", got, want)
 	}
 	return nil
 }
 
+var checks = []func(*shard) error{checkTable, checkBounds, checkNames, checkZones}
+
 // A checker that finds nothing wrong proves nothing.
 func TestTheInvariantsAreChecked(t *testing.T) {
-	for what, harm := range map[string]func(sh *shard){
-		"an entry is lost":            func(sh *shard) { sh.index[slices.IndexFunc(sh.index, nonzero)] = 0 },
-		"an entry is there twice":     func(sh *shard) { sh.place(sh.index[slices.IndexFunc(sh.index, nonzero)]) },
-		"an entry is misplaced":       func(sh *shard) { i := slices.IndexFunc(sh.index, nonzero); sh.index[i] ^= 1 << 33 },
-		"a slot is freed alone":       func(sh *shard) { sh.segments[0].free(3) },
-		"a bucket is miscounted":      func(sh *shard) { sh.count-- },
-		"a bound is too late":         func(sh *shard) { sh.soonest[0] = sh.slot(0).forget + 1 },
-		"room is overlooked":          func(sh *shard) { sh.roomy = 1 },
-		"a name is shared":            func(sh *shard) { sh.slot(1).name = sh.slot(0).name },
-		"names overlap":               func(sh *shard) { sh.slot(0).key++ },
-		"dead bytes are miscounted":   func(sh *shard) { sh.segments[0].dead++ },
-		"a zone is miscounted":        func(sh *shard) { *sh.zones["zone"]++ },
-		"a zone is counted no more":   func(sh *shard) { delete(sh.zones, "zone") },
-		"a level is no number":        func(sh *shard) { l := &sh.slot(0).packed.level; *l = *l / 0 * 0 },
-		"a step is of no block":       func(sh *shard) { sh.slot(2).packed.block |= 1 },
-		"a shard's bound is too late": func(sh *shard) { sh.room.soonest[0].Add(1) },
+	for what, harm := range map[string]func(sh *shard, first int){
+		"a tag is lost": func(sh *shard, first int) { sh.tags[first] = 0 },
+		"a bucket is there twice": func(sh *shard, first int) {
+			i := slices.Index(sh.tags, 0)
+			sh.tags[i], sh.slots[i] = sh.tags[first], sh.slots[first]
+		},
+		"a bucket is misplaced":       func(sh *shard, first int) { sh.slots[first].hash = sh.hashOf(sh.after(first)) },
+		"a bucket is miscounted":      func(sh *shard, _ int) { sh.count-- },
+		"a bound is too late":         func(sh *shard, first int) { sh.soonest[0] = sh.slots[first].forget() + 7*second },
+		"a bound is missing":          func(sh *shard, _ int) { sh.soonest = nil },
+		"a name is shared":            func(sh *shard, _ int) { long := sh.long(); sh.slots[long[1]].setOffset(sh.slots[long[0]].offset()) },
+		"names overlap":               func(sh *shard, _ int) { sh.slots[sh.long()[0]].key++ },
+		"dead bytes are miscounted":   func(sh *shard, _ int) { sh.dead++ },
+		"a zone is miscounted":        func(sh *shard, _ int) { sh.zones[1].buckets++ },
+		"a level is no number":        func(sh *shard, first int) { l := &sh.slots[first].level; *l = *l / 0 * 0 },
+		"a step is of no block":       func(sh *shard, _ int) { sh.slots[sh.long()[0]].setBlock(&leakybucket.State{Step: 1}, never) },
+		"a shard's bound is too late": func(sh *shard, _ int) { sh.room.soonest[0].Add(1) },
+		"a free slot is not clean":    func(sh *shard, _ int) { sh.slots[slices.Index(sh.tags, 0)].key = 1 },
 	} {
 		s := held(New(Options{MaxBuckets: 100}), new(leakybucket.Instant))
 		for i := range 5 {
 			mustTake(t, s, charge(fmt.Sprint("k", i), float64(i+1)))
 		}
+		for i := range 2 {
+			c := charge(fmt.Sprint(strings.Repeat("long", 10), i), 1)
+			s.Put(&c, leakybucket.State{Level: 1, At: 1, Leak: 1, BlockedUntil: 5 * second})
+		}
 		mustBeSound(t, s)
 		sh := &s.shards[0]
-		harm(sh)
-		found := false
-		for _, check := range []func(*shard) error{checkIndex, checkSegments, checkNames, checkZones} {
-			found = found || check(sh) != nil
-		}
+		harm(sh, slices.IndexFunc(sh.tags, func(tag uint16) bool { return tag != 0 }))
+		found := slices.ContainsFunc(checks, func(check func(*shard) error) (complains bool) {
+			defer func() { complains = recover() != nil || complains }()
+			return check(sh) != nil
+		})
 		if !found {
 			t.Errorf("%s: got no complaint, want one", what)
 		}
 	}
 }
 
-func nonzero(entry uint64) bool { return entry != 0 }
+// hashOf returns a hash whose home is a slot.
+func (sh *shard) hashOf(home int) uint32 {
+	n := uint64(len(sh.tags))
+	return uint32((uint64(home)<<32 + n - 1) / n)
+}
+
+// long returns the slots whose names stand elsewhere.
+func (sh *shard) long() (all []int) {
+	for at := range sh.used() {
+		if sh.kept(&sh.slots[at]) > 0 {
+			all = append(all, at)
+		}
+	}
+	return all
+}
 
 // stateOf returns the state of a slot.
 func (s slot) stateOf() (state leakybucket.State) {
-	s.packed.state(&state)
+	s.state(&state)
 	return state
 }

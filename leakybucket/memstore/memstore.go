@@ -75,7 +75,7 @@ func New(o Options) *Store {
 	s.room.most.Store(int64(o.MaxBuckets))
 	for i := range s.shards {
 		s.room.soonest[i].Store(int64(never))
-		s.shards[i].hasher, s.shards[i].room, s.shards[i].number = s.hasher, &s.room, i
+		s.shards[i].room, s.shards[i].number = &s.room, i
 	}
 	return s
 }
@@ -121,7 +121,7 @@ func (s *Store) tryOne(hash uint64, c *leakybucket.Charge, d *leakybucket.Decisi
 	var state leakybucket.State
 	at, kept := sh.find(hash, c)
 	if kept {
-		sh.slot(at).packed.state(&state)
+		sh.slots[at].state(&state)
 	}
 	if write := c.Take(&state, now, d); write && !kept {
 		return s.create(sh, hash, c, &state, now, reserved)
@@ -204,7 +204,7 @@ func (s *Store) tryMany(charges []leakybucket.Charge, decisions []leakybucket.De
 		sh := &s.shards[hashes[i]>>s.shift]
 		at, kept := sh.find(hashes[i], &charges[i])
 		if kept {
-			sh.slot(at).packed.state(&read[i])
+			sh.slots[at].state(&read[i])
 		} else {
 			at = -1
 		}
@@ -279,7 +279,7 @@ func (s *Store) trySettle(hash uint64, of *leakybucket.Settlement, reserved int)
 	now := s.now()
 	var state leakybucket.State
 	if at, kept := sh.find(hash, c); kept {
-		sh.slot(at).packed.state(&state)
+		sh.slots[at].state(&state)
 		state = of.Apply(state, now)
 		sh.write(at, c, &state)
 		s.room.release(reserved)
@@ -376,16 +376,12 @@ func (s *Store) now() leakybucket.Instant {
 }
 
 // A hasher hashes the name of a bucket. It is seeded, so that no client can choose
-// keys that meet in one shard. The upper bits of a hash choose the
-// shard, the lower ones the place in the shard's index.
+// keys that meet in one shard. The upper bits of a hash choose the shard, the lower
+// half the place in its table, and bits between them are the tag.
 type hasher struct{ zone, key maphash.Seed }
 
 func (h hasher) charge(c *leakybucket.Charge) uint64 {
 	return combine(maphash.String(h.zone, c.Zone), maphash.String(h.key, c.Key), c.Shadow)
-}
-
-func (h hasher) name(zone, key []byte, shadow bool) uint64 {
-	return combine(maphash.Bytes(h.zone, zone), maphash.Bytes(h.key, key), shadow)
 }
 
 func combine(zone, key uint64, shadow bool) uint64 {

@@ -91,8 +91,7 @@ func TestLongKeysAreKeptAndTooLongOnesRefused(t *testing.T) {
 	}
 }
 
-// The index tells names apart by half of their hash first. It must not stop
-// there.
+// The table tells names apart by their hash first. It must not stop there.
 func TestNamesOfOneHashAreTwoBuckets(t *testing.T) {
 	s := New(Options{MaxBuckets: 100})
 	sh := &s.shards[0]
@@ -105,10 +104,48 @@ func TestNamesOfOneHashAreTwoBuckets(t *testing.T) {
 		names[i].Limit = leakybucket.Limit{Capacity: 10, Leak: 1}
 		sh.insert(hash, &names[i], &leakybucket.State{Level: 1})
 	}
+	seen := make(map[int]bool)
 	for i := range names {
-		if at, kept := sh.find(hash, &names[i]); !kept || at != i {
-			t.Errorf("name %d: got it found %v in slot %d, want slot %d", i, kept, at, i)
+		at, kept := sh.find(hash, &names[i])
+		if !kept || seen[at] {
+			t.Errorf("name %d: got it found %v in slot %d, want a slot of its own", i, kept, at)
 		}
+		seen[at] = true
+	}
+}
+
+// A shard numbers its zones. Beyond what the number can tell, it spells them.
+func TestAStoreKeepsBucketsOfAnyNumberOfZones(t *testing.T) {
+	now := second
+	s := held(New(Options{MaxBuckets: 4096}), &now)
+	s.SetMaxBuckets(mostZones + 2000)
+	zones := make([]leakybucket.Charge, mostZones+1000)
+	for i := range zones {
+		zones[i] = charge([]string{"", "key", strings.Repeat("long", 20)}[i%3], float64(1+i%900))
+		zones[i].Zone = fmt.Sprint("zone", i)
+		mustTake(t, s, zones[i])
+	}
+	mustBeSound(t, s)
+	now += 450 * second // half of them may be forgotten, and their numbers used again
+	s.Shed()
+	for i := range zones {
+		if i%2 == 0 {
+			zones[i].Zone = fmt.Sprint("another", i)
+			mustTake(t, s, zones[i])
+		}
+	}
+	mustBeSound(t, s)
+	for i, c := range zones {
+		want := max(0, c.Cost-450)
+		if i%2 == 0 {
+			want = c.Cost
+		}
+		if got := kept(s, &c); got.Level-got.Leak*now.Sub(got.At).Seconds() < want-1e-6 {
+			t.Fatalf("zone %s: got level %v at %d, want %v now", c.Zone, got.Level, got.At, want)
+		}
+	}
+	if got := len(s.Buckets()); got != buckets(s) {
+		t.Errorf("got %d zones counted, want %d, one for each bucket", got, buckets(s))
 	}
 }
 
@@ -243,5 +280,5 @@ func kept(s *Store, c *leakybucket.Charge) leakybucket.State {
 	if !found {
 		return leakybucket.State{}
 	}
-	return sh.slot(at).stateOf()
+	return sh.slots[at].stateOf()
 }

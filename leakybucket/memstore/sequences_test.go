@@ -100,13 +100,13 @@ func (q *sequence) checkedStep() {
 			lost++
 		case kept && !wasTouched && slot != old:
 			q.t.Errorf("bucket %s/%.40q: got %+v, want %+v as it was", name.Zone, name.Key, slot, old)
-		case kept && wasTouched && slot.stateOf() != state:
-			q.t.Errorf("bucket %s/%.40q: got %+v, want %+v", name.Zone, name.Key, slot.stateOf(), state)
+		case kept && wasTouched && slot.state != state:
+			q.t.Errorf("bucket %s/%.40q: got %+v, want %+v", name.Zone, name.Key, slot.state, state)
 		}
 	}
 	for name, slot := range after {
-		if _, known := before[name]; !known && slot.stateOf() != touched[name] {
-			q.t.Errorf("new bucket %s/%.40q: got %+v, want %+v", name.Zone, name.Key, slot.stateOf(), touched[name])
+		if _, known := before[name]; !known && slot.state != touched[name] {
+			q.t.Errorf("new bucket %s/%.40q: got %+v, want %+v", name.Zone, name.Key, slot.state, touched[name])
 		}
 	}
 	// A bucket that was touched may have been dropped, and more than once.
@@ -115,27 +115,34 @@ func (q *sequence) checkedStep() {
 	}
 }
 
-// slots returns all buckets by name, without the places of their names.
-func (q *sequence) slots() map[leakybucket.Charge]slot {
-	all := make(map[leakybucket.Charge]slot)
+// A bucket is what a slot keeps, wherever it stands.
+type bucket struct {
+	state  leakybucket.State
+	forget leakybucket.Instant
+}
+
+func (s *slot) bucket() bucket { return bucket{s.stateOf(), s.forget()} }
+
+// slots returns all buckets by name.
+func (q *sequence) slots() map[leakybucket.Charge]bucket {
+	all := make(map[leakybucket.Charge]bucket)
 	for i := range q.store.shards {
 		sh := &q.store.shards[i]
 		for at := range sh.used() {
-			s := sh.slot(at)
-			all[*sh.charge(at)] = slot{packed: s.packed, forget: s.forget}
+			all[*sh.charge(at)] = sh.slots[at].bucket()
 		}
 	}
 	return all
 }
 
 // slot returns what is kept of the bucket of c.
-func (q *sequence) slot(c leakybucket.Charge) (slot, bool) {
+func (q *sequence) slot(c leakybucket.Charge) (bucket, bool) {
 	hash := q.store.hasher.charge(&c)
 	sh := &q.store.shards[hash>>q.store.shift]
 	if at, kept := sh.find(hash, &c); kept {
-		return *sh.slot(at), true
+		return sh.slots[at].bucket(), true
 	}
-	return slot{}, false
+	return bucket{}, false
 }
 
 // take takes n charges at once, some of them to the same bucket.
@@ -154,7 +161,7 @@ func (q *sequence) take(n int) map[leakybucket.Charge]leakybucket.State {
 			charges[i].Cost = q.cost(charges[i].Limit)
 		}
 		slot, _ := q.slot(charges[i])
-		states[i] = slot.stateOf()
+		states[i] = slot.state
 	}
 	want := make([]leakybucket.Decision, n)
 	leakybucket.TakeAll(charges, states, q.now, want)
@@ -168,7 +175,7 @@ func (q *sequence) take(n int) map[leakybucket.Charge]leakybucket.State {
 	}
 	last := charges[n-1]
 	if slot, kept := q.slot(last); kept && (got[n-1].Poured || got[n-1].Began) && slot.forget != last.Forget(&states[n-1]) {
-		q.t.Errorf("bucket %s/%.40q: got it forgotten at %d, want at %d, by %+v", last.Zone, last.Key, slot.forget, last.Forget(&states[n-1]), slot.stateOf())
+		q.t.Errorf("bucket %s/%.40q: got it forgotten at %d, want at %d, by %+v", last.Zone, last.Key, slot.forget, last.Forget(&states[n-1]), slot.state)
 	}
 	if i := q.rng.IntN(n); got[i].Poured {
 		q.open = append(q.open[max(0, len(q.open)-20):], leakybucket.Settlement{Charge: charges[i], Was: got[i]})
@@ -187,7 +194,7 @@ func (q *sequence) settle() map[leakybucket.Charge]leakybucket.State {
 	s.Diff, s.Cancel = s.Charge.Cost*(3*q.rng.Float64()-1), q.rng.IntN(3) == 0
 	state, kept := leakybucket.State{}, false
 	if slot, is := q.slot(s.Charge); is {
-		state, kept = slot.stateOf(), true
+		state, kept = slot.state, true
 	}
 	if kept || s.Diff > 0 && !s.Cancel {
 		state = s.Apply(state, q.now)
@@ -252,7 +259,7 @@ func (q *sequence) cost(l leakybucket.Limit) float64 {
 // hostileKey returns keys that a client would think of, and that are alike.
 func hostileKey(i int) string {
 	number := fmt.Sprint(i / 12)
-	switch i % 12 {
+	switch i % 14 {
 	case 0:
 		return number
 	case 1:
@@ -273,8 +280,12 @@ func hostileKey(i int) string {
 		return "é日本" + number
 	case 9:
 		return "@client_ip/" + number
+	case 11:
+		return fmt.Sprintf("@sha256:%064x", i)
+	case 12:
+		return fmt.Sprintf("@sha256:%064X", i<<4|10)
 	case 10:
-		return number + strings.Repeat("y", i%7*700) // up to more than a segment's spare room
+		return number + strings.Repeat("y", i%7*700) // more than fits a slot
 	}
 	return number + "\r\n{env.HOME}\x1b[2J"
 }

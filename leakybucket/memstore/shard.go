@@ -1,204 +1,346 @@
 package memstore
 
 import (
+	"encoding/binary"
 	"math"
-	"math/bits"
 	"strings"
 	"sync"
 
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
 )
 
-const never = leakybucket.Instant(math.MaxInt64)
+const (
+	never = leakybucket.Instant(math.MaxInt64)
 
-// A shard is the part of a store that is locked as one. It is an
-// open-addressed index over segments of slots. Nothing in the index or the
-// slots is a pointer, so the garbage collector has nothing to follow however
-// many buckets there are, and growing copies the index only.
+	// groupSlots are looked at together when something is to be forgotten.
+	groupSlots = 64
+
+	smallestTable = 8
+
+	// spelledZone stands for all zones for which a shard has no number left. They
+	// are spelled out before the key.
+	spelledZone = 0
+	mostZones   = zoneMask
+)
+
+// A shard is the part of a store that is locked as one. It is an open-addressed
+// table with linear probing. A tag of two bytes stands for each slot, so that
+// probing reads the tags alone, of which a cache holds many. Nothing in the table
+// is a pointer, so the garbage collector has nothing to follow however many
+// buckets there are.
 type shard struct {
-	mu     sync.Mutex
-	hasher hasher
-	room   *room // of the store
-	number int   // of the shard in it
+	mu    sync.Mutex
+	tags  []uint16 // a part of the hash; 0 where the slot is free
+	slots []slot   // as many
 
 	count int // buckets
 
-	// index holds for each bucket the lower half of its hash, above the number
-	// of its slot plus one; 0 is an empty place. Its length is a power of two.
-	index []uint64
-
-	segments []*segment // nil where all slots are free
-	roomy    int        // no segment before this one has a free slot
-
-	// soonest is, for each segment, an instant before which none of its
+	// soonest is, for each group of slots, an instant before which none of its
 	// buckets may be forgotten. Pouring only moves that instant away, so the
 	// bound needs no care on the common path and is made exact when it is due.
 	soonest []leakybucket.Instant
-	hand    int // the segment to look at next
+	hand    int // the group to look at next
 
-	zones map[string]*int // how many buckets of each zone
+	zones []zoneCount // by number; the first is spelledZone
+
+	names []byte // of the slots that have no room for theirs
+	dead  int    // bytes of names that no slot points at
+
+	room   *room // of the store
+	number int   // of the shard in it
+
+	_ [24]byte // shards share no cache line
 }
 
-// slot numbers count through the segments of a shard.
-func (sh *shard) slot(at int) *slot {
-	return &sh.segments[at/segmentSlots].slots[at%segmentSlots]
+// A zoneCount is a zone with buckets in a shard. If there are none left, its
+// number is free.
+type zoneCount struct {
+	name    string
+	buckets int
 }
 
-// find returns the number of the slot of the bucket that c names.
+func tagOf(hash uint64) uint16 { return max(1, uint16(hash>>32)) }
+
+// home returns where the bucket of a hash is if no other is in its way. The order
+// of homes is that of the hashes, so a table is rebuilt from one end to the other.
+func (sh *shard) home(hash uint32) int { return int(uint64(hash) * uint64(len(sh.tags)) >> 32) }
+
+func (sh *shard) after(at int) int {
+	if at++; at == len(sh.tags) {
+		return 0
+	}
+	return at
+}
+
+// distance returns how far to is behind from.
+func (sh *shard) distance(from, to int) int {
+	if to < from {
+		to += len(sh.tags)
+	}
+	return to - from
+}
+
+// find returns the slot of the bucket that c names.
 func (sh *shard) find(hash uint64, c *leakybucket.Charge) (at int, kept bool) {
-	mask := len(sh.index) - 1
-	if mask < 0 {
+	if len(sh.tags) == 0 {
 		return 0, false
 	}
-	for place := int(uint32(hash)) & mask; ; place = (place + 1) & mask {
-		entry := sh.index[place]
-		if entry == 0 {
+	tag := tagOf(hash)
+	for at = sh.home(uint32(hash)); ; at = sh.after(at) {
+		switch sh.tags[at] {
+		case tag:
+			if s := &sh.slots[at]; s.hash == uint32(hash) && sh.is(s, c) {
+				return at, true
+			}
+		case 0:
 			return 0, false
 		}
-		if uint32(entry>>32) != uint32(hash) {
-			continue
-		}
-		at = int(uint32(entry)) - 1
-		if sh.segments[at/segmentSlots].is(at%segmentSlots, c) {
-			return at, true
-		}
 	}
+}
+
+// is reports whether a slot keeps the bucket that c names.
+func (sh *shard) is(s *slot, c *leakybucket.Charge) bool {
+	if s.zone&shadowBit != 0 != c.Shadow {
+		return false
+	}
+	kept := s.room[:]
+	if !s.inside() {
+		kept = sh.names[s.offset():]
+	}
+	if zone := s.zone & zoneMask; zone == spelledZone {
+		length := int(binary.LittleEndian.Uint16(kept))
+		if string(kept[2:2+length]) != c.Zone {
+			return false
+		}
+		kept = kept[2+length:]
+	} else if sh.zones[zone].name != c.Zone {
+		return false
+	}
+	if s.zone&digestBit != 0 {
+		return spells(c.Key, kept[:s.key])
+	}
+	return string(kept[:s.key]) == c.Key
+}
+
+// name returns what names the bucket of a slot.
+func (sh *shard) name(s *slot) (zone, key []byte, shadow bool) {
+	kept := s.room[:]
+	if !s.inside() {
+		kept = sh.names[s.offset():]
+	}
+	if number := s.zone & zoneMask; number == spelledZone {
+		length := int(binary.LittleEndian.Uint16(kept))
+		zone, kept = kept[2:2+length], kept[2+length:]
+	} else {
+		zone = []byte(sh.zones[number].name)
+	}
+	key = kept[:s.key]
+	if s.zone&digestBit != 0 {
+		key = spell(key)
+	}
+	return zone, key, s.zone&shadowBit != 0
 }
 
 // insert adds a bucket that is not there, for which a place is reserved.
 func (sh *shard) insert(hash uint64, c *leakybucket.Charge, state *leakybucket.State) {
-	if 4*(sh.count+1) > 3*len(sh.index) {
-		sh.reindex(max(8, 2*len(sh.index)))
+	if 8*(sh.count+1) > 7*len(sh.tags) {
+		sh.resize(max(smallestTable, (len(sh.tags)*5/4+7)&^7))
 	}
-	at := sh.freeSlot()
-	sh.segments[at/segmentSlots].put(at%segmentSlots, c)
-	sh.place(uint64(uint32(hash))<<32 | uint64(at+1))
-	sh.write(at, c, state)
+	named := slot{hash: uint32(hash)}
+	sh.setName(&named, c)
+	at := sh.home(named.hash)
+	for sh.tags[at] != 0 {
+		at = sh.after(at)
+	}
+	sh.tags[at], sh.slots[at] = tagOf(hash), named
 	sh.count++
-	sh.countZone(c.Zone)
+	sh.write(at, c, state)
 }
 
-// place enters an entry into the index, which has room for it.
-func (sh *shard) place(entry uint64) {
-	mask := len(sh.index) - 1
-	at := int(entry>>32) & mask
-	for sh.index[at] != 0 {
-		at = (at + 1) & mask
+// setName names a slot that does not stand in the table yet.
+func (sh *shard) setName(s *slot, c *leakybucket.Charge) {
+	s.zone = sh.addToZone(c.Zone)
+	if c.Shadow {
+		s.zone |= shadowBit
 	}
-	sh.index[at] = entry
-}
-
-func (sh *shard) reindex(length int) {
-	old := sh.index
-	sh.index = make([]uint64, length)
-	for _, entry := range old {
-		if entry != 0 {
-			sh.place(entry)
-		}
+	packed, ok := packDigest(c.Key)
+	switch {
+	case s.zone&zoneMask == spelledZone:
+		s.key = uint16(len(c.Key))
+		o := sh.addName(2 + len(c.Zone) + len(c.Key))
+		sh.names = append(binary.LittleEndian.AppendUint16(sh.names, uint16(len(c.Zone))), c.Zone...)
+		sh.names = append(sh.names, c.Key...)
+		s.setOffset(o)
+	case ok:
+		s.zone |= digestBit
+		s.key, s.room = digestBytes, packed
+	case len(c.Key) > slotRoom:
+		s.key = uint16(len(c.Key))
+		o := sh.addName(len(c.Key))
+		sh.names = append(sh.names, c.Key...)
+		s.setOffset(o)
+	default:
+		s.key = uint16(copy(s.room[:], c.Key))
 	}
-}
-
-// freeSlot returns a free slot, in the first segment that has one.
-func (sh *shard) freeSlot() int {
-	for ; sh.roomy < len(sh.segments); sh.roomy++ {
-		g := sh.segments[sh.roomy]
-		if g == nil {
-			g = new(segment)
-			sh.segments[sh.roomy] = g
-		}
-		if free := ^g.used; free != 0 {
-			return sh.roomy*segmentSlots + bits.TrailingZeros64(free)
-		}
-	}
-	sh.segments = append(sh.segments, new(segment))
-	sh.soonest = append(sh.soonest, never)
-	return sh.roomy * segmentSlots
 }
 
 // write sets the state of a kept bucket, and notes when it may be forgotten.
 func (sh *shard) write(at int, c *leakybucket.Charge, state *leakybucket.State) {
-	slot := sh.slot(at)
-	slot.packed.set(state)
-	slot.forget = c.Forget(state)
-	if soonest := &sh.soonest[at/segmentSlots]; slot.forget < *soonest {
-		*soonest = slot.forget
-		if first := &sh.room.soonest[sh.number]; int64(slot.forget) < first.Load() {
-			first.Store(int64(slot.forget))
-		}
-	}
-}
-
-// remove drops the bucket of a slot.
-func (sh *shard) remove(at int) {
-	g := sh.segments[at/segmentSlots]
-	zone, key, shadow := g.name(at % segmentSlots)
-	sh.unplace(uint64(uint32(sh.hasher.name(zone, key, shadow)))<<32 | uint64(at+1))
-	if n := sh.zones[string(zone)]; *n > 1 {
-		*n--
-	} else {
-		delete(sh.zones, string(zone))
-	}
-	g.free(at % segmentSlots)
-	sh.room.release(1)
-	sh.count--
-	sh.roomy = min(sh.roomy, at/segmentSlots)
-	if g.used == 0 {
-		sh.segments[at/segmentSlots] = nil
-		sh.soonest[at/segmentSlots] = never
-	}
-}
-
-// unplace takes an entry out of the index and closes the gap: entries that
-// were pushed over it move back, for as long as that brings them nearer to
-// where their hash puts them.
-func (sh *shard) unplace(entry uint64) {
-	mask := len(sh.index) - 1
-	gap := int(entry>>32) & mask
-	for sh.index[gap] != entry {
-		gap = (gap + 1) & mask
-	}
-	for at := (gap + 1) & mask; sh.index[at] != 0; at = (at + 1) & mask {
-		home := int(sh.index[at]>>32) & mask
-		if (at-home)&mask >= (at-gap)&mask {
-			sh.index[gap] = sh.index[at]
-			gap = at
-		}
-	}
-	sh.index[gap] = 0
-}
-
-// forgetNext looks at the segment that the hand points to, drops what may be
-// forgotten in it, and moves the hand on.
-func (sh *shard) forgetNext(now leakybucket.Instant) {
-	if len(sh.segments) == 0 {
+	s := &sh.slots[at]
+	if s.zone&blockedBit != 0 || state.BlockedUntil != 0 || state.Leak == 0 {
+		sh.writeBlocked(at, c, state)
 		return
 	}
-	sh.hand = (sh.hand + 1) % len(sh.segments)
+	// Most writes are pours, and after them a bucket may be forgotten later. Two
+	// microseconds are more than the roundings of both instants.
+	later := state.Leak == s.leak &&
+		state.Level-s.level+s.leak*(float64(state.At-s.at)*1e-6) > s.leak*2e-6
+	s.level, s.at, s.leak = state.Level, state.At, state.Leak
+	if !later {
+		sh.due(at, s.forget())
+	}
+}
+
+// writeBlocked is write for what only a slot with room for a block can keep.
+func (sh *shard) writeBlocked(at int, c *leakybucket.Charge, state *leakybucket.State) {
+	s := &sh.slots[at]
+	if s.zone&blockedBit == 0 {
+		if key := int(s.key); s.inside() && key > blockedRoom {
+			moved := s.room
+			o := sh.addName(key)
+			sh.names = append(sh.names, moved[:key]...)
+			s.setOffset(o)
+		}
+		s.zone |= blockedBit
+	}
+	s.level, s.at, s.leak = state.Level, state.At, state.Leak
+	forget := c.Forget(state)
+	s.setBlock(state, forget)
+	sh.due(at, forget)
+}
+
+// due notes that the bucket of a slot may be forgotten at an instant.
+func (sh *shard) due(at int, forget leakybucket.Instant) {
+	soonest := &sh.soonest[at/groupSlots]
+	if forget >= *soonest {
+		return
+	}
+	*soonest = forget
+	if first := &sh.room.soonest[sh.number]; int64(forget) < first.Load() {
+		first.Store(int64(forget))
+	}
+}
+
+// remove drops the bucket of a slot, and closes the gap: buckets that were pushed
+// over it move back, for as long as that brings them nearer to their homes. So
+// other buckets may be in the slot afterwards, and in those behind it.
+func (sh *shard) remove(at int) {
+	s := &sh.slots[at]
+	sh.zones[s.zone&zoneMask].buckets--
+	sh.dead += sh.kept(s)
+	sh.room.release(1)
+	sh.count--
+	gap := at
+	for at = sh.after(at); sh.tags[at] != 0; at = sh.after(at) {
+		home := sh.home(sh.slots[at].hash)
+		if sh.distance(home, at) < sh.distance(gap, at) {
+			continue
+		}
+		sh.tags[gap], sh.slots[gap] = sh.tags[at], sh.slots[at]
+		if gap/groupSlots != at/groupSlots {
+			sh.due(gap, sh.slots[gap].forget())
+		}
+		gap = at
+	}
+	sh.tags[gap], sh.slots[gap] = 0, slot{}
+}
+
+// resize gives the table another length, which must leave some slots free.
+func (sh *shard) resize(length int) {
+	tags, slots := sh.tags, sh.slots
+	sh.tags, sh.slots = make([]uint16, length), make([]slot, length)
+	sh.soonest = make([]leakybucket.Instant, (length+groupSlots-1)/groupSlots)
+	for i := range sh.soonest {
+		sh.soonest[i] = never
+	}
+	for i, tag := range tags {
+		if tag == 0 {
+			continue
+		}
+		at := sh.home(slots[i].hash)
+		for sh.tags[at] != 0 {
+			at = sh.after(at)
+		}
+		sh.tags[at], sh.slots[at] = tag, slots[i]
+		soonest := &sh.soonest[at/groupSlots]
+		*soonest = min(*soonest, slots[i].forget())
+	}
+}
+
+// kept returns how many bytes of the shard's names belong to a slot.
+func (sh *shard) kept(s *slot) int {
+	switch {
+	case s.inside():
+		return 0
+	case s.zone&zoneMask == spelledZone:
+		return 2 + int(binary.LittleEndian.Uint16(sh.names[s.offset():])) + int(s.key)
+	}
+	return int(s.key)
+}
+
+// addName sees to it that n more bytes of names can be appended, and returns where
+// they will stand. When the names must move, the dead ones are left behind.
+func (sh *shard) addName(n int) int {
+	if len(sh.names)+n > cap(sh.names) {
+		live := len(sh.names) - sh.dead
+		moved := make([]byte, 0, live+max(n, live/4))
+		for i, tag := range sh.tags {
+			s := &sh.slots[i]
+			if tag == 0 || s.inside() {
+				continue
+			}
+			o, length := s.offset(), sh.kept(s)
+			s.setOffset(len(moved))
+			moved = append(moved, sh.names[o:o+length]...)
+		}
+		sh.names, sh.dead = moved, 0
+	}
+	return len(sh.names)
+}
+
+// forgetNext looks at the group that the hand points to, drops what may be
+// forgotten in it, and moves the hand on.
+func (sh *shard) forgetNext(now leakybucket.Instant) {
+	if len(sh.soonest) == 0 {
+		return
+	}
+	sh.hand = (sh.hand + 1) % len(sh.soonest)
 	if sh.soonest[sh.hand] <= now {
 		sh.sweep(sh.hand, now)
 	}
 }
 
-// sweep drops what may be forgotten in a segment.
-func (sh *shard) sweep(segment int, now leakybucket.Instant) (forgotten int) {
-	g, soonest := sh.segments[segment], never
-	if g == nil {
-		return 0
-	}
-	for used := g.used; used != 0; used &= used - 1 {
-		i := bits.TrailingZeros64(used)
-		if g.slots[i].forget <= now {
-			sh.remove(segment*segmentSlots + i)
-			forgotten++
-		} else {
-			soonest = min(soonest, g.slots[i].forget)
+// sweep drops what may be forgotten in a group.
+func (sh *shard) sweep(group int, now leakybucket.Instant) (forgotten int) {
+	soonest := never
+	for at := group * groupSlots; at < min((group+1)*groupSlots, len(sh.tags)); {
+		if sh.tags[at] == 0 {
+			at++
+			continue
 		}
+		if forget := sh.slots[at].forget(); forget > now {
+			soonest = min(soonest, forget)
+			at++
+			continue
+		}
+		sh.remove(at) // and look at what is there now
+		forgotten++
 	}
-	sh.soonest[segment] = soonest
+	sh.soonest[group] = soonest
 	return forgotten
 }
 
-// drop drops what may be forgotten in one segment, if there is one, else the
+// drop drops what may be forgotten in one group, if there is one, else the
 // bucket that may be soonest, unless others may be sooner. It reports whether it
 // dropped anything.
 func (sh *shard) drop(others leakybucket.Instant, clock func() leakybucket.Instant) bool {
@@ -218,10 +360,13 @@ func (sh *shard) drop(others leakybucket.Instant, clock func() leakybucket.Insta
 		}
 	}
 	if sh.count == 0 {
+		for i := range sh.soonest {
+			sh.soonest[i] = never
+		}
 		return false
 	}
 	at := sh.soonestOfSome()
-	if sh.slot(at).forget > others {
+	if sh.slots[at].forget() > others {
 		return false
 	}
 	sh.remove(at)
@@ -229,37 +374,55 @@ func (sh *shard) drop(others leakybucket.Instant, clock func() leakybucket.Insta
 	return true
 }
 
-// soonestOfSome returns the bucket that may be forgotten soonest among those
-// of the most promising segment. A bound may be out of date, so a few segments
-// are looked at before one is believed.
+// soonestOfSome returns the bucket that may be forgotten soonest among those of
+// the most promising groups. Bounds may be out of date, so a few groups are looked
+// at before one is believed. The shard must not be empty.
 func (sh *shard) soonestOfSome() (at int) {
-	for range 4 {
-		segment := 0
+	best := never
+	for try := 0; try < 4 || best == never; try++ {
+		group := 0
 		for i, soonest := range sh.soonest {
-			if soonest < sh.soonest[segment] {
-				segment = i
+			if soonest < sh.soonest[group] {
+				group = i
 			}
 		}
-		bound := sh.soonest[segment]
-		at, sh.soonest[segment] = sh.segments[segment].soonest()
-		at += segment * segmentSlots
-		if sh.soonest[segment] == bound {
+		bound := sh.soonest[group]
+		first, soonest := sh.soonestOf(group)
+		sh.soonest[group] = soonest
+		if soonest < best {
+			at, best = first, soonest
+		}
+		if soonest == bound {
 			break
 		}
 	}
 	return at
 }
 
-// shed forgets what may be forgotten in the next segments, few enough that
-// nobody waits long for the lock. It reports whether there are more segments.
+// soonestOf returns the bucket of a group that may be forgotten first, and when.
+func (sh *shard) soonestOf(group int) (first int, soonest leakybucket.Instant) {
+	soonest = never
+	for at := group * groupSlots; at < min((group+1)*groupSlots, len(sh.tags)); at++ {
+		if sh.tags[at] == 0 {
+			continue
+		}
+		if forget := sh.slots[at].forget(); forget < soonest {
+			first, soonest = at, forget
+		}
+	}
+	return first, soonest
+}
+
+// shed forgets what may be forgotten in the next groups, few enough that nobody
+// waits long for the lock. It reports whether there are more groups.
 func (sh *shard) shed(first int, now func() leakybucket.Instant) (next int, more bool) {
 	sh.mu.Lock()
 	defer sh.mu.Unlock()
 	at := now()
-	for next = first; next < min(first+64, len(sh.segments)); next++ {
+	for next = first; next < min(first+64, len(sh.soonest)); next++ {
 		sh.forgetNext(at)
 	}
-	if next < len(sh.segments) {
+	if next < len(sh.soonest) {
 		return next, true
 	}
 	sh.shrink()
@@ -268,33 +431,55 @@ func (sh *shard) shed(first int, now func() leakybucket.Instant) (next int, more
 
 // shrink gives memory back that the shard has not needed for some time.
 func (sh *shard) shrink() {
-	for n := len(sh.segments); n > 0 && sh.segments[n-1] == nil; n-- {
-		sh.segments, sh.soonest = sh.segments[:n-1], sh.soonest[:n-1]
-	}
-	sh.roomy = min(sh.roomy, len(sh.segments))
 	if sh.count == 0 {
-		sh.index, sh.segments, sh.soonest = nil, nil, nil
-	} else if length := len(sh.index); length > 8 && sh.count < length/8 {
-		sh.reindex(length / 2)
+		sh.tags, sh.slots, sh.soonest, sh.zones, sh.names, sh.dead = nil, nil, nil, nil, nil, 0
+	} else if length := len(sh.tags); length > smallestTable && sh.count < length/4 {
+		sh.resize(max(smallestTable, (sh.count*3/2+7)&^7))
 	}
 }
 
-func (sh *shard) countZone(zone string) {
-	if n := sh.zones[zone]; n != nil {
-		*n++
-		return
+// addToZone counts a new bucket of a zone and returns the number of the zone.
+func (sh *shard) addToZone(zone string) uint16 {
+	free := spelledZone
+	for i := 1; i < len(sh.zones); i++ {
+		switch {
+		case sh.zones[i].name == zone && sh.zones[i].buckets > 0:
+			sh.zones[i].buckets++
+			return uint16(i)
+		case sh.zones[i].buckets == 0:
+			free = i
+		}
 	}
-	if sh.zones == nil {
-		sh.zones = make(map[string]*int)
+	if len(sh.zones) == 0 {
+		sh.zones = make([]zoneCount, 1, 4)
 	}
-	one := 1
-	sh.zones[strings.Clone(zone)] = &one
+	if free == spelledZone && len(sh.zones) <= mostZones {
+		free = len(sh.zones)
+		sh.zones = append(sh.zones, zoneCount{})
+	}
+	if free != spelledZone {
+		sh.zones[free].name = strings.Clone(zone)
+	}
+	sh.zones[free].buckets++
+	return uint16(free)
 }
 
+// addCounts adds how many buckets of each zone there are.
 func (sh *shard) addCounts(total map[string]int) {
 	sh.mu.Lock()
 	defer sh.mu.Unlock()
-	for zone, n := range sh.zones {
-		total[zone] += *n
+	for _, zone := range sh.zones[min(1, len(sh.zones)):] {
+		if zone.buckets > 0 {
+			total[zone.name] += zone.buckets
+		}
+	}
+	if len(sh.zones) == 0 || sh.zones[spelledZone].buckets == 0 {
+		return
+	}
+	for i, tag := range sh.tags {
+		if s := &sh.slots[i]; tag != 0 && s.zone&zoneMask == spelledZone {
+			zone, _, _ := sh.name(s)
+			total[string(zone)]++
+		}
 	}
 }

@@ -1,0 +1,148 @@
+package memstore
+
+import (
+	"encoding/binary"
+
+	"github.com/caddy-throttle/caddy-throttle/leakybucket"
+)
+
+const (
+	// longestName is what the length of a key in a slot can tell, with the two
+	// bytes before a zone that is spelled out.
+	longestName = 1<<15 - 1
+
+	// slotRoom is how many bytes of a name a slot holds. They take every address
+	// and every digest.
+	slotRoom = 32
+
+	// blockedRoom is what is left of them beside a block.
+	blockedRoom = 16
+)
+
+// The upper bits of slot.zone. The lower ones number a zone of the shard.
+const (
+	shadowBit  = 1 << 15
+	blockedBit = 1 << 14 // the room ends with the block and when to forget the bucket
+	digestBit  = 1 << 13 // the key is a digest, packed
+	zoneMask   = 1<<13 - 1
+)
+
+// A slot keeps one bucket, in one cache line. A decision reads no other memory of
+// the bucket, unless its name is longer than the room for it.
+type slot struct {
+	level float64
+	at    leakybucket.Instant
+	leak  float64
+	hash  uint32 // the lower half of the hash of the name
+	zone  uint16
+	key   uint16 // length of the key as it is kept
+
+	// room holds the key, if it has room for it, else where the name stands among
+	// the names of the shard.
+	room [slotRoom]byte
+}
+
+// nameRoom returns how many bytes of a name the slot can hold.
+func (s *slot) nameRoom() int {
+	if s.zone&blockedBit != 0 {
+		return blockedRoom
+	}
+	return slotRoom
+}
+
+// inside reports whether the slot holds the key itself.
+func (s *slot) inside() bool {
+	return int(s.key) <= s.nameRoom() && s.zone&zoneMask != spelledZone
+}
+
+func (s *slot) offset() int     { return int(binary.LittleEndian.Uint64(s.room[:])) }
+func (s *slot) setOffset(o int) { binary.LittleEndian.PutUint64(s.room[:], uint64(o)) }
+
+const (
+	stepBits   = 7
+	latestStep = 1<<stepBits - 1
+
+	// furthest is the latest end of a block that fits, some 2,000 years from 1970.
+	furthest = leakybucket.Instant(1<<(63-stepBits) - 1)
+)
+
+// state goes by a pointer and by single fields, since a State is copied slowly.
+func (s *slot) state(to *leakybucket.State) {
+	to.Level, to.At, to.Leak, to.BlockedUntil, to.Step = s.level, s.at, s.leak, 0, 0
+	if s.zone&blockedBit != 0 {
+		block := int64(binary.LittleEndian.Uint64(s.room[blockedRoom:]))
+		to.BlockedUntil, to.Step = leakybucket.Instant(block>>stepBits), uint8(block&latestStep)
+	}
+}
+
+// setBlock sets what a slot with a block keeps besides: the end of the block above
+// the seven bits of its step, and the instant after which to forget the bucket.
+func (s *slot) setBlock(state *leakybucket.State, forget leakybucket.Instant) {
+	until := max(-furthest, min(state.BlockedUntil, furthest))
+	block := int64(until)<<stepBits | int64(min(state.Step, latestStep))
+	binary.LittleEndian.PutUint64(s.room[blockedRoom:], uint64(block))
+	binary.LittleEndian.PutUint64(s.room[blockedRoom+8:], uint64(forget))
+}
+
+// forget returns the instant after which the bucket may be forgotten.
+func (s *slot) forget() leakybucket.Instant {
+	if s.zone&blockedBit != 0 {
+		return leakybucket.Instant(binary.LittleEndian.Uint64(s.room[blockedRoom+8:]))
+	}
+	return leakybucket.Limit{}.Forget(leakybucket.State{Level: s.level, At: s.at, Leak: s.leak})
+}
+
+// Keys that are digests are kept as the 32 bytes that they spell.
+const (
+	digestPrefix = "@sha256:"
+	digestBytes  = 32
+	hexDigits    = "0123456789abcdef"
+)
+
+// packDigest returns the bytes that a digest spells in lower-case digits.
+func packDigest(key string) (packed [digestBytes]byte, ok bool) {
+	if len(key) != len(digestPrefix)+2*digestBytes || key[:len(digestPrefix)] != digestPrefix {
+		return packed, false
+	}
+	for i := range packed {
+		high, low := hexValue(key[len(digestPrefix)+2*i]), hexValue(key[len(digestPrefix)+2*i+1])
+		if high > 15 || low > 15 {
+			return packed, false
+		}
+		packed[i] = high<<4 | low
+	}
+	return packed, true
+}
+
+func hexValue(c byte) byte {
+	switch {
+	case '0' <= c && c <= '9':
+		return c - '0'
+	case 'a' <= c && c <= 'f':
+		return c - 'a' + 10
+	}
+	return 255
+}
+
+// spells reports whether key is the digest of these bytes.
+func spells(key string, packed []byte) bool {
+	if len(key) != len(digestPrefix)+2*digestBytes || key[:len(digestPrefix)] != digestPrefix {
+		return false
+	}
+	digits := key[len(digestPrefix):]
+	for i, b := range packed {
+		if digits[2*i] != hexDigits[b>>4] || digits[2*i+1] != hexDigits[b&15] {
+			return false
+		}
+	}
+	return true
+}
+
+// spell returns the digest of these bytes.
+func spell(packed []byte) []byte {
+	key := []byte(digestPrefix)
+	for _, b := range packed {
+		key = append(key, hexDigits[b>>4], hexDigits[b&15])
+	}
+	return key
+}
