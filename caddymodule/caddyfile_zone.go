@@ -119,6 +119,7 @@ var zoneOptions = []zoneOption{
 	word("refuse", "page|error", func(z *Zone) *string { return &z.Refuse }, oneOf(refusePage, refuseError)).besideZones(),
 	flag("shadow", func(z *Zone) *bool { return &z.Shadow }).besideZones(),
 	number("enforce", "<percent of keys>"),
+	flag("server_timing", func(z *Zone) *bool { return &z.ServerTiming }).besideZones(),
 }
 
 // parseZone sets up a zone from Caddyfile tokens. Syntax:
@@ -159,6 +160,7 @@ var zoneOptions = []zoneOption{
 //	    refuse page|error
 //	    shadow
 //	    enforce <percent of keys>
+//	    server_timing
 //	}
 func parseZone(d *caddyfile.Dispenser, matcher matcherToken) (*zoneReader, error) {
 	r := newZoneReader(d, matcher)

@@ -7,6 +7,7 @@ import (
 	"io"
 	"os"
 	"os/signal"
+	"runtime/debug"
 	"strings"
 	"syscall"
 	"time"
@@ -23,7 +24,7 @@ import (
 func init() {
 	caddycmd.RegisterCommand(caddycmd.Command{
 		Name:  "throttle",
-		Usage: "replay ...",
+		Usage: "replay|recommend|summary ...",
 		Short: "Tunes rate limits with access logs",
 		Long: `
 Tunes the limits of throttle before they are enforced, from the access logs that
@@ -38,7 +39,7 @@ The exit code is 1 if a log cannot be read, and 2 if the command is used in a
 wrong way.`,
 		CobraFunc: func(cmd *cobra.Command) {
 			cmd.Args = cobra.NoArgs
-			cmd.AddCommand(replayCommand())
+			cmd.AddCommand(replayCommand(), recommendCommand(), summaryCommand())
 		},
 	})
 }
@@ -60,11 +61,16 @@ func runnable(cmd *cobra.Command, run func(ctx context.Context, logs []string) e
 		if len(logs) == 0 {
 			return fail(cmd, usageErrorf("no log given: want files, or - for the standard input"))
 		}
+		debug.SetGCPercent(gcPercent)
 		return fail(cmd, run(ctx, logs))
 	}
 	cmd.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error { return fail(cmd, usageError{err}) })
 	return cmd
 }
+
+// gcPercent makes the garbage collector run less often: little is kept of a log, and
+// much is read.
+const gcPercent = 400
 
 // fail prints an error, and returns what makes Caddy exit with its code. Caddy would
 // print it with a logger, which a replay's config has silenced.

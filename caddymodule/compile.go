@@ -233,6 +233,7 @@ func (c *compilation) compileWords() error {
 	}
 	c.rule.Key.Missing, c.rule.Key.Unlisted = decision.Policy(c.MissingKey), decision.Policy(c.UnlistedKey)
 	c.rule.AsError, c.rule.Shadow = c.Refuse == refuseError, c.Shadow
+	c.rule.ServerTiming = c.ServerTiming
 	if c.Message != "" {
 		if err := checkMessage(c.Message); err != nil {
 			return about("message", 0, err)

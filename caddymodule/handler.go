@@ -131,6 +131,7 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request, next caddyht
 		defer buffer.End(w)
 	}
 	res.Report()
+	h.mark(w, r, res)
 	if h.RateLimitHeaders {
 		res.Announce(w.Header())
 	}
@@ -361,13 +362,12 @@ func (h *Handler) serve(w http.ResponseWriter, r *http.Request, next caddyhttp.H
 
 // trust adds device cookies to a response that says that a log-in has succeeded.
 func (h *Handler) trust(ctx context.Context, res *decision.Result, status int, header http.Header) {
-	res.Trust(status, header, func(c *leakybucket.Charge) bool {
-		var d [1]leakybucket.Decision
-		if err := h.app.store.Take(ctx, []leakybucket.Charge{*c}, d[:]); err != nil {
-			h.app.logger.Error("counting the devices of an account; this one is not trusted", zap.Error(err))
-			return false
+	res.Trust(status, header, func(charges []leakybucket.Charge, decisions []leakybucket.Decision) bool {
+		err := h.app.store.Take(ctx, charges, decisions)
+		if err != nil {
+			h.app.logger.Error("looking for a place for another device of an account; this one is not trusted", zap.Error(err))
 		}
-		return d[0].Fits
+		return err == nil
 	})
 }
 

@@ -264,3 +264,10 @@ func (z *Zone) inventable() bool {
 	}
 	return chosen
 }
+
+// readsHeaders reports whether a source of the key is in the request's headers.
+func (z *Zone) readsHeaders() bool {
+	return slices.ContainsFunc(z.Key, func(k KeySource) bool {
+		return !slices.Contains([]string{"client_ip", "query", "host", "method", "route", "text"}, k.Source)
+	})
+}

@@ -35,6 +35,14 @@ var (
 		Help: "Charges decided by the fallback, because the shared store did not answer.",
 	}, []string{"zone"})
 
+	refusedPeople = prometheus.NewCounterVec(prometheus.CounterOpts{
+		Namespace: "caddy", Subsystem: "throttle", Name: "refused_people",
+		Help: "People whom a zone in shadow would have refused, by reports of their browsers. Each address counts once an hour.",
+	}, []string{"zone"})
+
+	keysRefused = keyCollector{prometheus.NewDesc("caddy_throttle_refused_keys",
+		"Distinct keys that were refused or, in shadow, would have been: an estimate, since the process began.", []string{"zone"}, nil)}
+
 	storeUp = upCollector{prometheus.NewDesc("caddy_throttle_store_up",
 		"Whether the shared store answers (1) or is down (0).", []string{"store"}, nil)}
 
@@ -65,7 +73,7 @@ var (
 
 func registerMetrics(registry *prometheus.Registry) error {
 	for _, collector := range []prometheus.Collector{
-		requests, unsettled, blocksBegun, withoutStore, storeUp, storeErrors, storeOutages, buckets, slots,
+		requests, unsettled, blocksBegun, withoutStore, refusedPeople, keysRefused, storeUp, storeErrors, storeOutages, buckets, slots,
 	} {
 		var already prometheus.AlreadyRegisteredError
 		if err := registry.Register(collector); err != nil && !errors.As(err, &already) {
@@ -209,6 +217,22 @@ func (c slotCollector) Collect(metrics chan<- prometheus.Metric) {
 		}
 		if slots {
 			metrics <- prometheus.MustNewConstMetric(c.inFlight, prometheus.GaugeValue, float64(served), l.name)
+		}
+		return true
+	})
+}
+
+// A keyCollector reads the estimates of refused keys whenever metrics are collected.
+type keyCollector struct{ keys *prometheus.Desc }
+
+// Describe implements prometheus.Collector.
+func (c keyCollector) Describe(descs chan<- *prometheus.Desc) { descs <- c.keys }
+
+// Collect implements prometheus.Collector.
+func (c keyCollector) Collect(metrics chan<- prometheus.Metric) {
+	process.Range(func(_, value any) bool {
+		if l, ok := value.(*liveZone); ok {
+			metrics <- prometheus.MustNewConstMetric(c.keys, prometheus.GaugeValue, float64(l.refused.estimate()), l.name)
 		}
 		return true
 	})

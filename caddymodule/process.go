@@ -2,9 +2,11 @@ package caddymodule
 
 import (
 	"context"
+	"hash/maphash"
 	"slices"
 	"sync"
 
+	"github.com/axiomhq/hyperloglog"
 	"github.com/caddyserver/caddy/v2"
 	"github.com/caddyserver/caddy/v2/modules/caddyevents"
 	"github.com/prometheus/client_golang/prometheus"
@@ -58,6 +60,7 @@ type liveZone struct {
 	name                string
 	enforced, simulated admission.Zone
 	meter               settlement.Meter
+	refused             distinctKeys
 
 	mu      sync.Mutex
 	configs []*zone // zones of configs that have started and not stopped
@@ -68,6 +71,7 @@ func liveZoneKey(name string) string { return "zone " + name }
 func joinZone(name string) (*liveZone, error) {
 	return join(liveZoneKey(name), func() (*liveZone, error) {
 		l := &liveZone{name: name}
+		l.refused.seed = maphash.MakeSeed()
 		l.enforced.Name, l.simulated.Name = name, name
 		return l, nil
 	})
@@ -100,10 +104,35 @@ func (l *liveZone) holds() (waits, slots bool) {
 
 // Destruct deletes the zone's series.
 func (l *liveZone) Destruct() error {
-	for _, counts := range []*prometheus.MetricVec{requests.MetricVec, unsettled.MetricVec, blocksBegun.MetricVec, withoutStore.MetricVec} {
+	for _, counts := range []*prometheus.MetricVec{requests.MetricVec, unsettled.MetricVec, blocksBegun.MetricVec, withoutStore.MetricVec, refusedPeople.MetricVec} {
 		counts.DeletePartialMatch(prometheus.Labels{"zone": l.name})
 	}
 	return nil
+}
+
+// distinctKeys estimates how many different keys were added, in bounded memory.
+type distinctKeys struct {
+	seed   maphash.Seed
+	mu     sync.Mutex
+	sketch *hyperloglog.Sketch // nil until a key was added
+}
+
+func (d *distinctKeys) add(key string) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.sketch == nil {
+		d.sketch = hyperloglog.New()
+	}
+	d.sketch.InsertHash(maphash.String(d.seed, key))
+}
+
+func (d *distinctKeys) estimate() uint64 {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.sketch == nil {
+		return 0
+	}
+	return d.sketch.Estimate()
 }
 
 // sharedBlocks is the blocklist of all configs.

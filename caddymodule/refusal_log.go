@@ -8,8 +8,10 @@ import (
 	"github.com/axiomhq/hyperloglog"
 	"github.com/prometheus/client_golang/prometheus"
 	"go.uber.org/zap"
+	"go.uber.org/zap/zapcore"
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/decision"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/topk"
 )
 
 const (
@@ -19,13 +21,16 @@ const (
 	// blockLines is how many blocks in that time get a line each.
 	blockLines = 10
 
+	// namedKeys is how many of the most refused keys a summary names.
+	namedKeys = 3
+
 	// mostRefusalLines is how many lines wait for a log that hangs. More are dropped.
 	mostRefusalLines = 100
 )
 
 // A refusalLog logs that a zone refuses requests, or would in shadow. It writes a line
 // when the zone begins to refuse. Then it writes at most one a minute, with the number
-// of refused requests and of distinct keys. Lines and memory are bounded, however many
+// of refused requests and of distinct keys, and the keys refused most. Lines and memory are bounded, however many
 // requests are refused. A goroutine writes the lines, so a log that hangs delays no
 // request.
 type refusalLog struct {
@@ -39,6 +44,7 @@ type refusalLog struct {
 	since   time.Time
 	count   int
 	keys    *hyperloglog.Sketch
+	most    topk.Counter
 	blocked int // blocks since then
 	waiting []refusalLine
 	written chan struct{} // closed when no line waits; nil if none does
@@ -79,6 +85,7 @@ func (l *refusalLog) note(o *decision.Outcome) {
 	defer l.mu.Unlock()
 	l.count++
 	l.keys.InsertHash(maphash.String(l.seed, o.Key))
+	l.most.Add(o.Key)
 	if l.timer == nil {
 		l.since = time.Now()
 		l.timer = time.AfterFunc(summaryEvery, l.tick)
@@ -181,9 +188,31 @@ func (l *refusalLog) summary() []zap.Field {
 		zap.Uint64("distinct_keys", l.keys.Estimate()),
 		zap.Float64("within_seconds", now.Sub(l.since).Round(time.Second).Seconds()),
 	}
+	if most := l.most.Top(namedKeys); len(most) > 0 {
+		fields = append(fields, zap.Objects("most_refused", named(most)))
+	}
 	if l.blocked > 0 {
 		fields = append(fields, zap.Int("blocks", l.blocked))
 	}
 	l.since, l.count, l.blocked, l.keys = now, 0, 0, hyperloglog.New()
+	l.most = topk.Counter{}
 	return fields
+}
+
+// A namedKey is a key in a summary. Requests is a lower bound, if many keys were
+// refused.
+type namedKey topk.Key
+
+// MarshalLogObject implements zapcore.ObjectMarshaler.
+func (k namedKey) MarshalLogObject(enc zapcore.ObjectEncoder) error {
+	enc.AddString("key", k.Key)
+	enc.AddInt("requests", k.AtLeast)
+	return nil
+}
+
+func named(most []topk.Key) (keys []namedKey) {
+	for _, k := range most {
+		keys = append(keys, namedKey(k))
+	}
+	return keys
 }

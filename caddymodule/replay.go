@@ -34,7 +34,8 @@ type replay struct {
 	times   bool // how long a request takes matters
 	bytes   bool // so does how much is sent
 	reused  *reusedRequest
-	skipped int64 // requests that no server hands to its routes
+	skipped int64                         // requests that no server hands to its routes
+	passes  func(*accesslog.Request) bool // if not nil, reports whether to run a request
 }
 
 // A replayObserver learns what the zones decide.
@@ -49,6 +50,9 @@ type replayOptions struct {
 	// Store decides. If nil, it is a memory store for as many buckets as there are
 	// keys.
 	Store leakybucket.Store
+
+	// Passes, if not nil, is called with every request, and reports whether it is run.
+	Passes func(*accesslog.Request) bool
 
 	// Without are zones that decide nothing, because the log lacks what they need.
 	Without map[string]bool
@@ -69,6 +73,7 @@ func newReplay(config []byte, observe replayObserver) (*replay, error) {
 // request.
 func (rp *replay) begin(o replayOptions) {
 	a := rp.app
+	rp.passes = o.Passes
 	if a.store = o.Store; a.store == nil {
 		a.store = memstore.New(memstore.Options{MaxBuckets: mostBuckets, Clock: rp.instant})
 	}
@@ -88,7 +93,7 @@ func (rp *replay) begin(o replayOptions) {
 	}
 	rp.times = rp.times || rp.holds
 	if !rp.routes && len(rp.handlers) == 1 && !rp.times && !rp.usesReplacer() {
-		rp.reused = newReusedRequest()
+		rp.reused = newReusedRequest(rp.readsHeaders())
 	}
 }
 
@@ -123,6 +128,16 @@ func (rp *replay) usesReplacer() bool {
 	return rp.app.exempt != nil
 }
 
+// readsHeaders reports whether a key needs headers.
+func (rp *replay) readsHeaders() bool {
+	for _, z := range rp.app.zones {
+		if z.readsHeaders {
+			return true
+		}
+	}
+	return false
+}
+
 // instant is the time as buckets have it.
 func (rp *replay) instant() leakybucket.Instant {
 	return leakybucket.Instant(rp.world.Now().UnixMicro())
@@ -145,6 +160,9 @@ func (rp *replay) Unsettled(int) {}
 
 // run runs one request, after everything that has to happen before it arrives.
 func (rp *replay) run(req *accesslog.Request) {
+	if rp.passes != nil && !rp.passes(req) {
+		return
+	}
 	rp.world.Advance(req.At)
 	if rp.reused != nil {
 		if r := rp.reused.set(req); r != nil {
@@ -226,6 +244,9 @@ func served(req *accesslog.Request) time.Duration {
 	return max(0, req.Duration-req.ThrottleDelay())
 }
 
+// usualHeaders is how many headers most requests have at most.
+const usualHeaders = 16
+
 // newRequest returns the request of a log as net/http hands it to Caddy, or nil if
 // net/http would refuse it.
 func newRequest(req *accesslog.Request) *http.Request {
@@ -234,9 +255,15 @@ func newRequest(req *accesslog.Request) *http.Request {
 		return nil
 	}
 	r.RemoteAddr = net.JoinHostPort(req.Remote, "1")
-	r.Header = make(http.Header)
+	r.Header = make(http.Header, usualHeaders)
+	values := make([]string, 0, usualHeaders)
 	for name, value := range req.Headers() {
-		r.Header[name] = append(r.Header[name], value)
+		if before := r.Header[name]; before != nil {
+			r.Header[name] = append(before, value)
+			continue
+		}
+		values = append(values, value)
+		r.Header[name] = values[len(values)-1 : len(values) : len(values)]
 	}
 	return r.WithContext(context.WithValue(context.Background(), loggedKey{}, &req))
 }
@@ -305,11 +332,12 @@ type reusedRequest struct {
 	discarded
 	request *http.Request
 	vars    map[string]any
+	headers bool // are needed
 	logged  *accesslog.Request
 }
 
-func newReusedRequest() *reusedRequest {
-	u := &reusedRequest{vars: make(map[string]any)}
+func newReusedRequest(headers bool) *reusedRequest {
+	u := &reusedRequest{vars: make(map[string]any), headers: headers}
 	ctx := context.WithValue(context.Background(), caddyhttp.VarsCtxKey, u.vars)
 	u.request = (&http.Request{Header: make(http.Header)}).WithContext(context.WithValue(ctx, loggedKey{}, &u.logged))
 	return u
@@ -322,9 +350,11 @@ func (u *reusedRequest) set(req *accesslog.Request) *http.Request {
 	if !fillRequest(u.request, req) {
 		return nil
 	}
-	clear(u.request.Header)
-	for name, value := range req.Headers() {
-		u.request.Header[name] = append(u.request.Header[name], value)
+	if u.headers {
+		clear(u.request.Header)
+		for name, value := range req.Headers() {
+			u.request.Header[name] = append(u.request.Header[name], value)
+		}
 	}
 	u.vars[caddyhttp.ClientIPVarKey] = req.ClientText
 	return u.request

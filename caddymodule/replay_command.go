@@ -105,7 +105,7 @@ func (f *replayFlags) run(ctx context.Context, logs []string) (err error) {
 		return err
 	}
 	defer in.close()
-	notes, err := rp.runAll(in, f.zone)
+	notes, err := rp.runAll(in, f.zone, replayOptions{})
 	if err != nil {
 		return err
 	}
@@ -195,7 +195,7 @@ func (rp *replay) knows(zone string) error {
 
 // runAll runs all requests of the logs. The first of them tell what the logs lack; the
 // notes say what that means.
-func (rp *replay) runAll(in *logReader, shown string) (notes []string, err error) {
+func (rp *replay) runAll(in *logReader, shown string, o replayOptions) (notes []string, err error) {
 	var first []*accesslog.Request
 	begun := false
 	begin := func() error {
@@ -205,7 +205,8 @@ func (rp *replay) runAll(in *logReader, shown string) (notes []string, err error
 			return err
 		}
 		notes = whys
-		rp.begin(replayOptions{Without: without})
+		o.Without = without
+		rp.begin(o)
 		for _, req := range first {
 			rp.run(req)
 		}

@@ -35,63 +35,98 @@ type strippedRoute struct {
 	Terminal bool                     `json:"terminal,omitempty"`
 }
 
-// strip removes the handlers that are neither throttle nor routing. A handler that
-// answers every request ends the route.
-func (r *strippedRoute) strip() error {
-	var kept []json.RawMessage
-	for _, raw := range r.Handle {
-		handler, ends, err := stripHandler(raw)
+// stripRoutes removes the handlers that are neither throttle nor routing, and what
+// comes after the last throttle handler: it can change nothing. Later says that there
+// is another one behind these routes. It also returns whether one is in them.
+func stripRoutes(routes []*strippedRoute, later bool) (kept []*strippedRoute, limits bool, err error) {
+	for _, route := range slices.Backward(routes) {
+		limited, err := route.strip(later || limits)
 		if err != nil {
-			return err
+			return nil, false, err
 		}
-		if handler != nil {
-			kept = append(kept, handler)
+		if limited || later || limits {
+			kept = append(kept, route)
 		}
-		if ends {
+		limits = limits || limited
+	}
+	slices.Reverse(kept)
+	return kept, limits, nil
+}
+
+// strip strips a route. A handler that answers every request ends it.
+func (r *strippedRoute) strip(later bool) (limits bool, err error) {
+	handlers := make([]strippedHandler, 0, len(r.Handle))
+	for _, raw := range r.Handle {
+		handler := strippedHandler{raw: raw}
+		if err := json.Unmarshal(raw, &handler); err != nil {
+			return false, fmt.Errorf("reading a handler: %w", err)
+		}
+		if handler.answers() {
 			r.Terminal = true
 			break
 		}
+		handlers = append(handlers, handler)
 	}
-	r.Handle = kept
-	return nil
+	later = later && !r.Terminal
+	r.Handle = nil
+	for i := range slices.Backward(handlers) {
+		kept, limited, err := handlers[i].strip(later || limits)
+		if err != nil {
+			return false, err
+		}
+		if limits = limits || limited; kept != nil {
+			r.Handle = append(r.Handle, kept)
+		}
+	}
+	slices.Reverse(r.Handle)
+	return limits, nil
 }
 
-// stripHandler returns what is kept of a handler, or nil, and whether it answers every
-// request.
-func stripHandler(raw json.RawMessage) (kept json.RawMessage, ends bool, err error) {
-	var handler struct {
-		Name           string           `json:"handler"`
-		Routes         []*strippedRoute `json:"routes"`
-		Request        json.RawMessage  `json:"request"`
-		HandleResponse json.RawMessage  `json:"handle_response"`
-		PassThru       bool             `json:"pass_thru"`
-	}
-	if err := json.Unmarshal(raw, &handler); err != nil {
-		return nil, false, fmt.Errorf("reading a handler: %w", err)
-	}
-	switch handler.Name {
-	case "throttle", "invoke", "vars", "map", "rewrite":
-		return raw, false, nil
-	case "subroute":
-		for _, route := range handler.Routes {
-			if err := route.strip(); err != nil {
-				return nil, false, err
-			}
-		}
-		kept, err = json.Marshal(map[string]any{"handler": "subroute", "routes": handler.Routes})
-		return kept, false, err
-	case "headers":
-		if handler.Request == nil {
-			return nil, false, nil
-		}
-		kept, err = json.Marshal(map[string]any{"handler": "headers", "request": handler.Request})
-		return kept, false, err
+// A strippedHandler is what a replay needs to know of a handler's config.
+type strippedHandler struct {
+	raw            json.RawMessage
+	Name           string           `json:"handler"`
+	Routes         []*strippedRoute `json:"routes"`
+	Request        json.RawMessage  `json:"request"`
+	HandleResponse json.RawMessage  `json:"handle_response"`
+	PassThru       bool             `json:"pass_thru"`
+}
+
+// answers reports whether the handler answers every request.
+func (h *strippedHandler) answers() bool {
+	switch h.Name {
 	case "static_response", "error", "acme_server", "metrics":
-		return nil, true, nil
+		return true
 	case "reverse_proxy":
-		return nil, handler.HandleResponse == nil, nil // forward_auth goes on
+		return h.HandleResponse == nil // forward_auth goes on
 	case "file_server":
-		return nil, !handler.PassThru, nil
+		return !h.PassThru
+	}
+	return false
+}
+
+// strip returns what is kept of the handler, or nil, and whether it is or holds a
+// throttle handler.
+func (h *strippedHandler) strip(later bool) (kept json.RawMessage, limits bool, err error) {
+	switch h.Name {
+	case "throttle", "invoke":
+		return h.raw, true, nil
+	case "subroute":
+		routes, limits, err := stripRoutes(h.Routes, later)
+		if err != nil || len(routes) == 0 {
+			return nil, limits, err
+		}
+		kept, err = json.Marshal(map[string]any{"handler": "subroute", "routes": routes})
+		return kept, limits, err
+	case "vars", "map", "rewrite":
+		if later {
+			return h.raw, false, nil
+		}
+	case "headers":
+		if later && h.Request != nil {
+			kept, err = json.Marshal(map[string]any{"handler": "headers", "request": h.Request})
+			return kept, false, err
+		}
 	}
 	return nil, false, nil
 }
@@ -166,14 +201,12 @@ func loadReplayConfig(config []byte, upstream caddyhttp.Handler) (_ *replayConfi
 }
 
 // addServer loads the routes of a server.
-func (c *replayConfig) addServer(ctx caddy.Context, name string, stripped *strippedServer, upstream caddyhttp.Handler) error {
-	for _, route := range stripped.Routes {
-		if err := route.strip(); err != nil {
-			return err
-		}
+func (c *replayConfig) addServer(ctx caddy.Context, name string, stripped *strippedServer, upstream caddyhttp.Handler) (err error) {
+	if stripped.Routes, _, err = stripRoutes(stripped.Routes, false); err != nil {
+		return err
 	}
 	for _, route := range stripped.NamedRoutes {
-		if err := route.strip(); err != nil {
+		if _, err := route.strip(true); err != nil {
 			return err
 		}
 	}

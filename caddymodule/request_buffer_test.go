@@ -2,6 +2,7 @@ package caddymodule
 
 import (
 	"bytes"
+	"context"
 	"crypto/sha256"
 	"fmt"
 	"io"
@@ -552,5 +553,120 @@ func TestUploadsThatBreakOffLeaveNothing(t *testing.T) {
 	wantServed(t, "slots", 0)
 	if n := u.working.Load(); n != 0 {
 		t.Errorf("got %d at the upstream, want none", n)
+	}
+}
+
+// oneConnection returns a client that sends everything over one connection of HTTP/2,
+// and how many connections it has made.
+func oneConnection(t *testing.T) (client *http.Client, connections *atomic.Int64) {
+	t.Helper()
+	connections = new(atomic.Int64)
+	dialer := new(net.Dialer)
+	transport := &http.Transport{Protocols: new(http.Protocols), DialContext: func(ctx context.Context, network, addr string) (net.Conn, error) {
+		connections.Add(1)
+		return dialer.DialContext(ctx, network, addr)
+	}}
+	transport.Protocols.SetUnencryptedHTTP2(true)
+	t.Cleanup(transport.CloseIdleConnections)
+	return &http.Client{Transport: transport}, connections
+}
+
+// polite checks that a small upload is answered.
+func (u *uploadServer) polite(t *testing.T, client *http.Client) {
+	t.Helper()
+	resp, err := client.Post(u.url, "text/plain", bytes.NewReader([]byte("polite")))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	if answer, err := io.ReadAll(resp.Body); resp.StatusCode != http.StatusOK || !bytes.HasPrefix(answer, []byte("6 ")) {
+		t.Fatalf("got %d %s %v, want it answered", resp.StatusCode, answer, err)
+	}
+}
+
+func TestStalledStreamsOfAConnectionHoldUpNoOtherStream(t *testing.T) {
+	u := newUploadServer(t, "request_buffer 1MiB")
+	client, connections := oneConnection(t)
+	u.polite(t, client)
+	var stalled sync.WaitGroup
+	var bodies []*io.PipeWriter
+	for range 20 {
+		body, writer := io.Pipe()
+		bodies = append(bodies, writer)
+		stalled.Go(func() {
+			resp, err := client.Post(u.url, "text/plain", body)
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			defer resp.Body.Close()
+			if resp.StatusCode != http.StatusOK {
+				t.Errorf("got %d for an upload that stalled, want 200", resp.StatusCode)
+			}
+		})
+		fmt.Fprint(writer, "x")
+	}
+	soon(t, "the stalled uploads", func() bool { return requestBuffers.Used() >= 20*4096 })
+	wantServed(t, "slots", 0)
+	for range 10 {
+		u.polite(t, client)
+	}
+	for i, body := range bodies {
+		body.Close()
+		soon(t, "the end of an upload", func() bool { return requestBuffers.Used() <= int64(19-i)*4096 })
+	}
+	stalled.Wait()
+	if n := connections.Load(); n != 1 {
+		t.Errorf("got %d connections, want 1", n)
+	}
+	soon(t, "the memory", func() bool { return requestBuffers.Used() == 0 })
+}
+
+// TestUploadsOfOneConnectionTakeTurns: a connection has a window that its streams share.
+// Streams that wait for a slot must not fill it, which those that are served need.
+func TestUploadsOfOneConnectionTakeTurns(t *testing.T) {
+	const size = 2 << 20 // more than the server's window
+	for _, test := range []struct {
+		options string
+		whole   bool
+	}{
+		{"request_buffer 3MiB\nmax_wait 5m", true},
+		{"request_buffer 64KiB\nmax_wait 1s", false},
+	} {
+		t.Run(test.options, func(t *testing.T) {
+			u := newUploadServer(t, test.options)
+			client, connections := oneConnection(t)
+			u.polite(t, client)
+			var uploads sync.WaitGroup
+			var refused atomic.Int64
+			for range 20 {
+				uploads.Go(func() {
+					resp, err := client.Post(u.url, "text/plain", bytes.NewReader(make([]byte, size)))
+					if err != nil {
+						t.Error(err)
+						return
+					}
+					defer resp.Body.Close()
+					answer, err := io.ReadAll(resp.Body)
+					switch {
+					case resp.StatusCode == http.StatusTooManyRequests:
+						refused.Add(1)
+					case resp.StatusCode != http.StatusOK || !bytes.HasPrefix(answer, fmt.Append(nil, size, " ")):
+						t.Errorf("got %d %s %v, want all of it at the upstream", resp.StatusCode, answer, err)
+					}
+				})
+			}
+			uploads.Wait()
+			t.Logf("%d of 20 refused", refused.Load())
+			if test.whole && refused.Load() > 0 {
+				t.Errorf("got %d refused, want none, since each waits with all of its body buffered", refused.Load())
+			}
+			u.polite(t, client)
+			if n := connections.Load(); n != 1 {
+				t.Errorf("got %d connections, want 1", n)
+			}
+			soon(t, "the memory", func() bool { return requestBuffers.Used() == 0 })
+			wantServed(t, "slots", 0)
+		})
 	}
 }

@@ -15,6 +15,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/device"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/settlement"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/signer"
 )
 
@@ -23,14 +24,20 @@ import (
 // browser is known by a signed cookie, `__Host-throttle-device-<zone>`, which it gets
 // over HTTPS only. It is good for this zone, host and account alone, and does not say
 // which account that is. When the browser's bucket is full, the account's is charged.
-// An account has at most ten devices; the store counts them, and one place becomes
-// free in each tenth of the duration. Shadow zones trust devices, too, so that they
-// are known when the zone is enforced.
+// An account has at most ten devices: the store keeps ten places, and a place is taken
+// until its device has not logged in for the whole duration. A store that forgets them,
+// as memory does when Caddy is restarted, has room for ten more. Shadow zones trust
+// devices, too, so that they are known when the zone is enforced.
+//
+// A response earns trust if it sets the cookie, and `count_only` or `settle status` do
+// not count its status. Without these the zone cannot tell failures, so a request that
+// comes with such a cookie earns no trust: the site may only have renewed it.
 type TrustDevices struct {
-	// The cookie that the upstream sets when a log-in has succeeded, and at no other
-	// time: a name, or a pattern such as `wordpress_logged_in_*`. Required. If
-	// failed log-ins get such a cookie, because it is a session's or renewed while
-	// somebody is logged in, guesses earn trust.
+	// The cookie that the upstream sets when a log-in has succeeded: a name, or a
+	// pattern such as `wordpress_logged_in_*`. Required. The zone must match the log-in
+	// alone: if another request that it matches gets such a cookie, because it is a
+	// session's or renewed while somebody is logged in, a device is trusted for an
+	// account into which nobody has logged in.
 	Cookie string `json:"cookie,omitempty"`
 
 	// How long a device is trusted after its last log-in, at most 365 days. Default:
@@ -85,6 +92,9 @@ func (c *compilation) compileTrust() error {
 		return about("trust_devices", 0, err)
 	}
 	c.rule.Trust = &device.Trust{Zone: c.Name, Cookie: t.Cookie, For: time.Duration(t.For)}
+	if s := c.rule.Settle; s != nil && s.Source == settlement.Status {
+		c.rule.Trust.Failed = s.Counts
+	}
 	return nil
 }
 

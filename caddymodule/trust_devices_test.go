@@ -34,6 +34,9 @@ func (loginUpstream) CaddyModule() caddy.ModuleInfo {
 func (loginUpstream) ServeHTTP(w http.ResponseWriter, r *http.Request, _ caddyhttp.Handler) error {
 	header := w.Header()
 	header.Add("Set-Cookie", "wordpress_test_cookie=WP%20Cookie%20check; path=/")
+	if cookie, err := r.Cookie("wordpress_logged_in_0f"); err == nil && r.URL.Query().Has("renews") {
+		header.Add("Set-Cookie", cookie.Name+"="+cookie.Value+"; path=/") // of whoever is logged in
+	}
 	if r.ProtoMajor == 2 && r.URL.RawQuery == "hints" {
 		w.WriteHeader(http.StatusEarlyHints)
 	}
@@ -280,7 +283,7 @@ func TestOnlyASuccessEarnsTrust(t *testing.T) {
 		want         bool
 	}{
 		{"a success", site, form("a", "right"), true},
-		{"a success without WriteHeader", site, form("b", "implicit"), true},
+		{"an answer that counts as a failure", site, form("b", "implicit"), false},
 		{"a wrong guess", site, form("c", "wrong"), false},
 		{"a wrong guess with reauth=1", site + "?reauth=1", form("d", "wrong"), false},
 		{"a status from 400 on", site, form("e", "forbidden"), false},
@@ -314,12 +317,16 @@ func TestAnAccountHasAtMostTenDevices(t *testing.T) {
 	dir := keysOf2000(t)
 	synctest.Test(t, func(t *testing.T) {
 		s := newLoginSite(t, dir, byAccount("100 1/h", ""))
+		logIn := func() (b *browser, trusted bool) {
+			b = s.browser("192.0.2.1:1")
+			b.wants(http.StatusFound, "owner", "right")
+			return b, len(b.cookies) > 0
+		}
 		var devices []*browser
 		for i := range 12 {
-			b := s.browser(fmt.Sprintf("192.0.2.%d:1", i))
-			b.wants(http.StatusFound, "owner", "right")
-			if got := len(b.cookies) > 0; got != (i < 10) {
-				t.Errorf("device %d: got trust: %v, want it for the first ten", i, got)
+			b, trusted := logIn()
+			if trusted != (i < 10) {
+				t.Errorf("device %d: got trust: %v, want it for the first ten", i, trusted)
 			}
 			devices = append(devices, b)
 		}
@@ -333,9 +340,76 @@ func TestAnAccountHasAtMostTenDevices(t *testing.T) {
 		if other := s.browser("192.0.2.1:1"); other.login("another", "right") == nil || len(other.cookies) == 0 {
 			t.Error("got no trust for another account")
 		}
-		<-time.After(3*24*time.Hour + time.Second) // a tenth of the duration
-		if devices[11].wants(http.StatusFound, "owner", "right"); len(devices[11].cookies) == 0 {
-			t.Error("got no place free after a tenth of the duration")
+		// Four devices log in again before their time is over, and keep their places.
+		<-time.After(29 * 24 * time.Hour)
+		for _, b := range devices[:4] {
+			b.wants(http.StatusFound, "owner", "right")
+		}
+		if _, trusted := logIn(); trusted {
+			t.Error("an eleventh device while ten are trusted: got trust, want none")
+		}
+		<-time.After(24*time.Hour + time.Minute) // the others' time is over
+		for i := range 8 {
+			if _, trusted := logIn(); trusted != (i < 6) {
+				t.Errorf("device %d after six have lapsed: got trust: %v, want it for six", i, trusted)
+			}
+		}
+		s.browser("198.51.100.1:1").guesses(200, "owner")
+		for _, b := range devices[:4] {
+			b.wants(http.StatusFound, "owner", "right")
+		}
+	})
+}
+
+// A site may renew the cookie of whoever is logged in. The renewal says nothing about
+// the account whose password a request guesses.
+func TestACookieThatIsOnlyRenewedEarnsNoTrust(t *testing.T) {
+	for _, test := range []struct {
+		name, zone, carried, query, password string
+		want                                 bool
+	}{
+		{"a wrong guess that counts", "count_only status 200", "wordpress_logged_in_0f", "?renews", "wrong", false},
+		{"a log-in where failures count, with a cookie from before", "count_only status 200", "wordpress_logged_in_0f", "", "right", true},
+		{"a wrong guess in a zone that cannot tell", "", "wordpress_logged_in_0f", "?renews", "wrong", false},
+		{"one with the cookie under another name", "", "wordpress.logged_in_0f", "", "implicit", false},
+		{"a log-in in such a zone, with a cookie from before", "", "wordpress_logged_in_0f", "", "right", false},
+		{"a log-in in such a zone, without one", "", "", "", "right", true},
+		{"one with a blank cookie", "", "wordpress_logged_in_0f=%20; x", "", "right", true},
+		{"a wrong guess that settle counts", "settle status 200 2", "wordpress_logged_in_0f", "?renews", "wrong", false},
+		{"a log-in where settle counts failures", "settle status 200 2", "wordpress_logged_in_0f", "?renews", "right", true},
+		{"a wrong guess in a zone that settles time", "settle seconds", "wordpress_logged_in_0f", "?renews", "wrong", false},
+	} {
+		s := newLoginSite(t, t.TempDir(), `zone account {
+			key form log
+			limit 10 1/h
+			missing_key share
+			trust_devices wordpress_logged_in_*
+			`+test.zone+`
+		}`)
+		b := s.browser("192.0.2.1:1")
+		if test.carried != "" {
+			b.cookies[test.carried] = "other%7C1"
+		}
+		w := b.post("https://example.com/wp-login.php"+test.query, url.Values{"log": {"owner"}, "pwd": {test.password}})
+		if got := b.cookies[deviceCookie] != ""; got != test.want {
+			t.Errorf("%s: got trust: %v, want %v; the headers are %v", test.name, got, test.want, w.Header())
+		}
+		s.stop()
+	}
+}
+
+func TestAKnownDeviceIsNotRenewedByAFailure(t *testing.T) {
+	dir := keysOf2000(t)
+	synctest.Test(t, func(t *testing.T) {
+		s := newLoginSite(t, dir, byAccount("10 10/h", ""))
+		b := s.browser("192.0.2.1:1")
+		b.wants(http.StatusFound, "owner", "right")
+		before := b.cookies[deviceCookie]
+		<-time.After(time.Hour)
+		b.cookies["wordpress_logged_in_0f"] = "other%7C1"
+		w := b.post("https://example.com/wp-login.php?renews", url.Values{"log": {"owner"}, "pwd": {"wrong"}})
+		if w.Code != http.StatusOK || b.cookies[deviceCookie] != before {
+			t.Errorf("got %d and another device cookie, want the one from before", w.Code)
 		}
 	})
 }
@@ -495,6 +569,34 @@ func TestABlockedDeviceFallsBackToItsAccountInASharedStore(t *testing.T) {
 		// The block is known: one question with the body unread, and one with it.
 		if asked := theShared.takes.Load() - takes; asked > 2 {
 			t.Errorf("got the store asked %d times, want at most twice", asked)
+		}
+	})
+}
+
+func TestALogInAsksTheStoreNoMoreThanItsDeviceNeeds(t *testing.T) {
+	dir := keysOf2000(t)
+	synctest.Test(t, func(t *testing.T) {
+		theShared = &shared{Store: memstore.New(memstore.Options{})}
+		s := newLoginSiteWith(t, dir, "store test_shared", byAccount("3 1/h", ""))
+		t.Cleanup(func() { <-time.After(time.Second) })
+		device := s.browser("192.0.2.1:1")
+		for _, test := range []struct {
+			name     string
+			password string
+			want     int32
+		}{
+			{"a new device: for the account, the free places, and one of them", "right", 3},
+			{"a known device", "right", 1},
+			{"a wrong guess", "wrong", 1},
+			{"another one", "wrong", 1},
+			{"one more", "wrong", 1},
+			{"a full device: its account is asked, too", "right", 2},
+		} {
+			before := theShared.takes.Load()
+			device.login("owner", test.password)
+			if got := theShared.takes.Load() - before; got != test.want {
+				t.Errorf("%s: got the store asked %d times, want %d", test.name, got, test.want)
+			}
 		}
 	})
 }

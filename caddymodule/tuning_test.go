@@ -11,7 +11,7 @@ import (
 	"testing/synctest"
 )
 
-// recipes returns the commands of the documentation that read the access log.
+// recipes returns the commands of the documentation that read, with jq, the access log.
 func recipes(t *testing.T) (commands []string) {
 	t.Helper()
 	page, err := os.ReadFile("../docs/logs-and-metrics.md")
@@ -19,7 +19,7 @@ func recipes(t *testing.T) (commands []string) {
 		t.Fatal(err)
 	}
 	for _, found := range regexp.MustCompile("(?ms)^ *```sh\n(.*?)^ *```$").FindAllStringSubmatch(string(page), -1) {
-		if strings.Contains(found[1], "access.log") {
+		if strings.HasPrefix(found[1], "jq ") || strings.HasPrefix(found[1], "   jq ") {
 			commands = append(commands, found[1])
 		}
 	}

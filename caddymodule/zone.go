@@ -135,7 +135,12 @@ type Zone struct {
 	// five minutes for it. A longer body, or a slower one, takes its slot then, and
 	// the rest is handed on as it comes. All requests of this process together
 	// buffer at most 64 MiB; while that is used up, the slot comes first. Shadow
-	// zones buffer nothing. Default: slots are taken before the body is read. Leave
+	// zones buffer nothing. Default: slots are taken before the body is read.
+	//
+	// With max_wait, make it as large as the uploads that people send several of at
+	// once. Over HTTP/2, uploads of one connection share a window of 1 MiB. Those that
+	// wait for a slot with more to come fill it, so that those that are served get
+	// nothing more until the others have waited for max_wait and are refused. Leave
 	// conversations such as gRPC out of the zone: they would wait for answers while
 	// they are buffered.
 	RequestBuffer int64 `json:"request_buffer,omitempty"`
@@ -192,6 +197,12 @@ type Zone struct {
 	// Dry run: decide, count and log as enforcement would, but never refuse.
 	// Default: the zone is enforced.
 	Shadow bool `json:"shadow,omitempty"`
+
+	// Mark responses that the zone would have refused in shadow with the header
+	// `Server-Timing: throttle;desc="<zone>"`. A script in the page can read it and
+	// report it to the handler `throttle_seen`, so that you know how many of the
+	// refused clients are people. Default: no mark.
+	ServerTiming bool `json:"server_timing,omitempty"`
 
 	// For how many percent of its keys the zone is enforced. For the others it is
 	// a dry run. Default: 100. All nodes choose the same keys, and keys that are

@@ -28,6 +28,7 @@ type zone struct {
 
 	handlers         int // how many handlers charge it
 	inventable       bool
+	readsHeaders     bool // to find the key
 	warnedInventable bool
 	warnedStatic     atomic.Bool
 	warnedInsecure   atomic.Bool
@@ -40,6 +41,7 @@ type zone struct {
 	refusals  [decision.Decisions]*refusalLog // nil for decisions that refuse nothing
 	unsettled prometheus.Counter
 	without   prometheus.Counter // charges decided without the shared store
+	people    prometheus.Counter // who would have been refused; nil without server_timing
 }
 
 // newZone returns the zone of a rule that was compiled and loaded. It joins the queues
@@ -47,7 +49,7 @@ type zone struct {
 func newZone(a *App, definition *Zone, rule *decision.Rule, text string) (*zone, error) {
 	z := &zone{
 		Rule: rule, definition: text, logger: a.logger.With(zap.String("zone", rule.Name)),
-		inventable: definition.inventable(), shared: a.shared != nil,
+		inventable: definition.inventable(), readsHeaders: definition.readsHeaders(), shared: a.shared != nil,
 	}
 	rule.Shadow = rule.Shadow || a.Shadow
 	z.policy, _ = sharedstore.ParsePolicy(cmp.Or(definition.OnStoreError, a.OnStoreError)) // both have been checked
@@ -67,6 +69,9 @@ func newZone(a *App, definition *Zone, rule *decision.Rule, text string) (*zone,
 	for _, d := range []decision.Decision{decision.ShadowRefused, decision.Refused} {
 		z.refusals[d] = newRefusalLog(z, d)
 	}
+	if rule.ServerTiming {
+		z.people = refusedPeople.WithLabelValues(z.Name)
+	}
 	if a.shared != nil {
 		z.without = withoutStore.WithLabelValues(z.Name)
 	}
@@ -79,6 +84,7 @@ func (z *zone) Decided(o *decision.Outcome) {
 	z.decided[d][why].Inc()
 	if why != decision.None {
 		z.refusals[d].note(o)
+		z.live.refused.add(o.Key)
 	}
 }
 

@@ -16,11 +16,7 @@ import (
 const root = ".."
 
 // unwritten are pages that others link to before they exist.
-var unwritten = []string{
-	"docs/getting-started.md", "docs/choosing-numbers.md", "docs/behind-a-proxy.md", "docs/bots.md", "docs/refused.md",
-	"docs/errors-and-questions.md", "docs/recipes/wordpress.md", "docs/recipes/mediawiki.md", "docs/recipes/rails.md",
-	"docs/recipes/apis.md", "docs/recipes/downloads.md",
-}
+var unwritten = []string{"docs/recipes/apis.md", "docs/recipes/downloads.md"}
 
 // A page is a Markdown file.
 type page struct {
@@ -241,5 +237,44 @@ func TestTheReadmeIsShort(t *testing.T) {
 	}
 	if n := len(strings.Fields(string(raw))); n < 600 || n > 900 {
 		t.Errorf("got %d words, want 600 to 900", n)
+	}
+}
+
+// orderOfEvaluation returns the numbered lines under a heading.
+func orderOfEvaluation(p *page, title string) (lines []string) {
+	under := false
+	for _, line := range p.prose {
+		switch {
+		case strings.HasPrefix(line, "#"):
+			under = line == "## "+title
+		case under && numbered.MatchString(line):
+			lines = append(lines, line)
+		}
+	}
+	return lines
+}
+
+var numbered = regexp.MustCompile(`^[1-9]\. `)
+
+func TestTheOrderOfEvaluationIsTheSameOnEveryPage(t *testing.T) {
+	var first []string
+	n := 0
+	for _, p := range pages(t) {
+		lines := orderOfEvaluation(p, "Evaluation order")
+		if p.name == "README.md" {
+			lines = orderOfEvaluation(p, "What happens to a request")
+		}
+		if len(lines) == 0 {
+			continue
+		}
+		if n++; n == 1 {
+			first = lines
+		}
+		if len(lines) != 5 || !slices.Equal(lines, first) {
+			t.Errorf("%s: got the order of evaluation\n%s\nwant five lines:\n%s", p.name, strings.Join(lines, "\n"), strings.Join(first, "\n"))
+		}
+	}
+	if n < 3 {
+		t.Errorf("got the order of evaluation on %d pages, want 3", n)
 	}
 }

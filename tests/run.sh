@@ -58,6 +58,8 @@ missing_packages() {
 	have chromium || echo chromium
 	have mariadbd || echo mariadb-server
 	[[ -e /usr/share/wordpress/wp-load.php ]] || echo wordpress
+	[[ -e /usr/share/wordpress/wp-content/themes/twentytwentythree ]] || echo wordpress-theme-twentytwentythree
+	have wget || echo wget
 	# What WordPress and MediaWiki need of PHP.
 	local extension
 	for extension in curl gd intl mbstring mysql:mysqli xml zip; do

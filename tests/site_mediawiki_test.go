@@ -96,6 +96,7 @@ func startMediaWiki(t *testing.T) *trial {
 	mediaWiki.use(t)
 	return startTrial(t, "mediawiki.md",
 		"/var/www/mediawiki", mediaWikiPackage,
+		"exempt static_files\n", "exempt static_files\n"+secondConfig(t, "mediawiki.md"),
 		"unix//run/php/php-fpm.sock", "unix/"+filepath.Join(mediaWiki.dir, "fpm.sock"))
 }
 

@@ -215,6 +215,7 @@ type zoneEntry struct {
 	Zone     string  `json:"zone"`
 	Decision string  `json:"decision"`
 	Reason   string  `json:"reason"`
+	Cost     float64 `json:"cost"`
 	Level    float64 `json:"level"`
 	Capacity float64 `json:"capacity"`
 }

@@ -280,15 +280,19 @@ func TestWordPressChecksFewOtherGuesses(t *testing.T) {
 	}
 	t.Run("the password of a page", func(t *testing.T) {
 		s := startWordPress(t)
-		for _, form := range []request{
+		for i, form := range []request{
 			{target: "/wp-login.php?action=postpass", body: "post_password=wrong"},
 			{target: "/wp-login.php", body: "action=postpass&post_password=wrong"},
 		} {
-			form.address, form.method = "198.51.100.1", "POST"
+			form.address, form.method = networkAddress(i), "POST"
+			form.header = []string{"Referer", s.url + "/members/"}
 			statuses := s.attack(100, 10, func(int) request { return form })
 			t.Logf("the password of a page, %s: %v by status", form.target, statuses)
 			if passed := 100 - statuses[429]; passed > 21 {
 				t.Errorf("got %d guesses through, want 20 at once", passed)
+			}
+			if statuses[302] == 0 {
+				t.Errorf("got no 302, want one for each guess")
 			}
 		}
 	})

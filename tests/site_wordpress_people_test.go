@@ -56,9 +56,9 @@ func (p person) addImages(n int) []string {
 			const file = new File([await canvas.convertToBlob({type: "image/jpeg"})], "kettle-" + i + ".jpg", {type: "image/jpeg"});
 			await new Promise((done) => wp.data.select("core/block-editor").getSettings().mediaUpload({
 				filesList: [file], allowedTypes: ["image"],
-				onFileChange: ([{id, url}]) => {
-					if (!id) return; // still a preview
-					wp.data.dispatch("core/block-editor").insertBlocks(wp.blocks.createBlock("core/image", {id, url}));
+				onFileChange: ([image]) => {
+					if (!image?.id) return; // still a preview, or refused
+					wp.data.dispatch("core/block-editor").insertBlocks(wp.blocks.createBlock("core/image", {id: image.id, url: image.url}));
 					done();
 				},
 				onError: (error) => { failures.push(error.message ?? String(error)); done(); },
@@ -71,8 +71,8 @@ func (p person) addImages(n int) []string {
 // publish clicks on Publish, twice as WordPress wants it.
 func (p person) publish() {
 	p.t.Helper()
-	p.await(`document.querySelector(".editor-post-publish-panel__toggle:not([aria-disabled=true])")`)
-	p.run(`document.querySelector(".editor-post-publish-panel__toggle").click()`)
+	p.await(`document.querySelector(".editor-post-publish-panel__toggle:not([aria-disabled=true]), .editor-post-publish-panel__header")`)
+	p.run(`document.querySelector(".editor-post-publish-panel__toggle")?.click()`)
 	p.await(`document.querySelector(".editor-post-publish-panel__header-publish-button button:not([aria-disabled=true])")`)
 	p.run(`document.querySelector(".editor-post-publish-panel__header-publish-button button").click()`)
 }

@@ -11,12 +11,16 @@ import (
 // of its own, thirty posts, and the people admin, author and colleague.
 var wordPress = application{install: installWordPress}
 
-const wordPressPackage = "/usr/share/wordpress"
+// Of Debian's packages wordpress and wordpress-theme-twentytwentythree.
+const (
+	wordPressPackage = "/usr/share/wordpress"
+	wordPressTheme   = wordPressPackage + "/wp-content/themes/twentytwentythree"
+)
 
 func installWordPress(t *testing.T, a *application) {
 	php := need(t, "php")
-	if _, err := os.Stat(wordPressPackage); err != nil {
-		need(t, "WordPress in "+wordPressPackage)
+	if _, err := os.Stat(wordPressTheme); err != nil {
+		need(t, "wordpress with its theme twentytwentythree")
 	}
 	a.startMariaDB(t)
 	root := filepath.Join(a.dir, "wordpress")

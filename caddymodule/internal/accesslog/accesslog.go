@@ -160,13 +160,8 @@ func (e *InputError) Error() string {
 // Unwrap returns the error without the file.
 func (e *InputError) Unwrap() error { return e.Err }
 
-// UserAgent returns the header of that name.
-func (r *Request) UserAgent() string {
-	if r.headers == nil {
-		return r.agent
-	}
-	return r.Header("User-Agent")
-}
+// UserAgent returns the first header of that name.
+func (r *Request) UserAgent() string { return r.agent }
 
 // Header returns the first value of a header, by its canonical name. Combined logs have
 // Referer and User-Agent only.

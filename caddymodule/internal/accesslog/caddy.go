@@ -113,7 +113,7 @@ func (p *parser) parseCaddyRequest(r *Request, s *scanner) (remote, client []byt
 		case "uri":
 			r.URI = view(s.textOr())
 		case "headers":
-			r.headers = s.raw()
+			r.headers = r.skipHeaders(s)
 		case "tls":
 			r.TLS = s.kind() == '{'
 			s.skip()
@@ -122,6 +122,36 @@ func (p *parser) parseCaddyRequest(r *Request, s *scanner) (remote, client []byt
 		}
 	}
 	return remote, client
+}
+
+// skipHeaders returns the text of the headers, and notes the user agent.
+func (r *Request) skipHeaders(s *scanner) []byte {
+	if s.kind() != '{' {
+		s.skip()
+		return nil
+	}
+	from := s.at
+	s.eat('{')
+	for first := true; s.more(&first, '}'); {
+		name, _ := s.span()
+		s.eat(':')
+		if string(name) != "User-Agent" || s.kind() != '[' {
+			s.skip()
+			continue
+		}
+		s.eat('[')
+		for one := true; s.more(&one, ']'); {
+			if r.agent == "" && s.kind() == '"' {
+				r.agent = readText(s)
+			} else {
+				s.skip()
+			}
+		}
+	}
+	if s.bad {
+		return nil
+	}
+	return s.data[from:s.at:s.at]
 }
 
 // caddyHeaders iterates over the headers of a line of Caddy's.

@@ -30,8 +30,8 @@ const (
 	// A request is returned once a line was written that much later than it arrived, or
 	// if that many requests or bytes are held back.
 	window      = 10 * time.Minute
-	windowLines = 1 << 16
-	windowBytes = 32 << 20
+	windowLines = 1 << 13
+	windowBytes = 8 << 20
 
 	// aDay is how far in the future a time may be: the clock of another machine.
 	aDay = 24 * time.Hour

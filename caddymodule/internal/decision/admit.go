@@ -277,6 +277,10 @@ func (o *Outcome) fits() bool {
 func (res *Result) Settle(observer *settlement.Observer) (due []leakybucket.Settlement) {
 	for i := range res.Outcomes {
 		o := &res.Outcomes[i]
+		if o.renewed {
+			place := o.place(o.Client.Place())
+			due = append(due, leakybucket.Settlement{Charge: place, Diff: place.Cost})
+		}
 		if !o.settles() {
 			continue
 		}

@@ -1,8 +1,11 @@
 package decision
 
 import (
+	"cmp"
+	"math/rand/v2"
 	"net/http"
 	"slices"
+	"strconv"
 	"time"
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/device"
@@ -114,22 +117,41 @@ func (res *Result) Trusts() bool {
 	return false
 }
 
-// Newcomer returns the charge for one more device of the outcome's account, which fits
-// if the account may have one. It returns false for a device that is known. In shadow
-// devices count as in enforcement, which begins with those of the shadow.
-func (o *Outcome) Newcomer() (leakybucket.Charge, bool) {
-	if _, known := o.Client.Device(); known {
-		return leakybucket.Charge{}, false
-	}
+// place returns the charge for one of the places that an account has for devices. Its
+// bucket is full when a device logs in, and empty when that is no longer trusted. In
+// shadow devices have places as in enforcement, which begins with those of the shadow.
+func (o *Outcome) place(i int) leakybucket.Charge {
 	return leakybucket.Charge{
-		Zone: o.Rule.Name, Key: o.Key + "/@devices", Cost: 1,
-		Limit: leakybucket.Limit{Capacity: device.Most, Leak: device.Most / o.Rule.Trust.For.Seconds()},
-	}, true
+		Zone: o.Rule.Name, Key: cmp.Or(o.account, o.Key) + "/@devices/" + strconv.Itoa(i), Cost: 1,
+		Limit: leakybucket.Limit{Capacity: 1, Leak: 1 / o.Rule.Trust.For.Seconds()},
+	}
+}
+
+// newPlace takes a free place for one more device, and returns false if there is none.
+func (o *Outcome) newPlace(take func([]leakybucket.Charge, []leakybucket.Decision) bool) (i int, found bool) {
+	var places [device.Most]leakybucket.Charge
+	var decisions [device.Most]leakybucket.Decision
+	for i := range places {
+		places[i] = o.place(i)
+		places[i].Probe = true
+	}
+	if !take(places[:], decisions[:]) {
+		return 0, false
+	}
+	first := rand.IntN(device.Most) // another browser may be looking for a place, too
+	for n := range places {
+		if i = (first + n) % device.Most; decisions[i].Fits {
+			places[i].Probe = false
+			return i, take(places[i:i+1], decisions[i:i+1]) && decisions[i].Fits
+		}
+	}
+	return 0, false
 }
 
 // Trust adds device cookies to a response that has earned them, before its headers
-// are sent. room reports whether the account of a charge may have one more device.
-func (res *Result) Trust(status int, header http.Header, room func(*leakybucket.Charge) bool) {
+// are sent. take asks the store, and returns false if that fails. A known device keeps
+// its place, which [Result.Settle] fills.
+func (res *Result) Trust(status int, header http.Header, take func([]leakybucket.Charge, []leakybucket.Decision) bool) {
 	now := time.Now()
 	earned := slices.Clone(header["Set-Cookie"]) // another zone's cookie is no log-in
 	for i := range res.Outcomes {
@@ -137,9 +159,14 @@ func (res *Result) Trust(status int, header http.Header, room func(*leakybucket.
 		if o.Client == nil || !o.Client.Earned(status, http.Header{"Set-Cookie": earned}, now) {
 			continue
 		}
-		if c, newcomer := o.Newcomer(); newcomer && !room(&c) {
+		place := o.Client.Place()
+		if _, known := o.Client.Device(); known {
+			o.renewed = true
+		} else if free, found := o.newPlace(take); found {
+			place = free
+		} else {
 			continue
 		}
-		o.Client.Issue(header, now)
+		o.Client.Issue(header, place, now)
 	}
 }

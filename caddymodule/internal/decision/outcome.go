@@ -97,6 +97,7 @@ type Outcome struct {
 	// devices or the request names no account.
 	Client  *device.Client
 	account string // the account's key, if a device's bucket is charged instead
+	renewed bool   // a known device, which keeps its place
 
 	// The simulated wait and slot of a shadow outcome; nil if enforcement would need
 	// neither.

@@ -53,6 +53,9 @@ type Rule struct {
 	Shadow  bool
 	Enforce int // percent of the keys; the others are in shadow
 
+	// ServerTiming marks responses to requests that the zone would have refused.
+	ServerTiming bool
+
 	RetryEmpty  bool          // Retry-After says the time to empty
 	RetryFloor  time.Duration // the least that Retry-After says
 	RetryJitter float64       // the most that is added, as a fraction of the wait

@@ -31,7 +31,7 @@ const (
 	separator = "."
 )
 
-// Most is how many devices an account may have.
+// Most is how many devices an account may have. Each has one of as many places.
 const Most = 10
 
 // CookieName returns the name of a zone's device cookie. The prefix makes browsers
@@ -49,6 +49,11 @@ type Trust struct {
 	// For is how long a device is trusted after its last log-in.
 	For time.Duration
 
+	// Failed reports whether the zone counts a status as that of a failed log-in. If
+	// nil, the zone cannot tell, and a request that comes with such a cookie earns no
+	// trust: the site may only have renewed the cookie, of any account.
+	Failed func(status int) bool
+
 	Keys *signer.Ring
 
 	// Insecure is called when a log-in has succeeded over plain HTTP, where no device
@@ -58,17 +63,18 @@ type Trust struct {
 
 // A Client is the client of one request to an account, as far as device cookies tell.
 type Client struct {
-	trust  *Trust
-	secure bool
-	known  bool
-	claims signer.Claims // what the client's token is bound to, and its ID once it has one
-	others []string      // tokens for other accounts
+	trust   *Trust
+	secure  bool
+	carries bool // a cookie such as a log-in sets
+	known   bool
+	claims  signer.Claims // what the client's token is bound to, and its ID once it has one
+	others  []string      // tokens for other accounts
 }
 
 // Client returns what the cookie of a request says about a key, which names the
 // account. The host is in lower case and without port.
 func (t *Trust) Client(r *http.Request, host, key string, now time.Time) *Client {
-	c := &Client{trust: t, secure: secure(r)}
+	c := &Client{trust: t, secure: secure(r), carries: carries(t.Cookie, r.Header["Cookie"])}
 	c.claims = signer.Claims{Purpose: purpose, Host: host, Zone: t.Zone, Subject: sha256.Sum256([]byte(key))}
 	if c.secure {
 		c.read(r, now)
@@ -120,7 +126,10 @@ func (c *Client) Device() (name string, known bool) {
 // Earned reports whether a response says that the log-in has succeeded, and the client
 // can be told of its device.
 func (c *Client) Earned(status int, header http.Header, now time.Time) bool {
-	if status >= 400 || !succeeded(c.trust.Cookie, header["Set-Cookie"], now) {
+	switch failed := c.trust.Failed; {
+	case status >= 400 || !succeeded(c.trust.Cookie, header["Set-Cookie"], now):
+		return false
+	case failed == nil && c.carries || failed != nil && failed(status):
 		return false
 	}
 	if !c.secure && c.trust.Insecure != nil {
@@ -129,12 +138,16 @@ func (c *Client) Earned(status int, header http.Header, now time.Time) bool {
 	return c.secure
 }
 
-// Issue adds the device cookie to a response. A known device is renewed. Without a key
-// to sign with, nothing is added.
-func (c *Client) Issue(header http.Header, now time.Time) {
+// Place returns which of the account's places a known device has, below [Most].
+func (c *Client) Place() int { return int(c.claims.ID[0]) % Most }
+
+// Issue adds the device cookie to a response. A known device is renewed, and another one
+// gets a place. Without a key to sign with, nothing is added.
+func (c *Client) Issue(header http.Header, place int, now time.Time) {
 	claims := c.claims
 	if !c.known {
 		rand.Read(claims.ID[:]) // never fails
+		claims.ID[0] = byte(place)
 	}
 	claims.Issued = now
 	claims.Expires = now.Add(c.trust.For)

@@ -50,7 +50,7 @@ func login(t *testing.T, trust *Trust, account, cookie string, at time.Time) str
 	if !client.Earned(302, header, at) {
 		t.Fatal("got a success that earns nothing")
 	}
-	client.Issue(header, at)
+	client.Issue(header, client.Place(), at)
 	if len(header["Set-Cookie"]) != 2 {
 		t.Fatal("got no device cookie")
 	}
@@ -104,7 +104,7 @@ func TestADeviceIsKnownForTheAccountThatLoggedIn(t *testing.T) {
 func TestTheCookieIsForThisHostAndHTTPSOnly(t *testing.T) {
 	trust := newTrust(t, "log-in.v2")
 	header := make(http.Header)
-	trust.Client(request(), "example.com", "alice", now).Issue(header, now)
+	trust.Client(request(), "example.com", "alice", now).Issue(header, 0, now)
 	line := header.Get("Set-Cookie")
 	cookie, err := http.ParseSetCookie(line)
 	if err != nil {
@@ -211,7 +211,7 @@ func TestNothingIsEarnedByAFailureOrWithoutAKey(t *testing.T) {
 	}
 	trust.Keys = signer.New(noStorage{}, nil)
 	header := make(http.Header)
-	trust.Client(request(), "example.com", "alice", now).Issue(header, now)
+	trust.Client(request(), "example.com", "alice", now).Issue(header, 0, now)
 	if len(header) > 0 {
 		t.Errorf("got %v without a key, want nothing", header)
 	}

@@ -27,6 +27,36 @@ func succeeded(pattern string, lines []string, now time.Time) bool {
 	return false
 }
 
+// carries reports whether the Cookie headers of a request have a cookie that matches the
+// pattern, under any name that PHP or Rack read as one: they unescape names, and PHP
+// writes _ for characters that its variables cannot have.
+func carries(pattern string, headers []string) bool {
+	for _, header := range headers {
+		for pair := range strings.FieldsFuncSeq(header, func(r rune) bool { return r == ';' || r == ',' }) {
+			name, value, _ := strings.Cut(strings.TrimSpace(pair), "=")
+			if blank(value) {
+				continue
+			}
+			names := []string{strings.TrimSpace(name)}
+			if unescaped, err := url.QueryUnescape(names[0]); err == nil {
+				names = append(names, unescaped)
+			}
+			for _, name := range names {
+				array, _, _ := strings.Cut(name, "[")
+				names = append(names, array, phpName.Replace(name))
+			}
+			for _, name := range names {
+				if match, _ := path.Match(pattern, name); match {
+					return true
+				}
+			}
+		}
+	}
+	return false
+}
+
+var phpName = strings.NewReplacer(".", "_", " ", "_", "[", "_", "+", "_")
+
 func cookieName(line string) string {
 	pair, _, _ := strings.Cut(line, ";")
 	name, _, _ := strings.Cut(pair, "=")

@@ -75,3 +75,24 @@ func FuzzSucceeded(f *testing.F) {
 		}
 	})
 }
+
+func TestACookieOfARequestIsFoundUnderEveryNameThatUpstreamsRead(t *testing.T) {
+	const pattern = "wordpress_logged_in_*"
+	for _, header := range []string{
+		"wordpress_logged_in_0f=x", "a=b; wordpress_logged_in_0f=x", "a=b;wordpress_logged_in_0f=x", "a=b, wordpress_logged_in_0f=x", `wordpress_logged_in_0f="x"`,
+		"wordpress.logged_in_0f=x", "wordpress logged.in_0f=x", "wordpress[logged_in_0f=x", "wordpress_logged_in_0f[]=x", "wordpress_logged_in_0f[a]=x",
+		"%77ordpress_logged_in_0f=x", "wordpress%5flogged_in_0f=x", "wordpress%2elogged_in_0f=x", "wordpress+logged_in_0f=x", " wordpress_logged_in_0f =x",
+	} {
+		if !carries(pattern, []string{"first=1", header}) {
+			t.Errorf("%q: got no cookie, want it found", header)
+		}
+	}
+	for _, header := range []string{
+		"", "wordpress_logged_in_0f", "wordpress_logged_in_0f=", "wordpress_logged_in_0f=%20", "wordpress_test_cookie=wordpress_logged_in_0f", "x_wordpress_logged_in_0f=x",
+		"%zz=x", "=x", ";;,",
+	} {
+		if carries(pattern, []string{header}) {
+			t.Errorf("%q: got a cookie, want none", header)
+		}
+	}
+}

@@ -111,15 +111,18 @@ func (r *Rule) Actual(o *Observer, limit leakybucket.Limit, reserved float64) (c
 	return cost, true
 }
 
+// Counts reports whether a status costs something. The source must be Status.
+func (r *Rule) Counts(status int) bool {
+	return slices.ContainsFunc(r.Ranges, func(s StatusRange) bool { return s.First <= status && status <= s.Last })
+}
+
 // measure returns what the response says, and false if it says nothing.
 func (r *Rule) measure(o *Observer, reserved float64) (cost float64, known bool) {
 	switch {
 	case r.Source == Status:
 		status := o.finalStatus()
-		for _, s := range r.Ranges {
-			if s.First <= status && status <= s.Last {
-				return r.Cost, true
-			}
+		if r.Counts(status) {
+			return r.Cost, true
 		}
 		return 0, status != 0
 	case o.tunnel:

@@ -21,4 +21,12 @@ add_filter(
 	1,
 	3
 );
-add_action( 'application_password_failed_authentication', fn() => site_note( $_SERVER['PHP_AUTH_USER'] ) );
+// HTTP Basic, which does not pass that filter.
+add_action(
+	'application_password_failed_authentication',
+	function () {
+		if ( ! doing_filter( 'authenticate' ) ) {
+			site_note( $_SERVER['PHP_AUTH_USER'] );
+		}
+	}
+);

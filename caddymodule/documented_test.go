@@ -1,0 +1,139 @@
+package caddymodule
+
+import (
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/decision"
+)
+
+func logsPage(t *testing.T) string {
+	t.Helper()
+	page, err := os.ReadFile("../docs/logs-and-metrics.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(page)
+}
+
+func TestTheDocumentationListsTheMetrics(t *testing.T) {
+	page := logsPage(t)
+	var documented []string
+	for _, found := range regexp.MustCompile("(?m)^\\| `(caddy_throttle_\\w+)(\\{([\\w,]+)\\})?` \\|").FindAllStringSubmatch(page, -1) {
+		documented = append(documented, found[1]+" "+found[3])
+	}
+	slices.Sort(documented)
+	var registered []string
+	for _, collector := range []prometheus.Collector{requests, unsettled, blocksBegun, withoutStore, storeUp, storeErrors, storeOutages, buckets, slots} {
+		descs := make(chan *prometheus.Desc, 10)
+		collector.Describe(descs)
+		close(descs)
+		for desc := range descs {
+			found := regexp.MustCompile(`fqName: "(\w+)".*variableLabels: \{([\w,]*)\}`).FindStringSubmatch(desc.String())
+			if found == nil {
+				t.Fatalf("got the description %s", desc)
+			}
+			registered = append(registered, found[1]+" "+found[2])
+		}
+	}
+	slices.Sort(registered)
+	if !slices.Equal(documented, registered) {
+		t.Errorf("got the metrics\n%s\nin the documentation, want\n%s", strings.Join(documented, "\n"), strings.Join(registered, "\n"))
+	}
+	for _, name := range regexp.MustCompile(`caddy_throttle_\w+`).FindAllString(page, -1) {
+		if name != "caddy_throttle_" && !slices.ContainsFunc(registered, func(line string) bool { return strings.HasPrefix(line, name+" ") }) {
+			t.Errorf("got a query for %s, which is no metric", name)
+		}
+	}
+}
+
+func TestTheDocumentationListsTheFieldsOfTheAccessLog(t *testing.T) {
+	_, table, _ := strings.Cut(logsPage(t), "\n| field | unit | is |\n")
+	table, _, _ = strings.Cut(table, "\n\n")
+	var documented []string
+	for _, found := range regexp.MustCompile("(?m)^\\| `(\\w+)` \\|").FindAllStringSubmatch(table, -1) {
+		documented = append(documented, found[1])
+	}
+	slices.Sort(documented)
+	var written []string
+	for _, file := range []string{"outcome.go", "result.go"} {
+		source, err := os.ReadFile(filepath.Join("internal", "decision", file))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, found := range regexp.MustCompile(`enc\.Add\w+\("(\w+)"`).FindAllStringSubmatch(string(source), -1) {
+			written = append(written, found[1])
+		}
+	}
+	slices.Sort(written)
+	if !slices.Equal(documented, written) {
+		t.Errorf("got the fields %v in the documentation, want %v", documented, written)
+	}
+}
+
+// The messages in the table of the log are those that the code logs, as far as they
+// are not cut by dots.
+func TestTheDocumentationQuotesTheLog(t *testing.T) {
+	_, table, _ := strings.Cut(logsPage(t), "\n| message | level | when | fields |\n")
+	table, _, _ = strings.Cut(table, "\n\n")
+	files, err := filepath.Glob("*.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var code strings.Builder
+	for _, file := range files {
+		if strings.HasSuffix(file, "_test.go") {
+			continue
+		}
+		source, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		code.Write(source)
+	}
+	n := 0
+	for line := range strings.Lines(table) {
+		cells := strings.Split(line, "|")
+		if len(cells) < 3 {
+			continue
+		}
+		for _, found := range regexp.MustCompile("`([^`]+)`").FindAllStringSubmatch(cells[1], -1) {
+			n++
+			if message := strings.TrimSuffix(found[1], "..."); !strings.Contains(code.String(), `"`+message) {
+				t.Errorf("got the message %q in the documentation, which nothing logs", message)
+			}
+		}
+	}
+	if n != 10 {
+		t.Errorf("got %d messages, want 10", n)
+	}
+}
+
+func TestTheDocumentationListsTheReasons(t *testing.T) {
+	page, err := os.ReadFile("../docs/options.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, table, _ := strings.Cut(string(page), "\n| reason | the request was refused because | `Retry-After` |\n")
+	table, _, _ = strings.Cut(table, "\n\n")
+	var documented, want []string
+	for _, found := range regexp.MustCompile("(?m)^\\| `(\\w+)` \\|.*\\| (yes|no) \\|$").FindAllStringSubmatch(table, -1) {
+		documented = append(documented, found[1]+" "+found[2])
+	}
+	for why := range decision.Reasons {
+		if why != decision.None {
+			want = append(want, why.String()+" "+map[bool]string{true: "yes", false: "no"}[why.Waits()])
+		}
+	}
+	slices.Sort(documented)
+	slices.Sort(want)
+	if !slices.Equal(documented, want) {
+		t.Errorf("got the reasons %q in the documentation, want %q", documented, want)
+	}
+}

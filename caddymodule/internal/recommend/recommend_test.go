@@ -1,0 +1,289 @@
+package recommend
+
+import (
+	"fmt"
+	"net/netip"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/accesslog"
+	"github.com/caddy-throttle/caddy-throttle/leakybucket"
+)
+
+var noon = time.Date(2026, 11, 2, 12, 0, 0, 0, time.UTC)
+
+// A hit is a request of a test.
+type hit struct {
+	addr     string
+	at       time.Duration
+	uri      string
+	duration time.Duration
+}
+
+// study returns a study of requests, charged to their addresses. Assets are not charged.
+func study(t *testing.T, o Options, hits ...hit) *Result {
+	t.Helper()
+	clients := NewClients()
+	o.Key = "client_ip"
+	s := NewStudy("", clients, o)
+	defer s.Close()
+	assets := 0
+	for _, h := range hits {
+		r := &accesslog.Request{At: noon.Add(h.at), Client: netip.MustParseAddr(h.addr), Method: "GET", URI: h.uri, Status: 200, Duration: h.duration}
+		clients.Add(r)
+		if r.Asset() {
+			assets++
+		} else if err := s.Add(r, []byte(h.addr), 1); err != nil {
+			t.Fatal(err)
+		}
+	}
+	r, err := s.Result(assets)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r
+}
+
+// visits returns page views of one address, with an asset each.
+func visits(addr string, from time.Duration, pages int, every time.Duration) (hits []hit) {
+	for p := range pages {
+		at := from + time.Duration(p)*every
+		hits = append(hits, hit{addr, at, fmt.Sprintf("/page/%d", p), accesslog.NoDuration}, hit{addr, at, "/style.css", accesslog.NoDuration})
+	}
+	return hits
+}
+
+// scrapes returns requests of one address that loads no assets.
+func scrapes(addr string, requests int, every time.Duration) (hits []hit) {
+	for n := range requests {
+		hits = append(hits, hit{addr, time.Duration(n) * every, fmt.Sprintf("/page/%d", n), accesslog.NoDuration})
+	}
+	return hits
+}
+
+func TestTheLadderIsInOrderAndParses(t *testing.T) {
+	last := 0.0
+	for i, leak := range leaks() {
+		if want, err := leakybucket.ParseRate(ladder[i]); err != nil || leak != want || leak <= last {
+			t.Errorf("%s: got %v, %v, want a rate above %v", ladder[i], leak, err, last)
+		}
+		last = leak
+	}
+}
+
+// TestWithPeopleScrapersDoNotSetTheLimit: without it, the busiest client is a scraper.
+func TestWithPeopleScrapersDoNotSetTheLimit(t *testing.T) {
+	var hits []hit
+	for p := range 50 {
+		hits = append(hits, visits(fmt.Sprintf("198.51.100.%d", p), time.Duration(p)*time.Minute, 5, 30*time.Second)...)
+	}
+	hits = append(hits, scrapes("203.0.113.1", 1000, time.Second)...)
+
+	all := study(t, Options{Spare: 100}, hits...)
+	if best := all.Units.Best(); best.RefusedKeys != 0 || best.Leak != "1/s" || best.Capacity != 1 {
+		t.Errorf("got %+v, want the scraper's 1/s, which spares it, too", best)
+	}
+	people := study(t, Options{Spare: 100, People: true}, hits...)
+	best := people.Units.Best()
+	if best.Capacity > 5 || best.RefusedKeys != 1 || best.RefusedPeople != 0 || best.RefusedRequests < 900 {
+		t.Errorf("got %+v, want a capacity of 5 at most that refuses the scraper alone", best)
+	}
+	if people.Keys != 51 || people.PeopleKeys != 50 || people.Assets != 250 || people.Requests != 1250 {
+		t.Errorf("got %d keys, %d people, %d assets, %d requests, want 51, 50, 250 and 1250", people.Keys, people.PeopleKeys, people.Assets, people.Requests)
+	}
+	if top := people.Top[0]; top.Key != "203.0.113.1" || top.Looks != accesslog.Robot || top.Refused != best.RefusedRequests {
+		t.Errorf("got %+v, want the scraper with all %d refusals", top, best.RefusedRequests)
+	}
+	refused := 0
+	for _, h := range people.Hours {
+		refused += h.Refused
+	}
+	if refused != best.RefusedRequests {
+		t.Errorf("got %d refusals by hour, want %d", refused, best.RefusedRequests)
+	}
+	keys := 0
+	for _, b := range people.Histogram {
+		keys += b.Keys
+	}
+	if keys != people.Keys {
+		t.Errorf("got %d keys in the histogram, want %d", keys, people.Keys)
+	}
+}
+
+func TestChooseForgivesWithinTenMinutesIfItCan(t *testing.T) {
+	point := func(capacity, refill, load float64) Point {
+		return Point{Capacity: capacity, RefillSeconds: refill, RefusedLoad: load}
+	}
+	for _, c := range []struct {
+		name   string
+		points []Point
+		want   int
+	}{
+		{"the largest burst of equals", []Point{point(50, 900, 0.5), point(40, 600, 0.5), point(30, 300, 0.5)}, 1},
+		{"nearly as much load counts as as much", []Point{point(40, 500, 0.48), point(30, 300, 0.5)}, 0},
+		{"much less load does not", []Point{point(40, 500, 0.3), point(30, 300, 0.5)}, 1},
+		{"what forgives too late does not count", []Point{point(90, 9000, 0.9), point(30, 300, 0.1)}, 1},
+		{"none forgives in time", []Point{point(9000, 9000, 0.9), point(8000, 5000, 0.1)}, 1},
+		{"nobody is refused", []Point{point(40, 500, 0), point(30, 300, 0)}, 0},
+	} {
+		if got := choose(c.points); got != c.want {
+			t.Errorf("%s: got %d, want %d", c.name, got, c.want)
+		}
+	}
+}
+
+func TestAnOfficeGetsAnOverride(t *testing.T) {
+	clients := NewClients()
+	s := NewStudy("", clients, Options{Spare: 90, People: true, Key: "client_ip"})
+	defer s.Close()
+	add := func(addr, agent string, at time.Duration, uri string) {
+		r, err := request(fmt.Sprintf("%s - - [%s] \"GET %s HTTP/1.1\" 200 1 \"-\" %q\n", addr, noon.Add(at).Format("02/Jan/2006:15:04:05 -0700"), uri, agent))
+		if err != nil {
+			t.Fatal(err)
+		}
+		clients.Add(r)
+		if !r.Asset() {
+			if err := s.Add(r, []byte(addr), 1); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	for p := range 40 {
+		addr := fmt.Sprintf("198.51.100.%d", p)
+		add(addr, "Mozilla", time.Duration(p)*time.Second, "/")
+		add(addr, "Mozilla", time.Duration(p)*time.Second, "/x.css")
+	}
+	for n := range 60 {
+		at := time.Minute + time.Duration(n)*time.Second
+		add("203.0.113.10", fmt.Sprintf("Mozilla/%d", n%12), at, "/")
+		add("203.0.113.10", fmt.Sprintf("Mozilla/%d", n%12), at, "/x.css")
+		add("203.0.113.66", "bot", at, "/")
+	}
+	r, err := s.Result(0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	best := r.Units.Best()
+	if len(r.Overrides) != 1 || r.Overrides[0].Key != "203.0.113.10" || r.Overrides[0].Agents != mostAgents {
+		t.Fatalf("got overrides %+v, want one for the office", r.Overrides)
+	}
+	if o := r.Overrides[0]; o.Capacity < best.Capacity || o.Leak != best.Leak {
+		t.Errorf("got an override of %v %s, want more than %v %s", o.Capacity, o.Leak, best.Capacity, best.Leak)
+	}
+	if want := fmt.Sprintf("\t\toverride 203.0.113.10 %v %s # 60 requests, at least 8 user agents\n", r.Overrides[0].Capacity, best.Leak); !strings.Contains(r.Caddyfile, want) {
+		t.Errorf("got\n%s\nwant it to contain %q", r.Caddyfile, want)
+	}
+}
+
+// request reads a line of a combined log.
+func request(line string) (*accesslog.Request, error) {
+	in, err := accesslog.Open([]string{"-"}, accesslog.Options{Stdin: strings.NewReader(line)})
+	if err != nil {
+		return nil, err
+	}
+	return in.Next()
+}
+
+func TestDurationsGiveWorkAndSlots(t *testing.T) {
+	var hits []hit
+	for p := range 30 { // one request after the other
+		for n := range 3 {
+			hits = append(hits, hit{fmt.Sprintf("198.51.100.%d", p), time.Duration(n) * time.Second, "/", 500 * time.Millisecond})
+		}
+	}
+	for n := range 12 { // four at once
+		hits = append(hits, hit{"203.0.113.1", time.Duration(n/4) * 10 * time.Second, "/", 2 * time.Second})
+	}
+	r := study(t, Options{Spare: 90}, hits...)
+	if r.Seconds == nil || r.Seconds.Load != 30*3*0.5+12*2 {
+		t.Fatalf("got %+v, want a load of 69 seconds", r.Seconds)
+	}
+	if want := (InFlight{Slots: 1, Most: 4, RefusedKeys: 1}); *r.InFlight != want {
+		t.Errorf("got %+v, want %+v", *r.InFlight, want)
+	}
+	if best := r.Seconds.Best(); best.RefusedKeys != 1 || best.Capacity > 3 {
+		t.Errorf("got %+v, want a limit of few seconds that refuses the one client", best)
+	}
+}
+
+func TestNotesSayWhyTheDataIsThin(t *testing.T) {
+	long := scrapes("203.0.113.1", 60, time.Hour)
+	for _, c := range []struct {
+		name string
+		o    Options
+		hits []hit
+		want string
+	}{
+		{"few clients", Options{Spare: 99.9}, append(visits("198.51.100.1", 0, 1, 0), visits("198.51.100.2", 0, 1, 0)...), "99.9% of 2 clients is all of them"},
+		{"a short span", Options{Spare: 99}, visits("198.51.100.1", 0, 3, time.Hour), "covers only 2 h"},
+		{"one key", Options{Spare: 99}, long, "charged to one key: 203.0.113.1. If that is your proxy"},
+		{"one key is most", Options{Spare: 99}, append(visits("198.51.100.1", 0, 3, time.Minute), long...), "203.0.113.1 sent 95.2% of the load"},
+		{"no assets", Options{Spare: 99, People: true}, long, "none looks like a person"},
+		{"whole seconds", Options{Spare: 99}, long, "whole seconds"},
+		{"no durations", Options{Spare: 99}, long, "no durations"},
+		{"a small burst", Options{Spare: 99}, long, "A burst of 1 is small"},
+	} {
+		r := study(t, c.o, c.hits...)
+		if notes := strings.Join(r.Notes, "\n"); !strings.Contains(notes, c.want) {
+			t.Errorf("%s: got %s, want %q in it", c.name, notes, c.want)
+		}
+	}
+	var many []hit
+	for p := range 1000 {
+		many = append(many, hit{fmt.Sprintf("198.51.%d.%d", p/250, p%250), time.Duration(p)*11*time.Minute + time.Millisecond, "/", time.Second})
+		for n := range p % 9 {
+			many = append(many, hit{many[len(many)-1].addr, many[len(many)-1].at + time.Duration(n)*time.Millisecond, "/", time.Second})
+		}
+	}
+	if r := study(t, Options{Spare: 99}, many...); len(r.Notes) != 0 {
+		t.Errorf("got %q for a log of a week with many clients, want nothing", r.Notes)
+	}
+}
+
+// TestTheTextOfARecommendation is golden: it is what people read.
+func TestTheTextOfARecommendation(t *testing.T) {
+	var hits []hit
+	for p := range 20 {
+		hits = append(hits, visits(fmt.Sprintf("198.51.100.%d", p), time.Duration(p)*time.Minute, 4, 20*time.Second)...)
+	}
+	hits = append(hits, scrapes("203.0.113.1", 600, 3*time.Second)...)
+	var b strings.Builder
+	if err := study(t, Options{Spare: 100, People: true}, hits...).Write(&b); err != nil {
+		t.Fatal(err)
+	}
+	const want = `680 requests of 21 clients from 2026-11-02 12:00 to 2026-11-02 12:29 UTC,
+besides 80 requests for static assets, which should be exempt.
+20 clients loaded static assets, as people do. These limits leave 100% of the people untouched:
+
+    leak  capacity    refill   clients   people    requests  share of the load
+                               refused  refused     refused  refused
+    10/h         4    24 min         1        0         592   87.1% █████████████████
+    20/h         4    12 min         1        0         587   86.3% █████████████████
+*   30/h         4     8 min         1        0         582   85.6% █████████████████
+     1/m         3     3 min         1        0         568   83.5% █████████████████
+     2/m         2     1 min         1        0         539   79.3% ████████████████
+     3/m         1      20 s         1        0         514   75.6% ███████████████
+     5/m         1      12 s         1        0         450   66.2% █████████████
+    10/m         1       6 s         1        0         300   44.1% █████████
+    15/m         1       4 s         1        0         300   44.1% █████████
+    20/m         1       3 s         0        0           0    0.0%
+    30/m         1       2 s         0        0           0    0.0%
+     1/s         1       1 s         0        0           0    0.0%
+     2/s         1     0.5 s         0        0           0    0.0%
+     5/s         1     0.2 s         0        0           0    0.0%
+    10/s         1     0.1 s         0        0           0    0.0%
+    20/s         1     0.1 s         0        0           0    0.0%
+`
+	if got := b.String(); !strings.HasPrefix(got, want) {
+		t.Errorf("got\n%s\nwant it to begin with\n%s", got, want)
+	}
+	for _, want := range []string{
+		"\nRecommended: a burst of 4 requests, and 30 requests an hour after it. It would have refused 1 of 21 clients and 582 of 680 requests, 85.6% of the load, and nobody who loaded assets. Up to 87.1% could be removed with 4 10/h, but then a client would wait 24 min for its whole burst, not 8 min.\n",
+		"\nTo paste into the Caddyfile:\n\nthrottle {\n\tzone pages {\n\t\texempt static_files # if Caddy does not see the files: exempt path /assets/*\n\t\tlimit 4 30/h\n\t\tshadow # log only; remove it to enforce the limit\n\t}\n}\n",
+	} {
+		if !strings.Contains(b.String(), want) {
+			t.Errorf("got\n%s\nwant it to contain %q", b.String(), want)
+		}
+	}
+}

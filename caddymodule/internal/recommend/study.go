@@ -1,0 +1,214 @@
+// Package recommend finds limits for a site in its access logs.
+package recommend
+
+import (
+	"hash/maphash"
+	"net/netip"
+	"slices"
+	"time"
+
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/accesslog"
+	"github.com/caddy-throttle/caddy-throttle/leakybucket"
+	bucketkey "github.com/caddy-throttle/caddy-throttle/leakybucket/key"
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/replay"
+)
+
+// ladder are the leaks that are tried, as they are written in a Caddyfile.
+var ladder = []string{
+	"10/h", "20/h", "30/h", "1/m", "2/m", "3/m", "5/m", "10/m",
+	"15/m", "20/m", "30/m", "1/s", "2/s", "5/s", "10/s", "20/s",
+}
+
+func leaks() []float64 {
+	all := make([]float64, len(ladder))
+	for i, text := range ladder {
+		all[i], _ = leakybucket.ParseRate(text) // a test parses them
+	}
+	return all
+}
+
+// Options say what to look for.
+type Options struct {
+	// Spare is the percentage of clients that the limits must leave untouched.
+	Spare float64
+
+	// People takes that percentage of the clients that also loaded static assets.
+	People bool
+
+	// Key says of what the keys are made, in the words of a Caddyfile.
+	Key string
+
+	// TempDir is where charges are kept that do not fit in memory. If empty, the
+	// system's directory for temporary files.
+	TempDir string
+}
+
+// A Study collects the requests of one zone. It must be closed.
+type Study struct {
+	options Options
+	zone    string
+
+	units *replay.Survey // in the zone's own costs
+	times *replay.Survey // in seconds of work; nil until a request has a duration
+	keys  []keyInfo
+	busy  []busy // by key; as long as keys, once there are times
+
+	clients *Clients
+	limited int // requests that were answered with 429 or 503
+	timed   int // requests with a duration
+	whole   int // requests whose time has no fraction of a second
+	n       int
+	from    time.Time
+	to      time.Time
+}
+
+// A keyInfo is what a study knows of a key beside its charges.
+type keyInfo struct {
+	client netip.Addr // of its first request
+}
+
+// A busy key has requests that are being served.
+type busy struct {
+	ends []int64 // when they end, in microseconds
+	most int32
+}
+
+// NewStudy returns a study of a zone. An empty name means that there is none yet.
+// Several studies of the same log may share their clients.
+func NewStudy(zone string, clients *Clients, o Options) *Study {
+	return &Study{
+		options: o, zone: zone, clients: clients,
+		units: replay.New(replay.Options{Leaks: leaks(), TempDir: o.TempDir}),
+	}
+}
+
+// Close removes temporary files.
+func (s *Study) Close() error {
+	err := s.units.Close()
+	if s.times != nil {
+		if e := s.times.Close(); err == nil {
+			err = e
+		}
+	}
+	return err
+}
+
+// noun returns the word for a key.
+func (s *Study) noun() string {
+	if s.options.Key == "client_ip" {
+		return "client"
+	}
+	return "key"
+}
+
+// Add charges a request to a key. The clients must have been told of it before.
+func (s *Study) Add(r *accesslog.Request, key []byte, cost float64) error {
+	if s.n == 0 {
+		s.from = r.At
+	}
+	s.n++
+	s.to = r.At
+	if r.Status == 429 || r.Status == 503 {
+		s.limited++
+	}
+	if r.At.Nanosecond() == 0 {
+		s.whole++
+	}
+	at := leakybucket.Instant(r.At.UnixMicro())
+	id, err := s.units.Add(key, at, cost)
+	if err != nil {
+		return err
+	}
+	if id == len(s.keys) {
+		s.keys = append(s.keys, keyInfo{client: Person(r.Client)})
+	}
+	if r.Duration < 0 {
+		return nil
+	}
+	s.timed++
+	if s.times == nil {
+		s.times = replay.New(replay.Options{Leaks: leaks(), TempDir: s.options.TempDir})
+	}
+	if _, err := s.times.Add(key, at, r.Duration.Seconds()); err != nil {
+		return err
+	}
+	s.serve(id, r)
+	return nil
+}
+
+// serve notes that a request of the key is served for its duration.
+func (s *Study) serve(id int, r *accesslog.Request) {
+	for len(s.busy) <= id {
+		s.busy = append(s.busy, busy{})
+	}
+	b := &s.busy[id]
+	now := r.At.UnixMicro()
+	b.ends = slices.DeleteFunc(b.ends, func(end int64) bool { return end <= now })
+	b.ends = append(b.ends, now+r.Duration.Microseconds())
+	b.most = max(b.most, int32(len(b.ends)))
+}
+
+// Person returns the address that counts as one client.
+func Person(addr netip.Addr) netip.Addr {
+	if !addr.IsValid() {
+		return addr
+	}
+	return bucketkey.ClientPrefix(addr, 32, 64).Addr()
+}
+
+// Clients knows who sent the requests of a log, so that people can be told from
+// robots: browsers load static assets, too.
+type Clients struct {
+	seed maphash.Seed
+	all  map[netip.Addr]*client
+}
+
+// mostAgents is how many different user agents of a client are told apart.
+const mostAgents = 8
+
+type client struct {
+	requests, assets uint32
+	n                uint8 // agents
+	agents           [mostAgents]uint32
+}
+
+// NewClients returns an empty table.
+func NewClients() *Clients {
+	return &Clients{seed: maphash.MakeSeed(), all: make(map[netip.Addr]*client)}
+}
+
+// Add notes a request.
+func (c *Clients) Add(r *accesslog.Request) {
+	addr := Person(r.Client)
+	known := c.all[addr]
+	if known == nil {
+		known = new(client)
+		c.all[addr] = known
+	}
+	known.requests++
+	if r.Asset() {
+		known.assets++
+	}
+	if known.n < mostAgents {
+		agent := uint32(maphash.String(c.seed, r.UserAgent()))
+		if !slices.Contains(known.agents[:known.n], agent) {
+			known.agents[known.n] = agent
+			known.n++
+		}
+	}
+}
+
+// loads reports whether the client loads static assets, as people's browsers do.
+func (c *Clients) loads(addr netip.Addr) bool {
+	known := c.all[addr]
+	return known != nil && known.assets > 0
+}
+
+// looks judges a client.
+func (c *Clients) looks(addr netip.Addr) accesslog.Looks {
+	known := c.all[addr]
+	if known == nil {
+		return accesslog.Robot
+	}
+	return accesslog.LooksLike(int64(known.requests), int64(known.assets), int64(known.n))
+}

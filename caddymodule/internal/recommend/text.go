@@ -1,0 +1,179 @@
+package recommend
+
+import (
+	"fmt"
+	"io"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/dustin/go-humanize"
+
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/accesslog"
+)
+
+// Write writes the result for people. Texts from the log are made printable.
+func (r *Result) Write(w io.Writer) error {
+	var b strings.Builder
+	if r.Zone != "" {
+		fmt.Fprintf(&b, "zone %s\n\n", r.Zone)
+	}
+	fmt.Fprintf(&b, "%s of %s from %s to %s", Counted(r.Requests, "request"), Counted(r.Keys, r.noun), r.From.Format("2006-01-02 15:04"), r.To.Format("2006-01-02 15:04 MST"))
+	if r.Assets > 0 {
+		fmt.Fprintf(&b, ",\nbesides %s for static assets, which should be exempt", Counted(r.Assets, "request"))
+	}
+	b.WriteString(".\n")
+	who := "of the " + r.noun + "s"
+	if r.People {
+		who = "of the people"
+	}
+	fmt.Fprintf(&b, "%s loaded static assets, as people do. These limits leave %v%% %s untouched:\n\n", Counted(r.PeopleKeys, r.noun), r.Spare, who)
+	r.Units.write(&b, r.noun)
+	fmt.Fprintf(&b, "\n%s\n", r.Units.Reason)
+	if len(r.Notes) > 0 {
+		b.WriteString("\nMind:\n")
+		for _, note := range r.Notes {
+			fmt.Fprintf(&b, "- %s\n", note)
+		}
+	}
+	fmt.Fprintf(&b, "\nTo paste into the Caddyfile:\n\n%s", r.Caddyfile)
+	if len(r.Overrides) > 0 {
+		b.WriteString("\nThe overrides are for addresses that load assets with several user agents: an office, a school or a mobile network.\n")
+	}
+	if r.Seconds != nil {
+		best := r.Seconds.Best()
+		fmt.Fprintf(&b, "\nBy the work that requests cause (settle seconds), in worker-seconds:\n\n")
+		r.Seconds.write(&b, r.noun)
+		fmt.Fprintf(&b, "\n%s\nThat is: limit %s %s, and settle seconds.\n", r.Seconds.Reason, number(best.Capacity), best.Leak)
+		fmt.Fprintf(&b, "At most %d requests of one %s were served at once. in_flight %d leaves the same share untouched, and refuses %s.\n",
+			r.InFlight.Most, r.noun, r.InFlight.Slots, Counted(r.InFlight.RefusedKeys, r.noun))
+	}
+	_, err := io.WriteString(w, b.String())
+	return err
+}
+
+// write writes the curve as a table. The star is the recommended limit.
+func (c *Curve) write(b *strings.Builder, noun string) {
+	fmt.Fprintf(b, "  %6s %9s  %8s  %8s %8s  %10s  %s\n", "leak", "capacity", "refill", noun+"s", "people", "requests", "share of the load")
+	fmt.Fprintf(b, "  %6s %9s  %8s  %8s %8s  %10s  %s\n", "", "", "", "refused", "refused", "refused", "refused")
+	for i, p := range c.Points {
+		mark := ' '
+		if i == c.Recommended {
+			mark = '*'
+		}
+		line := fmt.Sprintf("%c %6s %9s  %8s  %8s %8s  %10s  %6s %s", mark, p.Leak, number(p.Capacity), Span(time.Duration(p.RefillSeconds*float64(time.Second))),
+			comma(p.RefusedKeys), comma(p.RefusedPeople), comma(p.RefusedRequests), Share(p.RefusedLoad), bar(p.RefusedLoad))
+		b.WriteString(strings.TrimRight(line, " ") + "\n")
+	}
+}
+
+// bar draws a share with twenty blocks.
+func bar(of float64) string { return strings.Repeat("█", int(20*of+0.5)) }
+
+// reason says in words what the recommended limit does.
+func (c *Curve) reason(keys, requests int, unit, noun string) string {
+	best := c.Best()
+	plural := strings.Replace(unit, "second of", "seconds of", 1)
+	if plural == unit {
+		plural += "s"
+	}
+	said := fmt.Sprintf("Recommended: a burst of %s %s, and %s after it.", number(best.Capacity), plural, rateText(best.Leak, best.Leak[:strings.IndexByte(best.Leak, '/')], unit, plural))
+	if best.RefusedKeys == 0 {
+		return said + fmt.Sprintf(" It would have refused none of %s: the busiest one stays just below it.", Counted(keys, noun))
+	}
+	said += fmt.Sprintf(" It would have refused %s of %s and %s of %s, %s of the load", comma(best.RefusedKeys), Counted(keys, noun), comma(best.RefusedRequests), Counted(requests, "request"), Share(best.RefusedLoad))
+	if best.RefusedPeople == 0 {
+		said += ", and nobody who loaded assets."
+	} else {
+		said += fmt.Sprintf(". %s of these %ss loaded assets.", comma(best.RefusedPeople), noun)
+	}
+	most := best
+	for _, p := range c.Points {
+		if p.RefusedLoad > most.RefusedLoad {
+			most = p
+		}
+	}
+	if most.RefusedLoad > best.RefusedLoad+0.01 {
+		said += fmt.Sprintf(" Up to %s could be removed with %s %s, but then a %s would wait %s for its whole burst, not %s.",
+			Share(most.RefusedLoad), number(most.Capacity), most.Leak, noun, Span(seconds(most.RefillSeconds)), Span(seconds(best.RefillSeconds)))
+	}
+	return said
+}
+
+func seconds(s float64) time.Duration { return time.Duration(s * float64(time.Second)) }
+
+// rateText says a leak in words.
+func rateText(leak, n, unit, plural string) string {
+	period := map[byte]string{'s': "a second", 'm': "a minute", 'h': "an hour"}[leak[len(leak)-1]]
+	if n == "1" {
+		return "one " + unit + " " + period
+	}
+	return n + " " + plural + " " + period
+}
+
+// lines returns the lines for the Caddyfile.
+func (r *Result) lines() string {
+	var b strings.Builder
+	best := r.Units.Best()
+	limit := fmt.Sprintf("limit %s %s\n", number(best.Capacity), best.Leak)
+	overrides := func(indent string) {
+		for _, o := range r.Overrides {
+			fmt.Fprintf(&b, "%soverride %s %s %s # %s, at least %d user agents\n", indent, o.Key, number(o.Capacity), o.Leak, Counted(o.Requests, "request"), o.Agents)
+		}
+	}
+	if r.Zone != "" {
+		fmt.Fprintf(&b, "# in zone %s, instead of its capacity and leak\n%s", r.Zone, limit)
+		overrides("")
+		return b.String()
+	}
+	b.WriteString("throttle {\n\tzone pages {\n")
+	if r.Assets > 0 {
+		b.WriteString("\t\texempt static_files # if Caddy does not see the files: exempt path /assets/*\n")
+	}
+	b.WriteString("\t\t" + limit)
+	overrides("\t\t")
+	b.WriteString("\t\tshadow # log only; remove it to enforce the limit\n\t}\n}\n")
+	return b.String()
+}
+
+// number writes a capacity as a Caddyfile takes it.
+func number(n float64) string { return strconv.FormatFloat(n, 'f', -1, 64) }
+
+func comma(n int) string { return humanize.Comma(int64(n)) }
+
+// Counted returns a number with its noun.
+func Counted(n int, noun string) string {
+	if n != 1 {
+		noun += "s"
+	}
+	return comma(n) + " " + noun
+}
+
+// Share writes a share as a percentage. Only all of it is 100%.
+func Share(of float64) string {
+	switch {
+	case of > 0 && of < 0.001:
+		return "<0.1%"
+	case of < 1 && of > 0.999:
+		return ">99.9%"
+	}
+	return fmt.Sprintf("%.1f%%", 100*of)
+}
+
+// Span writes a duration with one unit.
+func Span(d time.Duration) string {
+	for _, unit := range []struct {
+		length time.Duration
+		name   string
+	}{{24 * time.Hour, "d"}, {time.Hour, "h"}, {time.Minute, "min"}} {
+		if d >= 2*unit.length || d == unit.length {
+			return strconv.FormatFloat(float64(int(float64(d)/float64(unit.length)*10+0.5))/10, 'f', -1, 64) + " " + unit.name
+		}
+	}
+	return strconv.FormatFloat(float64(int(d.Seconds()*10+0.5))/10, 'f', -1, 64) + " s"
+}
+
+func printable(text string) string { return accesslog.Printable(text, 60) }
+
+// Noun returns the word for a key.
+func (r *Result) Noun() string { return r.noun }

@@ -1,0 +1,60 @@
+package topk
+
+import (
+	"math/rand/v2"
+	"slices"
+	"strconv"
+	"testing"
+)
+
+func TestAFewKeysAreCountedExactly(t *testing.T) {
+	var c Counter
+	for i := range 60 {
+		for range i + 1 {
+			c.Add(strconv.Itoa(i))
+		}
+	}
+	want := []Key{{"59", 60}, {"58", 59}, {"57", 58}}
+	if got := c.Top(3); !slices.Equal(got, want) {
+		t.Errorf("got %v, want %v", got, want)
+	}
+}
+
+func TestAnEmptyCounterHasNoKeys(t *testing.T) {
+	if got := new(Counter).Top(3); len(got) != 0 {
+		t.Errorf("got %v, want none", got)
+	}
+}
+
+// TestHeavyKeysAreFoundAmongAFloodOfOthers adds three keys among 200,000 that come
+// once each. Memory stays bounded, and no key is said to come more often than it did.
+func TestHeavyKeysAreFoundAmongAFloodOfOthers(t *testing.T) {
+	var c Counter
+	random := rand.New(rand.NewPCG(1, 2))
+	came := make(map[string]int)
+	for i := range 200_000 {
+		key := "once" + strconv.Itoa(i)
+		switch n := random.IntN(100); {
+		case n < 20:
+			key = "a"
+		case n < 35:
+			key = "b"
+		case n < 45:
+			key = "c"
+		}
+		came[key]++
+		c.Add(key)
+	}
+	got := c.Top(3)
+	for i, key := range []string{"a", "b", "c"} {
+		if got[i].Key != key {
+			t.Fatalf("got %v, want a, b and c", got)
+		}
+		if got[i].AtLeast > came[key] || got[i].AtLeast < came[key]*9/10 {
+			t.Errorf("got %d of key %s, want at most %d and not much less", got[i].AtLeast, key, came[key])
+		}
+	}
+	if len(c.at) != standard || len(c.entries) != standard {
+		t.Errorf("got %d and %d entries, want %d", len(c.at), len(c.entries), standard)
+	}
+}

@@ -1,0 +1,106 @@
+package caddymodule
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// readmeSite returns the configuration in the README, enforced and with a stand-in for
+// PHP that answers log-ins with 200, as WordPress answers wrong passwords.
+func readmeSite(t *testing.T, assets int) string {
+	t.Helper()
+	readme, err := os.ReadFile("../README.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	found := regexp.MustCompile("(?s)```caddyfile\n(.*?)```").FindAllStringSubmatch(string(readme), -1)
+	if len(found) != 1 {
+		t.Fatalf("got %d configurations in the README, want 1", len(found))
+	}
+	folder := t.TempDir()
+	for i := range assets {
+		if err := os.WriteFile(filepath.Join(folder, fmt.Sprintf("%d.css", i)), nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	config := found[0][1]
+	for _, change := range [][2]string{
+		{"example.com {", "http:// {"},
+		{"root * /srv/www", "root * " + folder},
+		{"\t\tshadow\n", ""},
+		{"php_fastcgi unix//run/php/php-fpm.sock", "@php not path *.css\n\trespond @php ok"},
+	} {
+		if !strings.Contains(config, change[0]) {
+			t.Fatalf("the README's configuration has no %q", change[0])
+		}
+		config = strings.ReplaceAll(config, change[0], change[1])
+	}
+	return config
+}
+
+// Four people behind one address open a page with 80 assets at once. Then two of them
+// write: an editor loads 40 things from PHP, and saves every ten seconds. The others
+// read on.
+func TestTheReadmesConfigurationRefusesNobodyWhoReadsOrWrites(t *testing.T) {
+	const assets = 80
+	config := readmeSite(t, assets)
+	synctest.Test(t, func(t *testing.T) {
+		s := run(t, config)
+		home := s.from("203.0.113.7:1")
+		get := func(target string) {
+			t.Helper()
+			if got := home.get(target).Code; got != 200 {
+				t.Fatalf("%s after %d charged requests: got %d, want 200", target, len(s.logs.lines(t, "handled request")), got)
+			}
+		}
+		for range 4 {
+			get("/")
+			for i := range assets {
+				get(fmt.Sprintf("/%d.css", i))
+			}
+		}
+		for range 2 {
+			for i := range 40 {
+				get(fmt.Sprintf("/wp-json/wp/v2/block-types?page=%d", i))
+			}
+		}
+		for range 60 {
+			time.Sleep(10 * time.Second)
+			for range 2 {
+				get("/wp-json/wp/v2/posts/1/autosaves")
+				get("/another-page")
+				get("/wp-admin/admin-ajax.php")
+			}
+		}
+		for _, line := range s.logs.lines(t, "handled request") {
+			throttle, _ := line["throttle"].(map[string]any)
+			if level, charged := throttle["level"].(float64); charged && level > 0.75*120 {
+				t.Fatalf("got the level %v, want at most three quarters of the capacity", level)
+			}
+		}
+	})
+}
+
+// Of 500 guesses that come at once, ten reach WordPress.
+func TestTheReadmesConfigurationLetsTenGuessesThrough(t *testing.T) {
+	config := readmeSite(t, 0)
+	synctest.Test(t, func(t *testing.T) {
+		s := run(t, config)
+		guesser := s.from("203.0.113.8:1")
+		through := 0
+		for range 500 {
+			if guesser.send("POST", "/wp-login.php").Code == 200 {
+				through++
+			}
+		}
+		if through != 10 {
+			t.Errorf("got %d guesses through, want 10", through)
+		}
+	})
+}

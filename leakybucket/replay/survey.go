@@ -1,0 +1,301 @@
+// Package replay finds limits for traffic that was recorded.
+//
+// A [Survey] reads charges once, in virtual time. For each leak of a ladder it fills
+// an unbounded bucket for every key. The highest level of that bucket is exactly the
+// capacity that the key needs to be never refused. So the capacity that spares 99.9%
+// of the keys is a quantile of these peaks.
+package replay
+
+import (
+	"fmt"
+	"math"
+	"slices"
+	"unsafe"
+
+	"github.com/caddy-throttle/caddy-throttle/leakybucket"
+)
+
+// Leaks is the ladder of leaks that a survey tries if it is given none, in units of
+// cost a second: from 10 an hour to 20 a second.
+var Leaks = []float64{
+	10. / 3600, 20. / 3600, 30. / 3600, 1. / 60, 2. / 60, 3. / 60, 5. / 60, 10. / 60,
+	15. / 60, 20. / 60, 30. / 60, 1, 2, 5, 10, 20,
+}
+
+// tolerance is the rounding within which Take accepts an exact fill.
+const tolerance = 1e-9
+
+// Options are the options of a Survey. The zero value works.
+type Options struct {
+	// Leaks are the leaks to try, in units of cost a second. If empty, [Leaks].
+	Leaks []float64
+
+	// TempDir is where charges are kept that do not fit 16 MB of memory, at some six
+	// bytes each. If empty, the system's directory for temporary files.
+	TempDir string
+}
+
+// A Survey collects the charges of many keys. It keeps about 350 bytes for each key
+// with 16 leaks, however many charges there are. It must be closed. It is not safe
+// for concurrent use.
+type Survey struct {
+	leaks    []float64
+	ids      map[string]int32 // keys to their numbers
+	names    []string
+	keys     []tally
+	levels   [][]float64 // by page of keys: the levels of each, then the peaks of each
+	recorded recording
+
+	first, last leakybucket.Instant
+	requests    int
+	load        float64
+}
+
+// A tally is what a survey knows of a key beside its levels.
+type tally struct {
+	at       leakybucket.Instant
+	load     float64
+	requests int
+}
+
+// pageKeys is how many keys share one allocation of levels.
+const pageKeys = 256
+
+// New returns an empty survey.
+func New(o Options) *Survey {
+	if len(o.Leaks) == 0 {
+		o.Leaks = Leaks
+	}
+	return &Survey{leaks: slices.Clone(o.Leaks), ids: make(map[string]int32), recorded: recording{dir: o.TempDir}}
+}
+
+// Close removes the survey's temporary file, if there is one.
+func (s *Survey) Close() error { return s.recorded.close() }
+
+// Add charges cost to a key at an instant, and returns the key's number: 0 for the
+// first key, 1 for the second. The charges should come in order of time. If one comes
+// late, nothing leaks until time has caught up, as in any bucket. The key is not kept,
+// and a cost that is negative or not a number counts as 1.
+func (s *Survey) Add(key []byte, at leakybucket.Instant, cost float64) (int, error) {
+	if !(cost >= 0) {
+		cost = 1
+	}
+	id, known := s.ids[string(key)]
+	if !known {
+		id = int32(len(s.keys))
+		name := string(key)
+		s.ids[name] = id
+		s.names = append(s.names, name)
+		s.keys = append(s.keys, tally{at: at})
+		if int(id)%pageKeys == 0 {
+			s.levels = append(s.levels, make([]float64, pageKeys*2*len(s.leaks)))
+		}
+	}
+	t := &s.keys[id]
+	at = max(at, t.at)
+	if s.requests == 0 {
+		s.first, s.last = at, at
+	}
+	s.first, s.last = min(s.first, at), max(s.last, at)
+	s.requests++
+	s.load += cost
+
+	elapsed := float64(at-t.at) / 1e6 // as leakybucket has it, so that levels are equal to the last bit
+	t.at = at
+	t.requests++
+	t.load += cost
+	levels, peaks := s.levelsOf(int(id))
+	peaks = peaks[:len(levels)]
+	for i, leak := range s.leaks[:len(levels)] {
+		level := levels[i] - leak*elapsed
+		if level < 0 {
+			level = 0
+		}
+		level += cost
+		levels[i] = level
+		if cost == 0 {
+			level *= 1 + 4*tolerance // a cost of 0 fits only below the capacity
+		}
+		if level > peaks[i] {
+			peaks[i] = level
+		}
+	}
+	return int(id), s.recorded.add(int(id), at, cost)
+}
+
+func (s *Survey) levelsOf(id int) (levels, peaks []float64) {
+	n := len(s.leaks)
+	row := s.levels[id/pageKeys][id%pageKeys*2*n:][:2*n]
+	return row[:n:n], row[n:]
+}
+
+// Keys returns how many keys were charged.
+func (s *Survey) Keys() int { return len(s.keys) }
+
+// Requests returns how many charges there were.
+func (s *Survey) Requests() int { return s.requests }
+
+// Load returns the sum of all costs, in units.
+func (s *Survey) Load() float64 { return s.load }
+
+// Span returns the instants of the first and of the last charge.
+func (s *Survey) Span() (first, last leakybucket.Instant) { return s.first, s.last }
+
+// Leaks returns the leaks that the survey tries, in units of cost a second.
+func (s *Survey) Leaks() []float64 { return s.leaks }
+
+// ID returns the number of a key, and false if it was never charged.
+func (s *Survey) ID(key []byte) (int, bool) {
+	id, known := s.ids[string(key)]
+	return int(id), known
+}
+
+// Name returns the key with this number.
+func (s *Survey) Name(id int) string { return s.names[id] }
+
+// Charged returns how many charges the key had, and the sum of their costs.
+func (s *Survey) Charged(id int) (requests int, load float64) {
+	return s.keys[id].requests, s.keys[id].load
+}
+
+// Peak returns the highest level of a key's unbounded bucket with a leak of the
+// ladder: the least capacity with which the key is never refused.
+func (s *Survey) Peak(id, leak int) float64 {
+	_, peaks := s.levelsOf(id)
+	return peaks[leak]
+}
+
+// Memory returns about how many bytes the survey holds for its keys.
+func (s *Survey) Memory() int {
+	const entry = int(unsafe.Sizeof("")+unsafe.Sizeof(int32(0))) + 4 // of the map, which is half empty at worst
+	total := len(s.levels)*pageKeys*2*len(s.leaks)*8 + cap(s.keys)*int(unsafe.Sizeof(tally{})) + cap(s.names)*int(unsafe.Sizeof("")) + 2*entry*len(s.ids)
+	for _, name := range s.names {
+		total += len(name)
+	}
+	return total
+}
+
+// least returns the least whole capacity, and at least 1, into which a level fits.
+func least(peak float64) float64 { return max(1, math.Ceil(peak/(1+tolerance))) }
+
+// A Point is one limit of the curve, and what it would have done to the traffic.
+type Point struct {
+	leakybucket.Limit
+
+	RefusedKeys     int     // keys with at least one refusal
+	RefusedRequests int     // charges that did not fit
+	RefusedLoad     float64 // the sum of their costs, in units
+}
+
+// Curve returns, for each leak of the ladder, the least whole capacity that leaves at
+// least the share spare of the keys untouched, from 0 to 1. The keys to spare are
+// those for which counts returns true; nil means all. What each limit refuses is found
+// by replaying the charges of all keys that need more.
+func (s *Survey) Curve(spare float64, counts func(id int) bool) ([]Point, error) {
+	if !(spare >= 0 && spare <= 1) {
+		return nil, fmt.Errorf("invalid share %v of keys: want a number from 0 to 1", spare)
+	}
+	points := make([]Point, len(s.leaks))
+	peaks := make([]float64, 0, len(s.keys))
+	for i, leak := range s.leaks {
+		peaks = peaks[:0]
+		for id := range s.keys {
+			if counts == nil || counts(id) {
+				peaks = append(peaks, s.Peak(id, i))
+			}
+		}
+		points[i].Limit = leakybucket.Limit{Capacity: capacityFor(peaks, spare), Leak: leak}
+	}
+	return points, s.Replay(points)
+}
+
+// capacityFor returns the least whole capacity that spares that share of the keys
+// with these peaks. It sorts them.
+func capacityFor(peaks []float64, spare float64) float64 {
+	if len(peaks) == 0 {
+		return 1
+	}
+	slices.Sort(peaks)
+	// 0.999 of 1000 is 999.0000000000001 in places: a key too many would be spared.
+	spared := int(math.Ceil(spare*float64(len(peaks)) - 1e-6))
+	if spared == 0 {
+		return 1
+	}
+	return least(peaks[spared-1])
+}
+
+// Replay takes every charge under the limits of the points, and writes what they
+// refuse. A point's leak must be the one of the ladder at its index.
+func (s *Survey) Replay(points []Point) error {
+	for i := range points {
+		if i >= len(s.leaks) || points[i].Leak != s.leaks[i] {
+			return fmt.Errorf("invalid point %d: want one for each leak of the ladder", i)
+		}
+		points[i].RefusedKeys, points[i].RefusedRequests, points[i].RefusedLoad = 0, 0, 0
+	}
+	// Only keys that need more than a limit are ever refused by it.
+	over := make(map[int]int) // keys to the index of their states
+	for id := range s.keys {
+		for i := range points {
+			if s.Peak(id, i) > points[i].Capacity*(1+tolerance) {
+				if _, known := over[id]; !known {
+					over[id] = len(over)
+				}
+				points[i].RefusedKeys++
+			}
+		}
+	}
+	if len(over) == 0 {
+		return nil
+	}
+	states := make([]leakybucket.State, len(over)*len(points))
+	return s.recorded.each(func(id int, at leakybucket.Instant, cost float64) {
+		n, refused := over[id]
+		if !refused {
+			return
+		}
+		for i := range points {
+			p := &points[i]
+			state := &states[n*len(points)+i]
+			next, d := p.Take(*state, cost, at)
+			*state = next
+			if !d.Fits {
+				p.RefusedRequests++
+				p.RefusedLoad += cost
+			}
+		}
+	})
+}
+
+// Each calls f with every charge, in the order in which they were added.
+func (s *Survey) Each(f func(id int, at leakybucket.Instant, cost float64)) error {
+	return s.recorded.each(f)
+}
+
+// Refusals takes every charge under one limit, and calls f with those that do not fit,
+// in their order. The limit's leak must be the one of the ladder at that index.
+func (s *Survey) Refusals(limit leakybucket.Limit, leak int, f func(id int, at leakybucket.Instant, cost float64)) error {
+	if leak < 0 || leak >= len(s.leaks) || limit.Leak != s.leaks[leak] {
+		return fmt.Errorf("invalid leak %v: want the one of the ladder at index %d", limit.Leak, leak)
+	}
+	states := make(map[int]leakybucket.State)
+	for id := range s.keys {
+		if s.Peak(id, leak) > limit.Capacity*(1+tolerance) {
+			states[id] = leakybucket.State{}
+		}
+	}
+	if len(states) == 0 {
+		return nil
+	}
+	return s.recorded.each(func(id int, at leakybucket.Instant, cost float64) {
+		state, refused := states[id]
+		if !refused {
+			return
+		}
+		next, d := limit.Take(state, cost, at)
+		states[id] = next
+		if !d.Fits {
+			f(id, at, cost)
+		}
+	})
+}

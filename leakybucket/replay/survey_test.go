@@ -1,0 +1,361 @@
+package replay
+
+import (
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"os"
+	"slices"
+	"strconv"
+	"testing"
+
+	"github.com/caddy-throttle/caddy-throttle/leakybucket"
+)
+
+// A charge is one of a trace.
+type charge struct {
+	key  string
+	at   leakybucket.Instant
+	cost float64
+}
+
+// survey returns a survey of the trace.
+func survey(t testing.TB, trace []charge, o Options) *Survey {
+	t.Helper()
+	s := New(o)
+	t.Cleanup(func() {
+		if err := s.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	for _, c := range trace {
+		if _, err := s.Add([]byte(c.key), c.at, c.cost); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return s
+}
+
+// replayed is what one limit refuses of a trace, by taking every charge from buckets.
+func replayed(trace []charge, limit leakybucket.Limit) (p Point, refused map[string]bool) {
+	p.Limit, refused = limit, make(map[string]bool)
+	states := make(map[string]leakybucket.State)
+	for _, c := range trace {
+		next, d := limit.Take(states[c.key], c.cost, c.at)
+		states[c.key] = next
+		if !d.Fits {
+			p.RefusedRequests++
+			p.RefusedLoad += c.cost
+			refused[c.key] = true
+		}
+	}
+	p.RefusedKeys = len(refused)
+	return p, refused
+}
+
+// bruteForce returns the least whole capacity that leaves the share of the keys
+// untouched, by replaying the trace with 1, 2, 3 and so on.
+func bruteForce(trace []charge, leak, spare float64, counts func(string) bool) float64 {
+	keys := make(map[string]bool)
+	for _, c := range trace {
+		if counts(c.key) {
+			keys[c.key] = true
+		}
+	}
+	for capacity := 1.; ; capacity++ {
+		_, refused := replayed(trace, leakybucket.Limit{Capacity: capacity, Leak: leak})
+		hit := 0
+		for key := range refused {
+			if keys[key] {
+				hit++
+			}
+		}
+		if float64(len(keys)-hit) >= spare*float64(len(keys))-1e-6 {
+			return capacity
+		}
+	}
+}
+
+// mixed returns a trace of people, who come in page views, and scrapers.
+func mixed(seed uint64, people, scrapers int, cost func(*rand.Rand) float64) []charge {
+	random := rand.New(rand.NewPCG(seed, 1))
+	var trace []charge
+	add := func(key string, seconds float64) {
+		trace = append(trace, charge{key, leakybucket.Instant(1.7e15 + seconds*1e6), cost(random)})
+	}
+	for p := range people {
+		at := random.Float64() * 3600
+		for range 1 + random.IntN(6) {
+			for range 1 + random.IntN(4) {
+				add("person"+strconv.Itoa(p), at+random.Float64())
+			}
+			at += random.ExpFloat64() * 40
+		}
+	}
+	for p := range scrapers {
+		at, every := random.Float64()*1000, 0.2+random.Float64()*3
+		for range 150 {
+			add("scraper"+strconv.Itoa(p), at)
+			at += every
+		}
+	}
+	slices.SortStableFunc(trace, func(a, b charge) int { return int(a.at - b.at) })
+	return trace
+}
+
+func one(*rand.Rand) float64 { return 1 }
+
+// TestCurveFindsTheCapacityThatBruteForceFinds replays generated traces for every
+// capacity: the curve must agree to the unit, and count the same refusals.
+func TestCurveFindsTheCapacityThatBruteForceFinds(t *testing.T) {
+	costs := map[string]func(*rand.Rand) float64{
+		"one":       one,
+		"fractions": func(r *rand.Rand) float64 { return r.Float64() * 3 },
+		"some zero": func(r *rand.Rand) float64 { return float64(r.IntN(3)) },
+		"tenths":    func(r *rand.Rand) float64 { return float64(1+r.IntN(20)) / 10 },
+	}
+	everybody := func(string) bool { return true }
+	people := func(key string) bool { return key[0] == 'p' }
+	for name, cost := range costs {
+		for seed := range uint64(2) {
+			trace := mixed(seed, 60, 4, cost)
+			s := survey(t, trace, Options{Leaks: []float64{1. / 60, 0.2, 1, 5}})
+			for _, spare := range []float64{0, 0.5, 0.95, 0.999, 1} {
+				for who, counts := range map[string]func(string) bool{"everybody": everybody, "people": people} {
+					points, err := s.Curve(spare, func(id int) bool { return counts(s.Name(id)) })
+					if err != nil {
+						t.Fatal(err)
+					}
+					for i, got := range points {
+						if want := bruteForce(trace, s.Leaks()[i], spare, counts); got.Capacity != want {
+							t.Errorf("costs %s, seed %d, spare %v of %s, leak %v: got capacity %v, want %v", name, seed, spare, who, got.Leak, got.Capacity, want)
+						}
+						want, _ := replayed(trace, got.Limit)
+						if math.Abs(got.RefusedLoad-want.RefusedLoad) > 1e-6 {
+							t.Errorf("costs %s, %v: got refused load %v, want %v", name, got.Limit, got.RefusedLoad, want.RefusedLoad)
+						}
+						got.RefusedLoad, want.RefusedLoad = 0, 0
+						if got != want {
+							t.Errorf("costs %s, seed %d, spare %v of %s: got %+v, want %+v", name, seed, spare, who, got, want)
+						}
+					}
+				}
+			}
+		}
+	}
+}
+
+// TestPeakIsExactlyTheCapacityThatAKeyNeeds checks each key alone: with its peak it is
+// never refused, and with a little less it is.
+func TestPeakIsExactlyTheCapacityThatAKeyNeeds(t *testing.T) {
+	trace := mixed(7, 50, 5, func(r *rand.Rand) float64 { return 0.1 + r.Float64() })
+	s := survey(t, trace, Options{})
+	for i, leak := range s.Leaks() {
+		for id := range s.Keys() {
+			var own []charge
+			for _, c := range trace {
+				if c.key == s.Name(id) {
+					own = append(own, c)
+				}
+			}
+			peak := s.Peak(id, i)
+			if p, _ := replayed(own, leakybucket.Limit{Capacity: peak, Leak: leak}); p.RefusedRequests != 0 {
+				t.Errorf("key %s, leak %v: got %d refused with a capacity of its peak %v, want 0", s.Name(id), leak, p.RefusedRequests, peak)
+			}
+			if p, _ := replayed(own, leakybucket.Limit{Capacity: peak * (1 - 1e-6), Leak: leak}); p.RefusedRequests == 0 {
+				t.Errorf("key %s, leak %v: got none refused below its peak %v, want some", s.Name(id), leak, peak)
+			}
+		}
+	}
+}
+
+// TestRefusalsAreThoseThatTheCurveCounts finds each of them again, in order.
+func TestRefusalsAreThoseThatTheCurveCounts(t *testing.T) {
+	s := survey(t, mixed(3, 60, 4, one), Options{})
+	points, err := s.Curve(0.9, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	all := 0
+	for i, p := range points {
+		all += p.RefusedRequests
+		keys, n, last := make(map[int]bool), 0, leakybucket.Instant(0)
+		err := s.Refusals(p.Limit, i, func(id int, at leakybucket.Instant, cost float64) {
+			if at < last {
+				t.Errorf("leak %v: got a refusal at %v after one at %v", p.Leak, at, last)
+			}
+			keys[id], n, last = true, n+1, at
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(keys) != p.RefusedKeys || n != p.RefusedRequests {
+			t.Errorf("leak %v: got %d refusals of %d keys, want %d of %d", p.Leak, n, len(keys), p.RefusedRequests, p.RefusedKeys)
+		}
+	}
+	if all == 0 {
+		t.Error("got no refusals at all, want some")
+	}
+	if err := s.Refusals(points[0].Limit, 1, nil); err == nil {
+		t.Error("got no error for the leak of another index, want one")
+	}
+}
+
+// TestALateChargeLeaksNothing: a charge that comes out of order counts as one of the
+// key's latest instant.
+func TestALateChargeLeaksNothing(t *testing.T) {
+	s := survey(t, []charge{{"a", 10e6, 1}, {"a", 4e6, 1}, {"a", 11e6, 1}}, Options{Leaks: []float64{1}})
+	if got := s.Peak(0, 0); got != 2 {
+		t.Errorf("got a peak of %v, want 2", got)
+	}
+	points, err := s.Curve(0, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if want := (Point{Limit: leakybucket.Limit{Capacity: 1, Leak: 1}, RefusedKeys: 1, RefusedRequests: 1, RefusedLoad: 1}); points[0] != want {
+		t.Errorf("got %+v, want %+v", points[0], want)
+	}
+}
+
+func TestAnEmptySurveyRecommendsTheLeastCapacity(t *testing.T) {
+	points, err := survey(t, nil, Options{}).Curve(0.999, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, p := range points {
+		if p.Capacity != 1 || p.RefusedKeys != 0 {
+			t.Errorf("got %+v, want capacity 1 and nobody refused", p)
+		}
+	}
+}
+
+func TestCurveRefusesSharesOutOfRange(t *testing.T) {
+	s := survey(t, nil, Options{})
+	for _, spare := range []float64{-0.1, 1.1, math.NaN()} {
+		if _, err := s.Curve(spare, nil); err == nil {
+			t.Errorf("got no error for a share of %v, want one", spare)
+		}
+	}
+}
+
+// TestChargesBeyondMemoryAreReplayedFromAFile records more than is kept in memory,
+// and leaves no file behind.
+func TestChargesBeyondMemoryAreReplayedFromAFile(t *testing.T) {
+	const n = 1_600_000
+	dir := t.TempDir()
+	s := New(Options{Leaks: []float64{1}, TempDir: dir})
+	for i := range n {
+		if _, err := s.Add([]byte("key"+strconv.Itoa(i%100)), leakybucket.Instant(i)*1000, 1.5); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if files, _ := os.ReadDir(dir); len(files) != 1 {
+		t.Fatalf("got %d temporary files, want 1", len(files))
+	}
+	points, err := s.Curve(0, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	// Each key charges 1.5 every 100 ms, so a capacity of 1 admits nothing.
+	if want := (Point{Limit: leakybucket.Limit{Capacity: 1, Leak: 1}, RefusedKeys: 100, RefusedRequests: n, RefusedLoad: 1.5 * n}); points[0] != want {
+		t.Errorf("got %+v, want %+v", points[0], want)
+	}
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if files, _ := os.ReadDir(dir); len(files) != 0 {
+		t.Errorf("got %d files left, want none", len(files))
+	}
+}
+
+// TestMemoryIsBoundedByKeys: ten times the charges of the same keys need no more.
+func TestMemoryIsBoundedByKeys(t *testing.T) {
+	const keys = 20_000
+	s := New(Options{TempDir: t.TempDir()})
+	defer s.Close()
+	add := func(from, to int) {
+		for i := from; i < to; i++ {
+			if _, err := s.Add([]byte("198.51.100."+strconv.Itoa(i%keys)), leakybucket.Instant(i)*1e4, 1); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	add(0, keys)
+	before := s.Memory()
+	add(keys, 10*keys)
+	if after := s.Memory(); after != before {
+		t.Errorf("got %d bytes after ten times the charges, want %d as before", after, before)
+	}
+	if perKey := before / keys; perKey < 256 || perKey > 450 {
+		t.Errorf("got %d bytes a key with 16 leaks, want about 350", perKey)
+	}
+}
+
+// FuzzCurve makes traces of arbitrary bytes, and holds the curve to brute force.
+func FuzzCurve(f *testing.F) {
+	f.Add([]byte{0, 0, 4, 1, 10, 4, 0, 255, 8, 2, 1, 1}, uint8(50), uint8(3))
+	f.Add([]byte{5, 0, 0, 5, 0, 0, 5, 1, 4}, uint8(100), uint8(0))
+	f.Fuzz(func(t *testing.T, data []byte, spare, leak uint8) {
+		if len(data) > 90 {
+			return
+		}
+		var trace []charge
+		at := leakybucket.Instant(1e15)
+		for ; len(data) >= 3; data = data[3:] {
+			at += leakybucket.Instant(data[1]) * leakybucket.Instant(data[1]) * 1e3
+			trace = append(trace, charge{"key" + strconv.Itoa(int(data[0]%8)), at, float64(data[2]) / 4})
+		}
+		share, rate := float64(spare%101)/100, float64(1+leak)/16
+		s := survey(t, trace, Options{Leaks: []float64{rate}})
+		points, err := s.Curve(share, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		got := points[0]
+		if want := bruteForce(trace, rate, share, func(string) bool { return true }); got.Capacity != want {
+			t.Fatalf("got capacity %v, want %v", got.Capacity, want)
+		}
+		if want, _ := replayed(trace, got.Limit); got != want {
+			t.Fatalf("got %+v, want %+v", got, want)
+		}
+	})
+}
+
+func BenchmarkAdd(b *testing.B) {
+	for _, keys := range []int{100, 100_000} {
+		b.Run(fmt.Sprintf("keys=%d", keys), func(b *testing.B) {
+			names := make([][]byte, keys)
+			for i := range names {
+				names[i] = fmt.Appendf(nil, "198.51.%d.%d", i/256, i%256)
+			}
+			s := New(Options{TempDir: b.TempDir()})
+			defer s.Close()
+			random := rand.New(rand.NewPCG(1, 2))
+			b.ReportAllocs()
+			for i := 0; b.Loop(); i++ {
+				if _, err := s.Add(names[random.IntN(keys)], leakybucket.Instant(i)*1000, 1); err != nil {
+					b.Fatal(err)
+				}
+			}
+		})
+	}
+}
+
+func ExampleSurvey() {
+	s := New(Options{Leaks: []float64{1}}) // one unit a second
+	defer s.Close()
+	for client, requests := range map[string]int{"203.0.113.7": 4, "203.0.113.8": 6, "203.0.113.9": 50} {
+		for i := range requests {
+			if _, err := s.Add([]byte(client), leakybucket.Instant(i)*500_000, 1); err != nil {
+				panic(err)
+			}
+		}
+	}
+	points, err := s.Curve(0.66, nil) // leave two of the three clients untouched
+	if err != nil {
+		panic(err)
+	}
+	p := points[0]
+	fmt.Printf("capacity %v refuses %d client and %d of %d requests\n", p.Capacity, p.RefusedKeys, p.RefusedRequests, s.Requests())
+	// Output: capacity 4 refuses 1 client and 22 of 60 requests
+}

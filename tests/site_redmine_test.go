@@ -1,0 +1,266 @@
+package tests
+
+import (
+	"encoding/base64"
+	"encoding/json"
+	"fmt"
+	"net/url"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+)
+
+// redmine is Redmine from Debian's package under Puma, in two processes with three
+// threads each. It has a project with 400 issues, and somebody called alice.
+var redmine = application{install: installRedmine}
+
+const (
+	redminePackage  = "/usr/share/redmine"
+	redminePassword = "correct horse"
+)
+
+func installRedmine(t *testing.T, a *application) {
+	bundle, puma := need(t, "bundle"), need(t, "puma")
+	if _, err := os.Stat(redminePackage); err != nil {
+		need(t, "Redmine in "+redminePackage)
+	}
+	root := filepath.Join(a.dir, "redmine")
+	outputOf(t, exec.Command("cp", "--recursive", redminePackage, root))
+	// The package links to the one instance of this machine.
+	for _, link := range []string{"Gemfile.lock", "instances", "config/database.yml"} {
+		if err := os.Remove(filepath.Join(root, link)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	gems, err := os.ReadFile(filepath.Join(root, "Gemfile"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	instance := filepath.Join(root, "instances/default")
+	for _, folder := range []string{"config", "tmp", "log", "files"} {
+		if err := os.MkdirAll(filepath.Join(instance, folder), 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	counts, err := os.ReadFile("testdata/redmine/count.rb")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, text := range map[string]string{
+		filepath.Join(root, "Gemfile"):                       strings.ReplaceAll(string(gems), redminePackage+"/", root+"/"),
+		filepath.Join(root, "Gemfile.local"):                 "gem 'puma'\n",
+		filepath.Join(root, "config/initializers/counts.rb"): string(counts),
+		filepath.Join(instance, "config/secret_key.txt"):     strings.Repeat("0123456789abcdef", 4),
+		filepath.Join(instance, "config/database.yml"): fmt.Sprintf(
+			"production:\n  adapter: sqlite3\n  database: %s/redmine.sqlite\n  timeout: 10000\n", a.dir),
+	} {
+		if err := os.WriteFile(name, []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	seed, err := filepath.Abs("testdata/redmine/seed.rb")
+	if err != nil {
+		t.Fatal(err)
+	}
+	command := func(words ...string) *exec.Cmd {
+		cmd := exec.Command(bundle, words...)
+		cmd.Dir = root
+		cmd.Env = append(os.Environ(), "RAILS_ENV=production", "REDMINE_LANG=en", "HOME="+a.dir,
+			"PASSWORDS_LOG="+filepath.Join(a.dir, "passwords.log"))
+		return cmd
+	}
+	outputOf(t, command("install", "--local"))
+	outputOf(t, command("exec", "rake", "db:migrate"))
+	outputOf(t, command("exec", "rake", "redmine:load_default_data"))
+	outputOf(t, command("exec", "rails", "runner", seed))
+	socket := filepath.Join(a.dir, "puma.sock")
+	a.run(t, command("exec", puma, "--config", "-", "--environment", "production", "--workers", "2", "--threads", "3:3",
+		"--preload", "--bind", "unix://"+socket, "config.ru"), socket)
+}
+
+// startRedmine runs it behind the Caddyfile of the recipe for Rails.
+func startRedmine(t *testing.T) *trial {
+	t.Helper()
+	if !longRun() {
+		t.Skip("SKIPPED: it takes minutes; TEST_LONG=1 runs it")
+	}
+	redmine.use(t)
+	return startTrial(t, "rails.md",
+		"/srv/app/public", filepath.Join(redmine.dir, "redmine/public"),
+		"exempt static_files\n", "exempt static_files\n"+secondConfig(t, "rails.md"),
+		"localhost:3000", "unix/"+filepath.Join(redmine.dir, "puma.sock"))
+}
+
+// secondConfig returns the second Caddyfile of a recipe: what Debian's package needs
+// beside the first.
+func secondConfig(t *testing.T, recipe string) string {
+	t.Helper()
+	page, err := os.ReadFile("../docs/recipes/" + recipe)
+	if err != nil {
+		t.Fatal(err)
+	}
+	blocks := fence.FindAllSubmatch(page, 2)
+	if len(blocks) < 2 {
+		t.Fatalf("got %d Caddyfiles in %s, want two", len(blocks), recipe)
+	}
+	return string(blocks[1][1])
+}
+
+func redmineChecks(t *testing.T) int {
+	t.Helper()
+	return len(redmine.lines(t, "passwords.log", ""))
+}
+
+// redmineForm returns the log-in form with a token that may be used again, and the
+// cookies that belong to it.
+func (s *trial) redmineForm(address string) (form url.Values, cookies string) {
+	s.t.Helper()
+	a := s.must(request{address: address, target: "/login"})
+	token := regexp.MustCompile(`name="csrf-token" content="([^"]+)"`).FindStringSubmatch(a.body)
+	if token == nil {
+		s.t.Fatalf("got %d %q, want a form with a token", a.status, a.body)
+	}
+	return url.Values{"authenticity_token": {token[1]}, "username": {"alice"}, "password": {"wrong"}}, cookiesOf(a)
+}
+
+func basic(address, name, password, target string) request {
+	return request{
+		address: address, target: target,
+		header: []string{"Authorization", "Basic " + base64.StdEncoding.EncodeToString([]byte(name+":"+password))},
+	}
+}
+
+// TestRedmineChecksFewGuesses behind the Caddyfile of the recipe for Rails, however
+// they are written.
+func TestRedmineChecksFewGuesses(t *testing.T) {
+	const most = 12
+	type way struct {
+		name string
+		next func(form url.Values, cookies, address string, i int) request
+	}
+	post := func(target string, change func(form url.Values)) func(url.Values, string, string, int) request {
+		return func(form url.Values, cookies, address string, _ int) request {
+			changed := url.Values{}
+			for name, values := range form {
+				changed[name] = values
+			}
+			if change != nil {
+				change(changed)
+			}
+			return request{address: address, method: "POST", target: target, header: []string{"Cookie", cookies}, body: changed.Encode()}
+		}
+	}
+	for _, w := range []way{
+		{"the form", post("/login", nil)},
+		{"JSON's address", post("/login.json", nil)},
+		{"a slash", post("/login/", nil)},
+		{"two slashes", post("//login", nil)},
+		{"the name in the address", post("/login?username=alice", func(form url.Values) { form.Del("username") })},
+		{"the name in brackets in the address", post("/login?%5Busername%5D=alice", func(form url.Values) { form.Del("username") })},
+		{"the name twice", post("/login", func(form url.Values) { form["username"] = []string{"bob", "alice"} })},
+		{"spellings of the name", func(form url.Values, cookies, address string, i int) request {
+			names := []string{"Alice", "ALICE", " alice", "alice\t", "alice\x00", "\x00 alice\x00\x00"}
+			return post("/login", func(form url.Values) { form.Set("username", names[i%len(names)]) })(form, cookies, address, i)
+		}},
+		{"JSON", func(form url.Values, cookies, address string, _ int) request {
+			body, err := json.Marshal(map[string]string{"username": "alice", "password": "wrong"})
+			if err != nil {
+				t.Fatal(err)
+			}
+			return request{address: address, method: "POST", target: "/login.json", header: []string{"Content-Type", "application/json"}, body: string(body)}
+		}},
+		{"HTTP Basic", func(_ url.Values, _, address string, _ int) request {
+			return basic(address, "alice", "wrong", "/users/current.json")
+		}},
+		{"HTTP Basic at a public page", func(_ url.Values, _, address string, _ int) request {
+			return basic(address, "alice", "wrong", "/issues.json?limit=1")
+		}},
+		{"HTTP Basic, written oddly", func(_ url.Values, _, address string, i int) request {
+			r := basic(address, []string{"alice", "Alice", " alice"}[i%3], "wrong", "/users/current.json")
+			r.header[1] = []string{"basic ", "BASIC  ", "Basic "}[i%3] + strings.TrimPrefix(r.header[1], "Basic ") + []string{"", "!", "=="}[i/3%3]
+			return r
+		}},
+	} {
+		for _, addresses := range []int{1, 200} {
+			t.Run(fmt.Sprintf("%s from %d", w.name, addresses), func(t *testing.T) {
+				s := startRedmine(t)
+				form, cookies := s.redmineForm("203.0.113.1")
+				before := redmineChecks(t)
+				statuses := s.attack(500, 20, func(i int) request { return w.next(form, cookies, networkAddress(i%addresses), i) })
+				checked := redmineChecks(t) - before
+				t.Logf("500 guesses by %s from %d addresses: %d checked, %v by status", w.name, addresses, checked, statuses)
+				if checked > most || statuses[429]+statuses[400] == 0 {
+					t.Errorf("got %d checked and %v by status, want %d checked at most, and some of 400 or 429", checked, statuses, most)
+				}
+			})
+		}
+	}
+}
+
+// TestAnAttackOnARedmineAccountDoesNotLockOutABrowserThatKnowsThePassword, if its
+// owner stays logged in.
+func TestAnAttackOnARedmineAccountDoesNotLockOutABrowserThatKnowsThePassword(t *testing.T) {
+	s := startRedmine(t)
+	logIn := func(address, device string) answer {
+		form, cookies := s.redmineForm(address)
+		form.Set("password", redminePassword)
+		form.Set("autologin", "1")
+		return s.must(request{address: address, method: "POST", target: "/login", header: []string{"Cookie", cookies + "; " + device}, body: form.Encode()})
+	}
+	device := ""
+	for cookie := range strings.SplitSeq(cookiesOf(logIn("203.0.113.3", "")), "; ") {
+		if strings.HasPrefix(cookie, "__Host-throttle-device-account=") {
+			device = cookie
+		}
+	}
+	if device == "" {
+		t.Fatal("got no device for the right password, want one")
+	}
+	form, cookies := s.redmineForm("203.0.113.1")
+	s.attack(100, 10, func(i int) request {
+		return request{address: networkAddress(i), method: "POST", target: "/login", header: []string{"Cookie", cookies}, body: form.Encode()}
+	})
+	if got := logIn("203.0.113.4", "").status; got != 429 {
+		t.Errorf("another browser: got %d, want 429", got)
+	}
+	if got := logIn("203.0.113.3", device).status; got != 302 {
+		t.Errorf("the owner's browser: got %d, want 302", got)
+	}
+}
+
+// TestRedmineServesSomebodyAtWork who logs in, lists issues, changes one, and searches
+// six times.
+func TestRedmineServesSomebodyAtWork(t *testing.T) {
+	s := startRedmine(t)
+	p := s.person(s.startPeople(), "203.0.113.20")
+	p.visit("/login")
+	p.run(fmt.Sprintf("document.querySelector('#username').value = 'alice'; document.querySelector('#password').value = %q; document.querySelector('#login-submit').click()", redminePassword))
+	p.await("document.querySelector('#loggedas')")
+	p.visit("/projects/museum/issues")
+	p.visit("/issues/7")
+	p.visit("/issues/7/edit")
+	p.run("document.querySelector('#issue_notes').value = 'It is mended.'; document.querySelector('#issue-form input[name=commit]').click()")
+	p.await("document.querySelector('#history')?.innerText.includes('It is mended.')")
+	for _, word := range []string{"pump", "valve", "river", "paper", "ticket", "shelf"} {
+		p.visit("/search?q=" + word)
+		p.await("document.querySelector('#search-results')")
+	}
+	s.checkComfort("203.0.113.20")
+}
+
+// TestRedmineServesPoliteVisitorsInAFlood of expensive pages from one address.
+func TestRedmineServesPoliteVisitorsInAFlood(t *testing.T) {
+	flood := func(target string) func(i int) request {
+		return func(i int) request {
+			return request{address: "198.51.100.1", target: fmt.Sprintf(target, i)}
+		}
+	}
+	checkFloods(t, startRedmine, "/projects/museum", map[string]func(i int) request{
+		"csv":    flood("/projects/museum/issues.csv?x=%d"),
+		"pdf":    flood("/projects/museum/issues.pdf?x=%d"),
+		"search": flood("/search?all_words=&q=pump+valve&x=%d"),
+	})
+}

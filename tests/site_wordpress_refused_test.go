@@ -1,0 +1,110 @@
+package tests
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/chromedp/chromedp"
+)
+
+// TestWordPressLosesNothingOfARefusedAuthor whose address is shared with somebody who
+// floods the site.
+func TestWordPressLosesNothingOfARefusedAuthor(t *testing.T) {
+	s := startWordPress(t)
+	p := s.person(s.startPeople(), "198.51.100.1")
+	p.logIn("author")
+	p.openEditor()
+	p.run(`wp.data.dispatch("core/editor").updateEditorSettings({localAutosaveInterval: 1});
+		wp.data.dispatch("core/editor").editPost({title: "An old kettle"})`)
+	p.write("It holds two litres.")
+	save := func() { evalSoon[chromedp.Void](p, `wp.data.dispatch("core/editor").savePost().then(() => {})`) }
+	save()
+
+	calm := s.keepFull(p.address)
+	const message = "Please wait a moment, and try again. Nothing you wrote is lost."
+	said := func() string { return p.text(".components-notice.is-error") }
+	// A request may get in between two of the flood.
+	refused := func(what string, try func()) {
+		t.Helper()
+		for deadline := time.Now().Add(startTime); !strings.Contains(said(), message); try() {
+			if time.Now().After(deadline) {
+				t.Fatalf("%s: got %q in the editor, want %q", what, said(), message)
+			}
+			p.write("It whistles.")
+		}
+		t.Logf("%s refused: %q", what, said())
+		p.screenshot(strings.ReplaceAll(what+" refused", " ", "-"))
+		p.run(`wp.data.select("core/notices").getNotices().forEach(({id}) => wp.data.dispatch("core/notices").removeNotice(id))`)
+		p.await(`!document.querySelector(".components-notice.is-error")`)
+	}
+	refused("autosave", func() {
+		evalSoon[chromedp.Void](p, `wp.data.dispatch("core/editor").autosave().then(() => {})`)
+	})
+	refused("update", save)
+	var failures []string
+	for deadline := time.Now().Add(startTime); len(failures) == 0 && time.Now().Before(deadline); {
+		failures = p.addImages(1)
+	}
+	t.Logf("upload refused: %q", failures)
+	if len(failures) == 0 || !strings.Contains(failures[0], message) {
+		t.Errorf("upload: got %q, want %q", failures, message)
+	}
+
+	// The editor keeps what was not saved in the browser.
+	p.write("It was mended.")
+	p.await(`Object.values(sessionStorage).some((text) => text.includes("It was mended."))`)
+	editor := eval[string](p.tab, "location.href")
+	for deadline := time.Now().Add(startTime); ; {
+		p.open(editor)
+		if p.text("main .text, main p") != "" && p.text("h1") == "One moment, please" {
+			break
+		}
+		if time.Now().After(deadline) {
+			t.Fatal("got the editor all the time, want a refused reload")
+		}
+	}
+	t.Logf("reload refused: %q", p.text("main"))
+	p.screenshot("reload-refused")
+	calm()
+	p.await(`window.wp?.data?.select("core/notices")?.getNotices().some(({content}) => content.includes("backup"))`)
+	p.run(`[...document.querySelectorAll(".components-notice button")].find((button) => button.innerText.includes("Restore")).click()`)
+	p.await(`wp.data.select("core/editor").getEditedPostContent().includes("It was mended.")`)
+	for published := false; !published; published = eval[bool](p.tab, `wp.data.select("core/editor").isCurrentPostPublished()`) {
+		p.publish() // again, if the bucket is still too full for all requests of the editor
+		p.await(`!wp.data.select("core/editor").isSavingPost()`)
+	}
+	page := s.must(request{address: "203.0.113.1", target: strings.TrimPrefix(eval[string](p.tab, `wp.data.select("core/editor").getPermalink()`), s.url)})
+	for _, sentence := range []string{"It holds two litres.", "It whistles.", "It was mended."} {
+		if !strings.Contains(page.body, sentence) {
+			t.Errorf("got no %q in the published post", sentence)
+		}
+	}
+}
+
+// keepFull keeps an address' bucket full until the returned function is called.
+func (s *trial) keepFull(address string) (calm func()) {
+	s.t.Helper()
+	ctx, stop := context.WithCancel(context.Background())
+	var flooding sync.WaitGroup
+	s.t.Cleanup(func() { stop(); flooding.Wait() })
+	full := make(chan struct{})
+	var once sync.Once
+	for range 4 {
+		flooding.Go(func() {
+			tick := time.NewTicker(10 * time.Millisecond)
+			defer tick.Stop()
+			for n := 0; ctx.Err() == nil; n++ {
+				if a, err := s.do(request{address: address, target: fmt.Sprintf("/wp-content/none-%d.css", n)}); err == nil && a.status == 429 {
+					once.Do(func() { close(full) })
+				}
+				<-tick.C
+			}
+		})
+	}
+	<-full
+	return func() { stop(); flooding.Wait() }
+}

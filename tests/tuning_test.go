@@ -1,0 +1,302 @@
+package tests
+
+import (
+	"encoding/json"
+	"fmt"
+	"math"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+)
+
+// TestABrowserReportsThatAShadowZoneWouldHaveRefusedItsPage has a person at a PHP page
+// and a robot that runs no script.
+func TestABrowserReportsThatAShadowZoneWouldHaveRefusedItsPage(t *testing.T) {
+	t.Parallel()
+	browser := startBrowser(t)
+	s := phpSite(t)
+	port := freePort(t)
+	c := startCaddy(t, config{sites: fmt.Sprintf(`
+http://:%d {
+	throttle_seen /throttle-seen
+	throttle {
+		zone pages {
+			limit 2 1/d
+			shadow
+			server_timing
+		}
+	}
+	%s
+}`, port, s.directives)})
+	url := fmt.Sprintf("http://127.0.0.1:%d/tuned.php", port)
+	people := func() int { return int(c.metric(t, "caddy_throttle_refused_people", `zone="pages"`)) }
+
+	robot := newVisitor(t, "h1")
+	for range 10 {
+		if a := robot.get(t, url); a.status != 200 {
+			t.Fatalf("got %d, want 200 from a zone in shadow", a.status)
+		}
+	}
+	b := newTab(t, browser, "en", "light", desktop, 800)
+	for n, want := range []string{"marks:", "marks:", "marks: pages", "marks: pages"} {
+		b.open(fmt.Sprintf("%s?n=%d", url, n))
+		eventually(t, want, func() bool { return eval[string](b, "document.title") == want })
+	}
+	eventually(t, "one person in the metric", func() bool { return people() == 1 })
+	if got := int(c.metric(t, "caddy_throttle_refused_keys", `zone="pages"`)); got != 2 {
+		t.Errorf("got %d refused keys, want the person's and the robot's", got)
+	}
+	// The robot was marked last a while ago, and may send one report for itself.
+	for range 5 {
+		robot.send(t, "POST", fmt.Sprintf("http://127.0.0.1:%d/throttle-seen", port))
+	}
+	if got := people(); got != 1 {
+		t.Errorf("got %d people after reports that name no zone, want 1", got)
+	}
+}
+
+// recommendation is what tests read of `caddy throttle recommend --json`.
+type recommendation struct {
+	Zones []struct {
+		Keys      int
+		Caddyfile string
+		Limit     struct {
+			Recommended int
+			Points      []struct {
+				Leak            string
+				Capacity        float64
+				RefusedKeys     int     `json:"refused_keys"`
+				RefusedRequests int     `json:"refused_requests"`
+				RefusedLoad     float64 `json:"refused_load_share"`
+			}
+		}
+		InFlight *struct{ Slots int }    `json:"in_flight"`
+		Seconds  *struct{ Load float64 } `json:"settle_seconds"`
+	}
+}
+
+func throttleCommand(t *testing.T, args ...string) string {
+	t.Helper()
+	cmd := caddyCommand(t, append([]string{"throttle"}, args...)...)
+	var stderr strings.Builder
+	cmd.Stderr = &stderr
+	out, err := cmd.Output()
+	if err != nil {
+		t.Fatalf("caddy throttle %v: %v\n%s", args, err, stderr.String())
+	}
+	return string(out)
+}
+
+// visitSite sends what people and scrapers send, and returns how many requests of each
+// were refused.
+func visitSite(t *testing.T, site string, people, scrapers []*visitor) (peopleRefused, scrapersRefused int64) {
+	var all sync.WaitGroup
+	var refused [2]atomic.Int64
+	get := func(v *visitor, kind int, path string) {
+		a, err := v.try("GET", site+path)
+		switch {
+		case err != nil:
+			t.Errorf("%s: %v", path, err)
+		case a.status == 429:
+			refused[kind].Add(1)
+		case a.status != 200:
+			t.Errorf("%s: got %d, want 200 or 429", path, a.status)
+		}
+	}
+	for i, v := range people {
+		all.Go(func() {
+			for page := range 1 + i%3 {
+				get(v, 0, fmt.Sprintf("/?page=%d", page))
+				for n := range 6 {
+					get(v, 0, fmt.Sprintf("/assets/style.css?n=%d", n))
+				}
+				time.Sleep(300 * time.Millisecond) // they read
+			}
+		})
+	}
+	for _, v := range scrapers {
+		all.Go(func() {
+			for n := range 150 {
+				get(v, 1, fmt.Sprintf("/?article=%d", n))
+			}
+		})
+	}
+	all.Wait()
+	return refused[0].Load(), refused[1].Load()
+}
+
+// TestWhatIsRecommendedFromItsOwnLogRefusesScrapersAndNobodyElse runs a PHP site in
+// shadow, recommends a limit from its access log, and enforces that.
+func TestWhatIsRecommendedFromItsOwnLogRefusesScrapersAndNobodyElse(t *testing.T) {
+	t.Parallel()
+	s := phpSite(t)
+	port, file := freePort(t), filepath.Join(t.TempDir(), "access.log")
+	site := func(throttle string) config {
+		return config{sites: fmt.Sprintf(`
+http://:%d {
+	log {
+		output file %s
+	}
+	%s
+	%s
+}`, port, file, s.directives, throttle)}
+	}
+	c := startCaddy(t, site(`throttle {
+		zone pages {
+			exempt static_files
+			limit 1 1/h
+			shadow
+		}
+	}`))
+	url := fmt.Sprintf("http://127.0.0.1:%d", port)
+	visitors := func(n int) (all []*visitor) {
+		for range n {
+			all = append(all, newVisitor(t, "h1"))
+		}
+		return all
+	}
+	people, scrapers := visitors(20), visitors(3)
+	if p, s := visitSite(t, url, people, scrapers); p+s != 0 {
+		t.Fatalf("got %d and %d refused in shadow, want none", p, s)
+	}
+	sent := 0
+	for i := range people {
+		sent += (1 + i%3) * 7
+	}
+	sent += len(scrapers) * 150
+	eventually(t, "all lines in the access log", func() bool {
+		data, _ := os.ReadFile(file)
+		return strings.Count(string(data), "\n") == sent
+	})
+
+	var found recommendation
+	out := throttleCommand(t, "recommend", "--key", "client_ip", "--people", "--spare", "100", "--json", file)
+	if err := json.Unmarshal([]byte(out), &found); err != nil || len(found.Zones) != 1 {
+		t.Fatalf("got %d zones, %v, want one\n%s", len(found.Zones), err, out)
+	}
+	z := found.Zones[0]
+	best := z.Limit.Points[z.Limit.Recommended]
+	if z.Keys != 23 || best.RefusedKeys != 3 || best.Capacity < 3 {
+		t.Errorf("got %d clients, %d of them refused with a capacity of %v, want 23, the 3 scrapers, and 3 at least\n%s", z.Keys, best.RefusedKeys, best.Capacity, out)
+	}
+	if z.Seconds == nil || z.Seconds.Load <= 0 || z.InFlight == nil || z.InFlight.Slots != 1 {
+		t.Errorf("got %+v and %+v, want the work in seconds, and one request of a client at once", z.Seconds, z.InFlight)
+	}
+
+	// What throttle decided in shadow is in the log, and the summary counts as the metric.
+	summary := throttleCommand(t, "summary", "--json", file)
+	var sum struct {
+		Zones []struct {
+			Zone      string
+			Decisions map[string]int
+		}
+	}
+	if err := json.Unmarshal([]byte(summary), &sum); err != nil || len(sum.Zones) != 1 {
+		t.Fatalf("got %v, %v, want one zone\n%s", sum, err, summary)
+	}
+	for _, decision := range []string{"admitted", "shadow_refused"} {
+		if got, want := sum.Zones[0].Decisions[decision], c.decisions(t, "pages", decision); got != want || want == 0 {
+			t.Errorf("got %d %s in the summary, want %d as the metric, and some", got, decision, want)
+		}
+	}
+
+	lines := slices.DeleteFunc(strings.Split(z.Caddyfile, "\n"), func(line string) bool {
+		return strings.HasPrefix(strings.TrimSpace(line), "shadow")
+	})
+	c.reload(site(strings.Join(lines, "\n")))
+	peopleRefused, scrapersRefused := visitSite(t, url, people, scrapers)
+	if peopleRefused != 0 {
+		t.Errorf("got %d requests of people refused by what was recommended, want none\n%s", peopleRefused, out)
+	}
+	want := float64(best.RefusedRequests)
+	if got := float64(scrapersRefused); math.Abs(got-want) > 0.1*want {
+		t.Errorf("got %v requests of scrapers refused, want about %v as was foretold", got, want)
+	}
+}
+
+// fairLog is a combined log of people who load assets, and of a scraper.
+func fairLog(t *testing.T) string {
+	t.Helper()
+	var b strings.Builder
+	start := time.Date(2026, 11, 2, 8, 0, 0, 0, time.UTC)
+	type hit struct {
+		at   time.Duration
+		line string
+	}
+	var hits []hit
+	add := func(at time.Duration, addr, path, agent string) {
+		hits = append(hits, hit{at, fmt.Sprintf("%s - - [%s] \"GET %s HTTP/1.1\" 200 512 \"-\" \"%s\"\n", addr, start.Add(at).Format("02/Jan/2006:15:04:05 -0700"), path, agent)})
+	}
+	for p := range 400 {
+		addr, at := fmt.Sprintf("198.51.%d.%d", p/200, p%200+1), time.Duration(p*97%1800)*time.Minute
+		for page := range 1 + p*7%12 {
+			add(at, addr, fmt.Sprintf("/page/%d", page), "Mozilla/5.0")
+			add(at+time.Second, addr, "/style.css", "Mozilla/5.0")
+			at += time.Duration(5+p%60) * time.Second
+		}
+	}
+	for n := range 9000 {
+		add(4*time.Hour+time.Duration(n)*2*time.Second, "203.0.113.66", fmt.Sprintf("/page/%d", n), "bot\x1b[31m<script>alert(1)</script>")
+	}
+	for n := range 120 { // an office
+		add(9*time.Hour+time.Duration(n)*20*time.Second, "203.0.113.10", fmt.Sprintf("/page/%d", n), fmt.Sprintf("Mozilla/%d", n%9))
+		add(9*time.Hour+time.Duration(n)*20*time.Second, "203.0.113.10", "/style.css", fmt.Sprintf("Mozilla/%d", n%9))
+	}
+	slices.SortStableFunc(hits, func(a, b hit) int { return int(a.at - b.at) })
+	for _, h := range hits {
+		b.WriteString(h.line)
+	}
+	return writeFile(t, "access.log", b.String())
+}
+
+// TestTheReportInABrowserShowsTheTablesData opens the page as a file, on a phone and on
+// a desktop.
+func TestTheReportInABrowserShowsTheTablesData(t *testing.T) {
+	t.Parallel()
+	browser := startBrowser(t)
+	report := filepath.Join(t.TempDir(), "report.html")
+	throttleCommand(t, "recommend", "--key", "client_ip", "--people", "--spare", "99", "--report", report, fairLog(t))
+	for _, look := range []struct {
+		name, scheme string
+		width        int64
+	}{{"report-desktop-light", "light", desktop}, {"report-desktop-dark", "dark", desktop}, {"report-phone-light", "light", phone}, {"report-phone-dark", "dark", phone}} {
+		t.Run(look.name, func(t *testing.T) {
+			b := newTab(t, browser, "en", look.scheme, look.width, 2400)
+			b.open("file://" + report)
+			b.screenshot(look.name)
+			if wide := eval[int64](b, "document.documentElement.scrollWidth"); wide > look.width {
+				t.Errorf("got a page of %d pixels, want at most %d", wide, look.width)
+			}
+			curve := eval[[]string](b, `[...document.querySelectorAll("table.curve tr[data-leak]")].map(r => r.dataset.leak + " " + r.dataset.capacity)`)
+			marks := eval[[]string](b, `[...document.querySelectorAll("circle.mark")].map(c => c.dataset.name + " " + c.dataset.value)`)
+			if len(curve) != 16 || !slices.Equal(curve, marks) {
+				t.Errorf("got marks %v, want those of the table, %v", marks, curve)
+			}
+			shown := eval[[]string](b, `[...document.querySelectorAll("table.curve tr[data-leak]")].map(r => r.cells[0].innerText + " " + r.cells[1].innerText)`)
+			if !slices.Equal(shown, curve) {
+				t.Errorf("got the table %v, want %v", shown, curve)
+			}
+			// The marks stand where their values say: a larger capacity is higher.
+			if !eval[bool](b, `[...document.querySelectorAll("circle.mark")].every((c, i, all) => i == 0 || (c.dataset.value - all[i-1].dataset.value) * (c.getBoundingClientRect().y - all[i-1].getBoundingClientRect().y) <= 0)`) {
+				t.Error("got a mark that stands higher than one with a larger capacity")
+			}
+			loads := eval[[]float64](b, `[...document.querySelectorAll("table.curve tr[data-leak]")].map(r => +r.dataset.load)`)
+			bars := eval[[]float64](b, `[...document.querySelectorAll("svg")].map(s => [...s.querySelectorAll("rect")]).filter(b => b.length == 16 && b[0].dataset.name == "10/h")[0].map(b => +b.dataset.value)`)
+			if !slices.Equal(loads, bars) {
+				t.Errorf("got bars %v, want the table's %v", bars, loads)
+			}
+			refused := eval[float64](b, `[...document.querySelectorAll("rect.refused")].filter(r => r.dataset.name.includes("T")).reduce((sum, r) => sum + +r.dataset.value, 0)`)
+			if want := eval[string](b, `document.querySelector("table.curve tr.best").cells[5].innerText`); strings.ReplaceAll(want, ",", "") != fmt.Sprint(refused) {
+				t.Errorf("got %v refusals over time, want the %s of the table", refused, want)
+			}
+			if eval[bool](b, `[...document.querySelectorAll("script, link, img, iframe, [style], [onload]")].length > 0`) {
+				t.Error("got an element that may run or load something, want none")
+			}
+		})
+	}
+}
