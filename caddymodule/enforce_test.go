@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"strconv"
+	"strings"
 	"testing"
 )
 
@@ -249,6 +250,34 @@ func TestEarlyDataIsSentBackWhereTheAddressCounts(t *testing.T) {
 		}
 		if w.Code == http.StatusTooEarly && w.Header().Get("Retry-After") != "" {
 			t.Errorf("%s: got a Retry-After, want none", test.path)
+		}
+	}
+}
+
+// Rate-limit headers of an account's bucket would tell that somebody guesses there, or
+// who has an override.
+func TestZonesKeyedByFormOrCookieSendNoRateLimitHeaders(t *testing.T) {
+	for key, want := range map[string]bool{
+		"client_ip": true, "header X-Key": true, "query key": true, "host": true,
+		"form log": false, "client_ip form log": false, "cookie session": false, "basic_user": false,
+		"{cookie.session}": false, "x-{http.request.cookie.session}": false,
+	} {
+		for _, more := range []string{"", "shadow", "override gold unlimited", "count_only status 200"} {
+			if more == "override gold unlimited" && (key == "client_ip" || strings.Contains(key, " form")) {
+				continue // is no address
+			}
+			s := run(t, "http:// {\nthrottle {\nratelimit_headers\nzone accounts {\nkey "+key+"\nlimit 2 1/h\n"+more+"\n}\n}\n}")
+			for range 4 {
+				r := httptest.NewRequest("POST", site0+"?key=gold", strings.NewReader("log=gold"))
+				r.Header = http.Header{"X-Key": {"gold"}, "Cookie": {"session=gold"}, "Content-Type": {"application/x-www-form-urlencoded"}}
+				r.SetBasicAuth("gold", "x")
+				w := s.do(r)
+				got := w.Header()["Ratelimit"] != nil || w.Header()["Ratelimit-Policy"] != nil
+				if got && !want || !got && want && more == "" {
+					t.Errorf("key %s, %s: got %v, want rate-limit headers: %v", key, more, w.Header(), want)
+				}
+			}
+			s.stop()
 		}
 	}
 }

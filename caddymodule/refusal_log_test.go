@@ -54,7 +54,7 @@ const (
 
 // until sleeps until a time after the start.
 func until(start time.Time, at time.Duration) {
-	<-time.After(time.Until(start.Add(at)))
+	time.Sleep(time.Until(start.Add(at)))
 	synctest.Wait()
 }
 

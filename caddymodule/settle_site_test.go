@@ -223,7 +223,7 @@ func (s *settleStore) Take(ctx context.Context, charges []leakybucket.Charge, de
 	slow := s.slow
 	s.mu.Unlock()
 	if slow > 0 {
-		<-time.After(slow)
+		time.Sleep(slow)
 	}
 	if failing {
 		return errors.New("the store is down")
@@ -240,7 +240,7 @@ func (s *settleStore) Settle(ctx context.Context, settlements []leakybucket.Sett
 	}
 	s.mu.Unlock()
 	if slow > 0 {
-		<-time.After(slow)
+		time.Sleep(slow)
 	}
 	if err := ctx.Err(); err != nil {
 		return err // as a store would that is asked over a network

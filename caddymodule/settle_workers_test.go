@@ -50,7 +50,7 @@ func pool(workers int, page time.Duration) (serve func(http.ResponseWriter, *htt
 			return err
 		}
 		slots <- struct{}{}
-		<-time.After(page)
+		time.Sleep(page)
 		<-slots
 		served.Add(1)
 		return nil

@@ -214,7 +214,7 @@ func TestShadowCountsWhatEnforcementWouldDecide(t *testing.T) {
 			for i := range 200 {
 				c := s.from([]string{"203.0.113.1:1", "203.0.113.2:1", "203.0.113.2:2"}[i%3])
 				c.get("/")
-				<-time.After(time.Duration(i*i%700) * time.Millisecond)
+				time.Sleep(time.Duration(i*i%700) * time.Millisecond)
 			}
 			counted = s.counts(t)["compared"]
 		})

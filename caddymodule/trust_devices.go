@@ -15,7 +15,6 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/device"
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/settlement"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/signer"
 )
 
@@ -29,9 +28,10 @@ import (
 // as memory does when Caddy is restarted, has room for ten more. Shadow zones trust
 // devices, too, so that they are known when the zone is enforced.
 //
-// A response earns trust if it sets the cookie, and `count_only` or `settle status` do
-// not count its status. Without these the zone cannot tell failures, so a request that
-// comes with such a cookie earns no trust: the site may only have renewed it.
+// A response earns trust if it sets the cookie, and `count_only`, `settle status` or
+// `settle header` charge nothing for it. Without these the zone cannot tell failures,
+// so a request that comes with such a cookie earns no trust: the site may only have
+// renewed it.
 type TrustDevices struct {
 	// The cookie that the upstream sets when a log-in has succeeded: a name, or a
 	// pattern such as `wordpress_logged_in_*`. Required. The zone must match the log-in
@@ -67,7 +67,9 @@ func (k *KeySource) namesAccount() bool {
 // accounts exist.
 var privateSources = []string{"form", "cookie", "basic_user"}
 
-func (k *KeySource) private() bool { return slices.Contains(privateSources, k.Source) }
+func (k *KeySource) private() bool {
+	return slices.Contains(privateSources, k.Source) || strings.Contains(k.Source, "{http.request.cookie.")
+}
 
 func (c *compilation) compileTrust() error {
 	c.rule.Key.Private = slices.ContainsFunc(c.Key, func(k KeySource) bool { return k.private() })
@@ -92,8 +94,8 @@ func (c *compilation) compileTrust() error {
 		return about("trust_devices", 0, err)
 	}
 	c.rule.Trust = &device.Trust{Zone: c.Name, Cookie: t.Cookie, For: time.Duration(t.For)}
-	if s := c.rule.Settle; s != nil && s.Source == settlement.Status {
-		c.rule.Trust.Failed = s.Counts
+	if c.rule.Settle.TellsFailures() {
+		c.rule.Trust.Failed = c.rule.Settle.Failed
 	}
 	return nil
 }

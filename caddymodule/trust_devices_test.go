@@ -37,6 +37,9 @@ func (loginUpstream) ServeHTTP(w http.ResponseWriter, r *http.Request, _ caddyht
 	if cookie, err := r.Cookie("wordpress_logged_in_0f"); err == nil && r.URL.Query().Has("renews") {
 		header.Add("Set-Cookie", cookie.Name+"="+cookie.Value+"; path=/") // of whoever is logged in
 	}
+	if failed := r.URL.Query().Get("failed"); failed != "" {
+		header.Set("X-Failed", failed)
+	}
 	if r.ProtoMajor == 2 && r.URL.RawQuery == "hints" {
 		w.WriteHeader(http.StatusEarlyHints)
 	}
@@ -377,6 +380,10 @@ func TestACookieThatIsOnlyRenewedEarnsNoTrust(t *testing.T) {
 		{"one with a blank cookie", "", "wordpress_logged_in_0f=%20; x", "", "right", true},
 		{"a wrong guess that settle counts", "settle status 200 2", "wordpress_logged_in_0f", "?renews", "wrong", false},
 		{"a log-in where settle counts failures", "settle status 200 2", "wordpress_logged_in_0f", "?renews", "right", true},
+		{"a wrong guess that a header counts", "settle header X-Failed", "wordpress_logged_in_0f", "?renews&failed=1", "right", false},
+		{"a log-in that a header does not count", "settle header X-Failed", "wordpress_logged_in_0f", "?renews&failed=0", "right", true},
+		{"one without WriteHeader", "settle header X-Failed", "wordpress_logged_in_0f", "?failed=0", "implicit", true},
+		{"an answer without the header", "settle header X-Failed", "", "", "right", false},
 		{"a wrong guess in a zone that settles time", "settle seconds", "wordpress_logged_in_0f", "?renews", "wrong", false},
 	} {
 		s := newLoginSite(t, t.TempDir(), `zone account {
@@ -391,7 +398,7 @@ func TestACookieThatIsOnlyRenewedEarnsNoTrust(t *testing.T) {
 			b.cookies[test.carried] = "other%7C1"
 		}
 		w := b.post("https://example.com/wp-login.php"+test.query, url.Values{"log": {"owner"}, "pwd": {test.password}})
-		if got := b.cookies[deviceCookie] != ""; got != test.want {
+		if got := b.cookies[deviceCookie] != ""; got != test.want || w.Header()["X-Failed"] != nil {
 			t.Errorf("%s: got trust: %v, want %v; the headers are %v", test.name, got, test.want, w.Header())
 		}
 		s.stop()

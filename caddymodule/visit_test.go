@@ -129,7 +129,7 @@ func (s *settleSite) visits(n int, addr, target string) (all []*visit) {
 
 // pass sleeps.
 func pass(d time.Duration) {
-	<-time.After(d)
+	time.Sleep(d)
 	quiet()
 }
 

@@ -5,6 +5,8 @@ import (
 	"slices"
 	"testing"
 	"time"
+
+	"github.com/caddy-throttle/caddy-throttle/internal/testseed"
 )
 
 // queue takes n charges of 1 in one instant, each under the ceiling of a longest
@@ -73,7 +75,7 @@ func TestACeilingLeavesRoomForTheCostAboveTheLongestWait(t *testing.T) {
 // A charge that fits waits no longer than the longest, but for what rounding allows, and
 // who does not would have had to.
 func TestAChargeThatFitsBeneathACeilingWaitsNoLongerThanItSays(t *testing.T) {
-	seed := rand.Uint64()
+	seed := testseed.Of(t)
 	t.Logf("seed %d", seed)
 	rng := rand.New(rand.NewPCG(seed, 0))
 	fits := 0

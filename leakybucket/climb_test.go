@@ -5,6 +5,8 @@ import (
 	"slices"
 	"testing"
 	"time"
+
+	"github.com/caddy-throttle/caddy-throttle/internal/testseed"
 )
 
 // wait returns how long a refused client is told to wait: for the rest of the
@@ -16,7 +18,7 @@ func (c *Charge) wait(d Decision) time.Duration {
 var threeSteps = ladder(time.Minute, 10*time.Minute, time.Hour)
 
 func TestAClientThatWaitsAsToldAndSendsNoFasterThanTheLeakNeverClimbs(t *testing.T) {
-	seed := rand.Uint64()
+	seed := testseed.Of(t)
 	t.Logf("seed %d", seed)
 	rng := rand.New(rand.NewPCG(seed, 0))
 	for range 300 {
@@ -75,7 +77,7 @@ func TestAClientThatWaitsAsToldAndGoesOnAsBeforeClimbs(t *testing.T) {
 // A charge that waits for a block to end and for room must fit then, whatever
 // it found.
 func TestWaitingAsToldIsEnoughWhateverBlockRuns(t *testing.T) {
-	seed := rand.Uint64()
+	seed := testseed.Of(t)
 	t.Logf("seed %d", seed)
 	rng := rand.New(rand.NewPCG(seed, 0))
 	told := 0

@@ -72,7 +72,7 @@ func TestAClientThatWaitsTheTimeToFitPasses(t *testing.T) {
 				if d.Fits || wait <= time.Millisecond {
 					t.Fatalf("%s, cost %v to a full bucket: got %+v and a wait of %v, want one", describe(l), cost, d, wait)
 				}
-				<-time.After(wait - time.Millisecond)
+				time.Sleep(wait - time.Millisecond)
 				if b.Fits(cost) {
 					t.Errorf("%s, cost %v: got it to fit 1 ms before %v, the time to fit", describe(l), cost, wait)
 				}
@@ -104,7 +104,7 @@ func TestACrowdGetsTheCapacityAndWhatLeaks(t *testing.T) {
 						admitted.Add(1)
 						continue
 					}
-					<-time.After(l.TimeToFit(d.Level, 1))
+					time.Sleep(l.TimeToFit(d.Level, 1))
 				}
 			})
 		}

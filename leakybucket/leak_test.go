@@ -4,6 +4,8 @@ import (
 	"math/rand/v2"
 	"testing"
 	"time"
+
+	"github.com/caddy-throttle/caddy-throttle/internal/testseed"
 )
 
 var (
@@ -132,7 +134,7 @@ func TestARefusalLeavesABucketAsItIsUnlessItsLeakHasChanged(t *testing.T) {
 // While the limit is unchanged the bound holds, whatever the bucket was written
 // with before.
 func TestAStateOfAnotherLeakKeepsTheBound(t *testing.T) {
-	seed := rand.Uint64()
+	seed := testseed.Of(t)
 	t.Logf("seed %d", seed)
 	rng := rand.New(rand.NewPCG(seed, 0))
 	for range 200 {

@@ -5,6 +5,8 @@ import (
 	"math/rand/v2"
 	"testing"
 	"time"
+
+	"github.com/caddy-throttle/caddy-throttle/internal/testseed"
 )
 
 // wantError compares an error with the text expected of it; "" is none.
@@ -158,7 +160,7 @@ func TestTimeToFitIsRoundedUp(t *testing.T) {
 // A client that waits as told is admitted, and a millisecond less is too little, but for
 // a wait that is shorter or a leak that a millisecond of is rounding.
 func TestWaitingTheTimeToFitIsEnoughAndNeeded(t *testing.T) {
-	seed := rand.Uint64()
+	seed := testseed.Of(t)
 	t.Logf("seed %d", seed)
 	rng := rand.New(rand.NewPCG(seed, 0))
 	needed := 0

@@ -6,6 +6,8 @@ import (
 	"math/big"
 	"math/rand/v2"
 	"testing"
+
+	"github.com/caddy-throttle/caddy-throttle/internal/testseed"
 )
 
 func describe(l Limit) string { return fmt.Sprintf("capacity %v, leak %v/s", l.Capacity, l.Leak) }
@@ -73,7 +75,7 @@ func (e *exact) off(level float64) float64 {
 }
 
 func TestLevelsAreThoseOfRationalNumbers(t *testing.T) {
-	seed := rand.Uint64()
+	seed := testseed.Of(t)
 	t.Logf("seed %d", seed)
 	rng := rand.New(rand.NewPCG(seed, 0))
 	for range 300 {
@@ -105,7 +107,7 @@ func TestLevelsAreThoseOfRationalNumbers(t *testing.T) {
 // With P(j) poured up to and including take j, the window from i to j holds too
 // much if P(j) - P(i-1) exceeds what the package promises. All are looked at.
 func TestTheBoundHoldsInEveryWindow(t *testing.T) {
-	seed := rand.Uint64()
+	seed := testseed.Of(t)
 	t.Logf("seed %d", seed)
 	rng := rand.New(rand.NewPCG(seed, 0))
 	const steps = 400
@@ -138,7 +140,7 @@ func TestTheBoundHoldsInEveryWindow(t *testing.T) {
 // Under limits at the ends of their range a level stays a number between 0 and
 // full, and a bucket can be forgotten within 20 years.
 func TestExtremeLimitsStayFinite(t *testing.T) {
-	seed := rand.Uint64()
+	seed := testseed.Of(t)
 	t.Logf("seed %d", seed)
 	rng := rand.New(rand.NewPCG(seed, 0))
 	ends := []float64{1e-9, 1e-6, 1, 1e6, 1e12}
@@ -170,7 +172,7 @@ func TestExtremeLimitsStayFinite(t *testing.T) {
 // FuzzCharge rarely meets these by changing bits: limits, ladders and states
 // that belong together.
 func TestChargesKeepTheRulesOfBlocks(t *testing.T) {
-	seed := rand.Uint64()
+	seed := testseed.Of(t)
 	t.Logf("seed %d", seed)
 	rng := rand.New(rand.NewPCG(seed, 0))
 	for range 100_000 {

@@ -4,6 +4,8 @@ import (
 	"math/rand/v2"
 	"slices"
 	"testing"
+
+	"github.com/caddy-throttle/caddy-throttle/internal/testseed"
 )
 
 // want is what TakeAll must say of one charge, and of its bucket afterwards,
@@ -130,7 +132,7 @@ func TestAClockFarBackKeepsNoneOfManyFull(t *testing.T) {
 
 // TakeAll is Take where one charge stands alone.
 func TestTakeAllOfOneIsTake(t *testing.T) {
-	seed := rand.Uint64()
+	seed := testseed.Of(t)
 	t.Logf("seed %d", seed)
 	rng := rand.New(rand.NewPCG(seed, 0))
 	costs := []float64{0, 1, 2.5, 10, 10.5, -1, nan, inf}

@@ -96,6 +96,24 @@ func TestACeilingIsThatOfTheShare(t *testing.T) {
 	}
 }
 
+// The store tells of a block only while it runs.
+func TestALadderIsClimbedOnInAnOutage(t *testing.T) {
+	ladder := &leakybucket.Ladder{Steps: []time.Duration{time.Minute, 10 * time.Minute}}
+	for _, nodes := range []int{1, 3} {
+		synctest.Test(t, func(t *testing.T) {
+			n := startNode(t, Options{Nodes: nodes})
+			c := leakybucket.Charge{Zone: "z", Key: "k", Limit: leakybucket.Limit{Capacity: 1, Leak: 1}, Cost: 1, Block: ladder}
+			n.wantAdmitted(2, c, 1)
+			<-time.After(time.Minute + time.Second)
+			n.wantAdmitted(1, c, 1)
+			n.remote.down.Store(true)
+			if _, d := n.take(c); d.BlockedUntil.Sub(d.At) != 10*time.Minute || d.Step != 1 {
+				t.Errorf("%d nodes: got a block of %v, step %d, want 10m, step 1", nodes, d.BlockedUntil.Sub(d.At), d.Step)
+			}
+		})
+	}
+}
+
 // A client on the second step got 200 as soon as the store was down.
 func TestABlockOfAnyStepHoldsInAnOutage(t *testing.T) {
 	ladder := &leakybucket.Ladder{Steps: []time.Duration{time.Minute, 10 * time.Minute}}
@@ -108,7 +126,7 @@ func TestABlockOfAnyStepHoldsInAnOutage(t *testing.T) {
 			n.wantAdmitted(2, c, 1)
 			n.remote.down.Store(true)
 			n.wantAdmitted(5, c, 0)
-			n.passUnprobed(9 * time.Minute)
+			<-time.After(9 * time.Minute)
 			n.wantAdmitted(5, c, 0)
 			if _, d := n.take(c); d.BlockedUntil.Sub(d.At) != time.Minute || d.Step != 1 {
 				t.Errorf("%d nodes: got %v left of step %d, want 1m of step 1", nodes, d.BlockedUntil.Sub(d.At), d.Step)

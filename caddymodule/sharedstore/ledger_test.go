@@ -358,7 +358,7 @@ func flap(t *testing.T, seed uint64, nodes int) {
 			return
 		}
 		settling.Go(func() {
-			<-time.After(busy)
+			time.Sleep(busy)
 			if diff > 0 {
 				admitted(diff)
 				_ = n.settle(charge, d, diff)
@@ -394,7 +394,7 @@ func flap(t *testing.T, seed uint64, nodes int) {
 					request(cost, diff, busy)
 				}
 			}
-			<-time.After(time.Duration(random.IntN(250)) * time.Millisecond)
+			time.Sleep(time.Duration(random.IntN(250)) * time.Millisecond)
 		}
 	}
 	working.Wait()
@@ -454,7 +454,7 @@ func TestTwoNodesOfAFlappingStoreLoseNoMoreThanDoubtfulCalls(t *testing.T) {
 						doubtful += charge.Cost
 					}
 				}
-				<-time.After(time.Duration(random.IntN(400)) * time.Millisecond)
+				time.Sleep(time.Duration(random.IntN(400)) * time.Millisecond)
 			}
 			first.recover()
 			second.recover()

@@ -23,7 +23,7 @@ func TestTheStoreIsToldOfBucketsThatNobodyAsksForAgain(t *testing.T) {
 			charges = append(charges, c)
 			n.wantAdmitted(3, c, 3)
 		}
-		n.passUnprobed(time.Hour)
+		<-time.After(time.Hour)
 		before := n.remote.takes.Load()
 		n.recover()
 		for _, c := range charges {

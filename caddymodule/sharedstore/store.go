@@ -97,8 +97,15 @@ func (s *Store) remember(c *leakybucket.Charge, d *leakybucket.Decision, now tim
 	local, at := *c, s.backend.local.Now()
 	s.share(&local)
 	state := leakybucket.State{Level: (d.Level+poured)/s.nodes + own, At: at, Leak: local.Limit.Leak}
-	if d.BlockedUntil != 0 {
+	switch {
+	case d.BlockedUntil != 0:
 		state.BlockedUntil, state.Step = at.Add(d.BlockedUntil.Sub(d.At)), d.Step
+	case c.Block != nil:
+		// The store tells of a block only while it runs. The ladder goes on from the
+		// last one.
+		if was := s.backend.local.State(&local); was.BlockedUntil <= at {
+			state.BlockedUntil, state.Step = was.BlockedUntil, was.Step
+		}
 	}
 	s.backend.local.Put(&local, state)
 }

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/caddy-throttle/caddy-throttle/internal/testseed"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
 )
 
@@ -67,7 +68,7 @@ func TestAFullStoreForgetsWhatIsEmptyFirst(t *testing.T) {
 // The bound of a group gets old while its buckets are poured into, and
 // only a few are looked at anew. The victim must still be among the first tenth.
 func TestAmongBucketsInUseOneOfTheSoonestIsDropped(t *testing.T) {
-	seed := rand.Uint64()
+	seed := testseed.Of(t)
 	t.Logf("seed %d", seed)
 	rng := rand.New(rand.NewPCG(seed, 0))
 	now := second

@@ -329,6 +329,19 @@ func (s *Store) tryPut(hash uint64, c *leakybucket.Charge, state leakybucket.Sta
 	return true
 }
 
+// State returns the state of the bucket of c as it was last written. Without a
+// bucket it is the zero State.
+func (s *Store) State(c *leakybucket.Charge) (state leakybucket.State) {
+	hash := s.hasher.charge(c)
+	sh := &s.shards[hash>>s.shift]
+	sh.mu.Lock()
+	defer sh.mu.Unlock()
+	if at, kept := sh.find(hash, c); kept {
+		sh.slots[at].state(&state)
+	}
+	return state
+}
+
 // Now returns the instant on the store's clock.
 func (s *Store) Now() leakybucket.Instant { return s.now() }
 

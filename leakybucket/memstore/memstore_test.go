@@ -140,7 +140,7 @@ func TestAStoreKeepsBucketsOfAnyNumberOfZones(t *testing.T) {
 		if i%2 == 0 {
 			want = c.Cost
 		}
-		if got := kept(s, &c); got.Level-got.Leak*now.Sub(got.At).Seconds() < want-1e-6 {
+		if got := s.State(&c); got.Level-got.Leak*now.Sub(got.At).Seconds() < want-1e-6 {
 			t.Fatalf("zone %s: got level %v at %d, want %v now", c.Zone, got.Level, got.At, want)
 		}
 	}
@@ -249,7 +249,7 @@ func TestPutKeepsExactlyTheState(t *testing.T) {
 	state := leakybucket.State{Level: 5, At: now - 1e6, Leak: 0.5, BlockedUntil: now + 540e6, Step: 1}
 	for range 2 { // as a new bucket, and over an old one
 		s.Put(&c, state)
-		if got := kept(s, &c); got != state {
+		if got := s.State(&c); got != state {
 			t.Errorf("put: got %+v, want %+v", got, state)
 		}
 	}
@@ -258,7 +258,7 @@ func TestPutKeepsExactlyTheState(t *testing.T) {
 	}
 	for _, wrong := range []leakybucket.State{{Level: math.NaN()}, {Level: -1}, {Leak: -1}, {Leak: math.NaN()}} {
 		s.Put(&c, wrong)
-		if got := kept(s, &c); got != state {
+		if got := s.State(&c); got != state {
 			t.Errorf("put %+v: got %+v, want %+v unchanged", wrong, got, state)
 		}
 	}
@@ -270,15 +270,4 @@ func TestPutKeepsExactlyTheState(t *testing.T) {
 	if got := buckets(s); got != 0 {
 		t.Errorf("after an empty state was put: got %d buckets, want none", got)
 	}
-}
-
-// kept returns the state that is kept of the bucket of c.
-func kept(s *Store, c *leakybucket.Charge) leakybucket.State {
-	hash := s.hasher.charge(c)
-	sh := &s.shards[hash>>s.shift]
-	at, found := sh.find(hash, c)
-	if !found {
-		return leakybucket.State{}
-	}
-	return sh.slots[at].stateOf()
 }

@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/caddy-throttle/caddy-throttle/internal/testseed"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
 )
 
@@ -26,7 +27,7 @@ type sequence struct {
 const mostCharges = 10 // that are taken together
 
 func TestRandomSequencesLeaveTheStoreSound(t *testing.T) {
-	seed := rand.Uint64()
+	seed := testseed.Of(t)
 	t.Logf("seed %d", seed)
 	for _, test := range []struct{ most, steps, checkEvery int }{
 		{1, 5000, 1}, {2, 5000, 1}, {7, 10_000, 1}, {64, 10_000, 1}, {300, 10_000, 5}, {5000, 60_000, 500},

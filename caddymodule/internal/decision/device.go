@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"math/rand/v2"
 	"net/http"
-	"slices"
 	"strconv"
 	"time"
 
@@ -153,10 +152,10 @@ func (o *Outcome) newPlace(take func([]leakybucket.Charge, []leakybucket.Decisio
 // its place, which [Result.Settle] fills.
 func (res *Result) Trust(status int, header http.Header, take func([]leakybucket.Charge, []leakybucket.Decision) bool) {
 	now := time.Now()
-	earned := slices.Clone(header["Set-Cookie"]) // another zone's cookie is no log-in
+	before := header.Clone() // another zone's cookie is no log-in
 	for i := range res.Outcomes {
 		o := &res.Outcomes[i]
-		if o.Client == nil || !o.Client.Earned(status, http.Header{"Set-Cookie": earned}, now) {
+		if o.Client == nil || !o.Client.Earned(status, before, now) {
 			continue
 		}
 		place := o.Client.Place()

@@ -49,10 +49,10 @@ type Trust struct {
 	// For is how long a device is trusted after its last log-in.
 	For time.Duration
 
-	// Failed reports whether the zone counts a status as that of a failed log-in. If
+	// Failed reports whether the zone takes an answer for that of a failed log-in. If
 	// nil, the zone cannot tell, and a request that comes with such a cookie earns no
 	// trust: the site may only have renewed the cookie, of any account.
-	Failed func(status int) bool
+	Failed func(status int, header http.Header) bool
 
 	Keys *signer.Ring
 
@@ -129,7 +129,7 @@ func (c *Client) Earned(status int, header http.Header, now time.Time) bool {
 	switch failed := c.trust.Failed; {
 	case status >= 400 || !succeeded(c.trust.Cookie, header["Set-Cookie"], now):
 		return false
-	case failed == nil && c.carries || failed != nil && failed(status):
+	case failed == nil && c.carries || failed != nil && failed(status, header):
 		return false
 	}
 	if !c.secure && c.trust.Insecure != nil {

@@ -6,6 +6,8 @@ import (
 	"testing"
 	"time"
 	"unicode"
+
+	"github.com/caddy-throttle/caddy-throttle/internal/testseed"
 )
 
 func TestClientsThatPreferJSONGetIt(t *testing.T) {
@@ -240,10 +242,11 @@ func FuzzAccept(f *testing.F) {
 func TestAnyMixOfRangesIsDecidedByTheLetter(t *testing.T) {
 	kinds := []string{"text/html", "application/json", "*/*", "text/*", "application/*", "application/xhtml+xml", "application/problem+json", "image/png", "*"}
 	weights := []string{"", ";q=0", ";q=0.5", "; q=1", ";v=1;q=0.50", ";q=0.51", " ; Q=.5"}
+	random := rand.New(rand.NewPCG(testseed.Of(t), 0))
 	for range 20_000 {
 		var ranges []string
-		for range 1 + rand.IntN(4) {
-			ranges = append(ranges, kinds[rand.IntN(len(kinds))]+weights[rand.IntN(len(weights))])
+		for range 1 + random.IntN(4) {
+			ranges = append(ranges, kinds[random.IntN(len(kinds))]+weights[random.IntN(len(weights))])
 		}
 		accept := strings.Join(ranges, ", ")
 		if got, want := acceptsJSON([]string{accept}), simply(accept); got != want {

@@ -62,7 +62,7 @@ type Observer struct {
 	Headers Headers
 
 	// BeforeHeaders is called once, before the headers of the final response are sent,
-	// and may add to them. If an error route will answer, it is not called.
+	// with those that clients never see, and may add to them. If an error route will answer, it is not called.
 	BeforeHeaders func(status int, header http.Header)
 
 	// Tunnel is released, once, when the connection becomes a tunnel: by a
@@ -160,13 +160,13 @@ func (o *Observer) end() {
 	o.each((*run).end)
 	o.elapsed = clock.Since(o.Clock, o.began)
 	o.gone = o.ctx.Err() != nil
-	o.readHeaders() // the server sends what is there now: headers if there were none yet, and trailers
 	if o.status == 0 {
 		o.look() // nothing was sent yet
 		if o.returned && o.err == nil {
 			o.beforeHeaders(http.StatusOK)
 		}
 	}
+	o.readHeaders() // the server sends what is there now: headers if there were none yet, and trailers
 }
 
 // Left reports whether the client left before all of the answer was sent. Many
