@@ -117,17 +117,24 @@ func quartiles(ratios []float64) string {
 	return fmt.Sprintf("%.3f (%.3f to %.3f)", ratios[n/2], ratios[n/4], ratios[n-1-n/4])
 }
 
-// startCaddy builds the checkout's Caddy and runs it on one processor until the
-// test ends.
-func startCaddy(t *testing.T, caddyfile string, ports []int) *os.Process {
+// buildCaddy builds the checkout's Caddy in a folder, and returns the binary's name.
+func buildCaddy(t *testing.T, dir string) string {
 	t.Helper()
-	dir := t.TempDir()
-	binary, config := filepath.Join(dir, "caddy"), filepath.Join(dir, "Caddyfile")
+	binary := filepath.Join(dir, "caddy")
 	build := exec.Command("go", "build", "-buildvcs=false", "-ldflags", "-w -s", "-tags", "nobadger,nomysql,nopgx", "-o", binary, "./caddymodule/cmd/caddy")
 	build.Dir = ".."
 	if out, err := build.CombinedOutput(); err != nil {
 		t.Fatalf("building caddy: %v\n%s", err, out)
 	}
+	return binary
+}
+
+// startCaddy builds the checkout's Caddy and runs it on one processor until the
+// test ends.
+func startCaddy(t *testing.T, caddyfile string, ports []int) *os.Process {
+	t.Helper()
+	dir := t.TempDir()
+	binary, config := buildCaddy(t, dir), filepath.Join(dir, "Caddyfile")
 	if err := os.WriteFile(config, []byte(caddyfile), 0o600); err != nil {
 		t.Fatal(err)
 	}

@@ -79,7 +79,7 @@ func fail(cmd *cobra.Command, err error) error {
 		return nil
 	}
 	cmd.SilenceErrors, cmd.SilenceUsage = true, true
-	fmt.Fprintf(cmd.ErrOrStderr(), "Error: %v\n", err)
+	_, _ = fmt.Fprintf(cmd.ErrOrStderr(), "Error: %v\n", err)
 	var usage usageError
 	if errors.As(err, &usage) {
 		return caddycmd.WrapCommandFuncForCobra(func(caddycmd.Flags) (int, error) { return exitUsage, nil })(cmd, nil)
@@ -179,19 +179,19 @@ const (
 // show shows the progress until the reader is closed.
 func (r *logReader) show(out io.Writer) {
 	defer close(r.ended)
-	select {
-	case <-r.done:
-		return
-	case <-time.After(progressAfter):
-	}
 	_, total, _ := r.Progress()
 	if total == 0 {
 		total = -1
 	}
 	bar := progressbar.NewOptions64(total, progressbar.OptionSetWriter(out), progressbar.OptionShowBytes(true),
 		progressbar.OptionSetPredictTime(true), progressbar.OptionClearOnFinish(), progressbar.OptionFullWidth())
+	began := time.Now()
+	select {
+	case <-r.done:
+		return
+	case <-time.After(progressAfter):
+	}
 	defer func() { _ = bar.Clear() }()
-	began := time.Now().Add(-progressAfter)
 	ticker := time.NewTicker(progressEvery)
 	defer ticker.Stop()
 	for {

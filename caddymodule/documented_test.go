@@ -30,7 +30,7 @@ func TestTheDocumentationListsTheMetrics(t *testing.T) {
 	}
 	slices.Sort(documented)
 	var registered []string
-	for _, collector := range []prometheus.Collector{requests, unsettled, blocksBegun, withoutStore, storeUp, storeErrors, storeOutages, buckets, slots} {
+	for _, collector := range []prometheus.Collector{requests, unsettled, blocksBegun, withoutStore, refusedPeople, keysRefused, storeUp, storeErrors, storeOutages, buckets, slots} {
 		descs := make(chan *prometheus.Desc, 10)
 		collector.Describe(descs)
 		close(descs)

@@ -209,11 +209,11 @@ func (h *Handler) countFallbacks(p *decision.Plan) {
 // evaluate collects the charges of all zones that concern the request: the bucket, its
 // limit and the cost.
 func (h *Handler) evaluate(p *decision.Plan) error {
+	h.app.watchProxies(p.Request) // also if the proxy's own address is exempt
 	exempt, failed := h.app.exempts(&p.Subject)
 	if exempt {
 		return nil
 	}
-	h.app.watchProxies(p.Request)
 	h.app.refuseBlockedEverywhere(p)
 	for _, z := range h.zones {
 		if p.Decided(z.Name) {

@@ -262,6 +262,7 @@ func (c *serversConfig) walk(value any, path string) {
 	switch value := value.(type) {
 	case []any:
 		answered := c.answered
+		alternative := false // a route of the group has set the site's root
 		for i, element := range value {
 			route, _ := element.(map[string]any)
 			rooted, matched := c.rooted, c.matched
@@ -269,8 +270,14 @@ func (c *serversConfig) walk(value any, path string) {
 			c.matched = matched || c.narrows(route, at)
 			c.walk(element, at)
 			c.matched = matched
-			if route["terminal"] == true || route["group"] != nil {
+			switch {
+			case route["terminal"] == true:
 				c.rooted = rooted // its requests do not reach the next route
+			case route["group"] != nil && i+1 < len(value) && sameGroup(route, value[i+1]):
+				alternative = alternative || c.rooted
+				c.rooted = rooted
+			case route["group"] != nil:
+				c.rooted, alternative = c.rooted || alternative, false
 			}
 			if outermost := c.outermost[at]; outermost == nil || len(outermost.MatcherSets) == 0 {
 				c.answered = cmp.Or(c.answered, answersAll(route), answers(route))
@@ -290,6 +297,12 @@ func (c *serversConfig) walk(value any, path string) {
 			c.walk(value[key], path+"/"+key)
 		}
 	}
+}
+
+// sameGroup reports whether requests reach one of two routes at most.
+func sameGroup(route map[string]any, next any) bool {
+	other, _ := next.(map[string]any)
+	return other["group"] == route["group"]
 }
 
 func (c *serversConfig) walkHandler(handler map[string]any, path string) {

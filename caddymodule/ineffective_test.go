@@ -36,6 +36,7 @@ func TestJSONThatLimitsNothingIsRefusedWithItsPlace(t *testing.T) {
 		{name: "static files with a root before it", http: routes(root + `,` + throttle)},
 		{name: "static files with the root of another site", http: routes(`{"match":[{"host":["a.example.com"]}],"terminal":true,"handle":[{"handler":"subroute","routes":[` + root + `]}]},{"handle":[{"handler":"subroute","routes":[` + throttle + `]}]}`), want: `in apps/http/servers/s/routes/1/handle/0/routes/0/handle/0`},
 		{name: "static files with the root of an alternative", http: routes(`{"group":"g","match":[{"path":["/a/*"]}],"handle":[{"handler":"subroute","routes":[` + root + `]}]},{"group":"g","handle":[{"handler":"subroute","routes":[` + throttle + `]}]}`), want: `nothing sets the site's root before it`},
+		{name: "static files with one of two roots", http: routes(`{"group":"g","match":[{"path":["/a/*"]}],"handle":[{"handler":"vars","root":"/a"}]},{"group":"g","handle":[{"handler":"vars","root":"/b"}]},` + throttle)},
 		{name: "static files with a root of their own", http: withHandlers(`{"handler":"throttle","zone":[{"name":"a",` + limit + `,"exempt_static_files":{"root":"/srv"}}]}`)},
 		{name: "static files with a blank root", http: withHandlers(`{"handler":"throttle","zone":[{"name":"a",` + limit + `,"exempt_static_files":{"root":" "}}]}`), want: "the root of static_files is blank"},
 		{name: "page and page_html", http: zone(`"page":"testdata/page.html","page_html":""`), want: "page and page_html exclude each other"},

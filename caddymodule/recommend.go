@@ -103,7 +103,7 @@ func (f *recommendFlags) find(ctx context.Context, logs []string) (_ *recommenda
 		return nil, nil, usageErrorf("--config and --assets exclude each other: the config says what is exempt")
 	}
 	studies := &studies{
-		zone: f.zone, inline: f.config == "", key: f.keyText(), clients: recommend.NewClients(), of: make(map[string]*recommend.Study),
+		zone: f.zone, inline: f.config == "", key: f.keyText(), cost: f.cost, clients: recommend.NewClients(), of: make(map[string]*recommend.Study),
 		exempts: f.config == "" && !f.assets, options: recommend.Options{Spare: spare, People: f.people},
 	}
 	defer studies.close()
@@ -117,7 +117,8 @@ func (f *recommendFlags) find(ctx context.Context, logs []string) (_ *recommenda
 		return nil, nil, err
 	}
 	defer in.close()
-	notes, err := rp.runAll(in, f.zone, replayOptions{Store: roomyStore{rp.instant}, Passes: studies.passes})
+	rp.options = replayOptions{Store: roomyStore{rp.instant}, Passes: studies.passes}
+	notes, err := rp.runAll(in, f.zone)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -222,8 +223,8 @@ func (f *recommendFlags) writeReport(r *recommendation) error {
 	if err != nil {
 		return usageErrorf("--report: %w", err)
 	}
-	if err := report.Write(file, r.Zones, settings); err != nil {
-		file.Close()
+	if err := report.Write(file, r.Zones, r.Notes, settings); err != nil {
+		_ = file.Close()
 		return fmt.Errorf("writing the report: %w", err)
 	}
 	return file.Close()
@@ -234,6 +235,7 @@ type studies struct {
 	zone    string // the only one, or empty
 	inline  bool   // the only zone is one of the flags
 	key     string // of that
+	cost    string // of that
 	exempts bool   // it exempts static assets
 	assets  int    // requests for these
 	options recommend.Options
@@ -263,7 +265,7 @@ func (s *studies) Decided(o *decision.Outcome, req *accesslog.Request) {
 		options := s.options
 		name := o.Rule.Name
 		if s.inline {
-			name, options.Key = "", s.key
+			name, options.Key, options.Cost = "", s.key, s.cost
 		}
 		study = recommend.NewStudy(name, s.clients, options)
 		s.of[o.Rule.Name] = study
@@ -290,7 +292,7 @@ func (s *studies) results() ([]*recommend.Result, error) {
 
 func (s *studies) close() {
 	for _, study := range s.of {
-		study.Close() // a temporary file that cannot be removed is no error of the answer
+		_ = study.Close() // a temporary file that cannot be removed is no error of the answer
 	}
 }
 

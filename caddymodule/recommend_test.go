@@ -131,6 +131,21 @@ func TestTheRecommendedLinesOfAZoneOfAConfigAdapt(t *testing.T) {
 	}
 }
 
+// TestTheKeyAndTheCostOfTheFlagsAreAmongTheLines, spelled as they were given.
+func TestTheKeyAndTheCostOfTheFlagsAreAmongTheLines(t *testing.T) {
+	r := recommended(t, writeLog(t, mixedLines()...), func(f *recommendFlags) {
+		f.keys, f.cost = []string{"header User-Agent", "method"}, "2"
+	})
+	z := r.Zones[0]
+	if want := "\t\tkey header User-Agent method\n\t\tcost 2\n\t\tlimit "; !strings.Contains(z.Caddyfile, want) {
+		t.Errorf("got\n%s\nwant it to contain %q", z.Caddyfile, want)
+	}
+	adapt(t, "example.com {\nroot * /srv\n"+z.Caddyfile+"respond ok\n}\n")
+	if z.Units.Load != 2*float64(z.Requests) {
+		t.Errorf("got a load of %v by %d requests, want 2 for each", z.Units.Load, z.Requests)
+	}
+}
+
 // TestARecommendationAgreesWithReplayingEveryCapacity runs the log through a zone with
 // each capacity, as caddy throttle replay does, and compares to the unit.
 func TestARecommendationAgreesWithReplayingEveryCapacity(t *testing.T) {
@@ -177,7 +192,7 @@ func replayedWith(t *testing.T, log string, capacity float64, leak string) (keys
 		t.Fatal(err)
 	}
 	defer in.close()
-	if _, err := rp.runAll(in, "", replayOptions{}); err != nil {
+	if _, err := rp.runAll(in, ""); err != nil {
 		t.Fatal(err)
 	}
 	rp.end()
@@ -233,8 +248,8 @@ func TestHostileLogsLeaveNoControlBytes(t *testing.T) {
 		lines = append(lines, combinedLine{time.Duration(n) * time.Second, "203.0.113.66", "GET", "/", `\x1b[2J<script>alert(1)</script>`})
 	}
 	r := recommended(t, writeLog(t, lines...), func(f *recommendFlags) { f.keys = []string{"header User-Agent"} })
-	if got := r.Zones[0].Top[0].Key; !strings.HasPrefix(got, "@sha256:") {
-		t.Errorf("got the key %q, want a digest as in a zone without plain_keys", got)
+	if got := r.Zones[0].Top[0].Key; !strings.HasPrefix(got, "%1B[2J") {
+		t.Errorf("got the key %q, want its control byte escaped", got)
 	}
 	r.Zones[0].Top[0].Key = "\x1b[2J<script>alert(1)</script>"
 	r.Zones[0].Notes = append(r.Zones[0].Notes, "<img src=x>")
@@ -242,7 +257,7 @@ func TestHostileLogsLeaveNoControlBytes(t *testing.T) {
 	if err := r.write(&text); err != nil {
 		t.Fatal(err)
 	}
-	if err := report.Write(&page, r.Zones, []report.Setting{{Name: "logs", Value: "\x1b]0;<b>"}}); err != nil {
+	if err := report.Write(&page, r.Zones, []string{"<u>note"}, []report.Setting{{Name: "logs", Value: "\x1b]0;<b>"}}); err != nil {
 		t.Fatal(err)
 	}
 	for name, got := range map[string]string{"text": text.String(), "page": page.String()} {
@@ -250,7 +265,7 @@ func TestHostileLogsLeaveNoControlBytes(t *testing.T) {
 			t.Errorf("%s: got control bytes", name)
 		}
 	}
-	for _, tag := range []string{"<script", "<img", "<b>"} {
+	for _, tag := range []string{"<script", "<img", "<b>", "<u>"} {
 		if strings.Contains(page.String(), tag) {
 			t.Errorf("got %s in the page, want it escaped", tag)
 		}

@@ -29,13 +29,13 @@ type replay struct {
 	*replayConfig
 	world   *virtual.World
 	observe replayObserver
+	options replayOptions // for begin, which adds the zones that the log lacks something for
 
 	holds   bool // a zone delays requests or limits how many are in flight
 	times   bool // how long a request takes matters
 	bytes   bool // so does how much is sent
 	reused  *reusedRequest
-	skipped int64                         // requests that no server hands to its routes
-	passes  func(*accesslog.Request) bool // if not nil, reports whether to run a request
+	skipped int64 // requests that no server hands to its routes
 }
 
 // A replayObserver learns what the zones decide.
@@ -73,7 +73,7 @@ func newReplay(config []byte, observe replayObserver) (*replay, error) {
 // request.
 func (rp *replay) begin(o replayOptions) {
 	a := rp.app
-	rp.passes = o.Passes
+	rp.options = o
 	if a.store = o.Store; a.store == nil {
 		a.store = memstore.New(memstore.Options{MaxBuckets: mostBuckets, Clock: rp.instant})
 	}
@@ -160,7 +160,7 @@ func (rp *replay) Unsettled(int) {}
 
 // run runs one request, after everything that has to happen before it arrives.
 func (rp *replay) run(req *accesslog.Request) {
-	if rp.passes != nil && !rp.passes(req) {
+	if passes := rp.options.Passes; passes != nil && !passes(req) {
 		return
 	}
 	rp.world.Advance(req.At)

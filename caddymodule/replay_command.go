@@ -14,6 +14,7 @@ import (
 
 	"github.com/caddyserver/caddy/v2/caddyconfig"
 	caddycmd "github.com/caddyserver/caddy/v2/cmd"
+	"github.com/dustin/go-humanize"
 	"github.com/spf13/cobra"
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/accesslog"
@@ -105,7 +106,7 @@ func (f *replayFlags) run(ctx context.Context, logs []string) (err error) {
 		return err
 	}
 	defer in.close()
-	notes, err := rp.runAll(in, f.zone, replayOptions{})
+	notes, err := rp.runAll(in, f.zone)
 	if err != nil {
 		return err
 	}
@@ -164,7 +165,7 @@ func (f *replayFlags) inlineConfig() ([]byte, error) {
 				zone += " " + quoteWord(word)
 			}
 		}
-		zone += "\n"
+		zone += "\nplain_keys\n" // who reads the log may read them
 	}
 	if f.cost != "" {
 		zone += "cost " + quoteWord(f.cost) + "\n"
@@ -195,7 +196,7 @@ func (rp *replay) knows(zone string) error {
 
 // runAll runs all requests of the logs. The first of them tell what the logs lack; the
 // notes say what that means.
-func (rp *replay) runAll(in *logReader, shown string, o replayOptions) (notes []string, err error) {
+func (rp *replay) runAll(in *logReader, shown string) (notes []string, err error) {
 	var first []*accesslog.Request
 	begun := false
 	begin := func() error {
@@ -205,6 +206,7 @@ func (rp *replay) runAll(in *logReader, shown string, o replayOptions) (notes []
 			return err
 		}
 		notes = whys
+		o := rp.options
 		o.Without = without
 		rp.begin(o)
 		for _, req := range first {
@@ -235,14 +237,17 @@ const peekedRequests = 1000
 
 // notes returns what else the figures leave out.
 func (rp *replay) notes(stats *accesslog.Stats) (notes []string) {
-	if rp.skipped > 0 {
-		notes = append(notes, fmt.Sprintf("%d requests are left out: their URI is invalid, so Caddy would not have served them.", rp.skipped))
-	}
-	if stats.NoClient > 0 {
-		notes = append(notes, fmt.Sprintf("%d requests have no client address in the log, and count as missing it.", stats.NoClient))
-	}
-	if stats.Late > 0 {
-		notes = append(notes, fmt.Sprintf("%d requests came far out of order, and count as arriving later than they did.", stats.Late))
+	for _, note := range []struct {
+		requests int64
+		what     string
+	}{
+		{rp.skipped, "left out, because the URI is invalid and Caddy would not have served it"},
+		{stats.NoClient, "without a client address in the log, and so without that key"},
+		{stats.Late, "far out of order, and counted as arriving later"},
+	} {
+		if note.requests > 0 {
+			notes = append(notes, fmt.Sprintf("requests %s: %s.", note.what, humanize.Comma(note.requests)))
+		}
 	}
 	if stats.Fractions == 0 {
 		notes = append(notes, "The log has whole seconds only, so the requests of a second count as arriving at once. Levels may be higher than they were by what leaks in a second.")

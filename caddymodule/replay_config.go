@@ -169,22 +169,24 @@ func loadReplayConfig(config []byte, upstream caddyhttp.Handler) (_ *replayConfi
 			return nil, err
 		}
 	}
-	ctx, err := caddy.ProvisionContext(&caddy.Config{
+	cfg := &caddy.Config{
 		Admin:   &caddy.AdminConfig{Disabled: true},
 		Logging: &caddy.Logging{Logs: map[string]*caddy.CustomLog{caddy.DefaultLoggerName: {BaseLog: caddy.BaseLog{Level: "FATAL"}}}},
-		AppsRaw: caddy.ModuleMap{"throttle": throttle},
-	})
+	}
+	ctx, err := caddy.ProvisionContext(cfg)
 	if err != nil {
 		return nil, fmt.Errorf("loading the config: %w", err)
 	}
+	// The app is loaded in a context that can be ended, which cleans it up.
 	loading, cancel := caddy.NewContext(ctx)
+	cfg.AppsRaw = caddy.ModuleMap{"throttle": throttle}
 	c := &replayConfig{close: cancel}
 	defer func() {
 		if err != nil {
 			cancel()
 		}
 	}()
-	app, err := ctx.App("throttle")
+	app, err := loading.App("throttle")
 	if err != nil {
 		return nil, err
 	}

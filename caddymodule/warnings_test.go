@@ -41,6 +41,23 @@ func TestAnUntrustedPeerThatForwardsIsWarnedOfOnce(t *testing.T) {
 	}
 }
 
+// A tunnel on the same machine, say, makes all visitors come from the address that is
+// exempt.
+func TestAnExemptPeerThatForwardsIsWarnedOf(t *testing.T) {
+	s := run(t, `{
+		throttle {
+			exempt client_ip 203.0.113.0/24
+		}
+	}
+	http:// {
+		throttle site 1 1/h
+	}`)
+	for range 3 {
+		s.from(someone).with("X-Forwarded-For", "192.0.2.1").get("/")
+	}
+	s.warned(t, untrustedWarning, 1)
+}
+
 func TestTrustWithoutStrictIsWarnedOfOnce(t *testing.T) {
 	for _, test := range []struct {
 		strict string

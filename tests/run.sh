@@ -56,6 +56,7 @@ missing_packages() {
 	have pgbouncer || echo pgbouncer
 	have unshare || echo util-linux
 	have chromium || echo chromium
+	[[ ${TEST_LONG:-} != 1 ]] || missing_for_long_tests
 	have mariadbd || echo mariadb-server
 	[[ -e /usr/share/wordpress/wp-load.php ]] || echo wordpress
 	[[ -e /usr/share/wordpress/wp-content/themes/twentytwentythree ]] || echo wordpress-theme-twentytwentythree
@@ -65,6 +66,13 @@ missing_packages() {
 	for extension in curl gd intl mbstring mysql:mysqli xml zip; do
 		has_php_extension "${extension#*:}" || echo "php-${extension%:*}"
 	done
+}
+
+missing_for_long_tests() {
+	have goaccess || echo goaccess
+	[[ -e /usr/share/mediawiki/index.php ]] || echo mediawiki
+	# The last one keeps Redmine from setting up a database of its own.
+	[[ -e /usr/share/redmine/config.ru ]] || echo redmine redmine-sqlite dbconfig-no-thanks
 }
 
 # Debian starts the servers it installs; the tests start their own.
@@ -157,4 +165,6 @@ step 'the benchmarks build'
 (cd bench && go vet ./... && go test -short ./...)
 step 'the whole system'
 # More tests at once than processors, because many wait for a Retry-After.
-go test -count=1 -parallel 8 -tags "$tags" ./tests/...
+limit=10m
+[[ ${TEST_LONG:-} != 1 ]] || limit=90m
+go test -count=1 -parallel 8 -timeout "$limit" -tags "$tags" ./tests/...

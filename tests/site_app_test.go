@@ -80,9 +80,11 @@ func (a *application) startMariaDB(t *testing.T) (socket string) {
 	}
 	outputOf(t, exec.Command(install, append(user, "--no-defaults", "--datadir="+data, "--skip-test-db",
 		"--auth-root-authentication-method=normal")...))
-	a.run(t, exec.Command(server, append([]string{"--no-defaults", "--datadir=" + data, "--socket=" + socket,
+	a.run(t, exec.Command(server, append([]string{
+		"--no-defaults", "--datadir=" + data, "--socket=" + socket,
 		"--pid-file=" + data + "/pid", "--skip-networking", "--skip-log-bin", "--skip-name-resolve",
-		"--innodb-flush-log-at-trx-commit=0", "--innodb-buffer-pool-size=64M"}, user...)...), socket)
+		"--innodb-flush-log-at-trx-commit=0", "--innodb-buffer-pool-size=64M",
+	}, user...)...), socket)
 	outputOf(t, exec.Command(client, "--no-defaults", "--socket="+socket, "--user=root", "--execute",
 		`CREATE DATABASE site CHARACTER SET utf8mb4; GRANT ALL ON site.* TO site@localhost IDENTIFIED BY "site"`))
 	return socket

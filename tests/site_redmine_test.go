@@ -89,7 +89,7 @@ func startRedmine(t *testing.T) *trial {
 	}
 	redmine.use(t)
 	return startTrial(t, "rails.md",
-		"/srv/app/public", filepath.Join(redmine.dir, "redmine/public"),
+		"/srv/app/public", redminePackage+"/public",
 		"exempt static_files\n", "exempt static_files\n"+secondConfig(t, "rails.md"),
 		"localhost:3000", "unix/"+filepath.Join(redmine.dir, "puma.sock"))
 }

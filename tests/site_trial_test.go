@@ -3,11 +3,17 @@ package tests
 import (
 	"bufio"
 	"bytes"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
 	"crypto/tls"
+	"crypto/x509"
 	"encoding/json"
+	"encoding/pem"
 	"fmt"
 	"io"
 	"maps"
+	"math/big"
 	"net"
 	"net/http"
 	"os"
@@ -50,9 +56,8 @@ func startTrial(t *testing.T, recipe string, changes ...string) *trial {
 		"{\n", `{
 	admin ` + admin + `
 	persist_config off
-	auto_https disable_redirects
-	local_certs
-	skip_install_trust
+	auto_https off
+	grace_period 2s
 	default_bind 127.0.0.1
 	servers {
 		trusted_proxies static 127.0.0.1/32
@@ -60,7 +65,7 @@ func startTrial(t *testing.T, recipe string, changes ...string) *trial {
 		protocols h1 h2
 	}
 `,
-		"\nexample.com {", "\nhttps://" + host + " {",
+		"\nexample.com {", "\nhttps://" + host + " {\n\ttls " + writeCertificate(t),
 	}, changes...); i < len(changes); i += 2 {
 		if !strings.Contains(file, changes[i]) {
 			t.Fatalf("got no %q in the Caddyfile of %s, want one to change", changes[i], recipe)
@@ -69,13 +74,14 @@ func startTrial(t *testing.T, recipe string, changes ...string) *trial {
 	}
 	name := writeFile(t, "Caddyfile", file)
 	transport := &http.Transport{
-		TLSClientConfig:     &tls.Config{InsecureSkipVerify: true}, // the certificate is caddy's own
+		TLSClientConfig:     &tls.Config{InsecureSkipVerify: true}, // the certificate is the test's own
 		DisableCompression:  true,
 		MaxIdleConnsPerHost: 100,
 	}
-	t.Cleanup(transport.CloseIdleConnections)
-	s := &trial{
-		caddy: startCaddyIn(t, admin, t.TempDir(), name),
+	running := startCaddyIn(t, admin, t.TempDir(), name)
+	t.Cleanup(transport.CloseIdleConnections) // before Caddy stops, which would wait for unused ones
+	return &trial{
+		caddy: running,
 		host:  host,
 		url:   "https://" + host,
 		client: &http.Client{
@@ -84,14 +90,38 @@ func startTrial(t *testing.T, recipe string, changes ...string) *trial {
 			CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 		},
 	}
-	eventually(t, "a certificate", func() bool {
-		conn, err := tls.Dial("tcp", host, transport.TLSClientConfig)
-		if err != nil {
-			return false
-		}
-		return conn.Close() == nil
-	})
-	return s
+}
+
+// shutDown stops Caddy before the test ends, so that all requests are in the log.
+func (s *trial) shutDown() error {
+	s.client.CloseIdleConnections()
+	return s.caddy.shutDown()
+}
+
+// writeCertificate writes a certificate for localhost, and returns the files of it and
+// of its key. Caddy's own authority may need seconds for one.
+func writeCertificate(t *testing.T) string {
+	t.Helper()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	template := &x509.Certificate{
+		SerialNumber: big.NewInt(1),
+		DNSNames:     []string{"localhost"},
+		NotBefore:    time.Now().Add(-time.Hour),
+		NotAfter:     time.Now().Add(24 * time.Hour),
+	}
+	der, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	secret, err := x509.MarshalPKCS8PrivateKey(key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return writeFile(t, "localhost.crt", string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}))) + " " +
+		writeFile(t, "localhost.key", string(pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: secret})))
 }
 
 // A request is one that a script sends.
@@ -269,7 +299,7 @@ func (s *trial) peaks(address string) map[string]float64 {
 // refused or a bucket of theirs was more than 60 % full.
 func (s *trial) checkComfort(addresses ...string) {
 	s.t.Helper()
-	if err := s.shutDown(); err != nil { // so that all requests are in the log
+	if err := s.shutDown(); err != nil {
 		s.t.Errorf("stopping caddy: %v", err)
 	}
 	for _, address := range addresses {

@@ -126,13 +126,17 @@ func TestWordPressSeesGuessesInDisguise(t *testing.T) {
 		reached := 0
 		for i, path := range loginSpellings {
 			address := fresh()
-			n := checked(t, func() {
-				for guesses := range mostByAddress + 2 {
+			n := 0
+			for guesses := range mostByAddress + 2 {
+				n += checked(t, func() {
 					form := fmt.Sprintf("log=path%d-%d&pwd=wrong", i, guesses)
 					s.raw(fmt.Sprintf("POST %s HTTP/1.1\r\nHost: %s\r\nX-Forwarded-For: %s\r\nContent-Type: %s\r\nContent-Length: %d\r\nConnection: close\r\n\r\n%s",
 						path, s.host, address, urlencoded, len(form), form))
+				})
+				if n == 0 {
+					break // it does not lead to the log-in
 				}
-			})
+			}
 			if n > 0 {
 				reached++
 			}
@@ -268,8 +272,10 @@ func TestWordPressChecksFewOtherGuesses(t *testing.T) {
 			var statuses map[int]int
 			n := checked(t, func() {
 				statuses = s.attack(200, 20, func(i int) request {
-					return request{address: networkAddress(i % attack.addresses), target: "/wp-json/wp/v2/users/me",
-						header: []string{"Authorization", "Basic " + base64.StdEncoding.EncodeToString([]byte("author:wrong"))}}
+					return request{
+						address: networkAddress(i % attack.addresses), target: "/wp-json/wp/v2/users/me",
+						header: []string{"Authorization", "Basic " + base64.StdEncoding.EncodeToString([]byte("author:wrong"))},
+					}
 				})
 			})
 			t.Logf("HTTP Basic, 200 guesses %s: %d checked, %v by status", attack.name, n, statuses)
@@ -296,4 +302,38 @@ func TestWordPressChecksFewOtherGuesses(t *testing.T) {
 			}
 		}
 	})
+}
+
+// TestWordPressChecksFewGuessesInAShop that takes log-ins as WooCommerce does.
+func TestWordPressChecksFewGuessesInAShop(t *testing.T) {
+	s := startWordPress(t)
+	login := func(address, target, name, password string) request {
+		form := url.Values{"username": {name}, "password": {password}, "login": {"Log in"}}
+		return request{address: address, method: "POST", target: target, body: form.Encode()}
+	}
+	if got := s.must(login("203.0.113.1", "/my-account/", "author", "right")).status; got != 302 {
+		t.Fatalf("got %d for a customer's log-in, want 302", got)
+	}
+	for _, attack := range []struct {
+		name string
+		most int
+		each func(i int) request
+	}{
+		{"from one address", mostByAddress, func(i int) request {
+			return login("198.51.100.1", "/my-account/", fmt.Sprint("customer", i), "wrong")
+		}},
+		{"from 200 addresses at one account", mostByAccount, func(i int) request {
+			return login(networkAddress(i), "/my-account/", "colleague", "wrong")
+		}},
+		{"on other pages", 0, func(i int) request {
+			targets := []string{"/", "/checkout/", "/my-account/x/", "//my-account/", "/my-account/../", "/MY-ACCOUNT/", "/index.php", "/kettle-1/"}
+			return login(networkAddress(200+i), targets[i%len(targets)], "admin", "wrong")
+		}},
+	} {
+		n := checked(t, func() { s.attack(200, 20, attack.each) })
+		t.Logf("200 guesses at a shop, %s: %d checked", attack.name, n)
+		if n > attack.most || n == 0 && attack.most > 0 {
+			t.Errorf("%s: got %d checked, want %d at most", attack.name, n, attack.most)
+		}
+	}
 }

@@ -49,7 +49,7 @@ func TestWordPressChargesWhatRunsPHP(t *testing.T) {
 	}
 	file := request{address: "198.51.100.1", target: "/wp-includes/js/jquery/jquery.min.js?ver=3"}
 	s.must(file)
-	if err := s.shutDown(); err != nil { // so that all requests are in the log
+	if err := s.shutDown(); err != nil {
 		t.Error(err)
 	}
 	for i, c := range requests {

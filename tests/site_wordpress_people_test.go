@@ -71,8 +71,8 @@ func (p person) addImages(n int) []string {
 // publish clicks on Publish, twice as WordPress wants it.
 func (p person) publish() {
 	p.t.Helper()
-	p.await(`document.querySelector(".editor-post-publish-panel__toggle:not([aria-disabled=true]), .editor-post-publish-panel__header")`)
-	p.run(`document.querySelector(".editor-post-publish-panel__toggle")?.click()`)
+	p.await(`document.querySelector(".editor-post-publish-panel__toggle:not([aria-disabled=true])")`)
+	p.run(`document.querySelector(".editor-post-publish-panel__toggle").click()`)
 	p.await(`document.querySelector(".editor-post-publish-panel__header-publish-button button:not([aria-disabled=true])")`)
 	p.run(`document.querySelector(".editor-post-publish-panel__header-publish-button button").click()`)
 }
@@ -140,6 +140,9 @@ func TestWordPressServesPeople(t *testing.T) {
 	})
 
 	t.Run("an author", func(t *testing.T) {
+		if !longRun() {
+			t.Skip("two authors do the same, see below: set TEST_LONG=1 for one")
+		}
 		s := startWordPress(t)
 		p := s.person(s.startPeople(), "198.51.100.1")
 		p.work("author", writingTime)
@@ -183,9 +186,9 @@ func TestWordPressServesPeople(t *testing.T) {
 // TestWordPressServesVisitorsInACrowd of thirty networks that send two requests each
 // at once, and beside uploads that never end.
 func TestWordPressServesVisitorsInACrowd(t *testing.T) {
-	rounds := 5
+	rounds := 2
 	if longRun() {
-		rounds = 30
+		rounds = 10
 	}
 
 	t.Run("of thirty networks", func(t *testing.T) {
@@ -254,7 +257,7 @@ func TestWordPressServesVisitorsInACrowd(t *testing.T) {
 		for range 8 {
 			<-started
 		}
-		over, end := context.WithTimeout(ctx, time.Duration(rounds)*time.Second)
+		over, end := context.WithTimeout(ctx, time.Duration(rounds)*3*time.Second)
 		defer end()
 		statuses, slowest := s.politely(over.Done())
 		t.Logf("while 8 uploads of 2 addresses were under way: visitors got %v by status, the slowest page took %v", statuses, slowest)
@@ -267,32 +270,35 @@ func TestWordPressServesVisitorsInACrowd(t *testing.T) {
 	})
 }
 
-// politely asks for three pages a second from three addresses until the end, and
-// returns the statuses and the slowest page.
+// politely lets three visitors ask for a page a second each, until the end, and returns
+// the statuses and the slowest page. They wait for a page before they ask for another.
 func (s *trial) politely(ended <-chan struct{}) (map[int]int, time.Duration) {
 	s.t.Helper()
 	statuses, slowest := make(map[int]int), time.Duration(0)
 	var mu sync.Mutex
-	var pages sync.WaitGroup
-	tick := time.NewTicker(time.Second / 3)
-	defer tick.Stop()
-	for n := 0; ; n++ {
-		select {
-		case <-ended:
-			pages.Wait()
-			return statuses, slowest.Round(time.Millisecond)
-		case <-tick.C:
-		}
-		pages.Go(func() {
-			start := time.Now()
-			a, err := s.do(request{address: fmt.Sprintf("203.0.113.%d", n%3+1), target: fmt.Sprintf("/kettle-%d/", n%30+1)})
-			mu.Lock()
-			defer mu.Unlock()
-			if err != nil {
-				s.t.Error(err)
+	var visitors sync.WaitGroup
+	for n := range 3 {
+		visitors.Go(func() {
+			tick := time.NewTicker(time.Second)
+			defer tick.Stop()
+			for {
+				start := time.Now()
+				a, err := s.do(request{address: fmt.Sprintf("203.0.113.%d", n+1), target: fmt.Sprintf("/kettle-%d/", n+1)})
+				mu.Lock()
+				if err != nil {
+					s.t.Error(err)
+				}
+				statuses[a.status]++
+				slowest = max(slowest, time.Since(start))
+				mu.Unlock()
+				select {
+				case <-ended:
+					return
+				case <-tick.C:
+				}
 			}
-			statuses[a.status]++
-			slowest = max(slowest, time.Since(start))
 		})
 	}
+	visitors.Wait()
+	return statuses, slowest.Round(time.Millisecond)
 }

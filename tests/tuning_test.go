@@ -272,6 +272,9 @@ func TestTheReportInABrowserShowsTheTablesData(t *testing.T) {
 			if wide := eval[int64](b, "document.documentElement.scrollWidth"); wide > look.width {
 				t.Errorf("got a page of %d pixels, want at most %d", wide, look.width)
 			}
+			if !eval[bool](b, `(t => t.scrollWidth <= t.parentElement.clientWidth)(document.querySelector("table.curve"))`) {
+				t.Error("got a curve's table that is wider than the window, want all of it to be seen")
+			}
 			curve := eval[[]string](b, `[...document.querySelectorAll("table.curve tr[data-leak]")].map(r => r.dataset.leak + " " + r.dataset.capacity)`)
 			marks := eval[[]string](b, `[...document.querySelectorAll("circle.mark")].map(c => c.dataset.name + " " + c.dataset.value)`)
 			if len(curve) != 16 || !slices.Equal(curve, marks) {

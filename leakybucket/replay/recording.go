@@ -100,6 +100,6 @@ func (r *recording) close() error {
 	if r.file == nil {
 		return nil
 	}
-	r.file.Close()
+	_ = r.file.Close()
 	return os.Remove(r.file.Name())
 }

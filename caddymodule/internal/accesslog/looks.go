@@ -1,6 +1,7 @@
 package accesslog
 
 import (
+	"net/http"
 	"slices"
 	"strings"
 )
@@ -39,7 +40,7 @@ var assets = []string{
 
 // Asset reports whether the request is probably for a static asset, by its ending.
 func (r *Request) Asset() bool {
-	if r.Method != "GET" && r.Method != "HEAD" {
+	if r.Method != http.MethodGet && r.Method != http.MethodHead {
 		return false
 	}
 	name, _, _ := strings.Cut(r.URI, "?")

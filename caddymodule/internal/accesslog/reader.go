@@ -168,7 +168,7 @@ func (r *Reader) All() iter.Seq2[*Request, error] {
 	return func(yield func(*Request, error) bool) {
 		for {
 			req, err := r.Next()
-			if err == io.EOF || !yield(req, err) || err != nil {
+			if errors.Is(err, io.EOF) || !yield(req, err) || err != nil {
 				return
 			}
 		}
@@ -187,7 +187,7 @@ func (r *Reader) Next() (*Request, error) {
 	}
 	req := r.held.next()
 	if req == nil {
-		if r.err == io.EOF && r.stats.Requests == 0 {
+		if errors.Is(r.err, io.EOF) && r.stats.Requests == 0 {
 			return nil, r.nothing()
 		}
 		return nil, r.err
@@ -296,7 +296,7 @@ func (r *Reader) advance(s *source) {
 		if err != nil {
 			s.head = nil
 			r.recycle(req)
-			if err != io.EOF {
+			if !errors.Is(err, io.EOF) {
 				r.stats.Broken = append(r.stats.Broken, &InputError{s.name, fmt.Errorf("it ends too early after line %d: %w", s.line, err)})
 			}
 			s.close()
@@ -305,7 +305,8 @@ func (r *Reader) advance(s *source) {
 		s.line++
 		r.stats.Lines++
 		r.lines.Store(r.stats.Lines)
-		v, why := unreadable, ""
+		v := unreadable
+		var why string
 		if length > mostLine {
 			why = fmt.Sprintf("a line of %d bytes: want at most %d", length, mostLine)
 		} else {
@@ -335,9 +336,9 @@ func (r *Reader) parse(s *source, req *Request, line []byte) (verdict, string) {
 	}
 	req.buf = append(req.buf[:0], line...)
 	req.Size, req.Received, req.Duration = -1, -1, NoDuration
-	v, why := unreadable, ""
-	caddy := s.parser.format == Caddy || s.parser.format == Auto && line[0] == '{'
-	if caddy {
+	var v verdict
+	var why string
+	if s.parser.format == Caddy || s.parser.format == Auto && line[0] == '{' {
 		req.Format = Caddy
 		v, why = s.parser.parseCaddy(req, req.buf)
 	} else {

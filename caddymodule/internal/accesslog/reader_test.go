@@ -73,8 +73,10 @@ func readAll(t *testing.T, options Options, names ...string) (all []seen, stats 
 func TestACaddyLineIsARequestThatArrivedADurationBeforeItWasWritten(t *testing.T) {
 	name := written(t, "access.log", caddyLine(noon, 250*time.Millisecond, "2001:db8::1", "/a?b=c")+"\n")
 	got, _, err := readAll(t, Options{}, name)
-	want := seen{"11:59:59.75", 250 * time.Millisecond, "2001:db8::1", "example.com", "GET", "/a?b=c", "HTTP/2.0", "",
-		"Mozilla/5.0 (X11; Linux x86_64; rv:140.0) Gecko/20100101 Firefox/140.0", 200, 5123, true}
+	want := seen{
+		"11:59:59.75", 250 * time.Millisecond, "2001:db8::1", "example.com", "GET", "/a?b=c", "HTTP/2.0", "",
+		"Mozilla/5.0 (X11; Linux x86_64; rv:140.0) Gecko/20100101 Firefox/140.0", 200, 5123, true,
+	}
 	if err != nil || len(got) != 1 || got[0] != want {
 		t.Errorf("got %+v and %v, want %+v", got, err, want)
 	}

@@ -1,6 +1,7 @@
 package accesslog
 
 import (
+	"bytes"
 	"strconv"
 	"time"
 )
@@ -92,11 +93,11 @@ func parseUnix(text []byte) (time.Time, bool) {
 func parseDecimal(text []byte) (whole, fraction int64, ok bool) {
 	i := 0
 	for ; i < len(text) && text[i] != '.'; i++ {
-		if d := text[i] - '0'; d > 9 || i >= 18 && (i > 18 || whole > (1<<63-1-9)/10) {
+		d := text[i] - '0'
+		if d > 9 || i >= 18 && (i > 18 || whole > (1<<63-1-9)/10) {
 			return 0, 0, false
-		} else {
-			whole = whole*10 + int64(d)
 		}
+		whole = whole*10 + int64(d)
 	}
 	if i == 0 || i == len(text)-1 {
 		return 0, 0, false
@@ -137,7 +138,7 @@ func (p *parser) parseDuration(text []byte, quoted bool) time.Duration {
 		return time.Duration(f * 1e9)
 	}
 	switch {
-	case fraction != 0:
+	case bytes.IndexByte(text, '.') >= 0:
 		p.fractional = true
 	case whole >= fewNanos && !p.fractional:
 		p.nanos = true

@@ -220,7 +220,6 @@ func TestNotesSayWhyTheDataIsThin(t *testing.T) {
 		{"one key", Options{Spare: 99}, long, "charged to one key: 203.0.113.1. If that is your proxy"},
 		{"one key is most", Options{Spare: 99}, append(visits("198.51.100.1", 0, 3, time.Minute), long...), "203.0.113.1 sent 95.2% of the load"},
 		{"no assets", Options{Spare: 99, People: true}, long, "none looks like a person"},
-		{"whole seconds", Options{Spare: 99}, long, "whole seconds"},
 		{"no durations", Options{Spare: 99}, long, "no durations"},
 		{"a small burst", Options{Spare: 99}, long, "A burst of 1 is small"},
 	} {

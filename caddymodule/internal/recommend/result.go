@@ -44,6 +44,7 @@ type Result struct {
 	Caddyfile string   `json:"caddyfile"`
 
 	noun string // for a key
+	cost string // of each request, as given
 }
 
 // A Curve is what the limits of a ladder would have done.
@@ -127,7 +128,7 @@ const (
 // they were for static assets.
 func (s *Study) Result(assets int) (*Result, error) {
 	r := &Result{
-		Zone: s.zone, Key: s.options.Key, noun: s.noun(), Spare: s.options.Spare, People: s.options.People,
+		Zone: s.zone, Key: s.options.Key, noun: s.noun(), cost: s.options.Cost, Spare: s.options.Spare, People: s.options.People,
 		From: s.from, To: s.to, Requests: s.units.Requests(), Assets: assets, Keys: s.units.Keys(),
 		Overrides: []Override{}, Notes: []string{},
 	}
@@ -381,9 +382,6 @@ func (s *Study) notes(r *Result) {
 	}
 	if burst := r.Units.Best().Capacity; burst <= smallBurst {
 		note("A burst of %s is small. If a page of your site sends several requests at once, raise the capacity.", number(burst))
-	}
-	if s.whole == s.n {
-		note("The log's times are whole seconds, so bursts look a little larger than they were.")
 	}
 	if s.limited*50 > s.n {
 		note("%s of the requests were answered with 429 or 503 already. Clients would have sent something else without that.", Share(float64(s.limited)/float64(s.n)))

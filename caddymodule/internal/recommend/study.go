@@ -38,6 +38,9 @@ type Options struct {
 	// Key says of what the keys are made, in the words of a Caddyfile.
 	Key string
 
+	// Cost is that of each request, in the words of a Caddyfile. If empty, it is 1.
+	Cost string
+
 	// TempDir is where charges are kept that do not fit in memory. If empty, the
 	// system's directory for temporary files.
 	TempDir string
@@ -56,7 +59,6 @@ type Study struct {
 	clients *Clients
 	limited int // requests that were answered with 429 or 503
 	timed   int // requests with a duration
-	whole   int // requests whose time has no fraction of a second
 	n       int
 	from    time.Time
 	to      time.Time
@@ -110,9 +112,6 @@ func (s *Study) Add(r *accesslog.Request, key []byte, cost float64) error {
 	s.to = r.At
 	if r.Status == 429 || r.Status == 503 {
 		s.limited++
-	}
-	if r.At.Nanosecond() == 0 {
-		s.whole++
 	}
 	at := leakybucket.Instant(r.At.UnixMicro())
 	id, err := s.units.Add(key, at, cost)

@@ -130,6 +130,12 @@ func (r *Result) lines() string {
 	if r.Assets > 0 {
 		b.WriteString("\t\texempt static_files # if Caddy does not see the files: exempt path /assets/*\n")
 	}
+	if r.Key != "client_ip" {
+		fmt.Fprintf(&b, "\t\tkey %s\n", r.Key)
+	}
+	if r.cost != "" {
+		fmt.Fprintf(&b, "\t\tcost %s\n", r.cost)
+	}
 	b.WriteString("\t\t" + limit)
 	overrides("\t\t")
 	b.WriteString("\t\tshadow # log only; remove it to enforce the limit\n\t}\n}\n")

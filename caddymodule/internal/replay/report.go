@@ -5,6 +5,7 @@ import (
 	"cmp"
 	"hash/maphash"
 	"maps"
+	"math"
 	"slices"
 	"strings"
 	"time"
@@ -265,6 +266,7 @@ func (z *zone) report() Zone {
 		LongestDelay: z.longest.Seconds(), Reasons: z.reasons, Keys: len(z.keys), Peak: z.peak,
 		Worst: []Key{}, Hours: []Hour{}, Routes: []Route{}, RefusedRoutes: len(z.routes),
 	}
+	r.Peak.Level = math.Round(r.Peak.Level*1e6) / 1e6
 	for name, k := range z.keys {
 		if k.refused > 0 {
 			r.RefusedKeys++

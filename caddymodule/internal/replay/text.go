@@ -66,16 +66,16 @@ func (z *Zone) write(b *bytes.Buffer) {
 	fmt.Fprintln(b)
 	w := tabwriter.NewWriter(b, 0, 0, 2, ' ', tabwriter.AlignRight)
 	row := func(what string, n int64) {
-		fmt.Fprintf(w, "%s\t%s\t%s\t\n", what, humanize.Comma(n), percent(n, z.Requests))
+		_, _ = fmt.Fprintf(w, "%s\t%s\t%s\t\n", what, humanize.Comma(n), percent(n, z.Requests))
 	}
-	fmt.Fprintf(w, "requests\t%s\t\t\n", humanize.Comma(z.Requests))
+	_, _ = fmt.Fprintf(w, "requests\t%s\t\t\n", humanize.Comma(z.Requests))
 	row("admitted", z.Admitted)
 	row("refused", z.Refused)
 	if z.Delayed > 0 {
 		row("delayed", z.Delayed)
 	}
-	fmt.Fprintf(w, "keys\t%s\t\t\n", humanize.Comma(int64(z.Keys)))
-	fmt.Fprintf(w, "keys ever refused\t%s\t%s\t\n", humanize.Comma(int64(z.RefusedKeys)), percent(int64(z.RefusedKeys), int64(z.Keys)))
+	_, _ = fmt.Fprintf(w, "keys\t%s\t\t\n", humanize.Comma(int64(z.Keys)))
+	_, _ = fmt.Fprintf(w, "keys ever refused\t%s\t%s\t\n", humanize.Comma(int64(z.RefusedKeys)), percent(int64(z.RefusedKeys), int64(z.Keys)))
 	_ = w.Flush()
 	if z.Delayed > 0 {
 		fmt.Fprintf(b, "  longest delay: %s\n", time.Duration(z.LongestDelay*float64(time.Second)).Round(time.Millisecond))
@@ -96,9 +96,9 @@ func (z *Zone) writeRefusals(b *bytes.Buffer) {
 	}
 	fmt.Fprint(b, "\n\n  Most refused\n")
 	w := tabwriter.NewWriter(b, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(w, "  key\trefused\tof\tfirst\tlast\tuser agents\tassets\tlooks like")
+	_, _ = fmt.Fprintln(w, "  key\trefused\tof\tfirst\tlast\tuser agents\tassets\tlooks like")
 	for _, k := range z.Worst {
-		fmt.Fprintf(w, "  %s\t%s\t%s\t%s\t%s\t%d\t%.0f %%\t%s\n", name(k.Key), humanize.Comma(k.Refused), humanize.Comma(k.Requests),
+		_, _ = fmt.Fprintf(w, "  %s\t%s\t%s\t%s\t%s\t%d\t%.0f %%\t%s\n", name(k.Key), humanize.Comma(k.Refused), humanize.Comma(k.Requests),
 			k.First.Format(instant), k.Last.Format(instant), k.Agents, 100*k.Assets, k.Looks)
 	}
 	_ = w.Flush()
@@ -125,9 +125,9 @@ func (z *Zone) writeComparison(b *bytes.Buffer) {
 	}
 	fmt.Fprint(b, "\n  The same burst and sustained rate by other algorithms\n")
 	w := tabwriter.NewWriter(b, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(w, "  algorithm\trefused\tmost in a second\tmost in a minute")
+	_, _ = fmt.Fprintln(w, "  algorithm\trefused\tmost in a second\tmost in a minute")
 	for _, c := range z.Compare {
-		fmt.Fprintf(w, "  %s\t%s\t%s\t%s\n", c.Algorithm, humanize.Comma(c.Refused), number(c.MostSecond), number(c.MostMinute))
+		_, _ = fmt.Fprintf(w, "  %s\t%s\t%s\t%s\n", c.Algorithm, humanize.Comma(c.Refused), number(c.MostSecond), number(c.MostMinute))
 	}
 	_ = w.Flush()
 }

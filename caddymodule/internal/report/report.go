@@ -28,15 +28,17 @@ var style string
 // A Setting is one that the page names, such as an option of the command.
 type Setting struct{ Name, Value string }
 
-// Write writes a page about the zones. Texts from logs are made printable and escaped.
-func Write(w io.Writer, zones []*recommend.Result, settings []Setting) error {
+// Write writes a page about the zones, and notes about all of them. Texts from logs are made printable and escaped.
+func Write(w io.Writer, zones []*recommend.Result, notes []string, settings []Setting) error {
 	hash := sha256.Sum256([]byte(style))
 	data := struct {
 		Style    template.CSS
 		Policy   string
 		Settings []Setting
+		Notes    []string
 		Zones    []zone
 	}{
+		Notes:  notes,
 		Style:  template.CSS(style), // ours, and the policy holds its hash
 		Policy: "default-src 'none'; base-uri 'none'; form-action 'none'; style-src 'sha256-" + base64.StdEncoding.EncodeToString(hash[:]) + "'",
 	}

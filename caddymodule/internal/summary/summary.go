@@ -82,14 +82,14 @@ func (s *Summary) Add(r *accesslog.Request) {
 	if len(asked) == 0 {
 		asked = []decided{field}
 	}
-	any := false
+	named := false
 	for i := range asked {
 		if asked[i].Zone != "" && asked[i].Decision != "" {
 			s.zone(asked[i].Zone).add(&asked[i], r)
-			any = true
+			named = true
 		}
 	}
-	if any {
+	if named {
 		s.Decided++
 	}
 }

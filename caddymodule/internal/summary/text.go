@@ -59,10 +59,10 @@ func (z *Zone) write(b *strings.Builder) {
 		b.WriteString("Refused most, with the first and the last time:\n")
 		t := tabwriter.NewWriter(b, 0, 0, 2, ' ', 0)
 		for _, k := range z.Top {
-			fmt.Fprintf(t, "  %s\t%s of %s\t%s\t%s\n", accesslog.Printable(k.Key, 60), humanize.Comma(int64(k.Refused)), humanize.Comma(int64(k.Requests)),
+			_, _ = fmt.Fprintf(t, "  %s\t%s of %s\t%s\t%s\n", accesslog.Printable(k.Key, 60), humanize.Comma(int64(k.Refused)), humanize.Comma(int64(k.Requests)),
 				k.First.Format("Jan _2 15:04:05"), k.Last.Format("Jan _2 15:04:05"))
 		}
-		t.Flush()
+		_ = t.Flush()
 	}
 	if len(z.Routes) > 0 {
 		b.WriteString("Refused routes, without their queries:\n")

@@ -55,6 +55,15 @@ wp_insert_post(
 		'post_password' => 'right',
 	)
 );
+wp_insert_post(
+	array(
+		'post_type'   => 'page',
+		'post_title'  => 'My account',
+		'post_name'   => 'my-account',
+		'post_status' => 'publish',
+		'post_author' => 1,
+	)
+);
 update_option( 'show_avatars', 0 ); // they are on another host
 update_option( 'permalink_structure', '/%postname%/' );
 flush_rewrite_rules();

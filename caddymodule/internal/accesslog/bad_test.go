@@ -1,0 +1,217 @@
+package accesslog
+
+import (
+	"bytes"
+	"errors"
+	"io"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/klauspost/compress/gzip"
+	"github.com/klauspost/compress/zstd"
+)
+
+// zipped returns text compressed by gzip.
+func zipped(t *testing.T, text string) string {
+	t.Helper()
+	var out bytes.Buffer
+	w := gzip.NewWriter(&out)
+	if _, err := w.Write([]byte(text)); err != nil {
+		t.Fatal(err)
+	}
+	if err := w.Close(); err != nil {
+		t.Fatal(err)
+	}
+	return out.String()
+}
+
+// lines returns a combined log with a request a second, whose paths are numbered.
+func lines(from, to int) string {
+	var b strings.Builder
+	for i := from; i < to; i++ {
+		b.WriteString(combinedLine(noon.Add(time.Duration(i)*time.Second), "192.0.2.1", "/"+string(rune('a'+i%26))) + "\n")
+	}
+	return b.String()
+}
+
+func TestRotatedLogsAreReadInTheOrderOfTime(t *testing.T) {
+	unpacker, err := zstd.NewWriter(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	packed := string(unpacker.EncodeAll([]byte(lines(0, 5)), nil))
+	names := []string{written(t, "access.log", lines(10, 15)), written(t, "access.log.1", lines(5, 10)), written(t, "access.log.2.zst", packed), written(t, "empty.log", "")}
+	names = append(names, written(t, "access.log.3.gz", zipped(t, lines(15, 20))))
+	got, stats, err := readAll(t, Options{}, names...)
+	if err != nil || len(got) != 20 || stats.Late != 0 {
+		t.Fatalf("got %d requests, %+v and %v, want 20", len(got), stats, err)
+	}
+	if !slices.IsSortedFunc(got, func(a, b seen) int { return strings.Compare(a.at, b.at) }) {
+		t.Errorf("got %v, want them in order", got)
+	}
+}
+
+func TestLogsOfSeveralServersAreMerged(t *testing.T) {
+	var a, b strings.Builder
+	for i := range 100 {
+		to := &a
+		if i%3 == 0 {
+			to = &b
+		}
+		to.WriteString(caddyLine(noon.Add(time.Duration(i)*time.Hour), 0, "192.0.2.1", "/") + "\n")
+	}
+	_, stats, err := readAll(t, Options{}, written(t, "a.log", a.String()), written(t, "b.log", b.String()))
+	if err != nil || stats.Requests != 100 || stats.Late != 0 {
+		t.Errorf("got %+v and %v, want 100 requests in order", stats, err)
+	}
+}
+
+func TestRequestsComeInTheOrderOfTheirArrival(t *testing.T) {
+	seed := rand.Uint64()
+	rng := rand.New(rand.NewPCG(seed, 0))
+	var log strings.Builder
+	end := noon
+	for range 2000 {
+		end = end.Add(time.Duration(rng.IntN(1000)) * time.Millisecond)
+		log.WriteString(caddyLine(end, time.Duration(rng.IntN(500))*time.Second, "192.0.2.1", "/") + "\n")
+	}
+	r, err := Open([]string{"-"}, Options{Stdin: strings.NewReader(log.String())})
+	if err != nil {
+		t.Fatal(err)
+	}
+	last := time.Time{}
+	for req, err := range r.All() {
+		if err != nil {
+			t.Fatal(err)
+		}
+		if req.At.Before(last) {
+			t.Fatalf("seed %d: got %v after %v", seed, req.At, last)
+		}
+		last = req.At
+	}
+	if stats := r.Stats(); stats.Requests != 2000 || stats.Late != 0 {
+		t.Errorf("seed %d: got %+v, want 2000 requests, none late", seed, stats)
+	}
+}
+
+// A request that lasted longer than lines are held back counts as arriving at the time
+// of the one before, so that time never runs backwards.
+func TestARequestThatComesTooLateCountsAsArrivingLater(t *testing.T) {
+	var log strings.Builder
+	for i := range 100 {
+		log.WriteString(caddyLine(noon.Add(time.Duration(i)*time.Minute), 0, "192.0.2.1", "/") + "\n")
+	}
+	log.WriteString(caddyLine(noon.Add(100*time.Minute), 100*time.Minute, "192.0.2.1", "/late") + "\n")
+	got, stats, err := readAll(t, Options{}, written(t, "access.log", log.String()))
+	if err != nil || stats.Late != 1 || !slices.IsSortedFunc(got, func(a, b seen) int { return strings.Compare(a.at, b.at) }) {
+		t.Errorf("got %+v and %v, want one late and all in order", stats, err)
+	}
+}
+
+func TestAKeptRequestStaysAsItIs(t *testing.T) {
+	r, err := Open([]string{"-"}, Options{Stdin: strings.NewReader(lines(0, 26))})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var kept []*Request
+	for req, err := range r.All() {
+		if err != nil {
+			t.Fatal(err)
+		}
+		req.Keep()
+		kept = append(kept, req)
+	}
+	for i, req := range kept {
+		if want := "/" + string(rune('a'+i)); req.URI != want {
+			t.Errorf("got %s, want %s", req.URI, want)
+		}
+	}
+}
+
+func TestAnUnreadableLineIsCountedAndShown(t *testing.T) {
+	huge := `{"level":"info","ts":1,"request":{"uri":"` + strings.Repeat("x", 10<<20) + `"}}`
+	text := lines(0, 2) + "nonsense \x1b[31m\n" + huge + "\n" + `{"request":` + "\n" + `{"logger":"http.log.access","request":{"host":"x"}}` + "\n" +
+		combinedLine(time.Unix(3, 0), "192.0.2.1", "/") + "\n" + combinedLine(time.Date(2100, 1, 1, 0, 0, 0, 0, time.UTC), "192.0.2.1", "/") + "\n" + lines(2, 3)
+	name := written(t, "access.log", text)
+	_, stats, err := readAll(t, Options{}, name)
+	if err != nil || stats.Requests != 3 || stats.Unreadable != 6 || len(stats.Problems) != mostProblems {
+		t.Fatalf("got %+v and %v, want 3 requests and 6 unreadable lines", stats, err)
+	}
+	for i, want := range []string{`:3: neither Caddy's JSON nor a common or combined log line: nonsense \x1b[31m`, ":4: a line of 10485804 bytes", ":5: no valid JSON", ":6: no time", ":7: implausible time 1970-01-01T00:00:03Z"} {
+		if got := stats.Problems[i].String(); !strings.Contains(got, want) {
+			t.Errorf("got %s, want %s", got, want)
+		}
+	}
+}
+
+func TestWhatCannotBeReadIsAnInputError(t *testing.T) {
+	dir := t.TempDir()
+	for name, want := range map[string]string{
+		filepath.Join(dir, "absent.log"): "no such file", dir: "directory",
+		written(t, "a.bz2", "BZh91AY"): "bzip2", written(t, "a.xz", "\xfd7zXZ\x00"): "xz", written(t, "a.gz", "\x1f\x8bnonsense"): "gzip",
+		written(t, "empty.log", ""): "empty", written(t, "binary.log", "\x00\x01\xff\n\x00"): "binary", written(t, "blank.log", "\n\n"): "none of its 2 lines",
+	} {
+		_, _, err := readAll(t, Options{}, name)
+		var input *InputError
+		if !errors.As(err, &input) || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), filepath.Base(name)) {
+			t.Errorf("%s: got %v, want an InputError about %s", name, err, want)
+		}
+	}
+}
+
+func TestOfATruncatedGzipThereIsWhatCouldBeRead(t *testing.T) {
+	whole := zipped(t, lines(0, 5000))
+	name := written(t, "access.log.gz", whole[:len(whole)*3/4])
+	_, stats, err := readAll(t, Options{}, name)
+	if err != nil || stats.Requests == 0 || stats.Requests == 5000 || len(stats.Broken) != 1 {
+		t.Fatalf("got %+v and %v, want some requests and an error", stats, err)
+	}
+	var input *InputError
+	if err := stats.Broken[0]; !errors.As(err, &input) || !errors.Is(err, io.ErrUnexpectedEOF) {
+		t.Errorf("got %v, want an InputError", err)
+	}
+}
+
+func TestALogThatVanishesIsBroken(t *testing.T) {
+	first, second := written(t, "a.log", lines(0, 5)), written(t, "b.log", lines(5, 10))
+	r, err := Open([]string{first, second}, Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	if err := os.Remove(second); err != nil {
+		t.Fatal(err)
+	}
+	n := 0
+	for _, err := range r.All() {
+		if err != nil {
+			t.Fatal(err)
+		}
+		n++
+	}
+	if n != 5 || len(r.Stats().Broken) != 1 {
+		t.Errorf("got %d requests and %v, want 5 and an error", n, r.Stats().Broken)
+	}
+}
+
+func TestTheProgressCountsTheBytesOfTheFiles(t *testing.T) {
+	text := zipped(t, lines(0, 1000))
+	names := []string{written(t, "a.gz", text), written(t, "b.gz", text)}
+	r, err := Open(names, Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, err := range r.All() {
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	if read, total, lines := r.Progress(); read != total || total != 2*int64(len(text)) || lines != 2000 {
+		t.Errorf("got %d of %d bytes and %d lines, want all of %d and 2000", read, total, lines, 2*len(text))
+	}
+}

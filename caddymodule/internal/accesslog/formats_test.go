@@ -1,0 +1,153 @@
+package accesslog
+
+import (
+	"bytes"
+	"fmt"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
+	"github.com/caddyserver/caddy/v2/modules/logging"
+	"go.uber.org/zap"
+	"go.uber.org/zap/zapcore"
+)
+
+// caddyWrites returns a line as Caddy's own encoder writes it.
+func caddyWrites(t *testing.T, config logging.LogEncoderConfig, logger string, end time.Time, took time.Duration) string {
+	t.Helper()
+	var out bytes.Buffer
+	core := zapcore.NewCore(zapcore.NewJSONEncoder(config.ZapcoreEncoderConfig()), zapcore.AddSync(&out), zapcore.InfoLevel)
+	r, err := http.NewRequest("GET", "http://example.com/a?b=c", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.RemoteAddr, r.RequestURI = "192.0.2.7:4711", "/a?b=c"
+	r.Header.Set("User-Agent", "x \"y\" \u202e\x1b[31m")
+	r.Header.Set("Cookie", "secret=1")
+	entry := zapcore.Entry{Level: zapcore.InfoLevel, Time: end, LoggerName: logger, Message: "handled request"}
+	if err := core.Write(entry, []zap.Field{
+		zap.Object("request", caddyhttp.LoggableHTTPRequest{Request: r}), zap.Int("bytes_read", 3), zap.String("user_id", "bob"),
+		zap.Duration("duration", took), zap.Int("size", 10), zap.Int("status", 404),
+		zap.Object("resp_headers", caddyhttp.LoggableHTTPHeader{Header: http.Header{"Server": {"Caddy"}}}),
+		zap.Object("throttle", zapcore.ObjectMarshalerFunc(func(e zapcore.ObjectEncoder) error { e.AddFloat64("delay", 1.5); return nil })),
+	}); err != nil {
+		t.Fatal(err)
+	}
+	return out.String()
+}
+
+func TestEveryTimeAndDurationThatCaddyWritesIsRead(t *testing.T) {
+	end, took := noon.Add(123456789*time.Nanosecond), 25*time.Millisecond
+	for format, exact := range map[string]time.Duration{
+		"": time.Microsecond, "unix_seconds_float": time.Microsecond, "unix_milli_float": time.Microsecond, "unix_nano": 1, "iso8601": time.Millisecond,
+		"rfc3339": time.Second, "rfc3339_nano": 1, "wall": time.Second, "wall_milli": time.Millisecond, "wall_nano": 1, "common_log": time.Second,
+		time.RFC1123: time.Second, time.RFC1123Z: time.Second, time.RFC850: time.Second, time.ANSIC: time.Second, time.DateTime: time.Second,
+		time.RFC822Z: time.Minute, time.UnixDate: time.Second, time.RubyDate: time.Second,
+	} {
+		for _, durations := range []string{"", "s", "ms", "ns", "string"} {
+			line := caddyWrites(t, logging.LogEncoderConfig{TimeFormat: format, DurationFormat: durations}, "http.log.access.log0", end, took)
+			r, err := Open([]string{"-"}, Options{Stdin: strings.NewReader(line)})
+			if err != nil {
+				t.Fatal(err)
+			}
+			req, err := r.Next()
+			if err != nil {
+				t.Errorf("times %q, durations %q: got %v for %s", format, durations, err, line)
+				continue
+			}
+			if req.Duration != took {
+				t.Errorf("times %q, durations %q: got duration %v, want %v", format, durations, req.Duration, took)
+			}
+			if off := end.Add(-took).Sub(req.At); off < -exact || off > exact {
+				t.Errorf("times %q, durations %q: got %v, want %v", format, durations, req.At, end.Add(-took))
+			}
+		}
+	}
+}
+
+func TestAllThatCaddyLogsOfARequestIsRead(t *testing.T) {
+	key := "time"
+	line := caddyWrites(t, logging.LogEncoderConfig{TimeKey: &key}, "http.log.access.log0", noon, time.Second)
+	r, err := Open([]string{"-"}, Options{Stdin: strings.NewReader(line)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	req, err := r.Next()
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := fmt.Sprint(req.Client, req.Remote, req.Host, req.Method, req.URI, req.User, req.Status, req.Size, req.Received, req.Header("Cookie"), req.ThrottleDelay(), req.Route(), req.UserAgent())
+	want := fmt.Sprint("192.0.2.7", "192.0.2.7", "example.com", "GET", "/a?b=c", "bob", 404, 10, 3, Redacted, 1500*time.Millisecond, "/a", "x \"y\" \u202e\x1b[31m")
+	if got != want {
+		t.Errorf("got %s, want %s", got, want)
+	}
+}
+
+func TestOnlyTheAccessLogsOfCaddyAreRequests(t *testing.T) {
+	for logger, want := range map[string]int64{
+		"http.log.access": 1, "http.log.access.log0": 1, "http.log.access.example.com": 1, "http.log.error": 0, "http.log.error.log0": 0,
+		"http.handlers.reverse_proxy": 0, "http.log.accessible": 0,
+	} {
+		text := caddyWrites(t, logging.LogEncoderConfig{}, "http.log.access", noon, 0) + caddyWrites(t, logging.LogEncoderConfig{}, logger, noon, 0)
+		_, stats, err := readAll(t, Options{}, written(t, "access.log", text))
+		if err != nil || stats.Requests != 1+want || stats.Other != 1-want {
+			t.Errorf("%s: got %+v and %v, want %d requests", logger, stats, err, 1+want)
+		}
+	}
+}
+
+func TestTheFormatSaysWhatARequestTimeMeans(t *testing.T) {
+	line := `192.0.2.7 - - [01/Mar/2026:12:00:00 +0000] "GET /a HTTP/1.1" 200 1 "-" "x" 2`
+	for format, want := range map[Format]time.Duration{Auto: 2 * time.Microsecond, Nginx: 2 * time.Second, Apache: 2 * time.Microsecond} {
+		got, _, err := readAll(t, Options{Format: format}, written(t, "access.log", line))
+		if err != nil || len(got) != 1 || got[0].duration != want {
+			t.Errorf("%v: got %+v and %v, want %v", format, got, err, want)
+		}
+	}
+}
+
+func TestOneLogMayHaveSeveralFormats(t *testing.T) {
+	text := combinedLine(noon, "192.0.2.1", "/a") + "\n" + caddyLine(noon.Add(time.Second), 0, "192.0.2.2", "/b") + "\n\n" + combinedLine(noon.Add(2*time.Second), "192.0.2.3", "/c")
+	got, stats, err := readAll(t, Options{Host: "www.example.com"}, written(t, "access.log", text))
+	if err != nil || len(got) != 3 || stats.Other != 1 || stats.Unreadable != 0 {
+		t.Fatalf("got %+v, %+v and %v, want three requests", got, stats, err)
+	}
+	if got[0].host != "www.example.com" || got[1].host != "example.com" {
+		t.Errorf("got hosts %q and %q, want that of the options only where the line has none", got[0].host, got[1].host)
+	}
+	if _, stats, _ := readAll(t, Options{Format: Caddy}, written(t, "access.log", text)); stats.Unreadable != 2 {
+		t.Errorf("got %d unreadable lines, want the two that are no JSON", stats.Unreadable)
+	}
+}
+
+func TestWhatClientsWriteIsEscapedForPeople(t *testing.T) {
+	for text, want := range map[string]string{
+		"plain": "plain", "\x1b[2J": `\x1b[2J`, "a\u202eb": `a\u202eb`, "\u2066": `\u2066`, "a\u200bb": `a\u200bb`, "\xff": `\xff`, "ö": "ö",
+		"\x00\r\n\t": `\x00\r\n\t`, `a\b`: `a\\b`, "e\u0301\u0301\u0301": "e\u0301\u0301" + `\u0301`, "0123456789abc": "0123456789…", "\u009b31m": `\u009b31m`,
+	} {
+		if got := Printable(text, 10); got != want {
+			t.Errorf("%q: got %s, want %s", text, got, want)
+		}
+	}
+}
+
+func TestClientsAreJudgedByWhatTheyLoad(t *testing.T) {
+	for _, test := range []struct {
+		requests, assets, agents int64
+		want                     Looks
+	}{{100, 0, 1, Robot}, {100, 0, 9, Robot}, {100, 60, 1, Person}, {100, 60, 9, Many}, {1000, 10, 9, Person}} {
+		if got := LooksLike(test.requests, test.assets, test.agents); got != test.want {
+			t.Errorf("%+v: got %s", test, got)
+		}
+	}
+	for uri, want := range map[string]bool{"/a.css": true, "/a.CSS?x=.html": true, "/a.html": false, "/index.php/x.css": false, "/": false, "/a.woff2": true, "/a.longending": false} {
+		if got := (&Request{Method: "GET", URI: uri}).Asset(); got != want {
+			t.Errorf("%s: got %v, want %v", uri, got, want)
+		}
+	}
+	if (&Request{Method: "POST", URI: "/a.css"}).Asset() {
+		t.Error("a POST counts as one for an asset")
+	}
+}

@@ -1,0 +1,139 @@
+package accesslog
+
+import (
+	"encoding/json"
+	"math"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+	"unicode/utf8"
+)
+
+// What encoding/json reads of a line, the scanner reads as well.
+func FuzzCaddyLine(f *testing.F) {
+	f.Add(caddyLine(noon, time.Second, "192.0.2.1", "/a"))
+	f.Add(`{"ts":1767268800.5,"request":{"uri":"\/\u00e9\ud83d\ude00\ud800\"\\","host":"h","method":"GET","headers":{"User-Agent":["a\nb"],"X":["1","2"],"Y":"z"}},"status":200,"size":3,"duration":0.5,"throttle":{"zone":"a","zones":[{"zone":"b"}]}}`)
+	f.Add(` { "ts" : "2026-03-01T12:00:00Z" , "request" : { } , "x" : [ 1 , true , null , { "a" : [ ] } ] } `)
+	f.Add(`{"ts":1,"request":{"headers":{"A":[]}}`)
+	f.Add(`{"ts":1e9,"request":{"remote_ip":"::ffff:192.0.2.1"},"duration":"1.5s"}`)
+	f.Fuzz(func(t *testing.T, line string) {
+		p := parser{latest: noon}
+		req := Request{Duration: NoDuration, Size: -1}
+		v, _ := p.parseCaddy(&req, []byte(line))
+		for range req.Headers() {
+		}
+		if v == request && (req.arrived > req.written || req.written > noon.UnixNano()) {
+			t.Fatalf("got arrival %d after %d", req.arrived, req.written)
+		}
+		var want struct {
+			Request *struct {
+				Method, Host, URI, Proto *string
+				Headers                  map[string][]string
+			}
+			Status   *int
+			Throttle json.RawMessage
+		}
+		var names map[string]json.RawMessage
+		if !utf8.ValidString(line) || json.Unmarshal([]byte(line), &want) != nil || json.Unmarshal([]byte(line), &names) != nil || !plainNames(line) {
+			return
+		}
+		if v == unreadable && names["ts"] != nil && strings.HasPrefix(string(names["request"]), "{") {
+			var number float64
+			if json.Unmarshal(names["ts"], &number) == nil && number > 9e8 && number < float64(noon.Unix()) {
+				t.Fatalf("got an unreadable line, which encoding/json reads")
+			}
+		}
+		if v != request || want.Request == nil {
+			return
+		}
+		for _, field := range []struct {
+			got  string
+			want *string
+		}{{req.Method, want.Request.Method}, {req.Host, want.Request.Host}, {req.URI, want.Request.URI}, {req.Proto, want.Request.Proto}} {
+			if field.want != nil && field.got != *field.want {
+				t.Fatalf("got %q, want %q", field.got, *field.want)
+			}
+		}
+		if want.Status != nil && *want.Status >= 0 && req.Status != *want.Status {
+			t.Fatalf("got status %d, want %d", req.Status, *want.Status)
+		}
+		if string(req.Throttle) != string(want.Throttle) {
+			t.Fatalf("got %s, want %s", req.Throttle, want.Throttle)
+		}
+		got := make(map[string][]string)
+		for name, value := range req.Headers() {
+			got[strings.Clone(name)] = append(got[name], strings.Clone(value))
+		}
+		for name, values := range want.Request.Headers {
+			if strings.Join(got[name], "\x00") != strings.Join(values, "\x00") {
+				t.Fatalf("header %q: got %q, want %q", name, got[name], values)
+			}
+		}
+	})
+}
+
+// plainNames reports whether a line has no name twice, which readers may take
+// differently, and none in other letters, which encoding/json takes for the same.
+func plainNames(line string) bool {
+	lower := strings.ToLower(line)
+	if strings.Contains(line, `\u`) && !strings.Contains(line, `"uri":"\/`) {
+		return false
+	}
+	for _, name := range []string{"ts", "time", "timestamp", "@timestamp", "t", "date", "datetime", "request", "method", "host", "uri", "proto", "headers", "status", "throttle", "logger", "msg", "message"} {
+		if n := strings.Count(lower, `"`+name+`"`); n > 1 || n != strings.Count(line, `"`+name+`"`) {
+			return false
+		}
+	}
+	return !strings.Contains(line, "null") && !strings.Contains(line, "ſ") && !strings.Contains(line, "K")
+}
+
+func FuzzCombinedLine(f *testing.F) {
+	f.Add(combinedLine(noon, "192.0.2.1", "/a"))
+	f.Add(`www.example.com:443 192.0.2.7 - a b [01/Mar/2026:12:00:00 +0000] "POST /a b HTTP/2.0" 200 1 "\"" "\x22" rt=0.5`)
+	f.Add(`192.0.2.7 - - [31/Feb/2026:24:60:61 -9999] "\x16\x03" 400 - "`)
+	f.Fuzz(func(t *testing.T, line string) {
+		for _, format := range []Format{Auto, Nginx, Apache} {
+			p := parser{format: format, latest: noon}
+			req := Request{Format: max(format, Nginx), Duration: NoDuration, Size: -1}
+			v, why := p.parseCombined(&req, []byte(line))
+			switch {
+			case v == unreadable && why == "":
+				t.Fatal("got no reason for an unreadable line")
+			case v == request && (req.arrived > req.written || req.Method == "" || req.URI == "" || req.Status < 0 || req.Status > 999):
+				t.Fatalf("got %+v", req)
+			}
+		}
+	})
+}
+
+func FuzzDecimal(f *testing.F) {
+	for _, seed := range []string{"0", "1767268800.1234567", "1.", ".5", "999999999999999999", "9223372036854775807", "1e9", "-1", "00.000000000001"} {
+		f.Add(seed)
+	}
+	f.Fuzz(func(t *testing.T, text string) {
+		whole, fraction, ok := parseDecimal([]byte(text))
+		if !ok {
+			return
+		}
+		want, err := strconv.ParseFloat(text, 64)
+		if err != nil || whole < 0 || fraction < 0 || fraction >= 1e9 {
+			t.Fatalf("got %d and %d, want %v and %v", whole, fraction, want, err)
+		}
+		if got := float64(whole) + float64(fraction)/1e9; math.Abs(got-want) > 1e-9+want*1e-12 {
+			t.Fatalf("got %v, want %v", got, want)
+		}
+	})
+}
+
+func FuzzPrintable(f *testing.F) {
+	f.Add("a\x1b[31m\u202e\xff", 10)
+	f.Fuzz(func(t *testing.T, text string, most int) {
+		got := Printable(text, most)
+		for _, r := range got {
+			if r < ' ' || r == 0x7f || r == utf8.RuneError && !strings.ContainsRune(text, utf8.RuneError) || r >= 0x80 && r < 0xa0 || r >= 0x202a && r <= 0x202e || r >= 0x2066 && r <= 0x2069 {
+				t.Fatalf("got %q", got)
+			}
+		}
+	})
+}

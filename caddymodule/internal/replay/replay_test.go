@@ -1,0 +1,123 @@
+package replay
+
+import (
+	"bytes"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/accesslog"
+)
+
+var noon = time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
+
+// request returns a decision about a request of one key, at so many seconds.
+func request(at float64, refused bool) *Decided {
+	d := &Decided{
+		Zone: "z", Key: "k", Refused: refused, Cost: 1, Capacity: 10, Leak: 1,
+		Request: &accesslog.Request{At: noon.Add(time.Duration(at * float64(time.Second))), Method: "GET", URI: "/a?b"},
+	}
+	if refused {
+		d.Reason = "capacity"
+	}
+	return d
+}
+
+// A fixed window admits twice the capacity around its edge.
+func TestAFixedWindowAdmitsTwiceTheCapacityAroundItsEdge(t *testing.T) {
+	windows, err := ParseWindows("fixed,sliding,sliding=2")
+	if err != nil {
+		t.Fatal(err)
+	}
+	tally := New(windows)
+	for i := range 40 { // from half a second before the edge on, 40 a second
+		tally.Add(request(9.5+float64(i)/40, i >= 10))
+	}
+	want := []Comparison{{"bucket", 30, 10, 10}, {"fixed", 20, 20, 20}, {"sliding=10", 30, 10, 10}, {"sliding=2", 30, 10, 10}}
+	for i, got := range tally.Zones()[0].Compare {
+		if got != want[i] {
+			t.Errorf("got %+v, want %+v", got, want[i])
+		}
+	}
+}
+
+func TestAWindowForgetsWhatIsOlder(t *testing.T) {
+	windows, err := ParseWindows("sliding=5,fixed")
+	if err != nil {
+		t.Fatal(err)
+	}
+	tally := New(windows)
+	for _, at := range []float64{0, 1, 1000, 1000.5, 1011, 86400} {
+		for range 10 {
+			tally.Add(request(at, false))
+		}
+	}
+	for i, want := range []int64{20, 20} {
+		if got := tally.Zones()[0].Compare[i+1]; got.Refused != want {
+			t.Errorf("got %+v, want %d refused", got, want)
+		}
+	}
+	if got := tally.Zones()[0].Compare[0]; got.MostSecond != 20 || got.MostMinute != 30 {
+		t.Errorf("got %+v, want 20 in a second and 30 in a minute", got)
+	}
+}
+
+func TestUnknownAlgorithmsAreErrors(t *testing.T) {
+	for _, words := range []string{"token", "fixed,", "sliding=1", "sliding=x", "sliding=100000", "fixed=2"} {
+		if windows, err := ParseWindows(words); err == nil {
+			t.Errorf("%q: got %v, want an error", words, windows)
+		}
+	}
+}
+
+func TestATallyCountsByKeyHourAndRoute(t *testing.T) {
+	tally := New(nil)
+	for i := range 100 {
+		d := request(float64(i*60), i%4 == 0)
+		d.Key = string(rune('a' + i%2))
+		d.Level = float64(i)
+		tally.Add(d)
+	}
+	z := tally.Zones()[0]
+	if z.Requests != 100 || z.Admitted != 75 || z.Refused != 25 || z.Keys != 2 || z.RefusedKeys != 1 || z.Peak.Level != 99 || z.Peak.Key != "b" {
+		t.Errorf("got %+v", z)
+	}
+	if len(z.Hours) != 2 || z.Hours[0].Refused != 15 || z.Hours[1].Requests != 40 || len(z.Routes) != 1 || z.Routes[0] != (Route{"/a", 25}) {
+		t.Errorf("got %+v and %+v", z.Hours, z.Routes)
+	}
+	if k := z.Worst[0]; k.Key != "a" || k.Requests != 50 || k.Refused != 25 || !k.First.Equal(noon) || !k.Last.Equal(noon.Add(96*time.Minute)) {
+		t.Errorf("got %+v", k)
+	}
+}
+
+// Clients choose paths, so there may be any number of them.
+func TestATallyTellsABoundedNumberOfRoutesApart(t *testing.T) {
+	tally := New(nil)
+	path := make([]byte, 0, 16)
+	for i := range mostRoutes + 100 {
+		d := request(0, true)
+		path = append(path[:0], "/"...)
+		path = append(path, strings.Repeat("x", i%7)...)
+		path = append(path, byte('a'+i%26), byte('a'+i/26%26), byte('a'+i/676%26), byte('a'+i/17576))
+		d.Request.URI = string(path)
+		tally.Add(d)
+	}
+	z := tally.Zones()[0]
+	if z.RefusedRoutes != mostRoutes+1 || z.Routes[0] != (Route{OtherRoutes, 100}) {
+		t.Errorf("got %d routes, the first %+v, want %d and 100 others", z.RefusedRoutes, z.Routes[0], mostRoutes)
+	}
+}
+
+func TestTheTextEscapesWhatClientsWrite(t *testing.T) {
+	tally := New(nil)
+	d := request(0, true)
+	d.Key, d.Request.URI = "evil\x1b[2J", "/\u202eexe"
+	tally.Add(d)
+	var out bytes.Buffer
+	if err := (&Report{Zones: tally.Zones()}).Write(&out); err != nil {
+		t.Fatal(err)
+	}
+	if got := out.String(); strings.ContainsAny(got, "\x1b\u202e") || !strings.Contains(got, `evil\x1b[2J`) || !strings.Contains(got, `/\u202eexe`) {
+		t.Errorf("got %s", got)
+	}
+}
