@@ -120,7 +120,8 @@ func TestOfSeveralZonesTheLongestWaitCounts(t *testing.T) {
 
 func TestTheOrderOfAKeyIsKept(t *testing.T) {
 	inSettleBubble(t, func(t *testing.T) {
-		s := newWaitZone(t, "capacity 400\nleak 1000000/s\ndelay", 0)
+		// Their turns are a millisecond apart, so none is served with the next.
+		s := newWaitZone(t, "capacity 400\nleak 1000/s\ndelay", 0)
 		var mu sync.Mutex
 		var order []string
 		s.serve = func(_ http.ResponseWriter, r *http.Request) error {

@@ -248,7 +248,7 @@ func TestOverridesThatAreWrong(t *testing.T) {
 		{"t", "a ->", `override a: unknown plan "": want one of the plans, <capacity> <leak>, unlimited or deny`},
 		{"t", "a -> Unlimited", `override a: unknown plan "Unlimited": want one of the plans, <capacity> <leak>, unlimited or deny`},
 		{"t", "a -> 10 ten", `override a: invalid rate "ten": want <number>/<s|m|h|d> or a longer period, such as 2/s or 5/20s`},
-		{"t", "a -> 0 1/s", `override a: invalid capacity "0": want a number from 0.000000001 to 1000000000000, such as 10`},
+		{"t", "a -> 0 1/s", `override a: invalid capacity "0": nothing would fit: want a number above 0, such as 10`},
 		{"t", "a -> 10 1/s 5", `override a: invalid limit "10 1/s 5": want <capacity> <leak>, such as 10 1/s`},
 		{"t", "a -> 1000000 1/d", "override a: " + tooSlow},
 		{"a", "203.0.113 -> gold", `override 203.0.113: invalid address "203.0.113": want an IP address or a network such as 203.0.113.0/24`},

@@ -116,7 +116,7 @@ func (g *Gate) Admit(ctx context.Context, since time.Time, entries []Entry, oute
 	p := new(Pass)
 	r := &p.request
 	r.outer, r.open = outer, true
-	r.steps = inOrder(r.room[:0], entries)
+	r.setSteps(entries)
 	r.start(since)
 	if r.done != nil { // it has to wait
 		g.wait(ctx, r)
@@ -140,7 +140,7 @@ func (g *Gate) Admit(ctx context.Context, since time.Time, entries []Entry, oute
 // wait waits until the admission is over, or ends it if the client leaves or the
 // process is about to end.
 func (g *Gate) wait(ctx context.Context, r *request) {
-	if c := r.clock(); c != nil {
+	if c := r.clock; c != nil {
 		c.Wait(r.done)
 		return
 	}

@@ -21,6 +21,7 @@ import (
 type request struct {
 	outer *Pass       // of the handler around
 	sim   *Simulation // nil for an enforced request
+	clock clock.Clock
 
 	mu      sync.Mutex
 	steps   []step
@@ -57,10 +58,14 @@ func (p *Pass) Release() {
 	}
 }
 
-// clock returns the clock of the request's zones. It has at least one.
-func (r *request) clock() clock.Clock { return r.steps[0].Zone.Clock }
+// setSteps begins the request. All its zones, of which there is at least one, have
+// one clock.
+func (r *request) setSteps(entries []Entry) {
+	r.steps = inOrder(r.room[:0], entries)
+	r.clock = r.steps[0].Zone.Clock
+}
 
-func (r *request) now() time.Time { return clock.Now(r.clock()) }
+func (r *request) now() time.Time { return clock.Now(r.clock) }
 
 // start starts the delay, counted from since.
 func (r *request) start(since time.Time) {
@@ -84,7 +89,7 @@ func (r *request) start(since time.Time) {
 		return
 	}
 	r.waiting = w
-	w.timer = clock.AfterFunc(r.clock(), since.Add(s.Delay).Sub(r.now()), func() { w.zone.due(w) })
+	w.timer = clock.AfterFunc(r.clock, since.Add(s.Delay).Sub(r.now()), func() { w.zone.due(w) })
 }
 
 // resume goes on after the wait of w, unless the request has given it up. It
@@ -153,7 +158,7 @@ func (r *request) queue() {
 	switch {
 	case queued:
 		r.waiting = w
-		w.timer = clock.AfterFunc(r.clock(), until.Sub(r.now()), func() { r.expire(w) })
+		w.timer = clock.AfterFunc(r.clock, until.Sub(r.now()), func() { r.expire(w) })
 		r.yield(until)
 	case taken == nil:
 		r.finish(QueueFull, r.next)
@@ -277,7 +282,7 @@ func (r *request) unlock() {
 	case r.sim != nil:
 		r.sim.tell(r.result)
 	case r.done != nil:
-		clock.Close(r.clock(), r.done)
+		clock.Close(r.clock, r.done)
 	}
 }
 

@@ -34,6 +34,7 @@ func Simulate(since time.Time, e Entry, done func(Result)) *Simulation {
 	s.sim = s
 	s.steps = append(s.room[:0], step{Entry: e})
 	s.steps[0].Waited = 0
+	s.clock = e.Zone.Clock
 	s.start(since)
 	return s
 }
@@ -81,7 +82,7 @@ func (s *Simulation) Release() {
 	switch {
 	case !holds: // not yet, or never
 	case late > 0:
-		clock.AfterFunc(s.clock(), late, s.release)
+		clock.AfterFunc(s.clock, late, s.release)
 	default:
 		s.release()
 	}
@@ -92,6 +93,6 @@ func (s *Simulation) Release() {
 func (s *Simulation) finished() {
 	s.admitted = s.now()
 	if s.ended && s.steps[0].slot != nil {
-		clock.AfterFunc(s.clock(), s.served, s.release)
+		clock.AfterFunc(s.clock, s.served, s.release)
 	}
 }
