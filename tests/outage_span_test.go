@@ -13,12 +13,18 @@ type outage struct{ from, down, to, back time.Duration }
 // outage takes the store down for a while, and waits until limits hold again. The
 // time that end needs to bring the store back is not measured.
 func (l *load) outage(t *testing.T, lasts time.Duration, begin func() (end func())) outage {
+	return l.outageUntil(t, lasts, begin, func() {})
+}
+
+// outageUntil is outage, and the store comes back no sooner than noticed returns.
+func (l *load) outageUntil(t *testing.T, lasts time.Duration, begin func() (end func()), noticed func()) outage {
 	t.Helper()
 	l.since(t, time.Since(l.began), "allow", 429)
 	o := outage{from: time.Since(l.began)}
 	end := begin()
 	o.down = time.Since(l.began)
 	time.Sleep(lasts)
+	noticed()
 	o.to = time.Since(l.began)
 	end()
 	up := time.Since(l.began)

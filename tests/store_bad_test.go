@@ -83,7 +83,9 @@ func testFaults(t *testing.T, s *storeServer, faults []fault) {
 			port := freePort(t)
 			c := startCaddy(t, config{throttle: s.directive(), sites: outageSite(port)})
 			l := startLoad(t, port)
-			o := l.outage(t, 500*time.Millisecond, f.begin)
+			o := l.outageUntil(t, 500*time.Millisecond, f.begin, func() {
+				eventually(t, fmt.Sprintf("a line in the log that says %q", f.says), func() bool { return len(c.logLines(f.says)) > 0 })
+			})
 			shots := l.stop()
 			wantPolicies(t, shots)
 			o.wantWithout(t, f.name, shots)
@@ -93,7 +95,6 @@ func testFaults(t *testing.T, s *storeServer, faults []fault) {
 			if o.back > 15*time.Second {
 				t.Errorf("got limits that hold again after %v, want at most 15s", o.back)
 			}
-			eventually(t, fmt.Sprintf("a line in the log that says %q", f.says), func() bool { return len(c.logLines(f.says)) > 0 })
 		})
 	}
 }

@@ -218,17 +218,17 @@ func (b *Backend) probe(ctx context.Context) error {
 	return err
 }
 
-// reasons are those of an outage that the observer was told.
+// reasons are those of an outage, or of a minute, that the observer was told.
 type reasons struct {
 	mu   sync.Mutex
 	last string
 	more int // that may be told yet
 }
 
-// mostReasons bounds the log lines of an outage whose reasons change.
+// mostReasons bounds the log lines while reasons change.
 const mostReasons = 3
 
-// begin notes the reason with which an outage begins.
+// begin notes the first reason.
 func (r *reasons) begin(err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -18,9 +18,10 @@ type Observer interface {
 	// Up says that the outage is over, and how long it lasted.
 	Up(after time.Duration)
 
-	// Failed says for the log why calls fail and what that means. It is called at
-	// most once a minute, however many calls fail. If an outage began without a
-	// known reason, it is called once more when the reason is known.
+	// Failed says for the log why calls fail and what that means. However many
+	// calls fail, it is called once a minute, and for up to three more reasons that
+	// differ from the one before. If an outage began without a known reason, it is
+	// called once more when the reason is known.
 	// The errors of a [Reporter] are limited in the same way, apart from these.
 	Failed(what string, err error)
 
@@ -53,6 +54,7 @@ type teller struct {
 	errors    int            // not told yet
 	unsettled map[string]int // not told yet, by zone
 	failedAt  time.Time      // when Failed was last due
+	reasons   reasons        // that were told since
 	strayedAt time.Time      // when it was, for an error that no call waited for
 }
 
@@ -83,11 +85,21 @@ func (t *teller) failed(what string, err error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.errors++
-	if now := time.Now(); now.Sub(t.failedAt) >= failedEvery && len(t.observers) > 0 && len(t.news) < mostNews {
-		t.failedAt = now
+	if len(t.observers) > 0 && len(t.news) < mostNews && t.worthALine(err) {
 		t.news = append(t.news, func(o Observer) { o.Failed(what, err) })
 	}
 	t.start()
+}
+
+// worthALine reports whether the error of a call is to be logged. A store that was
+// slow once must not hide for a minute what is wrong with it now.
+func (t *teller) worthALine(err error) bool {
+	if now := time.Now(); now.Sub(t.failedAt) >= failedEvery {
+		t.failedAt = now
+		t.reasons.begin(err)
+		return true
+	}
+	return t.reasons.isNew(err)
 }
 
 // strayed reports an error that no call waited for.

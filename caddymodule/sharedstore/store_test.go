@@ -169,6 +169,22 @@ func TestErrorsOfSettlingAreToldWhenTheCallerHasGone(t *testing.T) {
 	})
 }
 
+func TestAReasonIsToldThoughAnotherWasJustTold(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := startNode(t, Options{})
+		c, d := n.take(hourly(100, 4))
+		n.remote.deaf.Store(true)
+		if err := n.settle(c, d, -3); err == nil {
+			t.Error("got no error, want the store's")
+		}
+		n.remote.none = c.Key
+		for range 20 {
+			n.take(hourly(100, 4))
+		}
+		n.wantHeard("settling : connection reset", "asking th: reading a list: not a bucket")
+	})
+}
+
 func TestSettlementsThatFailAreCounted(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := startNode(t, Options{})
