@@ -15,6 +15,7 @@ import (
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/blocklist"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/clock"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/decision"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/override"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/staticfile"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
 )
@@ -76,12 +77,14 @@ type App struct {
 	exempt     decision.Matchers
 	static     *staticfile.Matcher // nil exempts no static files
 	plans      map[string]leakybucket.Limit
-	global     map[string]*zone
-	zones      map[string]*zone
-	everywhere []*zone // whose blocks hold in all handlers
-	checked    bool    // the config of all servers has been
+	global     map[string]*runningZone
+	zones      map[string]*runningZone
+	everywhere []*runningZone // whose blocks hold in all handlers
+	checked    bool           // the config of all servers has been
 
-	blocks *sharedBlocks
+	blocks    *sharedBlocks
+	control   *control
+	overrides *override.Table // of control; nil in a replay
 
 	signing  signingKeys // of device cookies, if a zone trusts devices
 	lastKeys *lastKeys
@@ -117,8 +120,8 @@ func (App) CaddyModule() caddy.ModuleInfo {
 // Provision loads the store and compiles the global zones. It dials nothing.
 func (a *App) Provision(ctx caddy.Context) (err error) {
 	a.ctx, a.logger = ctx, ctx.Logger()
-	a.global = make(map[string]*zone)
-	a.zones = make(map[string]*zone)
+	a.global = make(map[string]*runningZone)
+	a.zones = make(map[string]*runningZone)
 	if err := registerMetrics(ctx.GetMetricsRegistry()); err != nil {
 		return err
 	}
@@ -130,6 +133,10 @@ func (a *App) Provision(ctx caddy.Context) (err error) {
 	if a.blocks, err = join(blocksKey, func() (*sharedBlocks, error) { return &sharedBlocks{blocklist.New(nil)}, nil }); err != nil {
 		return err
 	}
+	if a.control, err = joinControl(); err != nil {
+		return err
+	}
+	a.overrides = &a.control.overrides
 	if a.plans, err = parsePlans(a.Plan); err != nil {
 		return err
 	}
@@ -160,7 +167,7 @@ func (a *App) Provision(ctx caddy.Context) (err error) {
 
 // zoneOf returns the zone for a handler's definition. A definition that is nothing
 // but a name means the zone of that name in the global options.
-func (a *App) zoneOf(ctx caddy.Context, definition *Zone) (*zone, error) {
+func (a *App) zoneOf(ctx caddy.Context, definition *Zone) (*runningZone, error) {
 	if definition == nil || !definition.reference() {
 		return a.provisionZone(ctx, definition)
 	}
@@ -181,7 +188,7 @@ func errUnknownZone(name string, known []string) error {
 
 // provisionZone makes a definition ready for requests. Definitions of one name are
 // one zone and must be equal.
-func (a *App) provisionZone(ctx caddy.Context, definition *Zone) (*zone, error) {
+func (a *App) provisionZone(ctx caddy.Context, definition *Zone) (*runningZone, error) {
 	if definition == nil {
 		return nil, errors.New("a zone is null: want an object with a name")
 	}
@@ -213,7 +220,7 @@ func (a *App) provisionZone(ctx caddy.Context, definition *Zone) (*zone, error) 
 			return nil, err
 		}
 	}
-	z, err := newZone(a, definition, rule, text)
+	z, err := newRunningZone(a, definition, rule, text)
 	if err != nil {
 		return nil, err
 	}
@@ -228,11 +235,11 @@ func (a *App) provisionZone(ctx caddy.Context, definition *Zone) (*zone, error) 
 	return z, nil
 }
 
-// Start lets the store connect and applies max_buckets. It logs which zones are one
-// budget for several handlers.
+// Start lets the store connect, applies max_buckets and restores buckets. It logs
+// which zones are one budget for several handlers.
 func (a *App) Start() error {
 	if a.memory != nil {
-		a.memory.start()
+		a.memory.start(a.savedLimits())
 	}
 	if a.shared != nil {
 		a.observer = &storeObserver{a}
@@ -253,11 +260,13 @@ func (a *App) Start() error {
 				zap.String("zone", name), zap.Int("handlers", z.handlers))
 		}
 	}
+	a.control.start(a)
 	return nil
 }
 
 // Stop undoes Start. Requests of the config may still be in flight.
 func (a *App) Stop() error {
+	a.control.stop(a)
 	for _, z := range a.zones {
 		z.live.stop(z)
 	}
@@ -283,6 +292,9 @@ func (a *App) Cleanup() error {
 	}
 	if a.blocks != nil {
 		errs = append(errs, leave(blocksKey))
+	}
+	if a.control != nil {
+		errs = append(errs, leave(controlKey))
 	}
 	if a.lastKeys != nil {
 		errs = append(errs, leave(signingKey))

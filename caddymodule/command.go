@@ -24,12 +24,15 @@ import (
 func init() {
 	caddycmd.RegisterCommand(caddycmd.Command{
 		Name:  "throttle",
-		Usage: "replay|recommend|summary ...",
-		Short: "Tunes rate limits with access logs",
+		Usage: "<command> ...",
+		Short: "Steers rate limits, and tunes them with access logs",
 		Long: `
-Tunes the limits of throttle before they are enforced, from the access logs that
-a site has already. The commands read files and print what they find. They need
-no running Caddy and change nothing.
+Most commands speak to a running Caddy, over its admin endpoint: they show what the
+limits do, let clients back in, and ban networks for a while.
+
+The commands replay, recommend and summary tune limits before they are enforced,
+from the access logs that a site has already. They read files and print what they
+find. They need no running Caddy and change nothing.
 
 Logs may be Caddy's own, in JSON, or common or combined logs of nginx and
 Apache, plain or compressed by gzip or zstd. Give several, such as a rotated
@@ -40,6 +43,7 @@ wrong way.`,
 		CobraFunc: func(cmd *cobra.Command) {
 			cmd.Args = cobra.NoArgs
 			cmd.AddCommand(replayCommand(), recommendCommand(), summaryCommand())
+			cmd.AddCommand(nightCommands()...)
 		},
 	})
 }

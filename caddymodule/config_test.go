@@ -121,6 +121,8 @@ func TestJSONThatNoCaddyfileCouldSayIsRefusedToo(t *testing.T) {
 		{name: "store null", app: `{"store":null}`, want: "module"},
 		{name: "max_buckets negative", app: `{"store":{"module":"memory","max_buckets":-1}}`, want: "invalid max_buckets -1"},
 		{name: "max_buckets too many", app: `{"store":{"module":"memory","max_buckets":100000001}}`, want: "invalid max_buckets 100000001"},
+		{name: "snapshot_interval too short", app: `{"store":{"module":"memory","snapshot_interval":"10ms"}}`, want: "invalid snapshot_interval 10ms"},
+		{name: "snapshot with an unknown placeholder", app: `{"store":{"module":"memory","snapshot":"{env.NO_SUCH_VARIABLE}/x"}}`, want: "snapshot: filling in placeholders"},
 		{name: "max_buckets with a fraction", app: `{"store":{"module":"memory","max_buckets":0.5}}`, want: "max_buckets"},
 	} {
 		t.Run(test.name, func(t *testing.T) {

@@ -110,8 +110,8 @@ func TestTheDocumentationQuotesTheLog(t *testing.T) {
 			}
 		}
 	}
-	if n != 10 {
-		t.Errorf("got %d messages, want 10", n)
+	if n != 11 {
+		t.Errorf("got %d messages, want 11", n)
 	}
 }
 

@@ -43,7 +43,7 @@ type Handler struct {
 	RateLimitHeaders bool `json:"ratelimit_headers,omitempty"`
 
 	app     *App
-	zones   []*zone
+	zones   []*runningZone
 	headers settlement.Headers // in which the upstream says what a request cost
 }
 
@@ -172,6 +172,7 @@ func internal(r *http.Request) bool {
 func (h *Handler) decide(r *http.Request) (*decision.Result, *body.Reader, error) {
 	p := decision.NewPlan(r)
 	defer p.Release()
+	p.Overrides = h.app.overrides.Load()
 	if err := h.evaluate(p); err != nil {
 		return nil, nil, err
 	}
@@ -214,6 +215,9 @@ func (h *Handler) evaluate(p *decision.Plan) error {
 	if exempt {
 		return nil
 	}
+	if rest := p.Banned(); rest > 0 && failed == nil && h.refuseBanned(p, rest) {
+		return nil
+	}
 	h.app.refuseBlockedEverywhere(p)
 	for _, z := range h.zones {
 		if p.Decided(z.Name) {
@@ -231,6 +235,22 @@ func (h *Handler) evaluate(p *decision.Plan) error {
 		h.app.warnNoAddress()
 	}
 	return nil
+}
+
+// refuseBanned refuses a request whose client is banned, in the first of the zones that
+// is not in shadow. If a zone exempts the request, the ban does not hold.
+func (h *Handler) refuseBanned(p *decision.Plan, rest time.Duration) (refused bool) {
+	by := h.zones[0]
+	for _, z := range h.zones {
+		if exempt, err := z.Exempts(&p.Subject); err != nil || exempt || p.Decided(z.Name) {
+			return false
+		}
+		if by.Shadow {
+			by = z
+		}
+	}
+	p.RefuseBanned(by.Rule, rest)
+	return p.Refused()
 }
 
 // take asks the store, and once more if a device has used up what it may: then its

@@ -60,6 +60,7 @@ func (m *MatchBlocked) MatchWithError(r *http.Request) (bool, error) {
 		return true, nil
 	}
 	s, b := decision.NewSubject(r), new(decision.Buffers)
+	s.Overrides = m.app.overrides.Load()
 	if exempt, err := m.app.exempts(&s); err != nil || exempt || m.app.blocks.Empty() {
 		return false, err
 	}

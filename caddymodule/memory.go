@@ -17,14 +17,28 @@ func init() {
 	caddy.RegisterModule(Memory{})
 }
 
-// Memory keeps the buckets in the memory of this process. They survive reloads, and
-// are gone when the process ends.
+// Memory keeps the buckets in the memory of this process. They survive reloads. A
+// snapshot on disk lets them survive restarts, too.
 type Memory struct {
 	// How many buckets are kept at most. Default: 500000, at some 100 bytes each.
 	// If more are in use, one that would be empty soon is dropped, and its key
 	// starts with an empty bucket. A reload changes the bound. To raise it more
 	// than tenfold, restart.
 	MaxBuckets int `json:"max_buckets,omitempty"`
+
+	// The file in which buckets outlive the process, or `off`. It is read when Caddy
+	// starts, and holds the addresses and digests of keys. Default:
+	// `throttle/buckets.snapshot` in Caddy's data folder. With `off`, a restart empties
+	// all buckets and ends all blocks.
+	Snapshot string `json:"snapshot,omitempty"`
+
+	// How often the snapshot is written, if a bucket has changed. It is also written
+	// when Caddy ends. Default: 30s. After a crash or a `kill -9`, what happened since
+	// the last snapshot is forgotten.
+	SnapshotInterval caddy.Duration `json:"snapshot_interval,omitempty"`
+
+	// limits sets the limit of a bucket that is restored.
+	limits func(*leakybucket.Charge, leakybucket.State) bool
 
 	memory *memory
 	logger *zap.Logger
@@ -53,8 +67,21 @@ func (m *Memory) Provision(ctx caddy.Context) error {
 	if m.MaxBuckets < 1 || m.MaxBuckets > mostBuckets {
 		return fmt.Errorf("invalid max_buckets %d: want a number from 1 to %d", m.MaxBuckets, mostBuckets)
 	}
+	if m.Snapshot == "" {
+		m.Snapshot = defaultSnapshot()
+	}
+	if m.SnapshotInterval == 0 {
+		m.SnapshotInterval = caddy.Duration(defaultSnapshotInterval)
+	}
+	if time.Duration(m.SnapshotInterval) < leastSnapshotInterval {
+		return fmt.Errorf("invalid snapshot_interval %v: want a duration of at least %v", time.Duration(m.SnapshotInterval), leastSnapshotInterval)
+	}
+	filled, err := FillIn(m.Snapshot)
+	if err != nil {
+		return fmt.Errorf("snapshot: %w", err)
+	}
+	m.Snapshot = filled[0]
 	m.logger = ctx.Logger()
-	var err error
 	m.memory, err = joinMemory(m.MaxBuckets)
 	return err
 }
@@ -62,10 +89,14 @@ func (m *Memory) Provision(ctx caddy.Context) error {
 // Store returns the store.
 func (m *Memory) Store() leakybucket.Store { return m.memory.Store }
 
-// start applies max_buckets of a config that starts.
-func (m *Memory) start() { m.memory.bound(m) }
+// start applies the options of a config that starts. limits sets the limit of a bucket
+// that is restored.
+func (m *Memory) start(limits func(*leakybucket.Charge, leakybucket.State) bool) {
+	m.limits = limits
+	m.memory.bound(m)
+}
 
-// stop withdraws max_buckets of a config that stops or has failed to start.
+// stop withdraws the options of a config that stops or has failed to start.
 func (m *Memory) stop() { m.memory.unbound(m) }
 
 // Cleanup releases the memory.
@@ -80,6 +111,8 @@ func (m *Memory) Cleanup() error {
 //
 //	memory {
 //	    max_buckets <n>
+//	    snapshot <file>|off
+//	    snapshot_interval <duration>
 //	}
 func (m *Memory) UnmarshalCaddyfile(d *caddyfile.Dispenser) error {
 	d.Next() // the store's name
@@ -96,8 +129,12 @@ func (m *Memory) UnmarshalCaddyfile(d *caddyfile.Dispenser) error {
 		switch option {
 		case "max_buckets":
 			err = parseArg(d, &m.MaxBuckets, parseWhole(1, mostBuckets))
+		case "snapshot":
+			err = parseArg(d, &m.Snapshot, parseWord)
+		case "snapshot_interval":
+			err = parseArg(d, &m.SnapshotInterval, parseDuration)
 		default:
-			err = unknownOption(d, "store memory", []string{"max_buckets"})
+			err = unknownOption(d, "store memory", []string{"max_buckets", "snapshot", "snapshot_interval"})
 		}
 		if err != nil {
 			return err
@@ -109,7 +146,8 @@ func (m *Memory) UnmarshalCaddyfile(d *caddyfile.Dispenser) error {
 // A memory is the process's memory store, with a goroutine that maintains it.
 type memory struct {
 	*memstore.Store
-	stop chan struct{}
+	snapshots *snapshots
+	stop      chan struct{}
 
 	mu     sync.Mutex
 	bounds []*Memory   // configs that have started and not stopped, oldest first
@@ -124,7 +162,9 @@ func joinMemory(maxBuckets int) (*memory, error) {
 			Store: memstore.New(memstore.Options{MaxBuckets: maxBuckets}),
 			stop:  make(chan struct{}),
 		}
+		m.snapshots = newSnapshots(m.Store)
 		go m.maintain()
+		go m.snapshots.run(m.stop)
 		return m, nil
 	})
 }
@@ -177,8 +217,8 @@ func (m *memory) unbound(config *Memory) {
 	m.follow()
 }
 
-// follow applies the largest bound of all running configs. It must be called with
-// the lock held. During a reload two configs run, and the new one may still fail to
+// follow applies the largest bound of all running configs, and the snapshot of the
+// last one. It must be called with the lock held. During a reload two configs run, and the new one may still fail to
 // start: a smaller bound must not drop buckets before that.
 func (m *memory) follow() {
 	most := 0
@@ -187,12 +227,14 @@ func (m *memory) follow() {
 	}
 	if most > 0 {
 		m.SetMaxBuckets(most)
+		m.snapshots.use(m.bounds[len(m.bounds)-1])
 	}
 }
 
-// Destruct ends the goroutine when no config uses the memory any more.
+// Destruct ends the goroutines when no config uses the memory any more.
 func (m *memory) Destruct() error {
 	close(m.stop)
+	m.snapshots.end()
 	return nil
 }
 

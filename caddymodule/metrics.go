@@ -86,7 +86,7 @@ func registerMetrics(registry *prometheus.Registry) error {
 // counters are the counters of one zone, looked up before requests come.
 type counters [decision.Decisions][decision.Reasons]prometheus.Counter
 
-func countersOf(z *zone) (c counters) {
+func countersOf(z *runningZone) (c counters) {
 	for d := range decision.Decisions {
 		for r := range decision.Reasons {
 			if z.mayCount(d, r) {
@@ -99,7 +99,7 @@ func countersOf(z *zone) (c counters) {
 
 // mayCount reports whether the zone can ever make this decision. If not, it has no
 // series for it.
-func (z *zone) mayCount(d decision.Decision, why decision.Reason) bool {
+func (z *runningZone) mayCount(d decision.Decision, why decision.Reason) bool {
 	if refusing := d == decision.Refused || d == decision.ShadowRefused; refusing != (why != decision.None) {
 		return false
 	}
@@ -134,6 +134,8 @@ func (z *zone) mayCount(d decision.Decision, why decision.Reason) bool {
 		return z.Key.Missing == decision.Refuse
 	case why == decision.UnlistedKey:
 		return z.Key.Unlisted == decision.Refuse
+	case why == decision.Banned:
+		return false // before there is a ban
 	case why == decision.EarlyData:
 		return d == decision.Refused // shadow zones do not decide about it
 	}

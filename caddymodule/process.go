@@ -5,6 +5,7 @@ import (
 	"hash/maphash"
 	"slices"
 	"sync"
+	"sync/atomic"
 
 	"github.com/axiomhq/hyperloglog"
 	"github.com/caddyserver/caddy/v2"
@@ -15,6 +16,7 @@ import (
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/blocklist"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/body"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/decision"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/override"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/settlement"
 )
 
@@ -30,6 +32,7 @@ const (
 	blocksKey = "blocks"
 
 	signingKey = "signing keys"
+	controlKey = "control"
 )
 
 // join returns the entry of a key, or creates it. The caller must leave it once.
@@ -61,9 +64,10 @@ type liveZone struct {
 	enforced, simulated admission.Zone
 	meter               settlement.Meter
 	refused             distinctKeys
+	watch               atomic.Pointer[watch] // nil unless an administrator looks
 
 	mu      sync.Mutex
-	configs []*zone // zones of configs that have started and not stopped
+	configs []*runningZone // zones of configs that have started and not stopped
 }
 
 func liveZoneKey(name string) string { return "zone " + name }
@@ -78,16 +82,16 @@ func joinZone(name string) (*liveZone, error) {
 }
 
 // start adds the zone of a config that has started.
-func (l *liveZone) start(z *zone) {
+func (l *liveZone) start(z *runningZone) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.configs = append(l.configs, z)
 }
 
-func (l *liveZone) stop(z *zone) {
+func (l *liveZone) stop(z *runningZone) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.configs = slices.DeleteFunc(l.configs, func(other *zone) bool { return other == z })
+	l.configs = slices.DeleteFunc(l.configs, func(other *runningZone) bool { return other == z })
 }
 
 // holds reports whether requests may wait in the zone, and whether it has slots, by
@@ -135,6 +139,63 @@ func (d *distinctKeys) estimate() uint64 {
 	return d.sketch.Estimate()
 }
 
+// A control is how the admin API reaches what runs, and what it has changed there.
+// It outlives configs: a reload must not lift a ban.
+type control struct {
+	overrides override.Table
+	rates     rates
+	stopped   chan struct{} // closed when no config uses it any more
+
+	mu   sync.Mutex
+	apps []*App // of configs that have started and not stopped, oldest first
+}
+
+func joinControl() (*control, error) {
+	return join(controlKey, func() (*control, error) {
+		c := &control{stopped: make(chan struct{})}
+		go c.rates.run(c.stopped)
+		return c, nil
+	})
+}
+
+func (c *control) start(a *App) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.apps = append(c.apps, a)
+}
+
+func (c *control) stop(a *App) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.apps = slices.DeleteFunc(c.apps, func(other *App) bool { return other == a })
+}
+
+// runningApp returns the app of the config that runs, or nil. Its stores stay open
+// until the caller has called the function that is returned.
+func runningApp() (a *App, release func()) {
+	process.Range(func(_, value any) bool {
+		c, ok := value.(*control)
+		if !ok {
+			return true
+		}
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		if n := len(c.apps); n > 0 {
+			a = c.apps[n-1]
+			a.hold()
+			release = a.release
+		}
+		return false
+	})
+	return a, release
+}
+
+// Destruct ends the goroutine.
+func (c *control) Destruct() error {
+	close(c.stopped)
+	return nil
+}
+
 // sharedBlocks is the blocklist of all configs.
 type sharedBlocks struct{ *blocklist.List }
 
@@ -172,5 +233,6 @@ func (exitHandler) Handle(context.Context, caddy.Event) error {
 var (
 	_ caddy.Destructor    = (*liveZone)(nil)
 	_ caddy.Destructor    = (*sharedBlocks)(nil)
+	_ caddy.Destructor    = (*control)(nil)
 	_ caddyevents.Handler = exitHandler{}
 )

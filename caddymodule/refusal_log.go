@@ -60,7 +60,7 @@ type refusalLine struct {
 	fields  []zap.Field
 }
 
-func newRefusalLog(z *zone, d decision.Decision) *refusalLog {
+func newRefusalLog(z *runningZone, d decision.Decision) *refusalLog {
 	l := &refusalLog{
 		logger: z.logger,
 		lines:  refusalLines{"zone begins to refuse requests", "zone refused requests", "zone blocks a key"},
@@ -78,11 +78,14 @@ func newRefusalLog(z *zone, d decision.Decision) *refusalLog {
 
 // note counts a refusal.
 func (l *refusalLog) note(o *decision.Outcome) {
-	if o.Began {
-		l.begun.Inc()
-	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	if o.Began {
+		if l.begun == nil { // the zone is in shadow by a switch at run time
+			l.begun = blocksBegun.WithLabelValues(o.Rule.Name, decision.ShadowRefused.String())
+		}
+		l.begun.Inc()
+	}
 	l.count++
 	l.keys.InsertHash(maphash.String(l.seed, o.Key))
 	l.most.Add(o.Key)
@@ -130,7 +133,7 @@ func (l *refusalLog) flush() (written <-chan struct{}) {
 
 // flushLogs logs the refusals of all zones since their last summaries. It waits until
 // they are written, at most a second.
-func flushLogs(zones map[string]*zone) {
+func flushLogs(zones map[string]*runningZone) {
 	var logs []<-chan struct{}
 	for _, z := range zones {
 		for _, log := range z.refusals {

@@ -31,7 +31,7 @@ func refusalLogOf(d decision.Decision) (*refusalLog, func() []told) {
 	start := time.Now()
 	core, logs := observer.New(zap.InfoLevel)
 	rule := &decision.Rule{Name: "login", Enforce: 100}
-	l := newRefusalLog(&zone{Rule: rule, logger: zap.New(core).With(zap.String("zone", "login"))}, d)
+	l := newRefusalLog(&runningZone{Rule: rule, logger: zap.New(core).With(zap.String("zone", "login"))}, d)
 	return l, func() (lines []told) {
 		for _, entry := range logs.All() {
 			line := told{at: entry.Time.Sub(start), message: entry.Message}
@@ -143,11 +143,11 @@ func TestCountedRefusalsAreLoggedWhenTheConfigGoes(t *testing.T) {
 func TestLinesSayInWhichUnitTheirTimesAre(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		core, logs := observer.New(zap.InfoLevel)
-		l := newRefusalLog(&zone{Rule: &decision.Rule{Name: "login", Enforce: 100}, logger: zap.New(core)}, decision.Refused)
+		l := newRefusalLog(&runningZone{Rule: &decision.Rule{Name: "login", Enforce: 100}, logger: zap.New(core)}, decision.Refused)
 		l.begun = prometheus.NewCounter(prometheus.CounterOpts{})
 		l.note(&decision.Outcome{Key: "a", Began: true, Block: 90 * time.Second})
 		<-time.After(10 * time.Second)
-		flushLogs(map[string]*zone{"login": {refusals: [decision.Decisions]*refusalLog{decision.Refused: l}}})
+		flushLogs(map[string]*runningZone{"login": {refusals: [decision.Decisions]*refusalLog{decision.Refused: l}}})
 		lines := logs.All()
 		if len(lines) != 3 {
 			t.Fatalf("got %d lines, want 3", len(lines))
@@ -163,10 +163,10 @@ func TestLinesSayInWhichUnitTheirTimesAre(t *testing.T) {
 
 func TestLogsThatHangHoldUpTheEndOfAConfigForASecondInAll(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		zones, let := make(map[string]*zone), make(chan struct{})
+		zones, let := make(map[string]*runningZone), make(chan struct{})
 		for _, name := range []string{"a", "b", "c"} {
 			core := zapcore.NewCore(zapcore.NewJSONEncoder(zap.NewProductionEncoderConfig()), stuckWriter{make(chan struct{}, 1), let}, zap.InfoLevel)
-			z := &zone{Rule: &decision.Rule{Name: name, Enforce: 100}, logger: zap.New(core)}
+			z := &runningZone{Rule: &decision.Rule{Name: name, Enforce: 100}, logger: zap.New(core)}
 			z.refusals[decision.Refused] = newRefusalLog(z, decision.Refused)
 			z.refusals[decision.Refused].note(refusalOf("x"))
 			zones[name] = z

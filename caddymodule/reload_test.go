@@ -15,9 +15,11 @@ import (
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
 )
 
-// load loads a Caddyfile into this process, as a reload does.
+// load loads a Caddyfile into this process, as a reload does. Caddy's data folder is a
+// new one.
 func load(t *testing.T, caddyfile string) error {
 	t.Helper()
+	t.Setenv("XDG_DATA_HOME", t.TempDir())
 	var config map[string]any
 	if err := json.Unmarshal(adapt(t, caddyfile), &config); err != nil {
 		t.Fatal(err)

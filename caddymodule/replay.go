@@ -100,7 +100,7 @@ func (rp *replay) begin(o replayOptions) {
 // removeZones takes zones out of all handlers.
 func (rp *replay) removeZones(without map[string]bool) {
 	for _, h := range rp.handlers {
-		var kept []*zone
+		var kept []*runningZone
 		for _, z := range h.zones {
 			if !without[z.Name] {
 				kept = append(kept, z)
@@ -108,7 +108,7 @@ func (rp *replay) removeZones(without map[string]bool) {
 		}
 		h.zones = kept
 	}
-	var everywhere []*zone
+	var everywhere []*runningZone
 	for _, z := range rp.app.everywhere {
 		if !without[z.Name] {
 			everywhere = append(everywhere, z)

@@ -3,6 +3,8 @@ package caddymodule
 import (
 	"maps"
 	"net/http"
+	"os"
+	"path/filepath"
 	"reflect"
 	"slices"
 	"testing"
@@ -63,6 +65,28 @@ func TestAmountsAreShownWithAtMostSixDecimals(t *testing.T) {
 		}
 		if want := []any{0.1, 0.2, 0.3}; !slices.Equal(levels, want) {
 			t.Errorf("got levels %v in the access log, want %v", levels, want)
+		}
+	})
+}
+
+func TestTheAccessLogSaysNothingOfARequestThatNoZoneDecidedAbout(t *testing.T) {
+	root := t.TempDir()
+	if err := os.WriteFile(filepath.Join(root, "style.css"), nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	synctest.Test(t, func(t *testing.T) {
+		s := run(t, "http:// {\nlog\nroot * "+root+"\nthrottle {\nexempt static_files\nzone site {\nlimit 1 1/h\n}\n}\nrespond ok\n}")
+		s.from(someone).get("/style.css")
+		s.from(someone).get("/")
+		lines := s.logs.lines(t, "handled request")
+		if len(lines) != 2 {
+			t.Fatalf("got %d lines in the access log, want 2", len(lines))
+		}
+		if got, logged := lines[0]["throttle"]; logged {
+			t.Errorf("a static file: got %v in the access log, want no field", got)
+		}
+		if got, _ := lines[1]["throttle"].(map[string]any); got["decision"] != "admitted" {
+			t.Errorf("a page: got %v in the access log, want it admitted", got)
 		}
 	})
 }

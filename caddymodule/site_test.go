@@ -29,9 +29,11 @@ type site struct {
 	stop   func()
 }
 
-// run adapts a Caddyfile and runs it until the test ends.
+// run adapts a Caddyfile and runs it until the test ends. Caddy's data folder is a new
+// one.
 func run(t testing.TB, caddyfile string) *site {
 	t.Helper()
+	t.Setenv("XDG_DATA_HOME", t.TempDir())
 	s := &site{TB: t, logs: newMemoryLog(t)}
 	var adapted caddy.Config
 	if err := json.Unmarshal(adapt(t, caddyfile), &adapted); err != nil {

@@ -55,7 +55,7 @@ func (a *App) provisionStore(ctx caddy.Context) error {
 		a.memory, a.store = m, m.Store()
 	case SharedStoreModule:
 		a.shared = m.SharedStore()
-		a.fallback = new(Memory)
+		a.fallback = &Memory{Snapshot: snapshotOff} // the shared store is the one that lasts
 		a.memory = a.fallback
 		if err := a.fallback.Provision(ctx); err != nil {
 			return fmt.Errorf("loading the fallback: %w", err)
@@ -81,7 +81,7 @@ func (a *App) zoneFallback(name string) sharedstore.ZoneOptions {
 		policy, _ := sharedstore.ParsePolicy(a.OnStoreError) // which has been checked
 		return sharedstore.ZoneOptions{Policy: policy}
 	}
-	return sharedstore.ZoneOptions{Policy: z.policy, Dearest: z.dearest}
+	return sharedstore.ZoneOptions{Policy: z.policy, Dearest: z.Dearest}
 }
 
 // cleanupStore releases the fallback, which Caddy did not load and does not clean up.

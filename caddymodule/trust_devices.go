@@ -170,7 +170,7 @@ func (s *signingKeys) start(last *lastKeys, logger *zap.Logger) {
 }
 
 // warnInsecure logs, once, that a log-in succeeded over plain HTTP.
-func (z *zone) warnInsecure() {
+func (z *runningZone) warnInsecure() {
 	if !z.warnedInsecure.Swap(true) {
 		z.logger.Warn("a log-in succeeded over plain HTTP, where devices cannot be trusted: serve the site over HTTPS, or list the proxy that does in trusted_proxies and let it send X-Forwarded-Proto")
 	}

@@ -18,9 +18,9 @@ import (
 // patientClient is about how long most clients wait for an answer.
 const patientClient = 30 * time.Second
 
-// A zone is a zone of a config as it runs: the rule that requests meet, with its
+// A runningZone is a zone of a config as it runs: the rule that requests meet, with its
 // counters and logs.
-type zone struct {
+type runningZone struct {
 	*decision.Rule
 	definition string
 	live       *liveZone
@@ -33,28 +33,27 @@ type zone struct {
 	warnedStatic     atomic.Bool
 	warnedInsecure   atomic.Bool
 
-	policy  sharedstore.Policy // the fallback, if the shared store does not answer
-	shared  bool               // the config has a shared store
-	dearest float64            // the highest constant cost
+	policy sharedstore.Policy // the fallback, if the shared store does not answer
+	shared bool               // the config has a shared store
 
 	decided   counters
 	refusals  [decision.Decisions]*refusalLog // nil for decisions that refuse nothing
 	unsettled prometheus.Counter
 	without   prometheus.Counter // charges decided without the shared store
-	people    prometheus.Counter // who would have been refused; nil without server_timing
+	people    prometheus.Counter // would have been refused; nil without server_timing
 }
 
-// newZone returns the zone of a rule that was compiled and loaded. It joins the queues
-// and slots that other configs share.
-func newZone(a *App, definition *Zone, rule *decision.Rule, text string) (*zone, error) {
-	z := &zone{
+// newRunningZone returns the zone of a rule that was compiled and loaded. It joins the
+// queues and slots that other configs share.
+func newRunningZone(a *App, definition *Zone, rule *decision.Rule, text string) (*runningZone, error) {
+	z := &runningZone{
 		Rule: rule, definition: text, logger: a.logger.With(zap.String("zone", rule.Name)),
 		inventable: definition.inventable(), readsHeaders: definition.readsHeaders(), shared: a.shared != nil,
 	}
 	rule.Shadow = rule.Shadow || a.Shadow
 	z.policy, _ = sharedstore.ParsePolicy(cmp.Or(definition.OnStoreError, a.OnStoreError)) // both have been checked
 	for _, cost := range definition.constants(rule) {
-		z.dearest = max(z.dearest, cost)
+		rule.Dearest = max(rule.Dearest, cost)
 	}
 	var err error
 	if z.live, err = joinZone(rule.Name); err != nil {
@@ -79,9 +78,16 @@ func newZone(a *App, definition *Zone, rule *decision.Rule, text string) (*zone,
 }
 
 // Decided implements decision.Reporter.
-func (z *zone) Decided(o *decision.Outcome) {
+func (z *runningZone) Decided(o *decision.Outcome) {
 	d, why := o.Verdict()
-	z.decided[d][why].Inc()
+	if counter := z.decided[d][why]; counter != nil {
+		counter.Inc()
+	} else { // only an override at run time can lead here
+		requests.WithLabelValues(z.Name, d.String(), why.String()).Inc()
+	}
+	if w := z.live.watch.Load(); w != nil {
+		w.note(o)
+	}
 	if why != decision.None {
 		z.refusals[d].note(o)
 		z.live.refused.add(o.Key)
@@ -89,14 +95,14 @@ func (z *zone) Decided(o *decision.Outcome) {
 }
 
 // Unsettled implements decision.Reporter.
-func (z *zone) Unsettled(charges int) {
+func (z *runningZone) Unsettled(charges int) {
 	if z.unsettled != nil {
 		z.unsettled.Add(float64(charges))
 	}
 }
 
 // warn logs warnings about settings that probably do not work as meant.
-func (z *zone) warn(definition *Zone) {
+func (z *runningZone) warn(definition *Zone) {
 	for _, source := range definition.Key {
 		if source.Source == "header" && strings.ContainsAny(source.Name, "_.") {
 			z.logger.Warn("Caddy drops headers with _ or . in their names unless they are listed in expected_underscore_headers or expected_dot_headers of the server: this key may always be missing",
@@ -122,7 +128,7 @@ func (z *zone) warn(definition *Zone) {
 
 // warnStatic logs, once, that exempt static_files took a request of the upstream for
 // a file.
-func (z *zone) warnStatic(r *http.Request) {
+func (z *runningZone) warnStatic(r *http.Request) {
 	if !z.warnedStatic.Swap(true) {
 		asked := r
 		if original, ok := r.Context().Value(caddyhttp.OriginalRequestCtxKey).(http.Request); ok {

@@ -69,3 +69,20 @@ type Evicter interface {
 	// empty.
 	Evictions() uint64
 }
+
+// A Lister is a store that can go through its buckets.
+type Lister interface {
+	// List calls yield with the buckets of a zone whose keys begin with prefix, in
+	// no particular order, until yield returns false or ctx ends. It changes
+	// nothing. Buckets that are written meanwhile may be missed or given twice. A
+	// key that the store keeps as a digest only is not found. yield may call the
+	// store.
+	List(ctx context.Context, zone, prefix string, shadow bool, yield func(Kept) bool) error
+}
+
+// Kept is a bucket as a store keeps it.
+type Kept struct {
+	Key   string
+	State State
+	Now   Instant // when it was read, on the store's clock
+}

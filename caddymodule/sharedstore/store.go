@@ -3,6 +3,7 @@ package sharedstore
 import (
 	"context"
 	"errors"
+	"fmt"
 	"math"
 	"slices"
 	"time"
@@ -342,8 +343,22 @@ func (s *Store) Reset(ctx context.Context, zone, key string, shadow bool) error 
 	return b.end(c, "resetting a bucket", b.remote.Reset(c.ctx, zone, key, shadow))
 }
 
+// List implements [leakybucket.Lister]. While the store is down, it lists this node's
+// copies. It may take as long as ctx lasts, and is no sign of an outage if it fails.
+func (s *Store) List(ctx context.Context, zone, prefix string, shadow bool, yield func(leakybucket.Kept) bool) error {
+	lister, can := s.backend.remote.(leakybucket.Lister)
+	switch {
+	case s.backend.breaker.isOpen():
+		return s.backend.local.List(ctx, zone, prefix, shadow, yield)
+	case !can:
+		return fmt.Errorf("listing buckets: the store %s cannot", s.backend.name)
+	}
+	return lister.List(ctx, zone, prefix, shadow, yield)
+}
+
 // Interface guards
 var (
+	_ leakybucket.Lister   = (*Store)(nil)
 	_ leakybucket.Store    = (*Store)(nil)
 	_ leakybucket.Resetter = (*Store)(nil)
 )

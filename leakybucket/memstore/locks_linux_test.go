@@ -1,6 +1,7 @@
 package memstore
 
 import (
+	"bytes"
 	"context"
 	"os"
 	"runtime"
@@ -39,6 +40,7 @@ func TestNoLockIsHeldForAMillisecond(t *testing.T) {
 		}},
 		{"step of dropping a million buckets", timeDrop},
 		{"step of sweeping a million empty buckets", timeSweep},
+		{"step of a snapshot of a million buckets", timeCopies},
 	} {
 		var longest time.Duration
 		for run := range 5 {
@@ -115,4 +117,36 @@ func timeSweep(t *testing.T) (steps []time.Duration) {
 		t.Fatalf("buckets: got %d, want 0", got)
 	}
 	return steps
+}
+
+func timeCopies(t *testing.T) (steps []time.Duration) {
+	s, _ := timeGrowth(t)
+	var copied shard
+	for i := range s.shards {
+		steps = append(steps, timed(func() { s.shards[i].copyTo(&copied) }))
+	}
+	return steps
+}
+
+// The bound is generous: the machine may be slow and busy.
+func TestAMillionBucketsAreRestoredSoon(t *testing.T) {
+	if os.Getenv("TEST_LONG") == "" || raceDetector {
+		t.Skip("TEST_LONG is not set, or -race is")
+	}
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	s, _ := timeGrowth(t)
+	began := cpuTime()
+	saved := snapshotOf(t, s)
+	wrote := cpuTime() - began
+	began = cpuTime()
+	to := New(Options{MaxBuckets: million})
+	if found, err := to.ReadSnapshot(bytes.NewReader(saved), asBlocking); err != nil || found.Buckets != million {
+		t.Fatalf("reading: got %+v and error %v, want a million buckets", found, err)
+	}
+	read := cpuTime() - began
+	t.Logf("%d bytes a bucket, written in %v and read in %v of processor time", len(saved)/million, wrote, read)
+	if read > 2*time.Second {
+		t.Errorf("got %v to restore a million buckets, want at most 2 s", read)
+	}
 }

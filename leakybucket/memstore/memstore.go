@@ -410,4 +410,5 @@ var (
 	_ leakybucket.Counter  = (*Store)(nil)
 	_ leakybucket.Evicter  = (*Store)(nil)
 	_ leakybucket.Resetter = (*Store)(nil)
+	_ leakybucket.Lister   = (*Store)(nil)
 )

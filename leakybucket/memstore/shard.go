@@ -49,7 +49,9 @@ type shard struct {
 	room   *room // of the store
 	number int   // of the shard in it
 
-	_ [24]byte // shards share no cache line
+	changes uint64 // writes and removals, for snapshots
+
+	_ [16]byte // shards share no cache line
 }
 
 // A zoneCount is a zone with buckets in a shard. If there are none left, its
@@ -187,6 +189,7 @@ func (sh *shard) setName(s *slot, c *leakybucket.Charge) {
 // write sets the state of a kept bucket, and notes when it may be forgotten.
 func (sh *shard) write(at int, c *leakybucket.Charge, state *leakybucket.State) {
 	s := &sh.slots[at]
+	sh.changes++
 	if s.zone&blockedBit != 0 || state.BlockedUntil != 0 || state.Leak == 0 {
 		sh.writeBlocked(at, c, state)
 		return
@@ -240,6 +243,7 @@ func (sh *shard) remove(at int) {
 	sh.dead += sh.kept(s)
 	sh.room.release(1)
 	sh.count--
+	sh.changes++
 	gap := at
 	for at = sh.after(at); sh.tags[at] != 0; at = sh.after(at) {
 		home := sh.home(sh.slots[at].hash)

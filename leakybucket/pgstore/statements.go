@@ -21,7 +21,7 @@ var files embed.FS
 type statements struct {
 	inspect, create, upgrade, comment, logged string
 	make, lock, clock, update, insert         string
-	reset, size, forget                       string
+	reset, size, forget, list                 string
 
 	begin []string // begins the transaction of a batch
 }
@@ -42,7 +42,7 @@ func (o *Options) statements() statements {
 	return statements{
 		inspect: read("inspect"), create: read("create"), upgrade: read("upgrade"), comment: read("comment"), logged: read("logged"),
 		make: read("make"), lock: read("lock"), clock: read("clock"), update: read("update"), insert: read("insert"),
-		reset: read("reset"), size: read("size"), forget: read("forget"),
+		reset: read("reset"), size: read("size"), forget: read("forget"), list: read("list"),
 		begin: o.begin(),
 	}
 }

@@ -24,7 +24,7 @@ var advice = []struct{ begins, advice string }{
 	{"MOVED", "want redis+cluster://, or the nodes of the cluster do not agree"},
 	{"NOAUTH", "want a password"},
 	{"WRONGPASS", "the user or the password is wrong"},
-	{"NOPERM", "the user needs ~<prefix>* and +eval +evalsha +get +set +del +time +info"},
+	{"NOPERM", "the user needs ~<prefix>* and +eval +evalsha +get +set +del +scan +time +info"},
 	{"unknown command", "want Redis 6.2 or later, or Valkey, with no commands renamed"},
 }
 

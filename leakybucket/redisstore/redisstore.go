@@ -268,4 +268,5 @@ var (
 	_ leakybucket.Store    = (*Store)(nil)
 	_ leakybucket.Pinger   = (*Store)(nil)
 	_ leakybucket.Resetter = (*Store)(nil)
+	_ leakybucket.Lister   = (*Store)(nil)
 )

@@ -108,7 +108,7 @@ func TestOptionsThatCannotWorkAreErrors(t *testing.T) {
 }
 
 func TestPasswordsAreUsedAndNeverShown(t *testing.T) {
-	server := servertest.StartRedis(t, "--requirepass", "hunter2", "--user", "app", "on", ">s3cret/@%", "~p:*", "+eval", "+evalsha", "+get", "+set", "+del", "+time", "+info")
+	server := servertest.StartRedis(t, "--requirepass", "hunter2", "--user", "app", "on", ">s3cret/@%", "~p:*", "+eval", "+evalsha", "+get", "+set", "+del", "+scan", "+time", "+info")
 	at := server.Addr
 	for _, o := range []Options{
 		{URL: "redis://:hunter2@" + at},

@@ -161,3 +161,15 @@ var resetMutants = []mutant{
 		return nil
 	}}},
 }
+
+var listMutants = []mutant{
+	{"lists levels without their blocks", "lists the buckets of a zone", bugs{list: func(found []leakybucket.Kept) []leakybucket.Kept {
+		for i := range found {
+			found[i].State.BlockedUntil = 0
+		}
+		return found
+	}}},
+	{"lists a thousand buckets at most", "lists thousands of buckets", bugs{list: func(found []leakybucket.Kept) []leakybucket.Kept {
+		return found[:min(len(found), 1000)]
+	}}},
+}

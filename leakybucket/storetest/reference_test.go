@@ -2,6 +2,7 @@ package storetest
 
 import (
 	"context"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -251,6 +252,26 @@ func (s *reference) Reset(_ context.Context, zone, key string, shadow bool) erro
 	return nil
 }
 
+func (s *reference) List(_ context.Context, zone, prefix string, shadow bool, yield func(leakybucket.Kept) bool) error {
+	s.mu.Lock()
+	var found []leakybucket.Kept
+	for n, state := range s.buckets {
+		if n.zone == zone && n.shadow == shadow && strings.HasPrefix(n.key, prefix) {
+			found = append(found, leakybucket.Kept{Key: n.key, State: state.State, Now: s.clock()})
+		}
+	}
+	s.mu.Unlock()
+	if s.list != nil {
+		found = s.list(found)
+	}
+	for _, kept := range found {
+		if !yield(kept) {
+			break
+		}
+	}
+	return nil
+}
+
 func (s *reference) Buckets() map[string]int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -280,6 +301,7 @@ type bugs struct {
 	sweep     func(*reference, leakybucket.Instant)
 	noted     func(leakybucket.Charge, leakybucket.State) leakybucket.Instant
 	reset     func(*reference, name) error
+	list      func([]leakybucket.Kept) []leakybucket.Kept
 }
 
 // A mutant is a store with a bug, and the case that must catch it.

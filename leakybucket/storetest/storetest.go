@@ -57,6 +57,8 @@ const (
 	Eviction Promise = "eviction"
 	// A bucket that is reset is as if new.
 	Reset Promise = "resets"
+	// All buckets of a zone are found. See list.go.
+	Listing Promise = "listing"
 	// Every decision is the one of [leakybucket.TakeAll]. See model.go.
 	Agreement Promise = "agreement with the model"
 )
@@ -199,6 +201,9 @@ var cases = []testCase{
 
 	{Reset, "reset forgets level, block and step", resetForgets},
 	{Reset, "reset of one bucket", resetOne},
+
+	{Listing, "lists the buckets of a zone", listsZone},
+	{Listing, "lists thousands of buckets", listsMany},
 
 	{Agreement, "model", model},
 }

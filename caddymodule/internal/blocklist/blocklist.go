@@ -112,3 +112,10 @@ func (l *List) confirm(ctx context.Context, c leakybucket.Charge, store leakybuc
 		l.Note(&c, &d[0])
 	}
 }
+
+// Forget removes what is known of a bucket that was reset.
+func (l *List) Forget(zone, key string, shadow bool) {
+	if !l.Empty() {
+		l.blocks.Delete(name{zone, key, shadow})
+	}
+}

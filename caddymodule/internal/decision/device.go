@@ -122,8 +122,12 @@ func (res *Result) Trusts() bool {
 func (o *Outcome) place(i int) leakybucket.Charge {
 	return leakybucket.Charge{
 		Zone: o.Rule.Name, Key: cmp.Or(o.account, o.Key) + "/@devices/" + strconv.Itoa(i), Cost: 1,
-		Limit: leakybucket.Limit{Capacity: 1, Leak: 1 / o.Rule.Trust.For.Seconds()},
+		Limit: placeLimit(o.Rule.Trust),
 	}
+}
+
+func placeLimit(t *device.Trust) leakybucket.Limit {
+	return leakybucket.Limit{Capacity: 1, Leak: 1 / t.For.Seconds()}
 }
 
 // newPlace takes a free place for one more device, and returns false if there is none.

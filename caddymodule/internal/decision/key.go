@@ -6,6 +6,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
 
@@ -116,6 +117,15 @@ const (
 // bucket returns the bucket that a request is charged to. If why is not None, the zone
 // refuses the request without a store. If skip, the zone does not charge it.
 func (r *Rule) bucket(s *Subject, b *buffers) (k key, why Reason, skip bool) {
+	k, why, skip = r.configured(s, b)
+	if s.Overrides != nil && why == None && !skip {
+		k.rule, k.limit = s.Overrides.Apply(r.Name, k.name, k.rule, k.limit, r.Dearest, time.Now())
+	}
+	return k, why, skip
+}
+
+// configured is bucket without overrides at run time.
+func (r *Rule) configured(s *Subject, b *buffers) (k key, why Reason, skip bool) {
 	k, lacking := r.own(s, b)
 	policy := Policy("")
 	switch {

@@ -3,9 +3,11 @@ package decision
 import (
 	"math"
 	"net/http"
+	"net/netip"
 	"sync/atomic"
 	"time"
 
+	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
 	"go.uber.org/zap/zapcore"
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/admission"
@@ -49,17 +51,18 @@ const (
 	InFlight           // all slots of the key are taken
 	EarlyData          // the client's address is not verified yet
 	NoStore            // the store does not answer, and the zone denies
+	Banned             // an administrator has banned the client's network
 	Reasons            // how many there are
 )
 
 func (r Reason) String() string {
-	return [Reasons]string{"", "capacity", "blocked", "oversize", "denied", "missing_key", "unlisted_key", "waiting", "in_flight", "early_data", "store"}[r]
+	return [Reasons]string{"", "capacity", "blocked", "oversize", "denied", "missing_key", "unlisted_key", "waiting", "in_flight", "early_data", "store", "banned"}[r]
 }
 
 // Waits reports whether waiting helps a client that was refused for this reason.
 func (r Reason) Waits() bool {
 	switch r {
-	case Capacity, Blocked, Waiting, InFlight, NoStore:
+	case Capacity, Blocked, Waiting, InFlight, NoStore, Banned:
 		return true
 	}
 	return false
@@ -150,6 +153,18 @@ func (o *Outcome) Refuse(why Reason) {
 	}
 }
 
+// ClientIP returns the client's address. It is invalid if the request has none, and for
+// outcomes of a simulation, unless the address is the key: these are reported when the
+// request is gone.
+func (o *Outcome) ClientIP() netip.Addr {
+	text := o.Key
+	if !o.simulating {
+		text, _ = caddyhttp.GetVar(o.Request.Context(), caddyhttp.ClientIPVarKey).(string)
+	}
+	addr, _ := netip.ParseAddr(text)
+	return addr
+}
+
 // Charged returns how much was poured for the request, in units.
 func (o *Outcome) Charged() float64 {
 	if o.Was.Poured && o.Reason() == None {
@@ -182,7 +197,7 @@ func (o *Outcome) RetryAfter() time.Duration {
 // not help.
 func (o *Outcome) TimeToFit() time.Duration {
 	switch o.Reason() {
-	case Capacity, Blocked:
+	case Capacity, Blocked, Banned:
 		if o.Charge.Limit.Leak == 0 {
 			return o.Block
 		}

@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"slices"
 	"sync"
+	"time"
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/blocklist"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/body"
@@ -114,7 +115,7 @@ func (p *Plan) Evaluate(r *Rule, known func(*leakybucket.Charge) (blocklist.Bloc
 	if skip {
 		return nil
 	}
-	shadow := !r.Enforces(k.name)
+	shadow := r.shadows(&p.Subject, k.name)
 	switch {
 	case why != None:
 		p.add(r, k.name, shadow)
@@ -202,7 +203,7 @@ func (p *Plan) exempt(r *Rule) Exemption {
 	if err != nil {
 		return e
 	}
-	e.Charge, e.Charged = r.charge(&k, !r.Enforces(k.name), r.Cost.of(line, &p.Subject, k.limit)), true
+	e.Charge, e.Charged = r.charge(&k, r.shadows(&p.Subject, k.name), r.Cost.of(line, &p.Subject, k.limit)), true
 	e.Charge.Debt = 0 // nothing was reserved that a response corrects
 	return e
 }
@@ -237,6 +238,26 @@ func (p *Plan) RefuseBlocked(r *Rule, c *leakybucket.Charge, b blocklist.Block) 
 	p.refuseBlocked(b)
 }
 
+// Banned returns how long the client's ban lasts, or 0 if there is none that holds.
+func (p *Plan) Banned() time.Duration {
+	if p.Overrides == nil {
+		return 0
+	}
+	now := time.Now()
+	ban := p.Overrides.Banned(p.address(), now)
+	if ban == nil || p.Overrides.AllShadow(now) {
+		return 0
+	}
+	return ban.Until.Sub(now)
+}
+
+// RefuseBanned refuses the request because its client is banned for so long, and counts
+// that for a zone, which need not match the request.
+func (p *Plan) RefuseBanned(r *Rule, rest time.Duration) {
+	p.add(r, r.clientOf(&p.Subject).Addr().String(), r.Shadow).Block = rest
+	p.refuse(Banned)
+}
+
 // BlockedBucket returns a charge that names the bucket with the client's block,
 // whether or not the zone matches the request. It returns false for requests that the
 // zone can never block. If device is not empty, it is the key of the client's device,
@@ -255,7 +276,7 @@ func (r *Rule) BlockedBucket(s *Subject, b *Buffers) (c leakybucket.Charge, devi
 	if client := r.client(s, &k); client != nil {
 		device = deviceKey(k.name, client)
 	}
-	return r.charge(&k, !r.Enforces(k.name), 0), device, true
+	return r.charge(&k, r.shadows(s, k.name), 0), device, true
 }
 
 // BlockedBucket is [Rule.BlockedBucket] for the plan's request.

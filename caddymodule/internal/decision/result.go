@@ -102,7 +102,7 @@ func newResult(p *Plan) *Result {
 	}
 	if server, _ := ctx.Value(caddyhttp.ServerCtxKey).(*caddyhttp.Server); server != nil && server.Logs != nil {
 		if extra, ok := ctx.Value(caddyhttp.ExtraLogFieldsCtxKey).(*caddyhttp.ExtraLogFields); ok {
-			extra.Add(zap.Object("throttle", res))
+			extra.Add(zap.Inline(logField{res}))
 		}
 	}
 	return res
@@ -282,12 +282,24 @@ func (res *Result) placeholder(name string) (any, bool) {
 	return nil, false
 }
 
-// MarshalLogObject implements zapcore.ObjectMarshaler: the field in the access log. It
-// holds the decisive outcome, and under zones all outcomes if there are several.
+// A logField is the field in the access log. If no zone has decided, as for static
+// files, there is none.
+type logField struct{ res *Result }
+
+// MarshalLogObject implements zapcore.ObjectMarshaler.
+func (f logField) MarshalLogObject(line zapcore.ObjectEncoder) error {
+	if f.res.Decisive() == nil {
+		return nil
+	}
+	return line.AddObject("throttle", f.res)
+}
+
+// MarshalLogObject implements zapcore.ObjectMarshaler: the value of the field. It holds
+// the decisive outcome, and under zones all outcomes if there are several.
 func (res *Result) MarshalLogObject(enc zapcore.ObjectEncoder) error {
 	o := res.Decisive()
 	if o == nil {
-		return nil
+		return nil // the request has no field; see logField
 	}
 	if err := o.MarshalLogObject(enc); err != nil {
 		return err

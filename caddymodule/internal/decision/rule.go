@@ -35,7 +35,11 @@ type Rule struct {
 	// Limit is the zone's own limit. The zero Limit means that the zone has no
 	// buckets and only limits how many requests are in flight.
 	Limit leakybucket.Limit
-	Debt  *float64            // units; nil means one capacity
+	Debt  *float64 // units; nil means one capacity
+
+	// Dearest is the highest constant cost, in units.
+	Dearest float64
+
 	Block *leakybucket.Ladder // nil means that overflows begin no block
 
 	Settle *settlement.Rule // nil means that charges are not corrected
@@ -129,6 +133,12 @@ func (r *Rule) Enforces(key string) bool {
 	return !r.Shadow && (r.Enforce == 100 || xxhash.Sum64String(key)%100 < uint64(r.Enforce))
 }
 
+// shadows reports whether a request with this key is in shadow: by the config, or by a
+// switch at run time.
+func (r *Rule) shadows(s *Subject, key string) bool {
+	return !r.Enforces(key) || s.Overrides != nil && s.Overrides.Shadow(r.Name, time.Now())
+}
+
 // debt returns how far above the capacity a settlement may lift a bucket with this
 // limit, in units.
 func (r *Rule) debt(limit leakybucket.Limit) float64 {
@@ -139,6 +149,18 @@ func (r *Rule) debt(limit leakybucket.Limit) float64 {
 		return *r.Debt
 	}
 	return limit.Capacity
+}
+
+// Limits returns a charge for each limit that a bucket of the zone may have, with its
+// debt and its block. The zone's own limit comes first.
+func (r *Rule) Limits() (all []leakybucket.Charge) {
+	for _, limit := range r.Key.Table.Limits() {
+		all = append(all, leakybucket.Charge{Limit: limit, Debt: r.debt(limit), Block: r.Block})
+	}
+	if r.Trust != nil {
+		all = append(all, leakybucket.Charge{Limit: placeLimit(r.Trust)})
+	}
+	return all
 }
 
 // charge returns the charge of a cost to the bucket of a key.

@@ -8,6 +8,7 @@ import (
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/body"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/override"
 )
 
 // A Subject is a request as rules see it. It caches the client's address and the body
@@ -18,6 +19,9 @@ type Subject struct {
 	// Judged is the request as matchers judge it: with the method that FastCGI sends,
 	// which is not always the client's. It must not be handed on.
 	Judged *http.Request
+
+	// Overrides are what was changed at run time; nil if nothing was.
+	Overrides *override.Set
 
 	// NoAddress is set if a key needed the client's address and there was none.
 	NoAddress bool

@@ -26,9 +26,8 @@ type Refusal struct {
 	// Status is the status of the response.
 	Status int
 
-	// Waits says that it helps to wait: for RetryAfter, which programs are told,
-	// or at least for TimeToFit, which people are told. If false, neither is
-	// said.
+	// Waits says that it helps to wait: for RetryAfter, which the header says, or at
+	// least for TimeToFit, which the texts say. If false, neither is said.
 	Waits                 bool
 	RetryAfter, TimeToFit time.Duration
 
@@ -122,7 +121,8 @@ func keep(page *[]byte) {
 
 // appendProblem writes a body of application/problem+json (RFC 9457), of a type
 // that draft-ietf-httpapi-ratelimit-headers-10 registers. Its message is for people:
-// WordPress's editor shows the member of this name.
+// WordPress's editor shows the member of this name. Detail and message say the wait that
+// the page says; Retry-After says the longer one that programs should keep.
 func (f *Refusal) appendProblem(page []byte, l *language) []byte {
 	body := struct {
 		Type     string   `json:"type"`
@@ -133,7 +133,7 @@ func (f *Refusal) appendProblem(page []byte, l *language) []byte {
 		Violated []string `json:"violated-policies,omitempty"`
 	}{Type: "about:blank", Title: http.StatusText(f.Status), Status: f.Status, Message: f.message(l)}
 	if f.Waits {
-		body.Detail = "Retry in " + string(languages[0].appendWait(nil, f.RetryAfter.Round(time.Millisecond))) + "."
+		body.Detail = "Retry in " + string(languages[0].appendWait(nil, f.TimeToFit.Round(time.Millisecond))) + "."
 		if f.Status == http.StatusTooManyRequests {
 			body.Type = "https://iana.org/assignments/http-problem-types#quota-exceeded"
 		}

@@ -69,11 +69,11 @@ func TestARefusalThatNoWaitingHelpsSaysNoTime(t *testing.T) {
 func TestProgramsGetAProblem(t *testing.T) {
 	f := &Refusal{Status: 429, Waits: true, RetryAfter: time.Hour, TimeToFit: time.Minute, Violated: func() []string { return []string{"login", `"<&`} }}
 	w := refuse(t, f, request("application/json, */*;q=0.5"))
-	want := `{"type":"https://iana.org/assignments/http-problem-types#quota-exceeded","title":"Too Many Requests","status":429,"detail":"Retry in 60 minutes.","message":"This site is receiving too many requests right now. Please wait 60 seconds.","violated-policies":["login","\"\u003c\u0026"]}` + "\n"
+	want := `{"type":"https://iana.org/assignments/http-problem-types#quota-exceeded","title":"Too Many Requests","status":429,"detail":"Retry in 60 seconds.","message":"This site is receiving too many requests right now. Please wait 60 seconds.","violated-policies":["login","\"\u003c\u0026"]}` + "\n"
 	if got := w.Body.String(); got != want || w.Header().Get("Content-Type") != "application/problem+json" {
 		t.Errorf("got %s %s, want %s", w.Header().Get("Content-Type"), got, want)
 	}
-	f.Status, f.RetryAfter = 503, time.Millisecond
+	f.Status, f.TimeToFit = 503, time.Millisecond
 	var problem struct{ Type, Detail string }
 	if err := json.Unmarshal(refuse(t, f, request("application/json")).Body.Bytes(), &problem); err != nil || problem.Type != "about:blank" || problem.Detail != "Retry in 1 second." {
 		t.Errorf("got %+v, %v, want about:blank and 1 second", problem, err)

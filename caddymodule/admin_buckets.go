@@ -1,0 +1,351 @@
+package caddymodule
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"time"
+
+	"github.com/caddy-throttle/caddy-throttle/leakybucket"
+	bucketkey "github.com/caddy-throttle/caddy-throttle/leakybucket/key"
+)
+
+// A bucketState is a bucket as the admin API shows it.
+type bucketState struct {
+	Zone     string  `json:"zone"`
+	Key      string  `json:"key"`
+	Shadow   bool    `json:"shadow,omitempty"`
+	Rule     string  `json:"rule"` // limited, unlimited or deny
+	By       string  `json:"by"`   // zone, override or run_time
+	Capacity float64 `json:"capacity,omitempty"`
+	Leak     float64 `json:"leak,omitempty"` // units a second
+	Level    float64 `json:"level"`
+	Fraction float64 `json:"fraction"`           // of the capacity
+	EmptyIn  float64 `json:"empty_in"`           // seconds
+	Blocked  float64 `json:"blocked,omitempty"`  // seconds left
+	LastUsed float64 `json:"last_used,omitzero"` // seconds ago; listings only
+}
+
+var ruleNames = map[bucketkey.Rule]string{bucketkey.Limited: "limited", bucketkey.Unlimited: "unlimited", bucketkey.Deny: "deny"}
+
+// describe returns a bucket with its limit, but without its state.
+func (a *App) describe(z *runningZone, name string, shadow bool) (b bucketState, limit leakybucket.Limit) {
+	rule, limit, listed := z.Limited(name)
+	b = bucketState{Zone: z.Name, Key: name, Shadow: shadow, By: "zone"}
+	if listed {
+		b.By = "override"
+	}
+	if set, now := a.overrides.Load(), time.Now(); set.Limit(z.Name, name, now) != nil {
+		rule, limit = set.Apply(z.Name, name, rule, limit, z.Dearest, now)
+		b.By = "run_time"
+	}
+	b.Rule, b.Capacity, b.Leak = ruleNames[rule], limit.Capacity, limit.Leak
+	return b, limit
+}
+
+// fill adds the state of a bucket.
+func (b *bucketState) fill(limit leakybucket.Limit, level float64, blocked time.Duration) {
+	b.Level, b.Blocked = level, max(0, blocked.Seconds())
+	if limit.Capacity > 0 {
+		b.Fraction, b.EmptyIn = level/limit.Capacity, limit.TimeToEmpty(level).Seconds()
+	}
+}
+
+// peek returns a bucket with its state.
+func (a *App) peek(ctx context.Context, z *runningZone, name string, shadow bool) (bucketState, error) {
+	b, limit := a.describe(z, name, shadow)
+	if z.Bucketless() || limit.Capacity == 0 {
+		return b, nil
+	}
+	charges := []leakybucket.Charge{z.Peek(name, limit, shadow)}
+	var d [1]leakybucket.Decision
+	if err := a.store.Take(ctx, charges, d[:]); err != nil {
+		return b, fmt.Errorf("zone %q: %w", z.Name, err)
+	}
+	blocked := time.Duration(0)
+	if d[0].BlockedUntil != 0 {
+		blocked = d[0].BlockedUntil.Sub(d[0].At)
+	}
+	b.fill(charges[0].Limit, d[0].Level, blocked)
+	return b, nil
+}
+
+// mostSearched bounds how many buckets of one zone a search for a client finds.
+const mostSearched = 1000
+
+// search returns the names of buckets that belong to a value and that no other way
+// finds.
+func (a *App) search(ctx context.Context, z *runningZone, value string, shadow bool) (names []string, complete bool, err error) {
+	owned := z.Owned(value)
+	names = owned.Names
+	if !owned.Search || z.Bucketless() {
+		return names, true, nil
+	}
+	lister, can := a.store.(leakybucket.Lister)
+	if !can {
+		return names, false, nil
+	}
+	complete = true
+	err = lister.List(ctx, z.Name, owned.Prefix, shadow, func(k leakybucket.Kept) bool {
+		if owned.Has(k.Key) && !slices.Contains(names, k.Key) {
+			if complete = len(names) < mostSearched; complete {
+				names = append(names, k.Key)
+			}
+		}
+		return complete
+	})
+	return names, complete, err
+}
+
+// A clientInput names buckets: all of a client, in all zones or in one.
+type clientInput struct {
+	// An address, an account's name, a plain API key or the key of a bucket. Required.
+	Client string `json:"client"`
+
+	// The zone. Default: all.
+	Zone string `json:"zone,omitempty"`
+}
+
+func (in *adminInput) client(a *App) (c clientInput, zones []*runningZone, err error) {
+	if err := in.decode(&c); err != nil {
+		return c, nil, err
+	}
+	if c.Client == "" {
+		return c, nil, badRequest("no client is given: want an address or a key")
+	}
+	zones, err = a.zonesNamed(c.Zone)
+	return c, zones, err
+}
+
+// A released is what became of a release.
+type released struct {
+	Client string   `json:"client"`
+	Freed  []string `json:"freed"` // zone/key of buckets that were not empty, with ~ for shadow
+
+	// Banned is set if a ban still holds for the address.
+	Banned bool `json:"banned,omitempty"`
+
+	// Complete is false if the store could not be searched through.
+	Complete bool `json:"complete"`
+}
+
+// adminRelease empties the buckets of a client and ends their blocks, those of shadow
+// too.
+func (a *App) adminRelease(ctx context.Context, in *adminInput) (any, error) {
+	c, zones, err := in.client(a)
+	if err != nil {
+		return nil, err
+	}
+	resetter, can := a.store.(leakybucket.Resetter)
+	if !can {
+		return nil, errors.New("the store cannot forget single buckets")
+	}
+	result := released{Client: c.Client, Freed: []string{}, Complete: true}
+	for _, z := range zones {
+		for _, shadow := range []bool{false, true} {
+			names, complete, err := a.search(ctx, z, c.Client, shadow)
+			if err != nil {
+				return nil, err
+			}
+			result.Complete = result.Complete && complete
+			for _, name := range names {
+				if z.Bucketless() {
+					continue
+				}
+				was, err := a.peek(ctx, z, name, shadow)
+				if err != nil {
+					return nil, err
+				}
+				if err := resetter.Reset(ctx, z.Name, name, shadow); err != nil {
+					return nil, fmt.Errorf("zone %q: %w", z.Name, err)
+				}
+				a.blocks.Forget(z.Name, name, shadow)
+				if was.Level > 0 || was.Blocked > 0 {
+					result.Freed = append(result.Freed, bucketName(z.Name, name, shadow))
+				}
+			}
+		}
+	}
+	if addr, err := netip.ParseAddr(c.Client); err == nil {
+		result.Banned = a.overrides.Load().Banned(addr, time.Now()) != nil
+	}
+	return result, nil
+}
+
+// bucketName names a bucket to people, as stores do.
+func bucketName(zone, key string, shadow bool) string {
+	if shadow {
+		zone = "~" + zone
+	}
+	return zone + "/" + key
+}
+
+// An explanation says why a client is refused, or would not be.
+type explanation struct {
+	Client   string        `json:"client"`
+	Ban      any           `json:"ban,omitempty"`
+	Buckets  []bucketState `json:"buckets"`
+	Complete bool          `json:"complete"`
+}
+
+// adminWhy shows the buckets of a client in all zones.
+func (a *App) adminWhy(ctx context.Context, in *adminInput) (any, error) {
+	c, zones, err := in.client(a)
+	if err != nil {
+		return nil, err
+	}
+	result := explanation{Client: c.Client, Buckets: []bucketState{}, Complete: true}
+	if addr, err := netip.ParseAddr(c.Client); err == nil {
+		if ban := a.overrides.Load().Banned(addr, time.Now()); ban != nil {
+			result.Ban = ban
+		}
+	}
+	_, notAddress := netip.ParseAddr(c.Client)
+	for _, z := range zones {
+		own, named := z.NameOf([]string{c.Client})
+		named = named && z.Key.HasAddress() == (notAddress == nil)
+		for _, shadow := range []bool{false, true} {
+			names, complete, err := a.search(ctx, z, c.Client, shadow)
+			if err != nil {
+				return nil, err
+			}
+			result.Complete = result.Complete && complete
+			for _, name := range names {
+				b, err := a.peek(ctx, z, name, shadow)
+				if err != nil {
+					return nil, err
+				}
+				// The zone's own bucket is worth showing when it is empty, too.
+				if b.Level > 0 || b.Blocked > 0 || named && name == own && shadow == z.Shadow {
+					result.Buckets = append(result.Buckets, b)
+				}
+			}
+		}
+	}
+	return result, nil
+}
+
+// adminKey returns the name of the bucket of raw values.
+func (a *App) adminKey(_ context.Context, in *adminInput) (any, error) {
+	var of struct {
+		Zone   string   `json:"zone"`
+		Values []string `json:"values"`
+	}
+	if err := in.decode(&of); err != nil {
+		return nil, err
+	}
+	z, err := a.findZone(of.Zone)
+	if err != nil {
+		return nil, err
+	}
+	name, ok := z.NameOf(of.Values)
+	if !ok {
+		return nil, badRequest("zone %q: no bucket has such values: want one value for each of the %d parts of the key", z.Name, len(z.Key.Parts))
+	}
+	return map[string]string{"zone": z.Name, "key": name}, nil
+}
+
+// A listInput says which buckets of a zone are listed.
+type listInput struct {
+	Zone        string  `json:"zone"`                   // Required.
+	Prefix      string  `json:"prefix,omitempty"`       // of keys
+	Shadow      bool    `json:"shadow,omitempty"`       // those of shadow
+	MinFraction float64 `json:"min_fraction,omitempty"` // of the capacity; blocked ones are listed anyway
+	Sort        string  `json:"sort,omitempty"`         // level, key or last. Default: level
+	Limit       int     `json:"limit,omitempty"`        // up to 1000. Default: 100
+}
+
+// A listing is the top of one scan of a zone's buckets.
+type listing struct {
+	Buckets  []bucketState `json:"buckets"`
+	Matched  int           `json:"matched"`
+	Complete bool          `json:"complete"` // the scan reached the end
+}
+
+const (
+	mostListed    = 1000
+	defaultListed = 100
+
+	// listTime is how long one scan may last, in which the store serves requests too.
+	listTime = 5 * time.Second
+)
+
+var listOrders = map[string]func(a, b *bucketState) int{
+	"level": func(a, b *bucketState) int {
+		return cmp.Or(cmp.Compare(b.Fraction, a.Fraction), cmp.Compare(a.Key, b.Key))
+	},
+	"key": func(a, b *bucketState) int { return cmp.Compare(a.Key, b.Key) },
+	"last": func(a, b *bucketState) int {
+		return cmp.Or(cmp.Compare(a.LastUsed, b.LastUsed), cmp.Compare(a.Key, b.Key))
+	},
+}
+
+// adminBuckets lists the buckets of a zone.
+func (a *App) adminBuckets(ctx context.Context, in *adminInput) (any, error) {
+	l := listInput{Sort: "level", Limit: defaultListed}
+	if err := in.decode(&l); err != nil {
+		return nil, err
+	}
+	order := listOrders[l.Sort]
+	switch {
+	case order == nil:
+		return nil, badRequest("invalid sort %q: want level, key or last", l.Sort)
+	case l.Limit < 1 || l.Limit > mostListed:
+		return nil, badRequest("invalid limit %d: want 1 to %d", l.Limit, mostListed)
+	case !(l.MinFraction >= 0):
+		return nil, badRequest("invalid min_fraction: want a number from 0")
+	}
+	z, err := a.findZone(l.Zone)
+	if err != nil {
+		return nil, err
+	}
+	lister, can := a.store.(leakybucket.Lister)
+	if !can {
+		return nil, errors.New("the store cannot list its buckets")
+	}
+	scan, cancel := context.WithTimeout(ctx, listTime)
+	defer cancel()
+	result := listing{Buckets: []bucketState{}, Complete: true}
+	seen := make(map[string]bool)
+	err = lister.List(scan, z.Name, l.Prefix, l.Shadow, func(k leakybucket.Kept) bool {
+		b, limit := a.describe(z, k.Key, l.Shadow)
+		blocked := time.Duration(0)
+		if z.Block != nil && k.State.BlockedUntil > k.Now {
+			blocked = k.State.BlockedUntil.Sub(k.Now)
+		}
+		b.fill(limit, limit.Level(k.State, k.Now), blocked)
+		b.LastUsed = max(0, k.Now.Sub(k.State.At).Seconds())
+		if b.Level == 0 && b.Blocked == 0 || b.Fraction < l.MinFraction && b.Blocked == 0 || seen[k.Key] {
+			return true
+		}
+		result.Matched++
+		result.Buckets = append(result.Buckets, b)
+		if len(result.Buckets) >= 2*mostListed {
+			result.Buckets = top(result.Buckets, order, l.Limit)
+			clear(seen) // only those that are kept can be in the result twice
+			for i := range result.Buckets {
+				seen[result.Buckets[i].Key] = true
+			}
+		} else {
+			seen[k.Key] = true
+		}
+		return true
+	})
+	if err != nil {
+		if scan.Err() == nil {
+			return nil, err
+		}
+		result.Complete = false
+	}
+	result.Buckets = top(result.Buckets, order, l.Limit)
+	return result, nil
+}
+
+// top returns the first n in an order.
+func top(buckets []bucketState, order func(a, b *bucketState) int, n int) []bucketState {
+	slices.SortFunc(buckets, func(a, b bucketState) int { return order(&a, &b) })
+	return buckets[:min(n, len(buckets))]
+}

@@ -1,0 +1,146 @@
+package caddymodule
+
+import (
+	"context"
+	"net/netip"
+	"time"
+
+	"github.com/caddyserver/caddy/v2"
+
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/override"
+)
+
+// An overrideInput describes a change at run time, or the end of one.
+type overrideInput struct {
+	// How long it holds. Required for changes. At most 720h.
+	For caddy.Duration `json:"for,omitempty"`
+
+	Note string `json:"note,omitempty"`
+
+	// The zone. Empty means all zones, for shadow alone.
+	Zone string `json:"zone,omitempty"`
+
+	// The key of the one bucket whose limit changes. Empty means all of the zone.
+	Key string `json:"key,omitempty"`
+
+	// A factor such as x0.5, a capacity and a leak such as "10 1/s", unlimited, or deny.
+	Limit string `json:"limit,omitempty"`
+
+	// The network that is banned: an address, or a network in CIDR notation.
+	Network string `json:"network,omitempty"`
+}
+
+// network parses an address or a network. An IPv6 address stands for its /64, as
+// clients have whole ones.
+func (o *overrideInput) network() (netip.Prefix, error) {
+	if network, err := netip.ParsePrefix(o.Network); err == nil {
+		if network.Addr().Is4In6() {
+			return netip.Prefix{}, badRequest("invalid network %q: write it as an IPv4 network", o.Network)
+		}
+		return network.Masked(), nil
+	}
+	addr, err := netip.ParseAddr(o.Network)
+	if err != nil {
+		return netip.Prefix{}, badRequest("invalid network %q: want an address, or a network such as 203.0.113.0/24", o.Network)
+	}
+	addr = addr.Unmap().WithZone("")
+	bits := 64
+	if addr.Is4() {
+		bits = 32
+	}
+	return addr.Prefix(bits)
+}
+
+// An ended says whether there was something to end.
+type ended struct {
+	Ended bool `json:"ended"`
+}
+
+func (in *adminInput) override(a *App) (o overrideInput, err error) {
+	if err := in.decode(&o); err != nil {
+		return o, err
+	}
+	if o.Zone != "" {
+		_, err = a.findZone(o.Zone)
+	}
+	return o, err
+}
+
+// wrong turns an error about a value into the client's.
+func wrong(result any, err error) (any, error) {
+	if err != nil {
+		return nil, badRequest("%w", err)
+	}
+	return result, nil
+}
+
+func (a *App) adminOverrides(context.Context, *adminInput) (any, error) {
+	return a.overrides.List(time.Now()), nil
+}
+
+func (a *App) adminBan(_ context.Context, in *adminInput) (any, error) {
+	o, err := in.override(a)
+	if err != nil {
+		return nil, err
+	}
+	network, err := o.network()
+	if err != nil {
+		return nil, err
+	}
+	return wrong(a.overrides.Ban(network, time.Duration(o.For), o.Note, time.Now()))
+}
+
+func (a *App) adminUnban(_ context.Context, in *adminInput) (any, error) {
+	o, err := in.override(a)
+	if err != nil {
+		return nil, err
+	}
+	network, err := o.network()
+	if err != nil {
+		return nil, err
+	}
+	return ended{a.overrides.Unban(network, time.Now())}, nil
+}
+
+func (a *App) adminShadow(_ context.Context, in *adminInput) (any, error) {
+	o, err := in.override(a)
+	if err != nil {
+		return nil, err
+	}
+	return wrong(a.overrides.Shadow(o.Zone, time.Duration(o.For), o.Note, time.Now()))
+}
+
+func (a *App) adminUnshadow(_ context.Context, in *adminInput) (any, error) {
+	o, err := in.override(a)
+	if err != nil {
+		return nil, err
+	}
+	return ended{a.overrides.Unshadow(o.Zone, time.Now())}, nil
+}
+
+func (a *App) adminLimit(_ context.Context, in *adminInput) (any, error) {
+	o, err := in.override(a)
+	if err != nil {
+		return nil, err
+	}
+	limit, err := override.ParseLimit(o.Limit)
+	if err != nil {
+		return wrong(nil, err)
+	}
+	z, err := a.findZone(o.Zone)
+	if err != nil {
+		return nil, err
+	}
+	if z.Bucketless() && limit.Limits() {
+		return nil, badRequest("zone %q has no capacity and leak: want unlimited or deny", z.Name)
+	}
+	return wrong(a.overrides.Limit(o.Zone, o.Key, limit, time.Duration(o.For), o.Note, time.Now()))
+}
+
+func (a *App) adminUnlimit(_ context.Context, in *adminInput) (any, error) {
+	o, err := in.override(a)
+	if err != nil {
+		return nil, err
+	}
+	return ended{a.overrides.Unlimit(o.Zone, o.Key, time.Now())}, nil
+}

@@ -1,0 +1,216 @@
+package caddymodule
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	dto "github.com/prometheus/client_model/go"
+
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/decision"
+)
+
+// decisionCounts are the requests of a zone by decision.
+type decisionCounts [decision.Decisions]float64
+
+// MarshalJSON implements json.Marshaler.
+func (c decisionCounts) MarshalJSON() ([]byte, error) {
+	named := make(map[string]float64)
+	for d := decision.Admitted; d < decision.Decisions; d++ {
+		named[d.String()] = c[d]
+	}
+	return json.Marshal(named)
+}
+
+// countsByZone reads the counters of all zones.
+func countsByZone() map[string]decisionCounts {
+	all := make(map[string]decisionCounts)
+	metrics := make(chan prometheus.Metric, 64)
+	go func() {
+		requests.Collect(metrics)
+		close(metrics)
+	}()
+	for metric := range metrics {
+		var m dto.Metric
+		if metric.Write(&m) != nil {
+			continue
+		}
+		zone, decided := "", decision.Withdrawn
+		for _, label := range m.GetLabel() {
+			switch label.GetName() {
+			case "zone":
+				zone = label.GetValue()
+			case "decision":
+				for d := decision.Admitted; d < decision.Decisions; d++ {
+					if d.String() == label.GetValue() {
+						decided = d
+					}
+				}
+			}
+		}
+		counts := all[zone]
+		counts[decided] += m.GetCounter().GetValue()
+		all[zone] = counts
+	}
+	return all
+}
+
+const (
+	sampleEvery = 10 * time.Second
+	samplesKept = 361 // an hour, and the one before it
+)
+
+// rates samples the counters, so that requests need not be counted twice.
+type rates struct {
+	mu      sync.Mutex
+	samples []rateSample // oldest first
+}
+
+type rateSample struct {
+	at     time.Time
+	counts map[string]decisionCounts
+}
+
+// run samples until stop is closed.
+func (r *rates) run(stop <-chan struct{}) {
+	ticker := time.NewTicker(sampleEvery)
+	defer ticker.Stop()
+	r.take(time.Now())
+	for {
+		select {
+		case <-stop:
+			return
+		case <-ticker.C:
+			r.take(time.Now())
+		}
+	}
+}
+
+func (r *rates) take(now time.Time) {
+	next := rateSample{now, countsByZone()}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if len(r.samples) >= samplesKept {
+		r.samples = append(r.samples[:0], r.samples[1:]...)
+	}
+	r.samples = append(r.samples, next)
+}
+
+// perSecond returns the rates of a zone since the last sample but one, and those of the
+// same span an hour ago, if that was sampled.
+func (r *rates) perSecond(zone string, counts decisionCounts, now time.Time) (current decisionCounts, hourAgo *decisionCounts) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	n := len(r.samples)
+	if n == 0 {
+		return current, nil
+	}
+	current = between(&r.samples[max(0, n-2)], &rateSample{now, map[string]decisionCounts{zone: counts}}, zone)
+	if n == samplesKept {
+		before := between(&r.samples[0], &r.samples[2], zone)
+		hourAgo = &before
+	}
+	return current, hourAgo
+}
+
+func between(from, to *rateSample, zone string) (rate decisionCounts) {
+	seconds := to.at.Sub(from.at).Seconds()
+	if seconds <= 0 {
+		return rate
+	}
+	for d := range rate {
+		rate[d] = max(0, to.counts[zone][d]-from.counts[zone][d]) / seconds
+	}
+	return rate
+}
+
+// A zoneStatus is a zone as `caddy throttle status` shows it.
+type zoneStatus struct {
+	Zone       string          `json:"zone"`
+	Mode       string          `json:"mode"` // enforcing, shadow, or the percent that is enforced
+	Definition json.RawMessage `json:"definition"`
+
+	ShadowUntil *time.Time `json:"shadow_until,omitempty"` // by a switch at run time
+	Limit       string     `json:"limit,omitempty"`        // of all keys, by an override at run time
+
+	Total     decisionCounts  `json:"total"` // since the process began
+	PerSecond decisionCounts  `json:"per_second"`
+	HourAgo   *decisionCounts `json:"per_second_an_hour_ago,omitempty"`
+
+	Buckets     int    `json:"buckets"` // in this process's memory
+	RefusedKeys uint64 `json:"refused_keys"`
+	Waiting     int    `json:"waiting"`
+	InFlight    int    `json:"in_flight"`
+}
+
+// A storeStatus is the store of the config.
+type storeStatus struct {
+	Name      string `json:"name"`
+	Down      bool   `json:"down"`
+	Buckets   int    `json:"buckets"` // in this process's memory
+	Evictions uint64 `json:"evictions"`
+}
+
+// A nodeStatus is all that `caddy throttle status` shows.
+type nodeStatus struct {
+	Zones     []zoneStatus `json:"zones"`
+	Store     storeStatus  `json:"store"`
+	Overrides any          `json:"overrides"`
+}
+
+// adminZones describes what runs.
+func (a *App) adminZones(context.Context, *adminInput) (any, error) {
+	now := time.Now()
+	set, overrides, counts := a.overrides.Load(), a.overrides.List(now), countsByZone()
+	result := nodeStatus{Zones: []zoneStatus{}, Overrides: overrides, Store: storeStatus{Name: "memory"}}
+	kept := make(map[string]int)
+	if a.memory != nil {
+		kept = a.memory.memory.Buckets()
+		result.Store.Evictions = a.memory.memory.Evictions()
+		for _, n := range kept {
+			result.Store.Buckets += n
+		}
+	}
+	if a.shared != nil {
+		result.Store.Name, result.Store.Down = a.shared.name, a.shared.Down()
+	}
+	zones, err := a.zonesNamed("")
+	if err != nil {
+		return nil, err
+	}
+	for _, z := range zones {
+		s := zoneStatus{
+			Zone: z.Name, Mode: z.mode(), Definition: json.RawMessage(z.definition), Total: counts[z.Name],
+			Buckets: kept[z.Name], RefusedKeys: z.live.refused.estimate(),
+		}
+		s.PerSecond, s.HourAgo = a.control.rates.perSecond(z.Name, s.Total, now)
+		s.Waiting, s.InFlight = z.live.enforced.Counts()
+		if set.Shadow(z.Name, now) {
+			s.Mode = "shadow"
+			for i := range overrides.Shadows {
+				if held := &overrides.Shadows[i]; (held.Zone == "" || held.Zone == z.Name) && (s.ShadowUntil == nil || held.Until.After(*s.ShadowUntil)) {
+					s.ShadowUntil = &held.Until
+				}
+			}
+		}
+		if l := set.Limit(z.Name, "", now); l != nil {
+			s.Limit = l.Text
+		}
+		result.Zones = append(result.Zones, s)
+	}
+	return result, nil
+}
+
+// mode says whether the config lets the zone refuse.
+func (z *runningZone) mode() string {
+	switch {
+	case z.Shadow:
+		return "shadow"
+	case z.Enforce < 100:
+		return fmt.Sprintf("enforcing %d%%", z.Enforce)
+	}
+	return "enforcing"
+}

@@ -1,0 +1,446 @@
+package caddymodule
+
+import (
+	"encoding/json"
+	"errors"
+	"net/http"
+	"net/http/httptest"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/caddyserver/caddy/v2"
+)
+
+// admin asks the admin API, as Caddy's admin endpoint does once it has checked host and
+// origin, and decodes the answer. The app counts as started from the first call on.
+func (s *site) admin(method, path, body string, into any) (status int) {
+	s.Helper()
+	a := s.app()
+	if running, release := runningApp(); running != a {
+		a.control.start(a)
+		s.Cleanup(func() { a.control.stop(a) })
+	} else {
+		release()
+	}
+	r := httptest.NewRequest(method, path, strings.NewReader(body))
+	if method == http.MethodPost {
+		r.Header.Set("Content-Type", "application/json")
+	}
+	w := httptest.NewRecorder()
+	if err := serveAdmin(w, r); err != nil {
+		var api caddy.APIError
+		if !errors.As(err, &api) {
+			s.Fatalf("%s: got error %v, want one with a status", path, err)
+		}
+		return api.HTTPStatus
+	}
+	if into != nil {
+		if err := json.Unmarshal(w.Body.Bytes(), into); err != nil {
+			s.Fatalf("%s: got %s, want JSON: %v", path, w.Body, err)
+		}
+	}
+	return w.Code
+}
+
+// changes posts what must succeed.
+func (s *site) changes(path, body string) {
+	s.Helper()
+	if status := s.admin(http.MethodPost, path, body, nil); status != http.StatusOK {
+		s.Fatalf("%s %s: got %d, want 200", path, body, status)
+	}
+}
+
+// answers checks the status of a request.
+func (c client) answers(target string, want int) {
+	c.Helper()
+	if got := c.get(target).Code; got != want {
+		c.Fatalf("%s from %s: got %d, want %d", target, c.addr, got, want)
+	}
+}
+
+// threeZones has a zone by address, one by address and host, and one by an account.
+const threeZones = `{
+	throttle {
+		zone pages {
+			limit 2 1/h
+			block 10m everywhere
+		}
+		zone hosts {
+			key client_ip host
+			limit 2 1/h
+		}
+		zone accounts {
+			key header X-Account
+			plain_keys
+			limit 2 1/h
+		}
+	}
+}
+http:// {
+	throttle /pages pages
+	throttle /hosts hosts
+	throttle /accounts accounts
+	respond ok
+}`
+
+func TestReleaseLetsAClientBackInEverywhere(t *testing.T) {
+	s := run(t, threeZones)
+	c, other := s.from(someone), s.from("203.0.113.8:1")
+	for _, path := range []string{"/hosts", "http://other.example/hosts"} {
+		c.passes(2, path)
+		other.passes(2, path)
+	}
+	c.passes(2, "/pages")
+	other.passes(2, "/pages")
+	c.answers("/accounts", http.StatusTooManyRequests) // blocked everywhere
+
+	var got released
+	if s.admin(http.MethodPost, "/throttle/release", `{"client": "203.0.113.7"}`, &got); !slices.Equal(got.Freed, []string{
+		"hosts/203.0.113.7/example.com", "hosts/203.0.113.7/other.example", "pages/203.0.113.7",
+	}) && !slices.Equal(got.Freed, []string{
+		"hosts/203.0.113.7/other.example", "hosts/203.0.113.7/example.com", "pages/203.0.113.7",
+	}) || !got.Complete {
+		t.Errorf("got %+v, want the two buckets of hosts and that of pages", got)
+	}
+	c.answers("/accounts", http.StatusOK)
+	c.passes(2, "/pages")
+	other.answers("/hosts", http.StatusTooManyRequests)
+	other.answers("/pages", http.StatusTooManyRequests)
+}
+
+func TestReleaseKnowsAccountsAndKeys(t *testing.T) {
+	s := run(t, threeZones)
+	alice := s.from(someone).with("X-Account", "alice/1")
+	for _, name := range []string{"alice/1", "alice%2F1"} {
+		alice.passes(2, "/accounts")
+		s.changes("/throttle/release", `{"client": "`+name+`", "zone": "accounts"}`)
+	}
+	alice.passes(2, "/accounts")
+}
+
+func TestReleaseEndsAShadowBlockToo(t *testing.T) {
+	s := run(t, `http:// {
+		throttle {
+			zone pages {
+				limit 1 1/h
+				block 10m
+				shadow
+			}
+		}
+		respond {http.throttle.decision}
+	}`)
+	c := s.from(someone)
+	for _, want := range []string{"admitted", "shadow_refused"} {
+		if got := c.get("/").Body.String(); got != want {
+			t.Fatalf("got %q, want %q", got, want)
+		}
+	}
+	s.changes("/throttle/release", `{"client": "203.0.113.7"}`)
+	if got := c.get("/").Body.String(); got != "admitted" {
+		t.Errorf("after the release: got %q, want admitted", got)
+	}
+}
+
+func TestWhyShowsAllBucketsOfAClient(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := run(t, threeZones)
+		c := s.from("[2001:db8::7]:1")
+		c.passes(2, "/pages")
+		c.get("/hosts") // blocked by pages
+		var got struct {
+			Buckets []bucketState
+			Ban     *struct{ Note string }
+		}
+		s.changes("/throttle/ban", `{"network": "2001:db8::/48", "for": "1h", "note": "why not"}`)
+		s.admin(http.MethodPost, "/throttle/why", `{"client": "2001:db8::9"}`, &got)
+		if len(got.Buckets) != 1 || got.Ban == nil || got.Ban.Note != "why not" {
+			t.Fatalf("got %+v, want one bucket and the ban", got)
+		}
+		if b := got.Buckets[0]; b.Zone != "pages" || b.Key != "2001:db8::" || b.Fraction != 1 || b.Blocked != 600 || b.By != "zone" {
+			t.Errorf("got %+v, want a full bucket of pages that is blocked for 10m", b)
+		}
+		c.answers("/pages", http.StatusTooManyRequests)
+	})
+}
+
+func TestThePanicSwitchLetsEverybodyInUntilItEnds(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := run(t, threeZones)
+		c, banned := s.from(someone), s.from("198.51.100.1:1")
+		c.passes(2, "/pages")
+		s.changes("/throttle/ban", `{"network": "198.51.100.0/24", "for": "2h"}`)
+		banned.answers("/pages", http.StatusTooManyRequests)
+		s.changes("/throttle/shadow", `{"for": "30m"}`)
+		for range 10 {
+			c.answers("/pages", http.StatusOK)
+			c.answers("/accounts", http.StatusOK)
+			banned.answers("/pages", http.StatusOK)
+		}
+		<-time.After(30 * time.Minute)
+		banned.answers("/pages", http.StatusTooManyRequests)
+		s.changes("/throttle/shadow", `{"zone": "pages", "for": "30m"}`)
+		for range 10 {
+			s.from("203.0.113.9:1").answers("/pages", http.StatusOK)
+		}
+		banned.answers("/pages", http.StatusTooManyRequests) // a ban is no zone's
+		s.changes("/throttle/unshadow", `{"zone": "pages"}`)
+		s.from("203.0.113.10:1").passes(2, "/pages")
+	})
+}
+
+func TestABanRefusesANetworkUntilItEnds(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := run(t, `{
+			throttle {
+				exempt path /health
+				zone shadowed {
+					limit 100 1/s
+					shadow
+				}
+				zone pages {
+					limit 100 1/s
+					match path /never
+					exempt client_ip 203.0.113.99
+				}
+			}
+		}
+		http:// {
+			throttle {
+				zone shadowed
+				zone pages
+			}
+			respond ok
+		}`)
+		s.changes("/throttle/ban", `{"network": "203.0.113.0/24", "for": "2h"}`)
+		w := s.from(someone).get("/")
+		if w.Code != http.StatusTooManyRequests || w.Header().Get("Retry-After") != "7200" {
+			t.Errorf("got %d with Retry-After %q, want 429 with 7200", w.Code, w.Header().Get("Retry-After"))
+		}
+		s.from(someone).answers("/health", http.StatusOK)
+		s.from("203.0.113.99:1").answers("/", http.StatusOK) // a zone exempts it
+		s.from("203.0.112.7:1").answers("/", http.StatusOK)
+		s.from("[::ffff:203.0.113.7]:1").answers("/", http.StatusTooManyRequests)
+		<-time.After(2 * time.Hour)
+		s.from(someone).answers("/", http.StatusOK)
+		s.changes("/throttle/ban", `{"network": "203.0.113.7", "for": "2h"}`)
+		s.from(someone).answers("/", http.StatusTooManyRequests)
+		s.changes("/throttle/unban", `{"network": "203.0.113.7"}`)
+		s.from(someone).answers("/", http.StatusOK)
+	})
+}
+
+func TestABanInAZoneInShadowRefusesNobody(t *testing.T) {
+	s := run(t, `http:// {
+		throttle {
+			zone pages {
+				limit 100 1/s
+				shadow
+			}
+		}
+		respond {http.throttle.decision}/{http.throttle.reason}
+	}`)
+	s.changes("/throttle/ban", `{"network": "203.0.113.0/24", "for": "2h"}`)
+	if got := s.from(someone).get("/").Body.String(); got != "shadow_refused/banned" {
+		t.Errorf("got %q, want shadow_refused/banned", got)
+	}
+}
+
+func TestALimitAtRunTimeIsStrongerThanTheConfig(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := run(t, `http:// {
+			throttle {
+				zone pages {
+					limit 10 1/h
+					override 203.0.113.1 deny
+					override 203.0.113.2 20 1/h
+				}
+			}
+			respond ok
+		}`)
+		addr := func(last string) client { return s.from("203.0.113." + last + ":1") }
+		s.changes("/throttle/limit", `{"zone": "pages", "limit": "x0.5", "for": "1h"}`)
+		addr("3").passes(5, "/")
+		addr("2").passes(10, "/")
+		s.changes("/throttle/limit", `{"zone": "pages", "key": "203.0.113.3", "limit": "unlimited", "for": "2h"}`)
+		s.changes("/throttle/limit", `{"zone": "pages", "key": "203.0.113.4", "limit": "deny", "for": "1h"}`)
+		for range 30 {
+			addr("3").answers("/", http.StatusOK)
+		}
+		addr("4").answers("/", http.StatusTooManyRequests)
+		<-time.After(time.Hour)
+		addr("1").answers("/", http.StatusTooManyRequests)
+		addr("5").passes(10, "/")
+		s.changes("/throttle/limit", `{"zone": "pages", "limit": "x0.001", "for": "1h"}`)
+		addr("6").passes(1, "/") // the capacity is never below the cost of a request
+		s.changes("/throttle/unlimit", `{"zone": "pages"}`)
+		addr("7").passes(10, "/")
+	})
+}
+
+func TestOverridesSurviveAReload(t *testing.T) {
+	s := run(t, threeZones)
+	s.changes("/throttle/ban", `{"network": "203.0.113.0/24", "for": "2h"}`)
+	next := run(t, threeZones)
+	s.stop()
+	next.from(someone).answers("/pages", http.StatusTooManyRequests)
+}
+
+func TestCheckChargesNothing(t *testing.T) {
+	s := run(t, threeZones)
+	c := s.from(someone)
+	ask := `{"client_ip": "203.0.113.7", "url": "http://example.com/pages", "headers": {"X-Account": "alice"}}`
+	var got checked
+	for range 5 {
+		got = checked{}
+		s.admin(http.MethodPost, "/throttle/check", ask, &got)
+	}
+	if len(got.Zones) != 3 || got.Zones[0].Key != "alice" || got.Zones[1].Key != "203.0.113.7/example.com" || !got.Zones[2].Fits {
+		t.Errorf("got %+v, want all three zones, and that the request fits", got)
+	}
+	c.passes(2, "/pages")
+	s.admin(http.MethodPost, "/throttle/check", ask, &got)
+	if pages := got.Zones[2]; pages.Fits || pages.Reason != "blocked" {
+		t.Errorf("got %+v, want it blocked", pages)
+	}
+}
+
+func TestBucketsAreListedFullestFirst(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := run(t, threeZones)
+		for i, name := range []string{"a", "b\x1b[2J", "c"} {
+			c := s.from(someone).with("X-Account", name)
+			for range 1 + i%2 {
+				c.answers("/accounts", http.StatusOK)
+			}
+		}
+		var got listing
+		s.admin(http.MethodPost, "/throttle/buckets", `{"zone": "accounts", "limit": 2}`, &got)
+		if got.Matched != 3 || len(got.Buckets) != 2 || got.Buckets[0].Key != "b%1B[2J" || got.Buckets[1].Key != "a" || !got.Complete {
+			t.Errorf("got %+v, want two of three, the fullest first", got)
+		}
+		s.admin(http.MethodPost, "/throttle/buckets", `{"zone": "accounts", "min_fraction": 0.9, "prefix": "c"}`, &got)
+		if len(got.Buckets) != 0 {
+			t.Errorf("got %+v, want none", got.Buckets)
+		}
+	})
+}
+
+func TestTopWatchesForAWhile(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := run(t, threeZones)
+		answer := make(chan struct {
+			Zones []topZone
+		}, 1)
+		go func() {
+			var got struct{ Zones []topZone }
+			s.admin(http.MethodPost, "/throttle/top", `{"zone": "pages", "by": "/24", "for": "10s"}`, &got)
+			answer <- got
+		}()
+		synctest.Wait()
+		if status := s.admin(http.MethodPost, "/throttle/top", `{"zone": "pages"}`, nil); status != http.StatusConflict {
+			t.Errorf("a second watch: got %d, want 409", status)
+		}
+		s.from(someone).passes(2, "/pages")
+		s.from("203.0.113.8:1").passes(2, "/pages")
+		s.from("198.51.100.1:1").answers("/pages", http.StatusOK)
+		got := <-answer
+		if len(got.Zones) != 1 || got.Zones[0].Requests != 7 || got.Zones[0].Refused != 2 ||
+			got.Zones[0].Busiest[0] != (topKey{"203.0.113.0/24", 6}) || got.Zones[0].Denied[0] != (topKey{"203.0.113.0/24", 2}) {
+			t.Errorf("got %+v, want 6 of 7 requests and both refusals of 203.0.113.0/24", got)
+		}
+	})
+}
+
+func TestStatusShowsWhatZonesDo(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := run(t, threeZones)
+		s.admin(http.MethodGet, "/throttle/zones", "", nil)
+		synctest.Wait()
+		s.from(someone).passes(2, "/pages")
+		<-time.After(5 * time.Second)
+		s.changes("/throttle/limit", `{"zone": "hosts", "limit": "x2", "for": "1h"}`)
+		s.changes("/throttle/shadow", `{"zone": "hosts", "for": "1h"}`)
+		var raw struct {
+			Zones []struct {
+				Zone, Mode, Limit string
+				Total             map[string]float64
+				PerSecond         map[string]float64 `json:"per_second"`
+				Buckets           int
+			}
+			Store storeStatus
+		}
+		if status := s.admin(http.MethodGet, "/throttle/zones", "", &raw); status != http.StatusOK || len(raw.Zones) != 3 {
+			t.Fatalf("got %d and %+v, want three zones", status, raw)
+		}
+		hosts, pages := raw.Zones[1], raw.Zones[2]
+		if hosts.Mode != "shadow" || hosts.Limit != "x2" {
+			t.Errorf("hosts: got %+v, want it in shadow with x2", hosts)
+		}
+		if pages.Mode != "enforcing" || pages.Total["refused"] != 1 || pages.PerSecond["admitted"] != 0.4 || pages.Buckets != 1 {
+			t.Errorf("pages: got %+v, want 2 requests in 5 seconds, a refusal and a bucket", pages)
+		}
+	})
+}
+
+func TestTheAdminAPIRefusesBadInput(t *testing.T) {
+	s := run(t, threeZones)
+	for _, test := range []struct {
+		method, path, body string
+		want               int
+	}{
+		{"GET", "/throttle/release", "", 405},
+		{"GET", "/throttle/ban", "", 405},
+		{"POST", "/throttle/zones", "{}", 405},
+		{"GET", "/throttle/", "", 404},
+		{"GET", "/throttle/zones/", "", 404},
+		{"GET", "/throttle//zones", "", 404},
+		{"DELETE", "/throttle/zones", "", 405},
+		{"POST", "/throttle/release", "", 400},
+		{"POST", "/throttle/release", `{"client": ""}`, 400},
+		{"POST", "/throttle/release", `{"cleint": "x"}`, 400},
+		{"POST", "/throttle/release", `{"client": "x"} {"client": "y"}`, 400},
+		{"POST", "/throttle/release", `{"client": "x", "zone": "page"}`, 404},
+		{"POST", "/throttle/release", `{"client": "` + strings.Repeat("x", mostAdmin) + `"}`, 400},
+		{"POST", "/throttle/ban", `{"network": "0.0.0.0/0", "for": "1h"}`, 400},
+		{"POST", "/throttle/ban", `{"network": "203.0.113.0/24"}`, 400},
+		{"POST", "/throttle/ban", `{"network": "203.0.113.0/24", "for": "9999h"}`, 400},
+		{"POST", "/throttle/ban", `{"network": "example.com", "for": "1h"}`, 400},
+		{"POST", "/throttle/ban", `{"network": "::ffff:1.2.3.4/120", "for": "1h"}`, 400},
+		{"POST", "/throttle/limit", `{"zone": "pages", "limit": "x0", "for": "1h"}`, 400},
+		{"POST", "/throttle/limit", `{"zone": "pages", "limit": "fast", "for": "1h"}`, 400},
+		{"POST", "/throttle/limit", `{"limit": "x2", "for": "1h"}`, 404},
+		{"POST", "/throttle/shadow", `{"zone": "<script>", "for": "1h"}`, 404},
+		{"POST", "/throttle/buckets", `{"zone": "pages", "sort": "up"}`, 400},
+		{"POST", "/throttle/buckets", `{"zone": "pages", "limit": 1001}`, 400},
+		{"POST", "/throttle/check", `{"client_ip": "203.0.113.7", "url": "/pages"}`, 400},
+		{"POST", "/throttle/key", `{"zone": "pages", "values": ["a"]}`, 400},
+		{"POST", "/throttle/top", `{"for": "1h"}`, 400},
+	} {
+		if got := s.admin(test.method, test.path, test.body, nil); got != test.want {
+			t.Errorf("%s %s %.80s: got %d, want %d", test.method, test.path, test.body, got, test.want)
+		}
+	}
+	r := httptest.NewRequest("POST", "/throttle/release", strings.NewReader(`{"client": "x"}`))
+	r.Header.Set("Content-Type", "text/plain") // which other origins may send unasked
+	var api caddy.APIError
+	if err := serveAdmin(httptest.NewRecorder(), r); !errors.As(err, &api) || api.HTTPStatus != http.StatusUnsupportedMediaType {
+		t.Errorf("a body of text/plain: got %v, want 415", err)
+	}
+}
+
+func TestKeyShowsTheNameOfABucket(t *testing.T) {
+	s := run(t, threeZones)
+	for body, want := range map[string]string{
+		`{"zone": "pages", "values": ["2001:db8::9"]}`:        "2001:db8::",
+		`{"zone": "hosts", "values": ["203.0.113.7", "a/b"]}`: "203.0.113.7/a%2Fb",
+		`{"zone": "accounts", "values": ["@" ]}`:              "%40",
+	} {
+		var got struct{ Key string }
+		if s.admin(http.MethodPost, "/throttle/key", body, &got); got.Key != want {
+			t.Errorf("%s: got %q, want %q", body, got.Key, want)
+		}
+	}
+}

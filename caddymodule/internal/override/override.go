@@ -1,0 +1,386 @@
+// Package override holds what an administrator has changed while Caddy runs: zones
+// switched to shadow, banned networks, and other limits. All of it ends by itself, or
+// with the process.
+package override
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/caddy-throttle/caddy-throttle/leakybucket"
+	bucketkey "github.com/caddy-throttle/caddy-throttle/leakybucket/key"
+)
+
+// Longest is the longest that an override may last. What should last longer belongs in
+// the config.
+const Longest = 30 * 24 * time.Hour
+
+const (
+	// most bounds the overrides of each kind.
+	most = 10_000
+
+	longestNote = 200 // in bytes
+)
+
+// A Span is how long an override holds, and why.
+type Span struct {
+	Since time.Time `json:"since"`
+	Until time.Time `json:"until"`
+	Note  string    `json:"note,omitempty"`
+}
+
+func (s *Span) over(now time.Time) bool { return !now.Before(s.Until) }
+
+// A Shadow switches a zone to shadow. An empty zone stands for all zones, and for bans.
+type Shadow struct {
+	Zone string `json:"zone,omitempty"`
+	Span
+}
+
+// A Ban refuses the clients of a network.
+type Ban struct {
+	Network netip.Prefix `json:"network"`
+	Span
+}
+
+// A Limit changes the limit of a zone, or of one key of it.
+type Limit struct {
+	Zone string `json:"zone"`
+	Key  string `json:"key,omitempty"` // the name of the bucket; empty means all keys
+	Text string `json:"limit"`         // as it was given
+	Span
+
+	rule   bucketkey.Rule
+	factor float64 // 0 means that limit is the limit
+	limit  leakybucket.Limit
+}
+
+// ParseLimit reads the text of a limit: a factor such as x0.5, a capacity and a leak
+// such as "10 1/s", unlimited or deny.
+func ParseLimit(text string) (l Limit, err error) {
+	l.Text = strings.Join(strings.Fields(text), " ")
+	switch factor, isFactor := strings.CutPrefix(l.Text, "x"); {
+	case l.Text == "unlimited":
+		l.rule = bucketkey.Unlimited
+	case l.Text == "deny":
+		l.rule = bucketkey.Deny
+	case isFactor:
+		var plain bool
+		if l.factor, plain = leakybucket.ParseCost(factor); !plain || !(l.factor >= 0.001 && l.factor <= 1000) {
+			return l, fmt.Errorf("invalid factor %q: want x0.001 to x1000, such as x0.5", text)
+		}
+	default:
+		if l.limit, err = leakybucket.ParseLimit(l.Text); err != nil {
+			return l, fmt.Errorf("invalid limit %q: want a factor such as x0.5, a capacity and a leak such as 10 1/s, unlimited or deny", text)
+		}
+	}
+	return l, nil
+}
+
+// Limits reports whether the override gives a limit, which zones without buckets have
+// not.
+func (l *Limit) Limits() bool { return l.rule == bucketkey.Limited }
+
+// apply returns the rule and the limit of a key that had these. The capacity never
+// falls below what the dearest request costs, if it was not below before.
+func (l *Limit) apply(was leakybucket.Limit, dearest float64) (bucketkey.Rule, leakybucket.Limit) {
+	if l.rule != bucketkey.Limited || was.Capacity == 0 {
+		return l.rule, was
+	}
+	now := l.limit
+	if l.factor > 0 {
+		now = leakybucket.Limit{Capacity: was.Capacity * l.factor, Leak: was.Leak * l.factor}
+	}
+	now.Capacity = max(now.Capacity, min(was.Capacity, dearest))
+	if now.Validate() != nil {
+		now = was
+	}
+	return bucketkey.Limited, now
+}
+
+// A Set is all overrides at one time. It does not change. A nil Set has none.
+type Set struct {
+	shadows []Shadow
+	bans    []Ban
+	limits  []Limit
+
+	everything *Shadow
+	shadowed   map[string]*Shadow
+	networks   map[netip.Prefix]*Ban
+	lengths    []int // of the networks, 4 and 6 alike, longest first
+	limited    map[bucket]*Limit
+}
+
+type bucket struct{ zone, key string }
+
+// Shadow reports whether a zone is switched to shadow.
+func (s *Set) Shadow(zone string, now time.Time) bool {
+	if s == nil {
+		return false
+	}
+	if s.AllShadow(now) {
+		return true
+	}
+	shadow := s.shadowed[zone]
+	return shadow != nil && !shadow.over(now)
+}
+
+// AllShadow reports whether all zones are, and bans with them.
+func (s *Set) AllShadow(now time.Time) bool {
+	return s != nil && s.everything != nil && !s.everything.over(now)
+}
+
+// Banned returns the ban that holds for an address, or nil.
+func (s *Set) Banned(addr netip.Addr, now time.Time) *Ban {
+	if s == nil || len(s.networks) == 0 || !addr.IsValid() {
+		return nil
+	}
+	addr = addr.Unmap().WithZone("")
+	for _, bits := range s.lengths {
+		network, err := addr.Prefix(bits)
+		if err != nil {
+			continue // too long for IPv4
+		}
+		if ban := s.networks[network]; ban != nil && !ban.over(now) {
+			return ban
+		}
+	}
+	return nil
+}
+
+// Limit returns the override of a key, or nil. One of the key itself is stronger than
+// one of its zone.
+func (s *Set) Limit(zone, key string, now time.Time) *Limit {
+	if s == nil || len(s.limited) == 0 {
+		return nil
+	}
+	if l := s.limited[bucket{zone, key}]; l != nil && key != "" && !l.over(now) {
+		return l
+	}
+	if l := s.limited[bucket{zone, ""}]; l != nil && !l.over(now) {
+		return l
+	}
+	return nil
+}
+
+// Apply returns the rule and limit of a key that has these by the config. dearest is
+// the highest constant cost of the zone.
+func (s *Set) Apply(zone, key string, rule bucketkey.Rule, limit leakybucket.Limit, dearest float64, now time.Time) (bucketkey.Rule, leakybucket.Limit) {
+	if l := s.Limit(zone, key, now); l != nil {
+		return l.apply(limit, dearest)
+	}
+	return rule, limit
+}
+
+// Overrides are the overrides that hold, for people and programs to read.
+type Overrides struct {
+	Shadows []Shadow `json:"shadows"`
+	Bans    []Ban    `json:"bans"`
+	Limits  []Limit  `json:"limits"`
+}
+
+// A Table is the one owner of the overrides. Requests read a Set without a lock. The
+// zero Table is empty.
+type Table struct {
+	set atomic.Pointer[Set] // nil while there is none
+	mu  sync.Mutex          // held to change it
+}
+
+// Load returns the overrides that hold, which is nil if there are none. A nil Table
+// has none.
+func (t *Table) Load() *Set {
+	if t == nil {
+		return nil
+	}
+	return t.set.Load()
+}
+
+// List returns the overrides that hold.
+func (t *Table) List(now time.Time) Overrides {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.change(now, func(*Set) {})
+	s := t.Load()
+	if s == nil {
+		s = new(Set)
+	}
+	return Overrides{
+		Shadows: append([]Shadow{}, s.shadows...),
+		Bans:    append([]Ban{}, s.bans...),
+		Limits:  append([]Limit{}, s.limits...),
+	}
+}
+
+var errFull = fmt.Errorf("%d overrides of this kind hold already: let some end", most)
+
+// span checks how long an override is to hold.
+func span(now time.Time, length time.Duration, note string) (Span, error) {
+	if length <= 0 || length > Longest {
+		return Span{}, fmt.Errorf("invalid duration %v: want more than 0 and at most 30 days; what should last belongs in the config", length)
+	}
+	if len(note) > longestNote {
+		return Span{}, fmt.Errorf("the note has %d bytes: want at most %d", len(note), longestNote)
+	}
+	return Span{Since: now, Until: now.Add(length), Note: note}, nil
+}
+
+// Shadow switches a zone, or with an empty name all zones and bans, to shadow.
+func (t *Table) Shadow(zone string, length time.Duration, note string, now time.Time) (Shadow, error) {
+	held, err := span(now, length, note)
+	added := Shadow{zone, held}
+	if err != nil {
+		return added, err
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.change(now, func(s *Set) {
+		s.shadows = append(without(s.shadows, func(x *Shadow) bool { return x.Zone == zone }), added)
+	})
+	return added, nil
+}
+
+// Unshadow ends what Shadow has begun.
+func (t *Table) Unshadow(zone string, now time.Time) (ended bool) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.change(now, func(s *Set) {
+		n := len(s.shadows)
+		s.shadows = without(s.shadows, func(x *Shadow) bool { return x.Zone == zone })
+		ended = len(s.shadows) < n
+	})
+	return ended
+}
+
+// shortest is how long the prefix of a banned network must be. A shorter one is more
+// likely a slip than an attack.
+const shortestV4, shortestV6 = 8, 16
+
+// Ban refuses the clients of a network.
+func (t *Table) Ban(network netip.Prefix, length time.Duration, note string, now time.Time) (Ban, error) {
+	held, err := span(now, length, note)
+	added := Ban{network, held}
+	switch {
+	case err != nil:
+		return added, err
+	case !network.IsValid() || network != network.Masked() || network.Addr().Is4In6():
+		return added, fmt.Errorf("invalid network %v: want one such as 203.0.113.0/24", network)
+	case network.Addr().Is4() && network.Bits() < shortestV4, network.Addr().Is6() && network.Bits() < shortestV6:
+		return added, fmt.Errorf("the network %v is too large: want /%d or longer, for IPv6 /%d", network, shortestV4, shortestV6)
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.change(now, func(s *Set) {
+		bans := without(s.bans, func(x *Ban) bool { return x.Network == network })
+		if len(bans) >= most {
+			err = errFull
+			return
+		}
+		s.bans = append(bans, added)
+	})
+	return added, err
+}
+
+// Unban ends what Ban has begun.
+func (t *Table) Unban(network netip.Prefix, now time.Time) (ended bool) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.change(now, func(s *Set) {
+		n := len(s.bans)
+		s.bans = without(s.bans, func(x *Ban) bool { return x.Network == network })
+		ended = len(s.bans) < n
+	})
+	return ended
+}
+
+// Limit changes the limit of a zone, or of one key. l must come from [ParseLimit].
+func (t *Table) Limit(zone, key string, l Limit, length time.Duration, note string, now time.Time) (Limit, error) {
+	var err error
+	l.Zone, l.Key = zone, key
+	if l.Span, err = span(now, length, note); err != nil {
+		return l, err
+	}
+	if zone == "" {
+		return l, errors.New("a limit needs a zone")
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.change(now, func(s *Set) {
+		limits := without(s.limits, func(x *Limit) bool { return x.Zone == zone && x.Key == key })
+		if len(limits) >= most {
+			err = errFull
+			return
+		}
+		s.limits = append(limits, l)
+	})
+	return l, err
+}
+
+// Unlimit ends what Limit has begun.
+func (t *Table) Unlimit(zone, key string, now time.Time) (ended bool) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.change(now, func(s *Set) {
+		n := len(s.limits)
+		s.limits = without(s.limits, func(x *Limit) bool { return x.Zone == zone && x.Key == key })
+		ended = len(s.limits) < n
+	})
+	return ended
+}
+
+func without[T any](all []T, drop func(*T) bool) []T {
+	kept := make([]T, 0, len(all)+1)
+	for i := range all {
+		if !drop(&all[i]) {
+			kept = append(kept, all[i])
+		}
+	}
+	return kept
+}
+
+// change replaces the set by a copy that f has changed, without what is over. It must
+// be called with the lock held.
+func (t *Table) change(now time.Time, f func(*Set)) {
+	next := new(Set)
+	if s := t.Load(); s != nil {
+		next.shadows = without(s.shadows, func(x *Shadow) bool { return x.over(now) })
+		next.bans = without(s.bans, func(x *Ban) bool { return x.over(now) })
+		next.limits = without(s.limits, func(x *Limit) bool { return x.over(now) })
+	}
+	f(next)
+	if len(next.shadows)+len(next.bans)+len(next.limits) == 0 {
+		t.set.Store(nil)
+		return
+	}
+	next.index()
+	t.set.Store(next)
+}
+
+// index makes the tables that requests look into.
+func (s *Set) index() {
+	s.shadowed = make(map[string]*Shadow)
+	for i := range s.shadows {
+		if s.shadows[i].Zone == "" {
+			s.everything = &s.shadows[i]
+		} else {
+			s.shadowed[s.shadows[i].Zone] = &s.shadows[i]
+		}
+	}
+	s.networks = make(map[netip.Prefix]*Ban)
+	for i := range s.bans {
+		s.networks[s.bans[i].Network] = &s.bans[i]
+		s.lengths = append(s.lengths, s.bans[i].Network.Bits())
+	}
+	slices.Sort(s.lengths)
+	slices.Reverse(s.lengths)
+	s.lengths = slices.Compact(s.lengths)
+	s.limited = make(map[bucket]*Limit)
+	for i := range s.limits {
+		s.limited[bucket{s.limits[i].Zone, s.limits[i].Key}] = &s.limits[i]
+	}
+}

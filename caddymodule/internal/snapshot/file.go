@@ -1,0 +1,106 @@
+// Package snapshot keeps a file that one process writes as a whole, again and again,
+// and reads when it begins. After a crash the file is the last one that was complete.
+package snapshot
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+)
+
+// ErrTaken is returned by [Open] if another process has the file.
+var ErrTaken = errors.New("another process uses the file")
+
+// A File is a file that this process alone reads and writes, as long as others ask by
+// [Open], too. It follows no symbolic link in the last part of its name. It is not
+// safe for concurrent use.
+type File struct {
+	path string
+	lock *os.File
+}
+
+// Open takes a file, which need not exist, and makes its folder. A lock on a second
+// file says that it is taken, and ends with the process.
+func Open(path string) (*File, error) {
+	path, err := filepath.Abs(path)
+	if err != nil {
+		return nil, err
+	}
+	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
+		return nil, err
+	}
+	lock, err := openLocked(path + ".lock")
+	if err != nil {
+		return nil, err
+	}
+	return &File{path: path, lock: lock}, nil
+}
+
+// Read calls read with the content. If there is no file, the error is
+// [fs.ErrNotExist].
+func (f *File) Read(read func(io.ReadSeeker) error) error {
+	named, err := os.Lstat(f.path)
+	if err != nil {
+		return err
+	}
+	if !named.Mode().IsRegular() {
+		return &fs.PathError{Op: "open", Path: f.path, Err: errors.New("it is no regular file")}
+	}
+	file, err := os.Open(f.path)
+	if err != nil {
+		return err
+	}
+	defer file.Close()
+	if opened, err := file.Stat(); err != nil || !os.SameFile(named, opened) {
+		return &fs.PathError{Op: "open", Path: f.path, Err: errors.New("it was replaced meanwhile")}
+	}
+	return read(file)
+}
+
+// Write replaces the file by what write writes, for its owner alone to read. After an
+// error, the file is what it was.
+func (f *File) Write(write func(io.Writer) error) (err error) {
+	fresh := f.path + ".new"
+	if err := os.Remove(fresh); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err // a process that was killed has left it
+	}
+	file, err := os.OpenFile(fresh, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+	if err != nil {
+		return err
+	}
+	defer func() {
+		if err != nil {
+			_ = file.Close() // which it may be already
+			_ = os.Remove(fresh)
+		}
+	}()
+	if err := write(file); err != nil {
+		return err
+	}
+	if err := file.Sync(); err != nil {
+		return err
+	}
+	if err := file.Close(); err != nil {
+		return err
+	}
+	if err := os.Rename(fresh, f.path); err != nil {
+		return err
+	}
+	return syncFolder(filepath.Dir(f.path))
+}
+
+// SetAside renames the file, so that it can be looked at and is not in the way. It
+// returns the new name.
+func (f *File) SetAside() (name string, err error) {
+	name = f.path + ".bad"
+	if err := os.Rename(f.path, name); err != nil {
+		return "", fmt.Errorf("setting it aside: %w", err)
+	}
+	return name, nil
+}
+
+// Close lets other processes have the file.
+func (f *File) Close() error { return f.lock.Close() }

@@ -1,0 +1,585 @@
+package caddymodule
+
+import (
+	"bytes"
+	"cmp"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"math"
+	"net/http"
+	"strconv"
+	"strings"
+	"text/tabwriter"
+	"time"
+	"unicode/utf16"
+
+	"github.com/caddyserver/caddy/v2"
+	caddycmd "github.com/caddyserver/caddy/v2/cmd"
+	"github.com/spf13/cobra"
+
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/accesslog"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/override"
+)
+
+// nightCommands are the commands that speak to a running Caddy.
+func nightCommands() []*cobra.Command {
+	return []*cobra.Command{
+		statusCommand(), topCommand(), whyCommand(), bucketsCommand(), keyCommand(), releaseCommand(),
+		banCommand(), unbanCommand(), bansCommand(), limitCommand(), unlimitCommand(), shadowCommand(), unshadowCommand(),
+	}
+}
+
+// A remote is how a command reaches the admin API of a running Caddy.
+type remote struct {
+	address, config, adapter string
+	json                     bool
+	out                      io.Writer
+}
+
+// A remoteCommand is a command that asks a running Caddy.
+type remoteCommand struct {
+	use, short, long, example string
+	args                      cobra.PositionalArgs
+	flags                     func(*cobra.Command)
+	run                       func(r *remote, args []string) error
+}
+
+func (c remoteCommand) command() *cobra.Command {
+	r := new(remote)
+	cmd := &cobra.Command{Use: c.use, Short: c.short, Long: "\n" + c.long, Example: c.example, Args: func(cmd *cobra.Command, args []string) error {
+		if err := c.args(cmd, args); err != nil {
+			return fail(cmd, usageErrorf("%w: want caddy throttle %s", err, c.use))
+		}
+		return nil
+	}}
+	cmd.Flags().StringVar(&r.address, "address", "", "The address of the admin endpoint. Default: that of the config, or localhost:2019")
+	cmd.Flags().StringVarP(&r.config, "config", "c", "", "A config file that names the admin endpoint")
+	cmd.Flags().StringVarP(&r.adapter, "adapter", "a", "", "The adapter of that file")
+	cmd.Flags().BoolVar(&r.json, "json", false, "Print JSON")
+	if c.flags != nil {
+		c.flags(cmd)
+	}
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		r.out = cmd.OutOrStdout()
+		return fail(cmd, c.run(r, args))
+	}
+	cmd.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error { return fail(cmd, usageError{err}) })
+	return cmd
+}
+
+// ask sends a request and decodes the answer. With --json it prints that instead, and
+// returns false.
+func (r *remote) ask(method, path string, in, out any) (shown bool, err error) {
+	address, err := caddycmd.DetermineAdminAPIAddress(r.address, nil, r.config, r.adapter)
+	if err != nil {
+		return false, err
+	}
+	var body io.Reader
+	if in != nil {
+		text, err := json.Marshal(in)
+		if err != nil {
+			return false, err
+		}
+		body = bytes.NewReader(text)
+	}
+	resp, err := caddycmd.AdminAPIRequest(address, method, path, http.Header{}, body)
+	if err != nil {
+		return false, errors.New(accesslog.Printable(err.Error(), 2000))
+	}
+	defer resp.Body.Close()
+	answer, err := io.ReadAll(resp.Body)
+	if err != nil {
+		return false, fmt.Errorf("reading the answer: %w", err)
+	}
+	if r.json {
+		var indented bytes.Buffer
+		if err := json.Indent(&indented, bytes.TrimSpace(answer), "", "\t"); err != nil {
+			return false, fmt.Errorf("reading the answer: %w", err)
+		}
+		_, err := fmt.Fprintln(r.out, escapeJSON(indented.String()))
+		return false, err
+	}
+	if err := json.Unmarshal(answer, out); err != nil {
+		return false, fmt.Errorf("reading the answer: %w", err)
+	}
+	return true, nil
+}
+
+// escapeJSON escapes what a terminal should not show, which in JSON stands in strings
+// alone.
+func escapeJSON(text string) string {
+	var b strings.Builder
+	for _, r := range text {
+		switch {
+		case r == '\n' || r == '\t' || strconv.IsPrint(r):
+			b.WriteRune(r)
+		case r > 0xffff:
+			high, low := utf16.EncodeRune(r)
+			fmt.Fprintf(&b, `\u%04x\u%04x`, high, low)
+		default:
+			fmt.Fprintf(&b, `\u%04x`, r)
+		}
+	}
+	return b.String()
+}
+
+// A table is written in columns. Texts that came from clients must be given as shown.
+type table struct{ *tabwriter.Writer }
+
+func (r *remote) table(head ...string) table {
+	t := table{tabwriter.NewWriter(r.out, 0, 8, 2, ' ', 0)}
+	t.row(head...)
+	return t
+}
+
+func (t table) row(cells ...string) { fmt.Fprintln(t, strings.Join(cells, "\t")) }
+
+// shown returns text from clients as a terminal may show it.
+func shown(text string) string { return accesslog.Printable(text, 120) }
+
+// digits returns a number with few digits.
+func digits(n float64) string {
+	switch {
+	case n == 0:
+		return "0"
+	case math.Abs(n) >= 100:
+		return fmt.Sprintf("%.0f", n)
+	}
+	return fmt.Sprintf("%.3g", n)
+}
+
+// seconds returns a duration for people.
+func seconds(s float64) string {
+	if s == 0 {
+		return "-"
+	}
+	return time.Duration(math.Ceil(s) * float64(time.Second)).String()
+}
+
+// left returns how long a span still lasts.
+func left(s override.Span) string { return max(0, time.Until(s.Until)).Round(time.Second).String() }
+
+func statusCommand() *cobra.Command {
+	return remoteCommand{
+		use: "status", short: "Shows the zones of a running Caddy", args: cobra.NoArgs,
+		long: `Shows what the zones of a running Caddy do: whether they enforce, how many requests
+they admit and refuse, and what was changed at run time. Figures per second are of
+the last ten to twenty seconds.`,
+		run: func(r *remote, _ []string) error {
+			var s struct {
+				Zones []struct {
+					Zone, Mode  string
+					ShadowUntil *time.Time `json:"shadow_until"`
+					Limit       string
+					Total       map[string]float64
+					PerSecond   map[string]float64 `json:"per_second"`
+					Buckets     int
+					Waiting     int
+					InFlight    int `json:"in_flight"`
+				}
+				Store     storeStatus
+				Overrides override.Overrides
+			}
+			if ok, err := r.ask(http.MethodGet, "/throttle/zones", nil, &s); !ok {
+				return err
+			}
+			t := r.table("ZONE", "MODE", "ADMITTED/S", "REFUSED/S", "SHADOW/S", "ADMITTED", "REFUSED", "SHADOW", "BUCKETS", "WAITING", "IN FLIGHT")
+			for _, z := range s.Zones {
+				mode := z.Mode
+				if z.ShadowUntil != nil {
+					mode += " for " + left(override.Span{Until: *z.ShadowUntil})
+				}
+				if z.Limit != "" {
+					mode += ", " + z.Limit
+				}
+				admitted := func(c map[string]float64) string {
+					return digits(c["admitted"] + c["delayed"] + c["shadow_delayed"])
+				}
+				t.row(shown(z.Zone), mode, admitted(z.PerSecond), digits(z.PerSecond["refused"]), digits(z.PerSecond["shadow_refused"]),
+					admitted(z.Total), digits(z.Total["refused"]), digits(z.Total["shadow_refused"]),
+					fmt.Sprint(z.Buckets), fmt.Sprint(z.Waiting), fmt.Sprint(z.InFlight))
+			}
+			if err := t.Flush(); err != nil {
+				return err
+			}
+			state := "is up"
+			if s.Store.Down {
+				state = "is down"
+			}
+			fmt.Fprintf(r.out, "\nThe store %s %s. Memory holds %d buckets, and has dropped %d that were not empty.\n", s.Store.Name, state, s.Store.Buckets, s.Store.Evictions)
+			return r.showOverrides(s.Overrides)
+		},
+	}.command()
+}
+
+func (r *remote) showOverrides(o override.Overrides) error {
+	if len(o.Shadows)+len(o.Bans)+len(o.Limits) == 0 {
+		fmt.Fprintln(r.out, "Nothing was changed at run time.")
+		return nil
+	}
+	t := r.table("CHANGE", "OF", "LEFT", "NOTE")
+	for _, s := range o.Shadows {
+		t.row("shadow", cmp.Or(shown(s.Zone), "all zones and bans"), left(s.Span), shown(s.Note))
+	}
+	for _, b := range o.Bans {
+		t.row("ban", b.Network.String(), left(b.Span), shown(b.Note))
+	}
+	for _, l := range o.Limits {
+		of := l.Zone
+		if l.Key != "" {
+			of += "/" + l.Key
+		}
+		t.row("limit "+shown(l.Text), shown(of), left(l.Span), shown(l.Note))
+	}
+	return t.Flush()
+}
+
+func topCommand() *cobra.Command {
+	var in topInput
+	length := 5 * time.Second
+	return remoteCommand{
+		use: "top [<zone>]", short: "Shows who sends most and who is refused most", args: cobra.MaximumNArgs(1),
+		long: `Counts requests for five seconds, and shows which keys sent most and which were
+refused most, in each zone. Of many keys, the numbers are lower bounds.`,
+		flags: func(cmd *cobra.Command) {
+			cmd.Flags().StringVar(&in.By, "by", "", "Count by ip, /24 or /16; for IPv6 these are /64, /48 and /32. Default: by the keys of the zones")
+			cmd.Flags().DurationVar(&length, "for", length, "How long to count, up to 1m")
+		},
+		run: func(r *remote, args []string) error {
+			if in.For = caddy.Duration(length); len(args) == 1 {
+				in.Zone = args[0]
+			}
+			var s struct{ Zones []topZone }
+			if ok, err := r.ask(http.MethodPost, "/throttle/top", in, &s); !ok {
+				return err
+			}
+			for _, z := range s.Zones {
+				fmt.Fprintf(r.out, "%s: %d requests and %d refusals in %.0f s\n", shown(z.Zone), z.Requests, z.Refused, z.Seconds)
+				if z.Requests == 0 {
+					continue
+				}
+				t := r.table("  REQUESTS", "KEY", "REFUSED", "KEY")
+				for i := range max(len(z.Busiest), len(z.Denied)) {
+					cells := []string{"", "", "", ""}
+					if i < len(z.Busiest) {
+						cells[0], cells[1] = fmt.Sprintf("  %d", z.Busiest[i].Requests), shown(z.Busiest[i].Key)
+					}
+					if i < len(z.Denied) {
+						cells[2], cells[3] = fmt.Sprint(z.Denied[i].Requests), shown(z.Denied[i].Key)
+					}
+					t.row(cells...)
+				}
+				if err := t.Flush(); err != nil {
+					return err
+				}
+			}
+			return nil
+		},
+	}.command()
+}
+
+// showBuckets writes a table of buckets.
+func (r *remote) showBuckets(buckets []bucketState) error {
+	t := r.table("ZONE", "KEY", "LEVEL", "OF", "FULL", "BLOCKED FOR", "EMPTY IN", "RULE")
+	for _, b := range buckets {
+		zone, rule := shown(b.Zone), b.Rule
+		if b.Shadow {
+			zone += " (shadow)"
+		}
+		if b.By != "zone" {
+			rule += " by " + strings.ReplaceAll(b.By, "run_time", "limit at run time")
+		}
+		t.row(zone, shown(b.Key), digits(b.Level), digits(b.Capacity), fmt.Sprintf("%.0f%%", 100*b.Fraction), seconds(b.Blocked), seconds(b.EmptyIn), rule)
+	}
+	return t.Flush()
+}
+
+const partial = "The search did not reach the end: there may be more."
+
+func whyCommand() *cobra.Command {
+	var zone string
+	return remoteCommand{
+		use: "why <address|key>", short: "Shows why a client is refused", args: cobra.ExactArgs(1),
+		long: `Shows the buckets of a client in all zones: how full they are, how much of a block
+is left, and which override decides. It changes nothing. Give an address, the name
+of an account, a plain API key, or a key as the access log shows it.`,
+		flags: func(cmd *cobra.Command) { cmd.Flags().StringVar(&zone, "zone", "", "Look in one zone alone") },
+		run: func(r *remote, args []string) error {
+			var s struct {
+				Ban      *override.Ban
+				Buckets  []bucketState
+				Complete bool
+			}
+			if ok, err := r.ask(http.MethodPost, "/throttle/why", clientInput{args[0], zone}, &s); !ok {
+				return err
+			}
+			if s.Ban != nil {
+				fmt.Fprintf(r.out, "A ban of %s holds for another %s. %s\n", s.Ban.Network, left(s.Ban.Span), shown(s.Ban.Note))
+			}
+			if err := r.showBuckets(s.Buckets); err != nil {
+				return err
+			}
+			if !s.Complete {
+				fmt.Fprintln(r.out, partial)
+			}
+			return nil
+		},
+	}.command()
+}
+
+func bucketsCommand() *cobra.Command {
+	in := listInput{Sort: "level", Limit: 20}
+	return remoteCommand{
+		use: "buckets <zone>", short: "Lists the fullest buckets of a zone", args: cobra.ExactArgs(1),
+		long: `Lists buckets of a zone that are not empty, the fullest first. In Redis, this goes
+through all keys of the database.`,
+		flags: func(cmd *cobra.Command) {
+			cmd.Flags().StringVar(&in.Prefix, "prefix", "", "Only keys that begin so")
+			cmd.Flags().BoolVar(&in.Shadow, "shadow", false, "The buckets of shadow")
+			cmd.Flags().Float64Var(&in.MinFraction, "min-fraction", 0, "Only buckets at least so full, such as 0.5, and blocked ones")
+			cmd.Flags().StringVar(&in.Sort, "sort", in.Sort, "The order: level, key or last")
+			cmd.Flags().IntVar(&in.Limit, "limit", in.Limit, "How many to show, up to 1000")
+		},
+		run: func(r *remote, args []string) error {
+			in.Zone = args[0]
+			var s listing
+			if ok, err := r.ask(http.MethodPost, "/throttle/buckets", in, &s); !ok {
+				return err
+			}
+			if err := r.showBuckets(s.Buckets); err != nil {
+				return err
+			}
+			fmt.Fprintf(r.out, "%d of %d buckets.\n", len(s.Buckets), s.Matched)
+			if !s.Complete {
+				fmt.Fprintln(r.out, partial)
+			}
+			return nil
+		},
+	}.command()
+}
+
+func keyCommand() *cobra.Command {
+	return remoteCommand{
+		use: "key <zone> <value>...", short: "Shows the key of the bucket of plain values", args: cobra.MinimumNArgs(2),
+		long: `Shows the key that a zone makes of plain values, one for each part of its key: an
+address is masked, a name folded, a secret replaced by its digest.`,
+		run: func(r *remote, args []string) error {
+			var s struct{ Key string }
+			if ok, err := r.ask(http.MethodPost, "/throttle/key", map[string]any{"zone": args[0], "values": args[1:]}, &s); !ok {
+				return err
+			}
+			_, err := fmt.Fprintln(r.out, shown(s.Key))
+			return err
+		},
+	}.command()
+}
+
+func releaseCommand() *cobra.Command {
+	var zone string
+	return remoteCommand{
+		use: "release <address|key>", short: "Lets a client back in at once", args: cobra.ExactArgs(1),
+		long: `Empties the buckets of a client in all zones and ends their blocks, in shadow and
+in shared stores, too. Give an address, the name of an account, a plain API key, or
+a key as the access log shows it. The client starts afresh: if it goes on as before,
+it is refused again. Bans stay; see unban.`,
+		flags: func(cmd *cobra.Command) { cmd.Flags().StringVar(&zone, "zone", "", "Release in one zone alone") },
+		run: func(r *remote, args []string) error {
+			var s released
+			if ok, err := r.ask(http.MethodPost, "/throttle/release", clientInput{args[0], zone}, &s); !ok {
+				return err
+			}
+			for _, name := range s.Freed {
+				fmt.Fprintln(r.out, "emptied", shown(name))
+			}
+			if len(s.Freed) == 0 {
+				fmt.Fprintln(r.out, "No bucket of this client was in use.")
+			}
+			if s.Banned {
+				fmt.Fprintln(r.out, "A ban still holds: see caddy throttle bans.")
+			}
+			if !s.Complete {
+				fmt.Fprintln(r.out, partial)
+			}
+			return nil
+		},
+	}.command()
+}
+
+// holding are the flags of changes that end by themselves.
+type holding struct {
+	length      time.Duration
+	until, note string
+}
+
+func (h *holding) add(cmd *cobra.Command) {
+	cmd.Flags().DurationVar(&h.length, "for", 0, "How long it holds, such as 30m. At most 720h")
+	cmd.Flags().StringVar(&h.until, "until", "", "Until when it holds instead, such as 09:00, in local time")
+	cmd.Flags().StringVar(&h.note, "note", "", "Why, for those who ask later")
+}
+
+// fill checks the flags and completes the input.
+func (h *holding) fill(in *overrideInput, now time.Time) error {
+	in.Note = h.note
+	switch {
+	case (h.length != 0) == (h.until != ""):
+		return usageErrorf("want one of --for, such as 30m, and --until, such as 09:00")
+	case h.until != "":
+		at, err := time.ParseInLocation("15:04", h.until, now.Location())
+		if err != nil {
+			return usageErrorf("invalid --until %q: want a time such as 09:00", h.until)
+		}
+		end := time.Date(now.Year(), now.Month(), now.Day(), at.Hour(), at.Minute(), 0, 0, now.Location())
+		if !end.After(now) {
+			end = end.AddDate(0, 0, 1)
+		}
+		h.length = end.Sub(now)
+	case h.length < 0:
+		return usageErrorf("invalid --for %v: want a duration above 0", h.length)
+	}
+	in.For = caddy.Duration(h.length)
+	return nil
+}
+
+// change sends a change, and says until when it holds.
+func (r *remote) change(path string, in overrideInput, h *holding, what string) error {
+	if err := h.fill(&in, time.Now()); err != nil {
+		return err
+	}
+	var s override.Span
+	if ok, err := r.ask(http.MethodPost, path, in, &s); !ok {
+		return err
+	}
+	_, err := fmt.Fprintf(r.out, "%s until %s, on this Caddy, unless it is restarted before.\n", what, s.Until.Local().Format("2006-01-02 15:04:05"))
+	return err
+}
+
+// end ends a change.
+func (r *remote) end(path string, in overrideInput) error {
+	var s ended
+	if ok, err := r.ask(http.MethodPost, path, in, &s); !ok {
+		return err
+	}
+	if !s.Ended {
+		return errors.New("there is no such change: see caddy throttle status")
+	}
+	_, err := fmt.Fprintln(r.out, "Ended.")
+	return err
+}
+
+func banCommand() *cobra.Command {
+	var h holding
+	return remoteCommand{
+		use: "ban <address|CIDR>", short: "Refuses a network for a while", args: cobra.ExactArgs(1),
+		long: `Refuses all requests of a network at every throttle directive of this Caddy.
+Exemptions beat bans. An IPv6 address stands for its /64.`,
+		example: `  caddy throttle ban 203.0.113.0/24 --for 2h --note "scraper, ticket 4711"`,
+		flags:   h.add,
+		run: func(r *remote, args []string) error {
+			return r.change("/throttle/ban", overrideInput{Network: args[0]}, &h, shown(args[0])+" is banned")
+		},
+	}.command()
+}
+
+func unbanCommand() *cobra.Command {
+	return remoteCommand{
+		use: "unban <address|CIDR>", short: "Ends a ban", args: cobra.ExactArgs(1), long: "Ends the ban of this very network.",
+		run: func(r *remote, args []string) error {
+			return r.end("/throttle/unban", overrideInput{Network: args[0]})
+		},
+	}.command()
+}
+
+func bansCommand() *cobra.Command {
+	return remoteCommand{
+		use: "bans", short: "Lists bans and other changes at run time", args: cobra.NoArgs,
+		long: "Lists bans, limits and shadow switches that hold, and how long.",
+		run: func(r *remote, _ []string) error {
+			var o override.Overrides
+			if ok, err := r.ask(http.MethodGet, "/throttle/overrides", nil, &o); !ok {
+				return err
+			}
+			return r.showOverrides(o)
+		},
+	}.command()
+}
+
+func limitCommand() *cobra.Command {
+	var h holding
+	var key string
+	return remoteCommand{
+		use: "limit <zone> <limit>", short: "Changes the limit of a zone or a key for a while", args: cobra.RangeArgs(2, 3),
+		long: `Changes the limit of all keys of a zone, or of one. The limit is a factor such as
+x0.5, a capacity and a leak such as "10 1/s", unlimited, or deny. It is stronger
+than the config. A factor changes the limits of overrides, too. The capacity stays
+large enough for the zone's dearest request.`,
+		example: `  caddy throttle limit pages x0.5 --until 09:00
+  caddy throttle limit login unlimited --key 203.0.113.7 --for 2h`,
+		flags: func(cmd *cobra.Command) {
+			h.add(cmd)
+			cmd.Flags().StringVar(&key, "key", "", "The key of one bucket, as the access log shows it")
+		},
+		run: func(r *remote, args []string) error {
+			in := overrideInput{Zone: args[0], Key: key, Limit: strings.Join(args[1:], " ")}
+			return r.change("/throttle/limit", in, &h, fmt.Sprintf("%s: %s holds", shown(in.Zone), shown(in.Limit)))
+		},
+	}.command()
+}
+
+func unlimitCommand() *cobra.Command {
+	var key string
+	return remoteCommand{
+		use: "unlimit <zone>", short: "Ends a changed limit", args: cobra.ExactArgs(1), long: "Ends what limit has changed.",
+		flags: func(cmd *cobra.Command) { cmd.Flags().StringVar(&key, "key", "", "The key of one bucket") },
+		run: func(r *remote, args []string) error {
+			return r.end("/throttle/unlimit", overrideInput{Zone: args[0], Key: key})
+		},
+	}.command()
+}
+
+// zoneOrAll returns the zone that is given, or "" for --all.
+func zoneOrAll(args []string, all bool) (string, error) {
+	if all == (len(args) == 1) {
+		return "", usageErrorf("want a zone, or --all")
+	}
+	return strings.Join(args, ""), nil
+}
+
+func shadowCommand() *cobra.Command {
+	var h holding
+	var all bool
+	return remoteCommand{
+		use: "shadow [<zone>]", short: "Lets a zone, or everything, refuse nobody for a while", args: cobra.MaximumNArgs(1),
+		long: `Switches a zone to shadow: it decides and counts, and refuses nobody. With --all,
+no zone refuses anybody, and bans do not hold. Requests that wait already go on
+waiting.`,
+		example: `  caddy throttle shadow --all --for 30m`,
+		flags: func(cmd *cobra.Command) {
+			h.add(cmd)
+			cmd.Flags().BoolVar(&all, "all", false, "All zones, and bans")
+		},
+		run: func(r *remote, args []string) error {
+			zone, err := zoneOrAll(args, all)
+			if err != nil {
+				return err
+			}
+			return r.change("/throttle/shadow", overrideInput{Zone: zone}, &h, cmp.Or(shown(zone), "Everything")+" is in shadow")
+		},
+	}.command()
+}
+
+func unshadowCommand() *cobra.Command {
+	var all bool
+	return remoteCommand{
+		use: "unshadow [<zone>]", short: "Ends shadow", args: cobra.MaximumNArgs(1), long: "Ends what shadow has switched.",
+		flags: func(cmd *cobra.Command) { cmd.Flags().BoolVar(&all, "all", false, "What shadow --all has switched") },
+		run: func(r *remote, args []string) error {
+			zone, err := zoneOrAll(args, all)
+			if err != nil {
+				return err
+			}
+			return r.end("/throttle/unshadow", overrideInput{Zone: zone})
+		},
+	}.command()
+}

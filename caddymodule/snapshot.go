@@ -1,0 +1,213 @@
+package caddymodule
+
+import (
+	"errors"
+	"io"
+	"io/fs"
+	"path/filepath"
+	"sync"
+	"time"
+
+	"github.com/caddyserver/caddy/v2"
+	"go.uber.org/zap"
+
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/snapshot"
+	"github.com/caddy-throttle/caddy-throttle/leakybucket"
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/memstore"
+)
+
+const (
+	snapshotOff             = "off"
+	defaultSnapshotInterval = 30 * time.Second
+	leastSnapshotInterval   = 100 * time.Millisecond
+)
+
+func defaultSnapshot() string {
+	return filepath.Join(caddy.AppDataDir(), "throttle", "buckets.snapshot")
+}
+
+// snapshots saves the process's memory of buckets to a file, and restores it when the
+// first config starts. A config that is only validated touches no file.
+type snapshots struct {
+	store *memstore.Store
+
+	mu       sync.Mutex
+	begun    bool           // a config has started
+	path     string         // as the last config to start says; empty means none
+	file     *snapshot.File // nil if there is none, or it cannot be had
+	interval time.Duration
+	logger   *zap.Logger
+	saved    uint64 // store.Changes() when the file was last up to date
+	stale    bool   // the file must be written, whatever has changed
+	failing  bool   // the last write failed, which was logged
+
+	reset chan struct{} // the interval may have changed
+}
+
+func newSnapshots(store *memstore.Store) *snapshots {
+	return &snapshots{store: store, interval: defaultSnapshotInterval, reset: make(chan struct{}, 1)}
+}
+
+// use applies the options of a config that runs. The first one reads its file: later
+// ones find buckets that are newer than any file.
+func (s *snapshots) use(config *Memory) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.logger, s.interval = config.logger, time.Duration(config.SnapshotInterval)
+	select {
+	case s.reset <- struct{}{}:
+	default:
+	}
+	first := !s.begun
+	s.begun = true
+	path := config.Snapshot
+	if path == snapshotOff {
+		path = ""
+	}
+	if path == s.path && (s.file != nil || path == "") {
+		return
+	}
+	s.close()
+	if s.path = path; path == "" {
+		return
+	}
+	file, err := snapshot.Open(path)
+	if err != nil {
+		s.logger.Warn("no snapshot of the buckets is kept, so a restart empties them all",
+			zap.String("file", path), zap.Error(err))
+		return
+	}
+	s.file, s.stale, s.failing = file, true, false
+	if first {
+		s.restore(config.limits)
+	}
+}
+
+// restore reads the file. It must be called with the lock held.
+func (s *snapshots) restore(limits func(*leakybucket.Charge, leakybucket.State) bool) {
+	var found memstore.Restored
+	err := s.file.Read(func(r io.ReadSeeker) (err error) {
+		found, err = s.store.ReadSnapshot(r, limits)
+		return err
+	})
+	logger := s.logger.With(zap.String("file", s.path))
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return
+	case errors.Is(err, memstore.ErrBadSnapshot):
+		aside, failed := s.file.SetAside()
+		logger.Warn("the snapshot cannot be used, so all buckets are empty",
+			zap.Error(errors.Join(err, failed)), zap.String("renamed_to", aside))
+		return
+	case err != nil:
+		logger.Warn("the snapshot cannot be read, so all buckets are empty", zap.Error(err))
+		return
+	case found.Ahead > time.Second:
+		logger.Warn("the snapshot was written in the future by this clock; it counts as written now",
+			zap.Time("written", found.Written), zap.Duration("ahead", found.Ahead))
+	}
+	s.saved, s.stale = s.store.Changes(), found.Dropped > 0
+	logger.Info("buckets were restored", zap.Int("buckets", found.Buckets),
+		zap.Int("of_unknown_zones", found.Dropped), zap.Time("written", found.Written))
+}
+
+// save writes the file if a bucket has changed since it was written.
+func (s *snapshots) save() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	changes := s.store.Changes()
+	if s.file == nil || changes == s.saved && !s.stale {
+		return
+	}
+	switch err := s.file.Write(s.store.WriteSnapshot); {
+	case err != nil:
+		if !s.failing {
+			s.logger.Warn("the snapshot cannot be written; this is tried again every snapshot_interval",
+				zap.String("file", s.path), zap.Error(err))
+		}
+		s.failing = true
+		return
+	case s.failing:
+		s.logger.Info("the snapshot is written again", zap.String("file", s.path))
+	}
+	s.saved, s.stale, s.failing = changes, false, false
+}
+
+// run saves again and again until stop is closed.
+func (s *snapshots) run(stop <-chan struct{}) {
+	timer := time.NewTimer(s.every())
+	defer timer.Stop()
+	for {
+		select {
+		case <-stop:
+			return
+		case <-s.reset:
+		case <-timer.C:
+			s.save()
+		}
+		timer.Reset(s.every())
+	}
+}
+
+func (s *snapshots) every() time.Duration {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.interval
+}
+
+// end saves for the last time.
+func (s *snapshots) end() {
+	s.save()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.close()
+}
+
+// close gives the file up. It must be called with the lock held.
+func (s *snapshots) close() {
+	if s.file != nil {
+		_ = s.file.Close() // nothing was written to the lock
+		s.file = nil
+	}
+}
+
+// savedLimits returns a function that sets the limit, the debt and the block of a
+// bucket that was saved, and returns false if no zone of this config has such buckets.
+// A bucket that leaked as an override says has the limit of that override.
+func (a *App) savedLimits() func(*leakybucket.Charge, leakybucket.State) bool {
+	type limits struct {
+		own    leakybucket.Charge
+		byLeak map[float64]leakybucket.Charge
+	}
+	zones := make(map[string]limits)
+	for name, z := range a.zones {
+		of := limits{byLeak: make(map[float64]leakybucket.Charge)}
+		for i, c := range z.Limits() {
+			if i == 0 {
+				of.own = c
+			}
+			if c.Limit.Capacity > of.byLeak[c.Limit.Leak].Limit.Capacity {
+				of.byLeak[c.Limit.Leak] = c
+			}
+		}
+		if !z.Bucketless() {
+			zones[name] = of
+		}
+	}
+	return func(c *leakybucket.Charge, saved leakybucket.State) bool {
+		of, known := zones[c.Zone]
+		if !known {
+			return false
+		}
+		limit, listed := of.byLeak[saved.Leak]
+		if !listed {
+			limit = of.own
+		}
+		c.Limit, c.Debt, c.Block = limit.Limit, limit.Debt, limit.Block
+		now := a.memory.memory.Now()
+		if s := c.Restore(saved, now); s.BlockedUntil > now {
+			a.blocks.Note(c, &leakybucket.Decision{Level: s.Level, BlockedUntil: s.BlockedUntil, At: now, Began: true})
+		}
+		return true
+	}
+}

@@ -1,0 +1,401 @@
+package memstore
+
+import (
+	"bufio"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"hash/crc32"
+	"io"
+	"math"
+	"runtime"
+	"time"
+
+	"github.com/caddy-throttle/caddy-throttle/leakybucket"
+)
+
+// A snapshot is a header, a record for each bucket, an end mark with the number of
+// records, and a checksum of all that. Numbers are little-endian. The header is
+//
+//	magic, version uint32, written int64
+//
+// and a record is
+//
+//	flags uint8, zone uvarint, key uvarint and bytes,
+//	level float64, at int64, leak float64, [until int64, step uint8]
+//
+// Instants are microseconds since 1970 on the wall clock. A zone is its number in
+// order of appearance. The first record of a zone has its length and name behind the
+// number.
+const (
+	snapshotMagic   = "throttle snapshot\n"
+	snapshotVersion = 1
+	snapshotHeader  = len(snapshotMagic) + 4 + 8
+
+	recordShadow  = 1 << 0
+	recordBlocked = 1 << 1
+	recordDigest  = 1 << 2
+	recordEnd     = 0xff
+)
+
+var castagnoli = crc32.MakeTable(crc32.Castagnoli)
+
+// ErrBadSnapshot is wrapped by errors of [Store.ReadSnapshot] about what it reads:
+// it is no snapshot, it is damaged, or another version wrote it.
+var ErrBadSnapshot = errors.New("no usable snapshot")
+
+// Changes returns a number that is another one whenever a bucket was written or
+// dropped meanwhile.
+func (s *Store) Changes() (n uint64) {
+	for i := range s.shards {
+		sh := &s.shards[i]
+		sh.mu.Lock()
+		n += sh.changes
+		sh.mu.Unlock()
+	}
+	return n
+}
+
+// WriteSnapshot writes all buckets, for [Store.ReadSnapshot] of another process. It
+// copies a shard at a time, so takes wait no longer than that. Each shard is as it
+// was at one instant, the store as a whole is not.
+func (s *Store) WriteSnapshot(w io.Writer) error {
+	sum := crc32.New(castagnoli)
+	buffered := bufio.NewWriterSize(io.MultiWriter(w, sum), 1<<18)
+	wall := s.wall()
+	record := binary.LittleEndian.AppendUint32([]byte(snapshotMagic), snapshotVersion)
+	record = binary.LittleEndian.AppendUint64(record, uint64(wall))
+	if _, err := buffered.Write(record); err != nil {
+		return err
+	}
+	var buckets uint64
+	var copied shard
+	zones := make(map[string]uint64)
+	for i := range s.shards {
+		s.shards[i].copyTo(&copied)
+		now := s.now()
+		for at, tag := range copied.tags {
+			if tag == 0 || copied.slots[at].forget() <= now {
+				continue
+			}
+			record = copied.appendRecord(record[:0], &copied.slots[at], zones, wall-now)
+			if _, err := buffered.Write(record); err != nil {
+				return err
+			}
+			buckets++
+		}
+		runtime.Gosched() // requests come first
+	}
+	record = binary.AppendUvarint(append(record[:0], recordEnd), buckets)
+	if _, err := buffered.Write(record); err != nil {
+		return err
+	}
+	if err := buffered.Flush(); err != nil {
+		return err
+	}
+	_, err := w.Write(binary.LittleEndian.AppendUint32(nil, sum.Sum32()))
+	return err
+}
+
+// copyTo copies all buckets of the shard, with their names.
+func (sh *shard) copyTo(to *shard) {
+	sh.mu.Lock()
+	defer sh.mu.Unlock()
+	to.tags = append(to.tags[:0], sh.tags...)
+	to.slots = append(to.slots[:0], sh.slots...)
+	to.zones = append(to.zones[:0], sh.zones...)
+	to.names = append(to.names[:0], sh.names...)
+}
+
+// appendRecord appends the record of a slot. zones has the numbers of the zones that
+// have appeared. later is how far the wall clock is ahead of the store's.
+func (sh *shard) appendRecord(record []byte, s *slot, zones map[string]uint64, later leakybucket.Instant) []byte {
+	kept := s.room[:]
+	if !s.inside() {
+		kept = sh.names[s.offset():]
+	}
+	var zone string
+	if number := s.zone & zoneMask; number == spelledZone {
+		length := int(binary.LittleEndian.Uint16(kept))
+		zone, kept = string(kept[2:2+length]), kept[2+length:]
+	} else {
+		zone = sh.zones[number].name
+	}
+	var flags byte
+	if s.zone&shadowBit != 0 {
+		flags |= recordShadow
+	}
+	if s.zone&blockedBit != 0 {
+		flags |= recordBlocked
+	}
+	if s.zone&digestBit != 0 {
+		flags |= recordDigest
+	}
+	record = append(record, flags)
+	number, known := zones[zone]
+	if !known {
+		number = uint64(len(zones))
+		zones[zone] = number
+	}
+	record = binary.AppendUvarint(record, number)
+	if !known {
+		record = append(binary.AppendUvarint(record, uint64(len(zone))), zone...)
+	}
+	record = append(binary.AppendUvarint(record, uint64(s.key)), kept[:s.key]...)
+
+	var state leakybucket.State
+	s.state(&state)
+	record = binary.LittleEndian.AppendUint64(record, math.Float64bits(state.Level))
+	record = binary.LittleEndian.AppendUint64(record, uint64(state.At+later))
+	record = binary.LittleEndian.AppendUint64(record, math.Float64bits(state.Leak))
+	if flags&recordBlocked != 0 {
+		until := state.BlockedUntil
+		if until != 0 { // which means none
+			until += later
+		}
+		record = append(binary.LittleEndian.AppendUint64(record, uint64(until)), state.Step)
+	}
+	return record
+}
+
+// Restored says what [Store.ReadSnapshot] has found.
+type Restored struct {
+	Buckets int       // restored, without those that are empty by now
+	Dropped int       // of zones that are not known
+	Written time.Time // when the snapshot was written, by its writer's clock
+
+	// Ahead is how far Written lies in the future by this process's clock. If it is
+	// not zero, all instants were moved back by as much.
+	Ahead time.Duration
+}
+
+// ReadSnapshot adds the buckets that [Store.WriteSnapshot] wrote, as
+// [leakybucket.Charge.Restore] restores them. A bucket that is kept already gets the
+// restored level on top of its own.
+//
+// For each bucket, limits is called with a charge that names it and with its state on
+// this store's clock. It sets Limit, Debt and Block of the charge, or returns false to
+// drop the bucket.
+//
+// Nothing is restored unless the whole snapshot can be read. See [ErrBadSnapshot].
+func (s *Store) ReadSnapshot(r io.ReadSeeker, limits func(*leakybucket.Charge, leakybucket.State) bool) (found Restored, err error) {
+	if err := checkSum(r); err != nil {
+		return found, err
+	}
+	written, err := readRecords(r, func(*leakybucket.Charge, leakybucket.State) {})
+	if err != nil {
+		return found, err
+	}
+	wall := s.wall()
+	earlier := wall - s.now()
+	found.Written = time.UnixMicro(int64(written))
+	if written > wall {
+		found.Ahead = written.Sub(wall)
+		earlier += written - wall
+	}
+	_, err = readRecords(r, func(c *leakybucket.Charge, state leakybucket.State) {
+		state.At -= earlier
+		if state.BlockedUntil != 0 {
+			state.BlockedUntil -= earlier
+		}
+		if !limits(c, state) || checkName(c) != nil {
+			found.Dropped++
+			return
+		}
+		if restored := c.Restore(state, s.now()); restored != (leakybucket.State{}) {
+			s.restore(c, restored)
+			found.Buckets++
+		}
+	})
+	return found, err
+}
+
+// restore pours a restored level into a bucket, and sets its block.
+func (s *Store) restore(c *leakybucket.Charge, restored leakybucket.State) {
+	hash := s.hasher.charge(c)
+	if !s.tryRestore(hash, c, restored, 0) {
+		s.makeRoom(1)
+		s.tryRestore(hash, c, restored, 1)
+		s.trim()
+	}
+}
+
+func (s *Store) tryRestore(hash uint64, c *leakybucket.Charge, restored leakybucket.State, reserved int) (done bool) {
+	sh := &s.shards[hash>>s.shift]
+	sh.mu.Lock()
+	defer sh.mu.Unlock()
+	now := s.now()
+	at, kept := sh.find(hash, c)
+	if !kept {
+		return s.create(sh, hash, c, &restored, now, reserved)
+	}
+	var state leakybucket.State
+	sh.slots[at].state(&state)
+	state = c.Limit.Settle(state, restored.Level, c.Debt, now, now)
+	if restored.BlockedUntil > state.BlockedUntil {
+		state.BlockedUntil, state.Step = restored.BlockedUntil, restored.Step
+	}
+	sh.write(at, c, &state)
+	s.room.release(reserved)
+	return true
+}
+
+// wall returns the time on the wall clock. Unlike the store's clock, it may have been
+// set since the process began.
+func (s *Store) wall() leakybucket.Instant {
+	if s.clock != nil {
+		return s.clock()
+	}
+	return leakybucket.Instant(time.Now().UnixMicro())
+}
+
+// checkSum checks the header, and the checksum of all.
+func checkSum(r io.ReadSeeker) error {
+	size, err := r.Seek(0, io.SeekEnd)
+	if err != nil {
+		return err
+	}
+	if _, err := r.Seek(0, io.SeekStart); err != nil {
+		return err
+	}
+	var header [snapshotHeader]byte
+	if _, err := io.ReadFull(r, header[:]); endsEarly(err) {
+		return fmt.Errorf("%w: it has %d bytes, and the header alone has %d", ErrBadSnapshot, size, snapshotHeader)
+	} else if err != nil {
+		return err
+	}
+	if string(header[:len(snapshotMagic)]) != snapshotMagic {
+		return fmt.Errorf("%w: it does not begin as one", ErrBadSnapshot)
+	}
+	if version := binary.LittleEndian.Uint32(header[len(snapshotMagic):]); version != snapshotVersion {
+		return fmt.Errorf("%w: it is of version %d, want %d", ErrBadSnapshot, version, snapshotVersion)
+	}
+	sum := crc32.New(castagnoli)
+	_, _ = sum.Write(header[:]) // never fails
+	var want [4]byte
+	if _, err := io.CopyN(sum, r, size-int64(len(header)+len(want))); err != nil && !errors.Is(err, io.EOF) {
+		return err
+	}
+	if _, err := io.ReadFull(r, want[:]); err != nil || sum.Sum32() != binary.LittleEndian.Uint32(want[:]) {
+		return fmt.Errorf("%w: it is cut off or damaged", ErrBadSnapshot)
+	}
+	return nil
+}
+
+// readRecords calls yield with each bucket, and with its state on the wall clock. It
+// returns when the snapshot was written. The checksum must have been checked.
+func readRecords(r io.ReadSeeker, yield func(*leakybucket.Charge, leakybucket.State)) (written leakybucket.Instant, err error) {
+	if _, err := r.Seek(int64(len(snapshotMagic)+4), io.SeekStart); err != nil {
+		return 0, err
+	}
+	d := decoder{r: bufio.NewReaderSize(r, 1<<18)}
+	written = d.instant()
+	var zones []string
+	var buckets uint64
+	for d.err == nil {
+		flags := d.byte()
+		if flags == recordEnd {
+			break
+		}
+		if flags&^(recordShadow|recordBlocked|recordDigest) != 0 {
+			d.fail("unknown flags %x", flags)
+		}
+		number := d.number(len(zones))
+		if number == len(zones) {
+			zones = append(zones, string(d.string(d.number(longestName))))
+		}
+		key := d.string(d.number(longestName))
+		state := leakybucket.State{Level: d.float(), At: d.instant(), Leak: d.float()}
+		if flags&recordBlocked != 0 {
+			state.BlockedUntil, state.Step = d.instant(), d.byte()
+		}
+		if flags&recordDigest != 0 {
+			if len(key) != digestBytes {
+				d.fail("a digest of %d bytes", len(key))
+			}
+			key = spell(key)
+		}
+		if d.err == nil {
+			yield(&leakybucket.Charge{Zone: zones[number], Key: string(key), Shadow: flags&recordShadow != 0}, state)
+			buckets++
+		}
+	}
+	if counted := d.uvarint(); d.err == nil && counted != buckets {
+		d.fail("%d buckets where %d are counted", buckets, counted)
+	}
+	return written, d.err
+}
+
+// A decoder reads the parts of a record. After an error, all it returns is zero.
+type decoder struct {
+	r    *bufio.Reader
+	err  error
+	text [longestName]byte
+	word [8]byte
+}
+
+func (d *decoder) fail(format string, args ...any) {
+	if d.err == nil {
+		d.err = fmt.Errorf("%w: %s", ErrBadSnapshot, fmt.Sprintf(format, args...))
+	}
+}
+
+// read fills b. An end where none may be is a damage.
+func (d *decoder) read(b []byte) {
+	if d.err != nil {
+		return
+	}
+	_, err := io.ReadFull(d.r, b)
+	if endsEarly(err) {
+		d.fail("it ends in the middle of a bucket")
+		return
+	}
+	d.err = err
+}
+
+func endsEarly(err error) bool { return errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) }
+
+// string returns the next n bytes, until the next call.
+func (d *decoder) string(n int) []byte {
+	d.read(d.text[:n])
+	return d.text[:n]
+}
+
+func (d *decoder) byte() byte {
+	d.word[0] = 0
+	d.read(d.word[:1])
+	return d.word[0]
+}
+
+func (d *decoder) uint64() uint64 {
+	clear(d.word[:])
+	d.read(d.word[:])
+	return binary.LittleEndian.Uint64(d.word[:])
+}
+
+func (d *decoder) float() float64               { return math.Float64frombits(d.uint64()) }
+func (d *decoder) instant() leakybucket.Instant { return leakybucket.Instant(d.uint64()) }
+
+func (d *decoder) uvarint() (n uint64) {
+	for shift := 0; shift < 64; shift += 7 {
+		b := d.byte()
+		n |= uint64(b&0x7f) << shift
+		if b < 0x80 {
+			return n
+		}
+	}
+	d.fail("a number is too long")
+	return 0
+}
+
+// number returns a number that is no more than most.
+func (d *decoder) number(most int) int {
+	n := d.uvarint()
+	if n > uint64(most) {
+		d.fail("a number of %d where at most %d may be", n, most)
+	}
+	if d.err != nil {
+		return 0
+	}
+	return int(n)
+}

@@ -1,0 +1,160 @@
+package redisstore
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/redis/rueidis"
+
+	"github.com/caddy-throttle/caddy-throttle/leakybucket"
+)
+
+// scannedKeys is about how many keys the server looks at in one step of a SCAN. That
+// takes it a fraction of a millisecond, in which it serves nobody else.
+const scannedKeys = 1000
+
+// pattern quotes text for the MATCH of a SCAN.
+var pattern = strings.NewReplacer(`\`, `\\`, "*", `\*`, "?", `\?`, "[", `\[`, "]", `\]`)
+
+// List implements [leakybucket.Lister]. It goes through all keys of the database with
+// SCAN.
+func (s *Store) List(ctx context.Context, zone, prefix string, shadow bool, yield func(leakybucket.Kept) bool) error {
+	start := s.name(zone, "", shadow)
+	match := pattern.Replace(start+prefix) + "*"
+	err := s.eachNode(ctx, func(node rueidis.Client) (more bool, err error) {
+		for cursor := uint64(0); ; {
+			var keys []string
+			if keys, cursor, err = s.scan(ctx, node, cursor, match); err != nil {
+				return false, err
+			}
+			kept, err := s.read(ctx, keys)
+			if err != nil {
+				return false, err
+			}
+			for i := range kept {
+				kept[i].Key = strings.TrimPrefix(kept[i].Key, start)
+				if !yield(kept[i]) {
+					return false, nil
+				}
+			}
+			if cursor == 0 {
+				return true, nil
+			}
+		}
+	})
+	if err != nil {
+		return fmt.Errorf("listing buckets: %w", s.connection.explain(err))
+	}
+	return nil
+}
+
+// eachNode calls f with a client for each server that has keys of its own, until f
+// returns false.
+func (s *Store) eachNode(ctx context.Context, f func(rueidis.Client) (more bool, err error)) error {
+	if err := s.connection.ready(ctx); err != nil {
+		return err
+	}
+	client, err := s.connection.get()
+	if err != nil {
+		return err
+	}
+	if s.connection.target.mode != cluster {
+		_, err := f(client)
+		return err
+	}
+	nodes := client.Nodes()
+	for _, address := range slices.Sorted(maps.Keys(nodes)) {
+		if more, err := f(nodes[address]); err != nil || !more {
+			return err
+		}
+	}
+	return nil
+}
+
+// scan makes one step.
+func (s *Store) scan(ctx context.Context, node rueidis.Client, cursor uint64, match string) ([]string, uint64, error) {
+	entry, err := ask(ctx, s.connection, func(rueidis.Client) (rueidis.ScanEntry, error) {
+		return node.Do(context.Background(), node.B().Scan().Cursor(cursor).Match(match).Count(scannedKeys).Build()).AsScanEntry()
+	})
+	return entry.Elements, entry.Cursor, err
+}
+
+// read returns the buckets of keys. A key that has expired, or is no bucket, is left
+// out.
+func (s *Store) read(ctx context.Context, keys []string) (found []leakybucket.Kept, err error) {
+	if len(keys) == 0 {
+		return nil, nil
+	}
+	now, err := s.time(ctx)
+	if err != nil {
+		return nil, err
+	}
+	values, err := ask(ctx, s.connection, func(c rueidis.Client) ([]rueidis.RedisResult, error) {
+		gets := make([]rueidis.Completed, len(keys))
+		for i, key := range keys {
+			gets[i] = c.B().Get().Key(key).Build()
+		}
+		return c.DoMulti(context.Background(), gets...), nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	for i, key := range keys {
+		text, err := values[i].ToString()
+		if _, answered := rueidis.IsRedisErr(err); err != nil && !answered {
+			return nil, err
+		}
+		if state, ok := parseState(text); ok {
+			found = append(found, leakybucket.Kept{Key: key, State: state, Now: now})
+		}
+	}
+	return found, nil
+}
+
+// time returns the instant on the servers' clock.
+func (s *Store) time(ctx context.Context) (leakybucket.Instant, error) {
+	if held := s.held.Load(); held != 0 {
+		return leakybucket.Instant(held), nil
+	}
+	parts, err := ask(ctx, s.connection, func(c rueidis.Client) ([]string, error) {
+		return c.Do(context.Background(), c.B().Time().Build()).AsStrSlice()
+	})
+	if err != nil {
+		return 0, err
+	}
+	if len(parts) != 2 {
+		return 0, errGarbage
+	}
+	seconds, errSeconds := strconv.ParseInt(parts[0], 10, 64)
+	micros, errMicros := strconv.ParseInt(parts[1], 10, 64)
+	if errSeconds != nil || errMicros != nil {
+		return 0, errGarbage
+	}
+	return leakybucket.Instant(seconds*1e6 + micros), nil
+}
+
+// parseState reads a bucket as bucket.lua writes it. Former versions left out the leak.
+func parseState(text string) (state leakybucket.State, ok bool) {
+	words := strings.Split(text, " ")
+	if len(words) == 2 || len(words) == 4 {
+		words = slices.Insert(words, 2, "0")
+	}
+	if len(words) != 3 && len(words) != 5 {
+		return state, false
+	}
+	var numbers [5]float64
+	for i, word := range words {
+		var err error
+		if numbers[i], err = strconv.ParseFloat(word, 64); err != nil || !(numbers[i] >= 0) {
+			return state, false
+		}
+	}
+	return leakybucket.State{
+		Level: numbers[0], At: leakybucket.Instant(numbers[1]), Leak: numbers[2],
+		BlockedUntil: leakybucket.Instant(numbers[3]), Step: uint8(min(numbers[4], 255)),
+	}, true
+}
