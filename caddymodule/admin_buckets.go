@@ -128,8 +128,10 @@ type released struct {
 	// Banned is set if a ban still holds for the address.
 	Banned bool `json:"banned,omitempty"`
 
-	// Complete is false if the store could not be searched through.
-	Complete bool `json:"complete"`
+	// Complete is false if the store could not be searched through. Problem says why,
+	// unless there were too many.
+	Complete bool   `json:"complete"`
+	Problem  string `json:"problem,omitempty"`
 }
 
 // adminRelease empties the buckets of a client and ends their blocks, those of shadow
@@ -148,7 +150,7 @@ func (a *App) adminRelease(ctx context.Context, in *adminInput) (any, error) {
 		for _, shadow := range []bool{false, true} {
 			names, complete, err := a.search(ctx, z, c.Client, shadow)
 			if err != nil {
-				return nil, err
+				complete, result.Problem = false, err.Error()
 			}
 			result.Complete = result.Complete && complete
 			for _, name := range names {
@@ -189,6 +191,7 @@ type explanation struct {
 	Ban      any           `json:"ban,omitempty"`
 	Buckets  []bucketState `json:"buckets"`
 	Complete bool          `json:"complete"`
+	Problem  string        `json:"problem,omitempty"`
 }
 
 // adminWhy shows the buckets of a client in all zones.
@@ -210,7 +213,7 @@ func (a *App) adminWhy(ctx context.Context, in *adminInput) (any, error) {
 		for _, shadow := range []bool{false, true} {
 			names, complete, err := a.search(ctx, z, c.Client, shadow)
 			if err != nil {
-				return nil, err
+				complete, result.Problem = false, err.Error()
 			}
 			result.Complete = result.Complete && complete
 			for _, name := range names {

@@ -8,6 +8,7 @@ import (
 	"slices"
 
 	"github.com/caddyserver/caddy/v2"
+	"github.com/caddyserver/caddy/v2/modules/caddyevents"
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
 	"go.uber.org/zap"
 
@@ -65,8 +66,10 @@ type App struct {
 	// only zones with `shadow` do.
 	Shadow bool `json:"shadow,omitempty"`
 
-	ctx    caddy.Context // to emit events
-	logger *zap.Logger
+	ctx         caddy.Context // to emit events
+	subscribers *caddyevents.App
+	events      *eventQueue
+	logger      *zap.Logger
 
 	store    leakybucket.Store
 	shared   *SharedStore   // behind the store, if that is outside of this process
@@ -80,6 +83,7 @@ type App struct {
 	global     map[string]*runningZone
 	zones      map[string]*runningZone
 	everywhere []*runningZone // whose blocks hold in all handlers
+	limitsLog  bool           // a zone has log_refused
 	checked    bool           // the config of all servers has been
 
 	blocks    *sharedBlocks
@@ -126,8 +130,9 @@ func (a *App) Provision(ctx caddy.Context) (err error) {
 		return err
 	}
 	a.warned = new(onceWarnings)
+	a.events = &eventQueue{emit: a.emit, dropped: eventsDropped}
 	a.gate = &admission.Gate{Exiting: exiting}
-	if err := watchExit(ctx); err != nil {
+	if a.subscribers, err = watchExit(ctx); err != nil {
 		return err
 	}
 	if a.blocks, err = join(blocksKey, func() (*sharedBlocks, error) { return &sharedBlocks{blocklist.New(nil)}, nil }); err != nil {
@@ -266,6 +271,7 @@ func (a *App) Start() error {
 
 // Stop undoes Start. Requests of the config may still be in flight.
 func (a *App) Stop() error {
+	a.events.close()
 	a.control.stop(a)
 	for _, z := range a.zones {
 		z.live.stop(z)

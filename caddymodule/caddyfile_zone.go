@@ -117,6 +117,7 @@ var zoneOptions = []zoneOption{
 		z.PageHTML, z.PageStyle = defaults.PageHTML, defaults.PageStyle
 	}},
 	word("refuse", "page|error", func(z *Zone) *string { return &z.Refuse }, oneOf(refusePage, refuseError)).besideZones(),
+	word("log_refused", "all|<n>/<s|m|h|d>|off", func(z *Zone) *string { return &z.LogRefused }, parseWord).besideZones(),
 	flag("shadow", func(z *Zone) *bool { return &z.Shadow }).besideZones(),
 	number("enforce", "<percent of keys>"),
 	flag("server_timing", func(z *Zone) *bool { return &z.ServerTiming }).besideZones(),
@@ -158,6 +159,7 @@ var zoneOptions = []zoneOption{
 //	    message <text>
 //	    page <file>|{ title <text>; accent <colour>; text <text> }
 //	    refuse page|error
+//	    log_refused all|<n>/<s|m|h|d>|off
 //	    shadow
 //	    enforce <percent of keys>
 //	    server_timing

@@ -2,6 +2,7 @@ package caddymodule
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -102,6 +103,13 @@ func (f *logFlags) add(cmd *cobra.Command) {
 	cmd.Flags().StringVar(&f.format, "format", "auto", "How lines are written: auto, caddy, nginx or apache. A trailing request time is nginx's $request_time in seconds, or Apache's %D in microseconds; auto takes a number without a point for the latter")
 	cmd.Flags().StringVar(&f.host, "host", "", "The host of requests whose line has none, as in combined logs")
 	cmd.Flags().BoolVar(&f.json, "json", false, "Print JSON")
+}
+
+// printJSON prints what a command has found.
+func printJSON(found any) error {
+	out := json.NewEncoder(os.Stdout)
+	out.SetIndent("", "\t")
+	return out.Encode(found)
 }
 
 // A logReader reads the requests of logs, shows the progress on a terminal, and ends
@@ -217,10 +225,10 @@ type interruptible struct {
 	ctx  context.Context
 	in   io.Reader
 	buf  []byte
-	read chan result
+	read chan readResult
 }
 
-type result struct {
+type readResult struct {
 	n   int
 	err error
 }
@@ -228,7 +236,7 @@ type result struct {
 // Read implements io.Reader.
 func (i *interruptible) Read(p []byte) (int, error) {
 	if i.read == nil {
-		i.read = make(chan result, 1)
+		i.read = make(chan readResult, 1)
 	}
 	if len(i.buf) < len(p) {
 		i.buf = make([]byte, len(p))
@@ -236,7 +244,7 @@ func (i *interruptible) Read(p []byte) (int, error) {
 	room := i.buf[:len(p)]
 	go func() {
 		n, err := i.in.Read(room)
-		i.read <- result{n, err}
+		i.read <- readResult{n, err}
 	}()
 	select {
 	case got := <-i.read:

@@ -72,6 +72,9 @@ func (z *Zone) withDefaults() Zone {
 			*value = w.words[0]
 		}
 	}
+	if full.LogRefused == "" {
+		full.LogRefused = logAll
+	}
 	if full.RetryAfter == "" {
 		full.RetryAfter = retryEmpty
 	}
@@ -213,6 +216,9 @@ func (c *compilation) compileWords() error {
 		if value := *w.of(&c.Zone); !slices.Contains(w.words, value) {
 			return about(w.option, 0, fmt.Errorf("invalid %s %q: want one of %s", w.option, value, strings.TrimPrefix(strings.Join(w.words, ", "), ", ")))
 		}
+	}
+	if _, err := parseLogRefused(c.LogRefused); err != nil {
+		return about("log_refused", 0, err)
 	}
 	switch {
 	case c.UnlistedKey != "" && len(c.Override) == 0:

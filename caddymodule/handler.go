@@ -131,6 +131,7 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request, next caddyht
 		defer buffer.End(w)
 	}
 	res.Report()
+	h.app.limitLog(r, res)
 	h.mark(w, r, res)
 	if h.RateLimitHeaders {
 		res.Announce(w.Header())

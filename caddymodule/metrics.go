@@ -4,6 +4,7 @@ import (
 	"errors"
 	"maps"
 	"sync"
+	"sync/atomic"
 
 	"github.com/prometheus/client_golang/prometheus"
 
@@ -43,8 +44,23 @@ var (
 	keysRefused = keyCollector{prometheus.NewDesc("caddy_throttle_refused_keys",
 		"Distinct keys that were refused or, in shadow, would have been: an estimate, since the process began.", []string{"zone"}, nil)}
 
-	storeUp = upCollector{prometheus.NewDesc("caddy_throttle_store_up",
-		"Whether the shared store answers (1) or is down (0).", []string{"store"}, nil)}
+	delays = prometheus.NewHistogramVec(prometheus.HistogramOpts{
+		Namespace: "caddy", Subsystem: "throttle", Name: "delay_seconds",
+		Help:    "Delays of delayed requests, in seconds.",
+		Buckets: []float64{.01, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60},
+	}, []string{"zone"})
+
+	levels = levelCollector{prometheus.NewDesc("caddy_throttle_level_fraction",
+		"How full buckets were after each decision, as a fraction of their capacity.", []string{"zone"}, nil)}
+
+	breakerOpen = breakerCollector{prometheus.NewDesc("caddy_throttle_breaker_open",
+		"Whether the shared store is down and left alone (1) or is asked (0).", []string{"store"}, nil)}
+
+	storeSeconds = prometheus.NewHistogramVec(prometheus.HistogramOpts{
+		Namespace: "caddy", Subsystem: "throttle", Name: "store_seconds",
+		Help:    "How long calls of the shared store took, failed ones too, in seconds.",
+		Buckets: []float64{.0001, .00025, .0005, .001, .0025, .005, .01, .025, .05, .1, .25, .5, 1},
+	}, []string{"store"})
 
 	storeErrors = prometheus.NewCounterVec(prometheus.CounterOpts{
 		Namespace: "caddy", Subsystem: "throttle", Name: "store_errors_total",
@@ -55,6 +71,11 @@ var (
 		Namespace: "caddy", Subsystem: "throttle", Name: "store_outages_total",
 		Help: "Outages of the shared store.",
 	}, []string{"store"})
+
+	eventsDropped = prometheus.NewCounter(prometheus.CounterOpts{
+		Namespace: "caddy", Subsystem: "throttle", Name: "events_dropped_total",
+		Help: "Events about keys that were dropped, because subscribers are too slow.",
+	})
 
 	buckets = storeCollector{
 		buckets: prometheus.NewDesc("caddy_throttle_buckets",
@@ -71,10 +92,14 @@ var (
 	}
 )
 
+// collectors are all of them.
+var collectors = []prometheus.Collector{
+	requests, unsettled, blocksBegun, withoutStore, refusedPeople, keysRefused, levels, delays,
+	breakerOpen, storeSeconds, storeErrors, storeOutages, eventsDropped, buckets, slots,
+}
+
 func registerMetrics(registry *prometheus.Registry) error {
-	for _, collector := range []prometheus.Collector{
-		requests, unsettled, blocksBegun, withoutStore, refusedPeople, keysRefused, storeUp, storeErrors, storeOutages, buckets, slots,
-	} {
+	for _, collector := range collectors {
 		var already prometheus.AlreadyRegisteredError
 		if err := registry.Register(collector); err != nil && !errors.As(err, &already) {
 			return err
@@ -167,16 +192,16 @@ func (c storeCollector) Collect(metrics chan<- prometheus.Metric) {
 	metrics <- prometheus.MustNewConstMetric(c.evictions, prometheus.CounterValue, float64(evictions))
 }
 
-// An upCollector asks the shared stores whenever metrics are collected. While a
+// A breakerCollector asks the shared stores whenever metrics are collected. While a
 // reload changes a store's URL there are two of one name. It reports the older
 // one, because the reload may fail.
-type upCollector struct{ up *prometheus.Desc }
+type breakerCollector struct{ open *prometheus.Desc }
 
 // Describe implements prometheus.Collector.
-func (c upCollector) Describe(descs chan<- *prometheus.Desc) { descs <- c.up }
+func (c breakerCollector) Describe(descs chan<- *prometheus.Desc) { descs <- c.open }
 
 // Collect implements prometheus.Collector.
-func (c upCollector) Collect(metrics chan<- prometheus.Metric) {
+func (c breakerCollector) Collect(metrics chan<- prometheus.Metric) {
 	first := make(map[string]*SharedStore)
 	since := make(map[string]uint64)
 	process.Range(func(_, value any) bool {
@@ -188,11 +213,11 @@ func (c upCollector) Collect(metrics chan<- prometheus.Metric) {
 		return true
 	})
 	for name, s := range first {
-		up := 1.0
+		open := 0.0
 		if s.Down() {
-			up = 0
+			open = 1
 		}
-		metrics <- prometheus.MustNewConstMetric(c.up, prometheus.GaugeValue, up, name)
+		metrics <- prometheus.MustNewConstMetric(c.open, prometheus.GaugeValue, open, name)
 	}
 }
 
@@ -212,7 +237,7 @@ func (c slotCollector) Collect(metrics chan<- prometheus.Metric) {
 		if !ok {
 			return true
 		}
-		waits, slots := l.holds()
+		waits, slots, _ := l.holds()
 		waiting, served := l.enforced.Counts()
 		if waits {
 			metrics <- prometheus.MustNewConstMetric(c.waiting, prometheus.GaugeValue, float64(waiting), l.name)
@@ -240,6 +265,54 @@ func (c keyCollector) Collect(metrics chan<- prometheus.Metric) {
 	})
 }
 
+// fractions are the upper bounds of the buckets of caddy_throttle_level_fraction. Only
+// debts are above 1.
+var fractions = [...]float64{.1, .2, .3, .4, .5, .6, .7, .8, .9, 1}
+
+// A levelHistogram counts how full buckets were. Observing is two
+// atomic additions. The zero value is ready for use.
+type levelHistogram struct {
+	counts [len(fractions) + 1]atomic.Uint64
+	sum    atomic.Uint64 // in millionths
+}
+
+func (h *levelHistogram) observe(fraction float64) {
+	i := 0
+	for i < len(fractions) && fraction > fractions[i] {
+		i++
+	}
+	h.counts[i].Add(1)
+	h.sum.Add(uint64(fraction * 1e6))
+}
+
+// A levelCollector reads the levels of all zones whenever metrics are collected.
+type levelCollector struct{ levels *prometheus.Desc }
+
+// Describe implements prometheus.Collector.
+func (c levelCollector) Describe(descs chan<- *prometheus.Desc) { descs <- c.levels }
+
+// Collect implements prometheus.Collector.
+func (c levelCollector) Collect(metrics chan<- prometheus.Metric) {
+	process.Range(func(_, value any) bool {
+		l, ok := value.(*liveZone)
+		if !ok {
+			return true
+		}
+		if _, _, buckets := l.holds(); !buckets {
+			return true
+		}
+		sum, count, upTo := float64(l.levels.sum.Load())/1e6, uint64(0), make(map[float64]uint64, len(fractions))
+		for i := range l.levels.counts {
+			count += l.levels.counts[i].Load()
+			if i < len(fractions) {
+				upTo[fractions[i]] = count
+			}
+		}
+		metrics <- prometheus.MustNewConstHistogram(c.levels, count, sum, upTo, l.name)
+		return true
+	})
+}
+
 // stores counts the shared stores of each name, so that their series end with the
 // last one. While a reload changes a store's URL there are two of one name.
 var stores struct {
@@ -256,9 +329,11 @@ func countStore(name string, more int) {
 	switch stores.byName[name] += more; stores.byName[name] {
 	case 0:
 		storeErrors.DeleteLabelValues(name)
+		storeSeconds.DeleteLabelValues(name)
 		storeOutages.DeleteLabelValues(name)
 	case 1:
 		storeErrors.WithLabelValues(name)
+		storeSeconds.WithLabelValues(name)
 		storeOutages.WithLabelValues(name)
 	}
 }

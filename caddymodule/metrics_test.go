@@ -241,7 +241,7 @@ func TestARequestIsCountedOnceAsDecidedWithoutTheStore(t *testing.T) {
 func gauges(t *testing.T, s *site) map[string]float64 {
 	t.Helper()
 	values := make(map[string]float64)
-	for _, name := range []string{"waiting", "in_flight", "buckets", "store_up"} {
+	for _, name := range []string{"waiting", "in_flight", "buckets", "breaker_open"} {
 		for _, sample := range s.metric(t, "caddy_throttle_"+name) {
 			values[fmt.Sprint(name, sample.labels)] = sample.value
 		}
@@ -277,13 +277,13 @@ func TestAReloadThatFailsMovesNoGauge(t *testing.T) {
 			}
 			return got
 		}
-		up := 1.0
+		open := 0.0
 		if down {
-			up = 0
+			open = 1
 		}
 		before := settles(map[string]float64{
-			"store_upmap[store:otherwise]": up,
-			"bucketsmap[zone:site]":        gauges(t, active(t))["bucketsmap[zone:site]"],
+			"breaker_openmap[store:otherwise]": open,
+			"bucketsmap[zone:site]":            gauges(t, active(t))["bucketsmap[zone:site]"],
 		})
 		for _, caddyfile := range []string{
 			fmt.Sprintf(config, "1", addr+", http://"+taken, "in_flight 1\nmax_wait 1s"),

@@ -35,7 +35,7 @@ func nightCommands() []*cobra.Command {
 type remote struct {
 	address, config, adapter string
 	json                     bool
-	out                      io.Writer
+	out                      bytes.Buffer
 }
 
 // A remoteCommand is a command that asks a running Caddy.
@@ -62,8 +62,9 @@ func (c remoteCommand) command() *cobra.Command {
 		c.flags(cmd)
 	}
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		r.out = cmd.OutOrStdout()
-		return fail(cmd, c.run(r, args))
+		err := c.run(r, args)
+		_, failed := r.out.WriteTo(cmd.OutOrStdout())
+		return fail(cmd, cmp.Or(err, failed))
 	}
 	cmd.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error { return fail(cmd, usageError{err}) })
 	return cmd
@@ -88,7 +89,7 @@ func (r *remote) ask(method, path string, in, out any) (shown bool, err error) {
 	if err != nil {
 		return false, errors.New(accesslog.Printable(err.Error(), 2000))
 	}
-	defer resp.Body.Close()
+	defer func() { _ = resp.Body.Close() }()
 	answer, err := io.ReadAll(resp.Body)
 	if err != nil {
 		return false, fmt.Errorf("reading the answer: %w", err)
@@ -98,7 +99,7 @@ func (r *remote) ask(method, path string, in, out any) (shown bool, err error) {
 		if err := json.Indent(&indented, bytes.TrimSpace(answer), "", "\t"); err != nil {
 			return false, fmt.Errorf("reading the answer: %w", err)
 		}
-		_, err := fmt.Fprintln(r.out, escapeJSON(indented.String()))
+		_, err := fmt.Fprintln(&r.out, escapeJSON(indented.String()))
 		return false, err
 	}
 	if err := json.Unmarshal(answer, out); err != nil {
@@ -129,12 +130,12 @@ func escapeJSON(text string) string {
 type table struct{ *tabwriter.Writer }
 
 func (r *remote) table(head ...string) table {
-	t := table{tabwriter.NewWriter(r.out, 0, 8, 2, ' ', 0)}
+	t := table{tabwriter.NewWriter(&r.out, 0, 8, 2, ' ', 0)}
 	t.row(head...)
 	return t
 }
 
-func (t table) row(cells ...string) { fmt.Fprintln(t, strings.Join(cells, "\t")) }
+func (t table) row(cells ...string) { _, _ = fmt.Fprintln(t, strings.Join(cells, "\t")) }
 
 // shown returns text from clients as a terminal may show it.
 func shown(text string) string { return accesslog.Printable(text, 120) }
@@ -208,7 +209,7 @@ the last ten to twenty seconds.`,
 			if s.Store.Down {
 				state = "is down"
 			}
-			fmt.Fprintf(r.out, "\nThe store %s %s. Memory holds %d buckets, and has dropped %d that were not empty.\n", s.Store.Name, state, s.Store.Buckets, s.Store.Evictions)
+			fmt.Fprintf(&r.out, "\nThe store %s %s. Memory holds %d buckets, and has dropped %d that were not empty.\n", s.Store.Name, state, s.Store.Buckets, s.Store.Evictions)
 			return r.showOverrides(s.Overrides)
 		},
 	}.command()
@@ -216,7 +217,7 @@ the last ten to twenty seconds.`,
 
 func (r *remote) showOverrides(o override.Overrides) error {
 	if len(o.Shadows)+len(o.Bans)+len(o.Limits) == 0 {
-		fmt.Fprintln(r.out, "Nothing was changed at run time.")
+		fmt.Fprintln(&r.out, "Nothing was changed at run time.")
 		return nil
 	}
 	t := r.table("CHANGE", "OF", "LEFT", "NOTE")
@@ -256,7 +257,7 @@ refused most, in each zone. Of many keys, the numbers are lower bounds.`,
 				return err
 			}
 			for _, z := range s.Zones {
-				fmt.Fprintf(r.out, "%s: %d requests and %d refusals in %.0f s\n", shown(z.Zone), z.Requests, z.Refused, z.Seconds)
+				fmt.Fprintf(&r.out, "%s: %d requests and %d refusals in %.0f s\n", shown(z.Zone), z.Requests, z.Refused, z.Seconds)
 				if z.Requests == 0 {
 					continue
 				}
@@ -296,7 +297,12 @@ func (r *remote) showBuckets(buckets []bucketState) error {
 	return t.Flush()
 }
 
-const partial = "The search did not reach the end: there may be more."
+// showPartial says that a search did not find everything.
+func (r *remote) showPartial(complete bool, problem string) {
+	if !complete {
+		fmt.Fprintln(&r.out, "The search did not reach the end: there may be more.", accesslog.Printable(problem, 1000))
+	}
+}
 
 func whyCommand() *cobra.Command {
 	var zone string
@@ -311,19 +317,18 @@ of an account, a plain API key, or a key as the access log shows it.`,
 				Ban      *override.Ban
 				Buckets  []bucketState
 				Complete bool
+				Problem  string
 			}
 			if ok, err := r.ask(http.MethodPost, "/throttle/why", clientInput{args[0], zone}, &s); !ok {
 				return err
 			}
 			if s.Ban != nil {
-				fmt.Fprintf(r.out, "A ban of %s holds for another %s. %s\n", s.Ban.Network, left(s.Ban.Span), shown(s.Ban.Note))
+				fmt.Fprintf(&r.out, "A ban of %s holds for another %s. %s\n", s.Ban.Network, left(s.Ban.Span), shown(s.Ban.Note))
 			}
 			if err := r.showBuckets(s.Buckets); err != nil {
 				return err
 			}
-			if !s.Complete {
-				fmt.Fprintln(r.out, partial)
-			}
+			r.showPartial(s.Complete, s.Problem)
 			return nil
 		},
 	}.command()
@@ -351,10 +356,8 @@ through all keys of the database.`,
 			if err := r.showBuckets(s.Buckets); err != nil {
 				return err
 			}
-			fmt.Fprintf(r.out, "%d of %d buckets.\n", len(s.Buckets), s.Matched)
-			if !s.Complete {
-				fmt.Fprintln(r.out, partial)
-			}
+			fmt.Fprintf(&r.out, "%d of %d buckets.\n", len(s.Buckets), s.Matched)
+			r.showPartial(s.Complete, "")
 			return nil
 		},
 	}.command()
@@ -370,7 +373,7 @@ address is masked, a name folded, a secret replaced by its digest.`,
 			if ok, err := r.ask(http.MethodPost, "/throttle/key", map[string]any{"zone": args[0], "values": args[1:]}, &s); !ok {
 				return err
 			}
-			_, err := fmt.Fprintln(r.out, shown(s.Key))
+			_, err := fmt.Fprintln(&r.out, shown(s.Key))
 			return err
 		},
 	}.command()
@@ -391,17 +394,15 @@ it is refused again. Bans stay; see unban.`,
 				return err
 			}
 			for _, name := range s.Freed {
-				fmt.Fprintln(r.out, "emptied", shown(name))
+				fmt.Fprintln(&r.out, "emptied", shown(name))
 			}
 			if len(s.Freed) == 0 {
-				fmt.Fprintln(r.out, "No bucket of this client was in use.")
+				fmt.Fprintln(&r.out, "No bucket of this client was in use.")
 			}
 			if s.Banned {
-				fmt.Fprintln(r.out, "A ban still holds: see caddy throttle bans.")
+				fmt.Fprintln(&r.out, "A ban still holds: see caddy throttle bans.")
 			}
-			if !s.Complete {
-				fmt.Fprintln(r.out, partial)
-			}
+			r.showPartial(s.Complete, s.Problem)
 			return nil
 		},
 	}.command()
@@ -451,7 +452,7 @@ func (r *remote) change(path string, in overrideInput, h *holding, what string) 
 	if ok, err := r.ask(http.MethodPost, path, in, &s); !ok {
 		return err
 	}
-	_, err := fmt.Fprintf(r.out, "%s until %s, on this Caddy, unless it is restarted before.\n", what, s.Until.Local().Format("2006-01-02 15:04:05"))
+	_, err := fmt.Fprintf(&r.out, "%s until %s, on this Caddy, unless it is restarted before.\n", what, s.Until.Local().Format("2006-01-02 15:04:05"))
 	return err
 }
 
@@ -464,7 +465,7 @@ func (r *remote) end(path string, in overrideInput) error {
 	if !s.Ended {
 		return errors.New("there is no such change: see caddy throttle status")
 	}
-	_, err := fmt.Fprintln(r.out, "Ended.")
+	_, err := fmt.Fprintln(&r.out, "Ended.")
 	return err
 }
 

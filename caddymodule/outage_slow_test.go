@@ -90,7 +90,7 @@ func TestAnOutageIsSaidOnceAndItsEndToo(t *testing.T) {
 			}
 		}
 		for name, want := range map[string]float64{
-			"caddy_throttle_store_up": 1, "caddy_throttle_store_outages_total": 1, "caddy_throttle_store_errors_total": failuresToOpen,
+			"caddy_throttle_breaker_open": 0, "caddy_throttle_store_outages_total": 1, "caddy_throttle_store_errors_total": failuresToOpen,
 			"caddy_throttle_without_store_total": 50,
 		} {
 			if got := s.metric(t, name); len(got) != 1 || got[0].value != want {
@@ -167,8 +167,8 @@ func TestAStoreThatIsSlowAndInTimeDecidesAndSettlesAll(t *testing.T) {
 			<-four
 		}
 		<-time.After(time.Second)
-		if got := s.metric(t, "caddy_throttle_store_up"); len(got) != 1 || got[0].value != 1 {
-			t.Errorf("after four requests at once: got store_up %v, want 1", got)
+		if got := s.metric(t, "caddy_throttle_breaker_open"); len(got) != 1 || got[0].value != 0 {
+			t.Errorf("after four requests at once: got breaker_open %v, want 0", got)
 		}
 		if got := s.metric(t, "caddy_throttle_without_store_total"); len(got) != 1 || got[0].value != 0 {
 			t.Errorf("got %v decided without the store, want none", got)

@@ -64,6 +64,8 @@ type liveZone struct {
 	enforced, simulated admission.Zone
 	meter               settlement.Meter
 	refused             distinctKeys
+	levels              levelHistogram
+	lines               refusedLines
 	watch               atomic.Pointer[watch] // nil unless an administrator looks
 
 	mu      sync.Mutex
@@ -94,21 +96,22 @@ func (l *liveZone) stop(z *runningZone) {
 	l.configs = slices.DeleteFunc(l.configs, func(other *runningZone) bool { return other == z })
 }
 
-// holds reports whether requests may wait in the zone, and whether it has slots, by
-// any config that has started.
-func (l *liveZone) holds() (waits, slots bool) {
+// holds reports whether requests may wait in the zone, and whether it has slots and
+// buckets, by any config that has started.
+func (l *liveZone) holds() (waits, slots, buckets bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for _, z := range l.configs {
 		waits = waits || z.mayCount(decision.Delayed, decision.None)
 		slots = slots || z.mayCount(decision.Refused, decision.InFlight)
+		buckets = buckets || !z.Bucketless()
 	}
-	return waits, slots
+	return waits, slots, buckets
 }
 
 // Destruct deletes the zone's series.
 func (l *liveZone) Destruct() error {
-	for _, counts := range []*prometheus.MetricVec{requests.MetricVec, unsettled.MetricVec, blocksBegun.MetricVec, withoutStore.MetricVec, refusedPeople.MetricVec} {
+	for _, counts := range []*prometheus.MetricVec{requests.MetricVec, unsettled.MetricVec, blocksBegun.MetricVec, withoutStore.MetricVec, refusedPeople.MetricVec, delays.MetricVec} {
 		counts.DeletePartialMatch(prometheus.Labels{"zone": l.name})
 	}
 	return nil
@@ -210,13 +213,15 @@ var (
 )
 
 // watchExit subscribes to the event that Caddy emits before it stops anything. Apps
-// stop in no order, and stopping the HTTP server waits for its requests.
-func watchExit(ctx caddy.Context) error {
-	events, err := ctx.App("events")
+// stop in no order, and stopping the HTTP server waits for its requests. It returns the
+// app that emits events.
+func watchExit(ctx caddy.Context) (*caddyevents.App, error) {
+	app, err := ctx.App("events")
 	if err != nil {
-		return err
+		return nil, err
 	}
-	return events.(*caddyevents.App).On("stopping", exitHandler{})
+	events := app.(*caddyevents.App)
+	return events, events.On("stopping", exitHandler{})
 }
 
 type exitHandler struct{}

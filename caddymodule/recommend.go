@@ -2,7 +2,6 @@ package caddymodule
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"io"
 	"maps"
@@ -167,9 +166,7 @@ func (f *recommendFlags) keyText() string {
 // print prints the recommendation for people, or as JSON.
 func (f *recommendFlags) print(r *recommendation) error {
 	if f.json {
-		e := json.NewEncoder(os.Stdout)
-		e.SetIndent("", "\t")
-		return e.Encode(r)
+		return printJSON(r)
 	}
 	return r.write(os.Stdout)
 }

@@ -30,9 +30,9 @@ const (
 
 // A refusalLog logs that a zone refuses requests, or would in shadow. It writes a line
 // when the zone begins to refuse. Then it writes at most one a minute, with the number
-// of refused requests and of distinct keys, and the keys refused most. Lines and memory are bounded, however many
-// requests are refused. A goroutine writes the lines, so a log that hangs delays no
-// request.
+// of refused requests and of distinct keys, and the keys refused most. Lines and memory
+// are bounded, however many requests are refused. A goroutine writes the lines, so a log
+// that hangs delays no request.
 type refusalLog struct {
 	logger *zap.Logger
 	lines  refusalLines

@@ -124,12 +124,10 @@ func (f *replayFlags) run(ctx context.Context, logs []string) (err error) {
 
 // print prints a report.
 func (f *replayFlags) print(r *logreplay.Report) error {
-	if !f.json {
-		return r.Write(os.Stdout)
+	if f.json {
+		return printJSON(r)
 	}
-	out := json.NewEncoder(os.Stdout)
-	out.SetIndent("", "\t")
-	return out.Encode(r)
+	return r.Write(os.Stdout)
 }
 
 // loadConfig returns the config as JSON.
@@ -165,7 +163,7 @@ func (f *replayFlags) inlineConfig() ([]byte, error) {
 				zone += " " + quoteWord(word)
 			}
 		}
-		zone += "\nplain_keys\n" // who reads the log may read them
+		zone += "\nplain_keys\n" // whoever runs this can read the log
 	}
 	if f.cost != "" {
 		zone += "cost " + quoteWord(f.cost) + "\n"
@@ -243,6 +241,7 @@ func (rp *replay) notes(stats *accesslog.Stats) (notes []string) {
 	}{
 		{rp.skipped, "left out, because the URI is invalid and Caddy would not have served it"},
 		{stats.NoClient, "without a client address in the log, and so without that key"},
+		{stats.Unlogged, "refused and not in the log, because log_refused kept them out: their clients seem quieter than they were"},
 		{stats.Late, "far out of order, and counted as arriving later"},
 	} {
 		if note.requests > 0 {
@@ -260,7 +259,7 @@ func logOf(in *logReader, files []string) logreplay.Log {
 	stats := in.Stats()
 	l := logreplay.Log{
 		Files: files, From: stats.From, To: stats.To, Lines: stats.Lines, Requests: stats.Requests,
-		Other: stats.Other, Unreadable: stats.Unreadable, Problems: []string{},
+		Other: stats.Other, Unreadable: stats.Unreadable, Unlogged: stats.Unlogged, Problems: []string{},
 	}
 	for _, problem := range stats.Problems {
 		l.Problems = append(l.Problems, problem.String())

@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"reflect"
 	"slices"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -87,6 +88,24 @@ func TestTheAccessLogSaysNothingOfARequestThatNoZoneDecidedAbout(t *testing.T) {
 		}
 		if got, _ := lines[1]["throttle"].(map[string]any); got["decision"] != "admitted" {
 			t.Errorf("a page: got %v in the access log, want it admitted", got)
+		}
+	})
+}
+
+func TestPlaceholdersAreEmptyIfNoZoneDecided(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := run(t, `http:// {
+			throttle {
+				zone site {
+					exempt path /free
+					message "Later."
+					limit 1 1/h
+				}
+			}
+			respond "`+everyPlaceholder+` {http.throttle.message} {http.throttle.delay} {http.throttle.blocked}"
+		}`)
+		if got, want := strings.Join(strings.Fields(s.from(someone).get("/free").Body.String()), " "), "{http.throttle.nonsense} false"; got != want {
+			t.Errorf("got %q, want %q", got, want)
 		}
 	})
 }

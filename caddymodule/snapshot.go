@@ -106,7 +106,7 @@ func (s *snapshots) restore(limits func(*leakybucket.Charge, leakybucket.State) 
 		logger.Warn("the snapshot was written in the future by this clock; it counts as written now",
 			zap.Time("written", found.Written), zap.Duration("ahead", found.Ahead))
 	}
-	s.saved, s.stale = s.store.Changes(), found.Dropped > 0
+	s.saved, s.stale = s.store.Changes(), false // a config that fails to start changes nothing
 	logger.Info("buckets were restored", zap.Int("buckets", found.Buckets),
 		zap.Int("of_unknown_zones", found.Dropped), zap.Time("written", found.Written))
 }

@@ -96,8 +96,9 @@ func TestLevelsAndBlocksSurviveARestart(t *testing.T) {
 	wantStatuses(t, active(t).from(special), "/page", passed, refused)
 	wantStatuses(t, active(t).from(one), "/login", refused)
 
-	// A zone that has gone is forgotten, even if it comes back.
+	// A zone that has gone is forgotten at the next snapshot, even if it comes back.
 	restart(t, savedSite(freeAddress(t), file, "zone another {\nlimit 1 1/h\n}"))
+	wantStatuses(t, active(t).from(one), "/login", passed)
 	restart(t, caddyfile)
 	wantStatuses(t, active(t).from(one), "/login", passed, refused)
 	wantStatuses(t, active(t).from(bad), "/other", refused)
@@ -152,11 +153,11 @@ func started(t *testing.T, file string) (*snapshots, *observer.ObservedLogs) {
 	t.Helper()
 	core, logs := observer.New(zapcore.InfoLevel)
 	s := newSnapshots(memstore.New(memstore.Options{MaxBuckets: 1000}))
-	s.use(&Memory{Snapshot: file, SnapshotInterval: caddy.Duration(time.Hour), logger: zap.New(core),
-		limits: func(c *leakybucket.Charge, _ leakybucket.State) bool {
-			c.Limit = leakybucket.Limit{Capacity: 10, Leak: 1. / 3600}
-			return true
-		}})
+	limits := func(c *leakybucket.Charge, _ leakybucket.State) bool {
+		c.Limit = leakybucket.Limit{Capacity: 10, Leak: 1. / 3600}
+		return true
+	}
+	s.use(&Memory{Snapshot: file, SnapshotInterval: caddy.Duration(time.Hour), logger: zap.New(core), limits: limits})
 	t.Cleanup(s.end)
 	return s, logs
 }

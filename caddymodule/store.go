@@ -13,7 +13,7 @@ import (
 	"github.com/caddyserver/caddy/v2"
 	"github.com/caddyserver/caddy/v2/caddyconfig"
 	"github.com/caddyserver/caddy/v2/caddyconfig/caddyfile"
-	"github.com/caddyserver/caddy/v2/modules/caddyevents"
+	"github.com/prometheus/client_golang/prometheus"
 	"go.uber.org/zap"
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/sharedstore"
@@ -98,6 +98,9 @@ type SharedStore struct {
 	*sharedstore.Backend
 	name string
 
+	// How long calls take; nil before the store is counted.
+	seconds atomic.Pointer[prometheus.Observer]
+
 	mu      sync.Mutex
 	counted bool   // it is among the stores in the metrics
 	configs int    // how many have started and not stopped
@@ -127,6 +130,11 @@ func ConnectStore(name string, options []string, open func() (sharedstore.Remote
 			return nil, err
 		}
 		s := &SharedStore{Backend: sharedstore.NewBackend(name, remote, local.Store), name: name}
+		s.OnCall(func(took time.Duration) {
+			if seconds := s.seconds.Load(); seconds != nil {
+				(*seconds).Observe(took.Seconds())
+			}
+		})
 		s.OnClose(func() {
 			_ = leave(memoryKey) // fails for no key that was joined
 			if s.mu.Lock(); s.counted {
@@ -160,6 +168,8 @@ func (s *SharedStore) start(o sharedstore.Observer) {
 	if !s.counted {
 		s.counted = true
 		countStore(s.name, 1)
+		seconds := storeSeconds.WithLabelValues(s.name)
+		s.seconds.Store(&seconds)
 	}
 	if s.configs++; s.configs == 1 {
 		s.began = storesStarted.Add(1)
@@ -225,11 +235,14 @@ func (o *storeObserver) Warned(text string) {
 	o.app.logger.Warn(text, zap.String("store", o.app.shared.name))
 }
 
+// subscribed reports whether anybody subscribes to an event.
+func (a *App) subscribed(name string) bool {
+	return a.subscribers.ShouldEmit(name)
+}
+
 // emit emits an event of Caddy's.
 func (a *App) emit(name string, data map[string]any) {
-	if events, err := a.ctx.App("events"); err == nil {
-		events.(*caddyevents.App).Emit(a.ctx, name, data)
-	}
+	a.subscribers.Emit(a.ctx, name, data)
 }
 
 // FillIn fills in the placeholders in options of a store, such as {env.X} and

@@ -2,7 +2,6 @@ package caddymodule
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"os"
 
@@ -40,9 +39,7 @@ func summarize(ctx context.Context, f *logFlags, logs []string) error {
 		return err
 	}
 	if f.json {
-		e := json.NewEncoder(os.Stdout)
-		e.SetIndent("", "\t")
-		err = e.Encode(struct {
+		err = printJSON(struct {
 			Log     logreplay.Log `json:"log"`
 			Partial bool          `json:"partial"`
 			*summary.Report

@@ -25,8 +25,8 @@ import (
 // which account that is. When the browser's bucket is full, the account's is charged.
 // An account has at most ten devices: the store keeps ten places, and a place is taken
 // until its device has not logged in for the whole duration. A store that forgets them,
-// as memory does when Caddy is restarted, has room for ten more. Shadow zones trust
-// devices, too, so that they are known when the zone is enforced.
+// as memory without a snapshot does when Caddy is restarted, has room for ten more.
+// Shadow zones trust devices, too, so that they are known when the zone is enforced.
 //
 // A response earns trust if it sets the cookie, and `count_only`, `settle status` or
 // `settle header` charge nothing for it. Without these the zone cannot tell failures,

@@ -194,6 +194,11 @@ type Zone struct {
 	// may run the very upstream that is to be protected.
 	Refuse string `json:"refuse,omitempty"`
 
+	// How many refusals by this zone are in Caddy's access log: `all`, `off`, or at
+	// most a rate such as `10/s`. Default: `all`. The next line of the zone that is
+	// written says how many were not. Metrics and Caddy's own log count them all.
+	LogRefused string `json:"log_refused,omitempty"`
+
 	// Dry run: decide, count and log as enforcement would, but never refuse.
 	// Default: the zone is enforced.
 	Shadow bool `json:"shadow,omitempty"`

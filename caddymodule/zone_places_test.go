@@ -50,6 +50,7 @@ var samples = map[string]string{
 	"page":             "page {\ntitle Shop\naccent 0a7f5c\ntext Sorry.\n}\nlimit 60 10/s",
 	"refuse":           "refuse error\nlimit 60 10/s",
 	"shadow":           "shadow\nlimit 60 10/s",
+	"log_refused":      "log_refused 10/s\nlimit 60 10/s",
 	"server_timing":    "server_timing\nlimit 60 10/s",
 	"enforce":          "enforce 10\nlimit 60 10/s",
 }

@@ -33,10 +33,12 @@ type runningZone struct {
 	warnedStatic     atomic.Bool
 	warnedInsecure   atomic.Bool
 
-	policy sharedstore.Policy // the fallback, if the shared store does not answer
-	shared bool               // the config has a shared store
+	policy   sharedstore.Policy // the fallback, if the shared store does not answer
+	shared   bool               // the config has a shared store
+	logEvery time.Duration      // between refusals in the access log; see [parseLogRefused]
 
 	decided   counters
+	overflows [decision.Decisions]*overflows  // as refusals
 	refusals  [decision.Decisions]*refusalLog // nil for decisions that refuse nothing
 	unsettled prometheus.Counter
 	without   prometheus.Counter // charges decided without the shared store
@@ -52,6 +54,8 @@ func newRunningZone(a *App, definition *Zone, rule *decision.Rule, text string) 
 	}
 	rule.Shadow = rule.Shadow || a.Shadow
 	z.policy, _ = sharedstore.ParsePolicy(cmp.Or(definition.OnStoreError, a.OnStoreError)) // both have been checked
+	z.logEvery, _ = parseLogRefused(cmp.Or(definition.LogRefused, logAll))                 // which has been checked
+	a.limitsLog = a.limitsLog || z.logEvery != 0
 	for _, cost := range definition.constants(rule) {
 		rule.Dearest = max(rule.Dearest, cost)
 	}
@@ -67,6 +71,10 @@ func newRunningZone(a *App, definition *Zone, rule *decision.Rule, text string) 
 	}
 	for _, d := range []decision.Decision{decision.ShadowRefused, decision.Refused} {
 		z.refusals[d] = newRefusalLog(z, d)
+		z.overflows[d] = &overflows{zone: z.Name, shadow: d == decision.ShadowRefused, wanted: a.subscribed, queue: a.events}
+	}
+	if z.mayCount(decision.Delayed, decision.None) {
+		delays.WithLabelValues(z.Name) // its series exists before the first delay
 	}
 	if rule.ServerTiming {
 		z.people = refusedPeople.WithLabelValues(z.Name)
@@ -85,11 +93,18 @@ func (z *runningZone) Decided(o *decision.Outcome) {
 	} else { // only an override at run time can lead here
 		requests.WithLabelValues(z.Name, d.String(), why.String()).Inc()
 	}
+	if fraction, known := o.Fraction(); known {
+		z.live.levels.observe(fraction)
+	}
+	if d == decision.Delayed {
+		delays.WithLabelValues(z.Name).Observe(o.Delay.Seconds())
+	}
 	if w := z.live.watch.Load(); w != nil {
 		w.note(o)
 	}
 	if why != decision.None {
 		z.refusals[d].note(o)
+		z.overflows[d].note(o)
 		z.live.refused.add(o.Key)
 	}
 }

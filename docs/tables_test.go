@@ -18,12 +18,13 @@ func filled(syntax string) string {
 		"<plan>|<capacity> <leak>|unlimited|deny", "5 1/s", "{ <request matchers> }", "{\npath /x\n}",
 		"<file>|{ title <text>; accent <colour>; text <text> }", "too-many-requests.html",
 		"zone <name> { ... }", "zone some {\nlimit 5 1/s\n}", "store memory { max_buckets <n> }", "store memory {\nmax_buckets 1000\n}",
+		"store memory { snapshot <file>|off }", "store memory {\nsnapshot off\n}", "store memory { snapshot_interval <duration> }", "store memory {\nsnapshot_interval 1m\n}",
 		"status <code|class>...", "status 401 4xx", "[<matcher>]", "", "<key>...", "client_ip", "<part>...", "203.0.113.7",
 		"<cookie-glob> [<duration>]", "sid 30d", "<source>...", "client_ip", "<path>...", "/x", "[<duration>...]", "10m", "empty|fit|<duration>", "30s", "[<undelayed>]", "1",
 		"{ ... }", "{\nlimit 5 1/s\n}",
 	).Replace(syntax)
 	syntax = strings.NewReplacer(
-		"<capacity>", "5", "<leak>", "1/s", "<n>/<s|m|h|d>", "1/s", "<n>", "5", "<bits>", "24", "<size>", "64KiB", "<duration>", "30s",
+		"all|<n>/<s|m|h|d>|off", "10/s", "<capacity>", "5", "<leak>", "1/s", "<n>/<s|m|h|d>", "1/s", "<n>", "5", "<bits>", "24", "<size>", "64KiB", "<duration>", "30s",
 		"<percent of keys>", "10", "<percent>", "10", "<code>", "503", "<name>", "some", "<text>", `"Slow down."`,
 		"<field>", "log", "<string>", "v1", "[everywhere]", "everywhere",
 	).Replace(syntax)

@@ -7,6 +7,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/caddy-throttle/caddy-throttle/internal/servertest"
 )
 
 // eachKindOfStore runs a test with buckets in memory, in Redis and in PostgreSQL. The
@@ -283,5 +285,29 @@ func TestTheAdminAPIIsProtectedAsCaddysIs(t *testing.T) {
 		if resp.StatusCode < 400 || resp.StatusCode >= 500 {
 			t.Errorf("%s: got %d, want it refused", test.name, resp.StatusCode)
 		}
+	}
+}
+
+// TestAReleaseWorksWithoutTheRightToScan, for all buckets that it can name.
+func TestAReleaseWorksWithoutTheRightToScan(t *testing.T) {
+	t.Parallel()
+	server := servertest.StartRedis(t, "--user", "app", "on", ">s3cret", "~throttle:*", "+eval", "+evalsha", "+get", "+set", "+del", "+time", "+info")
+	port := freePort(t)
+	c := startCaddy(t, config{
+		throttle: "store redis redis://app:s3cret@" + server.Addr + "\nstore_timeout 5s\non_store_error deny",
+		sites:    nightSite(port),
+	})
+	url := fmt.Sprintf("http://127.0.0.1:%d/", port)
+	fillUp(t, url+"page")
+	fillUp(t, url+"login")
+	out := c.throttle("release", "127.0.0.1")
+	for _, want := range []string{"emptied login/127.0.0.1\n", "did not reach the end", "+scan"} {
+		if !strings.Contains(out, want) {
+			t.Errorf("got\n%s\nwant it to hold %q", out, want)
+		}
+	}
+	wantStatus(t, url+"login", 200)
+	if out, err := c.tryThrottle("buckets", "login"); err == nil || !strings.Contains(out, "+scan") {
+		t.Errorf("buckets: got error %v and\n%s\nwant an error that names the right", err, out)
 	}
 }

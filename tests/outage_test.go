@@ -109,7 +109,7 @@ func TestABadNetworkToTheStoreIsNoOutageOfTheSite(t *testing.T) {
 func (c *caddy) waitForStore(t *testing.T, s *storeServer) {
 	t.Helper()
 	eventually(t, "a store that answers", func() bool {
-		return s.connections() > 0 && c.metric(t, "caddy_throttle_store_up", `store="`+s.name+`"`) == 1
+		return s.connections() > 0 && c.metric(t, "caddy_throttle_breaker_open", `store="`+s.name+`"`) == 0
 	})
 }
 

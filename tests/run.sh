@@ -61,6 +61,8 @@ missing_packages() {
 	[[ -e /usr/share/wordpress/wp-load.php ]] || echo wordpress
 	[[ -e /usr/share/wordpress/wp-content/themes/twentytwentythree ]] || echo wordpress-theme-twentytwentythree
 	have wget || echo wget
+	have fail2ban-regex || echo fail2ban
+	have prometheus && have promtool || echo prometheus
 	# What WordPress and MediaWiki need of PHP.
 	local extension
 	for extension in curl gd intl mbstring mysql:mysqli xml zip; do

@@ -116,7 +116,7 @@ func TestAReplacedCertificateAuthorityConnectsAnewAndAnUnchangedOneDoesNot(t *te
 		ctx := caddy.ActiveContext()
 		families, err := ctx.GetMetricsRegistry().Gather()
 		for _, family := range families {
-			if family.GetName() == "caddy_throttle_store_up" && family.Metric[0].GetGauge().GetValue() == 1 {
+			if family.GetName() == "caddy_throttle_breaker_open" && family.Metric[0].GetGauge().GetValue() == 0 {
 				return nil
 			}
 		}

@@ -70,6 +70,7 @@ type Backend struct {
 	start   func()       // once
 	close   func()       // once
 	onClose func()
+	onCall  func(took time.Duration) // nil if nobody counts calls
 }
 
 // destructed is a bit of Backend.users, which no number of users reaches.
@@ -115,6 +116,10 @@ func (b *Backend) Name() string { return b.name }
 // must be called before the backend is used.
 func (b *Backend) OnClose(f func()) { b.onClose = f }
 
+// OnCall sets a function to be called after each call that a request has made of the
+// remote store, with how long the call took. It must be called before the backend is used.
+func (b *Backend) OnCall(f func(took time.Duration)) { b.onCall = f }
+
 // With returns the store as one config uses it.
 func (b *Backend) With(o Options) *Store { return newStore(b, o) }
 
@@ -153,6 +158,7 @@ func (b *Backend) Destruct() error {
 type call struct {
 	ctx        context.Context
 	cancel     context.CancelFunc
+	began      time.Time
 	timeout    time.Duration
 	shortened  bool // to the caller's own deadline
 	generation uint64
@@ -161,8 +167,8 @@ type call struct {
 // begin returns a call that ends after the timeout, or at the caller's deadline
 // if that is sooner. Canceling the caller's context does not end it.
 func (b *Backend) begin(ctx context.Context, timeout time.Duration) call {
-	c := call{timeout: timeout, generation: b.breaker.generation()}
-	deadline := time.Now().Add(timeout)
+	c := call{timeout: timeout, generation: b.breaker.generation(), began: time.Now()}
+	deadline := c.began.Add(timeout)
 	if own, ok := ctx.Deadline(); ok && own.Before(deadline) {
 		deadline, c.shortened = own, true
 	}
@@ -175,6 +181,9 @@ func (b *Backend) begin(ctx context.Context, timeout time.Duration) call {
 func (b *Backend) end(c call, what string, err error) error {
 	late := c.ctx.Err() != nil
 	c.cancel()
+	if b.onCall != nil {
+		b.onCall(time.Since(c.began))
+	}
 	if err == nil {
 		b.breaker.succeeded()
 		return nil

@@ -2,6 +2,7 @@ package sharedstore
 
 import (
 	"context"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -53,7 +54,34 @@ func (p *plain) Reset(_ context.Context, zone, key string, shadow bool) error {
 	return nil
 }
 
+func (p *plain) List(_ context.Context, zone, prefix string, shadow bool, yield func(leakybucket.Kept) bool) error {
+	p.mu.Lock()
+	var found []leakybucket.Kept
+	for name, state := range p.buckets {
+		if name.zone == zone && name.shadow == shadow && strings.HasPrefix(name.key, prefix) {
+			found = append(found, leakybucket.Kept{Key: name.key, State: state, Now: p.clock()})
+		}
+	}
+	p.mu.Unlock()
+	for _, kept := range found {
+		if !yield(kept) {
+			break
+		}
+	}
+	return nil
+}
+
 func (p *plain) Close() {}
+
+// A remote store that cannot list is no store that is down.
+func TestAStoreThatCannotListSaysSo(t *testing.T) {
+	b := NewBackend("mute", struct{ Remote }{&plain{}}, memstore.New(memstore.Options{}))
+	t.Cleanup(func() { _ = b.Destruct() })
+	err := b.With(Options{}).List(t.Context(), "z", "", false, func(leakybucket.Kept) bool { return true })
+	if err == nil || !strings.Contains(err.Error(), "mute") || b.Down() {
+		t.Errorf("got error %v and an outage %v, want an error that names the store, and none", err, b.Down())
+	}
+}
 
 func TestTheStoreKeepsTheContractOfTheRemoteOne(t *testing.T) {
 	storetest.Run(t, func(tb testing.TB, _ storetest.Need) (leakybucket.Store, func(leakybucket.Instant)) {

@@ -42,7 +42,10 @@ func (s *Store) List(ctx context.Context, zone, prefix string, shadow bool, yiel
 // after returns the first name behind all that begin with a prefix, which holds a
 // slash.
 func after(prefix string) []byte {
-	end := []byte(strings.TrimRight(prefix, "\xff"))
+	end := []byte(prefix)
+	for end[len(end)-1] == 0xff {
+		end = end[:len(end)-1]
+	}
 	end[len(end)-1]++
 	return end
 }

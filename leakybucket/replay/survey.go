@@ -10,7 +10,6 @@ import (
 	"fmt"
 	"math"
 	"slices"
-	"unsafe"
 
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
 )
@@ -46,9 +45,8 @@ type Survey struct {
 	levels   [][]float64 // by page of keys: the levels of each, then the peaks of each
 	recorded recording
 
-	first, last leakybucket.Instant
-	requests    int
-	load        float64
+	requests int
+	load     float64
 }
 
 // A tally is what a survey knows of a key beside its levels.
@@ -93,10 +91,6 @@ func (s *Survey) Add(key []byte, at leakybucket.Instant, cost float64) (int, err
 	}
 	t := &s.keys[id]
 	at = max(at, t.at)
-	if s.requests == 0 {
-		s.first, s.last = at, at
-	}
-	s.first, s.last = min(s.first, at), max(s.last, at)
 	s.requests++
 	s.load += cost
 
@@ -138,9 +132,6 @@ func (s *Survey) Requests() int { return s.requests }
 // Load returns the sum of all costs, in units.
 func (s *Survey) Load() float64 { return s.load }
 
-// Span returns the instants of the first and of the last charge.
-func (s *Survey) Span() (first, last leakybucket.Instant) { return s.first, s.last }
-
 // Leaks returns the leaks that the survey tries, in units of cost a second.
 func (s *Survey) Leaks() []float64 { return s.leaks }
 
@@ -165,14 +156,10 @@ func (s *Survey) Peak(id, leak int) float64 {
 	return peaks[leak]
 }
 
-// Memory returns about how many bytes the survey holds for its keys.
-func (s *Survey) Memory() int {
-	const entry = int(unsafe.Sizeof("")+unsafe.Sizeof(int32(0))) + 4 // of the map, which is half empty at worst
-	total := len(s.levels)*pageKeys*2*len(s.leaks)*8 + cap(s.keys)*int(unsafe.Sizeof(tally{})) + cap(s.names)*int(unsafe.Sizeof("")) + 2*entry*len(s.ids)
-	for _, name := range s.names {
-		total += len(name)
-	}
-	return total
+// Refused reports whether a limit with this capacity and that leak of the ladder
+// refuses the key at least once.
+func (s *Survey) Refused(id, leak int, capacity float64) bool {
+	return s.Peak(id, leak) > capacity*(1+tolerance)
 }
 
 // least returns the least whole capacity, and at least 1, into which a level fits.
@@ -237,7 +224,7 @@ func (s *Survey) Replay(points []Point) error {
 	over := make(map[int]int) // keys to the index of their states
 	for id := range s.keys {
 		for i := range points {
-			if s.Peak(id, i) > points[i].Capacity*(1+tolerance) {
+			if s.Refused(id, i, points[i].Capacity) {
 				if _, known := over[id]; !known {
 					over[id] = len(over)
 				}
@@ -280,7 +267,7 @@ func (s *Survey) Refusals(limit leakybucket.Limit, leak int, f func(id int, at l
 	}
 	states := make(map[int]leakybucket.State)
 	for id := range s.keys {
-		if s.Peak(id, leak) > limit.Capacity*(1+tolerance) {
+		if s.Refused(id, leak, limit.Capacity) {
 			states[id] = leakybucket.State{}
 		}
 	}

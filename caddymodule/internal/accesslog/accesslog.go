@@ -79,6 +79,27 @@ type Request struct {
 // Keep makes the request and its texts valid for as long as they are used.
 func (r *Request) Keep() { r.kept = true }
 
+// unlogged returns how many refusals before this line log_refused kept out of the log.
+func (r *Request) unlogged() (n int64) {
+	if !bytes.Contains(r.Throttle, []byte(`"unlogged"`)) {
+		return 0
+	}
+	var field struct {
+		Unlogged int64
+		Zones    []struct{ Unlogged int64 }
+	}
+	if json.Unmarshal(r.Throttle, &field) != nil {
+		return 0
+	}
+	if len(field.Zones) == 0 {
+		return max(0, field.Unlogged)
+	}
+	for _, zone := range field.Zones {
+		n += max(0, zone.Unlogged)
+	}
+	return n
+}
+
 // A Format is how a line is written.
 type Format uint8
 
@@ -122,6 +143,10 @@ type Stats struct {
 	Fractions int64     // requests whose time has a fraction of a second
 	Late      int64     // requests that came so late that they count as arriving later than they did
 	From, To  time.Time // the first and the last arrival
+
+	// Unlogged is how many refused requests Caddy's logs lack, because log_refused
+	// kept them out.
+	Unlogged int64
 
 	// Formats is how many requests came in each format.
 	Formats [4]int64

@@ -213,6 +213,7 @@ func (r *Reader) deliver(req *Request) {
 		st.From = req.At
 	}
 	st.To = req.At
+	st.Unlogged += req.unlogged()
 	st.Requests++
 	st.Formats[req.Format]++
 	if !req.Client.IsValid() {

@@ -1,16 +1,14 @@
 package body
 
 import (
-	"bufio"
 	"encoding/json"
 	"fmt"
-	"io"
 	"math/rand/v2"
-	"net"
 	"net/http"
-	"os/exec"
 	"strings"
 	"testing"
+
+	"github.com/caddy-throttle/caddy-throttle/internal/peertest"
 )
 
 // A peer reads forms as applications do.
@@ -51,41 +49,13 @@ func (v peerValue) at(keys ...string) peerValue {
 	return v
 }
 
-// realPHP starts PHP's own server on this machine.
+// realPHP starts PHP's own server.
 func realPHP(t *testing.T) peer {
 	t.Helper()
-	binary, err := exec.LookPath("php")
-	if err != nil {
-		t.Skip("no forms are held against PHP: it is not installed (package php-cli)")
-	}
-	free, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	address := free.Addr().String()
-	free.Close()
-	command := exec.Command(binary, "-n", "-d", "display_errors=0", "-d", "log_errors=0", "-S", address, "testdata/form.php")
-	log, err := command.StderrPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := command.Start(); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		command.Process.Kill()
-		command.Wait()
-	})
-	lines := bufio.NewReader(log)
-	for line := ""; !strings.Contains(line, "started"); {
-		if line, err = lines.ReadString('\n'); err != nil {
-			t.Fatal(err)
-		}
-	}
-	go io.Copy(io.Discard, lines)
+	url := peertest.PHPServer(t, "testdata/form.php")
 	return func(t *testing.T, form *Body) (v peerValue) {
 		t.Helper()
-		req, err := http.NewRequest("POST", "http://"+address+"/", strings.NewReader(string(form.Data)))
+		req, err := http.NewRequest("POST", url, strings.NewReader(string(form.Data)))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -111,40 +81,16 @@ func realPHP(t *testing.T) peer {
 // realRack starts Ruby with Rack.
 func realRack(t *testing.T) peer {
 	t.Helper()
-	binary, err := exec.LookPath("ruby")
-	if err != nil || exec.Command(binary, "-e", "require 'rack'").Run() != nil {
-		t.Skip("no forms are held against Rack: it is not installed (packages ruby and ruby-rack)")
-	}
-	command := exec.Command(binary, "-W0", "testdata/rack.rb")
-	in, err := command.StdinPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	out, err := command.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := command.Start(); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		in.Close()
-		command.Wait()
-	})
-	lines := bufio.NewReader(out)
-	release, _ := lines.ReadString('\n')
-	t.Logf("Rack %s", strings.TrimSpace(release))
+	rack := peertest.Ruby(t, "testdata/rack.rb", "rack")
+	t.Logf("Rack %s", rack.Next(t))
 	return func(t *testing.T, form *Body) (v peerValue) {
 		t.Helper()
 		question, err := json.Marshal(map[string]any{"type": form.ContentType, "encoding": form.ContentEncoding, "data": form.Data})
 		if err != nil {
 			t.Fatal(err)
 		}
-		if _, err := fmt.Fprintf(in, "%s\n", question); err != nil {
-			t.Fatal(err)
-		}
-		answer, err := lines.ReadBytes('\n')
-		if err != nil || json.Unmarshal(answer, &v) != nil {
+		answer := rack.Ask(t, string(question))
+		if err := json.Unmarshal([]byte(answer), &v); err != nil {
 			t.Fatalf("Rack answers %q with %q, %v", form.Data, answer, err)
 		}
 		return v

@@ -1,17 +1,15 @@
 package decision
 
 import (
-	"bufio"
 	"encoding/base64"
 	"io"
 	"math/rand/v2"
-	"net"
 	"net/http"
-	"os/exec"
 	"strings"
 	"testing"
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/fold"
+	"github.com/caddy-throttle/caddy-throttle/internal/peertest"
 	"github.com/caddy-throttle/caddy-throttle/internal/testseed"
 )
 
@@ -77,38 +75,10 @@ func TestABasicUserIsTheOneThatPHPAndRubyRead(t *testing.T) {
 // phpUser starts PHP's own server.
 func phpUser(t *testing.T) func(header string) string {
 	t.Helper()
-	binary, err := exec.LookPath("php")
-	if err != nil {
-		t.Skip("nothing is held against PHP: it is not installed (package php-cli)")
-	}
-	free, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	address := free.Addr().String()
-	free.Close()
-	command := exec.Command(binary, "-n", "-d", "display_errors=0", "-d", "log_errors=0", "-S", address, "testdata/basic.php")
-	log, err := command.StderrPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := command.Start(); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		command.Process.Kill()
-		command.Wait()
-	})
-	lines := bufio.NewReader(log)
-	for line := ""; !strings.Contains(line, "started"); {
-		if line, err = lines.ReadString('\n'); err != nil {
-			t.Fatal(err)
-		}
-	}
-	go io.Copy(io.Discard, lines)
+	url := peertest.PHPServer(t, "testdata/basic.php")
 	return func(header string) string {
 		t.Helper()
-		r, err := http.NewRequest("GET", "http://"+address+"/", nil)
+		r, err := http.NewRequest("GET", url, nil)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -125,37 +95,10 @@ func phpUser(t *testing.T) func(header string) string {
 // rubyUser starts Ruby.
 func rubyUser(t *testing.T) func(header string) string {
 	t.Helper()
-	binary, err := exec.LookPath("ruby")
-	if err != nil {
-		t.Skip("nothing is held against Ruby: it is not installed (package ruby)")
-	}
-	command := exec.Command(binary, "-W0", "testdata/basic.rb")
-	in, err := command.StdinPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	out, err := command.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := command.Start(); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		in.Close()
-		command.Wait()
-	})
-	lines := bufio.NewReader(out)
+	ruby := peertest.Ruby(t, "testdata/basic.rb")
 	return func(header string) string {
 		t.Helper()
-		if _, err := io.WriteString(in, base64.StdEncoding.EncodeToString([]byte(header))+"\n"); err != nil {
-			t.Fatal(err)
-		}
-		line, err := lines.ReadString('\n')
-		if err != nil {
-			t.Fatal(err)
-		}
-		return decoded(t, strings.NewReader(strings.TrimSpace(line)))
+		return decoded(t, strings.NewReader(strings.TrimSpace(ruby.Ask(t, base64.StdEncoding.EncodeToString([]byte(header))))))
 	}
 }
 

@@ -96,6 +96,10 @@ type Outcome struct {
 	Block time.Duration // the rest of the block; 0 if none runs
 	Began bool          // this request began the block
 
+	// Unlogged is how many refusals of the zone were kept out of the access log before
+	// this line.
+	Unlogged int64
+
 	// Client is what device cookies tell of the client, or nil if the zone trusts no
 	// devices or the request names no account.
 	Client  *device.Client
@@ -175,6 +179,15 @@ func (o *Outcome) Charged() float64 {
 
 // Level returns how full the bucket is after the decision, in units.
 func (o *Outcome) Level() float64 { return o.Was.Level + o.Charged() }
+
+// Fraction returns how full the bucket is after the decision, as a fraction of its
+// capacity. It is not known if the store was not asked.
+func (o *Outcome) Fraction() (fraction float64, known bool) {
+	if !o.asked || o.Was.Undecided {
+		return 0, false
+	}
+	return o.Level() / o.Charge.Limit.Capacity, true
+}
 
 // RetryAfter returns how long a refused client is told to wait. Zero means that
 // waiting does not help.
@@ -265,6 +278,9 @@ func (o *Outcome) MarshalLogObject(enc zapcore.ObjectEncoder) error {
 	}
 	if o.settled {
 		enc.AddFloat64("settled", readable(o.paid))
+	}
+	if o.Unlogged > 0 {
+		enc.AddInt64("unlogged", o.Unlogged)
 	}
 	if why.Waits() {
 		enc.AddInt64("retry_after", refusal.WholeSeconds(o.RetryAfter()))

@@ -100,12 +100,23 @@ func newResult(p *Plan) *Result {
 	if p.replacer != nil {
 		p.replacer.Map(res.placeholder)
 	}
-	if server, _ := ctx.Value(caddyhttp.ServerCtxKey).(*caddyhttp.Server); server != nil && server.Logs != nil {
+	if Logged(p.Request) {
 		if extra, ok := ctx.Value(caddyhttp.ExtraLogFieldsCtxKey).(*caddyhttp.ExtraLogFields); ok {
 			extra.Add(zap.Inline(logField{res}))
 		}
 	}
 	return res
+}
+
+// Logged reports whether the request will be in an access log, as far as is known.
+func Logged(r *http.Request) bool {
+	ctx := r.Context()
+	server, _ := ctx.Value(caddyhttp.ServerCtxKey).(*caddyhttp.Server)
+	if server == nil || server.Logs == nil {
+		return false
+	}
+	skipped, _ := caddyhttp.GetVar(ctx, caddyhttp.LogSkipVar).(bool)
+	return !skipped
 }
 
 // Next returns the result of the next handler that has decided about the request, or
@@ -229,7 +240,7 @@ func uncharged(ctx context.Context) func(string) (any, bool) {
 const placeholderPrefix = "http.throttle."
 
 // placeholder returns the value of a placeholder {http.throttle.*}. Without an
-// outcome, all are empty.
+// outcome, all are empty, and blocked is false.
 func (res *Result) placeholder(name string) (any, bool) {
 	name, ours := strings.CutPrefix(name, placeholderPrefix)
 	if !ours {
@@ -238,7 +249,7 @@ func (res *Result) placeholder(name string) (any, bool) {
 	o := res.Decisive()
 	if o == nil {
 		switch name {
-		case "zone", "key", "decision", "reason", "level", "capacity", "remaining", "cost", "retry_after", "time_to_fit", "delay":
+		case "zone", "key", "decision", "reason", "level", "capacity", "remaining", "cost", "message", "retry_after", "time_to_fit", "delay":
 			return "", true
 		case "blocked":
 			return false, true

@@ -1,17 +1,15 @@
 package fold
 
 import (
-	"bufio"
 	"encoding/base64"
-	"io"
 	"math/rand/v2"
-	"os/exec"
 	"strings"
 	"sync"
 	"testing"
 	"unicode"
 	"unicode/utf8"
 
+	"github.com/caddy-throttle/caddy-throttle/internal/peertest"
 	"github.com/caddy-throttle/caddy-throttle/internal/testseed"
 )
 
@@ -107,41 +105,15 @@ func odd(rng *rand.Rand) string {
 // realPHP returns what strip_tags and WordPress make of a text.
 func realPHP(t *testing.T) func(string) (stripped, name string) {
 	t.Helper()
-	binary, err := exec.LookPath("php")
-	if err != nil {
-		t.Skip("no names are held against PHP: it is not installed (package php-cli)")
-	}
-	command := exec.Command(binary, "-n", "testdata/wordpress.php")
-	in, err := command.StdinPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	out, err := command.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := command.Start(); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		in.Close()
-		command.Wait()
-	})
-	lines := bufio.NewReader(out)
+	php := peertest.PHP(t, "testdata/wordpress.php")
 	return func(text string) (stripped, name string) {
 		t.Helper()
-		if _, err := io.WriteString(in, base64.StdEncoding.EncodeToString([]byte(text))+"\n"); err != nil {
-			t.Fatal(err)
-		}
-		line, err := lines.ReadString('\n')
-		if err != nil {
-			t.Fatal(err)
-		}
-		first, second, _ := strings.Cut(strings.TrimSuffix(line, "\n"), " ")
+		answer := php.Ask(t, base64.StdEncoding.EncodeToString([]byte(text)))
+		first, second, _ := strings.Cut(answer, " ")
 		raw, err1 := base64.StdEncoding.DecodeString(first)
 		raw2, err2 := base64.StdEncoding.DecodeString(second)
 		if err1 != nil || err2 != nil {
-			t.Fatalf("%q: got %q", text, line)
+			t.Fatalf("%q: got %q", text, answer)
 		}
 		return string(raw), string(raw2)
 	}

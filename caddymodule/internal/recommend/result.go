@@ -192,7 +192,7 @@ func (s *Study) curve(survey *replay.Survey, unit string) (Curve, error) {
 			point.RefusedLoad = p.RefusedLoad / c.Load
 		}
 		for id := range survey.Keys() {
-			if counts(id) && survey.Peak(id, i) > p.Capacity*(1+1e-9) {
+			if counts(id) && survey.Refused(id, i, p.Capacity) {
 				point.RefusedPeople++
 			}
 		}
@@ -337,8 +337,7 @@ func (s *Study) overrides(r *Result) {
 	best := r.Units.Best()
 	for id := range s.keys {
 		name, client := s.units.Name(id), s.keys[id].client
-		peak := s.units.Peak(id, r.Units.Recommended)
-		if peak <= best.Capacity*(1+1e-9) || s.clients.looks(client) != accesslog.Many {
+		if !s.units.Refused(id, r.Units.Recommended, best.Capacity) || s.clients.looks(client) != accesslog.Many {
 			continue
 		}
 		if addr, err := netip.ParseAddr(name); err != nil || Person(addr) != client {
@@ -346,7 +345,7 @@ func (s *Study) overrides(r *Result) {
 		}
 		requests, _ := s.units.Charged(id)
 		r.Overrides = append(r.Overrides, Override{
-			Key: name, Capacity: math.Ceil(peak), Leak: best.Leak, Requests: requests, Agents: int(s.clients.all[client].n),
+			Key: name, Capacity: math.Ceil(s.units.Peak(id, r.Units.Recommended)), Leak: best.Leak, Requests: requests, Agents: int(s.clients.all[client].n),
 		})
 	}
 	slices.SortFunc(r.Overrides, func(a, b Override) int { return cmp.Compare(b.Requests, a.Requests) })

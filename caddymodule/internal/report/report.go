@@ -28,7 +28,8 @@ var style string
 // A Setting is one that the page names, such as an option of the command.
 type Setting struct{ Name, Value string }
 
-// Write writes a page about the zones, and notes about all of them. Texts from logs are made printable and escaped.
+// Write writes a page about the zones, and notes about all of them. Texts from logs are
+// made printable and escaped.
 func Write(w io.Writer, zones []*recommend.Result, notes []string, settings []Setting) error {
 	hash := sha256.Sum256([]byte(style))
 	data := struct {

@@ -53,7 +53,7 @@ func (f *File) Read(read func(io.ReadSeeker) error) error {
 	if err != nil {
 		return err
 	}
-	defer file.Close()
+	defer func() { _ = file.Close() }()
 	if opened, err := file.Stat(); err != nil || !os.SameFile(named, opened) {
 		return &fs.PathError{Op: "open", Path: f.path, Err: errors.New("it was replaced meanwhile")}
 	}

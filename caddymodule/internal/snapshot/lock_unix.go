@@ -30,6 +30,6 @@ func syncFolder(name string) error {
 	if err != nil {
 		return err
 	}
-	defer folder.Close()
+	defer func() { _ = folder.Close() }()
 	return folder.Sync()
 }

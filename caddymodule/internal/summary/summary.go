@@ -41,6 +41,7 @@ type zone struct {
 	decisions map[string]int
 	reasons   map[string]map[string]int // by decision
 	keys      map[string]*keyTally
+	unlogged  int
 	unknown   int // requests of keys beyond mostKeys
 	routes    topk.Counter
 	hours     map[int64]int // refusals, by hours since 1970
@@ -60,6 +61,7 @@ type decided struct {
 	Key      string
 	Level    float64
 	Capacity float64
+	Unlogged int
 	Zones    []decided
 }
 
@@ -112,6 +114,7 @@ func (s *Summary) zone(name string) *zone {
 func (z *zone) add(d *decided, r *accesslog.Request) {
 	refused := strings.HasSuffix(d.Decision, "refused")
 	z.decisions[d.Decision]++
+	z.unlogged += max(0, d.Unlogged)
 	if refused {
 		if z.reasons[d.Decision] == nil {
 			z.reasons[d.Decision] = make(map[string]int)
@@ -149,6 +152,7 @@ type Zone struct {
 	Requests  int                       `json:"requests"`  // that the zone was asked about
 	Decisions map[string]int            `json:"decisions"` // by admitted, delayed, refused, shadow_refused, shadow_delayed
 	Reasons   map[string]map[string]int `json:"reasons"`   // of refusals, by decision
+	Unlogged  int                       `json:"unlogged"`  // refusals that log_refused kept out of the logs
 
 	Keys        int   `json:"keys"`         // distinct keys
 	RefusedKeys int   `json:"refused_keys"` // of these, refused at least once
@@ -202,7 +206,7 @@ func (s *Summary) Zones() []Zone {
 }
 
 func (z *zone) summary(name string) Zone {
-	r := Zone{Zone: name, Decisions: z.decisions, Reasons: z.reasons, Keys: len(z.keys), Unknown: z.unknown, Top: []Key{}, Routes: []Count{}, Hours: []Hour{}}
+	r := Zone{Zone: name, Decisions: z.decisions, Reasons: z.reasons, Unlogged: z.unlogged, Keys: len(z.keys), Unknown: z.unknown, Top: []Key{}, Routes: []Count{}, Hours: []Hour{}}
 	for _, n := range z.decisions {
 		r.Requests += n
 	}

@@ -136,3 +136,25 @@ func TestALogWithoutTheFieldSaysWhatToRunInstead(t *testing.T) {
 		t.Errorf("got %q, want that no line has the field, and what to run", b.String())
 	}
 }
+
+func TestASummarySaysHowManyRefusalsItCannotSee(t *testing.T) {
+	s := summaryOf(t,
+		line(0, "/", `{"zone":"pages","decision":"refused","reason":"capacity","key":"a","level":10,"capacity":10,"unlogged":1200}`),
+		line(1, "/", strings.ReplaceAll(both, `"level":9.5`, `"level":9.5,"unlogged":34`)),
+		line(2, "/?unlogged", pagesA),
+	)
+	unlogged := make(map[string]int)
+	for _, z := range s.Zones() {
+		unlogged[z.Zone] = z.Unlogged
+	}
+	if want := map[string]int{"pages": 1234, "login": 0}; !reflect.DeepEqual(unlogged, want) {
+		t.Errorf("got %v, want %v", unlogged, want)
+	}
+	var text strings.Builder
+	if err := s.Write(&text); err != nil {
+		t.Fatal(err)
+	}
+	if want := "1,234"; strings.Count(text.String(), "refused and not in the log") != 1 || !strings.Contains(text.String(), want) {
+		t.Errorf("got\n%s\nwant a line with %s", text.String(), want)
+	}
+}

@@ -44,6 +44,9 @@ func (z *Zone) write(b *strings.Builder) {
 			b.WriteString(strings.TrimRight(line, " ") + "\n")
 		}
 	}
+	if z.Unlogged > 0 {
+		fmt.Fprintf(b, "  %-14s %10s          refused and not in the log, as log_refused says: all other figures leave them out\n", "unlogged", humanize.Comma(int64(z.Unlogged)))
+	}
 	fmt.Fprintf(b, "  %-14s %10s %7s\n", "keys refused", humanize.Comma(int64(z.RefusedKeys)), percent(z.RefusedKeys, z.Keys))
 	n := z.Nearest
 	if others := n.Below25 + n.Below50 + n.Below75 + n.Below90 + n.Above; others > 0 {

@@ -1,0 +1,459 @@
+// Package fairqueue decides which request gets the next slot of a zone, and which
+// one is refused, when more clients want the upstream than it can serve.
+//
+// The zone has as many slots as the upstream has workers. While all are taken,
+// requests wait in four rows, one for each [Rank], and the order of service is:
+//
+//   - A free slot goes at once to a request that arrives while nobody eligible waits.
+//   - Higher ranks go first. Within a rank, keys take turns: a request's turn is the
+//     largest of the rank's virtual time, which is the largest turn served in it, and
+//     of the seconds that each of its keys has used. Equal turns keep the order of
+//     arrival.
+//   - A key is charged the mean time of a request on arrival. The charge is corrected
+//     when the slot is given back, and refunded if the request is never served.
+//   - A key that holds half the slots, rounded up, is passed over while others wait,
+//     and never takes the last free slot. With one slot the rule has no effect; with
+//     two a key gets one.
+//   - A request whose predicted wait exceeds its limit is refused on arrival. The
+//     limit is also the caller's timeout: see [Limits.Wait].
+//   - At most Limits.MaxWaiting requests wait. One more displaces the last in the
+//     order, or is refused if it would be the last itself. One key has at most a tenth
+//     of the places.
+//
+// A key is forgotten as soon as none of its requests waits or holds a slot. State is
+// therefore bounded by the requests that wait and the slots, however many clients
+// come.
+//
+// The package knows no clock, lock or goroutine. The caller holds a lock around each
+// call, says how long a slot was held, and calls [Queue.Leave] when a request has
+// waited for its limit or its client has left. After [Queue.Release] and
+// [Queue.SetLimits] it calls [Queue.Next] until that returns nil.
+package fairqueue
+
+import (
+	"cmp"
+	"slices"
+	"sync"
+	"time"
+)
+
+// A Rank is a class of clients. Lower values are served first.
+type Rank uint8
+
+const (
+	// Member is a client whom the upstream itself has logged in.
+	Member Rank = iota
+	// Returned is a client with a valid pass: it came back when it was told to.
+	Returned
+	// Crawler is a crawler whose operator is verified.
+	Crawler
+	// First is everyone else.
+	First
+
+	ranks = 4
+)
+
+// String returns the name of the rank in lower case.
+func (r Rank) String() string {
+	return [...]string{"member", "returned", "crawler", "first"}[r]
+}
+
+// Limits are those of a zone. They may change at any time.
+type Limits struct {
+	// InFlight is the number of slots. After it was lowered, requests that hold a
+	// slot keep it, and nobody else gets one until enough are given back.
+	InFlight int
+
+	// MaxWait is how long members and returned clients may wait. Others may wait a
+	// fifth of it.
+	MaxWait time.Duration
+
+	// MaxWaiting is how many requests may wait at once.
+	MaxWaiting int
+}
+
+// Wait returns how long a request may wait for a slot. Longer predicted waits are
+// refused on arrival; a request that has waited so long must leave.
+//
+// A newcomer's limit is short because its refusal costs nothing: it brings a pass,
+// and with the pass a better rank.
+func (l Limits) Wait(r Rank) time.Duration {
+	if r >= Crawler {
+		return l.MaxWait / 5
+	}
+	return l.MaxWait
+}
+
+// half is how many slots a key may hold while others wait.
+func (l Limits) half() int { return (l.InFlight + 1) / 2 }
+
+// waitingPerKey is how many requests of one key may wait: a tenth, rounded up.
+func (l Limits) waitingPerKey() int { return (l.MaxWaiting + 9) / 10 }
+
+// meanWeight is the weight of a new measurement in the mean.
+const meanWeight = 1. / 50
+
+// micros is slot time in microseconds. Charges are integers so that refunds and
+// corrections are exact.
+type micros int64
+
+func microsOf(d time.Duration) micros { return micros(d / time.Microsecond) }
+
+// A Queue is the slots and rows of a zone. The zero value has no slots: call
+// SetLimits first. It is not safe for concurrent use.
+type Queue struct {
+	limits   Limits
+	mean     float64 // microseconds; see measured
+	measured bool    // false: the mean is one second
+	running  int
+	waiting  int
+	arrivals uint64
+	rows     [ranks][]*Request // in the order of service
+	virtual  [ranks]micros
+	keys     map[string]*key
+}
+
+// A Request is one that wants a slot. Its fields must not change while it waits or
+// holds a slot. A Request that is done may arrive again.
+type Request struct {
+	Rank Rank
+
+	// Keys are what takes turns: the client's share key and, if it holds a valid pass,
+	// that pass. A member's only key is its identity. Empty strings are no keys. Keys of
+	// different kinds must differ, by a prefix for example.
+	Keys [2]string
+
+	// Owner is the caller's own. The queue does not look at it.
+	Owner any
+
+	keys    [2]*key
+	turn    micros
+	charge  micros
+	arrival uint64 // breaks ties
+	state   state
+}
+
+type state uint8
+
+const (
+	outside state = iota
+	inRow
+	inSlot
+)
+
+// A key is what a client takes turns by.
+type key struct {
+	name     string
+	used     [ranks]micros // slot time, including charges of requests that wait
+	requests [ranks]int    // that wait or hold a slot
+	waiting  int
+	held     int // slots
+}
+
+var keyPool = sync.Pool{New: func() any { return new(key) }}
+
+// An Outcome says what becomes of a request that arrives.
+type Outcome uint8
+
+const (
+	// Served requests hold a slot, and must be released.
+	Served Outcome = iota
+	// Waiting requests are in a row until Next returns them, they are displaced or
+	// they leave.
+	Waiting
+	// TooLong means that the predicted wait exceeds the request's limit.
+	TooLong
+	// Full means that MaxWaiting requests wait, all of them ahead of this one.
+	Full
+	// KeyFull means that a tenth of MaxWaiting requests wait with the same key.
+	KeyFull
+)
+
+// String returns a name of the outcome.
+func (o Outcome) String() string {
+	return [...]string{"served", "waiting", "too long", "full", "key full"}[o]
+}
+
+// A Decision is what becomes of a request that arrives.
+type Decision struct {
+	Outcome Outcome
+
+	// Ahead is how many waiting requests go before this one. Predicted is how long it
+	// would wait for a slot. Both are zero if the request is served.
+	Ahead     int
+	Predicted time.Duration
+
+	// Displaced is the request that lost its place to this one, or nil. It must be
+	// refused; its charge is refunded.
+	Displaced *Request
+}
+
+// SetLimits changes the limits. Requests that wait keep their places. After it the
+// caller calls Next.
+func (q *Queue) SetLimits(l Limits) { q.limits = l }
+
+// Mean returns for how long a slot is held on average. It is one second until the
+// first slot was given back.
+func (q *Queue) Mean() time.Duration {
+	return time.Duration(q.meanMicros() * float64(time.Microsecond))
+}
+
+func (q *Queue) meanMicros() float64 {
+	if !q.measured {
+		return float64(microsOf(time.Second))
+	}
+	return q.mean
+}
+
+// Running returns how many requests hold a slot.
+func (q *Queue) Running() int { return q.running }
+
+// Waiting returns how many requests of a rank wait.
+func (q *Queue) Waiting(r Rank) int { return len(q.rows[r]) }
+
+// Arrive decides about a request that is neither waiting nor served. It may displace
+// another one, which the caller then refuses.
+func (q *Queue) Arrive(r *Request) Decision {
+	q.enter(r)
+	free := q.limits.InFlight - q.running
+	if free > 0 && q.eligible(free) == nil && (free > 1 || !q.capped(r)) {
+		q.charge(r)
+		q.serve(r)
+		return Decision{}
+	}
+	place := q.place(r)
+	d := Decision{Outcome: Waiting, Ahead: place}
+	for _, row := range q.rows[:r.Rank] {
+		d.Ahead += len(row)
+	}
+	predicted := float64(d.Ahead+1) * q.meanMicros() / float64(max(1, q.limits.InFlight))
+	d.Predicted = time.Duration(predicted * float64(time.Microsecond))
+	switch {
+	case d.Predicted > q.limits.Wait(r.Rank):
+		d.Outcome = TooLong
+	case q.keyFull(r):
+		d.Outcome = KeyFull
+	case q.waiting >= q.limits.MaxWaiting:
+		last := q.last()
+		if last == nil || !before(r, last) {
+			d.Outcome = Full
+			break
+		}
+		q.Leave(last)
+		d.Displaced = last
+	}
+	if d.Outcome != Waiting {
+		q.exit(r)
+		return d
+	}
+	q.charge(r)
+	q.rows[r.Rank] = slices.Insert(q.rows[r.Rank], place, r)
+	r.state = inRow
+	q.waiting++
+	for _, k := range r.keys {
+		if k != nil {
+			k.waiting++
+		}
+	}
+	return d
+}
+
+// Next gives a free slot to the next request and returns that, or nil if no slot is
+// free or nobody is eligible for it.
+func (q *Queue) Next() *Request {
+	free := q.limits.InFlight - q.running
+	if free <= 0 {
+		return nil
+	}
+	r := q.eligible(free)
+	if r != nil {
+		q.remove(r)
+		q.serve(r)
+	}
+	return r
+}
+
+// Leave takes a waiting request out of its row and refunds its charge. It reports
+// false if the request does not wait: it may have been served meanwhile.
+func (q *Queue) Leave(r *Request) bool {
+	if r.state != inRow {
+		return false
+	}
+	q.remove(r)
+	q.correct(r, 0)
+	q.exit(r)
+	return true
+}
+
+// Release gives back the slot of a request, which held it for so long. It reports
+// false if the request holds none. After it the caller calls Next.
+func (q *Queue) Release(r *Request, held time.Duration) bool {
+	if r.state != inSlot {
+		return false
+	}
+	actual := microsOf(max(0, held))
+	q.mean = q.meanMicros() + meanWeight*(float64(actual)-q.meanMicros())
+	q.measured = true
+	q.running--
+	for _, k := range r.keys {
+		if k != nil {
+			k.held--
+		}
+	}
+	q.correct(r, actual)
+	q.exit(r)
+	return true
+}
+
+// enter finds the keys of a request and computes its turn.
+func (q *Queue) enter(r *Request) {
+	q.arrivals++
+	r.arrival, r.turn, r.charge = q.arrivals, q.virtual[r.Rank], 0
+	for i, name := range r.Keys {
+		if name == "" || i > 0 && name == r.Keys[0] {
+			continue
+		}
+		k := q.keys[name]
+		if k == nil {
+			if q.keys == nil {
+				q.keys = make(map[string]*key)
+			}
+			k = keyPool.Get().(*key)
+			k.name = name
+			q.keys[name] = k
+		}
+		if k.requests[r.Rank] == 0 {
+			k.used[r.Rank] = 0
+		}
+		k.requests[r.Rank]++
+		r.keys[i] = k
+		r.turn = max(r.turn, k.used[r.Rank])
+	}
+}
+
+// exit forgets the keys of a request that have no other one.
+func (q *Queue) exit(r *Request) {
+	r.state = outside
+	for i, k := range r.keys {
+		if k == nil {
+			continue
+		}
+		k.requests[r.Rank]--
+		if k.requests == [ranks]int{} {
+			delete(q.keys, k.name)
+			*k = key{}
+			keyPool.Put(k)
+		}
+		r.keys[i] = nil
+	}
+}
+
+// charge charges the mean to the keys of a request.
+func (q *Queue) charge(r *Request) {
+	r.charge = micros(q.meanMicros())
+	for _, k := range r.keys {
+		if k != nil {
+			k.used[r.Rank] = max(k.used[r.Rank], q.virtual[r.Rank]) + r.charge
+		}
+	}
+}
+
+// correct replaces the charge of a request by what it has used.
+func (q *Queue) correct(r *Request, actual micros) {
+	for _, k := range r.keys {
+		if k != nil {
+			k.used[r.Rank] += actual - r.charge
+		}
+	}
+}
+
+// serve gives a slot to a request.
+func (q *Queue) serve(r *Request) {
+	r.state = inSlot
+	q.running++
+	q.virtual[r.Rank] = max(q.virtual[r.Rank], r.turn)
+	for _, k := range r.keys {
+		if k != nil {
+			k.held++
+		}
+	}
+}
+
+// eligible returns the waiting request that one of the free slots goes to, or nil.
+func (q *Queue) eligible(free int) *Request {
+	var passedOver *Request
+	for _, row := range q.rows {
+		for _, r := range row {
+			if !q.capped(r) {
+				return r
+			}
+			if passedOver == nil {
+				passedOver = r
+			}
+		}
+	}
+	if free == 1 {
+		return nil
+	}
+	return passedOver
+}
+
+// capped reports whether a key of the request holds half the slots.
+func (q *Queue) capped(r *Request) bool {
+	half := q.limits.half()
+	for _, k := range r.keys {
+		if k != nil && k.held >= half {
+			return true
+		}
+	}
+	return false
+}
+
+// keyFull reports whether as many requests wait with a key of r as may.
+func (q *Queue) keyFull(r *Request) bool {
+	most := q.limits.waitingPerKey()
+	for _, k := range r.keys {
+		if k != nil && k.waiting >= most {
+			return true
+		}
+	}
+	return false
+}
+
+// place returns the index of a request in its row.
+func (q *Queue) place(r *Request) int {
+	i, _ := slices.BinarySearchFunc(q.rows[r.Rank], r, inOrder)
+	return i
+}
+
+// remove takes a request out of its row.
+func (q *Queue) remove(r *Request) {
+	i := q.place(r)
+	q.rows[r.Rank] = slices.Delete(q.rows[r.Rank], i, i+1)
+	q.waiting--
+	for _, k := range r.keys {
+		if k != nil {
+			k.waiting--
+		}
+	}
+}
+
+// last returns the waiting request that is served last, or nil.
+func (q *Queue) last() *Request {
+	for _, row := range slices.Backward(q.rows[:]) {
+		if len(row) > 0 {
+			return row[len(row)-1]
+		}
+	}
+	return nil
+}
+
+// inOrder compares requests of a rank by their turns, then by arrival.
+func inOrder(a, b *Request) int {
+	return cmp.Or(cmp.Compare(a.turn, b.turn), cmp.Compare(a.arrival, b.arrival))
+}
+
+// before reports whether a is served before b.
+func before(a, b *Request) bool {
+	return cmp.Or(cmp.Compare(a.Rank, b.Rank), inOrder(a, b)) < 0
+}

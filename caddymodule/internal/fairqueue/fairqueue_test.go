@@ -1,0 +1,275 @@
+package fairqueue
+
+import (
+	"fmt"
+	"strconv"
+	"testing"
+	"time"
+)
+
+// newQueue returns a queue whose row is long and whose waits are.
+func newQueue(inFlight int) *Queue {
+	q := new(Queue)
+	q.SetLimits(Limits{InFlight: inFlight, MaxWait: time.Hour, MaxWaiting: 1000})
+	return q
+}
+
+// come lets a request arrive, and fails unless its outcome is the one wanted.
+func come(t *testing.T, q *Queue, want Outcome, rank Rank, keys ...string) *Request {
+	t.Helper()
+	r := &Request{Rank: rank}
+	copy(r.Keys[:], keys)
+	if got := q.Arrive(r); got.Outcome != want {
+		t.Fatalf("%v with keys %q: got %+v, want %v", rank, keys, got, want)
+	}
+	return r
+}
+
+// wantNext checks who gets the free slots. Nil is nobody.
+func wantNext(t *testing.T, q *Queue, want ...*Request) {
+	t.Helper()
+	for i, w := range want {
+		if got := q.Next(); got != w {
+			t.Fatalf("slot %d: got %+v, want %+v", i, got, w)
+		}
+	}
+}
+
+func TestHigherRanksGoFirst(t *testing.T) {
+	q := newQueue(1)
+	running := come(t, q, Served, First, "a")
+	first := come(t, q, Waiting, First, "b")
+	crawler := come(t, q, Waiting, Crawler, "c")
+	returned := come(t, q, Waiting, Returned, "d")
+	member := come(t, q, Waiting, Member, "e")
+	for _, want := range []*Request{member, returned, crawler, first} {
+		q.Release(running, time.Second)
+		wantNext(t, q, want, nil)
+		running = want
+	}
+}
+
+func TestKeysTakeTurnsWithinARank(t *testing.T) {
+	q := newQueue(1)
+	running := come(t, q, Served, First, "greedy")
+	var greedy []*Request
+	for range 3 {
+		greedy = append(greedy, come(t, q, Waiting, First, "greedy"))
+	}
+	modest := come(t, q, Waiting, First, "modest")
+	for _, want := range []*Request{modest, greedy[0], greedy[1], greedy[2]} {
+		q.Release(running, time.Second)
+		wantNext(t, q, want, nil)
+		running = want
+	}
+}
+
+// slotSeconds lets two keys compete for one slot, one with requests of a second and
+// one with those of a tenth, and returns for how long each of them holds it.
+func slotSeconds(corrected bool) (long, short time.Duration) {
+	q := newQueue(1)
+	send := func(key string) { q.Arrive(&Request{Rank: First, Keys: [2]string{key}}) }
+	running := &Request{Rank: First, Keys: [2]string{"long"}}
+	q.Arrive(running)
+	for range 3 {
+		send("long")
+		send("short")
+	}
+	for range 2000 {
+		held := time.Second
+		if running.Keys[0] == "short" {
+			held = 100 * time.Millisecond
+			short += held
+		} else {
+			long += held
+		}
+		send(running.Keys[0])
+		if !corrected {
+			running.charge = microsOf(held)
+		}
+		q.Release(running, held)
+		running = q.Next()
+	}
+	return long, short
+}
+
+func TestKeysGetEqualTimeHoweverLongTheirRequestsTake(t *testing.T) {
+	long, short := slotSeconds(true)
+	if ratio := float64(long) / float64(short); ratio < .9 || ratio > 1.1 {
+		t.Errorf("got %v and %v of slot time, want the same", long, short)
+	}
+	long, short = slotSeconds(false)
+	if ratio := float64(long) / float64(short); ratio < 9 {
+		t.Errorf("got %v and %v of slot time without corrections, want ten times as much", long, short)
+	}
+}
+
+// requestsOfANewKey returns how many requests of a new key are served before the
+// next one of a key that has used the only slot for 100 seconds. Both keys always
+// have requests that wait.
+func requestsOfANewKey(t *testing.T, virtualTime bool) (n int) {
+	q := newQueue(1)
+	running := come(t, q, Served, First, "old")
+	old := come(t, q, Waiting, First, "old")
+	for range 100 {
+		next := come(t, q, Waiting, First, "old")
+		q.Release(running, time.Second)
+		wantNext(t, q, old, nil)
+		running, old = old, next
+	}
+	for ; n < 50; n++ {
+		if !virtualTime {
+			q.virtual = [ranks]micros{}
+		}
+		come(t, q, Waiting, First, "new")
+		q.Release(running, time.Second)
+		if running = q.Next(); running == old {
+			break
+		}
+	}
+	return n
+}
+
+func TestANewKeyDoesNotCatchUpWithAnOldOne(t *testing.T) {
+	if got := requestsOfANewKey(t, true); got > 2 {
+		t.Errorf("got %d requests of a new key before an old one's turn, want 2 at most", got)
+	}
+	if got := requestsOfANewKey(t, false); got != 50 {
+		t.Errorf("got %d requests of a new key without virtual time, want all 50", got)
+	}
+}
+
+func TestAKeyWithHalfTheSlotsIsPassedOver(t *testing.T) {
+	for _, test := range []struct{ inFlight, alone int }{
+		{1, 1}, {2, 1}, {3, 2}, {4, 3}, {5, 4}, {20, 19},
+	} {
+		t.Run(fmt.Sprintf("in_flight=%d", test.inFlight), func(t *testing.T) {
+			q := newQueue(test.inFlight)
+			var running []*Request
+			for range test.alone {
+				running = append(running, come(t, q, Served, Member, "exports"))
+			}
+			more := come(t, q, Waiting, Member, "exports")
+			wantNext(t, q, nil)
+			for range test.inFlight - test.alone {
+				come(t, q, Served, First, "another")
+			}
+			other := come(t, q, Waiting, First, "third")
+			q.Release(running[0], time.Second)
+			if half := (test.inFlight + 1) / 2; test.alone > half {
+				wantNext(t, q, other, nil) // although it is of a lower rank
+			} else {
+				wantNext(t, q, more, nil)
+			}
+		})
+	}
+}
+
+func TestOfThoseThatArePassedOverTheFirstIsServed(t *testing.T) {
+	q := newQueue(4)
+	for range 3 {
+		come(t, q, Served, First, "exports")
+	}
+	come(t, q, Served, First, "another")
+	member := come(t, q, Waiting, Member, "exports")
+	come(t, q, Waiting, First, "exports")
+	q.SetLimits(Limits{InFlight: 6, MaxWait: time.Hour, MaxWaiting: 1000})
+	wantNext(t, q, member, nil)
+}
+
+func TestPredictedWaitsBeyondTheLimitAreRefused(t *testing.T) {
+	q := new(Queue)
+	q.SetLimits(Limits{InFlight: 2, MaxWait: 5 * time.Second, MaxWaiting: 200})
+	come(t, q, Served, First, "a")
+	come(t, q, Served, First, "b")
+	for i := range 10 { // 10 x 1 s / 2
+		r := &Request{Rank: Returned, Keys: [2]string{strconv.Itoa(i)}}
+		want := Decision{Outcome: Waiting, Ahead: i, Predicted: time.Duration(i+1) * time.Second / 2}
+		if got := q.Arrive(r); got != want {
+			t.Errorf("request %d: got %+v, want %+v", i, got, want)
+		}
+	}
+	come(t, q, TooLong, Returned, "one more")
+	come(t, q, TooLong, First, "newcomer")
+	come(t, q, Waiting, Member, "member")
+}
+
+func TestNewcomersAndCrawlersWaitAFifth(t *testing.T) {
+	l := Limits{MaxWait: 5 * time.Second}
+	for rank, want := range map[Rank]time.Duration{
+		Member: 5 * time.Second, Returned: 5 * time.Second, Crawler: time.Second, First: time.Second,
+	} {
+		if got := l.Wait(rank); got != want {
+			t.Errorf("%v: got %v, want %v", rank, got, want)
+		}
+	}
+}
+
+func TestAFullRowRefusesTheLast(t *testing.T) {
+	q := new(Queue)
+	q.SetLimits(Limits{InFlight: 1, MaxWait: time.Hour, MaxWaiting: 3})
+	come(t, q, Served, First, "a")
+	come(t, q, Waiting, Returned, "b")
+	last := come(t, q, Waiting, First, "c")
+	come(t, q, Waiting, Returned, "d")
+	come(t, q, Full, First, "e")
+	come(t, q, KeyFull, Returned, "b")
+	member := &Request{Rank: Member, Keys: [2]string{"f"}}
+	if got := q.Arrive(member); got.Outcome != Waiting || got.Displaced != last {
+		t.Errorf("got %+v, want a place for that of %+v", got, last)
+	}
+	if q.Leave(last) {
+		t.Error("got a place to leave after a displacement, want none")
+	}
+	if q.Waiting(First) != 0 || q.Waiting(Returned) != 2 || q.Waiting(Member) != 1 {
+		t.Errorf("got %d, %d and %d waiting", q.Waiting(First), q.Waiting(Returned), q.Waiting(Member))
+	}
+}
+
+func TestTheMeanBeginsAtASecondAndMovesByAFiftieth(t *testing.T) {
+	q := newQueue(1)
+	if got := q.Mean(); got != time.Second {
+		t.Errorf("got %v, want 1s", got)
+	}
+	r := come(t, q, Served, First, "a")
+	q.Release(r, 500*time.Millisecond)
+	if got := q.Mean(); got != 990*time.Millisecond {
+		t.Errorf("got %v, want 990ms", got)
+	}
+	if q.Release(r, time.Second) || q.Leave(r) {
+		t.Error("got a slot to give back twice, want one")
+	}
+}
+
+func TestALoweredNumberOfSlotsDrains(t *testing.T) {
+	q := newQueue(4)
+	var running []*Request
+	for i := range 4 {
+		running = append(running, come(t, q, Served, First, strconv.Itoa(i)))
+	}
+	waiting := come(t, q, Waiting, First, "e")
+	q.SetLimits(Limits{InFlight: 2, MaxWait: time.Hour, MaxWaiting: 10})
+	for i, want := range []*Request{nil, nil, waiting} {
+		q.Release(running[i], time.Second)
+		wantNext(t, q, want, nil)
+	}
+}
+
+func TestAHundredThousandAddressesLeaveNoState(t *testing.T) {
+	q := new(Queue)
+	q.SetLimits(Limits{InFlight: 5, MaxWait: 5 * time.Second, MaxWaiting: 200})
+	var running []*Request
+	for i := range 100_000 {
+		r := &Request{Rank: First, Keys: [2]string{"address" + strconv.Itoa(i)}}
+		if q.Arrive(r).Outcome == Served {
+			running = append(running, r)
+		}
+		if i%100 == 99 {
+			q.Release(running[0], time.Second)
+			running = append(running[1:], q.Next())
+		}
+		if most := q.waiting + q.running; len(q.keys) > most || most > 205 {
+			t.Fatalf("got %d keys, %d waiting, %d running", len(q.keys), q.waiting, q.running)
+		}
+	}
+}

@@ -1,0 +1,142 @@
+package override
+
+import (
+	"fmt"
+	"net/netip"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/caddy-throttle/caddy-throttle/leakybucket"
+	bucketkey "github.com/caddy-throttle/caddy-throttle/leakybucket/key"
+)
+
+var night = time.Date(2026, 1, 1, 3, 0, 0, 0, time.UTC)
+
+func TestALimitIsReadAsPeopleWriteIt(t *testing.T) {
+	for text, want := range map[string]leakybucket.Limit{
+		"x0.5":     {Capacity: 50, Leak: 5},
+		"x2":       {Capacity: 200, Leak: 20},
+		"10  1/s":  {Capacity: 10, Leak: 1},
+		"x0.001":   {Capacity: 2, Leak: 0.01}, // the dearest request still fits
+		" x1.000 ": {Capacity: 100, Leak: 10},
+	} {
+		l, err := ParseLimit(text)
+		if err != nil {
+			t.Errorf("%q: got error %v, want none", text, err)
+			continue
+		}
+		if rule, got := l.apply(leakybucket.Limit{Capacity: 100, Leak: 10}, 2); rule != bucketkey.Limited || got != want {
+			t.Errorf("%q: got %v, want %v", text, got, want)
+		}
+	}
+	for _, text := range []string{"", "x", "x0", "x-1", "xNaN", "x1e9", "10", "10 1", "0 1/s", "allow", "x0.5x", "\x00"} {
+		if _, err := ParseLimit(text); err == nil {
+			t.Errorf("%q: got no error, want one", text)
+		}
+	}
+}
+
+func TestAnOverrideEndsByItself(t *testing.T) {
+	var table Table
+	limit, err := ParseLimit("deny")
+	if err != nil {
+		t.Fatal(err)
+	}
+	network := netip.MustParsePrefix("203.0.113.0/24")
+	for _, err := range []error{
+		second(table.Ban(network, time.Hour, "", night)),
+		second(table.Shadow("", time.Hour, "", night)),
+		second(table.Shadow("z", time.Hour, "", night)),
+		second(table.Limit("z", "k", limit, time.Hour, "", night)),
+	} {
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	set, client := table.Load(), netip.MustParseAddr("203.0.113.7")
+	for after, holds := range map[time.Duration]bool{0: true, time.Hour - 1: true, time.Hour: false} {
+		now := night.Add(after)
+		if got := set.Banned(client, now) != nil; got != holds {
+			t.Errorf("banned after %v: got %v, want %v", after, got, holds)
+		}
+		if set.AllShadow(now) != holds || set.Shadow("z", now) != holds || set.Shadow("other", now) != holds {
+			t.Errorf("shadow after %v: want %v", after, holds)
+		}
+		if rule, _ := set.Apply("z", "k", bucketkey.Limited, leakybucket.Limit{Capacity: 1, Leak: 1}, 1, now); (rule == bucketkey.Deny) != holds {
+			t.Errorf("limit after %v: got rule %v, want deny: %v", after, rule, holds)
+		}
+	}
+	if got := table.List(night.Add(time.Hour)); len(got.Bans)+len(got.Shadows)+len(got.Limits) != 0 || table.Load() != nil {
+		t.Errorf("after an hour: got %+v, want nothing left, and a nil set", got)
+	}
+}
+
+func second[T any](_ T, err error) error { return err }
+
+func TestTheLongestPrefixOfABanCounts(t *testing.T) {
+	var table Table
+	for _, network := range []string{"203.0.0.0/16", "203.0.113.0/24", "2001:db8::/32"} {
+		if _, err := table.Ban(netip.MustParsePrefix(network), time.Hour, network, night); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for addr, want := range map[string]string{
+		"203.0.113.7":        "203.0.113.0/24",
+		"203.0.1.1":          "203.0.0.0/16",
+		"::ffff:203.0.113.7": "203.0.113.0/24",
+		"203.1.0.0":          "",
+		"2001:db8:1::1%eth0": "2001:db8::/32",
+		"2001:db9::":         "",
+	} {
+		got := ""
+		if ban := table.Load().Banned(netip.MustParseAddr(addr), night); ban != nil {
+			got = ban.Note
+		}
+		if got != want {
+			t.Errorf("%s: got the ban of %q, want %q", addr, got, want)
+		}
+	}
+	if !table.Unban(netip.MustParsePrefix("203.0.113.0/24"), night) || table.Unban(netip.MustParsePrefix("203.0.113.0/24"), night) {
+		t.Error("unbanning twice: want it to end something once")
+	}
+}
+
+func TestOverridesAreBounded(t *testing.T) {
+	var table Table
+	set := &Set{}
+	for i := range most {
+		network := netip.PrefixFrom(netip.AddrFrom4([4]byte{10, byte(i >> 8), byte(i), 1}), 32)
+		set.bans = append(set.bans, Ban{network, Span{Until: night.Add(time.Hour)}})
+	}
+	table.set.Store(set)
+	if _, err := table.Ban(netip.MustParsePrefix("203.0.113.0/24"), time.Hour, "", night); err == nil {
+		t.Error("one more than fit: got no error, want one")
+	}
+	if _, err := table.Ban(netip.MustParsePrefix("10.0.0.1/32"), time.Hour, "", night); err != nil {
+		t.Errorf("one that is there: got %v, want it replaced", err)
+	}
+	if _, err := table.Shadow("", time.Hour, strings.Repeat("x", longestNote+1), night); err == nil {
+		t.Error("a note too long: got no error, want one")
+	}
+}
+
+func TestTwoWritersLoseNothing(t *testing.T) {
+	var table Table
+	var writers sync.WaitGroup
+	for w := range 4 {
+		writers.Go(func() {
+			for i := range 50 {
+				if _, err := table.Shadow(fmt.Sprint(w, " ", i), time.Hour, "", night); err != nil {
+					t.Error(err)
+				}
+				table.Load().Shadow("0 0", night)
+			}
+		})
+	}
+	writers.Wait()
+	if got := len(table.List(night).Shadows); got != 200 {
+		t.Errorf("got %d switches, want 200", got)
+	}
+}

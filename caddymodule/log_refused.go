@@ -1,0 +1,83 @@
+package caddymodule
+
+import (
+	"errors"
+	"net/http"
+	"strconv"
+	"sync/atomic"
+	"time"
+
+	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
+
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/decision"
+	"github.com/caddy-throttle/caddy-throttle/leakybucket"
+)
+
+// The words of log_refused.
+const (
+	logAll = "all"
+	logOff = "off"
+)
+
+// parseLogRefused returns the interval between refusals in the access log. Zero means
+// that all are logged, a negative interval that none is.
+func parseLogRefused(text string) (every time.Duration, err error) {
+	switch text {
+	case logAll:
+		return 0, nil
+	case logOff:
+		return -1, nil
+	}
+	rate, err := leakybucket.ParseRate(text)
+	if err != nil || rate <= 0 {
+		return 0, errors.New("invalid log_refused " + strconv.Quote(text) + ": want all, off or a rate such as 10/s")
+	}
+	return max(1, time.Duration(float64(time.Second)/rate)), nil
+}
+
+// refusedLines limits how many refusals of a zone are in the access log. The zero value
+// is ready for use.
+type refusedLines struct {
+	due     atomic.Int64 // when the next line is due if lines come evenly, in nanoseconds since 1970
+	dropped atomic.Int64 // lines since one of the zone was written
+}
+
+// allows reports whether a line may be written now. A burst is the lines of a second, or
+// one.
+func (l *refusedLines) allows(now time.Time, every time.Duration) bool {
+	if every < 0 {
+		return false
+	}
+	for at := now.UnixNano(); ; {
+		due := l.due.Load()
+		next := max(due, at) + int64(every)
+		if next-at > max(int64(time.Second), int64(every)) {
+			return false
+		}
+		if l.due.CompareAndSwap(due, next) {
+			return true
+		}
+	}
+}
+
+// limitLog keeps the line of a refused request out of the access log if log_refused of
+// the decisive zone says so. Lines that are written tell how many were not.
+func (a *App) limitLog(r *http.Request, res *decision.Result) {
+	if !a.limitsLog || !decision.Logged(r) {
+		return
+	}
+	if res.Refused() {
+		z := a.zones[res.Decisive().Rule.Name]
+		if z.logEvery != 0 && !z.live.lines.allows(time.Now(), z.logEvery) {
+			z.live.lines.dropped.Add(1)
+			caddyhttp.SetVar(r.Context(), caddyhttp.LogSkipVar, true)
+			return
+		}
+	}
+	for i := range res.Outcomes {
+		o := &res.Outcomes[i]
+		if z := a.zones[o.Rule.Name]; z.logEvery != 0 && o.Decision() != decision.Withdrawn && z.live.lines.dropped.Load() > 0 {
+			o.Unlogged = z.live.lines.dropped.Swap(0)
+		}
+	}
+}

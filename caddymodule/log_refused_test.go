@@ -1,0 +1,109 @@
+package caddymodule
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// accessLines returns the lines of the access log: the status, and how many refusals
+// before each were not logged.
+func accessLines(t *testing.T, s *site) (lines []string) {
+	t.Helper()
+	for _, line := range s.logs.lines(t, "handled request") {
+		field, _ := line["throttle"].(map[string]any)
+		lines = append(lines, strings.TrimSpace(fmt.Sprint(line["status"], " ", field["unlogged"])))
+	}
+	return lines
+}
+
+func TestLogRefusedLimitsTheLinesOfRefusals(t *testing.T) {
+	for _, test := range []struct {
+		option string
+		want   []string
+	}{
+		{"", []string{"200 <nil>", "429 <nil>", "429 <nil>", "429 <nil>", "429 <nil>", "429 <nil>", "429 <nil>", "200 <nil>"}},
+		{"log_refused all", []string{"200 <nil>", "429 <nil>", "429 <nil>", "429 <nil>", "429 <nil>", "429 <nil>", "429 <nil>", "200 <nil>"}},
+		{"log_refused 2/s", []string{"200 <nil>", "429 <nil>", "429 <nil>", "429 3", "200 <nil>"}},
+		{"log_refused 1/m", []string{"200 <nil>", "429 <nil>", "200 5"}},
+		{"log_refused off", []string{"200 <nil>", "200 6"}},
+		{"log_refused off\nshadow", []string{"200 <nil>", "200 <nil>", "200 <nil>", "200 <nil>", "200 <nil>", "200 <nil>", "200 <nil>", "200 <nil>"}},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			s := run(t, "http:// {\nlog\nthrottle {\nzone some {\nlimit 1 1/m\n"+test.option+"\n}\n}\nrespond ok\n}")
+			c := s.from(someone)
+			for range 6 {
+				c.get("/")
+			}
+			<-time.After(30 * time.Second)
+			c.get("/")
+			<-time.After(2 * time.Minute)
+			c.get("/")
+			if got := accessLines(t, s); !slices.Equal(got, test.want) {
+				t.Errorf("%q: got %q, want %q", test.option, got, test.want)
+			}
+			if got := s.counts(t)["some"]; got["refused capacity"]+got["shadow_refused capacity"] != 6 {
+				t.Errorf("%q: got %v, want all 6 refusals counted", test.option, got)
+			}
+		})
+	}
+}
+
+// Lines of other zones, and those that log_skip drops anyhow, do not tell.
+func TestUnloggedRefusalsAreToldByTheirZoneOnly(t *testing.T) {
+	s := run(t, `http:// {
+		log
+		log_skip /quiet
+		@a path /a* /quiet
+		throttle @a {
+			zone a {
+				limit 1 1/h
+				log_refused off
+			}
+		}
+		throttle /b* {
+			zone b {
+				limit 5 1/h
+				log_refused off
+			}
+		}
+		respond ok
+	}`)
+	for _, path := range []string{"/a", "/a", "/a", "/b", "/quiet"} {
+		s.from(someone).get(path)
+	}
+	s.from("203.0.113.99:1").get("/a")
+	if got, want := accessLines(t, s), []string{"200 <nil>", "200 <nil>", "200 2"}; !slices.Equal(got, want) {
+		t.Errorf("got %q, want %q", got, want)
+	}
+}
+
+func TestLogRefusedIsAllOffOrARate(t *testing.T) {
+	for _, text := range []string{"none", "10", "0/s", "-1/s", "10/w", ""} {
+		if _, err := parseLogRefused(text); err == nil || !strings.Contains(err.Error(), "want all, off or a rate") {
+			t.Errorf("%q: got %v, want an error that says what would be right", text, err)
+		}
+	}
+}
+
+func TestRecommendSaysHowManyRefusalsItCannotSee(t *testing.T) {
+	var log strings.Builder
+	for i, unlogged := range []string{"", `,"unlogged":1200`, `,"unlogged":"many"`, `,"unlogged":34,"zones":[{"zone":"a","unlogged":34},{"zone":"b"}]`, `,"key":"\"unlogged\":99"`} {
+		fmt.Fprintf(&log, `{"ts":%d.5,"logger":"http.log.access","msg":"handled request","request":{"client_ip":"203.0.113.7","method":"GET","host":"example.com","uri":"/"},"duration":0.5,"status":429,"throttle":{"zone":"a","decision":"refused"%s}}`+"\n", logStart.Unix()+int64(i), unlogged)
+	}
+	f := recommendFlags{spare: "99.9"}
+	f.format = "auto"
+	r, broken, err := f.find(t.Context(), []string{writeText(t, "access.log", log.String())})
+	if err != nil || broken != nil {
+		t.Fatal(err, broken)
+	}
+	if r.Log.Unlogged != 1234 {
+		t.Errorf("got %d, want 1234", r.Log.Unlogged)
+	}
+	if notes := strings.Join(r.Notes, "\n"); !strings.Contains(notes, "requests refused and not in the log, because log_refused kept them out: their clients seem quieter than they were: 1,234.") {
+		t.Errorf("got the notes %s, want how many requests are missing", notes)
+	}
+}

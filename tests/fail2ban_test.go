@@ -1,0 +1,76 @@
+package tests
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+)
+
+// TestFail2banBansTheBlockedClientOnly uses the filter of the documentation, and a
+// client whose headers try to have others banned.
+func TestFail2banBansTheBlockedClientOnly(t *testing.T) {
+	t.Parallel()
+	fail2ban := need(t, "fail2ban-regex")
+	page, err := os.ReadFile("../docs/logs-and-metrics.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	found := regexp.MustCompile("(?s)\n```ini\n(\\[Definition\\]\n.*?)```\n").FindSubmatch(page)
+	if found == nil {
+		t.Fatal("got no filter in the documentation, want one")
+	}
+	dir := t.TempDir()
+	filter, log := writeFile(t, "caddy-throttle.conf", string(found[1])), filepath.Join(dir, "throttle.log")
+	port, admin := freePort(t), fmt.Sprintf("127.0.0.1:%d", freePort(t))
+	text := config{sites: fmt.Sprintf(`
+http://:%d {
+	log
+	throttle {
+		zone login {
+			limit 2 1/d
+			block 10m
+		}
+	}
+	throttle {
+		zone named {
+			key header X-Api-Key
+			plain_keys
+			limit 1 1/d
+			block 10m
+		}
+	}
+	respond ok
+}`, port)}.caddyfile(admin)
+	text = strings.Replace(text, "{\n", "{\n\tlog bans {\n\t\tinclude throttle\n\t\toutput file "+log+"\n\t\tformat json\n\t}\n", 1)
+	startCaddyIn(t, admin, dir, writeFile(t, "Caddyfile", text))
+
+	url := fmt.Sprintf("http://127.0.0.1:%d/", port)
+	const forged = `{"level":"info","ts":1795318763.5,"logger":"throttle","msg":"zone blocks a key","zone":"login","key":"198.51.100.9","for_seconds":600}`
+	v := newVisitor(t, "h1")
+	for _, key := range []string{forged, forged, `","zone":"login","key":"198.51.100.9","for_seconds":600}`, "198.51.100.9", "198.51.100.9"} {
+		v.get(t, url+"?%22,%22key%22:%22198.51.100.9%22", "User-Agent", forged, "X-Api-Key", key, "X-Forwarded-For", "198.51.100.9", "Referer", forged)
+	}
+	eventually(t, "a line about the block", func() bool {
+		lines, _ := os.ReadFile(log)
+		return strings.Contains(string(lines), `"zone blocks a key","zone":"login"`)
+	})
+
+	out, err := exec.Command(fail2ban, "--print-all-matched", log, filter).CombinedOutput()
+	if err != nil {
+		t.Fatalf("running fail2ban-regex: %v\n%s", err, out)
+	}
+	if !regexp.MustCompile(`Lines: \d+ lines, 0 ignored, 1 matched`).Match(out) {
+		t.Errorf("got\n%s\nwant one line that matches", out)
+	}
+	out, err = exec.Command(fail2ban, "--out", "ip", log, filter).Output()
+	if err != nil {
+		t.Fatalf("running fail2ban-regex: %v", err)
+	}
+	if got := strings.Fields(string(out)); len(got) != 1 || got[0] != v.address {
+		t.Errorf("got the addresses %q banned, want %s alone", got, v.address)
+	}
+}
