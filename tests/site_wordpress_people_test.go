@@ -118,7 +118,8 @@ func photo(t *testing.T, n int) []byte {
 // TestWordPressServesPeople refuses them nothing, and fills no bucket of theirs above
 // 60 %.
 func TestWordPressServesPeople(t *testing.T) {
-	readingTime, writingTime, photos := 4*time.Second, 5*time.Second, 12
+	// Shorter than people write, so that more of it is in the bucket at once.
+	readingTime, writingTime, photos := 4*time.Second, 25*time.Second, 12
 	if longRun() {
 		readingTime, writingTime, photos = 10*time.Second, 150*time.Second, 30
 	}
