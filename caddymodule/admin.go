@@ -66,13 +66,14 @@ var adminCalls = map[string]map[string]adminCall{
 		"/throttle/limit":    (*App).adminLimit,
 		"/throttle/unlimit":  (*App).adminUnlimit,
 		"/throttle/release":  (*App).adminRelease,
+		"/throttle/revoke":   (*App).adminRevoke,
 		"/throttle/shadow":   (*App).adminShadow,
 		"/throttle/unshadow": (*App).adminUnshadow,
 	},
 }
 
 // changes are the paths whose calls are logged.
-var changes = []string{"/throttle/ban", "/throttle/unban", "/throttle/limit", "/throttle/unlimit", "/throttle/release", "/throttle/shadow", "/throttle/unshadow"}
+var changes = []string{"/throttle/ban", "/throttle/unban", "/throttle/limit", "/throttle/unlimit", "/throttle/release", "/throttle/revoke", "/throttle/shadow", "/throttle/unshadow"}
 
 func badRequest(format string, args ...any) error {
 	return caddy.APIError{HTTPStatus: http.StatusBadRequest, Err: fmt.Errorf(format, args...)}

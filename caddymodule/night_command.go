@@ -28,6 +28,7 @@ func nightCommands() []*cobra.Command {
 	return []*cobra.Command{
 		statusCommand(), topCommand(), whyCommand(), bucketsCommand(), keyCommand(), releaseCommand(),
 		banCommand(), unbanCommand(), bansCommand(), limitCommand(), unlimitCommand(), shadowCommand(), unshadowCommand(),
+		revokeDevicesCommand(),
 	}
 }
 
@@ -581,6 +582,23 @@ func unshadowCommand() *cobra.Command {
 				return err
 			}
 			return r.end("/throttle/unshadow", overrideInput{Zone: zone})
+		},
+	}.command()
+}
+
+func revokeDevicesCommand() *cobra.Command {
+	return remoteCommand{
+		use: "revoke-devices", short: "Trusts no device any more", args: cobra.NoArgs,
+		long: `Replaces the keys that cookies of trust_devices are signed with. No device is trusted
+any more until somebody logs in with it again: on this Caddy at once, on others that
+share its storage within ten minutes.`,
+		run: func(r *remote, _ []string) error {
+			var done revoked
+			if ok, err := r.ask(http.MethodPost, "/throttle/revoke", struct{}{}, &done); !ok {
+				return err
+			}
+			_, err := fmt.Fprintln(&r.out, "No device is trusted any more.")
+			return err
 		},
 	}.command()
 }

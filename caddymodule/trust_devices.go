@@ -169,6 +169,25 @@ func (s *signingKeys) start(last *lastKeys, logger *zap.Logger) {
 	last.Store(s.Ring)
 }
 
+// revoked says that the keys of device cookies were replaced.
+type revoked struct {
+	Revoked bool `json:"revoked"`
+}
+
+// adminRevoke replaces the keys, so that no device is trusted any more.
+func (a *App) adminRevoke(ctx context.Context, in *adminInput) (any, error) {
+	if err := in.decode(new(struct{})); err != nil {
+		return nil, err
+	}
+	if a.signing.Ring == nil {
+		return nil, badRequest("no zone has trust_devices")
+	}
+	if err := a.signing.Rotate(ctx, time.Now()); err != nil {
+		return nil, err
+	}
+	return revoked{true}, nil
+}
+
 // warnInsecure logs, once, that a log-in succeeded over plain HTTP.
 func (z *runningZone) warnInsecure() {
 	if !z.warnedInsecure.Swap(true) {

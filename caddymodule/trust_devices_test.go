@@ -500,6 +500,26 @@ func TestNodesThatShareStorageTrustEachOthersDevices(t *testing.T) {
 	device.on(stranger).wants(http.StatusTooManyRequests, "owner", "right")
 }
 
+func TestDevicesThatAreRevokedAreTrustedNoMore(t *testing.T) {
+	s := newLoginSite(t, t.TempDir(), byAccount("3 1/h", ""))
+	device := s.browser("192.0.2.1:1")
+	device.wants(http.StatusFound, "owner", "right")
+	s.browser("198.51.100.1:1").guesses(10, "owner")
+	device.wants(http.StatusFound, "owner", "right")
+	var answer revoked
+	if status := s.admin(http.MethodPost, "/throttle/revoke", "{}", &answer); status != http.StatusOK || !answer.Revoked {
+		t.Fatalf("got %d %+v, want 200 and revoked", status, answer)
+	}
+	device.wants(http.StatusTooManyRequests, "owner", "right")
+}
+
+func TestWithoutTrustedDevicesNoneAreRevoked(t *testing.T) {
+	s := run(t, threeZones)
+	if status := s.admin(http.MethodPost, "/throttle/revoke", "{}", nil); status != http.StatusBadRequest {
+		t.Errorf("got %d, want 400", status)
+	}
+}
+
 func TestAReloadKeepsTheKeysAlthoughStorageFails(t *testing.T) {
 	dir := t.TempDir()
 	first := newLoginSite(t, dir, byAccount("3 1/h", ""))

@@ -214,6 +214,7 @@ func TestNightCommandsSayWhatIsWrong(t *testing.T) {
 		{"shadow login --all --for 1h", "want a zone, or --all"},
 		{"buckets login --sort up", "want level, key or last"},
 		{"top --by 10", "want ip"},
+		{"revoke-devices", "no zone has trust_devices"},
 	} {
 		out, err := c.tryThrottle(strings.Fields(test.args)...)
 		if err == nil || !strings.Contains(out, test.want) {
