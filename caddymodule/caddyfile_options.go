@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/caddyserver/caddy/v2"
@@ -260,6 +261,9 @@ func parseDuration(word string) (caddy.Duration, error) {
 		if _, err := caddy.ParseDuration(short); err == nil {
 			return 0, fmt.Errorf("invalid duration %q: did you mean %s?", word, short)
 		}
+	}
+	if n, err := strconv.ParseFloat(word, 64); err == nil && n > 0 {
+		return 0, fmt.Errorf("invalid duration %q: it has no unit: want ms, s, m, h or d behind it, such as %ss", word, word)
 	}
 	if err != nil || duration <= 0 {
 		return 0, fmt.Errorf("invalid duration %q: want one above 0, such as 10s", word)

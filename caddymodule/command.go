@@ -37,7 +37,9 @@ find. They need no running Caddy and change nothing.
 
 Logs may be Caddy's own, in JSON, or common or combined logs of nginx and
 Apache, plain or compressed by gzip or zstd. Give several, such as a rotated
-set, in any order. A dash is the standard input.
+set, in any order. A dash is the standard input. A combined line may end with
+a request time: seconds, as nginx's $request_time, or microseconds, as Apache's
+%D. Without --format, a number without a point is taken for microseconds.
 
 The exit code is 1 if a log cannot be read, and 2 if the command is used in a
 wrong way.`,
@@ -100,7 +102,7 @@ type logFlags struct {
 
 // add adds the flags to a command.
 func (f *logFlags) add(cmd *cobra.Command) {
-	cmd.Flags().StringVar(&f.format, "format", "auto", "How lines are written: auto, caddy, nginx or apache. A trailing request time is nginx's $request_time in seconds, or Apache's %D in microseconds; auto takes a number without a point for the latter")
+	cmd.Flags().StringVar(&f.format, "format", "auto", "How lines are written: auto, caddy, nginx or apache; see caddy throttle --help")
 	cmd.Flags().StringVar(&f.host, "host", "", "The host of requests whose line has none, as in combined logs")
 	cmd.Flags().BoolVar(&f.json, "json", false, "Print JSON")
 }

@@ -2,6 +2,7 @@ package caddymodule
 
 import (
 	"fmt"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -163,6 +164,11 @@ func TestAWaitThatNoClientOutlastsIsWarnedOfOnce(t *testing.T) {
 		zone := "throttle {\nzone api {\n" + options + "\n}\n}\n"
 		s := run(t, "http://one.example {\n"+zone+"}\nhttp://two.example {\n"+zone+"}")
 		s.warned(t, text, want)
+		remedy := "set max_wait, a smaller capacity"
+		if strings.Contains(options, "max_wait") {
+			remedy = "set a shorter max_wait"
+		}
+		s.warned(t, text+": "+remedy, want)
 		s.stop()
 	}
 }

@@ -128,8 +128,11 @@ func (z *runningZone) warn(definition *Zone) {
 		z.logger.Warn("zone blocks clients for what their requests reserve, before the response says what they cost: add after to settle")
 	}
 	if wait := longestWait(z.Rule); wait > patientClient {
-		z.logger.Warn("requests may wait longer than most clients do: set max_wait, a smaller capacity or a faster leak",
-			zap.Float64("longest_wait_seconds", wait.Seconds()))
+		warning := "requests may wait longer than most clients do: set max_wait, a smaller capacity or a faster leak"
+		if z.MaxWait > 0 {
+			warning = "requests may wait longer than most clients do: set a shorter max_wait"
+		}
+		z.logger.Warn(warning, zap.Float64("longest_wait_seconds", wait.Seconds()))
 	}
 	for _, limit := range z.Key.Table.Limits() {
 		for _, cost := range definition.constants(z.Rule) {

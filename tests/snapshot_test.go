@@ -160,7 +160,9 @@ func TestASnapshotInCaddysDataFolderOutlivesTheProcess(t *testing.T) {
 			another := savedConfig(freePort(t), "off", time.Second)
 			another.throttle, another.env = "", site.env
 			second := startCaddy(t, another)
-			if got := second.logLines("no snapshot of the buckets is kept"); len(got) != 1 || !strings.Contains(got[0], "another process uses the file") {
+			const warning = "no snapshot of the buckets is kept"
+			eventually(t, "a warning of the second Caddy", func() bool { return len(second.logLines(warning)) > 0 })
+			if got := second.logLines(warning); len(got) != 1 || !strings.Contains(got[0], "another process uses the file") {
 				t.Errorf("a second Caddy: got %q, want one line about the other process", got)
 			}
 			if err := second.shutDown(); err != nil {

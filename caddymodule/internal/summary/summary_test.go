@@ -117,6 +117,7 @@ func TestTheTextSaysWhatWasCountedAndEscapesIt(t *testing.T) {
 		`\x1b[2Jevil`,
 		`1  GET /\x1b]0;owned\a`,
 		"above 90%  ██████████████████████████████ 1\n",
+		"How full the buckets of 1 other key became, at most:\n",
 	} {
 		if !strings.Contains(b.String(), want) {
 			t.Errorf("got\n%s\nwant it to contain %q", b.String(), want)
@@ -124,6 +125,16 @@ func TestTheTextSaysWhatWasCountedAndEscapesIt(t *testing.T) {
 	}
 	if strings.ContainsAny(b.String(), "\x1b\x07") {
 		t.Errorf("got control bytes in %q", b.String())
+	}
+}
+
+func TestWithoutARefusalTheTextSpeaksOfNoOtherKeys(t *testing.T) {
+	var b strings.Builder
+	if err := summaryOf(t, line(0, "/", pagesA)).Write(&b); err != nil {
+		t.Fatal(err)
+	}
+	if want := "How full the buckets of 1 key became, at most:\n"; !strings.Contains(b.String(), want) {
+		t.Errorf("got\n%s\nwant it to contain %q", b.String(), want)
 	}
 }
 

@@ -50,7 +50,11 @@ func (z *Zone) write(b *strings.Builder) {
 	fmt.Fprintf(b, "  %-14s %10s %7s\n", "keys refused", humanize.Comma(int64(z.RefusedKeys)), percent(z.RefusedKeys, z.Keys))
 	n := z.Nearest
 	if others := n.Below25 + n.Below50 + n.Below75 + n.Below90 + n.Above; others > 0 {
-		fmt.Fprintf(b, "How full the buckets of the other %s became, at most:\n", counted(others, "key"))
+		which := counted(others, "key")
+		if z.RefusedKeys > 0 {
+			which = counted(others, "other key")
+		}
+		fmt.Fprintf(b, "How full the buckets of %s became, at most:\n", which)
 		for _, step := range []struct {
 			name string
 			keys int
