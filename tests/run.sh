@@ -167,6 +167,6 @@ step 'the benchmarks build'
 (cd bench && go vet ./... && go test -short ./...)
 step 'the whole system'
 # More tests at once than processors, because many wait for a Retry-After.
-limit=10m
+limit=20m
 [[ ${TEST_LONG:-} != 1 ]] || limit=90m
 go test -count=1 -parallel 8 -timeout "$limit" -tags "$tags" ./tests/...
