@@ -7,8 +7,8 @@ import (
 )
 
 const (
-	// longestName is what the length of a key in a slot can tell, with the two
-	// bytes before a zone that is spelled out.
+	// longestName is how many bytes zone and key may have together. The two bytes for
+	// the length of either can tell more.
 	longestName = 1<<15 - 1
 
 	// slotRoom is how many bytes of a name a slot holds. They take every address

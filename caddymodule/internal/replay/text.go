@@ -25,7 +25,7 @@ const (
 	barWidth   = 30
 )
 
-// Write writes the report for people. What clients have written is escaped.
+// Write writes the report for people. Texts from clients are escaped.
 func (r *Report) Write(out io.Writer) error {
 	var b bytes.Buffer
 	r.Log.write(&b)
