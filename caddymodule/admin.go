@@ -53,6 +53,7 @@ var adminCalls = map[string]map[string]adminCall{
 	http.MethodGet: {
 		"/throttle/zones":     (*App).adminZones,
 		"/throttle/overrides": (*App).adminOverrides,
+		"/throttle/journal":   (*App).adminJournal,
 	},
 	http.MethodPost: {
 		"/throttle/buckets": (*App).adminBuckets,
@@ -92,32 +93,57 @@ func serveAdmin(w http.ResponseWriter, r *http.Request) error {
 	}
 	in := new(adminInput)
 	if r.Method == http.MethodPost {
-		kind, _, err := mime.ParseMediaType(r.Header.Get("Content-Type"))
-		if err != nil || kind != "application/json" {
-			return caddy.APIError{HTTPStatus: http.StatusUnsupportedMediaType, Err: errors.New("want a body of the type application/json")}
-		}
-		if in.body, err = io.ReadAll(http.MaxBytesReader(w, r.Body, mostAdmin)); err != nil {
-			return badRequest("reading the body: %w", err)
+		var err error
+		if in, err = readAdminInput(w, r); err != nil {
+			return err
 		}
 	}
+	answer, err := in.ask(r.Context(), "admin API", r.URL.Path, call)
+	if err != nil {
+		return err
+	}
+	return writeAnswer(w, answer)
+}
+
+// readAdminInput reads the body of a POST request.
+func readAdminInput(w http.ResponseWriter, r *http.Request) (*adminInput, error) {
+	kind, _, err := mime.ParseMediaType(r.Header.Get("Content-Type"))
+	if err != nil || kind != "application/json" {
+		return nil, caddy.APIError{HTTPStatus: http.StatusUnsupportedMediaType, Err: errors.New("want a body of the type application/json")}
+	}
+	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, mostAdmin))
+	if err != nil {
+		return nil, badRequest("reading the body: %w", err)
+	}
+	return &adminInput{body}, nil
+}
+
+// ask calls the app that runs, for an administrator of a name. Changes are logged and
+// kept in the journal. Its errors are of the type [caddy.APIError].
+func (in *adminInput) ask(ctx context.Context, by, path string, call adminCall) (any, error) {
 	a, release := runningApp()
 	if a == nil {
-		return caddy.APIError{HTTPStatus: http.StatusServiceUnavailable, Err: errors.New("throttle does not run: no config with it is loaded")}
+		return nil, caddy.APIError{HTTPStatus: http.StatusServiceUnavailable, Err: errors.New("throttle does not run: no config with it is loaded")}
 	}
 	defer release()
-	ctx, cancel := context.WithTimeout(r.Context(), adminTimeout)
+	ctx, cancel := context.WithTimeout(ctx, adminTimeout)
 	defer cancel()
 	answer, err := call(a, ctx, in)
 	if err != nil {
 		var api caddy.APIError
 		if errors.As(err, &api) {
-			return err
+			return nil, err
 		}
-		return caddy.APIError{HTTPStatus: http.StatusBadGateway, Err: err}
+		return nil, caddy.APIError{HTTPStatus: http.StatusBadGateway, Err: err}
 	}
-	if slices.Contains(changes, r.URL.Path) {
-		a.logger.Warn("changed at run time, by the admin API", zap.String("path", r.URL.Path), logged(answer))
+	if slices.Contains(changes, path) {
+		a.logger.Warn("changed at run time", zap.String("by", by), zap.String("path", path), logged(answer))
+		a.control.journal.Add(in.change(by, path, answer)...)
 	}
+	return answer, nil
+}
+
+func writeAnswer(w http.ResponseWriter, answer any) error {
 	w.Header().Set("Content-Type", "application/json")
 	w.Header().Set("Cache-Control", "no-store")
 	enc := json.NewEncoder(w)

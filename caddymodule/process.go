@@ -146,6 +146,7 @@ func (d *distinctKeys) estimate() uint64 {
 // It outlives configs: a reload must not lift a ban.
 type control struct {
 	overrides override.Table
+	journal   override.Journal
 	rates     rates
 	stopped   chan struct{} // closed when no config uses it any more
 

@@ -1,0 +1,56 @@
+package caddymodule
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/override"
+)
+
+// adminJournal lists what was changed last, and who did it.
+func (a *App) adminJournal(context.Context, *adminInput) (any, error) {
+	return a.control.journal.List(), nil
+}
+
+// change returns what the journal keeps of a call that has changed something. A call
+// that found nothing to change gives none.
+func (in *adminInput) change(by, path string, answer any) []override.Change {
+	var of overrideInput
+	if json.Unmarshal(in.body, &of) != nil {
+		return nil // not so, because the call has read it
+	}
+	c := override.Change{At: time.Now(), By: by, Action: strings.TrimPrefix(path, "/throttle/"), Of: of.Zone}
+	if of.Key != "" {
+		c.Of = bucketName(of.Zone, of.Key, false)
+	}
+	if network, err := of.network(); err == nil {
+		c.Of = network.String()
+	}
+	switch answer := answer.(type) {
+	case ended:
+		if !answer.Ended {
+			return nil
+		}
+	case released:
+		// The client may be named by a secret. The names of its buckets hold none.
+		if len(answer.Freed) == 0 {
+			return nil
+		}
+		c.Of = answer.Freed[0]
+		if more := len(answer.Freed) - 1; more > 0 {
+			c.Of += fmt.Sprintf(" and %d more", more)
+		}
+	case override.Ban:
+		c.Until, c.Note = &answer.Until, answer.Note
+	case override.Shadow:
+		c.Until, c.Note = &answer.Until, answer.Note
+	case override.Limit:
+		c.Limit, c.Until, c.Note = answer.Text, &answer.Until, answer.Note
+	}
+	c.Of = cmp.Or(c.Of, "everything")
+	return []override.Change{c}
+}

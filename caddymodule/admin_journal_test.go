@@ -1,0 +1,49 @@
+package caddymodule
+
+import (
+	"fmt"
+	"net/http"
+	"testing"
+
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/override"
+)
+
+func TestTheJournalSaysWhatWasChangedAndByWhom(t *testing.T) {
+	s := run(t, threeZones)
+	s.from(someone).passes(2, "/hosts")
+	s.from(someone).passes(2, "/pages")
+	for _, change := range [][2]string{
+		{"ban", `{"network": "203.0.113.9", "for": "2h", "note": "a scraper"}`},
+		{"unban", `{"network": "203.0.113.10"}`}, // there is none
+		{"unban", `{"network": "203.0.113.9"}`},
+		{"release", `{"client": "203.0.113.7"}`},
+		{"release", `{"client": "203.0.113.7"}`}, // empty already
+		{"limit", `{"zone": "pages", "key": "203.0.113.7", "limit": "x2", "for": "1h"}`},
+		{"shadow", `{"for": "30m"}`},
+	} {
+		s.changes("/throttle/"+change[0], change[1])
+	}
+	if status := s.admin(http.MethodPost, "/throttle/ban", `{"network": "0.0.0.0/0", "for": "1h"}`, nil); status != 400 {
+		t.Errorf("got %d, want 400", status)
+	}
+	var got []override.Change
+	s.admin(http.MethodGet, "/throttle/journal", "", &got)
+	var told []string
+	for _, c := range got {
+		ends := ""
+		if c.Until != nil {
+			ends = " for " + c.Until.Sub(c.At).Round(1e9).String()
+		}
+		told = append(told, c.By+": "+c.Action+" "+c.Of+" "+c.Limit+c.Note+ends)
+	}
+	want := []string{
+		"admin API: shadow everything  for 30m0s",
+		"admin API: limit pages/203.0.113.7 x2 for 1h0m0s",
+		"admin API: release hosts/203.0.113.7/example.com and 1 more ",
+		"admin API: unban 203.0.113.9/32 ",
+		"admin API: ban 203.0.113.9/32 a scraper for 2h0m0s",
+	}
+	if fmt.Sprint(told) != fmt.Sprint(want) {
+		t.Errorf("got\n%q\nwant\n%q", told, want)
+	}
+}

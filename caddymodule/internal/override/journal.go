@@ -1,0 +1,46 @@
+package override
+
+import (
+	"slices"
+	"sync"
+	"time"
+)
+
+// A Change is something that somebody has changed at run time.
+type Change struct {
+	At     time.Time  `json:"at"`
+	By     string     `json:"by"`     // the name of a user, or "admin API"
+	Action string     `json:"action"` // ban, unban, limit, unlimit, shadow, unshadow, release, revoke
+	Of     string     `json:"of"`     // a network, a zone, a zone and a key, or everything
+	Limit  string     `json:"limit,omitempty"`
+	Until  *time.Time `json:"until,omitempty"`
+	Note   string     `json:"note,omitempty"`
+}
+
+// journaled is how many changes a Journal keeps.
+const journaled = 200
+
+// A Journal keeps the last changes. The zero Journal is empty.
+type Journal struct {
+	mu      sync.Mutex
+	changes []Change // oldest first
+}
+
+// Add adds changes. Those that are too old for it fall out.
+func (j *Journal) Add(changes ...Change) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	j.changes = append(j.changes, changes...)
+	if excess := len(j.changes) - journaled; excess > 0 {
+		j.changes = slices.Delete(j.changes, 0, excess)
+	}
+}
+
+// List returns the changes, the last one first.
+func (j *Journal) List() []Change {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	last := append([]Change{}, j.changes...)
+	slices.Reverse(last)
+	return last
+}
