@@ -188,19 +188,28 @@ func bucketName(zone, key string, shadow bool) string {
 // An explanation says why a client is refused, or would not be.
 type explanation struct {
 	Client   string        `json:"client"`
+	Refusal  *pastRefusal  `json:"refusal,omitempty"` // if the client is given by a support code
 	Ban      any           `json:"ban,omitempty"`
 	Buckets  []bucketState `json:"buckets"`
 	Complete bool          `json:"complete"`
 	Problem  string        `json:"problem,omitempty"`
 }
 
-// adminWhy shows the buckets of a client in all zones.
+// adminWhy shows the buckets of a client in all zones. For a support code, they are those
+// of the client that was refused.
 func (a *App) adminWhy(ctx context.Context, in *adminInput) (any, error) {
 	c, zones, err := in.client(a)
 	if err != nil {
 		return nil, err
 	}
-	result := explanation{Client: c.Client, Buckets: []bucketState{}, Complete: true}
+	result := explanation{Client: c.Client, Buckets: []bucketState{}, Complete: true, Refusal: a.pastRefusal(c.Client)}
+	refused := bucketState{}
+	if past := result.Refusal; past != nil {
+		c.Client, refused.Zone, refused.Key = past.Key, past.Zone, past.Key
+		if c.Client == "" {
+			zones = nil // the request had no key
+		}
+	}
 	if addr, err := netip.ParseAddr(c.Client); err == nil {
 		if ban := a.overrides.Load().Banned(addr, time.Now()); ban != nil {
 			result.Ban = ban
@@ -221,8 +230,10 @@ func (a *App) adminWhy(ctx context.Context, in *adminInput) (any, error) {
 				if err != nil {
 					return nil, err
 				}
-				// The zone's own bucket is worth showing when it is empty, too.
-				if b.Level > 0 || b.Blocked > 0 || named && name == own && shadow == z.Shadow {
+				// The zone's own bucket is worth showing when it is empty, too, and so is one
+				// that has refused.
+				if b.Level > 0 || b.Blocked > 0 || named && name == own && shadow == z.Shadow ||
+					!shadow && b.Zone == refused.Zone && b.Key == refused.Key {
 					result.Buckets = append(result.Buckets, b)
 				}
 			}

@@ -117,6 +117,8 @@ var zoneOptions = []zoneOption{
 		z.PageHTML, z.PageStyle = defaults.PageHTML, defaults.PageStyle
 	}},
 	word("refuse", "page|error", func(z *Zone) *string { return &z.Refuse }, oneOf(refusePage, refuseError)).besideZones(),
+	word("support_code", "on|off", func(z *Zone) *string { return &z.SupportCode }, oneOf(switchOn, switchOff)).besideZones(),
+	flag("zone_header", func(z *Zone) *bool { return &z.ZoneHeader }).besideZones(),
 	word("log_refused", "all|<n>/<s|m|h|d>|off", func(z *Zone) *string { return &z.LogRefused }, parseWord).besideZones(),
 	flag("shadow", func(z *Zone) *bool { return &z.Shadow }).besideZones(),
 	number("enforce", "<percent of keys>"),
@@ -159,6 +161,8 @@ var zoneOptions = []zoneOption{
 //	    message <text>
 //	    page <file>|{ title <text>; accent <colour>; text <text> }
 //	    refuse page|error
+//	    support_code on|off
+//	    zone_header
 //	    log_refused all|<n>/<s|m|h|d>|off
 //	    shadow
 //	    enforce <percent of keys>

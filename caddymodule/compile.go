@@ -155,6 +155,7 @@ var zoneWords = []struct {
 	{"unlisted_key", func(z *Zone) *string { return &z.UnlistedKey }, append([]string{""}, keyPolicies...)},
 	{"on_store_error", func(z *Zone) *string { return &z.OnStoreError }, append([]string{""}, storePolicies...)},
 	{"refuse", func(z *Zone) *string { return &z.Refuse }, []string{refusePage, refuseError}},
+	{"support_code", func(z *Zone) *string { return &z.SupportCode }, []string{switchOn, switchOff}},
 }
 
 func (c *compilation) compileLimit() error {
@@ -239,7 +240,7 @@ func (c *compilation) compileWords() error {
 	}
 	c.rule.Key.Missing, c.rule.Key.Unlisted = decision.Policy(c.MissingKey), decision.Policy(c.UnlistedKey)
 	c.rule.AsError, c.rule.Shadow = c.Refuse == refuseError, c.Shadow
-	c.rule.ServerTiming = c.ServerTiming
+	c.rule.ServerTiming, c.rule.ZoneHeader, c.rule.SupportCode = c.ServerTiming, c.ZoneHeader, c.SupportCode == switchOn
 	if c.Message != "" {
 		if err := checkMessage(c.Message); err != nil {
 			return about("message", 0, err)

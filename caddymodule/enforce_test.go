@@ -179,7 +179,7 @@ func TestClientsThatTakeJSONAndNoHTMLGetAProblem(t *testing.T) {
 		if got != json || w.Code != http.StatusTooManyRequests {
 			t.Errorf("Accept %q: got %v, %s, want a problem: %v", accept, w.Code, w.Header().Get("Content-Type"), json)
 		}
-		want := `{"type":"https://iana.org/assignments/http-problem-types#quota-exceeded","title":"Too Many Requests","status":429,"detail":"Retry in 60 seconds.","message":"This site is receiving too many requests right now. Please wait 60 seconds.","violated-policies":["login"]}` + "\n"
+		want := `{"type":"https://iana.org/assignments/http-problem-types#quota-exceeded","title":"Too Many Requests","status":429,"detail":"Retry in 60 seconds.","message":"This site is receiving too many requests right now. Please wait 60 seconds.","support_code":"` + codeOn(t, w) + `","violated-policies":["login"]}` + "\n"
 		if json && w.Body.String() != want {
 			t.Errorf("Accept %q: got %s, want %s", accept, w.Body, want)
 		}

@@ -140,7 +140,7 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request, next caddyht
 	case res.Refused():
 		buffer.End(w) // before the refusal says how the connection ends
 		reader.End(w)
-		refusal := res.Refusal()
+		refusal := res.Refusal(&h.app.control.refusals)
 		return refusal.Write(w, r, body.Received(r))
 	case !stayed:
 		w.WriteHeader(statusClientLeft)

@@ -308,19 +308,27 @@ func (r *remote) showPartial(complete bool, problem string) {
 func whyCommand() *cobra.Command {
 	var zone string
 	return remoteCommand{
-		use: "why <address|key>", short: "Shows why a client is refused", args: cobra.ExactArgs(1),
+		use: "why <address|key|code>", short: "Shows why a client is refused", args: cobra.ExactArgs(1),
 		long: `Shows the buckets of a client in all zones: how full they are, how much of a block
 is left, and which override decides. It changes nothing. Give an address, the name
-of an account, a plain API key, or a key as the access log shows it.`,
+of an account, a plain API key, a key as the access log shows it, or the support
+code that a refused visitor reads from the page. For a code, it also shows what was
+refused then.`,
 		flags: func(cmd *cobra.Command) { cmd.Flags().StringVar(&zone, "zone", "", "Look in one zone alone") },
 		run: func(r *remote, args []string) error {
 			var s struct {
+				Refusal  *pastRefusal
 				Ban      *override.Ban
 				Buckets  []bucketState
 				Complete bool
 				Problem  string
 			}
 			if ok, err := r.ask(http.MethodPost, "/throttle/why", clientInput{args[0], zone}, &s); !ok {
+				return err
+			}
+			if s.Refusal == nil {
+				r.showUnknownCode(args[0])
+			} else if err := r.showRefusal(s.Refusal); err != nil {
 				return err
 			}
 			if s.Ban != nil {

@@ -18,6 +18,7 @@ import (
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/decision"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/override"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/settlement"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/supportcode"
 )
 
 // process holds all state that outlives a config: the memory store, connections to
@@ -143,10 +144,11 @@ func (d *distinctKeys) estimate() uint64 {
 }
 
 // A control is how the admin API reaches what runs, and what it has changed there.
-// It outlives configs: a reload must not lift a ban.
+// It outlives configs: a reload must not lift a ban, nor forget a support code.
 type control struct {
 	overrides override.Table
 	journal   override.Journal
+	refusals  supportcode.Ring // the last ones
 	rates     rates
 	stopped   chan struct{} // closed when no config uses it any more
 

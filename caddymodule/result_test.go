@@ -177,7 +177,12 @@ func TestTheAccessLogSaysWhatWasDecided(t *testing.T) {
 			t.Fatalf("got %d lines, want %d", len(lines), len(want))
 		}
 		for i, line := range lines {
-			if got, _ := line["throttle"].(map[string]any); !reflect.DeepEqual(got, want[i]) {
+			got, _ := line["throttle"].(map[string]any)
+			if code, _ := got["support_code"].(string); supportCode.MatchString(code) != (got["decision"] == "refused") {
+				t.Errorf("line %d: got the code %q, want one for refusals only", i+1, code)
+			}
+			delete(got, "support_code")
+			if !reflect.DeepEqual(got, want[i]) {
 				t.Errorf("line %d: got %v, want %v", i+1, got, want[i])
 			}
 		}

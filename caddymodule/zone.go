@@ -194,6 +194,17 @@ type Zone struct {
 	// may run the very upstream that is to be protected.
 	Refuse string `json:"refuse,omitempty"`
 
+	// Whether a refusal has a support code that visitors can tell you: `on` or `off`.
+	// `caddy throttle why <code>` says what was refused. The built-in page and JSON
+	// answers show it; pages of your own and error routes have it as
+	// `{http.throttle.support_code}`. Default: `on`. Codes are random and tell visitors
+	// nothing. Caddy remembers the last 10,000 refusals.
+	SupportCode string `json:"support_code,omitempty"`
+
+	// Name the zone that refuses in the header `X-Throttle-Zone` of its refusals.
+	// Default: no such header, since it tells attackers which limit they have met.
+	ZoneHeader bool `json:"zone_header,omitempty"`
+
 	// How many refusals by this zone are in Caddy's access log: `all`, `off`, or at
 	// most a rate such as `10/s`. Default: `all`. The next line of the zone that is
 	// written says how many were not. Metrics and Caddy's own log count them all.
@@ -265,6 +276,9 @@ const (
 
 	refusePage  = "page"
 	refuseError = "error"
+
+	switchOn  = "on"
+	switchOff = "off"
 )
 
 var zoneName = regexp.MustCompile(`^[A-Za-z0-9_.-]+$`)

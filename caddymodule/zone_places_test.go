@@ -49,6 +49,8 @@ var samples = map[string]string{
 	"message":          "message \"Too many log-ins.\"\nlimit 60 10/s",
 	"page":             "page {\ntitle Shop\naccent 0a7f5c\ntext Sorry.\n}\nlimit 60 10/s",
 	"refuse":           "refuse error\nlimit 60 10/s",
+	"support_code":     "support_code off\nlimit 60 10/s",
+	"zone_header":      "zone_header\nlimit 60 10/s",
 	"shadow":           "shadow\nlimit 60 10/s",
 	"log_refused":      "log_refused 10/s\nlimit 60 10/s",
 	"server_timing":    "server_timing\nlimit 60 10/s",

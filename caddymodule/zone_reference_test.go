@@ -110,7 +110,7 @@ func TestTheZoneReferenceGivesTheDefaults(t *testing.T) {
 			t.Errorf("%s: got %s, want %s", e.name, with, without)
 		}
 	}
-	if want := []string{"key", "missing_key", "ipv4_prefix", "ipv6_prefix", "max_body", "max_waiting", "retry_after", "status", "refuse", "log_refused", "enforce"}; !slices.Equal(checked, want) {
+	if want := []string{"key", "missing_key", "ipv4_prefix", "ipv6_prefix", "max_body", "max_waiting", "retry_after", "status", "refuse", "support_code", "log_refused", "enforce"}; !slices.Equal(checked, want) {
 		t.Errorf("got the defaults of %v, want those of %v", checked, want)
 	}
 }

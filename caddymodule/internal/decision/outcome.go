@@ -13,6 +13,7 @@ import (
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/admission"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/device"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/refusal"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/supportcode"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
 )
 
@@ -99,6 +100,10 @@ type Outcome struct {
 	// Unlogged is how many refusals of the zone were kept out of the access log before
 	// this line.
 	Unlogged int64
+
+	// Code names the refusal, for support. It is zero for others, and if the zone gives
+	// refusals no codes.
+	Code supportcode.Code
 
 	// Client is what device cookies tell of the client, or nil if the zone trusts no
 	// devices or the request names no account.
@@ -278,6 +283,9 @@ func (o *Outcome) MarshalLogObject(enc zapcore.ObjectEncoder) error {
 	}
 	if o.settled {
 		enc.AddFloat64("settled", readable(o.paid))
+	}
+	if o.Code != 0 {
+		enc.AddString("support_code", o.Code.String())
 	}
 	if o.Unlogged > 0 {
 		enc.AddInt64("unlogged", o.Unlogged)

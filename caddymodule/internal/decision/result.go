@@ -4,6 +4,7 @@ import (
 	"context"
 	"net/http"
 	"strings"
+	"time"
 
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
 	"go.uber.org/zap"
@@ -12,6 +13,7 @@ import (
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/admission"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/refusal"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/settlement"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/supportcode"
 )
 
 // A Result holds the outcomes of one handler for a request. The results of all handlers
@@ -207,12 +209,23 @@ func (res *Result) Violated() (zones []string) {
 	return zones
 }
 
-// Refusal returns the refusal of the request, as the decisive zone configures it.
-func (res *Result) Refusal() refusal.Refusal {
+// Refusal returns the refusal of the request, as the decisive zone configures it. If
+// that wants a support code, the refusal is remembered in a ring.
+func (res *Result) Refusal(ring *supportcode.Ring) refusal.Refusal {
 	o := res.Decisive()
+	if o.Rule.SupportCode {
+		o.Code = ring.Add(supportcode.Refusal{
+			At: time.Now(), Zone: o.Rule.Name, Key: o.Key, Reason: o.Reason().String(), Wait: o.TimeToFit(), Block: o.Block,
+			Cost: readable(o.Charge.Cost), Level: readable(o.Level()), Capacity: o.Charge.Limit.Capacity,
+		})
+	}
 	f := refusal.Refusal{
 		Status: o.Rule.Status, Waits: o.Reason().Waits(), RetryAfter: o.RetryAfter(), TimeToFit: o.TimeToFit(),
 		Violated: res.Violated, Message: o.Rule.Message, Page: o.Rule.Page, AsError: o.Rule.AsError,
+		Code: o.Code.String(),
+	}
+	if o.Rule.ZoneHeader {
+		f.Zone = o.Rule.Name
 	}
 	switch {
 	case res.status != 0:
@@ -249,7 +262,7 @@ func (res *Result) placeholder(name string) (any, bool) {
 	o := res.Decisive()
 	if o == nil {
 		switch name {
-		case "zone", "key", "decision", "reason", "level", "capacity", "remaining", "cost", "message", "retry_after", "time_to_fit", "delay":
+		case "zone", "key", "decision", "reason", "level", "capacity", "remaining", "cost", "message", "retry_after", "time_to_fit", "delay", "support_code":
 			return "", true
 		case "blocked":
 			return false, true
@@ -267,6 +280,8 @@ func (res *Result) placeholder(name string) (any, bool) {
 		return o.Reason().String(), true
 	case "message":
 		return o.Rule.Message, true
+	case "support_code":
+		return o.Code.String(), true
 	case "level":
 		return readable(o.Level()), true
 	case "capacity":

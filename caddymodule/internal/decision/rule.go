@@ -67,6 +67,8 @@ type Rule struct {
 	Message     string        // to people who are refused; may be empty
 	Page        *refusal.Page // nil means the built-in page
 	AsError     bool          // refusals go through the site's error routes
+	ZoneHeader  bool          // refusals name the zone in a header
+	SupportCode bool          // refusals have a code that visitors may tell
 
 	// Enforced and Simulated hold the zone's queues and slots. They outlive configs:
 	// a reload changes limits, and waiting requests keep their places.

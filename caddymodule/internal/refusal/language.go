@@ -21,6 +21,8 @@ type language struct {
 	// Of a refusal that waiting cannot fix.
 	never, neverReason string
 
+	code string // what stands before a support code
+
 	units  [3]string       // of seconds, minutes and hours: what follows a number, in each plural form
 	plural func(int64) int // the form for a number; the last one if there are fewer
 }
@@ -33,7 +35,7 @@ var languages = [...]language{
 		resend:    "Your input has not been processed. After the wait, please go back and send it again.",
 		resendNow: "You can now go back and send it again.",
 		never:     "Sorry, that is not possible", neverReason: "This site does not accept this request. Waiting or reloading will not help.",
-		units: [3]string{" second, seconds", " minute, minutes", " hour, hours"}, plural: oneOrMore,
+		code: "Support code:", units: [3]string{" second, seconds", " minute, minutes", " hour, hours"}, plural: oneOrMore,
 	},
 	{
 		tag: "es", title: "Un momento, por favor", reason: "Este sitio está recibiendo demasiadas solicitudes en este momento.",
@@ -41,7 +43,7 @@ var languages = [...]language{
 		resend:    "Los datos enviados no se han procesado. Después de la espera, vuelva atrás y envíelos de nuevo.",
 		resendNow: "Ya puede volver atrás y enviarlos de nuevo.",
 		never:     "Lo sentimos, no es posible", neverReason: "Este sitio no acepta esta solicitud. Esperar o recargar la página no servirá de nada.",
-		units: [3]string{" segundo, segundos", " minuto, minutos", " hora, horas"}, plural: oneOrMore,
+		code: "Código de soporte:", units: [3]string{" segundo, segundos", " minuto, minutos", " hora, horas"}, plural: oneOrMore,
 	},
 	{
 		tag: "de", title: "Einen Moment, bitte", reason: "Bei dieser Website gehen gerade zu viele Anfragen ein.",
@@ -49,7 +51,7 @@ var languages = [...]language{
 		resend:    "Ihre Eingabe wurde nicht verarbeitet. Bitte gehen Sie nach der Wartezeit zurück und senden Sie sie noch einmal.",
 		resendNow: "Sie können jetzt zurückgehen und sie noch einmal senden.",
 		never:     "Das ist leider nicht möglich", neverReason: "Diese Website nimmt diese Anfrage nicht an. Warten oder Neuladen hilft nicht.",
-		units: [3]string{" Sekunde, Sekunden", " Minute, Minuten", " Stunde, Stunden"}, plural: oneOrMore,
+		code: "Support-Code:", units: [3]string{" Sekunde, Sekunden", " Minute, Minuten", " Stunde, Stunden"}, plural: oneOrMore,
 	},
 	{
 		tag: "ja", title: "少々お待ちください", reason: "現在、このサイトにアクセスが集中しています。",
@@ -57,7 +59,7 @@ var languages = [...]language{
 		resend:    "送信された内容は処理されていません。待ち時間が過ぎたら、前のページに戻ってもう一度送信してください。",
 		resendNow: "前のページに戻って、もう一度送信できます。",
 		never:     "このリクエストは受け付けられません", neverReason: "お待ちいただいても、再読み込みしても、結果は変わりません。",
-		units: [3]string{"秒", "分", "時間"}, plural: always,
+		code: "サポートコード：", units: [3]string{"秒", "分", "時間"}, plural: always,
 	},
 	{
 		tag: "fr", title: "Un instant, s’il vous plaît", reason: "Ce site reçoit trop de requêtes en ce moment.",
@@ -65,7 +67,7 @@ var languages = [...]language{
 		resend:    "Les données envoyées n’ont pas été traitées. Après l’attente, revenez en arrière et envoyez-les de nouveau.",
 		resendNow: "Vous pouvez maintenant revenir en arrière et les envoyer de nouveau.",
 		never:     "Désolé, ce n’est pas possible", neverReason: "Ce site n’accepte pas cette requête. Attendre ou recharger la page n’y changera rien.",
-		units: [3]string{" seconde, secondes", " minute, minutes", " heure, heures"}, plural: upToOneOrMore,
+		code: "Code d’assistance :", units: [3]string{" seconde, secondes", " minute, minutes", " heure, heures"}, plural: upToOneOrMore,
 	},
 	{
 		tag: "pt", title: "Um momento, por favor", reason: "Este site está com solicitações demais neste momento.",
@@ -73,7 +75,7 @@ var languages = [...]language{
 		resend:    "Os dados enviados não foram processados. Depois da espera, volte e envie-os novamente.",
 		resendNow: "Agora você pode voltar e enviá-los novamente.",
 		never:     "Lamentamos, isso não é possível", neverReason: "Este site não aceita esta solicitação. Esperar ou recarregar a página não vai adiantar.",
-		units: [3]string{" segundo, segundos", " minuto, minutos", " hora, horas"}, plural: upToOneOrMore,
+		code: "Código de suporte:", units: [3]string{" segundo, segundos", " minuto, minutos", " hora, horas"}, plural: upToOneOrMore,
 	},
 	{
 		tag: "ru", title: "Минутку, пожалуйста", reason: "Сейчас на этот сайт поступает слишком много запросов.",
@@ -81,7 +83,7 @@ var languages = [...]language{
 		resend:    "Отправленные данные не обработаны. После ожидания вернитесь назад и отправьте их ещё раз.",
 		resendNow: "Теперь можно вернуться назад и отправить их ещё раз.",
 		never:     "К сожалению, это невозможно", neverReason: "Этот сайт не принимает такой запрос. Ожидание или обновление страницы не поможет.",
-		units: [3]string{" секунду, секунды, секунд", " минуту, минуты, минут", " час, часа, часов"}, plural: russian,
+		code: "Код для службы поддержки:", units: [3]string{" секунду, секунды, секунд", " минуту, минуты, минут", " час, часа, часов"}, plural: russian,
 	},
 	{
 		tag: "it", title: "Un momento, per favore", reason: "Questo sito sta ricevendo troppe richieste in questo momento.",
@@ -89,7 +91,7 @@ var languages = [...]language{
 		resend:    "I dati inviati non sono stati elaborati. Dopo l’attesa, torni indietro e li invii di nuovo.",
 		resendNow: "Ora può tornare indietro e inviarli di nuovo.",
 		never:     "Spiacenti, non è possibile", neverReason: "Questo sito non accetta questa richiesta. Attendere o ricaricare la pagina non servirà.",
-		units: [3]string{" secondo, secondi", " minuto, minuti", " ora, ore"}, plural: oneOrMore,
+		code: "Codice di assistenza:", units: [3]string{" secondo, secondi", " minuto, minuti", " ora, ore"}, plural: oneOrMore,
 	},
 	{
 		tag: "nl", title: "Een ogenblik geduld", reason: "Deze website krijgt op dit moment te veel verzoeken.",
@@ -97,7 +99,7 @@ var languages = [...]language{
 		resend:    "Uw invoer is niet verwerkt. Ga na de wachttijd terug en verstuur deze opnieuw.",
 		resendNow: "U kunt nu teruggaan en deze opnieuw versturen.",
 		never:     "Sorry, dit is niet mogelijk", neverReason: "Deze website accepteert dit verzoek niet. Wachten of opnieuw laden helpt niet.",
-		units: [3]string{" seconde, seconden", " minuut, minuten", " uur"}, plural: oneOrMore,
+		code: "Supportcode:", units: [3]string{" seconde, seconden", " minuut, minuten", " uur"}, plural: oneOrMore,
 	},
 	{
 		tag: "pl", title: "Proszę chwilę poczekać", reason: "Ta witryna otrzymuje w tej chwili zbyt wiele żądań.",
@@ -105,7 +107,7 @@ var languages = [...]language{
 		resend:    "Wysłane dane nie zostały przetworzone. Po odczekaniu proszę wrócić i wysłać je ponownie.",
 		resendNow: "Można teraz wrócić i wysłać je ponownie.",
 		never:     "Przepraszamy, to niemożliwe", neverReason: "Ta witryna nie przyjmuje tego żądania. Czekanie ani odświeżanie strony nie pomoże.",
-		units: [3]string{" sekunda, sekundy, sekund", " minuta, minuty, minut", " godzina, godziny, godzin"}, plural: polish,
+		code: "Kod dla pomocy technicznej:", units: [3]string{" sekunda, sekundy, sekund", " minuta, minuty, minut", " godzina, godziny, godzin"}, plural: polish,
 	},
 }
 

@@ -132,16 +132,17 @@ type segment struct {
 	then gap
 }
 
-// A gap is where a page says the wait.
+// A gap is where a page says the wait, or the support code.
 type gap int
 
 const (
 	nothing gap = iota
 	seconds     // in digits
 	words       // as people say it
+	code        // a paragraph, if there is a code
 )
 
-func (n notice) appendTo(page []byte, l *language, wait time.Duration) []byte {
+func (n notice) appendTo(page []byte, l *language, wait time.Duration, support string) []byte {
 	for _, s := range n {
 		page = append(page, s.text...)
 		switch s.then {
@@ -149,12 +150,17 @@ func (n notice) appendTo(page []byte, l *language, wait time.Duration) []byte {
 			page = strconv.AppendInt(page, WholeSeconds(wait), 10)
 		case words:
 			page = l.appendWait(page, wait)
+		case code:
+			if support != "" {
+				page = append(append(page, `<p id="code">`...), l.code...)
+				page = append(append(append(page, " <code>"...), support...), "</code></p>\n"...)
+			}
 		}
 	}
 	return page
 }
 
-// notice builds a page. The style sheet and the script are the same in all, so they
+// notice builds a page, around the wait and the support code. The style sheet and the script are the same in all, so they
 // are segments of their own, which share their memory.
 func (s Style) notice(l *language, kind int, sheet string) notice {
 	waits, inBrief := kind != hopeless && kind != briefHopeless, kind >= brief
@@ -177,13 +183,13 @@ func (s Style) notice(l *language, kind int, sheet string) notice {
 	before, after, _ := strings.Cut(l.wait, "%s")
 	switch {
 	case inBrief && !waits:
-		return notice{{text: open + title + content}}
+		return notice{{open + title + content, code}}
 	case inBrief:
-		return notice{{open + title + content + "<p>" + before, words}, {text: after + "</p>\n"}}
+		return notice{{open + title + content + "<p>" + before, words}, {after + "</p>\n", code}}
 	}
 	n := notice{{text: open + "<meta name=\"viewport\" content=\"width=device-width\">\n" + title}, {text: sheet}}
 	if !waits {
-		return append(n, segment{text: "<main>\n" + content + "</main>\n"})
+		return append(n, segment{"<main>\n" + content, code}, segment{text: "</main>\n"})
 	}
 	status := l.resendNow + `">` + l.resend
 	if kind == reloading {
@@ -195,11 +201,11 @@ func (s Style) notice(l *language, kind int, sheet string) notice {
 	return append(n,
 		segment{"<main>\n" + content + `<p id="wait">` + before + `<b role="timer" data-units="` + strings.Join(l.units[:], "|") + `" data-left="`, seconds},
 		segment{`">`, words},
-		segment{text: "</b>" + after + `</p>
+		segment{"</b>" + after + `</p>
 <progress value="0" aria-hidden="true" hidden></progress>
 <p role="status" data-then="` + status + `</p>
-</main>
-`},
+`, code},
+		segment{text: "</main>\n"},
 		segment{text: scriptElement},
 	)
 }

@@ -35,6 +35,14 @@ type Refusal struct {
 	// not called for others. If nil, they are not named.
 	Violated func() []string
 
+	// Zone is the name of the zone that refuses, for the header X-Throttle-Zone. If
+	// empty, there is no such header.
+	Zone string
+
+	// Code is what a visitor may tell the owner of the site, as built-in pages and JSON
+	// say it. If empty, they do not.
+	Code string
+
 	// Message is what programs show to people, before the wait, in plain text. If
 	// empty, it is ours, in the visitor's language. A page has its own text.
 	Message string
@@ -63,7 +71,7 @@ func (f *Refusal) Write(w http.ResponseWriter, r *http.Request, bodyRead bool) e
 	// Values lie side by side, each with a capacity of one: other handlers change
 	// values where they stand, and append to them. They are not set by Set, which
 	// looks at every letter of a name.
-	values := make([]string, 7)
+	values := make([]string, 8)
 	header := w.Header()
 	set := func(name, value string) {
 		header[name], values = values[:1:1], values[1:]
@@ -72,6 +80,9 @@ func (f *Refusal) Write(w http.ResponseWriter, r *http.Request, bodyRead bool) e
 	set("Cache-Control", "no-store")
 	if f.Waits {
 		set("Retry-After", strconv.FormatInt(WholeSeconds(f.RetryAfter), 10))
+	}
+	if f.Zone != "" {
+		set("X-Throttle-Zone", strings.Clone(f.Zone)) // or all of f would escape to the heap
 	}
 	reading := linger
 	if f.AsError {
@@ -100,7 +111,7 @@ func (f *Refusal) Write(w http.ResponseWriter, r *http.Request, bodyRead bool) e
 		*text = page.appendTo((*text)[:0], values)
 	default:
 		i := preferred(r.Header["Accept-Language"])
-		*text = page.notices[i][f.kindOf(r, form)].appendTo((*text)[:0], &languages[i], f.TimeToFit)
+		*text = page.notices[i][f.kindOf(r, form)].appendTo((*text)[:0], &languages[i], f.TimeToFit, f.Code)
 		set("Content-Language", languages[i].tag)
 		if form == inHTML {
 			set("Content-Security-Policy", page.policy)
@@ -130,8 +141,9 @@ func (f *Refusal) appendProblem(page []byte, l *language) []byte {
 		Status   int      `json:"status"`
 		Detail   string   `json:"detail,omitempty"`
 		Message  string   `json:"message"`
+		Code     string   `json:"support_code,omitempty"`
 		Violated []string `json:"violated-policies,omitempty"`
-	}{Type: "about:blank", Title: http.StatusText(f.Status), Status: f.Status, Message: f.message(l)}
+	}{Type: "about:blank", Title: http.StatusText(f.Status), Status: f.Status, Message: f.message(l), Code: strings.Clone(f.Code)}
 	if f.Waits {
 		body.Detail = "Retry in " + string(languages[0].appendWait(nil, f.TimeToFit.Round(time.Millisecond))) + "."
 		if f.Status == http.StatusTooManyRequests {

@@ -1,0 +1,97 @@
+package supportcode
+
+import (
+	"fmt"
+	"regexp"
+	"strings"
+	"sync"
+	"testing"
+	"unicode/utf8"
+)
+
+func TestACodeIsReadHoweverPeopleWriteIt(t *testing.T) {
+	for _, test := range []struct {
+		text string
+		want string // "" if it is no code
+	}{
+		{"7K2M-Q8XD", "7K2M-Q8XD"},
+		{"7k2m-q8xd", "7K2M-Q8XD"},
+		{"7K2MQ8XD", "7K2M-Q8XD"},
+		{" 7k2m q8xd ", "7K2M-Q8XD"},
+		{"OIL0-0ooi", "0110-0001"},
+		{"0000-0001", "0000-0001"},
+		{"ZZZZ-ZZZZ", "ZZZZ-ZZZZ"},
+		{"0000-0000", ""},
+		{"7K2M-Q8X", ""},
+		{"7K2M-Q8XDD", ""},
+		{"7U2M-Q8XD", ""}, // U is no symbol
+		{"203.0.113.7", ""},
+		{"", ""},
+		{"\x1b7K2MQ8XD", ""},
+		{"７K2MQ8XD", ""},
+	} {
+		code, ok := Parse(test.text)
+		if got := code.String(); ok != (test.want != "") || ok && got != test.want {
+			t.Errorf("%q: got %q, %v, want %q", test.text, got, ok, test.want)
+		}
+	}
+}
+
+func TestARingRemembersTheLastTenThousandRefusals(t *testing.T) {
+	r := new(Ring)
+	if _, found := r.Find(1); found {
+		t.Error("got a refusal from an empty ring, want none")
+	}
+	looks := regexp.MustCompile(`^[0-9A-HJKMNP-TV-Z]{4}-[0-9A-HJKMNP-TV-Z]{4}$`)
+	codes := make([]Code, kept+100)
+	for i := range codes {
+		codes[i] = r.Add(Refusal{Key: fmt.Sprint(i)})
+		if !looks.MatchString(codes[i].String()) {
+			t.Fatalf("got the code %q, want two groups of four", codes[i])
+		}
+	}
+	for _, i := range []int{0, 99, 100, 5000, len(codes) - 1} {
+		refusal, found := r.Find(codes[i])
+		if want := i >= 100; found != want || found && refusal.Key != fmt.Sprint(i) {
+			t.Errorf("refusal %d: got %+v, %v, want it remembered: %v", i, refusal, found, want)
+		}
+	}
+}
+
+func TestARingKeepsALongKeyInPart(t *testing.T) {
+	r := new(Ring)
+	for _, key := range []string{strings.Repeat("k", 1<<20), strings.Repeat("ж", 1<<10), strings.Repeat("x", 199) + "é"} {
+		refusal, _ := r.Find(r.Add(Refusal{Key: key}))
+		if n := len(refusal.Key); n > longestKey || n < longestKey-3 || !utf8.ValidString(refusal.Key) {
+			t.Errorf("got a key of %d bytes, want about %d of valid UTF-8", n, longestKey)
+		}
+	}
+}
+
+func TestARingIsSafeForConcurrentUse(t *testing.T) {
+	r := new(Ring)
+	var wg sync.WaitGroup
+	for worker := range 8 {
+		wg.Go(func() {
+			for i := range 500 { // all together are fewer than a ring holds
+				key := fmt.Sprint(worker, i)
+				code := r.Add(Refusal{Key: key})
+				if refusal, found := r.Find(code); !found || refusal.Key != key {
+					t.Errorf("got %+v, %v, want the refusal of %s", refusal, found, key)
+					return
+				}
+			}
+		})
+	}
+	wg.Wait()
+}
+
+func BenchmarkAdd(b *testing.B) {
+	r := new(Ring)
+	b.ReportAllocs()
+	b.RunParallel(func(pb *testing.PB) {
+		for pb.Next() {
+			r.Add(Refusal{Zone: "pages", Key: "203.0.113.7", Reason: "capacity"})
+		}
+	})
+}

@@ -1,0 +1,241 @@
+package caddymodule
+
+import (
+	"encoding/json"
+	"net/http"
+	"net/http/httptest"
+	"regexp"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/admission"
+)
+
+var supportCode = regexp.MustCompile(`\b[0-9A-Z]{4}-[0-9A-Z]{4}\b`)
+
+// codeOn returns the one support code in an answer, or "".
+func codeOn(t *testing.T, w *httptest.ResponseRecorder) string {
+	t.Helper()
+	codes := supportCode.FindAllString(w.Body.String(), -1)
+	if len(codes) > 1 {
+		t.Fatalf("got the codes %q, want at most one", codes)
+	}
+	return strings.Join(codes, "")
+}
+
+// why asks about a client or a code.
+func (s *site) why(client string) (got struct {
+	Refusal *pastRefusal
+	Ban     any
+	Buckets []bucketState
+}) {
+	s.Helper()
+	if status := s.admin(http.MethodPost, "/throttle/why", `{"client": "`+client+`"}`, &got); status != http.StatusOK {
+		s.Fatalf("why %s: got %d, want 200", client, status)
+	}
+	return got
+}
+
+func TestEveryRefusalHasACodeThatWhyUnderstands(t *testing.T) {
+	const html, jsonType, image = "text/html,*/*;q=0.8", "application/json", "image/avif,*/*;q=0.8"
+	for _, test := range []struct {
+		name, zone, accept string
+		before             int // requests that pass
+		status             int
+		reason             string
+	}{
+		{"a page", "limit 1 1/h", html, 1, 429, "capacity"},
+		{"JSON", "limit 1 1/h", jsonType, 1, 429, "capacity"},
+		{"a brief page", "limit 1 1/h", image, 1, 429, "capacity"},
+		{"another status", "limit 1 1/h\nstatus 503", html, 1, 503, "capacity"},
+		{"a branded page", "limit 1 1/h\npage {\ntitle Shop\n}", html, 1, 429, "capacity"},
+		{"a message", "limit 1 1/h\nmessage Sorry.", html, 1, 429, "capacity"},
+		{"a denied key", "limit 1 1/h\noverride 203.0.113.7 deny", html, 0, 429, "denied"},
+		{"no key", "limit 1 1/h\nkey header X-Key\nmissing_key refuse", jsonType, 0, 429, "missing_key"},
+		{"the request that begins a block", "limit 1 1/h\nblock 1h", html, 1, 429, "capacity"},
+		{"an error route", "limit 1 1/h\nrefuse error", html, 1, 429, "capacity"},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s := run(t, "http:// {\nlog\nthrottle {\nzone gate {\n"+test.zone+"\n}\n}\nrespond ok\nhandle_errors {\nrespond \"own {http.throttle.support_code}\"\n}\n}")
+				c := s.from(someone).with("Accept", test.accept)
+				for range test.before {
+					if w := c.get("/"); w.Code != http.StatusOK || codeOn(t, w) != "" {
+						t.Fatalf("got %d with the code %q, want it to pass without", w.Code, codeOn(t, w))
+					}
+				}
+				w := c.get("/")
+				code := codeOn(t, w)
+				if w.Code != test.status || code == "" {
+					t.Fatalf("got %d with %q, want %d with a code", w.Code, w.Body, test.status)
+				}
+				pass(time.Minute)
+				got := s.why(strings.ToLower(strings.ReplaceAll(code, "-", "")))
+				if r := got.Refusal; r == nil || r.Code != code || r.Zone != "gate" || r.Reason != test.reason || time.Since(r.At) != time.Minute {
+					t.Fatalf("got %+v, want the refusal by gate a minute ago, for %s", r, test.reason)
+				}
+				if test.reason == "capacity" {
+					if r := got.Refusal; r.Key != "203.0.113.7" || r.Cost != 1 || r.Capacity != 1 || r.Wait < 3000 {
+						t.Errorf("got %+v, want key, cost, capacity and wait", r)
+					}
+					if len(got.Buckets) != 1 || got.Buckets[0].Level < 0.9 || (got.Buckets[0].Blocked > 0) != strings.Contains(test.zone, "block") {
+						t.Errorf("got the buckets %+v, want that of gate as it is now", got.Buckets)
+					}
+				}
+				lines := s.logs.lines(t, "handled request")
+				if field, _ := lines[len(lines)-1]["throttle"].(map[string]any); field["support_code"] != code {
+					t.Errorf("got %v in the access log, want the code %s", field, code)
+				}
+				if again := codeOn(t, c.get("/")); again == code || again == "" {
+					t.Errorf("got the code %q once more, want another", again)
+				}
+				s.stop()
+			})
+		})
+	}
+}
+
+func TestCodesNameRefusalsOfEveryKind(t *testing.T) {
+	s := run(t, `http:// {
+		throttle /gate gate 1 1/h {
+			block 1h
+		}
+		throttle /slots {
+			zone slots {
+				in_flight 1
+			}
+		}
+		route /twice {
+			throttle outer 5 1/h
+			throttle inner 1 1/h
+		}
+		respond ok
+	}`)
+	c := s.from(someone)
+	refusal := func(path, zone, reason string) (got pastRefusal) {
+		t.Helper()
+		why := s.why(codeOn(t, c.get(path)))
+		if why.Refusal == nil || why.Refusal.Zone != zone || why.Refusal.Reason != reason {
+			t.Fatalf("%s: got %+v, want a refusal by %s for %s", path, why.Refusal, zone, reason)
+		}
+		return *why.Refusal
+	}
+	c.passes(1, "/gate")
+	if got := refusal("/gate", "gate", "blocked"); got.Blocked < 3000 {
+		t.Errorf("got %v seconds left of the block, want nearly an hour", got.Blocked)
+	}
+	c.passes(1, "/twice")
+	refusal("/twice", "inner", "capacity")
+
+	slot, _ := s.app().gate.Admit(t.Context(), time.Now(), []admission.Entry{{Zone: &s.app().zones["slots"].live.enforced, Key: "203.0.113.7", InFlight: 1}}, nil)
+	refusal("/slots", "slots", "in_flight")
+	slot.Release()
+
+	s.changes("/throttle/limit", `{"zone": "slots", "limit": "deny", "for": "1h"}`)
+	refusal("/slots", "slots", "denied")
+	s.changes("/throttle/ban", `{"network": "203.0.113.0/24", "for": "1h"}`)
+	refusal("/slots", "slots", "banned")
+	if got := s.why(codeOn(t, c.get("/slots"))); got.Ban == nil {
+		t.Error("got no ban beside the refusal, want it")
+	}
+	s.changes("/throttle/unban", `{"network": "203.0.113.0/24"}`)
+	s.changes("/throttle/unlimit", `{"zone": "slots"}`)
+}
+
+func TestSupportCodeOffAndShadowGiveNoCodes(t *testing.T) {
+	for _, option := range []string{"support_code off", "shadow"} {
+		s := run(t, "http:// {\nlog\nthrottle {\nzone gate {\nlimit 1 1/h\n"+option+"\n}\n}\nrespond \"ok {http.throttle.support_code}\"\n}")
+		for _, accept := range []string{"text/html", "application/json", "*/*"} {
+			c := s.from(someone).with("Accept", accept)
+			c.get("/")
+			if w := c.get("/"); codeOn(t, w) != "" || strings.Contains(w.Body.String(), "upport") {
+				t.Errorf("%s, %s: got %q, want no code", option, accept, w.Body)
+			}
+		}
+		for _, line := range s.logs.lines(t, "handled request") {
+			if field, _ := line["throttle"].(map[string]any); field["support_code"] != nil {
+				t.Errorf("%s: got %v in the access log, want no code", option, field)
+			}
+		}
+		s.stop()
+	}
+}
+
+func TestAPageOfOnesOwnShowsTheCodeWhereItsPlaceholderStands(t *testing.T) {
+	w := refusedBy(t, "page testdata/page.html", request(someone, site0))
+	if code := codeOn(t, w); code != "" {
+		t.Errorf("got the code %q on a page without the placeholder, want none", code)
+	}
+	s := run(t, "http:// {\nthrottle gate 1 1/h {\npage ../docs/too-many-requests.html\n}\nrespond ok\n}")
+	c := s.from(someone)
+	c.passes(1, "/")
+	if w := c.get("/"); codeOn(t, w) == "" {
+		t.Errorf("got %q, want a code on it", w.Body)
+	}
+}
+
+func TestAHeadRequestHasACodeInTheLogAlone(t *testing.T) {
+	s := run(t, "http:// {\nlog\nthrottle gate 1 1/h {\nzone_header\n}\nrespond ok\n}")
+	c := s.from(someone)
+	c.passes(1, "/")
+	w := c.send(http.MethodHead, "/")
+	if got := w.Header().Get("X-Throttle-Zone"); w.Code != 429 || got != "gate" {
+		t.Errorf("got %d with X-Throttle-Zone %q, want 429 with gate", w.Code, got)
+	}
+	lines := s.logs.lines(t, "handled request")
+	field, _ := lines[len(lines)-1]["throttle"].(map[string]any)
+	code, _ := field["support_code"].(string)
+	if r := s.why(code).Refusal; r == nil || r.Zone != "gate" {
+		t.Errorf("got %+v for the code %q of the log, want the refusal", r, code)
+	}
+}
+
+func TestTheZoneHeaderIsOnRefusalsOnlyAndOffByDefault(t *testing.T) {
+	for _, test := range []struct {
+		options string
+		want    []string // of an admitted request and of the next one
+	}{
+		{"", []string{"", ""}},
+		{"zone_header", []string{"", "gate"}},
+		{"zone_header\nrefuse error", []string{"", "gate"}},
+		{"zone_header\nshadow", []string{"", ""}},
+		{"zone_header\nstatus 503", []string{"", "gate"}},
+	} {
+		s := run(t, "http:// {\nthrottle {\nzone wide {\nlimit 100 1/h\nzone_header\n}\nzone gate {\nlimit 1 1/h\n"+test.options+"\n}\n}\nrespond ok\nhandle_errors {\nrespond own\n}\n}")
+		for i, want := range test.want {
+			w := s.from(someone).with("Accept", "application/json").get("/")
+			if got := strings.Join(w.Header().Values("X-Throttle-Zone"), " "); got != want {
+				t.Errorf("%q, request %d: got X-Throttle-Zone %q, want %q", test.options, i+1, got, want)
+			}
+		}
+		s.stop()
+	}
+}
+
+func TestJSONHasTheCodeAsAMemberOfItsOwn(t *testing.T) {
+	w := refusedBy(t, "", request(someone, site0, "Accept", "application/json"))
+	var problem map[string]any
+	if err := json.Unmarshal(w.Body.Bytes(), &problem); err != nil {
+		t.Fatal(err)
+	}
+	if code, _ := problem["support_code"].(string); !supportCode.MatchString(code) {
+		t.Errorf("got %v, want a support_code", problem)
+	}
+}
+
+func TestCodesSurviveAReloadThatRemovesTheZone(t *testing.T) {
+	before := run(t, "http:// {\nthrottle gate 1 1/h\nrespond ok\n}")
+	c := before.from(someone)
+	c.passes(1, "/")
+	code := codeOn(t, c.get("/"))
+	after := run(t, "http:// {\nthrottle other 5 1/h\nrespond ok\n}")
+	before.stop()
+	if got := after.why(code); got.Refusal == nil || got.Refusal.Zone != "gate" || len(got.Buckets) != 1 || got.Buckets[0].Zone != "other" {
+		t.Errorf("got %+v, want the refusal by the zone that is gone, and the client's bucket of today", got)
+	}
+	if got := after.why("0000-0001"); got.Refusal != nil {
+		t.Errorf("got %+v for a code that was never given, want nothing", got.Refusal)
+	}
+}
