@@ -78,7 +78,7 @@ func (a *App) adminCheck(ctx context.Context, in *adminInput) (any, error) {
 
 // check returns what one zone would do, or nil if it is not concerned.
 func (a *App) check(ctx context.Context, z *runningZone, r *http.Request) (result *checkedCharge, banned bool, err error) {
-	p := decision.NewPlan(r)
+	p := decision.NewPlan(r, 1)
 	defer p.Release()
 	p.Overrides = a.overrides.Load()
 	banned = p.Banned() > 0

@@ -123,18 +123,12 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request, next caddyht
 	if err != nil {
 		return err
 	}
-	if res == nil {
-		return h.serve(w, r, next, nil)
-	}
 	buffer, stayed := h.admit(r, res)
 	if buffer != nil {
 		defer buffer.End(w)
 	}
-	res.Report()
-	h.app.limitLog(r, res)
-	h.mark(w, r, res)
-	if h.RateLimitHeaders {
-		res.Announce(w.Header())
+	if res != nil {
+		h.report(w, r, res)
 	}
 	switch {
 	case res.Refused():
@@ -147,6 +141,16 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request, next caddyht
 		return nil
 	}
 	return h.serve(w, r, next, res)
+}
+
+// report counts and logs what was decided, and says it in headers.
+func (h *Handler) report(w http.ResponseWriter, r *http.Request, res *decision.Result) {
+	res.Report()
+	h.app.limitLog(r, res)
+	h.mark(w, r, res)
+	if h.RateLimitHeaders {
+		res.Announce(w.Header())
+	}
 }
 
 // statusClientLeft is the status in access logs of requests whose client has left,
@@ -171,7 +175,7 @@ func internal(r *http.Request) bool {
 // fit. The result is nil if no zone is concerned. The reader, if not nil, has
 // replaced the request's body and must be ended.
 func (h *Handler) decide(r *http.Request) (*decision.Result, *body.Reader, error) {
-	p := decision.NewPlan(r)
+	p := decision.NewPlan(r, len(h.zones))
 	defer p.Release()
 	p.Overrides = h.app.overrides.Load()
 	if err := h.evaluate(p); err != nil {
@@ -211,7 +215,7 @@ func (h *Handler) countFallbacks(p *decision.Plan) {
 // evaluate collects the charges of all zones that concern the request: the bucket, its
 // limit and the cost.
 func (h *Handler) evaluate(p *decision.Plan) error {
-	h.app.watchProxies(p.Request) // also if the proxy's own address is exempt
+	h.app.watchProxies(&p.Subject) // also if the proxy's own address is exempt
 	exempt, failed := h.app.exempts(&p.Subject)
 	if exempt {
 		return nil

@@ -2,12 +2,10 @@ package caddymodule
 
 import (
 	"context"
-	"hash/maphash"
 	"slices"
 	"sync"
 	"sync/atomic"
 
-	"github.com/axiomhq/hyperloglog"
 	"github.com/caddyserver/caddy/v2"
 	"github.com/caddyserver/caddy/v2/modules/caddyevents"
 	"github.com/prometheus/client_golang/prometheus"
@@ -16,6 +14,7 @@ import (
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/blocklist"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/body"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/decision"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/distinct"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/override"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/settlement"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/supportcode"
@@ -78,7 +77,6 @@ func liveZoneKey(name string) string { return "zone " + name }
 func joinZone(name string) (*liveZone, error) {
 	return join(liveZoneKey(name), func() (*liveZone, error) {
 		l := &liveZone{name: name}
-		l.refused.seed = maphash.MakeSeed()
 		l.enforced.Name, l.simulated.Name = name, name
 		return l, nil
 	})
@@ -118,29 +116,27 @@ func (l *liveZone) Destruct() error {
 	return nil
 }
 
-// distinctKeys estimates how many different keys were added, in bounded memory.
+// distinctKeys counts how many different keys were added. It takes no memory before the
+// first one. The zero value is ready for use.
 type distinctKeys struct {
-	seed   maphash.Seed
-	mu     sync.Mutex
-	sketch *hyperloglog.Sketch // nil until a key was added
+	counter atomic.Pointer[distinct.Counter]
 }
 
 func (d *distinctKeys) add(key string) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	if d.sketch == nil {
-		d.sketch = hyperloglog.New()
+	c := d.counter.Load()
+	for c == nil {
+		d.counter.CompareAndSwap(nil, distinct.New())
+		c = d.counter.Load()
 	}
-	d.sketch.InsertHash(maphash.String(d.seed, key))
+	c.Add(key)
 }
 
 func (d *distinctKeys) estimate() uint64 {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	if d.sketch == nil {
+	c := d.counter.Load()
+	if c == nil {
 		return 0
 	}
-	return d.sketch.Estimate()
+	return c.Estimate()
 }
 
 // A control is how the admin API reaches what runs, and what it has changed there.

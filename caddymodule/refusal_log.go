@@ -1,11 +1,14 @@
 package caddymodule
 
 import (
-	"hash/maphash"
+	"cmp"
+	"math"
+	"math/rand/v2"
+	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
-	"github.com/axiomhq/hyperloglog"
 	"github.com/prometheus/client_golang/prometheus"
 	"go.uber.org/zap"
 	"go.uber.org/zap/zapcore"
@@ -26,6 +29,10 @@ const (
 
 	// mostRefusalLines is how many lines wait for a log that hangs. More are dropped.
 	mostRefusalLines = 100
+
+	// refusalParts is in how many parts refusals are counted. Requests choose one at
+	// random, so under attack they rarely wait for each other.
+	refusalParts = 8
 )
 
 // A refusalLog logs that a zone refuses requests, or would in shadow. It writes a line
@@ -37,17 +44,25 @@ type refusalLog struct {
 	logger *zap.Logger
 	lines  refusalLines
 	begun  prometheus.Counter // blocks, in all
-	seed   maphash.Seed
 
-	mu      sync.Mutex
+	parts [refusalParts]refusalPart
+	keys  distinctKeys // of all parts; replaced with all of them locked
+	lasts atomic.Bool  // timer is not nil
+
+	mu      sync.Mutex  // taken before those of the parts
 	timer   *time.Timer // nil if nothing was refused lately
 	since   time.Time
-	count   int
-	keys    *hyperloglog.Sketch
-	most    topk.Counter
 	blocked int // blocks since then
 	waiting []refusalLine
 	written chan struct{} // closed when no line waits; nil if none does
+}
+
+// A refusalPart counts some of the refusals since the last summary.
+type refusalPart struct {
+	mu    sync.Mutex
+	count int
+	most  topk.Counter
+	_     [64]byte // parts share no cache line
 }
 
 // refusalLines are the messages of the log. Enforcement and shadow have different
@@ -64,8 +79,6 @@ func newRefusalLog(z *runningZone, d decision.Decision) *refusalLog {
 	l := &refusalLog{
 		logger: z.logger,
 		lines:  refusalLines{"zone begins to refuse requests", "zone refused requests", "zone blocks a key"},
-		seed:   maphash.MakeSeed(),
-		keys:   hyperloglog.New(),
 	}
 	if d == decision.ShadowRefused {
 		l.lines = refusalLines{"zone would begin to refuse requests", "zone would have refused requests", "zone would block a key"}
@@ -78,27 +91,58 @@ func newRefusalLog(z *runningZone, d decision.Decision) *refusalLog {
 
 // note counts a refusal.
 func (l *refusalLog) note(o *decision.Outcome) {
+	part := &l.parts[rand.Uint32()%refusalParts]
+	part.mu.Lock()
+	part.count++
+	part.most.Add(o.Key)
+	l.keys.add(o.Key)
+	part.mu.Unlock()
+	// It is counted before, so tick, which looks in the other order, misses nothing.
+	if !l.lasts.Load() {
+		l.begin()
+	}
+	if o.Began {
+		l.noteBlock(o)
+	}
+}
+
+// begin logs that the zone begins to refuse, and starts the timer.
+func (l *refusalLog) begin() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if o.Began {
-		if l.begun == nil { // the zone is in shadow by a switch at run time
-			l.begun = blocksBegun.WithLabelValues(o.Rule.Name, decision.ShadowRefused.String())
-		}
-		l.begun.Inc()
-	}
-	l.count++
-	l.keys.InsertHash(maphash.String(l.seed, o.Key))
-	l.most.Add(o.Key)
 	if l.timer == nil {
 		l.since = time.Now()
 		l.timer = time.AfterFunc(summaryEvery, l.tick)
+		l.lasts.Store(true)
 		l.write(l.lines.begins)
 	}
-	if o.Began {
-		if l.blocked++; l.blocked <= blockLines {
-			l.write(l.lines.blocks, zap.String("key", o.Key), zap.Float64("for_seconds", o.Block.Seconds()))
+}
+
+// noteBlock counts and logs a block that began.
+func (l *refusalLog) noteBlock(o *decision.Outcome) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.begun == nil { // the zone is in shadow by a switch at run time
+		l.begun = blocksBegun.WithLabelValues(o.Rule.Name, decision.ShadowRefused.String())
+	}
+	l.begun.Inc()
+	if l.blocked++; l.blocked <= blockLines {
+		l.write(l.lines.blocks, zap.String("key", o.Key), zap.Float64("for_seconds", o.Block.Seconds()))
+	}
+}
+
+// counted reports whether a refusal was counted since the last summary.
+func (l *refusalLog) counted() bool {
+	for i := range l.parts {
+		part := &l.parts[i]
+		part.mu.Lock()
+		n := part.count
+		part.mu.Unlock()
+		if n > 0 {
+			return true
 		}
 	}
+	return false
 }
 
 // tick logs the summary of the last minute. If nothing was refused, it stops the
@@ -106,14 +150,18 @@ func (l *refusalLog) note(o *decision.Outcome) {
 func (l *refusalLog) tick() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	switch {
-	case l.timer == nil:
-	case l.count == 0:
-		l.timer = nil
-	default:
-		l.write(l.lines.summary, l.summary()...)
-		l.timer.Reset(summaryEvery)
+	if l.timer == nil {
+		return
 	}
+	if !l.counted() {
+		if l.lasts.Store(false); !l.counted() {
+			l.timer = nil
+			return
+		}
+		l.lasts.Store(true) // a request was just refused
+	}
+	l.write(l.lines.summary, l.summary()...)
+	l.timer.Reset(summaryEvery)
 }
 
 // flush queues a summary of the refusals since the last one. It returns a channel that
@@ -124,8 +172,9 @@ func (l *refusalLog) flush() (written <-chan struct{}) {
 	if l.timer != nil {
 		l.timer.Stop()
 		l.timer = nil
+		l.lasts.Store(false)
 	}
-	if l.count > 0 {
+	if l.counted() {
 		l.write(l.lines.summary, l.summary()...)
 	}
 	return l.written
@@ -186,20 +235,51 @@ func (l *refusalLog) writeAll() {
 // summary returns the counts and resets them. It must be called with the lock held.
 func (l *refusalLog) summary() []zap.Field {
 	now := time.Now()
+	count, keys, most := l.collect()
 	fields := []zap.Field{
-		zap.Int("requests", l.count),
-		zap.Uint64("distinct_keys", l.keys.Estimate()),
+		zap.Int("requests", count),
+		zap.Uint64("distinct_keys", keys),
 		zap.Float64("within_seconds", now.Sub(l.since).Round(time.Second).Seconds()),
 	}
-	if most := l.most.Top(namedKeys); len(most) > 0 {
+	if len(most) > 0 {
 		fields = append(fields, zap.Objects("most_refused", named(most)))
 	}
 	if l.blocked > 0 {
 		fields = append(fields, zap.Int("blocks", l.blocked))
 	}
-	l.since, l.count, l.blocked, l.keys = now, 0, 0, hyperloglog.New()
-	l.most = topk.Counter{}
+	l.since, l.blocked = now, 0
 	return fields
+}
+
+// collect returns what all parts have counted, and the keys refused most, and begins
+// anew.
+func (l *refusalLog) collect() (count int, keys uint64, most []topk.Key) {
+	for i := range l.parts {
+		l.parts[i].mu.Lock()
+	}
+	defer func() {
+		for i := range l.parts {
+			l.parts[i].mu.Unlock()
+		}
+	}()
+	sums := make(map[string]int)
+	for i := range l.parts {
+		part := &l.parts[i]
+		for _, k := range part.most.Top(math.MaxInt) {
+			sums[k.Key] += k.AtLeast
+		}
+		count += part.count
+		part.count, part.most = 0, topk.Counter{}
+	}
+	for key, n := range sums {
+		most = append(most, topk.Key{Key: key, AtLeast: n})
+	}
+	slices.SortFunc(most, func(a, b topk.Key) int {
+		return cmp.Or(b.AtLeast-a.AtLeast, cmp.Compare(a.Key, b.Key))
+	})
+	keys = l.keys.estimate()
+	l.keys.counter.Store(nil)
+	return count, keys, most[:min(namedKeys, len(most))]
 }
 
 // A namedKey is a key in a summary. Requests is a lower bound, if many keys were

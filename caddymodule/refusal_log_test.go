@@ -5,6 +5,7 @@ import (
 	"net/http"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -112,6 +113,35 @@ func TestAFloodOfRefusalsIsOneLineAMinute(t *testing.T) {
 			}
 		}
 	})
+}
+
+func TestRefusalsAtTheSameTimeAreAllCounted(t *testing.T) {
+	const callers, each, names = 8, 3000, 50
+	l, lines := refusalLogOf(decision.Refused)
+	var all sync.WaitGroup
+	for caller := range callers {
+		all.Go(func() {
+			for i := range each {
+				if l.note(refusalOf(fmt.Sprint(i % names))); i%500 == caller {
+					l.tick()
+				}
+			}
+		})
+	}
+	all.Wait()
+	if written := l.flush(); written != nil {
+		<-written
+	}
+	var requests int64
+	for _, line := range lines() {
+		requests += line.requests
+		if line.keys > names {
+			t.Errorf("got %d distinct keys in a summary, want at most %d", line.keys, names)
+		}
+	}
+	if requests != callers*each {
+		t.Errorf("got %d requests in all summaries, want %d", requests, callers*each)
+	}
 }
 
 func TestCountedRefusalsAreLoggedWhenTheConfigGoes(t *testing.T) {

@@ -1,23 +1,45 @@
 package caddymodule
 
 import (
-	"net/http"
+	"math/rand/v2"
 	"sync/atomic"
 
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
 	"go.uber.org/zap"
+
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/decision"
 )
 
 // onceWarnings remembers which warnings about requests a config has logged. Each is
 // logged once.
-type onceWarnings struct{ untrusted, loose, noAddress atomic.Bool }
+type onceWarnings struct {
+	untrusted, loose, noAddress atomic.Bool
+
+	watched atomic.Int32 // requests in which watchProxies has looked, up to watchedRequests
+}
+
+const (
+	// watchedRequests is in how many requests of a config watchProxies looks for
+	// signs of proxies. After that, it looks in one of watchedShare. A proxy of which
+	// there was no sign by then is rare.
+	watchedRequests = 1000
+	watchedShare    = 64
+)
 
 // watchProxies logs a warning if client addresses are probably wrong, because
 // trusted_proxies is missing or not strict.
-func (a *App) watchProxies(r *http.Request) {
-	ctx := r.Context()
-	if trusted, _ := caddyhttp.GetVar(ctx, caddyhttp.TrustedProxyVarKey).(bool); trusted {
-		server, _ := ctx.Value(caddyhttp.ServerCtxKey).(*caddyhttp.Server)
+func (a *App) watchProxies(s *decision.Subject) {
+	if a.warned.watched.Load() < watchedRequests {
+		a.warned.watched.Add(1)
+	} else if rand.Uint32()%watchedShare != 0 {
+		return
+	}
+	r := s.Request
+	if s.TrustedPeer() {
+		if a.warned.loose.Load() {
+			return
+		}
+		server, _ := r.Context().Value(caddyhttp.ServerCtxKey).(*caddyhttp.Server)
 		if server != nil && server.TrustedProxiesStrict == 0 && !a.warned.loose.Swap(true) {
 			a.logger.Warn("trusted_proxies is set without trusted_proxies_strict: Caddy believes the left-most address in X-Forwarded-For, which clients can choose unless the proxy overwrites the header")
 		}

@@ -84,9 +84,8 @@ type Outcome struct {
 	// Request is the request, for Reporters.
 	Request *http.Request
 
-	Rule   *Rule
-	Key    string // of the bucket, without the zone
-	Shadow bool   // the zone only counts for this key
+	Rule *Rule
+	Key  string // of the bucket, without the zone
 
 	// Charge and Was are the charge that the store was asked about and its decision.
 	// They are zero if the zone has no bucket or the store was not asked.
@@ -95,7 +94,6 @@ type Outcome struct {
 
 	Delay time.Duration // how long the request waits, or would have to
 	Block time.Duration // the rest of the block; 0 if none runs
-	Began bool          // this request began the block
 
 	// Unlogged is how many refusals of the zone were kept out of the access log before
 	// this line.
@@ -109,19 +107,23 @@ type Outcome struct {
 	// devices or the request names no account.
 	Client  *device.Client
 	account string // the account's key, if a device's bucket is charged instead
-	renewed bool   // a known device, which keeps its place
 
 	// The simulated wait and slot of a shadow outcome; nil if enforcement would need
 	// neither.
 	simulation *admission.Simulation
-	simulating bool
 
-	asked   bool    // the store was asked
-	dropped bool    // the store and its fallback failed
-	noSlot  bool    // no slot was free before the store was asked
-	settled bool    // the charge was corrected by the response
-	paid    float64 // the corrected cost, in units
-	jitter  float64 // how much is added to Retry-After, as a fraction
+	paid   float64 // the corrected cost, in units
+	jitter float64 // how much is added to Retry-After, as a fraction
+
+	Shadow bool // the zone only counts for this key
+	Began  bool // this request began the block
+
+	renewed    bool // a known device, which keeps its place
+	simulating bool // the simulation reports the outcome
+	asked      bool // the store was asked
+	dropped    bool // the store and its fallback failed
+	noSlot     bool // no slot was free before the store was asked
+	settled    bool // the charge was corrected by the response
 
 	// The decision and reason, the state of the charge's correction, and whether the
 	// zone's Reporter was called. They are atomic, because a simulation may change

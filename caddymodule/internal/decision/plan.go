@@ -22,7 +22,10 @@ type Plan struct {
 	Subject
 
 	earlier   *Result // of the handlers that the request has passed, or nil
+	zones     int     // how many the handler has
+	alone     *Result // holds the outcomes, if the handler has one zone
 	outcomes  []Outcome
+	pooled    []Outcome // memory for them otherwise
 	charges   []leakybucket.Charge
 	of        []int // the index of each charge's outcome
 	decisions []leakybucket.Decision
@@ -40,24 +43,27 @@ type Plan struct {
 
 var plans = sync.Pool{New: func() any { return new(Plan) }}
 
-// NewPlan returns a plan for a request.
-func NewPlan(r *http.Request) *Plan {
+// NewPlan returns a plan for a request and a handler with so many zones.
+func NewPlan(r *http.Request, zones int) *Plan {
 	p := plans.Get().(*Plan)
-	p.Subject = NewSubject(r)
-	p.earlier = ResultOf(r)
+	p.look(r)
+	p.earlier, _ = p.vars[resultVar].(*Result)
+	p.zones, p.outcomes = zones, p.pooled
 	return p
 }
 
 // Release returns the memory of the plan to the pool. Nothing of the request stays in
 // it.
 func (p *Plan) Release() {
-	p.reset()
-	clear(p.began)
-	clear(p.buffers.name[:cap(p.buffers.name)])
-	*p = Plan{
-		charges: p.charges, decisions: p.decisions, outcomes: p.outcomes, of: p.of,
-		questions: p.questions, began: p.began[:0], static: p.static, sharing: p.sharing, buffers: p.buffers,
+	if p.alone != nil {
+		p.outcomes = p.pooled // and the result keeps its own
 	}
+	p.reset()
+	p.earlier, p.alone, p.outcomes, p.pooled = nil, nil, nil, p.outcomes
+	clear(p.began)
+	p.began, p.refused = p.began[:0], false
+	p.forget()
+	clear(p.buffers.name[:cap(p.buffers.name)])
 	plans.Put(p)
 }
 
@@ -209,9 +215,21 @@ func (p *Plan) exempt(r *Rule) Exemption {
 }
 
 // add appends the outcome of a zone. It is filled in place, because outcomes are large.
+// That of the only zone is filled where it stays.
 func (p *Plan) add(r *Rule, key string, shadow bool) *Outcome {
-	p.outcomes = append(p.outcomes, Outcome{Request: p.Request, Rule: r, Key: key, Shadow: shadow})
-	return &p.outcomes[len(p.outcomes)-1]
+	if p.zones == 1 && p.alone == nil {
+		p.alone = resultOf(1)
+		p.outcomes = p.alone.Outcomes[:0]
+	}
+	n := len(p.outcomes)
+	if n < cap(p.outcomes) {
+		p.outcomes = p.outcomes[:n+1] // what is behind the outcomes is clear
+	} else {
+		p.outcomes = append(p.outcomes, Outcome{})
+	}
+	o := &p.outcomes[n]
+	o.Request, o.Rule, o.Key, o.Shadow = p.Request, r, key, shadow
+	return o
 }
 
 // refuse makes the last outcome a refusal without asking a store.

@@ -78,11 +78,16 @@ func resultOf(n int) *Result {
 	return &Result{Outcomes: make([]Outcome, n)}
 }
 
-// newResult copies the plan's outcomes into a result, and publishes it to placeholders
-// and to the access log. Both compute values only when they are read.
+// newResult returns the plan's outcomes as a result, and publishes it to placeholders and
+// to the access log. Both compute values only when they are read.
 func newResult(p *Plan) *Result {
-	res := resultOf(len(p.outcomes))
-	copy(res.Outcomes, p.outcomes)
+	res := p.alone
+	if res == nil || len(p.outcomes) > 1 {
+		res = resultOf(len(p.outcomes))
+		copy(res.Outcomes, p.outcomes)
+	} else {
+		res.Outcomes = p.outcomes
+	}
 	if len(p.static) > 0 {
 		res.Static = append(res.Static, p.static...)
 	}
@@ -97,13 +102,14 @@ func newResult(p *Plan) *Result {
 		last.next = res
 		return res
 	}
-	ctx := p.Request.Context()
-	caddyhttp.SetVar(ctx, resultVar, res)
+	if p.vars != nil {
+		p.vars[resultVar] = res
+	}
 	if p.replacer != nil {
 		p.replacer.Map(res.placeholder)
 	}
 	if Logged(p.Request) {
-		if extra, ok := ctx.Value(caddyhttp.ExtraLogFieldsCtxKey).(*caddyhttp.ExtraLogFields); ok {
+		if extra, ok := p.Request.Context().Value(caddyhttp.ExtraLogFieldsCtxKey).(*caddyhttp.ExtraLogFields); ok {
 			extra.Add(zap.Inline(logField{res}))
 		}
 	}
@@ -160,8 +166,12 @@ func (res *Result) Decisive() (strongest *Outcome) {
 	return strongest
 }
 
-// Refused reports whether an enforced zone of this handler refuses the request.
+// Refused reports whether an enforced zone of this handler refuses the request. A nil
+// result refuses nothing.
 func (res *Result) Refused() bool {
+	if res == nil {
+		return false
+	}
 	for i := range res.Outcomes {
 		if res.Outcomes[i].Decision() == Refused {
 			return true

@@ -27,6 +27,7 @@ type Subject struct {
 	NoAddress bool
 
 	replacer *caddy.Replacer
+	vars     map[string]any // the request's variables, which is nil without Caddy
 	addr     netip.Addr
 	parsed   bool         // addr is set
 	reader   *body.Reader // replaces the request's body, once that was read ahead
@@ -35,16 +36,39 @@ type Subject struct {
 }
 
 // NewSubject returns the Subject of a request, whose context Caddy must have prepared.
-func NewSubject(r *http.Request) Subject {
-	repl, _ := r.Context().Value(caddy.ReplacerCtxKey).(*caddy.Replacer)
-	return Subject{Request: r, Judged: judged(r), replacer: repl}
+func NewSubject(r *http.Request) (s Subject) {
+	s.look(r)
+	return s
+}
+
+// look makes an empty Subject that of a request. It looks up in the context, once, what
+// all rules need.
+func (s *Subject) look(r *http.Request) {
+	ctx := r.Context()
+	s.Request, s.Judged = r, judged(r)
+	s.replacer, _ = ctx.Value(caddy.ReplacerCtxKey).(*caddy.Replacer)
+	s.vars, _ = ctx.Value(caddyhttp.VarsCtxKey).(map[string]any)
+}
+
+// forget makes the Subject empty. Field by field, that is cheaper than a copy of an
+// empty one.
+func (s *Subject) forget() {
+	s.Request, s.Judged, s.Overrides, s.replacer, s.vars = nil, nil, nil, nil, nil
+	s.NoAddress, s.parsed, s.read = false, false, false
+	s.reader, s.body = nil, nil
+}
+
+// TrustedPeer reports whether the peer that sent the request is one of trusted_proxies.
+func (s *Subject) TrustedPeer() bool {
+	trusted, _ := s.vars[caddyhttp.TrustedProxyVarKey].(bool)
+	return trusted
 }
 
 // address returns the client's address as Caddy found it, or the zero Addr if the
 // request has none.
 func (s *Subject) address() netip.Addr {
 	if !s.parsed {
-		text, _ := caddyhttp.GetVar(s.Request.Context(), caddyhttp.ClientIPVarKey).(string)
+		text, _ := s.vars[caddyhttp.ClientIPVarKey].(string)
 		s.addr, _ = netip.ParseAddr(text)
 		s.parsed = true
 	}

@@ -74,8 +74,9 @@ func (f *Refusal) Write(w http.ResponseWriter, r *http.Request, bodyRead bool) e
 	values := make([]string, 8)
 	header := w.Header()
 	set := func(name, value string) {
-		header[name], values = values[:1:1], values[1:]
-		header[name][0] = value
+		one := values[:1:1]
+		one[0], values = value, values[1:]
+		header[name] = one
 	}
 	set("Cache-Control", "no-store")
 	if f.Waits {

@@ -1,0 +1,118 @@
+// Package distinct counts how many different keys a stream has, in bounded memory and
+// without locks.
+package distinct
+
+import (
+	"hash/maphash"
+	"math"
+	"math/bits"
+	"sync/atomic"
+)
+
+const (
+	// mostExact is how many keys are counted exactly. Above that, the count is an
+	// estimate, with a standard error of 0.8 %.
+	mostExact = 512
+
+	precision = 14
+	registers = 1 << precision
+	highest   = 64 - precision + 1 // rank
+)
+
+// A Counter counts the different keys that were added. It is safe for concurrent use and
+// takes 24 KiB. Call [New].
+//
+// It keeps the hashes of the first keys, and a HyperLogLog of all. A key that came before
+// is only read, so a flood of one key, or of many, has no lock to wait for.
+type Counter struct {
+	seed maphash.Seed // clients cannot choose keys that meet
+
+	first [2 * mostExact]atomic.Uint64 // an open-addressed table of hashes; 0 is free
+	exact atomic.Int64                 // hashes in it
+
+	// ranks holds four registers of eight bits in each word.
+	ranks [registers / 4]atomic.Uint32
+}
+
+// New returns a Counter of no keys.
+func New() *Counter { return &Counter{seed: maphash.MakeSeed()} }
+
+// Add counts a key, if it is new.
+func (c *Counter) Add(key string) {
+	hash := max(1, maphash.String(c.seed, key))
+	if c.exact.Load() <= mostExact && !c.addExact(hash) {
+		return
+	}
+	rank := uint32(bits.LeadingZeros64(hash<<precision|1<<(precision-1)) + 1)
+	index := hash >> (64 - precision)
+	word, shift := &c.ranks[index/4], index%4*8
+	for {
+		old := word.Load()
+		if old>>shift&0xff >= rank || word.CompareAndSwap(old, old&^(0xff<<shift)|rank<<shift) {
+			return
+		}
+	}
+}
+
+// addExact adds a hash to the table, and reports whether it is new. Callers that add at
+// the same time may exceed mostExact, for which the table has room.
+func (c *Counter) addExact(hash uint64) (added bool) {
+	for at := hash % uint64(len(c.first)); ; at = (at + 1) % uint64(len(c.first)) {
+		kept := c.first[at].Load()
+		if kept == 0 && c.first[at].CompareAndSwap(0, hash) {
+			c.exact.Add(1)
+			return true
+		}
+		if kept == hash || c.first[at].Load() == hash {
+			return false
+		}
+	}
+}
+
+// Estimate returns how many different keys were added.
+func (c *Counter) Estimate() uint64 {
+	if exact := c.exact.Load(); exact <= mostExact {
+		return uint64(exact)
+	}
+	var counts [highest + 1]float64 // registers of each rank
+	for i := range c.ranks {
+		for word, n := c.ranks[i].Load(), 0; n < 4; word, n = word>>8, n+1 {
+			counts[word&0xff]++
+		}
+	}
+	return uint64(math.Round(estimate(&counts)))
+}
+
+// estimate is the improved raw estimator for HyperLogLog (Ertl 2017, "New cardinality
+// estimation algorithms for HyperLogLog sketches", algorithm 6). It needs no tables of
+// biases.
+func estimate(counts *[highest + 1]float64) float64 {
+	z := registers * tau(1-counts[highest]/registers)
+	for rank := highest - 1; rank >= 1; rank-- {
+		z = (z + counts[rank]) / 2
+	}
+	z += registers * sigma(counts[0]/registers)
+	return registers * registers / (2 * math.Ln2) / z
+}
+
+func sigma(x float64) float64 {
+	y, z := 1.0, x
+	for last := -1.0; z != last; y *= 2 {
+		x *= x
+		last, z = z, z+x*y
+	}
+	return z
+}
+
+func tau(x float64) float64 {
+	if x == 0 || x == 1 {
+		return 0
+	}
+	y, z := 1.0, 1-x
+	for last := -1.0; z != last; {
+		x = math.Sqrt(x)
+		y /= 2
+		last, z = z, z-(1-x)*(1-x)*y
+	}
+	return z / 3
+}

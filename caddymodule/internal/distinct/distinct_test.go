@@ -1,0 +1,80 @@
+package distinct
+
+import (
+	"math"
+	"strconv"
+	"sync"
+	"testing"
+)
+
+func TestAFewKeysAreCountedExactly(t *testing.T) {
+	c := New()
+	for n := range uint64(mostExact) {
+		if got := c.Estimate(); got != n {
+			t.Fatalf("after %d keys: got %d", n, got)
+		}
+		c.Add(strconv.FormatUint(n, 10))
+		c.Add(strconv.FormatUint(n/2, 10)) // which came before
+	}
+}
+
+// The standard error is 0.8 %, so five of them are never exceeded.
+func TestManyKeysAreEstimated(t *testing.T) {
+	c := New()
+	for n := range 2_000_000 {
+		c.Add(strconv.Itoa(n))
+		switch n + 1 {
+		case mostExact + 1, 1000, 10_000, 100_000, 1_000_000, 2_000_000:
+			got, want := float64(c.Estimate()), float64(n+1)
+			if math.Abs(got-want) > want*0.0405 {
+				t.Errorf("after %v keys: got %v, want within 4 %%", want, got)
+			}
+		}
+	}
+}
+
+func TestKeysAddedAtTheSameTimeAllCountOnce(t *testing.T) {
+	const callers, keys = 8, 300
+	for range 50 {
+		c := New()
+		var all sync.WaitGroup
+		for caller := range callers {
+			all.Go(func() {
+				for i := range keys {
+					c.Add(strconv.Itoa((i + caller*37) % keys))
+				}
+			})
+		}
+		all.Wait()
+		if got := c.Estimate(); got != keys {
+			t.Fatalf("%d callers with the same %d keys: got %d", callers, keys, got)
+		}
+	}
+}
+
+func TestAddingAllocatesNothing(t *testing.T) {
+	c, n := New(), 0
+	if got := testing.AllocsPerRun(2000, func() {
+		n++
+		c.Add("0123456789"[n%10:])
+	}); got != 0 {
+		t.Errorf("got %v allocations, want 0", got)
+	}
+}
+
+func BenchmarkAdd(b *testing.B) {
+	for name, keys := range map[string]int{"one": 1, "million": 1_000_000} {
+		b.Run("keys="+name, func(b *testing.B) {
+			names := make([]string, keys)
+			for i := range names {
+				names[i] = strconv.Itoa(i)
+			}
+			c := New()
+			b.RunParallel(func(pb *testing.PB) {
+				for i := 0; pb.Next(); i++ {
+					c.Add(names[i%keys])
+				}
+			})
+		})
+	}
+}
