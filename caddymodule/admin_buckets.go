@@ -89,7 +89,8 @@ func (a *App) search(ctx context.Context, z *runningZone, value string, shadow b
 		return names, false, nil
 	}
 	complete = true
-	err = lister.List(ctx, z.Name, owned.Prefix, shadow, func(k leakybucket.Kept) bool {
+	of := leakybucket.Listing{Zone: z.Name, Prefix: owned.Prefix, Shadow: shadow, Want: scanned}
+	err = leakybucket.ListAll(ctx, lister, of, func(k leakybucket.Kept) bool {
 		if owned.Has(k.Key) && !slices.Contains(names, k.Key) {
 			if complete = len(names) < mostSearched; complete {
 				names = append(names, k.Key)
@@ -268,23 +269,35 @@ type listInput struct {
 	Prefix      string  `json:"prefix,omitempty"`       // of keys
 	Shadow      bool    `json:"shadow,omitempty"`       // those of shadow
 	MinFraction float64 `json:"min_fraction,omitempty"` // of the capacity; blocked ones are listed anyway
-	Sort        string  `json:"sort,omitempty"`         // level, key or last. Default: level
-	Limit       int     `json:"limit,omitempty"`        // up to 1000. Default: 100
+	Sort        string  `json:"sort,omitempty"`         // level, key, last, or none for pages. Default: level
+	Limit       int     `json:"limit,omitempty"`        // up to 1000, of pages about. Default: 100
+	Cursor      string  `json:"cursor,omitempty"`       // with the sort none: next of the page before
 }
 
-// A listing is the top of one scan of a zone's buckets.
+// A listing is the top of one scan of a zone's buckets, or a page of it.
 type listing struct {
-	Buckets  []bucketState `json:"buckets"`
-	Matched  int           `json:"matched"`
-	Complete bool          `json:"complete"` // the scan reached the end
+	Buckets []bucketState `json:"buckets"`
+	Matched int           `json:"matched"`
+
+	// Complete is false if the time was over before the scan had reached its end, or
+	// before the page was full.
+	Complete bool `json:"complete"`
+
+	// Next is the cursor of the next page, if there is one.
+	Next string `json:"next,omitempty"`
 }
 
 const (
 	mostListed    = 1000
 	defaultListed = 100
 
+	// scanned is about how many buckets a store looks at in one step of a scan.
+	scanned = 1000
+
 	// listTime is how long one scan may last, in which the store serves requests too.
 	listTime = 5 * time.Second
+
+	unsorted = "none"
 )
 
 var listOrders = map[string]func(a, b *bucketState) int{
@@ -303,14 +316,15 @@ func (a *App) adminBuckets(ctx context.Context, in *adminInput) (any, error) {
 	if err := in.decode(&l); err != nil {
 		return nil, err
 	}
-	order := listOrders[l.Sort]
 	switch {
-	case order == nil:
-		return nil, badRequest("invalid sort %q: want level, key or last", l.Sort)
+	case listOrders[l.Sort] == nil && l.Sort != unsorted:
+		return nil, badRequest("invalid sort %q: want level, key, last or none", l.Sort)
 	case l.Limit < 1 || l.Limit > mostListed:
 		return nil, badRequest("invalid limit %d: want 1 to %d", l.Limit, mostListed)
 	case !(l.MinFraction >= 0):
 		return nil, badRequest("invalid min_fraction: want a number from 0")
+	case l.Cursor != "" && l.Sort != unsorted:
+		return nil, badRequest("a cursor goes with the sort none alone: a sorted list has no pages")
 	}
 	z, err := a.findZone(l.Zone)
 	if err != nil {
@@ -323,16 +337,42 @@ func (a *App) adminBuckets(ctx context.Context, in *adminInput) (any, error) {
 	scan, cancel := context.WithTimeout(ctx, listTime)
 	defer cancel()
 	result := listing{Buckets: []bucketState{}, Complete: true}
-	seen := make(map[string]bool)
-	err = lister.List(scan, z.Name, l.Prefix, l.Shadow, func(k leakybucket.Kept) bool {
-		b, limit := a.describe(z, k.Key, l.Shadow)
-		blocked := time.Duration(0)
-		if z.Block != nil && k.State.BlockedUntil > k.Now {
-			blocked = k.State.BlockedUntil.Sub(k.Now)
+	if l.Sort == unsorted {
+		err = a.listPage(scan, lister, z, &l, &result)
+	} else {
+		err = a.listTop(scan, lister, z, &l, &result)
+	}
+	if errors.Is(err, leakybucket.ErrBadCursor) {
+		return nil, badRequest("%w; begin again without one", err)
+	}
+	if err != nil {
+		if scan.Err() == nil {
+			return nil, err
 		}
-		b.fill(limit, limit.Level(k.State, k.Now), blocked)
-		b.LastUsed = max(0, k.Now.Sub(k.State.At).Seconds())
-		if b.Level == 0 && b.Blocked == 0 || b.Fraction < l.MinFraction && b.Blocked == 0 || seen[k.Key] {
+		result.Complete = false
+	}
+	return result, nil
+}
+
+// listed returns a bucket of a listing, unless it does not match.
+func (a *App) listed(z *runningZone, l *listInput, k *leakybucket.Kept) (b bucketState, matches bool) {
+	b, limit := a.describe(z, k.Key, l.Shadow)
+	blocked := time.Duration(0)
+	if z.Block != nil && k.State.BlockedUntil > k.Now {
+		blocked = k.State.BlockedUntil.Sub(k.Now)
+	}
+	b.fill(limit, limit.Level(k.State, k.Now), blocked)
+	b.LastUsed = max(0, k.Now.Sub(k.State.At).Seconds())
+	return b, b.Blocked > 0 || b.Level > 0 && b.Fraction >= l.MinFraction
+}
+
+// listTop goes through all buckets of the zone, and keeps the first in the order.
+func (a *App) listTop(ctx context.Context, lister leakybucket.Lister, z *runningZone, l *listInput, result *listing) error {
+	order, seen := listOrders[l.Sort], make(map[string]bool)
+	of := leakybucket.Listing{Zone: z.Name, Prefix: l.Prefix, Shadow: l.Shadow, Want: scanned}
+	err := leakybucket.ListAll(ctx, lister, of, func(k leakybucket.Kept) bool {
+		b, matches := a.listed(z, l, &k)
+		if !matches || seen[k.Key] {
 			return true
 		}
 		result.Matched++
@@ -348,14 +388,32 @@ func (a *App) adminBuckets(ctx context.Context, in *adminInput) (any, error) {
 		}
 		return true
 	})
-	if err != nil {
-		if scan.Err() == nil {
-			return nil, err
-		}
-		result.Complete = false
-	}
 	result.Buckets = top(result.Buckets, order, l.Limit)
-	return result, nil
+	return err
+}
+
+// listPage goes on from the cursor until it has about as many buckets as wanted.
+func (a *App) listPage(ctx context.Context, lister leakybucket.Lister, z *runningZone, l *listInput, result *listing) error {
+	of := leakybucket.Listing{Zone: z.Name, Prefix: l.Prefix, Shadow: l.Shadow, Want: l.Limit}
+	for result.Next = l.Cursor; ; {
+		some, next, err := lister.List(ctx, of, result.Next)
+		if err != nil {
+			return err
+		}
+		before := len(result.Buckets)
+		for i := range some {
+			if b, matches := a.listed(z, l, &some[i]); matches {
+				result.Buckets = append(result.Buckets, b)
+			}
+		}
+		result.Matched, result.Next = len(result.Buckets), next
+		if next == "" || result.Matched >= l.Limit {
+			return nil
+		}
+		if result.Matched-before < of.Want/2 {
+			of.Want = min(2*of.Want, scanned) // few of those that were looked at match
+		}
+	}
 }
 
 // top returns the first n in an order.

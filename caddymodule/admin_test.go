@@ -3,6 +3,7 @@ package caddymodule
 import (
 	"encoding/json"
 	"errors"
+	"fmt"
 	"net/http"
 	"net/http/httptest"
 	"slices"
@@ -328,6 +329,40 @@ func TestBucketsAreListedFullestFirst(t *testing.T) {
 	})
 }
 
+// TestBucketsAreListedInPages that hold each bucket once, while others come.
+func TestBucketsAreListedInPages(t *testing.T) {
+	s := run(t, threeZones)
+	for i := range 300 {
+		s.from(someone).with("X-Account", fmt.Sprint("u", i)).answers("/accounts", http.StatusOK)
+	}
+	times, pages, cursor := make(map[string]int), 0, ""
+	for ; pages == 0 || cursor != ""; pages++ {
+		var got listing
+		ask := fmt.Sprintf(`{"zone": "accounts", "sort": "none", "limit": 25, "cursor": %q}`, cursor)
+		if status := s.admin(http.MethodPost, "/throttle/buckets", ask, &got); status != http.StatusOK {
+			t.Fatalf("page %d: got %d, want 200", pages, status)
+		}
+		if n := len(got.Buckets); n > 100 || !got.Complete || n < 25 && got.Next != "" {
+			t.Fatalf("page %d: got %d buckets, complete: %v, want about 25", pages, n, got.Complete)
+		}
+		for _, b := range got.Buckets {
+			times[b.Key]++
+		}
+		for i := range 20 {
+			s.from(someone).with("X-Account", fmt.Sprint("new", pages, "-", i)).answers("/accounts", http.StatusOK)
+		}
+		cursor = got.Next
+	}
+	for i := range 300 {
+		if key := fmt.Sprint("u", i); times[key] != 1 {
+			t.Errorf("%s: got it %d times, want once", key, times[key])
+		}
+	}
+	if pages < 3 || pages > 100 {
+		t.Errorf("got %d pages, want a dozen or more", pages)
+	}
+}
+
 func TestTopWatchesForAWhile(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := run(t, threeZones)
@@ -415,6 +450,8 @@ func TestTheAdminAPIRefusesBadInput(t *testing.T) {
 		{"POST", "/throttle/shadow", `{"zone": "<script>", "for": "1h"}`, 404},
 		{"POST", "/throttle/buckets", `{"zone": "pages", "sort": "up"}`, 400},
 		{"POST", "/throttle/buckets", `{"zone": "pages", "limit": 1001}`, 400},
+		{"POST", "/throttle/buckets", `{"zone": "pages", "sort": "none", "cursor": "\u001b[2J"}`, 400},
+		{"POST", "/throttle/buckets", `{"zone": "pages", "cursor": "1-2-3"}`, 400},
 		{"POST", "/throttle/check", `{"client_ip": "203.0.113.7", "url": "/pages"}`, 400},
 		{"POST", "/throttle/key", `{"zone": "pages", "values": ["a"]}`, 400},
 		{"POST", "/throttle/top", `{"for": "1h"}`, 400},

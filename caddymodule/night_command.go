@@ -347,14 +347,21 @@ func bucketsCommand() *cobra.Command {
 	in := listInput{Sort: "level", Limit: 20}
 	return remoteCommand{
 		use: "buckets <zone>", short: "Lists the fullest buckets of a zone", args: cobra.ExactArgs(1),
-		long: `Lists buckets of a zone that are not empty, the fullest first. In Redis, this goes
-through all keys of the database.`,
+		long: `Lists buckets of a zone that are not empty, the fullest first. Blocked ones are always
+among them. In Redis, this goes through all keys of the database.
+
+A script that wants all of them asks for pages: --sort none gives about --limit
+buckets and the cursor of the next page.`,
+		example: `  caddy throttle buckets login --min-fraction 1
+  caddy throttle buckets pages --prefix 203.0.113. --sort key
+  caddy throttle buckets pages --sort none --limit 1000 --json`,
 		flags: func(cmd *cobra.Command) {
 			cmd.Flags().StringVar(&in.Prefix, "prefix", "", "Only keys that begin so")
 			cmd.Flags().BoolVar(&in.Shadow, "shadow", false, "The buckets of shadow")
 			cmd.Flags().Float64Var(&in.MinFraction, "min-fraction", 0, "Only buckets at least so full, such as 0.5, and blocked ones")
-			cmd.Flags().StringVar(&in.Sort, "sort", in.Sort, "The order: level, key or last")
+			cmd.Flags().StringVar(&in.Sort, "sort", in.Sort, "The order: level, key or last; or none, for pages")
 			cmd.Flags().IntVar(&in.Limit, "limit", in.Limit, "How many to show, up to 1000")
+			cmd.Flags().StringVar(&in.Cursor, "cursor", "", "With --sort none: where the page before has ended")
 		},
 		run: func(r *remote, args []string) error {
 			in.Zone = args[0]
@@ -365,8 +372,15 @@ through all keys of the database.`,
 			if err := r.showBuckets(s.Buckets); err != nil {
 				return err
 			}
-			fmt.Fprintf(&r.out, "%d of %d buckets.\n", len(s.Buckets), s.Matched)
-			r.showPartial(s.Complete, "")
+			switch {
+			case s.Next != "":
+				fmt.Fprintf(&r.out, "%d buckets. The next page begins at --cursor %s\n", len(s.Buckets), shown(s.Next))
+			case in.Sort == unsorted:
+				fmt.Fprintf(&r.out, "%d buckets. There are no more.\n", len(s.Buckets))
+			default:
+				fmt.Fprintf(&r.out, "%d of %d buckets.\n", len(s.Buckets), s.Matched)
+				r.showPartial(s.Complete, "")
+			}
 			return nil
 		},
 	}.command()

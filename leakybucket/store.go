@@ -72,12 +72,51 @@ type Evicter interface {
 
 // A Lister is a store that can go through its buckets.
 type Lister interface {
-	// List calls yield with the buckets of a zone whose keys begin with prefix, in
-	// no particular order, until yield returns false or ctx ends. It changes
-	// nothing. Buckets that are written meanwhile may be missed or given twice. A
-	// key that the store keeps as a digest only is not found. yield may call the
-	// store.
-	List(ctx context.Context, zone, prefix string, shadow bool, yield func(Kept) bool) error
+	// List returns some buckets, in no particular order, and the cursor of the
+	// others. The cursor is "" for the first call, and is returned as "" when there
+	// are no more. It is plain text, for this store and this listing alone: other
+	// cursors are refused with an error that wraps [ErrBadCursor]. A page may be
+	// empty and yet not the last.
+	//
+	// List changes nothing, and other calls wait for it no longer than for a take.
+	// A bucket that is kept from the first call to the last is in some page, and
+	// maybe in two. Those that come or go meanwhile may be missed. A key that the
+	// store keeps as a digest only is not found.
+	List(ctx context.Context, of Listing, cursor string) (some []Kept, next string, err error)
+}
+
+// A Listing says which buckets are listed.
+type Listing struct {
+	Zone   string
+	Prefix string // of keys
+	Shadow bool
+
+	// Want is about how many buckets one call looks at, at least 1. Those that do
+	// not match are not returned.
+	Want int
+}
+
+// ErrBadCursor is wrapped by errors of a [Lister] about a cursor that it cannot go on
+// from. Begin again.
+var ErrBadCursor = errors.New("the listing cannot go on from this cursor")
+
+// ListAll calls yield with all buckets of a listing until yield returns false or ctx
+// ends. yield may call the store.
+func ListAll(ctx context.Context, l Lister, of Listing, yield func(Kept) bool) error {
+	for cursor := ""; ; {
+		some, next, err := l.List(ctx, of, cursor)
+		if err != nil {
+			return err
+		}
+		for _, kept := range some {
+			if !yield(kept) {
+				return nil
+			}
+		}
+		if cursor = next; cursor == "" {
+			return nil
+		}
+	}
 }
 
 // Kept is a bucket as a store keeps it.

@@ -32,7 +32,7 @@ http://:%d {
 	handle {
 		throttle {
 			zone steady {
-				limit 1000000 200/d
+				limit 10000000 2000/d
 			}
 		}
 		respond ok

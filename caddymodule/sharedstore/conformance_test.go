@@ -2,6 +2,9 @@ package sharedstore
 
 import (
 	"context"
+	"errors"
+	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -54,21 +57,23 @@ func (p *plain) Reset(_ context.Context, zone, key string, shadow bool) error {
 	return nil
 }
 
-func (p *plain) List(_ context.Context, zone, prefix string, shadow bool, yield func(leakybucket.Kept) bool) error {
+func (p *plain) List(_ context.Context, of leakybucket.Listing, cursor string) (some []leakybucket.Kept, next string, err error) {
 	p.mu.Lock()
-	var found []leakybucket.Kept
+	defer p.mu.Unlock()
+	if cursor != "" && !strings.HasPrefix(cursor, ">") {
+		return nil, "", leakybucket.ErrBadCursor
+	}
 	for name, state := range p.buckets {
-		if name.zone == zone && name.shadow == shadow && strings.HasPrefix(name.key, prefix) {
-			found = append(found, leakybucket.Kept{Key: name.key, State: state, Now: p.clock()})
+		if name.zone == of.Zone && name.shadow == of.Shadow && strings.HasPrefix(name.key, of.Prefix) && ">"+name.key > cursor {
+			some = append(some, leakybucket.Kept{Key: name.key, State: state, Now: p.clock()})
 		}
 	}
-	p.mu.Unlock()
-	for _, kept := range found {
-		if !yield(kept) {
-			break
-		}
+	slices.SortFunc(some, func(a, b leakybucket.Kept) int { return strings.Compare(a.Key, b.Key) })
+	if len(some) > of.Want {
+		some = some[:of.Want]
+		next = ">" + some[of.Want-1].Key
 	}
-	return nil
+	return some, next, nil
 }
 
 func (p *plain) Close() {}
@@ -77,9 +82,46 @@ func (p *plain) Close() {}
 func TestAStoreThatCannotListSaysSo(t *testing.T) {
 	b := NewBackend("mute", struct{ Remote }{&plain{}}, memstore.New(memstore.Options{}))
 	t.Cleanup(func() { _ = b.Destruct() })
-	err := b.With(Options{}).List(t.Context(), "z", "", false, func(leakybucket.Kept) bool { return true })
+	_, _, err := b.With(Options{}).List(t.Context(), leakybucket.Listing{Zone: "z", Want: 1}, "")
 	if err == nil || !strings.Contains(err.Error(), "mute") || b.Down() {
 		t.Errorf("got error %v and an outage %v, want an error that names the store, and none", err, b.Down())
+	}
+}
+
+// TestAListingIsOfOneStore: this node's copies are no part of what the shared store
+// keeps, and the other way round.
+func TestAListingIsOfOneStore(t *testing.T) {
+	p := &plain{buckets: make(map[bucket]leakybucket.State), clock: func() leakybucket.Instant { return 1e15 }}
+	local := memstore.New(memstore.Options{})
+	b := NewBackend("plain", p, local)
+	t.Cleanup(func() { _ = b.Destruct() })
+	limit := leakybucket.Limit{Capacity: 10, Leak: 0.001}
+	for i := range 100 {
+		key := fmt.Sprint(i)
+		p.buckets[bucket{"z", key, false}] = leakybucket.State{Level: 1, At: 1e15}
+		charge := []leakybucket.Charge{{Zone: "z", Key: "local" + key, Limit: limit, Cost: 1}}
+		if err := local.Take(t.Context(), charge, make([]leakybucket.Decision, 1)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	s, of := b.With(Options{}), leakybucket.Listing{Zone: "z", Want: 10}
+	var cursors []string
+	for _, down := range []bool{false, true} {
+		b.breaker.open.Store(down)
+		some, next, err := s.List(t.Context(), of, "")
+		if err != nil || len(some) == 0 || next == "" || strings.HasPrefix(some[0].Key, "local") != down {
+			t.Fatalf("down %v: got %v, cursor %q and error %v, want some of the store that answers", down, some, next, err)
+		}
+		if _, _, err := s.List(t.Context(), of, next); err != nil {
+			t.Errorf("down %v, the second page: got error %v, want none", down, err)
+		}
+		cursors = append(cursors, next)
+	}
+	for i, down := range []bool{true, false} {
+		b.breaker.open.Store(down)
+		if _, _, err := s.List(t.Context(), of, cursors[i]); !errors.Is(err, leakybucket.ErrBadCursor) {
+			t.Errorf("down %v, with a cursor of the other store: got error %v, want ErrBadCursor", down, err)
+		}
 	}
 }
 

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
@@ -343,17 +344,27 @@ func (s *Store) Reset(ctx context.Context, zone, key string, shadow bool) error 
 	return b.end(c, "resetting a bucket", b.remote.Reset(c.ctx, zone, key, shadow))
 }
 
+// ofLocal begins the cursors of this node's copies.
+const ofLocal = "local-"
+
 // List implements [leakybucket.Lister]. While the store is down, it lists this node's
 // copies. It may take as long as ctx lasts, and is no sign of an outage if it fails.
-func (s *Store) List(ctx context.Context, zone, prefix string, shadow bool, yield func(leakybucket.Kept) bool) error {
+func (s *Store) List(ctx context.Context, of leakybucket.Listing, cursor string) ([]leakybucket.Kept, string, error) {
 	lister, can := s.backend.remote.(leakybucket.Lister)
-	switch {
-	case s.backend.breaker.isOpen():
-		return s.backend.local.List(ctx, zone, prefix, shadow, yield)
+	local := s.backend.breaker.isOpen()
+	switch at, ofLocals := strings.CutPrefix(cursor, ofLocal); {
+	case cursor != "" && ofLocals != local:
+		return nil, "", fmt.Errorf("%w: the store has gone down or come up", leakybucket.ErrBadCursor)
+	case local:
+		some, next, err := s.backend.local.List(ctx, of, at)
+		if next != "" {
+			next = ofLocal + next
+		}
+		return some, next, err
 	case !can:
-		return fmt.Errorf("listing buckets: the store %s cannot", s.backend.name)
+		return nil, "", fmt.Errorf("listing buckets: the store %s cannot", s.backend.name)
 	}
-	return lister.List(ctx, zone, prefix, shadow, yield)
+	return lister.List(ctx, of, cursor)
 }
 
 // Interface guards

@@ -3,50 +3,97 @@ package memstore
 import (
 	"bytes"
 	"context"
+	"fmt"
 
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
 )
 
-// listedSlots are looked at under one lock. That takes some microseconds.
+// listedSlots are looked at under one lock at most. That takes some microseconds.
 const listedSlots = 1024
 
-// List implements [leakybucket.Lister]. It looks at all buckets of the store,
-// whatever the prefix, and locks a shard for some microseconds at a time.
-func (s *Store) List(ctx context.Context, zone, prefix string, shadow bool, yield func(leakybucket.Kept) bool) error {
-	var found []leakybucket.Kept
-	for i := range s.shards {
-		for next, more := 0, true; more; {
-			if err := ctx.Err(); err != nil {
-				return err
-			}
-			found, next, more = s.shards[i].list(found[:0], next, []byte(zone), []byte(prefix), shadow, s.now)
-			for _, kept := range found {
-				if !yield(kept) {
-					return nil
-				}
-			}
-		}
-	}
-	return nil
+// A cursor says from which hash of which shard on a listing goes on. Buckets move in
+// their shard, but keep their hashes.
+type cursor struct {
+	store leakybucket.Instant // when it was made
+	shard int
+	hash  uint64 // of 32 bits
 }
 
-// list appends the buckets that match from the next slots.
-func (sh *shard) list(found []leakybucket.Kept, first int, zone, prefix []byte, shadow bool, clock func() leakybucket.Instant) (_ []leakybucket.Kept, next int, more bool) {
+func (c cursor) String() string { return fmt.Sprintf("%x-%x-%x", int64(c.store), c.shard, c.hash) }
+
+func (s *Store) parseCursor(text string) (c cursor, err error) {
+	c.store = s.epoch
+	if text == "" {
+		return c, nil
+	}
+	var store int64
+	_, err = fmt.Sscanf(text, "%x-%x-%x", &store, &c.shard, &c.hash)
+	if c.store = leakybucket.Instant(store); err != nil || c.String() != text || c.store != s.epoch || c.shard < 0 || c.shard >= len(s.shards) || c.hash >= 1<<32 {
+		return c, fmt.Errorf("%w: it is not of this process", leakybucket.ErrBadCursor)
+	}
+	return c, nil
+}
+
+// List implements [leakybucket.Lister]. Whatever the prefix, it looks at buckets of all
+// zones. Each page locks one shard for some microseconds.
+func (s *Store) List(ctx context.Context, of leakybucket.Listing, from string) ([]leakybucket.Kept, string, error) {
+	c, err := s.parseCursor(from)
+	if err != nil {
+		return nil, "", err
+	}
+	for want := max(of.Want, 1); ; c.shard, c.hash = c.shard+1, 0 {
+		if err := ctx.Err(); err != nil {
+			return nil, "", err
+		}
+		if c.shard == len(s.shards) {
+			return nil, "", nil
+		}
+		found, next, looked := s.shards[c.shard].list(c.hash, min(want, listedSlots), &of, s.now)
+		if want -= looked; next < 1<<32 {
+			c.hash = next
+			return found, c.String(), nil
+		}
+		if len(found) == 0 && want > 0 {
+			continue // shards may be empty
+		}
+		if c.shard, c.hash = c.shard+1, 0; c.shard == len(s.shards) {
+			return found, "", nil
+		}
+		return found, c.String(), nil
+	}
+}
+
+// list returns the buckets that match among those with hashes from first on, and below
+// which hash that is, and at how many slots it has looked.
+func (sh *shard) list(first uint64, slots int, of *leakybucket.Listing, clock func() leakybucket.Instant) (found []leakybucket.Kept, next uint64, looked int) {
 	sh.mu.Lock()
 	defer sh.mu.Unlock()
+	length := uint64(len(sh.tags))
+	if length == 0 {
+		return nil, 1 << 32, 0
+	}
+	begin := sh.home(uint32(first))
+	end := begin + slots
+	next = 1 << 32
+	if uint64(end) < length {
+		next = (uint64(end)<<32 + length - 1) / length // the first hash whose home is there
+	}
 	now := clock()
-	next = min(first+listedSlots, len(sh.tags))
-	for at := first; at < next; at++ {
-		if sh.tags[at] == 0 || sh.slots[at].forget() <= now {
+	zone, prefix := []byte(of.Zone), []byte(of.Prefix)
+	// Behind the homes come buckets that found theirs taken, up to a free slot.
+	for at := begin; looked < len(sh.tags) && (looked < slots || sh.tags[at] != 0); at = sh.after(at) {
+		looked++
+		slot := &sh.slots[at]
+		if sh.tags[at] == 0 || uint64(slot.hash) < first || uint64(slot.hash) >= next || slot.forget() <= now {
 			continue
 		}
-		of, key, shadowed := sh.name(&sh.slots[at])
-		if shadowed != shadow || !bytes.Equal(of, zone) || !bytes.HasPrefix(key, prefix) {
+		owner, key, shadowed := sh.name(slot)
+		if shadowed != of.Shadow || !bytes.Equal(owner, zone) || !bytes.HasPrefix(key, prefix) {
 			continue
 		}
 		kept := leakybucket.Kept{Key: string(key), Now: now}
-		sh.slots[at].state(&kept.State)
+		slot.state(&kept.State)
 		found = append(found, kept)
 	}
-	return found, next, next < len(sh.tags)
+	return found, next, looked
 }

@@ -41,6 +41,7 @@ func TestNoLockIsHeldForAMillisecond(t *testing.T) {
 		{"step of dropping a million buckets", timeDrop},
 		{"step of sweeping a million empty buckets", timeSweep},
 		{"step of a snapshot of a million buckets", timeCopies},
+		{"step of a listing of a million buckets", timePages},
 	} {
 		var longest time.Duration
 		for run := range 5 {
@@ -124,6 +125,24 @@ func timeCopies(t *testing.T) (steps []time.Duration) {
 	var copied shard
 	for i := range s.shards {
 		steps = append(steps, timed(func() { s.shards[i].copyTo(&copied) }))
+	}
+	return steps
+}
+
+func timePages(t *testing.T) (steps []time.Duration) {
+	s, _ := timeGrowth(t)
+	of, cursor, found := leakybucket.Listing{Zone: charge("", 600).Zone, Want: million}, "", 0
+	for more := true; more; more = cursor != "" {
+		steps = append(steps, timed(func() {
+			some, next, err := s.List(context.Background(), of, cursor)
+			if err != nil {
+				t.Fatalf("listing: %v", err)
+			}
+			found, cursor = found+len(some), next
+		}))
+	}
+	if found != million {
+		t.Fatalf("got %d buckets, want %d", found, million)
 	}
 	return steps
 }

@@ -1,7 +1,10 @@
 package pgstore
 
 import (
+	"bytes"
 	"context"
+	"encoding/hex"
+	"fmt"
 	"strings"
 
 	"github.com/jackc/pgx/v5"
@@ -9,34 +12,36 @@ import (
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
 )
 
-// listedRows is how many rows are read at once.
+// listedRows is how many rows are read at once at most.
 const listedRows = 1000
 
-// List implements [leakybucket.Lister]. It reads the index from the prefix on, a
-// thousand rows at a time, and locks none. Keys whose names are digests are not found.
-func (s *Store) List(ctx context.Context, zone, prefix string, shadow bool, yield func(leakybucket.Kept) bool) error {
+// List implements [leakybucket.Lister]. It reads the index from the prefix on, and locks
+// no row. Keys whose names are digests are not found. The cursor is the next name.
+func (s *Store) List(ctx context.Context, of leakybucket.Listing, cursor string) (some []leakybucket.Kept, next string, err error) {
 	if err := s.prepare(ctx); err != nil {
-		return s.explain(err)
+		return nil, "", s.explain(err)
 	}
-	start := s.name(zone, "", shadow)
-	from, to := []byte(start+prefix), after(start+prefix)
-	for {
-		kept, err := s.listSome(ctx, from, to)
-		if err != nil {
-			return s.explain(err)
+	start := s.name(of.Zone, "", of.Shadow)
+	from, to := []byte(start+of.Prefix), after(start+of.Prefix)
+	if cursor != "" {
+		at, err := hex.DecodeString(cursor)
+		if err != nil || !bytes.HasPrefix(at, from) {
+			return nil, "", fmt.Errorf("%w: it is not of this zone and prefix", leakybucket.ErrBadCursor)
 		}
-		for _, k := range kept {
-			from = append([]byte(k.Key), 0) // the next name there can be
-			if key, ours := strings.CutPrefix(k.Key, start); ours && strings.HasPrefix(key, prefix) {
-				if k.Key = key; !yield(k) {
-					return nil
-				}
-			}
-		}
-		if len(kept) < listedRows {
-			return nil
-		}
+		from = at
 	}
+	want := max(1, min(of.Want, listedRows))
+	some, err = s.listSome(ctx, from, to, want)
+	if err != nil {
+		return nil, "", s.explain(err)
+	}
+	if len(some) == want {
+		next = hex.EncodeToString(append([]byte(some[want-1].Key), 0)) // the next name there can be
+	}
+	for i := range some {
+		some[i].Key = strings.TrimPrefix(some[i].Key, start)
+	}
+	return some, next, nil
 }
 
 // after returns the first name behind all that begin with a prefix, which holds a
@@ -50,8 +55,8 @@ func after(prefix string) []byte {
 	return end
 }
 
-func (s *Store) listSome(ctx context.Context, from, to []byte) ([]leakybucket.Kept, error) {
-	rows, err := s.pool.Query(ctx, s.sql.list, from, to, instantParam(s.heldAt()), listedRows)
+func (s *Store) listSome(ctx context.Context, from, to []byte, want int) ([]leakybucket.Kept, error) {
+	rows, err := s.pool.Query(ctx, s.sql.list, from, to, instantParam(s.heldAt()), want)
 	if err != nil {
 		return nil, err
 	}

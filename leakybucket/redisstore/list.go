@@ -2,6 +2,7 @@ package redisstore
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -13,7 +14,7 @@ import (
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
 )
 
-// scannedKeys is about how many keys the server looks at in one step of a SCAN. That
+// scannedKeys is about how many keys the server looks at in one step of a SCAN at most. That
 // takes it a fraction of a millisecond, in which it serves nobody else.
 const scannedKeys = 1000
 
@@ -21,64 +22,75 @@ const scannedKeys = 1000
 var pattern = strings.NewReplacer(`\`, `\\`, "*", `\*`, "?", `\?`, "[", `\[`, "]", `\]`)
 
 // List implements [leakybucket.Lister]. It goes through all keys of the database with
-// SCAN.
-func (s *Store) List(ctx context.Context, zone, prefix string, shadow bool, yield func(leakybucket.Kept) bool) error {
-	start := s.name(zone, "", shadow)
-	match := pattern.Replace(start+prefix) + "*"
-	err := s.eachNode(ctx, func(node rueidis.Client) (more bool, err error) {
-		for cursor := uint64(0); ; {
-			var keys []string
-			if keys, cursor, err = s.scan(ctx, node, cursor, match); err != nil {
-				return false, err
-			}
-			kept, err := s.read(ctx, keys)
-			if err != nil {
-				return false, err
-			}
-			for i := range kept {
-				kept[i].Key = strings.TrimPrefix(kept[i].Key, start)
-				if !yield(kept[i]) {
-					return false, nil
-				}
-			}
-			if cursor == 0 {
-				return true, nil
-			}
-		}
-	})
-	if err != nil {
-		return fmt.Errorf("listing buckets: %w", s.connection.explain(err))
+// SCAN. Of a cluster it asks one server after another.
+func (s *Store) List(ctx context.Context, of leakybucket.Listing, from string) ([]leakybucket.Kept, string, error) {
+	kept, next, err := s.list(ctx, of, from)
+	if err != nil && !errors.Is(err, leakybucket.ErrBadCursor) {
+		err = fmt.Errorf("listing buckets: %w", s.connection.explain(err))
 	}
-	return nil
+	return kept, next, err
 }
 
-// eachNode calls f with a client for each server that has keys of its own, until f
-// returns false.
-func (s *Store) eachNode(ctx context.Context, f func(rueidis.Client) (more bool, err error)) error {
+func (s *Store) list(ctx context.Context, of leakybucket.Listing, from string) ([]leakybucket.Kept, string, error) {
+	nodes, addresses, err := s.nodes(ctx)
+	if err != nil {
+		return nil, "", err
+	}
+	if len(addresses) == 0 {
+		return nil, "", nil
+	}
+	at, address := uint64(0), addresses[0]
+	if from != "" {
+		text, node, two := strings.Cut(from, "@")
+		at, err = strconv.ParseUint(text, 10, 64)
+		if err != nil || !two || !slices.Contains(addresses, node) || at == 0 && node == address {
+			return nil, "", fmt.Errorf("%w: no server made it", leakybucket.ErrBadCursor)
+		}
+		address = node
+	}
+	start := s.name(of.Zone, "", of.Shadow)
+	keys, at, err := s.scan(ctx, nodes[address], at, pattern.Replace(start+of.Prefix)+"*", max(1, min(of.Want, scannedKeys)))
+	if err != nil {
+		return nil, "", err
+	}
+	kept, err := s.read(ctx, keys)
+	if err != nil {
+		return nil, "", err
+	}
+	for i := range kept {
+		kept[i].Key = strings.TrimPrefix(kept[i].Key, start)
+	}
+	if at == 0 {
+		i := slices.Index(addresses, address) + 1
+		if i == len(addresses) {
+			return kept, "", nil
+		}
+		address = addresses[i]
+	}
+	return kept, fmt.Sprintf("%d@%s", at, address), nil
+}
+
+// nodes returns a client for each server that has keys of its own, and their addresses
+// in order. The only server has no address.
+func (s *Store) nodes(ctx context.Context) (map[string]rueidis.Client, []string, error) {
 	if err := s.connection.ready(ctx); err != nil {
-		return err
+		return nil, nil, err
 	}
 	client, err := s.connection.get()
 	if err != nil {
-		return err
+		return nil, nil, err
 	}
-	if s.connection.target.mode != cluster {
-		_, err := f(client)
-		return err
+	nodes := map[string]rueidis.Client{"": client}
+	if s.connection.target.mode == cluster {
+		nodes = client.Nodes()
 	}
-	nodes := client.Nodes()
-	for _, address := range slices.Sorted(maps.Keys(nodes)) {
-		if more, err := f(nodes[address]); err != nil || !more {
-			return err
-		}
-	}
-	return nil
+	return nodes, slices.Sorted(maps.Keys(nodes)), nil
 }
 
 // scan makes one step.
-func (s *Store) scan(ctx context.Context, node rueidis.Client, cursor uint64, match string) ([]string, uint64, error) {
+func (s *Store) scan(ctx context.Context, node rueidis.Client, cursor uint64, match string, count int) ([]string, uint64, error) {
 	entry, err := ask(ctx, s.connection, func(rueidis.Client) (rueidis.ScanEntry, error) {
-		return node.Do(context.Background(), node.B().Scan().Cursor(cursor).Match(match).Count(scannedKeys).Build()).AsScanEntry()
+		return node.Do(context.Background(), node.B().Scan().Cursor(cursor).Match(match).Count(int64(count)).Build()).AsScanEntry()
 	})
 	return entry.Elements, entry.Cursor, err
 }

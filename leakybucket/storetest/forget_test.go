@@ -1,8 +1,11 @@
 package storetest
 
 import (
+	"cmp"
 	"errors"
 	"math"
+	"strconv"
+	"strings"
 
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
 )
@@ -171,5 +174,25 @@ var listMutants = []mutant{
 	}}},
 	{"lists a thousand buckets at most", "lists thousands of buckets", bugs{list: func(found []leakybucket.Kept) []leakybucket.Kept {
 		return found[:min(len(found), 1000)]
+	}}},
+	{"counts its way through a listing", "lists while buckets come and go", bugs{page: func(all []leakybucket.Kept, want int, cursor string) ([]leakybucket.Kept, string, error) {
+		from, err := strconv.Atoi(cmp.Or(cursor, "0"))
+		if err != nil {
+			return nil, "", leakybucket.ErrBadCursor
+		}
+		all = all[min(from, len(all)):]
+		if len(all) <= want {
+			return all, "", nil
+		}
+		return all[:want], strconv.Itoa(from + want), nil
+	}}},
+	{"gives a whole listing at once", "lists while buckets come and go", bugs{page: func(all []leakybucket.Kept, _ int, _ string) ([]leakybucket.Kept, string, error) {
+		return all, "", nil
+	}}},
+	{"begins anew after a cursor that is none", "refuses a cursor that is none", bugs{page: func(all []leakybucket.Kept, want int, cursor string) ([]leakybucket.Kept, string, error) {
+		if !strings.HasPrefix(cursor, ">") {
+			cursor = ""
+		}
+		return pageBehind(all, want, cursor)
 	}}},
 }

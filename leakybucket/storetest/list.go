@@ -2,6 +2,7 @@ package storetest
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -23,7 +24,8 @@ func lists(tb testing.TB, open Open) (*subject, func(zone, prefix string, shadow
 	return s, func(zone, prefix string, shadow bool) map[string]leakybucket.Kept {
 		s.Helper()
 		found := make(map[string]leakybucket.Kept)
-		err := lister.List(context.Background(), zone, prefix, shadow, func(k leakybucket.Kept) bool {
+		of := leakybucket.Listing{Zone: zone, Prefix: prefix, Shadow: shadow, Want: 1000}
+		err := leakybucket.ListAll(context.Background(), lister, of, func(k leakybucket.Kept) bool {
 			found[k.Key] = k
 			return true
 		})
@@ -86,14 +88,8 @@ func listsMany(tb testing.TB, open Open) {
 	if list == nil {
 		return
 	}
-	const many, atOnce = 2500, 100
-	for first := 0; first < many; first += atOnce {
-		var some []leakybucket.Charge
-		for i := range atOnce {
-			some = append(some, charge(fmt.Sprintf("%04d", first+i), limit(10, 1), 1))
-		}
-		s.decide(some)
-	}
+	const many = 2500
+	s.poursMany("", many)
 	zone := guarded("").Zone
 	if got := len(list(zone, "", false)); got != many {
 		s.Errorf("got %d buckets, want %d", got, many)
@@ -102,11 +98,83 @@ func listsMany(tb testing.TB, open Open) {
 		s.Errorf("prefix 12: got %d buckets, want 100", got)
 	}
 	n := 0
-	err := s.store.(leakybucket.Lister).List(context.Background(), zone, "", false, func(leakybucket.Kept) bool {
+	of := leakybucket.Listing{Zone: zone, Want: 1000}
+	err := leakybucket.ListAll(context.Background(), s.store.(leakybucket.Lister), of, func(leakybucket.Kept) bool {
 		n++
 		return n < 3
 	})
 	if n != 3 || err != nil {
 		s.Errorf("stopped at the third: got %d buckets and error %v, want 3 and none", n, err)
+	}
+}
+
+// poursMany pours into buckets whose keys are a number behind a prefix.
+func (s *subject) poursMany(prefix string, many int) {
+	s.Helper()
+	for first := 0; first < many; first += 100 {
+		var some []leakybucket.Charge
+		for i := first; i < min(first+100, many); i++ {
+			some = append(some, charge(fmt.Sprintf("%s%04d", prefix, i), limit(10, 1), 1))
+		}
+		s.decide(some)
+	}
+}
+
+// listsInPages: what is kept from the first page to the last is in one of them, though
+// buckets come and go between them, so that a store has to move those that stay.
+func listsInPages(tb testing.TB, open Open) {
+	s, list := lists(tb, open)
+	if list == nil {
+		return
+	}
+	const stay, leave, want = 300, 300, 40
+	s.poursMany("m", stay)
+	s.poursMany("a", leave)
+	resetter, resets := s.store.(leakybucket.Resetter)
+	of := leakybucket.Listing{Zone: guarded("").Zone, Want: want}
+	listed, cursor, pages := make(map[string]bool), "", 0
+	for ; pages == 0 || cursor != ""; pages++ {
+		some, next, err := s.store.(leakybucket.Lister).List(context.Background(), of, cursor)
+		if err != nil {
+			s.Fatalf("page %d: got error %v, want none", pages, err)
+		}
+		if len(some) > 5*want {
+			s.Errorf("page %d: got %d buckets, want about %d", pages, len(some), want)
+		}
+		for _, kept := range some {
+			listed[kept.Key] = true
+		}
+		if cursor = next; pages == 500 {
+			s.Fatalf("got no end after %d pages", pages)
+		}
+		switch pages {
+		case 1: // fewer before the place, in the order of keys
+			for i := 0; resets && i < leave; i++ {
+				if err := resetter.Reset(context.Background(), of.Zone, fmt.Sprintf("a%04d", i), false); err != nil {
+					s.Fatalf("resetting a bucket: got error %v, want none", err)
+				}
+			}
+		case 3:
+			s.poursMany("z", 900)
+		}
+	}
+	for i := range stay {
+		if key := fmt.Sprintf("m%04d", i); !listed[key] {
+			s.Errorf("%s was kept all the while: got it in none of %d pages", key, pages)
+		}
+	}
+}
+
+// refusesCursors: a listing does not begin anew unasked.
+func refusesCursors(tb testing.TB, open Open) {
+	s, list := lists(tb, open)
+	if list == nil {
+		return
+	}
+	for _, cursor := range []string{"no cursor", "-1", "0", "%00", "'"} {
+		_, _, err := s.store.(leakybucket.Lister).List(context.Background(), leakybucket.Listing{Zone: "z", Want: 10}, cursor)
+		if !errors.Is(err, leakybucket.ErrBadCursor) {
+			s.Errorf("cursor %q: got error %v, want one that wraps ErrBadCursor", cursor, err)
+		}
 	}
 }

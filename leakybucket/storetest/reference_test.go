@@ -2,6 +2,7 @@ package storetest
 
 import (
 	"context"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -252,24 +253,35 @@ func (s *reference) Reset(_ context.Context, zone, key string, shadow bool) erro
 	return nil
 }
 
-func (s *reference) List(_ context.Context, zone, prefix string, shadow bool, yield func(leakybucket.Kept) bool) error {
+// List pages through the keys in their order. The cursor is > and the last key.
+func (s *reference) List(_ context.Context, of leakybucket.Listing, cursor string) (some []leakybucket.Kept, next string, err error) {
 	s.mu.Lock()
-	var found []leakybucket.Kept
+	defer s.mu.Unlock()
 	for n, state := range s.buckets {
-		if n.zone == zone && n.shadow == shadow && strings.HasPrefix(n.key, prefix) {
-			found = append(found, leakybucket.Kept{Key: n.key, State: state.State, Now: s.clock()})
+		if n.zone == of.Zone && n.shadow == of.Shadow && strings.HasPrefix(n.key, of.Prefix) {
+			some = append(some, leakybucket.Kept{Key: n.key, State: state.State, Now: s.clock()})
 		}
 	}
-	s.mu.Unlock()
+	slices.SortFunc(some, func(a, b leakybucket.Kept) int { return strings.Compare(a.Key, b.Key) })
 	if s.list != nil {
-		found = s.list(found)
+		some = s.list(some)
 	}
-	for _, kept := range found {
-		if !yield(kept) {
-			break
-		}
+	if s.page != nil {
+		return s.page(some, of.Want, cursor)
 	}
-	return nil
+	return pageBehind(some, of.Want, cursor)
+}
+
+func pageBehind(all []leakybucket.Kept, want int, cursor string) (some []leakybucket.Kept, next string, err error) {
+	if cursor != "" && !strings.HasPrefix(cursor, ">") {
+		return nil, "", leakybucket.ErrBadCursor
+	}
+	some = slices.DeleteFunc(all, func(k leakybucket.Kept) bool { return ">"+k.Key <= cursor })
+	if len(some) > want {
+		some = some[:want]
+		next = ">" + some[want-1].Key
+	}
+	return some, next, nil
 }
 
 func (s *reference) Buckets() map[string]int {
@@ -302,6 +314,7 @@ type bugs struct {
 	noted     func(leakybucket.Charge, leakybucket.State) leakybucket.Instant
 	reset     func(*reference, name) error
 	list      func([]leakybucket.Kept) []leakybucket.Kept
+	page      func(all []leakybucket.Kept, want int, cursor string) ([]leakybucket.Kept, string, error)
 }
 
 // A mutant is a store with a bug, and the case that must catch it.

@@ -204,6 +204,8 @@ var cases = []testCase{
 
 	{Listing, "lists the buckets of a zone", listsZone},
 	{Listing, "lists thousands of buckets", listsMany},
+	{Listing, "lists while buckets come and go", listsInPages},
+	{Listing, "refuses a cursor that is none", refusesCursors},
 
 	{Agreement, "model", model},
 }
