@@ -106,6 +106,7 @@ var zoneOptions = []zoneOption{
 	word("max_wait", "<duration>", func(z *Zone) *caddy.Duration { return &z.MaxWait }, parseDuration),
 	number("max_waiting", "<n>"),
 	number("in_flight", "<n>"),
+	{name: "share", syntax: "[<source>...]", parse: plain((*Zone).parseShare)},
 	word("request_buffer", "<size>", func(z *Zone) *int64 { return &z.RequestBuffer }, parseSize(mostBuffered)),
 	{name: "block", syntax: "[<duration>...] [everywhere]", parse: plain((*Zone).parseBlock)},
 	word("on_store_error", "local|allow|deny", func(z *Zone) *string { return &z.OnStoreError }, oneOf(storePolicies...)).besideZones(),
@@ -152,6 +153,7 @@ var zoneOptions = []zoneOption{
 //	    max_wait <duration>
 //	    max_waiting <n>
 //	    in_flight <n>
+//	    share [<source>...]
 //	    request_buffer <size>
 //	    block [<duration>...] [everywhere]
 //	    on_store_error local|allow|deny

@@ -45,8 +45,8 @@ func (z *Zone) compile(plans map[string]leakybucket.Limit) (*decision.Rule, erro
 	}
 	c := compilation{Zone: z.withDefaults(), written: z, rule: &decision.Rule{Name: z.Name}, plans: plans}
 	for _, compile := range []func() error{
-		c.compileLimit, c.compileNumbers, c.compileWords, c.compileRoutes, c.compileKey,
-		c.compileTable, c.compileCosts, c.compileSettle, c.compileTrust, c.compileWaits, c.compileBlock, c.checkMatchers,
+		c.checkShare, c.compileLimit, c.compileNumbers, c.compileWords, c.compileRoutes, c.compileKey,
+		c.compileTable, c.compileCosts, c.compileSettle, c.compileTrust, c.compileShare, c.compileWaits, c.compileBlock, c.checkMatchers,
 	} {
 		if err := compile(); err != nil {
 			return nil, fmt.Errorf("zone %q: %w", z.Name, err)
@@ -59,6 +59,9 @@ func (z *Zone) compile(plans map[string]leakybucket.Limit) (*decision.Rule, erro
 // the same meaning are equal.
 func (z *Zone) withDefaults() Zone {
 	full := *z
+	if len(full.Share) > 0 {
+		full.shareDefaults()
+	}
 	if len(full.Key) == 0 {
 		full.Key = []KeySource{{Source: "client_ip"}}
 	}

@@ -180,7 +180,7 @@ func (c *compilation) compileKey() error {
 	switch {
 	case routed && len(c.Route) == 0:
 		return about("key", 0, errors.New("key source \"route\" has no routes: want at least one line of route <name> <path>... in the zone"))
-	case !routed && len(c.Route) > 0:
+	case !routed && len(c.Route) > 0 && !slices.ContainsFunc(c.Share, func(k KeySource) bool { return k.Source == "route" }):
 		return about("route", 0, fmt.Errorf("route %q has no effect: want \"route\" among the sources of the key", c.Route[0].Name))
 	}
 	return nil

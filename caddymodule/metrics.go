@@ -143,6 +143,8 @@ func (z *runningZone) mayCount(d decision.Decision, why decision.Reason) bool {
 	switch {
 	case d == decision.Refused && why == decision.Waiting && z.RequestBuffer > 0:
 		return true // when the process ends
+	case why == decision.Wait, why == decision.Timeout:
+		return z.Share != nil
 	case d == decision.Delayed, d == decision.ShadowDelayed, why == decision.Waiting:
 		return z.LetsWait()
 	case why == decision.Capacity, why == decision.Oversize:
@@ -150,7 +152,7 @@ func (z *runningZone) mayCount(d decision.Decision, why decision.Reason) bool {
 	case why == decision.Blocked:
 		return z.Block != nil
 	case why == decision.InFlight:
-		return z.InFlight > 0
+		return z.InFlight > 0 && z.Share == nil
 	case why == decision.NoStore:
 		return z.shared && z.policy == sharedstore.Deny
 	case why == decision.Denied:

@@ -87,6 +87,10 @@ func (l *liveZone) start(z *runningZone) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.configs = append(l.configs, z)
+	if z.Share != nil {
+		l.enforced.SetLimits(z.InFlight, z.MaxWait, z.MaxWaiting)
+		l.simulated.SetLimits(z.InFlight, z.MaxWait, z.MaxWaiting)
+	}
 }
 
 func (l *liveZone) stop(z *runningZone) {
@@ -102,7 +106,7 @@ func (l *liveZone) holds() (waits, slots, buckets bool) {
 	defer l.mu.Unlock()
 	for _, z := range l.configs {
 		waits = waits || z.mayCount(decision.Delayed, decision.None)
-		slots = slots || z.mayCount(decision.Refused, decision.InFlight)
+		slots = slots || z.mayCount(decision.Refused, decision.InFlight) || z.mayCount(decision.Refused, decision.Wait)
 		buckets = buckets || !z.Bucketless()
 	}
 	return waits, slots, buckets

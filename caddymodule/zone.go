@@ -130,6 +130,15 @@ type Zone struct {
 	// this node. Default: any number. Without max_wait, more are refused.
 	InFlight int `json:"in_flight,omitempty"`
 
+	// Who takes turns for the slots of in_flight. A client whose requests have used
+	// the upstream for longer goes behind others, one whose turn would come too late
+	// is refused at once, and no client holds more than half the slots while others
+	// wait. The sources are those of a key, but no form field; in a Caddyfile, `share`
+	// without a source means `client_ip`. With share, the default of the key is the
+	// whole zone, that of status 503, of max_wait 5 s and of max_waiting 200. Default:
+	// requests of one key wait in the order of arrival.
+	Share []KeySource `json:"share,omitempty"`
+
 	// How much of the request body to read before a slot of in_flight is taken, in
 	// bytes, so that clients that upload slowly hold no slot meanwhile. Clients have
 	// five minutes for it. A longer body, or a slower one, takes its slot then, and

@@ -40,6 +40,7 @@ var samples = map[string]string{
 	"max_wait":         "delay\nmax_wait 3s\nlimit 60 10/s",
 	"max_waiting":      "delay\nmax_waiting 50\nlimit 60 10/s",
 	"in_flight":        "in_flight 5",
+	"share":            "in_flight 5\nshare client_ip header X-Tenant",
 	"request_buffer":   "in_flight 5\nrequest_buffer 1MiB",
 	"block":            "block 10m 1h everywhere\nlimit 60 10/s",
 	"on_store_error":   "on_store_error deny\nlimit 60 10/s",

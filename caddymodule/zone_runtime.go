@@ -134,6 +134,9 @@ func (z *runningZone) warn(definition *Zone) {
 		}
 		z.logger.Warn(warning, zap.Float64("longest_wait_seconds", wait.Seconds()))
 	}
+	if z.Share != nil {
+		z.warnShare(definition)
+	}
 	for _, limit := range z.Key.Table.Limits() {
 		for _, cost := range definition.constants(z.Rule) {
 			if limit.Oversize(cost) {
@@ -141,6 +144,17 @@ func (z *runningZone) warn(definition *Zone) {
 					zap.Float64("capacity", limit.Capacity), zap.Float64("cost", cost))
 			}
 		}
+	}
+}
+
+// warnShare logs warnings about a zone with share.
+func (z *runningZone) warnShare(definition *Zone) {
+	if z.MaxWait > longestShareWait {
+		z.logger.Warn("requests may wait for their turn longer than people do, who then come again while the upstream works for nobody: set max_wait to 8s or less",
+			zap.Float64("max_wait_seconds", z.MaxWait.Seconds()))
+	}
+	if shares := (&Zone{Key: definition.Share}); shares.inventable() {
+		z.logger.Warn("clients take turns by values that they choose, so a client can get a new turn with every request: add client_ip to share")
 	}
 }
 

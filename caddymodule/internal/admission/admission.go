@@ -45,6 +45,11 @@ type Entry struct {
 	// for their delay or for a slot.
 	MaxWaiting int
 
+	// Turn, if not nil, is how the request takes turns with others, instead of waiting
+	// in the order of arrival. Then MaxWait is that of members; see
+	// [fairqueue.Limits]. A Turn belongs to one admission.
+	Turn *Turn
+
 	// Waited is set by Admit, whatever the result: how long the request waited in
 	// this zone, for its delay or for a slot.
 	Waited time.Duration
@@ -62,6 +67,9 @@ const (
 	NoSlot
 	// TimedOut means that no slot came free within MaxWait.
 	TimedOut
+	// TooLong means that the request would have to wait longer for its turn than it
+	// may.
+	TooLong
 	// Exiting means that the process is about to end.
 	Exiting
 	// Left means that the client left, which is no refusal. A simulation ends
@@ -71,7 +79,7 @@ const (
 
 // String returns the name of the constant in lower case.
 func (w Why) String() string {
-	return [...]string{"admitted", "queue full", "no slot", "timed out", "exiting", "left"}[w]
+	return [...]string{"admitted", "queue full", "no slot", "timed out", "too long", "exiting", "left"}[w]
 }
 
 // Refused reports whether the request must be refused.

@@ -38,6 +38,8 @@ type waiter struct {
 	// In the queue for a slot: how many there are. Zero in the delay queue.
 	slots int
 	again bool // it gave its slot back for another one
+
+	turn *Turn // in the rows of those who take turns
 }
 
 // before reports whether w goes before o, which arrived earlier.

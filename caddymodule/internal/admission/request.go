@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/clock"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/fairqueue"
 )
 
 // A request goes through the lifecycle: it waits for its delay, then it takes one
@@ -29,6 +30,8 @@ type request struct {
 	open    bool    // slots may be taken
 	waiting *waiter // nil if it does not wait
 	yielded []step  // whose slots are to be released when the lock is
+	ousted  *waiter // that is to be refused when the lock is released
+	wakes   *step   // whose zone is to be woken then
 	over    bool
 	told    bool          // the result
 	result  Result        // once it is over
@@ -98,7 +101,10 @@ func (r *request) resume(w *waiter, k *keyState) (moved bool) {
 	r.mu.Lock()
 	if r.waiting != w {
 		r.mu.Unlock()
-		if w.slots > 0 {
+		switch {
+		case w.turn != nil:
+			w.zone.endTurn(w.turn)
+		case w.slots > 0:
 			w.zone.release(k)
 		}
 		return true
@@ -106,12 +112,12 @@ func (r *request) resume(w *waiter, k *keyState) (moved bool) {
 	defer r.unlock()
 	r.waited()
 	q := &k.delayed
-	if w.slots > 0 {
+	if w.slots > 0 || w.turn != nil {
 		q, r.steps[w.step].slot = &k.queued, k
 		r.next++
 	}
 	r.takeSlots()
-	if r.sim != nil || !r.over || r.result.Why != Admitted {
+	if r.sim != nil || w.turn != nil || !r.over || r.result.Why != Admitted {
 		return true
 	}
 	r.awake = func() { w.zone.moved(k, q) }
@@ -129,6 +135,12 @@ func (r *request) takeSlots() {
 		if s.InFlight == 0 {
 			continue
 		}
+		if s.Turn != nil {
+			if r.arrive(); r.waiting != nil || r.over {
+				return
+			}
+			continue
+		}
 		if s.slot = s.Zone.take(s.Key, s.InFlight); s.slot != nil {
 			continue
 		}
@@ -137,6 +149,31 @@ func (r *request) takeSlots() {
 		}
 	}
 	r.finish(Admitted, -1)
+}
+
+// arrive takes the request's turn for the slot of the next step. The caller holds
+// the lock.
+func (r *request) arrive() {
+	s := &r.steps[r.next]
+	decision, w, displaced, wanted := s.Zone.arrive(r, s)
+	r.ousted = displaced
+	if wanted {
+		r.wakes = s
+	}
+	switch {
+	case w != nil:
+		r.waiting = w
+		until := s.until
+		if until.IsZero() {
+			until = w.began.Add(s.wait())
+		}
+		w.timer = clock.AfterFunc(r.clock, until.Sub(r.now()), func() { r.expire(w) })
+		r.yield(until)
+	case decision.Outcome == fairqueue.Served:
+		s.slot = s.Turn.key
+	default:
+		r.finish(whyOf(decision.Outcome), r.next)
+	}
 }
 
 // queue queues for the slot of the next step, if the request may, or takes it if
@@ -177,6 +214,9 @@ func (r *request) yield(until time.Time) {
 		outer.mu.Lock()
 		for i := range outer.steps {
 			if o := &outer.steps[i]; o.slot != nil && o.Zone.Name > s.Zone.Name {
+				if o.Turn != nil {
+					o.Zone.yieldTurn(o.Turn)
+				}
 				r.yielded = append(r.yielded, *o)
 				o.slot = nil
 			}
@@ -264,13 +304,23 @@ func (r *request) finish(why Why, i int) {
 // the request has just finished, unlock also releases the slots of a refused one,
 // and then reports the result.
 func (r *request) unlock() {
-	yielded := r.yielded
-	r.yielded = nil
+	yielded, ousted, wakes := r.yielded, r.ousted, r.wakes
+	r.yielded, r.ousted, r.wakes = nil, nil, nil
 	finished := r.over && !r.told
 	r.told = r.told || finished
 	r.mu.Unlock()
 	for i := range yielded {
-		yielded[i].Zone.release(yielded[i].slot)
+		if y := &yielded[i]; y.Turn != nil {
+			y.Zone.wake(y.Key)
+		} else {
+			y.Zone.release(y.slot)
+		}
+	}
+	if ousted != nil {
+		ousted.request.displace(ousted)
+	}
+	if wakes != nil {
+		wakes.Zone.wake(wakes.Key)
 	}
 	if !finished {
 		return
@@ -294,7 +344,10 @@ func (r *request) release() {
 		slot := s.slot
 		s.slot = nil
 		r.mu.Unlock()
-		if slot != nil {
+		switch {
+		case s.Turn != nil && (slot != nil || !s.until.IsZero()):
+			s.Zone.endTurn(s.Turn)
+		case slot != nil:
 			s.Zone.release(slot)
 		}
 	}

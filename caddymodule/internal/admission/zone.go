@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/clock"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/fairqueue"
 )
 
 // A Zone holds the queues and slots of a zone. It outlives configs. Enforced and
@@ -22,6 +23,7 @@ type Zone struct {
 	waiting int
 	served  int
 	keys    map[string]*keyState
+	mean    fairqueue.Mean // seconds that those who take turns hold a slot
 }
 
 // Now returns the time that the zone goes by.
@@ -33,7 +35,12 @@ type keyState struct {
 	key     string
 	delayed queue // until their delay is over
 	queued  queue // for a slot
-	served  int   // slots that are taken
+	served  int   // slots that are taken, also by those who take turns
+
+	// Requests that take turns wait here. It is nil until there are any.
+	turns     *fairqueue.Queue
+	limits    fairqueue.Limits // of those, as the last request or config has set them
+	advancing int              // goroutines that let them go on
 }
 
 // keyStates are used again: most keys come and go with each request.
@@ -104,6 +111,9 @@ func (z *Zone) takeOrQueue(w *waiter, most int) (taken *keyState, queued bool) {
 func (z *Zone) leave(w *waiter) bool {
 	z.mu.Lock()
 	defer z.mu.Unlock()
+	if w.turn != nil {
+		return z.leaveRow(w)
+	}
 	if w.in == nil {
 		return false
 	}
@@ -120,6 +130,7 @@ func (z *Zone) release(k *keyState) {
 	k.served--
 	z.served--
 	if z.advance(k, &k.queued) {
+		z.advanceTurns(k)
 		z.forget(k)
 	}
 }
@@ -153,6 +164,7 @@ func (z *Zone) moved(k *keyState, q *queue) {
 
 func (z *Zone) advanceBoth(k *keyState) {
 	if z.advance(k, &k.delayed) && z.advance(k, &k.queued) {
+		z.advanceTurns(k)
 		z.forget(k)
 	}
 }
@@ -205,9 +217,12 @@ func (z *Zone) state(key string) *keyState {
 
 // forget drops the state of a key after its last request.
 func (z *Zone) forget(k *keyState) {
-	if k.served == 0 && k.delayed.empty() && k.queued.empty() {
+	if k.served == 0 && k.advancing == 0 && k.delayed.empty() && k.queued.empty() && (k.turns == nil || k.turns.Idle()) {
 		delete(z.keys, k.key)
 		k.key = ""
+		if k.turns != nil {
+			k.turns.Reset()
+		}
 		keyStates.Put(k)
 	}
 }

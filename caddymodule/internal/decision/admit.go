@@ -32,6 +32,9 @@ func (o *Outcome) entry() admission.Entry {
 	if o.Rule.QueuesForSlots() {
 		e.MaxWait = o.Rule.MaxWait
 	}
+	if o.Turn != nil {
+		e.Turn = &o.Turn.Turn
+	}
 	return e
 }
 
@@ -106,7 +109,7 @@ func (res *Result) Simulate(since time.Time, refund func(leakybucket.Settlement)
 func (o *Outcome) simulated(r admission.Result, refund func(leakybucket.Settlement)) {
 	switch {
 	case r.Why.Refused():
-		o.Refuse(reasonOf(r.Why))
+		o.Refuse(o.Rule.reasonOf(r.Why))
 		if s, ok := o.takeBack(); ok {
 			refund(s)
 		}
@@ -114,13 +117,6 @@ func (o *Outcome) simulated(r admission.Result, refund func(leakybucket.Settleme
 		o.Set(ShadowDelayed, None)
 	}
 	o.report()
-}
-
-func reasonOf(why admission.Why) Reason {
-	if why == admission.NoSlot || why == admission.TimedOut {
-		return InFlight
-	}
-	return Waiting
 }
 
 // OuterPass returns the slots that the request holds in the handlers around this one,
@@ -155,7 +151,7 @@ func (res *Result) Admitted(pass *admission.Pass, r admission.Result, entries []
 		if r.Why == admission.Exiting {
 			res.status = http.StatusServiceUnavailable
 		}
-		res.overrule(o, reasonOf(r.Why))
+		res.overrule(o, o.Rule.reasonOf(r.Why))
 	case o != nil && o.Delay == 0:
 		o.waited(r.Waited)
 	}

@@ -53,17 +53,19 @@ const (
 	EarlyData          // the client's address is not verified yet
 	NoStore            // the store does not answer, and the zone denies
 	Banned             // an administrator has banned the client's network
+	Wait               // the request's turn would come too late
+	Timeout            // the request's turn has not come in time
 	Reasons            // how many there are
 )
 
 func (r Reason) String() string {
-	return [Reasons]string{"", "capacity", "blocked", "oversize", "denied", "missing_key", "unlisted_key", "waiting", "in_flight", "early_data", "store", "banned"}[r]
+	return [Reasons]string{"", "capacity", "blocked", "oversize", "denied", "missing_key", "unlisted_key", "waiting", "in_flight", "early_data", "store", "banned", "wait", "timeout"}[r]
 }
 
 // Waits reports whether waiting helps a client that was refused for this reason.
 func (r Reason) Waits() bool {
 	switch r {
-	case Capacity, Blocked, Waiting, InFlight, NoStore, Banned:
+	case Capacity, Blocked, Waiting, InFlight, NoStore, Banned, Wait, Timeout:
 		return true
 	}
 	return false
@@ -77,6 +79,10 @@ const (
 	// outageWait is the Retry-After of clients that were refused without a store.
 	// Most outages are over in seconds.
 	outageWait = 5 * time.Second
+
+	// turnWait is the least Retry-After of clients that did not get their turn. It is
+	// up to twice as long, at random, so that they do not all come back at once.
+	turnWait = 5 * time.Second
 )
 
 // An Outcome is the charge of one zone to one request, and the zone's decision.
@@ -94,6 +100,10 @@ type Outcome struct {
 
 	Delay time.Duration // how long the request waits, or would have to
 	Block time.Duration // the rest of the block; 0 if none runs
+
+	// Turn is how the request takes turns for the slots of a zone with share; nil in
+	// other zones.
+	Turn *Turn
 
 	// Unlogged is how many refusals of the zone were kept out of the access log before
 	// this line.
@@ -203,6 +213,8 @@ func (o *Outcome) RetryAfter() time.Duration {
 	switch {
 	case !why.Waits():
 		return 0
+	case o.Turn != nil:
+		return wait + time.Duration(o.jitter*float64(wait))
 	case why == InFlight || why == NoStore:
 		return wait
 	case o.Rule.RetryEmpty && o.Charge.Limit.Leak > 0:
@@ -216,6 +228,9 @@ func (o *Outcome) RetryAfter() time.Duration {
 // TimeToFit returns how long a refused client must wait. Zero means that waiting does
 // not help.
 func (o *Outcome) TimeToFit() time.Duration {
+	if why := o.Reason(); o.Turn != nil && (why == Waiting || why == Wait || why == Timeout) {
+		return turnWait
+	}
 	switch o.Reason() {
 	case Capacity, Blocked, Banned:
 		if o.Charge.Limit.Leak == 0 {

@@ -142,7 +142,7 @@ func (p *Plan) Evaluate(r *Rule, known func(*leakybucket.Charge) (blocklist.Bloc
 		return nil
 	}
 	if r.Bucketless() {
-		p.add(r, k.name, shadow)
+		p.add(r, k.name, shadow).Turn = r.turn(&p.Subject, &p.buffers)
 		p.waits = p.waits || r.LetsWait()
 		return nil
 	}
@@ -321,10 +321,11 @@ func (p *Plan) Probe() {
 
 // CheckSlots finds out whether slots are free, and takes none. If an enforced zone
 // has no free slot, all charges become probes. If a shadow zone has none, only its own
-// charge does. It does nothing if requests may wait, because slots are taken after the
-// wait.
+// charge does. If requests may wait, it only looks whether they would be refused at
+// once, because slots are taken after the wait.
 func (p *Plan) CheckSlots() {
 	if p.waits {
+		p.checkTurns()
 		return
 	}
 	for i := range p.outcomes {
@@ -435,7 +436,9 @@ func (p *Plan) Conclude() *Result {
 
 // conclude sets the decision of one outcome.
 func (p *Plan) conclude(o *Outcome) {
-	if o.Rule.RetryJitter > 0 {
+	if o.Turn != nil {
+		o.jitter = rand.Float64()
+	} else if o.Rule.RetryJitter > 0 {
 		o.jitter = rand.Float64() * o.Rule.RetryJitter
 	}
 	if o.Reason() != None {

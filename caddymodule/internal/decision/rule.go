@@ -51,6 +51,14 @@ type Rule struct {
 	MaxWaiting int
 	InFlight   int // slots of each key; zero means any number
 
+	// Share names what clients take turns by: its Key is all of it that counts. If it
+	// is nil, they wait for slots in the order of arrival.
+	Share *Rule
+
+	// Standing says which rank a client has in a zone with share. If it is nil, all are
+	// first.
+	Standing func(*Subject) Standing
+
 	// RequestBuffer is how much of the body is read before a slot is taken, in bytes.
 	RequestBuffer int64
 

@@ -70,6 +70,10 @@ type Limits struct {
 
 	// MaxWaiting is how many requests may wait at once.
 	MaxWaiting int
+
+	// Elsewhere is how many requests wait in other queues that have MaxWaiting
+	// together with this one.
+	Elsewhere int
 }
 
 // Wait returns how long a request may wait for a slot. Longer predicted waits are
@@ -99,13 +103,41 @@ type micros int64
 
 func microsOf(d time.Duration) micros { return micros(d / time.Microsecond) }
 
+// A Mean is for how long a slot is held on average, with a weight of 1/50 for each
+// new measurement. The zero value is one second.
+type Mean struct {
+	micros   float64
+	measured bool
+}
+
+func (m *Mean) value() float64 {
+	if !m.measured {
+		return float64(microsOf(time.Second))
+	}
+	return m.micros
+}
+
+func (m *Mean) add(held micros) {
+	m.micros = m.value() + meanWeight*(float64(held)-m.value())
+	m.measured = true
+}
+
+// Duration returns the mean.
+func (m *Mean) Duration() time.Duration {
+	return time.Duration(m.value() * float64(time.Microsecond))
+}
+
 // A Queue is the slots and rows of a zone. The zero value has no slots: call
 // SetLimits first. It is not safe for concurrent use.
 type Queue struct {
+	// Mean is what charges and predictions go by. If nil, the queue has one of its
+	// own. Queues may share one.
+	Mean *Mean
+
 	limits   Limits
-	mean     float64 // microseconds; see measured
-	measured bool    // false: the mean is one second
+	own      Mean
 	running  int
+	yielded  int
 	waiting  int
 	arrivals uint64
 	rows     [ranks][]*Request // in the order of service
@@ -130,6 +162,7 @@ type Request struct {
 	turn    micros
 	charge  micros
 	arrival uint64 // breaks ties
+	again   bool   // it has yielded its slot
 	state   state
 }
 
@@ -139,6 +172,7 @@ const (
 	outside state = iota
 	inRow
 	inSlot
+	aside // it has yielded its slot, and has not returned
 )
 
 // A key is what a client takes turns by.
@@ -192,21 +226,30 @@ type Decision struct {
 // caller calls Next.
 func (q *Queue) SetLimits(l Limits) { q.limits = l }
 
-// Mean returns for how long a slot is held on average. It is one second until the
-// first slot was given back.
-func (q *Queue) Mean() time.Duration {
-	return time.Duration(q.meanMicros() * float64(time.Microsecond))
+// Limits returns what SetLimits has set.
+func (q *Queue) Limits() Limits { return q.limits }
+
+func (q *Queue) mean() *Mean {
+	if q.Mean != nil {
+		return q.Mean
+	}
+	return &q.own
 }
 
-func (q *Queue) meanMicros() float64 {
-	if !q.measured {
-		return float64(microsOf(time.Second))
-	}
-	return q.mean
+// Idle reports whether no request waits, holds a slot or has yielded one. An idle
+// queue remembers nothing but the mean.
+func (q *Queue) Idle() bool { return q.running+q.waiting+q.yielded == 0 }
+
+// Reset prepares an idle queue for use by another zone. It keeps its memory.
+func (q *Queue) Reset() {
+	*q = Queue{rows: q.rows, keys: q.keys}
 }
 
 // Running returns how many requests hold a slot.
 func (q *Queue) Running() int { return q.running }
+
+// Len returns how many requests wait.
+func (q *Queue) Len() int { return q.waiting }
 
 // Waiting returns how many requests of a rank wait.
 func (q *Queue) Waiting(r Rank) int { return len(q.rows[r]) }
@@ -221,33 +264,57 @@ func (q *Queue) Arrive(r *Request) Decision {
 		q.serve(r)
 		return Decision{}
 	}
-	place := q.place(r)
-	d := Decision{Outcome: Waiting, Ahead: place}
+	d, last := q.judge(r)
+	if d.Outcome != Waiting {
+		q.exit(r)
+		return d
+	}
+	if last != nil {
+		q.Leave(last)
+		d.Displaced = last
+	}
+	q.charge(r)
+	q.wait(r)
+	return d
+}
+
+// Ask returns what Arrive would, and changes nothing. Displaced is always nil.
+func (q *Queue) Ask(r *Request) Decision {
+	q.enter(r)
+	defer q.exit(r)
+	free := q.limits.InFlight - q.running
+	if free > 0 && q.eligible(free) == nil && (free > 1 || !q.capped(r)) {
+		return Decision{}
+	}
+	d, _ := q.judge(r)
+	return d
+}
+
+// judge decides about a request that gets no slot at once. It also returns the
+// request that loses its place to this one, or nil.
+func (q *Queue) judge(r *Request) (d Decision, last *Request) {
+	d = Decision{Outcome: Waiting, Ahead: q.place(r)}
 	for _, row := range q.rows[:r.Rank] {
 		d.Ahead += len(row)
 	}
-	predicted := float64(d.Ahead+1) * q.meanMicros() / float64(max(1, q.limits.InFlight))
+	predicted := float64(d.Ahead+1) * q.mean().value() / float64(max(1, q.limits.InFlight))
 	d.Predicted = time.Duration(predicted * float64(time.Microsecond))
 	switch {
 	case d.Predicted > q.limits.Wait(r.Rank):
 		d.Outcome = TooLong
 	case q.keyFull(r):
 		d.Outcome = KeyFull
-	case q.waiting >= q.limits.MaxWaiting:
-		last := q.last()
-		if last == nil || !before(r, last) {
-			d.Outcome = Full
-			break
+	case q.waiting+q.limits.Elsewhere >= q.limits.MaxWaiting:
+		if last = q.last(); last == nil || !before(r, last) {
+			d.Outcome, last = Full, nil
 		}
-		q.Leave(last)
-		d.Displaced = last
 	}
-	if d.Outcome != Waiting {
-		q.exit(r)
-		return d
-	}
-	q.charge(r)
-	q.rows[r.Rank] = slices.Insert(q.rows[r.Rank], place, r)
+	return d, last
+}
+
+// wait puts a request into its row.
+func (q *Queue) wait(r *Request) {
+	q.rows[r.Rank] = slices.Insert(q.rows[r.Rank], q.place(r), r)
 	r.state = inRow
 	q.waiting++
 	for _, k := range r.keys {
@@ -255,7 +322,33 @@ func (q *Queue) Arrive(r *Request) Decision {
 			k.waiting++
 		}
 	}
-	return d
+}
+
+// Yield gives back the slot of a request that has to wait for something else first.
+// The request keeps its turn and its charge. It reports false if the request holds no
+// slot. After it the caller calls Next. The request must return or leave.
+func (q *Queue) Yield(r *Request) bool {
+	if r.state != inSlot {
+		return false
+	}
+	q.free(r)
+	r.state, r.again = aside, true
+	q.yielded++
+	return true
+}
+
+// Return gives a request that has yielded its slot another one, or puts it at the
+// head of its rank: ahead of all but those that have yielded earlier turns. It is
+// never refused. Return reports whether the request has its slot.
+func (q *Queue) Return(r *Request) bool {
+	q.yielded--
+	free := q.limits.InFlight - q.running
+	if free > 0 && q.eligible(free) == nil && (free > 1 || !q.capped(r)) {
+		q.serve(r)
+		return true
+	}
+	q.wait(r)
+	return false
 }
 
 // Next gives a free slot to the next request and returns that, or nil if no slot is
@@ -273,13 +366,18 @@ func (q *Queue) Next() *Request {
 	return r
 }
 
-// Leave takes a waiting request out of its row and refunds its charge. It reports
-// false if the request does not wait: it may have been served meanwhile.
+// Leave takes a waiting request out of its row and refunds its charge, also one that
+// has yielded its slot. It reports false if the request does not wait: it may have
+// been served meanwhile.
 func (q *Queue) Leave(r *Request) bool {
-	if r.state != inRow {
+	switch r.state {
+	case inRow:
+		q.remove(r)
+	case aside:
+		q.yielded--
+	default:
 		return false
 	}
-	q.remove(r)
 	q.correct(r, 0)
 	q.exit(r)
 	return true
@@ -292,23 +390,27 @@ func (q *Queue) Release(r *Request, held time.Duration) bool {
 		return false
 	}
 	actual := microsOf(max(0, held))
-	q.mean = q.meanMicros() + meanWeight*(float64(actual)-q.meanMicros())
-	q.measured = true
+	q.mean().add(actual)
+	q.free(r)
+	q.correct(r, actual)
+	q.exit(r)
+	return true
+}
+
+// free takes the slot of a request away.
+func (q *Queue) free(r *Request) {
 	q.running--
 	for _, k := range r.keys {
 		if k != nil {
 			k.held--
 		}
 	}
-	q.correct(r, actual)
-	q.exit(r)
-	return true
 }
 
 // enter finds the keys of a request and computes its turn.
 func (q *Queue) enter(r *Request) {
 	q.arrivals++
-	r.arrival, r.turn, r.charge = q.arrivals, q.virtual[r.Rank], 0
+	r.arrival, r.turn, r.charge, r.again = q.arrivals, q.virtual[r.Rank], 0, false
 	for i, name := range r.Keys {
 		if name == "" || i > 0 && name == r.Keys[0] {
 			continue
@@ -350,7 +452,7 @@ func (q *Queue) exit(r *Request) {
 
 // charge charges the mean to the keys of a request.
 func (q *Queue) charge(r *Request) {
-	r.charge = micros(q.meanMicros())
+	r.charge = micros(q.mean().value())
 	for _, k := range r.keys {
 		if k != nil {
 			k.used[r.Rank] = max(k.used[r.Rank], q.virtual[r.Rank]) + r.charge
@@ -448,8 +550,15 @@ func (q *Queue) last() *Request {
 	return nil
 }
 
-// inOrder compares requests of a rank by their turns, then by arrival.
+// inOrder compares requests of a rank by their turns, then by arrival. Those that
+// have yielded their slots come first.
 func inOrder(a, b *Request) int {
+	if a.again != b.again {
+		if a.again {
+			return -1
+		}
+		return 1
+	}
 	return cmp.Or(cmp.Compare(a.turn, b.turn), cmp.Compare(a.arrival, b.arrival))
 }
 

@@ -228,12 +228,12 @@ func TestAFullRowRefusesTheLast(t *testing.T) {
 
 func TestTheMeanBeginsAtASecondAndMovesByAFiftieth(t *testing.T) {
 	q := newQueue(1)
-	if got := q.Mean(); got != time.Second {
+	if got := q.mean().Duration(); got != time.Second {
 		t.Errorf("got %v, want 1s", got)
 	}
 	r := come(t, q, Served, First, "a")
 	q.Release(r, 500*time.Millisecond)
-	if got := q.Mean(); got != 990*time.Millisecond {
+	if got := q.mean().Duration(); got != 990*time.Millisecond {
 		t.Errorf("got %v, want 990ms", got)
 	}
 	if q.Release(r, time.Second) || q.Leave(r) {

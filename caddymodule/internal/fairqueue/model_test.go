@@ -30,6 +30,8 @@ type modelled struct {
 	turn    int64
 	charge  int64
 	serving bool
+	aside   bool // it has yielded its slot
+	again   bool // once more
 }
 
 func newModel() *model {
@@ -67,12 +69,13 @@ func (m *model) capped(r *modelled) bool {
 // row returns those who wait, in order.
 func (m *model) row() (row []*modelled) {
 	for _, r := range m.requests {
-		if !r.serving {
+		if !r.serving && !r.aside {
 			row = append(row, r)
 		}
 	}
+	first := map[bool]int{true: 0, false: 1}
 	slices.SortStableFunc(row, func(a, b *modelled) int {
-		return cmp.Or(cmp.Compare(a.rank, b.rank), cmp.Compare(a.turn, b.turn))
+		return cmp.Or(cmp.Compare(a.rank, b.rank), cmp.Compare(first[a.again], first[b.again]), cmp.Compare(a.turn, b.turn))
 	})
 	return row
 }
@@ -128,7 +131,7 @@ func (m *model) arrive(request *Request) (d Decision) {
 	}
 	d.Outcome = Waiting
 	d.Ahead = slices.IndexFunc(row, func(o *modelled) bool {
-		return o.rank > r.rank || o.rank == r.rank && o.turn > r.turn
+		return o.rank > r.rank || o.rank == r.rank && !o.again && o.turn > r.turn
 	})
 	if d.Ahead < 0 {
 		d.Ahead = len(row)
@@ -143,7 +146,7 @@ func (m *model) arrive(request *Request) (d Decision) {
 		return d
 	}
 	for _, key := range r.keys {
-		waiting := m.count(func(o *modelled) bool { return !o.serving && slices.Contains(o.keys, key) })
+		waiting := m.count(func(o *modelled) bool { return !o.serving && !o.aside && slices.Contains(o.keys, key) })
 		if 10*waiting >= m.limits.MaxWaiting {
 			d.Outcome = KeyFull
 			return d
@@ -177,7 +180,7 @@ type pair struct {
 	all   []*Request
 	seen  map[Outcome]int
 
-	displaced, passedOver int
+	displaced, passedOver, returned int
 }
 
 func (p *pair) limit(l Limits) {
@@ -212,7 +215,7 @@ func (p *pair) find(r *Request) *modelled {
 // leave lets a request leave: its client hangs up, or it has waited for too long.
 func (p *pair) leave(r *Request) {
 	m := p.find(r)
-	waits := m != nil && !m.serving
+	waits := m != nil && !m.serving // or has yielded
 	if got := p.queue.Leave(r); got != waits {
 		p.t.Fatalf("leave: got %v, want %v", got, waits)
 	}
@@ -220,6 +223,33 @@ func (p *pair) leave(r *Request) {
 		p.model.end(m, 0)
 	}
 	p.check()
+}
+
+// yield takes a request's slot away for a while, or gives it back.
+func (p *pair) yield(r *Request) {
+	m := p.find(r)
+	if m != nil && m.aside {
+		m.aside = false
+		others := slices.DeleteFunc(p.model.row(), func(o *modelled) bool { return o == m })
+		want := p.model.next(others) == nil && p.model.next([]*modelled{m}) == m
+		if got := p.queue.Return(r); got != want {
+			p.t.Fatalf("return: got %v, want %v", got, want)
+		}
+		if want {
+			p.model.serve(m)
+		}
+		p.returned++
+		p.check()
+		return
+	}
+	serving := m != nil && m.serving
+	if got := p.queue.Yield(r); got != serving {
+		p.t.Fatalf("yield: got %v, want %v", got, serving)
+	}
+	if serving {
+		m.serving, m.aside, m.again = false, true, true
+	}
+	p.next()
 }
 
 // release ends a request: it is answered, or its handler has panicked.
@@ -232,10 +262,10 @@ func (p *pair) release(r *Request, held time.Duration) {
 	if serving {
 		actual := max(0, held.Microseconds())
 		p.model.mean += (float64(actual) - p.model.mean) / 50
-		if math.Abs(p.queue.mean-p.model.mean) > 1e-3 {
-			p.t.Fatalf("mean: got %v µs, want %v", p.queue.mean, p.model.mean)
+		if math.Abs(p.queue.own.micros-p.model.mean) > 1e-3 {
+			p.t.Fatalf("mean: got %v µs, want %v", p.queue.own.micros, p.model.mean)
 		}
-		p.model.mean = p.queue.mean // to the last bit
+		p.model.mean = p.queue.own.micros // to the last bit
 		p.model.end(m, actual)
 	}
 	p.next()
@@ -266,7 +296,7 @@ func (p *pair) checkServed(served *modelled, row []*modelled) {
 	capped := p.model.capped(served)
 	for _, o := range row {
 		switch {
-		case o == served || p.model.capped(o):
+		case o == served || p.model.capped(o) || served.again && o.rank == served.rank:
 		case capped:
 			p.t.Fatal("a key got more than half the slots while another one waited")
 		case o.rank < served.rank:
@@ -295,8 +325,8 @@ func (p *pair) check() {
 	if !slices.EqualFunc(got, row, func(r *Request, m *modelled) bool { return r == m.request }) {
 		t.Fatalf("got another order of those who wait")
 	}
-	if len(q.keys) > 2*(q.waiting+q.running) {
-		t.Fatalf("got %d keys of %d requests", len(q.keys), q.waiting+q.running)
+	if len(q.keys) > 2*(q.waiting+q.running+q.yielded) {
+		t.Fatalf("got %d keys of %d requests", len(q.keys), q.waiting+q.running+q.yielded)
 	}
 	for name, k := range q.keys {
 		requests := 0
@@ -316,15 +346,18 @@ func (p *pair) check() {
 func (p *pair) finish() {
 	for len(p.model.requests) > 0 {
 		for _, m := range slices.Clone(p.model.requests) {
-			if m.serving {
+			switch {
+			case m.serving:
 				p.release(m.request, time.Second)
+			case m.aside:
+				p.yield(m.request)
 			}
 		}
 		if p.model.limits.InFlight == 0 {
 			p.limit(Limits{InFlight: 1})
 		}
 	}
-	if q := &p.queue; q.running != 0 || q.waiting != 0 || len(q.keys) != 0 {
+	if q := &p.queue; q.running != 0 || q.waiting != 0 || len(q.keys) != 0 || !q.Idle() {
 		p.t.Fatalf("got %d running, %d waiting, %d keys after all have ended", q.running, q.waiting, len(q.keys))
 	}
 }
@@ -351,8 +384,16 @@ func (p *pair) operate(bytes []byte) {
 				r.Keys[1] = r.Keys[0]
 			}
 			p.arrive(r)
-		case op < 165:
+		case op < 160:
 			p.leave(recent())
+		case op < 185:
+			r := recent()
+			for _, m := range p.model.requests {
+				if (m.serving || m.aside) && a >= 40 && a%3 > 0 {
+					r = m.request
+				}
+			}
+			p.yield(r)
 		case op < 250:
 			r := recent()
 			for _, m := range p.model.requests {
@@ -377,7 +418,7 @@ func TestTheQueueIsTheLawWrittenDownPlainly(t *testing.T) {
 	seed := testseed.Of(t)
 	t.Log("seed:", seed)
 	random := rand.New(rand.NewPCG(seed, 3))
-	seen, displaced, passedOver := make(map[Outcome]int), 0, 0
+	seen, displaced, passedOver, returned := make(map[Outcome]int), 0, 0, 0
 	for range 150 {
 		p := newPair(t)
 		bytes := make([]byte, 4*200)
@@ -388,15 +429,15 @@ func TestTheQueueIsTheLawWrittenDownPlainly(t *testing.T) {
 		for outcome, n := range p.seen {
 			seen[outcome] += n
 		}
-		displaced, passedOver = displaced+p.displaced, passedOver+p.passedOver
+		displaced, passedOver, returned = displaced+p.displaced, passedOver+p.passedOver, returned+p.returned
 	}
 	for _, outcome := range []Outcome{Served, Waiting, TooLong, Full, KeyFull} {
 		if seen[outcome] < 10 {
 			t.Errorf("got %v only %d times, want more to test", outcome, seen[outcome])
 		}
 	}
-	if displaced < 10 || passedOver < 10 {
-		t.Errorf("got %d displaced, %d passed over, want more to test", displaced, passedOver)
+	if displaced < 10 || passedOver < 10 || returned < 10 {
+		t.Errorf("got %d displaced, %d passed over, %d returned, want more to test", displaced, passedOver, returned)
 	}
 }
 

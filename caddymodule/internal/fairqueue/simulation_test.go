@@ -486,7 +486,7 @@ func (s *site) refuse(v *visit) {
 	for r := range v.Rank + 1 {
 		row += s.queue.Waiting(r)
 	}
-	wait := min(60, max(5, float64(row)*s.queue.Mean().Seconds()/float64(s.inFlight)+1+4*s.random.Float64()))
+	wait := min(60, max(5, float64(row)*s.queue.mean().Duration().Seconds()/float64(s.inFlight)+1+4*s.random.Float64()))
 	if v.kind == page && (c.pass != nil || !c.robot || c.keepsCookies) {
 		if c.pass == nil {
 			c.pass = s.newPass(0)

@@ -1,0 +1,227 @@
+package admission
+
+import (
+	"time"
+
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/fairqueue"
+)
+
+// A Turn is how a request takes turns with others for the slots of a zone. It serves
+// one admission. Set the fields of the Request before; the others tell afterwards what
+// has become of it.
+type Turn struct {
+	fairqueue.Request
+
+	// Ahead is how many requests would have been served before this one when it
+	// arrived, and Predicted how long it would have waited. Both are zero if it got its
+	// slot at once.
+	Ahead     int
+	Predicted time.Duration
+
+	// Held is for how long it has held its slot, once that is given back.
+	Held time.Duration
+
+	key   *keyState // while it waits or holds a slot
+	since time.Time // it holds its slot
+}
+
+// limits are those that an entry sets for requests that take turns.
+func (e *Entry) limits() fairqueue.Limits {
+	return fairqueue.Limits{InFlight: e.InFlight, MaxWait: e.MaxWait, MaxWaiting: e.MaxWaiting}
+}
+
+// Wait returns how long a request may wait for a slot.
+func (e *Entry) wait() time.Duration {
+	if e.Turn == nil {
+		return e.MaxWait
+	}
+	return e.limits().Wait(e.Turn.Rank)
+}
+
+// SetLimits changes the limits of all who take turns, as a new config does. Requests
+// bring the limits of their config, too: these count until the next one comes.
+func (z *Zone) SetLimits(inFlight int, maxWait time.Duration, maxWaiting int) {
+	z.mu.Lock()
+	var changed []string
+	for key, k := range z.keys {
+		if k.turns != nil {
+			k.limits = fairqueue.Limits{InFlight: inFlight, MaxWait: maxWait, MaxWaiting: maxWaiting}
+			changed = append(changed, key)
+		}
+	}
+	z.mu.Unlock()
+	for _, key := range changed {
+		z.wake(key)
+	}
+}
+
+// refresh tells the rows of a key their limits. Slots that others of the key hold
+// without turns are none of theirs, and requests of other keys take places in the
+// rows.
+func (z *Zone) refresh(k *keyState) {
+	l := k.limits
+	l.InFlight = max(0, l.InFlight-(k.served-k.turns.Running()))
+	l.Elsewhere = z.waiting - k.turns.Len()
+	k.turns.SetLimits(l)
+}
+
+// turnsOf returns the rows of a key, which may be new.
+func (z *Zone) turnsOf(key string) *keyState {
+	k := z.state(key)
+	if k.turns == nil {
+		k.turns = new(fairqueue.Queue)
+	}
+	k.turns.Mean = &z.mean
+	return k
+}
+
+// arrive lets a request take its turn: it gets a slot, a place in its row, or is
+// refused. A request that has given its slot up for another one returns to it. If it
+// waits, there is a waiter. When the caller holds no request's lock any more, it
+// refuses the request that is displaced, if any, and calls wake if that is wanted: the
+// request may have brought more slots.
+func (z *Zone) arrive(r *request, s *step) (decision fairqueue.Decision, w, displaced *waiter, wanted bool) {
+	t := s.Turn
+	z.mu.Lock()
+	defer z.mu.Unlock()
+	k := z.turnsOf(s.Key)
+	k.limits = s.limits()
+	z.refresh(k)
+	if !s.until.IsZero() {
+		if !k.turns.Return(&t.Request) {
+			decision.Outcome = fairqueue.Waiting
+		}
+	} else {
+		decision = k.turns.Arrive(&t.Request)
+		t.Ahead, t.Predicted = decision.Ahead, decision.Predicted
+	}
+	if d := decision.Displaced; d != nil {
+		displaced = d.Owner.(*waiter)
+		displaced.turn.key = nil
+		z.waiting--
+	}
+	switch decision.Outcome {
+	case fairqueue.Served:
+		t.key = k
+		z.holdTurn(k, t)
+	case fairqueue.Waiting:
+		t.key = k
+		z.waiting++
+		w = r.newWaiter(r.next, r.now())
+		w.turn, t.Owner = t, w
+	}
+	wanted = k.turns.Len() > 0 && k.turns.Running() < k.turns.Limits().InFlight
+	z.forget(k)
+	return decision, w, displaced, wanted
+}
+
+// Ask returns what would become of a request that takes turns if it came now.
+func (z *Zone) Ask(e *Entry) Why {
+	z.mu.Lock()
+	defer z.mu.Unlock()
+	k := z.keys[e.Key]
+	if k == nil || k.turns == nil {
+		return Admitted
+	}
+	z.refresh(k)
+	d := k.turns.Ask(&e.Turn.Request)
+	e.Turn.Ahead, e.Turn.Predicted = d.Ahead, d.Predicted
+	return whyOf(d.Outcome)
+}
+
+// whyOf returns how an admission ends at once, or Admitted.
+func whyOf(o fairqueue.Outcome) Why {
+	switch o {
+	case fairqueue.TooLong:
+		return TooLong
+	case fairqueue.Full, fairqueue.KeyFull:
+		return QueueFull
+	}
+	return Admitted
+}
+
+// holdTurn notes that a request has got its slot.
+func (z *Zone) holdTurn(k *keyState, t *Turn) {
+	k.served++
+	z.served++
+	t.since = z.Now()
+}
+
+// leaveRow takes w out of its row. It reports false if it is not there any more.
+func (z *Zone) leaveRow(w *waiter) bool {
+	t := w.turn
+	if t.key == nil || !t.key.turns.Leave(&t.Request) {
+		return false
+	}
+	t.key = nil
+	z.waiting--
+	return true
+}
+
+// yieldTurn gives the slot of a request up until it returns. The caller then calls
+// wake, when it holds no request's lock.
+func (z *Zone) yieldTurn(t *Turn) {
+	z.mu.Lock()
+	defer z.mu.Unlock()
+	if t.key.turns.Yield(&t.Request) {
+		t.Held += z.Now().Sub(t.since)
+		t.key.served--
+		z.served--
+	}
+}
+
+// endTurn gives back whatever a request holds: its slot, or the right to return to
+// it. The caller holds no request's lock.
+func (z *Zone) endTurn(t *Turn) {
+	z.mu.Lock()
+	defer z.mu.Unlock()
+	k := t.key
+	if k == nil {
+		return
+	}
+	t.key = nil
+	held := t.Held + z.Now().Sub(t.since)
+	if k.turns.Release(&t.Request, held) {
+		t.Held = held
+		k.served--
+		z.served--
+	} else {
+		k.turns.Leave(&t.Request)
+	}
+	z.advanceBoth(k)
+}
+
+// advanceTurns gives free slots to those whose turn it is. It unlocks the zone while
+// each of them takes its next step.
+func (z *Zone) advanceTurns(k *keyState) {
+	if k.turns == nil {
+		return
+	}
+	k.advancing++
+	for {
+		z.refresh(k)
+		r := k.turns.Next()
+		if r == nil {
+			break
+		}
+		w := r.Owner.(*waiter)
+		z.waiting--
+		z.holdTurn(k, w.turn)
+		z.mu.Unlock()
+		w.request.resume(w, k)
+		z.mu.Lock()
+	}
+	k.advancing--
+}
+
+// displace refuses a request that has lost its place to another one.
+func (r *request) displace(w *waiter) {
+	r.mu.Lock()
+	if r.waiting != w {
+		r.mu.Unlock() // its client has left
+		return
+	}
+	r.waited()
+	r.finish(QueueFull, w.step)
+	r.unlock()
+}

@@ -1,0 +1,225 @@
+package admission
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/fairqueue"
+)
+
+// shared returns an entry in a zone whose clients take turns.
+func shared(zone *Zone, slots int, rank fairqueue.Rank, key string) Entry {
+	return Entry{
+		Zone: zone, Key: "all", InFlight: slots, MaxWait: 24 * time.Hour, MaxWaiting: 1000,
+		Turn: &Turn{Request: fairqueue.Request{Rank: rank, Keys: [2]string{key}}},
+	}
+}
+
+func TestHigherRanksGetTheirSlotsFirst(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		zone, gate := &Zone{Name: "z"}, new(Gate)
+		var visits []*visit
+		for i, rank := range []fairqueue.Rank{fairqueue.First, fairqueue.First, fairqueue.Crawler, fairqueue.Returned, fairqueue.Member} {
+			visits = append(visits, come(gate, time.Second, shared(zone, 1, rank, fmt.Sprint(i))))
+		}
+		pass(time.Minute)
+		wantWaits(t, visits, 0, 4, 3, 2, 1)
+		wantEmpty(t, zone)
+	})
+}
+
+func TestATurnKnowsHowManyWereAheadAndForHowLongItHeldItsSlot(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		zone, gate := &Zone{Name: "z"}, new(Gate)
+		var turns []*Turn
+		for i := range 3 {
+			e := shared(zone, 1, fairqueue.First, fmt.Sprint(i))
+			turns = append(turns, e.Turn)
+			come(gate, 500*time.Millisecond, e)
+		}
+		pass(time.Minute)
+		for i, turn := range turns {
+			if want := max(0, i-1); turn.Ahead != want || turn.Held != 500*time.Millisecond {
+				t.Errorf("request %d: got %d ahead and %v, want %d and 500ms", i+1, turn.Ahead, turn.Held, want)
+			}
+		}
+		if turns[0].Predicted != 0 || turns[1].Predicted != time.Second || turns[2].Predicted != 2*time.Second {
+			t.Errorf("got predictions of %v, %v, %v, want 0s, 1s, 2s", turns[0].Predicted, turns[1].Predicted, turns[2].Predicted)
+		}
+		wantEmpty(t, zone)
+	})
+}
+
+func TestARequestThatIsDisplacedIsRefusedAtOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		zone, gate := &Zone{Name: "z"}, new(Gate)
+		entry := func(rank fairqueue.Rank, key string) Entry {
+			e := shared(zone, 1, rank, key)
+			e.MaxWaiting = 1
+			return e
+		}
+		visits := []*visit{
+			come(gate, time.Second, entry(fairqueue.First, "a")), come(gate, time.Second, entry(fairqueue.First, "b")),
+			come(gate, time.Second, entry(fairqueue.Returned, "c")), come(gate, time.Second, entry(fairqueue.Member, "d")),
+		}
+		if visits[1].result.Why != QueueFull || visits[2].result.Why != QueueFull {
+			t.Errorf("got %v and %v, want both displaced at once", visits[1].result.Why, visits[2].result.Why)
+		}
+		pass(time.Minute)
+		wantWaits(t, []*visit{visits[0], visits[3]}, 0, 1)
+		wantEmpty(t, zone)
+	})
+}
+
+func TestRowsOfSeveralKeysHaveMaxWaitingTogether(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		zone, gate := &Zone{Name: "z"}, new(Gate)
+		var visits []*visit
+		for i := range 6 {
+			e := shared(zone, 1, fairqueue.First, fmt.Sprint("client", i))
+			e.Key, e.MaxWaiting = fmt.Sprint("site", i%2), 3
+			visits = append(visits, come(gate, time.Second, e))
+		}
+		if why := visits[5].result.Why; why != QueueFull {
+			t.Errorf("got the last one %v, want the rows full", why)
+		}
+		pass(time.Minute)
+		wantWaits(t, visits[:5], 0, 0, 1, 1, 2)
+		wantEmpty(t, zone)
+	})
+}
+
+func TestLimitsThatChangeHoldForThoseWhoWait(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		zone, gate := &Zone{Name: "z"}, new(Gate)
+		var visits []*visit
+		for i := range 6 {
+			visits = append(visits, come(gate, 10*time.Second, shared(zone, 1, fairqueue.First, fmt.Sprint(i))))
+		}
+		pass(time.Second)
+		zone.SetLimits(3, 24*time.Hour, 1000)
+		pass(time.Second)
+		zone.SetLimits(1, 24*time.Hour, 1000) // three hold slots, and two of them drain
+		pass(time.Hour)
+		wantWaits(t, visits, 0, 1, 1, 11, 21, 31)
+		wantEmpty(t, zone)
+	})
+}
+
+func TestSlotsWithoutTurnsCountWhenAConfigBringsShare(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		zone, gate := &Zone{Name: "z"}, new(Gate)
+		plain := Entry{Zone: zone, Key: "all", InFlight: 2, MaxWait: time.Hour, MaxWaiting: 10}
+		visits := []*visit{come(gate, 2*time.Second, plain), come(gate, 2*time.Second, plain), come(gate, 2*time.Second, plain)}
+		visits = append(visits, come(gate, time.Second, shared(zone, 2, fairqueue.First, "a")))
+		pass(time.Minute)
+		wantWaits(t, visits, 0, 0, 2, 2)
+		wantEmpty(t, zone)
+	})
+}
+
+// Each waits for a slot that another one holds, unless they give up outer ones.
+func TestNoNestOfHandlersWithTurnsWaitsInVain(t *testing.T) {
+	for seed := range uint64(200) {
+		random := rand.New(rand.NewPCG(seed, 14))
+		synctest.Test(t, func(t *testing.T) {
+			const n = 40
+			var zones []*Zone
+			for i := range 4 {
+				zones = append(zones, &Zone{Name: fmt.Sprint(i)})
+			}
+			fair := random.Perm(4)[:1+random.IntN(4)]
+			isFair := make(map[int]bool)
+			for _, i := range fair {
+				isFair[i] = true
+			}
+			gate, results := new(Gate), make(chan Result, n)
+			for range n {
+				rank, key := fairqueue.Rank(random.IntN(4)), fmt.Sprint(random.IntN(3))
+				var handlers [][]Entry
+				for i, z := range random.Perm(len(zones))[:1+random.IntN(4)] {
+					if i == 0 || random.IntN(2) == 0 {
+						handlers = append(handlers, nil)
+					}
+					e := shared(zones[z], 1+z, rank, key)
+					if !isFair[z] {
+						e.Turn, e.Key = nil, fmt.Sprint(random.IntN(2))
+					}
+					last := len(handlers) - 1
+					handlers[last] = append(handlers[last], e)
+				}
+				service := time.Duration(random.IntN(1000)) * time.Millisecond
+				go func() { results <- nest(gate, service, handlers...) }()
+				time.Sleep(time.Duration(random.IntN(100)) * time.Millisecond)
+			}
+			began := time.Now()
+			for range n {
+				if why := (<-results).Why; why != Admitted {
+					t.Errorf("seed %d: got %v, want it admitted", seed, why)
+				}
+			}
+			if took := time.Since(began); took > n*time.Second {
+				t.Errorf("seed %d: got all served after %v, want no more than one after the other takes", seed, took)
+			}
+			synctest.Wait()
+			wantEmpty(t, zones...)
+		})
+	}
+}
+
+func TestATurnThatWasGivenUpComesBackFirst(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		inner, outer, gate := &Zone{Name: "a"}, &Zone{Name: "b"}, new(Gate)
+		busy := come(gate, time.Second, shared(inner, 1, fairqueue.First, "busy"))
+		// It holds the outer slot, waits for the inner one, and gives the outer one up.
+		results := make(chan Result, 1)
+		came := time.Now()
+		turn := shared(outer, 1, fairqueue.First, "nested")
+		go func() {
+			results <- nest(gate, time.Second, []Entry{turn}, []Entry{shared(inner, 1, fairqueue.First, "nested")})
+		}()
+		synctest.Wait()
+		time.Sleep(10 * time.Millisecond)
+		between := come(gate, 1500*time.Millisecond, shared(outer, 1, fairqueue.First, "between"))
+		behind := come(gate, time.Second, shared(outer, 1, fairqueue.First, "behind"))
+		if result := <-results; result.Why != Admitted {
+			t.Errorf("got %v, want it served", result.Why)
+		}
+		// Between has the outer slot until 1.51 s; then the nested one has both for 1.001 s.
+		if took := time.Since(came).Round(10 * time.Millisecond); took != 2510*time.Millisecond {
+			t.Errorf("got it served after %v, want 2.51s: ahead of the one behind", took)
+		}
+		pass(time.Minute)
+		wantWaits(t, []*visit{busy, between}, 0, 0)
+		if waited := behind.result.Waited.Round(10 * time.Millisecond); waited != 2500*time.Millisecond {
+			t.Errorf("got the one behind waiting for %v, want 2.5s", waited)
+		}
+		if turn.Turn.Held.Round(10*time.Millisecond) != time.Second {
+			t.Errorf("got the outer slot held for %v, want a second: not while it was given up", turn.Turn.Held)
+		}
+		wantEmpty(t, inner, outer)
+	})
+}
+
+func TestARequestThatLeavesWhileItsSlotIsGivenUpLeavesNothingBehind(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		inner, outer, gate := &Zone{Name: "a"}, &Zone{Name: "b"}, new(Gate)
+		come(gate, time.Hour, shared(inner, 1, fairqueue.First, "busy"))
+		ctx, leave := context.WithCancel(t.Context())
+		around, _ := gate.Admit(ctx, time.Now(), []Entry{shared(outer, 1, fairqueue.First, "nested")}, nil)
+		time.AfterFunc(time.Second, leave)
+		p, result := gate.Admit(ctx, time.Now(), []Entry{shared(inner, 1, fairqueue.First, "nested")}, around)
+		if p != nil || result.Why != Left {
+			t.Errorf("got %v, want that it has left", result.Why)
+		}
+		around.Release()
+		after := come(gate, time.Second, shared(outer, 1, fairqueue.First, "other"))
+		pass(2 * time.Hour)
+		wantWaits(t, []*visit{after}, 0)
+		wantEmpty(t, inner, outer)
+	})
+}
