@@ -14,6 +14,7 @@ import (
 	"github.com/caddyserver/caddy/v2/caddyconfig/caddyfile"
 	"go.uber.org/zap"
 
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/cookie"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/device"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/signer"
 )
@@ -83,7 +84,7 @@ func (c *compilation) compileTrust() error {
 		err = errors.New("trust_devices names no cookie: want the one that the upstream sets when a log-in has succeeded, such as wordpress_logged_in_*")
 	case strings.HasSuffix(t.Cookie, "_") || strings.HasSuffix(t.Cookie, "-"):
 		err = fmt.Errorf("invalid cookie %q in trust_devices: no cookie ends so; did you mean %[1]s*?", t.Cookie)
-	case !device.ValidPattern(t.Cookie):
+	case !cookie.ValidPattern(t.Cookie):
 		err = fmt.Errorf("invalid cookie %q in trust_devices: want the name, or a pattern such as wordpress_logged_in_*, of one that nothing but a log-in sets", t.Cookie)
 	case t.For <= 0 || time.Duration(t.For) > signer.Term:
 		err = fmt.Errorf("invalid duration %v in trust_devices: want one above 0 and at most 365d", time.Duration(t.For))

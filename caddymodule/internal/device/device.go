@@ -8,12 +8,10 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"net/http"
-	"path"
 	"strings"
 	"time"
 
-	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
-
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/cookie"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/signer"
 )
 
@@ -74,23 +72,12 @@ type Client struct {
 // Client returns what the cookie of a request says about a key, which names the
 // account. The host is in lower case and without port.
 func (t *Trust) Client(r *http.Request, host, key string, now time.Time) *Client {
-	c := &Client{trust: t, secure: secure(r), carries: carries(t.Cookie, r.Header["Cookie"])}
+	c := &Client{trust: t, secure: cookie.Secure(r), carries: carries(t.Cookie, r.Header["Cookie"])}
 	c.claims = signer.Claims{Purpose: purpose, Host: host, Zone: t.Zone, Subject: sha256.Sum256([]byte(key))}
 	if c.secure {
 		c.read(r, now)
 	}
 	return c
-}
-
-// secure reports whether the client uses HTTPS, as Caddy's reverse proxy tells the
-// upstream: a trusted proxy's X-Forwarded-Proto counts.
-func secure(r *http.Request) bool {
-	if trusted, _ := caddyhttp.GetVar(r.Context(), caddyhttp.TrustedProxyVarKey).(bool); trusted {
-		if values := r.Header["X-Forwarded-Proto"]; len(values) > 0 && values[len(values)-1] != "" {
-			return values[len(values)-1] == "https"
-		}
-	}
-	return r.TLS != nil
 }
 
 func (c *Client) read(r *http.Request, now time.Time) {
@@ -167,10 +154,4 @@ func (c *Client) Issue(header http.Header, place int, now time.Time) {
 		MaxAge: int(min(last.Sub(now), signer.Term).Seconds()), Secure: true, HttpOnly: true, SameSite: http.SameSiteLaxMode,
 	}
 	header.Add("Set-Cookie", cookie.String())
-}
-
-// ValidPattern reports whether a pattern for cookies can be told from any cookie.
-func ValidPattern(pattern string) bool {
-	match, err := path.Match(pattern, "")
-	return err == nil && !match && strings.Trim(pattern, "*?") != "" && !strings.ContainsAny(pattern, "/,;= \t")
 }

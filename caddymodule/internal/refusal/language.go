@@ -17,6 +17,7 @@ type language struct {
 	loading       string // it does
 	resend        string // what to do about a request that the page cannot repeat
 	resendNow     string // it is time to
+	again         string // the text of the link that loads the page again
 
 	// Of a refusal that waiting cannot fix.
 	never, neverReason string
@@ -34,6 +35,7 @@ var languages = [...]language{
 		wait: "Please wait %s.", reload: "This page will then reload by itself.", loading: "Loading …",
 		resend:    "Your input has not been processed. After the wait, please go back and send it again.",
 		resendNow: "You can now go back and send it again.",
+		again:     "Try again",
 		never:     "Sorry, that is not possible", neverReason: "This site does not accept this request. Waiting or reloading will not help.",
 		code: "Support code:", units: [3]string{" second, seconds", " minute, minutes", " hour, hours"}, plural: oneOrMore,
 	},
@@ -42,6 +44,7 @@ var languages = [...]language{
 		wait: "Por favor, espere %s.", reload: "Después, esta página se recargará automáticamente.", loading: "Cargando…",
 		resend:    "Los datos enviados no se han procesado. Después de la espera, vuelva atrás y envíelos de nuevo.",
 		resendNow: "Ya puede volver atrás y enviarlos de nuevo.",
+		again:     "Volver a intentarlo",
 		never:     "Lo sentimos, no es posible", neverReason: "Este sitio no acepta esta solicitud. Esperar o recargar la página no servirá de nada.",
 		code: "Código de soporte:", units: [3]string{" segundo, segundos", " minuto, minutos", " hora, horas"}, plural: oneOrMore,
 	},
@@ -50,6 +53,7 @@ var languages = [...]language{
 		wait: "Bitte warten Sie %s.", reload: "Danach lädt diese Seite von selbst neu.", loading: "Wird geladen …",
 		resend:    "Ihre Eingabe wurde nicht verarbeitet. Bitte gehen Sie nach der Wartezeit zurück und senden Sie sie noch einmal.",
 		resendNow: "Sie können jetzt zurückgehen und sie noch einmal senden.",
+		again:     "Erneut versuchen",
 		never:     "Das ist leider nicht möglich", neverReason: "Diese Website nimmt diese Anfrage nicht an. Warten oder Neuladen hilft nicht.",
 		code: "Support-Code:", units: [3]string{" Sekunde, Sekunden", " Minute, Minuten", " Stunde, Stunden"}, plural: oneOrMore,
 	},
@@ -58,6 +62,7 @@ var languages = [...]language{
 		wait: "あと%sお待ちください。", reload: "その後、このページは自動的に再読み込みされます。", loading: "読み込み中…",
 		resend:    "送信された内容は処理されていません。待ち時間が過ぎたら、前のページに戻ってもう一度送信してください。",
 		resendNow: "前のページに戻って、もう一度送信できます。",
+		again:     "もう一度読み込む",
 		never:     "このリクエストは受け付けられません", neverReason: "お待ちいただいても、再読み込みしても、結果は変わりません。",
 		code: "サポートコード：", units: [3]string{"秒", "分", "時間"}, plural: always,
 	},
@@ -66,6 +71,7 @@ var languages = [...]language{
 		wait: "Veuillez patienter %s.", reload: "Cette page se rechargera ensuite automatiquement.", loading: "Chargement…",
 		resend:    "Les données envoyées n’ont pas été traitées. Après l’attente, revenez en arrière et envoyez-les de nouveau.",
 		resendNow: "Vous pouvez maintenant revenir en arrière et les envoyer de nouveau.",
+		again:     "Réessayer",
 		never:     "Désolé, ce n’est pas possible", neverReason: "Ce site n’accepte pas cette requête. Attendre ou recharger la page n’y changera rien.",
 		code: "Code d’assistance :", units: [3]string{" seconde, secondes", " minute, minutes", " heure, heures"}, plural: upToOneOrMore,
 	},
@@ -74,6 +80,7 @@ var languages = [...]language{
 		wait: "Por favor, aguarde %s.", reload: "Depois, esta página será recarregada automaticamente.", loading: "Carregando…",
 		resend:    "Os dados enviados não foram processados. Depois da espera, volte e envie-os novamente.",
 		resendNow: "Agora você pode voltar e enviá-los novamente.",
+		again:     "Tentar novamente",
 		never:     "Lamentamos, isso não é possível", neverReason: "Este site não aceita esta solicitação. Esperar ou recarregar a página não vai adiantar.",
 		code: "Código de suporte:", units: [3]string{" segundo, segundos", " minuto, minutos", " hora, horas"}, plural: upToOneOrMore,
 	},
@@ -82,6 +89,7 @@ var languages = [...]language{
 		wait: "Подождите %s.", reload: "Затем эта страница обновится автоматически.", loading: "Загрузка…",
 		resend:    "Отправленные данные не обработаны. После ожидания вернитесь назад и отправьте их ещё раз.",
 		resendNow: "Теперь можно вернуться назад и отправить их ещё раз.",
+		again:     "Повторить попытку",
 		never:     "К сожалению, это невозможно", neverReason: "Этот сайт не принимает такой запрос. Ожидание или обновление страницы не поможет.",
 		code: "Код для службы поддержки:", units: [3]string{" секунду, секунды, секунд", " минуту, минуты, минут", " час, часа, часов"}, plural: russian,
 	},
@@ -90,6 +98,7 @@ var languages = [...]language{
 		wait: "La preghiamo di attendere %s.", reload: "Poi questa pagina si ricaricherà automaticamente.", loading: "Caricamento…",
 		resend:    "I dati inviati non sono stati elaborati. Dopo l’attesa, torni indietro e li invii di nuovo.",
 		resendNow: "Ora può tornare indietro e inviarli di nuovo.",
+		again:     "Riprova",
 		never:     "Spiacenti, non è possibile", neverReason: "Questo sito non accetta questa richiesta. Attendere o ricaricare la pagina non servirà.",
 		code: "Codice di assistenza:", units: [3]string{" secondo, secondi", " minuto, minuti", " ora, ore"}, plural: oneOrMore,
 	},
@@ -98,6 +107,7 @@ var languages = [...]language{
 		wait: "Wacht alstublieft %s.", reload: "Daarna wordt deze pagina vanzelf opnieuw geladen.", loading: "Laden …",
 		resend:    "Uw invoer is niet verwerkt. Ga na de wachttijd terug en verstuur deze opnieuw.",
 		resendNow: "U kunt nu teruggaan en deze opnieuw versturen.",
+		again:     "Opnieuw proberen",
 		never:     "Sorry, dit is niet mogelijk", neverReason: "Deze website accepteert dit verzoek niet. Wachten of opnieuw laden helpt niet.",
 		code: "Supportcode:", units: [3]string{" seconde, seconden", " minuut, minuten", " uur"}, plural: oneOrMore,
 	},
@@ -106,6 +116,7 @@ var languages = [...]language{
 		wait: "Pozostało do odczekania: %s.", reload: "Następnie ta strona odświeży się automatycznie.", loading: "Ładowanie…",
 		resend:    "Wysłane dane nie zostały przetworzone. Po odczekaniu proszę wrócić i wysłać je ponownie.",
 		resendNow: "Można teraz wrócić i wysłać je ponownie.",
+		again:     "Spróbuj ponownie",
 		never:     "Przepraszamy, to niemożliwe", neverReason: "Ta witryna nie przyjmuje tego żądania. Czekanie ani odświeżanie strony nie pomoże.",
 		code: "Kod dla pomocy technicznej:", units: [3]string{" sekunda, sekundy, sekund", " minuta, minuty, minut", " godzina, godziny, godzin"}, plural: polish,
 	},

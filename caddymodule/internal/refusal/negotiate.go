@@ -31,6 +31,7 @@ const (
 	inHTML  form = iota // what browsers ask for when somebody opens a page
 	inBrief             // HTML without style and script: for images and scripts, and for curl
 	inJSON
+	inNothing
 )
 
 // formFor returns the form that a client prefers. Clients without a preference,

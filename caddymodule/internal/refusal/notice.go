@@ -105,6 +105,8 @@ const (
 	hopeless         // waiting does not help
 	brief            // without style and script
 	briefHopeless
+	returning // the browser asks again by itself, because a header tells it to
+	inviting  // the person asks again, by a link
 	kinds
 )
 
@@ -112,6 +114,12 @@ const (
 // safe may be repeated by themselves.
 func (f *Refusal) kindOf(r *http.Request, in form) int {
 	switch {
+	case f.Busy != nil && r.Method == http.MethodGet && f.Busy.Reload:
+		return returning
+	case f.Busy != nil && r.Method == http.MethodGet:
+		return inviting
+	case f.Busy != nil:
+		return resending
 	case in == inBrief && f.Waits:
 		return brief
 	case in == inBrief:
@@ -163,7 +171,7 @@ func (n notice) appendTo(page []byte, l *language, wait time.Duration, support s
 // notice builds a page, around the wait and the support code. The style sheet and the script are the same in all, so they
 // are segments of their own, which share their memory.
 func (s Style) notice(l *language, kind int, sheet string) notice {
-	waits, inBrief := kind != hopeless && kind != briefHopeless, kind >= brief
+	waits, inBrief := kind != hopeless && kind != briefHopeless, kind == brief || kind == briefHopeless
 	title, reason := l.title, l.reason
 	if !waits {
 		title, reason = l.never, l.neverReason
@@ -198,13 +206,23 @@ func (s Style) notice(l *language, kind int, sheet string) notice {
 		status = l.loading + `"><noscript>` + l.reload + "</noscript>"
 		n = append(n, segment{`<noscript><meta http-equiv="refresh" content="`, seconds}, segment{text: "\"></noscript>\n"})
 	}
+	link := ""
+	switch kind {
+	case returning:
+		status = l.loading + `">` + l.reload
+	case inviting:
+		status = `">`
+	}
+	if kind == returning || kind == inviting {
+		link = `<p><a href="">` + l.again + "</a></p>\n"
+	}
 	return append(n,
 		segment{"<main>\n" + content + `<p id="wait">` + before + `<b role="timer" data-units="` + strings.Join(l.units[:], "|") + `" data-left="`, seconds},
 		segment{`">`, words},
 		segment{"</b>" + after + `</p>
 <progress value="0" aria-hidden="true" hidden></progress>
 <p role="status" data-then="` + status + `</p>
-`, code},
+` + link, code},
 		segment{text: "</main>\n"},
 		segment{text: scriptElement},
 	)

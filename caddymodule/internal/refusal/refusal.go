@@ -52,6 +52,10 @@ type Refusal struct {
 
 	// AsError hands the refusal to the site's error routes instead.
 	AsError bool
+
+	// Busy is set if the request found too many others ahead of it for the upstream,
+	// whoever sent them. If nil, it was refused for what its own client has sent.
+	Busy *Busy
 }
 
 // pages is memory to write pages in, kept between requests.
@@ -78,7 +82,14 @@ func (f *Refusal) Write(w http.ResponseWriter, r *http.Request, bodyRead bool) e
 		one[0], values = value, values[1:]
 		header[name] = one
 	}
-	set("Cache-Control", "no-store")
+	visit := Navigation
+	if f.Busy == nil {
+		set("Cache-Control", "no-store")
+	} else {
+		visit = f.Busy.announce(header, r, f.RetryAfter)
+		set("Cache-Control", "no-store, private")
+		set("Cdn-Cache-Control", "no-store")
+	}
 	if f.Waits {
 		set("Retry-After", strconv.FormatInt(WholeSeconds(f.RetryAfter), 10))
 	}
@@ -103,7 +114,11 @@ func (f *Refusal) Write(w http.ResponseWriter, r *http.Request, bodyRead bool) e
 		page = standard()
 	}
 	// No cache may keep the answer, so none needs a Vary to choose among answers.
-	switch form := formFor(r.Header["Accept"]); {
+	switch form := f.formFor(r, visit); {
+	case form == inNothing:
+		set("Content-Length", "0")
+		w.WriteHeader(f.Status)
+		return nil
 	case form == inJSON:
 		contentType = "application/problem+json"
 		*text = f.appendProblem((*text)[:0], &languages[preferred(r.Header["Accept-Language"])])

@@ -77,6 +77,43 @@ func (r *Ring) Verify(ctx context.Context, token string, bound Claims, now time.
 	return c, true
 }
 
+// KeyIDSize is how many bytes name a key.
+const KeyIDSize = keyIDSize
+
+// MAC returns the HMAC-SHA256 of a message, and the ID of the key that made it, for
+// tokens of another form. The message must begin with a [Field] that says its purpose,
+// which is no other's. MAC returns false if there is no key, because storage could not
+// be read yet.
+func (r *Ring) MAC(message []byte, now time.Time) (keyID [KeyIDSize]byte, sum [sha256.Size]byte, ok bool) {
+	k := r.signing(now)
+	if k == nil {
+		return keyID, sum, false
+	}
+	copy(keyID[:], k.ID)
+	k.sum(sum[:0], message)
+	return keyID, sum, true
+}
+
+// Check reports whether a key in force, which the ID names, has made the HMAC of a
+// message. The HMAC may be cut off, to 16 bytes at least.
+func (r *Ring) Check(ctx context.Context, keyID, message, sum []byte, now time.Time) bool {
+	if len(keyID) != keyIDSize || len(sum) < sha256.Size/2 || len(sum) > sha256.Size {
+		return false
+	}
+	k := r.accepted(ctx, keyID, now)
+	return k != nil && hmac.Equal(k.sum(nil, message)[:len(sum)], sum)
+}
+
+func (k *key) sum(b, message []byte) []byte {
+	mac := hmac.New(sha256.New, k.Secret)
+	mac.Write(message)
+	return mac.Sum(b)
+}
+
+// Field appends a field of a message after its length, so that different fields never
+// look alike.
+func Field(b []byte, field string) []byte { return appendField(b, field) }
+
 // Expiry returns when a token says that it expires, without checking that it is
 // genuine. It returns false for a text that is no token.
 func Expiry(token string) (time.Time, bool) {
@@ -103,9 +140,7 @@ func times(raw []byte) (issued, expires time.Time) {
 
 // appendMAC appends the HMAC of all claims.
 func (c *Claims) appendMAC(b []byte, k *key) []byte {
-	mac := hmac.New(sha256.New, k.Secret)
-	mac.Write(c.appendTo(nil))
-	return mac.Sum(b)
+	return k.sum(b, c.appendTo(nil))
 }
 
 // appendTo appends the claims, each field after its length, so that different claims

@@ -136,3 +136,23 @@ func FuzzVerify(f *testing.F) {
 		}
 	})
 }
+
+func TestAnHMACIsGoodForItsMessageAlone(t *testing.T) {
+	r := ringAt(t, newMemoryStorage(), began)
+	message := Field(Field(nil, "other"), "text")
+	keyID, sum, ok := r.MAC(message, began)
+	if !ok || !r.Check(t.Context(), keyID[:], message, sum[:], began) || !r.Check(t.Context(), keyID[:], message, sum[:16], began) {
+		t.Fatal("got the HMAC refused, or half of it")
+	}
+	for n := range 16 {
+		if r.Check(t.Context(), keyID[:], message, sum[:n], began) {
+			t.Errorf("got %d bytes of it accepted", n)
+		}
+	}
+	if r.Check(t.Context(), keyID[:], append(message, 0), sum[:], began) || r.Check(t.Context(), keyID[:3], message, sum[:], began) || r.Check(t.Context(), keyID[:], message, append(sum[:], 0), began) {
+		t.Error("got another message, key or HMAC accepted")
+	}
+	if _, _, ok := New(newMemoryStorage(), nil).MAC(message, began); ok {
+		t.Error("got an HMAC without a key")
+	}
+}

@@ -1,0 +1,127 @@
+// Package cookie reads what clients and upstreams say in cookies, and whether cookies
+// that are for HTTPS alone may be sent.
+package cookie
+
+import (
+	"iter"
+	"net/http"
+	"net/url"
+	"path"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
+)
+
+// A Set is a cookie that a response sets or deletes.
+type Set struct {
+	Name, Value string // as the header has them, without white space around
+
+	// Kept reports whether browsers keep it. If not, the response deletes it.
+	Kept     bool
+	HTTPOnly bool // scripts do not see it
+}
+
+// SetBy iterates over the cookies that the Set-Cookie headers of a response set or
+// delete. Of several for one name the last counts.
+func SetBy(lines []string, now time.Time) iter.Seq[Set] {
+	return func(yield func(Set) bool) {
+		for i, line := range lines {
+			name := nameOf(line)
+			overruled := slices.ContainsFunc(lines[i+1:], func(later string) bool { return nameOf(later) == name })
+			if !overruled && !yield(parse(line, now)) {
+				return
+			}
+		}
+	}
+}
+
+func nameOf(line string) string {
+	pair, _, _ := strings.Cut(line, ";")
+	name, _, _ := strings.Cut(pair, "=")
+	return strings.TrimSpace(name)
+}
+
+// parse reads one Set-Cookie header. An attribute that is not understood makes it a
+// deletion.
+func parse(line string, now time.Time) Set {
+	pair, attributes, _ := strings.Cut(line, ";")
+	name, value, _ := strings.Cut(pair, "=")
+	s := Set{Name: strings.TrimSpace(name), Value: strings.TrimSpace(value), Kept: !Blank(value)}
+	for attribute := range strings.SplitSeq(attributes, ";") {
+		name, value, _ := strings.Cut(attribute, "=")
+		value = strings.TrimSpace(value)
+		switch strings.ToLower(strings.TrimSpace(name)) {
+		case "httponly":
+			s.HTTPOnly = true
+		case "max-age":
+			if seconds, err := strconv.ParseUint(value, 10, 63); err != nil || seconds == 0 {
+				s.Kept = false
+			}
+		case "expires":
+			if expires, ok := parseExpires(value); !ok || !expires.After(now) {
+				s.Kept = false
+			}
+		}
+	}
+	return s
+}
+
+// Blank reports whether a value is white space, as WordPress deletes its cookies with,
+// encoded or not.
+func Blank(value string) bool {
+	if plain, err := url.QueryUnescape(value); err == nil {
+		value = plain
+	}
+	return strings.Trim(value, " \t\"") == ""
+}
+
+// parseExpires reads the date of a cookie: one of HTTP's, or with hyphens and four
+// digits, as PHP wrote them for long.
+func parseExpires(text string) (time.Time, bool) {
+	expires, err := http.ParseTime(text)
+	if err != nil {
+		expires, err = time.Parse("Mon, 02-Jan-2006 15:04:05 MST", text)
+	}
+	return expires, err == nil
+}
+
+// SentBy iterates over the names and values in the Cookie headers of a request, as the
+// client sends them, without white space around.
+func SentBy(headers []string) iter.Seq2[string, string] {
+	return func(yield func(name, value string) bool) {
+		for _, header := range headers {
+			for pair := range strings.SplitSeq(header, ";") {
+				name, value, _ := strings.Cut(pair, "=")
+				if name = strings.TrimSpace(name); name != "" && !yield(name, strings.TrimSpace(value)) {
+					return
+				}
+			}
+		}
+	}
+}
+
+// Matches reports whether a name matches a pattern, as [path.Match] takes it.
+func Matches(pattern, name string) bool {
+	match, _ := path.Match(pattern, name)
+	return match
+}
+
+// ValidPattern reports whether a pattern for cookies can be told from any cookie.
+func ValidPattern(pattern string) bool {
+	match, err := path.Match(pattern, "")
+	return err == nil && !match && strings.Trim(pattern, "*?") != "" && !strings.ContainsAny(pattern, "/,;= \t")
+}
+
+// Secure reports whether the client uses HTTPS, as Caddy's reverse proxy tells the
+// upstream: a trusted proxy's X-Forwarded-Proto counts.
+func Secure(r *http.Request) bool {
+	if trusted, _ := caddyhttp.GetVar(r.Context(), caddyhttp.TrustedProxyVarKey).(bool); trusted {
+		if values := r.Header["X-Forwarded-Proto"]; len(values) > 0 && values[len(values)-1] != "" {
+			return values[len(values)-1] == "https"
+		}
+	}
+	return r.TLS != nil
+}

@@ -1,0 +1,440 @@
+package pass
+
+import (
+	"context"
+	"crypto/sha256"
+	"net/http"
+	"net/url"
+	"strings"
+	"time"
+
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/cookie"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/fairqueue"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/signer"
+)
+
+// A State says what the pass is worth that a request comes with.
+type State uint8
+
+// The states.
+const (
+	Absent  State = iota
+	Invalid       // forged, cut off, of another zone or host, or given twice
+	Expired       // older than its lifetime
+	Early         // the client was told to come back later
+	Valid
+)
+
+// String returns the name of the state in lower case.
+func (s State) String() string {
+	return [...]string{"absent", "invalid", "expired", "early", "valid"}[s]
+}
+
+// mostCookies is how many cookies of a request are compared with what a pass is bound
+// to. Browsers keep fewer for a site.
+const mostCookies = 200
+
+// A Zone issues the passes of one zone, and recognizes them.
+type Zone struct {
+	Name string
+	Keys *signer.Ring
+
+	// Issued are patterns, as path.Match takes them, for the cookies that the upstream
+	// gives to clients whom it has logged in.
+	Issued []string
+
+	// Told are the canonical names of response headers in which the upstream names the
+	// user, by an ID of its own.
+	Told []string
+
+	// Insecure is called when the upstream has logged somebody in over plain HTTP, where
+	// no passes are sent. It may be nil.
+	Insecure func()
+}
+
+// members reports whether the upstream tells the zone who is a member.
+func (z *Zone) members() bool { return len(z.Issued) > 0 || len(z.Told) > 0 }
+
+// A Client is the client of one request, as far as its pass tells.
+type Client struct {
+	zone    *Zone
+	host    string
+	secure  bool
+	state   State
+	pass    Pass
+	member  bool        // it holds the cookie that the pass is bound to
+	request http.Header // for its cookies
+}
+
+// Client returns what the pass of a request says. The host is in lower case and without
+// port; if it is empty, no pass is read or sent. Passes never count over plain HTTP.
+func (z *Zone) Client(r *http.Request, host string, now time.Time) Client {
+	c := Client{zone: z, host: host, request: r.Header}
+	if host == "" {
+		return c
+	}
+	c.secure = cookie.Secure(r)
+	headers := r.Header["Cookie"]
+	if c.secure && len(headers) > 0 {
+		c.read(r.Context(), headers, now)
+	}
+	return c
+}
+
+func (c *Client) read(ctx context.Context, headers []string, now time.Time) {
+	token, found := "", 0
+	for _, header := range headers {
+		for header != "" {
+			at := strings.Index(header, cookiePrefix)
+			if at < 0 {
+				break
+			}
+			first := at == 0 || header[at-1] == ' ' || header[at-1] == ';' || header[at-1] == '\t'
+			header = header[at+len(cookiePrefix):]
+			if rest, ours := strings.CutPrefix(header, c.zone.Name); first && ours && strings.HasPrefix(rest, "=") {
+				token, header, _ = strings.Cut(rest[1:], ";")
+				found++
+			}
+		}
+	}
+	switch {
+	case found == 0:
+		return
+	case found > 1:
+		c.state = Invalid
+		return
+	}
+	genuine := false
+	if c.pass, genuine = open(ctx, c.zone.Keys, strings.TrimSpace(token), c.host, c.zone.Name, now); !genuine {
+		c.state = Invalid
+		return
+	}
+	c.state = c.pass.state(now)
+	if c.state == Valid && c.zone.members() {
+		c.member = c.boundTo() != ""
+	}
+}
+
+// boundTo returns the name of the request's cookie that the pass is bound to, or "".
+func (c *Client) boundTo() string {
+	if c.pass.Binding == (Binding{}) {
+		return ""
+	}
+	n := 0
+	for name, value := range cookie.SentBy(c.request["Cookie"]) {
+		if bindingOf(name, value) == c.pass.Binding {
+			return name
+		}
+		if n++; n == mostCookies {
+			break
+		}
+	}
+	return ""
+}
+
+// genuine reports whether the client holds a pass of ours, whatever that is worth now.
+func (c *Client) genuine() bool { return c.state >= Expired }
+
+// State returns what the pass of the request is worth.
+func (c *Client) State() State { return c.state }
+
+// Rank returns the rank that the pass gives. A pass that is void gives none, which is
+// that of clients who come for the first time.
+func (c *Client) Rank() fairqueue.Rank {
+	switch {
+	case c.member:
+		return fairqueue.Member
+	case c.state == Valid:
+		return fairqueue.Returned
+	}
+	return fairqueue.First
+}
+
+// Unbound reports whether the pass is a member's, and the request comes without the
+// cookie that it is bound to.
+func (c *Client) Unbound() bool {
+	return c.state == Valid && !c.member && c.pass.Binding != Binding{}
+}
+
+// Key returns what the client takes turns by, or "" without a valid pass. Copies of a
+// pass have one key, and so have all log-ins to an account. It is a digest, which may
+// be shown.
+func (c *Client) Key() string {
+	if c.state != Valid {
+		return ""
+	}
+	return "pass/" + c.pass.ID.digest(8)
+}
+
+// Digest returns a short digest of the pass for logs, or "" if it is not genuine.
+func (c *Client) Digest() string {
+	if !c.genuine() {
+		return ""
+	}
+	return c.pass.ID.Digest()
+}
+
+// Tries returns how often the client was refused in a row before this request.
+func (c *Client) Tries(now time.Time) int {
+	if !c.genuine() || c.state == Expired {
+		return 0
+	}
+	return c.pass.triesAt(now)
+}
+
+// An Event is what happened to a client's pass.
+type Event uint8
+
+// The events.
+const (
+	None    Event = iota
+	Issued        // a new pass
+	Moved         // a further refusal has moved when the pass becomes valid
+	Joined        // the pass of a member
+	Renewed       // the pass of a member is bound to a newer cookie
+	Limited       // too many members of the client's network: the pass is not a member's
+	Dropped       // the upstream has deleted the cookie that the pass was bound to
+	Events        // how many there are
+)
+
+// String returns the name of the event in lower case.
+func (e Event) String() string {
+	return [Events]string{"", "issued", "moved", "member", "renewed", "limited", "dropped"}[e]
+}
+
+// Refused adds the client's pass to a refusal that tells it to come back after a while.
+// A pass that the client holds keeps its ID and its issue.
+func (c *Client) Refused(header http.Header, now time.Time, after time.Duration) Event {
+	if !c.secure {
+		return None
+	}
+	event, p := Moved, c.pass
+	if !c.genuine() || c.state == Expired || !now.Add(after).Before(p.Issued.Add(Lifetime)) {
+		event, p = Issued, fresh(now)
+	}
+	return c.send(header, p.refused(now, after), event, now)
+}
+
+// Served adds a pass to a response that only this client gets, unless it has one. It is
+// valid at once.
+func (c *Client) Served(header http.Header, now time.Time) Event {
+	if !c.secure || c.state >= Early || !personal(header, false) {
+		return None
+	}
+	return c.send(header, fresh(now), Issued, now)
+}
+
+func (c *Client) send(header http.Header, p Pass, event Event, now time.Time) Event {
+	token, ok := p.sign(c.zone.Keys, c.host, c.zone.Name, now)
+	if !ok {
+		return None
+	}
+	header.Add("Set-Cookie", setCookie(c.zone.Name, token, p.Issued.Add(Lifetime).Sub(now)))
+	return event
+}
+
+const (
+	// renewal is how old the pass of a member must be for the upstream's naming the
+	// user again to issue another one.
+	renewal = time.Hour
+
+	// mostTold is the longest ID of a user, in bytes.
+	mostTold = 256
+
+	wordpressLogin = "wordpress_logged_in_"
+)
+
+// Answered looks for what the upstream says of the user, and adds the pass of a member
+// to the response, or drops it. It must see the headers that clients do not. If the
+// client becomes a member, join is asked whether there is room for another one of its
+// network.
+func (c *Client) Answered(status int, header http.Header, now time.Time, join func() bool) Event {
+	if c.host == "" || !c.zone.members() || status < 200 || status == http.StatusNotModified {
+		return None
+	}
+	id, binding, named := c.named(status, header, now)
+	switch {
+	case !named:
+		return c.dropped(header, now)
+	case !c.secure:
+		if c.zone.Insecure != nil {
+			c.zone.Insecure()
+		}
+		return None
+	}
+	event, p := Joined, Pass{ID: id, Issued: now, NotBefore: now, Binding: binding}
+	if c.genuine() && c.pass.ID == id {
+		switch young := now.Sub(c.pass.Issued) < renewal; {
+		case c.pass.Binding == Binding{} && young:
+			return None // it was not let in lately
+		case c.pass.Binding == binding && young && c.state == Valid:
+			return None
+		case c.pass.Binding != Binding{}:
+			event = Renewed
+		}
+	}
+	if event == Joined && !join() {
+		event, p.Binding = Limited, Binding{}
+	}
+	if header.Get("Cache-Control") == "" {
+		header.Set("Cache-Control", "private")
+	}
+	return c.send(header, p, event, now)
+}
+
+// named returns the ID of the user whom the response names, and the cookie of the
+// upstream that the user must present. Responses that others may get name nobody.
+func (c *Client) named(status int, header http.Header, now time.Time) (ID, Binding, bool) {
+	lines := header["Set-Cookie"]
+	if len(c.zone.Issued) > 0 && status < 400 && len(lines) > 0 {
+		for set := range cookie.SetBy(lines, now) {
+			if set.Kept && c.issues(set.Name) && personal(header, true) {
+				return c.account(set.Name, set.Value), bindingOf(set.Name, set.Value), true
+			}
+		}
+	}
+	for _, name := range c.zone.Told {
+		values := header[name]
+		if len(values) != 1 || len(values[0]) > mostTold || strings.Contains(values[0], ",") || !personal(header, true) {
+			continue
+		}
+		if user := strings.TrimSpace(values[0]); user != "" {
+			binding, found := c.session(lines, now)
+			return c.id("told", name, user), binding, found
+		}
+	}
+	return ID{}, Binding{}, false
+}
+
+func (c *Client) issues(name string) bool {
+	if strings.HasPrefix(name, cookiePrefix) {
+		return false
+	}
+	for _, pattern := range c.zone.Issued {
+		if cookie.Matches(pattern, name) {
+			return true
+		}
+	}
+	return false
+}
+
+// account returns the ID of the account of a cookie. WordPress writes its name into the
+// cookie. Other cookies are accounts of their own.
+func (c *Client) account(name, value string) ID {
+	if strings.HasPrefix(name, wordpressLogin) {
+		if plain, err := url.PathUnescape(value); err == nil {
+			value = plain
+		}
+		if user, _, found := strings.Cut(value, "|"); found {
+			return c.id("wordpress", name, user)
+		}
+	}
+	return c.id("cookie", name, value)
+}
+
+// id returns the ID of an account. It is not secret: its owner knows the account.
+func (c *Client) id(kind, name, user string) (id ID) {
+	var fields []byte
+	for _, field := range []string{c.host, c.zone.Name, kind, name, user} {
+		fields = signer.Field(fields, field)
+	}
+	sum := sha256.Sum256(fields)
+	copy(id[:], sum[:])
+	return id
+}
+
+// session returns the binding to the cookie by which the upstream knows a user that it
+// names in a header. That is the longest one that the response keeps from scripts, or
+// else the one that the client's pass is bound to, or else the longest one of the
+// request. Session cookies are long. It returns false if there is no cookie.
+func (c *Client) session(lines []string, now time.Time) (Binding, bool) {
+	var name, value string
+	longer := func(n, v string) {
+		if len(v) > len(value) && !strings.HasPrefix(n, cookiePrefix) {
+			name, value = n, v
+		}
+	}
+	deleted := make(map[string]bool)
+	for set := range cookie.SetBy(lines, now) {
+		if !set.Kept {
+			deleted[set.Name] = true
+		} else if set.HTTPOnly {
+			longer(set.Name, set.Value)
+		}
+	}
+	if name != "" {
+		return bindingOf(name, value), true
+	}
+	if c.genuine() {
+		if bound := c.boundTo(); bound != "" && !deleted[bound] {
+			return c.pass.Binding, true
+		}
+	}
+	for set := range cookie.SetBy(lines, now) {
+		if set.Kept {
+			longer(set.Name, set.Value)
+			deleted[set.Name] = true // the request's is old
+		}
+	}
+	for n, v := range cookie.SentBy(c.request["Cookie"]) {
+		if !deleted[n] {
+			longer(n, v)
+		}
+	}
+	return bindingOf(name, value), name != ""
+}
+
+// dropped deletes the pass of a member if the response deletes the cookie that it is
+// bound to.
+func (c *Client) dropped(header http.Header, now time.Time) Event {
+	lines := header["Set-Cookie"]
+	if !c.genuine() || len(lines) == 0 {
+		return None
+	}
+	bound := c.boundTo()
+	if bound == "" {
+		return None
+	}
+	for set := range cookie.SetBy(lines, now) {
+		if set.Name == bound && !set.Kept {
+			header.Add("Set-Cookie", setCookie(c.zone.Name, "", 0))
+			return Dropped
+		}
+	}
+	return None
+}
+
+// personal reports whether only the client may get a response, and no cache keeps it for
+// others. If lax, a response may leave that open, as long as nothing allows caches to
+// keep it.
+func personal(header http.Header, lax bool) bool {
+	if len(header["Age"]) > 0 {
+		return false // a cache has answered
+	}
+	for _, name := range []string{"Cdn-Cache-Control", "Surrogate-Control", "X-Accel-Expires"} {
+		for _, line := range header[name] {
+			if line != "0" && !strings.Contains(line, "no-store") && !strings.Contains(line, "private") {
+				return false
+			}
+		}
+	}
+	var private, revalidated, lasting bool
+	for _, line := range header["Cache-Control"] {
+		for directive := range strings.SplitSeq(line, ",") {
+			name, value, valued := strings.Cut(strings.TrimSpace(directive), "=")
+			switch strings.ToLower(name) {
+			case "public", "s-maxage":
+				return false
+			case "no-store":
+				private = true
+			case "private": // with a value, it is about some headers only
+				private = private || !valued
+			case "no-cache":
+				revalidated = revalidated || !valued
+			case "max-age":
+				lasting = strings.Trim(value, `"0`) != ""
+			}
+		}
+	}
+	return private || lax && (revalidated || !lasting && len(header["Expires"]) == 0)
+}

@@ -1,0 +1,212 @@
+// Package pass recognizes the clients of a zone that shares its slots: those who came
+// back when they were told to, and those whom the upstream has logged in. Both hold a
+// pass, which is a signed cookie. It says when the client was first seen and when it may
+// come back, and nothing about who it is.
+package pass
+
+import (
+	"context"
+	"crypto/rand"
+	"crypto/sha256"
+	"encoding/base64"
+	"encoding/binary"
+	"encoding/hex"
+	"net/http"
+	"time"
+
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/signer"
+)
+
+const (
+	// purpose keeps tokens for other purposes from counting as passes.
+	purpose = "pass"
+
+	cookiePrefix = "__Host-throttle-"
+
+	version = 1
+
+	// Lifetime is how long a pass is good after its issue, however often it is used.
+	Lifetime = 24 * time.Hour
+
+	// Skew is how far the clock of another node may be ahead, for passes that order no
+	// wait. Others are void before their time by the clock of the node that is asked.
+	Skew = 2 * time.Minute
+
+	// forgotten is how long after its time a pass begins to count tries from none: the
+	// page that reloads by itself would have come back by then.
+	forgotten = 30 * time.Second
+
+	mostTries = 255
+)
+
+// CookieName returns the name of a zone's pass. The prefix makes browsers refuse it
+// from other hosts and over plain HTTP.
+func CookieName(zone string) string { return cookiePrefix + zone }
+
+// An ID is what a pass is known by. That of a member is derived from the account, so
+// that an account has one, however often it logs in.
+type ID [8]byte
+
+// A Binding is a digest of the cookie that a member must present with the pass. The
+// zero Binding binds to nothing.
+type Binding [16]byte
+
+// bindingOf returns the binding to a cookie.
+func bindingOf(name, value string) (b Binding) {
+	sum := sha256.Sum256(signer.Field(signer.Field(nil, name), value))
+	copy(b[:], sum[:])
+	return b
+}
+
+// A Pass is what the cookie says.
+type Pass struct {
+	ID        ID
+	Issued    time.Time
+	NotBefore time.Time // both in whole seconds
+	Tries     int       // refusals in a row
+	Binding   Binding
+}
+
+// A token is, in base64url: the version, the ID of the key, the fields of the pass with
+// times as Unix seconds, and half an HMAC-SHA256.
+const (
+	keyAt       = 1
+	issuedAt    = keyAt + signer.KeyIDSize
+	notBeforeAt = issuedAt + 8
+	triesAt     = notBeforeAt + 8
+	idAt        = triesAt + 1
+	bindingAt   = idAt + 8
+	macAt       = bindingAt + 16
+	rawSize     = macAt + sha256.Size/2
+	tokenSize   = (rawSize*8 + 5) / 6
+)
+
+// encoding refuses texts that another text stands for, too.
+var encoding = base64.RawURLEncoding.Strict()
+
+// message returns what is signed: the purpose, the host, the zone, and the fields of
+// the token except for the key's ID.
+func message(host, zone string, raw []byte) []byte {
+	m := make([]byte, 0, 192)
+	m = signer.Field(m, purpose)
+	m = signer.Field(m, host)
+	m = signer.Field(m, zone)
+	m = append(m, raw[0])
+	return append(m, raw[issuedAt:macAt]...)
+}
+
+// sign returns the token of a pass, and false if there is no key to sign with.
+func (p *Pass) sign(keys *signer.Ring, host, zone string, now time.Time) (token string, ok bool) {
+	var raw [rawSize]byte
+	raw[0] = version
+	binary.BigEndian.PutUint64(raw[issuedAt:], uint64(p.Issued.Unix()))
+	binary.BigEndian.PutUint64(raw[notBeforeAt:], uint64(p.NotBefore.Unix()))
+	raw[triesAt] = byte(min(p.Tries, mostTries))
+	copy(raw[idAt:], p.ID[:])
+	copy(raw[bindingAt:], p.Binding[:])
+	keyID, sum, ok := keys.MAC(message(host, zone, raw[:]), now)
+	if !ok {
+		return "", false
+	}
+	copy(raw[keyAt:], keyID[:])
+	copy(raw[macAt:], sum[:])
+	return encoding.EncodeToString(raw[:]), true
+}
+
+// open reads a token, and returns false if it was not signed for this host and zone by
+// a key in force.
+func open(ctx context.Context, keys *signer.Ring, token, host, zone string, now time.Time) (p Pass, genuine bool) {
+	if len(token) != tokenSize {
+		return Pass{}, false
+	}
+	var raw [rawSize]byte
+	if n, err := encoding.Decode(raw[:], []byte(token)); err != nil || n != rawSize || raw[0] != version {
+		return Pass{}, false
+	}
+	if !keys.Check(ctx, raw[keyAt:issuedAt], message(host, zone, raw[:]), raw[macAt:], now) {
+		return Pass{}, false
+	}
+	at := func(i int) time.Time { return time.Unix(int64(binary.BigEndian.Uint64(raw[i:])), 0) }
+	p.Issued, p.NotBefore, p.Tries = at(issuedAt), at(notBeforeAt), int(raw[triesAt])
+	copy(p.ID[:], raw[idAt:])
+	copy(p.Binding[:], raw[bindingAt:])
+	return p, true
+}
+
+// state says what a pass is worth at an instant.
+func (p *Pass) state(now time.Time) State {
+	switch {
+	case !now.Before(p.Issued.Add(Lifetime)):
+		return Expired
+	case !now.Before(p.NotBefore):
+		return Valid
+	case p.Tries == 0 && now.Add(Skew).After(p.NotBefore):
+		return Valid // it orders no wait: the clock of the node that issued it is ahead
+	}
+	return Early
+}
+
+// fresh returns a pass that is good at once.
+func fresh(now time.Time) (p Pass) {
+	rand.Read(p.ID[:]) // never fails
+	p.Issued, p.NotBefore = now, now
+	return p
+}
+
+// refused returns the pass after one more refusal, which told the client to come back
+// after a while.
+func (p Pass) refused(now time.Time, after time.Duration) Pass {
+	p.Tries = min(p.triesAt(now)+1, mostTries)
+	p.NotBefore = now.Add(after)
+	return p
+}
+
+// triesAt returns how often the client was refused in a row.
+func (p *Pass) triesAt(now time.Time) int {
+	if now.After(p.NotBefore.Add(forgotten)) {
+		return 0
+	}
+	return p.Tries
+}
+
+// cookie returns the Set-Cookie header of a pass.
+func setCookie(zone, token string, lasts time.Duration) string {
+	c := http.Cookie{
+		Name: CookieName(zone), Value: token, Path: "/",
+		MaxAge: int(lasts.Seconds()), Secure: true, HttpOnly: true, SameSite: http.SameSiteLaxMode,
+	}
+	if token == "" {
+		c.MaxAge = -1
+	}
+	return c.String()
+}
+
+// Digest returns a short digest of an ID, for logs.
+func (id ID) Digest() string { return id.digest(4) }
+
+func (id ID) digest(size int) string {
+	sum := sha256.Sum256(id[:])
+	return hex.EncodeToString(sum[:size])
+}
+
+// Reloads is how many refusals in a row come with a page that reloads by itself, and
+// are told the shortest wait.
+const Reloads = 3
+
+const (
+	shortestWait = 5 * time.Second
+	longestWait  = 60 * time.Second
+)
+
+// RetryAfter returns how long a client must wait that was refused so many times in a
+// row before, in whole seconds: 5 to 10 for the first three tries, and then twice as
+// long each time, up to 60. Random, from 0 up to but not including 1, spreads clients
+// over the range. Longer waits from the start would cost those who come for the first
+// time.
+func RetryAfter(tries int, random float64) time.Duration {
+	wait := shortestWait + time.Duration(random*(shortestWait.Seconds()+1))*time.Second
+	for ; tries >= Reloads && wait < longestWait; tries-- {
+		wait *= 2
+	}
+	return min(wait, longestWait)
+}

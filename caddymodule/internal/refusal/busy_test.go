@@ -1,0 +1,134 @@
+package refusal
+
+import (
+	"net/http"
+	"net/http/httptest"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+)
+
+func busy(reload bool) *Refusal {
+	return &Refusal{
+		Status: 503, Waits: true, RetryAfter: 7 * time.Second, TimeToFit: 7 * time.Second,
+		Busy: &Busy{Reload: reload, Pass: func(header http.Header) { header.Add("Set-Cookie", "pass=1") }},
+	}
+}
+
+// write writes a refusal of a request with these headers, in pairs.
+func write(t *testing.T, f *Refusal, method string, headers ...string) *httptest.ResponseRecorder {
+	t.Helper()
+	r, w := httptest.NewRequest(method, "http://example.com/", strings.NewReader("a=b")), httptest.NewRecorder()
+	for i := 0; i < len(headers); i += 2 {
+		r.Header.Set(headers[i], headers[i+1])
+	}
+	w.Header().Set("Vary", "Accept-Encoding")
+	if err := f.Write(w, r, true); err != nil {
+		t.Fatal(err)
+	}
+	return w
+}
+
+const acceptHTML = "text/html,application/xhtml+xml,*/*;q=0.8"
+
+func TestABusySiteAnswersEachKindOfRequestInItsOwnWay(t *testing.T) {
+	const page, json, nothing = "text/html; charset=utf-8", "application/problem+json", ""
+	for _, test := range []struct {
+		name, method string
+		headers      []string
+		want         string
+		pass, reload bool
+	}{
+		{"somebody opens a page", "GET", []string{"Sec-Fetch-Mode", "navigate", "Sec-Fetch-Dest", "document", "Accept", acceptHTML}, page, true, true},
+		{"a frame", "GET", []string{"Sec-Fetch-Mode", "navigate", "Sec-Fetch-Dest", "iframe", "Accept", acceptHTML}, page, true, true},
+		{"an old browser", "GET", []string{"Accept", acceptHTML}, page, true, true},
+		{"a form", "POST", []string{"Sec-Fetch-Mode", "navigate", "Accept", acceptHTML}, page, true, false},
+		{"a form of an old browser", "POST", []string{"Accept", acceptHTML}, page, true, false},
+		{"a form of a program", "POST", []string{"Accept", "*/*"}, page, true, false},
+		{"an image", "GET", []string{"Sec-Fetch-Mode", "no-cors", "Sec-Fetch-Dest", "image", "Accept", "image/avif,*/*;q=0.8"}, nothing, false, false},
+		{"a style sheet", "GET", []string{"Sec-Fetch-Mode", "no-cors", "Sec-Fetch-Dest", "style", "Accept", "text/css,*/*;q=0.1"}, nothing, false, false},
+		{"an image of an old browser", "GET", []string{"Accept", "image/*"}, nothing, false, false},
+		{"curl", "GET", []string{"Accept", "*/*"}, nothing, false, false},
+		{"nothing said", "GET", nil, nothing, false, false},
+		{"a look at the headers", "HEAD", []string{"Accept", acceptHTML}, nothing, false, false},
+		{"fetch", "GET", []string{"Sec-Fetch-Mode", "cors", "Sec-Fetch-Dest", "empty", "Accept", "*/*"}, json, false, false},
+		{"fetch of HTML", "GET", []string{"Sec-Fetch-Mode", "same-origin", "Sec-Fetch-Dest", "empty", "Accept", acceptHTML}, json, false, false},
+		{"fetch with a body", "POST", []string{"Sec-Fetch-Mode", "cors", "Sec-Fetch-Dest", "empty", "Accept", "*/*"}, json, false, false},
+		{"XHR of an old browser", "POST", []string{"X-Requested-With", "XMLHttpRequest", "Accept", "text/html, */*"}, json, false, false},
+		{"a program", "GET", []string{"Accept", "application/json"}, json, false, false},
+	} {
+		w := write(t, busy(true), test.method, test.headers...)
+		header := w.Header()
+		if w.Code != 503 || header.Get("Retry-After") != "7" || header.Get("Cache-Control") != "no-store, private" || header.Get("CDN-Cache-Control") != "no-store" {
+			t.Errorf("%s: got %d and %v", test.name, w.Code, header)
+		}
+		if vary := header["Vary"]; !slices.Equal(vary, []string{"Accept-Encoding", "Cookie, Sec-Fetch-Mode"}) {
+			t.Errorf("%s: got Vary %q", test.name, vary)
+		}
+		if got := header.Get("Content-Type"); got != test.want || (w.Body.Len() == 0) != (test.want == nothing) {
+			t.Errorf("%s: got %q with %d bytes, want %q", test.name, got, w.Body.Len(), test.want)
+		}
+		if pass, reload := header.Get("Set-Cookie") != "", header.Get("Refresh") == "7"; pass != test.pass || reload != test.reload {
+			t.Errorf("%s: got a pass %v and a reload %v, want %v and %v", test.name, pass, reload, test.pass, test.reload)
+		}
+	}
+}
+
+func TestTheBusyPageSaysHowLongAndHowToGoOn(t *testing.T) {
+	for _, test := range []struct {
+		name, method string
+		reload       bool
+		want, not    []string
+	}{
+		{"the first tries", "GET", true,
+			[]string{"7 seconds", "This page will then reload by itself.", `<a href="">Try again</a>`}, []string{"http-equiv", "<noscript>", "not been processed"}},
+		{"later tries", "GET", false,
+			[]string{"7 seconds", `<a href="">Try again</a>`}, []string{"http-equiv", "<noscript>", "reload by itself"}},
+		{"a form", "POST", true,
+			[]string{"7 seconds", "Your input has not been processed. After the wait, please go back and send it again."}, []string{"http-equiv", "<a ", "reload by itself"}},
+	} {
+		w := write(t, busy(test.reload), test.method, "Accept", acceptHTML)
+		for _, want := range test.want {
+			if !strings.Contains(w.Body.String(), want) {
+				t.Errorf("%s: got a page without %q", test.name, want)
+			}
+		}
+		for _, not := range test.not {
+			if strings.Contains(w.Body.String(), not) {
+				t.Errorf("%s: got a page with %q", test.name, not)
+			}
+		}
+		if reloads := w.Header().Get("Refresh") != ""; reloads != (test.reload && test.method == "GET") {
+			t.Errorf("%s: got a reload %v", test.name, reloads)
+		}
+	}
+	seen := make(map[string]bool)
+	for _, l := range languages {
+		body := write(t, busy(true), "GET", "Accept", acceptHTML, "Accept-Language", l.tag).Body.String()
+		if !strings.Contains(body, `<a href="">`+l.again+"</a>") || !strings.Contains(body, l.reload) || l.again == "" || seen[l.again] {
+			t.Errorf("%s: got a page without a link %q of its own", l.tag, l.again)
+		}
+		seen[l.again] = true
+	}
+}
+
+func TestABusySiteWithAPageOfItsOwnReloadsThat(t *testing.T) {
+	page, err := Compile("<p>Back soon.</p>")
+	if err != nil {
+		t.Fatal(err)
+	}
+	f := busy(true)
+	f.Page = page
+	w := write(t, f, "GET", "Accept", acceptHTML)
+	if w.Body.String() != "<p>Back soon.</p>" || w.Header().Get("Refresh") != "7" || w.Header().Get("Set-Cookie") == "" {
+		t.Errorf("got %q with %v", w.Body.String(), w.Header())
+	}
+	f.AsError = true
+	r := httptest.NewRequest("GET", "http://example.com/", nil)
+	r.Header.Set("Accept", acceptHTML)
+	e := httptest.NewRecorder()
+	if err := f.Write(e, r, true); err == nil || e.Header().Get("Refresh") != "7" || e.Header().Get("Set-Cookie") == "" || e.Header().Get("Retry-After") != "7" {
+		t.Errorf("got %v with %v, want an error route to keep the headers", err, e.Header())
+	}
+}
