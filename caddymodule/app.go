@@ -92,6 +92,7 @@ type App struct {
 
 	signing  signingKeys // of device cookies, if a zone trusts devices
 	lastKeys *lastKeys
+	crawlers configCrawlers
 	gate     *admission.Gate
 	clock    clock.Clock // what requests go by; nil but in a replay
 
@@ -251,6 +252,7 @@ func (a *App) Start() error {
 		a.shared.start(a.observer)
 	}
 	a.signing.start(a.lastKeys, a.logger)
+	a.crawlers.start(a.logger)
 	if !a.checked { // no handler and no matcher was provisioned in the HTTP app
 		for _, definition := range a.Zone {
 			if a.global[definition.Name].handlers == 0 {
@@ -279,6 +281,7 @@ func (a *App) Stop() error {
 	if a.signing.stop != nil {
 		a.signing.stop()
 	}
+	a.crawlers.end()
 	if a.shared != nil {
 		a.shared.stop(a.observer)
 	}
@@ -304,6 +307,9 @@ func (a *App) Cleanup() error {
 	}
 	if a.lastKeys != nil {
 		errs = append(errs, leave(signingKey))
+	}
+	if a.crawlers.sharedCrawlers != nil {
+		errs = append(errs, leave(crawlersKey))
 	}
 	errs = append(errs, a.cleanupStore())
 	return errors.Join(errs...)

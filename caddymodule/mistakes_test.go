@@ -142,6 +142,16 @@ func TestAMistakeThatMayBeMeantIsWarnedOf(t *testing.T) {
 const formWarning = "keyed by a form field and has no match"
 
 var mistakes = []mistake{
+	{"zone", "in_flight 5\nexempt verified_crawler gogglebot # <-", `unknown crawler "gogglebot": did you mean googlebot?`},
+	{"zone", "in_flight 5\nexempt verified_crawler Google # <-", `unknown crawler "Google": did you mean googlebot?`},
+	{"zone", "in_flight 5\nexempt verified_crawler ChatGPT-User # <-", `ChatGPT-User is no crawler: it fetches pages when its users ask for them`},
+	{"site", "@bots verified_crawler # <-\nthrottle @bots pages 60 10/s", `verified_crawler names no crawler: want verified_crawler <name>...`},
+	{"site", "@bots verified_crawler ahrefs # <-\nthrottle @bots pages 60 10/s", `unknown crawler "ahrefs": want googlebot,`},
+	{"site", "@bots verified_crawler http://example.com/bots.json # <-\nthrottle @bots pages 60 10/s", `would come over plain http, where anybody can change it: want https://`},
+	{"site", "@bots verified_crawler ./bots.json # <-\nthrottle @bots pages 60 10/s", `invalid list "./bots.json": want the whole path of the file`},
+	{"site", "@bots verified_crawler 66.249.64.0/19 # <-\nthrottle @bots pages 60 10/s", `for a network, want client_ip 66.249.64.0/19`},
+	{"site", "@bots verified_crawler bingbot {\nresolver localhost # <-\n}\nthrottle @bots pages 60 10/s", `invalid resolver "localhost": want an address and a port, such as 127.0.0.1:53`},
+	{"site", "@bots verified_crawler bingbot {\ndns 127.0.0.1:53 # <-\n}\nthrottle @bots pages 60 10/s", `unrecognized option "dns" of verified_crawler: want resolver <address:port>`},
 	{"zone", "rate 10 # <-", `unknown option "rate" in zone "pages": leak <n>/<s|m|h|d> is the sustained rate, at which a bucket drains`},
 	{"zone", "burst 20 # <-", `unknown option "burst" in zone "pages": capacity <n> is how much a bucket holds; nginx's burst=10 is capacity 11`},
 	{"zone", "events 10 # <-\nwindow 1m", `unknown option "events" in zone "pages": capacity <n> is the burst, and leak <n>/<s|m|h|d> the sustained rate`},

@@ -48,6 +48,7 @@ missing_packages() {
 	have puma || echo puma
 	has_rack || echo ruby-rack
 	have nginx || echo nginx-light
+	have haproxy || echo haproxy
 	have curl || echo curl
 	have jq || echo jq
 	have redis-server && have redis-cli || echo redis-server

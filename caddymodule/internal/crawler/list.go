@@ -1,0 +1,177 @@
+package crawler
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math"
+	"net/netip"
+	"slices"
+	"strings"
+)
+
+const (
+	// maxList is how large a list may be, in bytes.
+	maxList = 1 << 20
+
+	// The widest networks that a list may have. No operator has 1/4096 of the Internet.
+	widestIPv4 = 12
+	widestIPv6 = 28
+)
+
+// parse reads a list: JSON as the operators publish it, whose prefixes are objects with
+// an ipv4Prefix or ipv6Prefix, or plain text with a network in each line. It refuses
+// lists with networks that cannot be an operator's.
+func parse(data []byte) ([]netip.Prefix, error) {
+	if len(data) > maxList {
+		return nil, errors.New("it is larger than 1 MiB")
+	}
+	read := readText
+	if data := bytes.TrimSpace(data); len(data) > 0 && (data[0] == '{' || data[0] == '[') {
+		read = readJSON
+	}
+	networks, err := read(data)
+	if err != nil {
+		return nil, err
+	}
+	if len(networks) == 0 {
+		return nil, errors.New("it has no networks")
+	}
+	for i, network := range networks {
+		if err := check(network); err != nil {
+			return nil, err
+		}
+		networks[i] = network.Masked()
+	}
+	return networks, nil
+}
+
+// A jsonNetwork is an object with a network, or the network itself.
+type jsonNetwork struct {
+	IPv4 string `json:"ipv4Prefix"`
+	IPv6 string `json:"ipv6Prefix"`
+}
+
+// UnmarshalJSON implements json.Unmarshaler.
+func (n *jsonNetwork) UnmarshalJSON(raw []byte) error {
+	if len(raw) > 0 && raw[0] == '"' {
+		return json.Unmarshal(raw, &n.IPv4)
+	}
+	type plain jsonNetwork // has no UnmarshalJSON
+	return json.Unmarshal(raw, (*plain)(n))
+}
+
+func readJSON(data []byte) (networks []netip.Prefix, err error) {
+	var list struct {
+		Prefixes []jsonNetwork `json:"prefixes"`
+	}
+	if bytes.TrimSpace(data)[0] == '[' {
+		err = json.Unmarshal(data, &list.Prefixes)
+	} else {
+		err = json.Unmarshal(data, &list)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("reading its JSON: %w", err)
+	}
+	for i, found := range list.Prefixes {
+		if found == (jsonNetwork{}) {
+			return nil, fmt.Errorf("its prefix %d has no ipv4Prefix and no ipv6Prefix", i+1)
+		}
+		for _, text := range []string{found.IPv4, found.IPv6} {
+			if text == "" {
+				continue
+			}
+			network, err := readNetwork(text)
+			if err != nil {
+				return nil, err
+			}
+			networks = append(networks, network)
+		}
+	}
+	return networks, nil
+}
+
+func readText(data []byte) (networks []netip.Prefix, err error) {
+	for line := range strings.Lines(string(data)) {
+		line, _, _ = strings.Cut(line, "#")
+		if line = strings.TrimSpace(line); line == "" {
+			continue
+		}
+		network, err := readNetwork(line)
+		if err != nil {
+			return nil, err
+		}
+		networks = append(networks, network)
+	}
+	return networks, nil
+}
+
+// readNetwork reads a network or an address.
+func readNetwork(text string) (netip.Prefix, error) {
+	if addr, err := netip.ParseAddr(text); err == nil && addr.Zone() == "" {
+		return netip.PrefixFrom(addr, addr.BitLen()), nil
+	}
+	network, err := netip.ParsePrefix(text)
+	if err != nil {
+		return netip.Prefix{}, fmt.Errorf("it has %.50q, which is no network", text)
+	}
+	return network, nil
+}
+
+// reserved are the networks from which no crawler visits a public site.
+var reserved = func() (networks []netip.Prefix) {
+	for _, text := range []string{
+		"0.0.0.0/8", "10.0.0.0/8", "100.64.0.0/10", "127.0.0.0/8", "169.254.0.0/16", "172.16.0.0/12", "192.168.0.0/16", "224.0.0.0/3",
+		"::/3", "4000::/2", "8000::/1", "2002::/16", // all but 2000::/3, and 6to4
+	} {
+		networks = append(networks, netip.MustParsePrefix(text))
+	}
+	return networks
+}()
+
+// check refuses networks that are too wide, private or reserved.
+func check(network netip.Prefix) error {
+	widest := widestIPv6
+	if network.Addr().Is4() {
+		widest = widestIPv4
+	}
+	if network.Bits() < widest {
+		return fmt.Errorf("its network %v is wider than /%d", network, widest)
+	}
+	if slices.ContainsFunc(reserved, network.Overlaps) {
+		return fmt.Errorf("its network %v is private or reserved", network)
+	}
+	return nil
+}
+
+// doubled refuses a list that is at least twice as large as the last one, by the number
+// of its networks or by the space that they take.
+func doubled(last, now []netip.Prefix) error {
+	if len(last) == 0 {
+		return nil
+	}
+	if len(now) >= 2*len(last) {
+		return fmt.Errorf("it has grown from %d networks to %d", len(last), len(now))
+	}
+	for _, four := range []bool{true, false} {
+		if before, after := space(last, four), space(now, four); before > 0 && after >= 2*before {
+			return fmt.Errorf("its networks have grown from %v to %v %s", before, after, map[bool]string{true: "IPv4 addresses", false: "IPv6 networks of /64"}[four])
+		}
+	}
+	return nil
+}
+
+// space returns how many addresses of IPv4, or networks of /64 of IPv6, a list has.
+func space(networks []netip.Prefix, four bool) (n float64) {
+	unit := 64
+	if four {
+		unit = 32
+	}
+	for _, network := range networks {
+		if network.Addr().Is4() == four {
+			n += math.Exp2(float64(unit - network.Bits()))
+		}
+	}
+	return n
+}

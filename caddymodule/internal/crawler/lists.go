@@ -1,0 +1,369 @@
+package crawler
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"math/rand/v2"
+	"net/http"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+const (
+	fetchTimeout   = 30 * time.Second
+	storageTimeout = 30 * time.Second
+	maxRedirects   = 5
+
+	// every is how old a copy gets before the list is fetched again, give or take spread.
+	every  = 24 * time.Hour
+	spread = 4 * time.Hour
+
+	// A list that cannot be fetched is tried again after retryFirst, and then after twice
+	// as long each time, up to retryLast.
+	retryFirst = 5 * time.Minute
+	retryLast  = 6 * time.Hour
+
+	// checkFile is how often a file is looked at.
+	checkFile = time.Minute
+)
+
+// Storage is the part of certmagic.Storage that keeps copies of lists.
+type Storage interface {
+	Load(ctx context.Context, key string) ([]byte, error)
+	Store(ctx context.Context, key string, value []byte) error
+}
+
+// Lists keep published lists of addresses up to date while they are in use. The zero
+// value is ready. It is safe for concurrent use.
+type Lists struct {
+	// Transport fetches lists. If nil, http.DefaultTransport does.
+	Transport http.RoundTripper
+
+	generation atomic.Uint64 // counts changes of lists
+
+	mu    sync.Mutex
+	lists map[string]*list // by URL or path
+}
+
+// A Config is one that uses lists.
+type Config struct {
+	Storage Storage
+	Warn    func(source string, err error) // told about lists that cannot be used
+}
+
+// A list is kept up to date by one goroutine.
+type list struct {
+	source string
+	owner  *Lists
+	config atomic.Pointer[Config] // of the last user
+	users  int                    // guarded by owner.mu
+	stop   context.CancelFunc
+	tried  chan struct{} // closed when the last good copy has been looked for
+
+	networks atomic.Pointer[[]netip.Prefix]
+
+	fetched time.Time // of the networks
+}
+
+// isFile reports whether a source is a file, and not a URL.
+func isFile(source string) bool { return !strings.HasPrefix(source, "https://") }
+
+// Use keeps lists up to date until the function that it returns is called. The channel
+// is closed as soon as the last good copy of each has been read.
+func (l *Lists) Use(sources []string, config *Config) (ready <-chan struct{}, release func()) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.lists == nil {
+		l.lists = make(map[string]*list)
+	}
+	var used []*list
+	for _, source := range sources {
+		s := l.lists[source]
+		if s == nil {
+			var ctx context.Context
+			s = &list{source: source, owner: l, tried: make(chan struct{})}
+			ctx, s.stop = context.WithCancel(context.Background())
+			l.lists[source] = s
+			s.config.Store(config)
+			go s.run(ctx)
+		}
+		s.config.Store(config)
+		s.users++
+		used = append(used, s)
+	}
+	all := make(chan struct{})
+	go func() {
+		defer close(all)
+		for _, s := range used {
+			<-s.tried
+		}
+	}()
+	return all, sync.OnceFunc(func() { l.release(used) })
+}
+
+// release ends the goroutines of lists that nobody uses any more.
+func (l *Lists) release(used []*list) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, s := range used {
+		if s.users--; s.users == 0 {
+			delete(l.lists, s.source)
+			s.stop()
+		}
+	}
+}
+
+// networks returns the networks of a list that is in use, as far as they are known.
+func (l *Lists) networks(source string) []netip.Prefix {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if s := l.lists[source]; s != nil {
+		if networks := s.networks.Load(); networks != nil {
+			return *networks
+		}
+	}
+	return nil
+}
+
+// set replaces the networks.
+func (s *list) set(networks []netip.Prefix) {
+	s.networks.Store(&networks)
+	s.owner.generation.Add(1)
+}
+
+// run keeps the list up to date until ctx is done.
+func (s *list) run(ctx context.Context) {
+	if isFile(s.source) {
+		s.watchFile(ctx)
+		return
+	}
+	if err := s.restore(ctx); err != nil {
+		s.warn(ctx, err)
+	}
+	close(s.tried)
+	retry := retryFirst
+	for {
+		wait := time.Until(s.fetched.Add(every - spread + rand.N(2*spread)))
+		if s.fetched.IsZero() {
+			wait = 0
+		}
+		if !sleep(ctx, wait) {
+			return
+		}
+		for {
+			err := s.refresh(ctx)
+			if err == nil {
+				retry = retryFirst
+				break
+			}
+			s.warn(ctx, err)
+			if !sleep(ctx, retry/2+rand.N(retry)) {
+				return
+			}
+			retry = min(2*retry, retryLast)
+		}
+	}
+}
+
+// sleep reports whether the time has passed before ctx was done.
+func sleep(ctx context.Context, wait time.Duration) bool {
+	timer := time.NewTimer(wait)
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+		return false
+	case <-timer.C:
+		return true
+	}
+}
+
+func (s *list) warn(ctx context.Context, err error) {
+	if ctx.Err() == nil {
+		s.config.Load().Warn(s.source, err)
+	}
+}
+
+// watchFile reads the file whenever it has changed.
+func (s *list) watchFile(ctx context.Context) {
+	last, changed := "", time.Time{}
+	for first := true; ; first = false {
+		info, err := os.Stat(s.source)
+		if err == nil && !info.ModTime().Equal(changed) {
+			if err = s.readFile(); err == nil {
+				changed = info.ModTime()
+			}
+		}
+		text := ""
+		if err != nil {
+			if text = err.Error(); text != last {
+				s.warn(ctx, err)
+			}
+		}
+		last = text
+		if first {
+			close(s.tried)
+		}
+		if !sleep(ctx, checkFile) {
+			return
+		}
+	}
+}
+
+func (s *list) readFile() error {
+	file, err := os.Open(filepath.Clean(s.source))
+	if err != nil {
+		return err
+	}
+	defer func() { _ = file.Close() }()
+	data, err := io.ReadAll(io.LimitReader(file, maxList+1))
+	if err != nil {
+		return err
+	}
+	networks, err := parse(data)
+	if err != nil {
+		return err
+	}
+	s.set(networks)
+	return nil
+}
+
+// A copied list is how storage keeps one.
+type copied struct {
+	URL      string    `json:"url"`
+	Fetched  time.Time `json:"fetched"`
+	Prefixes []string  `json:"prefixes"`
+}
+
+// storageKey returns where the last good copy of a list is in storage.
+func storageKey(source string) string {
+	digest := sha256.Sum256([]byte(source))
+	return "throttle/crawlers/" + hex.EncodeToString(digest[:8]) + ".json"
+}
+
+// restore takes the copy in storage, unless the list has a later one.
+func (s *list) restore(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, storageTimeout)
+	defer cancel()
+	key := storageKey(s.source)
+	raw, err := s.config.Load().Storage.Load(ctx, key)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("reading %s from storage: %w", key, err)
+	}
+	var kept copied
+	if err := json.Unmarshal(raw, &kept); err != nil {
+		return fmt.Errorf("reading %s from storage: %w", key, err)
+	}
+	list, err := json.Marshal(kept.Prefixes)
+	if err != nil {
+		return err
+	}
+	networks, err := parse(list)
+	if err != nil || kept.URL != s.source {
+		return fmt.Errorf("the copy %s in storage is not used: %w", key, errors.Join(err, otherURL(s.source, kept.URL)))
+	}
+	if now := time.Now(); kept.Fetched.After(now) { // by a clock that is ahead
+		kept.Fetched = now
+	}
+	if kept.Fetched.After(s.fetched) {
+		s.fetched = kept.Fetched
+		s.set(networks)
+	}
+	return nil
+}
+
+func otherURL(want, got string) error {
+	if got == want {
+		return nil
+	}
+	return fmt.Errorf("it is of %q", got)
+}
+
+// refresh fetches the list, unless another node has put a copy of today in storage.
+func (s *list) refresh(ctx context.Context) error {
+	if !s.fetched.IsZero() {
+		if err := s.restore(ctx); err == nil && time.Since(s.fetched) < every-spread {
+			return nil
+		}
+	}
+	networks, err := s.fetch(ctx)
+	if err != nil {
+		return err
+	}
+	if before := s.networks.Load(); before != nil {
+		if err := doubled(*before, networks); err != nil {
+			return fmt.Errorf("%w: the last good copy stays in use; if the list is right, delete %s from storage and restart Caddy", err, storageKey(s.source))
+		}
+	}
+	s.fetched = time.Now()
+	s.set(networks)
+	return s.store(ctx, networks)
+}
+
+// store keeps a copy. A list without a copy is in use all the same.
+func (s *list) store(ctx context.Context, networks []netip.Prefix) error {
+	ctx, cancel := context.WithTimeout(ctx, storageTimeout)
+	defer cancel()
+	kept := copied{URL: s.source, Fetched: s.fetched.UTC().Truncate(time.Second)}
+	for _, network := range networks {
+		kept.Prefixes = append(kept.Prefixes, network.String())
+	}
+	raw, err := json.Marshal(kept)
+	if err != nil {
+		return err
+	}
+	if err := s.config.Load().Storage.Store(ctx, storageKey(s.source), raw); err != nil {
+		s.warn(ctx, fmt.Errorf("keeping a copy in storage: %w", err))
+	}
+	return nil
+}
+
+// fetch gets the list over https.
+func (s *list) fetch(ctx context.Context) ([]netip.Prefix, error) {
+	ctx, cancel := context.WithTimeout(ctx, fetchTimeout)
+	defer cancel()
+	r, err := http.NewRequestWithContext(ctx, http.MethodGet, s.source, nil)
+	if err != nil {
+		return nil, err
+	}
+	r.Header.Set("User-Agent", "caddy-throttle")
+	r.Header.Set("Accept", "application/json, text/plain")
+	client := http.Client{Transport: s.owner.Transport, CheckRedirect: onlyHTTPS}
+	answer, err := client.Do(r)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = answer.Body.Close() }()
+	if answer.StatusCode != http.StatusOK {
+		return nil, fmt.Errorf("fetching it: got status %d, want 200", answer.StatusCode)
+	}
+	data, err := io.ReadAll(io.LimitReader(answer.Body, maxList+1))
+	if err != nil {
+		return nil, fmt.Errorf("fetching it: %w", err)
+	}
+	return parse(data)
+}
+
+// onlyHTTPS refuses redirects to plain http.
+func onlyHTTPS(r *http.Request, via []*http.Request) error {
+	if r.URL.Scheme != "https" {
+		return errors.New("it is redirected to plain http")
+	}
+	if len(via) > maxRedirects {
+		return errors.New("it is redirected too often")
+	}
+	return nil
+}

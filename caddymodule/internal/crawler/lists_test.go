@@ -1,0 +1,316 @@
+package crawler
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"io/fs"
+	"log"
+	"net/http"
+	"net/http/httptest"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// A memoryStorage keeps copies of lists.
+type memoryStorage struct {
+	sync.Map
+	fails atomic.Bool
+}
+
+func (s *memoryStorage) Load(_ context.Context, key string) ([]byte, error) {
+	if s.fails.Load() {
+		return nil, fmt.Errorf("storage is down")
+	}
+	if value, found := s.Map.Load(key); found {
+		return value.([]byte), nil
+	}
+	return nil, fs.ErrNotExist
+}
+
+func (s *memoryStorage) Store(_ context.Context, key string, value []byte) error {
+	if s.fails.Load() {
+		return fmt.Errorf("storage is down")
+	}
+	s.Map.Store(key, value)
+	return nil
+}
+
+// An operator answers instead of the network.
+type operator struct {
+	answer atomic.Pointer[string] // status and body
+	asked  atomic.Int64
+}
+
+func (o *operator) publish(list string) { o.answer.Store(&list) }
+
+func (o *operator) RoundTrip(r *http.Request) (*http.Response, error) {
+	o.asked.Add(1)
+	answer := o.answer.Load()
+	if answer == nil {
+		return nil, fmt.Errorf("no route to host")
+	}
+	w := httptest.NewRecorder()
+	fmt.Fprint(w, *answer)
+	response := w.Result()
+	response.Request = r
+	return response, nil
+}
+
+// A watched is a set with one list, and the warnings about it.
+type watched struct {
+	*Set
+	storage  *memoryStorage
+	operator *operator
+	lists    *Lists
+	release  func()
+
+	mu       sync.Mutex
+	warnings []string
+}
+
+const published = "https://example.com/bots.json"
+
+func watch(storage *memoryStorage, o *operator, source string) *watched {
+	w := &watched{storage: storage, operator: o, lists: &Lists{Transport: o}}
+	w.Set = NewSet(w.lists, new(Lookups), nil, []string{source}, "")
+	w.use()
+	return w
+}
+
+func (w *watched) use() {
+	var ready <-chan struct{}
+	ready, w.release = w.lists.Use(w.Sources(), &Config{Storage: w.storage, Warn: func(_ string, err error) {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		w.warnings = append(w.warnings, err.Error())
+	}})
+	<-ready
+}
+
+func (w *watched) knows(t *testing.T, addr string, want bool) {
+	t.Helper()
+	if got := w.Verified(netip.MustParseAddr(addr), ""); got != want {
+		t.Errorf("%s: got %v, want %v", addr, got, want)
+	}
+}
+
+func (w *watched) warned(t *testing.T, want string) {
+	t.Helper()
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if got := strings.Join(w.warnings, "\n"); want == "" && got != "" || !strings.Contains(got, want) {
+		t.Errorf("got the warnings %q, want %q", got, want)
+	}
+	w.warnings = nil
+}
+
+func TestListsAreFetchedOnceADayAndTheLastGoodOneIsKept(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		o, storage := new(operator), new(memoryStorage)
+		o.publish(`{"prefixes":[{"ipv4Prefix":"192.0.2.0/28"},{"ipv4Prefix":"192.0.2.32/28"},{"ipv4Prefix":"192.0.2.64/28"}]}`)
+		w := watch(storage, o, published)
+		synctest.Wait()
+		w.knows(t, "192.0.2.1", true)
+		w.knows(t, "192.0.2.17", false)
+		w.warned(t, "")
+
+		o.publish(`{"prefixes":[{"ipv4Prefix":"192.0.2.16/28"},{"ipv4Prefix":"192.0.2.32/28"},{"ipv4Prefix":"192.0.2.64/28"}]}`)
+		time.Sleep(19 * time.Hour)
+		w.knows(t, "192.0.2.17", false)
+		time.Sleep(10 * time.Hour)
+		w.knows(t, "192.0.2.17", true)
+		w.knows(t, "192.0.2.1", false)
+		if got := o.asked.Load(); got != 2 {
+			t.Errorf("the list was fetched %d times, want 2", got)
+		}
+
+		for _, bad := range []struct{ list, warning string }{
+			{`{"prefixes":[{"ipv4Prefix":"192.0.2.0/28"},{"ipv4P`, "reading its JSON"},
+			{`{"prefixes":[{"ipv4Prefix":"0.0.0.0/0"}]}`, "wider than /12"},
+			{`{"prefixes":[{"ipv4Prefix":"10.0.0.0/16"}]}`, "private or reserved"},
+			{`["192.0.2.0/28","192.0.2.32/28","192.0.2.64/28","198.51.100.0/28","198.51.100.32/28","198.51.100.64/28"]`, "grown from 3 networks to 6"},
+			{`["198.51.100.0/24"]`, "grown from 48 to 256 IPv4 addresses"},
+			{`{}`, "has no networks"},
+			{"192.0.2.128/28" + strings.Repeat("\n", maxList), "larger than 1 MiB"},
+		} {
+			o.publish(bad.list)
+			time.Sleep(35 * time.Hour)
+			w.warned(t, bad.warning)
+			w.knows(t, "192.0.2.17", true)
+			w.knows(t, "198.51.100.1", false)
+			w.knows(t, "10.0.0.1", false)
+		}
+		w.release()
+		synctest.Wait()
+	})
+}
+
+func TestAListIsInUseAfterARestartAlthoughItsOperatorIsOutOfReach(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		o, storage := new(operator), new(memoryStorage)
+		o.publish("192.0.2.0/28")
+		first := watch(storage, o, published)
+		synctest.Wait()
+		first.release()
+
+		o.answer.Store(nil)
+		o.asked.Store(0)
+		second := watch(storage, o, published)
+		second.knows(t, "192.0.2.1", true) // at once
+		time.Sleep(19 * time.Hour)
+		if got := o.asked.Load(); got != 0 {
+			t.Errorf("a list of today was fetched %d times, want 0", got)
+		}
+		time.Sleep(4 * 24 * time.Hour)
+		second.knows(t, "192.0.2.1", true)
+		second.warned(t, "no route to host")
+		if got := o.asked.Load(); got < 8 || got > 60 {
+			t.Errorf("a list out of reach was asked for %d times in four days, want about one in six hours", got)
+		}
+		second.release()
+
+		storage.Map.Store(storageKey(published), []byte(`{"url":"`+published+`","prefixes":["0.0.0.0/0"]}`))
+		third := watch(storage, o, published)
+		third.knows(t, "192.0.2.1", false)
+		third.knows(t, "203.0.113.1", false)
+		third.warned(t, "wider than /12")
+		third.release()
+		synctest.Wait()
+	})
+}
+
+func TestAReloadForgetsNoList(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		o, storage := new(operator), new(memoryStorage)
+		o.publish("192.0.2.0/28")
+		w := watch(storage, o, published)
+		synctest.Wait()
+		last := w.release
+		w.use()
+		last()
+		w.knows(t, "192.0.2.1", true)
+		if got := o.asked.Load(); got != 1 {
+			t.Errorf("the list was fetched %d times, want once", got)
+		}
+		w.release()
+		w.release() // a second time
+		synctest.Wait()
+	})
+}
+
+func TestNodesWithOneStorageFetchAListOnceADay(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		o, storage := new(operator), new(memoryStorage)
+		o.publish("192.0.2.0/28")
+		first, second := watch(storage, o, published), watch(storage, o, published)
+		synctest.Wait()
+		o.asked.Store(0)
+		time.Sleep(10 * 24 * time.Hour)
+		if got := o.asked.Load(); got < 7 || got > 15 {
+			t.Errorf("two nodes fetched the list %d times in ten days, want about ten", got)
+		}
+		first.release()
+		second.release()
+		synctest.Wait()
+	})
+}
+
+func TestAListIsUsedAlthoughStorageIsDown(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		o, storage := new(operator), new(memoryStorage)
+		storage.fails.Store(true)
+		o.publish("192.0.2.0/28")
+		w := watch(storage, o, published)
+		synctest.Wait()
+		w.knows(t, "192.0.2.1", true)
+		w.warned(t, "storage is down")
+		w.release()
+		synctest.Wait()
+	})
+}
+
+func TestAFileIsReadAgainWhenItHasChanged(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "bots.txt")
+	write := func(list string, at time.Time) {
+		t.Helper()
+		if err := os.WriteFile(path, []byte(list), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Chtimes(path, at, at); err != nil {
+			t.Fatal(err)
+		}
+	}
+	synctest.Test(t, func(t *testing.T) {
+		w := watch(new(memoryStorage), new(operator), path)
+		w.warned(t, "no such file")
+		at := time.Now()
+		write("192.0.2.0/28", at)
+		time.Sleep(2 * checkFile)
+		w.knows(t, "192.0.2.1", true)
+		write("192.0.2.0/28\n198.51.100.0/24", at.Add(time.Second))
+		time.Sleep(2 * checkFile)
+		w.knows(t, "198.51.100.1", true)
+		write("192.0.2.0/2", at.Add(2*time.Second))
+		time.Sleep(10 * checkFile)
+		w.knows(t, "198.51.100.1", true)
+		synctest.Wait()
+		if n := len(w.warnings); n != 1 {
+			t.Errorf("one bad file was warned about %d times, want once", n)
+		}
+		w.warned(t, "wider than /12")
+		w.release()
+		synctest.Wait()
+	})
+}
+
+func TestAListComesOverHTTPSOnly(t *testing.T) {
+	plain := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "192.0.2.0/28") }))
+	defer plain.Close()
+	server := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		switch r.URL.Path {
+		case "/good":
+			fmt.Fprint(w, "192.0.2.0/28")
+		case "/moved":
+			http.Redirect(w, r, "/good", http.StatusFound)
+		case "/plain":
+			http.Redirect(w, r, plain.URL, http.StatusFound)
+		case "/loop":
+			http.Redirect(w, r, "/loop", http.StatusFound)
+		case "/large":
+			for range 1<<20 + 1 {
+				fmt.Fprint(w, "#")
+			}
+		case "/broken":
+			w.Header().Set("Content-Length", "1000")
+			fmt.Fprint(w, "192.0.2.0/28\n")
+		default:
+			http.Error(w, "192.0.2.0/28", http.StatusNotFound)
+		}
+	}))
+	server.Config.ErrorLog = log.New(io.Discard, "", 0)
+	server.StartTLS()
+	defer server.Close()
+	l := &Lists{Transport: server.Client().Transport}
+	for path, want := range map[string]string{
+		"/good": "", "/moved": "", "/plain": "redirected to plain http", "/loop": "redirected too often",
+		"/large": "larger than 1 MiB", "/broken": "unexpected EOF", "/none": "got status 404",
+	} {
+		s := &list{source: server.URL + path, owner: l}
+		networks, err := s.fetch(t.Context())
+		if want == "" && (err != nil || len(networks) != 1) || want != "" && (err == nil || !strings.Contains(err.Error(), want)) {
+			t.Errorf("%s: got %v and %v, want %q", path, networks, err, want)
+		}
+	}
+	stranger := &list{source: server.URL + "/good", owner: new(Lists)}
+	if _, err := stranger.fetch(t.Context()); err == nil || !strings.Contains(err.Error(), "certificate") {
+		t.Errorf("from a server with an unknown certificate: got %v, want an error", err)
+	}
+}

@@ -1,0 +1,221 @@
+package crawler
+
+import (
+	"context"
+	"errors"
+	"net"
+	"net/netip"
+	"sync"
+	"time"
+)
+
+const (
+	lookupsAtOnce = 4
+	lookupTimeout = 2 * time.Second
+
+	// One look-up for each network of this size in networkEvery.
+	networkIPv4  = 24
+	networkIPv6  = 48
+	networkEvery = time.Minute
+
+	// How long answers hold. A crawler is looked up again before it is forgotten.
+	verifiedFor = 24 * time.Hour
+	verifyAgain = 12 * time.Hour
+	refutedFor  = time.Hour
+
+	// How many answers of each kind, and how many networks, are kept.
+	mostAnswers  = 4096
+	mostNetworks = 4096
+
+	// How many of an address's names are looked up.
+	mostNames = 3
+)
+
+// A Resolver looks names up, as net.Resolver does.
+type Resolver interface {
+	LookupAddr(ctx context.Context, addr string) ([]string, error)
+	LookupNetIP(ctx context.Context, network, host string) ([]netip.Addr, error)
+}
+
+// NewResolver returns a resolver that asks one server, or the system's servers if the
+// address is empty.
+func NewResolver(server string) Resolver {
+	r := &net.Resolver{PreferGo: true}
+	if server != "" {
+		r.Dial = func(ctx context.Context, network, _ string) (net.Conn, error) {
+			return new(net.Dialer).DialContext(ctx, network, server)
+		}
+	}
+	return r
+}
+
+// Lookups find crawlers by reverse DNS that forward DNS confirms. They never keep a
+// request waiting. The zero value does nothing until it is started. It is safe for
+// concurrent use.
+type Lookups struct {
+	mu       sync.Mutex
+	users    int
+	ctx      context.Context
+	stop     context.CancelFunc
+	running  int
+	ended    sync.WaitGroup
+	verified map[claim]time.Time // when it was
+	refuted  map[claim]time.Time
+	networks map[netip.Prefix]time.Time // when one of its addresses was last looked up
+}
+
+// A claim is to be a crawler.
+type claim struct {
+	addr    netip.Addr
+	crawler *Crawler
+	server  string // that is asked, because servers may disagree
+}
+
+// Start allows look-ups until the function that it returns is called.
+func (l *Lookups) Start() (stop func()) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.users++; l.users == 1 {
+		l.ctx, l.stop = context.WithCancel(context.Background())
+	}
+	return sync.OnceFunc(func() {
+		l.mu.Lock()
+		last := false
+		if l.users--; l.users == 0 {
+			l.stop()
+			last = true
+		}
+		l.mu.Unlock()
+		if last {
+			l.ended.Wait()
+		}
+	})
+}
+
+// holds reports whether a claim is known to be true. If it is unknown, it is looked up
+// in the background, if there is room.
+func (l *Lookups) holds(c claim, resolver Resolver) bool {
+	now := time.Now()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	at, verified := l.verified[c]
+	if age := now.Sub(at); verified && age < verifyAgain {
+		return true
+	} else if verified && age >= verifiedFor {
+		delete(l.verified, c)
+		verified = false
+	}
+	if at, refuted := l.refuted[c]; refuted {
+		if now.Sub(at) < refutedFor {
+			return verified
+		}
+		delete(l.refuted, c)
+	}
+	if l.users > 0 && l.running < lookupsAtOnce && l.mayLookUp(c.addr, now) {
+		l.running++
+		l.ended.Add(1)
+		go l.lookUp(l.ctx, c, resolver)
+	}
+	return verified
+}
+
+// mayLookUp reports whether none of the network's addresses was looked up within the
+// minute, and counts a look-up.
+func (l *Lookups) mayLookUp(addr netip.Addr, now time.Time) bool {
+	bits := networkIPv6
+	if addr.Is4() {
+		bits = networkIPv4
+	}
+	network, err := addr.WithZone("").Prefix(bits)
+	if err != nil {
+		return false
+	}
+	if at, found := l.networks[network]; found && now.Sub(at) < networkEvery {
+		return false
+	}
+	if len(l.networks) >= mostNetworks {
+		for other, at := range l.networks {
+			if now.Sub(at) >= networkEvery {
+				delete(l.networks, other)
+			}
+		}
+		if len(l.networks) >= mostNetworks {
+			return false
+		}
+	}
+	if l.networks == nil {
+		l.networks = make(map[netip.Prefix]time.Time)
+	}
+	l.networks[network] = now
+	return true
+}
+
+func (l *Lookups) lookUp(ctx context.Context, c claim, resolver Resolver) {
+	defer l.ended.Done()
+	ctx, cancel := context.WithTimeout(ctx, lookupTimeout)
+	defer cancel()
+	answer, err := confirm(ctx, c, resolver)
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.running--
+	switch {
+	case err != nil: // not an answer: asked again when the network's minute is over
+	case answer:
+		delete(l.refuted, c)
+		remember(&l.verified, c)
+	default:
+		delete(l.verified, c)
+		remember(&l.refuted, c)
+	}
+}
+
+// remember keeps an answer, if necessary instead of another one.
+func remember(answers *map[claim]time.Time, c claim) {
+	if *answers == nil {
+		*answers = make(map[claim]time.Time)
+	}
+	if _, known := (*answers)[c]; !known && len(*answers) >= mostAnswers {
+		for other := range *answers {
+			delete(*answers, other)
+			break
+		}
+	}
+	(*answers)[c] = time.Now()
+}
+
+// confirm reports whether the address has a name of the crawler, and that name the
+// address. Answers are written by strangers: any of them may be false. An error says
+// that there was no answer.
+func confirm(ctx context.Context, c claim, resolver Resolver) (bool, error) {
+	names, err := resolver.LookupAddr(ctx, c.addr.String())
+	if err != nil && len(names) == 0 {
+		return false, unlessNotFound(err)
+	}
+	tried := 0
+	for _, name := range names {
+		if !c.crawler.owns(name) {
+			continue
+		}
+		if tried++; tried > mostNames {
+			break
+		}
+		addrs, err := resolver.LookupNetIP(ctx, "ip", name)
+		if err := unlessNotFound(err); err != nil {
+			return false, err
+		}
+		for _, addr := range addrs {
+			if addr.Unmap() == c.addr {
+				return true, nil
+			}
+		}
+	}
+	return false, nil
+}
+
+// unlessNotFound returns nil if the error says that there is no such name.
+func unlessNotFound(err error) error {
+	if dns := (*net.DNSError)(nil); errors.As(err, &dns) && dns.IsNotFound {
+		return nil
+	}
+	return err
+}

@@ -1,0 +1,178 @@
+package caddymodule
+
+import (
+	"fmt"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/miekg/dns"
+)
+
+const amazonAgent = "Mozilla/5.0 (KHTML, like Gecko; compatible; Amazonbot/0.1; +https://developer.amazon.com/support/amazonbot)"
+
+// crawlerNames runs a DNS server that knows the crawler 203.0.113.77 and a liar,
+// 198.51.100.77. It counts the questions.
+func crawlerNames(t *testing.T) (address string, asked *atomic.Int64) {
+	t.Helper()
+	packets, err := net.ListenPacket("udp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	asked = new(atomic.Int64)
+	server := &dns.Server{PacketConn: packets, Handler: dns.HandlerFunc(func(w dns.ResponseWriter, r *dns.Msg) {
+		asked.Add(1)
+		answer := new(dns.Msg).SetReply(r)
+		record := map[string]string{
+			"77.113.0.203.in-addr.arpa. PTR":         "203-0-113-77.crawl.amazonbot.amazon.",
+			"203-0-113-77.crawl.amazonbot.amazon. A": "203.0.113.77",
+			"77.100.51.198.in-addr.arpa. PTR":        "203-0-113-77.crawl.amazonbot.amazon.",
+		}[r.Question[0].Name+" "+dns.TypeToString[r.Question[0].Qtype]]
+		if record != "" {
+			if rr, err := dns.NewRR(r.Question[0].Name + " " + dns.TypeToString[r.Question[0].Qtype] + " " + record); err == nil {
+				answer.Answer = append(answer.Answer, rr)
+			}
+		}
+		_ = w.WriteMsg(answer)
+	})}
+	go server.ActivateAndServe()
+	t.Cleanup(func() { server.Shutdown() })
+	return packets.LocalAddr().String(), asked
+}
+
+// asBot sends a request to a server in this process, from an address and as a bot.
+func asBot(t *testing.T, site, from, agent string) string {
+	t.Helper()
+	r, err := http.NewRequest(http.MethodGet, "http://127.0.0.1"+site, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.Header.Set("X-Forwarded-For", from)
+	r.Header.Set("User-Agent", agent)
+	response, err := http.DefaultClient.Do(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer response.Body.Close()
+	return response.Header.Get("X-Crawler") + fmt.Sprint(response.StatusCode)
+}
+
+// becomes waits until a request is answered in a way.
+func becomes(t *testing.T, want string, ask func() string) {
+	t.Helper()
+	got := ""
+	for deadline := time.Now().Add(30 * time.Second); time.Now().Before(deadline); time.Sleep(10 * time.Millisecond) {
+		if got = ask(); got == want {
+			return
+		}
+	}
+	t.Fatalf("got %q for 30 seconds, want %q", got, want)
+}
+
+const crawlerSite = `{
+	servers {
+		trusted_proxies static 127.0.0.0/8
+	}
+	throttle {
+		exempt {
+			verified_crawler FILE
+		}
+	}
+}
+http://ADDRESS {
+	@crawler verified_crawler amazonbot FILE {
+		resolver RESOLVER
+	}
+	header @crawler X-Crawler crawler
+	throttle {
+		zone pages {
+			capacity 1
+			leak 1/d
+			exempt @crawler
+		}
+	}
+	respond ok
+}`
+
+func TestACrawlerIsVerifiedByItsNameAfterItsFirstVisitAndByAListAtOnce(t *testing.T) {
+	resolver, asked := crawlerNames(t)
+	list := filepath.Join(t.TempDir(), "bots.txt")
+	if err := os.WriteFile(list, []byte("192.0.2.0/28"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	addr := freeAddress(t)
+	config := strings.NewReplacer("ADDRESS", addr, "RESOLVER", resolver, "FILE", list).Replace(crawlerSite)
+	mustLoad(t, config)
+	for range 3 {
+		if got := asBot(t, addr, "192.0.2.9", "curl/8"); got != "crawler200" {
+			t.Errorf("from a listed address: got %q, want it exempt", got)
+		}
+	}
+	if got := asBot(t, addr, "203.0.113.77", amazonAgent); got != "200" {
+		t.Errorf("the first visit: got %q, want it unverified", got)
+	}
+	becomes(t, "crawler200", func() string { return asBot(t, addr, "203.0.113.77", amazonAgent) })
+	if got := asBot(t, addr, "203.0.113.77", "curl/8"); got != "429" {
+		t.Errorf("without a claim: got %q, want it refused", got)
+	}
+	before := asked.Load()
+	for range 3 {
+		if got := asBot(t, addr, "198.51.100.77", amazonAgent); strings.HasPrefix(got, "crawler") {
+			t.Errorf("from an address with a false name: got %q", got)
+		}
+		becomes(t, "429", func() string { return asBot(t, addr, "198.51.100.77", amazonAgent) })
+	}
+	if got := asBot(t, addr, "198.51.100.8", "Mozilla/5.0 Firefox/140.0"); got != "200" {
+		t.Errorf("a person: got %q, want 200", got)
+	}
+	becomes(t, "true", func() string { return fmt.Sprint(asked.Load() >= before+2) })
+
+	if err := load(t, strings.Replace(config, "capacity 1", "capacity 2", 1)); err != nil { // a reload forgets nothing
+		t.Fatal(err)
+	}
+	if got := asBot(t, addr, "203.0.113.77", amazonAgent); got != "crawler200" {
+		t.Errorf("after a reload: got %q, want it verified", got)
+	}
+	if got := asBot(t, addr, "192.0.2.9", "curl/8"); got != "crawler200" {
+		t.Errorf("after a reload, from a listed address: got %q, want it verified", got)
+	}
+}
+
+func TestValidatingAConfigAsksNobodyAboutCrawlers(t *testing.T) {
+	resolver, asked := crawlerNames(t)
+	s := run(t, strings.NewReplacer("ADDRESS", ":65081", "RESOLVER", resolver, "FILE", "https://127.0.0.1:1/bots.json").Replace(crawlerSite))
+	for range 3 {
+		s.from("203.0.113.77:1").with("User-Agent", amazonAgent).get("http://127.0.0.1/")
+	}
+	if n := asked.Load(); n != 0 {
+		t.Errorf("DNS was asked %d times by a config that was not started, want never", n)
+	}
+	if lines := s.logs.lines(t, "list of crawlers"); len(lines) > 0 {
+		t.Errorf("a config that was not started has fetched a list: %v", lines)
+	}
+}
+
+func TestAConfigLetsGoOfItsCrawlers(t *testing.T) {
+	s := run(t, `http:// {
+		@crawler verified_crawler googlebot
+		respond @crawler hello
+	}`)
+	if !entered(crawlersKey) {
+		t.Error("the config holds no crawlers")
+	}
+	s.stop()
+	if entered(crawlersKey) {
+		t.Error("the config still holds its crawlers")
+	}
+}
+
+// entered reports whether the process has an entry.
+func entered(key string) bool {
+	_, has := process.References(key)
+	return has
+}

@@ -1,0 +1,103 @@
+package swarm
+
+import (
+	"fmt"
+	"time"
+)
+
+// logIn returns members. They have logged in before the trial begins.
+func (t *trial) logIn(n int) (members []*client, err error) {
+	t.began = time.Now()
+	for i := range min(n, 200) {
+		member := &client{fmt.Sprintf("100.66.%d.%d", i/250, i%250+1), newJar()}
+		if a := t.ask(member, fmt.Sprintf("/login.php?user=member%d", i), navigation, Patience, 0); !a.ok() {
+			return nil, fmt.Errorf("logging member %d in: got status %d, want 200", i, a.status)
+		}
+		members = append(members, member)
+	}
+	return members, nil
+}
+
+// session is the visit of a person: some pages, and thinking between them.
+func (t *trial) session(isMember bool, members []*client) {
+	pages := 1
+	for t.chance(another) && pages < mostPages {
+		pages++
+	}
+	t.mu.Lock()
+	t.people++
+	n := t.people
+	t.mu.Unlock()
+	kind := func(r *Result) *Count { return &r.First }
+	visitor := &client{fmt.Sprintf("100.%d.%d.%d", 70+n/62500%50, n/250%250, n%250+1), newJar()}
+	if isMember {
+		kind = func(r *Result) *Count { return &r.Member }
+		visitor = members[n%len(members)]
+	} else if t.chance(t.NAT) {
+		kind = func(r *Result) *Count { return &r.NAT }
+		visitor.address = "100.65.0.1"
+	}
+	counted := t.now() >= t.From && t.now() < t.To
+	tally := func(change func(*Count)) {
+		if counted {
+			t.count(func(r *Result) { change(kind(r)) })
+		}
+	}
+	tally(func(c *Count) { c.Sessions++; c.Wanted += pages })
+	for range pages {
+		took, served := t.visit(visitor, tally)
+		if !served {
+			return
+		}
+		tally(func(c *Count) {
+			c.Within3 += one(took <= 3*time.Second)
+			c.Within10 += one(took <= 10*time.Second)
+			c.Within30 += one(took <= Patience)
+		})
+		for range t.Fetches {
+			t.all.Go(func() {
+				took := t.service(t.Page / 5)
+				a := t.ask(visitor, page(took), script, perRequest, took)
+				tally(func(c *Count) { c.Fetches++; c.Fetched += one(a.ok()) })
+			})
+		}
+		if !t.sleep(t.exponential(t.Think)) {
+			return
+		}
+	}
+	tally(func(c *Count) { c.Done++ })
+}
+
+func one(is bool) int {
+	if is {
+		return 1
+	}
+	return 0
+}
+
+// visit asks for a page, again if the error page says so, and returns how long it took.
+func (t *trial) visit(visitor *client, tally func(func(*Count))) (took time.Duration, served bool) {
+	service, clicked := t.service(t.Page), time.Now()
+	for try := 0; ; try++ {
+		a := t.ask(visitor, page(service), navigation, perRequest, service)
+		tally(func(c *Count) { c.Requests++; c.Served += one(a.ok()); c.Refused += one(!a.ok()) })
+		if a.ok() {
+			return time.Since(clicked), true
+		}
+		wait := time.Duration(0)
+		switch {
+		case a.status != 0 && (a.refresh || t.site.Reloads) && try < reloads && t.chance(obey):
+			wait = a.retry
+			if wait == 0 || !a.refresh {
+				wait = max(wait, 5*time.Second) + time.Duration(t.uniform()*float64(5*time.Second))
+			}
+		case try == 0 && t.chance(comeBack):
+			wait = 5*time.Second + time.Duration(t.uniform()*float64(10*time.Second))
+		default:
+			return 0, false
+		}
+		if time.Since(clicked)+wait > Patience || !t.sleep(wait) {
+			return 0, false
+		}
+	}
+}

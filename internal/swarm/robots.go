@@ -1,0 +1,79 @@
+package swarm
+
+import (
+	"fmt"
+	"time"
+)
+
+// robotPatience is how long robots wait for an answer.
+const robotPatience = 30 * time.Second
+
+// startRobots lets everybody come who is no person.
+func (t *trial) startRobots(members []*client) {
+	if t.Robots > 0 {
+		perSecond := t.Robots / t.RobotPage.Seconds()
+		pool := t.pool()
+		n := 0
+		t.stream(t.RobotsFrom, perSecond, func() {
+			t.mu.Lock()
+			n++
+			number := n
+			t.mu.Unlock()
+			robot := &client{address: fmt.Sprintf("101.%d.%d.%d", number/62500%250, number/250%250, number%250+1)}
+			if len(pool) > 0 {
+				robot = pool[t.pick(len(pool))]
+			}
+			t.robot(robot)
+		})
+	}
+	if t.Scraper > 0 {
+		t.stream(t.RobotsFrom, t.Scraper/t.RobotPage.Seconds(), func() {
+			took := t.service(t.RobotPage)
+			a := t.ask(members[0], page(took), navigation, robotPatience, took)
+			t.count(func(r *Result) { r.Scraper.Requests++; r.Scraper.Served += one(a.ok()) })
+		})
+	}
+	for range t.Exports {
+		t.all.Go(func() {
+			if !t.sleepUntil(t.RobotsFrom) {
+				return
+			}
+			a := t.ask(members[0], page(t.Export), navigation, t.End, t.Export)
+			t.count(func(r *Result) { r.Export.Requests++; r.Export.Served += one(a.ok()) })
+		})
+	}
+}
+
+// pool returns the robots that come again and again.
+func (t *trial) pool() (pool []*client) {
+	shared := newJar()
+	for i := range t.Pool {
+		number := i
+		if t.Addresses > 0 {
+			number %= t.Addresses
+		}
+		robot := &client{address: fmt.Sprintf("102.0.%d.%d", number/250, number%250+1)}
+		if float64(i) < t.Cookies*float64(t.Pool) {
+			robot.jar = newJar()
+			if t.SharedPass {
+				robot.jar = shared
+			}
+		}
+		pool = append(pool, robot)
+	}
+	return pool
+}
+
+// robot sends one request. Robots do not come back because of an error.
+func (t *trial) robot(robot *client) {
+	took := t.service(t.RobotPage)
+	a := t.ask(robot, page(took), navigation, robotPatience, took)
+	t.count(func(r *Result) {
+		kind := &r.Robot
+		if robot.jar != nil {
+			kind = &r.Cookie
+		}
+		kind.Requests++
+		kind.Served += one(a.ok())
+	})
+}

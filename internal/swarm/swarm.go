@@ -1,0 +1,346 @@
+// Package swarm sends a site the traffic of people and of robots, and counts what the
+// people get. It is an open loop: visitors come when they come, however slow the site
+// is. The people behave the same whatever is in front of the site, so that the order of
+// service is all that differs.
+//
+// The site has a page /page.php?ms=<n> that keeps a worker busy for n milliseconds, and
+// a page /login.php?user=<name> that logs a member in with a cookie. It takes the
+// client's address from X-Forwarded-For.
+package swarm
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"math"
+	"math/rand/v2"
+	"net/http"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+)
+
+// A Site is what is tried.
+type Site struct {
+	URL string // without a path
+
+	// Reloads says that people see an error page that reloads itself, although the
+	// site's own does not say so by a Refresh header.
+	Reloads bool
+}
+
+// A Scenario is the traffic of one trial.
+type Scenario struct {
+	Workers int // of the site
+	Seed    uint64
+
+	// Sessions that begin within From and To, counted from the start, are counted. The
+	// robots come from RobotsFrom on. Nobody comes after End, and the trial ends Patience
+	// later.
+	RobotsFrom, From, To, End time.Duration
+
+	People  float64       // the worker seconds a second that people ask for
+	Flash   float64       // the same, of more newcomers, from RobotsFrom on
+	Members float64       // the share of people who are logged in
+	Page    time.Duration // the mean time of a page of people
+	Think   time.Duration // the mean time between two pages
+	Fetches int           // further requests of a page, by a script
+	NAT     float64       // the share of people behind one address
+
+	Robots     float64       // the worker seconds a second that robots ask for
+	RobotPage  time.Duration // the mean time of theirs
+	Pool       int           // how many robots there are; if zero, each comes once
+	Addresses  int           // of the pool; if zero, each robot has one
+	Cookies    float64       // the share of the pool that keeps cookies
+	SharedPass bool          // one jar for all of these
+
+	Scraper float64       // the worker seconds a second that one member asks for
+	Exports int           // requests of one member at once
+	Export  time.Duration // the time of each
+}
+
+// How people behave.
+const (
+	Patience   = 30 * time.Second // for a page, reloads included
+	perRequest = 10 * time.Second // until the client leaves
+	reloads    = 3                // that an error page makes by itself
+	obey       = 0.95             // the share who let it
+	comeBack   = 0.5              // the share who try again by hand, once
+	another    = 0.75             // the share who want another page
+	mostPages  = 20
+)
+
+// A Count is what visitors of one kind got.
+type Count struct {
+	Sessions, Done    int // sessions whose every page was served in time
+	Wanted            int // pages, also those that a lost session did not come to
+	Within3, Within10 int
+	Within30          int
+	Fetches, Fetched  int
+	Refused           int
+	Requests, Served  int
+}
+
+// Share returns the share of wanted pages that were served within the patience.
+func (c *Count) Share() float64 { return ratio(c.Within30, c.Wanted) }
+
+// FetchShare returns the share of further requests that were served.
+func (c *Count) FetchShare() float64 { return ratio(c.Fetched, c.Fetches) }
+
+// Completed returns the share of sessions that got all their pages.
+func (c *Count) Completed() float64 { return ratio(c.Done, c.Sessions) }
+
+func ratio(part, whole int) float64 {
+	if whole == 0 {
+		return math.NaN()
+	}
+	return float64(part) / float64(whole)
+}
+
+// A Result is what a trial has counted.
+type Result struct {
+	Member, First, NAT Count // people
+	Robot, Cookie      Count // robots without and with cookies
+	Scraper, Export    Count
+
+	// Utilisation is the share of the workers' time that answers took which arrived.
+	Utilisation float64
+}
+
+// A trial is a scenario that runs.
+type trial struct {
+	Scenario
+	site   Site
+	client *http.Client
+	began  time.Time
+	ctx    context.Context
+	all    sync.WaitGroup
+
+	mu     sync.Mutex
+	random *rand.Rand
+	result Result
+	busy   time.Duration // of workers, for answers within From and End
+	people int
+}
+
+// Run tries a site. It takes as long as the scenario does.
+func Run(ctx context.Context, site Site, s Scenario) (*Result, error) {
+	transport := &http.Transport{MaxIdleConns: 500, MaxIdleConnsPerHost: 500, DisableCompression: true}
+	defer transport.CloseIdleConnections()
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	t := &trial{Scenario: s, site: site, ctx: ctx, random: rand.New(rand.NewPCG(s.Seed, 14)), client: &http.Client{
+		Transport:     transport,
+		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+	}}
+	members, err := t.logIn(max(1, int(4*s.People/s.Page.Seconds()*s.Members*s.Think.Seconds()/4)))
+	if err != nil {
+		return nil, err
+	}
+	t.began = time.Now()
+	perPage := s.Page.Seconds()
+	t.stream(0, s.People/perPage/pagesOfSession, func() { t.session(t.chance(s.Members), members) })
+	t.stream(s.RobotsFrom, s.Flash/perPage/pagesOfSession, func() { t.session(false, nil) })
+	t.startRobots(members)
+	t.all.Wait()
+	t.result.Utilisation = t.busy.Seconds() / (s.End - s.From).Seconds() / float64(s.Workers)
+	return &t.result, ctx.Err()
+}
+
+// pagesOfSession is the mean.
+const pagesOfSession = 1 / (1 - another)
+
+// stream calls visit at random instants, so many a second on average, until the end.
+func (t *trial) stream(from time.Duration, perSecond float64, visit func()) {
+	if perSecond <= 0 {
+		return
+	}
+	t.all.Go(func() {
+		next := from
+		for {
+			next += t.exponential(time.Duration(float64(time.Second) / perSecond))
+			if next > t.End || !t.sleepUntil(next) {
+				return
+			}
+			t.all.Go(visit)
+		}
+	})
+}
+
+func (t *trial) now() time.Duration { return time.Since(t.began) }
+
+func (t *trial) sleepUntil(at time.Duration) bool { return t.sleep(at - t.now()) }
+
+func (t *trial) sleep(wait time.Duration) bool {
+	timer := time.NewTimer(wait)
+	defer timer.Stop()
+	select {
+	case <-t.ctx.Done():
+		return false
+	case <-timer.C:
+		return true
+	}
+}
+
+func (t *trial) chance(p float64) bool { return t.uniform() < p }
+
+func (t *trial) uniform() float64 {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.random.Float64()
+}
+
+func (t *trial) pick(n int) int {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.random.IntN(n)
+}
+
+func (t *trial) exponential(mean time.Duration) time.Duration {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return time.Duration(t.random.ExpFloat64() * float64(mean))
+}
+
+// service draws how long a page takes: log-normal, with a long tail.
+func (t *trial) service(mean time.Duration) time.Duration {
+	const sigma = 0.8
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return time.Duration(float64(mean) * math.Exp(t.random.NormFloat64()*sigma-sigma*sigma/2))
+}
+
+// count changes the result.
+func (t *trial) count(change func(*Result)) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	change(&t.result)
+}
+
+// A client has an address, and a jar if it keeps cookies.
+type client struct {
+	address string
+	jar     *jar
+}
+
+// A jar holds cookies.
+type jar struct {
+	mu      sync.Mutex
+	cookies map[string]string
+}
+
+func newJar() *jar { return &jar{cookies: make(map[string]string)} }
+
+func (j *jar) send(r *http.Request) {
+	if j == nil {
+		return
+	}
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	for name, value := range j.cookies {
+		r.Header.Add("Cookie", name+"="+value)
+	}
+}
+
+func (j *jar) keep(cookies []*http.Cookie) {
+	if j == nil {
+		return
+	}
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	for _, cookie := range cookies {
+		j.cookies[cookie.Name] = cookie.Value
+		if cookie.MaxAge < 0 {
+			delete(j.cookies, cookie.Name)
+		}
+	}
+}
+
+// An answer is what a request got.
+type answer struct {
+	status  int           // zero if the client left before there was one
+	refresh bool          // the page reloads itself
+	retry   time.Duration // after that
+}
+
+func (a answer) ok() bool { return a.status == http.StatusOK }
+
+// ask sends a request. The client leaves when its patience is over.
+func (t *trial) ask(c *client, path, mode string, patience, service time.Duration) answer {
+	ctx, cancel := context.WithTimeout(t.ctx, patience)
+	defer cancel()
+	r, err := http.NewRequestWithContext(ctx, http.MethodGet, t.site.URL+path, nil)
+	if err != nil {
+		return answer{}
+	}
+	accept := "text/html"
+	if mode == script {
+		accept = "application/json"
+	}
+	for name, value := range map[string]string{
+		"X-Forwarded-For": c.address, "X-Forwarded-Proto": "https", "User-Agent": "Mozilla/5.0", "Accept": accept, "Sec-Fetch-Mode": mode,
+	} {
+		r.Header.Set(name, value)
+	}
+	c.jar.send(r)
+	response, err := t.client.Do(r)
+	if err != nil {
+		return answer{}
+	}
+	defer func() { _ = response.Body.Close() }()
+	if _, err := io.Copy(io.Discard, response.Body); err != nil {
+		return answer{}
+	}
+	c.jar.keep(response.Cookies())
+	a := answer{status: response.StatusCode}
+	if seconds, err := strconv.Atoi(response.Header.Get("Retry-After")); err == nil {
+		a.retry = time.Duration(seconds) * time.Second
+	}
+	if text, _, _ := strings.Cut(response.Header.Get("Refresh"), ";"); text != "" {
+		if seconds, err := strconv.ParseFloat(text, 64); err == nil {
+			a.refresh, a.retry = true, time.Duration(seconds*float64(time.Second))
+		}
+	}
+	if now := t.now(); a.ok() && now >= t.From && now <= t.End {
+		t.mu.Lock()
+		t.busy += service
+		t.mu.Unlock()
+	}
+	return a
+}
+
+// How a browser asks.
+const (
+	navigation = "navigate"
+	script     = "cors"
+)
+
+func page(service time.Duration) string {
+	return fmt.Sprintf("/page.php?ms=%d", service.Milliseconds())
+}
+
+// Add adds what another trial has counted. Utilisations are summed up, too.
+func (r *Result) Add(other *Result) {
+	for to, from := range map[*Count]*Count{
+		&r.Member: &other.Member, &r.First: &other.First, &r.NAT: &other.NAT, &r.Robot: &other.Robot, &r.Cookie: &other.Cookie,
+		&r.Scraper: &other.Scraper, &r.Export: &other.Export,
+	} {
+		to.add(from)
+	}
+	r.Utilisation += other.Utilisation
+}
+
+func (c *Count) add(other *Count) {
+	c.Sessions += other.Sessions
+	c.Done += other.Done
+	c.Wanted += other.Wanted
+	c.Within3 += other.Within3
+	c.Within10 += other.Within10
+	c.Within30 += other.Within30
+	c.Fetches += other.Fetches
+	c.Fetched += other.Fetched
+	c.Refused += other.Refused
+	c.Requests += other.Requests
+	c.Served += other.Served
+}

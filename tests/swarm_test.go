@@ -1,0 +1,290 @@
+package tests
+
+import (
+	"bytes"
+	"cmp"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/caddy-throttle/caddy-throttle/internal/swarm"
+)
+
+// swarmWorkers is pm.max_children of the site under a swarm.
+const swarmWorkers = 5
+
+// burnt is the share of a page's time that PHP computes; it waits for the rest, as
+// pages wait for a database. So the workers are the limit, and not the processors of the
+// machine that also sends the traffic. In the short form, several sites run at once.
+func burnt() string {
+	if longRun() {
+		return "0.2"
+	}
+	return "0.03"
+}
+
+// swarmPages are the files of the site. A page holds a worker for as many milliseconds
+// as it is asked to, and a log-in sets the cookie of a member.
+var swarmPages = map[string]string{
+	"page.php": `<?php
+header('Content-Type: text/html; charset=utf-8');
+header('Cache-Control: private, no-store');
+$seconds = min(90, max(0, (int) ($_GET['ms'] ?? 0) / 1000));
+$cpu = function () { $u = getrusage(); return $u['ru_utime.tv_sec'] + $u['ru_stime.tv_sec'] + ($u['ru_utime.tv_usec'] + $u['ru_stime.tv_usec']) / 1e6; };
+$end = microtime(true) + $seconds;
+for ($from = $cpu(); $cpu() - $from < $seconds * BURNT;) { for ($i = 0; $i < 200; $i++) { md5("page $i"); } }
+if (($left = $end - microtime(true)) > 0) { usleep((int) ($left * 1e6)); }
+echo '<!DOCTYPE html><title>A page</title><p id="page">A page.';
+`,
+	"login.php": `<?php
+header('Cache-Control: private, no-store');
+$user = preg_replace('/[^a-z0-9]/', '', $_GET['user'] ?? 'nobody');
+setcookie('wordpress_logged_in_0123', $user . '|1999999999|' . sha1($user), ['path' => '/', 'secure' => true, 'httponly' => true]);
+echo 'Hello ', $user;
+`,
+}
+
+// startSwarmPHP starts php-fpm with static workers, a backlog as Debian's, and a page of
+// its status.
+func startSwarmPHP(t *testing.T) (root, socket string) {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "throttle-swarm-") // not t.TempDir, whose names are too long for a socket
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	root, socket = filepath.Join(dir, "php"), filepath.Join(dir, "fpm.sock")
+	if err := os.MkdirAll(root, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	for name, text := range swarmPages {
+		if err := os.WriteFile(filepath.Join(root, name), []byte(strings.Replace(text, "BURNT", burnt(), 1)), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	user := ""
+	if os.Getuid() == 0 {
+		user = "user = www-data\ngroup = www-data\nlisten.mode = 0666\n"
+		if err := os.Chmod(dir, 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	conf := filepath.Join(dir, "fpm.conf")
+	text := fmt.Sprintf("[global]\nerror_log = /dev/stderr\ndaemonize = no\n[www]\nlisten = %s\nlisten.backlog = 511\n%spm = static\npm.max_children = %d\npm.status_path = /fpm-status\n", socket, user, swarmWorkers)
+	if err := os.WriteFile(conf, []byte(text), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	fpm := startServer(t, exec.Command(need(t, "php-fpm", "/usr/sbin/php-fpm[0-9]*"), "--nodaemonize", "--fpm-config", conf), socket)
+	t.Cleanup(func() {
+		if err := fpm.stop(); err != nil {
+			t.Errorf("stopping php-fpm: %v", err)
+		}
+	})
+	return root, socket
+}
+
+// A holder is what is in front of the workers.
+type holder struct {
+	name  string
+	start func(t *testing.T) (url string)
+}
+
+// caddyBefore holds the site up by a zone, or by nothing.
+func caddyBefore(name, zone string) holder {
+	return holder{name, func(t *testing.T) string {
+		url, _ := startSwarmCaddy(t, zone)
+		return url
+	}}
+}
+
+func startSwarmCaddy(t *testing.T, zone string) (url string, running *caddy) {
+	root, socket := startSwarmPHP(t)
+	port := freePort(t)
+	if zone != "" {
+		zone = block("throttle", block("zone php", zone))
+	}
+	running = startCaddy(t, config{
+		servers: "trusted_proxies static 127.0.0.0/8",
+		sites:   fmt.Sprintf("http://:%d {\n%s\nroot * %s\nphp_fastcgi unix/%s\n}", port, zone, root, socket),
+	})
+	return fmt.Sprintf("http://127.0.0.1:%d", port), running
+}
+
+// Today's zone, first come, first served.
+const fifoZone = "key text everybody\nin_flight 5\nmax_wait 10s\nmax_waiting 200"
+
+// nginxBefore refuses whatever the workers cannot take at once.
+func nginxBefore() holder {
+	return holder{"nginx limit_conn", func(t *testing.T) string {
+		root, socket := startSwarmPHP(t)
+		port := startNginx(t, "limit_conn_zone $server_name zone=all:1m;\nlimit_conn_status 503;", fmt.Sprintf(`location / {
+			limit_conn all %d;
+			fastcgi_pass unix:%s;
+			fastcgi_param SCRIPT_FILENAME %s$fastcgi_script_name;
+			fastcgi_param QUERY_STRING $query_string;
+			fastcgi_param REQUEST_METHOD $request_method;
+			fastcgi_param REQUEST_URI $request_uri;
+		}`, swarmWorkers, socket, root))
+		return fmt.Sprintf("http://127.0.0.1:%d", port)
+	}}
+}
+
+// haproxyBefore lets requests queue for as long, members first if it has classes.
+func haproxyBefore(queue time.Duration, classes bool) holder {
+	name, rule := fmt.Sprintf("HAProxy maxconn, %.0f s", queue.Seconds()), ""
+	if classes {
+		name += ", classes"
+		rule = "http-request set-priority-class int(-10) if { req.cook(wordpress_logged_in_0123) -m found }"
+	}
+	return holder{name, func(t *testing.T) string {
+		binary := need(t, "haproxy", "/usr/sbin/haproxy")
+		upstream, _ := startSwarmCaddy(t, "")
+		port := freePort(t)
+		conf := writeFile(t, "haproxy.cfg", fmt.Sprintf(`global
+	maxconn 20000
+defaults
+	mode http
+	timeout connect 5s
+	timeout client 120s
+	timeout server 120s
+	timeout queue %dms
+	option http-server-close
+frontend people
+	bind 127.0.0.1:%d
+	default_backend php
+backend php
+	%s
+	server php %s maxconn %d
+`, queue.Milliseconds(), port, rule, strings.TrimPrefix(upstream, "http://"), swarmWorkers))
+		p, err := startProcess(exec.Command(binary, "-db", "-f", conf))
+		if err != nil {
+			t.Fatalf("starting haproxy: %v", err)
+		}
+		t.Cleanup(func() {
+			if err := p.stop(); err != nil && !strings.Contains(err.Error(), "143") {
+				t.Errorf("stopping haproxy: %v", err)
+			}
+		})
+		if err := p.waitUntil(func() bool { return listens("tcp", fmt.Sprint("127.0.0.1:", port)) }); err != nil {
+			t.Fatalf("waiting for haproxy: %v", err)
+		}
+		return fmt.Sprintf("http://127.0.0.1:%d", port)
+	}}
+}
+
+// An onslaught is a scenario by its name.
+type onslaught struct {
+	name   string
+	change func(*swarm.Scenario)
+}
+
+// People alone ask for three tenths of the workers. Robots add what is missing to a
+// multiple of them.
+func swarmOf(times float64) func(*swarm.Scenario) {
+	return func(s *swarm.Scenario) { s.Robots = times*float64(s.Workers) - s.People }
+}
+
+// scenario returns the traffic of people alone: in the long form, that of the
+// simulation; in the short form, the same people think for a shorter time, and nobody
+// is counted who comes in the last third.
+func scenario(seed uint64) swarm.Scenario {
+	s := swarm.Scenario{
+		Workers: swarmWorkers, Seed: seed, People: 1.5, Members: 0.25,
+		Page: 250 * time.Millisecond, Think: 2 * time.Second, RobotPage: 800 * time.Millisecond,
+		RobotsFrom: 2 * time.Second, From: 8 * time.Second, To: 20 * time.Second, End: 32 * time.Second,
+	}
+	if longRun() {
+		s.Think, s.RobotsFrom, s.From, s.To, s.End = 12*time.Second, time.Minute, 90*time.Second, 490*time.Second, 600*time.Second
+	}
+	return s
+}
+
+// swarmRows are the results of all trials, for the table and the picture.
+var swarmRows struct {
+	sync.Mutex
+	rows []swarm.Row
+}
+
+// try runs one trial for each seed, and returns the sum of what they counted.
+func try(t *testing.T, h holder, reloads bool, what onslaught) *swarm.Result {
+	t.Helper()
+	seeds := uint64(1)
+	if longRun() {
+		seeds = 3
+	}
+	sum := new(swarm.Result)
+	for seed := range seeds {
+		s := scenario(seed + 1)
+		what.change(&s)
+		result, err := swarm.Run(t.Context(), swarm.Site{URL: h.start(t), Reloads: reloads}, s)
+		if err != nil {
+			t.Fatal(err)
+		}
+		sum.Add(result)
+	}
+	sum.Utilisation /= float64(seeds)
+	name := h.name
+	if reloads {
+		name += ", page reloads"
+	}
+	row := swarm.Row{Traffic: what.name, Site: name, Result: sum}
+	swarmRows.Lock()
+	defer swarmRows.Unlock()
+	swarmRows.rows = append(swarmRows.rows, row)
+	t.Logf("\n%s", swarm.Table([]swarm.Row{row}))
+	return sum
+}
+
+// keepSwarmRows writes the rows as CSV and as a picture into the folder that
+// SWARM_RESULTS names.
+func keepSwarmRows(t *testing.T) {
+	dir := os.Getenv("SWARM_RESULTS")
+	swarmRows.Lock()
+	defer swarmRows.Unlock()
+	if dir == "" || len(swarmRows.rows) == 0 {
+		return
+	}
+	for name, write := range map[string]func(*bytes.Buffer) error{
+		"under-a-swarm.csv": func(b *bytes.Buffer) error { return swarm.WriteCSV(b, swarmRows.rows) },
+		"under-a-swarm.svg": func(b *bytes.Buffer) error {
+			return swarm.WriteSVG(b, "Pages within 30 seconds, five PHP workers", swarmRows.rows)
+		},
+	} {
+		var text bytes.Buffer
+		if err := cmp.Or(write(&text), os.WriteFile(filepath.Join(dir, name), text.Bytes(), 0o644)); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// baselines are what people put in front of PHP today.
+func baselines() []holder {
+	return []holder{
+		caddyBefore("nothing", ""), nginxBefore(), haproxyBefore(3*time.Second, false), haproxyBefore(10*time.Second, false),
+		haproxyBefore(3*time.Second, true), haproxyBefore(10*time.Second, true), caddyBefore("first come, first served", fifoZone),
+	}
+}
+
+// TestNothingOfTodayLetsNewPeopleInUnderASwarm tries the baselines, each with and
+// without an error page that reloads itself. The short form tries some.
+func TestNothingOfTodayLetsNewPeopleInUnderASwarm(t *testing.T) {
+	if !longRun() {
+		t.Skip("SKIPPED: the baselines in full, without TEST_LONG=1; the short form is in TestPeopleGetInUnderASwarm")
+	}
+	t.Cleanup(func() { keepSwarmRows(t) })
+	for _, times := range []float64{2, 10} {
+		for _, h := range baselines() {
+			for _, reloads := range []bool{false, true} {
+				result := try(t, h, reloads, onslaught{fmt.Sprintf("x%.0f, fresh addresses", times), swarmOf(times)})
+				if share := result.First.Share(); share > 0.6 {
+					t.Errorf("%s: %.0f %% of the pages of newcomers were served, so that nothing is left to win", h.name, 100*share)
+				}
+			}
+		}
+	}
+}
