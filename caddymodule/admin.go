@@ -54,6 +54,7 @@ var adminCalls = map[string]map[string]adminCall{
 		"/throttle/zones":     (*App).adminZones,
 		"/throttle/overrides": (*App).adminOverrides,
 		"/throttle/journal":   (*App).adminJournal,
+		"/throttle/rates":     (*App).adminRates,
 	},
 	http.MethodPost: {
 		"/throttle/buckets": (*App).adminBuckets,

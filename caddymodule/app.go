@@ -83,8 +83,9 @@ type App struct {
 	global     map[string]*runningZone
 	zones      map[string]*runningZone
 	everywhere []*runningZone // whose blocks hold in all handlers
-	limitsLog  bool           // a zone has log_refused
-	checked    bool           // the config of all servers has been
+	inspectors []*Inspector
+	limitsLog  bool // a zone has log_refused
+	checked    bool // the config of all servers has been
 
 	blocks    *sharedBlocks
 	control   *control
@@ -266,6 +267,9 @@ func (a *App) Start() error {
 			a.logger.Info("several handlers share the budget of the zone; put host into its key to give each site its own",
 				zap.String("zone", name), zap.Int("handlers", z.handlers))
 		}
+	}
+	for _, i := range a.inspectors {
+		i.settle()
 	}
 	a.control.start(a)
 	return nil

@@ -13,7 +13,7 @@ import (
 // A mistake is a Caddyfile that does not mean what its owner believes. The error says
 // in which line, names the word that is wrong, and says what would be right.
 type mistake struct {
-	in   string // zone, block, site, global or file: what the text is a part of
+	in   string // zone, block, inspector, site, global or file: what the text is a part of
 	text string // whose wrong line ends with the comment <-
 	says string
 }
@@ -27,6 +27,8 @@ func (m mistake) caddyfile() string {
 		return "http://example.com {\n\tthrottle {\n" + m.text + "\n\t}\n}\n"
 	case "site":
 		return "http://example.com {\n" + m.text + "\n}\n"
+	case "inspector":
+		return "http://example.com {\n\tthrottle_inspector {\n" + m.text + "\n\t}\n}\n"
 	case "global":
 		return "{\n\tthrottle {\n" + m.text + "\n\t}\n}\nhttp://example.com {\n\tthrottle pages 60 10/s\n}\n"
 	}
@@ -383,4 +385,20 @@ var mistakes = []mistake{
 	{"zone", "limit 60 10/s\ncost 5 { # <-\npath /search.php\n}", `zone "pages": path "/search.php" leaves out /search.php/x, for which PHP runs the same script: did you mean /search.php*?`},
 	{"zone", "limit 60 10/s\nkey route\nroute login /wp-login.php # <-", `zone "pages": route "login": path "/wp-login.php" leaves out /wp-login.php/x, for which PHP runs the same script: did you mean /wp-login.php*?`},
 	{"file", "http://example.com {\n\t@login path /wp-login.php\n\tthrottle {\n\t\tzone login {\n\t\t\tmatch @login # <-\n\t\t\tlimit 5 5/h\n\t\t}\n\t}\n}", `zone "login": path "/wp-login.php" leaves out /wp-login.php/x, for which PHP runs the same script: did you mean /wp-login.php*?`},
+	{"inspector", "allow_change # <-", `unknown option "allow_change" in the directive throttle_inspector: did you mean allow_changes?`},
+	{"inspector", "allow_changes yes # <-", `unexpected "yes" after allow_changes: it takes no word`},
+	{"inspector", "allow_reset # <-", `unknown option "allow_reset" in the directive throttle_inspector: without allow_changes the page only shows`},
+	{"inspector", "read_only # <-", `unknown option "read_only" in the directive throttle_inspector: without allow_changes the page only shows`},
+	{"inspector", "host throttle.example.com # <-", `unknown option "host" in the directive throttle_inspector: did you mean hosts?`},
+	{"inspector", "hosts # <-", `hosts has no value: want the names under which the page may be opened, such as hosts throttle.example.com`},
+	{"inspector", "hosts https://throttle.example.com/ # <-", `invalid host "https://throttle.example.com/": did you mean throttle.example.com?`},
+	{"inspector", "hosts throttle.example.com:8443 # <-", `invalid host "throttle.example.com:8443": hosts have no ports: did you mean throttle.example.com?`},
+	{"inspector", "hosts *.example.com # <-", `invalid host "*.example.com": want a name such as throttle.example.com`},
+	{"inspector", "hosts {env.NAME} # <-", `invalid host "{env.NAME}": want a name such as throttle.example.com`},
+	{"inspector", "hosts münchen.example # <-", `invalid host "münchen.example": want it in ASCII, as browsers send it (xn--...)`},
+	{"inspector", "user_header # <-", `user_header has no value: want one word`},
+	{"inspector", "user_header Remote-User Remote-Email # <-", `unexpected "Remote-Email" after user_header Remote-User: want one word`},
+	{"inspector", "basic_auth { # <-\nalice hash\n}", `unknown option "basic_auth" in the directive throttle_inspector: it stands in the site, beside throttle_inspector`},
+	{"inspector", "respond hello # <-", `unknown option "respond" in the directive throttle_inspector: it is a directive of the site; is a } missing before it?`},
+	{"site", "throttle_inspector inspector # <-", `unexpected "inspector" after throttle_inspector: want a matcher such as /inspector, and options in a block`},
 }

@@ -39,7 +39,7 @@ func run(t testing.TB, caddyfile string) *site {
 	if err := json.Unmarshal(adapt(t, caddyfile), &adapted); err != nil {
 		t.Fatal(err)
 	}
-	cfg := &caddy.Config{Logging: s.logs.logging(), StorageRaw: adapted.StorageRaw}
+	cfg := &caddy.Config{Admin: adapted.Admin, Logging: s.logs.logging(), StorageRaw: adapted.StorageRaw}
 	base, err := caddy.ProvisionContext(cfg)
 	if err != nil {
 		t.Fatal(err)

@@ -1,0 +1,658 @@
+// Keys, notes and names are written by strangers. They become text nodes and nothing
+// else: this page has no innerHTML, and its policy forbids it.
+const find = (query, within = document) => within.querySelector(query);
+const writable = find("main").dataset.writable === "true";
+const token = find("meta[name=token]").content;
+const rowsOfAPage = 25;
+
+// element makes an element. Children are elements or texts.
+const element = (tag, properties = {}, ...children) => {
+	const made = document.createElement(tag);
+	for (const [name, value] of Object.entries(properties)) {
+		if (name === "class") made.className = value;
+		else if (name.startsWith("on")) made.addEventListener(name.slice(2), value);
+		else if (value !== undefined && value !== false) made.setAttribute(name, value);
+	}
+	made.append(...children);
+	return made;
+};
+
+// put sets a text, and touches the document only if it is another one.
+const put = (node, text) => { if (node.textContent !== text) node.textContent = text; };
+
+const unseen = /[\p{Cc}\p{Cf}\p{Cn}\p{Co}\p{Cs}\p{Zl}\p{Zp}]|(?! )\p{Zs}/u;
+const codeOf = (letter) => "U+" + letter.codePointAt(0).toString(16).toUpperCase().padStart(4, "0");
+
+// visible returns a text in which letters that are invisible, or that turn or break a
+// line, are shown by their numbers.
+const visible = (text) => Array.from(text, (letter) => unseen.test(letter) ? codeOf(letter) : letter).join("");
+
+// foreign returns an element for a text of a stranger, apart from what stands around it.
+const foreign = (text, name = "") => {
+	const made = element("bdi", { class: name });
+	let plain = "";
+	for (const letter of text) {
+		if (!unseen.test(letter)) {
+			plain += letter;
+			continue;
+		}
+		made.append(plain, element("span", { class: "esc" }, codeOf(letter)));
+		plain = "";
+	}
+	made.append(plain);
+	if (text.length > 60) made.title = visible(text);
+	return made;
+};
+
+const whole = new Intl.NumberFormat("en", { maximumFractionDigits: 0 });
+const fine = new Intl.NumberFormat("en", { maximumSignificantDigits: 3 });
+const number = (n) => n >= 100 ? whole.format(n) : fine.format(n);
+const level = (n) => n >= 100 ? whole.format(n) : n.toFixed(1);
+const counted = (n, noun) => `${whole.format(n)} ${noun}${n === 1 ? "" : "s"}`;
+
+// span returns a duration in its two largest units.
+const span = (seconds) => {
+	let rest = Math.ceil(seconds);
+	if (!(rest > 0)) return "";
+	if (rest > 1000 * 86400) return "over 1000 d";
+	const parts = [];
+	for (const [unit, length] of [["d", 86400], ["h", 3600], ["min", 60], ["s", 1]]) {
+		const n = Math.floor(rest / length);
+		rest -= n * length;
+		if (n > 0 || parts.length) parts.push(n > 0 ? `${n} ${unit}` : "");
+		if (parts.length === 2) break;
+	}
+	return parts.filter(Boolean).join(" ");
+};
+
+// Clocks of browsers are wrong now and then, so times are those of Caddy.
+let ahead = 0;
+const now = () => Date.now() + ahead;
+const left = (until) => (Date.parse(until) - now()) / 1e3;
+const clock = (time) => {
+	const at = new Date(time), today = new Date(now());
+	const hours = at.toLocaleTimeString([], { hour: "2-digit", minute: "2-digit", second: "2-digit", hourCycle: "h23" });
+	return at.toDateString() === today.toDateString() ? hours : `${at.toLocaleDateString([], { day: "numeric", month: "short" })} ${hours}`;
+};
+
+// ask makes a call of the admin API.
+const ask = async (call, input = {}) => {
+	const here = new URL(location.href);
+	here.search = "?do=" + call;
+	here.hash = here.username = here.password = "";
+	const response = await fetch(here, {
+		method: "POST", redirect: "manual", cache: "no-store",
+		headers: { "Content-Type": "application/json", "X-Throttle-Token": token },
+		body: JSON.stringify(input),
+	});
+	if (response.type === "opaqueredirect" || response.status === 401) throw new Error("You are logged out: load the page again.");
+	const date = Date.parse(response.headers.get("Date"));
+	if (date && Math.abs(date - now()) > 2e3) ahead = date - Date.now();
+	let answer;
+	try {
+		answer = await response.json();
+	} catch {
+		throw new Error(`Caddy answers with status ${response.status}.`);
+	}
+	if (!response.ok) throw new Error(answer.error ?? `Caddy answers with status ${response.status}.`);
+	return answer;
+};
+
+const say = (text) => put(find("#said"), text);
+
+// rows shows items in the body of a table, and keeps the rows that it has: whoever is on
+// a button with the keyboard stays there.
+const rows = (table, items, id, make, update) => {
+	const body = find("tbody", table);
+	const old = new Map(Array.from(body.rows, (row) => [row.dataset.id, row]));
+	items.forEach((item, i) => {
+		const name = id(item);
+		let row = old.get(name);
+		old.delete(name);
+		if (!row) {
+			row = make(item);
+			row.dataset.id = name;
+		}
+		if (body.rows[i] !== row) body.insertBefore(row, body.rows[i] ?? null);
+		update?.(row, item);
+	});
+	for (const row of old.values()) row.remove();
+	table.hidden = items.length === 0;
+};
+
+const cell = (label, name, ...children) => element("td", { class: name, "data-label": label || false }, ...children);
+const button = (text, about, press) => element("button", { type: "button", "aria-label": about ? `${text.replace("…", "")} ${visible(about)}` : false, onclick: press }, text);
+
+// --- asking before a change ---
+
+const dialog = find("#ask"), form = find("#ask-form");
+let change;
+
+// propose asks for what a change needs, and makes it.
+const propose = ({ title, text, fields = [], does, danger, send, values = {} }) => {
+	change = send;
+	find("#ask-title").replaceChildren(...[title].flat());
+	find("#ask-text").replaceChildren(...[text].flat());
+	for (const label of form.querySelectorAll("[data-field]")) {
+		const name = label.dataset.field, field = form.elements[name];
+		label.hidden = !fields.includes(name);
+		field.disabled = label.hidden;
+		field.required = !label.hidden && name !== "note";
+		field.value = values[name] ?? "";
+	}
+	find("#ask-error").hidden = true;
+	put(find("#do"), does);
+	find("#do").classList.toggle("danger", Boolean(danger));
+	find("#do").disabled = false;
+	dialog.showModal();
+	const first = form.querySelector("[data-field]:not([hidden]) input");
+	(first ?? find("#do")).focus();
+	first?.select();
+};
+
+find("#cancel").addEventListener("click", () => dialog.close());
+form.addEventListener("submit", async (event) => {
+	event.preventDefault();
+	const values = {};
+	for (const field of form.elements) if (field.name && !field.disabled && field.value.trim()) values[field.name] = field.value.trim();
+	find("#do").disabled = true;
+	try {
+		say(await change(values));
+		dialog.close();
+		await Promise.all([refreshZones(), refreshJournal(), refreshBuckets(), look()]);
+	} catch (error) {
+		put(find("#ask-error"), error.message);
+		find("#ask-error").hidden = false;
+	} finally {
+		find("#do").disabled = false;
+	}
+});
+
+const until = (held) => `until ${clock(held.until)}`;
+
+const proposeBan = (network = "") => propose({
+	title: "Ban a network",
+	text: "All its requests are refused at every throttle directive of this Caddy. Exemptions beat bans. An IPv6 address stands for its /64.",
+	fields: ["network", "for", "note"], values: { network, for: "2h" }, does: "Ban", danger: true,
+	send: async (values) => {
+		const ban = await ask("ban", values);
+		return `${ban.network} is banned ${until(ban)}.`;
+	},
+});
+
+const proposeLimit = (zone, key) => propose({
+	title: key ? "Change the limit of a key" : "Change the limit of a zone",
+	text: key ? ["Zone ", foreign(zone), ", key ", foreign(key)] : ["All keys of the zone ", foreign(zone)],
+	fields: ["limit", "for", "note"], values: { limit: key ? "unlimited" : "x0.5", for: "2h" }, does: "Change",
+	send: async (values) => {
+		const limit = await ask("limit", { zone, key, ...values });
+		return `${visible(key ? `${zone}/${key}` : zone)}: ${limit.limit} holds ${until(limit)}.`;
+	},
+});
+
+const proposeShadow = (zone) => propose({
+	title: zone ? "Switch a zone to shadow" : "Refuse nobody",
+	text: zone ? ["The zone ", foreign(zone), " goes on deciding and counting, and refuses nobody."] : "All zones go on deciding and counting. Nobody is refused, and bans do not hold.",
+	fields: ["for", "note"], values: { for: "30m" }, does: zone ? "Switch" : "Refuse nobody", danger: !zone,
+	send: async (values) => {
+		const shadow = await ask("shadow", { zone, ...values });
+		return `${zone ? visible(zone) : "Everything"} is in shadow ${until(shadow)}.`;
+	},
+});
+
+const proposeRelease = (client, zone) => propose({
+	title: zone ? "Empty a bucket" : "Let a client back in",
+	text: zone ? ["The bucket of ", foreign(client), " in the zone ", foreign(zone), " becomes empty, and a block of it ends."] : ["All buckets of ", foreign(client), " become empty, and their blocks end. The client starts afresh. Bans stay."],
+	does: zone ? "Empty" : "Release",
+	send: async () => {
+		const { freed, banned, complete } = await ask("release", { client, zone });
+		const told = [freed.length ? `Emptied ${counted(freed.length, "bucket")}.` : "No bucket of this client was in use."];
+		if (banned) told.push("A ban still holds.");
+		if (!complete) told.push("The search did not reach the end: there may be more.");
+		return told.join(" ");
+	},
+});
+
+const proposeEnd = (call, input, what) => propose({
+	title: "End a change", text: ["It ends now: ", ...what], does: "End",
+	send: async () => (await ask(call, input)).ended ? "Ended." : "It had ended already.",
+});
+
+find("#panic")?.addEventListener("click", () => proposeShadow(""));
+find("#ban")?.addEventListener("click", () => proposeBan());
+
+// --- status ---
+
+const window10 = 600e3, plots = new Map();
+const svg = (tag, properties) => {
+	const made = document.createElementNS("http://www.w3.org/2000/svg", tag);
+	for (const [name, value] of Object.entries(properties)) made.setAttribute(name, value);
+	return made;
+};
+
+// draw stacks what a zone admitted and refused in the last ten minutes.
+const draw = (picture, points) => {
+	const end = now();
+	while (points.length > 1 && points[1].at < end - window10) points.shift();
+	const most = Math.max(1e-9, ...points.map((p) => p.admitted + p.refused + p.shadow));
+	const x = (at) => (1000 * (1 - (end - at) / window10)).toFixed(1), y = (sum) => (100 - 98 * sum / most).toFixed(1);
+	let below = points.map(() => 0);
+	for (const name of ["admitted", "shadow", "refused"]) {
+		const above = points.map((p, i) => below[i] + p[name]);
+		const corners = [...points.map((p, i) => `${x(p.at)} ${y(above[i])}`), ...points.map((p, i) => `${x(p.at)} ${y(below[i])}`).reverse()];
+		const any = points.length > 1 && points.some((p) => p[name] > 0);
+		find("." + name, picture).setAttribute("d", any ? `M${corners.join("L")}Z` : "");
+		below = above;
+	}
+	return points.length > 1 && most > 1e-9 ? most : 0;
+};
+
+const zoneCard = (zone) => {
+	const picture = svg("svg", { viewBox: "0 0 1000 100", preserveAspectRatio: "none", role: "img" });
+	for (const name of ["admitted", "shadow", "refused"]) picture.append(svg("path", { class: name }));
+	const figure = (label, name) => element("div", {}, element("dt", {}, label), element("dd", { "data-of": name }));
+	const card = element("article", { class: "zone" },
+		element("div", { class: "head" }, element("h3", {}, foreign(zone)), element("span", { class: "badge" })),
+		element("div", { class: "plot" }, picture, element("span", { class: "most" })),
+		element("dl", {}, figure("Admitted/s", "admitted"), figure("Refused/s", "refused"), figure("Shadow/s", "shadow"),
+			figure("Buckets", "buckets"), figure("In flight", "flight"), figure("Keys refused", "keys")),
+		element("p", { class: "note", hidden: "" }));
+	if (writable) card.append(element("p", { class: "actions" }, button("Shadow…", zone, () => proposeShadow(zone)), button("Limit…", zone, () => proposeLimit(zone))));
+	card.dataset.zone = zone;
+	return card;
+};
+
+const admitted = (rates) => rates.admitted + rates.delayed + rates.shadow_delayed;
+
+const showZone = (card, z) => {
+	const badge = find(".badge", card);
+	put(badge, z.mode);
+	badge.classList.toggle("shadow", z.mode === "shadow");
+	const rate = z.per_second, before = z.per_second_an_hour_ago;
+	const show = (name, value, ago, alarm) => {
+		const figure = find(`[data-of=${name}]`, card);
+		const text = ago === undefined ? value : `${value} ${ago}`;
+		if (figure.dataset.shown === text) return;
+		figure.dataset.shown = text;
+		figure.replaceChildren(value, ...(ago === undefined ? [] : [" ", element("small", {}, ago)]));
+		figure.className = alarm ? name : "";
+	};
+	show("admitted", number(admitted(rate)), before && `1 h ago ${number(admitted(before))}`);
+	show("refused", number(rate.refused), before && `1 h ago ${number(before.refused)}`, rate.refused > 0);
+	show("shadow", number(rate.shadow_refused), before && `1 h ago ${number(before.shadow_refused)}`, rate.shadow_refused > 0);
+	show("keys", whole.format(z.refused_keys));
+	show("buckets", whole.format(z.buckets));
+	show("flight", whole.format(z.in_flight), z.waiting ? `${whole.format(z.waiting)} waiting` : undefined);
+	const notes = [];
+	if (z.shadow_until) notes.push(`In shadow for another ${span(left(z.shadow_until))}.`);
+	if (z.limit) notes.push(`${z.limit} holds for all keys.`);
+	put(find(".note", card), notes.join(" "));
+	find(".note", card).hidden = notes.length === 0;
+
+	const points = plots.get(z.zone) ?? [];
+	plots.set(z.zone, points);
+	points.push({ at: now(), admitted: admitted(rate), refused: rate.refused, shadow: rate.shadow_refused });
+	const most = draw(find("svg", card), points);
+	put(find(".most", card), most ? `up to ${number(most)}/s` : "");
+	const told = most ? `Requests per second over the last ten minutes, up to ${number(most)}` : "No requests in the last ten minutes";
+	if (find("svg", card).getAttribute("aria-label") !== told) find("svg", card).setAttribute("aria-label", told);
+};
+
+const showStore = (store) => {
+	const told = [`The store ${store.name} ${store.down ? "is down" : "is up"}.`, `Memory holds ${counted(store.buckets, "bucket")}, and has dropped ${whole.format(store.evictions)} that ${store.evictions === 1 ? "was" : "were"} not empty.`];
+	put(find("#store"), told.join(" "));
+	find("#down").hidden = !store.down;
+	put(find("#down"), store.down ? `The store ${store.name} is down. Zones decide as on_store_error says.` : "");
+};
+
+const choose = (select, names, first) => {
+	if (select.dataset.names === names.join(" ")) return;
+	const was = select.value;
+	select.dataset.names = names.join(" ");
+	select.replaceChildren(...first, ...names.map((name) => element("option", { value: name }, visible(name))));
+	if (names.includes(was)) select.value = was;
+};
+
+let chosen;
+const showZones = ({ zones, store, overrides }) => {
+	const box = find("#zones"), cards = new Map(Array.from(box.children, (card) => [card.dataset.zone, card]));
+	zones.forEach((z, i) => {
+		const card = cards.get(z.zone) ?? zoneCard(z.zone);
+		cards.delete(z.zone);
+		if (box.children[i] !== card) box.insertBefore(card, box.children[i] ?? null);
+		showZone(card, z);
+	});
+	for (const card of cards.values()) card.remove();
+	find("#legend").hidden = zones.length === 0;
+	if (zones.length === 0) box.replaceChildren(element("p", { class: "empty" }, "No zone runs: this configuration has no throttle directive."));
+	showStore(store);
+	const names = zones.map((z) => z.zone);
+	for (const select of document.querySelectorAll(".any-zone")) choose(select, names, [element("option", { value: "" }, "all")]);
+	choose(find(".one-zone"), names, []);
+	showChanges(overrides);
+	if (!chosen && names.length) {
+		// What is refused most is looked at first.
+		chosen = zones.reduce((most, z) => z.total.refused + z.total.shadow_refused > most.total.refused + most.total.shadow_refused ? z : most);
+		find(".one-zone").value = chosen.zone;
+		run(tasks.buckets);
+	}
+	if (names.length === 0) put(find("#buckets-empty"), "No zone, no buckets.");
+};
+
+const showChanges = ({ shadows, bans, limits }) => {
+	const all = [
+		...shadows.map((s) => ({ ...s, what: "shadow", of: s.zone ?? "", call: "unshadow", input: { zone: s.zone } })),
+		...bans.map((b) => ({ ...b, what: "ban", of: b.network, call: "unban", input: { network: b.network } })),
+		...limits.map((l) => ({ ...l, what: `limit ${l.limit}`, of: l.key ? `${l.zone}/${l.key}` : l.zone, call: "unlimit", input: { zone: l.zone, key: l.key } })),
+	];
+	const table = find("#changes-table");
+	rows(table, all.slice(0, 200), (c) => JSON.stringify([c.what, c.of, c.since]), (c) => {
+		const of = c.of ? foreign(c.of, "long") : "all zones and bans";
+		const row = element("tr", {}, cell("", "text", c.what), cell("", "key", of), cell("left", "n"), cell("", "text wide", foreign(c.note ?? "")), cell("", "do"));
+		if (writable) row.lastChild.append(button("End…", `${c.what} of ${c.of || "everything"}`, () => proposeEnd(c.call, c.input, [c.what, " of ", c.of ? foreign(c.of) : "everything"])));
+		return row;
+	}, (row, c) => { row.cells[2].dataset.until = c.until; });
+	find("#changes-empty").hidden = all.length > 0;
+	const everything = shadows.find((s) => !s.zone);
+	const notice = find("#everything");
+	notice.hidden = !everything;
+	if (everything) notice.dataset.until = everything.until;
+	tick();
+};
+
+const refreshZones = async () => showZones(await ask("zones"));
+
+// --- who sends most ---
+
+const refreshTop = async () => {
+	const fields = find("#top-form").elements, empty = find("#top-empty"), table = find("#top-table");
+	let answer;
+	try {
+		answer = await ask("top", { by: fields.by.value, zone: fields.zone.value });
+	} catch (error) {
+		table.hidden = true;
+		empty.hidden = false;
+		put(empty, error.message);
+		return;
+	}
+	const keys = new Map();
+	let seconds = 0;
+	for (const zone of answer.zones) {
+		seconds = Math.max(seconds, zone.seconds);
+		for (const [list, kind] of [[zone.busiest, "requests"], [zone.most_refused, "refused"]]) {
+			for (const { key, requests } of list) {
+				const id = JSON.stringify([zone.zone, key]);
+				if (!keys.has(id)) keys.set(id, { id, zone: zone.zone, key, requests: 0, refused: 0 });
+				keys.get(id)[kind] = requests;
+			}
+		}
+	}
+	const all = [...keys.values()].sort((a, b) => b.refused - a.refused || b.requests - a.requests || (a.id < b.id ? -1 : 1)).slice(0, 20);
+	const byKey = fields.by.value === "";
+	rows(table, all, (k) => k.id, (k) => {
+		const row = element("tr", {}, cell("", "key", foreign(k.key, "long")), cell("", "text", foreign(k.zone)), cell("requests", "n"), cell("refused", "n"), cell("", "do"));
+		if (byKey || !k.key.includes("/")) row.lastChild.append(button("Why", k.key, () => lookAt(k.key)));
+		if (writable && !byKey) row.lastChild.append(button("Ban…", k.key, () => proposeBan(k.key)));
+		return row;
+	}, (row, k) => {
+		put(row.cells[2], whole.format(Math.max(k.requests, k.refused)));
+		put(row.cells[3], whole.format(k.refused));
+		row.cells[3].classList.toggle("blocked", k.refused > 0);
+	});
+	empty.hidden = all.length > 0;
+	put(empty, `No requests in the last ${whole.format(seconds)} seconds.`);
+};
+find("#top-form").addEventListener("change", () => {
+	find("tbody", find("#top-table")).replaceChildren();
+	run(tasks.top);
+});
+find("#top-form").addEventListener("submit", (event) => event.preventDefault());
+
+// --- buckets, as rows that drain ---
+
+// ruleOf says what is not the zone's own limit.
+const ruleOf = (b) => b.by === "zone" && b.rule === "limited" ? "" : b.rule + ({ override: " by override", run_time: " at run time", file: " by file" }[b.by] ?? "");
+const bucketRow = (b, sortable) => {
+	const track = element("div", { class: "track", "aria-hidden": "true" }, element("div"));
+	const row = element("tr", {},
+		cell("", "key", foreign(b.key, "long")), ...(sortable ? [] : [cell("", "text", foreign(b.zone), ...(b.shadow ? [" (shadow)"] : []))]),
+		cell("", "wide", element("div", { class: "level" }, element("span"), track)),
+		cell("empty in", "n"), cell("blocked for", "n"), ...(sortable ? [cell("last used", "n")] : []), cell("", "text", ruleOf(b)), cell("", "do"));
+	row.lastChild.append(...(sortable ? [button("Why", b.key, () => lookAt(b.key, b.zone))] : []));
+	if (writable) row.lastChild.append(button("Empty…", b.key, () => proposeRelease(b.key, b.zone)), button("Limit…", b.key, () => proposeLimit(b.zone, b.key)));
+	return row;
+};
+
+// drain shows a bucket as it is now, if nobody has poured into it since.
+const drain = (row) => {
+	const b = row.bucket, passed = (performance.now() - row.at) / 1e3;
+	const units = b.leak > 0 ? Math.max(0, b.level - b.leak * passed) : b.level, blocked = (b.blocked ?? 0) - passed;
+	const cells = Array.from(row.cells).slice(row.classList.contains("found") ? 2 : 1);
+	const fraction = b.capacity > 0 ? units / b.capacity : 0;
+	put(find("span", cells[0]), b.capacity > 0 ? `${level(units)} of ${number(b.capacity)}, ${Math.floor(100 * fraction + 1e-9)}%` : "no limit");
+	const bar = find(".track div", cells[0]);
+	bar.style.transform = `scaleX(${Math.min(1, fraction)})`;
+	bar.className = fraction >= 0.95 ? "full" : fraction >= 0.5 ? "half" : "";
+	put(cells[1], b.leak > 0 ? span(units / b.leak) : "");
+	put(cells[2], span(blocked));
+	cells[2].classList.toggle("blocked", blocked > 0);
+	if (b.last_used !== undefined && !row.classList.contains("found")) put(cells[3], `${span(b.last_used + passed) || "0 s"} ago`);
+};
+const showBucket = (row, b) => {
+	row.bucket = b;
+	row.at = performance.now();
+	drain(row);
+};
+
+let sort = "level", shownFrom = 0, listed = { buckets: [], matched: 0, complete: true };
+const bucketsForm = find("#buckets-form"), bucketsTable = find("#buckets-table");
+
+const showBuckets = () => {
+	const { buckets, matched, complete } = listed;
+	shownFrom = Math.max(0, Math.min(shownFrom, rowsOfAPage * Math.floor((buckets.length - 1) / rowsOfAPage)));
+	const page = buckets.slice(shownFrom, shownFrom + rowsOfAPage);
+	rows(bucketsTable, page, (b) => JSON.stringify([b.zone, b.key, b.shadow, ruleOf(b)]), (b) => bucketRow(b, true), (row, b) => {
+		row.bucket = b;
+		row.at = listed.at;
+		drain(row);
+	});
+	bucketsTable.hidden = false;
+	const empty = find("#buckets-empty");
+	empty.hidden = page.length > 0;
+	put(empty, bucketsForm.elements.prefix.value || bucketsForm.elements.min_fraction.value !== "0" ? "No bucket is like that." : "No bucket holds anything.");
+	const told = page.length ? [`${whole.format(shownFrom + 1)} to ${whole.format(shownFrom + page.length)} of ${whole.format(matched)}.`] : [];
+	if (matched > buckets.length) told.push(`Only the first ${whole.format(buckets.length)} can be paged through.`);
+	if (!complete) told.push("The search did not reach the end: there may be more.");
+	put(find("#buckets-said"), told.join(" "));
+	find("#before").disabled = shownFrom === 0;
+	find("#after").disabled = shownFrom + rowsOfAPage >= buckets.length;
+};
+
+let asked = 0;
+const refreshBuckets = async () => {
+	const fields = bucketsForm.elements;
+	if (!fields.zone.value) return;
+	const mine = ++asked, began = performance.now();
+	try {
+		const answer = await ask("buckets", {
+			zone: fields.zone.value, prefix: fields.prefix.value, shadow: fields.shadow.checked,
+			min_fraction: Number(fields.min_fraction.value), sort, limit: 1000,
+		});
+		if (mine !== asked) return; // a later question has been asked meanwhile
+		listed = { ...answer, at: performance.now() };
+		// A scan costs the store something, so slow ones are rare.
+		tasks.buckets.every = Math.max(5e3, 20 * (performance.now() - began));
+		showBuckets();
+	} catch (error) {
+		if (mine !== asked) return;
+		listed = { buckets: [], matched: 0, complete: true };
+		showBuckets();
+		put(find("#buckets-empty"), error.message);
+		throw error;
+	}
+};
+
+const relist = () => {
+	shownFrom = 0;
+	return run(tasks.buckets);
+};
+let typing;
+bucketsForm.addEventListener("input", () => {
+	clearTimeout(typing);
+	typing = setTimeout(relist, 250);
+});
+bucketsForm.addEventListener("submit", (event) => {
+	event.preventDefault();
+	clearTimeout(typing);
+	relist();
+});
+for (const head of bucketsTable.querySelectorAll("[data-sort]")) {
+	head.addEventListener("click", () => {
+		sort = head.dataset.sort;
+		for (const other of bucketsTable.querySelectorAll("[data-sort]")) {
+			const order = other.dataset.sort === "key" ? "ascending" : "descending";
+			other.parentNode.setAttribute("aria-sort", other === head ? order : "none");
+		}
+		relist();
+	});
+}
+const turn = (by) => () => {
+	shownFrom += by;
+	showBuckets();
+};
+find("#before").addEventListener("click", turn(-rowsOfAPage));
+find("#after").addEventListener("click", turn(rowsOfAPage));
+
+// --- why one client is out ---
+
+const whyForm = find("#why-form");
+let sought; // the client and the zone, or nothing
+
+const look = async () => {
+	if (!sought) return;
+	const { client, zone } = sought;
+	const { ban, buckets, complete, problem } = await ask("why", { client, zone });
+	if (!sought || sought.client !== client) return;
+	const out = buckets.filter((b) => !b.shadow && (b.blocked > 0 || b.rule === "deny" || b.fraction >= 0.999));
+	const told = [];
+	if (ban) told.push(`A ban of ${ban.network} holds for another ${span(left(ban.until))}.${ban.note ? ` It says: ${visible(ban.note)}.` : ""}`);
+	for (const b of out) told.push(b.blocked > 0 ? `${b.zone} blocks it for another ${span(b.blocked)}.` : b.rule === "deny" ? `${b.zone} refuses it always.` : `${b.zone} is full.`);
+	if (told.length === 0) told.push(buckets.length ? "Nothing refuses it now." : "No bucket of it is in use, and nothing refuses it.");
+	if (!complete) told.push(`The search did not reach the end: there may be more. ${problem ?? ""}`);
+	put(find("#why-said"), told.join(" "));
+	const actions = find("#why-actions");
+	if (actions.dataset.of !== client + (zone ?? "")) {
+		actions.dataset.of = client + (zone ?? "");
+		actions.replaceChildren(...(writable ? [button("Release…", client, () => proposeRelease(client, zone)), button("Ban…", client, () => proposeBan(client))] : []));
+	}
+	if (actions.children[1]) actions.children[1].hidden = !/^[0-9a-f:.]+$/i.test(client);
+	rows(find("#why-table"), buckets, (b) => JSON.stringify([b.zone, b.key, b.shadow, ruleOf(b)]), (b) => {
+		const row = bucketRow(b, false);
+		row.classList.add("found");
+		return row;
+	}, showBucket);
+	find("#why-answer").hidden = false;
+};
+
+const lookAt = async (client, zone) => {
+	whyForm.elements.client.value = client;
+	sought = { client, zone };
+	find("#why").scrollIntoView();
+	await lookNow();
+};
+const lookNow = async () => {
+	try {
+		await look();
+	} catch (error) {
+		put(find("#why-said"), error.message);
+		find("#why-actions").replaceChildren();
+		find("#why-table").hidden = true;
+		find("#why-answer").hidden = false;
+		sought = undefined;
+	}
+	find("#why-answer").focus({ preventScroll: true });
+};
+whyForm.addEventListener("submit", (event) => {
+	event.preventDefault();
+	sought = { client: whyForm.elements.client.value.trim() };
+	lookNow();
+});
+
+// --- who changed what ---
+
+const refreshJournal = async () => {
+	const journal = await ask("journal");
+	rows(find("#journal-table"), journal, (c) => JSON.stringify(c), (c) => element("tr", {},
+		cell("", "n when", clock(c.at)), cell("by", "text", foreign(c.by)),
+		cell("", "text", c.action, ...(c.limit ? [" ", foreign(c.limit)] : []), ...(c.until ? [` for ${span((Date.parse(c.until) - Date.parse(c.at)) / 1e3)}`] : [])),
+		cell("of", "key", foreign(c.of, "long")), cell("", "text wide", foreign(c.note ?? ""))));
+	find("#journal-empty").hidden = journal.length > 0;
+};
+
+// --- what runs by the clock ---
+
+const tick = () => {
+	for (const row of document.querySelectorAll("#buckets-table tbody tr, #why-table tbody tr")) drain(row);
+	for (const cell of document.querySelectorAll("#changes-table [data-until]")) put(cell, span(left(cell.dataset.until)) || "ended");
+	const notice = find("#everything");
+	if (!notice.hidden) put(notice, `Nobody is refused for another ${span(left(notice.dataset.until))}: everything is in shadow.`);
+};
+
+const inUse = (query) => find(query).matches(":hover, :focus-within");
+const tasks = {
+	zones: { every: 2e3, does: refreshZones },
+	journal: { every: 10e3, does: refreshJournal },
+	top: { every: 10e3, does: refreshTop },
+	// Rows must not move under a finger.
+	buckets: { every: 5e3, does: refreshBuckets, waits: () => inUse("#buckets-table tbody") || dialog.open },
+	why: { every: 5e3, does: look, waits: () => dialog.open },
+};
+
+let paused = false, lastSeen = 0;
+const run = async (task) => {
+	if (task.runs) {
+		task.again = true;
+		return;
+	}
+	task.runs = true;
+	try {
+		await task.does();
+		lastSeen = performance.now();
+		find("#lost").hidden = true;
+	} catch (error) {
+		put(find("#lost"), error instanceof TypeError ? "Caddy does not answer. Trying again." : error.message);
+		find("#lost").hidden = false;
+	}
+	task.runs = false;
+	task.next = performance.now() + task.every;
+	if (task.again) {
+		task.again = false;
+		await run(task);
+	}
+};
+
+setInterval(() => {
+	tick();
+	const age = (performance.now() - lastSeen) / 1e3;
+	put(find("#fresh"), paused ? "paused" : lastSeen && age < 5 ? "live" : lastSeen ? `${span(age)} old` : "");
+	if (paused || document.visibilityState === "hidden") return;
+	for (const task of Object.values(tasks)) {
+		if (performance.now() >= (task.next ?? 0) && !task.runs && !task.waits?.()) run(task);
+	}
+}, 250);
+
+find("#pause").addEventListener("click", (event) => {
+	paused = !paused;
+	event.target.setAttribute("aria-pressed", paused);
+});
+
+put(find("#host"), location.host);
+find("#user").replaceWith(foreign(find("#user").textContent));
+for (const table of document.querySelectorAll("#top-table, #changes-table, #journal-table")) table.hidden = true;
+try {
+	const { zones } = await ask("rates");
+	for (const [zone, points] of Object.entries(zones)) plots.set(zone, points.map((p) => ({ ...p, at: Date.parse(p.at) })));
+} catch {
+	// The plots begin empty then. What is wrong shows soon enough.
+}
+for (const task of Object.values(tasks)) run(task);

@@ -1,0 +1,543 @@
+package caddymodule
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"regexp"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/caddyserver/caddy/v2"
+	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
+
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/decision"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/override"
+)
+
+// The password of alice and bob is secret.
+const inspectorUsers = `basic_auth {
+	alice $2a$04$eDXNeXgikNveTaV.vPS.O.TUci7Sw7.RQIR0Pj.98bmWXb56MWbSW
+	bob $2a$04$eDXNeXgikNveTaV.vPS.O.TUci7Sw7.RQIR0Pj.98bmWXb56MWbSW
+}`
+
+// inspectedZones has zones in a site, and the inspector in another one.
+func inspectedZones(inspector string) string {
+	return `{
+	throttle {
+		zone pages {
+			limit 2 1/h
+		}
+	}
+}
+http://shop.example {
+	throttle pages
+	respond ok
+}
+` + inspector
+}
+
+func withInspector(options string) string {
+	return inspectedZones("http://throttle.example {\n" + inspectorUsers + "\nthrottle_inspector {\n" + options + "\n}\n}\n")
+}
+
+// An operator is a user who has the page open.
+type operator struct {
+	*site
+	user  string
+	token string
+}
+
+// visits opens the page, which must be shown.
+func (s *site) visits(user string) operator {
+	s.Helper()
+	s.admin(http.MethodGet, "/throttle/zones", "", nil) // the app has started
+	v := operator{site: s, user: user}
+	w := s.do(v.request(http.MethodGet, "", ""))
+	found := regexp.MustCompile(`name="token" content="([0-9a-f]{64})"`).FindStringSubmatch(w.Body.String())
+	if w.Code != http.StatusOK || found == nil {
+		s.Fatalf("got %d %.300s, want the page with a token", w.Code, w.Body)
+	}
+	v.token = found[1]
+	return v
+}
+
+func (v operator) request(method, query, body string) *http.Request {
+	r := httptest.NewRequest(method, "http://throttle.example/"+query, strings.NewReader(body))
+	r.RemoteAddr = "198.51.100.9:1"
+	if v.user != "" {
+		r.SetBasicAuth(v.user, "secret")
+	}
+	r.Header.Set("Sec-Fetch-Site", "same-origin")
+	r.Header.Set("Origin", "http://throttle.example")
+	r.Header.Set("Content-Type", "application/json")
+	r.Header.Set("X-Throttle-Token", v.token)
+	return r
+}
+
+// asks makes a call as the page does, but for what change does to the request.
+func (v operator) asks(call, body string, change ...func(*http.Request)) (int, string) {
+	v.Helper()
+	r := v.request(http.MethodPost, "?do="+call, body)
+	for _, f := range change {
+		f(r)
+	}
+	w := v.do(r)
+	return w.Code, w.Body.String()
+}
+
+const banned = `{"network": "203.0.113.0/24", "for": "2h"}`
+
+// bans reports how many bans hold.
+func (s *site) bans() int {
+	s.Helper()
+	var held override.Overrides
+	s.admin(http.MethodGet, "/throttle/overrides", "", &held)
+	return len(held.Bans)
+}
+
+func TestTheInspectorWantsAUser(t *testing.T) {
+	s := run(t, inspectedZones("http://throttle.example {\nthrottle_inspector {\nallow_changes\n}\n}\n"))
+	v := operator{site: s, user: "alice", token: tokenOf("")}
+	for _, r := range []*http.Request{v.request("GET", "", ""), v.request("HEAD", "", ""), v.request("POST", "?do=zones", "{}"), v.request("POST", "?do=ban", banned)} {
+		r.Header.Set("Remote-User", "alice")
+		r.Header.Set("X-Token-User-Id", "alice")
+		w := s.do(r)
+		if w.Code != http.StatusForbidden || !strings.Contains(w.Body.String(), "nobody is logged in") || strings.Contains(w.Body.String(), "<") {
+			t.Errorf("%s: got %d %s, want 403 and no page", r.Method, w.Code, w.Body)
+		}
+	}
+	if n := s.bans(); n != 0 {
+		t.Errorf("got %d bans, want none", n)
+	}
+}
+
+func TestTheInspectorChangesNothingUnlessItMay(t *testing.T) {
+	for _, test := range []struct{ config, why string }{
+		{withInspector(""), "allow_changes"},
+		{withInspector("hosts throttle.example"), "allow_changes"},
+		{inspectedZones("http:// {\n" + inspectorUsers + "\nthrottle_inspector {\nallow_changes\n}\n}\n"), "any host name"},
+		{inspectedZones("http://throttle.example, http://:80 {\n" + inspectorUsers + "\nthrottle_inspector {\nallow_changes\n}\n}\n"), "any host name"},
+		{inspectedZones("http://*.example {\n" + inspectorUsers + "\nthrottle_inspector {\nallow_changes\n}\n}\n"), "any host name"},
+		{strings.Replace(withInspector("allow_changes"), "{\n", "{\nadmin :2019\n", 1), "admin endpoint"},
+		{strings.Replace(withInspector("allow_changes"), "{\n", "{\nadmin 0.0.0.0:2019\n", 1), "admin endpoint"},
+	} {
+		s := run(t, test.config)
+		v := s.visits("alice")
+		if page := s.do(v.request("GET", "", "")).Body.String(); !strings.Contains(page, `data-writable="false"`) || strings.Contains(page, "may change things") {
+			t.Errorf("%s: got a page that offers changes", test.why)
+		}
+		for _, call := range []string{"ban", "unban", "limit", "unlimit", "release", "shadow", "unshadow"} {
+			if status, body := v.asks(call, banned); status != http.StatusForbidden || !strings.Contains(body, test.why) {
+				t.Errorf("%s: got %d %s, want 403 and %q", call, status, body, test.why)
+			}
+		}
+		if status, body := v.asks("zones", "{}"); status != http.StatusOK {
+			t.Errorf("%s: zones: got %d %s, want 200", test.why, status, body)
+		}
+		want := 1
+		if test.why == "allow_changes" {
+			want = 0
+		}
+		s.warned(t, "throttle_inspector allows no changes", want)
+		s.stop()
+	}
+}
+
+func TestTheInspectorMayChangeThingsUnderItsNames(t *testing.T) {
+	for _, config := range []string{
+		withInspector("allow_changes"),
+		withInspector("allow_changes\nhosts throttle.example"),
+		inspectedZones("http:// {\n" + inspectorUsers + "\nthrottle_inspector {\nallow_changes\nhosts other.example THROTTLE.example\n}\n}\n"),
+		inspectedZones("http://throttle.example {\nhandle_path /* {\n" + inspectorUsers + "\nthrottle_inspector {\nallow_changes\n}\n}\n}\n"),
+		inspectedZones("http:// {\n@named host throttle.example\nhandle @named {\n" + inspectorUsers + "\nthrottle_inspector {\nallow_changes\n}\n}\n}\n"),
+		strings.Replace(withInspector("allow_changes"), "{\n", "{\nadmin localhost:2020\n", 1),
+		strings.Replace(withInspector("allow_changes"), "{\n", "{\nadmin unix//run/caddy.sock\n", 1),
+		strings.Replace(withInspector("allow_changes"), "{\n", "{\nadmin off\n", 1),
+	} {
+		s := run(t, config)
+		if status, body := s.visits("alice").asks("ban", banned); status != http.StatusOK || s.bans() != 1 {
+			t.Errorf("%s\ngot %d %s, want a ban", config, status, body)
+		}
+		s.warned(t, "throttle_inspector allows no changes", 0)
+		s.stop()
+	}
+}
+
+func TestTheInspectorRefusesForgedRequests(t *testing.T) {
+	s := run(t, withInspector("allow_changes\nhosts throttle.example"))
+	alice, bob := s.visits("alice"), s.visits("bob")
+	header := func(name string, values ...string) func(*http.Request) {
+		return func(r *http.Request) { r.Header[name] = values }
+	}
+	both := func(a, b func(*http.Request)) func(*http.Request) {
+		return func(r *http.Request) { a(r); b(r) }
+	}
+	method := func(name string) func(*http.Request) { return func(r *http.Request) { r.Method = name } }
+	for name, test := range map[string]struct {
+		forge func(*http.Request)
+		want  int
+	}{
+		"another site":            {header("Sec-Fetch-Site", "cross-site"), 403},
+		"a sister site":           {header("Sec-Fetch-Site", "same-site"), 403},
+		"the address bar":         {header("Sec-Fetch-Site", "none"), 403},
+		"two sites":               {header("Sec-Fetch-Site", "same-origin", "same-origin"), 403},
+		"a foreign origin":        {header("Origin", "http://evil.example"), 403},
+		"an origin like ours":     {header("Origin", "http://throttle.example.evil.example"), 403},
+		"another port":            {header("Origin", "http://throttle.example:8080"), 403},
+		"no web origin":           {header("Origin", "file://throttle.example"), 403},
+		"a null origin":           {header("Origin", "null"), 403},
+		"an empty origin":         {header("Origin", ""), 403},
+		"two origins":             {header("Origin", "http://throttle.example", "http://evil.example"), 403},
+		"a foreign origin alone":  {both(header("Sec-Fetch-Site"), header("Origin", "http://evil.example")), 403},
+		"no origin":               {both(header("Sec-Fetch-Site"), header("Origin")), 403},
+		"no token":                {header("X-Throttle-Token"), 403},
+		"a wrong token":           {header("X-Throttle-Token", strings.Repeat("0", 64)), 403},
+		"the token of bob":        {header("X-Throttle-Token", bob.token), 403},
+		"a form":                  {header("Content-Type", "application/x-www-form-urlencoded"), 415},
+		"plain text":              {header("Content-Type", "text/plain"), 415},
+		"no type":                 {header("Content-Type"), 415},
+		"a rebinding host":        {func(r *http.Request) { r.Host = "evil.example"; r.Header["Origin"] = []string{"http://evil.example"} }, 0},
+		"GET":                     {method("GET"), 405},
+		"HEAD":                    {method("HEAD"), 405},
+		"PUT":                     {method("PUT"), 405},
+		"DELETE":                  {method("DELETE"), 405},
+		"OPTIONS":                 {method("OPTIONS"), 405},
+		"a method of its own":     {method("post"), 405},
+		"no user":                 {header("Authorization"), 401},
+		"a wrong password":        {header("Authorization", "Basic YWxpY2U6d3Jvbmc="), 401},
+		"two calls":               {func(r *http.Request) { r.URL.RawQuery = "do=zones&do=ban" }, 404},
+		"no call":                 {func(r *http.Request) { r.URL.RawQuery = "" }, 404},
+		"a call with a path":      {func(r *http.Request) { r.URL.RawQuery = "do=../ban" }, 404},
+		"a whole path":            {func(r *http.Request) { r.URL.RawQuery = "do=/throttle/ban" }, 404},
+		"a call of the admin API": {func(r *http.Request) { r.URL.RawQuery = "do=revoke" }, 404},
+		"another call of Caddy":   {func(r *http.Request) { r.URL.RawQuery = "do=../load" }, 404},
+		"a call in capitals":      {func(r *http.Request) { r.URL.RawQuery = "do=BAN" }, 404},
+		"a call with a zero byte": {func(r *http.Request) { r.URL.RawQuery = "do=ban%00" }, 404},
+		"a call encoded twice":    {func(r *http.Request) { r.URL.RawQuery = "do=%2562an" }, 404},
+	} {
+		status, body := alice.asks("ban", banned, test.forge)
+		if status != test.want && test.want != 0 || test.want == 0 && status == 200 && strings.Contains(body, "network") {
+			t.Errorf("%s: got %d %s, want %d", name, status, body, test.want)
+		}
+		if n := s.bans(); n != 0 {
+			t.Fatalf("%s: got %d bans, want none", name, n)
+		}
+	}
+	for name, accepted := range map[string]func(*http.Request){
+		"as it is":      func(*http.Request) {},
+		"without site":  header("Sec-Fetch-Site"),
+		"only the site": header("Origin"),
+		"behind a path": func(r *http.Request) { r.URL.Path = "/../%2e%2e//ban" },
+	} {
+		if status, body := alice.asks("ban", banned, accepted); status != http.StatusOK {
+			t.Errorf("%s: got %d %s, want 200", name, status, body)
+		}
+	}
+}
+
+// Under a name of its own, a foreign page is of the same origin as the inspector.
+func TestTheInspectorRefusesHostsThatRebind(t *testing.T) {
+	s := run(t, inspectedZones("http:// {\n"+inspectorUsers+"\nthrottle_inspector {\nallow_changes\nhosts throttle.example 192.0.2.1 ::1\n}\n}\n"))
+	v := s.visits("alice")
+	for host, want := range map[string]int{
+		"throttle.example": 200, "Throttle.Example:8443": 200, "throttle.example.": 200, "192.0.2.1": 200, "[::1]:8080": 200, "[::1]": 200,
+		"evil.example": 403, "throttle.example.evil.example": 403, "xthrottle.example": 403, "192.0.2.10": 403, ":80": 403, "[::2]": 403,
+	} {
+		rebind := func(r *http.Request) {
+			r.Host = host
+			r.Header.Set("Origin", "http://"+host)
+		}
+		for _, call := range []string{"zones", "ban"} {
+			if status, body := v.asks(call, banned, rebind); status != want && (call != "zones" || status == 200) {
+				t.Errorf("%s at %q: got %d %s, want %d", call, host, status, body, want)
+			}
+		}
+		r := v.request("GET", "", "")
+		r.Host = host
+		if got := s.do(r).Code; got != want {
+			t.Errorf("the page at %q: got %d, want %d", host, got, want)
+		}
+	}
+}
+
+func TestZonesAndKeysOfTheInspectorAreNoPaths(t *testing.T) {
+	s := run(t, withInspector("allow_changes"))
+	v := s.visits("alice")
+	for _, zone := range []string{"", "/", "..", "../pages", "pages/", "%70ages", "pages%00", "pages\x00", "PAGES", "<script>", "~pages", "pages/203.0.113.7"} {
+		of, _ := json.Marshal(zone)
+		for call, body := range map[string]string{
+			"limit":   fmt.Sprintf(`{"zone": %s, "limit": "x2", "for": "1h"}`, of),
+			"buckets": fmt.Sprintf(`{"zone": %s}`, of),
+			"why":     fmt.Sprintf(`{"zone": %s, "client": "x"}`, of),
+			"release": fmt.Sprintf(`{"zone": %s, "client": "x"}`, of),
+		} {
+			want := http.StatusNotFound
+			if zone == "" && (call == "why" || call == "release") {
+				want = http.StatusOK // all zones
+			}
+			if status, answer := v.asks(call, body); status != want {
+				t.Errorf("%s in zone %q: got %d %s, want %d", call, zone, status, answer, want)
+			}
+		}
+	}
+	s.from(someone).get("http://shop.example/")
+	for _, key := range []string{"/", "..", "../203.0.113.7", "203.0.113.7/..", "%3203.0.113.7", "203.0.113.7%00", "*", "203.0.113.0/24", " 203.0.113.7"} {
+		of, _ := json.Marshal(key)
+		if status, answer := v.asks("release", fmt.Sprintf(`{"client": %s}`, of)); status != http.StatusOK || !strings.Contains(answer, `"freed":[]`) {
+			t.Errorf("release of %q: got %d %s, want nothing freed", key, status, answer)
+		}
+	}
+	if status, answer := v.asks("release", `{"client": ""}`); status != http.StatusBadRequest {
+		t.Errorf("release of nobody: got %d %s, want 400", status, answer)
+	}
+	if status, answer := v.asks("release", `{"client": "203.0.113.7"}`); !strings.Contains(answer, `"freed":["pages/203.0.113.7"]`) {
+		t.Errorf("got %d %s, want one bucket freed", status, answer)
+	}
+}
+
+func TestTheJournalNamesTheUserOfTheInspector(t *testing.T) {
+	s := run(t, withInspector("allow_changes"))
+	s.visits("alice").asks("ban", banned)
+	s.visits("bob").asks("unban", `{"network": "203.0.113.0/24"}`)
+	s.changes("/throttle/shadow", `{"for": "1h"}`)
+	_, answer := s.visits("bob").asks("journal", "{}")
+	var journal []override.Change
+	if err := json.Unmarshal([]byte(answer), &journal); err != nil {
+		t.Fatal(err)
+	}
+	var told []string
+	for _, c := range journal {
+		told = append(told, c.By+" "+c.Action+" "+c.Of)
+	}
+	if want := "[admin API shadow everything bob unban 203.0.113.0/24 alice ban 203.0.113.0/24]"; fmt.Sprint(told) != want {
+		t.Errorf("got %v, want %s", told, want)
+	}
+	if lines := s.logs.lines(t, "changed at run time"); len(lines) != 3 || lines[0]["by"] != "alice" || lines[1]["by"] != "bob" {
+		t.Errorf("got the log %v, want alice, bob and the admin API", lines)
+	}
+}
+
+func TestTwoUsersOfTheInspectorMayChangeThingsAtOnce(t *testing.T) {
+	s := run(t, withInspector("allow_changes"))
+	var writers sync.WaitGroup
+	for n, user := range []string{"alice", "bob"} {
+		v := s.visits(user)
+		writers.Go(func() {
+			for i := range 40 {
+				own := fmt.Sprintf(`{"network": "198.51.%d.%d", "for": "1h"}`, 100+n, i)
+				both := fmt.Sprintf(`{"zone": "pages", "limit": "x%d", "for": "1h", "note": %q}`, i+1, user)
+				for call, body := range map[string]string{"ban": own, "limit": both} {
+					if status, answer := v.asks(call, body); status != http.StatusOK {
+						t.Errorf("%s of %s: got %d %s, want 200", call, user, status, answer)
+					}
+				}
+			}
+		})
+	}
+	writers.Wait()
+	var held override.Overrides
+	s.admin(http.MethodGet, "/throttle/overrides", "", &held)
+	var journal []override.Change
+	s.admin(http.MethodGet, "/throttle/journal", "", &journal)
+	if len(held.Bans) != 80 || len(held.Limits) != 1 || len(journal) != 160 {
+		t.Errorf("got %d bans, %d limits and %d changes, want 80, 1 and 160", len(held.Bans), len(held.Limits), len(journal))
+	}
+	for _, c := range journal {
+		if c.Action == "limit" {
+			if got := held.Limits[0]; got.Text != c.Limit || got.Note != c.By {
+				t.Errorf("got the limit %s of %s, want the last one of the journal, %s of %s", got.Text, got.Note, c.Limit, c.By)
+			}
+			break
+		}
+	}
+}
+
+// A service authenticates, and names the user in its answer.
+func TestTheInspectorTrustsForwardAuthAndNoHeaderOfTheClient(t *testing.T) {
+	service := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		switch r.Header.Get("Cookie") {
+		case "session=carol":
+			w.Header().Set("Remote-User", "carol")
+		case "session=nameless":
+		default:
+			w.WriteHeader(http.StatusUnauthorized)
+		}
+	}))
+	defer service.Close()
+	forward := "forward_auth " + service.Listener.Addr().String() + " {\nuri /verify\n}\n"
+	for _, test := range []struct {
+		options, auth, cookie string
+		want                  int
+	}{
+		{"allow_changes\nuser_header Remote-User", forward, "session=carol", 200},
+		{"allow_changes\nuser_header remote-user", forward, "session=carol", 200},
+		{"allow_changes\nuser_header Remote-User", forward, "session=nameless", 403},
+		{"allow_changes\nuser_header Remote-User", forward, "", 401},
+		{"allow_changes", forward, "session=carol", 403},
+		{"allow_changes\nuser_header Remote-User", "", "session=carol", 403},
+	} {
+		s := run(t, inspectedZones("http://throttle.example {\n"+test.auth+"throttle_inspector {\n"+test.options+"\n}\n}\n"))
+		s.admin(http.MethodGet, "/throttle/zones", "", nil)
+		v := operator{site: s, token: tokenOf("carol")}
+		claim := func(r *http.Request) {
+			r.Header.Set("Cookie", test.cookie)
+			r.Header.Set("Remote-User", "mallory")
+		}
+		if status, body := v.asks("ban", banned, claim); status != test.want {
+			t.Errorf("%s, with %q: got %d %s, want %d", test.options, test.cookie, status, body, test.want)
+		}
+		s.stop()
+	}
+}
+
+func TestThePageOfTheInspectorIsGuarded(t *testing.T) {
+	s := run(t, withInspector("allow_changes"))
+	v := s.visits("alice")
+	nonces := make(map[string]bool)
+	for range 3 {
+		w := s.do(v.request("GET", "", ""))
+		policy := w.Header().Get("Content-Security-Policy")
+		nonce := regexp.MustCompile(`script-src 'nonce-([A-Z2-7]{26})'; style-src 'nonce-([A-Z2-7]{26})'`).FindStringSubmatch(policy)
+		if nonce == nil || nonce[1] != nonce[2] || nonces[nonce[1]] {
+			t.Fatalf("got the policy %s, want a nonce of its own", policy)
+		}
+		nonces[nonce[1]] = true
+		for _, want := range []string{"default-src 'none'", "frame-ancestors 'none'", "base-uri 'none'", "form-action 'none'", "connect-src 'self'"} {
+			if !strings.Contains(policy, want) {
+				t.Errorf("got the policy %s, want %s", policy, want)
+			}
+		}
+		if strings.Contains(policy, "unsafe") || strings.Contains(policy, "http") {
+			t.Errorf("got the policy %s, want nothing unsafe and no other host", policy)
+		}
+		page := w.Body.String()
+		if n := strings.Count(page, `nonce="`+nonce[1]+`"`); n != 2 || strings.Count(page, "<script") != 1 || strings.Count(page, "<style") != 1 {
+			t.Errorf("got %d nonces, want one script and one style with them", n)
+		}
+		for _, never := range []string{"innerHTML =", "outerHTML", "insertAdjacentHTML", "document.write", "eval(", "http://", "https://", ` style="`, "onclick="} {
+			if at := strings.Index(strings.ReplaceAll(page, "http://www.w3.org/2000/svg", ""), never); at >= 0 {
+				t.Errorf("got %q in the page, want none", never)
+			}
+		}
+	}
+	for _, r := range []*http.Request{v.request("GET", "", ""), v.request("POST", "?do=zones", "{}"), v.request("POST", "?do=none", "{}"), v.request("PUT", "", "")} {
+		w := s.do(r)
+		for name, want := range map[string]string{
+			"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff", "X-Frame-Options": "DENY", "Referrer-Policy": "same-origin",
+			"Cross-Origin-Opener-Policy": "same-origin", "Cross-Origin-Resource-Policy": "same-origin",
+		} {
+			if got := w.Header().Get(name); got != want {
+				t.Errorf("%s: got %s %q, want %q", r.Method, name, got, want)
+			}
+		}
+		if !strings.Contains(w.Header().Get("Content-Security-Policy"), "default-src 'none'") {
+			t.Errorf("%s: got no policy", r.Method)
+		}
+	}
+}
+
+func TestAUserWithAHostileNameIsOnlyText(t *testing.T) {
+	const name = `</script><img src=x onerror=alert(1)>"'`
+	service := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.Header().Set("Remote-User", name) }))
+	defer service.Close()
+	s := run(t, inspectedZones("http://throttle.example {\nforward_auth "+service.Listener.Addr().String()+" {\nuri /verify\n}\nthrottle_inspector {\nuser_header Remote-User\n}\n}\n"))
+	w := s.do(operator{site: s}.request("GET", "", ""))
+	if page := w.Body.String(); w.Code != 200 || strings.Contains(page, "<img") || !strings.Contains(page, "&lt;/script&gt;&lt;img") {
+		t.Errorf("got %d, want the page with the name as text", w.Code)
+	}
+}
+
+func TestTheInspectorNeedsNoZone(t *testing.T) {
+	s := run(t, "http://throttle.example {\n"+inspectorUsers+"\nthrottle_inspector\n}\n")
+	if status, body := s.visits("alice").asks("zones", "{}"); status != 200 || !strings.Contains(body, `"zones":[]`) {
+		t.Errorf("got %d %s, want no zones", status, body)
+	}
+}
+
+func TestTheInspectorStandsBehindAuthenticationAndBeforeHandle(t *testing.T) {
+	s := run(t, inspectedZones("http://throttle.example {\nhandle {\nrespond site\n}\nthrottle_inspector /inspector\nthrottle pages\n"+
+		strings.Replace(inspectorUsers, "{", "/inspector {", 1)+"\n}\n"))
+	v := operator{site: s, user: "alice"}
+	for path, want := range map[string]string{"inspector": "Skip to the status", "other": "site"} {
+		r := v.request("GET", path, "")
+		if got := s.do(r).Body.String(); !strings.Contains(got, want) {
+			t.Errorf("/%s: got %.100s, want %s", path, got, want)
+		}
+	}
+	// throttle comes first, so it charges the inspector's requests, too.
+	if got := s.do(v.request("GET", "inspector", "")).Code; got != http.StatusTooManyRequests {
+		t.Errorf("the third request: got %d, want 429", got)
+	}
+}
+
+func TestPlotsShowTheLastTenMinutes(t *testing.T) {
+	var r rates
+	for i := range 100 {
+		r.samples = append(r.samples, rateSample{time.Unix(int64(10*i), 0), map[string]decisionCounts{"pages": {decision.Admitted: 50 * float64(i)}}})
+	}
+	plot := r.plot("pages", r.samples[99].at)
+	if len(plot) != 61 || plot[0].At != r.samples[39].at || plot[60].Admitted != 5 {
+		t.Errorf("got %d points, %+v ... %+v, want 61 of 5/s", len(plot), plot[0], plot[len(plot)-1])
+	}
+	if plot := r.plot("other", r.samples[99].at); plot != nil {
+		t.Errorf("got %v for a zone without requests, want nothing", plot)
+	}
+}
+
+func TestAnAdminEndpointThatIsOpenIsFound(t *testing.T) {
+	for listen, want := range map[string]bool{
+		"": false, "localhost:2019": false, "127.0.0.1:2019": false, "[::1]:2019": false, "unix//run/caddy.sock": false, "192.0.2.1:2019": false,
+		":2019": true, "0.0.0.0:2019": true, "[::]:2019": true, "tcp/:2019": true,
+	} {
+		base, err := caddy.ProvisionContext(&caddy.Config{Admin: &caddy.AdminConfig{Listen: listen}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, got := openAdmin(base); got != want {
+			t.Errorf("admin %s: got %v, want %v", listen, got, want)
+		}
+	}
+}
+
+func TestOnlyMatchersOfCertainNamesNameHosts(t *testing.T) {
+	for hosts, want := range map[string]bool{
+		"a.example": true, "a.example b.example": true, "*.a.example": true, "localhost": true, "192.0.2.1": true,
+		"": false, "*": false, "*.*": false, "*.example": false, "a.example *": false, "*.*.example": false, "a.*.example": false,
+	} {
+		if got := namesHosts(caddyhttp.MatchHost(strings.Fields(hosts))); got != want {
+			t.Errorf("%q: got %v, want %v", hosts, got, want)
+		}
+	}
+}
+
+// The first configuration of docs/inspector.md lets nobody guess for long, and users
+// who have logged in look for as long as they like.
+func TestTheDocumentedInspectorLimitsGuessingAlone(t *testing.T) {
+	page, err := os.ReadFile("../docs/inspector.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	config := regexp.MustCompile("(?s)```caddyfile\n(.*?)```").FindStringSubmatch(string(page))[1]
+	config = regexp.MustCompile(`alice \S+`).ReplaceAllString(config, "alice $$2a$$04$$eDXNeXgikNveTaV.vPS.O.TUci7Sw7.RQIR0Pj.98bmWXb56MWbSW")
+	s := run(t, strings.Replace(config, "throttle.example.com {", "http://throttle.example {", 1))
+	v := s.visits("alice")
+	for range 50 {
+		if status, body := v.asks("zones", "{}"); status != http.StatusOK {
+			t.Fatalf("got %d %s, want 200 for somebody who has logged in", status, body)
+		}
+	}
+	counts := make(map[int]int)
+	for range 30 {
+		r := v.request("GET", "", "")
+		r.SetBasicAuth("alice", "guess")
+		counts[s.do(r).Code]++
+	}
+	if counts[401] != 10 || counts[429] != 20 {
+		t.Errorf("got %v, want 10 guesses and 20 refusals", counts)
+	}
+}
