@@ -2,6 +2,7 @@ package caddymodule
 
 import (
 	"fmt"
+	"math"
 	"time"
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/supportcode"
@@ -34,7 +35,7 @@ func (a *App) pastRefusal(text string) *pastRefusal {
 	}
 	return &pastRefusal{
 		Code: code.String(), At: r.At, Zone: r.Zone, Key: r.Key, Reason: r.Reason,
-		Cost: r.Cost, Level: r.Level, Capacity: r.Capacity, Wait: r.Wait.Seconds(), Blocked: r.Block.Seconds(),
+		Cost: r.Cost, Level: math.Round(r.Level*1e6) / 1e6, Capacity: r.Capacity, Wait: r.Wait.Seconds(), Blocked: r.Block.Seconds(),
 	}
 }
 

@@ -85,7 +85,12 @@ type App struct {
 	everywhere []*runningZone // whose blocks hold in all handlers
 	inspectors []*Inspector
 	limitsLog  bool // a zone has log_refused
-	checked    bool // the config of all servers has been
+
+	drops       bool   // a listener drops clients that are out
+	exemptsSome bool   // by the global options, or in a zone
+	number      uint64 // of the config; see [lastConfig]
+
+	checked bool // the config of all servers has been
 
 	blocks    *sharedBlocks
 	control   *control
@@ -156,6 +161,7 @@ func (a *App) Provision(ctx caddy.Context) (err error) {
 	if a.exempt, err = loadMatchers(ctx, a, "Exempt", a.Exempt); err != nil {
 		return err
 	}
+	a.exemptsSome = a.exempt != nil
 	if a.static, err = a.ExemptStaticFiles.load(ctx); err != nil {
 		return err
 	}
@@ -235,7 +241,8 @@ func (a *App) provisionZone(ctx caddy.Context, definition *Zone) (*runningZone, 
 		rule.Trust.Insecure = z.warnInsecure
 	}
 	a.zones[z.Name] = z
-	if definition.Block != nil && definition.Block.Everywhere {
+	a.exemptsSome = a.exemptsSome || rule.Exempt != nil
+	if z.everywhere = definition.Block != nil && definition.Block.Everywhere; z.everywhere {
 		a.everywhere = append(a.everywhere, z)
 	}
 	z.warn(definition)
@@ -271,6 +278,7 @@ func (a *App) Start() error {
 	for _, i := range a.inspectors {
 		i.settle()
 	}
+	a.number = lastConfig.Add(1)
 	a.control.start(a)
 	return nil
 }

@@ -135,6 +135,7 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request, next caddyht
 		buffer.End(w) // before the refusal says how the connection ends
 		reader.End(w)
 		refusal := res.Refusal(&h.app.control.refusals)
+		refusal.Close = h.app.drops && h.app.addDropped(r, res)
 		return refusal.Write(w, r, body.Received(r))
 	case !stayed:
 		w.WriteHeader(statusClientLeft)

@@ -15,7 +15,8 @@ func init() {
 	caddy.RegisterModule(MatchBlocked{})
 }
 
-// MatchBlocked matches requests of clients that a zone with `block` has banned.
+// MatchBlocked matches requests of clients that a zone with `block` has banned, or an
+// administrator at run time.
 // After the throttle handler, it matches requests that the handler found to be
 // blocked. Before it, it matches those that the handler would block, as far as this
 // process knows. Shadow zones block nobody.
@@ -61,8 +62,14 @@ func (m *MatchBlocked) MatchWithError(r *http.Request) (bool, error) {
 	}
 	s, b := decision.NewSubject(r), new(decision.Buffers)
 	s.Overrides = m.app.overrides.Load()
-	if exempt, err := m.app.exempts(&s); err != nil || exempt || m.app.blocks.Empty() {
+	if exempt, err := m.app.exempts(&s); err != nil || exempt {
 		return false, err
+	}
+	if s.Overrides != nil && s.Banned() > 0 && m.bans(&s) {
+		return true, nil
+	}
+	if m.app.blocks.Empty() {
+		return false, nil
 	}
 	for name, z := range m.app.zones {
 		if m.Zone != "" && m.Zone != name || res.Decided(name) {
@@ -82,6 +89,21 @@ func (m *MatchBlocked) MatchWithError(r *http.Request) (bool, error) {
 		}
 	}
 	return false, nil
+}
+
+// bans reports whether a ban of the client holds, as far as can be known before the
+// handler: for the zone, or for one zone at least and without an exemption in any.
+func (m *MatchBlocked) bans(s *decision.Subject) (holds bool) {
+	for name, z := range m.app.zones {
+		if m.Zone != "" && m.Zone != name {
+			continue
+		}
+		if exempt, err := z.Exempts(s); err != nil || exempt {
+			return false
+		}
+		holds = holds || !z.Shadow
+	}
+	return holds
 }
 
 // UnmarshalCaddyfile sets up the matcher from Caddyfile tokens. Syntax:

@@ -77,6 +77,11 @@ var (
 		Help: "Events about keys that were dropped, because subscribers are too slow.",
 	})
 
+	dropped = prometheus.NewCounterVec(prometheus.CounterOpts{
+		Namespace: "caddy", Subsystem: "throttle", Name: "dropped_total",
+		Help: "TCP connections and QUIC packets of clients that are out, which were dropped before they cost a handshake.",
+	}, []string{"transport"})
+
 	buckets = storeCollector{
 		buckets: prometheus.NewDesc("caddy_throttle_buckets",
 			"Buckets kept in memory.", []string{"zone"}, nil),
@@ -95,7 +100,7 @@ var (
 // collectors are all of them.
 var collectors = []prometheus.Collector{
 	requests, unsettled, blocksBegun, withoutStore, refusedPeople, keysRefused, levels, delays,
-	breakerOpen, storeSeconds, storeErrors, storeOutages, eventsDropped, buckets, slots,
+	breakerOpen, storeSeconds, storeErrors, storeOutages, eventsDropped, dropped, buckets, slots,
 }
 
 func registerMetrics(registry *prometheus.Registry) error {

@@ -168,12 +168,18 @@ func (c *control) start(a *App) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.apps = append(c.apps, a)
+	newestApp.Store(a)
 }
 
 func (c *control) stop(a *App) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.apps = slices.DeleteFunc(c.apps, func(other *App) bool { return other == a })
+	if n := len(c.apps); n > 0 {
+		newestApp.Store(c.apps[n-1])
+	} else {
+		newestApp.Store(nil)
+	}
 }
 
 // runningApp returns the app of the config that runs, or nil. Its stores stay open

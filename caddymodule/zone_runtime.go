@@ -26,7 +26,8 @@ type runningZone struct {
 	live       *liveZone
 	logger     *zap.Logger
 
-	handlers         int // how many handlers charge it
+	handlers         int  // how many handlers charge it
+	everywhere       bool // its blocks hold in all handlers
 	inventable       bool
 	readsHeaders     bool // to find the key
 	warnedInventable bool

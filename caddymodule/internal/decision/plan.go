@@ -257,13 +257,13 @@ func (p *Plan) RefuseBlocked(r *Rule, c *leakybucket.Charge, b blocklist.Block) 
 }
 
 // Banned returns how long the client's ban lasts, or 0 if there is none that holds.
-func (p *Plan) Banned() time.Duration {
-	if p.Overrides == nil {
+func (s *Subject) Banned() time.Duration {
+	if s.Overrides == nil {
 		return 0
 	}
 	now := time.Now()
-	ban := p.Overrides.Banned(p.address(), now)
-	if ban == nil || p.Overrides.AllShadow(now) {
+	ban := s.Overrides.Banned(s.address(), now)
+	if ban == nil || s.Overrides.AllShadow(now) {
 		return 0
 	}
 	return ban.Until.Sub(now)

@@ -223,16 +223,16 @@ func (res *Result) Violated() (zones []string) {
 // that wants a support code, the refusal is remembered in a ring.
 func (res *Result) Refusal(ring *supportcode.Ring) refusal.Refusal {
 	o := res.Decisive()
-	if o.Rule.SupportCode {
-		o.Code = ring.Add(supportcode.Refusal{
-			At: time.Now(), Zone: o.Rule.Name, Key: o.Key, Reason: o.Reason().String(), Wait: o.TimeToFit(), Block: o.Block,
-			Cost: readable(o.Charge.Cost), Level: readable(o.Level()), Capacity: o.Charge.Limit.Capacity,
-		})
-	}
 	f := refusal.Refusal{
 		Status: o.Rule.Status, Waits: o.Reason().Waits(), RetryAfter: o.RetryAfter(), TimeToFit: o.TimeToFit(),
 		Violated: res.Violated, Message: o.Rule.Message, Page: o.Rule.Page, AsError: o.Rule.AsError,
-		Code: o.Code.String(),
+	}
+	if o.Rule.SupportCode {
+		o.Code = ring.Add(supportcode.Refusal{
+			At: time.Now(), Zone: o.Rule.Name, Key: o.Key, Reason: o.Reason().String(), Wait: f.TimeToFit, Block: o.Block,
+			Cost: o.Charge.Cost, Level: o.Level(), Capacity: o.Charge.Limit.Capacity,
+		})
+		f.Code = o.Code
 	}
 	if o.Rule.ZoneHeader {
 		f.Zone = o.Rule.Name

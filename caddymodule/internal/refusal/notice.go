@@ -14,6 +14,8 @@ import (
 	"time"
 	"unicode"
 	"unicode/utf8"
+
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/supportcode"
 )
 
 const (
@@ -150,7 +152,7 @@ const (
 	code        // a paragraph, if there is a code
 )
 
-func (n notice) appendTo(page []byte, l *language, wait time.Duration, support string) []byte {
+func (n notice) appendTo(page []byte, l *language, wait time.Duration, support supportcode.Code) []byte {
 	for _, s := range n {
 		page = append(page, s.text...)
 		switch s.then {
@@ -159,9 +161,9 @@ func (n notice) appendTo(page []byte, l *language, wait time.Duration, support s
 		case words:
 			page = l.appendWait(page, wait)
 		case code:
-			if support != "" {
-				page = append(append(page, `<p id="code">`...), l.code...)
-				page = append(append(append(page, " <code>"...), support...), "</code></p>\n"...)
+			if support != 0 {
+				page = append(append(append(page, `<p id="code">`...), l.code...), " <code>"...)
+				page = append(support.AppendTo(page), "</code></p>\n"...)
 			}
 		}
 	}

@@ -14,6 +14,8 @@ import (
 
 	"github.com/caddyserver/caddy/v2"
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
+
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/supportcode"
 )
 
 // errRefused is what error routes see of a refusal. Which zone, and why, is in
@@ -40,8 +42,8 @@ type Refusal struct {
 	Zone string
 
 	// Code is what a visitor may tell the owner of the site, as built-in pages and JSON
-	// say it. If empty, they do not.
-	Code string
+	// say it. If zero, they do not.
+	Code supportcode.Code
 
 	// Message is what programs show to people, before the wait, in plain text. If
 	// empty, it is ours, in the visitor's language. A page has its own text.
@@ -49,6 +51,10 @@ type Refusal struct {
 
 	// Page is what people see. If nil, it is the built-in page without a brand.
 	Page *Page
+
+	// Close ends the connection after the answer, since the client's next one is dropped
+	// anyway. HTTP/3 connections stay open.
+	Close bool
 
 	// AsError hands the refusal to the site's error routes instead.
 	AsError bool
@@ -100,7 +106,7 @@ func (f *Refusal) Write(w http.ResponseWriter, r *http.Request, bodyRead bool) e
 	if f.AsError {
 		reading = routing
 	}
-	if endConnection(w, r, bodyRead, reading) {
+	if endConnection(w, r, bodyRead, reading) || f.Close && r.ProtoMajor < 3 {
 		set("Connection", "close")
 	}
 	if f.AsError {
@@ -159,7 +165,7 @@ func (f *Refusal) appendProblem(page []byte, l *language) []byte {
 		Message  string   `json:"message"`
 		Code     string   `json:"support_code,omitempty"`
 		Violated []string `json:"violated-policies,omitempty"`
-	}{Type: "about:blank", Title: http.StatusText(f.Status), Status: f.Status, Message: f.message(l), Code: strings.Clone(f.Code)}
+	}{Type: "about:blank", Title: http.StatusText(f.Status), Status: f.Status, Message: f.message(l), Code: f.Code.String()}
 	if f.Waits {
 		body.Detail = "Retry in " + string(languages[0].appendWait(nil, f.TimeToFit.Round(time.Millisecond))) + "."
 		if f.Status == http.StatusTooManyRequests {

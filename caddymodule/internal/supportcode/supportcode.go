@@ -111,8 +111,8 @@ func (r *Ring) Add(refusal Refusal) Code {
 	}
 	s := &slots[r.next.Add(1)%kept]
 	s.mu.Lock()
-	defer s.mu.Unlock()
 	s.code, s.refusal = code, refusal
+	s.mu.Unlock()
 	return code
 }
 

@@ -1,0 +1,480 @@
+package caddymodule
+
+import (
+	"crypto/tls"
+	"errors"
+	"io"
+	"net"
+	"net/http"
+	"net/netip"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	dto "github.com/prometheus/client_model/go"
+
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/droplist"
+)
+
+// dropSite is a Caddyfile whose listeners drop clients. GATE stands for options of the zone
+// that blocks everywhere, GLOBAL for global options of throttle.
+const dropSite = `{
+	servers {
+		listener_wrappers {
+			throttle_blocked
+			tls
+		}
+		packet_conn_wrappers {
+			throttle_blocked
+		}
+		trusted_proxies static 198.51.100.0/24
+		client_ip_headers X-Forwarded-For X-Shop-Client
+	}
+	throttle {
+		GLOBAL
+	}
+}
+http:// {
+	throttle /login {
+		zone gate {
+			limit 1 1/d
+			block 3h everywhere
+			GATE
+		}
+	}
+	throttle /other other 1000 1/s {
+		exempt header X-Free *
+	}
+	respond ok
+}`
+
+// newDropSite runs the site in a process whose listeners have dropped nobody yet.
+func newDropSite(t *testing.T, gate string, global ...string) *site {
+	t.Helper()
+	dropList = droplist.New()
+	return withApp(t, run(t, strings.NewReplacer("GATE", gate, "GLOBAL", strings.Join(global, "\n")).Replace(dropSite)))
+}
+
+// wantDropped checks whether connections from addresses are dropped.
+func wantDropped(t *testing.T, want bool, addresses ...string) {
+	t.Helper()
+	for _, text := range addresses {
+		addr := netip.MustParseAddr(text)
+		tcp, udp := drops(net.TCPAddrFromAddrPort(netip.AddrPortFrom(addr, 1))), drops(net.UDPAddrFromAddrPort(netip.AddrPortFrom(addr, 1)))
+		if tcp != want || udp != want {
+			t.Errorf("%s: got dropped by TCP: %v, by QUIC: %v, want %v", text, tcp, udp, want)
+		}
+	}
+}
+
+// blocked has a client blocked by the gate.
+func (c client) blocked() client {
+	c.Helper()
+	c.passes(1, "/login")
+	return c
+}
+
+func TestAClientThatIsOutIsDroppedOnceTheHandlerHasRefusedIt(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newDropSite(t, "")
+		c := s.from(someone)
+		c.answers("/login", http.StatusOK)
+		wantDropped(t, false, "203.0.113.7")
+		c.answers("/login", http.StatusTooManyRequests) // begins the block
+		wantDropped(t, true, "203.0.113.7", "::ffff:203.0.113.7")
+		wantDropped(t, false, "203.0.113.8", "2001:db8::7")
+
+		pass(time.Hour - time.Second)
+		wantDropped(t, true, "203.0.113.7")
+		pass(time.Second) // the block goes on
+		wantDropped(t, false, "203.0.113.7")
+		c.answers("/other", http.StatusTooManyRequests)
+		wantDropped(t, true, "203.0.113.7")
+		pass(time.Hour)
+		c.answers("/other", http.StatusTooManyRequests)
+		pass(time.Hour - 2*time.Second)
+		wantDropped(t, true, "203.0.113.7")
+		pass(2 * time.Second) // now it is over
+		wantDropped(t, false, "203.0.113.7")
+		c.answers("/other", http.StatusOK)
+		s.stop()
+	})
+}
+
+func TestABannedClientIsDroppedOnceTheHandlerHasRefusedIt(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newDropSite(t, "")
+		s.changes("/throttle/ban", `{"network": "203.0.113.0/24", "for": "30m"}`)
+		wantDropped(t, false, "203.0.113.7")
+		s.from(someone).answers("/other", http.StatusTooManyRequests)
+		wantDropped(t, true, "203.0.113.7")
+		wantDropped(t, false, "203.0.113.8") // was not seen yet
+		pass(30 * time.Minute)
+		wantDropped(t, false, "203.0.113.7")
+		s.stop()
+	})
+}
+
+func TestWhatEndsABlockOrABanEndsTheDroppingAtOnce(t *testing.T) {
+	for _, test := range []struct{ name, end, body, again, againBody string }{
+		{"release", "release", `{"client": "203.0.113.7"}`, "", ""},
+		{"the panic switch", "shadow", `{"for": "1h"}`, "unshadow", `{}`},
+		{"the zone in shadow", "shadow", `{"zone": "gate", "for": "1h"}`, "unshadow", `{"zone": "gate"}`},
+		{"a limit of the key", "limit", `{"zone": "gate", "key": "203.0.113.7", "limit": "unlimited", "for": "1h"}`, "unlimit", `{"zone": "gate", "key": "203.0.113.7"}`},
+		{"a limit of the zone", "limit", `{"zone": "gate", "limit": "unlimited", "for": "1h"}`, "unlimit", `{"zone": "gate"}`},
+		{"a limit that limits", "", `{"zone": "gate", "limit": "x0.5", "for": "1h"}`, "limit", `{"zone": "gate", "limit": "x0.5", "for": "1h"}`},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			s := newDropSite(t, "")
+			s.from(someone).blocked()
+			wantDropped(t, true, "203.0.113.7")
+			if test.end != "" {
+				s.changes("/throttle/"+test.end, test.body)
+				wantDropped(t, false, "203.0.113.7")
+			}
+			if test.again != "" {
+				s.changes("/throttle/"+test.again, test.againBody)
+				wantDropped(t, true, "203.0.113.7")
+			}
+			s.stop()
+		})
+	}
+	for _, test := range []struct{ name, end, body, again, againBody string }{
+		{"unban", "unban", `{"network": "203.0.113.0/24"}`, "ban", `{"network": "203.0.113.0/24", "for": "1h"}`},
+		{"the panic switch", "shadow", `{"for": "1h"}`, "unshadow", `{}`},
+	} {
+		t.Run("a ban and "+test.name, func(t *testing.T) {
+			s := newDropSite(t, "")
+			s.changes("/throttle/ban", `{"network": "203.0.113.0/24", "for": "1h"}`)
+			s.from(someone).answers("/other", http.StatusTooManyRequests)
+			wantDropped(t, true, "203.0.113.7")
+			s.changes("/throttle/"+test.end, test.body)
+			wantDropped(t, false, "203.0.113.7")
+			s.changes("/throttle/"+test.again, test.againBody)
+			wantDropped(t, true, "203.0.113.7")
+			s.stop()
+		})
+	}
+}
+
+func TestNobodyIsDroppedWhoMayBeAProxy(t *testing.T) {
+	headers := append([]string{"X-Shop-Client"}, forwardingHeaders...)
+	for _, header := range headers {
+		s := newDropSite(t, "")
+		s.from(someone).with(header, "192.0.2.1").blocked() // trusted_proxies was forgotten
+		wantDropped(t, false, "203.0.113.7")
+		s.from(someone).answers("/login", http.StatusTooManyRequests) // a request of its own
+		wantDropped(t, false, "203.0.113.7")
+		s.stop()
+
+		s = newDropSite(t, "")
+		s.from(someone).blocked()
+		wantDropped(t, true, "203.0.113.7")
+		s.from(someone).with(header, "192.0.2.1").answers("/other", http.StatusTooManyRequests)
+		wantDropped(t, false, "203.0.113.7")
+		s.stop()
+	}
+}
+
+func TestNobodyIsDroppedBehindATrustedProxyAndNoTrustedProxy(t *testing.T) {
+	s := newDropSite(t, "")
+	s.from("198.51.100.1:1").with("X-Forwarded-For", "203.0.113.7").blocked()
+	wantDropped(t, false, "203.0.113.7", "198.51.100.1")
+	s.from("198.51.100.2:1").blocked() // which asks for itself
+	wantDropped(t, false, "198.51.100.2")
+	s.from(someone).answers("/other", http.StatusTooManyRequests) // directly
+	wantDropped(t, true, "203.0.113.7")
+	s.stop()
+}
+
+func TestAddressesThatAreNotOfTheInternetAreNeverDropped(t *testing.T) {
+	s := newDropSite(t, "")
+	for _, addr := range []string{"127.0.0.1", "10.0.0.1", "192.168.1.1", "172.17.0.1", "100.64.0.1", "169.254.1.1", "::1", "fd00::1", "fe80::1"} {
+		s.from(net.JoinHostPort(addr, "1")).blocked()
+		wantDropped(t, false, addr)
+	}
+	s.stop()
+}
+
+func TestExemptClientsAreNeverDropped(t *testing.T) {
+	ban := `{"network": "203.0.113.0/24", "for": "1h"}`
+	s := newDropSite(t, "exempt client_ip 203.0.113.7", "exempt client_ip 203.0.113.8")
+	s.changes("/throttle/ban", ban)
+	s.from("203.0.113.8:1").answers("/login", http.StatusOK)
+	s.from(someone).answers("/login", http.StatusOK)
+	s.from(someone).answers("/other", http.StatusTooManyRequests) // there, only gate exempts it
+	s.from("203.0.113.9:1").answers("/login", http.StatusTooManyRequests)
+	wantDropped(t, false, "203.0.113.7", "203.0.113.8")
+	wantDropped(t, true, "203.0.113.9")
+	s.stop()
+}
+
+func TestANeighbourInTheSameNetworkMayBeExempt(t *testing.T) {
+	for _, global := range []string{"", "exempt client_ip 2001:db8::5"} {
+		dropList = droplist.New()
+		s := withApp(t, run(t, strings.NewReplacer("GATE", "", "GLOBAL", global, "exempt header X-Free *", "").Replace(dropSite)))
+		s.from("[2001:db8::6]:1").blocked()
+		wantDropped(t, true, "2001:db8::6")
+		wantDropped(t, global == "", "2001:db8::5")
+		wantDropped(t, false, "2001:db8:0:1::6")
+		s.stop()
+	}
+}
+
+func TestOnlyBlocksThatNameOneClientDrop(t *testing.T) {
+	for _, test := range []struct {
+		gate string
+		addr string
+	}{
+		{"ipv4_prefix 24", "203.0.113.7"},
+		{"ipv6_prefix 56", "2001:db8::7"},
+		{"ipv6_prefix 48", "2001:db8::7"},
+		{"unlisted_key share\noverride 192.0.2.1 5 1/s", "203.0.113.7"},
+	} {
+		s := newDropSite(t, test.gate)
+		s.from(net.JoinHostPort(test.addr, "1")).blocked()
+		wantDropped(t, false, test.addr)
+		s.stop()
+	}
+	for _, test := range []struct{ gate, addr, neighbour string }{
+		{"ipv6_prefix 56", "203.0.113.7", "203.0.113.8"},
+		{"ipv4_prefix 24", "2001:db8::7", "2001:db8:0:1::7"},
+		{"ipv6_prefix 128", "2001:db8::7", "2001:db8::8"},
+	} {
+		s := newDropSite(t, test.gate)
+		s.from(net.JoinHostPort(test.addr, "1")).blocked()
+		wantDropped(t, true, test.addr)
+		wantDropped(t, false, test.neighbour)
+		s.stop()
+	}
+}
+
+func TestShadowAndBlocksOfOneZoneDropNobody(t *testing.T) {
+	s := newDropSite(t, "shadow")
+	for range 3 {
+		s.from(someone).answers("/login", http.StatusOK)
+	}
+	wantDropped(t, false, "203.0.113.7")
+	s.stop()
+
+	dropList = droplist.New()
+	s = withApp(t, run(t, strings.NewReplacer("GATE", "", "GLOBAL", "", " everywhere", "").Replace(dropSite)))
+	s.from(someone).blocked()
+	wantDropped(t, false, "203.0.113.7")
+	s.stop()
+
+	s = newDropSite(t, "", "shadow") // a directive in shadow only counts bans
+	s.changes("/throttle/ban", `{"network": "203.0.113.0/24", "for": "1h"}`)
+	s.from(someone).answers("/other", http.StatusOK)
+	wantDropped(t, false, "203.0.113.7")
+	s.stop()
+}
+
+func TestNothingIsLearntFromEarlyData(t *testing.T) {
+	s := newDropSite(t, "")
+	s.changes("/throttle/ban", `{"network": "203.0.113.0/24", "for": "1h"}`)
+	r := request(someone, "https://example.com/other")
+	r.TLS = &tls.ConnectionState{}
+	if w := s.do(r); w.Code < 400 {
+		t.Fatalf("got %d, want it refused", w.Code)
+	}
+	wantDropped(t, false, "203.0.113.7")
+	r = request(someone, "https://example.com/other")
+	r.TLS = &tls.ConnectionState{HandshakeComplete: true}
+	s.do(r)
+	wantDropped(t, true, "203.0.113.7")
+	s.stop()
+}
+
+func TestWithoutTheWrapperNobodyIsLearnt(t *testing.T) {
+	dropList = droplist.New()
+	s := withApp(t, run(t, "http:// {\nthrottle /login {\nzone gate {\nlimit 1 1/d\nblock 3h everywhere\n}\n}\nrespond ok\n}"))
+	s.from(someone).blocked()
+	if !dropList.Empty() {
+		t.Error("got somebody on the list, want nobody")
+	}
+	wantDropped(t, false, "203.0.113.7")
+	s.stop()
+}
+
+func TestAReloadAsksTheHandlerOnceMore(t *testing.T) {
+	before := newDropSite(t, "")
+	before.from(someone).blocked()
+	before.from("203.0.113.8:1").blocked()
+	wantDropped(t, true, "203.0.113.7", "203.0.113.8")
+	after := withApp(t, run(t, strings.NewReplacer("GATE", "", "GLOBAL", "exempt client_ip 203.0.113.8").Replace(dropSite)))
+	if err := before.app().Stop(); err != nil {
+		t.Fatal(err)
+	}
+	before.from(someone).answers("/login", http.StatusTooManyRequests) // still in flight
+	wantDropped(t, false, "203.0.113.7", "203.0.113.8")
+	after.from(someone).answers("/login", http.StatusTooManyRequests) // the block survives
+	after.from("203.0.113.8:1").answers("/login", http.StatusOK)
+	wantDropped(t, true, "203.0.113.7")
+	wantDropped(t, false, "203.0.113.8")
+	if err := after.app().Stop(); err != nil {
+		t.Fatal(err)
+	}
+	wantDropped(t, false, "203.0.113.7")
+	before.stop()
+	after.stop()
+}
+
+func TestTheRefusalOfADroppedClientEndsItsConnection(t *testing.T) {
+	s := newDropSite(t, "")
+	for _, test := range []struct {
+		addr, header, proto string
+		major               int
+		want                string
+	}{
+		{"203.0.113.7:1", "X-Some", "HTTP/1.1", 1, "close"},
+		{"203.0.113.8:1", "X-Some", "HTTP/2.0", 2, "close"},
+		{"203.0.113.9:1", "X-Some", "HTTP/3.0", 3, ""},
+		{"203.0.113.10:1", "Via", "HTTP/1.1", 1, ""},
+	} {
+		for i := range 3 {
+			r := request(test.addr, "http://example.com/login", test.header, "x")
+			r.Proto, r.ProtoMajor = test.proto, test.major
+			want := test.want
+			if i == 0 {
+				want = "" // it passes
+			}
+			if got := s.do(r).Header().Get("Connection"); got != want {
+				t.Errorf("%s from %s, request %d: got Connection %q, want %q", test.proto, test.addr, i+1, got, want)
+			}
+		}
+	}
+	s.stop()
+}
+
+// A pipeListener hands out connections of a test.
+type pipeListener struct{ conns chan net.Conn }
+
+func (l pipeListener) Accept() (net.Conn, error) {
+	conn, open := <-l.conns
+	if !open {
+		return nil, net.ErrClosed
+	}
+	return conn, nil
+}
+func (pipeListener) Close() error   { return nil }
+func (pipeListener) Addr() net.Addr { return &net.TCPAddr{} }
+
+// A farConn is a connection that claims to come from an address. That takes time, as with
+// the PROXY protocol.
+type farConn struct {
+	net.Conn
+	from string
+	told chan struct{}
+}
+
+func (c farConn) RemoteAddr() net.Addr {
+	<-c.told
+	return net.TCPAddrFromAddrPort(netip.MustParseAddrPort(c.from))
+}
+
+// droppedSoFar returns how many TCP connections were dropped.
+func droppedSoFar(t *testing.T) float64 {
+	t.Helper()
+	var m dto.Metric
+	if err := droppedTCP.Write(&m); err != nil {
+		t.Fatal(err)
+	}
+	return m.GetCounter().GetValue()
+}
+
+func TestAConnectionWhoseAddressIsLateHoldsUpNoOther(t *testing.T) {
+	s := newDropSite(t, "")
+	s.from(someone).blocked()
+	before := droppedSoFar(t)
+	conns := make(chan net.Conn, 2)
+	l := new(DropConnections).WrapListener(pipeListener{conns})
+	told := make(chan struct{})
+	near1, far1 := net.Pipe()
+	near2, far2 := net.Pipe()
+	conns <- farConn{near1, someone, told}
+	conns <- farConn{near2, "203.0.113.8:1", told}
+	close(conns)
+	first, err1 := l.Accept()
+	second, err2 := l.Accept()
+	if _, err := l.Accept(); err1 != nil || err2 != nil || !errors.Is(err, net.ErrClosed) {
+		t.Fatalf("got the errors %v, %v, %v, want two connections and the end", err1, err2, err)
+	}
+	close(told)
+	if n, err := first.Read(make([]byte, 1)); n != 0 || err != io.EOF {
+		t.Errorf("got %d, %v from the connection of a dropped client, want its end", n, err)
+	}
+	if _, err := far1.Write([]byte("x")); err == nil {
+		t.Error("got the connection of a dropped client open, want it closed")
+	}
+	go func() { _, _ = far2.Write([]byte("x")) }()
+	if n, err := second.Read(make([]byte, 1)); n != 1 || err != nil {
+		t.Errorf("got %d, %v from another connection, want what it sent", n, err)
+	}
+	if got := droppedSoFar(t) - before; got != 1 {
+		t.Errorf("got %v connections counted, want 1", got)
+	}
+	s.stop()
+}
+
+func TestAWrapperTakesNoWord(t *testing.T) {
+	for _, kind := range []string{"listener_wrappers", "packet_conn_wrappers"} {
+		m := mistake{in: "file", text: "{\nservers {\n" + kind + " {\nthrottle_blocked gate # <-\n}\n}\n}\nhttp:// {\nrespond ok\n}"}
+		if _, got := m.adapt(); !strings.Contains(got, `unexpected "gate" after throttle_blocked: a wrapper takes no word and no block`) {
+			t.Errorf("%s: got %q", kind, got)
+		}
+	}
+}
+
+func TestTheMatcherSeesBansBeforeTheHandler(t *testing.T) {
+	s := run(t, `{
+		throttle {
+			exempt client_ip 203.0.113.9
+		}
+	}
+	http:// {
+		@gate throttle_blocked gate
+		@any throttle_blocked
+		@free throttle_blocked free
+		route /gate* {
+			respond @gate banned 403
+		}
+		route /any* {
+			respond @any banned 403
+		}
+		route /free* {
+			respond @free banned 403
+		}
+		throttle /x {
+			zone gate {
+				limit 5 1/s
+			}
+			zone free {
+				exempt client_ip 203.0.113.8
+				limit 5 1/s
+			}
+		}
+		respond ok
+	}`)
+	wants := func(addr string, gate, anywhere, free int) {
+		t.Helper()
+		for path, want := range map[string]int{"/gate/1": gate, "/any": anywhere, "/free": free} {
+			if got := s.from(addr + ":1").get(path).Code; got != want {
+				t.Errorf("%s from %s: got %d, want %d", path, addr, got, want)
+			}
+		}
+	}
+	wants("203.0.113.7", 200, 200, 200)
+	s.changes("/throttle/ban", `{"network": "203.0.113.0/24", "for": "1h"}`)
+	wants("203.0.113.7", 403, 403, 403)
+	wants("203.0.113.8", 403, 200, 200) // the zone free exempts it
+	wants("203.0.113.9", 200, 200, 200) // exempt from everything
+	wants("198.51.100.1", 200, 200, 200)
+	s.changes("/throttle/shadow", `{"for": "1h"}`)
+	wants("203.0.113.7", 200, 200, 200)
+	s.changes("/throttle/unshadow", `{}`)
+	s.changes("/throttle/unban", `{"network": "203.0.113.0/24"}`)
+	wants("203.0.113.7", 200, 200, 200)
+	s.stop()
+}
