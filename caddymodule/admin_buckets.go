@@ -9,6 +9,8 @@ import (
 	"slices"
 	"time"
 
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/decision"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/override"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
 	bucketkey "github.com/caddy-throttle/caddy-throttle/leakybucket/key"
 )
@@ -18,8 +20,9 @@ type bucketState struct {
 	Zone     string  `json:"zone"`
 	Key      string  `json:"key"`
 	Shadow   bool    `json:"shadow,omitempty"`
-	Rule     string  `json:"rule"` // limited, unlimited or deny
-	By       string  `json:"by"`   // zone, override or run_time
+	Rule     string  `json:"rule"`           // limited, unlimited or deny
+	By       string  `json:"by"`             // zone, override, override_file or run_time
+	From     string  `json:"from,omitempty"` // the place of the override
 	Capacity float64 `json:"capacity,omitempty"`
 	Leak     float64 `json:"leak,omitempty"` // units a second
 	Level    float64 `json:"level"`
@@ -31,16 +34,17 @@ type bucketState struct {
 
 var ruleNames = map[bucketkey.Rule]string{bucketkey.Limited: "limited", bucketkey.Unlimited: "unlimited", bucketkey.Deny: "deny"}
 
+var sourceNames = map[override.Source]string{override.OfZone: "zone", override.OfConfig: "override", override.OfFile: "override_file"}
+
 // describe returns a bucket with its limit, but without its state.
 func (a *App) describe(z *runningZone, name string, shadow bool) (b bucketState, limit leakybucket.Limit) {
-	rule, limit, listed := z.Limited(name)
-	b = bucketState{Zone: z.Name, Key: name, Shadow: shadow, By: "zone"}
-	if listed {
-		b.By = "override"
-	}
-	if set, now := a.overrides.Load(), time.Now(); set.Limit(z.Name, name, now) != nil {
-		rule, limit = set.Apply(z.Name, name, rule, limit, z.Dearest, now)
-		b.By = "run_time"
+	entry, by, place := z.Configured(name)
+	rule, limit := entry.Rule, entry.Limit
+	b = bucketState{Zone: z.Name, Key: name, Shadow: shadow, By: sourceNames[by], From: place}
+	account := decision.AccountOf(name)
+	if set, now := a.overrides.Load(), time.Now(); set.Limit(z.Name, account, now) != nil {
+		b.By, b.From = "run_time", set.Limit(z.Name, account, now).Text
+		rule, limit = set.Apply(z.Name, account, rule, limit, z.Dearest, now)
 	}
 	b.Rule, b.Capacity, b.Leak = ruleNames[rule], limit.Capacity, limit.Leak
 	return b, limit

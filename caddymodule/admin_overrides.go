@@ -7,6 +7,7 @@ import (
 
 	"github.com/caddyserver/caddy/v2"
 
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/decision"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/override"
 )
 
@@ -20,10 +21,12 @@ type overrideInput struct {
 	// The zone. Empty means all zones, for shadow alone.
 	Zone string `json:"zone,omitempty"`
 
-	// The key of the one bucket whose limit changes. Empty means all of the zone.
+	// The key of the one bucket whose limit changes, or an address or a plain value of
+	// a secret part. Empty means all of the zone.
 	Key string `json:"key,omitempty"`
 
-	// A factor such as x0.5, a capacity and a leak such as "10 1/s", unlimited, or deny.
+	// A factor such as x0.5, a capacity and a leak such as "10 1/s", the name of a plan,
+	// unlimited, or deny.
 	Limit string `json:"limit,omitempty"`
 
 	// The network that is banned: an address, or a network in CIDR notation.
@@ -123,7 +126,7 @@ func (a *App) adminLimit(_ context.Context, in *adminInput) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	limit, err := override.ParseLimit(o.Limit)
+	limit, err := override.ParseLimit(o.Limit, a.plans)
 	if err != nil {
 		return wrong(nil, err)
 	}
@@ -131,6 +134,10 @@ func (a *App) adminLimit(_ context.Context, in *adminInput) (any, error) {
 	if err != nil {
 		return nil, err
 	}
+	if account := decision.AccountOf(o.Key); account != o.Key {
+		return nil, badRequest("invalid key %q: a device has the limit of its account: want %s", o.Key, account)
+	}
+	o.Key = z.BucketOf(o.Key)
 	if z.Bucketless() && limit.Limits() {
 		return nil, badRequest("zone %q has no capacity and leak: want unlimited or deny", z.Name)
 	}
@@ -142,5 +149,14 @@ func (a *App) adminUnlimit(_ context.Context, in *adminInput) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	return ended{a.overrides.Unlimit(o.Zone, o.Key, time.Now())}, nil
+	z, err := a.findZone(o.Zone)
+	if err != nil {
+		return nil, err
+	}
+	for _, key := range []string{o.Key, z.BucketOf(o.Key)} {
+		if a.overrides.Unlimit(o.Zone, key, time.Now()) {
+			return ended{true}, nil
+		}
+	}
+	return ended{}, nil
 }

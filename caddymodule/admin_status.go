@@ -140,10 +140,20 @@ type zoneStatus struct {
 	PerSecond decisionCounts  `json:"per_second"`
 	HourAgo   *decisionCounts `json:"per_second_an_hour_ago,omitempty"`
 
+	OverrideFile *overrideFileStatus `json:"override_file,omitempty"`
+
 	Buckets     int    `json:"buckets"` // in this process's memory
 	RefusedKeys uint64 `json:"refused_keys"`
 	Waiting     int    `json:"waiting"`
 	InFlight    int    `json:"in_flight"`
+}
+
+// An overrideFileStatus says what is in force of a zone's override_file.
+type overrideFileStatus struct {
+	File      string    `json:"file"`
+	Overrides int       `json:"overrides"`
+	Read      time.Time `json:"read"`
+	Problem   string    `json:"problem,omitempty"` // why the file, as it is now, is not in force
 }
 
 // A storeStatus is the store of the config.
@@ -188,6 +198,13 @@ func (a *App) adminZones(context.Context, *adminInput) (any, error) {
 		}
 		s.PerSecond, s.HourAgo = a.control.rates.perSecond(z.Name, s.Total, now)
 		s.Waiting, s.InFlight = z.live.enforced.Counts()
+		if f := a.overrideFiles.named(z.overrideFile); f != nil {
+			inForce := f.Status()
+			s.OverrideFile = &overrideFileStatus{File: f.Path, Overrides: inForce.Overrides, Read: inForce.Read}
+			if inForce.Problem != nil {
+				s.OverrideFile.Problem = inForce.Problem.Error()
+			}
+		}
 		if set.Shadow(z.Name, now) {
 			s.Mode = "shadow"
 			for i := range overrides.Shadows {

@@ -102,6 +102,8 @@ type App struct {
 	gate     *admission.Gate
 	clock    clock.Clock // what requests go by; nil but in a replay
 
+	overrideFiles overrideFiles
+
 	warned *onceWarnings
 }
 
@@ -225,6 +227,11 @@ func (a *App) provisionZone(ctx caddy.Context, definition *Zone) (*runningZone, 
 	if err := definition.load(ctx, rule); err != nil {
 		return nil, err
 	}
+	if definition.OverrideFile != "" {
+		if err := a.overrideFiles.add(definition.OverrideFile, rule); err != nil {
+			return nil, fmt.Errorf("zone %q: reading override_file: %w", definition.Name, err)
+		}
+	}
 	if a.static != nil {
 		rule.Static = append(rule.Static, a.static)
 	}
@@ -279,6 +286,7 @@ func (a *App) Start() error {
 		i.settle()
 	}
 	a.number = lastConfig.Add(1)
+	a.overrideFiles.start(a)
 	a.control.start(a)
 	return nil
 }
@@ -286,6 +294,7 @@ func (a *App) Start() error {
 // Stop undoes Start. Requests of the config may still be in flight.
 func (a *App) Stop() error {
 	a.events.close()
+	a.overrideFiles.end()
 	a.control.stop(a)
 	for _, z := range a.zones {
 		z.live.stop(z)

@@ -17,9 +17,9 @@ import (
 	"github.com/caddyserver/caddy/v2/caddyconfig/caddyfile"
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
 
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/overridefile"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/settlement"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
-	bucketkey "github.com/caddy-throttle/caddy-throttle/leakybucket/key"
 )
 
 // largestPage is the largest size of a page, in bytes.
@@ -86,16 +86,29 @@ func (z *Zone) parseLimit(d *caddyfile.Dispenser) error {
 }
 
 func (z *Zone) parseOverride(d *caddyfile.Dispenser) error {
-	words := d.RemainingArgs()
-	limit := 1 // how many words the limit has
-	if n := len(words); n > 0 && strings.Contains(words[n-1], "/") {
-		limit = 2
+	o, err := overridefile.ParseWords(d.RemainingArgs())
+	if err != nil {
+		return d.Errf("parsing override: %w: want override %s", err, overridefile.Syntax)
 	}
-	if len(words) <= limit {
-		return d.Err("too few words after override: want override <part>... <plan>|<capacity> <leak>|unlimited|deny")
+	z.Override = append(z.Override, o)
+	return nil
+}
+
+// parseOverrideFile reads the name of a file, relative to the Caddyfile. The config
+// has its full name, since Caddy may run in another folder. The file itself is read
+// when the config is loaded.
+func (z *Zone) parseOverrideFile(d *caddyfile.Dispenser) error {
+	if err := parseArg(d, &z.OverrideFile, parseWord); err != nil {
+		return err
 	}
-	parts := len(words) - limit
-	z.Override = append(z.Override, bucketkey.Override{Parts: words[:parts], Limit: strings.Join(words[parts:], " ")})
+	if filepath.IsAbs(z.OverrideFile) {
+		return nil
+	}
+	full, err := filepath.Abs(filepath.Join(filepath.Dir(d.File()), z.OverrideFile))
+	if err != nil {
+		return d.WrapErr(err)
+	}
+	z.OverrideFile = full
 	return nil
 }
 

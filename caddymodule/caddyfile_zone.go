@@ -8,6 +8,7 @@ import (
 	"github.com/caddyserver/caddy/v2"
 	"github.com/caddyserver/caddy/v2/caddyconfig/caddyfile"
 
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/overridefile"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
 )
 
@@ -92,7 +93,8 @@ var zoneOptions = []zoneOption{
 	{name: "limit", syntax: "<capacity> <leak>", gives: []string{"capacity", "leak"}, parse: plain((*Zone).parseLimit)},
 	word("capacity", "<n>", func(z *Zone) *float64 { return &z.Capacity }, leakybucket.ParseCapacity),
 	word("leak", "<n>/<s|m|h|d>", func(z *Zone) *string { return &z.Leak }, parseLeak),
-	{name: "override", syntax: "<part>... <plan>|<capacity> <leak>|unlimited|deny", repeats: true, parse: plain((*Zone).parseOverride)},
+	{name: "override", syntax: overridefile.Syntax, repeats: true, parse: plain((*Zone).parseOverride)},
+	{name: "override_file", syntax: "<file>", parse: plain((*Zone).parseOverrideFile)},
 	{name: "cost", syntax: "[<matcher>] <n>|<placeholder>|body_items [<path>]|body_bytes <unit> { <request matchers> }", repeats: true, parse: func(r *zoneReader) error {
 		return r.zone.parseCost(r.Dispenser, r.matcher)
 	}},
@@ -141,7 +143,8 @@ var zoneOptions = []zoneOption{
 //	    limit <capacity> <leak>
 //	    capacity <n>
 //	    leak <n>/<s|m|h|d>
-//	    override <part>... <plan>|<capacity> <leak>|unlimited|deny
+//	    override <part>... <plan>|<capacity> <leak>|unlimited|deny [as <name>]
+//	    override_file <file>
 //	    cost [<matcher>] <n>|<placeholder>|body_items [<path>]|body_bytes <unit> { <request matchers> }
 //	    max_body <size>
 //	    unread_body_cost <n>

@@ -17,6 +17,7 @@ import (
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/decision"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/override"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
 	bucketkey "github.com/caddy-throttle/caddy-throttle/leakybucket/key"
 )
@@ -225,8 +226,8 @@ func (c *compilation) compileWords() error {
 		return about("log_refused", 0, err)
 	}
 	switch {
-	case c.UnlistedKey != "" && len(c.Override) == 0:
-		return about("unlisted_key", 0, errors.New("unlisted_key has no meaning without override"))
+	case c.UnlistedKey != "" && len(c.Override) == 0 && c.OverrideFile == "":
+		return about("unlisted_key", 0, errors.New("unlisted_key has no meaning without override or override_file"))
 	case c.Shadow && c.Enforce != 100:
 		return about("enforce", 0, errors.New("enforce and shadow exclude each other: want shadow for a dry run of all keys, or enforce <percent> for one of the others"))
 	case c.Page != "" && c.PageHTML != nil:
@@ -308,44 +309,38 @@ func (c *compilation) compileRoutes() error {
 }
 
 func (c *compilation) compileTable() error {
-	var addresses []bool
+	var addresses, digests []bool
 	for i := range c.rule.Key.Parts {
 		addresses = append(addresses, c.rule.Key.Parts[i].ClientIP)
 	}
+	for i := range c.rule.Key.Parts {
+		digests = append(digests, c.rule.Key.Parts[i].Digest)
+	}
 	config := bucketkey.TableConfig{
-		Own: c.rule.Limit, Plans: c.plans, Overrides: c.foldedOverrides(),
-		Addresses: addresses, IPv4Bits: c.IPv4Prefix, IPv6Bits: c.IPv6Prefix,
+		Own: c.rule.Limit, Plans: c.plans, Overrides: slices.Clone(c.Override),
+		Addresses: addresses, Digests: digests, IPv4Bits: c.IPv4Prefix, IPv6Bits: c.IPv6Prefix,
 	}
-	table, err := bucketkey.NewTable(config)
-	if err != nil {
-		for i := range c.Override { // find the one that is wrong
-			upTo := config
-			upTo.Overrides = config.Overrides[:i+1]
-			if _, wrong := bucketkey.NewTable(upTo); wrong != nil {
-				return about("override", i, err)
-			}
-		}
-		return err
+	lines, err := override.NewLines(config, c.prepareOverride)
+	var wrong *bucketkey.OverrideError
+	if errors.As(err, &wrong) {
+		return about("override", wrong.Override, err)
 	}
-	if c.rule.Bucketless() && len(table.Limits()) > 1 {
-		return about("override", 0, errors.New("an override gives a limit, and the zone has no capacity and leak: want unlimited or deny"))
-	}
-	c.rule.Key.Table = table
-	return nil
+	c.rule.Key.Overrides = lines
+	return err
 }
 
-// foldedOverrides returns the overrides with names as keys have them.
-func (c *compilation) foldedOverrides() []bucketkey.Override {
-	folded := slices.Clone(c.Override)
-	for i := range folded {
-		folded[i].Parts = slices.Clone(folded[i].Parts)
-		for at, part := range folded[i].Parts {
-			if at < len(c.rule.Key.Parts) && c.rule.Key.Parts[at].Fold != nil {
-				folded[i].Parts[at], _ = c.rule.Key.Parts[at].Fold(part)
-			}
+// prepareOverride checks an override, and folds names in it as keys have them.
+func (c *compilation) prepareOverride(o *bucketkey.Override) error {
+	if o.As != "" && c.TrustDevices != nil {
+		return errors.New("as and trust_devices exclude each other: a device is trusted with one account")
+	}
+	o.Parts = slices.Clone(o.Parts)
+	for at, part := range o.Parts {
+		if at < len(c.rule.Key.Parts) && c.rule.Key.Parts[at].Fold != nil && !bucketkey.IsDigest(part) {
+			o.Parts[at], _ = c.rule.Key.Parts[at].Fold(part)
 		}
 	}
-	return folded
+	return nil
 }
 
 // compileWaits checks the options of queues and slots.
@@ -525,7 +520,7 @@ func parsePlans(plans map[string]string) (map[string]leakybucket.Limit, error) {
 		switch {
 		case !zoneName.MatchString(name):
 			return nil, fmt.Errorf("invalid plan name %q: want letters, digits, _, . and -", name)
-		case name == "unlimited" || name == "deny":
+		case name == "unlimited" || name == "deny" || name == "as":
 			return nil, fmt.Errorf("invalid plan name %q: the word has a meaning of its own in overrides", name)
 		}
 		limit, err := leakybucket.ParseLimit(text)

@@ -97,7 +97,7 @@ func TestJSONThatNoCaddyfileCouldSayIsRefusedToo(t *testing.T) {
 		{name: "in_flight 0 alone", zone: `{"name":"a","in_flight":0,"shadow":true}`, want: "no capacity given"},
 		{name: "in_flight with a fraction", zone: `{"name":"a",` + limit + `,"in_flight":0.5}`, want: "in_flight"},
 		{name: "in_flight with a default cost that is spelled out", zone: `{"name":"a","in_flight":1,"cost":[{"value":"1"}]}`, want: "cost has no meaning without capacity"},
-		{name: "in_flight with an override that is a plan", app: `{"plan":{"p":"5 1/s"}}`, zone: `{"name":"a","in_flight":1,"override":[{"parts":["203.0.113.7"],"limit":"p"}]}`, want: "an override gives a limit"},
+		{name: "in_flight with an override that is a plan", app: `{"plan":{"p":"5 1/s"}}`, zone: `{"name":"a","in_flight":1,"override":[{"parts":["203.0.113.7"],"limit":"p"}]}`, want: "the override gives a limit"},
 		{name: "zone with the name of a key source", zone: `{"name":"client_ip",` + limit + `}`, want: "no zone name before client_ip"},
 		{name: "key of an unknown header", zone: `{"name":"a",` + limit + `,"key":[{"source":"X-Api-Key"}]}`, want: "did you mean header X-Api-Key?"},
 		{name: "workers of bytes", zone: `{"name":"a",` + limit + `,"settle":{"source":"bytes","unit":"1","workers":5}}`, want: "workers have no meaning here"},

@@ -161,7 +161,7 @@ func (z *runningZone) mayCount(d decision.Decision, why decision.Reason) bool {
 	case why == decision.NoStore:
 		return z.shared && z.policy == sharedstore.Deny
 	case why == decision.Denied:
-		return !z.Key.Table.Plain()
+		return z.overrideFile != "" || !z.Key.Overrides.Load().Plain()
 	case why == decision.MissingKey:
 		return z.Key.Missing == decision.Refuse
 	case why == decision.UnlistedKey:

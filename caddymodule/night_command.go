@@ -175,6 +175,7 @@ the last ten to twenty seconds.`,
 					Zone, Mode  string
 					ShadowUntil *time.Time `json:"shadow_until"`
 					Limit       string
+					File        *overrideFileStatus `json:"override_file"`
 					Total       map[string]float64
 					PerSecond   map[string]float64 `json:"per_second"`
 					Buckets     int
@@ -211,6 +212,14 @@ the last ten to twenty seconds.`,
 				state = "is down"
 			}
 			fmt.Fprintf(&r.out, "\nThe store %s %s. Memory holds %d buckets, and has dropped %d that were not empty.\n", s.Store.Name, state, s.Store.Buckets, s.Store.Evictions)
+			for _, z := range s.Zones {
+				if f := z.File; f != nil {
+					fmt.Fprintf(&r.out, "%s: %d overrides of %s, read %s ago.\n", shown(z.Zone), f.Overrides, shown(f.File), time.Since(f.Read).Round(time.Second))
+					if f.Problem != "" {
+						fmt.Fprintf(&r.out, "The file is wrong now, so these stay: %s\n", accesslog.Printable(f.Problem, 1000))
+					}
+				}
+			}
 			return r.showOverrides(s.Overrides)
 		},
 	}.command()
@@ -290,8 +299,11 @@ func (r *remote) showBuckets(buckets []bucketState) error {
 		if b.Shadow {
 			zone += " (shadow)"
 		}
-		if b.By != "zone" {
-			rule += " by " + strings.ReplaceAll(b.By, "run_time", "limit at run time")
+		switch b.By {
+		case "run_time":
+			rule += " by caddy throttle limit: " + shown(b.From)
+		case "override", "override_file":
+			rule += " by " + shown(b.From)
 		}
 		t.row(zone, shown(b.Key), digits(b.Level), digits(b.Capacity), fmt.Sprintf("%.0f%%", 100*b.Fraction), seconds(b.Blocked), seconds(b.EmptyIn), rule)
 	}
@@ -533,31 +545,64 @@ func limitCommand() *cobra.Command {
 	var h holding
 	var key string
 	return remoteCommand{
-		use: "limit <zone> <limit>", short: "Changes the limit of a zone or a key for a while", args: cobra.RangeArgs(2, 3),
+		use: "limit <zone> [<key>] <limit>", short: "Changes the limit of a zone or a key for a while", args: cobra.RangeArgs(2, 4),
 		long: `Changes the limit of all keys of a zone, or of one. The limit is a factor such as
-x0.5, a capacity and a leak such as "10 1/s", unlimited, or deny. It is stronger
-than the config. A factor changes the limits of overrides, too. The capacity stays
-large enough for the zone's dearest request.`,
+x0.5, a capacity and a leak such as 10 1/s, the name of a plan, unlimited, or deny.
+It is stronger than the config and its override files. A factor changes the limits of
+overrides, too. The capacity stays large enough for the zone's dearest request. Give
+the key as the access log shows it, an address, or a plain API key.`,
 		example: `  caddy throttle limit pages x0.5 --until 09:00
-  caddy throttle limit login unlimited --key 203.0.113.7 --for 2h`,
+  caddy throttle limit api demo-key-of-a-shop gold --for 2h
+  caddy throttle limit login 203.0.113.7 unlimited --for 2h`,
 		flags: func(cmd *cobra.Command) {
 			h.add(cmd)
 			cmd.Flags().StringVar(&key, "key", "", "The key of one bucket, as the access log shows it")
 		},
 		run: func(r *remote, args []string) error {
-			in := overrideInput{Zone: args[0], Key: key, Limit: strings.Join(args[1:], " ")}
-			return r.change("/throttle/limit", in, &h, fmt.Sprintf("%s: %s holds", shown(in.Zone), shown(in.Limit)))
+			in, err := limitInput(args, key)
+			if err != nil {
+				return err
+			}
+			of := in.Zone
+			if in.Key != "" {
+				of += "/" + in.Key
+			}
+			return r.change("/throttle/limit", in, &h, fmt.Sprintf("%s: %s holds", shown(of), shown(in.Limit)))
 		},
 	}.command()
+}
+
+// limitInput reads a zone, perhaps a key, and a limit of one word or two.
+func limitInput(args []string, key string) (in overrideInput, err error) {
+	in = overrideInput{Zone: args[0], Key: key}
+	words := args[1:]
+	limit := 1
+	if n := len(words); n > 1 && strings.Contains(words[n-1], "/") && !strings.Contains(words[n-1], " ") {
+		limit = 2
+	}
+	in.Limit = strings.Join(words[len(words)-limit:], " ")
+	switch words = words[:len(words)-limit]; {
+	case len(words) == 0:
+	case len(words) > 1:
+		return in, usageErrorf("unexpected %q: want caddy throttle limit <zone> [<key>] <limit>", words[1])
+	case key != "":
+		return in, usageErrorf("unexpected %q: the key is given by --key already", words[0])
+	default:
+		in.Key = words[0]
+	}
+	return in, nil
 }
 
 func unlimitCommand() *cobra.Command {
 	var key string
 	return remoteCommand{
-		use: "unlimit <zone>", short: "Ends a changed limit", args: cobra.ExactArgs(1), long: "Ends what limit has changed.",
+		use: "unlimit <zone> [<key>]", short: "Ends a changed limit", args: cobra.RangeArgs(1, 2), long: "Ends what limit has changed: the limit of a zone, or that of one key.",
 		flags: func(cmd *cobra.Command) { cmd.Flags().StringVar(&key, "key", "", "The key of one bucket") },
 		run: func(r *remote, args []string) error {
-			return r.end("/throttle/unlimit", overrideInput{Zone: args[0], Key: key})
+			if len(args) == 2 && key != "" {
+				return usageErrorf("unexpected %q: the key is given by --key already", args[1])
+			}
+			return r.end("/throttle/unlimit", overrideInput{Zone: args[0], Key: cmp.Or(key, strings.Join(args[1:], ""))})
 		},
 	}.command()
 }

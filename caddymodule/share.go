@@ -11,6 +11,7 @@ import (
 	"github.com/caddyserver/caddy/v2/caddyconfig/caddyfile"
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/decision"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/override"
 	bucketkey "github.com/caddy-throttle/caddy-throttle/leakybucket/key"
 )
 
@@ -78,12 +79,12 @@ func (c *compilation) compileShare() error {
 	if c.rule.Key.HasAddress() {
 		return about("share", 0, errors.New("share has no meaning with a key that holds client_ip: each client would have slots of its own, and nobody to take turns with"))
 	}
-	table, err := bucketkey.NewTable(bucketkey.TableConfig{IPv4Bits: c.IPv4Prefix, IPv6Bits: c.IPv6Prefix})
+	lines, err := override.NewLines(bucketkey.TableConfig{IPv4Bits: c.IPv4Prefix, IPv6Bits: c.IPv6Prefix}, nil)
 	if err != nil {
 		return about("share", 0, err)
 	}
 	share := &decision.Rule{Name: c.Name, Key: decision.Key{
-		Table: table, Routes: c.rule.Key.Routes, IPv4Bits: c.IPv4Prefix, IPv6Bits: c.IPv6Prefix,
+		Overrides: lines, Routes: c.rule.Key.Routes, IPv4Bits: c.IPv4Prefix, IPv6Bits: c.IPv6Prefix,
 	}}
 	for _, source := range c.Share {
 		if source.Source == "form" {

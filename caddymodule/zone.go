@@ -86,6 +86,14 @@ type Zone struct {
 	// of the key counts. Default: none.
 	Override []bucketkey.Override `json:"override,omitempty"`
 
+	// A file with more overrides, one on each line, as a Caddyfile has them after the
+	// word `override`. They are stronger than those in override. Changes are in force
+	// within a few seconds, without a reload. If the file is wrong or missing, the
+	// config does not load. If it becomes so later, the overrides read before stay in
+	// force, and the log says why. A relative path is relative to the Caddyfile, and in
+	// JSON to Caddy's working directory. Default: none.
+	OverrideFile string `json:"override_file,omitempty"`
+
 	// The cost of a request. The first that matches counts. Default: 1.
 	Cost []Cost `json:"cost,omitempty"`
 

@@ -3,6 +3,7 @@ package caddymodule
 import (
 	"cmp"
 	"net/http"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"time"
@@ -13,6 +14,7 @@ import (
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/decision"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/sharedstore"
+	"github.com/caddy-throttle/caddy-throttle/leakybucket"
 )
 
 // patientClient is about how long most clients wait for an answer.
@@ -26,6 +28,7 @@ type runningZone struct {
 	live       *liveZone
 	logger     *zap.Logger
 
+	overrideFile     string
 	handlers         int  // how many handlers charge it
 	everywhere       bool // its blocks hold in all handlers
 	inventable       bool
@@ -52,6 +55,7 @@ func newRunningZone(a *App, definition *Zone, rule *decision.Rule, text string) 
 	z := &runningZone{
 		Rule: rule, definition: text, logger: a.logger.With(zap.String("zone", rule.Name)),
 		inventable: definition.inventable(), readsHeaders: definition.readsHeaders(), shared: a.shared != nil,
+		overrideFile: definition.OverrideFile,
 	}
 	rule.Shadow = rule.Shadow || a.Shadow
 	z.policy, _ = sharedstore.ParsePolicy(cmp.Or(definition.OnStoreError, a.OnStoreError)) // both have been checked
@@ -138,13 +142,19 @@ func (z *runningZone) warn(definition *Zone) {
 	if z.Share != nil {
 		z.warnShare(definition)
 	}
-	for _, limit := range z.Key.Table.Limits() {
-		for _, cost := range definition.constants(z.Rule) {
-			if limit.Oversize(cost) {
-				z.logger.Warn("the capacity of an override is less than some requests cost, so its clients can never make them",
-					zap.Float64("capacity", limit.Capacity), zap.Float64("cost", cost))
-			}
-		}
+	z.warnOversize()
+}
+
+// warnOversize logs a warning if the capacity of an override is too small. It names the
+// smallest.
+func (z *runningZone) warnOversize() {
+	if z.Bucketless() {
+		return
+	}
+	least := slices.MinFunc(z.Key.Overrides.Load().Limits(), func(a, b leakybucket.Limit) int { return cmp.Compare(a.Capacity, b.Capacity) })
+	if least.Oversize(z.Dearest) {
+		z.logger.Warn("the capacity of an override is less than some requests cost, so its clients can never make them",
+			zap.Float64("capacity", least.Capacity), zap.Float64("cost", z.Dearest))
 	}
 }
 

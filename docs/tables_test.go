@@ -24,7 +24,7 @@ func filled(syntax string) string {
 		"{ ... }", "{\nlimit 5 1/s\n}",
 	).Replace(syntax)
 	syntax = strings.NewReplacer(
-		"all|<n>/<s|m|h|d>|off", "10/s", "<capacity>", "5", "<leak>", "1/s", "<n>/<s|m|h|d>", "1/s", "<n>", "5", "<bits>", "24", "<size>", "64KiB", "<duration>", "30s",
+		"[as <name>]", "as some", "all|<n>/<s|m|h|d>|off", "10/s", "<capacity>", "5", "<leak>", "1/s", "<n>/<s|m|h|d>", "1/s", "<n>", "5", "<bits>", "24", "<size>", "64KiB", "<duration>", "30s",
 		"<percent of keys>", "10", "<percent>", "10", "<code>", "503", "<name>", "some", "<text>", `"Slow down."`,
 		"<field>", "log", "<string>", "v1", "[everywhere]", "everywhere",
 	).Replace(syntax)

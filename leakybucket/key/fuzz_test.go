@@ -54,12 +54,13 @@ func FuzzTable(f *testing.F) {
 		{"203.0.113.7/24", "\xff", "10,1/s", "fe80::1%eth0", "fe80::1"},
 		{"2001:db8::1", "/", "silver", "::ffff:0.0.0.0/96", "::"},
 		{"0.0.0.0/33", "login", "1000000 1/d", "", "0.0.0.0"},
+		{"203.0.113.7", "sha256:2c26b46b68ffc68ff99b453c1d30413413422d706483bfa0f98a5e886266e7ae", "5 1/s", "::/0", "203.0.113.7"},
 	} {
 		f.Add(seed[0], seed[1], seed[2], seed[3], seed[4])
 	}
 	f.Fuzz(func(t *testing.T, network, text, limit, wide, client string) {
 		config := tableOf("at")
-		config.Overrides = []Override{{[]string{network, text}, limit}, {[]string{wide}, "5 1/s"}}
+		config.Overrides = []Override{{Parts: []string{network, text}, Limit: limit}, {Parts: []string{wide}, Limit: "5 1/s"}}
 		table, err := NewTable(config)
 		if (table == nil) == (err == nil) {
 			t.Fatalf("%q: got table %v and error %v, want one of both", config.Overrides, table, err)
@@ -80,16 +81,19 @@ func FuzzTable(f *testing.F) {
 		}
 		wantRule, wantLimit := ruleOf(t, config, limit)
 		parts := []Part{{Network: ClientPrefix(named.Addr(), 32, 64)}, {Text: text}}
-		if rule, got, _ := table.Lookup(parts); rule != wantRule || got != wantLimit {
-			t.Errorf("%q: got rule %v with %v for what it names, want %v with %v", config.Overrides, rule, got, wantRule, wantLimit)
+		if IsDigest(text) {
+			parts[1].Digest, _ = parseDigest(text) // which was valid
+		}
+		if got := table.Lookup(parts); got.Rule != wantRule || got.Limit != wantLimit {
+			t.Errorf("%q: got rule %v with %v for what it names, want %v with %v", config.Overrides, got.Rule, got.Limit, wantRule, wantLimit)
 		}
 		addr, err := netip.ParseAddr(client)
 		if err != nil {
 			return
 		}
-		rule, got, _ := table.Lookup([]Part{{Network: ClientPrefix(addr, 32, 64)}, {Text: client}})
-		if rule == Limited && got.Validate() != nil {
-			t.Errorf("%q: got a limit of %v for %q, want a valid one", config.Overrides, got, client)
+		got := table.Lookup([]Part{{Network: ClientPrefix(addr, 32, 64)}, {Text: client}})
+		if got.Rule == Limited && got.Limit.Validate() != nil {
+			t.Errorf("%q: got a limit of %v for %q, want a valid one", config.Overrides, got.Limit, client)
 		}
 	})
 }

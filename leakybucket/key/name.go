@@ -6,9 +6,9 @@
 package key
 
 import (
-	"crypto/sha256"
 	"encoding/hex"
 	"net/netip"
+	"strings"
 	"unicode/utf8"
 )
 
@@ -56,8 +56,23 @@ func AppendPart(name []byte, value string) []byte {
 // AppendDigest appends a part from which the value cannot be read: @sha256: and
 // the SHA-256 of the whole value, in hexadecimal.
 func AppendDigest(name []byte, value string) []byte {
-	sum := sha256.Sum256([]byte(value))
-	return hex.AppendEncode(append(name, "@sha256:"...), sum[:])
+	return DigestOf(value).Append(name)
+}
+
+// Append appends the digest to a bucket's name, as [AppendDigest] does.
+func (d Digest) Append(name []byte) []byte {
+	return hex.AppendEncode(append(append(name, '@'), digestWord...), d[:])
+}
+
+// ParseDigest returns the digest that a part of a bucket's name is. It returns false if
+// the part is none.
+func ParseDigest(part string) (d Digest, ok bool) {
+	written, ok := strings.CutPrefix(part, "@"+digestWord)
+	if !ok {
+		return d, false
+	}
+	d, err := parseDigest(written)
+	return d, err == nil
 }
 
 func appendEscaped(name []byte, c byte) []byte {

@@ -1,9 +1,12 @@
 package key
 
 import (
+	"crypto/sha256"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"net/netip"
+	"regexp"
 	"slices"
 	"strings"
 
@@ -22,106 +25,237 @@ const (
 
 // An Override gives some keys another limit than the zone's own.
 type Override struct {
-	// The leading parts of the keys, in plain text. Parts left off the end match
-	// anything. For a client's address, a network in CIDR notation may be given.
+	// The leading parts of the keys, in plain text, or as sha256: and the SHA-256 of
+	// the text in hexadecimal. Parts left off the end match anything. For a client's
+	// address, a network in CIDR notation may be given.
 	Parts []string `json:"parts,omitempty"`
 
 	// The name of a plan, a capacity and a leak such as "10 1/s", "unlimited" or
 	// "deny".
 	Limit string `json:"limit,omitempty"`
+
+	// The name of one bucket for all keys of all overrides with this name. They need
+	// the same limit. Default: each key has its own bucket.
+	As string `json:"as,omitempty"`
 }
 
 // A Part is one part of a key to be looked up: a client's network, or plain text.
 type Part struct {
 	Text    string
+	Digest  Digest       // of the text, if the caller has it
 	Network netip.Prefix // valid if the part is an address
+}
+
+// A Digest is the SHA-256 of a part. The zero Digest means that it is not known.
+type Digest [sha256.Size]byte
+
+// DigestOf returns the digest of a text.
+func DigestOf(text string) Digest { return sha256.Sum256([]byte(text)) }
+
+// digestWord begins a part of an override that is given by its digest.
+const digestWord = "sha256:"
+
+// IsDigest reports whether a part of an override is given by its digest.
+func IsDigest(part string) bool { return strings.HasPrefix(part, digestWord) }
+
+func parseDigest(part string) (d Digest, err error) {
+	raw, err := hex.DecodeString(strings.TrimPrefix(part, digestWord))
+	if err != nil || len(raw) != len(d) {
+		return d, fmt.Errorf("invalid digest %q: want sha256: and 64 hexadecimal digits, as of printf %%s <value> | sha256sum", part)
+	}
+	return Digest(raw), nil
 }
 
 // TableConfig has the limits and overrides of a [Table].
 type TableConfig struct {
-	Own       leakybucket.Limit            // for all keys without an override
+	// Own is the limit of all keys without an override. If zero, the keys have no
+	// buckets, and overrides may give no limits.
+	Own leakybucket.Limit
+
 	Plans     map[string]leakybucket.Limit // limits by name, for overrides
 	Overrides []Override
+
+	// Shared are limits that names of Override.As have already.
+	Shared map[string]leakybucket.Limit
 
 	// Addresses says for each part of the key whether it is a client's address.
 	// IPv4Bits and IPv6Bits are the prefix lengths of [ClientPrefix].
 	Addresses          []bool
 	IPv4Bits, IPv6Bits int
+
+	// Digests says for each part of the key whether lookups give its digest. Such
+	// overrides are found by their digests alone. If nil, no lookup does.
+	Digests []bool
 }
 
 // A Table says which rule and limit hold for a key. It is immutable, and so safe
 // for concurrent use.
 type Table struct {
-	root node
+	root   node
+	shared map[string]*Entry // by the names of buckets
 }
 
-// A node holds the rule for one run of leading parts, and the nodes behind it.
+// A node holds the entry for one run of leading parts, and the nodes behind it.
 type node struct {
-	entry    *entry
+	entry    *Entry
 	texts    map[string]*node
+	digested bool // the texts are digests
 	networks map[netip.Prefix]*node
 	lengths  []int // of the prefixes in networks, longest first, each once
 }
 
-type entry struct {
-	rule  Rule
-	limit leakybucket.Limit
+// An Entry is what holds for a key.
+type Entry struct {
+	Rule  Rule
+	Limit leakybucket.Limit
+
+	// Bucket is the name of the bucket that the key shares with others. If empty, the
+	// key has its own.
+	Bucket string
+
+	// Override is the index of the override in [TableConfig], or -1 if none names the
+	// key.
+	Override int
 }
 
-// NewTable returns the table, or says which override is wrong and why.
+// Listed reports whether an override names the key.
+func (e *Entry) Listed() bool { return e.Override >= 0 }
+
+// An OverrideError says which override is wrong, and why.
+type OverrideError struct {
+	Override int // the index
+	Parts    []string
+	First    int // the index of the override that it contradicts, or -1
+	Err      error
+}
+
+func (e *OverrideError) Error() string {
+	return fmt.Sprintf("override %s: %v", strings.Join(e.Parts, " "), e.Err)
+}
+
+// Unwrap returns why the override is wrong, without its parts, which may be secrets.
+func (e *OverrideError) Unwrap() error { return e.Err }
+
+// NewTable returns the table, or an [OverrideError].
 func NewTable(config TableConfig) (*Table, error) {
-	table := &Table{root: node{entry: &entry{Limited, config.Own}}}
+	table := &Table{
+		root:   node{entry: &Entry{Limit: config.Own, Override: -1}},
+		shared: make(map[string]*Entry),
+	}
+	digests := make([]bool, len(config.Addresses))
+	copy(digests, config.Digests)
 	for _, o := range config.Overrides {
-		if err := table.add(config, o); err != nil {
-			return nil, fmt.Errorf("override %s: %w", strings.Join(o.Parts, " "), err)
+		for i := range o.Parts[:min(len(o.Parts), len(digests))] {
+			digests[i] = digests[i] || !config.Addresses[i] && IsDigest(o.Parts[i])
+		}
+	}
+	config.Digests = digests
+	for i, o := range config.Overrides {
+		if first, err := table.add(config, i, o); err != nil {
+			return nil, &OverrideError{i, o.Parts, first, err}
 		}
 	}
 	return table, nil
 }
 
-func (t *Table) add(config TableConfig, o Override) error {
+// add adds the override of an index. If it contradicts another one, it returns the
+// index of that.
+func (t *Table) add(config TableConfig, index int, o Override) (first int, err error) {
 	if len(o.Parts) == 0 {
-		return errors.New("no key given: want <part>... <limit>")
+		return -1, errors.New("no key given: want <part>... <limit>")
 	}
 	if len(o.Parts) > len(config.Addresses) {
-		return fmt.Errorf("%d parts of a key given before the limit %q, and the key has %d: want <part>... <plan>|<capacity> <leak>|unlimited|deny, such as 100 10/s at the end",
+		return -1, fmt.Errorf("%d parts of a key given before the limit %q, and the key has %d: want <part>... <plan>|<capacity> <leak>|unlimited|deny, such as 100 10/s at the end",
 			len(o.Parts), o.Limit, len(config.Addresses))
 	}
 	at := &t.root
 	for i, part := range o.Parts {
-		if !config.Addresses[i] {
-			at = at.text(part)
+		if config.Addresses[i] {
+			network, err := parseNetwork(part, config.IPv4Bits, config.IPv6Bits)
+			if err != nil {
+				return -1, err
+			}
+			at = at.network(network)
 			continue
 		}
-		network, err := parseNetwork(part, config.IPv4Bits, config.IPv6Bits)
-		if err != nil {
-			return err
+		if written, isName := strings.CutPrefix(part, "@"); isName && IsDigest(written) {
+			return -1, fmt.Errorf("invalid digest %q: did you mean %s?", part, written) // as logs have it
 		}
-		at = at.network(network)
+		if config.Digests[i] {
+			digest := DigestOf(part)
+			if IsDigest(part) {
+				if digest, err = parseDigest(part); err != nil {
+					return -1, err
+				}
+			}
+			part = string(digest[:])
+		}
+		at = at.text(part, config.Digests[i])
 	}
 	if at.entry != nil {
-		return errors.New("given twice")
+		return at.entry.Override, errors.New("given twice")
 	}
-	rule, err := config.parseEntry(o.Limit)
-	at.entry = rule
-	return err
+	entry, err := config.parseEntry(o.Limit)
+	if err == nil && entry.Rule == Limited && config.Own == (leakybucket.Limit{}) {
+		err = errors.New("the override gives a limit, and the zone has no capacity and leak: want unlimited or deny")
+	}
+	if err != nil {
+		return -1, err
+	}
+	entry.Override = index
+	at.entry = entry
+	if o.As != "" {
+		return t.share(config, o, entry)
+	}
+	return -1, nil
 }
 
-func (config TableConfig) parseEntry(text string) (*entry, error) {
+var sharedName = regexp.MustCompile(`^[A-Za-z0-9_.-]{1,64}$`)
+
+// share gives an entry the bucket of a name.
+func (t *Table) share(config TableConfig, o Override, entry *Entry) (first int, err error) {
+	switch {
+	case !sharedName.MatchString(o.As):
+		return -1, fmt.Errorf("invalid name %q after as: want at most 64 letters, digits, _, . and -", o.As)
+	case entry.Rule != Limited:
+		return -1, fmt.Errorf("as %s has no meaning after %s: want a plan, or <capacity> <leak>, which the keys of that name share", o.As, o.Limit)
+	}
+	entry.Bucket = sharedPrefix + o.As
+	other, limit := t.shared[entry.Bucket], entry.Limit
+	if other == nil {
+		t.shared[entry.Bucket] = entry
+		if given, found := config.Shared[o.As]; found {
+			limit = given
+		}
+		first = -1
+	} else {
+		limit, first = other.Limit, other.Override
+	}
+	if limit != entry.Limit {
+		return first, fmt.Errorf("as %s has another limit elsewhere: keys that share a bucket need the same limit", o.As)
+	}
+	return -1, nil
+}
+
+// sharedPrefix begins the names of buckets that several keys share. No part of a key
+// can begin so.
+const sharedPrefix = "@as/"
+
+func (config TableConfig) parseEntry(text string) (*Entry, error) {
 	switch text {
 	case "unlimited":
-		return &entry{rule: Unlimited}, nil
+		return &Entry{Rule: Unlimited}, nil
 	case "deny":
-		return &entry{rule: Deny}, nil
+		return &Entry{Rule: Deny}, nil
 	}
 	if plan, known := config.Plans[text]; known {
-		return &entry{Limited, plan}, nil
+		return &Entry{Limit: plan}, nil
 	}
 	if !strings.ContainsAny(text, " ,") {
 		return nil, fmt.Errorf("unknown plan %q: want one of the plans, <capacity> <leak>, unlimited or deny", text)
 	}
 	limit, err := leakybucket.ParseLimit(text)
-	return &entry{Limited, limit}, err
+	return &Entry{Limit: limit}, err
 }
 
 // parseNetwork reads an address or a network. It may be no narrower than the
@@ -153,9 +287,9 @@ func parseNetwork(text string, ipv4Bits, ipv6Bits int) (netip.Prefix, error) {
 	return network, nil
 }
 
-func (n *node) text(part string) *node {
+func (n *node) text(part string, digested bool) *node {
 	if n.texts == nil {
-		n.texts = make(map[string]*node)
+		n.texts, n.digested = make(map[string]*node), digested
 	}
 	if n.texts[part] == nil {
 		n.texts[part] = new(node)
@@ -182,16 +316,35 @@ func (n *node) network(network netip.Prefix) *node {
 // up.
 func (t *Table) Plain() bool { return t.root.texts == nil && t.root.networks == nil }
 
-// Lookup returns the rule and limit of a key, and whether an override names it.
-// The override with the most leading parts decides. Among several of these an
-// exact address goes before a network, and a narrow network before a wide one.
-func (t *Table) Lookup(key []Part) (rule Rule, limit leakybucket.Limit, listed bool) {
-	found, depth := t.root.find(key)
-	return found.rule, found.limit, depth > 0
+// Lookup returns what holds for a key. The override with the most leading parts
+// decides. Among several of these an exact address goes before a network, and a narrow
+// network before a wide one.
+func (t *Table) Lookup(key []Part) Entry {
+	found, _ := t.root.find(key)
+	return *found
+}
+
+// Named returns what holds for a bucket that several keys share. It returns false if
+// the table has none of that name.
+func (t *Table) Named(bucket string) (e Entry, found bool) {
+	if shared := t.shared[bucket]; shared != nil {
+		return *shared, true
+	}
+	return e, false
+}
+
+// Shared returns the limits of the buckets that several keys share, by the names in
+// the overrides.
+func (t *Table) Shared() map[string]leakybucket.Limit {
+	limits := make(map[string]leakybucket.Limit)
+	for bucket, e := range t.shared {
+		limits[strings.TrimPrefix(bucket, sharedPrefix)] = e.Limit
+	}
+	return limits
 }
 
 // find returns the entry that matches most leading parts of key, and their number.
-func (n *node) find(key []Part) (best *entry, depth int) {
+func (n *node) find(key []Part) (best *Entry, depth int) {
 	best = n.entry
 	if len(key) == 0 {
 		return best, 0
@@ -210,25 +363,46 @@ func (n *node) find(key []Part) (best *entry, depth int) {
 				consider(n.networks[wide])
 			}
 		}
-	} else {
-		consider(n.texts[part.Text])
+	} else if n.texts != nil {
+		consider(n.textOf(&part))
 	}
 	return best, depth
 }
 
-// Limits returns every limit that Lookup may return, the one without an override
-// first.
-func (t *Table) Limits() []leakybucket.Limit { return t.root.limits(nil) }
+// textOf returns the node behind a part that is no address, or nil.
+func (n *node) textOf(part *Part) *node {
+	if !n.digested {
+		return n.texts[part.Text]
+	}
+	digest := part.Digest
+	if digest == (Digest{}) {
+		digest = DigestOf(part.Text)
+	}
+	return n.texts[string(digest[:])] // without a copy
+}
 
-func (n *node) limits(all []leakybucket.Limit) []leakybucket.Limit {
-	if n.entry != nil && n.entry.rule == Limited {
-		all = append(all, n.entry.limit)
+// Limits returns every limit that Lookup may return, each once. The one without an
+// override comes first.
+func (t *Table) Limits() []leakybucket.Limit {
+	all := []leakybucket.Limit{t.root.entry.Limit}
+	seen := map[leakybucket.Limit]bool{all[0]: true}
+	t.root.walk(func(e *Entry) {
+		if e.Rule == Limited && !seen[e.Limit] {
+			seen[e.Limit] = true
+			all = append(all, e.Limit)
+		}
+	})
+	return all
+}
+
+func (n *node) walk(visit func(*Entry)) {
+	if n.entry != nil {
+		visit(n.entry)
 	}
 	for _, next := range n.texts {
-		all = next.limits(all)
+		next.walk(visit)
 	}
 	for _, next := range n.networks {
-		all = next.limits(all)
+		next.walk(visit)
 	}
-	return all
 }

@@ -1,6 +1,7 @@
 package key
 
 import (
+	"errors"
 	"net/netip"
 	"strings"
 	"testing"
@@ -12,10 +13,11 @@ func limitOf(capacity, leak float64) leakybucket.Limit {
 	return leakybucket.Limit{Capacity: capacity, Leak: leak}
 }
 
-// override reads "<part>... -> <limit>".
+// override reads "<part>... -> <limit>", with "=> <name>" behind it for a shared bucket.
 func override(line string) Override {
 	parts, limit, _ := strings.Cut(line, "->")
-	return Override{Parts: strings.Fields(parts), Limit: strings.TrimSpace(limit)}
+	limit, name, _ := strings.Cut(limit, "=>")
+	return Override{Parts: strings.Fields(parts), Limit: strings.TrimSpace(limit), As: strings.TrimSpace(name)}
 }
 
 // tableOf returns what a table is made of for a key whose parts are told by
@@ -60,7 +62,8 @@ func runLookups(t *testing.T, key string, lines []string, lookups []lookup) {
 		t.Fatalf("table of %q: %v", lines, err)
 	}
 	for _, l := range lookups {
-		rule, limit, _ := table.Lookup(keyOf(key, strings.Fields(l.key)...))
+		got := table.Lookup(keyOf(key, strings.Fields(l.key)...))
+		rule, limit := got.Rule, got.Limit
 		wantRule, wantLimit := Limited, limitOf(1, 1)
 		switch l.want {
 		case "own":
@@ -169,7 +172,7 @@ func TestAWiderPrefixStillFindsItsNetworks(t *testing.T) {
 	for network, want := range map[string]Rule{
 		"203.0.113.0/24": Deny, "203.0.1.0/24": Unlimited, "203.0.0.0/8": Limited, "2001:db8::/48": Deny, "2001:db8:1::/48": Limited,
 	} {
-		if got, _, _ := table.Lookup([]Part{{Network: netip.MustParsePrefix(network)}}); got != want {
+		if got := table.Lookup([]Part{{Network: netip.MustParsePrefix(network)}}).Rule; got != want {
 			t.Errorf("client %s: got rule %v, want %v", network, got, want)
 		}
 	}
@@ -215,7 +218,7 @@ func TestATextIsNoAddress(t *testing.T) {
 		{[]Part{{}, {}}, Limited},
 		{nil, Limited},
 	} {
-		if got, _, _ := table.Lookup(test.key); got != test.want {
+		if got := table.Lookup(test.key).Rule; got != test.want {
 			t.Errorf("key %v: got rule %v, want %v", test.key, got, test.want)
 		}
 	}
@@ -235,6 +238,66 @@ func TestATableTellsAllItsLimits(t *testing.T) {
 			t.Errorf("limits: got %v, want one of the overrides'", l)
 		}
 	}
+}
+
+// Whoever has the digest of a secret can give it a limit.
+func TestAnOverrideMayGiveTheDigestOfAPart(t *testing.T) {
+	foo := "sha256:2c26b46b68ffc68ff99b453c1d30413413422d706483bfa0f98a5e886266e7ae"
+	runLookups(t, "t", []string{foo + " -> 5 1/s", "bar -> 6 1/s"}, []lookup{
+		{"foo", "5 1/s"}, {"bar", "6 1/s"}, {"baz", "own"}, {foo, "own"},
+	})
+	runLookups(t, "tt", []string{"a sha256:" + strings.ToUpper(foo[7:]) + " -> 5 1/s", "a b -> 6 1/s", "c -> 7 1/s"}, []lookup{
+		{"a foo", "5 1/s"}, {"a b", "6 1/s"}, {"c foo", "7 1/s"}, {"foo a", "own"},
+	})
+	config := tableOf("t", foo+" -> 5 1/s", "bar -> 6 1/s")
+	config.Digests = []bool{true}
+	table, err := NewTable(config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for word, want := range map[string]float64{"foo": 5, "bar": 6, "baz": 1} {
+		if got := table.Lookup([]Part{{Digest: DigestOf(word)}}); got.Limit.Capacity != want {
+			t.Errorf("digest of %s: got %v, want a capacity of %v", word, got, want)
+		}
+	}
+}
+
+func TestKeysOfOneNameShareABucket(t *testing.T) {
+	table, err := NewTable(tableOf("at", "203.0.113.0/24 -> gold => acme", "198.51.100.7 x -> 100 10/s => acme", "192.0.2.1 -> 5 1/s => other", "192.0.2.2 -> 5 1/s"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, test := range []struct{ client, word, want string }{
+		{"203.0.113.1", "a", "@as/acme"},
+		{"203.0.113.2", "b", "@as/acme"},
+		{"198.51.100.7", "x", "@as/acme"},
+		{"198.51.100.7", "y", ""},
+		{"192.0.2.1", "x", "@as/other"},
+		{"192.0.2.2", "x", ""},
+	} {
+		if got := table.Lookup(keyOf("at", test.client, test.word)); got.Bucket != test.want {
+			t.Errorf("%s %s: got the bucket %q, want %q", test.client, test.word, got.Bucket, test.want)
+		}
+	}
+	if e, found := table.Named("@as/acme"); !found || e.Limit != limitOf(100, 10) || e.Override != 0 {
+		t.Errorf("got %v, %v, want the limit of gold from the first override", e, found)
+	}
+	if _, found := table.Named("@as/nobody"); found {
+		t.Error("got a bucket that nobody shares, want none")
+	}
+}
+
+func TestKeysThatShareABucketNeedTheSameLimit(t *testing.T) {
+	_, err := NewTable(tableOf("t", "x -> 1 1/s", "a -> gold => acme", "b -> 5 1/s => acme"))
+	wantError(t, "two limits", err, "override b: as acme has another limit elsewhere: keys that share a bucket need the same limit")
+	var wrong *OverrideError
+	if !errors.As(err, &wrong) || wrong.Override != 2 || wrong.First != 1 {
+		t.Errorf("got %+v, want it about the third override and the second", wrong)
+	}
+	config := tableOf("t", "a -> gold => acme")
+	config.Shared = map[string]leakybucket.Limit{"acme": limitOf(7, 1)}
+	_, err = NewTable(config)
+	wantError(t, "another table's limit", err, "override a: as acme has another limit elsewhere: keys that share a bucket need the same limit")
 }
 
 func TestOverridesThatAreWrong(t *testing.T) {
@@ -265,6 +328,11 @@ func TestOverridesThatAreWrong(t *testing.T) {
 		{"a", "192.0.2.1 -> gold", "override 192.0.2.1: given twice"},
 		{"a", "192.0.2.1/32 -> gold", "override 192.0.2.1/32: given twice"},
 		{"a", "::ffff:192.0.2.1 -> gold", "override ::ffff:192.0.2.1: given twice"},
+		{"t", "sha256:2c26 -> gold", `override sha256:2c26: invalid digest "sha256:2c26": want sha256: and 64 hexadecimal digits, as of printf %s <value> | sha256sum`},
+		{"t", "sha256:a7937b64b8caa58f03721bb6bacf5c78cb235febe0e70b1b84cd99541461a08e -> deny", "override sha256:a7937b64b8caa58f03721bb6bacf5c78cb235febe0e70b1b84cd99541461a08e: given twice"}, // of first
+		{"a", "sha256:2c26 -> gold", `override sha256:2c26: invalid address "sha256:2c26": want an IP address or a network such as 203.0.113.0/24`},
+		{"t", "a -> gold => b/c", `override a: invalid name "b/c" after as: want at most 64 letters, digits, _, . and -`},
+		{"t", "a -> deny => b", `override a: as b has no meaning after deny: want a plan, or <capacity> <leak>, which the keys of that name share`},
 		{"", "a -> gold", "override a: 1 parts of a key given before the limit \"gold\", and the key has 0: want <part>... <plan>|<capacity> <leak>|unlimited|deny, such as 100 10/s at the end"},
 	} {
 		lines := []string{test.line}

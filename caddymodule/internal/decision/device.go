@@ -5,6 +5,7 @@ import (
 	"math/rand/v2"
 	"net/http"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/device"
@@ -32,6 +33,13 @@ func deviceKey(account string, client *device.Client) string {
 		return ""
 	}
 	return account + "/@device/" + name
+}
+
+// AccountOf returns the key of the account whose device has a bucket of this name, or
+// the name itself.
+func AccountOf(name string) string {
+	account, _, _ := strings.Cut(name, "/@device/")
+	return account
 }
 
 // chargeDevice makes the outcome charge the bucket of the client's device, if one is

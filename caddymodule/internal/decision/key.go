@@ -12,6 +12,7 @@ import (
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/body"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/fold"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/override"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
 	bucketkey "github.com/caddy-throttle/caddy-throttle/leakybucket/key"
 )
@@ -28,8 +29,8 @@ type Key struct {
 	// client.
 	IPv4Bits, IPv6Bits int
 
-	Table  *bucketkey.Table
-	Routes []Route
+	Overrides *override.Lines
+	Routes    []Route
 
 	// Private keys say which account a request is about. Rate-limit headers would tell
 	// which accounts exist.
@@ -70,7 +71,7 @@ type Part struct {
 
 // A key is the name of a bucket and its limit.
 type key struct {
-	name    string // the parts, without the zone
+	name    string // the parts, without the zone, or the name of a bucket that several keys share
 	rule    bucketkey.Rule
 	limit   leakybucket.Limit
 	listed  bool // an override names the key
@@ -151,7 +152,8 @@ func (r *Rule) configured(s *Subject, b *buffers) (k key, why Reason, skip bool)
 // own returns the request's own key, without any policy.
 func (r *Rule) own(s *Subject, b *buffers) (k key, lacking missing) {
 	name, parts := b.name[:0], b.parts[:0]
-	plain := r.Key.Table.Plain()
+	listed := r.Key.Overrides.Load()
+	plain := listed.Plain()
 	for i := range r.Key.Parts {
 		if i > 0 {
 			name = append(name, '/')
@@ -159,6 +161,7 @@ func (r *Rule) own(s *Subject, b *buffers) (k key, lacking missing) {
 		p := &r.Key.Parts[i]
 		var text string
 		var client netip.Prefix
+		var digest bucketkey.Digest
 		switch {
 		case p.ClientIP:
 			if client = r.clientOf(s); !client.IsValid() {
@@ -174,18 +177,22 @@ func (r *Rule) own(s *Subject, b *buffers) (k key, lacking missing) {
 				return key{}, lacking
 			}
 			if p.Digest {
-				name = bucketkey.AppendDigest(name, text)
+				digest = bucketkey.DigestOf(text)
+				name = digest.Append(name)
 			} else {
 				name = bucketkey.AppendPart(name, text)
 			}
 		}
 		if !plain {
-			parts = append(parts, bucketkey.Part{Text: text, Network: client})
+			parts = append(parts, bucketkey.Part{Text: text, Digest: digest, Network: client})
 		}
 	}
 	b.name, b.parts = name, parts
-	k = key{name: string(name), address: r.Key.HasAddress(), own: true}
-	k.rule, k.limit, k.listed = r.Key.Table.Lookup(parts)
+	e, by := listed.Lookup(parts)
+	k = key{name: e.Bucket, rule: e.Rule, limit: e.Limit, listed: by != override.OfZone, address: r.Key.HasAddress(), own: true}
+	if k.name == "" {
+		k.name = string(name)
+	}
 	return k, complete
 }
 

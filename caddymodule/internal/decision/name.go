@@ -1,11 +1,13 @@
 package decision
 
 import (
+	"cmp"
 	"net/netip"
 	"net/url"
 	"slices"
 	"strings"
 
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/override"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
 	bucketkey "github.com/caddy-throttle/caddy-throttle/leakybucket/key"
 )
@@ -38,12 +40,19 @@ func (r *Rule) Owned(value string) Owned {
 	segments := 0
 	for i := range r.Key.Parts {
 		p := &r.Key.Parts[i]
+		part := bucketkey.Part{Network: client}
 		switch {
 		case p.ClientIP && client.IsValid():
 			o.wanted[segments] = client.Addr().String()
 		case p.ClientIP, len(p.Template) > 1:
 		default:
 			o.wanted[segments] = p.segment(value)
+			part = bucketkey.Part{Text: p.folded(value)}
+		}
+		if _, known := o.wanted[0]; known && i == 0 {
+			if e, _ := r.Key.Overrides.Load().Lookup([]bucketkey.Part{part}); e.Bucket != "" {
+				o.Names = append(o.Names, e.Bucket)
+			}
 		}
 		segments += max(1, len(p.Template))
 	}
@@ -73,32 +82,40 @@ func (o *Owned) Has(name string) bool {
 	return false
 }
 
-// segment returns a value as it stands in names.
-func (p *Part) segment(value string) string {
+// folded returns a value as requests have it.
+func (p *Part) folded(value string) string {
 	if p.Fold != nil {
 		if folded, sure := p.Fold(value); sure {
-			value = folded
+			return folded
 		}
 	}
+	return value
+}
+
+// segment returns a value as it stands in names.
+func (p *Part) segment(value string) string {
+	value = p.folded(value)
 	if p.Digest {
 		return string(bucketkey.AppendDigest(nil, value))
 	}
 	return string(bucketkey.AppendPart(nil, value))
 }
 
-// NameOf returns the name of the bucket of raw values, one for each part of the key. It
-// returns false if they are too few or too many, or a part can have no such value.
+// NameOf returns the name of the bucket of raw values, one for each part of the key. That
+// may be one that an override lets several keys share. It returns false if they are too few or too many, or a part can have no such value.
 func (r *Rule) NameOf(values []string) (name string, ok bool) {
 	if len(values) != len(r.Key.Parts) {
 		return "", false
 	}
 	segments := make([]string, len(values))
+	parts := make([]bucketkey.Part, len(values))
 	for i, value := range values {
 		p := &r.Key.Parts[i]
 		if len(p.Template) > 1 || value == "" {
 			return "", false
 		}
 		if !p.ClientIP {
+			parts[i].Text = p.folded(value)
 			segments[i] = p.segment(value)
 			continue
 		}
@@ -106,38 +123,68 @@ func (r *Rule) NameOf(values []string) (name string, ok bool) {
 		if err != nil {
 			return "", false
 		}
-		segments[i] = bucketkey.ClientPrefix(addr, r.Key.IPv4Bits, r.Key.IPv6Bits).Addr().String()
+		parts[i].Network = bucketkey.ClientPrefix(addr, r.Key.IPv4Bits, r.Key.IPv6Bits)
+		segments[i] = parts[i].Network.Addr().String()
 	}
-	return strings.Join(segments, "/"), true
+	e, _ := r.Key.Overrides.Load().Lookup(parts)
+	return cmp.Or(e.Bucket, strings.Join(segments, "/")), true
 }
 
-// Limited returns the rule and limit that the config has for a bucket, and whether an
-// override of the config gives them. Overrides of values that are kept as digests are
-// not found.
-func (r *Rule) Limited(name string) (rule bucketkey.Rule, limit leakybucket.Limit, listed bool) {
+// BucketOf returns the name of the bucket of a plain value, if the key has one part and
+// such a value is no name, and otherwise the value itself.
+func (r *Rule) BucketOf(value string) string {
+	if len(r.Key.Parts) != 1 || strings.HasPrefix(value, "@") || !r.Key.Parts[0].ClientIP && !r.Key.Parts[0].Digest {
+		return value
+	}
+	if name, ok := r.NameOf([]string{value}); ok {
+		return name
+	}
+	return value
+}
+
+// Configured returns what the config and the override file have for a bucket, where
+// that comes from, and its place.
+func (r *Rule) Configured(name string) (e bucketkey.Entry, by override.Source, place string) {
+	listed := r.Key.Overrides.Load()
+	if parts, named := r.partsOf(name); named {
+		e, by = listed.Lookup(parts)
+	} else {
+		e, by = listed.Named(name)
+	}
+	return e, by, listed.Place(e, by)
+}
+
+// partsOf returns the parts of the key that has the bucket of a name. It returns false
+// if the name is not made of parts.
+func (r *Rule) partsOf(name string) (parts []bucketkey.Part, named bool) {
 	segments := strings.Split(name, "/")
-	var parts []bucketkey.Part
 	for i := range r.Key.Parts {
 		p := &r.Key.Parts[i]
 		n := max(1, len(p.Template))
-		if len(segments) < n || name[0] == '@' {
-			return bucketkey.Limited, r.Limit, false
+		if len(segments) < n {
+			return nil, false
 		}
-		text := ""
+		part := bucketkey.Part{}
 		for _, segment := range segments[:n] {
+			digest, digested := bucketkey.ParseDigest(segment)
+			switch {
+			case digested && n == 1:
+				part.Digest = digest
+			case strings.HasPrefix(segment, "@"):
+				return nil, false
+			}
 			plain, err := url.PathUnescape(segment)
 			if err != nil {
 				plain = segment
 			}
-			text += plain
+			part.Text += plain
 		}
-		part := bucketkey.Part{Text: text}
-		if addr, err := netip.ParseAddr(text); err == nil && p.ClientIP {
+		if addr, err := netip.ParseAddr(part.Text); err == nil && p.ClientIP {
 			part = bucketkey.Part{Network: bucketkey.ClientPrefix(addr, r.Key.IPv4Bits, r.Key.IPv6Bits)}
 		}
 		parts, segments = append(parts, part), segments[n:]
 	}
-	return r.Key.Table.Lookup(parts)
+	return parts, true
 }
 
 // Peek returns a charge that shows the state of a bucket, and pours and begins nothing:

@@ -164,7 +164,7 @@ func (r *Rule) debt(limit leakybucket.Limit) float64 {
 // Limits returns a charge for each limit that a bucket of the zone may have, with its
 // debt and its block. The zone's own limit comes first.
 func (r *Rule) Limits() (all []leakybucket.Charge) {
-	for _, limit := range r.Key.Table.Limits() {
+	for _, limit := range r.Key.Overrides.Load().Limits() {
 		all = append(all, leakybucket.Charge{Limit: limit, Debt: r.debt(limit), Block: r.Block})
 	}
 	if r.Trust != nil {

@@ -73,6 +73,11 @@ func Caddyfiles(t testing.TB) map[string]string {
 // outcome returns the JSON that a Caddyfile adapts to, or the error of adapting
 // or loading it.
 func outcome(t *testing.T, caddyfile string) (text, kind string) {
+	here, err := os.Getwd()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { text = strings.ReplaceAll(text, here, "/etc/caddy") }() // which is elsewhere on another machine
 	adapted, _, err := caddyconfig.GetAdapter("caddyfile").Adapt([]byte(caddyfile), map[string]any{"filename": "Caddyfile"})
 	if err == nil {
 		var indented bytes.Buffer

@@ -62,10 +62,15 @@ type Limit struct {
 }
 
 // ParseLimit reads the text of a limit: a factor such as x0.5, a capacity and a leak
-// such as "10 1/s", unlimited or deny.
-func ParseLimit(text string) (l Limit, err error) {
+// such as "10 1/s", the name of a plan, unlimited or deny. A plan has the limit that it
+// has now.
+func ParseLimit(text string, plans map[string]leakybucket.Limit) (l Limit, err error) {
 	l.Text = strings.Join(strings.Fields(text), " ")
-	switch factor, isFactor := strings.CutPrefix(l.Text, "x"); {
+	factor, isFactor := strings.CutPrefix(l.Text, "x")
+	plan, isPlan := plans[l.Text]
+	switch {
+	case isPlan:
+		l.limit = plan
 	case l.Text == "unlimited":
 		l.rule = bucketkey.Unlimited
 	case l.Text == "deny":
@@ -77,7 +82,7 @@ func ParseLimit(text string) (l Limit, err error) {
 		}
 	default:
 		if l.limit, err = leakybucket.ParseLimit(l.Text); err != nil {
-			return l, fmt.Errorf("invalid limit %q: want a factor such as x0.5, a capacity and a leak such as 10 1/s, unlimited or deny", text)
+			return l, fmt.Errorf("invalid limit %q: want a factor such as x0.5, a capacity and a leak such as 10 1/s, the name of a plan, unlimited or deny", text)
 		}
 	}
 	return l, nil

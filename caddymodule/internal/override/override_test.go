@@ -22,7 +22,7 @@ func TestALimitIsReadAsPeopleWriteIt(t *testing.T) {
 		"x0.001":   {Capacity: 2, Leak: 0.01}, // the dearest request still fits
 		" x1.000 ": {Capacity: 100, Leak: 10},
 	} {
-		l, err := ParseLimit(text)
+		l, err := ParseLimit(text, nil)
 		if err != nil {
 			t.Errorf("%q: got error %v, want none", text, err)
 			continue
@@ -32,7 +32,7 @@ func TestALimitIsReadAsPeopleWriteIt(t *testing.T) {
 		}
 	}
 	for _, text := range []string{"", "x", "x0", "x-1", "xNaN", "x1e9", "10", "10 1", "0 1/s", "allow", "x0.5x", "\x00"} {
-		if _, err := ParseLimit(text); err == nil {
+		if _, err := ParseLimit(text, nil); err == nil {
 			t.Errorf("%q: got no error, want one", text)
 		}
 	}
@@ -40,7 +40,7 @@ func TestALimitIsReadAsPeopleWriteIt(t *testing.T) {
 
 func TestAnOverrideEndsByItself(t *testing.T) {
 	var table Table
-	limit, err := ParseLimit("deny")
+	limit, err := ParseLimit("deny", nil)
 	if err != nil {
 		t.Fatal(err)
 	}

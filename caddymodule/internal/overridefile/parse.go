@@ -1,0 +1,141 @@
+// Package overridefile reads files with overrides of a zone, one on each line, and
+// notices when such a file has changed.
+package overridefile
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"regexp"
+	"strings"
+	"unicode"
+	"unicode/utf8"
+
+	bucketkey "github.com/caddy-throttle/caddy-throttle/leakybucket/key"
+)
+
+// The bounds of a file.
+const (
+	LargestFile = 32 << 20 // bytes
+	MostLines   = 200_000  // with overrides
+)
+
+// A Line is an override, and the number of its line.
+type Line struct {
+	bucketkey.Override
+	Number int
+}
+
+// Syntax is how an override is written.
+const Syntax = "<part>... <plan>|<capacity> <leak>|unlimited|deny [as <name>]"
+
+// ParseWords reads the words of an override.
+func ParseWords(words []string) (o bucketkey.Override, err error) {
+	n := len(words)
+	switch {
+	case n >= 3 && words[n-1] == "as":
+		return o, errors.New("as has no name")
+	case n >= 4 && words[n-2] == "as":
+		o.As, words = words[n-1], words[:n-2]
+	}
+	limit := 1 // how many words the limit has
+	if n = len(words); n > 0 && strings.Contains(words[n-1], "/") {
+		limit = 2
+	}
+	if n <= limit {
+		return o, errors.New("too few words")
+	}
+	o.Parts, o.Limit = words[:n-limit], strings.Join(words[n-limit:], " ")
+	return o, nil
+}
+
+// Parse reads the text of a file: the words of an override on each line, with quotes
+// and comments as in a Caddyfile. Errors name the file and the line.
+func Parse(name string, text []byte) ([]Line, error) {
+	if len(bytes.TrimSpace(text)) == 0 {
+		return nil, fmt.Errorf("the file is empty, as if a write had failed: want at least a comment, such as # no overrides, at %s", name)
+	}
+	if i := invalidUTF8(text); i >= 0 {
+		return nil, at(name, 1+bytes.Count(text[:i], []byte("\n")), errors.New("bytes that are no UTF-8: want UTF-8, or the part as sha256: and its digest"))
+	}
+	var lines []Line
+	number := 0
+	for text := range strings.Lines(strings.TrimPrefix(string(text), byteOrderMark)) {
+		number++
+		words, err := split(text)
+		if err != nil {
+			return nil, at(name, number, err)
+		}
+		if len(words) == 0 {
+			continue
+		}
+		o, err := ParseWords(words)
+		if err != nil {
+			return nil, at(name, number, fmt.Errorf("%w: want %s", err, Syntax))
+		}
+		if lines = append(lines, Line{o, number}); len(lines) > MostLines {
+			return nil, at(name, number, fmt.Errorf("more than %d overrides: want fewer, such as networks in place of addresses", MostLines))
+		}
+	}
+	return lines, nil
+}
+
+// escaped is a backslash in double quotes and what follows: only one before a quote goes.
+var escaped = regexp.MustCompile(`\\(")|(\\.)`)
+
+const byteOrderMark = "\ufeff"
+
+// split returns the words of a line, as Caddy reads them in a Caddyfile: a word may be in
+// double quotes, with \" for a quote in it, or in backquotes, and # begins a comment.
+func split(line string) (words []string, err error) {
+	for {
+		line = strings.TrimLeftFunc(line, unicode.IsSpace)
+		if line == "" || line[0] == '#' {
+			return words, nil
+		}
+		end := strings.IndexFunc(line, unicode.IsSpace)
+		if end < 0 {
+			end = len(line)
+		}
+		word := line[:end]
+		switch line[0] {
+		case '"', '`':
+			closing := 1
+			for closing < len(line) && line[closing] != line[0] {
+				if line[0] == '"' && line[closing] == '\\' {
+					closing++ // what it stands before closes nothing
+				}
+				closing++
+			}
+			if closing >= len(line) {
+				return nil, errors.New("a quote is not closed: want another one on the same line")
+			}
+			word, end = line[1:closing], closing+1
+			if line[0] == '"' {
+				word = escaped.ReplaceAllString(word, "$1$2")
+			}
+			if word == "" {
+				return nil, errors.New("nothing between quotes: want a word")
+			}
+		}
+		words, line = append(words, word), line[end:]
+	}
+}
+
+// invalidUTF8 returns the index of the first byte that is no UTF-8, or -1.
+func invalidUTF8(text []byte) int {
+	if utf8.Valid(text) {
+		return -1
+	}
+	for i := 0; i < len(text); {
+		r, size := utf8.DecodeRune(text[i:])
+		if r == utf8.RuneError && size == 1 {
+			return i
+		}
+		i += size
+	}
+	return -1
+}
+
+// at adds the place to an error, as errors of a Caddyfile have it.
+func at(name string, line int, err error) error { return fmt.Errorf("%w, at %s:%d", err, name, line) }

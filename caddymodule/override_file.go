@@ -1,0 +1,112 @@
+package caddymodule
+
+import (
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/decision"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/override"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/overridefile"
+)
+
+// An overrideFile is a file with overrides, and the zones of one config that have it.
+type overrideFile struct {
+	overridefile.File
+	rules []*decision.Rule
+}
+
+// use puts the lines of the file into force, in all zones or in none.
+func (f *overrideFile) use(lines []overridefile.Line) error {
+	all := make([]*override.Listed, len(f.rules))
+	for i, rule := range f.rules {
+		var err error
+		if all[i], err = rule.Key.Overrides.Compile(f.Path, lines); err != nil {
+			return err
+		}
+	}
+	for i, rule := range f.rules {
+		rule.Key.Overrides.Put(all[i])
+	}
+	return nil
+}
+
+// overrideFiles are those of one config.
+type overrideFiles struct {
+	files []*overrideFile
+	stop  chan struct{} // nil unless the files are watched
+}
+
+// named returns the file of a path, or nil.
+func (o *overrideFiles) named(path string) *overrideFile {
+	for _, f := range o.files {
+		if f.Path == path {
+			return f
+		}
+	}
+	return nil
+}
+
+// add reads a file for one more zone.
+func (o *overrideFiles) add(path string, rule *decision.Rule) error {
+	f := o.named(path)
+	if f == nil {
+		f = new(overrideFile)
+		f.Path, f.Use = path, f.use
+		o.files = append(o.files, f)
+	}
+	f.rules = append(f.rules, rule)
+	return f.Load()
+}
+
+// watchEvery is how often files are looked at. Caddy looks at its Caddyfile as often with
+// --watch. Looking needs no descriptors, and sees changes of all file systems.
+const watchEvery = time.Second
+
+// start watches the files until end.
+func (o *overrideFiles) start(a *App) {
+	if len(o.files) == 0 {
+		return
+	}
+	o.stop = make(chan struct{})
+	go o.watch(a, o.stop)
+}
+
+func (o *overrideFiles) end() {
+	if o.stop != nil {
+		close(o.stop)
+	}
+}
+
+func (o *overrideFiles) watch(a *App, stop <-chan struct{}) {
+	ticker := time.NewTicker(watchEvery)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-stop:
+			return
+		case <-ticker.C:
+		}
+		for _, f := range o.files {
+			f.look(a)
+		}
+	}
+}
+
+// look reads the file if it has changed, and logs what became of that.
+func (f *overrideFile) look(a *App) {
+	news, s := f.Look()
+	switch {
+	case !news:
+	case s.Problem != nil:
+		a.logger.Error("override_file is wrong; the overrides that were read before stay in force",
+			zap.String("file", f.Path), zap.Time("read", s.Read), zap.Error(s.Problem))
+	default:
+		a.logger.Info("override_file is in force", zap.String("file", f.Path), zap.Int("overrides", s.Overrides))
+		for _, rule := range f.rules {
+			if z := a.zones[rule.Name]; z != nil {
+				z.warnOversize()
+			}
+		}
+	}
+}

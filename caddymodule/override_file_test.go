@@ -1,0 +1,381 @@
+package caddymodule
+
+import (
+	"fmt"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	bucketkey "github.com/caddy-throttle/caddy-throttle/leakybucket/key"
+)
+
+// overrideText writes an override file and returns its name.
+func overrideText(t testing.TB, text string) string {
+	t.Helper()
+	name := filepath.Join(t.TempDir(), "customers")
+	writeFile(t, name, text)
+	return name
+}
+
+func writeFile(t testing.TB, name, text string) {
+	t.Helper()
+	if err := os.WriteFile(name, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// apiSite has a zone of API keys with an override file.
+func apiSite(t *testing.T, file, options string) *site {
+	t.Helper()
+	return run(t, `{
+		throttle {
+			plan gold 4 1/h
+		}
+	}
+	http:// {
+		throttle {
+			zone api {
+				key header X-Api-Key
+				limit 1 1/h
+				override_file `+file+`
+				`+options+`
+			}
+		}
+		respond "{http.throttle.key} {http.throttle.reason}"
+	}`)
+}
+
+func (s *site) apiKey(key string) client { return s.from(someone).with("X-Api-Key", key) }
+
+// looks lets the site look at its override files, as often as a change needs.
+func (s *site) looks() {
+	s.Helper()
+	for range 2 {
+		for _, f := range s.app().overrideFiles.files {
+			f.look(s.app())
+		}
+	}
+}
+
+func TestAnOverrideFileGivesKeysTheirLimits(t *testing.T) {
+	digest := bucketkey.DigestOf("secret")
+	s := apiSite(t, overrideText(t, fmt.Sprintf("shop gold\nbakery 2 1/h # small\nsha256:%x 3 1/h\nfriend unlimited\nleaked deny\n", digest)), "")
+	s.apiKey("nobody").passes(1, "/")
+	s.apiKey("shop").passes(4, "/")
+	s.apiKey("bakery").passes(2, "/")
+	s.apiKey("secret").passes(3, "/")
+	s.apiKey("leaked").passes(0, "/")
+	for range 10 {
+		s.apiKey("friend").answers("/", http.StatusOK)
+	}
+}
+
+func TestAChangedOverrideFileIsInForceWithoutAReload(t *testing.T) {
+	file := overrideText(t, "shop 2 1/h\n")
+	s := apiSite(t, file, "override baker 3 1/h")
+	s.apiKey("shop").passes(2, "/")
+	writeFile(t, file, "shop gold\nbaker gold\n")
+	s.apiKey("shop").answers("/", http.StatusTooManyRequests)
+	s.looks()
+	s.apiKey("shop").passes(2, "/") // of 4, for the level stays
+	s.apiKey("baker").passes(4, "/")
+	if got := s.logs.lines(t, "override_file is in force"); len(got) != 1 || got[0]["overrides"] != 2.0 || got[0]["file"] != file {
+		t.Errorf("got the log lines %v, want one about two overrides", got)
+	}
+	writeFile(t, file, "# nobody\n")
+	s.looks()
+	s.apiKey("other").passes(1, "/")
+	s.apiKey("shop").answers("/", http.StatusTooManyRequests)
+}
+
+func TestAWrongLineKeepsTheOverridesReadBefore(t *testing.T) {
+	file := overrideText(t, "shop gold\n")
+	s := apiSite(t, file, "")
+	for _, test := range []struct{ text, says string }{
+		{"shop deny\n\nbakery golf\n", `unknown plan "golf": want one of the plans, <capacity> <leak>, unlimited or deny, at ` + file + ":3"},
+		{"shop deny\nbakery gold\nshop gold\n", "given twice; see line 1, at " + file + ":3"},
+		{"shop deny\noverride bakery gold\n", "2 parts of a key given before the limit \"gold\", and the key has 1: want <part>... <plan>|<capacity> <leak>|unlimited|deny, such as 100 10/s at the end; lines of the file do not begin with override, at " + file + ":2"},
+		{"shop deny\na gold as x\nb 1 1/s as x", "as x has another limit elsewhere: keys that share a bucket need the same limit; see line 2, at " + file + ":3"},
+		{"", "the file is empty, as if a write had failed: want at least a comment, such as # no overrides, at " + file},
+	} {
+		writeFile(t, file, test.text)
+		s.looks()
+		s.looks() // says it once
+		lines := s.logs.lines(t, "override_file is wrong; the overrides that were read before stay in force")
+		if n := len(lines); n == 0 || lines[n-1]["error"] != test.says || lines[n-1]["level"] != "error" {
+			t.Fatalf("%q: got the log lines %v, want one that says %s", test.text, lines, test.says)
+		}
+	}
+	if got := s.logs.lines(t, "override_file is wrong"); len(got) != 5 {
+		t.Errorf("got %d log lines, want one for each mistake", len(got))
+	}
+	s.apiKey("shop").passes(4, "/")
+}
+
+// However narrow an override of the Caddyfile is, a line of the file is stronger, and
+// what is changed at run time stronger still.
+func TestRunTimeBeatsTheFileAndTheFileTheCaddyfile(t *testing.T) {
+	file := overrideText(t, "203.0.113.0/24 3 1/h\n")
+	s := run(t, `http:// {
+		throttle {
+			zone pages {
+				limit 1 1/h
+				override 203.0.113.7 2 1/h
+				override 198.51.100.7 2 1/h
+				override_file `+file+`
+			}
+		}
+		respond ok
+	}`)
+	s.from("198.51.100.7:1").passes(2, "/")
+	s.from("192.0.2.1:1").passes(1, "/")
+	s.from("203.0.113.7:1").passes(3, "/")
+	var got explanation
+	why := func(want string) {
+		t.Helper()
+		s.admin(http.MethodPost, "/throttle/why", `{"client": "203.0.113.7"}`, &got)
+		if len(got.Buckets) != 1 || got.Buckets[0].By+" "+got.Buckets[0].From != want {
+			t.Errorf("got %+v, want %s", got.Buckets, want)
+		}
+	}
+	why("override_file " + file + ":1")
+	s.changes("/throttle/limit", `{"zone": "pages", "key": "203.0.113.7", "limit": "5 1/h", "for": "1h"}`)
+	s.from("203.0.113.7:1").passes(2, "/")
+	why("run_time 5 1/h")
+	s.changes("/throttle/unlimit", `{"zone": "pages", "key": "203.0.113.7"}`)
+	writeFile(t, file, "# nobody\n")
+	s.looks()
+	s.from("203.0.113.7:1").answers("/", http.StatusTooManyRequests)
+	why("override override 1 of the zone")
+}
+
+func TestKeysOfOneNameShareOneBucket(t *testing.T) {
+	s := apiSite(t, overrideText(t, "shop gold as shop\nits-app gold as shop\nother gold\n"), "override its-till 4 1/h as shop")
+	for i, key := range []string{"shop", "its-app", "its-till", "shop"} {
+		w := s.apiKey(key).get("/")
+		if w.Code != http.StatusOK || !strings.HasPrefix(w.Body.String(), "@as/shop ") {
+			t.Errorf("request %d: got %d and %q, want it charged to @as/shop", i, w.Code, w.Body)
+		}
+	}
+	s.apiKey("its-app").answers("/", http.StatusTooManyRequests)
+	s.apiKey("other").passes(4, "/")
+
+	var named map[string]string
+	s.admin(http.MethodPost, "/throttle/key", `{"zone": "api", "values": ["its-app"]}`, &named)
+	if named["key"] != "@as/shop" {
+		t.Errorf("got %v, want the shared bucket", named)
+	}
+	var got explanation
+	s.admin(http.MethodPost, "/throttle/why", `{"client": "its-till"}`, &got)
+	if len(got.Buckets) != 1 || got.Buckets[0].Key != "@as/shop" || got.Buckets[0].Level < 3.9 || got.Buckets[0].Capacity != 4 {
+		t.Errorf("got %+v, want the full shared bucket", got.Buckets)
+	}
+	var freed released
+	s.admin(http.MethodPost, "/throttle/release", `{"client": "its-app"}`, &freed)
+	if len(freed.Freed) != 1 {
+		t.Errorf("got %+v, want the shared bucket emptied", freed)
+	}
+	s.apiKey("shop").passes(4, "/")
+}
+
+func TestABlockOfASharedBucketHoldsForAllItsKeys(t *testing.T) {
+	s := apiSite(t, overrideText(t, "shop gold as shop\nits-app gold as shop\n"), "block 10m")
+	s.apiKey("shop").passes(4, "/")
+	if got := s.apiKey("its-app").get("/"); got.Code != http.StatusTooManyRequests || got.Header().Get("Retry-After") == "" {
+		t.Errorf("got %d with %v, want it blocked", got.Code, got.Header())
+	}
+	s.apiKey("nobody").passes(1, "/")
+}
+
+func TestSharedBucketsAreCorrectedBySettle(t *testing.T) {
+	s := run(t, `http:// {
+		throttle {
+			zone api {
+				key header X-Api-Key
+				limit 1 1/h
+				cost 0.5
+				settle header X-Cost
+				debt 0
+				override_file `+overrideText(t, "shop 4 1/h as shop\nits-app 4 1/h as shop\n")+`
+			}
+		}
+		header X-Cost 2
+		respond ok
+	}`)
+	s.apiKey("shop").answers("/", http.StatusOK)
+	s.apiKey("its-app").answers("/", http.StatusOK)
+	s.apiKey("shop").answers("/", http.StatusTooManyRequests)
+}
+
+func TestUnlistedKeyCountsTheLinesOfTheFile(t *testing.T) {
+	file := overrideText(t, "shop gold\n")
+	s := apiSite(t, file, "unlisted_key refuse")
+	s.apiKey("shop").answers("/", http.StatusOK)
+	if got := s.apiKey("bakery").get("/"); got.Code != http.StatusTooManyRequests {
+		t.Errorf("got %d for a key that nobody listed, want it refused", got.Code)
+	}
+	writeFile(t, file, "bakery gold\n")
+	s.looks()
+	s.apiKey("bakery").answers("/", http.StatusOK)
+	s.apiKey("shop").answers("/", http.StatusTooManyRequests)
+}
+
+func TestShadowZonesTakeTheFileToo(t *testing.T) {
+	s := run(t, `http:// {
+		throttle {
+			zone api {
+				key header X-Api-Key
+				limit 9 1/h
+				shadow
+				override_file `+overrideText(t, "leaked deny\nshop 1 1/h\n")+`
+			}
+		}
+		respond {http.throttle.decision}
+	}`)
+	for _, test := range []struct{ key, want string }{{"leaked", "shadow_refused"}, {"shop", "admitted"}, {"shop", "shadow_refused"}, {"nobody", "admitted"}} {
+		if got := s.apiKey(test.key).get("/").Body.String(); got != test.want {
+			t.Errorf("%s: got %s, want %s", test.key, got, test.want)
+		}
+	}
+}
+
+// The file of two zones is taken by both or by none.
+func TestZonesThatShareAFileTakeItTogether(t *testing.T) {
+	file := overrideText(t, "203.0.113.7 2 1/h\n")
+	s := run(t, `{
+		throttle {
+			zone pages {
+				limit 1 1/h
+				override_file `+file+`
+			}
+			zone named {
+				key header X-Api-Key
+				limit 1 1/h
+				override_file `+file+`
+			}
+		}
+	}
+	http:// {
+		throttle /pages pages
+		throttle /named named
+		respond ok
+	}`)
+	s.from("203.0.113.7:1").passes(2, "/pages")
+	s.apiKey("203.0.113.7").passes(2, "/named")
+	writeFile(t, file, "203.0.113.7 3 1/h\nshop 9 1/h\n") // shop is no address
+	s.looks()
+	if got := s.logs.lines(t, "override_file is wrong"); len(got) != 1 || !strings.HasSuffix(fmt.Sprint(got[0]["error"]), file+":2") {
+		t.Errorf("got %v, want one line about line 2", got)
+	}
+	s.from("203.0.113.7:1").answers("/pages", http.StatusTooManyRequests)
+	s.apiKey("203.0.113.7").answers("/named", http.StatusTooManyRequests)
+	s.apiKey("shop").passes(1, "/named")
+	writeFile(t, file, "203.0.113.7 3 1/h\n")
+	s.looks()
+	s.from("203.0.113.7:1").passes(1, "/pages")
+	s.apiKey("203.0.113.7").passes(1, "/named")
+}
+
+func TestAnOverrideThatIsTooSmallForSomeRequestsIsWarnedOf(t *testing.T) {
+	file := overrideText(t, "shop 9 1/h\n")
+	s := run(t, `http:// {
+		throttle {
+			zone api {
+				key header X-Api-Key
+				limit 9 1/h
+				cost 5
+				override_file `+file+`
+			}
+		}
+		respond ok
+	}`)
+	const warning = "the capacity of an override is less than some requests cost"
+	s.warned(t, warning, 0)
+	writeFile(t, file, "shop 4 1/h\nbakery 3 1/h\n")
+	s.looks()
+	s.warned(t, warning, 1)
+}
+
+func TestStatusAndBucketsSayWhereLimitsComeFrom(t *testing.T) {
+	file := overrideText(t, "# customers\nshop gold\nleaked deny\n")
+	s := apiSite(t, file, "override baker 3 1/h")
+	for _, key := range []string{"shop", "baker", "nobody"} {
+		s.apiKey(key).answers("/", http.StatusOK)
+	}
+	var list listing
+	s.admin(http.MethodPost, "/throttle/buckets", `{"zone": "api"}`, &list)
+	got := make(map[float64]string)
+	for _, b := range list.Buckets {
+		got[b.Capacity] = b.By + " " + b.From
+	}
+	for capacity, want := range map[float64]string{4: "override_file " + file + ":2", 3: "override override 1 of the zone", 1: "zone "} {
+		if got[capacity] != want {
+			t.Errorf("capacity %v: got %q, want %q", capacity, got[capacity], want)
+		}
+	}
+	var checked checked
+	s.admin(http.MethodPost, "/throttle/check", `{"client_ip": "203.0.113.7", "url": "http://example.com/", "headers": {"X-Api-Key": "leaked"}}`, &checked)
+	if len(checked.Zones) != 1 || checked.Zones[0].Fits || checked.Zones[0].Reason != "denied" || checked.Zones[0].From != file+":3" {
+		t.Errorf("got %+v, want it denied by the third line", checked.Zones)
+	}
+	read := func() *overrideFileStatus {
+		t.Helper()
+		var s1 struct {
+			Zones []struct {
+				File *overrideFileStatus `json:"override_file"`
+			}
+		}
+		s.admin(http.MethodGet, "/throttle/zones", "", &s1)
+		if len(s1.Zones) != 1 || s1.Zones[0].File == nil {
+			t.Fatalf("got %+v, want the state of the file", s1)
+		}
+		return s1.Zones[0].File
+	}
+	before := read()
+	if before.File != file || before.Overrides != 2 || before.Read.IsZero() || before.Problem != "" {
+		t.Errorf("got %+v, want two overrides", before)
+	}
+	writeFile(t, file, "shop golf\n")
+	s.looks()
+	if after := read(); after.Overrides != 2 || !after.Read.Equal(before.Read) || !strings.HasSuffix(after.Problem, file+":1") {
+		t.Errorf("got %+v, want the two overrides from before and the problem", after)
+	}
+}
+
+func TestLimitTakesPlansAndPlainKeys(t *testing.T) {
+	s := apiSite(t, overrideText(t, "its-app 1 1/h as shop\nshop 1 1/h as shop\n"), "")
+	s.apiKey("bakery").passes(1, "/")
+	s.changes("/throttle/limit", `{"zone": "api", "key": "bakery", "limit": "gold", "for": "1h", "note": "ticket"}`)
+	s.apiKey("bakery").passes(3, "/")
+	s.changes("/throttle/unlimit", `{"zone": "api", "key": "bakery"}`)
+	s.apiKey("bakery").answers("/", http.StatusTooManyRequests)
+
+	s.apiKey("shop").passes(1, "/")
+	s.changes("/throttle/limit", `{"zone": "api", "key": "its-app", "limit": "gold", "for": "1h"}`)
+	s.apiKey("shop").passes(3, "/") // the bucket's limit, whichever key names it
+	var got []string
+	for _, l := range s.app().overrides.List(time.Now()).Limits {
+		got = append(got, l.Key+" "+l.Text)
+	}
+	if strings.Join(got, ",") != "@as/shop gold" {
+		t.Errorf("got %v, want that of the shared bucket, without the plain key", got)
+	}
+	if status := s.admin(http.MethodPost, "/throttle/limit", `{"zone": "api", "limit": "golf", "for": "1h"}`, nil); status != http.StatusBadRequest {
+		t.Errorf("got %d for an unknown plan, want 400", status)
+	}
+	if status := s.admin(http.MethodPost, "/throttle/limit", `{"zone": "api", "key": "alice/@device/x", "limit": "gold", "for": "1h"}`, nil); status != http.StatusBadRequest {
+		t.Errorf("got %d for a device, want 400", status)
+	}
+}
+
+// Watching begins when a config starts. What is read before is the file's lines alone.
+func TestNothingIsWatchedBeforeAConfigStarts(t *testing.T) {
+	s := apiSite(t, overrideText(t, "shop gold\n"), "")
+	a := s.app()
+	if a.overrideFiles.stop != nil {
+		t.Error("got a file that is watched, want none before Start")
+	}
+}
