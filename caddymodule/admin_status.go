@@ -1,9 +1,12 @@
 package caddymodule
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
+	"maps"
+	"slices"
 	"sync"
 	"time"
 
@@ -58,6 +61,29 @@ func countsByZone() map[string]decisionCounts {
 	return all
 }
 
+// callCounts are the calls of a shared store.
+type callCounts struct{ calls, seconds, errors float64 }
+
+// callsByStore reads the counters of all shared stores.
+func callsByStore() map[string]callCounts {
+	all := make(map[string]callCounts)
+	stores.mu.Lock()
+	names := slices.Collect(maps.Keys(stores.byName))
+	stores.mu.Unlock()
+	for _, name := range names {
+		var taken, failed dto.Metric
+		seconds, known := storeSeconds.WithLabelValues(name).(prometheus.Metric)
+		if !known || seconds.Write(&taken) != nil || storeErrors.WithLabelValues(name).Write(&failed) != nil {
+			continue
+		}
+		all[name] = callCounts{
+			calls: float64(taken.GetHistogram().GetSampleCount()), seconds: taken.GetHistogram().GetSampleSum(),
+			errors: failed.GetCounter().GetValue(),
+		}
+	}
+	return all
+}
+
 const (
 	sampleEvery = 10 * time.Second
 	samplesKept = 361 // an hour, and the one before it
@@ -72,6 +98,7 @@ type rates struct {
 type rateSample struct {
 	at     time.Time
 	counts map[string]decisionCounts
+	calls  map[string]callCounts
 }
 
 // run samples until stop is closed.
@@ -90,7 +117,7 @@ func (r *rates) run(stop <-chan struct{}) {
 }
 
 func (r *rates) take(now time.Time) {
-	next := rateSample{now, countsByZone()}
+	next := rateSample{now, countsByZone(), callsByStore()}
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if len(r.samples) >= samplesKept {
@@ -108,7 +135,7 @@ func (r *rates) perSecond(zone string, counts decisionCounts, now time.Time) (cu
 	if n == 0 {
 		return current, nil
 	}
-	current = between(&r.samples[max(0, n-2)], &rateSample{now, map[string]decisionCounts{zone: counts}}, zone)
+	current = between(&r.samples[max(0, n-2)], &rateSample{at: now, counts: map[string]decisionCounts{zone: counts}}, zone)
 	if n == samplesKept {
 		before := between(&r.samples[0], &r.samples[2], zone)
 		hourAgo = &before
@@ -125,6 +152,34 @@ func between(from, to *rateSample, zone string) (rate decisionCounts) {
 		rate[d] = max(0, to.counts[zone][d]-from.counts[zone][d]) / seconds
 	}
 	return rate
+}
+
+// latest returns the sample before the last one.
+func (r *rates) latest() (s rateSample, taken bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	n := len(r.samples)
+	if n == 0 {
+		return s, false
+	}
+	return r.samples[max(0, n-2)], true
+}
+
+// callsPerSecond returns how many calls of a shared store were made a second and how
+// many of those failed, since the last sample but one, and how long one took on average.
+func (r *rates) callsPerSecond(store string, now time.Time) (calls, failed, took float64) {
+	from, taken := r.latest()
+	to := callsByStore()[store]
+	seconds := now.Sub(from.at).Seconds()
+	if !taken || seconds <= 0 {
+		return 0, 0, 0
+	}
+	before := from.calls[store]
+	made := max(0, to.calls-before.calls)
+	if made > 0 {
+		took = max(0, to.seconds-before.seconds) / made
+	}
+	return made / seconds, max(0, to.errors-before.errors) / seconds, took
 }
 
 // A zoneStatus is a zone as `caddy throttle status` shows it.
@@ -144,8 +199,13 @@ type zoneStatus struct {
 
 	Buckets     int    `json:"buckets"` // in this process's memory
 	RefusedKeys uint64 `json:"refused_keys"`
-	Waiting     int    `json:"waiting"`
-	InFlight    int    `json:"in_flight"`
+
+	Waiting     int `json:"waiting"`
+	WaitingMost int `json:"max_waiting,omitempty"` // 0 if requests cannot wait
+
+	InFlight     int `json:"in_flight"`                // slots in use
+	InFlightMost int `json:"in_flight_most,omitempty"` // slots of the key that uses most
+	Slots        int `json:"slots,omitempty"`          // of each key; 0 means any number
 }
 
 // An overrideFileStatus says what is in force of a zone's override_file.
@@ -158,35 +218,38 @@ type overrideFileStatus struct {
 
 // A storeStatus is the store of the config.
 type storeStatus struct {
-	Name      string `json:"name"`
-	Down      bool   `json:"down"`
-	Buckets   int    `json:"buckets"` // in this process's memory
-	Evictions uint64 `json:"evictions"`
+	Name string `json:"name"`
+
+	// Of a shared store: whether the breaker is open, since when, and why.
+	Down  bool       `json:"down"`
+	Since *time.Time `json:"down_since,omitempty"`
+	Why   string     `json:"error,omitempty"`
+
+	// Calls of a shared store a second, how many of those failed, and how many seconds
+	// one took on average.
+	Calls  float64 `json:"calls_per_second"`
+	Failed float64 `json:"errors_per_second"`
+	Took   float64 `json:"call_seconds"`
+
+	Buckets    int    `json:"buckets"`     // in this process's memory
+	MaxBuckets int    `json:"max_buckets"` // there may be
+	Evictions  uint64 `json:"evictions"`
 }
 
 // A nodeStatus is all that `caddy throttle status` shows.
 type nodeStatus struct {
-	Zones     []zoneStatus `json:"zones"`
-	Store     storeStatus  `json:"store"`
-	Overrides any          `json:"overrides"`
+	Zones     []zoneStatus  `json:"zones"`
+	Store     storeStatus   `json:"store"`
+	Overrides any           `json:"overrides"`
+	Warnings  []keptWarning `json:"warnings"` // of the config that runs
 }
 
 // adminZones describes what runs.
 func (a *App) adminZones(context.Context, *adminInput) (any, error) {
 	now := time.Now()
 	set, overrides, counts := a.overrides.Load(), a.overrides.List(now), countsByZone()
-	result := nodeStatus{Zones: []zoneStatus{}, Overrides: overrides, Store: storeStatus{Name: "memory"}}
-	kept := make(map[string]int)
-	if a.memory != nil {
-		kept = a.memory.memory.Buckets()
-		result.Store.Evictions = a.memory.memory.Evictions()
-		for _, n := range kept {
-			result.Store.Buckets += n
-		}
-	}
-	if a.shared != nil {
-		result.Store.Name, result.Store.Down = a.shared.name, a.shared.Down()
-	}
+	result := nodeStatus{Zones: []zoneStatus{}, Overrides: overrides, Warnings: a.warnings.list()}
+	kept := a.storeStatus(&result.Store, now)
 	zones, err := a.zonesNamed("")
 	if err != nil {
 		return nil, err
@@ -205,6 +268,12 @@ func (a *App) adminZones(context.Context, *adminInput) (any, error) {
 				s.OverrideFile.Problem = inForce.Problem.Error()
 			}
 		}
+		if z.LetsWait() {
+			s.WaitingMost = z.MaxWaiting
+		}
+		if s.Slots = z.InFlight; s.Slots > 0 {
+			s.InFlightMost = z.live.enforced.MostServed()
+		}
 		if set.Shadow(z.Name, now) {
 			s.Mode = "shadow"
 			for i := range overrides.Shadows {
@@ -219,6 +288,27 @@ func (a *App) adminZones(context.Context, *adminInput) (any, error) {
 		result.Zones = append(result.Zones, s)
 	}
 	return result, nil
+}
+
+// storeStatus describes the store, and returns how many buckets of each zone are in this
+// process's memory.
+func (a *App) storeStatus(s *storeStatus, now time.Time) (kept map[string]int) {
+	s.Name = "memory"
+	if a.memory != nil {
+		kept = a.memory.memory.Buckets()
+		s.Evictions, s.MaxBuckets = a.memory.memory.Evictions(), cmp.Or(a.memory.MaxBuckets, defaultMaxBuckets)
+		for _, n := range kept {
+			s.Buckets += n
+		}
+	}
+	if a.shared != nil {
+		s.Name, s.Down = a.shared.name, a.shared.Down()
+		s.Calls, s.Failed, s.Took = a.control.rates.callsPerSecond(s.Name, now)
+		if o := a.shared.outage.Load(); o != nil && s.Down {
+			s.Since, s.Why = &o.since, o.why
+		}
+	}
+	return kept
 }
 
 // mode says whether the config lets the zone refuse.

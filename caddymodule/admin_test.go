@@ -363,28 +363,38 @@ func TestBucketsAreListedInPages(t *testing.T) {
 	}
 }
 
-func TestTopWatchesForAWhile(t *testing.T) {
+func TestTopShowsTheLastMinute(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := run(t, threeZones)
-		answer := make(chan struct {
-			Zones []topZone
-		}, 1)
-		go func() {
+		top := func(body string) topZone {
 			var got struct{ Zones []topZone }
-			s.admin(http.MethodPost, "/throttle/top", `{"zone": "pages", "by": "/24", "for": "10s"}`, &got)
-			answer <- got
-		}()
-		synctest.Wait()
-		if status := s.admin(http.MethodPost, "/throttle/top", `{"zone": "pages"}`, nil); status != http.StatusConflict {
-			t.Errorf("a second watch: got %d, want 409", status)
+			if status := s.admin(http.MethodPost, "/throttle/top", body, &got); status != http.StatusOK || len(got.Zones) != 1 {
+				t.Fatalf("got %d and %+v, want one zone", status, got)
+			}
+			return got.Zones[0]
 		}
 		s.from(someone).passes(2, "/pages")
 		s.from("203.0.113.8:1").passes(2, "/pages")
 		s.from("198.51.100.1:1").answers("/pages", http.StatusOK)
-		got := <-answer
-		if len(got.Zones) != 1 || got.Zones[0].Requests != 7 || got.Zones[0].Refused != 2 ||
-			got.Zones[0].Busiest[0] != (topKey{"203.0.113.0/24", 6}) || got.Zones[0].Denied[0] != (topKey{"203.0.113.0/24", 2}) {
-			t.Errorf("got %+v, want 6 of 7 requests and both refusals of 203.0.113.0/24", got)
+		<-time.After(30 * time.Second)
+		network := top(`{"zone": "pages", "by": "/24"}`)
+		if network.Requests != 7 || network.Refused != 2 || network.Seconds != 30 ||
+			network.Busiest[0] != (topKey{"203.0.113.0/24", 6, 4, 2}) || network.Denied[0] != (topKey{"203.0.113.0/24", 2, 4, 2}) {
+			t.Errorf("got %+v, want 6 of 7 requests and both refusals of 203.0.113.0/24", network)
+		}
+		keys := top(`{"zone": "pages"}`)
+		if len(keys.Busiest) != 3 || keys.Busiest[0] != (topKey{"203.0.113.7", 3, 2, 1}) || len(keys.Denied) != 2 {
+			t.Errorf("got %+v, want three clients, of which two were refused", keys)
+		}
+		next := run(t, threeZones)
+		s.stop()
+		s = next
+		if got := top(`{"zone": "pages", "by": "ip"}`); got.Requests != 7 {
+			t.Errorf("after a reload: got %+v, want 7 requests", got)
+		}
+		<-time.After(time.Minute)
+		if got := top(`{"zone": "pages"}`); got.Requests != 0 || len(got.Busiest) != 0 {
+			t.Errorf("after a minute: got %+v, want none", got)
 		}
 	})
 }
@@ -416,6 +426,135 @@ func TestStatusShowsWhatZonesDo(t *testing.T) {
 		}
 		if pages.Mode != "enforcing" || pages.Total["refused"] != 1 || pages.PerSecond["admitted"] != 0.4 || pages.Buckets != 1 {
 			t.Errorf("pages: got %+v, want 2 requests in 5 seconds, a refusal and a bucket", pages)
+		}
+	})
+}
+
+// TestStatusComparesWithAnHourAgo, over two hours of one request a second that end.
+func TestStatusComparesWithAnHourAgo(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := run(t, `http:// {
+			throttle {
+				zone pages {
+					limit 100 100/s
+				}
+			}
+			respond ok
+		}`)
+		s.admin(http.MethodGet, "/throttle/zones", "", nil)
+		status := func() (now float64, hourAgo *float64) {
+			var got struct {
+				Zones []struct {
+					PerSecond map[string]float64  `json:"per_second"`
+					HourAgo   *map[string]float64 `json:"per_second_an_hour_ago"`
+				}
+			}
+			s.admin(http.MethodGet, "/throttle/zones", "", &got)
+			if before := got.Zones[0].HourAgo; before != nil {
+				rate := (*before)["admitted"]
+				hourAgo = &rate
+			}
+			return got.Zones[0].PerSecond["admitted"], hourAgo
+		}
+		c := s.from(someone)
+		for range 50 * 60 {
+			c.get("/")
+			<-time.After(time.Second)
+		}
+		if now, hourAgo := status(); now < 0.9 || now > 1.1 || hourAgo != nil {
+			t.Errorf("after 50 minutes: got %v a second now and %v an hour ago, want 1 and none", now, hourAgo)
+		}
+		<-time.After(50 * time.Minute)
+		if now, hourAgo := status(); now != 0 || hourAgo == nil || *hourAgo < 0.9 || *hourAgo > 1.1 {
+			t.Errorf("50 minutes of silence later: got %v a second now and %v an hour ago, want 0 and 1", now, hourAgo)
+		}
+		<-time.After(30 * time.Minute)
+		if now, hourAgo := status(); now != 0 || hourAgo == nil || *hourAgo != 0 {
+			t.Errorf("30 minutes later: got %v a second now and %v an hour ago, want 0 twice", now, hourAgo)
+		}
+	})
+}
+
+func TestStatusShowsWarningsOfTheConfig(t *testing.T) {
+	s := run(t, `http:// {
+		throttle {
+			zone accounts {
+				key header X_Account
+				limit 2 1/h
+			}
+		}
+		respond ok
+	}`)
+	s.from(someone).with("X-Forwarded-For", "192.0.2.1").answers("/", http.StatusOK)
+	for range 2 {
+		var got struct{ Warnings []keptWarning }
+		s.admin(http.MethodGet, "/throttle/zones", "", &got)
+		if len(got.Warnings) != 3 {
+			t.Fatalf("got %+v, want three warnings", got.Warnings)
+		}
+		for i, want := range []struct{ text, zone string }{
+			{"expected_underscore_headers", "accounts"}, {"a fresh bucket with every request", "accounts"}, {"not in trusted_proxies", ""},
+		} {
+			w := got.Warnings[i]
+			if zone, _ := w.Details["zone"].(string); !strings.Contains(w.Text, want.text) || zone != want.zone || w.At.IsZero() {
+				t.Errorf("got %+v, want one about %q of zone %q", w, want.text, want.zone)
+			}
+		}
+	}
+	next := run(t, threeZones)
+	s.stop()
+	var got struct{ Warnings []keptWarning }
+	if next.admin(http.MethodGet, "/throttle/zones", "", &got); slices.ContainsFunc(got.Warnings, func(w keptWarning) bool {
+		return !strings.Contains(w.Text, "a fresh bucket")
+	}) {
+		t.Errorf("after a reload: got %+v, want warnings of the config that runs alone", got.Warnings)
+	}
+}
+
+func TestStatusShowsSlotsAndWhoWaits(t *testing.T) {
+	inSettleBubble(t, func(t *testing.T) {
+		s := newWaitZone(t, "in_flight 3\nmax_wait 1m\nmax_waiting 50", time.Second)
+		s.visits(5, office, "/")
+		s.visits(1, visitor, "/")
+		status, err := s.app.adminZones(t.Context(), nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if z := status.(nodeStatus).Zones[0]; z.InFlight != 4 || z.InFlightMost != 3 || z.Slots != 3 || z.Waiting != 2 || z.WaitingMost != 50 {
+			t.Errorf("got %+v, want 4 slots in use, 3 of 3 by one key, and 2 of 50 waiting", z)
+		}
+		pass(time.Minute)
+	})
+}
+
+func TestStatusShowsAnOutageOfTheStore(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := runShared(t, "", "zone z {\ncapacity 100\nleak 1/h\n}")
+		store := func() (got storeStatus) {
+			var status struct{ Store storeStatus }
+			s.admin(http.MethodGet, "/throttle/zones", "", &status)
+			return status.Store
+		}
+		store()
+		for range 20 {
+			s.from(someone).get("/")
+			<-time.After(time.Second)
+		}
+		if got := store(); got.Down || got.Calls < 0.5 || got.Calls > 2 || got.Failed != 0 || got.Since != nil {
+			t.Errorf("got %+v, want it up, with about a call a second", got)
+		}
+		theShared.down.Store(true)
+		for range 20 {
+			s.from(someone).get("/")
+		}
+		<-time.After(20 * time.Second)
+		if got := store(); !got.Down || got.Since == nil || time.Since(*got.Since) < 15*time.Second || got.Why == "" {
+			t.Errorf("in an outage: got %+v, want since when and why", got)
+		}
+		theShared.down.Store(false)
+		<-time.After(time.Minute)
+		if got := store(); got.Down || got.Since != nil || got.Why != "" {
+			t.Errorf("after an outage: got %+v, want it up", got)
 		}
 	})
 }

@@ -70,6 +70,8 @@ type App struct {
 	subscribers *caddyevents.App
 	events      *eventQueue
 	logger      *zap.Logger
+	warner      *zap.Logger // whose warnings status shows, too
+	warnings    *keptWarnings
 
 	store    leakybucket.Store
 	shared   *SharedStore   // behind the store, if that is outside of this process
@@ -133,6 +135,8 @@ func (App) CaddyModule() caddy.ModuleInfo {
 // Provision loads the store and compiles the global zones. It dials nothing.
 func (a *App) Provision(ctx caddy.Context) (err error) {
 	a.ctx, a.logger = ctx, ctx.Logger()
+	a.warnings = new(keptWarnings)
+	a.warner = a.warnings.logger(a.logger)
 	a.global = make(map[string]*runningZone)
 	a.zones = make(map[string]*runningZone)
 	if err := registerMetrics(ctx.GetMetricsRegistry()); err != nil {

@@ -87,7 +87,7 @@ func (h *Handler) Provision(ctx caddy.Context) error {
 		settles = append(settles, z.Settle)
 	}
 	h.headers = settlement.HeadersOf(settles...)
-	h.warnInventable(ctx.Logger())
+	h.warnInventable(h.app.warner)
 	return nil
 }
 

@@ -473,7 +473,7 @@ func (a *App) checkServers(ctx caddy.Context) error {
 	}
 	for _, place := range servers.everywhere {
 		if servers.keyedByForm[place.zone] {
-			a.logger.Warn("zone is keyed by a form field and has no match, so it charges every request of the site, those without the field by their address: write match path <path of the form>* into the zone",
+			a.warner.Warn("zone is keyed by a form field and has no match, so it charges every request of the site, those without the field by their address: write match path <path of the form>* into the zone",
 				zap.String("zone", place.zone), zap.String("place", servers.name(place)))
 		}
 	}
@@ -481,6 +481,6 @@ func (a *App) checkServers(ctx caddy.Context) error {
 }
 
 func (a *App) warnUnused(zone string) {
-	a.logger.Warn("zone is defined in the global options and limits nothing, because no site uses it: write throttle <zone> in a site",
+	a.warner.Warn("zone is defined in the global options and limits nothing, because no site uses it: write throttle <zone> in a site",
 		zap.String("zone", zone))
 }

@@ -54,7 +54,7 @@ type Inspector struct {
 	// `{http.auth.user.id}`.
 	UserHeader string `json:"user_header,omitempty"`
 
-	logger   *zap.Logger
+	app      *App
 	settle   func() // decides about changes, once
 	readOnly string // why nothing can be changed; empty if it can
 }
@@ -69,7 +69,6 @@ func (Inspector) CaddyModule() caddy.ModuleInfo {
 
 // Provision makes sure that the app runs, even without a zone.
 func (i *Inspector) Provision(ctx caddy.Context) error {
-	i.logger = ctx.Logger()
 	for n, host := range i.Hosts {
 		checked, err := parseHost(host)
 		if err != nil {
@@ -81,9 +80,9 @@ func (i *Inspector) Provision(ctx caddy.Context) error {
 	if err != nil {
 		return err
 	}
+	i.app = app.(*App)
 	i.settle = sync.OnceFunc(func() { i.decide(ctx) })
-	a := app.(*App)
-	a.inspectors = append(a.inspectors, i)
+	i.app.inspectors = append(i.app.inspectors, i)
 	return nil
 }
 
@@ -102,7 +101,7 @@ func (i *Inspector) decide(ctx caddy.Context) {
 	default:
 		return
 	}
-	i.logger.Warn("throttle_inspector allows no changes, in spite of allow_changes", zap.String("why", i.readOnly))
+	i.app.warner.Warn("throttle_inspector allows no changes, in spite of allow_changes", zap.String("why", i.readOnly))
 }
 
 // hosted reports whether matchers of the site let only its own host names through to

@@ -478,7 +478,7 @@ func TestTheInspectorStandsBehindAuthenticationAndBeforeHandle(t *testing.T) {
 func TestPlotsShowTheLastTenMinutes(t *testing.T) {
 	var r rates
 	for i := range 100 {
-		r.samples = append(r.samples, rateSample{time.Unix(int64(10*i), 0), map[string]decisionCounts{"pages": {decision.Admitted: 50 * float64(i)}}})
+		r.samples = append(r.samples, rateSample{at: time.Unix(int64(10*i), 0), counts: map[string]decisionCounts{"pages": {decision.Admitted: 50 * float64(i)}}})
 	}
 	plot := r.plot("pages", r.samples[99].at)
 	if len(plot) != 61 || plot[0].At != r.samples[39].at || plot[60].Admitted != 5 {

@@ -7,11 +7,12 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"math"
 	"net/http"
+	"slices"
 	"strconv"
 	"strings"
-	"text/tabwriter"
 	"time"
 	"unicode/utf16"
 
@@ -127,17 +128,6 @@ func escapeJSON(text string) string {
 	return b.String()
 }
 
-// A table is written in columns. Texts that came from clients must be given as shown.
-type table struct{ *tabwriter.Writer }
-
-func (r *remote) table(head ...string) table {
-	t := table{tabwriter.NewWriter(&r.out, 0, 8, 2, ' ', 0)}
-	t.row(head...)
-	return t
-}
-
-func (t table) row(cells ...string) { _, _ = fmt.Fprintln(t, strings.Join(cells, "\t")) }
-
 // shown returns text from clients as a terminal may show it.
 func shown(text string) string { return accesslog.Printable(text, 120) }
 
@@ -165,64 +155,173 @@ func left(s override.Span) string { return max(0, time.Until(s.Until)).Round(tim
 
 func statusCommand() *cobra.Command {
 	return remoteCommand{
-		use: "status", short: "Shows the zones of a running Caddy", args: cobra.NoArgs,
-		long: `Shows what the zones of a running Caddy do: whether they enforce, how many requests
-they admit and refuse, and what was changed at run time. Figures per second are of
-the last ten to twenty seconds.`,
+		use: "status", short: "Shows what the zones of a running Caddy do", args: cobra.NoArgs,
+		long: `Shows on one screen what the zones of a running Caddy do: whether they enforce, and
+how many requests a second they admit and refuse, on average of the last ten to
+twenty seconds, with those of an hour ago in parentheses. Below come the store, what
+was changed at run time, and what is wrong with the config. Columns that no zone
+uses are left out. With --json there is more, such as totals and definitions.`,
 		run: func(r *remote, _ []string) error {
-			var s struct {
-				Zones []struct {
-					Zone, Mode  string
-					ShadowUntil *time.Time `json:"shadow_until"`
-					Limit       string
-					File        *overrideFileStatus `json:"override_file"`
-					Total       map[string]float64
-					PerSecond   map[string]float64 `json:"per_second"`
-					Buckets     int
-					Waiting     int
-					InFlight    int `json:"in_flight"`
-				}
-				Store     storeStatus
-				Overrides override.Overrides
-			}
+			var s shownStatus
 			if ok, err := r.ask(http.MethodGet, "/throttle/zones", nil, &s); !ok {
 				return err
 			}
-			t := r.table("ZONE", "MODE", "ADMITTED/S", "REFUSED/S", "SHADOW/S", "ADMITTED", "REFUSED", "SHADOW", "BUCKETS", "WAITING", "IN FLIGHT")
-			for _, z := range s.Zones {
-				mode := z.Mode
-				if z.ShadowUntil != nil {
-					mode += " for " + left(override.Span{Until: *z.ShadowUntil})
-				}
-				if z.Limit != "" {
-					mode += ", " + z.Limit
-				}
-				admitted := func(c map[string]float64) string {
-					return digits(c["admitted"] + c["delayed"] + c["shadow_delayed"])
-				}
-				t.row(shown(z.Zone), mode, admitted(z.PerSecond), digits(z.PerSecond["refused"]), digits(z.PerSecond["shadow_refused"]),
-					admitted(z.Total), digits(z.Total["refused"]), digits(z.Total["shadow_refused"]),
-					fmt.Sprint(z.Buckets), fmt.Sprint(z.Waiting), fmt.Sprint(z.InFlight))
-			}
-			if err := t.Flush(); err != nil {
+			if err := r.showZones(s.Zones); err != nil {
 				return err
 			}
-			state := "is up"
-			if s.Store.Down {
-				state = "is down"
+			fmt.Fprintln(&r.out)
+			r.showStore(&s.Store)
+			if err := r.showOverrides(s.Overrides); err != nil {
+				return err
 			}
-			fmt.Fprintf(&r.out, "\nThe store %s %s. Memory holds %d buckets, and has dropped %d that were not empty.\n", s.Store.Name, state, s.Store.Buckets, s.Store.Evictions)
-			for _, z := range s.Zones {
-				if f := z.File; f != nil {
-					fmt.Fprintf(&r.out, "%s: %d overrides of %s, read %s ago.\n", shown(z.Zone), f.Overrides, shown(f.File), time.Since(f.Read).Round(time.Second))
-					if f.Problem != "" {
-						fmt.Fprintf(&r.out, "The file is wrong now, so these stay: %s\n", accesslog.Printable(f.Problem, 1000))
-					}
-				}
-			}
-			return r.showOverrides(s.Overrides)
+			r.showFiles(s.Zones)
+			r.showWarnings(s.Warnings)
+			return nil
 		},
 	}.command()
+}
+
+// A shownStatus is what is shown of a nodeStatus.
+type shownStatus struct {
+	Zones     []shownZone
+	Store     storeStatus
+	Overrides override.Overrides
+	Warnings  []keptWarning
+}
+
+type shownZone struct {
+	Zone, Mode   string
+	ShadowUntil  *time.Time `json:"shadow_until"`
+	Limit        string
+	File         *overrideFileStatus `json:"override_file"`
+	Total        map[string]float64
+	PerSecond    map[string]float64 `json:"per_second"`
+	HourAgo      map[string]float64 `json:"per_second_an_hour_ago"`
+	Buckets      int
+	Waiting      int
+	WaitingMost  int `json:"max_waiting"`
+	InFlight     int `json:"in_flight"`
+	InFlightMost int `json:"in_flight_most"`
+	Slots        int
+}
+
+// showFiles says which override files are in force, and which are wrong.
+func (r *remote) showFiles(zones []shownZone) {
+	for _, z := range zones {
+		f := z.File
+		if f == nil {
+			continue
+		}
+		fmt.Fprintf(&r.out, "%s: %d overrides of %s, read %s ago.\n", shown(z.Zone), f.Overrides, shown(f.File), time.Since(f.Read).Round(time.Second))
+		if f.Problem != "" {
+			fmt.Fprintf(&r.out, "The file is wrong now, so these stay: %s\n", accesslog.Printable(f.Problem, 1000))
+		}
+	}
+}
+
+// rate returns how many requests a second were decided so, and an hour ago.
+func (z *shownZone) rate(decisions ...string) string {
+	sum := func(of map[string]float64) (sum float64) {
+		for _, d := range decisions {
+			sum += of[d]
+		}
+		return sum
+	}
+	now := digits(sum(z.PerSecond))
+	if z.HourAgo == nil {
+		return now
+	}
+	return fmt.Sprintf("%s (%s)", now, digits(sum(z.HourAgo)))
+}
+
+func (z *shownZone) mode() string {
+	mode := z.Mode
+	if z.ShadowUntil != nil {
+		mode += " for " + left(override.Span{Until: *z.ShadowUntil})
+	}
+	if z.Limit != "" {
+		mode += ", " + z.Limit
+	}
+	return mode
+}
+
+// slots returns how many slots are in use, and of how many the key that uses most.
+func (z *shownZone) slots() string {
+	switch {
+	case z.Slots == 0:
+		return "-"
+	case z.InFlight == z.InFlightMost:
+		return fmt.Sprintf("%d/%d", z.InFlight, z.Slots)
+	}
+	return fmt.Sprintf("%d (%d/%d)", z.InFlight, z.InFlightMost, z.Slots)
+}
+
+func (z *shownZone) waiting() string {
+	if z.WaitingMost == 0 {
+		return "-"
+	}
+	return fmt.Sprintf("%d/%d", z.Waiting, z.WaitingMost)
+}
+
+func (r *remote) showZones(zones []shownZone) error {
+	if len(zones) == 0 {
+		_, err := fmt.Fprintln(&r.out, "The config has no zones.")
+		return err
+	}
+	t := r.table("ZONE", "MODE", numeric("ADMITTED/S"), numeric("DELAYED/S"), numeric("REFUSED/S"), numeric("SHADOW/S"),
+		numeric("BUCKETS"), numeric("WAITING"), numeric("SLOTS"))
+	for i := range zones {
+		z := &zones[i]
+		t.row(shown(z.Zone), z.mode(), z.rate("admitted", "delayed", "shadow_delayed"), z.rate("delayed", "shadow_delayed"),
+			z.rate("refused"), z.rate("shadow_refused"), fmt.Sprint(z.Buckets), z.waiting(), z.slots())
+	}
+	counted := func(decisions ...string) bool {
+		return slices.ContainsFunc(zones, func(z shownZone) bool {
+			return slices.ContainsFunc(decisions, func(d string) bool { return z.Total[d] > 0 })
+		})
+	}
+	t.keep(true, true, true, counted("delayed", "shadow_delayed"), true, counted("shadow_refused"), true,
+		slices.ContainsFunc(zones, func(z shownZone) bool { return z.WaitingMost > 0 }),
+		slices.ContainsFunc(zones, func(z shownZone) bool { return z.Slots > 0 }))
+	return t.Flush()
+}
+
+func (r *remote) showStore(s *storeStatus) {
+	switch {
+	case s.Down && s.Since != nil:
+		fmt.Fprintf(&r.out, "The store %s is DOWN for %v: %s\n", shown(s.Name), time.Since(*s.Since).Round(time.Second), accesslog.Printable(s.Why, 200))
+	case s.Down:
+		fmt.Fprintf(&r.out, "The store %s is DOWN.\n", shown(s.Name))
+	case s.Name == "memory":
+	case s.Calls == 0:
+		fmt.Fprintf(&r.out, "The store %s is up.\n", shown(s.Name))
+	default:
+		fmt.Fprintf(&r.out, "The store %s is up: %s calls/s of %s ms, %s errors/s.\n", shown(s.Name), digits(s.Calls), digits(1000*s.Took), digits(s.Failed))
+	}
+	if s.MaxBuckets > 0 {
+		fmt.Fprintf(&r.out, "Memory holds %d of at most %d buckets. %d were dropped before they were empty.\n", s.Buckets, s.MaxBuckets, s.Evictions)
+	}
+}
+
+// shownWarnings leave room for the rest on one screen.
+const shownWarnings = 5
+
+func (r *remote) showWarnings(warnings []keptWarning) {
+	for i, w := range warnings {
+		if i == shownWarnings {
+			fmt.Fprintf(&r.out, "There are %d more warnings: see --json.\n", len(warnings)-i)
+			return
+		}
+		var details []string
+		for _, name := range slices.Sorted(maps.Keys(w.Details)) {
+			details = append(details, fmt.Sprintf("%s %v", name, w.Details[name]))
+		}
+		text := "Warning"
+		if len(details) > 0 {
+			text += " (" + strings.Join(details, ", ") + ")"
+		}
+		fmt.Fprintf(&r.out, "%s: %s\n", accesslog.Printable(text, 200), accesslog.Printable(w.Text, 400))
+	}
 }
 
 func (r *remote) showOverrides(o override.Overrides) error {
@@ -249,38 +348,36 @@ func (r *remote) showOverrides(o override.Overrides) error {
 
 func topCommand() *cobra.Command {
 	var in topInput
-	length := 5 * time.Second
 	return remoteCommand{
 		use: "top [<zone>]", short: "Shows who sends most and who is refused most", args: cobra.MaximumNArgs(1),
-		long: `Counts requests for five seconds, and shows which keys sent most and which were
-refused most, in each zone. Of many keys, the numbers are lower bounds.`,
+		long: `Shows which keys sent most requests and which were refused most in about the last
+minute, in each zone. Refusals are counted one by one. Above a hundred requests a
+second, those that are let in are estimated from a sample.`,
+		example: `  caddy throttle top
+  caddy throttle top login --by /24`,
 		flags: func(cmd *cobra.Command) {
 			cmd.Flags().StringVar(&in.By, "by", "", "Count by ip, /24 or /16; for IPv6 these are /64, /48 and /32. Default: by the keys of the zones")
-			cmd.Flags().DurationVar(&length, "for", length, "How long to count, up to 1m")
 		},
 		run: func(r *remote, args []string) error {
-			if in.For = caddy.Duration(length); len(args) == 1 {
+			if len(args) == 1 {
 				in.Zone = args[0]
 			}
 			var s struct{ Zones []topZone }
 			if ok, err := r.ask(http.MethodPost, "/throttle/top", in, &s); !ok {
 				return err
 			}
-			for _, z := range s.Zones {
-				fmt.Fprintf(&r.out, "%s: %d requests and %d refusals in %.0f s\n", shown(z.Zone), z.Requests, z.Refused, z.Seconds)
+			for i, z := range s.Zones {
+				if i > 0 {
+					fmt.Fprintln(&r.out)
+				}
 				if z.Requests == 0 {
+					fmt.Fprintf(&r.out, "%s: no requests in the last minute\n", shown(z.Zone))
 					continue
 				}
-				t := r.table("  REQUESTS", "KEY", "REFUSED", "KEY")
-				for i := range max(len(z.Busiest), len(z.Denied)) {
-					cells := []string{"", "", "", ""}
-					if i < len(z.Busiest) {
-						cells[0], cells[1] = fmt.Sprintf("  %d", z.Busiest[i].Requests), shown(z.Busiest[i].Key)
-					}
-					if i < len(z.Denied) {
-						cells[2], cells[3] = fmt.Sprint(z.Denied[i].Requests), shown(z.Denied[i].Key)
-					}
-					t.row(cells...)
+				fmt.Fprintf(&r.out, "%s: %d requests in the last %.0f s, %d refused\n", shown(z.Zone), z.Requests, max(1, z.Seconds), z.Refused)
+				t := r.table(numeric("REQUESTS"), numeric("REFUSED"), "KEY")
+				for _, k := range sendersOf(z) {
+					t.row(fmt.Sprint(k.Admitted+k.Refused), fmt.Sprint(k.Refused), shown(k.Key))
 				}
 				if err := t.Flush(); err != nil {
 					return err
@@ -291,9 +388,24 @@ refused most, in each zone. Of many keys, the numbers are lower bounds.`,
 	}.command()
 }
 
+// shownSenders is how many lines a zone has in top, for each of the two lists.
+const shownSenders = 10
+
+// sendersOf merges both lists: first the busiest, then those that are refused most and
+// are not among them.
+func sendersOf(z topZone) []topKey {
+	senders := slices.Clone(z.Busiest[:min(shownSenders, len(z.Busiest))])
+	for _, k := range z.Denied[:min(shownSenders, len(z.Denied))] {
+		if !slices.ContainsFunc(senders, func(other topKey) bool { return other.Key == k.Key }) {
+			senders = append(senders, k)
+		}
+	}
+	return senders
+}
+
 // showBuckets writes a table of buckets.
 func (r *remote) showBuckets(buckets []bucketState) error {
-	t := r.table("ZONE", "KEY", "LEVEL", "OF", "FULL", "BLOCKED FOR", "EMPTY IN", "RULE")
+	t := r.table("ZONE", "KEY", numeric("LEVEL"), numeric("OF"), numeric("FULL"), numeric("BLOCKED FOR"), numeric("EMPTY IN"), "RULE")
 	for _, b := range buckets {
 		zone, rule := shown(b.Zone), b.Rule
 		if b.Shadow {

@@ -18,6 +18,7 @@ import (
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/override"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/settlement"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/supportcode"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/topk"
 )
 
 // process holds all state that outlives a config: the memory store, connections to
@@ -66,7 +67,7 @@ type liveZone struct {
 	refused             distinctKeys
 	levels              levelHistogram
 	lines               refusedLines
-	watch               atomic.Pointer[watch] // nil unless an administrator looks
+	recent              topk.Recent
 
 	mu      sync.Mutex
 	configs []*runningZone // zones of configs that have started and not stopped

@@ -69,7 +69,7 @@ func (a *App) provisionStore(ctx caddy.Context) error {
 		return fmt.Errorf("loading store: %T is no store", module)
 	}
 	if a.shared == nil && a.Nodes > 1 {
-		a.logger.Warn("nodes has no meaning with a store that is not shared: every Caddy has buckets of its own")
+		a.warner.Warn("nodes has no meaning with a store that is not shared: every Caddy has buckets of its own")
 	}
 	return nil
 }
@@ -101,10 +101,18 @@ type SharedStore struct {
 	// How long calls take; nil before the store is counted.
 	seconds atomic.Pointer[prometheus.Observer]
 
+	outage atomic.Pointer[outage] // that lasts
+
 	mu      sync.Mutex
 	counted bool   // it is among the stores in the metrics
 	configs int    // how many have started and not stopped
 	began   uint64 // when the first of them started, as a value of storesStarted
+}
+
+// An outage of a shared store.
+type outage struct {
+	since time.Time
+	why   string
 }
 
 // A StoreKey is a module's reference to a SharedStore. The zero value refers to none.
@@ -202,6 +210,7 @@ type storeObserver struct{ app *App }
 func (o *storeObserver) Down(err error) {
 	name := o.app.shared.name
 	storeOutages.WithLabelValues(name).Inc()
+	o.app.shared.outage.Store(&outage{time.Now(), err.Error()})
 	o.app.logger.Error("the store is down; until it is up again, zones fall back as their on_store_error says", zap.String("store", name), zap.Error(err))
 	o.app.emit("throttle_store_down", map[string]any{"store": name, "error": err.Error()})
 }
@@ -209,6 +218,7 @@ func (o *storeObserver) Down(err error) {
 // Up implements sharedstore.Observer.
 func (o *storeObserver) Up(after time.Duration) {
 	name := o.app.shared.name
+	o.app.shared.outage.Store(nil)
 	o.app.logger.Info("the store is up again", zap.String("store", name), zap.Duration("down_for", after))
 	o.app.emit("throttle_store_up", map[string]any{"store": name, "seconds": after.Seconds()})
 }
@@ -232,7 +242,7 @@ func (o *storeObserver) Unsettled(zone string, charges int) {
 
 // Warned implements sharedstore.Observer.
 func (o *storeObserver) Warned(text string) {
-	o.app.logger.Warn(text, zap.String("store", o.app.shared.name))
+	o.app.warner.Warn(text, zap.String("store", o.app.shared.name))
 }
 
 // subscribed reports whether anybody subscribes to an event.

@@ -41,7 +41,7 @@ func (a *App) watchProxies(s *decision.Subject) {
 		}
 		server, _ := r.Context().Value(caddyhttp.ServerCtxKey).(*caddyhttp.Server)
 		if server != nil && server.TrustedProxiesStrict == 0 && !a.warned.loose.Swap(true) {
-			a.logger.Warn("trusted_proxies is set without trusted_proxies_strict: Caddy believes the left-most address in X-Forwarded-For, which clients can choose unless the proxy overwrites the header")
+			a.warner.Warn("trusted_proxies is set without trusted_proxies_strict: Caddy believes the left-most address in X-Forwarded-For, which clients can choose unless the proxy overwrites the header")
 		}
 		return
 	}
@@ -53,7 +53,7 @@ func (a *App) watchProxies(s *decision.Subject) {
 	}
 	for _, header := range []string{"X-Forwarded-For", "Forwarded", "Cf-Connecting-Ip"} {
 		if r.Header[header] != nil && !a.warned.untrusted.Swap(true) {
-			a.logger.Warn("a peer that is not in trusted_proxies sends a forwarding header: if it is your proxy or CDN, all its clients share one bucket until you list it there",
+			a.warner.Warn("a peer that is not in trusted_proxies sends a forwarding header: if it is your proxy or CDN, all its clients share one bucket until you list it there",
 				zap.String("header", header), zap.String("peer", r.RemoteAddr))
 		}
 	}
@@ -61,6 +61,6 @@ func (a *App) watchProxies(s *decision.Subject) {
 
 func (a *App) warnNoAddress() {
 	if !a.warned.noAddress.Swap(true) {
-		a.logger.Warn("requests without a client address, as over a Unix socket, share one bucket: set trusted_proxies_unix, or another key")
+		a.warner.Warn("requests without a client address, as over a Unix socket, share one bucket: set trusted_proxies_unix, or another key")
 	}
 }

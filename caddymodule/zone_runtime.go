@@ -53,7 +53,7 @@ type runningZone struct {
 // queues and slots that other configs share.
 func newRunningZone(a *App, definition *Zone, rule *decision.Rule, text string) (*runningZone, error) {
 	z := &runningZone{
-		Rule: rule, definition: text, logger: a.logger.With(zap.String("zone", rule.Name)),
+		Rule: rule, definition: text, logger: a.warner.With(zap.String("zone", rule.Name)),
 		inventable: definition.inventable(), readsHeaders: definition.readsHeaders(), shared: a.shared != nil,
 		overrideFile: definition.OverrideFile,
 	}
@@ -104,9 +104,7 @@ func (z *runningZone) Decided(o *decision.Outcome) {
 	if d == decision.Delayed {
 		delays.WithLabelValues(z.Name).Observe(o.Delay.Seconds())
 	}
-	if w := z.live.watch.Load(); w != nil {
-		w.note(o)
-	}
+	z.live.noteSender(o, d)
 	if why != decision.None {
 		z.refusals[d].note(o)
 		z.overflows[d].note(o)

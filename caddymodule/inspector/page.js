@@ -20,26 +20,22 @@ const element = (tag, properties = {}, ...children) => {
 // put sets a text, and touches the document only if it is another one.
 const put = (node, text) => { if (node.textContent !== text) node.textContent = text; };
 
-const unseen = /[\p{Cc}\p{Cf}\p{Cn}\p{Co}\p{Cs}\p{Zl}\p{Zp}]|(?! )\p{Zs}/u;
+const unseen = /[\p{Cc}\p{Cf}\p{Cn}\p{Co}\p{Cs}\p{Zl}\p{Zp}]|(?! )\p{Zs}|^ | $/gu;
 const codeOf = (letter) => "U+" + letter.codePointAt(0).toString(16).toUpperCase().padStart(4, "0");
 
 // visible returns a text in which letters that are invisible, or that turn or break a
 // line, are shown by their numbers.
-const visible = (text) => Array.from(text, (letter) => unseen.test(letter) ? codeOf(letter) : letter).join("");
+const visible = (text) => text.replace(unseen, codeOf);
 
 // foreign returns an element for a text of a stranger, apart from what stands around it.
 const foreign = (text, name = "") => {
 	const made = element("bdi", { class: name });
-	let plain = "";
-	for (const letter of text) {
-		if (!unseen.test(letter)) {
-			plain += letter;
-			continue;
-		}
-		made.append(plain, element("span", { class: "esc" }, codeOf(letter)));
-		plain = "";
+	let end = 0;
+	for (const { 0: letter, index } of text.matchAll(unseen)) {
+		made.append(text.slice(end, index), element("span", { class: "esc" }, codeOf(letter)));
+		end = index + letter.length;
 	}
-	made.append(plain);
+	made.append(text.slice(end));
 	if (text.length > 60) made.title = visible(text);
 	return made;
 };
@@ -47,7 +43,7 @@ const foreign = (text, name = "") => {
 const whole = new Intl.NumberFormat("en", { maximumFractionDigits: 0 });
 const fine = new Intl.NumberFormat("en", { maximumSignificantDigits: 3 });
 const number = (n) => n >= 100 ? whole.format(n) : fine.format(n);
-const level = (n) => n >= 100 ? whole.format(n) : n.toFixed(1);
+const level = (n) => n >= 100 ? whole.format(Math.floor(n)) : (Math.floor(10 * n) / 10).toFixed(1);
 const counted = (n, noun) => `${whole.format(n)} ${noun}${n === 1 ? "" : "s"}`;
 
 // span returns a duration in its two largest units.
@@ -282,10 +278,14 @@ const showZone = (card, z) => {
 	show("shadow", number(rate.shadow_refused), before && `1 h ago ${number(before.shadow_refused)}`, rate.shadow_refused > 0);
 	show("keys", whole.format(z.refused_keys));
 	show("buckets", whole.format(z.buckets));
-	show("flight", whole.format(z.in_flight), z.waiting ? `${whole.format(z.waiting)} waiting` : undefined);
+	const busy = [];
+	if (z.waiting) busy.push(`${whole.format(z.waiting)} waiting`);
+	if (z.slots) busy.push(`most of a key ${whole.format(z.in_flight_most ?? 0)} of ${whole.format(z.slots)}`);
+	show("flight", whole.format(z.in_flight), busy.join(", ") || undefined);
 	const notes = [];
 	if (z.shadow_until) notes.push(`In shadow for another ${span(left(z.shadow_until))}.`);
 	if (z.limit) notes.push(`${z.limit} holds for all keys.`);
+	if (z.override_file?.problem) notes.push(`The override_file was not read again: ${visible(z.override_file.problem)}`);
 	put(find(".note", card), notes.join(" "));
 	find(".note", card).hidden = notes.length === 0;
 
@@ -293,16 +293,31 @@ const showZone = (card, z) => {
 	plots.set(z.zone, points);
 	points.push({ at: now(), admitted: admitted(rate), refused: rate.refused, shadow: rate.shadow_refused });
 	const most = draw(find("svg", card), points);
-	put(find(".most", card), most ? `up to ${number(most)}/s` : "");
+	put(find(".most", card), most ? `up to ${number(most)}/s` : "no requests");
 	const told = most ? `Requests per second over the last ten minutes, up to ${number(most)}` : "No requests in the last ten minutes";
 	if (find("svg", card).getAttribute("aria-label") !== told) find("svg", card).setAttribute("aria-label", told);
 };
 
 const showStore = (store) => {
-	const told = [`The store ${store.name} ${store.down ? "is down" : "is up"}.`, `Memory holds ${counted(store.buckets, "bucket")}, and has dropped ${whole.format(store.evictions)} that ${store.evictions === 1 ? "was" : "were"} not empty.`];
+	const told = [`The store ${store.name} ${store.down ? "is down" : "is up"}.`];
+	if (store.calls_per_second > 0) told.push(`It takes ${number(1e3 * store.call_seconds)} ms a call, at ${number(store.calls_per_second)} calls a second.`);
+	if (store.errors_per_second > 0) told.push(`${number(store.errors_per_second)} calls a second fail.`);
+	const most = store.max_buckets ? ` of at most ${whole.format(store.max_buckets)}` : "";
+	told.push(`Memory holds ${counted(store.buckets, "bucket")}${most}, and has dropped ${whole.format(store.evictions)} that ${store.evictions === 1 ? "was" : "were"} not empty.`);
 	put(find("#store"), told.join(" "));
 	find("#down").hidden = !store.down;
-	put(find("#down"), store.down ? `The store ${store.name} is down. Zones decide as on_store_error says.` : "");
+	const since = store.down_since ? ` since ${clock(store.down_since)}` : "", why = store.error ? ` It says: ${visible(store.error)}.` : "";
+	put(find("#down"), store.down ? `The store ${store.name} is down${since}. Zones decide as on_store_error says.${why}` : "");
+};
+
+const showWarnings = (warnings) => {
+	const box = find("#warnings"), id = JSON.stringify(warnings);
+	box.hidden = warnings.length === 0;
+	if (box.dataset.shown === id) return;
+	box.dataset.shown = id;
+	put(find("summary", box), counted(warnings.length, "warning"));
+	find("ul", box).replaceChildren(...warnings.map(({ at, text, details = {} }) => element("li", {},
+		element("span", { class: "soft" }, clock(at)), " ", foreign(text), ...Object.entries(details).flatMap(([name, value]) => [" ", element("span", { class: "soft" }, `${name}: `), foreign(String(value))]))));
 };
 
 const choose = (select, names, first) => {
@@ -314,7 +329,7 @@ const choose = (select, names, first) => {
 };
 
 let chosen;
-const showZones = ({ zones, store, overrides }) => {
+const showZones = ({ zones, store, overrides, warnings = [] }) => {
 	const box = find("#zones"), cards = new Map(Array.from(box.children, (card) => [card.dataset.zone, card]));
 	zones.forEach((z, i) => {
 		const card = cards.get(z.zone) ?? zoneCard(z.zone);
@@ -326,6 +341,7 @@ const showZones = ({ zones, store, overrides }) => {
 	find("#legend").hidden = zones.length === 0;
 	if (zones.length === 0) box.replaceChildren(element("p", { class: "empty" }, "No zone runs: this configuration has no throttle directive."));
 	showStore(store);
+	showWarnings(warnings);
 	const names = zones.map((z) => z.zone);
 	for (const select of document.querySelectorAll(".any-zone")) choose(select, names, [element("option", { value: "" }, "all")]);
 	choose(find(".one-zone"), names, []);
@@ -379,12 +395,9 @@ const refreshTop = async () => {
 	let seconds = 0;
 	for (const zone of answer.zones) {
 		seconds = Math.max(seconds, zone.seconds);
-		for (const [list, kind] of [[zone.busiest, "requests"], [zone.most_refused, "refused"]]) {
-			for (const { key, requests } of list) {
-				const id = JSON.stringify([zone.zone, key]);
-				if (!keys.has(id)) keys.set(id, { id, zone: zone.zone, key, requests: 0, refused: 0 });
-				keys.get(id)[kind] = requests;
-			}
+		for (const { key, admitted, refused } of [...zone.busiest, ...zone.most_refused]) {
+			const id = JSON.stringify([zone.zone, key]);
+			keys.set(id, { id, zone: zone.zone, key, requests: admitted + refused, refused });
 		}
 	}
 	const all = [...keys.values()].sort((a, b) => b.refused - a.refused || b.requests - a.requests || (a.id < b.id ? -1 : 1)).slice(0, 20);
@@ -395,7 +408,7 @@ const refreshTop = async () => {
 		if (writable && !byKey) row.lastChild.append(button("Ban…", k.key, () => proposeBan(k.key)));
 		return row;
 	}, (row, k) => {
-		put(row.cells[2], whole.format(Math.max(k.requests, k.refused)));
+		put(row.cells[2], whole.format(k.requests));
 		put(row.cells[3], whole.format(k.refused));
 		row.cells[3].classList.toggle("blocked", k.refused > 0);
 	});
@@ -411,13 +424,13 @@ find("#top-form").addEventListener("submit", (event) => event.preventDefault());
 // --- buckets, as rows that drain ---
 
 // ruleOf says what is not the zone's own limit.
-const ruleOf = (b) => b.by === "zone" && b.rule === "limited" ? "" : b.rule + ({ override: " by override", run_time: " at run time", file: " by file" }[b.by] ?? "");
+const ruleOf = (b) => b.by === "zone" && b.rule === "limited" ? "" : b.rule + ({ override: " by override", override_file: " by override_file", run_time: " at run time" }[b.by] ?? "");
 const bucketRow = (b, sortable) => {
 	const track = element("div", { class: "track", "aria-hidden": "true" }, element("div"));
 	const row = element("tr", {},
 		cell("", "key", foreign(b.key, "long")), ...(sortable ? [] : [cell("", "text", foreign(b.zone), ...(b.shadow ? [" (shadow)"] : []))]),
 		cell("", "wide", element("div", { class: "level" }, element("span"), track)),
-		cell("empty in", "n"), cell("blocked for", "n"), ...(sortable ? [cell("last used", "n")] : []), cell("", "text", ruleOf(b)), cell("", "do"));
+		cell("empty in", "n"), cell("blocked for", "n"), ...(sortable ? [cell("last used", "n")] : []), cell("", "text", ruleOf(b), ...(b.from ? [" ", foreign(b.from, "soft")] : [])), cell("", "do"));
 	row.lastChild.append(...(sortable ? [button("Why", b.key, () => lookAt(b.key, b.zone))] : []));
 	if (writable) row.lastChild.append(button("Empty…", b.key, () => proposeRelease(b.key, b.zone)), button("Limit…", b.key, () => proposeLimit(b.zone, b.key)));
 	return row;
@@ -531,21 +544,25 @@ let sought; // the client and the zone, or nothing
 const look = async () => {
 	if (!sought) return;
 	const { client, zone } = sought;
-	const { ban, buckets, complete, problem } = await ask("why", { client, zone });
+	const { refusal, ban, buckets, complete, problem } = await ask("why", { client, zone });
 	if (!sought || sought.client !== client) return;
+	const key = refusal ? refusal.key : client; // the client may be a support code
 	const out = buckets.filter((b) => !b.shadow && (b.blocked > 0 || b.rule === "deny" || b.fraction >= 0.999));
 	const told = [];
+	if (refusal) told.push(`${visible(refusal.key || "A request without a key")} was refused by ${refusal.zone} at ${clock(refusal.at)}: ${refusal.reason}.`);
 	if (ban) told.push(`A ban of ${ban.network} holds for another ${span(left(ban.until))}.${ban.note ? ` It says: ${visible(ban.note)}.` : ""}`);
 	for (const b of out) told.push(b.blocked > 0 ? `${b.zone} blocks it for another ${span(b.blocked)}.` : b.rule === "deny" ? `${b.zone} refuses it always.` : `${b.zone} is full.`);
 	if (told.length === 0) told.push(buckets.length ? "Nothing refuses it now." : "No bucket of it is in use, and nothing refuses it.");
 	if (!complete) told.push(`The search did not reach the end: there may be more. ${problem ?? ""}`);
 	put(find("#why-said"), told.join(" "));
 	const actions = find("#why-actions");
-	if (actions.dataset.of !== client + (zone ?? "")) {
-		actions.dataset.of = client + (zone ?? "");
-		actions.replaceChildren(...(writable ? [button("Release…", client, () => proposeRelease(client, zone)), button("Ban…", client, () => proposeBan(client))] : []));
+	const id = JSON.stringify([key, zone]);
+	if (actions.dataset.of !== id) {
+		actions.dataset.of = id;
+		actions.replaceChildren();
+		if (writable && key) actions.append(button("Release…", key, () => proposeRelease(key, zone)));
+		if (writable && /^[0-9a-f:.]+$/i.test(key)) actions.append(button("Ban…", key, () => proposeBan(key)));
 	}
-	if (actions.children[1]) actions.children[1].hidden = !/^[0-9a-f:.]+$/i.test(client);
 	rows(find("#why-table"), buckets, (b) => JSON.stringify([b.zone, b.key, b.shadow, ruleOf(b)]), (b) => {
 		const row = bucketRow(b, false);
 		row.classList.add("found");
@@ -602,7 +619,7 @@ const inUse = (query) => find(query).matches(":hover, :focus-within");
 const tasks = {
 	zones: { every: 2e3, does: refreshZones },
 	journal: { every: 10e3, does: refreshJournal },
-	top: { every: 10e3, does: refreshTop },
+	top: { every: 5e3, does: refreshTop },
 	// Rows must not move under a finger.
 	buckets: { every: 5e3, does: refreshBuckets, waits: () => inUse("#buckets-table tbody") || dialog.open },
 	why: { every: 5e3, does: look, waits: () => dialog.open },

@@ -63,6 +63,16 @@ func (z *Zone) Counts() (waiting, served int) {
 	return z.waiting, z.served
 }
 
+// MostServed returns how many slots the key holds that holds most.
+func (z *Zone) MostServed() (most int) {
+	z.mu.Lock()
+	defer z.mu.Unlock()
+	for _, k := range z.keys {
+		most = max(most, k.served)
+	}
+	return most
+}
+
 // vacant reports whether one of n slots is free that nobody waits for.
 func (k *keyState) vacant(n int) bool { return k.served < n && k.queued.empty() }
 

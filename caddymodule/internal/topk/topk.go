@@ -6,65 +6,94 @@ import (
 	"slices"
 )
 
-// standard is how many keys are counted at once, if a Counter does not say.
+// standard is how many keys are counted at once, if a counter does not say.
 const standard = 64
 
-// A Counter counts the most frequent keys of a stream, by the algorithm Space-Saving
+// A Counter counts texts.
+type Counter = CounterOf[string]
+
+// A Key is a text of the stream, and how often it came at least.
+type Key = KeyOf[string]
+
+// A CounterOf counts the most frequent keys of a stream, by the algorithm Space-Saving
 // (Metwally, Agrawal, El Abbadi 2005): a new key takes the place of the least frequent
 // one, and inherits its count as a possible error. Every key that makes up more than
-// 1/Size of a stream is counted. The zero Counter is empty. It is not safe for
+// 1/Size of a stream is counted. The zero counter is empty. It is not safe for
 // concurrent use.
-type Counter struct {
+type CounterOf[K comparable] struct {
 	// Size is how many keys are counted at once. Zero means 64.
 	Size int
 
-	at      map[string]int // keys to indices of entries
-	entries []entry
+	at      map[K]int // keys to indices of entries
+	counts  []int
+	entries []entry[K]
+
+	least int // a lower bound of the counts
+	hand  int // where it was last found
 }
 
-type entry struct {
-	key          string
-	count, error int
+type entry[K comparable] struct {
+	key   K
+	error int // of the count
 }
 
-// A Key is a key of the stream, and how often it came at least.
-type Key struct {
-	Key     string
+// A KeyOf is a key of the stream, and how often it came at least.
+type KeyOf[K comparable] struct {
+	Key     K
 	AtLeast int
 }
 
 // Add counts a key.
-func (c *Counter) Add(key string) {
+func (c *CounterOf[K]) Add(key K) { c.AddTimes(key, 1) }
+
+// AddTimes counts a key that came so many times.
+func (c *CounterOf[K]) AddTimes(key K, times int) {
 	if i, known := c.at[key]; known {
-		c.entries[i].count++
+		c.counts[i] += times
 		return
 	}
 	if c.at == nil {
-		c.at = make(map[string]int)
+		c.at = make(map[K]int)
 	}
 	if len(c.entries) < cmp.Or(c.Size, standard) {
 		c.at[key] = len(c.entries)
-		c.entries = append(c.entries, entry{key: key, count: 1})
+		c.entries, c.counts = append(c.entries, entry[K]{key: key}), append(c.counts, times)
 		return
 	}
-	least := 0
-	for i := range c.entries {
-		if c.entries[i].count < c.entries[least].count {
-			least = i
+	i := c.leastFrequent()
+	e := &c.entries[i]
+	delete(c.at, e.key)
+	*e = entry[K]{key: key, error: c.counts[i]}
+	c.counts[i] += times
+	c.at[key] = i
+}
+
+// leastFrequent returns the index of one of the least frequent keys. Counts only grow,
+// so in a flood of rare keys the next one is near.
+func (c *CounterOf[K]) leastFrequent() int {
+	for range c.counts {
+		if c.hand++; c.hand >= len(c.counts) {
+			c.hand = 0
+		}
+		if c.counts[c.hand] <= c.least {
+			return c.hand
 		}
 	}
-	e := &c.entries[least]
-	delete(c.at, e.key)
-	*e = entry{key: key, count: e.count + 1, error: e.count}
-	c.at[key] = least
+	c.least = slices.Min(c.counts)
+	for c.counts[c.hand] != c.least {
+		if c.hand++; c.hand == len(c.counts) {
+			c.hand = 0
+		}
+	}
+	return c.hand
 }
 
 // Top returns at most n keys that came most often, the first of them first.
-func (c *Counter) Top(n int) []Key {
-	keys := make([]Key, 0, len(c.entries))
-	for _, e := range c.entries {
-		keys = append(keys, Key{e.key, e.count - e.error})
+func (c *CounterOf[K]) Top(n int) []KeyOf[K] {
+	keys := make([]KeyOf[K], 0, len(c.entries))
+	for i, e := range c.entries {
+		keys = append(keys, KeyOf[K]{e.key, c.counts[i] - e.error})
 	}
-	slices.SortStableFunc(keys, func(a, b Key) int { return b.AtLeast - a.AtLeast })
+	slices.SortStableFunc(keys, func(a, b KeyOf[K]) int { return b.AtLeast - a.AtLeast })
 	return keys[:min(n, len(keys))]
 }

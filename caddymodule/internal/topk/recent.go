@@ -1,0 +1,207 @@
+package topk
+
+import (
+	"cmp"
+	"iter"
+	"net/netip"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	bucketkey "github.com/caddy-throttle/caddy-throttle/leakybucket/key"
+)
+
+const (
+	// Span is how long a part of the last minute lasts, and parts is how many are kept:
+	// the one that runs and three before it.
+	Span  = 20 * time.Second
+	parts = 4
+
+	counted = 128 // keys of each kind in each part
+
+	// So many admitted requests of a part are counted one by one. Of the next ones, one
+	// in some is, and of all others, one in many.
+	exactly, some, oneInSome, oneInMany = 2000, 10_000, 16, 64
+)
+
+// A Recent keeps who made most requests in about the last minute, and who was refused
+// most, in bounded memory: by key and by network. It is safe for concurrent use. The
+// zero Recent is ready for use.
+//
+// Refusals are all counted. Of many admitted requests, a random sample is, and what is
+// counted stands for the others.
+type Recent struct {
+	less atomic.Uint32 // one in less+1 admitted requests is counted
+
+	mu      sync.Mutex
+	began   time.Time // of the first part that was counted
+	windows [parts]window
+}
+
+type window struct {
+	number            int64 // parts since 1970
+	samples           int
+	admitted, refused tally
+}
+
+// A tally counts requests by each grouping.
+type tally struct {
+	total int
+	keys  Counter
+	nets  [len(masks)]CounterOf[netip.Prefix]
+}
+
+// masks are the networks by which requests are counted.
+var masks = [...]struct{ ipv4, ipv6 int }{{32, 64}, {24, 48}, {16, 32}}
+
+// A Grouping is what requests are counted by.
+type Grouping int
+
+// The groupings. For IPv6, they are by /64, /48 and /32.
+const (
+	ByKey Grouping = iota - 1
+	ByAddress
+	By24
+	By16
+)
+
+// Weight returns for how many an admitted request stands that is to be counted, or 0
+// if it is not.
+func (r *Recent) Weight(random func() uint32) int {
+	less := r.less.Load()
+	if less == 0 || random()&less == 0 {
+		return int(less) + 1
+	}
+	return 0
+}
+
+// Admit counts an admitted request that stands for weight of them. An invalid address
+// is none.
+func (r *Recent) Admit(key string, addr netip.Addr, weight int, now time.Time) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	w := r.window(now)
+	w.admitted.add(key, addr, weight)
+	switch w.samples++; w.samples {
+	case exactly:
+		r.less.Store(oneInSome - 1)
+	case some:
+		r.less.Store(oneInMany - 1)
+	}
+}
+
+// Refuse counts a refused request.
+func (r *Recent) Refuse(key string, addr netip.Addr, now time.Time) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.window(now).refused.add(key, addr, 1)
+}
+
+// window returns the part that runs.
+func (r *Recent) window(now time.Time) *window {
+	number := now.UnixNano() / int64(Span)
+	w := &r.windows[number%parts]
+	if w.number != number {
+		*w = window{number: number}
+		r.less.Store(0)
+		if r.began.IsZero() {
+			r.began = now
+		}
+	}
+	return w
+}
+
+func (t *tally) add(key string, addr netip.Addr, times int) {
+	t.total += times
+	t.keys.Size = counted
+	t.keys.AddTimes(key, times)
+	if !addr.IsValid() {
+		return
+	}
+	for i := range t.nets {
+		t.nets[i].Size = counted
+		t.nets[i].AddTimes(bucketkey.ClientPrefix(addr, masks[i].ipv4, masks[i].ipv6), times)
+	}
+}
+
+// A Summary is who made most requests.
+type Summary struct {
+	Since             time.Time // what is counted
+	Admitted, Refused int
+	Busiest           []Sender // the one with most requests first
+	MostRefused       []Sender // the one with most refusals first
+}
+
+// A Sender is a key or a network. Its numbers are lower bounds, but for what a sample
+// varies by.
+type Sender struct {
+	Name     string
+	Requests int // admitted and refused
+	Refused  int
+}
+
+// Top returns at most n keys or networks of each kind.
+func (r *Recent) Top(by Grouping, n int, now time.Time) (s Summary) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	number := now.UnixNano() / int64(Span)
+	if s.Since = time.Unix(0, (number-parts+1)*int64(Span)); r.began.After(s.Since) {
+		s.Since = r.began
+	}
+	senders := make(map[string]Sender)
+	for i := range r.windows {
+		w := &r.windows[i]
+		if w.number <= number-parts || w.number > number {
+			continue
+		}
+		s.Admitted += w.admitted.total
+		s.Refused += w.refused.total
+		for name, times := range w.admitted.by(by) {
+			was := senders[name]
+			senders[name] = Sender{name, was.Requests + times, was.Refused}
+		}
+		for name, times := range w.refused.by(by) {
+			was := senders[name]
+			senders[name] = Sender{name, was.Requests + times, was.Refused + times}
+		}
+	}
+	s.Busiest = first(senders, n, func(s Sender) int { return s.Requests })
+	s.MostRefused = first(senders, n, func(s Sender) int { return s.Refused })
+	return s
+}
+
+func (t *tally) by(grouping Grouping) iter.Seq2[string, int] {
+	return func(yield func(string, int) bool) {
+		if grouping == ByKey {
+			for _, k := range t.keys.Top(counted) {
+				if !yield(k.Key, k.AtLeast) {
+					return
+				}
+			}
+			return
+		}
+		for _, k := range t.nets[grouping].Top(counted) {
+			name := k.Key.String()
+			if k.Key.IsSingleIP() {
+				name = k.Key.Addr().String()
+			}
+			if !yield(name, k.AtLeast) {
+				return
+			}
+		}
+	}
+}
+
+// first returns the n senders with most of what times returns, and without those that
+// have none of it.
+func first(senders map[string]Sender, n int, times func(Sender) int) []Sender {
+	all := []Sender{}
+	for _, s := range senders {
+		if times(s) > 0 {
+			all = append(all, s)
+		}
+	}
+	slices.SortFunc(all, func(a, b Sender) int { return cmp.Or(times(b)-times(a), cmp.Compare(a.Name, b.Name)) })
+	return all[:min(n, len(all))]
+}

@@ -1,0 +1,170 @@
+package topk
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"net/netip"
+	"slices"
+	"testing"
+	"time"
+)
+
+var noon = time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
+
+func clientAddr(i int) netip.Addr {
+	return netip.AddrFrom4([4]byte{10, byte(i >> 16), byte(i >> 8), byte(i)})
+}
+
+// admit counts a request as the handler does.
+func (r *Recent) admit(key string, addr netip.Addr, random *rand.Rand, now time.Time) {
+	if weight := r.Weight(random.Uint32); weight > 0 {
+		r.Admit(key, addr, weight, now)
+	}
+}
+
+func TestAFewRequestsAreCountedExactly(t *testing.T) {
+	var r Recent
+	random := rand.New(rand.NewPCG(1, 2))
+	for i := range 100 {
+		r.admit(fmt.Sprint("k", i%3), clientAddr(i%3), random, noon)
+		if i%4 == 0 {
+			r.Refuse("k0", clientAddr(0), noon)
+		}
+	}
+	got := r.Top(ByKey, 2, noon.Add(time.Second))
+	if want := []Sender{{"k0", 59, 25}, {"k1", 33, 0}}; !slices.Equal(got.Busiest, want) || got.Admitted != 100 || got.Refused != 25 {
+		t.Errorf("got %+v, want the busiest %v, 100 admitted and 25 refused", got, want)
+	}
+	if want := []Sender{{"k0", 59, 25}}; !slices.Equal(got.MostRefused, want) {
+		t.Errorf("most refused: got %v, want %v", got.MostRefused, want)
+	}
+	if got := r.Top(By24, 2, noon).Busiest; !slices.Equal(got, []Sender{{"10.0.0.0/24", 125, 25}}) {
+		t.Errorf("by /24: got %v, want all requests of 10.0.0.0/24", got)
+	}
+	if got := r.Top(ByAddress, 1, noon).Busiest; got[0].Name != "10.0.0.0" {
+		t.Errorf("by address: got %v, want 10.0.0.0", got)
+	}
+}
+
+// TestTheTopTenAreFoundAmongManyClients whose requests are distributed as those of real
+// sites are: the n-th sends 1/n of what the first sends. Most requests are not counted.
+func TestTheTopTenAreFoundAmongManyClients(t *testing.T) {
+	for _, requests := range []int{3_000, 60_000, 1_000_000} {
+		for seed := range uint64(5) {
+			var r Recent
+			random := rand.New(rand.NewPCG(seed, 7))
+			clients := rand.NewZipf(random, 1.1, 1, 50_000)
+			came := make(map[string]int)
+			for i := range requests {
+				client := int(clients.Uint64())
+				key := fmt.Sprint(client)
+				came[key]++
+				r.admit(key, clientAddr(client), random, noon.Add(time.Duration(i)*time.Minute/time.Duration(requests)))
+			}
+			got := r.Top(ByKey, 20, noon.Add(time.Minute-1))
+			for client := range 10 {
+				i := slices.IndexFunc(got.Busiest, func(s Sender) bool { return s.Name == fmt.Sprint(client) })
+				if i < 0 {
+					t.Errorf("%d requests, seed %d: got %v, want client %d among them", requests, seed, got.Busiest, client)
+					continue
+				}
+				if share := float64(got.Busiest[i].Requests) / float64(came[fmt.Sprint(client)]); share < 0.5 || share > 1.5 {
+					t.Errorf("%d requests, seed %d, client %d: got %v times as many as it made, want about as many", requests, seed, client, share)
+				}
+			}
+			if share := float64(got.Admitted) / float64(requests); share < 0.9 || share > 1.1 {
+				t.Errorf("%d requests, seed %d: got %d, want about as many", requests, seed, got.Admitted)
+			}
+		}
+	}
+}
+
+// TestANetworkOfManyClientsIsFound although none of its clients is busy.
+func TestANetworkOfManyClientsIsFound(t *testing.T) {
+	var r Recent
+	random := rand.New(rand.NewPCG(1, 2))
+	for i := range 100_000 {
+		client := netip.AddrFrom4([4]byte{198, 51, byte(i >> 8), byte(i)})
+		if i%5 > 0 {
+			client = netip.AddrFrom4([4]byte{byte(1 + i%200), byte(i >> 16), byte(i >> 8), byte(i)})
+		}
+		r.admit(client.String(), client, random, noon)
+	}
+	got := r.Top(By16, 1, noon).Busiest
+	if len(got) != 1 || got[0].Name != "198.51.0.0/16" || got[0].Requests < 15_000 || got[0].Requests > 25_000 {
+		t.Errorf("got %v, want about 20000 requests of 198.51.0.0/16", got)
+	}
+}
+
+func TestWhatIsOlderThanAMinuteIsForgotten(t *testing.T) {
+	var r Recent
+	r.Refuse("old", clientAddr(1), noon)
+	r.Refuse("young", clientAddr(2), noon.Add(50*time.Second))
+	names := func(after time.Duration) (names []string) {
+		for _, s := range r.Top(ByKey, 20, noon.Add(after)).MostRefused {
+			names = append(names, s.Name)
+		}
+		return names
+	}
+	for after, want := range map[time.Duration][]string{
+		60 * time.Second:  {"old", "young"},
+		79 * time.Second:  {"old", "young"},
+		80 * time.Second:  {"young"},
+		119 * time.Second: {"young"},
+		120 * time.Second: nil,
+		time.Hour:         nil,
+	} {
+		if got := names(after); !slices.Equal(got, want) {
+			t.Errorf("after %v: got %v, want %v", after, got, want)
+		}
+	}
+	if since := r.Top(ByKey, 1, noon.Add(70*time.Second)).Since; !since.Equal(noon) {
+		t.Errorf("counted since: got %v, want %v", since, noon)
+	}
+	if since := r.Top(ByKey, 1, noon.Add(time.Hour)).Since; !since.Equal(noon.Add(59 * time.Minute)) {
+		t.Errorf("an hour later, counted since: got %v, want a minute before", since)
+	}
+	r.Refuse("new", clientAddr(1), noon.Add(time.Hour))
+	if got := names(time.Hour); !slices.Equal(got, []string{"new"}) {
+		t.Errorf("got %v, want new alone", got)
+	}
+}
+
+// TestARecentIsBounded in a flood of keys.
+func TestARecentIsBounded(t *testing.T) {
+	var r Recent
+	for i := range 50_000 {
+		r.Refuse(fmt.Sprint(i), clientAddr(i), noon.Add(time.Duration(i)*time.Minute/50_000))
+	}
+	for i := range r.windows {
+		tally := &r.windows[i].refused
+		if len(tally.keys.at) > counted || len(tally.nets[0].at) > counted || len(tally.nets[1].at) > counted {
+			t.Errorf("got %d keys and %d addresses, want at most %d", len(tally.keys.at), len(tally.nets[0].at), counted)
+		}
+	}
+	if got := r.Top(ByKey, 1, noon.Add(time.Minute-1)).Refused; got != 50_000 {
+		t.Errorf("got %d refusals, want all 50000", got)
+	}
+}
+
+// BenchmarkRecent is what a decision of a zone pays.
+func BenchmarkRecent(b *testing.B) {
+	for _, keys := range []int{1, 100_000} {
+		for _, what := range []string{"admitted", "refused"} {
+			b.Run(fmt.Sprintf("keys=%d/%s", keys, what), func(b *testing.B) {
+				var r Recent
+				names := make([]string, keys)
+				for i := range names {
+					names[i] = fmt.Sprint("key", i)
+				}
+				for i := 0; b.Loop(); i++ {
+					if what == "refused" {
+						r.Refuse(names[i%keys], clientAddr(i%keys), time.Now())
+					} else if weight := r.Weight(rand.Uint32); weight > 0 {
+						r.Admit(names[i%keys], clientAddr(i%keys), weight, time.Now())
+					}
+				}
+			})
+		}
+	}
+}

@@ -1,0 +1,114 @@
+package caddymodule
+
+import (
+	"bytes"
+	"encoding/json"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"time"
+	"unicode/utf8"
+
+	"github.com/spf13/cobra"
+)
+
+// outputOf runs a command against an admin endpoint that gives this answer.
+func outputOf(t *testing.T, command *cobra.Command, answer any, args ...string) string {
+	t.Helper()
+	admin := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", "application/json")
+		if err := json.NewEncoder(w).Encode(answer); err != nil {
+			t.Error(err)
+		}
+	}))
+	defer admin.Close()
+	var out bytes.Buffer
+	command.SetOut(&out)
+	command.SetErr(&out)
+	command.SetArgs(append(args, "--address", strings.TrimPrefix(admin.URL, "http://")))
+	if err := command.Execute(); err != nil {
+		t.Fatalf("got error %v and\n%s", err, out.String())
+	}
+	return out.String()
+}
+
+func ratesOf(admitted, delayed, refused, shadow float64) map[string]float64 {
+	return map[string]float64{"admitted": admitted, "delayed": delayed, "refused": refused, "shadow_refused": shadow}
+}
+
+// TestStatusFitsOneScreen of a terminal of 80 columns and 24 lines, in a busy night.
+func TestStatusFitsOneScreen(t *testing.T) {
+	since := time.Now().Add(-100 * time.Second)
+	out := outputOf(t, statusCommand(), map[string]any{
+		"zones": []map[string]any{
+			{
+				"zone": "login", "mode": "enforcing", "total": ratesOf(1210, 0, 88014, 0), "buckets": 312,
+				"per_second": ratesOf(0.1, 0, 214.2, 0), "per_second_an_hour_ago": ratesOf(0.2, 0, 0.01, 0),
+			},
+			{
+				"zone": "pages", "mode": "enforcing", "total": ratesOf(845011, 0, 190, 0), "buckets": 22140,
+				"per_second": ratesOf(311.5, 0, 0, 0), "per_second_an_hour_ago": ratesOf(402, 0, 0, 0),
+			},
+			{
+				"zone": "uploads", "mode": "enforcing", "total": ratesOf(311, 0, 1, 0), "buckets": 12,
+				"per_second": ratesOf(0.25, 0, 0, 0), "per_second_an_hour_ago": ratesOf(0, 0, 0, 0),
+				"in_flight": 17, "in_flight_most": 3, "slots": 20,
+			},
+		},
+		"store":    storeStatus{Name: "redis", Down: true, Since: &since, Why: "dial tcp 127.0.0.1:6379: connection refused", Buckets: 2526, MaxBuckets: 500000},
+		"warnings": []keptWarning{{Text: "a peer that is not in trusted_proxies sends a forwarding header", Details: map[string]any{"peer": "127.0.0.1:1\x1b[2J"}}},
+	})
+	want := `ZONE     MODE       ADMITTED/S   REFUSED/S  BUCKETS      SLOTS
+login    enforcing   0.1 (0.2)  214 (0.01)      312          -
+pages    enforcing   312 (402)       0 (0)    22140          -
+uploads  enforcing    0.25 (0)       0 (0)       12  17 (3/20)
+
+The store redis is DOWN for 1m40s: dial tcp 127.0.0.1:6379: connection refused
+Memory holds 2526 of at most 500000 buckets. 0 were dropped before they were empty.
+Nothing was changed at run time.
+Warning (peer 127.0.0.1:1\x1b[2J): a peer that is not in trusted_proxies sends a forwarding header
+`
+	if out != want {
+		t.Errorf("got\n%s\nwant\n%s", out, want)
+	}
+	for line := range strings.Lines(out[:strings.Index(out, "\n\n")]) {
+		if n := utf8.RuneCountInString(line); n > 80 {
+			t.Errorf("got a line of %d columns, want at most 80: %s", n, line)
+		}
+	}
+}
+
+// TestStatusHasColumnsForWhatZonesDo, and no others.
+func TestStatusHasColumnsForWhatZonesDo(t *testing.T) {
+	out := outputOf(t, statusCommand(), map[string]any{"zones": []map[string]any{
+		{"zone": "php", "mode": "shadow", "total": ratesOf(5, 4, 0, 3), "per_second": ratesOf(1, 0.5, 0, 2), "waiting": 7, "max_waiting": 1000},
+	}})
+	if want := `ZONE  MODE    ADMITTED/S  DELAYED/S  REFUSED/S  SHADOW/S  BUCKETS  WAITING
+php   shadow         1.5        0.5          0         2        0   7/1000
+`; !strings.HasPrefix(out, want) {
+		t.Errorf("got\n%s\nwant it to begin with\n%s", out, want)
+	}
+}
+
+func TestTopMergesTheBusiestAndTheMostRefused(t *testing.T) {
+	out := outputOf(t, topCommand(), map[string]any{"zones": []topZone{
+		{
+			Zone: "login", Requests: 3310, Refused: 1300, Seconds: 65,
+			Busiest: []topKey{{"203.0.113.7", 2000, 2000, 0}, {"evil\r\n\u202e\x1b[2J", 1299, 2, 1297}},
+			Denied:  []topKey{{"evil\r\n\u202e\x1b[2J", 1297, 2, 1297}, {"198.51.100.1", 3, 1, 3}},
+		},
+		{Zone: "quiet"},
+	}})
+	want := `login: 3310 requests in the last 65 s, 1300 refused
+REQUESTS  REFUSED  KEY
+    2000        0  203.0.113.7
+    1299     1297  evil\r\n\u202e\x1b[2J
+       4        3  198.51.100.1
+
+quiet: no requests in the last minute
+`
+	if out != want {
+		t.Errorf("got\n%s\nwant\n%s", out, want)
+	}
+}
