@@ -2,6 +2,7 @@ package caddymodule
 
 import (
 	"fmt"
+	"math/rand/v2"
 	"net/http"
 	"slices"
 	"strings"
@@ -316,5 +317,25 @@ func TestALogThatHangsHoldsUpNoOtherRefusal(t *testing.T) {
 			<-all
 		}
 		s.stop()
+	}
+}
+
+// BenchmarkNotingRefusals is what all requests of a zone under attack share.
+func BenchmarkNotingRefusals(b *testing.B) {
+	for name, keys := range map[string]int{"1": 1, "1e5": 100_000} {
+		b.Run("keys="+name, func(b *testing.B) {
+			rule := &decision.Rule{Name: "login", Enforce: 100}
+			l := newRefusalLog(&runningZone{Rule: rule, logger: zap.NewNop()}, decision.Refused)
+			refusals := make([]*decision.Outcome, keys)
+			for i := range refusals {
+				refusals[i] = refusalOf(fmt.Sprint(i))
+			}
+			b.ResetTimer()
+			b.RunParallel(func(pb *testing.PB) {
+				for i := rand.IntN(keys); pb.Next(); i++ {
+					l.note(refusals[i%keys])
+				}
+			})
+		})
 	}
 }

@@ -183,7 +183,7 @@ func (rp *replay) run(req *accesslog.Request) {
 	server := rp.serverOf(req)
 	w := new(discarded)
 	r = caddyhttp.PrepareRequest(r, caddy.NewReplacer(), w, server.Server)
-	caddyhttp.SetVar(r.Context(), caddyhttp.ClientIPVarKey, req.ClientText)
+	caddyhttp.SetVar(r.Context(), caddyhttp.ClientIPVarKey, strings.Clone(req.ClientText))
 	if !rp.times {
 		_ = server.chain.ServeHTTP(w, r) // it cannot wait
 		return
@@ -356,7 +356,7 @@ func (u *reusedRequest) set(req *accesslog.Request) *http.Request {
 			u.request.Header[name] = append(u.request.Header[name], value)
 		}
 	}
-	u.vars[caddyhttp.ClientIPVarKey] = req.ClientText
+	u.vars[caddyhttp.ClientIPVarKey] = strings.Clone(req.ClientText) // which keys keep
 	return u.request
 }
 

@@ -154,6 +154,11 @@ func (r *Rule) own(s *Subject, b *buffers) (k key, lacking missing) {
 	name, parts := b.name[:0], b.parts[:0]
 	listed := r.Key.Overrides.Load()
 	plain := listed.Plain()
+	if plain && len(r.Key.Parts) == 1 && r.Key.Parts[0].ClientIP && r.Key.IPv4Bits == 32 && s.address().Is4() {
+		// An IPv4 address has one spelling, so nothing need be built.
+		e, by := listed.Lookup(nil)
+		return key{name: s.text, rule: e.Rule, limit: e.Limit, listed: by != override.OfZone, address: true, own: true}, complete
+	}
 	for i := range r.Key.Parts {
 		if i > 0 {
 			name = append(name, '/')

@@ -157,12 +157,13 @@ func (res *Result) Decided(zone string) (found bool) {
 
 // Decisive returns the strongest outcome of the request, or nil if there is none.
 func (res *Result) Decisive() (strongest *Outcome) {
-	res.each(func(o *Outcome) bool {
-		if strongest == nil || o.stronger(strongest) {
-			strongest = o
+	for ; res != nil; res = res.next {
+		for i := range res.Outcomes {
+			if o := &res.Outcomes[i]; o.Decision() != Withdrawn && (strongest == nil || o.stronger(strongest)) {
+				strongest = o
+			}
 		}
-		return true
-	})
+	}
 	return strongest
 }
 

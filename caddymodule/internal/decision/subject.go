@@ -29,7 +29,8 @@ type Subject struct {
 	replacer *caddy.Replacer
 	vars     map[string]any // the request's variables, which is nil without Caddy
 	addr     netip.Addr
-	parsed   bool         // addr is set
+	text     string       // of addr, as Caddy found it
+	parsed   bool         // addr and text are set
 	reader   *body.Reader // replaces the request's body, once that was read ahead
 	body     *body.Body   // nil if it was not read to its end
 	read     bool         // readBody was called
@@ -54,7 +55,7 @@ func (s *Subject) look(r *http.Request) {
 // empty one.
 func (s *Subject) forget() {
 	s.Request, s.Judged, s.Overrides, s.replacer, s.vars = nil, nil, nil, nil, nil
-	s.NoAddress, s.parsed, s.read = false, false, false
+	s.NoAddress, s.text, s.parsed, s.read = false, "", false, false
 	s.reader, s.body = nil, nil
 }
 
@@ -68,8 +69,8 @@ func (s *Subject) TrustedPeer() bool {
 // request has none.
 func (s *Subject) address() netip.Addr {
 	if !s.parsed {
-		text, _ := s.vars[caddyhttp.ClientIPVarKey].(string)
-		s.addr, _ = netip.ParseAddr(text)
+		s.text, _ = s.vars[caddyhttp.ClientIPVarKey].(string)
+		s.addr, _ = netip.ParseAddr(s.text)
 		s.parsed = true
 	}
 	return s.addr

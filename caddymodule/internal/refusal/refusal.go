@@ -81,7 +81,7 @@ func (f *Refusal) Write(w http.ResponseWriter, r *http.Request, bodyRead bool) e
 	// Values lie side by side, each with a capacity of one: other handlers change
 	// values where they stand, and append to them. They are not set by Set, which
 	// looks at every letter of a name.
-	values := make([]string, 8)
+	values := make([]string, 9)
 	header := w.Header()
 	set := func(name, value string) {
 		one := values[:1:1]
@@ -96,12 +96,12 @@ func (f *Refusal) Write(w http.ResponseWriter, r *http.Request, bodyRead bool) e
 		set("Cache-Control", "no-store, private")
 		set("Cdn-Cache-Control", "no-store")
 	}
-	if f.Waits {
-		set("Retry-After", strconv.FormatInt(WholeSeconds(f.RetryAfter), 10))
-	}
 	if f.Zone != "" {
 		set("X-Throttle-Zone", strings.Clone(f.Zone)) // or all of f would escape to the heap
 	}
+	var room [40]byte
+	numbers := strconv.AppendInt(room[:0], WholeSeconds(f.RetryAfter), 10)
+	wait := len(numbers)
 	reading := linger
 	if f.AsError {
 		reading = routing
@@ -110,6 +110,9 @@ func (f *Refusal) Write(w http.ResponseWriter, r *http.Request, bodyRead bool) e
 		set("Connection", "close")
 	}
 	if f.AsError {
+		if f.Waits {
+			set("Retry-After", string(numbers))
+		}
 		// By value: Caddy looks for no other form of it.
 		return caddyhttp.HandlerError{StatusCode: f.Status, Err: errRefused}
 	}
@@ -122,6 +125,9 @@ func (f *Refusal) Write(w http.ResponseWriter, r *http.Request, bodyRead bool) e
 	// No cache may keep the answer, so none needs a Vary to choose among answers.
 	switch form := f.formFor(r, visit); {
 	case form == inNothing:
+		if f.Waits {
+			set("Retry-After", string(numbers))
+		}
 		set("Content-Length", "0")
 		w.WriteHeader(f.Status)
 		return nil
@@ -140,7 +146,12 @@ func (f *Refusal) Write(w http.ResponseWriter, r *http.Request, bodyRead bool) e
 		}
 	}
 	set("Content-Type", contentType)
-	set("Content-Length", strconv.Itoa(len(*text)))
+	// Both numbers lie in one string.
+	both := string(strconv.AppendInt(numbers, int64(len(*text)), 10))
+	if f.Waits {
+		set("Retry-After", both[:wait])
+	}
+	set("Content-Length", both[wait:])
 	w.WriteHeader(f.Status)
 	_, _ = w.Write(*text) // a client that is gone is no error of ours
 	return nil
