@@ -206,6 +206,8 @@ type zoneStatus struct {
 	InFlight     int `json:"in_flight"`                // slots in use
 	InFlightMost int `json:"in_flight_most,omitempty"` // slots of the key that uses most
 	Slots        int `json:"slots,omitempty"`          // of each key; 0 means any number
+
+	Share *slotStatus `json:"share,omitempty"`
 }
 
 // An overrideFileStatus says what is in force of a zone's override_file.
@@ -274,6 +276,7 @@ func (a *App) adminZones(context.Context, *adminInput) (any, error) {
 		if s.Slots = z.InFlight; s.Slots > 0 {
 			s.InFlightMost = z.live.enforced.MostServed()
 		}
+		s.Share = z.describeShare(now)
 		if set.Shadow(z.Name, now) {
 			s.Mode = "shadow"
 			for i := range overrides.Shadows {

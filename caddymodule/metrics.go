@@ -18,8 +18,8 @@ import (
 var (
 	requests = prometheus.NewCounterVec(prometheus.CounterOpts{
 		Namespace: "caddy", Subsystem: "throttle", Name: "requests_total",
-		Help: "Requests by zone, decision and reason.",
-	}, []string{"zone", "decision", "reason"})
+		Help: "Requests by zone, decision and reason, and in zones with share by the client's rank.",
+	}, []string{"zone", "decision", "reason", "rank"})
 
 	unsettled = prometheus.NewCounterVec(prometheus.CounterOpts{
 		Namespace: "caddy", Subsystem: "throttle", Name: "unsettled_total",
@@ -91,15 +91,17 @@ var (
 
 	slots = slotCollector{
 		waiting: prometheus.NewDesc("caddy_throttle_waiting",
-			"Requests that wait for their delay or for a slot.", []string{"zone"}, nil),
+			"Requests that wait for their delay or for a slot, in zones with share by the client's rank.", []string{"zone", "rank"}, nil),
 		inFlight: prometheus.NewDesc("caddy_throttle_in_flight",
 			"Requests that hold a slot of in_flight.", []string{"zone"}, nil),
+		mean: prometheus.NewDesc("caddy_throttle_mean_seconds",
+			"For how long a slot is held on average, in zones with share.", []string{"zone"}, nil),
 	}
 )
 
 // collectors are all of them.
 var collectors = []prometheus.Collector{
-	requests, unsettled, blocksBegun, withoutStore, refusedPeople, keysRefused, levels, delays,
+	requests, turnSeconds, slotSeconds, unsettled, blocksBegun, withoutStore, refusedPeople, keysRefused, levels, delays,
 	breakerOpen, storeSeconds, storeErrors, storeOutages, eventsDropped, dropped, buckets, slots,
 }
 
@@ -116,15 +118,25 @@ func registerMetrics(registry *prometheus.Registry) error {
 // counters are the counters of one zone, looked up before requests come.
 type counters [decision.Decisions][decision.Reasons]prometheus.Counter
 
-func countersOf(z *runningZone) (c counters) {
+func countersOf(z *runningZone, rank string) (c counters) {
 	for d := range decision.Decisions {
 		for r := range decision.Reasons {
-			if z.mayCount(d, r) {
-				c[d][r] = requests.WithLabelValues(z.Name, d.String(), r.String())
+			if z.mayCount(d, r) && ranked(z, r) == (rank != "") {
+				c[d][r] = requests.WithLabelValues(z.Name, d.String(), r.String(), rank)
 			}
 		}
 	}
 	return c
+}
+
+// ranked reports whether a zone counts what it decides for this reason by rank: only
+// requests that come as far as to a slot have one.
+func ranked(z *runningZone, why decision.Reason) bool {
+	switch why {
+	case decision.None, decision.Waiting, decision.Wait, decision.Timeout:
+		return z.Share != nil
+	}
+	return false
 }
 
 // mayCount reports whether the zone can ever make this decision. If not, it has no
@@ -229,12 +241,13 @@ func (c breakerCollector) Collect(metrics chan<- prometheus.Metric) {
 }
 
 // A slotCollector reads queues and slots whenever metrics are collected.
-type slotCollector struct{ waiting, inFlight *prometheus.Desc }
+type slotCollector struct{ waiting, inFlight, mean *prometheus.Desc }
 
 // Describe implements prometheus.Collector.
 func (c slotCollector) Describe(descs chan<- *prometheus.Desc) {
 	descs <- c.waiting
 	descs <- c.inFlight
+	descs <- c.mean
 }
 
 // Collect implements prometheus.Collector.
@@ -246,8 +259,15 @@ func (c slotCollector) Collect(metrics chan<- prometheus.Metric) {
 		}
 		waits, slots, _ := l.holds()
 		waiting, served := l.enforced.Counts()
-		if waits {
-			metrics <- prometheus.MustNewConstMetric(c.waiting, prometheus.GaugeValue, float64(waiting), l.name)
+		switch ranks := l.ranks(); {
+		case len(ranks) > 0:
+			load := l.enforced.Load()
+			for _, rank := range ranks {
+				metrics <- prometheus.MustNewConstMetric(c.waiting, prometheus.GaugeValue, float64(load.Waiting[rank]), l.name, rank.String())
+			}
+			metrics <- prometheus.MustNewConstMetric(c.mean, prometheus.GaugeValue, load.Mean.Seconds(), l.name)
+		case waits:
+			metrics <- prometheus.MustNewConstMetric(c.waiting, prometheus.GaugeValue, float64(waiting), l.name, "")
 		}
 		if slots {
 			metrics <- prometheus.MustNewConstMetric(c.inFlight, prometheus.GaugeValue, float64(served), l.name)

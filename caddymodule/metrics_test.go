@@ -133,6 +133,7 @@ func TestNothingThatClientsSendBecomesALabel(t *testing.T) {
 		"zone":     {"full", "denied", "oversize", "keyless", "keyed"},
 		"decision": {"admitted", "refused", "shadow_refused"},
 		"reason":   {"", "capacity", "denied", "oversize", "missing_key", "unlisted_key", "early_data"},
+		"rank":     {""},
 	}
 	for _, name := range []string{"caddy_throttle_requests_total", "caddy_throttle_buckets", "caddy_throttle_evictions_total"} {
 		samples := s.metric(t, name)

@@ -153,6 +153,22 @@ func seconds(s float64) string {
 // left returns how long a span still lasts.
 func left(s override.Span) string { return max(0, time.Until(s.Until)).Round(time.Second).String() }
 
+// showShare shows what the slots of a zone with share have to do.
+func (r *remote) showShare(zone string, s *slotStatus) {
+	var rows, keys []string
+	for _, row := range s.Rows {
+		rows = append(rows, fmt.Sprintf("%d %s", row.Waiting, row.Rank))
+	}
+	fmt.Fprintf(&r.out, "%s: %d of %d slots busy, mean %.1f s. Waiting: %s.", shown(zone), s.Busy, s.Slots, s.MeanSeconds, strings.Join(rows, ", "))
+	for _, k := range s.Top {
+		keys = append(keys, fmt.Sprintf("%s %.1f s", shown(k.Key), k.Seconds))
+	}
+	if len(keys) > 0 {
+		fmt.Fprintf(&r.out, " Busiest: %s.", strings.Join(keys, ", "))
+	}
+	fmt.Fprintln(&r.out)
+}
+
 func statusCommand() *cobra.Command {
 	return remoteCommand{
 		use: "status", short: "Shows what the zones of a running Caddy do", args: cobra.NoArgs,
@@ -171,6 +187,11 @@ uses are left out. With --json there is more, such as totals and definitions.`,
 			}
 			fmt.Fprintln(&r.out)
 			r.showStore(&s.Store)
+			for _, z := range s.Zones {
+				if z.Share != nil {
+					r.showShare(z.Zone, z.Share)
+				}
+			}
 			if err := r.showOverrides(s.Overrides); err != nil {
 				return err
 			}
@@ -203,6 +224,7 @@ type shownZone struct {
 	InFlight     int `json:"in_flight"`
 	InFlightMost int `json:"in_flight_most"`
 	Slots        int
+	Share        *slotStatus
 }
 
 // showFiles says which override files are in force, and which are wrong.

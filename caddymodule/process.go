@@ -15,6 +15,7 @@ import (
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/body"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/decision"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/distinct"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/fairqueue"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/override"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/settlement"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/supportcode"
@@ -68,6 +69,8 @@ type liveZone struct {
 	levels              levelHistogram
 	lines               refusedLines
 	recent              topk.Recent
+	busiest             busiestKeys
+	load                loadLog
 
 	mu      sync.Mutex
 	configs []*runningZone // zones of configs that have started and not stopped
@@ -79,6 +82,7 @@ func joinZone(name string) (*liveZone, error) {
 	return join(liveZoneKey(name), func() (*liveZone, error) {
 		l := &liveZone{name: name}
 		l.enforced.Name, l.simulated.Name = name, name
+		l.enforced.Released = l.released
 		return l, nil
 	})
 }
@@ -113,9 +117,21 @@ func (l *liveZone) holds() (waits, slots, buckets bool) {
 	return waits, slots, buckets
 }
 
+// ranks are those of clients in the configs that have started, if these have share.
+func (l *liveZone) ranks() (ranks []fairqueue.Rank) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, z := range l.configs {
+		if more := z.ranks(); !z.Shadow && len(more) > len(ranks) {
+			ranks = more
+		}
+	}
+	return ranks
+}
+
 // Destruct deletes the zone's series.
 func (l *liveZone) Destruct() error {
-	for _, counts := range []*prometheus.MetricVec{requests.MetricVec, unsettled.MetricVec, blocksBegun.MetricVec, withoutStore.MetricVec, refusedPeople.MetricVec, delays.MetricVec} {
+	for _, counts := range []*prometheus.MetricVec{requests.MetricVec, turnSeconds.MetricVec, slotSeconds.MetricVec, unsettled.MetricVec, blocksBegun.MetricVec, withoutStore.MetricVec, refusedPeople.MetricVec, delays.MetricVec} {
 		counts.DeletePartialMatch(prometheus.Labels{"zone": l.name})
 	}
 	return nil

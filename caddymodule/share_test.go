@@ -2,10 +2,18 @@ package caddymodule
 
 import (
 	"context"
+	"encoding/json"
 	"net/http"
+	"regexp"
+	"slices"
 	"strconv"
+	"strings"
 	"testing"
 	"time"
+
+	"go.uber.org/zap"
+	"go.uber.org/zap/zapcore"
+	"go.uber.org/zap/zaptest/observer"
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/decision"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/fairqueue"
@@ -84,7 +92,7 @@ func TestWhoseTurnWouldComeTooLateIsRefusedAtOnce(t *testing.T) {
 		member := s.visit("203.0.113.9", "/", "X-Rank", "member", "X-Member", "ann")
 		pass(time.Minute)
 		wantTurns(t, append(visits, member), 0, -1, -1, -1, 2)
-		wantCounts(t, "waits", map[string]float64{"admitted": 1, "delayed": 1, "refused timeout": 1, "refused wait": 2})
+		wantCounts(t, "waits", map[string]float64{"admitted first": 1, "delayed member": 1, "refused first timeout": 1, "refused first wait": 2})
 		emptyRooms(t, "waits")
 	})
 }
@@ -123,7 +131,7 @@ func TestAnEarlyRefusalAsksNoStore(t *testing.T) {
 		}
 		pass(time.Minute)
 		wantTurns(t, visits, 0, -1, .5)
-		wantCounts(t, "waits", map[string]float64{"admitted": 1, "delayed": 1, "refused timeout": 1, "refused wait": 1})
+		wantCounts(t, "waits", map[string]float64{"admitted first": 1, "delayed first": 1, "refused first timeout": 1, "refused first wait": 1})
 		emptyRooms(t, "waits", "beside")
 	})
 }
@@ -169,5 +177,115 @@ func TestSlotsAndTurnsSurviveAReload(t *testing.T) {
 		pass(time.Minute)
 		wantTurns(t, visits, 0, 1, 5)
 		emptyRooms(t, "waits")
+	})
+}
+
+func TestTheAccessLogTellsOfTurns(t *testing.T) {
+	inSettleBubble(t, func(t *testing.T) {
+		s := newShareZone(t, "in_flight 1\nshare", 500*time.Millisecond)
+		visits := []*visit{
+			s.visit("203.0.113.1", "/"),
+			s.visit("203.0.113.2", "/", "X-Rank", "member", "X-Member", "ann"),
+			s.visit("203.0.113.3", "/", "X-Rank", "returned", "X-Pass", "1"),
+		}
+		pass(time.Minute)
+		for i, want := range []string{
+			`{"decision":"admitted","key":"all","rank":"first","seconds":0.5,"zone":"waits"}`,
+			`{"ahead":0,"decision":"delayed","delay":0.5,"key":"all","predicted":1,"rank":"member","seconds":0.5,"why":"header","zone":"waits"}`,
+			`{"ahead":1,"decision":"delayed","delay":1,"key":"all","predicted":2,"rank":"returned","seconds":0.5,"why":"header","zone":"waits"}`,
+		} {
+			if got := loggedFields(t, visits[i].result); got != want {
+				t.Errorf("request %d: got %s, want %s", i+1, got, want)
+			}
+		}
+	})
+}
+
+// loggedFields returns the fields of the access log.
+func loggedFields(t *testing.T, res *decision.Result) string {
+	t.Helper()
+	fields := zapcore.NewMapObjectEncoder()
+	if err := res.MarshalLogObject(fields); err != nil {
+		t.Fatal(err)
+	}
+	text, err := json.Marshal(fields.Fields)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(text)
+}
+
+func TestMetricsAndTheStatusTellOfTurns(t *testing.T) {
+	inSettleBubble(t, func(t *testing.T) {
+		s := newShareZone(t, "in_flight 1\nshare", 500*time.Millisecond)
+		come := func(n int, rank string) *visit {
+			return s.visit("203.0.113."+strconv.Itoa(n), "/", "X-Rank", rank, "X-Member", "ann")
+		}
+		visits := []*visit{come(1, "first"), come(2, "member"), come(3, "returned"), come(4, "crawler")}
+		z := s.app.zones["waits"]
+		z.live.start(z)
+		defer z.live.stop(z)
+		got := z.describeShare(time.Now())
+		if got.Busy != 1 || got.Slots != 1 || got.MeanSeconds != 1 {
+			t.Errorf("got %+v, want one slot of one busy, and a mean of a second", got)
+		}
+		z.Standing = nil
+		if rows := z.describeShare(time.Now()).Rows; len(rows) != 1 || rows[0] != (rowStatus{"first", 0, 0}) {
+			t.Errorf("got rows %v without ranks, want one of all clients", rows)
+		}
+		rankByHeader(s, "waits")
+		want := []rowStatus{{"member", 1, 0}, {"returned", 1, 1}, {"crawler", 0, 2}, {"first", 0, 2}}
+		if rows := z.describeShare(time.Now()).Rows; !slices.Equal(rows, want) {
+			t.Errorf("got rows %v, want %v", rows, want)
+		}
+		if got := counted(t, slots, "waits"); got["member"] != 1 || got["returned"] != 1 || got["mean_seconds"] != 1 {
+			t.Errorf("got gauges %v, want one waiting of either rank, and a mean of a second", got)
+		}
+		pass(time.Minute)
+		wantTurns(t, visits, 0, .5, 1, -1)
+		wantCounts(t, "waits", map[string]float64{"admitted first": 1, "delayed member": 1, "delayed returned": 1, "refused crawler wait": 1})
+		if got := counted(t, slotSeconds, "waits"); got["member"] != .5 || got["first"] != .5 {
+			t.Errorf("got slot seconds %v, want half a second of each rank", got)
+		}
+		wantTop := []busyKey{{"share:203.0.113.1", .5}, {"member:ann", .5}, {"share:203.0.113.3", .5}}
+		if top := z.describeShare(time.Now()).Top; !slices.Equal(top, wantTop) {
+			t.Errorf("got the busiest keys %v, want %v", top, wantTop)
+		}
+		pass(time.Hour)
+		if top := z.describeShare(time.Now()).Top; len(top) != 0 {
+			t.Errorf("got the busiest keys %v after an hour, want none", top)
+		}
+	})
+}
+
+func TestALineAMinuteTellsHowFullAZoneIs(t *testing.T) {
+	inSettleBubble(t, func(t *testing.T) {
+		s := newShareZone(t, "in_flight 2\nshare", time.Second)
+		core, logs := observer.New(zapcore.InfoLevel)
+		s.app.zones["waits"].logger = zap.New(core)
+		for i := range 40 { // 120 seconds, more than two can do
+			for j := range 9 {
+				rank := ""
+				if j < 2 {
+					rank = "returned"
+				}
+				s.visit("203.0.113."+strconv.Itoa(9*i+j), "/", "X-Rank", rank, "X-Pass", rank)
+			}
+			pass(3 * time.Second)
+		}
+		pass(time.Hour)
+		var lines []string
+		for _, line := range logs.All() {
+			if strings.Contains(line.Message, " full: ") {
+				lines = append(lines, line.Message)
+			}
+		}
+		if len(lines) < 2 || len(lines) > 4 {
+			t.Fatalf("got %d lines of two minutes of load and an hour of none: %q", len(lines), lines)
+		}
+		want := regexp.MustCompile(`^waits full: 2/2 busy, [1-9]\d* wait, mean 1\.0 s, \d+ % of refusals had no pass$`)
+		if !want.MatchString(lines[0]) {
+			t.Errorf("got %q, want it to match %v", lines[0], want)
+		}
 	})
 }

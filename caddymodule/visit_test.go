@@ -162,7 +162,7 @@ func counted(t testing.TB, collector prometheus.Collector, zone string) map[stri
 			for _, label := range metric.GetLabel() {
 				if label.GetName() == "zone" {
 					found = label.GetValue() == zone
-				} else {
+				} else if label.GetValue() != "" {
 					labels = append(labels, label.GetValue())
 				}
 			}

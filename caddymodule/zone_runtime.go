@@ -13,6 +13,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/decision"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/fairqueue"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/sharedstore"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
 )
@@ -42,6 +43,7 @@ type runningZone struct {
 	logEvery time.Duration      // between refusals in the access log; see [parseLogRefused]
 
 	decided   counters
+	turns     [fairqueue.Ranks]*turnMeter     // nil for ranks that no client has
 	overflows [decision.Decisions]*overflows  // as refusals
 	refusals  [decision.Decisions]*refusalLog // nil for decisions that refuse nothing
 	unsettled prometheus.Counter
@@ -69,7 +71,7 @@ func newRunningZone(a *App, definition *Zone, rule *decision.Rule, text string) 
 		return nil, err
 	}
 	rule.Enforced, rule.Simulated, rule.Reporter = &z.live.enforced, &z.live.simulated, z
-	z.decided = countersOf(z)
+	z.decided, z.turns = countersOf(z, ""), newTurnMeters(z)
 	if rule.Settle != nil {
 		rule.Settle.Meter = &z.live.meter
 		z.unsettled = unsettled.WithLabelValues(z.Name)
@@ -93,10 +95,12 @@ func newRunningZone(a *App, definition *Zone, rule *decision.Rule, text string) 
 // Decided implements decision.Reporter.
 func (z *runningZone) Decided(o *decision.Outcome) {
 	d, why := o.Verdict()
-	if counter := z.decided[d][why]; counter != nil {
+	if o.Turn != nil && ranked(z, why) {
+		z.turned(o, d, why)
+	} else if counter := z.decided[d][why]; counter != nil {
 		counter.Inc()
 	} else { // only an override at run time can lead here
-		requests.WithLabelValues(z.Name, d.String(), why.String()).Inc()
+		requests.WithLabelValues(z.Name, d.String(), why.String(), "").Inc()
 	}
 	if fraction, known := o.Fraction(); known {
 		z.live.levels.observe(fraction)

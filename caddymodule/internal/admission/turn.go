@@ -1,6 +1,7 @@
 package admission
 
 import (
+	"sync/atomic"
 	"time"
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/fairqueue"
@@ -18,11 +19,17 @@ type Turn struct {
 	Ahead     int
 	Predicted time.Duration
 
-	// Held is for how long it has held its slot, once that is given back.
-	Held time.Duration
+	key   *keyState     // while it waits or holds a slot
+	since time.Time     // it holds its slot
+	held  time.Duration // before it gave the slot up for a while
+	total atomic.Int64  // nanoseconds, once the slot is given back
+}
 
-	key   *keyState // while it waits or holds a slot
-	since time.Time // it holds its slot
+// Held returns for how long the request held its slot, and false until that is given
+// back. It may be called at any time.
+func (t *Turn) Held() (held time.Duration, over bool) {
+	nanoseconds := t.total.Load()
+	return time.Duration(nanoseconds), nanoseconds > 0
 }
 
 // limits are those that an entry sets for requests that take turns.
@@ -164,7 +171,7 @@ func (z *Zone) yieldTurn(t *Turn) {
 	z.mu.Lock()
 	defer z.mu.Unlock()
 	if t.key.turns.Yield(&t.Request) {
-		t.Held += z.Now().Sub(t.since)
+		t.held += z.Now().Sub(t.since)
 		t.key.served--
 		z.served--
 	}
@@ -173,22 +180,56 @@ func (z *Zone) yieldTurn(t *Turn) {
 // endTurn gives back whatever a request holds: its slot, or the right to return to
 // it. The caller holds no request's lock.
 func (z *Zone) endTurn(t *Turn) {
+	if held, slot := z.giveBack(t); slot && z.Released != nil {
+		z.Released(t, held)
+	}
+}
+
+// giveBack is endTurn but for telling who wants to know that a slot was held.
+func (z *Zone) giveBack(t *Turn) (held time.Duration, slot bool) {
 	z.mu.Lock()
 	defer z.mu.Unlock()
 	k := t.key
 	if k == nil {
-		return
+		return 0, false
 	}
 	t.key = nil
-	held := t.Held + z.Now().Sub(t.since)
-	if k.turns.Release(&t.Request, held) {
-		t.Held = held
+	held = t.held + z.Now().Sub(t.since)
+	if slot = k.turns.Release(&t.Request, held); slot {
+		t.total.Store(int64(max(held, 1)))
 		k.served--
 		z.served--
 	} else {
 		k.turns.Leave(&t.Request)
 	}
 	z.advanceBoth(k)
+	return held, slot
+}
+
+// A Load is what a zone with turns has to do.
+type Load struct {
+	Running, Slots int
+	Waiting        [fairqueue.Ranks]int
+	Mean           time.Duration // that slots are held
+}
+
+// Load returns what those who take turns make of the zone. Slots are those of keys
+// that have requests.
+func (z *Zone) Load() (l Load) {
+	z.mu.Lock()
+	defer z.mu.Unlock()
+	for _, k := range z.keys {
+		if k.turns == nil {
+			continue
+		}
+		l.Running += k.turns.Running()
+		l.Slots += k.limits.InFlight
+		for rank := range l.Waiting {
+			l.Waiting[rank] += k.turns.Waiting(fairqueue.Rank(rank))
+		}
+	}
+	l.Mean = z.mean.Duration()
+	return l
 }
 
 // advanceTurns gives free slots to those whose turn it is. It unlocks the zone while

@@ -43,8 +43,9 @@ func TestATurnKnowsHowManyWereAheadAndForHowLongItHeldItsSlot(t *testing.T) {
 		}
 		pass(time.Minute)
 		for i, turn := range turns {
-			if want := max(0, i-1); turn.Ahead != want || turn.Held != 500*time.Millisecond {
-				t.Errorf("request %d: got %d ahead and %v, want %d and 500ms", i+1, turn.Ahead, turn.Held, want)
+			held, over := turn.Held()
+			if want := max(0, i-1); turn.Ahead != want || held != 500*time.Millisecond || !over {
+				t.Errorf("request %d: got %d ahead and %v, want %d and 500ms", i+1, turn.Ahead, held, want)
 			}
 		}
 		if turns[0].Predicted != 0 || turns[1].Predicted != time.Second || turns[2].Predicted != 2*time.Second {
@@ -198,8 +199,8 @@ func TestATurnThatWasGivenUpComesBackFirst(t *testing.T) {
 		if waited := behind.result.Waited.Round(10 * time.Millisecond); waited != 2500*time.Millisecond {
 			t.Errorf("got the one behind waiting for %v, want 2.5s", waited)
 		}
-		if turn.Turn.Held.Round(10*time.Millisecond) != time.Second {
-			t.Errorf("got the outer slot held for %v, want a second: not while it was given up", turn.Turn.Held)
+		if held, _ := turn.Turn.Held(); held.Round(10*time.Millisecond) != time.Second {
+			t.Errorf("got the outer slot held for %v, want a second: not while it was given up", held)
 		}
 		wantEmpty(t, inner, outer)
 	})

@@ -19,6 +19,10 @@ type Zone struct {
 	// change, and all zones of a request must have the same.
 	Clock clock.Clock
 
+	// Released, if not nil, is told each slot that was held by a turn. It is called
+	// from any goroutine and must not change.
+	Released func(t *Turn, held time.Duration)
+
 	mu      sync.Mutex
 	waiting int
 	served  int

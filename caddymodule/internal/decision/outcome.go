@@ -275,6 +275,21 @@ func (o *Outcome) fuller(other *Outcome) bool {
 // readable rounds units of cost to six decimals, for logs and placeholders.
 func readable(units float64) float64 { return math.Round(units*1e6) / 1e6 }
 
+// log adds what a request's turn was like.
+func (t *Turn) log(enc zapcore.ObjectEncoder) {
+	enc.AddString("rank", t.Rank.String())
+	if t.Standing.Why != "" {
+		enc.AddString("why", t.Standing.Why)
+	}
+	if t.Predicted > 0 {
+		enc.AddInt("ahead", t.Ahead)
+		enc.AddFloat64("predicted", readable(t.Predicted.Seconds()))
+	}
+	if held, over := t.Held(); over {
+		enc.AddFloat64("seconds", readable(held.Seconds()))
+	}
+}
+
 // MarshalLogObject implements zapcore.ObjectMarshaler: one zone's part of the field in
 // the access log.
 func (o *Outcome) MarshalLogObject(enc zapcore.ObjectEncoder) error {
@@ -291,6 +306,9 @@ func (o *Outcome) MarshalLogObject(enc zapcore.ObjectEncoder) error {
 		enc.AddFloat64("cost", readable(o.Charge.Cost))
 		enc.AddFloat64("level", readable(o.Level()))
 		enc.AddFloat64("capacity", o.Charge.Limit.Capacity)
+	}
+	if o.Turn != nil {
+		o.Turn.log(enc)
 	}
 	if o.Delay > 0 {
 		enc.AddFloat64("delay", o.Delay.Seconds())

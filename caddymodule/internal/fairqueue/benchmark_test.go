@@ -29,7 +29,7 @@ func BenchmarkDecision(b *testing.B) {
 			var running []*Request
 			n := 0
 			arrive := func(r *Request) {
-				r.Rank = Rank(n % ranks)
+				r.Rank = Rank(n % Ranks)
 				if n++; q.Arrive(r).Outcome == Served {
 					running = append(running, r)
 				}

@@ -50,7 +50,8 @@ const (
 	// First is everyone else.
 	First
 
-	ranks = 4
+	// Ranks is how many there are.
+	Ranks = 4
 )
 
 // String returns the name of the rank in lower case.
@@ -140,8 +141,8 @@ type Queue struct {
 	yielded  int
 	waiting  int
 	arrivals uint64
-	rows     [ranks][]*Request // in the order of service
-	virtual  [ranks]micros
+	rows     [Ranks][]*Request // in the order of service
+	virtual  [Ranks]micros
 	keys     map[string]*key
 }
 
@@ -178,8 +179,8 @@ const (
 // A key is what a client takes turns by.
 type key struct {
 	name     string
-	used     [ranks]micros // slot time, including charges of requests that wait
-	requests [ranks]int    // that wait or hold a slot
+	used     [Ranks]micros // slot time, including charges of requests that wait
+	requests [Ranks]int    // that wait or hold a slot
 	waiting  int
 	held     int // slots
 }
@@ -441,7 +442,7 @@ func (q *Queue) exit(r *Request) {
 			continue
 		}
 		k.requests[r.Rank]--
-		if k.requests == [ranks]int{} {
+		if k.requests == [Ranks]int{} {
 			delete(q.keys, k.name)
 			*k = key{}
 			keyPool.Put(k)

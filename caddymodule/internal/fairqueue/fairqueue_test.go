@@ -119,7 +119,7 @@ func requestsOfANewKey(t *testing.T, virtualTime bool) (n int) {
 	}
 	for ; n < 50; n++ {
 		if !virtualTime {
-			q.virtual = [ranks]micros{}
+			q.virtual = [Ranks]micros{}
 		}
 		come(t, q, Waiting, First, "new")
 		q.Release(running, time.Second)

@@ -19,7 +19,7 @@ type model struct {
 	limits   Limits
 	mean     float64
 	requests []*modelled // that wait or hold a slot, in the order of arrival
-	virtual  [ranks]int64
+	virtual  [Ranks]int64
 	used     map[Rank]map[string]int64
 }
 
@@ -36,7 +36,7 @@ type modelled struct {
 
 func newModel() *model {
 	m := &model{mean: 1e6, used: make(map[Rank]map[string]int64)}
-	for rank := range Rank(ranks) {
+	for rank := range Rank(Ranks) {
 		m.used[rank] = make(map[string]int64)
 	}
 	return m
@@ -319,7 +319,7 @@ func (p *pair) check() {
 		t.Fatalf("got %d running, %d waiting, want %d and %d", q.Running(), q.waiting, m.running(), len(row))
 	}
 	var got []*Request
-	for rank := range Rank(ranks) {
+	for rank := range Rank(Ranks) {
 		got = append(got, q.rows[rank]...)
 	}
 	if !slices.EqualFunc(got, row, func(r *Request, m *modelled) bool { return r == m.request }) {
@@ -376,7 +376,7 @@ func (p *pair) operate(bytes []byte) {
 		}
 		switch {
 		case op < 140:
-			r := &Request{Rank: Rank(a % ranks), Keys: [2]string{strconv.Itoa(int(b % 16))}}
+			r := &Request{Rank: Rank(a % Ranks), Keys: [2]string{strconv.Itoa(int(b % 16))}}
 			if b >= 128 {
 				r.Keys[1] = "pass" + strconv.Itoa(int(bytes[3]%8))
 			}

@@ -370,7 +370,7 @@ func (s *site) arrive(v *visit) {
 			return
 		}
 	case virtualTime:
-		q.virtual = [ranks]micros{}
+		q.virtual = [Ranks]micros{}
 	case keyShare:
 		for _, k := range q.keys {
 			k.waiting = 0

@@ -1,0 +1,224 @@
+package caddymodule
+
+import (
+	"fmt"
+	"math"
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"go.uber.org/zap"
+
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/admission"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/decision"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/fairqueue"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/topk"
+)
+
+var (
+	turnSeconds = prometheus.NewHistogramVec(prometheus.HistogramOpts{
+		Namespace: "caddy", Subsystem: "throttle", Name: "wait_seconds",
+		Help:    "How long served requests waited for their turn, in zones with share, in seconds.",
+		Buckets: []float64{.01, .05, .1, .25, .5, 1, 2, 3, 5, 8},
+	}, []string{"zone", "rank"})
+
+	slotSeconds = prometheus.NewCounterVec(prometheus.CounterOpts{
+		Namespace: "caddy", Subsystem: "throttle", Name: "slot_seconds_total",
+		Help: "For how long requests held slots, in zones with share, in seconds.",
+	}, []string{"zone", "rank"})
+)
+
+// ranks are those that clients of the zone may have.
+func (z *runningZone) ranks() []fairqueue.Rank {
+	switch {
+	case z.Share == nil:
+		return nil
+	case z.Standing == nil:
+		return []fairqueue.Rank{fairqueue.First}
+	}
+	return []fairqueue.Rank{fairqueue.Member, fairqueue.Returned, fairqueue.Crawler, fairqueue.First}
+}
+
+// A turnMeter counts what becomes of requests of one rank.
+type turnMeter struct {
+	decided counters
+	waits   prometheus.Observer
+}
+
+func newTurnMeters(z *runningZone) (meters [fairqueue.Ranks]*turnMeter) {
+	for _, rank := range z.ranks() {
+		slotSeconds.WithLabelValues(z.Name, rank.String()) // its series exists before the first slot
+		meters[rank] = &turnMeter{decided: countersOf(z, rank.String()), waits: turnSeconds.WithLabelValues(z.Name, rank.String())}
+	}
+	return meters
+}
+
+// turned counts an outcome of a zone with share.
+func (z *runningZone) turned(o *decision.Outcome, d decision.Decision, why decision.Reason) {
+	rank := o.Turn.Rank
+	meter := z.turns[rank]
+	if meter == nil { // only a switch at run time can lead here
+		meter = &turnMeter{waits: turnSeconds.WithLabelValues(z.Name, rank.String())}
+	}
+	if counter := meter.decided[d][why]; counter != nil {
+		counter.Inc()
+	} else {
+		requests.WithLabelValues(z.Name, d.String(), why.String(), rank.String()).Inc()
+	}
+	switch {
+	case o.Shadow:
+	case d == decision.Admitted:
+		meter.waits.Observe(0)
+	case d == decision.Delayed:
+		meter.waits.Observe(o.Delay.Seconds())
+		z.live.load.note(z, o, false)
+	case d == decision.Refused && (why == decision.Wait || why == decision.Timeout || why == decision.Waiting):
+		z.live.load.note(z, o, true)
+	}
+}
+
+// released counts a slot that was given back.
+func (l *liveZone) released(t *admission.Turn, held time.Duration) {
+	slotSeconds.WithLabelValues(l.name, t.Rank.String()).Add(held.Seconds())
+	l.busiest.add(t.Keys[0], held, time.Now())
+}
+
+// busiestFor is for how long keys are remembered as the busiest ones, at least.
+const busiestFor = 5 * time.Minute
+
+// busiestKeys finds the keys that hold slots for the longest time, in bounded memory.
+type busiestKeys struct {
+	mu          sync.Mutex
+	since       time.Time
+	last, count topk.Counter // of milliseconds
+}
+
+func (b *busiestKeys) add(key string, held time.Duration, now time.Time) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.turn(now)
+	b.count.AddTimes(key, int(held/time.Millisecond))
+}
+
+// turn forgets what is too old.
+func (b *busiestKeys) turn(now time.Time) {
+	switch age := now.Sub(b.since); {
+	case age > 2*busiestFor:
+		b.since, b.last, b.count = now, topk.Counter{}, topk.Counter{}
+	case age > busiestFor:
+		b.since, b.last, b.count = now, b.count, topk.Counter{}
+	}
+}
+
+// A busyKey is a key and for how long it has held slots lately.
+type busyKey struct {
+	Key     string  `json:"key"`
+	Seconds float64 `json:"seconds"`
+}
+
+// top returns the busiest keys of the last five to ten minutes.
+func (b *busiestKeys) top(n int, now time.Time) (keys []busyKey) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.turn(now)
+	var both topk.Counter
+	for _, counter := range []*topk.Counter{&b.last, &b.count} {
+		for _, k := range counter.Top(math.MaxInt) {
+			both.AddTimes(k.Key, k.AtLeast)
+		}
+	}
+	for _, k := range both.Top(n) {
+		keys = append(keys, busyKey{k.Key, float64(k.AtLeast) / 1000})
+	}
+	return keys
+}
+
+// A loadLog says once a minute how full a zone with share is, while requests wait or
+// are refused.
+type loadLog struct {
+	mu      sync.Mutex
+	timer   *time.Timer    // nil if there was no load lately
+	most    admission.Load // when most requests waited
+	waiting int            // then
+	noted   bool           // since the last line
+	refused int
+	without int // of those had no pass and were no members
+}
+
+func (l *loadLog) note(z *runningZone, o *decision.Outcome, refused bool) {
+	load := z.live.enforced.Load()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	waiting := 0
+	for _, n := range load.Waiting {
+		waiting += n
+	}
+	if !l.noted || waiting > l.waiting {
+		l.most, l.waiting = load, waiting
+	}
+	l.noted = true
+	if refused {
+		l.refused++
+		if o.Turn.Standing.Pass == "" && o.Turn.Rank != fairqueue.Member {
+			l.without++
+		}
+	}
+	if l.timer == nil {
+		l.timer = time.AfterFunc(summaryEvery, func() { l.tick(z) })
+	}
+}
+
+// tick logs the line of the last minute. If there was no load, it stops the timer.
+func (l *loadLog) tick(z *runningZone) {
+	l.mu.Lock()
+	if !l.noted {
+		l.timer = nil
+		l.mu.Unlock()
+		return
+	}
+	message := fmt.Sprintf("%s full: %d/%d busy, %d wait, mean %.1f s", z.Name, l.most.Running, l.most.Slots, l.waiting, l.most.Mean.Seconds())
+	if l.refused > 0 {
+		message += fmt.Sprintf(", %d %% of refusals had no pass", int(math.Round(100*float64(l.without)/float64(l.refused))))
+	}
+	fields := []zap.Field{zap.Int("refused", l.refused)}
+	l.most, l.waiting, l.noted, l.refused, l.without = admission.Load{}, 0, false, 0, 0
+	l.timer.Reset(summaryEvery)
+	l.mu.Unlock()
+	z.logger.Info(message, fields...)
+}
+
+// A rowStatus is a row of a zone with share.
+type rowStatus struct {
+	Rank    string `json:"rank"`
+	Waiting int    `json:"waiting"`
+	Ahead   int    `json:"ahead"` // in the rows that are served before it
+}
+
+// A slotStatus is what the slots of a zone with share have to do.
+type slotStatus struct {
+	Busy        int         `json:"busy"`
+	Slots       int         `json:"slots"`
+	MeanSeconds float64     `json:"mean_seconds"`
+	Rows        []rowStatus `json:"rows"`
+	Top         []busyKey   `json:"top"` // by the seconds that they held slots
+}
+
+// busiestShown is how many of the busiest keys the status shows.
+const busiestShown = 10
+
+// describeShare describes the slots of a zone with share, or returns nil.
+func (z *runningZone) describeShare(now time.Time) *slotStatus {
+	if z.Share == nil {
+		return nil
+	}
+	load, ahead := z.live.enforced.Load(), 0
+	s := &slotStatus{
+		Busy: load.Running, Slots: max(load.Slots, z.InFlight), MeanSeconds: load.Mean.Seconds(),
+		Top: z.live.busiest.top(busiestShown, now),
+	}
+	for _, rank := range z.ranks() {
+		s.Rows = append(s.Rows, rowStatus{rank.String(), load.Waiting[rank], ahead})
+		ahead += load.Waiting[rank]
+	}
+	return s
+}
