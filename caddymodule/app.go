@@ -244,6 +244,9 @@ func (a *App) provisionZone(ctx caddy.Context, definition *Zone) (*runningZone, 
 			return nil, err
 		}
 	}
+	if err := a.provisionPasses(ctx, rule); err != nil {
+		return nil, err
+	}
 	z, err := newRunningZone(a, definition, rule, text)
 	if err != nil {
 		return nil, err

@@ -109,6 +109,8 @@ var zoneOptions = []zoneOption{
 	number("max_waiting", "<n>"),
 	number("in_flight", "<n>"),
 	{name: "share", syntax: "[<source>...]", parse: plain((*Zone).parseShare)},
+	{name: "rank", syntax: "member issued <cookie-glob>...|member told <Response-Header>|member|crawler <request matchers>", repeats: true, parse: parseRank},
+	word("pass", "off", func(z *Zone) *string { return &z.Pass }, oneOf(passOff)),
 	word("request_buffer", "<size>", func(z *Zone) *int64 { return &z.RequestBuffer }, parseSize(mostBuffered)),
 	{name: "block", syntax: "[<duration>...] [everywhere]", parse: plain((*Zone).parseBlock)},
 	word("on_store_error", "local|allow|deny", func(z *Zone) *string { return &z.OnStoreError }, oneOf(storePolicies...)).besideZones(),
@@ -157,6 +159,8 @@ var zoneOptions = []zoneOption{
 //	    max_waiting <n>
 //	    in_flight <n>
 //	    share [<source>...]
+//	    rank member issued <cookie-glob>...|member told <Response-Header>|member|crawler <request matchers>
+//	    pass off
 //	    request_buffer <size>
 //	    block [<duration>...] [everywhere]
 //	    on_store_error local|allow|deny

@@ -47,7 +47,7 @@ func (z *Zone) compile(plans map[string]leakybucket.Limit) (*decision.Rule, erro
 	c := compilation{Zone: z.withDefaults(), written: z, rule: &decision.Rule{Name: z.Name}, plans: plans}
 	for _, compile := range []func() error{
 		c.checkShare, c.compileLimit, c.compileNumbers, c.compileWords, c.compileRoutes, c.compileKey,
-		c.compileTable, c.compileCosts, c.compileSettle, c.compileTrust, c.compileShare, c.compileWaits, c.compileBlock, c.checkMatchers,
+		c.compileTable, c.compileCosts, c.compileSettle, c.compileTrust, c.compileShare, c.compileRanks, c.compileWaits, c.compileBlock, c.checkMatchers,
 	} {
 		if err := compile(); err != nil {
 			return nil, fmt.Errorf("zone %q: %w", z.Name, err)
@@ -479,6 +479,9 @@ func (z *Zone) load(ctx caddy.Context, rule *decision.Rule) (err error) {
 		if err = rule.Key.Routes[i].Path.Provision(ctx); err != nil {
 			return err
 		}
+	}
+	if err = z.loadRanks(ctx, rule); err != nil {
+		return err
 	}
 	if rule.Page, err = z.loadPage(); err != nil {
 		return err

@@ -44,7 +44,8 @@ type Handler struct {
 
 	app     *App
 	zones   []*runningZone
-	headers settlement.Headers // in which the upstream says what a request cost
+	headers settlement.Headers // in which the upstream says what a request cost, and who its user is
+	told    []string           // of these, who its user is
 }
 
 // CaddyModule returns the Caddy module information.
@@ -85,8 +86,9 @@ func (h *Handler) Provision(ctx caddy.Context) error {
 		z.handlers++
 		h.zones = append(h.zones, z)
 		settles = append(settles, z.Settle)
+		h.addTold(z)
 	}
-	h.headers = settlement.HeadersOf(settles...)
+	h.headers = settlement.HeadersOf(settles...).With(h.told...)
 	h.warnInventable(h.app.warner)
 	return nil
 }
@@ -111,7 +113,11 @@ func (h *Handler) warnInventable(logger *zap.Logger) {
 // holds it until its delay is over, its body is buffered and its slots are free, and
 // then refuses or serves it.
 func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request, next caddyhttp.Handler) error {
+	h.stripTold(r)
 	if internal(r) {
+		if len(h.headers) > 0 {
+			return (&settlement.Observer{Headers: h.headers}).Serve(w, r, next)
+		}
 		return next.ServeHTTP(w, r)
 	}
 	h.app.hold()
@@ -357,8 +363,8 @@ func (h *Handler) refund(settlements []leakybucket.Settlement) {
 func (h *Handler) serve(w http.ResponseWriter, r *http.Request, next caddyhttp.Handler, res *decision.Result) error {
 	holds := res.Holds()
 	tunnel := holds && settlement.MayTunnel(r)
-	trusts := res.Trusts()
-	if len(h.headers) == 0 && !tunnel && !trusts && !res.Settles() {
+	trusts, passes := res.Trusts(), res.Passes()
+	if len(h.headers) == 0 && !tunnel && !trusts && !passes && !res.Settles() {
 		if holds {
 			defer res.Release()
 		}
@@ -372,8 +378,17 @@ func (h *Handler) serve(w http.ResponseWriter, r *http.Request, next caddyhttp.H
 	if res != nil {
 		observer.Rules = res.Sharing
 	}
-	if trusts {
-		observer.BeforeHeaders = func(status int, header http.Header) { h.trust(r.Context(), res, status, header) }
+	if trusts || passes {
+		observer.BeforeHeaders = func(status int, header http.Header) {
+			if trusts {
+				h.trust(r.Context(), res, status, header)
+			}
+			if passes {
+				res.Pass(r, status, header, func(charges []leakybucket.Charge, decisions []leakybucket.Decision) bool {
+					return h.app.store.Take(r.Context(), charges, decisions) == nil
+				})
+			}
+		}
 	}
 	observer.Outer = first.Observe(observer)
 	defer func() {

@@ -21,6 +21,11 @@ var (
 		Help: "Requests by zone, decision and reason, and in zones with share by the client's rank.",
 	}, []string{"zone", "decision", "reason", "rank"})
 
+	passes = prometheus.NewCounterVec(prometheus.CounterOpts{
+		Namespace: "caddy", Subsystem: "throttle", Name: "passes_total",
+		Help: "Passes of clients in zones with share, by what happened to them.",
+	}, []string{"zone", "event"})
+
 	unsettled = prometheus.NewCounterVec(prometheus.CounterOpts{
 		Namespace: "caddy", Subsystem: "throttle", Name: "unsettled_total",
 		Help: "Charges left as reserved, because the response did not say what the request cost, or the store did not answer.",
@@ -101,7 +106,7 @@ var (
 
 // collectors are all of them.
 var collectors = []prometheus.Collector{
-	requests, turnSeconds, slotSeconds, unsettled, blocksBegun, withoutStore, refusedPeople, keysRefused, levels, delays,
+	requests, passes, turnSeconds, slotSeconds, unsettled, blocksBegun, withoutStore, refusedPeople, keysRefused, levels, delays,
 	breakerOpen, storeSeconds, storeErrors, storeOutages, eventsDropped, dropped, buckets, slots,
 }
 

@@ -29,7 +29,7 @@ func nightCommands() []*cobra.Command {
 	return []*cobra.Command{
 		statusCommand(), topCommand(), whyCommand(), bucketsCommand(), keyCommand(), releaseCommand(),
 		banCommand(), unbanCommand(), bansCommand(), limitCommand(), unlimitCommand(), shadowCommand(), unshadowCommand(),
-		revokeDevicesCommand(),
+		revokeDevicesCommand(), adviseCommand(),
 	}
 }
 

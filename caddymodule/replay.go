@@ -16,6 +16,7 @@ import (
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/admission"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/blocklist"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/decision"
+	clientpass "github.com/caddy-throttle/caddy-throttle/caddymodule/internal/pass"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/settlement"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/virtual"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
@@ -157,6 +158,12 @@ func (rp *replay) Decided(o *decision.Outcome) { rp.observe.Decided(o, loggedOf(
 
 // Unsettled implements decision.Reporter. A replay tells beforehand what it cannot settle.
 func (rp *replay) Unsettled(int) {}
+
+// Passed implements decision.Reporter. Access logs have no cookies.
+func (rp *replay) Passed(clientpass.Event) {}
+
+// Answered implements decision.Reporter.
+func (rp *replay) Answered(bool, clientpass.Event) {}
 
 // run runs one request, after everything that has to happen before it arrives.
 func (rp *replay) run(req *accesslog.Request) {

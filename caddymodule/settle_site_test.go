@@ -64,9 +64,12 @@ func newSettleSite(t testing.TB, directives string) *settleSite {
 	if err != nil {
 		t.Fatal(err)
 	}
-	cfg := &caddy.Config{Logging: &caddy.Logging{
-		Logs: map[string]*caddy.CustomLog{"default": {BaseLog: caddy.BaseLog{Level: "FATAL"}}},
-	}}
+	cfg := &caddy.Config{
+		Logging: &caddy.Logging{
+			Logs: map[string]*caddy.CustomLog{"default": {BaseLog: caddy.BaseLog{Level: "FATAL"}}},
+		},
+		StorageRaw: json.RawMessage(`{"module":"memory_test"}`),
+	}
 	base, err := caddy.ProvisionContext(cfg)
 	if err != nil {
 		t.Fatal(err)

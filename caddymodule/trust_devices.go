@@ -191,7 +191,11 @@ func (a *App) adminRevoke(ctx context.Context, in *adminInput) (any, error) {
 
 // warnInsecure logs, once, that a log-in succeeded over plain HTTP.
 func (z *runningZone) warnInsecure() {
-	if !z.warnedInsecure.Swap(true) {
+	switch {
+	case z.warnedInsecure.Swap(true):
+	case z.Share != nil:
+		z.logger.Warn("a log-in succeeded over plain HTTP, where no passes are sent, so nobody is a member: serve the site over HTTPS, or list the proxy that does in trusted_proxies and let it send X-Forwarded-Proto")
+	default:
 		z.logger.Warn("a log-in succeeded over plain HTTP, where devices cannot be trusted: serve the site over HTTPS, or list the proxy that does in trusted_proxies and let it send X-Forwarded-Proto")
 	}
 }

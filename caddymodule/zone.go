@@ -147,6 +147,15 @@ type Zone struct {
 	// requests of one key wait in the order of arrival.
 	Share []KeySource `json:"share,omitempty"`
 
+	// Who is served before others in a zone with share. Default: clients who have come
+	// back when they were told to, and then all others.
+	Rank []Rank `json:"rank,omitempty"`
+
+	// `off` sends no passes to clients of a zone with share: the cookie by which those
+	// who come back are known, and members. Then nobody has come back. Default: passes
+	// are sent over HTTPS.
+	Pass string `json:"pass,omitempty"`
+
 	// How much of the request body to read before a slot of in_flight is taken, in
 	// bytes, so that clients that upload slowly hold no slot meanwhile. Clients have
 	// five minutes for it. A longer body, or a slower one, takes its slot then, and

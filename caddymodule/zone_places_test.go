@@ -41,6 +41,8 @@ var samples = map[string]string{
 	"max_wait":         "delay\nmax_wait 3s\nlimit 60 10/s",
 	"max_waiting":      "delay\nmax_waiting 50\nlimit 60 10/s",
 	"in_flight":        "in_flight 5",
+	"rank":             "in_flight 5\nshare\nrank member issued wordpress_logged_in_* *UserID\nrank member told X-User\nrank crawler {\nclient_ip 192.0.2.0/24\n}",
+	"pass":             "in_flight 5\nshare\npass off",
 	"share":            "in_flight 5\nshare client_ip header X-Tenant",
 	"request_buffer":   "in_flight 5\nrequest_buffer 1MiB",
 	"block":            "block 10m 1h everywhere\nlimit 60 10/s",

@@ -14,6 +14,7 @@ import (
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/decision"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/fairqueue"
+	clientpass "github.com/caddy-throttle/caddy-throttle/caddymodule/internal/pass"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/sharedstore"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
 )
@@ -49,6 +50,10 @@ type runningZone struct {
 	unsettled prometheus.Counter
 	without   prometheus.Counter // charges decided without the shared store
 	people    prometheus.Counter // would have been refused; nil without server_timing
+
+	passes    [clientpass.Events]prometheus.Counter    // nil in zones that send none
+	presented [len(presentedEvents)]prometheus.Counter // by the state of the pass
+	newcomers newcomers
 }
 
 // newRunningZone returns the zone of a rule that was compiled and loaded. It joins the
@@ -86,6 +91,7 @@ func newRunningZone(a *App, definition *Zone, rule *decision.Rule, text string) 
 	if rule.ServerTiming {
 		z.people = refusedPeople.WithLabelValues(z.Name)
 	}
+	z.countPasses()
 	if a.shared != nil {
 		z.without = withoutStore.WithLabelValues(z.Name)
 	}
@@ -105,6 +111,7 @@ func (z *runningZone) Decided(o *decision.Outcome) {
 	if fraction, known := o.Fraction(); known {
 		z.live.levels.observe(fraction)
 	}
+	z.countPass(o)
 	if d == decision.Delayed {
 		delays.WithLabelValues(z.Name).Observe(o.Delay.Seconds())
 	}
@@ -143,6 +150,7 @@ func (z *runningZone) warn(definition *Zone) {
 	}
 	if z.Share != nil {
 		z.warnShare(definition)
+		z.warnRanks()
 	}
 	z.warnOversize()
 }

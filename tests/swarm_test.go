@@ -53,6 +53,12 @@ echo 'Hello ', $user;
 // its status.
 func startSwarmPHP(t *testing.T) (root, socket string) {
 	t.Helper()
+	return startSwarmPHPAt(t, "")
+}
+
+// startSwarmPHPAt lets it listen on an address, or on a socket if that is empty.
+func startSwarmPHPAt(t *testing.T, address string) (root, socket string) {
+	t.Helper()
 	dir, err := os.MkdirTemp("", "throttle-swarm-") // not t.TempDir, whose names are too long for a socket
 	if err != nil {
 		t.Fatal(err)
@@ -75,16 +81,26 @@ func startSwarmPHP(t *testing.T) (root, socket string) {
 		}
 	}
 	conf := filepath.Join(dir, "fpm.conf")
-	text := fmt.Sprintf("[global]\nerror_log = /dev/stderr\ndaemonize = no\n[www]\nlisten = %s\nlisten.backlog = 511\n%spm = static\npm.max_children = %d\npm.status_path = /fpm-status\n", socket, user, swarmWorkers)
+	text := fmt.Sprintf("[global]\nerror_log = /dev/stderr\ndaemonize = no\n[www]\nlisten = %s\nlisten.backlog = 511\n%spm = static\npm.max_children = %d\npm.status_path = /fpm-status\n", cmp.Or(address, socket), user, swarmWorkers)
 	if err := os.WriteFile(conf, []byte(text), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	fpm := startServer(t, exec.Command(need(t, "php-fpm", "/usr/sbin/php-fpm[0-9]*"), "--nodaemonize", "--fpm-config", conf), socket)
+	fpm, err := startProcess(exec.Command(need(t, "php-fpm", "/usr/sbin/php-fpm[0-9]*"), "--nodaemonize", "--fpm-config", conf))
+	if err != nil {
+		t.Fatalf("starting php-fpm: %v", err)
+	}
+	network := "unix"
+	if address != "" {
+		network = "tcp"
+	}
 	t.Cleanup(func() {
 		if err := fpm.stop(); err != nil {
 			t.Errorf("stopping php-fpm: %v", err)
 		}
 	})
+	if err := fpm.waitUntil(func() bool { return listens(network, cmp.Or(address, socket)) }); err != nil {
+		t.Fatalf("waiting for php-fpm: %v", err)
+	}
 	return root, socket
 }
 
@@ -146,7 +162,7 @@ func haproxyBefore(queue time.Duration, classes bool) holder {
 		upstream, _ := startSwarmCaddy(t, "")
 		port := freePort(t)
 		conf := writeFile(t, "haproxy.cfg", fmt.Sprintf(`global
-	maxconn 20000
+	maxconn 2000
 defaults
 	mode http
 	timeout connect 5s
@@ -195,8 +211,8 @@ func swarmOf(times float64) func(*swarm.Scenario) {
 func scenario(seed uint64) swarm.Scenario {
 	s := swarm.Scenario{
 		Workers: swarmWorkers, Seed: seed, People: 1.5, Members: 0.25,
-		Page: 250 * time.Millisecond, Think: 2 * time.Second, RobotPage: 800 * time.Millisecond,
-		RobotsFrom: 2 * time.Second, From: 8 * time.Second, To: 20 * time.Second, End: 32 * time.Second,
+		Page: 250 * time.Millisecond, Think: time.Second, RobotPage: 800 * time.Millisecond,
+		RobotsFrom: 0, From: 5 * time.Second, To: 15 * time.Second, End: 32 * time.Second,
 	}
 	if longRun() {
 		s.Think, s.RobotsFrom, s.From, s.To, s.End = 12*time.Second, time.Minute, 90*time.Second, 490*time.Second, 600*time.Second

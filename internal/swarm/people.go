@@ -10,7 +10,7 @@ func (t *trial) logIn(n int) (members []*client, err error) {
 	t.began = time.Now()
 	for i := range min(n, 200) {
 		member := &client{fmt.Sprintf("100.66.%d.%d", i/250, i%250+1), newJar()}
-		if a := t.ask(member, fmt.Sprintf("/login.php?user=member%d", i), navigation, Patience, 0); !a.ok() {
+		if a := t.ask(t.ctx, member, fmt.Sprintf("/login.php?user=member%d", i), navigation, Patience, 0); !a.ok() {
 			return nil, fmt.Errorf("logging member %d in: got status %d, want 200", i, a.status)
 		}
 		members = append(members, member)
@@ -57,7 +57,7 @@ func (t *trial) session(isMember bool, members []*client) {
 		for range t.Fetches {
 			t.all.Go(func() {
 				took := t.service(t.Page / 5)
-				a := t.ask(visitor, page(took), script, perRequest, took)
+				a := t.ask(t.ctx, visitor, page(took), script, perRequest, took)
 				tally(func(c *Count) { c.Fetches++; c.Fetched += one(a.ok()) })
 			})
 		}
@@ -79,7 +79,7 @@ func one(is bool) int {
 func (t *trial) visit(visitor *client, tally func(func(*Count))) (took time.Duration, served bool) {
 	service, clicked := t.service(t.Page), time.Now()
 	for try := 0; ; try++ {
-		a := t.ask(visitor, page(service), navigation, perRequest, service)
+		a := t.ask(t.ctx, visitor, page(service), navigation, perRequest, service)
 		tally(func(c *Count) { c.Requests++; c.Served += one(a.ok()); c.Refused += one(!a.ok()) })
 		if a.ok() {
 			return time.Since(clicked), true

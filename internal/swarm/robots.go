@@ -29,7 +29,7 @@ func (t *trial) startRobots(members []*client) {
 	if t.Scraper > 0 {
 		t.stream(t.RobotsFrom, t.Scraper/t.RobotPage.Seconds(), func() {
 			took := t.service(t.RobotPage)
-			a := t.ask(members[0], page(took), navigation, robotPatience, took)
+			a := t.ask(t.robots, members[0], page(took), navigation, robotPatience, took)
 			t.count(func(r *Result) { r.Scraper.Requests++; r.Scraper.Served += one(a.ok()) })
 		})
 	}
@@ -38,7 +38,7 @@ func (t *trial) startRobots(members []*client) {
 			if !t.sleepUntil(t.RobotsFrom) {
 				return
 			}
-			a := t.ask(members[0], page(t.Export), navigation, t.End, t.Export)
+			a := t.ask(t.robots, members[0], page(t.Export), navigation, t.End, t.Export)
 			t.count(func(r *Result) { r.Export.Requests++; r.Export.Served += one(a.ok()) })
 		})
 	}
@@ -67,7 +67,7 @@ func (t *trial) pool() (pool []*client) {
 // robot sends one request. Robots do not come back because of an error.
 func (t *trial) robot(robot *client) {
 	took := t.service(t.RobotPage)
-	a := t.ask(robot, page(took), navigation, robotPatience, took)
+	a := t.ask(t.robots, robot, page(took), navigation, robotPatience, took)
 	t.count(func(r *Result) {
 		kind := &r.Robot
 		if robot.jar != nil {

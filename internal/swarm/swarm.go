@@ -36,8 +36,8 @@ type Scenario struct {
 	Seed    uint64
 
 	// Sessions that begin within From and To, counted from the start, are counted. The
-	// robots come from RobotsFrom on. Nobody comes after End, and the trial ends Patience
-	// later.
+	// robots come from RobotsFrom on. Nobody comes after End, and robots leave then. The
+	// trial ends with the last session.
 	RobotsFrom, From, To, End time.Duration
 
 	People  float64       // the worker seconds a second that people ask for
@@ -115,6 +115,7 @@ type trial struct {
 	client *http.Client
 	began  time.Time
 	ctx    context.Context
+	robots context.Context // ends when they leave
 	all    sync.WaitGroup
 
 	mu     sync.Mutex
@@ -139,6 +140,9 @@ func Run(ctx context.Context, site Site, s Scenario) (*Result, error) {
 		return nil, err
 	}
 	t.began = time.Now()
+	var leave context.CancelFunc
+	t.robots, leave = context.WithTimeout(ctx, s.End)
+	defer leave()
 	perPage := s.Page.Seconds()
 	t.stream(0, s.People/perPage/pagesOfSession, func() { t.session(t.chance(s.Members), members) })
 	t.stream(s.RobotsFrom, s.Flash/perPage/pagesOfSession, func() { t.session(false, nil) })
@@ -267,8 +271,8 @@ type answer struct {
 func (a answer) ok() bool { return a.status == http.StatusOK }
 
 // ask sends a request. The client leaves when its patience is over.
-func (t *trial) ask(c *client, path, mode string, patience, service time.Duration) answer {
-	ctx, cancel := context.WithTimeout(t.ctx, patience)
+func (t *trial) ask(ctx context.Context, c *client, path, mode string, patience, service time.Duration) answer {
+	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	r, err := http.NewRequestWithContext(ctx, http.MethodGet, t.site.URL+path, nil)
 	if err != nil {

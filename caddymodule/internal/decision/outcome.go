@@ -12,6 +12,7 @@ import (
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/admission"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/device"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/pass"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/refusal"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/supportcode"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
@@ -79,10 +80,6 @@ const (
 	// outageWait is the Retry-After of clients that were refused without a store.
 	// Most outages are over in seconds.
 	outageWait = 5 * time.Second
-
-	// turnWait is the least Retry-After of clients that did not get their turn. It is
-	// up to twice as long, at random, so that they do not all come back at once.
-	turnWait = 5 * time.Second
 )
 
 // An Outcome is the charge of one zone to one request, and the zone's decision.
@@ -214,7 +211,7 @@ func (o *Outcome) RetryAfter() time.Duration {
 	case !why.Waits():
 		return 0
 	case o.Turn != nil:
-		return wait + time.Duration(o.jitter*float64(wait))
+		return wait
 	case why == InFlight || why == NoStore:
 		return wait
 	case o.Rule.RetryEmpty && o.Charge.Limit.Leak > 0:
@@ -229,7 +226,7 @@ func (o *Outcome) RetryAfter() time.Duration {
 // not help.
 func (o *Outcome) TimeToFit() time.Duration {
 	if why := o.Reason(); o.Turn != nil && (why == Waiting || why == Wait || why == Timeout) {
-		return turnWait
+		return pass.RetryAfter(o.Turn.Standing.Tries, o.jitter)
 	}
 	switch o.Reason() {
 	case Capacity, Blocked, Banned:
@@ -280,6 +277,9 @@ func (t *Turn) log(enc zapcore.ObjectEncoder) {
 	enc.AddString("rank", t.Rank.String())
 	if t.Standing.Why != "" {
 		enc.AddString("why", t.Standing.Why)
+	}
+	if digest := t.Standing.Client.Digest(); digest != "" {
+		enc.AddString("pass", digest)
 	}
 	if t.Predicted > 0 {
 		enc.AddInt("ahead", t.Ahead)

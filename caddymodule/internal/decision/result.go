@@ -238,6 +238,9 @@ func (res *Result) Refusal(ring *supportcode.Ring) refusal.Refusal {
 	if o.Rule.ZoneHeader {
 		f.Zone = o.Rule.Name
 	}
+	if o.Turn != nil {
+		f.Busy = o.busy()
+	}
 	switch {
 	case res.status != 0:
 		f.Status = res.status

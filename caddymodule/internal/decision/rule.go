@@ -15,6 +15,7 @@ import (
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/admission"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/device"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/pass"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/refusal"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/settlement"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/staticfile"
@@ -59,6 +60,12 @@ type Rule struct {
 	// first.
 	Standing func(*Subject) Standing
 
+	// Ranks are what Standing asks, if they are those of the config.
+	Ranks *Ranks
+
+	// Members says that clients become members by what the upstream answers.
+	Members bool
+
 	// RequestBuffer is how much of the body is read before a slot is taken, in bytes.
 	RequestBuffer int64
 
@@ -93,6 +100,12 @@ type Reporter interface {
 
 	// Unsettled counts charges that stay as they were reserved.
 	Unsettled(charges int)
+
+	// Passed counts what has happened to the pass of a client. Answered is called with
+	// the same for each response of a zone that learns from them who is a member. The
+	// client is new if it came without cookies.
+	Passed(pass.Event)
+	Answered(isNew bool, e pass.Event)
 }
 
 // Matchers are sets of request matchers. One of the sets must match.
@@ -169,6 +182,9 @@ func (r *Rule) Limits() (all []leakybucket.Charge) {
 	}
 	if r.Trust != nil {
 		all = append(all, leakybucket.Charge{Limit: placeLimit(r.Trust)})
+	}
+	if r.Members {
+		all = append(all, leakybucket.Charge{Limit: memberLimit})
 	}
 	return all
 }

@@ -3,6 +3,7 @@ package decision
 import (
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/admission"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/fairqueue"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/pass"
 )
 
 // A Standing is the rank of a client in a zone with share, and what else it takes
@@ -14,6 +15,12 @@ type Standing struct {
 	// Pass is the id of its valid pass, and Member what the upstream knows a member by.
 	// Either may be empty. A member takes turns by that alone.
 	Pass, Member string
+
+	// Tries is how often the client was refused in a row before.
+	Tries int
+
+	// Client is what the client's pass tells. It is not known in a zone that sends none.
+	Client pass.Client
 }
 
 // A Turn is how a request takes turns for the slots of a zone with share.

@@ -19,7 +19,8 @@ const (
 	// purpose keeps tokens for other purposes from counting as device cookies.
 	purpose = "device"
 
-	cookiePrefix = "__Host-throttle-device-"
+	ourPrefix    = "__Host-throttle-" // of all our cookies
+	cookiePrefix = ourPrefix + "device-"
 
 	// mostEntries is how many accounts one browser is known for, and largest the most
 	// bytes of the cookie's value.

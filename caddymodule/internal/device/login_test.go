@@ -55,6 +55,14 @@ func TestOnlyACookieThatBrowsersKeepIsASuccess(t *testing.T) {
 	}
 }
 
+func TestOurOwnCookiesAreNoLogIn(t *testing.T) {
+	for _, name := range []string{CookieName("login"), "__Host-throttle-php"} {
+		if succeeded("__Host-*", []string{name + "=a; path=/"}, now) {
+			t.Errorf("got %s taken for a log-in", name)
+		}
+	}
+}
+
 func FuzzSucceeded(f *testing.F) {
 	f.Add("sid=a; Max-Age=1; Expires=Mon, 01 Jun 2026 12:00:01 GMT", "sid=; Max-Age=0")
 	f.Add("sid", "=;=;")

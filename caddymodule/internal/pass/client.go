@@ -37,7 +37,7 @@ const mostCookies = 200
 // A Zone issues the passes of one zone, and recognizes them.
 type Zone struct {
 	Name string
-	Keys *signer.Ring
+	Keys *signer.Ring // if nil, the zone reads and sends no passes
 
 	// Issued are patterns, as path.Match takes them, for the cookies that the upstream
 	// gives to clients whom it has logged in.
@@ -62,28 +62,42 @@ type Client struct {
 	secure  bool
 	state   State
 	pass    Pass
-	member  bool        // it holds the cookie that the pass is bound to
-	request http.Header // for its cookies
+	member  bool     // it holds the cookie that the pass is bound to
+	sent    bool     // a response brings it another pass
+	cookies []string // headers of the request
 }
+
+// Known reports whether the zone reads and sends passes. The zero Client is not known.
+func (c *Client) Known() bool { return c.zone != nil && c.host != "" }
+
+// Learns reports whether the upstream tells the zone who is a member, so that each of
+// its responses matters.
+func (c *Client) Learns() bool { return c.Known() && c.zone.members() }
+
+// New reports whether the client came without cookies.
+func (c *Client) New() bool { return len(c.cookies) == 0 }
+
+// Wants reports whether the client has no pass, and could have one.
+func (c *Client) Wants() bool { return c.secure && c.state < Early }
 
 // Client returns what the pass of a request says. The host is in lower case and without
 // port; if it is empty, no pass is read or sent. Passes never count over plain HTTP.
 func (z *Zone) Client(r *http.Request, host string, now time.Time) Client {
-	c := Client{zone: z, host: host, request: r.Header}
-	if host == "" {
+	c := Client{zone: z, host: host, cookies: r.Header["Cookie"]}
+	if host == "" || z.Keys == nil {
+		c.zone = nil
 		return c
 	}
 	c.secure = cookie.Secure(r)
-	headers := r.Header["Cookie"]
-	if c.secure && len(headers) > 0 {
-		c.read(r.Context(), headers, now)
+	if c.secure && len(c.cookies) > 0 {
+		c.read(r.Context(), now)
 	}
 	return c
 }
 
-func (c *Client) read(ctx context.Context, headers []string, now time.Time) {
+func (c *Client) read(ctx context.Context, now time.Time) {
 	token, found := "", 0
-	for _, header := range headers {
+	for _, header := range c.cookies {
 		for header != "" {
 			at := strings.Index(header, cookiePrefix)
 			if at < 0 {
@@ -121,7 +135,7 @@ func (c *Client) boundTo() string {
 		return ""
 	}
 	n := 0
-	for name, value := range cookie.SentBy(c.request["Cookie"]) {
+	for name, value := range cookie.SentBy(c.cookies) {
 		if bindingOf(name, value) == c.pass.Binding {
 			return name
 		}
@@ -163,12 +177,13 @@ func (c *Client) Key() string {
 	if c.state != Valid {
 		return ""
 	}
-	return "pass/" + c.pass.ID.digest(8)
+	return c.pass.ID.digest(8)
 }
 
-// Digest returns a short digest of the pass for logs, or "" if it is not genuine.
+// Digest returns a short digest of the client's pass for logs, or "" if it has none. That
+// is the one that the response brings, if it does.
 func (c *Client) Digest() string {
-	if !c.genuine() {
+	if !c.genuine() && !c.sent {
 		return ""
 	}
 	return c.pass.ID.Digest()
@@ -218,7 +233,7 @@ func (c *Client) Refused(header http.Header, now time.Time, after time.Duration)
 // Served adds a pass to a response that only this client gets, unless it has one. It is
 // valid at once.
 func (c *Client) Served(header http.Header, now time.Time) Event {
-	if !c.secure || c.state >= Early || !personal(header, false) {
+	if !c.Wants() || !personal(header, false) {
 		return None
 	}
 	return c.send(header, fresh(now), Issued, now)
@@ -230,6 +245,7 @@ func (c *Client) send(header http.Header, p Pass, event Event, now time.Time) Ev
 		return None
 	}
 	header.Add("Set-Cookie", setCookie(c.zone.Name, token, p.Issued.Add(Lifetime).Sub(now)))
+	c.pass.ID, c.sent = p.ID, true
 	return event
 }
 
@@ -249,7 +265,7 @@ const (
 // client becomes a member, join is asked whether there is room for another one of its
 // network.
 func (c *Client) Answered(status int, header http.Header, now time.Time, join func() bool) Event {
-	if c.host == "" || !c.zone.members() || status < 200 || status == http.StatusNotModified {
+	if !c.Learns() || status < 200 || status == http.StatusNotModified {
 		return None
 	}
 	id, binding, named := c.named(status, header, now)
@@ -376,7 +392,7 @@ func (c *Client) session(lines []string, now time.Time) (Binding, bool) {
 			deleted[set.Name] = true // the request's is old
 		}
 	}
-	for n, v := range cookie.SentBy(c.request["Cookie"]) {
+	for n, v := range cookie.SentBy(c.cookies) {
 		if !deleted[n] {
 			longer(n, v)
 		}

@@ -7,6 +7,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/supportcode"
 )
 
 func busy(reload bool) *Refusal {
@@ -110,6 +112,19 @@ func TestTheBusyPageSaysHowLongAndHowToGoOn(t *testing.T) {
 			t.Errorf("%s: got a page without a link %q of its own", l.tag, l.again)
 		}
 		seen[l.again] = true
+	}
+}
+
+func TestTheBusyPageHasAllThatOtherPagesHave(t *testing.T) {
+	f := busy(true)
+	f.Zone, f.Code = "php", supportcode.Code(1234567890)
+	r, w := httptest.NewRequest("POST", "http://example.com/", strings.NewReader("a=b")), httptest.NewRecorder()
+	r.Header.Set("Accept", acceptHTML)
+	if err := f.Write(w, r, false); err != nil {
+		t.Fatal(err)
+	}
+	if w.Header().Get("X-Throttle-Zone") != "php" || w.Header().Get("Connection") != "close" || !strings.Contains(w.Body.String(), f.Code.String()) {
+		t.Errorf("got %v and %s, want the zone, the code and the connection's end", w.Header(), w.Body)
 	}
 }
 

@@ -38,6 +38,16 @@ func HeadersOf(rules ...*Rule) (headers Headers) {
 	return headers
 }
 
+// With returns the headers and some more, each once.
+func (h Headers) With(names ...string) Headers {
+	for _, name := range names {
+		if !slices.ContainsFunc(h, func(c costHeader) bool { return c.name == name }) {
+			h = append(h, costHeader{name, http.TrailerPrefix + name})
+		}
+	}
+	return h
+}
+
 // A Releaser gives back what a request holds while it is served, such as slots.
 type Releaser interface{ Release() }
 
@@ -245,9 +255,22 @@ func (o *Observer) readHeaders() {
 		}
 	}
 	for i := range o.Headers {
-		delete(header, o.Headers[i].name)
-		delete(header, o.Headers[i].trailer)
+		if !o.Outer.removes(o.Headers[i].name) {
+			delete(header, o.Headers[i].name)
+			delete(header, o.Headers[i].trailer)
+		}
 	}
+}
+
+// removes reports whether the observer or one around it removes a header. It may want
+// to see it first. A nil Observer removes none.
+func (o *Observer) removes(name string) bool {
+	for ; o != nil; o = o.Outer {
+		if slices.ContainsFunc(o.Headers, func(h costHeader) bool { return h.name == name }) {
+			return true
+		}
+	}
+	return false
 }
 
 // single returns the only value there is, or "".

@@ -1,0 +1,158 @@
+package decision
+
+import (
+	"net/http"
+	"time"
+
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/fairqueue"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/pass"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/refusal"
+	"github.com/caddy-throttle/caddy-throttle/leakybucket"
+	bucketkey "github.com/caddy-throttle/caddy-throttle/leakybucket/key"
+)
+
+// Ranks say who has which rank in a zone with share.
+type Ranks struct {
+	// Pass issues passes, and recognizes those who have one. If it is nil, nobody has.
+	Pass *pass.Zone
+
+	// Member and Crawler match requests of clients with these ranks.
+	Member, Crawler []Matchers
+
+	// Weak are the ranks that any client can take, because of the matchers.
+	Weak []string
+}
+
+// Standing returns the rank of a client, and what it takes turns by. A matcher that
+// fails matches nobody.
+func (r *Ranks) Standing(s *Subject) Standing {
+	t := Standing{Rank: fairqueue.First}
+	if r.Pass != nil {
+		now := time.Now()
+		t.Client = r.Pass.Client(s.Request, Host(s), now)
+		t.Rank, t.Pass, t.Tries = t.Client.Rank(), t.Client.Key(), t.Client.Tries(now)
+		if t.Rank == fairqueue.Member {
+			t.Member = t.Pass
+		}
+		t.Why = why(&t.Client)
+	}
+	switch {
+	case t.Rank == fairqueue.Member:
+	case matches(r.Member, s):
+		t.Rank, t.Why = fairqueue.Member, "matcher"
+	case t.Rank == fairqueue.First && matches(r.Crawler, s):
+		t.Rank, t.Why = fairqueue.Crawler, "matcher"
+	}
+	return t
+}
+
+// why returns what a client's pass says for or against a better rank.
+func why(c *pass.Client) string {
+	switch {
+	case c.Unbound():
+		return "pass without log-in"
+	case c.State() == pass.Absent:
+		return ""
+	case c.State() == pass.Valid:
+		return "pass"
+	}
+	return c.State().String() + " pass"
+}
+
+func matches(sets []Matchers, s *Subject) bool {
+	for _, set := range sets {
+		if match, err := set.AnyMatchWithError(s.Judged); err == nil && match {
+			return true
+		}
+	}
+	return false
+}
+
+// busy returns how a request is refused that did not get its turn.
+func (o *Outcome) busy() *refusal.Busy {
+	standing := &o.Turn.Standing
+	b := &refusal.Busy{Reload: standing.Tries < pass.Reloads}
+	if standing.Client.Known() {
+		b.Pass = func(header http.Header) {
+			o.passed(standing.Client.Refused(header, time.Now(), o.RetryAfter()))
+		}
+	}
+	return b
+}
+
+func (o *Outcome) passed(e pass.Event) {
+	if e != pass.None {
+		o.Rule.Reporter.Passed(e)
+	}
+}
+
+// mayPass reports whether the response may bring the client a pass, or take one away.
+// Shadow zones send none.
+func (o *Outcome) mayPass() bool {
+	if o.Turn == nil || o.Shadow || !o.fits() {
+		return false
+	}
+	c := &o.Turn.Standing.Client
+	return c.Learns() || c.Known() && c.Wants() && o.crowded()
+}
+
+// crowded reports whether requests wait in the zone, or this one did.
+func (o *Outcome) crowded() bool {
+	if o.Delay > 0 {
+		return true
+	}
+	waiting, _ := o.Rule.Enforced.Counts()
+	return waiting > 0
+}
+
+// Passes reports whether the response may bring the client a pass, or take one away, in
+// a zone of this handler.
+func (res *Result) Passes() bool {
+	if res == nil {
+		return false
+	}
+	for i := range res.Outcomes {
+		if res.Outcomes[i].mayPass() {
+			return true
+		}
+	}
+	return false
+}
+
+// Pass adds passes to a response before its headers are sent, or takes them away. take
+// asks the store, and returns false if that fails.
+func (res *Result) Pass(r *http.Request, status int, header http.Header, take func([]leakybucket.Charge, []leakybucket.Decision) bool) {
+	if r.Method == http.MethodConnect || status < 200 {
+		return // a tunnel
+	}
+	now := time.Now()
+	for i := range res.Outcomes {
+		o := &res.Outcomes[i]
+		if !o.mayPass() {
+			continue
+		}
+		c := &o.Turn.Standing.Client
+		event := c.Answered(status, header, now, func() bool { return o.join(take) })
+		if c.Learns() {
+			o.Rule.Reporter.Answered(c.New(), event)
+		}
+		if event == pass.None && status != http.StatusNotModified && c.Wants() && o.crowded() && refusal.VisitOf(r) == refusal.Navigation {
+			event = c.Served(header, now)
+		}
+		o.passed(event)
+	}
+}
+
+// memberLimit is how many members a network may become: 20 an hour.
+var memberLimit = leakybucket.Limit{Capacity: 20, Leak: 20. / 3600}
+
+// join reports whether one more client of the network may become a member.
+func (o *Outcome) join(take func([]leakybucket.Charge, []leakybucket.Decision) bool) bool {
+	network := "unknown"
+	if addr := o.ClientIP(); addr.IsValid() {
+		network = bucketkey.ClientPrefix(addr, o.Rule.Key.IPv4Bits, o.Rule.Key.IPv6Bits).Addr().String()
+	}
+	charges := []leakybucket.Charge{{Zone: o.Rule.Name, Key: "@members/" + network, Cost: 1, Limit: memberLimit}}
+	decisions := make([]leakybucket.Decision, 1)
+	return take(charges, decisions) && decisions[0].Fits
+}

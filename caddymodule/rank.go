@@ -1,0 +1,356 @@
+package caddymodule
+
+import (
+	"errors"
+	"fmt"
+	"net/http"
+	"path"
+	"regexp"
+	"slices"
+	"strings"
+	"sync/atomic"
+
+	"github.com/caddyserver/caddy/v2"
+	"github.com/caddyserver/caddy/v2/caddyconfig/caddyfile"
+	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
+	"go.uber.org/zap"
+	"golang.org/x/net/http/httpguts"
+
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/cookie"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/decision"
+	clientpass "github.com/caddy-throttle/caddy-throttle/caddymodule/internal/pass"
+)
+
+// Rank says who is served before others in a zone with share. It has one of issued, told
+// and match.
+type Rank struct {
+	// The rank: `member` or `crawler`. Required. Members are served first, then clients
+	// who have come back when they were told to, then crawlers, then all others.
+	Rank string `json:"rank,omitempty"`
+
+	// Members are clients to whom the upstream has given one of these cookies: names, or
+	// patterns such as `wordpress_logged_in_*`. The cookie must be one that only a log-in
+	// sets. A client that makes one up is no member: the response that set the cookie
+	// has brought it a signed pass, which holds a digest of it.
+	Issued []string `json:"issued,omitempty"`
+
+	// Members are clients whom the upstream names in this response header, by an ID of
+	// its own, such as the number of the user. Clients never see the header, and the
+	// upstream never sees one that a client made up. It counts once in a response, and
+	// not in one that caches may keep for others. The client must go on presenting the
+	// upstream's session cookie.
+	Told string `json:"told,omitempty"`
+
+	// Which requests are those of such clients.
+	Match caddyhttp.RawMatcherSets `json:"match,omitempty" caddy:"namespace=http.matchers"`
+}
+
+const (
+	rankMember  = "member"
+	rankCrawler = "crawler"
+
+	passOff = "off"
+
+	wantRank = "want rank member issued <cookie-glob>..., rank member told <Response-Header>, or rank member|crawler with request matchers"
+)
+
+// parseRank reads the option rank.
+func parseRank(r *zoneReader) error {
+	if !r.NextArg() {
+		return r.Err("rank names no rank: " + wantRank)
+	}
+	rank := Rank{Rank: r.Val()}
+	if rank.Rank != rankMember && rank.Rank != rankCrawler {
+		return r.Errf("unknown rank %q: want member or crawler; clients with a pass rank between them, and all others last", rank.Rank)
+	}
+	switch word, args := nextWord(r.Dispenser); {
+	case word == "issued" || word == "told":
+		r.NextArg()
+		args = args[1:]
+		if rank.Rank != rankMember {
+			return r.Errf("rank %s %s: only members are known by what the upstream answers; want rank crawler with request matchers", rank.Rank, word)
+		}
+		if word == "issued" {
+			if len(args) == 0 {
+				return r.Err("rank member issued names no cookie: want the one that only a log-in sets, such as wordpress_logged_in_*")
+			}
+			rank.Issued = args
+		} else {
+			if len(args) != 1 {
+				return r.Err("wrong number of words after rank member told: want one response header, such as X-Throttle-User")
+			}
+			rank.Told = args[0]
+		}
+		r.RemainingArgs()
+		if r.NextBlock(r.Nesting()) {
+			return r.Errf("rank member %s takes no block: want a line of its own for the matchers", word)
+		}
+	default:
+		if err := parseMatchers(r.Dispenser, r.matcher, &rank.Match); err != nil {
+			return err
+		}
+	}
+	r.zone.Rank = append(r.zone.Rank, rank)
+	return nil
+}
+
+// nextWord returns the next word on the line, which stays unread, and the rest of the
+// line with it.
+func nextWord(d *caddyfile.Dispenser) (word string, rest []string) {
+	for d.NextArg() {
+		rest = append(rest, d.Val())
+	}
+	for range rest {
+		d.Prev()
+	}
+	if len(rest) > 0 {
+		word = rest[0]
+	}
+	return word, rest
+}
+
+// anonymousCookies are cookies that visitors get who have not logged in.
+var anonymousCookies = []string{
+	"PHPSESSID", "laravel_session", "XSRF-TOKEN", "_app_session", "wp_woocommerce_session_0f", "wordpress_test_cookie",
+	"woocommerce_items_in_cart", "woocommerce_cart_hash", "JSESSIONID", "ASP.NET_SessionId", "connect.sid", "ci_session",
+}
+
+// railsSession is how Rails names the session, which all visitors get.
+var railsSession = regexp.MustCompile(`^_.*_session$`)
+
+// anonymous returns a cookie that anonymous visitors get and that matches a pattern, or
+// "" if none is known.
+func anonymous(pattern string) string {
+	for _, name := range anonymousCookies {
+		if match, _ := path.Match(pattern, name); match {
+			return name
+		}
+	}
+	if railsSession.MatchString(pattern) {
+		return pattern
+	}
+	return ""
+}
+
+// compileRanks checks who has which rank.
+func (c *compilation) compileRanks() error {
+	switch {
+	case c.Pass != "" && c.Pass != passOff:
+		return about("pass", 0, fmt.Errorf("invalid pass %q: want off, or nothing for passes", c.Pass))
+	case c.Pass != "" && len(c.Share) == 0:
+		return about("pass", 0, errors.New("pass off has no meaning without share: no other zone sends passes"))
+	case len(c.Share) > 0 && c.Pass == "" && strings.HasPrefix(c.Name, "device-"):
+		return about("share", 0, fmt.Errorf("the pass of a zone with share cannot be told from the cookie of trust_devices in a zone %q: want a name that does not begin with device-", strings.TrimPrefix(c.Name, "device-")))
+	}
+	for i := range c.Rank {
+		if err := c.checkRank(&c.Rank[i]); err != nil {
+			return about("rank", i, err)
+		}
+	}
+	return nil
+}
+
+func (c *compilation) checkRank(r *Rank) error {
+	given := 0
+	for _, one := range []bool{len(r.Issued) > 0, r.Told != "", len(r.Match) > 0} {
+		if one {
+			given++
+		}
+	}
+	switch {
+	case len(c.Share) == 0:
+		return errors.New("rank has no meaning without share: clients of other zones wait in the order of arrival")
+	case r.Rank != rankMember && r.Rank != rankCrawler:
+		return fmt.Errorf("unknown rank %q: want member or crawler", r.Rank)
+	case given != 1:
+		return errors.New("incomplete rank: want one of issued, told and match")
+	case r.Rank == rankCrawler && len(r.Match) == 0:
+		return errors.New("only members are known by what the upstream answers: want matchers for crawlers")
+	case c.Pass == passOff && len(r.Match) == 0:
+		return errors.New("pass off and rank member issued or told exclude each other: a member is known by the pass")
+	case r.Told != "" && !httpguts.ValidHeaderFieldName(r.Told):
+		return fmt.Errorf("invalid response header %q in rank member told: want a name such as X-Throttle-User", r.Told)
+	case r.Told != "" && slices.Contains(ownHeaders, http.CanonicalHeaderKey(r.Told)):
+		return fmt.Errorf("invalid response header %q in rank member told: clients need it, and would not get it; want one of your own, such as X-Throttle-User", r.Told)
+	}
+	for _, pattern := range r.Issued {
+		if !cookie.ValidPattern(pattern) || strings.HasSuffix(pattern, "_") || strings.HasSuffix(pattern, "-") {
+			return fmt.Errorf("invalid cookie %q in rank member issued: want the name, or a pattern such as wordpress_logged_in_*, of one that only a log-in sets", pattern)
+		}
+		if name := anonymous(pattern); name != "" {
+			return fmt.Errorf("cookie %q in rank member issued matches %s, which visitors get who have not logged in: want one that only a log-in sets, or rank member told <Response-Header>", pattern, name)
+		}
+	}
+	for _, set := range r.Match {
+		if err := checkMatcherSet(set); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// ownHeaders are response headers that clients cannot do without.
+var ownHeaders = []string{"Set-Cookie", "Location", "Content-Type", "Content-Length", "Content-Encoding", "Cache-Control", "Connection", "Transfer-Encoding", "Upgrade", "Etag", "Vary"}
+
+// loadRanks adds the ranks to the zone's rule.
+func (z *Zone) loadRanks(ctx caddy.Context, rule *decision.Rule) error {
+	if rule.Share == nil {
+		return nil
+	}
+	ranks := new(decision.Ranks)
+	if z.Pass != passOff {
+		ranks.Pass = &clientpass.Zone{Name: z.Name}
+	}
+	for i := range z.Rank {
+		r := &z.Rank[i]
+		if slices.ContainsFunc(r.Match, weak) {
+			ranks.Weak = append(ranks.Weak, r.Rank)
+		}
+		match, err := loadMatchers(ctx, r, "Match", r.Match)
+		switch {
+		case err != nil:
+			return err
+		case match != nil && r.Rank == rankMember:
+			ranks.Member = append(ranks.Member, match)
+		case match != nil:
+			ranks.Crawler = append(ranks.Crawler, match)
+		case r.Told != "":
+			ranks.Pass.Told = append(ranks.Pass.Told, http.CanonicalHeaderKey(r.Told))
+		default:
+			ranks.Pass.Issued = append(ranks.Pass.Issued, r.Issued...)
+		}
+	}
+	rule.Members = ranks.Pass != nil && len(ranks.Pass.Issued)+len(ranks.Pass.Told) > 0
+	rule.Ranks, rule.Standing = ranks, ranks.Standing
+	return nil
+}
+
+// provisionPasses gives the zone the keys that its passes are signed with.
+func (a *App) provisionPasses(ctx caddy.Context, rule *decision.Rule) (err error) {
+	if rule.Ranks != nil && rule.Ranks.Pass != nil {
+		rule.Ranks.Pass.Keys, err = a.signingKeys(ctx)
+	}
+	return err
+}
+
+// toldBy returns the headers in which the upstream names users to a rule.
+func toldBy(rule *decision.Rule) []string {
+	if rule.Ranks == nil || rule.Ranks.Pass == nil {
+		return nil
+	}
+	return rule.Ranks.Pass.Told
+}
+
+// weakMatchers are those by which a client can say about itself what it likes.
+var weakMatchers = []string{"path", "path_regexp", "header", "header_regexp", "query", "method"}
+
+// weak reports whether a client can make a set of matchers match.
+func weak(set caddy.ModuleMap) bool {
+	for name := range set {
+		if name == "not" && !slices.ContainsFunc(excludedBy(set), func(s caddy.ModuleMap) bool { return !weak(s) }) {
+			continue
+		}
+		if !slices.Contains(weakMatchers, name) {
+			return false
+		}
+	}
+	return true
+}
+
+// warnRanks logs warnings about ranks that do not hold what they promise.
+func (z *runningZone) warnRanks() {
+	if z.Ranks == nil {
+		return
+	}
+	for _, rank := range z.Ranks.Weak {
+		z.logger.Warn("clients choose their path, query, headers and cookies, so any client can take this rank: add a matcher that they cannot forge, such as client_ip, or use rank member issued or told",
+			zap.String("rank", rank))
+	}
+	if z.Ranks.Pass != nil && z.Shadow {
+		z.logger.Info("a zone in shadow sends no passes, so how many clients would have returned is unknown: those who would be refused count as if all came for the first time")
+	}
+}
+
+// mostMembers is how many of the new clients of a zone may become members without a
+// warning, as a fraction, and fewestMembers how many they must be for it.
+const (
+	mostMembers   = .2
+	fewestMembers = 20
+)
+
+// newcomers counts the clients that come without cookies, to find out whether the cookie
+// of members is one that all visitors get.
+type newcomers struct {
+	came, joined atomic.Int64
+	warned       atomic.Bool
+}
+
+// Passed implements decision.Reporter.
+func (z *runningZone) Passed(e clientpass.Event) { z.passes[e].Inc() }
+
+// Answered implements decision.Reporter.
+func (z *runningZone) Answered(isNew bool, e clientpass.Event) {
+	if !isNew {
+		return
+	}
+	n := &z.newcomers
+	came := n.came.Add(1)
+	if e != clientpass.Joined && e != clientpass.Limited {
+		return
+	}
+	if joined := n.joined.Add(1); joined >= fewestMembers && float64(joined) > mostMembers*float64(came) && !n.warned.Swap(true) {
+		z.logger.Warn("more than a fifth of the clients that come without cookies become members at once: visitors who have not logged in seem to get the cookie or header of rank member",
+			zap.Int64("new_clients", came), zap.Int64("members", joined))
+	}
+}
+
+// stripTold removes headers from a request by which only the upstream may name users.
+func (h *Handler) stripTold(r *http.Request) {
+	for _, name := range h.told {
+		delete(r.Header, name)
+	}
+}
+
+// addTold notes the headers in which the upstream names users to a zone.
+func (h *Handler) addTold(z *runningZone) {
+	for _, name := range toldBy(z.Rule) {
+		if !slices.Contains(h.told, name) {
+			h.told = append(h.told, name)
+		}
+	}
+}
+
+// countPass counts what the pass was worth that a request came with.
+func (z *runningZone) countPass(o *decision.Outcome) {
+	if o.Turn == nil || z.presented[0] == nil {
+		return
+	}
+	c := &o.Turn.Standing.Client
+	switch {
+	case c.State() == clientpass.Absent:
+	case c.Unbound():
+		z.presented[clientpass.Absent].Inc()
+	default:
+		z.presented[c.State()].Inc()
+	}
+}
+
+// presentedEvents are the events of passes that requests come with, by their state. A
+// pass of a member without the log-in stands where there is no pass.
+var presentedEvents = [...]string{
+	clientpass.Absent: "unbound", clientpass.Invalid: "invalid", clientpass.Expired: "expired", clientpass.Early: "early", clientpass.Valid: "valid",
+}
+
+// countPasses looks the zone's counters of passes up.
+func (z *runningZone) countPasses() {
+	if z.Ranks == nil || z.Ranks.Pass == nil {
+		return
+	}
+	for state, event := range presentedEvents {
+		z.presented[state] = passes.WithLabelValues(z.Name, event)
+	}
+	for e := clientpass.None + 1; e < clientpass.Events; e++ {
+		z.passes[e] = passes.WithLabelValues(z.Name, e.String())
+	}
+	z.Ranks.Pass.Insecure = z.warnInsecure
+}

@@ -1,0 +1,491 @@
+package caddymodule
+
+import (
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"strconv"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
+	"go.uber.org/zap/zapcore"
+
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/cookie"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/decision"
+)
+
+// A person is a browser with cookies.
+type person struct {
+	site    *settleSite
+	addr    string
+	cookies map[string]string
+	plain   bool // it uses plain HTTP
+}
+
+func (s *settleSite) person(addr string, cookies ...string) *person {
+	p := &person{site: s, addr: addr, cookies: make(map[string]string)}
+	for _, pair := range cookies {
+		name, value, _ := strings.Cut(pair, "=")
+		p.cookies[name] = value
+	}
+	return p
+}
+
+// opens asks for a page, as browsers do. Headers are in pairs.
+func (p *person) opens(method, target string, headers ...string) *visit {
+	p.site.Helper()
+	r := httptest.NewRequest(method, "http://example.com"+target, nil)
+	r.RemoteAddr = p.addr + ":1"
+	if !p.plain {
+		r.TLS = &tls.ConnectionState{HandshakeComplete: true}
+	}
+	r.Header.Set("Accept", "text/html,*/*;q=0.8")
+	r.Header.Set("Sec-Fetch-Mode", "navigate")
+	var pairs []string
+	for name, value := range p.cookies {
+		pairs = append(pairs, name+"="+value)
+	}
+	if len(pairs) > 0 {
+		r.Header.Set("Cookie", strings.Join(pairs, "; "))
+	}
+	for i := 0; i < len(headers); i += 2 {
+		r.Header.Set(headers[i], headers[i+1])
+	}
+	return p.site.come(r)
+}
+
+// keeps keeps the cookies of a response, and returns how long to wait.
+func (p *person) keeps(v *visit) (retry time.Duration) {
+	for set := range cookie.SetBy(v.Result().Header["Set-Cookie"], time.Now()) {
+		if set.Kept {
+			p.cookies[set.Name] = set.Value
+		} else {
+			delete(p.cookies, set.Name)
+		}
+	}
+	seconds, _ := strconv.Atoi(v.Header().Get("Retry-After"))
+	return time.Duration(seconds) * time.Second
+}
+
+// standing returns the rank of a visit that reached the upstream.
+func (v *visit) standing(t *testing.T) decision.Standing {
+	t.Helper()
+	if !v.reached {
+		t.Fatalf("got %d, want it to reach the upstream", v.Code)
+	}
+	return v.result.Outcomes[0].Turn.Standing
+}
+
+// wantRank checks a visit's rank.
+func (v *visit) wantRank(t *testing.T, want string) {
+	t.Helper()
+	if got := v.standing(t); got.Rank.String() != want {
+		t.Errorf("got the rank %v because of %q, want %s", got.Rank, got.Why, want)
+	}
+}
+
+// wantPasses checks how many events of passes a zone has counted.
+func wantPasses(t *testing.T, zone string, want map[string]float64) {
+	t.Helper()
+	got := counted(t, passes, zone)
+	for event, n := range got {
+		if n == 0 {
+			delete(got, event)
+		}
+	}
+	if fmt.Sprint(got) != fmt.Sprint(want) {
+		t.Errorf("got the passes %v, want %v", got, want)
+	}
+}
+
+// busySite is a site with one slot, which somebody holds for so long.
+func busySite(t *testing.T, zone, options string, takes time.Duration) *settleSite {
+	t.Helper()
+	s := newWaitSite(t, "throttle {\nzone "+zone+" {\nin_flight 1\nshare\n"+options+"\n}\n}", takes)
+	for range 2 {
+		s.visit("198.51.100.1", "/")
+	}
+	for i := range 2 { // newcomers fill what may wait
+		s.visit("198.51.100."+strconv.Itoa(2+i), "/")
+	}
+	return s
+}
+
+func TestOneWhoIsRefusedIsServedAsReturnedFromTheTimeOnThatItWasTold(t *testing.T) {
+	inSettleBubble(t, func(t *testing.T) {
+		s := busySite(t, "back", "", 20*time.Second)
+		ann := s.person("203.0.113.1")
+		refused := ann.opens("GET", "/")
+		if refused.Code != http.StatusServiceUnavailable || refused.Header().Get("Refresh") != refused.Header().Get("Retry-After") {
+			t.Fatalf("got %d with Refresh %q, want it refused, with a page that reloads when it is told to come", refused.Code, refused.Header().Get("Refresh"))
+		}
+		wait := ann.keeps(refused)
+		if wait < 5*time.Second || wait > 10*time.Second {
+			t.Fatalf("got Retry-After %v, want from 5 to 10 s", wait)
+		}
+		first := ann.cookies["__Host-throttle-back"]
+		if first == "" {
+			t.Fatal("got no pass")
+		}
+		pass(30 * time.Second) // the site is quiet again
+		late := s.person("203.0.113.2", "__Host-throttle-back="+first)
+		late.opens("GET", "/").wantRank(t, "returned")
+		pass(time.Minute)
+
+		s = busySite(t, "soon", "", 3*time.Second)
+		bob := s.person("203.0.113.3")
+		wait = bob.keeps(bob.opens("GET", "/"))
+		pass(wait - time.Second)
+		bob.opens("GET", "/").wantRank(t, "first")
+		pass(time.Minute)
+		bob.opens("GET", "/").wantRank(t, "returned")
+		pass(time.Minute)
+		wantPasses(t, "soon", map[string]float64{"issued": 1, "early": 1, "valid": 1})
+	})
+}
+
+func TestFurtherRefusalsWaitLongerAndReloadThreeTimes(t *testing.T) {
+	inSettleBubble(t, func(t *testing.T) {
+		s := busySite(t, "long", "max_wait 5s", time.Hour)
+		ann := s.person("203.0.113.1")
+		var waits []time.Duration
+		for try := range 7 {
+			v := ann.opens("GET", "/")
+			if !v.ended { // it waits: its rank is better now
+				pass(5 * time.Second)
+			}
+			if v.Code != http.StatusServiceUnavailable {
+				t.Fatalf("try %d: got %d", try+1, v.Code)
+			}
+			if reloads := v.Header().Get("Refresh") != ""; reloads != (try < 3) {
+				t.Errorf("try %d: got a page that reloads: %v", try+1, reloads)
+			}
+			wait := ann.keeps(v)
+			waits = append(waits, wait)
+			pass(wait - 5*time.Second) // the wait for a slot is part of it
+		}
+		for try, least := range []time.Duration{5, 5, 5, 10, 20, 40, 60} {
+			if waits[try] < least*time.Second || waits[try] > min(60, max(10, 2*least))*time.Second {
+				t.Errorf("try %d: got Retry-After %v, want at least %v s", try+1, waits[try], int(least))
+			}
+		}
+		pass(2 * time.Hour)
+	})
+}
+
+func TestOnlyPagesAndFormsBringAPass(t *testing.T) {
+	inSettleBubble(t, func(t *testing.T) {
+		s := busySite(t, "kinds", "", time.Minute)
+		for _, test := range []struct {
+			name, method string
+			headers      []string
+			plain, want  bool
+		}{
+			{"a page", "GET", nil, false, true},
+			{"a form", "POST", nil, false, true},
+			{"a page over plain HTTP", "GET", nil, true, false},
+			{"an image", "GET", []string{"Sec-Fetch-Mode", "no-cors", "Sec-Fetch-Dest", "image"}, false, false},
+			{"fetch", "GET", []string{"Sec-Fetch-Mode", "cors", "Sec-Fetch-Dest", "empty"}, false, false},
+		} {
+			p := s.person("203.0.113.1")
+			p.plain = test.plain
+			v := p.opens(test.method, "/", test.headers...)
+			if got := len(v.Header()["Set-Cookie"]) == 1; v.Code != http.StatusServiceUnavailable || got != test.want {
+				t.Errorf("%s: got %d and a pass: %v, want 503 and %v", test.name, v.Code, got, test.want)
+			}
+		}
+		pass(2 * time.Minute)
+	})
+}
+
+func TestAShadowAndAZoneWithoutPassesSendNone(t *testing.T) {
+	inSettleBubble(t, func(t *testing.T) {
+		for name, option := range map[string]string{"dark": "shadow\nrank member issued sid", "off": "pass off"} {
+			s := busySite(t, name, option, time.Minute)
+			s.serve = func(w http.ResponseWriter, r *http.Request) error {
+				w.Header().Set("Cache-Control", "private")
+				w.Header().Add("Set-Cookie", "sid=1; path=/")
+				return nil
+			}
+			v := s.person("203.0.113.1").opens("GET", "/")
+			for _, line := range v.Header()["Set-Cookie"] {
+				if strings.HasPrefix(line, "__Host-throttle") {
+					t.Errorf("%s: got %s", name, line)
+				}
+			}
+			pass(2 * time.Minute)
+			wantPasses(t, name, map[string]float64{})
+		}
+	})
+}
+
+func TestOneWhoIsServedWhileOthersWaitGetsAPassInAPrivateResponse(t *testing.T) {
+	inSettleBubble(t, func(t *testing.T) {
+		for control, want := range map[string]bool{"private": true, "no-store": true, "": false, "public, max-age=60": false} {
+			zone := "crowd" + strconv.Itoa(len(control))
+			s := newWaitSite(t, "throttle {\nzone "+zone+" {\nin_flight 1\nshare\n}\n}", 800*time.Millisecond)
+			serve := s.serve
+			s.serve = func(w http.ResponseWriter, r *http.Request) error {
+				_ = serve(w, r)
+				if control != "" {
+					w.Header().Set("Cache-Control", control)
+				}
+				w.WriteHeader(http.StatusOK)
+				return nil
+			}
+			ann, bob := s.person("203.0.113.1"), s.person("203.0.113.2")
+			alone := ann.opens("GET", "/")
+			pass(time.Minute)
+			if got := alone.Header()["Set-Cookie"]; len(got) > 0 {
+				t.Errorf("Cache-Control %q: got %q while nobody waits", control, got)
+			}
+			// The mean is one second: one may wait.
+			s.visit("198.51.100.1", "/")
+			waits := bob.opens("GET", "/")
+			pass(time.Minute)
+			if got := len(waits.Header()["Set-Cookie"]) == 1; waits.Code != http.StatusOK || got != want {
+				t.Errorf("Cache-Control %q: got %d and a pass: %v, want it served and %v", control, waits.Code, got, want)
+			}
+			bob.keeps(waits)
+			if v := bob.opens("GET", "/"); want {
+				v.wantRank(t, "returned")
+			}
+			pass(time.Minute)
+		}
+	})
+}
+
+// wordpressSite answers log-ins like WordPress, and names the user in X-User to whoever
+// has its session.
+func wordpressSite(t *testing.T, zone, options string) *settleSite {
+	t.Helper()
+	s := newWaitSite(t, "throttle {\nzone "+zone+" {\nin_flight 5\nshare\n"+options+"\n}\n}", 0)
+	s.serve = func(w http.ResponseWriter, r *http.Request) error {
+		header := w.Header()
+		header.Set("Cache-Control", "private")
+		switch query := r.URL.Query(); {
+		case query.Has("login"):
+			header.Add("Set-Cookie", "wordpress_logged_in_0f="+query.Get("login")+"%7C1%7Ctoken; path=/; HttpOnly")
+			header.Add("Set-Cookie", "app_sid=session-of-"+query.Get("login")+"; path=/; HttpOnly")
+			header.Set("X-User", query.Get("login"))
+			w.WriteHeader(http.StatusFound)
+		case query.Has("logout"):
+			header.Add("Set-Cookie", "wordpress_logged_in_0f=%20; Max-Age=0; path=/")
+			header.Add("Set-Cookie", "app_sid=%20; Max-Age=0; path=/")
+		}
+		return nil
+	}
+	return s
+}
+
+func TestALogInMakesAMemberAndALogOutEndsThat(t *testing.T) {
+	inSettleBubble(t, func(t *testing.T) {
+		for i, option := range []string{"rank member issued wordpress_logged_in_*", "rank member told X-User"} {
+			zone := "members" + strconv.Itoa(i)
+			s := wordpressSite(t, zone, option)
+			ann := s.person("203.0.113.1")
+			login := ann.opens("POST", "/?login=ann")
+			ann.keeps(login)
+			if login.Header().Get("X-User") != "" && i == 1 {
+				t.Error("got the user's ID in the response")
+			}
+			v := ann.opens("GET", "/")
+			v.wantRank(t, "member")
+			ann.keeps(v)
+			if again := s.person("203.0.113.9"); true {
+				again.keeps(again.opens("POST", "/?login=ann"))
+				if other := again.opens("GET", "/").standing(t); other.Member == "" || other.Member != v.standing(t).Member {
+					t.Errorf("%s: got the keys %q and %q for one account, want one", option, other.Member, v.standing(t).Member)
+				}
+			}
+			copied := s.person("203.0.113.2", "__Host-throttle-"+zone+"="+ann.cookies["__Host-throttle-"+zone])
+			copied.opens("GET", "/").wantRank(t, "returned")
+			old := ann.cookies["__Host-throttle-"+zone]
+			ann.keeps(ann.opens("GET", "/?logout"))
+			if ann.cookies["__Host-throttle-"+zone] != "" {
+				t.Errorf("%s: got the pass of a member kept after the log-out", option)
+			}
+			ann.cookies["__Host-throttle-"+zone] = old
+			ann.opens("GET", "/").wantRank(t, "returned")
+			wantPasses(t, zone, map[string]float64{"member": 2, "valid": 3, "unbound": 2, "dropped": 1})
+		}
+	})
+}
+
+func TestANetworkHasTwentyNewMembersAnHour(t *testing.T) {
+	inSettleBubble(t, func(t *testing.T) {
+		s := wordpressSite(t, "twenty", "rank member issued wordpress_logged_in_*")
+		ranks := make(map[string]int)
+		join := func(addr, name string) {
+			p := s.person(addr)
+			p.keeps(p.opens("POST", "/?login="+name))
+			ranks[p.opens("GET", "/").standing(t).Rank.String()]++
+		}
+		for i := range 25 {
+			join("203.0.113.1", "user"+strconv.Itoa(i))
+		}
+		if ranks["member"] != 20 || ranks["returned"] != 5 {
+			t.Errorf("got %v from one network, want 20 members and 5 who only returned", ranks)
+		}
+		join("203.0.113.2", "other")
+		if ranks["member"] != 21 {
+			t.Errorf("got %v, want a member of another network", ranks)
+		}
+		pass(time.Hour)
+		join("203.0.113.1", "later")
+		if ranks["member"] != 22 {
+			t.Errorf("got %v, want another member an hour later", ranks)
+		}
+	})
+}
+
+func TestOnlyTheUpstreamTellsWhoAUserIsAndOnlyThrottleHearsIt(t *testing.T) {
+	inSettleBubble(t, func(t *testing.T) {
+		const directives = `throttle {
+			zone told {
+				in_flight 5
+				share
+				rank member told X-User
+			}
+		}
+		throttle {
+			zone inner 1 1/h {
+				match path /inner*
+			}
+		}`
+		s := newWaitSite(t, strings.Replace(directives, "zone inner 1 1/h {", "zone inner {\nlimit 1 1/h", 1), 0)
+		sent := ""
+		s.serve = func(w http.ResponseWriter, r *http.Request) error {
+			header := w.Header()
+			sent += strings.Join(r.Header["X-User"], " ")
+			header.Set("X-User", "7")
+			header.Set("Cache-Control", "private")
+			switch r.URL.Path {
+			case "/hints":
+				w.WriteHeader(http.StatusEarlyHints)
+				delete(header, "X-User")
+			case "/304":
+				w.WriteHeader(http.StatusNotModified)
+			case "/500":
+				w.WriteHeader(http.StatusInternalServerError)
+			case "/error":
+				return caddyhttp.Error(http.StatusBadGateway, errors.New("gone"))
+			case "/panic":
+				panic(http.ErrAbortHandler)
+			case "/upgrade":
+				w.WriteHeader(http.StatusSwitchingProtocols)
+			case "/trailer":
+				delete(header, "X-User")
+				header.Set("Trailer", "X-User")
+				w.WriteHeader(http.StatusOK)
+				header.Set("X-User", "7")
+			case "/late-trailer":
+				delete(header, "X-User")
+				w.WriteHeader(http.StatusOK)
+				header.Set(http.TrailerPrefix+"X-User", "7")
+			case "/twice":
+				header.Add("X-User", "8")
+			case "/public":
+				header.Set("Cache-Control", "public, max-age=60")
+			}
+			return nil
+		}
+		for path, want := range map[string]bool{
+			"/": true, "/hints": false, "/304": false, "/500": true, "/error": false, "/panic": false, "/upgrade": false,
+			"/trailer": false, "/late-trailer": false, "/twice": false, "/public": false, "/inner": true, "/inner2": false,
+		} {
+			method := "GET"
+			p := s.person("203.0.113.1", "sid=0123456789")
+			v := p.opens(method, path, "X-User", "1", "Upgrade", "websocket")
+			for name, values := range v.Header() {
+				if strings.Contains(name, "X-User") {
+					t.Errorf("%s: got the header %s: %q", path, name, values)
+				}
+			}
+			if got := p.keeps(v); p.cookies["__Host-throttle-told"] != "" != want {
+				t.Errorf("%s: got a member's pass: %v, want %v (%v)", path, !want, want, got)
+			}
+			if head := p.opens("HEAD", path); head.Header().Get("X-User") != "" {
+				t.Errorf("%s: got the header in the answer to HEAD", path)
+			}
+		}
+		if sent != "" {
+			t.Errorf("got the upstream %q from the client, want nothing", sent)
+		}
+		synctest.Wait()
+	})
+}
+
+func TestMatchersGiveRanksToo(t *testing.T) {
+	inSettleBubble(t, func(t *testing.T) {
+		s := wordpressSite(t, "matched", "rank member {\nclient_ip 192.0.2.0/24\n}\nrank crawler {\nclient_ip 198.51.100.0/24\n}")
+		s.person("192.0.2.7").opens("GET", "/").wantRank(t, "member")
+		s.person("198.51.100.7").opens("GET", "/").wantRank(t, "crawler")
+		s.person("203.0.113.7").opens("GET", "/").wantRank(t, "first")
+	})
+}
+
+func TestRanksThatHoldLessThanTheyPromiseAreWarnedOf(t *testing.T) {
+	const forged = "any client can take this rank"
+	for options, want := range map[string]int{
+		"rank member {\nheader Authorization *\n}":              1,
+		"rank crawler {\nheader User-Agent *bot*\npath /a*\n}":  1,
+		"rank member {\nnot {\npath /a*\n}\n}":                  1,
+		"rank crawler {\nheader User-Agent *\nclient_ip ::1\n}": 0,
+		"rank member issued sid":                                0,
+	} {
+		s := run(t, "http:// {\nthrottle {\nzone php {\nin_flight 5\nshare\n"+options+"\n}\n}\n}")
+		s.warned(t, forged, want)
+	}
+	s := run(t, "http:// {\nthrottle {\nzone php {\nin_flight 5\nshare\nshadow\n}\n}\n}")
+	if lines := s.logs.lines(t, "how many clients would have returned is unknown"); len(lines) != 1 || lines[0]["level"] != "info" {
+		t.Errorf("got %v, want a shadow to say what it cannot tell", lines)
+	}
+}
+
+func TestACookieThatEveryVisitorGetsIsWarnedOf(t *testing.T) {
+	const warning = "more than a fifth of the clients that come without cookies become members"
+	for name, want := range map[string]int{"everybody": 1, "one in ten": 0} {
+		s := newLoginSite(t, t.TempDir(), "zone php {\nin_flight 5\nshare\nrank member issued wordpress_logged_in_*\n}")
+		for i := range 60 {
+			r := httptest.NewRequest("POST", "http://example.com/", strings.NewReader("pwd=right"))
+			if name == "one in ten" && i%10 > 0 {
+				r = httptest.NewRequest("GET", "http://example.com/", nil)
+			}
+			r.Header.Set("Content-Type", "application/x-www-form-urlencoded")
+			r.TLS = &tls.ConnectionState{HandshakeComplete: true}
+			r.RemoteAddr = fmt.Sprintf("203.0.113.%d:1", i)
+			s.do(r)
+		}
+		s.warned(t, warning, want)
+	}
+	s := newLoginSite(t, t.TempDir(), "zone php {\nin_flight 5\nshare\nrank member issued wordpress_logged_in_*\n}")
+	r := httptest.NewRequest("POST", "http://example.com/", strings.NewReader("pwd=right"))
+	r.Header.Set("Content-Type", "application/x-www-form-urlencoded")
+	if w := s.do(r); len(w.Header()["Set-Cookie"]) != 2 {
+		t.Errorf("got %q over plain HTTP, want the upstream's cookies alone", w.Header()["Set-Cookie"])
+	}
+	s.warned(t, "a log-in succeeded over plain HTTP, where no passes are sent", 1)
+}
+
+func TestAPassIsInTheAccessLogAsAShortDigest(t *testing.T) {
+	inSettleBubble(t, func(t *testing.T) {
+		s := wordpressSite(t, "logged", "rank member issued wordpress_logged_in_*")
+		ann := s.person("203.0.113.1")
+		ann.keeps(ann.opens("POST", "/?login=ann"))
+		v := ann.opens("GET", "/")
+		fields := zapcore.NewMapObjectEncoder()
+		if err := v.result.MarshalLogObject(fields); err != nil {
+			t.Fatal(err)
+		}
+		digest, _ := fields.Fields["pass"].(string)
+		if len(digest) != 8 || strings.Contains(ann.cookies["__Host-throttle-logged"], digest) {
+			t.Errorf("got the pass %q in the log, want a short digest", digest)
+		}
+	})
+}
