@@ -5,8 +5,6 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"maps"
-	"slices"
 	"sync"
 	"time"
 
@@ -28,12 +26,12 @@ func (c decisionCounts) MarshalJSON() ([]byte, error) {
 	return json.Marshal(named)
 }
 
-// countsByZone reads the counters of all zones.
-func countsByZone() map[string]decisionCounts {
-	all := make(map[string]decisionCounts)
+// eachSeries calls yield with all series of a collector. Asking it for one by name would
+// create that.
+func eachSeries(of prometheus.Collector, yield func(m *dto.Metric, label func(string) string)) {
 	metrics := make(chan prometheus.Metric, 64)
 	go func() {
-		requests.Collect(metrics)
+		of.Collect(metrics)
 		close(metrics)
 	}()
 	for metric := range metrics {
@@ -41,23 +39,30 @@ func countsByZone() map[string]decisionCounts {
 		if metric.Write(&m) != nil {
 			continue
 		}
-		zone, decided := "", decision.Withdrawn
-		for _, label := range m.GetLabel() {
-			switch label.GetName() {
-			case "zone":
-				zone = label.GetValue()
-			case "decision":
-				for d := decision.Admitted; d < decision.Decisions; d++ {
-					if d.String() == label.GetValue() {
-						decided = d
-					}
+		yield(&m, func(name string) string {
+			for _, label := range m.GetLabel() {
+				if label.GetName() == name {
+					return label.GetValue()
 				}
 			}
-		}
-		counts := all[zone]
-		counts[decided] += m.GetCounter().GetValue()
-		all[zone] = counts
+			return ""
+		})
 	}
+}
+
+// countsByZone reads the counters of all zones.
+func countsByZone() map[string]decisionCounts {
+	all := make(map[string]decisionCounts)
+	eachSeries(requests, func(m *dto.Metric, label func(string) string) {
+		decided, zone := label("decision"), label("zone")
+		for d := decision.Admitted; d < decision.Decisions; d++ {
+			if d.String() == decided {
+				counts := all[zone]
+				counts[d] += m.GetCounter().GetValue()
+				all[zone] = counts
+			}
+		}
+	})
 	return all
 }
 
@@ -67,20 +72,15 @@ type callCounts struct{ calls, seconds, errors float64 }
 // callsByStore reads the counters of all shared stores.
 func callsByStore() map[string]callCounts {
 	all := make(map[string]callCounts)
-	stores.mu.Lock()
-	names := slices.Collect(maps.Keys(stores.byName))
-	stores.mu.Unlock()
-	for _, name := range names {
-		var taken, failed dto.Metric
-		seconds, known := storeSeconds.WithLabelValues(name).(prometheus.Metric)
-		if !known || seconds.Write(&taken) != nil || storeErrors.WithLabelValues(name).Write(&failed) != nil {
-			continue
-		}
-		all[name] = callCounts{
-			calls: float64(taken.GetHistogram().GetSampleCount()), seconds: taken.GetHistogram().GetSampleSum(),
-			errors: failed.GetCounter().GetValue(),
-		}
-	}
+	eachSeries(storeSeconds, func(m *dto.Metric, label func(string) string) {
+		h := m.GetHistogram()
+		all[label("store")] = callCounts{calls: float64(h.GetSampleCount()), seconds: h.GetSampleSum()}
+	})
+	eachSeries(storeErrors, func(m *dto.Metric, label func(string) string) {
+		counts := all[label("store")]
+		counts.errors = m.GetCounter().GetValue()
+		all[label("store")] = counts
+	})
 	return all
 }
 

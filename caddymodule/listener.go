@@ -323,13 +323,13 @@ func (l *dropListener) Accept() (net.Conn, error) {
 	}
 }
 
-// refuse closes a connection at once, and counts that.
+// refuse counts a connection and closes it at once.
 func refuse(conn net.Conn) {
+	droppedTCP.Inc()
 	if tcp, ok := conn.(*net.TCPConn); ok {
 		_ = tcp.SetLinger(0) // nothing is left to wait for
 	}
 	_ = conn.Close()
-	droppedTCP.Inc()
 }
 
 // A lateConn finds out at the first read whether it is to be dropped. Behind the PROXY

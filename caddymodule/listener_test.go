@@ -8,11 +8,14 @@ import (
 	"net/http"
 	"net/netip"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	dto "github.com/prometheus/client_model/go"
+	"go.uber.org/zap"
+	"go.uber.org/zap/zaptest/observer"
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/droplist"
 )
@@ -414,6 +417,82 @@ func TestAConnectionWhoseAddressIsLateHoldsUpNoOther(t *testing.T) {
 	}
 	if got := droppedSoFar(t) - before; got != 1 {
 		t.Errorf("got %v connections counted, want 1", got)
+	}
+	s.stop()
+}
+
+func TestAfterTLSConnectionsAreDroppedOrTheOrderIsWarnedOf(t *testing.T) {
+	s := newDropSite(t, "")
+	s.from(someone).blocked()
+	core, logs := observer.New(zap.WarnLevel)
+	conns := make(chan net.Conn, 3)
+	l := (&DropConnections{zap.New(core), new(sync.Once)}).WrapListener(pipeListener{conns})
+	near, _ := net.Pipe()
+	for range 2 {
+		conns <- tls.Server(farConn{near, someone, nil}, new(tls.Config))
+		if conn, err := l.Accept(); err != nil || conn == nil {
+			t.Fatalf("got %v, %v, want the connection of an address that is not known yet", conn, err)
+		}
+	}
+	if got := logs.Len(); got != 1 || !strings.Contains(logs.All()[0].Message, "put it before tls") {
+		t.Errorf("got %v, want one warning of the order", logs.All())
+	}
+	near1, near2 := dialled(t)
+	conns <- tls.Server(near2, new(tls.Config)) // which is local, and so passes
+	if conn, err := l.Accept(); err != nil || conn == nil || logs.Len() != 1 {
+		t.Errorf("got %v, %v and %d warnings, want the connection", conn, err, logs.Len())
+	}
+	near1.Close()
+	s.stop()
+}
+
+// dialled returns both ends of a TCP connection.
+func dialled(t *testing.T) (client, server net.Conn) {
+	t.Helper()
+	l := listen(t, "127.0.0.1:0")
+	defer l.Close()
+	client, err := net.Dial("tcp", l.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if server, err = l.Accept(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { client.Close(); server.Close() })
+	return client, server
+}
+
+// A packetQueue is a socket with packets that claim to come from addresses.
+type packetQueue struct {
+	net.PacketConn
+	packets []queued
+}
+
+type queued struct{ from, data string }
+
+func (q *packetQueue) ReadFrom(p []byte) (int, net.Addr, error) {
+	if len(q.packets) == 0 {
+		return 0, nil, net.ErrClosed
+	}
+	next := q.packets[0]
+	q.packets = q.packets[1:]
+	return copy(p, next.data), net.UDPAddrFromAddrPort(netip.MustParseAddrPort(next.from)), nil
+}
+
+func TestOnlyTheFirstPacketsOfDroppedClientsAreDropped(t *testing.T) {
+	s := newDropSite(t, "")
+	s.from(someone).blocked()
+	const initial, handshake, short = "\xc3\x00\x00\x00\x01initial", "\xe3\x00\x00\x00\x01handshake", "\x43short"
+	want := []queued{{"203.0.113.8:1", initial}, {someone, handshake}, {someone, short}}
+	conn := new(DropPackets).WrapPacketConn(&packetQueue{packets: append([]queued{{someone, initial}, {someone, initial}}, want...)})
+	for _, want := range want {
+		p := make([]byte, 100)
+		if n, from, err := conn.ReadFrom(p); err != nil || string(p[:n]) != want.data || from.String() != want.from {
+			t.Errorf("got %q from %v, %v, want %q from %s", p[:n], from, err, want.data, want.from)
+		}
+	}
+	if _, _, err := conn.ReadFrom(nil); !errors.Is(err, net.ErrClosed) {
+		t.Errorf("got %v, want the end", err)
 	}
 	s.stop()
 }

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/http"
+	"regexp"
 	"strings"
 	"testing"
 	"time"
@@ -166,6 +167,31 @@ func TestTheNightWithEachStore(t *testing.T) {
 			}
 		}
 	})
+}
+
+func TestASupportCodeSaysWhatWasRefused(t *testing.T) {
+	t.Parallel()
+	port := freePort(t)
+	c := startCaddy(t, config{sites: nightSite(port)})
+	url := fmt.Sprintf("http://127.0.0.1:%d/", port)
+	fillUp(t, url+"page")
+	a := newVisitorFrom(t, "h1", "127.0.0.1").get(t, url+"page", "Accept", "text/html")
+	code := regexp.MustCompile(`[0-9A-Z]{4}-[0-9A-Z]{4}`).FindString(a.body)
+	if a.status != 429 || code == "" {
+		t.Fatalf("got %d with\n%s\nwant 429 with a code", a.status, a.body)
+	}
+	c.reload(config{sites: strings.Replace(nightSite(port), "respond ok", "respond again", 1)})
+	for _, spelt := range []string{code, strings.ToLower(code), strings.Replace(code, "-", " ", 1)} {
+		out := c.throttle("why", spelt)
+		for _, want := range []string{"Refused ", code, "pages", "127.0.0.1/%2Fpage", "capacity", "Now:", "limited"} {
+			if !strings.Contains(out, want) {
+				t.Errorf("%q: got\n%s\nwant it to hold %q", spelt, out, want)
+			}
+		}
+	}
+	if out := c.throttle("why", "0000-0001"); !strings.Contains(out, "No refusal with this support code is known") {
+		t.Errorf("an unknown code: got\n%s\nwant that it is unknown", out)
+	}
 }
 
 // TestAReleaseOnOneNodeHoldsOnAll with the same store, soon.

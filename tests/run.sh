@@ -50,6 +50,7 @@ missing_packages() {
 	have nginx || echo nginx-light
 	have haproxy || echo haproxy
 	have curl || echo curl
+	have ip || echo iproute2
 	have jq || echo jq
 	have redis-server && have redis-cli || echo redis-server
 	have redis-sentinel || echo redis-sentinel

@@ -293,7 +293,7 @@ const showZone = (card, z) => {
 	plots.set(z.zone, points);
 	points.push({ at: now(), admitted: admitted(rate), refused: rate.refused, shadow: rate.shadow_refused });
 	const most = draw(find("svg", card), points);
-	put(find(".most", card), most ? `up to ${number(most)}/s` : "no requests");
+	put(find(".most", card), most ? `up to ${number(most)}/s` : points.length > 1 ? "no requests" : "");
 	const told = most ? `Requests per second over the last ten minutes, up to ${number(most)}` : "No requests in the last ten minutes";
 	if (find("svg", card).getAttribute("aria-label") !== told) find("svg", card).setAttribute("aria-label", told);
 };

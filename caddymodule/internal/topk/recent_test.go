@@ -49,8 +49,8 @@ func TestAFewRequestsAreCountedExactly(t *testing.T) {
 // TestTheTopTenAreFoundAmongManyClients whose requests are distributed as those of real
 // sites are: the n-th sends 1/n of what the first sends. Most requests are not counted.
 func TestTheTopTenAreFoundAmongManyClients(t *testing.T) {
-	for _, requests := range []int{3_000, 60_000, 1_000_000} {
-		for seed := range uint64(5) {
+	for _, requests := range []int{3_000, 60_000, 300_000} {
+		for seed := range uint64(3) {
 			var r Recent
 			random := rand.New(rand.NewPCG(seed, 7))
 			clients := rand.NewZipf(random, 1.1, 1, 50_000)

@@ -1,0 +1,316 @@
+package tests
+
+import (
+	"context"
+	"crypto/tls"
+	"fmt"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/quic-go/quic-go"
+	"github.com/quic-go/quic-go/http3"
+)
+
+// The addresses of a network of its own: of Caddy, an attacker, a visitor, a CDN that is
+// missing in trusted_proxies, and a banned client.
+const (
+	serverAddress  = "203.0.113.1"
+	attacker       = "203.0.113.7"
+	harmless       = "203.0.113.8"
+	forgottenCDN   = "203.0.113.9"
+	bannedClient   = "203.0.113.10"
+	attackerOfIPv6 = "2001:db8::7"
+)
+
+// dropServers are the options of a server that drops clients that are out.
+const dropServers = `listener_wrappers {
+			throttle_blocked
+			tls
+		}
+		packet_conn_wrappers {
+			throttle_blocked
+		}`
+
+const dropSites = `
+https://localhost:%d {
+	bind %s
+	tls internal
+	throttle /login {
+		zone gate {
+			limit 1 1/d
+			block 1h everywhere
+		}
+	}
+	throttle /other other 100000 1000/s
+	respond %q
+}`
+
+// newQUICVisitorFrom returns a visitor that speaks HTTP/3 from an address. Each has a
+// connection of its own.
+func newQUICVisitorFrom(t *testing.T, address string, patience time.Duration) *visitor {
+	t.Helper()
+	conn, err := net.ListenUDP("udp", &net.UDPAddr{IP: net.ParseIP(address)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	socket := &quic.Transport{Conn: conn}
+	transport := &http3.Transport{
+		TLSClientConfig: &tls.Config{InsecureSkipVerify: true, ServerName: "localhost"}, // the certificates are caddy's own
+		Dial: func(ctx context.Context, target string, tlsConfig *tls.Config, config *quic.Config) (*quic.Conn, error) {
+			addr, err := net.ResolveUDPAddr("udp", target)
+			if err != nil {
+				return nil, err
+			}
+			return socket.Dial(ctx, addr, tlsConfig, config)
+		},
+	}
+	t.Cleanup(func() { transport.Close(); socket.Close(); conn.Close() })
+	return &visitor{Client: &http.Client{Transport: transport, Timeout: patience}, protocol: "h3", address: address}
+}
+
+// A dropTest is a Caddy that drops clients that are out.
+type dropTest struct {
+	*testing.T
+	*caddy
+	port int
+}
+
+// visitor returns a client from an address, with a connection of its own.
+func (d *dropTest) visitor(address, protocol string, patience time.Duration) *visitor {
+	d.Helper()
+	if protocol == "h3" {
+		return newQUICVisitorFrom(d.T, address, patience)
+	}
+	v := newVisitorFrom(d.T, protocol, address)
+	v.Transport.(*http.Transport).TLSClientConfig.ServerName = "localhost"
+	v.Timeout = patience
+	return v
+}
+
+// over sends a request of a visitor to the site.
+func (d *dropTest) over(v *visitor, path string, headers ...string) (answer, error) {
+	d.Helper()
+	req, err := http.NewRequest(http.MethodGet, d.url(v.address, path), nil)
+	if err != nil {
+		d.Fatal(err)
+	}
+	req.Host = "localhost"
+	for i := 0; i < len(headers); i += 2 {
+		req.Header.Add(headers[i], headers[i+1])
+	}
+	return v.do(req)
+}
+
+// ask sends a request over a new connection.
+func (d *dropTest) ask(address, protocol, path string, headers ...string) (answer, error) {
+	d.Helper()
+	v := d.visitor(address, protocol, startTime)
+	defer v.CloseIdleConnections()
+	return d.over(v, path, headers...)
+}
+
+func (d *dropTest) url(from, path string) string {
+	host := serverAddress
+	if strings.Contains(from, ":") {
+		host = "2001:db8::1"
+	}
+	return "https://" + net.JoinHostPort(host, strconv.Itoa(d.port)) + path
+}
+
+// wants checks the status of a request over a new connection.
+func (d *dropTest) wants(status int, address, protocol, path string, headers ...string) answer {
+	d.Helper()
+	a, err := d.ask(address, protocol, path, headers...)
+	if err != nil {
+		d.Fatalf("%s from %s over %s: got %v, want %d", path, address, protocol, err, status)
+	}
+	if a.status != status {
+		d.Fatalf("%s from %s over %s: got %d, want %d", path, address, protocol, a.status, status)
+	}
+	return a
+}
+
+// wantsClosed checks that Caddy closes a TCP connection before the client has sent
+// anything, and so before TLS.
+func (d *dropTest) wantsClosed(address string) {
+	d.Helper()
+	before := d.metric(d.T, "caddy_throttle_dropped_total", `transport="tcp"`)
+	dialer := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP(address)}, Timeout: startTime}
+	conn, err := dialer.Dial("tcp", strings.TrimPrefix(d.url(address, ""), "https://"))
+	if err == nil {
+		defer conn.Close()
+		if err := conn.SetReadDeadline(time.Now().Add(startTime)); err != nil {
+			d.Fatal(err)
+		}
+		_, err = conn.Read(make([]byte, 1))
+		if late, ok := err.(net.Error); err == nil || ok && late.Timeout() {
+			d.Fatalf("from %s: got an open connection, want it closed before TLS", address)
+		}
+	}
+	if got := d.metric(d.T, "caddy_throttle_dropped_total", `transport="tcp"`); got <= before {
+		d.Errorf("from %s: got %v connections counted after %v, want more", address, got, before)
+	}
+}
+
+// wantsSilence checks that Caddy drops the packets that open a QUIC connection.
+func (d *dropTest) wantsSilence(address string) {
+	d.Helper()
+	before := d.metric(d.T, "caddy_throttle_dropped_total", `transport="quic"`)
+	if a, err := d.over(d.visitor(address, "h3", 1500*time.Millisecond), "/other"); err == nil {
+		d.Fatalf("from %s: got %d over QUIC, want silence", address, a.status)
+	}
+	if got := d.metric(d.T, "caddy_throttle_dropped_total", `transport="quic"`); got <= before {
+		d.Errorf("from %s: got %v packets counted after %v, want more", address, got, before)
+	}
+}
+
+func TestClientsThatAreOutAreDroppedBeforeTLSAndQUIC(t *testing.T) {
+	if !inNamespace(t, serverAddress, attacker, harmless, forgottenCDN, bannedClient, "2001:db8::1/64", attackerOfIPv6+"/64") {
+		return
+	}
+	d := &dropTest{T: t, port: freePort(t)}
+	setup := func(says string) config {
+		return config{protocols: "h1 h2 h3", servers: dropServers, sites: fmt.Sprintf(dropSites, d.port, serverAddress+" [2001:db8::1]", says)}
+	}
+	d.caddy = startCaddy(t, setup("one"))
+	eventually(t, "a certificate", func() bool {
+		_, err := d.ask(harmless, "h1", "/ready")
+		return err == nil
+	})
+
+	// The CDN is blocked by address like anybody else, and answered nevertheless.
+	for _, protocol := range []string{"h1", "h2", "h3"} {
+		for range 3 {
+			if a, err := d.ask(forgottenCDN, protocol, "/login", "X-Forwarded-For", "192.0.2.1"); err != nil || a.status != 200 && a.status != 429 {
+				t.Fatalf("the CDN over %s: got %d, %v, want an answer", protocol, a.status, err)
+			}
+			d.wants(429, forgottenCDN, protocol, "/login")
+		}
+	}
+
+	for _, address := range []string{attacker, attackerOfIPv6} {
+		old := d.visitor(address, "h1", startTime)
+		if a, err := d.over(old, "/login"); err != nil || a.status != 200 {
+			t.Fatalf("from %s: got %d, %v, want 200", address, a.status, err)
+		}
+		d.wants(429, address, "h2", "/login")
+		d.wantsClosed(address)
+		d.wantsSilence(address)
+		// A connection from before is answered, and then closed.
+		a, err := d.over(old, "/other")
+		if err != nil || a.status != 429 || old.dials.Load() != 1 {
+			t.Errorf("over the old connection: got %d, %v after %d dials, want 429", a.status, err, old.dials.Load())
+		}
+		if a, err := d.over(old, "/other"); err == nil {
+			t.Errorf("after that: got %d, want the new connection closed", a.status)
+		}
+	}
+	d.wants(200, harmless, "h1", "/other")
+	d.wants(200, harmless, "h3", "/other")
+	d.wants(429, forgottenCDN, "h3", "/login")
+
+	// A reload makes a new handler, and keeps the socket of HTTP/3 with its old wrapper.
+	d.reload(setup("two"))
+	eventually(t, "the answer of the new config", func() bool {
+		a, err := d.ask(attacker, "h3", "/other")
+		return err == nil && a.status == 429
+	})
+	d.wantsClosed(attacker)
+	d.wantsSilence(attacker)
+	if a := d.wants(200, harmless, "h3", "/"); a.body != "two" {
+		t.Errorf("got %q, want the answer of the new config", a.body)
+	}
+
+	// The night's commands.
+	d.throttle("shadow", "--all", "--for", "1h")
+	d.wants(200, attacker, "h1", "/login")
+	d.wants(200, attacker, "h3", "/login")
+	d.throttle("unshadow", "--all")
+	d.wantsClosed(attacker)
+	d.throttle("release", attacker)
+	d.wants(200, attacker, "h3", "/other")
+	d.wants(200, attacker, "h1", "/login")
+
+	d.wants(200, bannedClient, "h1", "/other")
+	d.throttle("ban", bannedClient, "--for", "1h")
+	d.wants(429, bannedClient, "h3", "/other")
+	d.wantsClosed(bannedClient)
+	d.wantsSilence(bannedClient)
+	d.throttle("unban", bannedClient)
+	d.wants(200, bannedClient, "h1", "/other")
+	d.wants(200, bannedClient, "h3", "/other")
+}
+
+// TestDroppingAConnectionSparesProcessorTime compares connections of one blocked client to
+// a server with the wrapper and to one without, in turns.
+func TestDroppingAConnectionSparesProcessorTime(t *testing.T) {
+	if !inNamespace(t, serverAddress, attacker, harmless, "2001:db8::1/64") {
+		return
+	}
+	d := &dropTest{T: t, port: freePort(t)}
+	plain := *d
+	plain.port = freePort(t)
+	sites := fmt.Sprintf(dropSites, d.port, serverAddress, "ok") + fmt.Sprintf(dropSites, plain.port, serverAddress, "ok")
+	config := config{protocols: "h1", sites: sites}
+	text := strings.Replace(config.caddyfile("ADMIN"), "servers {", fmt.Sprintf("servers %s:%d {\nprotocols h1\n%s\n}\nservers {", serverAddress, d.port, dropServers), 1)
+	admin := fmt.Sprintf("127.0.0.1:%d", freePort(t))
+	file := writeFile(t, "Caddyfile", strings.Replace(text, "ADMIN", admin, 1))
+	d.caddy = startCaddyIn(t, admin, filepath.Dir(file), file)
+	plain.caddy = d.caddy
+	for _, server := range []*dropTest{d, &plain} {
+		eventually(t, "a certificate", func() bool {
+			_, err := server.ask(harmless, "h1", "/ready")
+			return err == nil
+		})
+	}
+	d.wants(200, attacker, "h1", "/login")
+	d.wants(429, attacker, "h1", "/login")
+	d.wantsClosed(attacker)
+
+	const turns, connections = 5, 40
+	var spent [2]time.Duration
+	for range turns {
+		for i, server := range []*dropTest{d, &plain} {
+			before := processorTime(t, d.cmd.Process.Pid)
+			for range connections {
+				if a, err := server.ask(attacker, "h1", "/other"); (err == nil) != (i == 1) {
+					t.Fatalf("server %d: got %d, %v, want only the second to answer", i, a.status, err)
+				}
+			}
+			spent[i] += processorTime(t, d.cmd.Process.Pid) - before
+		}
+	}
+	each := func(i int) time.Duration { return spent[i] / (turns * connections) }
+	t.Logf("processor time of Caddy for each connection of a blocked client: %v dropped, %v answered, %.1f times as much", each(0), each(1), float64(spent[1])/float64(spent[0]))
+	if spent[1] < 2*spent[0] {
+		t.Errorf("got %v for a dropped connection and %v for an answered one, want less than half", each(0), each(1))
+	}
+}
+
+// processorTime returns how long all threads of a process have run.
+func processorTime(t *testing.T, pid int) (total time.Duration) {
+	t.Helper()
+	files, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/schedstat", pid))
+	if err != nil || len(files) == 0 {
+		t.Skip("SKIPPED: the kernel has no /proc/<pid>/task/<tid>/schedstat")
+	}
+	for _, file := range files {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			continue // the thread has ended
+		}
+		ran, _, _ := strings.Cut(string(text), " ")
+		n, err := strconv.ParseInt(ran, 10, 64)
+		if err != nil {
+			t.Fatalf("%s: got %q", file, text)
+		}
+		total += time.Duration(n)
+	}
+	return total
+}
