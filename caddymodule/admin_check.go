@@ -1,10 +1,17 @@
 package caddymodule
 
 import (
+	"cmp"
 	"context"
+	"crypto/tls"
+	"io"
+	"maps"
 	"net/http"
 	"net/http/httptest"
 	"net/netip"
+	"net/url"
+	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/caddyserver/caddy/v2"
@@ -26,54 +33,105 @@ type checkInput struct {
 
 // A checked says what would become of the request.
 type checked struct {
-	Exempt bool            `json:"exempt,omitempty"` // by the global options
-	Banned bool            `json:"banned,omitempty"`
-	Zones  []checkedCharge `json:"zones"` // that would charge the request or refuse it
+	Exempt bool `json:"exempt,omitempty"` // by the global options
+	Banned bool `json:"banned,omitempty"`
+
+	// How many throttle directives the request would come to. None means that no site
+	// or matcher leads it to one.
+	Directives int             `json:"directives"`
+	Zones      []checkedCharge `json:"zones"` // that would charge the request or refuse it, in this order
 }
 
 // A checkedCharge is a zone's part of it.
 type checkedCharge struct {
 	bucketState
-	Cost   float64 `json:"cost"`
-	Fits   bool    `json:"fits"`
-	Reason string  `json:"reason,omitempty"` // if it does not fit
+	Directive int     `json:"directive"` // the first is 1; zones of one are charged together
+	Cost      float64 `json:"cost"`
+	Fits      bool    `json:"fits"`
+	Reason    string  `json:"reason,omitempty"` // if it does not fit
 }
 
-// adminCheck says which zones would charge a request, if it came to their directive.
-// Matchers of directives and the order of routes are not looked at. It charges nothing.
+// adminCheck says which zones would charge a request. It follows the request through the
+// routes of the server that listens on its port, or of all servers if none does. It
+// charges nothing, and nothing is served.
 func (a *App) adminCheck(ctx context.Context, in *adminInput) (any, error) {
 	c := checkInput{Method: http.MethodGet}
 	if err := in.decode(&c); err != nil {
 		return nil, err
 	}
-	r, err := c.request(ctx)
-	if err != nil {
-		return nil, err
-	}
 	result := checked{Zones: []checkedCharge{}}
-	subject := decision.NewSubject(r)
-	if result.Exempt, err = a.exempts(&subject); err != nil || result.Exempt {
-		return result, err
-	}
-	zones, err := a.zonesNamed("")
+	charged := make(map[string]bool)
+	servers, err := a.serversFor(&c)
 	if err != nil {
 		return nil, err
 	}
-	for _, z := range zones {
-		one, err := c.request(ctx)
+	for _, server := range servers {
+		r, err := c.request(ctx, server)
 		if err != nil {
 			return nil, err
 		}
-		charge, banned, err := a.check(ctx, z, one)
-		if err != nil {
-			return nil, err
+		subject := decision.NewSubject(r)
+		if result.Exempt, err = a.exempts(&subject); err != nil || result.Exempt {
+			return result, err
 		}
-		result.Banned = result.Banned || banned
-		if charge != nil {
-			result.Zones = append(result.Zones, *charge)
+		way := route{server: server, groups: make(map[string]bool), reached: func(h *Handler, r *http.Request) error {
+			result.Directives++
+			for _, z := range h.zones {
+				if charged[z.Name] {
+					continue
+				}
+				charge, banned, err := a.check(ctx, z, c.again(r))
+				if err != nil {
+					return err
+				}
+				result.Banned = result.Banned || banned
+				if charge != nil {
+					charged[z.Name] = true
+					charge.Directive = result.Directives
+					result.Zones = append(result.Zones, *charge)
+				}
+			}
+			return nil
+		}}
+		if err := way.routes(server.Routes, nothing).ServeHTTP(httptest.NewRecorder(), r); err != nil {
+			return nil, badRequest("following the request: %w", err)
 		}
 	}
 	return result, nil
+}
+
+// serversFor returns the servers that listen on the port of an URL, or all if none does,
+// as behind a proxy.
+func (a *App) serversFor(c *checkInput) ([]*caddyhttp.Server, error) {
+	location, err := url.Parse(c.URL)
+	if err != nil || location.Host == "" || location.Scheme != "http" && location.Scheme != "https" {
+		return nil, badRequest("invalid url %q: want one such as https://example.com/login", c.URL)
+	}
+	app, err := a.ctx.AppIfConfigured("http")
+	if err != nil {
+		return nil, badRequest("the config has no sites: %w", err)
+	}
+	config := app.(*caddyhttp.App)
+	ports := map[string]int{"http": cmp.Or(config.HTTPPort, caddyhttp.DefaultHTTPPort), "https": cmp.Or(config.HTTPSPort, caddyhttp.DefaultHTTPSPort)}
+	port := uint(ports[location.Scheme])
+	if given, err := strconv.ParseUint(location.Port(), 10, 16); err == nil {
+		port = uint(given)
+	}
+	var all, listening []*caddyhttp.Server
+	for _, name := range slices.Sorted(maps.Keys(config.Servers)) {
+		server := config.Servers[name]
+		all = append(all, server)
+		if slices.ContainsFunc(server.Listen, func(address string) bool {
+			at, err := caddy.ParseNetworkAddress(address)
+			return err == nil && at.StartPort <= port && port <= at.EndPort
+		}) {
+			listening = append(listening, server)
+		}
+	}
+	if len(listening) > 0 {
+		return listening, nil
+	}
+	return all, nil
 }
 
 // check returns what one zone would do, or nil if it is not concerned.
@@ -118,22 +176,102 @@ func (a *App) check(ctx context.Context, z *runningZone, r *http.Request) (resul
 	return result, banned, nil
 }
 
-// request returns the request as Caddy would hand it to a handler.
-func (c *checkInput) request(ctx context.Context) (*http.Request, error) {
+// request returns the request as a server would hand it to its routes.
+func (c *checkInput) request(ctx context.Context, server *caddyhttp.Server) (*http.Request, error) {
 	addr, err := netip.ParseAddr(c.ClientIP)
 	if err != nil {
 		return nil, badRequest("invalid client_ip %q: want an address", c.ClientIP)
 	}
 	r, err := http.NewRequestWithContext(ctx, c.Method, c.URL, strings.NewReader(c.Body))
-	if err != nil || r.Host == "" || r.URL.Scheme != "http" && r.URL.Scheme != "https" {
+	if err != nil {
 		return nil, badRequest("invalid method or url: want an url such as https://example.com/login")
 	}
 	r.RequestURI, r.RemoteAddr = r.URL.RequestURI(), netip.AddrPortFrom(addr, 1).String()
+	if r.URL.Scheme == "https" {
+		r.TLS = &tls.ConnectionState{Version: tls.VersionTLS13, HandshakeComplete: true, ServerName: r.URL.Hostname()}
+	}
 	for name, value := range c.Headers {
 		r.Header.Set(name, value)
 	}
-	server := new(caddyhttp.Server)
+	r.URL.Scheme, r.URL.Host = "", "" // as of a request that came over a connection
 	r = caddyhttp.PrepareRequest(r, caddy.NewReplacer(), httptest.NewRecorder(), server)
 	caddyhttp.SetVar(r.Context(), caddyhttp.ClientIPVarKey, addr.String())
 	return r, nil
+}
+
+// again returns the request with a body that nobody has read.
+func (c *checkInput) again(r *http.Request) *http.Request {
+	again := *r
+	again.Body = io.NopCloser(strings.NewReader(c.Body))
+	return &again
+}
+
+// A route follows a request through the routes of a server as Caddy does, but for
+// handlers that would serve it or change anything outside of it.
+type route struct {
+	server  *caddyhttp.Server
+	groups  map[string]bool // that a route has matched of
+	reached func(*Handler, *http.Request) error
+}
+
+// nothing is behind the last route.
+var nothing = caddyhttp.HandlerFunc(func(http.ResponseWriter, *http.Request) error { return nil })
+
+func (w *route) routes(routes caddyhttp.RouteList, next caddyhttp.Handler) caddyhttp.Handler {
+	for i := len(routes) - 1; i >= 0; i-- {
+		next = w.route(&routes[i], next)
+	}
+	return next
+}
+
+func (w *route) route(route *caddyhttp.Route, next caddyhttp.Handler) caddyhttp.Handler {
+	return caddyhttp.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) error {
+		if w.groups[route.Group] {
+			return next.ServeHTTP(rw, r)
+		}
+		matches, err := route.MatcherSets.AnyMatchWithError(r)
+		switch {
+		case err != nil:
+			return err
+		case !matches:
+			return next.ServeHTTP(rw, r)
+		}
+		w.groups[route.Group] = route.Group != ""
+		behind := next
+		if route.Terminal {
+			behind = nothing
+		}
+		for _, handler := range slices.Backward(route.Handlers) {
+			behind = w.handler(handler, behind)
+		}
+		return behind.ServeHTTP(rw, r)
+	})
+}
+
+func (w *route) handler(handler caddyhttp.MiddlewareHandler, next caddyhttp.Handler) caddyhttp.Handler {
+	switch h := handler.(type) {
+	case *Handler:
+		return caddyhttp.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) error {
+			if err := w.reached(h, r); err != nil {
+				return err
+			}
+			return next.ServeHTTP(rw, r)
+		})
+	case *caddyhttp.Subroute:
+		return w.routes(h.Routes, next)
+	case *caddyhttp.Invoke:
+		if named := w.server.NamedRoutes[h.Name]; named != nil {
+			return w.route(named, next)
+		}
+	case caddy.Module:
+		switch h.CaddyModule().ID.Name() {
+		case "rewrite", "vars", "map": // change the request alone
+			return caddyhttp.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) error {
+				return handler.ServeHTTP(rw, r, next)
+			})
+		case "static_response", "error", "reverse_proxy":
+			return nothing
+		}
+	}
+	return next
 }

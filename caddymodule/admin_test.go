@@ -298,13 +298,104 @@ func TestCheckChargesNothing(t *testing.T) {
 		got = checked{}
 		s.admin(http.MethodPost, "/throttle/check", ask, &got)
 	}
-	if len(got.Zones) != 3 || got.Zones[0].Key != "alice" || got.Zones[1].Key != "203.0.113.7/example.com" || !got.Zones[2].Fits {
-		t.Errorf("got %+v, want all three zones, and that the request fits", got)
+	if len(got.Zones) != 1 || got.Zones[0].Zone != "pages" || got.Zones[0].Key != "203.0.113.7" || !got.Zones[0].Fits || got.Directives != 1 {
+		t.Errorf("got %+v, want the zone pages alone, and that the request fits", got)
 	}
 	c.passes(2, "/pages")
 	s.admin(http.MethodPost, "/throttle/check", ask, &got)
-	if pages := got.Zones[2]; pages.Fits || pages.Reason != "blocked" {
+	if pages := got.Zones[0]; pages.Fits || pages.Reason != "blocked" {
 		t.Errorf("got %+v, want it blocked", pages)
+	}
+}
+
+// TestCheckFollowsTheRequestThroughTheRoutes to the directives that it would come to.
+func TestCheckFollowsTheRequestThroughTheRoutes(t *testing.T) {
+	s := run(t, `{
+		throttle {
+			zone all {
+				limit 10 1/s
+			}
+			zone login {
+				key client_ip form log
+				plain_keys
+				cost 2
+				limit 10 1/s
+			}
+			zone never {
+				limit 10 1/s
+			}
+			zone api {
+				key "{path}"
+				limit 10 1/s
+			}
+			zone named {
+				limit 10 1/s
+			}
+			zone secure {
+				limit 10 1/s
+			}
+		}
+	}
+	&(shared) {
+		throttle named
+	}
+	http://example.com {
+		@login {
+			path /login
+			query form=1
+		}
+		throttle all
+		throttle @login login
+		handle_path /api/* {
+			throttle /v1* api
+			respond "api"
+		}
+		handle /ap* {
+			throttle never
+		}
+		handle /named {
+			invoke shared
+			respond named
+		}
+		handle {
+			respond ok
+		}
+	}
+	http://other.example {
+		respond other
+	}
+	https://example.com {
+		tls internal
+		throttle secure
+		respond secure
+	}`)
+	for _, test := range []struct {
+		what, ask string
+		want      []string // zone key directive
+	}{
+		{"a page", `"url": "http://example.com/"`, []string{"all 203.0.113.7 1"}},
+		{"a log-in", `"method": "POST", "url": "http://example.com/login?form=1", "headers": {"Content-Type": "application/x-www-form-urlencoded"}, "body": "log=alice"`,
+			[]string{"login 203.0.113.7/alice 1", "all 203.0.113.7 2"}},
+		{"a visit of the log-in page", `"url": "http://example.com/login"`, []string{"all 203.0.113.7 1"}},
+		{"a path whose prefix is stripped", `"url": "http://example.com/api/v1/x"`, []string{"all 203.0.113.7 1", "api %2Fv1%2Fx 2"}},
+		{"another handle of the group", `"url": "http://example.com/api/v2"`, []string{"all 203.0.113.7 1"}},
+		{"a named route", `"url": "http://example.com/named"`, []string{"all 203.0.113.7 1", "named 203.0.113.7 2"}},
+		{"another site", `"url": "http://other.example/"`, nil},
+		{"no site", `"url": "http://unknown.example/"`, nil},
+		{"another server", `"url": "https://example.com/login"`, []string{"secure 203.0.113.7 1"}},
+		{"no server listens there", `"url": "http://other.example:8123/"`, nil},
+	} {
+		var got checked
+		if status := s.admin(http.MethodPost, "/throttle/check", `{"client_ip": "203.0.113.7", `+test.ask+`}`, &got); status != http.StatusOK {
+			t.Errorf("%s: got %d, want 200", test.what, status)
+		}
+		var names []string
+		for _, z := range got.Zones {
+			names = append(names, fmt.Sprint(z.Zone, " ", z.Key, " ", z.Directive))
+		}
+		if !slices.Equal(names, test.want) {
+			t.Errorf("%s: got %v, want %v", test.what, names, test.want)
+		}
 	}
 }
 

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"time"
 
 	"github.com/caddyserver/caddy/v2"
 	"github.com/caddyserver/caddy/v2/modules/caddyevents"
@@ -144,7 +145,7 @@ func (a *App) Provision(ctx caddy.Context) (err error) {
 	}
 	a.warned = new(onceWarnings)
 	a.events = &eventQueue{emit: a.emit, dropped: eventsDropped}
-	a.gate = &admission.Gate{Exiting: exiting}
+	a.gate = &admission.Gate{Exiting: exiting, Waived: a.waived}
 	if a.subscribers, err = watchExit(ctx); err != nil {
 		return err
 	}
@@ -342,6 +343,9 @@ func (a *App) Cleanup() error {
 	errs = append(errs, a.cleanupStore())
 	return errors.Join(errs...)
 }
+
+// waived returns a channel that is closed when all zones are switched to shadow.
+func (a *App) waived() (<-chan struct{}, func()) { return a.overrides.AllShadowed(time.Now()) }
 
 // hold keeps the shared store open until release, because requests in flight may
 // outlive the config.

@@ -44,11 +44,39 @@ a request time: seconds, as nginx's $request_time, or microseconds, as Apache's
 The exit code is 1 if a log cannot be read, and 2 if the command is used in a
 wrong way.`,
 		CobraFunc: func(cmd *cobra.Command) {
-			cmd.Args = cobra.NoArgs
+			refuseUnknown(cmd)
 			cmd.AddCommand(replayCommand(), recommendCommand(), summaryCommand())
 			cmd.AddCommand(nightCommands()...)
 		},
 	})
+}
+
+// refuseUnknown makes a command that does nothing by itself refuse names that are none
+// of its commands. Alone, it shows its help.
+func refuseUnknown(cmd *cobra.Command) {
+	unknown := func(cmd *cobra.Command, name string) error {
+		var known []string
+		for _, c := range cmd.Commands() {
+			known = append(known, c.Name())
+		}
+		if meant := nearest(name, known); meant != "" {
+			return fail(cmd, usageErrorf("unknown command %q: did you mean %s?", name, meant))
+		}
+		return fail(cmd, usageErrorf("unknown command %q: see caddy throttle --help", name))
+	}
+	cmd.Args = func(cmd *cobra.Command, args []string) error {
+		if len(args) > 0 {
+			return unknown(cmd, args[0])
+		}
+		return nil
+	}
+	cmd.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
+		if args := cmd.Flags().Args(); len(args) > 0 {
+			return unknown(cmd, args[0]) // the flag belongs to that
+		}
+		return fail(cmd, usageError{err})
+	})
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error { return cmd.Help() }
 }
 
 // A usageError says that a command is used in a wrong way.

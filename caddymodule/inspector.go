@@ -260,7 +260,6 @@ func (i *Inspector) ServeHTTP(w http.ResponseWriter, r *http.Request, _ caddyhtt
 	h.Set("X-Content-Type-Options", "nosniff")
 	h.Set("X-Frame-Options", "DENY")
 	h.Set("Referrer-Policy", "same-origin")
-	h.Set("Cross-Origin-Opener-Policy", "same-origin")
 	h.Set("Cross-Origin-Resource-Policy", "same-origin")
 	h.Set("Content-Security-Policy", "default-src 'none'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'")
 	err := i.serve(w, r)
@@ -327,7 +326,7 @@ func (i *Inspector) servePage(w http.ResponseWriter, user string) error {
 	nonce := rand.Text()
 	var page bytes.Buffer
 	if err := inspectorPage.Execute(&page, map[string]any{
-		"Nonce": nonce, "User": user, "Token": tokenOf(user), "ReadOnly": i.readOnly,
+		"Nonce": nonce, "User": user, "Token": tokenOf(user), "ReadOnly": i.readOnly, "Warned": i.AllowChanges && i.readOnly != "",
 		"Style": template.CSS(inspectorStyle), "Script": template.JS(inspectorScript),
 	}); err != nil {
 		return err

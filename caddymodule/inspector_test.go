@@ -7,9 +7,11 @@ import (
 	"net/http/httptest"
 	"os"
 	"regexp"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/caddyserver/caddy/v2"
@@ -128,8 +130,12 @@ func TestTheInspectorChangesNothingUnlessItMay(t *testing.T) {
 	} {
 		s := run(t, test.config)
 		v := s.visits("alice")
-		if page := s.do(v.request("GET", "", "")).Body.String(); !strings.Contains(page, `data-writable="false"`) || strings.Contains(page, "may change things") {
+		page := s.do(v.request("GET", "", "")).Body.String()
+		if !strings.Contains(page, `data-writable="false"`) || strings.Contains(page, "may change things") || strings.Contains(page, `id="ban"`) {
 			t.Errorf("%s: got a page that offers changes", test.why)
+		}
+		if warned := strings.Contains(page, `id="warned"`); warned != (test.why != "allow_changes") || !strings.Contains(page, "This page only shows") {
+			t.Errorf("%s: got a warning on the page: %v", test.why, warned)
 		}
 		for _, call := range []string{"ban", "unban", "limit", "unlimit", "release", "shadow", "unshadow"} {
 			if status, body := v.asks(call, banned); status != http.StatusForbidden || !strings.Contains(body, test.why) {
@@ -429,7 +435,7 @@ func TestThePageOfTheInspectorIsGuarded(t *testing.T) {
 		w := s.do(r)
 		for name, want := range map[string]string{
 			"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff", "X-Frame-Options": "DENY", "Referrer-Policy": "same-origin",
-			"Cross-Origin-Opener-Policy": "same-origin", "Cross-Origin-Resource-Policy": "same-origin",
+			"Cross-Origin-Resource-Policy": "same-origin",
 		} {
 			if got := w.Header().Get(name); got != want {
 				t.Errorf("%s: got %s %q, want %q", r.Method, name, got, want)
@@ -487,6 +493,25 @@ func TestPlotsShowTheLastTenMinutes(t *testing.T) {
 	if plot := r.plot("other", r.samples[99].at); plot != nil {
 		t.Errorf("got %v for a zone without requests, want nothing", plot)
 	}
+}
+
+func TestTheAdminAPIGivesRatesToPlot(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := run(t, threeZones)
+		s.admin(http.MethodGet, "/throttle/zones", "", nil)
+		synctest.Wait() // the first sample
+		s.from(someone).passes(2, "/pages")
+		<-time.After(3*sampleEvery + sampleEvery/2)
+		var got struct{ Zones map[string][]plottedRate }
+		s.admin(http.MethodGet, "/throttle/rates", "", &got)
+		want := []plottedRate{{Admitted: 0.2, Refused: 0.1}, {}, {}}
+		for i := range got.Zones["pages"] {
+			got.Zones["pages"][i].At = time.Time{}
+		}
+		if !slices.Equal(got.Zones["pages"], want) || len(got.Zones) != 1 {
+			t.Errorf("got %+v, want %+v for pages alone", got.Zones, want)
+		}
+	})
 }
 
 func TestAnAdminEndpointThatIsOpenIsFound(t *testing.T) {

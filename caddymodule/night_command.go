@@ -27,7 +27,7 @@ import (
 // nightCommands are the commands that speak to a running Caddy.
 func nightCommands() []*cobra.Command {
 	return []*cobra.Command{
-		statusCommand(), topCommand(), whyCommand(), bucketsCommand(), keyCommand(), releaseCommand(),
+		statusCommand(), topCommand(), whyCommand(), checkCommand(), bucketsCommand(), keyCommand(), releaseCommand(),
 		banCommand(), unbanCommand(), bansCommand(), limitCommand(), unlimitCommand(), shadowCommand(), unshadowCommand(),
 		revokeDevicesCommand(), adviseCommand(),
 	}
@@ -57,8 +57,8 @@ func (c remoteCommand) command() *cobra.Command {
 		return nil
 	}}
 	cmd.Flags().StringVar(&r.address, "address", "", "The address of the admin endpoint. Default: that of the config, or localhost:2019")
-	cmd.Flags().StringVarP(&r.config, "config", "c", "", "A config file that names the admin endpoint")
-	cmd.Flags().StringVarP(&r.adapter, "adapter", "a", "", "The adapter of that file")
+	cmd.Flags().StringVarP(&r.config, "config", "c", "", "A config file whose admin endpoint is asked")
+	cmd.Flags().StringVarP(&r.adapter, "adapter", "a", "", "The adapter of that config file, such as caddyfile")
 	cmd.Flags().BoolVar(&r.json, "json", false, "Print JSON")
 	if c.flags != nil {
 		c.flags(cmd)
@@ -89,7 +89,7 @@ func (r *remote) ask(method, path string, in, out any) (shown bool, err error) {
 	}
 	resp, err := caddycmd.AdminAPIRequest(address, method, path, http.Header{}, body)
 	if err != nil {
-		return false, errors.New(accesslog.Printable(err.Error(), 2000))
+		return false, plainly(err, address)
 	}
 	defer func() { _ = resp.Body.Close() }()
 	answer, err := io.ReadAll(resp.Body)
@@ -108,6 +108,27 @@ func (r *remote) ask(method, path string, in, out any) (shown bool, err error) {
 		return false, fmt.Errorf("reading the answer: %w", err)
 	}
 	return true, nil
+}
+
+// plainly returns an error of the admin endpoint as a person can read it.
+func plainly(err error, address string) error {
+	if _, answer, answered := strings.Cut(err.Error(), ": {"); answered {
+		var said struct{ Error string }
+		if json.NewDecoder(strings.NewReader("{"+answer)).Decode(&said) == nil && said.Error != "" {
+			return errors.New(printableLine(said.Error))
+		}
+	}
+	if _, why, dialled := strings.Cut(err.Error(), ": dial "); dialled {
+		return fmt.Errorf("no Caddy answers at %s (%s): if its admin endpoint is elsewhere, want --address or --config; with admin off, it cannot be asked",
+			printableLine(address), printableLine(why))
+	}
+	return errors.New(accesslog.Printable(err.Error(), 2000))
+}
+
+// printableLine is what a terminal may show of a message that quotes what it complains
+// of: without a second escape of the quotes in it.
+func printableLine(text string) string {
+	return strings.ReplaceAll(accesslog.Printable(text, 2000), `\\`, `\`)
 }
 
 // escapeJSON escapes what a terminal should not show, which in JSON stands in strings
@@ -140,6 +161,14 @@ func digits(n float64) string {
 		return fmt.Sprintf("%.0f", n)
 	}
 	return fmt.Sprintf("%.3g", n)
+}
+
+// plural returns a number of things.
+func plural(n int, thing string) string {
+	if n == 1 {
+		return "1 " + thing
+	}
+	return fmt.Sprintf("%d %ss", n, thing)
 }
 
 // seconds returns a duration for people.
@@ -297,12 +326,12 @@ func (r *remote) showZones(zones []shownZone) error {
 		t.row(shown(z.Zone), z.mode(), z.rate("admitted", "delayed", "shadow_delayed"), z.rate("delayed", "shadow_delayed"),
 			z.rate("refused"), z.rate("shadow_refused"), fmt.Sprint(z.Buckets), z.waiting(), z.slots())
 	}
-	counted := func(decisions ...string) bool {
+	occurred := func(decisions ...string) bool {
 		return slices.ContainsFunc(zones, func(z shownZone) bool {
 			return slices.ContainsFunc(decisions, func(d string) bool { return z.Total[d] > 0 })
 		})
 	}
-	t.keep(true, true, true, counted("delayed", "shadow_delayed"), true, counted("shadow_refused"), true,
+	t.keep(true, true, true, occurred("delayed", "shadow_delayed"), true, occurred("shadow_refused"), true,
 		slices.ContainsFunc(zones, func(z shownZone) bool { return z.WaitingMost > 0 }),
 		slices.ContainsFunc(zones, func(z shownZone) bool { return z.Slots > 0 }))
 	return t.Flush()
@@ -396,7 +425,7 @@ second, those that are let in are estimated from a sample.`,
 					fmt.Fprintf(&r.out, "%s: no requests in the last minute\n", shown(z.Zone))
 					continue
 				}
-				fmt.Fprintf(&r.out, "%s: %d requests in the last %.0f s, %d refused\n", shown(z.Zone), z.Requests, max(1, z.Seconds), z.Refused)
+				fmt.Fprintf(&r.out, "%s: %s in the last %.0f s, %d refused\n", shown(z.Zone), plural(z.Requests, "request"), max(1, z.Seconds), z.Refused)
 				t := r.table(numeric("REQUESTS"), numeric("REFUSED"), "KEY")
 				for _, k := range sendersOf(z) {
 					t.row(fmt.Sprint(k.Admitted+k.Refused), fmt.Sprint(k.Refused), shown(k.Key))
@@ -425,21 +454,30 @@ func sendersOf(z topZone) []topKey {
 	return senders
 }
 
+// rule says which limit the bucket has, and where that comes from.
+func (b *bucketState) rule() string {
+	switch b.By {
+	case "run_time":
+		return b.Rule + " by caddy throttle limit: " + shown(b.From)
+	case "override", "override_file":
+		return b.Rule + " by " + shown(b.From)
+	}
+	return b.Rule
+}
+
 // showBuckets writes a table of buckets.
 func (r *remote) showBuckets(buckets []bucketState) error {
 	t := r.table("ZONE", "KEY", numeric("LEVEL"), numeric("OF"), numeric("FULL"), numeric("BLOCKED FOR"), numeric("EMPTY IN"), "RULE")
 	for _, b := range buckets {
-		zone, rule := shown(b.Zone), b.Rule
+		zone := shown(b.Zone)
 		if b.Shadow {
 			zone += " (shadow)"
 		}
-		switch b.By {
-		case "run_time":
-			rule += " by caddy throttle limit: " + shown(b.From)
-		case "override", "override_file":
-			rule += " by " + shown(b.From)
+		level, capacity, full := digits(b.Level), digits(b.Capacity), fmt.Sprintf("%.0f%%", 100*b.Fraction)
+		if b.Capacity == 0 { // a zone of slots, or a rule without a bucket
+			level, capacity, full = "-", "-", "-"
 		}
-		t.row(zone, shown(b.Key), digits(b.Level), digits(b.Capacity), fmt.Sprintf("%.0f%%", 100*b.Fraction), seconds(b.Blocked), seconds(b.EmptyIn), rule)
+		t.row(zone, shown(b.Key), level, capacity, full, seconds(b.Blocked), seconds(b.EmptyIn), b.rule())
 	}
 	return t.Flush()
 }
@@ -515,19 +553,85 @@ buckets and the cursor of the next page.`,
 			if ok, err := r.ask(http.MethodPost, "/throttle/buckets", in, &s); !ok {
 				return err
 			}
-			if err := r.showBuckets(s.Buckets); err != nil {
-				return err
+			if len(s.Buckets) > 0 {
+				if err := r.showBuckets(s.Buckets); err != nil {
+					return err
+				}
 			}
 			switch {
+			case len(s.Buckets) == 0 && s.Next == "" && s.Complete:
+				fmt.Fprintln(&r.out, "No bucket matches that is not empty.")
 			case s.Next != "":
-				fmt.Fprintf(&r.out, "%d buckets. The next page begins at --cursor %s\n", len(s.Buckets), shown(s.Next))
+				fmt.Fprintf(&r.out, "%s. The next page begins at --cursor %s\n", plural(len(s.Buckets), "bucket"), shown(s.Next))
 			case in.Sort == unsorted:
-				fmt.Fprintf(&r.out, "%d buckets. There are no more.\n", len(s.Buckets))
+				fmt.Fprintf(&r.out, "%s. There are no more.\n", plural(len(s.Buckets), "bucket"))
 			default:
-				fmt.Fprintf(&r.out, "%d of %d buckets.\n", len(s.Buckets), s.Matched)
+				fmt.Fprintf(&r.out, "%d of %s.\n", len(s.Buckets), plural(s.Matched, "bucket"))
 				r.showPartial(s.Complete, "")
 			}
 			return nil
+		},
+	}.command()
+}
+
+func checkCommand() *cobra.Command {
+	in := checkInput{Method: http.MethodGet}
+	var headers []string
+	return remoteCommand{
+		use: "check <url>", short: "Shows what zones a request would meet", args: cobra.ExactArgs(1),
+		long: `Follows a request through the sites, matchers and throttle directives of a running
+Caddy, and shows which zones would charge it, under which key, and whether it fits.
+The request is not made, and nothing is charged.`,
+		example: `  caddy throttle check https://example.com/wp-login.php --client 203.0.113.7 --method POST
+  caddy throttle check https://example.com/api --client 203.0.113.7 --header "X-Api-Key: 4711"`,
+		flags: func(cmd *cobra.Command) {
+			cmd.Flags().StringVar(&in.ClientIP, "client", "", "The address of the client. Required")
+			cmd.Flags().StringVar(&in.Method, "method", in.Method, "The method")
+			cmd.Flags().StringArrayVar(&headers, "header", nil, "A header, such as \"X-Api-Key: 4711\"; may repeat")
+			cmd.Flags().StringVar(&in.Body, "body", "", "The body")
+		},
+		run: func(r *remote, args []string) error {
+			if in.URL = args[0]; in.ClientIP == "" {
+				return usageErrorf("want --client, such as --client 203.0.113.7")
+			}
+			in.Headers = make(map[string]string)
+			for _, header := range headers {
+				name, value, two := strings.Cut(header, ":")
+				if !two {
+					return usageErrorf("invalid --header %q: want a name, a colon and a value", header)
+				}
+				in.Headers[strings.TrimSpace(name)] = strings.TrimSpace(value)
+			}
+			var s checked
+			if ok, err := r.ask(http.MethodPost, "/throttle/check", in, &s); !ok {
+				return err
+			}
+			switch {
+			case s.Exempt:
+				fmt.Fprintln(&r.out, "The global options exempt this request.")
+				return nil
+			case s.Directives == 0:
+				fmt.Fprintln(&r.out, "This request comes to no throttle directive: check the host, the port and the matchers.")
+				return nil
+			case s.Banned:
+				fmt.Fprintln(&r.out, "The client is banned: see caddy throttle bans.")
+			}
+			if len(s.Zones) == 0 {
+				fmt.Fprintf(&r.out, "It comes to %s, and no zone there would charge it.\n", plural(s.Directives, "throttle directive"))
+				return nil
+			}
+			t := r.table("ZONE", "KEY", numeric("COST"), numeric("LEVEL"), numeric("OF"), "VERDICT", "RULE")
+			for _, z := range s.Zones {
+				verdict := "fits"
+				if !z.Fits {
+					verdict = "refused: " + z.Reason
+				}
+				if z.Shadow {
+					verdict += " (shadow)"
+				}
+				t.row(shown(z.Zone), shown(z.Key), digits(z.Cost), digits(z.Level), digits(z.Capacity), verdict, z.rule())
+			}
+			return t.Flush()
 		},
 	}.command()
 }

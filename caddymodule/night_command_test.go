@@ -3,6 +3,7 @@ package caddymodule
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -110,5 +111,19 @@ quiet: no requests in the last minute
 `
 	if out != want {
 		t.Errorf("got\n%s\nwant\n%s", out, want)
+	}
+}
+
+// TestErrorsOfTheAdminEndpointAreSaidPlainly: they are JSON in an error of Caddy's.
+func TestErrorsOfTheAdminEndpointAreSaidPlainly(t *testing.T) {
+	for text, want := range map[string]string{
+		`caddy responded with error: HTTP 404: {"error":"unknown zone \"logn\": did you mean login?"}` + "\n": `unknown zone "logn": did you mean login?`,
+		`caddy responded with error: HTTP 400: {"error":"bad \u001b[2J \"\\r\""}`:                             `bad \x1b[2J "\r"`,
+		`performing request: Get "http://127.0.0.1:1/x": dial tcp 127.0.0.1:1: connect: connection refused`:   "no Caddy answers at 127.0.0.1:1 (tcp 127.0.0.1:1: connect: connection refused): if its admin endpoint is elsewhere, want --address or --config; with admin off, it cannot be asked",
+		"something else\x1b": `something else\x1b`,
+	} {
+		if got := plainly(errors.New(text), "127.0.0.1:1").Error(); got != want {
+			t.Errorf("%s: got\n%s\nwant\n%s", text, got, want)
+		}
 	}
 }

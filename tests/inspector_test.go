@@ -101,6 +101,29 @@ func (s *inspectedSite) status(client, target string) int {
 	return resp.StatusCode
 }
 
+// code returns the support code of a refusal.
+func (s *inspectedSite) code(client, target string) string {
+	s.t.Helper()
+	req, err := http.NewRequest("GET", s.url+target, nil)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	req.Header.Set("X-Forwarded-For", client)
+	req.Header.Set("Accept", "application/json")
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	var problem struct {
+		Code string `json:"support_code"`
+	}
+	if err := json.NewDecoder(resp.Body).Decode(&problem); err != nil || problem.Code == "" {
+		s.t.Fatalf("got status %d, the code %q and error %v, want a refusal with a code", resp.StatusCode, problem.Code, err)
+	}
+	return problem.Code
+}
+
 func (s *inspectedSite) send(client, target string, n int) {
 	s.t.Helper()
 	for range n {
@@ -239,6 +262,12 @@ func (b tab) picture(name string) {
 	b.screenshot("inspector-" + name)
 }
 
+// looks are what is looked at, as pictures, too.
+var looks = []struct {
+	scheme string
+	width  int64
+}{{"light", phone}, {"dark", desktop}}
+
 // TestTheInspectorInABrowser has people use it.
 func TestTheInspectorInABrowser(t *testing.T) {
 	t.Parallel()
@@ -312,10 +341,13 @@ func TestTheInspectorInABrowser(t *testing.T) {
 		if got := busy.status("203.0.113.7", "/login"); got != 429 {
 			t.Fatalf("got %d, want it blocked", got)
 		}
+		b.set("#why-form [name=client]", busy.code("203.0.113.7", "/login"))
+		b.run(`document.querySelector("#why-form").requestSubmit()`)
+		b.when("the refusal", "/^203.0.113.7 was refused by login at [0-9:]+: blocked/.test(document.querySelector('#why-said').innerText)")
 		b.click("#why-actions button")
 		b.click("#do")
 		b.when("what was done", "document.querySelector('#said').innerText.startsWith('Emptied ')")
-		b.when("another reason", "document.querySelector('#why-said').innerText === 'Nothing refuses it now.'")
+		b.when("no reason", "document.querySelector('#why-said').innerText.endsWith('Nothing refuses it now.')")
 		if got := busy.status("203.0.113.7", "/login"); got != 200 {
 			t.Errorf("got %d, want it back in", got)
 		}
@@ -346,15 +378,12 @@ func TestTheInspectorInABrowser(t *testing.T) {
 		}
 	})
 
-	t.Run("hostile keys are text", func(t *testing.T) {
-		s := startInspected(t)
-		s.sendHostile()
-		s.throttle("limit", "accounts", "x0.9", "--key", hostileKeys[0], "--for", "90m", "--note", hostileKeys[1])
-		for _, look := range []struct {
-			scheme string
-			width  int64
-		}{{"light", desktop}, {"dark", phone}} {
-			b := s.inspect(browser, s.inspector, look.scheme, look.width, "accounts")
+	hostile := startInspected(t)
+	hostile.sendHostile()
+	hostile.throttle("limit", "accounts", "x0.9", "--key", hostileKeys[0], "--for", "90m", "--note", hostileKeys[1])
+	for _, look := range looks {
+		t.Run(fmt.Sprintf("hostile keys are text, %s at %d pixels", look.scheme, look.width), func(t *testing.T) {
+			b := hostile.in(t).inspect(browser, hostile.inspector, look.scheme, look.width, "accounts")
 			b.when("all keys", fmt.Sprintf("document.querySelectorAll('#buckets-table tbody tr').length === %d", len(hostileKeys)))
 			shown := b.keys("#buckets-table")
 			for _, want := range []string{
@@ -373,8 +402,8 @@ func TestTheInspectorInABrowser(t *testing.T) {
 			b.sound()
 			b.press(kb.Escape)
 			b.picture(fmt.Sprintf("hostile-%s-%d", look.scheme, look.width))
-		}
-	})
+		})
+	}
 
 	t.Run("it needs no mouse", func(t *testing.T) {
 		busy := busy.in(t)
@@ -409,13 +438,9 @@ func TestTheInspectorInABrowser(t *testing.T) {
 		b.sound()
 	})
 
-	t.Run("it can be read, and only shows without allow_changes", func(t *testing.T) {
-		busy := busy.in(t)
-		for _, look := range []struct {
-			scheme string
-			width  int64
-		}{{"light", phone}, {"dark", phone}, {"light", desktop}, {"dark", desktop}} {
-			b := busy.inspect(browser, busy.looker, look.scheme, look.width, "pages")
+	for _, look := range looks {
+		t.Run(fmt.Sprintf("it can be read, and only shows without allow_changes, %s at %d pixels", look.scheme, look.width), func(t *testing.T) {
+			b := busy.in(t).inspect(browser, busy.looker, look.scheme, look.width, "pages")
 			if got := eval[[]string](b, "Array.from(document.querySelectorAll('main button'), (b) => b.textContent).filter((text) => text.endsWith('…'))"); len(got) > 0 {
 				t.Errorf("got the buttons %q, want none that changes things", got)
 			}
@@ -432,21 +457,18 @@ func TestTheInspectorInABrowser(t *testing.T) {
 			}
 			b.sound()
 			b.picture(fmt.Sprintf("busy-%s-%d", look.scheme, look.width))
-		}
-	})
+		})
+	}
 
-	t.Run("it has something to say when there is nothing", func(t *testing.T) {
-		s := startInspected(t)
-		for _, look := range []struct {
-			scheme string
-			width  int64
-		}{{"light", phone}, {"dark", desktop}} {
+	empty := startInspected(t)
+	for _, look := range looks {
+		t.Run(fmt.Sprintf("it says when there is nothing, %s at %d pixels", look.scheme, look.width), func(t *testing.T) {
 			b := newTab(t, browser, "en", look.scheme, look.width, 800)
-			b.open(s.inspector)
+			b.open(empty.inspector)
 			b.when("the status", "document.querySelectorAll('#zones article').length === 4")
 			b.when("no buckets", "document.querySelector('#buckets-empty').innerText === 'No bucket holds anything.'")
 			b.when("no top", "document.querySelector('#top-empty').innerText.startsWith('No requests in the last')")
 			b.picture(fmt.Sprintf("empty-%s-%d", look.scheme, look.width))
-		}
-	})
+		})
+	}
 }

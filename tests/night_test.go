@@ -78,6 +78,7 @@ func wantStatus(t *testing.T, url string, want int, headers ...string) {
 	for i := 0; i+1 < len(headers); i += 2 {
 		req.Header.Set(headers[i], headers[i+1])
 	}
+	req.Close = true // a reload may end a connection that is kept at the very moment
 	resp, err := http.DefaultClient.Do(req)
 	if err != nil {
 		t.Fatal(err)
@@ -238,7 +239,7 @@ func TestNightCommandsSayWhatIsWrong(t *testing.T) {
 		{"limit login fast --for 1h", "invalid limit"},
 		{"shadow --for 1h", "want a zone, or --all"},
 		{"shadow login --all --for 1h", "want a zone, or --all"},
-		{"buckets login --sort up", "want level, key or last"},
+		{"buckets login --sort up", "want level, key, last or none"},
 		{"top --by 10", "want ip"},
 		{"revoke-devices", "no zone has trust_devices"},
 	} {

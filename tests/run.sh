@@ -123,7 +123,7 @@ go_is_here() {
 check_shell() {
 	if have shellcheck; then
 		step shellcheck
-		shellcheck tests/run.sh xcaddy.sh .ci/run
+		shellcheck tests/run.sh bench/run.sh xcaddy.sh .ci/run
 	fi
 }
 
@@ -167,6 +167,8 @@ go vet -tags "$tags" ./...
 test_units
 step 'the benchmarks build'
 (cd bench && go vet ./... && go test -short ./...)
+step 'memstore has lost no ground'
+bench/run.sh --guard
 step 'the whole system'
 # More tests at once than processors, because many wait for a Retry-After.
 limit=20m

@@ -3,7 +3,7 @@
 const find = (query, within = document) => within.querySelector(query);
 const writable = find("main").dataset.writable === "true";
 const token = find("meta[name=token]").content;
-const rowsOfAPage = 25;
+const rowsOfAPage = 25, mostChanges = 200;
 
 // element makes an element. Children are elements or texts.
 const element = (tag, properties = {}, ...children) => {
@@ -43,6 +43,8 @@ const foreign = (text, name = "") => {
 const whole = new Intl.NumberFormat("en", { maximumFractionDigits: 0 });
 const fine = new Intl.NumberFormat("en", { maximumSignificantDigits: 3 });
 const number = (n) => n >= 100 ? whole.format(n) : fine.format(n);
+const rough = new Intl.NumberFormat("en", { maximumSignificantDigits: 2 });
+const rate = (n) => n >= 10 ? number(n) : rough.format(n);
 const level = (n) => n >= 100 ? whole.format(Math.floor(n)) : (Math.floor(10 * n) / 10).toFixed(1);
 const counted = (n, noun) => `${whole.format(n)} ${noun}${n === 1 ? "" : "s"}`;
 
@@ -264,7 +266,7 @@ const showZone = (card, z) => {
 	const badge = find(".badge", card);
 	put(badge, z.mode);
 	badge.classList.toggle("shadow", z.mode === "shadow");
-	const rate = z.per_second, before = z.per_second_an_hour_ago;
+	const current = z.per_second, before = z.per_second_an_hour_ago;
 	const show = (name, value, ago, alarm) => {
 		const figure = find(`[data-of=${name}]`, card);
 		const text = ago === undefined ? value : `${value} ${ago}`;
@@ -273,9 +275,9 @@ const showZone = (card, z) => {
 		figure.replaceChildren(value, ...(ago === undefined ? [] : [" ", element("small", {}, ago)]));
 		figure.className = alarm ? name : "";
 	};
-	show("admitted", number(admitted(rate)), before && `1 h ago ${number(admitted(before))}`);
-	show("refused", number(rate.refused), before && `1 h ago ${number(before.refused)}`, rate.refused > 0);
-	show("shadow", number(rate.shadow_refused), before && `1 h ago ${number(before.shadow_refused)}`, rate.shadow_refused > 0);
+	show("admitted", rate(admitted(current)), before && `1 h ago ${rate(admitted(before))}`);
+	show("refused", rate(current.refused), before && `1 h ago ${rate(before.refused)}`, current.refused > 0);
+	show("shadow", rate(current.shadow_refused), before && `1 h ago ${rate(before.shadow_refused)}`, current.shadow_refused > 0);
 	show("keys", whole.format(z.refused_keys));
 	show("buckets", whole.format(z.buckets));
 	const busy = [];
@@ -291,10 +293,10 @@ const showZone = (card, z) => {
 
 	const points = plots.get(z.zone) ?? [];
 	plots.set(z.zone, points);
-	points.push({ at: now(), admitted: admitted(rate), refused: rate.refused, shadow: rate.shadow_refused });
+	points.push({ at: now(), admitted: admitted(current), refused: current.refused, shadow: current.shadow_refused });
 	const most = draw(find("svg", card), points);
-	put(find(".most", card), most ? `up to ${number(most)}/s` : points.length > 1 ? "no requests" : "");
-	const told = most ? `Requests per second over the last ten minutes, up to ${number(most)}` : "No requests in the last ten minutes";
+	put(find(".most", card), most ? `up to ${rate(most)}/s` : points.length > 1 ? "no requests" : "");
+	const told = most ? `Requests per second over the last ten minutes, up to ${rate(most)}` : "No requests in the last ten minutes";
 	if (find("svg", card).getAttribute("aria-label") !== told) find("svg", card).setAttribute("aria-label", told);
 };
 
@@ -362,7 +364,10 @@ const showChanges = ({ shadows, bans, limits }) => {
 		...limits.map((l) => ({ ...l, what: `limit ${l.limit}`, of: l.key ? `${l.zone}/${l.key}` : l.zone, call: "unlimit", input: { zone: l.zone, key: l.key } })),
 	];
 	const table = find("#changes-table");
-	rows(table, all.slice(0, 200), (c) => JSON.stringify([c.what, c.of, c.since]), (c) => {
+	const shown = all.slice(0, mostChanges);
+	find("#changes-more").hidden = shown.length === all.length;
+	put(find("#changes-more"), `These are the first ${mostChanges} of ${whole.format(all.length)}. The command caddy throttle bans lists all.`);
+	rows(table, shown, (c) => JSON.stringify([c.what, c.of, c.since]), (c) => {
 		const of = c.of ? foreign(c.of, "long") : "all zones and bans";
 		const row = element("tr", {}, cell("", "text", c.what), cell("", "key", of), cell("left", "n"), cell("", "text wide", foreign(c.note ?? "")), cell("", "do"));
 		if (writable) row.lastChild.append(button("End…", `${c.what} of ${c.of || "everything"}`, () => proposeEnd(c.call, c.input, [c.what, " of ", c.of ? foreign(c.of) : "everything"])));
@@ -430,7 +435,7 @@ const bucketRow = (b, sortable) => {
 	const row = element("tr", {},
 		cell("", "key", foreign(b.key, "long")), ...(sortable ? [] : [cell("", "text", foreign(b.zone), ...(b.shadow ? [" (shadow)"] : []))]),
 		cell("", "wide", element("div", { class: "level" }, element("span"), track)),
-		cell("empty in", "n"), cell("blocked for", "n"), ...(sortable ? [cell("last used", "n")] : []), cell("", "text", ruleOf(b), ...(b.from ? [" ", foreign(b.from, "soft")] : [])), cell("", "do"));
+		cell("empty in", "n"), cell("blocked", "n"), ...(sortable ? [cell("last used", "n")] : []), cell("", "text", ruleOf(b), ...(b.from ? [" ", foreign(b.from, "soft")] : [])), cell("", "do"));
 	row.lastChild.append(...(sortable ? [button("Why", b.key, () => lookAt(b.key, b.zone))] : []));
 	if (writable) row.lastChild.append(button("Empty…", b.key, () => proposeRelease(b.key, b.zone)), button("Limit…", b.key, () => proposeLimit(b.zone, b.key)));
 	return row;
@@ -552,7 +557,7 @@ const look = async () => {
 	if (refusal) told.push(`${visible(refusal.key || "A request without a key")} was refused by ${refusal.zone} at ${clock(refusal.at)}: ${refusal.reason}.`);
 	if (ban) told.push(`A ban of ${ban.network} holds for another ${span(left(ban.until))}.${ban.note ? ` It says: ${visible(ban.note)}.` : ""}`);
 	for (const b of out) told.push(b.blocked > 0 ? `${b.zone} blocks it for another ${span(b.blocked)}.` : b.rule === "deny" ? `${b.zone} refuses it always.` : `${b.zone} is full.`);
-	if (told.length === 0) told.push(buckets.length ? "Nothing refuses it now." : "No bucket of it is in use, and nothing refuses it.");
+	if (!ban && out.length === 0) told.push(buckets.length ? "Nothing refuses it now." : "No bucket of it is in use, and nothing refuses it.");
 	if (!complete) told.push(`The search did not reach the end: there may be more. ${problem ?? ""}`);
 	put(find("#why-said"), told.join(" "));
 	const actions = find("#why-actions");

@@ -72,6 +72,9 @@ const (
 	TooLong
 	// Exiting means that the process is about to end.
 	Exiting
+	// Waived means that the request need not wait any longer, and is served without the
+	// slots that it has not got.
+	Waived
 	// Left means that the client left, which is no refusal. A simulation ends
 	// with it if its request is not served.
 	Left
@@ -79,11 +82,11 @@ const (
 
 // String returns the name of the constant in lower case.
 func (w Why) String() string {
-	return [...]string{"admitted", "queue full", "no slot", "timed out", "too long", "exiting", "left"}[w]
+	return [...]string{"admitted", "queue full", "no slot", "timed out", "too long", "exiting", "waived", "left"}[w]
 }
 
 // Refused reports whether the request must be refused.
-func (w Why) Refused() bool { return w != Admitted && w != Left }
+func (w Why) Refused() bool { return w != Admitted && w != Waived && w != Left }
 
 // A Result says how an admission ended.
 type Result struct {
@@ -103,6 +106,11 @@ type Gate struct {
 	// Exiting is closed when the process is about to end. From then on no request
 	// waits. If nil, the process never ends.
 	Exiting <-chan struct{}
+
+	// Waived, if not nil, returns a channel that is closed when requests need not wait
+	// any longer. It is called for requests that have to wait, and done when they do not
+	// any more.
+	Waived func() (waived <-chan struct{}, done func())
 }
 
 // Admit waits until the request may be served: in the delay queue of the zone
@@ -152,12 +160,20 @@ func (g *Gate) wait(ctx context.Context, r *request) {
 		c.Wait(r.done)
 		return
 	}
+	var waived <-chan struct{}
+	if g.Waived != nil {
+		var done func()
+		waived, done = g.Waived()
+		defer done()
+	}
 	select {
 	case <-r.done:
 	case <-ctx.Done():
 		r.cancel(Left)
 	case <-g.Exiting:
 		r.cancel(Exiting)
+	case <-waived:
+		r.cancel(Waived)
 	}
 	<-r.done
 }

@@ -134,8 +134,8 @@ func (res *Result) OuterPass(r *http.Request) (pass *admission.Pass) {
 // client left meanwhile. If the request is not admitted, it returns what gives its
 // charges back.
 func (res *Result) Admitted(pass *admission.Pass, r admission.Result, entries []admission.Entry) (stayed bool, refunds []leakybucket.Settlement) {
-	if r.Why == admission.Admitted {
-		res.pass = pass
+	if r.Why == admission.Admitted || r.Why == admission.Waived {
+		res.pass = pass // which is nil if its waits were waived
 		for i := range entries {
 			if o := res.entered(i); entries[i].Waited > 0 && o.Delay == 0 {
 				o.waited(entries[i].Waited)

@@ -195,6 +195,9 @@ type Overrides struct {
 type Table struct {
 	set atomic.Pointer[Set] // nil while there is none
 	mu  sync.Mutex          // held to change it
+
+	allShadow chan struct{} // closed when all zones are switched to shadow; nil while nobody waits for that
+	waiting   int           // for that
 }
 
 // Load returns the overrides that hold, which is nil if there are none. A nil Table
@@ -247,7 +250,41 @@ func (t *Table) Shadow(zone string, length time.Duration, note string, now time.
 	t.change(now, func(s *Set) {
 		s.shadows = append(without(s.shadows, func(x *Shadow) bool { return x.Zone == zone }), added)
 	})
+	if zone == "" && t.allShadow != nil {
+		close(t.allShadow)
+		t.allShadow, t.waiting = nil, 0
+	}
 	return added, nil
+}
+
+// AllShadowed returns a channel that is closed once all zones are switched to shadow. The
+// caller must call done when it waits no longer.
+func (t *Table) AllShadowed(now time.Time) (shadowed <-chan struct{}, done func()) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.Load().AllShadow(now) {
+		already := make(chan struct{})
+		close(already)
+		return already, func() {}
+	}
+	if t.allShadow == nil {
+		t.allShadow = make(chan struct{})
+	}
+	t.waiting++
+	mine := t.allShadow
+	return mine, func() { t.waitNoLonger(mine) }
+}
+
+// waitNoLonger forgets the channel after the last who waited for it.
+func (t *Table) waitNoLonger(mine chan struct{}) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.allShadow != mine {
+		return // it was closed
+	}
+	if t.waiting--; t.waiting == 0 {
+		t.allShadow = nil
+	}
 }
 
 // Unshadow ends what Shadow has begun.

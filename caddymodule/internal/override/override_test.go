@@ -140,3 +140,48 @@ func TestTwoWritersLoseNothing(t *testing.T) {
 		t.Errorf("got %d switches, want 200", got)
 	}
 }
+
+func TestThoseWhoWaitForShadowLearnOfItOnce(t *testing.T) {
+	table, now := new(Table), time.Now()
+	closed := func(ch <-chan struct{}) bool {
+		select {
+		case <-ch:
+			return true
+		default:
+			return false
+		}
+	}
+	first, doneFirst := table.AllShadowed(now)
+	second, doneSecond := table.AllShadowed(now)
+	if _, err := table.Shadow("pages", time.Hour, "", now); err != nil {
+		t.Fatal(err)
+	}
+	if closed(first) || closed(second) {
+		t.Error("got told of one zone, want to hear of all alone")
+	}
+	doneSecond()
+	if _, err := table.Shadow("", time.Hour, "", now); err != nil {
+		t.Fatal(err)
+	}
+	if !closed(first) {
+		t.Error("got nothing, want to be told of the switch")
+	}
+	doneFirst()
+	third, doneThird := table.AllShadowed(now)
+	if !closed(third) {
+		t.Error("got nothing while all zones are in shadow, want to be told at once")
+	}
+	doneThird()
+	later := now.Add(time.Hour) // the switch is over
+	fourth, doneFourth := table.AllShadowed(later)
+	if closed(fourth) {
+		t.Error("got told after the end of the switch, want to wait for another")
+	}
+	if _, err := table.Shadow("", time.Hour, "", later); err != nil {
+		t.Fatal(err)
+	}
+	if !closed(fourth) {
+		t.Error("got nothing, want to be told of the second switch")
+	}
+	doneFourth()
+}

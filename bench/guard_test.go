@@ -1,0 +1,202 @@
+package bench
+
+import (
+	"bufio"
+	"flag"
+	"fmt"
+	"math"
+	"os"
+	"runtime"
+	"runtime/debug"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+	"unsafe"
+)
+
+var (
+	guard       = flag.Bool("guard", false, "compare memstore with x/time/rate, and fail if it has lost ground")
+	guardUpdate = flag.Bool("guard.update", false, "write the ratios that -guard measures to "+ratiosFile)
+)
+
+const (
+	// ratiosFile has the committed ratios: the processor time of memstore in that of
+	// golang.org/x/time/rate in a mutexed map.
+	ratiosFile = "ratios.txt"
+
+	// mostLoss is how much of a committed ratio may be lost.
+	mostLoss = 0.25
+
+	// guardAttempts is how often a ratio is measured before it counts as lost.
+	guardAttempts = 5
+)
+
+// TestGuard fails if memstore has become slower than x/time/rate by more than a quarter,
+// compared with the committed ratios. Both take turns in short parts on one thread, and
+// its processor time counts: other work on the machine makes it wait, but hardly makes it
+// use more of that. The best tenth of each limiter's parts counts. A ratio that is too high is
+// measured again, so that a bad minute is no failure.
+func TestGuard(t *testing.T) {
+	if !*guard && !*guardUpdate {
+		t.Skip("SKIPPED: measures; run ./run.sh --guard")
+	}
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	defer debug.SetGCPercent(debug.SetGCPercent(-1)) // the garbage of one is no work for the other
+	committed := readRatios(t)
+	measured := ""
+	for _, w := range workloads {
+		runtime.GC()
+		attempt := w.open()
+		limit, ratio, n := committed[w.name]*(1+mostLoss), math.Inf(1), 0
+		for n < guardAttempts && (n == 0 || ratio > limit) {
+			ratio = attempt()
+			n++
+		}
+		t.Logf("%-24s %.3f of x/time/rate's time, %.3f committed, %d attempts", w.name, ratio, committed[w.name], n)
+		measured += fmt.Sprintf("%s %.3f\n", w.name, ratio)
+		if ratio > limit && !*guardUpdate {
+			t.Errorf("%s: got %.3f of x/time/rate's processor time, want at most %.3f, which is the committed %.3f and %.0f %%",
+				w.name, ratio, limit, committed[w.name], mostLoss*100)
+		}
+	}
+	if *guardUpdate {
+		if err := os.WriteFile(ratiosFile, []byte(measured), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// A workload is measured for memstore and for x/time/rate. open prepares both, and
+// returns a function that continues to measure them and returns their ratio so far.
+type workload struct {
+	name string
+	open func() (attempt func() float64)
+}
+
+var workloads = []workload{
+	{"one-key-allowed", func() func() float64 { return takes(both(bottomless), one()) }},
+	{"one-key-refused", func() func() float64 { return takes(both(closed), one()) }},
+	{"1e6-keys-uniform", func() func() float64 { return takes(filled(), uniform()) }},
+	{"1e6-keys-zipf", func() func() float64 { return takes(filled(), zipf()) }},
+	{"first-touch", firstTouches},
+}
+
+// both opens memstore and x/time/rate with a limit, and asks each once.
+func both(l limit) (take [2]take) {
+	take[0], take[1] = openMemstore(l).taker(), openXTime(l).taker()
+	for _, take := range take {
+		take(one().at(0))
+	}
+	return take
+}
+
+// filled opens both with a million buckets.
+var filled = sync.OnceValue(func() [2]take {
+	take := both(roomy)
+	for _, take := range take {
+		fill(take)
+	}
+	return take
+})
+
+// takes measures takes of keys in an order.
+func takes(take [2]take, order *keys) func() float64 {
+	const (
+		rounds = 1000
+		part   = 300
+	)
+	var next [2]int
+	var took [2][]time.Duration
+	return func() float64 {
+		for range rounds {
+			for i := range take {
+				began := threadTime()
+				for range part {
+					take[i](order.at(next[i]))
+					if next[i]++; next[i] == order.len() {
+						next[i] = 0
+					}
+				}
+				took[i] = append(took[i], threadTime()-began)
+			}
+		}
+		return good(took[0]) / good(took[1])
+	}
+}
+
+// good returns the first tenth of what parts took, which is what one takes if little
+// interferes. The least of all would be that of a clock that was just set back.
+func good(took []time.Duration) float64 {
+	slices.Sort(took)
+	return float64(took[len(took)/10])
+}
+
+// firstTouches measures takes of new keys, in new stores, including their growth. Parts
+// are compared with those at the same point of the growth.
+func firstTouches() func() float64 {
+	const (
+		rounds = 11
+		parts  = 200
+		part   = 500
+	)
+	all := everyoneOnce()
+	open := [2]func(limit) store{openMemstore, openXTime}
+	var took [2][parts][]time.Duration
+	return func() float64 {
+		for range rounds {
+			for i := range open {
+				take := open[i](lasting).taker()
+				for n := range parts {
+					began := threadTime()
+					for key := n * part; key < (n+1)*part; key++ {
+						take(all.at(key))
+					}
+					took[i][n] = append(took[i][n], threadTime()-began)
+				}
+			}
+			runtime.GC()
+		}
+		var sum [2]float64
+		for i := range took {
+			for n := range took[i] {
+				sum[i] += good(took[i][n])
+			}
+		}
+		return sum[0] / sum[1]
+	}
+}
+
+// threadTime returns how long this thread has run.
+func threadTime() time.Duration {
+	const clockThreadCPUTime = 3 // CLOCK_THREAD_CPUTIME_ID of clock_gettime(2)
+	var now syscall.Timespec
+	if _, _, errno := syscall.RawSyscall(syscall.SYS_CLOCK_GETTIME, clockThreadCPUTime, uintptr(unsafe.Pointer(&now)), 0); errno != 0 {
+		panic(errno)
+	}
+	return time.Duration(now.Nano())
+}
+
+func readRatios(t *testing.T) map[string]float64 {
+	t.Helper()
+	file, err := os.Open(ratiosFile)
+	if err != nil {
+		if *guardUpdate {
+			return nil
+		}
+		t.Fatal(err)
+	}
+	defer file.Close()
+	ratios := make(map[string]float64)
+	for lines := bufio.NewScanner(file); lines.Scan(); {
+		name, text, _ := strings.Cut(lines.Text(), " ")
+		if ratios[name], err = strconv.ParseFloat(text, 64); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return ratios
+}
