@@ -16,6 +16,7 @@ import (
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/body"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/clock"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/decision"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/detached"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/settlement"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/staticfile"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/sharedstore"
@@ -129,7 +130,7 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request, next caddyht
 	if err != nil {
 		return err
 	}
-	buffer, stayed := h.admit(r, res)
+	buffer, stayed := h.admit(r, res, reader)
 	if buffer != nil {
 		defer buffer.End(w)
 	}
@@ -291,8 +292,9 @@ func (h *Handler) takeOnce(p *decision.Plan) bool {
 // admit holds the request until its delay is over, its body is buffered and its slots
 // are free, and simulates that for shadow zones. It returns false if the client left
 // meanwhile. Afterwards res tells whether the request is refused. The buffer, if not
-// nil, has replaced the request's body and must be ended.
-func (h *Handler) admit(r *http.Request, res *decision.Result) (buffer *body.Buffer, stayed bool) {
+// nil, has replaced the request's body and must be ended. The reader, if not nil, holds
+// the beginning of the body.
+func (h *Handler) admit(r *http.Request, res *decision.Result, reader *body.Reader) (buffer *body.Buffer, stayed bool) {
 	if !res.Holds() || res.Refused() {
 		return nil, true
 	}
@@ -309,7 +311,15 @@ func (h *Handler) admit(r *http.Request, res *decision.Result) (buffer *body.Buf
 	defer outer.Resume()
 	var pass *admission.Pass
 	var result admission.Result
-	if most, index := res.RequestBuffer(); most > 0 && !body.Received(r) {
+	if held := reader.Held(); held > 0 && res.TakesTurns() {
+		// All requests that wait hold what was read of their bodies.
+		if requestBuffers.Reserve(held) {
+			defer requestBuffers.Return(held)
+		} else {
+			result = admission.Result{Why: admission.QueueFull, Index: res.FirstTurn()}
+		}
+	}
+	if most, index := res.RequestBuffer(); result.Why == admission.Admitted && most > 0 && !body.Received(r) {
 		buffer, result = h.buffer(r, since, entries, most, index)
 	}
 	if result.Why == admission.Admitted {
@@ -363,8 +373,11 @@ func (h *Handler) refund(settlements []leakybucket.Settlement) {
 func (h *Handler) serve(w http.ResponseWriter, r *http.Request, next caddyhttp.Handler, res *decision.Result) error {
 	holds := res.Holds()
 	tunnel := holds && settlement.MayTunnel(r)
-	trusts, passes := res.Trusts(), res.Passes()
-	if len(h.headers) == 0 && !tunnel && !trusts && !passes && !res.Settles() {
+	if holds && res.TakesTurns() {
+		next = h.detach(next)
+	}
+	trusts, passes, simulates := res.Trusts(), res.Passes(), holds && res.SimulatesTurns()
+	if len(h.headers) == 0 && !tunnel && !trusts && !passes && !simulates && !res.Settles() {
 		if holds {
 			defer res.Release()
 		}
@@ -393,12 +406,23 @@ func (h *Handler) serve(w http.ResponseWriter, r *http.Request, next caddyhttp.H
 	observer.Outer = first.Observe(observer)
 	defer func() {
 		first.Observe(observer.Outer)
+		if simulates && observer.UpstreamFailed() {
+			res.Fail()
+		}
 		if holds {
 			res.Release()
 		}
 		h.settle(r, res, observer)
 	}()
 	return observer.Serve(w, r, next)
+}
+
+// detach returns a handler that goes on when its client leaves: the upstream does, too,
+// and the slot must not come free before.
+func (h *Handler) detach(next caddyhttp.Handler) caddyhttp.Handler {
+	return caddyhttp.HandlerFunc(func(w http.ResponseWriter, r *http.Request) error {
+		return detached.Serve(w, r, next, h.app.gate.Exiting)
+	})
 }
 
 // trust adds device cookies to a response that says that a log-in has succeeded.

@@ -69,6 +69,7 @@ type liveZone struct {
 	levels              levelHistogram
 	lines               refusedLines
 	recent              topk.Recent
+	slotSeconds         [fairqueue.Ranks]atomic.Pointer[prometheus.Counter]
 	busiest             busiestKeys
 	load                loadLog
 

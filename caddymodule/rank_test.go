@@ -149,6 +149,44 @@ func TestOneWhoIsRefusedIsServedAsReturnedFromTheTimeOnThatItWasTold(t *testing.
 	})
 }
 
+// returning returns the cookies of n people who were refused, whose passes are valid.
+func returning(s *settleSite, zone string, n int) (cookies []string) {
+	for i := range n {
+		p := s.person(fmt.Sprintf("203.0.113.%d", 100+i))
+		p.keeps(p.opens("GET", "/"))
+		name := "__Host-throttle-" + zone
+		cookies = append(cookies, name+"="+p.cookies[name])
+	}
+	pass(time.Minute)
+	return cookies
+}
+
+func TestCopiesOfAPassAndPassesOfOneAddressShareOneTurn(t *testing.T) {
+	inSettleBubble(t, func(t *testing.T) {
+		for i, robots := range map[int]func(s *settleSite, cookies []string, n int) *person{
+			1: func(s *settleSite, cookies []string, n int) *person {
+				return s.person("192.0.2."+strconv.Itoa(n), cookies[1])
+			},
+			2: func(s *settleSite, cookies []string, n int) *person {
+				return s.person("192.0.2.1", cookies[1+n])
+			},
+		} {
+			zone := "turns" + strconv.Itoa(i)
+			s := busySite(t, zone, "max_wait 8s", time.Second)
+			cookies := returning(s, zone, 6)
+			visits := []*visit{s.visit("198.51.100.1", "/")}
+			for n := range 5 {
+				visits = append(visits, robots(s, cookies, n).opens("GET", "/"))
+			}
+			visits = append(visits, s.person("203.0.113.1", cookies[0]).opens("GET", "/"))
+			pass(time.Minute)
+			if robot, other := visits[2].waited, visits[6].waited; !visits[6].reached || other >= robot {
+				t.Errorf("case %d: got one of %d waiting %v behind robots, whose second waited %v; want the robots to have one turn", i, len(cookies), other, robot)
+			}
+		}
+	})
+}
+
 func TestFurtherRefusalsWaitLongerAndReloadThreeTimes(t *testing.T) {
 	inSettleBubble(t, func(t *testing.T) {
 		s := busySite(t, "long", "max_wait 5s", time.Hour)

@@ -47,7 +47,8 @@ type turnMeter struct {
 
 func newTurnMeters(z *runningZone) (meters [fairqueue.Ranks]*turnMeter) {
 	for _, rank := range z.ranks() {
-		slotSeconds.WithLabelValues(z.Name, rank.String()) // its series exists before the first slot
+		counter := slotSeconds.WithLabelValues(z.Name, rank.String())
+		z.live.slotSeconds[rank].Store(&counter)
 		meters[rank] = &turnMeter{decided: countersOf(z, rank.String()), waits: turnSeconds.WithLabelValues(z.Name, rank.String())}
 	}
 	return meters
@@ -79,7 +80,11 @@ func (z *runningZone) turned(o *decision.Outcome, d decision.Decision, why decis
 
 // released counts a slot that was given back.
 func (l *liveZone) released(t *admission.Turn, held time.Duration) {
-	slotSeconds.WithLabelValues(l.name, t.Rank.String()).Add(held.Seconds())
+	if counter := l.slotSeconds[t.Rank].Load(); counter != nil {
+		(*counter).Add(held.Seconds())
+	} else { // only a switch at run time can lead here
+		slotSeconds.WithLabelValues(l.name, t.Rank.String()).Add(held.Seconds())
+	}
 	l.busiest.add(t.Keys[0], held, time.Now())
 }
 

@@ -3,7 +3,11 @@ package caddymodule
 import (
 	"context"
 	"encoding/json"
+	"errors"
+	"fmt"
+	"math"
 	"net/http"
+	"net/http/httptest"
 	"regexp"
 	"slices"
 	"strconv"
@@ -11,6 +15,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
 	"go.uber.org/zap"
 	"go.uber.org/zap/zapcore"
 	"go.uber.org/zap/zaptest/observer"
@@ -247,7 +252,7 @@ func TestMetricsAndTheStatusTellOfTurns(t *testing.T) {
 		if got := counted(t, slotSeconds, "waits"); got["member"] != .5 || got["first"] != .5 {
 			t.Errorf("got slot seconds %v, want half a second of each rank", got)
 		}
-		wantTop := []busyKey{{"share:203.0.113.1", .5}, {"member:ann", .5}, {"share:203.0.113.3", .5}}
+		wantTop := []busyKey{{"203.0.113.1", .5}, {"@member/ann", .5}, {"203.0.113.3", .5}}
 		if top := z.describeShare(time.Now()).Top; !slices.Equal(top, wantTop) {
 			t.Errorf("got the busiest keys %v, want %v", top, wantTop)
 		}
@@ -288,4 +293,163 @@ func TestALineAMinuteTellsHowFullAZoneIs(t *testing.T) {
 			t.Errorf("got %q, want it to match %v", lines[0], want)
 		}
 	})
+}
+
+func TestAClientThatHangsUpDoesNotFreeItsSlot(t *testing.T) {
+	for _, when := range []string{"before the headers", "after the headers", "as an upgrade"} {
+		inSettleBubble(t, func(t *testing.T) {
+			s := newShareZone(t, "in_flight 1\nshare", 0)
+			s.serve = func(w http.ResponseWriter, r *http.Request) error {
+				if when == "after the headers" {
+					_, _ = w.Write([]byte("the beginning"))
+				}
+				select {
+				case <-time.After(900 * time.Millisecond):
+				case <-r.Context().Done():
+				}
+				_, err := w.Write([]byte("the end"))
+				return err
+			}
+			var headers []string
+			if when == "as an upgrade" {
+				headers = []string{"Connection", "Upgrade", "Upgrade", "websocket"}
+			}
+			gone := s.visit("203.0.113.1", "/", headers...)
+			pass(100 * time.Millisecond)
+			gone.leave()
+			next := s.visit("203.0.113.2", "/")
+			pass(0)
+			if next.reached {
+				t.Errorf("%s: got the slot free when its client had left, want it held until the upstream's end", when)
+			}
+			pass(time.Minute)
+			wantTurns(t, []*visit{next}, .8)
+			if held := loggedFields(t, gone.result); !strings.Contains(held, `"seconds":0.9`) {
+				t.Errorf("%s: got %s, want the slot held for 0.9 s", when, held)
+			}
+			emptyRooms(t, "waits")
+		})
+	}
+}
+
+func TestAClientThatLeavesTheRowIsNotServed(t *testing.T) {
+	inSettleBubble(t, func(t *testing.T) {
+		s := newShareZone(t, "in_flight 1\nshare", 900*time.Millisecond)
+		s.visit("203.0.113.1", "/")
+		left := s.visit("203.0.113.2", "/")
+		left.leave()
+		pass(time.Minute)
+		wantGone(t, left)
+		emptyRooms(t, "waits")
+	})
+}
+
+func TestBodiesOfRequestsThatWaitAreBounded(t *testing.T) {
+	inSettleBubble(t, func(t *testing.T) {
+		s := newWaitSite(t, "throttle {\nzone waits {\nin_flight 1\nshare\n}\nzone names {\nkey form log\nlimit 100 1/s\n}\n}", 900*time.Millisecond)
+		login := func(n int) *visit {
+			r := httptest.NewRequest(http.MethodPost, "http://example.com/", strings.NewReader("log=ann"))
+			r.Header.Set("Content-Type", "application/x-www-form-urlencoded")
+			r.RemoteAddr = "203.0.113." + strconv.Itoa(n) + ":1"
+			return s.come(r)
+		}
+		used := requestBuffers.Used()
+		visits := []*visit{login(1), login(2)}
+		if got := requestBuffers.Used() - used; got != int64(len("log=ann")) {
+			t.Errorf("got %d bytes held, want those of the one that waits", got)
+		}
+		pass(time.Minute)
+		rest := mostBuffered - requestBuffers.Used()
+		if !requestBuffers.Reserve(rest) {
+			t.Fatal("got no memory, want what is left")
+		}
+		visits = append(visits, login(3))
+		requestBuffers.Return(rest)
+		visits = append(visits, login(4))
+		pass(time.Minute)
+		wantTurns(t, visits, 0, .9, -1, 0)
+		if got := requestBuffers.Used(); got != used {
+			t.Errorf("got %d bytes still held, want %d", got, used)
+		}
+		emptyRooms(t, "waits", "names")
+	})
+}
+
+// A refused client uploads nothing.
+func TestAnEarlyRefusalReadsNoBody(t *testing.T) {
+	inSettleBubble(t, func(t *testing.T) {
+		s := newWaitSite(t, "throttle {\nzone waits {\nin_flight 1\nshare\n}\nzone names {\nkey form log\nlimit 100 1/s\n}\n}", 5*time.Second)
+		s.visit("203.0.113.1", "/")
+		s.visit("203.0.113.2", "/")
+		upload := uploadSlowly("/")
+		v := s.come(upload)
+		if !v.ended || v.Code != http.StatusServiceUnavailable || v.waited != 0 {
+			t.Errorf("got %d after %v, ended %v, want 503 at once", v.Code, v.waited, v.ended)
+		}
+		pass(time.Minute)
+		emptyRooms(t, "waits", "names")
+	})
+}
+
+// By the seconds that requests take, a zone in shadow would refuse nearly all of them:
+// they wait in the upstream's own queue.
+func TestAShadowOfSharedSlotsDoesNotCountTheUpstreamsQueue(t *testing.T) {
+	refused := make(map[string]float64)
+	for _, mode := range []string{"shadow", ""} {
+		inSettleBubble(t, func(t *testing.T) {
+			s := newWaitZone(t, "in_flight 1\nshare\n"+mode, 0)
+			worker := make(chan struct{}, 1)
+			s.serve = func(http.ResponseWriter, *http.Request) error {
+				worker <- struct{}{}
+				<-time.After(100 * time.Millisecond)
+				<-worker
+				return nil
+			}
+			for i := range 1000 { // in shadow, some twenty wait at the upstream all the time
+				s.visit(fmt.Sprintf("10.0.%d.%d", i/200, i%200), "/")
+				if i >= 20 {
+					pass(110 * time.Millisecond)
+				}
+			}
+			pass(time.Minute)
+			for name, n := range counted(t, requests, "waits") {
+				if strings.Contains(name, "refused") {
+					refused[mode] += n / 10
+				}
+			}
+			emptyRooms(t, "waits")
+		})
+	}
+	if shadow, truth := refused["shadow"], refused[""]; math.Abs(shadow-truth) > 5 {
+		t.Errorf("got %v %% refused in shadow, and %v %% enforced, want about the same", shadow, truth)
+	}
+}
+
+func TestAShadowOfSharedSlotsDoesNotLearnFromAnUpstreamThatFails(t *testing.T) {
+	for name, fail := range map[string]func(http.ResponseWriter) error{
+		"status": func(w http.ResponseWriter) error { w.WriteHeader(http.StatusGatewayTimeout); return nil },
+		"error": func(http.ResponseWriter) error {
+			return caddyhttp.Error(http.StatusBadGateway, errors.New("no upstream"))
+		},
+	} {
+		inSettleBubble(t, func(t *testing.T) {
+			s := newWaitZone(t, "in_flight 1\nshare\nshadow", 0)
+			s.serve = func(w http.ResponseWriter, _ *http.Request) error {
+				<-time.After(30 * time.Second)
+				return fail(w)
+			}
+			s.visit(office, "/")
+			pass(time.Minute)
+			if mean := s.app.zones["waits"].live.simulated.Load().Mean; mean != time.Second {
+				t.Errorf("%s: got a mean of %v, want 1s as before", name, mean)
+			}
+			s.serve = func(http.ResponseWriter, *http.Request) error { <-time.After(30 * time.Second); return nil }
+			s.visit(office, "/")
+			pass(time.Minute)
+			if mean := s.app.zones["waits"].live.simulated.Load().Mean; mean != 1580*time.Millisecond {
+				t.Errorf("%s: got a mean of %v, want 1.58s of a request that took 30", name, mean)
+			}
+			emptyRooms(t, "waits")
+		})
+	}
 }

@@ -84,7 +84,7 @@ func (s *trial) flood(stop <-chan struct{}, each func(i int) request) map[int]in
 // checkFloods lets one client send each flood, and demands that the slowest pages of
 // polite visitors take at most twice as long meanwhile as without it. Quiet and floods
 // take turns, so that whatever else the machine does slows down both.
-func checkFloods(t *testing.T, start func(*testing.T) *trial, page string, floods map[string]func(i int) request) {
+func checkFloods(t *testing.T, start func(*testing.T, ...string) *trial, page string, floods map[string]func(i int) request) {
 	t.Helper()
 	const turns, quietFor, floodFor = 8, 3 * time.Second, 5 * time.Second
 	for name, each := range floods {

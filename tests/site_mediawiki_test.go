@@ -1,6 +1,7 @@
 package tests
 
 import (
+	"bytes"
 	"encoding/json"
 	"fmt"
 	"net/url"
@@ -47,8 +48,11 @@ func installMediaWiki(t *testing.T, a *application) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	recipe := phpFence.FindSubmatch(page)
-	if recipe == nil {
+	var recipe bytes.Buffer
+	for _, block := range phpFence.FindAllSubmatch(page, -1) {
+		recipe.Write(block[1])
+	}
+	if recipe.Len() == 0 {
 		t.Fatal("got no PHP in mediawiki.md, want the lines for LocalSettings.php")
 	}
 	ours, err := os.ReadFile("testdata/mediawiki/LocalSettings.php")
@@ -60,7 +64,7 @@ func installMediaWiki(t *testing.T, a *application) {
 		t.Fatal(err)
 	}
 	defer settings.Close()
-	if _, err := fmt.Fprintf(settings, "\n%s\n%s", recipe[1], ours); err != nil {
+	if _, err := fmt.Fprintf(settings, "\n%s\n%s", &recipe, ours); err != nil {
 		t.Fatal(err)
 	}
 	for name, mode := range map[string]os.FileMode{"cache": os.ModeDir, "passwords.log": 0} {
@@ -87,17 +91,18 @@ func installMediaWiki(t *testing.T, a *application) {
 	a.startFPM(t, "env[MW_CONFIG_FILE] = "+filepath.Join(a.dir, "LocalSettings.php"))
 }
 
-// startMediaWiki runs it behind the Caddyfile of its recipe.
-func startMediaWiki(t *testing.T) *trial {
+// startMediaWiki runs it behind the Caddyfile of its recipe, with more changes.
+func startMediaWiki(t *testing.T, changes ...string) *trial {
 	t.Helper()
 	if !longRun() {
 		t.Skip("SKIPPED: it takes minutes; TEST_LONG=1 runs it")
 	}
 	mediaWiki.use(t)
-	return startTrial(t, "mediawiki.md",
+	return startTrial(t, "mediawiki.md", append([]string{
 		"/var/www/mediawiki", mediaWikiPackage,
-		"exempt static_files\n", "exempt static_files\n"+secondConfig(t, "mediawiki.md"),
-		"unix//run/php/php-fpm.sock", "unix/"+filepath.Join(mediaWiki.dir, "fpm.sock"))
+		"exempt static_files\n", "exempt static_files\n" + secondConfig(t, "mediawiki.md"),
+		"unix//run/php/php-fpm.sock", "unix/" + filepath.Join(mediaWiki.dir, "fpm.sock"),
+	}, changes...)...)
 }
 
 // A loginToken is what MediaWiki wants to see in log-ins, and the cookies that belong

@@ -50,10 +50,11 @@ func installRedmine(t *testing.T, a *application) {
 		t.Fatal(err)
 	}
 	for name, text := range map[string]string{
-		filepath.Join(root, "Gemfile"):                       strings.ReplaceAll(string(gems), redminePackage+"/", root+"/"),
-		filepath.Join(root, "Gemfile.local"):                 "gem 'puma'\n",
-		filepath.Join(root, "config/initializers/counts.rb"): string(counts),
-		filepath.Join(instance, "config/secret_key.txt"):     strings.Repeat("0123456789abcdef", 4),
+		filepath.Join(root, "Gemfile"):                         strings.ReplaceAll(string(gems), redminePackage+"/", root+"/"),
+		filepath.Join(root, "Gemfile.local"):                   "gem 'puma'\n",
+		filepath.Join(root, "config/initializers/counts.rb"):   string(counts),
+		filepath.Join(root, "config/initializers/throttle.rb"): recipeCode(t, "rails.md", "ruby"),
+		filepath.Join(instance, "config/secret_key.txt"):       strings.Repeat("0123456789abcdef", 4),
 		filepath.Join(instance, "config/database.yml"): fmt.Sprintf(
 			"production:\n  adapter: sqlite3\n  database: %s/redmine.sqlite\n  timeout: 10000\n", a.dir),
 	} {
@@ -81,17 +82,18 @@ func installRedmine(t *testing.T, a *application) {
 		"--preload", "--bind", "unix://"+socket, "config.ru"), socket)
 }
 
-// startRedmine runs it behind the Caddyfile of the recipe for Rails.
-func startRedmine(t *testing.T) *trial {
+// startRedmine runs it behind the Caddyfile of the recipe for Rails, with more changes.
+func startRedmine(t *testing.T, changes ...string) *trial {
 	t.Helper()
 	if !longRun() {
 		t.Skip("SKIPPED: it takes minutes; TEST_LONG=1 runs it")
 	}
 	redmine.use(t)
-	return startTrial(t, "rails.md",
-		"/srv/app/public", redminePackage+"/public",
-		"exempt static_files\n", "exempt static_files\n"+secondConfig(t, "rails.md"),
-		"localhost:3000", "unix/"+filepath.Join(redmine.dir, "puma.sock"))
+	return startTrial(t, "rails.md", append([]string{
+		"/srv/app/public", redminePackage + "/public",
+		"exempt static_files\n", "exempt static_files\n" + secondConfig(t, "rails.md"),
+		"localhost:3000", "unix/" + filepath.Join(redmine.dir, "puma.sock"),
+	}, changes...)...)
 }
 
 // secondConfig returns the second Caddyfile of a recipe: what Debian's package needs

@@ -62,11 +62,12 @@ func installWordPress(t *testing.T, a *application) {
 	a.startFPM(t)
 }
 
-// startWordPress runs it behind the Caddyfile of its recipe.
-func startWordPress(t *testing.T) *trial {
+// startWordPress runs it behind the Caddyfile of its recipe, with more changes.
+func startWordPress(t *testing.T, changes ...string) *trial {
 	t.Helper()
 	wordPress.use(t)
-	return startTrial(t, "wordpress.md",
+	return startTrial(t, "wordpress.md", append([]string{
 		"/var/www/wordpress", filepath.Join(wordPress.dir, "wordpress"),
-		"unix//run/php/php-fpm.sock", "unix/"+filepath.Join(wordPress.dir, "fpm.sock"))
+		"unix//run/php/php-fpm.sock", "unix/" + filepath.Join(wordPress.dir, "fpm.sock"),
+	}, changes...)...)
 }

@@ -10,7 +10,7 @@ import (
 // beside those that are. It runs beside the request and never holds it up: the
 // request waits for its delay in the queue of the shadow zone, takes a slot when
 // both its delay and the real admission are over, and holds it for as long as
-// the real request is served. A simulated wait may outlast the request.
+// the real request is served; see virtualSlot for requests that take turns. A simulated wait may outlast the request.
 //
 // Whatever waits is a timer: there are at most as many as MaxWaiting allows, and
 // one for each slot that is held longer than the request lasts.
@@ -21,6 +21,7 @@ type Simulation struct {
 	admitted time.Time     // when the simulated one was
 	ended    bool          // the real request is over
 	served   time.Duration // how long that took from passed on
+	virtual  virtualSlot   // of requests that take turns
 }
 
 // Simulate begins a simulation in the zone of e, whose delay counts from since.
@@ -48,6 +49,9 @@ func (s *Simulation) Passed() {
 		return
 	}
 	s.open, s.passed = true, s.now()
+	if e := &s.steps[0].Entry; e.Turn != nil {
+		e.Zone.begin(e, &s.virtual)
+	}
 	if s.waiting == nil {
 		s.takeSlots()
 	}
@@ -76,6 +80,14 @@ func (s *Simulation) Release() {
 		return
 	}
 	s.ended, s.served = true, s.now().Sub(s.passed)
+	if s.virtual.key != nil {
+		s.steps[0].Zone.end(&s.virtual)
+		if s.steps[0].slot != nil {
+			s.hold()
+		}
+		s.mu.Unlock()
+		return
+	}
 	late := s.admitted.Sub(s.passed)
 	holds := s.steps[0].slot != nil
 	s.mu.Unlock()
@@ -92,6 +104,12 @@ func (s *Simulation) Release() {
 // request is over already. The caller holds the lock.
 func (s *Simulation) finished() {
 	s.admitted = s.now()
+	if s.steps[0].Turn != nil {
+		if s.steps[0].slot != nil {
+			s.hold()
+		}
+		return
+	}
 	if s.ended && s.steps[0].slot != nil {
 		clock.AfterFunc(s.clock, s.served, s.release)
 	}

@@ -23,6 +23,9 @@ type Turn struct {
 	since time.Time     // it holds its slot
 	held  time.Duration // before it gave the slot up for a while
 	total atomic.Int64  // nanoseconds, once the slot is given back
+
+	// Length is for how long a virtual slot is held, if that is known.
+	length time.Duration
 }
 
 // Held returns for how long the request held its slot, and false until that is given
@@ -194,7 +197,9 @@ func (z *Zone) giveBack(t *Turn) (held time.Duration, slot bool) {
 		return 0, false
 	}
 	t.key = nil
-	held = t.held + z.Now().Sub(t.since)
+	if held = t.held + z.Now().Sub(t.since); t.length > 0 {
+		held = t.length
+	}
 	if slot = k.turns.Release(&t.Request, held); slot {
 		t.total.Store(int64(max(held, 1)))
 		k.served--

@@ -28,6 +28,7 @@ type Zone struct {
 	served  int
 	keys    map[string]*keyState
 	mean    fairqueue.Mean // seconds that those who take turns hold a slot
+	recent  recent         // the same, of the last ones in shadow
 }
 
 // Now returns the time that the zone goes by.
@@ -45,6 +46,7 @@ type keyState struct {
 	turns     *fairqueue.Queue
 	limits    fairqueue.Limits // of those, as the last request or config has set them
 	advancing int              // goroutines that let them go on
+	pace      pace             // of the upstream, in shadow
 }
 
 // keyStates are used again: most keys come and go with each request.
@@ -231,11 +233,12 @@ func (z *Zone) state(key string) *keyState {
 
 // forget drops the state of a key after its last request.
 func (z *Zone) forget(k *keyState) {
-	if k.served == 0 && k.advancing == 0 && k.delayed.empty() && k.queued.empty() && (k.turns == nil || k.turns.Idle()) {
+	if k.served == 0 && k.advancing == 0 && k.pace.running == 0 && k.delayed.empty() && k.queued.empty() && (k.turns == nil || k.turns.Idle()) {
 		delete(z.keys, k.key)
 		k.key = ""
 		if k.turns != nil {
 			k.turns.Reset()
+			k.pace = pace{}
 		}
 		keyStates.Put(k)
 	}

@@ -34,6 +34,13 @@ func NewMemory(most int64) *Memory { return &Memory{most: most} }
 // Used returns how many bytes buffers hold now.
 func (m *Memory) Used() int64 { return m.used.Load() }
 
+// Reserve reserves n bytes that something else than a buffer holds, if there are so
+// many. The caller gives them back by Return.
+func (m *Memory) Reserve(n int64) bool { return m.take(n) }
+
+// Return gives n reserved bytes back.
+func (m *Memory) Return(n int64) { m.used.Add(-n) }
+
 // take reserves n bytes, if there are so many.
 func (m *Memory) take(n int64) bool {
 	if m.used.Add(n) <= m.most {

@@ -30,6 +30,7 @@ type Reader struct {
 	source io.ReadCloser
 	came   chan struct{} // a byte has come
 	done   chan struct{} // closed when nobody reads ahead any more
+	size   int64         // of what is read ahead, at most
 	enough atomic.Bool   // tells the reader to stop after the read it is in
 
 	// Once done is closed:
@@ -66,6 +67,7 @@ func Look(r *http.Request, most int64) (*Reader, *Body) {
 	if r.ContentLength > 0 {
 		size = r.ContentLength + 1 // one more, to see the end
 	}
+	reader.size = size
 	go reader.readAhead(size)
 	if !reader.wait(r.ContentLength < 0) {
 		reader.enough.Store(true)
@@ -78,6 +80,20 @@ func Look(r *http.Request, most int64) (*Reader, *Body) {
 		ContentType:     strings.Join(r.Header["Content-Type"], ", "),
 		ContentEncoding: strings.Join(r.Header["Content-Encoding"], ", "),
 		Data:            reader.ahead,
+	}
+}
+
+// Held returns how many bytes of the body are held in memory, at most. A nil Reader
+// holds none.
+func (u *Reader) Held() int64 {
+	if u == nil {
+		return 0
+	}
+	select {
+	case <-u.done:
+		return int64(len(u.ahead))
+	default:
+		return u.size
 	}
 }
 

@@ -29,6 +29,13 @@ type Turn struct {
 	Standing Standing
 }
 
+// The keys of members and of passes begin so. Share keys never do, because a leading @
+// in a part of a key is escaped.
+const (
+	memberKey = "@member/"
+	passKey   = "@pass/"
+)
+
 // turn returns a new turn of a request, or nil if the zone has no share.
 func (r *Rule) turn(s *Subject, b *buffers) *Turn {
 	if r.Share == nil {
@@ -40,24 +47,70 @@ func (r *Rule) turn(s *Subject, b *buffers) *Turn {
 	}
 	t.Rank = t.Standing.Rank
 	if t.Rank == fairqueue.Member && t.Standing.Member != "" {
-		t.Keys[0] = "member:" + t.Standing.Member
+		t.Keys[0] = memberKey + t.Standing.Member
 		return t
 	}
 	k, lacking := r.Share.own(s, b)
 	if lacking != complete {
 		k = r.Share.fallback(s, ByClientIP)
 	}
-	t.Keys[0] = "share:" + k.name
+	t.Keys[0] = k.name
 	if t.Standing.Pass != "" {
-		t.Keys[1] = "pass:" + t.Standing.Pass
+		t.Keys[1] = passKey + t.Standing.Pass
 	}
 	return t
 }
 
-// checkTurns refuses the request if a zone with share would do so at once. The store
-// is not asked then.
+// TakesTurns reports whether the request has taken its turn in an enforced zone with
+// share.
+func (res *Result) TakesTurns() bool {
+	for i := range res.Outcomes {
+		if o := &res.Outcomes[i]; o.Turn != nil && !o.Shadow && o.fits() {
+			return true
+		}
+	}
+	return false
+}
+
+// SimulatesTurns reports whether a zone with share is in shadow, and wants to know
+// whether the upstream has failed.
+func (res *Result) SimulatesTurns() bool {
+	for i := range res.Outcomes {
+		if o := &res.Outcomes[i]; o.Turn != nil && o.simulation != nil {
+			return true
+		}
+	}
+	return false
+}
+
+// Fail says that the upstream has failed to answer the request. It is called before
+// Release.
+func (res *Result) Fail() {
+	for i := range res.Outcomes {
+		if s := res.Outcomes[i].simulation; s != nil {
+			s.Fail()
+		}
+	}
+}
+
+// FirstTurn returns the index of the first entry that takes turns; see
+// [Result.Entries].
+func (res *Result) FirstTurn() (index int) {
+	for i := range res.Outcomes {
+		if o := &res.Outcomes[i]; !o.Shadow && o.holds() {
+			if o.Turn != nil {
+				return index
+			}
+			index++
+		}
+	}
+	return -1
+}
+
+// checkTurns refuses the request if a zone with share would do so at once. Then the
+// store is not asked, and the body not read.
 func (p *Plan) checkTurns() {
-	if len(p.charges) == 0 {
+	if len(p.charges) == 0 && p.unread == 0 {
 		return
 	}
 	for i := range p.outcomes {

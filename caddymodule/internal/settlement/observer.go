@@ -199,6 +199,17 @@ func (o *Observer) Left() bool {
 	return !complete && (o.failed || o.gone)
 }
 
+// UpstreamFailed reports whether a proxy said that its upstream did not answer, by a
+// status from 502 to 504.
+func (o *Observer) UpstreamFailed() bool {
+	status := o.status
+	var failed caddyhttp.HandlerError
+	if status == 0 && errors.As(o.err, &failed) {
+		status = failed.StatusCode // an error route will answer
+	}
+	return status >= http.StatusBadGateway && status <= http.StatusGatewayTimeout
+}
+
 // ended reports whether all of a body of declared length was sent.
 func (o *Observer) ended() bool { return o.declared >= 0 && o.bytes >= o.declared }
 

@@ -1,0 +1,157 @@
+package admission
+
+import (
+	"time"
+
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/clock"
+)
+
+// A pace is how fast the upstream works on each of the requests of a key in shadow.
+// Enforced slots would be as many as it has workers; in shadow it gets all requests,
+// and the time that one takes is mostly that of the others.
+type pace struct {
+	running int
+	at      time.Time
+	done    time.Duration // of a worker, for each request that has been there all the time
+	work    time.Duration // of all workers, since a request has ended
+}
+
+// advance lets the time pass until now.
+func (p *pace) advance(now time.Time, slots int) {
+	passed := now.Sub(p.at)
+	p.at = now
+	if p.running > slots {
+		p.done += time.Duration(float64(passed) * float64(slots) / float64(p.running))
+		p.work += passed * time.Duration(slots)
+	} else if p.running > 0 {
+		p.done += passed
+		p.work += passed * time.Duration(p.running)
+	}
+}
+
+// recent are for how long requests have lately kept a worker busy.
+type recent struct {
+	kept  [64]time.Duration
+	n     int // of those; at most all
+	last  int // where the last one is
+	drawn int // where the last one was drawn
+
+	// Of all that have ended, with a weight that fades, in seconds: for how long they
+	// kept a worker busy, and for how long workers were busy. As long as the upstream's
+	// queue grows, the first is less: a part of the work has gone to those who still
+	// wait.
+	ended, work float64
+}
+
+// fades is the weight of a new request in the sums.
+const fades = 1. / 256
+
+func (s *recent) add(kept, work time.Duration) {
+	s.ended = s.ended*(1-fades) + kept.Seconds()
+	s.work = s.work*(1-fades) + work.Seconds()
+	s.last = (s.last + 1) % len(s.kept)
+	s.kept[s.last] = kept
+	s.n = min(s.n+1, len(s.kept))
+}
+
+// draw returns one after the other that is longer than that, twice that if there is
+// none, and zero if nothing is known.
+func (s *recent) draw(longer time.Duration) time.Duration {
+	for range s.kept {
+		s.drawn = (s.drawn + 1) % len(s.kept)
+		if kept := s.kept[s.drawn]; kept > longer {
+			return time.Duration(float64(kept) * s.work / s.ended)
+		}
+	}
+	if s.n > 0 {
+		return 2 * longer
+	}
+	return 0
+}
+
+// A virtualSlot is that of a simulated request that takes turns. It is held for as
+// long as the request keeps a worker busy, without the time that it waits for one
+// behind others which enforcement would have kept out. How long that is, is known when
+// the request has ended. While the upstream has more requests than workers, that may be
+// long after the virtual slot should have been given to the next one. Then the request
+// is taken for one as long as others were lately.
+type virtualSlot struct {
+	key     *keyState     // while the upstream works on the request
+	from    time.Duration // of the pace
+	failed  bool
+	ended   bool
+	used    time.Duration // once it has ended
+	guessed bool          // for how long the slot is held
+}
+
+// begin notes that the upstream works on a request from now on.
+func (z *Zone) begin(e *Entry, v *virtualSlot) {
+	z.mu.Lock()
+	defer z.mu.Unlock()
+	k := z.turnsOf(e.Key)
+	k.limits = e.limits()
+	k.pace.advance(z.Now(), k.limits.InFlight)
+	k.pace.running++
+	v.key, v.from = k, k.pace.done
+}
+
+// progress returns for how long a request has kept a worker busy by now.
+func (z *Zone) progress(v *virtualSlot) time.Duration {
+	v.key.pace.advance(z.Now(), v.key.limits.InFlight)
+	return v.key.pace.done - v.from
+}
+
+// end notes that the upstream has ended its work on a request. If it has failed, how
+// long that took says nothing.
+func (z *Zone) end(v *virtualSlot) {
+	z.mu.Lock()
+	defer z.mu.Unlock()
+	v.ended, v.used = true, z.progress(v)
+	v.key.pace.running--
+	if v.failed {
+		v.used = z.mean.Duration()
+	} else {
+		z.recent.add(v.used, v.key.pace.work)
+		v.key.pace.work = 0
+	}
+	k := v.key
+	v.key = nil
+	z.forget(k)
+}
+
+// guess returns for how long a request that has not ended is to hold its virtual slot,
+// or zero for until it ends.
+func (z *Zone) guess(v *virtualSlot) time.Duration {
+	z.mu.Lock()
+	defer z.mu.Unlock()
+	if longer := z.progress(v); v.key.pace.running > v.key.limits.InFlight {
+		return z.recent.draw(longer)
+	}
+	return 0
+}
+
+// hold arranges for the release of a virtual slot. The caller holds the lock, and the
+// request its slot.
+func (s *Simulation) hold() {
+	v := &s.virtual
+	length := v.used
+	switch {
+	case v.guessed:
+		return
+	case !v.ended:
+		if length = s.steps[0].Zone.guess(v); length == 0 {
+			return
+		}
+		v.guessed = true
+	}
+	s.steps[0].Turn.length = max(length, 1)
+	clock.AfterFunc(s.clock, s.admitted.Add(length).Sub(s.now()), s.release)
+}
+
+// Fail says that the upstream has failed to answer the request. It is called before
+// Release.
+func (s *Simulation) Fail() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.virtual.failed = true
+}

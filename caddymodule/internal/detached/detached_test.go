@@ -1,0 +1,257 @@
+package detached
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
+)
+
+// visit calls a handler for a client that leaves after so long. It returns when the
+// handler has.
+func visit(w http.ResponseWriter, leaves time.Duration, exiting <-chan struct{}, serve func(http.ResponseWriter, *http.Request) error) error {
+	ctx, leave := context.WithTimeout(context.Background(), leaves)
+	defer leave()
+	r := httptest.NewRequest(http.MethodGet, "/", nil).WithContext(ctx)
+	return Serve(w, r, caddyhttp.HandlerFunc(serve), exiting)
+}
+
+// until returns after how long the context of a request is over.
+func until(r *http.Request) time.Duration {
+	began := time.Now()
+	select {
+	case <-r.Context().Done():
+	case <-time.After(time.Hour):
+	}
+	return time.Since(began)
+}
+
+func TestACallGoesOnWhenItsClientLeavesUntilNobodyCanWantIt(t *testing.T) {
+	for name, test := range map[string]struct {
+		header http.Header // of an answer after two seconds
+		want   time.Duration
+	}{
+		"no answer":         {nil, time.Second + Patience},
+		"document":          {http.Header{"Content-Type": {"text/html"}}, time.Second + Patience},
+		"stream":            {http.Header{"Content-Type": {"text/event-stream; charset=utf-8"}}, 2 * time.Second},
+		"gRPC":              {http.Header{"Content-Type": {"application/grpc+proto"}}, 2 * time.Second},
+		"moving picture":    {http.Header{"Content-Type": {"multipart/x-mixed-replace; boundary=x"}}, 2 * time.Second},
+		"no type, no limit": {http.Header{}, time.Second + Patience},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			var got time.Duration
+			began := time.Now()
+			err := visit(httptest.NewRecorder(), time.Second, nil, func(w http.ResponseWriter, r *http.Request) error {
+				if _, limited := r.Context().Deadline(); limited {
+					t.Errorf("%s: got the client's deadline, want none", name)
+				}
+				if test.header != nil {
+					time.Sleep(2 * time.Second)
+					for key, values := range test.header {
+						w.Header()[key] = values
+					}
+					w.WriteHeader(http.StatusOK)
+				}
+				until(r)
+				got = time.Since(began)
+				return nil
+			})
+			if err != nil || got != test.want {
+				t.Errorf("%s: got it over after %v, %v, want %v", name, got, err, test.want)
+			}
+		})
+	}
+}
+
+func TestAStreamEndsWithItsClient(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		_ = visit(httptest.NewRecorder(), time.Second, nil, func(w http.ResponseWriter, r *http.Request) error {
+			w.Header().Set("Content-Type", "text/event-stream")
+			w.WriteHeader(http.StatusOK)
+			if got := until(r); got != time.Second {
+				t.Errorf("got it over after %v, want a second", got)
+			}
+			return nil
+		})
+	})
+}
+
+func TestACallWithoutAClientEndsWithTheProcess(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		exiting := make(chan struct{})
+		time.AfterFunc(time.Minute, func() { close(exiting) })
+		_ = visit(httptest.NewRecorder(), time.Second, exiting, func(_ http.ResponseWriter, r *http.Request) error {
+			if got := until(r); got != time.Minute {
+				t.Errorf("got it over after %v, want a minute", got)
+			}
+			return nil
+		})
+		_ = visit(httptest.NewRecorder(), 2*time.Minute, exiting, func(_ http.ResponseWriter, r *http.Request) error {
+			if got := until(r); got != 2*time.Minute {
+				t.Errorf("got it over after %v, want with its client: a process that ends waits for those", got)
+			}
+			return nil
+		})
+	})
+}
+
+func TestAHandlersErrorAndPanicGetThrough(t *testing.T) {
+	broken := errors.New("broken")
+	if err := visit(httptest.NewRecorder(), time.Second, nil, func(http.ResponseWriter, *http.Request) error { return broken }); !errors.Is(err, broken) {
+		t.Errorf("got %v, want the handler's error", err)
+	}
+	defer func() {
+		if recover() != http.ErrAbortHandler { //nolint:errorlint // it is this very value
+			t.Error("got no panic, want the handler's")
+		}
+	}()
+	_ = visit(httptest.NewRecorder(), time.Second, nil, func(http.ResponseWriter, *http.Request) error { panic(http.ErrAbortHandler) })
+}
+
+// A slowConn takes bytes as slowly as a client reads them.
+type slowConn struct {
+	http.ResponseWriter
+	mu       sync.Mutex
+	second   int // bytes in a second; 0: none
+	fails    bool
+	deadline time.Time
+	set      []time.Time
+	took     int
+	hijacked bool
+}
+
+func (c *slowConn) SetWriteDeadline(at time.Time) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.deadline, c.set = at, append(c.set, at)
+	return nil
+}
+
+func (c *slowConn) Write(p []byte) (int, error) {
+	if c.fails {
+		return 0, net.ErrClosed
+	}
+	needs := time.Hour
+	if c.second > 0 {
+		needs = time.Duration(float64(len(p)) / float64(c.second) * float64(time.Second))
+	}
+	if done := time.Now().Add(needs); !c.deadline.IsZero() && done.After(c.deadline) {
+		time.Sleep(time.Until(c.deadline))
+		return 0, os.ErrDeadlineExceeded
+	}
+	time.Sleep(needs)
+	c.took += len(p)
+	return len(p), nil
+}
+
+func (c *slowConn) Hijack() (net.Conn, *bufio.ReadWriter, error) {
+	c.hijacked = true
+	return nil, nil, nil
+}
+
+func TestAClientThatReadsTooSlowlyIsCutAndTheUpstreamReadOn(t *testing.T) {
+	for _, test := range []struct {
+		second int
+		takes  int
+		atMost time.Duration
+	}{
+		{1 << 20, 100 << 10, time.Second},
+		{2 << 10, 100 << 10, 51 * time.Second},
+		{500, 0, 15 * time.Second},
+		{0, 0, 15 * time.Second},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			conn := &slowConn{ResponseWriter: httptest.NewRecorder(), second: test.second}
+			read, began := int64(0), time.Now()
+			err := visit(conn, time.Hour, nil, func(w http.ResponseWriter, _ *http.Request) (err error) {
+				read, err = io.Copy(w, strings.NewReader(strings.Repeat("x", 100<<10)))
+				return err
+			})
+			if err != nil || read != 100<<10 {
+				t.Errorf("%d bytes a second: got %d bytes read, %v, want all", test.second, read, err)
+			}
+			if took := time.Since(began); conn.took != test.takes || took > test.atMost {
+				t.Errorf("%d bytes a second: got %d sent within %v, want %d within %v", test.second, conn.took, took, test.takes, test.atMost)
+			}
+			if last := conn.set[len(conn.set)-1]; test.takes > 0 && !last.IsZero() {
+				t.Errorf("%d bytes a second: got the deadline %v left behind, want none", test.second, last)
+			}
+		})
+	}
+}
+
+func TestTheServersOwnWriteTimeoutHolds(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		conn := &slowConn{ResponseWriter: httptest.NewRecorder(), second: 2 << 10}
+		server := &http.Server{WriteTimeout: 20 * time.Second}
+		ctx := context.WithValue(t.Context(), http.ServerContextKey, server)
+		r := httptest.NewRequest(http.MethodGet, "/", nil).WithContext(ctx)
+		began := time.Now()
+		_ = Serve(conn, r, caddyhttp.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) error {
+			_, err := w.Write(make([]byte, 100<<10))
+			return err
+		}), nil)
+		if took := time.Since(began); took != 20*time.Second || conn.took != 40<<10 {
+			t.Errorf("got %d bytes sent within %v, want 40 KiB within 20s", conn.took, took)
+		}
+	})
+}
+
+func TestWhatNobodyReadsIsThrownAway(t *testing.T) {
+	conn := &slowConn{ResponseWriter: httptest.NewRecorder(), fails: true}
+	err := visit(conn, time.Hour, nil, func(w http.ResponseWriter, r *http.Request) error {
+		for range 3 {
+			if n, err := w.Write([]byte("hello")); n != 5 || err != nil {
+				t.Errorf("got %d, %v, want that it seems to be sent", n, err)
+			}
+		}
+		if err := http.NewResponseController(w).Flush(); err != nil {
+			t.Errorf("flushing: got %v, want nothing", err)
+		}
+		return r.Context().Err()
+	})
+	if err != nil {
+		t.Errorf("got %v, want the call to go on", err)
+	}
+}
+
+func TestAStreamThatNobodyReadsEnds(t *testing.T) {
+	conn := &slowConn{ResponseWriter: httptest.NewRecorder(), fails: true}
+	if err := visit(conn, time.Hour, nil, func(w http.ResponseWriter, r *http.Request) error {
+		w.Header().Set("Content-Type", "text/event-stream")
+		_, _ = w.Write([]byte("data: x"))
+		return r.Context().Err()
+	}); !errors.Is(err, context.Canceled) {
+		t.Errorf("got %v, want it canceled", err)
+	}
+}
+
+func TestATunnelBelongsToWhoeverTookIt(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		conn := &slowConn{ResponseWriter: httptest.NewRecorder(), second: 1 << 20}
+		_ = visit(conn, time.Minute, nil, func(w http.ResponseWriter, r *http.Request) error {
+			_, _ = w.Write([]byte("first"))
+			if _, _, err := http.NewResponseController(w).Hijack(); err != nil || !conn.hijacked {
+				t.Errorf("got %v, want the connection", err)
+			}
+			if n := len(conn.set); n == 0 || !conn.set[n-1].IsZero() {
+				t.Errorf("got the deadlines %v, want none left behind", conn.set)
+			}
+			if got := until(r).Round(time.Second); got != time.Minute {
+				t.Errorf("got it over after %v, want with its client", got)
+			}
+			return nil
+		})
+	})
+}

@@ -1,0 +1,130 @@
+package caddymodule
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"sync"
+	"sync/atomic"
+	"testing"
+)
+
+// A busyUpstream counts the requests that it works on. An answer has headers and a
+// beginning, and ends when it is told to.
+type busyUpstream struct {
+	*httptest.Server
+	finish                     chan struct{}
+	working, most, ended, left atomic.Int64
+}
+
+func newBusyUpstream(t *testing.T) *busyUpstream {
+	u := &busyUpstream{finish: make(chan struct{})}
+	u.Server = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		now := u.working.Add(1)
+		for most := u.most.Load(); now > most && !u.most.CompareAndSwap(most, now); most = u.most.Load() {
+		}
+		defer u.ended.Add(1)
+		defer u.working.Add(-1)
+		if r.URL.Path == "/events" {
+			w.Header().Set("Content-Type", "text/event-stream")
+		}
+		if r.URL.Path != "/silent" {
+			_, _ = io.WriteString(w, "the beginning")
+			_ = http.NewResponseController(w).Flush()
+		}
+		select {
+		case <-u.finish:
+		case <-r.Context().Done():
+			u.left.Add(1)
+			return
+		}
+		_, _ = io.WriteString(w, "the end")
+	}))
+	t.Cleanup(u.Close)
+	return u
+}
+
+// Whoever hangs up as soon as the upstream works would otherwise get it to work on any
+// number of requests.
+func TestClientsThatHangUpCannotOverfillARealUpstream(t *testing.T) {
+	for _, protocol := range []string{"HTTP/1.1", "HTTP/2"} {
+		for _, path := range []string{"/", "/silent"} {
+			t.Run(protocol+path, func(t *testing.T) {
+				u := newBusyUpstream(t)
+				port := freeAddress(t)
+				mustLoad(t, fmt.Sprintf("{\nservers {\nprotocols h1 h2c\n}\n}\nhttp://%s {\nthrottle {\nzone busy {\nin_flight 2\nshare header X-Client\nmax_wait 60s\n}\n}\nreverse_proxy %s\n}", port, u.Listener.Addr()))
+				transport := &http.Transport{Protocols: new(http.Protocols)}
+				transport.Protocols.SetHTTP1(protocol == "HTTP/1.1")
+				transport.Protocols.SetUnencryptedHTTP2(protocol == "HTTP/2")
+				defer transport.CloseIdleConnections()
+				ask := func(ctx context.Context, client int) (*http.Response, error) {
+					r, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://127.0.0.1"+port+path, nil)
+					if err != nil {
+						t.Fatal(err)
+					}
+					r.Header.Set("X-Client", fmt.Sprint(client))
+					return transport.RoundTrip(r)
+				}
+				live, err := joinZone("busy")
+				if err != nil {
+					t.Fatal(err)
+				}
+				defer func() { _ = leave(liveZoneKey("busy")) }()
+				var all sync.WaitGroup
+				hangUp := func(client int) {
+					ctx, cancel := context.WithCancel(t.Context())
+					working := u.working.Load()
+					all.Go(func() {
+						if response, err := ask(ctx, client); err == nil {
+							<-ctx.Done()
+							response.Body.Close()
+						}
+					})
+					soon(t, "the upstream to work", func() bool { return u.working.Load() > working })
+					cancel()
+				}
+				hangUp(1)
+				hangUp(2)
+				for client := range 4 {
+					all.Go(func() {
+						if response, err := ask(t.Context(), 3+client); err == nil {
+							_, _ = io.Copy(io.Discard, response.Body)
+							response.Body.Close()
+						}
+					})
+				}
+				soon(t, "some to wait", func() bool { waiting, _ := live.enforced.Counts(); return waiting > 0 })
+				if got := u.working.Load(); got != 2 || u.left.Load() != 0 {
+					t.Errorf("got %d at work and %d ended early, want the two whose clients have gone still at work", got, u.left.Load())
+				}
+				close(u.finish)
+				all.Wait()
+				if most := u.most.Load(); most > 2 {
+					t.Errorf("got %d at work at once, want 2", most)
+				}
+				soon(t, "all slots to be free", func() bool { _, served := live.enforced.Counts(); return served == 0 })
+			})
+		}
+	}
+}
+
+func TestAStreamOfARealUpstreamEndsWithItsClient(t *testing.T) {
+	u := newBusyUpstream(t)
+	port := freeAddress(t)
+	mustLoad(t, fmt.Sprintf("http://%s {\nthrottle {\nzone busy {\nin_flight 2\nshare\n}\n}\nreverse_proxy %s\n}", port, u.Listener.Addr()))
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	r, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://127.0.0.1"+port+"/events", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	response, err := http.DefaultClient.Do(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer response.Body.Close()
+	cancel()
+	soon(t, "the stream to end", func() bool { return u.left.Load() == 1 })
+}

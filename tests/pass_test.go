@@ -1,0 +1,284 @@
+package tests
+
+import (
+	"fmt"
+	"maps"
+	"net/http"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+)
+
+// A heldUpstream answers at once, except for /hold, which it holds until it is let go.
+type heldUpstream struct {
+	*upstream
+	release func()
+}
+
+func startHeldUpstream(t *testing.T) heldUpstream {
+	t.Helper()
+	held := make(chan struct{})
+	u := heldUpstream{release: sync.OnceFunc(func() { close(held) })}
+	var sessions atomic.Int64
+	u.upstream = startUpstream(t, func(w http.ResponseWriter, r *http.Request) {
+		switch r.URL.Path {
+		case "/hold":
+			select {
+			case <-held:
+			case <-r.Context().Done():
+			}
+		case "/public":
+			w.Header().Set("Cache-Control", "public, max-age=600")
+		case "/login":
+			w.Header().Set("Cache-Control", "private")
+			w.Header().Add("Set-Cookie", fmt.Sprintf("member_token=%d; path=/; HttpOnly", sessions.Add(1)))
+		case "/logout":
+			w.Header().Add("Set-Cookie", "member_token=; Max-Age=0; path=/")
+		default:
+			w.Header().Set("Cache-Control", "private")
+		}
+		fmt.Fprint(w, "ok")
+	})
+	t.Cleanup(u.release)
+	return u
+}
+
+// hold takes a slot until the upstream lets it go.
+func (u heldUpstream) hold(t *testing.T, url string) {
+	t.Helper()
+	before, _ := u.serving()
+	v := newVisitor(t, "h1")
+	go func() { _, _ = v.try("GET", url+"hold") }()
+	eventually(t, "a request that holds a slot", func() bool {
+		now, _ := u.serving()
+		return now > before
+	})
+}
+
+// opens are the headers of a browser that opens a page with a cookie.
+func opens(cookie string) []string {
+	headers := []string{"Accept", "text/html,*/*;q=0.8", "Sec-Fetch-Mode", "navigate"}
+	if cookie != "" {
+		headers = append(headers, "Cookie", cookie)
+	}
+	return headers
+}
+
+// passOf returns the pass that an answer brings, as a Cookie header, or "".
+func passOf(a answer) string {
+	for _, line := range a.header["Set-Cookie"] {
+		if pair, _, _ := strings.Cut(line, ";"); strings.HasPrefix(pair, "__Host-throttle-") && !strings.HasSuffix(pair, "=") {
+			return pair
+		}
+	}
+	return ""
+}
+
+// ranked returns how many requests of a rank were served.
+func (c *caddy) ranked(t *testing.T, rank string) float64 {
+	t.Helper()
+	return c.metric(t, "caddy_throttle_requests_total", `decision="admitted"`, `rank="`+rank+`"`) +
+		c.metric(t, "caddy_throttle_requests_total", `decision="delayed"`, `rank="`+rank+`"`)
+}
+
+// A pass holds over HTTP/1, 2 and 3, on each node that shares the storage, and over a
+// reload. It is void until the time that its refusal named.
+func TestAPassHoldsOverProtocolsNodesAndReloads(t *testing.T) {
+	t.Parallel()
+	u := startHeldUpstream(t)
+	storage := "XDG_DATA_HOME=" + t.TempDir()
+	type secureNode struct {
+		*caddy
+		config
+		url string
+	}
+	start := func() secureNode {
+		port := freePort(t)
+		n := secureNode{url: fmt.Sprintf("https://localhost:%d/", port), config: config{
+			env: storage, protocols: "h1 h2 h3",
+			sites: fmt.Sprintf(`https://localhost:%d {
+				tls internal
+				throttle {
+					zone php {
+						exempt path /ready
+						in_flight 1
+						max_wait 1s
+						share
+						rank member issued member_*
+					}
+				}
+				reverse_proxy %s
+			}`, port, u.address),
+		}}
+		n.caddy = startCaddy(t, n.config)
+		v := newQUICVisitor(t, nil)
+		eventually(t, "a certificate", func() bool {
+			_, err := v.try(http.MethodGet, n.url+"ready")
+			return err == nil
+		})
+		return n
+	}
+	a, b := start(), start()
+	u.hold(t, a.url)
+	v := map[string]*visitor{"h1": newVisitorFrom(t, "h1", "127.0.0.1"), "h2": newVisitorFrom(t, "h2", "127.0.0.1"), "h3": newQUICVisitor(t, nil)}
+	refused := v["h2"].get(t, a.url, opens("")...)
+	pass, wait := passOf(refused), refused.retryAfter(t)
+	asked := time.Now()
+	if refused.status != 503 || pass == "" || refused.header.Get("Refresh") != refused.header.Get("Retry-After") {
+		t.Fatalf("got %d, the pass %q and Refresh %q, want a page that reloads with a pass", refused.status, pass, refused.header.Get("Refresh"))
+	}
+	if early := v["h1"].get(t, b.url, opens(pass)...); early.status != 200 {
+		t.Errorf("got %d from a node that is free, want 200", early.status)
+	}
+	if got := b.metric(t, "caddy_throttle_passes_total", `event="early"`); got != 1 && time.Since(asked) < wait {
+		t.Errorf("got %v early passes on the other node, want 1", got)
+	}
+	u.release()
+	time.Sleep(time.Until(asked.Add(wait + 100*time.Millisecond))) // its clock is the machine's
+	for protocol, v := range v {
+		for _, n := range []secureNode{a, b} {
+			before := n.ranked(t, "returned")
+			if got := v.get(t, n.url, opens(pass)...); got.status != 200 {
+				t.Errorf("%s: got %d, want 200", protocol, got.status)
+			}
+			eventually(t, "one who has returned", func() bool { return n.ranked(t, "returned") == before+1 })
+		}
+	}
+	login := v["h2"].get(t, a.url+"login", opens("")...)
+	member := passOf(login) + "; member_token=1"
+	next := a.config
+	next.sites += "\n# changed"
+	a.reload(next)
+	for _, n := range []secureNode{a, b} {
+		eventually(t, "a member on each node", func() bool {
+			_, err := v["h1"].try("GET", n.url, opens(member)...)
+			return err == nil && n.ranked(t, "member") > 0
+		})
+	}
+	logout := v["h1"].get(t, a.url+"logout", opens(member)...)
+	if lines := logout.header["Set-Cookie"]; len(lines) != 2 || !strings.HasPrefix(lines[1], "__Host-throttle-php=; ") {
+		t.Errorf("got the cookies %q after a log-out, want the pass deleted", lines)
+	}
+}
+
+// behindNginx is a cache that keeps what it may, although it sets cookies.
+const behindNginx = `location / {
+	proxy_pass http://127.0.0.1:%d;
+	proxy_http_version 1.1;
+	proxy_set_header Host example.com;
+	proxy_set_header X-Forwarded-Proto https;
+	proxy_set_header X-Forwarded-For $http_x_visitor;
+	proxy_cache pages;
+	proxy_cache_valid any 10m;
+	proxy_cache_lock on;
+	proxy_ignore_headers Set-Cookie;
+	add_header X-Cache $upstream_cache_status always;
+}`
+
+// Neither refusals nor pages nor log-ins bring two clients the same pass.
+func TestThroughACachingProxyNoTwoClientsGetTheSamePass(t *testing.T) {
+	t.Parallel()
+	u := startHeldUpstream(t)
+	defer u.release()
+	port := freePort(t)
+	c := startCaddy(t, config{servers: "trusted_proxies static 127.0.0.0/8\ntrusted_proxies_strict", sites: fmt.Sprintf(`http://:%d {
+		throttle {
+			zone php {
+				in_flight 2
+				share
+				max_wait 1s
+				rank member issued member_*
+			}
+		}
+		reverse_proxy %s
+	}`, port, u.address)})
+	dir := t.TempDir()
+	cache := startNginx(t, "proxy_cache_path "+dir+" keys_zone=pages:1m;", fmt.Sprintf(behindNginx, port))
+	url := fmt.Sprintf("http://127.0.0.1:%d/", cache)
+	holders := 0
+	get := func(target, address string) answer {
+		v := newVisitor(t, "h1")
+		return v.get(t, url+target, append(opens(""), "X-Visitor", address)...)
+	}
+	seen, events := make(map[string]string), make(map[string]int)
+	note := func(kind string, a answer) {
+		p := passOf(a)
+		if p == "" {
+			return
+		}
+		events[kind]++
+		if other, found := seen[p]; found {
+			t.Errorf("got the pass of %s again for %s", other, kind)
+		}
+		seen[p] = kind
+		if got := a.header.Get("X-Cache"); got == "HIT" {
+			t.Errorf("got a pass for %s from the cache", kind)
+		}
+	}
+	get("public", "203.0.113.250")
+	if got := get("public", "203.0.113.251").header.Get("X-Cache"); got != "HIT" {
+		t.Fatalf("got X-Cache %q for a public page, want the cache to work", got)
+	}
+	for i := range 10 {
+		note("log-in", get("login", fmt.Sprintf("203.0.113.%d", i)))
+	}
+	for range 2 {
+		holders++
+		v := newVisitor(t, "h1")
+		go func() {
+			_, _ = v.try("GET", fmt.Sprintf("http://127.0.0.1:%d/hold", port), "X-Forwarded-For", fmt.Sprintf("198.51.100.%d", holders))
+		}()
+		eventually(t, "a request that holds a slot", func() bool { now, _ := u.serving(); return now >= holders })
+	}
+	var all sync.WaitGroup
+	var mu sync.Mutex
+	for i := range 40 {
+		all.Go(func() {
+			v := newVisitor(t, "h1")
+			a, err := v.try("GET", url+"page", append(opens(""), "X-Visitor", fmt.Sprintf("192.0.2.%d", i))...)
+			mu.Lock()
+			defer mu.Unlock()
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			note(fmt.Sprint("status ", a.status), a)
+		})
+	}
+	all.Wait()
+	if events["log-in"] != 10 || events["status 503"] < 30 {
+		t.Errorf("got passes with %v, want one with each log-in and nearly all refusals", slices.Sorted(maps.Keys(events)))
+	}
+	if got := c.metric(t, "caddy_throttle_passes_total", `event="issued"`); int(got) < events["status 503"] {
+		t.Errorf("got %v passes issued, want at least the %d that came", got, events["status 503"])
+	}
+}
+
+// A client whose proxy is not trusted may say what it likes about HTTPS.
+func TestOverPlainHTTPNobodyGetsAPass(t *testing.T) {
+	t.Parallel()
+	u := startHeldUpstream(t)
+	defer u.release()
+	port := freePort(t)
+	startCaddy(t, config{sites: fmt.Sprintf(`http://:%d {
+		throttle {
+			zone php {
+				in_flight 1
+				max_wait 1s
+				share
+			}
+		}
+		reverse_proxy %s
+	}`, port, u.address)})
+	url := fmt.Sprintf("http://127.0.0.1:%d/", port)
+	u.hold(t, url)
+	for _, protocol := range protocols {
+		a := newVisitor(t, protocol).get(t, url, append(opens(""), "X-Forwarded-Proto", "https")...)
+		if a.status != 503 || passOf(a) != "" {
+			t.Errorf("got %d and the pass %q, want 503 and none", a.status, passOf(a))
+		}
+	}
+}

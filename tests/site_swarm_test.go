@@ -1,0 +1,126 @@
+package tests
+
+import (
+	"maps"
+	"net/url"
+	"os"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// recipeCode returns the first code of a language in the section of a recipe about
+// swarms.
+func recipeCode(t *testing.T, recipe, language string) string {
+	t.Helper()
+	page, err := os.ReadFile("../docs/recipes/" + recipe)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, section, _ := strings.Cut(string(page), "\n## Under a swarm\n")
+	section, _, _ = strings.Cut(section, "\n## ")
+	found := regexp.MustCompile("(?ms)^```" + language + "\n(.*?)^```$").FindStringSubmatch(section)
+	if found == nil {
+		t.Fatalf("got no %s about swarms in %s, want some", language, recipe)
+	}
+	return found[1]
+}
+
+// A session is a browser's: it keeps cookies.
+type session struct {
+	*trial
+	address string
+	cookies map[string]string
+}
+
+func (s *trial) session(address, cookies string) session {
+	b := session{s, address, make(map[string]string)}
+	for pair := range strings.SplitSeq(cookies, "; ") {
+		name, value, _ := strings.Cut(pair, "=")
+		b.cookies[name] = value
+	}
+	return b
+}
+
+// opens sends a request, and keeps the cookies of the answer.
+func (b session) opens(method, target, body string) answer {
+	b.t.Helper()
+	var pairs []string
+	for _, name := range slices.Sorted(maps.Keys(b.cookies)) {
+		pairs = append(pairs, name+"="+b.cookies[name])
+	}
+	a := b.must(request{address: b.address, method: method, target: target, body: body, header: opens(strings.Join(pairs, "; "))})
+	for _, line := range a.header["Set-Cookie"] {
+		pair, attributes, _ := strings.Cut(line, ";")
+		name, value, _ := strings.Cut(pair, "=")
+		if b.cookies[name] = value; strings.Contains(strings.ToLower(attributes), "max-age=0") {
+			delete(b.cookies, name)
+		}
+	}
+	if told := a.header["X-Throttle-User"]; len(told) > 0 {
+		b.t.Errorf("%s %s: got the user's ID %q in the answer", method, target, told)
+	}
+	return a
+}
+
+// wantMember checks that a page is served to a member, and to nobody else as such.
+func (b session) wantMember(zone, target string) {
+	b.t.Helper()
+	members := func() float64 {
+		return b.metric(b.t, "caddy_throttle_requests_total", `zone="`+zone+`"`, `rank="member"`)
+	}
+	before := members()
+	if a := b.opens("GET", target, ""); a.status != 200 {
+		b.t.Fatalf("got %d for %s, want 200", a.status, target)
+	}
+	if got := members(); got != before+1 {
+		b.t.Errorf("got %v requests of members, want %v", got, before+1)
+	}
+	b.trial.session("203.0.113.99", "a=b").opens("GET", "/", "")
+	copied := b.trial.session("203.0.113.98", "__Host-throttle-"+zone+"="+b.cookies["__Host-throttle-"+zone])
+	copied.opens("GET", "/", "")
+	if got := members(); got != before+1 {
+		b.t.Errorf("got %v requests of members, want no others", got)
+	}
+	if got := b.metric(b.t, "caddy_throttle_passes_total", `event="unbound"`); got != 1 {
+		b.t.Errorf("got %v passes without a log-in, want 1", got)
+	}
+}
+
+func beforePages(zone string) []string {
+	return []string{"\t\tzone pages {\n", zone + "\t\tzone pages {\n"}
+}
+
+func TestTheRecipeOfWordPressKnowsWhoHasLoggedIn(t *testing.T) {
+	s := startWordPress(t, beforePages(recipeCode(t, "wordpress.md", "caddyfile"))...)
+	author := s.session("203.0.113.1", "wordpress_test_cookie=WP%20Cookie%20check")
+	author.opens("GET", "/wp-login.php", "")
+	if a := author.opens("POST", "/wp-login.php", "log=author&pwd=right&testcookie=1"); a.status != 302 {
+		t.Fatalf("got %d, want a log-in", a.status)
+	}
+	author.wantMember("php", "/wp-admin/profile.php")
+}
+
+func TestTheRecipeOfMediaWikiKnowsWhoHasLoggedIn(t *testing.T) {
+	s := startMediaWiki(t, beforePages(recipeCode(t, "mediawiki.md", "caddyfile"))...)
+	token := s.loginToken()
+	login := wikiLogins["query title"].try(token, "203.0.113.1", "Bob", mediaWikiPassword)
+	bob := s.session("203.0.113.1", token.cookie)
+	if a := bob.opens("POST", login.target, login.body); a.status != 302 {
+		t.Fatalf("got %d, want a log-in", a.status)
+	}
+	bob.opens("GET", "/index.php?title=Special:Version", "")
+	bob.wantMember("php", "/index.php?title=Special:Version")
+}
+
+func TestTheRecipeOfRedmineKnowsWhoHasLoggedIn(t *testing.T) {
+	s := startRedmine(t, beforePages(recipeCode(t, "rails.md", "caddyfile"))...)
+	form, cookies := s.redmineForm("203.0.113.1")
+	form.Set("password", redminePassword)
+	alice := s.session("203.0.113.1", cookies)
+	if a := alice.opens("POST", "/login", url.Values(form).Encode()); a.status != 302 {
+		t.Fatalf("got %d, want a log-in", a.status)
+	}
+	alice.wantMember("rails", "/my/account")
+}
