@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"sync/atomic"
 	"time"
 
 	"github.com/caddyserver/caddy/v2"
@@ -89,9 +90,9 @@ type App struct {
 	inspectors []*Inspector
 	limitsLog  bool // a zone has log_refused
 
-	drops       bool   // a listener drops clients that are out
-	exemptsSome bool   // by the global options, or in a zone
-	number      uint64 // of the config; see [lastConfig]
+	drops       bool           // a listener drops clients that are out
+	exemptsSome bool           // by the global options, or in a zone
+	number      *atomic.Uint64 // of the config; see [lastConfig]
 
 	checked bool // the config of all servers has been
 
@@ -143,7 +144,7 @@ func (a *App) Provision(ctx caddy.Context) (err error) {
 	if err := registerMetrics(ctx.GetMetricsRegistry()); err != nil {
 		return err
 	}
-	a.warned = new(onceWarnings)
+	a.warned, a.number = new(onceWarnings), new(atomic.Uint64)
 	a.events = &eventQueue{emit: a.emit, dropped: eventsDropped}
 	a.gate = &admission.Gate{Exiting: exiting, Waived: a.waived}
 	if a.subscribers, err = watchExit(ctx); err != nil {
@@ -293,7 +294,7 @@ func (a *App) Start() error {
 	for _, i := range a.inspectors {
 		i.settle()
 	}
-	a.number = lastConfig.Add(1)
+	a.forgetDropped()
 	a.overrideFiles.start(a)
 	a.control.start(a)
 	return nil

@@ -107,7 +107,7 @@ func drops(address net.Addr) bool {
 		return false
 	}
 	now := time.Now()
-	e, found := dropList.Find(peer, a.number, now)
+	e, found := dropList.Find(peer, a.number.Load(), now)
 	if !found {
 		return false
 	}
@@ -168,35 +168,54 @@ func confirmLater(c leakybucket.Charge) {
 // dropped, if a block everywhere or a ban refuses it and nothing speaks against that. It
 // returns false if the client is not dropped.
 func (a *App) addDropped(r *http.Request, res *decision.Result) bool {
-	e, until := droplist.Entry{Config: a.number}, time.Time{}
-	bits, now := 128, time.Now()
+	e := droplist.Entry{Config: a.number.Load()} // before the overrides: see forgetDropped
 	peer, direct := a.directPeer(r)
 	if !direct {
 		return false
 	}
-	if !a.exemptsSome {
-		bits = 64 // a neighbour cannot be exempt
+	s, bits, longest := decision.NewSubject(r), 64, time.Hour
+	s.Overrides = a.overrides.Load()
+	if a.exemptsSome {
+		bits, longest = 128, exemptAgain // a neighbour may be exempt, or the client soon
 	}
+	o := a.droppedBy(&s, res, peer, &e)
+	if o == nil || a.exemptsAnywhere(&s) {
+		return false
+	}
+	if e.Block != nil {
+		bits = max(bits, o.Rule.Key.IPv6Bits)
+	}
+	now := time.Now()
+	return dropList.Add(peer, bits, e, now.Add(min(o.Block, longest)), now)
+}
+
+// exemptAgain is how long clients are dropped if the config exempts some. What a matcher says
+// may change, as when a crawler has been verified.
+const exemptAgain = time.Minute
+
+// droppedBy returns the outcome for which the client of a request may be dropped, or nil,
+// and notes its block.
+func (a *App) droppedBy(s *decision.Subject, res *decision.Result, peer netip.Addr, e *droplist.Entry) *decision.Outcome {
 	for i := range res.Outcomes {
 		o := &res.Outcomes[i]
 		if o.Decision() != decision.Refused || o.Block <= 0 {
 			continue
 		}
-		if o.Reason() != decision.Banned {
-			if !a.zones[o.Rule.Name].names(o.Key, peer) {
-				continue
-			}
-			block := o.Charge
-			e.Block, bits = &block, max(bits, o.Rule.Key.IPv6Bits)
+		if o.Reason() == decision.Banned {
+			return o
 		}
-		until = now.Add(o.Block)
-		break
+		z := a.zones[o.Rule.Name]
+		if c, _, can := z.BlockedBucket(s, new(decision.Buffers)); can && !c.Shadow && z.names(c.Key, peer) {
+			e.Block = &c
+			return o
+		}
 	}
-	if until.IsZero() || a.exemptsAnywhere(r) {
-		return false
-	}
-	return dropList.Add(peer, bits, e, until, now)
+	return nil
 }
+
+// forgetDropped has the handler refuse each client once more before it is dropped, since
+// the config may treat it differently now.
+func (a *App) forgetDropped() { a.number.Store(lastConfig.Add(1)) }
 
 // names reports whether the key of a zone whose blocks hold everywhere is nothing but this
 // client.
@@ -210,16 +229,15 @@ func (z *runningZone) names(key string, peer netip.Addr) bool {
 }
 
 // exemptsAnywhere reports whether the global options, or any zone, exempt a request.
-func (a *App) exemptsAnywhere(r *http.Request) bool {
+func (a *App) exemptsAnywhere(s *decision.Subject) bool {
 	if !a.exemptsSome {
 		return false
 	}
-	s := decision.NewSubject(r)
-	if exempt, err := a.exempts(&s); err != nil || exempt {
+	if exempt, err := a.exempts(s); err != nil || exempt {
 		return true
 	}
 	for _, z := range a.zones {
-		if exempt, err := z.Exempts(&s); err != nil || exempt {
+		if exempt, err := z.Exempts(s); err != nil || exempt {
 			return true
 		}
 	}

@@ -46,9 +46,7 @@ http:// {
 			GATE
 		}
 	}
-	throttle /other other 1000 1/s {
-		exempt header X-Free *
-	}
+	throttle /other other 1000 1/s
 	respond ok
 }`
 
@@ -213,10 +211,26 @@ func TestExemptClientsAreNeverDropped(t *testing.T) {
 	s.stop()
 }
 
+func TestWithExemptionsAClientIsAskedEachMinute(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newDropSite(t, "exempt header X-Free *")
+		c := s.from(someone).blocked()
+		pass(time.Minute - time.Second)
+		wantDropped(t, true, "203.0.113.7")
+		pass(time.Second)
+		wantDropped(t, false, "203.0.113.7")
+		c.with("X-Free", "1").answers("/login", http.StatusOK)
+		wantDropped(t, false, "203.0.113.7")
+		c.answers("/other", http.StatusTooManyRequests)
+		wantDropped(t, true, "203.0.113.7")
+		s.stop()
+	})
+}
+
 func TestANeighbourInTheSameNetworkMayBeExempt(t *testing.T) {
 	for _, global := range []string{"", "exempt client_ip 2001:db8::5"} {
 		dropList = droplist.New()
-		s := withApp(t, run(t, strings.NewReplacer("GATE", "", "GLOBAL", global, "exempt header X-Free *", "").Replace(dropSite)))
+		s := withApp(t, run(t, strings.NewReplacer("GATE", "", "GLOBAL", global).Replace(dropSite)))
 		s.from("[2001:db8::6]:1").blocked()
 		wantDropped(t, true, "2001:db8::6")
 		wantDropped(t, global == "", "2001:db8::5")
@@ -322,6 +336,26 @@ func TestAReloadAsksTheHandlerOnceMore(t *testing.T) {
 	wantDropped(t, false, "203.0.113.7")
 	before.stop()
 	after.stop()
+}
+
+func TestALineOfTheOverrideFileEndsTheDropping(t *testing.T) {
+	file := overrideText(t, "198.51.100.1 unlimited\n")
+	s := newDropSite(t, "override_file "+file)
+	s.from(someone).blocked()
+	s.from("203.0.113.8:1").blocked()
+	wantDropped(t, true, "203.0.113.7", "203.0.113.8")
+	writeFile(t, file, "198.51.100.1 unlimited\n203.0.113.7 unlimited\n203.0.113.9 5 1/s as office\n")
+	s.looks()
+	wantDropped(t, false, "203.0.113.7", "203.0.113.8")
+	s.from(someone).answers("/login", http.StatusOK)
+	s.from("203.0.113.8:1").answers("/login", http.StatusTooManyRequests)
+	for range 5 {
+		s.from("203.0.113.9:1").answers("/login", http.StatusOK)
+	}
+	s.from("203.0.113.9:1").answers("/login", http.StatusTooManyRequests) // a bucket of several clients
+	wantDropped(t, false, "203.0.113.7", "203.0.113.9")
+	wantDropped(t, true, "203.0.113.8")
+	s.stop()
 }
 
 func TestTheRefusalOfADroppedClientEndsItsConnection(t *testing.T) {

@@ -102,6 +102,7 @@ func (f *overrideFile) look(a *App) {
 		a.logger.Error("override_file is wrong; the overrides that were read before stay in force",
 			zap.String("file", f.Path), zap.Time("read", s.Read), zap.Error(s.Problem))
 	default:
+		a.forgetDropped()
 		a.logger.Info("override_file is in force", zap.String("file", f.Path), zap.Int("overrides", s.Overrides))
 		for _, rule := range f.rules {
 			if z := a.zones[rule.Name]; z != nil {

@@ -25,12 +25,15 @@ func codeOn(t *testing.T, w *httptest.ResponseRecorder) string {
 	return strings.Join(codes, "")
 }
 
-// why asks about a client or a code.
-func (s *site) why(client string) (got struct {
+// A whyAnswer is what why says.
+type whyAnswer struct {
 	Refusal *pastRefusal
 	Ban     any
 	Buckets []bucketState
-}) {
+}
+
+// why asks about a client or a code.
+func (s *site) why(client string) (got whyAnswer) {
 	s.Helper()
 	if status := s.admin(http.MethodPost, "/throttle/why", `{"client": "`+client+`"}`, &got); status != http.StatusOK {
 		s.Fatalf("why %s: got %d, want 200", client, status)

@@ -118,7 +118,7 @@ const rows = (table, items, id, make, update) => {
 	table.hidden = items.length === 0;
 };
 
-const cell = (label, name, ...children) => element("td", { class: name, "data-label": label || false }, ...children);
+const cell = (label, name, ...children) => element("td", { role: "cell", class: name, "data-label": label || false }, ...children);
 const button = (text, about, press) => element("button", { type: "button", "aria-label": about ? `${text.replace("…", "")} ${visible(about)}` : false, onclick: press }, text);
 
 // --- asking before a change ---
@@ -251,7 +251,7 @@ const zoneCard = (zone) => {
 	const figure = (label, name) => element("div", {}, element("dt", {}, label), element("dd", { "data-of": name }));
 	const card = element("article", { class: "zone" },
 		element("div", { class: "head" }, element("h3", {}, foreign(zone)), element("span", { class: "badge" })),
-		element("div", { class: "plot" }, picture, element("span", { class: "most" })),
+		element("div", {}, element("span", { class: "most" }), picture),
 		element("dl", {}, figure("Admitted/s", "admitted"), figure("Refused/s", "refused"), figure("Shadow/s", "shadow"),
 			figure("Buckets", "buckets"), figure("In flight", "flight"), figure("Keys refused", "keys")),
 		element("p", { class: "note", hidden: "" }));
@@ -369,7 +369,7 @@ const showChanges = ({ shadows, bans, limits }) => {
 	put(find("#changes-more"), `These are the first ${mostChanges} of ${whole.format(all.length)}. The command caddy throttle bans lists all.`);
 	rows(table, shown, (c) => JSON.stringify([c.what, c.of, c.since]), (c) => {
 		const of = c.of ? foreign(c.of, "long") : "all zones and bans";
-		const row = element("tr", {}, cell("", "text", c.what), cell("", "key", of), cell("left", "n"), cell("", "text wide", foreign(c.note ?? "")), cell("", "do"));
+		const row = element("tr", { role: "row" }, cell("", "text", c.what), cell("", "key", of), cell("left", "n"), cell("", "text wide", foreign(c.note ?? "")), cell("", "do"));
 		if (writable) row.lastChild.append(button("End…", `${c.what} of ${c.of || "everything"}`, () => proposeEnd(c.call, c.input, [c.what, " of ", c.of ? foreign(c.of) : "everything"])));
 		return row;
 	}, (row, c) => { row.cells[2].dataset.until = c.until; });
@@ -408,7 +408,7 @@ const refreshTop = async () => {
 	const all = [...keys.values()].sort((a, b) => b.refused - a.refused || b.requests - a.requests || (a.id < b.id ? -1 : 1)).slice(0, 20);
 	const byKey = fields.by.value === "";
 	rows(table, all, (k) => k.id, (k) => {
-		const row = element("tr", {}, cell("", "key", foreign(k.key, "long")), cell("", "text", foreign(k.zone)), cell("requests", "n"), cell("refused", "n"), cell("", "do"));
+		const row = element("tr", { role: "row" }, cell("", "key", foreign(k.key, "long")), cell("", "text", foreign(k.zone)), cell("requests", "n"), cell("refused", "n"), cell("", "do"));
 		if (byKey || !k.key.includes("/")) row.lastChild.append(button("Why", k.key, () => lookAt(k.key)));
 		if (writable && !byKey) row.lastChild.append(button("Ban…", k.key, () => proposeBan(k.key)));
 		return row;
@@ -432,7 +432,7 @@ find("#top-form").addEventListener("submit", (event) => event.preventDefault());
 const ruleOf = (b) => b.by === "zone" && b.rule === "limited" ? "" : b.rule + ({ override: " by override", override_file: " by override_file", run_time: " at run time" }[b.by] ?? "");
 const bucketRow = (b, sortable) => {
 	const track = element("div", { class: "track", "aria-hidden": "true" }, element("div"));
-	const row = element("tr", {},
+	const row = element("tr", { role: "row" },
 		cell("", "key", foreign(b.key, "long")), ...(sortable ? [] : [cell("", "text", foreign(b.zone), ...(b.shadow ? [" (shadow)"] : []))]),
 		cell("", "wide", element("div", { class: "level" }, element("span"), track)),
 		cell("empty in", "n"), cell("blocked", "n"), ...(sortable ? [cell("last used", "n")] : []), cell("", "text", ruleOf(b), ...(b.from ? [" ", foreign(b.from, "soft")] : [])), cell("", "do"));
@@ -604,7 +604,7 @@ whyForm.addEventListener("submit", (event) => {
 
 const refreshJournal = async () => {
 	const journal = await ask("journal");
-	rows(find("#journal-table"), journal, (c) => JSON.stringify(c), (c) => element("tr", {},
+	rows(find("#journal-table"), journal, (c) => JSON.stringify(c), (c) => element("tr", { role: "row" },
 		cell("", "n when", clock(c.at)), cell("by", "text", foreign(c.by)),
 		cell("", "text", c.action, ...(c.limit ? [" ", foreign(c.limit)] : []), ...(c.until ? [` for ${span((Date.parse(c.until) - Date.parse(c.at)) / 1e3)}`] : [])),
 		cell("of", "key", foreign(c.of, "long")), cell("", "text wide", foreign(c.note ?? ""))));
@@ -620,13 +620,15 @@ const tick = () => {
 	if (!notice.hidden) put(notice, `Nobody is refused for another ${span(left(notice.dataset.until))}: everything is in shadow.`);
 };
 
+let inSight = false;
+new IntersectionObserver((entries) => { inSight = entries.at(-1).isIntersecting; }).observe(bucketsTable);
 const inUse = (query) => find(query).matches(":hover, :focus-within");
 const tasks = {
 	zones: { every: 2e3, does: refreshZones },
 	journal: { every: 10e3, does: refreshJournal },
 	top: { every: 5e3, does: refreshTop },
-	// Rows must not move under a finger.
-	buckets: { every: 5e3, does: refreshBuckets, waits: () => inUse("#buckets-table tbody") || dialog.open },
+	// Rows must not move under a finger, and nobody needs those that are out of sight.
+	buckets: { every: 5e3, does: refreshBuckets, waits: () => !inSight || inUse("#buckets-table tbody") || dialog.open },
 	why: { every: 5e3, does: look, waits: () => dialog.open },
 };
 
