@@ -16,6 +16,14 @@ func (a *App) adminJournal(context.Context, *adminInput) (any, error) {
 	return a.control.journal.List(), nil
 }
 
+// ending returns when a span ends, or nil if it has no end.
+func ending(s override.Span) *time.Time {
+	if s.Until.IsZero() {
+		return nil
+	}
+	return &s.Until
+}
+
 // change returns what the journal keeps of a call that has changed something. A call
 // that found nothing to change gives none.
 func (in *adminInput) change(by, path string, answer any) []override.Change {
@@ -24,9 +32,6 @@ func (in *adminInput) change(by, path string, answer any) []override.Change {
 		return nil // not so, because the call has read it
 	}
 	c := override.Change{At: time.Now(), By: by, Action: strings.TrimPrefix(path, "/throttle/"), Of: of.Zone}
-	if of.Key != "" {
-		c.Of = bucketName(of.Zone, of.Key, false)
-	}
 	if network, err := of.network(); err == nil {
 		c.Of = network.String()
 	}
@@ -34,6 +39,9 @@ func (in *adminInput) change(by, path string, answer any) []override.Change {
 	case ended:
 		if !answer.Ended {
 			return nil
+		}
+		if answer.Key != "" {
+			c.Of = bucketName(of.Zone, answer.Key, false)
 		}
 	case released:
 		// The client may be named by a secret. The names of its buckets hold none.
@@ -45,11 +53,14 @@ func (in *adminInput) change(by, path string, answer any) []override.Change {
 			c.Of += fmt.Sprintf(" and %d more", more)
 		}
 	case override.Ban:
-		c.Until, c.Note = &answer.Until, answer.Note
+		c.Until, c.Note = ending(answer.Span), answer.Note
 	case override.Shadow:
-		c.Until, c.Note = &answer.Until, answer.Note
+		c.Until, c.Note = ending(answer.Span), answer.Note
 	case override.Limit:
-		c.Limit, c.Until, c.Note = answer.Text, &answer.Until, answer.Note
+		c.Limit, c.Until, c.Note = answer.Text, ending(answer.Span), answer.Note
+		if answer.Key != "" { // the caller may have given a secret instead
+			c.Of = bucketName(answer.Zone, answer.Key, false)
+		}
 	}
 	c.Of = cmp.Or(c.Of, "everything")
 	return []override.Change{c}

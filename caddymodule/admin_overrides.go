@@ -13,7 +13,7 @@ import (
 
 // An overrideInput describes a change at run time, or the end of one.
 type overrideInput struct {
-	// How long it holds. Required for changes. At most 720h.
+	// How long it holds. At most 720h. Default: until this process ends.
 	For caddy.Duration `json:"for,omitempty"`
 
 	Note string `json:"note,omitempty"`
@@ -57,6 +57,9 @@ func (o *overrideInput) network() (netip.Prefix, error) {
 // An ended says whether there was something to end.
 type ended struct {
 	Ended bool `json:"ended"`
+
+	// Key is that of the bucket, which the caller may have named by a secret.
+	Key string `json:"key,omitempty"`
 }
 
 func (in *adminInput) override(a *App) (o overrideInput, err error) {
@@ -102,7 +105,7 @@ func (a *App) adminUnban(_ context.Context, in *adminInput) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	return ended{a.overrides.Unban(network, time.Now())}, nil
+	return ended{Ended: a.overrides.Unban(network, time.Now())}, nil
 }
 
 func (a *App) adminShadow(_ context.Context, in *adminInput) (any, error) {
@@ -118,7 +121,7 @@ func (a *App) adminUnshadow(_ context.Context, in *adminInput) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	return ended{a.overrides.Unshadow(o.Zone, time.Now())}, nil
+	return ended{Ended: a.overrides.Unshadow(o.Zone, time.Now())}, nil
 }
 
 func (a *App) adminLimit(_ context.Context, in *adminInput) (any, error) {
@@ -155,7 +158,7 @@ func (a *App) adminUnlimit(_ context.Context, in *adminInput) (any, error) {
 	}
 	for _, key := range []string{o.Key, z.BucketOf(o.Key)} {
 		if a.overrides.Unlimit(o.Zone, key, time.Now()) {
-			return ended{true}, nil
+			return ended{true, key}, nil
 		}
 	}
 	return ended{}, nil

@@ -188,7 +188,7 @@ type zoneStatus struct {
 	Mode       string          `json:"mode"` // enforcing, shadow, or the percent that is enforced
 	Definition json.RawMessage `json:"definition"`
 
-	ShadowUntil *time.Time `json:"shadow_until,omitempty"` // by a switch at run time
+	ShadowUntil *time.Time `json:"shadow_until,omitempty"` // by a switch at run time that has an end
 	Limit       string     `json:"limit,omitempty"`        // of all keys, by an override at run time
 
 	Total     decisionCounts  `json:"total"` // since the process began
@@ -279,11 +279,7 @@ func (a *App) adminZones(context.Context, *adminInput) (any, error) {
 		s.Share = z.describeShare(now)
 		if set.Shadow(z.Name, now) {
 			s.Mode = "shadow"
-			for i := range overrides.Shadows {
-				if held := &overrides.Shadows[i]; (held.Zone == "" || held.Zone == z.Name) && (s.ShadowUntil == nil || held.Until.After(*s.ShadowUntil)) {
-					s.ShadowUntil = &held.Until
-				}
-			}
+			s.ShadowUntil = overrides.ShadowUntil(z.Name)
 		}
 		if l := set.Limit(z.Name, "", now); l != nil {
 			s.Limit = l.Text

@@ -180,7 +180,12 @@ func seconds(s float64) string {
 }
 
 // left returns how long a span still lasts.
-func left(s override.Span) string { return max(0, time.Until(s.Until)).Round(time.Second).String() }
+func left(s override.Span) string {
+	if s.Until.IsZero() {
+		return "no end"
+	}
+	return max(0, time.Until(s.Until)).Round(time.Second).String()
+}
 
 // showShare shows what the slots of a zone with share have to do.
 func (r *remote) showShare(zone string, s *slotStatus) {
@@ -516,7 +521,7 @@ refused then.`,
 				return err
 			}
 			if s.Ban != nil {
-				fmt.Fprintf(&r.out, "A ban of %s holds for another %s. %s\n", s.Ban.Network, left(s.Ban.Span), shown(s.Ban.Note))
+				fmt.Fprintf(&r.out, "A ban of %s holds, and lasts: %s. %s\n", s.Ban.Network, left(s.Ban.Span), shown(s.Ban.Note))
 			}
 			if err := r.showBuckets(s.Buckets); err != nil {
 				return err
@@ -688,7 +693,7 @@ type holding struct {
 }
 
 func (h *holding) add(cmd *cobra.Command) {
-	cmd.Flags().DurationVar(&h.length, "for", 0, "How long it holds, such as 30m. At most 720h")
+	cmd.Flags().DurationVar(&h.length, "for", 0, "How long it holds, such as 30m. At most 720h. Default: until this Caddy stops")
 	cmd.Flags().StringVar(&h.until, "until", "", "Until when it holds instead, such as 09:00, in local time")
 	cmd.Flags().StringVar(&h.note, "note", "", "Why, for those who ask later")
 }
@@ -697,8 +702,8 @@ func (h *holding) add(cmd *cobra.Command) {
 func (h *holding) fill(in *overrideInput, now time.Time) error {
 	in.Note = h.note
 	switch {
-	case (h.length != 0) == (h.until != ""):
-		return usageErrorf("want one of --for, such as 30m, and --until, such as 09:00")
+	case h.length != 0 && h.until != "":
+		return usageErrorf("want at most one of --for, such as 30m, and --until, such as 09:00")
 	case h.until != "":
 		at, err := time.ParseInLocation("15:04", h.until, now.Location())
 		if err != nil {
@@ -723,6 +728,10 @@ func (r *remote) change(path string, in overrideInput, h *holding, what string) 
 	}
 	var s override.Span
 	if ok, err := r.ask(http.MethodPost, path, in, &s); !ok {
+		return err
+	}
+	if s.Until.IsZero() {
+		_, err := fmt.Fprintf(&r.out, "%s on this Caddy, until it is restarted or you end that.\n", what)
 		return err
 	}
 	_, err := fmt.Fprintf(&r.out, "%s until %s, on this Caddy, unless it is restarted before.\n", what, s.Until.Local().Format("2006-01-02 15:04:05"))

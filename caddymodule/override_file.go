@@ -75,6 +75,7 @@ func (o *overrideFiles) start(a *App) {
 func (o *overrideFiles) end() {
 	if o.stop != nil {
 		close(o.stop)
+		o.stop = nil
 	}
 }
 

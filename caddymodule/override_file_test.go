@@ -379,3 +379,76 @@ func TestNothingIsWatchedBeforeAConfigStarts(t *testing.T) {
 		t.Error("got a file that is watched, want none before Start")
 	}
 }
+
+// A client that a line lets in must not be dropped before the handler sees it.
+func TestAnOverrideFileThatLetsAClientInEndsTheDropping(t *testing.T) {
+	file := overrideText(t, "# nobody\n")
+	s := newDropSite(t, "override_file "+file)
+	s.app().overrideFiles.end() // the test looks itself
+	s.from(someone).blocked()
+	wantDropped(t, true, "203.0.113.7")
+	writeFile(t, file, "203.0.113.7 unlimited\n")
+	s.looks()
+	wantDropped(t, false, "203.0.113.7")
+	for range 3 {
+		s.from(someone).answers("/login", http.StatusOK)
+	}
+	wantDropped(t, false, "203.0.113.7")
+}
+
+func TestAPlainKeyThatIsLimitedIsInNoLogAndNoJournal(t *testing.T) {
+	s := apiSite(t, overrideText(t, "# nobody\n"), "")
+	for _, call := range []string{"limit", "unlimit"} {
+		s.changes("/throttle/"+call, `{"zone": "api", "key": "s3cret", "limit": "gold", "for": "1h"}`)
+	}
+	var journal []struct{ Action, Of string }
+	s.admin(http.MethodGet, "/throttle/journal", "", &journal)
+	if len(journal) < 2 {
+		t.Fatalf("got %v, want two changes", journal)
+	}
+	digest := fmt.Sprintf("api/@sha256:%x", bucketkey.DigestOf("s3cret"))
+	for _, c := range journal[:2] {
+		if c.Of != digest {
+			t.Errorf("%s: got it of %s, want %s", c.Action, c.Of, digest)
+		}
+	}
+	for _, line := range s.logs.lines(t, "") {
+		if strings.Contains(fmt.Sprint(line), "s3cret") {
+			t.Errorf("got the plain key in the log line %v", line)
+		}
+	}
+}
+
+func TestAChangeWithoutAnEndHoldsUntilItIsEnded(t *testing.T) {
+	s := run(t, `http:// {
+		throttle pages 1 1/d
+		respond ok
+	}`)
+	s.from(someone).passes(1, "/")
+	s.changes("/throttle/shadow", `{"note": "the shop sells tickets"}`)
+	s.changes("/throttle/limit", `{"zone": "pages", "limit": "unlimited"}`)
+	s.from(someone).answers("/", http.StatusOK)
+	s.from(someone).answers("/", http.StatusOK)
+	var raw map[string][]map[string]any
+	s.admin(http.MethodGet, "/throttle/overrides", "", &raw)
+	if len(raw["shadows"]) != 1 || raw["shadows"][0]["until"] != nil || raw["shadows"][0]["note"] != "the shop sells tickets" {
+		t.Errorf("got %v, want a switch with a note and without an end", raw)
+	}
+	var zones struct {
+		Zones []struct {
+			Mode        string
+			ShadowUntil *time.Time `json:"shadow_until"`
+		}
+	}
+	s.admin(http.MethodGet, "/throttle/zones", "", &zones)
+	if len(zones.Zones) != 1 || zones.Zones[0].Mode != "shadow" || zones.Zones[0].ShadowUntil != nil {
+		t.Errorf("got %+v, want shadow without an end", zones.Zones)
+	}
+	s.changes("/throttle/unlimit", `{"zone": "pages"}`)
+	s.changes("/throttle/unshadow", `{}`)
+	s.changes("/throttle/ban", `{"network": "203.0.113.0/24"}`)
+	w := s.from(someone).get("/")
+	if w.Code != http.StatusTooManyRequests || w.Header().Get("Retry-After") != fmt.Sprint(30*24*3600) {
+		t.Errorf("got %d and Retry-After %s, want a ban that is told as the longest", w.Code, w.Header().Get("Retry-After"))
+	}
+}

@@ -67,6 +67,7 @@ const span = (seconds) => {
 let ahead = 0;
 const now = () => Date.now() + ahead;
 const left = (until) => (Date.parse(until) - now()) / 1e3;
+const lasts = (until) => until ? `for another ${span(left(until))}` : "until this Caddy stops";
 const clock = (time) => {
 	const at = new Date(time), today = new Date(now());
 	const hours = at.toLocaleTimeString([], { hour: "2-digit", minute: "2-digit", second: "2-digit", hourCycle: "h23" });
@@ -166,7 +167,7 @@ form.addEventListener("submit", async (event) => {
 	}
 });
 
-const until = (held) => `until ${clock(held.until)}`;
+const until = (held) => held.until ? `until ${clock(held.until)}` : "until this Caddy stops";
 
 const proposeBan = (network = "") => propose({
 	title: "Ban a network",
@@ -285,7 +286,7 @@ const showZone = (card, z) => {
 	if (z.slots) busy.push(`most of a key ${whole.format(z.in_flight_most ?? 0)} of ${whole.format(z.slots)}`);
 	show("flight", whole.format(z.in_flight), busy.join(", ") || undefined);
 	const notes = [];
-	if (z.shadow_until) notes.push(`In shadow for another ${span(left(z.shadow_until))}.`);
+	if (z.shadow_until) notes.push(`In shadow ${lasts(z.shadow_until)}.`);
 	if (z.limit) notes.push(`${z.limit} holds for all keys.`);
 	if (z.override_file?.problem) notes.push(`The override_file was not read again: ${visible(z.override_file.problem)}`);
 	put(find(".note", card), notes.join(" "));
@@ -372,12 +373,12 @@ const showChanges = ({ shadows, bans, limits }) => {
 		const row = element("tr", { role: "row" }, cell("", "text", c.what), cell("", "key", of), cell("left", "n"), cell("", "text wide", foreign(c.note ?? "")), cell("", "do"));
 		if (writable) row.lastChild.append(button("End…", `${c.what} of ${c.of || "everything"}`, () => proposeEnd(c.call, c.input, [c.what, " of ", c.of ? foreign(c.of) : "everything"])));
 		return row;
-	}, (row, c) => { row.cells[2].dataset.until = c.until; });
+	}, (row, c) => { row.cells[2].dataset.until = c.until ?? ""; });
 	find("#changes-empty").hidden = all.length > 0;
 	const everything = shadows.find((s) => !s.zone);
 	const notice = find("#everything");
 	notice.hidden = !everything;
-	if (everything) notice.dataset.until = everything.until;
+	if (everything) notice.dataset.until = everything.until ?? "";
 	tick();
 };
 
@@ -555,7 +556,7 @@ const look = async () => {
 	const out = buckets.filter((b) => !b.shadow && (b.blocked > 0 || b.rule === "deny" || b.fraction >= 0.999));
 	const told = [];
 	if (refusal) told.push(`${visible(refusal.key || "A request without a key")} was refused by ${refusal.zone} at ${clock(refusal.at)}: ${refusal.reason}.`);
-	if (ban) told.push(`A ban of ${ban.network} holds for another ${span(left(ban.until))}.${ban.note ? ` It says: ${visible(ban.note)}.` : ""}`);
+	if (ban) told.push(`A ban of ${ban.network} holds ${lasts(ban.until)}.${ban.note ? ` It says: ${visible(ban.note)}.` : ""}`);
 	for (const b of out) told.push(b.blocked > 0 ? `${b.zone} blocks it for another ${span(b.blocked)}.` : b.rule === "deny" ? `${b.zone} refuses it always.` : `${b.zone} is full.`);
 	if (!ban && out.length === 0) told.push(buckets.length ? "Nothing refuses it now." : "No bucket of it is in use, and nothing refuses it.");
 	if (!complete) told.push(`The search did not reach the end: there may be more. ${problem ?? ""}`);
@@ -615,9 +616,9 @@ const refreshJournal = async () => {
 
 const tick = () => {
 	for (const row of document.querySelectorAll("#buckets-table tbody tr, #why-table tbody tr")) drain(row);
-	for (const cell of document.querySelectorAll("#changes-table [data-until]")) put(cell, span(left(cell.dataset.until)) || "ended");
+	for (const cell of document.querySelectorAll("#changes-table [data-until]")) put(cell, cell.dataset.until ? span(left(cell.dataset.until)) || "ended" : "no end");
 	const notice = find("#everything");
-	if (!notice.hidden) put(notice, `Nobody is refused for another ${span(left(notice.dataset.until))}: everything is in shadow.`);
+	if (!notice.hidden) put(notice, `Nobody is refused ${lasts(notice.dataset.until)}: everything is in shadow.`);
 };
 
 let inSight = false;

@@ -2,6 +2,7 @@ package key
 
 import (
 	"errors"
+	"fmt"
 	"net/netip"
 	"strings"
 	"testing"
@@ -363,5 +364,43 @@ func wantError(t *testing.T, of string, err error, want string) {
 	}
 	if got != want {
 		t.Errorf("%s: got error %q, want %q", of, got, want)
+	}
+}
+
+// BenchmarkLookup finds one of many overrides, by its text, by its digest, and by its
+// address.
+func BenchmarkLookup(b *testing.B) {
+	for _, kind := range []string{"text", "digest", "address"} {
+		for _, n := range []int{1, 100, 10_000, 100_000} {
+			config := tableOf(map[string]string{"text": "t", "digest": "t", "address": "a"}[kind])
+			config.Digests = []bool{kind == "digest"}
+			part := Part{Text: "demo-key-0", Network: netip.MustParsePrefix("10.0.0.0/32")}
+			if kind != "address" {
+				part.Network = netip.Prefix{}
+			}
+			if kind == "digest" { // which the bucket's name has, too
+				part = Part{Digest: DigestOf(part.Text)}
+			}
+			for i := range n {
+				o := Override{Parts: []string{fmt.Sprintf("demo-key-%d", i)}, Limit: "gold"}
+				if kind == "address" {
+					o.Parts[0] = fmt.Sprintf("10.%d.%d.%d", i>>16, i>>8&255, i&255)
+				}
+				config.Overrides = append(config.Overrides, o)
+			}
+			table, err := NewTable(config)
+			if err != nil {
+				b.Fatal(err)
+			}
+			b.Run(fmt.Sprintf("by=%s/overrides=%d", kind, n), func(b *testing.B) {
+				parts := []Part{part}
+				b.ReportAllocs()
+				for b.Loop() {
+					if e := table.Lookup(parts); e.Override != 0 {
+						b.Fatalf("got override %d, want the first", e.Override)
+					}
+				}
+			})
+		}
 	}
 }

@@ -266,7 +266,7 @@ func (s *Subject) Banned() time.Duration {
 	if ban == nil || s.Overrides.AllShadow(now) {
 		return 0
 	}
-	return ban.Until.Sub(now)
+	return ban.Left(now)
 }
 
 // RefuseBanned refuses the request because its client is banned for so long, and counts

@@ -17,8 +17,8 @@ import (
 	bucketkey "github.com/caddy-throttle/caddy-throttle/leakybucket/key"
 )
 
-// Longest is the longest that an override may last. What should last longer belongs in
-// the config.
+// Longest is the longest that an override with an end may last. What should last longer
+// belongs in the config.
 const Longest = 30 * 24 * time.Hour
 
 const (
@@ -31,11 +31,19 @@ const (
 // A Span is how long an override holds, and why.
 type Span struct {
 	Since time.Time `json:"since"`
-	Until time.Time `json:"until"`
+	Until time.Time `json:"until,omitzero"` // zero means until the process ends
 	Note  string    `json:"note,omitempty"`
 }
 
-func (s *Span) over(now time.Time) bool { return !now.Before(s.Until) }
+func (s *Span) over(now time.Time) bool { return !s.Until.IsZero() && !now.Before(s.Until) }
+
+// Left returns how long the span still lasts. One without an end counts as the longest.
+func (s *Span) Left(now time.Time) time.Duration {
+	if s.Until.IsZero() {
+		return Longest
+	}
+	return s.Until.Sub(now)
+}
 
 // A Shadow switches a zone to shadow. An empty zone stands for all zones, and for bans.
 type Shadow struct {
@@ -190,6 +198,22 @@ type Overrides struct {
 	Limits  []Limit  `json:"limits"`
 }
 
+// ShadowUntil returns when the last switch of a zone to shadow ends. It returns nil if
+// there is none, or one without an end.
+func (o *Overrides) ShadowUntil(zone string) (last *time.Time) {
+	for i := range o.Shadows {
+		held := &o.Shadows[i]
+		switch {
+		case held.Zone != "" && held.Zone != zone:
+		case held.Until.IsZero():
+			return nil
+		case last == nil || held.Until.After(*last):
+			last = &held.Until
+		}
+	}
+	return last
+}
+
 // A Table is the one owner of the overrides. Requests read a Set without a lock. The
 // zero Table is empty.
 type Table struct {
@@ -227,15 +251,19 @@ func (t *Table) List(now time.Time) Overrides {
 
 var errFull = fmt.Errorf("%d overrides of this kind hold already: let some end", most)
 
-// span checks how long an override is to hold.
-func span(now time.Time, length time.Duration, note string) (Span, error) {
-	if length <= 0 || length > Longest {
-		return Span{}, fmt.Errorf("invalid duration %v: want more than 0 and at most 30 days; what should last belongs in the config", length)
+// span checks how long an override is to hold. Zero means until the process ends.
+func span(now time.Time, length time.Duration, note string) (s Span, err error) {
+	if length < 0 || length > Longest {
+		return s, fmt.Errorf("invalid duration %v: want at most 30 days, or none until Caddy stops; what should last belongs in the config", length)
 	}
 	if len(note) > longestNote {
-		return Span{}, fmt.Errorf("the note has %d bytes: want at most %d", len(note), longestNote)
+		return s, fmt.Errorf("the note has %d bytes: want at most %d", len(note), longestNote)
 	}
-	return Span{Since: now, Until: now.Add(length), Note: note}, nil
+	s = Span{Since: now, Note: note}
+	if length > 0 {
+		s.Until = now.Add(length)
+	}
+	return s, nil
 }
 
 // Shadow switches a zone, or with an empty name all zones and bans, to shadow.

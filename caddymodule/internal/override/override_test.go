@@ -185,3 +185,20 @@ func TestThoseWhoWaitForShadowLearnOfItOnce(t *testing.T) {
 	}
 	doneFourth()
 }
+
+func TestAChangeWithoutAnEndHoldsUntilItIsEnded(t *testing.T) {
+	var table Table
+	if _, err := table.Shadow("", 0, "a note", night); err != nil {
+		t.Fatal(err)
+	}
+	later := night.Add(10 * Longest)
+	if !table.Load().AllShadow(later) {
+		t.Error("got an end, want none")
+	}
+	if got := table.List(later); len(got.Shadows) != 1 || got.Shadows[0].Left(later) != Longest || got.ShadowUntil("pages") != nil {
+		t.Errorf("got %+v, want the switch, and no end to tell", got)
+	}
+	if !table.Unshadow("", later) || table.Load() != nil {
+		t.Error("got a switch that was ended")
+	}
+}
