@@ -111,6 +111,7 @@ var zoneOptions = []zoneOption{
 	{name: "share", syntax: "[<source>...]", parse: plain((*Zone).parseShare)},
 	{name: "rank", syntax: "member issued <cookie-glob>...|member told <Response-Header>|member|crawler <request matchers>", repeats: true, parse: parseRank},
 	word("pass", "off", func(z *Zone) *string { return &z.Pass }, oneOf(passOff)),
+	word("warm_up", "<duration>", func(z *Zone) *caddy.Duration { return &z.WarmUp }, parseDuration),
 	word("request_buffer", "<size>", func(z *Zone) *int64 { return &z.RequestBuffer }, parseSize(mostBuffered)),
 	{name: "block", syntax: "[<duration>...] [everywhere]", parse: plain((*Zone).parseBlock)},
 	word("on_store_error", "local|allow|deny", func(z *Zone) *string { return &z.OnStoreError }, oneOf(storePolicies...)).besideZones(),
@@ -161,6 +162,7 @@ var zoneOptions = []zoneOption{
 //	    share [<source>...]
 //	    rank member issued <cookie-glob>...|member told <Response-Header>|member|crawler <request matchers>
 //	    pass off
+//	    warm_up <duration>
 //	    request_buffer <size>
 //	    block [<duration>...] [everywhere]
 //	    on_store_error local|allow|deny

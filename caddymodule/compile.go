@@ -363,7 +363,13 @@ func (c *compilation) compileWaits() error {
 		return about("request_buffer", 0, errors.New("request_buffer has no meaning without in_flight: it buffers the body before a slot is taken"))
 	}
 	c.rule.Delay, c.rule.MaxWait = c.Delay, time.Duration(c.MaxWait)
-	c.rule.RequestBuffer = c.RequestBuffer
+	switch {
+	case c.WarmUp < 0:
+		return about("warm_up", 0, fmt.Errorf("invalid warm_up %v: want a duration above 0, such as 30s", time.Duration(c.WarmUp)))
+	case c.WarmUp > 0 && c.InFlight == 0:
+		return about("warm_up", 0, errors.New("warm_up has no meaning without in_flight: it lets the slots grow"))
+	}
+	c.rule.RequestBuffer, c.rule.WarmUp = c.RequestBuffer, time.Duration(c.WarmUp)
 	if c.written.MaxWaiting != 0 && !c.rule.LetsWait() {
 		return about("max_waiting", 0, errors.New("max_waiting has no meaning: requests wait only with delay, or with in_flight and max_wait"))
 	}

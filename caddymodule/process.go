@@ -93,6 +93,8 @@ func (l *liveZone) start(z *runningZone) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.configs = append(l.configs, z)
+	l.enforced.SetWarmUp(z.WarmUp)
+	l.simulated.SetWarmUp(z.WarmUp)
 	if z.Share != nil {
 		l.enforced.SetLimits(z.InFlight, z.MaxWait, z.MaxWaiting)
 		l.simulated.SetLimits(z.InFlight, z.MaxWait, z.MaxWaiting)

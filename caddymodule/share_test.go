@@ -453,3 +453,20 @@ func TestAShadowOfSharedSlotsDoesNotLearnFromAnUpstreamThatFails(t *testing.T) {
 		})
 	}
 }
+
+func TestTheSwitchToShadowLetsThoseThroughWhoWait(t *testing.T) {
+	inSettleBubble(t, func(t *testing.T) {
+		s := newShareZone(t, "in_flight 1\nshare", 900*time.Millisecond)
+		visits := []*visit{s.visit("203.0.113.1", "/"), s.visit("203.0.113.2", "/"), s.visit("203.0.113.3", "/", "X-Rank", "member")}
+		pass(100 * time.Millisecond)
+		if _, err := s.app.overrides.Shadow("", time.Hour, "", time.Now()); err != nil {
+			t.Fatal(err)
+		}
+		defer s.app.overrides.Unshadow("", time.Now())
+		pass(0)
+		visits = append(visits, s.visit("203.0.113.4", "/"))
+		pass(time.Minute)
+		wantTurns(t, visits, 0, .1, .1, 0)
+		emptyRooms(t, "waits")
+	})
+}

@@ -156,6 +156,11 @@ type Zone struct {
 	// are sent over HTTPS.
 	Pass string `json:"pass,omitempty"`
 
+	// For how long the slots of in_flight grow after Caddy has started, or after the
+	// zone has had no request for as long: from a third to their full number, evenly,
+	// while the upstream's caches are cold. Default: all slots are there at once.
+	WarmUp caddy.Duration `json:"warm_up,omitempty"`
+
 	// How much of the request body to read before a slot of in_flight is taken, in
 	// bytes, so that clients that upload slowly hold no slot meanwhile. Clients have
 	// five minutes for it. A longer body, or a slower one, takes its slot then, and

@@ -44,6 +44,7 @@ var samples = map[string]string{
 	"rank":             "in_flight 5\nshare\nrank member issued wordpress_logged_in_* *UserID\nrank member told X-User\nrank crawler {\nclient_ip 192.0.2.0/24\n}",
 	"pass":             "in_flight 5\nshare\npass off",
 	"share":            "in_flight 5\nshare client_ip header X-Tenant",
+	"warm_up":          "in_flight 5\nwarm_up 30s",
 	"request_buffer":   "in_flight 5\nrequest_buffer 1MiB",
 	"block":            "block 10m 1h everywhere\nlimit 60 10/s",
 	"on_store_error":   "on_store_error deny\nlimit 60 10/s",

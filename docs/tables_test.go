@@ -35,7 +35,7 @@ func filled(syntax string) string {
 // needs are the options that another option requires.
 var needs = map[string]string{
 	"max_body": "cost body_items", "unread_body_cost": "cost body_items", "debt": "settle seconds", "max_wait": "delay",
-	"request_buffer": "in_flight 5", "share": "in_flight 5", "rank": "in_flight 5\nshare", "pass": "in_flight 5\nshare", "max_waiting": "delay", "trust_devices": "key form log", "route": "key route",
+	"request_buffer": "in_flight 5", "share": "in_flight 5", "rank": "in_flight 5\nshare", "pass": "in_flight 5\nshare", "warm_up": "in_flight 5", "max_waiting": "delay", "trust_devices": "key form log", "route": "key route",
 	"unlisted_key": "override 203.0.113.7 unlimited",
 }
 

@@ -3,8 +3,11 @@ package admission
 import (
 	"context"
 	"fmt"
+	"slices"
 	"testing"
 	"time"
+
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/fairqueue"
 )
 
 func BenchmarkAdmit(b *testing.B) {
@@ -76,5 +79,44 @@ func BenchmarkSimulate(b *testing.B) {
 		s := Simulate(since, entry, func(Result) {})
 		s.Passed()
 		s.Release()
+	}
+}
+
+// BenchmarkTurns is one request that arrives and another one that gets a slot, while
+// so many wait for their turn. It reports the 99th percentile of both together.
+func BenchmarkTurns(b *testing.B) {
+	for _, waiting := range []int{20, 200} {
+		b.Run(fmt.Sprintf("waiting=%d", waiting), func(b *testing.B) {
+			zone, n := new(Zone), 0
+			come := func() *request {
+				r := &request{open: true}
+				e := shared(zone, 5, fairqueue.Rank(n%fairqueue.Ranks), fmt.Sprint("client", n))
+				n++
+				r.steps = append(r.room[:0], step{Entry: e})
+				r.start(time.Time{})
+				return r
+			}
+			var all []*request
+			for range waiting + 5 {
+				all = append(all, come())
+			}
+			took := make([]time.Duration, 0, 1<<20)
+			b.ReportAllocs()
+			for b.Loop() {
+				served := slices.IndexFunc(all, func(r *request) bool { return r.over })
+				began := time.Now()
+				all[served].release()
+				all[served] = come()
+				if len(took) < cap(took) {
+					took = append(took, time.Since(began))
+				}
+			}
+			slices.Sort(took)
+			b.ReportMetric(float64(took[len(took)*99/100].Nanoseconds()), "p99-ns")
+			for _, r := range all {
+				r.cancel(Left)
+				r.release()
+			}
+		})
 	}
 }

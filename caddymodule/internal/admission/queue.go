@@ -52,12 +52,12 @@ func (w *waiter) before(o *waiter) bool {
 
 // next returns the request that goes on now, or nil if there is none. Served is
 // how many requests of the key hold a slot.
-func (q *queue) next(served int) *waiter {
+func (q *queue) next(z *Zone, served int) *waiter {
 	w := q.first
 	switch {
 	case w == nil || q.moving:
 		return nil
-	case w.slots > 0 && served >= w.slots:
+	case w.slots > 0 && served >= z.slots(w.slots):
 		return nil
 	case w.slots == 0 && !w.due:
 		return nil

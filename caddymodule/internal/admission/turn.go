@@ -70,7 +70,7 @@ func (z *Zone) SetLimits(inFlight int, maxWait time.Duration, maxWaiting int) {
 // rows.
 func (z *Zone) refresh(k *keyState) {
 	l := k.limits
-	l.InFlight = max(0, l.InFlight-(k.served-k.turns.Running()))
+	l.InFlight = max(0, z.slots(l.InFlight)-(k.served-k.turns.Running()))
 	l.Elsewhere = z.waiting - k.turns.Len()
 	k.turns.SetLimits(l)
 }
@@ -94,6 +94,7 @@ func (z *Zone) arrive(r *request, s *step) (decision fairqueue.Decision, w, disp
 	t := s.Turn
 	z.mu.Lock()
 	defer z.mu.Unlock()
+	z.slots(s.InFlight) // before the zone has a request
 	k := z.turnsOf(s.Key)
 	k.limits = s.limits()
 	z.refresh(k)
@@ -119,6 +120,7 @@ func (z *Zone) arrive(r *request, s *step) (decision fairqueue.Decision, w, disp
 		z.waiting++
 		w = r.newWaiter(r.next, r.now())
 		w.turn, t.Owner = t, w
+		z.grow()
 	}
 	wanted = k.turns.Len() > 0 && k.turns.Running() < k.turns.Limits().InFlight
 	z.forget(k)

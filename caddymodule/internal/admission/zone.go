@@ -29,6 +29,8 @@ type Zone struct {
 	keys    map[string]*keyState
 	mean    fairqueue.Mean // seconds that those who take turns hold a slot
 	recent  recent         // the same, of the last ones in shadow
+	warm    warmUp
+	used    bool // it has had a request
 }
 
 // Now returns the time that the zone goes by.
@@ -58,6 +60,7 @@ func (z *Zone) Vacant(key string, n int) bool {
 	z.mu.Lock()
 	defer z.mu.Unlock()
 	k := z.keys[key]
+	n = z.slots(n)
 	return k == nil || k.vacant(n)
 }
 
@@ -98,6 +101,7 @@ func (z *Zone) delay(w *waiter, most int) bool {
 func (z *Zone) take(key string, n int) *keyState {
 	z.mu.Lock()
 	defer z.mu.Unlock()
+	n = z.slots(n)
 	k := z.keys[key]
 	if k != nil && !k.vacant(n) {
 		return nil
@@ -110,15 +114,17 @@ func (z *Zone) take(key string, n int) *keyState {
 func (z *Zone) takeOrQueue(w *waiter, most int) (taken *keyState, queued bool) {
 	z.mu.Lock()
 	defer z.mu.Unlock()
+	n := z.slots(w.slots)
 	k := z.keys[w.key]
 	switch {
-	case k == nil || k.vacant(w.slots):
+	case k == nil || k.vacant(n):
 		return z.serve(w.key, k), false
 	case z.waiting >= most:
 		return nil, false
 	}
 	z.waiting++
 	k.queued.add(w)
+	z.grow()
 	return nil, true
 }
 
@@ -189,7 +195,7 @@ func (z *Zone) advanceBoth(k *keyState) {
 // zone while each of them takes its next step. It reports false if one of them
 // has to wake up first: whoever does calls moved, and k may be forgotten by now.
 func (z *Zone) advance(k *keyState, q *queue) bool {
-	for w := q.next(k.served); w != nil; w = q.next(k.served) {
+	for w := q.next(z, k.served); w != nil; w = q.next(z, k.served) {
 		q.remove(w)
 		z.waiting--
 		if w.slots > 0 {
@@ -227,6 +233,7 @@ func (z *Zone) state(key string) *keyState {
 		k = keyStates.Get().(*keyState)
 		k.key = key
 		z.keys[key] = k
+		z.used = true
 	}
 	return k
 }
@@ -236,6 +243,9 @@ func (z *Zone) forget(k *keyState) {
 	if k.served == 0 && k.advancing == 0 && k.pace.running == 0 && k.delayed.empty() && k.queued.empty() && (k.turns == nil || k.turns.Idle()) {
 		delete(z.keys, k.key)
 		k.key = ""
+		if z.warm.lasts > 0 && len(z.keys) == 0 {
+			z.warm.idle = z.Now()
+		}
 		if k.turns != nil {
 			k.turns.Reset()
 			k.pace = pace{}

@@ -66,6 +66,10 @@ type Rule struct {
 	// Members says that clients become members by what the upstream answers.
 	Members bool
 
+	// WarmUp is for how long slots grow to their number after the zone had no request
+	// for as long; zero means not at all.
+	WarmUp time.Duration
+
 	// RequestBuffer is how much of the body is read before a slot is taken, in bytes.
 	RequestBuffer int64
 

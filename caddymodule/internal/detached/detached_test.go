@@ -112,7 +112,7 @@ func TestAHandlersErrorAndPanicGetThrough(t *testing.T) {
 		t.Errorf("got %v, want the handler's error", err)
 	}
 	defer func() {
-		if recover() != http.ErrAbortHandler { //nolint:errorlint // it is this very value
+		if recover() != http.ErrAbortHandler {
 			t.Error("got no panic, want the handler's")
 		}
 	}()

@@ -252,6 +252,9 @@ func (q *Queue) Running() int { return q.running }
 // Len returns how many requests wait.
 func (q *Queue) Len() int { return q.waiting }
 
+// Keys returns how many keys the queue remembers.
+func (q *Queue) Keys() int { return len(q.keys) }
+
 // Waiting returns how many requests of a rank wait.
 func (q *Queue) Waiting(r Rank) int { return len(q.rows[r]) }
 

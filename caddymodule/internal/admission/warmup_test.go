@@ -1,0 +1,89 @@
+package admission
+
+import (
+	"fmt"
+	"slices"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/fairqueue"
+)
+
+// growth returns how many of twelve requests that come at once are served in each
+// second.
+func growth(zone *Zone, gate *Gate, turns bool) (served []int) {
+	var visits []*visit
+	began := time.Now()
+	for i := range 12 {
+		e := Entry{Zone: zone, Key: "k", InFlight: 9, MaxWait: time.Hour, MaxWaiting: 100}
+		if turns {
+			e = shared(zone, 9, fairqueue.First, fmt.Sprint(began, i))
+		}
+		visits = append(visits, come(gate, 50*time.Second, e))
+	}
+	pass(5 * time.Second)
+	for range 8 {
+		n := 0
+		for _, v := range visits {
+			if v.pass != nil {
+				n++
+			}
+		}
+		served = append(served, n)
+		pass(10 * time.Second)
+	}
+	pass(time.Hour)
+	return served
+}
+
+func TestSlotsGrowFromAThirdWhenTheUpstreamIsCold(t *testing.T) {
+	for _, turns := range []bool{false, true} {
+		synctest.Test(t, func(t *testing.T) {
+			zone, gate := &Zone{Name: "z"}, new(Gate)
+			zone.SetWarmUp(time.Minute)
+			want := []int{3, 4, 5, 6, 7, 11, 12, 12} // a slot more every ten seconds, and the first three end after fifty
+			if got := growth(zone, gate, turns); !slices.Equal(got, want) {
+				t.Errorf("turns %v: got %v served, want %v", turns, got, want)
+			}
+			if got := growth(zone, gate, turns); !slices.Equal(got, want) {
+				t.Errorf("turns %v: got %v served after an idle hour, want %v", turns, got, want)
+			}
+			come(gate, time.Second, Entry{Zone: zone, Key: "k", InFlight: 9})
+			pass(30 * time.Second)
+			come(gate, time.Second, Entry{Zone: zone, Key: "k", InFlight: 9})
+			pass(59 * time.Second)
+			if got, want := growth(zone, gate, turns), []int{9, 9, 9, 9, 9, 12, 12, 12}; !slices.Equal(got, want) {
+				t.Errorf("turns %v: got %v served after less than a minute of rest, want %v", turns, got, want)
+			}
+			wantEmpty(t, zone)
+		})
+	}
+}
+
+func TestAZoneThatIsInUseIsNotColdWhenAConfigBringsAWarmUp(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		zone, gate := &Zone{Name: "z"}, new(Gate)
+		come(gate, time.Second, Entry{Zone: zone, Key: "k", InFlight: 9})
+		pass(10 * time.Second)
+		zone.SetWarmUp(time.Minute)
+		if got := growth(zone, gate, false); got[0] != 9 {
+			t.Errorf("got %v served, want nine at once", got)
+		}
+		wantEmpty(t, zone)
+	})
+}
+
+func TestAWarmUpThatAConfigEndsLetsAllWaitingOnesThrough(t *testing.T) {
+	for _, turns := range []bool{false, true} {
+		synctest.Test(t, func(t *testing.T) {
+			zone, gate := &Zone{Name: "z"}, new(Gate)
+			zone.SetWarmUp(time.Hour)
+			time.AfterFunc(12*time.Second, func() { zone.SetWarmUp(0) })
+			if got, want := growth(zone, gate, turns), []int{3, 9, 9, 9, 9, 12, 12, 12}; !slices.Equal(got, want) {
+				t.Errorf("turns %v: got %v served, want %v", turns, got, want)
+			}
+			wantEmpty(t, zone)
+		})
+	}
+}
