@@ -8,6 +8,8 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"net/http/fcgi"
+	"net/http/httptest"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -31,76 +33,194 @@ const (
 	headerKeys  = 100_000
 )
 
-// site is the answer of all sites to requests that throttle admits.
-const site = `respond "ok"`
+// theirs is caddy-ratelimit's zone with a limit that nobody reaches, or that all exceed
+// after the first request. It keeps an entry for each event of the window.
+func theirs(name, key string, refused bool) string {
+	events, window := 1000, "1ms"
+	if refused {
+		events, window = 1, "24h"
+	}
+	return fmt.Sprintf("zone %s {\nkey %s\nevents %d\nwindow %s\n}\n", name, key, events, window)
+}
 
-// TestThroughput measures Caddy on one processor, in slices of time with and
-// without throttle that take turns. Each ratio is that of two adjacent slices,
-// because the machine's speed changes during a run.
+func ours(name, key string, refused bool) string {
+	limit := "1000000000 1000/s"
+	if refused {
+		limit = "1 1/d"
+	}
+	return fmt.Sprintf("zone %s {\nkey %s\nlimit %s\n}\n", name, key, limit)
+}
+
+// TestThroughput measures one Caddy on one processor that holds both limiters, and nginx:
+// in slices of time with and without a limiter that take turns. Each ratio is that of
+// slices of one round, because the machine's speed changes during a run.
 //
-// It asserts requests per second of Caddy's processor time. On an idle machine
-// the ratio is the same as by the clock, and on a busy one it hardly changes.
+// The ratios are those of requests per second of the server's processor time. On an idle
+// machine they are the same as by the clock, and on a busy one they hardly change.
 func TestThroughput(t *testing.T) {
 	if os.Getenv("TEST_LONG") != "1" {
 		t.Skip("SKIPPED: measures for minutes; set TEST_LONG=1")
 	}
-	cases := []struct {
-		name     string
-		throttle string
-		load     load
-		least    float64 // ratio; 0 where it is only reported
-	}{
-		{"allowed", `throttle allowed client_ip 1000000000 1000/s`, load{}, 0},
-		{"refused", `throttle refused client_ip 1 1/d`, load{refused: true}, 0.9},
-		{"keys=1e5", `throttle {
-			zone plain {
-				key header X-Key
-				plain_keys
-				capacity 1000000
-				leak 1/s
-			}
-		}`, load{keys: headerKeys}, 0},
-		{"keys=1e5/digests", `throttle {
-			zone digests {
-				key header X-Key
-				capacity 1000000
-				leak 1/s
-			}
-		}`, load{keys: headerKeys}, 0},
+	upstream := httptest.NewServer(http.HandlerFunc(answer))
+	defer upstream.Close()
+	script := t.TempDir()
+	if err := os.WriteFile(filepath.Join(script, "index.php"), nil, 0o600); err != nil {
+		t.Fatal(err)
 	}
-	ports := freePorts(t, len(cases)+1)
-	without := ports[len(cases)]
-	caddyfile := fmt.Sprintf("{\n\tadmin off\n\tpersist_config off\n}\nhttp://:%d {\n%s\n}\n", without, site)
-	for i, c := range cases {
-		caddyfile += fmt.Sprintf("http://:%d {\n%s\n%s\n}\n", ports[i], c.throttle, site)
+	responder, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer responder.Close()
+	go func() { _ = fcgi.Serve(responder, http.HandlerFunc(answer)) }()
+	sites := map[string]string{
+		"respond":       `respond "ok"`,
+		"reverse_proxy": "reverse_proxy " + upstream.Listener.Addr().String(),
+		"php_fastcgi":   fmt.Sprintf("root * %s\nphp_fastcgi %s", script, responder.Addr()),
+	}
+	type limiter struct {
+		name      string
+		directive string
+		load      load
+	}
+	three := []string{"client_ip", "{http.request.host}", "{http.request.method}"}
+	zones := func(zone func(string, string, bool) string, name string, n int, refused bool, keys ...string) (all string) {
+		for i := range n {
+			all += zone(fmt.Sprint(name, i), keys[i], refused)
+		}
+		return all
+	}
+	var cases []struct {
+		site     string
+		limiters []limiter
+	}
+	for _, site := range []string{"respond", "reverse_proxy", "php_fastcgi"} {
+		var all []limiter
+		for _, refused := range []bool{false, true} {
+			for _, n := range []int{1, 3} {
+				if n == 3 && (refused || site != "respond") {
+					continue
+				}
+				about := fmt.Sprintf("%s, %d zones, refused %v", site, n, refused)
+				name := fmt.Sprintf("%s-%d-%v-", site, n, refused)
+				theirKeys := []string{"{remote_host}", three[1], three[2]}
+				all = append(all,
+					limiter{"throttle: " + about, "throttle {\n" + zones(ours, name, n, refused, three...) + "}", load{refused: refused}},
+					limiter{"caddy-ratelimit: " + about, "rate_limit {\n" + zones(theirs, name, n, refused, theirKeys...) + "}", load{refused: refused}})
+			}
+		}
+		cases = append(cases, struct {
+			site     string
+			limiters []limiter
+		}{site, all})
+	}
+	many := load{keys: headerKeys}
+	cases = append(cases, struct {
+		site     string
+		limiters []limiter
+	}{"respond", []limiter{
+		{"throttle: respond, 100,000 keys", "throttle {\nzone many {\nkey header X-Key\nplain_keys\ncapacity 1000000\nleak 1/s\n}\n}", many},
+		{"caddy-ratelimit: respond, 100,000 keys", "rate_limit {\nzone many {\nkey {http.request.header.X-Key}\nevents 10\nwindow 1ms\n}\n}", many},
+	}})
+
+	caddyfile := "{\n\tadmin off\n\tpersist_config off\n\tmetrics\n\torder rate_limit before basic_auth\n}\n"
+	n := 0
+	for _, c := range cases {
+		n += 1 + len(c.limiters)
+	}
+	ports := freePorts(t, n)
+	n = 0
+	for _, c := range cases {
+		for i := range len(c.limiters) + 1 {
+			directive := ""
+			if i > 0 {
+				directive = c.limiters[i-1].directive
+			}
+			caddyfile += fmt.Sprintf("http://:%d {\n%s\n%s\n}\n", ports[n], directive, sites[c.site])
+			n++
+		}
 	}
 	caddy := startCaddy(t, caddyfile, ports)
-
-	for i, c := range cases {
-		t.Run(c.name, func(t *testing.T) {
-			plain := c.load
-			plain.refused = false
-			with, base := c.load.on(t, caddy, ports[i]), plain.on(t, caddy, without)
-			with() // until everyone, or nearly so, has a bucket
-			with()
-			var wall, processor []float64
-			for n := range *pairs {
-				var a, b rates
-				if n%2 == 0 {
-					a, b = with(), base()
-				} else {
-					b, a = base(), with()
-				}
-				t.Logf("%s, without throttle %s", a, b)
-				wall, processor = append(wall, a.wall/b.wall), append(processor, a.processor/b.processor)
-			}
-			t.Logf("%s, of %d pairs of %v: by the clock %s, by processor time %s",
-				c.name, *pairs, *slice, quartiles(wall), quartiles(processor))
-			if median := processor[len(processor)/2]; median < c.least {
-				t.Errorf("got a median of %.3f by processor time, want at least %.2f", median, c.least)
-			}
-		})
+	for _, c := range cases {
+		plain := load{keys: c.limiters[0].load.keys}
+		slices := []func() rates{plain.on(t, caddy, ports[0])}
+		var names []string
+		for i, l := range c.limiters {
+			slices, names = append(slices, l.load.on(t, caddy, ports[i+1])), append(names, l.name)
+		}
+		compareSlices(t, names, slices)
+		ports = ports[len(slices):]
 	}
+	compareNginx(t)
+}
+
+func answer(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "ok") }
+
+// compareSlices lets all take turns, and reports each one's ratio to the first: that of
+// the best slices, and the median and quartiles of those of single rounds.
+func compareSlices(t *testing.T, names []string, slices []func() rates) {
+	t.Helper()
+	ratios, best := make([][]float64, len(slices)), make([]float64, len(slices))
+	for n := range *pairs + 1 {
+		var all []rates
+		for _, next := range slices {
+			all = append(all, next())
+		}
+		for i := range all {
+			if n > 0 { // in the first round, nobody has a bucket
+				ratios[i] = append(ratios[i], all[i].processor/all[0].processor)
+				best[i] = max(best[i], all[i].processor)
+			}
+		}
+	}
+	for i, name := range names {
+		t.Logf("| %s | %.3f | %s |", name, best[i+1]/best[0], quartiles(ratios[i+1]))
+	}
+}
+
+// compareNginx does the same with nginx, if that is installed.
+func compareNginx(t *testing.T) {
+	nginx, err := exec.LookPath("nginx")
+	if err != nil {
+		t.Log("SKIPPED: nginx is not installed")
+		return
+	}
+	dir, ports := t.TempDir(), freePorts(t, 4)
+	config := fmt.Sprintf(`daemon off; master_process off; pid %[1]s/pid; error_log %[1]s/error.log;
+events { worker_connections 512; }
+http {
+	access_log off; client_body_temp_path %[1]s; proxy_temp_path %[1]s; fastcgi_temp_path %[1]s; uwsgi_temp_path %[1]s; scgi_temp_path %[1]s;
+	keepalive_requests 1000000000; limit_req_status 429; limit_req_log_level info;
+	limit_req_zone $binary_remote_addr zone=open:10m rate=1000000r/s;
+	limit_req_zone $binary_remote_addr zone=shut:10m rate=1r/m;
+	server { listen 127.0.0.1:%[2]d; location / { return 200 ok; } }
+	server { listen 127.0.0.1:%[3]d; root %[1]s/www; location / { limit_req zone=open burst=1000000 nodelay; } }
+	server { listen 127.0.0.1:%[4]d; root %[1]s/www; location / { limit_req zone=shut; } }
+	server { listen 127.0.0.1:%[5]d; root %[1]s/www; location / { } }
+}`, dir, ports[3], ports[0], ports[1], ports[2])
+	for name, text := range map[string]string{"nginx.conf": config, "www/index.html": "ok"} {
+		file := filepath.Join(dir, name)
+		if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(file, []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	server := exec.Command(nginx, "-c", filepath.Join(dir, "nginx.conf"), "-p", dir)
+	if err := server.Start(); err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		_ = server.Process.Kill()
+		_ = server.Wait()
+	}()
+	for _, port := range ports {
+		awaitPort(t, port, filepath.Join(dir, "error.log"))
+	}
+	compareSlices(t, []string{"nginx limit_req: a file, admitted", "nginx limit_req: a file, refused"}, []func() rates{
+		load{}.on(t, server.Process, ports[2]), load{}.on(t, server.Process, ports[0]), load{refused: true}.on(t, server.Process, ports[1]),
+	})
 }
 
 // rates are answers per second, by the clock and by Caddy's processor time.
@@ -117,12 +237,11 @@ func quartiles(ratios []float64) string {
 	return fmt.Sprintf("%.3f (%.3f to %.3f)", ratios[n/2], ratios[n/4], ratios[n-1-n/4])
 }
 
-// buildCaddy builds the checkout's Caddy in a folder, and returns the binary's name.
+// buildCaddy builds a Caddy with both limiters in a folder, and returns the binary's name.
 func buildCaddy(t *testing.T, dir string) string {
 	t.Helper()
 	binary := filepath.Join(dir, "caddy")
-	build := exec.Command("go", "build", "-buildvcs=false", "-ldflags", "-w -s", "-tags", "nobadger,nomysql,nopgx", "-o", binary, "./caddymodule/cmd/caddy")
-	build.Dir = ".."
+	build := exec.Command("go", "build", "-buildvcs=false", "-ldflags", "-w -s", "-tags", "nobadger,nomysql,nopgx", "-o", binary, "./caddy")
 	if out, err := build.CombinedOutput(); err != nil {
 		t.Fatalf("building caddy: %v\n%s", err, out)
 	}

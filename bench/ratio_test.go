@@ -15,10 +15,10 @@ func TestTakeDoesNotAllocate(t *testing.T) {
 
 func TestAMillionKeysTakeAtMost130BytesEach(t *testing.T) {
 	skipShort(t)
-	bytes, objects := heapPerKey(limiter{"memstore", openMemstore})
-	t.Logf("%.1f bytes and %.3f objects a key", bytes, objects)
-	if bytes > 130 {
-		t.Errorf("got %.1f bytes a key, want at most 130", bytes)
+	f := footprintOf(limiter{"memstore", openMemstore})
+	t.Logf("%.1f bytes and %.3f objects a key", f.bytes, f.objects)
+	if f.bytes > 130 {
+		t.Errorf("got %.1f bytes a key, want at most 130", f.bytes)
 	}
 }
 

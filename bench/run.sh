@@ -1,16 +1,56 @@
 #!/usr/bin/env bash
-# Measures throttle beside other limiters. README.md says what, and how.
+# Measures throttle beside other limiters. README.md says what is measured, and how.
 #
+#	./run.sh                    print all tables; takes about half an hour
+#	./run.sh --take [rounds]    decisions in memory only
+#	./run.sh --http [pairs]     requests through Caddy only; needs wrk, and nginx for its rows
+#	./run.sh --shared           Redis and PostgreSQL only; needs both servers
+#	./run.sh --curves           the cost as work grows, and ../docs/curves.svg
 #	./run.sh --guard            fail if memstore has lost ground to x/time/rate
 #	./run.sh --guard --update   commit to what it measures now
 set -euo pipefail
 cd "$(dirname "$0")"
 
-case "$*" in
---guard) exec go test -count=1 -run '^TestGuard$' -v . -guard ;;
+machine() {
+	date -u +%Y-%m-%d
+	git -C .. rev-parse --short HEAD 2>/dev/null || true
+	go version
+	grep -m1 'model name' /proc/cpuinfo || true
+	echo "$(nproc) processors, load $(cut -d' ' -f1-3 /proc/loadavg)"
+	go list -m golang.org/x/time github.com/sethvargo/go-limiter github.com/throttled/throttled/v2 \
+		github.com/ulule/limiter/v3 github.com/mholt/caddy-ratelimit github.com/caddyserver/caddy/v2
+}
+
+# take repeats the whole instead of using -count, which would repeat one limiter before it
+# begins the next.
+take() {
+	local out
+	out=$(mktemp)
+	go test -c -o "$out.test" .
+	for ((round = 0; round < ${1:-6}; round++)); do
+		"$out.test" -test.run '^$' -test.bench Take -test.cpu 1,2 -test.benchtime 0.2s >>"$out"
+	done
+	go tool benchstat -col '/limiter@(memstore sethvargo xtime throttled ulule)' "$out"
+	"$out.test" -test.run '^$' -test.bench Memory -test.benchtime 1x
+	rm "$out" "$out.test"
+}
+
+http() { TEST_LONG=1 go test -count=1 -run '^TestThroughput$' -v -timeout 60m . -pairs "${1:-11}" -slice 1s; }
+
+shared() { TEST_LONG=1 go test -count=1 -run 'RedisStore|Postgres' -v -timeout 20m .; }
+
+curves() { go test -count=1 -run '^TestCurves$' -v -timeout 20m . -curves ../docs/curves.svg; }
+
+case "${1:-} ${2:-}" in
+'--guard ') exec go test -count=1 -run '^TestGuard$' -v . -guard ;;
 '--guard --update') exec go test -count=1 -run '^TestGuard$' -v . -guard.update ;;
+'--take '*) machine && take "${2:-}" ;;
+'--http '*) machine && http "${2:-}" ;;
+'--shared ') machine && shared ;;
+'--curves ') machine && curves ;;
+' ') machine && take && http && shared && curves ;;
 *)
-	sed -n '2,/^set/s/^# \{0,1\}//p' "$0" >&2
+	sed -n '2,/^set/{/^set/d;s/^# \{0,1\}//;p}' "$0" >&2
 	exit 2
 	;;
 esac

@@ -1,14 +1,17 @@
 package bench
 
 import (
+	"math"
 	"runtime"
 	"sync"
 	"sync/atomic"
 	"testing"
+	"time"
 )
 
-// BenchmarkTake measures one decision. The limiters take turns within each case,
-// so that they meet the same conditions. For several samples, run it several
+// BenchmarkTake measures one decision, by the clock and by the processor time of the
+// process, which other work on the machine changes less. The limiters take turns within
+// each case, so that they meet the same conditions. For several samples, run it several
 // times: with -count they would not take turns.
 func BenchmarkTake(b *testing.B) {
 	cases := []struct {
@@ -69,6 +72,7 @@ func benchmarkTakes(b *testing.B, s store, order *keys, want bool) {
 	var goroutines atomic.Int64
 	b.ReportAllocs()
 	b.ResetTimer()
+	began := processTime()
 	b.RunParallel(func(pb *testing.PB) {
 		take := s.taker()
 		i := int(goroutines.Add(1)) * 104_729 % order.len()
@@ -82,13 +86,14 @@ func benchmarkTakes(b *testing.B, s store, order *keys, want bool) {
 			}
 		}
 	})
+	b.ReportMetric(float64(processTime()-began)/float64(b.N), "cpu-ns/op")
 }
 
 // benchmarkFirstTouch asks for a million new clients in a new store, again and
 // again until b.N is reached.
 func benchmarkFirstTouch(b *testing.B, l limiter) {
 	b.Run(l.name, func(b *testing.B) {
-		all := everyoneOnce()
+		all, used := everyoneOnce(), time.Duration(0)
 		b.ReportAllocs()
 		b.ResetTimer()
 		for left := b.N; left > 0; left -= all.len() {
@@ -96,6 +101,7 @@ func benchmarkFirstTouch(b *testing.B, l limiter) {
 			s := l.open(lasting)
 			runtime.GC() // what the last store left behind
 			b.StartTimer()
+			began := processTime()
 			n, workers := min(left, all.len()), runtime.GOMAXPROCS(0)
 			var done sync.WaitGroup
 			for w := range workers {
@@ -111,37 +117,61 @@ func benchmarkFirstTouch(b *testing.B, l limiter) {
 			}
 			done.Wait()
 			b.StopTimer()
+			used += processTime() - began
 			s.close()
 		}
+		b.ReportMetric(float64(used)/float64(b.N), "cpu-ns/op")
 	})
 }
 
-// BenchmarkMemory fills a store with a million clients and reports the heap per
-// client. Its time means nothing.
+// BenchmarkMemory fills a store with a million clients. It reports the heap per client,
+// and what the garbage collector has to do while the store is there: how long a
+// collection takes and how long it stops the program. Its own time means nothing.
 func BenchmarkMemory(b *testing.B) {
 	for _, l := range limiters {
 		b.Run("limiter="+l.name+"/keys=1e6", func(b *testing.B) {
-			var bytes, objects float64
+			var f footprint
 			for range b.N {
-				bytes, objects = heapPerKey(l)
+				f = footprintOf(l)
 			}
-			b.ReportMetric(bytes, "B/key")
-			b.ReportMetric(objects, "objects/key")
+			b.ReportMetric(f.bytes, "B/key")
+			b.ReportMetric(f.objects, "objects/key")
+			b.ReportMetric(float64(f.collection.Microseconds())/1000, "gc-cpu-ms")
+			b.ReportMetric(float64(f.pause.Microseconds()), "gc-pause-us")
 			b.ReportMetric(0, "ns/op")
 		})
 	}
 }
 
-func heapPerKey(l limiter) (bytes, objects float64) {
+// A footprint is what a store of a million clients costs.
+type footprint struct {
+	bytes, objects    float64       // of the heap, for each client
+	collection, pause time.Duration // of the least of some collections
+}
+
+func footprintOf(l limiter) (f footprint) {
 	everyoneOnce()
 	before := heap()
 	s := l.open(lasting)
 	fill(s.taker())
 	after := heap()
+	f = footprint{
+		bytes:   (float64(after.HeapAlloc) - float64(before.HeapAlloc)) / manyKeys,
+		objects: (float64(after.HeapObjects) - float64(before.HeapObjects)) / manyKeys,
+	}
+	f.collection, f.pause = math.MaxInt64, math.MaxInt64
+	for range 5 {
+		var m runtime.MemStats
+		runtime.ReadMemStats(&m)
+		stopped, began := m.PauseTotalNs, processTime()
+		runtime.GC()
+		took := processTime() - began
+		runtime.ReadMemStats(&m)
+		f.collection, f.pause = min(f.collection, took), min(f.pause, time.Duration(m.PauseTotalNs-stopped))
+	}
 	s.close()
 	runtime.KeepAlive(s)
-	return float64(after.HeapAlloc-before.HeapAlloc) / manyKeys,
-		float64(after.HeapObjects-before.HeapObjects) / manyKeys
+	return f
 }
 
 // heap collects twice, so that finalizers and pools keep nothing.

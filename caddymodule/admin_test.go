@@ -374,8 +374,10 @@ func TestCheckFollowsTheRequestThroughTheRoutes(t *testing.T) {
 		want      []string // zone key directive
 	}{
 		{"a page", `"url": "http://example.com/"`, []string{"all 203.0.113.7 1"}},
-		{"a log-in", `"method": "POST", "url": "http://example.com/login?form=1", "headers": {"Content-Type": "application/x-www-form-urlencoded"}, "body": "log=alice"`,
-			[]string{"login 203.0.113.7/alice 1", "all 203.0.113.7 2"}},
+		{
+			"a log-in", `"method": "POST", "url": "http://example.com/login?form=1", "headers": {"Content-Type": "application/x-www-form-urlencoded"}, "body": "log=alice"`,
+			[]string{"login 203.0.113.7/alice 1", "all 203.0.113.7 2"},
+		},
 		{"a visit of the log-in page", `"url": "http://example.com/login"`, []string{"all 203.0.113.7 1"}},
 		{"a path whose prefix is stripped", `"url": "http://example.com/api/v1/x"`, []string{"all 203.0.113.7 1", "api %2Fv1%2Fx 2"}},
 		{"another handle of the group", `"url": "http://example.com/api/v2"`, []string{"all 203.0.113.7 1"}},

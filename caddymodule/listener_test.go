@@ -338,6 +338,40 @@ func TestAReloadAsksTheHandlerOnceMore(t *testing.T) {
 	after.stop()
 }
 
+func TestAReleaseByAnotherCaddyIsNoticedWithinASecondOfTheNextTry(t *testing.T) {
+	const wrapper = "servers {\nlistener_wrappers {\nthrottle_blocked\ntls\n}\n}"
+	synctest.Test(t, func(t *testing.T) {
+		dropList = droplist.New()
+		s := runSharedWith(t, wrapper, "", "zone gate {\nlimit 1 1/d\nblock 3h everywhere\n}")
+		s.from(someone).blocked()
+		tries := func(want bool) {
+			t.Helper()
+			wantDropped(t, want, "203.0.113.7")
+			synctest.Wait()
+		}
+		pass(time.Minute)
+		theShared.down.Store(true)
+		tries(true)
+		tries(true) // an outage ends no block
+		theShared.down.Store(false)
+		pass(time.Minute)
+		asked := theShared.takes.Load()
+		for range 100 {
+			tries(true)
+		}
+		if got := theShared.takes.Load() - asked; got != 1 {
+			t.Errorf("got the store asked %d times for 100 connections of an instant, want once", got)
+		}
+		if err := theShared.Reset(t.Context(), "gate", "203.0.113.7", false); err != nil {
+			t.Fatal(err)
+		}
+		pass(time.Second)
+		tries(true)
+		tries(false)
+		s.from(someone).answers("/", http.StatusOK)
+	})
+}
+
 func TestALineOfTheOverrideFileEndsTheDropping(t *testing.T) {
 	file := overrideText(t, "198.51.100.1 unlimited\n")
 	s := newDropSite(t, "override_file "+file)

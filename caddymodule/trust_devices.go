@@ -159,7 +159,7 @@ func (s *signingKeys) start(last *lastKeys, logger *zap.Logger) {
 	var ctx context.Context
 	ctx, s.stop = context.WithCancel(context.Background())
 	go s.Run(ctx, func(err error) {
-		logger.Error("reading the keys of device cookies; it is tried again every minute, and meanwhile new devices may not be trusted", zap.Error(err))
+		logger.Error("reading the keys of device cookies and passes; it is tried again every minute, and meanwhile neither may be issued", zap.Error(err))
 	})
 	timer := time.NewTimer(patience)
 	defer timer.Stop()
@@ -175,13 +175,14 @@ type revoked struct {
 	Revoked bool `json:"revoked"`
 }
 
-// adminRevoke replaces the keys, so that no device is trusted any more.
+// adminRevoke replaces the keys, so that no device is trusted and no pass is good any
+// more.
 func (a *App) adminRevoke(ctx context.Context, in *adminInput) (any, error) {
 	if err := in.decode(new(struct{})); err != nil {
 		return nil, err
 	}
 	if a.signing.Ring == nil {
-		return nil, badRequest("no zone has trust_devices")
+		return nil, badRequest("no zone has trust_devices, and none sends passes")
 	}
 	if err := a.signing.Rotate(ctx, time.Now()); err != nil {
 		return nil, err

@@ -75,13 +75,13 @@ func init() {
 
 // newLoginSite runs a site with one zone by account, or more of them, whose keys are in
 // the storage of a folder.
-func newLoginSite(t *testing.T, storage, zones string) *site {
+func newLoginSite(t testing.TB, storage, zones string) *site {
 	t.Helper()
 	return newLoginSiteWith(t, storage, "store memory", zones)
 }
 
 // newLoginSiteWith does that with a global option.
-func newLoginSiteWith(t *testing.T, storage, global, zones string) *site {
+func newLoginSiteWith(t testing.TB, storage, global, zones string) *site {
 	t.Helper()
 	s := run(t, `{
 		order login_upstream last

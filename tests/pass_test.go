@@ -10,22 +10,35 @@ import (
 	"sync/atomic"
 	"testing"
 	"time"
+
+	"github.com/chromedp/chromedp"
 )
 
 // A heldUpstream answers at once, except for /hold, which it holds until it is let go.
 type heldUpstream struct {
 	*upstream
-	release func()
+	mu   sync.Mutex
+	held chan struct{}
 }
 
-func startHeldUpstream(t *testing.T) heldUpstream {
+// release lets go what is held now.
+func (u *heldUpstream) release() {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	close(u.held)
+	u.held = make(chan struct{})
+}
+
+func startHeldUpstream(t *testing.T) *heldUpstream {
 	t.Helper()
-	held := make(chan struct{})
-	u := heldUpstream{release: sync.OnceFunc(func() { close(held) })}
+	u := &heldUpstream{held: make(chan struct{})}
 	var sessions atomic.Int64
 	u.upstream = startUpstream(t, func(w http.ResponseWriter, r *http.Request) {
 		switch r.URL.Path {
 		case "/hold":
+			u.mu.Lock()
+			held := u.held
+			u.mu.Unlock()
 			select {
 			case <-held:
 			case <-r.Context().Done():
@@ -40,14 +53,15 @@ func startHeldUpstream(t *testing.T) heldUpstream {
 		default:
 			w.Header().Set("Cache-Control", "private")
 		}
-		fmt.Fprint(w, "ok")
+		w.Header().Set("Content-Type", "text/html")
+		fmt.Fprint(w, "<!DOCTYPE html>\n<title>In</title>\n<p>ok\n")
 	})
 	t.Cleanup(u.release)
 	return u
 }
 
 // hold takes a slot until the upstream lets it go.
-func (u heldUpstream) hold(t *testing.T, url string) {
+func (u *heldUpstream) hold(t *testing.T, url string) {
 	t.Helper()
 	before, _ := u.serving()
 	v := newVisitor(t, "h1")
@@ -255,6 +269,58 @@ func TestThroughACachingProxyNoTwoClientsGetTheSamePass(t *testing.T) {
 	if got := c.metric(t, "caddy_throttle_passes_total", `event="issued"`); int(got) < events["status 503"] {
 		t.Errorf("got %v passes issued, want at least the %d that came", got, events["status 503"])
 	}
+}
+
+// In a browser the page reloads by itself, and who got in stays in.
+func TestInABrowserOneWaitsGetsInAndStaysIn(t *testing.T) {
+	t.Parallel()
+	u := startHeldUpstream(t)
+	defer u.release()
+	port := freePort(t)
+	c := startCaddy(t, config{protocols: "h1 h2", sites: fmt.Sprintf(`https://localhost:%d {
+		tls %s
+		throttle {
+			zone php {
+				exempt path /favicon.ico
+				in_flight 1
+				share
+			}
+		}
+		reverse_proxy %s
+	}`, port, writeCertificate(t), u.address)})
+	url := fmt.Sprintf("https://localhost:%d/", port)
+	browser := startBrowser(t, chromedp.IgnoreCertErrors)
+	person := newTab(t, browser, "en", "light", 360, 740)
+	u.hold(t, url)
+	person.open(url + "one")
+	text := eval[string](person, "document.body.innerText")
+	for _, want := range []string{"Please wait", "This page will then reload by itself.", "Try again"} {
+		if !strings.Contains(text, want) {
+			t.Errorf("got the page %q, want %q in it", text, want)
+		}
+	}
+	if wide := eval[bool](person, "document.documentElement.scrollWidth > innerWidth"); wide {
+		t.Error("got a page that is wider than a phone")
+	}
+	u.release()
+	in := func(path string) func() bool {
+		return func() bool {
+			got, err := chromedp.Run(person, chromedp.Evaluate[string]("document.title + location.pathname"))
+			return err == nil && got == "In"+path
+		}
+	}
+	eventually(t, "the page reloads and gets in", in("/one"))
+	if got := c.ranked(t, "returned"); got != 1 {
+		t.Errorf("got %v served who have returned, want 1", got)
+	}
+	u.hold(t, url)
+	person.run(`location.href = "/two"`)
+	eventually(t, "it waits", func() bool { return c.metric(t, "caddy_throttle_waiting", `rank="returned"`) == 1 })
+	if a := newVisitor(t, "h2").get(t, url, opens("")...); a.status != 503 {
+		t.Errorf("got %d for a newcomer, want 503 while somebody waits who has returned", a.status)
+	}
+	u.release()
+	eventually(t, "it gets in again", in("/two"))
 }
 
 // A client whose proxy is not trusted may say what it likes about HTTPS.

@@ -28,6 +28,13 @@ http://:%d {
 			max_wait 1s
 		}
 	}
+	throttle /swarm {
+		zone swarm {
+			in_flight 2
+			max_wait 1s
+			share
+		}
+	}
 	throttle /queue {
 		zone queue {
 			limit 5 5/s
@@ -64,7 +71,7 @@ func TestDashboardAndAlertsAskForWhatCaddyTells(t *testing.T) {
 	go func() {
 		defer close(ended)
 		for ctx.Err() == nil {
-			for _, path := range []string{"/", "/queue", "/slots"} {
+			for _, path := range []string{"/", "/queue", "/slots", "/swarm"} {
 				if resp, err := http.Get(fmt.Sprintf("http://127.0.0.1:%d%s", port, path)); err == nil {
 					resp.Body.Close()
 				}

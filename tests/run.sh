@@ -166,7 +166,7 @@ step 'go vet'
 go vet -tags "$tags" ./...
 test_units
 step 'the benchmarks build'
-(cd bench && go vet ./... && go test -short ./...)
+(cd bench && go vet -tags "$tags" ./... && go test -short -tags "$tags" ./...)
 step 'memstore has lost no ground'
 bench/run.sh --guard
 step 'the whole system'

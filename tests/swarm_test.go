@@ -206,16 +206,19 @@ func swarmOf(times float64) func(*swarm.Scenario) {
 }
 
 // scenario returns the traffic of people alone: in the long form, that of the
-// simulation; in the short form, the same people think for a shorter time, and nobody
-// is counted who comes in the last third.
+// simulation. In the short form, more people think for a shorter time and ask for
+// shorter pages, so that there are enough of them to count. Robots ask for longer pages,
+// so that a busy machine can send as many as it takes. They come for some time before
+// anybody is counted, because they must first fill the row.
 func scenario(seed uint64) swarm.Scenario {
 	s := swarm.Scenario{
 		Workers: swarmWorkers, Seed: seed, People: 1.5, Members: 0.25,
-		Page: 250 * time.Millisecond, Think: time.Second, RobotPage: 800 * time.Millisecond,
-		RobotsFrom: 0, From: 5 * time.Second, To: 15 * time.Second, End: 32 * time.Second,
+		Page: 120 * time.Millisecond, Think: time.Second, RobotPage: 2 * time.Second,
+		RobotsFrom: 0, From: 12 * time.Second, To: 20 * time.Second, End: 46 * time.Second,
 	}
 	if longRun() {
-		s.Think, s.RobotsFrom, s.From, s.To, s.End = 12*time.Second, time.Minute, 90*time.Second, 490*time.Second, 600*time.Second
+		s.Page, s.Think, s.RobotPage = 250*time.Millisecond, 12*time.Second, 800*time.Millisecond
+		s.RobotsFrom, s.From, s.To, s.End = time.Minute, 90*time.Second, 490*time.Second, 600*time.Second
 	}
 	return s
 }

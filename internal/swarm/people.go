@@ -5,15 +5,26 @@ import (
 	"time"
 )
 
-// logIn returns members. They have logged in before the trial begins.
-func (t *trial) logIn(n int) (members []*client, err error) {
+// logIn returns members who have logged in before the trial begins, if there are any.
+// The greedy one is none of them.
+func (t *trial) logIn() (members []*client, err error) {
 	t.began = time.Now()
-	for i := range min(n, 200) {
+	n := 0
+	if t.Members > 0 {
+		n = manyMembers
+	}
+	if t.Scraper > 0 || t.Exports > 0 {
+		n++
+	}
+	for i := range n {
 		member := &client{fmt.Sprintf("100.66.%d.%d", i/250, i%250+1), newJar()}
 		if a := t.ask(t.ctx, member, fmt.Sprintf("/login.php?user=member%d", i), navigation, Patience, 0); !a.ok() {
 			return nil, fmt.Errorf("logging member %d in: got status %d, want 200", i, a.status)
 		}
 		members = append(members, member)
+	}
+	if n > manyMembers || t.Members == 0 && n > 0 {
+		t.greedy, members = members[n-1], members[:n-1]
 	}
 	return members, nil
 }

@@ -8,8 +8,11 @@ import (
 // robotPatience is how long robots wait for an answer.
 const robotPatience = 30 * time.Second
 
+// exportEvery is the time between two rounds of exports.
+const exportEvery = 2 * time.Minute
+
 // startRobots lets everybody come who is no person.
-func (t *trial) startRobots(members []*client) {
+func (t *trial) startRobots() {
 	if t.Robots > 0 {
 		perSecond := t.Robots / t.RobotPage.Seconds()
 		pool := t.pool()
@@ -29,18 +32,20 @@ func (t *trial) startRobots(members []*client) {
 	if t.Scraper > 0 {
 		t.stream(t.RobotsFrom, t.Scraper/t.RobotPage.Seconds(), func() {
 			took := t.service(t.RobotPage)
-			a := t.ask(t.robots, members[0], page(took), navigation, robotPatience, took)
+			a := t.ask(t.robots, t.greedy, page(took), navigation, robotPatience, took)
 			t.count(func(r *Result) { r.Scraper.Requests++; r.Scraper.Served += one(a.ok()) })
 		})
 	}
-	for range t.Exports {
-		t.all.Go(func() {
-			if !t.sleepUntil(t.RobotsFrom) {
-				return
-			}
-			a := t.ask(t.robots, members[0], page(t.Export), navigation, t.End, t.Export)
-			t.count(func(r *Result) { r.Export.Requests++; r.Export.Served += one(a.ok()) })
-		})
+	for at := t.RobotsFrom; t.Exports > 0 && at < t.End; at += exportEvery {
+		for range t.Exports {
+			t.all.Go(func() {
+				if !t.sleepUntil(at) {
+					return
+				}
+				a := t.ask(t.robots, t.greedy, page(t.Export), navigation, t.End, t.Export)
+				t.count(func(r *Result) { r.Export.Requests++; r.Export.Served += one(a.ok()) })
+			})
+		}
 	}
 }
 

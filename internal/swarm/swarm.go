@@ -56,7 +56,7 @@ type Scenario struct {
 	SharedPass bool          // one jar for all of these
 
 	Scraper float64       // the worker seconds a second that one member asks for
-	Exports int           // requests of one member at once
+	Exports int           // requests of one member at once, every two minutes
 	Export  time.Duration // the time of each
 }
 
@@ -116,6 +116,7 @@ type trial struct {
 	began  time.Time
 	ctx    context.Context
 	robots context.Context // ends when they leave
+	greedy *client         // the member who exports or scrapes
 	all    sync.WaitGroup
 
 	mu     sync.Mutex
@@ -135,7 +136,7 @@ func Run(ctx context.Context, site Site, s Scenario) (*Result, error) {
 		Transport:     transport,
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 	}}
-	members, err := t.logIn(max(1, int(4*s.People/s.Page.Seconds()*s.Members*s.Think.Seconds()/4)))
+	members, err := t.logIn()
 	if err != nil {
 		return nil, err
 	}
@@ -146,11 +147,14 @@ func Run(ctx context.Context, site Site, s Scenario) (*Result, error) {
 	perPage := s.Page.Seconds()
 	t.stream(0, s.People/perPage/pagesOfSession, func() { t.session(t.chance(s.Members), members) })
 	t.stream(s.RobotsFrom, s.Flash/perPage/pagesOfSession, func() { t.session(false, nil) })
-	t.startRobots(members)
+	t.startRobots()
 	t.all.Wait()
 	t.result.Utilisation = t.busy.Seconds() / (s.End - s.From).Seconds() / float64(s.Workers)
 	return &t.result, ctx.Err()
 }
+
+// manyMembers come back again and again, with a few pages to read each.
+const manyMembers = 50
 
 // pagesOfSession is the mean.
 const pagesOfSession = 1 / (1 - another)

@@ -116,6 +116,9 @@ func TestAFloodOfNewKeysNeitherFillsMemoryNorFreesTheBlocked(t *testing.T) {
 	defer runtime.UnlockOSThread()
 	const mib = 1 << 20
 	floods := []flood{{keys: 150_000, most: 20_000, growth: 64 * mib}}
+	if raceDetector {
+		floods[0].keys, floods[0].most = 30_000, 5000
+	}
 	if os.Getenv("TEST_LONG") == "1" && !raceDetector {
 		const all = 10_000_000
 		floods = []flood{{keys: all, most: 100_000, growth: 64 * mib}, {keys: all, most: 1_000_000, growth: 256 * mib}}
@@ -134,7 +137,11 @@ func TestAFloodOfNewKeysNeitherFillsMemoryNorFreesTheBlocked(t *testing.T) {
 func TestAFloodOfLongKeysIsBoundedToo(t *testing.T) {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
-	flood{keys: 100_000, most: 20_000, growth: 64 << 20, keyLength: 256, leak: 1e-3}.run(t)
+	f := flood{keys: 100_000, most: 20_000, growth: 64 << 20, keyLength: 256, leak: 1e-3}
+	if raceDetector {
+		f.keys, f.most = 30_000, 5000
+	}
+	f.run(t)
 }
 
 // TestKeysThatMeetInOneStoreAreSpreadInAnother: only one who knows the seed can choose

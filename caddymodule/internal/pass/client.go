@@ -136,7 +136,7 @@ func (c *Client) boundTo() string {
 	}
 	n := 0
 	for name, value := range cookie.SentBy(c.cookies) {
-		if bindingOf(name, value) == c.pass.Binding {
+		if !strings.HasPrefix(name, cookiePrefix) && bindingOf(name, value) == c.pass.Binding {
 			return name
 		}
 		if n++; n == mostCookies {

@@ -12,6 +12,7 @@ import (
 	"encoding/binary"
 	"encoding/hex"
 	"net/http"
+	"sync"
 	"time"
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/signer"
@@ -53,7 +54,8 @@ type Binding [16]byte
 
 // bindingOf returns the binding to a cookie.
 func bindingOf(name, value string) (b Binding) {
-	sum := sha256.Sum256(signer.Field(signer.Field(nil, name), value))
+	var room [512]byte // mostly enough
+	sum := sha256.Sum256(signer.Field(signer.Field(room[:0], name), value))
 	copy(b[:], sum[:])
 	return b
 }
@@ -84,10 +86,9 @@ const (
 // encoding refuses texts that another text stands for, too.
 var encoding = base64.RawURLEncoding.Strict()
 
-// message returns what is signed: the purpose, the host, the zone, and the fields of
+// message appends what is signed: the purpose, the host, the zone, and the fields of
 // the token except for the key's ID.
-func message(host, zone string, raw []byte) []byte {
-	m := make([]byte, 0, 192)
+func message(m []byte, host, zone string, raw []byte) []byte {
 	m = signer.Field(m, purpose)
 	m = signer.Field(m, host)
 	m = signer.Field(m, zone)
@@ -104,7 +105,7 @@ func (p *Pass) sign(keys *signer.Ring, host, zone string, now time.Time) (token 
 	raw[triesAt] = byte(min(p.Tries, mostTries))
 	copy(raw[idAt:], p.ID[:])
 	copy(raw[bindingAt:], p.Binding[:])
-	keyID, sum, ok := keys.MAC(message(host, zone, raw[:]), now)
+	keyID, sum, ok := keys.MAC(message(nil, host, zone, raw[:]), now)
 	if !ok {
 		return "", false
 	}
@@ -113,17 +114,30 @@ func (p *Pass) sign(keys *signer.Ring, host, zone string, now time.Time) (token 
 	return encoding.EncodeToString(raw[:]), true
 }
 
+// A memory holds what is needed to open a token. It is kept between requests.
+type memory struct {
+	token   [tokenSize]byte
+	raw     [rawSize]byte
+	message []byte
+}
+
+var opening = sync.Pool{New: func() any { return new(memory) }}
+
 // open reads a token, and returns false if it was not signed for this host and zone by
 // a key in force.
 func open(ctx context.Context, keys *signer.Ring, token, host, zone string, now time.Time) (p Pass, genuine bool) {
 	if len(token) != tokenSize {
 		return Pass{}, false
 	}
-	var raw [rawSize]byte
-	if n, err := encoding.Decode(raw[:], []byte(token)); err != nil || n != rawSize || raw[0] != version {
+	m := opening.Get().(*memory)
+	defer opening.Put(m)
+	raw := m.raw[:]
+	copy(m.token[:], token)
+	if n, err := encoding.Decode(raw, m.token[:]); err != nil || n != rawSize || raw[0] != version {
 		return Pass{}, false
 	}
-	if !keys.Check(ctx, raw[keyAt:issuedAt], message(host, zone, raw[:]), raw[macAt:], now) {
+	m.message = message(m.message[:0], host, zone, raw)
+	if !keys.Check(ctx, raw[keyAt:issuedAt], m.message, raw[macAt:], now) {
 		return Pass{}, false
 	}
 	at := func(i int) time.Time { return time.Unix(int64(binary.BigEndian.Uint64(raw[i:])), 0) }

@@ -4,7 +4,9 @@ package signer
 
 import (
 	"context"
+	"crypto/hmac"
 	"crypto/rand"
+	"crypto/sha256"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -67,6 +69,14 @@ type key struct {
 	ID     []byte    `json:"id"`
 	Secret []byte    `json:"secret"`
 	From   time.Time `json:"from"`
+
+	macs *sync.Pool // of HMACs with the secret, for [key.sum]
+}
+
+// ready prepares the key for signing.
+func (k *key) ready() {
+	secret := k.Secret
+	k.macs = &sync.Pool{New: func() any { return hmac.New(sha256.New, secret) }}
 }
 
 type keyFile struct {
@@ -194,6 +204,9 @@ func (r *Ring) load(ctx context.Context) ([]key, error) {
 	if !whole {
 		return nil, fmt.Errorf("reading %s from storage: a key is missing or incomplete; delete it, and all clients get new cookies", storageKey)
 	}
+	for i := range file.Keys {
+		file.Keys[i].ready()
+	}
 	slices.SortStableFunc(file.Keys, func(a, b key) int { return a.From.Compare(b.From) })
 	return file.Keys, nil
 }
@@ -202,6 +215,7 @@ func newKey(from time.Time) key {
 	k := key{ID: make([]byte, keyIDSize), Secret: make([]byte, secretSize), From: from.UTC().Truncate(time.Second)}
 	rand.Read(k.ID) // never fails
 	rand.Read(k.Secret)
+	k.ready()
 	return k
 }
 

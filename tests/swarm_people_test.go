@@ -1,0 +1,377 @@
+package tests
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/chromedp/chromedp"
+
+	"github.com/caddy-throttle/caddy-throttle/internal/swarm"
+)
+
+// turnsZone is the zone of docs/under-a-swarm.md, for a site of WordPress.
+const turnsZone = "exempt static_files\nin_flight 5\nshare\nrank member issued wordpress_logged_in_*"
+
+func turns() holder { return caddyBefore("share and ranks", turnsZone) }
+
+// with returns a traffic with one more change.
+func (o onslaught) with(name string, change func(*swarm.Scenario)) onslaught {
+	return onslaught{name, func(s *swarm.Scenario) { o.change(s); change(s) }}
+}
+
+func onslaughtOf(times float64, name string) onslaught {
+	return onslaught{fmt.Sprintf("x%g, %s", times, name), swarmOf(times)}
+}
+
+// pool lets the robots be so many, of which a share keeps cookies.
+func pool(robots, addresses int, cookies float64) func(*swarm.Scenario) {
+	return func(s *swarm.Scenario) { s.Pool, s.Addresses, s.Cookies = robots, addresses, cookies }
+}
+
+// A demand is the least share that must be served, if it is above zero.
+type demand struct{ members, first, nat, fetches, sessions, utilisation float64 }
+
+// swarmTrial is a row of the table.
+type swarmTrial struct {
+	onslaught
+	zone string // turnsZone if empty
+	demand
+	short bool // tried in every run
+}
+
+func swarmTrials() []swarmTrial {
+	one := func(s *swarm.Scenario) { pool(2000, 1, 1)(s) }
+	trials := []swarmTrial{
+		{onslaught: onslaughtOf(1, "fresh addresses"), demand: demand{members: 0.99, first: 0.98}},
+		{onslaught: onslaughtOf(2, "fresh addresses"), demand: demand{members: 0.99, first: 0.95, utilisation: 0.90}},
+		{onslaught: onslaughtOf(10, "fresh addresses"), demand: demand{members: 0.99, first: 0.95, utilisation: 0.90}, short: true},
+		{onslaught: onslaughtOf(10, "").with("x10, 2,000 passes minted by one address", one), demand: demand{first: 0.93}, short: true},
+		{onslaught: onslaughtOf(10, "").with("x10, one pass shared by 2,000 addresses", func(s *swarm.Scenario) {
+			pool(2000, 0, 1)(s)
+			s.SharedPass = true
+		}), demand: demand{first: 0.93}, short: true},
+		{onslaught: onslaughtOf(10, "").with("x10, 10 % of 2,000 robots keep cookies", pool(2000, 0, 0.1)), demand: demand{first: 0.90}},
+		{onslaught: onslaughtOf(2, "").with("x2, 50 % of 2,000 robots keep cookies", pool(2000, 0, 0.5)), demand: demand{first: 0.94}},
+		{onslaught: onslaughtOf(10, "").with("x10, 200 robots keep cookies", pool(200, 0, 1)), demand: demand{first: 0.68}},
+		{onslaught: onslaughtOf(10, "").with("x10, 2,000 robots keep cookies", pool(2000, 0, 1))}, // the limit of it all
+		{onslaught: onslaughtOf(2, "").with("x2, five exports of a minute by a member", func(s *swarm.Scenario) {
+			s.Exports, s.Export = 5, time.Minute
+		}), demand: demand{members: 0.98, first: 0.93}},
+		{onslaught: onslaughtOf(2, "").with("x2, a logged-in scraper", func(s *swarm.Scenario) { s.Scraper = 10 }), demand: demand{members: 0.98, first: 0.70}},
+		{onslaught: onslaughtOf(2, "").with("x2, pages of eight requests", func(s *swarm.Scenario) { s.Fetches = 7 }), demand: demand{fetches: 0.92}},
+		{onslaught: onslaught{"x2, people only", func(s *swarm.Scenario) { s.Flash = 1.7 * float64(s.Workers) }}, demand: demand{sessions: 0.48}},
+		{onslaught: onslaughtOf(2, "").with("x2, 30 % on one NAT, half of the robots keep cookies", func(s *swarm.Scenario) {
+			pool(2000, 0, 0.5)(s)
+			s.NAT = 0.3
+		}), demand: demand{nat: 0.82}},
+	}
+	for _, slots := range []int{2, 3, 10, 20} {
+		trials = append(trials, swarmTrial{
+			onslaught: onslaughtOf(10, fmt.Sprintf("in_flight %d", slots)),
+			zone:      strings.Replace(turnsZone, "in_flight 5", fmt.Sprint("in_flight ", slots), 1), demand: demand{first: 0.93},
+		})
+	}
+	return trials
+}
+
+// TestPeopleGetInUnderASwarm tries the rows of the table in docs/under-a-swarm.md. The
+// long form makes the demands of the page. The short form tries some rows all at once
+// for half a minute, and demands only that people get in much better than when they are
+// served in the order of arrival: the machine may be busy.
+func TestPeopleGetInUnderASwarm(t *testing.T) {
+	t.Parallel()
+	t.Cleanup(func() { keepSwarmRows(t) })
+	if longRun() {
+		for _, trial := range swarmTrials() {
+			t.Run(trial.name, func(t *testing.T) {
+				zone := trial.zone
+				if zone == "" {
+					zone = turnsZone
+				}
+				trial.check(t, try(t, caddyBefore("share and ranks", zone), false, trial.onslaught))
+			})
+		}
+		return
+	}
+	problems := tryInShort(t)
+	if problems != "" {
+		t.Logf("once more, after: %s", problems)
+		problems = tryInShort(t)
+	}
+	if problems != "" {
+		t.Error(problems)
+	}
+}
+
+func (d demand) check(t *testing.T, result *swarm.Result) {
+	t.Helper()
+	for name, share := range map[string][2]float64{
+		"pages of members": {result.Member.Share(), d.members}, "pages of newcomers": {result.First.Share(), d.first},
+		"pages of people on the NAT": {result.NAT.Share(), d.nat}, "further requests": {result.First.FetchShare(), d.fetches},
+		"whole sessions": {result.First.Completed(), d.sessions}, "the workers' time": {result.Utilisation, d.utilisation},
+	} {
+		if got, want := share[0], share[1]; want > 0 && !(got >= want) {
+			t.Errorf("%s: got %.1f %%, want at least %.0f %%", name, 100*got, 100*want)
+		}
+	}
+}
+
+// What the short form demands: so much more than in the order of arrival, unless nearly
+// everybody gets in because a busy machine sends too few robots.
+const (
+	muchBetter = 0.2
+	goodEnough = 0.8
+)
+
+// tryInShort returns what is wrong.
+func tryInShort(t *testing.T) string {
+	var (
+		all      sync.WaitGroup
+		mu       sync.Mutex
+		problems []string
+		fifo     *swarm.Result
+		ours     = map[string]*swarm.Result{}
+	)
+	all.Go(func() {
+		result := try(t, caddyBefore("first come, first served", fifoZone), false, onslaughtOf(10, "fresh addresses"))
+		mu.Lock()
+		defer mu.Unlock()
+		fifo = result
+	})
+	for _, trial := range swarmTrials() {
+		if !trial.short {
+			continue
+		}
+		all.Go(func() {
+			result := try(t, turns(), false, trial.onslaught)
+			mu.Lock()
+			defer mu.Unlock()
+			ours[trial.name] = result
+		})
+	}
+	all.Wait()
+	if t.Failed() {
+		return ""
+	}
+	for name, result := range ours {
+		for who, shares := range map[string][2]float64{
+			"newcomers": {result.First.Share(), fifo.First.Share()}, "members": {result.Member.Share(), fifo.Member.Share()},
+		} {
+			if got, other := shares[0], shares[1]; got < min(other+muchBetter, goodEnough) {
+				problems = append(problems, fmt.Sprintf("%s: %.0f %% of the pages of %s were served, and %.0f %% in the order of arrival", name, 100*got, who, 100*other))
+			}
+		}
+	}
+	return strings.Join(problems, "; ")
+}
+
+// TestNoSlotIsLostUnderASwarm: while robots and people come, clients hang up, the config
+// is loaded again with other numbers, and a handler fails. Then all slots are free, and
+// as many pages as there are workers are served at once.
+func TestNoSlotIsLostUnderASwarm(t *testing.T) {
+	t.Parallel()
+	root, socket := startSwarmPHP(t)
+	port := freePort(t)
+	site := func(slots int) config {
+		return config{servers: "trusted_proxies static 127.0.0.0/8", sites: fmt.Sprintf(`http://:%d {
+	root * %s
+	route {
+		throttle {
+			zone php {
+				in_flight %d
+				share
+				rank member issued wordpress_logged_in_*
+			}
+		}
+		error /broken 500
+		abort /panics
+		php_fastcgi unix/%s
+	}
+}`, port, root, slots, socket)}
+	}
+	running := startCaddy(t, site(swarmWorkers))
+	url := fmt.Sprintf("http://127.0.0.1:%d", port)
+
+	ctx, end := context.WithCancel(t.Context())
+	var all sync.WaitGroup
+	all.Go(func() {
+		s := scenario(1)
+		swarmOf(4)(&s)
+		s.Members = 0 // a log-in may be lost by a reload
+		s.From, s.To, s.End = 0, 6*time.Second, 6*time.Second
+		if _, err := swarm.Run(ctx, swarm.Site{URL: url}, s); err != nil && ctx.Err() == nil {
+			t.Error(err)
+		}
+	})
+	v := newVisitor(t, "h1")
+	for i := range 3 {
+		for j := range 30 {
+			all.Go(func() {
+				impatient, leave := context.WithTimeout(ctx, time.Duration(20*j)*time.Millisecond)
+				defer leave()
+				path := "/page.php?ms=400"
+				switch j % 5 {
+				case 0:
+					path = "/broken"
+				case 1:
+					path = "/panics" // which is how Caddy hangs up
+				}
+				r, err := http.NewRequestWithContext(impatient, http.MethodGet, url+path, nil)
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				r.Header.Set("X-Forwarded-For", fmt.Sprintf("103.0.%d.%d", i, j))
+				if response, err := v.Do(r); err == nil {
+					response.Body.Close()
+				}
+			})
+		}
+		if status, message := running.load(site(swarmWorkers - 1 - i%2).caddyfile(running.admin)); status != 200 {
+			t.Fatalf("reloading: got %d: %s", status, message)
+		}
+	}
+	time.Sleep(2 * time.Second) // of the swarm, after the last reload
+	if status, message := running.load(site(swarmWorkers).caddyfile(running.admin)); status != 200 {
+		t.Fatalf("reloading: got %d: %s", status, message)
+	}
+	end()
+	all.Wait()
+	eventually(t, "all slots to be free", func() bool { return running.served(t, "php") == 0 })
+	for range stalls {
+		answers, served := make(chan answer, swarmWorkers), 0
+		for i := range swarmWorkers {
+			newVisitorFrom(t, "h1", fmt.Sprintf("127.9.9.%d", i+1)).ask(url+"/page.php?ms=3000", answers)
+		}
+		for range swarmWorkers {
+			if a := <-answers; a.status == http.StatusOK {
+				served++
+			}
+		}
+		eventually(t, "all slots to be free", func() bool { return running.served(t, "php") == 0 })
+		if served == swarmWorkers {
+			return
+		}
+		t.Logf("once more, after %d pages of %d", served, swarmWorkers) // a reload may still close connections
+	}
+	t.Error("not all slots serve pages")
+}
+
+// TestNoTwoClientsGetTheSamePassThroughACache: nginx caches what Caddy answers, errors
+// too. Passes are for one client each.
+func TestNoTwoClientsGetTheSamePassThroughACache(t *testing.T) {
+	t.Parallel()
+	upstream, running := startSwarmCaddy(t, turnsZone)
+	cache := t.TempDir()
+	port := startNginx(t, fmt.Sprintf("proxy_cache_path %s keys_zone=pages:1m;", cache), fmt.Sprintf(`location / {
+		proxy_pass %s;
+		proxy_set_header X-Forwarded-For $http_x_forwarded_for;
+		proxy_set_header X-Forwarded-Proto https;
+		proxy_cache pages;
+		proxy_cache_valid any 10m;
+		proxy_cache_lock on;
+		add_header Cache $upstream_cache_status always;
+	}`, upstream))
+	url := fmt.Sprintf("http://127.0.0.1:%d", port)
+	v := newVisitor(t, "h1")
+	busy, leave := context.WithCancel(t.Context())
+	defer leave()
+	var all sync.WaitGroup
+	for i := range 60 { // all workers and the whole row, so that others are refused
+		all.Go(func() {
+			r, err := http.NewRequestWithContext(busy, http.MethodGet, upstream+"/page.php?ms=5000", nil)
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			r.Header.Set("X-Forwarded-For", fmt.Sprint("103.1.0.", i))
+			if response, err := v.Do(r); err == nil {
+				response.Body.Close()
+			}
+		})
+	}
+	eventually(t, "all slots to be held", func() bool { return running.served(t, "php") == swarmWorkers })
+	passes := make(map[string]string)
+	refused := 0
+	for i := range 200 {
+		client := fmt.Sprint("103.2.0.", i)
+		a := v.get(t, url+"/page.php?ms=5000", "X-Forwarded-For", client, "Sec-Fetch-Mode", "navigate", "Accept", "text/html")
+		if a.header.Get("Cache") == "HIT" {
+			t.Errorf("client %d: got an answer from the cache: %d", i, a.status)
+		}
+		if a.status != http.StatusServiceUnavailable {
+			continue
+		}
+		refused++
+		for _, cookie := range a.header.Values("Set-Cookie") {
+			value, _, _ := strings.Cut(cookie, ";")
+			if other := passes[value]; other != "" {
+				t.Fatalf("%s and %s got the same pass", other, client)
+			}
+			passes[value] = client
+		}
+	}
+	if refused < 10 || len(passes) != refused {
+		t.Errorf("%d clients were refused, and %d got passes, want many, and one for each", refused, len(passes))
+	}
+	leave()
+	all.Wait()
+}
+
+// TestAPersonGetsInUnderASwarmInABrowser: robots ask for ten times what the workers can
+// do. A person with Chromium sees the page that asks for a moment, waits, gets in
+// without a click, and stays in.
+func TestAPersonGetsInUnderASwarmInABrowser(t *testing.T) {
+	t.Parallel()
+	browser := startBrowser(t, chromedp.Flag("ignore-certificate-errors", true))
+	root, socket := startSwarmPHP(t)
+	plain, secure := freePort(t), freePort(t)
+	site := fmt.Sprintf("import site\nroot * %s\nphp_fastcgi unix/%s", root, socket)
+	startCaddy(t, config{servers: "trusted_proxies static 127.0.0.0/8", sites: fmt.Sprintf(`
+(site) {
+	throttle {
+		zone php {
+			%s
+		}
+	}
+}
+http://localhost:%d {
+	%s
+}
+https://localhost:%d {
+	tls internal
+	%[3]s
+}`, turnsZone, plain, site, secure)})
+	ctx, end := context.WithCancel(t.Context())
+	var all sync.WaitGroup
+	all.Go(func() {
+		s := scenario(1)
+		swarmOf(10)(&s)
+		s.People, s.RobotPage = 0.5, 3*time.Second
+		s.From, s.To, s.End = 0, 3*time.Minute, 3*time.Minute
+		if _, err := swarm.Run(ctx, swarm.Site{URL: fmt.Sprintf("http://localhost:%d", plain)}, s); err != nil && ctx.Err() == nil {
+			t.Error(err)
+		}
+	})
+	defer all.Wait()
+	defer end()
+	url := fmt.Sprintf("https://localhost:%d/page.php?ms=100", secure)
+	b := newTab(t, browser, "en", "light", desktop, 800)
+	eventually(t, "a person to be refused", func() bool { // the robots may not have filled the row yet
+		b.open(url)
+		return b.text("#page") == ""
+	})
+	b.screenshot("under-a-swarm")
+	b.comes("#page", "A page.")
+	for i := range 3 {
+		b.open(fmt.Sprintf("%s&page=%d", url, i))
+		if b.text("#page") == "" {
+			b.comes("#page", "A page.") // another moment, and in again
+		}
+	}
+}
