@@ -35,7 +35,7 @@ take() {
 	rm "$out" "$out.test"
 }
 
-http() { TEST_LONG=1 go test -count=1 -run '^TestThroughput$' -v -timeout 60m . -pairs "${1:-11}" -slice 1s; }
+http() { TEST_LONG=1 go test -count=1 -run '^TestThroughput$' -v -timeout 60m . -pairs "${1:-11}" -slice 2s; }
 
 shared() { TEST_LONG=1 go test -count=1 -run 'RedisStore|Postgres' -v -timeout 20m .; }
 

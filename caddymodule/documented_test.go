@@ -111,8 +111,8 @@ func TestTheDocumentationQuotesTheLog(t *testing.T) {
 			}
 		}
 	}
-	if n != 14 {
-		t.Errorf("got %d messages, want 14", n)
+	if n != 15 {
+		t.Errorf("got %d messages, want 15", n)
 	}
 }
 

@@ -52,7 +52,7 @@ func (c remoteCommand) command() *cobra.Command {
 	r := new(remote)
 	cmd := &cobra.Command{Use: c.use, Short: c.short, Long: "\n" + c.long, Example: c.example, Args: func(cmd *cobra.Command, args []string) error {
 		if err := c.args(cmd, args); err != nil {
-			return fail(cmd, usageErrorf("%w: want caddy throttle %s", err, c.use))
+			return fail(cmd, usageErrorf("want caddy throttle %s", c.use))
 		}
 		return nil
 	}}

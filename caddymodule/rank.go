@@ -63,8 +63,8 @@ func parseRank(r *zoneReader) error {
 	if rank.Rank != rankMember && rank.Rank != rankCrawler {
 		return r.Errf("unknown rank %q: want member or crawler; clients with a pass rank between them, and all others last", rank.Rank)
 	}
-	switch word, args := nextWord(r.Dispenser); {
-	case word == "issued" || word == "told":
+	switch word, args := nextWord(r.Dispenser); word {
+	case "issued", "told":
 		r.NextArg()
 		args = args[1:]
 		if rank.Rank != rankMember {

@@ -473,9 +473,19 @@ func TestOnlyTheUpstreamTellsWhoAUserIsAndOnlyThrottleHearsIt(t *testing.T) {
 			path string
 			want bool
 		}{
-			{"/", true}, {"/hints", false}, {"/304", false}, {"/500", true}, {"/error", false}, {"/panic", false}, {"/upgrade", false},
-			{"/trailer", false}, {"/late-trailer", false}, {"/twice", false}, {"/public", false},
-			{"/inner", true}, {"/inner", false}, // another zone refuses it the second time
+			{"/", true},
+			{"/hints", false},
+			{"/304", false},
+			{"/500", true},
+			{"/error", false},
+			{"/panic", false},
+			{"/upgrade", false},
+			{"/trailer", false},
+			{"/late-trailer", false},
+			{"/twice", false},
+			{"/public", false},
+			{"/inner", true},
+			{"/inner", false}, // another zone refuses it the second time
 		} {
 			path, want := test.path, test.want
 			p := s.person("203.0.113.1", "sid=0123456789")

@@ -78,8 +78,14 @@ func wantStatus(t *testing.T, url string, want int, headers ...string) {
 	for i := 0; i+1 < len(headers); i += 2 {
 		req.Header.Set(headers[i], headers[i+1])
 	}
-	req.Close = true // a reload may end a connection that is kept at the very moment
+	req.Close = true
 	resp, err := http.DefaultClient.Do(req)
+	for range 3 {
+		if err == nil || !connectionLost(err) {
+			break
+		}
+		resp, err = http.DefaultClient.Do(req) // a reload has ended it, and throttle has not seen it
+	}
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -2,7 +2,6 @@ package tests
 
 import (
 	"maps"
-	"net/url"
 	"os"
 	"regexp"
 	"slices"
@@ -77,8 +76,8 @@ func (b session) wantMember(zone, target string) {
 	if got := members(); got != before+1 {
 		b.t.Errorf("got %v requests of members, want %v", got, before+1)
 	}
-	b.trial.session("203.0.113.99", "a=b").opens("GET", "/", "")
-	copied := b.trial.session("203.0.113.98", "__Host-throttle-"+zone+"="+b.cookies["__Host-throttle-"+zone])
+	b.session("203.0.113.99", "a=b").opens("GET", "/", "")
+	copied := b.session("203.0.113.98", "__Host-throttle-"+zone+"="+b.cookies["__Host-throttle-"+zone])
 	copied.opens("GET", "/", "")
 	if got := members(); got != before+1 {
 		b.t.Errorf("got %v requests of members, want no others", got)
@@ -119,7 +118,7 @@ func TestTheRecipeOfRedmineKnowsWhoHasLoggedIn(t *testing.T) {
 	form, cookies := s.redmineForm("203.0.113.1")
 	form.Set("password", redminePassword)
 	alice := s.session("203.0.113.1", cookies)
-	if a := alice.opens("POST", "/login", url.Values(form).Encode()); a.status != 302 {
+	if a := alice.opens("POST", "/login", form.Encode()); a.status != 302 {
 		t.Fatalf("got %d, want a log-in", a.status)
 	}
 	alice.wantMember("rails", "/my/account")

@@ -262,67 +262,6 @@ func TestNoSlotIsLostUnderASwarm(t *testing.T) {
 	t.Error("not all slots serve pages")
 }
 
-// TestNoTwoClientsGetTheSamePassThroughACache: nginx caches what Caddy answers, errors
-// too. Passes are for one client each.
-func TestNoTwoClientsGetTheSamePassThroughACache(t *testing.T) {
-	t.Parallel()
-	upstream, running := startSwarmCaddy(t, turnsZone)
-	cache := t.TempDir()
-	port := startNginx(t, fmt.Sprintf("proxy_cache_path %s keys_zone=pages:1m;", cache), fmt.Sprintf(`location / {
-		proxy_pass %s;
-		proxy_set_header X-Forwarded-For $http_x_forwarded_for;
-		proxy_set_header X-Forwarded-Proto https;
-		proxy_cache pages;
-		proxy_cache_valid any 10m;
-		proxy_cache_lock on;
-		add_header Cache $upstream_cache_status always;
-	}`, upstream))
-	url := fmt.Sprintf("http://127.0.0.1:%d", port)
-	v := newVisitor(t, "h1")
-	busy, leave := context.WithCancel(t.Context())
-	defer leave()
-	var all sync.WaitGroup
-	for i := range 60 { // all workers and the whole row, so that others are refused
-		all.Go(func() {
-			r, err := http.NewRequestWithContext(busy, http.MethodGet, upstream+"/page.php?ms=5000", nil)
-			if err != nil {
-				t.Error(err)
-				return
-			}
-			r.Header.Set("X-Forwarded-For", fmt.Sprint("103.1.0.", i))
-			if response, err := v.Do(r); err == nil {
-				response.Body.Close()
-			}
-		})
-	}
-	eventually(t, "all slots to be held", func() bool { return running.served(t, "php") == swarmWorkers })
-	passes := make(map[string]string)
-	refused := 0
-	for i := range 200 {
-		client := fmt.Sprint("103.2.0.", i)
-		a := v.get(t, url+"/page.php?ms=5000", "X-Forwarded-For", client, "Sec-Fetch-Mode", "navigate", "Accept", "text/html")
-		if a.header.Get("Cache") == "HIT" {
-			t.Errorf("client %d: got an answer from the cache: %d", i, a.status)
-		}
-		if a.status != http.StatusServiceUnavailable {
-			continue
-		}
-		refused++
-		for _, cookie := range a.header.Values("Set-Cookie") {
-			value, _, _ := strings.Cut(cookie, ";")
-			if other := passes[value]; other != "" {
-				t.Fatalf("%s and %s got the same pass", other, client)
-			}
-			passes[value] = client
-		}
-	}
-	if refused < 10 || len(passes) != refused {
-		t.Errorf("%d clients were refused, and %d got passes, want many, and one for each", refused, len(passes))
-	}
-	leave()
-	all.Wait()
-}
-
 // TestAPersonGetsInUnderASwarmInABrowser: robots ask for ten times what the workers can
 // do. A person with Chromium sees the page that asks for a moment, waits, gets in
 // without a click, and stays in.

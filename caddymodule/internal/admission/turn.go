@@ -242,7 +242,7 @@ func (z *Zone) Load() (l Load) {
 // advanceTurns gives free slots to those whose turn it is. It unlocks the zone while
 // each of them takes its next step.
 func (z *Zone) advanceTurns(k *keyState) {
-	if k.turns == nil {
+	if k.turns == nil || k.turns.Len() == 0 {
 		return
 	}
 	k.advancing++

@@ -248,7 +248,7 @@ func (z *Zone) forget(k *keyState) {
 		}
 		if k.turns != nil {
 			k.turns.Reset()
-			k.pace = pace{}
+			k.pace, k.limits = pace{}, fairqueue.Limits{}
 		}
 		keyStates.Put(k)
 	}

@@ -83,12 +83,21 @@ func TestTheBusyPageSaysHowLongAndHowToGoOn(t *testing.T) {
 		reload       bool
 		want, not    []string
 	}{
-		{"the first tries", "GET", true,
-			[]string{"7 seconds", "This page will then reload by itself.", `<a href="">Try again</a>`}, []string{"http-equiv", "<noscript>", "not been processed"}},
-		{"later tries", "GET", false,
-			[]string{"7 seconds", `<a href="">Try again</a>`}, []string{"http-equiv", "<noscript>", "reload by itself"}},
-		{"a form", "POST", true,
-			[]string{"7 seconds", "Your input has not been processed. After the wait, please go back and send it again."}, []string{"http-equiv", "<a ", "reload by itself"}},
+		{
+			"the first tries", "GET", true,
+			[]string{"7 seconds", "This page will then reload by itself.", `<a href="">Try again</a>`},
+			[]string{"http-equiv", "<noscript>", "not been processed"},
+		},
+		{
+			"later tries", "GET", false,
+			[]string{"7 seconds", `<a href="">Try again</a>`},
+			[]string{"http-equiv", "<noscript>", "reload by itself"},
+		},
+		{
+			"a form", "POST", true,
+			[]string{"7 seconds", "Your input has not been processed. After the wait, please go back and send it again."},
+			[]string{"http-equiv", "<a ", "reload by itself"},
+		},
 	} {
 		w := write(t, busy(test.reload), test.method, "Accept", acceptHTML)
 		for _, want := range test.want {
