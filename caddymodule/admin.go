@@ -77,6 +77,9 @@ var adminCalls = map[string]map[string]adminCall{
 // changes are the paths whose calls are logged.
 var changes = []string{"/throttle/ban", "/throttle/unban", "/throttle/limit", "/throttle/unlimit", "/throttle/release", "/throttle/revoke", "/throttle/shadow", "/throttle/unshadow"}
 
+// slowChanges are those that ask the store or the storage. No other change waits for them.
+var slowChanges = []string{"/throttle/release", "/throttle/revoke"}
+
 func badRequest(format string, args ...any) error {
 	return caddy.APIError{HTTPStatus: http.StatusBadRequest, Err: fmt.Errorf(format, args...)}
 }
@@ -129,7 +132,7 @@ func (in *adminInput) ask(ctx context.Context, by, path string, call adminCall) 
 	defer release()
 	ctx, cancel := context.WithTimeout(ctx, adminTimeout)
 	defer cancel()
-	answer, err := call(a, ctx, in)
+	answer, err := in.change(ctx, a, by, path, call)
 	if err != nil {
 		var api caddy.APIError
 		if errors.As(err, &api) {
@@ -139,9 +142,25 @@ func (in *adminInput) ask(ctx context.Context, by, path string, call adminCall) 
 	}
 	if slices.Contains(changes, path) {
 		a.logger.Warn("changed at run time", zap.String("by", by), zap.String("path", path), logged(answer))
-		a.control.journal.Add(in.change(by, path, answer)...)
 	}
 	return answer, nil
+}
+
+// change makes a call, and notes in the journal what that has changed, in the order in
+// which it counts.
+func (in *adminInput) change(ctx context.Context, a *App, by, path string, call adminCall) (any, error) {
+	if !slices.Contains(changes, path) {
+		return call(a, ctx, in)
+	}
+	if !slices.Contains(slowChanges, path) {
+		a.control.changing.Lock()
+		defer a.control.changing.Unlock()
+	}
+	answer, err := call(a, ctx, in)
+	if err == nil {
+		a.control.journal.Add(in.journaled(by, path, answer)...)
+	}
+	return answer, err
 }
 
 func writeAnswer(w http.ResponseWriter, answer any) error {

@@ -16,6 +16,7 @@ import (
 
 	"github.com/caddyserver/caddy/v2"
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
+	"github.com/caddyserver/caddy/v2/modules/caddyhttp/reverseproxy"
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/blocklist"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/decision"
@@ -263,13 +264,17 @@ func (w *route) handler(handler caddyhttp.MiddlewareHandler, next caddyhttp.Hand
 		if named := w.server.NamedRoutes[h.Name]; named != nil {
 			return w.route(named, next)
 		}
+	case *reverseproxy.Handler:
+		if len(h.HandleResponse) == 0 { // forward_auth lets through what the service allows
+			return nothing
+		}
 	case caddy.Module:
 		switch h.CaddyModule().ID.Name() {
 		case "rewrite", "vars", "map": // change the request alone
 			return caddyhttp.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) error {
 				return handler.ServeHTTP(rw, r, next)
 			})
-		case "static_response", "error", "reverse_proxy":
+		case "static_response", "error":
 			return nothing
 		}
 	}

@@ -24,9 +24,9 @@ func ending(s override.Span) *time.Time {
 	return &s.Until
 }
 
-// change returns what the journal keeps of a call that has changed something. A call
+// journaled returns what the journal keeps of a call that has changed something. A call
 // that found nothing to change gives none.
-func (in *adminInput) change(by, path string, answer any) []override.Change {
+func (in *adminInput) journaled(by, path string, answer any) []override.Change {
 	var of overrideInput
 	if json.Unmarshal(in.body, &of) != nil {
 		return nil // not so, because the call has read it

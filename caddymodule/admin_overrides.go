@@ -62,12 +62,33 @@ type ended struct {
 	Key string `json:"key,omitempty"`
 }
 
-func (in *adminInput) override(a *App) (o overrideInput, err error) {
+// ofNetwork decodes the input of a ban. What it cannot keep to is an error.
+func (in *adminInput) ofNetwork() (o overrideInput, network netip.Prefix, err error) {
+	if err := in.decode(&o); err != nil {
+		return o, network, err
+	}
+	if o.Zone != "" || o.Key != "" || o.Limit != "" {
+		return o, network, badRequest("a ban holds in all zones: want a network, and no zone, key or limit")
+	}
+	network, err = o.network()
+	return o, network, err
+}
+
+// ofZone decodes the input of a shadow switch, or of a limit.
+func (in *adminInput) ofZone() (o overrideInput, err error) {
 	if err := in.decode(&o); err != nil {
 		return o, err
 	}
-	if o.Zone != "" {
-		_, err = a.findZone(o.Zone)
+	if o.Network != "" {
+		return o, badRequest("the change is of a zone: want no network")
+	}
+	return o, nil
+}
+
+// ofWholeZone is ofZone for a shadow switch.
+func (in *adminInput) ofWholeZone() (o overrideInput, err error) {
+	if o, err = in.ofZone(); err == nil && (o.Key != "" || o.Limit != "") {
+		err = badRequest("shadow is of a whole zone: want no key and no limit")
 	}
 	return o, err
 }
@@ -85,11 +106,7 @@ func (a *App) adminOverrides(context.Context, *adminInput) (any, error) {
 }
 
 func (a *App) adminBan(_ context.Context, in *adminInput) (any, error) {
-	o, err := in.override(a)
-	if err != nil {
-		return nil, err
-	}
-	network, err := o.network()
+	o, network, err := in.ofNetwork()
 	if err != nil {
 		return nil, err
 	}
@@ -97,11 +114,7 @@ func (a *App) adminBan(_ context.Context, in *adminInput) (any, error) {
 }
 
 func (a *App) adminUnban(_ context.Context, in *adminInput) (any, error) {
-	o, err := in.override(a)
-	if err != nil {
-		return nil, err
-	}
-	network, err := o.network()
+	_, network, err := in.ofNetwork()
 	if err != nil {
 		return nil, err
 	}
@@ -109,33 +122,43 @@ func (a *App) adminUnban(_ context.Context, in *adminInput) (any, error) {
 }
 
 func (a *App) adminShadow(_ context.Context, in *adminInput) (any, error) {
-	o, err := in.override(a)
+	o, err := in.ofWholeZone()
 	if err != nil {
 		return nil, err
+	}
+	if o.Zone != "" {
+		if _, err := a.findZone(o.Zone); err != nil {
+			return nil, err
+		}
 	}
 	return wrong(a.overrides.Shadow(o.Zone, time.Duration(o.For), o.Note, time.Now()))
 }
 
+// adminUnshadow ends a switch, of a zone that a reload has taken away, too.
 func (a *App) adminUnshadow(_ context.Context, in *adminInput) (any, error) {
-	o, err := in.override(a)
+	o, err := in.ofWholeZone()
 	if err != nil {
 		return nil, err
 	}
-	return ended{Ended: a.overrides.Unshadow(o.Zone, time.Now())}, nil
+	done := ended{Ended: a.overrides.Unshadow(o.Zone, time.Now())}
+	if !done.Ended && o.Zone != "" {
+		_, err = a.findZone(o.Zone)
+	}
+	return done, err
 }
 
 func (a *App) adminLimit(_ context.Context, in *adminInput) (any, error) {
-	o, err := in.override(a)
+	o, err := in.ofZone()
+	if err != nil {
+		return nil, err
+	}
+	z, err := a.findZone(o.Zone)
 	if err != nil {
 		return nil, err
 	}
 	limit, err := override.ParseLimit(o.Limit, a.plans)
 	if err != nil {
 		return wrong(nil, err)
-	}
-	z, err := a.findZone(o.Zone)
-	if err != nil {
-		return nil, err
 	}
 	if account := decision.AccountOf(o.Key); account != o.Key {
 		return nil, badRequest("invalid key %q: a device has the limit of its account: want %s", o.Key, account)
@@ -147,19 +170,21 @@ func (a *App) adminLimit(_ context.Context, in *adminInput) (any, error) {
 	return wrong(a.overrides.Limit(o.Zone, o.Key, limit, time.Duration(o.For), o.Note, time.Now()))
 }
 
+// adminUnlimit ends a limit, of a zone that a reload has taken away, too.
 func (a *App) adminUnlimit(_ context.Context, in *adminInput) (any, error) {
-	o, err := in.override(a)
+	o, err := in.ofZone()
 	if err != nil {
 		return nil, err
 	}
-	z, err := a.findZone(o.Zone)
-	if err != nil {
-		return nil, err
+	z, unknown := a.findZone(o.Zone)
+	keys := []string{o.Key}
+	if unknown == nil {
+		keys = append(keys, z.BucketOf(o.Key))
 	}
-	for _, key := range []string{o.Key, z.BucketOf(o.Key)} {
+	for _, key := range keys {
 		if a.overrides.Unlimit(o.Zone, key, time.Now()) {
 			return ended{true, key}, nil
 		}
 	}
-	return ended{}, nil
+	return ended{}, unknown
 }

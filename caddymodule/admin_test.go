@@ -20,11 +20,13 @@ import (
 func (s *site) admin(method, path, body string, into any) (status int) {
 	s.Helper()
 	a := s.app()
-	if running, release := runningApp(); running != a {
+	running, release := runningApp()
+	if running != nil {
+		release()
+	}
+	if running != a {
 		a.control.start(a)
 		s.Cleanup(func() { a.control.stop(a) })
-	} else {
-		release()
 	}
 	r := httptest.NewRequest(method, path, strings.NewReader(body))
 	if method == http.MethodPost {
@@ -289,6 +291,30 @@ func TestOverridesSurviveAReload(t *testing.T) {
 	next.from(someone).answers("/pages", http.StatusTooManyRequests)
 }
 
+// A reload may take a zone away, and not what was changed of it: the zone may come back.
+func TestAChangeOfAZoneThatIsGoneCanBeEnded(t *testing.T) {
+	old := run(t, threeZones)
+	old.changes("/throttle/shadow", `{"zone": "pages"}`)
+	old.changes("/throttle/limit", `{"zone": "pages", "limit": "deny"}`)
+	old.changes("/throttle/limit", `{"zone": "pages", "key": "203.0.113.7", "limit": "deny"}`)
+	s := withApp(t, run(t, "http:// {\nthrottle other 1 1/h\n}"))
+	old.stop()
+	for _, call := range []struct{ path, body string }{
+		{"/throttle/unshadow", `{"zone": "pages"}`},
+		{"/throttle/unlimit", `{"zone": "pages"}`},
+		{"/throttle/unlimit", `{"zone": "pages", "key": "203.0.113.7"}`},
+	} {
+		var got ended
+		if status := s.admin(http.MethodPost, call.path, call.body, &got); status != http.StatusOK || !got.Ended {
+			t.Errorf("%s %s: got %d and %+v, want it ended", call.path, call.body, status, got)
+		}
+		if status := s.admin(http.MethodPost, call.path, call.body, nil); status != http.StatusNotFound {
+			t.Errorf("%s %s once more: got %d, want 404", call.path, call.body, status)
+		}
+	}
+	s.stop()
+}
+
 func TestCheckChargesNothing(t *testing.T) {
 	s := run(t, threeZones)
 	c := s.from(someone)
@@ -364,6 +390,19 @@ func TestCheckFollowsTheRequestThroughTheRoutes(t *testing.T) {
 	http://other.example {
 		respond other
 	}
+	http://auth.example {
+		forward_auth localhost:9091 {
+			uri /auth
+		}
+		handle /page {
+			throttle all
+			reverse_proxy localhost:8000
+		}
+		route /late {
+			reverse_proxy /late localhost:8000
+			throttle never
+		}
+	}
 	https://example.com {
 		tls internal
 		throttle secure
@@ -383,6 +422,8 @@ func TestCheckFollowsTheRequestThroughTheRoutes(t *testing.T) {
 		{"another handle of the group", `"url": "http://example.com/api/v2"`, []string{"all 203.0.113.7 1"}},
 		{"a named route", `"url": "http://example.com/named"`, []string{"all 203.0.113.7 1", "named 203.0.113.7 2"}},
 		{"another site", `"url": "http://other.example/"`, nil},
+		{"behind forward_auth, which lets it through", `"url": "http://auth.example/page"`, []string{"all 203.0.113.7 1"}},
+		{"behind a proxy, which answers", `"url": "http://auth.example/late"`, nil},
 		{"no site", `"url": "http://unknown.example/"`, nil},
 		{"another server", `"url": "https://example.com/login"`, []string{"secure 203.0.113.7 1"}},
 		{"no server listens there", `"url": "http://other.example:8123/"`, nil},
@@ -676,6 +717,13 @@ func TestTheAdminAPIRefusesBadInput(t *testing.T) {
 		{"POST", "/throttle/ban", `{"network": "203.0.113.0/24", "for": "9999h"}`, 400},
 		{"POST", "/throttle/ban", `{"network": "example.com", "for": "1h"}`, 400},
 		{"POST", "/throttle/ban", `{"network": "::ffff:1.2.3.4/120", "for": "1h"}`, 400},
+		{"POST", "/throttle/ban", `{"network": "203.0.113.0/24", "zone": "pages"}`, 400},
+		{"POST", "/throttle/unban", `{"network": "203.0.113.0/24", "zone": "pages"}`, 400},
+		{"POST", "/throttle/shadow", `{"network": "203.0.113.0/24"}`, 400},
+		{"POST", "/throttle/shadow", `{"zone": "pages", "key": "203.0.113.7"}`, 400},
+		{"POST", "/throttle/unshadow", `{"network": "203.0.113.0/24"}`, 400},
+		{"POST", "/throttle/limit", `{"zone": "pages", "network": "203.0.113.0/24", "limit": "deny"}`, 400},
+		{"POST", "/throttle/unlimit", `{"zone": "pages", "network": "203.0.113.0/24"}`, 400},
 		{"POST", "/throttle/limit", `{"zone": "pages", "limit": "x0", "for": "1h"}`, 400},
 		{"POST", "/throttle/limit", `{"zone": "pages", "limit": "fast", "for": "1h"}`, 400},
 		{"POST", "/throttle/limit", `{"limit": "x2", "for": "1h"}`, 404},

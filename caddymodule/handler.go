@@ -224,6 +224,9 @@ func (h *Handler) countFallbacks(p *decision.Plan) {
 // limit and the cost.
 func (h *Handler) evaluate(p *decision.Plan) error {
 	h.app.watchProxies(&p.Subject) // also if the proxy's own address is exempt
+	if h.app.drops {
+		h.app.noteProxy(&p.Subject)
+	}
 	exempt, failed := h.app.exempts(&p.Subject)
 	if exempt {
 		return nil

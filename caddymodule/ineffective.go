@@ -384,8 +384,12 @@ func answersAll(route map[string]any) string {
 // "".
 func answers(handler map[string]any) string {
 	switch name, _ := handler["handler"].(string); name {
-	case "static_response", "reverse_proxy":
+	case "static_response":
 		return name
+	case "reverse_proxy":
+		if handler["handle_response"] == nil { // forward_auth lets through what the service allows
+			return name
+		}
 	case "file_server":
 		if handler["pass_thru"] != true {
 			return name

@@ -268,8 +268,9 @@ func (a *App) directPeer(r *http.Request) (peer netip.Addr, direct bool) {
 // noteProxy notes that the peer of a request forwards what others ask, if it does. A proxy
 // that is missing in trusted_proxies is the client of all its requests, and must not be
 // dropped.
-func (a *App) noteProxy(r *http.Request) {
-	if !forwards(r) || r.TLS != nil && !r.TLS.HandshakeComplete {
+func (a *App) noteProxy(s *decision.Subject) {
+	r := s.Request
+	if s.TrustedPeer() || !forwards(r) || r.TLS != nil && !r.TLS.HandshakeComplete {
 		return
 	}
 	if peer, err := netip.ParseAddrPort(r.RemoteAddr); err == nil {

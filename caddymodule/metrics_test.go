@@ -46,6 +46,19 @@ func (s *site) metric(t testing.TB, name string) (samples []sample) {
 	return samples
 }
 
+// storeMetric returns the value of a metric of the store test_shared. Stores of other tests
+// close in the background, so their series may end late.
+func (s *site) storeMetric(t testing.TB, name string) float64 {
+	t.Helper()
+	for _, sample := range s.metric(t, name) {
+		if sample.labels["store"] == "test_shared" {
+			return sample.value
+		}
+	}
+	t.Fatalf("%s: got no series of the store test_shared, want one", name)
+	return 0
+}
+
 // counts returns the values of caddy_throttle_requests_total by zone, then by
 // decision and reason.
 func (s *site) counts(t testing.TB) map[string]map[string]float64 {
@@ -266,7 +279,7 @@ func TestAReloadThatFailsMovesNoGauge(t *testing.T) {
 		settles := func(want map[string]float64) map[string]float64 {
 			t.Helper()
 			got := gauges(t, active(t))
-			for range 300 {
+			for range 3000 {
 				if maps.Equal(got, want) {
 					break
 				}

@@ -100,6 +100,7 @@ func TestAMistakeThatOnlyAllSitesTogetherShowNamesItsSite(t *testing.T) {
 func TestAHandlerThatAnswersSomeRequestsMayStandBeforeThrottle(t *testing.T) {
 	for _, m := range []mistake{
 		{"site", "route {\nrespond /a* hello\nthrottle pages 60 10/s\n}", ""},
+		{"site", "forward_auth localhost:9091 {\nuri /auth\n}\nhandle {\nthrottle pages 60 10/s\n}", ""},
 		{"site", "route {\nfile_server {\npass_thru\n}\nthrottle pages 60 10/s\n}", ""},
 		{"site", "route {\nhandle /a* {\nrespond hello\n}\nhandle {\nthrottle pages 60 10/s\n}\n}", ""},
 		{"file", "http://a.example {\nrespond hello\n}\nhttp://b.example {\nthrottle pages 60 10/s\n}", ""},

@@ -168,6 +168,7 @@ func (d *distinctKeys) estimate() uint64 {
 type control struct {
 	overrides override.Table
 	journal   override.Journal
+	changing  sync.Mutex       // held over a change of overrides and its line in the journal
 	refusals  supportcode.Ring // the last ones
 	rates     rates
 	stopped   chan struct{} // closed when no config uses it any more

@@ -45,9 +45,6 @@ func (a *App) watchProxies(s *decision.Subject) {
 		}
 		return
 	}
-	if a.drops {
-		a.noteProxy(r)
-	}
 	if a.warned.untrusted.Load() {
 		return
 	}

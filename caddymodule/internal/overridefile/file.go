@@ -38,13 +38,21 @@ func (f *File) Status() Status {
 	return f.status
 }
 
+// loadTries is how often Load reads a file that changes meanwhile.
+const loadTries = 20
+
 // Load reads the file at once.
-func (f *File) Load() error {
+func (f *File) Load() (err error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	info, err := stat(f.Path)
-	if err == nil {
-		err = f.take(info)
+	for range loadTries {
+		var info fs.FileInfo
+		if info, err = stat(f.Path); err == nil {
+			err = f.take(info)
+		}
+		if !errors.Is(err, errChanges) {
+			break
+		}
 	}
 	f.status.Problem = err
 	return err

@@ -5,7 +5,9 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
+	"time"
 )
 
 // A watched file is one in a folder of its own, with the lines that are in use.
@@ -81,6 +83,40 @@ func TestAFileIsReadAgainWhenItChanges(t *testing.T) {
 	if w.uses != 3 {
 		t.Errorf("got %d uses, want one for each change", w.uses)
 	}
+}
+
+// A config that is loaded must not fail because somebody writes at that moment.
+func TestAFileIsLoadedWhileSomebodyWrites(t *testing.T) {
+	w := watch(t, "a deny\n")
+	file, err := os.OpenFile(w.Path, os.O_APPEND|os.O_WRONLY, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer file.Close()
+	var writer sync.WaitGroup
+	stop := make(chan struct{})
+	writer.Go(func() {
+		tick := time.NewTicker(time.Millisecond)
+		defer tick.Stop()
+		for {
+			select {
+			case <-stop:
+				return
+			case <-tick.C:
+				if _, err := file.WriteString("# more\n"); err != nil {
+					t.Error(err)
+				}
+			}
+		}
+	})
+	for range 300 {
+		if err := w.Load(); err != nil {
+			t.Errorf("got %v, want what is there", err)
+			break
+		}
+	}
+	close(stop)
+	writer.Wait()
 }
 
 // A config map of Kubernetes is a folder of links through ..data, which is replaced.
