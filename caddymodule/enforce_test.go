@@ -186,6 +186,22 @@ func TestClientsThatTakeJSONAndNoHTMLGetAProblem(t *testing.T) {
 	}
 }
 
+// The turn and the rank of a client may follow from its address, whatever the key.
+func TestEarlyDataGetsNoTurn(t *testing.T) {
+	s := run(t, "http:// {\nthrottle {\nzone busy {\nin_flight 2\nshare\n}\n}\nrespond ok\n}")
+	for early, want := range map[bool]int{true: http.StatusTooEarly, false: http.StatusOK} {
+		r := httptest.NewRequest(http.MethodGet, "https://example.com/", nil)
+		r.RemoteAddr, r.TLS = someone, &tls.ConnectionState{HandshakeComplete: !early}
+		answer := s.do(r)
+		if answer.Code != want {
+			t.Errorf("early %v: got %d, want %d", early, answer.Code, want)
+		}
+		if lines := answer.Header()["Set-Cookie"]; len(lines) > 0 {
+			t.Errorf("early %v: got the cookies %q, want none", early, lines)
+		}
+	}
+}
+
 func TestEarlyDataIsSentBackWhereTheAddressCounts(t *testing.T) {
 	s := run(t, `{
 		servers {

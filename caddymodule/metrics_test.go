@@ -182,6 +182,17 @@ func TestCountsOfAZoneGoWithTheLastConfigThatHasIt(t *testing.T) {
 	}
 }
 
+func TestPassesOfAZoneGoWithTheLastConfigThatHasIt(t *testing.T) {
+	site := run(t, "http:// {\nthrottle {\nzone gone {\nin_flight 5\nshare\n}\n}\nrespond ok\n}")
+	if got := series(t, passes, "gone"); len(got) == 0 {
+		t.Error("got no series of passes, want some while the zone is there")
+	}
+	site.stop()
+	if got := series(t, passes, "gone"); len(got) != 0 {
+		t.Errorf("got the series %q of a zone that is gone, want none", got)
+	}
+}
+
 func TestEvictionsAreCounted(t *testing.T) {
 	s := run(t, `{
 		throttle {

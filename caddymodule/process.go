@@ -134,7 +134,7 @@ func (l *liveZone) ranks() (ranks []fairqueue.Rank) {
 
 // Destruct deletes the zone's series.
 func (l *liveZone) Destruct() error {
-	for _, counts := range []*prometheus.MetricVec{requests.MetricVec, turnSeconds.MetricVec, slotSeconds.MetricVec, unsettled.MetricVec, blocksBegun.MetricVec, withoutStore.MetricVec, refusedPeople.MetricVec, delays.MetricVec} {
+	for _, counts := range []*prometheus.MetricVec{requests.MetricVec, passes.MetricVec, turnSeconds.MetricVec, slotSeconds.MetricVec, unsettled.MetricVec, blocksBegun.MetricVec, withoutStore.MetricVec, refusedPeople.MetricVec, delays.MetricVec} {
 		counts.DeletePartialMatch(prometheus.Labels{"zone": l.name})
 	}
 	return nil

@@ -143,6 +143,7 @@ func (b *busiestKeys) top(n int, now time.Time) (keys []busyKey) {
 type loadLog struct {
 	mu      sync.Mutex
 	timer   *time.Timer    // nil if there was no load lately
+	zone    *runningZone   // of the config that noted last
 	most    admission.Load // when most requests waited
 	waiting int            // then
 	noted   bool           // since the last line
@@ -161,7 +162,7 @@ func (l *loadLog) note(z *runningZone, o *decision.Outcome, refused bool) {
 	if !l.noted || waiting > l.waiting {
 		l.most, l.waiting = load, waiting
 	}
-	l.noted = true
+	l.noted, l.zone = true, z
 	if refused {
 		l.refused++
 		if o.Turn.Standing.Pass == "" && o.Turn.Rank != fairqueue.Member {
@@ -169,15 +170,16 @@ func (l *loadLog) note(z *runningZone, o *decision.Outcome, refused bool) {
 		}
 	}
 	if l.timer == nil {
-		l.timer = time.AfterFunc(summaryEvery, func() { l.tick(z) })
+		l.timer = time.AfterFunc(summaryEvery, l.tick)
 	}
 }
 
 // tick logs the line of the last minute. If there was no load, it stops the timer.
-func (l *loadLog) tick(z *runningZone) {
+func (l *loadLog) tick() {
 	l.mu.Lock()
+	z := l.zone
 	if !l.noted {
-		l.timer = nil
+		l.timer, l.zone = nil, nil
 		l.mu.Unlock()
 		return
 	}

@@ -295,6 +295,25 @@ func TestALineAMinuteTellsHowFullAZoneIs(t *testing.T) {
 	})
 }
 
+// A reload under load may have closed the old config's log.
+func TestTheLineAMinuteIsLoggedByTheConfigThatRuns(t *testing.T) {
+	inSettleBubble(t, func(t *testing.T) {
+		s := newShareZone(t, "in_flight 1\nshare", time.Second)
+		var logs [2]*observer.ObservedLogs
+		for i := range logs {
+			var core zapcore.Core
+			core, logs[i] = observer.New(zapcore.InfoLevel)
+			next := *s.app.zones["waits"].Rule
+			z := &runningZone{Rule: &next, live: s.app.zones["waits"].live, logger: zap.New(core)}
+			z.live.load.note(z, new(decision.Outcome), false)
+		}
+		pass(time.Hour)
+		if old, now := logs[0].Len(), logs[1].Len(); old != 0 || now != 1 {
+			t.Errorf("got %d lines by the old config and %d by the new one, want 0 and 1", old, now)
+		}
+	})
+}
+
 func TestAClientThatHangsUpDoesNotFreeItsSlot(t *testing.T) {
 	for _, when := range []string{"before the headers", "after the headers", "as an upgrade"} {
 		inSettleBubble(t, func(t *testing.T) {

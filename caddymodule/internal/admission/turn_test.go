@@ -4,6 +4,8 @@ import (
 	"context"
 	"fmt"
 	"math/rand/v2"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -223,4 +225,76 @@ func TestARequestThatLeavesWhileItsSlotIsGivenUpLeavesNothingBehind(t *testing.T
 		wantWaits(t, []*visit{after}, 0)
 		wantEmpty(t, inner, outer)
 	})
+}
+
+// Clients leave, rows overflow, configs change limits and the panic switch is thrown,
+// while handlers within handlers take turns: no slot is lost.
+func TestARaceForTurnsLosesNoSlot(t *testing.T) {
+	for seed := range uint64(20) {
+		synctest.Test(t, func(t *testing.T) {
+			zones := []*Zone{{Name: "a"}, {Name: "b"}, {Name: "c"}}
+			var thrown atomic.Pointer[chan struct{}]
+			throw := func() {
+				next := make(chan struct{})
+				if last := thrown.Swap(&next); last != nil {
+					close(*last)
+				}
+			}
+			throw()
+			gate := &Gate{Waived: func() (<-chan struct{}, func()) { return *thrown.Load(), func() {} }}
+			var visit func(random *rand.Rand, outer *Pass, depth int)
+			visit = func(random *rand.Rand, outer *Pass, depth int) {
+				ctx, leave := context.WithTimeout(t.Context(), time.Duration(1+random.IntN(8000))*time.Microsecond)
+				defer leave()
+				entry := func() Entry {
+					e := shared(zones[random.IntN(3)], 1+random.IntN(4), fairqueue.Rank(random.IntN(4)), fmt.Sprint(random.IntN(8)))
+					e.Key, e.MaxWaiting = fmt.Sprint(random.IntN(2)), 2+random.IntN(20)
+					if random.IntN(4) == 0 {
+						e.Turn, e.MaxWait = nil, time.Duration(random.IntN(9))*time.Millisecond
+					}
+					return e
+				}
+				shadow := Simulate(time.Now(), entry(), func(Result) {})
+				defer shadow.Release()
+				entries := []Entry{entry()}
+				if other := entry(); other.Zone != entries[0].Zone {
+					entries = append(entries, other)
+				}
+				p, result := gate.Admit(ctx, time.Now(), entries, outer)
+				defer p.Release()
+				if result.Why.Refused() || result.Why == Left {
+					return
+				}
+				shadow.Passed()
+				time.Sleep(time.Duration(random.IntN(1500)) * time.Microsecond)
+				if p != nil && depth < 2 && random.IntN(2) == 0 {
+					visit(random, p, depth+1)
+				}
+			}
+			var all sync.WaitGroup
+			for g := range uint64(40) {
+				all.Go(func() {
+					random := rand.New(rand.NewPCG(seed, g))
+					for range 20 {
+						visit(random, nil, 0)
+					}
+				})
+			}
+			random := rand.New(rand.NewPCG(seed, 100))
+			for range 60 {
+				time.Sleep(time.Millisecond)
+				switch z := zones[random.IntN(3)]; random.IntN(3) {
+				case 0:
+					throw()
+				case 1:
+					z.SetLimits(1+random.IntN(5), 50*time.Millisecond, 3+random.IntN(20))
+				case 2:
+					z.SetWarmUp(time.Duration(random.IntN(2)) * 5 * time.Millisecond)
+				}
+			}
+			all.Wait()
+			time.Sleep(48 * time.Hour) // of virtual slots
+			wantEmpty(t, zones...)
+		})
+	}
 }

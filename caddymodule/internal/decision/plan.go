@@ -127,8 +127,8 @@ func (p *Plan) Evaluate(r *Rule, known func(*leakybucket.Charge) (blocklist.Bloc
 		p.add(r, k.name, shadow)
 		p.refuse(why)
 		return nil
-	case k.address && early(p.Request):
-		// The address may be forged.
+	case (k.address || r.Share != nil) && early(p.Request):
+		// The address may be forged. Turns and ranks may follow from it, whatever the key.
 		if !shadow {
 			p.add(r, k.name, shadow)
 			p.refuse(EarlyData)

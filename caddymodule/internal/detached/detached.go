@@ -80,7 +80,7 @@ func (c *call) end() {
 // which may be nil, is closed, calls without a client end.
 func Serve(w http.ResponseWriter, r *http.Request, next caddyhttp.Handler, exiting <-chan struct{}) error {
 	client := r.Context()
-	d := &writer{ResponseWriterWrapper: caddyhttp.ResponseWriterWrapper{ResponseWriter: w}}
+	d := &writer{ResponseWriterWrapper: caddyhttp.ResponseWriterWrapper{ResponseWriter: w}, resets: r.ProtoMajor == 2}
 	c := &d.call
 	c.ctx, c.cancel = context.WithCancel(context.WithoutCancel(client))
 	stop := context.AfterFunc(client, func() {
@@ -111,6 +111,7 @@ type writer struct {
 	limit   time.Time // by the server's own write timeout; zero if there is none
 	due     time.Time // a deadline of ours; zero if there is none
 	patient bool      // the connection knows no deadlines, or is not ours any more
+	resets  bool      // HTTP/2 ends a stream at its deadline, also while nothing is written
 }
 
 // WriteHeader implements http.ResponseWriter.
@@ -146,6 +147,7 @@ func (d *writer) Write(p []byte) (int, error) {
 		piece := p[written:min(len(p), written+slowPiece)]
 		d.hurry()
 		n, err := d.ResponseWriter.Write(piece)
+		d.rest()
 		written += n
 		switch {
 		case errors.Is(err, http.ErrBodyNotAllowed) || errors.Is(err, http.ErrContentLength) || errors.Is(err, http.ErrHijacked):
@@ -190,6 +192,14 @@ func (d *writer) hurry() {
 	d.due = due
 }
 
+// rest takes the deadline back until the next piece if it would hold for the upstream,
+// too, which may take its time.
+func (d *writer) rest() {
+	if d.resets {
+		d.unhurry()
+	}
+}
+
 // unhurry takes the deadline back, for what others send on the connection.
 func (d *writer) unhurry() {
 	if !d.due.IsZero() && !d.lost && !d.patient {
@@ -213,6 +223,7 @@ func (d *writer) FlushError() error {
 	}
 	d.hurry()
 	err := http.NewResponseController(d.ResponseWriter).Flush()
+	d.rest()
 	if err != nil && !errors.Is(err, http.ErrNotSupported) {
 		d.lose()
 		return nil

@@ -255,3 +255,57 @@ func TestATunnelBelongsToWhoeverTookIt(t *testing.T) {
 		})
 	})
 }
+
+// pipes are a listener whose connections are in memory.
+type pipes chan net.Conn
+
+func (p pipes) Accept() (net.Conn, error) {
+	if conn, ok := <-p; ok {
+		return conn, nil
+	}
+	return nil, net.ErrClosed
+}
+
+func (p pipes) Close() error {
+	close(p)
+	return nil
+}
+
+func (pipes) Addr() net.Addr { return &net.TCPAddr{} }
+
+func TestAnUpstreamMayPauseForLongOverHTTP2(t *testing.T) {
+	for _, contentType := range []string{"text/csv", "text/event-stream"} {
+		synctest.Test(t, func(t *testing.T) {
+			listener, only2 := make(pipes), new(http.Protocols)
+			only2.SetUnencryptedHTTP2(true)
+			server := &http.Server{Protocols: only2, Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				_ = Serve(w, r, caddyhttp.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) error {
+					w.Header().Set("Content-Type", contentType)
+					for _, text := range []string{"one ", "two ", "three"} {
+						_, _ = io.WriteString(w, text)
+						_ = http.NewResponseController(w).Flush()
+						time.Sleep(2 * slowest)
+					}
+					return nil
+				}), nil)
+			})}
+			served := make(chan error)
+			go func() { served <- server.Serve(listener) }()
+			transport := &http.Transport{Protocols: only2, DialContext: func(context.Context, string, string) (net.Conn, error) {
+				client, accepted := net.Pipe()
+				listener <- accepted
+				return client, nil
+			}}
+			answer, err := transport.RoundTrip(httptest.NewRequest(http.MethodGet, "http://site.example/", nil))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if body, err := io.ReadAll(answer.Body); string(body) != "one two three" || err != nil || answer.ProtoMajor != 2 {
+				t.Errorf("%s: got %q, %v over %s, want all of it over HTTP/2", contentType, body, err, answer.Proto)
+			}
+			transport.CloseIdleConnections()
+			_ = server.Close()
+			<-served
+		})
+	}
+}

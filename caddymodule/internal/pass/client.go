@@ -335,7 +335,8 @@ func (c *Client) issues(name string) bool {
 }
 
 // account returns the ID of the account of a cookie. WordPress writes its name into the
-// cookie. Other cookies are accounts of their own.
+// cookie. Other cookies are accounts of their own, unless they replace the one that the
+// client's pass is bound to: some upstreams change it with each response.
 func (c *Client) account(name, value string) ID {
 	if strings.HasPrefix(name, wordpressLogin) {
 		if plain, err := url.PathUnescape(value); err == nil {
@@ -344,6 +345,9 @@ func (c *Client) account(name, value string) ID {
 		if user, _, found := strings.Cut(value, "|"); found {
 			return c.id("wordpress", name, user)
 		}
+	}
+	if c.genuine() && c.boundTo() == name {
+		return c.pass.ID
 	}
 	return c.id("cookie", name, value)
 }

@@ -3,6 +3,7 @@ package pass
 import (
 	"context"
 	"crypto/tls"
+	"fmt"
 	"io/fs"
 	"net/http"
 	"net/http/httptest"
@@ -273,9 +274,14 @@ func TestNodesThatShareStorageAcceptEachOthersPasses(t *testing.T) {
 
 func TestRetryAfterIsShortForThreeTriesAndDoublesThen(t *testing.T) {
 	for tries, want := range []struct{ least, most time.Duration }{
-		{5 * time.Second, 10 * time.Second}, {5 * time.Second, 10 * time.Second}, {5 * time.Second, 10 * time.Second},
-		{10 * time.Second, 20 * time.Second}, {20 * time.Second, 40 * time.Second}, {40 * time.Second, 60 * time.Second},
-		{60 * time.Second, 60 * time.Second}, {60 * time.Second, 60 * time.Second},
+		{5 * time.Second, 10 * time.Second},
+		{5 * time.Second, 10 * time.Second},
+		{5 * time.Second, 10 * time.Second},
+		{10 * time.Second, 20 * time.Second},
+		{20 * time.Second, 40 * time.Second},
+		{40 * time.Second, 60 * time.Second},
+		{60 * time.Second, 60 * time.Second},
+		{60 * time.Second, 60 * time.Second},
 	} {
 		if least, most := RetryAfter(tries, 0), RetryAfter(tries, .9999); least != want.least || most != want.most {
 			t.Errorf("after %d tries: got %v to %v, want %v to %v", tries, least, most, want.least, want.most)
@@ -452,6 +458,31 @@ func TestBeyondTheLimitOfANetworkALogInOnlyReturns(t *testing.T) {
 	}
 	if got := told(); got != None {
 		t.Errorf("got %v for one who was limited a moment ago, want nothing", got)
+	}
+}
+
+func TestAMemberWhoseLogInCookieChangesStaysTheSameMember(t *testing.T) {
+	z := node(t, new(storage))
+	z.Issued = []string{"auth"}
+	cookies, at := loggedIn(t, z, now, "auth=0; HttpOnly"), now
+	key := func() string { c := z.Client(request(cookies), host, at); return c.Key() }
+	first := key()
+	for i := range 30 {
+		at = at.Add(time.Minute)
+		c, header := z.Client(request(cookies), host, at), http.Header{"Set-Cookie": {fmt.Sprintf("auth=%d; HttpOnly", i+1)}}
+		if got := c.Answered(200, header, at, func() bool { return false }); got != Renewed {
+			t.Fatalf("change %d: got %v, want the pass renewed without asking for room", i+1, got)
+		}
+		cookies = given(header)
+	}
+	if c := z.Client(request(cookies), host, at); c.Rank() != fairqueue.Member || key() != first {
+		t.Errorf("got %v by the key %s, want a member by %s", c.Rank(), key(), first)
+	}
+	// Another log-in is another member.
+	_, pass, _ := strings.Cut(cookies, "; ")
+	c := z.Client(request(pass), host, at)
+	if got := c.Answered(200, http.Header{"Set-Cookie": {"auth=other; HttpOnly"}}, at, always); got != Joined {
+		t.Errorf("got %v for a log-in without the old cookie, want another member", got)
 	}
 }
 
