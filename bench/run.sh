@@ -3,7 +3,7 @@
 #
 #	./run.sh                    print all tables; takes about half an hour
 #	./run.sh --take [rounds]    decisions in memory only
-#	./run.sh --http [pairs]     requests through Caddy only; needs wrk, and nginx for its rows
+#	./run.sh --http [pairs]     requests through Caddy only, with wrk, beside nginx
 #	./run.sh --shared           Redis and PostgreSQL only; needs both servers
 #	./run.sh --curves           the cost as work grows, and ../docs/curves.svg
 #	./run.sh --guard            fail if memstore has lost ground to x/time/rate
@@ -35,9 +35,38 @@ take() {
 	rm "$out" "$out.test"
 }
 
-http() { TEST_LONG=1 go test -count=1 -run '^TestThroughput$' -v -timeout 60m . -pairs "${1:-11}" -slice 2s; }
+http() {
+	load_tools || return
+	TEST_LONG=1 go test -count=1 -run '^TestThroughput$' -v -timeout 60m . -pairs "${1:-11}" -slice 2s
+}
 
 shared() { TEST_LONG=1 go test -count=1 -run 'RedisStore|Postgres' -v -timeout 20m .; }
+
+have() { command -v "$1" >/dev/null || [[ -x /usr/sbin/$1 ]]; }
+
+as_root() {
+	if [[ $(id -u) == 0 ]]; then "$@"; else sudo "$@"; fi
+}
+
+# load_tools installs wrk and nginx, which --http needs, where apt-get can. Debian starts
+# the servers that it installs, unless a policy forbids it.
+load_tools() (
+	packages=() policy=/usr/sbin/policy-rc.d
+	have wrk || packages+=(wrk)
+	have nginx || packages+=(nginx-light)
+	((${#packages[@]})) || exit 0
+	if ! have apt-get || { [[ $(id -u) != 0 ]] && ! have sudo; }; then
+		echo "SKIPPED: rows that need ${packages[*]}: no apt-get as root or through sudo to install them"
+		exit 0
+	fi
+	if [[ ! -e $policy ]]; then
+		trap 'as_root rm -f "$policy"' EXIT
+		printf '#!/bin/sh\nexit 101\n' | as_root tee "$policy" >/dev/null
+		as_root chmod 755 "$policy"
+	fi
+	as_root apt-get -qq update
+	as_root env DEBIAN_FRONTEND=noninteractive apt-get -qq install -y --no-install-recommends "${packages[@]}" >/dev/null
+)
 
 curves() { go test -count=1 -run '^TestCurves$' -v -timeout 20m . -curves ../docs/curves.svg; }
 

@@ -198,6 +198,10 @@ type explanation struct {
 	Buckets  []bucketState `json:"buckets"`
 	Complete bool          `json:"complete"`
 	Problem  string        `json:"problem,omitempty"`
+
+	// Shadows are the switches at run time of the zones of these buckets, or of all.
+	// These zones refuse nothing.
+	Shadows []override.Shadow `json:"shadows,omitempty"`
 }
 
 // adminWhy shows the buckets of a client in all zones. For a support code, they are those
@@ -242,6 +246,11 @@ func (a *App) adminWhy(ctx context.Context, in *adminInput) (any, error) {
 					result.Buckets = append(result.Buckets, b)
 				}
 			}
+		}
+	}
+	for _, s := range a.overrides.List(time.Now()).Shadows {
+		if s.Zone == "" || slices.ContainsFunc(result.Buckets, func(b bucketState) bool { return b.Zone == s.Zone }) {
+			result.Shadows = append(result.Shadows, s)
 		}
 	}
 	return result, nil

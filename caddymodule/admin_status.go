@@ -263,7 +263,7 @@ func (a *App) adminZones(context.Context, *adminInput) (any, error) {
 		}
 		s.PerSecond, s.HourAgo = a.control.rates.perSecond(z.Name, s.Total, now)
 		s.Waiting, s.InFlight = z.live.enforced.Counts()
-		if f := a.overrideFiles.named(z.overrideFile); f != nil {
+		if f := z.overrideFile; f != nil {
 			inForce := f.Status()
 			s.OverrideFile = &overrideFileStatus{File: f.Path, Overrides: inForce.Overrides, Read: inForce.Read}
 			if inForce.Problem != nil {

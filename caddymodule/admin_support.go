@@ -44,7 +44,8 @@ func (r *remote) showRefusal(p *pastRefusal) error {
 	ago := max(0, time.Since(p.At)).Round(time.Second)
 	fmt.Fprintf(&r.out, "Refused %s ago, at %s:\n", ago, p.At.Local().Format(time.DateTime))
 	t := r.table("CODE", "ZONE", "KEY", "REASON", "COST", "LEVEL", "OF", "WAIT", "BLOCKED FOR")
-	t.row(p.Code, shown(p.Zone), shown(p.Key), p.Reason, digits(p.Cost), digits(p.Level), digits(p.Capacity), seconds(p.Wait), seconds(p.Blocked))
+	cost, level, capacity := measures(p.Cost, p.Level, p.Capacity)
+	t.row(p.Code, shown(p.Zone), shown(p.Key), p.Reason, cost, level, capacity, seconds(p.Wait), seconds(p.Blocked))
 	if err := t.Flush(); err != nil {
 		return err
 	}

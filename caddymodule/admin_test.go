@@ -169,6 +169,36 @@ func TestWhyShowsAllBucketsOfAClient(t *testing.T) {
 	})
 }
 
+func TestWhySaysThatAZoneIsSwitchedToShadow(t *testing.T) {
+	s := run(t, threeZones)
+	s.from(someone).passes(2, "/pages")
+	why := func() (shadows []string) {
+		var got struct{ Shadows []struct{ Zone, Note string } }
+		s.admin(http.MethodPost, "/throttle/why", `{"client": "203.0.113.7"}`, &got)
+		for _, held := range got.Shadows {
+			shadows = append(shadows, held.Zone+" "+held.Note)
+		}
+		return shadows
+	}
+	if got := why(); got != nil {
+		t.Errorf("got %q before any switch, want none", got)
+	}
+	s.changes("/throttle/shadow", `{"zone": "accounts", "for": "30m"}`) // of another key
+	s.changes("/throttle/shadow", `{"zone": "pages", "for": "30m", "note": "too tight"}`)
+	if got := why(); !slices.Equal(got, []string{"pages too tight"}) {
+		t.Errorf("got %q, want the switch of the client's zone", got)
+	}
+	s.changes("/throttle/shadow", `{"for": "30m", "note": "panic"}`)
+	if got := why(); !slices.Equal(got, []string{"pages too tight", " panic"}) {
+		t.Errorf("got %q, want that of all zones too", got)
+	}
+	s.changes("/throttle/unshadow", `{"zone": "pages"}`)
+	s.changes("/throttle/unshadow", `{}`)
+	if got := why(); got != nil {
+		t.Errorf("got %q after the switches ended, want none", got)
+	}
+}
+
 func TestThePanicSwitchLetsEverybodyInUntilItEnds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := run(t, threeZones)

@@ -41,10 +41,10 @@ let in than that.
 
 The status may come over HTTP, or from php-fpm itself by FastCGI. The running
 Caddy's zones are compared if its admin endpoint answers.`,
-		example: `  caddy throttle advise http://localhost/fpm-status?json
+		example: `  caddy throttle advise 'http://localhost/fpm-status?json'
   caddy throttle advise fcgi://127.0.0.1:9000/status
   caddy throttle advise fcgi:///run/php/php8.2-fpm.sock --path /status
-  caddy throttle advise http://127.0.0.1:9293/stats?token=secret
+  caddy throttle advise 'http://127.0.0.1:9293/stats?token=secret'
   caddy throttle advise unix:///run/puma-control.sock --path '/stats?token=secret'`,
 		flags: func(cmd *cobra.Command) {
 			cmd.Flags().StringVar(&o.path, "path", "/status", "The path of the status, for a socket")

@@ -345,8 +345,11 @@ func (a *App) Cleanup() error {
 	return errors.Join(errs...)
 }
 
-// waived returns a channel that is closed when all zones are switched to shadow.
-func (a *App) waived() (<-chan struct{}, func()) { return a.overrides.AllShadowed(time.Now()) }
+// waived returns a channel that is closed when these zones, or all, are switched to
+// shadow.
+func (a *App) waived(zones []string) (<-chan struct{}, func()) {
+	return a.overrides.Shadowed(zones, time.Now())
+}
 
 // hold keeps the shared store open until release, because requests in flight may
 // outlive the config.

@@ -212,6 +212,9 @@ func unknown(kind, word, where string, known []string) error {
 	if meant := nearest(word, known); meant != "" {
 		return fmt.Errorf("unknown %s %q%s: did you mean %s?", kind, word, where, meant)
 	}
+	if len(known) == 1 {
+		return fmt.Errorf("unknown %s %q%s: want %s", kind, word, where, known[0])
+	}
 	return fmt.Errorf("unknown %s %q%s: want one of %s", kind, word, where, strings.Join(known, ", "))
 }
 

@@ -381,9 +381,14 @@ func parseInspector(h httpcaddyfile.Helper) (caddyhttp.MiddlewareHandler, error)
 				return nil, h.Err("hosts has no value: want the names under which the page may be opened, such as hosts throttle.example.com")
 			}
 		default: // user_header
-			if err := parseArg(h.Dispenser, &i.UserHeader, parseWord); err != nil {
-				return nil, err
+			words := h.RemainingArgs()
+			if len(words) == 0 || words[0] == "" {
+				return nil, h.Err("user_header has no value: want the header that names the user, such as user_header Remote-User")
 			}
+			if len(words) > 1 {
+				return nil, h.Errf("unexpected %q after user_header %s: want one header, such as user_header Remote-User", words[1], words[0])
+			}
+			i.UserHeader = words[0]
 		}
 	}
 	return i, nil

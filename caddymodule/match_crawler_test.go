@@ -45,7 +45,8 @@ func crawlerNames(t *testing.T) (address string, asked *atomic.Int64) {
 	return packets.LocalAddr().String(), asked
 }
 
-// asBot sends a request to a server in this process, from an address and as a bot.
+// asBot sends a request to a server in this process, from an address and as a bot. It has
+// a connection of its own, and sends it again if a reload has closed that unread.
 func asBot(t *testing.T, site, from, agent string) string {
 	t.Helper()
 	r, err := http.NewRequest(http.MethodGet, "http://127.0.0.1"+site, nil)
@@ -54,7 +55,14 @@ func asBot(t *testing.T, site, from, agent string) string {
 	}
 	r.Header.Set("X-Forwarded-For", from)
 	r.Header.Set("User-Agent", agent)
+	r.Close = true
 	response, err := http.DefaultClient.Do(r)
+	for range 3 {
+		if err == nil {
+			break
+		}
+		response, err = http.DefaultClient.Do(r)
+	}
 	if err != nil {
 		t.Fatal(err)
 	}

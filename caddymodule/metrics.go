@@ -87,6 +87,9 @@ var (
 		Help: "TCP connections and QUIC packets of clients that are out, which were dropped before they cost a handshake.",
 	}, []string{"transport"})
 
+	staleFiles = fileCollector{prometheus.NewDesc("caddy_throttle_override_file_stale",
+		"Whether the override_file cannot be used as it is now (1), so that what was read before holds, or is in force (0).", []string{"zone"}, nil)}
+
 	buckets = storeCollector{
 		buckets: prometheus.NewDesc("caddy_throttle_buckets",
 			"Buckets kept in memory.", []string{"zone"}, nil),
@@ -107,7 +110,7 @@ var (
 // collectors are all of them.
 var collectors = []prometheus.Collector{
 	requests, passes, turnSeconds, slotSeconds, unsettled, blocksBegun, withoutStore, refusedPeople, keysRefused, levels, delays,
-	breakerOpen, storeSeconds, storeErrors, storeOutages, eventsDropped, dropped, buckets, slots,
+	breakerOpen, storeSeconds, storeErrors, storeOutages, eventsDropped, dropped, staleFiles, buckets, slots,
 }
 
 func registerMetrics(registry *prometheus.Registry) error {
@@ -178,7 +181,7 @@ func (z *runningZone) mayCount(d decision.Decision, why decision.Reason) bool {
 	case why == decision.NoStore:
 		return z.shared && z.policy == sharedstore.Deny
 	case why == decision.Denied:
-		return z.overrideFile != "" || !z.Key.Overrides.Load().Plain()
+		return z.overrideFile != nil || !z.Key.Overrides.Load().Plain()
 	case why == decision.MissingKey:
 		return z.Key.Missing == decision.Refuse
 	case why == decision.UnlistedKey:
@@ -276,6 +279,31 @@ func (c slotCollector) Collect(metrics chan<- prometheus.Metric) {
 		}
 		if slots {
 			metrics <- prometheus.MustNewConstMetric(c.inFlight, prometheus.GaugeValue, float64(served), l.name)
+		}
+		return true
+	})
+}
+
+// A fileCollector asks whether override files are in force whenever metrics are
+// collected.
+type fileCollector struct{ stale *prometheus.Desc }
+
+// Describe implements prometheus.Collector.
+func (c fileCollector) Describe(descs chan<- *prometheus.Desc) { descs <- c.stale }
+
+// Collect implements prometheus.Collector.
+func (c fileCollector) Collect(metrics chan<- prometheus.Metric) {
+	process.Range(func(_, value any) bool {
+		l, ok := value.(*liveZone)
+		if !ok {
+			return true
+		}
+		if f := l.overrideFile(); f != nil {
+			stale := 0.0
+			if f.Status().Problem != nil {
+				stale = 1
+			}
+			metrics <- prometheus.MustNewConstMetric(c.stale, prometheus.GaugeValue, stale, l.name)
 		}
 		return true
 	})

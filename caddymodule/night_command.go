@@ -268,7 +268,7 @@ func (r *remote) showFiles(zones []shownZone) {
 		if f == nil {
 			continue
 		}
-		fmt.Fprintf(&r.out, "%s: %d overrides of %s, read %s ago.\n", shown(z.Zone), f.Overrides, shown(f.File), time.Since(f.Read).Round(time.Second))
+		fmt.Fprintf(&r.out, "%s: %s of %s, read %s ago.\n", shown(z.Zone), plural(f.Overrides, "override"), shown(f.File), time.Since(f.Read).Round(time.Second))
 		if f.Problem != "" {
 			fmt.Fprintf(&r.out, "The file is wrong now, so these stay: %s\n", accesslog.Printable(f.Problem, 1000))
 		}
@@ -470,6 +470,18 @@ func (b *bucketState) rule() string {
 	return b.Rule
 }
 
+// measures returns the cost of a request, and the level and capacity of its bucket. A
+// zone of slots, or a rule without a bucket, has none.
+func measures(cost, level, capacity float64) (c, l, of string) {
+	switch {
+	case capacity > 0:
+		return digits(cost), digits(level), digits(capacity)
+	case cost > 0:
+		return digits(cost), "-", "-"
+	}
+	return "-", "-", "-"
+}
+
 // showBuckets writes a table of buckets.
 func (r *remote) showBuckets(buckets []bucketState) error {
 	t := r.table("ZONE", "KEY", numeric("LEVEL"), numeric("OF"), numeric("FULL"), numeric("BLOCKED FOR"), numeric("EMPTY IN"), "RULE")
@@ -478,13 +490,25 @@ func (r *remote) showBuckets(buckets []bucketState) error {
 		if b.Shadow {
 			zone += " (shadow)"
 		}
-		level, capacity, full := digits(b.Level), digits(b.Capacity), fmt.Sprintf("%.0f%%", 100*b.Fraction)
-		if b.Capacity == 0 { // a zone of slots, or a rule without a bucket
-			level, capacity, full = "-", "-", "-"
+		full := fmt.Sprintf("%.0f%%", 100*b.Fraction)
+		if b.Capacity == 0 {
+			full = "-"
 		}
+		_, level, capacity := measures(0, b.Level, b.Capacity)
 		t.row(zone, shown(b.Key), level, capacity, full, seconds(b.Blocked), seconds(b.EmptyIn), b.rule())
 	}
 	return t.Flush()
+}
+
+// showShadows says which switches keep a client from being refused.
+func (r *remote) showShadows(shadows []override.Shadow) {
+	for _, s := range shadows {
+		what := "Everything is in shadow by caddy throttle shadow --all: nothing is refused, and bans do not hold."
+		if s.Zone != "" {
+			what = fmt.Sprintf("The zone %s is in shadow by caddy throttle shadow: it refuses nothing.", shown(s.Zone))
+		}
+		fmt.Fprintf(&r.out, "%s Left: %s. %s\n", what, left(s.Span), shown(s.Note))
+	}
 }
 
 // showPartial says that a search did not find everything.
@@ -503,11 +527,14 @@ is left, and which override decides. It changes nothing. Give an address, the na
 of an account, a plain API key, a key as the access log shows it, or the support
 code that a refused visitor reads from the page. For a code, it also shows what was
 refused then.`,
+		example: `  caddy throttle why 203.0.113.7
+  caddy throttle why 7K2M-Q8XD`,
 		flags: func(cmd *cobra.Command) { cmd.Flags().StringVar(&zone, "zone", "", "Look in one zone alone") },
 		run: func(r *remote, args []string) error {
 			var s struct {
 				Refusal  *pastRefusal
 				Ban      *override.Ban
+				Shadows  []override.Shadow
 				Buckets  []bucketState
 				Complete bool
 				Problem  string
@@ -523,7 +550,10 @@ refused then.`,
 			if s.Ban != nil {
 				fmt.Fprintf(&r.out, "A ban of %s holds, and lasts: %s. %s\n", s.Ban.Network, left(s.Ban.Span), shown(s.Ban.Note))
 			}
-			if err := r.showBuckets(s.Buckets); err != nil {
+			r.showShadows(s.Shadows)
+			if len(s.Buckets) == 0 {
+				fmt.Fprintln(&r.out, "No bucket is this client's. A zone with a key for all clients, as with share, has none of one client: see caddy throttle top --by ip.")
+			} else if err := r.showBuckets(s.Buckets); err != nil {
 				return err
 			}
 			r.showPartial(s.Complete, s.Problem)
@@ -628,13 +658,17 @@ The request is not made, and nothing is charged.`,
 			t := r.table("ZONE", "KEY", numeric("COST"), numeric("LEVEL"), numeric("OF"), "VERDICT", "RULE")
 			for _, z := range s.Zones {
 				verdict := "fits"
-				if !z.Fits {
+				switch {
+				case !z.Fits:
 					verdict = "refused: " + z.Reason
+				case z.Capacity == 0 && z.Rule == "limited":
+					verdict = "fits, if a slot is free"
 				}
 				if z.Shadow {
 					verdict += " (shadow)"
 				}
-				t.row(shown(z.Zone), shown(z.Key), digits(z.Cost), digits(z.Level), digits(z.Capacity), verdict, z.rule())
+				cost, level, capacity := measures(z.Cost, z.Level, z.Capacity)
+				t.row(shown(z.Zone), shown(z.Key), cost, level, capacity, verdict, z.rule())
 			}
 			return t.Flush()
 		},
@@ -646,6 +680,8 @@ func keyCommand() *cobra.Command {
 		use: "key <zone> <value>...", short: "Shows the key of the bucket of plain values", args: cobra.MinimumNArgs(2),
 		long: `Shows the key that a zone makes of plain values, one for each part of its key: an
 address is masked, a name folded, a secret replaced by its digest.`,
+		example: `  caddy throttle key login 203.0.113.7
+  caddy throttle key api demo-key-of-a-shop`,
 		run: func(r *remote, args []string) error {
 			var s struct{ Key string }
 			if ok, err := r.ask(http.MethodPost, "/throttle/key", map[string]any{"zone": args[0], "values": args[1:]}, &s); !ok {
@@ -665,6 +701,8 @@ func releaseCommand() *cobra.Command {
 in shared stores, too. Give an address, the name of an account, a plain API key, or
 a key as the access log shows it. The client starts afresh: if it goes on as before,
 it is refused again. Bans stay; see unban.`,
+		example: `  caddy throttle release 203.0.113.7
+  caddy throttle release alice --zone login`,
 		flags: func(cmd *cobra.Command) { cmd.Flags().StringVar(&zone, "zone", "", "Release in one zone alone") },
 		run: func(r *remote, args []string) error {
 			var s released
@@ -672,6 +710,9 @@ it is refused again. Bans stay; see unban.`,
 				return err
 			}
 			for _, name := range s.Freed {
+				if of, shadow := strings.CutPrefix(name, "~"); shadow {
+					name = of + " (shadow)"
+				}
 				fmt.Fprintln(&r.out, "emptied", shown(name))
 			}
 			if len(s.Freed) == 0 {
@@ -688,12 +729,11 @@ it is refused again. Bans stay; see unban.`,
 
 // holding are the flags of changes that end by themselves.
 type holding struct {
-	length      time.Duration
-	until, note string
+	length, until, note string
 }
 
 func (h *holding) add(cmd *cobra.Command) {
-	cmd.Flags().DurationVar(&h.length, "for", 0, "How long it holds, such as 30m. At most 720h. Default: until this Caddy stops")
+	cmd.Flags().StringVar(&h.length, "for", "", "How long it holds, such as 30m, 2h or 7d. At most 30d. Default: until this Caddy stops")
 	cmd.Flags().StringVar(&h.until, "until", "", "Until when it holds instead, such as 09:00, in local time")
 	cmd.Flags().StringVar(&h.note, "note", "", "Why, for those who ask later")
 }
@@ -702,7 +742,7 @@ func (h *holding) add(cmd *cobra.Command) {
 func (h *holding) fill(in *overrideInput, now time.Time) error {
 	in.Note = h.note
 	switch {
-	case h.length != 0 && h.until != "":
+	case h.length != "" && h.until != "":
 		return usageErrorf("want at most one of --for, such as 30m, and --until, such as 09:00")
 	case h.until != "":
 		at, err := time.ParseInLocation("15:04", h.until, now.Location())
@@ -713,11 +753,14 @@ func (h *holding) fill(in *overrideInput, now time.Time) error {
 		if !end.After(now) {
 			end = end.AddDate(0, 0, 1)
 		}
-		h.length = end.Sub(now)
-	case h.length < 0:
-		return usageErrorf("invalid --for %v: want a duration above 0", h.length)
+		in.For = caddy.Duration(end.Sub(now))
+	case h.length != "":
+		length, err := caddy.ParseDuration(h.length)
+		if err != nil || length <= 0 {
+			return usageErrorf("invalid --for %q: want a duration above 0, such as 30m, 2h or 7d", h.length)
+		}
+		in.For = caddy.Duration(length)
 	}
-	in.For = caddy.Duration(h.length)
 	return nil
 }
 
@@ -868,8 +911,8 @@ func shadowCommand() *cobra.Command {
 	return remoteCommand{
 		use: "shadow [<zone>]", short: "Lets a zone, or everything, refuse nobody for a while", args: cobra.MaximumNArgs(1),
 		long: `Switches a zone to shadow: it decides and counts, and refuses nobody. With --all,
-no zone refuses anybody, and bans do not hold. Requests that wait already go on
-waiting.`,
+no zone refuses anybody, and bans do not hold. Requests that wait already are let
+through, unless they also belong to a zone that still makes requests wait.`,
 		example: `  caddy throttle shadow --all --for 30m`,
 		flags: func(cmd *cobra.Command) {
 			h.add(cmd)
@@ -903,15 +946,16 @@ func unshadowCommand() *cobra.Command {
 func revokeDevicesCommand() *cobra.Command {
 	return remoteCommand{
 		use: "revoke-devices", short: "Trusts no device any more", args: cobra.NoArgs,
-		long: `Replaces the keys that cookies of trust_devices are signed with. No device is trusted
-any more until somebody logs in with it again: on this Caddy at once, on others that
-share its storage within ten minutes.`,
+		long: `Replaces the keys that the cookies of trust_devices and the passes of share are signed
+with. No device is trusted any more until somebody logs in with it again, and all
+passes are void: on this Caddy at once, on others that share its storage within ten
+minutes.`,
 		run: func(r *remote, _ []string) error {
 			var done revoked
 			if ok, err := r.ask(http.MethodPost, "/throttle/revoke", struct{}{}, &done); !ok {
 				return err
 			}
-			_, err := fmt.Fprintln(&r.out, "No device is trusted any more.")
+			_, err := fmt.Fprintln(&r.out, "No device is trusted any more, and no pass is valid.")
 			return err
 		},
 	}.command()

@@ -127,3 +127,74 @@ func TestErrorsOfTheAdminEndpointAreSaidPlainly(t *testing.T) {
 		}
 	}
 }
+
+// forOf returns what a command sends as the length of a change, or the error.
+func forOf(args ...string) (sent time.Duration, err error) {
+	h := new(holding)
+	command := &cobra.Command{Use: "ban", SilenceUsage: true, SilenceErrors: true, RunE: func(*cobra.Command, []string) error {
+		var in overrideInput
+		err := h.fill(&in, time.Date(2026, 11, 22, 8, 0, 0, 0, time.UTC))
+		sent = time.Duration(in.For)
+		return err
+	}}
+	h.add(command)
+	command.SetArgs(append([]string{}, args...))
+	err = command.Execute()
+	return sent, err
+}
+
+// TestChangesLastForDaysToo, as the admin API and the Caddyfile take them, and never
+// for no time, which would be for good.
+func TestChangesLastForDaysToo(t *testing.T) {
+	for _, test := range []struct {
+		args []string
+		want time.Duration
+	}{
+		{nil, 0},
+		{[]string{"--for", "30m"}, 30 * time.Minute},
+		{[]string{"--for", "7d"}, 7 * 24 * time.Hour},
+		{[]string{"--until", "09:00"}, time.Hour},
+		{[]string{"--until", "07:00"}, 23 * time.Hour},
+	} {
+		got, err := forOf(test.args...)
+		if err != nil || got != test.want {
+			t.Errorf("%q: got %v and error %v, want %v", test.args, got, err, test.want)
+		}
+	}
+	for _, wrong := range []string{"0s", "0", "-5m", "soon", "5"} {
+		if _, err := forOf("--for=" + wrong); err == nil || !strings.Contains(err.Error(), wrong) || !strings.Contains(err.Error(), "7d") {
+			t.Errorf("--for %s: got error %v, want one that names it and the remedy", wrong, err)
+		}
+	}
+}
+
+// TestZonesOfSlotsHaveNoLevels in what is shown of them.
+func TestZonesOfSlotsHaveNoLevels(t *testing.T) {
+	slots := bucketState{Zone: "php", Key: "all", Rule: "limited", By: "zone"}
+	out := outputOf(t, checkCommand(), checked{Directives: 1, Zones: []checkedCharge{{bucketState: slots, Directive: 1, Fits: true}}}, "http://localhost/", "--client", "203.0.113.7")
+	if want := `ZONE  KEY  COST  LEVEL  OF  VERDICT                  RULE
+php   all     -      -   -  fits, if a slot is free  limited
+`; out != want {
+		t.Errorf("check: got\n%s\nwant\n%s", out, want)
+	}
+	out = outputOf(t, whyCommand(), explanation{Client: "7K2M-Q8XD", Refusal: &pastRefusal{Code: "7K2M-Q8XD", At: time.Now(), Zone: "php", Key: "all", Reason: "wait"}, Buckets: []bucketState{slots}, Complete: true}, "7K2M-Q8XD")
+	if strings.Contains(out, " 0 ") {
+		t.Errorf("why: got a level or a cost of a zone without a bucket:\n%s", out)
+	}
+}
+
+// TestWhyWithoutBucketsIsNoEmptyTable: zones with share have none of one client.
+func TestWhyWithoutBucketsIsNoEmptyTable(t *testing.T) {
+	out := outputOf(t, whyCommand(), explanation{Client: "203.0.113.7", Buckets: []bucketState{}, Complete: true}, "203.0.113.7")
+	if strings.Contains(out, "LEVEL") || !strings.Contains(out, "caddy throttle top --by ip") {
+		t.Errorf("got\n%s\nwant a sentence, and where to look", out)
+	}
+}
+
+// TestReleaseNamesShadowInWords and not by the mark that its buckets have in stores.
+func TestReleaseNamesShadowInWords(t *testing.T) {
+	out := outputOf(t, releaseCommand(), released{Freed: []string{"login/203.0.113.7", "~login/203.0.113.7"}, Complete: true}, "203.0.113.7")
+	if want := "emptied login/203.0.113.7\nemptied login/203.0.113.7 (shadow)\n"; out != want {
+		t.Errorf("got\n%s\nwant\n%s", out, want)
+	}
+}

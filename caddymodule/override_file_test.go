@@ -5,6 +5,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -113,6 +114,43 @@ func TestAWrongLineKeepsTheOverridesReadBefore(t *testing.T) {
 		t.Errorf("got %d log lines, want one for each mistake", len(got))
 	}
 	s.apiKey("shop").passes(4, "/")
+}
+
+func TestAMetricTellsThatAnOverrideFileIsStale(t *testing.T) {
+	file := overrideText(t, "shop gold\n")
+	s := apiSite(t, file, "")
+	z := s.app().zones["api"]
+	z.live.start(z)
+	defer z.live.stop(z)
+	stale := func(want ...float64) {
+		t.Helper()
+		var got []float64
+		for _, sample := range s.metric(t, "caddy_throttle_override_file_stale") {
+			if sample.labels["zone"] == "api" {
+				got = append(got, sample.value)
+			}
+		}
+		if !slices.Equal(got, want) {
+			t.Errorf("got %v, want %v", got, want)
+		}
+	}
+	stale(0)
+	writeFile(t, file, "shop golf\n")
+	s.looks()
+	stale(1)
+	if err := os.Remove(file); err != nil {
+		t.Fatal(err)
+	}
+	s.looks()
+	stale(1)
+	writeFile(t, file, "shop 3 1/h\n")
+	s.looks()
+	stale(0)
+
+	without := &runningZone{Rule: z.Rule, live: z.live, logger: z.logger} // of a reload
+	z.live.start(without)
+	defer z.live.stop(without)
+	stale()
 }
 
 // However narrow an override of the Caddyfile is, a line of the file is stronger, and

@@ -120,6 +120,16 @@ func (l *liveZone) holds() (waits, slots, buckets bool) {
 	return waits, slots, buckets
 }
 
+// overrideFile returns that of the newest config that has started, or nil.
+func (l *liveZone) overrideFile() *overrideFile {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if len(l.configs) == 0 {
+		return nil
+	}
+	return l.configs[len(l.configs)-1].overrideFile
+}
+
 // ranks are those of clients in the configs that have started, if these have share.
 func (l *liveZone) ranks() (ranks []fairqueue.Rank) {
 	l.mu.Lock()

@@ -474,18 +474,66 @@ func TestAShadowOfSharedSlotsDoesNotLearnFromAnUpstreamThatFails(t *testing.T) {
 }
 
 func TestTheSwitchToShadowLetsThoseThroughWhoWait(t *testing.T) {
+	for _, zone := range []string{"", "waits"} {
+		inSettleBubble(t, func(t *testing.T) {
+			s := newShareZone(t, "in_flight 1\nshare", 900*time.Millisecond)
+			visits := []*visit{s.visit("203.0.113.1", "/"), s.visit("203.0.113.2", "/"), s.visit("203.0.113.3", "/", "X-Rank", "member")}
+			pass(100 * time.Millisecond)
+			s.shadow(zone)
+			visits = append(visits, s.visit("203.0.113.4", "/"))
+			pass(time.Minute)
+			wantTurns(t, visits, 0, .1, .1, 0)
+			emptyRooms(t, "waits")
+		})
+	}
+}
+
+// shadow switches a zone to shadow until the test ends.
+func (s *settleSite) shadow(zone string) {
+	s.Helper()
+	if _, err := s.app.overrides.Shadow(zone, time.Hour, "", time.Now()); err != nil {
+		s.Fatal(err)
+	}
+	s.Cleanup(func() { s.app.overrides.Unshadow(zone, time.Now()) })
+	pass(0)
+}
+
+// A request of two zones still needs the slot of the one that is not in shadow.
+func TestTheSwitchOfOneZoneLeavesThoseWhoWaitInAnother(t *testing.T) {
 	inSettleBubble(t, func(t *testing.T) {
-		s := newShareZone(t, "in_flight 1\nshare", 900*time.Millisecond)
-		visits := []*visit{s.visit("203.0.113.1", "/"), s.visit("203.0.113.2", "/"), s.visit("203.0.113.3", "/", "X-Rank", "member")}
+		s := newWaitSite(t, `throttle {
+			zone first {
+				key host
+				in_flight 1
+				max_wait 10s
+			}
+			zone waits {
+				in_flight 1
+				max_wait 10s
+			}
+		}`, 900*time.Millisecond)
+		visits := []*visit{s.visit(office, "/"), s.visit(office, "/")}
 		pass(100 * time.Millisecond)
-		if _, err := s.app.overrides.Shadow("", time.Hour, "", time.Now()); err != nil {
-			t.Fatal(err)
+		s.shadow("first")
+		pass(100 * time.Millisecond)
+		if visits[1].ended {
+			t.Error("got it served, want it to wait for the slot of the other zone")
 		}
-		defer s.app.overrides.Unshadow("", time.Now())
-		pass(0)
-		visits = append(visits, s.visit("203.0.113.4", "/"))
+		s.shadow("waits")
 		pass(time.Minute)
-		wantTurns(t, visits, 0, .1, .1, 0)
+		wantTurns(t, visits, 0, .2)
+		emptyRooms(t, "first", "waits")
+	})
+}
+
+func TestTheSwitchOfAZoneEndsItsDelays(t *testing.T) {
+	inSettleBubble(t, func(t *testing.T) {
+		s := newWaitZone(t, "limit 3 1/m\ndelay\nmax_wait 2h", 0)
+		visits := []*visit{s.visit(office, "/"), s.visit(office, "/")}
+		pass(time.Second)
+		s.shadow("waits")
+		pass(0)
+		wantTurns(t, visits, 0, 1)
 		emptyRooms(t, "waits")
 	})
 }

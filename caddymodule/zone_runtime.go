@@ -30,9 +30,9 @@ type runningZone struct {
 	live       *liveZone
 	logger     *zap.Logger
 
-	overrideFile     string
-	handlers         int  // how many handlers charge it
-	everywhere       bool // its blocks hold in all handlers
+	overrideFile     *overrideFile // nil if it has none
+	handlers         int           // how many handlers charge it
+	everywhere       bool          // its blocks hold in all handlers
 	inventable       bool
 	readsHeaders     bool // to find the key
 	warnedInventable bool
@@ -62,7 +62,7 @@ func newRunningZone(a *App, definition *Zone, rule *decision.Rule, text string) 
 	z := &runningZone{
 		Rule: rule, definition: text, logger: a.warner.With(zap.String("zone", rule.Name)),
 		inventable: definition.inventable(), readsHeaders: definition.readsHeaders(), shared: a.shared != nil,
-		overrideFile: definition.OverrideFile,
+		overrideFile: a.overrideFiles.named(definition.OverrideFile),
 	}
 	rule.Shadow = rule.Shadow || a.Shadow
 	z.policy, _ = sharedstore.ParsePolicy(cmp.Or(definition.OnStoreError, a.OnStoreError)) // both have been checked

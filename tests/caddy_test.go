@@ -172,7 +172,26 @@ func (c *caddy) tryAdmin(method, path, caddyfile string) (status int, answer str
 // while the old server shuts down (net/http's conn.serve). No handler sees these
 // requests.
 func connectionLost(err error) bool {
-	return errors.Is(err, io.EOF) || errors.Is(err, syscall.ECONNRESET)
+	return errors.Is(err, io.EOF) || errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE) ||
+		err != nil && strings.Contains(err.Error(), "server closed idle connection") // which net/http does not export
+}
+
+// surely sends a request without a body over a connection of its own, and again if the
+// connection was lost.
+func surely(t *testing.T, req *http.Request) *http.Response {
+	t.Helper()
+	req.Close = true
+	resp, err := http.DefaultClient.Do(req)
+	for range 3 {
+		if !connectionLost(err) {
+			break
+		}
+		resp, err = http.DefaultClient.Do(req)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return resp
 }
 
 func (c *caddy) reload(next config) {

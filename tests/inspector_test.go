@@ -37,10 +37,11 @@ func (s inspectedSite) in(t *testing.T) *inspectedSite {
 // alice may look, with the password secret.
 const alice = "alice $2a$04$eDXNeXgikNveTaV.vPS.O.TUci7Sw7.RQIR0Pj.98bmWXb56MWbSW"
 
-func startInspected(t *testing.T) *inspectedSite {
+// startInspected starts such a site, with global options of throttle.
+func startInspected(t *testing.T, options string) *inspectedSite {
 	t.Helper()
 	port, inspector, looker := freePort(t), freePort(t), freePort(t)
-	c := startCaddy(t, config{servers: "trusted_proxies static 127.0.0.0/8\ntrusted_proxies_strict", sites: fmt.Sprintf(`
+	c := startCaddy(t, config{throttle: options, servers: "trusted_proxies static 127.0.0.0/8\ntrusted_proxies_strict", sites: fmt.Sprintf(`
 http://:%d {
 	throttle {
 		zone pages {
@@ -93,10 +94,7 @@ func (s *inspectedSite) status(client, target string) int {
 		s.t.Fatal(err)
 	}
 	req.Header.Set("X-Forwarded-For", client)
-	resp, err := http.DefaultClient.Do(req)
-	if err != nil {
-		s.t.Fatal(err)
-	}
+	resp := surely(s.t, req)
 	resp.Body.Close()
 	return resp.StatusCode
 }
@@ -110,10 +108,7 @@ func (s *inspectedSite) code(client, target string) string {
 	}
 	req.Header.Set("X-Forwarded-For", client)
 	req.Header.Set("Accept", "application/json")
-	resp, err := http.DefaultClient.Do(req)
-	if err != nil {
-		s.t.Fatal(err)
-	}
+	resp := surely(s.t, req)
 	defer resp.Body.Close()
 	var problem struct {
 		Code string `json:"support_code"`
@@ -199,7 +194,7 @@ func (b tab) press(keys string) {
 // it.
 func (b tab) tabTo(query string) {
 	b.t.Helper()
-	for range 100 {
+	for range 500 { // new rows may take the focus back
 		b.press(kb.Tab)
 		if eval[bool](b, fmt.Sprintf("document.activeElement.matches(%q)", query)) {
 			if eval[string](b, "getComputedStyle(document.activeElement).outlineStyle") == "none" {
@@ -208,7 +203,7 @@ func (b tab) tabTo(query string) {
 			return
 		}
 	}
-	b.t.Fatalf("got to no %s in 100 presses of the tab key", query)
+	b.t.Fatalf("got to no %s in 500 presses of the tab key", query)
 }
 
 // keys returns the keys of the rows of a table.
@@ -272,7 +267,7 @@ var looks = []struct {
 func TestTheInspectorInABrowser(t *testing.T) {
 	t.Parallel()
 	browser := startBrowser(t)
-	busy := startInspected(t)
+	busy := startInspected(t, "")
 	busy.sendBusy()
 
 	t.Run("it filters, sorts and pages", func(t *testing.T) {
@@ -378,7 +373,7 @@ func TestTheInspectorInABrowser(t *testing.T) {
 		}
 	})
 
-	hostile := startInspected(t)
+	hostile := startInspected(t, "")
 	hostile.sendHostile()
 	hostile.throttle("limit", "accounts", "x0.9", "--key", hostileKeys[0], "--for", "90m", "--note", hostileKeys[1])
 	for _, look := range looks {
@@ -460,7 +455,7 @@ func TestTheInspectorInABrowser(t *testing.T) {
 		})
 	}
 
-	empty := startInspected(t)
+	empty := startInspected(t, "")
 	for _, look := range looks {
 		t.Run(fmt.Sprintf("it says when there is nothing, %s at %d pixels", look.scheme, look.width), func(t *testing.T) {
 			b := newTab(t, browser, "en", look.scheme, look.width, 800)

@@ -80,16 +80,20 @@ func TestEachCommandWithEachStore(t *testing.T) {
 			{"limit pages x0.5 --until 23:59", []string{"pages: x0.5 holds until"}},
 			{"limit pages unlimited --key 127.0.0.9 --for 1h", []string{"unlimited holds until"}},
 			{"shadow pages --for 1h", []string{"pages is in shadow until"}},
+			{"why 127.0.0.1", []string{"The zone pages is in shadow by caddy throttle shadow: it refuses nothing. Left: "}},
 			{"bans", []string{"10.1.2.3/32", "matrix", "x0.5", "pages/127.0.0.9", "shadow"}},
 			{"status", []string{"shadow for ", "x0.5", "10.1.2.3/32"}},
 			{"unshadow pages", []string{"Ended."}},
+			{"shadow --all --for 1h", []string{"Everything is in shadow until"}},
+			{"why 127.0.0.1", []string{"Everything is in shadow by caddy throttle shadow --all: nothing is refused, and bans do not hold. Left: "}},
+			{"unshadow --all", []string{"Ended."}},
 			{"unlimit pages", []string{"Ended."}},
 			{"unlimit pages --key 127.0.0.9", []string{"Ended."}},
 			{"unban 10.1.2.3", []string{"Ended."}},
-			{"release 127.0.0.1", []string{"emptied pages/127.0.0.1\n", "emptied ~hidden/127.0.0.1\n"}},
+			{"release 127.0.0.1", []string{"emptied pages/127.0.0.1\n", "emptied hidden/127.0.0.1 (shadow)\n"}},
 			{"release 127.0.0.1", []string{"No bucket of this client was in use."}},
 			{"why 127.0.0.1", []string{"pages ", "0%"}},
-			{"revoke-devices", []string{"No device is trusted any more."}},
+			{"revoke-devices", []string{"No device is trusted any more"}},
 		} {
 			args := strings.Fields(test.args)
 			known[args[0]] = true

@@ -53,10 +53,7 @@ func (c *customers) passes(key string) bool {
 		c.t.Fatal(err)
 	}
 	req.Header.Set("X-Api-Key", key)
-	resp, err := http.DefaultClient.Do(req)
-	if err != nil {
-		c.t.Fatal(err)
-	}
+	resp := surely(c.t, req)
 	resp.Body.Close()
 	if resp.StatusCode != 200 && resp.StatusCode != 429 {
 		c.t.Fatalf("key %s: got %d, want 200 or 429", key, resp.StatusCode)

@@ -17,8 +17,9 @@ import (
 // A heldUpstream answers at once, except for /hold, which it holds until it is let go.
 type heldUpstream struct {
 	*upstream
-	mu   sync.Mutex
-	held chan struct{}
+	mu    sync.Mutex
+	held  chan struct{}
+	holds atomic.Int64 // requests that it has ever held
 }
 
 // release lets go what is held now.
@@ -39,6 +40,7 @@ func startHeldUpstream(t *testing.T) *heldUpstream {
 			u.mu.Lock()
 			held := u.held
 			u.mu.Unlock()
+			u.holds.Add(1)
 			select {
 			case <-held:
 			case <-r.Context().Done():
@@ -63,13 +65,10 @@ func startHeldUpstream(t *testing.T) *heldUpstream {
 // hold takes a slot until the upstream lets it go.
 func (u *heldUpstream) hold(t *testing.T, url string) {
 	t.Helper()
-	before, _ := u.serving()
+	before := u.holds.Load()
 	v := newVisitor(t, "h1")
 	go func() { _, _ = v.try("GET", url+"hold") }()
-	eventually(t, "a request that holds a slot", func() bool {
-		now, _ := u.serving()
-		return now > before
-	})
+	eventually(t, "a request that holds a slot", func() bool { return u.holds.Load() > before })
 }
 
 // opens are the headers of a browser that opens a page with a cookie.

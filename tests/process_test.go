@@ -99,9 +99,10 @@ func (p *process) waitUntil(ready func() bool) error {
 // eventually waits until a condition that another process brings about holds.
 func eventually(t *testing.T, what string, done func() bool) {
 	t.Helper()
-	for deadline := time.Now().Add(startTime); !done(); {
+	const patience = 3 * startTime // several servers or a browser may take part
+	for deadline := time.Now().Add(patience); !done(); {
 		if time.Now().After(deadline) {
-			t.Fatalf("got nothing after %v, want %s", startTime, what)
+			t.Fatalf("got nothing after %v, want %s", patience, what)
 		}
 		time.Sleep(10 * time.Millisecond)
 	}

@@ -46,6 +46,7 @@ http://:%d {
 			limit 5 5/s
 			block 1s
 			settle header X-Cost
+			override_file %s
 		}
 		zone tried {
 			limit 2 1/s
@@ -62,7 +63,7 @@ func TestDashboardAndAlertsAskForWhatCaddyTells(t *testing.T) {
 	redis := servertest.StartRedis(t)
 	store := redisServer(t, redis)
 	port := freePort(t)
-	c := startCaddy(t, config{throttle: store.directive(), sites: fmt.Sprintf(everyMetric, port)})
+	c := startCaddy(t, config{throttle: store.directive(), sites: fmt.Sprintf(everyMetric, port, writeFile(t, "customers", "# nobody\n"))})
 	c.waitForStore(t, store)
 
 	// The delay keeps this client from taking all of the machine.

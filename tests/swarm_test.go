@@ -214,7 +214,7 @@ func scenario(seed uint64) swarm.Scenario {
 	s := swarm.Scenario{
 		Workers: swarmWorkers, Seed: seed, People: 1.5, Members: 0.25,
 		Page: 120 * time.Millisecond, Think: time.Second, RobotPage: 2 * time.Second,
-		RobotsFrom: 0, From: 12 * time.Second, To: 20 * time.Second, End: 46 * time.Second,
+		RobotsFrom: 0, From: 10 * time.Second, To: 15 * time.Second, End: 27 * time.Second,
 	}
 	if longRun() {
 		s.Page, s.Think, s.RobotPage = 250*time.Millisecond, 12*time.Second, 800*time.Millisecond
@@ -232,12 +232,9 @@ var swarmRows struct {
 // try runs one trial for each seed, and returns the sum of what they counted.
 func try(t *testing.T, h holder, reloads bool, what onslaught) *swarm.Result {
 	t.Helper()
-	seeds := uint64(1)
-	if longRun() {
-		seeds = 3
-	}
+	const seeds = 3
 	sum := new(swarm.Result)
-	for seed := range seeds {
+	for seed := range uint64(seeds) {
 		s := scenario(seed + 1)
 		what.change(&s)
 		result, err := swarm.Run(t.Context(), swarm.Site{URL: h.start(t), Reloads: reloads}, s)
@@ -246,17 +243,21 @@ func try(t *testing.T, h holder, reloads bool, what onslaught) *swarm.Result {
 		}
 		sum.Add(result)
 	}
-	sum.Utilisation /= float64(seeds)
+	sum.Utilisation /= seeds
 	name := h.name
 	if reloads {
 		name += ", page reloads"
 	}
-	row := swarm.Row{Traffic: what.name, Site: name, Result: sum}
+	keepRow(t, swarm.Row{Traffic: what.name, Site: name, Result: sum})
+	return sum
+}
+
+func keepRow(t *testing.T, row swarm.Row) {
+	t.Helper()
 	swarmRows.Lock()
 	defer swarmRows.Unlock()
 	swarmRows.rows = append(swarmRows.rows, row)
 	t.Logf("\n%s", swarm.Table([]swarm.Row{row}))
-	return sum
 }
 
 // keepSwarmRows writes the rows as CSV and as a picture into the folder that

@@ -550,15 +550,18 @@ let sought; // the client and the zone, or nothing
 const look = async () => {
 	if (!sought) return;
 	const { client, zone } = sought;
-	const { refusal, ban, buckets, complete, problem } = await ask("why", { client, zone });
+	const { refusal, ban, shadows = [], buckets, complete, problem } = await ask("why", { client, zone });
 	if (!sought || sought.client !== client) return;
 	const key = refusal ? refusal.key : client; // the client may be a support code
-	const out = buckets.filter((b) => !b.shadow && (b.blocked > 0 || b.rule === "deny" || b.fraction >= 0.999));
+	const all = shadows.some((s) => !s.zone);
+	const inShadow = (zone) => all || shadows.some((s) => s.zone === zone);
+	const out = buckets.filter((b) => !b.shadow && !inShadow(b.zone) && (b.blocked > 0 || b.rule === "deny" || b.fraction >= 0.999));
 	const told = [];
 	if (refusal) told.push(`${visible(refusal.key || "A request without a key")} was refused by ${refusal.zone} at ${clock(refusal.at)}: ${refusal.reason}.`);
 	if (ban) told.push(`A ban of ${ban.network} holds ${lasts(ban.until)}.${ban.note ? ` It says: ${visible(ban.note)}.` : ""}`);
+	for (const s of shadows) told.push(s.zone ? `${s.zone} is in shadow ${lasts(s.until)}: it refuses nothing.` : `Everything is in shadow ${lasts(s.until)}: nothing is refused, and bans do not hold.`);
 	for (const b of out) told.push(b.blocked > 0 ? `${b.zone} blocks it for another ${span(b.blocked)}.` : b.rule === "deny" ? `${b.zone} refuses it always.` : `${b.zone} is full.`);
-	if (!ban && out.length === 0) told.push(buckets.length ? "Nothing refuses it now." : "No bucket of it is in use, and nothing refuses it.");
+	if ((!ban || all) && out.length === 0) told.push(buckets.length ? "Nothing refuses it now." : "No bucket of it is in use, and nothing refuses it.");
 	if (!complete) told.push(`The search did not reach the end: there may be more. ${problem ?? ""}`);
 	put(find("#why-said"), told.join(" "));
 	const actions = find("#why-actions");

@@ -56,6 +56,9 @@ func (t *trial) session(isMember bool, members []*client) {
 	}
 	tally(func(c *Count) { c.Sessions++; c.Wanted += pages })
 	for range pages {
+		if !counted && t.now() >= t.End {
+			return
+		}
 		took, served := t.visit(visitor, tally)
 		if !served {
 			return

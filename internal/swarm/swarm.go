@@ -36,8 +36,8 @@ type Scenario struct {
 	Seed    uint64
 
 	// Sessions that begin within From and To, counted from the start, are counted. The
-	// robots come from RobotsFrom on. Nobody comes after End, and robots leave then. The
-	// trial ends with the last session.
+	// robots come from RobotsFrom on. Nobody comes after End, and robots and people who are
+	// not counted leave then. The trial ends with the last session.
 	RobotsFrom, From, To, End time.Duration
 
 	People  float64       // the worker seconds a second that people ask for

@@ -44,7 +44,7 @@ const (
 func (f flood) run(t *testing.T) {
 	runtime.GC()
 	before, peak := resident(t), 0
-	now := leakybucket.Instant(second)
+	now := second
 	s := New(Options{MaxBuckets: f.most, Clock: func() leakybucket.Instant { return now }})
 	blocked := func(i int) leakybucket.Charge {
 		c := charge(fmt.Sprint("blocked", i), 1)
@@ -59,17 +59,17 @@ func (f flood) run(t *testing.T) {
 		lawful[i] = charge(fmt.Sprint("lawful", i), 1)
 		lawful[i].Limit = leakybucket.Limit{Capacity: 5, Leak: 2}
 	}
-	new, decisions := []leakybucket.Charge{charge("", 1)}, make([]leakybucket.Decision, 1)
-	new[0].Limit.Leak = f.leak
+	fresh, decisions := []leakybucket.Charge{charge("", 1)}, make([]leakybucket.Decision, 1)
+	fresh[0].Limit.Leak = f.leak
 	filler := strings.Repeat("x", f.keyLength-16)
 	took := make([]time.Duration, 0, f.keys/8+1)
 	for i := range f.keys {
 		now += 10
-		new[0].Key = fmt.Sprintf("%016x%s", i, filler)
+		fresh[0].Key = fmt.Sprintf("%016x%s", i, filler)
 		if i%8 != 0 {
-			_ = s.Take(context.Background(), new, decisions)
+			_ = s.Take(context.Background(), fresh, decisions)
 		} else {
-			took = append(took, timed(func() { _ = s.Take(context.Background(), new, decisions) }))
+			took = append(took, timed(func() { _ = s.Take(context.Background(), fresh, decisions) }))
 		}
 		if !decisions[0].Poured {
 			t.Fatalf("new key %d: got %+v, want it poured", i, decisions[0])

@@ -3,7 +3,6 @@ package memstore
 import (
 	"bytes"
 	"context"
-	"errors"
 	"os"
 	"runtime"
 	"slices"
@@ -168,65 +167,5 @@ func TestAMillionBucketsAreRestoredSoon(t *testing.T) {
 	t.Logf("%d bytes a bucket, written in %v and read in %v of processor time", len(saved)/million, wrote, read)
 	if read > 2*time.Second {
 		t.Errorf("got %v to restore a million buckets, want at most 2 s", read)
-	}
-}
-
-// TestASnapshotHardlyDelaysTakes measures takes of a store with a million buckets, in
-// turns while a snapshot is written to a disk and while none is. Only the ratio is
-// held against a bound, because the machine may do other things.
-func TestASnapshotHardlyDelaysTakes(t *testing.T) {
-	if os.Getenv("TEST_LONG") == "" || raceDetector {
-		t.Skip("TEST_LONG is not set, or -race is")
-	}
-	s, _ := timeGrowth(t)
-	const pairs = 11
-	folder := t.TempDir()
-	write := func(done chan<- error) {
-		f, err := os.CreateTemp(folder, "")
-		if err == nil {
-			err = errors.Join(s.WriteSnapshot(f), f.Sync(), f.Close())
-		}
-		done <- err
-	}
-	// takes returns the 99.9th percentile of takes that go on until done.
-	takes := func(done <-chan error, least int) (p999 time.Duration, n int) {
-		key, one := make([]byte, 0, 16), []leakybucket.Charge{charge("", 600)}
-		decisions := make([]leakybucket.Decision, 1)
-		var times []time.Duration
-		for ended := false; !ended || len(times) < least; {
-			key = appendAddress(key[:0], len(times)*7919%million)
-			one[0].Key = string(key)
-			began := time.Now()
-			if err := s.Take(context.Background(), one, decisions); err != nil {
-				t.Fatalf("taking a charge: %v", err)
-			}
-			times = append(times, time.Since(began))
-			select {
-			case err := <-done:
-				if ended = true; err != nil {
-					t.Fatalf("writing a snapshot: %v", err)
-				}
-			default:
-			}
-		}
-		slices.Sort(times)
-		return times[len(times)*999/1000], len(times)
-	}
-	var with, without []time.Duration
-	for range pairs {
-		done := make(chan error, 1)
-		go write(done)
-		p999, n := takes(done, 0)
-		with = append(with, p999)
-		none := make(chan error, 1)
-		none <- nil
-		p999, _ = takes(none, n)
-		without = append(without, p999)
-	}
-	slices.Sort(with)
-	slices.Sort(without)
-	t.Logf("p99.9 of takes, the median of %d turns: %v while a snapshot is written, %v without, so %v more", pairs, with[pairs/2], without[pairs/2], with[pairs/2]-without[pairs/2])
-	if with[pairs/2] > 5*time.Millisecond && with[pairs/2] > 10*without[pairs/2] {
-		t.Errorf("got %v while a snapshot is written, want at most ten times the %v without", with[pairs/2], without[pairs/2])
 	}
 }

@@ -107,10 +107,10 @@ type Gate struct {
 	// waits. If nil, the process never ends.
 	Exiting <-chan struct{}
 
-	// Waived, if not nil, returns a channel that is closed when requests need not wait
-	// any longer. It is called for requests that have to wait, and done when they do not
-	// any more.
-	Waived func() (waived <-chan struct{}, done func())
+	// Waived, if not nil, returns a channel that is closed when a request of these zones
+	// need not wait any longer. It is called for requests that have to wait, and done when
+	// they do not any more. No zones mean that there are more than the gate knows.
+	Waived func(zones []string) (waived <-chan struct{}, done func())
 }
 
 // Admit waits until the request may be served: in the delay queue of the zone
@@ -135,7 +135,7 @@ func (g *Gate) Admit(ctx context.Context, since time.Time, entries []Entry, oute
 	r.setSteps(entries)
 	r.start(since)
 	if r.done != nil { // it has to wait
-		g.wait(ctx, r)
+		g.wait(ctx, r, entries)
 		if r.awake != nil {
 			r.awake() // the next of the key follows
 		}
@@ -155,7 +155,7 @@ func (g *Gate) Admit(ctx context.Context, since time.Time, entries []Entry, oute
 
 // wait waits until the admission is over, or ends it if the client leaves or the
 // process is about to end.
-func (g *Gate) wait(ctx context.Context, r *request) {
+func (g *Gate) wait(ctx context.Context, r *request, entries []Entry) {
 	if c := r.clock; c != nil {
 		c.Wait(r.done)
 		return
@@ -163,7 +163,13 @@ func (g *Gate) wait(ctx context.Context, r *request) {
 	var waived <-chan struct{}
 	if g.Waived != nil {
 		var done func()
-		waived, done = g.Waived()
+		var zones []string
+		if r.outer == nil { // which may have yielded slots of its own zones
+			for i := range entries {
+				zones = append(zones, entries[i].Zone.Name)
+			}
+		}
+		waived, done = g.Waived(zones)
 		defer done()
 	}
 	select {

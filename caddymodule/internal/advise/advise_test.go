@@ -2,9 +2,13 @@ package advise
 
 import (
 	"bytes"
+	"context"
+	"errors"
 	"fmt"
+	"net"
 	"strings"
 	"testing"
+	"time"
 )
 
 const (
@@ -114,4 +118,19 @@ func FuzzAnAnswerOfFastCGI(f *testing.F) {
 			_, _ = body(answer)
 		}
 	})
+}
+
+// TestAServerThatKeepsSilentIsSaidInOneLine: one that speaks HTTP waits for more.
+func TestAServerThatKeepsSilentIsSaidInOneLine(t *testing.T) {
+	silent, err := net.Listen("tcp", "127.0.0.1:0") // its kernel accepts
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = silent.Close() }()
+	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	defer cancel()
+	_, err = FastCGI(ctx, "tcp", silent.Addr().String(), "/status")
+	if !errors.Is(err, context.DeadlineExceeded) || strings.Contains(err.Error(), "\n") {
+		t.Errorf("got error %v, want one line about the deadline", err)
+	}
 }

@@ -64,8 +64,11 @@ func FastCGI(ctx context.Context, network, address, path string) ([]byte, error)
 		return nil, err
 	}
 	answer, err := readAnswer(conn)
-	if err != nil {
-		return nil, errors.Join(err, ctx.Err())
+	switch {
+	case err != nil && ctx.Err() != nil:
+		return nil, fmt.Errorf("the server does not answer as FastCGI: %w", ctx.Err())
+	case err != nil:
+		return nil, err
 	}
 	return body(answer)
 }

@@ -220,8 +220,7 @@ type Table struct {
 	set atomic.Pointer[Set] // nil while there is none
 	mu  sync.Mutex          // held to change it
 
-	allShadow chan struct{} // closed when all zones are switched to shadow; nil while nobody waits for that
-	waiting   int           // for that
+	waits map[*shadowWait]struct{}
 }
 
 // Load returns the overrides that hold, which is nil if there are none. A nil Table
@@ -278,41 +277,53 @@ func (t *Table) Shadow(zone string, length time.Duration, note string, now time.
 	t.change(now, func(s *Set) {
 		s.shadows = append(without(s.shadows, func(x *Shadow) bool { return x.Zone == zone }), added)
 	})
-	if zone == "" && t.allShadow != nil {
-		close(t.allShadow)
-		t.allShadow, t.waiting = nil, 0
+	for w := range t.waits {
+		if w.over(t.Load(), now) {
+			close(w.shadowed)
+			delete(t.waits, w)
+		}
 	}
 	return added, nil
 }
 
-// AllShadowed returns a channel that is closed once all zones are switched to shadow. The
-// caller must call done when it waits no longer.
-func (t *Table) AllShadowed(now time.Time) (shadowed <-chan struct{}, done func()) {
+// Shadowed returns a channel that is closed once each of these zones, or everything, is
+// switched to shadow. Without zones, only the switch of everything counts. The caller
+// must call done when it waits no longer, and leave zones as they are until then.
+func (t *Table) Shadowed(zones []string, now time.Time) (shadowed <-chan struct{}, done func()) {
+	w := &shadowWait{zones, make(chan struct{})}
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if t.Load().AllShadow(now) {
-		already := make(chan struct{})
-		close(already)
-		return already, func() {}
+	if w.over(t.Load(), now) {
+		close(w.shadowed)
+		return w.shadowed, func() {}
 	}
-	if t.allShadow == nil {
-		t.allShadow = make(chan struct{})
+	if t.waits == nil {
+		t.waits = make(map[*shadowWait]struct{})
 	}
-	t.waiting++
-	mine := t.allShadow
-	return mine, func() { t.waitNoLonger(mine) }
+	t.waits[w] = struct{}{}
+	return w.shadowed, func() {
+		t.mu.Lock()
+		defer t.mu.Unlock()
+		delete(t.waits, w)
+	}
 }
 
-// waitNoLonger forgets the channel after the last who waited for it.
-func (t *Table) waitNoLonger(mine chan struct{}) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if t.allShadow != mine {
-		return // it was closed
+// A shadowWait waits until zones are switched to shadow.
+type shadowWait struct {
+	zones    []string
+	shadowed chan struct{}
+}
+
+func (w *shadowWait) over(s *Set, now time.Time) bool {
+	if s.AllShadow(now) {
+		return true
 	}
-	if t.waiting--; t.waiting == 0 {
-		t.allShadow = nil
+	for _, zone := range w.zones {
+		if !s.Shadow(zone, now) {
+			return false
+		}
 	}
+	return len(w.zones) > 0
 }
 
 // Unshadow ends what Shadow has begun.

@@ -3,6 +3,7 @@ package override
 import (
 	"fmt"
 	"net/netip"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -151,8 +152,8 @@ func TestThoseWhoWaitForShadowLearnOfItOnce(t *testing.T) {
 			return false
 		}
 	}
-	first, doneFirst := table.AllShadowed(now)
-	second, doneSecond := table.AllShadowed(now)
+	first, doneFirst := table.Shadowed(nil, now)
+	second, doneSecond := table.Shadowed(nil, now)
 	if _, err := table.Shadow("pages", time.Hour, "", now); err != nil {
 		t.Fatal(err)
 	}
@@ -167,13 +168,13 @@ func TestThoseWhoWaitForShadowLearnOfItOnce(t *testing.T) {
 		t.Error("got nothing, want to be told of the switch")
 	}
 	doneFirst()
-	third, doneThird := table.AllShadowed(now)
+	third, doneThird := table.Shadowed(nil, now)
 	if !closed(third) {
 		t.Error("got nothing while all zones are in shadow, want to be told at once")
 	}
 	doneThird()
 	later := now.Add(time.Hour) // the switch is over
-	fourth, doneFourth := table.AllShadowed(later)
+	fourth, doneFourth := table.Shadowed(nil, later)
 	if closed(fourth) {
 		t.Error("got told after the end of the switch, want to wait for another")
 	}
@@ -184,6 +185,52 @@ func TestThoseWhoWaitForShadowLearnOfItOnce(t *testing.T) {
 		t.Error("got nothing, want to be told of the second switch")
 	}
 	doneFourth()
+}
+
+func TestThoseWhoWaitInZonesLearnWhenAllOfTheseAreInShadow(t *testing.T) {
+	table := new(Table)
+	switches := func(zone string) {
+		t.Helper()
+		if _, err := table.Shadow(zone, time.Hour, "", night); err != nil {
+			t.Fatal(err)
+		}
+	}
+	pages, donePages := table.Shadowed([]string{"pages"}, night)
+	both, doneBoth := table.Shadowed([]string{"pages", "login"}, night)
+	other, doneOther := table.Shadowed([]string{"other"}, night)
+	gone, doneGone := table.Shadowed([]string{"pages"}, night)
+	doneGone()
+	told := func(want ...bool) {
+		t.Helper()
+		var got []bool
+		for _, ch := range []<-chan struct{}{pages, both, other, gone} {
+			select {
+			case <-ch:
+				got = append(got, true)
+			default:
+				got = append(got, false)
+			}
+		}
+		if !slices.Equal(got, want) {
+			t.Errorf("got %v told, want %v", got, want)
+		}
+	}
+	told(false, false, false, false)
+	switches("pages")
+	told(true, false, false, false)
+	table.Unshadow("pages", night)
+	switches("login")
+	told(true, false, false, false)
+	switches("pages")
+	told(true, true, false, false)
+	switches("")
+	told(true, true, true, false)
+	donePages()
+	doneBoth()
+	doneOther()
+	if len(table.waits) > 0 {
+		t.Errorf("got %d who wait, want all forgotten", len(table.waits))
+	}
 }
 
 func TestAChangeWithoutAnEndHoldsUntilItIsEnded(t *testing.T) {
