@@ -200,9 +200,9 @@ func (a *App) findZone(name string) (*runningZone, error) {
 	if z := a.zones[name]; z != nil {
 		return z, nil
 	}
-	err := fmt.Errorf("unknown zone %q", name)
-	if meant := nearest(name, slices.Collect(maps.Keys(a.zones))); meant != "" {
-		err = fmt.Errorf("unknown zone %q: did you mean %s?", name, meant)
+	err := fmt.Errorf("unknown zone %q: the config has no zones", name)
+	if names := slices.Sorted(maps.Keys(a.zones)); len(names) > 0 {
+		err = unknown("zone", name, "", names)
 	}
 	return nil, caddy.APIError{HTTPStatus: http.StatusNotFound, Err: err}
 }

@@ -271,7 +271,7 @@ func (a *App) adminKey(_ context.Context, in *adminInput) (any, error) {
 	}
 	name, ok := z.NameOf(of.Values)
 	if !ok {
-		return nil, badRequest("zone %q: no bucket has such values: want one value for each of the %d parts of the key", z.Name, len(z.Key.Parts))
+		return nil, badRequest("zone %q: no bucket has such values: want %s, one for each part of the key", z.Name, plural(len(z.Key.Parts), "value"))
 	}
 	return map[string]string{"zone": z.Name, "key": name}, nil
 }

@@ -764,14 +764,20 @@ func (h *holding) fill(in *overrideInput, now time.Time) error {
 	return nil
 }
 
-// change sends a change, and says until when it holds.
+// change sends a change, and says until when it holds. Of a ban, the answer names the
+// network, as an address may stand for a larger one.
 func (r *remote) change(path string, in overrideInput, h *holding, what string) error {
 	if err := h.fill(&in, time.Now()); err != nil {
 		return err
 	}
-	var s override.Span
+	var s override.Ban // or another change, which has no network
 	if ok, err := r.ask(http.MethodPost, path, in, &s); !ok {
 		return err
+	}
+	if s.Network.IsSingleIP() {
+		what = s.Network.Addr().String() + what
+	} else if s.Network.IsValid() {
+		what = s.Network.String() + what
 	}
 	if s.Until.IsZero() {
 		_, err := fmt.Fprintf(&r.out, "%s on this Caddy, until it is restarted or you end that.\n", what)
@@ -803,7 +809,7 @@ Exemptions beat bans. An IPv6 address stands for its /64.`,
 		example: `  caddy throttle ban 203.0.113.0/24 --for 2h --note "scraper, ticket 4711"`,
 		flags:   h.add,
 		run: func(r *remote, args []string) error {
-			return r.change("/throttle/ban", overrideInput{Network: args[0]}, &h, shown(args[0])+" is banned")
+			return r.change("/throttle/ban", overrideInput{Network: args[0]}, &h, " is banned")
 		},
 	}.command()
 }

@@ -12,6 +12,8 @@ import (
 	"unicode/utf8"
 
 	"github.com/spf13/cobra"
+
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/override"
 )
 
 // outputOf runs a command against an admin endpoint that gives this answer.
@@ -196,5 +198,18 @@ func TestReleaseNamesShadowInWords(t *testing.T) {
 	out := outputOf(t, releaseCommand(), released{Freed: []string{"login/203.0.113.7", "~login/203.0.113.7"}, Complete: true}, "203.0.113.7")
 	if want := "emptied login/203.0.113.7\nemptied login/203.0.113.7 (shadow)\n"; out != want {
 		t.Errorf("got\n%s\nwant\n%s", out, want)
+	}
+}
+
+// TestBanSaysWhatIsBanned: an IPv6 address stands for its network.
+func TestBanSaysWhatIsBanned(t *testing.T) {
+	for given, want := range map[string]string{"2001:db8::1": "2001:db8::/64", "203.0.113.7": "203.0.113.7", "203.0.113.9/24": "203.0.113.0/24"} {
+		network, err := (&overrideInput{Network: given}).network()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if out := outputOf(t, banCommand(), override.Ban{Network: network}, given); !strings.HasPrefix(out, want+" is banned ") {
+			t.Errorf("%s: got %q, want that %s is banned", given, out, want)
+		}
 	}
 }
