@@ -241,7 +241,7 @@ func TestARaceForTurnsLosesNoSlot(t *testing.T) {
 				}
 			}
 			throw()
-			gate := &Gate{Waived: func() (<-chan struct{}, func()) { return *thrown.Load(), func() {} }}
+			gate := &Gate{Waived: func([]string) (<-chan struct{}, func()) { return *thrown.Load(), func() {} }}
 			var visit func(random *rand.Rand, outer *Pass, depth int)
 			visit = func(random *rand.Rand, outer *Pass, depth int) {
 				ctx, leave := context.WithTimeout(t.Context(), time.Duration(1+random.IntN(8000))*time.Microsecond)
