@@ -297,9 +297,9 @@ http://localhost:%d {
 	%s
 }
 https://localhost:%d {
-	tls internal
+	tls %s
 	%[3]s
-}`, turnsZone, plain, site, secure)})
+}`, turnsZone, plain, site, secure, writeCertificate(t))})
 	ctx, end := context.WithCancel(t.Context())
 	var all sync.WaitGroup
 	all.Go(func() {

@@ -337,9 +337,11 @@ func Query(name string) func(*Subject) string {
 
 // Host reads the host of a request, in lower case and without port.
 func Host(s *Subject) string {
-	host, _, err := net.SplitHostPort(s.Request.Host)
-	if err != nil {
-		host = strings.Trim(s.Request.Host, "[]")
+	host := strings.Trim(s.Request.Host, "[]")
+	if strings.Contains(host, ":") { // otherwise an error would only cost an allocation
+		if name, _, err := net.SplitHostPort(s.Request.Host); err == nil {
+			host = name
+		}
 	}
 	return strings.ToLower(strings.TrimSuffix(host, "."))
 }
