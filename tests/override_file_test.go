@@ -164,7 +164,7 @@ func TestAWrongOverrideFileKeepsTheOldOne(t *testing.T) {
 		t.Errorf("a reload with a FIFO: got %d %s, want it refused at once", status, message)
 	}
 	out := c.throttle("status")
-	for _, want := range []string{"api: 1 overrides of " + c.file + ", read ", "The file is wrong now, so these stay: " + c.file + " is no regular file"} {
+	for _, want := range []string{"api: 1 override of " + c.file + ", read ", "The file is wrong now, so these stay: " + c.file + " is no regular file"} {
 		if !strings.Contains(out, want) {
 			t.Errorf("status: got\n%s\nwant it to hold %q", out, want)
 		}
@@ -372,7 +372,7 @@ http://:%d {
 		if err := os.WriteFile(file, []byte("bakery deny\n"), 0o644); err != nil {
 			t.Fatal(err)
 		}
-		eventually(t, "the new file", func() bool { return strings.Contains(c.throttle("status"), "api: 1 overrides of ") })
+		eventually(t, "the new file", func() bool { return strings.Contains(c.throttle("status"), "api: 1 override of ") })
 		port := 0
 		if _, err := fmt.Sscanf(c.url, "http://127.0.0.1:%d/", &port); err != nil {
 			t.Fatal(err)

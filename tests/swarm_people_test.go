@@ -9,6 +9,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/chromedp/cdproto/cdp"
+	"github.com/chromedp/cdproto/network"
 	"github.com/chromedp/chromedp"
 
 	"github.com/caddy-throttle/caddy-throttle/internal/swarm"
@@ -318,7 +320,10 @@ https://localhost:%d {
 		return running.metric(t, "caddy_throttle_requests_total", `decision="refused"`) > 0
 	})
 	b := newTab(t, browser, "en", "light", desktop, 800)
-	eventually(t, "a person to be refused", func() bool { // the robots may not have filled the row yet
+	// The robots may not have filled the row yet. Whoever is served while others wait gets a
+	// pass, and would not be refused again: each time another person comes.
+	eventually(t, "a person to be refused", func() bool {
+		call(b, network.ClearBrowserCookies, cdp.Empty{})
 		b.open(url)
 		return b.text("#page") == ""
 	})
