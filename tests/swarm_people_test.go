@@ -172,12 +172,12 @@ func tryInShort(t *testing.T) {
 		keepRow(t, row.Row) // what is cut short counts as not served
 	}
 	for _, row := range rows[1:] {
-		if got := min(fifo.Result.Utilisation, row.Result.Utilisation); got < enoughTime {
+		if got := min(fifo.Utilisation, row.Utilisation); got < enoughTime {
 			t.Logf("the machine is starved, and nothing is demanded of %s: the workers were busy for %.0f %% of the time, want %.0f %%", row.Traffic, 100*got, 100*enoughTime)
 			continue
 		}
 		for who, shares := range map[string][2]float64{
-			"newcomers": {row.Result.First.Share(), fifo.Result.First.Share()}, "members": {row.Result.Member.Share(), fifo.Result.Member.Share()},
+			"newcomers": {row.First.Share(), fifo.First.Share()}, "members": {row.Member.Share(), fifo.Member.Share()},
 		} {
 			if got, other := shares[0], shares[1]; got < min(other+muchBetter, goodEnough) {
 				t.Errorf("%s: %.0f %% of the pages of %s were served, and %.0f %% in the order of arrival", row.Traffic, 100*got, who, 100*other)
