@@ -305,9 +305,14 @@ func (s *Store) Put(c *leakybucket.Charge, state leakybucket.State) {
 		return
 	}
 	hash := s.hasher.charge(c)
-	if !s.tryPut(hash, c, state, 0) {
+	s.inRoom(func(reserved int) bool { return s.tryPut(hash, c, state, reserved) })
+}
+
+// inRoom tries to keep a bucket. If there is no room for it, it makes some and tries again.
+func (s *Store) inRoom(try func(reserved int) (done bool)) {
+	if !try(0) {
 		s.makeRoom(1)
-		s.tryPut(hash, c, state, 1)
+		try(1)
 		s.trim()
 	}
 }

@@ -213,11 +213,7 @@ func (s *Store) ReadSnapshot(r io.ReadSeeker, limits func(*leakybucket.Charge, l
 // restore pours a restored level into a bucket, and sets its block.
 func (s *Store) restore(c *leakybucket.Charge, restored leakybucket.State) {
 	hash := s.hasher.charge(c)
-	if !s.tryRestore(hash, c, restored, 0) {
-		s.makeRoom(1)
-		s.tryRestore(hash, c, restored, 1)
-		s.trim()
-	}
+	s.inRoom(func(reserved int) bool { return s.tryRestore(hash, c, restored, reserved) })
 }
 
 func (s *Store) tryRestore(hash uint64, c *leakybucket.Charge, restored leakybucket.State, reserved int) (done bool) {
