@@ -397,12 +397,10 @@ func (h *Handler) serve(w http.ResponseWriter, r *http.Request, next caddyhttp.H
 	if trusts || passes {
 		observer.BeforeHeaders = func(status int, header http.Header) {
 			if trusts {
-				h.trust(r.Context(), res, status, header)
+				res.Trust(status, header, h.taking(r.Context(), "looking for a place for another device of an account; this one is not trusted"))
 			}
 			if passes {
-				res.Pass(r, status, header, func(charges []leakybucket.Charge, decisions []leakybucket.Decision) bool {
-					return h.app.store.Take(r.Context(), charges, decisions) == nil
-				})
+				res.Pass(r, status, header, h.taking(r.Context(), "counting the new members of a network; this client is not one of them"))
 			}
 		}
 	}
@@ -428,15 +426,15 @@ func (h *Handler) detach(next caddyhttp.Handler) caddyhttp.Handler {
 	})
 }
 
-// trust adds device cookies to a response that says that a log-in has succeeded.
-func (h *Handler) trust(ctx context.Context, res *decision.Result, status int, header http.Header) {
-	res.Trust(status, header, func(charges []leakybucket.Charge, decisions []leakybucket.Decision) bool {
+// taking returns a function that asks the store, and logs what fails.
+func (h *Handler) taking(ctx context.Context, failure string) func([]leakybucket.Charge, []leakybucket.Decision) bool {
+	return func(charges []leakybucket.Charge, decisions []leakybucket.Decision) bool {
 		err := h.app.store.Take(ctx, charges, decisions)
 		if err != nil {
-			h.app.logger.Error("looking for a place for another device of an account; this one is not trusted", zap.Error(err))
+			h.app.logger.Error(failure, zap.Error(err))
 		}
 		return err == nil
-	})
+	}
 }
 
 // settle corrects the charges to what the request really cost.
