@@ -62,7 +62,7 @@ type ended struct {
 	Key string `json:"key,omitempty"`
 }
 
-// ofNetwork decodes the input of a ban. What it cannot keep to is an error.
+// ofNetwork decodes the input of a ban. Fields that a ban has no use for are errors.
 func (in *adminInput) ofNetwork() (o overrideInput, network netip.Prefix, err error) {
 	if err := in.decode(&o); err != nil {
 		return o, network, err

@@ -418,22 +418,6 @@ func TestNothingIsWatchedBeforeAConfigStarts(t *testing.T) {
 	}
 }
 
-// A client that a line lets in must not be dropped before the handler sees it.
-func TestAnOverrideFileThatLetsAClientInEndsTheDropping(t *testing.T) {
-	file := overrideText(t, "# nobody\n")
-	s := newDropSite(t, "override_file "+file)
-	s.app().overrideFiles.end() // the test looks itself
-	s.from(someone).blocked()
-	wantDropped(t, true, "203.0.113.7")
-	writeFile(t, file, "203.0.113.7 unlimited\n")
-	s.looks()
-	wantDropped(t, false, "203.0.113.7")
-	for range 3 {
-		s.from(someone).answers("/login", http.StatusOK)
-	}
-	wantDropped(t, false, "203.0.113.7")
-}
-
 func TestAPlainKeyThatIsLimitedIsInNoLogAndNoJournal(t *testing.T) {
 	s := apiSite(t, overrideText(t, "# nobody\n"), "")
 	for _, call := range []string{"limit", "unlimit"} {

@@ -342,8 +342,9 @@ func (q *Queue) Yield(r *Request) bool {
 }
 
 // Return gives a request that has yielded its slot another one, or puts it at the
-// head of its rank: ahead of all but those that have yielded earlier turns. It is
-// never refused. Return reports whether the request has its slot.
+// head of its rank: ahead of all but those that have yielded earlier turns. It is not
+// refused then, but a request of a higher rank may displace it while the rows are full.
+// Return reports whether the request has its slot.
 func (q *Queue) Return(r *Request) bool {
 	q.yielded--
 	free := q.limits.InFlight - q.running
