@@ -58,6 +58,7 @@ var limiters = []limiter{
 	{"xtime", openXTime},
 	{"throttled", openThrottled},
 	{"ulule", openUlule},
+	{"caddy-ratelimit", openCaddyRateLimit},
 }
 
 func openMemstore(l limit) store {

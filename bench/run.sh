@@ -30,14 +30,14 @@ take() {
 	for ((round = 0; round < ${1:-6}; round++)); do
 		"$out.test" -test.run '^$' -test.bench Take -test.cpu 1,2 -test.benchtime 0.2s >>"$out"
 	done
-	go tool benchstat -col '/limiter@(memstore sethvargo xtime throttled ulule)' "$out"
+	go tool benchstat -col '/limiter@(memstore sethvargo xtime throttled ulule caddy-ratelimit)' "$out"
 	"$out.test" -test.run '^$' -test.bench Memory -test.benchtime 1x
 	rm "$out" "$out.test"
 }
 
 http() {
 	load_tools || return
-	TEST_LONG=1 go test -count=1 -run '^TestThroughput$' -v -timeout 60m . -pairs "${1:-11}" -slice 2s
+	TEST_LONG=1 go test -count=1 -run 'Throughput|MemoryThroughCaddy' -v -timeout 60m . -pairs "${1:-11}" -slice 2s
 }
 
 shared() { TEST_LONG=1 go test -count=1 -run 'RedisStore|Postgres' -v -timeout 20m .; }
