@@ -111,15 +111,21 @@ func (m *VerifiedCrawler) parse() (known []*crawler.Crawler, sources []string, e
 // send them anywhere, so that they are no crawlers.
 var userFetchers = []string{
 	"chatgpt-user", "claude-user", "perplexity-user", "mistralai-user", "duckassistbot", "amzn-user", "meta-externalfetcher", "facebookexternalhit",
-	"feedfetcher", "feedfetcher-google", "google-read-aloud", "google-site-verification", "google-agent",
+	"feedfetcher", "feedfetcher-google", "google-read-aloud", "google-site-verification", "google-agent", "google-notebooklm", "googleagent-mariner",
 }
+
+// robotsWords are words that robots.txt knows and no request carries.
+var robotsWords = []string{"google-extended", "applebot-extended"}
+
+// unprovable are crawlers whose operators publish neither addresses nor names of hosts.
+var unprovable = []string{"meta-externalagent", "meta-webindexer", "meta-externalads", "bytespider", "amzn-searchbot", "mistralai-training"}
 
 // otherCrawlers are other words for crawlers.
 var otherCrawlers = map[string]string{
 	"google": "googlebot", "googleother": "googlebot", "adsbot": "google-special", "adsbot-google": "google-special", "mediapartners-google": "google-special",
 	"bing": "bingbot", "msnbot": "bingbot", "microsoft": "bingbot", "apple": "applebot", "duckduckgo": "duckduckbot", "openai": "gptbot oai-searchbot", "gpt": "gptbot", "searchbot": "oai-searchbot",
 	"anthropic": "claudebot", "claude": "claudebot", "claude-searchbot": "claudebot", "perplexity": "perplexitybot", "commoncrawl": "ccbot", "common-crawl": "ccbot",
-	"amazon": "amazonbot", "yandex": "yandexbot", "baidu": "baiduspider", "seznam": "seznambot",
+	"mistral": "mistralai-index", "mistralai": "mistralai-index", "amazon": "amazonbot", "yandex": "yandexbot", "baidu": "baiduspider", "seznam": "seznambot",
 }
 
 // parseCrawler returns the crawler of a name, or the list that it is.
@@ -152,6 +158,12 @@ func parseCrawler(text string) (*crawler.Crawler, string, error) {
 	}
 	if slices.Contains(userFetchers, name) {
 		return nil, "", fmt.Errorf("%s is no crawler: it fetches pages when its users ask for them, so anybody can send it; leave it out", text)
+	}
+	if slices.Contains(robotsWords, name) {
+		return nil, "", fmt.Errorf("%s is no crawler: it is a word for robots.txt, which no request carries; leave it out", text)
+	}
+	if slices.Contains(unprovable, name) {
+		return nil, "", fmt.Errorf("%s cannot be verified: its operator publishes no list of addresses that a program can read; leave it out, or name a list of your own, such as /etc/caddy/bots.json", text)
 	}
 	meant := otherCrawlers[name]
 	if meant == "" {

@@ -111,9 +111,13 @@ func nextWord(d *caddyfile.Dispenser) (word string, rest []string) {
 
 // anonymousCookies are cookies that visitors get who have not logged in.
 var anonymousCookies = []string{
-	"PHPSESSID", "laravel_session", "XSRF-TOKEN", "_app_session", "wp_woocommerce_session_0f", "wordpress_test_cookie",
-	"woocommerce_items_in_cart", "woocommerce_cart_hash", "JSESSIONID", "ASP.NET_SessionId", "connect.sid", "ci_session",
+	"PHPSESSID", "laravel_session", "laravel-session", "XSRF-TOKEN", "_app_session", "wp_woocommerce_session_0f", "wordpress_test_cookie",
+	"woocommerce_items_in_cart", "woocommerce_cart_hash", "comment_author_0f", "JSESSIONID", "ASP.NET_SessionId", ".AspNetCore.Session",
+	"connect.sid", "koa.sess", "ci_session", "CAKEPHP", "csrftoken", "csrf_token", "_csrf", "xf_session",
 }
+
+// anonymousPrefixes begin the names of such cookies, before a digest of the site.
+var anonymousPrefixes = []string{"wp_woocommerce_session_", "comment_author_", "ASPSESSIONID"}
 
 // railsSession is how Rails names the session, which all visitors get.
 var railsSession = regexp.MustCompile(`^_.*_session$`)
@@ -121,13 +125,39 @@ var railsSession = regexp.MustCompile(`^_.*_session$`)
 // anonymous returns a cookie that anonymous visitors get and that matches a pattern, or
 // "" if none is known.
 func anonymous(pattern string) string {
+	for _, prefix := range []string{"__Host-", "__Secure-"} { // any cookie may have one
+		if rest, has := strings.CutPrefix(pattern, prefix); has {
+			if name := anonymous(rest); name != "" {
+				return prefix + name
+			}
+			return ""
+		}
+	}
 	for _, name := range anonymousCookies {
 		if match, _ := path.Match(pattern, name); match {
 			return name
 		}
 	}
-	if railsSession.MatchString(pattern) {
-		return pattern
+	for _, prefix := range anonymousPrefixes {
+		if strings.HasPrefix(pattern, prefix) {
+			return pattern
+		}
+	}
+	return anonymousOfRails(pattern)
+}
+
+// anonymousOfRails returns the session of an application in Rails that matches a
+// pattern, or "". The name of the application is what the pattern says up to its first
+// wildcard.
+func anonymousOfRails(pattern string) string {
+	const end = "_session"
+	start, _, _ := strings.Cut(pattern, "*")
+	for left := range len(end) + 1 { // of the end, which the pattern does not say
+		if name, found := strings.CutSuffix(start, end[:len(end)-left]); found {
+			if match, _ := path.Match(pattern, name+end); match && railsSession.MatchString(name+end) {
+				return name + end
+			}
+		}
 	}
 	return ""
 }
@@ -242,7 +272,7 @@ func toldBy(rule *decision.Rule) []string {
 }
 
 // weakMatchers are those by which a client can say about itself what it likes.
-var weakMatchers = []string{"path", "path_regexp", "header", "header_regexp", "query", "method"}
+var weakMatchers = []string{"path", "path_regexp", "header", "header_regexp", "query", "method", "host", "protocol"}
 
 // weak reports whether a client can make a set of matchers match.
 func weak(set caddy.ModuleMap) bool {

@@ -525,6 +525,12 @@ func TestRanksThatHoldLessThanTheyPromiseAreWarnedOf(t *testing.T) {
 		"rank crawler {\nheader User-Agent *bot*\npath /a*\n}":  1,
 		"rank member {\nnot {\npath /a*\n}\n}":                  1,
 		"rank crawler {\nheader User-Agent *\nclient_ip ::1\n}": 0,
+		"rank member {\nheader Cookie *logged_in*\n}":           1,
+		"rank member {\nquery key=secret\nmethod POST\n}":       1,
+		"rank member {\npath_regexp ^/a\nhost example.com\n}":   1,
+		"rank member {\nheader_regexp User-Agent bot\n}":        1,
+		"rank member {\nnot {\nclient_ip ::1\n}\npath /a\n}":    0,
+		"rank member {\nexpression {http.vars.user} == 7\n}":    0,
 		"rank member issued sid":                                0,
 	} {
 		s := run(t, "http:// {\nthrottle {\nzone php {\nin_flight 5\nshare\n"+options+"\n}\n}\n}")
@@ -538,19 +544,36 @@ func TestRanksThatHoldLessThanTheyPromiseAreWarnedOf(t *testing.T) {
 
 func TestACookieThatEveryVisitorGetsIsWarnedOf(t *testing.T) {
 	const warning = "more than a fifth of the clients that come without cookies become members"
-	for name, want := range map[string]int{"everybody": 1, "one in ten": 0} {
+	for _, test := range []struct {
+		name      string
+		visitors  int
+		one       int // of so many visitors logs in
+		returning bool
+		want      int
+	}{
+		{"everybody", 60, 1, false, 1},
+		{"one in four", 120, 4, false, 1},
+		{"one in five", 200, 5, false, 0},
+		{"one in ten", 200, 10, false, 0},
+		{"all of too few to tell", fewestMembers - 1, 1, false, 0},
+		{"all who had cookies before", 60, 1, true, 0},
+	} {
 		s := newLoginSite(t, t.TempDir(), "zone php {\nin_flight 5\nshare\nrank member issued wordpress_logged_in_*\n}")
-		for i := range 60 {
+		for i := range test.visitors {
 			r := httptest.NewRequest("POST", "http://example.com/", strings.NewReader("pwd=right"))
-			if name == "one in ten" && i%10 > 0 {
+			if i%test.one < test.one-1 {
 				r = httptest.NewRequest("GET", "http://example.com/", nil)
+			}
+			if test.returning {
+				r.Header.Set("Cookie", "theme=dark")
 			}
 			r.Header.Set("Content-Type", "application/x-www-form-urlencoded")
 			r.TLS = &tls.ConnectionState{HandshakeComplete: true}
 			r.RemoteAddr = fmt.Sprintf("203.0.113.%d:1", i)
 			s.do(r)
 		}
-		s.warned(t, warning, want)
+		t.Log(test.name)
+		s.warned(t, warning, test.want)
 	}
 	s := newLoginSite(t, t.TempDir(), "zone php {\nin_flight 5\nshare\nrank member issued wordpress_logged_in_*\n}")
 	r := httptest.NewRequest("POST", "http://example.com/", strings.NewReader("pwd=right"))

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net/netip"
+	"path"
 	"strings"
 	"testing"
 )
@@ -23,6 +24,39 @@ func TestAListIsReadInEachShapeThatOperatorsPublish(t *testing.T) {
 		if got := fmt.Sprint(networks); err != nil || got != test.want {
 			t.Errorf("%s: got %v and %v, want %v", test.name, got, err, test.want)
 		}
+	}
+}
+
+// The samples have the shapes in which operators published their lists in 2026, with
+// addresses for documentation.
+func TestTheListOfEachKnownCrawlerIsRead(t *testing.T) {
+	const microseconds, seconds = "2026-09-14T14:46:15.000000", "2026-08-18T00:00:00Z"
+	samples := map[string]string{
+		"common-crawlers.json":     `{"creationTime": "` + microseconds + `", "prefixes": [{"ipv6Prefix": "2001:db8:10::/64"}, {"ipv6Prefix": "2001:db8:11::/64"}, {"ipv4Prefix": "192.0.2.0/27"}, {"ipv4Prefix": "192.0.2.64/28"}]}`,
+		"special-crawlers.json":    `{"creationTime": "` + microseconds + `", "prefixes": [{"ipv6Prefix": "2001:db8:2000::/64"}, {"ipv4Prefix": "198.51.100.0/27"}]}`,
+		"bingbot.json":             "{\r\n  \"creationTime\": \"2024-01-03T10:00:00.121331\",\r\n  \"prefixes\": [\r\n    {\r\n      \"ipv4Prefix\": \"192.0.2.0/24\"\r\n    },\r\n    {\r\n      \"ipv4Prefix\": \"198.51.100.192/26\"\r\n    }\r\n  ]\r\n}",
+		"applebot.json":            `{"creationTime":"` + microseconds + `","prefixes":[{"ipv4Prefix":"192.0.2.0/27"},{"ipv4Prefix":"198.51.100.0/24"}]}`,
+		"duckduckbot.json":         `{"creationTime":"` + microseconds + `","prefixes":[{"ipv4Prefix":"192.0.2.118/32"},{"ipv4Prefix":"198.51.100.7/32"}]}`,
+		"gptbot.json":              `{"creationTime":"` + microseconds + `","prefixes":[{"ipv4Prefix":"192.0.2.0/25"},{"ipv4Prefix":"203.0.113.96/28"}]}`,
+		"searchbot.json":           `{"creationTime":"` + microseconds + `","prefixes":[{"ipv4Prefix":"192.0.2.128/28"},{"ipv4Prefix":"203.0.113.16/28"}]}`,
+		"bots.json":                `{"creationTime":"` + seconds + `","prefixes":[{"ipv4Prefix":"192.0.2.0/22"},{"ipv4Prefix":"203.0.113.7/32"}]}`,
+		"perplexitybot.json":       `{"creationTime":"` + microseconds + `","prefixes":[{"ipv4Prefix":"192.0.2.150/32"},{"ipv4Prefix":"203.0.113.64/28"}]}`,
+		"mistralai-index-ips.json": `{"creationTime":"` + seconds + `","prefixes":[{"ipv4Prefix":"192.0.2.1/32"},{"ipv4Prefix":"203.0.113.2/32"}]}`,
+		"ccbot.json":               `{"creationTime":"` + seconds + `","prefixes":[{"ipv6Prefix":"2001:db8:365::/60"},{"ipv4Prefix":"192.0.2.168/29"},{"ipv4Prefix":"203.0.113.80/32"}]}`,
+	}
+	read := 0
+	for _, c := range Known {
+		for _, source := range c.Lists {
+			sample := samples[path.Base(source)]
+			networks, err := parse([]byte(sample))
+			if want := strings.Count(sample, "Prefix\""); err != nil || want == 0 || len(networks) != want {
+				t.Errorf("%s: got %v and %v from %q, want %d networks", c.Name, networks, err, source, want)
+			}
+			read++
+		}
+	}
+	if read != len(samples) {
+		t.Errorf("got %d lists, want the %d of the samples", read, len(samples))
 	}
 }
 

@@ -1,6 +1,7 @@
 package crawler
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
@@ -10,13 +11,16 @@ import (
 	"io"
 	"io/fs"
 	"math/rand/v2"
+	"net"
 	"net/http"
 	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"time"
 )
 
@@ -47,7 +51,8 @@ type Storage interface {
 // Lists keep published lists of addresses up to date while they are in use. The zero
 // value is ready. It is safe for concurrent use.
 type Lists struct {
-	// Transport fetches lists. If nil, http.DefaultTransport does.
+	// Transport fetches lists. If nil, one like http.DefaultTransport does, which follows
+	// no redirect to a private address.
 	Transport http.RoundTripper
 
 	generation atomic.Uint64 // counts changes of lists
@@ -341,7 +346,13 @@ func (s *list) fetch(ctx context.Context) ([]netip.Prefix, error) {
 	}
 	r.Header.Set("User-Agent", "caddy-throttle")
 	r.Header.Set("Accept", "application/json, text/plain")
-	client := http.Client{Transport: s.owner.Transport, CheckRedirect: onlyHTTPS}
+	way := new(route)
+	client := http.Client{Transport: s.owner.Transport, CheckRedirect: way.follow}
+	if client.Transport == nil {
+		transport := way.transport()
+		defer transport.CloseIdleConnections()
+		client.Transport = transport
+	}
 	answer, err := client.Do(r)
 	if err != nil {
 		return nil, err
@@ -357,13 +368,53 @@ func (s *list) fetch(ctx context.Context) ([]netip.Prefix, error) {
 	return parse(data)
 }
 
-// onlyHTTPS refuses redirects to plain http.
-func onlyHTTPS(r *http.Request, via []*http.Request) error {
+// A route is where redirects lead a request for a list. A list may be on a private
+// address, but no operator may send Caddy to one that the list does not name.
+type route struct {
+	mu    sync.Mutex
+	hosts []string // with ports, that only redirects named
+}
+
+// follow refuses redirects to plain http, and notes where others lead.
+func (w *route) follow(r *http.Request, via []*http.Request) error {
 	if r.URL.Scheme != "https" {
 		return errors.New("it is redirected to plain http")
 	}
 	if len(via) > maxRedirects {
 		return errors.New("it is redirected too often")
+	}
+	if r.URL.Host != via[0].URL.Host {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		w.hosts = append(w.hosts, net.JoinHostPort(r.URL.Hostname(), cmp.Or(r.URL.Port(), "443")))
+	}
+	return nil
+}
+
+// transport returns one that dials no private address for a redirect.
+func (w *route) transport() *http.Transport {
+	transport := http.DefaultTransport.(*http.Transport).Clone()
+	transport.DialContext = func(ctx context.Context, network, address string) (net.Conn, error) {
+		dialer := net.Dialer{Timeout: fetchTimeout}
+		w.mu.Lock()
+		if slices.Contains(w.hosts, address) { // and not a proxy's
+			dialer.Control = onlyPublic
+		}
+		w.mu.Unlock()
+		return dialer.DialContext(ctx, network, address)
+	}
+	return transport
+}
+
+// onlyPublic refuses to dial addresses that are private or reserved.
+func onlyPublic(_, address string, _ syscall.RawConn) error {
+	host, err := netip.ParseAddrPort(address)
+	if err != nil {
+		return err
+	}
+	addr := host.Addr().Unmap().WithZone("")
+	if slices.ContainsFunc(reserved, func(network netip.Prefix) bool { return network.Contains(addr) }) {
+		return fmt.Errorf("it is redirected to %v, which is private or reserved", addr)
 	}
 	return nil
 }

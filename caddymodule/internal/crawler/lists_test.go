@@ -1,6 +1,8 @@
 package crawler
 
 import (
+	"bytes"
+	"compress/gzip"
 	"context"
 	"fmt"
 	"io"
@@ -288,6 +290,22 @@ func TestAListComesOverHTTPSOnly(t *testing.T) {
 			for range 1<<20 + 1 {
 				fmt.Fprint(w, "#")
 			}
+		case "/bomb": // 64 MiB in 64 KiB
+			w.Header().Set("Content-Encoding", "gzip")
+			packed := gzip.NewWriter(w)
+			for range 64 {
+				packed.Write(bytes.Repeat([]byte("#"), 1<<20))
+			}
+			packed.Close()
+		case "/packed":
+			w.Header().Set("Content-Encoding", "gzip")
+			packed := gzip.NewWriter(w)
+			fmt.Fprint(packed, "192.0.2.0/28")
+			packed.Close()
+		case "/html":
+			fmt.Fprint(w, "<!DOCTYPE html>\n<title>Our crawlers</title>\n<p>192.0.2.0/28\n")
+		case "/empty":
+			fmt.Fprint(w, `{"creationTime":"2026-11-01T00:00:00.000000","prefixes":[]}`)
 		case "/broken":
 			w.Header().Set("Content-Length", "1000")
 			fmt.Fprint(w, "192.0.2.0/28\n")
@@ -301,6 +319,7 @@ func TestAListComesOverHTTPSOnly(t *testing.T) {
 	l := &Lists{Transport: server.Client().Transport}
 	for path, want := range map[string]string{
 		"/good": "", "/moved": "", "/plain": "redirected to plain http", "/loop": "redirected too often",
+		"/packed": "", "/bomb": "larger than 1 MiB", "/html": "which is no network", "/empty": "it has no networks",
 		"/large": "larger than 1 MiB", "/broken": "unexpected EOF", "/none": "got status 404",
 	} {
 		s := &list{source: server.URL + path, owner: l}
@@ -313,4 +332,88 @@ func TestAListComesOverHTTPSOnly(t *testing.T) {
 	if _, err := stranger.fetch(t.Context()); err == nil || !strings.Contains(err.Error(), "certificate") {
 		t.Errorf("from a server with an unknown certificate: got %v, want an error", err)
 	}
+}
+
+// An operator may not send Caddy to a service of the inner network. A list that is there
+// itself, or that moves on its own host, is fetched.
+func TestNoRedirectLeadsToAPrivateAddress(t *testing.T) {
+	var asked atomic.Int64
+	inside := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		asked.Add(1)
+		fmt.Fprint(w, "192.0.2.0/28")
+	}))
+	defer inside.Close()
+	operator := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		switch r.URL.Path {
+		case "/moved":
+			http.Redirect(w, r, "/list", http.StatusMovedPermanently)
+		case "/inside":
+			http.Redirect(w, r, inside.URL, http.StatusFound)
+		default:
+			fmt.Fprint(w, "192.0.2.0/28")
+		}
+	}))
+	defer operator.Close()
+	fetch := func(path string) error {
+		way := new(route)
+		transport := way.transport()
+		defer transport.CloseIdleConnections()
+		transport.TLSClientConfig = operator.Client().Transport.(*http.Transport).TLSClientConfig // the certificate of both
+		client := http.Client{Transport: transport, CheckRedirect: way.follow}
+		answer, err := client.Get(operator.URL + path)
+		if err == nil {
+			answer.Body.Close()
+		}
+		return err
+	}
+	for _, path := range []string{"/list", "/moved"} {
+		if err := fetch(path); err != nil {
+			t.Errorf("%s: got %v, want it fetched", path, err)
+		}
+	}
+	if err := fetch("/inside"); err == nil || !strings.Contains(err.Error(), "it is redirected to 127.0.0.1, which is private or reserved") || asked.Load() != 0 {
+		t.Errorf("got %v after %d requests inside, want it refused before", err, asked.Load())
+	}
+	for _, address := range []string{"10.0.0.1:443", "[::1]:443", "[::ffff:192.168.0.1]:443", "[fe80::1%eth0]:443", "169.254.169.254:443", "[fd00:ec2::254]:443"} {
+		if err := onlyPublic("tcp", address, nil); err == nil {
+			t.Errorf("%s: got no error, want one", address)
+		}
+	}
+	for _, address := range []string{"192.0.2.1:443", "[2001:db8::1]:443"} {
+		if err := onlyPublic("tcp", address, nil); err != nil {
+			t.Errorf("%s: got %v, want none", address, err)
+		}
+	}
+}
+
+// A list that takes too long is given up, and asked for again later.
+func TestAListThatNeverEndsIsGivenUp(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		began := time.Now()
+		s := &list{source: published, owner: &Lists{Transport: stuck{}}}
+		if networks, err := s.fetch(t.Context()); err == nil || time.Since(began) != fetchTimeout {
+			t.Errorf("got %v and %v after %v, want an error after %v", networks, err, time.Since(began), fetchTimeout)
+		}
+	})
+}
+
+// A stuck operator sends a network every ten seconds, for ever.
+type stuck struct{}
+
+func (stuck) RoundTrip(r *http.Request) (*http.Response, error) {
+	ours, theirs := io.Pipe()
+	go func() {
+		for {
+			select {
+			case <-r.Context().Done():
+				theirs.CloseWithError(r.Context().Err())
+				return
+			case <-time.After(10 * time.Second):
+				if _, err := io.WriteString(theirs, "192.0.2.0/28\n"); err != nil {
+					return
+				}
+			}
+		}
+	}()
+	return &http.Response{StatusCode: http.StatusOK, Body: ours, Request: r}, nil
 }

@@ -274,10 +274,10 @@ func TestAFloodOfClaimsForgetsNoCrawlerAndTakesBoundedMemory(t *testing.T) {
 }
 
 func TestAListThatUsersFetchersShareNeedsAClaim(t *testing.T) {
-	s, _ := lookUps(new(names), "claudebot", "gptbot")
+	s, _ := lookUps(new(names), "claudebot", "duckduckbot", "gptbot")
 	s.tables.Store(&tables{
 		open:    newTable(networks("198.51.100.0/24")),
-		claimed: map[*Crawler]*table{Find("claudebot"): newTable(networks("192.0.2.0/24"))},
+		claimed: map[*Crawler]*table{Find("claudebot"): newTable(networks("192.0.2.0/24")), Find("duckduckbot"): newTable(networks("192.0.2.9/32"))},
 	})
 	for _, test := range []struct {
 		addr, agent string
@@ -287,6 +287,9 @@ func TestAListThatUsersFetchersShareNeedsAClaim(t *testing.T) {
 		{"192.0.2.1", "Mozilla/5.0 (compatible; Claude-User/1.0; +Claude-User@anthropic.com)", false},
 		{"192.0.2.1", "", false},
 		{"203.0.113.1", "ClaudeBot/1.0", false},
+		{"192.0.2.9", "DuckDuckBot/1.1; (+http://duckduckgo.com/duckduckbot.html)", true},
+		{"192.0.2.9", "DuckAssistBot/1.2; (+http://duckduckgo.com/duckassistbot.html)", false},
+		{"192.0.2.8", "DuckDuckBot/1.1", false},
 		{"198.51.100.1", "", true},
 		{"::ffff:198.51.100.1", "", true},
 	} {

@@ -25,42 +25,81 @@ type Crawler struct {
 // Known are the crawlers that have a name here. Fetchers that act for a user at the
 // moment, such as ChatGPT-User, are none: anybody can send them anywhere.
 //
-// URLs and domains are those that the operators document, as of November 2026:
-//
-//	developers.google.com/crawling/docs/crawlers-fetchers/verify-google-requests
-//	www.bing.com/webmasters/help/which-crawlers-does-bing-use-8c184ec0
-//	support.apple.com/en-us/119829
-//	duckduckgo.com/duckduckgo-help-pages/results/duckduckbot
-//	developers.openai.com/api/docs/bots
-//	support.claude.com/en/articles/8896518
-//	docs.perplexity.ai/guides/bots
-//	commoncrawl.org/ccbot
-//	developer.amazon.com/amazonbot
-//	yandex.com/support/webmaster/en/robot-workings/check-yandex-robots
-//	o-seznam.cz/napoveda/vyhledavani/en/seznambot-crawler
+// URLs, names and domains are those of the operators' own pages. Each is named with the
+// month of the copy that the entry was last compared with. All lists were JSON with
+// prefixes of ipv4Prefix or ipv6Prefix then.
 var Known = []*Crawler{
 	{
+		// developers.google.com/crawling/docs/crawlers-fetchers/verify-google-requests, 2026-09.
+		// Names are crawl-*.googlebot.com and geo-crawl-*.geo.googlebot.com.
 		Name: "googlebot", Agents: []string{"googlebot", "googleother", "google-inspectiontool", "storebot-google", "google-cloudvertexbot"},
 		Lists: []string{"https://developers.google.com/static/crawling/ipranges/common-crawlers.json"}, Domains: []string{"googlebot.com"},
 	},
 	{
-		// These have an agreement with the site, such as those that check its ads.
+		// The same page, 2026-09. These have an agreement with the site, such as those that
+		// check its ads. Google's fetchers for users have lists of their own, and names such
+		// as google-proxy-*.google.com.
 		Name: "google-special", Agents: []string{"adsbot-google", "mediapartners-google", "apis-google", "google-safety"},
 		Lists: []string{"https://developers.google.com/static/crawling/ipranges/special-crawlers.json"}, Domains: []string{"google.com"}, Hosts: "rate-limited-proxy-",
 	},
-	{Name: "bingbot", Agents: []string{"bingbot"}, Lists: []string{"https://www.bing.com/toolbox/bingbot.json"}, Domains: []string{"search.msn.com"}},
-	{Name: "applebot", Agents: []string{"applebot"}, Lists: []string{"https://search.developer.apple.com/applebot.json"}, Domains: []string{"applebot.apple.com"}},
-	{Name: "duckduckbot", Agents: []string{"duckduckbot"}, Lists: []string{"https://duckduckgo.com/duckduckbot.json"}},
-	{Name: "gptbot", Agents: []string{"gptbot"}, Lists: []string{"https://openai.com/gptbot.json"}},
-	{Name: "oai-searchbot", Agents: []string{"oai-searchbot"}, Lists: []string{"https://openai.com/searchbot.json"}},
-	// Claude-User has the same addresses.
-	{Name: "claudebot", Agents: []string{"claudebot", "claude-searchbot"}, Lists: []string{"https://claude.com/crawling/bots.json"}, Claimed: true},
-	{Name: "perplexitybot", Agents: []string{"perplexitybot"}, Lists: []string{"https://www.perplexity.com/perplexitybot.json"}},
-	{Name: "ccbot", Agents: []string{"ccbot"}, Lists: []string{"https://index.commoncrawl.org/ccbot.json"}, Domains: []string{"crawl.commoncrawl.org"}},
-	{Name: "amazonbot", Agents: []string{"amazonbot"}, Domains: []string{"crawl.amazonbot.amazon"}},
-	{Name: "yandexbot", Agents: []string{"yandex"}, Domains: []string{"yandex.ru", "yandex.net", "yandex.com"}},
-	{Name: "baiduspider", Agents: []string{"baiduspider"}, Domains: []string{"crawl.baidu.com", "crawl.baidu.jp"}},
-	{Name: "seznambot", Agents: []string{"seznambot"}, Domains: []string{"seznam.cz"}},
+	{
+		// www.bing.com/webmasters/help/how-to-verify-bingbot-3905dc26, 2026-09.
+		Name: "bingbot", Agents: []string{"bingbot"},
+		Lists: []string{"https://www.bing.com/toolbox/bingbot.json"}, Domains: []string{"search.msn.com"},
+	},
+	{
+		// support.apple.com/en-us/119829, 2026-09.
+		Name: "applebot", Agents: []string{"applebot"},
+		Lists: []string{"https://search.developer.apple.com/applebot.json"}, Domains: []string{"applebot.apple.com"},
+	},
+	{
+		// duckduckgo.com/duckduckgo-help-pages/results/duckduckbot, 2026-09. DuckAssistBot,
+		// which answers users' questions, has the same addresses.
+		Name: "duckduckbot", Agents: []string{"duckduckbot"},
+		Lists: []string{"https://duckduckgo.com/duckduckbot.json"}, Claimed: true,
+	},
+	{
+		// developers.openai.com/api/docs/bots, 2026-09.
+		Name: "gptbot", Agents: []string{"gptbot"}, Lists: []string{"https://openai.com/gptbot.json"},
+	},
+	{
+		// The same page, 2026-09.
+		Name: "oai-searchbot", Agents: []string{"oai-searchbot"}, Lists: []string{"https://openai.com/searchbot.json"},
+	},
+	{
+		// support.claude.com/en/articles/8896518, 2026-09. Claude-User has the same addresses.
+		Name: "claudebot", Agents: []string{"claudebot", "claude-searchbot"}, Lists: []string{"https://claude.com/crawling/bots.json"}, Claimed: true,
+	},
+	{
+		// docs.perplexity.ai/guides/bots, 2026-09. It redirects to www.perplexity.ai.
+		Name: "perplexitybot", Agents: []string{"perplexitybot"}, Lists: []string{"https://www.perplexity.com/perplexitybot.json"},
+	},
+	{
+		// docs.mistral.ai/robots, 2026-09.
+		Name: "mistralai-index", Agents: []string{"mistralai-index"}, Lists: []string{"https://mistral.ai/mistralai-index-ips.json"},
+	},
+	{
+		// commoncrawl.org/ccbot, 2026-10.
+		Name: "ccbot", Agents: []string{"ccbot"},
+		Lists: []string{"https://index.commoncrawl.org/ccbot.json"}, Domains: []string{"crawl.commoncrawl.org"},
+	},
+	{
+		// developer.amazon.com/amazonbot, 2026-04. Its addresses are on a web page without a
+		// file, so only names can prove it.
+		Name: "amazonbot", Agents: []string{"amazonbot"}, Domains: []string{"crawl.amazonbot.amazon"},
+	},
+	{
+		// yandex.com/support/webmaster/en/robot-workings/check-yandex-robots, 2026-09.
+		Name: "yandexbot", Agents: []string{"yandex"}, Domains: []string{"yandex.ru", "yandex.net", "yandex.com"},
+	},
+	{
+		// help.baidu.com/question?prod_id=99&class=0&id=3001, 2026-09.
+		Name: "baiduspider", Agents: []string{"baiduspider"}, Domains: []string{"crawl.baidu.com", "crawl.baidu.jp"},
+	},
+	{
+		// o-seznam.cz/napoveda/vyhledavani/en/seznambot-crawler, 2026-09.
+		Name: "seznambot", Agents: []string{"seznambot"}, Domains: []string{"seznam.cz"},
+	},
 }
 
 // Names returns the names of all known crawlers.
