@@ -37,6 +37,8 @@ has_postgres() { have postgres || compgen -G '/usr/lib/postgresql/*/bin/postgres
 
 has_rack() { have ruby && ruby -e 'require "rack"' >/dev/null 2>&1; }
 
+has_devise() { have ruby && ruby -e 'gem "devise"; gem "rails"; gem "sqlite3"' >/dev/null 2>&1; }
+
 has_php_extension() { have php && php -m | grep -qx "$1"; }
 
 # missing_packages prints the Debian packages of all tools that are missing.
@@ -62,12 +64,14 @@ missing_packages() {
 	have mariadbd || echo mariadb-server
 	[[ -e /usr/share/wordpress/wp-load.php ]] || echo wordpress
 	[[ -e /usr/share/wordpress/wp-content/themes/twentytwentythree ]] || echo wordpress-theme-twentytwentythree
+	[[ -e /usr/share/php/Illuminate/autoload.php ]] || echo php-laravel-framework
+	has_devise || echo ruby-devise ruby-rails ruby-sqlite3
 	have wget || echo wget
 	have fail2ban-regex || echo fail2ban
 	have prometheus && have promtool || echo prometheus
-	# What WordPress and MediaWiki need of PHP.
+	# What WordPress, MediaWiki and Laravel need of PHP.
 	local extension
-	for extension in curl gd intl mbstring mysql:mysqli xml zip; do
+	for extension in curl gd intl mbstring mysql:mysqli sqlite3:pdo_sqlite xml zip; do
 		has_php_extension "${extension#*:}" || echo "php-${extension%:*}"
 	done
 }

@@ -13,17 +13,37 @@ import (
 // swarms.
 func recipeCode(t *testing.T, recipe, language string) string {
 	t.Helper()
-	page, err := os.ReadFile("../docs/recipes/" + recipe)
+	return sectionCode(t, "recipes/"+recipe, "## Under a swarm", language)
+}
+
+// sectionCode returns the first code of a language between a heading of a page in docs and
+// the next heading.
+func sectionCode(t *testing.T, page, heading, language string) string {
+	t.Helper()
+	text, err := os.ReadFile("../docs/" + page)
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, section, _ := strings.Cut(string(page), "\n## Under a swarm\n")
-	section, _, _ = strings.Cut(section, "\n## ")
+	_, section, _ := strings.Cut("\n"+string(text), "\n"+heading+"\n")
+	if next := regexp.MustCompile("(?m)^##+ ").FindStringIndex(section); next != nil {
+		section = section[:next[0]]
+	}
 	found := regexp.MustCompile("(?ms)^```" + language + "\n(.*?)^```$").FindStringSubmatch(section)
 	if found == nil {
-		t.Fatalf("got no %s about swarms in %s, want some", language, recipe)
+		t.Fatalf("got no %s below %q in %s, want some", language, heading, page)
 	}
 	return found[1]
+}
+
+// startSection runs the first Caddyfile below a heading, as startTrial runs that of a
+// recipe.
+func startSection(t *testing.T, page, heading string, changes ...string) *trial {
+	t.Helper()
+	file := sectionCode(t, page, heading, "caddyfile")
+	if !strings.HasPrefix(file, "{") {
+		file = "{\n}\n" + file
+	}
+	return runTrial(t, page, file, changes...)
 }
 
 // A session is a browser's: it keeps cookies.
@@ -84,6 +104,25 @@ func (b session) wantMember(zone, target string) {
 	}
 	if got := b.metric(b.t, "caddy_throttle_passes_total", `event="unbound"`); got != 1 {
 		b.t.Errorf("got %v passes without a log-in, want 1", got)
+	}
+}
+
+// wantNoMemberAfter checks that a client is no member any more after a log-out, although
+// its pass is still good.
+func (b session) wantNoMemberAfter(zone string, logOut func() answer) {
+	b.t.Helper()
+	old := b.cookies["__Host-throttle-"+zone]
+	if a := logOut(); a.status/100 != 2 && a.status/100 != 3 {
+		b.t.Fatalf("got %d, want a log-out", a.status)
+	}
+	b.cookies["__Host-throttle-"+zone] = old
+	members := func() float64 {
+		return b.metric(b.t, "caddy_throttle_requests_total", `zone="`+zone+`"`, `rank="member"`)
+	}
+	before := members()
+	b.opens("GET", "/", "")
+	if got := members(); got != before {
+		b.t.Errorf("got %v requests of members after the log-out, want the %v of before", got, before)
 	}
 }
 

@@ -37,6 +37,9 @@ type trial struct {
 
 var fence = regexp.MustCompile("(?ms)^```caddyfile\n(.*?)^```$")
 
+// siteAddress is what the site of a recipe begins with.
+var siteAddress = regexp.MustCompile(`(?m)^(shop\.)?example\.com {`)
+
 // startTrial runs the first Caddyfile of a page in docs/recipes. Changes are pairs of
 // a text in it and of what replaces it there, such as the root.
 func startTrial(t *testing.T, recipe string, changes ...string) *trial {
@@ -49,9 +52,15 @@ func startTrial(t *testing.T, recipe string, changes ...string) *trial {
 	if block == nil {
 		t.Fatalf("got no Caddyfile in %s, want one", recipe)
 	}
+	return runTrial(t, recipe, string(block[1]), changes...)
+}
+
+// runTrial runs a Caddyfile of a page, with changes.
+func runTrial(t *testing.T, page, file string, changes ...string) *trial {
+	t.Helper()
 	host := fmt.Sprintf("localhost:%d", freePort(t))
 	admin := fmt.Sprintf("127.0.0.1:%d", freePort(t))
-	file := string(block[1])
+	site := siteAddress.FindString(file)
 	for i, changes := 0, append([]string{
 		"{\n", `{
 	admin ` + admin + `
@@ -65,10 +74,10 @@ func startTrial(t *testing.T, recipe string, changes ...string) *trial {
 		protocols h1 h2
 	}
 `,
-		"\nexample.com {", "\nhttps://" + host + " {\n\ttls " + writeCertificate(t),
+		site, "https://" + host + " {\n\ttls " + writeCertificate(t),
 	}, changes...); i < len(changes); i += 2 {
 		if !strings.Contains(file, changes[i]) {
-			t.Fatalf("got no %q in the Caddyfile of %s, want one to change", changes[i], recipe)
+			t.Fatalf("got no %q in the Caddyfile of %s, want one to change", changes[i], page)
 		}
 		file = strings.Replace(file, changes[i], changes[i+1], 1)
 	}

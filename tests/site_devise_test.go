@@ -1,0 +1,60 @@
+package tests
+
+import (
+	"net/url"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// devise is a small Rails application with Devise, from Debian's packages, under Puma
+// with five threads. Its ApplicationController has the lines of the recipe.
+var devise = application{install: installDevise}
+
+func installDevise(t *testing.T, a *application) {
+	ruby, puma := need(t, "ruby"), need(t, "puma")
+	if err := exec.Command(ruby, "-e", "gem 'devise'; gem 'rails'; gem 'sqlite3'").Run(); err != nil {
+		need(t, "Devise, Rails and sqlite3 for Ruby")
+	}
+	root := filepath.Join(a.dir, "devise")
+	if err := os.CopyFS(root, os.DirFS("testdata/devise")); err != nil {
+		t.Fatal(err)
+	}
+	controller := "class ApplicationController < ActionController::Base\n" + recipeCode(t, "rails.md", "rb") + "end\n"
+	if err := os.WriteFile(filepath.Join(root, "app/controllers/application_controller.rb"), []byte(controller), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	command := func(name string, words ...string) *exec.Cmd {
+		cmd := exec.Command(name, words...)
+		cmd.Dir = root
+		return cmd
+	}
+	outputOf(t, command(ruby, "seed.rb"))
+	socket := filepath.Join(a.dir, "puma.sock")
+	a.run(t, command(puma, "--config", "-", "--environment", "production", "--threads", "5:5", "--bind", "unix://"+socket, "config.ru"), socket)
+}
+
+func TestTheRecipeOfDeviseKnowsWhoHasLoggedIn(t *testing.T) {
+	devise.use(t)
+	s := startTrial(t, "rails.md", append([]string{
+		"/srv/app/public", t.TempDir(),
+		"localhost:3000", "unix/" + filepath.Join(devise.dir, "puma.sock"),
+	}, beforePages(recipeCode(t, "rails.md", "caddyfile"))...)...)
+	alice := s.session("203.0.113.1", "theme=dark")
+	form := url.Values{"authenticity_token": {alice.opens("GET", "/", "").body}, "user[email]": {"alice@example.com"}, "user[password]": {"wrong"}}
+	if a := alice.opens("POST", "/users/sign_in", form.Encode()); a.status != 200 || !strings.Contains(a.body, "Log in") {
+		t.Fatalf("got %d for a wrong password, want the form again", a.status)
+	}
+	form.Set("authenticity_token", alice.opens("GET", "/", "").body)
+	form.Set("user[password]", "right")
+	if a := alice.opens("POST", "/users/sign_in", form.Encode()); a.status != 302 {
+		t.Fatalf("got %d, want a log-in", a.status)
+	}
+	alice.wantMember("rails", "/account")
+	alice.wantNoMemberAfter("rails", func() answer {
+		form := url.Values{"_method": {"delete"}, "authenticity_token": {alice.opens("GET", "/", "").body}}
+		return alice.opens("POST", "/users/sign_out", form.Encode())
+	})
+}
