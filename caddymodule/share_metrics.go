@@ -68,10 +68,12 @@ func (z *runningZone) turned(o *decision.Outcome, d decision.Decision, why decis
 	}
 	switch {
 	case o.Shadow:
-	case d == decision.Admitted:
+	case d == decision.Admitted && !o.Left:
 		meter.waits.Observe(0)
 	case d == decision.Delayed:
-		meter.waits.Observe(o.Delay.Seconds())
+		if !o.Left {
+			meter.waits.Observe(o.Delay.Seconds())
+		}
 		z.live.load.note(z, o, false)
 	case d == decision.Refused && (why == decision.Wait || why == decision.Timeout || why == decision.Waiting):
 		z.live.load.note(z, o, true)

@@ -16,6 +16,8 @@ import (
 	"time"
 
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
+	"github.com/prometheus/client_golang/prometheus"
+	dto "github.com/prometheus/client_model/go"
 	"go.uber.org/zap"
 	"go.uber.org/zap/zapcore"
 	"go.uber.org/zap/zaptest/observer"
@@ -354,13 +356,27 @@ func TestAClientThatHangsUpDoesNotFreeItsSlot(t *testing.T) {
 func TestAClientThatLeavesTheRowIsNotServed(t *testing.T) {
 	inSettleBubble(t, func(t *testing.T) {
 		s := newShareZone(t, "in_flight 1\nshare", 900*time.Millisecond)
+		before := servedWaits(t, "waits", "first")
 		s.visit("203.0.113.1", "/")
 		left := s.visit("203.0.113.2", "/")
 		left.leave()
 		pass(time.Minute)
 		wantGone(t, left)
+		if got := servedWaits(t, "waits", "first") - before; got != 1 {
+			t.Errorf("got the waits of %d served requests, want 1", got)
+		}
 		emptyRooms(t, "waits")
 	})
+}
+
+// servedWaits returns how many waits a zone's histogram has counted of a rank.
+func servedWaits(t *testing.T, zone, rank string) uint64 {
+	t.Helper()
+	var waits dto.Metric
+	if err := turnSeconds.WithLabelValues(zone, rank).(prometheus.Metric).Write(&waits); err != nil {
+		t.Fatal(err)
+	}
+	return waits.GetHistogram().GetSampleCount()
 }
 
 func TestBodiesOfRequestsThatWaitAreBounded(t *testing.T) {

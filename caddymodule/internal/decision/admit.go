@@ -155,6 +155,9 @@ func (res *Result) Admitted(pass *admission.Pass, r admission.Result, entries []
 	case o != nil && o.Delay == 0:
 		o.waited(r.Waited)
 	}
+	for i := range res.Outcomes {
+		res.Outcomes[i].Left = r.Why == admission.Left
+	}
 	res.Release()
 	return r.Why != admission.Left, refunds
 }

@@ -124,6 +124,7 @@ type Outcome struct {
 
 	Shadow bool // the zone only counts for this key
 	Began  bool // this request began the block
+	Left   bool // the client left while the request waited for its slots
 
 	renewed    bool // a known device, which keeps its place
 	simulating bool // the simulation reports the outcome
