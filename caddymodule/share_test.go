@@ -412,18 +412,22 @@ func TestBodiesOfRequestsThatWaitAreBounded(t *testing.T) {
 
 // A refused client uploads nothing.
 func TestAnEarlyRefusalReadsNoBody(t *testing.T) {
-	inSettleBubble(t, func(t *testing.T) {
-		s := newWaitSite(t, "throttle {\nzone waits {\nin_flight 1\nshare\n}\nzone names {\nkey form log\nlimit 100 1/s\n}\n}", 5*time.Second)
-		s.visit("203.0.113.1", "/")
-		s.visit("203.0.113.2", "/")
-		upload := uploadSlowly("/")
-		v := s.come(upload)
-		if !v.ended || v.Code != http.StatusServiceUnavailable || v.waited != 0 {
-			t.Errorf("got %d after %v, ended %v, want 503 at once", v.Code, v.waited, v.ended)
-		}
-		pass(time.Minute)
-		emptyRooms(t, "waits", "names")
-	})
+	for reader, zones := range map[string]string{
+		"key form log":   "zone waits {\nin_flight 1\nshare\n}\nzone names {\nkey form log\nlimit 100 1/s\n}",
+		"request_buffer": "zone waits {\nin_flight 1\nshare\nrequest_buffer 1MiB\n}",
+	} {
+		inSettleBubble(t, func(t *testing.T) {
+			s := newWaitSite(t, "throttle {\n"+zones+"\n}", 5*time.Second)
+			s.visit("203.0.113.1", "/")
+			s.visit("203.0.113.2", "/")
+			v := s.come(uploadSlowly("/"))
+			if !v.ended || v.Code != http.StatusServiceUnavailable || v.waited != 0 {
+				t.Errorf("%s: got %d after %v, ended %v, want 503 at once", reader, v.Code, v.waited, v.ended)
+			}
+			pass(time.Minute)
+			emptyRooms(t, "waits", "names")
+		})
+	}
 }
 
 // By the seconds that requests take, a zone in shadow would refuse nearly all of them:

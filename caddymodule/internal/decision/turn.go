@@ -2,6 +2,7 @@ package decision
 
 import (
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/admission"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/body"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/fairqueue"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/pass"
 )
@@ -110,8 +111,8 @@ func (res *Result) FirstTurn() (index int) {
 // checkTurns refuses the request if a zone with share would do so at once. Then the
 // store is not asked, and the body not read.
 func (p *Plan) checkTurns() {
-	if len(p.charges) == 0 && p.unread == 0 {
-		return
+	if len(p.charges) == 0 && p.unread == 0 && !p.buffersBody() {
+		return // an early refusal would save nothing
 	}
 	for i := range p.outcomes {
 		if p.outcomes[i].Rule.Delay != nil {
@@ -129,6 +130,17 @@ func (p *Plan) checkTurns() {
 			p.refused = true
 		}
 	}
+}
+
+// buffersBody reports whether a zone wants to read the body before slots are taken, and
+// the client has not sent all of it.
+func (p *Plan) buffersBody() bool {
+	for i := range p.outcomes {
+		if o := &p.outcomes[i]; o.Rule.RequestBuffer > 0 && !o.Shadow {
+			return !body.Received(p.Request)
+		}
+	}
+	return false
 }
 
 // reasonOf returns why the zone refuses a request whose admission ended so.
