@@ -17,6 +17,7 @@ import (
 	"golang.org/x/net/http/httpguts"
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/cookie"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/crawler"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/decision"
 	clientpass "github.com/caddy-throttle/caddy-throttle/caddymodule/internal/pass"
 )
@@ -74,6 +75,9 @@ func parseRank(r *zoneReader) error {
 			if len(args) == 0 {
 				return r.Err("rank member issued names no cookie: want the one that only a log-in sets, such as wordpress_logged_in_*")
 			}
+			if slices.Contains(args, "told") {
+				return r.Err("rank member issued and rank member told stand on one line: want a line for each")
+			}
 			rank.Issued = args
 		} else {
 			if len(args) != 1 {
@@ -86,12 +90,38 @@ func parseRank(r *zoneReader) error {
 			return r.Errf("rank member %s takes no block: want a line of its own for the matchers", word)
 		}
 	default:
+		if err := mistakenRank(r.Dispenser, rank.Rank, word, args); err != nil {
+			return err
+		}
 		if err := parseMatchers(r.Dispenser, r.matcher, &rank.Match); err != nil {
 			return err
 		}
 	}
 	r.zone.Rank = append(r.zone.Rank, rank)
 	return nil
+}
+
+// mistakenRank returns an error if no matchers follow a rank, but what should stand
+// behind another word.
+func mistakenRank(d *caddyfile.Dispenser, rank, word string, args []string) error {
+	switch {
+	case word == "" && !blockFollows(d):
+		return d.Errf("rank %s does not say who that is: %s", rank, wantRank)
+	case rank == rankCrawler && crawler.Find(strings.ToLower(word)) != nil:
+		return d.Errf("unknown matcher %q in rank crawler: did you mean verified_crawler %s?", word, strings.ToLower(strings.Join(args, " ")))
+	case rank == rankMember && strings.HasSuffix(word, "*") && cookie.ValidPattern(word):
+		return d.Errf("unknown matcher %q in rank member: did you mean rank member issued %s?", word, strings.Join(args, " "))
+	}
+	return nil
+}
+
+// blockFollows reports whether a block comes next, and reads nothing.
+func blockFollows(d *caddyfile.Dispenser) bool {
+	if !d.Next() {
+		return false
+	}
+	defer d.Prev()
+	return d.Val() == "{"
 }
 
 // nextWord returns the next word on the line, which stays unread, and the rest of the
