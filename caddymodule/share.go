@@ -65,6 +65,10 @@ func (c *compilation) checkShare() error {
 		return about("share", 0, errors.New("share has no meaning without in_flight: want in_flight <number>, how many requests the upstream serves at once"))
 	case c.Capacity != 0 || c.Leak != "":
 		return about("share", 0, errors.New("share and capacity exclude each other: a zone with share limits how many requests are in flight, so give the bucket a zone of its own"))
+	case len(c.written.Key) == 0 && len(c.Override) > 0:
+		return about("override", 0, errors.New("override has no meaning with share and without key, because all clients have one key: want exempt client_ip <network> for those who need no slot"))
+	case len(c.written.Key) == 0 && c.OverrideFile != "":
+		return about("override_file", 0, errors.New("override_file has no meaning with share and without key, because all clients have one key"))
 	case c.Enforce != 100:
 		return about("enforce", 0, errors.New("enforce has no meaning with share, because all clients take turns for the same slots: want shadow for a dry run"))
 	}
