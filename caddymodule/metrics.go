@@ -267,10 +267,10 @@ func (c slotCollector) Collect(metrics chan<- prometheus.Metric) {
 		}
 		waits, slots, _ := l.holds()
 		waiting, served := l.enforced.Counts()
-		switch ranks := l.ranks(); {
-		case len(ranks) > 0:
+		switch {
+		case l.takesTurns():
 			load := l.enforced.Load()
-			for _, rank := range ranks {
+			for _, rank := range allRanks {
 				metrics <- prometheus.MustNewConstMetric(c.waiting, prometheus.GaugeValue, float64(load.Waiting[rank]), l.name, rank.String())
 			}
 			metrics <- prometheus.MustNewConstMetric(c.mean, prometheus.GaugeValue, load.Mean.Seconds(), l.name)

@@ -130,16 +130,11 @@ func (l *liveZone) overrideFile() *overrideFile {
 	return l.configs[len(l.configs)-1].overrideFile
 }
 
-// ranks are those of clients in the configs that have started, if these have share.
-func (l *liveZone) ranks() (ranks []fairqueue.Rank) {
+// takesTurns reports whether a config that has started enforces share.
+func (l *liveZone) takesTurns() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	for _, z := range l.configs {
-		if more := z.ranks(); !z.Shadow && len(more) > len(ranks) {
-			ranks = more
-		}
-	}
-	return ranks
+	return slices.ContainsFunc(l.configs, func(z *runningZone) bool { return z.Share != nil && !z.Shadow })
 }
 
 // Destruct deletes the zone's series.

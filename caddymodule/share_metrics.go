@@ -28,16 +28,8 @@ var (
 	}, []string{"zone", "rank"})
 )
 
-// ranks are those that clients of the zone may have.
-func (z *runningZone) ranks() []fairqueue.Rank {
-	switch {
-	case z.Share == nil:
-		return nil
-	case z.Standing == nil:
-		return []fairqueue.Rank{fairqueue.First}
-	}
-	return []fairqueue.Rank{fairqueue.Member, fairqueue.Returned, fairqueue.Crawler, fairqueue.First}
-}
+// allRanks are those that clients of a zone with share may have, in the order of service.
+var allRanks = []fairqueue.Rank{fairqueue.Member, fairqueue.Returned, fairqueue.Crawler, fairqueue.First}
 
 // A turnMeter counts what becomes of requests of one rank.
 type turnMeter struct {
@@ -46,7 +38,10 @@ type turnMeter struct {
 }
 
 func newTurnMeters(z *runningZone) (meters [fairqueue.Ranks]*turnMeter) {
-	for _, rank := range z.ranks() {
+	if z.Share == nil {
+		return meters
+	}
+	for _, rank := range allRanks {
 		counter := slotSeconds.WithLabelValues(z.Name, rank.String())
 		z.live.slotSeconds[rank].Store(&counter)
 		meters[rank] = &turnMeter{decided: countersOf(z, rank.String()), waits: turnSeconds.WithLabelValues(z.Name, rank.String())}
@@ -58,12 +53,9 @@ func newTurnMeters(z *runningZone) (meters [fairqueue.Ranks]*turnMeter) {
 func (z *runningZone) turned(o *decision.Outcome, d decision.Decision, why decision.Reason) {
 	rank := o.Turn.Rank
 	meter := z.turns[rank]
-	if meter == nil { // only a switch at run time can lead here
-		meter = &turnMeter{waits: turnSeconds.WithLabelValues(z.Name, rank.String())}
-	}
 	if counter := meter.decided[d][why]; counter != nil {
 		counter.Inc()
-	} else {
+	} else { // only a switch at run time can lead here
 		requests.WithLabelValues(z.Name, d.String(), why.String(), rank.String()).Inc()
 	}
 	switch {
@@ -82,11 +74,7 @@ func (z *runningZone) turned(o *decision.Outcome, d decision.Decision, why decis
 
 // released counts a slot that was given back.
 func (l *liveZone) released(t *admission.Turn, held time.Duration) {
-	if counter := l.slotSeconds[t.Rank].Load(); counter != nil {
-		(*counter).Add(held.Seconds())
-	} else { // only a switch at run time can lead here
-		slotSeconds.WithLabelValues(l.name, t.Rank.String()).Add(held.Seconds())
-	}
+	(*l.slotSeconds[t.Rank].Load()).Add(held.Seconds())
 	l.busiest.add(t.Keys[0], held, time.Now())
 }
 
@@ -103,12 +91,12 @@ type busiestKeys struct {
 func (b *busiestKeys) add(key string, held time.Duration, now time.Time) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.turn(now)
+	b.rotate(now)
 	b.count.AddTimes(key, int(held/time.Millisecond))
 }
 
-// turn forgets what is too old.
-func (b *busiestKeys) turn(now time.Time) {
+// rotate forgets what is too old.
+func (b *busiestKeys) rotate(now time.Time) {
 	switch age := now.Sub(b.since); {
 	case age > 2*busiestFor:
 		b.since, b.last, b.count = now, topk.Counter{}, topk.Counter{}
@@ -127,7 +115,7 @@ type busyKey struct {
 func (b *busiestKeys) top(n int, now time.Time) (keys []busyKey) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.turn(now)
+	b.rotate(now)
 	var both topk.Counter
 	for _, counter := range []*topk.Counter{&b.last, &b.count} {
 		for _, k := range counter.Top(math.MaxInt) {
@@ -225,7 +213,7 @@ func (z *runningZone) describeShare(now time.Time) *slotStatus {
 		Busy: load.Running, Slots: max(load.Slots, z.InFlight), MeanSeconds: load.Mean.Seconds(),
 		Top: z.live.busiest.top(busiestShown, now),
 	}
-	for _, rank := range z.ranks() {
+	for _, rank := range allRanks {
 		s.Rows = append(s.Rows, rowStatus{rank.String(), load.Waiting[rank], ahead})
 		ahead += load.Waiting[rank]
 	}

@@ -236,11 +236,6 @@ func TestMetricsAndTheStatusTellOfTurns(t *testing.T) {
 		if got.Busy != 1 || got.Slots != 1 || got.MeanSeconds != 1 {
 			t.Errorf("got %+v, want one slot of one busy, and a mean of a second", got)
 		}
-		z.Standing = nil
-		if rows := z.describeShare(time.Now()).Rows; len(rows) != 1 || rows[0] != (rowStatus{"first", 0, 0}) {
-			t.Errorf("got rows %v without ranks, want one of all clients", rows)
-		}
-		rankByHeader(s, "waits")
 		want := []rowStatus{{"member", 1, 0}, {"returned", 1, 1}, {"crawler", 0, 2}, {"first", 0, 2}}
 		if rows := z.describeShare(time.Now()).Rows; !slices.Equal(rows, want) {
 			t.Errorf("got rows %v, want %v", rows, want)

@@ -44,7 +44,7 @@ type runningZone struct {
 	logEvery time.Duration      // between refusals in the access log; see [parseLogRefused]
 
 	decided   counters
-	turns     [fairqueue.Ranks]*turnMeter     // nil for ranks that no client has
+	turns     [fairqueue.Ranks]*turnMeter     // nil without share
 	overflows [decision.Decisions]*overflows  // as refusals
 	refusals  [decision.Decisions]*refusalLog // nil for decisions that refuse nothing
 	unsettled prometheus.Counter
