@@ -246,8 +246,11 @@ func (a *App) provisionZone(ctx caddy.Context, definition *Zone) (*runningZone, 
 			return nil, err
 		}
 	}
-	if err := a.provisionPasses(ctx, rule); err != nil {
-		return nil, err
+	pass := passOf(rule)
+	if pass != nil {
+		if pass.Keys, err = a.signingKeys(ctx); err != nil {
+			return nil, err
+		}
 	}
 	z, err := newRunningZone(a, definition, rule, text)
 	if err != nil {
@@ -255,6 +258,9 @@ func (a *App) provisionZone(ctx caddy.Context, definition *Zone) (*runningZone, 
 	}
 	if rule.Trust != nil {
 		rule.Trust.Insecure = z.warnInsecure
+	}
+	if pass != nil {
+		pass.Insecure = z.warnInsecure
 	}
 	a.zones[z.Name] = z
 	a.exemptsSome = a.exemptsSome || rule.Exempt != nil

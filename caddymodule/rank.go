@@ -285,20 +285,12 @@ func (z *Zone) loadRanks(ctx caddy.Context, rule *decision.Rule) error {
 	return nil
 }
 
-// provisionPasses gives the zone the keys that its passes are signed with.
-func (a *App) provisionPasses(ctx caddy.Context, rule *decision.Rule) (err error) {
-	if rule.Ranks != nil && rule.Ranks.Pass != nil {
-		rule.Ranks.Pass.Keys, err = a.signingKeys(ctx)
-	}
-	return err
-}
-
-// toldBy returns the headers in which the upstream names users to a rule.
-func toldBy(rule *decision.Rule) []string {
-	if rule.Ranks == nil || rule.Ranks.Pass == nil {
+// passOf returns what issues the passes of a zone, or nil if the zone sends none.
+func passOf(rule *decision.Rule) *clientpass.Zone {
+	if rule.Ranks == nil {
 		return nil
 	}
-	return rule.Ranks.Pass.Told
+	return rule.Ranks.Pass
 }
 
 // weakMatchers are those by which a client can say about itself what it likes.
@@ -319,9 +311,6 @@ func weak(set caddy.ModuleMap) bool {
 
 // warnRanks logs warnings about ranks that do not hold what they promise.
 func (z *runningZone) warnRanks() {
-	if z.Ranks == nil {
-		return
-	}
 	for _, rank := range z.Ranks.Weak {
 		z.logger.Warn("clients choose their path, query, headers and cookies, so any client can take this rank: add a matcher that they cannot forge, such as client_ip, or use rank member issued or told",
 			zap.String("rank", rank))
@@ -344,9 +333,6 @@ type newcomers struct {
 	came, joined atomic.Int64
 	warned       atomic.Bool
 }
-
-// Passed implements decision.Reporter.
-func (z *runningZone) Passed(e clientpass.Event) { z.passes[e].Inc() }
 
 // Answered implements decision.Reporter.
 func (z *runningZone) Answered(isNew bool, e clientpass.Event) {
@@ -373,44 +359,13 @@ func (h *Handler) stripTold(r *http.Request) {
 
 // addTold notes the headers in which the upstream names users to a zone.
 func (h *Handler) addTold(z *runningZone) {
-	for _, name := range toldBy(z.Rule) {
+	pass := passOf(z.Rule)
+	if pass == nil {
+		return
+	}
+	for _, name := range pass.Told {
 		if !slices.Contains(h.told, name) {
 			h.told = append(h.told, name)
 		}
 	}
-}
-
-// countPass counts what the pass was worth that a request came with.
-func (z *runningZone) countPass(o *decision.Outcome) {
-	if o.Turn == nil || z.presented[0] == nil {
-		return
-	}
-	c := &o.Turn.Standing.Client
-	switch {
-	case c.State() == clientpass.Absent:
-	case c.Unbound():
-		z.presented[clientpass.Absent].Inc()
-	default:
-		z.presented[c.State()].Inc()
-	}
-}
-
-// presentedEvents are the events of passes that requests come with, by their state. A
-// pass of a member without the log-in stands where there is no pass.
-var presentedEvents = [...]string{
-	clientpass.Absent: "unbound", clientpass.Invalid: "invalid", clientpass.Expired: "expired", clientpass.Early: "early", clientpass.Valid: "valid",
-}
-
-// countPasses looks the zone's counters of passes up.
-func (z *runningZone) countPasses() {
-	if z.Ranks == nil || z.Ranks.Pass == nil {
-		return
-	}
-	for state, event := range presentedEvents {
-		z.presented[state] = passes.WithLabelValues(z.Name, event)
-	}
-	for e := clientpass.None + 1; e < clientpass.Events; e++ {
-		z.passes[e] = passes.WithLabelValues(z.Name, e.String())
-	}
-	z.Ranks.Pass.Insecure = z.warnInsecure
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/admission"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/decision"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/fairqueue"
+	clientpass "github.com/caddy-throttle/caddy-throttle/caddymodule/internal/pass"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/topk"
 )
 
@@ -69,6 +70,43 @@ func (z *runningZone) turned(o *decision.Outcome, d decision.Decision, why decis
 		z.live.load.note(z, o, false)
 	case d == decision.Refused && (why == decision.Wait || why == decision.Timeout || why == decision.Waiting):
 		z.live.load.note(z, o, true)
+	}
+}
+
+// Passed implements decision.Reporter.
+func (z *runningZone) Passed(e clientpass.Event) { z.passes[e].Inc() }
+
+// countPass counts what the pass was worth that a request came with.
+func (z *runningZone) countPass(o *decision.Outcome) {
+	if o.Turn == nil || z.presented[0] == nil {
+		return
+	}
+	c := &o.Turn.Standing.Client
+	switch {
+	case c.State() == clientpass.Absent:
+	case c.Unbound():
+		z.presented[clientpass.Absent].Inc()
+	default:
+		z.presented[c.State()].Inc()
+	}
+}
+
+// presentedEvents are the events of passes that requests come with, by their state. A
+// pass of a member without the log-in stands where there is no pass.
+var presentedEvents = [...]string{
+	clientpass.Absent: "unbound", clientpass.Invalid: "invalid", clientpass.Expired: "expired", clientpass.Early: "early", clientpass.Valid: "valid",
+}
+
+// countPasses looks the zone's counters of passes up.
+func (z *runningZone) countPasses() {
+	if passOf(z.Rule) == nil {
+		return
+	}
+	for state, event := range presentedEvents {
+		z.presented[state] = passes.WithLabelValues(z.Name, event)
+	}
+	for e := clientpass.None + 1; e < clientpass.Events; e++ {
+		z.passes[e] = passes.WithLabelValues(z.Name, e.String())
 	}
 }
 

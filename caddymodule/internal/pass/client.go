@@ -68,7 +68,7 @@ type Client struct {
 }
 
 // Known reports whether the zone reads and sends passes. The zero Client is not known.
-func (c *Client) Known() bool { return c.zone != nil && c.host != "" }
+func (c *Client) Known() bool { return c.zone != nil }
 
 // Learns reports whether the upstream tells the zone who is a member, so that each of
 // its responses matters.

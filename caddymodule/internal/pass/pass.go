@@ -183,7 +183,8 @@ func (p *Pass) triesAt(now time.Time) int {
 	return p.Tries
 }
 
-// cookie returns the Set-Cookie header of a pass.
+// setCookie returns the Set-Cookie header of a pass, or the one that deletes it if the
+// token is empty.
 func setCookie(zone, token string, lasts time.Duration) string {
 	c := http.Cookie{
 		Name: CookieName(zone), Value: token, Path: "/",
