@@ -270,7 +270,7 @@ func (r *remote) showFiles(zones []shownZone) {
 		}
 		fmt.Fprintf(&r.out, "%s: %s of %s, read %s ago.\n", shown(z.Zone), plural(f.Overrides, "override"), shown(f.File), time.Since(f.Read).Round(time.Second))
 		if f.Problem != "" {
-			fmt.Fprintf(&r.out, "The file is wrong now, so these stay: %s\n", accesslog.Printable(f.Problem, 1000))
+			fmt.Fprintf(&r.out, "The file cannot be used as it is now, so these stay: %s\n", accesslog.Printable(f.Problem, 1000))
 		}
 	}
 }

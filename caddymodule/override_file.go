@@ -69,7 +69,9 @@ func (o *overrideFiles) start(a *App) {
 		return
 	}
 	o.stop = make(chan struct{})
-	go o.watch(a, o.stop)
+	for _, f := range o.files {
+		go f.watch(a, o.stop) // each for itself, as one may hang
+	}
 }
 
 func (o *overrideFiles) end() {
@@ -79,7 +81,7 @@ func (o *overrideFiles) end() {
 	}
 }
 
-func (o *overrideFiles) watch(a *App, stop <-chan struct{}) {
+func (f *overrideFile) watch(a *App, stop <-chan struct{}) {
 	ticker := time.NewTicker(watchEvery)
 	defer ticker.Stop()
 	for {
@@ -88,15 +90,13 @@ func (o *overrideFiles) watch(a *App, stop <-chan struct{}) {
 			return
 		case <-ticker.C:
 		}
-		for _, f := range o.files {
-			f.look(a)
-		}
+		f.look(a, stop)
 	}
 }
 
 // look reads the file if it has changed, and logs what became of that.
-func (f *overrideFile) look(a *App) {
-	news, s := f.Look()
+func (f *overrideFile) look(a *App, stop <-chan struct{}) {
+	news, s := f.Look(stop)
 	switch {
 	case !news:
 	case s.Problem != nil:

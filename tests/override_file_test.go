@@ -164,7 +164,7 @@ func TestAWrongOverrideFileKeepsTheOldOne(t *testing.T) {
 		t.Errorf("a reload with a FIFO: got %d %s, want it refused at once", status, message)
 	}
 	out := c.throttle("status")
-	for _, want := range []string{"api: 1 override of " + c.file + ", read ", "The file is wrong now, so these stay: " + c.file + " is no regular file"} {
+	for _, want := range []string{"api: 1 override of " + c.file + ", read ", "The file cannot be used as it is now, so these stay: " + c.file + " is no regular file"} {
 		if !strings.Contains(out, want) {
 			t.Errorf("status: got\n%s\nwant it to hold %q", out, want)
 		}
