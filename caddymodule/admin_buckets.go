@@ -133,14 +133,14 @@ type released struct {
 	// Banned is set if a ban still holds for the address.
 	Banned bool `json:"banned,omitempty"`
 
-	// Complete is false if the store could not be searched through. Problem says why,
-	// unless there were too many.
+	// Complete is false if the store could not be searched through, or failed halfway.
+	// Problem says why, unless there were too many.
 	Complete bool   `json:"complete"`
 	Problem  string `json:"problem,omitempty"`
 }
 
 // adminRelease empties the buckets of a client and ends their blocks, those of shadow
-// too.
+// too. If the store fails halfway, the answer is what was done until then.
 func (a *App) adminRelease(ctx context.Context, in *adminInput) (any, error) {
 	c, zones, err := in.client(a)
 	if err != nil {
@@ -151,9 +151,23 @@ func (a *App) adminRelease(ctx context.Context, in *adminInput) (any, error) {
 		return nil, errors.New("the store cannot forget single buckets")
 	}
 	result := released{Client: c.Client, Freed: []string{}, Complete: true}
+	if err := a.free(ctx, resetter, zones, &result); err != nil {
+		if len(result.Freed) == 0 {
+			return nil, err
+		}
+		result.Complete, result.Problem = false, err.Error()
+	}
+	if addr, err := netip.ParseAddr(c.Client); err == nil {
+		result.Banned = a.overrides.Load().Banned(addr, time.Now()) != nil
+	}
+	return result, nil
+}
+
+// free empties the buckets of the client of a release.
+func (a *App) free(ctx context.Context, resetter leakybucket.Resetter, zones []*runningZone, result *released) error {
 	for _, z := range zones {
 		for _, shadow := range []bool{false, true} {
-			names, complete, err := a.search(ctx, z, c.Client, shadow)
+			names, complete, err := a.search(ctx, z, result.Client, shadow)
 			if err != nil {
 				complete, result.Problem = false, err.Error()
 			}
@@ -164,10 +178,10 @@ func (a *App) adminRelease(ctx context.Context, in *adminInput) (any, error) {
 				}
 				was, err := a.peek(ctx, z, name, shadow)
 				if err != nil {
-					return nil, err
+					return err
 				}
 				if err := resetter.Reset(ctx, z.Name, name, shadow); err != nil {
-					return nil, fmt.Errorf("zone %q: %w", z.Name, err)
+					return fmt.Errorf("zone %q: %w", z.Name, err)
 				}
 				a.blocks.Forget(z.Name, name, shadow)
 				if was.Level > 0 || was.Blocked > 0 {
@@ -176,10 +190,7 @@ func (a *App) adminRelease(ctx context.Context, in *adminInput) (any, error) {
 			}
 		}
 	}
-	if addr, err := netip.ParseAddr(c.Client); err == nil {
-		result.Banned = a.overrides.Load().Banned(addr, time.Now()) != nil
-	}
-	return result, nil
+	return nil
 }
 
 // bucketName names a bucket to people, as stores do.

@@ -1,11 +1,15 @@
 package caddymodule
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"net/http"
+	"slices"
 	"testing"
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/override"
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/memstore"
 )
 
 func TestTheJournalSaysWhatWasChangedAndByWhom(t *testing.T) {
@@ -34,7 +38,7 @@ func TestTheJournalSaysWhatWasChangedAndByWhom(t *testing.T) {
 		if c.Until != nil {
 			ends = " for " + c.Until.Sub(c.At).Round(1e9).String()
 		}
-		told = append(told, c.By+": "+c.Action+" "+c.Of+" "+c.Limit+c.Note+ends)
+		told = append(told, c.Via+c.By+": "+c.Action+" "+c.Of+" "+c.Limit+c.Note+ends)
 	}
 	want := []string{
 		"admin API: shadow everything  for 30m0s",
@@ -46,4 +50,42 @@ func TestTheJournalSaysWhatWasChangedAndByWhom(t *testing.T) {
 	if fmt.Sprint(told) != fmt.Sprint(want) {
 		t.Errorf("got\n%q\nwant\n%q", told, want)
 	}
+}
+
+// A failing store fails to forget buckets of a zone.
+type failing struct {
+	*memstore.Store
+	zone string
+}
+
+func (f failing) Reset(ctx context.Context, zone, key string, shadow bool) error {
+	if zone == f.zone {
+		return errors.New("the store is down")
+	}
+	return f.Store.Reset(ctx, zone, key, shadow)
+}
+
+func TestAReleaseThatFailsHalfwaySaysAndJournalsWhatWasDone(t *testing.T) {
+	s := run(t, threeZones)
+	s.from(someone).passes(2, "/hosts")
+	s.from(someone).passes(2, "/pages")
+	s.app().store = failing{s.app().store.(*memstore.Store), "pages"}
+	before := len(s.journal())
+	var got released
+	if status := s.admin(http.MethodPost, "/throttle/release", `{"client": "203.0.113.7"}`, &got); status != http.StatusOK ||
+		!slices.Equal(got.Freed, []string{"hosts/203.0.113.7/example.com"}) || got.Complete || got.Problem != `zone "pages": the store is down` {
+		t.Errorf("got %d %+v, want the bucket of hosts, and what went wrong in pages", status, got)
+	}
+	if journal := s.journal(); len(journal) != before+1 || journal[0].Of != "hosts/203.0.113.7/example.com" {
+		t.Errorf("got %+v, want the bucket that was emptied", journal)
+	}
+	if status := s.admin(http.MethodPost, "/throttle/release", `{"client": "203.0.113.7"}`, nil); status != http.StatusBadGateway || len(s.journal()) != before+1 {
+		t.Errorf("got %d with nothing done, want 502 and no line", status)
+	}
+}
+
+func (s *site) journal() (all []override.Change) {
+	s.Helper()
+	s.admin(http.MethodGet, "/throttle/journal", "", &all)
+	return all
 }

@@ -19,6 +19,16 @@ import (
 // outputOf runs a command against an admin endpoint that gives this answer.
 func outputOf(t *testing.T, command *cobra.Command, answer any, args ...string) string {
 	t.Helper()
+	out, err := resultOf(t, command, answer, args...)
+	if err != nil {
+		t.Fatalf("got error %v and\n%s", err, out)
+	}
+	return out
+}
+
+// resultOf is outputOf for a command that may fail.
+func resultOf(t *testing.T, command *cobra.Command, answer any, args ...string) (string, error) {
+	t.Helper()
 	admin := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Type", "application/json")
 		if err := json.NewEncoder(w).Encode(answer); err != nil {
@@ -30,10 +40,8 @@ func outputOf(t *testing.T, command *cobra.Command, answer any, args ...string) 
 	command.SetOut(&out)
 	command.SetErr(&out)
 	command.SetArgs(append(args, "--address", strings.TrimPrefix(admin.URL, "http://")))
-	if err := command.Execute(); err != nil {
-		t.Fatalf("got error %v and\n%s", err, out.String())
-	}
-	return out.String()
+	err := command.Execute()
+	return out.String(), err
 }
 
 func ratesOf(admitted, delayed, refused, shadow float64) map[string]float64 {
@@ -198,6 +206,13 @@ func TestReleaseNamesShadowInWords(t *testing.T) {
 	out := outputOf(t, releaseCommand(), released{Freed: []string{"login/203.0.113.7", "~login/203.0.113.7"}, Complete: true}, "203.0.113.7")
 	if want := "emptied login/203.0.113.7\nemptied login/203.0.113.7 (shadow)\n"; out != want {
 		t.Errorf("got\n%s\nwant\n%s", out, want)
+	}
+}
+
+func TestAReleaseThatFailsHalfwayNamesWhatItEmptied(t *testing.T) {
+	out, err := resultOf(t, releaseCommand(), released{Freed: []string{"login/203.0.113.7"}, Problem: "the store is down"}, "203.0.113.7")
+	if !strings.HasPrefix(out, "emptied login/203.0.113.7\n") || err == nil || !strings.Contains(out+err.Error(), "there may be more buckets to empty: the store is down") {
+		t.Errorf("got %v and\n%s\nwant the bucket and the problem", err, out)
 	}
 }
 

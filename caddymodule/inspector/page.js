@@ -204,10 +204,10 @@ const proposeRelease = (client, zone) => propose({
 	text: zone ? ["The bucket of ", foreign(client), " in the zone ", foreign(zone), " becomes empty, and a block of it ends."] : ["All buckets of ", foreign(client), " become empty, and their blocks end. The client starts afresh. Bans stay."],
 	does: zone ? "Empty" : "Release",
 	send: async () => {
-		const { freed, banned, complete } = await ask("release", { client, zone });
-		const told = [freed.length ? `Emptied ${counted(freed.length, "bucket")}.` : "No bucket of this client was in use."];
+		const { freed, banned, complete, problem } = await ask("release", { client, zone });
+		const told = freed.length || !problem ? [freed.length ? `Emptied ${counted(freed.length, "bucket")}.` : "No bucket of this client was in use."] : [];
 		if (banned) told.push("A ban still holds.");
-		if (!complete) told.push("The search did not reach the end: there may be more.");
+		if (!complete) told.push(`There may be more buckets to empty. ${problem ?? ""}`);
 		return told.join(" ");
 	},
 });
@@ -609,7 +609,7 @@ whyForm.addEventListener("submit", (event) => {
 const refreshJournal = async () => {
 	const journal = await ask("journal");
 	rows(find("#journal-table"), journal, (c) => JSON.stringify(c), (c) => element("tr", { role: "row" },
-		cell("", "n when", clock(c.at)), cell("by", "text", foreign(c.by)),
+		cell("", "n when", clock(c.at)), cell("by", "text", ...(c.via === "inspector" ? [foreign(c.by), " in the inspector"] : [c.via])),
 		cell("", "text", c.action, ...(c.limit ? [" ", foreign(c.limit)] : []), ...(c.until ? [` for ${span((Date.parse(c.until) - Date.parse(c.at)) / 1e3)}`] : [])),
 		cell("of", "key", foreign(c.of, "long")), cell("", "text wide", foreign(c.note ?? ""))));
 	find("#journal-empty").hidden = journal.length > 0;
