@@ -15,6 +15,8 @@ import (
 
 	"github.com/caddyserver/caddy/v2"
 	"go.uber.org/zap"
+
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/override"
 )
 
 func init() {
@@ -102,7 +104,7 @@ func serveAdmin(w http.ResponseWriter, r *http.Request) error {
 			return err
 		}
 	}
-	answer, err := in.ask(r.Context(), "admin API", r.URL.Path, call)
+	answer, err := in.ask(r.Context(), override.Origin{Via: "admin API"}, r.URL.Path, call)
 	if err != nil {
 		return err
 	}
@@ -122,9 +124,9 @@ func readAdminInput(w http.ResponseWriter, r *http.Request) (*adminInput, error)
 	return &adminInput{body}, nil
 }
 
-// ask calls the app that runs, for an administrator of a name. Changes are logged and
-// kept in the journal. Its errors are of the type [caddy.APIError].
-func (in *adminInput) ask(ctx context.Context, by, path string, call adminCall) (any, error) {
+// ask calls the app that runs, for an administrator. Changes are logged and kept in the
+// journal. Its errors are of the type [caddy.APIError].
+func (in *adminInput) ask(ctx context.Context, from override.Origin, path string, call adminCall) (any, error) {
 	a, release := runningApp()
 	if a == nil {
 		return nil, caddy.APIError{HTTPStatus: http.StatusServiceUnavailable, Err: errors.New("throttle does not run: no config with it is loaded")}
@@ -132,7 +134,7 @@ func (in *adminInput) ask(ctx context.Context, by, path string, call adminCall) 
 	defer release()
 	ctx, cancel := context.WithTimeout(ctx, adminTimeout)
 	defer cancel()
-	answer, err := in.change(ctx, a, by, path, call)
+	answer, err := in.change(ctx, a, from, path, call)
 	if err != nil {
 		var api caddy.APIError
 		if errors.As(err, &api) {
@@ -141,14 +143,18 @@ func (in *adminInput) ask(ctx context.Context, by, path string, call adminCall) 
 		return nil, caddy.APIError{HTTPStatus: http.StatusBadGateway, Err: err}
 	}
 	if slices.Contains(changes, path) {
-		a.logger.Warn("changed at run time", zap.String("by", by), zap.String("path", path), logged(answer))
+		by := zap.Skip()
+		if from.By != "" {
+			by = zap.String("by", from.By)
+		}
+		a.logger.Warn("changed at run time", zap.String("via", from.Via), by, zap.String("path", path), logged(answer))
 	}
 	return answer, nil
 }
 
 // change makes a call, and notes in the journal what that has changed, in the order in
 // which it counts.
-func (in *adminInput) change(ctx context.Context, a *App, by, path string, call adminCall) (any, error) {
+func (in *adminInput) change(ctx context.Context, a *App, from override.Origin, path string, call adminCall) (any, error) {
 	if !slices.Contains(changes, path) {
 		return call(a, ctx, in)
 	}
@@ -158,7 +164,7 @@ func (in *adminInput) change(ctx context.Context, a *App, by, path string, call 
 	}
 	answer, err := call(a, ctx, in)
 	if err == nil {
-		a.control.journal.Add(in.journaled(by, path, answer)...)
+		a.control.journal.Add(in.journaled(from, path, answer)...)
 	}
 	return answer, err
 }

@@ -26,12 +26,12 @@ func ending(s override.Span) *time.Time {
 
 // journaled returns what the journal keeps of a call that has changed something. A call
 // that found nothing to change gives none.
-func (in *adminInput) journaled(by, path string, answer any) []override.Change {
+func (in *adminInput) journaled(from override.Origin, path string, answer any) []override.Change {
 	var of overrideInput
 	if json.Unmarshal(in.body, &of) != nil {
 		return nil // not so, because the call has read it
 	}
-	c := override.Change{At: time.Now(), By: by, Action: strings.TrimPrefix(path, "/throttle/"), Of: of.Zone}
+	c := override.Change{At: time.Now(), Origin: from, Action: strings.TrimPrefix(path, "/throttle/"), Of: of.Zone}
 	if network, err := of.network(); err == nil {
 		c.Of = network.String()
 	}

@@ -23,6 +23,8 @@ import (
 	"github.com/caddyserver/caddy/v2/caddyconfig/httpcaddyfile"
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
 	"go.uber.org/zap"
+
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/override"
 )
 
 func init() {
@@ -303,7 +305,7 @@ func (i *Inspector) serve(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	answer, err := in.ask(r.Context(), user, path, adminCalls[inspectorCalls[asks[0]]][path])
+	answer, err := in.ask(r.Context(), override.Origin{Via: "inspector", By: user}, path, adminCalls[inspectorCalls[asks[0]]][path])
 	if err != nil {
 		return err
 	}

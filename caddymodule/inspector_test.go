@@ -307,24 +307,25 @@ func TestZonesAndKeysOfTheInspectorAreNoPaths(t *testing.T) {
 }
 
 func TestTheJournalNamesTheUserOfTheInspector(t *testing.T) {
-	s := run(t, withInspector("allow_changes"))
+	s := run(t, strings.Replace(withInspector("allow_changes"), "\tbob ", "\t\"admin API\" ", 1))
 	s.visits("alice").asks("ban", banned)
-	s.visits("bob").asks("unban", `{"network": "203.0.113.0/24"}`)
+	s.visits("admin API").asks("unban", `{"network": "203.0.113.0/24"}`)
 	s.changes("/throttle/shadow", `{"for": "1h"}`)
-	_, answer := s.visits("bob").asks("journal", "{}")
+	_, answer := s.visits("alice").asks("journal", "{}")
 	var journal []override.Change
 	if err := json.Unmarshal([]byte(answer), &journal); err != nil {
 		t.Fatal(err)
 	}
 	var told []string
 	for _, c := range journal {
-		told = append(told, c.By+" "+c.Action+" "+c.Of)
+		told = append(told, c.Via+": "+c.By+" "+c.Action+" "+c.Of)
 	}
-	if want := "[admin API shadow everything bob unban 203.0.113.0/24 alice ban 203.0.113.0/24]"; fmt.Sprint(told) != want {
+	if want := "[admin API:  shadow everything inspector: admin API unban 203.0.113.0/24 inspector: alice ban 203.0.113.0/24]"; fmt.Sprint(told) != want {
 		t.Errorf("got %v, want %s", told, want)
 	}
-	if lines := s.logs.lines(t, "changed at run time"); len(lines) != 3 || lines[0]["by"] != "alice" || lines[1]["by"] != "bob" {
-		t.Errorf("got the log %v, want alice, bob and the admin API", lines)
+	if lines := s.logs.lines(t, "changed at run time"); len(lines) != 3 ||
+		lines[0]["by"] != "alice" || lines[1]["by"] != "admin API" || lines[1]["via"] != "inspector" || lines[2]["by"] != nil || lines[2]["via"] != "admin API" {
+		t.Errorf("got the log %v, want two users of the inspector, and the admin API", lines)
 	}
 }
 

@@ -6,10 +6,17 @@ import (
 	"time"
 )
 
+// An Origin says where a change comes from. The name of a user may be anything, so it
+// stands apart.
+type Origin struct {
+	Via string `json:"via"`          // admin API, as with the commands, or inspector
+	By  string `json:"by,omitempty"` // the user of the inspector
+}
+
 // A Change is something that somebody has changed at run time.
 type Change struct {
-	At     time.Time  `json:"at"`
-	By     string     `json:"by"`     // the name of a user, or "admin API"
+	At time.Time `json:"at"`
+	Origin
 	Action string     `json:"action"` // ban, unban, limit, unlimit, shadow, unshadow, release, revoke
 	Of     string     `json:"of"`     // a network, a zone, a zone and a key, or everything
 	Limit  string     `json:"limit,omitempty"`
