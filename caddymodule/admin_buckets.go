@@ -133,10 +133,13 @@ type released struct {
 	// Banned is set if a ban still holds for the address.
 	Banned bool `json:"banned,omitempty"`
 
-	// Complete is false if the store could not be searched through, or failed halfway.
-	// Problem says why, unless there were too many.
+	// Complete is false if the store could not be searched through. Problem says why,
+	// unless there were too many.
 	Complete bool   `json:"complete"`
 	Problem  string `json:"problem,omitempty"`
+
+	// Failed says why the release ended halfway.
+	Failed string `json:"failed,omitempty"`
 }
 
 // adminRelease empties the buckets of a client and ends their blocks, those of shadow
@@ -155,7 +158,7 @@ func (a *App) adminRelease(ctx context.Context, in *adminInput) (any, error) {
 		if len(result.Freed) == 0 {
 			return nil, err
 		}
-		result.Complete, result.Problem = false, err.Error()
+		result.Complete, result.Failed = false, err.Error()
 	}
 	if addr, err := netip.ParseAddr(c.Client); err == nil {
 		result.Banned = a.overrides.Load().Banned(addr, time.Now()) != nil

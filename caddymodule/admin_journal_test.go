@@ -73,7 +73,7 @@ func TestAReleaseThatFailsHalfwaySaysAndJournalsWhatWasDone(t *testing.T) {
 	before := len(s.journal())
 	var got released
 	if status := s.admin(http.MethodPost, "/throttle/release", `{"client": "203.0.113.7"}`, &got); status != http.StatusOK ||
-		!slices.Equal(got.Freed, []string{"hosts/203.0.113.7/example.com"}) || got.Complete || got.Problem != `zone "pages": the store is down` {
+		!slices.Equal(got.Freed, []string{"hosts/203.0.113.7/example.com"}) || got.Complete || got.Failed != `zone "pages": the store is down` {
 		t.Errorf("got %d %+v, want the bucket of hosts, and what went wrong in pages", status, got)
 	}
 	if journal := s.journal(); len(journal) != before+1 || journal[0].Of != "hosts/203.0.113.7/example.com" {

@@ -715,16 +715,16 @@ it is refused again. Bans stay; see unban.`,
 				}
 				fmt.Fprintln(&r.out, "emptied", shown(name))
 			}
-			if len(s.Freed) == 0 && s.Problem == "" {
+			if len(s.Freed) == 0 {
 				fmt.Fprintln(&r.out, "No bucket of this client was in use.")
 			}
 			if s.Banned {
 				fmt.Fprintln(&r.out, "A ban still holds: see caddy throttle bans.")
 			}
-			if s.Problem != "" {
-				return fmt.Errorf("there may be more buckets to empty: %s", accesslog.Printable(s.Problem, 1000))
+			if s.Failed != "" {
+				return fmt.Errorf("the release ended halfway: %s", accesslog.Printable(s.Failed, 1000))
 			}
-			r.showPartial(s.Complete, "")
+			r.showPartial(s.Complete, s.Problem)
 			return nil
 		},
 	}.command()

@@ -210,8 +210,8 @@ func TestReleaseNamesShadowInWords(t *testing.T) {
 }
 
 func TestAReleaseThatFailsHalfwayNamesWhatItEmptied(t *testing.T) {
-	out, err := resultOf(t, releaseCommand(), released{Freed: []string{"login/203.0.113.7"}, Problem: "the store is down"}, "203.0.113.7")
-	if !strings.HasPrefix(out, "emptied login/203.0.113.7\n") || err == nil || !strings.Contains(out+err.Error(), "there may be more buckets to empty: the store is down") {
+	out, err := resultOf(t, releaseCommand(), released{Freed: []string{"login/203.0.113.7"}, Failed: "the store is down"}, "203.0.113.7")
+	if !strings.HasPrefix(out, "emptied login/203.0.113.7\n") || err == nil || !strings.Contains(out+err.Error(), "the release ended halfway: the store is down") {
 		t.Errorf("got %v and\n%s\nwant the bucket and the problem", err, out)
 	}
 }

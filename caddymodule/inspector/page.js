@@ -204,10 +204,11 @@ const proposeRelease = (client, zone) => propose({
 	text: zone ? ["The bucket of ", foreign(client), " in the zone ", foreign(zone), " becomes empty, and a block of it ends."] : ["All buckets of ", foreign(client), " become empty, and their blocks end. The client starts afresh. Bans stay."],
 	does: zone ? "Empty" : "Release",
 	send: async () => {
-		const { freed, banned, complete, problem } = await ask("release", { client, zone });
-		const told = freed.length || !problem ? [freed.length ? `Emptied ${counted(freed.length, "bucket")}.` : "No bucket of this client was in use."] : [];
+		const { freed, banned, complete, failed } = await ask("release", { client, zone });
+		const told = [freed.length ? `Emptied ${counted(freed.length, "bucket")}.` : "No bucket of this client was in use."];
 		if (banned) told.push("A ban still holds.");
-		if (!complete) told.push(`There may be more buckets to empty. ${problem ?? ""}`);
+		if (failed) told.push(`Then it failed: ${failed}`);
+		else if (!complete) told.push("The search did not reach the end: there may be more.");
 		return told.join(" ");
 	},
 });
