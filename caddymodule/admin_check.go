@@ -35,6 +35,8 @@ type checkInput struct {
 // A checked says what would become of the request.
 type checked struct {
 	Exempt bool `json:"exempt,omitempty"` // by the global options
+
+	// Banned is set if a ban of the client answers, before any zone.
 	Banned bool `json:"banned,omitempty"`
 
 	// How many throttle directives the request would come to. None means that no site
@@ -77,16 +79,21 @@ func (a *App) adminCheck(ctx context.Context, in *adminInput) (any, error) {
 		}
 		way := route{server: server, groups: make(map[string]bool), reached: func(h *Handler, r *http.Request) error {
 			result.Directives++
+			subject := decision.NewSubject(r)
+			subject.Overrides = a.overrides.Load()
+			result.Banned = result.Banned || subject.Banned() > 0 && h.bans(&subject)
 			for _, z := range h.zones {
 				if charged[z.Name] {
 					continue
 				}
-				charge, banned, err := a.check(ctx, z, c.again(r))
+				charge, err := a.check(ctx, z, c.again(r))
 				if err != nil {
 					return err
 				}
-				result.Banned = result.Banned || banned
 				if charge != nil {
+					if result.Banned {
+						charge.Fits, charge.Reason = false, decision.Banned.String()
+					}
 					charged[z.Name] = true
 					charge.Directive = result.Directives
 					result.Zones = append(result.Zones, *charge)
@@ -135,34 +142,45 @@ func (a *App) serversFor(c *checkInput) ([]*caddyhttp.Server, error) {
 	return all, nil
 }
 
+// bans reports whether the directive answers a ban: unless a zone exempts the request,
+// or all zones are in shadow.
+func (h *Handler) bans(s *decision.Subject) (enforced bool) {
+	for _, z := range h.zones {
+		if exempt, err := z.Exempts(s); err != nil || exempt {
+			return false
+		}
+		enforced = enforced || !z.Shadow
+	}
+	return enforced
+}
+
 // check returns what one zone would do, or nil if it is not concerned.
-func (a *App) check(ctx context.Context, z *runningZone, r *http.Request) (result *checkedCharge, banned bool, err error) {
+func (a *App) check(ctx context.Context, z *runningZone, r *http.Request) (result *checkedCharge, err error) {
 	p := decision.NewPlan(r, 1)
 	defer p.Release()
 	p.Overrides = a.overrides.Load()
-	banned = p.Banned() > 0
 	unknown := func(*leakybucket.Charge) (block blocklist.Block, known bool) { return block, false }
 	if err := p.Evaluate(z.Rule, unknown); err != nil {
-		return nil, banned, err
+		return nil, err
 	}
 	if p.Unread() > 0 {
 		p.ReadBody()
 		if err := p.Evaluate(z.Rule, unknown); err != nil {
-			return nil, banned, err
+			return nil, err
 		}
 	}
 	outcomes := p.Outcomes()
 	if len(outcomes) == 0 {
-		return nil, banned, nil
+		return nil, nil
 	}
 	o := &outcomes[0]
 	result = &checkedCharge{Fits: o.Reason() == decision.None, Reason: o.Reason().String()}
 	if o.Charge.Limit.Capacity == 0 {
 		result.bucketState, _ = a.describe(z, o.Key, o.Shadow)
-		return result, banned, nil
+		return result, nil
 	}
 	if result.bucketState, err = a.peek(ctx, z, o.Key, o.Shadow); err != nil {
-		return nil, banned, err
+		return nil, err
 	}
 	limit := o.Charge.Limit
 	result.Capacity, result.Leak, result.Cost = limit.Capacity, limit.Leak, o.Charge.Cost
@@ -174,7 +192,7 @@ func (a *App) check(ctx context.Context, z *runningZone, r *http.Request) (resul
 	case limit.Below(o.Charge.Ceiling).TimeToFit(result.Level, result.Cost) > 0:
 		result.Fits, result.Reason = false, decision.Capacity.String()
 	}
-	return result, banned, nil
+	return result, nil
 }
 
 // request returns the request as a server would hand it to its routes.

@@ -364,6 +364,73 @@ func TestCheckChargesNothing(t *testing.T) {
 	}
 }
 
+// A ban answers before any zone does, unless the zones say otherwise.
+func TestCheckSaysThatABanAnswersFirst(t *testing.T) {
+	s := run(t, `{
+		throttle {
+			zone pages {
+				exempt {
+					path /free
+				}
+				limit 10 1/s
+			}
+			zone login {
+				limit 10 1/s
+			}
+			zone trial {
+				limit 10 1/s
+				shadow
+			}
+		}
+	}
+	http:// {
+		throttle /pages* {
+			zone trial
+			zone pages
+		}
+		throttle /free {
+			zone pages
+			zone login
+		}
+		throttle /trial trial
+		throttle /pages/late login
+		respond ok
+	}`)
+	s.changes("/throttle/ban", `{"network": "203.0.113.0/24", "for": "2h"}`)
+	for _, test := range []struct {
+		path   string
+		banned bool
+		want   string // zones and reasons
+		status int
+	}{
+		{"/pages", true, "trial:banned pages:banned", http.StatusTooManyRequests},
+		{"/pages/late", true, "login:banned trial:banned pages:banned", http.StatusTooManyRequests},
+		{"/free", false, "login:", http.StatusOK},
+		{"/trial", false, "trial:", http.StatusOK},
+		{"/none", false, "", http.StatusOK},
+	} {
+		var got checked
+		s.admin(http.MethodPost, "/throttle/check", `{"client_ip": "203.0.113.7", "url": "http://example.com`+test.path+`"}`, &got)
+		var rows []string
+		for _, z := range got.Zones {
+			rows = append(rows, z.Zone+":"+z.Reason)
+			if z.Fits != (z.Reason == "") {
+				t.Errorf("%s: got fits %v for the reason %q", test.path, z.Fits, z.Reason)
+			}
+		}
+		if got.Banned != test.banned || strings.Join(rows, " ") != test.want {
+			t.Errorf("%s: got banned %v and %v, want %v and %s", test.path, got.Banned, rows, test.banned, test.want)
+		}
+		s.from(someone).answers(test.path, test.status)
+	}
+	s.changes("/throttle/shadow", `{"for": "1h"}`)
+	var got checked
+	s.admin(http.MethodPost, "/throttle/check", `{"client_ip": "203.0.113.7", "url": "http://example.com/pages"}`, &got)
+	if got.Banned || len(got.Zones) != 2 || !got.Zones[1].Fits {
+		t.Errorf("got %+v with everything in shadow, want that it fits", got)
+	}
+}
+
 // TestCheckFollowsTheRequestThroughTheRoutes to the directives that it would come to.
 func TestCheckFollowsTheRequestThroughTheRoutes(t *testing.T) {
 	s := run(t, `{

@@ -21,6 +21,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/accesslog"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/decision"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/override"
 )
 
@@ -649,7 +650,7 @@ The request is not made, and nothing is charged.`,
 				fmt.Fprintln(&r.out, "This request comes to no throttle directive: check the host, the port and the matchers.")
 				return nil
 			case s.Banned:
-				fmt.Fprintln(&r.out, "The client is banned: see caddy throttle bans.")
+				fmt.Fprintln(&r.out, "The client is banned, which answers before any zone: see caddy throttle bans.")
 			}
 			if len(s.Zones) == 0 {
 				fmt.Fprintf(&r.out, "It comes to %s, and no zone there would charge it.\n", plural(s.Directives, "throttle directive"))
@@ -664,7 +665,7 @@ The request is not made, and nothing is charged.`,
 				case z.Capacity == 0 && z.Rule == "limited":
 					verdict = "fits, if a slot is free"
 				}
-				if z.Shadow {
+				if z.Shadow && z.Reason != decision.Banned.String() {
 					verdict += " (shadow)"
 				}
 				cost, level, capacity := measures(z.Cost, z.Level, z.Capacity)
