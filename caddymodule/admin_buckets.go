@@ -213,9 +213,20 @@ type explanation struct {
 	Complete bool          `json:"complete"`
 	Problem  string        `json:"problem,omitempty"`
 
+	// Unlisted are keys that no override lists, of zones that charge their requests
+	// elsewhere or not at all.
+	Unlisted []unlistedKey `json:"unlisted,omitempty"`
+
 	// Shadows are the switches at run time of the zones of these buckets, or of all.
 	// These zones refuse nothing.
 	Shadows []override.Shadow `json:"shadows,omitempty"`
+}
+
+// An unlistedKey is one that no override of a zone with unlisted_key lists.
+type unlistedKey struct {
+	Zone   string `json:"zone"`
+	Key    string `json:"key"`
+	Policy string `json:"unlisted_key"`
 }
 
 // adminWhy shows the buckets of a client in all zones. For a support code, they are those
@@ -242,12 +253,22 @@ func (a *App) adminWhy(ctx context.Context, in *adminInput) (any, error) {
 	for _, z := range zones {
 		own, named := z.NameOf([]string{c.Client})
 		named = named && z.Key.HasAddress() == (notAddress == nil)
+		if policy := z.Unlisted(own); named && policy != "" {
+			result.Unlisted = append(result.Unlisted, unlistedKey{z.Name, own, string(policy)})
+			own = ""
+			if policy == decision.Share {
+				own = decision.SharedBucket
+			}
+		}
 		for _, shadow := range []bool{false, true} {
 			names, complete, err := a.search(ctx, z, c.Client, shadow)
 			if err != nil {
 				complete, result.Problem = false, err.Error()
 			}
 			result.Complete = result.Complete && complete
+			if own == decision.SharedBucket {
+				names = append(names, own)
+			}
 			for _, name := range names {
 				b, err := a.peek(ctx, z, name, shadow)
 				if err != nil {

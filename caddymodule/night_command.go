@@ -519,6 +519,15 @@ func (r *remote) showPartial(complete bool, problem string) {
 	}
 }
 
+// unlistedMeans says what becomes of requests with a key that no override lists, by
+// the policy.
+var unlistedMeans = map[string]string{
+	"client_ip": "its requests are charged to the client's address. Ask why with that.",
+	"share":     "its requests are charged to the bucket @share, with those of all such keys.",
+	"skip":      "the zone does not charge its requests.",
+	"refuse":    "the zone refuses its requests, with the reason unlisted_key.",
+}
+
 func whyCommand() *cobra.Command {
 	var zone string
 	return remoteCommand{
@@ -536,6 +545,7 @@ refused then.`,
 				Refusal  *pastRefusal
 				Ban      *override.Ban
 				Shadows  []override.Shadow
+				Unlisted []unlistedKey
 				Buckets  []bucketState
 				Complete bool
 				Problem  string
@@ -552,6 +562,9 @@ refused then.`,
 				fmt.Fprintf(&r.out, "A ban of %s holds, and lasts: %s. %s\n", s.Ban.Network, left(s.Ban.Span), shown(s.Ban.Note))
 			}
 			r.showShadows(s.Shadows)
+			for _, u := range s.Unlisted {
+				fmt.Fprintf(&r.out, "%s: no override lists this key, so %s\n", shown(u.Zone), unlistedMeans[u.Policy])
+			}
 			if len(s.Buckets) == 0 {
 				fmt.Fprintln(&r.out, "No bucket is this client's. A zone with a key for all clients, as with share, has none of one client: see caddy throttle top --by ip.")
 			} else if err := r.showBuckets(s.Buckets); err != nil {

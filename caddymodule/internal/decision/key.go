@@ -221,10 +221,13 @@ func (r *Rule) value(s *Subject, p *Part) (string, missing) {
 	return "", unclear
 }
 
+// SharedBucket is the name of the bucket of the policy [Share].
+const SharedBucket = "@share"
+
 // fallback returns the key for requests without a usable one: @client_ip/<address> or
 // @share. Clients cannot forge these, because a leading @ in a part is escaped.
 func (r *Rule) fallback(s *Subject, policy Policy) key {
-	k := key{name: "@share", rule: bucketkey.Limited, limit: r.Limit}
+	k := key{name: SharedBucket, rule: bucketkey.Limited, limit: r.Limit}
 	if policy == Share {
 		return k
 	}

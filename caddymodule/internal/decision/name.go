@@ -33,7 +33,7 @@ func (r *Rule) Owned(value string) Owned {
 	client := netip.Prefix{}
 	if err == nil {
 		client = bucketkey.ClientPrefix(addr, r.Key.IPv4Bits, r.Key.IPv6Bits)
-		if !r.Key.HasAddress() {
+		if !r.Key.HasAddress() || r.fallsBack() {
 			o.Names = append(o.Names, "@client_ip/"+client.Addr().String())
 		}
 	}
@@ -65,6 +65,12 @@ func (r *Rule) Owned(value string) Owned {
 		o.Prefix = first + "/"
 	}
 	return o
+}
+
+// fallsBack reports whether requests may be charged to the bucket of the address beside
+// the key, because that lacks a part or is not listed.
+func (r *Rule) fallsBack() bool {
+	return len(r.Key.Parts) > 1 && (r.Key.Missing == ByClientIP || r.Key.Missing == Share) || r.Key.Unlisted == ByClientIP
 }
 
 // Has reports whether a bucket that was searched for belongs to the value. The places
@@ -152,6 +158,17 @@ func (r *Rule) Configured(name string) (e bucketkey.Entry, by override.Source, p
 		e, by = listed.Named(name)
 	}
 	return e, by, listed.Place(e, by)
+}
+
+// Unlisted returns the policy for requests whose key has a name, if that is one and no
+// override lists it. They are not charged to the bucket of that name.
+func (r *Rule) Unlisted(name string) Policy {
+	if parts, named := r.partsOf(name); named {
+		if _, by := r.Key.Overrides.Load().Lookup(parts); by == override.OfZone {
+			return r.Key.Unlisted
+		}
+	}
+	return ""
 }
 
 // partsOf returns the parts of the key that has the bucket of a name. It returns false

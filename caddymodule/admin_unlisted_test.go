@@ -1,0 +1,78 @@
+package caddymodule
+
+import (
+	"net/http"
+	"slices"
+	"testing"
+)
+
+// namesOf are the names of the buckets, without their zones.
+func namesOf(buckets []bucketState) (names []string) {
+	for _, b := range buckets {
+		names = append(names, b.Key)
+	}
+	return names
+}
+
+// The requests of a key that no override lists may use another bucket, or none.
+func TestWhyShowsTheBucketThatRequestsOfAnUnlistedKeyUse(t *testing.T) {
+	for policy, want := range map[string][]string{
+		"client_ip": nil, // it depends on the client
+		"share":     {"@share"},
+		"skip":      nil,
+		"refuse":    nil,
+	} {
+		s := run(t, `http:// {
+			throttle {
+				zone api {
+					key header X-Api-Key
+					plain_keys
+					limit 9 1/h
+					override shop 5 1/h
+					unlisted_key `+policy+`
+				}
+			}
+			respond ok
+		}`)
+		s.from(someone).with("X-Api-Key", "unlisted").get("/")
+		var got explanation
+		s.admin(http.MethodPost, "/throttle/why", `{"client": "unlisted"}`, &got)
+		if names := namesOf(got.Buckets); !slices.Equal(names, want) {
+			t.Errorf("%s: got the buckets %v, want %v", policy, names, want)
+		}
+		if wanted := []unlistedKey{{"api", "unlisted", policy}}; !slices.Equal(got.Unlisted, wanted) {
+			t.Errorf("%s: got %v, want %v", policy, got.Unlisted, wanted)
+		}
+		got = explanation{}
+		s.admin(http.MethodPost, "/throttle/why", `{"client": "shop"}`, &got)
+		if names := namesOf(got.Buckets); !slices.Equal(names, []string{"shop"}) || got.Unlisted != nil {
+			t.Errorf("%s: got the buckets %v and %v of a listed key, want its own", policy, names, got.Unlisted)
+		}
+		if status := s.admin(http.MethodPost, "/throttle/limit", `{"zone": "api", "key": "unlisted", "limit": "x2"}`, nil); status != http.StatusBadRequest {
+			t.Errorf("%s: got %d for a limit of a bucket that no request uses, want 400", policy, status)
+		}
+	}
+}
+
+// A zone that has addresses in its key has buckets beside those, for requests whose key
+// is not usable.
+func TestBucketsOfAnAddressAreFoundBesideTheKey(t *testing.T) {
+	for name, options := range map[string]string{
+		"missing_key":  "key client_ip header X-Account\nmissing_key client_ip",
+		"unlisted_key": "key client_ip\noverride 198.51.100.0/24 5 1/h\nunlisted_key client_ip",
+	} {
+		s := run(t, "http:// {\nthrottle {\nzone "+name+" {\n"+options+"\nlimit 2 1/h\n}\n}\nrespond ok\n}")
+		s.from(someone).passes(2, "/")
+		var why explanation
+		s.admin(http.MethodPost, "/throttle/why", `{"client": "203.0.113.7"}`, &why)
+		if names := namesOf(why.Buckets); !slices.Equal(names, []string{"@client_ip/203.0.113.7"}) {
+			t.Errorf("%s: got the buckets %v, want that of the address", name, names)
+		}
+		var freed released
+		s.admin(http.MethodPost, "/throttle/release", `{"client": "203.0.113.7"}`, &freed)
+		if !slices.Equal(freed.Freed, []string{name + "/@client_ip/203.0.113.7"}) {
+			t.Errorf("%s: got %v freed, want that bucket", name, freed.Freed)
+		}
+		s.from(someone).passes(2, "/")
+	}
+}
