@@ -373,6 +373,19 @@ func TestTheInspectorInABrowser(t *testing.T) {
 		}
 	})
 
+	t.Run("it says how to find those of very many buckets", func(t *testing.T) {
+		busy := busy.in(t)
+		for i := range 1001 {
+			busy.send(fmt.Sprintf("10.1.%d.%d", i/250, i%250), fmt.Sprintf("/api?who=many%d", i), 1)
+		}
+		b := busy.inspect(browser, busy.inspector, "light", desktop, "accounts")
+		b.set("[name=prefix]", "many")
+		b.when("what to do", "/^1 to 25 of 1,001. Only the first 1,000 .* say how the key begins/.test(document.querySelector('#buckets-said').innerText)")
+		b.set("[name=prefix]", "many1000")
+		b.when("the one", "document.querySelector('#buckets-said').innerText === '1 to 1 of 1.'")
+		b.sound()
+	})
+
 	hostile := startInspected(t, "")
 	hostile.sendHostile()
 	hostile.throttle("limit", "accounts", "x0.9", "--key", hostileKeys[0], "--for", "90m", "--note", hostileKeys[1])

@@ -481,7 +481,7 @@ const showBuckets = () => {
 	empty.hidden = page.length > 0;
 	put(empty, bucketsForm.elements.prefix.value || bucketsForm.elements.min_fraction.value !== "0" ? "No bucket is like that." : "No bucket holds anything.");
 	const told = page.length ? [`${whole.format(shownFrom + 1)} to ${whole.format(shownFrom + page.length)} of ${whole.format(matched)}.`] : [];
-	if (matched > buckets.length) told.push(`Only the first ${whole.format(buckets.length)} can be paged through.`);
+	if (matched > buckets.length) told.push(`Only the first ${whole.format(buckets.length)} of this order can be paged through. For others, say how the key begins or how full it is, or sort by another column.`);
 	if (!complete) told.push("The search did not reach the end: there may be more.");
 	put(find("#buckets-said"), told.join(" "));
 	find("#before").disabled = shownFrom === 0;
