@@ -33,7 +33,7 @@ type adviseOptions struct {
 func adviseCommand() *cobra.Command {
 	var o adviseOptions
 	return remoteCommand{
-		use: "advise <status URL>", short: "Says the right in_flight for php-fpm or Puma", args: cobra.ExactArgs(1),
+		use: "advise URL", short: "Says the right in_flight for php-fpm or Puma", args: cobra.ExactArgs(1),
 		long: `Reads php-fpm's status page or the stats of Puma's control server, and says how many
 requests it can work on at once, which is the right in_flight for a zone that holds
 it up. It also says whether requests queue in the server, which means that more are

@@ -25,7 +25,7 @@ import (
 func init() {
 	caddycmd.RegisterCommand(caddycmd.Command{
 		Name:  "throttle",
-		Usage: "<command> ...",
+		Usage: "COMMAND ...", // in capitals, as manual pages lose words in angle brackets
 		Short: "Steers rate limits, and tunes them with access logs",
 		Long: `
 Most commands speak to a running Caddy, over its admin endpoint: they show what the

@@ -406,7 +406,7 @@ func (r *remote) showOverrides(o override.Overrides) error {
 func topCommand() *cobra.Command {
 	var in topInput
 	return remoteCommand{
-		use: "top [<zone>]", short: "Shows who sends most and who is refused most", args: cobra.MaximumNArgs(1),
+		use: "top [ZONE]", short: "Shows who sends most and who is refused most", args: cobra.MaximumNArgs(1),
 		long: `Shows which keys sent most requests and which were refused most in about the last
 minute, in each zone. Refusals are counted one by one. Above a hundred requests a
 second, those that are let in are estimated from a sample.`,
@@ -531,7 +531,7 @@ var unlistedMeans = map[string]string{
 func whyCommand() *cobra.Command {
 	var zone string
 	return remoteCommand{
-		use: "why <address|key|code>", short: "Shows why a client is refused", args: cobra.ExactArgs(1),
+		use: "why ADDRESS|KEY|CODE", short: "Shows why a client is refused", args: cobra.ExactArgs(1),
 		long: `Shows the buckets of a client in all zones: how full they are, how much of a block
 is left, and which override decides. It changes nothing. Give an address, the name
 of an account, a plain API key, a key as the access log shows it, or the support
@@ -579,7 +579,7 @@ refused then.`,
 func bucketsCommand() *cobra.Command {
 	in := listInput{Sort: "level", Limit: 20}
 	return remoteCommand{
-		use: "buckets <zone>", short: "Lists the fullest buckets of a zone", args: cobra.ExactArgs(1),
+		use: "buckets ZONE", short: "Lists the fullest buckets of a zone", args: cobra.ExactArgs(1),
 		long: `Lists buckets of a zone that are not empty, the fullest first. Blocked ones are always
 among them. In Redis, this goes through all keys of the database.
 
@@ -627,7 +627,7 @@ func checkCommand() *cobra.Command {
 	in := checkInput{Method: http.MethodGet}
 	var headers []string
 	return remoteCommand{
-		use: "check <url>", short: "Shows what zones a request would meet", args: cobra.ExactArgs(1),
+		use: "check URL", short: "Shows what zones a request would meet", args: cobra.ExactArgs(1),
 		long: `Follows a request through the sites, matchers and throttle directives of a running
 Caddy, and shows which zones would charge it, under which key, and whether it fits.
 The request is not made, and nothing is charged.`,
@@ -691,7 +691,7 @@ The request is not made, and nothing is charged.`,
 
 func keyCommand() *cobra.Command {
 	return remoteCommand{
-		use: "key <zone> <value>...", short: "Shows the key of the bucket of plain values", args: cobra.MinimumNArgs(2),
+		use: "key ZONE VALUE...", short: "Shows the key of the bucket of plain values", args: cobra.MinimumNArgs(2),
 		long: `Shows the key that a zone makes of plain values, one for each part of its key: an
 address is masked, a name folded, a secret replaced by its digest.`,
 		example: `  caddy throttle key login 203.0.113.7
@@ -710,7 +710,7 @@ address is masked, a name folded, a secret replaced by its digest.`,
 func releaseCommand() *cobra.Command {
 	var zone string
 	return remoteCommand{
-		use: "release <address|key>", short: "Lets a client back in at once", args: cobra.ExactArgs(1),
+		use: "release ADDRESS|KEY", short: "Lets a client back in at once", args: cobra.ExactArgs(1),
 		long: `Empties the buckets of a client in all zones and ends their blocks, in shadow and
 in shared stores, too. Give an address, the name of an account, a plain API key, or
 a key as the access log shows it. The client starts afresh: if it goes on as before,
@@ -820,7 +820,7 @@ func (r *remote) end(path string, in overrideInput) error {
 func banCommand() *cobra.Command {
 	var h holding
 	return remoteCommand{
-		use: "ban <address|CIDR>", short: "Refuses a network for a while", args: cobra.ExactArgs(1),
+		use: "ban ADDRESS|CIDR", short: "Refuses a network for a while", args: cobra.ExactArgs(1),
 		long: `Refuses all requests of a network at every throttle directive of this Caddy.
 Exemptions beat bans. An IPv6 address stands for its /64.`,
 		example: `  caddy throttle ban 203.0.113.0/24 --for 2h --note "scraper, ticket 4711"`,
@@ -833,7 +833,7 @@ Exemptions beat bans. An IPv6 address stands for its /64.`,
 
 func unbanCommand() *cobra.Command {
 	return remoteCommand{
-		use: "unban <address|CIDR>", short: "Ends a ban", args: cobra.ExactArgs(1), long: "Ends the ban of this very network.",
+		use: "unban ADDRESS|CIDR", short: "Ends a ban", args: cobra.ExactArgs(1), long: "Ends the ban of this very network.",
 		run: func(r *remote, args []string) error {
 			return r.end("/throttle/unban", overrideInput{Network: args[0]})
 		},
@@ -858,7 +858,7 @@ func limitCommand() *cobra.Command {
 	var h holding
 	var key string
 	return remoteCommand{
-		use: "limit <zone> [<key>] <limit>", short: "Changes the limit of a zone or a key for a while", args: cobra.RangeArgs(2, 4),
+		use: "limit ZONE [KEY] LIMIT", short: "Changes the limit of a zone or a key for a while", args: cobra.RangeArgs(2, 4),
 		long: `Changes the limit of all keys of a zone, or of one. The limit is a factor such as
 x0.5, a capacity and a leak such as 10 1/s, the name of a plan, unlimited, or deny.
 It is stronger than the config and its override files. A factor changes the limits of
@@ -897,7 +897,7 @@ func limitInput(args []string, key string) (in overrideInput, err error) {
 	switch words = words[:len(words)-limit]; {
 	case len(words) == 0:
 	case len(words) > 1:
-		return in, usageErrorf("unexpected %q: want caddy throttle limit <zone> [<key>] <limit>", words[1])
+		return in, usageErrorf("unexpected %q: want caddy throttle limit ZONE [KEY] LIMIT", words[1])
 	case key != "":
 		return in, usageErrorf("unexpected %q: the key is given by --key already", words[0])
 	default:
@@ -909,7 +909,7 @@ func limitInput(args []string, key string) (in overrideInput, err error) {
 func unlimitCommand() *cobra.Command {
 	var key string
 	return remoteCommand{
-		use: "unlimit <zone> [<key>]", short: "Ends a changed limit", args: cobra.RangeArgs(1, 2), long: "Ends what limit has changed: the limit of a zone, or that of one key.",
+		use: "unlimit ZONE [KEY]", short: "Ends a changed limit", args: cobra.RangeArgs(1, 2), long: "Ends what limit has changed: the limit of a zone, or that of one key.",
 		flags: func(cmd *cobra.Command) { cmd.Flags().StringVar(&key, "key", "", "The key of one bucket") },
 		run: func(r *remote, args []string) error {
 			if len(args) == 2 && key != "" {
@@ -932,7 +932,7 @@ func shadowCommand() *cobra.Command {
 	var h holding
 	var all bool
 	return remoteCommand{
-		use: "shadow [<zone>]", short: "Lets a zone, or everything, refuse nobody for a while", args: cobra.MaximumNArgs(1),
+		use: "shadow [ZONE]", short: "Lets a zone, or everything, refuse nobody for a while", args: cobra.MaximumNArgs(1),
 		long: `Switches a zone to shadow: it decides and counts, and refuses nobody. With --all,
 no zone refuses anybody, and bans do not hold. Requests that wait already are let
 through, unless they also belong to a zone that still makes requests wait.`,
@@ -954,7 +954,7 @@ through, unless they also belong to a zone that still makes requests wait.`,
 func unshadowCommand() *cobra.Command {
 	var all bool
 	return remoteCommand{
-		use: "unshadow [<zone>]", short: "Ends shadow", args: cobra.MaximumNArgs(1), long: "Ends what shadow has switched.",
+		use: "unshadow [ZONE]", short: "Ends shadow", args: cobra.MaximumNArgs(1), long: "Ends what shadow has switched.",
 		flags: func(cmd *cobra.Command) { cmd.Flags().BoolVar(&all, "all", false, "What shadow --all has switched") },
 		run: func(r *remote, args []string) error {
 			zone, err := zoneOrAll(args, all)

@@ -32,7 +32,7 @@ type recommendFlags struct {
 func recommendCommand() *cobra.Command {
 	var f recommendFlags
 	cmd := &cobra.Command{
-		Use:   "recommend [--config <file> [--zone <name>] | --key <source>] [--spare <percent>] [--people] <log>...",
+		Use:   "recommend [--config FILE [--zone NAME] | --key SOURCE] [--spare PERCENT] [--people] LOG...",
 		Short: "Recommends limits that leave most clients untouched",
 		Long: `
 Recommends limits that would have left most clients of access logs untouched.

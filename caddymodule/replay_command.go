@@ -35,7 +35,7 @@ type replayFlags struct {
 func replayCommand() *cobra.Command {
 	var f replayFlags
 	cmd := &cobra.Command{
-		Use:   "replay --config <file> [--zone <name>] | --key <source> --capacity <n> --leak <rate> <log>...",
+		Use:   "replay --config FILE [--zone NAME] | --key SOURCE --capacity N --leak RATE LOG...",
 		Short: "Shows what limits would have done to the requests of access logs",
 		Long: `
 Runs the requests of access logs through the limits of a config, in virtual time,
@@ -57,8 +57,8 @@ no other headers than Referer and User-Agent. Refusals that are in the log alrea
 count as requests with the status of the refusal.
 
 --compare runs other algorithms beside the bucket: fixed, a fixed window of
-capacity / leak seconds that admits the capacity, and sliding=<n>, one that
-slides by n parts of that (10 unless told). They show how many requests each
+capacity / leak seconds that admits the capacity, and sliding, one that slides
+by parts of that: 10 unless told, as in sliding=20. They show how many requests each
 refuses, and the most that any second and any minute admitted of one key.`,
 		Example: `  caddy throttle replay --config /etc/caddy/Caddyfile /var/log/caddy/access.log*
   caddy throttle replay --config Caddyfile --zone login --json access.log
@@ -73,7 +73,7 @@ refuses, and the most that any second and any minute admitted of one key.`,
 	cmd.Flags().StringVar(&f.capacity, "capacity", "", "The capacity of a zone without a config")
 	cmd.Flags().StringVar(&f.leak, "leak", "", "The leak of a zone without a config, such as 1/s or 300/5m")
 	cmd.Flags().StringVar(&f.cost, "cost", "", "The cost of each request of a zone without a config (default 1)")
-	cmd.Flags().StringVar(&f.compare, "compare", "", "Other algorithms to run beside the bucket: fixed, sliding or sliding=<n>, with commas between")
+	cmd.Flags().StringVar(&f.compare, "compare", "", "Other algorithms to run beside the bucket: fixed, sliding or, with its parts, sliding=20; with commas between")
 	cmd.Flags().StringVar(&f.requests, "requests", "", "Write what each zone decides about each request to this file, as JSON lines")
 	return runnable(cmd, f.run)
 }

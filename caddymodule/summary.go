@@ -15,7 +15,7 @@ import (
 func summaryCommand() *cobra.Command {
 	var f logFlags
 	cmd := &cobra.Command{
-		Use:   "summary <log>...",
+		Use:   "summary LOG...",
 		Short: "Shows what throttle decided, from Caddy's access logs",
 		Long: `
 Shows what throttle decided, by the field throttle of Caddy's access logs. For every
