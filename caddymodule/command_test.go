@@ -2,6 +2,7 @@ package caddymodule
 
 import (
 	"bytes"
+	"errors"
 	"strings"
 	"testing"
 
@@ -25,6 +26,27 @@ func TestManualPagesKeepTheArguments(t *testing.T) {
 		}
 		if text := command.Long + command.Flags().FlagUsages(); strings.Contains(text, "<") {
 			t.Errorf("%s: got words in angle brackets in\n%s", command.Name(), text)
+		}
+	}
+}
+
+// The flags make up a Caddyfile. Its lines are nothing to the caller.
+func TestErrorsInFlagsNameTheFlag(t *testing.T) {
+	for _, test := range []struct {
+		flags replayFlags
+		want  string
+	}{
+		{replayFlags{capacity: "x", leak: "1/s"}, `--capacity: invalid capacity "x": want a number from `},
+		{replayFlags{capacity: "5", leak: "1/q"}, `--leak: invalid rate "1/q": want <number>/<s|m|h|d>`},
+		{replayFlags{capacity: "5", leak: "1/s\n}"}, `--leak: invalid rate "1/s }": want `},
+		{replayFlags{capacity: "1", leak: "1/s", cost: "5"}, "--cost: invalid cost 5: it can never fit the capacity of 1"},
+		{replayFlags{capacity: "5", leak: "1/s", cost: "1", keys: []string{"host", "foo"}}, `--key: unknown key source "foo"`},
+		{replayFlags{capacity: "5", leak: "1/s", keys: []string{" "}}, "--key: "},
+	} {
+		_, err := test.flags.loadConfig()
+		var usage usageError
+		if !errors.As(err, &usage) || !strings.HasPrefix(err.Error(), test.want) || strings.Contains(err.Error(), "at flags") {
+			t.Errorf("got %v, want it to begin with %s", err, test.want)
 		}
 	}
 }

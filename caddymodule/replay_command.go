@@ -8,6 +8,7 @@ import (
 	"maps"
 	"net/http"
 	"os"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -155,24 +156,48 @@ func (f *replayFlags) loadConfig() ([]byte, error) {
 // inlineConfig adapts a Caddyfile with the zone of the flags, so that they are spelled
 // and checked as there.
 func (f *replayFlags) inlineConfig() ([]byte, error) {
-	zone := "capacity " + quoteWord(f.capacity) + "\nleak " + quoteWord(f.leak) + "\n"
+	var zone flagZone
+	zone.add("--capacity", "capacity", f.capacity)
+	zone.add("--leak", "leak", f.leak)
 	if len(f.keys) > 0 {
-		zone += "key"
-		for _, source := range f.keys {
-			for word := range strings.FieldsSeq(source) {
-				zone += " " + quoteWord(word)
-			}
-		}
-		zone += "\nplain_keys\n" // whoever runs this can read the log
+		zone.add("--key", "key", strings.Fields(strings.Join(f.keys, " "))...)
+		zone.add("--key", "plain_keys") // whoever runs this can read the log
 	}
 	if f.cost != "" {
-		zone += "cost " + quoteWord(f.cost) + "\n"
+		zone.add("--cost", "cost", f.cost)
 	}
-	config, _, err := caddyconfig.GetAdapter("caddyfile").Adapt([]byte(":80 {\nthrottle {\nzone limit {\n"+zone+"}\n}\n}\n"), map[string]any{"filename": "flags"})
-	if err != nil {
+	return zone.adapt()
+}
+
+// A flagZone is a zone of a Caddyfile, made of flags.
+type flagZone struct{ lines, flags []string }
+
+// add adds a line for a flag.
+func (z *flagZone) add(flag, option string, words ...string) {
+	for _, word := range words {
+		option += " " + quoteWord(word)
+	}
+	z.lines, z.flags = append(z.lines, option), append(z.flags, flag)
+}
+
+// adapt returns the config. Its errors name the flag, not a place in a file that nobody
+// has.
+func (z *flagZone) adapt() ([]byte, error) {
+	const before = ":80 {\nthrottle {\nzone limit {\n"
+	text := before + strings.Join(z.lines, "\n") + "\n}\n}\n}\n"
+	config, _, err := caddyconfig.GetAdapter("caddyfile").Adapt([]byte(text), map[string]any{"filename": "flags"})
+	if err == nil {
+		return config, nil
+	}
+	said := regexp.MustCompile(`^(?:parsing caddyfile tokens for 'throttle': )?(?:zone "limit": |parsing \w+: )?(.*), at flags:(\d+)$`).FindStringSubmatch(err.Error())
+	if said == nil {
 		return nil, usageErrorf("reading the limit of the flags: %w", err)
 	}
-	return config, nil
+	line, _ := strconv.Atoi(said[2]) // digits
+	if line -= 1 + strings.Count(before, "\n"); line < 0 || line >= len(z.flags) {
+		return nil, usageErrorf("reading the limit of the flags: %s", said[1])
+	}
+	return nil, usageErrorf("%s: %s", z.flags[line], said[1])
 }
 
 // quoteWord returns a word as one token of a Caddyfile.
