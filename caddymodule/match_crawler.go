@@ -260,7 +260,7 @@ func (c *configCrawlers) start(logger *zap.Logger) {
 	}
 	slices.Sort(c.sources)
 	ready, release := c.lists.Use(slices.Compact(c.sources), &crawler.Config{Storage: c.storage, Warn: func(source string, err error) {
-		logger.Warn("a list of crawlers cannot be used; until it can, its last good copy is, if there is one", zap.String("list", source), zap.Error(err))
+		logger.Warn("a list of crawlers cannot be used now: its last good copy stays in use, if there is one", zap.String("list", source), zap.Error(err))
 	}})
 	c.stop = []func(){release, c.lookups.Start()}
 	timer := time.NewTimer(patience)

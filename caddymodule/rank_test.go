@@ -542,6 +542,22 @@ func TestRanksThatHoldLessThanTheyPromiseAreWarnedOf(t *testing.T) {
 	}
 }
 
+func TestATurnThatComesLaterThanPeopleWaitIsWarnedOf(t *testing.T) {
+	for options, want := range map[string]int{
+		"share":                    0,
+		"share\nmax_wait 8s":       0,
+		"share\nmax_wait 8001ms":   1,
+		"share\nmax_wait 30s":      1,
+		"max_wait 30s":             0, // nobody takes turns
+		"share header X-Tenant":    0,
+		"share\nmax_waiting 10000": 0,
+	} {
+		s := run(t, "http:// {\nthrottle {\nzone php {\nin_flight 5\n"+options+"\n}\n}\n}")
+		s.warned(t, "set max_wait to 8s or less", want)
+		s.stop()
+	}
+}
+
 func TestACookieThatEveryVisitorGetsIsWarnedOf(t *testing.T) {
 	const warning = "more than a fifth of the clients that come without cookies become members"
 	for _, test := range []struct {
