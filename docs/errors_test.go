@@ -58,7 +58,7 @@ func formatOf(message string) *regexp.Regexp {
 	end := 0
 	for _, at := range variable.FindAllStringIndex(message, -1) {
 		pattern.WriteString(regexp.QuoteMeta(message[end:at[0]]))
-		pattern.WriteString(`(?:` + regexp.QuoteMeta(message[at[0]:at[1]]) + `|%(?:\[\d\])?[a-z])`)
+		pattern.WriteString(`(?:` + regexp.QuoteMeta(message[at[0]:at[1]]) + `|%(?:\[\d\])?(?:\.\d)?[a-z])`)
 		end = at[1]
 	}
 	pattern.WriteString(regexp.QuoteMeta(message[end:]))
