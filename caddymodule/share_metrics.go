@@ -1,6 +1,7 @@
 package caddymodule
 
 import (
+	"cmp"
 	"fmt"
 	"math"
 	"sync"
@@ -248,7 +249,7 @@ func (z *runningZone) describeShare(now time.Time) *slotStatus {
 	}
 	load, ahead := z.live.enforced.Load(), 0
 	s := &slotStatus{
-		Busy: load.Running, Slots: max(load.Slots, z.InFlight), MeanSeconds: load.Mean.Seconds(),
+		Busy: load.Running, Slots: cmp.Or(load.Slots, z.InFlight), MeanSeconds: load.Mean.Seconds(),
 		Top: z.live.busiest.top(busiestShown, now),
 	}
 	for _, rank := range allRanks {

@@ -187,6 +187,28 @@ func TestSlotsAndTurnsSurviveAReload(t *testing.T) {
 	})
 }
 
+func TestSlotsGrowInFrontOfAColdUpstream(t *testing.T) {
+	inSettleBubble(t, func(t *testing.T) {
+		s := newShareZone(t, "in_flight 6\nshare\nmax_wait 1m\nwarm_up 1m", 40*time.Second)
+		z := s.app.zones["waits"]
+		z.live.start(z)
+		defer z.live.stop(z)
+		var visits []*visit
+		for i := range 6 {
+			visits = append(visits, s.visit("203.0.113."+strconv.Itoa(i), "/", "X-Rank", "returned"))
+		}
+		if got := z.describeShare(time.Now()); got.Busy != 2 || got.Slots != 2 {
+			t.Errorf("got %d of %d slots busy, want two of the third that there is", got.Busy, got.Slots)
+		}
+		pass(time.Hour)
+		wantTurns(t, visits, 0, 0, 15, 30, 40, 40) // a slot more every 15 seconds, and the first end after 40
+		if got := z.describeShare(time.Now()); got.Busy != 0 || got.Slots != 6 {
+			t.Errorf("got %d of %d slots busy when nobody is there, want none of six", got.Busy, got.Slots)
+		}
+		emptyRooms(t, "waits")
+	})
+}
+
 func TestTheAccessLogTellsOfTurns(t *testing.T) {
 	inSettleBubble(t, func(t *testing.T) {
 		s := newShareZone(t, "in_flight 1\nshare", 500*time.Millisecond)

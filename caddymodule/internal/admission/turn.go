@@ -221,16 +221,17 @@ type Load struct {
 }
 
 // Load returns what those who take turns make of the zone. Slots are those of keys
-// that have requests.
+// that have requests, as many as there are while the upstream is cold.
 func (z *Zone) Load() (l Load) {
 	z.mu.Lock()
 	defer z.mu.Unlock()
+	now := z.Now()
 	for _, k := range z.keys {
 		if k.turns == nil {
 			continue
 		}
 		l.Running += k.turns.Running()
-		l.Slots += k.limits.InFlight
+		l.Slots += z.warm.slots(k.limits.InFlight, now)
 		for rank := range l.Waiting {
 			l.Waiting[rank] += k.turns.Waiting(fairqueue.Rank(rank))
 		}

@@ -7,7 +7,7 @@
 //   - A free slot goes at once to a request that arrives while nobody eligible waits.
 //   - Higher ranks go first. Within a rank, keys take turns: a request's turn is the
 //     largest of the rank's virtual time, which is the largest turn served in it, and
-//     of the seconds that each of its keys has used. Equal turns keep the order of
+//     of the seconds that each of its keys has used in it. Equal turns keep the order of
 //     arrival.
 //   - A key is charged the mean time of a request on arrival. The charge is corrected
 //     when the slot is given back, and refunded if the request is never served.
