@@ -47,7 +47,7 @@ func (r *slowReader) Read(p []byte) (int, error) {
 }
 
 func TestOnlyTheUpstreamsTimeIsShared(t *testing.T) {
-	file, err := os.Open("share_test.go")
+	file, err := os.Open("workers_test.go")
 	if err != nil {
 		t.Fatal(err)
 	}
