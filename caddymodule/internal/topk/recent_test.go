@@ -168,3 +168,27 @@ func BenchmarkRecent(b *testing.B) {
 		}
 	}
 }
+
+func TestNetworksAreNamedByTheirFamily(t *testing.T) {
+	var r Recent
+	for _, text := range []string{"192.0.2.77", "::ffff:192.0.2.77", "2001:db8:1:2:3::4%eth0", "2001:db8:1:2:5::6"} {
+		r.Refuse("k", netip.MustParseAddr(text), noon)
+	}
+	r.Refuse("k", netip.Addr{}, noon)
+	for by, want := range map[Grouping][]string{
+		ByAddress: {"192.0.2.77", "2001:db8:1:2::/64"},
+		By24:      {"192.0.2.0/24", "2001:db8:1::/48"},
+		By16:      {"192.0.0.0/16", "2001:db8::/32"},
+	} {
+		var names []string
+		for _, s := range r.Top(by, 9, noon).MostRefused {
+			if s.Refused != 2 {
+				t.Errorf("%s: got %d refusals, want 2", s.Name, s.Refused)
+			}
+			names = append(names, s.Name)
+		}
+		if slices.Sort(names); !slices.Equal(names, want) {
+			t.Errorf("got %q, want %q", names, want)
+		}
+	}
+}
