@@ -18,9 +18,7 @@ import (
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp/reverseproxy"
 
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/blocklist"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/decision"
-	"github.com/caddy-throttle/caddy-throttle/leakybucket"
 )
 
 // A checkInput describes a request that is not made.
@@ -159,13 +157,12 @@ func (a *App) check(ctx context.Context, z *runningZone, r *http.Request) (resul
 	p := decision.NewPlan(r, 1)
 	defer p.Release()
 	p.Overrides = a.overrides.Load()
-	unknown := func(*leakybucket.Charge) (block blocklist.Block, known bool) { return block, false }
-	if err := p.Evaluate(z.Rule, unknown); err != nil {
+	if err := p.Evaluate(z.Rule, nil); err != nil {
 		return nil, err
 	}
 	if p.Unread() > 0 {
 		p.ReadBody()
-		if err := p.Evaluate(z.Rule, unknown); err != nil {
+		if err := p.Evaluate(z.Rule, nil); err != nil {
 			return nil, err
 		}
 	}

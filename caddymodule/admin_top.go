@@ -13,14 +13,20 @@ var groupings = map[string]topk.Grouping{"": topk.ByKey, "ip": topk.ByAddress, "
 
 // noteSender counts whose request a zone has decided about. It is on the path of every
 // request: of many that are admitted, it counts a sample.
-func (l *liveZone) noteSender(o *decision.Outcome, d decision.Decision) {
-	switch d {
-	case decision.Refused, decision.ShadowRefused:
-		l.recent.Refuse(o.Key, o.ClientIP(), time.Now())
-	default:
-		if weight := l.recent.Weight(rand.Uint32); weight > 0 {
-			l.recent.Admit(o.Key, o.ClientIP(), weight, time.Now())
+func (l *liveZone) noteSender(o *decision.Outcome, d decision.Decision, now time.Time) {
+	refused, weight := d == decision.Refused || d == decision.ShadowRefused, 0
+	if !refused {
+		if weight = l.recent.Weight(rand.Uint32); weight == 0 {
+			return
 		}
+	}
+	if now.IsZero() {
+		now = time.Now()
+	}
+	if refused {
+		l.recent.Refuse(o.Key, o.ClientIP(), now)
+	} else {
+		l.recent.Admit(o.Key, o.ClientIP(), weight, now)
 	}
 }
 

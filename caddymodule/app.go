@@ -398,9 +398,9 @@ func (a *App) refuseBlockedEverywhere(p *decision.Plan) {
 
 // knownBlock returns the block that makes asking a shared store unnecessary: the
 // store reported it within the last second. While the store is down, a reported
-// block counts until it ends.
+// block counts until it ends. There must be a shared store.
 func (a *App) knownBlock(c *leakybucket.Charge) (blocklist.Block, bool) {
-	if a.shared == nil || c.Block == nil {
+	if c.Block == nil {
 		return blocklist.Block{}, false
 	}
 	b, found, fresh := a.blocks.Find(c)

@@ -1,6 +1,7 @@
 package caddymodule
 
 import (
+	"context"
 	"fmt"
 	"net/http"
 	"net/http/httptest"
@@ -30,7 +31,9 @@ func handlerOf(t testing.TB, zones int, limit string) *Handler {
 		names[i] = &Zone{Name: fmt.Sprint("zone", i)}
 	}
 	h := &Handler{Zone: names}
-	if err := h.Provision(s.ctx); err != nil {
+	ctx := s.ctx
+	ctx.Context = context.WithValue(ctx.Context, caddyhttp.ServerCtxKey, server) // as the HTTP app does
+	if err := h.Provision(ctx); err != nil {
 		t.Fatal(err)
 	}
 	return h

@@ -13,6 +13,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/admission"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/blocklist"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/body"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/clock"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/decision"
@@ -44,7 +45,9 @@ type Handler struct {
 	RateLimitHeaders bool `json:"ratelimit_headers,omitempty"`
 
 	app     *App
+	server  *caddyhttp.Server // whose routes the handler is in; nil outside of the HTTP app
 	zones   []*runningZone
+	plain   bool               // once a request is admitted, no zone has any more to do with it
 	headers settlement.Headers // in which the upstream says what a request cost, and who its user is
 	told    []string           // of these, who its user is
 }
@@ -64,6 +67,7 @@ func (h *Handler) Provision(ctx caddy.Context) error {
 		return err
 	}
 	h.app = app.(*App)
+	h.server, _ = ctx.Value(caddyhttp.ServerCtxKey).(*caddyhttp.Server)
 	if err := h.app.checkServers(ctx); err != nil {
 		return err
 	}
@@ -90,6 +94,7 @@ func (h *Handler) Provision(ctx caddy.Context) error {
 		h.addTold(z)
 	}
 	h.headers = settlement.HeadersOf(settles...).With(h.told...)
+	h.plain = len(h.headers) == 0 && !slices.ContainsFunc(h.zones, func(z *runningZone) bool { return !z.Plain() })
 	h.warnInventable(h.app.warner)
 	return nil
 }
@@ -116,32 +121,32 @@ func (h *Handler) warnInventable(logger *zap.Logger) {
 func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request, next caddyhttp.Handler) error {
 	h.stripTold(r)
 	if internal(r) {
-		if len(h.headers) > 0 {
-			return (&settlement.Observer{Headers: h.headers}).Serve(w, r, next)
-		}
-		return next.ServeHTTP(w, r)
+		return h.serveInternal(w, r, next)
 	}
+	// A function with many defers and returns calls them one by one, which is slow. This
+	// one has few enough, so none of them depends on a condition.
 	h.app.hold()
 	defer h.app.release()
 	res, reader, err := h.decide(r)
-	if reader != nil {
-		defer reader.End(w)
-	}
+	defer reader.End(w)
 	if err != nil {
 		return err
 	}
 	buffer, stayed := h.admit(r, res, reader)
-	if buffer != nil {
-		defer buffer.End(w)
+	defer buffer.End(w)
+	refused := res.Refused()
+	var now time.Time // only refusals need it
+	if refused {
+		now = time.Now()
 	}
 	if res != nil {
-		h.report(w, r, res)
+		h.report(w, r, res, now)
 	}
 	switch {
-	case res.Refused():
+	case refused:
 		buffer.End(w) // before the refusal says how the connection ends
 		reader.End(w)
-		refusal := res.Refusal(&h.app.control.refusals)
+		refusal := res.Refusal(&h.app.control.refusals, now)
 		refusal.Close = h.app.drops && h.app.addDropped(r, res)
 		return refusal.Write(w, r, body.Received(r))
 	case !stayed:
@@ -151,10 +156,19 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request, next caddyht
 	return h.serve(w, r, next, res)
 }
 
-// report counts and logs what was decided, and says it in headers.
-func (h *Handler) report(w http.ResponseWriter, r *http.Request, res *decision.Result) {
-	res.Report()
-	h.app.limitLog(r, res)
+// serveInternal serves a request that is not charged.
+func (h *Handler) serveInternal(w http.ResponseWriter, r *http.Request, next caddyhttp.Handler) error {
+	if len(h.headers) > 0 {
+		return (&settlement.Observer{Headers: h.headers}).Serve(w, r, next)
+	}
+	return next.ServeHTTP(w, r)
+}
+
+// report counts and logs what was decided, and says it in headers. now is the time if
+// the request is refused.
+func (h *Handler) report(w http.ResponseWriter, r *http.Request, res *decision.Result, now time.Time) {
+	res.Report(now)
+	h.limitLog(r, res, now)
 	h.mark(w, r, res)
 	if h.RateLimitHeaders {
 		res.Announce(w.Header())
@@ -185,7 +199,7 @@ func internal(r *http.Request) bool {
 func (h *Handler) decide(r *http.Request) (*decision.Result, *body.Reader, error) {
 	p := decision.NewPlan(r, len(h.zones))
 	defer p.Release()
-	p.Overrides = h.app.overrides.Load()
+	p.Server, p.Overrides = h.server, h.app.overrides.Load()
 	if err := h.evaluate(p); err != nil {
 		return nil, nil, err
 	}
@@ -235,13 +249,17 @@ func (h *Handler) evaluate(p *decision.Plan) error {
 		return nil
 	}
 	h.app.refuseBlockedEverywhere(p)
+	var known func(*leakybucket.Charge) (blocklist.Block, bool)
+	if h.app.shared != nil {
+		known = h.app.knownBlock
+	}
 	for _, z := range h.zones {
 		if p.Decided(z.Name) {
 			continue
 		}
 		err := failed
 		if err == nil {
-			err = p.Evaluate(z.Rule, h.app.knownBlock)
+			err = p.Evaluate(z.Rule, known)
 		}
 		if err != nil && !z.Shadow {
 			return err
@@ -298,7 +316,7 @@ func (h *Handler) takeOnce(p *decision.Plan) bool {
 // nil, has replaced the request's body and must be ended. The reader, if not nil, holds
 // the beginning of the body.
 func (h *Handler) admit(r *http.Request, res *decision.Result, reader *body.Reader) (buffer *body.Buffer, stayed bool) {
-	if !res.Holds() || res.Refused() {
+	if h.plain || !res.Holds() || res.Refused() {
 		return nil, true
 	}
 	since := clock.Now(h.app.clock)
@@ -374,6 +392,9 @@ func (h *Handler) refund(settlements []leakybucket.Settlement) {
 // serve calls the next handler. Whatever happens there, serve then releases the
 // slots and corrects the charges, in this order, so no slot waits for the store.
 func (h *Handler) serve(w http.ResponseWriter, r *http.Request, next caddyhttp.Handler, res *decision.Result) error {
+	if h.plain {
+		return next.ServeHTTP(w, r)
+	}
 	holds := res.Holds()
 	tunnel := holds && settlement.MayTunnel(r)
 	if holds && res.TakesTurns() {
@@ -387,12 +408,9 @@ func (h *Handler) serve(w http.ResponseWriter, r *http.Request, next caddyhttp.H
 		return next.ServeHTTP(w, r)
 	}
 	first := decision.ResultOf(r)
-	observer := &settlement.Observer{Headers: h.headers, Clock: h.app.clock}
+	observer := &settlement.Observer{Headers: h.headers, Rules: res.Sharing(), Clock: h.app.clock}
 	if tunnel {
 		observer.Tunnel = res
-	}
-	if res != nil {
-		observer.Rules = res.Sharing
 	}
 	if trusts || passes {
 		observer.BeforeHeaders = func(status int, header http.Header) {
@@ -443,7 +461,7 @@ func (h *Handler) settle(r *http.Request, res *decision.Result, observer *settle
 		return
 	}
 	due := res.Settle(observer)
-	if len(res.Static) > 0 && staticfile.UpstreamAnswered(r, observer.Header()) {
+	if len(res.Static()) > 0 && staticfile.UpstreamAnswered(r, observer.Header()) {
 		due = h.chargeStatic(r, res, due)
 	}
 	if len(due) > 0 {
@@ -464,8 +482,9 @@ func (h *Handler) settle(r *http.Request, res *decision.Result, observer *settle
 // chargeStatic appends the charges of a request that was exempt as one for a static
 // file, and that the upstream answered after all.
 func (h *Handler) chargeStatic(r *http.Request, res *decision.Result, due []leakybucket.Settlement) []leakybucket.Settlement {
-	for i := range res.Static {
-		e := &res.Static[i]
+	static := res.Static()
+	for i := range static {
+		e := &static[i]
 		h.app.zones[e.Rule.Name].warnStatic(r)
 		if e.Charged {
 			due = append(due, leakybucket.Settlement{Charge: e.Charge, Diff: e.Charge.Cost})

@@ -38,8 +38,8 @@ func parseLogRefused(text string) (every time.Duration, err error) {
 // refusedLines limits how many refusals of a zone are in the access log. The zero value
 // is ready for use.
 type refusedLines struct {
-	due     atomic.Int64 // when the next line is due if lines come evenly, in nanoseconds since 1970
-	dropped atomic.Int64 // lines since one of the zone was written
+	due     atomic.Int64  // when the next line is due if lines come evenly, in nanoseconds since 1970
+	dropped atomic.Uint32 // lines since one of the zone was written
 }
 
 // allows reports whether a line may be written now. A burst is the lines of a second, or
@@ -62,13 +62,13 @@ func (l *refusedLines) allows(now time.Time, every time.Duration) bool {
 
 // limitLog keeps the line of a refused request out of the access log if log_refused of
 // the decisive zone says so. Lines that are written tell how many were not.
-func (a *App) limitLog(r *http.Request, res *decision.Result) {
-	if !a.limitsLog || !decision.Logged(r) {
+func (h *Handler) limitLog(r *http.Request, res *decision.Result, now time.Time) {
+	if !h.app.limitsLog || !decision.Logged(r, h.server) {
 		return
 	}
 	if res.Refused() {
-		z := a.zones[res.Decisive().Rule.Name]
-		if z.logEvery != 0 && !z.live.lines.allows(time.Now(), z.logEvery) {
+		z := h.app.zones[res.Decisive().Rule.Name]
+		if z.logEvery != 0 && !z.live.lines.allows(now, z.logEvery) {
 			z.live.lines.dropped.Add(1)
 			caddyhttp.SetVar(r.Context(), caddyhttp.LogSkipVar, true)
 			return
@@ -76,7 +76,7 @@ func (a *App) limitLog(r *http.Request, res *decision.Result) {
 	}
 	for i := range res.Outcomes {
 		o := &res.Outcomes[i]
-		if z := a.zones[o.Rule.Name]; z.logEvery != 0 && o.Decision() != decision.Withdrawn && z.live.lines.dropped.Load() > 0 {
+		if z := h.app.zones[o.Rule.Name]; z.logEvery != 0 && o.Decision() != decision.Withdrawn && z.live.lines.dropped.Load() > 0 {
 			o.Unlogged = z.live.lines.dropped.Swap(0)
 		}
 	}

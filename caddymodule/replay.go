@@ -154,7 +154,9 @@ func loggedOf(r *http.Request) *accesslog.Request {
 }
 
 // Decided implements decision.Reporter.
-func (rp *replay) Decided(o *decision.Outcome) { rp.observe.Decided(o, loggedOf(o.Request)) }
+func (rp *replay) Decided(o *decision.Outcome, _ time.Time) {
+	rp.observe.Decided(o, loggedOf(o.Request))
+}
 
 // Unsettled implements decision.Reporter. A replay tells beforehand what it cannot settle.
 func (rp *replay) Unsettled(int) {}

@@ -99,7 +99,7 @@ func newRunningZone(a *App, definition *Zone, rule *decision.Rule, text string) 
 }
 
 // Decided implements decision.Reporter.
-func (z *runningZone) Decided(o *decision.Outcome) {
+func (z *runningZone) Decided(o *decision.Outcome, now time.Time) {
 	d, why := o.Verdict()
 	if o.Turn != nil && ranked(z, why) {
 		z.turned(o, d, why)
@@ -115,7 +115,7 @@ func (z *runningZone) Decided(o *decision.Outcome) {
 	if d == decision.Delayed {
 		delays.WithLabelValues(z.Name).Observe(o.Delay.Seconds())
 	}
-	z.live.noteSender(o, d)
+	z.live.noteSender(o, d, now)
 	if why != decision.None {
 		z.refusals[d].note(o)
 		z.overflows[d].note(o)

@@ -116,7 +116,7 @@ func (o *Outcome) simulated(r admission.Result, refund func(leakybucket.Settleme
 	case r.Why == admission.Admitted && r.Waited > 0:
 		o.Set(ShadowDelayed, None)
 	}
-	o.report()
+	o.report(time.Time{})
 }
 
 // OuterPass returns the slots that the request holds in the handlers around this one,
@@ -258,7 +258,7 @@ func (res *Result) Settles() bool {
 			return true
 		}
 	}
-	return len(res.Static) > 0 || len(res.Sharing) > 0
+	return len(res.Static()) > 0 || len(res.Sharing()) > 0
 }
 
 func (o *Outcome) settles() bool {
@@ -276,8 +276,8 @@ func (o *Outcome) fits() bool {
 func (res *Result) Settle(observer *settlement.Observer) (due []leakybucket.Settlement) {
 	for i := range res.Outcomes {
 		o := &res.Outcomes[i]
-		if o.renewed {
-			place := o.place(o.Client.Place())
+		if o.device != nil && o.device.renewed {
+			place := o.place(o.device.client.Place())
 			due = append(due, leakybucket.Settlement{Charge: place, Diff: place.Cost})
 		}
 		if !o.settles() {
@@ -319,19 +319,20 @@ func (res *Result) Settled() (refunds []leakybucket.Settlement) {
 	return refunds
 }
 
-// report calls the zone's Reporter with a final outcome, once.
-func (o *Outcome) report() {
-	if o.Decision() != Withdrawn && atomic.CompareAndSwapUint32(&o.reported, 0, 1) {
-		o.Rule.Reporter.Decided(o)
+// report calls the zone's Reporter with a final outcome. It must be called once: by
+// [Result.Report], or by the simulation when it ends.
+func (o *Outcome) report(now time.Time) {
+	if o.Decision() != Withdrawn {
+		o.Rule.Reporter.Decided(o, now)
 	}
 }
 
-// Report calls the zones' Reporters with all final outcomes. Simulations report their
-// own when they end.
-func (res *Result) Report() {
+// Report calls the zones' Reporters with all final outcomes, and with the time or, if
+// that was not read, zero. Simulations report their own outcomes when they end.
+func (res *Result) Report(now time.Time) {
 	for i := range res.Outcomes {
 		if o := &res.Outcomes[i]; !o.simulating {
-			o.report()
+			o.report(now)
 		}
 	}
 }

@@ -25,6 +25,16 @@ func (r *Rule) client(s *Subject, k *key) *device.Client {
 	return r.Trust.Client(s.Request, host, k.name, time.Now())
 }
 
+// A knownDevice is what a request's device cookies tell to one zone.
+type knownDevice struct {
+	client  *device.Client
+	account string // the account's key, if the device's bucket is charged instead
+	renewed bool   // the device is known and keeps its place
+}
+
+// chargesDevice reports whether a device's bucket is charged instead of its account's.
+func (o *Outcome) chargesDevice() bool { return o.device != nil && o.device.account != "" }
+
 // deviceKey returns the key of a client's device, or "" if none is known for the
 // account. No client can spell it, since a leading @ is escaped in parts.
 func deviceKey(account string, client *device.Client) string {
@@ -45,17 +55,18 @@ func AccountOf(name string) string {
 // chargeDevice makes the outcome charge the bucket of the client's device, if one is
 // known, in the place of the account's. It reports whether one is.
 func (o *Outcome) chargeDevice() bool {
-	key := deviceKey(o.Key, o.Client)
+	key := deviceKey(o.Key, o.device.client)
 	if key == "" {
 		return false
 	}
-	o.account, o.Key, o.Charge.Key = o.Key, key, key
+	o.device.account, o.Key, o.Charge.Key = o.Key, key, key
 	return true
 }
 
 // chargeAccount makes the outcome charge the account's bucket again.
 func (o *Outcome) chargeAccount() {
-	o.Key, o.Charge.Key, o.account = o.account, o.account, ""
+	account := o.device.account
+	o.Key, o.Charge.Key, o.device.account = account, account, ""
 }
 
 // keepCharges notes what the store is about to be asked, which a stand-in of a
@@ -63,7 +74,7 @@ func (o *Outcome) chargeAccount() {
 func (p *Plan) keepCharges() {
 	p.questions = p.questions[:0]
 	for i := range p.outcomes {
-		if p.outcomes[i].account != "" {
+		if p.outcomes[i].chargesDevice() {
 			p.questions = append(p.questions, p.charges...)
 			return
 		}
@@ -107,7 +118,7 @@ func (p *Plan) FallBack() bool {
 
 // overflows reports whether the i-th charge is a device's and does not fit.
 func (p *Plan) overflows(i int) bool {
-	return p.outcomes[p.of[i]].account != "" && !p.decisions[i].Fits && !p.decisions[i].Undecided
+	return p.outcomes[p.of[i]].chargesDevice() && !p.decisions[i].Fits && !p.decisions[i].Undecided
 }
 
 // Trusts reports whether the response may earn the client's device trust in a zone of
@@ -117,7 +128,7 @@ func (res *Result) Trusts() bool {
 		return false
 	}
 	for i := range res.Outcomes {
-		if res.Outcomes[i].Client != nil {
+		if res.Outcomes[i].device != nil {
 			return true
 		}
 	}
@@ -129,7 +140,7 @@ func (res *Result) Trusts() bool {
 // shadow devices have places as in enforcement, which begins with those of the shadow.
 func (o *Outcome) place(i int) leakybucket.Charge {
 	return leakybucket.Charge{
-		Zone: o.Rule.Name, Key: cmp.Or(o.account, o.Key) + "/@devices/" + strconv.Itoa(i), Cost: 1,
+		Zone: o.Rule.Name, Key: cmp.Or(o.device.account, o.Key) + "/@devices/" + strconv.Itoa(i), Cost: 1,
 		Limit: placeLimit(o.Rule.Trust),
 	}
 }
@@ -167,17 +178,18 @@ func (res *Result) Trust(status int, header http.Header, take func([]leakybucket
 	before := header.Clone() // another zone's cookie is no log-in
 	for i := range res.Outcomes {
 		o := &res.Outcomes[i]
-		if o.Client == nil || !o.Client.Earned(status, before, now) {
+		if o.device == nil || !o.device.client.Earned(status, before, now) {
 			continue
 		}
-		place := o.Client.Place()
-		if _, known := o.Client.Device(); known {
-			o.renewed = true
+		client := o.device.client
+		place := client.Place()
+		if _, known := client.Device(); known {
+			o.device.renewed = true
 		} else if free, found := o.newPlace(take); found {
 			place = free
 		} else {
 			continue
 		}
-		o.Client.Issue(header, place, now)
+		client.Issue(header, place, now)
 	}
 }

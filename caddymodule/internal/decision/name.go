@@ -207,7 +207,8 @@ func (r *Rule) partsOf(name string) (parts []bucketkey.Part, named bool) {
 // Peek returns a charge that shows the state of a bucket, and pours and begins nothing:
 // its cost fits no bucket.
 func (r *Rule) Peek(name string, limit leakybucket.Limit, shadow bool) leakybucket.Charge {
-	c := r.charge(&key{name: name, limit: limit}, shadow, -1)
+	var c leakybucket.Charge
+	r.charge(&c, &key{name: name, limit: limit}, shadow, -1)
 	c.Probe = true
 	return c
 }

@@ -11,7 +11,6 @@ import (
 	"go.uber.org/zap/zapcore"
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/admission"
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/device"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/pass"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/refusal"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/supportcode"
@@ -82,7 +81,8 @@ const (
 	outageWait = 5 * time.Second
 )
 
-// An Outcome is the charge of one zone to one request, and the zone's decision.
+// An Outcome is the charge of one zone to one request, and the zone's decision. Every
+// request allocates one for each zone, so what few of them need is behind pointers.
 type Outcome struct {
 	// Request is the request, for Reporters.
 	Request *http.Request
@@ -102,41 +102,39 @@ type Outcome struct {
 	// other zones.
 	Turn *Turn
 
-	// Unlogged is how many refusals of the zone were kept out of the access log before
-	// this line.
-	Unlogged int64
-
 	// Code names the refusal, for support. It is zero for others, and if the zone gives
 	// refusals no codes.
 	Code supportcode.Code
 
-	// Client is what device cookies tell of the client, or nil if the zone trusts no
+	// device is what device cookies tell of the client, or nil if the zone trusts no
 	// devices or the request names no account.
-	Client  *device.Client
-	account string // the account's key, if a device's bucket is charged instead
+	device *knownDevice
 
 	// The simulated wait and slot of a shadow outcome; nil if enforcement would need
 	// neither.
 	simulation *admission.Simulation
 
 	paid   float64 // the corrected cost, in units
-	jitter float64 // how much is added to Retry-After, as a fraction
+	jitter float32 // how much is added to Retry-After, as a fraction
+
+	// Unlogged is how many refusals of the zone were kept out of the access log before
+	// this line.
+	Unlogged uint32
 
 	Shadow bool // the zone only counts for this key
 	Began  bool // this request began the block
 	Left   bool // the client left while the request waited for its slots
 
-	renewed    bool // a known device, which keeps its place
 	simulating bool // the simulation reports the outcome
 	asked      bool // the store was asked
 	dropped    bool // the store and its fallback failed
 	noSlot     bool // no slot was free before the store was asked
 	settled    bool // the charge was corrected by the response
 
-	// The decision and reason, the state of the charge's correction, and whether the
-	// zone's Reporter was called. They are atomic, because a simulation may change
-	// them in another goroutine while the request is served.
-	verdict, correction, reported uint32
+	// The decision and reason, and the state of the charge's correction. They are
+	// atomic, because a simulation may change them in another goroutine while the
+	// request is served.
+	verdict, correction uint32
 }
 
 // Set sets the decision and the reason.
@@ -206,9 +204,10 @@ func (o *Outcome) Fraction() (fraction float64, known bool) {
 
 // RetryAfter returns how long a refused client is told to wait. Zero means that
 // waiting does not help.
-func (o *Outcome) RetryAfter() time.Duration {
-	wait, why := o.TimeToFit(), o.Reason()
-	switch {
+func (o *Outcome) RetryAfter() time.Duration { return o.retryAfter(o.TimeToFit()) }
+
+func (o *Outcome) retryAfter(wait time.Duration) time.Duration {
+	switch why := o.Reason(); {
 	case !why.Waits():
 		return 0
 	case o.Turn != nil:
@@ -220,14 +219,14 @@ func (o *Outcome) RetryAfter() time.Duration {
 	default:
 		wait = max(wait, o.Rule.RetryFloor)
 	}
-	return wait + time.Duration(o.jitter*float64(wait))
+	return wait + time.Duration(float64(o.jitter)*float64(wait))
 }
 
 // TimeToFit returns how long a refused client must wait. Zero means that waiting does
 // not help.
 func (o *Outcome) TimeToFit() time.Duration {
 	if why := o.Reason(); o.Turn != nil && (why == Waiting || why == Wait || why == Timeout) {
-		return pass.RetryAfter(o.Turn.Standing.Tries, o.jitter)
+		return pass.RetryAfter(o.Turn.Standing.Tries, float64(o.jitter))
 	}
 	switch o.Reason() {
 	case Capacity, Blocked, Banned:
@@ -324,7 +323,7 @@ func (o *Outcome) MarshalLogObject(enc zapcore.ObjectEncoder) error {
 		enc.AddString("support_code", o.Code.String())
 	}
 	if o.Unlogged > 0 {
-		enc.AddInt64("unlogged", o.Unlogged)
+		enc.AddInt64("unlogged", int64(o.Unlogged))
 	}
 	if why.Waits() {
 		enc.AddInt64("retry_after", refusal.WholeSeconds(o.RetryAfter()))

@@ -8,6 +8,8 @@ import (
 	"sync"
 	"time"
 
+	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
+
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/blocklist"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/body"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/settlement"
@@ -20,6 +22,9 @@ import (
 // returns its memory to a pool, and must be called last.
 type Plan struct {
 	Subject
+
+	// Server serves the request. If nil, it is looked up in the request's context.
+	Server *caddyhttp.Server
 
 	earlier   *Result // of the handlers that the request has passed, or nil
 	zones     int     // how many the handler has
@@ -59,7 +64,7 @@ func (p *Plan) Release() {
 		p.outcomes = p.pooled // and the result keeps its own
 	}
 	p.reset()
-	p.earlier, p.alone, p.outcomes, p.pooled = nil, nil, nil, p.outcomes
+	p.Server, p.earlier, p.alone, p.outcomes, p.pooled = nil, nil, nil, nil, p.outcomes
 	clear(p.began)
 	p.began, p.refused = p.began[:0], false
 	p.forget()
@@ -103,7 +108,7 @@ func (p *Plan) Decided(zone string) bool {
 
 // Evaluate adds the charge of a zone if the zone concerns the request, or its refusal if
 // that needs no store. The store is not asked about charges for which known returns a
-// block.
+// block. If known is nil, no block is known.
 func (p *Plan) Evaluate(r *Rule, known func(*leakybucket.Charge) (blocklist.Block, bool)) error {
 	concerned, static, err := r.Concerns(&p.Subject)
 	if static {
@@ -151,17 +156,21 @@ func (p *Plan) Evaluate(r *Rule, known func(*leakybucket.Charge) (blocklist.Bloc
 		return err
 	}
 	o := p.add(r, k.name, shadow)
-	o.Charge = r.charge(&k, shadow, r.Cost.of(line, &p.Subject, k.limit))
-	if o.Client = r.client(&p.Subject, &k); o.Client != nil {
-		if o.chargeDevice() {
-			if _, runs := known(&o.Charge); runs {
-				o.chargeAccount()
-			}
-		}
+	r.charge(&o.Charge, &k, shadow, r.Cost.of(line, &p.Subject, k.limit))
+	if client := r.client(&p.Subject, &k); client != nil {
+		o.device = &knownDevice{client: client}
+		o.chargeDevice()
 	}
-	if block, runs := known(&o.Charge); runs {
-		p.refuseBlocked(block)
-		return nil
+	if known != nil {
+		block, runs := known(&o.Charge)
+		if runs && o.chargesDevice() {
+			o.chargeAccount()
+			block, runs = known(&o.Charge)
+		}
+		if runs {
+			p.refuseBlocked(block)
+			return nil
+		}
 	}
 	if line.wantsBody(&p.Subject) {
 		p.unread = max(p.unread, r.Cost.MaxBody)
@@ -180,7 +189,7 @@ func (p *Plan) share(rule *settlement.Rule) {
 		return
 	}
 	for res := p.earlier; res != nil; res = res.next {
-		if slices.ContainsFunc(res.Sharing, func(other *settlement.Rule) bool { return other.Meter == rule.Meter }) {
+		if slices.ContainsFunc(res.Sharing(), func(other *settlement.Rule) bool { return other.Meter == rule.Meter }) {
 			return
 		}
 	}
@@ -209,7 +218,8 @@ func (p *Plan) exempt(r *Rule) Exemption {
 	if err != nil {
 		return e
 	}
-	e.Charge, e.Charged = r.charge(&k, r.shadows(&p.Subject, k.name), r.Cost.of(line, &p.Subject, k.limit)), true
+	r.charge(&e.Charge, &k, r.shadows(&p.Subject, k.name), r.Cost.of(line, &p.Subject, k.limit))
+	e.Charged = true
 	e.Charge.Debt = 0 // nothing was reserved that a response corrects
 	return e
 }
@@ -294,7 +304,8 @@ func (r *Rule) BlockedBucket(s *Subject, b *Buffers) (c leakybucket.Charge, devi
 	if client := r.client(s, &k); client != nil {
 		device = deviceKey(k.name, client)
 	}
-	return r.charge(&k, r.shadows(s, k.name), 0), device, true
+	r.charge(&c, &k, r.shadows(s, k.name), 0)
+	return c, device, true
 }
 
 // BlockedBucket is [Rule.BlockedBucket] for the plan's request.
@@ -437,9 +448,9 @@ func (p *Plan) Conclude() *Result {
 // conclude sets the decision of one outcome.
 func (p *Plan) conclude(o *Outcome) {
 	if o.Turn != nil {
-		o.jitter = rand.Float64()
+		o.jitter = rand.Float32()
 	} else if o.Rule.RetryJitter > 0 {
-		o.jitter = rand.Float64() * o.Rule.RetryJitter
+		o.jitter = float32(rand.Float64() * o.Rule.RetryJitter)
 	}
 	if o.Reason() != None {
 		return // known without asking

@@ -3,6 +3,7 @@ package decision
 import (
 	"context"
 	"net/http"
+	"slices"
 	"strings"
 	"time"
 
@@ -24,19 +25,36 @@ type Result struct {
 	// hold pointers to them while the request is served.
 	Outcomes []Outcome
 
-	// Static are the zones that exempt the request as a static file.
-	Static []Exemption
-
-	// Sharing are the rules of zones of which the request takes a share of the
-	// workers, charged or not.
-	Sharing []*settlement.Rule
-
+	beside  *beside              // nil for most requests
 	status  int                  // of the refusal; zero means the zone's own
 	pass    *admission.Pass      // the handler's slots while the request is served
 	serving *settlement.Observer // of the innermost handler; in the first result only
 
-	next    *Result // of the next handler inside this one
-	oneRule [1]*settlement.Rule
+	next *Result // of the next handler inside this one
+}
+
+// beside is what zones note of requests that they need not charge.
+type beside struct {
+	static  []Exemption
+	sharing []*settlement.Rule
+}
+
+// Static returns the zones that exempt the request as a static file. A nil result has
+// none.
+func (res *Result) Static() []Exemption {
+	if res == nil || res.beside == nil {
+		return nil
+	}
+	return res.beside.static
+}
+
+// Sharing returns the rules of zones of which the request takes a share of the workers,
+// charged or not. A nil result has none.
+func (res *Result) Sharing() []*settlement.Rule {
+	if res == nil || res.beside == nil {
+		return nil
+	}
+	return res.beside.sharing
 }
 
 // resultVar is the variable with the first result. No user would choose its name.
@@ -88,11 +106,8 @@ func newResult(p *Plan) *Result {
 	} else {
 		res.Outcomes = p.outcomes
 	}
-	if len(p.static) > 0 {
-		res.Static = append(res.Static, p.static...)
-	}
-	if len(p.sharing) > 0 {
-		res.Sharing = append(res.oneRule[:0], p.sharing...)
+	if len(p.static) > 0 || len(p.sharing) > 0 {
+		res.beside = &beside{slices.Clone(p.static), slices.Clone(p.sharing)}
 	}
 	if p.earlier != nil {
 		last := p.earlier
@@ -108,7 +123,7 @@ func newResult(p *Plan) *Result {
 	if p.replacer != nil {
 		p.replacer.Map(res.placeholder)
 	}
-	if Logged(p.Request) {
+	if Logged(p.Request, p.Server) {
 		if extra, ok := p.Request.Context().Value(caddyhttp.ExtraLogFieldsCtxKey).(*caddyhttp.ExtraLogFields); ok {
 			extra.Add(zap.Inline(logField{res}))
 		}
@@ -116,10 +131,13 @@ func newResult(p *Plan) *Result {
 	return res
 }
 
-// Logged reports whether the request will be in an access log, as far as is known.
-func Logged(r *http.Request) bool {
+// Logged reports whether the request will be in an access log, as far as is known. If
+// server is nil, it is the one in the request's context.
+func Logged(r *http.Request, server *caddyhttp.Server) bool {
 	ctx := r.Context()
-	server, _ := ctx.Value(caddyhttp.ServerCtxKey).(*caddyhttp.Server)
+	if server == nil {
+		server, _ = ctx.Value(caddyhttp.ServerCtxKey).(*caddyhttp.Server)
+	}
 	if server == nil || server.Logs == nil {
 		return false
 	}
@@ -148,8 +166,8 @@ func (res *Result) Decided(zone string) (found bool) {
 		for i := range res.Outcomes {
 			found = found || res.Outcomes[i].Rule.Name == zone
 		}
-		for i := range res.Static {
-			found = found || res.Static[i].Rule.Name == zone
+		for _, exempt := range res.Static() {
+			found = found || exempt.Rule.Name == zone
 		}
 	}
 	return found
@@ -222,15 +240,16 @@ func (res *Result) Violated() (zones []string) {
 
 // Refusal returns the refusal of the request, as the decisive zone configures it. If
 // that wants a support code, the refusal is remembered in a ring.
-func (res *Result) Refusal(ring *supportcode.Ring) refusal.Refusal {
+func (res *Result) Refusal(ring *supportcode.Ring, now time.Time) refusal.Refusal {
 	o := res.Decisive()
+	wait := o.TimeToFit()
 	f := refusal.Refusal{
-		Status: o.Rule.Status, Waits: o.Reason().Waits(), RetryAfter: o.RetryAfter(), TimeToFit: o.TimeToFit(),
-		Violated: res.Violated, Message: o.Rule.Message, Page: o.Rule.Page, AsError: o.Rule.AsError,
+		Status: o.Rule.Status, Waits: o.Reason().Waits(), RetryAfter: o.retryAfter(wait), TimeToFit: wait,
+		Violated: res, Message: o.Rule.Message, Page: o.Rule.Page, AsError: o.Rule.AsError,
 	}
 	if o.Rule.SupportCode {
 		o.Code = ring.Add(supportcode.Refusal{
-			At: time.Now(), Zone: o.Rule.Name, Key: o.Key, Reason: o.Reason().String(), Wait: f.TimeToFit, Block: o.Block,
+			At: now, Zone: o.Rule.Name, Key: o.Key, Reason: o.Reason().String(), Wait: f.TimeToFit, Block: o.Block,
 			Cost: o.Charge.Cost, Level: o.Level(), Capacity: o.Charge.Limit.Capacity,
 		})
 		f.Code = o.Code

@@ -99,8 +99,9 @@ type Rule struct {
 // A Reporter counts and logs the outcomes of a zone. It must be safe for concurrent
 // use.
 type Reporter interface {
-	// Decided is called once for each outcome, when it is final.
-	Decided(*Outcome)
+	// Decided is called once for each outcome, when it is final. now is zero if nobody
+	// needed the time yet.
+	Decided(o *Outcome, now time.Time)
 
 	// Unsettled counts charges that stay as they were reserved.
 	Unsettled(charges int)
@@ -148,6 +149,12 @@ func (r *Rule) Exempts(s *Subject) (bool, error) {
 // Bucketless reports whether the zone only limits how many requests are in flight.
 func (r *Rule) Bucketless() bool { return r.Limit.Capacity == 0 }
 
+// Plain reports whether the zone has no more to do with a request once it is admitted:
+// it lets none wait, limits none in flight, and learns nothing from responses.
+func (r *Rule) Plain() bool {
+	return !r.LetsWait() && r.InFlight == 0 && r.Share == nil && r.Settle == nil && r.Trust == nil && len(r.Static) == 0
+}
+
 // LetsWait reports whether requests may wait in the zone.
 func (r *Rule) LetsWait() bool { return r.Delay != nil || r.MaxWait > 0 }
 
@@ -193,18 +200,16 @@ func (r *Rule) Limits() (all []leakybucket.Charge) {
 	return all
 }
 
-// charge returns the charge of a cost to the bucket of a key.
-func (r *Rule) charge(k *key, shadow bool, cost float64) leakybucket.Charge {
-	c := leakybucket.Charge{
-		Zone: r.Name, Key: k.name, Shadow: shadow,
-		Limit: k.limit, Cost: cost, Debt: r.debt(k.limit), Block: r.Block,
-		Probe: r.Settle != nil && r.Settle.After,
-	}
+// charge makes c, which must be zero, the charge of a cost to the bucket of a key.
+func (r *Rule) charge(c *leakybucket.Charge, k *key, shadow bool, cost float64) {
+	// Field by field, that is cheaper than a copy.
+	c.Zone, c.Key, c.Shadow = r.Name, k.name, shadow
+	c.Limit, c.Cost, c.Debt, c.Block = k.limit, cost, r.debt(k.limit), r.Block
+	c.Probe = r.Settle != nil && r.Settle.After
 	if r.Delay != nil {
 		c.Undelayed = *r.Delay
 		if r.MaxWait > 0 {
 			c.Ceiling = k.limit.Ceiling(cost, *r.Delay, r.MaxWait)
 		}
 	}
-	return c
 }

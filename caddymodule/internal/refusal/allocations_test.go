@@ -14,9 +14,9 @@ import (
 // that are numbers.
 func TestRefusingAllocatesLittle(t *testing.T) {
 	w, r := &discard{make(http.Header)}, request("text/html,*/*;q=0.8")
-	names := []string{"login"}
+	zones := violated(func() []string { return []string{"login"} })
 	got := testing.AllocsPerRun(100, func() {
-		f := Refusal{Status: 429, Waits: true, RetryAfter: 1000 * time.Second, TimeToFit: time.Second, Violated: func() []string { return names }}
+		f := Refusal{Status: 429, Waits: true, RetryAfter: 1000 * time.Second, TimeToFit: time.Second, Violated: zones}
 		if err := f.Write(w, r, false); err != nil {
 			t.Fatal(err)
 		}

@@ -25,6 +25,7 @@ type language struct {
 	code string // what stands before a support code
 
 	units  [3]string       // of seconds, minutes and hours: what follows a number, in each plural form
+	forms  [3][]string     // the same, split
 	plural func(int64) int // the form for a number; the last one if there are fewer
 }
 
@@ -157,16 +158,20 @@ func fewOrMany(n int64) int {
 	return 2
 }
 
+func init() {
+	for i := range languages {
+		l := &languages[i]
+		for unit := range l.units {
+			l.forms[unit] = strings.Split(l.units[unit], ",")
+		}
+	}
+}
+
 // appendWait appends a time as people say it, rounded up.
 func (l *language) appendWait(text []byte, d time.Duration) []byte {
 	n, unit := readable(d)
-	text = strconv.AppendInt(text, n, 10)
-	// The form for the number, or the last one.
-	form, forms, more := strings.Cut(l.units[unit], ",")
-	for i := l.plural(n); i > 0 && more; i-- {
-		form, forms, more = strings.Cut(forms, ",")
-	}
-	return append(text, form...)
+	forms := l.forms[unit]
+	return append(strconv.AppendInt(text, n, 10), forms[min(l.plural(n), len(forms)-1)]...)
 }
 
 // mostLanguages is how much of the Accept-Language headers is looked at. Browsers

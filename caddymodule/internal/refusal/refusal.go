@@ -5,7 +5,6 @@ package refusal
 import (
 	"encoding/json"
 	"errors"
-	"math"
 	"net/http"
 	"strconv"
 	"strings"
@@ -33,9 +32,9 @@ type Refusal struct {
 	Waits                 bool
 	RetryAfter, TimeToFit time.Duration
 
-	// Violated returns the names of the zones that refuse, for programs. It is
-	// not called for others. If nil, they are not named.
-	Violated func() []string
+	// Violated knows the names of the zones that refuse, for programs. It is not asked
+	// for others. If nil, they are not named.
+	Violated interface{ Violated() []string }
 
 	// Zone is the name of the zone that refuses, for the header X-Throttle-Zone. If
 	// empty, there is no such header.
@@ -183,7 +182,7 @@ func (f *Refusal) appendProblem(page []byte, l *language) []byte {
 			body.Type = "https://iana.org/assignments/http-problem-types#quota-exceeded"
 		}
 		if f.Violated != nil {
-			body.Violated = f.Violated()
+			body.Violated = f.Violated.Violated()
 		}
 	}
 	raw, _ := json.Marshal(body) // of strings and a number
@@ -221,5 +220,9 @@ func readable(d time.Duration) (n int64, unit int) {
 // client that waits as long is not too early, and never 0, which some take for
 // "at once".
 func WholeSeconds(d time.Duration) int64 {
-	return max(1, int64(math.Ceil(d.Seconds())))
+	whole := int64(d / time.Second)
+	if d%time.Second > 0 {
+		whole++
+	}
+	return max(1, whole)
 }

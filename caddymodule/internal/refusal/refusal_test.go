@@ -67,7 +67,7 @@ func TestARefusalThatNoWaitingHelpsSaysNoTime(t *testing.T) {
 }
 
 func TestProgramsGetAProblem(t *testing.T) {
-	f := &Refusal{Status: 429, Waits: true, RetryAfter: time.Hour, TimeToFit: time.Minute, Violated: func() []string { return []string{"login", `"<&`} }}
+	f := &Refusal{Status: 429, Waits: true, RetryAfter: time.Hour, TimeToFit: time.Minute, Violated: violated(func() []string { return []string{"login", `"<&`} })}
 	w := refuse(t, f, request("application/json, */*;q=0.5"))
 	want := `{"type":"https://iana.org/assignments/http-problem-types#quota-exceeded","title":"Too Many Requests","status":429,"detail":"Retry in 60 seconds.","message":"This site is receiving too many requests right now. Please wait 60 seconds.","violated-policies":["login","\"\u003c\u0026"]}` + "\n"
 	if got := w.Body.String(); got != want || w.Header().Get("Content-Type") != "application/problem+json" {
@@ -104,7 +104,7 @@ func TestAProblemCarriesAMessageForPeople(t *testing.T) {
 }
 
 func TestOnlyProgramsAreToldWhichZonesRefuse(t *testing.T) {
-	f := &Refusal{Status: 429, Waits: true, Violated: func() []string { t.Error("asked for a page"); return nil }}
+	f := &Refusal{Status: 429, Waits: true, Violated: violated(func() []string { t.Error("asked for a page"); return nil })}
 	refuse(t, f, request(""))
 }
 
@@ -247,7 +247,7 @@ func BenchmarkWrite(b *testing.B) {
 	}{{"html", "text/html,application/xhtml+xml,application/xml;q=0.9,*/*;q=0.8", nil}, {"brief", "*/*", nil}, {"json", "application/json", nil}, {"page", "", page}} {
 		b.Run("as="+test.name, func(b *testing.B) {
 			w, r := &discard{make(http.Header)}, request(test.accept, "http.throttle.zone", "login")
-			f := &Refusal{Status: 429, Waits: true, RetryAfter: 1000 * time.Second, TimeToFit: time.Second, Violated: func() []string { return []string{"login"} }, Page: test.page}
+			f := &Refusal{Status: 429, Waits: true, RetryAfter: 1000 * time.Second, TimeToFit: time.Second, Violated: violated(func() []string { return []string{"login"} }), Page: test.page}
 			b.ReportAllocs()
 			for b.Loop() {
 				clear(w.header)
@@ -266,3 +266,8 @@ func BenchmarkAccept(b *testing.B) {
 		})
 	}
 }
+
+// violated names the zones that refuse.
+type violated func() []string
+
+func (v violated) Violated() []string { return v() }
