@@ -81,7 +81,7 @@ func (z *Zone) turnsOf(key string) *keyState {
 	if k.turns == nil {
 		k.turns = new(fairqueue.Queue)
 	}
-	k.turns.Mean = &z.mean
+	k.turns.Mean, k.turns.Without = &z.mean, z.without
 	return k
 }
 

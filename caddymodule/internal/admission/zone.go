@@ -31,6 +31,8 @@ type Zone struct {
 	recent  recent         // the same, of the last ones in shadow
 	warm    warmUp
 	used    bool // it has had a request
+
+	without fairqueue.Rules // only tests set it
 }
 
 // Now returns the time that the zone goes by.

@@ -128,12 +128,28 @@ func (m *Mean) Duration() time.Duration {
 	return time.Duration(m.value() * float64(time.Microsecond))
 }
 
+// Rules is a set of rules of the law.
+type Rules uint8
+
+const (
+	HalfCap     Rules = 1 << iota // a key that holds half the slots is passed over
+	Charge                        // a key is charged the mean on arrival
+	Place                         // who waits behind a request does not count for its wait
+)
+
+// without reports whether the queue goes without a rule.
+func (q *Queue) without(r Rules) bool { return q.Without&r != 0 }
+
 // A Queue is the slots and rows of a zone. The zero value has no slots: call
 // SetLimits first. It is not safe for concurrent use.
 type Queue struct {
 	// Mean is what charges and predictions go by. If nil, the queue has one of its
 	// own. Queues may share one.
 	Mean *Mean
+
+	// Without are rules that the queue goes without. Only tests set it, to show what a
+	// rule is for.
+	Without Rules
 
 	limits   Limits
 	own      Mean
@@ -298,6 +314,9 @@ func (q *Queue) Ask(r *Request) Decision {
 // request that loses its place to this one, or nil.
 func (q *Queue) judge(r *Request) (d Decision, last *Request) {
 	d = Decision{Outcome: Waiting, Ahead: q.place(r)}
+	if q.without(Place) {
+		d.Ahead = len(q.rows[r.Rank])
+	}
 	for _, row := range q.rows[:r.Rank] {
 		d.Ahead += len(row)
 	}
@@ -457,7 +476,9 @@ func (q *Queue) exit(r *Request) {
 
 // charge charges the mean to the keys of a request.
 func (q *Queue) charge(r *Request) {
-	r.charge = micros(q.mean().value())
+	if !q.without(Charge) {
+		r.charge = micros(q.mean().value())
+	}
 	for _, k := range r.keys {
 		if k != nil {
 			k.used[r.Rank] = max(k.used[r.Rank], q.virtual[r.Rank]) + r.charge
@@ -507,6 +528,9 @@ func (q *Queue) eligible(free int) *Request {
 
 // capped reports whether a key of the request holds half the slots.
 func (q *Queue) capped(r *Request) bool {
+	if q.without(HalfCap) {
+		return false
+	}
 	half := q.limits.half()
 	for _, k := range r.keys {
 		if k != nil && k.held >= half {
