@@ -9,6 +9,8 @@ import (
 	"time"
 )
 
+const raceDetector = false
+
 func TestAFreeSlotCostsOneAllocation(t *testing.T) {
 	gate, zone := new(Gate), new(Zone)
 	ctx, entries := t.Context(), []Entry{{Zone: zone, Key: "203.0.113.7", InFlight: 5}}

@@ -3,6 +3,7 @@ package admission
 import (
 	"context"
 	"fmt"
+	"math"
 	"slices"
 	"testing"
 	"time"
@@ -82,41 +83,105 @@ func BenchmarkSimulate(b *testing.B) {
 	}
 }
 
+// A crowd are requests that hold the five slots of a zone or wait for their turn.
+type crowd struct {
+	zone     *Zone
+	requests []*request
+	came     int
+	took     []time.Duration
+}
+
+func newCrowd(waiting int) *crowd {
+	c := &crowd{zone: new(Zone)}
+	for range waiting + 5 {
+		r := c.next()
+		r.start(time.Time{})
+		c.requests = append(c.requests, r)
+	}
+	return c
+}
+
+// next returns a request that has not come yet.
+func (c *crowd) next() *request {
+	r := &request{open: true}
+	e := shared(c.zone, 5, fairqueue.Rank(c.came%fairqueue.Ranks), fmt.Sprint("client", c.came))
+	c.came++
+	r.steps = append(r.room[:0], step{Entry: e})
+	return r
+}
+
+// decide lets a request end, so that another one gets its slot, and one more arrive.
+func (c *crowd) decide() (took time.Duration) {
+	served := slices.IndexFunc(c.requests, func(r *request) bool { return r.over })
+	last, next := c.requests[served], c.next()
+	c.requests[served] = next
+	began := time.Now()
+	last.release()
+	next.start(time.Time{})
+	return time.Since(began)
+}
+
+// decisions returns for how long half of n decisions take at most, and 99 % of them.
+func (c *crowd) decisions(n int) (half, most time.Duration) {
+	c.took = c.took[:0]
+	for range n {
+		c.took = append(c.took, c.decide())
+	}
+	slices.Sort(c.took)
+	return c.took[n/2], c.took[n*99/100]
+}
+
+func (c *crowd) leave() {
+	for _, r := range c.requests {
+		r.cancel(Left)
+		r.release()
+	}
+}
+
 // BenchmarkTurns is one request that arrives and another one that gets a slot, while
 // so many wait for their turn. It reports the 99th percentile of both together.
 func BenchmarkTurns(b *testing.B) {
 	for _, waiting := range []int{20, 200} {
 		b.Run(fmt.Sprintf("waiting=%d", waiting), func(b *testing.B) {
-			zone, n := new(Zone), 0
-			come := func() *request {
-				r := &request{open: true}
-				e := shared(zone, 5, fairqueue.Rank(n%fairqueue.Ranks), fmt.Sprint("client", n))
-				n++
-				r.steps = append(r.room[:0], step{Entry: e})
-				r.start(time.Time{})
-				return r
-			}
-			var all []*request
-			for range waiting + 5 {
-				all = append(all, come())
-			}
+			c := newCrowd(waiting)
+			defer c.leave()
 			took := make([]time.Duration, 0, 1<<20)
 			b.ReportAllocs()
 			for b.Loop() {
-				served := slices.IndexFunc(all, func(r *request) bool { return r.over })
-				began := time.Now()
-				all[served].release()
-				all[served] = come()
-				if len(took) < cap(took) {
-					took = append(took, time.Since(began))
+				if d := c.decide(); len(took) < cap(took) {
+					took = append(took, d)
 				}
 			}
 			slices.Sort(took)
 			b.ReportMetric(float64(took[len(took)*99/100].Nanoseconds()), "p99-ns")
-			for _, r := range all {
-				r.cancel(Left)
-				r.release()
-			}
 		})
+	}
+}
+
+// A decision is one request that arrives and another one that gets its slot. With ten
+// times as many in the rows it takes a little longer, and not ten times as long.
+func TestADecisionBesideTwoHundredThatWaitIsQuick(t *testing.T) {
+	few, many := newCrowd(20), newCrowd(200)
+	defer few.leave()
+	defer many.leave()
+	if waiting, served := many.zone.Counts(); waiting != 200 || served != 5 {
+		t.Fatalf("got %d waiting and %d served, want 200 and 5", waiting, served)
+	}
+	ratio, slowest := math.Inf(1), time.Hour
+	for range 20 { // short parts in turn, because the machine may be busy
+		ofFew, _ := few.decisions(200)
+		ofMany, p99 := many.decisions(200)
+		ratio = min(ratio, float64(ofMany)/float64(ofFew))
+		slowest = min(slowest, p99)
+	}
+	t.Logf("%.1f times as long with 200 as with 20; 99 %% take at most %v", ratio, slowest)
+	if ratio > 5 {
+		t.Errorf("got a decision that takes %.1f times as long, want at most 5 times", ratio)
+	}
+	if limit := 50 * time.Microsecond; slowest > limit && long && !raceDetector {
+		t.Errorf("got %v for the 99th percentile, want at most %v", slowest, limit)
+	}
+	if waiting, served := many.zone.Counts(); waiting != 200 || served != 5 {
+		t.Errorf("got %d waiting and %d served in the end, want 200 and 5", waiting, served)
 	}
 }

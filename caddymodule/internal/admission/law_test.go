@@ -147,7 +147,7 @@ func byAdmission(t *testing.T, all []swarmed) []fate {
 	return fates
 }
 
-// So all that simulations of the law show is true of what serves requests.
+// The gate adds nothing to the law, and leaves nothing out.
 func TestAdmissionDoesToASwarmWhatTheLawSays(t *testing.T) {
 	seed := testseed.Of(t)
 	t.Log("seed:", seed)

@@ -14,9 +14,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
-
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/detached"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/fairqueue"
 	cookies "github.com/caddy-throttle/caddy-throttle/caddymodule/internal/pass"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/signer"
@@ -71,8 +68,8 @@ const (
 	fifth                         // newcomers may wait as long as members
 	displacement                  // a full row refuses whoever comes, however high its rank
 	keyShare                      // one key may take all places in the rows
-	soon                          // whoever is refused comes back after 30 seconds
-	doubling                      // and never later than after ten
+	soon                          // whoever is refused is told to come back after 30 seconds
+	doubling                      // nobody is told to come back later than after ten
 	detaching                     // a slot ends with its client, and the upstream goes on
 
 	// Those of the queue:
@@ -138,10 +135,9 @@ func (d *draws) chance(p float64) bool { return d.Float64() < p }
 
 // counts are what became of the pages of a kind of clients.
 type counts struct {
-	wanted, served         int // pages, within 30 s
-	sessions, completed    int
-	ajax, ajaxServed       int
-	exports, exportsServed int
+	wanted, served      int // pages, within 30 s
+	sessions, completed int
+	ajax, ajaxServed    int
 }
 
 type site struct {
@@ -272,10 +268,7 @@ func (s *site) startRobots() {
 		c := &client{draws: newDraws(s.seed, streamExports), counts: &s.robot, member: true, address: "exports"}
 		s.every(100, func(int) time.Duration {
 			for range s.exports {
-				s.all.Go(func() {
-					served, _ := s.ask(c, 60*time.Second)
-					s.count(func() { c.counts.exports++; c.counts.exportsServed += one(served) })
-				})
+				s.all.Go(func() { s.ask(c, 60*time.Second) })
 				time.Sleep(time.Millisecond) // one after the other
 			}
 			if s.steadily {
@@ -511,26 +504,22 @@ func (s *site) request(ctx context.Context, c *client, page bool, takes time.Dur
 	return ctx.Err() == nil, 0
 }
 
-// serve lets the upstream answer a request, as the handler does.
+// serve lets the upstream answer a request. The call does not end with its client, for
+// which package detached cares in a handler.
 func (s *site) serve(ctx context.Context, takes time.Duration) {
-	upstream := caddyhttp.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) error {
-		answered := make(chan struct{})
-		s.all.Go(func() {
-			s.work(ctx, takes)
-			close(answered)
-		})
-		select {
-		case <-answered:
-		case <-r.Context().Done(): // the call ends, and the work does not
-		}
-		return nil
-	})
-	r := new(http.Request).WithContext(ctx)
+	call := context.WithoutCancel(ctx)
 	if s.leavesOut(detaching) {
-		_ = upstream(nil, r)
-		return
+		call = ctx
 	}
-	_ = detached.Serve(nil, r, upstream, nil)
+	answered := make(chan struct{})
+	s.all.Go(func() {
+		s.work(ctx, takes)
+		close(answered)
+	})
+	select {
+	case <-answered:
+	case <-call.Done(): // and the work goes on
+	}
 }
 
 // work is a request in the upstream, which knows nothing of clients.
@@ -577,8 +566,8 @@ func (s *site) admit(ctx context.Context, e Entry) (*Pass, Result) {
 
 // refuse tells a client when to come back. A page brings a pass that is valid then.
 func (s *site) refuse(c *client, rank fairqueue.Rank, page bool, tries int) (after time.Duration) {
-	if c.robot && !c.keepsCookies {
-		return 0
+	if !page || c.robot && !c.keepsCookies {
+		return 0 // nobody heeds it
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -602,9 +591,7 @@ func (s *site) refuse(c *client, rank fairqueue.Rank, page bool, tries int) (aft
 	}
 	now := time.Now()
 	c.next = now.Add(after)
-	if page {
-		s.sendPass(c, now, valid)
-	}
+	s.sendPass(c, now, valid)
 	return after
 }
 
