@@ -184,8 +184,8 @@ func TestASwarmLeavesPeopleIn(t *testing.T) {
 // Two rules change nothing that these sites could measure: that a charge is corrected to
 // what the request has used, and that a new key begins at the turn that was served last.
 // A key that goes without requests is forgotten, so both show only between keys that
-// always have some; see the tests of package fairqueue. There is also that a free slot
-// is given at once, although those wait who are passed over.
+// always have some; see the tests of package fairqueue. They also show that a free slot
+// is given at once while none but those wait who are passed over.
 func TestEachRuleOfTheLawIsNeeded(t *testing.T) {
 	fresh := scenario{attack: 10}
 	waited := func(m *shares) float64 { return -m.inVain }

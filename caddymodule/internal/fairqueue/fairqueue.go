@@ -131,10 +131,11 @@ func (m *Mean) Duration() time.Duration {
 // Rules is a set of rules of the law.
 type Rules uint8
 
+// The rules that a queue can go without.
 const (
-	HalfCap     Rules = 1 << iota // a key that holds half the slots is passed over
-	Charge                        // a key is charged the mean on arrival
-	Place                         // who waits behind a request does not count for its wait
+	HalfCap Rules = 1 << iota // a key that holds half the slots is passed over
+	Charge                    // a key is charged the mean on arrival
+	Place                     // who waits behind a request does not count for its wait
 )
 
 // without reports whether the queue goes without a rule.
