@@ -1,14 +1,20 @@
 package caddymodule
 
 import (
+	"bufio"
+	"bytes"
 	"context"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"net/http/httptest"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
+
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/detached"
 )
 
 // A busyUpstream counts the requests that it works on. An answer has headers and a
@@ -127,4 +133,89 @@ func TestAStreamOfARealUpstreamEndsWithItsClient(t *testing.T) {
 	defer response.Body.Close()
 	cancel()
 	soon(t, "the stream to end", func() bool { return u.left.Load() == 1 })
+}
+
+// A client that reads slowly holds no worker: the rest of the answer waits in memory.
+func TestASlowReaderOfARealUpstreamHoldsNoSlot(t *testing.T) {
+	page := make([]byte, 900<<10)
+	for i := range page {
+		page[i] = byte(i * i >> 8)
+	}
+	u := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path == "/chunks" { // a proxy flushes these
+			_ = http.NewResponseController(w).Flush()
+		}
+		_, _ = w.Write(page)
+	}))
+	defer u.Close()
+	// Over HTTP/1.1, answers must be more than the kernel's buffers hold.
+	for protocol, answers := range map[string]int{"HTTP/1.1": 20, "HTTP/2": 3} {
+		for _, path := range []string{"/", "/chunks"} {
+			t.Run(protocol+path, func(t *testing.T) {
+				port := freeAddress(t)
+				mustLoad(t, fmt.Sprintf("{\nservers {\nprotocols h1 h2c\n}\n}\nhttp://%s {\nthrottle {\nzone slow {\nin_flight 1\nshare\nmax_wait 60s\n}\n}\nreverse_proxy %s\n}", port, u.Listener.Addr()))
+				live, err := joinZone("slow")
+				if err != nil {
+					t.Fatal(err)
+				}
+				defer func() { _ = leave(liveZoneKey("slow")) }()
+				before := detached.Buffered()
+				read := askWithoutReading(t, protocol, port, path, answers)
+				soon(t, "an answer to wait for its client", func() bool { return detached.Buffered() > before })
+				soon(t, "the slot to be free", func() bool { _, served := live.enforced.Counts(); return served == 0 })
+				if detached.Buffered() == before {
+					t.Error("got all of the answers sent, want them to wait for their client")
+				}
+				for range answers {
+					if got, err := read(); err != nil || !bytes.Equal(got, page) {
+						t.Fatalf("got %d bytes, %v, want the page of %d", len(got), err, len(page))
+					}
+				}
+				soon(t, "no answer to be held", func() bool { return detached.Buffered() == before })
+			})
+		}
+	}
+}
+
+// askWithoutReading asks for n answers over one connection. Read reads the next one.
+func askWithoutReading(t *testing.T, protocol, port, path string, n int) (read func() ([]byte, error)) {
+	t.Helper()
+	if protocol == "HTTP/1.1" {
+		conn, err := new(net.Dialer).DialContext(t.Context(), "tcp", "127.0.0.1"+port)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = conn.Close() })
+		if _, err := io.WriteString(conn, strings.Repeat("GET "+path+" HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n", n)); err != nil {
+			t.Fatal(err)
+		}
+		answers := bufio.NewReader(conn)
+		return func() ([]byte, error) {
+			response, err := http.ReadResponse(answers, nil)
+			if err != nil {
+				return nil, err
+			}
+			defer response.Body.Close()
+			return io.ReadAll(response.Body)
+		}
+	}
+	transport := &http.Transport{
+		Protocols: new(http.Protocols), HTTP2: &http.HTTP2Config{MaxReceiveBufferPerStream: 64 << 10, MaxReceiveBufferPerConnection: 4 << 20},
+	}
+	transport.Protocols.SetUnencryptedHTTP2(true)
+	t.Cleanup(transport.CloseIdleConnections)
+	answers := make(chan *http.Response, n)
+	for range n {
+		r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://127.0.0.1"+port+path, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		response, err := transport.RoundTrip(r)
+		if err != nil || response.StatusCode != http.StatusOK {
+			t.Fatalf("got %v, %v, want an answer", response, err)
+		}
+		t.Cleanup(func() { _ = response.Body.Close() })
+		answers <- response
+	}
+	return func() ([]byte, error) { return io.ReadAll((<-answers).Body) }
 }
