@@ -31,7 +31,7 @@ type request struct {
 	waiting *waiter // nil if it does not wait
 	yielded []step  // whose slots are to be released when the lock is
 	ousted  *waiter // that is to be refused when the lock is released
-	wakes   *step   // whose zone is to be woken then
+	wakes   []*step // whose zones are to be woken then
 	over    bool
 	told    bool          // the result
 	result  Result        // once it is over
@@ -158,7 +158,7 @@ func (r *request) arrive() {
 	decision, w, displaced, wanted := s.Zone.arrive(r, s)
 	r.ousted = displaced
 	if wanted {
-		r.wakes = s
+		r.wakes = append(r.wakes, s)
 	}
 	switch {
 	case w != nil:
@@ -319,8 +319,8 @@ func (r *request) unlock() {
 	if ousted != nil {
 		ousted.request.displace(ousted)
 	}
-	if wakes != nil {
-		wakes.Zone.wake(wakes.Key)
+	for _, s := range wakes {
+		s.Zone.wake(s.Key)
 	}
 	if !finished {
 		return

@@ -298,3 +298,60 @@ func TestARaceForTurnsLosesNoSlot(t *testing.T) {
 		})
 	}
 }
+
+// Requests that take turns in two zones hold the slot of the first while they wait for
+// that of the second. None is forgotten, whichever zone is full, and whatever ends a wait.
+func TestRequestsOfTwoSharedZonesAreAllWoken(t *testing.T) {
+	for _, names := range [][2]string{{"a", "b"}, {"b", "a"}} {
+		synctest.Test(t, func(t *testing.T) {
+			one, two, gate := &Zone{Name: names[0]}, &Zone{Name: names[1]}, new(Gate)
+			both := func(slots int, key string) []Entry {
+				return []Entry{shared(one, slots, fairqueue.First, key), shared(two, slots, fairqueue.First, key)}
+			}
+			visits := []*visit{
+				come(gate, time.Second, shared(one, 1, fairqueue.First, "1")),
+				come(gate, 2*time.Second, shared(two, 1, fairqueue.First, "2")),
+				come(gate, time.Second, both(1, "3")...), // waits in either zone, for two seconds together
+				come(gate, time.Second, both(1, "4")...),
+				come(gate, time.Second, shared(one, 1, fairqueue.First, "5")),
+				come(gate, time.Second, shared(two, 1, fairqueue.First, "6")),
+			}
+			pass(100 * time.Millisecond)
+			// A request of a new config brings more slots in both zones.
+			visits = append(visits, come(gate, time.Second, both(6, "7")...))
+			pass(time.Minute)
+			wantWaits(t, visits, 0, 0, .1, .1, .1, .1, 0)
+			wantEmpty(t, one)
+			wantEmpty(t, two)
+		})
+	}
+}
+
+func TestADisplacedRequestOfTwoSharedZonesGivesTheOtherSlotBack(t *testing.T) {
+	for _, names := range [][2]string{{"a", "b"}, {"b", "a"}} {
+		synctest.Test(t, func(t *testing.T) {
+			one, two, gate := &Zone{Name: names[0]}, &Zone{Name: names[1]}, new(Gate)
+			entry := func(zone *Zone, rank fairqueue.Rank, key string) Entry {
+				e := shared(zone, 1, rank, key)
+				e.MaxWaiting = 1
+				return e
+			}
+			first, second := one, two // as slots are taken
+			if names[0] > names[1] {
+				first, second = two, one
+			}
+			come(gate, 10*time.Second, entry(second, fairqueue.First, "1"))
+			displaced := come(gate, time.Second, entry(one, fairqueue.First, "2"), entry(two, fairqueue.First, "2")) // has the slot of the first
+			waits := come(gate, time.Second, entry(first, fairqueue.First, "3"))
+			pass(500 * time.Millisecond)
+			member := come(gate, time.Second, entry(second, fairqueue.Member, "4"))
+			pass(time.Minute)
+			if displaced.result.Why != QueueFull {
+				t.Errorf("got %v, want it displaced", displaced.result.Why)
+			}
+			wantWaits(t, []*visit{waits, member}, .5, 9.5)
+			wantEmpty(t, one)
+			wantEmpty(t, two)
+		})
+	}
+}
