@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"maps"
 	"net/url"
+	"reflect"
 	"regexp"
 	"slices"
 	"strconv"
@@ -175,6 +176,7 @@ type zonePlace struct{ zone, path string }
 // raw config of each route that it has provisioned.
 type serversConfig struct {
 	defined, referred map[string]bool      // zones in handlers
+	placed            []zonePlace          // uses of zones
 	asked             []zonePlace          // named by the matcher throttle_blocked
 	static            []zonePlace          // zones that exempt static files without a root
 	bare              []zonePlace          // uses of global zones without a root
@@ -186,6 +188,11 @@ type serversConfig struct {
 	matched           bool                 // a route has matchers other than host
 	everywhere        []zonePlace          // zones whose handlers get all requests of a site
 	keyedByForm       map[string]bool      // zones that need a match of their own then
+	plain             bool                 // the server speaks plain HTTP, and no proxy speaks HTTPS for it
+	overHTTP          []zonePlace          // zones in such servers
+	sendsPasses       map[string]bool      // zones that need HTTPS for it
+	toldTo            map[string]bool      // zones to which the upstream names users
+	leaks             []zonePlace          // zones of servers with error routes that would let these names out
 
 	outermost map[string]*caddyhttp.Route // the servers' own routes, by their path
 	sites     map[string]string           // the hosts of these routes
@@ -237,11 +244,11 @@ func readServers(ctx caddy.Context) (*serversConfig, error) {
 	if err := json.Unmarshal(raw, &servers); err != nil {
 		return nil, fmt.Errorf("reading the config of all servers: %w", err)
 	}
-	c := &serversConfig{defined: make(map[string]bool), referred: make(map[string]bool), keyedByForm: make(map[string]bool), answers: make(map[zonePlace]string), outermost: make(map[string]*caddyhttp.Route), sites: make(map[string]string)}
+	c := &serversConfig{defined: make(map[string]bool), referred: make(map[string]bool), keyedByForm: make(map[string]bool), sendsPasses: make(map[string]bool), toldTo: make(map[string]bool), answers: make(map[zonePlace]string), outermost: make(map[string]*caddyhttp.Route), sites: make(map[string]string)}
 	for _, name := range slices.Sorted(maps.Keys(servers)) {
 		server, path := servers[name], "apps/http/servers/"+name
 		c.named, _ = server["named_routes"].(map[string]any)
-		c.rooted = false
+		c.rooted, c.plain = false, speaksPlain(app.Servers[name])
 		for i := range app.Servers[name].Routes {
 			route, at := &app.Servers[name].Routes[i], path+"/routes/"+strconv.Itoa(i)
 			c.outermost[at] = route
@@ -249,12 +256,49 @@ func readServers(ctx caddy.Context) (*serversConfig, error) {
 				c.sites[at] = site
 			}
 		}
+		zones := len(c.placed)
 		c.walk(server["routes"], path+"/routes")
+		if asksUpstream(server["errors"]) {
+			for _, place := range c.placed[zones:] {
+				c.leaks = append(c.leaks, zonePlace{place.zone, path + "/errors"})
+			}
+		}
 		delete(server, "routes")
 		c.rooted = true // error routes and others: assume that something sets it
 		c.walk(server, path)
 	}
 	return c, nil
+}
+
+// speaksPlain reports whether clients of a server use plain HTTP, as far as is known when a
+// config is loaded. A trusted proxy may speak HTTPS for it.
+func speaksPlain(server *caddyhttp.Server) bool {
+	proxies := reflect.ValueOf(server).Elem().FieldByName("trustedProxies") // once Caddy has dropped its raw config
+	return len(server.TLSConnPolicies) == 0 && len(server.TrustedProxiesRaw) == 0 && !server.TrustedProxiesUnix &&
+		proxies.Kind() == reflect.Interface && proxies.IsNil()
+}
+
+// asksUpstream reports whether a value has a handler that proxies, and no throttle.
+func asksUpstream(value any) bool {
+	found := make(map[string]bool) // handlers
+	var look func(any)
+	look = func(value any) {
+		switch value := value.(type) {
+		case []any:
+			for _, element := range value {
+				look(element)
+			}
+		case map[string]any:
+			if name, ok := value["handler"].(string); ok {
+				found[name] = true
+			}
+			for _, element := range value {
+				look(element)
+			}
+		}
+	}
+	look(value)
+	return found["reverse_proxy"] && !found["throttle"]
 }
 
 // walk looks for zones below a value, in the order of requests.
@@ -326,6 +370,10 @@ func (c *serversConfig) walkHandler(handler map[string]any, path string) {
 			if !c.matched {
 				c.everywhere = append(c.everywhere, zonePlace{name, path})
 			}
+			c.placed = append(c.placed, zonePlace{name, path})
+			if c.plain {
+				c.overHTTP = append(c.overHTTP, zonePlace{name, path})
+			}
 			if len(fields) == 1 {
 				c.referred[name] = true
 				if !c.rooted {
@@ -335,7 +383,7 @@ func (c *serversConfig) walkHandler(handler map[string]any, path string) {
 			}
 			c.defined[name] = true
 			if z, err := json.Marshal(fields); err == nil {
-				c.noteForm(z)
+				c.note(z)
 			}
 			if static, exempt := fields["exempt_static_files"].(map[string]any); exempt && static["root"] == nil && !c.rooted {
 				c.static = append(c.static, zonePlace{name, path})
@@ -406,11 +454,20 @@ func answers(handler map[string]any) string {
 	return ""
 }
 
-// noteForm remembers a zone that is keyed by a form field and would charge requests
-// without the field, too.
-func (c *serversConfig) noteForm(raw []byte) {
+// note remembers a zone that is keyed by a form field and would charge requests without
+// the field, too, and one that sends passes.
+func (c *serversConfig) note(raw []byte) {
 	var z Zone
-	if json.Unmarshal(raw, &z) == nil && len(z.Match) == 0 && z.MissingKey != string(decision.Skip) &&
+	if json.Unmarshal(raw, &z) != nil {
+		return
+	}
+	if len(z.Share) > 0 && z.Pass != passOff && !z.Shadow {
+		c.sendsPasses[z.Name] = true
+	}
+	if slices.ContainsFunc(z.Rank, func(r Rank) bool { return r.Told != "" }) {
+		c.toldTo[z.Name] = true
+	}
+	if len(z.Match) == 0 && z.MissingKey != string(decision.Skip) &&
 		slices.ContainsFunc(z.Key, func(k KeySource) bool { return k.Source == "form" }) {
 		c.keyedByForm[z.Name] = true
 	}
@@ -427,7 +484,7 @@ func (c *serversConfig) check(global []*Zone) (unused []string, err error) {
 		}
 		known = append(known, z.Name)
 		if raw, err := json.Marshal(z); err == nil {
-			c.noteForm(raw)
+			c.note(raw)
 		}
 		if z.ExemptStaticFiles != nil && z.ExemptStaticFiles.Root == "" {
 			for _, bare := range c.bare {
@@ -478,6 +535,22 @@ func (a *App) checkServers(ctx caddy.Context) error {
 	for _, place := range servers.everywhere {
 		if servers.keyedByForm[place.zone] {
 			a.warner.Warn("zone is keyed by a form field and has no match, so it charges every request of the site, those without the field by their address: write match path <path of the form>* into the zone",
+				zap.String("zone", place.zone), zap.String("place", servers.name(place)))
+		}
+	}
+	warned := make(map[string]bool)
+	for _, place := range servers.overHTTP {
+		if servers.sendsPasses[place.zone] && !warned[place.zone] {
+			warned[place.zone] = true
+			a.warner.Warn("zone with share is on a site over plain HTTP, where no passes are sent, so nobody who comes back is served sooner and nobody is a member by issued or told: serve the site over HTTPS, list the proxy that does in trusted_proxies and let it send X-Forwarded-Proto, or write pass off",
+				zap.String("zone", place.zone), zap.String("place", servers.name(place)))
+		}
+	}
+	clear(warned)
+	for _, place := range servers.leaks {
+		if servers.toldTo[place.zone] && !warned[place.zone] {
+			warned[place.zone] = true
+			a.warner.Warn("an error route asks an upstream without throttle, so the response header that names users to this zone reaches clients there: write throttle with the zone into the error route, too",
 				zap.String("zone", place.zone), zap.String("place", servers.name(place)))
 		}
 	}

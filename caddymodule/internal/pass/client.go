@@ -5,7 +5,9 @@ import (
 	"crypto/sha256"
 	"net/http"
 	"net/url"
+	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/cookie"
@@ -50,6 +52,8 @@ type Zone struct {
 	// Insecure is called when the upstream has logged somebody in over plain HTTP, where
 	// no passes are sent. It may be nil.
 	Insecure func()
+
+	sessions names // cookies that the upstream has kept from scripts
 }
 
 // members reports whether the upstream tells the zone who is a member.
@@ -268,6 +272,7 @@ func (c *Client) Answered(status int, header http.Header, now time.Time, join fu
 	if !c.Learns() || status < 200 || status == http.StatusNotModified {
 		return None
 	}
+	c.learn(header["Set-Cookie"], now)
 	id, binding, named := c.named(status, header, now)
 	switch {
 	case !named:
@@ -366,7 +371,9 @@ func (c *Client) id(kind, name, user string) (id ID) {
 // session returns the binding to the cookie by which the upstream knows a user that it
 // names in a header. That is the longest one that the response keeps from scripts, or
 // else the one that the client's pass is bound to, or else the longest one of the
-// request. Session cookies are long. It returns false if there is no cookie.
+// request. The upstream keeps session cookies from scripts. Once responses have shown
+// which ones, no other cookie of the request counts beside them: those of statistics and
+// of consent are the browser's own. It returns false if there is no cookie.
 func (c *Client) session(lines []string, now time.Time) (Binding, bool) {
 	var name, value string
 	longer := func(n, v string) {
@@ -385,10 +392,18 @@ func (c *Client) session(lines []string, now time.Time) (Binding, bool) {
 	if name != "" {
 		return bindingOf(name, value), true
 	}
+	for n, v := range cookie.SentBy(c.cookies) {
+		if !deleted[n] && c.zone.sessions.has(n) {
+			longer(n, v)
+		}
+	}
 	if c.genuine() {
-		if bound := c.boundTo(); bound != "" && !deleted[bound] {
+		if bound := c.boundTo(); bound != "" && !deleted[bound] && (name == "" || c.zone.sessions.has(bound)) {
 			return c.pass.Binding, true
 		}
+	}
+	if name != "" {
+		return bindingOf(name, value), true
 	}
 	for set := range cookie.SetBy(lines, now) {
 		if set.Kept {
@@ -402,6 +417,45 @@ func (c *Client) session(lines []string, now time.Time) (Binding, bool) {
 		}
 	}
 	return bindingOf(name, value), name != ""
+}
+
+// learn remembers which cookies the upstream keeps from scripts.
+func (c *Client) learn(lines []string, now time.Time) {
+	if len(c.zone.Told) == 0 || len(lines) == 0 {
+		return
+	}
+	for set := range cookie.SetBy(lines, now) {
+		if set.Kept && set.HTTPOnly && !strings.HasPrefix(set.Name, cookiePrefix) {
+			c.zone.sessions.add(set.Name)
+		}
+	}
+}
+
+// names are the last few names of cookies. The zero value is ready for use.
+type names struct {
+	mu   sync.Mutex
+	last []string
+}
+
+// mostNames is how many names are remembered.
+const mostNames = 16
+
+func (n *names) add(name string) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if slices.Contains(n.last, name) {
+		return
+	}
+	if len(n.last) == mostNames {
+		n.last = slices.Delete(n.last, 0, 1)
+	}
+	n.last = append(n.last, name)
+}
+
+func (n *names) has(name string) bool {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return slices.Contains(n.last, name)
 }
 
 // dropped deletes the pass of a member if the response deletes the cookie that it is

@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -407,6 +408,78 @@ func TestAMemberWhomTheUpstreamNamesMustPresentTheSession(t *testing.T) {
 	event, pass := answer(pass+"; "+session, "_redmine_session=another-one; path=/; HttpOnly")
 	if event != Renewed || rank(pass+"; "+session) != fairqueue.Returned || rank(pass+"; _redmine_session=another-one") != fairqueue.Member {
 		t.Errorf("got %v, want the pass bound to the new session", event)
+	}
+}
+
+// Browsers send cookies of statistics and consent, too, which outlast a log-out.
+func TestTheSessionIsToldFromOtherCookies(t *testing.T) {
+	junk := "_ga=GA1.1.123456789.1700000000; consent=" + strings.Repeat("x", 900)
+	long := strings.Repeat("s", 340)
+	for name, site := range map[string]struct {
+		anonymous []string // that the upstream sets for anybody
+		request   string   // of one who is logged in
+		session   string   // by which the upstream knows the user
+	}{
+		"Laravel": {
+			[]string{"XSRF-TOKEN=" + long + "; path=/; SameSite=lax", "laravel_session=" + long + "; path=/; HttpOnly; SameSite=lax"},
+			"XSRF-TOKEN=" + long + "token; laravel_session=" + long + "1", "laravel_session=" + long + "1",
+		},
+		"Rails": {
+			[]string{"_app_session=" + long + "; path=/; HttpOnly", "theme=dark; path=/"},
+			"theme=dark; _app_session=" + long + "1", "_app_session=" + long + "1",
+		},
+		"MediaWiki": {
+			[]string{"wiki_session=0123456789abcdefghijklmnopqrstuv; path=/; secure; HttpOnly"},
+			"wikiUserName=A_user_with_a_name_of_more_than_32_letters; wiki_session=1123456789abcdefghijklmnopqrstuv",
+			"wiki_session=1123456789abcdefghijklmnopqrstuv",
+		},
+	} {
+		z := node(t, new(storage))
+		answer := func(user, sent string, lines ...string) (Event, string) {
+			c, header := z.Client(request(sent), host, now), http.Header{"Set-Cookie": slices.Clone(lines)}
+			if user != "" {
+				header.Set("X-User", user)
+			}
+			event := c.Answered(200, header, now, always)
+			return event, given(http.Header{"Set-Cookie": header["Set-Cookie"][len(lines):]})
+		}
+		rank := func(cookies string) fairqueue.Rank {
+			c := z.Client(request(cookies), host, now)
+			return c.Rank()
+		}
+		// Nothing has shown yet which cookie is the session's.
+		_, early := answer("7", junk+"; "+site.request)
+		if rank(early+"; "+junk+"; "+site.request) != fairqueue.Member {
+			t.Errorf("%s: got no member, want one by any of the cookies", name)
+		}
+		answer("", "", site.anonymous...)
+		for _, before := range []string{"", early + "; "} { // a pass that is bound to another cookie is bound anew
+			event, pass := answer("7", before+junk+"; "+site.request)
+			if want := Joined; before == "" && event != want || before != "" && event != Renewed {
+				t.Errorf("%s: got %v, want the pass of a member", name, event)
+			}
+			if rank(pass+"; "+site.session) != fairqueue.Member {
+				t.Errorf("%s: got no member with the session", name)
+			}
+			if without := strings.ReplaceAll(junk+"; "+site.request, site.session, "gone=1"); rank(pass+"; "+without) != fairqueue.Returned {
+				t.Errorf("%s: got a member without the session", name)
+			}
+		}
+		// The pass stays while the session does, with no cookie set.
+		_, pass := answer("7", site.request)
+		if event, _ := answer("7", pass+"; "+junk+"; "+site.request); event != None {
+			t.Errorf("%s: got %v, want the young pass kept", name, event)
+		}
+	}
+}
+
+func TestTheNamesOfSessionsAreBounded(t *testing.T) {
+	var n names
+	for i := range 100 {
+		n.add(fmt.Sprint("sid", i/2))
+	}
+	if len(n.last) != mostNames || !n.has("sid49") || n.has("sid30") {
+		t.Errorf("got %q, want the last %d", n.last, mostNames)
 	}
 }
 
