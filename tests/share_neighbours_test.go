@@ -1,0 +1,263 @@
+package tests
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"testing"
+	"time"
+)
+
+// A heldSite is a zone with share in front of an upstream that holds requests.
+type heldSite struct {
+	*caddy
+	upstream *heldUpstream
+	url      string
+	site     func(throttle string) config
+}
+
+// startHeldSite starts a site with global options and zones.
+func startHeldSite(t *testing.T, global, throttle string) *heldSite {
+	t.Helper()
+	port, u := freePort(t), startHeldUpstream(t)
+	s := &heldSite{upstream: u, url: fmt.Sprintf("http://127.0.0.1:%d/", port), site: func(throttle string) config {
+		return config{throttle: global, sites: fmt.Sprintf("http://:%d {\n%s\nreverse_proxy %s\n}", port, block("throttle", throttle), u.address)}
+	}}
+	s.caddy = startCaddy(t, s.site(throttle))
+	return s
+}
+
+// slots is a zone in which requests may wait for long.
+func slots(name string, n int) string {
+	return block("zone "+name, fmt.Sprintf("in_flight %d\nshare\nmax_wait 60s", n))
+}
+
+// queue lets so many clients wait for their turn.
+func (s *heldSite) queue(t *testing.T, zone string, n int) chan answer {
+	t.Helper()
+	answers := make(chan answer, n)
+	for i := range n {
+		newVisitor(t, "h1").ask(s.url+"hold", answers)
+		eventually(t, "one more to wait", func() bool { return s.waiting(t, zone) == i+1 })
+	}
+	return answers
+}
+
+// wantServed wants all that waited to be served once the upstream lets them go.
+func (s *heldSite) wantServed(t *testing.T, answers chan answer) {
+	t.Helper()
+	for range cap(answers) {
+		eventually(t, "an answer", func() bool {
+			if len(answers) == 0 {
+				s.upstream.release()
+			}
+			return len(answers) > 0
+		})
+		if a := <-answers; a.status != http.StatusOK {
+			t.Errorf("got %d for one that waited, want 200", a.status)
+		}
+	}
+}
+
+func (s *heldSite) wantIdle(t *testing.T, zone string) {
+	t.Helper()
+	eventually(t, "all slots to be free", func() bool { return s.served(t, zone) == 0 && s.waiting(t, zone) == 0 })
+}
+
+func TestAReloadNeverLosesThoseWhoWaitForTheirTurn(t *testing.T) {
+	t.Parallel()
+	for name, test := range map[string]struct {
+		before, after string
+		atOnce        int64 // how many of two that wait get their slots by the reload alone
+	}{
+		"raised":  {slots("php", 1), slots("php", 3), 2},
+		"lowered": {slots("php", 2), slots("php", 1), 0},
+		"removed": {slots("php", 1), "", 0},
+		"renamed": {slots("php", 1), slots("fpm", 1), 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := startHeldSite(t, "", test.before)
+			s.upstream.hold(t, s.url)
+			held := int64(1)
+			if name == "lowered" {
+				s.upstream.hold(t, s.url)
+				held++
+			}
+			answers := s.queue(t, "php", 2)
+			s.reload(s.site(test.after))
+			eventually(t, "those to be served for whom there are slots", func() bool { return s.upstream.holds.Load() == held+test.atOnce })
+			if a := newVisitor(t, "h1").get(t, s.url+"other"); name == "removed" && a.status != http.StatusOK {
+				t.Errorf("got %d without the zone, want 200", a.status)
+			}
+			s.wantServed(t, answers)
+			s.upstream.release()
+			s.wantIdle(t, "php")
+		})
+	}
+}
+
+func TestShadowAtRunTimeFreesThoseWhoWaitForTheirTurn(t *testing.T) {
+	t.Parallel()
+	for name, what := range map[string]string{"one zone": "php", "everything": "--all"} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := startHeldSite(t, "", slots("php", 1))
+			s.upstream.hold(t, s.url)
+			answers := s.queue(t, "php", 2)
+			s.throttle("shadow", what, "--for", "1h")
+			eventually(t, "all to be at the upstream", func() bool { return s.upstream.holds.Load() == 3 })
+			s.throttle("unshadow", what)
+			later := s.queue(t, "php", 1) // the slot is still held
+			s.wantServed(t, later)
+			s.wantServed(t, answers)
+			s.upstream.release()
+			s.wantIdle(t, "php")
+		})
+	}
+}
+
+// A client that a bucket refuses or that is exempt takes no slot, and is told so at once
+// while all slots are taken.
+func TestOtherZonesDecideBesideAFullZoneWithShare(t *testing.T) {
+	t.Parallel()
+	s := startHeldSite(t, "exempt path /exempt", slots("php", 1)+`
+		zone buckets {
+			match path /bucket
+			limit 1 1/h
+			block 1h
+		}
+		zone seconds {
+			match path /hold
+			capacity 100
+			leak 1/h
+			settle seconds 1
+		}`)
+	v := newVisitor(t, "h1")
+	if a := v.get(t, s.url+"bucket"); a.status != http.StatusOK {
+		t.Fatalf("got %d, want the first one served", a.status)
+	}
+	s.upstream.hold(t, s.url)
+	answers := s.queue(t, "php", 1)
+	for range 2 { // over the limit, and blocked
+		if a := v.get(t, s.url+"bucket"); a.status != http.StatusTooManyRequests {
+			t.Errorf("got %d, want 429 without a wait", a.status)
+		}
+	}
+	if a := newVisitor(t, "h1").get(t, s.url+"exempt"); a.status != http.StatusOK {
+		t.Errorf("got %d, want 200 without a slot", a.status)
+	}
+	if served, waiting := s.served(t, "php"), s.waiting(t, "php"); served != 1 || waiting != 1 {
+		t.Errorf("got %d served and %d waiting, want one of each as before", served, waiting)
+	}
+	s.wantServed(t, answers)
+	s.upstream.release()
+	s.wantIdle(t, "php")
+}
+
+// A store that is slow, and then frozen, belongs to a bucket beside.
+func TestAStoreInTroubleKeepsNoSlotOfAZoneWithShare(t *testing.T) {
+	t.Parallel()
+	redis := startRedis(t)
+	network := startToxics(t, redis.address)
+	s := startHeldSite(t, redis.through(network.address), slots("php", 2)+block("zone buckets", "limit 1000 1000/s"))
+	s.waitForStore(t, redis)
+	v := newVisitor(t, "h1")
+	check := func(state string) {
+		t.Helper()
+		for range 5 {
+			if a := v.get(t, s.url); a.status != http.StatusOK {
+				t.Errorf("%s: got %d, want 200", state, a.status)
+			}
+		}
+		s.wantIdle(t, "php")
+		s.upstream.hold(t, s.url)
+		s.upstream.hold(t, s.url)
+		answers := s.queue(t, "php", 2)
+		s.wantServed(t, answers)
+		s.upstream.release()
+		s.wantIdle(t, "php")
+	}
+	check("well")
+	cure := network.poison("latency", `{"latency": 100}`)
+	check("slow")
+	cure()
+	thaw := redis.freeze()
+	check("frozen")
+	thaw()
+	check("back")
+}
+
+// The slot of a request whose upstream fails is free when the error route asks another.
+func TestAnErrorRouteHoldsNoSlot(t *testing.T) {
+	t.Parallel()
+	port, u := freePort(t), startHeldUpstream(t)
+	c := startCaddy(t, config{sites: fmt.Sprintf("http://:%d {\n%s\nreverse_proxy 127.0.0.1:%d\nhandle_errors {\nreverse_proxy %s\n}\n}", port, block("throttle", slots("php", 1)), freePort(t), u.address)})
+	s := &heldSite{caddy: c, upstream: u, url: fmt.Sprintf("http://127.0.0.1:%d/", port)}
+	for range 3 {
+		u.hold(t, s.url)
+	}
+	s.wantIdle(t, "php")
+	u.release()
+}
+
+// PHP never works on more requests than there are slots, and on none that holds no slot,
+// whatever the clients do.
+func TestSlotsAreTheWorkersThatPHPHasBusy(t *testing.T) {
+	t.Parallel()
+	root, socket := startSwarmPHP(t)
+	port := freePort(t)
+	const slots = swarmWorkers - 1 // one is for the status
+	c := startCaddy(t, config{servers: "trusted_proxies static 127.0.0.0/8", sites: fmt.Sprintf(`http://:%d {
+		handle /fpm-status {
+			reverse_proxy unix/%s {
+				transport fastcgi {
+					split /fpm-status
+				}
+			}
+		}
+		handle {
+			throttle {
+				zone php {
+					in_flight %d
+					share
+					max_wait 40s
+				}
+			}
+			root * %s
+			php_fastcgi unix/%[2]s
+		}
+	}`, port, socket, slots, root)})
+	url := fmt.Sprintf("http://127.0.0.1:%d", port)
+	watcher := newVisitor(t, "h1")
+	working := func() int {
+		var status struct {
+			Active int `json:"active processes"`
+		}
+		if err := json.Unmarshal([]byte(watcher.get(t, url+"/fpm-status?json").body), &status); err != nil {
+			t.Fatal(err)
+		}
+		return status.Active - 1
+	}
+	answers := make(chan answer, 24)
+	for i := range cap(answers) {
+		leave := newVisitor(t, []string{"h1", "h2"}[i%2]).ask(fmt.Sprintf("%s/page.php?ms=%d", url, 600+100*(i%3)), answers)
+		if i%3 != 0 { // most hang up, at any time
+			time.AfterFunc(time.Duration(i*40)*time.Millisecond, leave)
+		}
+	}
+	agreed := 0
+	for len(answers) < cap(answers) || c.served(t, "php") > 0 {
+		before, at, after := c.served(t, "php"), working(), c.served(t, "php")
+		if at > slots {
+			t.Fatalf("got %d workers busy, want %d at most", at, slots)
+		}
+		if before == after && before == at && at == slots {
+			agreed++
+		}
+	}
+	if agreed == 0 {
+		t.Errorf("got no moment with all %d slots taken and as many workers busy", slots)
+	}
+	eventually(t, "no worker to be busy", func() bool { return working() == 0 && c.served(t, "php") == 0 })
+}
