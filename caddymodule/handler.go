@@ -391,14 +391,16 @@ func (h *Handler) refund(settlements []leakybucket.Settlement) {
 
 // serve calls the next handler. Whatever happens there, serve then releases the
 // slots and corrects the charges, in this order, so no slot waits for the store.
-func (h *Handler) serve(w http.ResponseWriter, r *http.Request, next caddyhttp.Handler, res *decision.Result) error {
+func (h *Handler) serve(w http.ResponseWriter, r *http.Request, next caddyhttp.Handler, res *decision.Result) (err error) {
 	if h.plain {
 		return next.ServeHTTP(w, r)
 	}
 	holds := res.Holds()
 	tunnel := holds && settlement.MayTunnel(r)
+	var call *detachedCall
 	if holds && res.TakesTurns() {
-		next = h.detach(next)
+		call = &detachedCall{next: next, res: res, exiting: h.app.gate.Exiting}
+		next = call
 	}
 	trusts, passes, simulates := res.Trusts(), res.Passes(), holds && res.SimulatesTurns()
 	if len(h.headers) == 0 && !tunnel && !trusts && !passes && !simulates && !res.Settles() {
@@ -423,9 +425,12 @@ func (h *Handler) serve(w http.ResponseWriter, r *http.Request, next caddyhttp.H
 		}
 	}
 	observer.Outer = first.Observe(observer)
+	if call != nil && simulates {
+		call.simulates = observer
+	}
 	defer func() {
 		first.Observe(observer.Outer)
-		if simulates && observer.UpstreamFailed() {
+		if simulates && call == nil && observer.UpstreamFailed(err) {
 			res.Fail()
 		}
 		if holds {
@@ -436,13 +441,40 @@ func (h *Handler) serve(w http.ResponseWriter, r *http.Request, next caddyhttp.H
 	return observer.Serve(w, r, next)
 }
 
-// detach returns a handler that goes on when its client leaves: the upstream does, too,
-// and the slot must not come free before.
-func (h *Handler) detach(next caddyhttp.Handler) caddyhttp.Handler {
-	return caddyhttp.HandlerFunc(func(w http.ResponseWriter, r *http.Request) error {
-		return detached.Serve(w, r, next, h.app.gate.Exiting)
-	})
+// A detachedCall calls the next handler for a request that holds slots for which clients
+// take turns. The call goes on when the client leaves, because the upstream does, and
+// the slots come free when the upstream is done: the client may still be reading.
+type detachedCall struct {
+	next      caddyhttp.Handler
+	res       *decision.Result
+	exiting   <-chan struct{}
+	simulates *settlement.Observer // not nil if shadow zones want to know whether the upstream fails
+	observer  *settlement.Observer // the innermost one around the call, or nil
 }
+
+// ServeHTTP implements caddyhttp.Handler.
+func (c *detachedCall) ServeHTTP(w http.ResponseWriter, r *http.Request) error {
+	c.observer = decision.ResultOf(r).Serving()
+	c.observer.Apart()
+	defer c.observer.Resume() // from when it was served
+	defer c.observer.Together()
+	return detached.Serve(w, r, c.next, c, c.exiting)
+}
+
+// Served implements detached.Owner.
+func (c *detachedCall) Served(err error) {
+	c.observer.Pause()
+	if c.simulates != nil && c.simulates.UpstreamFailed(err) {
+		c.res.Fail()
+	}
+	c.res.ReleaseTurns()
+}
+
+// Blocked implements detached.Owner.
+func (c *detachedCall) Blocked() { c.observer.Pause() }
+
+// Unblocked implements detached.Owner.
+func (c *detachedCall) Unblocked() { c.observer.Resume() }
 
 // taking returns a function that asks the store, and logs what fails.
 func (h *Handler) taking(ctx context.Context, failure string) func([]leakybucket.Charge, []leakybucket.Decision) bool {
@@ -498,4 +530,5 @@ var (
 	_ caddy.Provisioner           = (*Handler)(nil)
 	_ caddyhttp.MiddlewareHandler = (*Handler)(nil)
 	_ settlement.Releaser         = (*decision.Result)(nil)
+	_ detached.Owner              = (*detachedCall)(nil)
 )

@@ -61,6 +61,14 @@ func (p *Pass) Release() {
 	}
 }
 
+// ReleaseTurns gives the slots back for which requests take turns. Otherwise it is like
+// Release.
+func (p *Pass) ReleaseTurns() {
+	if p != nil {
+		p.giveBack(true)
+	}
+}
+
 // setSteps begins the request. All its zones, of which there is at least one, have
 // one clock.
 func (r *request) setSteps(entries []Entry) {
@@ -337,9 +345,16 @@ func (r *request) unlock() {
 }
 
 // release gives back the slots that the request holds.
-func (r *request) release() {
+func (r *request) release() { r.giveBack(false) }
+
+// giveBack gives back the slots that the request holds, or only those for which requests
+// take turns.
+func (r *request) giveBack(turns bool) {
 	for i := range r.steps {
 		s := &r.steps[i]
+		if turns && s.Turn == nil {
+			continue
+		}
 		r.mu.Lock()
 		slot := s.slot
 		s.slot = nil

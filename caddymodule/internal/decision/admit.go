@@ -188,6 +188,17 @@ func (res *Result) Release() {
 	}
 }
 
+// ReleaseTurns releases the slots of zones with share, when the upstream is done and the
+// client may not be. Otherwise it is like Release.
+func (res *Result) ReleaseTurns() {
+	res.pass.ReleaseTurns()
+	for i := range res.Outcomes {
+		if o := &res.Outcomes[i]; o.Turn != nil && o.simulation != nil {
+			o.simulation.Release()
+		}
+	}
+}
+
 // overrule turns an outcome that fit into a refusal. Other outcomes that fit are
 // withdrawn.
 func (res *Result) overrule(o *Outcome, why Reason) {

@@ -1,10 +1,14 @@
-// Package detached lets an upstream finish its answer when the client has left.
+// Package detached lets an upstream finish its answer without its client.
 //
 // An upstream such as PHP goes on working after its client has hung up. If the
 // client's leaving ended the call, a slot would come free while the worker behind it
 // is still busy, and anybody could fill the upstream's own queue by hanging up early.
 // A detached call therefore ends with its answer. What nobody reads any more is thrown
 // away.
+//
+// A client that reads slowly would hold the worker, too. A bounded part of the answer
+// therefore waits in memory, and the call is over when the upstream's answer is: the
+// rest is sent afterwards.
 package detached
 
 import (
@@ -12,8 +16,11 @@ import (
 	"context"
 	"errors"
 	"io"
+	"maps"
 	"net"
 	"net/http"
+	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -26,113 +33,132 @@ const (
 	Patience = 5 * time.Minute
 
 	// A client that does not take so many bytes of its answer within slowest, or
-	// half as long again, is cut off: while it reads, it holds a worker of the upstream.
+	// half as long again, is cut off: while it reads, it holds memory, or even a worker
+	// of the upstream.
 	slowPiece = 10 << 10
 	slowest   = 10 * time.Second
 )
 
-// A call is what is known of a detached call. It is canceled when the client has left
-// and nobody can want the answer: because it is a stream, or the client's patience is
-// over, or the process ends.
-type call struct {
-	ctx    context.Context
-	cancel context.CancelFunc
+// An Owner is told how a call goes on.
+type Owner interface {
+	// Served is called when the next handler has returned, with its error, or has
+	// panicked. The rest of the answer is sent after that.
+	Served(err error)
 
-	mu     sync.Mutex
-	left   bool        // the client
-	stream bool        // there is no end to wait for
-	timer  *time.Timer // until the patience is over, once the client has left
+	// Blocked is called when the next handler must wait for the client to read more of
+	// the answer, and Unblocked when it need not any longer.
+	Blocked()
+	Unblocked()
 }
 
-// leave notes that the client has left.
-func (c *call) leave() {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.left = true
-	if c.stream {
-		c.cancel()
-	} else if c.ctx.Err() == nil {
-		c.timer = time.AfterFunc(Patience, c.cancel)
+// Serve calls the next handler, which goes on when the client of r leaves, and sends the
+// answer. If exiting, which may be nil, is closed, calls without a client end.
+func Serve(w http.ResponseWriter, r *http.Request, next caddyhttp.Handler, owner Owner, exiting <-chan struct{}) error {
+	d := &writer{
+		ResponseWriterWrapper: caddyhttp.ResponseWriterWrapper{ResponseWriter: w},
+		call:                  call{client: r.Context(), exiting: exiting},
+		owner:                 owner,
+		head:                  r.Method == http.MethodHead,
+		connect:               r.Method == http.MethodConnect,
+		resets:                r.ProtoMajor == 2,
+		declared:              -1,
 	}
+	d.changed.L = &d.mu
+	defer d.finish()
+	return d.serve(r, next)
 }
 
-// streams notes that the answer has no end.
-func (c *call) streams() {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.stream = true
-	if c.left {
-		c.cancel()
-	}
-}
-
-// end ends what is left of the call.
-func (c *call) end() {
-	c.cancel()
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.timer != nil {
-		c.timer.Stop()
-	}
-}
-
-// Serve calls the next handler, which goes on when the client of r leaves. If exiting,
-// which may be nil, is closed, calls without a client end.
-func Serve(w http.ResponseWriter, r *http.Request, next caddyhttp.Handler, exiting <-chan struct{}) error {
-	client := r.Context()
-	d := &writer{ResponseWriterWrapper: caddyhttp.ResponseWriterWrapper{ResponseWriter: w}, resets: r.ProtoMajor == 2}
-	c := &d.call
-	c.ctx, c.cancel = context.WithCancel(context.WithoutCancel(client))
-	stop := context.AfterFunc(client, func() {
-		c.leave()
-		select {
-		case <-exiting:
-			c.cancel()
-		case <-c.ctx.Done():
-		}
-	})
-	if server, ok := client.Value(http.ServerContextKey).(*http.Server); ok && server.WriteTimeout > 0 {
-		d.limit = time.Now().Add(server.WriteTimeout)
-	}
+func (d *writer) serve(r *http.Request, next caddyhttp.Handler) (err error) {
 	defer func() {
-		stop()
-		c.end()
-		d.unhurry()
+		d.call.end()
+		d.owner.Served(err)
 	}()
-	return next.ServeHTTP(d, r.WithContext(c.ctx))
+	return next.ServeHTTP(d, r.WithContext(&d.call))
 }
 
-// A writer throws away what cannot be sent any more, so that whoever writes reads on.
+// A writer is the response writer of the next handler. What it writes is sent by a
+// goroutine while there is something to send, and at the end by the one that the handler
+// ran in. What cannot be sent any more is thrown away, so that whoever writes reads on.
 type writer struct {
 	caddyhttp.ResponseWriterWrapper
-	call    call
-	status  int
-	lost    bool      // nothing can be sent any more
-	limit   time.Time // by the server's own write timeout; zero if there is none
+	call     call
+	owner    Owner
+	status   int
+	head     bool
+	connect  bool
+	through  bool  // nothing is kept in memory: streams, tunnels and answers without a body
+	declared int64 // bytes of the body, -1 if the handler did not say
+	written  int64 // bytes of the body
+
+	// While the client is sent the answer, its header is not the handler's any more.
+	header, sent http.Header // of the handler, and what it was then; nil before
+
+	mu       sync.Mutex
+	changed  sync.Cond
+	answer   answer
+	flush    bool // when all that is there has been sent
+	running  bool // the goroutine
+	lost     bool // nothing can be sent any more
+	panicked any  // of the goroutine
+
+	// Of whoever sends:
+	limited bool
+	limit   time.Time // by the server's own write timeout, once it is limited; zero if there is none
 	due     time.Time // a deadline of ours; zero if there is none
 	patient bool      // the connection knows no deadlines, or is not ours any more
 	resets  bool      // HTTP/2 ends a stream at its deadline, also while nothing is written
 }
 
+// Header implements http.ResponseWriter.
+func (d *writer) Header() http.Header {
+	if d.header != nil {
+		return d.header
+	}
+	return d.ResponseWriter.Header()
+}
+
 // WriteHeader implements http.ResponseWriter.
 func (d *writer) WriteHeader(status int) {
-	if d.status == 0 && (status >= 200 || status == http.StatusSwitchingProtocols) {
+	if d.status != 0 {
+		return // the client may be reading already
+	}
+	if status >= 200 || status == http.StatusSwitchingProtocols {
 		d.status = status
-		if status == http.StatusSwitchingProtocols || endless(d.Header().Get("Content-Type")) {
+		header := d.ResponseWriter.Header()
+		switch {
+		case status == http.StatusSwitchingProtocols || d.connect && status < 300 || endless(header["Content-Type"]):
+			d.through = true
 			d.call.streams()
+		case d.head || status == http.StatusNoContent || status == http.StatusNotModified:
+			d.through = true
+		default:
+			d.declared = declared(header["Content-Length"])
 		}
 	}
 	d.ResponseWriter.WriteHeader(status)
 }
 
 // endless reports whether answers of a type are conversations rather than documents.
-func endless(contentType string) bool {
+func endless(contentType []string) bool {
+	if len(contentType) == 0 {
+		return false
+	}
 	for _, prefix := range []string{"text/event-stream", "application/grpc", "multipart/x-mixed-replace"} {
-		if strings.HasPrefix(strings.ToLower(contentType), prefix) {
+		if given := contentType[0]; len(given) >= len(prefix) && strings.EqualFold(given[:len(prefix)], prefix) {
 			return true
 		}
 	}
 	return false
+}
+
+// declared returns how long a body will be, or -1 if the handler does not say.
+func declared(contentLength []string) int64 {
+	if len(contentLength) > 0 {
+		if n, err := strconv.ParseInt(contentLength[0], 10, 64); err == nil {
+			return n
+		}
+	}
+	return -1
 }
 
 // Write implements http.ResponseWriter.
@@ -140,8 +166,139 @@ func (d *writer) Write(p []byte) (int, error) {
 	if d.status == 0 {
 		d.WriteHeader(http.StatusOK)
 	}
+	if d.through || d.declared >= 0 && d.written+int64(len(p)) > d.declared {
+		d.catchUp()
+		return d.writeThrough(p) // which knows what is wrong, if it is too much
+	}
+	d.written += int64(len(p))
+	d.mu.Lock()
+	defer d.mu.Unlock()
 	for written := 0; ; {
 		if d.lost {
+			return len(p), nil
+		}
+		written += d.answer.add(p[written:])
+		switch {
+		case written == len(p):
+			if d.answer.held > smallPiece {
+				d.start()
+			}
+			return written, nil
+		case d.running || len(d.answer.pieces) > 0:
+			d.start()
+			d.owner.Blocked()
+			d.changed.Wait()
+			d.owner.Unblocked()
+		default: // other clients have all the memory
+			d.mu.Unlock()
+			n, err := d.writeThrough(p[written:])
+			d.mu.Lock()
+			return written + n, err
+		}
+	}
+}
+
+// start starts the goroutine that sends, unless it runs. The caller holds the lock.
+func (d *writer) start() {
+	if d.running {
+		return
+	}
+	if d.header == nil {
+		d.header = d.ResponseWriter.Header().Clone()
+		d.sent = maps.Clone(d.header)
+		d.findLimit() // while nobody else reads or writes the request's variables
+	}
+	d.running = true
+	go d.run()
+}
+
+// run sends in a goroutine. A panic goes on in that of the handler.
+func (d *writer) run() {
+	defer func() {
+		if panicked := recover(); panicked != nil {
+			d.mu.Lock()
+			defer d.mu.Unlock()
+			d.panicked, d.lost, d.running = panicked, true, false
+			d.changed.Broadcast()
+		}
+	}()
+	d.send()
+}
+
+// send sends what is there.
+func (d *writer) send() {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for !d.lost {
+		if piece := d.answer.next(); piece != nil {
+			d.sendPiece(piece)
+		} else if d.flush {
+			d.flush = false
+			d.unlocked(func() { _ = d.flushNow() })
+		} else {
+			break
+		}
+		d.changed.Broadcast()
+	}
+	d.running = false
+	d.changed.Broadcast()
+}
+
+// sendPiece sends a piece, and gives it back.
+func (d *writer) sendPiece(piece []byte) {
+	defer d.answer.free(piece)
+	d.unlocked(func() { _, _ = d.writeNow(piece) })
+}
+
+// unlocked lets others hold the lock meanwhile.
+func (d *writer) unlocked(do func()) {
+	d.mu.Unlock()
+	defer d.mu.Lock()
+	do()
+}
+
+// catchUp sends all that is there, and returns when nobody else sends.
+func (d *writer) catchUp() {
+	d.mu.Lock()
+	for d.running {
+		d.changed.Wait()
+	}
+	rest := len(d.answer.pieces) > 0
+	d.mu.Unlock()
+	if rest {
+		d.send()
+	}
+}
+
+// finish sends the rest of the answer.
+func (d *writer) finish() {
+	defer d.drop()
+	d.catchUp()
+	d.unhurry()
+	if d.header != nil {
+		header := d.ResponseWriter.Header()
+		for name, values := range d.header {
+			if !slices.Equal(values, d.sent[name]) {
+				header[name] = values // a trailer
+			}
+		}
+	}
+	if d.panicked != nil {
+		panic(d.panicked)
+	}
+}
+
+// writeThrough writes to the client, while the next handler waits.
+func (d *writer) writeThrough(p []byte) (int, error) {
+	d.owner.Blocked()
+	defer d.owner.Unblocked()
+	return d.writeNow(p)
+}
+
+// writeNow writes to the client.
+func (d *writer) writeNow(p []byte) (int, error) {
+	for written := 0; ; {
+		if d.isLost() {
 			return len(p), nil
 		}
 		piece := p[written:min(len(p), written+slowPiece)]
@@ -160,15 +317,24 @@ func (d *writer) Write(p []byte) (int, error) {
 	}
 }
 
+func (d *writer) isLost() bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.lost
+}
+
 // lose notes that nothing can be sent any more.
 func (d *writer) lose() {
+	d.drop()
+	d.call.cut()
+}
+
+// drop throws away what is left of the answer.
+func (d *writer) drop() {
+	d.mu.Lock()
+	defer d.mu.Unlock()
 	d.lost = true
-	d.call.mu.Lock()
-	stream := d.call.stream
-	d.call.mu.Unlock()
-	if stream {
-		d.call.cancel()
-	}
+	d.answer.drop()
 }
 
 // hurry gives the client a deadline for the next piece. While the last one leaves time
@@ -181,6 +347,7 @@ func (d *writer) hurry() {
 	if d.due.Sub(now) >= slowest {
 		return
 	}
+	d.findLimit()
 	due := now.Add(slowest + slowest/2)
 	if !d.limit.IsZero() && d.limit.Before(due) {
 		due = d.limit
@@ -190,6 +357,27 @@ func (d *writer) hurry() {
 		return
 	}
 	d.due = due
+}
+
+func (d *writer) findLimit() {
+	if !d.limited {
+		d.limited, d.limit = true, limitOf(d.call.client)
+	}
+}
+
+// limitOf returns when the server's own write timeout ends for a request, or the zero
+// time if there is none. As net/http does, it counts from the end of the header.
+func limitOf(ctx context.Context) time.Time {
+	server, ok := ctx.Value(http.ServerContextKey).(*http.Server)
+	if !ok || server.WriteTimeout <= 0 {
+		return time.Time{}
+	}
+	if vars, ok := ctx.Value(caddyhttp.VarsCtxKey).(map[string]any); ok {
+		if began, ok := vars["start_time"].(time.Time); ok {
+			return began.Add(server.WriteTimeout)
+		}
+	}
+	return time.Now().Add(server.WriteTimeout)
 }
 
 // rest takes the deadline back until the next piece if it would hold for the upstream,
@@ -202,7 +390,7 @@ func (d *writer) rest() {
 
 // unhurry takes the deadline back, for what others send on the connection.
 func (d *writer) unhurry() {
-	if !d.due.IsZero() && !d.lost && !d.patient {
+	if !d.due.IsZero() && !d.patient && !d.isLost() {
 		_ = http.NewResponseController(d.ResponseWriter).SetWriteDeadline(d.limit)
 	}
 	d.due = time.Time{}
@@ -218,7 +406,23 @@ func (d *writer) FlushError() error {
 	if d.status == 0 {
 		d.WriteHeader(http.StatusOK)
 	}
-	if d.lost {
+	if d.through {
+		d.catchUp()
+		d.owner.Blocked()
+		defer d.owner.Unblocked()
+		return d.flushNow()
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if !d.lost {
+		d.flush = true
+		d.start()
+	}
+	return nil
+}
+
+func (d *writer) flushNow() error {
+	if d.isLost() {
 		return nil
 	}
 	d.hurry()
@@ -233,10 +437,11 @@ func (d *writer) FlushError() error {
 
 // Hijack implements http.Hijacker, for handlers that take the connection over.
 func (d *writer) Hijack() (net.Conn, *bufio.ReadWriter, error) {
+	d.catchUp()
 	d.unhurry()
 	conn, buffered, err := http.NewResponseController(d.ResponseWriter).Hijack()
 	if err == nil {
-		d.patient = true
+		d.patient, d.through = true, true
 		d.call.streams()
 	}
 	return conn, buffered, err
@@ -248,4 +453,5 @@ var (
 	_ http.Hijacker       = (*writer)(nil)
 	_ http.Pusher         = (*writer)(nil)
 	_ io.ReaderFrom       = (*writer)(nil)
+	_ context.Context     = (*call)(nil)
 )

@@ -10,6 +10,7 @@ import (
 	"os"
 	"slices"
 	"strconv"
+	"sync/atomic"
 	"time"
 
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
@@ -108,6 +109,7 @@ type Observer struct {
 	room     [2]string     // for most handlers enough
 	runs     []run         // on the meters of Rules
 	oneRun   [1]run        // for most handlers enough
+	apart    atomic.Int32  // how many say that the upstream works while the answer is sent
 }
 
 // Serve calls the next handler with the observer as the response writer. When it
@@ -166,6 +168,37 @@ func (o *Observer) Resume() {
 	}
 }
 
+// Apart says that the next handler does not wait while the observer sends the answer, and
+// that somebody else calls Pause when it must. Observers around this one are told as
+// well. A nil Observer need not know.
+func (o *Observer) Apart() {
+	for ; o != nil; o = o.Outer {
+		o.apart.Add(1)
+	}
+}
+
+// Together ends what Apart has begun.
+func (o *Observer) Together() {
+	for ; o != nil; o = o.Outer {
+		o.apart.Add(-1)
+	}
+}
+
+// beginSending pauses the request's runs if the next handler has to wait until something
+// is sent to the client. Give endSending what it returns.
+func (o *Observer) beginSending() (paused bool) {
+	if paused = o.apart.Load() == 0; paused {
+		o.each((*run).pause)
+	}
+	return paused
+}
+
+func (o *Observer) endSending(paused bool) {
+	if paused {
+		o.each((*run).resume)
+	}
+}
+
 func (o *Observer) end() {
 	o.each((*run).end)
 	o.elapsed = clock.Since(o.Clock, o.began)
@@ -200,11 +233,11 @@ func (o *Observer) Left() bool {
 }
 
 // UpstreamFailed reports whether a proxy said that its upstream did not answer, by a
-// status from 502 to 504.
-func (o *Observer) UpstreamFailed() bool {
+// status from 502 to 504. err is that of the next handler.
+func (o *Observer) UpstreamFailed(err error) bool {
 	status := o.status
 	var failed caddyhttp.HandlerError
-	if status == 0 && errors.As(o.err, &failed) {
+	if status == 0 && errors.As(err, &failed) {
 		status = failed.StatusCode // an error route will answer
 	}
 	return status >= http.StatusBadGateway && status <= http.StatusGatewayTimeout
@@ -225,9 +258,9 @@ func (o *Observer) WriteHeader(status int) {
 		}
 	}
 	o.readHeaders()
-	o.each((*run).pause) // statuses below 200 are sent at once
+	paused := o.beginSending() // statuses below 200 are sent at once
 	o.ResponseWriter.WriteHeader(status)
-	o.each((*run).resume)
+	o.endSending(paused)
 }
 
 func (o *Observer) beforeHeaders(status int) {
@@ -321,9 +354,9 @@ func (o *Observer) write(p []byte) (int, error) {
 	if len(p) > 0 {
 		o.look()
 	}
-	o.each((*run).pause)
+	paused := o.beginSending()
 	n, err := o.ResponseWriter.Write(p)
-	o.each((*run).resume)
+	o.endSending(paused)
 	o.sent(int64(n), int64(len(p)), err)
 	return n, err
 }
@@ -337,9 +370,9 @@ func (o *Observer) ReadFrom(r io.Reader) (int64, error) {
 		return io.Copy(struct{ io.Writer }{o}, r)
 	}
 	o.look()
-	o.each((*run).pause)
+	paused := o.beginSending()
 	n, err := o.ResponseWriterWrapper.ReadFrom(r)
-	o.each((*run).resume)
+	o.endSending(paused)
 	o.sent(n, n, err)
 	return n, err
 }
@@ -356,9 +389,9 @@ func isFile(r io.Reader) bool {
 // FlushError lets http.ResponseController flush, which sends headers too.
 func (o *Observer) FlushError() error {
 	o.implicitHeader()
-	o.each((*run).pause)
+	paused := o.beginSending()
 	err := http.NewResponseController(o.ResponseWriter).Flush()
-	o.each((*run).resume)
+	o.endSending(paused)
 	if err != nil && !errors.Is(err, http.ErrNotSupported) {
 		o.failed = true
 	}

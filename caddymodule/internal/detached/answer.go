@@ -1,0 +1,98 @@
+package detached
+
+import (
+	"sync"
+
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/body"
+)
+
+const (
+	// mostAnswer and mostAnswers bound how much of one answer, and of all together, waits
+	// for clients that read slowly.
+	mostAnswer  = 1 << 20
+	mostAnswers = 64 << 20
+
+	// An answer begins with a small piece, and mostly needs no other. Until that is full
+	// or the handler flushes, nothing is sent, as by net/http.
+	smallPiece = 4 << 10
+	largePiece = 32 << 10
+)
+
+var (
+	answers = body.NewMemory(mostAnswers)
+
+	smallPieces = sync.Pool{New: func() any { return new([smallPiece]byte) }}
+	largePieces = sync.Pool{New: func() any { return new([largePiece]byte) }}
+)
+
+// Buffered returns how many bytes of answers wait for clients that read slowly.
+func Buffered() int64 { return answers.Used() }
+
+// An answer is what the next handler has written and the client has not got yet.
+type answer struct {
+	pieces [][]byte // of the capacity of a small or a large piece
+	held   int      // bytes of the memory
+}
+
+// add appends as much of p as there is memory for, and returns how much that is.
+func (a *answer) add(p []byte) (n int) {
+	for n < len(p) {
+		last := len(a.pieces) - 1
+		if last < 0 || len(a.pieces[last]) == cap(a.pieces[last]) {
+			size := largePiece
+			if last < 0 && len(p) <= smallPiece {
+				size = smallPiece
+			}
+			if a.held+size > mostAnswer || !answers.Reserve(int64(size)) {
+				return n
+			}
+			a.held += size
+			a.pieces = append(a.pieces, newPiece(size))
+			last++
+		}
+		piece := a.pieces[last]
+		more := copy(piece[len(piece):cap(piece)], p[n:])
+		a.pieces[last] = piece[:len(piece)+more]
+		n += more
+	}
+	return n
+}
+
+// next takes the first piece out, which the caller gives back by free. It returns nil
+// if there is none.
+func (a *answer) next() []byte {
+	if len(a.pieces) == 0 {
+		return nil
+	}
+	piece := a.pieces[0]
+	a.pieces[0] = nil
+	if a.pieces = a.pieces[1:]; len(a.pieces) == 0 {
+		a.pieces = nil
+	}
+	return piece
+}
+
+// free gives a piece back.
+func (a *answer) free(piece []byte) {
+	a.held -= cap(piece)
+	answers.Return(int64(cap(piece)))
+	if piece = piece[:cap(piece)]; len(piece) == smallPiece {
+		smallPieces.Put((*[smallPiece]byte)(piece))
+	} else {
+		largePieces.Put((*[largePiece]byte)(piece))
+	}
+}
+
+func newPiece(size int) []byte {
+	if size == smallPiece {
+		return smallPieces.Get().(*[smallPiece]byte)[:0]
+	}
+	return largePieces.Get().(*[largePiece]byte)[:0]
+}
+
+// drop gives all pieces back.
+func (a *answer) drop() {
+	for piece := a.next(); piece != nil; piece = a.next() {
+		a.free(piece)
+	}
+}
