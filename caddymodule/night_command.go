@@ -553,8 +553,9 @@ refused then.`,
 			if ok, err := r.ask(http.MethodPost, "/throttle/why", clientInput{args[0], zone}, &s); !ok {
 				return err
 			}
+			code := false
 			if s.Refusal == nil {
-				r.showUnknownCode(args[0])
+				code = r.showUnknownCode(args[0])
 			} else if err := r.showRefusal(s.Refusal); err != nil {
 				return err
 			}
@@ -565,10 +566,14 @@ refused then.`,
 			for _, u := range s.Unlisted {
 				fmt.Fprintf(&r.out, "%s: no override lists this key, so %s\n", shown(u.Zone), unlistedMeans[u.Policy])
 			}
-			if len(s.Buckets) == 0 {
+			switch {
+			case len(s.Buckets) == 0 && code:
+			case len(s.Buckets) == 0:
 				fmt.Fprintln(&r.out, "No bucket is this client's. A zone with a key for all clients, as with share, has none of one client: see caddy throttle top --by ip.")
-			} else if err := r.showBuckets(s.Buckets); err != nil {
-				return err
+			default:
+				if err := r.showBuckets(s.Buckets); err != nil {
+					return err
+				}
 			}
 			r.showPartial(s.Complete, s.Problem)
 			return nil

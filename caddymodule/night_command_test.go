@@ -201,6 +201,13 @@ func TestWhyWithoutBucketsIsNoEmptyTable(t *testing.T) {
 	}
 }
 
+func TestWhyOfAnUnknownCodeSaysThatAlone(t *testing.T) {
+	out := outputOf(t, whyCommand(), explanation{Client: "7K2M-Q8XD", Buckets: []bucketState{}, Complete: true}, "7K2M-Q8XD")
+	if !strings.HasPrefix(out, "No refusal with this support code is known here.") || strings.Count(out, "\n") != 1 {
+		t.Errorf("got\n%s\nwant one line about the code", out)
+	}
+}
+
 // TestReleaseNamesShadowInWords and not by the mark that its buckets have in stores.
 func TestReleaseNamesShadowInWords(t *testing.T) {
 	out := outputOf(t, releaseCommand(), released{Freed: []string{"login/203.0.113.7", "~login/203.0.113.7"}, Complete: true}, "203.0.113.7")
