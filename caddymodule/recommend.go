@@ -56,11 +56,6 @@ seconds, and for in_flight.`,
   caddy throttle recommend --config /etc/caddy/Caddyfile --zone login access.log`,
 	}
 	f.add(cmd)
-	cmd.Flags().StringVarP(&f.config, "config", "c", "", "The config with the zones to find limits for")
-	cmd.Flags().StringVarP(&f.adapter, "adapter", "a", "", "The adapter of the config, if it is neither JSON nor a Caddyfile")
-	cmd.Flags().StringVar(&f.zone, "zone", "", "Only this zone of the config")
-	cmd.Flags().StringArrayVar(&f.keys, "key", nil, "The key without a config; repeat it for several sources (default client_ip)")
-	cmd.Flags().StringVar(&f.cost, "cost", "", "The cost of each request without a config (default 1)")
 	cmd.Flags().StringVar(&f.spare, "spare", "99.9", "The percentage of clients that must never be refused")
 	cmd.Flags().BoolVar(&f.people, "people", false, "Take the percentage of clients that also loaded static assets")
 	cmd.Flags().BoolVar(&f.assets, "assets", false, "Count requests for static assets, too, without a config")

@@ -67,16 +67,21 @@ refuses, and the most that any second and any minute admitted of one key.`,
   zcat old.log.Z | caddy throttle replay --config Caddyfile --host example.com -`,
 	}
 	f.add(cmd)
-	cmd.Flags().StringVarP(&f.config, "config", "c", "", "The config whose limits to replay")
-	cmd.Flags().StringVarP(&f.adapter, "adapter", "a", "", "The adapter of the config, if it is neither JSON nor a Caddyfile")
-	cmd.Flags().StringVar(&f.zone, "zone", "", "Show only this zone")
-	cmd.Flags().StringArrayVar(&f.keys, "key", nil, "The key of a zone without a config, such as client_ip; repeat it for several sources")
 	cmd.Flags().StringVar(&f.capacity, "capacity", "", "The capacity of a zone without a config")
 	cmd.Flags().StringVar(&f.leak, "leak", "", "The leak of a zone without a config, such as 1/s or 300/5m")
-	cmd.Flags().StringVar(&f.cost, "cost", "", "The cost of each request of a zone without a config (default 1)")
 	cmd.Flags().StringVar(&f.compare, "compare", "", "Other algorithms to run beside the bucket: fixed, sliding or, with its parts, sliding=20; with commas between")
 	cmd.Flags().StringVar(&f.requests, "requests", "", "Write what each zone decides about each request to this file, as JSON lines")
 	return runnable(cmd, f.run)
+}
+
+// add adds the flags that say which zones requests go through.
+func (f *replayFlags) add(cmd *cobra.Command) {
+	f.logFlags.add(cmd)
+	cmd.Flags().StringVarP(&f.config, "config", "c", "", "The config with the zones")
+	cmd.Flags().StringVarP(&f.adapter, "adapter", "a", "", "The adapter of the config, if it is neither JSON nor a Caddyfile")
+	cmd.Flags().StringVar(&f.zone, "zone", "", "Only this zone of the config")
+	cmd.Flags().StringArrayVar(&f.keys, "key", nil, "The key of a zone without a config; repeat it for several sources (default client_ip)")
+	cmd.Flags().StringVar(&f.cost, "cost", "", "The cost of each request of a zone without a config (default 1)")
 }
 
 func (f *replayFlags) run(ctx context.Context, logs []string) (err error) {

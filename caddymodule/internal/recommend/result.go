@@ -345,7 +345,7 @@ func (s *Study) overrides(r *Result) {
 		}
 		requests, _ := s.units.Charged(id)
 		r.Overrides = append(r.Overrides, Override{
-			Key: name, Capacity: math.Ceil(s.units.Peak(id, r.Units.Recommended)), Leak: best.Leak, Requests: requests, Agents: int(s.clients.all[client].n),
+			Key: name, Capacity: math.Ceil(s.units.Peak(id, r.Units.Recommended)), Leak: best.Leak, Requests: requests, Agents: int(s.clients.all[client].agents.Count()),
 		})
 	}
 	slices.SortFunc(r.Overrides, func(a, b Override) int { return cmp.Compare(b.Requests, a.Requests) })

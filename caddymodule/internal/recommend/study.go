@@ -2,7 +2,6 @@
 package recommend
 
 import (
-	"hash/maphash"
 	"net/netip"
 	"slices"
 	"time"
@@ -158,22 +157,17 @@ func Person(addr netip.Addr) netip.Addr {
 // Clients knows who sent the requests of a log, so that people can be told from
 // robots: browsers load static assets, too.
 type Clients struct {
-	seed maphash.Seed
-	all  map[netip.Addr]*client
+	all map[netip.Addr]*client
 }
-
-// mostAgents is how many different user agents of a client are told apart.
-const mostAgents = 8
 
 type client struct {
 	requests, assets uint32
-	n                uint8 // agents
-	agents           [mostAgents]uint32
+	agents           accesslog.Agents
 }
 
 // NewClients returns an empty table.
 func NewClients() *Clients {
-	return &Clients{seed: maphash.MakeSeed(), all: make(map[netip.Addr]*client)}
+	return &Clients{all: make(map[netip.Addr]*client)}
 }
 
 // Add notes a request.
@@ -188,13 +182,7 @@ func (c *Clients) Add(r *accesslog.Request) {
 	if r.Asset() {
 		known.assets++
 	}
-	if known.n < mostAgents {
-		agent := uint32(maphash.String(c.seed, r.UserAgent()))
-		if !slices.Contains(known.agents[:known.n], agent) {
-			known.agents[known.n] = agent
-			known.n++
-		}
-	}
+	known.agents.Add(r)
 }
 
 // loads reports whether the client loads static assets, as people's browsers do.
@@ -209,5 +197,5 @@ func (c *Clients) looks(addr netip.Addr) accesslog.Looks {
 	if known == nil {
 		return accesslog.Robot
 	}
-	return accesslog.LooksLike(int64(known.requests), int64(known.assets), int64(known.n))
+	return accesslog.LooksLike(int64(known.requests), int64(known.assets), known.agents.Count())
 }

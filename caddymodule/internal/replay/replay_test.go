@@ -90,24 +90,6 @@ func TestATallyCountsByKeyHourAndRoute(t *testing.T) {
 	}
 }
 
-// Clients choose paths, so there may be any number of them.
-func TestATallyTellsABoundedNumberOfRoutesApart(t *testing.T) {
-	tally := New(nil)
-	path := make([]byte, 0, 16)
-	for i := range mostRoutes + 100 {
-		d := request(0, true)
-		path = append(path[:0], "/"...)
-		path = append(path, strings.Repeat("x", i%7)...)
-		path = append(path, byte('a'+i%26), byte('a'+i/26%26), byte('a'+i/676%26), byte('a'+i/17576))
-		d.Request.URI = string(path)
-		tally.Add(d)
-	}
-	z := tally.Zones()[0]
-	if z.RefusedRoutes != mostRoutes+1 || z.Routes[0] != (Route{OtherRoutes, 100}) {
-		t.Errorf("got %d routes, the first %+v, want %d and 100 others", z.RefusedRoutes, z.Routes[0], mostRoutes)
-	}
-}
-
 func TestTheTextEscapesWhatClientsWrite(t *testing.T) {
 	tally := New(nil)
 	d := request(0, true)

@@ -3,7 +3,6 @@ package replay
 
 import (
 	"cmp"
-	"hash/maphash"
 	"maps"
 	"math"
 	"slices"
@@ -11,18 +10,6 @@ import (
 	"time"
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/accesslog"
-)
-
-const (
-	// mostAgents is how many different user agents of a key are told apart.
-	mostAgents = 64
-
-	// mostRoutes is how many routes of a zone are told apart. The paths of requests are
-	// chosen by clients.
-	mostRoutes = 10_000
-
-	// OtherRoutes stands for the routes beyond these.
-	OtherRoutes = "(other routes)"
 )
 
 // A Decided is what a zone has decided about a request.
@@ -43,13 +30,12 @@ type Decided struct {
 type Tally struct {
 	zones   map[string]*zone
 	order   []*zone
-	seed    maphash.Seed
 	compare []Window
 }
 
 // New returns an empty tally, which also runs these other algorithms.
 func New(compare []Window) *Tally {
-	return &Tally{zones: make(map[string]*zone), seed: maphash.MakeSeed(), compare: compare}
+	return &Tally{zones: make(map[string]*zone), compare: compare}
 }
 
 // A zone is what a zone has decided so far.
@@ -62,7 +48,7 @@ type zone struct {
 	hours                                map[int64]*count
 	hour                                 *count // of the last request
 	at                                   int64
-	routes                               map[string]*int64
+	routes                               accesslog.Routes // of refusals
 	peak                                 Peak
 	longest                              time.Duration
 	algorithms                           []algorithm
@@ -76,7 +62,7 @@ type count struct{ requests, refused int64 }
 type key struct {
 	requests, refused, assets int64
 	first, last               time.Time // refusals
-	agents                    []uint32
+	agents                    accesslog.Agents
 	lately                    []*lately // by algorithm
 }
 
@@ -86,7 +72,7 @@ func (t *Tally) Add(d *Decided) {
 	if z == nil {
 		z = &zone{
 			name: d.Zone, reasons: make(map[string]int64), keys: make(map[string]*key), hours: make(map[int64]*count),
-			routes: make(map[string]*int64), algorithms: algorithms(t.compare),
+			algorithms: algorithms(t.compare),
 		}
 		t.zones[d.Zone] = z
 		t.order = append(t.order, z)
@@ -96,12 +82,7 @@ func (t *Tally) Add(d *Decided) {
 	if d.Request.Asset() {
 		k.assets++
 	}
-	if len(k.agents) < mostAgents {
-		agent := uint32(maphash.String(t.seed, d.Request.UserAgent()))
-		if !slices.Contains(k.agents, agent) {
-			k.agents = append(k.agents, agent)
-		}
-	}
+	k.agents.Add(d.Request)
 	z.requests++
 	if d.Shadow {
 		z.shadow++
@@ -119,7 +100,7 @@ func (t *Tally) Add(d *Decided) {
 		z.refused++
 		h.refused++
 		z.reasons[d.Reason]++
-		z.route(d.Request.Route())
+		z.routes.Add(d.Request.Route())
 		if k.refused++; k.refused == 1 {
 			k.first = d.Request.At
 		}
@@ -156,19 +137,6 @@ func (z *zone) hourOf(at time.Time) *count {
 		}
 	}
 	return z.hour
-}
-
-func (z *zone) route(path string) {
-	n := z.routes[path]
-	if n == nil && len(z.routes) >= mostRoutes {
-		path = OtherRoutes
-		n = z.routes[path]
-	}
-	if n == nil {
-		n = new(int64)
-		z.routes[strings.Clone(path)] = n
-	}
-	*n++
 }
 
 // A Report is what a replay has found. Its JSON is the output of
@@ -265,15 +233,15 @@ func (z *zone) report() Zone {
 	r := Zone{
 		Name: z.name, Requests: z.requests, Admitted: z.admitted, Refused: z.refused, Delayed: z.delayed, Shadow: z.shadow,
 		LongestDelay: z.longest.Seconds(), Reasons: z.reasons, Keys: len(z.keys), Peak: z.peak,
-		Worst: []Key{}, Hours: []Hour{}, Routes: []Route{}, RefusedRoutes: len(z.routes),
+		Worst: []Key{}, Hours: []Hour{}, Routes: []Route{}, RefusedRoutes: z.routes.Count(),
 	}
 	r.Peak.Level = math.Round(r.Peak.Level*1e6) / 1e6
 	for name, k := range z.keys {
 		if k.refused > 0 {
 			r.RefusedKeys++
 			r.Worst = append(r.Worst, Key{
-				Key: name, Requests: k.requests, Refused: k.refused, First: k.first, Last: k.last, Agents: len(k.agents),
-				Assets: float64(k.assets) / float64(k.requests), Looks: accesslog.LooksLike(k.requests, k.assets, int64(len(k.agents))),
+				Key: name, Requests: k.requests, Refused: k.refused, First: k.first, Last: k.last, Agents: int(k.agents.Count()),
+				Assets: float64(k.assets) / float64(k.requests), Looks: accesslog.LooksLike(k.requests, k.assets, k.agents.Count()),
 			})
 		}
 	}
@@ -286,13 +254,9 @@ func (z *zone) report() Zone {
 			r.Hours = append(r.Hours, Hour{time.Unix(n*3600, 0).UTC(), h.requests, h.refused})
 		}
 	}
-	for path, n := range z.routes {
-		r.Routes = append(r.Routes, Route{path, *n})
+	for _, route := range z.routes.Top(mostListed) {
+		r.Routes = append(r.Routes, Route{route.Key, int64(route.AtLeast)})
 	}
-	slices.SortFunc(r.Routes, func(a, b Route) int {
-		return cmp.Or(cmp.Compare(b.Refused, a.Refused), cmp.Compare(a.Path, b.Path))
-	})
-	r.Routes = r.Routes[:min(len(r.Routes), mostListed)]
 	for i := range z.algorithms {
 		r.Compare = append(r.Compare, z.algorithms[i].comparison(z.keys, i))
 	}

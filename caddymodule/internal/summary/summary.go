@@ -11,17 +11,12 @@ import (
 	"time"
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/accesslog"
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/topk"
 )
 
 const (
 	// mostKeys is how many keys of each zone are remembered. Others are only counted
 	// in the totals.
 	mostKeys = 1_000_000
-
-	// routeCounters is how many routes of each zone are counted at once. Clients make
-	// up paths, so that there may be any number.
-	routeCounters = 1000
 
 	// shown is how many keys and routes a summary names.
 	shown = 10
@@ -43,7 +38,7 @@ type zone struct {
 	keys      map[string]*keyTally
 	unlogged  int
 	unknown   int // requests of keys beyond mostKeys
-	routes    topk.Counter
+	routes    accesslog.Routes
 	hours     map[int64]int // refusals, by hours since 1970
 }
 
@@ -104,7 +99,7 @@ func (s *Summary) zone(name string) *zone {
 	if z == nil {
 		z = &zone{
 			decisions: make(map[string]int), reasons: make(map[string]map[string]int), keys: make(map[string]*keyTally),
-			routes: topk.Counter{Size: routeCounters}, hours: make(map[int64]int),
+			hours: make(map[int64]int),
 		}
 		s.zones[strings.Clone(name)] = z
 	}
