@@ -1,14 +1,12 @@
 package tests
 
 import (
-	"bytes"
 	"cmp"
 	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -20,13 +18,8 @@ const swarmWorkers = 5
 
 // burnt is the share of a page's time that PHP computes; it waits for the rest, as
 // pages wait for a database. So the workers are the limit, and not the processors of the
-// machine that also sends the traffic. In the short form, several sites run at once.
-func burnt() string {
-	if longRun() {
-		return "0.2"
-	}
-	return "0.03"
-}
+// machine that also sends the traffic. Four sites for each processor use two thirds of it.
+const burnt = "0.03"
 
 // swarmPages are the files of the site. A page holds a worker for as many milliseconds
 // as it is asked to, and a log-in sets the cookie of a member.
@@ -49,8 +42,8 @@ echo 'Hello ', $user;
 `,
 }
 
-// startSwarmPHP starts php-fpm with static workers, a backlog as Debian's, and a page of
-// its status.
+// startSwarmPHP starts php-fpm with static workers, a backlog as Debian's, a page of its
+// status, and a log of what the workers do.
 func startSwarmPHP(t *testing.T) (root, socket string) {
 	t.Helper()
 	return startSwarmPHPAt(t, "")
@@ -69,7 +62,7 @@ func startSwarmPHPAt(t *testing.T, address string) (root, socket string) {
 		t.Fatal(err)
 	}
 	for name, text := range swarmPages {
-		if err := os.WriteFile(filepath.Join(root, name), []byte(strings.Replace(text, "BURNT", burnt(), 1)), 0o644); err != nil {
+		if err := os.WriteFile(filepath.Join(root, name), []byte(strings.Replace(text, "BURNT", burnt, 1)), 0o644); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -81,7 +74,7 @@ func startSwarmPHPAt(t *testing.T, address string) (root, socket string) {
 		}
 	}
 	conf := filepath.Join(dir, "fpm.conf")
-	text := fmt.Sprintf("[global]\nerror_log = /dev/stderr\ndaemonize = no\n[www]\nlisten = %s\nlisten.backlog = 511\n%spm = static\npm.max_children = %d\npm.status_path = /fpm-status\n", cmp.Or(address, socket), user, swarmWorkers)
+	text := fmt.Sprintf("[global]\nerror_log = /dev/stderr\ndaemonize = no\n[www]\nlisten = %s\nlisten.backlog = 511\n%spm = static\npm.max_children = %d\npm.status_path = /fpm-status\naccess.log = %s\naccess.format = \"%%{micro}d %%q\"\n", cmp.Or(address, socket), user, swarmWorkers, workLog(socket))
 	if err := os.WriteFile(conf, []byte(text), 0o644); err != nil {
 		t.Fatal(err)
 	}
@@ -104,21 +97,24 @@ func startSwarmPHPAt(t *testing.T, address string) (root, socket string) {
 	return root, socket
 }
 
+// workLog returns the log of the workers behind a socket.
+func workLog(socket string) string { return filepath.Join(filepath.Dir(socket), "work.log") }
+
 // A holder is what is in front of the workers.
 type holder struct {
 	name  string
-	start func(t *testing.T) (url string)
+	start func(t *testing.T) swarm.Site
 }
 
 // caddyBefore holds the site up by a zone, or by nothing.
 func caddyBefore(name, zone string) holder {
-	return holder{name, func(t *testing.T) string {
-		url, _ := startSwarmCaddy(t, zone)
-		return url
+	return holder{name, func(t *testing.T) swarm.Site {
+		site, _ := startSwarmCaddy(t, zone)
+		return site
 	}}
 }
 
-func startSwarmCaddy(t *testing.T, zone string) (url string, running *caddy) {
+func startSwarmCaddy(t *testing.T, zone string) (site swarm.Site, running *caddy) {
 	root, socket := startSwarmPHP(t)
 	port := freePort(t)
 	if zone != "" {
@@ -128,7 +124,7 @@ func startSwarmCaddy(t *testing.T, zone string) (url string, running *caddy) {
 		servers: "trusted_proxies static 127.0.0.0/8",
 		sites:   fmt.Sprintf("http://:%d {\n%s\nroot * %s\nphp_fastcgi unix/%s\n}", port, zone, root, socket),
 	})
-	return fmt.Sprintf("http://127.0.0.1:%d", port), running
+	return swarm.Site{URL: fmt.Sprintf("http://127.0.0.1:%d", port), Log: workLog(socket)}, running
 }
 
 // Today's zone, first come, first served.
@@ -136,7 +132,7 @@ const fifoZone = "key text everybody\nin_flight 5\nmax_wait 10s\nmax_waiting 200
 
 // nginxBefore refuses whatever the workers cannot take at once.
 func nginxBefore() holder {
-	return holder{"nginx limit_conn", func(t *testing.T) string {
+	return holder{"nginx limit_conn", func(t *testing.T) swarm.Site {
 		root, socket := startSwarmPHP(t)
 		port := startNginx(t, "limit_conn_zone $server_name zone=all:1m;\nlimit_conn_status 503;", fmt.Sprintf(`location / {
 			limit_conn all %d;
@@ -146,7 +142,7 @@ func nginxBefore() holder {
 			fastcgi_param REQUEST_METHOD $request_method;
 			fastcgi_param REQUEST_URI $request_uri;
 		}`, swarmWorkers, socket, root))
-		return fmt.Sprintf("http://127.0.0.1:%d", port)
+		return swarm.Site{URL: fmt.Sprintf("http://127.0.0.1:%d", port), Log: workLog(socket)}
 	}}
 }
 
@@ -157,7 +153,7 @@ func haproxyBefore(queue time.Duration, classes bool) holder {
 		name += ", classes"
 		rule = "http-request set-priority-class int(-10) if { req.cook(wordpress_logged_in_0123) -m found }"
 	}
-	return holder{name, func(t *testing.T) string {
+	return holder{name, func(t *testing.T) swarm.Site {
 		binary := need(t, "haproxy", "/usr/sbin/haproxy")
 		upstream, _ := startSwarmCaddy(t, "")
 		port := freePort(t)
@@ -176,7 +172,7 @@ frontend people
 backend php
 	%s
 	server php %s maxconn %d
-`, queue.Milliseconds(), port, rule, strings.TrimPrefix(upstream, "http://"), swarmWorkers))
+`, queue.Milliseconds(), port, rule, strings.TrimPrefix(upstream.URL, "http://"), swarmWorkers))
 		p, err := startProcess(exec.Command(binary, "-db", "-f", conf))
 		if err != nil {
 			t.Fatalf("starting haproxy: %v", err)
@@ -189,7 +185,7 @@ backend php
 		if err := p.waitUntil(func() bool { return listens("tcp", fmt.Sprint("127.0.0.1:", port)) }); err != nil {
 			t.Fatalf("waiting for haproxy: %v", err)
 		}
-		return fmt.Sprintf("http://127.0.0.1:%d", port)
+		return swarm.Site{URL: fmt.Sprintf("http://127.0.0.1:%d", port), Log: upstream.Log}
 	}}
 }
 
@@ -205,80 +201,16 @@ func swarmOf(times float64) func(*swarm.Scenario) {
 	return func(s *swarm.Scenario) { s.Robots = times*float64(s.Workers) - s.People }
 }
 
-// scenario returns the traffic of people alone: in the long form, that of the
-// simulation. In the short form, more people think for a shorter time and ask for
-// shorter pages, so that there are enough of them to count. Robots ask for longer pages,
-// so that a busy machine can send as many as it takes. They come for some time before
-// anybody is counted, because they must first fill the row.
+// scenario returns the traffic of people alone, in the short form. Compared with the
+// simulation's, more people think for a shorter time and ask for shorter pages, so that
+// there are enough of them to count. Robots ask for longer pages, so that a busy machine
+// can send as many as it takes. They come for some time before anybody is counted, because
+// they must first fill the row.
 func scenario(seed uint64) swarm.Scenario {
-	s := swarm.Scenario{
+	return swarm.Scenario{
 		Workers: swarmWorkers, Seed: seed, People: 1.5, Members: 0.25,
 		Page: 120 * time.Millisecond, Think: time.Second, RobotPage: 2 * time.Second,
 		RobotsFrom: 0, From: 10 * time.Second, To: 15 * time.Second, End: 27 * time.Second,
-	}
-	if longRun() {
-		s.Page, s.Think, s.RobotPage = 250*time.Millisecond, 12*time.Second, 800*time.Millisecond
-		s.RobotsFrom, s.From, s.To, s.End = time.Minute, 90*time.Second, 490*time.Second, 600*time.Second
-	}
-	return s
-}
-
-// swarmRows are the results of all trials, for the table and the picture.
-var swarmRows struct {
-	sync.Mutex
-	rows []swarm.Row
-}
-
-// try runs one trial for each seed, and returns the sum of what they counted.
-func try(t *testing.T, h holder, reloads bool, what onslaught) *swarm.Result {
-	t.Helper()
-	const seeds = 3
-	sum := new(swarm.Result)
-	for seed := range uint64(seeds) {
-		s := scenario(seed + 1)
-		what.change(&s)
-		result, err := swarm.Run(t.Context(), swarm.Site{URL: h.start(t), Reloads: reloads}, s)
-		if err != nil {
-			t.Fatal(err)
-		}
-		sum.Add(result)
-	}
-	sum.Utilisation /= seeds
-	name := h.name
-	if reloads {
-		name += ", page reloads"
-	}
-	keepRow(t, swarm.Row{Traffic: what.name, Site: name, Result: sum})
-	return sum
-}
-
-func keepRow(t *testing.T, row swarm.Row) {
-	t.Helper()
-	swarmRows.Lock()
-	defer swarmRows.Unlock()
-	swarmRows.rows = append(swarmRows.rows, row)
-	t.Logf("\n%s", swarm.Table([]swarm.Row{row}))
-}
-
-// keepSwarmRows writes the rows as CSV and as a picture into the folder that
-// SWARM_RESULTS names.
-func keepSwarmRows(t *testing.T) {
-	dir := os.Getenv("SWARM_RESULTS")
-	swarmRows.Lock()
-	defer swarmRows.Unlock()
-	if dir == "" || len(swarmRows.rows) == 0 {
-		return
-	}
-	for name, write := range map[string]func(*bytes.Buffer) error{
-		"under-a-swarm.csv": func(b *bytes.Buffer) error { return swarm.WriteCSV(b, swarmRows.rows) },
-		"under-a-swarm.svg": func(b *bytes.Buffer) error {
-			return swarm.WriteSVG(b, "Pages within 30 seconds, five PHP workers", swarmRows.rows)
-		},
-	} {
-		var text bytes.Buffer
-		if err := cmp.Or(write(&text), os.WriteFile(filepath.Join(dir, name), text.Bytes(), 0o644)); err != nil {
-			t.Error(err)
-		}
 	}
 }
 
@@ -291,19 +223,29 @@ func baselines() []holder {
 }
 
 // TestNothingOfTodayLetsNewPeopleInUnderASwarm tries the baselines, each with and
-// without an error page that reloads itself. The short form tries some.
+// without an error page that reloads itself. The short form, in
+// TestPeopleGetInUnderASwarm, tries some.
 func TestNothingOfTodayLetsNewPeopleInUnderASwarm(t *testing.T) {
-	if !longRun() {
-		t.Skip("SKIPPED: the baselines in full, without TEST_LONG=1; the short form is in TestPeopleGetInUnderASwarm")
-	}
-	t.Cleanup(func() { keepSwarmRows(t) })
-	for _, times := range []float64{2, 10} {
-		for _, h := range baselines() {
-			for _, reloads := range []bool{false, true} {
-				result := try(t, h, reloads, onslaught{fmt.Sprintf("x%.0f, fresh addresses", times), swarmOf(times)})
-				if share := result.First.Share(); share > 0.6 {
-					t.Errorf("%s: %.0f %% of the pages of newcomers were served, so that nothing is left to win", h.name, 100*share)
+	form := longSwarm(t)
+	for _, reloads := range []bool{false, true} {
+		for _, times := range []float64{2, 10} {
+			for _, h := range baselines() {
+				name, what := h.name, freshSwarm(times)
+				if reloads {
+					name += reloading
 				}
+				t.Run(what.name+", "+name, func(t *testing.T) {
+					t.Parallel()
+					row := form.try(t, name, what, func(t *testing.T, s swarm.Scenario) *swarm.Result {
+						site := h.start(t)
+						site.Reloads = reloads
+						return run(t, site, s)
+					})
+					demandsNothing(t, row)
+					if share := row.First.Share(); share > 0.6 {
+						t.Errorf("%.0f %% of the pages of newcomers were served, so that nothing is left to win", 100*share)
+					}
+				})
 			}
 		}
 	}

@@ -18,7 +18,7 @@ func (t *trial) logIn() (members []*client, err error) {
 	}
 	for i := range n {
 		member := &client{fmt.Sprintf("100.66.%d.%d", i/250, i%250+1), newJar()}
-		if a := t.ask(t.ctx, member, fmt.Sprintf("/login.php?user=member%d", i), navigation, Patience, 0); !a.ok() {
+		if a := t.ask(t.ctx, member, fmt.Sprintf("/login.php?user=member%d", i), navigation, Patience); !a.ok() {
 			return nil, fmt.Errorf("logging member %d in: got status %d, want 200", i, a.status)
 		}
 		members = append(members, member)
@@ -30,9 +30,9 @@ func (t *trial) logIn() (members []*client, err error) {
 }
 
 // session is the visit of a person: some pages, and thinking between them.
-func (t *trial) session(isMember bool, members []*client) {
+func (t *trial) session(d dice, isMember bool, members []*client) {
 	pages := 1
-	for t.chance(another) && pages < mostPages {
+	for !t.Once && d.chance(another) && pages < mostPages {
 		pages++
 	}
 	t.mu.Lock()
@@ -44,7 +44,7 @@ func (t *trial) session(isMember bool, members []*client) {
 	if isMember {
 		kind = func(r *Result) *Count { return &r.Member }
 		visitor = members[n%len(members)]
-	} else if t.chance(t.NAT) {
+	} else if d.chance(t.NAT) {
 		kind = func(r *Result) *Count { return &r.NAT }
 		visitor.address = "100.65.0.1"
 	}
@@ -59,7 +59,7 @@ func (t *trial) session(isMember bool, members []*client) {
 		if !counted && t.now() >= t.End {
 			return
 		}
-		took, served := t.visit(visitor, tally)
+		took, served := t.visit(d, visitor, tally)
 		if !served {
 			return
 		}
@@ -69,13 +69,13 @@ func (t *trial) session(isMember bool, members []*client) {
 			c.Within30 += one(took <= Patience)
 		})
 		for range t.Fetches {
+			took := d.service(t.Page / 5)
 			t.all.Go(func() {
-				took := t.service(t.Page / 5)
-				a := t.ask(t.ctx, visitor, page(took), script, perRequest, took)
+				a := t.page(t.ctx, visitor, script, perRequest, took)
 				tally(func(c *Count) { c.Fetches++; c.Fetched += one(a.ok()) })
 			})
 		}
-		if !t.sleep(t.exponential(t.Think)) {
+		if !t.sleep(d.exponential(t.Think)) {
 			return
 		}
 	}
@@ -90,23 +90,25 @@ func one(is bool) int {
 }
 
 // visit asks for a page, again if the error page says so, and returns how long it took.
-func (t *trial) visit(visitor *client, tally func(func(*Count))) (took time.Duration, served bool) {
-	service, clicked := t.service(t.Page), time.Now()
+func (t *trial) visit(d dice, visitor *client, tally func(func(*Count))) (took time.Duration, served bool) {
+	service, clicked := d.service(t.Page), time.Now()
 	for try := 0; ; try++ {
-		a := t.ask(t.ctx, visitor, page(service), navigation, perRequest, service)
+		a := t.page(t.ctx, visitor, navigation, perRequest, service)
 		tally(func(c *Count) { c.Requests++; c.Served += one(a.ok()); c.Refused += one(!a.ok()) })
 		if a.ok() {
 			return time.Since(clicked), true
 		}
 		wait := time.Duration(0)
 		switch {
-		case a.status != 0 && (a.refresh || t.site.Reloads) && try < reloads && t.chance(obey):
+		case t.Once:
+			return 0, false
+		case a.status != 0 && (a.refresh || t.site.Reloads) && try < reloads && d.chance(obey):
 			wait = a.retry
 			if wait == 0 || !a.refresh {
-				wait = max(wait, 5*time.Second) + time.Duration(t.uniform()*float64(5*time.Second))
+				wait = max(wait, 5*time.Second) + time.Duration(d.Float64()*float64(5*time.Second))
 			}
-		case try == 0 && t.chance(comeBack):
-			wait = 5*time.Second + time.Duration(t.uniform()*float64(10*time.Second))
+		case try == 0 && d.chance(comeBack):
+			wait = 5*time.Second + time.Duration(d.Float64()*float64(10*time.Second))
 		default:
 			return 0, false
 		}

@@ -11,38 +11,41 @@ const robotPatience = 30 * time.Second
 // exportEvery is the time between two rounds of exports.
 const exportEvery = 2 * time.Minute
 
+// exportsAfter is when the first round begins, once people are counted.
+const exportsAfter = 10 * time.Second
+
 // startRobots lets everybody come who is no person.
 func (t *trial) startRobots() {
 	if t.Robots > 0 {
 		perSecond := t.Robots / t.RobotPage.Seconds()
 		pool := t.pool()
 		n := 0
-		t.stream(t.RobotsFrom, perSecond, func() {
+		t.stream(someRobots, t.RobotsFrom, perSecond, func(d dice) {
 			t.mu.Lock()
 			n++
 			number := n
 			t.mu.Unlock()
 			robot := &client{address: fmt.Sprintf("101.%d.%d.%d", number/62500%250, number/250%250, number%250+1)}
 			if len(pool) > 0 {
-				robot = pool[t.pick(len(pool))]
+				robot = pool[d.IntN(len(pool))]
 			}
-			t.robot(robot)
+			t.robot(d, robot)
 		})
 	}
 	if t.Scraper > 0 {
-		t.stream(t.RobotsFrom, t.Scraper/t.RobotPage.Seconds(), func() {
-			took := t.service(t.RobotPage)
-			a := t.ask(t.robots, t.greedy, page(took), navigation, robotPatience, took)
+		t.stream(aScraper, t.RobotsFrom, t.Scraper/t.RobotPage.Seconds(), func(d dice) {
+			took := d.service(t.RobotPage)
+			a := t.page(t.robots, t.greedy, navigation, robotPatience, took)
 			t.count(func(r *Result) { r.Scraper.Requests++; r.Scraper.Served += one(a.ok()) })
 		})
 	}
-	for at := t.RobotsFrom; t.Exports > 0 && at < t.End; at += exportEvery {
+	for at := t.From + exportsAfter; t.Exports > 0 && at < t.End; at += exportEvery {
 		for range t.Exports {
 			t.all.Go(func() {
 				if !t.sleepUntil(at) {
 					return
 				}
-				a := t.ask(t.robots, t.greedy, page(t.Export), navigation, t.End, t.Export)
+				a := t.page(t.robots, t.greedy, navigation, t.End, t.Export)
 				t.count(func(r *Result) { r.Export.Requests++; r.Export.Served += one(a.ok()) })
 			})
 		}
@@ -70,9 +73,9 @@ func (t *trial) pool() (pool []*client) {
 }
 
 // robot sends one request. Robots do not come back because of an error.
-func (t *trial) robot(robot *client) {
-	took := t.service(t.RobotPage)
-	a := t.ask(t.robots, robot, page(took), navigation, robotPatience, took)
+func (t *trial) robot(d dice, robot *client) {
+	took := d.service(t.RobotPage)
+	a := t.page(t.robots, robot, navigation, robotPatience, took)
 	t.count(func(r *Result) {
 		kind := &r.Robot
 		if robot.jar != nil {

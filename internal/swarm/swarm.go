@@ -3,18 +3,21 @@
 // is. The people behave the same whatever is in front of the site, so that the order of
 // service is all that differs.
 //
-// The site has a page /page.php?ms=<n> that keeps a worker busy for n milliseconds, and
-// a page /login.php?user=<name> that logs a member in with a cookie. It takes the
-// client's address from X-Forwarded-For.
+// The site has a page /page.php?ms=<n>&request=<id> that keeps a worker busy for n
+// milliseconds, and a page /login.php?user=<name> that logs a member in with a cookie. It
+// takes the client's address from X-Forwarded-For.
 package swarm
 
 import (
+	"bufio"
 	"context"
 	"fmt"
 	"io"
 	"math"
 	"math/rand/v2"
 	"net/http"
+	"net/url"
+	"os"
 	"strconv"
 	"strings"
 	"sync"
@@ -28,6 +31,11 @@ type Site struct {
 	// Reloads says that people see an error page that reloads itself, although the
 	// site's own does not say so by a Refresh header.
 	Reloads bool
+
+	// Log is a file with a line for each page that a worker has made: the microseconds
+	// that it took, a blank, and the query. If empty, nothing is known of the work that
+	// nobody got. It is read when the trial is over.
+	Log string
 }
 
 // A Scenario is the traffic of one trial.
@@ -46,6 +54,7 @@ type Scenario struct {
 	Page    time.Duration // the mean time of a page of people
 	Think   time.Duration // the mean time between two pages
 	Fetches int           // further requests of a page, by a script
+	Once    bool          // each person wants one page, and does not come back when refused
 	NAT     float64       // the share of people behind one address
 
 	Robots     float64       // the worker seconds a second that robots ask for
@@ -106,7 +115,32 @@ type Result struct {
 
 	// Utilisation is the share of the workers' time that answers took which arrived.
 	Utilisation float64
+
+	// Of the pages that workers made for requests sent between From and To, in seconds: for
+	// how long they were asked to work, for how long they did, and what of the first was for
+	// answers that nobody got.
+	Asked, Took, Wasted float64
+
+	// What a zone says of its requests: how many it decided, and how many it refused, or
+	// would have. The caller may add it.
+	Decided, Refused int
 }
+
+// Stretch returns by which share pages took longer than they were asked to. It tells
+// whether the machine was the limit, and not the workers.
+func (r *Result) Stretch() float64 { return r.Took/r.Asked - 1 }
+
+// steady is by how much pages may stretch. Some milliseconds are those of PHP itself.
+const steady = 0.05
+
+// Disturbed reports whether the machine was too busy for the result to mean anything.
+func (r *Result) Disturbed() bool { return r.Stretch() > steady }
+
+// Waste returns the share of the work that was for nobody.
+func (r *Result) Waste() float64 { return r.Wasted / r.Asked }
+
+// Refusals returns the share that the zone refused, or would have refused.
+func (r *Result) Refusals() float64 { return ratio(r.Refused, r.Decided) }
 
 // A trial is a scenario that runs.
 type trial struct {
@@ -120,10 +154,25 @@ type trial struct {
 	all    sync.WaitGroup
 
 	mu     sync.Mutex
-	random *rand.Rand
 	result Result
 	busy   time.Duration // of workers, for answers within From and End
 	people int
+	pages  []sent
+}
+
+// What comes at random instants. Each kind has dice of its own, so that the same visitors
+// come to every site.
+const (
+	somePeople = iota
+	aFlash
+	someRobots
+	aScraper
+)
+
+// sent is a request for a page.
+type sent struct {
+	at       time.Duration
+	answered bool
 }
 
 // Run tries a site. It takes as long as the scenario does.
@@ -132,7 +181,7 @@ func Run(ctx context.Context, site Site, s Scenario) (*Result, error) {
 	defer transport.CloseIdleConnections()
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	t := &trial{Scenario: s, site: site, ctx: ctx, random: rand.New(rand.NewPCG(s.Seed, 14)), client: &http.Client{
+	t := &trial{Scenario: s, site: site, ctx: ctx, client: &http.Client{
 		Transport:     transport,
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 	}}
@@ -145,33 +194,79 @@ func Run(ctx context.Context, site Site, s Scenario) (*Result, error) {
 	t.robots, leave = context.WithTimeout(ctx, s.End)
 	defer leave()
 	perPage := s.Page.Seconds()
-	t.stream(0, s.People/perPage/pagesOfSession, func() { t.session(t.chance(s.Members), members) })
-	t.stream(s.RobotsFrom, s.Flash/perPage/pagesOfSession, func() { t.session(false, nil) })
+	t.stream(somePeople, 0, s.People/perPage/s.pagesOfSession(), func(d dice) { t.session(d, d.chance(s.Members), members) })
+	t.stream(aFlash, s.RobotsFrom, s.Flash/perPage/s.pagesOfSession(), func(d dice) { t.session(d, false, nil) })
 	t.startRobots()
 	t.all.Wait()
 	t.result.Utilisation = t.busy.Seconds() / (s.End - s.From).Seconds() / float64(s.Workers)
+	if site.Log != "" {
+		log, err := os.Open(site.Log)
+		if err != nil {
+			return nil, err
+		}
+		defer func() { _ = log.Close() }()
+		if err := t.addUp(log); err != nil {
+			return nil, err
+		}
+	}
 	return &t.result, ctx.Err()
+}
+
+// addUp reads what the workers have done.
+func (t *trial) addUp(log io.Reader) error {
+	lines := bufio.NewScanner(log)
+	for lines.Scan() {
+		took, query, _ := strings.Cut(lines.Text(), " ")
+		values, err := url.ParseQuery(query)
+		if err != nil {
+			return fmt.Errorf("reading the workers' log: %w", err)
+		}
+		id, err := strconv.Atoi(values.Get("request"))
+		if err != nil || id >= len(t.pages) || t.pages[id].at < t.From || t.pages[id].at > t.To {
+			continue // a log-in, or not counted
+		}
+		micros, err := strconv.ParseFloat(took, 64)
+		if err != nil {
+			return fmt.Errorf("reading the workers' log: %w", err)
+		}
+		millis, err := strconv.ParseFloat(values.Get("ms"), 64)
+		if err != nil {
+			return fmt.Errorf("reading the workers' log: %w", err)
+		}
+		t.result.Asked += millis / 1e3
+		t.result.Took += micros / 1e6
+		if !t.pages[id].answered {
+			t.result.Wasted += millis / 1e3
+		}
+	}
+	return lines.Err()
 }
 
 // manyMembers come back again and again, with a few pages to read each.
 const manyMembers = 50
 
-// pagesOfSession is the mean.
-const pagesOfSession = 1 / (1 - another)
+// pagesOfSession returns the mean.
+func (s *Scenario) pagesOfSession() float64 {
+	if s.Once {
+		return 1
+	}
+	return 1 / (1 - another)
+}
 
 // stream calls visit at random instants, so many a second on average, until the end.
-func (t *trial) stream(from time.Duration, perSecond float64, visit func()) {
+func (t *trial) stream(kind uint64, from time.Duration, perSecond float64, visit func(dice)) {
 	if perSecond <= 0 {
 		return
 	}
 	t.all.Go(func() {
-		next := from
+		next, own := from, diceOf(t.Seed, kind)
 		for {
-			next += t.exponential(time.Duration(float64(time.Second) / perSecond))
+			next += own.exponential(time.Duration(float64(time.Second) / perSecond))
+			seed := own.Uint64()
 			if next > t.End || !t.sleepUntil(next) {
 				return
 			}
-			t.all.Go(visit)
+			t.all.Go(func() { visit(diceOf(seed, kind)) })
 		}
 	})
 }
@@ -191,32 +286,21 @@ func (t *trial) sleep(wait time.Duration) bool {
 	}
 }
 
-func (t *trial) chance(p float64) bool { return t.uniform() < p }
+// dice say what one visitor does.
+type dice struct{ *rand.Rand }
 
-func (t *trial) uniform() float64 {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	return t.random.Float64()
-}
+func diceOf(seed, kind uint64) dice { return dice{rand.New(rand.NewPCG(seed, kind))} }
 
-func (t *trial) pick(n int) int {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	return t.random.IntN(n)
-}
+func (d dice) chance(p float64) bool { return d.Float64() < p }
 
-func (t *trial) exponential(mean time.Duration) time.Duration {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	return time.Duration(t.random.ExpFloat64() * float64(mean))
+func (d dice) exponential(mean time.Duration) time.Duration {
+	return time.Duration(d.ExpFloat64() * float64(mean))
 }
 
 // service draws how long a page takes: log-normal, with a long tail.
-func (t *trial) service(mean time.Duration) time.Duration {
+func (d dice) service(mean time.Duration) time.Duration {
 	const sigma = 0.8
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	return time.Duration(float64(mean) * math.Exp(t.random.NormFloat64()*sigma-sigma*sigma/2))
+	return time.Duration(float64(mean) * math.Exp(d.NormFloat64()*sigma-sigma*sigma/2))
 }
 
 // count changes the result.
@@ -274,8 +358,27 @@ type answer struct {
 
 func (a answer) ok() bool { return a.status == http.StatusOK }
 
+// page asks for a page that keeps a worker busy for so long.
+func (t *trial) page(ctx context.Context, c *client, mode string, patience, service time.Duration) answer {
+	t.mu.Lock()
+	id := len(t.pages)
+	t.pages = append(t.pages, sent{at: t.now()})
+	t.mu.Unlock()
+	a := t.ask(ctx, c, fmt.Sprintf("/page.php?ms=%d&request=%d", service.Milliseconds(), id), mode, patience)
+	if !a.ok() {
+		return a
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.pages[id].answered = true
+	if now := t.now(); now >= t.From && now <= t.End {
+		t.busy += service
+	}
+	return a
+}
+
 // ask sends a request. The client leaves when its patience is over.
-func (t *trial) ask(ctx context.Context, c *client, path, mode string, patience, service time.Duration) answer {
+func (t *trial) ask(ctx context.Context, c *client, path, mode string, patience time.Duration) answer {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	r, err := http.NewRequestWithContext(ctx, http.MethodGet, t.site.URL+path, nil)
@@ -310,11 +413,6 @@ func (t *trial) ask(ctx context.Context, c *client, path, mode string, patience,
 			a.refresh, a.retry = true, time.Duration(seconds*float64(time.Second))
 		}
 	}
-	if now := t.now(); a.ok() && now >= t.From && now <= t.End {
-		t.mu.Lock()
-		t.busy += service
-		t.mu.Unlock()
-	}
 	return a
 }
 
@@ -323,10 +421,6 @@ const (
 	navigation = "navigate"
 	script     = "cors"
 )
-
-func page(service time.Duration) string {
-	return fmt.Sprintf("/page.php?ms=%d", service.Milliseconds())
-}
 
 // Add adds what another trial has counted. Utilisations are summed up, too.
 func (r *Result) Add(other *Result) {
@@ -337,6 +431,11 @@ func (r *Result) Add(other *Result) {
 		to.add(from)
 	}
 	r.Utilisation += other.Utilisation
+	r.Asked += other.Asked
+	r.Took += other.Took
+	r.Wasted += other.Wasted
+	r.Decided += other.Decided
+	r.Refused += other.Refused
 }
 
 func (c *Count) add(other *Count) {

@@ -3,9 +3,13 @@ package swarm
 import (
 	"encoding/xml"
 	"errors"
+	"fmt"
 	"io"
+	"math"
 	"net/http"
 	"net/http/httptest"
+	"os"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"sync"
@@ -68,7 +72,7 @@ func TestPeopleComeBackAsTheErrorPageSays(t *testing.T) {
 	refused := new(sync.Map)
 	site := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.URL.Path != "/login.php" {
-			if _, again := refused.LoadOrStore(r.Header.Get("X-Forwarded-For")+r.URL.RawQuery, true); !again {
+			if _, again := refused.LoadOrStore(r.Header.Get("X-Forwarded-For")+r.URL.Query().Get("ms"), true); !again {
 				w.Header().Set("Refresh", "1; url=/page.php")
 				http.SetCookie(w, &http.Cookie{Name: "pass", Value: "1"})
 				w.WriteHeader(http.StatusServiceUnavailable)
@@ -138,15 +142,17 @@ func TestAPoolOfRobotsSharesAddressesAndPasses(t *testing.T) {
 }
 
 func TestResultsAreShownAsTablesAndPictures(t *testing.T) {
-	rows := []Row{{"x10", "FIFO <today>", &Result{Member: Count{Wanted: 10, Within30: 9}, First: Count{Wanted: 100, Within30: 4}, Utilisation: 0.5}}}
-	if got := Table(rows); !strings.Contains(got, "| x10 | FIFO <today> | 90 | 4 | 0 | - |") {
+	rows := []Row{{"x10", "FIFO <today>", 2, time.Hour, &Result{
+		Member: Count{Wanted: 10, Within30: 9}, First: Count{Wanted: 100, Within30: 4}, Utilisation: 1, Asked: 10, Took: 10.1, Wasted: 4,
+	}}}
+	if got := Table(rows); !strings.Contains(got, "| x10 | FIFO <today> | 2 | 60 | 90.0 | 4.0 | 0.0 | - |") || !strings.Contains(got, "| 0.50 | 40.0 | 1.0 | steady |") {
 		t.Errorf("got %s", got)
 	}
 	var csv, svg strings.Builder
 	if err := errors.Join(WriteCSV(&csv, rows), WriteSVG(&svg, "A & B", rows)); err != nil {
 		t.Fatal(err)
 	}
-	if got := csv.String(); !strings.Contains(got, "x10,FIFO <today>,90,4,0,-,") {
+	if got := csv.String(); !strings.Contains(got, "x10,FIFO <today>,2,60,90.0,4.0,0.0,-,") {
 		t.Errorf("got %s", got)
 	}
 	decoder := xml.NewDecoder(strings.NewReader(svg.String()))
@@ -156,5 +162,69 @@ func TestResultsAreShownAsTablesAndPictures(t *testing.T) {
 		} else if err != nil {
 			t.Fatalf("the picture is no XML: %v: %s", err, svg.String())
 		}
+	}
+}
+
+func TestWorkForNobodyIsCounted(t *testing.T) {
+	t.Parallel()
+	log := filepath.Join(t.TempDir(), "log")
+	var mu sync.Mutex
+	var lines strings.Builder
+	lines.WriteString("900000 user=member1\n")
+	site := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path == "/login.php" {
+			return
+		}
+		mu.Lock()
+		millis, _ := strconv.Atoi(r.URL.Query().Get("ms"))
+		fmt.Fprintf(&lines, "%d %s\n", 1100*millis, r.URL.RawQuery)
+		if err := os.WriteFile(log, []byte(lines.String()), 0o644); err != nil {
+			t.Error(err)
+		}
+		mu.Unlock()
+		if strings.HasPrefix(r.Header.Get("X-Forwarded-For"), "101.") {
+			w.WriteHeader(http.StatusBadGateway) // robots get nothing
+		}
+	}))
+	defer site.Close()
+	result, err := Run(t.Context(), Site{URL: site.URL, Log: log}, quick)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := result.Stretch(); math.Abs(got-0.1) > 0.001 || !result.Disturbed() {
+		t.Errorf("got pages longer by %v, want by a tenth, which is too much", got)
+	}
+	if got := result.Waste(); got < 0.05 || got > 0.95 {
+		t.Errorf("got %v of the work wasted, want that of the robots", got)
+	}
+}
+
+func TestTrialsAreKeptAndAddedUp(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "trials")
+	if trials, err := Kept(file); err != nil || len(trials) > 0 {
+		t.Fatalf("got %v, %v of a file that is not there", trials, err)
+	}
+	for _, trial := range []Trial{
+		{Traffic: "x2", Site: "a", Seed: 1, Lasted: time.Minute, Result: &Result{Utilisation: 0.8, Asked: 10, Took: 10.1, First: Count{Wanted: 4, Within30: 1}}},
+		{Traffic: "x2", Site: "a", Seed: 2, Lasted: time.Minute, Result: &Result{Utilisation: 0.3, Asked: 10, Took: 15, First: Count{Wanted: 4}}},
+		{Traffic: "x2", Site: "a", Seed: 2, Lasted: time.Minute, Result: &Result{Utilisation: 0.6, Asked: 10, Took: 10.2, First: Count{Wanted: 4, Within30: 3}}},
+		{Traffic: "x2", Site: "b", Seed: 1, Lasted: time.Minute, Result: &Result{Utilisation: 0.3, Asked: 10, Took: 12, First: Count{Wanted: 4}}},
+	} {
+		if err := trial.Keep(file); err != nil {
+			t.Fatal(err)
+		}
+	}
+	trials, err := Kept(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := Sum(trials, "x2", "a"); got.Trials != 2 || got.Lasted != 2*time.Minute || got.Disturbed() || got.First.Share() != 0.5 || math.Abs(got.Utilised()-0.7) > 1e-9 {
+		t.Errorf("got %+v %+v, want the two trials that nothing has disturbed", got, got.Result)
+	}
+	if got := Sum(trials, "x2", "b"); got.Trials != 1 || !got.Disturbed() {
+		t.Errorf("got %+v, want the only trial", got)
+	}
+	if got := Sum(trials, "x10", "a"); got != nil {
+		t.Errorf("got %+v, want nothing", got)
 	}
 }

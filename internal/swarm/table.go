@@ -3,34 +3,53 @@ package swarm
 import (
 	"encoding/csv"
 	"fmt"
-	"html"
 	"io"
 	"math"
 	"strings"
+	"time"
 )
 
-// A Row is a result in a table.
+// A Row is the sum of some trials in a table.
 type Row struct {
 	Traffic string // such as "x10, fresh addresses"
 	Site    string // such as "nginx limit_conn"
-	*Result
+	Trials  int
+	Lasted  time.Duration // all of them
+	*Result               // utilisations summed up
 }
 
-var columns = []string{"traffic", "site", "members %", "first %", "first within 10 s %", "NAT %", "fetches %", "sessions completed %", "robots served %", "cookie robots served %", "utilisation"}
+var columns = []string{
+	"traffic", "site", "trials", "minutes", "members %", "first %", "first within 10 s %", "NAT %", "fetches %",
+	"sessions completed %", "robots served %", "cookie robots served %", "scraper served %", "exports served %",
+	"refused by the zone %", "utilisation", "wasted work %", "pages took longer by %", "machine",
+}
+
+// Utilised returns the mean utilisation.
+func (r *Row) Utilised() float64 { return r.Utilisation / float64(r.Trials) }
 
 // cells returns the row as text. A dash stands for what the trial has not tried.
 func (r *Row) cells() []string {
-	percent := func(share float64) string {
-		if math.IsNaN(share) {
-			return "-"
-		}
-		return fmt.Sprintf("%.0f", 100*share)
+	machine := "steady"
+	if r.Disturbed() {
+		machine = "too busy"
 	}
-	return []string{
-		r.Traffic, r.Site, percent(r.Member.Share()), percent(r.First.Share()), percent(ratio(r.First.Within10, r.First.Wanted)), percent(r.NAT.Share()),
-		percent(r.First.FetchShare()), percent(r.First.Completed()), percent(ratio(r.Robot.Served, r.Robot.Requests)),
-		percent(ratio(r.Cookie.Served, r.Cookie.Requests)), fmt.Sprintf("%.2f", r.Utilisation),
+	cells := []string{r.Traffic, r.Site, fmt.Sprint(r.Trials), fmt.Sprintf("%.0f", r.Lasted.Minutes())}
+	for _, share := range []float64{
+		r.Member.Share(), r.First.Share(), ratio(r.First.Within10, r.First.Wanted), r.NAT.Share(), r.First.FetchShare(),
+		r.First.Completed(), ratio(r.Robot.Served, r.Robot.Requests), ratio(r.Cookie.Served, r.Cookie.Requests),
+		ratio(r.Scraper.Served, r.Scraper.Requests), ratio(r.Export.Served, r.Export.Requests), r.Refusals(),
+	} {
+		cells = append(cells, Percent(share))
 	}
+	return append(cells, fmt.Sprintf("%.2f", r.Utilised()), Percent(r.Waste()), Percent(r.Stretch()), machine)
+}
+
+// Percent writes a share with one digit after the point.
+func Percent(share float64) string {
+	if math.IsNaN(share) {
+		return "-"
+	}
+	return fmt.Sprintf("%.1f", 100*share)
 }
 
 // Table returns the rows as a table of Markdown.
@@ -56,32 +75,4 @@ func WriteCSV(w io.Writer, rows []Row) error {
 	}
 	out.Flush()
 	return out.Error()
-}
-
-// WriteSVG draws what newcomers and members got: two bars for each row.
-func WriteSVG(w io.Writer, title string, rows []Row) error {
-	const width, left, line = 720, 330, 40
-	height := 50 + line*len(rows)
-	var text strings.Builder
-	fmt.Fprintf(&text, `<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 %d %d" font-family="sans-serif" font-size="13" role="img">`+"\n", width, height)
-	fmt.Fprintf(&text, "<title>%s</title>\n<rect width=\"100%%\" height=\"100%%\" fill=\"#fff\"/>\n<text x=\"10\" y=\"22\" font-weight=\"bold\">%[1]s</text>\n", html.EscapeString(title))
-	for i, row := range rows {
-		y := 40 + line*i
-		fmt.Fprintf(&text, `<text x="%d" y="%d" text-anchor="end">%s: %s</text>`+"\n", left-10, y+20, html.EscapeString(row.Traffic), html.EscapeString(row.Site))
-		for j, bar := range []struct {
-			of    string
-			share float64
-			fill  string
-		}{{"members", row.Member.Share(), "#7aa6c2"}, {"first-time visitors", row.First.Share(), "#1f5f8b"}} {
-			if math.IsNaN(bar.share) {
-				continue
-			}
-			length := bar.share * (width - left - 170)
-			fmt.Fprintf(&text, `<rect x="%d" y="%d" width="%.0f" height="14" fill="%s"/><text x="%.0f" y="%d" font-size="11">%.0f %% of %s</text>`+"\n",
-				left, y+3+16*j, length, bar.fill, float64(left)+length+6, y+14+16*j, 100*bar.share, bar.of)
-		}
-	}
-	text.WriteString("</svg>\n")
-	_, err := io.WriteString(w, text.String())
-	return err
 }
