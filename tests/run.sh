@@ -8,7 +8,8 @@
 #
 # It needs Debian, Go, and root or sudo to install missing packages. Without them it
 # skips tests that cannot run, and says so. CI=true or REQUIRE_SYSTEM=1 make that an
-# error. TEST_LONG=1 adds tests that measure time. shellcheck is used if installed.
+# error. TEST_LONG=1 adds tests that measure time, and SWARM_TRIALS says for how long the
+# trials under a swarm last: see CONTRIBUTING.md. shellcheck is used if installed.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -177,4 +178,5 @@ step 'the whole system'
 # More tests at once than processors, because many wait for a Retry-After.
 limit=20m
 [[ ${TEST_LONG:-} != 1 ]] || limit=90m
+[[ -z ${SWARM_TRIALS:-} ]] || limit=24h
 go test -count=1 -parallel 8 -timeout "$limit" -tags "$tags" ./tests/...

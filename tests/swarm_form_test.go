@@ -108,8 +108,22 @@ var swarmBook book
 
 type book struct {
 	sync.Mutex
-	read   bool
 	trials []*swarm.Trial
+}
+
+// read looks into the folder again, because another run may have written there. The
+// caller holds the lock.
+func (b *book) read(t *testing.T) {
+	t.Helper()
+	dir := os.Getenv("SWARM_RESULTS")
+	if dir == "" {
+		return
+	}
+	trials, err := swarm.Kept(filepath.Join(dir, "under-a-swarm.jsonl"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	b.trials = trials
 }
 
 // has reports whether a trial was run before, and not disturbed.
@@ -117,13 +131,7 @@ func (b *book) has(t *testing.T, wanted *swarm.Trial) bool {
 	t.Helper()
 	b.Lock()
 	defer b.Unlock()
-	if dir := os.Getenv("SWARM_RESULTS"); dir != "" && !b.read {
-		trials, err := swarm.Kept(filepath.Join(dir, "under-a-swarm.jsonl"))
-		if err != nil {
-			t.Fatal(err)
-		}
-		b.read, b.trials = true, trials
-	}
+	b.read(t)
 	for _, trial := range b.trials {
 		if trial.Traffic == wanted.Traffic && trial.Site == wanted.Site && trial.Seed == wanted.Seed && trial.Lasted == wanted.Lasted && !trial.Result.Disturbed() {
 			return true
@@ -144,14 +152,18 @@ func (b *book) keep(t *testing.T, trial *swarm.Trial) {
 	t.Helper()
 	b.Lock()
 	defer b.Unlock()
-	b.trials = append(b.trials, trial)
 	dir := os.Getenv("SWARM_RESULTS")
 	if dir == "" {
+		b.trials = append(b.trials, trial)
 		return
+	}
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		t.Fatal(err)
 	}
 	if err := trial.Keep(filepath.Join(dir, "under-a-swarm.jsonl")); err != nil {
 		t.Error(err)
 	}
+	b.read(t)
 	var rows, drawn []swarm.Row
 	for _, name := range swarmTable() {
 		if row := swarm.Sum(b.trials, name.traffic, name.site); row != nil {
