@@ -5,6 +5,7 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"math"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -279,4 +280,38 @@ func busyMark(row *swarm.Row) string {
 		return " (machine too busy)"
 	}
 	return ""
+}
+
+func TestADemandOfATrialAllowsForChance(t *testing.T) {
+	t.Parallel()
+	for _, test := range []struct {
+		demanded
+		met bool
+	}{
+		{demanded{got: 0.95, want: 0.95, sessions: 1000}, true},
+		{demanded{got: 0.94, want: 0.95, sessions: 1000}, true},
+		{demanded{got: 0.93, want: 0.95, sessions: 1000}, false},
+		{demanded{got: 0.93, want: 0.95, sessions: 100}, true},
+		{demanded{got: 0.89, want: 0.90}, false},
+		{demanded{got: 0.02, want: 0.03, most: true}, true},
+		{demanded{got: 0.04, want: 0.03, most: true}, false},
+		{demanded{got: math.NaN(), want: 0.9, sessions: 100}, false},
+		{demanded{got: math.NaN(), want: 0.03, most: true}, false},
+	} {
+		if got := test.demanded.met(); got != test.met {
+			t.Errorf("%+v: got %v, want %v", test.demanded, got, test.met)
+		}
+	}
+}
+
+func TestRowsOfTheTrialsHaveDifferentNames(t *testing.T) {
+	t.Parallel()
+	names := make(map[rowName]bool)
+	for _, name := range swarmTable() {
+		name.drawn = false
+		if names[name] {
+			t.Errorf("got two rows %s, %s", name.traffic, name.site)
+		}
+		names[name] = true
+	}
 }
