@@ -481,6 +481,36 @@ func TestAShadowOfSharedSlotsDoesNotCountTheUpstreamsQueue(t *testing.T) {
 	}
 }
 
+// In shadow the upstream works on them all the same. Once it has ended, the zone must know
+// that the upstream works for one request at a time again.
+func TestAShadowOfSharedSlotsKnowsWhenThoseEndWhomItWouldRefuse(t *testing.T) {
+	inSettleBubble(t, func(t *testing.T) {
+		s := newWaitZone(t, "in_flight 1\nshare\nshadow", 0)
+		s.serve = func(http.ResponseWriter, *http.Request) error { <-time.After(time.Second); return nil }
+		for i := range 50 {
+			s.visit(fmt.Sprintf("10.0.0.%d", i), "/")
+		}
+		pass(time.Minute)
+		refused := 0.
+		for name, n := range counted(t, requests, "waits") {
+			if strings.Contains(name, "refused") {
+				refused += n
+			}
+		}
+		if refused < 40 {
+			t.Fatalf("got %v refused in shadow, want most of 50", refused)
+		}
+		for range 200 {
+			s.visit(office, "/")
+			pass(2 * time.Second)
+		}
+		if mean := s.app.zones["waits"].live.simulated.Load().Mean; mean < 900*time.Millisecond || mean > 1100*time.Millisecond {
+			t.Errorf("got a mean of %v, want 1s", mean)
+		}
+		emptyRooms(t, "waits")
+	})
+}
+
 func TestAShadowOfSharedSlotsDoesNotLearnFromAnUpstreamThatFails(t *testing.T) {
 	for name, fail := range map[string]func(http.ResponseWriter) error{
 		"status": func(w http.ResponseWriter) error { w.WriteHeader(http.StatusGatewayTimeout); return nil },

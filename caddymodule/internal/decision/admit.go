@@ -39,13 +39,14 @@ func (o *Outcome) entry() admission.Entry {
 }
 
 // Holds reports whether the request must wait or take a slot in a zone of this
-// handler, enforced or not. A nil result holds nothing.
+// handler, enforced or not, or whether a simulation wants to know when it has been
+// served: also one that has ended in a refusal already. A nil result holds nothing.
 func (res *Result) Holds() bool {
 	if res == nil {
 		return false
 	}
 	for i := range res.Outcomes {
-		if res.Outcomes[i].holds() {
+		if o := &res.Outcomes[i]; o.simulation != nil || o.holds() {
 			return true
 		}
 	}
