@@ -235,9 +235,9 @@ func swarmPage(rows []swarm.Row) string {
 		}
 		var want, got []string
 		for _, d := range trial.of(row) {
-			sign, mark := ">=", ""
+			sign, mark := "at least", ""
 			if d.most {
-				sign = "<="
+				sign = "at most"
 			}
 			if !d.met() {
 				mark = " (missed)"
