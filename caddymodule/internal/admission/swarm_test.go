@@ -52,7 +52,10 @@ func (studied study) of(t *testing.T, s scenario) *shares {
 	case long, s.attack <= 2 && !raceDetector:
 		n = 2
 	}
-	if s.nat > 0 || s.identity == 200 { // here seeds differ most
+	switch { // here seeds differ most
+	case s.nat > 0:
+		n = 4
+	case s.identity == 200:
 		n *= 2
 	}
 	runs := make([]*site, n)
