@@ -98,12 +98,15 @@ func (c *Charge) judge(s *State, cost float64, now Instant, d *Decision) (write 
 // without a pour. If several charges name the same bucket, the last of them
 // holds its final state.
 func TakeAll(charges []Charge, states []State, now Instant, decisions []Decision) {
-	fits := true
+	fits, shared := true, anyShared(charges)
 	for i := range charges {
-		c := &charges[i]
-		carry(charges, states, i)
-		c.judge(&states[i], costOfBucket(charges, c), now, &decisions[i])
-		if decisions[i].Began {
+		c, cost := &charges[i], charges[i].Cost
+		if shared {
+			carry(charges, states, i)
+			cost = costOfBucket(charges, c)
+		}
+		c.judge(&states[i], cost, now, &decisions[i])
+		if shared && decisions[i].Began {
 			carryBack(charges, states, i) // a pour by an earlier charge must not undo the block
 		}
 		fits = fits && (decisions[i].Fits || c.Shadow)
@@ -113,12 +116,37 @@ func TakeAll(charges []Charge, states []State, now Instant, decisions []Decision
 	}
 	for i := range charges {
 		c, d := &charges[i], &decisions[i]
-		carry(charges, states, i)
+		if shared {
+			carry(charges, states, i)
+		}
 		if d.Fits && !c.Probe {
 			d.Poured, d.Level = true, states[i].level(now, c.Limit.Leak)
 			c.Limit.write(&states[i], d.Level+c.Cost, now)
 		}
 	}
+}
+
+// anyShared reports whether two charges name the same bucket. Most often none do, and
+// their zones tell that soon: a bit stands for those of one length and one last byte.
+func anyShared(charges []Charge) bool {
+	var seen uint64
+	for i := range charges {
+		c := &charges[i]
+		bit := len(c.Zone)
+		if bit > 0 {
+			bit += 13 * int(c.Zone[bit-1])
+		}
+		if mask := uint64(1) << (bit % 64); seen&mask == 0 {
+			seen |= mask
+			continue
+		}
+		for j := range i {
+			if c.sameBucket(&charges[j]) {
+				return true
+			}
+		}
+	}
+	return false
 }
 
 // carry lets the i-th charge find its bucket as an earlier one left it.
@@ -142,9 +170,6 @@ func carryBack(charges []Charge, states []State, i int) {
 // costOfBucket returns what all charges together ask of the bucket of c. A
 // negative cost, which does not fit, makes no room for the others.
 func costOfBucket(charges []Charge, c *Charge) float64 {
-	if len(charges) == 1 {
-		return c.Cost
-	}
 	sum := 0.0
 	for i := range charges {
 		if c.sameBucket(&charges[i]) {
@@ -155,5 +180,5 @@ func costOfBucket(charges []Charge, c *Charge) float64 {
 }
 
 func (c *Charge) sameBucket(other *Charge) bool {
-	return c == other || c.Key == other.Key && c.Zone == other.Zone && c.Shadow == other.Shadow
+	return c == other || c.Zone == other.Zone && c.Key == other.Key && c.Shadow == other.Shadow
 }
