@@ -186,7 +186,7 @@ func TestTheInvariantsAreChecked(t *testing.T) {
 		}
 		mustBeSound(t, s)
 		sh := &s.shards[0]
-		harm(sh, slices.IndexFunc(sh.tags, func(tag uint16) bool { return tag != 0 }))
+		harm(sh, slices.IndexFunc(sh.tags, func(tag uint8) bool { return tag != 0 }))
 		found := slices.ContainsFunc(checks, func(check func(*shard) error) (complains bool) {
 			defer func() { complains = recover() != nil || complains }()
 			return check(sh) != nil

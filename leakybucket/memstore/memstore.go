@@ -11,6 +11,7 @@ import (
 	"hash/maphash"
 	"math/bits"
 	"slices"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -136,8 +137,8 @@ func (s *Store) tryOne(hash uint64, c *leakybucket.Charge, d *leakybucket.Decisi
 // create adds a bucket, unless it may be forgotten already. It returns false if
 // there is no place for it. Places that were reserved are used or released.
 func (s *Store) create(sh *shard, hash uint64, c *leakybucket.Charge, state *leakybucket.State, now leakybucket.Instant, reserved int) bool {
-	need := 1
-	if c.Forget(state) <= now {
+	need, forget := 1, c.Forget(state)
+	if forget <= now {
 		need = 0
 	}
 	if need > reserved && !s.room.reserve(need-reserved) {
@@ -145,25 +146,42 @@ func (s *Store) create(sh *shard, hash uint64, c *leakybucket.Charge, state *lea
 	}
 	s.room.release(reserved - need)
 	if need > 0 {
-		sh.insert(hash, c, state)
+		sh.insert(hash, c, state, forget)
 		sh.forgetNext(now)
 	}
 	return true
 }
 
+// A together is what a take of several charges needs memory for.
+type together struct {
+	hashes  []uint64
+	locks   []uint32            // the shards of all charges, lowest first
+	read    []leakybucket.State // of the buckets as they were found
+	states  []leakybucket.State // of the buckets as they are left
+	slots   []int               // of kept buckets; -1 of others
+	created []int               // the charges that create one
+}
+
+var togethers = sync.Pool{New: func() any { return new(together) }}
+
 // takeMany takes several charges as one. With no room for new buckets it makes
 // room, and then begins anew.
 func (s *Store) takeMany(charges []leakybucket.Charge, decisions []leakybucket.Decision) {
-	var readRoom [8]leakybucket.State
-	read := readRoom[:min(len(charges), len(readRoom))]
-	if len(charges) > len(readRoom) {
-		read = make([]leakybucket.State, len(charges))
+	t := togethers.Get().(*together)
+	defer togethers.Put(t)
+	t.read, t.hashes, t.locks = t.read[:0], t.hashes[:0], t.locks[:0]
+	for i := range charges {
+		hash := s.hasher.charge(&charges[i])
+		t.read = append(t.read, leakybucket.State{})
+		t.hashes, t.locks = append(t.hashes, hash), append(t.locks, uint32(hash>>s.shift))
 	}
-	missing := s.tryMany(charges, decisions, read, 0)
+	slices.Sort(t.locks)
+	t.locks = slices.Compact(t.locks)
+	missing := s.tryMany(charges, decisions, t, 0)
 	if missing == 0 {
 		return
 	}
-	for reserved := 0; missing > 0; missing = s.tryMany(charges, decisions, read, reserved) {
+	for reserved := 0; missing > 0; missing = s.tryMany(charges, decisions, t, reserved) {
 		s.makeRoom(missing)
 		reserved += missing
 	}
@@ -174,64 +192,52 @@ func (s *Store) takeMany(charges []leakybucket.Charge, decisions []leakybucket.D
 // can wait for each other. It returns how many more places must be reserved
 // before anything can be written.
 //
-// The states in read are those found the time before. One that was dropped since
-// to make room is taken up again: a client that brings new keys with every
+// The states that t has read are those found the time before. One that was dropped
+// since to make room is taken up again: a client that brings new keys with every
 // request must not rid itself of its old ones.
-func (s *Store) tryMany(charges []leakybucket.Charge, decisions []leakybucket.Decision, read []leakybucket.State, reserved int) (missing int) {
-	var hashRoom [8]uint64
-	var lockRoom [8]uint32
-	var slotRoom, createdRoom [8]int
-	var stateRoom [8]leakybucket.State
-	hashes, locks, states := hashRoom[:0], lockRoom[:0], stateRoom[:0]
-	slots, created := slotRoom[:0], createdRoom[:0] // the slots of kept buckets, and the charges that create one
-	for i := range charges {
-		hash := s.hasher.charge(&charges[i])
-		hashes = append(hashes, hash)
-		locks = append(locks, uint32(hash>>s.shift))
-	}
-	slices.Sort(locks)
-	locks = slices.Compact(locks)
-	for _, i := range locks {
+func (s *Store) tryMany(charges []leakybucket.Charge, decisions []leakybucket.Decision, t *together, reserved int) (missing int) {
+	for _, i := range t.locks {
 		s.shards[i].mu.Lock()
 	}
 	defer func() {
-		for _, i := range locks {
+		for _, i := range t.locks {
 			s.shards[i].mu.Unlock()
 		}
 	}()
 
 	now := s.now()
+	t.states, t.slots, t.created = t.states[:0], t.slots[:0], t.created[:0]
 	for i := range charges {
-		sh := &s.shards[hashes[i]>>s.shift]
-		at, kept := sh.find(hashes[i], &charges[i])
+		sh := &s.shards[t.hashes[i]>>s.shift]
+		at, kept := sh.find(t.hashes[i], &charges[i])
 		if kept {
-			sh.slots[at].state(&read[i])
+			sh.slots[at].state(&t.read[i])
 		} else {
 			at = -1
 		}
-		slots, states = append(slots, at), append(states, read[i])
+		t.slots, t.states = append(t.slots, at), append(t.states, t.read[i])
 	}
-	leakybucket.TakeAll(charges, states, now, decisions)
+	leakybucket.TakeAll(charges, t.states, now, decisions)
 
-	for i := range charges {
-		if slots[i] < 0 && states[i] != (leakybucket.State{}) && charges[i].Forget(&states[i]) > now && last(charges, i) {
-			created = append(created, i)
+	for i, at := range t.slots {
+		if at < 0 && t.states[i] != (leakybucket.State{}) && charges[i].Forget(&t.states[i]) > now && last(charges, t.hashes, i) {
+			t.created = append(t.created, i)
 		}
 	}
-	if need := len(created) - reserved; need > 0 && !s.room.reserve(need) {
+	if need := len(t.created) - reserved; need > 0 && !s.room.reserve(need) {
 		return need
 	}
-	s.room.release(reserved - len(created))
-	for i, at := range slots {
-		if at >= 0 && (decisions[i].Poured || states[i] != read[i]) {
-			s.shards[hashes[i]>>s.shift].write(at, &charges[i], &states[i])
+	s.room.release(reserved - len(t.created))
+	for i, at := range t.slots {
+		if at >= 0 && (decisions[i].Poured || t.states[i] != t.read[i]) {
+			s.shards[t.hashes[i]>>s.shift].write(at, &charges[i], &t.states[i])
 		}
 	}
-	for _, i := range created {
-		s.shards[hashes[i]>>s.shift].insert(hashes[i], &charges[i], &states[i])
+	for _, i := range t.created {
+		s.shards[t.hashes[i]>>s.shift].insert(t.hashes[i], &charges[i], &t.states[i], charges[i].Forget(&t.states[i]))
 	}
-	if len(created) > 0 {
-		for _, i := range locks {
+	if len(t.created) > 0 {
+		for _, i := range t.locks {
 			s.shards[i].forgetNext(now)
 		}
 	}
@@ -240,9 +246,12 @@ func (s *Store) tryMany(charges []leakybucket.Charge, decisions []leakybucket.De
 
 // last reports whether no later charge names the bucket of the i-th. The last one
 // holds its state.
-func last(charges []leakybucket.Charge, i int) bool {
+func last(charges []leakybucket.Charge, hashes []uint64, i int) bool {
 	c := &charges[i]
 	for j := i + 1; j < len(charges); j++ {
+		if hashes[j] != hashes[i] {
+			continue
+		}
 		if other := &charges[j]; other.Key == c.Key && other.Zone == c.Zone && other.Shadow == c.Shadow {
 			return false
 		}

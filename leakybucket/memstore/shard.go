@@ -16,6 +16,7 @@ const (
 	groupSlots = 64
 
 	smallestTable = 8
+	unequalFrom   = 64 // slots; one of the lengths that a table has when it grows
 
 	// spelledZone stands for all zones for which a shard has no number left. They
 	// are spelled out before the key.
@@ -24,7 +25,7 @@ const (
 )
 
 // A shard is the part of a store that is locked as one. It is an open-addressed
-// table with linear probing. A tag of two bytes stands for each slot, so that
+// table with linear probing. A tag of one byte stands for each slot, so that
 // probing reads the tags alone, of which a cache holds many. Nothing in the table
 // is a pointer, so the garbage collector has nothing to follow however many
 // buckets there are.
@@ -36,8 +37,8 @@ const (
 // hold the key in the same line and are garbage to follow, 0.77, 0.85, 0.79, 1.50.
 type shard struct {
 	mu    sync.Mutex
-	tags  []uint16 // a part of the hash; 0 where the slot is free
-	slots []slot   // as many
+	tags  []uint8 // a part of the hash; 0 where the slot is free
+	slots []slot  // as many
 
 	count int // buckets
 
@@ -67,7 +68,7 @@ type zoneCount struct {
 	buckets int
 }
 
-func tagOf(hash uint64) uint16 { return max(1, uint16(hash>>32)) }
+func tagOf(hash uint64) uint8 { return max(1, uint8(hash>>32)) }
 
 // home returns where the bucket of a hash is if no other is in its way. The order
 // of homes is that of the hashes, so a table is rebuilt from one end to the other.
@@ -93,21 +94,29 @@ func (sh *shard) find(hash uint64, c *leakybucket.Charge) (at int, kept bool) {
 	if len(sh.tags) == 0 {
 		return 0, false
 	}
-	tag := tagOf(hash)
-	for at = sh.home(uint32(hash)); ; at = sh.after(at) {
+	// Most buckets are at home. Their slots are read at once, without waiting for tags.
+	tag, low := tagOf(hash), uint32(hash)
+	at = sh.home(low)
+	if s := &sh.slots[at]; s.hash == low && sh.tags[at] == tag && sh.is(s, c) {
+		return at, true
+	}
+	for ; ; at = sh.after(at) {
 		switch sh.tags[at] {
 		case tag:
-			if s := &sh.slots[at]; s.hash == uint32(hash) && sh.is(s, c) {
+			if s := &sh.slots[at]; s.hash == low && sh.is(s, c) {
 				return at, true
 			}
 		case 0:
-			return 0, false
+			return at, false
 		}
 	}
 }
 
 // is reports whether a slot keeps the bucket that c names.
 func (sh *shard) is(s *slot, c *leakybucket.Charge) bool {
+	if s.zone&^zoneMask == 0 && s.zone != spelledZone && s.key <= slotRoom { // most are like that
+		return string(s.room[:s.key]) == c.Key && sh.zones[s.zone].name == c.Zone && !c.Shadow
+	}
 	if s.zone&shadowBit != 0 != c.Shadow {
 		return false
 	}
@@ -150,22 +159,39 @@ func (sh *shard) name(s *slot) (zone, key []byte, shadow bool) {
 }
 
 // insert adds a bucket that is not there, for which a place is reserved.
-func (sh *shard) insert(hash uint64, c *leakybucket.Charge, state *leakybucket.State) {
+// It may be forgotten after an instant that the caller knows already.
+func (sh *shard) insert(hash uint64, c *leakybucket.Charge, state *leakybucket.State, forget leakybucket.Instant) {
 	if 8*(sh.count+1) > 7*len(sh.tags) {
-		sh.resize(max(smallestTable, (len(sh.tags)*5/4+7)&^7))
+		sh.resize(sh.longer())
 	}
-	named := slot{hash: uint32(hash)}
-	sh.setName(&named, c)
-	at := sh.home(named.hash)
+	at := sh.home(uint32(hash))
 	for sh.tags[at] != 0 {
 		at = sh.after(at)
 	}
-	sh.tags[at], sh.slots[at] = tagOf(hash), named
+	s := &sh.slots[at]
+	sh.setName(s, c)
+	s.hash = uint32(hash)
+	sh.tags[at] = tagOf(hash)
 	sh.count++
-	sh.write(at, c, state)
+	if state.BlockedUntil != 0 || state.Leak == 0 {
+		sh.write(at, c, state)
+		return
+	}
+	sh.changes++
+	s.level, s.at, s.leak = state.Level, state.At, state.Leak
+	sh.due(at, forget)
 }
 
-// setName names a slot that does not stand in the table yet.
+// longer returns the next length of the table, half as much again. Shards fill at the
+// same pace, so they grow from different lengths on, lest all be half empty at once.
+func (sh *shard) longer() int {
+	if length := len(sh.tags); length != unequalFrom {
+		return max(smallestTable, (length*3/2+7)&^7)
+	}
+	return unequalFrom + 8 + 8*(sh.number%4)
+}
+
+// setName names a slot that keeps no bucket yet.
 func (sh *shard) setName(s *slot, c *leakybucket.Charge) {
 	s.zone = sh.addToZone(c.Zone)
 	if c.Shadow {
@@ -267,8 +293,8 @@ func (sh *shard) remove(at int) {
 
 // resize gives the table another length, which must leave some slots free.
 func (sh *shard) resize(length int) {
-	tags, slots := sh.tags, sh.slots
-	sh.tags, sh.slots = make([]uint16, length), make([]slot, length)
+	tags, slots, bounds := sh.tags, sh.slots, sh.soonest
+	sh.tags, sh.slots = make([]uint8, length), make([]slot, length)
 	sh.soonest = make([]leakybucket.Instant, (length+groupSlots-1)/groupSlots)
 	for i := range sh.soonest {
 		sh.soonest[i] = never
@@ -283,7 +309,7 @@ func (sh *shard) resize(length int) {
 		}
 		sh.tags[at], sh.slots[at] = tag, slots[i]
 		soonest := &sh.soonest[at/groupSlots]
-		*soonest = min(*soonest, slots[i].forget())
+		*soonest = min(*soonest, bounds[i/groupSlots]) // is early enough, and known
 	}
 }
 
@@ -324,7 +350,9 @@ func (sh *shard) forgetNext(now leakybucket.Instant) {
 	if len(sh.soonest) == 0 {
 		return
 	}
-	sh.hand = (sh.hand + 1) % len(sh.soonest)
+	if sh.hand++; sh.hand >= len(sh.soonest) {
+		sh.hand = 0
+	}
 	if sh.soonest[sh.hand] <= now {
 		sh.sweep(sh.hand, now)
 	}
