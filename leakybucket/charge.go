@@ -127,17 +127,14 @@ func TakeAll(charges []Charge, states []State, now Instant, decisions []Decision
 }
 
 // anyShared reports whether two charges name the same bucket. Most often none do, and
-// their zones tell that soon: a bit stands for those of one length and one last byte.
+// a few bytes of their names tell that soon: each charge sets a bit chosen by those.
 func anyShared(charges []Charge) bool {
-	var seen uint64
+	var seen [4]uint64
 	for i := range charges {
 		c := &charges[i]
-		bit := len(c.Zone)
-		if bit > 0 {
-			bit += 13 * int(c.Zone[bit-1])
-		}
-		if mask := uint64(1) << (bit % 64); seen&mask == 0 {
-			seen |= mask
+		bit := uint8(len(c.Zone) + 7*len(c.Key) + 31*lastByte(c.Zone) + 101*lastByte(c.Key))
+		if word, mask := &seen[bit/64], uint64(1)<<(bit%64); *word&mask == 0 {
+			*word |= mask
 			continue
 		}
 		for j := range i {
@@ -177,6 +174,13 @@ func costOfBucket(charges []Charge, c *Charge) float64 {
 		}
 	}
 	return sum
+}
+
+func lastByte(s string) int {
+	if s == "" {
+		return 0
+	}
+	return int(s[len(s)-1])
 }
 
 func (c *Charge) sameBucket(other *Charge) bool {
