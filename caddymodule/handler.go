@@ -324,13 +324,13 @@ func (h *Handler) admit(r *http.Request, res *decision.Result, reader *body.Read
 	var room [2]admission.Entry
 	entries := res.Entries(room[:0])
 	if len(entries) == 0 {
-		res.Passed()
+		res.Begin()
 		return nil, true
 	}
 	outer := decision.ResultOf(r).Serving()
 	outer.Pause()
 	defer outer.Resume()
-	var pass *admission.Pass
+	var grant *admission.Grant
 	var result admission.Result
 	if held := reader.Held(); held > 0 && res.TakesTurns() {
 		// All requests that wait hold what was read of their bodies.
@@ -344,9 +344,9 @@ func (h *Handler) admit(r *http.Request, res *decision.Result, reader *body.Read
 		buffer, result = h.buffer(r, since, entries, most, index)
 	}
 	if result.Why == admission.Admitted {
-		pass, result = h.app.gate.Admit(r.Context(), since, entries, res.OuterPass(r))
+		grant, result = h.app.gate.Admit(r.Context(), since, entries, res.OuterGrant(r))
 	}
-	stayed, refunds := res.Admitted(pass, result, entries)
+	stayed, refunds := res.Admitted(grant, result, entries)
 	if len(refunds) > 0 {
 		h.refund(refunds)
 	}
@@ -402,7 +402,7 @@ func (h *Handler) serve(w http.ResponseWriter, r *http.Request, next caddyhttp.H
 		call = &detachedCall{next: next, res: res, exiting: h.app.gate.Exiting}
 		next = call
 	}
-	trusts, passes, simulates := res.Trusts(), res.Passes(), holds && res.SimulatesTurns()
+	trusts, passes, simulates := res.Trusts(), res.SendsPasses(), holds && res.SimulatesTurns()
 	if len(h.headers) == 0 && !tunnel && !trusts && !passes && !simulates && !res.Settles() {
 		if holds {
 			defer res.Release()
@@ -420,7 +420,7 @@ func (h *Handler) serve(w http.ResponseWriter, r *http.Request, next caddyhttp.H
 				res.Trust(status, header, h.taking(r.Context(), "looking for a place for another device of an account; this one is not trusted"))
 			}
 			if passes {
-				res.Pass(r, status, header, h.taking(r.Context(), "counting the new members of a network; this client is not one of them"))
+				res.SendPasses(r, status, header, h.taking(r.Context(), "counting the new members of a network; this client is not one of them"))
 			}
 		}
 	}

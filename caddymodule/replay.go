@@ -161,8 +161,8 @@ func (rp *replay) Decided(o *decision.Outcome, _ time.Time) {
 // Unsettled implements decision.Reporter. A replay tells beforehand what it cannot settle.
 func (rp *replay) Unsettled(int) {}
 
-// Passed implements decision.Reporter. Access logs have no cookies.
-func (rp *replay) Passed(clientpass.Event) {}
+// CountPass implements decision.Reporter. Access logs have no cookies.
+func (rp *replay) CountPass(clientpass.Event) {}
 
 // Answered implements decision.Reporter.
 func (rp *replay) Answered(bool, clientpass.Event) {}

@@ -74,11 +74,11 @@ func (z *runningZone) turned(o *decision.Outcome, d decision.Decision, why decis
 	}
 }
 
-// Passed implements decision.Reporter.
-func (z *runningZone) Passed(e clientpass.Event) { z.passes[e].Inc() }
+// CountPass implements decision.Reporter.
+func (z *runningZone) CountPass(e clientpass.Event) { z.passes[e].Inc() }
 
-// countPass counts what the pass was worth that a request came with.
-func (z *runningZone) countPass(o *decision.Outcome) {
+// countPresented counts what the pass was worth that a request came with.
+func (z *runningZone) countPresented(o *decision.Outcome) {
 	if o.Turn == nil || z.presented[0] == nil {
 		return
 	}
@@ -98,8 +98,8 @@ var presentedEvents = [...]string{
 	clientpass.Absent: "unbound", clientpass.Invalid: "invalid", clientpass.Expired: "expired", clientpass.Early: "early", clientpass.Valid: "valid",
 }
 
-// countPasses looks the zone's counters of passes up.
-func (z *runningZone) countPasses() {
+// passCounters looks the zone's counters of passes up.
+func (z *runningZone) passCounters() {
 	if passOf(z.Rule) == nil {
 		return
 	}

@@ -91,7 +91,7 @@ func newRunningZone(a *App, definition *Zone, rule *decision.Rule, text string) 
 	if rule.ServerTiming {
 		z.people = refusedPeople.WithLabelValues(z.Name)
 	}
-	z.countPasses()
+	z.passCounters()
 	if a.shared != nil {
 		z.without = withoutStore.WithLabelValues(z.Name)
 	}
@@ -111,7 +111,7 @@ func (z *runningZone) Decided(o *decision.Outcome, now time.Time) {
 	if fraction, known := o.Fraction(); known {
 		z.live.levels.observe(fraction)
 	}
-	z.countPass(o)
+	z.countPresented(o)
 	if d == decision.Delayed {
 		delays.WithLabelValues(z.Name).Observe(o.Delay.Seconds())
 	}

@@ -116,21 +116,21 @@ type Gate struct {
 // Admit waits until the request may be served: in the delay queue of the zone
 // with the longest delay, counted from since, then for a slot in each zone that
 // limits them, in the order of the zones' names. If it admits the request, the
-// caller must call Release on the Pass; otherwise the Pass is nil and no slot is
+// caller must call Release on the Grant; otherwise the Grant is nil and no slot is
 // held. Admit keeps no reference to entries.
 //
-// Outer is the Pass of the handler around this one, or nil. Nested handlers may
+// Outer is the Grant of the handler around this one, or nil. Nested handlers may
 // take slots in any order, so two requests could wait for each other's slots.
 // Therefore a request that must wait for a slot gives up the slots of outer
 // handlers that come later in the order of names. When it has its slot, it takes
 // those again, ahead of all others. MaxWait limits both waits together. The slots
-// then belong to the inner Pass.
-func (g *Gate) Admit(ctx context.Context, since time.Time, entries []Entry, outer *Pass) (*Pass, Result) {
+// then belong to the inner Grant.
+func (g *Gate) Admit(ctx context.Context, since time.Time, entries []Entry, outer *Grant) (*Grant, Result) {
 	for i := range entries {
 		entries[i].Waited = 0
 	}
-	p := new(Pass)
-	r := &p.request
+	grant := new(Grant)
+	r := &grant.request
 	r.outer, r.open = outer, true
 	r.setSteps(entries)
 	r.start(since)
@@ -150,7 +150,7 @@ func (g *Gate) Admit(ctx context.Context, since time.Time, entries []Entry, oute
 	if r.result.Why != Admitted {
 		return nil, r.result
 	}
-	return p, r.result
+	return grant, r.result
 }
 
 // wait waits until the admission is over, or ends it if the client leaves or the

@@ -16,7 +16,7 @@ type visit struct {
 	entries []Entry
 	since   time.Time
 	leave   context.CancelFunc
-	pass    *Pass
+	grant   *Grant
 	result  Result
 	after   time.Duration // that Admit took
 	ended   bool
@@ -33,11 +33,11 @@ func come(gate *Gate, service time.Duration, entries ...Entry) *visit {
 		}
 	}
 	go func() {
-		v.pass, v.result = gate.Admit(ctx, v.since, entries, nil)
+		v.grant, v.result = gate.Admit(ctx, v.since, entries, nil)
 		v.after = time.Since(v.since)
-		if v.pass != nil {
+		if v.grant != nil {
 			time.Sleep(service)
-			v.pass.Release()
+			v.grant.Release()
 		}
 		v.ended = true
 	}()
@@ -357,8 +357,8 @@ func TestAClientThatLeavesHoldsNobodyUpAndSaysHowLongItWaited(t *testing.T) {
 			pass(0)
 			wantWhy(t, visits[1:3], Left, Left)
 			for _, v := range visits[1:3] {
-				if v.result.Waited != 500*time.Millisecond || v.entries[0].Waited != v.result.Waited || v.pass != nil {
-					t.Errorf("got %+v, %v, want half a second waited and no pass", v.result, v.entries[0].Waited)
+				if v.result.Waited != 500*time.Millisecond || v.entries[0].Waited != v.result.Waited || v.grant != nil {
+					t.Errorf("got %+v, %v, want half a second waited and no grant", v.result, v.entries[0].Waited)
 				}
 			}
 			pass(time.Minute)

@@ -78,7 +78,7 @@ func BenchmarkSimulate(b *testing.B) {
 	b.ReportAllocs()
 	for b.Loop() {
 		s := Simulate(since, entry, func(Result) {})
-		s.Passed()
+		s.Begin()
 		s.Release()
 	}
 }

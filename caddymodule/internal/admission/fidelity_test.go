@@ -70,7 +70,7 @@ func refusals(load float64, shadow bool, seed uint64) float64 {
 		world.Go(func() {
 			if shadow {
 				s := Simulate(world.Now(), entry, tell)
-				s.Passed()
+				s.Begin()
 				if upstream.work(service) {
 					s.Fail()
 				}

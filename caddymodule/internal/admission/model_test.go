@@ -254,7 +254,7 @@ func enforce(t *testing.T, trace []arrival, l limits) []Result {
 				time.AfterFunc(a.leave, cancel)
 			}
 			go func() {
-				var p *Pass
+				var p *Grant
 				p, results[i] = gate.Admit(ctx, time.Now(), []Entry{a.entry(zone, l, began)}, nil)
 				if p != nil {
 					time.Sleep(a.service)
@@ -283,7 +283,7 @@ func simulate(t *testing.T, trace []arrival, l limits) []Result {
 					time.Sleep(a.leave)
 				} else {
 					time.Sleep(a.beside)
-					s.Passed()
+					s.Begin()
 					time.Sleep(a.service)
 				}
 				s.Release()
@@ -371,7 +371,7 @@ func TestShadowSlotsBehindAnEnforcedDelayGoToTheSameRequests(t *testing.T) {
 							s := Simulate(since, slot, func(r Result) { results[i] = r })
 							defer s.Release()
 							if p, _ := gate.Admit(context.Background(), since, entries, nil); p != nil {
-								s.Passed()
+								s.Begin()
 								time.Sleep(a.service)
 							}
 							return

@@ -11,7 +11,7 @@ import (
 
 // nest sends a request through handlers, each within the one before.
 func nest(gate *Gate, service time.Duration, handlers ...[]Entry) Result {
-	var outer *Pass
+	var outer *Grant
 	for _, entries := range handlers {
 		p, result := gate.Admit(context.Background(), time.Now(), entries, outer)
 		defer p.Release()
@@ -68,7 +68,7 @@ func TestAnOuterSlotThatComesLaterInTheOrderIsGivenUpWhileWaiting(t *testing.T) 
 		first, _ := gate.Admit(t.Context(), time.Now(), []Entry{outer}, nil)
 
 		type end struct {
-			pass   *Pass
+			grant  *Grant
 			result Result
 		}
 		ends, entries := make(chan end, 1), []Entry{inner}
@@ -91,14 +91,14 @@ func TestAnOuterSlotThatComesLaterInTheOrderIsGivenUpWhileWaiting(t *testing.T) 
 			t.Error("got the inner slot free, want it held while waiting for the outer one again")
 		}
 		got := <-ends // ahead of the third
-		if got.pass == nil || entries[0].Waited != 500*time.Millisecond || got.result.Waited != entries[0].Waited {
+		if got.grant == nil || entries[0].Waited != 500*time.Millisecond || got.result.Waited != entries[0].Waited {
 			t.Errorf("got %+v, %v, want it admitted after half a second of waiting", got, entries[0].Waited)
 		}
 		first.Release() // it holds nothing any more
 		if a.Vacant("k", 1) || b.Vacant("k", 1) {
-			t.Error("got a vacant slot, want the inner pass to hold both")
+			t.Error("got a vacant slot, want the inner grant to hold both")
 		}
-		got.pass.Release()
+		got.grant.Release()
 		pass(time.Minute)
 		wantWaits(t, []*visit{second, third}, 0, 0.5)
 		wantEmpty(t, a, b)

@@ -50,7 +50,7 @@ func TestARaceForSlotsLosesNone(t *testing.T) {
 		if p == nil {
 			return
 		}
-		s.Passed()
+		s.Begin()
 		for _, e := range entries {
 			i := 0
 			if e.Zone == zones[1] {
@@ -147,7 +147,7 @@ func FuzzNoSlotIsLost(f *testing.F) {
 					if q == nil {
 						return
 					}
-					s.Passed()
+					s.Begin()
 					time.Sleep(service)
 					switch wait >> 5 {
 					case 1:

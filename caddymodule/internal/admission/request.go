@@ -20,7 +20,7 @@ import (
 // zone's. Zone.release, wake and moved resume other requests and are therefore
 // never called while holding a request's lock.
 type request struct {
-	outer *Pass       // of the handler around
+	outer *Grant      // of the handler around
 	sim   *Simulation // nil for an enforced request
 	clock clock.Clock
 
@@ -50,22 +50,22 @@ type step struct {
 	until time.Time
 }
 
-// A Pass is an admitted request, and holds its slots.
-type Pass struct{ request }
+// A Grant is an admitted request, and holds its slots.
+type Grant struct{ request }
 
 // Release gives the slots back. It may be called early, any number of times and
-// by any goroutine; a nil Pass has none.
-func (p *Pass) Release() {
-	if p != nil {
-		p.release()
+// by any goroutine; a nil Grant has none.
+func (g *Grant) Release() {
+	if g != nil {
+		g.release()
 	}
 }
 
 // ReleaseTurns gives the slots back for which requests take turns. Otherwise it is like
 // Release.
-func (p *Pass) ReleaseTurns() {
-	if p != nil {
-		p.giveBack(true)
+func (g *Grant) ReleaseTurns() {
+	if g != nil {
+		g.giveBack(true)
 	}
 }
 

@@ -17,17 +17,17 @@ import (
 type Simulation struct {
 	request
 	tell     func(Result)
-	passed   time.Time     // when the real admission was over
+	began    time.Time     // when the real admission was over
 	admitted time.Time     // when the simulated one was
 	ended    bool          // the real request is over
-	served   time.Duration // how long that took from passed on
+	served   time.Duration // how long that took from then on
 	virtual  virtualSlot   // of requests that take turns
 }
 
 // Simulate begins a simulation in the zone of e, whose delay counts from since.
-// It calls done with the result exactly once: within Simulate, Passed or Release
+// It calls done with the result exactly once: within Simulate, Begin or Release
 // if the result is known then, otherwise later from another goroutine. Before
-// Passed, done is called with a refusal only. In a zone without slots Passed tells
+// Begin, done is called with a refusal only. In a zone without slots Begin tells
 // the delay before it is over. The function done must neither block nor panic:
 // requests behind this one wait for it.
 func Simulate(since time.Time, e Entry, done func(Result)) *Simulation {
@@ -40,15 +40,15 @@ func Simulate(since time.Time, e Entry, done func(Result)) *Simulation {
 	return s
 }
 
-// Passed says that the enforced zones have admitted the request, and that it is
+// Begin says that the enforced zones have admitted the request, and that it is
 // served from now on.
-func (s *Simulation) Passed() {
+func (s *Simulation) Begin() {
 	s.mu.Lock()
 	if s.open || s.over {
 		s.mu.Unlock()
 		return
 	}
-	s.open, s.passed = true, s.now()
+	s.open, s.began = true, s.now()
 	if e := &s.steps[0].Entry; e.Turn != nil {
 		e.Zone.begin(e, &s.virtual)
 	}
@@ -65,7 +65,7 @@ func (s *Simulation) Passed() {
 }
 
 // Release says that the request is over, or that it has become a tunnel, which
-// holds no slot. Release without Passed says that the request was refused or its
+// holds no slot. Release without Begin says that the request was refused or its
 // client left, and ends the simulation. It may be called any number of times and
 // by any goroutine.
 func (s *Simulation) Release() {
@@ -79,7 +79,7 @@ func (s *Simulation) Release() {
 		s.mu.Unlock()
 		return
 	}
-	s.ended, s.served = true, s.now().Sub(s.passed)
+	s.ended, s.served = true, s.now().Sub(s.began)
 	if s.virtual.key != nil {
 		s.steps[0].Zone.end(&s.virtual)
 		if s.steps[0].slot != nil {
@@ -88,7 +88,7 @@ func (s *Simulation) Release() {
 		s.mu.Unlock()
 		return
 	}
-	late := s.admitted.Sub(s.passed)
+	late := s.admitted.Sub(s.began)
 	holds := s.steps[0].slot != nil
 	s.mu.Unlock()
 	switch {

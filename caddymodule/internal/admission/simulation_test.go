@@ -66,7 +66,7 @@ func TestShadowSlotsBehindAnEnforcedDelayRefuseNobodyWhomEnforcementAdmits(t *te
 				defer s.Release()
 				p, _ := gate.Admit(context.Background(), since, []Entry{{Zone: delays, Key: "k", Delay: delay, Due: turn(since.Add(delay)), MaxWaiting: 10}}, nil)
 				defer p.Release()
-				s.Passed()
+				s.Begin()
 				time.Sleep(1500 * time.Millisecond)
 			}()
 			synctest.Wait()
@@ -86,7 +86,7 @@ func TestAShadowWaitsForItsOwnDelayBeforeItTakesASlot(t *testing.T) {
 		for i := range 4 {
 			s := newShadow(Entry{Zone: zone, Key: "k", Delay: time.Duration(i) * time.Second, InFlight: 1, MaxWaiting: 10})
 			shadows = append(shadows, s)
-			s.Passed()
+			s.Begin()
 			time.AfterFunc(900*time.Millisecond, s.Release)
 		}
 		pass(time.Minute)
@@ -105,20 +105,20 @@ func TestAShadowIsToldAtOnceWhatIsKnownAtOnce(t *testing.T) {
 		admitted.wantNothing(t) // enforcement may refuse it yet
 		wantServed(t, zone, 0)
 		time.Sleep(time.Second)
-		admitted.Passed()
+		admitted.Begin()
 		admitted.want(t, time.Second, Result{Why: Admitted})
 		wantServed(t, zone, 1)
 
 		noSlot := newShadow(Entry{Zone: zone, Key: "k", InFlight: 1})
-		noSlot.Passed()
+		noSlot.Begin()
 		noSlot.want(t, 0, Result{Why: NoSlot})
 
 		delayed := newShadow(Entry{Zone: zone, Key: "k", Delay: time.Minute, MaxWaiting: 1})
-		delayed.Passed()
+		delayed.Begin()
 		delayed.want(t, 0, Result{Why: Admitted, Waited: time.Minute})
 		full := newShadow(Entry{Zone: zone, Key: "k", Delay: time.Minute, MaxWaiting: 1})
 		full.want(t, 0, Result{Why: QueueFull})
-		full.Passed()
+		full.Begin()
 
 		for _, s := range []*shadow{admitted, noSlot, delayed, full} {
 			s.Release()
@@ -141,7 +141,7 @@ func TestAShadowQueuesForASlotWithoutHoldingItsRequestUp(t *testing.T) {
 		var shadows []*shadow
 		for range 4 {
 			s := newShadow(entry)
-			s.Passed()
+			s.Begin()
 			time.AfterFunc(2*time.Second, s.Release)
 			shadows = append(shadows, s)
 		}
@@ -159,7 +159,7 @@ func TestAShadowHoldsItsSlotForAsLongAsTheRequestIsServed(t *testing.T) {
 		zone := new(Zone)
 		s := newShadow(Entry{Zone: zone, Key: "k", Delay: 5 * time.Second, InFlight: 1, MaxWaiting: 1})
 		time.Sleep(time.Second)
-		s.Passed()
+		s.Begin()
 		time.Sleep(2 * time.Second)
 		s.Release() // served for 2s, while the shadow still waits
 		s.Release()
@@ -173,7 +173,7 @@ func TestAShadowHoldsItsSlotForAsLongAsTheRequestIsServed(t *testing.T) {
 		wantServed(t, zone, 0)
 
 		late := newShadow(Entry{Zone: zone, Key: "k", Delay: 5 * time.Second, InFlight: 1, MaxWaiting: 1})
-		late.Passed()
+		late.Begin()
 		time.Sleep(7 * time.Second)
 		late.Release() // served for 7s, of which the shadow has seen 2
 		time.Sleep(4999 * time.Millisecond)
@@ -188,7 +188,7 @@ func TestATunnelGivesItsShadowSlotBackEarly(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		zone := new(Zone)
 		s := newShadow(Entry{Zone: zone, Key: "k", InFlight: 1})
-		s.Passed()
+		s.Begin()
 		time.Sleep(time.Second)
 		for range 5 {
 			go s.Release()
@@ -209,7 +209,7 @@ func TestAShadowOfARequestThatGoesNoFurtherLeavesItsPlace(t *testing.T) {
 		time.Sleep(2 * time.Second)
 		for _, s := range []*shadow{delayed, idle, parked} {
 			s.Release()
-			s.Passed() // too late
+			s.Begin() // too late
 		}
 		delayed.want(t, 2*time.Second, Result{Why: Left, Waited: 2 * time.Second})
 		idle.want(t, 2*time.Second, Result{Why: Left})
@@ -225,7 +225,7 @@ func TestMemoryOfSimulationsIsBounded(t *testing.T) {
 		zone := new(Zone)
 		for range 1000 {
 			s := newShadow(Entry{Zone: zone, Key: "k", InFlight: 3, MaxWait: 10 * time.Second, MaxWaiting: most})
-			s.Passed()
+			s.Begin()
 			time.Sleep(time.Millisecond)
 			s.Release()
 			if waiting, served := zone.Counts(); waiting > most || served > 3 {

@@ -543,7 +543,7 @@ func (s *site) work(ctx context.Context, takes time.Duration) {
 }
 
 // admit asks the gate.
-func (s *site) admit(ctx context.Context, e Entry) (*Pass, Result) {
+func (s *site) admit(ctx context.Context, e Entry) (*Grant, Result) {
 	waiting, served := s.zone.Counts()
 	s.count(func() {
 		s.mostWaiting = max(s.mostWaiting, waiting)

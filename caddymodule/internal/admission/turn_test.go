@@ -242,8 +242,8 @@ func TestARaceForTurnsLosesNoSlot(t *testing.T) {
 			}
 			throw()
 			gate := &Gate{Waived: func([]string) (<-chan struct{}, func()) { return *thrown.Load(), func() {} }}
-			var visit func(random *rand.Rand, outer *Pass, depth int)
-			visit = func(random *rand.Rand, outer *Pass, depth int) {
+			var visit func(random *rand.Rand, outer *Grant, depth int)
+			visit = func(random *rand.Rand, outer *Grant, depth int) {
 				ctx, leave := context.WithTimeout(t.Context(), time.Duration(1+random.IntN(8000))*time.Microsecond)
 				defer leave()
 				entry := func() Entry {
@@ -265,7 +265,7 @@ func TestARaceForTurnsLosesNoSlot(t *testing.T) {
 				if result.Why.Refused() || result.Why == Left {
 					return
 				}
-				shadow.Passed()
+				shadow.Begin()
 				time.Sleep(time.Duration(random.IntN(1500)) * time.Microsecond)
 				if p != nil && depth < 2 && random.IntN(2) == 0 {
 					visit(random, p, depth+1)

@@ -120,29 +120,29 @@ func (o *Outcome) simulated(r admission.Result, refund func(leakybucket.Settleme
 	o.report(time.Time{})
 }
 
-// OuterPass returns the slots that the request holds in the handlers around this one,
+// OuterGrant returns the slots that the request holds in the handlers around this one,
 // or nil.
-func (res *Result) OuterPass(r *http.Request) (pass *admission.Pass) {
+func (res *Result) OuterGrant(r *http.Request) (grant *admission.Grant) {
 	for outer := ResultOf(r); outer != res; outer = outer.next {
-		if outer.pass != nil {
-			pass = outer.pass
+		if outer.grant != nil {
+			grant = outer.grant
 		}
 	}
-	return pass
+	return grant
 }
 
 // Admitted records how the admission to enforced zones ended. It returns false if the
 // client left meanwhile. If the request is not admitted, it returns what gives its
 // charges back.
-func (res *Result) Admitted(pass *admission.Pass, r admission.Result, entries []admission.Entry) (stayed bool, refunds []leakybucket.Settlement) {
+func (res *Result) Admitted(grant *admission.Grant, r admission.Result, entries []admission.Entry) (stayed bool, refunds []leakybucket.Settlement) {
 	if r.Why == admission.Admitted || r.Why == admission.Waived {
-		res.pass = pass // which is nil if its waits were waived
+		res.grant = grant // which is nil if its waits were waived
 		for i := range entries {
 			if o := res.entered(i); entries[i].Waited > 0 && o.Delay == 0 {
 				o.waited(entries[i].Waited)
 			}
 		}
-		res.Passed()
+		res.Begin()
 		return true, nil
 	}
 	refunds = res.takeBack()
@@ -169,11 +169,11 @@ func (o *Outcome) waited(by time.Duration) {
 	o.Delay = by
 }
 
-// Passed tells simulations that the request is served from now on.
-func (res *Result) Passed() {
+// Begin tells simulations that the request is served from now on.
+func (res *Result) Begin() {
 	for i := range res.Outcomes {
 		if s := res.Outcomes[i].simulation; s != nil {
-			s.Passed()
+			s.Begin()
 		}
 	}
 }
@@ -181,7 +181,7 @@ func (res *Result) Passed() {
 // Release releases the request's slots. It is called when the request has been served
 // or has become a tunnel. It may be called several times and by any goroutine.
 func (res *Result) Release() {
-	res.pass.Release()
+	res.grant.Release()
 	for i := range res.Outcomes {
 		if s := res.Outcomes[i].simulation; s != nil {
 			s.Release()
@@ -192,7 +192,7 @@ func (res *Result) Release() {
 // ReleaseTurns releases the slots of zones with share, when the upstream is done and the
 // client may not be. Otherwise it is like Release.
 func (res *Result) ReleaseTurns() {
-	res.pass.ReleaseTurns()
+	res.grant.ReleaseTurns()
 	for i := range res.Outcomes {
 		if o := &res.Outcomes[i]; o.Turn != nil && o.simulation != nil {
 			o.simulation.Release()

@@ -74,21 +74,22 @@ func (o *Outcome) busy() *refusal.Busy {
 	b := &refusal.Busy{Reload: standing.Tries < pass.Reloads}
 	if standing.Client.Known() {
 		b.Pass = func(header http.Header) {
-			o.passed(standing.Client.Refused(header, time.Now(), o.RetryAfter()))
+			o.countPass(standing.Client.Refused(header, time.Now(), o.RetryAfter()))
 		}
 	}
 	return b
 }
 
-func (o *Outcome) passed(e pass.Event) {
+// countPass counts what has happened to the client's pass.
+func (o *Outcome) countPass(e pass.Event) {
 	if e != pass.None {
-		o.Rule.Reporter.Passed(e)
+		o.Rule.Reporter.CountPass(e)
 	}
 }
 
-// mayPass reports whether the response may bring the client a pass, or take one away.
+// sendsPass reports whether the response may bring the client a pass, or take one away.
 // Shadow zones send none.
-func (o *Outcome) mayPass() bool {
+func (o *Outcome) sendsPass() bool {
 	if o.Turn == nil || o.Shadow || !o.fits() {
 		return false
 	}
@@ -105,30 +106,30 @@ func (o *Outcome) crowded() bool {
 	return waiting > 0
 }
 
-// Passes reports whether the response may bring the client a pass, or take one away, in
-// a zone of this handler.
-func (res *Result) Passes() bool {
+// SendsPasses reports whether the response may bring the client a pass, or take one
+// away, in a zone of this handler.
+func (res *Result) SendsPasses() bool {
 	if res == nil {
 		return false
 	}
 	for i := range res.Outcomes {
-		if res.Outcomes[i].mayPass() {
+		if res.Outcomes[i].sendsPass() {
 			return true
 		}
 	}
 	return false
 }
 
-// Pass adds passes to a response before its headers are sent, or takes them away. take
-// asks the store, and returns false if that fails.
-func (res *Result) Pass(r *http.Request, status int, header http.Header, take func([]leakybucket.Charge, []leakybucket.Decision) bool) {
+// SendPasses adds passes to a response before its headers are sent, or takes them
+// away. take asks the store, and returns false if that fails.
+func (res *Result) SendPasses(r *http.Request, status int, header http.Header, take func([]leakybucket.Charge, []leakybucket.Decision) bool) {
 	if r.Method == http.MethodConnect || status < 200 {
 		return // a tunnel
 	}
 	now := time.Now()
 	for i := range res.Outcomes {
 		o := &res.Outcomes[i]
-		if !o.mayPass() {
+		if !o.sendsPass() {
 			continue
 		}
 		c := &o.Turn.Standing.Client
@@ -139,7 +140,7 @@ func (res *Result) Pass(r *http.Request, status int, header http.Header, take fu
 		if event == pass.None && status != http.StatusNotModified && c.Wants() && o.crowded() && refusal.VisitOf(r) == refusal.Navigation {
 			event = c.Served(header, now)
 		}
-		o.passed(event)
+		o.countPass(event)
 	}
 }
 

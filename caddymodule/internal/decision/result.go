@@ -27,7 +27,7 @@ type Result struct {
 
 	beside  *beside              // nil for most requests
 	status  int                  // of the refusal; zero means the zone's own
-	pass    *admission.Pass      // the handler's slots while the request is served
+	grant   *admission.Grant     // the handler's slots while the request is served
 	serving *settlement.Observer // of the innermost handler; in the first result only
 
 	next *Result // of the next handler inside this one

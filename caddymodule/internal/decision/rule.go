@@ -106,10 +106,10 @@ type Reporter interface {
 	// Unsettled counts charges that stay as they were reserved.
 	Unsettled(charges int)
 
-	// Passed counts what has happened to the pass of a client. Answered is called with
-	// the same for each response of a zone that learns from them who is a member. The
+	// CountPass counts what has happened to the pass of a client. Answered is called
+	// with the same for each response of a zone that learns from them who is a member. The
 	// client is new if it came without cookies.
-	Passed(pass.Event)
+	CountPass(pass.Event)
 	Answered(isNew bool, e pass.Event)
 }
 
