@@ -410,7 +410,7 @@ func (h *Handler) serve(w http.ResponseWriter, r *http.Request, next caddyhttp.H
 		return next.ServeHTTP(w, r)
 	}
 	first := decision.ResultOf(r)
-	observer := &settlement.Observer{Headers: h.headers, Rules: res.Sharing(), Clock: h.app.clock}
+	observer := &settlement.Observer{Headers: h.headers, Rules: res.Measured(), Clock: h.app.clock}
 	if tunnel {
 		observer.Tunnel = res
 	}

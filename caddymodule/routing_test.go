@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-func TestTwoSitesShareAZoneByItsName(t *testing.T) {
+func TestTwoSitesThatNameOneZoneHaveOneBudget(t *testing.T) {
 	s := run(t, `
 	http://one.example.com {
 		throttle shared 4 1/h

@@ -24,7 +24,7 @@ type Turn struct {
 	held  time.Duration // before it gave the slot up for a while
 	total atomic.Int64  // nanoseconds, once the slot is given back
 
-	// Length is for how long a virtual slot is held, if that is known.
+	// length is for how long a virtual slot is held, if that is known.
 	length time.Duration
 }
 
@@ -40,7 +40,7 @@ func (e *Entry) limits() fairqueue.Limits {
 	return fairqueue.Limits{InFlight: e.InFlight, MaxWait: e.MaxWait, MaxWaiting: e.MaxWaiting}
 }
 
-// Wait returns how long a request may wait for a slot.
+// wait returns how long a request may wait for a slot.
 func (e *Entry) wait() time.Duration {
 	if e.Turn == nil {
 		return e.MaxWait
@@ -94,7 +94,7 @@ func (z *Zone) arrive(r *request, s *step) (decision fairqueue.Decision, w, disp
 	t := s.Turn
 	z.mu.Lock()
 	defer z.mu.Unlock()
-	z.slots(s.InFlight) // before the zone has a request
+	z.coldStart()
 	k := z.turnsOf(s.Key)
 	k.limits = s.limits()
 	z.refresh(k)

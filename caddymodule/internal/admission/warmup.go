@@ -34,20 +34,29 @@ func (z *Zone) SetWarmUp(lasts time.Duration) {
 	}
 }
 
-// slots returns how many of n slots there are now.
+// coldStart begins a warm-up if the upstream is cold: the zone has had no request for
+// long. It is called before the zone has the next one.
+func (z *Zone) coldStart() {
+	w := &z.warm
+	if w.lasts == 0 || len(z.keys) > 0 {
+		return
+	}
+	if now := z.Now(); w.idle.IsZero() || now.Sub(w.idle) >= w.lasts {
+		w.began = now
+	}
+}
+
+// slots returns how many of n slots there are now, and notes n for grow.
 func (z *Zone) slots(n int) int {
 	w := &z.warm
 	if w.lasts == 0 {
 		return n
 	}
-	now := z.Now()
-	if len(z.keys) == 0 && (w.idle.IsZero() || now.Sub(w.idle) >= w.lasts) {
-		w.began = now
-	}
 	w.most = n
-	return w.slots(n, now)
+	return w.slots(n, z.Now())
 }
 
+// slots returns how many of n slots there are at a time.
 func (w *warmUp) slots(n int, now time.Time) int {
 	passed := now.Sub(w.began)
 	if w.began.IsZero() || passed >= w.lasts {

@@ -61,8 +61,9 @@ var keyStates = sync.Pool{New: func() any { return new(keyState) }}
 func (z *Zone) Vacant(key string, n int) bool {
 	z.mu.Lock()
 	defer z.mu.Unlock()
-	k := z.keys[key]
+	z.coldStart()
 	n = z.slots(n)
+	k := z.keys[key]
 	return k == nil || k.vacant(n)
 }
 
@@ -103,6 +104,7 @@ func (z *Zone) delay(w *waiter, most int) bool {
 func (z *Zone) take(key string, n int) *keyState {
 	z.mu.Lock()
 	defer z.mu.Unlock()
+	z.coldStart()
 	n = z.slots(n)
 	k := z.keys[key]
 	if k != nil && !k.vacant(n) {
@@ -116,6 +118,7 @@ func (z *Zone) take(key string, n int) *keyState {
 func (z *Zone) takeOrQueue(w *waiter, most int) (taken *keyState, queued bool) {
 	z.mu.Lock()
 	defer z.mu.Unlock()
+	z.coldStart()
 	n := z.slots(w.slots)
 	k := z.keys[w.key]
 	switch {

@@ -16,8 +16,8 @@ func (o *Outcome) holds() bool {
 	return (o.Delay > 0 || o.Rule.InFlight > 0) && o.fits()
 }
 
-// slots returns the queues and slots of the zone.
-func (o *Outcome) slots() *admission.Zone {
+// admissionZone returns what holds the queues and slots of the zone.
+func (o *Outcome) admissionZone() *admission.Zone {
 	if o.Shadow {
 		return o.Rule.Simulated
 	}
@@ -26,7 +26,7 @@ func (o *Outcome) slots() *admission.Zone {
 
 func (o *Outcome) entry() admission.Entry {
 	e := admission.Entry{
-		Zone: o.slots(), Key: o.Key, Delay: o.Delay, Due: o.Was.At.Add(o.Delay),
+		Zone: o.admissionZone(), Key: o.Key, Delay: o.Delay, Due: o.Was.At.Add(o.Delay),
 		InFlight: o.Rule.InFlight, MaxWaiting: o.Rule.MaxWaiting,
 	}
 	if o.Rule.QueuesForSlots() {
@@ -270,7 +270,7 @@ func (res *Result) Settles() bool {
 			return true
 		}
 	}
-	return len(res.Static()) > 0 || len(res.Sharing()) > 0
+	return len(res.Static()) > 0 || len(res.Measured()) > 0
 }
 
 func (o *Outcome) settles() bool {

@@ -38,7 +38,7 @@ type Plan struct {
 
 	began       []*Rule // shadow zones whose block began with the probe
 	static      []Exemption
-	sharing     []*settlement.Rule // that measure the request's share of workers
+	measured    []*settlement.Rule // that measure the work of the request
 	unread      int64              // how much of the body must be read to know all, in bytes
 	refused     bool               // an enforced zone refuses
 	slotMissing bool               // an enforced zone has no free slot
@@ -79,9 +79,9 @@ func (p *Plan) reset() {
 	clear(p.questions)
 	clear(p.buffers.parts[:cap(p.buffers.parts)]) // beyond its length is a key that was given up
 	clear(p.static)
-	clear(p.sharing)
+	clear(p.measured)
 	p.outcomes, p.charges, p.of = p.outcomes[:0], p.charges[:0], p.of[:0]
-	p.questions, p.static, p.sharing = p.questions[:0], p.static[:0], p.sharing[:0]
+	p.questions, p.static, p.measured = p.questions[:0], p.static[:0], p.measured[:0]
 	p.unread, p.waits, p.slotMissing = 0, false, false
 }
 
@@ -117,7 +117,7 @@ func (p *Plan) Evaluate(r *Rule, known func(*leakybucket.Charge) (blocklist.Bloc
 	if err != nil || !concerned {
 		return err
 	}
-	p.share(r.Settle)
+	p.measure(r.Settle)
 	if !p.read && r.Key.FromBody() {
 		p.unread = max(p.unread, r.Cost.MaxBody)
 		return nil
@@ -182,18 +182,18 @@ func (p *Plan) Evaluate(r *Rule, known func(*leakybucket.Charge) (blocklist.Bloc
 	return nil
 }
 
-// share notes that the request takes a share of the workers that a zone measures, also
-// if it is not charged there: it makes the shares of others smaller.
-func (p *Plan) share(rule *settlement.Rule) {
+// measure notes that a zone measures for how long the request keeps workers busy, also if
+// it is not charged there: it makes the shares of others smaller.
+func (p *Plan) measure(rule *settlement.Rule) {
 	if rule == nil || rule.Workers == 0 {
 		return
 	}
 	for res := p.earlier; res != nil; res = res.next {
-		if slices.ContainsFunc(res.Sharing(), func(other *settlement.Rule) bool { return other.Meter == rule.Meter }) {
+		if slices.ContainsFunc(res.Measured(), func(other *settlement.Rule) bool { return other.Meter == rule.Meter }) {
 			return
 		}
 	}
-	p.sharing = append(p.sharing, rule)
+	p.measured = append(p.measured, rule)
 }
 
 // An Exemption is a zone that exempts a request as a static file.
@@ -252,7 +252,7 @@ func (p *Plan) refuse(why Reason) {
 // refuseBlocked makes the last outcome a refusal by a block that is known to run.
 func (p *Plan) refuseBlocked(b blocklist.Block) {
 	o := &p.outcomes[len(p.outcomes)-1]
-	now := o.slots().Now()
+	now := o.admissionZone().Now()
 	seen := leakybucket.State{Level: b.Level, Leak: o.Charge.Limit.Leak}
 	o.Was.Level = o.Charge.Limit.Level(seen, leakybucket.Instant(now.Sub(b.Seen).Microseconds()))
 	o.Block = b.Until.Sub(now)
@@ -341,7 +341,7 @@ func (p *Plan) CheckSlots() {
 	}
 	for i := range p.outcomes {
 		o := &p.outcomes[i]
-		if o.Rule.InFlight == 0 || o.Reason() != None || o.slots().Vacant(o.Key, o.Rule.InFlight) {
+		if o.Rule.InFlight == 0 || o.Reason() != None || o.admissionZone().Vacant(o.Key, o.Rule.InFlight) {
 			continue
 		}
 		o.noSlot = true
@@ -436,7 +436,7 @@ func (p *Plan) Conclude() *Result {
 	}
 	clear(p.outcomes[kept:])
 	p.outcomes = p.outcomes[:kept]
-	if len(p.outcomes) == 0 && len(p.static) == 0 && len(p.sharing) == 0 {
+	if len(p.outcomes) == 0 && len(p.static) == 0 && len(p.measured) == 0 {
 		if p.earlier == nil && p.replacer != nil {
 			p.replacer.Map(uncharged(p.Request.Context()))
 		}

@@ -35,8 +35,8 @@ type Result struct {
 
 // beside is what zones note of requests that they need not charge.
 type beside struct {
-	static  []Exemption
-	sharing []*settlement.Rule
+	static   []Exemption
+	measured []*settlement.Rule
 }
 
 // Static returns the zones that exempt the request as a static file. A nil result has
@@ -48,13 +48,13 @@ func (res *Result) Static() []Exemption {
 	return res.beside.static
 }
 
-// Sharing returns the rules of zones of which the request takes a share of the workers,
-// charged or not. A nil result has none.
-func (res *Result) Sharing() []*settlement.Rule {
+// Measured returns the rules that measure for how long the request keeps workers busy,
+// whether or not their zones charge it. A nil result has none.
+func (res *Result) Measured() []*settlement.Rule {
 	if res == nil || res.beside == nil {
 		return nil
 	}
-	return res.beside.sharing
+	return res.beside.measured
 }
 
 // resultVar is the variable with the first result. No user would choose its name.
@@ -106,8 +106,8 @@ func newResult(p *Plan) *Result {
 	} else {
 		res.Outcomes = p.outcomes
 	}
-	if len(p.static) > 0 || len(p.sharing) > 0 {
-		res.beside = &beside{slices.Clone(p.static), slices.Clone(p.sharing)}
+	if len(p.static) > 0 || len(p.measured) > 0 {
+		res.beside = &beside{slices.Clone(p.static), slices.Clone(p.measured)}
 	}
 	if p.earlier != nil {
 		last := p.earlier

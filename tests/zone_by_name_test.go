@@ -5,9 +5,9 @@ import (
 	"testing"
 )
 
-// TestTwoSitesShareAZoneByName: a PHP site and a Rack site share one budget,
+// TestTwoSitesThatNameOneZoneHaveOneBudget: a PHP site and a Rack site,
 // however the zone is written.
-func TestTwoSitesShareAZoneByName(t *testing.T) {
+func TestTwoSitesThatNameOneZoneHaveOneBudget(t *testing.T) {
 	const capacity = 7
 	php, rack := phpSite(t), rackSite(t)
 	for _, c := range []struct{ name, global, site string }{
