@@ -50,14 +50,14 @@ func (w *waiter) before(o *waiter) bool {
 	return w.dueAt < o.dueAt
 }
 
-// next returns the request that goes on now, or nil if there is none. Served is
-// how many requests of the key hold a slot.
-func (q *queue) next(z *Zone, served int) *waiter {
+// next returns the request that goes on now, or nil if there is none. taken is
+// how many slots of the key are in use.
+func (q *queue) next(z *Zone, taken int) *waiter {
 	w := q.first
 	switch {
 	case w == nil || q.moving:
 		return nil
-	case w.slots > 0 && served >= z.slots(w.slots):
+	case w.slots > 0 && taken >= z.slots(w.slots):
 		return nil
 	case w.slots == 0 && !w.due:
 		return nil

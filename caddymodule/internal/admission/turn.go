@@ -70,7 +70,7 @@ func (z *Zone) SetLimits(inFlight int, maxWait time.Duration, maxWaiting int) {
 // rows.
 func (z *Zone) refresh(k *keyState) {
 	l := k.limits
-	l.InFlight = max(0, z.slots(l.InFlight)-(k.served-k.turns.Running()))
+	l.InFlight = max(0, z.slots(l.InFlight)-k.served)
 	l.Elsewhere = z.waiting - k.turns.Len()
 	k.turns.SetLimits(l)
 }
@@ -109,19 +109,17 @@ func (z *Zone) arrive(r *request, s *step) (decision fairqueue.Decision, w, disp
 	if d := decision.Displaced; d != nil {
 		displaced = d.Owner.(*waiter)
 		displaced.turn.key = nil
-		z.waiting--
 	}
 	switch decision.Outcome {
 	case fairqueue.Served:
-		t.key = k
-		z.holdTurn(k, t)
+		t.key, t.since = k, z.Now()
 	case fairqueue.Waiting:
 		t.key = k
-		z.waiting++
 		w = r.newWaiter(r.next, r.now())
 		w.turn, t.Owner = t, w
 		z.grow()
 	}
+	z.countTurns(k)
 	wanted = k.turns.Len() > 0 && k.turns.Running() < k.turns.Limits().InFlight
 	z.forget(k)
 	return decision, w, displaced, wanted
@@ -152,11 +150,13 @@ func whyOf(o fairqueue.Outcome) Why {
 	return Admitted
 }
 
-// holdTurn notes that a request has got its slot.
-func (z *Zone) holdTurn(k *keyState, t *Turn) {
-	k.served++
-	z.served++
-	t.since = z.Now()
+// countTurns brings the totals of the zone up to date with the rows of a key. It is
+// called after each change of them, before the zone is unlocked.
+func (z *Zone) countTurns(k *keyState) {
+	running, waiting := k.turns.Running(), k.turns.Len()
+	z.served += running - k.counted.running
+	z.waiting += waiting - k.counted.waiting
+	k.counted.running, k.counted.waiting = running, waiting
 }
 
 // leaveRow takes w out of its row. It reports false if it is not there any more.
@@ -165,8 +165,8 @@ func (z *Zone) leaveRow(w *waiter) bool {
 	if t.key == nil || !t.key.turns.Leave(&t.Request) {
 		return false
 	}
+	z.countTurns(t.key)
 	t.key = nil
-	z.waiting--
 	return true
 }
 
@@ -177,8 +177,7 @@ func (z *Zone) yieldTurn(t *Turn) {
 	defer z.mu.Unlock()
 	if t.key.turns.Yield(&t.Request) {
 		t.held += z.Now().Sub(t.since)
-		t.key.served--
-		z.served--
+		z.countTurns(t.key)
 	}
 }
 
@@ -204,11 +203,10 @@ func (z *Zone) giveBack(t *Turn) (held time.Duration, slot bool) {
 	}
 	if slot = k.turns.Release(&t.Request, held); slot {
 		t.total.Store(int64(max(held, 1)))
-		k.served--
-		z.served--
 	} else {
 		k.turns.Leave(&t.Request)
 	}
+	z.countTurns(k)
 	z.advanceBoth(k)
 	return held, slot
 }
@@ -253,9 +251,9 @@ func (z *Zone) advanceTurns(k *keyState) {
 		if r == nil {
 			break
 		}
+		z.countTurns(k)
 		w := r.Owner.(*waiter)
-		z.waiting--
-		z.holdTurn(k, w.turn)
+		w.turn.since = z.Now()
 		z.mu.Unlock()
 		w.request.resume(w, k)
 		z.mu.Lock()

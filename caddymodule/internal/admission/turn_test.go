@@ -227,6 +227,30 @@ func TestARequestThatLeavesWhileItsSlotIsGivenUpLeavesNothingBehind(t *testing.T
 	})
 }
 
+// wantTotals checks that the totals of zones are the sums of their keys.
+func wantTotals(t *testing.T, zones ...*Zone) {
+	t.Helper()
+	for _, z := range zones {
+		z.mu.Lock()
+		waiting, taken := 0, 0
+		for _, k := range z.keys {
+			taken += k.taken()
+			for _, first := range []*waiter{k.delayed.first, k.queued.first} {
+				for w := first; w != nil; w = w.next {
+					waiting++
+				}
+			}
+			if k.turns != nil {
+				waiting += k.turns.Len()
+			}
+		}
+		if waiting != z.waiting || taken != z.served {
+			t.Errorf("zone %s: got totals of %d waiting and %d taken, want %d and %d", z.Name, z.waiting, z.served, waiting, taken)
+		}
+		z.mu.Unlock()
+	}
+}
+
 // Clients leave, rows overflow, configs change limits and the panic switch is thrown,
 // while handlers within handlers take turns: no slot is lost.
 func TestARaceForTurnsLosesNoSlot(t *testing.T) {
@@ -283,6 +307,7 @@ func TestARaceForTurnsLosesNoSlot(t *testing.T) {
 			random := rand.New(rand.NewPCG(seed, 100))
 			for range 60 {
 				time.Sleep(time.Millisecond)
+				wantTotals(t, zones...)
 				switch z := zones[random.IntN(3)]; random.IntN(3) {
 				case 0:
 					throw()

@@ -24,7 +24,7 @@ type Zone struct {
 	Released func(t *Turn, held time.Duration)
 
 	mu      sync.Mutex
-	waiting int
+	waiting int // of all keys, as are those served
 	served  int
 	keys    map[string]*keyState
 	mean    fairqueue.Mean // seconds that those who take turns hold a slot
@@ -44,13 +44,15 @@ type keyState struct {
 	key     string
 	delayed queue // until their delay is over
 	queued  queue // for a slot
-	served  int   // slots that are taken, also by those who take turns
+	served  int   // slots that are taken without turns
 
-	// Requests that take turns wait here. It is nil until there are any.
+	// Requests that take turns wait here, and have their slots from here. It is nil until
+	// there are any.
 	turns     *fairqueue.Queue
-	limits    fairqueue.Limits // of those, as the last request or config has set them
-	advancing int              // goroutines that let them go on
-	pace      pace             // of the upstream, in shadow
+	counted   struct{ running, waiting int } // of those, in the totals of the zone
+	limits    fairqueue.Limits               // of those, as the last request or config has set them
+	advancing int                            // goroutines that let them go on
+	pace      pace                           // of the upstream, in shadow
 }
 
 // keyStates are used again: most keys come and go with each request.
@@ -80,13 +82,21 @@ func (z *Zone) MostServed() (most int) {
 	z.mu.Lock()
 	defer z.mu.Unlock()
 	for _, k := range z.keys {
-		most = max(most, k.served)
+		most = max(most, k.taken())
 	}
 	return most
 }
 
+// taken returns how many slots of the key are taken.
+func (k *keyState) taken() int {
+	if k.turns == nil {
+		return k.served
+	}
+	return k.served + k.turns.Running()
+}
+
 // vacant reports whether one of n slots is free that nobody waits for.
-func (k *keyState) vacant(n int) bool { return k.served < n && k.queued.empty() }
+func (k *keyState) vacant(n int) bool { return k.taken() < n && k.queued.empty() }
 
 // delay puts w into the delay queue of its key, if less than most requests wait.
 func (z *Zone) delay(w *waiter, most int) bool {
@@ -200,7 +210,7 @@ func (z *Zone) advanceBoth(k *keyState) {
 // zone while each of them takes its next step. It reports false if one of them
 // has to wake up first: whoever does calls moved, and k may be forgotten by now.
 func (z *Zone) advance(k *keyState, q *queue) bool {
-	for w := q.next(z, k.served); w != nil; w = q.next(z, k.served) {
+	for w := q.next(z, k.taken()); w != nil; w = q.next(z, k.taken()) {
 		q.remove(w)
 		z.waiting--
 		if w.slots > 0 {
