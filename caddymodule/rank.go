@@ -280,8 +280,7 @@ func (z *Zone) loadRanks(ctx caddy.Context, rule *decision.Rule) error {
 			ranks.Pass.Issued = append(ranks.Pass.Issued, r.Issued...)
 		}
 	}
-	rule.Members = ranks.Pass != nil && len(ranks.Pass.Issued)+len(ranks.Pass.Told) > 0
-	rule.Ranks, rule.Standing = ranks, ranks.Standing
+	rule.Ranks = ranks
 	return nil
 }
 

@@ -53,7 +53,7 @@ func newShareZone(t *testing.T, options string, takes time.Duration) *settleSite
 }
 
 func rankByHeader(s *settleSite, zone string) {
-	s.app.zones[zone].Standing = func(subject *decision.Subject) decision.Standing {
+	s.app.zones[zone].Ranks.Fixed = func(subject *decision.Subject) decision.Standing {
 		header := subject.Request.Header
 		standing := decision.Standing{Rank: fairqueue.First, Pass: header.Get("X-Pass"), Member: header.Get("X-Member")}
 		for rank := fairqueue.Member; rank < fairqueue.First; rank++ {

@@ -4,69 +4,11 @@ import (
 	"net/http"
 	"time"
 
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/fairqueue"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/pass"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/refusal"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
 	bucketkey "github.com/caddy-throttle/caddy-throttle/leakybucket/key"
 )
-
-// Ranks say who has which rank in a zone with share.
-type Ranks struct {
-	// Pass issues passes, and recognizes those who have one. If it is nil, nobody has.
-	Pass *pass.Zone
-
-	// Member and Crawler match requests of clients with these ranks.
-	Member, Crawler []Matchers
-
-	// Weak are the ranks that any client can take, because of the matchers.
-	Weak []string
-}
-
-// Standing returns the rank of a client, and what it takes turns by. A matcher that
-// fails matches nobody.
-func (r *Ranks) Standing(s *Subject) Standing {
-	t := Standing{Rank: fairqueue.First}
-	if r.Pass != nil {
-		now := time.Now()
-		t.Client = r.Pass.Client(s.Request, Host(s), now)
-		t.Rank, t.Pass, t.Tries = t.Client.Rank(), t.Client.Key(), t.Client.Tries(now)
-		if t.Rank == fairqueue.Member {
-			t.Member = t.Pass
-		}
-		t.Why = why(&t.Client)
-	}
-	switch {
-	case t.Rank == fairqueue.Member:
-	case matches(r.Member, s):
-		t.Rank, t.Why = fairqueue.Member, "matcher"
-	case t.Rank == fairqueue.First && matches(r.Crawler, s):
-		t.Rank, t.Why = fairqueue.Crawler, "matcher"
-	}
-	return t
-}
-
-// why returns what a client's pass says for or against a better rank.
-func why(c *pass.Client) string {
-	switch {
-	case c.Unbound():
-		return "pass without log-in"
-	case c.State() == pass.Absent:
-		return ""
-	case c.State() == pass.Valid:
-		return "pass"
-	}
-	return c.State().String() + " pass"
-}
-
-func matches(sets []Matchers, s *Subject) bool {
-	for _, set := range sets {
-		if match, err := set.AnyMatchWithError(s.Judged); err == nil && match {
-			return true
-		}
-	}
-	return false
-}
 
 // busy returns how a request is refused that did not get its turn.
 func (o *Outcome) busy() *refusal.Busy {

@@ -56,15 +56,8 @@ type Rule struct {
 	// is nil, they wait for slots in the order of arrival.
 	Share *Rule
 
-	// Standing says which rank a client has in a zone with share. If it is nil, all are
-	// first.
-	Standing func(*Subject) Standing
-
-	// Ranks are what Standing asks, if they are those of the config.
+	// Ranks say which rank a client has in a zone with share. If nil, all are first.
 	Ranks *Ranks
-
-	// Members says that clients become members by what the upstream answers.
-	Members bool
 
 	// WarmUp is for how long slots grow to their number after the zone had no request
 	// for as long; zero means not at all.
@@ -194,7 +187,7 @@ func (r *Rule) Limits() (all []leakybucket.Charge) {
 	if r.Trust != nil {
 		all = append(all, leakybucket.Charge{Limit: placeLimit(r.Trust)})
 	}
-	if r.Members {
+	if r.Ranks.LearnsMembers() {
 		all = append(all, leakybucket.Charge{Limit: memberLimit})
 	}
 	return all

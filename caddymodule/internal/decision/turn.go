@@ -4,25 +4,7 @@ import (
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/admission"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/body"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/fairqueue"
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/pass"
 )
-
-// A Standing is the rank of a client in a zone with share, and what else it takes
-// turns by.
-type Standing struct {
-	Rank fairqueue.Rank
-	Why  string // what gives it the rank, for the access log
-
-	// Pass is the id of its valid pass, and Member what the upstream knows a member by.
-	// Either may be empty. A member takes turns by that alone.
-	Pass, Member string
-
-	// Tries is how often the client was refused in a row before.
-	Tries int
-
-	// Client is what the client's pass tells. It is not known in a zone that sends none.
-	Client pass.Client
-}
 
 // A Turn is how a request takes turns for the slots of a zone with share.
 type Turn struct {
@@ -43,8 +25,8 @@ func (r *Rule) turn(s *Subject, b *buffers) *Turn {
 		return nil
 	}
 	t := &Turn{Standing: Standing{Rank: fairqueue.First}}
-	if r.Standing != nil {
-		t.Standing = r.Standing(s)
+	if r.Ranks != nil {
+		t.Standing = r.Ranks.Standing(s)
 	}
 	t.Rank = t.Standing.Rank
 	if t.Rank == fairqueue.Member && t.Standing.Member != "" {

@@ -1,0 +1,94 @@
+package decision
+
+import (
+	"time"
+
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/fairqueue"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/pass"
+)
+
+// Ranks say who has which rank in a zone with share.
+type Ranks struct {
+	// Pass issues passes, and recognizes those who have one. If it is nil, nobody has.
+	Pass *pass.Zone
+
+	// Member and Crawler match requests of clients with these ranks.
+	Member, Crawler []Matchers
+
+	// Weak are the ranks that any client can take, because of the matchers.
+	Weak []string
+
+	// Fixed, if not nil, is what Standing returns. Only tests set it.
+	Fixed func(*Subject) Standing
+}
+
+// LearnsMembers reports whether clients become members by what the upstream answers. If
+// the Ranks are nil, they do not.
+func (r *Ranks) LearnsMembers() bool {
+	return r != nil && r.Pass != nil && len(r.Pass.Issued)+len(r.Pass.Told) > 0
+}
+
+// A Standing is the rank of a client in a zone with share, and what else it takes
+// turns by.
+type Standing struct {
+	Rank fairqueue.Rank
+	Why  string // what gives it the rank, for the access log
+
+	// Pass is the id of its valid pass, and Member what the upstream knows a member by.
+	// Either may be empty. A member takes turns by that alone.
+	Pass, Member string
+
+	// Tries is how often the client was refused in a row before.
+	Tries int
+
+	// Client is what the client's pass tells. It is not known in a zone that sends none.
+	Client pass.Client
+}
+
+// Standing returns the rank of a client, and what it takes turns by. A matcher that
+// fails matches nobody.
+func (r *Ranks) Standing(s *Subject) Standing {
+	if r.Fixed != nil {
+		return r.Fixed(s)
+	}
+	t := Standing{Rank: fairqueue.First}
+	if r.Pass != nil {
+		now := time.Now()
+		t.Client = r.Pass.Client(s.Request, Host(s), now)
+		t.Rank, t.Pass, t.Tries = t.Client.Rank(), t.Client.Key(), t.Client.Tries(now)
+		if t.Rank == fairqueue.Member {
+			t.Member = t.Pass
+		}
+		t.Why = why(&t.Client)
+	}
+	switch {
+	case t.Rank == fairqueue.Member:
+	case matches(r.Member, s):
+		t.Rank, t.Why = fairqueue.Member, "matcher"
+	case t.Rank == fairqueue.First && matches(r.Crawler, s):
+		t.Rank, t.Why = fairqueue.Crawler, "matcher"
+	}
+	return t
+}
+
+// why returns what a client's pass says for or against a better rank.
+func why(c *pass.Client) string {
+	switch {
+	case c.Unbound():
+		return "pass without log-in"
+	case c.State() == pass.Absent:
+		return ""
+	case c.State() == pass.Valid:
+		return "pass"
+	}
+	return c.State().String() + " pass"
+}
+
+func matches(sets []Matchers, s *Subject) bool {
+	for _, set := range sets {
+		if match, err := set.AnyMatchWithError(s.Judged); err == nil && match {
+			return true
+		}
+	}
+	return false
+}
