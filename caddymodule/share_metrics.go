@@ -2,13 +2,11 @@ package caddymodule
 
 import (
 	"cmp"
-	"fmt"
 	"math"
 	"sync"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
-	"go.uber.org/zap"
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/admission"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/decision"
@@ -165,62 +163,6 @@ func (b *busiestKeys) top(n int, now time.Time) (keys []busyKey) {
 		keys = append(keys, busyKey{k.Key, float64(k.AtLeast) / 1000})
 	}
 	return keys
-}
-
-// A loadLog says once a minute how full a zone with share is, while requests wait or
-// are refused.
-type loadLog struct {
-	mu      sync.Mutex
-	timer   *time.Timer    // nil if there was no load lately
-	zone    *runningZone   // of the config that noted last
-	most    admission.Load // when most requests waited
-	waiting int            // then
-	noted   bool           // since the last line
-	refused int
-	without int // of those had no pass and were no members
-}
-
-func (l *loadLog) note(z *runningZone, o *decision.Outcome, refused bool) {
-	load := z.live.enforced.Load()
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	waiting := 0
-	for _, n := range load.Waiting {
-		waiting += n
-	}
-	if !l.noted || waiting > l.waiting {
-		l.most, l.waiting = load, waiting
-	}
-	l.noted, l.zone = true, z
-	if refused {
-		l.refused++
-		if o.Turn.Standing.Pass == "" && o.Turn.Rank != fairqueue.Member {
-			l.without++
-		}
-	}
-	if l.timer == nil {
-		l.timer = time.AfterFunc(summaryEvery, l.tick)
-	}
-}
-
-// tick logs the line of the last minute. If there was no load, it stops the timer.
-func (l *loadLog) tick() {
-	l.mu.Lock()
-	z := l.zone
-	if !l.noted {
-		l.timer, l.zone = nil, nil
-		l.mu.Unlock()
-		return
-	}
-	message := fmt.Sprintf("%s full: %d/%d busy, %d wait, mean %.1f s", z.Name, l.most.Running, l.most.Slots, l.waiting, l.most.Mean.Seconds())
-	if l.refused > 0 {
-		message += fmt.Sprintf(", %d %% of refusals had no pass", int(math.Round(100*float64(l.without)/float64(l.refused))))
-	}
-	fields := []zap.Field{zap.Int("refused", l.refused)}
-	l.most, l.waiting, l.noted, l.refused, l.without = admission.Load{}, 0, false, 0, 0
-	l.timer.Reset(summaryEvery)
-	l.mu.Unlock()
-	z.logger.Info(message, fields...)
 }
 
 // A rowStatus is a row of a zone with share.
