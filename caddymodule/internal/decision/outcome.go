@@ -269,8 +269,8 @@ func (o *Outcome) fuller(other *Outcome) bool {
 	return o.Level()*other.Charge.Limit.Capacity > other.Level()*o.Charge.Limit.Capacity
 }
 
-// readable rounds units of cost to six decimals, for logs and placeholders.
-func readable(units float64) float64 { return math.Round(units*1e6) / 1e6 }
+// readable rounds units of cost, or seconds, to six decimals, for logs and placeholders.
+func readable(number float64) float64 { return math.Round(number*1e6) / 1e6 }
 
 // log adds what a request's turn was like.
 func (t *Turn) log(enc zapcore.ObjectEncoder) {
@@ -311,10 +311,10 @@ func (o *Outcome) MarshalLogObject(enc zapcore.ObjectEncoder) error {
 		o.Turn.log(enc)
 	}
 	if o.Delay > 0 {
-		enc.AddFloat64("delay", o.Delay.Seconds())
+		enc.AddFloat64("delay", readable(o.Delay.Seconds()))
 	}
 	if o.Block > 0 {
-		enc.AddFloat64("blocked", o.Block.Seconds())
+		enc.AddFloat64("blocked", readable(o.Block.Seconds()))
 	}
 	if o.settled {
 		enc.AddFloat64("settled", readable(o.paid))

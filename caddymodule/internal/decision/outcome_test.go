@@ -4,6 +4,9 @@ import (
 	"reflect"
 	"strconv"
 	"testing"
+	"time"
+
+	"go.uber.org/zap/zapcore"
 
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
 )
@@ -36,6 +39,24 @@ func TestTheStrongestDecisionAndTheLongestWaitDecide(t *testing.T) {
 				t.Errorf("outcome %d stronger than %d: got %v, want %v", i, j, got, want)
 			}
 		}
+	}
+}
+
+// Durations are exact to a nanosecond, and logs need not be.
+func TestLogsAndPlaceholdersHaveSixDecimals(t *testing.T) {
+	o := &Outcome{Rule: &Rule{Name: "a"}, Delay: 1234567890 * time.Nanosecond, Block: 9876543210 * time.Nanosecond}
+	o.Set(Delayed, None)
+	log := zapcore.NewMapObjectEncoder()
+	if err := o.MarshalLogObject(log); err != nil {
+		t.Fatal(err)
+	}
+	for field, want := range map[string]any{"delay": 1.234568, "blocked": 9.876543} {
+		if got := log.Fields[field]; got != want {
+			t.Errorf("%s: got %v, want %v", field, got, want)
+		}
+	}
+	if got, _ := (&Result{Outcomes: []Outcome{*o}}).placeholder("http.throttle.delay"); got != 1.234568 {
+		t.Errorf("placeholder: got %v, want 1.234568", got)
 	}
 }
 

@@ -334,7 +334,7 @@ func (res *Result) placeholder(name string) (any, bool) {
 		}
 		return refusal.WholeSeconds(o.TimeToFit()), true
 	case "delay":
-		return o.Delay.Seconds(), true
+		return readable(o.Delay.Seconds()), true
 	case "blocked":
 		return res.Blocked(""), true
 	}
