@@ -128,36 +128,48 @@ func (p *Plan) Evaluate(r *Rule, known func(*leakybucket.Charge) (blocklist.Bloc
 	}
 	shadow := r.shadows(&p.Subject, k.name)
 	switch {
-	case why != None:
-		p.add(r, k.name, shadow)
-		p.refuse(why)
+	case p.decideByKey(r, &k, why, shadow):
 		return nil
-	case (k.address || r.Share != nil) && early(p.Request):
-		// The address may be forged. Turns and ranks may follow from it, whatever the key.
-		if !shadow {
-			p.add(r, k.name, shadow)
-			p.refuse(EarlyData)
-		}
-		return nil
-	case k.rule == bucketkey.Unlimited:
-		return nil
-	case k.rule == bucketkey.Deny:
-		p.add(r, k.name, shadow)
-		p.refuse(Denied)
-		return nil
-	}
-	if r.Bucketless() {
+	case r.Bucketless():
 		p.add(r, k.name, shadow).Turn = r.turn(&p.Subject, &p.buffers)
 		p.waits = p.waits || r.LetsWait()
 		return nil
 	}
+	return p.charge(r, &k, shadow, known)
+}
+
+// decideByKey reports whether the zone refuses the request, or has no limit for it,
+// because of its key alone. If it refuses, that is added.
+func (p *Plan) decideByKey(r *Rule, k *key, why Reason, shadow bool) bool {
+	switch {
+	case why != None:
+	case (k.address || r.Share != nil) && early(p.Request):
+		// The address may be forged. Turns and ranks may follow from it, whatever the key.
+		if shadow {
+			return true
+		}
+		why = EarlyData
+	case k.rule == bucketkey.Unlimited:
+		return true
+	case k.rule == bucketkey.Deny:
+		why = Denied
+	default:
+		return false
+	}
+	p.add(r, k.name, shadow)
+	p.refuse(why)
+	return true
+}
+
+// charge adds the charge of a zone, or the refusal by a block that is known to run.
+func (p *Plan) charge(r *Rule, k *key, shadow bool, known func(*leakybucket.Charge) (blocklist.Block, bool)) error {
 	line, err := r.Cost.line(&p.Subject)
 	if err != nil {
 		return err
 	}
 	o := p.add(r, k.name, shadow)
-	r.charge(&o.Charge, &k, shadow, r.Cost.of(line, &p.Subject, k.limit))
-	if client := r.client(&p.Subject, &k); client != nil {
+	r.charge(&o.Charge, k, shadow, r.Cost.of(line, &p.Subject, k.limit))
+	if client := r.client(&p.Subject, k); client != nil {
 		o.device = &knownDevice{client: client}
 		o.chargeDevice()
 	}

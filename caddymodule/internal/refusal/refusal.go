@@ -77,83 +77,110 @@ const keptPage = 64 << 10
 // HTTP/1 connection is closed, so that a body that nobody wants is neither
 // waited for nor taken in.
 func (f *Refusal) Write(w http.ResponseWriter, r *http.Request, bodyRead bool) error {
-	// Values lie side by side, each with a capacity of one: other handlers change
-	// values where they stand, and append to them. They are not set by Set, which
-	// looks at every letter of a name.
-	values := make([]string, 9)
-	header := w.Header()
-	set := func(name, value string) {
-		one := values[:1:1]
-		one[0], values = value, values[1:]
-		header[name] = one
-	}
-	visit := Navigation
-	if f.Busy == nil {
-		set("Cache-Control", "no-store")
-	} else {
-		visit = f.Busy.announce(header, r, f.RetryAfter)
-		set("Cache-Control", "no-store, private")
-		set("Cdn-Cache-Control", "no-store")
-	}
-	if f.Zone != "" {
-		set("X-Throttle-Zone", strings.Clone(f.Zone)) // or all of f would escape to the heap
-	}
-	var room [40]byte
-	numbers := strconv.AppendInt(room[:0], WholeSeconds(f.RetryAfter), 10)
-	wait := len(numbers)
+	h := headers{w.Header(), make([]string, mostHeaders)}
+	visit := f.announce(&h, r)
 	reading := linger
 	if f.AsError {
 		reading = routing
 	}
 	if endConnection(w, r, bodyRead, reading) || f.Close && r.ProtoMajor < 3 {
-		set("Connection", "close")
+		h.set("Connection", "close")
 	}
 	if f.AsError {
-		if f.Waits {
-			set("Retry-After", string(numbers))
-		}
+		f.setRetryAfter(&h)
 		// By value: Caddy looks for no other form of it.
 		return caddyhttp.HandlerError{StatusCode: f.Status, Err: errRefused}
 	}
+	if form := f.formFor(r, visit); form != inNothing {
+		f.writeBody(w, r, &h, form)
+		return nil
+	}
+	f.setRetryAfter(&h)
+	h.set("Content-Length", "0")
+	w.WriteHeader(f.Status)
+	return nil
+}
+
+// headers are those of a refusal. Values lie side by side, each with a capacity of one:
+// other handlers change values where they stand, and append to them. They are not set by
+// [http.Header.Set], which looks at every letter of a name.
+type headers struct {
+	header http.Header
+	values []string // memory for those that are still to be set
+}
+
+// mostHeaders is how many a refusal may have.
+const mostHeaders = 9
+
+func (h *headers) set(name, value string) {
+	one := h.values[:1:1]
+	one[0], h.values = value, h.values[1:]
+	h.header[name] = one
+}
+
+// announce sets the headers that all refusals have, and returns what the client asks for.
+func (f *Refusal) announce(h *headers, r *http.Request) Visit {
+	visit := Navigation
+	if f.Busy == nil {
+		h.set("Cache-Control", "no-store")
+	} else {
+		visit = f.Busy.announce(h.header, r, f.RetryAfter)
+		h.set("Cache-Control", "no-store, private")
+		h.set("Cdn-Cache-Control", "no-store")
+	}
+	if f.Zone != "" {
+		h.set("X-Throttle-Zone", strings.Clone(f.Zone)) // or all of f would escape to the heap
+	}
+	return visit
+}
+
+// setRetryAfter sets the header of an answer without a body of ours.
+func (f *Refusal) setRetryAfter(h *headers) {
+	if f.Waits {
+		h.set("Retry-After", strconv.FormatInt(WholeSeconds(f.RetryAfter), 10))
+	}
+}
+
+// writeBody writes an answer in a form that has a body.
+func (f *Refusal) writeBody(w http.ResponseWriter, r *http.Request, h *headers, in form) {
 	text := pages.Get().(*[]byte)
 	defer keep(text)
-	page, contentType := f.Page, "text/html; charset=utf-8"
+	*text = f.appendBody((*text)[:0], r, h, in)
+	// Both numbers lie in one string.
+	var room [40]byte
+	numbers := strconv.AppendInt(room[:0], WholeSeconds(f.RetryAfter), 10)
+	wait := len(numbers)
+	both := string(strconv.AppendInt(numbers, int64(len(*text)), 10))
+	if f.Waits {
+		h.set("Retry-After", both[:wait])
+	}
+	h.set("Content-Length", both[wait:])
+	w.WriteHeader(f.Status)
+	_, _ = w.Write(*text) // a client that is gone is no error of ours
+}
+
+// appendBody writes the body, and sets the headers that tell what it is. No cache may
+// keep the answer, so none needs a Vary to choose among answers.
+func (f *Refusal) appendBody(text []byte, r *http.Request, h *headers, in form) []byte {
+	if in == inJSON {
+		h.set("Content-Type", "application/problem+json")
+		return f.appendProblem(text, &languages[preferred(r.Header["Accept-Language"])])
+	}
+	page := f.Page
 	if page == nil {
 		page = standard()
 	}
-	// No cache may keep the answer, so none needs a Vary to choose among answers.
-	switch form := f.formFor(r, visit); {
-	case form == inNothing:
-		if f.Waits {
-			set("Retry-After", string(numbers))
-		}
-		set("Content-Length", "0")
-		w.WriteHeader(f.Status)
-		return nil
-	case form == inJSON:
-		contentType = "application/problem+json"
-		*text = f.appendProblem((*text)[:0], &languages[preferred(r.Header["Accept-Language"])])
-	case page.policy == "":
+	h.set("Content-Type", "text/html; charset=utf-8")
+	if page.policy == "" {
 		values, _ := r.Context().Value(caddy.ReplacerCtxKey).(*caddy.Replacer)
-		*text = page.appendTo((*text)[:0], values)
-	default:
-		i := preferred(r.Header["Accept-Language"])
-		*text = page.notices[i][f.kindOf(r, form)].appendTo((*text)[:0], &languages[i], f.TimeToFit, f.Code)
-		set("Content-Language", languages[i].tag)
-		if form == inHTML {
-			set("Content-Security-Policy", page.policy)
-		}
+		return page.appendTo(text, values)
 	}
-	set("Content-Type", contentType)
-	// Both numbers lie in one string.
-	both := string(strconv.AppendInt(numbers, int64(len(*text)), 10))
-	if f.Waits {
-		set("Retry-After", both[:wait])
+	l := preferred(r.Header["Accept-Language"])
+	h.set("Content-Language", languages[l].tag)
+	if in == inHTML {
+		h.set("Content-Security-Policy", page.policy)
 	}
-	set("Content-Length", both[wait:])
-	w.WriteHeader(f.Status)
-	_, _ = w.Write(*text) // a client that is gone is no error of ours
-	return nil
+	return page.notices[l][f.kindOf(r, in)].appendTo(text, &languages[l], f.TimeToFit, f.Code)
 }
 
 func keep(page *[]byte) {
