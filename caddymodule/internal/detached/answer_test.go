@@ -240,14 +240,15 @@ func TestAHandlersMistakesAreToldAtOnce(t *testing.T) {
 	}
 }
 
-func TestAnAnswerThatBreaksOffDoesSoForTheClient(t *testing.T) {
-	for name, protocols := range bothProtocols() {
+// askInBothProtocols lets a client ask the handler in HTTP/1.1 and in HTTP/2.
+func askInBothProtocols(t *testing.T, handler caddyhttp.HandlerFunc, check func(protocol string, response *http.Response)) {
+	t.Helper()
+	both := map[string]*http.Protocols{"HTTP/1.1": new(http.Protocols), "HTTP/2": new(http.Protocols)}
+	both["HTTP/1.1"].SetHTTP1(true)
+	both["HTTP/2"].SetUnencryptedHTTP2(true)
+	for name, protocols := range both {
 		server := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-			_ = Serve(w, r, caddyhttp.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) error {
-				_, _ = w.Write(make([]byte, 100<<10))
-				_ = http.NewResponseController(w).Flush()
-				panic(http.ErrAbortHandler)
-			}), new(owner), nil)
+			_ = Serve(w, r, handler, new(owner), nil)
 		}))
 		server.Config.Protocols = protocols
 		server.Start()
@@ -256,57 +257,47 @@ func TestAnAnswerThatBreaksOffDoesSoForTheClient(t *testing.T) {
 		if err != nil {
 			t.Fatalf("%s: %v", name, err)
 		}
-		if body, err := io.ReadAll(response.Body); err == nil {
-			t.Errorf("%s: got %d bytes and no error, want the answer to break off", name, len(body))
-		}
+		check(name, response)
 		response.Body.Close()
 		client.CloseIdleConnections()
 		server.Close()
 	}
 }
 
-func bothProtocols() map[string]*http.Protocols {
-	all := map[string]*http.Protocols{"HTTP/1.1": new(http.Protocols), "HTTP/2": new(http.Protocols)}
-	all["HTTP/1.1"].SetHTTP1(true)
-	all["HTTP/2"].SetUnencryptedHTTP2(true)
-	return all
+func TestAnAnswerThatBreaksOffDoesSoForTheClient(t *testing.T) {
+	askInBothProtocols(t, func(w http.ResponseWriter, _ *http.Request) error {
+		_, _ = w.Write(make([]byte, 100<<10))
+		_ = http.NewResponseController(w).Flush()
+		panic(http.ErrAbortHandler)
+	}, func(protocol string, response *http.Response) {
+		if body, err := io.ReadAll(response.Body); err == nil {
+			t.Errorf("%s: got %d bytes and no error, want the answer to break off", protocol, len(body))
+		}
+	})
 }
 
 func TestTrailersFollowTheBody(t *testing.T) {
-	for name, protocols := range bothProtocols() {
-		for _, size := range []int{10, 100 << 10} {
-			body := make([]byte, size)
-			for i := range body {
-				body[i] = byte(rand.Int())
-			}
-			server := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-				_ = Serve(w, r, caddyhttp.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) error {
-					w.Header().Set("Trailer", "X-Sum")
-					_, _ = w.Write(body)
-					_ = http.NewResponseController(w).Flush()
-					w.Header().Set("X-Sum", "1")
-					w.Header().Set(http.TrailerPrefix+"X-Late", "2")
-					return nil
-				}), new(owner), nil)
-			}))
-			server.Config.Protocols = protocols
-			server.Start()
-			client := &http.Client{Transport: &http.Transport{Protocols: protocols}}
-			response, err := client.Get(server.URL)
-			if err != nil {
-				t.Fatalf("%s: %v", name, err)
-			}
+	for _, size := range []int{10, 100 << 10} {
+		body := make([]byte, size)
+		for i := range body {
+			body[i] = byte(rand.Int())
+		}
+		askInBothProtocols(t, func(w http.ResponseWriter, _ *http.Request) error {
+			w.Header().Set("Trailer", "X-Sum")
+			_, _ = w.Write(body)
+			_ = http.NewResponseController(w).Flush()
+			w.Header().Set("X-Sum", "1")
+			w.Header().Set(http.TrailerPrefix+"X-Late", "2")
+			return nil
+		}, func(protocol string, response *http.Response) {
 			got, err := io.ReadAll(response.Body)
 			if err != nil || !bytes.Equal(got, body) {
-				t.Errorf("%s: got %d bytes, %v, want the %d that were written", name, len(got), err, size)
+				t.Errorf("%s: got %d bytes, %v, want the %d that were written", protocol, len(got), err, size)
 			}
 			if response.Trailer.Get("X-Sum") != "1" || response.Trailer.Get("X-Late") != "2" {
-				t.Errorf("%s: got the trailers %v, want both", name, response.Trailer)
+				t.Errorf("%s: got the trailers %v, want both", protocol, response.Trailer)
 			}
-			response.Body.Close()
-			client.CloseIdleConnections()
-			server.Close()
-		}
+		})
 	}
 }
 
