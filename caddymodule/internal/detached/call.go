@@ -85,14 +85,31 @@ func (c *call) watch() {
 
 // leave notes that the client has left.
 func (c *call) leave() {
+	if c.depart() {
+		c.waitForExit()
+	}
+}
+
+// depart limits how long the call goes on, now that nobody will get the rest of its
+// answer. It reports whether that is news, and the call is not over yet.
+func (c *call) depart() bool {
 	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.left {
+		return false
+	}
 	c.left = true
 	if c.stream {
 		c.cancel()
-	} else if c.err == nil {
+	}
+	if c.err == nil {
 		c.timer = time.AfterFunc(Patience, c.end)
 	}
-	c.mu.Unlock()
+	return c.err == nil
+}
+
+// waitForExit ends the call if the process ends before it does.
+func (c *call) waitForExit() {
 	select {
 	case <-c.exiting:
 		c.end()
@@ -111,12 +128,11 @@ func (c *call) streams() {
 	}
 }
 
-// cut notes that nothing can be sent to the client any more.
+// cut notes that nothing can be sent to the client any more. Over HTTP/3, it may still
+// be there.
 func (c *call) cut() {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.stream {
-		c.cancel()
+	if c.depart() {
+		go c.waitForExit()
 	}
 }
 

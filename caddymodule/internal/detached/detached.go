@@ -52,7 +52,8 @@ type Owner interface {
 }
 
 // Serve calls the next handler, which goes on when the client of r leaves, and sends the
-// answer. If exiting, which may be nil, is closed, calls without a client end.
+// answer. It panics with [http.ErrAbortHandler] if a client that is still there could not
+// be sent all of it. If exiting, which may be nil, is closed, calls without a client end.
 func Serve(w http.ResponseWriter, r *http.Request, next caddyhttp.Handler, owner Owner, exiting <-chan struct{}) error {
 	d := &writer{
 		ResponseWriterWrapper: caddyhttp.ResponseWriterWrapper{ResponseWriter: w},
@@ -73,7 +74,9 @@ func (d *writer) serve(r *http.Request, next caddyhttp.Handler) (err error) {
 		d.call.end()
 		d.owner.Served(err)
 	}()
-	return next.ServeHTTP(d, r.WithContext(&d.call))
+	err = next.ServeHTTP(d, r.WithContext(&d.call))
+	d.returned = err == nil
+	return err
 }
 
 // A writer is the response writer of the next handler. What it writes is sent by a
@@ -99,9 +102,11 @@ type writer struct {
 	flush    bool // when all that is there has been sent
 	running  bool // the goroutine
 	lost     bool // nothing can be sent any more
+	returned bool // the handler, without an error
 	panicked any  // of the goroutine
 
 	// Of whoever sends:
+	cut     bool // something could not be sent
 	limited bool
 	limit   time.Time // by the server's own write timeout, once it is limited; zero if there is none
 	due     time.Time // a deadline of ours; zero if there is none
@@ -286,6 +291,9 @@ func (d *writer) finish() {
 	if d.panicked != nil {
 		panic(d.panicked)
 	}
+	if d.cut && d.returned && d.call.client.Err() == nil {
+		panic(http.ErrAbortHandler) // HTTP/3 would end a part of the answer as if it were all
+	}
 }
 
 // writeThrough writes to the client, while the next handler waits.
@@ -325,6 +333,7 @@ func (d *writer) isLost() bool {
 
 // lose notes that nothing can be sent any more.
 func (d *writer) lose() {
+	d.cut = true
 	d.drop()
 	d.call.cut()
 }

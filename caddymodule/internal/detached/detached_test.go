@@ -28,6 +28,18 @@ func visit(w http.ResponseWriter, leaves time.Duration, exiting <-chan struct{},
 	return Serve(w, r, caddyhttp.HandlerFunc(serve), new(owner), exiting)
 }
 
+// aborted calls serve, and reports whether it panics with http.ErrAbortHandler.
+func aborted(serve func() error) (was bool, err error) {
+	defer func() {
+		if panicked := recover(); panicked != nil && panicked != http.ErrAbortHandler {
+			panic(panicked)
+		} else {
+			was = panicked != nil
+		}
+	}()
+	return false, serve()
+}
+
 // until returns after how long the context of a request is over.
 func until(r *http.Request) time.Duration {
 	began := time.Now()
@@ -176,12 +188,17 @@ func TestAClientThatReadsTooSlowlyIsCutAndTheUpstreamReadOn(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			conn := &slowConn{ResponseWriter: httptest.NewRecorder(), second: test.second}
 			read, began := int64(0), time.Now()
-			err := visit(conn, time.Hour, nil, func(w http.ResponseWriter, _ *http.Request) (err error) {
-				read, err = io.Copy(w, strings.NewReader(strings.Repeat("x", 100<<10)))
-				return err
+			cut, err := aborted(func() error {
+				return visit(conn, time.Hour, nil, func(w http.ResponseWriter, _ *http.Request) (err error) {
+					read, err = io.Copy(w, strings.NewReader(strings.Repeat("x", 100<<10)))
+					return err
+				})
 			})
 			if err != nil || read != 100<<10 {
 				t.Errorf("%d bytes a second: got %d bytes read, %v, want all", test.second, read, err)
+			}
+			if want := test.takes < 100<<10; cut != want {
+				t.Errorf("%d bytes a second: got it aborted: %v, want %v", test.second, cut, want)
 			}
 			if took := time.Since(began); conn.took != test.takes || took > test.atMost {
 				t.Errorf("%d bytes a second: got %d sent within %v, want %d within %v", test.second, conn.took, took, test.takes, test.atMost)
@@ -200,10 +217,14 @@ func TestTheServersOwnWriteTimeoutHolds(t *testing.T) {
 		ctx := context.WithValue(t.Context(), http.ServerContextKey, server)
 		r := httptest.NewRequest(http.MethodGet, "/", nil).WithContext(ctx)
 		began := time.Now()
-		_ = Serve(conn, r, caddyhttp.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) error {
-			_, err := w.Write(make([]byte, 100<<10))
-			return err
-		}), new(owner), nil)
+		if cut, _ := aborted(func() error {
+			return Serve(conn, r, caddyhttp.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) error {
+				_, err := w.Write(make([]byte, 100<<10))
+				return err
+			}), new(owner), nil)
+		}); !cut {
+			t.Error("got a part of the answer as if it were all, want it aborted")
+		}
 		if took := time.Since(began); took != 20*time.Second || conn.took != 32<<10 {
 			t.Errorf("got %d bytes sent within %v, want 32 KiB within 20s", conn.took, took)
 		}
@@ -212,20 +233,64 @@ func TestTheServersOwnWriteTimeoutHolds(t *testing.T) {
 
 func TestWhatNobodyReadsIsThrownAway(t *testing.T) {
 	conn := &slowConn{ResponseWriter: httptest.NewRecorder(), fails: true}
-	err := visit(conn, time.Hour, nil, func(w http.ResponseWriter, r *http.Request) error {
-		for range 3 {
-			if n, err := w.Write([]byte("hello")); n != 5 || err != nil {
-				t.Errorf("got %d, %v, want that it seems to be sent", n, err)
+	cut, err := aborted(func() error {
+		return visit(conn, time.Hour, nil, func(w http.ResponseWriter, r *http.Request) error {
+			for range 3 {
+				if n, err := w.Write([]byte("hello")); n != 5 || err != nil {
+					t.Errorf("got %d, %v, want that it seems to be sent", n, err)
+				}
 			}
-		}
-		if err := http.NewResponseController(w).Flush(); err != nil {
-			t.Errorf("flushing: got %v, want nothing", err)
-		}
-		return r.Context().Err()
+			if err := http.NewResponseController(w).Flush(); err != nil {
+				t.Errorf("flushing: got %v, want nothing", err)
+			}
+			return r.Context().Err()
+		})
 	})
-	if err != nil {
-		t.Errorf("got %v, want the call to go on", err)
+	if err != nil || !cut {
+		t.Errorf("got %v, aborted: %v, want the call to go on and the answer aborted", err, cut)
 	}
+}
+
+// Over HTTP/3 a client that is cut off has not left.
+func TestACallWhoseClientIsCutOffEndsLikeOneWithout(t *testing.T) {
+	for name, test := range map[string]struct {
+		exits, ends time.Duration
+	}{
+		"patience": {time.Hour, 15*time.Second + Patience},
+		"exit":     {time.Minute, time.Minute},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				exiting := make(chan struct{})
+				time.AfterFunc(test.exits, func() { close(exiting) })
+				conn := &slowConn{ResponseWriter: httptest.NewRecorder()}
+				if err := visit(conn, 2*time.Hour, exiting, func(w http.ResponseWriter, r *http.Request) error {
+					_, _ = w.Write(make([]byte, 8<<10))
+					if got := until(r); got != test.ends {
+						t.Errorf("got it over after %v, want %v", got, test.ends)
+					}
+					return r.Context().Err()
+				}); !errors.Is(err, context.Canceled) {
+					t.Errorf("got %v, want it canceled", err)
+				}
+				time.Sleep(2 * time.Hour) // virtual; the exit comes
+			})
+		})
+	}
+}
+
+// A client that has left needs no sign that its answer is not complete.
+func TestAnAnswerWhoseClientHasLeftIsNotAborted(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		conn := &slowConn{ResponseWriter: httptest.NewRecorder(), fails: true}
+		if err := visit(conn, time.Second, nil, func(w http.ResponseWriter, _ *http.Request) error {
+			time.Sleep(2 * time.Second)
+			_, err := w.Write([]byte("hello"))
+			return err
+		}); err != nil {
+			t.Errorf("got %v, want it thrown away", err)
+		}
+	})
 }
 
 func TestAStreamThatNobodyReadsEnds(t *testing.T) {
