@@ -6,9 +6,11 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"log"
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -174,6 +176,91 @@ func TestASlowReaderOfARealUpstreamHoldsNoSlot(t *testing.T) {
 				soon(t, "no answer to be held", func() bool { return detached.Buffered() == before })
 			})
 		}
+	}
+}
+
+// Clients leave before, in and after their answers, which end or break off. Neither
+// memory nor a slot is lost, and others get their answers.
+func TestClientsThatLeaveAtAnyStageLeaveNothingBehind(t *testing.T) {
+	page := bytes.Repeat([]byte("a page "), 100<<10)
+	u := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		for i, chunk := range slices.Collect(slices.Chunk(page, 50<<10)) {
+			_, _ = w.Write(chunk)
+			if i == 3 && r.URL.Path == "/broken" {
+				panic(http.ErrAbortHandler)
+			}
+			_ = http.NewResponseController(w).Flush()
+		}
+	}))
+	u.Config.ErrorLog = log.New(io.Discard, "", 0)
+	defer u.Close()
+	for _, protocol := range []string{"HTTP/1.1", "HTTP/2"} {
+		t.Run(protocol, func(t *testing.T) {
+			port := freeAddress(t)
+			mustLoad(t, fmt.Sprintf("{\nservers {\nprotocols h1 h2c\n}\n}\nhttp://%s {\nencode gzip\nthrottle {\nzone stages {\nin_flight 8\nshare\nmax_wait 60s\n}\n}\nreverse_proxy %s\n}", port, u.Listener.Addr()))
+			live, err := joinZone("stages")
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer func() { _ = leave(liveZoneKey("stages")) }()
+			transport := &http.Transport{Protocols: new(http.Protocols), MaxIdleConnsPerHost: 4}
+			transport.Protocols.SetHTTP1(protocol == "HTTP/1.1")
+			transport.Protocols.SetUnencryptedHTTP2(protocol == "HTTP/2")
+			defer transport.CloseIdleConnections()
+			before := detached.Buffered()
+			var served atomic.Int64
+			var clients sync.WaitGroup
+			for i := range 200 {
+				clients.Go(func() {
+					path, reads := []string{"/", "/broken", "/"}[i%3], i*len(page)/150 // a quarter reads all
+					ctx, cancel := context.WithCancel(t.Context())
+					defer cancel()
+					if i%10 == 0 {
+						cancel() // as soon as it asks
+					}
+					r, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://127.0.0.1"+port+path, nil)
+					if err != nil {
+						t.Error(err)
+						return
+					}
+					if i%2 == 0 {
+						r.Header.Set("Accept-Encoding", "gzip") // others by the transport
+						reads /= 50
+					}
+					response, err := transport.RoundTrip(r)
+					if err != nil {
+						return
+					}
+					defer response.Body.Close()
+					n, err := io.CopyN(io.Discard, response.Body, int64(reads)+1)
+					if response.StatusCode != http.StatusOK {
+						return // one client may not fill the whole queue
+					}
+					served.Add(1)
+					if path == "/broken" && err == io.EOF {
+						t.Errorf("got %d bytes of an answer that broke off as if they were all", n)
+					}
+				})
+			}
+			clients.Wait()
+			if served.Load() < 20 {
+				t.Errorf("got %d answers that began, want many", served.Load())
+			}
+			soon(t, "no slot to be held", func() bool { waiting, served := live.enforced.Counts(); return waiting+served == 0 })
+			soon(t, "no answer to be held", func() bool { return detached.Buffered() == before })
+			r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://127.0.0.1"+port+"/", nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			response, err := transport.RoundTrip(r)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer response.Body.Close()
+			if got, err := io.ReadAll(response.Body); err != nil || !bytes.Equal(got, page) {
+				t.Errorf("got %d bytes, %v after all have left, want the page of %d", len(got), err, len(page))
+			}
+		})
 	}
 }
 
