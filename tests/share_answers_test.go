@@ -192,14 +192,34 @@ func TestClientsSeeTheSameAnswersWithShareAndWithout(t *testing.T) {
 		newQUICVisitor(t, nil): fmt.Sprintf("https://localhost:%d", secure),
 	}
 	asks := []struct{ method, path, ranges string }{
-		{"GET", "/page", ""}, {"HEAD", "/page", ""}, {"GET", "/untyped", ""}, {"GET", "/large", ""}, {"HEAD", "/large", ""},
-		{"GET", "/large", "bytes=7-150000"}, {"GET", "/large", "bytes=1-2,90000-120000"}, {"GET", "/chunks", ""}, {"HEAD", "/chunks", ""},
-		{"GET", "/early", ""}, {"GET", "/none", ""}, {"GET", "/same", ""}, {"GET", "/moved", ""}, {"GET", "/missing", ""}, {"GET", "/failed", ""},
-		{"GET", "/trailers", ""}, {"GET", "/rpc", ""}, {"GET", "/short", ""}, {"GET", "/broken", ""}, {"GET", "/nothing", ""},
+		{"GET", "/page", ""},
+		{"HEAD", "/page", ""},
+		{"GET", "/untyped", ""},
+		{"GET", "/large", ""},
+		{"HEAD", "/large", ""},
+		{"GET", "/large", "bytes=7-150000"},
+		{"GET", "/large", "bytes=1-2,90000-120000"},
+		{"GET", "/chunks", ""},
+		{"HEAD", "/chunks", ""},
+		{"GET", "/early", ""},
+		{"GET", "/none", ""},
+		{"GET", "/same", ""},
+		{"GET", "/moved", ""},
+		{"GET", "/missing", ""},
+		{"GET", "/failed", ""},
+		{"GET", "/trailers", ""},
+		{"GET", "/rpc", ""},
+		{"GET", "/short", ""},
+		{"GET", "/broken", ""},
+		{"GET", "/nothing", ""},
 	}
 	fileAsks := []struct{ method, path, ranges string }{
-		{"GET", "/file.txt", ""}, {"HEAD", "/file.txt", ""}, {"GET", "/file.txt", "bytes=7-150000"}, {"GET", "/file.txt", "bytes=1-2,90000-120000"},
-		{"GET", "/file.txt", "bytes=900000-"}, {"GET", "/absent.txt", ""},
+		{"GET", "/file.txt", ""},
+		{"HEAD", "/file.txt", ""},
+		{"GET", "/file.txt", "bytes=7-150000"},
+		{"GET", "/file.txt", "bytes=1-2,90000-120000"},
+		{"GET", "/file.txt", "bytes=900000-"},
+		{"GET", "/absent.txt", ""},
 	}
 	for v, base := range visitors {
 		t.Run(v.protocol, func(t *testing.T) {
