@@ -48,10 +48,10 @@ func noNamedMatchers(d *caddyfile.Dispenser) matcherToken {
 }
 
 // parseMatchers adds a set of matchers, all of which must match. They stand in a
-// block or on the line, or are one of the site's by its name.
-func parseMatchers(d *caddyfile.Dispenser, matcher matcherToken, sets *caddyhttp.RawMatcherSets) error {
-	option, here := d.Val(), place(d)
-	set, named, err := parseNamed(d, matcher)
+// block or on the line, or are one of the site's by its name. Errors name the option.
+func parseMatchers(d *caddyfile.Dispenser, option string, matcher matcherToken, sets *caddyhttp.RawMatcherSets) error {
+	here := place(d)
+	set, named, err := parseNamed(d, option, matcher)
 	if err == nil && !named {
 		set, err = parseMatcherSet(d, option)
 	}
@@ -66,8 +66,7 @@ func parseMatchers(d *caddyfile.Dispenser, matcher matcherToken, sets *caddyhttp
 }
 
 // parseNamed reads a single @name, if one comes next.
-func parseNamed(d *caddyfile.Dispenser, matcher matcherToken) (set caddy.ModuleMap, named bool, err error) {
-	option := d.Val()
+func parseNamed(d *caddyfile.Dispenser, option string, matcher matcherToken) (set caddy.ModuleMap, named bool, err error) {
 	if !d.NextArg() {
 		return nil, false, nil
 	}

@@ -28,11 +28,11 @@ const largestPage = 1 << 20
 // parseExempt reads the words after exempt: matchers, or static_files.
 func parseExempt(d *caddyfile.Dispenser, matcher matcherToken, sets *caddyhttp.RawMatcherSets, static **StaticFiles) error {
 	if !d.NextArg() {
-		return parseMatchers(d, matcher, sets)
+		return parseMatchers(d, d.Val(), matcher, sets)
 	}
 	if d.Val() != staticFiles {
 		d.Prev()
-		return parseMatchers(d, matcher, sets)
+		return parseMatchers(d, d.Val(), matcher, sets)
 	}
 	if *static != nil {
 		return d.Errf("exempt %s is given twice", staticFiles)

@@ -187,6 +187,9 @@ var homes = map[string]string{
 // unknownOption reports the current word as an unknown option, with a hint.
 func unknownOption(d *caddyfile.Dispenser, where string, known []string) error {
 	word := d.Val()
+	if word == "{" {
+		return d.Errf("unexpected { in %s: the option before it takes no block", where)
+	}
 	name, _, _ := strings.Cut(word, "=") // as in nginx
 	if hint, translated := translations[name]; translated {
 		return d.Errf("unknown option %q in %s: %s", word, where, hint)

@@ -80,7 +80,7 @@ func (o zoneOption) besideZones() zoneOption {
 // zoneOptions are all options of a zone, in the order of the documentation.
 var zoneOptions = []zoneOption{
 	{name: "match", syntax: "<request matchers>|@<name>", repeats: true, parse: func(r *zoneReader) error {
-		return parseMatchers(r.Dispenser, r.matcher, &r.zone.Match)
+		return parseMatchers(r.Dispenser, r.Val(), r.matcher, &r.zone.Match)
 	}},
 	{name: "exempt", syntax: "<request matchers>|@<name>|static_files [<root>]", repeats: true, parse: (*zoneReader).parseExempt, beside: true, inherit: inheritExempt},
 	{name: "key", syntax: "<source>...", parse: plain((*Zone).parseKey)},

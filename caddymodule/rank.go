@@ -93,7 +93,7 @@ func parseRank(r *zoneReader) error {
 		if err := mistakenRank(r.Dispenser, rank.Rank, word, args); err != nil {
 			return err
 		}
-		if err := parseMatchers(r.Dispenser, r.matcher, &rank.Match); err != nil {
+		if err := parseMatchers(r.Dispenser, "rank "+rank.Rank, r.matcher, &rank.Match); err != nil {
 			return err
 		}
 	}
@@ -111,6 +111,8 @@ func mistakenRank(d *caddyfile.Dispenser, rank, word string, args []string) erro
 		return d.Errf("unknown matcher %q in rank crawler: did you mean verified_crawler %s?", word, strings.ToLower(strings.Join(args, " ")))
 	case rank == rankMember && strings.HasSuffix(word, "*") && cookie.ValidPattern(word):
 		return d.Errf("unknown matcher %q in rank member: did you mean rank member issued %s?", word, strings.Join(args, " "))
+	case rank == rankMember && strings.EqualFold(word, "cookie") && len(args) > 1:
+		return d.Errf("unknown matcher %q in rank member: did you mean rank member issued %s?", word, strings.Join(args[1:], " "))
 	}
 	return nil
 }
@@ -311,7 +313,7 @@ func weak(set caddy.ModuleMap) bool {
 // warnRanks logs warnings about ranks that do not hold what they promise.
 func (z *runningZone) warnRanks() {
 	for _, rank := range z.Ranks.Weak {
-		z.logger.Warn("clients choose their path, query, headers and cookies, so any client can take this rank: add a matcher that they cannot forge, such as client_ip, or use rank member issued or told",
+		z.logger.Warn("clients choose their path, query, headers and cookies, so any client can take this rank: add a matcher that they cannot forge, such as client_ip or verified_crawler, or use rank member issued or told",
 			zap.String("rank", rank))
 	}
 	if z.Ranks.Pass != nil && z.Shadow {
