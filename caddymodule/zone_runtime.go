@@ -141,7 +141,7 @@ func (z *runningZone) warn(definition *Zone) {
 	if z.Block != nil && z.Settle != nil && !z.Settle.After {
 		z.logger.Warn("zone blocks clients for what their requests reserve, before the response says what they cost: add after to settle")
 	}
-	if wait := longestWait(z.Rule); wait > patientClient {
+	if wait := longestWait(z.Rule); wait > patientClient && z.Share == nil { // share has a warning of its own
 		warning := "requests may wait longer than most clients do: set max_wait, a smaller capacity or a faster leak"
 		if z.MaxWait > 0 {
 			warning = "requests may wait longer than most clients do: set a shorter max_wait"
