@@ -156,7 +156,7 @@ test_units() {
 		echo 'SKIPPED: the race detector, which needs gcc'
 	fi
 	step "go test ${race[*]}"
-	go test "${race[@]}" -tags "$tags" "${packages[@]}"
+	go test "${race[@]}" -timeout 30m -tags "$tags" "${packages[@]}"
 	go test "${race[@]}" "${short[@]}" -p 1 -timeout 30m -tags "$tags" "${stores[@]}"
 }
 
@@ -171,7 +171,7 @@ step 'go vet'
 go vet -tags "$tags" ./...
 test_units
 step 'the benchmarks build'
-(cd bench && go vet -tags "$tags" ./... && go test -short -tags "$tags" ./...)
+(cd bench && go vet -tags "$tags" ./... && go test -short -timeout 60m -tags "$tags" ./...)
 step 'memstore has lost no ground'
 bench/run.sh --guard
 step 'the whole system'
