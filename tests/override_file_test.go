@@ -297,7 +297,7 @@ func TestReloadsLeaveOneWatcherOfAnOverrideFile(t *testing.T) {
 	c := &customers{caddy: startCaddy(t, generation(0)), url: fmt.Sprintf("http://127.0.0.1:%d/", port), file: file}
 	watchers := func() int {
 		_, profile := c.askAdmin("GET", "/debug/pprof/goroutine?debug=2", "")
-		return strings.Count(profile, "(*overrideFiles).watch(")
+		return strings.Count(profile, "(*overrideFile).watch(")
 	}
 	descriptors := func() int {
 		open, err := os.ReadDir(fmt.Sprintf("/proc/%d/fd", c.cmd.Process.Pid))
