@@ -159,16 +159,7 @@ func TestNoNestOfHandlersWithTurnsWaitsInVain(t *testing.T) {
 				go func() { results <- nest(gate, service, handlers...) }()
 				time.Sleep(time.Duration(random.IntN(100)) * time.Millisecond)
 			}
-			began := time.Now()
-			for range n {
-				if why := (<-results).Why; why != Admitted {
-					t.Errorf("seed %d: got %v, want it admitted", seed, why)
-				}
-			}
-			if took := time.Since(began); took > n*time.Second {
-				t.Errorf("seed %d: got all served after %v, want no more than one after the other takes", seed, took)
-			}
-			synctest.Wait()
+			wantAllServed(t, seed, n, results)
 			wantEmpty(t, zones...)
 		})
 	}
