@@ -13,12 +13,12 @@ func TestTakeDoesNotAllocate(t *testing.T) {
 	}
 }
 
-func TestAMillionKeysTakeAtMost130BytesEach(t *testing.T) {
+func TestAMillionKeysTakeAtMost96BytesEach(t *testing.T) {
 	skipShort(t)
 	f := footprintOf(limiter{"memstore", openMemstore})
 	t.Logf("%.1f bytes and %.3f objects a key", f.bytes, f.objects)
-	if f.bytes > 130 {
-		t.Errorf("got %.1f bytes a key, want at most 130", f.bytes)
+	if f.bytes > 96 {
+		t.Errorf("got %.1f bytes a key, want at most 96", f.bytes)
 	}
 }
 
