@@ -99,8 +99,8 @@ var (
 // the same as it does.
 //
 // Pages that are served while others wait bring a pass, too, which the prototype does not
-// know. It costs people behind one address ten points if half of the robots keep cookies,
-// because all these then have passes. They are served as one client, and others are not.
+// know. It costs people behind one address seven to ten points if half of the robots keep
+// cookies: more robots then have passes, each of which counts as a client.
 //
 // The mean is not bounded: an export of a minute raises it by more than a second when it
 // ends. While a member always has exports running, newcomers get 94 to 95 % of their
