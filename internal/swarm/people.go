@@ -44,9 +44,10 @@ func (t *trial) session(d dice, isMember bool, members []*client) {
 	if isMember {
 		kind = func(r *Result) *Count { return &r.Member }
 		visitor = members[n%len(members)]
-	} else if d.chance(t.NAT) {
+	}
+	if d.chance(t.NAT) {
 		kind = func(r *Result) *Count { return &r.NAT }
-		visitor.address = "100.65.0.1"
+		visitor = &client{"100.65.0.1", visitor.jar}
 	}
 	counted := t.now() >= t.From && t.now() < t.To
 	tally := func(change func(*Count)) {

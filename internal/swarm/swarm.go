@@ -36,6 +36,9 @@ type Site struct {
 	// that it took, a blank, and the query. If empty, nothing is known of the work that
 	// nobody got. It is read when the trial is over.
 	Log string
+
+	// transport is how requests get there; nil for the network.
+	transport http.RoundTripper
 }
 
 // A Scenario is the traffic of one trial.
@@ -55,7 +58,7 @@ type Scenario struct {
 	Think   time.Duration // the mean time between two pages
 	Fetches int           // further requests of a page, by a script
 	Once    bool          // each person wants one page, and does not come back when refused
-	NAT     float64       // the share of people behind one address
+	NAT     float64       // the share of people behind one address, members among them
 
 	Robots     float64       // the worker seconds a second that robots ask for
 	RobotPage  time.Duration // the mean time of theirs
@@ -109,7 +112,7 @@ func ratio(part, whole int) float64 {
 
 // A Result is what a trial has counted.
 type Result struct {
-	Member, First, NAT Count // people
+	Member, First, NAT Count // people; those on the NAT are not among the others
 	Robot, Cookie      Count // robots without and with cookies
 	Scraper, Export    Count
 
@@ -177,14 +180,14 @@ type sent struct {
 
 // Run tries a site. It takes as long as the scenario does.
 func Run(ctx context.Context, site Site, s Scenario) (*Result, error) {
-	transport := &http.Transport{MaxIdleConns: 500, MaxIdleConnsPerHost: 500, DisableCompression: true}
-	defer transport.CloseIdleConnections()
+	client := &http.Client{Transport: site.transport, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
+	if site.transport == nil {
+		client.Transport = &http.Transport{MaxIdleConns: 500, MaxIdleConnsPerHost: 500, DisableCompression: true}
+		defer client.CloseIdleConnections()
+	}
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	t := &trial{Scenario: s, site: site, ctx: ctx, client: &http.Client{
-		Transport:     transport,
-		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
-	}}
+	t := &trial{Scenario: s, site: site, ctx: ctx, client: client}
 	members, err := t.logIn()
 	if err != nil {
 		return nil, err

@@ -15,6 +15,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 )
 
@@ -25,11 +26,35 @@ var quick = Scenario{
 	Robots: 2, RobotPage: 40 * time.Millisecond,
 }
 
+// A direct transport hands requests to a handler, without a network, so that trials run
+// in virtual time.
+type direct struct{ http.HandlerFunc }
+
+func (d direct) RoundTrip(r *http.Request) (*http.Response, error) {
+	if err := r.Context().Err(); err != nil {
+		return nil, err
+	}
+	recorder := httptest.NewRecorder()
+	d.ServeHTTP(recorder, r)
+	return recorder.Result(), nil
+}
+
+// try runs a trial of a site in virtual time.
+func try(t *testing.T, site http.HandlerFunc, log string, s Scenario) (result *Result) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		var err error
+		if result, err = Run(t.Context(), Site{URL: "http://site.test", Log: log, transport: direct{site}}, s); err != nil {
+			t.Fatal(err)
+		}
+	})
+	return result
+}
+
 func TestASiteThatServesEverybodyServesEverybody(t *testing.T) {
-	t.Parallel()
 	var logins, pages, fetches atomic.Int64
 	var clients sync.Map
-	site := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	result := try(t, func(w http.ResponseWriter, r *http.Request) {
 		clients.Store(r.Header.Get("X-Forwarded-For"), true)
 		switch {
 		case r.URL.Path == "/login.php":
@@ -43,12 +68,7 @@ func TestASiteThatServesEverybodyServesEverybody(t *testing.T) {
 				t.Error(err)
 			}
 		}
-	}))
-	defer site.Close()
-	result, err := Run(t.Context(), Site{URL: site.URL}, quick)
-	if err != nil {
-		t.Fatal(err)
-	}
+	}, "", quick)
 	for name, c := range map[string]*Count{"members": &result.Member, "first": &result.First} {
 		if c.Sessions == 0 || c.Done != c.Sessions || c.Within30 != c.Wanted || c.Fetched != c.Fetches || c.Fetches != 2*c.Wanted {
 			t.Errorf("%s: got %+v, want all served", name, *c)
@@ -57,8 +77,11 @@ func TestASiteThatServesEverybodyServesEverybody(t *testing.T) {
 	if result.Robot.Requests == 0 || result.Robot.Served != result.Robot.Requests || result.Utilisation <= 0 {
 		t.Errorf("got %+v, want robots and a utilisation", *result)
 	}
-	if got, want := pages.Load(), int64(result.First.Wanted+result.Member.Wanted+result.Robot.Requests); got < want {
-		t.Errorf("the site got %d pages to serve, want at least %d", got, want)
+	if got, want := pages.Load(), int64(result.First.Wanted+result.Member.Wanted+result.Robot.Requests); got != want {
+		t.Errorf("the site got %d pages to serve, want %d", got, want)
+	}
+	if got, want := fetches.Load(), int64(result.First.Fetches+result.Member.Fetches); got != want {
+		t.Errorf("the site got %d further requests, want %d", got, want)
 	}
 	addresses := 0
 	clients.Range(func(any, any) bool { addresses++; return true })
@@ -68,9 +91,10 @@ func TestASiteThatServesEverybodyServesEverybody(t *testing.T) {
 }
 
 func TestPeopleComeBackAsTheErrorPageSays(t *testing.T) {
-	t.Parallel()
 	refused := new(sync.Map)
-	site := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	s := quick
+	s.Robots, s.Fetches, s.Members, s.To, s.End = 0, 0, 0, time.Second, time.Second
+	result := try(t, func(w http.ResponseWriter, r *http.Request) {
 		if r.URL.Path != "/login.php" {
 			if _, again := refused.LoadOrStore(r.Header.Get("X-Forwarded-For")+r.URL.Query().Get("ms"), true); !again {
 				w.Header().Set("Refresh", "1; url=/page.php")
@@ -82,21 +106,13 @@ func TestPeopleComeBackAsTheErrorPageSays(t *testing.T) {
 				t.Error("a person has lost the cookie")
 			}
 		}
-	}))
-	defer site.Close()
-	s := quick
-	s.Robots, s.Fetches, s.Members, s.To, s.End = 0, 0, 0, time.Second, time.Second
-	result, err := Run(t.Context(), Site{URL: site.URL}, s)
-	if err != nil {
-		t.Fatal(err)
-	}
+	}, "", s)
 	if c := result.First; c.Refused == 0 || c.Share() < 0.6 {
 		t.Errorf("got %+v, want most people served when they come back", c)
 	}
 }
 
 func TestAPoolOfRobotsSharesAddressesAndPasses(t *testing.T) {
-	t.Parallel()
 	for _, test := range []struct {
 		name              string
 		change            func(*Scenario)
@@ -107,7 +123,10 @@ func TestAPoolOfRobotsSharesAddressesAndPasses(t *testing.T) {
 	} {
 		var mu sync.Mutex
 		addresses, passes, issued := map[string]bool{}, map[string]bool{}, 0
-		site := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		s := quick
+		s.Robots, s.Pool, s.Cookies = 4, 50, 1
+		test.change(&s)
+		result := try(t, func(w http.ResponseWriter, r *http.Request) {
 			if !strings.HasPrefix(r.Header.Get("X-Forwarded-For"), "102.") {
 				return
 			}
@@ -123,15 +142,7 @@ func TestAPoolOfRobotsSharesAddressesAndPasses(t *testing.T) {
 			} else {
 				passes[cookie.Value] = true
 			}
-		}))
-		s := quick
-		s.Robots, s.Pool, s.Cookies = 4, 50, 1
-		test.change(&s)
-		result, err := Run(t.Context(), Site{URL: site.URL}, s)
-		site.Close()
-		if err != nil {
-			t.Fatal(err)
-		}
+		}, "", s)
 		if result.Cookie.Requests == 0 || result.Robot.Requests != 0 {
 			t.Errorf("%s: got %+v, want robots with cookies only", test.name, *result)
 		}
@@ -166,12 +177,11 @@ func TestResultsAreShownAsTablesAndPictures(t *testing.T) {
 }
 
 func TestWorkForNobodyIsCounted(t *testing.T) {
-	t.Parallel()
 	log := filepath.Join(t.TempDir(), "log")
 	var mu sync.Mutex
 	var lines strings.Builder
 	lines.WriteString("900000 user=member1\n")
-	site := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	result := try(t, func(w http.ResponseWriter, r *http.Request) {
 		if r.URL.Path == "/login.php" {
 			return
 		}
@@ -185,12 +195,7 @@ func TestWorkForNobodyIsCounted(t *testing.T) {
 		if strings.HasPrefix(r.Header.Get("X-Forwarded-For"), "101.") {
 			w.WriteHeader(http.StatusBadGateway) // robots get nothing
 		}
-	}))
-	defer site.Close()
-	result, err := Run(t.Context(), Site{URL: site.URL, Log: log}, quick)
-	if err != nil {
-		t.Fatal(err)
-	}
+	}, log, quick)
 	if got := result.Stretch(); math.Abs(got-0.1) > 0.001 || !result.Disturbed() {
 		t.Errorf("got pages longer by %v, want by a tenth, which is too much", got)
 	}
@@ -226,5 +231,31 @@ func TestTrialsAreKeptAndAddedUp(t *testing.T) {
 	}
 	if got := Sum(trials, "x10", "a"); got != nil {
 		t.Errorf("got %+v, want nothing", got)
+	}
+}
+
+func TestPeopleBehindOneAddressAreCountedApartWithTheMembersAmongThem(t *testing.T) {
+	s := quick
+	s.NAT, s.Fetches = 1, 0
+	var members, others atomic.Int64
+	result := try(t, func(w http.ResponseWriter, r *http.Request) {
+		address := r.Header.Get("X-Forwarded-For")
+		switch {
+		case r.URL.Path == "/login.php":
+			http.SetCookie(w, &http.Cookie{Name: "member", Value: "1"})
+		case strings.HasPrefix(address, "101."): // a robot
+		case address != "100.65.0.1":
+			t.Errorf("got a person at %s, want all behind one address", address)
+		case r.Header.Get("Cookie") != "":
+			members.Add(1)
+		default:
+			others.Add(1)
+		}
+	}, "", s)
+	if c := result.NAT; c.Sessions == 0 || c.Done != c.Sessions || result.Member.Sessions+result.First.Sessions > 0 {
+		t.Errorf("got %+v, want everybody on the NAT, and served", *result)
+	}
+	if members.Load() == 0 || others.Load() == 0 {
+		t.Errorf("got %d pages of members and %d of others, want both", members.Load(), others.Load())
 	}
 }
