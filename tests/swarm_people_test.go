@@ -406,8 +406,7 @@ https://localhost:%d {
 		return running.metric(t, "caddy_throttle_requests_total", `decision="refused"`) > 0
 	})
 	b := newTab(t, browser, "en", "light", desktop, 800)
-	// The robots may not have filled the row yet. Whoever is served while others wait gets a
-	// pass, and would not be refused again: each time another person comes.
+	// The robots may not have filled the row yet: each time another person comes.
 	eventually(t, "a person to be refused", func() bool {
 		call(b, network.ClearBrowserCookies, cdp.Empty{})
 		b.open(url)

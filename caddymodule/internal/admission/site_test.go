@@ -46,7 +46,6 @@ type scenario struct {
 	scraper   float64 // load of a robot that is logged in, in workers
 	nat       float64 // share of people behind one address
 	known     bool    // some people have come with a pass
-	pagePass  bool    // pages that are served while others wait bring a pass, too
 	row       int     // max_waiting; 200 if zero
 
 	// Refused clients are told to come back in about five seconds, however often they
@@ -501,28 +500,8 @@ func (s *site) request(ctx context.Context, c *client, page bool, takes time.Dur
 		return false, 0
 	}
 	s.serve(ctx, takes)
-	if s.pagePass && page && (!c.robot || c.keepsCookies) {
-		s.sendPassWithPage(c)
-	}
 	p.Release()
 	return ctx.Err() == nil, 0
-}
-
-// sendPassWithPage sends a pass with a page that is served while others wait.
-func (s *site) sendPassWithPage(c *client) {
-	if waiting, _ := s.zone.Counts(); waiting == 0 {
-		return
-	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	now := time.Now()
-	if known := s.recognize(c, now); known.Wants() {
-		header := http.Header{"Cache-Control": {"private"}}
-		known.Served(header, now)
-		if cookie, _, _ := strings.Cut(header.Get("Set-Cookie"), ";"); cookie != "" {
-			c.cookie = cookie
-		}
-	}
 }
 
 // serve lets the upstream answer a request. The call does not end with its client, for

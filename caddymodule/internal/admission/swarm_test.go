@@ -98,10 +98,6 @@ var (
 // and again. Where it matters, the run that is compared with the prototype tells them
 // the same as it does.
 //
-// Pages that are served while others wait bring a pass, too, which the prototype does not
-// know. It costs people behind one address seven to ten points if half of the robots keep
-// cookies: more robots then have passes, each of which counts as a client.
-//
 // The mean is not bounded: an export of a minute raises it by more than a second when it
 // ends. While a member always has exports running, newcomers get 94 to 95 % of their
 // pages, and would get 98 % if no request counted for more than ten times the mean.
@@ -141,9 +137,6 @@ func TestASwarmLeavesPeopleIn(t *testing.T) {
 		{name: "x10, in_flight 10", onlyLong: true, prototype: 98, least: 93, scenario: scenario{attack: 10, inFlight: 10}},
 		{name: "x10, in_flight 20", onlyLong: true, prototype: 98, least: 93, scenario: scenario{attack: 10, inFlight: 20}},
 		{name: "x2, half keep cookies: people on one NAT", prototype: 86, least: 82, scenario: scenario{attack: 2, identity: 2000, cookies: .5, nat: .3}, of: func(m *shares) float64 { return m.nat }},
-		{name: "the same, and served pages bring passes, too", prototype: none, least: 60, scenario: scenario{attack: 2, identity: 2000, cookies: .5, nat: .3, pagePass: true}, of: func(m *shares) float64 { return m.nat }},
-		{name: "x10, fresh addresses, and served pages bring passes", prototype: none, least: 95, scenario: scenario{attack: 10, pagePass: true}},
-		{name: "x10, 10 % keep cookies, and served pages bring passes", prototype: none, least: 90, scenario: scenario{attack: 10, identity: 2000, cookies: .1, pagePass: true}},
 		{name: "x2, people only: sessions completed", onlyLong: true, prototype: 52, itsWaits: true, least: 48, scenario: scenario{flash: 1.7}, of: func(m *shares) float64 { return m.completed }},
 	} {
 		if (test.onlyLong || test.scenario.heavy()) && !long {

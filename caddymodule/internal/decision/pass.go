@@ -29,27 +29,14 @@ func (o *Outcome) countPass(e pass.Event) {
 	}
 }
 
-// sendsPass reports whether the response may bring the client a pass, or take one away.
-// Shadow zones send none.
+// sendsPass reports whether the response may bring the client the pass of a member, or
+// take it away. Shadow zones send none.
 func (o *Outcome) sendsPass() bool {
-	if o.Turn == nil || o.Shadow || !o.fits() {
-		return false
-	}
-	c := &o.Turn.Standing.Client
-	return c.Learns() || c.Known() && c.Wants() && o.crowded()
+	return o.Turn != nil && !o.Shadow && o.fits() && o.Turn.Standing.Client.Learns()
 }
 
-// crowded reports whether requests wait in the zone, or this one did.
-func (o *Outcome) crowded() bool {
-	if o.Delay > 0 {
-		return true
-	}
-	waiting, _ := o.Rule.Enforced.Counts()
-	return waiting > 0
-}
-
-// SendsPasses reports whether the response may bring the client a pass, or take one
-// away, in a zone of this handler.
+// SendsPasses reports whether the response may bring the client the pass of a member, or
+// take it away, in a zone of this handler.
 func (res *Result) SendsPasses() bool {
 	if res == nil {
 		return false
@@ -62,8 +49,8 @@ func (res *Result) SendsPasses() bool {
 	return false
 }
 
-// SendPasses adds passes to a response before its headers are sent, or takes them
-// away. take asks the store, and returns false if that fails.
+// SendPasses adds the passes of members to a response before its headers are sent, or
+// takes them away. take asks the store, and returns false if that fails.
 func (res *Result) SendPasses(r *http.Request, status int, header http.Header, take func([]leakybucket.Charge, []leakybucket.Decision) bool) {
 	if r.Method == http.MethodConnect || status < 200 {
 		return // a tunnel
@@ -76,12 +63,7 @@ func (res *Result) SendPasses(r *http.Request, status int, header http.Header, t
 		}
 		c := &o.Turn.Standing.Client
 		event := c.Answered(status, header, now, func() bool { return o.join(take) })
-		if c.Learns() {
-			o.Rule.Reporter.Answered(c.New(), event)
-		}
-		if event == pass.None && status != http.StatusNotModified && c.Wants() && o.crowded() && refusal.VisitOf(r) == refusal.Navigation {
-			event = c.Served(header, now)
-		}
+		o.Rule.Reporter.Answered(c.New(), event)
 		o.countPass(event)
 	}
 }

@@ -81,9 +81,6 @@ func (c *Client) Learns() bool { return c.Known() && c.zone.members() }
 // New reports whether the client came without cookies.
 func (c *Client) New() bool { return len(c.cookies) == 0 }
 
-// Wants reports whether the client has no pass, and could have one.
-func (c *Client) Wants() bool { return c.secure && c.state < Early }
-
 // Client returns what the pass of a request says. The host is in lower case and without
 // port; if it is empty, no pass is read or sent. Passes never count over plain HTTP.
 func (z *Zone) Client(r *http.Request, host string, now time.Time) Client {
@@ -234,15 +231,6 @@ func (c *Client) Refused(header http.Header, now time.Time, after time.Duration)
 	return c.send(header, p.refused(now, after), event, now)
 }
 
-// Served adds a pass to a response that only this client gets, unless it has one. It is
-// valid at once.
-func (c *Client) Served(header http.Header, now time.Time) Event {
-	if !c.Wants() || !personal(header, false) {
-		return None
-	}
-	return c.send(header, fresh(now), Issued, now)
-}
-
 func (c *Client) send(header http.Header, p Pass, event Event, now time.Time) Event {
 	token, ok := p.sign(c.zone.Keys, c.host, c.zone.Name, now)
 	if !ok {
@@ -309,14 +297,14 @@ func (c *Client) named(status int, header http.Header, now time.Time) (ID, Bindi
 	lines := header["Set-Cookie"]
 	if len(c.zone.Issued) > 0 && status < 400 && len(lines) > 0 {
 		for set := range cookie.SetBy(lines, now) {
-			if set.Kept && c.issues(set.Name) && personal(header, true) {
+			if set.Kept && c.issues(set.Name) && personal(header) {
 				return c.account(set.Name, set.Value), bindingOf(set.Name, set.Value), true
 			}
 		}
 	}
 	for _, name := range c.zone.Told {
 		values := header[name]
-		if len(values) != 1 || len(values[0]) > mostTold || strings.Contains(values[0], ",") || !personal(header, true) {
+		if len(values) != 1 || len(values[0]) > mostTold || strings.Contains(values[0], ",") || !personal(header) {
 			continue
 		}
 		if user := strings.TrimSpace(values[0]); user != "" {
@@ -479,9 +467,8 @@ func (c *Client) dropped(header http.Header, now time.Time) Event {
 }
 
 // personal reports whether only the client may get a response, and no cache keeps it for
-// others. If lax, a response may leave that open, as long as nothing allows caches to
-// keep it.
-func personal(header http.Header, lax bool) bool {
+// others. A response may leave that open, as long as nothing allows caches to keep it.
+func personal(header http.Header) bool {
 	if len(header["Age"]) > 0 {
 		return false // a cache has answered
 	}
@@ -510,5 +497,5 @@ func personal(header http.Header, lax bool) bool {
 			}
 		}
 	}
-	return private || lax && (revalidated || !lasting && len(header["Expires"]) == 0)
+	return private || revalidated || !lasting && len(header["Expires"]) == 0
 }

@@ -176,7 +176,7 @@ func TestAPassIsACookieThatScriptsOtherHostsAndPlainHTTPNeverSee(t *testing.T) {
 	header = http.Header{"Set-Cookie": {wordpress}, "Cache-Control": {"private"}}
 	warned := false
 	z.Insecure = func() { warned = true }
-	if p.Rank() != fairqueue.First || p.Refused(header, now, 0) != None || p.Served(header, now) != None || p.Answered(200, header, now, always) != None {
+	if p.Rank() != fairqueue.First || p.Refused(header, now, 0) != None || p.Answered(200, header, now, always) != None {
 		t.Error("got a pass read or sent over plain HTTP")
 	}
 	if !warned || len(header["Set-Cookie"]) != 1 {
@@ -556,29 +556,6 @@ func TestAMemberWhoseLogInCookieChangesStaysTheSameMember(t *testing.T) {
 	c := z.Client(request(pass), host, at)
 	if got := c.Answered(200, http.Header{"Set-Cookie": {"auth=other; HttpOnly"}}, at, always); got != Joined {
 		t.Errorf("got %v for a log-in without the old cookie, want another member", got)
-	}
-}
-
-func TestAServedClientGetsAPassOnlyInAPrivateResponse(t *testing.T) {
-	z := node(t, new(storage))
-	for control, want := range map[string]Event{
-		"": None, "no-cache": None, "max-age=0": None, "public": None, "private, s-maxage=5": None, `private="a"`: None,
-		"private": Issued, "no-store": Issued, "max-age=0, private, must-revalidate": Issued, "no-cache, No-Store": Issued,
-	} {
-		c, header := z.Client(request(), host, now), make(http.Header)
-		if control != "" {
-			header.Set("Cache-Control", control)
-		}
-		if got := c.Served(header, now); got != want {
-			t.Errorf("Cache-Control %q: got %v, want %v", control, got, want)
-		}
-		if c := z.Client(request(given(header)), host, now); want == Issued && c.Rank() != fairqueue.Returned {
-			t.Errorf("Cache-Control %q: got %v, want it good at once", control, c.Rank())
-		}
-	}
-	has := z.Client(request(refused(t, z, now, time.Minute)), host, now)
-	if got := has.Served(http.Header{"Cache-Control": {"private"}}, now); got != None {
-		t.Errorf("got %v for one who has a pass, want none", got)
 	}
 }
 
