@@ -68,6 +68,10 @@ func swarmTrials() []swarmTrial {
 			pool(2000, 0, 1)(s)
 			s.SharedPass = true
 		}), demand: demand{first: 0.93}, short: true},
+		{onslaught: onslaughtOf(10, "").with("x10, 10 % of 2,000 robots have farmed passes", func(s *swarm.Scenario) {
+			pool(2000, 0, 0.1)(s)
+			s.Farmed = true
+		}), demand: demand{first: 0.93}},
 		{onslaught: onslaughtOf(10, "").with("x10, 10 % of 2,000 robots keep cookies", pool(2000, 0, 0.1)), demand: demand{first: 0.90}},
 		{onslaught: onslaughtOf(2, "").with("x2, 50 % of 2,000 robots keep cookies", pool(2000, 0, 0.5)), demand: demand{first: 0.94}},
 		{onslaught: onslaughtOf(10, "").with("x10, 200 robots keep cookies", pool(200, 0, 1)), demand: demand{first: 0.68}},

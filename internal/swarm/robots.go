@@ -1,7 +1,9 @@
 package swarm
 
 import (
+	"errors"
 	"fmt"
+	"sync"
 	"time"
 )
 
@@ -15,10 +17,9 @@ const exportEvery = 2 * time.Minute
 const exportsAfter = 10 * time.Second
 
 // startRobots lets everybody come who is no person.
-func (t *trial) startRobots() {
+func (t *trial) startRobots(pool []*client) {
 	if t.Robots > 0 {
 		perSecond := t.Robots / t.RobotPage.Seconds()
-		pool := t.pool()
 		n := 0
 		t.stream(someRobots, t.RobotsFrom, perSecond, func(d dice) {
 			t.mu.Lock()
@@ -70,6 +71,45 @@ func (t *trial) pool() (pool []*client) {
 		pool = append(pool, robot)
 	}
 	return pool
+}
+
+const (
+	farmers    = 50 // requests at once, so that a site with few workers refuses most
+	farmRounds = 50 // after which they give up
+)
+
+// farm lets robots that keep cookies come until each of them was given one. Others come
+// before them and keep the workers busy.
+func (t *trial) farm(pool []*client) error {
+	for range farmRounds {
+		coming := make([]*client, farmers, farmers+len(pool))
+		for i := range coming {
+			coming[i] = &client{address: fmt.Sprintf("103.0.0.%d", i+1)}
+		}
+		for _, robot := range pool {
+			if robot.jar != nil && robot.jar.empty() {
+				coming = append(coming, robot)
+			}
+		}
+		if len(coming) == farmers {
+			return nil
+		}
+		next := make(chan *client)
+		var all sync.WaitGroup
+		for range farmers {
+			all.Go(func() {
+				for robot := range next {
+					t.ask(t.ctx, robot, fmt.Sprintf("/page.php?ms=%d", t.RobotPage.Milliseconds()), navigation, robotPatience)
+				}
+			})
+		}
+		for _, robot := range coming {
+			next <- robot
+		}
+		close(next)
+		all.Wait()
+	}
+	return errors.New("not every robot was given a cookie before the trial")
 }
 
 // robot sends one request. Robots do not come back because of an error.

@@ -66,6 +66,7 @@ type Scenario struct {
 	Addresses  int           // of the pool; if zero, each robot has one
 	Cookies    float64       // the share of the pool that keeps cookies
 	SharedPass bool          // one jar for all of these
+	Farmed     bool          // these were given cookies before the trial begins
 
 	Scraper float64       // the worker seconds a second that one member asks for
 	Exports int           // requests of one member at once, every two minutes
@@ -192,6 +193,12 @@ func Run(ctx context.Context, site Site, s Scenario) (*Result, error) {
 	if err != nil {
 		return nil, err
 	}
+	pool := t.pool()
+	if s.Farmed {
+		if err := t.farm(pool); err != nil {
+			return nil, err
+		}
+	}
 	t.began = time.Now()
 	var leave context.CancelFunc
 	t.robots, leave = context.WithTimeout(ctx, s.End)
@@ -199,7 +206,7 @@ func Run(ctx context.Context, site Site, s Scenario) (*Result, error) {
 	perPage := s.Page.Seconds()
 	t.stream(somePeople, 0, s.People/perPage/s.pagesOfSession(), func(d dice) { t.session(d, d.chance(s.Members), members) })
 	t.stream(aFlash, s.RobotsFrom, s.Flash/perPage/s.pagesOfSession(), func(d dice) { t.session(d, false, nil) })
-	t.startRobots()
+	t.startRobots(pool)
 	t.all.Wait()
 	t.result.Utilisation = t.busy.Seconds() / (s.End - s.From).Seconds() / float64(s.Workers)
 	if site.Log != "" {
@@ -336,6 +343,12 @@ func (j *jar) send(r *http.Request) {
 	for name, value := range j.cookies {
 		r.Header.Add("Cookie", name+"="+value)
 	}
+}
+
+func (j *jar) empty() bool {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	return len(j.cookies) == 0
 }
 
 func (j *jar) keep(cookies []*http.Cookie) {

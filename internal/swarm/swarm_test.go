@@ -152,6 +152,41 @@ func TestAPoolOfRobotsSharesAddressesAndPasses(t *testing.T) {
 	}
 }
 
+func TestRobotsThatFarmHaveCookiesFromTheirFirstRequestOn(t *testing.T) {
+	s := quick
+	s.Robots, s.Pool, s.Cookies, s.Farmed = 4, 50, 0.5, true
+	var began, refused, with, without atomic.Int64
+	result := try(t, func(w http.ResponseWriter, r *http.Request) {
+		switch address := r.Header.Get("X-Forwarded-For"); {
+		case !strings.HasPrefix(address, "102."):
+		case r.URL.Query().Get("request") != "":
+			began.Store(1)
+			if r.Header.Get("Cookie") != "" {
+				with.Add(1)
+			} else {
+				without.Add(1)
+			}
+		case began.Load() > 0:
+			t.Error("got a robot that farms while the trial runs")
+		case refused.Add(1)%3 > 0: // not each of them at once
+			http.SetCookie(w, &http.Cookie{Name: "pass", Value: address})
+			w.WriteHeader(http.StatusServiceUnavailable)
+		}
+	}, "", s)
+	if got := result.Cookie.Requests; int64(got) != with.Load() || got == 0 || result.Robot.Requests != int(without.Load()) {
+		t.Errorf("got %d requests of robots that keep cookies, %d with one, want all", got, with.Load())
+	}
+	if refused.Load() <= 25 {
+		t.Errorf("got %d requests before the trial, want more than one for some of 25 robots", refused.Load())
+	}
+	synctest.Test(t, func(t *testing.T) {
+		served := direct{func(http.ResponseWriter, *http.Request) {}}
+		if _, err := Run(t.Context(), Site{URL: "http://site.test", transport: served}, s); err == nil {
+			t.Error("got no error from a site that gives no cookies")
+		}
+	})
+}
+
 func TestResultsAreShownAsTablesAndPictures(t *testing.T) {
 	rows := []Row{{"x10", "FIFO <today>", 2, time.Hour, &Result{
 		Member: Count{Wanted: 10, Within30: 9}, First: Count{Wanted: 100, Within30: 4}, Utilisation: 1, Asked: 10, Took: 10.1, Wasted: 4,
