@@ -14,7 +14,9 @@ import (
 
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
 	"github.com/prometheus/client_golang/prometheus"
+	"go.uber.org/zap"
 	"go.uber.org/zap/zapcore"
+	"go.uber.org/zap/zaptest/observer"
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/cookie"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/decision"
@@ -148,6 +150,30 @@ func TestOneWhoIsRefusedIsServedAsReturnedFromTheTimeOnThatItWasTold(t *testing.
 		bob.opens("GET", "/").wantRank(t, "returned")
 		pass(time.Minute)
 		wantPasses(t, "soon", map[string]float64{"issued": 1, "early": 1, "valid": 1})
+	})
+}
+
+// One who comes back too early ranks like a newcomer, but has a pass.
+func TestTheLineAMinuteKnowsPassesThatComeEarly(t *testing.T) {
+	inSettleBubble(t, func(t *testing.T) {
+		s := busySite(t, "hasty", "", time.Hour)
+		core, logs := observer.New(zapcore.InfoLevel)
+		s.app.zones["hasty"].logger = zap.New(core)
+		ann := s.person("203.0.113.1")
+		ann.keeps(ann.opens("GET", "/"))
+		for range 5 {
+			ann.opens("GET", "/")
+		}
+		pass(time.Minute)
+		lines := logs.FilterMessageSnippet("hasty full: ").All()
+		if len(lines) != 1 {
+			t.Fatalf("got %d lines, want one of the first minute", len(lines))
+		}
+		refused := lines[0].ContextMap()["refused"].(int64)
+		if want := fmt.Sprintf(", %.0f %% of refusals had no pass", 100*float64(refused-5)/float64(refused)); !strings.HasSuffix(lines[0].Message, want) {
+			t.Errorf("got %q of %d refusals, want it to end in %q", lines[0].Message, refused, want)
+		}
+		pass(2 * time.Hour)
 	})
 }
 

@@ -23,7 +23,7 @@ type loadLog struct {
 	waiting int            // then
 	noted   bool           // since the last line
 	refused int
-	without int // of those had no pass and were no members
+	without int // of those had no pass, not even an early one, and were no members
 }
 
 func (l *loadLog) note(z *runningZone, o *decision.Outcome, refused bool) {
@@ -40,7 +40,7 @@ func (l *loadLog) note(z *runningZone, o *decision.Outcome, refused bool) {
 	l.noted, l.zone = true, z
 	if refused {
 		l.refused++
-		if o.Turn.Standing.Pass == "" && o.Turn.Rank != fairqueue.Member {
+		if !o.Turn.Standing.HoldsPass() && o.Turn.Rank != fairqueue.Member {
 			l.without++
 		}
 	}

@@ -45,6 +45,10 @@ type Standing struct {
 	Client pass.Client
 }
 
+// HoldsPass reports whether the client has a pass of ours, also one that is early or has
+// expired.
+func (t *Standing) HoldsPass() bool { return t.Pass != "" || t.Client.HoldsPass() }
+
 // Standing returns the rank of a client, and what it takes turns by. A matcher that
 // fails matches nobody.
 func (r *Ranks) Standing(s *Subject) Standing {

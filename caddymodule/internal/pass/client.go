@@ -147,8 +147,8 @@ func (c *Client) boundTo() string {
 	return ""
 }
 
-// genuine reports whether the client holds a pass of ours, whatever that is worth now.
-func (c *Client) genuine() bool { return c.state >= Expired }
+// HoldsPass reports whether the client holds a pass of ours, whatever that is worth now.
+func (c *Client) HoldsPass() bool { return c.state >= Expired }
 
 // State returns what the pass of the request is worth.
 func (c *Client) State() State { return c.state }
@@ -184,7 +184,7 @@ func (c *Client) Key() string {
 // Digest returns a short digest of the client's pass for logs, or "" if it has none. That
 // is the one that the response brings, if it does.
 func (c *Client) Digest() string {
-	if !c.genuine() && !c.sent {
+	if !c.HoldsPass() && !c.sent {
 		return ""
 	}
 	return c.pass.ID.Digest()
@@ -192,7 +192,7 @@ func (c *Client) Digest() string {
 
 // Tries returns how often the client was refused in a row before this request.
 func (c *Client) Tries(now time.Time) int {
-	if !c.genuine() || c.state == Expired {
+	if !c.HoldsPass() || c.state == Expired {
 		return 0
 	}
 	return c.pass.triesAt(now)
@@ -225,7 +225,7 @@ func (c *Client) Refused(header http.Header, now time.Time, after time.Duration)
 		return None
 	}
 	event, p := Moved, c.pass
-	if !c.genuine() || c.state == Expired || !now.Add(after).Before(p.Issued.Add(Lifetime)) {
+	if !c.HoldsPass() || c.state == Expired || !now.Add(after).Before(p.Issued.Add(Lifetime)) {
 		event, p = Issued, fresh(now)
 	}
 	return c.send(header, p.refused(now, after), event, now)
@@ -272,7 +272,7 @@ func (c *Client) Answered(status int, header http.Header, now time.Time, join fu
 		return None
 	}
 	event, p := Joined, Pass{ID: id, Issued: now, NotBefore: now, Binding: binding}
-	if c.genuine() && c.pass.ID == id {
+	if c.HoldsPass() && c.pass.ID == id {
 		switch young := now.Sub(c.pass.Issued) < renewal; {
 		case c.pass.Binding == Binding{} && young:
 			return None // it was not let in lately
@@ -339,7 +339,7 @@ func (c *Client) account(name, value string) ID {
 			return c.id("wordpress", name, user)
 		}
 	}
-	if c.genuine() && c.boundTo() == name {
+	if c.HoldsPass() && c.boundTo() == name {
 		return c.pass.ID
 	}
 	return c.id("cookie", name, value)
@@ -385,7 +385,7 @@ func (c *Client) session(lines []string, now time.Time) (Binding, bool) {
 			longer(n, v)
 		}
 	}
-	if c.genuine() {
+	if c.HoldsPass() {
 		if bound := c.boundTo(); bound != "" && !deleted[bound] && (name == "" || c.zone.sessions.has(bound)) {
 			return c.pass.Binding, true
 		}
@@ -450,7 +450,7 @@ func (n *names) has(name string) bool {
 // bound to.
 func (c *Client) dropped(header http.Header, now time.Time) Event {
 	lines := header["Set-Cookie"]
-	if !c.genuine() || len(lines) == 0 {
+	if !c.HoldsPass() || len(lines) == 0 {
 		return None
 	}
 	bound := c.boundTo()
