@@ -47,7 +47,7 @@ func (f swarmForm) scenario(seed uint64) swarm.Scenario {
 	return swarm.Scenario{
 		Workers: swarmWorkers, Seed: seed, People: 1.5, Members: 0.25,
 		Page: 250 * time.Millisecond, Think: f.lasts / 50, RobotPage: 800 * time.Millisecond,
-		RobotsFrom: f.lasts / 20, From: f.lasts * 3 / 20, To: f.lasts * 49 / 60, End: f.lasts,
+		RobotsFrom: f.lasts / 10, From: f.lasts * 3 / 20, To: f.lasts * 49 / 60, End: f.lasts,
 	}
 }
 
