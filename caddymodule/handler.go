@@ -142,6 +142,9 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request, next caddyht
 	if res != nil {
 		h.report(w, r, res, now)
 	}
+	if refused || !stayed {
+		res.OuterGrant(r).NotServed()
+	}
 	switch {
 	case refused:
 		buffer.End(w) // before the refusal says how the connection ends

@@ -140,6 +140,7 @@ func (g *Gate) Admit(ctx context.Context, since time.Time, entries []Entry, oute
 			r.awake() // the next of the key follows
 		}
 		if r.result.Why == Admitted && ctx.Err() != nil { // both at once
+			grant.NotServed()
 			r.release()
 			r.result.Why = Left
 		}

@@ -24,20 +24,32 @@ type request struct {
 	sim   *Simulation // nil for an enforced request
 	clock clock.Clock
 
-	mu      sync.Mutex
-	steps   []step
-	next    int     // the first of steps that is not done
-	open    bool    // slots may be taken
-	waiting *waiter // nil if it does not wait
-	yielded []step  // whose slots are to be released when the lock is
-	ousted  *waiter // that is to be refused when the lock is released
-	wakes   []*step // whose zones are to be woken then
-	over    bool
-	told    bool          // the result
-	result  Result        // once it is over
-	done    chan struct{} // closed once it is over; nil if it has never waited
-	awake   func()        // if not nil, Admit calls it after done is closed
-	room    [1]step       // mostly enough
+	mu       sync.Mutex
+	steps    []step
+	next     int     // the first of steps that is not done
+	open     bool    // slots may be taken
+	waiting  *waiter // nil if it does not wait
+	yielded  []step  // whose slots are to be released when the lock is
+	ousted   *waiter // that is to be refused when the lock is released
+	wakes    []*step // whose zones are to be woken then
+	over     bool
+	unserved bool          // it is refused, or its client has left: slots were held in vain
+	told     bool          // the result
+	result   Result        // once it is over
+	done     chan struct{} // closed once it is over; nil if it has never waited
+	awake    func()        // if not nil, Admit calls it after done is closed
+	room     [1]step       // mostly enough
+}
+
+// NotServed says that a handler within refuses the request. Its slots stay held until
+// they are released, as do those of the handlers around. Then what its turns were charged
+// is refunded, and the time counts in no mean. A nil Grant has none.
+func (g *Grant) NotServed() {
+	for ; g != nil; g = g.outer {
+		g.mu.Lock()
+		g.unserved = true
+		g.mu.Unlock()
+	}
 }
 
 // A step is what a request has to do in one zone.
@@ -111,7 +123,7 @@ func (r *request) resume(w *waiter, k *keyState) (moved bool) {
 		r.mu.Unlock()
 		switch {
 		case w.turn != nil:
-			w.zone.endTurn(w.turn)
+			w.zone.endTurn(w.turn, false)
 		case w.slots > 0:
 			w.zone.release(k)
 		}
@@ -299,7 +311,7 @@ func (r *request) cancel(why Why) {
 // finish notes the result, and the step that refused the request, or -1. The
 // caller holds the lock, and ends with unlock.
 func (r *request) finish(why Why, i int) {
-	r.over, r.result.Why = true, why
+	r.over, r.unserved, r.result.Why = true, why != Admitted, why
 	if i >= 0 {
 		r.result.Index = r.steps[i].index
 	}
@@ -356,12 +368,12 @@ func (r *request) giveBack(turns bool) {
 			continue
 		}
 		r.mu.Lock()
-		slot := s.slot
+		slot, served := s.slot, !r.unserved
 		s.slot = nil
 		r.mu.Unlock()
 		switch {
 		case s.Turn != nil && (slot != nil || !s.until.IsZero()):
-			s.Zone.endTurn(s.Turn)
+			s.Zone.endTurn(s.Turn, served)
 		case slot != nil:
 			s.Zone.release(slot)
 		}

@@ -182,15 +182,16 @@ func (z *Zone) yieldTurn(t *Turn) {
 }
 
 // endTurn gives back whatever a request holds: its slot, or the right to return to
-// it. The caller holds no request's lock.
-func (z *Zone) endTurn(t *Turn) {
-	if held, slot := z.giveBack(t); slot && z.Released != nil {
+// it. If the request was not served, it is refunded, and does not count in the mean. The
+// caller holds no request's lock.
+func (z *Zone) endTurn(t *Turn, served bool) {
+	if held, slot := z.giveBack(t, served); slot && z.Released != nil {
 		z.Released(t, held)
 	}
 }
 
 // giveBack is endTurn but for telling who wants to know that a slot was held.
-func (z *Zone) giveBack(t *Turn) (held time.Duration, slot bool) {
+func (z *Zone) giveBack(t *Turn, served bool) (held time.Duration, slot bool) {
 	z.mu.Lock()
 	defer z.mu.Unlock()
 	k := t.key
@@ -201,7 +202,12 @@ func (z *Zone) giveBack(t *Turn) (held time.Duration, slot bool) {
 	if held = t.held + z.Now().Sub(t.since); t.length > 0 {
 		held = t.length
 	}
-	if slot = k.turns.Release(&t.Request, held); slot {
+	if served {
+		slot = k.turns.Release(&t.Request, held)
+	} else {
+		slot = k.turns.Abandon(&t.Request)
+	}
+	if slot {
 		t.total.Store(int64(max(held, 1)))
 	} else {
 		k.turns.Leave(&t.Request)

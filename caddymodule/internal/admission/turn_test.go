@@ -218,6 +218,78 @@ func TestARequestThatLeavesWhileItsSlotIsGivenUpLeavesNothingBehind(t *testing.T
 	})
 }
 
+// A client hangs up at the instant at which its turn comes. Its slot counts for nobody.
+func TestASlotThatNobodyWasServedInDoesNotCountInTheMean(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		zone, gate := &Zone{Name: "z"}, new(Gate)
+		busy, _ := gate.Admit(t.Context(), time.Now(), []Entry{shared(zone, 1, fairqueue.First, "a")}, nil)
+		time.Sleep(time.Second)
+		ctx, leave := context.WithCancel(t.Context())
+		gate.Waived = func([]string) (<-chan struct{}, func()) { // when it waits
+			busy.Release()
+			leave()
+			return nil, func() {}
+		}
+		p, result := gate.Admit(ctx, time.Now(), []Entry{shared(zone, 1, fairqueue.First, "b")}, nil)
+		if mean := zone.Load().Mean; p != nil || result.Why != Left || mean != time.Second {
+			t.Errorf("got %v, and a mean of %v after one of a second, want it left and the same mean", result.Why, mean)
+		}
+		wantEmpty(t, zone)
+	})
+}
+
+// A request has its slot already when another goroutine finds that its client has left.
+func TestAGrantThatComesTooLateIsRefunded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		zone, gate := &Zone{Name: "z"}, new(Gate)
+		come(gate, time.Hour, shared(zone, 1, fairqueue.First, "a"))
+		leaves := come(gate, time.Second, shared(zone, 1, fairqueue.First, "b"))
+		next := come(gate, time.Second, shared(zone, 1, fairqueue.First, "b"))
+		zone.mu.Lock()
+		k := zone.keys["all"]
+		k.limits.InFlight = 2
+		zone.refresh(k)
+		w := k.turns.Next().Owner.(*waiter)
+		zone.countTurns(k)
+		w.turn.since = zone.Now()
+		zone.mu.Unlock()
+		leaves.leave()
+		synctest.Wait()
+		w.request.resume(w, k) // what advanceTurns does next
+		pass(2 * time.Second)
+		if mean := zone.Load().Mean; leaves.result.Why != Left || next.result.Why != Admitted || mean != time.Second {
+			t.Errorf("got %v, then %v, and a mean of %v, want it left, the next one served for a second, and a mean of that", leaves.result.Why, next.result.Why, mean)
+		}
+		pass(2 * time.Hour)
+		wantEmpty(t, zone)
+	})
+}
+
+// A handler within this one refuses the request: the upstream never saw it.
+func TestARequestThatIsRefusedFurtherInDoesNotCountInTheMean(t *testing.T) {
+	for _, names := range [][2]string{{"a", "b"}, {"b", "a"}} {
+		synctest.Test(t, func(t *testing.T) {
+			outer, inner, gate := &Zone{Name: names[0]}, &Zone{Name: names[1]}, new(Gate)
+			come(gate, time.Hour, shared(inner, 1, fairqueue.First, "busy"))
+			around, _ := gate.Admit(t.Context(), time.Now(), []Entry{shared(outer, 2, fairqueue.First, "a")}, nil)
+			within := shared(inner, 1, fairqueue.First, "a")
+			within.MaxWait = 20 * time.Second // and newcomers a fifth of that
+			if p, result := gate.Admit(t.Context(), time.Now(), []Entry{within}, around); p != nil || result.Why != TimedOut {
+				t.Errorf("got %v, want it refused after 4 seconds", result.Why)
+			}
+			around.NotServed()
+			around.Release()
+			if mean := outer.Load().Mean; mean != time.Second {
+				t.Errorf("got a mean of %v, want a second: none was served", mean)
+			}
+			first, second := come(gate, time.Second, shared(outer, 1, fairqueue.First, "other")), come(gate, time.Second, shared(outer, 1, fairqueue.First, "a"))
+			pass(2 * time.Hour)
+			wantWaits(t, []*visit{first, second}, 0, 1)
+			wantEmpty(t, outer, inner)
+		})
+	}
+}
+
 // wantTotals checks that the totals of zones are the sums of their keys.
 func wantTotals(t *testing.T, zones ...*Zone) {
 	t.Helper()

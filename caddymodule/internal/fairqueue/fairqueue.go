@@ -26,7 +26,7 @@
 //
 // The package knows no clock, lock or goroutine. The caller holds a lock around each
 // call, says how long a slot was held, and calls [Queue.Leave] when a request has
-// waited for its limit or its client has left. After [Queue.Release] and
+// waited for its limit or its client has left. After [Queue.Release], [Queue.Abandon] and
 // [Queue.SetLimits] it calls [Queue.Next] until that returns nil.
 package fairqueue
 
@@ -418,6 +418,19 @@ func (q *Queue) Release(r *Request, held time.Duration) bool {
 	q.mean().add(actual)
 	q.free(r)
 	q.correct(r, actual)
+	q.exit(r)
+	return true
+}
+
+// Abandon gives back the slot of a request that was not served in it after all, and
+// refunds its charge. The mean is that of requests that were served. Abandon reports
+// false if the request holds no slot. After it the caller calls Next.
+func (q *Queue) Abandon(r *Request) bool {
+	if r.state != inSlot {
+		return false
+	}
+	q.free(r)
+	q.correct(r, 0)
 	q.exit(r)
 	return true
 }

@@ -236,8 +236,12 @@ func TestTheMeanBeginsAtASecondAndMovesByAFiftieth(t *testing.T) {
 	if got := q.mean().Duration(); got != 990*time.Millisecond {
 		t.Errorf("got %v, want 990ms", got)
 	}
-	if q.Release(r, time.Second) || q.Leave(r) {
+	if q.Release(r, time.Second) || q.Leave(r) || q.Abandon(r) {
 		t.Error("got a slot to give back twice, want one")
+	}
+	r = come(t, q, Served, First, "a")
+	if !q.Abandon(r) || q.mean().Duration() != 990*time.Millisecond || q.Keys() != 0 {
+		t.Errorf("got a mean of %v and %d keys after a slot that was held in vain, want 990ms as before and none", q.mean().Duration(), q.Keys())
 	}
 }
 

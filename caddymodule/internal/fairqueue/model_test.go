@@ -271,6 +271,19 @@ func (p *pair) release(r *Request, held time.Duration) {
 	p.next()
 }
 
+// abandon ends a request that has its slot in vain.
+func (p *pair) abandon(r *Request) {
+	m := p.find(r)
+	serving := m != nil && m.serving
+	if got := p.queue.Abandon(r); got != serving {
+		p.t.Fatalf("abandon: got %v, want %v", got, serving)
+	}
+	if serving {
+		p.model.end(m, 0)
+	}
+	p.next()
+}
+
 func (p *pair) next() {
 	for {
 		row := p.model.row()
@@ -402,7 +415,11 @@ func (p *pair) operate(bytes []byte) {
 					break
 				}
 			}
-			p.release(r, held)
+			if a%5 == 0 {
+				p.abandon(r)
+			} else {
+				p.release(r, held)
+			}
 		default:
 			p.limit(Limits{InFlight: int(a % 9), MaxWait: time.Duration(b%16) * time.Second, MaxWaiting: int(bytes[3] % 64)})
 		}
