@@ -3,7 +3,10 @@ package tests
 import (
 	"encoding/json"
 	"fmt"
+	"io"
 	"net/http"
+	"slices"
+	"strings"
 	"testing"
 	"time"
 )
@@ -201,6 +204,157 @@ func TestAnErrorRouteHoldsNoSlot(t *testing.T) {
 	}
 	s.wantIdle(t, "php")
 	u.release()
+}
+
+// startTwoShared starts a site with a zone for all requests in one handler, and a zone for
+// those below /second/ in another one. Clients may say that they use HTTPS.
+func startTwoShared(t *testing.T, all, below string) (first, second *heldSite) {
+	t.Helper()
+	port, u := freePort(t), startHeldUpstream(t)
+	first = &heldSite{upstream: u, url: fmt.Sprintf("http://127.0.0.1:%d/", port), site: func(more string) config {
+		return config{
+			servers: "trusted_proxies static 127.0.0.0/8\ntrusted_proxies_strict",
+			sites: fmt.Sprintf("http://:%d {\nroute {\n%s\n%s\nuri strip_prefix /second\nreverse_proxy %s\n}\n%s\n}",
+				port, block("throttle", all), block("throttle /second/*", below), u.address, more),
+		}
+	}}
+	first.caddy = startCaddy(t, first.site(""))
+	return first, &heldSite{caddy: first.caddy, upstream: u, url: first.url + "second/"}
+}
+
+// Slots are taken in the order of names: a request that waits for one of an earlier zone
+// gives up that of a later one meanwhile.
+func TestARequestTakesItsTurnsInTwoHandlers(t *testing.T) {
+	t.Parallel()
+	for zone, keeps := range map[string]bool{"all": true, "site": false} {
+		t.Run(zone, func(t *testing.T) {
+			t.Parallel()
+			s, second := startTwoShared(t, slots(zone, 2), slots("second", 1))
+			becomes := func(what string, want ...int) {
+				t.Helper()
+				eventually(t, what, func() bool {
+					return slices.Equal(want, []int{s.served(t, zone), s.waiting(t, zone), s.served(t, "second"), s.waiting(t, "second")})
+				})
+			}
+			second.upstream.hold(t, second.url)
+			becomes("a request to hold both slots", 1, 0, 1, 0)
+			left, other := make(chan answer, 1), make(chan answer, 1)
+			leave := newVisitor(t, "h2").ask(second.url+"hold", left)
+			if keeps {
+				becomes("one to wait with a slot", 2, 0, 1, 1)
+				newVisitor(t, "h1").ask(s.url, other)
+				becomes("another one to wait for that", 2, 1, 1, 1)
+				leave()
+			} else {
+				becomes("one to wait without a slot", 1, 0, 1, 1)
+				newVisitor(t, "h1").ask(s.url, other)
+			}
+			if a := <-other; a.status != http.StatusOK {
+				t.Errorf("got %d, want 200 by the slot that the one in the second row has given up", a.status)
+			}
+			leave()
+			<-left
+			becomes("nothing left of who has left", 1, 0, 1, 0)
+
+			answers := second.queue(t, "second", 1)
+			s.reload(s.site("# changed"))
+			second.wantServed(t, answers)
+			s.upstream.release()
+			becomes("all slots to be free", 0, 0, 0, 0)
+		})
+	}
+}
+
+// The first handler gives its slot back at once, and takes no refusal for a quick request.
+func TestARefusalInTheSecondHandlerCountsForNothingInTheFirst(t *testing.T) {
+	t.Parallel()
+	for name, below := range map[string]string{
+		"row":    "zone second {\nin_flight 1\nshare\nmax_wait 1s\n}", // a newcomer waits for a fifth
+		"bucket": "zone second {\nlimit 1 1/d\n}",
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s, second := startTwoShared(t, slots("site", 2), below)
+			second.upstream.hold(t, second.url)
+			v := newVisitor(t, "h1")
+			v.get(t, second.url) // fills the bucket
+			free := func() bool { return s.served(t, "site") == 1 }
+			eventually(t, "the slot to come back", free)
+			before := s.metric(t, "caddy_throttle_mean_seconds", `zone="site"`)
+			for range 20 {
+				if a := v.get(t, second.url); a.status != http.StatusServiceUnavailable && a.status != http.StatusTooManyRequests {
+					t.Fatalf("got %d, want a refusal", a.status)
+				}
+				eventually(t, "the slot to come back", free)
+			}
+			if mean := s.metric(t, "caddy_throttle_mean_seconds", `zone="site"`); mean != before {
+				t.Errorf("got a mean of %v s after 20 refusals, want %v as before", mean, before)
+			}
+			if a := v.get(t, s.url); a.status != http.StatusOK {
+				t.Errorf("got %d, want 200 by the other slot", a.status)
+			}
+			s.upstream.release()
+			s.wantIdle(t, "site")
+		})
+	}
+}
+
+// Each zone has a cookie and ranks of its own.
+func TestPassesOfTwoHandlersStandSideBySide(t *testing.T) {
+	t.Parallel()
+	s, second := startTwoShared(t, "zone site {\nin_flight 2\nshare\nmax_wait 1s\n}", "zone second {\nin_flight 1\nshare\nmax_wait 1s\n}")
+	v := newVisitor(t, "h1")
+	browse := func(url, cookies string) answer {
+		return v.get(t, url, append(opens(cookies), "X-Forwarded-Proto", "https", "X-Forwarded-For", "192.0.2.1")...)
+	}
+	second.upstream.hold(t, second.url)
+	inner := browse(second.url, "")
+	s.upstream.hold(t, s.url)
+	outer := browse(second.url, passOf(inner))
+	asked := time.Now()
+	for zone, a := range map[string]answer{"second": inner, "site": outer} {
+		if pass := passOf(a); a.status != http.StatusServiceUnavailable || !strings.HasPrefix(pass, "__Host-throttle-"+zone+"=") || len(a.header["Set-Cookie"]) != 1 {
+			t.Fatalf("got %d and the cookies %q, want 503 and a pass of %s", a.status, a.header["Set-Cookie"], zone)
+		}
+	}
+	s.upstream.release()
+	s.wantIdle(t, "site")
+	time.Sleep(time.Until(asked.Add(max(inner.retryAfter(t), outer.retryAfter(t)) + 100*time.Millisecond))) // its clock is the machine's
+	if a := browse(second.url, passOf(inner)+"; "+passOf(outer)); a.status != http.StatusOK {
+		t.Errorf("got %d with both passes, want 200", a.status)
+	}
+	for _, zone := range []string{"site", "second"} {
+		if got := s.metric(t, "caddy_throttle_requests_total", `zone="`+zone+`"`, `rank="returned"`, `decision="admitted"`); got != 1 {
+			t.Errorf("got %v who have returned to %s, want 1", got, zone)
+		}
+	}
+}
+
+// A client that does not read holds the slot of neither zone.
+func TestSlotsOfTwoHandlersEndWithTheUpstreamsAnswer(t *testing.T) {
+	t.Parallel()
+	u := startUpstream(t, func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, largeAnswer) })
+	port := freePort(t)
+	c := startCaddy(t, config{protocols: "h1 h2 h3", sites: fmt.Sprintf("https://localhost:%d {\ntls internal\nroute {\nrespond /ready 204\n%s\n%s\nreverse_proxy %s\n}\n}",
+		port, block("throttle", slots("all", 1)), block("throttle", slots("second", 1)), u.address)})
+	v, url := newNarrowVisitor(t), fmt.Sprintf("https://localhost:%d/", port)
+	eventually(t, "a certificate", func() bool {
+		_, err := v.try("GET", url+"ready")
+		return err == nil
+	})
+	for range 2 {
+		resp, err := v.Get(url)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer resp.Body.Close()
+		eventually(t, "both slots to be free", func() bool { return c.served(t, "all")+c.served(t, "second") == 0 })
+		defer func() {
+			if body, err := io.ReadAll(resp.Body); err != nil || string(body) != largeAnswer {
+				t.Errorf("got %d bytes, %v, want all of it", len(body), err)
+			}
+		}()
+	}
 }
 
 // PHP never works on more requests than there are slots, and on none that holds no slot,

@@ -81,6 +81,39 @@ func TestTheHandlerWaitsForAClientThatIsAMebibyteBehind(t *testing.T) {
 	})
 }
 
+// Two handlers with zones of their own serve one request.
+func TestCallsWithinOneAnotherAreOverTogether(t *testing.T) {
+	for _, test := range []struct {
+		bytes, blocked int
+		served         bool
+	}{
+		{mostAnswer / 2, 0, true},
+		{mostAnswer + mostAnswer/2, 1, false}, // for both
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			conn, outer, inner := &slowConn{ResponseWriter: httptest.NewRecorder(), second: 8 << 10}, new(owner), new(owner)
+			done := make(chan error)
+			go func() {
+				done <- Serve(conn, get(t), caddyhttp.HandlerFunc(func(w http.ResponseWriter, r *http.Request) error {
+					return Serve(w, r, send(test.bytes), inner, nil)
+				}), outer, nil)
+			}()
+			synctest.Wait()
+			for name, o := range map[string]*owner{"outer": outer, "inner": inner} {
+				if o.served.Load() != test.served || int(o.blocked.Load()) != test.blocked {
+					t.Errorf("%d bytes, %s: got it over: %v, blocked: %d, want %v, %d", test.bytes, name, o.served.Load(), o.blocked.Load(), test.served, test.blocked)
+				}
+			}
+			if used := Buffered(); used > mostAnswer {
+				t.Errorf("%d bytes: got %d in memory, want what one answer may hold", test.bytes, used)
+			}
+			if err := <-done; err != nil || conn.took != test.bytes || outer.blocked.Load() != 0 || inner.blocked.Load() != 0 || !inner.served.Load() {
+				t.Errorf("%d bytes: got %d sent, %v, want all", test.bytes, conn.took, err)
+			}
+		})
+	}
+}
+
 func TestAnswersOfAllSlowClientsAreBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const clients = 200

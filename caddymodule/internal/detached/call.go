@@ -13,6 +13,7 @@ import (
 // AfterFunc, so that contexts made of it need no goroutine.
 type call struct {
 	client  context.Context
+	writer  *writer // of the answer
 	exiting <-chan struct{}
 
 	mu      sync.Mutex
@@ -28,8 +29,16 @@ type call struct {
 // Deadline implements context.Context.
 func (*call) Deadline() (deadline time.Time, ok bool) { return time.Time{}, false }
 
+// around is the key of the writer of the call that a context belongs to.
+type around struct{}
+
 // Value implements context.Context.
-func (c *call) Value(key any) any { return c.client.Value(key) }
+func (c *call) Value(key any) any {
+	if key == (around{}) {
+		return c.writer
+	}
+	return c.client.Value(key)
+}
 
 // Err implements context.Context.
 func (c *call) Err() error {

@@ -54,7 +54,13 @@ type Owner interface {
 // Serve calls the next handler, which goes on when the client of r leaves, and sends the
 // answer. It panics with [http.ErrAbortHandler] if a client that is still there could not
 // be sent all of it. If exiting, which may be nil, is closed, calls without a client end.
+//
+// A call within another one is a part of that: the outer one keeps what the client has not
+// read, so that both are over when the upstream is done.
 func Serve(w http.ResponseWriter, r *http.Request, next caddyhttp.Handler, owner Owner, exiting <-chan struct{}) error {
+	if around, ok := r.Context().Value(around{}).(*writer); ok {
+		return around.serveWithin(w, r, next, owner)
+	}
 	d := &writer{
 		ResponseWriterWrapper: caddyhttp.ResponseWriterWrapper{ResponseWriter: w},
 		call:                  call{client: r.Context(), exiting: exiting},
@@ -64,7 +70,7 @@ func Serve(w http.ResponseWriter, r *http.Request, next caddyhttp.Handler, owner
 		resets:                r.ProtoMajor == 2,
 		declared:              -1,
 	}
-	d.changed.L = &d.mu
+	d.changed.L, d.call.writer = &d.mu, d
 	defer d.finish()
 	return d.serve(r, next)
 }
@@ -77,6 +83,33 @@ func (d *writer) serve(r *http.Request, next caddyhttp.Handler) (err error) {
 	err = next.ServeHTTP(d, r.WithContext(&d.call))
 	d.returned = err == nil
 	return err
+}
+
+// serveWithin calls the next handler of a call within.
+func (d *writer) serveWithin(w http.ResponseWriter, r *http.Request, next caddyhttp.Handler, owner Owner) (err error) {
+	outer := d.owner
+	d.owner = owners{outer, owner}
+	defer func() {
+		d.owner = outer
+		owner.Served(err)
+	}()
+	return next.ServeHTTP(w, r)
+}
+
+// owners are those of a call, and of one within it.
+type owners struct {
+	Owner
+	within Owner
+}
+
+func (o owners) Blocked() {
+	o.Owner.Blocked()
+	o.within.Blocked()
+}
+
+func (o owners) Unblocked() {
+	o.within.Unblocked()
+	o.Owner.Unblocked()
 }
 
 // A writer is the response writer of the next handler. What it writes is sent by a
