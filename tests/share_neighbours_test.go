@@ -254,7 +254,7 @@ func TestARequestTakesItsTurnsInTwoHandlers(t *testing.T) {
 			}
 			leave()
 			<-left
-			becomes("nothing left of who has left", 1, 0, 1, 0)
+			becomes("nothing left of the client that has left", 1, 0, 1, 0)
 
 			answers := second.queue(t, "second", 1)
 			s.reload(s.site("# changed"))
