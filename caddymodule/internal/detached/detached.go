@@ -143,6 +143,7 @@ type writer struct {
 	limited bool
 	limit   time.Time // by the server's own write timeout, once it is limited; zero if there is none
 	due     time.Time // a deadline of ours; zero if there is none
+	asked   time.Time // by the handler, for what it writes itself; zero if there is none
 	patient bool      // the connection knows no deadlines, or is not ours any more
 	resets  bool      // HTTP/2 ends a stream at its deadline, also while nothing is written
 }
@@ -386,19 +387,45 @@ func (d *writer) hurry() {
 		return
 	}
 	now := time.Now()
-	if d.due.Sub(now) >= slowest {
+	if d.due.Sub(now) >= slowest && earlier(d.due, d.ceiling()).Equal(d.due) {
 		return
 	}
 	d.findLimit()
-	due := now.Add(slowest + slowest/2)
-	if !d.limit.IsZero() && d.limit.Before(due) {
-		due = d.limit
-	}
+	due := earlier(now.Add(slowest+slowest/2), d.ceiling())
 	if http.NewResponseController(d.ResponseWriter).SetWriteDeadline(due) != nil {
 		d.patient = true
 		return
 	}
 	d.due = due
+}
+
+// SetWriteDeadline keeps a handler's own deadline, such as that of Caddy's timeouts. It
+// holds for what the handler writes to the client itself. An answer that waits in memory
+// is sent later, and has our deadlines.
+func (d *writer) SetWriteDeadline(at time.Time) error {
+	d.asked = at
+	if d.through && !d.patient {
+		d.findLimit()
+		d.due = time.Time{}
+		return http.NewResponseController(d.ResponseWriter).SetWriteDeadline(d.ceiling())
+	}
+	return nil
+}
+
+// ceiling returns the deadline that ours must not exceed, or the zero time.
+func (d *writer) ceiling() time.Time {
+	if d.through {
+		return earlier(d.limit, d.asked)
+	}
+	return d.limit
+}
+
+// earlier returns the earlier of two deadlines. The zero time is none.
+func earlier(a, b time.Time) time.Time {
+	if a.IsZero() || !b.IsZero() && b.Before(a) {
+		return b
+	}
+	return a
 }
 
 func (d *writer) findLimit() {
@@ -433,7 +460,7 @@ func (d *writer) rest() {
 // unhurry takes the deadline back, for what others send on the connection.
 func (d *writer) unhurry() {
 	if !d.due.IsZero() && !d.patient && !d.isLost() {
-		_ = http.NewResponseController(d.ResponseWriter).SetWriteDeadline(d.limit)
+		_ = http.NewResponseController(d.ResponseWriter).SetWriteDeadline(d.ceiling())
 	}
 	d.due = time.Time{}
 }

@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
+	"go.uber.org/zap"
 )
 
 // visit calls a handler for a client that leaves after so long. It returns when the
@@ -229,6 +230,76 @@ func TestTheServersOwnWriteTimeoutHolds(t *testing.T) {
 			t.Errorf("got %d bytes sent within %v, want 32 KiB within 20s", conn.took, took)
 		}
 	})
+}
+
+// Caddy's timeouts within throttle set a deadline before each write. No write waits while
+// the answer waits in memory.
+func TestAHandlersOwnDeadlineIsNotThatOfAnAnswerInMemory(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		conn := &slowConn{ResponseWriter: httptest.NewRecorder(), second: 2 << 10}
+		if err := Serve(conn, get(t), caddyhttp.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) error {
+			for range 10 {
+				if err := http.NewResponseController(w).SetWriteDeadline(time.Now().Add(3 * time.Second)); err != nil {
+					t.Error(err)
+				}
+				if _, err := w.Write(make([]byte, 10<<10)); err != nil {
+					t.Error(err)
+				}
+				time.Sleep(time.Second)
+			}
+			return nil
+		}), new(owner), nil); err != nil || conn.took != 100<<10 {
+			t.Errorf("got %d bytes, %v, want all by our deadlines", conn.took, err)
+		}
+	})
+}
+
+// With Caddy's timeouts around throttle, the earlier of both deadlines holds.
+func TestTimeoutsAroundACallHold(t *testing.T) {
+	for timeout, want := range map[time.Duration]time.Duration{3 * time.Second: 3 * time.Second, time.Hour: slowest + slowest/2} {
+		synctest.Test(t, func(t *testing.T) {
+			conn, began := &slowConn{ResponseWriter: httptest.NewRecorder()}, time.Now()
+			w := &caddyhttp.IdleTimeoutWriter{
+				ResponseWriterWrapper: &caddyhttp.ResponseWriterWrapper{ResponseWriter: conn}, Ctrl: http.NewResponseController(conn),
+				Deadline: caddyhttp.IdleDeadline{Start: began, Timeout: timeout}, Logger: zap.NewNop(),
+			}
+			cut, _ := aborted(func() error { return Serve(w, get(t), send(100<<10), new(owner), nil) })
+			if took := time.Since(began); !cut || took != want {
+				t.Errorf("%v: got a client that reads nothing cut: %v, after %v, want after %v", timeout, cut, took, want)
+			}
+		})
+	}
+}
+
+// A stream is written by the handler itself, so that the earlier deadline holds.
+func TestAHandlersOwnDeadlineHoldsForAStream(t *testing.T) {
+	for _, test := range []struct{ asked, want time.Duration }{
+		{3 * time.Second, 3 * time.Second},
+		{time.Hour, slowest + slowest/2},
+		{0, slowest + slowest/2},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			conn, began := &slowConn{ResponseWriter: httptest.NewRecorder()}, time.Now()
+			_, _ = aborted(func() error {
+				return Serve(conn, get(t), caddyhttp.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) error {
+					w.Header().Set("Content-Type", "text/event-stream")
+					w.WriteHeader(http.StatusOK)
+					var at time.Time
+					if test.asked > 0 {
+						at = time.Now().Add(test.asked)
+					}
+					if err := http.NewResponseController(w).SetWriteDeadline(at); err != nil {
+						t.Error(err)
+					}
+					_, err := w.Write([]byte("data: x\n\n"))
+					return err
+				}), new(owner), nil)
+			})
+			if took := time.Since(began); took != test.want {
+				t.Errorf("%v: got the stream cut after %v, want %v", test.asked, took, test.want)
+			}
+		})
+	}
 }
 
 func TestWhatNobodyReadsIsThrownAway(t *testing.T) {
