@@ -65,6 +65,35 @@ func stopApplications() {
 	}
 }
 
+// startPackage runs a recipe with its second Caddyfile in front of an application of
+// Debian's, which listens on a socket instead of on the upstream's address.
+func startPackage(t *testing.T, recipe string, app *application, upstream, socket string, changes ...string) *trial {
+	t.Helper()
+	if !longRun() {
+		t.Skip("SKIPPED: it takes minutes; TEST_LONG=1 runs it")
+	}
+	app.use(t)
+	return startTrial(t, recipe, append([]string{
+		"exempt static_files\n", "exempt static_files\n" + secondConfig(t, recipe),
+		upstream, "unix/" + filepath.Join(app.dir, socket),
+	}, changes...)...)
+}
+
+// secondConfig returns the second Caddyfile of a recipe: what Debian's package needs
+// beside the first.
+func secondConfig(t *testing.T, recipe string) string {
+	t.Helper()
+	page, err := os.ReadFile("../docs/recipes/" + recipe)
+	if err != nil {
+		t.Fatal(err)
+	}
+	blocks := fence.FindAllSubmatch(page, 2)
+	if len(blocks) < 2 {
+		t.Fatalf("got %d Caddyfiles in %s, want two", len(blocks), recipe)
+	}
+	return string(blocks[1][1])
+}
+
 // startMariaDB starts a database server that only this application uses, with an
 // empty database `site` and its user `site`, whose password is `site`. Durability
 // is off.

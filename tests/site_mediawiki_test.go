@@ -94,14 +94,8 @@ func installMediaWiki(t *testing.T, a *application) {
 // startMediaWiki runs it behind the Caddyfile of its recipe, with more changes.
 func startMediaWiki(t *testing.T, changes ...string) *trial {
 	t.Helper()
-	if !longRun() {
-		t.Skip("SKIPPED: it takes minutes; TEST_LONG=1 runs it")
-	}
-	mediaWiki.use(t)
-	return startTrial(t, "mediawiki.md", append([]string{
+	return startPackage(t, "mediawiki.md", &mediaWiki, "unix//run/php/php-fpm.sock", "fpm.sock", append([]string{
 		"/var/www/mediawiki", mediaWikiPackage,
-		"exempt static_files\n", "exempt static_files\n" + secondConfig(t, "mediawiki.md"),
-		"unix//run/php/php-fpm.sock", "unix/" + filepath.Join(mediaWiki.dir, "fpm.sock"),
 	}, changes...)...)
 }
 

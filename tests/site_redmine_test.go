@@ -85,30 +85,9 @@ func installRedmine(t *testing.T, a *application) {
 // startRedmine runs it behind the Caddyfile of the recipe for Rails, with more changes.
 func startRedmine(t *testing.T, changes ...string) *trial {
 	t.Helper()
-	if !longRun() {
-		t.Skip("SKIPPED: it takes minutes; TEST_LONG=1 runs it")
-	}
-	redmine.use(t)
-	return startTrial(t, "rails.md", append([]string{
+	return startPackage(t, "rails.md", &redmine, "localhost:3000", "puma.sock", append([]string{
 		"/srv/app/public", redminePackage + "/public",
-		"exempt static_files\n", "exempt static_files\n" + secondConfig(t, "rails.md"),
-		"localhost:3000", "unix/" + filepath.Join(redmine.dir, "puma.sock"),
 	}, changes...)...)
-}
-
-// secondConfig returns the second Caddyfile of a recipe: what Debian's package needs
-// beside the first.
-func secondConfig(t *testing.T, recipe string) string {
-	t.Helper()
-	page, err := os.ReadFile("../docs/recipes/" + recipe)
-	if err != nil {
-		t.Fatal(err)
-	}
-	blocks := fence.FindAllSubmatch(page, 2)
-	if len(blocks) < 2 {
-		t.Fatalf("got %d Caddyfiles in %s, want two", len(blocks), recipe)
-	}
-	return string(blocks[1][1])
 }
 
 func redmineChecks(t *testing.T) int {
