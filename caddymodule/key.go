@@ -167,7 +167,40 @@ var foldings = map[string]fold.Func{"": fold.Plain, "wordpress": fold.WordPress,
 // limiters. They mean the source client_ip, which masks the address.
 var clientPlaceholders = []string{"{http.vars.client_ip}", "{client_ip}", "{http.request.remote.host}", "{remote_host}"}
 
+// plainSources are the sources for placeholders. host is in lower case and without port.
+var plainSources = map[string]string{"{http.request.host}": "host", "{http.request.method}": "method"}
+
+// plain returns a source with the same meaning, without other names for it.
+func (k *KeySource) plain() KeySource {
+	plain := *k
+	switch {
+	case slices.Contains(clientPlaceholders, k.Source):
+		plain.Source = "client_ip"
+	case k.Source == "header":
+		plain.Name = http.CanonicalHeaderKey(k.Name)
+	case plainSources[k.Source] != "":
+		plain.Source = plainSources[k.Source]
+	}
+	return plain
+}
+
+// checkRepeated refuses sources that are given twice.
+func checkRepeated(sources []KeySource) error {
+	seen := make(map[KeySource]bool)
+	for i := range sources {
+		s := sources[i].plain()
+		if seen[s] {
+			return fmt.Errorf("key source %q is given twice: remove one", strings.TrimSpace(s.Source+" "+s.Name+s.Text))
+		}
+		seen[s] = true
+	}
+	return nil
+}
+
 func (c *compilation) compileKey() error {
+	if err := checkRepeated(c.Key); err != nil {
+		return about("key", 0, err)
+	}
 	routed := false
 	for _, source := range c.Key {
 		part, err := c.compilePart(source)
@@ -204,16 +237,16 @@ func (c *compilation) compilePart(source KeySource) (decision.Part, error) {
 		return none, unknown("word", source.Fold, " after fold", foldWords)
 	}
 	digest := !c.PlainKeys
+	source = source.plain()
 	switch source.Source {
 	case "client_ip":
 		return decision.Part{ClientIP: true}, nil
 	case "header":
 		// Host is no header by the time a request gets here.
-		name := http.CanonicalHeaderKey(source.Name)
-		if name == "Host" {
+		if source.Name == "Host" {
 			return none, errors.New("key source \"header Host\" is always empty: want host")
 		}
-		return decision.Part{Read: decision.Header(name), Digest: digest}, nil
+		return decision.Part{Read: decision.Header(source.Name), Digest: digest}, nil
 	case "cookie":
 		return decision.Part{Read: decision.Cookie(source.Name), Digest: digest}, nil
 	case "query":
@@ -234,14 +267,6 @@ func (c *compilation) compilePart(source KeySource) (decision.Part, error) {
 	}
 	if !strings.Contains(source.Source, "{") {
 		return none, unknownSource(source.Source)
-	}
-	switch {
-	case slices.Contains(clientPlaceholders, source.Source):
-		return decision.Part{ClientIP: true}, nil
-	case source.Source == "{http.request.host}":
-		return decision.Part{Read: decision.Host}, nil // in lower case, without port
-	case source.Source == "{http.request.method}":
-		return decision.Part{Read: decision.Method}, nil
 	}
 	template, err := parseTemplate(source.Source)
 	return decision.Part{Template: template}, err

@@ -51,11 +51,16 @@ func (VerifiedCrawler) CaddyModule() caddy.ModuleInfo {
 	}
 }
 
-// Provision finds the crawlers. It reads nothing and dials nothing.
+// Provision finds the crawlers, and checks lists that are files. It dials nothing.
 func (m *VerifiedCrawler) Provision(ctx caddy.Context) error {
 	known, sources, err := m.parse()
 	if err != nil {
 		return err
+	}
+	for _, source := range sources {
+		if err := crawler.CheckFile(source); err != nil {
+			return err
+		}
 	}
 	app, err := enclosingApp(ctx)
 	if err != nil {

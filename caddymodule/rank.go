@@ -1,6 +1,7 @@
 package caddymodule
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
 	"net/http"
@@ -204,12 +205,36 @@ func (c *compilation) compileRanks() error {
 	case len(c.Share) > 0 && c.Pass == "" && strings.HasPrefix(c.Name, "device-"):
 		return about("share", 0, fmt.Errorf("the pass of a zone with share cannot be told from the cookie of trust_devices in a zone %q: want a name that does not begin with device-", strings.TrimPrefix(c.Name, "device-")))
 	}
+	seen := make(map[string]bool)
 	for i := range c.Rank {
-		if err := c.checkRank(&c.Rank[i]); err != nil {
+		r := &c.Rank[i]
+		if err := c.checkRank(r); err != nil {
 			return about("rank", i, err)
+		}
+		for _, source := range r.sources() {
+			if seen[source] {
+				return about("rank", i, fmt.Errorf("%s is given twice: remove one", source))
+			}
+			seen[source] = true
 		}
 	}
 	return nil
+}
+
+// sources returns each way to get the rank, as a Caddyfile has it, with matchers in JSON.
+func (r *Rank) sources() (sources []string) {
+	for _, pattern := range r.Issued {
+		sources = append(sources, "rank "+r.Rank+" issued "+pattern)
+	}
+	if r.Told != "" {
+		sources = append(sources, "rank "+r.Rank+" told "+http.CanonicalHeaderKey(r.Told))
+	}
+	for _, set := range r.Match {
+		if raw, err := json.Marshal(set); err == nil {
+			sources = append(sources, "rank "+r.Rank+" with the matchers "+string(raw))
+		}
+	}
+	return sources
 }
 
 func (c *compilation) checkRank(r *Rank) error {

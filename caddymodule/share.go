@@ -83,6 +83,9 @@ func (c *compilation) compileShare() error {
 	if c.rule.Key.HasAddress() {
 		return about("share", 0, errors.New("share has no meaning with a key that holds client_ip: each client would have slots of its own, and nobody to take turns with; leave the key out"))
 	}
+	if err := checkRepeated(c.Share); err != nil {
+		return about("share", 0, err)
+	}
 	lines, err := override.NewLines(bucketkey.TableConfig{IPv4Bits: c.IPv4Prefix, IPv6Bits: c.IPv6Prefix}, nil)
 	if err != nil {
 		return about("share", 0, err)

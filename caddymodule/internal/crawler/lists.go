@@ -226,21 +226,48 @@ func (s *list) watchFile(ctx context.Context) {
 }
 
 func (s *list) readFile() error {
-	file, err := os.Open(filepath.Clean(s.source))
+	networks, err := readFile(s.source)
+	if err == nil {
+		s.set(networks)
+	}
+	return err
+}
+
+// CheckFile reports what is wrong with a list that is a file. If the source is a URL, it
+// reports nothing.
+func CheckFile(source string) error {
+	if !isFile(source) {
+		return nil
+	}
+	_, err := readFile(source)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return fmt.Errorf("reading a list of crawlers: %w: want a file with a network in each line", err)
+	case err != nil:
+		return fmt.Errorf("reading the list of crawlers %s: %w", source, err)
+	}
+	return nil
+}
+
+// readFile reads a list. It waits for no writer of a pipe.
+func readFile(name string) ([]netip.Prefix, error) {
+	info, err := os.Stat(name)
 	if err != nil {
-		return err
+		return nil, err
+	}
+	if !info.Mode().IsRegular() {
+		return nil, errors.New("it is no regular file")
+	}
+	file, err := os.Open(filepath.Clean(name))
+	if err != nil {
+		return nil, err
 	}
 	defer func() { _ = file.Close() }()
 	data, err := io.ReadAll(io.LimitReader(file, maxList+1))
 	if err != nil {
-		return err
+		return nil, err
 	}
-	networks, err := parse(data)
-	if err != nil {
-		return err
-	}
-	s.set(networks)
-	return nil
+	return parse(data)
 }
 
 // A copied list is how storage keeps one.
