@@ -12,21 +12,21 @@ import (
 var groupings = map[string]topk.Grouping{"": topk.ByKey, "ip": topk.ByAddress, "/24": topk.By24, "/16": topk.By16}
 
 // noteSender counts whose request a zone has decided about. It is on the path of every
-// request: of many that are admitted, it counts a sample.
+// request: of many, it counts a sample. Where nothing needs it, now is zero.
 func (l *liveZone) noteSender(o *decision.Outcome, d decision.Decision, now time.Time) {
 	refused, weight := d == decision.Refused || d == decision.ShadowRefused, 0
 	if !refused {
-		if weight = l.recent.Weight(rand.Uint32); weight == 0 {
+		if weight = l.recent.AdmittedWeight(rand.Uint32); weight == 0 {
 			return
 		}
 	}
 	if now.IsZero() {
 		now = time.Now()
 	}
-	if refused {
-		l.recent.Refuse(o.Key, o.ClientIP(), now)
-	} else {
+	if !refused {
 		l.recent.Admit(o.Key, o.ClientIP(), weight, now)
+	} else if weight = l.recent.RefusedWeight(rand.Uint32, now); weight > 0 {
+		l.recent.Refuse(o.Key, o.ClientIP(), weight, now)
 	}
 }
 

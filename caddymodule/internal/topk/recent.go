@@ -19,8 +19,8 @@ const (
 
 	counted = 128 // keys of each kind in each part
 
-	// So many admitted requests of a part are counted one by one. Of the next ones, one
-	// in some is, and of all others, one in many.
+	// So many requests of a part are counted one by one, admitted and refused ones apart.
+	// Of the next ones, one in some is, and of all others, one in many.
 	exactly, some, oneInSome, oneInMany = 2000, 10_000, 16, 64
 )
 
@@ -28,27 +28,29 @@ const (
 // most, in bounded memory: by key and by network. It is safe for concurrent use. The
 // zero Recent is ready for use.
 //
-// Refusals are all counted. Of many admitted requests, a random sample is, and what is
-// counted stands for the others.
+// Of many requests, a random sample is counted, which stands for the others.
 type Recent struct {
-	less atomic.Uint32 // one in less+1 admitted requests is counted
+	admitted, refused sampling
+	part              atomic.Int64 // the number of the window that was counted in last
 
 	mu      sync.Mutex
 	began   time.Time // of the first part that was counted
 	windows [parts]window
 }
 
+// A sampling says how many of the requests are counted: one in less+1.
+type sampling struct{ less atomic.Uint32 }
+
 type window struct {
 	number            int64 // parts since 1970
-	samples           int
 	admitted, refused tally
 }
 
 // A tally counts requests by each grouping.
 type tally struct {
-	total int
-	keys  Counter
-	nets  [len(masks)]CounterOf[network]
+	samples, total int
+	keys           Counter
+	nets           [len(masks)]CounterOf[network]
 }
 
 // A network is one of addresses, as two numbers. A map finds these in a fraction of the
@@ -109,14 +111,36 @@ const (
 	By16
 )
 
-// Weight returns for how many an admitted request stands that is to be counted, or 0
-// if it is not.
-func (r *Recent) Weight(random func() uint32) int {
-	less := r.less.Load()
+// weight returns for how many a request stands that is to be counted, or 0 if it is not.
+func (s *sampling) weight(random func() uint32) int {
+	less := s.less.Load()
 	if less == 0 || random()&less == 0 {
 		return int(less) + 1
 	}
 	return 0
+}
+
+// counted makes the sample smaller if it has so many requests.
+func (s *sampling) counted(samples int) {
+	switch samples {
+	case exactly:
+		s.less.Store(oneInSome - 1)
+	case some:
+		s.less.Store(oneInMany - 1)
+	}
+}
+
+// AdmittedWeight returns for how many an admitted request stands that is to be counted,
+// or 0 if it is not. It needs no time, which admitted requests do not know.
+func (r *Recent) AdmittedWeight(random func() uint32) int { return r.admitted.weight(random) }
+
+// RefusedWeight returns the same for a refused request. After a flood, the first refusals
+// of the next part are counted, whatever the sample was.
+func (r *Recent) RefusedWeight(random func() uint32, now time.Time) int {
+	if r.refused.less.Load() > 0 && r.part.Load() != partOf(now) {
+		return 1
+	}
+	return r.refused.weight(random)
 }
 
 // Admit counts an admitted request that stands for weight of them. An invalid address
@@ -126,28 +150,30 @@ func (r *Recent) Admit(key string, addr netip.Addr, weight int, now time.Time) {
 	defer r.mu.Unlock()
 	w := r.window(now)
 	w.admitted.add(key, addr, weight)
-	switch w.samples++; w.samples {
-	case exactly:
-		r.less.Store(oneInSome - 1)
-	case some:
-		r.less.Store(oneInMany - 1)
-	}
+	r.admitted.counted(w.admitted.samples)
 }
 
-// Refuse counts a refused request.
-func (r *Recent) Refuse(key string, addr netip.Addr, now time.Time) {
+// Refuse counts a refused request in the same way.
+func (r *Recent) Refuse(key string, addr netip.Addr, weight int, now time.Time) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.window(now).refused.add(key, addr, 1)
+	w := r.window(now)
+	w.refused.add(key, addr, weight)
+	r.refused.counted(w.refused.samples)
 }
+
+// partOf returns the number of the part that runs.
+func partOf(now time.Time) int64 { return now.UnixNano() / int64(Span) }
 
 // window returns the part that runs.
 func (r *Recent) window(now time.Time) *window {
-	number := now.UnixNano() / int64(Span)
+	number := partOf(now)
 	w := &r.windows[number%parts]
 	if w.number != number {
 		*w = window{number: number}
-		r.less.Store(0)
+		r.admitted.less.Store(0)
+		r.refused.less.Store(0)
+		r.part.Store(number)
 		if r.began.IsZero() {
 			r.began = now
 		}
@@ -156,6 +182,7 @@ func (r *Recent) window(now time.Time) *window {
 }
 
 func (t *tally) add(key string, addr netip.Addr, times int) {
+	t.samples++
 	t.total += times
 	t.keys.Size = counted
 	t.keys.AddTimes(key, times)
@@ -189,7 +216,7 @@ type Sender struct {
 func (r *Recent) Top(by Grouping, n int, now time.Time) (s Summary) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	number := now.UnixNano() / int64(Span)
+	number := partOf(now)
 	if s.Since = time.Unix(0, (number-parts+1)*int64(Span)); r.began.After(s.Since) {
 		s.Since = r.began
 	}

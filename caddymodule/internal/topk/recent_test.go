@@ -17,8 +17,15 @@ func clientAddr(i int) netip.Addr {
 
 // admit counts a request as the handler does.
 func (r *Recent) admit(key string, addr netip.Addr, random *rand.Rand, now time.Time) {
-	if weight := r.Weight(random.Uint32); weight > 0 {
+	if weight := r.AdmittedWeight(random.Uint32); weight > 0 {
 		r.Admit(key, addr, weight, now)
+	}
+}
+
+// refuse does the same with a refused request.
+func (r *Recent) refuse(key string, addr netip.Addr, random *rand.Rand, now time.Time) {
+	if weight := r.RefusedWeight(random.Uint32, now); weight > 0 {
+		r.Refuse(key, addr, weight, now)
 	}
 }
 
@@ -28,7 +35,7 @@ func TestAFewRequestsAreCountedExactly(t *testing.T) {
 	for i := range 100 {
 		r.admit(fmt.Sprint("k", i%3), clientAddr(i%3), random, noon)
 		if i%4 == 0 {
-			r.Refuse("k0", clientAddr(0), noon)
+			r.refuse("k0", clientAddr(0), random, noon)
 		}
 	}
 	got := r.Top(ByKey, 2, noon.Add(time.Second))
@@ -98,8 +105,8 @@ func TestANetworkOfManyClientsIsFound(t *testing.T) {
 
 func TestWhatIsOlderThanAMinuteIsForgotten(t *testing.T) {
 	var r Recent
-	r.Refuse("old", clientAddr(1), noon)
-	r.Refuse("young", clientAddr(2), noon.Add(50*time.Second))
+	r.Refuse("old", clientAddr(1), 1, noon)
+	r.Refuse("young", clientAddr(2), 1, noon.Add(50*time.Second))
 	names := func(after time.Duration) (names []string) {
 		for _, s := range r.Top(ByKey, 20, noon.Add(after)).MostRefused {
 			names = append(names, s.Name)
@@ -124,7 +131,7 @@ func TestWhatIsOlderThanAMinuteIsForgotten(t *testing.T) {
 	if since := r.Top(ByKey, 1, noon.Add(time.Hour)).Since; !since.Equal(noon.Add(59 * time.Minute)) {
 		t.Errorf("an hour later, counted since: got %v, want a minute before", since)
 	}
-	r.Refuse("new", clientAddr(1), noon.Add(time.Hour))
+	r.Refuse("new", clientAddr(1), 1, noon.Add(time.Hour))
 	if got := names(time.Hour); !slices.Equal(got, []string{"new"}) {
 		t.Errorf("got %v, want new alone", got)
 	}
@@ -133,8 +140,9 @@ func TestWhatIsOlderThanAMinuteIsForgotten(t *testing.T) {
 // TestARecentIsBounded in a flood of keys.
 func TestARecentIsBounded(t *testing.T) {
 	var r Recent
+	random := rand.New(rand.NewPCG(1, 2))
 	for i := range 50_000 {
-		r.Refuse(fmt.Sprint(i), clientAddr(i), noon.Add(time.Duration(i)*time.Minute/50_000))
+		r.refuse(fmt.Sprint(i), clientAddr(i), random, noon.Add(time.Duration(i)*time.Minute/50_000))
 	}
 	for i := range r.windows {
 		tally := &r.windows[i].refused
@@ -142,8 +150,42 @@ func TestARecentIsBounded(t *testing.T) {
 			t.Errorf("got %d keys and %d addresses, want at most %d", len(tally.keys.at), len(tally.nets[0].at), counted)
 		}
 	}
-	if got := r.Top(ByKey, 1, noon.Add(time.Minute-1)).Refused; got != 50_000 {
-		t.Errorf("got %d refusals, want all 50000", got)
+	if got := r.Top(ByKey, 1, noon.Add(time.Minute-1)).Refused; got < 45_000 || got > 55_000 {
+		t.Errorf("got %d refusals, want about 50000", got)
+	}
+}
+
+// TestRefusalsAfterAFloodAreCountedExactly, though of those in the flood only a sample is.
+func TestRefusalsAfterAFloodAreCountedExactly(t *testing.T) {
+	var r Recent
+	random := rand.New(rand.NewPCG(1, 2))
+	for range 500_000 {
+		r.refuse("flood", clientAddr(1), random, noon)
+	}
+	if got := r.windows[partOf(noon)%parts].refused; got.samples > 20_000 || got.total < 450_000 || got.total > 550_000 {
+		t.Errorf("counted %d of 500000 refusals for %d, want less than 20000 for about all", got.samples, got.total)
+	}
+	for range 3 {
+		r.refuse("later", clientAddr(2), random, noon.Add(Span))
+	}
+	got := r.Top(ByKey, 2, noon.Add(Span)).MostRefused
+	if len(got) != 2 || got[1] != (Sender{"later", 3, 3}) {
+		t.Errorf("got %v, want 3 refusals of later", got)
+	}
+}
+
+// TestAFloodOfRefusalsLeavesAdmittedRequestsExact, because the samples are apart.
+func TestAFloodOfRefusalsLeavesAdmittedRequestsExact(t *testing.T) {
+	var r Recent
+	random := rand.New(rand.NewPCG(1, 2))
+	for i := range 50_000 {
+		r.refuse("flood", clientAddr(1), random, noon)
+		if i%50 == 0 {
+			r.admit("people", clientAddr(2), random, noon)
+		}
+	}
+	if got := r.Top(ByKey, 1, noon).Admitted; got != 1000 {
+		t.Errorf("got %d admitted requests, want 1000", got)
 	}
 }
 
@@ -159,8 +201,11 @@ func BenchmarkRecent(b *testing.B) {
 				}
 				for i := 0; b.Loop(); i++ {
 					if what == "refused" {
-						r.Refuse(names[i%keys], clientAddr(i%keys), time.Now())
-					} else if weight := r.Weight(rand.Uint32); weight > 0 {
+						now := time.Now()
+						if weight := r.RefusedWeight(rand.Uint32, now); weight > 0 {
+							r.Refuse(names[i%keys], clientAddr(i%keys), weight, now)
+						}
+					} else if weight := r.AdmittedWeight(rand.Uint32); weight > 0 {
 						r.Admit(names[i%keys], clientAddr(i%keys), weight, time.Now())
 					}
 				}
@@ -172,9 +217,9 @@ func BenchmarkRecent(b *testing.B) {
 func TestNetworksAreNamedByTheirFamily(t *testing.T) {
 	var r Recent
 	for _, text := range []string{"192.0.2.77", "::ffff:192.0.2.77", "2001:db8:1:2:3::4%eth0", "2001:db8:1:2:5::6"} {
-		r.Refuse("k", netip.MustParseAddr(text), noon)
+		r.Refuse("k", netip.MustParseAddr(text), 1, noon)
 	}
-	r.Refuse("k", netip.Addr{}, noon)
+	r.Refuse("k", netip.Addr{}, 1, noon)
 	for by, want := range map[Grouping][]string{
 		ByAddress: {"192.0.2.77", "2001:db8:1:2::/64"},
 		By24:      {"192.0.2.0/24", "2001:db8:1::/48"},
