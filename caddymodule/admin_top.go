@@ -46,8 +46,7 @@ type topZone struct {
 	Denied   []topKey `json:"most_refused"`
 }
 
-// A topKey is a lower bound if there are many keys. Of many admitted requests it is an
-// estimate.
+// A topKey is a lower bound if there are many keys. Of many requests it is an estimate.
 type topKey struct {
 	Key      string `json:"key"`
 	Requests int    `json:"requests"` // in most_refused: that were refused
