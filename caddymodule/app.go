@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -70,6 +71,7 @@ type App struct {
 
 	ctx         caddy.Context // to emit events
 	subscribers *caddyevents.App
+	subscribed  func() subscriptions // which do not change
 	events      *eventQueue
 	logger      *zap.Logger
 	warner      *zap.Logger // whose warnings status shows, too
@@ -150,6 +152,7 @@ func (a *App) Provision(ctx caddy.Context) (err error) {
 	if a.subscribers, err = watchExit(ctx); err != nil {
 		return err
 	}
+	a.subscribed = sync.OnceValue(a.subscriptions)
 	if a.blocks, err = join(blocksKey, func() (*sharedBlocks, error) { return &sharedBlocks{blocklist.New(nil)}, nil }); err != nil {
 		return err
 	}

@@ -90,11 +90,17 @@ func (q *eventQueue) close() {
 type overflows struct {
 	zone   string
 	shadow bool
-	wanted func(event string) bool // somebody subscribes
+	wanted func() subscriptions
 	queue  *eventQueue
 
 	mu   sync.Mutex
 	keys map[string]*overflow
+}
+
+// subscriptions are the events that somebody wants to know of.
+type subscriptions struct {
+	keys   bool // that overflow or recover
+	blocks bool
 }
 
 // An overflow is a key that is being refused.
@@ -105,11 +111,12 @@ type overflow struct {
 
 // note tells subscribers of a refusal, if it is the first of its key or begins a block.
 func (f *overflows) note(o *decision.Outcome) {
-	if o.Began && f.wanted(eventBlocked) {
+	wanted := f.wanted()
+	if o.Began && wanted.blocks {
 		f.queue.add(eventBlocked, f.data(o.Key, "seconds", o.Block.Seconds()))
 	}
 	why := o.Reason()
-	if !why.Waits() || why == decision.NoStore || why == decision.Banned || !f.wanted(eventOverflow) && !f.wanted(eventRecovered) {
+	if !why.Waits() || why == decision.NoStore || why == decision.Banned || !wanted.keys {
 		return
 	}
 	f.mu.Lock()

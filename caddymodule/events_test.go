@@ -119,7 +119,7 @@ func TestASlowSubscriberHoldsUpNoRefusal(t *testing.T) {
 		}}
 		q.add(eventBlocked, nil)
 		synctest.Wait() // for the subscriber to have this one in its hands
-		f := &overflows{zone: "some", queue: q, wanted: func(string) bool { return true }}
+		f := &overflows{zone: "some", queue: q, wanted: func() subscriptions { return subscriptions{true, true} }}
 		for i := range 3000 {
 			o := &decision.Outcome{Key: fmt.Sprint(i), Began: true, Block: time.Second}
 			o.Refuse(decision.Capacity)

@@ -245,9 +245,13 @@ func (o *storeObserver) Warned(text string) {
 	o.app.warner.Warn(text, zap.String("store", o.app.shared.name))
 }
 
-// subscribed reports whether anybody subscribes to an event.
-func (a *App) subscribed(name string) bool {
-	return a.subscribers.ShouldEmit(name)
+// subscriptions returns what somebody subscribes to. Caddy takes no subscription after
+// its configuration was provisioned, so no request comes before the last one.
+func (a *App) subscriptions() subscriptions {
+	return subscriptions{
+		blocks: a.subscribers.ShouldEmit(eventBlocked),
+		keys:   a.subscribers.ShouldEmit(eventOverflow) || a.subscribers.ShouldEmit(eventRecovered),
+	}
 }
 
 // emit emits an event of Caddy's.
