@@ -77,7 +77,7 @@ const keptPage = 64 << 10
 // HTTP/1 connection is closed, so that a body that nobody wants is neither
 // waited for nor taken in.
 func (f *Refusal) Write(w http.ResponseWriter, r *http.Request, bodyRead bool) error {
-	h := headers{w.Header(), make([]string, mostHeaders)}
+	h := headers{header: w.Header()}
 	visit := f.announce(&h, r)
 	reading := linger
 	if f.AsError {
@@ -109,10 +109,13 @@ type headers struct {
 	values []string // memory for those that are still to be set
 }
 
-// mostHeaders is how many a refusal may have.
-const mostHeaders = 9
+// someHeaders is for how many there is memory at once. Most refusals have no more.
+const someHeaders = 6
 
 func (h *headers) set(name, value string) {
+	if len(h.values) == 0 {
+		h.values = make([]string, someHeaders)
+	}
 	one := h.values[:1:1]
 	one[0], h.values = value, h.values[1:]
 	h.header[name] = one
@@ -134,27 +137,26 @@ func (f *Refusal) announce(h *headers, r *http.Request) Visit {
 	return visit
 }
 
-// setRetryAfter sets the header of an answer without a body of ours.
+// setRetryAfter sets the header that says how long to wait.
 func (f *Refusal) setRetryAfter(h *headers) {
 	if f.Waits {
 		h.set("Retry-After", strconv.FormatInt(WholeSeconds(f.RetryAfter), 10))
 	}
 }
 
+// counted is how long a body may be for net/http to count its bytes and to send their
+// number by itself over HTTP/1, which costs less than a header of ours.
+const counted = 2048
+
 // writeBody writes an answer in a form that has a body.
 func (f *Refusal) writeBody(w http.ResponseWriter, r *http.Request, h *headers, in form) {
 	text := pages.Get().(*[]byte)
 	defer keep(text)
 	*text = f.appendBody((*text)[:0], r, h, in)
-	// Both numbers lie in one string.
-	var room [40]byte
-	numbers := strconv.AppendInt(room[:0], WholeSeconds(f.RetryAfter), 10)
-	wait := len(numbers)
-	both := string(strconv.AppendInt(numbers, int64(len(*text)), 10))
-	if f.Waits {
-		h.set("Retry-After", both[:wait])
+	f.setRetryAfter(h)
+	if len(*text) > counted || r.ProtoMajor != 1 {
+		h.set("Content-Length", strconv.Itoa(len(*text)))
 	}
-	h.set("Content-Length", both[wait:])
 	w.WriteHeader(f.Status)
 	_, _ = w.Write(*text) // a client that is gone is no error of ours
 }

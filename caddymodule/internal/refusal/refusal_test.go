@@ -6,9 +6,9 @@ import (
 	"errors"
 	"fmt"
 	"html"
+	"io"
 	"net/http"
 	"net/http/httptest"
-	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -36,8 +36,8 @@ func refuse(t testing.TB, f *Refusal, r *http.Request) *httptest.ResponseRecorde
 	if err := f.Write(w, r, true); err != nil {
 		t.Fatal(err)
 	}
-	if got, want := w.Header().Get("Content-Length"), strconv.Itoa(w.Body.Len()); got != want {
-		t.Errorf("Content-Length: got %s, want %s", got, want)
+	if got := w.Result().ContentLength; got >= 0 && got != int64(w.Body.Len()) {
+		t.Errorf("Content-Length: got %d, want %d", got, w.Body.Len())
 	}
 	if got := w.Header().Get("Cache-Control"); got != "no-store" {
 		t.Errorf("Cache-Control: got %q, want no-store", got)
@@ -52,6 +52,47 @@ func TestARefusalIsAPageForPeople(t *testing.T) {
 	}
 	if body := w.Body.String(); !strings.Contains(body, "<p>Please wait 60 seconds.</p>") {
 		t.Errorf("got %q, want it to say the time to fit", body)
+	}
+}
+
+// TestEveryAnswerSaysItsLength, whoever has counted it.
+func TestEveryAnswerSaysItsLength(t *testing.T) {
+	for _, major := range []int{1, 2} {
+		site := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			f := Refusal{Status: 429, Waits: true, RetryAfter: time.Minute, TimeToFit: time.Minute}
+			if err := f.Write(w, r, true); err != nil {
+				t.Error(err)
+			}
+		}))
+		site.EnableHTTP2 = major == 2
+		site.StartTLS()
+		defer site.Close()
+		for _, accept := range []string{"*/*", "text/html", "application/json"} {
+			lengths := make(map[string]int64)
+			for _, method := range []string{http.MethodGet, http.MethodHead} {
+				r, err := http.NewRequestWithContext(t.Context(), method, site.URL, nil)
+				if err != nil {
+					t.Fatal(err)
+				}
+				r.Header.Set("Accept", accept)
+				answer, err := site.Client().Do(r)
+				if err != nil {
+					t.Fatal(err)
+				}
+				body, err := io.ReadAll(answer.Body)
+				answer.Body.Close()
+				if err != nil || answer.ProtoMajor != major {
+					t.Fatalf("%s over HTTP/%d: got %v, want HTTP/%d", method, answer.ProtoMajor, err, major)
+				}
+				if n := int64(len(body)); method == http.MethodGet && answer.ContentLength != n {
+					t.Errorf("HTTP/%d, %s: got the length %d of %d bytes", major, accept, answer.ContentLength, n)
+				}
+				lengths[method] = answer.ContentLength
+			}
+			if lengths[http.MethodHead] != lengths[http.MethodGet] || lengths[http.MethodGet] <= 0 {
+				t.Errorf("HTTP/%d, %s: got the lengths %v, want the same for both", major, accept, lengths)
+			}
+		}
 	}
 }
 
