@@ -277,7 +277,7 @@ func (c *compilation) checkRank(r *Rank) error {
 }
 
 // ownHeaders are response headers that clients cannot do without.
-var ownHeaders = []string{"Set-Cookie", "Location", "Content-Type", "Content-Length", "Content-Encoding", "Cache-Control", "Connection", "Transfer-Encoding", "Upgrade", "Etag", "Vary"}
+var ownHeaders = []string{"Set-Cookie", "Location", "Content-Type", "Content-Length", "Content-Encoding", "Cache-Control", "Connection", "Transfer-Encoding", "Upgrade", "Etag", "Vary", "Retry-After", "Age", "Expires", "Last-Modified", "Date", "Content-Range", "Accept-Ranges", "Content-Disposition", "Content-Language", "Www-Authenticate"}
 
 // loadRanks adds the ranks to the zone's rule.
 func (z *Zone) loadRanks(ctx caddy.Context, rule *decision.Rule) error {

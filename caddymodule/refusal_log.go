@@ -91,11 +91,12 @@ func newRefusalLog(z *runningZone, d decision.Decision) *refusalLog {
 
 // note counts a refusal.
 func (l *refusalLog) note(o *decision.Outcome) {
+	key := o.RefusedKey()
 	part := &l.parts[rand.Uint32()%refusalParts]
 	part.mu.Lock()
 	part.count++
-	part.most.Add(o.Key)
-	l.keys.add(o.Key)
+	part.most.Add(key)
+	l.keys.add(key)
 	part.mu.Unlock()
 	// It is counted before, so tick, which looks in the other order, misses nothing.
 	if !l.lasts.Load() {

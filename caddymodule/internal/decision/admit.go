@@ -153,6 +153,9 @@ func (res *Result) Admitted(grant *admission.Grant, r admission.Result, entries 
 			res.status = http.StatusServiceUnavailable
 		}
 		res.overrule(o, o.Rule.reasonOf(r.Why))
+		if o.Delay == 0 {
+			o.Delay = r.Waited
+		}
 	case o != nil && o.Delay == 0:
 		o.waited(r.Waited)
 	}

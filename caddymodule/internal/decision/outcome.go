@@ -225,7 +225,7 @@ func (o *Outcome) retryAfter(wait time.Duration) time.Duration {
 // TimeToFit returns how long a refused client must wait. Zero means that waiting does
 // not help.
 func (o *Outcome) TimeToFit() time.Duration {
-	if why := o.Reason(); o.Turn != nil && (why == Waiting || why == Wait || why == Timeout) {
+	if o.lostTurn() {
 		return pass.RetryAfter(o.Turn.Standing.Tries, float64(o.jitter))
 	}
 	switch o.Reason() {
@@ -245,6 +245,22 @@ func (o *Outcome) TimeToFit() time.Duration {
 		return slotWait
 	}
 	return 0
+}
+
+// lostTurn reports whether the request was refused because its turn would come, or has
+// come, too late.
+func (o *Outcome) lostTurn() bool {
+	why := o.Reason()
+	return o.Turn != nil && (why == Waiting || why == Wait || why == Timeout)
+}
+
+// RefusedKey returns the key that was refused: that of the bucket, or the client's who has
+// lost its turn.
+func (o *Outcome) RefusedKey() string {
+	if o.lostTurn() {
+		return o.Turn.Keys[0]
+	}
+	return o.Key
 }
 
 // stronger reports whether o, rather than other, decides about the request. The

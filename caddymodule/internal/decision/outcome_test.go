@@ -8,6 +8,7 @@ import (
 
 	"go.uber.org/zap/zapcore"
 
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/admission"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
 )
 
@@ -68,5 +69,24 @@ func TestTheResultOfOneZoneTakes320Bytes(t *testing.T) {
 	}
 	if got := reflect.TypeFor[Result]().Size() + reflect.TypeFor[Outcome]().Size(); got > 320 {
 		t.Errorf("got %d bytes, want at most 320", got)
+	}
+}
+
+// Who has waited in vain waited, too, and it is the client who was refused, although the
+// bucket is everybody's.
+func TestWhoLosesATurnIsRefusedAsAClientAfterItsWait(t *testing.T) {
+	turn := new(Turn)
+	turn.Keys = [2]string{"203.0.113.1", "@pass/1"}
+	for why, want := range map[admission.Why]string{
+		admission.TimedOut: "203.0.113.1 timeout", admission.TooLong: "203.0.113.1 wait", admission.QueueFull: "203.0.113.1 waiting", admission.NoSlot: "all in_flight",
+	} {
+		res := resultOf(1)
+		res.Outcomes[0] = Outcome{Rule: &Rule{Name: "php", Share: new(Rule), InFlight: 1}, Key: "all", Turn: turn}
+		res.Outcomes[0].Set(Admitted, None)
+		res.Admitted(nil, admission.Result{Why: why, Waited: time.Second}, nil)
+		o := &res.Outcomes[0]
+		if got := o.RefusedKey() + " " + o.Reason().String(); got != want || o.Delay != time.Second {
+			t.Errorf("%v: got %s after %v, want %s after a second", why, got, o.Delay, want)
+		}
 	}
 }
