@@ -347,7 +347,7 @@ func (h *Handler) admit(r *http.Request, res *decision.Result, reader *body.Read
 		buffer, result = h.buffer(r, since, entries, most, index)
 	}
 	if result.Why == admission.Admitted {
-		grant, result = h.app.gate.Admit(r.Context(), since, entries, res.OuterGrant(r))
+		grant, result = h.app.gate.Admit(detached.Client(r.Context()), since, entries, res.OuterGrant(r))
 	}
 	stayed, refunds := res.Admitted(grant, result, entries)
 	if len(refunds) > 0 {
@@ -363,7 +363,7 @@ func (h *Handler) buffer(r *http.Request, since time.Time, entries []admission.E
 	for i := range entries {
 		delays[i].InFlight, entries[i].Delay = 0, 0
 	}
-	if _, result := h.app.gate.Admit(r.Context(), since, delays, nil); result.Why != admission.Admitted {
+	if _, result := h.app.gate.Admit(detached.Client(r.Context()), since, delays, nil); result.Why != admission.Admitted {
 		return nil, result
 	}
 	buffer, ended := requestBuffers.Fill(r, most, h.app.gate.Exiting)

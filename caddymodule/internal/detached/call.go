@@ -26,6 +26,15 @@ type call struct {
 	timer   *time.Timer   // until the patience is over, once the client has left
 }
 
+// Client returns the context of the client of a request, which ends when that leaves, also
+// if the request is a part of a detached call.
+func Client(ctx context.Context) context.Context {
+	if d, ok := ctx.Value(around{}).(*writer); ok {
+		return d.call.client
+	}
+	return ctx
+}
+
 // Deadline implements context.Context.
 func (*call) Deadline() (deadline time.Time, ok bool) { return time.Time{}, false }
 
