@@ -115,13 +115,21 @@ func (s *Store) takeOne(c *leakybucket.Charge, d *leakybucket.Decision) {
 	}
 }
 
+// tryOne unlocks without defer, which would take 2 % of a decision.
 func (s *Store) tryOne(hash uint64, c *leakybucket.Charge, d *leakybucket.Decision, reserved int) (done bool) {
 	sh := &s.shards[hash>>s.shift]
 	sh.mu.Lock()
-	defer sh.mu.Unlock()
+	done = s.takeIn(sh, hash, c, d, reserved)
+	sh.mu.Unlock()
+	return done
+}
+
+// takeIn takes a charge in its shard, which is locked.
+func (s *Store) takeIn(sh *shard, hash uint64, c *leakybucket.Charge, d *leakybucket.Decision, reserved int) (done bool) {
+	from := sh.look(hash)
 	now := s.now()
 	var state leakybucket.State
-	at, kept := sh.find(hash, c)
+	at, kept := sh.findFrom(from, hash, c)
 	if kept {
 		sh.slots[at].state(&state)
 	}
@@ -205,17 +213,20 @@ func (s *Store) tryMany(charges []leakybucket.Charge, decisions []leakybucket.De
 		}
 	}()
 
-	now := s.now()
 	t.states, t.slots, t.created = t.states[:0], t.slots[:0], t.created[:0]
+	for _, hash := range t.hashes {
+		t.slots = append(t.slots, s.shards[hash>>s.shift].look(hash))
+	}
+	now := s.now()
 	for i := range charges {
 		sh := &s.shards[t.hashes[i]>>s.shift]
-		at, kept := sh.find(t.hashes[i], &charges[i])
+		at, kept := sh.findFrom(t.slots[i], t.hashes[i], &charges[i])
 		if kept {
 			sh.slots[at].state(&t.read[i])
 		} else {
 			at = -1
 		}
-		t.slots, t.states = append(t.slots, at), append(t.states, t.read[i])
+		t.slots[i], t.states = at, append(t.states, t.read[i])
 	}
 	leakybucket.TakeAll(charges, t.states, now, decisions)
 
