@@ -172,21 +172,21 @@ func (a *App) check(ctx context.Context, z *runningZone, r *http.Request) (resul
 	}
 	o := &outcomes[0]
 	result = &checkedCharge{Fits: o.Reason() == decision.None, Reason: o.Reason().String()}
-	if o.Charge.Limit.Capacity == 0 {
+	if o.Limit.Capacity == 0 {
 		result.bucketState, _ = a.describe(z, o.Key, o.Shadow)
 		return result, nil
 	}
 	if result.bucketState, err = a.peek(ctx, z, o.Key, o.Shadow); err != nil {
 		return nil, err
 	}
-	limit := o.Charge.Limit
-	result.Capacity, result.Leak, result.Cost = limit.Capacity, limit.Leak, o.Charge.Cost
+	limit := o.Limit
+	result.Capacity, result.Leak, result.Cost = limit.Capacity, limit.Leak, o.Cost
 	switch {
 	case limit.Oversize(result.Cost):
 		result.Fits, result.Reason = false, decision.Oversize.String()
 	case result.Blocked > 0:
 		result.Fits, result.Reason = false, decision.Blocked.String()
-	case limit.Below(o.Charge.Ceiling).TimeToFit(result.Level, result.Cost) > 0:
+	case limit.Below(o.Ceiling).TimeToFit(result.Level, result.Cost) > 0:
 		result.Fits, result.Reason = false, decision.Capacity.String()
 	}
 	return result, nil

@@ -262,7 +262,7 @@ func (s *studies) Decided(o *decision.Outcome, req *accesslog.Request) {
 		study = recommend.NewStudy(name, s.clients, options)
 		s.of[o.Rule.Name] = study
 	}
-	cost := o.Charge.Cost
+	cost := o.Cost
 	if o.Rule.Bucketless() {
 		cost = 1
 	}

@@ -318,7 +318,7 @@ func (t *replayTally) Decided(o *decision.Outcome, req *accesslog.Request) {
 	t.Add(&logreplay.Decided{
 		Zone: o.Rule.Name, Key: o.Key, Shadow: o.Shadow,
 		Refused: why != decision.None, Delayed: d == decision.Delayed || d == decision.ShadowDelayed, Reason: why.String(),
-		Cost: o.Charge.Cost, Level: o.Level(), Capacity: o.Charge.Limit.Capacity, Leak: o.Charge.Limit.Leak,
+		Cost: o.Cost, Level: o.Level(), Capacity: o.Limit.Capacity, Leak: o.Limit.Leak,
 		Delay: o.Delay, Request: req,
 	})
 	if t.out != nil {
@@ -348,7 +348,7 @@ func (t *replayTally) write(o *decision.Outcome, req *accesslog.Request) {
 		Cost     float64 `json:"cost"`
 		Level    float64 `json:"level"`
 		Delay    float64 `json:"delay_seconds,omitempty"`
-	}{req.File, req.Line, req.At.Format("2006-01-02T15:04:05.000000Z"), o.Rule.Name, o.Key, d.String(), why.String(), o.Charge.Cost, o.Level(), o.Delay.Seconds()})
+	}{req.File, req.Line, req.At.Format("2006-01-02T15:04:05.000000Z"), o.Rule.Name, o.Key, d.String(), why.String(), o.Cost, o.Level(), o.Delay.Seconds()})
 	if err == nil {
 		_, err = t.out.Write(append(line, '\n'))
 	}

@@ -25,8 +25,12 @@ func (o *Outcome) admissionZone() *admission.Zone {
 }
 
 func (o *Outcome) entry() admission.Entry {
+	var asked leakybucket.Instant
+	if o.reservation != nil {
+		asked = o.reservation.was.At
+	}
 	e := admission.Entry{
-		Zone: o.admissionZone(), Key: o.Key, Delay: o.Delay, Due: o.Was.At.Add(o.Delay),
+		Zone: o.admissionZone(), Key: o.Key, Delay: o.Delay, Due: asked.Add(o.Delay),
 		InFlight: o.Rule.InFlight, MaxWaiting: o.Rule.MaxWaiting,
 	}
 	if o.Rule.QueuesForSlots() {
@@ -149,9 +153,7 @@ func (res *Result) Admitted(grant *admission.Grant, r admission.Result, entries 
 	o := res.entered(r.Index)
 	switch {
 	case r.Why.Refused():
-		if r.Why == admission.Exiting {
-			res.status = http.StatusServiceUnavailable
-		}
+		o.exiting = r.Why == admission.Exiting
 		res.overrule(o, o.Rule.reasonOf(r.Why))
 		if o.Delay == 0 {
 			o.Delay = r.Waited
@@ -227,14 +229,18 @@ const (
 // nothing to give back. A charge with a place in a queue is cancelled: if other
 // requests have queued behind it, its place stays empty.
 func (o *Outcome) takeBack() (leakybucket.Settlement, bool) {
-	s := leakybucket.Settlement{Charge: o.Charge, Was: o.Was}
+	r := o.reservation
+	if r == nil {
+		return leakybucket.Settlement{}, false
+	}
+	s := leakybucket.Settlement{Charge: r.charge, Was: r.was}
 	switch {
-	case atomic.CompareAndSwapUint32(&o.correction, open, takenBack):
+	case atomic.CompareAndSwapUint32(&r.correction, open, takenBack):
 		s.Cancel = o.Rule.Delay != nil
-	case atomic.CompareAndSwapUint32(&o.correction, settling, takenBack):
+	case atomic.CompareAndSwapUint32(&r.correction, settling, takenBack):
 		return s, false // [Result.Settled] gives it back: nothing of it may be poured after that
-	case atomic.CompareAndSwapUint32(&o.correction, settled, takenBack):
-		return o.paidBack()
+	case atomic.CompareAndSwapUint32(&r.correction, settled, takenBack):
+		return r.paidBack()
 	default:
 		return s, false
 	}
@@ -244,10 +250,10 @@ func (o *Outcome) takeBack() (leakybucket.Settlement, bool) {
 
 // paidBack returns the settlement that gives a settled charge back, and false if its
 // cost was 0.
-func (o *Outcome) paidBack() (leakybucket.Settlement, bool) {
-	s := leakybucket.Settlement{Charge: o.Charge, Was: o.Was, Diff: -o.paid}
-	s.Charge.Cost, s.Was.Poured = o.paid, true
-	return s, o.paid > 0
+func (r *reservation) paidBack() (leakybucket.Settlement, bool) {
+	s := leakybucket.Settlement{Charge: r.charge, Was: r.was, Diff: -r.paid}
+	s.Charge.Cost, s.Was.Poured = r.paid, true
+	return s, r.paid > 0
 }
 
 // takeBack returns the settlements that give all charges of this handler back.
@@ -298,21 +304,21 @@ func (res *Result) Settle(observer *settlement.Observer) (due []leakybucket.Sett
 		if !o.settles() {
 			continue
 		}
-		reserved := 0.0
-		if o.Was.Poured {
-			reserved = o.Charge.Cost
+		r, reserved := o.reservation, 0.0
+		if o.poured {
+			reserved = o.Cost
 		}
-		cost, known := o.Rule.Settle.Actual(observer, o.Charge.Limit, reserved)
+		cost, known := o.Rule.Settle.Actual(observer, o.Limit, reserved)
 		if !known {
 			o.Rule.Reporter.Unsettled(1)
 		}
-		o.paid = cost
-		if !atomic.CompareAndSwapUint32(&o.correction, open, settling) {
+		r.paid = cost
+		if !atomic.CompareAndSwapUint32(&r.correction, open, settling) {
 			continue // a simulation has given the charge back
 		}
-		o.settled = true
+		r.settled = true
 		if diff := cost - reserved; diff != 0 {
-			due = append(due, leakybucket.Settlement{Charge: o.Charge, Was: o.Was, Diff: diff})
+			due = append(due, leakybucket.Settlement{Charge: r.charge, Was: r.was, Diff: diff})
 		}
 	}
 	return due
@@ -323,11 +329,11 @@ func (res *Result) Settle(observer *settlement.Observer) (due []leakybucket.Sett
 // refusal meanwhile.
 func (res *Result) Settled() (refunds []leakybucket.Settlement) {
 	for i := range res.Outcomes {
-		o := &res.Outcomes[i]
-		if !o.settled || atomic.CompareAndSwapUint32(&o.correction, settling, settled) {
+		r := res.Outcomes[i].reservation
+		if r == nil || !r.settled || atomic.CompareAndSwapUint32(&r.correction, settling, settled) {
 			continue
 		}
-		if s, ok := o.paidBack(); ok {
+		if s, ok := r.paidBack(); ok {
 			refunds = append(refunds, s)
 		}
 	}

@@ -59,14 +59,13 @@ func (o *Outcome) chargeDevice() bool {
 	if key == "" {
 		return false
 	}
-	o.device.account, o.Key, o.Charge.Key = o.Key, key, key
+	o.device.account, o.Key = o.Key, key
 	return true
 }
 
 // chargeAccount makes the outcome charge the account's bucket again.
 func (o *Outcome) chargeAccount() {
-	account := o.device.account
-	o.Key, o.Charge.Key, o.device.account = account, account, ""
+	o.Key, o.device.account = o.device.account, ""
 }
 
 // keepCharges notes what the store is about to be asked, which a stand-in of a
@@ -100,14 +99,14 @@ func (p *Plan) FallBack() bool {
 		o := &p.outcomes[of]
 		switch {
 		case p.overflows(i):
-			o.Was = leakybucket.Decision{}
 			o.chargeAccount()
 		case poured:
+			o.reservation = &reservation{charge: p.charges[i], was: p.decisions[i]}
 			continue // only shadows are full, and the others have paid
-		case o.Was.Began:
+		case o.Began:
 			p.began = append(p.began, o.Rule)
 		}
-		p.questions[i].Key = o.Charge.Key
+		p.questions[i].Key = o.Key
 		p.charges[n], p.of[n] = p.questions[i], of
 		n++
 	}

@@ -90,10 +90,11 @@ type Outcome struct {
 	Rule *Rule
 	Key  string // of the bucket, without the zone
 
-	// Charge and Was are the charge that the store was asked about and its decision.
-	// They are zero if the zone has no bucket or the store was not asked.
-	Charge leakybucket.Charge
-	Was    leakybucket.Decision
+	// Limit, Cost and Ceiling are those of the charge. They are zero if the zone has no
+	// bucket.
+	Limit         leakybucket.Limit
+	Cost, Ceiling float64 // units
+	was           float64 // the level before this charge, in units
 
 	Delay time.Duration // how long the request waits, or would have to
 	Block time.Duration // the rest of the block; 0 if none runs
@@ -106,6 +107,10 @@ type Outcome struct {
 	// refusals no codes.
 	Code supportcode.Code
 
+	// reservation is the charge, if it may still be corrected or given back. Otherwise it
+	// is nil or zero.
+	reservation *reservation
+
 	// device is what device cookies tell of the client, or nil if the zone trusts no
 	// devices or the request names no account.
 	device *knownDevice
@@ -114,7 +119,6 @@ type Outcome struct {
 	// neither.
 	simulation *admission.Simulation
 
-	paid   float64 // the corrected cost, in units
 	jitter float32 // how much is added to Retry-After, as a fraction
 
 	// Unlogged is how many refusals of the zone were kept out of the access log before
@@ -127,14 +131,48 @@ type Outcome struct {
 
 	simulating bool // the simulation reports the outcome
 	asked      bool // the store was asked
+	fit        bool // the store's answer, as in [leakybucket.Decision]
+	poured     bool
+	undecided  bool
 	dropped    bool // the store and its fallback failed
 	noSlot     bool // no slot was free before the store was asked
-	settled    bool // the charge was corrected by the response
+	exiting    bool // the process ended while the request waited
 
-	// The decision and reason, and the state of the charge's correction. They are
-	// atomic, because a simulation may change them in another goroutine while the
-	// request is served.
-	verdict, correction uint32
+	// The decision and reason. They are atomic, because a simulation may change them in
+	// another goroutine while the request is served.
+	verdict uint32
+}
+
+// A reservation is the charge that the store was asked about, and its decision. Few
+// zones need it after that.
+type reservation struct {
+	charge leakybucket.Charge
+	was    leakybucket.Decision
+
+	paid    float64 // the corrected cost, in units
+	settled bool    // the charge was corrected by the response
+
+	// correction is the state of that. It is atomic like the verdict.
+	correction uint32
+}
+
+// setCharge notes what the store is asked.
+func (o *Outcome) setCharge(c *leakybucket.Charge) {
+	o.Limit, o.Cost, o.Ceiling = c.Limit, c.Cost, c.Ceiling
+}
+
+// setAnswer notes what the store was asked, which a stand-in of a shared store may have
+// changed, and its decision. The delay holds if the request is admitted.
+func (o *Outcome) setAnswer(c *leakybucket.Charge, d *leakybucket.Decision) {
+	o.setCharge(c)
+	o.was, o.fit, o.poured, o.undecided = d.Level, d.Fits, d.Poured, d.Undecided
+	o.Block, o.Began, o.Delay = 0, d.Began, 0
+	if d.BlockedUntil != 0 {
+		o.Block = d.BlockedUntil.Sub(d.At)
+	}
+	if o.Rule.Delay != nil && !d.Undecided {
+		o.Delay = c.Delay(d)
+	}
 }
 
 // Set sets the decision and the reason.
@@ -184,22 +222,22 @@ func (o *Outcome) ClientIP() netip.Addr {
 
 // Charged returns how much was poured for the request, in units.
 func (o *Outcome) Charged() float64 {
-	if o.Was.Poured && o.Reason() == None {
-		return o.Charge.Cost
+	if o.poured && o.Reason() == None {
+		return o.Cost
 	}
 	return 0
 }
 
 // Level returns how full the bucket is after the decision, in units.
-func (o *Outcome) Level() float64 { return o.Was.Level + o.Charged() }
+func (o *Outcome) Level() float64 { return o.was + o.Charged() }
 
 // Fraction returns how full the bucket is after the decision, as a fraction of its
 // capacity. It is not known if the store was not asked.
 func (o *Outcome) Fraction() (fraction float64, known bool) {
-	if !o.asked || o.Was.Undecided {
+	if !o.asked || o.undecided {
 		return 0, false
 	}
-	return o.Level() / o.Charge.Limit.Capacity, true
+	return o.Level() / o.Limit.Capacity, true
 }
 
 // RetryAfter returns how long a refused client is told to wait. Zero means that
@@ -214,8 +252,8 @@ func (o *Outcome) retryAfter(wait time.Duration) time.Duration {
 		return wait
 	case why == InFlight || why == NoStore:
 		return wait
-	case o.Rule.RetryEmpty && o.Charge.Limit.Leak > 0:
-		wait = max(wait, o.Charge.Limit.TimeToEmpty(o.Was.Level))
+	case o.Rule.RetryEmpty && o.Limit.Leak > 0:
+		wait = max(wait, o.Limit.TimeToEmpty(o.was))
 	default:
 		wait = max(wait, o.Rule.RetryFloor)
 	}
@@ -230,10 +268,10 @@ func (o *Outcome) TimeToFit() time.Duration {
 	}
 	switch o.Reason() {
 	case Capacity, Blocked, Banned:
-		if o.Charge.Limit.Leak == 0 {
+		if o.Limit.Leak == 0 {
 			return o.Block
 		}
-		return max(o.Block, o.Charge.Limit.Below(o.Charge.Ceiling).TimeToFit(o.Was.Level, o.Charge.Cost))
+		return max(o.Block, o.Limit.Below(o.Ceiling).TimeToFit(o.was, o.Cost))
 	case InFlight:
 		return slotWait
 	case NoStore:
@@ -282,7 +320,7 @@ func (o *Outcome) stronger(other *Outcome) bool {
 // fuller reports whether the bucket of o is fuller than that of other. It does not
 // divide: a zone without a bucket has a capacity of 0 and counts as empty.
 func (o *Outcome) fuller(other *Outcome) bool {
-	return o.Level()*other.Charge.Limit.Capacity > other.Level()*o.Charge.Limit.Capacity
+	return o.Level()*other.Limit.Capacity > other.Level()*o.Limit.Capacity
 }
 
 // readable rounds units of cost, or seconds, to six decimals, for logs and placeholders.
@@ -318,10 +356,10 @@ func (o *Outcome) MarshalLogObject(enc zapcore.ObjectEncoder) error {
 	if o.Key != "" {
 		enc.AddString("key", o.Key)
 	}
-	if o.Charge.Limit.Capacity > 0 {
-		enc.AddFloat64("cost", readable(o.Charge.Cost))
+	if o.Limit.Capacity > 0 {
+		enc.AddFloat64("cost", readable(o.Cost))
 		enc.AddFloat64("level", readable(o.Level()))
-		enc.AddFloat64("capacity", o.Charge.Limit.Capacity)
+		enc.AddFloat64("capacity", o.Limit.Capacity)
 	}
 	if o.Turn != nil {
 		o.Turn.log(enc)
@@ -332,8 +370,8 @@ func (o *Outcome) MarshalLogObject(enc zapcore.ObjectEncoder) error {
 	if o.Block > 0 {
 		enc.AddFloat64("blocked", readable(o.Block.Seconds()))
 	}
-	if o.settled {
-		enc.AddFloat64("settled", readable(o.paid))
+	if r := o.reservation; r != nil && r.settled {
+		enc.AddFloat64("settled", readable(r.paid))
 	}
 	if o.Code != 0 {
 		enc.AddString("support_code", o.Code.String())

@@ -168,18 +168,25 @@ func (p *Plan) charge(r *Rule, k *key, shadow bool, known func(*leakybucket.Char
 		return err
 	}
 	o := p.add(r, k.name, shadow)
-	r.charge(&o.Charge, k, shadow, r.Cost.of(line, &p.Subject, k.limit))
+	p.charges = append(p.charges, leakybucket.Charge{}) // which is filled in place, too
+	c := &p.charges[len(p.charges)-1]
+	r.charge(c, k, shadow, r.Cost.of(line, &p.Subject, k.limit))
+	o.setCharge(c)
 	if client := r.client(&p.Subject, k); client != nil {
 		o.device = &knownDevice{client: client}
 		o.chargeDevice()
+		c.Key = o.Key
 	}
 	if known != nil {
-		block, runs := known(&o.Charge)
+		block, runs := known(c)
 		if runs && o.chargesDevice() {
 			o.chargeAccount()
-			block, runs = known(&o.Charge)
+			c.Key = o.Key
+			block, runs = known(c)
 		}
 		if runs {
+			*c = leakybucket.Charge{}
+			p.charges = p.charges[:len(p.charges)-1]
 			p.refuseBlocked(block)
 			return nil
 		}
@@ -190,7 +197,6 @@ func (p *Plan) charge(r *Rule, k *key, shadow bool, known func(*leakybucket.Char
 	o.asked = true
 	p.waits = p.waits || r.LetsWait()
 	p.of = append(p.of, len(p.outcomes)-1)
-	p.charges = append(p.charges, o.Charge)
 	return nil
 }
 
@@ -240,7 +246,7 @@ func (p *Plan) exempt(r *Rule) Exemption {
 // That of the only zone is filled where it stays.
 func (p *Plan) add(r *Rule, key string, shadow bool) *Outcome {
 	if p.zones == 1 && p.alone == nil {
-		p.alone = resultOf(1)
+		p.alone = loneResult(r)
 		p.outcomes = p.alone.Outcomes[:0]
 	}
 	n := len(p.outcomes)
@@ -265,8 +271,8 @@ func (p *Plan) refuse(why Reason) {
 func (p *Plan) refuseBlocked(b blocklist.Block) {
 	o := &p.outcomes[len(p.outcomes)-1]
 	now := o.admissionZone().Now()
-	seen := leakybucket.State{Level: b.Level, Leak: o.Charge.Limit.Leak}
-	o.Was.Level = o.Charge.Limit.Level(seen, leakybucket.Instant(now.Sub(b.Seen).Microseconds()))
+	seen := leakybucket.State{Level: b.Level, Leak: o.Limit.Leak}
+	o.was = o.Limit.Level(seen, leakybucket.Instant(now.Sub(b.Seen).Microseconds()))
 	o.Block = b.Until.Sub(now)
 	p.refuse(Blocked)
 }
@@ -274,7 +280,7 @@ func (p *Plan) refuseBlocked(b blocklist.Block) {
 // RefuseBlocked refuses the request because of a block that is known to run. The charge must
 // come from [Plan.BlockedBucket].
 func (p *Plan) RefuseBlocked(r *Rule, c *leakybucket.Charge, b blocklist.Block) {
-	p.add(r, c.Key, c.Shadow).Charge = *c
+	p.add(r, c.Key, c.Shadow).setCharge(c)
 	p.refuseBlocked(b)
 }
 
@@ -372,8 +378,8 @@ func (p *Plan) CheckSlots() {
 func (p *Plan) SetDecisions() {
 	for i, of := range p.of {
 		o := &p.outcomes[of]
-		o.Charge, o.Was = p.charges[i], p.decisions[i]
-		p.refused = p.refused || !o.Shadow && !o.Was.Fits
+		o.setAnswer(&p.charges[i], &p.decisions[i])
+		p.refused = p.refused || !o.Shadow && !o.fit
 	}
 	p.refused = p.refused || p.slotMissing
 }
@@ -394,7 +400,8 @@ func (p *Plan) Decisions() iter.Seq2[*leakybucket.Charge, *leakybucket.Decision]
 func (p *Plan) DropCharges() {
 	for i := range p.outcomes {
 		if o := &p.outcomes[i]; o.asked {
-			o.asked, o.Charge = false, leakybucket.Charge{}
+			o.asked = false
+			o.setAnswer(new(leakybucket.Charge), &leakybucket.Decision{Undecided: true})
 			o.dropped = o.Rule.InFlight == 0 // slots need no store
 		}
 	}
@@ -425,7 +432,7 @@ func (p *Plan) Charges() ([]leakybucket.Charge, []leakybucket.Decision) {
 // zones must be asked again.
 func (p *Plan) ReadBody() {
 	for _, of := range p.of {
-		if o := &p.outcomes[of]; o.Shadow && o.Was.Began {
+		if o := &p.outcomes[of]; o.Shadow && o.Began {
 			p.began = append(p.began, o.Rule)
 		}
 	}
@@ -437,9 +444,18 @@ func (p *Plan) ReadBody() {
 // Conclude returns the outcomes in the zones of this handler, or nil if none of them
 // is concerned. It also publishes them to placeholders and to the access log.
 func (p *Plan) Conclude() *Result {
+	corrected := false
+	for i := range p.outcomes {
+		o := &p.outcomes[i]
+		p.conclude(o)
+		corrected = corrected || o.holds() || o.settles()
+	}
+	if corrected {
+		p.keepReservations()
+	}
 	kept := 0
 	for i := range p.outcomes {
-		if p.conclude(&p.outcomes[i]); p.outcomes[i].Decision() != Withdrawn {
+		if p.outcomes[i].Decision() != Withdrawn {
 			if kept < i {
 				p.outcomes[kept] = p.outcomes[i]
 			}
@@ -457,6 +473,22 @@ func (p *Plan) Conclude() *Result {
 	return newResult(p)
 }
 
+// keepReservations keeps the charges and the store's decisions, because they may be
+// corrected or given back.
+func (p *Plan) keepReservations() {
+	var room []reservation
+	for i, of := range p.of {
+		o := &p.outcomes[of]
+		if o.reservation == nil {
+			if len(room) == 0 {
+				room = make([]reservation, len(p.of)-i)
+			}
+			o.reservation, room = &room[0], room[1:]
+		}
+		o.reservation.charge, o.reservation.was = p.charges[i], p.decisions[i]
+	}
+}
+
 // conclude sets the decision of one outcome.
 func (p *Plan) conclude(o *Outcome) {
 	if o.Turn != nil {
@@ -470,18 +502,18 @@ func (p *Plan) conclude(o *Outcome) {
 	if o.dropped {
 		return // the zone counts as not asked
 	}
+	delay := o.Delay
+	o.Delay = 0
 	switch why := p.judge(o); {
 	case why != None:
 		o.Refuse(why)
 		return
-	case p.refused || o.asked && o.Was.Undecided && o.Rule.InFlight == 0: // slots need no store
+	case p.refused || o.asked && o.undecided && o.Rule.InFlight == 0: // slots need no store
 		return
 	}
-	if o.Rule.Delay != nil && o.asked && !o.Was.Undecided {
-		o.Delay = o.Charge.Delay(&o.Was)
-	}
+	o.Delay = delay
 	switch {
-	case o.Delay == 0:
+	case delay == 0:
 		o.Set(Admitted, None)
 	case o.Shadow:
 		o.Set(ShadowDelayed, None)
@@ -498,18 +530,17 @@ func (p *Plan) judge(o *Outcome) Reason {
 		}
 		return None
 	}
-	if o.Was.BlockedUntil != 0 {
-		o.Block = o.Was.BlockedUntil.Sub(o.Was.At)
-		o.Began = o.Was.Began || slices.Contains(p.began, o.Rule)
+	if o.Block != 0 {
+		o.Began = o.Began || slices.Contains(p.began, o.Rule)
 	}
 	switch {
-	case o.Was.Fits && o.noSlot:
+	case o.fit && o.noSlot:
 		return InFlight
-	case o.Was.Fits:
+	case o.fit:
 		return None
-	case o.Was.Undecided:
+	case o.undecided:
 		return NoStore
-	case o.Charge.Limit.Oversize(o.Charge.Cost):
+	case o.Limit.Oversize(o.Cost):
 		return Oversize
 	case o.Block > 0 && !o.Began:
 		return Blocked

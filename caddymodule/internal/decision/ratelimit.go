@@ -21,7 +21,7 @@ func (res *Result) Announce(header http.Header) {
 	if len(o.Rule.Cost.Lines) > 0 {
 		unit = `;qu="cost"` // not every request costs 1
 	}
-	limit := o.Charge.Limit
+	limit := o.Limit
 	quota, window := int64(limit.Capacity), refusal.WholeSeconds(limit.TimeToEmpty(limit.Capacity))
 	left := math.Floor(limit.Remaining(o.Level()))
 	name := strconv.Quote(o.Rule.Name)
@@ -42,7 +42,7 @@ func (res *Result) Announce(header http.Header) {
 // or nil if there is none.
 func (res *Result) nearest() (nearest *Outcome) {
 	res.each(func(o *Outcome) bool {
-		if o.Charge.Limit.Capacity > 0 && !o.Shadow && !o.Rule.Key.Private && (nearest == nil || o.fuller(nearest)) {
+		if o.Limit.Capacity > 0 && !o.Shadow && !o.Rule.Key.Private && (nearest == nil || o.fuller(nearest)) {
 			nearest = o
 		}
 		return true

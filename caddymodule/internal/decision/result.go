@@ -26,7 +26,6 @@ type Result struct {
 	Outcomes []Outcome
 
 	beside  *beside              // nil for most requests
-	status  int                  // of the refusal; zero means the zone's own
 	grant   *admission.Grant     // the handler's slots while the request is served
 	serving *settlement.Observer // of the innermost handler; in the first result only
 
@@ -94,6 +93,22 @@ func resultOf(n int) *Result {
 		return &r.Result
 	}
 	return &Result{Outcomes: make([]Outcome, n)}
+}
+
+// loneResult returns a result for the only zone of a handler. If the zone may correct or
+// give back its charge, the memory for that comes along.
+func loneResult(r *Rule) *Result {
+	if r.Plain() {
+		return resultOf(1)
+	}
+	lone := new(struct {
+		Result
+		room        [1]Outcome
+		reservation reservation
+	})
+	lone.Outcomes = lone.room[:]
+	lone.room[0].reservation = &lone.reservation
+	return &lone.Result
 }
 
 // newResult returns the plan's outcomes as a result, and publishes it to placeholders and
@@ -250,7 +265,7 @@ func (res *Result) Refusal(ring *supportcode.Ring, now time.Time) refusal.Refusa
 	if o.Rule.SupportCode {
 		o.Code = ring.Add(supportcode.Refusal{
 			At: now, Zone: o.Rule.Name, Key: o.Key, Reason: o.Reason().String(), Wait: f.TimeToFit, Block: o.Block,
-			Cost: o.Charge.Cost, Level: o.Level(), Capacity: o.Charge.Limit.Capacity,
+			Cost: o.Cost, Level: o.Level(), Capacity: o.Limit.Capacity,
 		})
 		f.Code = o.Code
 	}
@@ -261,9 +276,7 @@ func (res *Result) Refusal(ring *supportcode.Ring, now time.Time) refusal.Refusa
 		f.Busy = o.busy()
 	}
 	switch {
-	case res.status != 0:
-		f.Status = res.status
-	case o.Reason() == NoStore:
+	case o.exiting, o.Reason() == NoStore:
 		f.Status = http.StatusServiceUnavailable
 	case o.Reason() == EarlyData:
 		f.Status = http.StatusTooEarly // browsers send it again by themselves
@@ -318,11 +331,11 @@ func (res *Result) placeholder(name string) (any, bool) {
 	case "level":
 		return readable(o.Level()), true
 	case "capacity":
-		return o.Charge.Limit.Capacity, true
+		return o.Limit.Capacity, true
 	case "remaining":
-		return readable(o.Charge.Limit.Remaining(o.Level())), true
+		return readable(o.Limit.Remaining(o.Level())), true
 	case "cost":
-		return readable(o.Charge.Cost), true
+		return readable(o.Cost), true
 	case "retry_after":
 		if !o.Reason().Waits() {
 			return "", true
