@@ -277,7 +277,7 @@ func (o *Outcome) TimeToFit() time.Duration {
 	case NoStore:
 		return outageWait
 	case Waiting:
-		if o.Delay > 0 {
+		if o.Rule.Delay != nil && o.Delay > 0 {
 			return o.Delay // by then, the queue ahead has leaked
 		}
 		return slotWait

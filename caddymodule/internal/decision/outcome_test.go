@@ -93,3 +93,16 @@ func TestWhoLosesATurnIsRefusedAsAClientAfterItsWait(t *testing.T) {
 		}
 	}
 }
+
+// What a request has waited for its slot says nothing of when the next one comes free.
+func TestWhoeverWaitedInVainIsNotToldToWaitAsLongAgain(t *testing.T) {
+	for _, why := range []admission.Why{admission.Exiting, admission.QueueFull, admission.TimedOut} {
+		res := resultOf(1)
+		res.Outcomes[0] = Outcome{Rule: &Rule{Name: "downloads", InFlight: 1, MaxWait: time.Minute}, Key: "all"}
+		res.Outcomes[0].Set(Admitted, None)
+		res.Admitted(nil, admission.Result{Why: why, Waited: 50 * time.Second}, nil)
+		if o := &res.Outcomes[0]; o.RetryAfter() != slotWait || o.Delay != 50*time.Second {
+			t.Errorf("%v: got told to wait for %v after %v, want %v after 50 s", why, o.RetryAfter(), o.Delay, slotWait)
+		}
+	}
+}
