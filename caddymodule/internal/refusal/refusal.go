@@ -154,7 +154,7 @@ func (f *Refusal) writeBody(w http.ResponseWriter, r *http.Request, h *headers, 
 	defer keep(text)
 	*text = f.appendBody((*text)[:0], r, h, in)
 	f.setRetryAfter(h)
-	if len(*text) > counted || r.ProtoMajor != 1 {
+	if len(*text) > counted || r.ProtoMajor != 1 || h.header["Content-Length"] != nil {
 		h.set("Content-Length", strconv.Itoa(len(*text)))
 	}
 	w.WriteHeader(f.Status)

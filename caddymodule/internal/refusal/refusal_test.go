@@ -96,6 +96,29 @@ func TestEveryAnswerSaysItsLength(t *testing.T) {
 	}
 }
 
+// A handler around may have said how long the answer would have been that it expected.
+func TestALengthThatSomebodyElseHasSetIsNotThatOfTheAnswer(t *testing.T) {
+	site := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Content-Length", "5")
+		if err := (&Refusal{Status: 429}).Write(w, r, true); err != nil {
+			t.Error(err)
+		}
+	}))
+	defer site.Close()
+	r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, site.URL, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	answer, err := site.Client().Do(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer answer.Body.Close()
+	if body, err := io.ReadAll(answer.Body); err != nil || len(body) <= 5 || answer.ContentLength != int64(len(body)) {
+		t.Errorf("got %d bytes, %v, of %d, want all of the page", len(body), err, answer.ContentLength)
+	}
+}
+
 func TestARefusalThatNoWaitingHelpsSaysNoTime(t *testing.T) {
 	w := refuse(t, &Refusal{Status: 403, RetryAfter: time.Minute, TimeToFit: time.Minute}, request(""))
 	if got := w.Header()["Retry-After"]; got != nil || w.Code != 403 || !strings.Contains(w.Body.String(), "Waiting or reloading will not help") {
