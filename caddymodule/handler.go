@@ -143,7 +143,7 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request, next caddyht
 		h.report(w, r, res, now)
 	}
 	if refused || !stayed {
-		res.OuterGrant(r).NotServed()
+		res.NotServed(r)
 	}
 	switch {
 	case refused:

@@ -540,6 +540,24 @@ func TestAShadowOfSharedSlotsDoesNotLearnFromAnUpstreamThatFails(t *testing.T) {
 	}
 }
 
+// The upstream never sees a request that a handler within refuses.
+func TestAShadowOfSharedSlotsDoesNotLearnFromARefusalFurtherIn(t *testing.T) {
+	for name, within := range map[string]string{"bucket": "limit 1 1/d\nkey host", "row": "in_flight 1\nmax_wait 5s"} {
+		inSettleBubble(t, func(t *testing.T) {
+			s := newWaitSite(t, "throttle {\nzone waits {\nin_flight 5\nshare\nshadow\n}\n}\nthrottle {\nzone within {\n"+within+"\n}\n}", 0)
+			s.serve = func(http.ResponseWriter, *http.Request) error { <-time.After(time.Minute); return nil }
+			s.visit(office, "/")
+			refused := s.visit(office, "/")
+			pass(30 * time.Second)
+			if mean := s.app.zones["waits"].live.simulated.Load().Mean; refused.Code < 400 || mean != time.Second {
+				t.Errorf("%s: got %d, and a mean of %v, want it refused and 1s as before", name, refused.Code, mean)
+			}
+			pass(time.Hour)
+			emptyRooms(t, "waits", "within")
+		})
+	}
+}
+
 func TestTheSwitchToShadowLetsThoseThroughWhoWait(t *testing.T) {
 	for _, zone := range []string{"", "waits"} {
 		inSettleBubble(t, func(t *testing.T) {

@@ -148,8 +148,8 @@ func (s *Simulation) hold() {
 	clock.AfterFunc(s.clock, s.admitted.Add(length).Sub(s.now()), s.release)
 }
 
-// Fail says that the upstream has failed to answer the request. It is called before
-// Release.
+// Fail says that the upstream has failed to answer the request, or never saw it. It is
+// called before Release.
 func (s *Simulation) Fail() {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -135,6 +135,15 @@ func (res *Result) OuterGrant(r *http.Request) (grant *admission.Grant) {
 	return grant
 }
 
+// NotServed tells the handlers around this one that it does not let the request through,
+// so for how long that holds their slots says nothing of the upstream.
+func (res *Result) NotServed(r *http.Request) {
+	res.OuterGrant(r).NotServed()
+	for outer := ResultOf(r); outer != res; outer = outer.next {
+		outer.Fail()
+	}
+}
+
 // Admitted records how the admission to enforced zones ended. It returns false if the
 // client left meanwhile. If the request is not admitted, it returns what gives its
 // charges back.

@@ -66,8 +66,8 @@ func (res *Result) SimulatesTurns() bool {
 	return false
 }
 
-// Fail says that the upstream has failed to answer the request. It is called before
-// Release.
+// Fail says that the upstream has failed to answer the request, or never saw it. It is
+// called before Release.
 func (res *Result) Fail() {
 	for i := range res.Outcomes {
 		if s := res.Outcomes[i].simulation; s != nil {
