@@ -127,7 +127,7 @@ func (o *Outcome) simulated(r admission.Result, refund func(leakybucket.Settleme
 // OuterGrant returns the slots that the request holds in the handlers around this one,
 // or nil.
 func (res *Result) OuterGrant(r *http.Request) (grant *admission.Grant) {
-	for outer := ResultOf(r); outer != res; outer = outer.next {
+	for outer := ResultOf(r); outer != nil && outer != res; outer = outer.next {
 		if outer.grant != nil {
 			grant = outer.grant
 		}
@@ -139,7 +139,7 @@ func (res *Result) OuterGrant(r *http.Request) (grant *admission.Grant) {
 // so for how long that holds their slots says nothing of the upstream.
 func (res *Result) NotServed(r *http.Request) {
 	res.OuterGrant(r).NotServed()
-	for outer := ResultOf(r); outer != res; outer = outer.next {
+	for outer := ResultOf(r); outer != nil && outer != res; outer = outer.next {
 		outer.Fail()
 	}
 }

@@ -1,6 +1,7 @@
 package decision
 
 import (
+	"net/http/httptest"
 	"reflect"
 	"strconv"
 	"testing"
@@ -105,4 +106,13 @@ func TestWhoeverWaitedInVainIsNotToldToWaitAsLongAgain(t *testing.T) {
 			t.Errorf("%v: got told to wait for %v after %v, want %v after 50 s", why, o.RetryAfter(), o.Delay, slotWait)
 		}
 	}
+}
+
+// Without Caddy's server there are no variables, and nobody knows of other handlers.
+func TestARequestWithoutVariablesHasNoHandlersAround(t *testing.T) {
+	r, res := httptest.NewRequest("GET", "/", nil), resultOf(1)
+	if got := res.OuterGrant(r); got != nil {
+		t.Errorf("got %v, want none", got)
+	}
+	res.NotServed(r)
 }
