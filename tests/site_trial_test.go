@@ -60,6 +60,7 @@ func runTrial(t *testing.T, page, file string, changes ...string) *trial {
 	t.Helper()
 	host := fmt.Sprintf("localhost:%d", freePort(t))
 	admin := fmt.Sprintf("127.0.0.1:%d", freePort(t))
+	const own = "site.of.the.trial" // for host, which a change might find in its place
 	site := siteAddress.FindString(file)
 	for i, changes := 0, append([]string{
 		"{\n", `{
@@ -74,14 +75,14 @@ func runTrial(t *testing.T, page, file string, changes ...string) *trial {
 		protocols h1 h2
 	}
 `,
-		site, "https://" + host + " {\n\ttls " + writeCertificate(t),
+		site, "https://" + own + " {\n\ttls " + writeCertificate(t),
 	}, changes...); i < len(changes); i += 2 {
 		if !strings.Contains(file, changes[i]) {
 			t.Fatalf("got no %q in the Caddyfile of %s, want one to change", changes[i], page)
 		}
 		file = strings.Replace(file, changes[i], changes[i+1], 1)
 	}
-	name := writeFile(t, "Caddyfile", file)
+	name := writeFile(t, "Caddyfile", strings.Replace(file, own, host, 1))
 	transport := &http.Transport{
 		TLSClientConfig:     &tls.Config{InsecureSkipVerify: true}, // the certificate is the test's own
 		DisableCompression:  true,

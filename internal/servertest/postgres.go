@@ -128,13 +128,20 @@ func (s *Postgres) Run() error {
 // back.
 func (s *Postgres) Stop() { s.process.end(syscall.SIGINT) }
 
-// Kill ends the server and all its processes with SIGKILL, as a crash would.
+// Kill ends the server and all its processes with SIGKILL, as a crash would. It returns
+// when they are gone: a server does not start beside what is left of another one.
 func (s *Postgres) Kill() {
+	parent := s.process.command.Process.Pid
+	_ = syscall.Kill(parent, syscall.SIGSTOP)
+	until(func() bool { return strings.Contains("TZX", stateOf(parent)) }) // so that it starts no more
 	all := s.process.family()
 	for _, pid := range all {
 		_ = syscall.Kill(pid, syscall.SIGKILL)
 	}
 	s.process.end(syscall.SIGKILL)
+	for _, pid := range all {
+		until(func() bool { return strings.Contains("ZX", stateOf(pid)) })
+	}
 }
 
 // Freeze stops the server and all its processes with SIGSTOP. Calling thaw lets

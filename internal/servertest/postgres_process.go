@@ -1,6 +1,7 @@
 package servertest
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -94,6 +95,25 @@ func (p *postgresProcess) family() []int {
 		}
 	}
 	return family
+}
+
+// stateOf returns the state of a process, as a letter: T if it is stopped, Z if it has
+// ended. It returns X if there is no such process.
+func stateOf(pid int) string {
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	if err != nil {
+		return "X"
+	}
+	_, fields, _ := strings.Cut(string(text[bytes.LastIndexByte(text, ')')+1:]), " ")
+	state, _, _ := strings.Cut(fields, " ")
+	return state
+}
+
+// until waits for a condition, for twenty seconds at most.
+func until(holds func() bool) {
+	for deadline := time.Now().Add(20 * time.Second); !holds() && time.Now().Before(deadline); {
+		time.Sleep(time.Millisecond)
+	}
 }
 
 // asPostgres runs a child of root as the user postgres, because PostgreSQL
