@@ -42,6 +42,8 @@ const (
 )
 
 func (f flood) run(t *testing.T) {
+	runtime.LockOSThread() // whose time each take is measured in
+	defer runtime.UnlockOSThread()
 	runtime.GC()
 	before, peak := resident(t), 0
 	now := second
@@ -112,8 +114,6 @@ func (f flood) run(t *testing.T) {
 // TestAFloodOfNewKeysNeitherFillsMemoryNorFreesTheBlocked has two kinds of floods: of keys
 // that may be forgotten soon, and of those that only give way to each other.
 func TestAFloodOfNewKeysNeitherFillsMemoryNorFreesTheBlocked(t *testing.T) {
-	runtime.LockOSThread()
-	defer runtime.UnlockOSThread()
 	const mib = 1 << 20
 	floods := []flood{{keys: 150_000, most: 20_000, growth: 64 * mib}}
 	if raceDetector {
@@ -135,8 +135,6 @@ func TestAFloodOfNewKeysNeitherFillsMemoryNorFreesTheBlocked(t *testing.T) {
 
 // A bucket takes 64 bytes, and its key 256 more.
 func TestAFloodOfLongKeysIsBoundedToo(t *testing.T) {
-	runtime.LockOSThread()
-	defer runtime.UnlockOSThread()
 	f := flood{keys: 100_000, most: 20_000, growth: 64 << 20, keyLength: 256, leak: 1e-3}
 	if raceDetector {
 		f.keys, f.most = 30_000, 5000
