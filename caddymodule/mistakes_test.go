@@ -305,6 +305,7 @@ var mistakes = []mistake{
 	{"zone", "in_flight 5\nshare\nrank crawler Googlebot bingbot # <-", `unknown matcher "Googlebot" in rank crawler: did you mean verified_crawler googlebot bingbot?`},
 	{"zone", "in_flight 5\nshare\nrank member issued sid {\npath /a # <-\n}", `rank member issued takes no block`},
 	{"zone", "in_flight 5\nshare\nrank member told Set-Cookie # <-", `invalid response header "Set-Cookie" in rank member told: clients need it`},
+	{"zone", "in_flight 5\nshare\nrank member told Retry-After # <-", `invalid response header "Retry-After" in rank member told: clients need it`},
 	{"zone", "in_flight 5\nshare\nrank member told X:User # <-", `invalid response header "X:User" in rank member told`},
 	{"zone", "in_flight 5\nshare\nrank member issued * # <-", `invalid cookie "*" in rank member issued`},
 	{"zone", "in_flight 5\nshare\nrank member issued wordpress_logged_in_ # <-", `invalid cookie "wordpress_logged_in_" in rank member issued`},

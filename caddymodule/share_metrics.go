@@ -63,7 +63,7 @@ func (z *runningZone) turned(o *decision.Outcome, d decision.Decision, why decis
 			meter.waits.Observe(o.Delay.Seconds())
 		}
 		z.live.load.note(z, o, false)
-	case d == decision.Refused && (why == decision.Wait || why == decision.Timeout || why == decision.Waiting):
+	case d == decision.Refused && o.LostTurn():
 		z.live.load.note(z, o, true)
 	}
 }

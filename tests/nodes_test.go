@@ -183,7 +183,7 @@ http://:%d {
 		}, clocks...)
 		visits := crowdNodes(t, nodes, lasts)
 		wantBound(t, visits, capacity, leak)
-		if least := leak * lasts.Seconds() / 2; float64(len(visits)) < least {
+		if least := capacity + leak*lasts.Seconds()/2; float64(len(visits)) < least {
 			t.Errorf("got %d admitted, want at least %v: the clients ask for more", len(visits), least)
 		}
 		for i, n := range nodes {

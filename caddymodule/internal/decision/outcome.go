@@ -263,7 +263,7 @@ func (o *Outcome) retryAfter(wait time.Duration) time.Duration {
 // TimeToFit returns how long a refused client must wait. Zero means that waiting does
 // not help.
 func (o *Outcome) TimeToFit() time.Duration {
-	if o.lostTurn() {
+	if o.LostTurn() {
 		return pass.RetryAfter(o.Turn.Standing.Tries, float64(o.jitter))
 	}
 	switch o.Reason() {
@@ -285,9 +285,9 @@ func (o *Outcome) TimeToFit() time.Duration {
 	return 0
 }
 
-// lostTurn reports whether the request was refused because its turn would come, or has
-// come, too late.
-func (o *Outcome) lostTurn() bool {
+// LostTurn reports whether the request was refused because its turn would come, or has
+// come, too late, or because the rows were full.
+func (o *Outcome) LostTurn() bool {
 	why := o.Reason()
 	return o.Turn != nil && (why == Waiting || why == Wait || why == Timeout)
 }
@@ -295,7 +295,7 @@ func (o *Outcome) lostTurn() bool {
 // RefusedKey returns the key that was refused: that of the bucket, or the client's who has
 // lost its turn.
 func (o *Outcome) RefusedKey() string {
-	if o.lostTurn() {
+	if o.LostTurn() {
 		return o.Turn.Keys[0]
 	}
 	return o.Key

@@ -25,7 +25,7 @@ type Ranks struct {
 // LearnsMembers reports whether clients become members by what the upstream answers. If
 // the Ranks are nil, they do not.
 func (r *Ranks) LearnsMembers() bool {
-	return r != nil && r.Pass != nil && len(r.Pass.Issued)+len(r.Pass.Told) > 0
+	return r != nil && r.Pass != nil && r.Pass.LearnsMembers()
 }
 
 // A Standing is the rank of a client in a zone with share, and what else it takes

@@ -29,7 +29,7 @@ type call struct {
 // Client returns the context of the client of a request, which ends when that leaves, also
 // if the request is a part of a detached call.
 func Client(ctx context.Context) context.Context {
-	if d, ok := ctx.Value(around{}).(*writer); ok {
+	if d, ok := ctx.Value(writerKey{}).(*writer); ok {
 		return d.call.client
 	}
 	return ctx
@@ -38,12 +38,12 @@ func Client(ctx context.Context) context.Context {
 // Deadline implements context.Context.
 func (*call) Deadline() (deadline time.Time, ok bool) { return time.Time{}, false }
 
-// around is the key of the writer of the call that a context belongs to.
-type around struct{}
+// writerKey is the key of the writer of the call that a context belongs to.
+type writerKey struct{}
 
 // Value implements context.Context.
 func (c *call) Value(key any) any {
-	if key == (around{}) {
+	if key == (writerKey{}) {
 		return c.writer
 	}
 	return c.client.Value(key)

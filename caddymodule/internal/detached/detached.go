@@ -58,8 +58,8 @@ type Owner interface {
 // A call within another one is a part of that: the outer one keeps what the client has not
 // read, so that both are over when the upstream is done.
 func Serve(w http.ResponseWriter, r *http.Request, next caddyhttp.Handler, owner Owner, exiting <-chan struct{}) error {
-	if around, ok := r.Context().Value(around{}).(*writer); ok {
-		return around.serveWithin(w, r, next, owner)
+	if outer, ok := r.Context().Value(writerKey{}).(*writer); ok {
+		return outer.serveWithin(w, r, next, owner)
 	}
 	d := &writer{
 		ResponseWriterWrapper: caddyhttp.ResponseWriterWrapper{ResponseWriter: w},

@@ -56,8 +56,8 @@ type Zone struct {
 	sessions names // cookies that the upstream has kept from scripts
 }
 
-// members reports whether the upstream tells the zone who is a member.
-func (z *Zone) members() bool { return len(z.Issued) > 0 || len(z.Told) > 0 }
+// LearnsMembers reports whether the upstream tells the zone who is a member.
+func (z *Zone) LearnsMembers() bool { return len(z.Issued) > 0 || len(z.Told) > 0 }
 
 // A Client is the client of one request, as far as its pass tells.
 type Client struct {
@@ -76,7 +76,7 @@ func (c *Client) Known() bool { return c.zone != nil }
 
 // Learns reports whether the upstream tells the zone who is a member, so that each of
 // its responses matters.
-func (c *Client) Learns() bool { return c.Known() && c.zone.members() }
+func (c *Client) Learns() bool { return c.Known() && c.zone.LearnsMembers() }
 
 // New reports whether the client came without cookies.
 func (c *Client) New() bool { return len(c.cookies) == 0 }
@@ -125,7 +125,7 @@ func (c *Client) read(ctx context.Context, now time.Time) {
 		return
 	}
 	c.state = c.pass.state(now)
-	if c.state == Valid && c.zone.members() {
+	if c.state == Valid && c.zone.LearnsMembers() {
 		c.member = c.boundTo() != ""
 	}
 }
