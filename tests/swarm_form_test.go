@@ -53,34 +53,70 @@ func (f swarmForm) scenario(seed uint64) swarm.Scenario {
 
 // swarmsAtOnce lets as many trials run as leave the machine a third of its time. Each has
 // its own workers, its own server in front of them, and its own visitors.
-var swarmsAtOnce = make(chan struct{}, 4*runtime.NumCPU())
+var (
+	swarmsAtOnce = make(chan struct{}, 4*runtime.NumCPU())
+	swarmsNext   sync.Mutex // who holds it takes its places, so that no two wait for each other
+)
 
 // A runner runs one trial.
 type runner func(*testing.T, swarm.Scenario) *swarm.Result
 
-// try runs the trials of a row, and returns their sum. It skips those that an earlier run
-// has kept.
-func (f swarmForm) try(t *testing.T, site string, what onslaught, one runner) *swarm.Row {
+// A tried site has the name of its rows in the table.
+type tried struct {
+	site string
+	run  runner
+}
+
+// try runs the trials of a row, or of rows that are compared, and returns their sums.
+// Compared sites get the same traffic at the same time, so that they meet the same
+// machine. It skips the seeds that an earlier run has kept.
+func (f swarmForm) try(t *testing.T, what onslaught, sites ...tried) (rows []*swarm.Row) {
 	t.Helper()
 	for seed := range uint64(f.seeds) {
-		trial := &swarm.Trial{Traffic: what.name, Site: site, Seed: seed + 1, Lasted: f.lasts}
-		if swarmBook.has(t, trial) {
-			continue
-		}
-		s := f.scenario(trial.Seed)
-		what.change(&s)
+		f.trySeed(t, what, seed+1, sites)
+	}
+	for _, one := range sites {
+		row := swarmBook.sum(what.name, one.site)
+		t.Logf("\n%s", swarm.Table([]swarm.Row{*row}))
+		rows = append(rows, row)
+	}
+	return rows
+}
+
+func (f swarmForm) trySeed(t *testing.T, what onslaught, seed uint64, sites []tried) {
+	t.Helper()
+	trials := make([]*swarm.Trial, len(sites))
+	missing := false
+	for i, one := range sites {
+		trials[i] = &swarm.Trial{Traffic: what.name, Site: one.site, Seed: seed, Lasted: f.lasts}
+		missing = !swarmBook.has(t, trials[i]) || missing
+	}
+	if !missing {
+		return
+	}
+	s := f.scenario(seed)
+	what.change(&s)
+	swarmsNext.Lock()
+	for range sites {
 		swarmsAtOnce <- struct{}{}
-		trial.Began = time.Now().UTC().Truncate(time.Second)
-		t.Run(fmt.Sprintf("%s, seed %d", site, trial.Seed), func(t *testing.T) { trial.Result = one(t, s) })
-		<-swarmsAtOnce
+	}
+	swarmsNext.Unlock()
+	began := time.Now().UTC().Truncate(time.Second)
+	var all sync.WaitGroup
+	for i, one := range sites {
+		trials[i].Began = began
+		all.Go(func() {
+			defer func() { <-swarmsAtOnce }()
+			t.Run(fmt.Sprintf("%s, seed %d", one.site, seed), func(t *testing.T) { trials[i].Result = one.run(t, s) })
+		})
+	}
+	all.Wait()
+	for _, trial := range trials {
 		if trial.Result == nil {
 			t.FailNow() // it has said why
 		}
 		swarmBook.keep(t, trial)
 	}
-	row := swarmBook.sum(what.name, site)
-	t.Logf("\n%s", swarm.Table([]swarm.Row{*row}))
-	return row
 }
 
 // demandsNothing skips the rest of a test if the machine was the limit of a row.

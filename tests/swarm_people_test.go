@@ -117,12 +117,12 @@ func TestPeopleGetInUnderASwarm(t *testing.T) {
 			if zone == "" {
 				zone = turnsZone
 			}
-			row := form.try(t, turnsName, trial.onslaught, func(t *testing.T, s swarm.Scenario) *swarm.Result {
+			rows := form.try(t, trial.onslaught, tried{turnsName, func(t *testing.T, s swarm.Scenario) *swarm.Result {
 				site, _ := startSwarmCaddy(t, zone)
 				return run(t, site, s)
-			})
-			demandsNothing(t, row)
-			for _, d := range trial.of(row) {
+			}})
+			demandsNothing(t, rows...)
+			for _, d := range trial.of(rows[0]) {
 				if !d.met() {
 					t.Errorf("%s: got %s %%, want %.0f %%", d.what, swarm.Percent(d.got), 100*d.want)
 				}
@@ -178,8 +178,8 @@ func onePage(times float64) onslaught {
 // shadowLoads are multiples of what the workers can serve.
 var shadowLoads = []float64{0.7, 1, 1.5, 2, 5}
 
-// TestShadowRefusesAsManyAsEnforcementUnderASwarm sends the same traffic to two sites, one
-// of which only watches.
+// TestShadowRefusesAsManyAsEnforcementUnderASwarm sends the same traffic to two sites at
+// the same time, one of which only watches.
 func TestShadowRefusesAsManyAsEnforcementUnderASwarm(t *testing.T) {
 	form := longSwarm(t)
 	for _, times := range shadowLoads {
@@ -195,10 +195,10 @@ func TestShadowRefusesAsManyAsEnforcementUnderASwarm(t *testing.T) {
 					return result
 				}
 			}
-			truth := form.try(t, turnsName, what, count(turnsZone, "refused"))
-			shadow := form.try(t, shadowName, what, count(turnsZone+"\nshadow", "shadow_refused"))
-			demandsNothing(t, truth, shadow)
-			if got, want := shadow.Refusals(), truth.Refusals(); math.Abs(got-want) > 0.03 {
+			rows := form.try(t, what,
+				tried{turnsName, count(turnsZone, "refused")}, tried{shadowName, count(turnsZone+"\nshadow", "shadow_refused")})
+			demandsNothing(t, rows...)
+			if got, want := rows[1].Refusals(), rows[0].Refusals(); math.Abs(got-want) > 0.03 {
 				t.Errorf("got %s %% refused in shadow and %s %% enforced, want no more than three points between them", swarm.Percent(got), swarm.Percent(want))
 			}
 		})

@@ -236,13 +236,13 @@ func TestNothingOfTodayLetsNewPeopleInUnderASwarm(t *testing.T) {
 				}
 				t.Run(what.name+", "+name, func(t *testing.T) {
 					t.Parallel()
-					row := form.try(t, name, what, func(t *testing.T, s swarm.Scenario) *swarm.Result {
+					rows := form.try(t, what, tried{name, func(t *testing.T, s swarm.Scenario) *swarm.Result {
 						site := h.start(t)
 						site.Reloads = reloads
 						return run(t, site, s)
-					})
-					demandsNothing(t, row)
-					if share := row.First.Share(); share > 0.8 {
+					}})
+					demandsNothing(t, rows...)
+					if share := rows[0].First.Share(); share > 0.8 {
 						t.Errorf("%.0f %% of the pages of newcomers were served, so that little is left to win", 100*share)
 					}
 				})

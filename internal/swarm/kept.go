@@ -54,27 +54,32 @@ func Kept(file string) (trials []*Trial, err error) {
 	return trials, lines.Err()
 }
 
-// Sum adds up the trials of one traffic and site. Those that the machine has disturbed
-// count only if there is no other. It returns nil if there is none at all.
+// Sum adds up the trials of one traffic and site: the last of each seed and duration.
+// Those that the machine has disturbed count only if there is no other. It returns nil if
+// there is none at all.
 func Sum(trials []*Trial, traffic, site string) *Row {
-	var steady, disturbed *Row
+	type form struct {
+		seed  uint64
+		lasts time.Duration
+	}
+	last := map[bool]map[form]*Trial{false: {}, true: {}} // by whether they were disturbed
 	for _, trial := range trials {
-		if trial.Traffic != traffic || trial.Site != site {
-			continue
+		if trial.Traffic == traffic && trial.Site == site {
+			last[trial.Result.Disturbed()][form{trial.Seed, trial.Lasted}] = trial
 		}
-		row := &steady
-		if trial.Result.Disturbed() {
-			row = &disturbed
-		}
-		if *row == nil {
-			*row = &Row{Traffic: traffic, Site: site, Result: new(Result)}
-		}
-		(*row).Trials++
-		(*row).Lasted += trial.Lasted
-		(*row).Add(trial.Result)
 	}
-	if steady == nil {
-		return disturbed
+	counted := last[false]
+	if len(counted) == 0 {
+		counted = last[true]
 	}
-	return steady
+	if len(counted) == 0 {
+		return nil
+	}
+	row := &Row{Traffic: traffic, Site: site, Result: new(Result)}
+	for _, trial := range counted {
+		row.Trials++
+		row.Lasted += trial.Lasted
+		row.Add(trial.Result)
+	}
+	return row
 }

@@ -245,6 +245,7 @@ func TestTrialsAreKeptAndAddedUp(t *testing.T) {
 		t.Fatalf("got %v, %v of a file that is not there", trials, err)
 	}
 	for _, trial := range []Trial{
+		{Traffic: "x2", Site: "a", Seed: 1, Lasted: time.Minute, Result: &Result{Utilisation: 0.1, Asked: 10, Took: 10, First: Count{Wanted: 40}}},
 		{Traffic: "x2", Site: "a", Seed: 1, Lasted: time.Minute, Result: &Result{Utilisation: 0.8, Asked: 10, Took: 10.1, First: Count{Wanted: 4, Within30: 1}}},
 		{Traffic: "x2", Site: "a", Seed: 2, Lasted: time.Minute, Result: &Result{Utilisation: 0.3, Asked: 10, Took: 15, First: Count{Wanted: 4}}},
 		{Traffic: "x2", Site: "a", Seed: 2, Lasted: time.Minute, Result: &Result{Utilisation: 0.6, Asked: 10, Took: 10.2, First: Count{Wanted: 4, Within30: 3}}},
@@ -259,7 +260,7 @@ func TestTrialsAreKeptAndAddedUp(t *testing.T) {
 		t.Fatal(err)
 	}
 	if got := Sum(trials, "x2", "a"); got.Trials != 2 || got.Lasted != 2*time.Minute || got.Disturbed() || got.First.Share() != 0.5 || math.Abs(got.Utilised()-0.7) > 1e-9 {
-		t.Errorf("got %+v %+v, want the two trials that nothing has disturbed", got, got.Result)
+		t.Errorf("got %+v %+v, want the last trial of each seed that nothing has disturbed", got, got.Result)
 	}
 	if got := Sum(trials, "x2", "b"); got.Trials != 1 || !got.Disturbed() {
 		t.Errorf("got %+v, want the only trial", got)
