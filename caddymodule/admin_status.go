@@ -12,6 +12,7 @@ import (
 	dto "github.com/prometheus/client_model/go"
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/decision"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/override"
 )
 
 // decisionCounts are the requests of a zone by decision.
@@ -258,7 +259,7 @@ func (a *App) adminZones(context.Context, *adminInput) (any, error) {
 	}
 	for _, z := range zones {
 		s := zoneStatus{
-			Zone: z.Name, Mode: z.mode(), Definition: json.RawMessage(z.definition), Total: counts[z.Name],
+			Zone: z.Name, Mode: z.mode(set, now), Definition: json.RawMessage(z.definition), Total: counts[z.Name],
 			Buckets: kept[z.Name], RefusedKeys: z.live.refused.estimate(),
 		}
 		s.PerSecond, s.HourAgo = a.control.rates.perSecond(z.Name, s.Total, now)
@@ -278,7 +279,6 @@ func (a *App) adminZones(context.Context, *adminInput) (any, error) {
 		}
 		s.Share = z.describeShare(now)
 		if set.Shadow(z.Name, now) {
-			s.Mode = "shadow"
 			s.ShadowUntil = overrides.ShadowUntil(z.Name)
 		}
 		if l := set.Limit(z.Name, "", now); l != nil {
@@ -310,10 +310,10 @@ func (a *App) storeStatus(s *storeStatus, now time.Time) (kept map[string]int) {
 	return kept
 }
 
-// mode says whether the config lets the zone refuse.
-func (z *runningZone) mode() string {
+// mode says whether the zone refuses, by the config and the switches at run time.
+func (z *runningZone) mode(set *override.Set, now time.Time) string {
 	switch {
-	case z.Shadow:
+	case z.Shadow || set.Shadow(z.Name, now):
 		return "shadow"
 	case z.Enforce < 100:
 		return fmt.Sprintf("enforcing %d%%", z.Enforce)

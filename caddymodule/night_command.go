@@ -431,7 +431,8 @@ second, those that are let in are estimated from a sample.`,
 					fmt.Fprintf(&r.out, "%s: no requests in the last minute\n", shown(z.Zone))
 					continue
 				}
-				fmt.Fprintf(&r.out, "%s: %s in the last %.0f s, %d refused\n", shown(z.Zone), plural(z.Requests, "request"), max(1, z.Seconds), z.Refused)
+				how, refused := z.refusals()
+				fmt.Fprintf(&r.out, "%s%s: %s in the last %.0f s, %d %s\n", shown(z.Zone), how, plural(z.Requests, "request"), max(1, z.Seconds), z.Refused, refused)
 				t := r.table(numeric("REQUESTS"), numeric("REFUSED"), "KEY")
 				for _, k := range sendersOf(z) {
 					t.row(fmt.Sprint(k.Admitted+k.Refused), fmt.Sprint(k.Refused), shown(k.Key))
@@ -443,6 +444,17 @@ second, those that are let in are estimated from a sample.`,
 			return nil
 		},
 	}.command()
+}
+
+// refusals says what became of the requests that count as refused.
+func (z *topZone) refusals() (how, refused string) {
+	switch z.Mode {
+	case "", "enforcing":
+		return "", "refused"
+	case "shadow":
+		return " (shadow)", "would have been refused"
+	}
+	return " (" + shown(z.Mode) + ")", "refused, or would have been"
 }
 
 // shownSenders is how many lines a zone has in top, for each of the two lists.

@@ -105,11 +105,13 @@ php   shadow         1.5        0.5          0         2        0   7/1000
 func TestTopMergesTheBusiestAndTheMostRefused(t *testing.T) {
 	out := outputOf(t, topCommand(), map[string]any{"zones": []topZone{
 		{
-			Zone: "login", Requests: 3310, Refused: 1300, Seconds: 65,
+			Zone: "login", Mode: "enforcing", Requests: 3310, Refused: 1300, Seconds: 65,
 			Busiest: []topKey{{"203.0.113.7", 2000, 2000, 0}, {"evil\r\n\u202e\x1b[2J", 1299, 2, 1297}},
 			Denied:  []topKey{{"evil\r\n\u202e\x1b[2J", 1297, 2, 1297}, {"198.51.100.1", 3, 1, 3}},
 		},
 		{Zone: "quiet"},
+		{Zone: "dry", Mode: "shadow", Requests: 5, Refused: 3, Seconds: 65, Busiest: []topKey{{"203.0.113.7", 5, 2, 3}}},
+		{Zone: "tenth", Mode: "enforcing 10%", Requests: 5, Refused: 3, Seconds: 65, Busiest: []topKey{{"203.0.113.7", 5, 2, 3}}},
 	}})
 	want := `login: 3310 requests in the last 65 s, 1300 refused
 REQUESTS  REFUSED  KEY
@@ -118,6 +120,14 @@ REQUESTS  REFUSED  KEY
        4        3  198.51.100.1
 
 quiet: no requests in the last minute
+
+dry (shadow): 5 requests in the last 65 s, 3 would have been refused
+REQUESTS  REFUSED  KEY
+       5        3  203.0.113.7
+
+tenth (enforcing 10%): 5 requests in the last 65 s, 3 refused, or would have been
+REQUESTS  REFUSED  KEY
+       5        3  203.0.113.7
 `
 	if out != want {
 		t.Errorf("got\n%s\nwant\n%s", out, want)

@@ -403,21 +403,21 @@ const refreshTop = async () => {
 	for (const zone of answer.zones) {
 		seconds = Math.max(seconds, zone.seconds);
 		for (const { key, admitted, refused } of [...zone.busiest, ...zone.most_refused]) {
-			const id = JSON.stringify([zone.zone, key]);
-			keys.set(id, { id, zone: zone.zone, key, requests: admitted + refused, refused });
+			const id = JSON.stringify([zone.zone, zone.mode, key]);
+			keys.set(id, { id, zone: zone.zone, dry: zone.mode === "shadow", key, requests: admitted + refused, refused });
 		}
 	}
 	const all = [...keys.values()].sort((a, b) => b.refused - a.refused || b.requests - a.requests || (a.id < b.id ? -1 : 1)).slice(0, 20);
 	const byKey = fields.by.value === "";
 	rows(table, all, (k) => k.id, (k) => {
-		const row = element("tr", { role: "row" }, cell("", "key", foreign(k.key, "long")), cell("", "text", foreign(k.zone)), cell("requests", "n"), cell("refused", "n"), cell("", "do"));
+		const row = element("tr", { role: "row" }, cell("", "key", foreign(k.key, "long")), cell("", "text", foreign(k.zone), ...(k.dry ? [" (shadow)"] : [])), cell("requests", "n"), cell("refused", "n"), cell("", "do"));
 		if (byKey || !k.key.includes("/")) row.lastChild.append(button("Why", k.key, () => lookAt(k.key)));
 		if (writable && !byKey) row.lastChild.append(button("Ban…", k.key, () => proposeBan(k.key)));
 		return row;
 	}, (row, k) => {
 		put(row.cells[2], whole.format(k.requests));
 		put(row.cells[3], whole.format(k.refused));
-		row.cells[3].classList.toggle("blocked", k.refused > 0);
+		row.cells[3].classList.toggle("blocked", k.refused > 0 && !k.dry);
 	});
 	empty.hidden = all.length > 0;
 	put(empty, `No requests in the last ${whole.format(seconds)} seconds.`);
