@@ -160,6 +160,9 @@ func unknownMatcher(d *caddyfile.Dispenser, option string) error {
 	if _, err := netip.ParseAddr(word); err == nil {
 		return d.Errf("unknown matcher %q in %s: did you mean client_ip %s?", word, option, word)
 	}
+	if d.Nesting() > 0 && (word == "zone" || wantedAfter[word] != "" || slices.Contains(siteDirectives, word)) {
+		return d.Errf("unknown matcher %q in %s: is a } missing before it?", word, option)
+	}
 	rest := strings.Join(d.RemainingArgs(), " ")
 	if matcher := otherMatchers[strings.ToLower(word)]; matcher != "" {
 		return d.Errf("unknown matcher %q in %s: did you mean %s?", word, option, strings.TrimSpace(matcher+" "+rest))

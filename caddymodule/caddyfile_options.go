@@ -348,7 +348,7 @@ func (z *Zone) parsePage(d *caddyfile.Dispenser) error {
 			if meant := pageWords[option]; meant != "" {
 				return d.Errf("unknown option %q in page: did you mean %s?", option, meant)
 			}
-			return d.WrapErr(unknown("option", option, " in page", []string{"title", "accent", "text"}))
+			return unknownOption(d, "page", []string{"title", "accent", "text"})
 		}
 		if err := parsePhrase(d, target); err != nil {
 			return err

@@ -178,9 +178,13 @@ var siteDirectives = []string{
 	"php_fastcgi", "redir", "request_body", "respond", "reverse_proxy", "rewrite", "root", "tls", "try_files", "uri",
 }
 
+// inMemory is the place of the options of the store memory.
+const inMemory = "the global options, as in throttle { store memory { max_buckets 500000 } }"
+
 // homes are the places of options that belong outside of a zone.
 var homes = map[string]string{
 	"store": "the global options", "store_timeout": "the global options", "nodes": "the global options", "plan": "the global options",
+	"max_buckets": inMemory, "snapshot": inMemory, "snapshot_interval": inMemory,
 	"ratelimit_headers": "the directive throttle, beside its zones",
 }
 
@@ -196,6 +200,9 @@ func unknownOption(d *caddyfile.Dispenser, where string, known []string) error {
 	}
 	if name == "zone" && name != word {
 		return d.Errf("unknown option %q in %s: %s", word, where, limitIs)
+	}
+	if name == "zone" && !slices.Contains(known, "zone") {
+		return d.Errf("unknown option %q in %s: zones stand beside each other; is a } missing before it?", word, where)
 	}
 	if home, elsewhere := homes[word]; elsewhere {
 		return d.Errf("unknown option %q in %s: it belongs in %s", word, where, home)

@@ -222,7 +222,9 @@ func (r *zoneReader) parse(o *zoneOption) error {
 		switch places := r.places[name]; {
 		case len(places) == 0 || o.repeats:
 		case len(o.gives) > 0 && len(r.places[o.name]) == 0:
-			return r.Errf("%s gives %s, which is given already", o.name, name)
+			return r.Errf("%s gives %s, which is given already: remove one", o.name, name)
+		case r.giver(name) != "":
+			return r.Errf("%s is given already, by %s: remove one", name, r.giver(name))
 		default:
 			return r.Errf("%s is given twice", name)
 		}
@@ -235,6 +237,16 @@ func (r *zoneReader) parse(o *zoneOption) error {
 		r.places[name] = append(r.places[name], here)
 	}
 	return nil
+}
+
+// giver returns the option of the zone that has given another one as its short form, or "".
+func (r *zoneReader) giver(name string) string {
+	for _, o := range zoneOptions {
+		if slices.Contains(o.gives, name) && len(r.places[o.name]) > 0 {
+			return o.name
+		}
+	}
+	return ""
 }
 
 func (r *zoneReader) parseExempt() error {

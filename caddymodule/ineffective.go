@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"net/netip"
 	"net/url"
 	"reflect"
 	"regexp"
@@ -57,8 +58,8 @@ func checkPathList(paths []string) error {
 		case strings.Contains(path, "?") && !strings.Contains(path, "{"):
 			before, _, _ := strings.Cut(path, "?")
 			return fmt.Errorf("path %q never matches, since paths end before the question mark: want path %s, and query <name>=<value> for the rest", path, before)
-		case slices.Contains([]string{"method", "header", "host", "client_ip", "query", "not"}, path):
-			return fmt.Errorf("path %q never matches: for two matchers at once, want a block, and each on a line of its own", path)
+		case slices.Contains(matcherWords, path):
+			return errTwoMatchers("path", path)
 		case strings.HasSuffix(path, ",") || strings.Contains(path, ",/"):
 			return fmt.Errorf("path %q has a comma in it: want spaces between paths", path)
 		case path == "" || !strings.ContainsAny(path[:1], `/*{[\`):
@@ -66,6 +67,13 @@ func checkPathList(paths []string) error {
 		}
 	}
 	return nil
+}
+
+// matcherWords are matchers that owners put behind another one on the same line.
+var matcherWords = []string{"path", "method", "header", "host", "client_ip", "remote_ip", "query", "not", "path_regexp", "header_regexp"}
+
+func errTwoMatchers(matcher, word string) error {
+	return fmt.Errorf("%s %q never matches: for two matchers at once, want a block, and each on a line of its own", matcher, word)
 }
 
 // pathOf returns the path of an URL.
@@ -97,27 +105,68 @@ func checkTailsOf(paths []string) error {
 }
 
 // checkSyntax refuses matchers that Caddy would refuse only when it loads the config,
-// where the error has no line, and methods that no request has.
+// where the error has no line, and methods and hosts that no request has.
 func checkSyntax(set caddy.ModuleMap) error {
-	var methods caddyhttp.MatchMethod
-	if raw := set["method"]; raw != nil && json.Unmarshal(raw, &methods) == nil {
-		for _, method := range methods {
-			if strings.Contains(method, ",") {
-				return fmt.Errorf("method %q has a comma in it: want blanks between methods", method)
+	for _, matcher := range []string{"method", "host"} {
+		var words []string
+		if raw := set[matcher]; raw == nil || json.Unmarshal(raw, &words) != nil {
+			continue
+		}
+		for i, word := range words {
+			if i > 0 && slices.Contains(matcherWords, word) {
+				return errTwoMatchers(matcher, word)
+			}
+			if strings.Contains(word, ",") {
+				return fmt.Errorf("%s %q has a comma in it: want blanks between %[1]ss", matcher, word)
 			}
 		}
 	}
-	var expression struct {
+	for _, matcher := range []string{"client_ip", "remote_ip"} {
+		if err := checkRanges(matcher, set[matcher]); err != nil {
+			return err
+		}
+	}
+	type expression struct {
 		Pattern string `json:"pattern"`
 	}
-	if raw := set["path_regexp"]; raw != nil && json.Unmarshal(raw, &expression) == nil {
-		if _, err := regexp.Compile(expression.Pattern); err != nil {
-			return fmt.Errorf("path_regexp %q: %w", expression.Pattern, err)
+	var ofPath expression
+	if raw := set["path_regexp"]; raw != nil && json.Unmarshal(raw, &ofPath) == nil {
+		if _, err := regexp.Compile(ofPath.Pattern); err != nil {
+			return fmt.Errorf("path_regexp %q: %w", ofPath.Pattern, err)
+		}
+	}
+	var ofHeaders map[string]expression
+	if raw := set["header_regexp"]; raw != nil && json.Unmarshal(raw, &ofHeaders) == nil {
+		for _, header := range slices.Sorted(maps.Keys(ofHeaders)) {
+			if _, err := regexp.Compile(ofHeaders[header].Pattern); err != nil {
+				return fmt.Errorf("header_regexp %q: %w", ofHeaders[header].Pattern, err)
+			}
 		}
 	}
 	for _, excluded := range excludedBy(set) {
 		if err := checkSyntax(excluded); err != nil {
 			return err
+		}
+	}
+	return nil
+}
+
+// checkRanges refuses addresses that a matcher of addresses cannot read.
+func checkRanges(matcher string, raw json.RawMessage) error {
+	var addresses struct {
+		Ranges []string `json:"ranges"`
+	}
+	if raw == nil || json.Unmarshal(raw, &addresses) != nil {
+		return nil
+	}
+	for _, word := range addresses.Ranges {
+		if slices.Contains(matcherWords, word) {
+			return errTwoMatchers(matcher, word)
+		}
+		_, notAddress := netip.ParseAddr(word)
+		_, notNetwork := netip.ParsePrefix(word)
+		if notAddress != nil && notNetwork != nil && !strings.ContainsAny(word, "%{") {
+			return fmt.Errorf("invalid address %q after %s: want an IP address or a network such as 203.0.113.0/24", word, matcher)
 		}
 	}
 	return nil
@@ -185,6 +234,8 @@ type serversConfig struct {
 	answered          string               // the handler that answers all requests before they get here
 	behind            []zonePlace          // zones behind such a handler, which it answers
 	answers           map[zonePlace]string // which handlers these are
+	ranPHP            bool                 // php_fastcgi answers all requests that run PHP before they get here
+	behindPHP         []zonePlace          // zones without match behind it
 	matched           bool                 // a route has matchers other than host
 	everywhere        []zonePlace          // zones whose handlers get all requests of a site
 	keyedByForm       map[string]bool      // zones that need a match of their own then
@@ -305,7 +356,7 @@ func asksUpstream(value any) bool {
 func (c *serversConfig) walk(value any, path string) {
 	switch value := value.(type) {
 	case []any:
-		answered := c.answered
+		answered, ranPHP := c.answered, c.ranPHP
 		alternative := false // a route of the group has set the site's root
 		for i, element := range value {
 			route, _ := element.(map[string]any)
@@ -325,9 +376,10 @@ func (c *serversConfig) walk(value any, path string) {
 			}
 			if outermost := c.outermost[at]; outermost == nil || len(outermost.MatcherSets) == 0 {
 				c.answered = cmp.Or(c.answered, answersAll(route), answers(route))
+				c.ranPHP = c.ranPHP || answersPHP(route)
 			}
 		}
-		c.answered = answered
+		c.answered, c.ranPHP = answered, ranPHP
 	case map[string]any:
 		c.walkHandler(value, path)
 		if asked, ok := value["throttle_blocked"].(map[string]any); ok {
@@ -366,6 +418,9 @@ func (c *serversConfig) walkHandler(handler map[string]any, path string) {
 			if c.answered != "" {
 				c.behind = append(c.behind, zonePlace{name, path})
 				c.answers[zonePlace{name, path}] = c.answered
+			}
+			if c.ranPHP && c.answered == "" && fields["match"] == nil {
+				c.behindPHP = append(c.behindPHP, zonePlace{name, path})
 			}
 			if !c.matched {
 				c.everywhere = append(c.everywhere, zonePlace{name, path})
@@ -454,6 +509,29 @@ func answers(handler map[string]any) string {
 	return ""
 }
 
+// answersPHP reports whether a route, or a handler of one, answers all requests that run
+// PHP and lets others through, as php_fastcgi does.
+func answersPHP(route map[string]any) bool {
+	inner, _ := route["routes"].([]any)
+	if route["match"] == nil {
+		handlers, _ := route["handle"].([]any)
+		inner = slices.Concat(inner, handlers)
+	}
+	if slices.ContainsFunc(inner, func(element any) bool {
+		fields, _ := element.(map[string]any)
+		return answersPHP(fields)
+	}) {
+		return true
+	}
+	scripts := []any{map[string]any{"path": []any{"*.php"}}}
+	handlers, _ := route["handle"].([]any)
+	return reflect.DeepEqual(route["match"], any(scripts)) && slices.ContainsFunc(handlers, func(handler any) bool {
+		fields, _ := handler.(map[string]any)
+		transport, _ := fields["transport"].(map[string]any)
+		return transport["protocol"] == "fastcgi"
+	})
+}
+
 // note remembers a zone that is keyed by a form field and would charge requests without
 // the field, too, and one that sends passes.
 func (c *serversConfig) note(raw []byte) {
@@ -539,6 +617,14 @@ func (a *App) checkServers(ctx caddy.Context) error {
 		}
 	}
 	warned := make(map[string]bool)
+	for _, place := range servers.behindPHP {
+		if !warned[place.zone] {
+			warned[place.zone] = true
+			a.warner.Warn("zone sees no request that runs PHP, because php_fastcgi before it answers them: put throttle before php_fastcgi",
+				zap.String("zone", place.zone), zap.String("place", servers.name(place)))
+		}
+	}
+	clear(warned)
 	for _, place := range servers.overHTTP {
 		if servers.sendsPasses[place.zone] && !warned[place.zone] {
 			warned[place.zone] = true

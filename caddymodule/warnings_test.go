@@ -149,6 +149,28 @@ func TestABlockForReservationsIsWarnedOfOnce(t *testing.T) {
 	}
 }
 
+func TestAZoneBehindPHPIsWarnedOfOnce(t *testing.T) {
+	const (
+		zones = "throttle {\nzone pages {\nlimit 10 1/s\n}\nzone login {\nlimit 5 1/s\n}\n}\n"
+		files = "throttle {\nzone files {\nmatch path /files/*\nlimit 10 1/s\n}\n}\n"
+		php   = "php_fastcgi localhost:9000\n"
+	)
+	for site, want := range map[string]int{
+		"route {\n" + php + zones + "file_server\n}\n":                         2,
+		"route {\nhandle {\n" + php + "}\n" + zones + "}\n":                    2,
+		"route {\n" + zones + php + "file_server\n}\n":                         0,
+		"route {\n" + php + files + "file_server\n}\n":                         0,
+		"route {\nphp_fastcgi /blog/* localhost:9000\n" + zones + "}\n":        0,
+		"route {\nhandle /blog/* {\n" + php + "}\n" + zones + "}\n":            0,
+		zones + php + "file_server\n":                                          0,
+		"route {\nreverse_proxy /app/* localhost:3000\n" + zones + php + "}\n": 0,
+	} {
+		s := run(t, "http://one.example {\n"+site+"}\nhttp://two.example {\n"+site+"}")
+		s.warned(t, "zone sees no request that runs PHP, because php_fastcgi before it answers them: put throttle before php_fastcgi", want)
+		s.stop()
+	}
+}
+
 func TestAWaitThatNoClientOutlastsIsWarnedOfOnce(t *testing.T) {
 	const text = "requests may wait longer than most clients do"
 	for options, want := range map[string]int{

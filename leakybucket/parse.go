@@ -106,6 +106,9 @@ func ParseCapacity(text string) (float64, error) {
 // ParseLimit reads a capacity and a leak, such as "10 1/s" or "10, 1/s".
 func ParseLimit(text string) (Limit, error) {
 	words := strings.Fields(strings.Replace(text, ",", " ", 1))
+	if plain := strings.Fields(text); len(words) == 3 && len(plain) == 2 {
+		words = plain // the comma is within one of them, and its parser says so
+	}
 	if len(words) != 2 {
 		return Limit{}, fmt.Errorf("invalid limit %q: want <capacity> <leak>, such as 10 1/s", text)
 	}
