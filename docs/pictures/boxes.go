@@ -67,6 +67,7 @@ type screen struct {
 	wait, time             string
 	done                   float64 // of the bar
 	then                   []string
+	code                   string // the words before the support code
 }
 
 var screens = []screen{
@@ -74,11 +75,13 @@ var screens = []screen{
 		back: "#f3f4f6", card: "#fff", text: "#1c2128", soft: "#535c68",
 		title: "One moment, please", reason: []string{"This site is receiving too many", "requests right now."},
 		wait: "Please wait", time: "26 seconds", done: 0.15, then: []string{"This page will then reload by", "itself."},
+		code: "Support code:",
 	},
 	{
 		back: "#14171b", card: "#1e2329", text: "#e8eaed", soft: "#a9b2bd",
 		title: "Einen Moment, bitte", reason: []string{"Bei dieser Website gehen gerade", "zu viele Anfragen ein."},
 		wait: "Bitte warten Sie", time: "12 Sekunden", done: 0.6, then: []string{"Danach lädt diese Seite von", "selbst neu."},
+		code: "Support-Code:",
 	},
 }
 
@@ -87,8 +90,8 @@ const accent = "#3578c6"
 // refusal shows what a refused person sees, on a phone in light and one in dark.
 func refusal() string {
 	c := newCanvas(800, 560, "What a refused person sees",
-		"Two phones show the built-in page: a heading, one sentence on the reason, the wait with a bar, and that the page reloads by itself. One is in English and light, one in German and dark.")
-	const width, height, card = 312.0, 470.0, 244.0
+		"Two phones show the built-in page: a heading, one sentence on the reason, the wait with a bar, that the page reloads by itself, and a support code. One is in English and light, one in German and dark.")
+	const width, height, card = 312.0, 470.0, 272.0
 	rect := func(colour string, x, y, width, height, radius float64) {
 		_, _ = fmt.Fprintf(c, "<rect style=\"fill:%s\" x=\"%.4g\" y=\"%.4g\" width=\"%.4g\" height=\"%.4g\" rx=\"%.4g\"/>\n", colour, x, y, width, height, radius)
 	}
@@ -119,6 +122,8 @@ func refusal() string {
 		for _, text := range s.then {
 			line(s.soft, "font-size:14px", left, next(20), text)
 		}
+		at += 6
+		line(s.soft, "font-size:13px", left, at, s.code+" 7K2M-Q8XD")
 	}
 	return c.svg()
 }
