@@ -375,6 +375,7 @@ const showChanges = ({ shadows, bans, limits }) => {
 		if (writable) row.lastChild.append(button("End…", `${c.what} of ${c.of || "everything"}`, () => proposeEnd(c.call, c.input, [c.what, " of ", c.of ? foreign(c.of) : "everything"])));
 		return row;
 	}, (row, c) => { row.cells[2].dataset.until = c.until ?? ""; });
+	put(find("#changes-empty"), "Nothing was changed at run time.");
 	find("#changes-empty").hidden = all.length > 0;
 	const everything = shadows.find((s) => !s.zone);
 	const notice = find("#everything");
@@ -619,6 +620,7 @@ const refreshJournal = async () => {
 		cell("", "n when", clock(c.at)), cell("by", "text", ...(c.via === "inspector" ? [foreign(c.by), " in the inspector"] : [c.via])),
 		cell("", "text", c.action, ...(c.limit ? [" ", foreign(c.limit)] : []), ...(c.until ? [` for ${span((Date.parse(c.until) - Date.parse(c.at)) / 1e3)}`] : [])),
 		cell("of", "key", foreign(c.of, "long")), cell("", "text wide", foreign(c.note ?? ""))));
+	put(find("#journal-empty"), "Nobody has changed anything yet.");
 	find("#journal-empty").hidden = journal.length > 0;
 };
 
