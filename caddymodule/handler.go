@@ -153,7 +153,7 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request, next caddyht
 		refusal.Close = h.app.drops && h.app.addDropped(r, res)
 		return refusal.Write(w, r, body.Received(r))
 	case !stayed:
-		w.WriteHeader(statusClientLeft)
+		w.WriteHeader(settlement.StatusClientLeft)
 		return nil
 	}
 	return h.serve(w, r, next, res)
@@ -177,10 +177,6 @@ func (h *Handler) report(w http.ResponseWriter, r *http.Request, res *decision.R
 		res.Announce(w.Header())
 	}
 }
-
-// statusClientLeft is the status in access logs of requests whose client has left,
-// as in Caddy's reverse proxy and nginx.
-const statusClientLeft = 499
 
 // includeAddr is the client address of requests that Caddy's templates make with
 // httpInclude.
@@ -428,13 +424,20 @@ func (h *Handler) serve(w http.ResponseWriter, r *http.Request, next caddyhttp.H
 		}
 	}
 	observer.Outer = first.Observe(observer)
-	if call != nil && simulates {
+	switch {
+	case simulates && call != nil:
 		call.simulates = observer
+	case simulates:
+		body.WhenSent(r, func() {}) // which makes Received know
 	}
 	defer func() {
 		first.Observe(observer.Outer)
-		if simulates && call == nil && observer.UpstreamFailed(err) {
+		switch {
+		case !simulates || call != nil:
+		case observer.UpstreamFailed(err):
 			res.Fail()
+		case observer.ClientLeft(err) && body.Received(r): // nobody works on half a request
+			res.Leave()
 		}
 		if holds {
 			res.Release()

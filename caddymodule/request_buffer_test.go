@@ -15,6 +15,8 @@ import (
 	"sync/atomic"
 	"testing"
 	"time"
+
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/settlement"
 )
 
 // upload begins a request whose body the test writes, and whose upstream reads it all.
@@ -190,7 +192,7 @@ func TestAClientThatLeavesWhileBufferingIsRefundedAndHoldsNothing(t *testing.T) 
 			}
 			body.CloseWithError(io.ErrUnexpectedEOF)
 			quiet()
-			if !v.ended || v.reached || v.Code != statusClientLeft {
+			if !v.ended || v.reached || v.Code != settlement.StatusClientLeft {
 				t.Errorf("%s: got ended %v, reached %v, status %d, want 499", how, v.ended, v.reached, v.Code)
 			}
 			if level := s.fullness("slot", "example.com", 10, 1./86400, false); level != 0 {
@@ -301,7 +303,7 @@ func TestWithoutMemoryTheSlotComesFirst(t *testing.T) {
 		body.Close()
 		all.CloseWithError(io.ErrUnexpectedEOF)
 		pass(time.Minute)
-		if small.Body.String() != "small" || large.Code != statusClientLeft {
+		if small.Body.String() != "small" || large.Code != settlement.StatusClientLeft {
 			t.Errorf("got %d %q, and %d for the large upload", small.Code, small.Body, large.Code)
 		}
 		wantBuffered(t, 0)

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"math"
 	"net/http"
 	"net/http/httptest"
@@ -478,6 +479,117 @@ func TestAShadowOfSharedSlotsDoesNotCountTheUpstreamsQueue(t *testing.T) {
 	}
 	if shadow, truth := refused["shadow"], refused[""]; math.Abs(shadow-truth) > 5 {
 		t.Errorf("got %v %% refused in shadow, and %v %% enforced, want about the same", shadow, truth)
+	}
+}
+
+// A proxy takes its call back when the client leaves, while the upstream works on. In
+// shadow nobody sees for how long.
+func TestAShadowOfSharedSlotsKnowsThatTheUpstreamWorksOnWhenClientsLeave(t *testing.T) {
+	for proxy, left := range map[string]func(http.ResponseWriter) error{
+		"answers": func(w http.ResponseWriter) error { w.WriteHeader(499); return nil },
+		"fails":   func(http.ResponseWriter) error { return caddyhttp.Error(499, context.Canceled) },
+	} {
+		refused := make(map[string]float64)
+		for _, mode := range []string{"shadow", ""} {
+			inSettleBubble(t, func(t *testing.T) {
+				s := newWaitZone(t, "in_flight 1\nshare\n"+mode, 0)
+				worker := make(chan struct{}, 1)
+				s.serve = func(w http.ResponseWriter, r *http.Request) error {
+					done := make(chan struct{})
+					go func() {
+						worker <- struct{}{}
+						<-time.After(time.Second)
+						<-worker
+						close(done)
+					}()
+					select {
+					case <-done:
+						return nil
+					case <-r.Context().Done():
+						return left(w)
+					}
+				}
+				var visits []*visit
+				for i := range 400 {
+					visits = append(visits, s.visit(fmt.Sprintf("10.0.%d.%d", i/200, i%200), "/"))
+					pass(700 * time.Millisecond)
+					if i >= 5 {
+						visits[i-5].leave()
+						pass(0)
+					}
+				}
+				pass(time.Hour)
+				for name, n := range counted(t, requests, "waits") {
+					if strings.Contains(name, "refused") {
+						refused[mode] += n / 4
+					}
+				}
+				emptyRooms(t, "waits")
+			})
+		}
+		if shadow, truth := refused["shadow"], refused[""]; math.Abs(shadow-truth) > 5 {
+			t.Errorf("the proxy %s: got %v %% refused in shadow, and %v %% enforced, want about the same", proxy, shadow, truth)
+		}
+	}
+}
+
+// A client that waits in a handler within, and leaves, never reaches the upstream.
+func TestAShadowOfSharedSlotsDoesNotWorkForThoseWhoLeaveFurtherIn(t *testing.T) {
+	inSettleBubble(t, func(t *testing.T) {
+		s := newWaitSite(t, "throttle {\nzone waits {\nin_flight 2\nshare\nshadow\n}\n}\nthrottle {\nzone within {\nkey host\nin_flight 1\nmax_wait 5s\n}\n}", time.Minute)
+		s.visit(office, "/")
+		pass(2 * time.Minute) // so long do requests take
+		s.visit(office, "/")
+		impatient := s.visit("203.0.113.2", "/")
+		pass(time.Second)
+		impatient.leave()
+		pass(10 * time.Second)
+		s.visit("203.0.113.3", "/")
+		for name, n := range counted(t, requests, "waits") {
+			if strings.Contains(name, "refused") {
+				t.Errorf("got %v %s, want a slot for the last one", n, name)
+			}
+		}
+		pass(time.Hour)
+		emptyRooms(t, "waits", "within")
+	})
+}
+
+// An upstream gets nothing to work on from an upload that breaks off.
+func TestAShadowOfSharedSlotsDoesNotWorkOnHalfARequest(t *testing.T) {
+	for _, whole := range []bool{false, true} {
+		inSettleBubble(t, func(t *testing.T) {
+			s := newWaitZone(t, "in_flight 1\nshare\nshadow", time.Minute)
+			s.visit(office, "/")
+			pass(2 * time.Minute) // so long do requests take
+			s.serve = func(_ http.ResponseWriter, r *http.Request) error {
+				if _, err := io.ReadAll(r.Body); err == nil {
+					<-r.Context().Done()
+				}
+				return caddyhttp.Error(499, context.Canceled)
+			}
+			v, body := s.upload("203.0.113.2", "/")
+			if whole {
+				body.Close()
+			}
+			pass(time.Second)
+			v.leave()
+			_ = body.CloseWithError(context.Canceled)
+			pass(10 * time.Second)
+			last := s.visit("203.0.113.3", "/")
+			refused := 0.
+			for name, n := range counted(t, requests, "waits") {
+				if strings.Contains(name, "refused") {
+					refused += n
+				}
+			}
+			if got := refused > 0; got != whole {
+				t.Errorf("whole %v: got the slot taken: %v, want it only by an upload that has ended", whole, got)
+			}
+			last.leave()
+			pass(time.Hour)
+			emptyRooms(t, "waits")
+		})
 	}
 }
 

@@ -246,8 +246,9 @@ func swarmTable() (names []rowName) {
 			names = append(names, rowName{trial.name, turnsName, false})
 		}
 	}
-	for _, times := range shadowLoads {
-		names = append(names, rowName{onePage(times).name, turnsName, false}, rowName{onePage(times).name, shadowName, false})
+	for _, trial := range shadowTrials() {
+		name := trial.traffic().name
+		names = append(names, rowName{name, turnsName, false}, rowName{name, shadowName, false})
 	}
 	return names
 }
@@ -286,11 +287,12 @@ func swarmPage(rows []swarm.Row) string {
 		}
 		fmt.Fprintf(&text, "| %s | %s | %s | %.0f%s |\n", trial.name, strings.Join(want, ", "), strings.Join(got, ", "), row.Lasted.Minutes(), busyMark(row))
 	}
-	text.WriteString("\n| refused, % | enforced | shadow |\n|---|---|---|\n")
-	for _, times := range shadowLoads {
-		truth, shadow := find(onePage(times).name, turnsName), find(onePage(times).name, shadowName)
+	text.WriteString("\n| traffic | upstream by | refused when enforced, % | in shadow, % |\n|---|---|---|---|\n")
+	for _, trial := range shadowTrials() {
+		name := trial.traffic().name
+		truth, shadow := find(name, turnsName), find(name, shadowName)
 		if truth != nil && shadow != nil {
-			fmt.Fprintf(&text, "| x%g | %s%s | %s%s |\n", times, swarm.Percent(truth.Refusals()), busyMark(truth), swarm.Percent(shadow.Refusals()), busyMark(shadow))
+			fmt.Fprintf(&text, "| x%g | `%s` | %s%s | %s%s |\n", trial.times, trial.by, swarm.Percent(truth.Refusals()), busyMark(truth), swarm.Percent(shadow.Refusals()), busyMark(shadow))
 		}
 	}
 	text.WriteString("\n| in front of PHP | traffic | members | new visitors | and with a page that reloads | wasted work | workers used |\n|---|---|---|---|---|---|---|\n")

@@ -175,20 +175,43 @@ func onePage(times float64) onslaught {
 	return onslaughtOf(times, "").with(fmt.Sprintf("x%g, one page each", times), func(s *swarm.Scenario) { s.Once = true })
 }
 
-// shadowLoads are multiples of what the workers can serve.
-var shadowLoads = []float64{0.7, 1, 1.5, 2, 5}
+// A shadowTrial compares two sites, one of which only watches.
+type shadowTrial struct {
+	times float64 // of what the workers can serve
+	by    string  // which handler asks them
+	start func(t *testing.T, zone string) (swarm.Site, *caddy)
+}
+
+func shadowTrials() (trials []shadowTrial) {
+	for _, times := range []float64{0.7, 1, 1.5, 2, 5} {
+		trials = append(trials, shadowTrial{times, "php_fastcgi", startSwarmCaddy})
+	}
+	for _, times := range []float64{1.5, 2} {
+		trials = append(trials, shadowTrial{times, "reverse_proxy", startSwarmProxy})
+	}
+	return trials
+}
+
+// traffic names what the two sites have in common.
+func (s shadowTrial) traffic() onslaught {
+	what := onePage(s.times)
+	if s.by != "php_fastcgi" {
+		what.name += ", " + s.by
+	}
+	return what
+}
 
 // TestShadowRefusesAsManyAsEnforcementUnderASwarm sends the same traffic to two sites at
 // the same time, one of which only watches.
 func TestShadowRefusesAsManyAsEnforcementUnderASwarm(t *testing.T) {
 	form := longSwarm(t)
-	for _, times := range shadowLoads {
-		t.Run(fmt.Sprintf("x%g", times), func(t *testing.T) {
+	for _, trial := range shadowTrials() {
+		what := trial.traffic()
+		t.Run(what.name, func(t *testing.T) {
 			t.Parallel()
-			what := onePage(times)
 			count := func(zone, decision string) runner {
 				return func(t *testing.T, s swarm.Scenario) *swarm.Result {
-					site, running := startSwarmCaddy(t, zone)
+					site, running := trial.start(t, zone)
 					result := run(t, site, s)
 					result.Refused = running.decisions(t, "php", decision)
 					result.Decided = int(running.metric(t, "caddy_throttle_requests_total", `zone="php"`))

@@ -116,15 +116,26 @@ func caddyBefore(name, zone string) holder {
 
 func startSwarmCaddy(t *testing.T, zone string) (site swarm.Site, running *caddy) {
 	root, socket := startSwarmPHP(t)
+	return startSwarmSite(t, zone, fmt.Sprintf("root * %s\nphp_fastcgi unix/%s", root, socket), workLog(socket))
+}
+
+// startSwarmProxy starts another Caddy between the zone and PHP, as an upstream that
+// works on when the proxy in front of it takes a call back.
+func startSwarmProxy(t *testing.T, zone string) (site swarm.Site, running *caddy) {
+	upstream, _ := startSwarmCaddy(t, "")
+	return startSwarmSite(t, zone, "reverse_proxy "+strings.TrimPrefix(upstream.URL, "http://"), upstream.Log)
+}
+
+func startSwarmSite(t *testing.T, zone, upstream, log string) (site swarm.Site, running *caddy) {
 	port := freePort(t)
 	if zone != "" {
 		zone = block("throttle", block("zone php", zone))
 	}
 	running = startCaddy(t, config{
 		servers: "trusted_proxies static 127.0.0.0/8",
-		sites:   fmt.Sprintf("http://:%d {\n%s\nroot * %s\nphp_fastcgi unix/%s\n}", port, zone, root, socket),
+		sites:   fmt.Sprintf("http://:%d {\n%s\n%s\n}", port, zone, upstream),
 	})
-	return swarm.Site{URL: fmt.Sprintf("http://127.0.0.1:%d", port), Log: workLog(socket)}, running
+	return swarm.Site{URL: fmt.Sprintf("http://127.0.0.1:%d", port), Log: log}, running
 }
 
 // Today's zone, first come, first served.

@@ -44,8 +44,10 @@ func (u *workshop) work(lasts time.Duration) (failed bool) {
 }
 
 // refusals returns which share of requests a zone refuses, or would in shadow, while
-// as many come as are in load times what the workers can serve.
-func refusals(load float64, shadow bool, seed uint64) float64 {
+// as many come as are in load times what the workers can serve. In shadow clients leave
+// after so long, unless that is zero. The proxy then takes the call back, and does not see
+// that the upstream works on.
+func refusals(load float64, shadow bool, patience time.Duration, seed uint64) float64 {
 	const workers, mean, lasts = 5, .5, 600.
 	random := rand.New(rand.NewPCG(seed, 14))
 	world := virtual.New()
@@ -71,6 +73,13 @@ func refusals(load float64, shadow bool, seed uint64) float64 {
 			if shadow {
 				s := Simulate(world.Now(), entry, tell)
 				s.Begin()
+				if patience > 0 {
+					left := world.AfterFunc(patience, func() {
+						s.Leave()
+						s.Release()
+					})
+					defer left.Stop()
+				}
 				if upstream.work(service) {
 					s.Fail()
 				}
@@ -95,16 +104,45 @@ func refusals(load float64, shadow bool, seed uint64) float64 {
 // By the seconds that requests really take, which contain the upstream's own queue,
 // shadow would refuse 40 % where enforcement refuses nobody.
 func TestShadowRefusesAsManyAsEnforcementWithinThreePoints(t *testing.T) {
-	for _, load := range []float64{.7, .9, 1.1, 1.5, 2, 5} {
-		var truth, shadow float64
-		const seeds = 1
+	const seeds = 3
+	mean := func(load float64, shadow bool, patience time.Duration) (mean float64) {
 		for seed := range uint64(seeds) {
-			truth += refusals(load, false, seed) / seeds
-			shadow += refusals(load, true, seed) / seeds
+			mean += refusals(load, shadow, patience, seed) / seeds
 		}
-		t.Logf("load %v: enforcement refuses %.1f %%, shadow %.1f %%", load, truth, shadow)
-		if math.Abs(truth-shadow) > 3 {
-			t.Errorf("load %v: got %.1f %% refused in shadow, want %.1f %%", load, shadow, truth)
+		return mean
+	}
+	for _, load := range []float64{.7, .9, 1.1, 1.5, 2, 5} {
+		truth := mean(load, false, 0)
+		for _, patience := range []time.Duration{0, 30 * time.Second, 10 * time.Second} {
+			shadow := mean(load, true, patience)
+			t.Logf("load %v, clients leave after %v: enforcement refuses %.1f %%, shadow %.1f %%", load, patience, truth, shadow)
+			if math.Abs(truth-shadow) > 3 {
+				t.Errorf("load %v, clients leave after %v: got %.1f %% refused in shadow, want %.1f %%", load, patience, shadow, truth)
+			}
 		}
+	}
+}
+
+func TestTheUpstreamWorksOnForABoundedNumberOfClientsThatHaveLeft(t *testing.T) {
+	world := virtual.New()
+	defer world.End()
+	zone := &Zone{Name: "z", Clock: world}
+	world.Go(func() {
+		for n := range 2 * mostUnseen {
+			s := Simulate(world.Now(), shared(zone, 1, fairqueue.First, fmt.Sprint(n)), func(Result) {})
+			s.Begin()
+			s.Leave()
+			s.Release()
+		}
+		if got := zone.keys["all"].pace.unseen; got != mostUnseen {
+			t.Errorf("got %d requests that the upstream works on unseen, want %d", got, mostUnseen)
+		}
+	})
+	world.Finish()
+	if _, served := zone.Counts(); served > 0 || len(zone.keys) > 0 {
+		t.Errorf("got %d served and %d keys left behind, want none", served, len(zone.keys))
+	}
+	if took := world.Now().Sub(time.Time{}); took < mostUnseen*time.Second || took > 2*mostUnseen*time.Second {
+		t.Errorf("got them all worked on after %v, want a second for each", took)
 	}
 }

@@ -81,9 +81,13 @@ func (s *Simulation) Release() {
 	}
 	s.ended, s.served = true, s.now().Sub(s.began)
 	if s.virtual.key != nil {
-		s.steps[0].Zone.end(&s.virtual)
-		if s.steps[0].slot != nil {
-			s.hold()
+		if s.steps[0].Zone.goOn(&s.virtual) {
+			if s.steps[0].slot != nil {
+				s.hold()
+			}
+			s.follow()
+		} else {
+			s.done()
 		}
 		s.mu.Unlock()
 		return

@@ -11,9 +11,10 @@ import (
 // and the time that one takes is mostly that of the others.
 type pace struct {
 	running int
+	unseen  int // of those: their clients have left
 	at      time.Time
 	done    time.Duration // of a worker, for each request that has been there all the time
-	work    time.Duration // of all workers, since a request has ended
+	work    time.Duration // of all workers for what is seen, since a request has ended
 }
 
 // advance lets the time pass until now.
@@ -21,11 +22,11 @@ func (p *pace) advance(now time.Time, slots int) {
 	passed := now.Sub(p.at)
 	p.at = now
 	if p.running > slots {
-		p.done += time.Duration(float64(passed) * float64(slots) / float64(p.running))
-		p.work += passed * time.Duration(slots)
-	} else if p.running > 0 {
+		passed = time.Duration(float64(passed) * float64(slots) / float64(p.running))
+	}
+	if p.running > 0 {
 		p.done += passed
-		p.work += passed * time.Duration(p.running)
+		p.work += passed * time.Duration(p.running-p.unseen)
 	}
 }
 
@@ -36,16 +37,17 @@ type recent struct {
 	last  int // where the last one is
 	drawn int // where the last one was drawn
 
-	// Of all that have ended, with a weight that fades, in seconds: for how long they
-	// kept a worker busy, and for how long workers were busy. As long as the upstream's
-	// queue grows, the first is less: a part of the work has gone to those who still
-	// wait.
+	// Of all that were seen to end, with a weight that fades, in seconds: for how long
+	// they kept a worker busy, and for how long workers were busy. As long as the
+	// upstream's queue grows, the first is less: a part of the work has gone to those who
+	// still wait.
 	ended, work float64
 }
 
 // fades is the weight of a new request in the sums.
 const fades = 1. / 256
 
+// add notes that a request has ended, and what all workers have done since another did.
 func (s *recent) add(kept, work time.Duration) {
 	s.ended = s.ended*(1-fades) + kept.Seconds()
 	s.work = s.work*(1-fades) + work.Seconds()
@@ -60,13 +62,22 @@ func (s *recent) draw(longer time.Duration) time.Duration {
 	for range s.kept {
 		s.drawn = (s.drawn + 1) % len(s.kept)
 		if kept := s.kept[s.drawn]; kept > longer {
-			return time.Duration(float64(kept) * s.work / s.ended)
+			return kept
 		}
 	}
 	if s.n > 0 {
 		return 2 * longer
 	}
 	return 0
+}
+
+// whole returns for how long workers are busy with a request that is seen to keep one
+// busy for so long.
+func (s *recent) whole(kept time.Duration) time.Duration {
+	if s.ended == 0 {
+		return kept
+	}
+	return time.Duration(float64(kept) * s.work / s.ended)
 }
 
 // A virtualSlot is that of a simulated request that takes turns. It is held for as
@@ -79,10 +90,16 @@ type virtualSlot struct {
 	key     *keyState     // while the upstream works on the request
 	from    time.Duration // of the pace
 	failed  bool
+	left    bool          // the client, and the upstream works on unseen
+	lasts   time.Duration // all its work, if that is unseen
 	ended   bool
 	used    time.Duration // once it has ended
 	guessed bool          // for how long the slot is held
 }
+
+// mostUnseen is for how many clients that have left the upstream works at most. More do
+// not fit into its own queue: 511 is what php-fpm asks for, and 1,024 what Puma does.
+const mostUnseen = 1024
 
 // begin notes that the upstream works on a request from now on.
 func (z *Zone) begin(e *Entry, v *virtualSlot) {
@@ -102,21 +119,60 @@ func (z *Zone) progress(v *virtualSlot) time.Duration {
 }
 
 // end notes that the upstream has ended its work on a request. If it has failed, how
-// long that took says nothing.
+// long that took says nothing. Nor does it if nobody has seen it.
 func (z *Zone) end(v *virtualSlot) {
 	z.mu.Lock()
 	defer z.mu.Unlock()
 	v.ended, v.used = true, z.progress(v)
-	v.key.pace.running--
-	if v.failed {
-		v.used = z.mean.Duration()
-	} else {
-		z.recent.add(v.used, v.key.pace.work)
-		v.key.pace.work = 0
-	}
 	k := v.key
+	k.pace.running--
+	switch {
+	case v.left:
+		k.pace.unseen--
+	case v.failed:
+		v.used = z.mean.Duration()
+	default:
+		z.recent.add(v.used, k.pace.work)
+		k.pace.work = 0
+	}
 	v.key = nil
 	z.forget(k)
+}
+
+// goOn reports whether the upstream works on a request whose client has left: for as
+// long as on others lately.
+func (z *Zone) goOn(v *virtualSlot) bool {
+	z.mu.Lock()
+	defer z.mu.Unlock()
+	v.left = v.left && !v.failed && v.key.pace.unseen < mostUnseen
+	if !v.left {
+		return false
+	}
+	longer := z.progress(v)
+	if v.lasts = z.recent.draw(longer); v.lasts == 0 {
+		v.lasts = max(z.mean.Duration(), longer)
+	}
+	v.key.pace.unseen++
+	v.key.pace.work = max(0, v.key.pace.work-longer)
+	return true
+}
+
+// rest returns when to look again whether the upstream is done with a request whose
+// client has left, or zero if it is.
+func (z *Zone) rest(v *virtualSlot) time.Duration {
+	z.mu.Lock()
+	defer z.mu.Unlock()
+	rest := v.lasts - z.progress(v)
+	if rest <= 0 {
+		return 0
+	}
+	if p, slots := &v.key.pace, v.key.limits.InFlight; p.running > slots {
+		rest = time.Duration(float64(rest) * float64(p.running) / float64(slots))
+	}
+	if mean := z.mean.Duration(); rest > mean {
+		rest = max(mean, rest/2) // the pace may change
+	}
+	return max(time.Millisecond, rest)
 }
 
 // guess returns for how long a request that has not ended is to hold its virtual slot,
@@ -124,10 +180,15 @@ func (z *Zone) end(v *virtualSlot) {
 func (z *Zone) guess(v *virtualSlot) time.Duration {
 	z.mu.Lock()
 	defer z.mu.Unlock()
-	if longer := z.progress(v); v.key.pace.running > v.key.limits.InFlight {
-		return z.recent.draw(longer)
+	longer := z.progress(v)
+	switch {
+	case v.key.pace.running <= v.key.limits.InFlight:
+		return 0
+	case v.left:
+		return z.recent.whole(v.lasts)
+	default:
+		return z.recent.whole(z.recent.draw(longer))
 	}
-	return 0
 }
 
 // hold arranges for the release of a virtual slot. The caller holds the lock, and the
@@ -148,10 +209,41 @@ func (s *Simulation) hold() {
 	clock.AfterFunc(s.clock, s.admitted.Add(length).Sub(s.now()), s.release)
 }
 
+// follow looks until the upstream is done with a request whose client has left. The
+// caller holds the lock.
+func (s *Simulation) follow() {
+	if rest := s.steps[0].Zone.rest(&s.virtual); rest > 0 {
+		clock.AfterFunc(s.clock, rest, func() {
+			s.mu.Lock()
+			defer s.mu.Unlock()
+			s.follow()
+		})
+		return
+	}
+	s.done()
+}
+
+// done notes that the upstream has ended its work on the request. The caller holds the
+// lock.
+func (s *Simulation) done() {
+	s.steps[0].Zone.end(&s.virtual)
+	if s.steps[0].slot != nil {
+		s.hold()
+	}
+}
+
 // Fail says that the upstream has failed to answer the request, or never saw it. It is
 // called before Release.
 func (s *Simulation) Fail() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.virtual.failed = true
+}
+
+// Leave says that the client has left before the upstream has answered, which works on
+// all the same. It is called before Release.
+func (s *Simulation) Leave() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.virtual.left = true
 }

@@ -76,6 +76,16 @@ func (res *Result) Fail() {
 	}
 }
 
+// Leave says that the client has left before the upstream has answered, which works on
+// all the same. It is called before Release.
+func (res *Result) Leave() {
+	for i := range res.Outcomes {
+		if s := res.Outcomes[i].simulation; s != nil {
+			s.Leave()
+		}
+	}
+}
+
 // FirstTurn returns the index of the first entry that takes turns; see
 // [Result.Entries].
 func (res *Result) FirstTurn() (index int) {

@@ -58,6 +58,10 @@ func MayTunnel(r *http.Request) bool {
 	return r.Header["Upgrade"] != nil || r.Method == http.MethodConnect
 }
 
+// StatusClientLeft is the status in access logs of requests whose client has left,
+// as in Caddy's reverse proxy and nginx.
+const StatusClientLeft = 499
+
 // An Observer is the response writer that the next handler gets where charges
 // are settled, where cost headers must be kept from clients, or where a tunnel
 // must not keep what the request holds. It serves one request. Set the exported
@@ -235,12 +239,20 @@ func (o *Observer) Left() bool {
 // UpstreamFailed reports whether a proxy said that its upstream did not answer, by a
 // status from 502 to 504. err is that of the next handler.
 func (o *Observer) UpstreamFailed(err error) bool {
-	status := o.status
-	var failed caddyhttp.HandlerError
-	if status == 0 && errors.As(err, &failed) {
-		status = failed.StatusCode // an error route will answer
-	}
+	status := o.statusOf(err)
 	return status >= http.StatusBadGateway && status <= http.StatusGatewayTimeout
+}
+
+// ClientLeft reports whether a proxy said that its client has left before the upstream
+// answered. err is that of the next handler.
+func (o *Observer) ClientLeft(err error) bool { return o.statusOf(err) == StatusClientLeft }
+
+func (o *Observer) statusOf(err error) int {
+	var failed caddyhttp.HandlerError
+	if o.status == 0 && errors.As(err, &failed) {
+		return failed.StatusCode // an error route will answer
+	}
+	return o.status
 }
 
 // ended reports whether all of a body of declared length was sent.
