@@ -60,50 +60,83 @@ func (a *App) adminCheck(ctx context.Context, in *adminInput) (any, error) {
 	if err := in.decode(&c); err != nil {
 		return nil, err
 	}
-	result := checked{Zones: []checkedCharge{}}
-	charged := make(map[string]bool)
 	servers, err := a.serversFor(&c)
 	if err != nil {
 		return nil, err
 	}
+	way := &requestCheck{app: a, input: &c, result: checked{Zones: []checkedCharge{}}, charged: make(map[string]bool)}
 	for _, server := range servers {
 		r, err := c.request(ctx, server)
 		if err != nil {
 			return nil, err
 		}
 		subject := decision.NewSubject(r)
-		if result.Exempt, err = a.exempts(&subject); err != nil || result.Exempt {
-			return result, err
+		if way.result.Exempt, err = a.exempts(&subject); err != nil || way.result.Exempt {
+			return way.result, err
 		}
-		way := route{server: server, groups: make(map[string]bool), reached: func(h *Handler, r *http.Request) error {
-			result.Directives++
-			subject := decision.NewSubject(r)
-			subject.Overrides = a.overrides.Load()
-			result.Banned = result.Banned || subject.Banned() > 0 && h.bans(&subject)
-			for _, z := range h.zones {
-				if charged[z.Name] {
-					continue
-				}
-				charge, err := a.check(ctx, z, c.again(r))
-				if err != nil {
-					return err
-				}
-				if charge != nil {
-					if result.Banned {
-						charge.Fits, charge.Reason = false, decision.Banned.String()
-					}
-					charged[z.Name] = true
-					charge.Directive = result.Directives
-					result.Zones = append(result.Zones, *charge)
-				}
-			}
-			return nil
-		}}
-		if err := way.routes(server.Routes, nothing).ServeHTTP(httptest.NewRecorder(), r); err != nil {
+		walk := routeWalk{server: server, groups: make(map[string]bool), reached: way.reach}
+		if err := walk.routes(server.Routes, nothing).ServeHTTP(httptest.NewRecorder(), r); err != nil {
 			return nil, badRequest("following the request: %w", err)
 		}
 	}
-	return result, nil
+	return way.result, nil
+}
+
+// A requestCheck finds out what becomes of a request at the directives that it reaches.
+type requestCheck struct {
+	app     *App
+	input   *checkInput
+	result  checked
+	charged map[string]bool // zones in the result
+}
+
+// reach adds what the zones of a directive would do, and the zones that are not in it and
+// refuse the request because their blocks hold everywhere.
+func (c *requestCheck) reach(h *Handler, r *http.Request) error {
+	c.result.Directives++
+	subject := decision.NewSubject(r)
+	subject.Overrides = c.app.overrides.Load()
+	if subject.Banned() > 0 {
+		by := bannedBy(slices.Values(h.zones), &subject)
+		c.result.Banned = c.result.Banned || by != nil && !by.Shadow
+	}
+	for _, z := range h.zones {
+		if c.charged[z.Name] {
+			continue
+		}
+		charge, err := c.app.check(r.Context(), z, c.input.again(r))
+		if err != nil {
+			return err
+		}
+		if charge != nil {
+			c.add(z, charge)
+		}
+	}
+	for _, z := range c.app.everywhere {
+		if c.charged[z.Name] || c.result.Banned {
+			continue
+		}
+		bucket, _, runs := c.app.blockEverywhere(z, &subject, new(decision.Buffers))
+		if !runs {
+			continue
+		}
+		b, err := c.app.peek(r.Context(), z, bucket.Key, bucket.Shadow)
+		if err != nil {
+			return err
+		}
+		c.add(z, &checkedCharge{bucketState: b, Reason: decision.Blocked.String()})
+	}
+	return nil
+}
+
+// add adds what a zone would do.
+func (c *requestCheck) add(z *runningZone, charge *checkedCharge) {
+	if c.result.Banned {
+		charge.Fits, charge.Reason = false, decision.Banned.String()
+	}
+	c.charged[z.Name] = true
+	charge.Directive = c.result.Directives
+	c.result.Zones = append(c.result.Zones, *charge)
 }
 
 // serversFor returns the servers that listen on the port of an URL, or all if none does,
@@ -138,18 +171,6 @@ func (a *App) serversFor(c *checkInput) ([]*caddyhttp.Server, error) {
 		return listening, nil
 	}
 	return all, nil
-}
-
-// bans reports whether the directive answers a ban: unless a zone exempts the request,
-// or all zones are in shadow.
-func (h *Handler) bans(s *decision.Subject) (enforced bool) {
-	for _, z := range h.zones {
-		if exempt, err := z.Exempts(s); err != nil || exempt {
-			return false
-		}
-		enforced = enforced || !z.Shadow
-	}
-	return enforced
 }
 
 // check returns what one zone would do, or nil if it is not concerned.
@@ -222,9 +243,9 @@ func (c *checkInput) again(r *http.Request) *http.Request {
 	return &again
 }
 
-// A route follows a request through the routes of a server as Caddy does, but for
+// A routeWalk follows a request through the routes of a server as Caddy does, but for
 // handlers that would serve it or change anything outside of it.
-type route struct {
+type routeWalk struct {
 	server  *caddyhttp.Server
 	groups  map[string]bool // that a route has matched of
 	reached func(*Handler, *http.Request) error
@@ -233,14 +254,14 @@ type route struct {
 // nothing is behind the last route.
 var nothing = caddyhttp.HandlerFunc(func(http.ResponseWriter, *http.Request) error { return nil })
 
-func (w *route) routes(routes caddyhttp.RouteList, next caddyhttp.Handler) caddyhttp.Handler {
+func (w *routeWalk) routes(routes caddyhttp.RouteList, next caddyhttp.Handler) caddyhttp.Handler {
 	for i := len(routes) - 1; i >= 0; i-- {
 		next = w.route(&routes[i], next)
 	}
 	return next
 }
 
-func (w *route) route(route *caddyhttp.Route, next caddyhttp.Handler) caddyhttp.Handler {
+func (w *routeWalk) route(route *caddyhttp.Route, next caddyhttp.Handler) caddyhttp.Handler {
 	return caddyhttp.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) error {
 		if w.groups[route.Group] {
 			return next.ServeHTTP(rw, r)
@@ -264,7 +285,7 @@ func (w *route) route(route *caddyhttp.Route, next caddyhttp.Handler) caddyhttp.
 	})
 }
 
-func (w *route) handler(handler caddyhttp.MiddlewareHandler, next caddyhttp.Handler) caddyhttp.Handler {
+func (w *routeWalk) handler(handler caddyhttp.MiddlewareHandler, next caddyhttp.Handler) caddyhttp.Handler {
 	switch h := handler.(type) {
 	case *Handler:
 		return caddyhttp.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) error {

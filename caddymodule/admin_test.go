@@ -364,6 +364,32 @@ func TestCheckChargesNothing(t *testing.T) {
 	}
 }
 
+// A zone that blocks everywhere refuses at directives that it is not in, too.
+func TestCheckTellsOfABlockEverywhere(t *testing.T) {
+	s := run(t, threeZones)
+	c := s.from(someone)
+	c.passes(2, "/pages")
+	c.answers("/pages", http.StatusTooManyRequests)
+	ask := func(client string) (rows []string) {
+		var got checked
+		s.admin(http.MethodPost, "/throttle/check", `{"client_ip": "`+client+`", "url": "http://example.com/hosts"}`, &got)
+		for _, z := range got.Zones {
+			rows = append(rows, z.Zone+":"+z.Reason)
+			if z.Fits != (z.Reason == "") {
+				t.Errorf("zone %s: got fits %v for the reason %q", z.Zone, z.Fits, z.Reason)
+			}
+		}
+		return rows
+	}
+	if got, want := ask("203.0.113.7"), []string{"hosts:", "pages:blocked"}; !slices.Equal(got, want) {
+		t.Errorf("blocked client: got %v, want %v", got, want)
+	}
+	c.answers("/hosts", http.StatusTooManyRequests)
+	if got, want := ask("203.0.113.8"), []string{"hosts:"}; !slices.Equal(got, want) {
+		t.Errorf("another client: got %v, want %v", got, want)
+	}
+}
+
 // A ban answers before any zone does, unless the zones say otherwise.
 func TestCheckSaysThatABanAnswersFirst(t *testing.T) {
 	s := run(t, `{

@@ -391,12 +391,21 @@ func (a *App) refuseBlockedEverywhere(p *decision.Plan) {
 		if p.Decided(z.Name) {
 			continue
 		}
-		if c, _, can := p.BlockedBucket(z.Rule); can {
-			if block, runs := a.blocks.Believe(p.Request.Context(), &c, a.store); runs {
-				p.RefuseBlocked(z.Rule, &c, block)
-			}
+		if c, block, runs := a.blockEverywhere(z, &p.Subject, &p.Buffers); runs {
+			p.RefuseBlocked(z.Rule, &c, block)
 		}
 	}
+}
+
+// blockEverywhere returns the block of a client by a zone whose blocks hold everywhere, if
+// one is known and runs, and a charge that names the bucket. Such a zone is keyed by the
+// address alone and so trusts no devices.
+func (a *App) blockEverywhere(z *runningZone, s *decision.Subject, b *decision.Buffers) (c leakybucket.Charge, block blocklist.Block, runs bool) {
+	c, _, can := z.BlockedBucket(s, b)
+	if can {
+		block, runs = a.blocks.Believe(s.Request.Context(), &c, a.store)
+	}
+	return c, block, runs
 }
 
 // knownBlock returns the block that makes asking a shared store unnecessary: the

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"iter"
 	"net/http"
 	"slices"
 	"time"
@@ -270,20 +271,32 @@ func (h *Handler) evaluate(p *decision.Plan) error {
 	return nil
 }
 
-// refuseBanned refuses a request whose client is banned, in the first of the zones that
-// is not in shadow. If a zone exempts the request, the ban does not hold.
+// refuseBanned refuses a request whose client is banned, as one of the zones.
 func (h *Handler) refuseBanned(p *decision.Plan, rest time.Duration) (refused bool) {
-	by := h.zones[0]
-	for _, z := range h.zones {
-		if exempt, err := z.Exempts(&p.Subject); err != nil || exempt || p.Decided(z.Name) {
-			return false
-		}
-		if by.Shadow {
-			by = z
-		}
+	if slices.ContainsFunc(h.zones, func(z *runningZone) bool { return p.Decided(z.Name) }) {
+		return false
+	}
+	by := bannedBy(slices.Values(h.zones), &p.Subject)
+	if by == nil {
+		return false
 	}
 	p.RefuseBanned(by.Rule, rest)
 	return p.Refused()
+}
+
+// bannedBy returns the zone that refuses a request whose client is banned: one that is not
+// in shadow, if there is one. If a zone exempts the request, the ban does not hold, and
+// bannedBy returns nil.
+func bannedBy(zones iter.Seq[*runningZone], s *decision.Subject) (by *runningZone) {
+	for z := range zones {
+		if exempt, err := z.Exempts(s); err != nil || exempt {
+			return nil
+		}
+		if by == nil || by.Shadow {
+			by = z
+		}
+	}
+	return by
 }
 
 // take asks the store, and once more if a device has used up what it may: then its

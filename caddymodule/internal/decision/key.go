@@ -100,8 +100,9 @@ func (k *Key) HasAddress() bool {
 	return false
 }
 
-// buffers are memory for building keys, kept between requests.
-type buffers struct {
+// Buffers are memory for building keys, kept between requests. The zero value is ready
+// for use.
+type Buffers struct {
 	name  []byte
 	parts []bucketkey.Part
 }
@@ -117,7 +118,7 @@ const (
 
 // bucket returns the bucket that a request is charged to. If why is not None, the zone
 // refuses the request without a store. If skip, the zone does not charge it.
-func (r *Rule) bucket(s *Subject, b *buffers) (k key, why Reason, skip bool) {
+func (r *Rule) bucket(s *Subject, b *Buffers) (k key, why Reason, skip bool) {
 	k, why, skip = r.configured(s, b)
 	if s.Overrides != nil && why == None && !skip {
 		k.rule, k.limit = s.Overrides.Apply(r.Name, k.name, k.rule, k.limit, r.Dearest, time.Now())
@@ -126,7 +127,7 @@ func (r *Rule) bucket(s *Subject, b *buffers) (k key, why Reason, skip bool) {
 }
 
 // configured is bucket without overrides at run time.
-func (r *Rule) configured(s *Subject, b *buffers) (k key, why Reason, skip bool) {
+func (r *Rule) configured(s *Subject, b *Buffers) (k key, why Reason, skip bool) {
 	k, lacking := r.own(s, b)
 	policy := Policy("")
 	switch {
@@ -150,7 +151,7 @@ func (r *Rule) configured(s *Subject, b *buffers) (k key, why Reason, skip bool)
 }
 
 // own returns the request's own key, without any policy.
-func (r *Rule) own(s *Subject, b *buffers) (k key, lacking missing) {
+func (r *Rule) own(s *Subject, b *Buffers) (k key, lacking missing) {
 	name, parts := b.name[:0], b.parts[:0]
 	listed := r.Key.Overrides.Load()
 	plain := listed.Plain()

@@ -26,6 +26,9 @@ type Plan struct {
 	// Server serves the request. If nil, it is looked up in the request's context.
 	Server *caddyhttp.Server
 
+	// Buffers are memory for the keys of the zones.
+	Buffers Buffers
+
 	earlier   *Result // of the handlers that the request has passed, or nil
 	zones     int     // how many the handler has
 	alone     *Result // holds the outcomes, if the handler has one zone
@@ -43,7 +46,6 @@ type Plan struct {
 	refused     bool               // an enforced zone refuses
 	slotMissing bool               // an enforced zone has no free slot
 	waits       bool               // in some zone requests wait, and take slots after that
-	buffers     buffers
 }
 
 var plans = sync.Pool{New: func() any { return new(Plan) }}
@@ -68,7 +70,7 @@ func (p *Plan) Release() {
 	clear(p.began)
 	p.began, p.refused = p.began[:0], false
 	p.forget()
-	clear(p.buffers.name[:cap(p.buffers.name)])
+	clear(p.Buffers.name[:cap(p.Buffers.name)])
 	plans.Put(p)
 }
 
@@ -77,7 +79,7 @@ func (p *Plan) reset() {
 	clear(p.outcomes)
 	clear(p.charges)
 	clear(p.questions)
-	clear(p.buffers.parts[:cap(p.buffers.parts)]) // beyond its length is a key that was given up
+	clear(p.Buffers.parts[:cap(p.Buffers.parts)]) // beyond its length is a key that was given up
 	clear(p.static)
 	clear(p.measured)
 	p.outcomes, p.charges, p.of = p.outcomes[:0], p.charges[:0], p.of[:0]
@@ -122,7 +124,7 @@ func (p *Plan) Evaluate(r *Rule, known func(*leakybucket.Charge) (blocklist.Bloc
 		p.unread = max(p.unread, r.Cost.MaxBody)
 		return nil
 	}
-	k, why, skip := r.bucket(&p.Subject, &p.buffers)
+	k, why, skip := r.bucket(&p.Subject, &p.Buffers)
 	if skip {
 		return nil
 	}
@@ -131,7 +133,7 @@ func (p *Plan) Evaluate(r *Rule, known func(*leakybucket.Charge) (blocklist.Bloc
 	case p.decideByKey(r, &k, why, shadow):
 		return nil
 	case r.Bucketless():
-		p.add(r, k.name, shadow).Turn = r.turn(&p.Subject, &p.buffers)
+		p.add(r, k.name, shadow).Turn = r.turn(&p.Subject, &p.Buffers)
 		p.waits = p.waits || r.LetsWait()
 		return nil
 	}
@@ -228,7 +230,7 @@ type Exemption struct {
 // now, because later handlers may rewrite the request.
 func (p *Plan) exempt(r *Rule) Exemption {
 	e := Exemption{Rule: r}
-	k, why, skip := r.bucket(&p.Subject, &p.buffers)
+	k, why, skip := r.bucket(&p.Subject, &p.Buffers)
 	if r.Bucketless() || why != None || skip || k.rule != bucketkey.Limited {
 		return e
 	}
@@ -277,8 +279,8 @@ func (p *Plan) refuseBlocked(b blocklist.Block) {
 	p.refuse(Blocked)
 }
 
-// RefuseBlocked refuses the request because of a block that is known to run. The charge must
-// come from [Plan.BlockedBucket].
+// RefuseBlocked refuses the request because of a block that is known to run. The charge
+// must come from [Rule.BlockedBucket].
 func (p *Plan) RefuseBlocked(r *Rule, c *leakybucket.Charge, b blocklist.Block) {
 	p.add(r, c.Key, c.Shadow).setCharge(c)
 	p.refuseBlocked(b)
@@ -315,7 +317,7 @@ func (r *Rule) BlockedBucket(s *Subject, b *Buffers) (c leakybucket.Charge, devi
 	if exempt, err := r.Exempts(s); err != nil || exempt {
 		return c, "", false
 	}
-	k, why, skip := r.bucket(s, (*buffers)(b))
+	k, why, skip := r.bucket(s, b)
 	if why != None || skip || k.rule != bucketkey.Limited {
 		return c, "", false
 	}
@@ -326,20 +328,12 @@ func (r *Rule) BlockedBucket(s *Subject, b *Buffers) (c leakybucket.Charge, devi
 	return c, device, true
 }
 
-// BlockedBucket is [Rule.BlockedBucket] for the plan's request.
-func (p *Plan) BlockedBucket(r *Rule) (c leakybucket.Charge, device string, can bool) {
-	return r.BlockedBucket(&p.Subject, (*Buffers)(&p.buffers))
-}
-
 // Bucket returns the name of the bucket that the zone charges a request to, without
 // the zone. It returns false if it charges none.
 func (r *Rule) Bucket(s *Subject, b *Buffers) (name string, charged bool) {
-	k, why, skip := r.bucket(s, (*buffers)(b))
+	k, why, skip := r.bucket(s, b)
 	return k.name, why == None && !skip && k.rule == bucketkey.Limited
 }
-
-// Buffers are memory for building keys. The zero value is ready for use.
-type Buffers buffers
 
 // Probe turns all charges into probes, which pour nothing.
 func (p *Plan) Probe() {

@@ -20,7 +20,7 @@ const (
 )
 
 // turn returns a new turn of a request, or nil if the zone has no share.
-func (r *Rule) turn(s *Subject, b *buffers) *Turn {
+func (r *Rule) turn(s *Subject, b *Buffers) *Turn {
 	if r.Share == nil {
 		return nil
 	}

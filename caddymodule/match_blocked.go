@@ -2,6 +2,7 @@ package caddymodule
 
 import (
 	"errors"
+	"iter"
 	"net/http"
 
 	"github.com/caddyserver/caddy/v2"
@@ -16,10 +17,9 @@ func init() {
 }
 
 // MatchBlocked matches requests of clients that a zone with `block` has banned, or an
-// administrator at run time.
-// After the throttle handler, it matches requests that the handler found to be
-// blocked. Before it, it matches those that the handler would block, as far as this
-// process knows. Shadow zones block nobody.
+// administrator at run time. After the throttle handler, it matches requests that the
+// handler found to be blocked. Before it, it matches those that the handler would block,
+// as far as this process knows. Shadow zones block nobody.
 type MatchBlocked struct {
 	// The zone that has blocked the client. Default: any zone. A zone that this
 	// config does not define is an error.
@@ -65,14 +65,16 @@ func (m *MatchBlocked) MatchWithError(r *http.Request) (bool, error) {
 	if exempt, err := m.app.exempts(&s); err != nil || exempt {
 		return false, err
 	}
-	if s.Overrides != nil && s.Banned() > 0 && m.bans(&s) {
-		return true, nil
+	if s.Banned() > 0 {
+		if by := bannedBy(m.zones(), &s); by != nil && !by.Shadow {
+			return true, nil
+		}
 	}
 	if m.app.blocks.Empty() {
 		return false, nil
 	}
-	for name, z := range m.app.zones {
-		if m.Zone != "" && m.Zone != name || res.Decided(name) {
+	for z := range m.zones() {
+		if res.Decided(z.Name) {
 			continue
 		}
 		c, device, can := z.BlockedBucket(&s, b)
@@ -91,19 +93,15 @@ func (m *MatchBlocked) MatchWithError(r *http.Request) (bool, error) {
 	return false, nil
 }
 
-// bans reports whether a ban of the client holds, as far as can be known before the
-// handler: for the zone, or for one zone at least and without an exemption in any.
-func (m *MatchBlocked) bans(s *decision.Subject) (holds bool) {
-	for name, z := range m.app.zones {
-		if m.Zone != "" && m.Zone != name {
-			continue
+// zones returns the zones that the matcher asks about.
+func (m *MatchBlocked) zones() iter.Seq[*runningZone] {
+	return func(yield func(*runningZone) bool) {
+		for name, z := range m.app.zones {
+			if (m.Zone == "" || m.Zone == name) && !yield(z) {
+				return
+			}
 		}
-		if exempt, err := z.Exempts(s); err != nil || exempt {
-			return false
-		}
-		holds = holds || !z.Shadow
 	}
-	return holds
 }
 
 // UnmarshalCaddyfile sets up the matcher from Caddyfile tokens. Syntax:
