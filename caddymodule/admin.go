@@ -46,56 +46,53 @@ const (
 	mostAdmin    = 64 << 10         // bytes of a request's body
 )
 
-// An adminCall answers a request. It decodes the body into what it needs.
-type adminCall func(a *App, ctx context.Context, in *adminInput) (any, error)
+// An adminCall is what the admin API does at a path.
+type adminCall struct {
+	method string
 
-// adminCalls are the paths by method. Those with GET change nothing, and neither do
-// those that only ask: their input may hold secrets, and addresses are logged.
-var adminCalls = map[string]map[string]adminCall{
-	http.MethodGet: {
-		"/throttle/zones":     (*App).adminZones,
-		"/throttle/overrides": (*App).adminOverrides,
-		"/throttle/journal":   (*App).adminJournal,
-		"/throttle/rates":     (*App).adminRates,
-	},
-	http.MethodPost: {
-		"/throttle/buckets": (*App).adminBuckets,
-		"/throttle/check":   (*App).adminCheck,
-		"/throttle/key":     (*App).adminKey,
-		"/throttle/top":     (*App).adminTop,
-		"/throttle/why":     (*App).adminWhy,
+	// answer decodes the body into what it needs.
+	answer func(a *App, ctx context.Context, in *adminInput) (any, error)
 
-		"/throttle/ban":      (*App).adminBan,
-		"/throttle/unban":    (*App).adminUnban,
-		"/throttle/limit":    (*App).adminLimit,
-		"/throttle/unlimit":  (*App).adminUnlimit,
-		"/throttle/release":  (*App).adminRelease,
-		"/throttle/revoke":   (*App).adminRevoke,
-		"/throttle/shadow":   (*App).adminShadow,
-		"/throttle/unshadow": (*App).adminUnshadow,
-	},
+	changes bool // what runs, so it is logged and noted in the journal
+	slow    bool // it asks the store or the storage, so no other change waits for it
 }
 
-// changes are the paths whose calls are logged.
-var changes = []string{"/throttle/ban", "/throttle/unban", "/throttle/limit", "/throttle/unlimit", "/throttle/release", "/throttle/revoke", "/throttle/shadow", "/throttle/unshadow"}
+// adminCalls are the calls by path. Those with GET change nothing. Neither do some with
+// POST, which only ask: their input may hold secrets, and addresses are logged.
+var adminCalls = map[string]adminCall{
+	"/throttle/zones":     {method: http.MethodGet, answer: (*App).adminZones},
+	"/throttle/overrides": {method: http.MethodGet, answer: (*App).adminOverrides},
+	"/throttle/journal":   {method: http.MethodGet, answer: (*App).adminJournal},
+	"/throttle/rates":     {method: http.MethodGet, answer: (*App).adminRates},
 
-// slowChanges are those that ask the store or the storage. No other change waits for them.
-var slowChanges = []string{"/throttle/release", "/throttle/revoke"}
+	"/throttle/buckets": {method: http.MethodPost, answer: (*App).adminBuckets},
+	"/throttle/check":   {method: http.MethodPost, answer: (*App).adminCheck},
+	"/throttle/key":     {method: http.MethodPost, answer: (*App).adminKey},
+	"/throttle/top":     {method: http.MethodPost, answer: (*App).adminTop},
+	"/throttle/why":     {method: http.MethodPost, answer: (*App).adminWhy},
+
+	"/throttle/ban":      {method: http.MethodPost, answer: (*App).adminBan, changes: true},
+	"/throttle/unban":    {method: http.MethodPost, answer: (*App).adminUnban, changes: true},
+	"/throttle/limit":    {method: http.MethodPost, answer: (*App).adminLimit, changes: true},
+	"/throttle/unlimit":  {method: http.MethodPost, answer: (*App).adminUnlimit, changes: true},
+	"/throttle/release":  {method: http.MethodPost, answer: (*App).adminRelease, changes: true, slow: true},
+	"/throttle/revoke":   {method: http.MethodPost, answer: (*App).adminRevoke, changes: true, slow: true},
+	"/throttle/shadow":   {method: http.MethodPost, answer: (*App).adminShadow, changes: true},
+	"/throttle/unshadow": {method: http.MethodPost, answer: (*App).adminUnshadow, changes: true},
+}
 
 func badRequest(format string, args ...any) error {
 	return caddy.APIError{HTTPStatus: http.StatusBadRequest, Err: fmt.Errorf(format, args...)}
 }
 
 func serveAdmin(w http.ResponseWriter, r *http.Request) error {
-	call := adminCalls[r.Method][r.URL.Path]
-	if call == nil {
-		for method, calls := range adminCalls {
-			if calls[r.URL.Path] != nil {
-				w.Header().Set("Allow", method)
-				return caddy.APIError{HTTPStatus: http.StatusMethodNotAllowed, Err: fmt.Errorf("method %s is not allowed: want %s", r.Method, method)}
-			}
-		}
+	call, found := adminCalls[r.URL.Path]
+	switch {
+	case !found:
 		return caddy.APIError{HTTPStatus: http.StatusNotFound, Err: fmt.Errorf("nothing is at %q", r.URL.Path)}
+	case r.Method != call.method:
+		w.Header().Set("Allow", call.method)
+		return caddy.APIError{HTTPStatus: http.StatusMethodNotAllowed, Err: fmt.Errorf("method %s is not allowed: want %s", r.Method, call.method)}
 	}
 	in := new(adminInput)
 	if r.Method == http.MethodPost {
@@ -104,7 +101,7 @@ func serveAdmin(w http.ResponseWriter, r *http.Request) error {
 			return err
 		}
 	}
-	answer, err := in.ask(r.Context(), override.Origin{Via: "admin API"}, r.URL.Path, call)
+	answer, err := in.ask(r.Context(), override.Origin{Via: "admin API"}, r.URL.Path)
 	if err != nil {
 		return err
 	}
@@ -124,9 +121,9 @@ func readAdminInput(w http.ResponseWriter, r *http.Request) (*adminInput, error)
 	return &adminInput{body}, nil
 }
 
-// ask calls the app that runs, for an administrator. Changes are logged and kept in the
-// journal. Its errors are of the type [caddy.APIError].
-func (in *adminInput) ask(ctx context.Context, from override.Origin, path string, call adminCall) (any, error) {
+// ask makes the call of a path, one of [adminCalls], to the app that runs. Changes are
+// logged and noted in the journal. Its errors are of the type [caddy.APIError].
+func (in *adminInput) ask(ctx context.Context, from override.Origin, path string) (any, error) {
 	a, release := runningApp()
 	if a == nil {
 		return nil, caddy.APIError{HTTPStatus: http.StatusServiceUnavailable, Err: errors.New("throttle does not run: no config with it is loaded")}
@@ -134,7 +131,8 @@ func (in *adminInput) ask(ctx context.Context, from override.Origin, path string
 	defer release()
 	ctx, cancel := context.WithTimeout(ctx, adminTimeout)
 	defer cancel()
-	answer, err := in.change(ctx, a, from, path, call)
+	call := adminCalls[path]
+	answer, err := in.call(ctx, a, from, path, &call)
 	if err != nil {
 		var api caddy.APIError
 		if errors.As(err, &api) {
@@ -142,7 +140,7 @@ func (in *adminInput) ask(ctx context.Context, from override.Origin, path string
 		}
 		return nil, caddy.APIError{HTTPStatus: http.StatusBadGateway, Err: err}
 	}
-	if slices.Contains(changes, path) {
+	if call.changes {
 		by := zap.Skip()
 		if from.By != "" {
 			by = zap.String("by", from.By)
@@ -152,18 +150,15 @@ func (in *adminInput) ask(ctx context.Context, from override.Origin, path string
 	return answer, nil
 }
 
-// change makes a call, and notes in the journal what that has changed, in the order in
-// which it counts.
-func (in *adminInput) change(ctx context.Context, a *App, from override.Origin, path string, call adminCall) (any, error) {
-	if !slices.Contains(changes, path) {
-		return call(a, ctx, in)
-	}
-	if !slices.Contains(slowChanges, path) {
+// call makes a call. What it changes is noted in the journal in the order in which it
+// counts.
+func (in *adminInput) call(ctx context.Context, a *App, from override.Origin, path string, call *adminCall) (any, error) {
+	if call.changes && !call.slow {
 		a.control.changing.Lock()
 		defer a.control.changing.Unlock()
 	}
-	answer, err := call(a, ctx, in)
-	if err == nil {
+	answer, err := call.answer(a, ctx, in)
+	if err == nil && call.changes {
 		a.control.journal.Add(in.journaled(from, path, answer)...)
 	}
 	return answer, err

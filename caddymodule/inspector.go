@@ -241,12 +241,9 @@ func sameOrigin(r *http.Request) bool {
 }
 
 // inspectorCalls are the calls of the admin API that pages make.
-var inspectorCalls = map[string]string{
-	"zones": http.MethodGet, "overrides": http.MethodGet, "journal": http.MethodGet, "rates": http.MethodGet,
-	"buckets": http.MethodPost, "top": http.MethodPost, "why": http.MethodPost,
-
-	"ban": http.MethodPost, "unban": http.MethodPost, "limit": http.MethodPost, "unlimit": http.MethodPost,
-	"release": http.MethodPost, "shadow": http.MethodPost, "unshadow": http.MethodPost,
+var inspectorCalls = []string{
+	"zones", "overrides", "journal", "rates", "buckets", "top", "why",
+	"ban", "unban", "limit", "unlimit", "release", "shadow", "unshadow",
 }
 
 func forbidden(format string, args ...any) error {
@@ -294,18 +291,18 @@ func (i *Inspector) serve(w http.ResponseWriter, r *http.Request) error {
 		return forbidden("the request comes from another site: want Sec-Fetch-Site same-origin, or an Origin that is the host")
 	case !hmac.Equal([]byte(r.Header.Get("X-Throttle-Token")), []byte(tokenOf(user))):
 		return forbidden("the page is older than this Caddy: load it again")
-	case len(asks) != 1 || inspectorCalls[asks[0]] == "":
+	case len(asks) != 1 || !slices.Contains(inspectorCalls, asks[0]):
 		return caddy.APIError{HTTPStatus: http.StatusNotFound, Err: fmt.Errorf("the page has no call %q", asks)}
 	}
 	path := "/throttle/" + asks[0]
-	if slices.Contains(changes, path) && i.readOnly != "" {
+	if adminCalls[path].changes && i.readOnly != "" {
 		return forbidden("%s", i.readOnly)
 	}
 	in, err := readAdminInput(w, r)
 	if err != nil {
 		return err
 	}
-	answer, err := in.ask(r.Context(), override.Origin{Via: "inspector", By: user}, path, adminCalls[inspectorCalls[asks[0]]][path])
+	answer, err := in.ask(r.Context(), override.Origin{Via: "inspector", By: user}, path)
 	if err != nil {
 		return err
 	}
