@@ -38,7 +38,7 @@ var sourceNames = map[override.Source]string{override.OfZone: "zone", override.O
 
 // describe returns a bucket with its limit, but without its state.
 func (a *App) describe(z *runningZone, name string, shadow bool) (b bucketState, limit leakybucket.Limit) {
-	entry, by, place := z.Configured(name)
+	entry, by, place := z.Override(name)
 	rule, limit := entry.Rule, entry.Limit
 	b = bucketState{Zone: z.Name, Key: name, Shadow: shadow, By: sourceNames[by], From: place}
 	account := decision.AccountOf(name)

@@ -96,7 +96,7 @@ func (c *requestCheck) reach(h *Handler, r *http.Request) error {
 	c.result.Directives++
 	subject := decision.NewSubject(r)
 	subject.Overrides = c.app.overrides.Load()
-	if subject.Banned() > 0 {
+	if subject.BanLeft() > 0 {
 		by := bannedBy(slices.Values(h.zones), &subject)
 		c.result.Banned = c.result.Banned || by != nil && !by.Shadow
 	}

@@ -245,7 +245,7 @@ func (h *Handler) evaluate(p *decision.Plan) error {
 	if exempt {
 		return nil
 	}
-	if rest := p.Banned(); rest > 0 && failed == nil && h.refuseBanned(p, rest) {
+	if rest := p.BanLeft(); rest > 0 && failed == nil && h.refuseBanned(p, rest) {
 		return nil
 	}
 	h.app.refuseBlockedEverywhere(p)

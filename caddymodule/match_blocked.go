@@ -65,7 +65,7 @@ func (m *MatchBlocked) MatchWithError(r *http.Request) (bool, error) {
 	if exempt, err := m.app.exempts(&s); err != nil || exempt {
 		return false, err
 	}
-	if s.Banned() > 0 {
+	if s.BanLeft() > 0 {
 		if by := bannedBy(m.zones(), &s); by != nil && !by.Shadow {
 			return true, nil
 		}

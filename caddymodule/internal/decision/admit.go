@@ -13,7 +13,7 @@ import (
 // holds reports whether the request must wait or take a slot in the zone, if it is
 // admitted.
 func (o *Outcome) holds() bool {
-	return (o.Delay > 0 || o.Rule.InFlight > 0) && o.fits()
+	return (o.Delay > 0 || o.Rule.InFlight > 0) && o.admits()
 }
 
 // admissionZone returns what holds the queues and slots of the zone.
@@ -292,11 +292,12 @@ func (res *Result) Settles() bool {
 }
 
 func (o *Outcome) settles() bool {
-	return o.Rule.Settle != nil && o.asked && o.fits()
+	return o.Rule.Settle != nil && o.asked && o.admits()
 }
 
-// fits reports whether the zone lets the request in, as far as is known.
-func (o *Outcome) fits() bool {
+// admits reports whether the zone lets the request in, as far as is known. Unlike fit,
+// which is the store's answer, it counts slots, turns and other zones as well.
+func (o *Outcome) admits() bool {
 	d, why := o.Verdict()
 	return d != Withdrawn && why == None
 }

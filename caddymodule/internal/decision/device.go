@@ -12,9 +12,9 @@ import (
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
 )
 
-// client returns what device cookies tell of a request to an account, or nil if the
+// deviceClient returns what device cookies tell of a request to an account, or nil if the
 // zone trusts no devices or the request names no account.
-func (r *Rule) client(s *Subject, k *key) *device.Client {
+func (r *Rule) deviceClient(s *Subject, k *key) *device.Client {
 	if r.Trust == nil || !k.own {
 		return nil
 	}
@@ -71,10 +71,10 @@ func (o *Outcome) chargeAccount() {
 // keepCharges notes what the store is about to be asked, which a stand-in of a
 // shared store may change, if it may have to be asked again.
 func (p *Plan) keepCharges() {
-	p.questions = p.questions[:0]
+	p.requested = p.requested[:0]
 	for i := range p.outcomes {
 		if p.outcomes[i].chargesDevice() {
-			p.questions = append(p.questions, p.charges...)
+			p.requested = append(p.requested, p.charges...)
 			return
 		}
 	}
@@ -83,7 +83,7 @@ func (p *Plan) keepCharges() {
 // FallBack looks for devices whose buckets the store has found full, and charges the
 // accounts' buckets instead. It returns true if the store must be asked again.
 func (p *Plan) FallBack() bool {
-	if len(p.questions) == 0 {
+	if len(p.requested) == 0 {
 		return false
 	}
 	full, poured := false, false
@@ -106,8 +106,8 @@ func (p *Plan) FallBack() bool {
 		case o.Began:
 			p.began = append(p.began, o.Rule)
 		}
-		p.questions[i].Key = o.Key
-		p.charges[n], p.of[n] = p.questions[i], of
+		p.requested[i].Key = o.Key
+		p.charges[n], p.of[n] = p.requested[i], of
 		n++
 	}
 	clear(p.charges[n:])

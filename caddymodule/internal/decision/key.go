@@ -170,7 +170,7 @@ func (r *Rule) own(s *Subject, b *Buffers) (k key, lacking missing) {
 		var digest bucketkey.Digest
 		switch {
 		case p.ClientIP:
-			if client = r.clientOf(s); !client.IsValid() {
+			if client = r.network(s); !client.IsValid() {
 				return key{}, unclear
 			}
 			name = client.Addr().AppendTo(name)
@@ -232,7 +232,7 @@ func (r *Rule) fallback(s *Subject, policy Policy) key {
 	if policy == Share {
 		return k
 	}
-	if client := r.clientOf(s); client.IsValid() {
+	if client := r.network(s); client.IsValid() {
 		k.name, k.address = "@client_ip/"+client.Addr().String(), true
 	} else {
 		s.NoAddress = true
@@ -240,10 +240,10 @@ func (r *Rule) fallback(s *Subject, policy Policy) key {
 	return k
 }
 
-// clientOf returns the network that counts as the client: the address as Caddy
+// network returns the network that counts as the client: the address as Caddy
 // determined it by trusted_proxies, masked. It is invalid for requests without an
 // address, as over a Unix socket.
-func (r *Rule) clientOf(s *Subject) netip.Prefix {
+func (r *Rule) network(s *Subject) netip.Prefix {
 	addr := s.address()
 	if !addr.IsValid() {
 		return netip.Prefix{}

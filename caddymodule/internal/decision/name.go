@@ -108,7 +108,8 @@ func (p *Part) segment(value string) string {
 }
 
 // NameOf returns the name of the bucket of raw values, one for each part of the key. That
-// may be one that an override lets several keys share. It returns false if they are too few or too many, or a part can have no such value.
+// may be one that an override lets several keys share. It returns false if they are too
+// few or too many, or a part can have no such value.
 func (r *Rule) NameOf(values []string) (name string, ok bool) {
 	if len(values) != len(r.Key.Parts) {
 		return "", false
@@ -148,9 +149,9 @@ func (r *Rule) BucketOf(value string) string {
 	return value
 }
 
-// Configured returns what the config and the override file have for a bucket, where
-// that comes from, and its place.
-func (r *Rule) Configured(name string) (e bucketkey.Entry, by override.Source, place string) {
+// Override returns the limit that the config or the override file gives a bucket, which
+// of them does, and the place there.
+func (r *Rule) Override(name string) (e bucketkey.Entry, by override.Source, place string) {
 	listed := r.Key.Overrides.Load()
 	if parts, named := r.partsOf(name); named {
 		e, by = listed.Lookup(parts)
@@ -212,6 +213,3 @@ func (r *Rule) Peek(name string, limit leakybucket.Limit, shadow bool) leakybuck
 	c.Probe = true
 	return c
 }
-
-// Outcomes returns the outcomes so far. They are valid until [Plan.Release].
-func (p *Plan) Outcomes() []Outcome { return p.outcomes }

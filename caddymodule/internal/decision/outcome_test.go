@@ -84,7 +84,7 @@ func TestWhoLosesATurnIsRefusedAsAClientAfterItsWait(t *testing.T) {
 	for why, want := range map[admission.Why]string{
 		admission.TimedOut: "203.0.113.1 timeout", admission.TooLong: "203.0.113.1 wait", admission.QueueFull: "203.0.113.1 waiting", admission.NoSlot: "all in_flight",
 	} {
-		res := resultOf(1)
+		res := sizedResult(1)
 		res.Outcomes[0] = Outcome{Rule: &Rule{Name: "php", Share: new(Rule), InFlight: 1}, Key: "all", Turn: turn}
 		res.Outcomes[0].Set(Admitted, None)
 		res.Admitted(nil, admission.Result{Why: why, Waited: time.Second}, nil)
@@ -98,7 +98,7 @@ func TestWhoLosesATurnIsRefusedAsAClientAfterItsWait(t *testing.T) {
 // What a request has waited for its slot says nothing of when the next one comes free.
 func TestWhoeverWaitedInVainIsNotToldToWaitAsLongAgain(t *testing.T) {
 	for _, why := range []admission.Why{admission.Exiting, admission.QueueFull, admission.TimedOut} {
-		res := resultOf(1)
+		res := sizedResult(1)
 		res.Outcomes[0] = Outcome{Rule: &Rule{Name: "downloads", InFlight: 1, MaxWait: time.Minute}, Key: "all"}
 		res.Outcomes[0].Set(Admitted, None)
 		res.Admitted(nil, admission.Result{Why: why, Waited: 50 * time.Second}, nil)
@@ -110,7 +110,7 @@ func TestWhoeverWaitedInVainIsNotToldToWaitAsLongAgain(t *testing.T) {
 
 // Without Caddy's server there are no variables, and nobody knows of other handlers.
 func TestARequestWithoutVariablesHasNoHandlersAround(t *testing.T) {
-	r, res := httptest.NewRequest("GET", "/", nil), resultOf(1)
+	r, res := httptest.NewRequest("GET", "/", nil), sizedResult(1)
 	if got := res.OuterGrant(r); got != nil {
 		t.Errorf("got %v, want none", got)
 	}

@@ -37,7 +37,7 @@ type Plan struct {
 	charges   []leakybucket.Charge
 	of        []int // the index of each charge's outcome
 	decisions []leakybucket.Decision
-	questions []leakybucket.Charge // the charges as they were asked, if one is a device's
+	requested []leakybucket.Charge // the charges before the store was asked, if one is of a device
 
 	began       []*Rule // shadow zones whose block began with the probe
 	static      []Exemption
@@ -78,12 +78,12 @@ func (p *Plan) Release() {
 func (p *Plan) reset() {
 	clear(p.outcomes)
 	clear(p.charges)
-	clear(p.questions)
+	clear(p.requested)
 	clear(p.Buffers.parts[:cap(p.Buffers.parts)]) // beyond its length is a key that was given up
 	clear(p.static)
 	clear(p.measured)
 	p.outcomes, p.charges, p.of = p.outcomes[:0], p.charges[:0], p.of[:0]
-	p.questions, p.static, p.measured = p.questions[:0], p.static[:0], p.measured[:0]
+	p.requested, p.static, p.measured = p.requested[:0], p.static[:0], p.measured[:0]
 	p.unread, p.waits, p.slotMissing = 0, false, false
 }
 
@@ -93,6 +93,9 @@ func (p *Plan) Unread() int64 { return p.unread }
 
 // Refused reports whether an enforced zone refuses the request, as far as is known.
 func (p *Plan) Refused() bool { return p.refused }
+
+// Outcomes returns the outcomes so far. They are valid until [Plan.Release].
+func (p *Plan) Outcomes() []Outcome { return p.outcomes }
 
 // Body returns the reader that has replaced the request's body, or nil.
 func (p *Plan) Body() *body.Reader { return p.reader }
@@ -174,7 +177,7 @@ func (p *Plan) charge(r *Rule, k *key, shadow bool, known func(*leakybucket.Char
 	c := &p.charges[len(p.charges)-1]
 	r.charge(c, k, shadow, r.Cost.of(line, &p.Subject, k.limit))
 	o.setCharge(c)
-	if client := r.client(&p.Subject, k); client != nil {
+	if client := r.deviceClient(&p.Subject, k); client != nil {
 		o.device = &knownDevice{client: client}
 		o.chargeDevice()
 		c.Key = o.Key
@@ -286,23 +289,10 @@ func (p *Plan) RefuseBlocked(r *Rule, c *leakybucket.Charge, b blocklist.Block) 
 	p.refuseBlocked(b)
 }
 
-// Banned returns how long the client's ban lasts, or 0 if there is none that holds.
-func (s *Subject) Banned() time.Duration {
-	if s.Overrides == nil {
-		return 0
-	}
-	now := time.Now()
-	ban := s.Overrides.Banned(s.address(), now)
-	if ban == nil || s.Overrides.AllShadow(now) {
-		return 0
-	}
-	return ban.Left(now)
-}
-
 // RefuseBanned refuses the request because its client is banned for so long, and counts
 // that for a zone, which need not match the request.
 func (p *Plan) RefuseBanned(r *Rule, rest time.Duration) {
-	p.add(r, r.clientOf(&p.Subject).Addr().String(), r.Shadow).Block = rest
+	p.add(r, r.network(&p.Subject).Addr().String(), r.Shadow).Block = rest
 	p.refuse(Banned)
 }
 
@@ -321,7 +311,7 @@ func (r *Rule) BlockedBucket(s *Subject, b *Buffers) (c leakybucket.Charge, devi
 	if why != None || skip || k.rule != bucketkey.Limited {
 		return c, "", false
 	}
-	if client := r.client(s, &k); client != nil {
+	if client := r.deviceClient(s, &k); client != nil {
 		device = deviceKey(k.name, client)
 	}
 	r.charge(&c, &k, r.shadows(s, k.name), 0)

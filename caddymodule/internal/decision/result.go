@@ -66,9 +66,9 @@ func ResultOf(r *http.Request) *Result {
 	return first
 }
 
-// resultOf returns a result with n outcomes. For most requests it is one allocation
+// sizedResult returns a result with n outcomes. For most requests it is one allocation
 // of exactly their size.
-func resultOf(n int) *Result {
+func sizedResult(n int) *Result {
 	switch n {
 	case 1:
 		r := new(struct {
@@ -99,7 +99,7 @@ func resultOf(n int) *Result {
 // give back its charge, the memory for that comes along.
 func loneResult(r *Rule) *Result {
 	if r.Plain() {
-		return resultOf(1)
+		return sizedResult(1)
 	}
 	lone := new(struct {
 		Result
@@ -116,7 +116,7 @@ func loneResult(r *Rule) *Result {
 func newResult(p *Plan) *Result {
 	res := p.alone
 	if res == nil || len(p.outcomes) > 1 {
-		res = resultOf(len(p.outcomes))
+		res = sizedResult(len(p.outcomes))
 		copy(res.Outcomes, p.outcomes)
 	} else {
 		res.Outcomes = p.outcomes

@@ -3,6 +3,7 @@ package decision
 import (
 	"net/http"
 	"net/netip"
+	"time"
 
 	"github.com/caddyserver/caddy/v2"
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
@@ -74,6 +75,19 @@ func (s *Subject) address() netip.Addr {
 		s.parsed = true
 	}
 	return s.addr
+}
+
+// BanLeft returns how long the client's ban lasts, or 0 if there is none that holds.
+func (s *Subject) BanLeft() time.Duration {
+	if s.Overrides == nil {
+		return 0
+	}
+	now := time.Now()
+	ban := s.Overrides.Banned(s.address(), now)
+	if ban == nil || s.Overrides.AllShadow(now) {
+		return 0
+	}
+	return ban.Left(now)
 }
 
 // readBody reads the body ahead, if it has at most so many bytes.

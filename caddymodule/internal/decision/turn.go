@@ -48,7 +48,7 @@ func (r *Rule) turn(s *Subject, b *Buffers) *Turn {
 // share.
 func (res *Result) TakesTurns() bool {
 	for i := range res.Outcomes {
-		if o := &res.Outcomes[i]; o.Turn != nil && !o.Shadow && o.fits() {
+		if o := &res.Outcomes[i]; o.Turn != nil && !o.Shadow && o.admits() {
 			return true
 		}
 	}
