@@ -2,6 +2,7 @@ package caddymodule
 
 import (
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
@@ -93,11 +94,11 @@ func (m *Memory) Store() leakybucket.Store { return m.memory.Store }
 // that is restored.
 func (m *Memory) start(limits func(*leakybucket.Charge, leakybucket.State) bool) {
 	m.limits = limits
-	m.memory.bound(m)
+	m.memory.startConfig(m)
 }
 
 // stop withdraws the options of a config that stops or has failed to start.
-func (m *Memory) stop() { m.memory.unbound(m) }
+func (m *Memory) stop() { m.memory.stopConfig(m) }
 
 // Cleanup releases the memory.
 func (m *Memory) Cleanup() error {
@@ -149,9 +150,9 @@ type memory struct {
 	snapshots *snapshots
 	stop      chan struct{}
 
-	mu     sync.Mutex
-	bounds []*Memory   // configs that have started and not stopped, oldest first
-	logger *zap.Logger // of the last of them
+	mu      sync.Mutex
+	configs []*Memory   // that have started and not stopped, oldest first
+	logger  *zap.Logger // of the last of them
 }
 
 // joinMemory joins the process's memory, or creates it for maxBuckets. It is
@@ -198,36 +199,31 @@ func (m *memory) currentLogger() *zap.Logger {
 	return m.logger
 }
 
-func (m *memory) bound(config *Memory) {
+func (m *memory) startConfig(config *Memory) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.bounds = append(m.bounds, config)
+	m.configs = append(m.configs, config)
 	m.follow()
 }
 
-func (m *memory) unbound(config *Memory) {
+func (m *memory) stopConfig(config *Memory) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	for i, c := range m.bounds {
-		if c == config {
-			m.bounds = append(m.bounds[:i], m.bounds[i+1:]...)
-			break
-		}
-	}
+	m.configs = slices.DeleteFunc(m.configs, func(other *Memory) bool { return other == config })
 	m.follow()
 }
 
-// follow applies the largest bound of all running configs, and the snapshot of the
-// last one. It must be called with the lock held. During a reload two configs run, and the new one may still fail to
-// start: a smaller bound must not drop buckets before that.
+// follow applies the largest bound of all running configs, and the logger and snapshot of
+// the last one. During a reload two configs run, and the new one may still fail to start:
+// a smaller bound must not drop buckets before that. It must be called with the lock held.
 func (m *memory) follow() {
 	most := 0
-	for _, config := range m.bounds {
+	for _, config := range m.configs {
 		most, m.logger = max(most, config.MaxBuckets), config.logger
 	}
 	if most > 0 {
 		m.SetMaxBuckets(most)
-		m.snapshots.use(m.bounds[len(m.bounds)-1])
+		m.snapshots.use(m.configs[len(m.configs)-1])
 	}
 }
 
