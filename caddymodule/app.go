@@ -69,13 +69,14 @@ type App struct {
 	// only zones with `shadow` do.
 	Shadow bool `json:"shadow,omitempty"`
 
-	ctx         caddy.Context // to emit events
+	ctx         caddy.Context
 	subscribers *caddyevents.App
 	subscribed  func() subscriptions // which do not change
 	events      *eventQueue
 	logger      *zap.Logger
-	warner      *zap.Logger // whose warnings status shows, too
+	warner      *zap.Logger // a logger that keeps warnings
 	warnings    *keptWarnings
+	warned      *onceWarnings
 
 	store    leakybucket.Store
 	shared   *SharedStore   // behind the store, if that is outside of this process
@@ -96,11 +97,11 @@ type App struct {
 	exemptsSome bool           // by the global options, or in a zone
 	number      *atomic.Uint64 // of the config; see [lastConfig]
 
-	checked bool // the config of all servers has been
+	checked bool // checkServers has run
 
 	blocks    *sharedBlocks
 	control   *control
-	overrides *override.Table // of control; nil in a replay
+	overrides *override.Table // of control
 
 	signing  signingKeys // of device cookies, if a zone trusts devices
 	lastKeys *lastKeys
@@ -109,8 +110,6 @@ type App struct {
 	clock    clock.Clock // what requests go by; nil but in a replay
 
 	overrideFiles overrideFiles
-
-	warned *onceWarnings
 }
 
 // A StoreModule is a module in the namespace throttle.stores that keeps buckets in

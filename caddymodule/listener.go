@@ -80,9 +80,6 @@ func allowDrops(ctx caddy.Context) error {
 // because the sockets of HTTP/3 outlive configs, with the wrapper they began with.
 var dropList = droplist.New()
 
-// newestApp is the app of the config that runs, or nil. Listeners read it.
-var newestApp atomic.Pointer[App]
-
 // lastConfig numbers configs. An entry of another config does not count, since this one
 // may exempt the client or trust it as a proxy.
 var lastConfig atomic.Uint64

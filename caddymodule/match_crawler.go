@@ -223,9 +223,6 @@ func (m *VerifiedCrawler) UnmarshalCaddyfile(d *caddyfile.Dispenser) error {
 	return nil
 }
 
-// crawlersKey is the key of the entry that exists once.
-const crawlersKey = "crawlers"
-
 // sharedCrawlers holds the lists and the answers of DNS. They outlive configs, so that
 // a reload forgets none.
 type sharedCrawlers struct {

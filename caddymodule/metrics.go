@@ -265,7 +265,7 @@ func (c slotCollector) Collect(metrics chan<- prometheus.Metric) {
 		if !ok {
 			return true
 		}
-		waits, slots, _ := l.holds()
+		waits, slots, _ := l.has()
 		waiting, served := l.enforced.Counts()
 		switch {
 		case l.takesTurns():
@@ -358,7 +358,7 @@ func (c levelCollector) Collect(metrics chan<- prometheus.Metric) {
 		if !ok {
 			return true
 		}
-		if _, _, buckets := l.holds(); !buckets {
+		if _, _, buckets := l.has(); !buckets {
 			return true
 		}
 		sum, count, upTo := float64(l.levels.sum.Load())/1e6, uint64(0), make(map[float64]uint64, len(fractions))

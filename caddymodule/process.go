@@ -22,19 +22,20 @@ import (
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/topk"
 )
 
-// process holds all state that outlives a config: the memory store, connections to
+// process holds the state that outlives a config: the memory store, connections to
 // shared stores, the blocklist, and the queues and slots of each zone. An entry lasts
 // until no config uses it any more. Limits come with each request, so a config that
-// fails to load cannot change how a running one decides.
+// fails to load cannot change how a running one decides. Only what must last as long as
+// the process is a variable of the package, as the collectors of metrics are.
 var process = caddy.NewUsagePool()
 
 // The keys of entries that exist once.
 const (
-	memoryKey = "memory"
-	blocksKey = "blocks"
-
-	signingKey = "signing keys"
-	controlKey = "control"
+	memoryKey   = "memory"
+	blocksKey   = "blocks"
+	signingKey  = "signing keys"
+	controlKey  = "control"
+	crawlersKey = "crawlers"
 )
 
 // join returns the entry of a key, or creates it. The caller must leave it once.
@@ -59,8 +60,9 @@ var requestBuffers = body.NewMemory(mostBuffered)
 // mostBuffered is in bytes.
 const mostBuffered = 64 << 20
 
-// A liveZone holds the queues, the slots and the meter of a zone name. All configs with that name
-// share it, because requests of the last config are still served during a reload.
+// A liveZone holds the queues, the slots, the meter and the figures of a zone name. All
+// configs with that name share it, because requests of the last config are still served
+// during a reload. Each config has a runningZone of its own.
 type liveZone struct {
 	name                string
 	enforced, simulated admission.Zone
@@ -107,9 +109,9 @@ func (l *liveZone) stop(z *runningZone) {
 	l.configs = slices.DeleteFunc(l.configs, func(other *runningZone) bool { return other == z })
 }
 
-// holds reports whether requests may wait in the zone, and whether it has slots and
+// has reports whether requests may wait in the zone, and whether it has slots and
 // buckets, by any config that has started.
-func (l *liveZone) holds() (waits, slots, buckets bool) {
+func (l *liveZone) has() (waits, slots, buckets bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for _, z := range l.configs {
@@ -189,6 +191,10 @@ func joinControl() (*control, error) {
 		return c, nil
 	})
 }
+
+// newestApp is the last of the apps in the control, or nil. Listeners read it, for which a
+// lock at each connection and packet would cost too much.
+var newestApp atomic.Pointer[App]
 
 func (c *control) start(a *App) {
 	c.mu.Lock()

@@ -22,8 +22,8 @@ import (
 // patientClient is about how long most clients wait for an answer.
 const patientClient = 30 * time.Second
 
-// A runningZone is a zone of a config as it runs: the rule that requests meet, with its
-// counters and logs.
+// A runningZone is a zone of one config as it runs: the rule that requests meet, with its
+// counters and logs. What all configs of its name share is in the liveZone.
 type runningZone struct {
 	*decision.Rule
 	definition string
