@@ -155,8 +155,8 @@ func between(from, to *rateSample, zone string) (rate decisionCounts) {
 	return rate
 }
 
-// latest returns the sample before the last one.
-func (r *rates) latest() (s rateSample, taken bool) {
+// lastButOne returns the sample before the last one, or the only one.
+func (r *rates) lastButOne() (s rateSample, taken bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	n := len(r.samples)
@@ -169,7 +169,7 @@ func (r *rates) latest() (s rateSample, taken bool) {
 // callsPerSecond returns how many calls of a shared store were made a second and how
 // many of those failed, since the last sample but one, and how long one took on average.
 func (r *rates) callsPerSecond(store string, now time.Time) (calls, failed, took float64) {
-	from, taken := r.latest()
+	from, taken := r.lastButOne()
 	to := callsByStore()[store]
 	seconds := now.Sub(from.at).Seconds()
 	if !taken || seconds <= 0 {

@@ -3,6 +3,7 @@ package caddymodule
 import (
 	"cmp"
 	"fmt"
+	"maps"
 	"net/url"
 	"slices"
 	"strings"
@@ -194,9 +195,9 @@ func (a *App) parsePlan(d *caddyfile.Dispenser) error {
 		return d.WrapErr(err)
 	}
 	if a.Plan == nil {
-		a.Plan = plan
+		a.Plan = make(map[string]string)
 	}
-	a.Plan[name] = plan[name]
+	maps.Copy(a.Plan, plan)
 	return nil
 }
 

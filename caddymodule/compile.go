@@ -47,7 +47,7 @@ func (z *Zone) compile(plans map[string]leakybucket.Limit) (*decision.Rule, erro
 	c := compilation{Zone: z.withDefaults(), written: z, rule: &decision.Rule{Name: z.Name}, plans: plans}
 	for _, compile := range []func() error{
 		c.checkShare, c.compileLimit, c.compileNumbers, c.compileWords, c.compileRoutes, c.compileKey,
-		c.compileTable, c.compileCosts, c.compileSettle, c.compileTrust, c.compileShare, c.compileRanks, c.compileWaits, c.compileBlock, c.checkMatchers,
+		c.compileOverrides, c.compileCosts, c.compileSettle, c.compileTrust, c.compileShare, c.compileRanks, c.compileWaits, c.compileBlock, c.checkMatchers,
 	} {
 		if err := compile(); err != nil {
 			return nil, fmt.Errorf("zone %q: %w", z.Name, err)
@@ -308,13 +308,11 @@ func (c *compilation) compileRoutes() error {
 	return nil
 }
 
-func (c *compilation) compileTable() error {
+func (c *compilation) compileOverrides() error {
 	var addresses, digests []bool
 	for i := range c.rule.Key.Parts {
-		addresses = append(addresses, c.rule.Key.Parts[i].ClientIP)
-	}
-	for i := range c.rule.Key.Parts {
-		digests = append(digests, c.rule.Key.Parts[i].Digest)
+		part := &c.rule.Key.Parts[i]
+		addresses, digests = append(addresses, part.ClientIP), append(digests, part.Digest)
 	}
 	config := bucketkey.TableConfig{
 		Own: c.rule.Limit, Plans: c.plans, Overrides: slices.Clone(c.Override),

@@ -58,8 +58,8 @@ type Zone struct {
 	UnlistedKey string `json:"unlisted_key,omitempty"`
 
 	// Keep the values of headers, cookies, query parameters and form fields, and
-	// the user names of HTTP Basic, readable in logs and in the store. Default: only SHA-256 digests are kept,
-	// because these values are often secrets.
+	// the user names of HTTP Basic, readable in logs and in the store. Default: only
+	// SHA-256 digests are kept, because these values are often secrets.
 	PlainKeys bool `json:"plain_keys,omitempty"`
 
 	// How many leading bits of an IPv4 address identify a client. Default: 32.

@@ -170,8 +170,8 @@ func (n notice) appendTo(page []byte, l *language, wait time.Duration, support s
 	return page
 }
 
-// notice builds a page, around the wait and the support code. The style sheet and the script are the same in all, so they
-// are segments of their own, which share their memory.
+// notice builds a page, around the wait and the support code. The style sheet and the
+// script are the same in all, so they are segments of their own, which share their memory.
 func (s Style) notice(l *language, kind int, sheet string) notice {
 	waits, inBrief := kind != hopeless && kind != briefHopeless, kind == brief || kind == briefHopeless
 	title, reason := l.title, l.reason

@@ -77,7 +77,8 @@ type Observer struct {
 	Headers Headers
 
 	// BeforeHeaders is called once, before the headers of the final response are sent,
-	// with those that clients never see, and may add to them. If an error route will answer, it is not called.
+	// with those that clients never see, and may add to them. If an error route will
+	// answer, it is not called.
 	BeforeHeaders func(status int, header http.Header)
 
 	// Tunnel is released, once, when the connection becomes a tunnel: by a
