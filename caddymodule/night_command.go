@@ -23,6 +23,7 @@ import (
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/accesslog"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/decision"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/override"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/supportcode"
 )
 
 // nightCommands are the commands that speak to a running Caddy.
@@ -511,6 +512,28 @@ func (r *remote) showBuckets(buckets []bucketState) error {
 		t.row(zone, shown(b.Key), level, capacity, full, seconds(b.Blocked), seconds(b.EmptyIn), b.rule())
 	}
 	return t.Flush()
+}
+
+// showRefusal writes what was refused under a support code.
+func (r *remote) showRefusal(p *pastRefusal) error {
+	ago := max(0, time.Since(p.At)).Round(time.Second)
+	fmt.Fprintf(&r.out, "Refused %s ago, at %s:\n", ago, p.At.Local().Format(time.DateTime))
+	t := r.table("CODE", "ZONE", "KEY", "REASON", numeric("COST"), numeric("LEVEL"), numeric("OF"), numeric("WAIT"), numeric("BLOCKED FOR"))
+	cost, level, capacity := measures(p.Cost, p.Level, p.Capacity)
+	t.row(p.Code, shown(p.Zone), shown(p.Key), p.Reason, cost, level, capacity, seconds(p.Wait), seconds(p.Blocked))
+	if err := t.Flush(); err != nil {
+		return err
+	}
+	fmt.Fprintln(&r.out, "\nNow:")
+	return nil
+}
+
+// showUnknownCode says that a support code is unknown, if the text looks like one.
+func (r *remote) showUnknownCode(text string) (isCode bool) {
+	if _, isCode = supportcode.Parse(text); isCode {
+		fmt.Fprintln(&r.out, "No refusal with this support code is known here. Each Caddy remembers its last 10,000, until it stops; the access log has older ones.")
+	}
+	return isCode
 }
 
 // showShadows says which switches keep a client from being refused.

@@ -1,7 +1,6 @@
 package caddymodule
 
 import (
-	"fmt"
 	"math"
 	"time"
 
@@ -37,26 +36,4 @@ func (a *App) pastRefusal(text string) *pastRefusal {
 		Code: code.String(), At: r.At, Zone: r.Zone, Key: r.Key, Reason: r.Reason,
 		Cost: r.Cost, Level: math.Round(r.Level*1e6) / 1e6, Capacity: r.Capacity, Wait: r.Wait.Seconds(), Blocked: r.Block.Seconds(),
 	}
-}
-
-// showRefusal writes what was refused under a support code.
-func (r *remote) showRefusal(p *pastRefusal) error {
-	ago := max(0, time.Since(p.At)).Round(time.Second)
-	fmt.Fprintf(&r.out, "Refused %s ago, at %s:\n", ago, p.At.Local().Format(time.DateTime))
-	t := r.table("CODE", "ZONE", "KEY", "REASON", numeric("COST"), numeric("LEVEL"), numeric("OF"), numeric("WAIT"), numeric("BLOCKED FOR"))
-	cost, level, capacity := measures(p.Cost, p.Level, p.Capacity)
-	t.row(p.Code, shown(p.Zone), shown(p.Key), p.Reason, cost, level, capacity, seconds(p.Wait), seconds(p.Blocked))
-	if err := t.Flush(); err != nil {
-		return err
-	}
-	fmt.Fprintln(&r.out, "\nNow:")
-	return nil
-}
-
-// showUnknownCode says that a support code is unknown, if the text looks like one.
-func (r *remote) showUnknownCode(text string) (isCode bool) {
-	if _, isCode = supportcode.Parse(text); isCode {
-		fmt.Fprintln(&r.out, "No refusal with this support code is known here. Each Caddy remembers its last 10,000, until it stops; the access log has older ones.")
-	}
-	return isCode
 }
