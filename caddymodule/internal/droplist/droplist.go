@@ -92,10 +92,6 @@ func earlier(a, b time.Time) time.Time {
 	return b
 }
 
-// Forget removes all clients, so that the handler must refuse them once more. Proxies
-// stay known.
-func (l *List) Forget() { l.clients.Clear() }
-
 // Find returns the entry of a peer that was made with a config.
 func (l *List) Find(peer netip.Addr, config uint64, now time.Time) (Entry, bool) {
 	if l.Empty() {

@@ -90,14 +90,6 @@ func (m *Map[K, V]) Delete(k K) {
 	m.remove(k)
 }
 
-// Clear removes all entries.
-func (m *Map[K, V]) Clear() {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	clear(m.entries)
-	m.some.Store(false)
-}
-
 // Len returns the number of entries, including expired ones that were not swept
 // yet.
 func (m *Map[K, V]) Len() int {
