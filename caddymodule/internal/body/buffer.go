@@ -22,7 +22,8 @@ const (
 	largestPiece  = 64 << 10
 )
 
-// Memory bounds how much buffers may hold together. It is safe for concurrent use.
+// Memory bounds how much is held at once, by buffers and others. It is safe for
+// concurrent use.
 type Memory struct {
 	most int64
 	used atomic.Int64
@@ -31,18 +32,14 @@ type Memory struct {
 // NewMemory returns a memory of so many bytes.
 func NewMemory(most int64) *Memory { return &Memory{most: most} }
 
-// Used returns how many bytes buffers hold now.
+// Used returns how many bytes are held now.
 func (m *Memory) Used() int64 { return m.used.Load() }
-
-// Reserve reserves n bytes that something else than a buffer holds, if there are so
-// many. The caller gives them back by Return.
-func (m *Memory) Reserve(n int64) bool { return m.take(n) }
 
 // Return gives n reserved bytes back.
 func (m *Memory) Return(n int64) { m.used.Add(-n) }
 
-// take reserves n bytes, if there are so many.
-func (m *Memory) take(n int64) bool {
+// Reserve reserves n bytes, if there are so many. The caller gives them back by Return.
+func (m *Memory) Reserve(n int64) bool {
 	if m.used.Add(n) <= m.most {
 		return true
 	}
@@ -151,7 +148,7 @@ func (b *Buffer) fill(most int64) {
 func (b *Buffer) take(n int64) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if b.ended || !b.memory.take(n) {
+	if b.ended || !b.memory.Reserve(n) {
 		return false
 	}
 	b.held += n
@@ -163,7 +160,7 @@ func (b *Buffer) give(n int64) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if !b.ended {
-		b.memory.used.Add(-n)
+		b.memory.Return(n)
 		b.held -= n
 	}
 }
@@ -206,6 +203,6 @@ func (b *Buffer) End(w http.ResponseWriter) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.ended = true
-	b.memory.used.Add(-b.held)
+	b.memory.Return(b.held)
 	b.held = 0
 }
