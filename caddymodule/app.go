@@ -93,9 +93,9 @@ type App struct {
 	inspectors []*Inspector
 	limitsLog  bool // a zone has log_refused
 
-	drops       bool           // a listener drops clients that are out
-	exemptsSome bool           // by the global options, or in a zone
-	number      *atomic.Uint64 // of the config; see [lastConfig]
+	drops        bool           // a listener drops clients that are out
+	exemptsSome  bool           // by the global options, or in a zone
+	configNumber *atomic.Uint64 // see [lastConfig]
 
 	checked bool // checkServers has run
 
@@ -103,7 +103,7 @@ type App struct {
 	control   *control
 	overrides *override.Table // of control
 
-	signing  signingKeys // of device cookies, if a zone trusts devices
+	signing  signingKeys // of device cookies and passes, if a zone has either
 	lastKeys *lastKeys
 	crawlers configCrawlers
 	gate     *admission.Gate
@@ -145,7 +145,7 @@ func (a *App) Provision(ctx caddy.Context) (err error) {
 	if err := registerMetrics(ctx.GetMetricsRegistry()); err != nil {
 		return err
 	}
-	a.warned, a.number = new(onceWarnings), new(atomic.Uint64)
+	a.warned, a.configNumber = new(onceWarnings), new(atomic.Uint64)
 	a.events = &eventQueue{emit: a.emit, dropped: eventsDropped}
 	a.gate = &admission.Gate{Exiting: exiting, Waived: a.waived}
 	if a.subscribers, err = watchExit(ctx); err != nil {

@@ -19,7 +19,7 @@ import (
 
 func init() {
 	httpcaddyfile.RegisterGlobalOption("throttle", parseGlobal)
-	httpcaddyfile.RegisterDirective("throttle", parseRoute)
+	httpcaddyfile.RegisterDirective("throttle", parseThrottle)
 	// Nothing may rewrite the request before: keys and matchers see the path that
 	// the client sent, as the access log does.
 	httpcaddyfile.RegisterDirectiveOrder("throttle", httpcaddyfile.Before, "redir")
@@ -222,9 +222,9 @@ func (a *App) checkZones(d *caddyfile.Dispenser, zones []*zoneReader) error {
 	return nil
 }
 
-// parseRoute sets up a route with the handler, as all directives of handlers do, and
+// parseThrottle sets up a route with the handler, as all directives of handlers do, and
 // refuses matchers that never match.
-func parseRoute(h httpcaddyfile.Helper) ([]httpcaddyfile.ConfigValue, error) {
+func parseThrottle(h httpcaddyfile.Helper) ([]httpcaddyfile.ConfigValue, error) {
 	h.Next()
 	set, err := h.ExtractMatcherSet()
 	if err != nil {
@@ -506,6 +506,6 @@ func (r *zoneReader) unknown(app *App, defined map[string]definedZone) error {
 
 // Interface guards
 var (
-	_ httpcaddyfile.UnmarshalFunc        = parseRoute
+	_ httpcaddyfile.UnmarshalFunc        = parseThrottle
 	_ httpcaddyfile.UnmarshalHandlerFunc = parseDirective
 )

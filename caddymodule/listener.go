@@ -104,7 +104,7 @@ func drops(address net.Addr) bool {
 		return false
 	}
 	now := time.Now()
-	e, found := dropList.Find(peer, a.number.Load(), now)
+	e, found := dropList.Find(peer, a.configNumber.Load(), now)
 	if !found {
 		return false
 	}
@@ -165,7 +165,7 @@ func confirmLater(c leakybucket.Charge) {
 // dropped, if a block everywhere or a ban refuses it and nothing speaks against that. It
 // returns false if the client is not dropped.
 func (a *App) addDropped(r *http.Request, res *decision.Result) bool {
-	e := droplist.Entry{Config: a.number.Load()} // before the overrides: see forgetDropped
+	e := droplist.Entry{Config: a.configNumber.Load()} // before the overrides, which may change meanwhile
 	peer, direct := a.directPeer(r)
 	if !direct {
 		return false
@@ -202,7 +202,7 @@ func (a *App) droppedBy(s *decision.Subject, res *decision.Result, peer netip.Ad
 			return o
 		}
 		z := a.zones[o.Rule.Name]
-		if c, _, can := z.BlockedBucket(s, new(decision.Buffers)); can && !c.Shadow && z.names(c.Key, peer) {
+		if c, _, can := z.BlockedBucket(s, new(decision.Buffers)); can && !c.Shadow && z.blocksOnly(c.Key, peer) {
 			e.Block = &c
 			return o
 		}
@@ -211,12 +211,13 @@ func (a *App) droppedBy(s *decision.Subject, res *decision.Result, peer netip.Ad
 }
 
 // forgetDropped has the handler refuse each client once more before it is dropped, since
-// the config may treat it differently now.
-func (a *App) forgetDropped() { a.number.Store(lastConfig.Add(1)) }
+// the config may treat it differently now. It is called once the change is in force: an
+// entry that was made before has the old number.
+func (a *App) forgetDropped() { a.configNumber.Store(lastConfig.Add(1)) }
 
-// names reports whether the key of a zone whose blocks hold everywhere is nothing but this
-// client.
-func (z *runningZone) names(key string, peer netip.Addr) bool {
+// blocksOnly reports whether a block of a key holds everywhere, and the key is nothing but
+// this client.
+func (z *runningZone) blocksOnly(key string, peer netip.Addr) bool {
 	bits := z.Key.IPv4Bits
 	if peer.Is6() {
 		bits = z.Key.IPv6Bits
@@ -325,7 +326,7 @@ func (l *dropListener) Accept() (net.Conn, error) {
 		tcp, plain := inner.(*net.TCPConn)
 		switch {
 		case plain && drops(tcp.RemoteAddr()):
-			refuse(tcp)
+			dropConnection(tcp)
 		case plain:
 			return conn, nil
 		case secure:
@@ -339,8 +340,8 @@ func (l *dropListener) Accept() (net.Conn, error) {
 	}
 }
 
-// refuse counts a connection and closes it at once.
-func refuse(conn net.Conn) {
+// dropConnection counts a connection and closes it at once.
+func dropConnection(conn net.Conn) {
 	droppedTCP.Inc()
 	if tcp, ok := conn.(*net.TCPConn); ok {
 		_ = tcp.SetLinger(0) // nothing is left to wait for
@@ -361,7 +362,7 @@ type lateConn struct {
 func (c *lateConn) Read(p []byte) (int, error) {
 	c.once.Do(func() {
 		if c.gone = drops(c.RemoteAddr()); c.gone {
-			refuse(c.Conn)
+			dropConnection(c.Conn)
 		}
 	})
 	if c.gone {

@@ -120,8 +120,8 @@ func (z *Zone) parseTrustDevices(d *caddyfile.Dispenser) error {
 	return nil
 }
 
-// signingKeys are the keys that device cookies are signed with, as one config has
-// them. They are read from Caddy's storage when the config starts.
+// signingKeys are the keys that device cookies and passes are signed with, as one config
+// has them. They are read from Caddy's storage when the config starts.
 type signingKeys struct {
 	*signer.Ring
 	stop context.CancelFunc
@@ -170,7 +170,7 @@ func (s *signingKeys) start(last *lastKeys, logger *zap.Logger) {
 	last.Store(s.Ring)
 }
 
-// revoked says that the keys of device cookies were replaced.
+// revoked says that the keys of device cookies and passes were replaced.
 type revoked struct {
 	Revoked bool `json:"revoked"`
 }
