@@ -103,14 +103,16 @@ var empty Body
 // converses reports whether a body of unknown length is likely to wait for what
 // is answered to it.
 func converses(r *http.Request) bool {
-	if strings.EqualFold(r.Header.Get("Upgrade"), "websocket") {
-		return true
-	}
-	contentType := strings.ToLower(r.Header.Get("Content-Type"))
+	return strings.EqualFold(r.Header.Get("Upgrade"), "websocket") || Conversation(r.Header.Get("Content-Type"))
+}
+
+// Conversation reports whether bodies of a type are parts of conversations, or streams
+// without an end, rather than documents.
+func Conversation(contentType string) bool {
 	for _, prefix := range []string{
 		"application/grpc", "application/connect+", "text/event-stream", "multipart/x-mixed-replace",
 	} {
-		if strings.HasPrefix(contentType, prefix) {
+		if len(contentType) >= len(prefix) && strings.EqualFold(contentType[:len(prefix)], prefix) {
 			return true
 		}
 	}

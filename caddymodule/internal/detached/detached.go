@@ -21,11 +21,12 @@ import (
 	"net/http"
 	"slices"
 	"strconv"
-	"strings"
 	"sync"
 	"time"
 
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
+
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/body"
 )
 
 const (
@@ -144,7 +145,7 @@ type writer struct {
 	limit   time.Time // by the server's own write timeout, once it is limited; zero if there is none
 	due     time.Time // a deadline of ours; zero if there is none
 	asked   time.Time // by the handler, for what it writes itself; zero if there is none
-	patient bool      // the connection knows no deadlines, or is not ours any more
+	undated bool      // the connection knows no deadlines, or is not ours any more
 	resets  bool      // HTTP/2 ends a stream at its deadline, also while nothing is written
 }
 
@@ -165,7 +166,7 @@ func (d *writer) WriteHeader(status int) {
 		d.status = status
 		header := d.ResponseWriter.Header()
 		switch {
-		case status == http.StatusSwitchingProtocols || d.connect && status < 300 || endless(header["Content-Type"]):
+		case status == http.StatusSwitchingProtocols || d.connect && status < 300 || body.Conversation(header.Get("Content-Type")):
 			d.through = true
 			d.call.streams()
 		case d.head || status == http.StatusNoContent || status == http.StatusNotModified:
@@ -175,19 +176,6 @@ func (d *writer) WriteHeader(status int) {
 		}
 	}
 	d.ResponseWriter.WriteHeader(status)
-}
-
-// endless reports whether answers of a type are conversations rather than documents.
-func endless(contentType []string) bool {
-	if len(contentType) == 0 {
-		return false
-	}
-	for _, prefix := range []string{"text/event-stream", "application/grpc", "multipart/x-mixed-replace"} {
-		if given := contentType[0]; len(given) >= len(prefix) && strings.EqualFold(given[:len(prefix)], prefix) {
-			return true
-		}
-	}
-	return false
 }
 
 // declared returns how long a body will be, or -1 if the handler does not say.
@@ -383,7 +371,7 @@ func (d *writer) drop() {
 // hurry gives the client a deadline for the next piece. While the last one leaves time
 // enough, it stays.
 func (d *writer) hurry() {
-	if d.patient {
+	if d.undated {
 		return
 	}
 	now := time.Now()
@@ -393,7 +381,7 @@ func (d *writer) hurry() {
 	d.findLimit()
 	due := earlier(now.Add(slowest+slowest/2), d.ceiling())
 	if http.NewResponseController(d.ResponseWriter).SetWriteDeadline(due) != nil {
-		d.patient = true
+		d.undated = true
 		return
 	}
 	d.due = due
@@ -404,7 +392,7 @@ func (d *writer) hurry() {
 // is sent later, and has our deadlines.
 func (d *writer) SetWriteDeadline(at time.Time) error {
 	d.asked = at
-	if d.through && !d.patient {
+	if d.through && !d.undated {
 		d.findLimit()
 		d.due = time.Time{}
 		return http.NewResponseController(d.ResponseWriter).SetWriteDeadline(d.ceiling())
@@ -459,7 +447,7 @@ func (d *writer) rest() {
 
 // unhurry takes the deadline back, for what others send on the connection.
 func (d *writer) unhurry() {
-	if !d.due.IsZero() && !d.patient && !d.isLost() {
+	if !d.due.IsZero() && !d.undated && !d.isLost() {
 		_ = http.NewResponseController(d.ResponseWriter).SetWriteDeadline(d.ceiling())
 	}
 	d.due = time.Time{}
@@ -510,7 +498,7 @@ func (d *writer) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 	d.unhurry()
 	conn, buffered, err := http.NewResponseController(d.ResponseWriter).Hijack()
 	if err == nil {
-		d.patient, d.through = true, true
+		d.undated, d.through = true, true
 		d.call.streams()
 	}
 	return conn, buffered, err

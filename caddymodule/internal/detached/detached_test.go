@@ -60,6 +60,7 @@ func TestACallGoesOnWhenItsClientLeavesUntilNobodyCanWantIt(t *testing.T) {
 		"document":          {http.Header{"Content-Type": {"text/html"}}, time.Second + Patience},
 		"stream":            {http.Header{"Content-Type": {"text/event-stream; charset=utf-8"}}, 2 * time.Second},
 		"gRPC":              {http.Header{"Content-Type": {"application/grpc+proto"}}, 2 * time.Second},
+		"Connect":           {http.Header{"Content-Type": {"application/connect+json"}}, 2 * time.Second},
 		"moving picture":    {http.Header{"Content-Type": {"multipart/x-mixed-replace; boundary=x"}}, 2 * time.Second},
 		"no type, no limit": {http.Header{}, time.Second + Patience},
 	} {
