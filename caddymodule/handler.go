@@ -548,6 +548,5 @@ func (h *Handler) chargeStatic(r *http.Request, res *decision.Result, due []leak
 var (
 	_ caddy.Provisioner           = (*Handler)(nil)
 	_ caddyhttp.MiddlewareHandler = (*Handler)(nil)
-	_ settlement.Releaser         = (*decision.Result)(nil)
 	_ detached.Owner              = (*detachedCall)(nil)
 )

@@ -389,3 +389,10 @@ func (res *Result) MarshalLogObject(enc zapcore.ObjectEncoder) error {
 		return err
 	}))
 }
+
+// Interface guards
+var (
+	_ settlement.Releaser     = (*Result)(nil)
+	_ zapcore.ObjectMarshaler = (*Result)(nil)
+	_ zapcore.ObjectMarshaler = (*Outcome)(nil)
+)
