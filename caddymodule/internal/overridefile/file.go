@@ -257,7 +257,8 @@ func (disk) Stat(name string) (fs.FileInfo, error) {
 	return info, nil
 }
 
-// Read reads the file whole. It does not wait for writers of a pipe that has taken the place of the file.
+// Read reads the file whole. It does not wait for writers of a pipe that has taken the
+// place of the file.
 func (disk) Read(name string) ([]byte, fs.FileInfo, error) {
 	file, err := os.OpenFile(name, os.O_RDONLY|syscall.O_NONBLOCK, 0)
 	if err != nil {

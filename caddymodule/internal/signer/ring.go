@@ -23,7 +23,8 @@ const (
 	storageKey = "throttle/signing_keys.json"
 	lockName   = "throttle_signing_keys"
 
-	keyIDSize  = 4  // bytes
+	// KeyIDSize is how many bytes name a key.
+	KeyIDSize  = 4
 	secretSize = 32 // bytes
 
 	// Term is how long a key signs. It is accepted for as long again, while the next
@@ -199,7 +200,7 @@ func (r *Ring) load(ctx context.Context) ([]key, error) {
 	}
 	whole := len(file.Keys) > 0
 	for _, k := range file.Keys {
-		whole = whole && len(k.ID) == keyIDSize && len(k.Secret) == secretSize && !k.From.IsZero()
+		whole = whole && len(k.ID) == KeyIDSize && len(k.Secret) == secretSize && !k.From.IsZero()
 	}
 	if !whole {
 		return nil, fmt.Errorf("reading %s from storage: a key is missing or incomplete; delete it, and all clients get new cookies", storageKey)
@@ -212,7 +213,7 @@ func (r *Ring) load(ctx context.Context) ([]key, error) {
 }
 
 func newKey(from time.Time) key {
-	k := key{ID: make([]byte, keyIDSize), Secret: make([]byte, secretSize), From: from.UTC().Truncate(time.Second)}
+	k := key{ID: make([]byte, KeyIDSize), Secret: make([]byte, secretSize), From: from.UTC().Truncate(time.Second)}
 	rand.Read(k.ID) // never fails
 	rand.Read(k.Secret)
 	k.ready()

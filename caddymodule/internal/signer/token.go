@@ -27,7 +27,7 @@ type Claims struct {
 // A token is, in base64url: the ID of the key, the ID, both times as Unix seconds, and
 // an HMAC-SHA256.
 const (
-	idAt      = keyIDSize
+	idAt      = KeyIDSize
 	issuedAt  = idAt + 16
 	expiresAt = issuedAt + 8
 	macAt     = expiresAt + 8
@@ -72,15 +72,12 @@ func (r *Ring) Verify(ctx context.Context, token string, bound Claims, now time.
 	if c.Issued.After(now.Add(leeway)) || !now.Before(c.Expires) {
 		return Claims{}, false
 	}
-	k := r.accepted(ctx, raw[:keyIDSize], now)
+	k := r.accepted(ctx, raw[:KeyIDSize], now)
 	if k == nil || !hmac.Equal(c.appendMAC(nil, k), raw[macAt:]) {
 		return Claims{}, false
 	}
 	return c, true
 }
-
-// KeyIDSize is how many bytes name a key.
-const KeyIDSize = keyIDSize
 
 // MAC returns the HMAC-SHA256 of a message, and the ID of the key that made it, for
 // tokens of another form. The message must begin with a [Field] that says its purpose,
@@ -99,7 +96,7 @@ func (r *Ring) MAC(message []byte, now time.Time) (keyID [KeyIDSize]byte, sum [s
 // Check reports whether a key in force, which the ID names, has made the HMAC of a
 // message. The HMAC may be cut off, to 16 bytes at least.
 func (r *Ring) Check(ctx context.Context, keyID, message, sum []byte, now time.Time) bool {
-	if len(keyID) != keyIDSize || len(sum) < sha256.Size/2 || len(sum) > sha256.Size {
+	if len(keyID) != KeyIDSize || len(sum) < sha256.Size/2 || len(sum) > sha256.Size {
 		return false
 	}
 	k := r.accepted(ctx, keyID, now)
@@ -121,10 +118,6 @@ func (k *key) sum(b, message []byte) []byte {
 	mac.Write(message)
 	return mac.Sum(b)
 }
-
-// Field appends a field of a message after its length, so that different fields never
-// look alike.
-func Field(b []byte, field string) []byte { return appendField(b, field) }
 
 // Expiry returns when a token says that it expires, without checking that it is
 // genuine. It returns false for a text that is no token.
@@ -155,19 +148,20 @@ func (c *Claims) appendMAC(b []byte, k *key) []byte {
 	return k.sum(b, c.appendTo(nil))
 }
 
-// appendTo appends the claims, each field after its length, so that different claims
-// never look alike.
+// appendTo appends the claims, each as a [Field].
 func (c *Claims) appendTo(b []byte) []byte {
-	b = appendField(b, c.Purpose)
-	b = appendField(b, c.Host)
-	b = appendField(b, c.Zone)
-	b = appendField(b, c.Subject[:])
-	b = appendField(b, c.ID[:])
-	b = appendField(b, binary.BigEndian.AppendUint64(nil, uint64(c.Issued.Unix())))
-	return appendField(b, binary.BigEndian.AppendUint64(nil, uint64(c.Expires.Unix())))
+	b = Field(b, c.Purpose)
+	b = Field(b, c.Host)
+	b = Field(b, c.Zone)
+	b = Field(b, c.Subject[:])
+	b = Field(b, c.ID[:])
+	b = Field(b, binary.BigEndian.AppendUint64(nil, uint64(c.Issued.Unix())))
+	return Field(b, binary.BigEndian.AppendUint64(nil, uint64(c.Expires.Unix())))
 }
 
-func appendField[T string | []byte](b []byte, field T) []byte {
+// Field appends a field of a message after its length, so that different fields never
+// look alike.
+func Field[T string | []byte](b []byte, field T) []byte {
 	b = binary.BigEndian.AppendUint64(b, uint64(len(field)))
 	return append(b, field...)
 }
