@@ -427,14 +427,7 @@ func (h *Handler) serve(w http.ResponseWriter, r *http.Request, next caddyhttp.H
 		observer.Tunnel = res
 	}
 	if trusts || passes {
-		observer.BeforeHeaders = func(status int, header http.Header) {
-			if trusts {
-				res.Trust(status, header, h.taking(r.Context(), "looking for a place for another device of an account; this one is not trusted"))
-			}
-			if passes {
-				res.SendPasses(r, status, header, h.taking(r.Context(), "counting the new members of a network; this client is not one of them"))
-			}
-		}
+		observer.BeforeHeaders = func(status int, header http.Header) { h.sendCookies(r, res, status, header) }
 	}
 	observer.Outer = first.Observe(observer)
 	switch {
@@ -494,6 +487,17 @@ func (c *detachedCall) Blocked() { c.observer.Pause() }
 
 // Unblocked implements detached.Owner.
 func (c *detachedCall) Unblocked() { c.observer.Resume() }
+
+// sendCookies adds the device cookies and passes to a response that it has earned, before
+// its headers are sent.
+func (h *Handler) sendCookies(r *http.Request, res *decision.Result, status int, header http.Header) {
+	if res.Trusts() {
+		res.Trust(status, header, h.taking(r.Context(), "looking for a place for another device of an account; this one is not trusted"))
+	}
+	if res.SendsPasses() {
+		res.SendPasses(r, status, header, h.taking(r.Context(), "counting the new members of a network; this client is not one of them"))
+	}
+}
 
 // taking returns a function that asks the store, and logs what fails.
 func (h *Handler) taking(ctx context.Context, failure string) func([]leakybucket.Charge, []leakybucket.Decision) bool {
