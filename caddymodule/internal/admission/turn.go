@@ -94,7 +94,6 @@ func (z *Zone) arrive(r *request, s *step) (decision fairqueue.Decision, w, disp
 	t := s.Turn
 	z.mu.Lock()
 	defer z.mu.Unlock()
-	z.coldStart()
 	k := z.turnsOf(s.Key)
 	k.limits = s.limits()
 	z.refresh(k)

@@ -35,7 +35,7 @@ func (z *Zone) SetWarmUp(lasts time.Duration) {
 }
 
 // coldStart begins a warm-up if the upstream is cold: the zone has had no request for
-// long. It is called before the zone has the next one.
+// long. It is called before the zone has the next one, and before its slots are counted.
 func (z *Zone) coldStart() {
 	w := &z.warm
 	if w.lasts == 0 || len(z.keys) > 0 {

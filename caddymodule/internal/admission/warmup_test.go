@@ -89,3 +89,44 @@ func TestAWarmUpThatAConfigEndsLetsAllWaitingOnesThrough(t *testing.T) {
 		})
 	}
 }
+
+func TestAWarmUpBeginsWithARequestThatIsDelayed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		zone, gate := &Zone{Name: "z"}, new(Gate)
+		zone.SetWarmUp(time.Minute)
+		visits := several(9, gate, time.Second, Entry{Zone: zone, Key: "k", Delay: 21 * time.Second, InFlight: 9, MaxWaiting: 100})
+		pass(time.Hour)
+		wantWhy(t, visits, Admitted, Admitted, Admitted, Admitted, Admitted, NoSlot, NoSlot, NoSlot, NoSlot)
+		wantEmpty(t, zone)
+	})
+}
+
+func TestSlotsOfAShadowGrowToo(t *testing.T) {
+	for _, turns := range []bool{false, true} {
+		synctest.Test(t, func(t *testing.T) {
+			zone := &Zone{Name: "z"}
+			zone.SetWarmUp(time.Minute)
+			for range 2 { // the second time after an idle hour
+				var shadows []*shadow
+				for i := range 9 {
+					e := Entry{Zone: zone, Key: "k", InFlight: 9, MaxWait: time.Hour, MaxWaiting: 100}
+					if turns {
+						e = shared(zone, 9, fairqueue.First, fmt.Sprint(i))
+					}
+					s := newShadow(e)
+					s.Begin()
+					shadows = append(shadows, s)
+				}
+				pass(time.Second)
+				wantServed(t, zone, 3)
+				pass(20 * time.Second)
+				wantServed(t, zone, 5)
+				for _, s := range shadows {
+					s.Release()
+				}
+				pass(time.Hour)
+				wantEmpty(t, zone)
+			}
+		})
+	}
+}

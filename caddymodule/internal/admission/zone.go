@@ -242,6 +242,7 @@ func (z *Zone) serve(key string, k *keyState) *keyState {
 func (z *Zone) state(key string) *keyState {
 	k := z.keys[key]
 	if k == nil {
+		z.coldStart()
 		if z.keys == nil {
 			z.keys = make(map[string]*keyState)
 		}
