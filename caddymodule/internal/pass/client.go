@@ -99,15 +99,18 @@ func (z *Zone) Client(r *http.Request, host string, now time.Time) Client {
 func (c *Client) read(ctx context.Context, now time.Time) {
 	token, found := "", 0
 	for _, header := range c.cookies {
-		for header != "" {
-			at := strings.Index(header, cookiePrefix)
-			if at < 0 {
+		for at := 0; ; {
+			next := strings.Index(header[at:], cookiePrefix)
+			if next < 0 {
 				break
 			}
-			first := at == 0 || header[at-1] == ' ' || header[at-1] == ';' || header[at-1] == '\t'
-			header = header[at+len(cookiePrefix):]
-			if rest, ours := strings.CutPrefix(header, c.zone.Name); first && ours && strings.HasPrefix(rest, "=") {
-				token, header, _ = strings.Cut(rest[1:], ";")
+			before := strings.TrimRight(header[:at+next], " \t")
+			at += next + len(cookiePrefix)
+			if before != "" && !strings.HasSuffix(before, ";") {
+				continue // it is in the name or the value of another cookie
+			}
+			if rest, ours := strings.CutPrefix(header[at:], c.zone.Name); ours && strings.HasPrefix(rest, "=") {
+				token, _, _ = strings.Cut(rest[1:], ";")
 				found++
 			}
 		}

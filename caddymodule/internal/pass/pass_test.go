@@ -232,6 +232,20 @@ func TestAPassThatIsNotOursGivesNoRank(t *testing.T) {
 	if c := z.Client(request(pass), "", at); c.Rank() != fairqueue.First || c.Refused(make(http.Header), at, 0) != None {
 		t.Error("got a pass without a host")
 	}
+	for _, another := range []string{ // such as a site of the same domain may set
+		"a=b " + name + "=x", "a=b\t" + name + "=x", "a=" + cookiePrefix + name + "=x", "a=; b=c " + name + "=", "a " + name + "=x",
+	} {
+		for _, cookies := range [][]string{{another + "; " + pass}, {pass + "; " + another}, {another, pass}} {
+			if c := z.Client(request(cookies...), host, at); c.Rank() != fairqueue.Returned {
+				t.Errorf("got the pass lost beside the cookie %q in %q", another, cookies)
+			}
+		}
+	}
+	for _, cookies := range []string{" " + pass, "a=b;" + pass, "a=b;\t" + pass, ";" + pass + ";", "a=b ; " + pass + " ;c=d"} {
+		if c := z.Client(request(cookies), host, at); c.Rank() != fairqueue.Returned {
+			t.Errorf("got the pass lost in %q", cookies)
+		}
+	}
 	noise := strings.Repeat("a=b; ", 2000) + pass + strings.Repeat("; c=d", 2000)
 	if c := z.Client(request(noise), host, at); c.Rank() != fairqueue.Returned {
 		t.Error("got the pass lost among 20 KB of cookies")
