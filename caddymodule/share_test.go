@@ -251,7 +251,7 @@ func TestMetricsAndTheStatusTellOfTurns(t *testing.T) {
 		come := func(n int, rank string) *visit {
 			return s.visit("203.0.113."+strconv.Itoa(n), "/", "X-Rank", rank, "X-Member", "ann")
 		}
-		visits := []*visit{come(1, "first"), come(2, "member"), come(3, "returned"), come(4, "crawler")}
+		visits := []*visit{come(1, "first"), come(2, "member"), come(3, "returned"), come(4, "crawler"), come(5, "crawler")}
 		z := s.app.zones["waits"]
 		z.live.start(z)
 		defer z.live.stop(z)
@@ -267,8 +267,11 @@ func TestMetricsAndTheStatusTellOfTurns(t *testing.T) {
 			t.Errorf("got gauges %v, want one waiting of either rank, and a mean of a second", got)
 		}
 		pass(time.Minute)
-		wantTurns(t, visits, 0, .5, 1, -1)
-		wantCounts(t, "waits", map[string]float64{"admitted first": 1, "delayed member": 1, "delayed returned": 1, "refused crawler wait": 1})
+		wantTurns(t, visits, 0, .5, 1, -1, -1)
+		wantCounts(t, "waits", map[string]float64{"admitted first": 1, "delayed member": 1, "delayed returned": 1, "refused crawler wait": 2})
+		if keys := z.live.refused.estimate(); keys != 2 {
+			t.Errorf("got %d refused keys, want the two clients", keys)
+		}
 		if got := counted(t, slotSeconds, "waits"); got["member"] != .5 || got["first"] != .5 {
 			t.Errorf("got slot seconds %v, want half a second of each rank", got)
 		}

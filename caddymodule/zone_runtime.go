@@ -119,7 +119,7 @@ func (z *runningZone) Decided(o *decision.Outcome, now time.Time) {
 	if why != decision.None {
 		z.refusals[d].note(o)
 		z.overflows[d].note(o)
-		z.live.refused.add(o.Key)
+		z.live.refused.add(o.RefusedKey())
 	}
 }
 
