@@ -3,6 +3,7 @@ package pass
 import (
 	"context"
 	"crypto/sha256"
+	"iter"
 	"net/http"
 	"net/url"
 	"slices"
@@ -288,9 +289,7 @@ func (c *Client) Answered(status int, header http.Header, now time.Time, join fu
 	if event == Joined && !join() {
 		event, p.Binding = Limited, Binding{}
 	}
-	if header.Get("Cache-Control") == "" {
-		header.Set("Cache-Control", "private")
-	}
+	keepFromCaches(header)
 	return c.send(header, p, event, now)
 }
 
@@ -483,22 +482,45 @@ func personal(header http.Header) bool {
 		}
 	}
 	var private, revalidated, lasting bool
-	for _, line := range header["Cache-Control"] {
-		for directive := range strings.SplitSeq(line, ",") {
-			name, value, valued := strings.Cut(strings.TrimSpace(directive), "=")
-			switch strings.ToLower(name) {
-			case "public", "s-maxage":
-				return false
-			case "no-store":
-				private = true
-			case "private": // with a value, it is about some headers only
-				private = private || !valued
-			case "no-cache":
-				revalidated = revalidated || !valued
-			case "max-age":
-				lasting = strings.Trim(value, `"0`) != ""
-			}
+	for name, value := range cacheControl(header) {
+		switch name {
+		case "public", "s-maxage":
+			return false
+		case "no-store":
+			private = true
+		case "private": // with a value, it is about some headers only
+			private = private || value == ""
+		case "no-cache":
+			revalidated = revalidated || value == ""
+		case "max-age":
+			lasting = strings.Trim(value, `"0`) != ""
 		}
 	}
 	return private || revalidated || !lasting && len(header["Expires"]) == 0
+}
+
+// keepFromCaches says that caches may not keep a response for others, unless it says so
+// already. A response that is only to be revalidated may be kept with its cookies.
+func keepFromCaches(header http.Header) {
+	for name, value := range cacheControl(header) {
+		if name == "no-store" || name == "private" && value == "" {
+			return
+		}
+	}
+	header.Set("Cache-Control", strings.Join(append(slices.Clone(header["Cache-Control"]), "private"), ", "))
+}
+
+// cacheControl iterates over the directives for caches in a response, in lower case, and
+// their values.
+func cacheControl(header http.Header) iter.Seq2[string, string] {
+	return func(yield func(name, value string) bool) {
+		for _, line := range header["Cache-Control"] {
+			for directive := range strings.SplitSeq(line, ",") {
+				name, value, _ := strings.Cut(strings.TrimSpace(directive), "=")
+				if !yield(strings.ToLower(name), value) {
+					return
+				}
+			}
+		}
+	}
 }
