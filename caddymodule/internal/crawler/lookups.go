@@ -27,6 +27,10 @@ const (
 	mostAnswers  = 4096
 	mostNetworks = 4096
 
+	// sweepEvery is how often all networks are looked at while they are too many. A flood
+	// of claims must not do so for each request.
+	sweepEvery = time.Second
+
 	// How many of an address's names are looked up.
 	mostNames = 3
 )
@@ -62,6 +66,7 @@ type Lookups struct {
 	verified map[claim]time.Time // when it was
 	refuted  map[claim]time.Time
 	networks map[netip.Prefix]time.Time // when one of its addresses was last looked up
+	swept    time.Time                  // when old networks were last looked for
 }
 
 // A claim is to be a crawler.
@@ -134,6 +139,10 @@ func (l *Lookups) mayLookUp(addr netip.Addr, now time.Time) bool {
 		return false
 	}
 	if len(l.networks) >= mostNetworks {
+		if now.Sub(l.swept) < sweepEvery {
+			return false
+		}
+		l.swept = now
 		for other, at := range l.networks {
 			if now.Sub(at) >= networkEvery {
 				delete(l.networks, other)

@@ -275,6 +275,35 @@ func TestAFloodOfClaimsForgetsNoCrawlerAndTakesBoundedMemory(t *testing.T) {
 	})
 }
 
+func TestAFloodOfClaimsLooksForOldNetworksOnceASecond(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, l := lookUps(new(names), "googlebot")
+		defer l.Start()()
+		claims := 0
+		claim := func() {
+			claims++
+			s.Verified(netip.AddrFrom4([4]byte{60, byte(claims >> 8), byte(claims), 1}), google)
+			synctest.Wait()
+		}
+		for claims < mostNetworks {
+			claim()
+		}
+		for range 3 {
+			time.Sleep(networkEvery - sweepEvery/2)
+			claim() // nothing is old yet
+			time.Sleep(sweepEvery / 2)
+			claim()
+			if len(l.networks) != mostNetworks {
+				t.Fatalf("got %d networks half a second after they were looked at, want all %d", len(l.networks), mostNetworks)
+			}
+			time.Sleep(sweepEvery / 2)
+			for claim(); len(l.networks) < mostNetworks; {
+				claim()
+			}
+		}
+	})
+}
+
 func TestAListThatUsersFetchersShareNeedsAClaim(t *testing.T) {
 	s, _ := lookUps(new(names), "claudebot", "duckduckbot", "gptbot")
 	s.tables.Store(&tables{
