@@ -95,6 +95,12 @@ func (l *liveZone) start(z *runningZone) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.configs = append(l.configs, z)
+	l.setLimits(z)
+}
+
+// setLimits sets what requests do not bring with them, and the limits of those who wait.
+// The caller holds the lock.
+func (l *liveZone) setLimits(z *runningZone) {
 	l.enforced.SetWarmUp(z.WarmUp)
 	l.simulated.SetWarmUp(z.WarmUp)
 	if z.Share != nil {
@@ -103,10 +109,16 @@ func (l *liveZone) start(z *runningZone) {
 	}
 }
 
+// stop removes the zone of a config that has stopped. If it was the newest, because a part
+// of its config could not start, the one before it goes on.
 func (l *liveZone) stop(z *runningZone) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	newest := len(l.configs) > 0 && l.configs[len(l.configs)-1] == z
 	l.configs = slices.DeleteFunc(l.configs, func(other *runningZone) bool { return other == z })
+	if n := len(l.configs); newest && n > 0 {
+		l.setLimits(l.configs[n-1])
+	}
 }
 
 // has reports whether requests may wait in the zone, and whether it has slots and

@@ -188,6 +188,35 @@ func TestSlotsAndTurnsSurviveAReload(t *testing.T) {
 	})
 }
 
+// Caddy stops the apps of a config that could not start as a whole, and the last one runs on.
+func TestAConfigThatFailsToStartLeavesNoWarmUpBehind(t *testing.T) {
+	inSettleBubble(t, func(t *testing.T) {
+		s := newShareZone(t, "in_flight 9\nshare", time.Second)
+		z := s.app.zones["waits"]
+		z.live.start(z)
+		defer z.live.stop(z)
+		rule := *z.Rule
+		rule.WarmUp, rule.InFlight = time.Hour, 3
+		failed := &runningZone{Rule: &rule, live: z.live}
+		slots := func() int { return z.describeShare(time.Now()).Slots }
+		s.visit("203.0.113.1", "/")
+		z.live.start(failed)
+		if got := slots(); got != 3 {
+			t.Errorf("got %d slots of the config that has just started, want 3", got)
+		}
+		z.live.stop(failed)
+		if got := slots(); got != 9 {
+			t.Errorf("got %d slots after that config has failed to start, want all nine", got)
+		}
+		pass(2 * time.Hour)
+		s.visit("203.0.113.1", "/")
+		if got := slots(); got != 9 {
+			t.Errorf("got %d slots after an idle hour, want all nine: the config that runs has no warm_up", got)
+		}
+		pass(time.Hour)
+	})
+}
+
 func TestSlotsGrowInFrontOfAColdUpstream(t *testing.T) {
 	inSettleBubble(t, func(t *testing.T) {
 		s := newShareZone(t, "in_flight 6\nshare\nmax_wait 1m\nwarm_up 1m", 40*time.Second)
