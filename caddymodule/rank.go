@@ -324,11 +324,26 @@ var weakMatchers = []string{"path", "path_regexp", "header", "header_regexp", "q
 
 // weak reports whether a client can make a set of matchers match.
 func weak(set caddy.ModuleMap) bool {
-	for name := range set {
-		if name == "not" && !slices.ContainsFunc(excludedBy(set), func(s caddy.ModuleMap) bool { return !weak(s) }) {
-			continue
+	for name, raw := range set {
+		switch {
+		case name == "not" && !slices.ContainsFunc(excludedBy(set), func(s caddy.ModuleMap) bool { return !weak(s) }):
+		case (name == "vars" || name == "vars_regexp") && asksTheClient(raw):
+		case !slices.Contains(weakMatchers, name):
+			return false
 		}
-		if !slices.Contains(weakMatchers, name) {
+	}
+	return true
+}
+
+// asksTheClient reports whether all variables of a matcher are what the client sends, such
+// as {http.request.cookie.sid}.
+func asksTheClient(raw json.RawMessage) bool {
+	var variables map[string]json.RawMessage
+	if json.Unmarshal(raw, &variables) != nil {
+		return false
+	}
+	for variable := range variables {
+		if !sentByClient.MatchString(variable) {
 			return false
 		}
 	}

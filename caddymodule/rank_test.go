@@ -538,6 +538,10 @@ func TestRanksThatHoldLessThanTheyPromiseAreWarnedOf(t *testing.T) {
 		"rank member {\nheader_regexp User-Agent bot\n}":        1,
 		"rank member {\nnot {\nclient_ip ::1\n}\npath /a\n}":    0,
 		"rank member {\nexpression {http.vars.user} == 7\n}":    0,
+		"rank member {\nvars {cookie.vip} 1\n}":                 1,
+		"rank member {\nvars_regexp {header.X-Key} .+\n}":       1,
+		"rank member {\nvars user ann\n}":                       0,
+		"rank member {\nvars {http.auth.user.id} ann\n}":        0,
 		"rank member issued sid":                                0,
 	} {
 		s := run(t, "http:// {\nthrottle {\nzone php {\nin_flight 5\nshare\n"+options+"\n}\n}\n}")
