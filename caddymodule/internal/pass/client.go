@@ -3,7 +3,6 @@ package pass
 import (
 	"context"
 	"crypto/sha256"
-	"iter"
 	"net/http"
 	"net/url"
 	"slices"
@@ -11,6 +10,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/caching"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/cookie"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/fairqueue"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/signer"
@@ -289,7 +289,7 @@ func (c *Client) Answered(status int, header http.Header, now time.Time, join fu
 	if event == Joined && !join() {
 		event, p.Binding = Limited, Binding{}
 	}
-	keepFromCaches(header)
+	caching.KeepPrivate(header)
 	return c.send(header, p, event, now)
 }
 
@@ -299,14 +299,14 @@ func (c *Client) named(status int, header http.Header, now time.Time) (ID, Bindi
 	lines := header["Set-Cookie"]
 	if len(c.zone.Issued) > 0 && status < 400 && len(lines) > 0 {
 		for set := range cookie.SetBy(lines, now) {
-			if set.Kept && c.issues(set.Name) && personal(header) {
+			if set.Kept && c.issues(set.Name) && caching.Private(header) {
 				return c.account(set.Name, set.Value), bindingOf(set.Name, set.Value), true
 			}
 		}
 	}
 	for _, name := range c.zone.Told {
 		values := header[name]
-		if len(values) != 1 || len(values[0]) > mostTold || strings.Contains(values[0], ",") || !personal(header) {
+		if len(values) != 1 || len(values[0]) > mostTold || strings.Contains(values[0], ",") || !caching.Private(header) {
 			continue
 		}
 		if user := strings.TrimSpace(values[0]); user != "" {
@@ -466,61 +466,4 @@ func (c *Client) dropped(header http.Header, now time.Time) Event {
 		}
 	}
 	return None
-}
-
-// personal reports whether only the client may get a response, and no cache keeps it for
-// others. A response may leave that open, as long as nothing allows caches to keep it.
-func personal(header http.Header) bool {
-	if len(header["Age"]) > 0 {
-		return false // a cache has answered
-	}
-	for _, name := range []string{"Cdn-Cache-Control", "Surrogate-Control", "X-Accel-Expires"} {
-		for _, line := range header[name] {
-			if line != "0" && !strings.Contains(line, "no-store") && !strings.Contains(line, "private") {
-				return false
-			}
-		}
-	}
-	var private, revalidated, lasting bool
-	for name, value := range cacheControl(header) {
-		switch name {
-		case "public", "s-maxage":
-			return false
-		case "no-store":
-			private = true
-		case "private": // with a value, it is about some headers only
-			private = private || value == ""
-		case "no-cache":
-			revalidated = revalidated || value == ""
-		case "max-age":
-			lasting = strings.Trim(value, `"0`) != ""
-		}
-	}
-	return private || revalidated || !lasting && len(header["Expires"]) == 0
-}
-
-// keepFromCaches says that caches may not keep a response for others, unless it says so
-// already. A response that is only to be revalidated may be kept with its cookies.
-func keepFromCaches(header http.Header) {
-	for name, value := range cacheControl(header) {
-		if name == "no-store" || name == "private" && value == "" {
-			return
-		}
-	}
-	header.Set("Cache-Control", strings.Join(append(slices.Clone(header["Cache-Control"]), "private"), ", "))
-}
-
-// cacheControl iterates over the directives for caches in a response, in lower case, and
-// their values.
-func cacheControl(header http.Header) iter.Seq2[string, string] {
-	return func(yield func(name, value string) bool) {
-		for _, line := range header["Cache-Control"] {
-			for directive := range strings.SplitSeq(line, ",") {
-				name, value, _ := strings.Cut(strings.TrimSpace(directive), "=")
-				if !yield(strings.ToLower(name), value) {
-					return
-				}
-			}
-		}
-	}
 }

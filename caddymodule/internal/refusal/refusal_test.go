@@ -119,6 +119,24 @@ func TestALengthThatSomebodyElseHasSetIsNotThatOfTheAnswer(t *testing.T) {
 	}
 }
 
+func TestNoCacheKeepsARefusalBecauseOfAHeaderAround(t *testing.T) {
+	for _, busy := range []*Busy{nil, {}} {
+		w := httptest.NewRecorder()
+		for _, name := range []string{"Cache-Control", "CDN-Cache-Control", "Cloudflare-CDN-Cache-Control", "Surrogate-Control", "X-Accel-Expires"} {
+			w.Header().Set(name, "max-age=60") // which the site sets for all answers
+		}
+		f := Refusal{Status: 429, Waits: true, RetryAfter: time.Second, TimeToFit: time.Second, Busy: busy}
+		if err := f.Write(w, request("text/html"), true); err != nil {
+			t.Fatal(err)
+		}
+		for name, values := range w.Result().Header {
+			if strings.Contains(values[0], "max-age") {
+				t.Errorf("busy %v: got %s: %q, want a refusal that no cache keeps", busy != nil, name, values)
+			}
+		}
+	}
+}
+
 func TestARefusalThatNoWaitingHelpsSaysNoTime(t *testing.T) {
 	w := refuse(t, &Refusal{Status: 403, RetryAfter: time.Minute, TimeToFit: time.Minute}, request(""))
 	if got := w.Header()["Retry-After"]; got != nil || w.Code != 403 || !strings.Contains(w.Body.String(), "Waiting or reloading will not help") {
