@@ -62,9 +62,8 @@ func (s *Store) Changes() (n uint64) {
 func (s *Store) WriteSnapshot(w io.Writer) error {
 	sum := crc32.New(castagnoli)
 	buffered := bufio.NewWriterSize(io.MultiWriter(w, sum), 1<<18)
-	wall := s.wall()
 	record := binary.LittleEndian.AppendUint32([]byte(snapshotMagic), snapshotVersion)
-	record = binary.LittleEndian.AppendUint64(record, uint64(wall))
+	record = binary.LittleEndian.AppendUint64(record, uint64(s.wall()))
 	if _, err := buffered.Write(record); err != nil {
 		return err
 	}
@@ -74,11 +73,12 @@ func (s *Store) WriteSnapshot(w io.Writer) error {
 	for i := range s.shards {
 		s.shards[i].copyTo(&copied)
 		now := s.now()
+		later := s.wall() - now // writing takes time, so not the wall of the header
 		for at, tag := range copied.tags {
 			if tag == 0 || copied.slots[at].forget() <= now {
 				continue
 			}
-			record = copied.appendRecord(record[:0], &copied.slots[at], zones, wall-now)
+			record = copied.appendRecord(record[:0], &copied.slots[at], zones, later)
 			if _, err := buffered.Write(record); err != nil {
 				return err
 			}

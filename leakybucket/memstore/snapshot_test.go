@@ -107,6 +107,47 @@ func TestASnapshotLeaksWhileNobodyRuns(t *testing.T) {
 	}
 }
 
+// A slowWriter takes ten seconds for each write.
+type slowWriter struct {
+	bytes.Buffer
+	now *leakybucket.Instant
+}
+
+func (w *slowWriter) Write(p []byte) (int, error) {
+	*w.now += 10 * second
+	return w.Buffer.Write(p)
+}
+
+func TestASlowDiskLetsNothingLeakFromASnapshot(t *testing.T) {
+	now := 1000 * second
+	from := held(New(Options{MaxBuckets: 20_000}), &now)
+	for i := range 15_000 {
+		c := blocking(fmt.Sprint(i), 0)
+		from.Put(&c, leakybucket.State{Level: 900, At: now, Leak: 1, BlockedUntil: now + 600*second, Step: 1})
+	}
+	began, want := now, keptBuckets(from)
+	saved := slowWriter{now: &now}
+	if err := from.WriteSnapshot(&saved); err != nil {
+		t.Fatal(err)
+	}
+	if now < began+30*second {
+		t.Fatalf("writing took %v, want it to be slow", now.Sub(began))
+	}
+	to := held(New(Options{MaxBuckets: 20_000}), &now)
+	if _, err := to.ReadSnapshot(bytes.NewReader(saved.Bytes()), asBlocking); err != nil {
+		t.Fatal(err)
+	}
+	wrong := 0
+	for name, got := range keptBuckets(to) {
+		if got.Level != 900-now.Sub(began).Seconds() || got.BlockedUntil != want[name].BlockedUntil {
+			wrong++
+		}
+	}
+	if kept := buckets(to); wrong > 0 || kept != len(want) {
+		t.Errorf("got %d buckets, %d of them with another level or block, want %d as in the store that wrote them", kept, wrong, len(want))
+	}
+}
+
 func TestBucketsThatAreInUseAlreadyGetTheRestoredLevelOnTop(t *testing.T) {
 	now := 1000 * second
 	from := held(New(Options{}), &now)
