@@ -48,10 +48,14 @@ func (l *refusedLines) allows(now time.Time, every time.Duration) bool {
 	if every < 0 {
 		return false
 	}
+	burst := max(int64(time.Second), int64(every))
 	for at := now.UnixNano(); ; {
 		due := l.due.Load()
 		next := max(due, at) + int64(every)
-		if next-at > max(int64(time.Second), int64(every)) {
+		if due > at+2*burst { // by another rate, or before the clock was set back
+			next = at + int64(every)
+		}
+		if next-at > burst {
 			return false
 		}
 		if l.due.CompareAndSwap(due, next) {
