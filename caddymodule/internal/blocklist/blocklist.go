@@ -51,6 +51,17 @@ func (l *List) Empty() bool { return l.blocks.Empty() }
 
 // Note adds the block that a decision reports, or removes one that has ended.
 func (l *List) Note(c *leakybucket.Charge, d *leakybucket.Decision) {
+	if c.Block != nil && d.BlockedUntil != 0 && !d.Began {
+		now := clock.Now(l.clock)
+		if b, found := l.blocks.Get(nameOf(c), now); found && now.Sub(b.Seen) < trusted/2 {
+			return // most clients that are blocked come again at once
+		}
+	}
+	l.enter(c, d)
+}
+
+// enter is Note, however fresh the known block is.
+func (l *List) enter(c *leakybucket.Charge, d *leakybucket.Decision) {
 	if c.Block == nil || d.Undecided {
 		return
 	}
@@ -61,9 +72,6 @@ func (l *List) Note(c *leakybucket.Charge, d *leakybucket.Decision) {
 		return
 	}
 	now := clock.Now(l.clock)
-	if b, found := l.blocks.Get(nameOf(c), now); found && !d.Began && now.Sub(b.Seen) < trusted/2 {
-		return // most clients that are blocked come again at once
-	}
 	until := now.Add(d.BlockedUntil.Sub(d.At))
 	l.blocks.Put(nameOf(c), Block{Until: until, Seen: now, Level: d.Level}, until, now)
 }
@@ -99,6 +107,7 @@ func (l *List) confirm(ctx context.Context, c leakybucket.Charge, store leakybuc
 	now, mine := clock.Now(l.clock), false
 	l.blocks.Update(nameOf(&c), now, func(b Block, found bool) (Block, time.Time, bool) {
 		if mine = found && now.Sub(b.Seen) >= trusted; mine {
+			b.Level = c.Limit.Level(leakybucket.State{Level: b.Level}, leakybucket.Instant(now.Sub(b.Seen).Microseconds()))
 			b.Seen = now // nobody else need ask
 		}
 		return b, b.Until, found
@@ -109,7 +118,7 @@ func (l *List) confirm(ctx context.Context, c leakybucket.Charge, store leakybuc
 	c.Cost, c.Probe = -1, true
 	var d [1]leakybucket.Decision
 	if err := store.Take(ctx, []leakybucket.Charge{c}, d[:]); err == nil {
-		l.Note(&c, &d[0])
+		l.enter(&c, &d[0])
 	}
 }
 

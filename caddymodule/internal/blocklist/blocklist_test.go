@@ -26,6 +26,7 @@ func begins(l *List, key string, length time.Duration) {
 // A fakeStore says whether its buckets are blocked.
 type fakeStore struct {
 	blocked leakybucket.Instant
+	level   float64
 	err     error
 	takes   atomic.Int32
 }
@@ -35,7 +36,7 @@ func (s *fakeStore) Take(_ context.Context, charges []leakybucket.Charge, decisi
 	if charges[0].Cost >= 0 || !charges[0].Probe {
 		return errors.New("a confirmation must pour nothing and begin nothing")
 	}
-	decisions[0] = leakybucket.Decision{BlockedUntil: s.blocked}
+	decisions[0] = leakybucket.Decision{BlockedUntil: s.blocked, Level: s.level}
 	return s.err
 }
 
@@ -96,6 +97,33 @@ func TestABlockIsConfirmedOnceASecondHoweverManyAsk(t *testing.T) {
 			t.Errorf("got %d calls of the store in ten seconds, want one a second after the first", got)
 		}
 	})
+}
+
+// Retry-After follows from the level.
+func TestTheLevelOfABlockedBucketIsConfirmedToo(t *testing.T) {
+	for _, test := range []struct {
+		name string
+		err  error
+		want float64 // of a level that was 60 units and leaks two in a second, after ten seconds
+	}{
+		{"the store tells the level", nil, 7},
+		{"the store does not answer", errors.New("connection refused"), 40},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			l, store := New(nil), &fakeStore{blocked: leakybucket.Instant(time.Hour.Microseconds()), level: 7, err: test.err}
+			c := chargeOf("a")
+			c.Limit = leakybucket.Limit{Capacity: 60, Leak: 2}
+			l.Note(c, &leakybucket.Decision{BlockedUntil: store.blocked, Began: true, Level: 60})
+			var b Block
+			for range 10 {
+				<-time.After(time.Second)
+				b, _ = l.Believe(t.Context(), c, store)
+			}
+			if b.Level != test.want || !b.Seen.Equal(time.Now()) {
+				t.Errorf("%s: got a level of %v, seen %v ago, want %v, seen now", test.name, b.Level, time.Since(b.Seen), test.want)
+			}
+		})
+	}
 }
 
 func TestABlockThatWasResetIsForgottenAfterASecond(t *testing.T) {
