@@ -37,8 +37,8 @@ func TestKeysCanBeReadWithRedisCli(t *testing.T) {
 func TestBucketsWithoutALeakDrainByTheCharges(t *testing.T) {
 	server := servertest.StartRedis(t)
 	s := open(t, Options{URL: "redis://" + server.Addr, Prefix: "p:"})
-	const now = 1_700_000_000_000_000
-	s.held.Store(now)
+	const now leakybucket.Instant = 1_700_000_000_000_000
+	s.held.Store(int64(now))
 	l := leakybucket.Limit{Capacity: 10, Leak: 0.5}
 	plain, blocked := charge("plain", l, 1), charge("blocked", l, 1)
 	blocked.Block = &leakybucket.Ladder{Steps: []time.Duration{time.Minute, time.Hour}}
