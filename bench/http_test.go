@@ -230,11 +230,32 @@ func (r rates) String() string {
 	return fmt.Sprintf("%.0f requests a second, %.0f a second of processor time", r.wall, r.processor)
 }
 
-// quartiles sorts ratios.
+// quartiles sorts ratios, and returns their median and, in brackets, their quartiles.
+// What lies between two ratios is interpolated.
 func quartiles(ratios []float64) string {
 	slices.Sort(ratios)
-	n := len(ratios)
-	return fmt.Sprintf("%.3f (%.3f to %.3f)", ratios[n/2], ratios[n/4], ratios[n-1-n/4])
+	at := func(quarter int) float64 {
+		i, rest := quarter*(len(ratios)-1)/4, quarter*(len(ratios)-1)%4
+		return ratios[i] + float64(rest)/4*(ratios[min(i+1, len(ratios)-1)]-ratios[i])
+	}
+	return fmt.Sprintf("%.3f (%.3f to %.3f)", at(2), at(1), at(3))
+}
+
+func TestQuartilesOfAnEvenNumberLieBetweenTwo(t *testing.T) {
+	for _, test := range []struct {
+		ratios []float64
+		want   string
+	}{
+		{[]float64{0.9}, "0.900 (0.900 to 0.900)"},
+		{[]float64{0.8, 0.9}, "0.850 (0.825 to 0.875)"},
+		{[]float64{0.9, 0.7, 0.8}, "0.800 (0.750 to 0.850)"},
+		{[]float64{1, 0.6, 0.8, 0.9}, "0.850 (0.750 to 0.925)"},
+		{[]float64{1, 0.9, 0.8, 0.7, 0.6}, "0.800 (0.700 to 0.900)"},
+	} {
+		if got := quartiles(test.ratios); got != test.want {
+			t.Errorf("%v: got %s, want %s", test.ratios, got, test.want)
+		}
+	}
 }
 
 // buildCaddy builds a Caddy with both limiters in a folder, and returns the binary's name.
