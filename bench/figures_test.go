@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// TestFigures prints the table in README.md. It measures what BenchmarkTake does
+// TestFigures prints the first table of docs/performance.md. It measures what BenchmarkTake does
 // on one processor, but on machines that do other things as well. All limiters
 // take turns, and the best part of each limiter's best turn counts. First touches
 // cost more as a store grows, so of those the best million counts.

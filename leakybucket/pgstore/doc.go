@@ -117,5 +117,5 @@
 // A bucket keyed by an IPv4 address takes about 200 bytes, with its index entry
 // and free space. A store has two connections by default, one of which serves
 // requests. On one machine that was enough for tens of thousands of decisions a
-// second; bench/README.md has the figures.
+// second; docs/performance.md has the figures.
 package pgstore
