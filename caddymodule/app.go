@@ -165,7 +165,7 @@ func (a *App) Provision(ctx caddy.Context) (err error) {
 	if err := a.provisionStore(ctx); err != nil {
 		return err
 	}
-	if err = checkMatchers(a.Exempt); err != nil {
+	if err = checkMatcherSets(a.Exempt); err != nil {
 		return fmt.Errorf("exempt: %w", err)
 	}
 	if a.exempt, err = loadMatchers(ctx, a, "Exempt", a.Exempt); err != nil {

@@ -1,7 +1,6 @@
 package caddymodule
 
 import (
-	"encoding/json"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -123,15 +122,6 @@ func parseMatcherSet(d *caddyfile.Dispenser, option string) (caddy.ModuleMap, er
 	return set, nil
 }
 
-// checkMatcherSet refuses throttle_blocked, which throttle itself decides, and what
-// [checkSet] refuses.
-func checkMatcherSet(set caddy.ModuleMap) error {
-	if asksThrottle(set) {
-		return errAsksThrottle
-	}
-	return checkSet(set)
-}
-
 var httpMethods = []string{"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"}
 
 // otherMatchers are other words for matchers, some of them of nginx.
@@ -181,17 +171,4 @@ func unknownMatcher(d *caddyfile.Dispenser, option string) error {
 		return d.Errf("unknown matcher %q in %s: did you mean %s?", word, option, meant)
 	}
 	return d.Errf("unknown matcher %q in %s: want request matchers, such as path /wp-login.php* or method POST", word, option)
-}
-
-// asksThrottle reports whether a set contains throttle_blocked.
-func asksThrottle(set caddy.ModuleMap) bool {
-	return set["throttle_blocked"] != nil || slices.ContainsFunc(excludedBy(set), asksThrottle)
-}
-
-// excludedBy returns the sets of matchers behind `not`.
-func excludedBy(set caddy.ModuleMap) (excluded []caddy.ModuleMap) {
-	if not := set["not"]; not != nil && json.Unmarshal(not, &excluded) != nil {
-		return nil
-	}
-	return excluded
 }

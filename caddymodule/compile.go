@@ -108,6 +108,28 @@ func (z *Zone) definition() (string, error) {
 	return string(raw), err
 }
 
+// twinZones are the names of one handler's zones by the rest of their definitions.
+type twinZones map[string]string
+
+// add refuses a zone that differs from an earlier one only in its name, because it
+// would charge each request twice. The definition is the zone's JSON.
+func (t twinZones) add(name, definition string) error {
+	var fields map[string]any
+	if err := json.Unmarshal([]byte(definition), &fields); err != nil {
+		return err
+	}
+	delete(fields, "name")
+	nameless, err := json.Marshal(fields)
+	if err != nil {
+		return err
+	}
+	if twin, found := t[string(nameless)]; found {
+		return fmt.Errorf("zones %q and %q of one throttle directive are the same but for their names, and would refuse the same requests: remove one", twin, name)
+	}
+	t[string(nameless)] = name
+	return nil
+}
+
 // An optionError is about one option of a zone. It tells the Caddyfile adapter which
 // line is wrong.
 type optionError struct {
@@ -425,7 +447,7 @@ func (c *compilation) compileBlock() error {
 // checkMatchers refuses matchers that do not mean what they seem to.
 func (c *compilation) checkMatchers() error {
 	for i, set := range c.Match {
-		err := checkSet(set)
+		err := checkMatcherSet(set)
 		if err == nil {
 			err = checkTails(set)
 		}
@@ -434,12 +456,12 @@ func (c *compilation) checkMatchers() error {
 		}
 	}
 	for i, set := range c.Exempt {
-		if err := checkSet(set); err != nil {
+		if err := checkMatcherSet(set); err != nil {
 			return about("exempt", i, err)
 		}
 	}
 	for i := range c.Cost {
-		err := checkMatchers(c.Cost[i].Match)
+		err := checkMatcherSets(c.Cost[i].Match)
 		if n, plain := leakybucket.ParseCost(c.Cost[i].Value); err == nil && !(plain && n <= 1) {
 			for _, set := range c.Cost[i].Match {
 				err = cmp.Or(err, checkTails(set))

@@ -312,7 +312,7 @@ func TestAReloadThatFailsMovesNoGauge(t *testing.T) {
 		})
 		for _, caddyfile := range []string{
 			fmt.Sprintf(config, "1", addr+", http://"+taken, "in_flight 1\nmax_wait 1s"),
-			fmt.Sprintf(config, "1", addr, "in_flight 1\nmax_wait 1s\nmatch client_ip home"),
+			fmt.Sprintf(config, "1", addr, "in_flight 1\nmax_wait 1s\nmatch client_ip {env.NO_SUCH_HOME}"),
 			fmt.Sprintf(config, "0", addr+", http://"+taken, "in_flight 1\nmax_wait 1s"),
 		} {
 			for range 5 {
