@@ -152,7 +152,11 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request, next caddyht
 		reader.End(w)
 		refusal := res.Refusal(&h.app.control.refusals, now)
 		refusal.Close = h.app.drops && h.app.addDropped(r, res)
-		return refusal.Write(w, r, body.Received(r))
+		err = refusal.Write(w, r, body.Received(r))
+		if err == nil {
+			h.app.watchCaches(w.Header())
+		}
+		return err
 	case !stayed:
 		w.WriteHeader(settlement.StatusClientLeft)
 		return nil

@@ -2,18 +2,20 @@ package caddymodule
 
 import (
 	"math/rand/v2"
+	"net/http"
 	"sync/atomic"
 
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
 	"go.uber.org/zap"
 
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/caching"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/decision"
 )
 
 // onceWarnings remembers which warnings about requests a config has logged. Each is
 // logged once.
 type onceWarnings struct {
-	untrusted, loose, noAddress atomic.Bool
+	untrusted, loose, noAddress, kept atomic.Bool
 
 	watched atomic.Int32 // requests in which watchProxies has looked, up to watchedRequests
 }
@@ -59,5 +61,13 @@ func (a *App) watchProxies(s *decision.Subject) {
 func (a *App) warnNoAddress() {
 	if !a.warned.noAddress.Swap(true) {
 		a.warner.Warn("requests without a client address, as over a Unix socket, share one bucket: set trusted_proxies_unix, or another key")
+	}
+}
+
+// watchCaches logs a warning if the headers of a refusal, as they were sent, let caches
+// keep it for others.
+func (a *App) watchCaches(sent http.Header) {
+	if !a.warned.kept.Load() && !caching.Forbidden(sent) && !a.warned.kept.Swap(true) {
+		a.warner.Warn("caches may keep refusals, because a handler around throttle sets their headers last: set lifetimes in a header directive that neither has defer nor removes a header")
 	}
 }

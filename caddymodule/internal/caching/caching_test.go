@@ -35,6 +35,24 @@ func TestOnlyWhatNoCacheMayKeepForOthersIsPrivate(t *testing.T) {
 	}
 }
 
+func TestOnlyWhatIsNeverStoredIsForbidden(t *testing.T) {
+	for _, test := range []struct {
+		header http.Header
+		want   bool
+	}{
+		{http.Header{}, false},
+		{http.Header{"Cache-Control": {"no-store"}}, true},
+		{http.Header{"Cache-Control": {"private", "max-age=0, No-Store"}}, true},
+		{http.Header{"Cache-Control": {"private"}}, false},
+		{http.Header{"Cache-Control": {"no-store"}, "Cdn-Cache-Control": {"no-store"}}, true},
+		{http.Header{"Cache-Control": {"no-store"}, "Cdn-Cache-Control": {"max-age=9"}}, false},
+	} {
+		if got := Forbidden(test.header); got != test.want {
+			t.Errorf("%v: got forbidden %v, want %v", test.header, got, test.want)
+		}
+	}
+}
+
 func TestNoCacheMayKeepWhatIsKeptPrivate(t *testing.T) {
 	for _, test := range []struct {
 		given []string
