@@ -72,6 +72,21 @@ func TestTheZoneReferenceHasTheOptionsOfTheTable(t *testing.T) {
 	}
 }
 
+// The table at the top of the page leads to each option.
+func TestTheZoneReferenceLeadsToEachOption(t *testing.T) {
+	page, err := os.ReadFile("../docs/zone-reference.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, table, _ := strings.Cut(string(page), "\n| for | options |\n")
+	table, _, _ = strings.Cut(table, "\n\n")
+	for _, o := range zoneOptions {
+		if !strings.Contains(table, fmt.Sprintf("[%s](#%[1]s)", o.name)) {
+			t.Errorf("got no link to %s", o.name)
+		}
+	}
+}
+
 // A zone that says the default of an option is the same as one that does not say it.
 func TestTheZoneReferenceGivesTheDefaults(t *testing.T) {
 	definitionOf := func(options string) string {
