@@ -3,6 +3,7 @@ package caddymodule
 import (
 	"os"
 	"path/filepath"
+	"reflect"
 	"regexp"
 	"slices"
 	"strings"
@@ -11,6 +12,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/decision"
+	logreplay "github.com/caddy-throttle/caddy-throttle/caddymodule/internal/replay"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/summary"
 )
 
 func logsPage(t *testing.T) string {
@@ -137,4 +140,77 @@ func TestTheDocumentationListsTheReasons(t *testing.T) {
 	if !slices.Equal(documented, want) {
 		t.Errorf("got the reasons %q in the documentation, want %q", documented, want)
 	}
+}
+
+// Every flag of a command is on one of the pages about commands.
+func TestTheDocumentationHasEveryFlag(t *testing.T) {
+	var pages strings.Builder
+	for _, name := range []string{"tuning", "night", "choosing-numbers"} {
+		page, err := os.ReadFile("../docs/" + name + ".md")
+		if err != nil {
+			t.Fatal(err)
+		}
+		pages.Write(page)
+	}
+	commands := append(nightCommands(), replayCommand(), recommendCommand(), summaryCommand())
+	for _, command := range commands {
+		if !strings.Contains(pages.String(), "caddy throttle "+command.Name()) {
+			t.Errorf("got nothing about caddy throttle %s", command.Name())
+		}
+		flags := regexp.MustCompile(`(?m)^ +(?:-\w, )?(--[a-z-]+)`).FindAllStringSubmatch(command.Flags().FlagUsages(), -1)
+		if len(flags) == 0 {
+			t.Errorf("caddy throttle %s: got no flags", command.Name())
+		}
+		for _, flag := range flags {
+			if !regexp.MustCompile(flag[1] + `\b`).MatchString(pages.String()) {
+				t.Errorf("caddy throttle %s: got nothing about %s", command.Name(), flag[1])
+			}
+		}
+	}
+}
+
+// The page about tuning names every field of the commands' JSON.
+func TestTheDocumentationHasEveryFieldOfTheJSON(t *testing.T) {
+	page, err := os.ReadFile("../docs/tuning.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, text, _ := strings.Cut(string(page), "\n## JSON\n")
+	recommended, rest, _ := strings.Cut(text, "`summary --json`")
+	summarized, replayed, _ := strings.Cut(rest, "`replay --json`")
+	for _, test := range []struct {
+		name, text string
+		of         any
+	}{
+		{"recommend", recommended, recommendation{}},
+		{"summary", summarized, summary.Report{}},
+		{"replay", recommended + replayed, logreplay.Report{}},
+	} {
+		names := jsonNames(reflect.TypeOf(test.of))
+		if len(names) < 10 {
+			t.Errorf("%s: got the fields %v, want more", test.name, names)
+		}
+		for _, name := range names {
+			if !strings.Contains(test.text, "`"+name+"`") {
+				t.Errorf("%s: got nothing about the field %q", test.name, name)
+			}
+		}
+	}
+}
+
+// jsonNames returns the names of all fields in the JSON of a type.
+func jsonNames(of reflect.Type) (names []string) {
+	switch of.Kind() {
+	case reflect.Pointer, reflect.Slice:
+		return jsonNames(of.Elem())
+	case reflect.Struct:
+		for i := range of.NumField() {
+			field := of.Field(i)
+			if name, _, _ := strings.Cut(field.Tag.Get("json"), ","); name != "" {
+				names = append(names, name)
+			}
+			names = append(names, jsonNames(field.Type)...)
+		}
+	}
+	return names
 }
