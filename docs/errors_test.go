@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -31,6 +32,57 @@ func TestEachMessageOnThePageOfErrorsIsInTheCode(t *testing.T) {
 			t.Errorf("got %q on the page, and no such message in the code", message)
 		}
 	}
+}
+
+// TestEachLineOfTheLogIsOnAPage takes what the code logs from information on. A page may
+// leave out the end of a message.
+func TestEachLineOfTheLogIsOnAPage(t *testing.T) {
+	var documented []string
+	for _, name := range []string{"errors-and-questions.md", "logs-and-metrics.md"} {
+		page, err := os.ReadFile(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		documented = append(documented, messagesIn(string(page))...)
+	}
+	n := 0
+	for _, message := range logged(t) {
+		n++
+		said := func(d string) bool {
+			d = strings.TrimSuffix(d, "...")
+			return len(d) > 15 && strings.HasPrefix(message, d)
+		}
+		if !slices.ContainsFunc(documented, said) {
+			t.Errorf("got nothing about the line %q", message)
+		}
+	}
+	if n < 40 {
+		t.Errorf("got %d messages in the code, want more", n)
+	}
+}
+
+// logged returns the messages that the code gives to loggers.
+func logged(t *testing.T) (messages []string) {
+	t.Helper()
+	eachFile(t, func(file *ast.File) {
+		ast.Inspect(file, func(node ast.Node) bool {
+			call, ok := node.(*ast.CallExpr)
+			if !ok || len(call.Args) == 0 {
+				return true
+			}
+			to, ok := call.Fun.(*ast.SelectorExpr)
+			if !ok || !slices.Contains([]string{"Info", "Warn", "Error"}, to.Sel.Name) {
+				return true
+			}
+			if literal, ok := call.Args[0].(*ast.BasicLit); ok && literal.Kind == token.STRING {
+				if text, err := strconv.Unquote(literal.Value); err == nil {
+					messages = append(messages, text)
+				}
+			}
+			return true
+		})
+	})
+	return messages
 }
 
 // messagesIn returns the code in the first column of all tables.
@@ -70,8 +122,28 @@ func formatOf(message string) *regexp.Regexp {
 func stringLiterals(t *testing.T) string {
 	t.Helper()
 	var all strings.Builder
+	eachFile(t, func(file *ast.File) {
+		ast.Inspect(file, func(node ast.Node) bool {
+			if literal, ok := node.(*ast.BasicLit); ok && literal.Kind == token.STRING {
+				if text, err := strconv.Unquote(literal.Value); err == nil {
+					all.WriteString(text + "\n")
+				}
+			}
+			return true
+		})
+	})
+	return all.String()
+}
+
+// eachFile calls f with each file of the module's code, without tests and what helps
+// them.
+func eachFile(t *testing.T, f func(*ast.File)) {
+	t.Helper()
 	for _, folder := range []string{"../caddymodule", "../leakybucket"} {
-		err := filepath.WalkDir(folder, func(path string, _ fs.DirEntry, err error) error {
+		err := filepath.WalkDir(folder, func(path string, entry fs.DirEntry, err error) error {
+			if err == nil && entry.IsDir() && entry.Name() == "golden" {
+				return filepath.SkipDir
+			}
 			if err != nil || !strings.HasSuffix(path, ".go") || strings.HasSuffix(path, "_test.go") {
 				return err
 			}
@@ -79,19 +151,11 @@ func stringLiterals(t *testing.T) string {
 			if err != nil {
 				return err
 			}
-			ast.Inspect(file, func(node ast.Node) bool {
-				if literal, ok := node.(*ast.BasicLit); ok && literal.Kind == token.STRING {
-					if text, err := strconv.Unquote(literal.Value); err == nil {
-						all.WriteString(text + "\n")
-					}
-				}
-				return true
-			})
+			f(file)
 			return nil
 		})
 		if err != nil {
 			t.Fatal(err)
 		}
 	}
-	return all.String()
 }
