@@ -2,8 +2,11 @@ package caddymodule
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net/http"
+	"net/http/httptest"
+	"slices"
 	"strings"
 	"testing"
 
@@ -11,6 +14,7 @@ import (
 	"github.com/caddyserver/caddy/v2/caddyconfig"
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/golden"
+	"github.com/caddy-throttle/caddy-throttle/leakybucket"
 )
 
 // The module must be able to load every Caddyfile that adapts, so that all errors
@@ -162,5 +166,108 @@ func FuzzKey(f *testing.F) {
 			t.Errorf("got key %q for %s and for %s", key, who, other)
 		}
 		seen[key] = who
+	})
+}
+
+// JSON of a zone that compiles means the same when it is written anew.
+func FuzzZoneJSON(f *testing.F) {
+	for _, seed := range []string{
+		`{"name":"login","match":[{"path":["/wp-login.php*"]}],"key":[{"source":"client_ip"}],"capacity":5,"leak":"5/h","cost":[{"match":[{"method":["POST"]}],"value":"2"},{"value":"1"}],"override":[{"parts":["203.0.113.0/24"],"limit":"unlimited"}],"shadow":true}`,
+		`{"name":"php","in_flight":5,"share":[{"source":"client_ip"}],"rank":[{"rank":"member","issued":["wordpress_logged_in_*"]},{"rank":"crawler","match":[{"verified_crawler":{"crawlers":["googlebot"]}}]}],"warm_up":"30s"}`,
+		`{"name":"a","capacity":1e300,"leak":"1/s"}`,
+		`{"name":"a","capacity":30,"leak":"1/s","settle":{"source":"seconds","workers":5},"debt":-1,"block":{"for":["10m",-1],"everywhere":true}}`,
+		`{"name":"a","capacity":3,"leak":"1/s","key":[{"source":"form","name":"log","fold":"wordpress"}],"trust_devices":{"cookie":"x*","for":"1d"},"max_body":-1}`,
+		`{"name":"a","route":[{}],"cost":[{}],"key":[{}],"rank":[{}],"share":[{}],"override":[{}],"match":[{}],"exempt":[{"not":null}]}`,
+	} {
+		f.Add(seed)
+	}
+	plans := map[string]leakybucket.Limit{"gold": {Capacity: 600, Leak: 10}}
+	f.Fuzz(func(t *testing.T, text string) {
+		var z Zone
+		if caddy.StrictUnmarshalJSON([]byte(text), &z) != nil {
+			return
+		}
+		if _, err := z.compile(plans); err != nil {
+			return
+		}
+		written, err := json.Marshal(&z)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var again Zone
+		if err := caddy.StrictUnmarshalJSON(written, &again); err != nil {
+			t.Fatalf("%s compiles, and as %s is no zone: %v", text, written, err)
+		}
+		if _, err := again.compile(plans); err != nil {
+			t.Errorf("%s compiles, and as %s does not: %v", text, written, err)
+		}
+		first, err := z.definition()
+		second, err2 := again.definition()
+		if err != nil || err2 != nil || first != second {
+			t.Errorf("got the definition\n%s, %v, and written anew\n%s, %v", first, err, second, err2)
+		}
+	})
+}
+
+// Whatever somebody asks the admin API, it answers with JSON, or says what is wrong with
+// the question.
+func FuzzAdminAPI(f *testing.F) {
+	var paths []string
+	for path := range adminCalls[http.MethodPost] {
+		if path != "/throttle/revoke" { // which asks the storage
+			paths = append(paths, path)
+		}
+	}
+	slices.Sort(paths)
+	for i := range paths {
+		for _, body := range []string{
+			`{"zone": "pages", "key": "203.0.113.7", "limit": "x0.5", "for": "1h", "note": "n"}`,
+			`{"zone": "pages", "limit": 5, "sort": "none", "cursor": "1-2-3", "prefix": "\u0000", "min_fraction": -1}`,
+			`{"client": "alice", "zone": "account"}`, `{"client": "7k2m-q8xd"}`, `{"network": "203.0.113.0/24", "for": "2h"}`,
+			`{"client_ip": "203.0.113.7", "method": "POST", "url": "http://example.com/?a=b", "headers": {"X-Api-Key": "k"}, "body": "log=alice"}`,
+			`{"zone": "account", "values": ["alice", ""]}`, `{"by": "/24"}`, `{}`, `null`, `[]`,
+		} {
+			f.Add(i, body)
+		}
+	}
+	s := run(f, `http:// {
+		throttle {
+			zone pages {
+				limit 60 2/s
+			}
+			zone account {
+				key form log fold wordpress
+				limit 10 10/h
+				block 1h
+			}
+			zone php {
+				in_flight 5
+				share
+				pass off
+			}
+		}
+		respond ok
+	}`)
+	for _, addr := range []string{"203.0.113.7:1", "[2001:db8::1]:1"} {
+		s.from(addr).get("/")
+	}
+	a := s.app()
+	a.control.start(a)
+	f.Cleanup(func() { a.control.stop(a) })
+	f.Fuzz(func(t *testing.T, i int, body string) {
+		path := paths[int(uint(i)%uint(len(paths)))]
+		r := httptest.NewRequest(http.MethodPost, path, strings.NewReader(body))
+		r.Header.Set("Content-Type", "application/json")
+		w := httptest.NewRecorder()
+		if err := serveAdmin(w, r); err != nil {
+			var api caddy.APIError
+			if !errors.As(err, &api) || api.HTTPStatus < 400 || api.HTTPStatus > 499 || api.Error() == "" {
+				t.Errorf("%s %q: got %v, want an error of the caller", path, body, err)
+			}
+			return
+		}
+		if !json.Valid(w.Body.Bytes()) || strings.ContainsAny(w.Body.String(), "\x00\x1b<>") {
+			t.Errorf("%s %q: got %q, want JSON without control bytes", path, body, w.Body)
+		}
 	})
 }
