@@ -214,3 +214,23 @@ func jsonNames(of reflect.Type) (names []string) {
 	}
 	return names
 }
+
+// The example of JSON has every field of a zone. That it is valid is tested with the
+// documentation.
+func TestTheExampleOfJSONHasEveryFieldOfAZone(t *testing.T) {
+	page, err := os.ReadFile("../docs/options.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, example, _ := strings.Cut(string(page), "\n## JSON\n")
+	example, _, _ = strings.Cut(example, "\n## ")
+	names := jsonNames(reflect.TypeFor[Zone]())
+	if len(names) < 50 {
+		t.Errorf("got the fields %v, want more", names)
+	}
+	for _, name := range names {
+		if !strings.Contains(example, `"`+name+`":`) {
+			t.Errorf("got no %q in the example", name)
+		}
+	}
+}
