@@ -274,6 +274,7 @@ var mistakes = []mistake{
 	{"zone", "in_flight 5\nshare\nenforce 10 # <-", `enforce has no meaning with share, because all clients take turns for the same slots`},
 	{"zone", "in_flight 5\nshare\noverride 192.0.2.1 unlimited # <-", `override has no meaning with share and without key, because all clients have one key: want exempt client_ip <network>`},
 	{"zone", "in_flight 5\nshare\noverride_file /etc/caddy/overrides # <-", `override_file has no meaning with share and without key`},
+	{"zone", "in_flight 5\nshare text all # <-", `share has no meaning with a text alone: all clients would be one client, who takes turns with nobody; want client_ip or another key source`},
 	{"zone", "in_flight 5\nshare form log # <-", `share takes no form fields: requests take their turn before their bodies are read`},
 	{"zone", "limit 60 10/s\nwarm_up 30s # <-", `warm_up has no meaning without in_flight: it lets the slots grow`},
 	{"zone", "in_flight 5\nwarm_up 30 # <-", `invalid duration "30": it has no unit`},

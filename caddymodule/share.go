@@ -83,6 +83,9 @@ func (c *compilation) compileShare() error {
 	if c.rule.Key.HasAddress() {
 		return about("share", 0, errors.New("share has no meaning with a key that holds client_ip: each client would have slots of its own, and nobody to take turns with; leave the key out"))
 	}
+	if !slices.ContainsFunc(c.Share, func(k KeySource) bool { return k.Source != "text" }) {
+		return about("share", 0, errors.New("share has no meaning with a text alone: all clients would be one client, who takes turns with nobody; want client_ip or another key source"))
+	}
 	if err := checkRepeated(c.Share); err != nil {
 		return about("share", 0, err)
 	}
