@@ -284,7 +284,7 @@ func (z *Zone) loadRanks(ctx caddy.Context, rule *decision.Rule) error {
 	if rule.Share == nil {
 		return nil
 	}
-	ranks := new(decision.Ranks)
+	ranks := decision.NewRanks()
 	if z.Pass != passOff {
 		ranks.Pass = &clientpass.Zone{Name: z.Name}
 	}

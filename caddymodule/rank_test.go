@@ -425,6 +425,34 @@ func TestANetworkHasTwentyNewMembersAnHour(t *testing.T) {
 	})
 }
 
+// A browser that has no pass yet may ask for a page's parts all at once, and a program may
+// never keep one. The places of a network are for its other users, too.
+func TestAnAccountTakesOnePlaceOfItsNetwork(t *testing.T) {
+	inSettleBubble(t, func(t *testing.T) {
+		s := newWaitSite(t, "throttle {\nzone places {\nin_flight 5\nshare\nrank member told X-User\n}\n}", 0)
+		s.serve = func(w http.ResponseWriter, r *http.Request) error {
+			w.Header().Set("X-User", r.URL.Query().Get("user"))
+			w.Header().Set("Cache-Control", "private")
+			http.SetCookie(w, &http.Cookie{Name: "session", Value: r.URL.Query().Get("user"), HttpOnly: true})
+			return nil
+		}
+		for range 30 {
+			s.person("203.0.113.1").opens("GET", "/?user=program")
+			pass(time.Minute)
+		}
+		for i := range 19 {
+			p := s.person("203.0.113.1")
+			p.keeps(p.opens("GET", fmt.Sprint("/?user=", i)))
+			p.opens("GET", fmt.Sprint("/?user=", i)).wantRank(t, "member")
+		}
+		for _, addr := range []string{"203.0.113.1", "203.0.113.2"} {
+			p := s.person(addr)
+			p.keeps(p.opens("GET", "/?user=program"))
+			p.opens("GET", "/?user=program").wantRank(t, "member")
+		}
+	})
+}
+
 func TestOnlyTheUpstreamTellsWhoAUserIsAndOnlyThrottleHearsIt(t *testing.T) {
 	inSettleBubble(t, func(t *testing.T) {
 		const directives = `throttle {

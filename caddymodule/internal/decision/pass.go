@@ -62,22 +62,32 @@ func (res *Result) SendPasses(r *http.Request, status int, header http.Header, t
 			continue
 		}
 		c := &o.Turn.Standing.Client
-		event := c.Answered(status, header, now, func() bool { return o.join(take) })
+		event := c.Answered(status, header, now, func(account pass.ID) bool { return o.join(account, now, take) })
 		o.Rule.Reporter.Answered(c.New(), event)
 		o.countPass(event)
 	}
 }
 
-// memberLimit is how many members a network may become: 20 an hour.
+// memberLimit is how many accounts of a network may become members: 20 an hour.
 var memberLimit = leakybucket.Limit{Capacity: 20, Leak: 20. / 3600}
 
-// join reports whether one more client of the network may become a member.
-func (o *Outcome) join(take func([]leakybucket.Charge, []leakybucket.Decision) bool) bool {
+// join reports whether one more account of the client's network may become a member. One
+// that has lately, and whose client has not kept the pass or not got it yet, needs no
+// other place: it still has one turn.
+func (o *Outcome) join(account pass.ID, now time.Time, take func([]leakybucket.Charge, []leakybucket.Decision) bool) bool {
 	network := "unknown"
 	if addr := o.ClientIP(); addr.IsValid() {
 		network = bucketkey.ClientPrefix(addr, o.Rule.Key.IPv4Bits, o.Rule.Key.IPv6Bits).Addr().String()
 	}
+	at := place{network, account}
+	if _, joined := o.Rule.Ranks.places.Get(at, now); joined {
+		return true
+	}
 	charges := []leakybucket.Charge{{Zone: o.Rule.Name, Key: "@members/" + network, Cost: 1, Limit: memberLimit}}
 	decisions := make([]leakybucket.Decision, 1)
-	return take(charges, decisions) && decisions[0].Fits
+	if !take(charges, decisions) || !decisions[0].Fits {
+		return false
+	}
+	o.Rule.Ranks.places.Put(at, struct{}{}, now.Add(time.Hour), now)
+	return true
 }

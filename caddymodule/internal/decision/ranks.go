@@ -3,6 +3,7 @@ package decision
 import (
 	"time"
 
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/expiring"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/fairqueue"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/pass"
 )
@@ -20,7 +21,21 @@ type Ranks struct {
 
 	// Fixed, if not nil, is what Standing returns. Only tests set it.
 	Fixed func(*Subject) Standing
+
+	places *expiring.Map[place, struct{}] // of members, that were taken in the last hour
 }
+
+// A place is that of an account among the members of a network.
+type place struct {
+	network string
+	account pass.ID
+}
+
+// mostPlaces bounds the memory of places. Accounts beyond it take a place each time.
+const mostPlaces = 10_000
+
+// NewRanks returns the ranks of a zone in which all are newcomers.
+func NewRanks() *Ranks { return &Ranks{places: expiring.New[place, struct{}](mostPlaces)} }
 
 // LearnsMembers reports whether clients become members by what the upstream answers. If
 // the Ranks are nil, they do not.

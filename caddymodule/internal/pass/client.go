@@ -258,9 +258,9 @@ const (
 
 // Answered looks for what the upstream says of the user, and adds the pass of a member
 // to the response, or drops it. It must see the headers that clients do not. If the
-// client becomes a member, join is asked whether there is room for another one of its
+// client becomes a member, join is asked whether there is room for the account in its
 // network.
-func (c *Client) Answered(status int, header http.Header, now time.Time, join func() bool) Event {
+func (c *Client) Answered(status int, header http.Header, now time.Time, join func(account ID) bool) Event {
 	if !c.Learns() || status < 200 || status == http.StatusNotModified {
 		return None
 	}
@@ -286,7 +286,7 @@ func (c *Client) Answered(status int, header http.Header, now time.Time, join fu
 			event = Renewed
 		}
 	}
-	if event == Joined && !join() {
+	if event == Joined && !join(id) {
 		event, p.Binding = Limited, Binding{}
 	}
 	caching.KeepPrivate(header)

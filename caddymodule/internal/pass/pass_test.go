@@ -69,7 +69,7 @@ func given(header http.Header) string {
 	return strings.Join(pairs, "; ")
 }
 
-func always() bool { return true }
+func always(ID) bool { return true }
 
 // refused returns the cookie of a client that is refused, and comes back at now+after.
 func refused(t testing.TB, z *Zone, at time.Time, after time.Duration, cookies ...string) string {
@@ -538,7 +538,7 @@ func TestALogOutDropsTheMembersPass(t *testing.T) {
 func TestBeyondTheLimitOfANetworkALogInOnlyReturns(t *testing.T) {
 	z := node(t, new(storage))
 	c, header := z.Client(request(), host, now), http.Header{"Set-Cookie": {wordpress}}
-	if got := c.Answered(302, header, now, func() bool { return false }); got != Limited {
+	if got := c.Answered(302, header, now, func(ID) bool { return false }); got != Limited {
 		t.Fatalf("got %v, want limited", got)
 	}
 	cookies := given(header)
@@ -548,12 +548,12 @@ func TestBeyondTheLimitOfANetworkALogInOnlyReturns(t *testing.T) {
 	member := loggedIn(t, z, now, wordpress)
 	m := z.Client(request(member), host, now)
 	asked := false
-	if got := m.Answered(302, http.Header{"Set-Cookie": {"wordpress_logged_in_0f=anna%7C2%7Cx%7Cy"}}, now, func() bool { asked = true; return false }); got != Renewed || asked {
+	if got := m.Answered(302, http.Header{"Set-Cookie": {"wordpress_logged_in_0f=anna%7C2%7Cx%7Cy"}}, now, func(ID) bool { asked = true; return false }); got != Renewed || asked {
 		t.Errorf("got %v, asked %v, want a member renewed without asking", got, asked)
 	}
 	told := func() Event {
 		c := z.Client(request(cookies), host, now)
-		return c.Answered(200, http.Header{"Set-Cookie": {wordpress}}, now, func() bool { t.Error("got asked again"); return true })
+		return c.Answered(200, http.Header{"Set-Cookie": {wordpress}}, now, func(ID) bool { t.Error("got asked again"); return true })
 	}
 	if got := told(); got != None {
 		t.Errorf("got %v for one who was limited a moment ago, want nothing", got)
@@ -569,7 +569,7 @@ func TestAMemberWhoseLogInCookieChangesStaysTheSameMember(t *testing.T) {
 	for i := range 30 {
 		at = at.Add(time.Minute)
 		c, header := z.Client(request(cookies), host, at), http.Header{"Set-Cookie": {fmt.Sprintf("auth=%d; HttpOnly", i+1)}}
-		if got := c.Answered(200, header, at, func() bool { return false }); got != Renewed {
+		if got := c.Answered(200, header, at, func(ID) bool { return false }); got != Renewed {
 			t.Fatalf("change %d: got %v, want the pass renewed without asking for room", i+1, got)
 		}
 		cookies = given(header)
