@@ -180,14 +180,16 @@ type shadowTrial struct {
 	times float64 // of what the workers can serve
 	by    string  // which handler asks them
 	start func(t *testing.T, zone string) (swarm.Site, *caddy)
+	most  float64 // between the shares that are refused
 }
 
 func shadowTrials() (trials []shadowTrial) {
 	for _, times := range []float64{0.7, 1, 1.5, 2, 5} {
-		trials = append(trials, shadowTrial{times, "php_fastcgi", startSwarmCaddy})
+		trials = append(trials, shadowTrial{times, "php_fastcgi", startSwarmCaddy, 0.03})
 	}
 	for _, times := range []float64{1.5, 2} {
-		trials = append(trials, shadowTrial{times, "reverse_proxy", startSwarmProxy})
+		// Shadow must guess for how long the upstream works when clients have left.
+		trials = append(trials, shadowTrial{times, "reverse_proxy", startSwarmProxy, 0.07})
 	}
 	return trials
 }
@@ -221,8 +223,8 @@ func TestShadowRefusesAsManyAsEnforcementUnderASwarm(t *testing.T) {
 			rows := form.try(t, what,
 				tried{turnsName, count(turnsZone, "refused")}, tried{shadowName, count(turnsZone+"\nshadow", "shadow_refused")})
 			demandsNothing(t, rows...)
-			if got, want := rows[1].Refusals(), rows[0].Refusals(); math.Abs(got-want) > 0.03 {
-				t.Errorf("got %s %% refused in shadow and %s %% enforced, want no more than three points between them", swarm.Percent(got), swarm.Percent(want))
+			if got, want := rows[1].Refusals(), rows[0].Refusals(); math.Abs(got-want) > trial.most {
+				t.Errorf("got %s %% refused in shadow and %s %% enforced, want no more than %.0f points between them", swarm.Percent(got), swarm.Percent(want), 100*trial.most)
 			}
 		})
 	}
