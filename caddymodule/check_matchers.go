@@ -182,9 +182,8 @@ func checkExpressions(set caddy.ModuleMap) error {
 	return nil
 }
 
-// checkMatcherSet refuses matchers that match nothing because of a path, those that look
-// at the method as the client sent it, and throttle_blocked, which throttle itself
-// decides.
+// checkMatcherSet refuses what the functions above do, matchers that look at the method as
+// the client sent it, and throttle_blocked, which throttle itself decides.
 func checkMatcherSet(set caddy.ModuleMap) error {
 	if asksThrottle(set) {
 		return errAsksThrottle

@@ -438,7 +438,7 @@ func (h *Handler) serve(w http.ResponseWriter, r *http.Request, next caddyhttp.H
 	case simulates && call != nil:
 		call.simulates = observer
 	case simulates:
-		body.WhenSent(r, func() {}) // which makes Received know
+		body.WhenSent(r, func() {}) // so that Received knows
 	}
 	defer func() {
 		first.Observe(observer.Outer)

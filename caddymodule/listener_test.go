@@ -172,7 +172,7 @@ func TestNobodyIsDroppedWhoMayBeAProxy(t *testing.T) {
 		s = newDropSite(t, "")
 		s.from(someone).blocked()
 		wantDropped(t, true, "203.0.113.7")
-		s.app().warned.watched.Store(watchedRequests) // warnings alone may miss some
+		s.app().warned.requests.n.Store(watchedRequests) // warnings alone may miss some
 		s.from(someone).with(header, "192.0.2.1").answers("/other", http.StatusTooManyRequests)
 		wantDropped(t, false, "203.0.113.7")
 		s.stop()

@@ -480,6 +480,17 @@ func TestAnEarlyRefusalReadsNoBody(t *testing.T) {
 	}
 }
 
+// refusedOf returns how many requests a zone has refused, or would have in shadow.
+func refusedOf(t testing.TB, zone string) (refused float64) {
+	t.Helper()
+	for name, n := range counted(t, requests, zone) {
+		if strings.Contains(name, "refused") {
+			refused += n
+		}
+	}
+	return refused
+}
+
 // By the seconds that requests take, a zone in shadow would refuse nearly all of them:
 // they wait in the upstream's own queue.
 func TestAShadowOfSharedSlotsDoesNotCountTheUpstreamsQueue(t *testing.T) {
@@ -501,11 +512,7 @@ func TestAShadowOfSharedSlotsDoesNotCountTheUpstreamsQueue(t *testing.T) {
 				}
 			}
 			pass(time.Minute)
-			for name, n := range counted(t, requests, "waits") {
-				if strings.Contains(name, "refused") {
-					refused[mode] += n / 10
-				}
-			}
+			refused[mode] = refusedOf(t, "waits") / 10
 			emptyRooms(t, "waits")
 		})
 	}
@@ -551,11 +558,7 @@ func TestAShadowOfSharedSlotsKnowsThatTheUpstreamWorksOnWhenClientsLeave(t *test
 					}
 				}
 				pass(time.Hour)
-				for name, n := range counted(t, requests, "waits") {
-					if strings.Contains(name, "refused") {
-						refused[mode] += n / 4
-					}
-				}
+				refused[mode] = refusedOf(t, "waits") / 4
 				emptyRooms(t, "waits")
 			})
 		}
@@ -577,10 +580,8 @@ func TestAShadowOfSharedSlotsDoesNotWorkForThoseWhoLeaveFurtherIn(t *testing.T) 
 		impatient.leave()
 		pass(10 * time.Second)
 		s.visit("203.0.113.3", "/")
-		for name, n := range counted(t, requests, "waits") {
-			if strings.Contains(name, "refused") {
-				t.Errorf("got %v %s, want a slot for the last one", n, name)
-			}
+		if n := refusedOf(t, "waits"); n > 0 {
+			t.Errorf("got %v refused in shadow, want a slot for the last one", n)
 		}
 		pass(time.Hour)
 		emptyRooms(t, "waits", "within")
@@ -609,13 +610,7 @@ func TestAShadowOfSharedSlotsDoesNotWorkOnHalfARequest(t *testing.T) {
 			_ = body.CloseWithError(context.Canceled)
 			pass(10 * time.Second)
 			last := s.visit("203.0.113.3", "/")
-			refused := 0.
-			for name, n := range counted(t, requests, "waits") {
-				if strings.Contains(name, "refused") {
-					refused += n
-				}
-			}
-			if got := refused > 0; got != whole {
+			if got := refusedOf(t, "waits") > 0; got != whole {
 				t.Errorf("whole %v: got the slot taken: %v, want it only by an upload that has ended", whole, got)
 			}
 			last.leave()
@@ -635,12 +630,7 @@ func TestAShadowOfSharedSlotsKnowsWhenThoseEndWhomItWouldRefuse(t *testing.T) {
 			s.visit(fmt.Sprintf("10.0.0.%d", i), "/")
 		}
 		pass(time.Minute)
-		refused := 0.
-		for name, n := range counted(t, requests, "waits") {
-			if strings.Contains(name, "refused") {
-				refused += n
-			}
-		}
+		refused := refusedOf(t, "waits")
 		if refused < 40 {
 			t.Fatalf("got %v refused in shadow, want most of 50", refused)
 		}

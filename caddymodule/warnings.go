@@ -17,23 +17,32 @@ import (
 type onceWarnings struct {
 	untrusted, loose, noAddress, kept atomic.Bool
 
-	watched atomic.Int32 // requests in which watchProxies has looked, up to watchedRequests
+	requests, refusals watched // in which signs of proxies and of caches are looked for
 }
 
+// watched counts requests in which something is looked for, up to watchedRequests.
+type watched struct{ n atomic.Int32 }
+
 const (
-	// watchedRequests is in how many requests of a config watchProxies looks for
-	// signs of proxies. After that, it looks in one of watchedShare. A proxy of which
-	// there was no sign by then is rare.
+	// watchedRequests is in how many requests of a config signs are looked for. After
+	// that, it is one of watchedShare. What showed no sign by then is rare.
 	watchedRequests = 1000
 	watchedShare    = 64
 )
 
+// next reports whether to look into one more request.
+func (w *watched) next() bool {
+	if w.n.Load() < watchedRequests {
+		w.n.Add(1)
+		return true
+	}
+	return rand.Uint32()%watchedShare == 0
+}
+
 // watchProxies logs a warning if client addresses are probably wrong, because
 // trusted_proxies is missing or not strict.
 func (a *App) watchProxies(s *decision.Subject) {
-	if a.warned.watched.Load() < watchedRequests {
-		a.warned.watched.Add(1)
-	} else if rand.Uint32()%watchedShare != 0 {
+	if !a.warned.requests.next() {
 		return
 	}
 	r := s.Request
@@ -67,7 +76,7 @@ func (a *App) warnNoAddress() {
 // watchCaches logs a warning if the headers of a refusal, as they were sent, let caches
 // keep it for others.
 func (a *App) watchCaches(sent http.Header) {
-	if !a.warned.kept.Load() && !caching.Forbidden(sent) && !a.warned.kept.Swap(true) {
+	if a.warned.refusals.next() && !a.warned.kept.Load() && !caching.Forbidden(sent) && !a.warned.kept.Swap(true) {
 		a.warner.Warn("caches may keep refusals, because a handler around throttle sets their headers last: set lifetimes in a header directive that neither has defer nor removes a header")
 	}
 }

@@ -10,10 +10,12 @@ import (
 // beside those that are. It runs beside the request and never holds it up: the
 // request waits for its delay in the queue of the shadow zone, takes a slot when
 // both its delay and the real admission are over, and holds it for as long as
-// the real request is served; see virtualSlot for requests that take turns. A simulated wait may outlast the request.
+// the real request is served; see virtualSlot for requests that take turns. A
+// simulated wait may outlast the request.
 //
-// Whatever waits is a timer: there are at most as many as MaxWaiting allows, and
-// one for each slot that is held longer than the request lasts.
+// Whatever waits is a timer: there are at most as many as MaxWaiting allows, one for
+// each slot that is held longer than the request lasts, and one for each request on
+// which the upstream works after its client has left, at most mostUnseen of a key.
 type Simulation struct {
 	request
 	tell     func(Result)

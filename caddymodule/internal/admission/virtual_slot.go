@@ -85,7 +85,7 @@ func (s *recent) whole(kept time.Duration) time.Duration {
 // behind others which enforcement would have kept out. How long that is, is known when
 // the request has ended. While the upstream has more requests than workers, that may be
 // long after the virtual slot should have been given to the next one. Then the request
-// is taken for one as long as others were lately.
+// is taken for one as long as others were lately. So is one whose client has left.
 type virtualSlot struct {
 	key     *keyState     // while the upstream works on the request
 	from    time.Duration // of the pace
