@@ -294,7 +294,7 @@ func TestOnlyASuccessEarnsTrust(t *testing.T) {
 		{"plain HTTP", "http://example.com/wp-login.php", form("g", "right"), false},
 		{"no account", site, url.Values{"pwd": {"right"}}, false},
 		{"an empty account", site, form("", "right"), false},
-		{"two accounts", site, url.Values{"log": {"a", "b"}, "pwd": {"right"}}, false},
+		{"an array of accounts", site, url.Values{"log": {"a"}, "log[]": {"b"}, "pwd": {"right"}}, false},
 		{"no host", "https:///wp-login.php", form("h", "right"), false},
 	} {
 		b := s.browser("192.0.2.1:1")

@@ -23,9 +23,10 @@
 //	rows[]a                       rows, one more        rows, one more with a     both
 //	a=1;b=2                       a is "1;b=2"          the same; a and b (1)     both
 //	a=%zz                         a is "%zz"            an error                  PHP's
-//	a=1&a=2                       the last              the last                  2 items, ambiguous
+//	a=1&a=2                       the last              the last                  2 items, the last
 //	a=1&a[]=2                     the last              an error                  2 items, ambiguous
-//	over 1000 fields, 64 levels   the first ones        up to 4096, 32 or 100     all of them
+//	a[]=1&a=2                     the last              the last                  2 items, the last
+//	over 1000 fields, 64 levels   the first ones        up to 4096, 32 or 100     all of them; a field given twice is ambiguous
 //	no Content-Type               no form               a form (POST)             both
 //	form type, space, more        a form                no form                   a form
 //	form type, tab, semicolon     no form               a form                    a form
@@ -153,8 +154,8 @@ const (
 	// an empty one. A request without a body is such a form.
 	Absent
 
-	// Ambiguous means that the field is given more than once or as an array,
-	// or that PHP and Rack read different values.
+	// Ambiguous means that the field is given as an array, or that PHP and
+	// Rack read different values.
 	Ambiguous
 
 	// Found means that there is one value.
@@ -192,7 +193,9 @@ func (b *Body) FoldedField(name string, folding fold.Func) (string, State) {
 	}
 	for _, reading := range readings {
 		finders := findersOf(name, reading.dialects)
+		fields := 0
 		err := reading.split(b.Data, func(name, value []byte) {
+			fields++
 			for i := range finders {
 				finders[i].add(name, value)
 			}
@@ -201,7 +204,7 @@ func (b *Body) FoldedField(name string, folding fold.Func) (string, State) {
 			state = Unread
 		}
 		for i := range finders {
-			switch v, s := finders[i].result(folding); {
+			switch v, s := finders[i].result(folding, fields > phpFields); {
 			case s == Ambiguous, s == Found && state == Found && v != value:
 				return "", Ambiguous
 			case s == Found:
@@ -211,6 +214,9 @@ func (b *Body) FoldedField(name string, folding fold.Func) (string, State) {
 	}
 	return value, state
 }
+
+// phpFields is how many fields of a form PHP reads (max_input_vars).
+const phpFields = 1000
 
 // plain reports whether the data is not compressed.
 func (b *Body) plain() bool {

@@ -3,6 +3,7 @@ package body
 import (
 	"bytes"
 	"hash/maphash"
+	"slices"
 	"strings"
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/fold"
@@ -314,9 +315,9 @@ type finder struct {
 	target  [][]byte
 
 	path  [][]byte // of the field at hand
-	value string
-	given int  // how often
-	array bool // or part of one, or holds others
+	value string   // of the last one
+	given int      // how often
+	array bool     // the last one is an array, or part of one, or holds others
 }
 
 func findersOf(name string, dialects []dialect) []finder {
@@ -345,13 +346,19 @@ func (f *finder) add(name, value []byte) {
 		f.array = true
 		return
 	}
-	if f.given++; f.given == 1 {
-		f.value = string(bytes.Trim(value, blanks+"\x00"))
-	}
+	f.given++
+	f.array = f.array && f.list()
+	f.value = string(bytes.Trim(value, blanks+"\x00"))
 }
 
-func (f *finder) result(folding fold.Func) (string, State) {
-	if f.given > 1 || f.array {
+// list reports whether the field is an array's element without an index.
+func (f *finder) list() bool {
+	return slices.ContainsFunc(f.target, func(key []byte) bool { return len(key) == 0 })
+}
+
+// result returns the last value. If the form is long, PHP has not read its end.
+func (f *finder) result(folding fold.Func, long bool) (string, State) {
+	if f.array || f.given > 1 && (long || f.list()) {
 		return "", Ambiguous
 	}
 	switch value, sure := folding(f.value); {
