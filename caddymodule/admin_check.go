@@ -6,6 +6,7 @@ import (
 	"crypto/tls"
 	"io"
 	"maps"
+	"math"
 	"net/http"
 	"net/http/httptest"
 	"net/netip"
@@ -18,6 +19,7 @@ import (
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp/reverseproxy"
 
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/body"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/decision"
 )
 
@@ -182,7 +184,7 @@ func (a *App) check(ctx context.Context, z *runningZone, r *http.Request) (resul
 		return nil, err
 	}
 	if p.Unread() > 0 {
-		p.ReadBody()
+		p.ReadBody(body.NewMemory(math.MaxInt64)) // it is in memory already
 		if err := p.Evaluate(z.Rule, nil); err != nil {
 			return nil, err
 		}

@@ -133,7 +133,7 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request, next caddyht
 	if err != nil {
 		return err
 	}
-	buffer, stayed := h.admit(r, res, reader)
+	buffer, stayed := h.admit(r, res)
 	defer buffer.End(w)
 	refused := res.Refused()
 	var now time.Time // only refusals need it
@@ -215,7 +215,7 @@ func (h *Handler) decide(r *http.Request) (*decision.Result, *body.Reader, error
 			h.countFallbacks(p)
 			return p.Conclude(), nil, nil
 		}
-		p.ReadBody()
+		p.ReadBody(requestBuffers)
 		if err := h.evaluate(p); err != nil {
 			return nil, p.Body(), err
 		}
@@ -329,9 +329,8 @@ func (h *Handler) takeOnce(p *decision.Plan) bool {
 // admit holds the request until its delay is over, its body is buffered and its slots
 // are free, and simulates that for shadow zones. It returns false if the client left
 // meanwhile. Afterwards res tells whether the request is refused. The buffer, if not
-// nil, has replaced the request's body and must be ended. The reader, if not nil, holds
-// the beginning of the body.
-func (h *Handler) admit(r *http.Request, res *decision.Result, reader *body.Reader) (buffer *body.Buffer, stayed bool) {
+// nil, has replaced the request's body and must be ended.
+func (h *Handler) admit(r *http.Request, res *decision.Result) (buffer *body.Buffer, stayed bool) {
 	if h.plain || !res.Holds() || res.Refused() {
 		return nil, true
 	}
@@ -348,15 +347,7 @@ func (h *Handler) admit(r *http.Request, res *decision.Result, reader *body.Read
 	defer outer.Resume()
 	var grant *admission.Grant
 	var result admission.Result
-	if held := reader.Held(); held > 0 && res.TakesTurns() {
-		// All requests that wait hold what was read of their bodies.
-		if requestBuffers.Reserve(held) {
-			defer requestBuffers.Return(held)
-		} else {
-			result = admission.Result{Why: admission.QueueFull, Index: res.FirstTurn()}
-		}
-	}
-	if most, index := res.RequestBuffer(); result.Why == admission.Admitted && most > 0 && !body.Received(r) {
+	if most, index := res.RequestBuffer(); most > 0 && !body.Received(r) {
 		buffer, result = h.buffer(r, since, entries, most, index)
 	}
 	if result.Why == admission.Admitted {
@@ -376,10 +367,11 @@ func (h *Handler) buffer(r *http.Request, since time.Time, entries []admission.E
 	for i := range entries {
 		delays[i].InFlight, entries[i].Delay = 0, 0
 	}
-	if _, result := h.app.gate.Admit(detached.Client(r.Context()), since, delays, nil); result.Why != admission.Admitted {
+	subject, client := decision.NewSubject(r), detached.Client(r.Context())
+	if _, result := h.app.gate.Admit(client, since, delays, nil); result.Why != admission.Admitted {
 		return nil, result
 	}
-	buffer, ended := requestBuffers.Fill(r, most, h.app.gate.Exiting)
+	buffer, ended := requestBuffers.Fill(client, r, subject.Client(), most, h.app.gate.Exiting)
 	switch ended {
 	case body.Left:
 		return buffer, admission.Result{Why: admission.Left, Index: -1} // it waited in no zone

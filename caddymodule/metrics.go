@@ -176,6 +176,8 @@ func (z *runningZone) mayCount(d decision.Decision, why decision.Reason) bool {
 		return !z.Bucketless()
 	case why == decision.Blocked:
 		return z.Block != nil
+	case why == decision.NoMemory:
+		return z.ReadsBodies()
 	case why == decision.InFlight:
 		return z.InFlight > 0 && z.Share == nil
 	case why == decision.NoStore:

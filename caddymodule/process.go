@@ -53,8 +53,8 @@ func leave(key string) error {
 	return err
 }
 
-// requestBuffers bounds what all requests together have buffered for request_buffer.
-// There is one, since there is one memory, whatever configs are running.
+// requestBuffers bounds what is held of the bodies of all requests together, for
+// request_buffer and to find out keys and costs. There is one, since there is one memory, whatever configs are running.
 var requestBuffers = body.NewMemory(mostBuffered)
 
 // mostBuffered is in bytes.

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"crypto/sha256"
+	"encoding/json"
 	"fmt"
 	"io"
 	"math/rand/v2"
@@ -11,11 +12,13 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"runtime"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
 
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/decision"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/settlement"
 )
 
@@ -287,26 +290,56 @@ func TestABodyThatCostsNeededIsBufferedOnce(t *testing.T) {
 	})
 }
 
-// TestWithoutMemoryTheSlotComesFirst, and the next buffers again when there is some.
-func TestWithoutMemoryTheSlotComesFirst(t *testing.T) {
+// TestAClientBuffersATenthOfTheMemory, and the slot comes first for the rest. Other clients
+// are not concerned.
+func TestAClientBuffersATenthOfTheMemory(t *testing.T) {
 	inSettleBubble(t, func(t *testing.T) {
 		s := newUploadSite(t, "zone slot {\nin_flight 100\nrequest_buffer 64MiB\n}")
 		large, all := s.upload(office, "/")
-		_, _ = all.Write(make([]byte, mostBuffered-1)) // one byte is missing
+		go func() { _, _ = all.Write(make([]byte, mostBuffered/10-64<<10)) }()
 		quiet()
-		wantBuffered(t, mostBuffered)
+		var small []*visit
+		bodies := []*io.PipeWriter{all}
+		for range 40 { // of which each buffers 4 KiB
+			v, body := s.upload(office, "/")
+			small, bodies = append(small, v), append(bodies, body)
+		}
+		other, others := s.upload(visitor, "/")
+		if large.reached || small[0].reached || !small[39].reached || other.reached {
+			t.Errorf("got the uploads of one client at the upstream %v, %v and %v, and that of another %v, want the third only",
+				large.reached, small[0].reached, small[39].reached, other.reached)
+		}
+		for _, body := range append(bodies, others) {
+			fmt.Fprint(body, "end")
+			body.Close()
+		}
+		pass(time.Minute)
+		if small[39].Body.String() != "end" || other.Body.String() != "end" || large.Body.Len() != mostBuffered/10-64<<10+3 {
+			t.Errorf("got %q, %q and %d bytes", small[39].Body, other.Body, large.Body.Len())
+		}
+		wantBuffered(t, 0)
+		emptyRooms(t, "slot")
+	})
+}
+
+// TestWithoutMemoryTheSlotComesFirst, and the next buffers again when there is some.
+func TestWithoutMemoryTheSlotComesFirst(t *testing.T) {
+	inSettleBubble(t, func(t *testing.T) {
+		s := newUploadSite(t, "zone slot {\nin_flight 100\nrequest_buffer 1MiB\n}")
+		if !requestBuffers.Reserve(mostBuffered) {
+			t.Fatal("got no memory")
+		}
 		small, body := s.upload(visitor, "/")
-		if large.reached || !small.reached {
-			t.Errorf("got the large upload at the upstream %v and the small one %v, want the small one only", large.reached, small.reached)
+		if !small.reached {
+			t.Error("got the upload waiting, want it at the upstream")
 		}
 		fmt.Fprint(body, "small")
 		body.Close()
-		all.CloseWithError(io.ErrUnexpectedEOF)
 		pass(time.Minute)
-		if small.Body.String() != "small" || large.Code != settlement.StatusClientLeft {
-			t.Errorf("got %d %q, and %d for the large upload", small.Code, small.Body, large.Code)
+		if small.Body.String() != "small" {
+			t.Errorf("got %d %q", small.Code, small.Body)
 		}
-		wantBuffered(t, 0)
+		requestBuffers.Return(mostBuffered)
 		again, body := s.upload(office, "/")
 		if again.reached {
 			t.Error("got the next upload at the upstream, want it buffered")
@@ -315,6 +348,61 @@ func TestWithoutMemoryTheSlotComesFirst(t *testing.T) {
 		pass(time.Minute)
 		wantBuffered(t, 0)
 		emptyRooms(t, "slot")
+	})
+}
+
+// TestABodyWithoutMemoryIsUnread, and the log says so whether or not it is refused.
+func TestABodyWithoutMemoryIsUnread(t *testing.T) {
+	inSettleBubble(t, func(t *testing.T) {
+		s := newUploadSite(t, "zone items {\nlimit 10 1/d\ncost body_items rows\n}\nzone names {\nlimit 10 1/d\nmatch path /login\nkey form log\nmissing_key refuse\n}")
+		logged := ""
+		s.serve = func(_ http.ResponseWriter, r *http.Request) error {
+			fields, _ := json.Marshal(settleLogged(decision.ResultOf(r)))
+			logged = string(fields)
+			return nil
+		}
+		post := func(addr, path string) *visit {
+			v, body := s.upload(addr, path)
+			fmt.Fprint(body, "rows=1&log=bob")
+			body.Close()
+			quiet()
+			return v
+		}
+		post(office, "/") // is read, and costs 1
+		if !requestBuffers.Reserve(mostBuffered) {
+			t.Fatal("got no memory")
+		}
+		defer requestBuffers.Return(mostBuffered)
+		for _, path := range []string{"/", "/login"} {
+			if v := post(office, path); v.Code != http.StatusTooManyRequests || v.Header().Get("Retry-After") == "" {
+				t.Errorf("%s: got %d, %v, want 429 and a time to wait", path, v.Code, v.Header())
+			}
+		}
+		if post(visitor, "/"); !strings.Contains(logged, `"reason":"memory"`) || !strings.Contains(logged, `"cost":10`) {
+			t.Errorf("got the log %s, want the reason and the cost of an unread body", logged)
+		}
+		wantCounts(t, "items", map[string]float64{"admitted": 2, "refused memory": 1})
+		wantCounts(t, "names", map[string]float64{"refused memory": 1})
+	})
+}
+
+// TestAClientThatLeavesWhileItIsBufferedWithinAnotherZoneEndsThat: the context of the call
+// around outlives the client.
+func TestAClientThatLeavesWhileItIsBufferedWithinAnotherZoneEndsThat(t *testing.T) {
+	inSettleBubble(t, func(t *testing.T) {
+		s := newUploadSite(t, "zone around {\nin_flight 5\nmax_wait 5s\nshare client_ip\n}\n}\nthrottle {\nzone slot {\nkey host\nin_flight 1\nrequest_buffer 1KiB\n}")
+		v, body := s.upload(office, "/")
+		pass(time.Second)
+		v.leave() // the body does not tell
+		quiet()
+		wantServed(t, "around", 0)
+		if !v.ended || v.reached {
+			t.Errorf("got ended %v and reached %v, want it over", v.ended, v.reached)
+		}
+		body.CloseWithError(io.ErrUnexpectedEOF)
+		quiet()
+		wantBuffered(t, 0)
+		emptyRooms(t, "around", "slot")
 	})
 }
 
@@ -640,13 +728,13 @@ func TestStalledStreamsOfAConnectionHoldUpNoOtherStream(t *testing.T) {
 // TestUploadsOfOneConnectionTakeTurns: a connection has a window that its streams share.
 // Streams that wait for a slot must not fill it, which those that are served need.
 func TestUploadsOfOneConnectionTakeTurns(t *testing.T) {
-	const size = 2 << 20 // more than the server's window
 	for _, test := range []struct {
 		options string
+		size    int // of 20 uploads, which are more than the server's window
 		whole   bool
 	}{
-		{"request_buffer 3MiB\nmax_wait 5m", true},
-		{"request_buffer 64KiB\nmax_wait 1s", false},
+		{"request_buffer 3MiB\nmax_wait 5m", 300 << 10, true},
+		{"request_buffer 64KiB\nmax_wait 1s", 2 << 20, false},
 	} {
 		t.Run(test.options, func(t *testing.T) {
 			u := newUploadServer(t, test.options)
@@ -656,7 +744,7 @@ func TestUploadsOfOneConnectionTakeTurns(t *testing.T) {
 			var refused atomic.Int64
 			for range 20 {
 				uploads.Go(func() {
-					resp, err := client.Post(u.url, "text/plain", bytes.NewReader(make([]byte, size)))
+					resp, err := client.Post(u.url, "text/plain", bytes.NewReader(make([]byte, test.size)))
 					if err != nil {
 						t.Error(err)
 						return
@@ -666,7 +754,7 @@ func TestUploadsOfOneConnectionTakeTurns(t *testing.T) {
 					switch {
 					case resp.StatusCode == http.StatusTooManyRequests:
 						refused.Add(1)
-					case resp.StatusCode != http.StatusOK || !bytes.HasPrefix(answer, fmt.Append(nil, size, " ")):
+					case resp.StatusCode != http.StatusOK || !bytes.HasPrefix(answer, fmt.Append(nil, test.size, " ")):
 						t.Errorf("got %d %s %v, want all of it at the upstream", resp.StatusCode, answer, err)
 					}
 				})

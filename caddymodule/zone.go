@@ -165,8 +165,8 @@ type Zone struct {
 	// bytes, so that clients that upload slowly hold no slot meanwhile. Clients have
 	// five minutes for it. A longer body, or a slower one, takes its slot then, and
 	// the rest is handed on as it comes. All requests of this process together
-	// buffer at most 64 MiB; while that is used up, the slot comes first. Shadow
-	// zones buffer nothing. Default: slots are taken before the body is read.
+	// buffer at most 64 MiB, and those of one client at most 6.4 MiB; beyond that, the
+	// slot comes first. Shadow zones buffer nothing. Default: slots are taken before the body is read.
 	//
 	// With max_wait, make it as large as the uploads that people send several of at
 	// once. Over HTTP/2, uploads of one connection share a window of 1 MiB. Those that

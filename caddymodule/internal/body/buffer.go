@@ -5,7 +5,7 @@ import (
 	"errors"
 	"io"
 	"net/http"
-	"sync"
+	"net/netip"
 	"sync/atomic"
 	"time"
 )
@@ -22,43 +22,14 @@ const (
 	largestPiece  = 64 << 10
 )
 
-// Memory bounds how much is held at once, by buffers and others. It is safe for
-// concurrent use.
-type Memory struct {
-	most int64
-	used atomic.Int64
-}
-
-// NewMemory returns a memory of so many bytes.
-func NewMemory(most int64) *Memory { return &Memory{most: most} }
-
-// Used returns how many bytes are held now.
-func (m *Memory) Used() int64 { return m.used.Load() }
-
-// Return gives n reserved bytes back.
-func (m *Memory) Return(n int64) { m.used.Add(-n) }
-
-// Reserve reserves n bytes, if there are so many. The caller gives them back by Return.
-func (m *Memory) Reserve(n int64) bool {
-	if m.used.Add(n) <= m.most {
-		return true
-	}
-	m.used.Add(-n)
-	return false
-}
-
 // A Buffer is a request's body of which the beginning was buffered. It takes the place
 // of the body, and hands on every byte of it. Its Read and Close may be called as those
 // of the body it stands for. A nil *Buffer has buffered nothing.
 type Buffer struct {
 	source io.ReadCloser
-	memory *Memory
+	memory holding
 	done   chan struct{} // closed when nobody reads ahead any more
 	enough atomic.Bool   // tells the reader to stop after the read it is in
-
-	mu    sync.Mutex
-	held  int64 // bytes of the memory
-	ended bool  // nothing is held any more
 
 	// Once done is closed:
 	pieces [][]byte // read and not handed on yet
@@ -80,26 +51,26 @@ const (
 	Exiting
 )
 
-// Fill buffers the beginning of a request's body, up to most bytes, while the memory
-// lasts. What is longer is read by the next handler from where buffering stopped. The
-// client has five minutes; after that the next handler waits for it. If exiting, which
-// may be nil, is closed, Fill gives up.
+// Fill buffers the beginning of a request's body, up to most bytes, while the memory and
+// its client's share last. What is longer is read by the next handler from where buffering stopped. The
+// client has five minutes; after that the next handler waits for it. Fill gives up when
+// ctx, which is that of the client, ends, or when exiting, which may be nil, is closed.
 //
 // The buffer replaces r.Body; it is nil if there is nothing left to buffer. The caller
 // must call its End when the request has been answered. The body of a CONNECT request
 // is a tunnel and left alone. All other bodies are buffered, whatever the request says
 // they are for: conversations such as gRPC should not come here.
-func (m *Memory) Fill(r *http.Request, most int64, exiting <-chan struct{}) (*Buffer, Ended) {
+func (m *Memory) Fill(ctx context.Context, r *http.Request, client netip.Prefix, most int64, exiting <-chan struct{}) (*Buffer, Ended) {
 	if r.Method == http.MethodConnect || Received(r) {
 		return nil, Ready
 	}
-	b := &Buffer{source: r.Body, memory: m, done: make(chan struct{})}
+	b := &Buffer{source: r.Body, memory: holding{memory: m, client: client}, done: make(chan struct{})}
 	r.Body = b
 	if r.ContentLength > 0 && r.ContentLength <= most {
 		most = r.ContentLength + 1 // one more, to see the end
 	}
 	go b.fill(most)
-	return b, b.wait(r.Context(), exiting)
+	return b, b.wait(ctx, exiting)
 }
 
 // wait waits until as much is buffered as may be.
@@ -129,7 +100,7 @@ func (b *Buffer) fill(most int64) {
 	size := int64(smallestPiece)
 	for most > 0 && b.err == nil && !b.enough.Load() {
 		size = min(size, most)
-		if !b.take(size) {
+		if !b.memory.take(size) {
 			return
 		}
 		piece := make([]byte, 0, size)
@@ -144,27 +115,6 @@ func (b *Buffer) fill(most int64) {
 	}
 }
 
-// take takes n bytes of the memory, if there are so many.
-func (b *Buffer) take(n int64) bool {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if b.ended || !b.memory.Reserve(n) {
-		return false
-	}
-	b.held += n
-	return true
-}
-
-// give gives n bytes back, unless End has.
-func (b *Buffer) give(n int64) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if !b.ended {
-		b.memory.Return(n)
-		b.held -= n
-	}
-}
-
 // Read implements io.Reader: first what was buffered, then the rest.
 func (b *Buffer) Read(p []byte) (int, error) {
 	<-b.done
@@ -176,7 +126,7 @@ func (b *Buffer) Read(p []byte) (int, error) {
 		}
 		b.pieces[0], b.handed = nil, 0
 		b.pieces = b.pieces[1:]
-		b.give(int64(cap(piece)))
+		b.memory.give(int64(cap(piece)))
 		if n > 0 {
 			return n, nil
 		}
@@ -200,9 +150,5 @@ func (b *Buffer) End(w http.ResponseWriter) {
 	}
 	b.enough.Store(true)
 	stop(w, b.done)
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	b.ended = true
-	b.memory.Return(b.held)
-	b.held = 0
+	b.memory.end()
 }

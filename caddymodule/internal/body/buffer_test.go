@@ -10,6 +10,7 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"net/netip"
 	"strings"
 	"sync"
 	"testing"
@@ -22,7 +23,7 @@ const mib = 1 << 20
 // fills serves requests after their bodies have been buffered.
 func fills(m *Memory, most int64, serve func(w http.ResponseWriter, r *http.Request, ended Ended)) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
-		buffer, ended := m.Fill(r, most, nil)
+		buffer, ended := m.Fill(r.Context(), r, netip.Prefix{}, most, nil)
 		defer buffer.End(w)
 		serve(w, r, ended)
 	}
@@ -38,7 +39,7 @@ func wantUnused(t testing.TB, m *Memory) {
 func TestABufferHandsOnEveryByteInOrder(t *testing.T) {
 	leavesNobodyBehind(t)
 	for _, most := range []int64{1, smallestPiece, mib, 16 * mib} {
-		memory := NewMemory(64 * mib)
+		memory := NewMemory(640 * mib)
 		server := listen(t, fills(memory, most, func(w http.ResponseWriter, r *http.Request, ended Ended) {
 			used, received := memory.Used(), Received(r)
 			if ended != Ready || used > most+1 {
@@ -79,11 +80,11 @@ func TestABufferHandsOnEveryByteInOrder(t *testing.T) {
 
 // TestABufferAfterLookHandsOnWhatLookRead, whether or not Look has read all of it.
 func TestABufferAfterLookHandsOnWhatLookRead(t *testing.T) {
-	memory := NewMemory(64 * mib)
+	memory := NewMemory(640 * mib)
 	server := listen(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		reader, _ := Look(r, kib64)
+		reader, _ := look(r, kib64)
 		defer reader.End(w)
-		buffer, ended := memory.Fill(r, mib, nil)
+		buffer, ended := memory.Fill(r.Context(), r, netip.Prefix{}, mib, nil)
 		defer buffer.End(w)
 		if ended != Ready || r.ContentLength < mib && !Received(r) {
 			t.Errorf("got ended %v, received %v", ended, Received(r))
@@ -118,7 +119,7 @@ func TestABufferAfterLookHandsOnWhatLookRead(t *testing.T) {
 
 func TestBuffersTogetherKeepWithinTheirMemory(t *testing.T) {
 	const clients, size, most = 100, mib, 8 * mib
-	memory := NewMemory(most)
+	memory := NewMemory(clientShare * most) // of which one client has most
 	var all sync.WaitGroup
 	all.Add(clients)
 	server := listen(t, fills(memory, size, func(w http.ResponseWriter, r *http.Request, ended Ended) {
@@ -155,14 +156,14 @@ func TestBuffersTogetherKeepWithinTheirMemory(t *testing.T) {
 // TestSlowUploadersUseLittleMemory: what they have not sent takes none.
 func TestSlowUploadersUseLittleMemory(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		memory := NewMemory(64 * mib)
+		memory := NewMemory(640 * mib)
 		var uploaders sync.WaitGroup
 		ctx, leave := context.WithCancel(t.Context())
 		for range 100 {
 			r := httptest.NewRequestWithContext(ctx, "POST", "/", &slowBody{strings.Repeat("x", 1000), slowByte})
 			r.ContentLength = mib
 			uploaders.Go(func() {
-				buffer, ended := memory.Fill(r, mib, nil)
+				buffer, ended := memory.Fill(r.Context(), r, netip.Prefix{}, mib, nil)
 				if ended != Left {
 					t.Errorf("got ended %v, want %v", ended, Left)
 				}
@@ -197,7 +198,7 @@ func TestASlowBodyIsBufferedOnlySoLong(t *testing.T) {
 				if test.known {
 					length = int64(len(body))
 				}
-				memory := NewMemory(mib)
+				memory := NewMemory(10 * mib)
 				var began time.Time
 				slowly(t, fills(memory, mib, func(w http.ResponseWriter, r *http.Request, ended Ended) {
 					asked := time.Since(began)
@@ -230,7 +231,7 @@ func TestAClientThatLeavesWhileItsBodyIsBuffered(t *testing.T) {
 	for _, protocol := range protocols {
 		for _, length := range []int64{-1, 100} {
 			t.Run(fmt.Sprint(protocol, length), func(t *testing.T) {
-				memory := NewMemory(mib)
+				memory := NewMemory(10 * mib)
 				var began time.Time
 				slowly(t, fills(memory, mib, func(_ http.ResponseWriter, _ *http.Request, ended Ended) {
 					if took := time.Since(began); took > 3*time.Second || ended != Left {
@@ -255,7 +256,7 @@ func TestAClientThatLeavesWhileItsBodyIsBuffered(t *testing.T) {
 func TestAnAnswerBeforeTheBodyEndsBuffering(t *testing.T) {
 	for _, protocol := range protocols {
 		t.Run(protocol, func(t *testing.T) {
-			memory := NewMemory(mib)
+			memory := NewMemory(10 * mib)
 			slowly(t, fills(memory, mib, func(w http.ResponseWriter, _ *http.Request, _ Ended) {
 				w.WriteHeader(http.StatusTeapot)
 			}), func(t *testing.T, dial func() net.Conn) {
@@ -294,8 +295,8 @@ func TestBufferingEndsAsItMust(t *testing.T) {
 		{"a body that is too large for the site", httptest.NewRequest("POST", "/", body(strings.NewReader("x"), failsWith{&http.MaxBytesError{Limit: 1}})), nil, Ready, true},
 		{"an exit", httptest.NewRequest("POST", "/", never), exiting, Exiting, true},
 	} {
-		memory := NewMemory(mib)
-		buffer, ended := memory.Fill(test.r, mib, test.exiting)
+		memory := NewMemory(10 * mib)
+		buffer, ended := memory.Fill(test.r.Context(), test.r, netip.Prefix{}, mib, test.exiting)
 		if ended != test.want || (buffer != nil) != test.buffers {
 			t.Errorf("%s: got ended %v with a buffer %v, want %v and %v", test.name, ended, buffer != nil, test.want, test.buffers)
 		}
@@ -312,8 +313,8 @@ func (f failsWith) Read([]byte) (int, error) { return 0, f.err }
 func TestAnErrorOfABodyIsHandedOnAfterItsBytes(t *testing.T) {
 	tooLarge := &http.MaxBytesError{Limit: 3}
 	r := httptest.NewRequest("POST", "/", io.MultiReader(strings.NewReader("abc"), failsWith{tooLarge}))
-	memory := NewMemory(mib)
-	buffer, _ := memory.Fill(r, mib, nil)
+	memory := NewMemory(10 * mib)
+	buffer, _ := memory.Fill(r.Context(), r, netip.Prefix{}, mib, nil)
 	buffer.End(httptest.NewRecorder()) // an error route may read it yet
 	data, err := io.ReadAll(r.Body)
 	if string(data) != "abc" || !errors.Is(err, error(tooLarge)) {
@@ -324,7 +325,7 @@ func TestAnErrorOfABodyIsHandedOnAfterItsBytes(t *testing.T) {
 
 // TestABufferMakesTheClientContinue: a client that expects 100 sends its body then.
 func TestABufferMakesTheClientContinue(t *testing.T) {
-	memory := NewMemory(mib)
+	memory := NewMemory(10 * mib)
 	server := listen(t, fills(memory, mib, func(w http.ResponseWriter, r *http.Request, ended Ended) {
 		if ended != Ready || !Received(r) {
 			t.Errorf("got ended %v and received %v", ended, Received(r))

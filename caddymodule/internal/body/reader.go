@@ -4,6 +4,7 @@ import (
 	"errors"
 	"io"
 	"net/http"
+	"net/netip"
 	"strings"
 	"sync/atomic"
 	"time"
@@ -18,9 +19,8 @@ const (
 	// may be one half of a conversation, whose client waits for an answer.
 	pause = time.Second
 
-	// firstBuffer is how much memory a body of unknown length, or a long one,
-	// gets before it has sent anything.
-	firstBuffer = 64<<10 + 1
+	// firstRead is how much memory a body gets before it has sent anything, in bytes.
+	firstRead = 512
 )
 
 // A Reader is a request's body of which the beginning was read ahead. It takes
@@ -28,21 +28,23 @@ const (
 // be called as those of the body it stands for. A nil *Reader has read nothing.
 type Reader struct {
 	source io.ReadCloser
+	memory holding
 	came   chan struct{} // a byte has come
 	done   chan struct{} // closed when nobody reads ahead any more
-	size   int64         // of what is read ahead, at most
 	enough atomic.Bool   // tells the reader to stop after the read it is in
+	first  [firstRead]byte
 
 	// Once done is closed:
-	ahead []byte // read and not handed on yet
-	err   error  // what reading ended with
+	ahead   []byte // read and not handed on yet
+	err     error  // what reading ended with
+	starved bool   // the memory, or the client's share of it, was full
 }
 
-// Look reads the body of a request, if it is no longer than most bytes. The
+// Look reads the body of a request of a client, if it is no longer than most bytes. The
 // reader replaces r.Body; it is nil if nothing of the body was read. The caller
 // must call its End when the request has been answered. The *Body is nil if the
-// body is longer than that, too slow or broken; the request can go on all the
-// same, and the rest of the body is handed on as it comes.
+// body is longer than that, too slow or broken, or if the memory is full; the
+// request can go on all the same, and the rest of the body is handed on as it comes.
 //
 // A body of known length has five seconds to come. One of unknown length may
 // also never stand still for more than a second: gRPC and other conversations
@@ -54,20 +56,22 @@ type Reader struct {
 // such as a WebSocket over HTTP/2, and is left alone. One that announces a
 // length is not understood. An upgrade without a body is a request without a
 // body. The *Body must not be changed.
-func Look(r *http.Request, most int64) (*Reader, *Body) {
+func (m *Memory) Look(r *http.Request, client netip.Prefix, most int64) (*Reader, *Body) {
 	switch tunnel := r.Method == http.MethodConnect; {
 	case none(r) || tunnel && r.ContentLength < 0:
 		return nil, &empty
 	case tunnel || r.ContentLength > most || r.ContentLength < 0 && converses(r):
 		return nil, nil
 	}
-	reader := &Reader{source: r.Body, came: make(chan struct{}, 1), done: make(chan struct{})}
+	reader := &Reader{
+		source: r.Body, memory: holding{memory: m, client: client},
+		came: make(chan struct{}, 1), done: make(chan struct{}),
+	}
 	r.Body = reader
 	size := most + 1
 	if r.ContentLength > 0 {
 		size = r.ContentLength + 1 // one more, to see the end
 	}
-	reader.size = size
 	go reader.readAhead(size)
 	if !reader.wait(r.ContentLength < 0) {
 		reader.enough.Store(true)
@@ -83,19 +87,9 @@ func Look(r *http.Request, most int64) (*Reader, *Body) {
 	}
 }
 
-// Held returns how many bytes of the body are held in memory, at most. A nil Reader
-// holds none.
-func (u *Reader) Held() int64 {
-	if u == nil {
-		return 0
-	}
-	select {
-	case <-u.done:
-		return int64(len(u.ahead))
-	default:
-		return u.size
-	}
-}
+// Starved reports whether the body was not read to its end because the memory was full.
+// A nil Reader was not.
+func (u *Reader) Starved() bool { return u != nil && closed(u.done) && u.starved }
 
 // empty is what all requests without a body share.
 var empty Body
@@ -146,17 +140,22 @@ func (u *Reader) wait(unknownLength bool) bool {
 	}
 }
 
-// readAhead reads until size bytes are there, the body ends, or it is told that
-// it is enough.
+// readAhead reads until size bytes are there, the body ends, the memory is full, or it is
+// told that it is enough. What is there grows with what comes.
 func (u *Reader) readAhead(size int64) {
 	defer close(u.done)
-	buffer := make([]byte, 0, min(size, firstBuffer))
-	for int64(len(buffer)) < size && u.err == nil && !u.enough.Load() {
+	buffer := u.first[:0:min(size, firstRead)]
+	u.starved = !u.memory.take(int64(cap(buffer)))
+	for int64(len(buffer)) < size && u.err == nil && !u.starved && !u.enough.Load() {
 		if len(buffer) == cap(buffer) {
-			buffer = append(buffer, 0)[:len(buffer)]
+			grown := min(max(2*int64(cap(buffer)), smallestPiece), size)
+			if u.starved = !u.memory.take(grown - int64(cap(buffer))); u.starved {
+				break
+			}
+			buffer = append(make([]byte, 0, grown), buffer...)
 		}
 		var n int
-		n, u.err = u.source.Read(buffer[len(buffer):min(int64(cap(buffer)), size)])
+		n, u.err = u.source.Read(buffer[len(buffer):cap(buffer)])
 		buffer = buffer[:len(buffer)+n]
 		if n > 0 {
 			select {
@@ -173,7 +172,10 @@ func (u *Reader) Read(p []byte) (int, error) {
 	<-u.done
 	if len(u.ahead) > 0 {
 		n := copy(p, u.ahead)
-		u.ahead = u.ahead[n:]
+		if u.ahead = u.ahead[n:]; len(u.ahead) == 0 {
+			u.ahead = nil
+			u.memory.end()
+		}
 		return n, nil
 	}
 	if u.err != nil {
@@ -185,8 +187,8 @@ func (u *Reader) Read(p []byte) (int, error) {
 // Close implements io.Closer.
 func (u *Reader) Close() error { return u.source.Close() }
 
-// End stops reading ahead, even if the client sends nothing. Call it when the
-// request has been answered, and before its handler returns: the server takes
+// End stops reading ahead, even if the client sends nothing, and gives the memory
+// back. Call it when the request has been answered, and before its handler returns: the server takes
 // the body back then. It does not wait for the client. It does nothing if u is
 // nil.
 func (u *Reader) End(w http.ResponseWriter) {
@@ -195,6 +197,7 @@ func (u *Reader) End(w http.ResponseWriter) {
 	}
 	u.enough.Store(true)
 	stop(w, u.done)
+	u.memory.end()
 }
 
 // stop ends the read that is under way, if done is not closed yet, and waits for that.

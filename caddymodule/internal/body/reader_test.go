@@ -11,6 +11,7 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"net/netip"
 	"runtime"
 	"strings"
 	"testing"
@@ -19,10 +20,15 @@ import (
 
 const kib64 = 64 << 10
 
+// look looks at a body with memory enough.
+func look(r *http.Request, most int64) (*Reader, *Body) {
+	return NewMemory(1<<30).Look(r, netip.Prefix{}, most)
+}
+
 // looksAt serves requests after Look has been at their bodies.
 func looksAt(most int64, serve func(w http.ResponseWriter, r *http.Request, seen *Body)) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
-		reader, seen := Look(r, most)
+		reader, seen := look(r, most)
 		defer reader.End(w)
 		serve(w, r, seen)
 	}
@@ -252,7 +258,7 @@ func TestExpectContinueIsAnsweredWhenTheBodyIsWanted(t *testing.T) {
 	for _, wanted := range []bool{true, false} {
 		server := listen(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			if wanted {
-				reader, seen := Look(r, kib64)
+				reader, seen := look(r, kib64)
 				defer reader.End(w)
 				if n, ok := seen.Items(Path{}); n != 3 || !ok {
 					t.Errorf("got %d items, %v, want 3", n, ok)
@@ -292,7 +298,7 @@ func TestAnotherBoundOnBodiesHolds(t *testing.T) {
 	for _, length := range []int64{-1, 2000} {
 		r := httptest.NewRequest("POST", "/", io.NopCloser(io.MultiReader(strings.NewReader("[1,2]"), failing{tooLarge})))
 		r.ContentLength = length
-		_, seen := Look(r, kib64)
+		_, seen := look(r, kib64)
 		data, err := io.ReadAll(r.Body)
 		if seen != nil || string(data) != "[1,2]" || err != tooLarge {
 			t.Errorf("length %d: got %q and %v, want all there is and the error", length, data, err)
@@ -341,7 +347,7 @@ func TestBodiesThatAreNotReadAhead(t *testing.T) {
 		for i := 0; i < len(test.headers); i += 2 {
 			r.Header.Set(test.headers[i], test.headers[i+1])
 		}
-		reader, seen := Look(r, kib64)
+		reader, seen := look(r, kib64)
 		if reader != nil || body.read || r.Body != io.ReadCloser(body) {
 			t.Errorf("%s: got its body touched", test.about)
 		}
@@ -366,7 +372,7 @@ func TestRepeatedHeadersAreSeenTogether(t *testing.T) {
 	for _, name := range []string{"Content-Type", "Content-Encoding"} {
 		r := httptest.NewRequest("POST", "/", strings.NewReader("[1,2]"))
 		r.Header[name] = []string{"identity", "gzip"}
-		reader, seen := Look(r, kib64)
+		reader, seen := look(r, kib64)
 		if n, ok := seen.Items(Path{}); ok {
 			t.Errorf("%s: got %d items, want it not understood", name, n)
 		}
@@ -380,8 +386,8 @@ func TestRepeatedHeadersAreSeenTogether(t *testing.T) {
 // TestTwoMayLookAtOneBody, as two handlers on the way do.
 func TestTwoMayLookAtOneBody(t *testing.T) {
 	r := httptest.NewRequest("POST", "/", strings.NewReader("[1,2]"))
-	first, seenFirst := Look(r, kib64)
-	second, seenSecond := Look(r, kib64)
+	first, seenFirst := look(r, kib64)
+	second, seenSecond := look(r, kib64)
 	data, err := io.ReadAll(r.Body)
 	if string(seenFirst.Data) != "[1,2]" || string(seenSecond.Data) != "[1,2]" || string(data) != "[1,2]" || err != nil {
 		t.Errorf("got %q, %q and %q, %v, want the same", seenFirst.Data, seenSecond.Data, data, err)

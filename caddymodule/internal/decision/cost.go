@@ -68,11 +68,16 @@ func (c *Cost) line(s *Subject) (*CostLine, error) {
 
 // wantsBody reports whether the body must be read to compute the cost. A declared
 // length needs no reading.
-func (l *CostLine) wantsBody(s *Subject) bool {
-	if l == nil || s.read {
-		return false
-	}
-	return l.Source == BodyItems || l.Source == BodyBytes && s.Request.ContentLength < 0
+func (l *CostLine) wantsBody(s *Subject) bool { return !s.read && l.readsBody(s) }
+
+// ReadsBodies reports whether the zone's keys or costs may come from bodies.
+func (r *Rule) ReadsBodies() bool {
+	return r.Key.FromBody() || slices.ContainsFunc(r.Cost.Lines, func(l CostLine) bool { return l.FromBody() })
+}
+
+// readsBody reports whether the cost depends on the body itself.
+func (l *CostLine) readsBody(s *Subject) bool {
+	return l != nil && (l.Source == BodyItems || l.Source == BodyBytes && s.Request.ContentLength < 0)
 }
 
 // of returns the cost of a request under a limit, in units. Before the body is read,

@@ -55,17 +55,18 @@ const (
 	Banned             // an administrator has banned the client's network
 	Wait               // the request's turn would come too late
 	Timeout            // the request's turn has not come in time
+	NoMemory           // there was no memory to read the body, and the request counts as one unread
 	Reasons            // how many there are
 )
 
 func (r Reason) String() string {
-	return [Reasons]string{"", "capacity", "blocked", "oversize", "denied", "missing_key", "unlisted_key", "waiting", "in_flight", "early_data", "store", "banned", "wait", "timeout"}[r]
+	return [Reasons]string{"", "capacity", "blocked", "oversize", "denied", "missing_key", "unlisted_key", "waiting", "in_flight", "early_data", "store", "banned", "wait", "timeout", "memory"}[r]
 }
 
 // Waits reports whether waiting helps a client that was refused for this reason.
 func (r Reason) Waits() bool {
 	switch r {
-	case Capacity, Blocked, Waiting, InFlight, NoStore, Banned, Wait, Timeout:
+	case Capacity, Blocked, Waiting, InFlight, NoStore, Banned, Wait, Timeout, NoMemory:
 		return true
 	}
 	return false
@@ -133,6 +134,7 @@ type Outcome struct {
 	asked      bool // the store was asked
 	fit        bool // the store's answer, as in [leakybucket.Decision]
 	poured     bool
+	starved    bool // there was no memory to read the body that the zone wanted
 	undecided  bool
 	dropped    bool // the store and its fallback failed
 	noSlot     bool // no slot was free before the store was asked
@@ -267,11 +269,14 @@ func (o *Outcome) TimeToFit() time.Duration {
 		return pass.RetryAfter(o.Turn.Standing.Tries, float64(o.jitter))
 	}
 	switch o.Reason() {
-	case Capacity, Blocked, Banned:
-		if o.Limit.Leak == 0 {
-			return o.Block
+	case Capacity, Blocked, Banned, NoMemory:
+		if o.Limit.Leak > 0 {
+			return max(o.Block, o.Limit.Below(o.Ceiling).TimeToFit(o.was, o.Cost))
 		}
-		return max(o.Block, o.Limit.Below(o.Ceiling).TimeToFit(o.was, o.Cost))
+		if o.starved {
+			return slotWait // as long as others need to read theirs
+		}
+		return o.Block
 	case InFlight:
 		return slotWait
 	case NoStore:
@@ -350,6 +355,9 @@ func (o *Outcome) MarshalLogObject(enc zapcore.ObjectEncoder) error {
 	decision, why := o.Verdict()
 	enc.AddString("zone", o.Rule.Name)
 	enc.AddString("decision", decision.String())
+	if why == None && o.starved {
+		why = NoMemory // which tells why it cost as much
+	}
 	if why != None {
 		enc.AddString("reason", why.String())
 	}
@@ -379,7 +387,7 @@ func (o *Outcome) MarshalLogObject(enc zapcore.ObjectEncoder) error {
 	if o.Unlogged > 0 {
 		enc.AddInt64("unlogged", int64(o.Unlogged))
 	}
-	if why.Waits() {
+	if o.Reason().Waits() {
 		enc.AddInt64("retry_after", refusal.WholeSeconds(o.RetryAfter()))
 	}
 	return nil

@@ -161,7 +161,10 @@ func (p *Plan) decideByKey(r *Rule, k *key, why Reason, shadow bool) bool {
 	default:
 		return false
 	}
-	p.add(r, k.name, shadow)
+	o := p.add(r, k.name, shadow)
+	if o.starved = p.starved && r.Key.FromBody(); o.starved && why == MissingKey {
+		why = NoMemory
+	}
 	p.refuse(why)
 	return true
 }
@@ -196,6 +199,7 @@ func (p *Plan) charge(r *Rule, k *key, shadow bool, known func(*leakybucket.Char
 			return nil
 		}
 	}
+	o.starved = p.starved && (r.Key.FromBody() || line.readsBody(&p.Subject))
 	if line.wantsBody(&p.Subject) {
 		p.unread = max(p.unread, r.Cost.MaxBody)
 	}
@@ -412,9 +416,9 @@ func (p *Plan) Charges() ([]leakybucket.Charge, []leakybucket.Decision) {
 	return p.charges, p.decisions
 }
 
-// ReadBody reads as much of the body as the zones want, and removes all charges. The
-// zones must be asked again.
-func (p *Plan) ReadBody() {
+// ReadBody reads as much of the body as the zones want into a memory, and removes all
+// charges. The zones must be asked again.
+func (p *Plan) ReadBody(memory *body.Memory) {
 	for _, of := range p.of {
 		if o := &p.outcomes[of]; o.Shadow && o.Began {
 			p.began = append(p.began, o.Rule)
@@ -422,7 +426,7 @@ func (p *Plan) ReadBody() {
 	}
 	most := p.unread
 	p.reset()
-	p.readBody(most)
+	p.readBody(memory, most)
 }
 
 // Conclude returns the outcomes in the zones of this handler, or nil if none of them
@@ -528,6 +532,8 @@ func (p *Plan) judge(o *Outcome) Reason {
 		return Oversize
 	case o.Block > 0 && !o.Began:
 		return Blocked
+	case o.starved:
+		return NoMemory
 	}
 	return Capacity
 }

@@ -10,6 +10,7 @@ import (
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/body"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/override"
+	bucketkey "github.com/caddy-throttle/caddy-throttle/leakybucket/key"
 )
 
 // A Subject is a request as rules see it. It caches the client's address and the body
@@ -35,6 +36,7 @@ type Subject struct {
 	reader   *body.Reader // replaces the request's body, once that was read ahead
 	body     *body.Body   // nil if it was not read to its end
 	read     bool         // readBody was called
+	starved  bool         // there was no memory to read it to its end
 }
 
 // NewSubject returns the Subject of a request, whose context Caddy must have prepared.
@@ -56,7 +58,7 @@ func (s *Subject) look(r *http.Request) {
 // empty one.
 func (s *Subject) forget() {
 	s.Request, s.Judged, s.Overrides, s.replacer, s.vars = nil, nil, nil, nil, nil
-	s.NoAddress, s.text, s.parsed, s.read = false, "", false, false
+	s.NoAddress, s.text, s.parsed, s.read, s.starved = false, "", false, false, false
 	s.reader, s.body = nil, nil
 }
 
@@ -90,10 +92,14 @@ func (s *Subject) BanLeft() time.Duration {
 	return ban.Left(now)
 }
 
-// readBody reads the body ahead, if it has at most so many bytes.
-func (s *Subject) readBody(most int64) {
-	s.reader, s.body = body.Look(s.Request, most)
-	s.read = true
+// Client returns the network that the request counts as one client of, where memory is
+// divided among clients. It is the zero Prefix if the request has no address.
+func (s *Subject) Client() netip.Prefix { return bucketkey.ClientPrefix(s.address(), 32, 64) }
+
+// readBody reads the body ahead, if it has at most so many bytes, into a memory.
+func (s *Subject) readBody(memory *body.Memory, most int64) {
+	s.reader, s.body = memory.Look(s.Request, s.Client(), most)
+	s.read, s.starved = true, s.reader.Starved()
 }
 
 // early reports whether a request came before the handshake was complete, which TLS

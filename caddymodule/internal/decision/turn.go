@@ -86,20 +86,6 @@ func (res *Result) Leave() {
 	}
 }
 
-// FirstTurn returns the index of the first entry that takes turns; see
-// [Result.Entries].
-func (res *Result) FirstTurn() (index int) {
-	for i := range res.Outcomes {
-		if o := &res.Outcomes[i]; !o.Shadow && o.holds() {
-			if o.Turn != nil {
-				return index
-			}
-			index++
-		}
-	}
-	return -1
-}
-
 // checkTurns refuses the request if a zone with share would do so at once. Then the
 // store is not asked, and the body not read.
 func (p *Plan) checkTurns() {
