@@ -77,7 +77,7 @@ func (m *Memory) Look(r *http.Request, client netip.Prefix, most int64) (*Reader
 		reader.enough.Store(true)
 		return reader, nil
 	}
-	if !errors.Is(reader.err, io.EOF) {
+	if !errors.Is(reader.err, io.EOF) || int64(len(reader.ahead)) > most { // its end may come with the byte that is too much
 		return reader, nil
 	}
 	return reader, &Body{
