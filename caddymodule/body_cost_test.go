@@ -238,7 +238,7 @@ func TestAFormFieldNamesTheBucket(t *testing.T) {
 	thousand, thousandType := bodyCostForm(1000, "other", "x")
 	long := "log=admin&pad=" + strings.Repeat("x", 64<<10)
 	admin := string(bucketkey.AppendDigest(nil, "admin"))
-	const fallback = "@client_ip/192.0.2.1"
+	const fallback = "@unclear"
 	for _, test := range []struct{ about, contentType, body, want string }{
 		{"a field", form, "log=admin&pwd=x", admin},
 		{"spelled otherwise", form, "pwd=x&log=+ADMIN%20", admin},

@@ -414,7 +414,7 @@ func (a *App) checkServers(ctx caddy.Context) error {
 		use := &servers.uses[i]
 		needs, zone, place := servers.traits[use.zone], zap.String("zone", use.zone), zap.String("place", servers.name(use.zonePlace))
 		if use.everywhere && needs.keyedByForm {
-			a.warner.Warn("zone is keyed by a form field and has no match, so it charges every request of the site, those without the field by their address: write match path <path of the form>* into the zone",
+			a.warner.Warn("zone is keyed by a form field and has no match, so all other forms of the site share one bucket: write match path <path of the form>* into the zone",
 				zone, place)
 		}
 		if use.behindPHP && needs.ofAnything && !behindPHP[use.zone] {

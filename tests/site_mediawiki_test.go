@@ -144,9 +144,18 @@ var wikiLogins = map[string]wikiLogin{
 func (l wikiLogin) try(token loginToken, address, name, password string) request {
 	form := url.Values{l.name: {name}, l.password: {password}, l.token: {token.token}}
 	return request{
-		address: address, method: "POST", target: l.target,
+		address: address, method: "POST", target: marked(l.target, l.name),
 		header: []string{"Cookie", token.cookie}, body: form.Encode() + "&" + l.more,
 	}
+}
+
+// marked adds what the recipe's redirect for forms with a field adds.
+func marked(target, field string) string {
+	separator := "?"
+	if strings.Contains(target, "?") {
+		separator = "&"
+	}
+	return target + separator + "throttle=" + field
 }
 
 func wikiChecks(t *testing.T) int {
@@ -194,7 +203,7 @@ func TestMediaWikiChecksAsFewGuessesWhenTheyAreHidden(t *testing.T) {
 			r.body = strings.Replace(r.body, "wpName=Alice", "wpName="+url.QueryEscape(names[i%len(names)]), 1)
 		},
 		"the title in the form": func(_ int, r *request) {
-			r.target, r.body = "/index.php?title=Pump_1&action=submit", r.body+"&title=Special:UserLogin"
+			r.target, r.body = marked("/index.php?title=Pump_1&action=submit", "wpName"), r.body+"&title=Special:UserLogin"
 		},
 		"the name in the address": func(_ int, r *request) {
 			r.target, r.body = r.target+"&wpName=Alice", strings.Replace(r.body, "wpName=Alice", "x=y", 1)
@@ -204,7 +213,10 @@ func TestMediaWikiChecksAsFewGuessesWhenTheyAreHidden(t *testing.T) {
 		"an odd type":            func(_ int, r *request) { r.header = append(r.header, "Content-Type", urlencoded+" x; a=b") },
 		"post":                   func(_ int, r *request) { r.method = "post" },
 		"get":                    func(_ int, r *request) { r.method = "get" },
-		"another case of a path": func(_ int, r *request) { r.target = "/API.PHP/x?title=Special:UserLogin" },
+		"no mark in the address": func(_ int, r *request) { r.target = plain.target },
+		"a broken query":         func(_ int, r *request) { r.target = "/index.php?title=Special:UserLogin&%zz&throttle=wpName" },
+		"an encoded mark":        func(_ int, r *request) { r.target = plain.target + "&throttle=wp%4eame" },
+		"another case of a path": func(_ int, r *request) { r.target = marked("/API.PHP/x?title=Special:UserLogin", "wpName") },
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := startMediaWiki(t)

@@ -7,11 +7,11 @@
 //
 // # Forms
 //
-// Applications disagree about forms. Each form is therefore read several times:
-// as PHP reads it and as Rack (Ruby on Rails) 2 and 3 read it. Items takes the
+// Applications disagree about forms. A URL-encoded form is therefore read several
+// times: as PHP reads it and as Rack (Ruby on Rails) 2 and 3 read it. Items takes the
 // highest count. Field takes a value that all readings agree on, where a reading that
 // does not see the field has no say. A field that two readings see with
-// different values, or that stands in the form twice, is [Ambiguous].
+// different values is not found.
 //
 //	in the request                PHP 8                 Rack 2 and 3              here
 //	rows.x, rows x, rows[x        rows_x                rows.x, "rows x", rows→x  all of them
@@ -24,36 +24,28 @@
 //	a=1;b=2                       a is "1;b=2"          the same; a and b (1)     both
 //	a=%zz                         a is "%zz"            an error                  PHP's
 //	a=1&a=2                       the last              the last                  2 items, the last
-//	a=1&a[]=2                     the last              an error                  2 items, ambiguous
+//	a=1&a[]=2                     the last              an error                  2 items, not found
 //	a[]=1&a=2                     the last              the last                  2 items, the last
-//	over 1000 fields, 64 levels   the first ones        up to 4096, 32 or 100     all of them; a field given twice is ambiguous
+//	over 1000 fields, 64 levels   the first ones        up to 4096, 32 or 100     all of them; a field given twice is not found
 //	no Content-Type               no form               a form (POST)             both
 //	form type, space, more        a form                no form                   a form
 //	form type, tab, semicolon     no form               a form                    a form
-//	multipart without boundary    no form               read as URL-encoded       not understood; Field as Rack
-//	multipart/mixed, /related     no form               a form                    not understood; Field as Rack
-//	two Content-Types, a comma    the first             the first             not understood; Field as the first
-//	Content-Encoding              ignored               ignored                   not understood; Field as sent
+//	two Content-Types, a comma    the first             the first                 not understood
+//	Content-Encoding              ignored               ignored                   not understood
 //
-// In forms of parts (multipart/form-data):
+// Forms of parts (multipart/form-data) have many more such differences. They are
+// understood only as browsers write them:
 //
-//	in the request                PHP 8                 Rack 2 and 3              here
-//	name='rows[]'                 rows[]                'rows (2), as sent (3)    all of them
-//	name=rows[]                   rows[]                rows (2), rows[] (3)      both
-//	x=':; name=a                  no name               no name (2), a (3)        a
-//	name="a"; name="b"            b                     b                         b
-//	attachment; name="a"          a                     a                         a
-//	name*=utf-8''a                no name               no name                   no name
-//	name="a (no closing quote)    a                     no name                   a
-//	Content-ID: a                 nothing               a, if no name is given    both
-//	folded header lines           joined                joined                    joined
-//	lines that end in LF          read                  an error                  not understood; Field as PHP
-//	blanks around boundaries      not a boundary        a boundary (2)            both; not understood if around all
-//	a boundary within a line      not a boundary        a boundary (2)            both
-//	a boundary over 70 bytes      read                  an error (3)              not understood; Field as PHP
-//	fields after the last part    read                  not read                  read
-//	no closing boundary           read to the end       an error                  not understood; Field as PHP
-//	a line over 5120 bytes        several lines         one line                  both
+//   - The Content-Type has a boundary of up to 70 letters, digits and '+_.-, and at most
+//     charset=utf-8 beside it.
+//   - Boundaries are whole lines that end in CRLF. They stand nowhere else, and
+//     nothing comes before the first or after the last one.
+//   - Each part has one Content-Disposition: form-data; name="...", with at most
+//     ; filename="..." after it. Both are printable, without quotes, backslashes and
+//     "name=". There is no Content-Transfer-Encoding, and the header has up to 1400 bytes.
+//
+// Names of parts are read as those of URL-encoded forms. Files count as items, and are
+// no values.
 //
 // An error of Rack's answers the request with 400, so that nothing is done. PHP
 // is taken to be configured as it is delivered, without mbstring's
@@ -107,22 +99,19 @@ func (b *Body) Within(most int64) *Body {
 // In a form, the path data.rows finds the fields called data.rows as well as
 // those called data[rows].
 func (b *Body) Items(path Path) (n int, understood bool) {
-	if b == nil {
-		return 0, false
-	}
-	if len(b.Data) == 0 {
+	switch {
+	case b.Empty():
 		return 1, true
-	}
-	if !b.plain() || strings.Contains(b.ContentType, ",") {
+	case !b.readable():
 		return 0, false
 	}
 	n = 1
 	kind, readings := b.readings()
 	for _, reading := range readings {
 		counters := path.counters(reading.dialects)
-		err := reading.split(b.Data, func(name, _ []byte) {
+		err := reading.split(func(given field) {
 			for i := range counters {
-				counters[i].add(name)
+				counters[i].add(given.name)
 			}
 		})
 		if err != nil {
@@ -142,83 +131,51 @@ func (b *Body) Items(path Path) (n int, understood bool) {
 	return max(n, inJSON), ok
 }
 
-// A State says how sure the value of a form field is.
-type State uint8
-
-const (
-	// Unread means that the body was not read: it is too long or broken, came
-	// too slowly, is compressed, or is no form. It is the zero value.
-	Unread State = iota
-
-	// Absent means that the form was read whole and has no such field, or only
-	// an empty one. A request without a body is such a form.
-	Absent
-
-	// Ambiguous means that the field is given as an array, or that PHP and
-	// Rack read different values.
-	Ambiguous
-
-	// Found means that there is one value.
-	Found
-)
-
-// String implements fmt.Stringer.
-func (s State) String() string {
-	return [...]string{"unread", "absent", "ambiguous", "found"}[s]
-}
-
-// Field is [Body.FoldedField] with [fold.Plain].
-func (b *Body) Field(name string) (string, State) { return b.FoldedField(name, fold.Plain) }
-
-// FoldedField returns the value of a form field, folded. Blanks and NUL bytes around it
-// are dropped before. Readings that differ and fold to the same text agree. A value that
-// cannot be folded for sure is Ambiguous. The text is "" unless the state is Found, and never "" then.
+// Field returns the value of a form field, folded, without blanks and NUL bytes around
+// it. It returns false if the body was not read, is compressed or no form, has no such
+// field or only an empty one, or if PHP and Rack may read different values. Readings that
+// differ and fold to the same text agree. The value is never "" if it is found.
 // Fields may be nested: user[login].
 //
 // If only one of PHP and Rack sees the field, its value is returned: requests
 // for accounts cannot get around their limit by an odd spelling, and such a
-// request costs the account no more than a plain one. For the same reason a
-// value found in a broken or compressed form is returned.
-func (b *Body) FoldedField(name string, folding fold.Func) (string, State) {
-	if b == nil {
-		return "", Unread
+// request costs the account no more than a plain one.
+func (b *Body) Field(name string, folding fold.Func) (value string, found bool) {
+	if !b.readable() {
+		return "", false
 	}
-	if len(b.Data) == 0 {
-		return "", Absent
-	}
-	kind, readings := b.readings()
-	value, state := "", Absent
-	if kind != urlencoded && kind != multipart || !b.plain() {
-		state = Unread
-	}
+	_, readings := b.readings()
 	for _, reading := range readings {
-		finders := findersOf(name, reading.dialects)
-		fields := 0
-		err := reading.split(b.Data, func(name, value []byte) {
+		finders, fields := findersOf(name, reading.dialects), 0
+		err := reading.split(func(given field) {
 			fields++
 			for i := range finders {
-				finders[i].add(name, value)
+				finders[i].add(given)
 			}
 		})
-		if err != nil && state == Absent {
-			state = Unread
+		if err != nil {
+			return "", false
 		}
 		for i := range finders {
-			switch v, s := finders[i].result(folding, fields > phpFields); {
-			case s == Ambiguous, s == Found && state == Found && v != value:
-				return "", Ambiguous
-			case s == Found:
-				value, state = v, Found
+			switch v, sure := finders[i].result(folding, fields > phpFields); {
+			case !sure, v != "" && value != "" && v != value:
+				return "", false
+			case v != "":
+				value = v
 			}
 		}
 	}
-	return value, state
+	return value, value != ""
 }
 
 // phpFields is how many fields of a form PHP reads (max_input_vars).
 const phpFields = 1000
 
-// plain reports whether the data is not compressed.
-func (b *Body) plain() bool {
-	return b.ContentEncoding == "" || strings.EqualFold(b.ContentEncoding, "identity")
+// Empty reports whether the request has no body.
+func (b *Body) Empty() bool { return b != nil && len(b.Data) == 0 }
+
+// readable reports whether the body was read, is not compressed, and has one type.
+func (b *Body) readable() bool {
+	return b != nil && (b.ContentEncoding == "" || strings.EqualFold(b.ContentEncoding, "identity")) &&
+		!strings.Contains(b.ContentType, ",")
 }

@@ -16,33 +16,36 @@ const (
 	noForm     kind = iota
 	someForm        // to Rack only, and PHP applications may read it themselves
 	urlencoded      // application/x-www-form-urlencoded
-	multipart       // multipart/form-data
+	multipart       // multipart/form-data, and other types of parts
 )
 
+// A field is one field of a form. It is valid during the call only.
+type field struct {
+	name, value []byte
+	file        bool
+}
+
 // A reading is a way to split a form into fields. The dialects are of those who
-// split it so. Names and values are valid during the call only.
+// split it so.
 type reading struct {
-	split    func(data []byte, field func(name, value []byte)) error
+	split    func(each func(field)) error
 	dialects []dialect
 }
 
 var (
 	bothDialects = []dialect{php, rack}
-	phpDialect   = bothDialects[:1]
 	rackDialect  = bothDialects[1:]
 )
 
 // readings returns the readings of a form. There are none if it is no form.
 func (b *Body) readings() (kind, []reading) {
-	const urlencodedType, multipartType = "application/x-www-form-urlencoded", "multipart/form-data"
+	const urlencodedType, multipartTypes = "application/x-www-form-urlencoded", "multipart/"
 	toPHP, toRack := phpType(b.ContentType), rackType(b.ContentType)
 	switch {
 	case toPHP == urlencodedType || toRack == urlencodedType:
 		return urlencoded, b.pairs(bothDialects)
-	case toPHP == multipartType || toRack == multipartType:
-		return multipart, append([]reading{b.phpParts()}, b.rackParts()...)
-	case toRack == "multipart/mixed" || toRack == "multipart/related":
-		return someForm, b.rackParts()
+	case strings.HasPrefix(toRack, multipartTypes):
+		return multipart, []reading{{b.splitParts, bothDialects}}
 	case b.ContentType == "":
 		return someForm, b.pairs(rackDialect)
 	}
@@ -70,13 +73,13 @@ const blanks = " \t\n\v\f\r"
 
 // pairs returns the readings of a URL-encoded form.
 func (b *Body) pairs(dialects []dialect) []reading {
-	all := []reading{{func(data []byte, field func(name, value []byte)) error {
-		splitPairs(data, false, field)
+	all := []reading{{func(each func(field)) error {
+		splitPairs(b.Data, false, each)
 		return nil
 	}, dialects}}
 	if bytes.IndexByte(b.Data, ';') >= 0 {
-		all = append(all, reading{func(data []byte, field func(name, value []byte)) error {
-			splitPairs(data, true, field)
+		all = append(all, reading{func(each func(field)) error {
+			splitPairs(b.Data, true, each)
 			return nil
 		}, rackDialect})
 	}
@@ -85,7 +88,7 @@ func (b *Body) pairs(dialects []dialect) []reading {
 
 // splitPairs splits a URL-encoded form, at semicolons too as Rack 1 and some
 // others do.
-func splitPairs(data []byte, semicolons bool, field func(name, value []byte)) {
+func splitPairs(data []byte, semicolons bool, each func(field)) {
 	var room []byte
 	for len(data) > 0 {
 		end := 0
@@ -102,7 +105,7 @@ func splitPairs(data []byte, semicolons bool, field func(name, value []byte)) {
 		room = appendDecoded(room[:0], name)
 		length := len(room)
 		room = appendDecoded(room, value)
-		field(room[:length:length], room[length:])
+		each(field{name: room[:length:length], value: room[length:]})
 	}
 }
 
@@ -317,7 +320,7 @@ type finder struct {
 	path  [][]byte // of the field at hand
 	value string   // of the last one
 	given int      // how often
-	array bool     // the last one is an array, or part of one, or holds others
+	array bool     // the last one is a file, an array, or part of one, or holds others
 }
 
 func findersOf(name string, dialects []dialect) []finder {
@@ -328,8 +331,8 @@ func findersOf(name string, dialects []dialect) []finder {
 	return all
 }
 
-func (f *finder) add(name, value []byte) {
-	f.path = f.dialect.path(f.path[:0], name, len(f.target)+1)
+func (f *finder) add(given field) {
+	f.path = f.dialect.path(f.path[:0], given.name, len(f.target)+1)
 	if len(f.path) == 0 || len(f.target) == 0 {
 		return
 	}
@@ -342,13 +345,13 @@ func (f *finder) add(name, value []byte) {
 			return
 		}
 	}
-	if len(f.path) != len(f.target) {
+	if len(f.path) != len(f.target) || given.file {
 		f.array = true
 		return
 	}
 	f.given++
 	f.array = f.array && f.list()
-	f.value = string(bytes.Trim(value, blanks+"\x00"))
+	f.value = string(bytes.Trim(given.value, blanks+"\x00"))
 }
 
 // list reports whether the field is an array's element without an index.
@@ -356,17 +359,11 @@ func (f *finder) list() bool {
 	return slices.ContainsFunc(f.target, func(key []byte) bool { return len(key) == 0 })
 }
 
-// result returns the last value. If the form is long, PHP has not read its end.
-func (f *finder) result(folding fold.Func, long bool) (string, State) {
+// result returns the last value, folded, and "" if there is none. It returns false
+// if readers may see something else. If the form is long, PHP has not read its end.
+func (f *finder) result(folding fold.Func, long bool) (value string, sure bool) {
 	if f.array || f.given > 1 && (long || f.list()) {
-		return "", Ambiguous
+		return "", false
 	}
-	switch value, sure := folding(f.value); {
-	case !sure:
-		return "", Ambiguous
-	case value == "":
-		return "", Absent
-	default:
-		return value, Found
-	}
+	return folding(f.value)
 }

@@ -2,6 +2,7 @@ package decision
 
 import (
 	"net"
+	"net/http"
 	"net/netip"
 	"regexp"
 	"slices"
@@ -10,7 +11,6 @@ import (
 
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
 
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/body"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/fold"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/override"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
@@ -112,8 +112,9 @@ type missing uint8
 
 const (
 	complete missing = iota
-	absent           // a form was read whole and lacks the field, or nobody logs in by HTTP Basic
-	unclear          // any other reason, such as a field that was sent twice
+	absent           // there is no form at all, or nobody logs in by HTTP Basic
+	unclear          // a form was not read, lacks the field, or may be read in several ways
+	lacking          // any other reason, such as a header that was sent twice
 )
 
 // bucket returns the bucket that a request is charged to. If why is not None, the zone
@@ -128,13 +129,15 @@ func (r *Rule) bucket(s *Subject, b *Buffers) (k key, why Reason, skip bool) {
 
 // configured is bucket without overrides at run time.
 func (r *Rule) configured(s *Subject, b *Buffers) (k key, why Reason, skip bool) {
-	k, lacking := r.own(s, b)
+	k, state := r.own(s, b)
 	policy := Policy("")
 	switch {
-	case lacking != complete:
+	case state == unclear:
+		return key{name: UnclearBucket, rule: bucketkey.Limited, limit: r.Limit}, None, false
+	case state != complete:
 		policy, why = r.Key.Missing, MissingKey
-		if lacking == absent && policy == Share {
-			policy = ByClientIP // a few forms without the field must not close the zone to everybody
+		if state == absent && policy == Share {
+			policy = ByClientIP // a few page views must not close the zone to everybody
 		}
 	case !k.listed:
 		policy, why = r.Key.Unlisted, UnlistedKey
@@ -151,7 +154,7 @@ func (r *Rule) configured(s *Subject, b *Buffers) (k key, why Reason, skip bool)
 }
 
 // own returns the request's own key, without any policy.
-func (r *Rule) own(s *Subject, b *Buffers) (k key, lacking missing) {
+func (r *Rule) own(s *Subject, b *Buffers) (k key, state missing) {
 	name, parts := b.name[:0], b.parts[:0]
 	listed := r.Key.Overrides.Load()
 	plain := listed.Plain()
@@ -171,16 +174,16 @@ func (r *Rule) own(s *Subject, b *Buffers) (k key, lacking missing) {
 		switch {
 		case p.ClientIP:
 			if client = r.network(s); !client.IsValid() {
-				return key{}, unclear
+				return key{}, lacking
 			}
 			name = client.Addr().AppendTo(name)
 		case p.Template != nil:
 			if name, text = p.Template.appendParts(name, s); text == "" {
-				return key{}, unclear
+				return key{}, lacking
 			}
 		default:
-			if text, lacking = r.value(s, p); lacking != complete {
-				return key{}, lacking
+			if text, state = r.value(s, p); state != complete {
+				return key{}, state
 			}
 			if p.Digest {
 				digest = bucketkey.DigestOf(text)
@@ -211,22 +214,27 @@ func (r *Rule) value(s *Subject, p *Part) (string, missing) {
 		if p.Fold != nil && s.Request.Header["Authorization"] == nil {
 			return "", absent
 		}
-		return "", unclear
+		return "", lacking
 	}
-	switch text, state := s.body.Within(r.Cost.MaxBody).FoldedField(p.Field, p.Fold); state {
-	case body.Found:
-		return text, complete
-	case body.Absent:
+	read := s.body.Within(r.Cost.MaxBody)
+	if method := Method(s); read.Empty() && (method == http.MethodGet || method == http.MethodHead) {
 		return "", absent
+	}
+	if text, found := read.Field(p.Field, p.Fold); found {
+		return text, complete
 	}
 	return "", unclear
 }
 
-// SharedBucket is the name of the bucket of the policy [Share].
-const SharedBucket = "@share"
+// Names of buckets that several keys share. Clients cannot forge them, because a leading @
+// in a part is escaped.
+const (
+	SharedBucket  = "@share"   // of the policy [Share]
+	UnclearBucket = "@unclear" // of forms that do not say for sure whom they are about
+)
 
 // fallback returns the key for requests without a usable one: @client_ip/<address> or
-// @share. Clients cannot forge these, because a leading @ in a part is escaped.
+// @share.
 func (r *Rule) fallback(s *Subject, policy Policy) key {
 	k := key{name: SharedBucket, rule: bucketkey.Limited, limit: r.Limit}
 	if policy == Share {
