@@ -17,10 +17,10 @@ import (
 
 	"github.com/caddyserver/caddy/v2"
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
-	"github.com/caddyserver/caddy/v2/modules/caddyhttp/reverseproxy"
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/body"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/decision"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/routes"
 )
 
 // A checkInput describes a request that is not made.
@@ -76,8 +76,7 @@ func (a *App) adminCheck(ctx context.Context, in *adminInput) (any, error) {
 		if way.result.Exempt, err = a.exempts(&subject); err != nil || way.result.Exempt {
 			return way.result, err
 		}
-		walk := routeWalk{server: server, groups: make(map[string]bool), reached: way.reach}
-		if err := walk.routes(server.Routes, nothing).ServeHTTP(httptest.NewRecorder(), r); err != nil {
+		if err := way.follow(server, r); err != nil {
 			return nil, badRequest("following the request: %w", err)
 		}
 	}
@@ -245,76 +244,34 @@ func (c *checkInput) again(r *http.Request) *http.Request {
 	return &again
 }
 
-// A routeWalk follows a request through the routes of a server as Caddy does, but for
-// handlers that would serve it or change anything outside of it.
-type routeWalk struct {
-	server  *caddyhttp.Server
-	groups  map[string]bool // that a route has matched of
-	reached func(*Handler, *http.Request) error
-}
-
-// nothing is behind the last route.
-var nothing = caddyhttp.HandlerFunc(func(http.ResponseWriter, *http.Request) error { return nil })
-
-func (w *routeWalk) routes(routes caddyhttp.RouteList, next caddyhttp.Handler) caddyhttp.Handler {
-	for i := len(routes) - 1; i >= 0; i-- {
-		next = w.route(&routes[i], next)
+// follow lets a request go through the routes of a server to the directives that it would
+// come to. Nothing on its way serves it or changes anything outside of it.
+func (c *requestCheck) follow(server *caddyhttp.Server, r *http.Request) error {
+	stripped, err := routes.Strip(server)
+	if err != nil {
+		return err
 	}
-	return next
-}
-
-func (w *routeWalk) route(route *caddyhttp.Route, next caddyhttp.Handler) caddyhttp.Handler {
-	return caddyhttp.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) error {
-		if w.groups[route.Group] {
-			return next.ServeHTTP(rw, r)
-		}
-		matches, err := route.MatcherSets.AnyMatchWithError(r)
-		switch {
-		case err != nil:
-			return err
-		case !matches:
-			return next.ServeHTTP(rw, r)
-		}
-		w.groups[route.Group] = route.Group != ""
-		behind := next
-		if route.Terminal {
-			behind = nothing
-		}
-		for _, handler := range slices.Backward(route.Handlers) {
-			behind = w.handler(handler, behind)
-		}
-		return behind.ServeHTTP(rw, r)
+	end := caddyhttp.HandlerFunc(func(http.ResponseWriter, *http.Request) error { return nil })
+	chain, err := routes.Link(c.app.ctx, stripped, end, func(throttle caddyhttp.MiddlewareHandler) caddyhttp.MiddlewareHandler {
+		return directiveCheck{c, throttle.(*Handler)}
 	})
+	if err != nil {
+		return err
+	}
+	// Routes that are invoked are the stripped server's.
+	return chain.ServeHTTP(httptest.NewRecorder(), r.WithContext(context.WithValue(r.Context(), caddyhttp.ServerCtxKey, stripped)))
 }
 
-func (w *routeWalk) handler(handler caddyhttp.MiddlewareHandler, next caddyhttp.Handler) caddyhttp.Handler {
-	switch h := handler.(type) {
-	case *Handler:
-		return caddyhttp.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) error {
-			if err := w.reached(h, r); err != nil {
-				return err
-			}
-			return next.ServeHTTP(rw, r)
-		})
-	case *caddyhttp.Subroute:
-		return w.routes(h.Routes, next)
-	case *caddyhttp.Invoke:
-		if named := w.server.NamedRoutes[h.Name]; named != nil {
-			return w.route(named, next)
-		}
-	case *reverseproxy.Handler:
-		if len(h.HandleResponse) == 0 { // forward_auth lets through what the service allows
-			return nothing
-		}
-	case caddy.Module:
-		switch h.CaddyModule().ID.Name() {
-		case "rewrite", "vars", "map": // change the request alone
-			return caddyhttp.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) error {
-				return handler.ServeHTTP(rw, r, next)
-			})
-		case "static_response", "error":
-			return nothing
-		}
+// A directiveCheck stands for a throttle directive in a check.
+type directiveCheck struct {
+	check   *requestCheck
+	handler *Handler
+}
+
+// ServeHTTP implements caddyhttp.MiddlewareHandler.
+func (d directiveCheck) ServeHTTP(w http.ResponseWriter, r *http.Request, next caddyhttp.Handler) error {
+	if err := d.check.reach(d.handler, r); err != nil {
+		return err
 	}
-	return next
+	return next.ServeHTTP(w, r)
 }

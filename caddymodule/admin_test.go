@@ -884,3 +884,42 @@ func TestKeyShowsTheNameOfABucket(t *testing.T) {
 		}
 	}
 }
+
+// A request ends at a handler that answers it, and comes to no zone behind it.
+func TestACheckKnowsTheHandlersThatAnswer(t *testing.T) {
+	s := run(t, `http:// {
+		route {
+			root testdata
+			request_header X-Who robot
+			file_server /files/*
+			metrics /metrics
+			throttle_seen /seen
+			file_server /goes/* {
+				pass_thru
+			}
+			throttle {
+				zone behind {
+					limit 1 1/d
+				}
+				zone told {
+					match header X-Who robot
+					limit 1 1/d
+				}
+			}
+			respond ok
+		}
+	}`)
+	for path, want := range map[string][]string{
+		"/files/a": nil, "/metrics": nil, "/seen": nil, "/goes/on": {"behind", "told"}, "/": {"behind", "told"},
+	} {
+		var got checked
+		s.admin(http.MethodPost, "/throttle/check", `{"client_ip": "203.0.113.7", "url": "http://example.com`+path+`"}`, &got)
+		var zones []string
+		for _, z := range got.Zones {
+			zones = append(zones, z.Zone)
+		}
+		if !slices.Equal(zones, want) {
+			t.Errorf("%s: got the zones %v, want %v", path, zones, want)
+		}
+	}
+}

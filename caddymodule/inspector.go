@@ -41,8 +41,7 @@ func init() {
 type Inspector struct {
 	// Let every user whom the page is shown to lift and set bans, limits and shadow,
 	// and empty buckets. Default: the page only shows. It still only shows if neither
-	// the site nor `hosts` names a host, or if Caddy's admin endpoint listens on all
-	// interfaces.
+	// the site nor `hosts` names a host.
 	AllowChanges bool `json:"allow_changes,omitempty"`
 
 	// The names under which the page may be opened, without ports. Default: those of
@@ -91,13 +90,10 @@ func (i *Inspector) Provision(ctx caddy.Context) error {
 // decide finds out whether the page may change anything. It must be called when the
 // handlers of all servers are provisioned.
 func (i *Inspector) decide(ctx caddy.Context) {
-	listen, open := openAdmin(ctx)
 	switch {
 	case !i.AllowChanges:
 		i.readOnly = "This page only shows. Changes need allow_changes in its configuration."
 		return
-	case open:
-		i.readOnly = fmt.Sprintf("This page only shows, because Caddy's admin endpoint listens on all interfaces (%s): everybody who reaches it can change everything without logging in. Bind it to localhost.", listen)
 	case len(i.Hosts) == 0 && !i.hosted(ctx):
 		i.readOnly = "This page only shows, because it answers under any host name, and so to foreign pages (DNS rebinding). Give the site a name, or add hosts."
 	default:

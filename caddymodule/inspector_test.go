@@ -14,7 +14,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/caddyserver/caddy/v2"
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/decision"
@@ -125,8 +124,6 @@ func TestTheInspectorChangesNothingUnlessItMay(t *testing.T) {
 		{inspectedZones("http:// {\n" + inspectorUsers + "\nthrottle_inspector {\nallow_changes\n}\n}\n"), "any host name"},
 		{inspectedZones("http://throttle.example, http://:80 {\n" + inspectorUsers + "\nthrottle_inspector {\nallow_changes\n}\n}\n"), "any host name"},
 		{inspectedZones("http://*.example {\n" + inspectorUsers + "\nthrottle_inspector {\nallow_changes\n}\n}\n"), "any host name"},
-		{strings.Replace(withInspector("allow_changes"), "{\n", "{\nadmin :2019\n", 1), "admin endpoint"},
-		{strings.Replace(withInspector("allow_changes"), "{\n", "{\nadmin 0.0.0.0:2019\n", 1), "admin endpoint"},
 	} {
 		s := run(t, test.config)
 		v := s.visits("alice")
@@ -513,21 +510,6 @@ func TestTheAdminAPIGivesRatesToPlot(t *testing.T) {
 			t.Errorf("got %+v, want %+v for pages alone", got.Zones, want)
 		}
 	})
-}
-
-func TestAnAdminEndpointThatIsOpenIsFound(t *testing.T) {
-	for listen, want := range map[string]bool{
-		"": false, "localhost:2019": false, "127.0.0.1:2019": false, "[::1]:2019": false, "unix//run/caddy.sock": false, "192.0.2.1:2019": false,
-		":2019": true, "0.0.0.0:2019": true, "[::]:2019": true, "tcp/:2019": true,
-	} {
-		base, err := caddy.ProvisionContext(&caddy.Config{Admin: &caddy.AdminConfig{Listen: listen}})
-		if err != nil {
-			t.Fatal(err)
-		}
-		if _, got := openAdmin(base); got != want {
-			t.Errorf("admin %s: got %v, want %v", listen, got, want)
-		}
-	}
 }
 
 func TestOnlyMatchersOfCertainNamesNameHosts(t *testing.T) {

@@ -1,11 +1,9 @@
 package caddymodule
 
 import (
-	"cmp"
 	"encoding/json"
 	"fmt"
 	"maps"
-	"reflect"
 	"slices"
 	"strconv"
 	"strings"
@@ -15,6 +13,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/decision"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/routes"
 )
 
 // A zone that stands where it limits nothing is worse than an error: its owner finds out
@@ -27,13 +26,9 @@ type zonePlace struct{ zone, path string }
 // A zoneUse is a zone in a throttle directive.
 type zoneUse struct {
 	zonePlace
-	byName     bool   // the global options define it
-	rootless   bool   // nothing has set the site's root before it
-	everywhere bool   // it gets all requests of a site
-	behind     string // the handler before it that answers all requests; empty if none does
-	behindPHP  bool   // php_fastcgi before it answers all requests that run PHP
-	plain      bool   // its server speaks plain HTTP, and no proxy speaks HTTPS for it
-	leak       string // the server's error routes, if they show clients what the upstream tells of users
+	routes.Way
+	byName bool   // the global options define it
+	leak   string // the server's error routes, if they show clients what the upstream tells of users
 }
 
 // zoneTraits are what a zone needs of the place where it is used.
@@ -41,7 +36,6 @@ type zoneTraits struct {
 	keyedByForm bool // a match of its own
 	ofAnything  bool // that requests that run PHP get there, because it has no match
 	siteRoot    bool // the site's root, for static files
-	sendsPasses bool // HTTPS
 	told        bool // that error routes do not answer with the upstream's headers
 }
 
@@ -52,17 +46,7 @@ type serversConfig struct {
 	uses   []zoneUse // in the order of requests
 	asked  []zonePlace
 	traits map[string]zoneTraits // of zones, by name
-
-	outermost map[string]*caddyhttp.Route // the servers' own routes, by their path
-	sites     map[string]string           // the hosts of these routes
-
-	// What walk knows of the place that it has come to.
-	named    map[string]any // the named routes of the server
-	rooted   bool           // something has set the site's root
-	answered string         // the handler that answers all requests before they get here
-	ranPHP   bool           // php_fastcgi answers all requests that run PHP before they get here
-	matched  bool           // a route has matchers other than host
-	plain    bool           // the server speaks plain HTTP, and no proxy speaks HTTPS for it
+	sites  map[string]string     // the hosts of the servers' own routes, by the path of these
 }
 
 // name returns the path of a place, and the site if it is in one. Users of a Caddyfile
@@ -76,22 +60,6 @@ func (c *serversConfig) name(place zonePlace) string {
 	return place.path
 }
 
-// hostsOf returns the hosts that a route of a server matches, or "". Caddy has
-// provisioned its matchers by now.
-func hostsOf(route *caddyhttp.Route) string {
-	for _, set := range route.MatcherSets {
-		for _, matcher := range set {
-			switch hosts := matcher.(type) {
-			case *caddyhttp.MatchHost:
-				return strings.Join(*hosts, ", ")
-			case caddyhttp.MatchHost:
-				return strings.Join(hosts, ", ")
-			}
-		}
-	}
-	return ""
-}
-
 // readServers reads the config of all servers of the HTTP app in which a module is
 // provisioned. It returns nil if the module is in no HTTP app.
 func readServers(ctx caddy.Context) (*serversConfig, error) {
@@ -103,233 +71,92 @@ func readServers(ctx caddy.Context) (*serversConfig, error) {
 	if !ok {
 		return nil, nil
 	}
-	raw, err := json.Marshal(app.Servers)
-	if err != nil {
-		return nil, fmt.Errorf("reading the config of all servers: %w", err)
-	}
-	var servers map[string]map[string]any
-	if err := json.Unmarshal(raw, &servers); err != nil {
-		return nil, fmt.Errorf("reading the config of all servers: %w", err)
-	}
-	c := &serversConfig{
-		traits: make(map[string]zoneTraits), outermost: make(map[string]*caddyhttp.Route), sites: make(map[string]string),
-	}
-	for _, name := range slices.Sorted(maps.Keys(servers)) {
-		server, path := servers[name], "apps/http/servers/"+name
-		c.named, _ = server["named_routes"].(map[string]any)
-		c.rooted, c.plain = false, speaksPlain(app.Servers[name])
-		for i := range app.Servers[name].Routes {
-			route, at := &app.Servers[name].Routes[i], path+"/routes/"+strconv.Itoa(i)
-			c.outermost[at] = route
-			if site := hostsOf(route); site != "" {
-				c.sites[at] = site
-			}
+	c := &serversConfig{traits: make(map[string]zoneTraits), sites: make(map[string]string)}
+	for _, name := range slices.Sorted(maps.Keys(app.Servers)) {
+		if err := c.read(app.Servers[name], "apps/http/servers/"+name); err != nil {
+			return nil, fmt.Errorf("reading the config of all servers: %w", err)
 		}
-		before := len(c.uses)
-		c.walk(server["routes"], path+"/routes")
-		if asksUpstream(server["errors"]) {
-			for i := range c.uses[before:] {
-				c.uses[before+i].leak = path + "/errors"
-			}
-		}
-		delete(server, "routes")
-		c.rooted = true // error routes and others: assume that something sets it
-		c.walk(server, path)
 	}
 	return c, nil
 }
 
-// speaksPlain reports whether clients of a server use plain HTTP, as far as is known when a
-// config is loaded. A trusted proxy may speak HTTPS for it.
-func speaksPlain(server *caddyhttp.Server) bool {
-	proxies := reflect.ValueOf(server).Elem().FieldByName("trustedProxies") // once Caddy has dropped its raw config
-	return len(server.TLSConnPolicies) == 0 && len(server.TrustedProxiesRaw) == 0 && !server.TrustedProxiesUnix &&
-		proxies.Kind() == reflect.Interface && proxies.IsNil()
-}
-
-// asksUpstream reports whether a value has a handler that proxies, and no throttle.
-func asksUpstream(value any) bool {
-	found := make(map[string]bool) // handlers
-	var look func(any)
-	look = func(value any) {
-		switch value := value.(type) {
-		case []any:
-			for _, element := range value {
-				look(element)
-			}
-		case map[string]any:
-			if name, ok := value["handler"].(string); ok {
-				found[name] = true
-			}
-			for _, element := range value {
-				look(element)
+// read reads the config of one server.
+func (c *serversConfig) read(server *caddyhttp.Server, path string) error {
+	for i := range server.Routes {
+		if hosts, _ := routes.Hosts(&server.Routes[i]); len(hosts) > 0 {
+			c.sites[path+"/routes/"+strconv.Itoa(i)] = strings.Join(hosts, ", ")
+		}
+	}
+	before := len(c.uses)
+	walk := routes.Walk{Named: server.NamedRoutes, Visit: c.visit}
+	if _, err := walk.Routes(server.Routes, path+"/routes", routes.Way{}); err != nil {
+		return err
+	}
+	asked := false                        // error routes ask an upstream that no throttle stands before
+	elsewhere := routes.Way{Rooted: true} // assume that something sets it
+	if server.Errors != nil {
+		own := len(c.uses)
+		walk.Visit = func(h *routes.Handler, place string, way routes.Way) {
+			asked = asked || h.Name == "reverse_proxy" && len(way.Zones) == 0
+			c.visit(h, place, way)
+		}
+		if _, err := walk.Routes(server.Errors.Routes, path+"/errors/routes", elsewhere); err != nil {
+			return err
+		}
+		for i := range c.uses[before:own] {
+			if asked {
+				c.uses[before+i].leak = path + "/errors"
 			}
 		}
 	}
-	look(value)
-	return found["reverse_proxy"] && !found["throttle"]
+	walk.Visit = c.visit
+	if err := walk.Rest(path+"/named_routes", elsewhere); err != nil {
+		return err
+	}
+	var config any
+	raw, err := json.Marshal(server)
+	if err == nil {
+		err = json.Unmarshal(raw, &config)
+	}
+	c.findAsked(config, path)
+	return err
 }
 
-// walk looks for zones below a value, in the order of requests.
-func (c *serversConfig) walk(value any, path string) {
+// findAsked looks for the zones that throttle_blocked asks about.
+func (c *serversConfig) findAsked(value any, path string) {
 	switch value := value.(type) {
 	case []any:
-		answered, ranPHP := c.answered, c.ranPHP
-		alternative := false // a route of the group has set the site's root
 		for i, element := range value {
-			route, _ := element.(map[string]any)
-			rooted, matched := c.rooted, c.matched
-			at := path + "/" + strconv.Itoa(i)
-			c.matched = matched || c.narrows(route, at)
-			c.walk(element, at)
-			c.matched = matched
-			switch {
-			case route["terminal"] == true:
-				c.rooted = rooted // its requests do not reach the next route
-			case route["group"] != nil && i+1 < len(value) && sameGroup(route, value[i+1]):
-				alternative = alternative || c.rooted
-				c.rooted = rooted
-			case route["group"] != nil:
-				c.rooted, alternative = c.rooted || alternative, false
-			}
-			if outermost := c.outermost[at]; outermost == nil || len(outermost.MatcherSets) == 0 {
-				c.answered = cmp.Or(c.answered, answersAll(route), answers(route))
-				c.ranPHP = c.ranPHP || answersPHP(route)
-			}
+			c.findAsked(element, path+"/"+strconv.Itoa(i))
 		}
-		c.answered, c.ranPHP = answered, ranPHP
 	case map[string]any:
-		c.walkHandler(value, path)
 		if asked, ok := value["throttle_blocked"].(map[string]any); ok {
 			zone, _ := asked["zone"].(string)
 			c.asked = append(c.asked, zonePlace{zone, path})
 		}
-		if handled := strings.HasSuffix(path[:strings.LastIndex(path, "/")], "/routes"); handled && value["handle"] == nil {
-			c.rooted = true // a route that is provisioned already may set it
-		}
 		for _, key := range slices.Sorted(maps.Keys(value)) {
-			c.walk(value[key], path+"/"+key)
+			c.findAsked(value[key], path+"/"+key)
 		}
 	}
 }
 
-// sameGroup reports whether requests reach one of two routes at most.
-func sameGroup(route map[string]any, next any) bool {
-	other, _ := next.(map[string]any)
-	return other["group"] == route["group"]
-}
-
-func (c *serversConfig) walkHandler(handler map[string]any, path string) {
-	switch handler["handler"] {
-	case "vars":
-		c.rooted = c.rooted || handler["root"] != nil
-	case "invoke":
-		name, _ := handler["name"].(string)
-		route := c.named[name]
-		delete(c.named, name) // named routes may invoke each other endlessly
-		c.walk(route, path)
-	case "throttle":
-		zones, _ := handler["zone"].([]any)
-		for _, zone := range zones {
-			fields, _ := zone.(map[string]any)
-			name, _ := fields["name"].(string)
-			use := zoneUse{
-				zonePlace: zonePlace{name, path}, byName: len(fields) == 1,
-				rootless: !c.rooted, everywhere: !c.matched, behind: c.answered, behindPHP: c.ranPHP, plain: c.plain,
-			}
-			c.uses = append(c.uses, use)
-			if use.byName {
-				continue
-			}
-			if z, err := json.Marshal(fields); err == nil {
-				c.note(z)
-			}
+// visit remembers the zones of a throttle handler.
+func (c *serversConfig) visit(h *routes.Handler, place string, way routes.Way) {
+	var config struct {
+		Zone []map[string]json.RawMessage `json:"zone"`
+	}
+	if h.Name != "throttle" || json.Unmarshal(h.Raw, &config) != nil {
+		return
+	}
+	for _, fields := range config.Zone {
+		var name string
+		_ = json.Unmarshal(fields["name"], &name) // Caddy says what is wrong
+		use := zoneUse{zonePlace: zonePlace{name, place}, Way: way, byName: len(fields) == 1}
+		c.uses = append(c.uses, use)
+		if raw, err := json.Marshal(fields); err == nil && !use.byName {
+			c.note(raw)
 		}
 	}
-}
-
-// narrows reports whether a route has matchers other than host. Those of a server's own
-// routes are no longer in the raw config.
-func (c *serversConfig) narrows(route map[string]any, path string) bool {
-	if outermost := c.outermost[path]; outermost != nil {
-		for _, set := range outermost.MatcherSets {
-			if len(set) > 1 || hostsOf(&caddyhttp.Route{MatcherSets: caddyhttp.MatcherSets{set}}) == "" {
-				return true
-			}
-		}
-	}
-	sets, _ := route["match"].([]any)
-	for _, set := range sets {
-		matchers, _ := set.(map[string]any)
-		if _, host := matchers["host"]; !host || len(matchers) > 1 {
-			return true
-		}
-	}
-	return false
-}
-
-// answersAll returns the handler of a route that answers every request that gets
-// there, or "".
-func answersAll(route map[string]any) string {
-	handlers, _ := route["handle"].([]any)
-	if route["match"] != nil {
-		return ""
-	}
-	for _, handler := range handlers {
-		fields, _ := handler.(map[string]any)
-		if name := answers(fields); name != "" {
-			return name
-		}
-	}
-	return ""
-}
-
-// answers returns the name of a handler that answers every request, or of one in it, or
-// "".
-func answers(handler map[string]any) string {
-	switch name, _ := handler["handler"].(string); name {
-	case "static_response":
-		return name
-	case "reverse_proxy":
-		if handler["handle_response"] == nil { // forward_auth lets through what the service allows
-			return name
-		}
-	case "file_server":
-		if handler["pass_thru"] != true {
-			return name
-		}
-	case "subroute":
-		routes, _ := handler["routes"].([]any)
-		for _, inner := range routes {
-			inner, _ := inner.(map[string]any)
-			if name := answersAll(inner); name != "" {
-				return name
-			}
-		}
-	}
-	return ""
-}
-
-// answersPHP reports whether a route, or a handler of one, answers all requests that run
-// PHP and lets others through, as php_fastcgi does.
-func answersPHP(route map[string]any) bool {
-	inner, _ := route["routes"].([]any)
-	handlers, _ := route["handle"].([]any)
-	if route["match"] == nil {
-		inner = slices.Concat(inner, handlers)
-	}
-	if slices.ContainsFunc(inner, func(element any) bool {
-		fields, _ := element.(map[string]any)
-		return answersPHP(fields)
-	}) {
-		return true
-	}
-	scripts := []any{map[string]any{"path": []any{"*.php"}}}
-	return reflect.DeepEqual(route["match"], any(scripts)) && slices.ContainsFunc(handlers, func(handler any) bool {
-		fields, _ := handler.(map[string]any)
-		transport, _ := fields["transport"].(map[string]any)
-		return transport["protocol"] == "fastcgi"
-	})
 }
 
 // note remembers what a zone needs of its place.
@@ -342,7 +169,6 @@ func (c *serversConfig) note(raw []byte) {
 		keyedByForm: len(z.Match) == 0 && z.MissingKey != string(decision.Skip) && slices.ContainsFunc(z.Key, func(k KeySource) bool { return k.Source == "form" }),
 		ofAnything:  len(z.Match) == 0,
 		siteRoot:    z.ExemptStaticFiles != nil && z.ExemptStaticFiles.Root == "",
-		sendsPasses: len(z.Share) > 0 && z.Pass != passOff && !z.Shadow,
 		told:        slices.ContainsFunc(z.Rank, func(r Rank) bool { return r.Told != "" }),
 	}
 }
@@ -382,12 +208,12 @@ func (c *serversConfig) check(global []*Zone) (unused []string, err error) {
 		}
 	}
 	for i := range c.uses {
-		if use := &c.uses[i]; use.behind != "" {
-			return nil, fmt.Errorf("zone %q never sees a request, because a handler before it (%s) answers all of them: put throttle first, in %s", use.zone, use.behind, c.name(use.zonePlace))
+		if use := &c.uses[i]; use.Answered != "" {
+			return nil, fmt.Errorf("zone %q never sees a request, because a handler before it (%s) answers all of them: put throttle first, in %s", use.zone, use.Answered, c.name(use.zonePlace))
 		}
 	}
 	for i := range c.uses {
-		if use := &c.uses[i]; use.rootless && c.traits[use.zone].siteRoot {
+		if use := &c.uses[i]; !use.Rooted && c.traits[use.zone].siteRoot {
 			return nil, fmt.Errorf("zone %q exempts static files, and nothing sets the site's root before it: want root * <folder> in the site, or exempt static_files <folder>, in %s", use.zone, c.name(use.zonePlace))
 		}
 	}
@@ -409,22 +235,17 @@ func (a *App) checkServers(ctx caddy.Context) error {
 	for _, zone := range unused {
 		a.warnUnused(zone)
 	}
-	behindPHP, overHTTP, leaks := make(map[string]bool), make(map[string]bool), make(map[string]bool) // that were warned of
+	behindPHP, leaks := make(map[string]bool), make(map[string]bool) // that were warned of
 	for i := range servers.uses {
 		use := &servers.uses[i]
 		needs, zone, place := servers.traits[use.zone], zap.String("zone", use.zone), zap.String("place", servers.name(use.zonePlace))
-		if use.everywhere && needs.keyedByForm {
+		if !use.Narrowed && needs.keyedByForm {
 			a.warner.Warn("zone is keyed by a form field and has no match, so all other forms of the site share one bucket: write match path <path of the form>* into the zone",
 				zone, place)
 		}
-		if use.behindPHP && needs.ofAnything && !behindPHP[use.zone] {
+		if use.PHP && needs.ofAnything && !behindPHP[use.zone] {
 			behindPHP[use.zone] = true
 			a.warner.Warn("zone sees no request that runs PHP, because php_fastcgi before it answers them: put throttle before php_fastcgi",
-				zone, place)
-		}
-		if use.plain && needs.sendsPasses && !overHTTP[use.zone] {
-			overHTTP[use.zone] = true
-			a.warner.Warn("zone with share is on a site over plain HTTP, where no passes are sent, so nobody who comes back is served sooner and nobody is a member by issued or told: serve the site over HTTPS, list the proxy that does in trusted_proxies and let it send X-Forwarded-Proto, or write pass off",
 				zone, place)
 		}
 		if use.leak != "" && needs.told && !leaks[use.zone] {

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"maps"
 	"net"
-	"net/http"
 	"slices"
 	"strings"
 
@@ -15,121 +14,8 @@ import (
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/accesslog"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/routes"
 )
-
-// A config in a replay is stripped to routes, matchers and throttle handlers. Nothing
-// else of it is loaded: no listener, log, storage, certificate, upstream or shared store.
-
-// A strippedServer is what a replay needs of a server's config.
-type strippedServer struct {
-	Listen      []string                  `json:"listen,omitempty"`
-	Routes      []*strippedRoute          `json:"routes,omitempty"`
-	NamedRoutes map[string]*strippedRoute `json:"named_routes,omitempty"`
-}
-
-// A strippedRoute is a route without the handlers that a replay cannot run.
-type strippedRoute struct {
-	Group    string                   `json:"group,omitempty"`
-	Match    caddyhttp.RawMatcherSets `json:"match,omitempty"`
-	Handle   []json.RawMessage        `json:"handle,omitempty"`
-	Terminal bool                     `json:"terminal,omitempty"`
-}
-
-// stripRoutes removes the handlers that are neither throttle nor routing, and what
-// comes after the last throttle handler: it can change nothing. Later says that there
-// is another one behind these routes. It also returns whether one is in them.
-func stripRoutes(routes []*strippedRoute, later bool) (kept []*strippedRoute, limits bool, err error) {
-	for _, route := range slices.Backward(routes) {
-		limited, err := route.strip(later || limits)
-		if err != nil {
-			return nil, false, err
-		}
-		if limited || later || limits {
-			kept = append(kept, route)
-		}
-		limits = limits || limited
-	}
-	slices.Reverse(kept)
-	return kept, limits, nil
-}
-
-// strip strips a route. A handler that answers every request ends it.
-func (r *strippedRoute) strip(later bool) (limits bool, err error) {
-	handlers := make([]strippedHandler, 0, len(r.Handle))
-	for _, raw := range r.Handle {
-		handler := strippedHandler{raw: raw}
-		if err := json.Unmarshal(raw, &handler); err != nil {
-			return false, fmt.Errorf("reading a handler: %w", err)
-		}
-		if handler.answers() {
-			r.Terminal = true
-			break
-		}
-		handlers = append(handlers, handler)
-	}
-	later = later && !r.Terminal
-	r.Handle = nil
-	for i := range slices.Backward(handlers) {
-		kept, limited, err := handlers[i].strip(later || limits)
-		if err != nil {
-			return false, err
-		}
-		if limits = limits || limited; kept != nil {
-			r.Handle = append(r.Handle, kept)
-		}
-	}
-	slices.Reverse(r.Handle)
-	return limits, nil
-}
-
-// A strippedHandler is what a replay needs to know of a handler's config.
-type strippedHandler struct {
-	raw            json.RawMessage
-	Name           string           `json:"handler"`
-	Routes         []*strippedRoute `json:"routes"`
-	Request        json.RawMessage  `json:"request"`
-	HandleResponse json.RawMessage  `json:"handle_response"`
-	PassThru       bool             `json:"pass_thru"`
-}
-
-// answers reports whether the handler answers every request.
-func (h *strippedHandler) answers() bool {
-	switch h.Name {
-	case "static_response", "error", "acme_server", "metrics":
-		return true
-	case "reverse_proxy":
-		return h.HandleResponse == nil // forward_auth goes on
-	case "file_server":
-		return !h.PassThru
-	}
-	return false
-}
-
-// strip returns what is kept of the handler, or nil, and whether it is or holds a
-// throttle handler.
-func (h *strippedHandler) strip(later bool) (kept json.RawMessage, limits bool, err error) {
-	switch h.Name {
-	case "throttle", "invoke":
-		return h.raw, true, nil
-	case "subroute":
-		routes, limits, err := stripRoutes(h.Routes, later)
-		if err != nil || len(routes) == 0 {
-			return nil, limits, err
-		}
-		kept, err = json.Marshal(map[string]any{"handler": "subroute", "routes": routes})
-		return kept, limits, err
-	case "vars", "map", "rewrite":
-		if later {
-			return h.raw, false, nil
-		}
-	case "headers":
-		if later && h.Request != nil {
-			kept, err = json.Marshal(map[string]any{"handler": "headers", "request": h.Request})
-			return kept, false, err
-		}
-	}
-	return nil, false, nil
-}
 
 // A replayServer is a server of the config as a replay runs it.
 type replayServer struct {
@@ -149,12 +35,14 @@ type replayConfig struct {
 	close    func()
 }
 
-// loadReplayConfig loads a config, whose requests end at upstream.
+// loadReplayConfig loads a config, whose requests end at upstream. Nothing is loaded but
+// throttle and the routes that lead to it: no listener, log, storage, certificate, upstream
+// or shared store.
 func loadReplayConfig(config []byte, upstream caddyhttp.Handler) (_ *replayConfig, err error) {
 	var whole struct {
 		Apps struct {
 			HTTP struct {
-				Servers map[string]*strippedServer `json:"servers"`
+				Servers map[string]*caddyhttp.Server `json:"servers"`
 			} `json:"http"`
 			Throttle map[string]json.RawMessage `json:"throttle"`
 		} `json:"apps"`
@@ -203,23 +91,12 @@ func loadReplayConfig(config []byte, upstream caddyhttp.Handler) (_ *replayConfi
 }
 
 // addServer loads the routes of a server.
-func (c *replayConfig) addServer(ctx caddy.Context, name string, stripped *strippedServer, upstream caddyhttp.Handler) (err error) {
-	if stripped.Routes, _, err = stripRoutes(stripped.Routes, false); err != nil {
-		return err
-	}
-	for _, route := range stripped.NamedRoutes {
-		if _, err := route.strip(true); err != nil {
-			return err
-		}
-	}
-	raw, err := json.Marshal(stripped)
+func (c *replayConfig) addServer(ctx caddy.Context, name string, config *caddyhttp.Server, upstream caddyhttp.Handler) error {
+	stripped, err := routes.Strip(config)
 	if err != nil {
 		return err
 	}
-	s := &replayServer{Server: new(caddyhttp.Server), name: name}
-	if err := json.Unmarshal(raw, s.Server); err != nil {
-		return err
-	}
+	s := &replayServer{Server: stripped, name: name}
 	for _, listen := range s.Listen {
 		if _, port, err := net.SplitHostPort(listen); err == nil {
 			s.ports = append(s.ports, port)
@@ -229,66 +106,41 @@ func (c *replayConfig) addServer(ctx caddy.Context, name string, stripped *strip
 	if err := s.Routes.Provision(ctx); err != nil {
 		return err
 	}
-	if err := c.finish(ctx, s.Routes, upstream); err != nil {
-		return err
-	}
 	for _, route := range s.NamedRoutes {
 		if err := route.Provision(ctx, nil); err != nil {
 			return err
 		}
-		if err := c.finish(ctx, caddyhttp.RouteList{*route}, upstream); err != nil {
-			return err
-		}
 	}
+	c.routes = c.routes || len(s.NamedRoutes) > 0 || branches(s.Routes)
 	s.findHosts()
-	s.chain = s.Routes.Compile(upstream)
+	s.chain, err = routes.Link(ctx, s.Server, upstream, func(throttle caddyhttp.MiddlewareHandler) caddyhttp.MiddlewareHandler {
+		c.handlers = append(c.handlers, throttle.(*Handler))
+		return throttle
+	})
 	c.servers = append(c.servers, s)
-	return nil
+	return err
 }
 
-// finish lets terminal routes end at upstream, where Caddy would end them with an
-// empty answer, and collects the throttle handlers.
-func (c *replayConfig) finish(ctx caddy.Context, routes caddyhttp.RouteList, upstream caddyhttp.Handler) error {
-	for i := range routes {
-		route := &routes[i]
-		for _, handler := range route.Handlers {
-			switch h := handler.(type) {
-			case *Handler:
-				c.handlers = append(c.handlers, h)
-			case *caddyhttp.Subroute:
-				if err := c.finish(ctx, h.Routes, upstream); err != nil {
-					return err
-				}
-			}
+// branches reports whether something but one handler stands in the way of requests.
+func branches(list caddyhttp.RouteList) bool {
+	return slices.ContainsFunc(list, func(route caddyhttp.Route) bool {
+		if len(route.MatcherSets) > 0 || len(route.Handlers) != 1 {
+			return true
 		}
-		c.routes = c.routes || len(route.MatcherSets) > 0 || len(route.Handlers) != 1
-		if route.Terminal {
-			route.Handlers = append(route.Handlers, caddyhttp.MiddlewareHandler(asMiddleware{upstream}))
-		}
-		if err := route.ProvisionHandlers(ctx, nil); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// asMiddleware is a handler that calls no other.
-type asMiddleware struct{ caddyhttp.Handler }
-
-// ServeHTTP implements caddyhttp.MiddlewareHandler.
-func (h asMiddleware) ServeHTTP(w http.ResponseWriter, r *http.Request, _ caddyhttp.Handler) error {
-	return h.Handler.ServeHTTP(w, r)
+		subroute, ok := route.Handlers[0].(*caddyhttp.Subroute)
+		return ok && branches(subroute.Routes)
+	})
 }
 
 // findHosts finds out which hosts the routes of a server are for.
 func (s *replayServer) findHosts() {
 	for i := range s.Routes {
-		hosts := hostsOf(&s.Routes[i])
-		if hosts == "" {
+		hosts, _ := routes.Hosts(&s.Routes[i])
+		if len(hosts) == 0 {
 			s.hosts = nil
 			return
 		}
-		s.hosts = append(s.hosts, strings.Split(hosts, ", ")...)
+		s.hosts = append(s.hosts, hosts...)
 	}
 }
 

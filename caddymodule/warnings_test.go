@@ -283,26 +283,6 @@ func TestAZoneThatOnlyCountsWhatIsInFlightIsWarnedOfNoCost(t *testing.T) {
 	s.warned(t, "holds less than some requests cost", 0)
 }
 
-func TestAZoneWithPassesOverPlainHTTPIsWarnedOfAtLoad(t *testing.T) {
-	const warning = "where no passes are sent"
-	for config, want := range map[string]int{
-		"http:// {\nthrottle {\nzone php {\nin_flight 5\nshare\n}\n}\n}":                                                                                           1,
-		"{\nthrottle {\nzone php {\nin_flight 5\nshare\nrank member issued sid\n}\n}\n}\nhttp://a.example {\nthrottle php\n}\nhttp://b.example {\nthrottle php\n}": 1,
-		"http:// {\nthrottle {\nzone php {\nin_flight 5\nshare\npass off\n}\n}\n}":                                                                                 0,
-		"http:// {\nthrottle {\nzone php {\nin_flight 5\nkey text all\n}\n}\n}":                                                                                    0,
-		"{\nservers {\ntrusted_proxies static 192.0.2.1\n}\n}\nhttp:// {\nthrottle {\nzone php {\nin_flight 5\nshare\n}\n}\n}":                                     0,
-		"{\nlocal_certs\nskip_install_trust\n}\na.example {\nthrottle {\nzone php {\nin_flight 5\nshare\n}\n}\n}":                                                  0,
-	} {
-		s := run(t, config)
-		s.warned(t, warning, want)
-		for _, line := range s.logs.lines(t, warning) {
-			if place, _ := line["place"].(string); line["zone"] != "php" || !strings.Contains(place, "apps/http/servers/srv0/routes") {
-				t.Errorf("got the zone %v in %v, want php in its route", line["zone"], place)
-			}
-		}
-	}
-}
-
 func TestAnErrorRouteThatWouldTellUsersIsWarnedOf(t *testing.T) {
 	const site = "http:// {\nthrottle {\nzone php {\nin_flight 5\nshare\n%s\n}\n}\nreverse_proxy 127.0.0.1:9\nhandle_errors {\n%s\nreverse_proxy 127.0.0.1:9\n}\n}"
 	const told = "rank member told X-User"

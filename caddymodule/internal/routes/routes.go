@@ -1,0 +1,123 @@
+// Package routes walks the routes of Caddy's HTTP servers, before and after Caddy has
+// provisioned them. It alone knows which handlers answer every request, so that a handler
+// behind them sees none. Walk visits all handlers, and Strip returns the routes that
+// matter to throttle, which Link lets requests go through.
+package routes
+
+import (
+	"encoding/json"
+	"fmt"
+	"slices"
+
+	"github.com/caddyserver/caddy/v2"
+	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
+	"github.com/caddyserver/caddy/v2/modules/caddyhttp/fileserver"
+	"github.com/caddyserver/caddy/v2/modules/caddyhttp/headers"
+	"github.com/caddyserver/caddy/v2/modules/caddyhttp/reverseproxy"
+)
+
+// A Handler is a handler of a route.
+type Handler struct {
+	Name   string                      `json:"handler"` // of its module, such as throttle
+	Raw    json.RawMessage             `json:"-"`       // its config; nil once Caddy has provisioned it
+	Module caddyhttp.MiddlewareHandler `json:"-"`       // nil before
+
+	Routes    caddyhttp.RouteList `json:"routes"`          // of a subroute
+	Invoked   string              `json:"name"`            // the named route of an invoke
+	Root      any                 `json:"root"`            // of the site; set by vars
+	Request   *headers.HeaderOps  `json:"request"`         // what headers changes in requests
+	Responses []any               `json:"handle_response"` // with which a proxy lets requests go on, as forward_auth does
+	PassThru  bool                `json:"pass_thru"`       // of a file_server
+}
+
+// handlersOf returns the handlers of a route.
+func handlersOf(route *caddyhttp.Route) ([]Handler, error) {
+	handlers := make([]Handler, 0, len(route.HandlersRaw)+len(route.Handlers))
+	for _, raw := range route.HandlersRaw {
+		h := Handler{Raw: raw}
+		// Other modules may have fields of these names and of other types.
+		if err := json.Unmarshal(raw, &h); err != nil && h.Name == "" {
+			return nil, fmt.Errorf("reading a handler: %w", err)
+		}
+		handlers = append(handlers, h)
+	}
+	for _, module := range route.Handlers {
+		h := Handler{Module: module}
+		if m, ok := module.(caddy.Module); ok {
+			h.Name = m.CaddyModule().ID.Name()
+		}
+		switch m := module.(type) {
+		case *caddyhttp.Subroute:
+			h.Routes = m.Routes
+		case *caddyhttp.Invoke:
+			h.Invoked = m.Name
+		case *caddyhttp.VarsMiddleware:
+			h.Root = (*m)["root"]
+		case *headers.Handler:
+			h.Request = m.Request
+		case *fileserver.FileServer:
+			h.PassThru = m.PassThru
+		case *reverseproxy.Handler:
+			h.Responses = make([]any, len(m.HandleResponse))
+		}
+		handlers = append(handlers, h)
+	}
+	return handlers, nil
+}
+
+// Answers reports whether the handler answers every request, or fails it.
+func (h *Handler) Answers() bool {
+	switch h.Name {
+	case "static_response", "error", "metrics", "throttle_inspector", "throttle_seen":
+		return true
+	case "reverse_proxy":
+		return len(h.Responses) == 0
+	case "file_server":
+		return !h.PassThru
+	}
+	return false
+}
+
+// Hosts returns the hosts that a route matches, and whether it matches nothing else of a
+// request. Placeholders in them are as they were written.
+func Hosts(route *caddyhttp.Route) (hosts []string, alone bool) {
+	alone = true
+	for _, set := range route.MatcherSetsRaw {
+		var match caddyhttp.MatchHost
+		_ = json.Unmarshal(set["host"], &match) // a set without host
+		hosts, alone = append(hosts, match...), alone && len(set) == 1 && match != nil
+	}
+	for _, set := range route.MatcherSets {
+		before := len(hosts)
+		for _, matcher := range set {
+			switch match := matcher.(type) {
+			case *caddyhttp.MatchHost:
+				hosts = append(hosts, *match...)
+			case caddyhttp.MatchHost:
+				hosts = append(hosts, match...)
+			}
+		}
+		alone = alone && len(set) == 1 && len(hosts) > before
+	}
+	return hosts, alone
+}
+
+// Matched reports whether a route has matchers.
+func Matched(route *caddyhttp.Route) bool {
+	return len(route.MatcherSetsRaw) > 0 || len(route.MatcherSets) > 0
+}
+
+// matchesPHP reports whether a route matches all requests that run PHP, as the last one of
+// php_fastcgi does.
+func matchesPHP(route *caddyhttp.Route) bool {
+	var paths []string
+	switch {
+	case len(route.MatcherSetsRaw) == 1 && len(route.MatcherSetsRaw[0]) == 1:
+		_ = json.Unmarshal(route.MatcherSetsRaw[0]["path"], &paths) // another matcher
+	case len(route.MatcherSets) == 1 && len(route.MatcherSets[0]) == 1:
+		if match, ok := route.MatcherSets[0][0].(*caddyhttp.MatchPath); ok {
+			paths = *match
+		}
+	}
+	return slices.Equal(paths, []string{"*.php"})
+}

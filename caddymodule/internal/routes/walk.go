@@ -1,0 +1,183 @@
+package routes
+
+import (
+	"cmp"
+	"encoding/json"
+	"maps"
+	"slices"
+	"strconv"
+
+	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
+)
+
+// A Way is what requests have met before a handler.
+type Way struct {
+	Rooted   bool     // something may have set the site's root
+	Narrowed bool     // matchers other than host let only some requests get here
+	Answered string   // the handler that has answered all of them, so that none gets here
+	PHP      bool     // those that run PHP have been answered
+	Zones    []string // of the throttle handlers that have seen all of them, unless these are provisioned
+}
+
+// A Walk visits the handlers of a server in the order of requests.
+type Walk struct {
+	Named map[string]*caddyhttp.Route // the named routes of the server
+
+	// Visit is called with each handler, its place and what is before it. The place is
+	// that of Caddy's API: apps/http/servers/<name>/routes/<n>/handle/<n>...
+	Visit func(h *Handler, place string, way Way)
+
+	invoked map[string]bool // named routes, which may invoke each other endlessly
+}
+
+// Routes visits the handlers of routes, and returns the way of requests behind them.
+func (w *Walk) Routes(routes caddyhttp.RouteList, place string, way Way) (Way, error) {
+	for i := 0; i < len(routes); {
+		end := i + 1
+		for group := routes[i].Group; group != "" && end < len(routes) && routes[end].Group == group; {
+			end++
+		}
+		var err error
+		if way, err = w.alternatives(routes[i:end], place, i, way); err != nil {
+			return Way{}, err
+		}
+		i = end
+	}
+	return way, nil
+}
+
+// alternatives visits routes of which a request takes the first that matches.
+func (w *Walk) alternatives(routes caddyhttp.RouteList, place string, first int, way Way) (Way, error) {
+	var through []Way // of those that leave a route
+	rest, taken := way, false
+	for i := range routes {
+		route, into := &routes[i], rest
+		_, hosts := Hosts(route)
+		into.Narrowed = into.Narrowed || !hosts
+		out, err := w.handlers(route, place+"/"+strconv.Itoa(first+i), into)
+		if err != nil {
+			return Way{}, err
+		}
+		rest.PHP = rest.PHP || out.Answered != "" && matchesPHP(route)
+		taken = taken || !Matched(route)
+		if !route.Terminal {
+			through = append(through, out)
+		}
+	}
+	if !taken || len(through) == 0 {
+		through = append(through, rest)
+	}
+	narrowed := way.Narrowed
+	way = through[0]
+	for _, other := range through[1:] {
+		way.join(&other)
+	}
+	way.Narrowed = narrowed
+	return way, nil
+}
+
+// join adds requests that have gone another way.
+func (w *Way) join(other *Way) {
+	w.Rooted = w.Rooted || other.Rooted
+	w.PHP = (w.PHP || w.Answered != "") && (other.PHP || other.Answered != "")
+	if other.Answered == "" {
+		w.Answered = ""
+	}
+	w.Zones = slices.DeleteFunc(slices.Clone(w.Zones), func(zone string) bool { return !slices.Contains(other.Zones, zone) })
+}
+
+// handlers visits the handlers of one route.
+func (w *Walk) handlers(route *caddyhttp.Route, place string, way Way) (Way, error) {
+	handlers, err := handlersOf(route)
+	if err != nil {
+		return Way{}, err
+	}
+	for i := range handlers {
+		h, at := &handlers[i], place+"/handle/"+strconv.Itoa(i)
+		w.Visit(h, at, way)
+		if err := w.inside(h.Raw, at, way); err != nil {
+			return Way{}, err
+		}
+		switch {
+		case h.Name == "subroute":
+			way, err = w.Routes(h.Routes, at+"/routes", way)
+		case h.Name == "invoke" && w.Named[h.Invoked] != nil && !w.invoked[h.Invoked]:
+			way, err = w.named(h.Invoked, at, way)
+		case h.Name == "throttle":
+			way.Zones = slices.Concat(way.Zones, h.zones())
+		case h.Answers():
+			way.Answered = cmp.Or(way.Answered, h.Name)
+		}
+		if err != nil {
+			return Way{}, err
+		}
+		way.Rooted = way.Rooted || h.Name == "vars" && h.Root != nil
+	}
+	return way, nil
+}
+
+// named visits a named route where it is invoked first.
+func (w *Walk) named(name, place string, way Way) (Way, error) {
+	if w.invoked == nil {
+		w.invoked = make(map[string]bool)
+	}
+	w.invoked[name] = true
+	return w.alternatives(caddyhttp.RouteList{*w.Named[name]}, place, 0, way)
+}
+
+// Rest visits the named routes that no handler has invoked.
+func (w *Walk) Rest(place string, way Way) error {
+	for _, name := range slices.Sorted(maps.Keys(w.Named)) {
+		if !w.invoked[name] {
+			if _, err := w.named(name, place+"/"+name, way); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// inside visits the routes within other handlers than subroutes, such as those for
+// responses, and the error routes of subroutes.
+func (w *Walk) inside(raw json.RawMessage, place string, way Way) error {
+	var list []json.RawMessage
+	if json.Unmarshal(raw, &list) == nil {
+		for i, element := range list {
+			if err := w.inside(element, place+"/"+strconv.Itoa(i), way); err != nil {
+				return err
+			}
+		}
+	}
+	var fields map[string]json.RawMessage
+	if json.Unmarshal(raw, &fields) != nil {
+		return nil
+	}
+	for _, name := range slices.Sorted(maps.Keys(fields)) {
+		var routes caddyhttp.RouteList
+		var err error
+		switch at := place + "/" + name; {
+		case name != "routes":
+			err = w.inside(fields[name], at, way)
+		case string(fields["handler"]) != `"subroute"` && json.Unmarshal(fields[name], &routes) == nil:
+			_, err = w.Routes(routes, at, way)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// zones returns the names of the zones of a throttle handler before it is provisioned.
+func (h *Handler) zones() (names []string) {
+	var config struct {
+		Zone []struct {
+			Name string `json:"name"`
+		} `json:"zone"`
+	}
+	_ = json.Unmarshal(h.Raw, &config) // Caddy says what is wrong
+	for _, zone := range config.Zone {
+		names = append(names, zone.Name)
+	}
+	return names
+}
