@@ -31,7 +31,7 @@ func nightCommands() []*cobra.Command {
 	return []*cobra.Command{
 		statusCommand(), topCommand(), whyCommand(), checkCommand(), bucketsCommand(), keyCommand(), releaseCommand(),
 		banCommand(), unbanCommand(), bansCommand(), limitCommand(), unlimitCommand(), shadowCommand(), unshadowCommand(),
-		revokeDevicesCommand(), adviseCommand(),
+		revokeDevicesCommand(),
 	}
 }
 

@@ -1,7 +1,6 @@
 package tests
 
 import (
-	"cmp"
 	"fmt"
 	"os"
 	"os/exec"
@@ -46,12 +45,6 @@ echo 'Hello ', $user;
 // status, and a log of what the workers do.
 func startSwarmPHP(t *testing.T) (root, socket string) {
 	t.Helper()
-	return startSwarmPHPAt(t, "")
-}
-
-// startSwarmPHPAt lets it listen on an address, or on a socket if that is empty.
-func startSwarmPHPAt(t *testing.T, address string) (root, socket string) {
-	t.Helper()
 	dir, err := os.MkdirTemp("", "throttle-swarm-") // not t.TempDir, whose names are too long for a socket
 	if err != nil {
 		t.Fatal(err)
@@ -74,7 +67,7 @@ func startSwarmPHPAt(t *testing.T, address string) (root, socket string) {
 		}
 	}
 	conf := filepath.Join(dir, "fpm.conf")
-	text := fmt.Sprintf("[global]\nerror_log = /dev/stderr\ndaemonize = no\n[www]\nlisten = %s\nlisten.backlog = 511\n%spm = static\npm.max_children = %d\npm.status_path = /fpm-status\naccess.log = %s\naccess.format = \"%%{micro}d %%q\"\n", cmp.Or(address, socket), user, swarmWorkers, workLog(socket))
+	text := fmt.Sprintf("[global]\nerror_log = /dev/stderr\ndaemonize = no\n[www]\nlisten = %s\nlisten.backlog = 511\n%spm = static\npm.max_children = %d\npm.status_path = /fpm-status\naccess.log = %s\naccess.format = \"%%{micro}d %%q\"\n", socket, user, swarmWorkers, workLog(socket))
 	if err := os.WriteFile(conf, []byte(text), 0o644); err != nil {
 		t.Fatal(err)
 	}
@@ -82,16 +75,12 @@ func startSwarmPHPAt(t *testing.T, address string) (root, socket string) {
 	if err != nil {
 		t.Fatalf("starting php-fpm: %v", err)
 	}
-	network := "unix"
-	if address != "" {
-		network = "tcp"
-	}
 	t.Cleanup(func() {
 		if err := fpm.stop(); err != nil {
 			t.Errorf("stopping php-fpm: %v", err)
 		}
 	})
-	if err := fpm.waitUntil(func() bool { return listens(network, cmp.Or(address, socket)) }); err != nil {
+	if err := fpm.waitUntil(func() bool { return listens("unix", socket) }); err != nil {
 		t.Fatalf("waiting for php-fpm: %v", err)
 	}
 	return root, socket

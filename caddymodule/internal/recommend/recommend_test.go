@@ -199,7 +199,7 @@ func TestDurationsGiveWorkAndSlots(t *testing.T) {
 	if r.Seconds == nil || r.Seconds.Load != 30*3*0.5+12*2 {
 		t.Fatalf("got %+v, want a load of 69 seconds", r.Seconds)
 	}
-	if want := (InFlight{Slots: 1, Most: 4, RefusedKeys: 1}); *r.InFlight != want {
+	if want := (InFlight{Slots: 1, Most: 4, All: 34, RefusedKeys: 1}); *r.InFlight != want {
 		t.Errorf("got %+v, want %+v", *r.InFlight, want)
 	}
 	if best := r.Seconds.Best(); best.RefusedKeys != 1 || best.Capacity > 3 {

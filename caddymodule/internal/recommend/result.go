@@ -69,10 +69,11 @@ type Point struct {
 // Best returns the point that is recommended.
 func (c *Curve) Best() Point { return c.Points[c.Recommended] }
 
-// InFlight says how many requests of one key were served at once.
+// InFlight says how many requests were served at once.
 type InFlight struct {
 	Slots       int `json:"slots"` // that spare the share of the keys
 	Most        int `json:"most"`  // of any key
+	All         int `json:"all"`   // of all keys together
 	RefusedKeys int `json:"refused_keys"`
 }
 
@@ -229,10 +230,10 @@ func choose(points []Point) int {
 	return len(points) - 1 // it forgives soonest
 }
 
-// inFlight returns how many requests of one key were served at once.
+// inFlight returns how many requests were served at once.
 func (s *Study) inFlight() *InFlight {
 	var all []int
-	f := new(InFlight)
+	f := &InFlight{All: int(s.all.most)}
 	for id := range s.busy {
 		n := int(s.busy[id].most)
 		if n == 0 {

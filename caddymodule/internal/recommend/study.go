@@ -54,6 +54,7 @@ type Study struct {
 	times *replay.Survey // in seconds of work; nil until a request has a duration
 	keys  []keyInfo
 	busy  []busy // by key; as long as keys, once there are times
+	all   busy   // of all keys together
 
 	clients *Clients
 	limited int // requests that were answered with 429 or 503
@@ -68,7 +69,7 @@ type keyInfo struct {
 	client netip.Addr // of its first request
 }
 
-// A busy key has requests that are being served.
+// A busy key has requests that are being served. The zero value has none.
 type busy struct {
 	ends []int64 // when they end, in microseconds
 	most int32
@@ -139,10 +140,14 @@ func (s *Study) serve(id int, r *accesslog.Request) {
 	for len(s.busy) <= id {
 		s.busy = append(s.busy, busy{})
 	}
-	b := &s.busy[id]
-	now := r.At.UnixMicro()
+	for _, b := range []*busy{&s.busy[id], &s.all} {
+		b.serve(r.At.UnixMicro(), r.Duration.Microseconds())
+	}
+}
+
+func (b *busy) serve(now, duration int64) {
 	b.ends = slices.DeleteFunc(b.ends, func(end int64) bool { return end <= now })
-	b.ends = append(b.ends, now+r.Duration.Microseconds())
+	b.ends = append(b.ends, now+duration)
 	b.most = max(b.most, int32(len(b.ends)))
 }
 

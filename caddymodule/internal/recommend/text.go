@@ -45,8 +45,8 @@ func (r *Result) Write(w io.Writer) error {
 		fmt.Fprintf(&b, "\nBy the work that requests cause (settle seconds), in worker-seconds:\n\n")
 		r.Seconds.write(&b, r.noun)
 		fmt.Fprintf(&b, "\n%s\nThat is: limit %s %s, and settle seconds.\n", r.Seconds.Reason, number(best.Capacity), best.Leak)
-		fmt.Fprintf(&b, "At most %d requests of one %s were served at once. in_flight %d leaves the same share untouched, and refuses %s.\n",
-			r.InFlight.Most, r.noun, r.InFlight.Slots, Counted(r.InFlight.RefusedKeys, r.noun))
+		fmt.Fprintf(&b, "At most %d requests were served at once, and %d of one %s. in_flight %d leaves the same share untouched, and refuses %s.\n",
+			r.InFlight.All, r.InFlight.Most, r.noun, r.InFlight.Slots, Counted(r.InFlight.RefusedKeys, r.noun))
 	}
 	_, err := io.WriteString(w, b.String())
 	return err
