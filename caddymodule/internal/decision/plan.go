@@ -161,10 +161,7 @@ func (p *Plan) decideByKey(r *Rule, k *key, why Reason, shadow bool) bool {
 	default:
 		return false
 	}
-	o := p.add(r, k.name, shadow)
-	if o.starved = p.starved && r.Key.FromBody(); o.starved && why == MissingKey {
-		why = NoMemory
-	}
+	p.add(r, k.name, shadow)
 	p.refuse(why)
 	return true
 }
