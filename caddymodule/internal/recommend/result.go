@@ -9,8 +9,8 @@ import (
 	"time"
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/accesslog"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/survey"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
-	"github.com/caddy-throttle/caddy-throttle/leakybucket/replay"
 )
 
 // A Result is what a study found. Its JSON is one zone of `caddy throttle recommend
@@ -165,13 +165,13 @@ func (s *Study) Result(assets int) (*Result, error) {
 func (s *Study) person(id int) bool { return s.clients.loads(s.keys[id].client) }
 
 // curve returns the curve of a survey, with the recommended limit.
-func (s *Study) curve(survey *replay.Survey, unit string) (Curve, error) {
+func (s *Study) curve(in *survey.Survey, unit string) (Curve, error) {
 	// The survey in seconds has fewer keys if some lines have no duration.
 	keyOf := func(id int) int {
-		if survey == s.units {
+		if in == s.units {
 			return id
 		}
-		of, _ := s.units.ID([]byte(survey.Name(id)))
+		of, _ := s.units.ID([]byte(in.Name(id)))
 		return of
 	}
 	counts := func(id int) bool { return s.person(keyOf(id)) }
@@ -179,11 +179,11 @@ func (s *Study) curve(survey *replay.Survey, unit string) (Curve, error) {
 	if !s.options.People {
 		spared = nil
 	}
-	points, err := survey.Curve(s.options.Spare/100, spared)
+	points, err := in.Curve(s.options.Spare/100, spared)
 	if err != nil {
 		return Curve{}, err
 	}
-	c := Curve{Load: survey.Load()}
+	c := Curve{Load: in.Load()}
 	for i, p := range points {
 		point := Point{
 			Leak: ladder[i], Capacity: p.Capacity, RefillSeconds: p.TimeToEmpty(p.Capacity).Seconds(),
@@ -192,15 +192,15 @@ func (s *Study) curve(survey *replay.Survey, unit string) (Curve, error) {
 		if c.Load > 0 {
 			point.RefusedLoad = p.RefusedLoad / c.Load
 		}
-		for id := range survey.Keys() {
-			if counts(id) && survey.Refused(id, i, p.Capacity) {
+		for id := range in.Keys() {
+			if counts(id) && in.Refused(id, i, p.Capacity) {
 				point.RefusedPeople++
 			}
 		}
 		c.Points = append(c.Points, point)
 	}
 	c.Recommended = choose(c.Points)
-	c.Reason = c.reason(survey.Keys(), survey.Requests(), unit, s.noun())
+	c.Reason = c.reason(in.Keys(), in.Requests(), unit, s.noun())
 	return c, nil
 }
 

@@ -7,9 +7,9 @@ import (
 	"time"
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/accesslog"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/survey"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
 	bucketkey "github.com/caddy-throttle/caddy-throttle/leakybucket/key"
-	"github.com/caddy-throttle/caddy-throttle/leakybucket/replay"
 )
 
 // ladder are the leaks that are tried, as they are written in a Caddyfile.
@@ -50,8 +50,8 @@ type Study struct {
 	options Options
 	zone    string
 
-	units *replay.Survey // in the zone's own costs
-	times *replay.Survey // in seconds of work; nil until a request has a duration
+	units *survey.Survey // in the zone's own costs
+	times *survey.Survey // in seconds of work; nil until a request has a duration
 	keys  []keyInfo
 	busy  []busy // by key; as long as keys, once there are times
 	all   busy   // of all keys together
@@ -80,7 +80,7 @@ type busy struct {
 func NewStudy(zone string, clients *Clients, o Options) *Study {
 	return &Study{
 		options: o, zone: zone, clients: clients,
-		units: replay.New(replay.Options{Leaks: leaks(), TempDir: o.TempDir}),
+		units: survey.New(survey.Options{Leaks: leaks(), TempDir: o.TempDir}),
 	}
 }
 
@@ -126,7 +126,7 @@ func (s *Study) Add(r *accesslog.Request, key []byte, cost float64) error {
 	}
 	s.timed++
 	if s.times == nil {
-		s.times = replay.New(replay.Options{Leaks: leaks(), TempDir: s.options.TempDir})
+		s.times = survey.New(survey.Options{Leaks: leaks(), TempDir: s.options.TempDir})
 	}
 	if _, err := s.times.Add(key, at, r.Duration.Seconds()); err != nil {
 		return err

@@ -1,4 +1,4 @@
-package replay
+package survey
 
 import (
 	"fmt"
@@ -12,6 +12,12 @@ import (
 
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
 )
+
+// ladder is what most tests try, in units of cost a second.
+var ladder = []float64{
+	10. / 3600, 20. / 3600, 30. / 3600, 1. / 60, 2. / 60, 3. / 60, 5. / 60, 10. / 60,
+	15. / 60, 20. / 60, 30. / 60, 1, 2, 5, 10, 20,
+}
 
 // A charge is one of a trace.
 type charge struct {
@@ -150,7 +156,7 @@ func TestCurveFindsTheCapacityThatBruteForceFinds(t *testing.T) {
 // never refused, and with a little less it is.
 func TestPeakIsExactlyTheCapacityThatAKeyNeeds(t *testing.T) {
 	trace := mixed(7, 50, 5, func(r *rand.Rand) float64 { return 0.1 + r.Float64() })
-	s := survey(t, trace, Options{})
+	s := survey(t, trace, Options{Leaks: ladder})
 	for i, leak := range s.Leaks() {
 		for id := range s.Keys() {
 			var own []charge
@@ -172,7 +178,7 @@ func TestPeakIsExactlyTheCapacityThatAKeyNeeds(t *testing.T) {
 
 // TestRefusalsAreThoseThatTheCurveCounts finds each of them again, in order.
 func TestRefusalsAreThoseThatTheCurveCounts(t *testing.T) {
-	s := survey(t, mixed(3, 60, 4, one), Options{})
+	s := survey(t, mixed(3, 60, 4, one), Options{Leaks: ladder})
 	points, err := s.Curve(0.9, nil)
 	if err != nil {
 		t.Fatal(err)
@@ -219,7 +225,7 @@ func TestALateChargeLeaksNothing(t *testing.T) {
 }
 
 func TestAnEmptySurveyRecommendsTheLeastCapacity(t *testing.T) {
-	points, err := survey(t, nil, Options{}).Curve(0.999, nil)
+	points, err := survey(t, nil, Options{Leaks: ladder}).Curve(0.999, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -231,7 +237,7 @@ func TestAnEmptySurveyRecommendsTheLeastCapacity(t *testing.T) {
 }
 
 func TestCurveRefusesSharesOutOfRange(t *testing.T) {
-	s := survey(t, nil, Options{})
+	s := survey(t, nil, Options{Leaks: ladder})
 	for _, spare := range []float64{-0.1, 1.1, math.NaN()} {
 		if _, err := s.Curve(spare, nil); err == nil {
 			t.Errorf("got no error for a share of %v, want one", spare)
@@ -281,7 +287,7 @@ func heap() int {
 // for the charges themselves, which go to a file.
 func TestMemoryIsBoundedByKeys(t *testing.T) {
 	const keys = 20_000
-	s := New(Options{TempDir: t.TempDir()})
+	s := New(Options{Leaks: ladder, TempDir: t.TempDir()})
 	defer s.Close()
 	add := func(from, to int) {
 		for i := from; i < to; i++ {
@@ -341,7 +347,7 @@ func BenchmarkAdd(b *testing.B) {
 			for i := range names {
 				names[i] = fmt.Appendf(nil, "198.51.%d.%d", i/256, i%256)
 			}
-			s := New(Options{TempDir: b.TempDir()})
+			s := New(Options{Leaks: ladder, TempDir: b.TempDir()})
 			defer s.Close()
 			random := rand.New(rand.NewPCG(1, 2))
 			b.ReportAllocs()

@@ -1,10 +1,10 @@
-// Package replay finds limits for traffic that was recorded.
+// Package survey finds limits for traffic that was recorded.
 //
 // A [Survey] reads charges once, in virtual time. For each leak of a ladder it fills
 // an unbounded bucket for every key. The highest level of that bucket is exactly the
 // capacity that the key needs to be never refused. So the capacity that spares 99.9%
 // of the keys is a quantile of these peaks.
-package replay
+package survey
 
 import (
 	"fmt"
@@ -14,19 +14,12 @@ import (
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
 )
 
-// Leaks is the ladder of leaks that a survey tries if it is given none, in units of
-// cost a second: from 10 an hour to 20 a second.
-var Leaks = []float64{
-	10. / 3600, 20. / 3600, 30. / 3600, 1. / 60, 2. / 60, 3. / 60, 5. / 60, 10. / 60,
-	15. / 60, 20. / 60, 30. / 60, 1, 2, 5, 10, 20,
-}
-
 // tolerance is the rounding within which Take accepts an exact fill.
 const tolerance = 1e-9
 
-// Options are the options of a Survey. The zero value works.
+// Options are the options of a Survey.
 type Options struct {
-	// Leaks are the leaks to try, in units of cost a second. If empty, [Leaks].
+	// Leaks are the leaks to try, in units of cost a second. Required.
 	Leaks []float64
 
 	// TempDir is where charges are kept that do not fit 16 MB of memory, at some six
@@ -61,9 +54,6 @@ const pageKeys = 256
 
 // New returns an empty survey.
 func New(o Options) *Survey {
-	if len(o.Leaks) == 0 {
-		o.Leaks = Leaks
-	}
 	return &Survey{leaks: slices.Clone(o.Leaks), ids: make(map[string]int32), recorded: recording{dir: o.TempDir}}
 }
 
