@@ -12,11 +12,21 @@ import (
 const (
 	lookupsAtOnce = 4
 	lookupTimeout = 2 * time.Second
+	namesTimeout  = 500 * time.Millisecond // for the names of an address, of lookupTimeout
 
-	// One look-up for each network of this size in networkEvery.
-	networkIPv4  = 24
-	networkIPv6  = 48
-	networkEvery = time.Minute
+	// How many look-ups networks in which no crawler was found share. The others are kept
+	// for those in which one was, so that false claims cannot keep it out.
+	foreignAtOnce = lookupsAtOnce / 2
+
+	// One look-up for each network of this size in networkEvery, or in crawlersEvery if a
+	// crawler was found there. A network that does not answer is left alone for
+	// silentFor, then twice as long each time, up to silentMost.
+	networkIPv4   = 24
+	networkIPv6   = 48
+	networkEvery  = time.Minute
+	crawlersEvery = 5 * time.Second
+	silentFor     = 2 * time.Minute
+	silentMost    = 30 * time.Minute
 
 	// How long answers hold. A crawler is looked up again before it is forgotten.
 	verifiedFor = 24 * time.Hour
@@ -62,11 +72,19 @@ type Lookups struct {
 	ctx      context.Context
 	stop     context.CancelFunc
 	running  int
+	foreign  int // look-ups of networks in which no crawler was found
 	ended    sync.WaitGroup
 	verified map[claim]time.Time // when it was
 	refuted  map[claim]time.Time
-	networks map[netip.Prefix]time.Time // when one of its addresses was last looked up
+	crawlers map[netip.Prefix]time.Time // networks with one: when one of their addresses was last looked up
+	networks map[netip.Prefix]network   // the others
 	swept    time.Time                  // when old networks were last looked for
+}
+
+// A network is one in which no crawler was found.
+type network struct {
+	asked  time.Time     // when one of its addresses was last looked up
+	silent time.Duration // how long it is left alone, because it did not answer; 0 if it did
 }
 
 // A claim is to be a crawler.
@@ -116,50 +134,61 @@ func (l *Lookups) holds(c claim, resolver Resolver) bool {
 		}
 		delete(l.refuted, c)
 	}
-	if l.users > 0 && l.running < lookupsAtOnce && l.mayLookUp(c.addr, now) {
+	bits := networkIPv6
+	if c.addr.Is4() {
+		bits = networkIPv4
+	}
+	of, err := c.addr.WithZone("").Prefix(bits)
+	if err != nil || l.users == 0 || l.running >= lookupsAtOnce {
+		return verified
+	}
+	if foreign, may := l.mayLookUp(of, now); may {
 		l.running++
+		if foreign {
+			l.foreign++
+		}
 		l.ended.Add(1)
-		go l.lookUp(l.ctx, c, resolver)
+		go l.lookUp(l.ctx, c, of, foreign, resolver)
 	}
 	return verified
 }
 
-// mayLookUp reports whether none of the network's addresses was looked up within the
-// minute, and counts a look-up.
-func (l *Lookups) mayLookUp(addr netip.Addr, now time.Time) bool {
-	bits := networkIPv6
-	if addr.Is4() {
-		bits = networkIPv4
+// mayLookUp reports whether an address of a network may be looked up now, and counts it. A
+// network is foreign if no crawler was found in it.
+func (l *Lookups) mayLookUp(of netip.Prefix, now time.Time) (foreign, may bool) {
+	if at, found := l.crawlers[of]; found {
+		if now.Sub(at) < crawlersEvery {
+			return false, false
+		}
+		l.crawlers[of] = now
+		return false, true
 	}
-	network, err := addr.WithZone("").Prefix(bits)
-	if err != nil {
-		return false
+	known, found := l.networks[of]
+	if l.foreign >= foreignAtOnce || found && now.Sub(known.asked) < max(networkEvery, known.silent) {
+		return true, false
 	}
-	if at, found := l.networks[network]; found && now.Sub(at) < networkEvery {
-		return false
-	}
-	if len(l.networks) >= mostNetworks {
+	if !found && len(l.networks) >= mostNetworks {
 		if now.Sub(l.swept) < sweepEvery {
-			return false
+			return true, false
 		}
 		l.swept = now
-		for other, at := range l.networks {
-			if now.Sub(at) >= networkEvery {
+		for other, network := range l.networks {
+			if now.Sub(network.asked) >= networkEvery {
 				delete(l.networks, other)
 			}
 		}
 		if len(l.networks) >= mostNetworks {
-			return false
+			return true, false
 		}
 	}
 	if l.networks == nil {
-		l.networks = make(map[netip.Prefix]time.Time)
+		l.networks = make(map[netip.Prefix]network)
 	}
-	l.networks[network] = now
-	return true
+	l.networks[of] = network{asked: now, silent: known.silent}
+	return true, true
 }
 
-func (l *Lookups) lookUp(ctx context.Context, c claim, resolver Resolver) {
+func (l *Lookups) lookUp(ctx context.Context, c claim, of netip.Prefix, foreign bool, resolver Resolver) {
 	defer l.ended.Done()
 	ctx, cancel := context.WithTimeout(ctx, lookupTimeout)
 	defer cancel()
@@ -167,11 +196,22 @@ func (l *Lookups) lookUp(ctx context.Context, c claim, resolver Resolver) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.running--
+	if foreign {
+		l.foreign--
+		known := l.networks[of]
+		known.silent = min(max(silentFor, 2*known.silent), silentMost)
+		if err == nil {
+			known.silent = 0
+		}
+		l.networks[of] = known
+	}
 	switch {
-	case err != nil: // not an answer: asked again when the network's minute is over
+	case err != nil: // not an answer: asked again later
 	case answer:
 		delete(l.refuted, c)
 		remember(&l.verified, c)
+		delete(l.networks, of)
+		remember(&l.crawlers, of)
 	default:
 		delete(l.verified, c)
 		remember(&l.refuted, c)
@@ -179,9 +219,9 @@ func (l *Lookups) lookUp(ctx context.Context, c claim, resolver Resolver) {
 }
 
 // remember keeps an answer, if necessary instead of another one.
-func remember(answers *map[claim]time.Time, c claim) {
+func remember[K comparable](answers *map[K]time.Time, c K) {
 	if *answers == nil {
-		*answers = make(map[claim]time.Time)
+		*answers = make(map[K]time.Time)
 	}
 	if _, known := (*answers)[c]; !known && len(*answers) >= mostAnswers {
 		for other := range *answers {
@@ -196,7 +236,9 @@ func remember(answers *map[claim]time.Time, c claim) {
 // address. Answers are written by strangers: any of them may be false. An error says
 // that there was no answer.
 func confirm(ctx context.Context, c claim, resolver Resolver) (bool, error) {
-	names, err := resolver.LookupAddr(ctx, c.addr.String())
+	naming, cancel := context.WithTimeout(ctx, namesTimeout)
+	defer cancel()
+	names, err := resolver.LookupAddr(naming, c.addr.String())
 	if err != nil && len(names) == 0 {
 		return false, unlessNotFound(err)
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/binary"
 	"fmt"
+	"math/rand/v2"
 	"net"
 	"net/netip"
 	"slices"
@@ -23,6 +24,7 @@ type names struct {
 	addrs map[string]string   // by name
 	slow  time.Duration
 	fails bool
+	dead  func(addr string) bool // its reverse DNS never answers
 	asked []string
 	most  int // at once
 	now   int
@@ -34,6 +36,9 @@ func (n *names) ask(ctx context.Context, what string) error {
 	n.now++
 	n.most = max(n.most, n.now)
 	slow, fails := n.slow, n.fails
+	if n.dead != nil && n.dead(what) {
+		slow = time.Hour
+	}
 	n.mu.Unlock()
 	defer func() {
 		n.mu.Lock()
@@ -217,7 +222,7 @@ func TestAnswersAreKeptAndAskedForAgain(t *testing.T) {
 	})
 }
 
-func TestFourLookUpsRunAtOnceAndOneForANetworkAMinute(t *testing.T) {
+func TestTwoForeignLookUpsRunAtOnceAndOneForANetworkAMinute(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := &names{slow: time.Hour}
 		s, l := lookUps(n, "googlebot")
@@ -226,8 +231,8 @@ func TestFourLookUpsRunAtOnceAndOneForANetworkAMinute(t *testing.T) {
 			s.Verified(netip.AddrFrom4([4]byte{192, 0, byte(i), 1}), google)
 		}
 		synctest.Wait()
-		if n.count() != lookupsAtOnce {
-			t.Errorf("got %d look-ups, want %d", n.count(), lookupsAtOnce)
+		if n.count() != foreignAtOnce {
+			t.Errorf("got %d look-ups, want %d", n.count(), foreignAtOnce)
 		}
 		time.Sleep(lookupTimeout + time.Millisecond) // each ends by its timeout
 		n.slow = 0
@@ -236,18 +241,62 @@ func TestFourLookUpsRunAtOnceAndOneForANetworkAMinute(t *testing.T) {
 			s.Verified(netip.MustParseAddr(fmt.Sprintf("2001:db8:1:%x::1", i)), google)
 			synctest.Wait()
 		}
-		if got := n.count() - lookupsAtOnce; got != 2 {
+		if got := n.count() - foreignAtOnce; got != 2 {
 			t.Errorf("got %d look-ups for a /24 and a /48, want one each", got)
 		}
 		time.Sleep(networkEvery)
 		s.Verified(netip.MustParseAddr("198.51.100.77"), google)
 		synctest.Wait()
-		if got := n.count() - lookupsAtOnce; got != 3 {
+		if got := n.count() - foreignAtOnce; got != 3 {
 			t.Errorf("got %d look-ups a minute later, want one more", got-2)
 		}
-		if n.most > lookupsAtOnce {
-			t.Errorf("%d look-ups ran at once, want at most %d", n.most, lookupsAtOnce)
+		if n.most > foreignAtOnce {
+			t.Errorf("%d look-ups ran at once, want at most %d", n.most, foreignAtOnce)
 		}
+	})
+}
+
+// A flood of claims from 256 networks whose reverse DNS never answers, 50 a second for ten
+// minutes, beside two true crawlers that come once a second.
+func TestDeadNetworksStarveNoCrawler(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const known, fresh = "192.0.2.1", "198.51.100.1"
+		n := &names{
+			ptr:   map[string][]string{known: {"a.googlebot.com."}, fresh: {"b.googlebot.com."}},
+			addrs: map[string]string{"a.googlebot.com.": known, "b.googlebot.com.": fresh},
+			dead:  func(addr string) bool { return strings.HasPrefix(addr, "60.") },
+		}
+		s, l := lookUps(n, "googlebot")
+		defer l.Start()()
+		s.Verified(netip.MustParseAddr(known), google)
+		synctest.Wait()
+		time.Sleep(verifiedFor + time.Hour) // since its last visit
+
+		random, claims, looked := rand.New(rand.NewPCG(1, 2)), 0, 0
+		began, verified := time.Now(), make(map[string]time.Duration)
+		for ; time.Since(began) < 10*time.Minute; time.Sleep(20 * time.Millisecond) {
+			s.Verified(netip.AddrFrom4([4]byte{60, 0, byte(random.IntN(256)), byte(claims)}), google)
+			if claims++; claims%50 != 0 {
+				continue
+			}
+			for _, crawler := range []string{known, fresh} {
+				if _, done := verified[crawler]; !done && s.Verified(netip.MustParseAddr(crawler), google) {
+					verified[crawler] = time.Since(began)
+				}
+			}
+			if looked == 0 && claims >= 5*50*60 {
+				looked = n.count()
+			}
+		}
+		for crawler, most := range map[string]time.Duration{known: 10 * time.Second, fresh: 90 * time.Second} {
+			if delay, done := verified[crawler]; !done || delay > most {
+				t.Errorf("%s: got verified %v after %v, want it within %v", crawler, done, delay, most)
+			}
+		}
+		if later := n.count() - looked; later > looked/2 {
+			t.Errorf("got %d questions in five minutes and %d in the next, want far fewer", looked, later)
+		}
+		t.Logf("verified after %v; %d questions", verified, n.count())
 	})
 }
 
