@@ -33,7 +33,7 @@ func init() {
 // one bucket in every zone that matches it, all or none. A request that does not
 // fit is refused with a Retry-After that says when to come back. A zone charges a
 // request once, even if it is rewritten or passes several handlers. Inside error
-// routes the handler does nothing.
+// routes it charges nothing, and takes a slot of in_flight if the request holds none.
 type Handler struct {
 	// The zones that are charged together. Required. If one of them refuses, none
 	// is charged.
@@ -121,7 +121,10 @@ func (h *Handler) warnInventable(logger *zap.Logger) {
 // then refuses or serves it.
 func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request, next caddyhttp.Handler) error {
 	h.stripTold(r)
-	if internal(r) {
+	switch {
+	case r.Context().Value(caddyhttp.ErrorCtxKey) != nil:
+		return h.serveError(w, r, next)
+	case included(r):
 		return h.serveInternal(w, r, next)
 	}
 	// A function with many defers and returns calls them one by one, which is slow. This
@@ -187,14 +190,11 @@ func (h *Handler) report(w http.ResponseWriter, r *http.Request, res *decision.R
 // httpInclude.
 const includeAddr = "127.0.0.1:10000"
 
-// internal reports whether the server itself sends a request through the handlers to
-// answer another one: in an error route, or to include its answer. Such requests are
-// not charged. Requests from sockets have a local address in their context, which no
-// header can take away.
-func internal(r *http.Request) bool {
-	ctx := r.Context()
-	return ctx.Value(caddyhttp.ErrorCtxKey) != nil ||
-		r.RemoteAddr == includeAddr && ctx.Value(http.LocalAddrContextKey) == nil
+// included reports whether the server itself sends a request through the handlers, to
+// include its answer in another one. Such requests are not charged. Requests from sockets
+// have a local address in their context, which no header can take away.
+func included(r *http.Request) bool {
+	return r.RemoteAddr == includeAddr && r.Context().Value(http.LocalAddrContextKey) == nil
 }
 
 // decide asks the zones which buckets to charge, and the store whether the charges
@@ -398,7 +398,8 @@ func (h *Handler) refund(settlements []leakybucket.Settlement) {
 }
 
 // serve calls the next handler. Whatever happens there, serve then releases the
-// slots and corrects the charges, in this order, so no slot waits for the store.
+// slots and corrects the charges, in this order, so no slot waits for the store. If the
+// next handler returns an error, the slots stay held until the error route has answered.
 func (h *Handler) serve(w http.ResponseWriter, r *http.Request, next caddyhttp.Handler, res *decision.Result) (err error) {
 	if h.plain {
 		return next.ServeHTTP(w, r)
@@ -413,7 +414,7 @@ func (h *Handler) serve(w http.ResponseWriter, r *http.Request, next caddyhttp.H
 	trusts, passes, simulates := res.Trusts(), res.SendsPasses(), holds && res.SimulatesTurns()
 	if len(h.headers) == 0 && !tunnel && !trusts && !passes && !simulates && !res.Settles() {
 		if holds {
-			defer res.Release()
+			defer func() { h.releaseAfter(r, res, err) }()
 		}
 		return next.ServeHTTP(w, r)
 	}
@@ -442,7 +443,7 @@ func (h *Handler) serve(w http.ResponseWriter, r *http.Request, next caddyhttp.H
 			res.Leave()
 		}
 		if holds {
-			res.Release()
+			h.releaseAfter(r, res, err)
 		}
 		h.settle(r, res, observer)
 	}()
@@ -475,7 +476,9 @@ func (c *detachedCall) Served(err error) {
 	if c.simulates != nil && c.simulates.UpstreamFailed(err) {
 		c.res.Fail()
 	}
-	c.res.ReleaseTurns()
+	if err == nil { // or an error route may ask the upstream again
+		c.res.ReleaseTurns()
+	}
 }
 
 // Blocked implements detached.Owner.

@@ -65,6 +65,16 @@ type step struct {
 // A Grant is an admitted request, and holds its slots.
 type Grant struct{ request }
 
+// Holds reports whether the request holds a slot of a zone. A nil Grant holds none.
+func (g *Grant) Holds(zone *Zone) bool {
+	if g == nil {
+		return false
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return slices.ContainsFunc(g.steps, func(s step) bool { return s.Zone == zone && s.slot != nil })
+}
+
 // Release gives the slots back. It may be called early, any number of times and
 // by any goroutine; a nil Grant has none.
 func (g *Grant) Release() {

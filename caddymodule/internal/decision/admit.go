@@ -5,6 +5,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
+
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/admission"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/settlement"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
@@ -122,6 +124,36 @@ func (o *Outcome) simulated(r admission.Result, refund func(leakybucket.Settleme
 		o.Set(ShadowDelayed, None)
 	}
 	o.report(time.Time{})
+}
+
+// Slot returns an entry that takes a slot of an enforced zone if one is free, and never
+// waits. It returns false if the request needs none.
+func (o *Outcome) Slot() (e admission.Entry, takes bool) {
+	e = admission.Entry{Zone: o.Rule.Enforced, Key: o.Key, InFlight: o.Rule.InFlight}
+	return e, !o.Shadow && e.InFlight > 0 && o.Reason() == None
+}
+
+// Hold notes that a request in an error route holds slots, of which no zone reports.
+func Hold(r *http.Request, grant *admission.Grant) {
+	res := &Result{grant: grant}
+	if last := ResultOf(r); last != nil {
+		for last.next != nil {
+			last = last.next
+		}
+		last.next = res
+		return
+	}
+	caddyhttp.SetVar(r.Context(), resultVar, res)
+}
+
+// HoldsSlot reports whether the request holds a slot of a zone. A nil result holds none.
+func (res *Result) HoldsSlot(zone *admission.Zone) bool {
+	for ; res != nil; res = res.next {
+		if res.grant.Holds(zone) {
+			return true
+		}
+	}
+	return false
 }
 
 // OuterGrant returns the slots that the request holds in the handlers around this one,

@@ -96,6 +96,9 @@ func (s *Subject) BanLeft() time.Duration {
 // divided among clients. It is the zero Prefix if the request has no address.
 func (s *Subject) Client() netip.Prefix { return bucketkey.ClientPrefix(s.address(), 32, 64) }
 
+// LeaveBody makes the body count as one that was not read.
+func (s *Subject) LeaveBody() { s.read = true }
+
 // readBody reads the body ahead, if it has at most so many bytes, into a memory.
 func (s *Subject) readBody(memory *body.Memory, most int64) {
 	s.reader, s.body = memory.Look(s.Request, s.Client(), most)
