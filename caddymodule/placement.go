@@ -27,8 +27,21 @@ type zonePlace struct{ zone, path string }
 type zoneUse struct {
 	zonePlace
 	routes.Way
-	byName bool   // the global options define it
-	leak   string // the server's error routes, if they show clients what the upstream tells of users
+	byName bool        // the global options define it
+	errors *errorProxy // of the site's error routes, one that the zone does not stand before; or nil
+}
+
+// An errorProxy is a place in the error routes that asks an upstream.
+type errorProxy struct {
+	path  string
+	hosts []string // of its site; none means all
+	zones []string // that stand before it
+}
+
+// of reports whether the requests of a site with these hosts may get there.
+func (p *errorProxy) of(hosts []string) bool {
+	return len(hosts) == 0 || len(p.hosts) == 0 ||
+		slices.ContainsFunc(hosts, func(host string) bool { return slices.Contains(p.hosts, host) })
 }
 
 // zoneTraits are what a zone needs of the place where it is used.
@@ -37,6 +50,8 @@ type zoneTraits struct {
 	ofAnything  bool // that requests that run PHP get there, because it has no match
 	siteRoot    bool // the site's root, for static files
 	told        bool // that error routes do not answer with the upstream's headers
+	inFlight    bool // that error routes take slots
+	refuses     bool // that error routes which get its refusals take slots
 }
 
 // A serversConfig holds the uses of zones in the config of all HTTP servers. It must
@@ -92,20 +107,24 @@ func (c *serversConfig) read(server *caddyhttp.Server, path string) error {
 	if _, err := walk.Routes(server.Routes, path+"/routes", routes.Way{}); err != nil {
 		return err
 	}
-	asked := false                        // error routes ask an upstream that no throttle stands before
 	elsewhere := routes.Way{Rooted: true} // assume that something sets it
 	if server.Errors != nil {
-		own := len(c.uses)
+		own, proxies := len(c.uses), []errorProxy(nil)
 		walk.Visit = func(h *routes.Handler, place string, way routes.Way) {
-			asked = asked || h.Name == "reverse_proxy" && len(way.Zones) == 0
+			if h.Name == "reverse_proxy" && way.Answered == "" {
+				hosts, _ := routes.Hosts(outermost(server.Errors.Routes, place, path+"/errors/routes"))
+				proxies = append(proxies, errorProxy{place, hosts, way.Zones})
+			}
 			c.visit(h, place, way)
 		}
 		if _, err := walk.Routes(server.Errors.Routes, path+"/errors/routes", elsewhere); err != nil {
 			return err
 		}
 		for i := range c.uses[before:own] {
-			if asked {
-				c.uses[before+i].leak = path + "/errors"
+			use := &c.uses[before+i]
+			hosts, _ := routes.Hosts(outermost(server.Routes, use.path, path+"/routes"))
+			if n := slices.IndexFunc(proxies, func(p errorProxy) bool { return p.of(hosts) && !slices.Contains(p.zones, use.zone) }); n >= 0 {
+				use.errors = &proxies[n]
 			}
 		}
 	}
@@ -120,6 +139,13 @@ func (c *serversConfig) read(server *caddyhttp.Server, path string) error {
 	}
 	c.findAsked(config, path)
 	return err
+}
+
+// outermost returns the one of a server's routes that a place is in.
+func outermost(all caddyhttp.RouteList, place, path string) *caddyhttp.Route {
+	number, _, _ := strings.Cut(strings.TrimPrefix(place, path+"/"), "/")
+	n, _ := strconv.Atoi(number)
+	return &all[n]
 }
 
 // findAsked looks for the zones that throttle_blocked asks about.
@@ -170,6 +196,8 @@ func (c *serversConfig) note(raw []byte) {
 		ofAnything:  len(z.Match) == 0,
 		siteRoot:    z.ExemptStaticFiles != nil && z.ExemptStaticFiles.Root == "",
 		told:        slices.ContainsFunc(z.Rank, func(r Rank) bool { return r.Told != "" }),
+		inFlight:    z.InFlight > 0,
+		refuses:     z.InFlight > 0 && z.Refuse == "error" && !z.Shadow,
 	}
 }
 
@@ -217,6 +245,11 @@ func (c *serversConfig) check(global []*Zone) (unused []string, err error) {
 			return nil, fmt.Errorf("zone %q exempts static files, and nothing sets the site's root before it: want root * <folder> in the site, or exempt static_files <folder>, in %s", use.zone, c.name(use.zonePlace))
 		}
 	}
+	for i := range c.uses {
+		if use := &c.uses[i]; use.errors != nil && len(use.errors.zones) == 0 && c.traits[use.zone].refuses {
+			return nil, fmt.Errorf("zone %q hands refusals to an error route that asks an upstream without a slot of in_flight: write throttle with the zone into the error route, or remove refuse error, in %s", use.zone, c.name(zonePlace{use.zone, use.errors.path}))
+		}
+	}
 	return unused, nil
 }
 
@@ -235,7 +268,7 @@ func (a *App) checkServers(ctx caddy.Context) error {
 	for _, zone := range unused {
 		a.warnUnused(zone)
 	}
-	behindPHP, leaks := make(map[string]bool), make(map[string]bool) // that were warned of
+	behindPHP, leaks, unlimited := make(map[string]bool), make(map[string]bool), make(map[string]bool) // that were warned of
 	for i := range servers.uses {
 		use := &servers.uses[i]
 		needs, zone, place := servers.traits[use.zone], zap.String("zone", use.zone), zap.String("place", servers.name(use.zonePlace))
@@ -248,10 +281,19 @@ func (a *App) checkServers(ctx caddy.Context) error {
 			a.warner.Warn("zone sees no request that runs PHP, because php_fastcgi before it answers them: put throttle before php_fastcgi",
 				zone, place)
 		}
-		if use.leak != "" && needs.told && !leaks[use.zone] {
+		if use.errors == nil {
+			continue
+		}
+		place = zap.String("place", servers.name(zonePlace{use.zone, use.errors.path}))
+		if needs.told && !leaks[use.zone] {
 			leaks[use.zone] = true
 			a.warner.Warn("an error route asks an upstream without throttle, so the response header that names users to this zone reaches clients there: write throttle with the zone into the error route, too",
-				zone, zap.String("place", servers.name(zonePlace{use.zone, use.leak})))
+				zone, place)
+		}
+		if needs.inFlight && !unlimited[use.zone] {
+			unlimited[use.zone] = true
+			a.warner.Warn("an error route asks an upstream without a slot of in_flight, for requests that err before they take one: write throttle with the zone into the error route, too",
+				zone, place)
 		}
 	}
 	return err

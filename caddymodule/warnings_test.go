@@ -300,3 +300,42 @@ func TestAnErrorRouteThatWouldTellUsersIsWarnedOf(t *testing.T) {
 	s := run(t, fmt.Sprintf(strings.Replace(site, "reverse_proxy 127.0.0.1:9\n}\n}", "respond sorry\n}\n}", 1), told, ""))
 	s.warned(t, "an error route asks an upstream without throttle", 0)
 }
+
+func TestAnErrorRouteThatTakesNoSlotIsWarnedOf(t *testing.T) {
+	const (
+		zone  = "throttle {\nzone php {\nin_flight 5\n}\n}\n"
+		proxy = "reverse_proxy 127.0.0.1:9\n"
+		warns = "an error route asks an upstream without a slot of in_flight"
+	)
+	for _, test := range []struct {
+		name, site string
+		want       int
+	}{
+		{"a proxy", "http:// {\n" + zone + proxy + "handle_errors {\n" + proxy + "}\n}", 1},
+		{"a proxy in one of two error routes", "http:// {\n" + zone + proxy + "handle_errors 404 {\n" + zone + proxy + "}\nhandle_errors 500 {\n" + proxy + "}\n}", 1},
+		{"with the zone", "http:// {\n" + zone + proxy + "handle_errors {\n" + zone + proxy + "}\n}", 0},
+		{"with another zone", "http:// {\n" + zone + proxy + "handle_errors {\nthrottle {\nzone other {\nin_flight 5\n}\n}\n" + proxy + "}\n}", 1},
+		{"an answer", "http:// {\n" + zone + proxy + "handle_errors {\nrespond sorry\n}\n}", 0},
+		{"no slots", "http:// {\nthrottle {\nzone php {\nlimit 5 1/s\n}\n}\n" + proxy + "handle_errors {\n" + proxy + "}\n}", 0},
+		{"another site", "http://a.example {\n" + zone + proxy + "}\nhttp://b.example {\n" + proxy + "handle_errors {\n" + proxy + "}\n}", 0},
+		{"one of two sites", "http://a.example {\n" + zone + proxy + "}\nhttp://b.example {\n" + zone + proxy + "handle_errors {\n" + proxy + "}\n}", 1},
+	} {
+		t.Run(test.name, func(t *testing.T) { run(t, test.site).warned(t, warns, test.want) })
+	}
+}
+
+func TestRefusalsThatAskAnUpstreamWithoutASlotAreAnError(t *testing.T) {
+	routes := func(errors string) string {
+		return `{"servers":{"s":{"listen":[":8080"],"routes":[{"handle":[{"handler":"throttle","zone":[{"name":"php","in_flight":5,"refuse":"error"}]}]}],"errors":{"routes":[{"handle":[` + errors + `]}]}}}}`
+	}
+	const proxy, zone = `{"handler":"reverse_proxy","upstreams":[{"dial":"127.0.0.1:9"}]}`, `{"handler":"throttle","zone":[{"name":"php","in_flight":5,"refuse":"error"}]}`
+	const want = `zone "php" hands refusals to an error route that asks an upstream without a slot of in_flight: write throttle with the zone into the error route, or remove refuse error, in apps/http/servers/s/errors/routes/0/handle/0`
+	if err := provision(t, map[string]string{"http": routes(proxy)}); err == nil || !strings.Contains(err.Error(), want) {
+		t.Errorf("got %v, want %s", err, want)
+	}
+	for _, errors := range []string{zone + "," + proxy, `{"handler":"static_response"}`} {
+		if err := provision(t, map[string]string{"http": routes(errors)}); err != nil {
+			t.Errorf("%s: got %v, want no error", errors, err)
+		}
+	}
+}
