@@ -132,7 +132,7 @@ func (in *adminInput) ask(ctx context.Context, from override.Origin, path string
 	ctx, cancel := context.WithTimeout(ctx, adminTimeout)
 	defer cancel()
 	call := adminCalls[path]
-	answer, err := in.call(ctx, a, from, path, &call)
+	answer, changed, err := in.call(ctx, a, from, path, &call)
 	if err != nil {
 		var api caddy.APIError
 		if errors.As(err, &api) {
@@ -140,28 +140,29 @@ func (in *adminInput) ask(ctx context.Context, from override.Origin, path string
 		}
 		return nil, caddy.APIError{HTTPStatus: http.StatusBadGateway, Err: err}
 	}
-	if call.changes {
+	for _, change := range changed {
 		by := zap.Skip()
 		if from.By != "" {
 			by = zap.String("by", from.By)
 		}
-		a.logger.Warn("changed at run time", zap.String("via", from.Via), by, zap.String("path", path), logged(answer))
+		a.logger.Warn("changed at run time", zap.String("via", from.Via), by, zap.String("path", path), zap.String("of", change.Of), logged(answer))
 	}
 	return answer, nil
 }
 
-// call makes a call. What it changes is noted in the journal in the order in which it
-// counts.
-func (in *adminInput) call(ctx context.Context, a *App, from override.Origin, path string, call *adminCall) (any, error) {
+// call makes a call, and returns what it has changed. That is noted in the journal in the
+// order in which it counts.
+func (in *adminInput) call(ctx context.Context, a *App, from override.Origin, path string, call *adminCall) (answer any, changed []override.Change, err error) {
 	if call.changes && !call.slow {
 		a.control.changing.Lock()
 		defer a.control.changing.Unlock()
 	}
-	answer, err := call.answer(a, ctx, in)
+	answer, err = call.answer(a, ctx, in)
 	if err == nil && call.changes {
-		a.control.journal.Add(in.journaled(from, path, answer)...)
+		changed = in.journaled(from, path, answer)
+		a.control.journal.Add(changed...)
 	}
-	return answer, err
+	return answer, changed, err
 }
 
 func writeAnswer(w http.ResponseWriter, answer any) error {

@@ -89,3 +89,23 @@ func (s *site) journal() (all []override.Change) {
 	s.admin(http.MethodGet, "/throttle/journal", "", &all)
 	return all
 }
+
+// The log says what a change was of, and nothing of a call that has changed nothing.
+func TestTheLogNamesWhatHasEnded(t *testing.T) {
+	s := run(t, threeZones)
+	s.changes("/throttle/ban", `{"network": "203.0.113.0/24", "for": "2h"}`)
+	for range 2 {
+		s.admin(http.MethodPost, "/throttle/unban", `{"network": "203.0.113.0/24"}`, nil)
+	}
+	if lines := s.logs.lines(t, "changed at run time"); len(lines) != 2 {
+		t.Errorf("got %d lines, want one of the ban and one of its end", len(lines))
+	}
+	for _, line := range s.logs.lines(t, "changed at run time") {
+		if line["of"] != "203.0.113.0/24" {
+			t.Errorf("got %v, want the network", line)
+		}
+		if change, _ := line["change"].(map[string]any); change["ended"] == false {
+			t.Errorf("got %v of a call that ended nothing", line)
+		}
+	}
+}

@@ -39,7 +39,8 @@ func nightCommands() []*cobra.Command {
 type remote struct {
 	address, config, adapter string
 	json                     bool
-	out                      bytes.Buffer
+	out                      bytes.Buffer // what people read
+	answers                  bytes.Buffer // what --json prints instead
 }
 
 // A remoteCommand is a command that asks a running Caddy.
@@ -67,49 +68,49 @@ func (c remoteCommand) command() *cobra.Command {
 	}
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		err := c.run(r, args)
-		_, failed := r.out.WriteTo(cmd.OutOrStdout())
+		out := &r.out
+		if r.json {
+			out = &r.answers
+		}
+		_, failed := out.WriteTo(cmd.OutOrStdout())
 		return fail(cmd, cmp.Or(err, failed))
 	}
 	cmd.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error { return fail(cmd, usageError{err}) })
 	return cmd
 }
 
-// ask sends a request and decodes the answer. With --json it prints that instead, and
-// returns false.
-func (r *remote) ask(method, path string, in, out any) (shown bool, err error) {
+// ask sends a request and decodes the answer.
+func (r *remote) ask(method, path string, in, out any) error {
 	address, err := caddycmd.DetermineAdminAPIAddress(r.address, nil, r.config, r.adapter)
 	if err != nil {
-		return false, err
+		return err
 	}
 	var body io.Reader
 	if in != nil {
 		text, err := json.Marshal(in)
 		if err != nil {
-			return false, err
+			return err
 		}
 		body = bytes.NewReader(text)
 	}
 	resp, err := caddycmd.AdminAPIRequest(address, method, path, http.Header{}, body)
 	if err != nil {
-		return false, plainly(err, address)
+		return plainly(err, address)
 	}
 	defer func() { _ = resp.Body.Close() }()
 	answer, err := io.ReadAll(resp.Body)
 	if err != nil {
-		return false, fmt.Errorf("reading the answer: %w", err)
+		return fmt.Errorf("reading the answer: %w", err)
 	}
-	if r.json {
-		var indented bytes.Buffer
-		if err := json.Indent(&indented, bytes.TrimSpace(answer), "", "\t"); err != nil {
-			return false, fmt.Errorf("reading the answer: %w", err)
-		}
-		_, err := fmt.Fprintln(&r.out, escapeJSON(indented.String()))
-		return false, err
+	var indented bytes.Buffer
+	if err := json.Indent(&indented, bytes.TrimSpace(answer), "", "\t"); err != nil {
+		return fmt.Errorf("reading the answer: %w", err)
 	}
+	fmt.Fprintln(&r.answers, escapeJSON(indented.String()))
 	if err := json.Unmarshal(answer, out); err != nil {
-		return false, fmt.Errorf("reading the answer: %w", err)
+		return fmt.Errorf("reading the answer: %w", err)
 	}
-	return true, nil
+	return nil
 }
 
 // plainly returns an error of the admin endpoint as a person can read it.
@@ -215,7 +216,7 @@ was changed at run time, and what is wrong with the config. Columns that no zone
 uses are left out. With --json there is more, such as totals and definitions.`,
 		run: func(r *remote, _ []string) error {
 			var s shownStatus
-			if ok, err := r.ask(http.MethodGet, "/throttle/zones", nil, &s); !ok {
+			if err := r.ask(http.MethodGet, "/throttle/zones", nil, &s); err != nil {
 				return err
 			}
 			if err := r.showZones(s.Zones); err != nil {
@@ -421,7 +422,7 @@ second, those that are let in are estimated from a sample.`,
 				in.Zone = args[0]
 			}
 			var s struct{ Zones []topZone }
-			if ok, err := r.ask(http.MethodPost, "/throttle/top", in, &s); !ok {
+			if err := r.ask(http.MethodPost, "/throttle/top", in, &s); err != nil {
 				return err
 			}
 			for i, z := range s.Zones {
@@ -585,7 +586,7 @@ refused then.`,
 				Complete bool
 				Problem  string
 			}
-			if ok, err := r.ask(http.MethodPost, "/throttle/why", clientInput{args[0], zone}, &s); !ok {
+			if err := r.ask(http.MethodPost, "/throttle/why", clientInput{args[0], zone}, &s); err != nil {
 				return err
 			}
 			code := false
@@ -639,7 +640,7 @@ buckets and the cursor of the next page.`,
 		run: func(r *remote, args []string) error {
 			in.Zone = args[0]
 			var s listing
-			if ok, err := r.ask(http.MethodPost, "/throttle/buckets", in, &s); !ok {
+			if err := r.ask(http.MethodPost, "/throttle/buckets", in, &s); err != nil {
 				return err
 			}
 			if len(s.Buckets) > 0 {
@@ -692,7 +693,7 @@ The request is not made, and nothing is charged.`,
 				in.Headers[strings.TrimSpace(name)] = strings.TrimSpace(value)
 			}
 			var s checked
-			if ok, err := r.ask(http.MethodPost, "/throttle/check", in, &s); !ok {
+			if err := r.ask(http.MethodPost, "/throttle/check", in, &s); err != nil {
 				return err
 			}
 			switch {
@@ -738,7 +739,7 @@ address is masked, a name folded, a secret replaced by its digest.`,
   caddy throttle key api demo-key-of-a-shop`,
 		run: func(r *remote, args []string) error {
 			var s struct{ Key string }
-			if ok, err := r.ask(http.MethodPost, "/throttle/key", map[string]any{"zone": args[0], "values": args[1:]}, &s); !ok {
+			if err := r.ask(http.MethodPost, "/throttle/key", map[string]any{"zone": args[0], "values": args[1:]}, &s); err != nil {
 				return err
 			}
 			_, err := fmt.Fprintln(&r.out, shown(s.Key))
@@ -760,7 +761,7 @@ it is refused again. Bans stay; see unban.`,
 		flags: func(cmd *cobra.Command) { cmd.Flags().StringVar(&zone, "zone", "", "Release in one zone alone") },
 		run: func(r *remote, args []string) error {
 			var s released
-			if ok, err := r.ask(http.MethodPost, "/throttle/release", clientInput{args[0], zone}, &s); !ok {
+			if err := r.ask(http.MethodPost, "/throttle/release", clientInput{args[0], zone}, &s); err != nil {
 				return err
 			}
 			for _, name := range s.Freed {
@@ -828,7 +829,7 @@ func (r *remote) change(path string, in overrideInput, h *holding, what string) 
 		return err
 	}
 	var s override.Ban // or another change, which has no network
-	if ok, err := r.ask(http.MethodPost, path, in, &s); !ok {
+	if err := r.ask(http.MethodPost, path, in, &s); err != nil {
 		return err
 	}
 	if s.Network.IsSingleIP() {
@@ -847,7 +848,7 @@ func (r *remote) change(path string, in overrideInput, h *holding, what string) 
 // end ends a change.
 func (r *remote) end(path string, in overrideInput) error {
 	var s ended
-	if ok, err := r.ask(http.MethodPost, path, in, &s); !ok {
+	if err := r.ask(http.MethodPost, path, in, &s); err != nil {
 		return err
 	}
 	if !s.Ended {
@@ -886,7 +887,7 @@ func bansCommand() *cobra.Command {
 		long: "Lists bans, limits and shadow switches that hold, and how long.",
 		run: func(r *remote, _ []string) error {
 			var o override.Overrides
-			if ok, err := r.ask(http.MethodGet, "/throttle/overrides", nil, &o); !ok {
+			if err := r.ask(http.MethodGet, "/throttle/overrides", nil, &o); err != nil {
 				return err
 			}
 			return r.showOverrides(o)
@@ -1015,7 +1016,7 @@ passes are void: on this Caddy at once, on others that share its storage within 
 minutes.`,
 		run: func(r *remote, _ []string) error {
 			var done revoked
-			if ok, err := r.ask(http.MethodPost, "/throttle/revoke", struct{}{}, &done); !ok {
+			if err := r.ask(http.MethodPost, "/throttle/revoke", struct{}{}, &done); err != nil {
 				return err
 			}
 			_, err := fmt.Fprintln(&r.out, "No device is trusted any more, and no pass is valid.")

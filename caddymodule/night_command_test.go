@@ -245,3 +245,25 @@ func TestBanSaysWhatIsBanned(t *testing.T) {
 		}
 	}
 }
+
+// With --json, a command fails where it does without.
+func TestJSONChangesNoExitCode(t *testing.T) {
+	for _, test := range []struct {
+		name    string
+		command *cobra.Command
+		answer  any
+		args    []string
+	}{
+		{"unban", unbanCommand(), ended{}, []string{"192.0.2.1"}},
+		{"unlimit", unlimitCommand(), ended{}, []string{"pages"}},
+		{"release", releaseCommand(), released{Failed: "the store is down"}, []string{"192.0.2.1"}},
+	} {
+		out, err := resultOf(t, test.command, test.answer, append(test.args, "--json")...)
+		if err == nil {
+			t.Errorf("%s: got no error and %s, want the error that it gives without --json", test.name, out)
+		}
+		if !strings.HasPrefix(out, "{\n") {
+			t.Errorf("%s: got %s, want JSON", test.name, out)
+		}
+	}
+}
