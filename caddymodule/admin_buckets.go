@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"hash/maphash"
 	"net/netip"
 	"slices"
 	"time"
@@ -414,25 +415,21 @@ func (a *App) listed(z *runningZone, l *listInput, k *leakybucket.Kept) (b bucke
 	return b, b.Blocked > 0 || b.Level > 0 && b.Fraction >= l.MinFraction
 }
 
-// listTop goes through all buckets of the zone, and keeps the first in the order.
+// listTop goes through all buckets of the zone, and keeps the first in the order. Redis may
+// give a bucket more than once. Hashes of all keys are remembered, since keys may be long.
 func (a *App) listTop(ctx context.Context, lister leakybucket.Lister, z *runningZone, l *listInput, result *listing) error {
-	order, seen := listOrders[l.Sort], make(map[string]bool)
+	order, seed, seen := listOrders[l.Sort], maphash.MakeSeed(), make(map[uint64]struct{})
 	of := leakybucket.Listing{Zone: z.Name, Prefix: l.Prefix, Shadow: l.Shadow, Want: scanned}
 	err := leakybucket.ListAll(ctx, lister, of, func(k leakybucket.Kept) bool {
 		b, matches := a.listed(z, l, &k)
-		if !matches || seen[k.Key] {
+		hash := maphash.String(seed, k.Key)
+		if _, again := seen[hash]; again || !matches {
 			return true
 		}
+		seen[hash] = struct{}{}
 		result.Matched++
-		result.Buckets = append(result.Buckets, b)
-		if len(result.Buckets) >= 2*mostListed {
+		if result.Buckets = append(result.Buckets, b); len(result.Buckets) >= 2*mostListed {
 			result.Buckets = top(result.Buckets, order, l.Limit)
-			clear(seen) // only those that are kept can be in the result twice
-			for i := range result.Buckets {
-				seen[result.Buckets[i].Key] = true
-			}
-		} else {
-			seen[k.Key] = true
 		}
 		return true
 	})

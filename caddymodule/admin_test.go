@@ -1,17 +1,20 @@
 package caddymodule
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"net/http"
 	"net/http/httptest"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"github.com/caddy-throttle/caddy-throttle/leakybucket"
 	"github.com/caddyserver/caddy/v2"
 )
 
@@ -921,5 +924,32 @@ func TestACheckKnowsTheHandlersThatAnswer(t *testing.T) {
 		if !slices.Equal(zones, want) {
 			t.Errorf("%s: got the zones %v, want %v", path, zones, want)
 		}
+	}
+}
+
+// A repeatingLister gives each bucket twice, as a SCAN of Redis may.
+type repeatingLister struct {
+	leakybucket.Store
+	keys int
+}
+
+func (l repeatingLister) List(_ context.Context, _ leakybucket.Listing, cursor string) ([]leakybucket.Kept, string, error) {
+	var all []leakybucket.Kept
+	for i := range l.keys {
+		all = append(all, leakybucket.Kept{Key: strconv.Itoa(i), State: leakybucket.State{Level: 1, Leak: 1e-9, At: 1}, Now: 1})
+	}
+	if cursor == "" {
+		return all, "again", nil
+	}
+	return all, "", nil
+}
+
+func TestABucketThatAStoreRepeatsIsCountedOnce(t *testing.T) {
+	s := run(t, threeZones)
+	s.app().store = repeatingLister{s.app().store, 3 * mostListed}
+	var got listing
+	s.admin(http.MethodPost, "/throttle/buckets", `{"zone": "pages", "limit": 10}`, &got)
+	if got.Matched != 3*mostListed || len(got.Buckets) != 10 {
+		t.Errorf("got %d matched and %d listed, want %d and 10", got.Matched, len(got.Buckets), 3*mostListed)
 	}
 }

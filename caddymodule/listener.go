@@ -6,6 +6,7 @@ import (
 	"net"
 	"net/http"
 	"net/netip"
+	"reflect"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -374,18 +375,28 @@ func (c *lateConn) Read(p []byte) (int, error) {
 // ReadFrom implements io.ReaderFrom, so that the connection can send files by itself.
 func (c *lateConn) ReadFrom(r io.Reader) (int64, error) { return io.Copy(c.Conn, r) }
 
-// WrapPacketConn implements caddy.PacketConnWrapper.
+// WrapPacketConn implements caddy.PacketConnWrapper. It looks for the socket within Caddy's
+// own connections alone: what another wrapper reads must go through it.
 func (*DropPackets) WrapPacketConn(conn net.PacketConn) net.PacketConn {
-	for {
-		if udp, ok := conn.(*net.UDPConn); ok {
+	for inner := conn; ; {
+		if udp, ok := inner.(*net.UDPConn); ok {
 			return &dropUDPConn{UDPConn: udp, batch: ipv4.NewPacketConn(udp)}
 		}
-		outer, ok := conn.(interface{ Unwrap() net.PacketConn })
-		if !ok {
+		outer, ok := inner.(interface{ Unwrap() net.PacketConn })
+		if !ok || !isCaddys(inner) {
 			return &dropPacketConn{conn}
 		}
-		conn = outer.Unwrap()
+		inner = outer.Unwrap()
 	}
+}
+
+// isCaddys reports whether Caddy itself has the type of a connection.
+func isCaddys(conn net.PacketConn) bool {
+	kind := reflect.TypeOf(conn)
+	if kind.Kind() == reflect.Pointer {
+		kind = kind.Elem()
+	}
+	return kind.PkgPath() == reflect.TypeFor[caddy.Context]().PkgPath()
 }
 
 // dropsPacket reports whether a packet is to be dropped, and counts it then.

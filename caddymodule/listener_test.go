@@ -627,3 +627,32 @@ func TestTheMatcherSeesBansBeforeTheHandler(t *testing.T) {
 	wants("203.0.113.7", 200, 200, 200)
 	s.stop()
 }
+
+// A countingConn is another plugin's packet-conn wrapper.
+type countingConn struct {
+	net.PacketConn
+	read int
+}
+
+func (c *countingConn) Unwrap() net.PacketConn { return c.PacketConn }
+
+func (c *countingConn) ReadFrom(p []byte) (int, net.Addr, error) {
+	c.read++
+	return c.PacketConn.ReadFrom(p)
+}
+
+func TestOtherPacketConnWrappersAreNotBypassed(t *testing.T) {
+	udp, err := net.ListenUDP("udp", &net.UDPAddr{IP: net.IPv4(127, 0, 0, 1)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer udp.Close()
+	other := &countingConn{PacketConn: udp}
+	conn := new(DropPackets).WrapPacketConn(other)
+	if _, err := udp.WriteTo([]byte("a"), udp.LocalAddr()); err != nil {
+		t.Fatal(err)
+	}
+	if n, _, err := conn.ReadFrom(make([]byte, 10)); n != 1 || err != nil || other.read != 1 {
+		t.Errorf("got %d bytes, %v and %d reads of the wrapper before, want 1 byte by one read", n, err, other.read)
+	}
+}
