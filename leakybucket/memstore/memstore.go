@@ -306,7 +306,7 @@ func (s *Store) trySettle(hash uint64, of *leakybucket.Settlement, reserved int)
 		s.room.release(reserved)
 		return true
 	}
-	if of.Cancel || !(of.Diff > 0) {
+	if !of.Creates() {
 		s.room.release(reserved)
 		return true
 	}

@@ -96,7 +96,7 @@ func (b *batch) take(c *call, now leakybucket.Instant) {
 }
 
 func (b *batch) settle(s *leakybucket.Settlement, r *row, now leakybucket.Instant) {
-	if !r.kept && !r.dirty && !(s.Diff > 0 && !s.Cancel) {
+	if !r.kept && !r.dirty && !s.Creates() {
 		return
 	}
 	if state := s.Apply(r.state, now); state != r.state {

@@ -158,7 +158,7 @@ type correcting struct {
 }
 
 func (s *reference) correct(of leakybucket.Settlement, now leakybucket.Instant) correcting {
-	c := correcting{Settlement: of, keep: of.Diff > 0 && !of.Cancel, now: now}
+	c := correcting{Settlement: of, keep: of.Creates(), now: now}
 	if b, kept := s.buckets[s.name(of.Charge)]; kept {
 		c.before, c.keep = *b, true
 	}

@@ -175,6 +175,7 @@ var cases = []testCase{
 	{Blocks, "shadow blocks apart", shadowBlocks},
 	{Blocks, "probe begins a block", probeBlocks},
 	{Blocks, "settling neither blocks nor unblocks", settlingKeepsBlocks},
+	{Blocks, "block that began elsewhere", resumedBlocks},
 	{Blocks, "blocks under contention", blocksContended},
 
 	{Bound, "fresh keys under contention", freshKeys},
