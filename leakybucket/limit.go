@@ -81,8 +81,8 @@ type State struct {
 	At    Instant
 
 	// Leak is how fast the bucket drains until it is written again, in units of
-	// cost a second: the leak of the charge that wrote it. If zero, as in states
-	// kept by older versions, the limit at hand says.
+	// cost a second: the leak of the charge that wrote it. If zero, as of a bucket
+	// that was never written, the limit at hand says.
 	Leak float64
 
 	BlockedUntil Instant // the end of its last block; 0 if there was none

@@ -73,23 +73,14 @@
 // to use it:
 //
 //	SELECT obj_description('throttle_buckets'::regclass, 'pg_class')
-//	caddy-throttle buckets: schema 2, usable by schema 1 and newer
+//	caddy-throttle buckets: schema 1, usable by schema 1 and newer
 //
 // Two versions of this package can share a table, so nodes can be upgraded one by
-// one. The first node of the new version adds the missing columns in place, with
-// defaults that mean "as before". That writes no row anew, and no bucket is lost.
-// If a long transaction, such as a dump, is using the table, the node gives up
-// after a quarter of a second and tries again every second, so that other nodes
-// do not wait behind it. A role that does not own the table gets an error with the
-// statements that the owner must run.
+// one. A role that may not create the table gets an error with the statements that
+// its owner must run.
 //
 // A table of a newer version is used if its comment allows it, and else refused
 // with an error. No version drops a table.
-//
-// Schema 1 knew no leak: its nodes neither read nor write that column. So if a
-// limit's leak is changed while both versions run, buckets last written by an old
-// node drain by the leak of their last write by a new one, until a new one writes
-// them again.
 //
 // # Expiry
 //

@@ -78,7 +78,7 @@ func New(o Options) (*Store, error) {
 }
 
 // Start begins to look after the table in the background: it connects, creates
-// or upgrades the table, and from then on deletes expired buckets. It returns at
+// the table, and from then on deletes expired buckets. It returns at
 // once. Without it, expired buckets stay in the table. After the first call, or
 // after Close, it does nothing.
 func (s *Store) Start() {

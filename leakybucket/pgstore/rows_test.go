@@ -27,7 +27,7 @@ func TestRowsThatNoStoreHasWrittenLockNobodyOut(t *testing.T) {
 		c := charge(fmt.Sprint("k", i), 500)
 		c.Block = &leakybucket.Ladder{Steps: []time.Duration{time.Hour}}
 		mustTake(t, s, c) // which makes the table
-		server.Exec(t, fmt.Sprintf("INSERT INTO %s VALUES (convert_to(':zone/p%d', 'UTF8'), %s)", table, i, values))
+		server.Exec(t, fmt.Sprintf("INSERT INTO %s VALUES (convert_to(':zone/p%d', 'UTF8'), %s, 1)", table, i, values))
 		c.Key = fmt.Sprint("p", i)
 		if d := mustTake(t, s, c); !d.Poured || !(d.Level >= 0) {
 			t.Errorf("take from a bucket of %s: got %+v, want it poured", values, d)

@@ -14,23 +14,17 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 )
 
-// The versions of the table's schema:
-//
-//	1  name, level, at, blocked_until, step, forget
-//	2  adds leak, the leak that a row was written with
-//
-// The table's comment says which one it has, and which one a store must know to
-// use it. A table without such a comment has the version that its columns show.
-// Versions of this package that run side by side during a rolling upgrade use
-// one table, so a new version must only add columns with defaults.
+// The table's comment says which version of the schema it has, and which one a
+// store must know to use it. Versions of this package that run side by side during
+// a rolling upgrade use one table, so a new version must only add columns with
+// defaults.
 const (
-	schemaVersion  = 2
+	schemaVersion  = 1
 	schemaUsableBy = 1
 )
 
-// requiredColumns are those of schema 1. Later columns are added where they are
-// missing.
-var requiredColumns = []string{"name", "level", "at", "blocked_until", "step", "forget"}
+// requiredColumns are those of the schema.
+var requiredColumns = []string{"name", "level", "at", "blocked_until", "step", "forget", "leak"}
 
 const (
 	// oldestServer is the oldest server_version_num that is supported. Before
@@ -52,8 +46,8 @@ func schemaComment() string {
 	return fmt.Sprintf("caddy-throttle buckets: schema %d, usable by schema %d and newer", schemaVersion, schemaUsableBy)
 }
 
-// prepare checks the server's version and the table, and creates or upgrades the
-// table if needed. It does so until it has succeeded once.
+// prepare checks the server's version and the table, and creates the table if
+// needed. It does so until it has succeeded once.
 func (s *Store) prepare(ctx context.Context) error {
 	if s.prepared.Load() {
 		return nil
@@ -138,16 +132,9 @@ func (s *Store) missing(found foundTable) (missing []string, err error) {
 			return nil, &advised{fmt.Errorf("table %s has no column %s: want a table that this store has created; name another one", s.table, column)}
 		}
 	}
-	version, usableBy := found.schema()
-	if usableBy > schemaVersion {
+	if version, usableBy := found.schema(); usableBy > schemaVersion {
 		return nil, &advised{fmt.Errorf("table %s has schema %d, which needs a store that knows schema %d; this one knows schema %d: upgrade it, or name another table",
 			s.table, version, usableBy, schemaVersion)}
-	}
-	if !slices.Contains(found.columns, "leak") {
-		missing = append(missing, s.sql.upgrade)
-		if found.comment == "" || version > 0 {
-			missing = append(missing, s.sql.comment) // somebody else's comment stays
-		}
 	}
 	if s.wantsLogged && found.persistence == "u" {
 		missing = append(missing, s.sql.logged)
@@ -156,11 +143,11 @@ func (s *Store) missing(found foundTable) (missing []string, err error) {
 }
 
 // schema returns the schema's version, and which version a store must know to
-// use the table.
+// use the table. Both are 0 if the comment does not say.
 func (found foundTable) schema() (version, usableBy int) {
 	match := commentFormat.FindStringSubmatch(found.comment)
 	if match == nil {
-		return 0, 0 // the columns decide
+		return 0, 0
 	}
 	version, _ = strconv.Atoi(match[1])
 	usableBy, _ = strconv.Atoi(match[2])

@@ -19,9 +19,9 @@ var files embed.FS
 // statements are the SQL statements for one table. Each is explained in its
 // file.
 type statements struct {
-	inspect, create, upgrade, comment, logged string
-	make, lock, clock, update, insert         string
-	reset, size, forget, list                 string
+	inspect, create, comment, logged  string
+	make, lock, clock, update, insert string
+	reset, size, forget, list         string
 
 	begin []string // begins the transaction of a batch
 }
@@ -40,7 +40,7 @@ func (o *Options) statements() statements {
 		return fill.Replace(onOneLine(string(sql)))
 	}
 	return statements{
-		inspect: read("inspect"), create: read("create"), upgrade: read("upgrade"), comment: read("comment"), logged: read("logged"),
+		inspect: read("inspect"), create: read("create"), comment: read("comment"), logged: read("logged"),
 		make: read("make"), lock: read("lock"), clock: read("clock"), update: read("update"), insert: read("insert"),
 		reset: read("reset"), size: read("size"), forget: read("forget"), list: read("list"),
 		begin: o.begin(),

@@ -6,10 +6,9 @@
 -- the server's time.
 --
 -- A bucket is a string, "level at leak" or "level at leak blocked_until step",
--- with instants in microseconds since 1970. Former versions left out the leak; a
--- leak of 0 means that of the charge. Numbers leave Lua by string.format only:
--- tostring would round them to 14 digits. Microseconds fit a double exactly until
--- 2255.
+-- with instants in microseconds since 1970. Numbers leave Lua by string.format
+-- only: tostring would round them to 14 digits. Microseconds fit a double exactly
+-- until 2255.
 
 local format, match, ceil, max, min = string.format, string.match, math.ceil, math.max, math.min
 
@@ -79,13 +78,6 @@ local function parse(b, value)
 	if not level then
 		level, at, leak, blocked, step = match(value, '^(%S+) (%d+) (%S+) (%d+) (%d+)$')
 	end
-	if not level then -- of a former version
-		leak = '0'
-		level, at, blocked, step = match(value, '^(%S+) (%d+) (%d+) (%d+)$')
-		if not level then
-			level, at = match(value, '^(%S+) (%d+)$')
-		end
-	end
 	b.level, b.at, b.leak, b.leak_text = tonumber(level), tonumber(at), tonumber(leak), leak
 	if blocked then
 		b.blocked, b.step = tonumber(blocked), tonumber(step)
@@ -107,7 +99,7 @@ local function bucket(key)
 	elseif value then
 		b.kept = true
 		parse(b, value)
-		if not (b.level and b.level >= 0 and b.level < 1e300 and b.leak and b.leak >= 0 and b.leak < 1e300) then
+		if not (b.level and b.level >= 0 and b.level < 1e300 and b.leak and b.leak < 1e300 and (b.leak > 0 or b.leak == 0 and b.level == 0)) then
 			b.fault = 'it holds no bucket'
 		end
 	end
@@ -116,19 +108,11 @@ local function bucket(key)
 	return b
 end
 
--- leak_of returns the leak by which a bucket drains until it is written again.
-local function leak_of(b, t)
-	if b.leak > 0 then
-		return b.leak
-	end
-	return t.leak
-end
-
-local function level(b, t)
+local function level(b)
 	if now <= b.at then
 		return b.level
 	end
-	return max(0, b.level - leak_of(b, t) * ((now - b.at) / 1e6))
+	return max(0, b.level - b.leak * ((now - b.at) / 1e6))
 end
 
 -- pour sets the level as of now. From then on the bucket drains by the leak of
@@ -166,7 +150,10 @@ end
 
 -- forget returns the instant after which a bucket may be forgotten.
 local function forget(b, t)
-	local empty = b.at + micro(b.level / leak_of(b, t))
+	local empty = b.at
+	if b.level > 0 then
+		empty = b.at + micro(b.level / b.leak)
+	end
 	if t.steps and b.blocked ~= 0 then
 		return max(empty, b.blocked + length(t, b.step))
 	end

@@ -149,12 +149,9 @@ func (s *Store) time(ctx context.Context) (leakybucket.Instant, error) {
 	return leakybucket.Instant(seconds*1e6 + micros), nil
 }
 
-// parseState reads a bucket as bucket.lua writes it. Former versions left out the leak.
+// parseState reads a bucket as bucket.lua writes it.
 func parseState(text string) (state leakybucket.State, ok bool) {
 	words := strings.Split(text, " ")
-	if len(words) == 2 || len(words) == 4 {
-		words = slices.Insert(words, 2, "0")
-	}
 	if len(words) != 3 && len(words) != 5 {
 		return state, false
 	}

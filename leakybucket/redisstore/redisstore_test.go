@@ -33,28 +33,6 @@ func TestKeysCanBeReadWithRedisCli(t *testing.T) {
 	}
 }
 
-// A former version wrote buckets without a leak. They drain by the charge's.
-func TestBucketsWithoutALeakDrainByTheCharges(t *testing.T) {
-	server := servertest.StartRedis(t)
-	s := open(t, Options{URL: "redis://" + server.Addr, Prefix: "p:"})
-	const now leakybucket.Instant = 1_700_000_000_000_000
-	s.held.Store(int64(now))
-	l := leakybucket.Limit{Capacity: 10, Leak: 0.5}
-	plain, blocked := charge("plain", l, 1), charge("blocked", l, 1)
-	blocked.Block = &leakybucket.Ladder{Steps: []time.Duration{time.Minute, time.Hour}}
-	server.Do("set", "p:zone/plain", fmt.Sprint("5 ", now-2_000_000))
-	server.Do("set", "p:zone/blocked", fmt.Sprint("5 ", now-2_000_000, " ", now+1_000_000, " 1"))
-	if d := mustTake(t, s, plain); d.Level != 4 || !d.Poured {
-		t.Errorf("bucket without a leak: got %+v, want it poured at level 4", d)
-	}
-	if d := mustTake(t, s, blocked); d.Level != 4 || d.BlockedUntil != now+1_000_000 || d.Step != 1 || d.Began {
-		t.Errorf("blocked bucket without a leak: got %+v, want it in its second block at level 4", d)
-	}
-	if got, want := server.Do("get", "p:zone/plain"), "5 1700000000000000 0.5"; got != want {
-		t.Errorf("bucket after a take: got %q, want %q", got, want)
-	}
-}
-
 // No two buckets share a key, whatever their zones are called.
 func TestBucketsOfDifferentZonesNeverShareAKey(t *testing.T) {
 	s := open(t, Options{URL: "redis://127.0.0.1:1"})

@@ -10,7 +10,7 @@ local function settle(b, t, diff, poured, was, at)
 	if diff == 'cancel' then
 		if b.at == at and b.level == was + poured then
 			b.level = was
-			pour(b, t, level(b, t))
+			pour(b, t, level(b))
 		end
 		return
 	end
@@ -19,7 +19,7 @@ local function settle(b, t, diff, poured, was, at)
 		return
 	end
 	diff = max(diff, -poured)
-	local filled = level(b, t)
+	local filled = level(b)
 	if diff > 0 then
 		pour(b, t, max(filled, min(filled + diff, t.capacity + t.debt)))
 	elseif diff < 0 then

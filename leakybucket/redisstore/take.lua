@@ -41,8 +41,8 @@ local function judge(c, cost)
 	if b.at > now or b.blocked > now then
 		redate(b, t)
 	end
-	c.level, c.blocked, c.flags = level(b, t), 0, 0
-	if b.leak ~= t.leak and b.leak ~= 0 and c.level > 0 and now - b.at >= adopt_after then
+	c.level, c.blocked, c.flags = level(b), 0, 0
+	if b.leak ~= t.leak and c.level > 0 and now - b.at >= adopt_after then
 		pour(b, t, c.level) -- bring it up to date: it was written with another leak
 	end
 	if t.steps and b.blocked > now then
@@ -90,7 +90,7 @@ local function ask()
 	for i = 1, n do
 		local c = charges[i]
 		if fit and c.flags == 1 and not c.t.probe then
-			c.flags, c.level = 3, level(c.b, c.t)
+			c.flags, c.level = 3, level(c.b)
 			pour(c.b, c.t, c.level + c.cost)
 		end
 	end

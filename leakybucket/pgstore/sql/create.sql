@@ -7,5 +7,5 @@ CREATE {unlogged} TABLE IF NOT EXISTS {table} (
 	blocked_until bigint NOT NULL,
 	step          smallint NOT NULL,
 	forget        bigint NOT NULL,
-	leak          double precision NOT NULL DEFAULT 0 -- since schema 2; 0 is the charge's own
+	leak          double precision NOT NULL -- with which the level drains
 ) WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0.05)
