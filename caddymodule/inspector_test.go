@@ -534,6 +534,13 @@ func TestTheDocumentedInspectorLimitsGuessingAlone(t *testing.T) {
 	config = regexp.MustCompile(`alice \S+`).ReplaceAllString(config, "alice $$2a$$04$$eDXNeXgikNveTaV.vPS.O.TUci7Sw7.RQIR0Pj.98bmWXb56MWbSW")
 	s := run(t, strings.Replace(config, "throttle.example.com {", "http://throttle.example {", 1))
 	v := s.visits("alice")
+	for range 30 { // monitors, link previews, and browsers before their first log-in
+		r := v.request("GET", "", "")
+		r.Header.Del("Authorization")
+		if status := s.do(r).Code; status != http.StatusUnauthorized {
+			t.Fatalf("got %d without a password, want 401", status)
+		}
+	}
 	for range 50 {
 		if status, body := v.asks("zones", "{}"); status != http.StatusOK {
 			t.Fatalf("got %d %s, want 200 for somebody who has logged in", status, body)

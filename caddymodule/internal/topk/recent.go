@@ -22,6 +22,10 @@ const (
 	// So many requests of a part are counted one by one, admitted and refused ones apart.
 	// Of the next ones, one in some is, and of all others, one in many.
 	exactly, some, oneInSome, oneInMany = 2000, 10_000, 16, 64
+
+	// A sender is listed from so many requests of a sample on. Of fewer, a sample says
+	// nothing: any client with one request may be among them.
+	leastSamples = 4
 )
 
 // A Recent keeps who made most requests in about the last minute, and who was refused
@@ -181,6 +185,17 @@ func (r *Recent) window(now time.Time) *window {
 	return w
 }
 
+// least returns how many requests a sender has at least that is listed.
+func (t *tally) least() int {
+	switch {
+	case t.samples > some:
+		return leastSamples * oneInMany
+	case t.samples > exactly:
+		return leastSamples * oneInSome
+	}
+	return 1
+}
+
 func (t *tally) add(key string, addr netip.Addr, times int) {
 	t.samples++
 	t.total += times
@@ -200,7 +215,7 @@ func (t *tally) add(key string, addr netip.Addr, times int) {
 type Summary struct {
 	Since             time.Time // what is counted
 	Admitted, Refused int
-	Busiest           []Sender // the one with most requests first
+	Busiest           []Sender // the one with most requests first; none of whom a sample says too little
 	MostRefused       []Sender // the one with most refusals first
 }
 
@@ -220,7 +235,7 @@ func (r *Recent) Top(by Grouping, n int, now time.Time) (s Summary) {
 	if s.Since = time.Unix(0, (number-parts+1)*int64(Span)); r.began.After(s.Since) {
 		s.Since = r.began
 	}
-	senders := make(map[string]Sender)
+	all, refused := make(counts), make(counts)
 	for i := range r.windows {
 		w := &r.windows[i]
 		if w.number <= number-parts || w.number > number {
@@ -228,18 +243,40 @@ func (r *Recent) Top(by Grouping, n int, now time.Time) (s Summary) {
 		}
 		s.Admitted += w.admitted.total
 		s.Refused += w.refused.total
-		for name, times := range w.admitted.by(by) {
-			was := senders[name]
-			senders[name] = Sender{name, was.Requests + times, was.Refused}
-		}
-		for name, times := range w.refused.by(by) {
-			was := senders[name]
-			senders[name] = Sender{name, was.Requests + times, was.Refused + times}
+		all.add(&w.admitted, by)
+		all.add(&w.refused, by)
+		refused.add(&w.refused, by)
+	}
+	sender := func(name string) Sender { return Sender{name, all[name].times, refused[name].times} }
+	s.Busiest, s.MostRefused = all.first(n, sender), refused.first(n, sender)
+	return s
+}
+
+// counts are the requests of each sender, and how many a sender has at least that is listed.
+type counts map[string]struct{ times, least int }
+
+func (c counts) add(t *tally, by Grouping) {
+	for name, times := range t.by(by) {
+		sum := c[name]
+		sum.times, sum.least = sum.times+times, max(sum.least, t.least())
+		c[name] = sum
+	}
+}
+
+// first returns the n senders with most requests.
+func (c counts) first(n int, sender func(name string) Sender) []Sender {
+	var names []string
+	for name, sum := range c {
+		if sum.times >= sum.least {
+			names = append(names, name)
 		}
 	}
-	s.Busiest = first(senders, n, func(s Sender) int { return s.Requests })
-	s.MostRefused = first(senders, n, func(s Sender) int { return s.Refused })
-	return s
+	slices.SortFunc(names, func(a, b string) int { return cmp.Or(c[b].times-c[a].times, cmp.Compare(a, b)) })
+	first := []Sender{}
+	for _, name := range names[:min(n, len(names))] {
+		first = append(first, sender(name))
+	}
+	return first
 }
 
 func (t *tally) by(grouping Grouping) iter.Seq2[string, int] {
@@ -258,17 +295,4 @@ func (t *tally) by(grouping Grouping) iter.Seq2[string, int] {
 			}
 		}
 	}
-}
-
-// first returns the n senders with most of what times returns, and without those that
-// have none of it.
-func first(senders map[string]Sender, n int, times func(Sender) int) []Sender {
-	all := []Sender{}
-	for _, s := range senders {
-		if times(s) > 0 {
-			all = append(all, s)
-		}
-	}
-	slices.SortFunc(all, func(a, b Sender) int { return cmp.Or(times(b)-times(a), cmp.Compare(a.Name, b.Name)) })
-	return all[:min(n, len(all))]
 }

@@ -237,3 +237,20 @@ func TestNetworksAreNamedByTheirFamily(t *testing.T) {
 		}
 	}
 }
+
+// A sample of many clients with one request each names ones by chance, and with 16 times
+// their requests.
+func TestNobodyIsListedOfWhomASampleSaysTooLittle(t *testing.T) {
+	var r Recent
+	random := rand.New(rand.NewPCG(1, 2))
+	for i := range 6000 {
+		r.admit(fmt.Sprint(i), netip.Addr{}, random, noon)
+		if i%10 == 0 {
+			r.admit("busy", netip.Addr{}, random, noon)
+		}
+	}
+	busiest := r.Top(ByKey, 20, noon).Busiest
+	if len(busiest) != 1 || busiest[0].Name != "busy" || busiest[0].Requests < 300 || busiest[0].Requests > 900 {
+		t.Errorf("got %v, want busy alone, with about 600 requests", busiest)
+	}
+}
