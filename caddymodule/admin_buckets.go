@@ -277,7 +277,7 @@ func (a *App) adminWhy(ctx context.Context, in *adminInput) (any, error) {
 				}
 				// The zone's own bucket is worth showing when it is empty, too, and so is one
 				// that has refused.
-				if b.Level > 0 || b.Blocked > 0 || named && name == own && shadow == z.Shadow ||
+				if b.Level > 0 || b.Blocked > 0 || named && name == own && shadow == (z.Shadow != 0) ||
 					!shadow && b.Zone == refused.Zone && b.Key == refused.Key {
 					result.Buckets = append(result.Buckets, b)
 				}

@@ -99,7 +99,7 @@ func (c *requestCheck) reach(h *Handler, r *http.Request) error {
 	subject.Overrides = c.app.overrides.Load()
 	if subject.BanLeft() > 0 {
 		by := bannedBy(slices.Values(h.zones), &subject)
-		c.result.Banned = c.result.Banned || by != nil && !by.Shadow
+		c.result.Banned = c.result.Banned || by != nil && by.Shadow == 0
 	}
 	for _, z := range h.zones {
 		if c.charged[z.Name] {
@@ -121,7 +121,7 @@ func (c *requestCheck) reach(h *Handler, r *http.Request) error {
 		if !runs {
 			continue
 		}
-		b, err := c.app.peek(r.Context(), z, bucket.Key, bucket.Shadow)
+		b, err := c.app.peek(r.Context(), z, bucket.Key, bucket.Shadow != 0)
 		if err != nil {
 			return err
 		}
@@ -195,10 +195,10 @@ func (a *App) check(ctx context.Context, z *runningZone, r *http.Request) (resul
 	o := &outcomes[0]
 	result = &checkedCharge{Fits: o.Reason() == decision.None, Reason: o.Reason().String()}
 	if o.Limit.Capacity == 0 {
-		result.bucketState, _ = a.describe(z, o.Key, o.Shadow)
+		result.bucketState, _ = a.describe(z, o.Key, o.Shadow != 0)
 		return result, nil
 	}
-	if result.bucketState, err = a.peek(ctx, z, o.Key, o.Shadow); err != nil {
+	if result.bucketState, err = a.peek(ctx, z, o.Key, o.Shadow != 0); err != nil {
 		return nil, err
 	}
 	limit := o.Limit

@@ -313,7 +313,7 @@ func (a *App) storeStatus(s *storeStatus, now time.Time) (kept map[string]int) {
 // mode says whether the zone refuses, by the config and the switches at run time.
 func (z *runningZone) mode(set *override.Set, now time.Time) string {
 	switch {
-	case z.Shadow || set.Shadow(z.Name, now):
+	case z.Shadow != 0 || set.Shadow(z.Name, now):
 		return "shadow"
 	case z.Enforce < 100:
 		return fmt.Sprintf("enforcing %d%%", z.Enforce)

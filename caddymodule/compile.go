@@ -265,7 +265,10 @@ func (c *compilation) compileWords() error {
 		}
 	}
 	c.rule.Key.Missing, c.rule.Key.Unlisted = decision.Policy(c.MissingKey), decision.Policy(c.UnlistedKey)
-	c.rule.AsError, c.rule.Shadow = c.Refuse == refuseError, c.Shadow
+	c.rule.AsError = c.Refuse == refuseError
+	if c.Shadow {
+		c.rule.Shadow = decision.ShadowOwn
+	}
 	c.rule.ServerTiming, c.rule.ZoneHeader, c.rule.SupportCode = c.ServerTiming, c.ZoneHeader, c.SupportCode == switchOn
 	if c.Message != "" {
 		if err := checkMessage(c.Message); err != nil {

@@ -265,7 +265,7 @@ func (h *Handler) evaluate(p *decision.Plan) error {
 		if err == nil {
 			err = p.Evaluate(z.Rule, known)
 		}
-		if err != nil && !z.Shadow {
+		if err != nil && z.Shadow == 0 {
 			return err
 		}
 	}
@@ -296,7 +296,7 @@ func bannedBy(zones iter.Seq[*runningZone], s *decision.Subject) (by *runningZon
 		if exempt, err := z.Exempts(s); err != nil || exempt {
 			return nil
 		}
-		if by == nil || by.Shadow {
+		if by == nil || by.Shadow != 0 {
 			by = z
 		}
 	}

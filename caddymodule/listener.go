@@ -203,7 +203,7 @@ func (a *App) droppedBy(s *decision.Subject, res *decision.Result, peer netip.Ad
 			return o
 		}
 		z := a.zones[o.Rule.Name]
-		if c, _, can := z.BlockedBucket(s, new(decision.Buffers)); can && !c.Shadow && z.blocksOnly(c.Key, peer) {
+		if c, _, can := z.BlockedBucket(s, new(decision.Buffers)); can && c.Shadow == 0 && z.blocksOnly(c.Key, peer) {
 			e.Block = &c
 			return o
 		}

@@ -66,7 +66,7 @@ func (m *MatchBlocked) MatchWithError(r *http.Request) (bool, error) {
 		return false, err
 	}
 	if s.BanLeft() > 0 {
-		if by := bannedBy(m.zones(), &s); by != nil && !by.Shadow {
+		if by := bannedBy(m.zones(), &s); by != nil && by.Shadow == 0 {
 			return true, nil
 		}
 	}
@@ -78,7 +78,7 @@ func (m *MatchBlocked) MatchWithError(r *http.Request) (bool, error) {
 			continue
 		}
 		c, device, can := z.BlockedBucket(&s, b)
-		if !can || c.Shadow {
+		if !can || c.Shadow != 0 {
 			continue
 		}
 		_, runs := m.app.blocks.Believe(r.Context(), &c, m.app.store)

@@ -157,11 +157,11 @@ func (z *runningZone) mayCount(d decision.Decision, why decision.Reason) bool {
 	case decision.Withdrawn:
 		return false
 	case decision.Delayed, decision.Refused:
-		if z.Shadow {
+		if z.Shadow != 0 {
 			return false
 		}
 	case decision.ShadowDelayed, decision.ShadowRefused:
-		if !z.Shadow && z.Enforce == 100 {
+		if z.Shadow == 0 && z.Enforce == 100 {
 			return false
 		}
 	}

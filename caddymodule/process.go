@@ -148,7 +148,7 @@ func (l *liveZone) overrideFile() *overrideFile {
 func (l *liveZone) takesTurns() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return slices.ContainsFunc(l.configs, func(z *runningZone) bool { return z.Share != nil && !z.Shadow })
+	return slices.ContainsFunc(l.configs, func(z *runningZone) bool { return z.Share != nil && z.Shadow == 0 })
 }
 
 // Destruct deletes the zone's series.

@@ -356,7 +356,7 @@ func (z *runningZone) warnRanks() {
 		z.logger.Warn("clients choose their path, query, headers and cookies, so any client can take this rank: add a matcher that they cannot forge, such as client_ip or verified_crawler, or use rank member issued or told",
 			zap.String("rank", rank))
 	}
-	if z.Ranks.Pass != nil && z.Shadow {
+	if z.Ranks.Pass != nil && z.Shadow != 0 {
 		z.logger.Info("a zone in shadow sends no passes, so how many clients would have returned is unknown: those who would be refused count as if all came for the first time")
 	}
 }

@@ -316,7 +316,7 @@ func (t *replayTally) Decided(o *decision.Outcome, req *accesslog.Request) {
 	}
 	d, why := o.Verdict()
 	t.Add(&logreplay.Decided{
-		Zone: o.Rule.Name, Key: o.Key, Shadow: o.Shadow,
+		Zone: o.Rule.Name, Key: o.Key, Shadow: o.Shadow != 0,
 		Refused: why != decision.None, Delayed: d == decision.Delayed || d == decision.ShadowDelayed, Reason: why.String(),
 		Cost: o.Cost, Level: o.Level(), Capacity: o.Limit.Capacity, Leak: o.Limit.Leak,
 		Delay: o.Delay, Request: req,

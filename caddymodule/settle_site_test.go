@@ -158,7 +158,7 @@ func (s *settleSite) level(zone string, shadow bool) float64 {
 	s.Helper()
 	s.wait()
 	charge := leakybucket.Charge{
-		Zone: zone, Key: s.client, Shadow: shadow, Probe: true,
+		Zone: zone, Key: s.client, Shadow: leakybucket.ShadowIf(shadow), Probe: true,
 		Limit: leakybucket.Limit{Capacity: 1000, Leak: 1.0 / 86400},
 	}
 	decisions := make([]leakybucket.Decision, 1)

@@ -55,7 +55,7 @@ func (z *runningZone) turned(o *decision.Outcome, d decision.Decision, why decis
 		requests.WithLabelValues(z.Name, d.String(), why.String(), rank.String()).Inc()
 	}
 	switch {
-	case o.Shadow:
+	case o.Shadow != 0:
 	case d == decision.Admitted && !o.Left:
 		meter.waits.Observe(0)
 	case d == decision.Delayed:

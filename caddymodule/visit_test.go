@@ -136,7 +136,7 @@ func pass(d time.Duration) {
 // fullness returns how full a bucket is.
 func (s *settleSite) fullness(zone, key string, capacity, leak float64, shadow bool) float64 {
 	s.Helper()
-	charges := []leakybucket.Charge{{Zone: zone, Key: key, Shadow: shadow, Probe: true, Limit: leakybucket.Limit{Capacity: capacity, Leak: leak}}}
+	charges := []leakybucket.Charge{{Zone: zone, Key: key, Shadow: leakybucket.ShadowIf(shadow), Probe: true, Limit: leakybucket.Limit{Capacity: capacity, Leak: leak}}}
 	decisions := make([]leakybucket.Decision, 1)
 	if err := s.store.Store.Take(context.Background(), charges, decisions); err != nil {
 		s.Fatal(err)

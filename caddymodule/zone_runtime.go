@@ -64,7 +64,9 @@ func newRunningZone(a *App, definition *Zone, rule *decision.Rule, text string) 
 		inventable: definition.inventable(), readsHeaders: definition.readsHeaders(), shared: a.shared != nil,
 		overrideFile: a.overrideFiles.named(definition.OverrideFile),
 	}
-	rule.Shadow = rule.Shadow || a.Shadow
+	if a.Shadow && rule.Shadow == 0 {
+		rule.Shadow = decision.ShadowGlobal
+	}
 	z.policy, _ = sharedstore.ParsePolicy(cmp.Or(definition.OnStoreError, a.OnStoreError)) // both have been checked
 	z.logEvery, _ = parseLogRefused(cmp.Or(definition.LogRefused, logAll))                 // which has been checked
 	a.limitsLog = a.limitsLog || z.logEvery != 0

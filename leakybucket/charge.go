@@ -27,9 +27,22 @@ type Charge struct {
 	// Probe charges ask and pour nothing. Like others, they may begin a block.
 	Probe bool
 
-	// Shadow charges use buckets of their own and never keep other charges from
-	// being poured. They are poured as they would be if they were enforced.
-	Shadow bool
+	// Shadow charges, those of another number than 0, use buckets of their own and
+	// never keep enforced charges from being poured. Those of one number are judged
+	// together with the enforced ones, as if they were enforced, too.
+	Shadow Shadow
+}
+
+// Shadow is 0 for enforced charges, and otherwise the number of a group of shadow
+// charges. A number has no meaning beyond its take. To name a bucket, any will do.
+type Shadow uint8
+
+// ShadowIf returns the number of a group if shadow is true, to name a bucket.
+func ShadowIf(shadow bool) Shadow {
+	if shadow {
+		return 1
+	}
+	return 0
 }
 
 // A Decision says what became of one charge. Everything else follows from its
@@ -98,7 +111,7 @@ func (c *Charge) judge(s *State, cost float64, now Instant, d *Decision) (write 
 // without a pour. If several charges name the same bucket, the last of them
 // holds its final state.
 func TakeAll(charges []Charge, states []State, now Instant, decisions []Decision) {
-	fits, shared := true, anyShared(charges)
+	shared := anyShared(charges)
 	for i := range charges {
 		c, cost := &charges[i], charges[i].Cost
 		if shared {
@@ -109,8 +122,8 @@ func TakeAll(charges []Charge, states []State, now Instant, decisions []Decision
 		if shared && decisions[i].Began {
 			carryBack(charges, states, i) // a pour by an earlier charge must not undo the block
 		}
-		fits = fits && (decisions[i].Fits || c.Shadow)
 	}
+	group, fits := Shadow(0), FitTogether(charges, decisions, 0)
 	if !fits {
 		return
 	}
@@ -119,11 +132,25 @@ func TakeAll(charges []Charge, states []State, now Instant, decisions []Decision
 		if shared {
 			carry(charges, states, i)
 		}
-		if d.Fits && !c.Probe {
+		if c.Shadow != group {
+			group, fits = c.Shadow, FitTogether(charges, decisions, c.Shadow)
+		}
+		if fits && !c.Probe {
 			d.Poured, d.Level = true, states[i].level(now, c.Limit.Leak)
 			c.Limit.write(&states[i], d.Level+c.Cost, now)
 		}
 	}
+}
+
+// FitTogether reports whether all enforced charges and all of a group of shadow fit,
+// by their decisions. Only then are those of the group poured.
+func FitTogether(charges []Charge, decisions []Decision, group Shadow) bool {
+	for i := range charges {
+		if in := charges[i].Shadow; !decisions[i].Fits && (in == 0 || in == group) {
+			return false
+		}
+	}
+	return true
 }
 
 // anyShared reports whether two charges name the same bucket. Most often none do, and
@@ -184,5 +211,5 @@ func lastByte(s string) int {
 }
 
 func (c *Charge) sameBucket(other *Charge) bool {
-	return c == other || c.Zone == other.Zone && c.Key == other.Key && c.Shadow == other.Shadow
+	return c == other || c.Zone == other.Zone && c.Key == other.Key && (c.Shadow == 0) == (other.Shadow == 0)
 }

@@ -14,7 +14,7 @@ type Store interface {
 	//
 	// If one enforced charge does not fit, nothing is poured anywhere, shadow
 	// charges included. A shadow charge that does not fit keeps back nothing but
-	// itself. Several charges may name the same bucket, with the same limit, debt
+	// those of its group, see [Charge.Shadow]. Several charges may name the same bucket, with the same limit, debt
 	// and block. Each of them is judged with the sum of their costs.
 	//
 	// A charge that overflows begins a block of its bucket if its Block is set

@@ -41,7 +41,7 @@ func enforced(key string, cost float64) Charge {
 
 func shadow(key string, cost float64) Charge {
 	c := enforced(key, cost)
-	c.Shadow = true
+	c.Shadow = 1
 	return c
 }
 
@@ -71,9 +71,23 @@ func TestShadowNeverStandsInTheWay(t *testing.T) {
 		{false, false, 4, State{Level: 4, At: 0}},
 		{true, false, 9, State{Level: 9, At: 0}},
 	})
-	runTakeAll(t, []Charge{shadow("a", 1), shadow("b", 2)}, states, 0, []want{
+	alone := shadow("b", 2)
+	alone.Shadow = 2
+	runTakeAll(t, []Charge{shadow("a", 1), alone}, states, 0, []want{
 		{true, true, 4, State{Level: 5, At: 0}},
 		{false, false, 9, State{Level: 9, At: 0}},
+	})
+}
+
+func TestAGroupOfShadowIsPouredAllOrNone(t *testing.T) {
+	other := shadow("c", 2)
+	other.Shadow = 2
+	states := []State{{Level: 4}, {Level: 9}, {Level: 1}, {Level: 2}}
+	runTakeAll(t, []Charge{shadow("a", 1), shadow("b", 2), other, enforced("d", 3)}, states, 0, []want{
+		{true, false, 4, State{Level: 4, At: 0}},
+		{false, false, 9, State{Level: 9, At: 0}},
+		{true, true, 1, State{Level: 3, At: 0}},
+		{true, true, 2, State{Level: 5, At: 0}},
 	})
 }
 
@@ -103,6 +117,7 @@ func TestChargesToOneBucketAreJudgedWithTheirSum(t *testing.T) {
 func TestTheLastChargeToABucketHoldsItsFinalState(t *testing.T) {
 	small := shadow("a", 1)
 	small.Limit.Capacity = 5
+	small.Shadow = 2
 	runTakeAll(t, []Charge{shadow("a", 3), small}, []State{{Level: 4}, {Level: 4}}, 0, []want{
 		{true, true, 4, State{Level: 7, At: 0}},
 		{false, false, 4, State{Level: 7, At: 0}},
@@ -138,7 +153,7 @@ func TestTakeAllOfOneIsTake(t *testing.T) {
 	costs := []float64{0, 1, 2.5, 10, 10.5, -1, nan, inf}
 	for range 10_000 {
 		c := enforced("a", costs[rng.IntN(len(costs))])
-		c.Shadow = rng.IntN(2) == 0
+		c.Shadow = Shadow(rng.IntN(3))
 		s := State{Level: 12 * rng.Float64(), At: at(30 * rng.Float64())}
 		now := at(30 * rng.Float64())
 		state, d := c.Limit.Take(s, c.Cost, now)

@@ -76,7 +76,7 @@ func TestABlockedBucketHoldsBackWhatIsBesideIt(t *testing.T) {
 func TestAShadowBlockHoldsBackNothingButItself(t *testing.T) {
 	c := blocking(ladder(time.Minute))
 	shadowed := to(c, "a", 1)
-	shadowed.Shadow = true
+	shadowed.Shadow = 1
 	full, poured := State{Level: 10, At: at(1000)}, State{Level: 1, At: at(1000)}
 	fullBlocked := State{Level: 10, At: at(1000), BlockedUntil: at(1060)}
 	runTakeAllBlocks(t, []Charge{shadowed, to(c, "a", 1)}, []State{full, {}}, []blockWant{
@@ -124,9 +124,9 @@ func TestChargesToOneBucketBeginOneBlock(t *testing.T) {
 // begins, whichever of them comes first.
 func TestAPourKeepsTheBlockThatALaterChargeBegins(t *testing.T) {
 	fits := blocking(ladder(time.Minute))
-	fits.Shadow = true
+	fits.Shadow = 1
 	overflows := fits
-	overflows.Ceiling = 3
+	overflows.Ceiling, overflows.Shadow = 3, 2
 	half := State{Level: 5, At: at(1000)}
 	after := State{Level: 6, At: at(1000), BlockedUntil: at(1060)}
 	runTakeAllBlocks(t, []Charge{fits, overflows}, []State{half, half}, []blockWant{

@@ -70,20 +70,17 @@ func (b *Backend) age(origin uint64, now time.Time) float64 {
 // the policy Local as this node's share. If doubtful, the shared store may have
 // poured them or may still do so.
 func (s *Store) fallBack(charges []leakybucket.Charge, decisions []leakybucket.Decision, doubtful bool) error {
-	locals, denied := 0, false
+	locals := 0
 	for i := range charges {
 		c, d := &charges[i], &decisions[i]
 		*d = leakybucket.Decision{Undecided: true}
-		switch s.zone(c.Zone).Policy {
-		case Local:
+		policy := s.zone(c.Zone).Policy
+		d.Fits = policy != Deny // as far as is known before this node's buckets are asked
+		if policy == Local {
 			whole := *c
 			s.share(c)
 			s.open(&whole, c)
 			locals++
-		case Allow:
-			d.Fits = true
-		case Deny:
-			denied = denied || !c.Shadow
 		}
 	}
 	switch locals {
@@ -96,7 +93,7 @@ func (s *Store) fallBack(charges []leakybucket.Charge, decisions []leakybucket.D
 	for i := range charges {
 		if s.zone(charges[i].Zone).Policy == Local {
 			c := charges[i]
-			c.Probe = c.Probe || denied
+			c.Probe = c.Probe || !leakybucket.FitTogether(charges, decisions, c.Shadow)
 			asked = append(asked, c)
 		}
 	}

@@ -1,6 +1,7 @@
 package sharedstore
 
 import (
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -157,6 +158,7 @@ func TestPoliciesAreEachZonesOwn(t *testing.T) {
 		{"local and deny", "ld", "", 9, 0, [3]float64{}},
 		{"a shadow and deny", "ld", "0", 9, 0, [3]float64{}},
 		{"local and deny in shadow", "ld", "1", 9, 4, [3]float64{4}},
+		{"local beside deny in shadow", "lld", "12", 9, 4, [3]float64{4, 0}},
 		{"all of them", "lad", "2", 9, 4, [3]float64{4}},
 		{"two local", "ll", "", 9, 4, [3]float64{4, 4}},
 	} {
@@ -172,13 +174,13 @@ func TestPoliciesAreEachZonesOwn(t *testing.T) {
 				for i := range test.policies {
 					c := hourly(4, 1)
 					c.Zone = string(rune('0' + i))
-					c.Shadow = len(test.shadows) > 0 && test.shadows[0] == c.Zone[0]
+					c.Shadow = leakybucket.ShadowIf(strings.Contains(test.shadows, c.Zone))
 					charges = append(charges, c)
 				}
 				refused := false
 				_, decisions := n.ask(charges...)
 				for i, d := range decisions {
-					refused = refused || !d.Fits && !charges[i].Shadow
+					refused = refused || !d.Fits && charges[i].Shadow == 0
 					if undecided := test.policies[i] != 'l'; d.Undecided != undecided || undecided && d.Poured || !FellBack(&d) {
 						t.Errorf("%s, zone %d: got %+v, want undecided %v", test.about, i, d, undecided)
 					}

@@ -32,7 +32,7 @@ type bucket struct {
 	shadow    bool
 }
 
-func bucketOf(c *leakybucket.Charge) bucket { return bucket{c.Zone, c.Key, c.Shadow} }
+func bucketOf(c *leakybucket.Charge) bucket { return bucket{c.Zone, c.Key, c.Shadow != 0} }
 
 // An entry is the ledger of one bucket. All amounts are in units of cost, at the
 // instant at.
@@ -87,7 +87,7 @@ func (e entry) of(whole *leakybucket.Charge) entry {
 // probe returns a charge to the whole bucket that changes nothing.
 func (e *entry) probe(name bucket) leakybucket.Charge {
 	return leakybucket.Charge{
-		Zone: name.zone, Key: name.key, Shadow: name.shadow,
+		Zone: name.zone, Key: name.key, Shadow: leakybucket.ShadowIf(name.shadow),
 		Limit: e.limit, Debt: e.debt, Block: e.block, Cost: -1, Probe: true,
 	}
 }

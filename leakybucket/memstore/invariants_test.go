@@ -49,7 +49,7 @@ func (sh *shard) used() func(yield func(int) bool) {
 // charge returns one that names the bucket of a slot.
 func (sh *shard) charge(at int) *leakybucket.Charge {
 	zone, key, shadow := sh.name(&sh.slots[at])
-	return &leakybucket.Charge{Zone: string(zone), Key: string(key), Shadow: shadow}
+	return &leakybucket.Charge{Zone: string(zone), Key: string(key), Shadow: leakybucket.ShadowIf(shadow)}
 }
 
 // checkTable: every bucket is found where it is, and some slots are free.

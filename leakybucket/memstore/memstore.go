@@ -263,7 +263,7 @@ func last(charges []leakybucket.Charge, hashes []uint64, i int) bool {
 		if hashes[j] != hashes[i] {
 			continue
 		}
-		if other := &charges[j]; other.Key == c.Key && other.Zone == c.Zone && other.Shadow == c.Shadow {
+		if other := &charges[j]; other.Key == c.Key && other.Zone == c.Zone && (other.Shadow == 0) == (c.Shadow == 0) {
 			return false
 		}
 	}
@@ -373,7 +373,7 @@ func (s *Store) Now() leakybucket.Instant { return s.now() }
 
 // Reset implements [leakybucket.Resetter].
 func (s *Store) Reset(_ context.Context, zone, key string, shadow bool) error {
-	c := &leakybucket.Charge{Zone: zone, Key: key, Shadow: shadow}
+	c := &leakybucket.Charge{Zone: zone, Key: key, Shadow: leakybucket.ShadowIf(shadow)}
 	hash := s.hasher.charge(c)
 	sh := &s.shards[hash>>s.shift]
 	sh.mu.Lock()
@@ -420,7 +420,7 @@ func (s *Store) now() leakybucket.Instant {
 type hasher struct{ zone, key maphash.Seed }
 
 func (h hasher) charge(c *leakybucket.Charge) uint64 {
-	return combine(maphash.String(h.zone, c.Zone), maphash.String(h.key, c.Key), c.Shadow)
+	return combine(maphash.String(h.zone, c.Zone), maphash.String(h.key, c.Key), c.Shadow != 0)
 }
 
 func combine(zone, key uint64, shadow bool) uint64 {

@@ -134,9 +134,9 @@ func (sh *shard) findFrom(from int, hash uint64, c *leakybucket.Charge) (at int,
 // is reports whether a slot keeps the bucket that c names.
 func (sh *shard) is(s *slot, c *leakybucket.Charge) bool {
 	if s.zone&^zoneMask == 0 && s.zone != spelledZone && s.key <= slotRoom { // most are like that
-		return string(s.room[:s.key]) == c.Key && sh.zones[s.zone].name == c.Zone && !c.Shadow
+		return string(s.room[:s.key]) == c.Key && sh.zones[s.zone].name == c.Zone && c.Shadow == 0
 	}
-	if s.zone&shadowBit != 0 != c.Shadow {
+	if (s.zone&shadowBit != 0) != (c.Shadow != 0) {
 		return false
 	}
 	kept := s.room[:]
@@ -213,7 +213,7 @@ func (sh *shard) longer() int {
 // setName names a slot that keeps no bucket yet.
 func (sh *shard) setName(s *slot, c *leakybucket.Charge) {
 	s.zone = sh.addToZone(c.Zone)
-	if c.Shadow {
+	if c.Shadow != 0 {
 		s.zone |= shadowBit
 	}
 	packed, ok := packDigest(c.Key)

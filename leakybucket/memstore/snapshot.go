@@ -312,7 +312,7 @@ func readRecords(r io.ReadSeeker, yield func(*leakybucket.Charge, leakybucket.St
 			key = spell(key)
 		}
 		if d.err == nil {
-			yield(&leakybucket.Charge{Zone: zones[number], Key: string(key), Shadow: flags&recordShadow != 0}, state)
+			yield(&leakybucket.Charge{Zone: zones[number], Key: string(key), Shadow: leakybucket.ShadowIf(flags&recordShadow != 0)}, state)
 			buckets++
 		}
 	}

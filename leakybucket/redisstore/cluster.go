@@ -37,13 +37,13 @@ func slotOf(key string) uint16 {
 }
 
 func (s *Store) slotOfCharge(c *leakybucket.Charge) uint16 {
-	return slotOf(s.name(c.Zone, c.Key, c.Shadow))
+	return slotOf(s.name(c.Zone, c.Key, c.Shadow != 0))
 }
 
 // A group is the charges of one take that share a call.
 type group struct {
 	slot    uint16
-	shadow  bool
+	shadow  leakybucket.Shadow
 	indexes []int
 }
 
@@ -61,13 +61,7 @@ func (s *Store) groups(charges []leakybucket.Charge) []*group {
 		groups[at].indexes = append(groups[at].indexes, i)
 	}
 	slices.SortFunc(groups, func(a, b *group) int {
-		if a.shadow != b.shadow {
-			if a.shadow {
-				return 1
-			}
-			return -1
-		}
-		return cmp.Compare(a.slot, b.slot)
+		return cmp.Or(cmp.Compare(a.shadow, b.shadow), cmp.Compare(a.slot, b.slot))
 	})
 	return groups
 }
@@ -85,48 +79,45 @@ func (s *Store) oneSlot(charges []leakybucket.Charge) (slot uint16, one bool) {
 
 // takeBySlot takes charges one slot after the other. Once a slot has refused,
 // the others are only probed. If a slot refuses or fails, whatever earlier slots
-// poured is given back.
+// poured is given back. A refusal of shadow concerns its group alone.
 func (s *Store) takeBySlot(ctx context.Context, charges []leakybucket.Charge, decisions []leakybucket.Decision) error {
 	if slot, one := s.oneSlot(charges); one {
 		return s.takeTogether(ctx, slot, charges, decisions)
 	}
 	clear(decisions)
-	refused := false
+	refused := make(map[leakybucket.Shadow]bool)
 	for _, g := range s.groups(charges) {
 		some := make([]leakybucket.Charge, len(g.indexes))
 		for i, at := range g.indexes {
 			some[i] = charges[at]
-			some[i].Probe = some[i].Probe || refused
+			some[i].Probe = some[i].Probe || refused[0] || refused[g.shadow]
 		}
 		answers := make([]leakybucket.Decision, len(some))
 		if err := s.takeTogether(ctx, g.slot, some, answers); err != nil {
-			_ = s.giveBack(ctx, charges, decisions) // the cause is what the caller must know
+			_ = s.giveBack(ctx, charges, decisions, func(leakybucket.Shadow) bool { return true }) // the cause is what the caller must know
 			return err
 		}
 		for i, at := range g.indexes {
 			decisions[at] = answers[i]
-			refused = refused || !answers[i].Fits && !charges[at].Shadow
+			refused[g.shadow] = refused[g.shadow] || !answers[i].Fits
 		}
 	}
-	if refused {
-		return s.giveBack(ctx, charges, decisions)
-	}
-	return nil
+	return s.giveBack(ctx, charges, decisions, func(group leakybucket.Shadow) bool { return refused[0] || refused[group] })
 }
 
 // giveBack settles charges that were poured before another slot refused or
-// failed. Other clients must not pay for those, so it goes on in the background
+// failed, those of such groups. Other clients must not pay for those, so it goes on in the background
 // when ctx ends.
-func (s *Store) giveBack(ctx context.Context, charges []leakybucket.Charge, decisions []leakybucket.Decision) error {
+func (s *Store) giveBack(ctx context.Context, charges []leakybucket.Charge, decisions []leakybucket.Decision, such func(leakybucket.Shadow) bool) error {
 	var settlements []leakybucket.Settlement
 	for i := range decisions {
-		if !decisions[i].Poured {
+		if !decisions[i].Poured || !such(charges[i].Shadow) {
 			continue
 		}
 		settlements = append(settlements, leakybucket.Settlement{Charge: charges[i], Was: decisions[i], Diff: -charges[i].Cost})
 		decisions[i].Poured = false
 		for j := range i { // report the level without an earlier charge to the same bucket
-			if charges[j].Key == charges[i].Key && charges[j].Zone == charges[i].Zone && charges[j].Shadow == charges[i].Shadow {
+			if charges[j].Key == charges[i].Key && charges[j].Zone == charges[i].Zone && (charges[j].Shadow == 0) == (charges[i].Shadow == 0) {
 				decisions[i].Level = decisions[j].Level
 			}
 		}

@@ -59,8 +59,20 @@ end
 -- reused for the next one.
 local charges, n, fault = {}, 0, nil
 
+-- together reports whether all enforced charges fit, and all of a group of shadow.
+local function together(group)
+	for i = 1, n do
+		local c = charges[i]
+		if c.flags ~= 1 and c.flags ~= 3 and (not c.t.shadow or c.t.shadow == group) then
+			return false
+		end
+	end
+	return true
+end
+
 -- ask judges all charges of a request, each by the sum of the costs asked of its
--- bucket, and pours if all enforced ones fit. A negative cost does not fit, and
+-- bucket. It pours the enforced ones if all of them fit, and then each group of
+-- shadow of which all fit. A negative cost does not fit, and
 -- makes no room for others.
 local function ask()
 	if n == 1 then -- the same, faster
@@ -81,15 +93,20 @@ local function ask()
 			c.b.sum = c.b.sum + c.cost
 		end
 	end
-	local fit = true
 	for i = 1, n do
 		local c = charges[i]
 		judge(c, c.b.sum)
-		fit = fit and (c.flags == 1 or c.t.shadow)
+	end
+	local group, fit = nil, together(nil)
+	if not fit then
+		return
 	end
 	for i = 1, n do
 		local c = charges[i]
-		if fit and c.flags == 1 and not c.t.probe then
+		if c.t.shadow ~= group then
+			group, fit = c.t.shadow, together(c.t.shadow)
+		end
+		if fit and not c.t.probe then
 			c.flags, c.level = 3, level(c.b)
 			pour(c.b, c.t, c.level + c.cost)
 		end

@@ -313,6 +313,7 @@ func blockOfOneBucketTwice(tb testing.TB, open Open) {
 	// what the first pours must not undo.
 	low := below(shadow(guarded("low")), 3)
 	high := below(low, 0)
+	high.Shadow = 2
 	s.pours(costing(high, 5), 0)
 	s.take(charges(high, low), want{poured, 5}, want{begins(2 * time.Minute), 5})
 	s.blocked(high, 6, 2*time.Minute)

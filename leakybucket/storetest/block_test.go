@@ -314,16 +314,16 @@ var blockTogetherMutants = []mutant{
 		})}},
 
 	{"blocks no shadow", "shadow blocks apart", bugs{rejudge: unblock(
-		func(_ judging, _ int, c leakybucket.Charge) bool { return c.Shadow })}},
+		func(_ judging, _ int, c leakybucket.Charge) bool { return c.Shadow != 0 })}},
 	{"refuses what a shadow block would", "shadow blocks apart", bugs{take: mistake(func(c *leakybucket.Charge) {
 		if c.Block != nil {
-			c.Shadow = false
+			c.Shadow = 0
 		}
 	})}},
 	{"blocks shadow and enforced together", "shadow blocks apart", bugs{rejudge: func(j judging) {
 		for i, c := range j.charges {
 			for k, other := range j.charges {
-				if c.Key == other.Key && c.Shadow && !other.Shadow && j.decisions[i].Began && !j.decisions[k].Began {
+				if c.Key == other.Key && c.Shadow != 0 && other.Shadow == 0 && j.decisions[i].Began && !j.decisions[k].Began {
 					j.states[k].BlockedUntil = j.states[i].BlockedUntil
 				}
 			}

@@ -205,7 +205,8 @@ func (m *modeller) charge(beside []leakybucket.Charge) leakybucket.Charge {
 	key := m.rng.IntN(len(modelScales))
 	l := modelLimits[m.rng.IntN(len(modelLimits))]
 	c := charge(fmt.Sprint("k", key), limit(l.Capacity*modelScales[key], l.Leak*modelScales[key]), 0)
-	c.Shadow, c.Probe = m.rng.IntN(4) == 0, m.rng.IntN(6) == 0
+	c.Shadow = []leakybucket.Shadow{0, 0, 0, 0, 1, 2}[m.rng.IntN(6)]
+	c.Probe = m.rng.IntN(6) == 0
 	c.Block = modelLadders[key]
 	if m.rng.IntN(6) == 0 {
 		c.Block = modelLadders[m.rng.IntN(len(modelLadders))]

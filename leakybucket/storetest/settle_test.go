@@ -158,9 +158,9 @@ var settleMutants = []mutant{
 	{"trims a key when it settles", "keys are bytes", bugs{settle: misread(
 		func(of *leakybucket.Settlement) { of.Charge.Key = strings.TrimRight(of.Charge.Key, " ") })}},
 	{"settles the enforced bucket for a shadow charge", "shadow is settled apart", bugs{settle: misread(
-		func(of *leakybucket.Settlement) { of.Charge.Shadow = false })}},
+		func(of *leakybucket.Settlement) { of.Charge.Shadow = 0 })}},
 	{"settles no shadow", "shadow is settled apart", bugs{settle: misread(func(of *leakybucket.Settlement) {
-		if of.Charge.Shadow {
+		if of.Charge.Shadow != 0 {
 			of.Diff = 0
 		}
 	})}},
@@ -314,7 +314,9 @@ var cancelMutants = []mutant{
 		return c.before != (bucket{}) && near(c.Charge.Limit, c.levelBefore(), c.Charge.Limit.Level(poured, c.now))
 	})}},
 	{"cancels the enforced charge for a shadow one", "cancelled after others came", bugs{settle: misread(func(of *leakybucket.Settlement) {
-		of.Charge.Shadow = of.Charge.Shadow && !of.Cancel
+		if of.Cancel {
+			of.Charge.Shadow = 0
+		}
 	})}},
 	{"cancels from what all have read", "several cancelled together", bugs{settle: correctAllThenWrite}},
 	{"cancels the first only", "several cancelled together", bugs{settle: func(s *reference, all settling) error {

@@ -168,7 +168,7 @@ func charge(key string, l leakybucket.Limit, cost float64) leakybucket.Charge {
 }
 
 func shadow(c leakybucket.Charge) leakybucket.Charge {
-	c.Shadow = true
+	c.Shadow = 1
 	return c
 }
 
@@ -197,7 +197,7 @@ func charges(c ...leakybucket.Charge) []leakybucket.Charge { return c }
 // describe keeps a hostile key from filling the screen.
 func describe(c leakybucket.Charge) string {
 	zone := c.Zone
-	if c.Shadow {
+	if c.Shadow != 0 {
 		zone = "~" + zone
 	}
 	cost := "cost"

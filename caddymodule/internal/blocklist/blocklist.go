@@ -34,7 +34,7 @@ type name struct {
 	shadow    bool
 }
 
-func nameOf(c *leakybucket.Charge) name { return name{c.Zone, c.Key, c.Shadow} }
+func nameOf(c *leakybucket.Charge) name { return name{c.Zone, c.Key, c.Shadow != 0} }
 
 // A Block is a known block.
 type Block struct {

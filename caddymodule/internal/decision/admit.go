@@ -20,7 +20,7 @@ func (o *Outcome) holds() bool {
 
 // admissionZone returns what holds the queues and slots of the zone.
 func (o *Outcome) admissionZone() *admission.Zone {
-	if o.Shadow {
+	if o.Shadow != 0 {
 		return o.Rule.Simulated
 	}
 	return o.Rule.Enforced
@@ -63,7 +63,7 @@ func (res *Result) Holds() bool {
 // a slot.
 func (res *Result) Entries(entries []admission.Entry) []admission.Entry {
 	for i := range res.Outcomes {
-		if o := &res.Outcomes[i]; !o.Shadow && o.holds() {
+		if o := &res.Outcomes[i]; o.Shadow == 0 && o.holds() {
 			entries = append(entries, o.entry())
 		}
 	}
@@ -76,7 +76,7 @@ func (res *Result) Entries(entries []admission.Entry) []admission.Entry {
 func (res *Result) RequestBuffer() (most int64, index int) {
 	n := 0
 	for i := range res.Outcomes {
-		if o := &res.Outcomes[i]; !o.Shadow && o.holds() {
+		if o := &res.Outcomes[i]; o.Shadow == 0 && o.holds() {
 			if o.Rule.RequestBuffer > most {
 				most, index = o.Rule.RequestBuffer, n
 			}
@@ -89,7 +89,7 @@ func (res *Result) RequestBuffer() (most int64, index int) {
 // entered returns the outcome of the entry with this index, or nil.
 func (res *Result) entered(index int) *Outcome {
 	for i := range res.Outcomes {
-		if o := &res.Outcomes[i]; !o.Shadow && o.holds() {
+		if o := &res.Outcomes[i]; o.Shadow == 0 && o.holds() {
 			if index == 0 {
 				return o
 			}
@@ -105,7 +105,7 @@ func (res *Result) entered(index int) *Outcome {
 // goroutine. It must not block.
 func (res *Result) Simulate(since time.Time, refund func(leakybucket.Settlement)) {
 	for i := range res.Outcomes {
-		if o := &res.Outcomes[i]; o.Shadow && o.holds() {
+		if o := &res.Outcomes[i]; o.Shadow != 0 && o.holds() {
 			o.simulation = admission.Simulate(since, o.entry(), func(r admission.Result) { o.simulated(r, refund) })
 			o.simulating = true
 		}
@@ -130,7 +130,7 @@ func (o *Outcome) simulated(r admission.Result, refund func(leakybucket.Settleme
 // waits. It returns false if the request needs none.
 func (o *Outcome) Slot() (e admission.Entry, takes bool) {
 	e = admission.Entry{Zone: o.Rule.Enforced, Key: o.Key, InFlight: o.Rule.InFlight}
-	return e, !o.Shadow && e.InFlight > 0 && o.Reason() == None
+	return e, o.Shadow == 0 && e.InFlight > 0 && o.Reason() == None
 }
 
 // Hold notes that a request in an error route holds slots, of which no zone reports.

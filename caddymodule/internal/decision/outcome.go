@@ -126,9 +126,9 @@ type Outcome struct {
 	// this line.
 	Unlogged uint32
 
-	Shadow bool // the zone only counts for this key
-	Began  bool // this request began the block
-	Left   bool // the client left while the request waited for its slots
+	Shadow leakybucket.Shadow // the group in which the zone only counts for this key; 0 if it is enforced
+	Began  bool               // this request began the block
+	Left   bool               // the client left while the request waited for its slots
 
 	simulating bool // the simulation reports the outcome
 	asked      bool // the store was asked
@@ -203,7 +203,7 @@ func (o *Outcome) Reason() Reason {
 
 // Refuse makes the outcome a refusal. In shadow, it is a refusal that is only counted.
 func (o *Outcome) Refuse(why Reason) {
-	if o.Shadow {
+	if o.Shadow != 0 {
 		o.Set(ShadowRefused, why)
 	} else {
 		o.Set(Refused, why)

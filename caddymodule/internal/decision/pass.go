@@ -32,7 +32,7 @@ func (o *Outcome) countPass(e pass.Event) {
 // sendsPass reports whether the response may bring the client the pass of a member, or
 // take it away. Shadow zones send none.
 func (o *Outcome) sendsPass() bool {
-	return o.Turn != nil && !o.Shadow && o.admits() && o.Turn.Standing.Client.Learns()
+	return o.Turn != nil && o.Shadow == 0 && o.admits() && o.Turn.Standing.Client.Learns()
 }
 
 // SendsPasses reports whether the response may bring the client the pass of a member, or

@@ -2,6 +2,7 @@ package decision
 
 import (
 	"iter"
+	"math"
 	"math/rand/v2"
 	"net/http"
 	"slices"
@@ -131,7 +132,7 @@ func (p *Plan) Evaluate(r *Rule, known func(*leakybucket.Charge) (blocklist.Bloc
 	if skip {
 		return nil
 	}
-	shadow := r.shadows(&p.Subject, k.name)
+	shadow := r.shadow(&p.Subject, k.name)
 	switch {
 	case p.decideByKey(r, &k, why, shadow):
 		return nil
@@ -145,12 +146,12 @@ func (p *Plan) Evaluate(r *Rule, known func(*leakybucket.Charge) (blocklist.Bloc
 
 // decideByKey reports whether the zone refuses the request, or has no limit for it,
 // because of its key alone. If it refuses, that is added.
-func (p *Plan) decideByKey(r *Rule, k *key, why Reason, shadow bool) bool {
+func (p *Plan) decideByKey(r *Rule, k *key, why Reason, shadow leakybucket.Shadow) bool {
 	switch {
 	case why != None:
 	case (k.address || r.Share != nil) && early(p.Request):
 		// The address may be forged. Turns and ranks may follow from it, whatever the key.
-		if shadow {
+		if shadow != 0 {
 			return true
 		}
 		why = EarlyData
@@ -167,7 +168,7 @@ func (p *Plan) decideByKey(r *Rule, k *key, why Reason, shadow bool) bool {
 }
 
 // charge adds the charge of a zone, or the refusal by a block that is known to run.
-func (p *Plan) charge(r *Rule, k *key, shadow bool, known func(*leakybucket.Charge) (blocklist.Block, bool)) error {
+func (p *Plan) charge(r *Rule, k *key, shadow leakybucket.Shadow, known func(*leakybucket.Charge) (blocklist.Block, bool)) error {
 	line, err := r.Cost.line(&p.Subject)
 	if err != nil {
 		return err
@@ -175,7 +176,7 @@ func (p *Plan) charge(r *Rule, k *key, shadow bool, known func(*leakybucket.Char
 	o := p.add(r, k.name, shadow)
 	p.charges = append(p.charges, leakybucket.Charge{}) // which is filled in place, too
 	c := &p.charges[len(p.charges)-1]
-	r.charge(c, k, shadow, r.Cost.of(line, &p.Subject, k.limit))
+	r.charge(c, k, o.Shadow, r.Cost.of(line, &p.Subject, k.limit))
 	o.setCharge(c)
 	if client := r.deviceClient(&p.Subject, k); client != nil {
 		o.device = &knownDevice{client: client}
@@ -242,7 +243,7 @@ func (p *Plan) exempt(r *Rule) Exemption {
 	if err != nil {
 		return e
 	}
-	r.charge(&e.Charge, &k, r.shadows(&p.Subject, k.name), r.Cost.of(line, &p.Subject, k.limit))
+	r.charge(&e.Charge, &k, r.shadow(&p.Subject, k.name), r.Cost.of(line, &p.Subject, k.limit))
 	e.Charged = true
 	e.Charge.Debt = 0 // nothing was reserved that a response corrects
 	return e
@@ -250,7 +251,7 @@ func (p *Plan) exempt(r *Rule) Exemption {
 
 // add appends the outcome of a zone. It is filled in place, because outcomes are large.
 // That of the only zone is filled where it stays.
-func (p *Plan) add(r *Rule, key string, shadow bool) *Outcome {
+func (p *Plan) add(r *Rule, key string, shadow leakybucket.Shadow) *Outcome {
 	if p.zones == 1 && p.alone == nil {
 		p.alone = loneResult(r)
 		p.outcomes = p.alone.Outcomes[:0]
@@ -262,6 +263,9 @@ func (p *Plan) add(r *Rule, key string, shadow bool) *Outcome {
 		p.outcomes = append(p.outcomes, Outcome{})
 	}
 	o := &p.outcomes[n]
+	if shadow == ShadowOwn {
+		shadow += leakybucket.Shadow(min(n, math.MaxUint8-int(ShadowOwn))) // which no other zone has
+	}
 	o.Request, o.Rule, o.Key, o.Shadow = p.Request, r, key, shadow
 	return o
 }
@@ -270,7 +274,7 @@ func (p *Plan) add(r *Rule, key string, shadow bool) *Outcome {
 func (p *Plan) refuse(why Reason) {
 	o := &p.outcomes[len(p.outcomes)-1]
 	o.Refuse(why)
-	p.refused = p.refused || !o.Shadow
+	p.refused = p.refused || o.Shadow == 0
 }
 
 // refuseBlocked makes the last outcome a refusal by a block that is known to run.
@@ -315,7 +319,7 @@ func (r *Rule) BlockedBucket(s *Subject, b *Buffers) (c leakybucket.Charge, devi
 	if client := r.deviceClient(s, &k); client != nil {
 		device = deviceKey(k.name, client)
 	}
-	r.charge(&c, &k, r.shadows(s, k.name), 0)
+	r.charge(&c, &k, r.shadow(s, k.name), 0)
 	return c, device, true
 }
 
@@ -348,7 +352,7 @@ func (p *Plan) CheckSlots() {
 			continue
 		}
 		o.noSlot = true
-		if !o.Shadow {
+		if o.Shadow == 0 {
 			p.slotMissing = true
 		} else if of := slices.Index(p.of, i); of >= 0 {
 			p.charges[of].Probe = true
@@ -364,7 +368,7 @@ func (p *Plan) SetDecisions() {
 	for i, of := range p.of {
 		o := &p.outcomes[of]
 		o.setAnswer(&p.charges[i], &p.decisions[i])
-		p.refused = p.refused || !o.Shadow && !o.fit
+		p.refused = p.refused || o.Shadow == 0 && !o.fit
 	}
 	p.refused = p.refused || p.slotMissing
 }
@@ -417,7 +421,7 @@ func (p *Plan) Charges() ([]leakybucket.Charge, []leakybucket.Decision) {
 // charges. The zones must be asked again.
 func (p *Plan) ReadBody(memory *body.Memory) {
 	for _, of := range p.of {
-		if o := &p.outcomes[of]; o.Shadow && o.Began {
+		if o := &p.outcomes[of]; o.Shadow != 0 && o.Began {
 			p.began = append(p.began, o.Rule)
 		}
 	}
@@ -500,7 +504,7 @@ func (p *Plan) conclude(o *Outcome) {
 	switch {
 	case delay == 0:
 		o.Set(Admitted, None)
-	case o.Shadow:
+	case o.Shadow != 0:
 		o.Set(ShadowDelayed, None)
 	default:
 		o.Set(Delayed, None)

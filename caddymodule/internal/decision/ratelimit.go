@@ -42,7 +42,7 @@ func (res *Result) Announce(header http.Header) {
 // or nil if there is none.
 func (res *Result) nearest() (nearest *Outcome) {
 	res.each(func(o *Outcome) bool {
-		if o.Limit.Capacity > 0 && !o.Shadow && !o.Rule.Key.Private && (nearest == nil || o.fuller(nearest)) {
+		if o.Limit.Capacity > 0 && o.Shadow == 0 && !o.Rule.Key.Private && (nearest == nil || o.fuller(nearest)) {
 			nearest = o
 		}
 		return true

@@ -236,7 +236,7 @@ func (res *Result) Serving() *settlement.Observer {
 // An empty name means any zone.
 func (res *Result) Blocked(zone string) (found bool) {
 	res.each(func(o *Outcome) bool {
-		found = o.Block > 0 && !o.Shadow && (zone == "" || zone == o.Rule.Name)
+		found = o.Block > 0 && o.Shadow == 0 && (zone == "" || zone == o.Rule.Name)
 		return !found
 	})
 	return found

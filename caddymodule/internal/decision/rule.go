@@ -66,8 +66,8 @@ type Rule struct {
 	// RequestBuffer is how much of the body is read before a slot is taken, in bytes.
 	RequestBuffer int64
 
-	Shadow  bool
-	Enforce int // percent of the keys; the others are in shadow
+	Shadow  leakybucket.Shadow // the word that has put the zone there; 0 if the config has none
+	Enforce int                // percent of the keys; the others are in shadow
 
 	// ServerTiming marks responses to requests that the zone would have refused.
 	ServerTiming bool
@@ -154,16 +154,14 @@ func (r *Rule) LetsWait() bool { return r.Delay != nil || r.MaxWait > 0 }
 // QueuesForSlots reports whether requests wait for a slot when none is free.
 func (r *Rule) QueuesForSlots() bool { return r.Bucketless() && r.MaxWait > 0 }
 
-// Enforces reports whether overflows of a key are refused, not just counted. The hash
-// has no seed, so all nodes and all zones choose the same keys.
-func (r *Rule) Enforces(key string) bool {
-	return !r.Shadow && (r.Enforce == 100 || xxhash.Sum64String(key)%100 < uint64(r.Enforce))
-}
+// Enforces reports whether, by the config, overflows of a key are refused and not just
+// counted.
+func (r *Rule) Enforces(key string) bool { return r.Shadow == 0 && r.chooses(key) }
 
-// shadows reports whether a request with this key is in shadow: by the config, or by a
-// switch at run time.
-func (r *Rule) shadows(s *Subject, key string) bool {
-	return !r.Enforces(key) || s.Overrides != nil && s.Overrides.Shadow(r.Name, time.Now())
+// chooses reports whether a key is among those that enforce chooses. The hash has no
+// seed, so all nodes and all zones choose the same keys.
+func (r *Rule) chooses(key string) bool {
+	return r.Enforce == 100 || xxhash.Sum64String(key)%100 < uint64(r.Enforce)
 }
 
 // debt returns how far above the capacity a settlement may lift a bucket with this
@@ -194,7 +192,7 @@ func (r *Rule) Limits() (all []leakybucket.Charge) {
 }
 
 // charge makes c, which must be zero, the charge of a cost to the bucket of a key.
-func (r *Rule) charge(c *leakybucket.Charge, k *key, shadow bool, cost float64) {
+func (r *Rule) charge(c *leakybucket.Charge, k *key, shadow leakybucket.Shadow, cost float64) {
 	// Field by field, that is cheaper than a copy.
 	c.Zone, c.Key, c.Shadow = r.Name, k.name, shadow
 	c.Limit, c.Cost, c.Debt, c.Block = k.limit, cost, r.debt(k.limit), r.Block

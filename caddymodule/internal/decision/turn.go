@@ -48,7 +48,7 @@ func (r *Rule) turn(s *Subject, b *Buffers) *Turn {
 // share.
 func (res *Result) TakesTurns() bool {
 	for i := range res.Outcomes {
-		if o := &res.Outcomes[i]; o.Turn != nil && !o.Shadow && o.admits() {
+		if o := &res.Outcomes[i]; o.Turn != nil && o.Shadow == 0 && o.admits() {
 			return true
 		}
 	}
@@ -99,7 +99,7 @@ func (p *Plan) checkTurns() {
 	}
 	for i := range p.outcomes {
 		o := &p.outcomes[i]
-		if o.Turn == nil || o.Shadow || o.Reason() != None {
+		if o.Turn == nil || o.Shadow != 0 || o.Reason() != None {
 			continue
 		}
 		e := o.entry()
@@ -114,7 +114,7 @@ func (p *Plan) checkTurns() {
 // the client has not sent all of it.
 func (p *Plan) buffersBody() bool {
 	for i := range p.outcomes {
-		if o := &p.outcomes[i]; o.Rule.RequestBuffer > 0 && !o.Shadow {
+		if o := &p.outcomes[i]; o.Rule.RequestBuffer > 0 && o.Shadow == 0 {
 			return !body.Received(p.Request)
 		}
 	}
