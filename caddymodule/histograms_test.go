@@ -80,7 +80,7 @@ func TestLevelsAreFractionsOfTheCapacityAfterEachDecision(t *testing.T) {
 		s.from(someone).get("/")
 	}
 	s.from("203.0.113.9:1").with("X-Api-Key", "free").get("/")
-	got := histograms(t, s.ctx.GetMetricsRegistry(), "caddy_throttle_level_fraction")
+	got := histograms(t, s.ctx.GetMetricsRegistry(), "caddy_throttle_level_ratio")
 	if names := slices.Sorted(maps.Keys(got)); !slices.Equal(names, []string{"quarters", "tenths"}) {
 		t.Fatalf("got the zones %v, want those with buckets", names)
 	}

@@ -42,7 +42,7 @@ var (
 	}, []string{"zone"})
 
 	refusedPeople = prometheus.NewCounterVec(prometheus.CounterOpts{
-		Namespace: "caddy", Subsystem: "throttle", Name: "refused_people",
+		Namespace: "caddy", Subsystem: "throttle", Name: "refused_people_total",
 		Help: "People whom a zone in shadow would have refused, by reports of their browsers. Each address counts once an hour.",
 	}, []string{"zone"})
 
@@ -55,7 +55,7 @@ var (
 		Buckets: []float64{.01, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60},
 	}, []string{"zone"})
 
-	levels = levelCollector{prometheus.NewDesc("caddy_throttle_level_fraction",
+	levels = levelCollector{prometheus.NewDesc("caddy_throttle_level_ratio",
 		"How full buckets were after each decision, as a fraction of their capacity.", []string{"zone"}, nil)}
 
 	breakerOpen = breakerCollector{prometheus.NewDesc("caddy_throttle_breaker_open",
@@ -83,7 +83,7 @@ var (
 	})
 
 	dropped = prometheus.NewCounterVec(prometheus.CounterOpts{
-		Namespace: "caddy", Subsystem: "throttle", Name: "dropped_total",
+		Namespace: "caddy", Subsystem: "throttle", Name: "dropped_connections_total",
 		Help: "TCP connections and QUIC packets of clients that are out, which were dropped before they cost a handshake.",
 	}, []string{"transport"})
 
@@ -102,7 +102,7 @@ var (
 			"Requests that wait for their delay or for a slot, in zones with share by the client's rank.", []string{"zone", "rank"}, nil),
 		inFlight: prometheus.NewDesc("caddy_throttle_in_flight",
 			"Requests that hold a slot of in_flight.", []string{"zone"}, nil),
-		mean: prometheus.NewDesc("caddy_throttle_mean_seconds",
+		mean: prometheus.NewDesc("caddy_throttle_slot_mean_seconds",
 			"For how long a slot is held on average, in zones with share.", []string{"zone"}, nil),
 	}
 )
@@ -327,7 +327,7 @@ func (c keyCollector) Collect(metrics chan<- prometheus.Metric) {
 	})
 }
 
-// fractions are the upper bounds of the buckets of caddy_throttle_level_fraction. Only
+// fractions are the upper bounds of the buckets of caddy_throttle_level_ratio. Only
 // debts are above 1.
 var fractions = [...]float64{.1, .2, .3, .4, .5, .6, .7, .8, .9, 1}
 

@@ -15,6 +15,9 @@ import (
 	"github.com/caddyserver/caddy/v2"
 	"github.com/caddyserver/caddy/v2/caddyconfig/caddyfile"
 
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/testutil/promlint"
+
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/sharedstore"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket/memstore"
 )
@@ -357,4 +360,44 @@ func (s *otherStore) UnmarshalCaddyfile(d *caddyfile.Dispenser) error {
 	d.Next()
 	d.Args(&s.Which)
 	return nil
+}
+
+// The names are as Prometheus wants them: promtool check metrics asks the same.
+func TestTheNamesOfMetricsFollowPrometheus(t *testing.T) {
+	s := run(t, `http:// {
+		throttle {
+			zone pages {
+				limit 5 5/s
+				delay
+				block 1s
+				settle header X-Cost
+			}
+			zone swarm {
+				in_flight 2
+				share
+			}
+			zone tried {
+				limit 2 1/s
+				shadow
+				server_timing
+			}
+		}
+		respond ok
+	}`)
+	start(t, s)
+	s.from(someone).answers("/", http.StatusOK)
+	dropped.WithLabelValues("tcp").Inc()
+	registry := prometheus.NewRegistry()
+	registry.MustRegister(collectors...)
+	families, err := registry.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	problems, err := promlint.NewWithMetricFamilies(families).Lint()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, problem := range problems {
+		t.Errorf("%s: %s", problem.Metric, problem.Text)
+	}
 }

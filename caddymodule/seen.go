@@ -43,7 +43,7 @@ const (
 // Seen counts people whom a shadow zone would have refused. Zones with server_timing
 // mark such responses for the browser. A script in the page reads the mark and sends
 // the names of the zones here, separated by commas, in a POST request. Robots rarely
-// run scripts, so the metric `caddy_throttle_refused_people` counts people.
+// run scripts, so the metric `caddy_throttle_refused_people_total` counts people.
 //
 // A report counts only if the same address was sent a mark of that zone within two
 // minutes, and once an hour for each address and zone. So the figure never exceeds

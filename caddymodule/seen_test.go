@@ -101,7 +101,7 @@ func TestAReportCountsAPersonOnceAnHour(t *testing.T) {
 		c.get("/")
 		check := func(want float64) {
 			t.Helper()
-			if got := s.value(t, "caddy_throttle_refused_people", "pages"); got != want {
+			if got := s.value(t, "caddy_throttle_refused_people_total", "pages"); got != want {
 				t.Errorf("got %v people, want %v", got, want)
 			}
 		}
@@ -141,7 +141,7 @@ func TestAReportWithoutAMarkCountsNobody(t *testing.T) {
 		c.get("/")
 		<-time.After(markFor + time.Second)
 		c.report("pages") // too late
-		if got := s.value(t, "caddy_throttle_refused_people", "pages"); got != 0 {
+		if got := s.value(t, "caddy_throttle_refused_people_total", "pages"); got != 0 {
 			t.Errorf("got %v people, want none", got)
 		}
 		s.stop()

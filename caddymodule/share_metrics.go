@@ -13,7 +13,7 @@ import (
 
 var (
 	turnSeconds = prometheus.NewHistogramVec(prometheus.HistogramOpts{
-		Namespace: "caddy", Subsystem: "throttle", Name: "wait_seconds",
+		Namespace: "caddy", Subsystem: "throttle", Name: "slot_wait_seconds",
 		Help:    "How long served requests waited for their turn, in zones with share, in seconds.",
 		Buckets: []float64{.01, .05, .1, .25, .5, 1, 2, 3, 5, 8},
 	}, []string{"zone", "rank"})

@@ -292,7 +292,7 @@ func TestMetricsAndTheStatusTellOfTurns(t *testing.T) {
 		if rows := z.describeShare(time.Now()).Rows; !slices.Equal(rows, want) {
 			t.Errorf("got rows %v, want %v", rows, want)
 		}
-		if got := counted(t, slots, "waits"); got["member"] != 1 || got["returned"] != 1 || got["mean_seconds"] != 1 {
+		if got := counted(t, slots, "waits"); got["member"] != 1 || got["returned"] != 1 || got["slot_mean_seconds"] != 1 {
 			t.Errorf("got gauges %v, want one waiting of either rank, and a mean of a second", got)
 		}
 		pass(time.Minute)

@@ -140,7 +140,7 @@ func (d *dropTest) wants(status int, address, protocol, path string, headers ...
 // anything, and so before TLS.
 func (d *dropTest) wantsClosed(address string) {
 	d.Helper()
-	dropped := func() float64 { return d.metric(d.T, "caddy_throttle_dropped_total", `transport="tcp"`) }
+	dropped := func() float64 { return d.metric(d.T, "caddy_throttle_dropped_connections_total", `transport="tcp"`) }
 	before := dropped()
 	dialer := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP(address)}, Timeout: startTime}
 	closed := func() {
@@ -166,11 +166,11 @@ func (d *dropTest) wantsClosed(address string) {
 // wantsSilence checks that Caddy drops the packets that open a QUIC connection.
 func (d *dropTest) wantsSilence(address string) {
 	d.Helper()
-	before := d.metric(d.T, "caddy_throttle_dropped_total", `transport="quic"`)
+	before := d.metric(d.T, "caddy_throttle_dropped_connections_total", `transport="quic"`)
 	if a, err := d.over(d.visitor(address, "h3", 1500*time.Millisecond), "/other"); err == nil {
 		d.Fatalf("from %s: got %d over QUIC, want silence", address, a.status)
 	}
-	if got := d.metric(d.T, "caddy_throttle_dropped_total", `transport="quic"`); got <= before {
+	if got := d.metric(d.T, "caddy_throttle_dropped_connections_total", `transport="quic"`); got <= before {
 		d.Errorf("from %s: got %v packets counted after %v, want more", address, got, before)
 	}
 }

@@ -281,14 +281,14 @@ func TestARefusalInTheSecondHandlerCountsForNothingInTheFirst(t *testing.T) {
 			v.get(t, second.url) // fills the bucket
 			free := func() bool { return s.served(t, "site") == 1 }
 			eventually(t, "the slot to come back", free)
-			before := s.metric(t, "caddy_throttle_mean_seconds", `zone="site"`)
+			before := s.metric(t, "caddy_throttle_slot_mean_seconds", `zone="site"`)
 			for range 20 {
 				if a := v.get(t, second.url); a.status != http.StatusServiceUnavailable && a.status != http.StatusTooManyRequests {
 					t.Fatalf("got %d, want a refusal", a.status)
 				}
 				eventually(t, "the slot to come back", free)
 			}
-			if mean := s.metric(t, "caddy_throttle_mean_seconds", `zone="site"`); mean != before {
+			if mean := s.metric(t, "caddy_throttle_slot_mean_seconds", `zone="site"`); mean != before {
 				t.Errorf("got a mean of %v s after 20 refusals, want %v as before", mean, before)
 			}
 			if a := v.get(t, s.url); a.status != http.StatusOK {

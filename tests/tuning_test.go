@@ -34,7 +34,7 @@ http://:%d {
 	%s
 }`, port, s.directives)})
 	url := fmt.Sprintf("http://127.0.0.1:%d/tuned.php", port)
-	people := func() int { return int(c.metric(t, "caddy_throttle_refused_people", `zone="pages"`)) }
+	people := func() int { return int(c.metric(t, "caddy_throttle_refused_people_total", `zone="pages"`)) }
 
 	robot := newVisitor(t, "h1")
 	for range 10 {
