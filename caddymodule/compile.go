@@ -17,6 +17,7 @@ import (
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/decision"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/fold"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/override"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
 	bucketkey "github.com/caddy-throttle/caddy-throttle/leakybucket/key"
@@ -360,7 +361,9 @@ func (c *compilation) prepareOverride(o *bucketkey.Override) error {
 	o.Parts = slices.Clone(o.Parts)
 	for at, part := range o.Parts {
 		if at < len(c.rule.Key.Parts) && c.rule.Key.Parts[at].Fold != nil && !bucketkey.IsDigest(part) {
-			o.Parts[at], _ = c.rule.Key.Parts[at].Fold(part)
+			if o.Parts[at] = c.rule.Key.Parts[at].Fold(part); o.Parts[at] == fold.Odd {
+				return fmt.Errorf("no name: fold wordpress counts all names such as %q together, in the bucket @odd", part)
+			}
 		}
 	}
 	return nil

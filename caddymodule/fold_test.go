@@ -33,29 +33,27 @@ func TestAKeyOfAnAccountIsFoldedAsItsZoneSays(t *testing.T) {
 	}{
 		{"key form log", login("log", " ÁdMin "), digestOf("ádmin")},
 		{"key form log fold wordpress", login("log", " ÁdMin "), digestOf("admin")},
-		{"key form log fold wordpress\nplain_keys", login("log", "<b>admin</b>"), "admin"},
-		{"key form log fold wordpress\nplain_keys", login("log", "admin&x1;"), "admin"},
-		{"key form log fold wordpress\nplain_keys", login("log", "%41admin"), "admin"},
-		{"key form log fold wordpress\nplain_keys", login("log", "\xe1dmin"), "admin"}, // not UTF-8
+		{"key form log fold wordpress\nplain_keys", login("log", "<b>admin</b>"), "@odd"},
+		{"key form log fold wordpress\nplain_keys", login("log", "admin&x1;"), "@odd"},
+		{"key form log fold wordpress\nplain_keys", login("log", "%41admin"), "@odd"},
+		{"key form log fold wordpress\nplain_keys", login("log", "\xe1dmin"), "@odd"}, // not UTF-8
 		{"key form log fold wordpress\nplain_keys", login("log", "иван"), "иван"},
 		{"key form log fold wordpress\nplain_keys", login("log", "Мария"), "мария"},
-		{"key form log fold wordpress\nplain_keys", login("log", "<I></I>"), "<i><%2Fi>"},
-		{"key form log fold wordpress", login("log", "<b>"), digestOf("<b>")},
 		{"key form log fold wordpress", login("log", " "), "@unclear"},
-		{"key form log fold wordpress\nmissing_key share", login("log", "%4á"), "@unclear"},
-		{"key form log fold wordpress\nmissing_key share", login("log", strings.Repeat("<b>", 400)), "@unclear"},
-		{"key form log fold wordpress", login("log", "nobody", "log", "<b>admin"), digestOf("admin")},
+		{"key form log fold wordpress\nmissing_key share", login("log", "%4á"), "@odd"},
+		{"key form log fold wordpress\nmissing_key share", login("log", strings.Repeat("b", 400)), "@odd"},
+		{"key form log fold wordpress", login("log", "nobody", "log", "ádmin"), digestOf("admin")},
 		{"key form user[login] fold wordpress client_ip\nplain_keys", login("user[login]", "Jörg"), "jorg/203.0.113.7"},
 		{"key form mail fold email\nplain_keys", login("mail", " A.B+C@Example.COM "), "a.b+c@example.com"},
 
 		{"key basic_user", basic("Admin:pw"), digestOf("admin")},
 		{"key basic_user\nplain_keys", basic(" Ádmin :p:w"), "ádmin"},
-		{"key basic_user fold wordpress\nplain_keys", basic("<b>Ádmin:pw"), "admin"},
+		{"key basic_user fold wordpress\nplain_keys", basic("Ádmin:pw"), "admin"},
 		{"key basic_user", request(someone, site0), "@client_ip/203.0.113.7"},
 		{"key basic_user\nmissing_key share", request(someone, site0), "@client_ip/203.0.113.7"},
 		{"key basic_user\nmissing_key share", basic("admin"), "@share"},
 		{"key basic_user\nmissing_key share", request(someone, site0, "Authorization", "Basic YTpi", "Authorization", "Basic YTpi"), "@share"},
-		{"key basic_user fold wordpress\nmissing_key share", basic("&á:pw"), "@share"},
+		{"key basic_user fold wordpress\nmissing_key share", basic("&á:pw"), "@odd"},
 		{"key client_ip basic_user\nplain_keys", basic("a/b:pw"), "203.0.113.7/a%2Fb"},
 	} {
 		if got := keyOf(t, test.lines, test.r); got != test.want {
@@ -70,7 +68,7 @@ func TestOverridesMatchFoldedNames(t *testing.T) {
 			zone account {
 				key form log fold wordpress
 				limit 100 1/d
-				override "<b>Ádmin" deny
+				override Ádmin deny
 				override monitor unlimited
 			}
 			zone plain {
@@ -91,9 +89,9 @@ func TestOverridesMatchFoldedNames(t *testing.T) {
 		want int
 	}{
 		{login("log", "admin"), 429},
-		{login("log", "ADMIN&x;"), 429},
+		{login("log", "ADMÍN"), 429},
 		{login("log", "Monitor"), 200},
-		{login("log", "%41mónitor"), 200},
+		{login("log", "mónitor"), 200},
 		{login("log", "ROOT"), 429},
 		{login("log", "root2"), 200},
 		{basic("EVE:x"), 429},
@@ -131,7 +129,7 @@ func TestSpellingsOfANameShareABudget(t *testing.T) {
 			passed++
 		}
 	}
-	if passed != 5 {
-		t.Errorf("got %d guesses through, want 5", passed)
+	if passed != 5+5 { // and as many that nobody types
+		t.Errorf("got %d guesses through, want 10", passed)
 	}
 }

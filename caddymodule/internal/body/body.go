@@ -134,7 +134,8 @@ func (b *Body) Items(path Path) (n int, understood bool) {
 // Field returns the value of a form field, folded, without blanks and NUL bytes around
 // it. It returns false if the body was not read, is compressed or no form, has no such
 // field or only an empty one, or if PHP and Rack may read different values. Readings that
-// differ and fold to the same text agree. The value is never "" if it is found.
+// differ and fold to the same text agree. The value is never "" if it is found, and
+// [fold.Odd] for a name that nobody types.
 // Fields may be nested: user[login].
 //
 // If only one of PHP and Rack sees the field, its value is returned: requests

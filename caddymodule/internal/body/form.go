@@ -365,5 +365,5 @@ func (f *finder) result(folding fold.Func, long bool) (value string, sure bool) 
 	if f.array || f.given > 1 && (long || f.list()) {
 		return "", false
 	}
-	return folding(f.value)
+	return folding(f.value), true
 }

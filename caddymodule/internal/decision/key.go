@@ -114,6 +114,7 @@ const (
 	complete missing = iota
 	absent           // there is no form at all, or nobody logs in by HTTP Basic
 	unclear          // a form was not read, lacks the field, or may be read in several ways
+	odd              // a name that nobody types
 	lacking          // any other reason, such as a header that was sent twice
 )
 
@@ -134,6 +135,8 @@ func (r *Rule) configured(s *Subject, b *Buffers) (k key, why Reason, skip bool)
 	switch {
 	case state == unclear:
 		return key{name: UnclearBucket, rule: bucketkey.Limited, limit: r.Limit}, None, false
+	case state == odd:
+		return key{name: OddBucket, rule: bucketkey.Limited, limit: r.Limit}, None, false
 	case state != complete:
 		policy, why = r.Key.Missing, MissingKey
 		if state == absent && policy == Share {
@@ -182,7 +185,10 @@ func (r *Rule) own(s *Subject, b *Buffers) (k key, state missing) {
 				return key{}, lacking
 			}
 		default:
-			if text, state = r.value(s, p); state != complete {
+			if text, state = r.value(s, p); state == complete && text == fold.Odd {
+				state = odd
+			}
+			if state != complete {
 				return key{}, state
 			}
 			if p.Digest {
@@ -231,6 +237,7 @@ func (r *Rule) value(s *Subject, p *Part) (string, missing) {
 const (
 	SharedBucket  = "@share"   // of the policy [Share]
 	UnclearBucket = "@unclear" // of forms that do not say for sure whom they are about
+	OddBucket     = "@odd"     // of names that nobody types
 )
 
 // fallback returns the key for requests without a usable one: @client_ip/<address> or

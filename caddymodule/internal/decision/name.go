@@ -91,7 +91,7 @@ func (o *Owned) Has(name string) bool {
 // folded returns a value as requests have it.
 func (p *Part) folded(value string) string {
 	if p.Fold != nil {
-		if folded, sure := p.Fold(value); sure {
+		if folded := p.Fold(value); folded != "" {
 			return folded
 		}
 	}
