@@ -114,7 +114,7 @@ func busySite(t *testing.T, zone, options string, takes time.Duration) *settleSi
 	for range 2 {
 		s.visit("198.51.100.1", "/")
 	}
-	for i := range 2 { // newcomers fill what may wait
+	for i := range 8 { // newcomers fill what may wait
 		s.visit("198.51.100."+strconv.Itoa(2+i), "/")
 	}
 	return s
@@ -141,7 +141,7 @@ func TestOneWhoIsRefusedIsServedAsReturnedFromTheTimeOnThatItWasTold(t *testing.
 		late.opens("GET", "/").wantRank(t, "returned")
 		pass(time.Minute)
 
-		s = busySite(t, "soon", "", 3*time.Second)
+		s = busySite(t, "soon", "max_wait 1s", 3*time.Second)
 		bob := s.person("203.0.113.3")
 		wait = bob.keeps(bob.opens("GET", "/"))
 		pass(wait - time.Second)

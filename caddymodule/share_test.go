@@ -85,22 +85,22 @@ func TestClientsTakeTurnsForTheSlotsOfTheWholeZone(t *testing.T) {
 
 func TestWhoseTurnWouldComeTooLateIsRefusedAtOnce(t *testing.T) {
 	inSettleBubble(t, func(t *testing.T) {
-		s := newShareZone(t, "in_flight 1\nshare", 2*time.Second)
+		s := newShareZone(t, "in_flight 1\nshare\nmax_wait 3s", 2*time.Second)
 		var visits []*visit
-		for i := range 4 {
+		for i := range 6 {
 			visits = append(visits, s.visit("203.0.113."+strconv.Itoa(i), "/"))
 		}
-		if v := visits[2]; !v.ended || v.Code != http.StatusServiceUnavailable {
+		if v := visits[4]; !v.ended || v.Code != http.StatusServiceUnavailable {
 			t.Fatalf("got %d, ended %v, want 503 at once", v.Code, v.ended)
 		}
-		seconds, _ := strconv.Atoi(visits[2].Header().Get("Retry-After"))
+		seconds, _ := strconv.Atoi(visits[4].Header().Get("Retry-After"))
 		if seconds < 5 || seconds > 10 {
 			t.Errorf("got Retry-After %d, want from 5 to 10", seconds)
 		}
 		member := s.visit("203.0.113.9", "/", "X-Rank", "member", "X-Member", "ann")
 		pass(time.Minute)
-		wantTurns(t, append(visits, member), 0, -1, -1, -1, 2)
-		wantCounts(t, "waits", map[string]float64{"admitted first": 1, "delayed member": 1, "refused first timeout": 1, "refused first wait": 2})
+		wantTurns(t, append(visits, member), 0, -1, -1, -1, -1, -1, 2)
+		wantCounts(t, "waits", map[string]float64{"admitted first": 1, "delayed member": 1, "refused first timeout": 3, "refused first wait": 2})
 		emptyRooms(t, "waits")
 	})
 }
@@ -127,7 +127,7 @@ func TestHigherRanksGoFirstAndAreDisplacedLast(t *testing.T) {
 
 func TestAnEarlyRefusalAsksNoStore(t *testing.T) {
 	inSettleBubble(t, func(t *testing.T) {
-		s := newWaitSite(t, "throttle {\nzone waits {\nin_flight 1\nshare\n}\nzone beside {\nlimit 100 1/d\n}\n}", 2*time.Second)
+		s := newWaitSite(t, "throttle {\nzone waits {\nin_flight 1\nshare\nmax_wait 1s\n}\nzone beside {\nlimit 100 1/d\n}\n}", 2*time.Second)
 		visits := []*visit{s.visit("203.0.113.1", "/"), s.visit("203.0.113.2", "/")}
 		pass(1500 * time.Millisecond)
 		visits = append(visits, s.visit("203.0.113.3", "/"))
@@ -276,7 +276,7 @@ func loggedFields(t *testing.T, res *decision.Result) string {
 
 func TestMetricsAndTheStatusTellOfTurns(t *testing.T) {
 	inSettleBubble(t, func(t *testing.T) {
-		s := newShareZone(t, "in_flight 1\nshare", 500*time.Millisecond)
+		s := newShareZone(t, "in_flight 1\nshare\nmax_wait 2s", 500*time.Millisecond)
 		come := func(n int, rank string) *visit {
 			return s.visit("203.0.113."+strconv.Itoa(n), "/", "X-Rank", rank, "X-Member", "ann")
 		}
@@ -463,8 +463,8 @@ func TestBodiesOfRequestsThatWaitAreBounded(t *testing.T) {
 // A refused client uploads nothing.
 func TestAnEarlyRefusalReadsNoBody(t *testing.T) {
 	for reader, zones := range map[string]string{
-		"key form log":   "zone waits {\nin_flight 1\nshare\n}\nzone names {\nkey form log\nlimit 100 1/s\n}",
-		"request_buffer": "zone waits {\nin_flight 1\nshare\nrequest_buffer 1MiB\n}",
+		"key form log":   "zone waits {\nin_flight 1\nshare\nmax_wait 1s\n}\nzone names {\nkey form log\nlimit 100 1/s\n}",
+		"request_buffer": "zone waits {\nin_flight 1\nshare\nmax_wait 1s\nrequest_buffer 1MiB\n}",
 	} {
 		inSettleBubble(t, func(t *testing.T) {
 			s := newWaitSite(t, "throttle {\n"+zones+"\n}", 5*time.Second)
@@ -531,7 +531,7 @@ func TestAShadowOfSharedSlotsKnowsThatTheUpstreamWorksOnWhenClientsLeave(t *test
 		refused := make(map[string]float64)
 		for _, mode := range []string{"shadow", ""} {
 			inSettleBubble(t, func(t *testing.T) {
-				s := newWaitZone(t, "in_flight 1\nshare\n"+mode, 0)
+				s := newWaitZone(t, "in_flight 1\nshare\nmax_wait 1s\n"+mode, 0)
 				worker := make(chan struct{}, 1)
 				s.serve = func(w http.ResponseWriter, r *http.Request) error {
 					done := make(chan struct{})
@@ -592,7 +592,7 @@ func TestAShadowOfSharedSlotsDoesNotWorkForThoseWhoLeaveFurtherIn(t *testing.T) 
 func TestAShadowOfSharedSlotsDoesNotWorkOnHalfARequest(t *testing.T) {
 	for _, whole := range []bool{false, true} {
 		inSettleBubble(t, func(t *testing.T) {
-			s := newWaitZone(t, "in_flight 1\nshare\nshadow", time.Minute)
+			s := newWaitZone(t, "in_flight 1\nshare\nmax_wait 1s\nshadow", time.Minute)
 			s.visit(office, "/")
 			pass(2 * time.Minute) // so long do requests take
 			s.serve = func(_ http.ResponseWriter, r *http.Request) error {
@@ -666,8 +666,8 @@ func TestAShadowOfSharedSlotsDoesNotLearnFromAnUpstreamThatFails(t *testing.T) {
 			s.serve = func(http.ResponseWriter, *http.Request) error { <-time.After(30 * time.Second); return nil }
 			s.visit(office, "/")
 			pass(time.Minute)
-			if mean := s.app.zones["waits"].live.simulated.Load().Mean; mean != 1580*time.Millisecond {
-				t.Errorf("%s: got a mean of %v, want 1.58s of a request that took 30", name, mean)
+			if mean := s.app.zones["waits"].live.simulated.Load().Mean; mean != 1180*time.Millisecond {
+				t.Errorf("%s: got a mean of %v, want 1.18s of a request that took 30", name, mean)
 			}
 			emptyRooms(t, "waits")
 		})

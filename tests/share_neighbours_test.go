@@ -30,8 +30,8 @@ func startHeldSite(t *testing.T, global, throttle string) *heldSite {
 	return s
 }
 
-// slots is a zone in which requests may wait for long: newcomers for a fifth, which is more
-// than a busy machine needs.
+// slots is a zone in which requests may wait for long, which is more than a busy machine
+// needs.
 func slots(name string, n int) string {
 	return block("zone "+name, fmt.Sprintf("in_flight %d\nshare\nmax_wait 10m", n)) + "\n"
 }
@@ -270,7 +270,7 @@ func TestARequestTakesItsTurnsInTwoHandlers(t *testing.T) {
 func TestARefusalInTheSecondHandlerCountsForNothingInTheFirst(t *testing.T) {
 	t.Parallel()
 	for name, below := range map[string]string{
-		"row":    "zone second {\nin_flight 1\nshare\nmax_wait 1s\n}", // a newcomer waits for a fifth
+		"row":    "zone second {\nin_flight 1\nshare\nmax_wait 200ms\n}",
 		"bucket": "zone second {\nlimit 1 1/d\n}",
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -303,7 +303,7 @@ func TestARefusalInTheSecondHandlerCountsForNothingInTheFirst(t *testing.T) {
 // Each zone has a cookie and ranks of its own.
 func TestPassesOfTwoHandlersStandSideBySide(t *testing.T) {
 	t.Parallel()
-	s, second := startTwoShared(t, "zone site {\nin_flight 2\nshare\nmax_wait 1s\n}", "zone second {\nin_flight 1\nshare\nmax_wait 1s\n}")
+	s, second := startTwoShared(t, "zone site {\nin_flight 2\nshare\nmax_wait 200ms\n}", "zone second {\nin_flight 1\nshare\nmax_wait 200ms\n}")
 	v := newVisitor(t, "h1")
 	browse := func(url, cookies string) answer {
 		return v.get(t, url, append(opens(cookies), "X-Forwarded-Proto", "https", "X-Forwarded-For", "192.0.2.1")...)

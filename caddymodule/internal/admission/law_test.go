@@ -54,7 +54,7 @@ type fate struct {
 	predicted time.Duration
 }
 
-var swarmLimits = fairqueue.Limits{InFlight: 5, MaxWait: 5 * time.Second, MaxWaiting: 20}
+var swarmLimits = fairqueue.Limits{InFlight: 5, MaxWait: 2500 * time.Millisecond, MaxWaiting: 20}
 
 // byTheLaw returns what becomes of requests by the law alone: a list of events, and
 // calls of the queue.
@@ -93,7 +93,7 @@ func byTheLaw(all []swarmed) []fate {
 			case fairqueue.Served:
 				serve(i, r, now)
 			case fairqueue.Waiting:
-				then(now+swarmLimits.Wait(s.rank), func(now time.Duration) {
+				then(now+swarmLimits.MaxWait, func(now time.Duration) {
 					if queue.Leave(r) {
 						fates[i].why, fates[i].waited = TimedOut, now-s.at
 					}

@@ -195,7 +195,7 @@ func (r *request) arrive() {
 		r.waiting = w
 		until := s.until
 		if until.IsZero() {
-			until = w.began.Add(s.wait())
+			until = w.began.Add(s.MaxWait)
 		}
 		w.timer = clock.AfterFunc(r.clock, until.Sub(r.now()), func() { r.expire(w) })
 		r.yield(until)

@@ -3,6 +3,7 @@ package admission
 import (
 	"context"
 	"crypto/tls"
+	"fmt"
 	"io/fs"
 	"math"
 	"math/rand/v2"
@@ -47,9 +48,10 @@ type scenario struct {
 	nat       float64 // share of people behind one address
 	known     bool    // some people have come with a pass
 	row       int     // max_waiting; 200 if zero
+	closed    int     // robots with a fresh address for each request, who ask again as soon as they are answered
 
-	// Refused clients are told to come back in about five seconds, however often they
-	// were refused, as in the prototype.
+	// As in the prototype, refused clients are told to come back in about five seconds,
+	// however often they were refused, and newcomers wait for a fifth of the time.
 	asPrototype bool
 
 	without rule
@@ -64,8 +66,8 @@ const (
 	passKey                       // the pass takes no turns
 	addressKey                    // with a pass, the address takes no turns
 	turns                         // order of arrival within a rank
+	share                         // order of arrival, for ten seconds at most, and nobody is refused early
 	prediction                    // nobody is refused early
-	fifth                         // newcomers may wait as long as members
 	displacement                  // a full row refuses whoever comes, however high its rank
 	keyShare                      // one key may take all places in the rows
 	soon                          // whoever is refused is told to come back after 30 seconds
@@ -138,6 +140,8 @@ type counts struct {
 	wanted, served      int // pages, within 30 s
 	sessions, completed int
 	ajax, ajaxServed    int
+	refused             int             // pages that were refused at first
+	took                []time.Duration // pages that were served
 }
 
 type site struct {
@@ -236,6 +240,7 @@ const (
 	streamRobots  = 3 << 40
 	streamScraper = 4 << 40
 	streamExports = 5 << 40
+	streamClosed  = 6 << 40
 )
 
 func (s *site) startPeople() {
@@ -307,6 +312,16 @@ func (s *site) startCrowd() {
 		}
 		identities = append(identities, c)
 	}
+	for i := range s.closed {
+		d := newDraws(s.seed, streamClosed+uint64(i))
+		s.every(60, func(n int) time.Duration {
+			c := &client{counts: &s.robot, robot: true, address: fmt.Sprint("fresh", i, "/", n)}
+			if served, _ := s.request(context.Background(), c, true, d.logNormal(service/2)); !served {
+				return 100 * time.Millisecond
+			}
+			return time.Millisecond
+		})
+	}
 	load := workers*s.attack - s.people
 	if load <= 0 || s.flash > 0 {
 		return
@@ -370,7 +385,10 @@ func (s *site) session(c *client) {
 		if !s.visit(c) {
 			return
 		}
-		s.count(func() { c.counts.served += one(time.Since(clicked) <= 30*time.Second) })
+		s.count(func() {
+			c.counts.served += one(time.Since(clicked) <= 30*time.Second)
+			c.counts.took = append(c.counts.took, time.Since(clicked))
+		})
 		for i := range s.ajax {
 			takes := c.logNormal(.05)
 			s.all.Go(func() {
@@ -388,6 +406,9 @@ func (s *site) visit(c *client) (served bool) {
 	takes := c.logNormal(service)
 	for try := 0; ; try++ {
 		served, after := s.ask(c, takes)
+		if try == 0 {
+			s.count(func() { c.counts.refused += one(!served) })
+		}
 		switch {
 		case served:
 			return true
@@ -468,6 +489,9 @@ func (s *site) entry(c *client, now time.Time) (e Entry, tries int) {
 			t.Keys[1] = "@pass/" + key
 		}
 	}
+	if s.asPrototype && t.Rank >= fairqueue.Crawler {
+		e.MaxWait /= 5
+	}
 	switch {
 	case s.leavesOut(memberRank) && t.Rank == fairqueue.Member, s.leavesOut(returnedRank) && t.Rank == fairqueue.Returned:
 		t.Rank = fairqueue.First
@@ -479,8 +503,6 @@ func (s *site) entry(c *client, now time.Time) (e Entry, tries int) {
 		t.Keys = [2]string{}
 	case s.leavesOut(prediction):
 		e.MaxWait = time.Hour
-	case s.leavesOut(fifth) && t.Rank >= fairqueue.Crawler:
-		e.MaxWait *= 5
 	case s.leavesOut(keyShare): // the rows never fill up
 		e.MaxWaiting *= 10
 	}
@@ -491,11 +513,15 @@ func (s *site) entry(c *client, now time.Time) (e Entry, tries int) {
 func (s *site) request(ctx context.Context, c *client, page bool, takes time.Duration) (served bool, after time.Duration) {
 	now := time.Now()
 	e, tries := s.entry(c, now)
+	rank := e.Turn.Rank
+	if s.leavesOut(share) {
+		e.Turn, e.MaxWait = nil, 2*maxWait
+	}
 	p, result := s.admit(ctx, e)
 	switch {
 	case result.Why.Refused():
 		s.count(func() { s.refusals++; s.inVain += result.Waited })
-		return false, s.refuse(c, e.Turn.Rank, page, tries)
+		return false, s.refuse(c, rank, page, tries)
 	case result.Why == Left:
 		return false, 0
 	}
@@ -553,7 +579,7 @@ func (s *site) admit(ctx context.Context, e Entry) (*Grant, Result) {
 	case s.leavesOut(displacement) && waiting >= s.row:
 		return nil, Result{Why: QueueFull}
 	case s.leavesOut(prediction): // but for the time-out
-		limited, cancel := context.WithTimeout(ctx, fairqueue.Limits{MaxWait: maxWait}.Wait(e.Turn.Rank))
+		limited, cancel := context.WithTimeout(ctx, maxWait)
 		defer cancel()
 		p, result := s.gate.Admit(limited, time.Now(), []Entry{e}, nil)
 		if result.Why == Left && ctx.Err() == nil {

@@ -5,9 +5,11 @@ import (
 	"fmt"
 	"math"
 	"os"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
+	"time"
 )
 
 // percent returns a of b, and 100 if there was nothing to get.
@@ -26,6 +28,8 @@ type shares struct {
 	inVain                      float64 // seconds that a refused request had waited
 	inUpstream                  float64 // requests at most
 	unbounded                   bool
+	p95                         float64 // seconds from the click to the page, of newcomers who got it
+	refused                     float64 // pages of newcomers that were refused at first
 }
 
 // long says that all scenarios are run. With the race detector, that takes minutes.
@@ -75,10 +79,21 @@ func (studied study) of(t *testing.T, s scenario) *shares {
 		mean.wasted += weight * 100 * run.wasted.Seconds() / (workers * lasts)
 		mean.inVain += weight * run.inVain.Seconds() / float64(max(1, run.refusals))
 		mean.inUpstream += weight * float64(run.mostInUpstream)
+		mean.p95 += weight * percentile95(run.newcomer.took)
+		mean.refused += weight * percent(run.newcomer.refused, run.newcomer.wanted)
 		mean.unbounded = mean.unbounded || run.unbounded
 	}
 	studied[s] = mean
 	return mean
+}
+
+// percentile95 returns the time, in seconds, that 95 % do not exceed.
+func percentile95(took []time.Duration) float64 {
+	if len(took) == 0 {
+		return 0
+	}
+	slices.Sort(took)
+	return took[len(took)*95/100].Seconds()
 }
 
 func (m *shares) newcomers() float64 { return m.newcomer }
@@ -91,16 +106,12 @@ var (
 )
 
 // The figures of the prototype are the published ones, of two seeds mostly. For passes
-// farmed for hours that is 97; it gives 95 with eight seeds. It differs from us in two
-// ways. It does not know that one key gets a tenth of the places only.
-// And it lets clients come back after five seconds, however often they were refused,
-// while we double the wait from the third time on. That keeps robots out that come again
-// and again. Where it matters, the run that is compared with the prototype tells them
-// the same as it does.
-//
-// The mean is not bounded: an export of a minute raises it by more than a second when it
-// ends. While a member always has exports running, newcomers get 94 to 95 % of their
-// pages, and would get 98 % if no request counted for more than ten times the mean.
+// farmed for hours that is 97; it gives 95 with eight seeds. It differs from us in these
+// ways. It does not know that one key gets a tenth of the places only. It lets newcomers
+// wait for a fifth of the time only. And it lets clients come back after five seconds,
+// however often they were refused, while we double the wait from the third time on. That
+// keeps robots out that come again and again. Where it matters, the run that is compared
+// with the prototype does the last two as it does.
 func TestASwarmLeavesPeopleIn(t *testing.T) {
 	const none = -1. // the prototype has no figure
 	var table strings.Builder
@@ -128,7 +139,7 @@ func TestASwarmLeavesPeopleIn(t *testing.T) {
 		{name: "x10, robots that hang up after 0.3 s", prototype: none, least: 95, scenario: scenario{attack: 10, hasty: .3}},
 		{name: "x2, five exports by a member", prototype: 98, least: 93, scenario: scenario{attack: 2, exports: 5}},
 		{name: "x2, five exports by a member at any time", prototype: none, least: 90, scenario: scenario{attack: 2, exports: 5, steadily: true}},
-		{name: "x2, a logged-in scraper, as in the prototype", prototype: 79, least: 70, scenario: scenario{attack: 2, scraper: 10, without: keyShare}},
+		{name: "x2, a logged-in scraper, as in the prototype", prototype: 79, itsWaits: true, scenario: scenario{attack: 2, scraper: 10, without: keyShare}},
 		{name: "x2, a logged-in scraper", prototype: none, least: 93, scenario: scenario{attack: 2, scraper: 10}},
 		{name: "x2, eight requests a page", prototype: 98, least: 93, scenario: scenario{attack: 2, ajax: 7}},
 		{name: "x2, eight requests a page: those of AJAX", prototype: 94, least: 92, scenario: scenario{attack: 2, ajax: 7}, of: func(m *shares) float64 { return m.ajax }},
@@ -210,8 +221,7 @@ func TestEachRuleOfTheLawIsNeeded(t *testing.T) {
 		{"half the slots for a key: newcomers", halfCap, scenario{attack: 2, scraper: 10}, (*shares).newcomers, 93, 10, false},
 		{"a tenth of the places for a key", keyShare, scenario{attack: 2, scraper: 10}, (*shares).newcomers, 93, 87, false},
 		{"displacement of the last", displacement, scenario{attack: 10, row: 10}, (*shares).members, 98, 96, false},
-		{"early refusals: seconds waited in vain", prediction, fresh, waited, -.2, -.8, false},
-		{"short waits of newcomers: seconds waited in vain", fifth, fresh, waited, -.2, -.4, false},
+		{"early refusals: seconds waited in vain", prediction, fresh, waited, -.6, -2, false},
 		{"Retry-After that doubles", doubling, scenario{attack: 10, identity: 200, cookies: 1}, (*shares).newcomers, 90, 85, true},
 		{"Retry-After of 5 to 10 s at first", soon, fresh, (*shares).newcomers, 95, 85, false},
 		{"slots that outlast their clients: in the upstream", detaching, scenario{attack: 10, hasty: .3}, func(m *shares) float64 { return -m.inUpstream }, -workers, -20, false},
@@ -227,6 +237,20 @@ func TestEachRuleOfTheLawIsNeeded(t *testing.T) {
 			t.Errorf("%s: got %.2f with the rule and %.2f without it, want at least %v and at most %v",
 				test.name, with, without, test.least, test.most)
 		}
+	}
+}
+
+// Sixty robots with a fresh address for each request ask for little more than the workers
+// can do. In the order of arrival everybody waits for a second and a half.
+func TestAMildFloodHurtsNobody(t *testing.T) {
+	mild := scenario{closed: 60}
+	m := studied.of(t, mild)
+	mild.without = share
+	arrival := studied.of(t, mild)
+	t.Logf("newcomers: 95 %% within %.2f s, %.1f %% refused at first; in the order of arrival within %.2f s; members %.1f %%",
+		m.p95, m.refused, arrival.p95, m.member)
+	if m.p95 > arrival.p95+.1 || m.refused > 5 || m.member < 99 {
+		t.Errorf("got 95 %% of newcomers served within %.2f s, and %.1f %% refused, want no more than %.2f s and 5 %%", m.p95, m.refused, arrival.p95)
 	}
 }
 

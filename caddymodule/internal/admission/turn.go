@@ -40,14 +40,6 @@ func (e *Entry) limits() fairqueue.Limits {
 	return fairqueue.Limits{InFlight: e.InFlight, MaxWait: e.MaxWait, MaxWaiting: e.MaxWaiting}
 }
 
-// wait returns how long a request may wait for a slot.
-func (e *Entry) wait() time.Duration {
-	if e.Turn == nil {
-		return e.MaxWait
-	}
-	return e.limits().Wait(e.Turn.Rank)
-}
-
 // SetLimits changes the limits of all who take turns, as a new config does. Requests
 // bring the limits of their config, too: these count until the next one comes.
 func (z *Zone) SetLimits(inFlight int, maxWait time.Duration, maxWaiting int) {

@@ -273,7 +273,7 @@ func TestARequestThatIsRefusedFurtherInDoesNotCountInTheMean(t *testing.T) {
 			come(gate, time.Hour, shared(inner, 1, fairqueue.First, "busy"))
 			around, _ := gate.Admit(t.Context(), time.Now(), []Entry{shared(outer, 2, fairqueue.First, "a")}, nil)
 			within := shared(inner, 1, fairqueue.First, "a")
-			within.MaxWait = 20 * time.Second // and newcomers a fifth of that
+			within.MaxWait = 4 * time.Second
 			if p, result := gate.Admit(t.Context(), time.Now(), []Entry{within}, around); p != nil || result.Why != TimedOut {
 				t.Errorf("got %v, want it refused after 4 seconds", result.Why)
 			}

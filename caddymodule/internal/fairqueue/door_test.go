@@ -33,7 +33,7 @@ func (d *door) through(ctx context.Context, r *Request, serve func()) error {
 	r.Owner = granted
 	d.mu.Lock()
 	decision := d.queue.Arrive(r)
-	limit := d.queue.limits.Wait(r.Rank)
+	limit := d.queue.limits.MaxWait
 	if decision.Displaced != nil {
 		decision.Displaced.Owner.(chan error) <- errRefused
 	}

@@ -14,8 +14,8 @@
 //   - A key that holds half the slots, rounded up, is passed over while others wait,
 //     and never takes the last free slot. With one slot the rule has no effect; with
 //     two a key gets one.
-//   - A request whose predicted wait exceeds its limit is refused on arrival. The
-//     limit is also the caller's timeout: see [Limits.Wait].
+//   - A request whose predicted wait exceeds Limits.MaxWait is refused on arrival. That
+//     is also the caller's timeout.
 //   - At most Limits.MaxWaiting requests wait. One more displaces the last in the
 //     order, or is refused if it would be the last itself. One key has at most a tenth
 //     of the places.
@@ -65,8 +65,8 @@ type Limits struct {
 	// slot keep it, and nobody else gets one until enough are given back.
 	InFlight int
 
-	// MaxWait is how long members and returned clients may wait. Others may wait a
-	// fifth of it.
+	// MaxWait is how long a request may wait for a slot. If it would wait for longer,
+	// it is refused on arrival. If it has, it must leave.
 	MaxWait time.Duration
 
 	// MaxWaiting is how many requests may wait at once.
@@ -77,26 +77,20 @@ type Limits struct {
 	Elsewhere int
 }
 
-// Wait returns how long a request may wait for a slot. Longer predicted waits are
-// refused on arrival; a request that has waited so long must leave.
-//
-// A newcomer's limit is short because its refusal costs nothing: it brings a pass,
-// and with the pass a better rank.
-func (l Limits) Wait(r Rank) time.Duration {
-	if r >= Crawler {
-		return l.MaxWait / 5
-	}
-	return l.MaxWait
-}
-
 // half is how many slots a key may hold while others wait.
 func (l Limits) half() int { return (l.InFlight + 1) / 2 }
 
 // waitingPerKey is how many requests of one key may wait: a tenth, rounded up.
 func (l Limits) waitingPerKey() int { return (l.MaxWaiting + 9) / 10 }
 
-// meanWeight is the weight of a new measurement in the mean.
-const meanWeight = 1. / 50
+const (
+	// meanWeight is the weight of a new measurement in the mean.
+	meanWeight = 1. / 50
+
+	// mostMeans is how many means one measurement counts at most, so that a few slow
+	// requests do not make all predictions long.
+	mostMeans = 10
+)
 
 // micros is slot time in microseconds. Charges are integers so that refunds and
 // corrections are exact.
@@ -105,7 +99,7 @@ type micros int64
 func microsOf(d time.Duration) micros { return micros(d / time.Microsecond) }
 
 // A Mean is for how long a slot is held on average, with a weight of 1/50 for each
-// new measurement. The zero value is one second.
+// new measurement, which counts at most ten means. The zero value is one second.
 type Mean struct {
 	micros   float64
 	measured bool
@@ -119,7 +113,8 @@ func (m *Mean) value() float64 {
 }
 
 func (m *Mean) add(held micros) {
-	m.micros = m.value() + meanWeight*(float64(held)-m.value())
+	counted := min(float64(held), mostMeans*max(1, m.value()))
+	m.micros = m.value() + meanWeight*(counted-m.value())
 	m.measured = true
 }
 
@@ -213,7 +208,7 @@ const (
 	// Waiting requests are in a row until Next returns them, they are displaced or
 	// they leave.
 	Waiting
-	// TooLong means that the predicted wait exceeds the request's limit.
+	// TooLong means that the predicted wait exceeds MaxWait.
 	TooLong
 	// Full means that MaxWaiting requests wait, all of them ahead of this one.
 	Full
@@ -324,7 +319,7 @@ func (q *Queue) judge(r *Request) (d Decision, last *Request) {
 	predicted := float64(d.Ahead+1) * q.mean().value() / float64(max(1, q.limits.InFlight))
 	d.Predicted = time.Duration(predicted * float64(time.Microsecond))
 	switch {
-	case d.Predicted > q.limits.Wait(r.Rank):
+	case d.Predicted > q.limits.MaxWait:
 		d.Outcome = TooLong
 	case q.keyFull(r):
 		d.Outcome = KeyFull

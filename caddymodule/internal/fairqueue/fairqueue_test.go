@@ -194,17 +194,6 @@ func TestPredictedWaitsBeyondTheLimitAreRefused(t *testing.T) {
 	come(t, q, Waiting, Member, "member")
 }
 
-func TestNewcomersAndCrawlersWaitAFifth(t *testing.T) {
-	l := Limits{MaxWait: 5 * time.Second}
-	for rank, want := range map[Rank]time.Duration{
-		Member: 5 * time.Second, Returned: 5 * time.Second, Crawler: time.Second, First: time.Second,
-	} {
-		if got := l.Wait(rank); got != want {
-			t.Errorf("%v: got %v, want %v", rank, got, want)
-		}
-	}
-}
-
 func TestAFullRowRefusesTheLast(t *testing.T) {
 	q := new(Queue)
 	q.SetLimits(Limits{InFlight: 1, MaxWait: time.Hour, MaxWaiting: 3})
@@ -240,8 +229,27 @@ func TestTheMeanBeginsAtASecondAndMovesByAFiftieth(t *testing.T) {
 		t.Error("got a slot to give back twice, want one")
 	}
 	r = come(t, q, Served, First, "a")
-	if !q.Abandon(r) || q.mean().Duration() != 990*time.Millisecond || q.Keys() != 0 {
-		t.Errorf("got a mean of %v and %d keys after a slot that was held in vain, want 990ms as before and none", q.mean().Duration(), q.Keys())
+	q.Release(r, time.Hour) // counts ten means
+	if got := q.mean().Duration().Round(time.Microsecond); got != 1168200*time.Microsecond {
+		t.Errorf("got %v after an hour, want 1.1682s", got)
+	}
+	before := q.mean().Duration()
+	r = come(t, q, Served, First, "a")
+	if !q.Abandon(r) || q.mean().Duration() != before || q.Keys() != 0 {
+		t.Errorf("got a mean of %v and %d keys after a slot that was held in vain, want %v as before and none", q.mean().Duration(), q.Keys(), before)
+	}
+}
+
+func TestTheMeanRecoversFromRequestsThatTakeNoTime(t *testing.T) {
+	m := new(Mean)
+	for range 100_000 {
+		m.add(0)
+	}
+	for range 400 {
+		m.add(microsOf(time.Second))
+	}
+	if got := m.Duration(); got < 900*time.Millisecond {
+		t.Errorf("got %v after 400 requests of a second, want nearly that", got)
 	}
 }
 

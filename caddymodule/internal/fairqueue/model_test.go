@@ -137,11 +137,7 @@ func (m *model) arrive(request *Request) (d Decision) {
 		d.Ahead = len(row)
 	}
 	d.Predicted = time.Duration(float64(d.Ahead+1) * m.mean / float64(max(1, m.limits.InFlight)) * 1000)
-	limit := m.limits.MaxWait
-	if r.rank == First || r.rank == Crawler {
-		limit /= 5
-	}
-	if d.Predicted > limit {
+	if d.Predicted > m.limits.MaxWait {
 		d.Outcome = TooLong
 		return d
 	}
@@ -261,7 +257,7 @@ func (p *pair) release(r *Request, held time.Duration) {
 	}
 	if serving {
 		actual := max(0, held.Microseconds())
-		p.model.mean += (float64(actual) - p.model.mean) / 50
+		p.model.mean += (min(float64(actual), 10*p.model.mean) - p.model.mean) / 50
 		if math.Abs(p.queue.own.micros-p.model.mean) > 1e-3 {
 			p.t.Fatalf("mean: got %v µs, want %v", p.queue.own.micros, p.model.mean)
 		}
