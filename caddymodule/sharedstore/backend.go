@@ -8,6 +8,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/expiring"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket/memstore"
 )
@@ -60,6 +61,9 @@ type Backend struct {
 	breaker breaker
 	teller  teller
 	ledger  ledger
+	watch   watch
+
+	releases *expiring.Map[bucket, time.Time] // that the store was not told of, and when they were made
 
 	reconciler reconciler
 
@@ -82,7 +86,8 @@ const destructed = 1 << 62
 //
 // Nothing is called before the first [Backend.Attach].
 func NewBackend(name string, remote Remote, local *memstore.Store) *Backend {
-	b := &Backend{name: name, remote: remote, local: local, base: time.Now(), ledger: newLedger()}
+	b := &Backend{name: name, remote: remote, local: local, base: time.Now(), ledger: newLedger(), watch: newWatch()}
+	b.releases = expiring.New[bucket, time.Time](most)
 	b.budget.Store(int64(DefaultTimeout))
 	b.breaker.probe, b.breaker.changed = b.probe, b.changed
 	if reporter, ok := remote.(Reporter); ok {

@@ -43,7 +43,7 @@ func (p *plain) Settle(_ context.Context, settlements []leakybucket.Settlement) 
 	defer p.mu.Unlock()
 	for i := range settlements {
 		name := bucketOf(&settlements[i].Charge)
-		if state, there := p.buckets[name]; there || settlements[i].Diff > 0 && !settlements[i].Cancel {
+		if state, there := p.buckets[name]; there || settlements[i].Creates() {
 			p.buckets[name] = settlements[i].Apply(state, p.clock())
 		}
 	}

@@ -10,7 +10,7 @@
 //     a probe.
 //   - Fallback: without the remote store a zone goes by its [Policy].
 //   - Reconciliation: charges that this node admitted alone are poured into the
-//     shared buckets after the outage.
+//     shared buckets after the outage, and blocks that it began alone are begun there.
 //
 // # Policies
 //
@@ -32,6 +32,8 @@
 //	                            enforced zone refuses                    charge beside it
 //	the charge is left          as the share             as it was       as it was
 //	settled                     in that bucket           nowhere         nowhere
+//	begins a block              if the whole limit       never           never
+//	                            overflows on this node
 //	told after the outage       yes                      no              no
 //	remembered before it        level and block          nothing         nothing
 //
@@ -67,8 +69,23 @@
 // doubtful call, so no more is lost than calls were doubtful. And a call that is
 // executed later than patience allows counts twice.
 //
+// # Blocks and releases
+//
+// A node with a share of the limits follows the buckets of requests that may be blocked
+// as if it had the whole limits and no other node did anything. What overflows then has
+// overflowed the shared bucket as well. The block holds on this node at once. The store
+// is told its step and the rest of its length, never an instant, and of two blocks the
+// later end and the larger step stay. So it may be told twice, and is never longer than
+// its step. Until the store has confirmed it, this node refuses what the block refuses,
+// and asks the store with probes.
+//
+// A bucket that is reset while the store does not answer is reset on this node, with its
+// block. The store is told before it is next asked for that bucket.
+//
+// # When the store is told
+//
 // The next decision of the store about a bucket makes this node tell it. While
-// there are entries, a reconciler asks for their buckets every two seconds, so the
+// there are entries, a reconciler asks for all their buckets every two seconds, so the
 // store is told of those too that nobody asks for again here. The ledger keeps
 // 100,000 entries, each until it would be empty; charges to further buckets are
 // admitted and not told. The ledger is lost when the process ends.

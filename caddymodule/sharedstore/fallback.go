@@ -70,7 +70,8 @@ func (b *Backend) age(origin uint64, now time.Time) float64 {
 // the policy Local as this node's share. If doubtful, the shared store may have
 // poured them or may still do so.
 func (s *Store) fallBack(charges []leakybucket.Charge, decisions []leakybucket.Decision, doubtful bool) error {
-	locals := 0
+	locals, watched := 0, s.blocks(charges)
+	var wholes []leakybucket.Charge // of all shares, if the request may be blocked
 	for i := range charges {
 		c, d := &charges[i], &decisions[i]
 		*d = leakybucket.Decision{Undecided: true}
@@ -81,12 +82,15 @@ func (s *Store) fallBack(charges []leakybucket.Charge, decisions []leakybucket.D
 			s.share(c)
 			s.open(&whole, c)
 			locals++
+			if watched {
+				wholes = append(wholes, whole)
+			}
 		}
 	}
-	switch locals {
-	case 0:
+	switch {
+	case locals == 0:
 		return nil
-	case len(charges):
+	case locals == len(charges) && !watched:
 		return s.takeLocally(charges, decisions, doubtful)
 	}
 	asked, answers := make([]leakybucket.Charge, 0, locals), make([]leakybucket.Decision, locals)
@@ -97,6 +101,7 @@ func (s *Store) fallBack(charges []leakybucket.Charge, decisions []leakybucket.D
 			asked = append(asked, c)
 		}
 	}
+	judged := s.judgeWhole(wholes, asked)
 	if err := s.takeLocally(asked, answers, doubtful); err != nil {
 		return err
 	}
@@ -104,6 +109,9 @@ func (s *Store) fallBack(charges []leakybucket.Charge, decisions []leakybucket.D
 	for i := range charges {
 		if s.zone(charges[i].Zone).Policy == Local {
 			decisions[i] = answers[next]
+			if watched {
+				s.heedWhole(&decisions[i], &wholes[next], &judged[next])
+			}
 			next++
 		}
 	}
@@ -120,6 +128,9 @@ func (s *Store) takeLocally(charges []leakybucket.Charge, decisions []leakybucke
 	for i := range charges {
 		c, d := &charges[i], &decisions[i]
 		d.Origin = b.origin(originLocal, now)
+		if d.Began {
+			s.block(c, d) // a node of one has the whole limit
+		}
 		if d.Poured && c.Cost > 0 && s.enter(c, now, func(e entry) entry { return e.with(c.Cost, doubtful) }) {
 			d.Origin |= originNoted
 		}

@@ -75,6 +75,11 @@ type entry struct {
 	fresh, old, ripe float64
 	turn             time.Time
 
+	// blocked is the end of a block that began here and that the store has not
+	// confirmed, and step its step. It is zero if there is none.
+	blocked time.Time
+	step    uint8
+
 	reserved time.Time // the entry is kept until then, whatever it holds
 }
 
@@ -226,7 +231,7 @@ func (e *entry) told(reached, confirmed bool, now time.Time, timeout time.Durati
 
 // keep reports whether the entry is still needed.
 func (e *entry) keep(now time.Time) bool {
-	return e.own != 0 || e.telling || e.reserved.After(now)
+	return e.own != 0 || e.telling || e.reserved.After(now) || e.blocked.After(now)
 }
 
 // until returns when the entry expires.
@@ -242,6 +247,9 @@ func (e *entry) until(now time.Time) time.Time {
 	}
 	if until.Before(e.reserved) {
 		until = e.reserved
+	}
+	if until.Before(e.blocked) {
+		until = e.blocked
 	}
 	return until
 }

@@ -2,6 +2,7 @@ package sharedstore
 
 import (
 	"context"
+	"slices"
 	"sync"
 	"time"
 
@@ -12,12 +13,11 @@ const (
 	// reconcileEvery leaves time for doubtful calls to be executed.
 	reconcileEvery = 2 * patience
 
-	// mostAtOnce is how many entries are looked up under one lock.
-	mostAtOnce = 1000
+	// mostAtOnce is how many buckets one call asks for.
+	mostAtOnce = 250
 )
 
-// A reconciler asks the store for the buckets in the ledger, one after the other,
-// so that the store is told even of buckets without further requests. It runs
+// A reconciler asks the store for the buckets in the ledger, many at once, so that the store is told even of buckets without further requests. It runs
 // while the ledger has entries.
 type reconciler struct {
 	ending context.Context // of the backend
@@ -42,7 +42,7 @@ func (r *reconciler) start(s *Store) {
 func (r *reconciler) current() *Store {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.ending.Err() != nil || len(r.store.backend.ledger.Some(1, time.Now())) == 0 {
+	if r.ending.Err() != nil || !r.store.backend.unreconciled() {
 		r.running = false
 		return nil
 	}
@@ -65,28 +65,45 @@ func (r *reconciler) run() {
 	}
 }
 
-// reconcileAll asks for buckets in the ledger, while the store answers.
+// reconcileAll tells the store of releases, and asks for all buckets in the ledger,
+// while the store answers.
 func (s *Store) reconcileAll(ctx context.Context) {
 	b := s.backend
-	for more := true; more; {
-		names := b.ledger.Some(mostAtOnce, time.Now())
-		asked := 0
+	for _, name := range b.releases.Some(most, time.Now()) {
+		if b.breaker.isOpen() || ctx.Err() != nil || s.release(ctx, name) != nil {
+			return
+		}
+	}
+	for names := range slices.Chunk(b.ledger.Some(mostEntries, time.Now()), mostAtOnce) {
+		if b.breaker.isOpen() || ctx.Err() != nil {
+			return
+		}
+		probes := make([]leakybucket.Charge, 0, len(names))
 		for _, name := range names {
-			if b.breaker.isOpen() || ctx.Err() != nil {
-				return
-			}
 			if s.zone(name.zone).Policy != Local {
 				b.ledger.Delete(name) // by another config than the one that made it
 				continue
 			}
-			e, found := b.ledger.Get(name, time.Now())
-			if !found || e.telling || e.own == 0 || e.limit.Capacity == 0 {
-				continue
+			now := time.Now()
+			e, found := b.ledger.Get(name, now)
+			if found && !e.telling && (e.own != 0 || e.blocked.After(now)) && e.limit.Capacity != 0 {
+				probes = append(probes, e.probe(name))
 			}
-			var d [1]leakybucket.Decision
-			_ = s.Take(ctx, []leakybucket.Charge{e.probe(name)}, d[:]) // which tells
-			asked++
 		}
-		more = asked == mostAtOnce
+		s.askFor(ctx, probes)
+	}
+}
+
+// askFor asks for some buckets at once, which tells the store. If one of them is no
+// bucket, it asks for each by itself.
+func (s *Store) askFor(ctx context.Context, probes []leakybucket.Charge) {
+	decisions := make([]leakybucket.Decision, len(probes))
+	if len(probes) == 0 || s.Take(ctx, slices.Clone(probes), decisions) == nil && !FellBack(&decisions[0]) {
+		return
+	}
+	for i := range probes {
+		if len(probes) > 1 && !s.backend.breaker.isOpen() {
+			_ = s.Take(ctx, probes[i:i+1], decisions[:1])
+		}
 	}
 }

@@ -98,6 +98,13 @@ func (r *remote) Settle(ctx context.Context, settlements []leakybucket.Settlemen
 	return r.Store.Settle(ctx, settlements)
 }
 
+// aside sets the store's clock, which was never read before, by so much.
+func (r *remote) aside(by time.Duration) {
+	r.Store = memstore.New(memstore.Options{Clock: func() leakybucket.Instant {
+		return leakybucket.Instant(time.Now().Add(by).UnixMicro())
+	}})
+}
+
 func (r *remote) Start() { r.started.Add(1) }
 
 func (r *remote) Close() { r.closed.Add(1) }

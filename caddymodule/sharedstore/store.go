@@ -67,35 +67,48 @@ func newStore(b *Backend, o Options) *Store {
 // store are left as this node's share. Settle them as they are then.
 func (s *Store) Take(ctx context.Context, charges []leakybucket.Charge, decisions []leakybucket.Decision) error {
 	b := s.backend
-	if b.breaker.isOpen() {
+	if b.breaker.isOpen() || !s.releaseAll(ctx, charges) {
 		return s.fallBack(charges, decisions, false)
 	}
+	asked, blocks := charges, s.untold(charges)
+	if blocks != nil {
+		asked = heed(charges, blocks)
+	}
 	c := b.begin(ctx, s.timeout)
-	err := b.remote.Take(c.ctx, charges, decisions)
+	err := b.remote.Take(c.ctx, asked, decisions)
 	if b.end(c, "asking the store; this request falls back as on_store_error says", err) != nil {
 		return s.fallBack(charges, decisions, true)
 	}
 	now := time.Now()
 	origin := b.origin(originRemote, now)
+	var tellings []telling
 	for i := range charges {
 		decisions[i].Origin = origin
-		if s.zone(charges[i].Zone).Policy == Local {
-			s.remember(&charges[i], &decisions[i], now)
+		if blocks != nil && !blocks[i].blocked.IsZero() {
+			blocks[i].refuse(&decisions[i], now)
 		}
+		if s.zone(charges[i].Zone).Policy == Local {
+			tellings = s.remember(&charges[i], &decisions[i], now, tellings)
+		}
+	}
+	if tellings != nil { // which the request does not wait for
+		b.Hold()
+		go s.tell(tellings)
 	}
 	return nil
 }
 
 // remember copies the state of a shared bucket, so that an outage is no amnesty.
-// It also tells the store what this node admitted without it.
-func (s *Store) remember(c *leakybucket.Charge, d *leakybucket.Decision, now time.Time) {
+// It appends what the store must be told that this node admitted without it.
+func (s *Store) remember(c *leakybucket.Charge, d *leakybucket.Decision, now time.Time, tellings []telling) []telling {
 	poured, own := 0.0, 0.0
 	if d.Poured {
 		poured = c.Cost
 	}
 	if !s.backend.ledger.Empty() {
-		own = s.reconcile(c, d, poured, now)
+		own, tellings = s.reconcile(c, d, poured, now, tellings)
 	}
+	s.backend.watch.forget(bucketOf(c))
 	local, at := *c, s.backend.local.Now()
 	s.share(&local)
 	state := leakybucket.State{Level: (d.Level+poured)/s.nodes + own, At: at, Leak: local.Limit.Leak}
@@ -110,68 +123,88 @@ func (s *Store) remember(c *leakybucket.Charge, d *leakybucket.Decision, now tim
 		}
 	}
 	s.backend.local.Put(&local, state)
+	return tellings
 }
 
-// reconcile tells the store, which has just shown the level of a bucket, as much
-// as it can be told about it. It returns the amount that this node has admitted
-// beyond that level. The request does not wait for the call.
-func (s *Store) reconcile(c *leakybucket.Charge, d *leakybucket.Decision, poured float64, now time.Time) (own float64) {
+// A telling is what the store is told of one bucket.
+type telling struct {
+	leakybucket.Settlement
+	blocked time.Time // the end of the block that is told, or zero
+}
+
+// reconcile compares the level of a bucket that the store has just shown with the
+// ledger. It returns the amount that this node has admitted beyond that level, and
+// appends what the store can be told about it.
+func (s *Store) reconcile(c *leakybucket.Charge, d *leakybucket.Decision, poured float64, now time.Time, tellings []telling) (own float64, all []telling) {
 	b, name := s.backend, bucketOf(c)
 	if _, found := b.ledger.Get(name, now); !found {
-		return 0
+		return 0, tellings
 	}
-	untold := 0.0
 	b.ledger.Update(name, now, func(e entry, found bool) (entry, time.Time, bool) {
 		if !found {
 			return e, now, false
 		}
 		e, e.share = e.of(c), c.Limit.Leak/s.nodes
 		e.advance(now)
-		if untold = e.observe(d, poured, now); math.Abs(untold) <= dust*c.Limit.Capacity {
+		untold := e.observe(d, poured, now)
+		if math.Abs(untold) <= dust*c.Limit.Capacity {
 			untold = 0
 		}
-		if untold != 0 {
+		t := telling{Settlement: leakybucket.Settlement{Charge: *c, Was: *d}}
+		if e.blocked.After(now) && !e.telling {
+			t.blocked, t.BlockStep = e.blocked, e.step
+			untold = max(0, untold) // what is to be given back can wait
+		}
+		if untold < 0 { // of which nothing has leaked: that was taken off before
+			t.Charge.Cost, t.Was.Poured = -untold, true
+		}
+		if t.Diff = untold; untold != 0 || !t.blocked.IsZero() {
 			e.tell(untold)
+			tellings = append(tellings, t)
 		}
 		own = max(0, e.own+e.sent)
 		return e, e.until(now), e.keep(now)
 	})
-	if untold != 0 {
-		b.Hold()
-		go s.tell(*c, *d, untold)
-	}
-	return own
+	return own, tellings
 }
 
-// tell pours the amount that this node admitted without the store into a shared
-// bucket. A negative amount gives back.
-func (s *Store) tell(c leakybucket.Charge, d leakybucket.Decision, amount float64) {
+// tell pours the amounts that this node admitted without the store into shared
+// buckets, and begins the blocks of that time. A negative amount gives back.
+func (s *Store) tell(tellings []telling) {
 	b := s.backend
 	defer b.Release()
-	settlement := leakybucket.Settlement{Charge: c, Was: d, Diff: amount}
-	if amount < 0 { // of which nothing has leaked: that was taken off before
-		settlement.Charge.Cost, settlement.Was.Poured = -amount, true
+	settlements := make([]leakybucket.Settlement, len(tellings))
+	for i := range tellings {
+		t := &tellings[i]
+		t.BlockRest = max(0, time.Until(t.blocked))
+		settlements[i] = t.Settlement
 	}
 	reached := !b.breaker.isOpen()
 	err := ErrDown
 	if reached {
-		err = s.settleShared(context.Background(), []leakybucket.Settlement{settlement})
-	}
-	if amount < 0 {
-		if err != nil {
-			b.teller.lost(c.Zone)
-		}
-		return
+		err = s.settleShared(context.Background(), settlements)
 	}
 	now := time.Now()
-	b.ledger.Update(bucketOf(&c), now, func(e entry, found bool) (entry, time.Time, bool) {
-		if !found {
-			return e, now, false // it was reset
+	for i := range tellings {
+		t := &tellings[i]
+		if t.Diff < 0 {
+			if err != nil {
+				b.teller.lost(t.Charge.Zone)
+			}
+			continue
 		}
-		e.advance(now)
-		e.told(reached, err == nil, now, s.timeout)
-		return e, e.until(now), e.keep(now)
-	})
+		b.ledger.Update(bucketOf(&t.Charge), now, func(e entry, found bool) (entry, time.Time, bool) {
+			if !found {
+				return e, now, false // it was reset
+			}
+			e.advance(now)
+			e.told(reached, err == nil, now, s.timeout)
+			if err == nil && e.blocked.Equal(t.blocked) {
+				e.blocked = time.Time{}
+			}
+			return e, e.until(now), e.keep(now)
+		})
+	}
 }
 
 // settleShared settles in the remote store, within the whole timeout.
@@ -321,27 +354,13 @@ func (s *Store) settleLocally(settlement *leakybucket.Settlement) error {
 	if err := b.local.Settle(context.Background(), []leakybucket.Settlement{*settlement}); err != nil {
 		return err
 	}
+	b.watch.settle(*settlement, b.local.Now())
 	if settlement.Cancel && noted {
 		// Only the bucket knows whether anything was given back.
 		diff = -min(c.Cost, max(0, before-b.localLevel(c)))
 		s.enter(c, now, func(e entry) entry { return e.with(diff, false) })
 	}
 	return nil
-}
-
-// Reset implements [leakybucket.Resetter], and makes this node forget the bucket
-// too.
-func (s *Store) Reset(ctx context.Context, zone, key string, shadow bool) error {
-	b := s.backend
-	b.ledger.Delete(bucket{zone, key, shadow})
-	if err := b.local.Reset(ctx, zone, key, shadow); err != nil {
-		return err
-	}
-	if b.breaker.isOpen() {
-		return ErrDown
-	}
-	c := b.begin(ctx, s.timeout)
-	return b.end(c, "resetting a bucket", b.remote.Reset(c.ctx, zone, key, shadow))
 }
 
 // ofLocal begins the cursors of this node's copies.
@@ -369,7 +388,6 @@ func (s *Store) List(ctx context.Context, of leakybucket.Listing, cursor string)
 
 // Interface guards
 var (
-	_ leakybucket.Lister   = (*Store)(nil)
-	_ leakybucket.Store    = (*Store)(nil)
-	_ leakybucket.Resetter = (*Store)(nil)
+	_ leakybucket.Lister = (*Store)(nil)
+	_ leakybucket.Store  = (*Store)(nil)
 )

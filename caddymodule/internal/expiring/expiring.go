@@ -74,6 +74,16 @@ func (m *Map[K, V]) Update(k K, now time.Time, f func(v V, found bool) (next V, 
 	}
 }
 
+// Change atomically replaces the value of a key, if there is one. When it expires
+// stays.
+func (m *Map[K, V]) Change(k K, now time.Time, f func(v V) V) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if v, found := m.live(k, now); found {
+		m.entries[k] = entry[V]{f(v), m.entries[k].until}
+	}
+}
+
 // Take returns the value of a key and deletes it.
 func (m *Map[K, V]) Take(k K, now time.Time) (V, bool) {
 	m.mu.Lock()
