@@ -125,7 +125,7 @@ func (f *recommendFlags) find(ctx context.Context, logs []string) (_ *recommenda
 		return nil, nil, err
 	}
 	return &recommendation{
-		Log: logOf(in, logs), Zones: results, Notes: append(notes, rp.notes(in.Stats())...), Partial: in.interrupted,
+		Log: logOf(in, logs), Zones: results, Notes: append(append([]string{}, notes...), rp.notes(in.Stats())...), Partial: in.interrupted,
 	}, in.broken(), nil
 }
 

@@ -332,3 +332,25 @@ func TestAZoneThatSettlesSecondsGetsALimitForThem(t *testing.T) {
 		t.Errorf("got %d requests, %+v, %+v, want 300, 60 seconds of work, and one at once", z.Requests, z.Seconds, z.InFlight)
 	}
 }
+
+// One client with one request: the words agree with the numbers.
+func TestRecommendCountsInWords(t *testing.T) {
+	log := `192.0.2.1 - - [07/Mar/2026:10:00:00 +0000] "GET / HTTP/1.1" 200 5 "-" "Mozilla/5.0"` + "\n" +
+		`::1 - - [07/Mar/2026:10:00:01 +0000] "OPTIONS * HTTP/1.0" 200 5 "-" "Apache (internal dummy connection)"` + "\n" +
+		`192.0.2.2 - - [07/Mar/2026:10:00:02 +0000] "CONNECT example.com:443 HTTP/1.1" 405 5 "-" "-"` + "\n"
+	var b strings.Builder
+	if err := recommended(t, writeText(t, "access.log", log), nil).write(&b); err != nil {
+		t.Fatal(err)
+	}
+	out := b.String()
+	for _, want := range []string{"a burst of 1 request,", "1 request of 1 client from", "\nNote: Only one client is in the log"} {
+		if !strings.Contains(out, want) {
+			t.Errorf("got\n%s\nwant %q", out, want)
+		}
+	}
+	for _, wrong := range []string{"1 requests", "1 clients", "Mind:"} {
+		if strings.Contains(out, wrong) {
+			t.Errorf("got %q in\n%s", wrong, out)
+		}
+	}
+}

@@ -121,7 +121,7 @@ func (f *replayFlags) run(ctx context.Context, logs []string) (err error) {
 		return err
 	}
 	if err := f.print(&logreplay.Report{
-		Log: logOf(in, logs), Zones: observer.Zones(), Notes: append(notes, rp.notes(in.Stats())...), Partial: in.interrupted,
+		Log: logOf(in, logs), Zones: observer.Zones(), Notes: append(append([]string{}, notes...), rp.notes(in.Stats())...), Partial: in.interrupted,
 	}); err != nil {
 		return err
 	}

@@ -147,7 +147,8 @@ func unescapeC(text []byte) (byte, int) {
 	}
 }
 
-// parseRequestLine splits the request line. It returns false if it is none.
+// parseRequestLine splits the request line. It returns false if it is none that a site
+// serves: Apache asks itself OPTIONS *, and CONNECT looks for open proxies.
 func (r *Request) parseRequestLine(line []byte) bool {
 	method := bytes.IndexByte(line, ' ')
 	if method <= 0 {
@@ -164,7 +165,7 @@ func (r *Request) parseRequestLine(line []byte) bool {
 		uri, r.Proto = uri[:proto], view(uri[proto+1:])
 	}
 	r.URI = view(uri)
-	return len(uri) > 0
+	return len(uri) > 0 && r.URI != "*" && r.Method != "CONNECT"
 }
 
 // parseStatus reads a status of three digits.

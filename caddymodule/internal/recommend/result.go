@@ -366,6 +366,10 @@ func (s *Study) notes(r *Result) {
 		return
 	case counted == 0:
 		note("No client loaded static assets, so none looks like a person. Run it without --people, on a log that has the assets.")
+	case counted == 1 && r.People:
+		note("Only one person is in the log, and sets the limit. Read a longer log.")
+	case counted == 1:
+		note("Only one %s is in the log, and sets the limit. Read a longer log.", r.noun)
 	case float64(counted)*(1-r.Spare/100) < 1:
 		note("%v%% of %s %s is all of them, so the busiest one sets the limit. Read a longer log, or give a lower --spare.", r.Spare, comma(counted), clients)
 	}

@@ -31,9 +31,9 @@ func (r *Result) Write(w io.Writer) error {
 	r.Units.write(&b, r.noun)
 	fmt.Fprintf(&b, "\n%s\n", r.Units.Reason)
 	if len(r.Notes) > 0 {
-		b.WriteString("\nMind:\n")
+		b.WriteString("\n")
 		for _, note := range r.Notes {
-			fmt.Fprintf(&b, "- %s\n", note)
+			fmt.Fprintf(&b, "Note: %s\n", note)
 		}
 	}
 	fmt.Fprintf(&b, "\nTo paste into the Caddyfile:\n\n%s", r.Caddyfile)
@@ -45,8 +45,8 @@ func (r *Result) Write(w io.Writer) error {
 		fmt.Fprintf(&b, "\nBy the work that requests cause (settle seconds), in worker-seconds:\n\n")
 		r.Seconds.write(&b, r.noun)
 		fmt.Fprintf(&b, "\n%s\nThat is: limit %s %s, and settle seconds.\n", r.Seconds.Reason, number(best.Capacity), best.Leak)
-		fmt.Fprintf(&b, "At most %d requests were served at once, and %d of one %s. in_flight %d leaves the same share untouched, and refuses %s.\n",
-			r.InFlight.All, r.InFlight.Most, r.noun, r.InFlight.Slots, Counted(r.InFlight.RefusedKeys, r.noun))
+		fmt.Fprintf(&b, "At most %s served at once, and %d of one %s. in_flight %d leaves the same share untouched, and refuses %s.\n",
+			were(r.InFlight.All), r.InFlight.Most, r.noun, r.InFlight.Slots, Counted(r.InFlight.RefusedKeys, r.noun))
 	}
 	_, err := io.WriteString(w, b.String())
 	return err
@@ -67,6 +67,14 @@ func (c *Curve) write(b *strings.Builder, noun string) {
 	}
 }
 
+// were says how many requests something was done to.
+func were(requests int) string {
+	if requests == 1 {
+		return "1 request was"
+	}
+	return comma(requests) + " requests were"
+}
+
 // bar draws a share with twenty blocks.
 func bar(of float64) string { return strings.Repeat("█", int(20*of+0.5)) }
 
@@ -77,7 +85,11 @@ func (c *Curve) reason(keys, requests int, unit, noun string) string {
 	if plural == unit {
 		plural += "s"
 	}
-	said := fmt.Sprintf("Recommended: a burst of %s %s, and %s after it.", number(best.Capacity), plural, rateText(best.Leak, best.Leak[:strings.IndexByte(best.Leak, '/')], unit, plural))
+	burst := plural
+	if best.Capacity == 1 {
+		burst = unit
+	}
+	said := fmt.Sprintf("Recommended: a burst of %s %s, and %s after it.", number(best.Capacity), burst, rateText(best.Leak, best.Leak[:strings.IndexByte(best.Leak, '/')], unit, plural))
 	if best.RefusedKeys == 0 {
 		return said + fmt.Sprintf(" It would have refused none of %s: the busiest one stays just below it.", Counted(keys, noun))
 	}

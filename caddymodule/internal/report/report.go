@@ -11,6 +11,7 @@ import (
 	"io"
 	"math"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/dustin/go-humanize"
@@ -299,13 +300,13 @@ func nice(n float64) float64 {
 	return 20 * unit
 }
 
-// short writes a round number for an axis.
+// short writes a number for an axis, with one decimal.
 func short(n float64) string {
 	switch {
 	case n >= 1e6:
-		return strconv.FormatFloat(n/1e6, 'f', -1, 64) + "M"
+		return strings.TrimSuffix(strconv.FormatFloat(n/1e6, 'f', 1, 64), ".0") + "M"
 	case n >= 1e4:
-		return strconv.FormatFloat(n/1e3, 'f', -1, 64) + "k"
+		return strings.TrimSuffix(strconv.FormatFloat(n/1e3, 'f', 1, 64), ".0") + "k"
 	}
 	return number(n)
 }
