@@ -4,6 +4,9 @@ import (
 	"errors"
 	"strconv"
 	"strings"
+	"sync"
+
+	"github.com/redis/rueidis"
 
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket/internal/coalesce"
@@ -21,8 +24,34 @@ type lane struct {
 	slot   uint16 // of their keys in a cluster
 }
 
-// sendBatch runs a script once for all requests of a batch.
+// sendBatch runs a script once for all requests of a batch. While a slot moves,
+// servers refuse calls of several keys that they would answer for each of them.
+// Nothing was executed then, so each request is sent once more by itself.
 func (s *Store) sendBatch(l lane, batch []*request, _ func()) {
+	err := s.sendTogether(l, batch)
+	if len(batch) == 1 || !moving(err) {
+		return
+	}
+	var wg sync.WaitGroup
+	for _, r := range batch {
+		wg.Go(func() { _ = s.sendTogether(l, []*request{r}) })
+	}
+	wg.Wait()
+}
+
+// moving reports whether a server refused a call because its slot is elsewhere, or
+// on its way.
+func moving(err error) bool {
+	e, answered := rueidis.IsRedisErr(err)
+	if !answered {
+		return false
+	}
+	kind, _, _ := strings.Cut(e.Error(), " ")
+	return kind == "TRYAGAIN" || kind == "MOVED" || kind == "ASK"
+}
+
+// sendTogether runs a script once. Its error is in the reply of each request, too.
+func (s *Store) sendTogether(l lane, batch []*request) error {
 	serial := strconv.FormatUint(s.serials.Add(1), 36)
 	n := 0
 	for _, r := range batch {
@@ -41,11 +70,12 @@ func (s *Store) sendBatch(l lane, batch []*request, _ func()) {
 	}
 	for i, r := range batch {
 		if err != nil {
-			r.reply.err = err
+			r.reply = reply{err: err}
 		} else {
 			r.reply = reply{at: at, line: lines[i+1]}
 		}
 	}
+	return err
 }
 
 // parseHead checks that a reply is to the call with this serial and has a line

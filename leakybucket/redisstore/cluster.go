@@ -40,29 +40,29 @@ func (s *Store) slotOfCharge(c *leakybucket.Charge) uint16 {
 	return slotOf(s.name(c.Zone, c.Key, c.Shadow != 0))
 }
 
-// A group is the charges of one take that share a call.
+// A group is the charges of one take that share a slot.
 type group struct {
 	slot    uint16
-	shadow  leakybucket.Shadow
 	indexes []int
 }
 
-// groups divides charges by slot. Shadow charges come last, since they are
-// poured only if all enforced ones are.
-func (s *Store) groups(charges []leakybucket.Charge) []*group {
+// groups divides charges by slot, in ascending order of it. It leaves out those
+// that are not wanted.
+func (s *Store) groups(charges []leakybucket.Charge, wanted func(i int) bool) []*group {
 	var groups []*group
 	for i := range charges {
-		slot, shadow := s.slotOfCharge(&charges[i]), charges[i].Shadow
-		at := slices.IndexFunc(groups, func(g *group) bool { return g.slot == slot && g.shadow == shadow })
+		if !wanted(i) {
+			continue
+		}
+		slot := s.slotOfCharge(&charges[i])
+		at := slices.IndexFunc(groups, func(g *group) bool { return g.slot == slot })
 		if at < 0 {
 			at = len(groups)
-			groups = append(groups, &group{slot: slot, shadow: shadow})
+			groups = append(groups, &group{slot: slot})
 		}
 		groups[at].indexes = append(groups[at].indexes, i)
 	}
-	slices.SortFunc(groups, func(a, b *group) int {
-		return cmp.Or(cmp.Compare(a.shadow, b.shadow), cmp.Compare(a.slot, b.slot))
-	})
+	slices.SortFunc(groups, func(a, b *group) int { return cmp.Compare(a.slot, b.slot) })
 	return groups
 }
 
@@ -77,48 +77,112 @@ func (s *Store) oneSlot(charges []leakybucket.Charge) (slot uint16, one bool) {
 	return slot, true
 }
 
-// takeBySlot takes charges one slot after the other. Once a slot has refused,
-// the others are only probed. If a slot refuses or fails, whatever earlier slots
-// poured is given back. A refusal of shadow concerns its group alone.
+// A bySlot is a take of charges in several slots of a cluster.
+type bySlot struct {
+	*Store
+	charges   []leakybucket.Charge
+	decisions []leakybucket.Decision
+}
+
+// takeBySlot asks all slots at once, and pours into all at once if all fit. If a
+// slot refuses the pour, because others poured in between, all is given back and
+// poured once more, slot after slot: of two such takes one is then admitted.
 func (s *Store) takeBySlot(ctx context.Context, charges []leakybucket.Charge, decisions []leakybucket.Decision) error {
 	if slot, one := s.oneSlot(charges); one {
-		return s.takeTogether(ctx, slot, charges, decisions)
+		return s.takeTogether(ctx, slot, charges, decisions, false)
 	}
+	t := &bySlot{s, charges, decisions}
 	clear(decisions)
-	refused := make(map[leakybucket.Shadow]bool)
-	for _, g := range s.groups(charges) {
-		some := make([]leakybucket.Charge, len(g.indexes))
-		for i, at := range g.indexes {
-			some[i] = charges[at]
-			some[i].Probe = some[i].Probe || refused[0] || refused[g.shadow]
-		}
-		answers := make([]leakybucket.Decision, len(some))
-		if err := s.takeTogether(ctx, g.slot, some, answers); err != nil {
-			_ = s.giveBack(ctx, charges, decisions, func(leakybucket.Shadow) bool { return true }) // the cause is what the caller must know
-			return err
-		}
-		for i, at := range g.indexes {
-			decisions[at] = answers[i]
-			refused[g.shadow] = refused[g.shadow] || !answers[i].Fits
+	if err := atOnce(t.groups(charges, func(int) bool { return true }), func(g *group) error { return t.ask(ctx, g) }); err != nil {
+		return err
+	}
+	pours := t.groups(charges, func(i int) bool { return t.fit(i) && !charges[i].Probe })
+	err := atOnce(pours, func(g *group) error { return t.pour(ctx, g) })
+	if raced, err := t.undo(ctx, err); !raced || err != nil {
+		return err
+	}
+	for _, g := range pours {
+		if err = t.pour(ctx, g); err != nil || slices.ContainsFunc(g.indexes, t.refuses) {
+			break
 		}
 	}
-	return s.giveBack(ctx, charges, decisions, func(group leakybucket.Shadow) bool { return refused[0] || refused[group] })
+	_, err = t.undo(ctx, err)
+	return err
+}
+
+// fit reports whether charge i fits, and so do all that it is judged with.
+func (t *bySlot) fit(i int) bool {
+	return leakybucket.FitTogether(t.charges, t.decisions, t.charges[i].Shadow)
+}
+
+// refuses reports whether charge i keeps all others from being poured.
+func (t *bySlot) refuses(i int) bool { return !t.decisions[i].Fits && t.charges[i].Shadow == 0 }
+
+// ask asks a slot for its charges and pours nothing.
+func (t *bySlot) ask(ctx context.Context, g *group) error { return t.take(ctx, g, true) }
+
+// pour takes the charges of a slot. It begins no block, since a charge that fitted
+// when it was asked exceeds no limit of its own.
+func (t *bySlot) pour(ctx context.Context, g *group) error { return t.take(ctx, g, false) }
+
+func (t *bySlot) take(ctx context.Context, g *group, asking bool) error {
+	some, answers := make([]leakybucket.Charge, len(g.indexes)), make([]leakybucket.Decision, len(g.indexes))
+	for i, at := range g.indexes {
+		some[i] = t.charges[at]
+		some[i].Probe = some[i].Probe || asking
+	}
+	if err := t.takeTogether(ctx, g.slot, some, answers, !asking); err != nil {
+		return err
+	}
+	for i, at := range g.indexes {
+		t.decisions[at] = answers[i]
+	}
+	return nil
+}
+
+// undo gives back what was poured if a slot failed with err, or what was poured beside
+// charges that did not fit. It reports whether enforced ones were among those.
+func (t *bySlot) undo(ctx context.Context, err error) (raced bool, _ error) {
+	var back []int
+	for i := range t.decisions {
+		if t.decisions[i].Poured && (err != nil || !t.fit(i)) {
+			back = append(back, i)
+		}
+		raced = raced || t.refuses(i)
+	}
+	if failed := t.giveBack(ctx, back); err == nil {
+		err = failed // otherwise the cause is what the caller must know
+	}
+	return raced && len(back) > 0, err
+}
+
+// atOnce calls f for all groups at once and returns the gravest error.
+func atOnce(groups []*group, f func(*group) error) error {
+	errs := make([]error, len(groups))
+	var wg sync.WaitGroup
+	for i, g := range groups {
+		wg.Go(func() { errs[i] = f(g) })
+	}
+	wg.Wait()
+	var worst error
+	for _, err := range errs {
+		worst = graver(worst, err)
+	}
+	return worst
 }
 
 // giveBack settles charges that were poured before another slot refused or
-// failed, those of such groups. Other clients must not pay for those, so it goes on in the background
+// failed. Other clients must not pay for those, so it goes on in the background
 // when ctx ends.
-func (s *Store) giveBack(ctx context.Context, charges []leakybucket.Charge, decisions []leakybucket.Decision, such func(leakybucket.Shadow) bool) error {
+func (t *bySlot) giveBack(ctx context.Context, indexes []int) error {
 	var settlements []leakybucket.Settlement
-	for i := range decisions {
-		if !decisions[i].Poured || !such(charges[i].Shadow) {
-			continue
-		}
-		settlements = append(settlements, leakybucket.Settlement{Charge: charges[i], Was: decisions[i], Diff: -charges[i].Cost})
-		decisions[i].Poured = false
+	for _, i := range indexes {
+		c, d := &t.charges[i], &t.decisions[i]
+		settlements = append(settlements, leakybucket.Settlement{Charge: *c, Was: *d, Diff: -c.Cost})
+		d.Poured = false
 		for j := range i { // report the level without an earlier charge to the same bucket
-			if charges[j].Key == charges[i].Key && charges[j].Zone == charges[i].Zone && (charges[j].Shadow == 0) == (charges[i].Shadow == 0) {
-				decisions[i].Level = decisions[j].Level
+			if was := &t.charges[j]; was.Key == c.Key && was.Zone == c.Zone && (was.Shadow == 0) == (c.Shadow == 0) {
+				d.Level = t.decisions[j].Level
 			}
 		}
 	}
@@ -129,7 +193,7 @@ func (s *Store) giveBack(ctx context.Context, charges []leakybucket.Charge, deci
 	go func() {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*silence)
 		defer cancel()
-		done <- s.settleBySlot(ctx, settlements)
+		done <- t.settleBySlot(ctx, settlements)
 	}()
 	select {
 	case err := <-done:

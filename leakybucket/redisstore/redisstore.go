@@ -26,10 +26,11 @@
 // # Several buckets
 //
 // All or none of the buckets of one take are poured, in one atomic step. In a
-// Redis Cluster this holds for the buckets of one slot. Slots are taken one after
-// the other. If one refuses or fails, the charges poured before are given back.
-// Until then, other takes find less room than there is. Afterwards a level may be
-// higher by as much as leaked in between, and a changed leak counts at once.
+// Redis Cluster this holds for the buckets of one slot. Several slots are asked
+// first, at once, and poured into only if all fit: two round trips. If others
+// poured in between, so that a slot refuses, or if one fails, the charges poured
+// are given back. After a refusal they are poured once more, slot after slot.
+// What is given back leaves a level higher by at most what leaked in between.
 // Charges may stay poured if the process or a server dies in between, and so may
 // those of the slot that failed. They then leak like any other.
 //
@@ -158,12 +159,13 @@ func (s *Store) take(ctx context.Context, charges []leakybucket.Charge, decision
 	if s.connection.target.mode == cluster {
 		return s.takeBySlot(ctx, charges, decisions)
 	}
-	return s.takeTogether(ctx, 0, charges, decisions)
+	return s.takeTogether(ctx, 0, charges, decisions, false)
 }
 
-// takeTogether takes charges whose buckets share a slot.
-func (s *Store) takeTogether(ctx context.Context, slot uint16, charges []leakybucket.Charge, decisions []leakybucket.Decision) error {
-	r := s.takeRequest(charges)
+// takeTogether takes charges whose buckets share a slot. If blockless, it begins no
+// block.
+func (s *Store) takeTogether(ctx context.Context, slot uint16, charges []leakybucket.Charge, decisions []leakybucket.Decision, blockless bool) error {
+	r := s.takeRequest(charges, blockless)
 	if err := s.run(ctx, lane{takeScript, slot}, r); err != nil {
 		return err
 	}

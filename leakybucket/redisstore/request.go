@@ -56,8 +56,8 @@ func checkName(c *leakybucket.Charge) error {
 	return nil
 }
 
-// takeRequest encodes charges for take.lua.
-func (s *Store) takeRequest(charges []leakybucket.Charge) *request {
+// takeRequest encodes charges for take.lua. If blockless, they begin no block.
+func (s *Store) takeRequest(charges []leakybucket.Charge, blockless bool) *request {
 	r := &request{keys: make([]string, len(charges)), args: make([]string, 0, 2*len(charges))}
 	for i := range charges {
 		c := &charges[i]
@@ -66,7 +66,11 @@ func (s *Store) takeRequest(charges []leakybucket.Charge) *request {
 		if c.Cost == c.Cost {
 			cost = string(appendFloat(nil, c.Cost))
 		}
-		r.args = append(r.args, terms(c, i == len(charges)-1), cost)
+		text := terms(c, i == len(charges)-1)
+		if blockless {
+			text = "n" + text
+		}
+		r.args = append(r.args, text, cost)
 	}
 	return r
 }

@@ -1,0 +1,118 @@
+package redisstore
+
+import (
+	"context"
+	"fmt"
+	"math"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/caddy-throttle/caddy-throttle/internal/servertest"
+	"github.com/caddy-throttle/caddy-throttle/leakybucket"
+)
+
+// owners returns the master of a slot and another master, with their IDs.
+func owners(t *testing.T, c *servertest.RedisCluster, key string) (from, to *servertest.Redis, fromID, toID string) {
+	t.Helper()
+	for _, node := range c.Nodes {
+		if !strings.HasPrefix(node.Do("role"), "master") {
+			continue
+		}
+		id := node.Do("cluster", "myid")
+		if strings.HasPrefix(node.Do("get", key), "MOVED") {
+			to, toID = node, id
+		} else {
+			from, fromID = node, id
+		}
+	}
+	return from, to, fromID, toID
+}
+
+// While a slot moves, calls that share it are answered by two servers.
+func TestTakesOfOneBucketGoOnWhileItsSlotMoves(t *testing.T) {
+	c := servertest.StartRedisCluster(t)
+	s := open(t, Options{URL: c.URL(), Prefix: "{x}:"})
+	const keys, callers = 40, 16
+	var poured [keys]atomic.Int64
+	take := func(i int, single bool) error {
+		all := []leakybucket.Charge{charge(fmt.Sprint(i), frozen, 1)}
+		if !single {
+			all = append(all, charge(fmt.Sprint((i+1)%keys), frozen, 1))
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), patience)
+		defer cancel()
+		err := s.Take(ctx, all, make([]leakybucket.Decision, len(all)))
+		if err == nil {
+			for j := range all {
+				poured[(i+j)%keys].Add(1)
+			}
+		}
+		return err
+	}
+	for i := range keys {
+		if err := take(i, true); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var moved atomic.Bool
+	var singles, failedSingles, pairs, failedPairs, failedAfter atomic.Int64
+	var wg sync.WaitGroup
+	stop := make(chan struct{})
+	for w := range callers {
+		wg.Go(func() {
+			for i := w; ; i++ {
+				select {
+				case <-stop:
+					return
+				default:
+				}
+				single, after := i%2 == 0, moved.Load()
+				err := take(i%keys, single)
+				switch {
+				case single && err != nil:
+					failedSingles.Add(1)
+				case single:
+					singles.Add(1)
+				case err != nil && after:
+					failedAfter.Add(1)
+				case err != nil:
+					failedPairs.Add(1)
+				default:
+					pairs.Add(1)
+				}
+			}
+		})
+	}
+	move(t, c, keys)
+	moved.Store(true)
+	<-time.After(300 * time.Millisecond) // of takes after it
+	close(stop)
+	wg.Wait()
+	t.Logf("takes of one bucket: %d, %d failed; of two: %d, %d failed; after the move %d failed", singles.Load(), failedSingles.Load(), pairs.Load(), failedPairs.Load(), failedAfter.Load())
+	if failedSingles.Load() > 0 || failedAfter.Load() > 0 || singles.Load() == 0 {
+		t.Error("want no take of one bucket to fail, and none of two once the slot has moved")
+	}
+	for i := range keys {
+		want := float64(poured[i].Load())
+		if got := levelOf(t, s, charge(fmt.Sprint(i), frozen, 1)); math.Abs(got-want) > leaked {
+			t.Errorf("level of bucket %d: got %v, want %v", i, got, want)
+		}
+	}
+}
+
+// move moves the slot of {x} from one master to another, key by key.
+func move(t *testing.T, c *servertest.RedisCluster, keys int) {
+	t.Helper()
+	slot := fmt.Sprint(slotOf("{x}"))
+	from, to, fromID, toID := owners(t, c, "{x}")
+	to.Do("cluster", "setslot", slot, "importing", fromID)
+	from.Do("cluster", "setslot", slot, "migrating", toID)
+	for i := range keys {
+		from.Do("migrate", "127.0.0.1", fmt.Sprint(to.Port), fmt.Sprintf("{x}:zone/%d", i), "0", "5000")
+	}
+	to.Do("cluster", "setslot", slot, "node", toID)
+	from.Do("cluster", "setslot", slot, "node", toID)
+}
