@@ -36,6 +36,7 @@ func (h *Handler) serveError(w http.ResponseWriter, r *http.Request, next caddyh
 			return f.Write(w, r, body.Received(r))
 		}
 		decision.Hold(r, grant)
+		body.Pace(r.Context(), w, r)
 	}
 	serve := caddyhttp.HandlerFunc(func(w http.ResponseWriter, r *http.Request) error { return h.serveInternal(w, r, next) })
 	if turns {

@@ -19,6 +19,7 @@ import (
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/clock"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/decision"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/detached"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/refusal"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/settlement"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/staticfile"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/sharedstore"
@@ -160,6 +161,9 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request, next caddyht
 			h.app.watchCaches(w.Header())
 		}
 		return err
+	case buffer.Slow():
+		buffer.End(w)
+		return refuseSlow(w, r)
 	case !stayed:
 		w.WriteHeader(settlement.StatusClientLeft)
 		return nil
@@ -373,7 +377,7 @@ func (h *Handler) buffer(r *http.Request, since time.Time, entries []admission.E
 	}
 	buffer, ended := requestBuffers.Fill(client, r, subject.Client(), most, h.app.gate.Exiting)
 	switch ended {
-	case body.Left:
+	case body.Left, body.TooSlow:
 		return buffer, admission.Result{Why: admission.Left, Index: -1} // it waited in no zone
 	case body.Exiting:
 		return buffer, admission.Result{Why: admission.Exiting, Index: index}
@@ -411,8 +415,12 @@ func (h *Handler) serve(w http.ResponseWriter, r *http.Request, next caddyhttp.H
 		call = &detachedCall{next: next, res: res, exiting: h.app.gate.Exiting}
 		next = call
 	}
+	var paced *body.Paced
+	if holds && res.TakesSlot() {
+		paced = body.Pace(detached.Client(r.Context()), w, r)
+	}
 	trusts, passes, simulates := res.Trusts(), res.SendsPasses(), holds && res.SimulatesTurns()
-	if len(h.headers) == 0 && !tunnel && !trusts && !passes && !simulates && !res.Settles() {
+	if len(h.headers) == 0 && !tunnel && !trusts && !passes && !simulates && paced == nil && !res.Settles() {
 		if holds {
 			defer func() { h.releaseAfter(r, res, err) }()
 		}
@@ -423,8 +431,13 @@ func (h *Handler) serve(w http.ResponseWriter, r *http.Request, next caddyhttp.H
 	if tunnel {
 		observer.Tunnel = res
 	}
-	if trusts || passes {
-		observer.BeforeHeaders = func(status int, header http.Header) { h.sendCookies(r, res, status, header) }
+	if trusts || passes || paced != nil {
+		observer.BeforeHeaders = func(status int, header http.Header) {
+			if paced != nil && body.Conversation(header.Get("Content-Type")) {
+				paced.Free()
+			}
+			h.sendCookies(r, res, status, header)
+		}
 	}
 	observer.Outer = first.Observe(observer)
 	switch {
@@ -447,7 +460,16 @@ func (h *Handler) serve(w http.ResponseWriter, r *http.Request, next caddyhttp.H
 		}
 		h.settle(r, res, observer)
 	}()
-	return observer.Serve(w, r, next)
+	if err = observer.Serve(w, r, next); err != nil && paced.Slow() && !observer.Answered() {
+		err = refuseSlow(w, r)
+	}
+	return err
+}
+
+// refuseSlow answers a request whose client sends its body too slowly.
+func refuseSlow(w http.ResponseWriter, r *http.Request) error {
+	f := refusal.Refusal{Status: http.StatusRequestTimeout}
+	return f.Write(w, r, false)
 }
 
 // A detachedCall calls the next handler for a request that holds slots for which clients

@@ -228,23 +228,31 @@ func TestAnExitEndsBuffering(t *testing.T) {
 	})
 }
 
-func TestAClientThatUploadsForTooLongTakesItsSlot(t *testing.T) {
-	inSettleBubble(t, func(t *testing.T) {
-		s := newUploadSite(t, "zone slot {\nin_flight 1\nrequest_buffer 1KiB\n}")
-		v, body := s.upload(office, "/")
-		fmt.Fprint(body, "be")
-		pass(5*time.Minute - time.Second)
-		wantServed(t, "slot", 0)
-		pass(2 * time.Second)
-		wantServed(t, "slot", 1)
-		fmt.Fprint(body, "gin")
-		body.Close()
-		pass(time.Minute)
-		if v.Body.String() != "begin" {
-			t.Errorf("got %q, want all of the body", v.Body)
-		}
-		emptyRooms(t, "slot")
-	})
+// TestAClientThatUploadsForTooLongGetsNoSlotUnlessItKeepsThePace: 10 KiB in the last 15 of
+// the five minutes.
+func TestAClientThatUploadsForTooLongGetsNoSlotUnlessItKeepsThePace(t *testing.T) {
+	for bytes, want := range map[int]int{10 << 10: http.StatusOK, 10<<10 - 1: http.StatusRequestTimeout} {
+		inSettleBubble(t, func(t *testing.T) {
+			s := newUploadSite(t, "zone slot {\nlimit 10 1/d\nin_flight 1\nrequest_buffer 1MiB\n}")
+			v, body := s.upload(office, "/")
+			fmt.Fprint(body, "be")
+			pass(5*time.Minute - time.Second)
+			_, _ = body.Write(make([]byte, bytes))
+			wantServed(t, "slot", 0)
+			pass(2 * time.Second)
+			fmt.Fprint(body, "gin")
+			body.Close()
+			pass(time.Minute)
+			if v.Code != want || v.reached != (want == http.StatusOK) || want == http.StatusOK && v.Body.Len() != bytes+5 {
+				t.Errorf("%d bytes: got %d, reached %v and %d bytes, want %d", bytes, v.Code, v.reached, v.Body.Len(), want)
+			}
+			if level := s.fullness("slot", office, 10, 1./86400, false); want != http.StatusOK && level != 0 {
+				t.Errorf("got level %v, want it refunded", level)
+			}
+			wantBuffered(t, 0)
+			emptyRooms(t, "slot")
+		})
+	}
 }
 
 func TestShadowZonesBufferNothing(t *testing.T) {

@@ -163,8 +163,8 @@ type Zone struct {
 
 	// How much of the request body to read before a slot of in_flight is taken, in
 	// bytes, so that clients that upload slowly hold no slot meanwhile. Clients have
-	// five minutes for it. A longer body, or a slower one, takes its slot then, and
-	// the rest is handed on as it comes. All requests of this process together
+	// five minutes for it. A longer body, or one of which 10 KiB came in the last 15
+	// seconds, takes its slot then, and the rest is handed on as it comes. All requests of this process together
 	// buffer at most 64 MiB, and those of one client at most 6.4 MiB; beyond that, the
 	// slot comes first. Shadow zones buffer nothing. Default: slots are taken before the body is read.
 	//

@@ -30,6 +30,8 @@ type Buffer struct {
 	memory holding
 	done   chan struct{} // closed when nobody reads ahead any more
 	enough atomic.Bool   // tells the reader to stop after the read it is in
+	came   atomic.Int64  // bytes
+	slow   bool          // the client did not keep the pace
 
 	// Once done is closed:
 	pieces [][]byte // read and not handed on yet
@@ -42,19 +44,22 @@ type Ended uint8
 
 const (
 	// Ready means that the request can go on: the body is there, or as much of it
-	// as is buffered, or the client is too slow, or the memory is full.
+	// as is buffered, or the client takes long and keeps the pace, or the memory is full.
 	Ready Ended = iota
 	// Left means that the rest of the body will never come: the client has left, has
 	// broken off, or has exceeded a timeout of the server.
 	Left
+	// TooSlow means that the client did not keep the pace when its time was over.
+	TooSlow
 	// Exiting means that the process is about to end.
 	Exiting
 )
 
 // Fill buffers the beginning of a request's body, up to most bytes, while the memory and
-// its client's share last. What is longer is read by the next handler from where buffering stopped. The
-// client has five minutes; after that the next handler waits for it. Fill gives up when
-// ctx, which is that of the client, ends, or when exiting, which may be nil, is closed.
+// its client's share last. What is longer is read by the next handler from where
+// buffering stopped. The client has five minutes; after that the next handler waits for
+// it, if it has kept the pace of [Pace] in the last 15 seconds. Fill gives up when ctx,
+// which is that of the client, ends, or when exiting, which may be nil, is closed.
 //
 // The buffer replaces r.Body; it is nil if there is nothing left to buffer. The caller
 // must call its End when the request has been answered. The body of a CONNECT request
@@ -70,25 +75,49 @@ func (m *Memory) Fill(ctx context.Context, r *http.Request, client netip.Prefix,
 		most = r.ContentLength + 1 // one more, to see the end
 	}
 	go b.fill(most)
-	return b, b.wait(ctx, exiting)
+	ended := b.wait(ctx, exiting)
+	b.slow = ended == TooSlow
+	return b, ended
 }
+
+// Slow reports whether the client did not keep the pace. A nil Buffer had none.
+func (b *Buffer) Slow() bool { return b != nil && b.slow }
 
 // wait waits until as much is buffered as may be.
 func (b *Buffer) wait(ctx context.Context, exiting <-chan struct{}) Ended {
-	patience := time.NewTimer(bufferPatience)
+	patience := time.NewTimer(bufferPatience - slowest)
 	defer patience.Stop()
 	defer b.enough.Store(true)
-	select {
-	case <-b.done:
-		var tooLarge *http.MaxBytesError // which a handler before us has set, and the next one answers
-		if b.err != nil && !errors.Is(b.err, io.EOF) && !errors.As(b.err, &tooLarge) || ctx.Err() != nil {
+	for before := int64(-1); ; {
+		select {
+		case <-b.done:
+			return b.result(ctx)
+		case <-patience.C:
+			switch {
+			case before < 0:
+				before = b.came.Load()
+				patience.Reset(slowest)
+			case b.came.Load()-before < slowPiece:
+				return TooSlow
+			default:
+				return Ready
+			}
+		case <-ctx.Done():
 			return Left
+		case <-exiting:
+			return Exiting
 		}
-	case <-patience.C:
-	case <-ctx.Done():
+	}
+}
+
+// result says how buffering ended by itself.
+func (b *Buffer) result(ctx context.Context) Ended {
+	var tooLarge *http.MaxBytesError // which a handler before us has set, and the next one answers
+	switch {
+	case errors.Is(b.err, ErrSlow): // in a slot of a handler before us
+		return TooSlow
+	case b.err != nil && !errors.Is(b.err, io.EOF) && !errors.As(b.err, &tooLarge), ctx.Err() != nil:
 		return Left
-	case <-exiting:
-		return Exiting
 	}
 	return Ready
 }
@@ -108,6 +137,7 @@ func (b *Buffer) fill(most int64) {
 			var n int
 			n, b.err = b.source.Read(piece[len(piece):cap(piece)])
 			piece = piece[:len(piece)+n]
+			b.came.Add(int64(n))
 		}
 		b.pieces = append(b.pieces, piece)
 		most -= int64(len(piece))

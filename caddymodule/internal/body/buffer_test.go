@@ -187,11 +187,12 @@ func TestASlowBodyIsBufferedOnlySoLong(t *testing.T) {
 			bytes int
 			known bool
 			asked time.Duration
+			ended Ended
 		}{
-			{3, true, 4 * slowByte},
-			{3, false, 4 * slowByte},
-			{1000, true, bufferPatience},
-			{1000, false, bufferPatience},
+			{3, true, 4 * slowByte, Ready},
+			{3, false, 4 * slowByte, Ready},
+			{1000, true, bufferPatience, TooSlow},
+			{1000, false, bufferPatience, TooSlow},
 		} {
 			t.Run(fmt.Sprintf("%s, %d bytes, length known %v", protocol, test.bytes, test.known), func(t *testing.T) {
 				body, length := strings.Repeat("x", test.bytes), int64(-1)
@@ -202,7 +203,7 @@ func TestASlowBodyIsBufferedOnlySoLong(t *testing.T) {
 				var began time.Time
 				slowly(t, fills(memory, mib, func(w http.ResponseWriter, r *http.Request, ended Ended) {
 					asked := time.Since(began)
-					if early := test.asked - asked; ended != Ready || early < 0 || early > slowByte {
+					if early := test.asked - asked; ended != test.ended || early < 0 || early > slowByte {
 						t.Errorf("the upstream was asked after %v with ended %v, want %v", asked, ended, test.asked)
 					}
 					first := make([]byte, 1)

@@ -223,6 +223,8 @@ func received(body io.ReadCloser) bool {
 	switch b := body.(type) {
 	case *sentBody:
 		return b.over.Load() || received(b.ReadCloser)
+	case *Paced:
+		return received(b.source)
 	case *Reader:
 		return closed(b.done) && errors.Is(b.err, io.EOF)
 	case *Buffer:

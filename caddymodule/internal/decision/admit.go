@@ -133,6 +133,16 @@ func (o *Outcome) Slot() (e admission.Entry, takes bool) {
 	return e, o.Shadow == 0 && e.InFlight > 0 && o.Reason() == None
 }
 
+// TakesSlot reports whether the request takes a slot of an enforced zone.
+func (res *Result) TakesSlot() bool {
+	for i := range res.Outcomes {
+		if _, takes := res.Outcomes[i].Slot(); takes {
+			return true
+		}
+	}
+	return false
+}
+
 // Hold notes that a request in an error route holds slots, of which no zone reports.
 func Hold(r *http.Request, grant *admission.Grant) {
 	res := &Result{grant: grant}

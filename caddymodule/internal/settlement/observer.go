@@ -217,6 +217,9 @@ func (o *Observer) end() {
 	o.readHeaders() // the server sends what is there now: headers if there were none yet, and trailers
 }
 
+// Answered reports whether the headers of an answer were sent.
+func (o *Observer) Answered() bool { return o.status != 0 }
+
 // Left reports whether the client left before all of the answer was sent. Many
 // clients leave as soon as they have the last byte, before the handler is done.
 //

@@ -1,0 +1,123 @@
+package body
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net/http"
+	"sync"
+	"time"
+)
+
+// A client must send so many bytes of its body within slowest, or all of it, while it
+// holds a worker of the upstream. Clients that read answers have the same pace.
+const (
+	slowPiece = 10 << 10
+	slowest   = 15 * time.Second
+)
+
+// ErrSlow is what reading a body ends with whose client does not keep the pace.
+var ErrSlow = errors.New("the client sends its body too slowly")
+
+// A Paced is a request's body whose client must keep the pace. It takes the place of the
+// body. Only the time in which somebody waits for the client counts. A nil *Paced keeps no
+// pace.
+type Paced struct {
+	source  io.ReadCloser
+	ctx     context.Context // of the client; it ends with the request
+	control *http.ResponseController
+
+	mu      sync.Mutex
+	timer   *time.Timer
+	reading bool
+	free    bool          // there is no pace any more
+	slow    bool          // the client has not kept it
+	waited  time.Duration // for the bytes that came since
+	came    int
+}
+
+// Pace makes the client of a request keep the pace while the rest of its body is read,
+// and replaces r.Body. It returns nil if there is nothing left to read. The body of a
+// CONNECT request is a tunnel and left alone. ctx is that of the client.
+func Pace(ctx context.Context, w http.ResponseWriter, r *http.Request) *Paced {
+	if r.Method == http.MethodConnect || Received(r) {
+		return nil
+	}
+	b, paced := r.Body.(*Paced)
+	if !paced {
+		b = &Paced{source: r.Body, ctx: ctx, control: http.NewResponseController(w)}
+		r.Body = b
+	}
+	return b
+}
+
+// Slow reports whether the client did not keep the pace.
+func (b *Paced) Slow() bool {
+	if b == nil {
+		return false
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.slow
+}
+
+// Free ends the pace: the request has become a conversation.
+func (b *Paced) Free() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.free = true
+	if b.timer != nil {
+		b.timer.Stop()
+	}
+}
+
+// Read implements io.Reader.
+func (b *Paced) Read(p []byte) (int, error) {
+	began := time.Now()
+	if b.begin() {
+		return 0, ErrSlow
+	}
+	n, err := b.source.Read(p)
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.reading = false
+	b.timer.Stop()
+	if b.slow {
+		return n, ErrSlow
+	}
+	b.waited += time.Since(began)
+	if b.came += n; b.came >= slowPiece {
+		b.waited, b.came = 0, 0
+	}
+	return n, err
+}
+
+// begin begins to wait for the client, unless that is too slow already.
+func (b *Paced) begin() (slow bool) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.reading = true
+	left := slowest - b.waited
+	switch {
+	case b.slow:
+	case b.timer == nil:
+		b.timer = time.AfterFunc(left, b.cut)
+	case !b.free:
+		b.timer.Reset(left)
+	}
+	return b.slow
+}
+
+// cut ends the read that waits for a client that is too slow.
+func (b *Paced) cut() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if !b.reading || b.free || b.ctx.Err() != nil {
+		return
+	}
+	b.slow = true
+	_ = b.control.SetReadDeadline(time.Now()) // or the read ends with the connection
+}
+
+// Close implements io.Closer.
+func (b *Paced) Close() error { return b.source.Close() }
