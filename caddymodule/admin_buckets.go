@@ -12,6 +12,7 @@ import (
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/decision"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/override"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/sharedstore"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
 	bucketkey "github.com/caddy-throttle/caddy-throttle/leakybucket/key"
 )
@@ -31,6 +32,10 @@ type bucketState struct {
 	EmptyIn  float64 `json:"empty_in"`           // seconds
 	Blocked  float64 `json:"blocked,omitempty"`  // seconds left
 	LastUsed float64 `json:"last_used,omitzero"` // seconds ago; listings only
+
+	// Share is set while the shared store is down: capacity and leak are then this
+	// Caddy's share of the limit.
+	Share bool `json:"share,omitempty"`
 }
 
 var ruleNames = map[bucketkey.Rule]string{bucketkey.Limited: "limited", bucketkey.Unlimited: "unlimited", bucketkey.Deny: "deny"}
@@ -51,9 +56,12 @@ func (a *App) describe(z *runningZone, name string, shadow bool) (b bucketState,
 	return b, limit
 }
 
-// fill adds the state of a bucket.
-func (b *bucketState) fill(limit leakybucket.Limit, level float64, blocked time.Duration) {
+// fill adds the state of a bucket, of which a limit is in force.
+func (b *bucketState) fill(whole, limit leakybucket.Limit, level float64, blocked time.Duration) {
 	b.Level, b.Blocked = level, max(0, blocked.Seconds())
+	if b.Share = limit != whole; b.Share {
+		b.Capacity, b.Leak = limit.Capacity, limit.Leak
+	}
 	if limit.Capacity > 0 {
 		b.Fraction, b.EmptyIn = level/limit.Capacity, limit.TimeToEmpty(level).Seconds()
 	}
@@ -74,7 +82,7 @@ func (a *App) peek(ctx context.Context, z *runningZone, name string, shadow bool
 	if d[0].BlockedUntil != 0 {
 		blocked = d[0].BlockedUntil.Sub(d[0].At)
 	}
-	b.fill(charges[0].Limit, d[0].Level, blocked)
+	b.fill(limit, charges[0].Limit, d[0].Level, blocked)
 	return b, nil
 }
 
@@ -139,12 +147,30 @@ type released struct {
 	Complete bool   `json:"complete"`
 	Problem  string `json:"problem,omitempty"`
 
-	// Failed says why the release ended halfway.
+	// Pending is set if the store is down: the buckets are empty on this Caddy, and the
+	// store is told when it is back.
+	Pending bool `json:"pending,omitempty"`
+
+	// Failed says why some buckets could not be emptied.
 	Failed string `json:"failed,omitempty"`
 }
 
+// checkReleased says why a text under which nothing was found names no single client.
+func (a *App) checkReleased(client string) error {
+	prefix, err := netip.ParsePrefix(client)
+	switch {
+	case err == nil && prefix.IsSingleIP():
+		return badRequest("invalid client %q: want the address %s", client, prefix.Addr())
+	case err == nil:
+		return badRequest("invalid client %q: a network is no client; want one address, or the key of a bucket as caddy throttle buckets shows it", client)
+	case client == "*" || a.zones[client] != nil:
+		return badRequest("invalid client %q: want an address or a key; to empty all buckets of a zone, rename it and reload", client)
+	}
+	return nil
+}
+
 // adminRelease empties the buckets of a client and ends their blocks, those of shadow
-// too. If the store fails halfway, the answer is what was done until then.
+// too. If the store fails, the answer is what was done all the same.
 func (a *App) adminRelease(ctx context.Context, in *adminInput) (any, error) {
 	c, zones, err := in.client(a)
 	if err != nil {
@@ -161,6 +187,11 @@ func (a *App) adminRelease(ctx context.Context, in *adminInput) (any, error) {
 		}
 		result.Complete, result.Failed = false, err.Error()
 	}
+	if len(result.Freed) == 0 {
+		if err := a.checkReleased(c.Client); err != nil {
+			return nil, err
+		}
+	}
 	if addr, err := netip.ParseAddr(c.Client); err == nil {
 		result.Banned = a.overrides.Load().Banned(addr, time.Now()) != nil
 	}
@@ -168,8 +199,9 @@ func (a *App) adminRelease(ctx context.Context, in *adminInput) (any, error) {
 }
 
 // free empties the buckets of the client of a release.
-func (a *App) free(ctx context.Context, resetter leakybucket.Resetter, zones []*runningZone, result *released) error {
+func (a *App) free(ctx context.Context, resetter leakybucket.Resetter, zones []*runningZone, result *released) (failed error) {
 	for _, z := range zones {
+		var why error // of this zone, the last one
 		for _, shadow := range []bool{false, true} {
 			names, complete, err := a.search(ctx, z, result.Client, shadow)
 			if err != nil {
@@ -182,19 +214,23 @@ func (a *App) free(ctx context.Context, resetter leakybucket.Resetter, zones []*
 				}
 				was, err := a.peek(ctx, z, name, shadow)
 				if err != nil {
-					return err
+					why = err
 				}
-				if err := resetter.Reset(ctx, z.Name, name, shadow); err != nil {
-					return fmt.Errorf("zone %q: %w", z.Name, err)
-				}
+				err = resetter.Reset(ctx, z.Name, name, shadow)
 				a.blocks.Forget(z.Name, name, shadow)
-				if was.Level > 0 || was.Blocked > 0 {
+				if errors.Is(err, sharedstore.ErrLater) {
+					result.Pending, err = true, nil
+				}
+				if err != nil {
+					why = fmt.Errorf("zone %q: %w", z.Name, err)
+				} else if was.Level > 0 || was.Blocked > 0 {
 					result.Freed = append(result.Freed, bucketName(z.Name, name, shadow))
 				}
 			}
 		}
+		failed = errors.Join(failed, why)
 	}
-	return nil
+	return failed
 }
 
 // bucketName names a bucket to people, as stores do.
@@ -410,7 +446,11 @@ func (a *App) listed(z *runningZone, l *listInput, k *leakybucket.Kept) (b bucke
 	if z.Block != nil && k.State.BlockedUntil > k.Now {
 		blocked = k.State.BlockedUntil.Sub(k.Now)
 	}
-	b.fill(limit, limit.Level(k.State, k.Now), blocked)
+	inForce := limit
+	if s, can := a.store.(*sharedstore.Store); can && limit.Capacity > 0 {
+		inForce = s.InForce(z.Name, limit)
+	}
+	b.fill(limit, inForce, inForce.Level(k.State, k.Now), blocked)
 	b.LastUsed = max(0, k.Now.Sub(k.State.At).Seconds())
 	return b, b.Blocked > 0 || b.Level > 0 && b.Fraction >= l.MinFraction
 }

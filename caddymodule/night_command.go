@@ -482,6 +482,9 @@ func (b *bucketState) rule() string {
 	case "override", "override_file":
 		return b.Rule + " by " + shown(b.From)
 	}
+	if b.Share {
+		return b.Rule + " to a share: the store is down"
+	}
 	return b.Rule
 }
 
@@ -770,7 +773,9 @@ it is refused again. Bans stay; see unban.`,
 				}
 				fmt.Fprintln(&r.out, "emptied", shown(name))
 			}
-			if len(s.Freed) == 0 {
+			if s.Pending {
+				fmt.Fprintln(&r.out, "The store is down: this holds on this Caddy, and the store is told when it is back.")
+			} else if len(s.Freed) == 0 {
 				fmt.Fprintln(&r.out, "No bucket of this client was in use.")
 			}
 			if s.Banned {

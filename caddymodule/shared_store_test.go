@@ -75,6 +75,13 @@ func (s *shared) Settle(ctx context.Context, settlements []leakybucket.Settlemen
 	return s.Store.Settle(ctx, settlements)
 }
 
+func (s *shared) Reset(ctx context.Context, zone, key string, shadow bool) error {
+	if err := s.answer(ctx); err != nil {
+		return err
+	}
+	return s.Store.Reset(ctx, zone, key, shadow)
+}
+
 func (s *shared) SetOnError(onError func(error)) { s.onError.Store(&onError) }
 
 func (s *shared) Close() { s.closed.Add(1) }

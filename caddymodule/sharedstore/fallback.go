@@ -183,6 +183,16 @@ func (b *Backend) localLevel(c *leakybucket.Charge) float64 {
 	return d[0].Level
 }
 
+// InForce returns the limit that holds for a bucket now: while the store is down, it
+// is this node's share.
+func (s *Store) InForce(zone string, whole leakybucket.Limit) leakybucket.Limit {
+	c := leakybucket.Charge{Zone: zone, Limit: whole}
+	if s.backend.Down() && s.zone(zone).Policy == Local {
+		s.share(&c)
+	}
+	return c.Limit
+}
+
 // share makes a charge one to this node's share of the bucket, which holds and
 // leaks its part of the limit, and at least the dearest constant cost. A computed
 // cost above that capacity counts as the capacity, unless it is above the shared
