@@ -126,7 +126,9 @@ var zoneOptions = []zoneOption{
 	word("support_code", "on|off", func(z *Zone) *string { return &z.SupportCode }, oneOf(switchOn, switchOff)).besideZones(),
 	flag("zone_header", func(z *Zone) *bool { return &z.ZoneHeader }).besideZones(),
 	word("log_refused", "all|<n>/<s|m|h|d>|off", func(z *Zone) *string { return &z.LogRefused }, parseWord).besideZones(),
-	flag("shadow", func(z *Zone) *bool { return &z.Shadow }).besideZones(),
+	{name: "shadow", parse: func(r *zoneReader) error { return parseFlag(r.Dispenser, &r.zone.Shadow) }, beside: true, inherit: func(z, _ *Zone) {
+		z.Shadow, z.ShadowTogether = true, true
+	}},
 	number("enforce", "<percent of keys>"),
 	flag("server_timing", func(z *Zone) *bool { return &z.ServerTiming }).besideZones(),
 }

@@ -251,6 +251,8 @@ func (c *compilation) compileWords() error {
 	switch {
 	case c.UnlistedKey != "" && len(c.Override) == 0 && c.OverrideFile == "":
 		return about("unlisted_key", 0, errors.New("unlisted_key has no meaning without override or override_file"))
+	case c.ShadowTogether && !c.Shadow:
+		return about("shadow", 0, errors.New("shadow_together has no meaning without shadow"))
 	case c.Shadow && c.Enforce != 100:
 		return about("enforce", 0, errors.New("enforce and shadow exclude each other: want shadow for a dry run of all keys, or enforce <percent> for one of the others"))
 	case c.Page != "" && c.PageHTML != nil:
@@ -269,6 +271,9 @@ func (c *compilation) compileWords() error {
 	c.rule.AsError = c.Refuse == refuseError
 	if c.Shadow {
 		c.rule.Shadow = decision.ShadowOwn
+	}
+	if c.ShadowTogether {
+		c.rule.Shadow = decision.ShadowBeside
 	}
 	c.rule.ServerTiming, c.rule.ZoneHeader, c.rule.SupportCode = c.ServerTiming, c.ZoneHeader, c.SupportCode == switchOn
 	if c.Message != "" {

@@ -269,8 +269,10 @@ func (h *Handler) evaluate(p *decision.Plan) error {
 		if err == nil {
 			err = p.Evaluate(z.Rule, known)
 		}
-		if err != nil && z.Shadow == 0 {
-			return err
+		if err != nil {
+			if err := z.fail(p, err); err != nil {
+				return err
+			}
 		}
 	}
 	if p.NoAddress {
@@ -288,8 +290,15 @@ func (h *Handler) refuseBanned(p *decision.Plan, rest time.Duration) (refused bo
 	if by == nil {
 		return false
 	}
-	p.RefuseBanned(by.Rule, rest)
-	return p.Refused()
+	if p.RefuseBanned(by.Rule, rest); p.Refused() {
+		return true
+	}
+	for _, z := range h.zones { // all in shadow, each group for itself
+		if z != by && (z.Shadow != by.Shadow || z.Shadow == decision.ShadowOwn) {
+			p.RefuseBanned(z.Rule, rest)
+		}
+	}
+	return false
 }
 
 // bannedBy returns the zone that refuses a request whose client is banned: one that is not

@@ -168,6 +168,8 @@ func (z *runningZone) mayCount(d decision.Decision, why decision.Reason) bool {
 	switch {
 	case d == decision.Refused && why == decision.Waiting && z.RequestBuffer > 0:
 		return true // when the process ends
+	case why == decision.Error:
+		return false // so rare that its series begins with the first
 	case why == decision.Wait, why == decision.Timeout:
 		return z.Share != nil
 	case d == decision.Delayed, d == decision.ShadowDelayed, why == decision.Waiting:

@@ -245,6 +245,11 @@ type Zone struct {
 	// Default: the zone is enforced.
 	Shadow bool `json:"shadow,omitempty"`
 
+	// Judge the zone in shadow together with the enforced zones and with those of the
+	// same handler that have this too, as if all of them were enforced. In a Caddyfile,
+	// `shadow` beside the zones. Default: with the enforced zones only.
+	ShadowTogether bool `json:"shadow_together,omitempty"`
+
 	// Mark responses that the zone would have refused in shadow with the header
 	// `Server-Timing: throttle;desc="<zone>"`. A script in the page can read it and
 	// report it to the handler `throttle_seen`, so that you know how many of the

@@ -2,6 +2,7 @@ package caddymodule
 
 import (
 	"cmp"
+	"errors"
 	"net/http"
 	"slices"
 	"strings"
@@ -37,6 +38,7 @@ type runningZone struct {
 	readsHeaders     bool // to find the key
 	warnedInventable bool
 	warnedStatic     atomic.Bool
+	warnedFailure    atomic.Int64 // when, in seconds since 1970
 	warnedInsecure   atomic.Bool
 
 	policy   sharedstore.Policy // the fallback, if the shared store does not answer
@@ -179,6 +181,29 @@ func (z *runningZone) warnShare(definition *Zone) {
 	if shares := (&Zone{Key: definition.Share}); shares.inventable() {
 		z.logger.Warn("clients take turns by values that they choose, so a client can get a new turn with every request: add client_ip to share")
 	}
+}
+
+// fail counts a request for which a matcher of the zone has failed, and warns of it at most
+// once a minute. It returns the matcher's error if the zone is enforced: then the request
+// fails, as Caddy has it.
+func (z *runningZone) fail(p *decision.Plan, err error) error {
+	enforced := p.Fail(z.Rule)
+	matcher := "exempt in the global options"
+	var failed *decision.MatcherError
+	if errors.As(err, &failed) {
+		matcher, err = failed.Option, failed.Err
+	}
+	if last, now := z.warnedFailure.Load(), time.Now().Unix(); now-last >= 60 && z.warnedFailure.CompareAndSwap(last, now) {
+		warning := "a matcher of the zone fails, so requests would if it were enforced"
+		if enforced {
+			warning = "a matcher of the zone fails, and requests with it"
+		}
+		z.logger.Warn(warning, zap.String("matcher", matcher), zap.Error(err))
+	}
+	if enforced {
+		return err
+	}
+	return nil
 }
 
 // warnStatic logs, once, that exempt static_files took a request of the upstream for

@@ -106,19 +106,50 @@ func (res *Result) entered(index int) *Outcome {
 func (res *Result) Simulate(since time.Time, refund func(leakybucket.Settlement)) {
 	for i := range res.Outcomes {
 		if o := &res.Outcomes[i]; o.Shadow != 0 && o.holds() {
-			o.simulation = admission.Simulate(since, o.entry(), func(r admission.Result) { o.simulated(r, refund) })
 			o.simulating = true
+			o.simulation = admission.Simulate(since, o.entry(), func(r admission.Result) { res.simulated(o, r, refund) })
+		}
+	}
+	res.withdrawSimulated()
+}
+
+// withdrawSimulated withdraws the outcomes that fit while another one of their group would
+// be refused for want of a slot, and ends their simulations.
+func (res *Result) withdrawSimulated() {
+	for i := range res.Outcomes {
+		refused := &res.Outcomes[i]
+		if !refused.simulating || refused.Reason() == None {
+			continue
+		}
+		for j := range res.Outcomes {
+			o := &res.Outcomes[j]
+			if o.Shadow != refused.Shadow || o.Reason() != None {
+				continue
+			}
+			o.Set(Withdrawn, None)
+			if o.simulation != nil {
+				o.simulation.Release()
+			}
 		}
 	}
 }
 
-// simulated records and reports the result of a simulation.
-func (o *Outcome) simulated(r admission.Result, refund func(leakybucket.Settlement)) {
+// simulated records and reports the result of a simulation. A refusal gives back what the
+// group has poured.
+func (res *Result) simulated(o *Outcome, r admission.Result, refund func(leakybucket.Settlement)) {
 	switch {
+	case o.Decision() == Withdrawn:
+		return
 	case r.Why.Refused():
 		o.Refuse(o.Rule.reasonOf(r.Why))
-		if s, ok := o.takeBack(); ok {
-			refund(s)
+		for i := range res.Outcomes {
+			other := &res.Outcomes[i]
+			if other.Shadow != o.Shadow || !other.asked {
+				continue
+			}
+			if s, ok := other.takeBack(); ok {
+				refund(s)
+			}
 		}
 	case r.Why == admission.Admitted && r.Waited > 0:
 		o.Set(ShadowDelayed, None)

@@ -2,6 +2,7 @@ package decision
 
 import (
 	"cmp"
+	"math"
 	"math/rand/v2"
 	"net/http"
 	"strconv"
@@ -87,8 +88,11 @@ func (p *Plan) FallBack() bool {
 		return false
 	}
 	full, poured := false, false
+	var again [math.MaxUint8 + 1]bool // by group
 	for i := range p.decisions {
-		full = full || p.overflows(i)
+		if p.overflows(i) {
+			full, again[p.charges[i].Shadow] = true, true
+		}
 		poured = poured || p.decisions[i].Poured
 	}
 	if !full {
@@ -100,9 +104,9 @@ func (p *Plan) FallBack() bool {
 		switch {
 		case p.overflows(i):
 			o.chargeAccount()
-		case poured:
+		case poured && !again[p.charges[i].Shadow]:
 			o.reservation = &reservation{charge: p.charges[i], was: p.decisions[i]}
-			continue // only shadows are full, and the others have paid
+			continue // only shadows of another group are full
 		case o.Began:
 			p.began = append(p.began, o.Rule)
 		}

@@ -56,11 +56,12 @@ const (
 	Wait               // the request's turn would come too late
 	Timeout            // the request's turn has not come in time
 	NoMemory           // there was no memory to read the body, and the request counts as one unread
+	Error              // a matcher of the zone failed, and the request with it
 	Reasons            // how many there are
 )
 
 func (r Reason) String() string {
-	return [Reasons]string{"", "capacity", "blocked", "oversize", "denied", "missing_key", "unlisted_key", "waiting", "in_flight", "early_data", "store", "banned", "wait", "timeout", "memory"}[r]
+	return [Reasons]string{"", "capacity", "blocked", "oversize", "denied", "missing_key", "unlisted_key", "waiting", "in_flight", "early_data", "store", "banned", "wait", "timeout", "memory", "error"}[r]
 }
 
 // Waits reports whether waiting helps a client that was refused for this reason.

@@ -45,6 +45,7 @@ type Plan struct {
 	measured    []*settlement.Rule // that measure the work of the request
 	unread      int64              // how much of the body must be read to know all, in bytes
 	refused     bool               // an enforced zone refuses
+	ended       bool               // a zone in shadow would refuse without asking the store
 	slotMissing bool               // an enforced zone has no free slot
 	waits       bool               // in some zone requests wait, and take slots after that
 }
@@ -85,7 +86,7 @@ func (p *Plan) reset() {
 	clear(p.measured)
 	p.outcomes, p.charges, p.of = p.outcomes[:0], p.charges[:0], p.of[:0]
 	p.requested, p.static, p.measured = p.requested[:0], p.static[:0], p.measured[:0]
-	p.unread, p.waits, p.slotMissing = 0, false, false
+	p.unread, p.waits, p.slotMissing, p.ended = 0, false, false, false
 }
 
 // Unread returns how much of the body must be read to know all costs and keys, in
@@ -134,6 +135,8 @@ func (p *Plan) Evaluate(r *Rule, known func(*leakybucket.Charge) (blocklist.Bloc
 	}
 	shadow := r.shadow(&p.Subject, k.name)
 	switch {
+	case shadow != 0 && p.earlier.ended(shadow):
+		return nil
 	case p.decideByKey(r, &k, why, shadow):
 		return nil
 	case r.Bucketless():
@@ -171,7 +174,7 @@ func (p *Plan) decideByKey(r *Rule, k *key, why Reason, shadow leakybucket.Shado
 func (p *Plan) charge(r *Rule, k *key, shadow leakybucket.Shadow, known func(*leakybucket.Charge) (blocklist.Block, bool)) error {
 	line, err := r.Cost.line(&p.Subject)
 	if err != nil {
-		return err
+		return failed("cost", err)
 	}
 	o := p.add(r, k.name, shadow)
 	p.charges = append(p.charges, leakybucket.Charge{}) // which is filled in place, too
@@ -274,7 +277,19 @@ func (p *Plan) add(r *Rule, key string, shadow leakybucket.Shadow) *Outcome {
 func (p *Plan) refuse(why Reason) {
 	o := &p.outcomes[len(p.outcomes)-1]
 	o.Refuse(why)
-	p.refused = p.refused || o.Shadow == 0
+	p.refused, p.ended = p.refused || o.Shadow == 0, p.ended || o.Shadow != 0
+}
+
+// Fail records that a matcher of a zone has failed for the request, and reports whether
+// the zone is enforced, so that the request fails. Then the outcome is reported.
+func (p *Plan) Fail(r *Rule) (enforced bool) {
+	k, _, _ := r.bucket(&p.Subject, &p.Buffers)
+	o := p.add(r, k.name, r.shadow(&p.Subject, k.name))
+	p.refuse(Error)
+	if o.Shadow == 0 {
+		o.report(time.Now())
+	}
+	return o.Shadow == 0
 }
 
 // refuseBlocked makes the last outcome a refusal by a block that is known to run.
@@ -338,8 +353,8 @@ func (p *Plan) Probe() {
 }
 
 // CheckSlots finds out whether slots are free, and takes none. If an enforced zone
-// has no free slot, all charges become probes. If a shadow zone has none, only its own
-// charge does. If requests may wait, it only looks whether they would be refused at
+// has no free slot, all charges become probes. If a shadow zone has none, those of its
+// group do. If requests may wait, it only looks whether they would be refused at
 // once, because slots are taken after the wait.
 func (p *Plan) CheckSlots() {
 	if p.waits {
@@ -354,8 +369,12 @@ func (p *Plan) CheckSlots() {
 		o.noSlot = true
 		if o.Shadow == 0 {
 			p.slotMissing = true
-		} else if of := slices.Index(p.of, i); of >= 0 {
-			p.charges[of].Probe = true
+			continue
+		}
+		for j := range p.charges {
+			if p.charges[j].Shadow == o.Shadow {
+				p.charges[j].Probe = true
+			}
 		}
 	}
 	if p.slotMissing {
@@ -403,18 +422,30 @@ func (p *Plan) clearCharges() {
 }
 
 // Charges returns the charges to ask the store about, and memory for its decisions.
-// If a zone refuses without asking, there are none: a refused request must not be
-// charged by other zones.
+// If a zone refuses without asking, there are none of its group, and if it is enforced
+// none at all: a refused request must not be charged by other zones.
 func (p *Plan) Charges() ([]leakybucket.Charge, []leakybucket.Decision) {
-	if p.refused {
-		for _, of := range p.of {
-			p.outcomes[of].asked = false
-		}
-		p.clearCharges()
+	if p.refused || p.ended {
+		p.dropEnded()
 	}
 	p.decisions = append(p.decisions[:0], make([]leakybucket.Decision, len(p.charges))...)
 	p.keepCharges()
 	return p.charges, p.decisions
+}
+
+// dropEnded drops the charges of groups for which the request has ended.
+func (p *Plan) dropEnded() {
+	n := 0
+	for i, of := range p.of {
+		if p.ends(p.charges[i].Shadow, false) {
+			p.outcomes[of].asked = false
+			continue
+		}
+		p.charges[n], p.of[n] = p.charges[i], of
+		n++
+	}
+	clear(p.charges[n:])
+	p.charges, p.of = p.charges[:n], p.of[:n]
 }
 
 // ReadBody reads as much of the body as the zones want into a memory, and removes all
@@ -497,7 +528,7 @@ func (p *Plan) conclude(o *Outcome) {
 	case why != None:
 		o.Refuse(why)
 		return
-	case p.refused || o.asked && o.undecided && o.Rule.InFlight == 0: // slots need no store
+	case p.ends(o.Shadow, true) || o.asked && o.undecided && o.Rule.InFlight == 0: // slots need no store
 		return
 	}
 	o.Delay = delay

@@ -116,7 +116,7 @@ type Matchers interface {
 func (r *Rule) Concerns(s *Subject) (concerned, static bool, err error) {
 	if r.Match != nil {
 		if match, err := r.Match.AnyMatchWithError(s.Judged); err != nil || !match {
-			return false, false, err
+			return false, false, failed("match", err)
 		}
 	}
 	if exempt, err := r.Exempts(s); err != nil || exempt {
@@ -136,7 +136,27 @@ func (r *Rule) Exempts(s *Subject) (bool, error) {
 	if r.Exempt == nil {
 		return false, nil
 	}
-	return r.Exempt.AnyMatchWithError(s.Judged)
+	exempt, err := r.Exempt.AnyMatchWithError(s.Judged)
+	return exempt, failed("exempt", err)
+}
+
+// A MatcherError is the error of a matcher.
+type MatcherError struct {
+	Option string // whose matcher it is: match, exempt or cost
+	Err    error
+}
+
+// Error implements error.
+func (e *MatcherError) Error() string { return e.Option + ": " + e.Err.Error() }
+
+// Unwrap returns the matcher's own error.
+func (e *MatcherError) Unwrap() error { return e.Err }
+
+func failed(option string, err error) error {
+	if err == nil {
+		return nil
+	}
+	return &MatcherError{option, err}
 }
 
 // Bucketless reports whether the zone only limits how many requests are in flight.
