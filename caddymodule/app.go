@@ -264,6 +264,7 @@ func (a *App) provisionZone(ctx caddy.Context, definition *Zone) (*runningZone, 
 	}
 	if pass != nil {
 		pass.Insecure = z.warnInsecure
+		pass.Memory, pass.Full = z.live.passes, z.warnPassesFull
 	}
 	a.zones[z.Name] = z
 	a.exemptsSome = a.exemptsSome || rule.Exempt != nil

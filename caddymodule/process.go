@@ -17,6 +17,7 @@ import (
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/distinct"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/fairqueue"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/override"
+	clientpass "github.com/caddy-throttle/caddy-throttle/caddymodule/internal/pass"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/settlement"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/supportcode"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/topk"
@@ -74,6 +75,8 @@ type liveZone struct {
 	slotSeconds         [fairqueue.Ranks]atomic.Pointer[prometheus.Counter]
 	busiest             busiestKeys
 	load                loadLog
+	passes              *clientpass.Memory
+	passesFull          atomic.Int64 // when that was last logged, in Unix seconds
 
 	mu      sync.Mutex
 	configs []*runningZone // zones of configs that have started and not stopped
@@ -83,7 +86,7 @@ func liveZoneKey(name string) string { return "zone " + name }
 
 func joinZone(name string) (*liveZone, error) {
 	return join(liveZoneKey(name), func() (*liveZone, error) {
-		l := &liveZone{name: name}
+		l := &liveZone{name: name, passes: clientpass.NewMemory()}
 		l.enforced.Name, l.simulated.Name = name, name
 		l.enforced.Released = l.released
 		return l, nil

@@ -317,8 +317,8 @@ func wordpressSite(t *testing.T, zone, options string) *settleSite {
 		header.Set("Cache-Control", "private")
 		switch query := r.URL.Query(); {
 		case query.Has("login"):
-			header.Add("Set-Cookie", "wordpress_logged_in_0f="+query.Get("login")+"%7C1%7Ctoken; path=/; HttpOnly")
-			header.Add("Set-Cookie", "app_sid=session-of-"+query.Get("login")+"; path=/; HttpOnly")
+			header.Add("Set-Cookie", "wordpress_logged_in_0f="+query.Get("login")+"%7C1%7Ctoken"+query.Get("browser")+"; path=/; HttpOnly")
+			header.Add("Set-Cookie", "app_sid=session-of-"+query.Get("login")+query.Get("browser")+"; path=/; HttpOnly")
 			header.Set("X-User", query.Get("login"))
 			w.WriteHeader(http.StatusFound)
 		case query.Has("logout"):
@@ -358,8 +358,11 @@ func TestALogInMakesAMemberAndALogOutEndsThat(t *testing.T) {
 				t.Errorf("%s: got the pass of a member kept after the log-out", option)
 			}
 			ann.cookies["__Host-throttle-"+zone] = old
-			ann.opens("GET", "/").wantRank(t, "returned")
-			wantPasses(t, zone, map[string]float64{"member": 2, "valid": 3, "unbound": 2, "dropped": 1})
+			ann.opens("GET", "/").wantRank(t, "first")
+			again := s.person("203.0.113.9")
+			again.keeps(again.opens("POST", "/?login=ann&browser=2"))
+			again.opens("GET", "/").wantRank(t, "member")
+			wantPasses(t, zone, map[string]float64{"member": 3, "valid": 4, "unbound": 1, "expired": 1, "dropped": 1})
 		}
 	})
 }

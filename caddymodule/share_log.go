@@ -68,3 +68,11 @@ func (l *loadLog) tick() {
 	l.mu.Unlock()
 	z.logger.Info(message, fields...)
 }
+
+// warnPassesFull logs, once a minute, that passes are forgotten before their time.
+func (z *runningZone) warnPassesFull() {
+	now, last := time.Now().Unix(), z.live.passesFull.Load()
+	if now-last >= int64(summaryEvery.Seconds()) && z.live.passesFull.CompareAndSwap(last, now) {
+		z.logger.Warn("the table of passes that were moved, or whose members have logged out, is full: those that would end first are forgotten, so that robots may present old copies again")
+	}
+}

@@ -50,6 +50,11 @@ type Entry struct {
 	// [fairqueue.Limits]. A Turn belongs to one admission.
 	Turn *Turn
 
+	// NotBefore, if not zero, is when a request that takes turns arrives for its turn. It
+	// waits until then, if that is within MaxWait, and is refused otherwise. With one key,
+	// the last one of the turn, a tenth of MaxWaiting may wait so.
+	NotBefore time.Time
+
 	// Waited is set by Admit, whatever the result: how long the request waited in
 	// this zone, for its delay or for a slot.
 	Waited time.Duration

@@ -39,7 +39,8 @@ type waiter struct {
 	slots int
 	again bool // it gave its slot back for another one
 
-	turn *Turn // in the rows of those who take turns
+	turn  *Turn  // in the rows of those who take turns
+	early string // by which it waits for the time to take its turn
 }
 
 // before reports whether w goes before o, which arrived earlier.

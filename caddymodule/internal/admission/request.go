@@ -100,10 +100,59 @@ func (r *request) setSteps(entries []Entry) {
 
 func (r *request) now() time.Time { return clock.Now(r.clock) }
 
-// start starts the delay, counted from since.
+// start lets the request wait for the time that it was told to come at, and then for its
+// delay, counted from since.
 func (r *request) start(since time.Time) {
 	r.mu.Lock()
 	defer r.unlock()
+	r.begin(since)
+}
+
+// begin is start for a caller who holds the lock.
+func (r *request) begin(since time.Time) {
+	for i := range r.steps {
+		if early := r.steps[i].early(r.now()); early > 0 {
+			r.awaitTime(i, early, since)
+			return
+		}
+	}
+	r.delay(since)
+}
+
+// early returns for how long the request must wait before it takes its turn.
+func (e *Entry) early(now time.Time) time.Duration {
+	if e.NotBefore.IsZero() {
+		return 0
+	}
+	return e.NotBefore.Sub(now)
+}
+
+// awaitTime lets a request wait that has come too early for its turn, or refuses it. The
+// caller holds the lock.
+func (r *request) awaitTime(i int, early time.Duration, since time.Time) {
+	s := &r.steps[i]
+	if early > s.MaxWait {
+		r.finish(TooLong, i)
+		return
+	}
+	w := r.newWaiter(i, r.now())
+	if !s.Zone.keepEarly(w, s) {
+		r.finish(QueueFull, i)
+		return
+	}
+	r.waiting = w
+	w.timer = clock.AfterFunc(r.clock, early, func() {
+		r.mu.Lock()
+		defer r.unlock()
+		if r.waiting == w && w.zone.leave(w) {
+			r.waited()
+			r.begin(since)
+		}
+	})
+}
+
+// delay starts the delay. The caller holds the lock.
+func (r *request) delay(since time.Time) {
 	longest := 0
 	for i := range r.steps {
 		if r.steps[i].Delay > r.steps[longest].Delay {

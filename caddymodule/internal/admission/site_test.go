@@ -2,12 +2,14 @@ package admission
 
 import (
 	"context"
+	"crypto/sha256"
 	"crypto/tls"
 	"fmt"
 	"io/fs"
 	"math"
 	"math/rand/v2"
 	"net/http"
+	"net/netip"
 	"strconv"
 	"strings"
 	"sync"
@@ -40,6 +42,7 @@ type scenario struct {
 	farmed    bool    // the identities hold passes from the beginning
 	onePass   bool    // they all hold the same one
 	heeding   bool    // they come back when they were told to, and not before
+	keepFirst bool    // they present the first pass that they were given for ever
 	ajax      int     // requests that follow each page
 	exports   int     // requests of 60 seconds that a member sends every two minutes
 	steadily  bool    // it sends them every minute, so that some are always there
@@ -201,7 +204,7 @@ func runSite(t *testing.T, s scenario, seed uint64) *site {
 			t.Fatal(err)
 		}
 		site.zone, site.gate = &Zone{Name: "php", without: s.queueWithout()}, new(Gate)
-		site.issuer = &cookies.Zone{Name: "php", Keys: keys}
+		site.issuer = &cookies.Zone{Name: "php", Keys: keys, Memory: cookies.NewMemory()}
 		site.free = make(chan struct{}, workers)
 		for range workers {
 			site.free <- struct{}{}
@@ -465,12 +468,20 @@ func (s *site) recognize(c *client, now time.Time) cookies.Client {
 	return s.issuer.Client(r, siteHost, now)
 }
 
+// network returns an address in a network of the client's own.
+func (c *client) network() netip.Addr {
+	sum := sha256.Sum256([]byte(c.address))
+	return netip.AddrFrom16([16]byte(sum[:16]))
+}
+
 // sendPass sends a pass with a refusal. The caller holds the client's lock.
 func (s *site) sendPass(c *client, now time.Time, after time.Duration) {
 	header := make(http.Header)
 	known := s.recognize(c, now)
-	known.Refused(header, now, after)
-	c.cookie, _, _ = strings.Cut(header.Get("Set-Cookie"), ";")
+	known.Refused(header, now, after, c.network())
+	if c.cookie == "" || !c.robot || !s.keepFirst {
+		c.cookie, _, _ = strings.Cut(header.Get("Set-Cookie"), ";")
+	}
 }
 
 // entry returns how a request takes its turn.
@@ -592,12 +603,20 @@ func (s *site) admit(ctx context.Context, e Entry) (*Grant, Result) {
 
 // refuse tells a client when to come back. A page brings a pass that is valid then.
 func (s *site) refuse(c *client, rank fairqueue.Rank, page bool, tries int) (after time.Duration) {
-	if !page || c.robot && !c.keepsCookies {
+	if c.robot && !c.keepsCookies {
 		return 0 // nobody heeds it
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	random := c.Float64()
+	if !page {
+		now := time.Now()
+		known := s.recognize(c, now)
+		known.RefusedApart(now, cookies.RetryAfter(tries, random), c.network())
+	}
+	if !page {
+		return 0
+	}
 	if s.leavesOut(doubling) {
 		tries = 0
 	}

@@ -131,6 +131,7 @@ func TestASwarmLeavesPeopleIn(t *testing.T) {
 		{name: "x10, 10 % of 2,000 robots keep cookies", prototype: 94, least: 90, scenario: scenario{attack: 10, identity: 2000, cookies: .1}},
 		{name: "x2, 50 % of them", prototype: 98, least: 94, scenario: scenario{attack: 2, identity: 2000, cookies: .5}},
 		{name: "x10, all of 200", onlyLong: true, prototype: 73, itsWaits: true, least: 90, scenario: scenario{attack: 10, identity: 200, cookies: 1}},
+		{name: "x10, all of 200, who keep their first pass", prototype: none, least: 90, scenario: scenario{attack: 10, identity: 200, cookies: 1, keepFirst: true}},
 		{name: "x10, all of 200, who come when they were told to", onlyLong: true, prototype: none, least: 90, scenario: heeding},
 		{name: "x10, all of 2,000", onlyLong: true, prototype: 9, itsWaits: true, scenario: scenario{attack: 10, identity: 2000, cookies: 1}},
 		{name: "x10, 2,000 passes of one address", prototype: 98, least: 93, scenario: minted},

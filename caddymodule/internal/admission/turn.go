@@ -1,6 +1,7 @@
 package admission
 
 import (
+	"cmp"
 	"sync/atomic"
 	"time"
 
@@ -116,10 +117,48 @@ func (z *Zone) arrive(r *request, s *step) (decision fairqueue.Decision, w, disp
 	return decision, w, displaced, wanted
 }
 
+// keepEarly lets a request wait that came too early for its turn. It returns false if
+// there are too many.
+func (z *Zone) keepEarly(w *waiter, s *step) bool {
+	key := cmp.Or(s.Turn.Keys[1], s.Turn.Keys[0])
+	z.mu.Lock()
+	defer z.mu.Unlock()
+	if l := s.limits(); z.waiting >= l.MaxWaiting || z.early[key] >= l.WaitingPerKey() {
+		return false
+	}
+	if z.early == nil {
+		z.early = make(map[string]int)
+	}
+	z.early[key]++
+	z.waiting++
+	w.early = key
+	return true
+}
+
+// leaveEarly forgets a request that does not wait for its time any more. It returns false
+// if it is forgotten already.
+func (z *Zone) leaveEarly(w *waiter) bool {
+	key := w.early
+	if key == "" {
+		return false
+	}
+	if z.early[key]--; z.early[key] == 0 {
+		delete(z.early, key)
+	}
+	z.waiting--
+	w.early = ""
+	return true
+}
+
 // Ask returns what would become of a request that takes turns if it came now.
 func (z *Zone) Ask(e *Entry) Why {
 	z.mu.Lock()
 	defer z.mu.Unlock()
+	if early := e.early(z.Now()); early > e.MaxWait {
+		return TooLong
+	} else if early > 0 {
+		return Admitted // by then, all may be different
+	}
 	k := z.keys[e.Key]
 	if k == nil || k.turns == nil {
 		return Admitted

@@ -27,6 +27,7 @@ type Zone struct {
 	waiting int // of all keys, as are those served
 	served  int
 	keys    map[string]*keyState
+	early   map[string]int // requests that came too early for their turns, by key
 	mean    fairqueue.Mean // seconds that those who take turns hold a slot
 	recent  recent         // the same, of the last ones in shadow
 	warm    warmUp
@@ -148,11 +149,11 @@ func (z *Zone) takeOrQueue(w *waiter, most int) (taken *keyState, queued bool) {
 func (z *Zone) leave(w *waiter) bool {
 	z.mu.Lock()
 	defer z.mu.Unlock()
-	if w.turn != nil {
+	switch {
+	case w.turn != nil:
 		return z.leaveRow(w)
-	}
-	if w.in == nil {
-		return false
+	case w.in == nil:
+		return z.leaveEarly(w)
 	}
 	w.in.remove(w)
 	z.waiting--

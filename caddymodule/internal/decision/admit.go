@@ -40,6 +40,9 @@ func (o *Outcome) entry() admission.Entry {
 	}
 	if o.Turn != nil {
 		e.Turn = &o.Turn.Turn
+		if early := o.Turn.Standing.Early; early > 0 && o.Shadow == 0 { // in shadow, nobody was told to wait
+			e.NotBefore = time.Now().Add(early)
+		}
 	}
 	return e
 }

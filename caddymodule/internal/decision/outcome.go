@@ -267,7 +267,10 @@ func (o *Outcome) retryAfter(wait time.Duration) time.Duration {
 // not help.
 func (o *Outcome) TimeToFit() time.Duration {
 	if o.LostTurn() {
-		return pass.RetryAfter(o.Turn.Standing.Tries, float64(o.jitter))
+		if rest := o.early(); rest > 0 {
+			return rest
+		}
+		return pass.RetryAfter(o.Turn.Standing.ordered(), float64(o.jitter))
 	}
 	switch o.Reason() {
 	case Capacity, Blocked, Banned, NoMemory:

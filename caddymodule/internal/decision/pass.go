@@ -14,13 +14,20 @@ import (
 func (o *Outcome) busy() *refusal.Busy {
 	standing := &o.Turn.Standing
 	b := &refusal.Busy{Reload: standing.Tries < pass.Reloads}
-	if standing.Client.Known() {
+	if standing.Client.Known() && o.early() <= 0 {
 		b.Pass = func(header http.Header) {
-			o.countPass(standing.Client.Refused(header, time.Now(), o.RetryAfter()))
+			o.countPass(standing.Client.Refused(header, time.Now(), o.RetryAfter(), o.ClientIP()))
+		}
+		b.NoPass = func() {
+			o.countPass(standing.Client.RefusedApart(time.Now(), o.RetryAfter(), o.ClientIP()))
 		}
 	}
 	return b
 }
+
+// early returns for how long a member is still to stay away who came too early, and has
+// waited for its time or was refused at once.
+func (o *Outcome) early() time.Duration { return o.Turn.Standing.Early - o.Delay }
 
 // countPass counts what has happened to the client's pass.
 func (o *Outcome) countPass(e pass.Event) {

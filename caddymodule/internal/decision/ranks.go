@@ -50,8 +50,12 @@ type Standing struct {
 	Why  string // what gives it the rank, for the access log
 
 	// Pass is the id of its valid pass, and Member what the upstream knows a member by.
-	// Either may be empty. A member takes turns by that alone.
+	// Either may be empty. A member takes turns by that alone, unless it is early.
 	Pass, Member string
+
+	// Early is for how long a member must still stay away, because a refusal told it to.
+	// Until then it waits, and then it ranks as one who has come back.
+	Early time.Duration
 
 	// Tries is how often the client was refused in a row before.
 	Tries int
@@ -64,6 +68,15 @@ type Standing struct {
 // expired.
 func (t *Standing) HoldsPass() bool { return t.Pass != "" || t.Client.HoldsPass() }
 
+// ordered returns how many refusals count for the next wait that is told. Waits of
+// members never double.
+func (t *Standing) ordered() int {
+	if t.Rank == fairqueue.Member || t.Member != "" {
+		return 0
+	}
+	return t.Tries
+}
+
 // Standing returns the rank of a client, and what it takes turns by. A matcher that
 // fails matches nobody.
 func (r *Ranks) Standing(s *Subject) Standing {
@@ -71,11 +84,13 @@ func (r *Ranks) Standing(s *Subject) Standing {
 		return r.Fixed(s)
 	}
 	t := Standing{Rank: fairqueue.First}
+	var now, notBefore time.Time
 	if r.Pass != nil {
-		now := time.Now()
+		now = time.Now()
 		t.Client = r.Pass.Client(s.Request, Host(s), now)
 		t.Rank, t.Pass, t.Tries = t.Client.Rank(), t.Client.Key(), t.Client.Tries(now)
-		if t.Rank == fairqueue.Member {
+		notBefore = t.Client.EarlyMember()
+		if t.Rank == fairqueue.Member || !notBefore.IsZero() {
 			t.Member = t.Pass
 		}
 		t.Why = why(&t.Client)
@@ -84,6 +99,8 @@ func (r *Ranks) Standing(s *Subject) Standing {
 	case t.Rank == fairqueue.Member:
 	case matches(r.Member, s):
 		t.Rank, t.Why = fairqueue.Member, "matcher"
+	case !notBefore.IsZero():
+		t.Rank, t.Early = fairqueue.Returned, notBefore.Sub(now)
 	case t.Rank == fairqueue.First && matches(r.Crawler, s):
 		t.Rank, t.Why = fairqueue.Crawler, "matcher"
 	}

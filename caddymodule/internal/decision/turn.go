@@ -38,7 +38,10 @@ func (r *Rule) turn(s *Subject, b *Buffers) *Turn {
 		k = r.Share.fallback(s, ByClientIP)
 	}
 	t.Keys[0] = k.name
-	if t.Standing.Pass != "" {
+	switch {
+	case t.Standing.Early > 0:
+		t.Keys[1] = memberKey + t.Standing.Member
+	case t.Standing.Pass != "":
 		t.Keys[1] = passKey + t.Standing.Pass
 	}
 	return t

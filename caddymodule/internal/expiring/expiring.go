@@ -1,4 +1,5 @@
-// Package expiring is a bounded table whose entries expire.
+// Package expiring has bounded tables whose entries expire: a [Map] takes no new entries
+// while it is full, and of [Shares] what ends first gives way.
 package expiring
 
 import (

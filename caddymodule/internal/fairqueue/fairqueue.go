@@ -80,8 +80,8 @@ type Limits struct {
 // half is how many slots a key may hold while others wait.
 func (l Limits) half() int { return (l.InFlight + 1) / 2 }
 
-// waitingPerKey is how many requests of one key may wait: a tenth, rounded up.
-func (l Limits) waitingPerKey() int { return (l.MaxWaiting + 9) / 10 }
+// WaitingPerKey is how many requests of one key may wait: a tenth, rounded up.
+func (l Limits) WaitingPerKey() int { return (l.MaxWaiting + 9) / 10 }
 
 const (
 	// meanWeight is the weight of a new measurement in the mean.
@@ -551,7 +551,7 @@ func (q *Queue) capped(r *Request) bool {
 
 // keyFull reports whether as many requests wait with a key of r as may.
 func (q *Queue) keyFull(r *Request) bool {
-	most := q.limits.waitingPerKey()
+	most := q.limits.WaitingPerKey()
 	for _, k := range r.keys {
 		if k != nil && k.waiting >= most {
 			return true

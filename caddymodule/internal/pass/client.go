@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/sha256"
 	"net/http"
+	"net/netip"
 	"net/url"
 	"slices"
 	"strings"
@@ -23,7 +24,7 @@ type State uint8
 const (
 	Absent  State = iota
 	Invalid       // forged, cut off, of another zone or host, or given twice
-	Expired       // older than its lifetime
+	Expired       // older than its lifetime, or of a member who has logged out
 	Early         // the client was told to come back later
 	Valid
 )
@@ -53,6 +54,13 @@ type Zone struct {
 	// Insecure is called when the upstream has logged somebody in over plain HTTP, where
 	// no passes are sent. It may be nil.
 	Insecure func()
+
+	// Memory is what the node remembers of passes. If it is nil, each pass is what it says.
+	Memory *Memory
+
+	// Full is called when the Memory has forgotten a pass before its time because it is
+	// full. It may be nil.
+	Full func()
 
 	sessions names // cookies that the upstream has kept from scripts
 }
@@ -128,8 +136,10 @@ func (c *Client) read(ctx context.Context, now time.Time) {
 		c.state = Invalid
 		return
 	}
-	c.state = c.pass.state(now)
-	if c.state == Valid && c.zone.LearnsMembers() {
+	if c.state = Expired; !c.zone.Memory.latest(&c.pass, now) {
+		c.state = c.pass.state(now)
+	}
+	if c.state >= Early && c.zone.LearnsMembers() {
 		c.member = c.boundTo() != ""
 	}
 }
@@ -161,12 +171,21 @@ func (c *Client) State() State { return c.state }
 // that of clients who come for the first time.
 func (c *Client) Rank() fairqueue.Rank {
 	switch {
-	case c.member:
+	case c.member && c.state == Valid:
 		return fairqueue.Member
 	case c.state == Valid:
 		return fairqueue.Returned
 	}
 	return fairqueue.First
+}
+
+// EarlyMember returns when a member may come who comes before the time that a refusal
+// told, and zero for all others.
+func (c *Client) EarlyMember() (notBefore time.Time) {
+	if c.member && c.state == Early {
+		notBefore = c.pass.NotBefore
+	}
+	return notBefore
 }
 
 // Unbound reports whether the pass is a member's, and the request comes without the
@@ -175,11 +194,11 @@ func (c *Client) Unbound() bool {
 	return c.state == Valid && !c.member && c.pass.Binding != Binding{}
 }
 
-// Key returns what the client takes turns by, or "" without a valid pass. Copies of a
-// pass have one key, and so have all log-ins to an account. It is a digest, which may
-// be shown.
+// Key returns what the client takes turns by, or "" if it has neither a valid pass nor
+// that of a member. Copies of a pass have one key, and so have all log-ins to an account.
+// It is a digest, which may be shown.
 func (c *Client) Key() string {
-	if c.state != Valid {
+	if c.state != Valid && !c.member {
 		return ""
 	}
 	return c.pass.ID.digest(8)
@@ -223,8 +242,10 @@ func (e Event) String() string {
 }
 
 // Refused adds the client's pass to a refusal that tells it to come back after a while.
-// A pass that the client holds keeps its ID and its issue.
-func (c *Client) Refused(header http.Header, now time.Time, after time.Duration) Event {
+// A pass that the client holds keeps its ID and its issue. That it was moved is
+// remembered among what the network of the client's address has. A new pass is not, since
+// it has no older copies.
+func (c *Client) Refused(header http.Header, now time.Time, after time.Duration, addr netip.Addr) Event {
 	if !c.secure {
 		return None
 	}
@@ -232,7 +253,37 @@ func (c *Client) Refused(header http.Header, now time.Time, after time.Duration)
 	if !c.HoldsPass() || c.state == Expired || !now.Add(after).Before(p.Issued.Add(Lifetime)) {
 		event, p = Issued, fresh(now)
 	}
-	return c.send(header, p.refused(now, after), event, now)
+	p = p.refused(now, after)
+	if event == Moved {
+		c.move(&p, now, addr)
+	}
+	return c.send(header, p, event, now)
+}
+
+// RefusedApart is Refused for what a page needs beside it, such as its images. Browsers
+// ask for many of them at once, so they get no pass, and their refusals are no tries. But
+// a valid pass is remembered as moved, or else a robot that pretends to ask for images
+// would never be told to wait. Those of members are not.
+func (c *Client) RefusedApart(now time.Time, after time.Duration, addr netip.Addr) Event {
+	if c.state != Valid || c.member {
+		return None
+	}
+	p := c.pass.refused(now, after)
+	p.Tries = max(1, c.Tries(now)) // with none, it would be good before its time
+	c.move(&p, now, addr)
+	return Moved
+}
+
+func (c *Client) move(p *Pass, now time.Time, addr netip.Addr) {
+	if !c.zone.Memory.move(p, addr, now) {
+		c.full()
+	}
+}
+
+func (c *Client) full() {
+	if c.zone.Full != nil {
+		c.zone.Full()
+	}
 }
 
 func (c *Client) send(header http.Header, p Pass, event Event, now time.Time) Event {
@@ -274,6 +325,8 @@ func (c *Client) Answered(status int, header http.Header, now time.Time, join fu
 			c.zone.Insecure()
 		}
 		return None
+	case c.zone.Memory.hasEnded(binding, now):
+		return None // an answer to a request from before the log-out
 	}
 	event, p := Joined, Pass{ID: id, Issued: now, NotBefore: now, Binding: binding}
 	if c.HoldsPass() && c.pass.ID == id {
@@ -448,8 +501,8 @@ func (n *names) has(name string) bool {
 	return slices.Contains(n.last, name)
 }
 
-// dropped deletes the pass of a member if the response deletes the cookie that it is
-// bound to.
+// dropped ends the pass of a member if the response deletes the cookie that it is bound
+// to: in the browser, and all copies of it in the zone's memory.
 func (c *Client) dropped(header http.Header, now time.Time) Event {
 	lines := header["Set-Cookie"]
 	if !c.HoldsPass() || len(lines) == 0 {
@@ -462,6 +515,9 @@ func (c *Client) dropped(header http.Header, now time.Time) Event {
 	for set := range cookie.SetBy(lines, now) {
 		if set.Name == bound && !set.Kept {
 			header.Add("Set-Cookie", setCookie(c.zone.Name, "", 0))
+			if !c.zone.Memory.end(&c.pass, now) {
+				c.full()
+			}
 			return Dropped
 		}
 	}

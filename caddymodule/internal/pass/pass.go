@@ -114,14 +114,14 @@ func (p *Pass) sign(keys *signer.Ring, host, zone string, now time.Time) (token 
 	return encoding.EncodeToString(raw[:]), true
 }
 
-// A memory holds what is needed to open a token. It is kept between requests.
-type memory struct {
+// A scratch holds what is needed to open a token. It is kept between requests.
+type scratch struct {
 	token   [tokenSize]byte
 	raw     [rawSize]byte
 	message []byte
 }
 
-var opening = sync.Pool{New: func() any { return new(memory) }}
+var opening = sync.Pool{New: func() any { return new(scratch) }}
 
 // open reads a token, and returns false if it was not signed for this host and zone by
 // a key in force.
@@ -129,7 +129,7 @@ func open(ctx context.Context, keys *signer.Ring, token, host, zone string, now 
 	if len(token) != tokenSize {
 		return Pass{}, false
 	}
-	m := opening.Get().(*memory)
+	m := opening.Get().(*scratch)
 	defer opening.Put(m)
 	raw := m.raw[:]
 	copy(m.token[:], token)

@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"net/http"
 	"net/http/httptest"
+	"net/netip"
 	"slices"
 	"strings"
 	"testing"
@@ -44,7 +45,7 @@ func node(t testing.TB, s *storage) *Zone {
 	if err := keys.Maintain(t.Context(), now.Add(-time.Hour)); err != nil {
 		t.Fatal(err)
 	}
-	return &Zone{Name: "php", Keys: keys, Issued: []string{"wordpress_logged_in_*"}, Told: []string{"X-User"}}
+	return &Zone{Name: "php", Keys: keys, Memory: NewMemory(), Issued: []string{"wordpress_logged_in_*"}, Told: []string{"X-User"}}
 }
 
 const host = "example.com"
@@ -75,7 +76,7 @@ func always(ID) bool { return true }
 func refused(t testing.TB, z *Zone, at time.Time, after time.Duration, cookies ...string) string {
 	t.Helper()
 	c, header := z.Client(request(cookies...), host, at), make(http.Header)
-	if event := c.Refused(header, at, after); event == None {
+	if event := c.Refused(header, at, after, netip.Addr{}); event == None {
 		t.Fatal("got no pass")
 	}
 	return given(header)
@@ -131,7 +132,7 @@ func TestAFurtherRefusalMovesTheTimeAndNothingElse(t *testing.T) {
 			t.Errorf("got %d tries, want %d", got, try+1)
 		}
 		header := make(http.Header)
-		if event := before.Refused(header, at, 5*time.Second); event != Moved {
+		if event := before.Refused(header, at, 5*time.Second, netip.Addr{}); event != Moved {
 			t.Errorf("got %v, want moved", event)
 		}
 		pass = given(header)
@@ -149,7 +150,7 @@ func TestAFurtherRefusalMovesTheTimeAndNothingElse(t *testing.T) {
 	}
 	old := z.Client(request(pass), host, now.Add(Lifetime-3*time.Second))
 	header := make(http.Header)
-	if event := old.Refused(header, now.Add(Lifetime-3*time.Second), 5*time.Second); event != Issued {
+	if event := old.Refused(header, now.Add(Lifetime-3*time.Second), 5*time.Second, netip.Addr{}); event != Issued {
 		t.Errorf("got %v for a pass that ends before its time, want another one", event)
 	}
 	if again := z.Client(request(given(header)), host, now.Add(Lifetime+time.Hour)); again.pass.ID == first.pass.ID {
@@ -160,7 +161,7 @@ func TestAFurtherRefusalMovesTheTimeAndNothingElse(t *testing.T) {
 func TestAPassIsACookieThatScriptsOtherHostsAndPlainHTTPNeverSee(t *testing.T) {
 	z := node(t, new(storage))
 	c, header := z.Client(request(), host, now), make(http.Header)
-	c.Refused(header, now, 5*time.Second)
+	c.Refused(header, now, 5*time.Second, netip.Addr{})
 	line := header.Get("Set-Cookie")
 	for _, want := range []string{"__Host-throttle-php=", "; Path=/", "; Max-Age=86400", "; HttpOnly", "; Secure", "; SameSite=Lax"} {
 		if !strings.Contains(line, want) {
@@ -176,7 +177,7 @@ func TestAPassIsACookieThatScriptsOtherHostsAndPlainHTTPNeverSee(t *testing.T) {
 	header = http.Header{"Set-Cookie": {wordpress}, "Cache-Control": {"private"}}
 	warned := false
 	z.Insecure = func() { warned = true }
-	if p.Rank() != fairqueue.First || p.Refused(header, now, 0) != None || p.Answered(200, header, now, always) != None {
+	if p.Rank() != fairqueue.First || p.Refused(header, now, 0, netip.Addr{}) != None || p.Answered(200, header, now, always) != None {
 		t.Error("got a pass read or sent over plain HTTP")
 	}
 	if !warned || len(header["Set-Cookie"]) != 1 {
@@ -229,7 +230,7 @@ func TestAPassThatIsNotOursGivesNoRank(t *testing.T) {
 	if c := z.Client(request(pass), "www.example.com", at); c.Rank() != fairqueue.First {
 		t.Error("got a pass accepted on another host")
 	}
-	if c := z.Client(request(pass), "", at); c.Rank() != fairqueue.First || c.Refused(make(http.Header), at, 0) != None {
+	if c := z.Client(request(pass), "", at); c.Rank() != fairqueue.First || c.Refused(make(http.Header), at, 0, netip.Addr{}) != None {
 		t.Error("got a pass without a host")
 	}
 	for _, another := range []string{ // such as a site of the same domain may set
@@ -262,7 +263,7 @@ func TestClocksThatDifferNeverGiveABetterRank(t *testing.T) {
 			t.Errorf("a clock %v behind: got %v, %v, want it early", behind, c.State(), c.Rank())
 		}
 		header := make(http.Header)
-		if event := c.Refused(header, now.Add(-behind), 7*time.Second); event != Moved {
+		if event := c.Refused(header, now.Add(-behind), 7*time.Second, netip.Addr{}); event != Moved {
 			t.Errorf("a clock %v behind: got %v, want the pass moved", behind, event)
 		}
 	}
@@ -588,7 +589,7 @@ func TestAMemberWhoseLogInCookieChangesStaysTheSameMember(t *testing.T) {
 func TestWithoutAKeyNoPassIsSent(t *testing.T) {
 	z := &Zone{Name: "php", Keys: signer.New(new(storage), nil), Issued: []string{"sid"}}
 	c, header := z.Client(request("__Host-throttle-php="+strings.Repeat("A", tokenSize)), host, now), make(http.Header)
-	if c.Rank() != fairqueue.First || c.Refused(header, now, 0) != None || len(header) != 0 {
+	if c.Rank() != fairqueue.First || c.Refused(header, now, 0, netip.Addr{}) != None || len(header) != 0 {
 		t.Errorf("got %v and %v", c.Rank(), header)
 	}
 }
@@ -619,7 +620,7 @@ func FuzzClient(f *testing.F) {
 			}
 		}
 		moved := make(http.Header)
-		if c.Refused(moved, at, 5*time.Second) == None {
+		if c.Refused(moved, at, 5*time.Second, netip.Addr{}) == None {
 			t.Error("got no pass")
 		}
 		for set := range cookie.SetBy(moved["Set-Cookie"], at) {

@@ -13,8 +13,9 @@ type Busy struct {
 
 	// Pass adds what the client is known by when it comes back to the headers. It is
 	// called for navigations and forms only: browsers ask for everything else many times
-	// at once, and would get as many passes. If nil, there is none.
-	Pass func(http.Header)
+	// at once, and would get as many passes. NoPass is called for those. If nil, there is none.
+	Pass   func(http.Header)
+	NoPass func()
 }
 
 // A Visit is what a request is for.
@@ -60,8 +61,11 @@ func (b *Busy) announce(header http.Header, r *http.Request, after time.Duration
 	if visit == Navigation && b.Reload {
 		header["Refresh"] = []string{strconv.FormatInt(WholeSeconds(after), 10)}
 	}
-	if (visit == Navigation || visit == Form) && b.Pass != nil {
+	switch {
+	case (visit == Navigation || visit == Form) && b.Pass != nil:
 		b.Pass(header)
+	case visit > Form && b.NoPass != nil:
+		b.NoPass()
 	}
 	return visit
 }

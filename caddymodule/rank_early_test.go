@@ -1,0 +1,155 @@
+package caddymodule
+
+import (
+	"net/http"
+	"strconv"
+	"testing"
+	"time"
+)
+
+// filledSite is a site with one slot, which members hold and wait for without end, and a
+// member who has logged in before.
+func filledSite(t *testing.T, zone, options string) (s *settleSite, ann *person) {
+	t.Helper()
+	s = wordpressSite(t, zone, "rank member issued wordpress_logged_in_*\n"+options)
+	ann = s.person("203.0.113.1")
+	ann.keeps(ann.opens("POST", "/?login=ann"))
+	ann.opens("GET", "/").wantRank(t, "member")
+	return s, ann
+}
+
+// slowly lets the site take so long for each request from now on.
+func (s *settleSite) slowly(takes time.Duration) {
+	serve := s.serve
+	s.serve = func(w http.ResponseWriter, r *http.Request) error {
+		time.Sleep(takes)
+		return serve(w, r)
+	}
+}
+
+func TestAMemberWhoOpensFortyTabsIsServedWithinHalfAMinute(t *testing.T) {
+	inSettleBubble(t, func(t *testing.T) {
+		s, ann := filledSite(t, "tabs", "")
+		s.slowly(500 * time.Millisecond)
+		began := time.Now()
+		refused := 0
+		for range 40 {
+			v := ann.opens("GET", "/")
+			if !v.ended {
+				continue
+			}
+			refused++
+			if wait := ann.keeps(v); wait < time.Second || wait > 10*time.Second {
+				t.Errorf("got Retry-After %v, want the rest of 5 to 10 s", wait)
+			}
+		}
+		if refused < 10 {
+			t.Fatalf("got %d tabs refused, want most that do not fit", refused)
+		}
+		pass(time.Second)
+		again := ann.opens("GET", "/") // she clicks again
+		for !again.ended || again.Code == http.StatusServiceUnavailable {
+			if again.ended {
+				pass(ann.keeps(again))
+				again = ann.opens("GET", "/")
+			}
+			if pass(100 * time.Millisecond); time.Since(began) > 30*time.Second {
+				t.Fatal("got her not served within 30 s")
+			}
+		}
+		if rank := again.standing(t).Rank.String(); rank != "member" && rank != "returned" {
+			t.Errorf("got the rank %s, want member or returned", rank)
+		}
+		pass(time.Minute)
+		emptyRooms(t, "tabs")
+	})
+}
+
+// Her slots are held by others, and nobody gets one for long.
+func TestAnEarlyRequestOfAMemberMovesNothing(t *testing.T) {
+	inSettleBubble(t, func(t *testing.T) {
+		s, ann := filledSite(t, "eager", "")
+		s.slowly(time.Hour)
+		for i := range 30 {
+			s.visit("198.51.100."+strconv.Itoa(i), "/")
+		}
+		first := ann.opens("GET", "/")
+		if !first.ended { // a member may wait
+			pass(5 * time.Second)
+		}
+		wait := ann.keeps(first)
+		told := time.Now().Add(wait)
+		if first.Code != http.StatusServiceUnavailable || wait < 5*time.Second || wait > 10*time.Second {
+			t.Fatalf("got %d and Retry-After %v, want 5 to 10 s", first.Code, wait)
+		}
+		for time.Until(told) > 5*time.Second+time.Second { // max_wait is 5 s
+			early := ann.opens("GET", "/")
+			rest := time.Until(told)
+			if !early.ended || early.Code != http.StatusServiceUnavailable {
+				t.Fatalf("got %d, want it refused", early.Code)
+			}
+			if got := ann.keeps(early); got < rest-time.Second || got > rest+time.Second {
+				t.Errorf("got Retry-After %v, want the rest of %v", got, rest)
+			}
+			pass(time.Second)
+		}
+		pass(time.Until(told) - 2*time.Second)
+		waits := ann.opens("GET", "/")
+		if waits.ended {
+			t.Fatalf("got %d two seconds before its time, want it to wait", waits.Code)
+		}
+		if w, _ := s.app.zones["eager"].Enforced.Counts(); w == 0 {
+			t.Error("got nobody who waits")
+		}
+		pass(3 * time.Hour)
+		emptyRooms(t, "eager")
+	})
+}
+
+// However often a member is refused, the wait does not double.
+func TestAMembersRefusalsNeverOrderMoreThanTenSeconds(t *testing.T) {
+	inSettleBubble(t, func(t *testing.T) {
+		s, ann := filledSite(t, "often", "max_wait 1s")
+		s.slowly(time.Hour)
+		for i := range 10 {
+			s.visit("198.51.100."+strconv.Itoa(i), "/")
+		}
+		for try := range 8 {
+			v := ann.opens("GET", "/")
+			pass(2 * time.Second)
+			if v.Code != http.StatusServiceUnavailable {
+				t.Fatalf("try %d: got %d", try+1, v.Code)
+			}
+			wait := ann.keeps(v)
+			if wait < 5*time.Second || wait > 10*time.Second {
+				t.Errorf("try %d: got Retry-After %v, want 5 to 10 s", try+1, wait)
+			}
+			pass(wait)
+		}
+		pass(3 * time.Hour)
+	})
+}
+
+// A client that keeps its first pass is early after each refusal, also if it says that it
+// asks for an image.
+func TestAClientThatKeepsItsFirstPassComesEarly(t *testing.T) {
+	inSettleBubble(t, func(t *testing.T) {
+		for zone, headers := range map[string][]string{"kept": nil, "images": {"Sec-Fetch-Mode", "no-cors", "Sec-Fetch-Dest", "image"}} {
+			s := busySite(t, zone, "", time.Hour)
+			robot := s.person("203.0.113.1")
+			robot.keeps(robot.opens("GET", "/"))
+			pass(time.Minute)
+			again := robot.opens("GET", "/", headers...)
+			pass(5 * time.Second) // it may wait
+			if again.Code != http.StatusServiceUnavailable {
+				t.Fatalf("%s: got %d, want it refused", zone, again.Code)
+			}
+			robot.opens("GET", "/", headers...)
+			pass(6 * time.Second)
+			if got := counted(t, passes, zone); got["valid"] != 1 || got["early"] != 1 {
+				t.Errorf("%s: got the passes %v, want a valid one and then an early one", zone, got)
+			}
+			pass(3 * time.Hour)
+		}
+	})
+}
