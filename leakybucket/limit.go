@@ -23,6 +23,8 @@
 //
 //	capacity*(1+1e-9) + leak*(t + 1µs)
 //
+// and what was given back in it.
+//
 // # Writing a store
 //
 // A [Store] takes several charges at once. Between reading and writing the
@@ -69,7 +71,13 @@ type Limit struct {
 type Instant int64
 
 // Add returns the instant d later, rounded down to a microsecond.
-func (t Instant) Add(d time.Duration) Instant { return t + Instant(d.Microseconds()) }
+func (t Instant) Add(d time.Duration) Instant {
+	us := d.Microseconds()
+	if d < time.Duration(us)*time.Microsecond {
+		us--
+	}
+	return t + Instant(us)
+}
 
 // Sub returns the time from u to t.
 func (t Instant) Sub(u Instant) time.Duration { return time.Duration(t-u) * time.Microsecond }

@@ -21,6 +21,9 @@ type Store interface {
 	// and none runs, whatever becomes of the others. A charge that could never
 	// fit begins none.
 	//
+	// A limit is not validated: under one that [Limit.Validate] refuses, the decisions
+	// mean nothing.
+	//
 	// It is not an error if a charge does not fit. After an error the decisions
 	// are meaningless, and the charges may or may not have been poured. The store
 	// never repeats a call that may have been executed.

@@ -9,6 +9,7 @@ import (
 	"context"
 	"fmt"
 	"hash/maphash"
+	"math"
 	"math/bits"
 	"slices"
 	"sync"
@@ -321,7 +322,7 @@ func (s *Store) trySettle(hash uint64, of *leakybucket.Settlement, reserved int)
 // A state that may already be forgotten is not kept. An invalid state is
 // ignored, and so is a bucket whose key is too long.
 func (s *Store) Put(c *leakybucket.Charge, state leakybucket.State) {
-	if checkName(c) != nil || !(state.Level >= 0) || !(state.Leak >= 0) {
+	if checkName(c) != nil || !(0 <= state.Level && state.Level <= math.MaxFloat64) || !(0 <= state.Leak && state.Leak <= math.MaxFloat64) {
 		return
 	}
 	hash := s.hasher.charge(c)
