@@ -2,6 +2,7 @@ package leakybucket
 
 import (
 	"fmt"
+	"math"
 	"time"
 )
 
@@ -56,7 +57,7 @@ func (w WarmUp) Take(p Pace, cost float64, now Instant) (Pace, time.Duration) {
 		seconds += (w.coldFactor() - 1) / w.Rate / width * (above*above - aboveLeft*aboveLeft) / 2
 		p.Warm = 1 - left/(threshold+width)
 	}
-	p.Next += microseconds(seconds)
+	p.Next = min(p.Next+microseconds(seconds), now+microseconds(math.Inf(1))) // no wait that overflows
 	return p, wait
 }
 

@@ -129,3 +129,15 @@ func TestWarmUpRefusesWhatItCannotPace(t *testing.T) {
 		}
 	}
 }
+
+func TestALongWarmUpQueueNeverWaitsLess(t *testing.T) {
+	var p Pace
+	last := time.Duration(0)
+	for i := range 6 {
+		var wait time.Duration
+		if p, wait = (WarmUp{Rate: 1e-9}).Take(p, 1e12, at(1000)); wait < last {
+			t.Errorf("take %d waits %v, less than the one before, %v", i+1, wait, last)
+		}
+		last = wait
+	}
+}

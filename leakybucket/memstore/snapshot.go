@@ -202,7 +202,8 @@ func (s *Store) ReadSnapshot(r io.ReadSeeker, limits func(*leakybucket.Charge, l
 			found.Dropped++
 			return
 		}
-		if restored := c.Restore(state, s.now()); restored != (leakybucket.State{}) {
+		now := s.now()
+		if restored := c.Restore(state, now); c.Forget(&restored) > now {
 			s.restore(c, restored)
 			found.Buckets++
 		}
