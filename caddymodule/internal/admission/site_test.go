@@ -51,6 +51,7 @@ type scenario struct {
 	nat       float64 // share of people behind one address
 	known     bool    // some people have come with a pass
 	row       int     // max_waiting; 200 if zero
+	accounts  int     // of members who ask for as much as they get, with eight connections each
 	closed    int     // robots with a fresh address for each request, who ask again as soon as they are answered
 
 	// As in the prototype, refused clients are told to come back in about five seconds,
@@ -81,6 +82,7 @@ const (
 	halfCap
 	charging
 	place
+	tenth
 )
 
 const (
@@ -97,7 +99,7 @@ func (s *scenario) leavesOut(r rule) bool { return s.without&r != 0 }
 
 // queueWithout returns what the queue goes without.
 func (s *scenario) queueWithout() (rules fairqueue.Rules) {
-	for r, of := range map[rule]fairqueue.Rules{halfCap: fairqueue.HalfCap, charging: fairqueue.Charge, place: fairqueue.Place} {
+	for r, of := range map[rule]fairqueue.Rules{halfCap: fairqueue.HalfCap, charging: fairqueue.Charge, tenth: fairqueue.Tenth, place: fairqueue.Place} {
 		if s.leavesOut(r) {
 			rules |= of
 		}
@@ -238,12 +240,13 @@ func (s *site) every(from float64, do func(n int) (pause time.Duration)) {
 
 // Each kind of client has numbers of its own.
 const (
-	streamPeople  = 1 << 40
-	streamFlash   = 2 << 40
-	streamRobots  = 3 << 40
-	streamScraper = 4 << 40
-	streamExports = 5 << 40
-	streamClosed  = 6 << 40
+	streamPeople   = 1 << 40
+	streamFlash    = 2 << 40
+	streamRobots   = 3 << 40
+	streamScraper  = 4 << 40
+	streamExports  = 5 << 40
+	streamClosed   = 6 << 40
+	streamAccounts = 7 << 40
 )
 
 func (s *site) startPeople() {
@@ -314,6 +317,15 @@ func (s *site) startCrowd() {
 			c.cookie = s.oldPass()
 		}
 		identities = append(identities, c)
+	}
+	for i := range 8 * s.accounts {
+		c := &client{draws: newDraws(s.seed, streamAccounts+uint64(i)), counts: &s.robot, member: true, robot: true, address: fmt.Sprint("account", i/8)}
+		s.every(60, func(int) time.Duration {
+			if served, _ := s.request(context.Background(), c, true, c.logNormal(service)); !served {
+				return 100 * time.Millisecond
+			}
+			return time.Millisecond
+		})
 	}
 	for i := range s.closed {
 		d := newDraws(s.seed, streamClosed+uint64(i))

@@ -14,6 +14,10 @@
 //   - A key that holds half the slots, rounded up, is passed over while others wait,
 //     and never takes the last free slot. With one slot the rule has no effect; with
 //     two a key gets one.
+//   - While others wait, members leave them a tenth of the slot time. What they have had
+//     beyond nine tenths is counted from when the others began to wait, and as soon as
+//     there is any, the next free slot goes to one of the others. What the others have
+//     had beyond their tenth counts for as much as all slots for a mean, at most.
 //   - A request whose predicted wait exceeds Limits.MaxWait is refused on arrival. That
 //     is also the caller's timeout.
 //   - At most Limits.MaxWaiting requests wait. One more displaces the last in the
@@ -87,6 +91,10 @@ const (
 	// meanWeight is the weight of a new measurement in the mean.
 	meanWeight = 1. / 50
 
+	// toOne is how much of the slot time members may have for one of the others, while
+	// these wait.
+	toOne = 9
+
 	// mostMeans is how many means one measurement counts at most, so that a few slow
 	// requests do not make all predictions long.
 	mostMeans = 10
@@ -130,6 +138,7 @@ type Rules uint8
 const (
 	HalfCap Rules = 1 << iota // a key that holds half the slots is passed over
 	Charge                    // a key is charged the mean on arrival
+	Tenth                     // members leave a tenth of the slot time to others
 	Place                     // who waits behind a request does not count for its wait
 )
 
@@ -155,6 +164,7 @@ type Queue struct {
 	arrivals uint64
 	rows     [Ranks][]*Request // in the order of service
 	virtual  [Ranks]micros
+	owed     micros // what members have had beyond nine times what others have
 	keys     map[string]*key
 }
 
@@ -174,6 +184,7 @@ type Request struct {
 	keys    [2]*key
 	turn    micros
 	charge  micros
+	tenth   micros // what counts of it for the others' tenth
 	arrival uint64 // breaks ties
 	again   bool   // it has yielded its slot
 	state   state
@@ -317,6 +328,9 @@ func (q *Queue) judge(r *Request) (d Decision, last *Request) {
 		d.Ahead += len(row)
 	}
 	predicted := float64(d.Ahead+1) * q.mean().value() / float64(max(1, q.limits.InFlight))
+	if r.Rank != Member && !q.without(Tenth) {
+		predicted = min(predicted, q.due(d.Ahead-len(q.rows[Member])))
+	}
 	d.Predicted = time.Duration(predicted * float64(time.Microsecond))
 	switch {
 	case d.Predicted > q.limits.MaxWait:
@@ -329,6 +343,38 @@ func (q *Queue) judge(r *Request) (d Decision, last *Request) {
 		}
 	}
 	return d, last
+}
+
+// due returns after how many microseconds a request of no member is served that has so
+// many of those ahead, if members take all that they may.
+func (q *Queue) due(ahead int) float64 {
+	mean := q.mean().value()
+	return (max(0, toOne*mean*float64(ahead)-float64(q.owed)) + mean) / float64(max(1, q.limits.InFlight))
+}
+
+// othersWait reports whether anybody waits but members.
+func (q *Queue) othersWait() bool { return q.waiting > len(q.rows[Member]) }
+
+// owe adds to what members have had beyond their part of the slot time. What they have
+// had while nobody else waits does not count.
+func (q *Queue) owe(more micros) {
+	q.owed = max(q.owed+more, -toOne*micros(q.mean().value())*micros(q.limits.InFlight))
+	switch {
+	case q.Idle():
+		q.owed = 0
+	case !q.othersWait():
+		q.owed = min(q.owed, 0)
+	}
+}
+
+// used replaces what counts for the others' tenth by what a request has used.
+func (q *Queue) used(r *Request, actual micros) {
+	if r.Rank == Member {
+		q.owe(actual)
+	} else {
+		q.owe(toOne * (r.tenth - actual))
+	}
+	r.tenth = 0
 }
 
 // wait puts a request into its row.
@@ -400,6 +446,7 @@ func (q *Queue) Leave(r *Request) bool {
 	}
 	q.correct(r, 0)
 	q.exit(r)
+	q.used(r, 0)
 	return true
 }
 
@@ -414,6 +461,7 @@ func (q *Queue) Release(r *Request, held time.Duration) bool {
 	q.free(r)
 	q.correct(r, actual)
 	q.exit(r)
+	q.used(r, actual)
 	return true
 }
 
@@ -427,6 +475,7 @@ func (q *Queue) Abandon(r *Request) bool {
 	q.free(r)
 	q.correct(r, 0)
 	q.exit(r)
+	q.used(r, 0)
 	return true
 }
 
@@ -509,6 +558,12 @@ func (q *Queue) serve(r *Request) {
 	r.state = inSlot
 	q.running++
 	q.virtual[r.Rank] = max(q.virtual[r.Rank], r.turn)
+	if r.Rank != Member && !r.again {
+		r.tenth = micros(q.mean().value())
+		q.owe(-toOne * r.tenth)
+	} else {
+		q.owe(0)
+	}
 	for _, k := range r.keys {
 		if k != nil {
 			k.held++
@@ -518,6 +573,15 @@ func (q *Queue) serve(r *Request) {
 
 // eligible returns the waiting request that one of the free slots goes to, or nil.
 func (q *Queue) eligible(free int) *Request {
+	if q.owed > 0 && !q.without(Tenth) {
+		for _, row := range q.rows[Member+1:] {
+			for _, r := range row {
+				if !q.capped(r) {
+					return r
+				}
+			}
+		}
+	}
 	var passedOver *Request
 	for _, row := range q.rows {
 		for _, r := range row {

@@ -155,13 +155,40 @@ func TestAKeyWithHalfTheSlotsIsPassedOver(t *testing.T) {
 				come(t, q, Served, First, "another")
 			}
 			other := come(t, q, Waiting, First, "third")
-			q.Release(running[0], time.Second)
+			q.Abandon(running[0]) // the others are owed nothing
 			if half := (test.inFlight + 1) / 2; test.alone > half {
 				wantNext(t, q, other, nil) // although it is of a lower rank
 			} else {
 				wantNext(t, q, more, nil)
 			}
 		})
+	}
+}
+
+// Of ten equal requests, one of the others is served while members wait.
+func TestMembersLeaveATenthToOthersWhoWait(t *testing.T) {
+	for _, inFlight := range []int{1, 2, 5} {
+		q := newQueue(inFlight)
+		var running []*Request
+		for i := range inFlight {
+			running = append(running, come(t, q, Served, Member, "m"+strconv.Itoa(i)))
+		}
+		served := 0
+		for i := range 1000 {
+			come(t, q, Waiting, Member, "member"+strconv.Itoa(i))
+			if q.Waiting(First) == 0 {
+				come(t, q, Waiting, First, "first"+strconv.Itoa(i))
+				come(t, q, Waiting, First, "another"+strconv.Itoa(i))
+			}
+			q.Release(running[0], time.Second)
+			next := q.Next()
+			if running = append(running[1:], next); next.Rank == First {
+				served++
+			}
+		}
+		if served < 98 || served > 105 {
+			t.Errorf("in_flight %d: got %d of 1000 served who are no members, want a hundred", inFlight, served)
+		}
 	}
 }
 

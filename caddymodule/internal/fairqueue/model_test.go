@@ -20,6 +20,7 @@ type model struct {
 	mean     float64
 	requests []*modelled // that wait or hold a slot, in the order of arrival
 	virtual  [Ranks]int64
+	owed     int64 // slot time that members have had beyond nine times that of others
 	used     map[Rank]map[string]int64
 }
 
@@ -29,6 +30,7 @@ type modelled struct {
 	keys    []string
 	turn    int64
 	charge  int64
+	tenth   int64 // what it has taken of that of others
 	serving bool
 	aside   bool // it has yielded its slot
 	again   bool // once more
@@ -88,6 +90,11 @@ func (m *model) next(row []*modelled) *modelled {
 		return nil
 	}
 	for _, r := range row {
+		if m.owed > 0 && r.rank != Member && !m.capped(r) {
+			return r
+		}
+	}
+	for _, r := range row {
 		if !m.capped(r) {
 			return r
 		}
@@ -101,6 +108,23 @@ func (m *model) next(row []*modelled) *modelled {
 func (m *model) serve(r *modelled) {
 	r.serving = true
 	m.virtual[r.rank] = max(m.virtual[r.rank], r.turn)
+	if r.rank != Member && !r.again {
+		r.tenth = int64(m.mean)
+		m.owe(-9 * r.tenth)
+	} else {
+		m.owe(0)
+	}
+}
+
+// owe adds to what members have had beyond nine times what others have.
+func (m *model) owe(more int64) {
+	m.owed = max(m.owed+more, -9*int64(m.mean)*int64(m.limits.InFlight))
+	if m.count(func(r *modelled) bool { return !r.serving && !r.aside && r.rank != Member }) == 0 {
+		m.owed = min(m.owed, 0)
+	}
+	if len(m.requests) == 0 {
+		m.owed = 0
+	}
 }
 
 // end removes a request, which has used so much, and forgets its keys if it was
@@ -112,6 +136,11 @@ func (m *model) end(r *modelled, used int64) {
 		if m.count(func(o *modelled) bool { return o.rank == r.rank && slices.Contains(o.keys, key) }) == 0 {
 			delete(m.used[r.rank], key)
 		}
+	}
+	if r.rank == Member {
+		m.owe(used)
+	} else {
+		m.owe(9 * (r.tenth - used))
 	}
 }
 
@@ -136,7 +165,19 @@ func (m *model) arrive(request *Request) (d Decision) {
 	if d.Ahead < 0 {
 		d.Ahead = len(row)
 	}
-	d.Predicted = time.Duration(float64(d.Ahead+1) * m.mean / float64(max(1, m.limits.InFlight)) * 1000)
+	slots := float64(max(1, m.limits.InFlight))
+	predicted := float64(d.Ahead+1) * m.mean / slots
+	if r.rank != Member {
+		members := 0
+		for _, o := range row {
+			if o.rank == Member {
+				members++
+			}
+		}
+		owing := max(0, 9*m.mean*float64(d.Ahead-members)-float64(m.owed))
+		predicted = min(predicted, (owing+m.mean)/slots)
+	}
+	d.Predicted = time.Duration(predicted * 1000)
 	if d.Predicted > m.limits.MaxWait {
 		d.Outcome = TooLong
 		return d
@@ -308,7 +349,7 @@ func (p *pair) checkServed(served *modelled, row []*modelled) {
 		case o == served || p.model.capped(o) || served.again && o.rank == served.rank:
 		case capped:
 			p.t.Fatal("a key got more than half the slots while another one waited")
-		case o.rank < served.rank:
+		case o.rank < served.rank && !(p.model.owed > 0 && o.rank == Member):
 			p.t.Fatalf("rank %v was served while an eligible %v waited", served.rank, o.rank)
 		case o.rank == served.rank && o.turn < served.turn:
 			p.t.Fatalf("turn %d was served before %d", served.turn, o.turn)
@@ -326,6 +367,9 @@ func (p *pair) check() {
 	row := m.row()
 	if q.Running() != m.running() || q.waiting != len(row) {
 		t.Fatalf("got %d running, %d waiting, want %d and %d", q.Running(), q.waiting, m.running(), len(row))
+	}
+	if int64(q.owed) != m.owed {
+		t.Fatalf("got %d owed, want %d", q.owed, m.owed)
 	}
 	var got []*Request
 	for rank := range Rank(Ranks) {
