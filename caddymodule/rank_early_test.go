@@ -43,8 +43,8 @@ func TestAMemberWhoOpensFortyTabsIsServedWithinHalfAMinute(t *testing.T) {
 				t.Errorf("got Retry-After %v, want the rest of 5 to 10 s", wait)
 			}
 		}
-		if refused < 10 {
-			t.Fatalf("got %d tabs refused, want most that do not fit", refused)
+		if refused == 0 { // one at least; the others may wait if their time is near
+			t.Error("got no tab refused")
 		}
 		pass(time.Second)
 		again := ann.opens("GET", "/") // she clicks again
