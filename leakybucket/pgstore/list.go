@@ -18,9 +18,6 @@ const listedRows = 1000
 // List implements [leakybucket.Lister]. It reads the index from the prefix on, and locks
 // no row. Keys whose names are digests are not found. The cursor is the next name.
 func (s *Store) List(ctx context.Context, of leakybucket.Listing, cursor string) (some []leakybucket.Kept, next string, err error) {
-	if err := s.prepare(ctx); err != nil {
-		return nil, "", s.explain(err)
-	}
 	start := s.name(of.Zone, "", of.Shadow)
 	from, to := []byte(start+of.Prefix), after(start+of.Prefix)
 	if cursor != "" {
@@ -31,7 +28,10 @@ func (s *Store) List(ctx context.Context, of leakybucket.Listing, cursor string)
 		from = at
 	}
 	want := max(1, min(of.Want, listedRows))
-	some, err = s.listSome(ctx, from, to, want)
+	err = s.onTable(ctx, func() (err error) {
+		some, err = s.listSome(ctx, from, to, want)
+		return err
+	})
 	if err != nil {
 		return nil, "", s.explain(err)
 	}

@@ -189,11 +189,24 @@ func (s *Store) ping(ctx context.Context) error {
 func (s *Store) Reset(ctx context.Context, zone, key string, shadow bool) error {
 	ctx, cancel := context.WithTimeout(ctx, mostPatience)
 	defer cancel()
-	if err := s.prepare(ctx); err != nil {
-		return s.explain(err)
+	return s.explain(s.onTable(ctx, func() error {
+		_, err := s.pool.Exec(ctx, s.sql.reset, []byte(s.name(zone, key, shadow)))
+		return err
+	}))
+}
+
+// onTable runs a single statement on the table, and once more if the table was dropped.
+func (s *Store) onTable(ctx context.Context, statement func() error) (err error) {
+	for range 2 {
+		if err = s.prepare(ctx); err != nil {
+			return err
+		}
+		if err = statement(); !isCode(err, undefinedTable) && !isCode(err, undefinedColumn) {
+			return err
+		}
+		s.prepared.Store(false) // look at the table again
 	}
-	_, err := s.pool.Exec(ctx, s.sql.reset, []byte(s.name(zone, key, shadow)))
-	return s.explain(err)
+	return err
 }
 
 func (s *Store) heldAt() leakybucket.Instant { return leakybucket.Instant(s.held.Load()) }

@@ -166,6 +166,28 @@ func TestATableDroppedWhileInUseIsMadeAgain(t *testing.T) {
 	}
 }
 
+func TestResetAndListMakeADroppedTableAgain(t *testing.T) {
+	server := sharedServer(t)
+	table := unique("dropped")
+	s := openStore(t, Options{URL: patient(server.URL()), Table: table})
+	for about, call := range map[string]func() error{
+		"Reset": func() error { return s.Reset(t.Context(), "zone", "k", false) },
+		"List": func() error {
+			_, _, err := s.List(t.Context(), leakybucket.Listing{Zone: "zone", Want: 1}, "")
+			return err
+		},
+	} {
+		mustTake(t, s, charge("k", 1))
+		if err := call(); err != nil {
+			t.Errorf("%s: %v", about, err)
+		}
+		server.Exec(t, "DROP TABLE "+table)
+		if err := call(); err != nil {
+			t.Errorf("%s after the table was dropped: %v", about, err)
+		}
+	}
+}
+
 func TestALoggedTableIsLoggedAndAnUnloggedOneIsNot(t *testing.T) {
 	server := sharedServer(t)
 	table := unique("logged")
