@@ -119,7 +119,7 @@ func TestThroughput(t *testing.T) {
 		site     string
 		limiters []limiter
 	}{"respond", []limiter{
-		{"throttle: respond, 100,000 keys", "throttle {\nzone many {\nkey header X-Key\nplain_keys\ncapacity 1000000\nleak 1/s\n}\n}", many},
+		{"throttle: respond, 100,000 keys", "throttle {\nzone many {\nkey header X-Key plain\nlimit 1000000 1/s\n}\n}", many},
 		{"caddy-ratelimit: respond, 100,000 keys", "rate_limit {\nzone many {\nkey {http.request.header.X-Key}\nevents 10\nwindow 1ms\n}\n}", many},
 	}})
 

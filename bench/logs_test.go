@@ -61,7 +61,7 @@ func TestReadingLogs(t *testing.T) {
 		{"goaccess, combined", []string{goaccess, combined, "--log-format=COMBINED", "--no-progress", "--no-global-config", "-o", filepath.Join(dir, "report.json")}},
 		{"recommend, combined", []string{caddy, "throttle", "recommend", "--key", "client_ip", combined}},
 		{"recommend --assets, combined", []string{caddy, "throttle", "recommend", "--key", "client_ip", "--assets", combined}},
-		{"replay, combined", []string{caddy, "throttle", "replay", "--key", "client_ip", "--capacity", "60", "--leak", "2/s", combined}},
+		{"replay, combined", []string{caddy, "throttle", "replay", "--key", "client_ip", "--limit", "60 2/s", combined}},
 		{"recommend, Caddy", []string{caddy, "throttle", "recommend", "--key", "client_ip", json}},
 		{"recommend --assets, Caddy", []string{caddy, "throttle", "recommend", "--key", "client_ip", "--assets", json}},
 		{"recommend --config, Caddy", []string{caddy, "throttle", "recommend", "--config", config, json}},

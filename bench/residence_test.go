@@ -33,7 +33,7 @@ func TestMemoryThroughCaddy(t *testing.T) {
 	var plain float64
 	for _, l := range []struct{ name, directive string }{
 		{"no limiter", ""},
-		{"throttle", "throttle {\nzone many {\nkey header X-Key\nplain_keys\ncapacity 10000\nleak 1/h\n}\n}"},
+		{"throttle", "throttle {\nzone many {\nkey header X-Key plain\nlimit 10000 1/h\n}\n}"},
 		{"caddy-ratelimit, 10 events", "rate_limit {\nzone many {\nkey {http.request.header.X-Key}\nevents 10\nwindow 1ns\n}\nsweep_interval 1h\n}"},
 	} {
 		grown := residenceOf(t, l.directive)

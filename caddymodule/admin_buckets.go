@@ -259,7 +259,7 @@ type explanation struct {
 	Shadows []override.Shadow `json:"shadows,omitempty"`
 }
 
-// An unlistedKey is one that no override of a zone with unlisted_key lists.
+// An unlistedKey is one that no override of a zone with key unlisted lists.
 type unlistedKey struct {
 	Zone   string `json:"zone"`
 	Key    string `json:"key"`

@@ -94,6 +94,9 @@ type requestCheck struct {
 // reach adds what the zones of a directive would do, and the zones that are not in it and
 // refuse the request because their blocks hold everywhere.
 func (c *requestCheck) reach(h *Handler, r *http.Request) error {
+	if concerned, err := h.concerns(r); err != nil || !concerned {
+		return err
+	}
 	c.result.Directives++
 	subject := decision.NewSubject(r)
 	subject.Overrides = c.app.overrides.Load()

@@ -165,7 +165,7 @@ func (a *App) adminLimit(_ context.Context, in *adminInput) (any, error) {
 	}
 	o.Key = z.BucketOf(o.Key)
 	if policy := z.Unlisted(o.Key); o.Key != "" && policy != "" {
-		return nil, badRequest("no override of zone %q lists this key, so its requests use another bucket: unlisted_key is %s", z.Name, policy)
+		return nil, badRequest("no override of zone %q lists this key, so its requests use another bucket: key unlisted is %s", z.Name, policy)
 	}
 	if z.Bucketless() && limit.Limits() {
 		return nil, badRequest("zone %q has no capacity and leak: want unlimited or deny", z.Name)

@@ -79,8 +79,7 @@ const threeZones = `{
 			limit 2 1/h
 		}
 		zone accounts {
-			key header X-Account
-			plain_keys
+			key header X-Account plain
 			limit 2 1/h
 		}
 	}
@@ -433,7 +432,7 @@ func TestCheckSaysThatABanAnswersFirst(t *testing.T) {
 		status int
 	}{
 		{"/pages", true, "trial:banned pages:banned", http.StatusTooManyRequests},
-		{"/pages/late", true, "login:banned trial:banned pages:banned", http.StatusTooManyRequests},
+		{"/pages/late", true, "trial:banned pages:banned login:banned", http.StatusTooManyRequests},
 		{"/free", false, "login:", http.StatusOK},
 		{"/trial", false, "trial:", http.StatusOK},
 		{"/none", false, "", http.StatusOK},
@@ -468,8 +467,7 @@ func TestCheckFollowsTheRequestThroughTheRoutes(t *testing.T) {
 				limit 10 1/s
 			}
 			zone login {
-				key client_ip form log
-				plain_keys
+				key client_ip form log plain
 				cost 2
 				limit 10 1/s
 			}
@@ -541,7 +539,7 @@ func TestCheckFollowsTheRequestThroughTheRoutes(t *testing.T) {
 		{"a page", `"url": "http://example.com/"`, []string{"all 203.0.113.7 1"}},
 		{
 			"a log-in", `"method": "POST", "url": "http://example.com/login?form=1", "headers": {"Content-Type": "application/x-www-form-urlencoded"}, "body": "log=alice"`,
-			[]string{"login 203.0.113.7/alice 1", "all 203.0.113.7 2"},
+			[]string{"all 203.0.113.7 1", "login 203.0.113.7/alice 2"},
 		},
 		{"a visit of the log-in page", `"url": "http://example.com/login"`, []string{"all 203.0.113.7 1"}},
 		{"a path whose prefix is stripped", `"url": "http://example.com/api/v1/x"`, []string{"all 203.0.113.7 1", "api %2Fv1%2Fx 2"}},
@@ -773,7 +771,7 @@ func TestStatusShowsWarningsOfTheConfig(t *testing.T) {
 
 func TestStatusShowsSlotsAndWhoWaits(t *testing.T) {
 	inSettleBubble(t, func(t *testing.T) {
-		s := newWaitZone(t, "in_flight 3\nmax_wait 1m\nmax_waiting 50", time.Second)
+		s := newWaitZone(t, "in_flight 3 wait 1m queue 50", time.Second)
 		s.visits(5, office, "/")
 		s.visits(1, visitor, "/")
 		status, err := s.app.adminZones(t.Context(), nil)
@@ -789,7 +787,7 @@ func TestStatusShowsSlotsAndWhoWaits(t *testing.T) {
 
 func TestStatusShowsAnOutageOfTheStore(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := runShared(t, "", "zone z {\ncapacity 100\nleak 1/h\n}")
+		s := runShared(t, "", "zone z {\nlimit 100 1/h\n}")
 		store := func() (got storeStatus) {
 			var status struct{ Store storeStatus }
 			s.admin(http.MethodGet, "/throttle/zones", "", &status)

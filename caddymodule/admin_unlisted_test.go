@@ -25,11 +25,9 @@ func TestWhyShowsTheBucketThatRequestsOfAnUnlistedKeyUse(t *testing.T) {
 		s := run(t, `http:// {
 			throttle {
 				zone api {
-					key header X-Api-Key
-					plain_keys
+					key header X-Api-Key unlisted `+policy+` plain
 					limit 9 1/h
 					override shop 5 1/h
-					unlisted_key `+policy+`
 				}
 			}
 			respond ok
@@ -58,8 +56,8 @@ func TestWhyShowsTheBucketThatRequestsOfAnUnlistedKeyUse(t *testing.T) {
 // is not usable.
 func TestBucketsOfAnAddressAreFoundBesideTheKey(t *testing.T) {
 	for name, options := range map[string]string{
-		"missing_key":  "key client_ip header X-Account\nmissing_key client_ip",
-		"unlisted_key": "key client_ip\noverride 198.51.100.0/24 5 1/h\nunlisted_key client_ip",
+		"missing_key":  "key client_ip header X-Account missing client_ip",
+		"unlisted_key": "key client_ip unlisted client_ip\noverride 198.51.100.0/24 5 1/h",
 	} {
 		s := run(t, "http:// {\nthrottle {\nzone "+name+" {\n"+options+"\nlimit 2 1/h\n}\n}\nrespond ok\n}")
 		s.from(someone).passes(2, "/")

@@ -14,7 +14,7 @@ func TestAHandlerAllocatesTwiceBeyondItsKeys(t *testing.T) {
 	r := httptest.NewRequest(http.MethodGet, "http://example.com/", nil)
 	w := &discard{header: make(http.Header)}
 	for _, zones := range []int{1, 2} {
-		h := handlerOf(t, zones, "capacity 1000000000\nleak 1000000/s")
+		h := handlerOf(t, zones, "limit 1000000000 1000000/s")
 		keys := testing.AllocsPerRun(1000, func() { serve(keysOnly(h), w, r) })
 		all := testing.AllocsPerRun(1000, func() { serve(throttled(h), w, r) })
 		if got := all - keys; got > 2 {
@@ -26,7 +26,7 @@ func TestAHandlerAllocatesTwiceBeyondItsKeys(t *testing.T) {
 func TestWaitsAndSlotsCostOnlyZonesThatHaveThem(t *testing.T) {
 	r := httptest.NewRequest(http.MethodGet, "http://example.com/", nil)
 	w := &discard{header: make(http.Header)}
-	const bucket = "capacity 1000000000\nleak 1000000/s\n"
+	const bucket = "limit 1000000000 1000000/s\n"
 	for options, most := range map[string]float64{
 		bucket + "delay 1000":   2, // nobody has to wait
 		bucket + "block 1m":     2,

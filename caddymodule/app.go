@@ -57,7 +57,7 @@ type App struct {
 	Exempt caddyhttp.RawMatcherSets `json:"exempt,omitempty" caddy:"namespace=http.matchers"`
 
 	// Static files that no zone ever charges. Default: none.
-	ExemptStaticFiles *StaticFiles `json:"exempt_static_files,omitempty"`
+	ExemptStaticFiles []StaticFiles `json:"exempt_static_files,omitempty"`
 
 	// Named limits for overrides: a capacity and a leak, such as `100 10/s`.
 	// Default: none.
@@ -86,13 +86,13 @@ type App struct {
 	memory   *Memory        // the store itself or the fallback, if either is in memory
 
 	exempt     decision.Matchers
-	static     *staticfile.Matcher // nil exempts no static files
+	static     []*staticfile.Matcher // nil exempts no static files
 	plans      map[string]leakybucket.Limit
 	global     map[string]*runningZone
 	zones      map[string]*runningZone
 	everywhere []*runningZone // whose blocks hold in all handlers
 	inspectors []*Inspector
-	limitsLog  bool // a zone has log_refused
+	limitsLog  bool // a zone limits the lines of refusals
 
 	drops        bool           // a listener drops clients that are out
 	exemptsSome  bool           // by the global options, or in a zone
@@ -173,7 +173,7 @@ func (a *App) Provision(ctx caddy.Context) (err error) {
 		return err
 	}
 	a.exemptsSome = a.exempt != nil
-	if a.static, err = a.ExemptStaticFiles.load(ctx); err != nil {
+	if a.static, err = loadStatic(ctx, a.ExemptStaticFiles); err != nil {
 		return err
 	}
 	for _, definition := range a.Zone {
@@ -207,7 +207,7 @@ func errUnknownZone(name string, known []string) error {
 	if meant := nearest(name, known); meant != "" {
 		return fmt.Errorf("unknown zone %q: did you mean %s?", name, meant)
 	}
-	return fmt.Errorf("unknown zone %q: no zone of that name is defined in the global options; define it there, or give it a capacity and a leak here", name)
+	return fmt.Errorf("unknown zone %q: no zone of that name is defined in the global options; define it there, or give it a limit here", name)
 }
 
 // provisionZone makes a definition ready for requests. Definitions of one name are
@@ -241,9 +241,7 @@ func (a *App) provisionZone(ctx caddy.Context, definition *Zone) (*runningZone, 
 			return nil, fmt.Errorf("zone %q: reading override_file: %w", definition.Name, err)
 		}
 	}
-	if a.static != nil {
-		rule.Static = append(rule.Static, a.static)
-	}
+	rule.Static = append(rule.Static, a.static...)
 	if rule.Trust != nil {
 		if rule.Trust.Keys, err = a.signingKeys(ctx); err != nil {
 			return nil, err
@@ -380,7 +378,7 @@ func (a *App) exempts(s *decision.Subject) (bool, error) {
 	if a.exempt == nil {
 		return false, nil
 	}
-	return a.exempt.AnyMatchWithError(s.Judged)
+	return s.Spares(a.exempt)
 }
 
 // refuseBlockedEverywhere refuses a request if its client is blocked by `block ... everywhere`.

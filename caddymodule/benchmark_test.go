@@ -82,7 +82,7 @@ func serve(handle func(http.ResponseWriter, *http.Request), w *discard, r *http.
 }
 
 func BenchmarkHandler(b *testing.B) {
-	const open, shut = "capacity 100000000\nleak 1/s", "capacity 1\nleak 1/d"
+	const open, shut = "limit 100000000 1/s", "limit 1 1/d"
 	for _, zones := range []int{1, 3} {
 		for _, keys := range []int{1, 1e5} {
 			for _, result := range []struct {
@@ -130,8 +130,8 @@ func BenchmarkHandlerOverKeys(b *testing.B) {
 	const part = 64
 	for _, zones := range []int{1, 3} {
 		for _, result := range []struct{ name, limit string }{
-			{"allowed", "capacity 100000000\nleak 1/s"},
-			{"refused", "capacity 1\nleak 1/d"},
+			{"allowed", "limit 100000000 1/s"},
+			{"refused", "limit 1 1/d"},
 		} {
 			b.Run(fmt.Sprintf("zones=%d/result=%s", zones, result.name), func(b *testing.B) {
 				h := handlerOf(b, zones, result.limit)

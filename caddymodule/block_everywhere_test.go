@@ -17,16 +17,14 @@ func newGate(t testing.TB, shadow string) *settleSite {
 			exempt {
 				header X-Free *
 			}
-			capacity 1
-			leak 1/d
+			limit 1 1/d
 			block 1h everywhere
 			`+shadow+`
 		}
 	}
 	throttle /other* {
 		zone other {
-			capacity 1000
-			leak 1/d
+			limit 1000 1/d
 		}
 	}
 	throttle /third* {
@@ -67,8 +65,7 @@ func TestABlockEverywhereHoldsInOtherSitesOfTheSameZone(t *testing.T) {
 		s := run(t, `http://one.example {
 			throttle {
 				zone gate {
-					capacity 1
-					leak 1/d
+					limit 1 1/d
 					block 1h everywhere
 				}
 			}
@@ -109,8 +106,7 @@ func TestAnOfficeInTheGlobalExemptIsNeverRefusedBlockedOrCounted(t *testing.T) {
 			respond @blocked blocked 403
 			throttle {
 				zone gate {
-					capacity 1
-					leak 1/d
+					limit 1 1/d
 					in_flight 1
 					delay 0.1
 					cost 0.5
@@ -175,24 +171,22 @@ func TestAStoreThatIsDownEndsNoBlock(t *testing.T) {
 // their blocks.
 func TestABlockEverywhereHoldsForClientsThatNoOverrideLists(t *testing.T) {
 	for _, options := range []string{
-		"unlisted_key client_ip\noverride 198.51.100.1 100 1/s",
-		"missing_key client_ip",
-		"unlisted_key client_ip\noverride 198.51.100.1 100 1/s\nsettle header X-Cost after",
+		"key client_ip unlisted client_ip\noverride 198.51.100.1 100 1/s",
+		"key client_ip missing client_ip",
+		"key client_ip unlisted client_ip\noverride 198.51.100.1 100 1/s\nsettle header X-Cost after",
 	} {
 		t.Run(options, func(t *testing.T) {
 			inSettleBubble(t, func(t *testing.T) {
 				s := newWaitSite(t, `throttle /login {
 				zone gate {
-					capacity 1
-					leak 1/d
+					limit 1 1/d
 					block 1h everywhere
 					`+options+`
 				}
 			}
 			throttle /other* {
 				zone other {
-					capacity 1000
-					leak 1/d
+					limit 1000 1/d
 				}
 			}`, 0)
 				s.serve = func(w http.ResponseWriter, _ *http.Request) error {
@@ -212,7 +206,7 @@ func TestABlockEverywhereHoldsForClientsThatNoOverrideLists(t *testing.T) {
 }
 
 func TestABlockEverywhereOfUnlistedClientsHoldsInAnOutage(t *testing.T) {
-	const zones = "zone gate {\nmatch {\npath /login\n}\nunlisted_key client_ip\noverride 198.51.100.1 100 1/s\ncapacity 1\nleak 1/h\nblock 1h everywhere\n}\n}\nthrottle {\nzone other {\ncapacity 100\nleak 1/s\n}\n"
+	const zones = "zone gate {\nmatch {\npath /login\n}\nkey client_ip unlisted client_ip\noverride 198.51.100.1 100 1/s\nlimit 1 1/h\nblock 1h everywhere\n}\n}\nthrottle {\nzone other {\nlimit 100 1/s\n}\n"
 	inSettleBubble(t, func(t *testing.T) {
 		s := runShared(t, "", zones)
 		s.from(someone).wantStatuses("/login", map[int]int{200: 1, 429: 1})

@@ -26,12 +26,12 @@ func TestAnOverflowBlocksForAsLongAsRetryAfterSays(t *testing.T) {
 		{"block", 3 * time.Second},      // until the bucket is empty
 		{"block 10s", 10 * time.Second}, // longer than that
 		{"block 1s", 3 * time.Second},   // the bucket takes longer
-		{"block 1s\nretry_after fit", 1 * time.Second},
-		{"block 10s\nretry_after 5s", 10 * time.Second},
-		{"block 10s\nretry_after 15s", 15 * time.Second},
+		{"block 1s\nrefusal retry_after fit", 1 * time.Second},
+		{"block 10s\nrefusal retry_after 5s", 10 * time.Second},
+		{"block 10s\nrefusal retry_after 15s", 15 * time.Second},
 	} {
 		inSettleBubble(t, func(t *testing.T) {
-			s := newWaitZone(t, "capacity 3\nleak 1/s\n"+test.options, 0)
+			s := newWaitZone(t, "limit 3 1/s\n"+test.options, 0)
 			wantWaits(t, s.visits(5, office, "/"), 0, 0, 0, -1, -1)
 			v := s.visit(office, "/")
 			if got := retryAfter(t, v); got != test.want {
@@ -51,10 +51,10 @@ func TestAnOverflowBlocksForAsLongAsRetryAfterSays(t *testing.T) {
 	}
 }
 
-const ladder = "capacity 3\nleak 1/s\nblock 1m 10m 1h"
+const ladder = "limit 3 1/s\nblock 1m 10m 1h"
 
 func TestAClientThatObeysRetryAfterAndThenKeepsToTheLeakNeverClimbsTheLadder(t *testing.T) {
-	for _, option := range []string{"", "retry_after fit", "retry_jitter 20"} {
+	for _, option := range []string{"", "refusal retry_after fit", "refusal jitter 20"} {
 		inSettleBubble(t, func(t *testing.T) {
 			s := newWaitZone(t, ladder+"\n"+option, 0)
 			wantWaits(t, s.visits(4, office, "/"), 0, 0, 0, -1)
@@ -99,13 +99,13 @@ func TestAShadowOfAZoneWithBlockCountsExactlyWhatEnforcementRefuses(t *testing.T
 	for _, test := range []struct {
 		options, beside string
 	}{
-		{"capacity 4\nleak 1/s\nblock", ""},
-		{"capacity 4\nleak 1/s\nblock 5s 20s 1m", ""},
-		{"capacity 4\nleak 1/s\nblock 3s 10s everywhere", ""},
-		{"capacity 6\nleak 1/s\ndelay 1\nmax_waiting 5\nblock 3s 10s", ""},
-		{"capacity 8\nleak 1/s\ndelay\nmax_wait 3s\nblock", ""},
-		{"capacity 4\nleak 1/s\nblock 5s 20s\ncost 3.5 {\nremote_ip 203.0.113.2\n}\ncost {header.X-Cost}", ""},
-		{"capacity 4\nleak 1/s\nblock 5s 20s", "capacity 3\nleak 2/s\nblock 1s 4s\nshadow"},
+		{"limit 4 1/s\nblock", ""},
+		{"limit 4 1/s\nblock 5s 20s 1m", ""},
+		{"limit 4 1/s\nblock 3s 10s everywhere", ""},
+		{"limit 6 1/s\ndelay 1 queue 5\nblock 3s 10s", ""},
+		{"limit 8 1/s\ndelay wait 3s\nblock", ""},
+		{"limit 4 1/s\nblock 5s 20s\ncost 3.5 {\nremote_ip 203.0.113.2\n}\ncost {header.X-Cost}", ""},
+		{"limit 4 1/s\nblock 5s 20s", "limit 3 2/s\nblock 1s 4s\nshadow"},
 	} {
 		counts := func(shadow string) (requested, blocks map[string]float64) {
 			inSettleBubble(t, func(t *testing.T) {
@@ -150,8 +150,7 @@ func TestTenBlocksAMinuteAreALineAndTheRestIsCounted(t *testing.T) {
 		s := run(t, `http:// {
 			throttle {
 				zone login {
-					capacity 1
-					leak 1/d
+					limit 1 1/d
 					block 1h
 				}
 			}

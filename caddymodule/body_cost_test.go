@@ -59,8 +59,8 @@ func bodyCostRows(n, size int) string {
 
 func TestABodyCostsWhatItAsksForAndIsHandedOn(t *testing.T) {
 	const unread, kib64 = 500, 64 << 10
-	items, bytes1K := "cost body_items rows\nunread_body_cost 500", "cost body_bytes 1KiB\nunread_body_cost 500"
-	whole := "cost body_items\nunread_body_cost 500"
+	items, bytes1K := "cost body_items rows\nread_body 64KiB else 500", "cost body_bytes 1KiB\nread_body 64KiB else 500"
+	whole := "cost body_items\nread_body 64KiB else 500"
 	const json, form = "application/json", "application/x-www-form-urlencoded"
 	thousand, multi := bodyCostForm(300, "rows", "v")
 	others, multiOthers := bodyCostForm(300, "others", "v")
@@ -87,8 +87,8 @@ func TestABodyCostsWhatItAsksForAndIsHandedOn(t *testing.T) {
 		{"all of 64 KiB", whole, json, bodyCostRows(7, kib64), 7},
 		{"a byte more than 64 KiB", whole, json, bodyCostRows(7, kib64+1), unread},
 		{"a megabyte", whole, json, bodyCostRows(7, 1<<20), unread},
-		{"less than max_body", whole + "\nmax_body 1KiB", json, bodyCostRows(7, 1<<10), 7},
-		{"more than max_body", whole + "\nmax_body 1KiB", json, bodyCostRows(7, 1<<10+1), unread},
+		{"less than read_body", "cost body_items\nread_body 1KiB else 500", json, bodyCostRows(7, 1<<10), 7},
+		{"more than read_body", "cost body_items\nread_body 1KiB else 500", json, bodyCostRows(7, 1<<10+1), unread},
 		{"bytes", bytes1K, "", strings.Repeat("x", 2560), 2.5},
 		{"no bytes", bytes1K, "", "", 0},
 		{"64 KiB of bytes", bytes1K, "", strings.Repeat("x", kib64), 64},
@@ -114,12 +114,12 @@ func TestABodyThatCannotBeReadIsNeverFree(t *testing.T) {
 		want           float64
 	}{
 		{"compressed", "", 9, []string{"Content-Encoding", "gzip"}, 1000},
-		{"compressed, and it has a cost", "unread_body_cost 30", 9, []string{"Content-Encoding", "br"}, 30},
-		{"compressed twice", "unread_body_cost 30", 9, []string{"Content-Encoding", "identity, gzip"}, 30},
-		{"the length is a lie", "unread_body_cost 30", 20, nil, 30},
+		{"compressed, and it has a cost", "read_body 64KiB else 30", 9, []string{"Content-Encoding", "br"}, 30},
+		{"compressed twice", "read_body 64KiB else 30", 9, []string{"Content-Encoding", "identity, gzip"}, 30},
+		{"the length is a lie", "read_body 64KiB else 30", 20, nil, 30},
 		{"an override that holds less", "override 192.0.2.1 10 1/d", 9, []string{"Content-Encoding", "gzip"}, 10},
-		{"an override that holds less than that", "unread_body_cost 30\noverride 192.0.2.1 10 1/d", 9, []string{"Content-Encoding", "gzip"}, 10},
-		{"longer than max_body", "max_body 8B\nunread_body_cost 30", 9, nil, 30},
+		{"an override that holds less than that", "read_body 64KiB else 30\noverride 192.0.2.1 10 1/d", 9, []string{"Content-Encoding", "gzip"}, 10},
+		{"longer than read_body", "read_body 8B else 30", 9, nil, 30},
 		{"not compressed", "", 9, []string{"Content-Encoding", "identity"}, 4},
 	} {
 		t.Run(test.about, func(t *testing.T) {
@@ -156,20 +156,19 @@ func (w *bodyCostWatched) Read(p []byte) (int, error) {
 
 func TestARefusedClientUploadsNothing(t *testing.T) {
 	const full = `zone full {
-		capacity 5
-		leak 1/d
+		limit 5 1/d
 		cost %s
 	}
-	`
+`
 	for _, test := range []struct {
 		about, zones string
 		admitted     int // of how many the first body is read
 	}{
 		{"the least it can cost does not fit", fmt.Sprintf(full, "body_items"), 1},
-		{"another zone refuses", fmt.Sprintf(full, "5") + "zone items {\ncapacity 100\nleak 1/d\ncost body_items\n}", 1},
-		{"another zone refuses, keyed by form", fmt.Sprintf(full, "5") + "zone account {\nkey form user\ncapacity 100\nleak 1/d\n}", 1},
-		{"denied", "zone denied {\ncapacity 100\nleak 1/d\ncost body_items\noverride 192.0.2.1 deny\n}", 0},
-		{"no key", "zone keyed {\nkey header X-Api-Key\nmissing_key refuse\ncapacity 100\nleak 1/d\ncost body_items\n}", 0},
+		{"another zone refuses", fmt.Sprintf(full, "5") + "zone items {\nlimit 100 1/d\ncost body_items\n}", 1},
+		{"another zone refuses, keyed by form", fmt.Sprintf(full, "5") + "zone account {\nkey form user\nlimit 100 1/d\n}", 1},
+		{"denied", "zone denied {\nlimit 100 1/d\ncost body_items\noverride 192.0.2.1 deny\n}", 0},
+		{"no key", "zone keyed {\nkey header X-Api-Key missing refuse\nlimit 100 1/d\ncost body_items\n}", 0},
 	} {
 		t.Run(test.about, func(t *testing.T) {
 			s := newSettleSite(t, "throttle {\n"+test.zones+"\n}\nsettle_upstream")
@@ -212,15 +211,12 @@ func TestTheQuestionBeforeTheBodyPoursNothing(t *testing.T) {
 func TestEachZoneLooksNoFurtherThanItsMaxBody(t *testing.T) {
 	s := newSettleSite(t, `throttle {
 		zone narrow {
-			capacity 1000
-			leak 1/d
+			limit 1000 1/d
 			cost body_items
-			max_body 8B
-			unread_body_cost 30
+			read_body 8B else 30
 		}
 		zone wide {
-			capacity 1000
-			leak 1/d
+			limit 1000 1/d
 			cost body_items
 		}
 	}
@@ -296,7 +292,7 @@ func TestAConversationIsNotKeptWaitingForItsBody(t *testing.T) {
 	} {
 		for _, options := range []string{"", "shadow", "in_flight 1", "delay 50"} {
 			inSettleBubble(t, func(t *testing.T) {
-				s := newWaitZone(t, "capacity 100\nleak 1/d\ncost body_items\nunread_body_cost 7\n"+options, time.Second)
+				s := newWaitZone(t, "limit 100 1/d\ncost body_items\nread_body 64KiB else 7\n"+options, time.Second)
 				v := s.come(test.r())
 				pass(time.Minute)
 				if v.Code != http.StatusOK || !v.reached || v.waited != test.waited {

@@ -1,7 +1,6 @@
 package caddymodule
 
 import (
-	"cmp"
 	"fmt"
 	"maps"
 	"net/url"
@@ -20,9 +19,9 @@ import (
 func init() {
 	httpcaddyfile.RegisterGlobalOption("throttle", parseGlobal)
 	httpcaddyfile.RegisterDirective("throttle", parseThrottle)
-	// Nothing may rewrite the request before: keys and matchers see the path that
-	// the client sent, as the access log does.
-	httpcaddyfile.RegisterDirectiveOrder("throttle", httpcaddyfile.Before, "redir")
+	// After the rewrites, so that rules see both addresses, and before passwords are
+	// checked.
+	httpcaddyfile.RegisterDirectiveOrder("throttle", httpcaddyfile.After, "try_files")
 }
 
 // parseGlobal sets up the app from the global option. Syntax:
@@ -103,6 +102,9 @@ func besideWords() []string { return optionNames(func(o zoneOption) bool { retur
 func misplacedOption(d *caddyfile.Dispenser, where string, known []string) error {
 	if optionNamed(d.Val()) >= 0 {
 		return d.Errf("%s cannot stand beside the zones in %s: put it into a zone, zone <name> { %[1]s ... }", d.Val(), where)
+	}
+	if line := zoneLines(nil).translate(d); line != "" {
+		return d.Errf("unknown option %q in %s: want %s, in a zone", d.Val(), where, line)
 	}
 	slices.Sort(known)
 	return unknownOption(d, where, slices.Compact(known))
@@ -222,8 +224,8 @@ func (a *App) checkZones(d *caddyfile.Dispenser, zones []*zoneReader) error {
 	return nil
 }
 
-// parseThrottle sets up a route with the handler, as all directives of handlers do, and
-// refuses matchers that never match.
+// parseThrottle sets up a route with the handler, which has the matcher of the directive:
+// both addresses of a request count for it. It refuses matchers that never match.
 func parseThrottle(h httpcaddyfile.Helper) ([]httpcaddyfile.ConfigValue, error) {
 	h.Next()
 	set, err := h.ExtractMatcherSet()
@@ -243,7 +245,10 @@ func parseThrottle(h httpcaddyfile.Helper) ([]httpcaddyfile.ConfigValue, error) 
 	if err != nil {
 		return nil, err
 	}
-	return h.NewRoute(set, handler), nil
+	if set != nil {
+		handler.(*Handler).Match = caddyhttp.RawMatcherSets{set}
+	}
+	return h.NewRoute(nil, handler), nil
 }
 
 // parseDirective sets up the handler from Caddyfile tokens. Syntax:
@@ -342,7 +347,7 @@ func (handler *Handler) parseHeaders(d *caddyfile.Dispenser) error {
 	return parseFlag(d, &handler.RateLimitHeaders)
 }
 
-const wantLine = "want throttle <zone> <key>... <capacity> <leak>"
+const wantLine = "want throttle <zone> [<key>...] <capacity> <leak>"
 
 // parseLine reads a whole zone from one line.
 func parseLine(d *caddyfile.Dispenser, matcher matcherToken, words []string) (*zoneReader, error) {
@@ -356,22 +361,22 @@ func parseLine(d *caddyfile.Dispenser, matcher matcherToken, words []string) (*z
 		return r, nil
 	}
 	last := len(words) - 2
-	capacity, err := leakybucket.ParseCapacity(words[last])
+	limit, err := parseLimit(words[last:])
 	if err != nil {
 		return nil, d.WrapErr(err)
 	}
-	z.Capacity, z.Leak = capacity, words[last+1]
-	if z.Key, err = parseKey(words[1:last]); err != nil {
+	z.Limit = limit
+	r.places["limit"] = []string{r.place}
+	if last == 1 {
+		return r, nil
+	}
+	sources, used, err := parseKey(words[1:last])
+	if err != nil {
 		return nil, d.WrapErr(err)
 	}
-	given := []string{"capacity", "leak"}
-	if len(z.Key) > 0 {
-		given = append(given, "key")
-	}
-	for _, option := range given {
-		r.places[option] = []string{r.place}
-	}
-	return r, nil
+	key := &zoneOptions[optionNamed("key")]
+	z.key().Sources, r.places["key"] = sources, []string{r.place}
+	return r, r.parseDetails(key, words[1+used:last])
 }
 
 // checkLine says what is missing on a line after throttle.
@@ -391,13 +396,13 @@ func checkLine(words []string) error {
 	case len(words) == 2 && first == "zone":
 		return fmt.Errorf("zone %s stands on the line of throttle: want throttle %[1]s <key>... <capacity> <leak>, or zone %[1]s { ... } in the block", last)
 	case strings.HasPrefix(first, "zone="):
-		return fmt.Errorf("unexpected %q: %s", first, limitIs)
+		return fmt.Errorf("unexpected %q: %s, and its zone is the block zone <name> { ... }", first, wantLine)
 	case len(words) > 2 && number(first) && rate(words[1]):
 		return fmt.Errorf("no zone name before %s %s: %s", first, words[1], wantLine)
 	case len(words) > 2 && rate(previous) && number(last):
 		return fmt.Errorf("leak %s stands before capacity %s: did you mean throttle %s %[2]s %[1]s?", previous, last, strings.Join(words[:len(words)-2], " "))
 	case len(words) > 3 && number(words[at-1]) && at < len(words)-1:
-		return fmt.Errorf("unexpected %q after leak %s: %s", words[at+1], words[at], cmp.Or(translations[words[at+1]], wantLine))
+		return fmt.Errorf("unexpected %q after leak %s: %s", words[at+1], words[at], wantLine)
 	case len(words) == 2 && number(first) && rate(last):
 		return fmt.Errorf("no zone name before %s %s: %s", first, last, wantLine)
 	case number(last) && (len(words) == 2 || !number(previous)):

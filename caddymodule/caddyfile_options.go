@@ -26,16 +26,13 @@ import (
 const largestPage = 1 << 20
 
 // parseExempt reads the words after exempt: matchers, or static_files.
-func parseExempt(d *caddyfile.Dispenser, matcher matcherToken, sets *caddyhttp.RawMatcherSets, static **StaticFiles) error {
+func parseExempt(d *caddyfile.Dispenser, matcher matcherToken, sets *caddyhttp.RawMatcherSets, static *[]StaticFiles) error {
 	if !d.NextArg() {
 		return parseMatchers(d, d.Val(), matcher, sets)
 	}
 	if d.Val() != staticFiles {
 		d.Prev()
 		return parseMatchers(d, d.Val(), matcher, sets)
-	}
-	if *static != nil {
-		return d.Errf("exempt %s is given twice", staticFiles)
 	}
 	words := d.RemainingArgs()
 	switch {
@@ -46,17 +43,67 @@ func parseExempt(d *caddyfile.Dispenser, matcher matcherToken, sets *caddyhttp.R
 	case d.NextBlock(d.Nesting()):
 		return d.Errf("exempt %s takes no block: want exempt %[1]s [<root>]", staticFiles)
 	}
-	*static = &StaticFiles{Root: strings.Join(words, "")}
+	files := StaticFiles{Root: strings.Join(words, "")}
+	if slices.Contains(*static, files) {
+		return d.Errf("exempt %s is given twice", strings.TrimSpace(staticFiles+" "+files.Root))
+	}
+	*static = append(*static, files)
 	return nil
 }
 
-func (z *Zone) parseKey(d *caddyfile.Dispenser) (err error) {
-	if z.Key, err = parseKey(d.RemainingArgs()); err == nil && len(z.Key) == 0 {
+// before returns how many words come before the first detail.
+func before(details []detail, words []string) int {
+	if i := slices.IndexFunc(words, func(word string) bool {
+		return slices.ContainsFunc(details, func(d detail) bool { return d.name == word })
+	}); i >= 0 {
+		return i
+	}
+	return len(words)
+}
+
+func (z *Zone) parseKey(words []string) (used int, err error) {
+	if z.key().Sources, used, err = parseKey(words); err == nil && used == 0 && len(words) == 0 {
 		err = fmt.Errorf("key has no source: want %s", keySources)
+	}
+	return used, err
+}
+
+func (z *Zone) parseReadBody(words []string) (int, error) {
+	if len(words) == 0 || words[0] == "else" {
+		return 0, errors.New("read_body has no size: want read_body <size>, such as read_body 64KiB")
+	}
+	var err error
+	if z.readBody().Most, err = text(parseSize(largestReadBody))(words[0]); err != nil {
+		err = fmt.Errorf("parsing read_body: %w", err)
+	}
+	return 1, err
+}
+
+func (z *Zone) parseInFlight(words []string) (int, error) {
+	if len(words) == 0 {
+		return 0, errors.New("in_flight has no number: want in_flight <n>, such as in_flight 5, how many requests are served at once")
+	}
+	var err error
+	if z.inFlight().Slots, err = parseWhole(1, mostAtOnce)(words[0]); err != nil {
+		err = fmt.Errorf("parsing in_flight: %w", err)
+	}
+	return 1, err
+}
+
+// parseShare reads who takes turns, in the block of in_flight.
+func (z *Zone) parseShare(d *caddyfile.Dispenser) error {
+	words := d.RemainingArgs()
+	if len(words) == 0 {
+		words = []string{"client_ip"}
+	}
+	sources, used, err := parseKey(words)
+	if err == nil && used < len(words) {
+		err = fmt.Errorf("unexpected %q after share: %[1]s goes with key", words[used])
 	}
 	if err != nil {
 		return d.WrapErr(err)
 	}
+	z.inFlight().Share = sources
 	return nil
 }
 
@@ -70,19 +117,29 @@ func (z *Zone) parseRoute(d *caddyfile.Dispenser) error {
 }
 
 func (z *Zone) parseLimit(d *caddyfile.Dispenser) error {
-	words := d.RemainingArgs()
+	limit, err := parseLimit(d.RemainingArgs())
+	if err != nil {
+		return d.WrapErr(err)
+	}
+	z.Limit = limit
+	return nil
+}
+
+// parseLimit reads a burst and a rate.
+func parseLimit(words []string) (string, error) {
 	if len(words) > 2 && wantedAfter[words[2]] != "" {
-		return d.Errf("unexpected %q after limit %s %s: want a line for each option", words[2], words[0], words[1])
+		return "", fmt.Errorf("unexpected %q after limit %s %s: want a line for each option", words[2], words[0], words[1])
+	}
+	if meant := meantLimit(words); meant != "" {
+		return "", fmt.Errorf("limit %s: %s", strings.Join(words, " "), meant)
 	}
 	if len(words) != 2 {
-		return d.Err("wrong number of words after limit: want limit <capacity> <leak>, such as limit 100 10/s")
+		return "", errors.New("wrong number of words after limit: want limit <capacity> <leak>, such as limit 100 10/s")
 	}
-	limit, err := leakybucket.ParseLimit(words[0] + " " + words[1])
-	if err != nil {
-		return d.Errf("parsing limit: %w", err)
+	if _, err := leakybucket.ParseLimit(words[0] + " " + words[1]); err != nil {
+		return "", fmt.Errorf("parsing limit: %w", err)
 	}
-	z.Capacity, z.Leak = limit.Capacity, words[1]
-	return nil
+	return words[0] + " " + words[1], nil
 }
 
 func (z *Zone) parseOverride(d *caddyfile.Dispenser) error {
@@ -180,89 +237,81 @@ func meantCost(value string, words []string) string {
 
 const settleSyntax = "settle seconds [<workers>], bytes <unit>, header <Name> or status <code|class>... <n>, and perhaps after"
 
-func (z *Zone) parseSettle(d *caddyfile.Dispenser) error {
-	words := d.RemainingArgs()
-	settle := new(Settle)
-	if last := len(words) - 1; last >= 0 && words[last] == "after" {
-		settle.After, words = true, words[:last]
-	}
+func (z *Zone) parseSettle(all []string) (used int, err error) {
+	used = before(settleDetails, all)
+	words, settle := all[:used], z.settle()
 	if len(words) == 0 {
-		return d.Errf("settle has no source: want %s", settleSyntax)
+		return used, fmt.Errorf("settle has no source: want %s", settleSyntax)
 	}
 	settle.Source, words = words[0], words[1:]
-	switch last := len(words) - 1; {
+	last := len(words) - 1
+	switch {
 	case settle.Source == "seconds" && last == -1:
 	case settle.Source == "seconds" && last == 0:
-		workers, err := parseWhole(1, mostAtOnce)(words[0])
-		if err != nil {
-			return d.Errf("parsing workers in settle seconds: %w", err)
+		if settle.Workers, err = parseWhole(1, mostAtOnce)(words[0]); err != nil {
+			return used, fmt.Errorf("parsing workers in settle seconds: %w", err)
 		}
-		settle.Workers = workers
 	case settle.Source == "bytes" && last == 0:
 		settle.Unit = words[0]
 	case settle.Source == "header" && last == 0:
 		settle.Name = words[0]
 	case settle.Source == "status" && last >= 1:
 		cost, plain := leakybucket.ParseCost(words[last])
+		if _, err := settlement.ParseStatus(words[last]); err == nil {
+			return used, fmt.Errorf("settle status %s has no cost: want settle status %[1]s 1", strings.Join(words, " "))
+		}
 		if !plain || cost == 0 {
-			return d.Errf("invalid cost %q at the end of settle status: want a number above 0", words[last])
+			return used, fmt.Errorf("invalid cost %q at the end of settle status: want a number above 0", words[last])
 		}
 		settle.Status, settle.Cost = words[:last], cost
-	case settle.Source == "seconds" && last == 1 && words[0] == "workers":
-		return d.Errf("unexpected \"workers\" in settle seconds: did you mean settle seconds %s?", words[1])
-	case settle.Source == "bytes" && last == -1:
-		return d.Err("settle bytes has no unit: want settle bytes <unit>, such as settle bytes 100KiB")
-	case settle.Source == "header" && last == -1:
-		return d.Err("settle header has no name: want settle header <Name>, such as settle header X-Cost")
-	case settle.Source == "status" && last == 0:
-		return d.Errf("settle status %s has no cost: want settle status %[1]s <n>, such as settle status %[1]s 5, or count_only status %[1]s", words[0])
 	default:
-		if _, err := settlement.ParseStatus(settle.Source); err == nil {
-			return d.Errf("unknown source %q in settle: did you mean settle status %[1]s <n>?", settle.Source)
-		}
-		if sources := []string{"seconds", "bytes", "header", "status"}; !slices.Contains(sources, settle.Source) {
-			if meant := nearest(settle.Source, sources); meant != "" {
-				return d.Errf("unknown source %q in settle: did you mean %s?", settle.Source, meant)
-			}
-		}
-		return d.Errf("settle %s: want %s", strings.Join(append([]string{settle.Source}, words...), " "), settleSyntax)
+		return used, meantSettle(settle.Source, words)
 	}
-	z.Settle = settle
-	return nil
+	return used, nil
 }
 
-func (z *Zone) parseCountOnly(d *caddyfile.Dispenser) error {
-	words := d.RemainingArgs()
-	if len(words) < 2 || words[0] != "status" {
-		return d.Err("count_only counts answers by their status: want count_only status <code|class>..., such as count_only status 401 403")
+// meantSettle returns the error about words after settle that are not understood.
+func meantSettle(source string, words []string) error {
+	switch last := len(words) - 1; {
+	case source == "seconds" && last == 1 && words[0] == "workers":
+		return fmt.Errorf("unexpected \"workers\" in settle seconds: did you mean settle seconds %s?", words[1])
+	case source == "bytes" && last == -1:
+		return errors.New("settle bytes has no unit: want settle bytes <unit>, such as settle bytes 100KiB")
+	case source == "header" && last == -1:
+		return errors.New("settle header has no name: want settle header <Name>, such as settle header X-Cost")
+	case source == "status" && last == 0:
+		return fmt.Errorf("settle status %s has no cost: want settle status %[1]s <n>, such as settle status %[1]s 5", words[0])
 	}
-	for _, word := range words[1:] {
-		if n, plain := leakybucket.ParseCost(word); plain && n < 100 {
-			return d.Errf("unexpected %q in count_only, which charges 1 for each answer: want settle status <code|class>... %[1]s after for another cost", word)
-		}
-		if _, err := settlement.ParseStatus(word); err != nil {
-			return d.Errf("parsing count_only: %w", err)
+	if _, err := settlement.ParseStatus(source); err == nil {
+		return fmt.Errorf("unknown source %q in settle: did you mean settle status %[1]s <n>?", source)
+	}
+	if sources := []string{"seconds", "bytes", "header", "status"}; !slices.Contains(sources, source) {
+		if meant := nearest(source, sources); meant != "" {
+			return fmt.Errorf("unknown source %q in settle: did you mean %s?", source, meant)
 		}
 	}
-	z.Settle = &Settle{Source: "status", Status: words[1:], Cost: 1, After: true}
-	return nil
+	return fmt.Errorf("settle %s: want %s", strings.Join(append([]string{source}, words...), " "), settleSyntax)
 }
 
-func (z *Zone) parseDelay(d *caddyfile.Dispenser) error {
-	z.Delay = new(float64)
-	if d.CountRemainingArgs() == 0 {
-		return nil
+func (z *Zone) parseDelay(words []string) (used int, err error) {
+	used = before(delayDetails, words)
+	delay := z.delay()
+	switch {
+	case used == 0:
+		return 0, nil
+	case used > 1:
+		return used, fmt.Errorf("unexpected %q after delay %s: want delay [<undelayed>] [wait <duration>] [queue <n>]", words[1], words[0])
 	}
-	return parseArg(d, &z.Delay, func(word string) (*float64, error) {
-		if _, err := caddy.ParseDuration(word); err == nil && strings.Trim(word, ".0123456789") != "" {
-			return nil, fmt.Errorf("invalid number %q: delay takes the units that pass undelayed, such as delay 4; for the longest wait, write max_wait %s", word, word)
-		}
-		units, err := parseUnits(word)
-		if err != nil {
-			err = fmt.Errorf("invalid number %q: want delay alone, or the units that pass undelayed, such as delay 4", word)
-		}
-		return units, err
-	})
+	word := words[0]
+	if _, err := caddy.ParseDuration(word); err == nil && strings.Trim(word, ".0123456789") != "" {
+		return used, fmt.Errorf("parsing delay: invalid number %q: delay takes the units that pass undelayed, such as delay 4; for the longest wait, write delay wait %s", word, word)
+	}
+	units, err := parseUnits(word)
+	if err != nil {
+		return used, fmt.Errorf("parsing delay: invalid number %q: want delay alone, or the units that pass undelayed, such as delay 4", word)
+	}
+	delay.Undelayed = *units
+	return used, nil
 }
 
 // spelledOut is a duration whose unit is spelled out, such as 1hour or 10min.
@@ -284,43 +333,29 @@ func parseDuration(word string) (caddy.Duration, error) {
 	return caddy.Duration(duration), nil
 }
 
-func (z *Zone) parseBlock(d *caddyfile.Dispenser) error {
-	z.Block = new(Block)
-	words := d.RemainingArgs()
-	if last := len(words) - 1; last >= 0 && words[last] == "everywhere" {
-		z.Block.Everywhere, words = true, words[:last]
-	}
+func (z *Zone) parseBlock(words []string) (used int, err error) {
+	block := z.block()
 	for _, word := range words {
 		if word == "everywhere" {
-			return d.Err("everywhere does not come last: want block [<duration>...] [everywhere]")
+			break
 		}
 		duration, err := parseDuration(word)
 		if err != nil {
-			return d.Errf("parsing block: %w", err)
+			return used, fmt.Errorf("parsing block: %w", err)
 		}
-		z.Block.For = append(z.Block.For, duration)
+		block.For = append(block.For, duration)
+		used++
 	}
-	return nil
-}
-
-func (z *Zone) parseMessage(d *caddyfile.Dispenser) error {
-	words := d.RemainingArgs()
-	if len(words) != 1 {
-		return d.Err(`wrong number of words after message: want one text in quotes, such as message "Too many failed log-ins."`)
-	}
-	if err := checkMessage(words[0]); err != nil {
-		return d.WrapErr(err)
-	}
-	z.Message = words[0]
-	return nil
+	return used, nil
 }
 
 // parsePage reads the words after page: a file, or a block that brands the built-in
 // page.
-func (z *Zone) parsePage(d *caddyfile.Dispenser) error {
+func parsePage(r *zoneReader) error {
+	d, refusal := r.Dispenser, r.zone.refusal()
 	if d.NextArg() {
 		d.Prev()
-		if err := z.parsePageFile(d); err != nil {
+		if err := refusal.parsePageFile(d); err != nil {
 			return err
 		}
 		if d.NextBlock(d.Nesting()) {
@@ -328,7 +363,7 @@ func (z *Zone) parsePage(d *caddyfile.Dispenser) error {
 		}
 		return nil
 	}
-	z.PageStyle = new(PageStyle)
+	refusal.PageStyle = new(PageStyle)
 	here := place(d)
 	seen := make(map[string]bool)
 	for nesting := d.Nesting(); d.NextBlock(nesting); {
@@ -339,11 +374,11 @@ func (z *Zone) parsePage(d *caddyfile.Dispenser) error {
 		var target *string
 		switch option {
 		case "title":
-			target = &z.PageStyle.Title
+			target = &refusal.PageStyle.Title
 		case "accent":
-			target = &z.PageStyle.Accent
+			target = &refusal.PageStyle.Accent
 		case "text":
-			target = &z.PageStyle.Text
+			target = &refusal.PageStyle.Text
 		default:
 			if meant := pageWords[option]; meant != "" {
 				return d.Errf("unknown option %q in page: did you mean %s?", option, meant)
@@ -353,7 +388,7 @@ func (z *Zone) parsePage(d *caddyfile.Dispenser) error {
 		if err := parsePhrase(d, target); err != nil {
 			return err
 		}
-		if err := z.PageStyle.style().Validate(); err != nil {
+		if err := refusal.PageStyle.style().Validate(); err != nil {
 			return d.Errf("parsing page: %w", err)
 		}
 	}
@@ -386,11 +421,12 @@ func parsePhrase(d *caddyfile.Dispenser, target *string) error {
 
 // parsePageFile reads the file, relative to the Caddyfile. So an edited page is a
 // changed config, and a missing one an error with a line.
-func (z *Zone) parsePageFile(d *caddyfile.Dispenser) error {
-	var name string
-	if err := parseArg(d, &name, parseWord); err != nil {
-		return err
+func (r *Refusal) parsePageFile(d *caddyfile.Dispenser) error {
+	words := d.RemainingArgs()
+	if len(words) != 1 || words[0] == "" {
+		return d.Err("wrong number of words after page: want the name of an HTML file, or a block of title, accent and text")
 	}
+	name := words[0]
 	if !filepath.IsAbs(name) {
 		name = filepath.Join(filepath.Dir(d.File()), name)
 	}
@@ -401,7 +437,7 @@ func (z *Zone) parsePageFile(d *caddyfile.Dispenser) error {
 	case err != nil:
 		return d.Errf("reading page: %w", err)
 	}
-	z.PageHTML = &page
+	r.PageHTML = &page
 	return nil
 }
 

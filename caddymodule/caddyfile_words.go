@@ -20,7 +20,7 @@ var wantedAfter = make(map[string]string)
 
 func init() {
 	for _, o := range zoneOptions {
-		wantedAfter[o.name] = strings.TrimSpace(o.name + " " + o.syntax)
+		wantedAfter[o.name] = o.usage()
 	}
 }
 
@@ -71,13 +71,6 @@ func oneOf(words ...string) func(string) (string, error) {
 	}
 }
 
-// parseLeak checks a rate and returns it as it was written, which is its form in
-// JSON.
-func parseLeak(word string) (string, error) {
-	_, err := leakybucket.ParseRate(word)
-	return word, err
-}
-
 // parseUnits reads an amount in units of cost.
 func parseUnits(word string) (*float64, error) {
 	units, plain := leakybucket.ParseCost(word)
@@ -123,51 +116,13 @@ func once(d *caddyfile.Dispenser, seen map[string]bool, option string) error {
 	return nil
 }
 
-const (
-	leakIs   = "leak <n>/<s|m|h|d> is the sustained rate, at which a bucket drains"
-	limitIs  = "limit <capacity> <leak>, such as limit 60 10/s, is nginx's burst and rate, and the block zone <name> { ... } its zone"
-	burstIs  = "capacity <n> is the burst, and leak <n>/<s|m|h|d> the sustained rate"
-	exemptIs = "exempt <request matchers> names requests that are never charged, and override <key> unlimited a key"
-	slotsAre = "in_flight <n> is how many requests of a key are served at once"
-)
-
-// translations are hints for words of other limiters.
+// translations are hints for words of other limiters that no line of a zone replaces.
 var translations = map[string]string{
-	"rate":           leakIs,
-	"average":        leakIs,
-	"burst":          "capacity <n> is how much a bucket holds; nginx's burst=10 is capacity 11",
-	"events":         burstIs,
-	"requests":       burstIs,
-	"count":          burstIs + "; to charge only some answers, count_only status <code|class>...",
-	"window":         "a leaky bucket has no window; " + leakIs,
-	"period":         "the period is part of leak <n>/<s|m|h|d>, as in leak 300/5m",
-	"dry_run":        "shadow decides, counts and logs, and never refuses",
-	"nodelay":        "requests that fit pass at once, unless the zone says delay",
-	"whitelist":      exemptIs,
-	"allowlist":      exemptIs,
-	"ban":            "block [<duration>...] refuses a key for a while after an overflow",
-	"concurrency":    slotsAre,
-	"limit_conn":     slotsAre,
-	"max_concurrent": slotsAre,
-
-	"allow":                exemptIs,
-	"deny":                 "override <key> deny refuses a key always; for a whole site, Caddy's matchers and respond do it",
-	"blacklist":            "override <key> deny refuses a key always",
-	"denylist":             "override <key> deny refuses a key always",
-	"interval":             "the period is part of leak <n>/<s|m|h|d>, as in leak 300/5m",
-	"limit_req":            limitIs,
-	"limit_req_zone":       limitIs,
-	"limit_conn_zone":      slotsAre,
-	"limit_req_status":     "status <code> is the status of refusals",
-	"limit_req_dry_run":    "shadow decides, counts and logs, and never refuses",
 	"limit_rate":           "throttle slows no answers down; settle bytes <unit> charges them by their size",
-	"error_page":           "page <file>, or page { title <text> }, is what refused people see",
-	"client_max_body_size": "Caddy's directive request_body { max_size <size> } limits bodies; request_buffer <size> reads them before a slot is taken",
-	"fold":                 "it goes with key, as in key form log fold wordpress",
-	"workers":              "it goes with settle, as in settle seconds 5",
+	"error_page":           "refusal { page <file> } is what refused people see",
+	"client_max_body_size": "Caddy's directive request_body { max_size <size> } limits bodies; in_flight <n> buffer <size> reads them before a slot is taken",
 	"distributed":          "store redis <url> or store postgres <url> in the global options makes several Caddys agree",
 	"storage":              "store redis <url> or store postgres <url> in the global options makes several Caddys agree",
-	"jitter":               "retry_jitter <percent> lengthens Retry-After at random",
 	"trusted_proxies":      "it belongs in the global options, as in servers { trusted_proxies static private_ranges }",
 }
 
@@ -197,9 +152,6 @@ func unknownOption(d *caddyfile.Dispenser, where string, known []string) error {
 	name, _, _ := strings.Cut(word, "=") // as in nginx
 	if hint, translated := translations[name]; translated {
 		return d.Errf("unknown option %q in %s: %s", word, where, hint)
-	}
-	if name == "zone" && name != word {
-		return d.Errf("unknown option %q in %s: %s", word, where, limitIs)
 	}
 	if name == "zone" && !slices.Contains(known, "zone") {
 		return d.Errf("unknown option %q in %s: zones stand beside each other; is a } missing before it?", word, where)

@@ -4,12 +4,12 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 
 	"github.com/caddyserver/caddy/v2"
 	"github.com/caddyserver/caddy/v2/caddyconfig/caddyfile"
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/overridefile"
-	"github.com/caddy-throttle/caddy-throttle/leakybucket"
 )
 
 // A zoneReader reads the options of a zone, or those beside zones, which are their
@@ -19,27 +19,63 @@ type zoneReader struct {
 	matcher matcherToken
 	zone    *Zone
 	place   string              // of the zone
-	places  map[string][]string // of its options
+	places  map[string][]string // of its options, and of their details as in "in_flight wait"
+	lines   zoneLines           // for translations of words that are no options
 }
 
 func newZoneReader(d *caddyfile.Dispenser, matcher matcherToken) *zoneReader {
 	return &zoneReader{Dispenser: d, matcher: matcher, zone: new(Zone), place: place(d), places: make(map[string][]string)}
 }
 
-// A zoneOption is an option of a zone.
+// A zoneOption is a word of a zone. It has parse, which reads all that follows, or
+// details.
 type zoneOption struct {
 	name    string
-	syntax  string // of the words after the name
+	syntax  string // of what follows the name, without details
 	parse   func(*zoneReader) error
 	repeats bool
 
-	// Other options that this one gives, as a short form of them.
-	gives []string
+	// head reads the words between the name and the details, and returns their number.
+	head    func(z *Zone, words []string) (int, error)
+	details []detail
 
 	// beside allows the option beside zones, as their default; inherit copies it to
-	// a zone.
+	// a zone. Options with details are copied detail by detail.
 	beside  bool
 	inherit func(zone, defaults *Zone)
+}
+
+// usage returns the syntax of the option with its details.
+func (o *zoneOption) usage() string {
+	words, inBlock := []string{o.name}, []string(nil)
+	if o.syntax != "" {
+		words = append(words, o.syntax)
+	}
+	for _, d := range o.details {
+		one := strings.TrimSpace(d.name + " " + d.syntax)
+		if d.block == nil {
+			words = append(words, "["+one+"]")
+		} else {
+			inBlock = append(inBlock, one)
+		}
+	}
+	if inBlock != nil {
+		words = append(words, "{ "+strings.Join(inBlock, "; ")+" }")
+	}
+	return strings.Join(words, " ")
+}
+
+// A detail belongs to an option. It stands behind the option on its line, with at most one
+// word after it, or in the option's block.
+type detail struct {
+	name    string
+	syntax  string // of the word after it; empty for a flag
+	set     func(z *Zone, word string) error
+	inherit func(zone, defaults *Zone)
+
+	// block, instead of set, reads a detail that stands in the block only.
+	block   func(*zoneReader) error
+	repeats bool
 }
 
 // plain adapts a method of Zone to a parser.
@@ -47,34 +83,89 @@ func plain(parse func(*Zone, *caddyfile.Dispenser) error) func(*zoneReader) erro
 	return func(r *zoneReader) error { return parse(r.zone, r.Dispenser) }
 }
 
-// word returns an option with one word after it.
-func word[T any](name, syntax string, field func(*Zone) *T, parse func(string) (T, error)) zoneOption {
-	return zoneOption{
+// word returns a detail with one word after it.
+func word[T any](name, syntax string, field func(*Zone) *T, parse func(string) (T, error)) detail {
+	return detail{
 		name: name, syntax: syntax,
-		parse:   func(r *zoneReader) error { return parseArg(r.Dispenser, field(r.zone), parse) },
+		set:     func(z *Zone, word string) (err error) { *field(z), err = parse(word); return err },
 		inherit: func(z, defaults *Zone) { *field(z) = *field(defaults) },
 	}
 }
 
-// flag returns an option with no word after it.
-func flag(name string, field func(*Zone) *bool) zoneOption {
-	return zoneOption{
+// flag returns a detail with no word after it.
+func flag(name string, field func(*Zone) *bool) detail {
+	return detail{
 		name:    name,
-		parse:   func(r *zoneReader) error { return parseFlag(r.Dispenser, field(r.zone)) },
+		set:     func(z *Zone, _ string) error { *field(z) = true; return nil },
 		inherit: func(z, defaults *Zone) { *field(z) = *field(defaults) },
 	}
 }
 
-// number returns an option with one whole number, in the range that JSON has, too.
-func number(name, syntax string) zoneOption {
-	n := zoneNumbers[slices.IndexFunc(zoneNumbers, func(n zoneNumber) bool { return n.option == name })]
-	return word(name, syntax, n.of, parseWhole(max(1, n.min), n.most))
+// text returns a parser of a word that JSON has as it was written.
+func text[T any](parse func(string) (T, error)) func(string) (string, error) {
+	return func(word string) (string, error) {
+		_, err := parse(word)
+		return word, err
+	}
 }
 
-// besideZones returns the option, allowed beside zones.
-func (o zoneOption) besideZones() zoneOption {
-	o.beside = true
-	return o
+// The parts of a zone, made when the first word about them is read.
+func made[T any](part **T) *T {
+	if *part == nil {
+		*part = new(T)
+	}
+	return *part
+}
+
+func (z *Zone) key() *Key           { return made(&z.Key) }
+func (z *Zone) readBody() *ReadBody { return made(&z.ReadBody) }
+func (z *Zone) settle() *Settle     { return made(&z.Settle) }
+func (z *Zone) delay() *Delay       { return made(&z.Delay) }
+func (z *Zone) inFlight() *InFlight { return made(&z.InFlight) }
+func (z *Zone) block() *Block       { return made(&z.Block) }
+func (z *Zone) refusal() *Refusal   { return made(&z.Refusal) }
+func (z *Zone) shadow() *Shadow     { return made(&z.Shadow) }
+
+var keyDetails = []detail{
+	word("missing", "client_ip|share|skip|refuse", func(z *Zone) *string { return &z.key().Missing }, oneOf(keyPolicies...)),
+	word("unlisted", "client_ip|share|skip|refuse", func(z *Zone) *string { return &z.key().Unlisted }, oneOf(keyPolicies...)),
+	flag("plain", func(z *Zone) *bool { return &z.key().Plain }),
+	word("ipv4", "<bits>", func(z *Zone) *int { return &z.key().IPv4 }, parseWhole(1, 32)),
+	word("ipv6", "<bits>", func(z *Zone) *int { return &z.key().IPv6 }, parseWhole(1, 128)),
+}
+
+var settleDetails = []detail{
+	flag("after", func(z *Zone) *bool { return &z.settle().After }),
+	word("debt", "<n>", func(z *Zone) **float64 { return &z.settle().Debt }, parseUnits),
+}
+
+var delayDetails = []detail{
+	word("wait", "<duration>", func(z *Zone) *caddy.Duration { return &z.delay().Wait }, parseDuration),
+	word("queue", "<n>", func(z *Zone) *int { return &z.delay().Queue }, parseWhole(1, mostAtOnce)),
+}
+
+var inFlightDetails = []detail{
+	word("wait", "<duration>", func(z *Zone) *caddy.Duration { return &z.inFlight().Wait }, parseDuration),
+	word("queue", "<n>", func(z *Zone) *int { return &z.inFlight().Queue }, parseWhole(1, mostAtOnce)),
+	{name: "share", syntax: "[<source>...]", block: plain((*Zone).parseShare)},
+	{name: "rank", syntax: rankSyntax, block: parseRank, repeats: true},
+	word("pass", "off", func(z *Zone) *string { return &z.inFlight().Pass }, oneOf(passOff)),
+	word("warm_up", "<duration>", func(z *Zone) *caddy.Duration { return &z.inFlight().WarmUp }, parseDuration),
+	word("buffer", "<size>", func(z *Zone) *string { return &z.inFlight().Buffer }, text(parseSize(mostBuffered))),
+}
+
+var refusalDetails = []detail{
+	word("status", "<code>", func(z *Zone) *int { return &z.refusal().Status }, parseWhole(400, 599)),
+	word("message", "<text>", func(z *Zone) *string { return &z.refusal().Message }, func(word string) (string, error) { return word, checkMessage(word) }),
+	{name: "page", syntax: "<file>|{ title <text>; accent <colour>; text <text> }", block: parsePage, inherit: func(z, defaults *Zone) {
+		z.refusal().PageHTML, z.refusal().PageStyle = defaults.Refusal.PageHTML, defaults.Refusal.PageStyle
+	}},
+	flag("error", func(z *Zone) *bool { return &z.refusal().Error }),
+	word("retry_after", "empty|fit|<duration>", func(z *Zone) *string { return &z.refusal().RetryAfter }, text(parseRetryAfter)),
+	word("jitter", "<percent>", func(z *Zone) *int { return &z.refusal().Jitter }, parseWhole(1, 100)),
+	word("code", "off", func(z *Zone) *string { return &z.refusal().Code }, oneOf(switchOff)),
+	flag("zone_header", func(z *Zone) *bool { return &z.refusal().ZoneHeader }),
+	word("log", "all|<n>/<s|m|h|d>|off", func(z *Zone) *string { return &z.refusal().Log }, text(parseLogRefused)),
 }
 
 // zoneOptions are all options of a zone, in the order of the documentation.
@@ -82,105 +173,73 @@ var zoneOptions = []zoneOption{
 	{name: "match", syntax: "<request matchers>|@<name>", repeats: true, parse: func(r *zoneReader) error {
 		return parseMatchers(r.Dispenser, r.Val(), r.matcher, &r.zone.Match)
 	}},
-	{name: "exempt", syntax: "<request matchers>|@<name>|static_files [<root>]", repeats: true, parse: (*zoneReader).parseExempt, beside: true, inherit: inheritExempt},
-	{name: "key", syntax: "<source>...", parse: plain((*Zone).parseKey)},
-	word("missing_key", "client_ip|share|skip|refuse", func(z *Zone) *string { return &z.MissingKey }, oneOf(keyPolicies...)).besideZones(),
-	word("unlisted_key", "client_ip|share|skip|refuse", func(z *Zone) *string { return &z.UnlistedKey }, oneOf(keyPolicies...)),
-	flag("plain_keys", func(z *Zone) *bool { return &z.PlainKeys }),
-	number("ipv4_prefix", "<bits>").besideZones(),
-	number("ipv6_prefix", "<bits>").besideZones(),
+	{name: "exempt", syntax: "<request matchers>|@<name>|static_files [<root>]", repeats: true, beside: true, inherit: inheritExempt, parse: func(r *zoneReader) error {
+		return parseExempt(r.Dispenser, r.matcher, &r.zone.Exempt, &r.zone.ExemptStaticFiles)
+	}},
+	{name: "key", syntax: "<source>...", head: (*Zone).parseKey, details: keyDetails},
 	{name: "route", syntax: "<name> <path>...", repeats: true, parse: plain((*Zone).parseRoute)},
-	{name: "limit", syntax: "<capacity> <leak>", gives: []string{"capacity", "leak"}, parse: plain((*Zone).parseLimit)},
-	word("capacity", "<n>", func(z *Zone) *float64 { return &z.Capacity }, leakybucket.ParseCapacity),
-	word("leak", "<n>/<s|m|h|d>", func(z *Zone) *string { return &z.Leak }, parseLeak),
+	{name: "limit", syntax: "<capacity> <leak>", parse: plain((*Zone).parseLimit)},
 	{name: "override", syntax: overridefile.Syntax, repeats: true, parse: plain((*Zone).parseOverride)},
 	{name: "override_file", syntax: "<file>", parse: plain((*Zone).parseOverrideFile)},
 	{name: "cost", syntax: "[<matcher>] <n>|<placeholder>|body_items [<path>]|body_bytes <unit> { <request matchers> }", repeats: true, parse: func(r *zoneReader) error {
 		return r.zone.parseCost(r.Dispenser, r.matcher)
 	}},
-	word("max_body", "<size>", func(z *Zone) *int64 { return &z.MaxBody }, parseSize(largestMaxBody)),
-	word("unread_body_cost", "<n>", func(z *Zone) **float64 { return &z.UnreadBodyCost }, parseUnits),
-	{name: "settle", syntax: "seconds [<workers>]|bytes <unit>|header <Name>|status <code|class>... <n> [after]", parse: plain((*Zone).parseSettle)},
-	{name: "count_only", syntax: "status <code|class>...", gives: []string{"settle"}, parse: plain((*Zone).parseCountOnly)},
-	word("debt", "<n>", func(z *Zone) **float64 { return &z.Debt }, parseUnits),
+	{name: "read_body", syntax: "<size>", head: (*Zone).parseReadBody, details: []detail{
+		word("else", "<cost>", func(z *Zone) *string { return &z.readBody().Else }, text(parseUnits)),
+	}},
+	{name: "settle", syntax: "seconds [<workers>]|bytes <unit>|header <Name>|status <code|class>... <n>", head: (*Zone).parseSettle, details: settleDetails},
 	{name: "trust_devices", syntax: "<cookie-glob> [<duration>]", parse: plain((*Zone).parseTrustDevices)},
-	{name: "delay", syntax: "[<undelayed>]", parse: plain((*Zone).parseDelay)},
-	word("max_wait", "<duration>", func(z *Zone) *caddy.Duration { return &z.MaxWait }, parseDuration),
-	number("max_waiting", "<n>"),
-	number("in_flight", "<n>"),
-	{name: "share", syntax: "[<source>...]", parse: plain((*Zone).parseShare)},
-	{name: "rank", syntax: "member issued <cookie-glob>...|member told <Response-Header>|member|crawler <request matchers>", repeats: true, parse: parseRank},
-	word("pass", "off", func(z *Zone) *string { return &z.Pass }, oneOf(passOff)),
-	word("warm_up", "<duration>", func(z *Zone) *caddy.Duration { return &z.WarmUp }, parseDuration),
-	word("request_buffer", "<size>", func(z *Zone) *int64 { return &z.RequestBuffer }, parseSize(mostBuffered)),
-	{name: "block", syntax: "[<duration>...] [everywhere]", parse: plain((*Zone).parseBlock)},
-	word("on_store_error", "local|allow|deny", func(z *Zone) *string { return &z.OnStoreError }, oneOf(storePolicies...)).besideZones(),
-	word("retry_after", "empty|fit|<duration>", func(z *Zone) *string { return &z.RetryAfter }, parseWord).besideZones(),
-	number("retry_jitter", "<percent>").besideZones(),
-	number("status", "<code>").besideZones(),
-	{name: "message", syntax: "<text>", parse: plain((*Zone).parseMessage)},
-	{name: "page", syntax: "<file>|{ title <text>; accent <colour>; text <text> }", parse: plain((*Zone).parsePage), beside: true, inherit: func(z, defaults *Zone) {
-		z.PageHTML, z.PageStyle = defaults.PageHTML, defaults.PageStyle
+	{name: "delay", syntax: "[<undelayed>]", head: (*Zone).parseDelay, details: delayDetails},
+	{name: "in_flight", syntax: "<n>", head: (*Zone).parseInFlight, details: inFlightDetails},
+	{name: "block", syntax: "[<duration>...]", head: (*Zone).parseBlock, details: []detail{
+		flag("everywhere", func(z *Zone) *bool { return &z.block().Everywhere }),
 	}},
-	word("refuse", "page|error", func(z *Zone) *string { return &z.Refuse }, oneOf(refusePage, refuseError)).besideZones(),
-	word("support_code", "on|off", func(z *Zone) *string { return &z.SupportCode }, oneOf(switchOn, switchOff)).besideZones(),
-	flag("zone_header", func(z *Zone) *bool { return &z.ZoneHeader }).besideZones(),
-	word("log_refused", "all|<n>/<s|m|h|d>|off", func(z *Zone) *string { return &z.LogRefused }, parseWord).besideZones(),
-	{name: "shadow", parse: func(r *zoneReader) error { return parseFlag(r.Dispenser, &r.zone.Shadow) }, beside: true, inherit: func(z, _ *Zone) {
-		z.Shadow, z.ShadowTogether = true, true
+	{name: "refusal", head: noHead, details: refusalDetails, beside: true},
+	{name: "on_store_error", syntax: "local|allow|deny", beside: true, inherit: func(z, defaults *Zone) { z.OnStoreError = defaults.OnStoreError }, parse: func(r *zoneReader) error {
+		return parseArg(r.Dispenser, &r.zone.OnStoreError, oneOf(storePolicies...))
 	}},
-	number("enforce", "<percent of keys>"),
-	flag("server_timing", func(z *Zone) *bool { return &z.ServerTiming }).besideZones(),
+	{name: "shadow", head: func(z *Zone, _ []string) (int, error) { z.shadow(); return 0, nil }, beside: true, inherit: func(z, defaults *Zone) {
+		z.Shadow = &Shadow{Together: true, ServerTiming: defaults.Shadow.ServerTiming}
+	}, details: []detail{
+		flag("server_timing", func(z *Zone) *bool { return &z.shadow().ServerTiming }),
+	}},
+	{name: "enforce", syntax: "<percent of keys>", parse: func(r *zoneReader) error {
+		return parseArg(r.Dispenser, &r.zone.Enforce, parseWhole(1, 100))
+	}},
 }
+
+func noHead(*Zone, []string) (int, error) { return 0, nil }
 
 // parseZone sets up a zone from Caddyfile tokens. Syntax:
 //
 //	zone <name> {
 //	    match <request matchers>|@<name>
 //	    exempt <request matchers>|@<name>|static_files [<root>]
-//	    key <source>...
-//	    missing_key client_ip|share|skip|refuse
-//	    unlisted_key client_ip|share|skip|refuse
-//	    plain_keys
-//	    ipv4_prefix <bits>
-//	    ipv6_prefix <bits>
+//	    key <source>... [missing client_ip|share|skip|refuse] [unlisted ...] [plain] [ipv4 <bits>] [ipv6 <bits>]
 //	    route <name> <path>...
 //	    limit <capacity> <leak>
-//	    capacity <n>
-//	    leak <n>/<s|m|h|d>
 //	    override <part>... <plan>|<capacity> <leak>|unlimited|deny [as <name>]
 //	    override_file <file>
 //	    cost [<matcher>] <n>|<placeholder>|body_items [<path>]|body_bytes <unit> { <request matchers> }
-//	    max_body <size>
-//	    unread_body_cost <n>
-//	    settle seconds [<workers>]|bytes <unit>|header <Name>|status <code|class>... <n> [after]
-//	    count_only status <code|class>...
-//	    debt <n>
+//	    read_body <size> [else <cost>]
+//	    settle seconds [<workers>]|bytes <unit>|header <Name>|status <code|class>... <n> [after] [debt <n>]
 //	    trust_devices <cookie-glob> [<duration>]
-//	    delay [<undelayed>]
-//	    max_wait <duration>
-//	    max_waiting <n>
-//	    in_flight <n>
-//	    share [<source>...]
-//	    rank member issued <cookie-glob>...|member told <Response-Header>|member|crawler <request matchers>
-//	    pass off
-//	    warm_up <duration>
-//	    request_buffer <size>
+//	    delay [<undelayed>] [wait <duration>] [queue <n>]
+//	    in_flight <n> [wait <duration>] [queue <n>] [warm_up <duration>] [buffer <size>] [pass off] {
+//	        share [<source>...]
+//	        rank member issued <cookie-glob>...|member told <Header> <cookie-glob>|member|crawler <request matchers>
+//	    }
 //	    block [<duration>...] [everywhere]
+//	    refusal [status <code>] [message <text>] [error] [retry_after empty|fit|<duration>] [jitter <percent>] [code off] [zone_header] [log all|<n>/<s|m|h|d>|off] {
+//	        page <file>|{ title <text>; accent <colour>; text <text> }
+//	    }
 //	    on_store_error local|allow|deny
-//	    retry_after empty|fit|<duration>
-//	    retry_jitter <percent>
-//	    status <code>
-//	    message <text>
-//	    page <file>|{ title <text>; accent <colour>; text <text> }
-//	    refuse page|error
-//	    support_code on|off
-//	    zone_header
-//	    log_refused all|<n>/<s|m|h|d>|off
-//	    shadow
+//	    shadow [server_timing]
 //	    enforce <percent of keys>
-//	    server_timing
 //	}
+//
+// What stands behind key, read_body, settle, delay, in_flight, block, refusal and shadow
+// may stand in a block of theirs, too.
 func parseZone(d *caddyfile.Dispenser, matcher matcherToken) (*zoneReader, error) {
 	r := newZoneReader(d, matcher)
 	if d.CountRemainingArgs() == 0 {
@@ -192,7 +251,7 @@ func parseZone(d *caddyfile.Dispenser, matcher matcherToken) (*zoneReader, error
 	if err := checkZoneName(r.zone.Name); err != nil {
 		return nil, d.WrapErr(err)
 	}
-	r.place = place(d)
+	r.place, r.lines = place(d), zoneBlock(d)
 	for nesting := d.Nesting(); d.NextBlock(nesting); {
 		if err := r.parseOption(); err != nil {
 			return nil, err
@@ -204,9 +263,17 @@ func parseZone(d *caddyfile.Dispenser, matcher matcherToken) (*zoneReader, error
 func (r *zoneReader) parseOption() error {
 	i := optionNamed(r.Val())
 	if i < 0 {
-		return unknownOption(r.Dispenser, fmt.Sprintf("zone %q", r.zone.Name), optionNames(func(zoneOption) bool { return true }))
+		return r.unknownOption()
 	}
 	return r.parse(&zoneOptions[i])
+}
+
+func (r *zoneReader) unknownOption() error {
+	where := fmt.Sprintf("zone %q", r.zone.Name)
+	if line := r.lines.translate(r.Dispenser); line != "" {
+		return r.Errf("unknown option %q in %s: want %s", r.Val(), where, line)
+	}
+	return unknownOption(r.Dispenser, where, optionNames(func(zoneOption) bool { return true }))
 }
 
 // parseDefault reads an option beside zones. It returns false if the word is no
@@ -220,47 +287,115 @@ func (r *zoneReader) parseDefault() (bool, error) {
 }
 
 func (r *zoneReader) parse(o *zoneOption) error {
-	for _, name := range append([]string{o.name}, o.gives...) {
-		switch places := r.places[name]; {
-		case len(places) == 0 || o.repeats:
-		case len(o.gives) > 0 && len(r.places[o.name]) == 0:
-			return r.Errf("%s gives %s, which is given already: remove one", o.name, name)
-		case r.giver(name) != "":
-			return r.Errf("%s is given already, by %s: remove one", name, r.giver(name))
-		default:
-			return r.Errf("%s is given twice", name)
-		}
+	if len(r.places[o.name]) > 0 && !o.repeats {
+		return r.Errf("%s is given twice", o.name)
 	}
 	here := place(r.Dispenser)
-	if err := o.parse(r); err != nil {
+	read := o.parse
+	if read == nil {
+		read = func(r *zoneReader) error { return r.parseDetailed(o) }
+	}
+	if err := read(r); err != nil {
 		return err
 	}
-	for _, name := range append([]string{o.name}, o.gives...) {
-		r.places[name] = append(r.places[name], here)
+	r.places[o.name] = append(r.places[o.name], here)
+	return nil
+}
+
+// parseDetailed reads an option with details: those on its line, and those in its block.
+func (r *zoneReader) parseDetailed(o *zoneOption) error {
+	words := r.RemainingArgs()
+	used, err := o.head(r.zone, words)
+	if err != nil {
+		return r.WrapErr(err)
+	}
+	if err := r.parseDetails(o, words[used:]); err != nil {
+		return err
+	}
+	none, here := len(words) == 0, place(r.Dispenser)
+	for nesting := r.Nesting(); r.NextBlock(nesting); none = false {
+		if i := detailNamed(o, r.Val()); i >= 0 && o.details[i].block != nil {
+			if err := r.once(o, &o.details[i]); err != nil {
+				return err
+			}
+			if err := o.details[i].block(r); err != nil {
+				return err
+			}
+			continue
+		}
+		if err := r.parseDetails(o, append([]string{r.Val()}, r.RemainingArgs()...)); err != nil {
+			return err
+		}
+	}
+	if none && o.name == "refusal" {
+		return fmt.Errorf("refusal has no option: want one of %s, %s", strings.Join(detailNames(o), ", "), here)
 	}
 	return nil
 }
 
-// giver returns the option of the zone that has given another one as its short form, or "".
-func (r *zoneReader) giver(name string) string {
-	for _, o := range zoneOptions {
-		if slices.Contains(o.gives, name) && len(r.places[o.name]) > 0 {
-			return o.name
+// parseDetails reads details that follow each other on a line.
+func (r *zoneReader) parseDetails(o *zoneOption, words []string) error {
+	for len(words) > 0 {
+		i := detailNamed(o, words[0])
+		if i < 0 {
+			return r.unknownDetail(o, words)
+		}
+		d, value := &o.details[i], ""
+		if d.block != nil {
+			return r.Errf("%s stands in the block of %s only: want\n%s", d.name, o.name, inBlock(o.name, r.lines, strings.Join(words, " ")))
+		}
+		if err := r.once(o, d); err != nil {
+			return err
+		}
+		words = words[1:]
+		if d.syntax != "" {
+			if len(words) == 0 {
+				return r.Errf("%s has no value: want %s %s", d.name, d.name, d.syntax)
+			}
+			value, words = words[0], words[1:]
+		}
+		if d.name == "message" && len(words) > 0 && detailNamed(o, words[0]) < 0 {
+			return r.Errf("message has several words: put them in quotes, as in message %q", value+" "+strings.Join(words, " "))
+		}
+		if err := d.set(r.zone, value); err != nil {
+			return r.Errf("parsing %s: %w", d.name, err)
 		}
 	}
-	return ""
+	return nil
 }
 
-func (r *zoneReader) parseExempt() error {
-	return parseExempt(r.Dispenser, r.matcher, &r.zone.Exempt, &r.zone.ExemptStaticFiles)
+// once refuses a second detail of one name, and remembers its place.
+func (r *zoneReader) once(o *zoneOption, d *detail) error {
+	name := o.name + " " + d.name
+	if len(r.places[name]) > 0 && !d.repeats {
+		return r.Errf("%s is given twice in %s", d.name, o.name)
+	}
+	r.places[name] = append(r.places[name], place(r.Dispenser))
+	return nil
+}
+
+func (r *zoneReader) unknownDetail(o *zoneOption, words []string) error {
+	if optionNamed(words[0]) >= 0 {
+		return r.Errf("unexpected %q after %s: want a line for each option", words[0], o.name)
+	}
+	names := detailNames(o)
+	if meant := otherDetails[words[0]]; slices.Contains(names, meant) {
+		return r.Errf("unknown option %q in %s: did you mean %s?", words[0], o.name, meant)
+	}
+	return r.WrapErr(unknown("option", words[0], " in "+o.name, names))
+}
+
+// otherDetails are other words for details.
+var otherDetails = map[string]string{
+	"missing_key": "missing", "unlisted_key": "unlisted", "plain_keys": "plain", "ipv4_prefix": "ipv4", "ipv6_prefix": "ipv6",
+	"max_wait": "wait", "timeout": "wait", "max_waiting": "queue", "most": "queue", "request_buffer": "buffer", "body": "buffer",
+	"retry_jitter": "jitter", "support_code": "code", "log_refused": "log", "text": "message", "html": "page", "code": "status",
 }
 
 // inheritExempt adds the exemptions beside the zones to those of the zone.
 func inheritExempt(z, defaults *Zone) {
 	z.Exempt = slices.Concat(defaults.Exempt, z.Exempt)
-	if z.ExemptStaticFiles == nil {
-		z.ExemptStaticFiles = defaults.ExemptStaticFiles
-	}
+	z.ExemptStaticFiles = slices.Concat(defaults.ExemptStaticFiles, z.ExemptStaticFiles)
 }
 
 // inherit applies the defaults beside the zones, except where the zone has options
@@ -269,28 +404,48 @@ func (r *zoneReader) inherit(defaults *zoneReader) {
 	if r.zone.reference() {
 		return
 	}
-	own := *r.zone
 	for i := range zoneOptions {
 		o := &zoneOptions[i]
 		inherited, given := defaults.places[o.name], r.places[o.name]
-		if len(inherited) == 0 || len(given) > 0 && !o.repeats || contradicts(o.name, &own) {
+		switch {
+		case len(inherited) == 0:
 			continue
+		case o.name == "shadow" && r.zone.Enforce != 0: // which is a shadow of its own
+			continue
+		case o.inherit == nil:
+			r.inheritDetails(o, defaults)
+		case len(given) == 0 || o.repeats:
+			o.inherit(r.zone, defaults.zone)
 		}
-		o.inherit(r.zone, defaults.zone)
 		r.places[o.name] = slices.Concat(inherited, given)
 	}
 }
 
-// contradicts reports whether an inherited option would be an error beside the
-// zone's own options.
-func contradicts(option string, own *Zone) bool {
-	switch option {
+func (r *zoneReader) inheritDetails(o *zoneOption, defaults *zoneReader) {
+	own := make(map[string]bool)
+	for i := range o.details {
+		own[o.details[i].name] = len(r.places[o.name+" "+o.details[i].name]) > 0
+	}
+	for i := range o.details {
+		d := &o.details[i]
+		name := o.name + " " + d.name
+		if inherited := defaults.places[name]; len(inherited) > 0 && !own[d.name] && !r.contradicts(d.name, own) {
+			d.inherit(r.zone, defaults.zone)
+			r.places[name] = inherited
+		}
+	}
+}
+
+// contradicts reports whether an inherited detail of a refusal would be an error beside
+// the zone's own.
+func (r *zoneReader) contradicts(detail string, own map[string]bool) bool {
+	switch detail {
 	case "page":
-		return own.Refuse == refuseError
-	case "refuse":
-		return own.PageHTML != nil || own.PageStyle != nil
-	case "retry_after", "retry_jitter":
-		return own.InFlight > 0 && own.Capacity == 0 && own.Leak == ""
+		return own["error"]
+	case "error":
+		return own["page"]
+	case "retry_after", "jitter":
+		return r.zone.Limit == ""
 	}
 	return false
 }
@@ -299,10 +454,13 @@ func contradicts(option string, own *Zone) bool {
 // or of the zone.
 func (r *zoneReader) about(err error) error {
 	where := r.place
-	var option *optionError
-	if errors.As(err, &option) {
-		if places := r.places[option.option]; option.at < len(places) {
-			where = places[option.at]
+	var wrong *optionError
+	if errors.As(err, &wrong) {
+		option, _, _ := strings.Cut(wrong.option, " ")
+		for _, name := range []string{option, wrong.option} {
+			if places := r.places[name]; wrong.at < len(places) {
+				where = places[wrong.at]
+			}
 		}
 	}
 	return fmt.Errorf("%w, %s", err, where)
@@ -310,6 +468,17 @@ func (r *zoneReader) about(err error) error {
 
 func optionNamed(name string) int {
 	return slices.IndexFunc(zoneOptions, func(o zoneOption) bool { return o.name == name })
+}
+
+func detailNamed(o *zoneOption, name string) int {
+	return slices.IndexFunc(o.details, func(d detail) bool { return d.name == name })
+}
+
+func detailNames(o *zoneOption) (names []string) {
+	for _, d := range o.details {
+		names = append(names, d.name)
+	}
+	return names
 }
 
 func optionNames(which func(zoneOption) bool) (names []string) {

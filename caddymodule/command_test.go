@@ -36,12 +36,12 @@ func TestErrorsInFlagsNameTheFlag(t *testing.T) {
 		flags replayFlags
 		want  string
 	}{
-		{replayFlags{capacity: "x", leak: "1/s"}, `--capacity: invalid capacity "x": want a number from `},
-		{replayFlags{capacity: "5", leak: "1/q"}, `--leak: invalid rate "1/q": want <number>/<s|m|h|d>`},
-		{replayFlags{capacity: "5", leak: "1/s\n}"}, `--leak: invalid rate "1/s }": want `},
-		{replayFlags{capacity: "1", leak: "1/s", cost: "5"}, "--cost: invalid cost 5: it can never fit the capacity of 1"},
-		{replayFlags{capacity: "5", leak: "1/s", cost: "1", keys: []string{"host", "foo"}}, `--key: unknown key source "foo"`},
-		{replayFlags{capacity: "5", leak: "1/s", keys: []string{" "}}, "--key: "},
+		{replayFlags{limit: "x 1/s"}, `--limit: invalid capacity "x": want a number from `},
+		{replayFlags{limit: "5 1/q"}, `--limit: invalid rate "1/q": want <number>/<s|m|h|d>`},
+		{replayFlags{limit: "5 1/s}\n"}, `--limit: invalid rate "1/s}": want `},
+		{replayFlags{limit: "1 1/s", cost: "5"}, "--cost: invalid cost 5: it can never fit the capacity of 1"},
+		{replayFlags{limit: "5 1/s", cost: "1", keys: []string{"host", "foo"}}, `--key: unknown key source "foo"`},
+		{replayFlags{limit: "5 1/s", keys: []string{" "}}, "--key: "},
 	} {
 		_, err := test.flags.loadConfig()
 		var usage usageError

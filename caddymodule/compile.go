@@ -5,13 +5,10 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"net/http"
-	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
-	"unicode"
-	"unicode/utf8"
 
 	"github.com/caddyserver/caddy/v2"
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
@@ -23,12 +20,8 @@ import (
 	bucketkey "github.com/caddy-throttle/caddy-throttle/leakybucket/key"
 )
 
-const (
-	defaultMaxBody    = 64 << 10
-	largestMaxBody    = 16 << 20
-	defaultMaxWaiting = 1000
-	mostAtOnce        = 1_000_000
-)
+// mostAtOnce is the most slots, places in a queue and workers that a zone may have.
+const mostAtOnce = 1_000_000
 
 // A compilation turns a zone of the JSON config into the rule that requests meet. It
 // does not change the zone.
@@ -47,8 +40,8 @@ func (z *Zone) compile(plans map[string]leakybucket.Limit) (*decision.Rule, erro
 	}
 	c := compilation{Zone: z.withDefaults(), written: z, rule: &decision.Rule{Name: z.Name}, plans: plans}
 	for _, compile := range []func() error{
-		c.checkShare, c.compileLimit, c.compileNumbers, c.compileWords, c.compileRoutes, c.compileKey,
-		c.compileOverrides, c.compileCosts, c.compileSettle, c.compileTrust, c.compileShare, c.compileRanks, c.compileWaits, c.compileBlock, c.checkMatchers,
+		c.compileMode, c.checkShare, c.compileLimit, c.compileRoutes, c.compileKey, c.compileOverrides, c.compileCosts,
+		c.compileSettle, c.compileTrust, c.compileDelay, c.compileInFlight, c.compileBlock, c.compileRefusal, c.checkMatchers,
 	} {
 		if err := compile(); err != nil {
 			return nil, fmt.Errorf("zone %q: %w", z.Name, err)
@@ -58,36 +51,28 @@ func (z *Zone) compile(plans map[string]leakybucket.Limit) (*decision.Rule, erro
 }
 
 // withDefaults returns the zone with its defaults filled in, so that definitions with
-// the same meaning are equal.
+// the same meaning are equal. Key, refusal and read_body are never nil in it.
 func (z *Zone) withDefaults() Zone {
 	full := *z
-	if len(full.Share) > 0 {
-		full.shareDefaults()
-	}
-	if len(full.Key) == 0 {
-		full.Key = []KeySource{{Source: "client_ip"}}
-	}
-	for _, n := range zoneNumbers {
-		if value := n.of(&full); *value == 0 {
-			*value = n.standard
+	full.Key = z.Key.withDefaults(z.shares())
+	full.Refusal = z.Refusal.withDefaults(z.shares())
+	full.ReadBody = z.ReadBody.withDefaults()
+	full.Enforce = cmp.Or(full.Enforce, 100)
+	if capacity, leak, found := strings.Cut(z.Limit, " "); found {
+		if n, err := leakybucket.ParseCapacity(capacity); err == nil {
+			full.Limit = strconv.FormatFloat(n, 'f', -1, 64) + " " + leak
 		}
 	}
-	for _, w := range zoneWords {
-		if value := w.of(&full); *value == "" {
-			*value = w.words[0]
-		}
+	if z.InFlight != nil {
+		full.InFlight = z.InFlight.withDefaults()
 	}
-	if full.LogRefused == "" {
-		full.LogRefused = logAll
+	if z.Delay != nil {
+		delay := *z.Delay
+		delay.Queue = cmp.Or(delay.Queue, defaultQueue)
+		full.Delay = &delay
 	}
-	if full.RetryAfter == "" {
-		full.RetryAfter = retryEmpty
-	}
-	if full.MaxBody == 0 {
-		full.MaxBody = defaultMaxBody
-	}
-	if full.TrustDevices != nil && full.TrustDevices.For == 0 {
-		full.TrustDevices = &TrustDevices{Cookie: full.TrustDevices.Cookie, For: defaultTrust}
+	if z.TrustDevices != nil && z.TrustDevices.For == 0 {
+		full.TrustDevices = &TrustDevices{Cookie: z.TrustDevices.Cookie, For: defaultTrust}
 	}
 	return full
 }
@@ -150,57 +135,19 @@ func about(option string, at int, err error) error {
 	return &optionError{option, at, err}
 }
 
-// A zoneNumber is an option of a zone that is a whole number, with its default and
-// range.
-type zoneNumber struct {
-	option              string
-	of                  func(*Zone) *int
-	standard, min, most int
-}
-
-var zoneNumbers = []zoneNumber{
-	{"ipv4_prefix", func(z *Zone) *int { return &z.IPv4Prefix }, 32, 1, 32},
-	{"ipv6_prefix", func(z *Zone) *int { return &z.IPv6Prefix }, 64, 1, 128},
-	{"status", func(z *Zone) *int { return &z.Status }, http.StatusTooManyRequests, 400, 599},
-	{"enforce", func(z *Zone) *int { return &z.Enforce }, 100, 1, 100},
-	{"retry_jitter", func(z *Zone) *int { return &z.RetryJitter }, 0, 0, 100},
-	{"in_flight", func(z *Zone) *int { return &z.InFlight }, 0, 0, mostAtOnce},
-	{"max_waiting", func(z *Zone) *int { return &z.MaxWaiting }, defaultMaxWaiting, 1, mostAtOnce},
-}
-
-// keyPolicies are the words of missing_key and unlisted_key.
-var keyPolicies = []string{string(decision.ByClientIP), string(decision.Share), string(decision.Skip), string(decision.Refuse)}
-
-// zoneWords are the options of a zone with one of a few words. The first word is the
-// default.
-var zoneWords = []struct {
-	option string
-	of     func(*Zone) *string
-	words  []string
-}{
-	{"missing_key", func(z *Zone) *string { return &z.MissingKey }, keyPolicies},
-	{"unlisted_key", func(z *Zone) *string { return &z.UnlistedKey }, append([]string{""}, keyPolicies...)},
-	{"on_store_error", func(z *Zone) *string { return &z.OnStoreError }, append([]string{""}, storePolicies...)},
-	{"refuse", func(z *Zone) *string { return &z.Refuse }, []string{refusePage, refuseError}},
-	{"support_code", func(z *Zone) *string { return &z.SupportCode }, []string{switchOn, switchOff}},
-}
-
 func (c *compilation) compileLimit() error {
-	if c.InFlight != 0 && c.Capacity == 0 && c.Leak == "" {
+	if c.Limit == "" {
+		if c.InFlight == nil {
+			return errors.New("no limit given: want limit <capacity> <leak>, such as limit 120 2/s")
+		}
 		return c.checkBucketless()
 	}
-	if c.Capacity == 0 {
-		return errors.New("no capacity given: want capacity <number>, how much a bucket holds")
-	}
-	if c.Leak == "" {
-		return errors.New("no leak given: want leak <number>/<s|m|h|d>, how fast a bucket drains")
-	}
-	leak, err := leakybucket.ParseRate(c.Leak)
+	limit, err := leakybucket.ParseLimit(c.Limit)
 	if err != nil {
-		return about("leak", 0, fmt.Errorf("parsing leak: %w", err))
+		return about("limit", 0, fmt.Errorf("parsing limit: %w", err))
 	}
-	c.rule.Limit = leakybucket.Limit{Capacity: c.Capacity, Leak: leak}
-	return about("leak", 0, c.rule.Limit.Validate())
+	c.rule.Limit = limit
+	return nil
 }
 
 // checkBucketless refuses options that need a bucket in a zone that has none.
@@ -210,111 +157,36 @@ func (c *compilation) checkBucketless() error {
 		given  bool
 	}{
 		{"cost", len(c.Cost) > 0},
-		{"unread_body_cost", c.UnreadBodyCost != nil},
 		{"settle", c.Settle != nil},
-		{"debt", c.Debt != nil},
 		{"trust_devices", c.TrustDevices != nil},
 		{"delay", c.Delay != nil},
 		{"block", c.Block != nil},
-		{"retry_after", c.written.RetryAfter != ""},
-		{"retry_jitter", c.RetryJitter != 0},
 	} {
 		if o.given {
-			return about(o.option, 0, fmt.Errorf("%s has no meaning without capacity and leak: the zone only limits how many requests are in flight", o.option))
+			return about(o.option, 0, fmt.Errorf("%s has no meaning without limit: the zone only limits how many requests are in flight", o.option))
 		}
 	}
 	return nil
 }
 
-func (c *compilation) compileNumbers() error {
-	for _, n := range zoneNumbers {
-		if value := *n.of(&c.Zone); value < n.min || value > n.most {
-			return about(n.option, 0, fmt.Errorf("invalid %s %d: want a number from %d to %d", n.option, value, n.min, n.most))
-		}
-	}
-	c.rule.Status, c.rule.Enforce = c.Status, c.Enforce
-	c.rule.InFlight, c.rule.MaxWaiting = c.InFlight, c.MaxWaiting
-	c.rule.RetryJitter = float64(c.RetryJitter) / 100
-	c.rule.Key.IPv4Bits, c.rule.Key.IPv6Bits = c.IPv4Prefix, c.IPv6Prefix
-	return nil
-}
-
-func (c *compilation) compileWords() error {
-	for _, w := range zoneWords {
-		if value := *w.of(&c.Zone); !slices.Contains(w.words, value) {
-			return about(w.option, 0, fmt.Errorf("invalid %s %q: want one of %s", w.option, value, strings.TrimPrefix(strings.Join(w.words, ", "), ", ")))
-		}
-	}
-	if _, err := parseLogRefused(c.LogRefused); err != nil {
-		return about("log_refused", 0, err)
-	}
+// compileMode compiles for whom the zone is enforced, and what happens without a store.
+func (c *compilation) compileMode() error {
 	switch {
-	case c.UnlistedKey != "" && len(c.Override) == 0 && c.OverrideFile == "":
-		return about("unlisted_key", 0, errors.New("unlisted_key has no meaning without override or override_file"))
-	case c.ShadowTogether && !c.Shadow:
-		return about("shadow", 0, errors.New("shadow_together has no meaning without shadow"))
-	case c.Shadow && c.Enforce != 100:
+	case c.Enforce < 1 || c.Enforce > 100:
+		return about("enforce", 0, fmt.Errorf("invalid enforce %d: want a percentage from 1 to 100", c.Enforce))
+	case c.Shadow != nil && c.Enforce != 100:
 		return about("enforce", 0, errors.New("enforce and shadow exclude each other: want shadow for a dry run of all keys, or enforce <percent> for one of the others"))
-	case c.Page != "" && c.PageHTML != nil:
-		return about("page", 0, errors.New("page and page_html exclude each other: want page, which is a file, or page_html, which is its content"))
-	case (c.Page != "" || c.PageHTML != nil) && c.PageStyle != nil:
-		return about("page", 0, errors.New("page_style and page or page_html exclude each other: a page of your own has its own style"))
-	case (c.Page != "" || c.PageHTML != nil || c.PageStyle != nil) && c.Refuse == refuseError:
-		return about("page", 0, errors.New("page and refuse error exclude each other: error routes write their own page"))
+	case c.OnStoreError != "" && !slices.Contains(storePolicies, c.OnStoreError):
+		return about("on_store_error", 0, unknown("word", c.OnStoreError, " after on_store_error", storePolicies))
 	}
-	if c.PageStyle != nil {
-		if err := c.PageStyle.style().Validate(); err != nil {
-			return about("page", 0, fmt.Errorf("parsing page: %w", err))
-		}
-	}
-	c.rule.Key.Missing, c.rule.Key.Unlisted = decision.Policy(c.MissingKey), decision.Policy(c.UnlistedKey)
-	c.rule.AsError = c.Refuse == refuseError
-	if c.Shadow {
+	c.rule.Enforce = c.Enforce
+	if c.Shadow != nil {
 		c.rule.Shadow = decision.ShadowOwn
-	}
-	if c.ShadowTogether {
-		c.rule.Shadow = decision.ShadowBeside
-	}
-	c.rule.ServerTiming, c.rule.ZoneHeader, c.rule.SupportCode = c.ServerTiming, c.ZoneHeader, c.SupportCode == switchOn
-	if c.Message != "" {
-		if err := checkMessage(c.Message); err != nil {
-			return about("message", 0, err)
+		if c.Shadow.Together {
+			c.rule.Shadow = decision.ShadowBeside
 		}
 	}
-	c.rule.Message = c.Message
-	switch c.RetryAfter {
-	case retryEmpty:
-		c.rule.RetryEmpty = true
-	case retryFit:
-	default:
-		floor, err := caddy.ParseDuration(c.RetryAfter)
-		if err != nil || floor <= 0 {
-			return about("retry_after", 0, fmt.Errorf("invalid retry_after %q: want empty, fit, or a duration such as 30s", c.RetryAfter))
-		}
-		c.rule.RetryFloor = floor
-	}
-	return nil
-}
-
-// longestMessage is how many letters a message may have, which are read on phones.
-const longestMessage = 300
-
-// markup is what WordPress's editor takes for HTML. It drops messages with that.
-var markup = regexp.MustCompile(`</?[^>]*>`)
-
-// checkMessage refuses messages that people would not see, or not as they were meant.
-func checkMessage(text string) error {
-	letters := utf8.RuneCountInString(text)
-	switch {
-	case strings.TrimSpace(text) == "":
-		return errors.New("the message is blank: want what a refused person should read")
-	case !utf8.ValidString(text) || strings.ContainsFunc(text, unicode.IsControl):
-		return fmt.Errorf("invalid message %q: want one line of plain text", text)
-	case markup.MatchString(text):
-		return fmt.Errorf("invalid message %q: want plain text without HTML; page <file> is for that", text)
-	case letters > longestMessage:
-		return fmt.Errorf("the message has %d letters: want at most %d", letters, longestMessage)
-	}
+	c.rule.ServerTiming = c.Shadow != nil && c.Shadow.ServerTiming
 	return nil
 }
 
@@ -347,7 +219,7 @@ func (c *compilation) compileOverrides() error {
 	}
 	config := bucketkey.TableConfig{
 		Own: c.rule.Limit, Plans: c.plans, Overrides: slices.Clone(c.Override),
-		Addresses: addresses, Digests: digests, IPv4Bits: c.IPv4Prefix, IPv6Bits: c.IPv6Prefix,
+		Addresses: addresses, Digests: digests, IPv4Bits: c.Key.IPv4, IPv6Bits: c.Key.IPv6,
 	}
 	lines, err := override.NewLines(config, c.prepareOverride)
 	var wrong *bucketkey.OverrideError
@@ -372,69 +244,6 @@ func (c *compilation) prepareOverride(o *bucketkey.Override) error {
 		}
 	}
 	return nil
-}
-
-// compileWaits checks the options of queues and slots.
-func (c *compilation) compileWaits() error {
-	if c.Delay != nil {
-		if err := c.checkDelay(*c.Delay); err != nil {
-			return about("delay", 0, err)
-		}
-	}
-	switch {
-	case c.MaxWait < 0:
-		return about("max_wait", 0, fmt.Errorf("invalid max_wait %v: want a duration above 0, such as 10s", time.Duration(c.MaxWait)))
-	case c.MaxWait > 0 && c.Delay == nil && !c.rule.Bucketless():
-		return about("max_wait", 0, errors.New("max_wait has no meaning without delay: a request that fits passes at once"))
-	}
-	switch {
-	case c.RequestBuffer < 0 || c.RequestBuffer > mostBuffered:
-		return about("request_buffer", 0, fmt.Errorf("invalid request_buffer %d: want from 1 byte to 64MiB", c.RequestBuffer))
-	case c.RequestBuffer > 0 && c.InFlight == 0:
-		return about("request_buffer", 0, errors.New("request_buffer has no meaning without in_flight: it buffers the body before a slot is taken"))
-	}
-	c.rule.Delay, c.rule.MaxWait = c.Delay, time.Duration(c.MaxWait)
-	switch {
-	case c.WarmUp < 0:
-		return about("warm_up", 0, fmt.Errorf("invalid warm_up %v: want a duration above 0, such as 30s", time.Duration(c.WarmUp)))
-	case c.WarmUp > 0 && c.InFlight == 0:
-		return about("warm_up", 0, errors.New("warm_up has no meaning without in_flight: it lets the slots grow"))
-	}
-	c.rule.RequestBuffer, c.rule.WarmUp = c.RequestBuffer, time.Duration(c.WarmUp)
-	if c.written.MaxWaiting != 0 && !c.rule.LetsWait() {
-		return about("max_waiting", 0, errors.New("max_waiting has no meaning: requests wait only with delay, or with in_flight and max_wait"))
-	}
-	return nil
-}
-
-// checkDelay refuses delays that never delay a request.
-func (c *compilation) checkDelay(undelayed float64) error {
-	if !(undelayed >= 0) {
-		return fmt.Errorf("invalid delay %v: want a number of units that pass undelayed, or nothing", undelayed)
-	}
-	if c.Settle != nil && c.Settle.After {
-		return errors.New("delay and settle ... after exclude each other: a request that reserves nothing has no place in the queue")
-	}
-	least := 0.0
-	if costs := c.constants(c.rule); len(costs) > 0 {
-		least = slices.Min(costs)
-	}
-	if undelayed+least >= c.rule.Limit.Capacity {
-		return fmt.Errorf("delay %v delays nothing: every request that fits a capacity of %v passes undelayed; want a larger capacity, since the queue is part of it", undelayed, c.rule.Limit.Capacity)
-	}
-	return nil
-}
-
-// longestWait returns how long a request of the rule may wait.
-func longestWait(r *decision.Rule) time.Duration {
-	if r.Delay == nil {
-		return r.MaxWait
-	}
-	longest := r.Limit.Delay(r.Limit.Capacity, *r.Delay)
-	if r.MaxWait > 0 {
-		longest = min(longest, r.MaxWait)
-	}
-	return longest
 }
 
 func (c *compilation) compileBlock() error {
@@ -520,15 +329,13 @@ func (z *Zone) load(ctx caddy.Context, rule *decision.Rule) (err error) {
 	if err = z.loadRanks(ctx, rule); err != nil {
 		return err
 	}
-	if rule.Page, err = z.loadPage(); err != nil {
-		return err
+	if z.Refusal != nil {
+		if rule.Page, err = z.Refusal.load(); err != nil {
+			return err
+		}
 	}
-	if static, err := z.ExemptStaticFiles.load(ctx); err != nil {
-		return err
-	} else if static != nil {
-		rule.Static = append(rule.Static, static)
-	}
-	return nil
+	rule.Static, err = loadStatic(ctx, z.ExemptStaticFiles)
+	return err
 }
 
 // loadMatchers provisions the matcher sets in a field of a module. If there are none,
@@ -546,7 +353,7 @@ func loadMatchers(ctx caddy.Context, module any, field string, raw caddyhttp.Raw
 	if err != nil {
 		return nil, fmt.Errorf("loading matchers: %w", err)
 	}
-	sets := new(caddyhttp.MatcherSets)
+	var sets caddyhttp.MatcherSets
 	if err := sets.FromInterface(loaded); err != nil {
 		return nil, err
 	}

@@ -32,7 +32,7 @@ func withHandlers(handlers ...string) string {
 }
 
 func TestJSONThatNoCaddyfileCouldSayIsRefusedToo(t *testing.T) {
-	const limit = `"capacity":5,"leak":"1/s"`
+	const limit = `"limit":"5 1/s"`
 	for _, test := range []struct {
 		name string
 		app  string // the throttle app
@@ -48,25 +48,25 @@ func TestJSONThatNoCaddyfileCouldSayIsRefusedToo(t *testing.T) {
 		{name: "empty zone", zone: `{}`, want: `unknown zone ""`},
 		{name: "zone without a name", zone: `{` + limit + `}`, want: `invalid zone name ""`},
 		{name: "reference to a zone that is not defined", zone: `{"name":"a"}`, want: `unknown zone "a"`},
-		{name: "reference with a shadow", app: `{"zone":[{"name":"a",` + limit + `}]}`, zone: `{"name":"a","shadow":true}`, want: `zone "a": no capacity given`},
+		{name: "reference with a shadow", app: `{"zone":[{"name":"a",` + limit + `}]}`, zone: `{"name":"a","shadow":{}}`, want: `zone "a": no limit given`},
 		{name: "zone twice in the app", app: `{"zone":[{"name":"a",` + limit + `},{"name":"a",` + limit + `}]}`, want: `zone "a" is defined twice in the global options`},
-		{name: "zone differs in app and handler", app: `{"zone":[{"name":"a",` + limit + `}]}`, zone: `{"name":"a","capacity":6,"leak":"1/s"}`, want: `zone "a" is defined twice, and differently`},
-		{name: "no capacity", zone: `{"name":"a","leak":"1/s"}`, want: "no capacity given"},
-		{name: "negative capacity", zone: `{"name":"a","capacity":-5,"leak":"1/s"}`, want: "invalid capacity -5"},
-		{name: "capacity above all numbers", zone: `{"name":"a","capacity":1e309,"leak":"1/s"}`, want: "1e309"},
-		{name: "capacity as a text", zone: `{"name":"a","capacity":"5","leak":"1/s"}`, want: "capacity"},
-		{name: "no leak", zone: `{"name":"a","capacity":5}`, want: "no leak given"},
-		{name: "leak as a number", zone: `{"name":"a","capacity":5,"leak":1}`, want: "leak"},
-		{name: "leak without unit", zone: `{"name":"a","capacity":5,"leak":"1"}`, want: `parsing leak: invalid rate "1"`},
-		{name: "drains for decades", zone: `{"name":"a","capacity":1e6,"leak":"1/d"}`, want: "within 20 years"},
-		{name: "prefix out of range", zone: `{"name":"a",` + limit + `,"ipv4_prefix":33}`, want: "invalid ipv4_prefix 33"},
-		{name: "negative prefix", zone: `{"name":"a",` + limit + `,"ipv6_prefix":-1}`, want: "invalid ipv6_prefix -1"},
-		{name: "status out of range", zone: `{"name":"a",` + limit + `,"status":200}`, want: "invalid status 200"},
-		{name: "source unknown", zone: `{"name":"a",` + limit + `,"key":[{"source":"ip"}]}`, want: `unknown key source "ip"`},
-		{name: "source empty", zone: `{"name":"a",` + limit + `,"key":[{}]}`, want: `unknown key source ""`},
-		{name: "source without name", zone: `{"name":"a",` + limit + `,"key":[{"source":"header"}]}`, want: `key source "header" has no name`},
-		{name: "source with a name too many", zone: `{"name":"a",` + limit + `,"key":[{"source":"host","name":"X"}]}`, want: `key source "host" takes no name: unexpected "X"`},
-		{name: "source with a text too many", zone: `{"name":"a",` + limit + `,"key":[{"source":"host","text":"x"}]}`, want: `key source "host" takes no text: unexpected "x"`},
+		{name: "zone differs in app and handler", app: `{"zone":[{"name":"a",` + limit + `}]}`, zone: `{"name":"a","limit":"6 1/s"}`, want: `zone "a" is defined twice, and differently`},
+		{name: "no limit", zone: `{"name":"a","enforce":5}`, want: "no limit given"},
+		{name: "a former field", zone: `{"name":"a","capacity":5,"leak":"1/s"}`, want: `unknown field "capacity": want "limit":"<capacity> <leak>"`},
+		{name: "negative capacity", zone: `{"name":"a","limit":"-5 1/s"}`, want: `invalid capacity "-5"`},
+		{name: "capacity above all numbers", zone: `{"name":"a","limit":"1e309 1/s"}`, want: "1e309"},
+		{name: "no leak", zone: `{"name":"a","limit":"5"}`, want: `invalid limit "5"`},
+		{name: "limit as a number", zone: `{"name":"a","limit":5}`, want: "limit"},
+		{name: "leak without unit", zone: `{"name":"a","limit":"5 1"}`, want: `parsing limit: invalid rate "1"`},
+		{name: "drains for decades", zone: `{"name":"a","limit":"1000000 1/d"}`, want: "within 20 years"},
+		{name: "prefix out of range", zone: `{"name":"a",` + limit + `,"key":{"ipv4":33}}`, want: "invalid ipv4 33"},
+		{name: "negative prefix", zone: `{"name":"a",` + limit + `,"key":{"ipv6":-1}}`, want: "invalid ipv6 -1"},
+		{name: "status out of range", zone: `{"name":"a",` + limit + `,"refusal":{"status":200}}`, want: "invalid status 200"},
+		{name: "source unknown", zone: `{"name":"a",` + limit + `,"key":{"sources":[{"source":"ip"}]}}`, want: `unknown key source "ip"`},
+		{name: "source empty", zone: `{"name":"a",` + limit + `,"key":{"sources":[{}]}}`, want: `unknown key source ""`},
+		{name: "source without name", zone: `{"name":"a",` + limit + `,"key":{"sources":[{"source":"header"}]}}`, want: `key source "header" has no name`},
+		{name: "source with a name too many", zone: `{"name":"a",` + limit + `,"key":{"sources":[{"source":"host","name":"X"}]}}`, want: `key source "host" takes no name: unexpected "X"`},
+		{name: "source with a text too many", zone: `{"name":"a",` + limit + `,"key":{"sources":[{"source":"host","text":"x"}]}}`, want: `key source "host" takes no text: unexpected "x"`},
 		{name: "cost as a number", zone: `{"name":"a",` + limit + `,"cost":[{"value":2}]}`, want: "value"},
 		{name: "cost without value", zone: `{"name":"a",` + limit + `,"cost":[{}]}`, want: `invalid cost ""`},
 		{name: "cost with an empty set of matchers", zone: `{"name":"a",` + limit + `,"cost":[{"match":[{}],"value":"2"}]}`, want: "a set without matchers"},
@@ -75,44 +75,43 @@ func TestJSONThatNoCaddyfileCouldSayIsRefusedToo(t *testing.T) {
 		{name: "exempt of the app with an empty set of matchers", app: `{"exempt":[{}]}`, want: "a set without matchers"},
 		{name: "matcher unknown", zone: `{"name":"a",` + limit + `,"match":[{"paht":["/x"]}]}`, want: "unknown module: http.matchers.paht"},
 		{name: "matcher that cannot be provisioned", zone: `{"name":"a",` + limit + `,"match":[{"remote_ip":{"ranges":["home"]}}]}`, want: "home"},
-		{name: "route without paths", zone: `{"name":"a",` + limit + `,"key":[{"source":"route"}],"route":[{"name":"r"}]}`, want: "incomplete route"},
+		{name: "route without paths", zone: `{"name":"a",` + limit + `,"key":{"sources":[{"source":"route"}]},"route":[{"name":"r"}]}`, want: "incomplete route"},
 		{name: "override without parts", zone: `{"name":"a",` + limit + `,"override":[{"limit":"deny"}]}`, want: "no key given"},
 		{name: "override without limit", zone: `{"name":"a",` + limit + `,"override":[{"parts":["203.0.113.7"]}]}`, want: `unknown plan ""`},
 		{name: "override that is NaN", zone: `{"name":"a",` + limit + `,"override":[{"parts":["203.0.113.7"],"limit":"NaN 1/s"}]}`, want: `invalid capacity "NaN"`},
 		{name: "plan that is no limit", app: `{"plan":{"p":"fast"}}`, want: `plan "p": invalid limit "fast"`},
 		{name: "plan with a reserved name", app: `{"plan":{"deny":"5 1/s"}}`, want: `invalid plan name "deny"`},
-		{name: "page missing", zone: `{"name":"a",` + limit + `,"page":"no/such.html"}`, want: "reading page: open no/such.html"},
-		{name: "page with refuse error", zone: `{"name":"a",` + limit + `,"page":"testdata/page.html","refuse":"error"}`, want: "exclude each other"},
-		{name: "retry_after as a number", zone: `{"name":"a",` + limit + `,"retry_after":30}`, want: "retry_after"},
-		{name: "negative delay", zone: `{"name":"a",` + limit + `,"delay":-1}`, want: "invalid delay -1"},
+		{name: "page missing", zone: `{"name":"a",` + limit + `,"refusal":{"page":"no/such.html"}}`, want: "reading page: open no/such.html"},
+		{name: "page with refuse error", zone: `{"name":"a",` + limit + `,"refusal":{"page":"testdata/page.html","error":true}}`, want: "exclude each other"},
+		{name: "retry_after as a number", zone: `{"name":"a",` + limit + `,"refusal":{"retry_after":30}}`, want: "retry_after"},
+		{name: "negative delay", zone: `{"name":"a",` + limit + `,"delay":{"undelayed":-1}}`, want: "invalid delay -1"},
 		{name: "delay as a text", zone: `{"name":"a",` + limit + `,"delay":"1"}`, want: "delay"},
-		{name: "delay without room", zone: `{"name":"a",` + limit + `,"delay":4}`, want: "delay 4 delays nothing"},
-		{name: "negative max_wait", zone: `{"name":"a",` + limit + `,"delay":0,"max_wait":"-1s"}`, want: "invalid max_wait -1s"},
-		{name: "negative max_wait for a slot", zone: `{"name":"a","in_flight":1,"max_wait":-1}`, want: "invalid max_wait -1ns"},
-		{name: "max_wait without delay", zone: `{"name":"a",` + limit + `,"max_wait":"1s"}`, want: "max_wait has no meaning without delay"},
-		{name: "negative max_waiting", zone: `{"name":"a",` + limit + `,"delay":0,"max_waiting":-1}`, want: "invalid max_waiting -1"},
-		{name: "max_waiting without delay", zone: `{"name":"a",` + limit + `,"max_waiting":1}`, want: "max_waiting has no meaning"},
-		{name: "negative in_flight", zone: `{"name":"a",` + limit + `,"in_flight":-1}`, want: "invalid in_flight -1"},
-		{name: "negative in_flight alone", zone: `{"name":"a","in_flight":-1}`, want: "invalid in_flight -1"},
-		{name: "in_flight 0 alone", zone: `{"name":"a","in_flight":0,"shadow":true}`, want: "no capacity given"},
-		{name: "in_flight with a fraction", zone: `{"name":"a",` + limit + `,"in_flight":0.5}`, want: "in_flight"},
-		{name: "in_flight with a default cost that is spelled out", zone: `{"name":"a","in_flight":1,"cost":[{"value":"1"}]}`, want: "cost has no meaning without capacity"},
-		{name: "in_flight with an override that is a plan", app: `{"plan":{"p":"5 1/s"}}`, zone: `{"name":"a","in_flight":1,"override":[{"parts":["203.0.113.7"],"limit":"p"}]}`, want: "the override gives a limit"},
+		{name: "delay without room", zone: `{"name":"a",` + limit + `,"delay":{"undelayed":4}}`, want: "delay 4 delays nothing"},
+		{name: "negative wait", zone: `{"name":"a",` + limit + `,"delay":{"wait":"-1s"}}`, want: "invalid wait -1s"},
+		{name: "negative wait for a slot", zone: `{"name":"a","in_flight":{"slots":1,"wait":-1}}`, want: "invalid wait -1ns"},
+		{name: "wait for a slot beside a limit", zone: `{"name":"a",` + limit + `,"in_flight":{"slots":1,"wait":"1s"}}`, want: "wait has no meaning beside limit"},
+		{name: "negative queue", zone: `{"name":"a",` + limit + `,"delay":{"queue":-1}}`, want: "invalid queue -1"},
+		{name: "queue without wait", zone: `{"name":"a","in_flight":{"slots":1,"queue":1}}`, want: "queue has no meaning without wait"},
+		{name: "negative in_flight", zone: `{"name":"a",` + limit + `,"in_flight":{"slots":-1}}`, want: "invalid number of slots -1"},
+		{name: "negative in_flight alone", zone: `{"name":"a","in_flight":{"slots":-1}}`, want: "invalid number of slots -1"},
+		{name: "in_flight 0 alone", zone: `{"name":"a","in_flight":{},"shadow":{}}`, want: "invalid number of slots 0"},
+		{name: "in_flight with a fraction", zone: `{"name":"a",` + limit + `,"in_flight":{"slots":0.5}}`, want: "in_flight"},
+		{name: "in_flight with a default cost that is spelled out", zone: `{"name":"a","in_flight":{"slots":1},"cost":[{"value":"1"}]}`, want: "cost has no meaning without limit"},
+		{name: "in_flight with an override that is a plan", app: `{"plan":{"p":"5 1/s"}}`, zone: `{"name":"a","in_flight":{"slots":1},"override":[{"parts":["203.0.113.7"],"limit":"p"}]}`, want: "the override gives a limit"},
 		{name: "zone with the name of a key source", zone: `{"name":"client_ip",` + limit + `}`, want: "no zone name before client_ip"},
-		{name: "key of an unknown header", zone: `{"name":"a",` + limit + `,"key":[{"source":"X-Api-Key"}]}`, want: "did you mean header X-Api-Key?"},
+		{name: "key of an unknown header", zone: `{"name":"a",` + limit + `,"key":{"sources":[{"source":"X-Api-Key"}]}}`, want: "did you mean header X-Api-Key?"},
 		{name: "workers of bytes", zone: `{"name":"a",` + limit + `,"settle":{"source":"bytes","unit":"1","workers":5}}`, want: "workers have no meaning here"},
 		{name: "negative workers", zone: `{"name":"a",` + limit + `,"settle":{"source":"seconds","workers":-1}}`, want: "invalid workers -1"},
 		{name: "too many workers", zone: `{"name":"a",` + limit + `,"settle":{"source":"seconds","workers":1000001}}`, want: "invalid workers 1000001"},
 		{name: "workers with a fraction", zone: `{"name":"a",` + limit + `,"settle":{"source":"seconds","workers":2.5}}`, want: "workers"},
-		{name: "negative request_buffer", zone: `{"name":"a","in_flight":1,"request_buffer":-1}`, want: "invalid request_buffer -1"},
-		{name: "request_buffer too large", zone: `{"name":"a","in_flight":1,"request_buffer":67108865}`, want: "invalid request_buffer 67108865"},
-		{name: "request_buffer without in_flight", zone: `{"name":"a",` + limit + `,"request_buffer":1}`, want: "request_buffer has no meaning without in_flight"},
+		{name: "negative buffer", zone: `{"name":"a","in_flight":{"slots":1,"buffer":"-1"}}`, want: `invalid size "-1"`},
+		{name: "buffer too large", zone: `{"name":"a","in_flight":{"slots":1,"buffer":"67108865"}}`, want: `invalid size "67108865"`},
 		{name: "negative block", zone: `{"name":"a",` + limit + `,"block":{"for":["-1m"]}}`, want: "invalid block of -1m0s"},
 		{name: "block of nothing", zone: `{"name":"a",` + limit + `,"block":{"for":[0]}}`, want: "invalid block of 0s"},
 		{name: "block as a text", zone: `{"name":"a",` + limit + `,"block":"1m"}`, want: "block"},
 		{name: "unknown field of a block", zone: `{"name":"a",` + limit + `,"block":{"durations":["1m"]}}`, want: `unknown field "durations"`},
 		{name: "block with too many steps", zone: `{"name":"a",` + limit + `,"block":{"for":[` + manySteps(101) + `]}}`, want: "101 durations: want at most 100"},
-		{name: "block everywhere by header", zone: `{"name":"a",` + limit + `,"key":[{"source":"header","name":"X"}],"block":{"everywhere":true}}`, want: "everywhere needs the key client_ip alone"},
+		{name: "block everywhere by header", zone: `{"name":"a",` + limit + `,"key":{"sources":[{"source":"header","name":"X"}]},"block":{"everywhere":true}}`, want: "everywhere needs the key client_ip alone"},
 		{name: "throttle_blocked within a zone", zone: `{"name":"a",` + limit + `,"match":[{"not":[{"throttle_blocked":{}}]}]}`, want: "cannot be used inside throttle"},
 		{name: "throttle_blocked within the app", app: `{"exempt":[{"throttle_blocked":{}}]}`, want: "cannot be used inside throttle"},
 		{name: "verified_crawler without a crawler", zone: `{"name":"a",` + limit + `,"match":[{"verified_crawler":{}}]}`, want: "verified_crawler names no crawler"},
@@ -170,13 +169,13 @@ func TestHandlersThatDisagreeAreRefused(t *testing.T) {
 		want     string
 	}{
 		{"no zone", []string{`{"handler":"throttle"}`}, "no zone given"},
-		{"same zone twice", []string{`{"handler":"throttle","zone":[{"name":"a","capacity":5,"leak":"1/s"},{"name":"a","capacity":5,"leak":"1/s"}]}`}, `zone "a" is given twice in one handler`},
+		{"same zone twice", []string{`{"handler":"throttle","zone":[{"name":"a","limit":"5 1/s"},{"name":"a","limit":"5 1/s"}]}`}, `zone "a" is given twice in one handler`},
 		{"two definitions", []string{
-			`{"handler":"throttle","zone":[{"name":"a","capacity":5,"leak":"1/s"}]}`,
-			`{"handler":"throttle","zone":[{"name":"a","capacity":5,"leak":"2/s"}]}`,
-		}, `zone "a" is defined twice, and differently: a name is one budget, so give one of them another name: {"capacity":5,`},
+			`{"handler":"throttle","zone":[{"name":"a","limit":"5 1/s"}]}`,
+			`{"handler":"throttle","zone":[{"name":"a","limit":"5 2/s"}]}`,
+		}, `zone "a" is defined twice, and differently: a name is one budget, so give one of them another name: {"enforce":100,`},
 		{"reference to a zone of another handler", []string{
-			`{"handler":"throttle","zone":[{"name":"a","capacity":5,"leak":"1/s"}]}`,
+			`{"handler":"throttle","zone":[{"name":"a","limit":"5 1/s"}]}`,
 			`{"handler":"throttle","zone":[{"name":"a"}]}`,
 		}, `unknown zone "a"`},
 	} {
@@ -191,10 +190,10 @@ func TestHandlersThatDisagreeAreRefused(t *testing.T) {
 
 func TestEqualDefinitionsAreOneZoneHoweverTheyAreSpelled(t *testing.T) {
 	err := provision(t, map[string]string{
-		"throttle": `{"zone":[{"name":"a","capacity":5,"leak":"1/s","match":[{"path":["/x"],"method":["GET"]}]}]}`,
+		"throttle": `{"zone":[{"name":"a","limit":"5 1/s","match":[{"path":["/x"],"method":["GET"]}]}]}`,
 		"http": withHandlers(
 			`{"handler":"throttle","zone":[{"name":"a"}]}`,
-			`{"handler":"throttle","zone":[{"match":[{"method":[ "GET" ],"path":["/x"]}],"leak":"1/s","name":"a","capacity":5.0,"status":429,"key":[{"source":"client_ip"}]}]}`),
+			`{"handler":"throttle","zone":[{"match":[{"method":[ "GET" ],"path":["/x"]}],"limit":"5.0 1/s","name":"a","refusal":{"status":429},"key":{"sources":[{"source":"client_ip"}]}}]}`),
 	})
 	if err != nil {
 		t.Errorf("got %v, want no error", err)
@@ -228,7 +227,7 @@ func TestAPageThatIsTooLargeIsRefused(t *testing.T) {
 		t.Fatal(err)
 	}
 	err := provision(t, map[string]string{"http": withHandlers(
-		`{"handler":"throttle","zone":[{"name":"a","capacity":5,"leak":"1/s","page":"` + file + `"}]}`)})
+		`{"handler":"throttle","zone":[{"name":"a","limit":"5 1/s","refusal":{"page":"` + file + `"}}]}`)})
 	if want := "has 1048577 bytes: want at most 1048576"; err == nil || !strings.Contains(err.Error(), want) {
 		t.Errorf("got %v, want an error with %q", err, want)
 	}
@@ -236,7 +235,7 @@ func TestAPageThatIsTooLargeIsRefused(t *testing.T) {
 
 func TestARefusedConfigLeavesNothingBehind(t *testing.T) {
 	err := provision(t, map[string]string{
-		"throttle": `{"zone":[{"name":"left","capacity":5,"leak":"1/s"}]}`,
+		"throttle": `{"zone":[{"name":"left","limit":"5 1/s"}]}`,
 		"http":     withHandlers(`{"handler":"throttle","zone":[{"name":"undefined"}]}`),
 	})
 	if err == nil {
@@ -251,7 +250,7 @@ func TestARefusedConfigLeavesNothingBehind(t *testing.T) {
 }
 
 func TestValidatingKeepsNothing(t *testing.T) {
-	err := provision(t, map[string]string{"throttle": `{"zone":[{"name":"left","capacity":5,"leak":"1/s"}]}`})
+	err := provision(t, map[string]string{"throttle": `{"zone":[{"name":"left","limit":"5 1/s"}]}`})
 	if err != nil {
 		t.Fatal(err)
 	}

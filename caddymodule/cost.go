@@ -1,6 +1,7 @@
 package caddymodule
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"strings"
@@ -32,6 +33,57 @@ type Cost struct {
 
 	// The number of bytes that cost 1, such as `1KiB`. Required for `body_bytes`.
 	Unit string `json:"unit,omitempty"`
+}
+
+// ReadBody says how much of a body is read for keys and costs.
+type ReadBody struct {
+	// How much of the request body may be read, such as `64KiB`. Default: 64KiB. A longer
+	// body is unread, and its form fields are missing.
+	Most string `json:"most,omitempty"`
+
+	// The cost of a request whose body was not read or not understood. Default: the
+	// capacity, so that such a request passes only into an empty bucket.
+	Else string `json:"else,omitempty"`
+}
+
+const (
+	defaultReadBody = "64KiB"
+	largestReadBody = 16 << 20
+)
+
+// withDefaults returns a copy with the defaults filled in.
+func (r *ReadBody) withDefaults() *ReadBody {
+	full := ReadBody{}
+	if r != nil {
+		full = *r
+	}
+	full.Most = cmp.Or(full.Most, defaultReadBody)
+	return &full
+}
+
+// compileReadBody compiles how much of a body is read. fromBody says whether a cost or a
+// part of the key comes from there.
+func (c *compilation) compileReadBody(fromBody bool) error {
+	if !fromBody {
+		if c.written.ReadBody != nil {
+			return about("read_body", 0, errors.New("read_body has no meaning: no cost and no part of the key comes from the body"))
+		}
+		return nil
+	}
+	cost, err := &c.rule.Cost, error(nil)
+	if cost.MaxBody, err = parseSize(largestReadBody)(c.ReadBody.Most); err != nil {
+		return about("read_body", 0, fmt.Errorf("parsing read_body: %w", err))
+	}
+	if c.ReadBody.Else == "" || c.rule.Bucketless() {
+		return nil
+	}
+	if cost.Unread, err = parseUnits(c.ReadBody.Else); err == nil {
+		err = c.rule.Limit.ValidateCost(*cost.Unread)
+	}
+	if err != nil {
+		return about("read_body else", 0, fmt.Errorf("read_body ... else: %w", err))
+	}
+	return nil
 }
 
 // compile returns the line that requests meet. It checks constants against the
@@ -101,28 +153,11 @@ func (c *compilation) compileCosts() error {
 	}
 	if byDefault && !c.rule.Bucketless() {
 		if err := c.rule.Limit.ValidateCost(decision.DefaultCost); err != nil {
-			return about("capacity", 0, fmt.Errorf("default cost: %w: want another capacity, or a constant cost for all requests", err))
+			return about("limit", 0, fmt.Errorf("default cost: %w: want another capacity, or a constant cost for all requests", err))
 		}
 	}
-	if !fromBody && c.written.MaxBody != 0 {
-		return about("max_body", 0, errBodyUnused)
-	}
-	if !fromBody && c.UnreadBodyCost != nil {
-		return about("unread_body_cost", 0, errBodyUnused)
-	}
-	if c.MaxBody < 1 || c.MaxBody > largestMaxBody {
-		return about("max_body", 0, fmt.Errorf("invalid max_body %d: want from 1 byte to 16MiB", c.MaxBody))
-	}
-	if c.UnreadBodyCost != nil {
-		if err := c.rule.Limit.ValidateCost(*c.UnreadBodyCost); err != nil {
-			return about("unread_body_cost", 0, fmt.Errorf("unread_body_cost: %w", err))
-		}
-	}
-	cost.MaxBody, cost.Unread = c.MaxBody, c.UnreadBodyCost
-	return nil
+	return c.compileReadBody(fromBody)
 }
-
-var errBodyUnused = errors.New("max_body and unread_body_cost have no meaning: no cost and no part of the key comes from the body")
 
 // hasDefaultCost reports whether some requests match no line.
 func (z *Zone) hasDefaultCost() bool {

@@ -32,8 +32,7 @@ func TestARequestCostsWhatTheFirstLineSaysThatMatches(t *testing.T) {
 					path /unpaid /none
 					method DELETE
 				}
-				capacity 1000
-				leak 1/d
+				limit 1000 1/d
 			}
 		}
 		respond {http.throttle.cost}
@@ -62,8 +61,7 @@ func TestACostThatIsNoPlainDecimalNumberCountsAsOne(t *testing.T) {
 		throttle {
 			zone api {
 				cost {header.X-Cost}
-				capacity 1000000
-				leak 1000/d
+				limit 1000000 1000/d
 			}
 		}
 		respond {http.throttle.cost}
@@ -141,9 +139,8 @@ func TestRequestsThatCostNothingPassUntilTheBucketIsFull(t *testing.T) {
 					cost 0 {
 						path /free
 					}
-					capacity 2
-					leak 1/h
-					retry_after fit
+					limit 2 1/h
+					refusal retry_after fit
 				}
 			}
 			respond ok
@@ -171,8 +168,7 @@ func TestCostsThatAddUpToTheCapacityFillItExactly(t *testing.T) {
 		throttle {
 			zone api {
 				cost 0.1
-				capacity 1
-				leak 0.1/d
+				limit 1 0.1/d
 			}
 		}
 		respond ok

@@ -14,7 +14,7 @@ import (
 const office, visitor = "203.0.113.7", "198.51.100.1"
 
 // nginx's waits for rate=1r/s burst=5.
-const likeNginx = "capacity 6\nleak 1/s\ndelay"
+const likeNginx = "limit 6 1/s\ndelay"
 
 // wantWaits checks how long requests wait, in seconds. A refused request is -1.
 func wantWaits(t *testing.T, visits []*visit, want ...float64) {
@@ -51,7 +51,7 @@ func TestSevenInOneInstantWaitAsInNginxAndTheSeventhIsRefused(t *testing.T) {
 
 func TestDelayLetsPassWhatIsUndelayed(t *testing.T) {
 	inSettleBubble(t, func(t *testing.T) {
-		s := newWaitZone(t, "capacity 6\nleak 2/s\ndelay 2", 0)
+		s := newWaitZone(t, "limit 6 2/s\ndelay 2", 0)
 		visits := s.visits(7, office, "/")
 		pass(time.Minute)
 		wantWaits(t, visits, 0, 0, 0, 0.5, 1, 1.5, -1)
@@ -70,10 +70,10 @@ func TestKeysDoNotWaitForEachOther(t *testing.T) {
 func TestMaxWaitRefusesWhatWouldWaitLongerAndSaysWhenItWouldNot(t *testing.T) {
 	for _, test := range []struct{ option, want string }{
 		{"", "3"}, // until the bucket is empty
-		{"retry_after fit", "1"},
+		{"refusal retry_after fit", "1"},
 	} {
 		inSettleBubble(t, func(t *testing.T) {
-			s := newWaitZone(t, likeNginx+"\nmax_wait 2s\n"+test.option, 0)
+			s := newWaitZone(t, likeNginx+" wait 2s\n"+test.option, 0)
 			visits := s.visits(5, office, "/")
 			if got := visits[3].Header().Get("Retry-After"); got != test.want {
 				t.Errorf("%q: got Retry-After %q, want %v", test.option, got, test.want)
@@ -90,18 +90,15 @@ func TestOfSeveralZonesTheLongestWaitCounts(t *testing.T) {
 	inSettleBubble(t, func(t *testing.T) {
 		s := newWaitSite(t, `throttle {
 			zone quick {
-				capacity 20
-				leak 4/s
+				limit 20 4/s
 				delay
 			}
 			zone slow {
-				capacity 6
-				leak 1/s
+				limit 6 1/s
 				delay 1
 			}
 			zone plain {
-				capacity 20
-				leak 1/s
+				limit 20 1/s
 			}
 		}`, 0)
 		visits := s.visits(5, office, "/")
@@ -121,7 +118,7 @@ func TestOfSeveralZonesTheLongestWaitCounts(t *testing.T) {
 func TestTheOrderOfAKeyIsKept(t *testing.T) {
 	inSettleBubble(t, func(t *testing.T) {
 		// Their turns are a millisecond apart, so none is served with the next.
-		s := newWaitZone(t, "capacity 400\nleak 1000/s\ndelay", 0)
+		s := newWaitZone(t, "limit 400 1000/s\ndelay", 0)
 		var mu sync.Mutex
 		var order []string
 		s.serve = func(_ http.ResponseWriter, r *http.Request) error {
@@ -169,10 +166,10 @@ func TestPlaceholdersAndTheAccessLogTellOfTheDelay(t *testing.T) {
 
 func TestAShadowDelaysNobodyAndCountsWhatEnforcementWould(t *testing.T) {
 	for _, options := range []string{
-		"capacity 5\nleak 2/s\ndelay 1",
-		"capacity 20\nleak 2/s\ndelay\nmax_wait 2s",
-		"capacity 20\nleak 2/s\ndelay\nmax_waiting 3",
-		"capacity 20\nleak 2/s\ndelay 2\nmax_wait 3s\nmax_waiting 4\ncost 0.5 {\nremote_ip 203.0.113.1\n}",
+		"limit 5 2/s\ndelay 1",
+		"limit 20 2/s\ndelay wait 2s",
+		"limit 20 2/s\ndelay queue 3",
+		"limit 20 2/s\ndelay 2 wait 3s queue 4\ncost 0.5 {\nremote_ip 203.0.113.1\n}",
 	} {
 		counts := func(option string) (counts map[string]float64, longest time.Duration) {
 			inSettleBubble(t, func(t *testing.T) {

@@ -17,8 +17,7 @@ func refusedKeys(t *testing.T, percent int) map[string]bool {
 	s := run(t, fmt.Sprintf(`http:// {
 		throttle {
 			zone site {
-				capacity 1
-				leak 1/d
+				limit 1 1/d
 				enforce %d
 			}
 		}
@@ -74,12 +73,9 @@ func TestAKeyThatNoOverrideListsIsTreatedAsUnlistedKeySays(t *testing.T) {
 		s := run(t, `http:// {
 			throttle {
 				zone api {
-					key header X-Api-Key
-					plain_keys
-					capacity 5
-					leak 1/d
+					key header X-Api-Key unlisted `+test.policy+` plain
+					limit 5 1/d
 					override partner 100 1/s
-					unlisted_key `+test.policy+`
 				}
 			}
 			respond "{http.throttle.decision} {http.throttle.key} {http.throttle.reason}"
@@ -102,10 +98,9 @@ func TestRetryJitterOnlyAddsAndSpreads(t *testing.T) {
 	s := run(t, `http:// {
 		throttle {
 			zone site {
-				capacity 100
-				leak 1/m
+				limit 100 1/m
 				cost 100
-				retry_jitter 20
+				refusal jitter 20
 			}
 		}
 	}`)
@@ -129,20 +124,17 @@ func TestRateLimitHeadersTellOfTheZoneNearestExhaustion(t *testing.T) {
 		throttle {
 			ratelimit_headers
 			zone pages {
-				capacity 3
-				leak 1/m
+				limit 3 1/m
 			}
 			zone posts {
 				match {
 					method POST
 				}
-				capacity 10
-				leak 1/s
+				limit 10 1/s
 				cost 4.5
 			}
 			zone quiet {
-				capacity 1
-				leak 1/d
+				limit 1 1/d
 				shadow
 			}
 		}
@@ -188,7 +180,7 @@ func TestClientsThatTakeJSONAndNoHTMLGetAProblem(t *testing.T) {
 
 // The turn and the rank of a client may follow from its address, whatever the key.
 func TestEarlyDataGetsNoTurn(t *testing.T) {
-	s := run(t, "http:// {\nthrottle {\nzone busy {\nin_flight 2\nshare\n}\n}\nrespond ok\n}")
+	s := run(t, "http:// {\nthrottle {\nzone busy {\nin_flight 2 {\n\tshare\n}\n}\n}\nrespond ok\n}")
 	for early, want := range map[bool]int{true: http.StatusTooEarly, false: http.StatusOK} {
 		r := httptest.NewRequest(http.MethodGet, "https://example.com/", nil)
 		r.RemoteAddr, r.TLS = someone, &tls.ConnectionState{HandshakeComplete: !early}
@@ -214,21 +206,18 @@ func TestEarlyDataIsSentBackWhereTheAddressCounts(t *testing.T) {
 				exempt {
 					header X-Free *
 				}
-				capacity 2
-				leak 1/d
+				limit 2 1/d
 			}
 		}
 		throttle /fallback {
 			zone fallback {
 				key header X-Api-Key
-				capacity 2
-				leak 1/d
+				limit 2 1/d
 			}
 		}
 		throttle /shadow {
 			zone shadow {
-				capacity 2
-				leak 1/d
+				limit 2 1/d
 				shadow
 			}
 		}
@@ -278,7 +267,7 @@ func TestZonesKeyedByFormOrCookieSendNoRateLimitHeaders(t *testing.T) {
 		"form log": false, "client_ip form log": false, "cookie session": false, "basic_user": false,
 		"{cookie.session}": false, "x-{http.request.cookie.session}": false,
 	} {
-		for _, more := range []string{"", "shadow", "override gold unlimited", "count_only status 200"} {
+		for _, more := range []string{"", "shadow", "override gold unlimited", "settle status 200 1 after"} {
 			if more == "override gold unlimited" && (key == "client_ip" || strings.Contains(key, " form")) {
 				continue // is no address
 			}

@@ -40,8 +40,8 @@ func TestARequestThatErrsHoldsItsSlotUntilItsErrorPageIsThere(t *testing.T) {
 	for _, test := range []struct{ name, directives, routed string }{
 		{"plain", one, ""},
 		{"routed", one, one},
-		{"share", "throttle {\nzone slot {\nkey host\nin_flight 1\nshare client_ip\n}\n}", ""},
-		{"share, routed", "throttle {\nzone slot {\nkey host\nin_flight 1\nshare client_ip\n}\n}", "throttle {\nzone slot {\nkey host\nin_flight 1\nshare client_ip\n}\n}"},
+		{"share", "throttle {\nzone slot {\nkey host\nin_flight 1 {\n\tshare client_ip\n}\n}\n}", ""},
+		{"share, routed", "throttle {\nzone slot {\nkey host\nin_flight 1 {\n\tshare client_ip\n}\n}\n}", "throttle {\nzone slot {\nkey host\nin_flight 1 {\n\tshare client_ip\n}\n}\n}"},
 		{"nested", two + one, one},
 		{"only there", "", one},
 	} {
@@ -71,9 +71,9 @@ func TestARequestThatErrsHoldsItsSlotUntilItsErrorPageIsThere(t *testing.T) {
 
 // TestAClientThatLeavesItsErrorPageLeavesNoSlot.
 func TestAClientThatLeavesItsErrorPageLeavesNoSlot(t *testing.T) {
-	for _, routed := range []string{"", "throttle {\nzone slot {\nkey host\nin_flight 1\nshare client_ip\n}\n}"} {
+	for _, routed := range []string{"", "throttle {\nzone slot {\nkey host\nin_flight 1 {\n\tshare client_ip\n}\n}\n}"} {
 		inSettleBubble(t, func(t *testing.T) {
-			s := newErrorSite(t, "throttle {\nzone slot {\nkey host\nin_flight 1\nshare client_ip\n}\n}", routed)
+			s := newErrorSite(t, "throttle {\nzone slot {\nkey host\nin_flight 1 {\n\tshare client_ip\n}\n}\n}", routed)
 			v := s.visit(visitor, "/")
 			wantServed(t, "slot", 1)
 			v.leave()

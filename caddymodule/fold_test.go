@@ -33,28 +33,28 @@ func TestAKeyOfAnAccountIsFoldedAsItsZoneSays(t *testing.T) {
 	}{
 		{"key form log", login("log", " ÁdMin "), digestOf("ádmin")},
 		{"key form log fold wordpress", login("log", " ÁdMin "), digestOf("admin")},
-		{"key form log fold wordpress\nplain_keys", login("log", "<b>admin</b>"), "@odd"},
-		{"key form log fold wordpress\nplain_keys", login("log", "admin&x1;"), "@odd"},
-		{"key form log fold wordpress\nplain_keys", login("log", "%41admin"), "@odd"},
-		{"key form log fold wordpress\nplain_keys", login("log", "\xe1dmin"), "@odd"}, // not UTF-8
-		{"key form log fold wordpress\nplain_keys", login("log", "иван"), "иван"},
-		{"key form log fold wordpress\nplain_keys", login("log", "Мария"), "мария"},
+		{"key form log fold wordpress plain", login("log", "<b>admin</b>"), "@odd"},
+		{"key form log fold wordpress plain", login("log", "admin&x1;"), "@odd"},
+		{"key form log fold wordpress plain", login("log", "%41admin"), "@odd"},
+		{"key form log fold wordpress plain", login("log", "\xe1dmin"), "@odd"}, // not UTF-8
+		{"key form log fold wordpress plain", login("log", "иван"), "иван"},
+		{"key form log fold wordpress plain", login("log", "Мария"), "мария"},
 		{"key form log fold wordpress", login("log", " "), "@unclear"},
-		{"key form log fold wordpress\nmissing_key share", login("log", "%4á"), "@odd"},
-		{"key form log fold wordpress\nmissing_key share", login("log", strings.Repeat("b", 400)), "@odd"},
+		{"key form log fold wordpress missing share", login("log", "%4á"), "@odd"},
+		{"key form log fold wordpress missing share", login("log", strings.Repeat("b", 400)), "@odd"},
 		{"key form log fold wordpress", login("log", "nobody", "log", "ádmin"), digestOf("admin")},
-		{"key form user[login] fold wordpress client_ip\nplain_keys", login("user[login]", "Jörg"), "jorg/203.0.113.7"},
-		{"key form mail fold email\nplain_keys", login("mail", " A.B+C@Example.COM "), "a.b+c@example.com"},
+		{"key form user[login] fold wordpress client_ip plain", login("user[login]", "Jörg"), "jorg/203.0.113.7"},
+		{"key form mail fold email plain", login("mail", " A.B+C@Example.COM "), "a.b+c@example.com"},
 
 		{"key basic_user", basic("Admin:pw"), digestOf("admin")},
-		{"key basic_user\nplain_keys", basic(" Ádmin :p:w"), "ádmin"},
-		{"key basic_user fold wordpress\nplain_keys", basic("Ádmin:pw"), "admin"},
+		{"key basic_user plain", basic(" Ádmin :p:w"), "ádmin"},
+		{"key basic_user fold wordpress plain", basic("Ádmin:pw"), "admin"},
 		{"key basic_user", request(someone, site0), "@client_ip/203.0.113.7"},
-		{"key basic_user\nmissing_key share", request(someone, site0), "@client_ip/203.0.113.7"},
-		{"key basic_user\nmissing_key share", basic("admin"), "@share"},
-		{"key basic_user\nmissing_key share", request(someone, site0, "Authorization", "Basic YTpi", "Authorization", "Basic YTpi"), "@share"},
-		{"key basic_user fold wordpress\nmissing_key share", basic("&á:pw"), "@odd"},
-		{"key client_ip basic_user\nplain_keys", basic("a/b:pw"), "203.0.113.7/a%2Fb"},
+		{"key basic_user missing share", request(someone, site0), "@client_ip/203.0.113.7"},
+		{"key basic_user missing share", basic("admin"), "@share"},
+		{"key basic_user missing share", request(someone, site0, "Authorization", "Basic YTpi", "Authorization", "Basic YTpi"), "@share"},
+		{"key basic_user fold wordpress missing share", basic("&á:pw"), "@odd"},
+		{"key client_ip basic_user plain", basic("a/b:pw"), "203.0.113.7/a%2Fb"},
 	} {
 		if got := keyOf(t, test.lines, test.r); got != test.want {
 			t.Errorf("%q: got key %q, want %q", test.lines, got, test.want)
@@ -112,8 +112,7 @@ func TestSpellingsOfANameShareABudget(t *testing.T) {
 					path /wp-login.php*
 					method POST
 				}
-				key form log fold wordpress
-				missing_key share
+				key form log fold wordpress missing share
 				limit 5 5/d
 			}
 		}

@@ -30,7 +30,7 @@ func FuzzCaddyfileBlock(f *testing.F) {
 			t.Skip("it may read any file")
 		}
 		for _, caddyfile := range []string{
-			"{\nthrottle {\nplan partner 100 10/s\nzone login {\ncapacity 5\nleak 1/s\n}\n}\n}\n" +
+			"{\nthrottle {\nplan partner 100 10/s\nzone login {\nlimit 5 1/s\n}\n}\n}\n" +
 				"http://example.com {\n@search path /search\nthrottle {\n" + block + "\n}\n}\n",
 			"{\nthrottle {\n" + block + "\n}\n}\n",
 		} {
@@ -133,10 +133,8 @@ func FuzzKey(f *testing.F) {
 	s := run(f, `http:// {
 		throttle {
 			zone plain {
-				key header X-A {header.X-B}-{header.X-A} header X-B client_ip
-				plain_keys
-				capacity 1000000000
-				leak 1000000000/s
+				key header X-A {header.X-B}-{header.X-A} header X-B client_ip plain
+				limit 1000000000 1000000000/s
 			}
 		}
 		respond {http.throttle.key}
@@ -172,12 +170,12 @@ func FuzzKey(f *testing.F) {
 // JSON of a zone that compiles means the same when it is written anew.
 func FuzzZoneJSON(f *testing.F) {
 	for _, seed := range []string{
-		`{"name":"login","match":[{"path":["/wp-login.php*"]}],"key":[{"source":"client_ip"}],"capacity":5,"leak":"5/h","cost":[{"match":[{"method":["POST"]}],"value":"2"},{"value":"1"}],"override":[{"parts":["203.0.113.0/24"],"limit":"unlimited"}],"shadow":true}`,
-		`{"name":"php","in_flight":5,"share":[{"source":"client_ip"}],"rank":[{"rank":"member","issued":["wordpress_logged_in_*"]},{"rank":"crawler","match":[{"verified_crawler":{"crawlers":["googlebot"]}}]}],"warm_up":"30s"}`,
-		`{"name":"a","capacity":1e300,"leak":"1/s"}`,
-		`{"name":"a","capacity":30,"leak":"1/s","settle":{"source":"seconds","workers":5},"debt":-1,"block":{"for":["10m",-1],"everywhere":true}}`,
-		`{"name":"a","capacity":3,"leak":"1/s","key":[{"source":"form","name":"log","fold":"wordpress"}],"trust_devices":{"cookie":"x*","for":"1d"},"max_body":-1}`,
-		`{"name":"a","route":[{}],"cost":[{}],"key":[{}],"rank":[{}],"share":[{}],"override":[{}],"match":[{}],"exempt":[{"not":null}]}`,
+		`{"name":"login","match":[{"path":["/wp-login.php*"]}],"key":{"sources":[{"source":"client_ip"}]},"limit":"5 5/h","cost":[{"match":[{"method":["POST"]}],"value":"2"},{"value":"1"}],"override":[{"parts":["203.0.113.0/24"],"limit":"unlimited"}],"shadow":true}`,
+		`{"name":"php","in_flight":{"slots":5,"share":[{"source":"client_ip"}],"rank":[{"rank":"member","issued":["wordpress_logged_in_*"]},{"rank":"crawler","match":[{"verified_crawler":{"crawlers":["googlebot"]}}]}],"warm_up":"30s"}}`,
+		`{"name":"a","limit":"1e300 1/s"}`,
+		`{"name":"a","limit":"30 1/s","settle":{"source":"seconds","workers":5,"debt":-1},"block":{"for":["10m",-1],"everywhere":true}}`,
+		`{"name":"a","limit":"3 1/s","key":{"sources":[{"source":"form","name":"log","fold":"wordpress"}]},"trust_devices":{"cookie":"x*","for":"1d"},"read_body":{"most":"-1"}}`,
+		`{"name":"a","route":[{}],"cost":[{}],"key":{"sources":[{}]},"in_flight":{"rank":[{}],"share":[{}]},"override":[{}],"match":[{}],"exempt":[{"not":null}]}`,
 	} {
 		f.Add(seed)
 	}
@@ -241,9 +239,10 @@ func FuzzAdminAPI(f *testing.F) {
 				block 1h
 			}
 			zone php {
-				in_flight 5
-				share
-				pass off
+				in_flight 5 {
+					share
+					pass off
+				}
 			}
 		}
 		respond ok

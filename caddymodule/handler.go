@@ -1,6 +1,7 @@
 package caddymodule
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -40,6 +41,10 @@ type Handler struct {
 	// is charged.
 	Zone []*Zone `json:"zone,omitempty"`
 
+	// Which requests the zones see, beside their own match. Default: all. In a Caddyfile,
+	// the matcher of the directive.
+	Match caddyhttp.RawMatcherSets `json:"match,omitempty" caddy:"namespace=http.matchers"`
+
 	// Send the rate-limit headers RateLimit-Policy and RateLimit: the capacity of
 	// the enforced zone that is nearest exhaustion, and how much of it is left.
 	// Zones keyed by a form field or a cookie do not count, because they would tell
@@ -49,6 +54,7 @@ type Handler struct {
 	app     *App
 	server  *caddyhttp.Server // whose routes the handler is in; nil outside of the HTTP app
 	zones   []*runningZone
+	match   decision.Matchers
 	plain   bool               // once a request is admitted, no zone has any more to do with it
 	headers settlement.Headers // in which the upstream says what a request cost, and who its user is
 	told    []string           // of these, who its user is
@@ -75,6 +81,9 @@ func (h *Handler) Provision(ctx caddy.Context) error {
 	}
 	if len(h.Zone) == 0 {
 		return errors.New("no zone given: want at least one")
+	}
+	if h.match, err = loadMatchers(ctx, h, "Match", h.Match); err != nil {
+		return err
 	}
 	names, twins := make(map[string]bool), make(twinZones)
 	var settles []*settlement.Rule
@@ -121,6 +130,10 @@ func (h *Handler) warnInventable(logger *zap.Logger) {
 // holds it until its delay is over, its body is buffered and its slots are free, and
 // then refuses or serves it.
 func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request, next caddyhttp.Handler) error {
+	concerned, failed := h.concerns(r)
+	if !concerned {
+		return next.ServeHTTP(w, r)
+	}
 	h.stripTold(r)
 	switch {
 	case r.Context().Value(caddyhttp.ErrorCtxKey) != nil:
@@ -132,7 +145,7 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request, next caddyht
 	// one has few enough, so none of them depends on a condition.
 	h.app.hold()
 	defer h.app.release()
-	res, reader, err := h.decide(r)
+	res, reader, err := h.decide(r, failed)
 	defer reader.End(w)
 	if err != nil {
 		return err
@@ -171,6 +184,17 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request, next caddyht
 	return h.serve(w, r, next, res)
 }
 
+// concerns reports whether the directive's matcher matches a request. If the matcher
+// fails, the zones say what becomes of the request.
+func (h *Handler) concerns(r *http.Request) (concerned bool, failed error) {
+	if h.match == nil {
+		return true, nil
+	}
+	s := decision.NewSubject(r)
+	concerned, failed = s.Matches(h.match)
+	return concerned || failed != nil, failed
+}
+
 // serveInternal serves a request that is not charged.
 func (h *Handler) serveInternal(w http.ResponseWriter, r *http.Request, next caddyhttp.Handler) error {
 	if len(h.headers) > 0 {
@@ -204,11 +228,11 @@ func included(r *http.Request) bool {
 // decide asks the zones which buckets to charge, and the store whether the charges
 // fit. The result is nil if no zone is concerned. The reader, if not nil, has
 // replaced the request's body and must be ended.
-func (h *Handler) decide(r *http.Request) (*decision.Result, *body.Reader, error) {
+func (h *Handler) decide(r *http.Request, failed error) (*decision.Result, *body.Reader, error) {
 	p := decision.NewPlan(r, len(h.zones))
 	defer p.Release()
 	p.Server, p.Overrides = h.server, h.app.overrides.Load()
-	if err := h.evaluate(p); err != nil {
+	if err := h.evaluate(p, failed); err != nil {
 		return nil, nil, err
 	}
 	if p.Unread() > 0 {
@@ -220,7 +244,7 @@ func (h *Handler) decide(r *http.Request) (*decision.Result, *body.Reader, error
 			return p.Conclude(), nil, nil
 		}
 		p.ReadBody(requestBuffers)
-		if err := h.evaluate(p); err != nil {
+		if err := h.evaluate(p, failed); err != nil {
 			return nil, p.Body(), err
 		}
 	}
@@ -244,15 +268,16 @@ func (h *Handler) countFallbacks(p *decision.Plan) {
 
 // evaluate collects the charges of all zones that concern the request: the bucket, its
 // limit and the cost.
-func (h *Handler) evaluate(p *decision.Plan) error {
+func (h *Handler) evaluate(p *decision.Plan, failed error) error {
 	h.app.watchProxies(&p.Subject) // also if the proxy's own address is exempt
 	if h.app.drops {
 		h.app.noteProxy(&p.Subject)
 	}
-	exempt, failed := h.app.exempts(&p.Subject)
-	if exempt {
+	exempt, err := h.app.exempts(&p.Subject)
+	if exempt && failed == nil {
 		return nil
 	}
+	failed = cmp.Or(failed, err)
 	if rest := p.BanLeft(); rest > 0 && failed == nil && h.refuseBanned(p, rest) {
 		return nil
 	}

@@ -45,9 +45,8 @@ func TestAClientThatWaitsAsLongAsRetryAfterSaysPasses(t *testing.T) {
 				s := run(t, `http:// {
 					throttle {
 						zone site {
-							capacity 8
-							leak 2/s
-							retry_after `+test.retryAfter+`
+							limit 8 2/s
+							refusal retry_after `+test.retryAfter+`
 						}
 					}
 					respond ok
@@ -75,12 +74,10 @@ func TestAClientThatWaitsAsLongAsRetryAfterSaysPasses(t *testing.T) {
 const both = `{
 	throttle {
 		zone small {
-			capacity 1
-			leak 1/h
+			limit 1 1/h
 		}
 		zone large {
-			capacity 5
-			leak 1/h
+			limit 5 1/h
 		}
 	}
 }
@@ -110,8 +107,7 @@ func TestARefusalThatNeedsNoAskingChargesNoOtherZone(t *testing.T) {
 	s := run(t, `{
 		throttle {
 			zone large {
-				capacity 5
-				leak 1/h
+				limit 5 1/h
 			}
 		}
 	}
@@ -120,26 +116,22 @@ func TestARefusalThatNeedsNoAskingChargesNoOtherZone(t *testing.T) {
 		throttle /denied {
 			zone large
 			zone denied {
-				capacity 5
-				leak 1/h
+				limit 5 1/h
 				override 203.0.113.0/24 deny
 			}
 		}
 		throttle /keyless {
 			zone large
 			zone keyless {
-				key header X-Api-Key
-				missing_key refuse
-				capacity 5
-				leak 1/h
+				key header X-Api-Key missing refuse
+				limit 5 1/h
 			}
 		}
 		throttle /oversize {
 			zone large
 			zone oversize {
 				cost {header.X-Cost}
-				capacity 5
-				leak 1/h
+				limit 5 1/h
 			}
 		}
 		respond ok
@@ -159,12 +151,10 @@ func TestOfSeveralRefusalsTheLongestWaitIsReported(t *testing.T) {
 		s := run(t, `{
 			throttle {
 				zone fast {
-					capacity 1
-					leak 1/s
+					limit 1 1/s
 				}
 				zone slow {
-					capacity 1
-					leak 1/m
+					limit 1 1/m
 				}
 			}
 		}
@@ -195,10 +185,9 @@ func TestRetryAfterIsTrueForAnyLimitAndCost(t *testing.T) {
 			s := run(t, fmt.Sprintf(`http:// {
 				throttle {
 					zone site {
-						capacity %f
-						leak %f/s
+						limit %f %f/s
 						cost %f
-						retry_after fit
+						refusal retry_after fit
 					}
 				}
 				respond ok

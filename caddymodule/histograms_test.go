@@ -59,14 +59,11 @@ func TestLevelsAreFractionsOfTheCapacityAfterEachDecision(t *testing.T) {
 	s := withApp(t, run(t, `http:// {
 		throttle {
 			zone quarters {
-				capacity 4
-				leak 1/d
+				limit 4 1/d
 			}
 			zone tenths {
-				key header X-Api-Key
-				plain_keys
-				capacity 10
-				leak 1/d
+				key header X-Api-Key plain
+				limit 10 1/d
 				shadow
 				override free unlimited
 			}
@@ -108,7 +105,7 @@ func TestLevelsAboveTheCapacityAreCounted(t *testing.T) {
 
 func TestDelaysAreCountedInSeconds(t *testing.T) {
 	inSettleBubble(t, func(t *testing.T) {
-		s := newWaitZone(t, "capacity 5\nleak 1/s\ndelay", 0)
+		s := newWaitZone(t, "limit 5 1/s\ndelay", 0)
 		s.visits(3, office, "/")
 		pass(10 * time.Second)
 		registry := prometheus.NewRegistry()
@@ -122,7 +119,7 @@ func TestDelaysAreCountedInSeconds(t *testing.T) {
 
 func TestCallsOfTheSharedStoreAreTimed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := runShared(t, "", "zone z {\ncapacity 100\nleak 1/h\n}")
+		s := runShared(t, "", "zone z {\nlimit 100 1/h\n}")
 		seconds := func() *dto.Histogram {
 			for _, h := range histograms(t, s.ctx.GetMetricsRegistry(), "caddy_throttle_store_seconds") {
 				return h
@@ -169,10 +166,8 @@ func TestAFloodMakesNoSeries(t *testing.T) {
 	s := withApp(t, run(t, `http:// {
 		throttle {
 			zone flooded {
-				key client_ip header X-Api-Key
-				plain_keys
-				capacity 1
-				leak 1/d
+				key client_ip header X-Api-Key plain
+				limit 1 1/d
 				cost {header.X-Cost}
 				settle header X-Answer
 			}

@@ -129,8 +129,7 @@ func TestAKeyThatIsNotSentDoesNotEscapeTheLimit(t *testing.T) {
 		throttle {
 			zone api {
 				key header X-Api-Key
-				capacity 3
-				leak 1/h
+				limit 3 1/h
 			}
 		}
 		respond ok
@@ -160,8 +159,7 @@ func TestNoSpellingOfAPathEscapesAZone(t *testing.T) {
 				match path /wp-login.php*
 				key client_ip route
 				route login /wp-login.php*
-				capacity 3
-				leak 1/h
+				limit 3 1/h
 			}
 		}
 		respond ok
@@ -190,8 +188,7 @@ func TestNoQueryEscapesTheLimit(t *testing.T) {
 		throttle {
 			zone site {
 				key client_ip query page
-				capacity 3
-				leak 1/h
+				limit 3 1/h
 			}
 		}
 		respond ok
@@ -216,10 +213,8 @@ func TestNoBrokenRequestEscapesTheLimit(t *testing.T) {
 	s := run(t, `http:// {
 		throttle {
 			zone site {
-				key client_ip
-				missing_key share
-				capacity 3
-				leak 1/h
+				key client_ip missing share
+				limit 3 1/h
 			}
 		}
 		respond ok

@@ -25,21 +25,18 @@ func uploadSlowly(path string) *http.Request {
 
 const slotAndForm = `throttle {
 	zone slot {
-		in_flight 1
-		SLOT
+		in_flight 1 SLOT
 	}
 	zone upload {
 		key client_ip form user
-		capacity 100
-		leak 1/d
+		limit 100 1/d
 	}
 	zone items {
 		match {
 			path /items
 		}
 		cost body_items user
-		capacity 100
-		leak 1/d
+		limit 100 1/d
 	}
 }`
 
@@ -75,7 +72,7 @@ func TestASlotThatIsTakenDuringTheUploadRefuses(t *testing.T) {
 func TestAClientThatMayWaitForASlotUploadsMeanwhile(t *testing.T) {
 	for _, path := range []string{"/", "/items"} {
 		inSettleBubble(t, func(t *testing.T) {
-			s := newWaitSite(t, strings.Replace(slotAndForm, "SLOT", "max_wait 1m", 1), 5*time.Second)
+			s := newWaitSite(t, strings.Replace(slotAndForm, "SLOT", "wait 1m", 1), 5*time.Second)
 			s.visit(office, "/")
 			v := s.come(uploadSlowly(path))
 			pass(time.Minute)
@@ -90,7 +87,7 @@ func TestAClientThatMayWaitForASlotUploadsMeanwhile(t *testing.T) {
 func TestAStoreThatIsDownTakesNobodysSlot(t *testing.T) {
 	for _, option := range []string{"", "\ndelay", "\ncost body_items", "\nsettle header X-Cost"} {
 		inSettleBubble(t, func(t *testing.T) {
-			s := newWaitZone(t, "capacity 100\nleak 1/d\nin_flight 1"+option, time.Second)
+			s := newWaitZone(t, "limit 100 1/d\nin_flight 1"+option, time.Second)
 			s.store.failing = func(int) bool { return true }
 			visits := s.visits(2, office, "/")
 			pass(time.Second)

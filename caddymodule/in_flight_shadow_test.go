@@ -11,7 +11,7 @@ import (
 // A request that would have been refused would hold no slot either.
 func TestAShadowThatOverflowsHoldsNoSlot(t *testing.T) {
 	inSettleBubble(t, func(t *testing.T) {
-		s := newWaitZone(t, "capacity 2\nleak 1/h\ncost 2 {\npath /dear\n}\nin_flight 2\nshadow", time.Second)
+		s := newWaitZone(t, "limit 2 1/h\ncost 2 {\npath /dear\n}\nin_flight 2\nshadow", time.Second)
 		for _, target := range []string{"/", "/dear", "/"} {
 			s.visit("203.0.113.7", target)
 		}
@@ -25,7 +25,7 @@ func TestAShadowThatOverflowsHoldsNoSlot(t *testing.T) {
 // requests would not be served.
 func TestAShadowThatIsKnownToBeBlockedHoldsNoSlotAndCountsOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := runShared(t, "", "zone z {\ncapacity 1\nleak 1/h\nblock 1h\nin_flight 5\nshadow\n}")
+		s := runShared(t, "", "zone z {\nlimit 1 1/h\nblock 1h\nin_flight 5\nshadow\n}")
 		c := s.from(someone)
 		c.wantStatuses("/", map[int]int{200: 6})
 		if got := s.counts(t)["z"]; got["admitted"] != 1 || got["shadow_refused capacity"] != 1 || got["shadow_refused blocked"] != 4 || got["shadow_refused in_flight"] != 0 {
@@ -42,9 +42,9 @@ func TestAShadowTakesItsSlotsAfterTheEnforcedWait(t *testing.T) {
 		takes       time.Duration
 		want        map[string]float64
 	}{
-		{"the delay of another zone", "zone queue {\ncapacity 6\nleak 1/s\ndelay\n}\nzone watched {\nin_flight 1\nSHADOW\n}", 500 * time.Millisecond, map[string]float64{"admitted": 4}},
-		{"two slots", "zone queue {\ncapacity 6\nleak 1/s\ndelay\n}\nzone watched {\nin_flight 2\nSHADOW\n}", 1500 * time.Millisecond, map[string]float64{"admitted": 4}},
-		{"its own delay", "zone watched {\ncapacity 6\nleak 1/s\ndelay\nin_flight 1\nSHADOW\n}", 500 * time.Millisecond, map[string]float64{"admitted": 1, "delayed": 3}},
+		{"the delay of another zone", "zone queue {\nlimit 6 1/s\ndelay\n}\nzone watched {\nin_flight 1\nSHADOW\n}", 500 * time.Millisecond, map[string]float64{"admitted": 4}},
+		{"two slots", "zone queue {\nlimit 6 1/s\ndelay\n}\nzone watched {\nin_flight 2\nSHADOW\n}", 1500 * time.Millisecond, map[string]float64{"admitted": 4}},
+		{"its own delay", "zone watched {\nlimit 6 1/s\ndelay\nin_flight 1\nSHADOW\n}", 500 * time.Millisecond, map[string]float64{"admitted": 1, "delayed": 3}},
 	} {
 		for _, shadow := range []string{"", "shadow"} {
 			inSettleBubble(t, func(t *testing.T) {
@@ -80,7 +80,7 @@ func TestALateRefusalInShadowGivesItsChargeBackOnce(t *testing.T) {
 		{"settle header X-Cost", "no", -1}, // stays reserved until it is given back
 	} {
 		inSettleBubble(t, func(t *testing.T) {
-			s := newWaitZone(t, "capacity 100\nleak 1/s\ndelay\nin_flight 1\nshadow\n"+test.settle, 0)
+			s := newWaitZone(t, "limit 100 1/s\ndelay\nin_flight 1\nshadow\n"+test.settle, 0)
 			s.serve = func(w http.ResponseWriter, r *http.Request) error {
 				if r.URL.Path == "/long" {
 					w.Header().Set("X-Cost", "1")
@@ -115,7 +115,7 @@ func TestARefusalInShadowWhileTheStoreSettlesLeavesNothingCharged(t *testing.T) 
 	for _, slowly := range [][]time.Duration{{slow}, {slow, slow}, nil} {
 		for _, cost := range []string{"0", "1", "30"} {
 			inSettleBubble(t, func(t *testing.T) {
-				s := newWaitZone(t, "capacity 100\nleak 6/m\nkey text all\ndelay\nin_flight 1\nshadow\nsettle header X-Cost", 0)
+				s := newWaitZone(t, "limit 100 6/m\nkey text all\ndelay\nin_flight 1\nshadow\nsettle header X-Cost", 0)
 				s.serve = func(w http.ResponseWriter, r *http.Request) error {
 					w.Header().Set("X-Cost", r.URL.Path[1:])
 					if r.URL.Path == "/1" && r.RemoteAddr == office+":1" {

@@ -13,7 +13,7 @@ import (
 )
 
 func TestInFlightServesSoManyOfAKeyAtOnce(t *testing.T) {
-	for _, options := range []string{"in_flight 2", "capacity 100\nleak 1/d\nin_flight 2"} {
+	for _, options := range []string{"in_flight 2", "limit 100 1/d\nin_flight 2"} {
 		inSettleBubble(t, func(t *testing.T) {
 			s := newWaitZone(t, options, time.Second)
 			visits := s.visits(3, office, "/")
@@ -36,20 +36,17 @@ func TestARequestThatFindsNoSlotIsNotCharged(t *testing.T) {
 	inSettleBubble(t, func(t *testing.T) {
 		s := newWaitSite(t, `throttle {
 			zone waits {
-				capacity 100
-				leak 1/d
+				limit 100 1/d
 				in_flight 1
 			}
 			zone beside {
-				capacity 100
-				leak 1/d
+				limit 100 1/d
 			}
 			zone strict {
 				match {
 					path /strict
 				}
-				capacity 1
-				leak 1/d
+				limit 1 1/d
 				block 1h
 			}
 		}`, time.Second)
@@ -80,8 +77,7 @@ func TestARefusalForAnotherReasonGivesTheSlotBack(t *testing.T) {
 	inSettleBubble(t, func(t *testing.T) {
 		s := newWaitSite(t, `throttle {
 			zone waits {
-				capacity 2
-				leak 1/d
+				limit 2 1/d
 				in_flight 5
 			}
 			zone other {
@@ -131,7 +127,7 @@ func TestAClientThatLeavesGivesTheSlotBack(t *testing.T) {
 }
 
 func TestAThousandPanicsLoseNoSlot(t *testing.T) {
-	for _, options := range []string{"in_flight 3", "capacity 5000\nleak 1/s\nin_flight 3", "in_flight 3\nmax_wait 1h"} {
+	for _, options := range []string{"in_flight 3", "limit 5000 1/s\nin_flight 3", "in_flight 3 wait 1h"} {
 		inSettleBubble(t, func(t *testing.T) {
 			s := newWaitZone(t, options, 0)
 			s.serve = func(w http.ResponseWriter, r *http.Request) error {
@@ -174,7 +170,7 @@ func TestATunnelKeepsNoSlot(t *testing.T) {
 		{"GET in HTTP/2", upgrade("GET", 2), func(w http.ResponseWriter) { w.WriteHeader(http.StatusOK) }, false},
 	} {
 		inSettleBubble(t, func(t *testing.T) {
-			s := newWaitZone(t, "in_flight 1\ncapacity 1000\nleak 1/d\nsettle seconds", 0)
+			s := newWaitZone(t, "in_flight 1\nlimit 1000 1/d\nsettle seconds", 0)
 			s.serve = func(w http.ResponseWriter, r *http.Request) error {
 				test.begin(w)
 				<-time.After(time.Hour)
@@ -194,7 +190,7 @@ func TestATunnelKeepsNoSlot(t *testing.T) {
 // the store is asked about it.
 func TestARequestThatWaitsForTheStoreHoldsNoSlot(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := runShared(t, "", "zone clients {\ncapacity 1\nleak 1/h\n}\nzone server {\nkey text all\nin_flight 1\n}")
+		s := runShared(t, "", "zone clients {\nlimit 1 1/h\n}\nzone server {\nkey text all\nin_flight 1\n}")
 		greedy, lawful := s.from(someone), s.from("198.51.100.1:1")
 		greedy.wantStatuses("/", map[int]int{200: 1})
 		theShared.slow.Store(int64(30 * time.Millisecond))
@@ -214,7 +210,7 @@ func TestARequestThatWaitsForTheStoreHoldsNoSlot(t *testing.T) {
 // one waits for.
 func TestHandlersThatTakeTheSameSlotsInOppositeOrdersServeAll(t *testing.T) {
 	inSettleBubble(t, func(t *testing.T) {
-		const zone = "throttle {\nzone %[1]s {\nkey text all\nin_flight 2\nmax_wait 1m\n}\n}\n"
+		const zone = "throttle {\nzone %[1]s {\nkey text all\nin_flight 2 wait 1m\n}\n}\n"
 		a, b := fmt.Sprintf(zone, "a"), fmt.Sprintf(zone, "b")
 		s := newWaitSite(t, "handle /ab {\nroute {\n"+a+b+"settle_upstream\n}\n}\nhandle /ba {\nroute {\n"+b+a+"settle_upstream\n}\n}\n", 100*time.Millisecond)
 		var visits []*visit
@@ -237,7 +233,7 @@ func TestHandlersThatTakeTheSameSlotsInOppositeOrdersServeAll(t *testing.T) {
 
 func TestATunnelKeepsNoSlotOfTheHandlersAroundIt(t *testing.T) {
 	const zone = "throttle {\nzone %s {\nkey text all\nin_flight 1\n}\n}\n"
-	for _, inner := range []string{"in_flight 1", "in_flight 1\nmax_wait 1m", "in_flight 1\nshadow", "capacity 100\nleak 1/h\nsettle seconds"} {
+	for _, inner := range []string{"in_flight 1", "in_flight 1 wait 1m", "in_flight 1\nshadow", "limit 100 1/h\nsettle seconds"} {
 		inSettleBubble(t, func(t *testing.T) {
 			s := newWaitSite(t, fmt.Sprintf(zone, "outer")+"throttle {\nzone inner {\nkey text all\n"+inner+"\n}\n}\n"+fmt.Sprintf(zone, "innermost"), 0)
 			s.serve = func(w http.ResponseWriter, _ *http.Request) error {
@@ -271,7 +267,7 @@ func TestARequestWhoseSlotIsTakenWhileTheStoreIsAskedIsNotCharged(t *testing.T) 
 		{"shadow\nsettle header X-Cost", 2, 5, map[string]float64{"admitted": 1, "shadow_refused in_flight": 1}},
 	} {
 		inSettleBubble(t, func(t *testing.T) {
-			s := newWaitSite(t, "throttle {\nzone beside {\ncapacity 100\nleak 1/d\nblock 1h\n}\nzone slots {\nblock 1h\ncapacity 100\nleak 1/d\nin_flight 1\n"+test.options+"\n}\n}", 0)
+			s := newWaitSite(t, "throttle {\nzone beside {\nlimit 100 1/d\nblock 1h\n}\nzone slots {\nblock 1h\nlimit 100 1/d\nin_flight 1\n"+test.options+"\n}\n}", 0)
 			s.store.slow = 30 * time.Millisecond
 			s.serve = func(w http.ResponseWriter, _ *http.Request) error {
 				w.Header().Set("X-Cost", "5")

@@ -40,7 +40,7 @@ func includeSite(t *testing.T, capacity int, zone string) (plain, secure, socket
 	}
 	t.Cleanup(func() { os.RemoveAll(folder) })
 	socket = filepath.Join(folder, "s")
-	site := fmt.Sprintf("throttle {\nzone site {\ncapacity %d\nleak 1/d\n%s\n}\n}\nroot * %s\ntemplates\nfile_server\n", capacity, zone, root)
+	site := fmt.Sprintf("throttle {\nzone site {\nlimit %d 1/d\n%s\n}\n}\nroot * %s\ntemplates\nfile_server\n", capacity, zone, root)
 	mustLoad(t, fmt.Sprintf(`{
 		skip_install_trust
 		auto_https disable_redirects

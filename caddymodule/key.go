@@ -1,6 +1,7 @@
 package caddymodule
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"net/http"
@@ -11,6 +12,65 @@ import (
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/decision"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/fold"
 )
+
+// Key says what identifies a request's bucket.
+type Key struct {
+	// The values of a request that name its bucket. Default: the client's address. If
+	// clients choose all values, they can get a fresh bucket with every request: then
+	// add a zone keyed by `client_ip` to the same handler.
+	Sources []KeySource `json:"sources,omitempty"`
+
+	// The policy for requests if a part of their key is missing or empty. Default:
+	// `client_ip`, which charges a bucket of the client's address. `share` charges
+	// one bucket for all such requests, `refuse` refuses them. `skip` lets them
+	// pass, so that leaving the key out is a way around the zone.
+	Missing string `json:"missing,omitempty"`
+
+	// The policy for requests whose key no override names, in the words of missing.
+	// Default: their own bucket is charged.
+	Unlisted string `json:"unlisted,omitempty"`
+
+	// Keep the values of headers, cookies, query parameters and form fields, and
+	// the user names of HTTP Basic, readable in logs and in the store. Default: only
+	// SHA-256 digests are kept, because these values are often secrets.
+	Plain bool `json:"plain,omitempty"`
+
+	// How many leading bits of an IPv4 address identify a client. Default: 32.
+	IPv4 int `json:"ipv4,omitempty"`
+
+	// How many leading bits of an IPv6 address identify a client. Default: 64,
+	// since a single customer has at least that many addresses.
+	IPv6 int `json:"ipv6,omitempty"`
+}
+
+// keyPolicies are the words after missing and unlisted.
+var keyPolicies = []string{string(decision.ByClientIP), string(decision.Share), string(decision.Skip), string(decision.Refuse)}
+
+// sources returns the sources as they were written, nil for a nil receiver.
+func (k *Key) sources() []KeySource {
+	if k == nil {
+		return nil
+	}
+	return k.Sources
+}
+
+// withDefaults returns a copy with the defaults filled in. In a zone where clients take
+// turns, the default is one key for all.
+func (k *Key) withDefaults(shares bool) *Key {
+	full := Key{}
+	if k != nil {
+		full = *k
+	}
+	if len(full.Sources) == 0 {
+		full.Sources = []KeySource{{Source: "client_ip"}}
+		if shares {
+			full.Sources = []KeySource{{Source: "text", Text: wholeZone}}
+		}
+	}
+	full.Missing = cmp.Or(full.Missing, keyPolicies[0])
+	full.IPv4, full.IPv6 = cmp.Or(full.IPv4, 32), cmp.Or(full.IPv6, 64)
+	return &full
+}
 
 // KeySource is one part of a zone's key.
 type KeySource struct {
@@ -127,18 +187,19 @@ func syntaxOfSource(source string) string {
 	return source + " " + syntax
 }
 
-// parseKey reads the key sources of a Caddyfile.
-func parseKey(words []string) ([]KeySource, error) {
-	var key []KeySource
-	for i := 0; i < len(words); i++ {
+// parseKey reads the key sources of a Caddyfile, up to the first detail of key. It returns
+// how many words that were.
+func parseKey(words []string) (key []KeySource, used int, err error) {
+	i := 0
+	for ; i < len(words) && before(keyDetails, words[i:i+1]) > 0; i++ {
 		source := KeySource{Source: words[i]}
 		if source.Source == "fold" {
-			return nil, errors.New("parsing key: \"fold\" goes with form <field> and basic_user only: want form <field> fold <word> or basic_user fold <word>")
+			return nil, i, errors.New("parsing key: \"fold\" goes with form <field> and basic_user only: want form <field> fold <word> or basic_user fold <word>")
 		}
 		switch words[i] {
 		case "header", "cookie", "query", "form", "text":
 			if i++; i == len(words) {
-				return nil, fmt.Errorf("parsing key: %q needs a word after it: want %s", source.Source, syntaxOfSource(source.Source))
+				return nil, i, fmt.Errorf("parsing key: %q needs a word after it: want %s", source.Source, syntaxOfSource(source.Source))
 			}
 			if source.Source == "text" {
 				source.Text = words[i]
@@ -148,13 +209,13 @@ func parseKey(words []string) ([]KeySource, error) {
 		}
 		if source.folds() && i+1 < len(words) && words[i+1] == "fold" {
 			if i += 2; i >= len(words) {
-				return nil, errors.New("parsing key: \"fold\" needs a word after it: want fold wordpress or fold email")
+				return nil, i, errors.New("parsing key: \"fold\" needs a word after it: want fold wordpress or fold email")
 			}
 			source.Fold = words[i]
 		}
 		key = append(key, source)
 	}
-	return key, nil
+	return key, i, nil
 }
 
 // folds reports whether the part is a name that can be folded.
@@ -197,23 +258,44 @@ func checkRepeated(sources []KeySource) error {
 	return nil
 }
 
+// errNoRoutes is about the source route without routes.
+var errNoRoutes = errors.New("key source \"route\" has no routes: want at least one line of route <name> <path>... in the zone")
+
+func namesRoute(sources []KeySource) bool {
+	return slices.ContainsFunc(sources, func(k KeySource) bool { return k.Source == "route" })
+}
+
 func (c *compilation) compileKey() error {
-	if err := checkRepeated(c.Key); err != nil {
+	k, rule := c.Key, &c.rule.Key
+	switch {
+	case !slices.Contains(keyPolicies, k.Missing):
+		return about("key missing", 0, unknown("word", k.Missing, " after missing", keyPolicies))
+	case k.Unlisted != "" && !slices.Contains(keyPolicies, k.Unlisted):
+		return about("key unlisted", 0, unknown("word", k.Unlisted, " after unlisted", keyPolicies))
+	case k.Unlisted != "" && len(c.Override) == 0 && c.OverrideFile == "":
+		return about("key unlisted", 0, errors.New("unlisted has no meaning without override or override_file"))
+	case k.IPv4 < 1 || k.IPv4 > 32:
+		return about("key ipv4", 0, fmt.Errorf("invalid ipv4 %d: want a number of bits from 1 to 32", k.IPv4))
+	case k.IPv6 < 1 || k.IPv6 > 128:
+		return about("key ipv6", 0, fmt.Errorf("invalid ipv6 %d: want a number of bits from 1 to 128", k.IPv6))
+	}
+	rule.Missing, rule.Unlisted = decision.Policy(k.Missing), decision.Policy(k.Unlisted)
+	rule.IPv4Bits, rule.IPv6Bits = k.IPv4, k.IPv6
+	if err := checkRepeated(k.Sources); err != nil {
 		return about("key", 0, err)
 	}
-	routed := false
-	for _, source := range c.Key {
+	for _, source := range k.Sources {
 		part, err := c.compilePart(source)
 		if err != nil {
 			return about("key", 0, err)
 		}
-		routed = routed || source.Source == "route"
-		c.rule.Key.Parts = append(c.rule.Key.Parts, part)
+		rule.Parts = append(rule.Parts, part)
 	}
+	routed := namesRoute(k.Sources)
 	switch {
 	case routed && len(c.Route) == 0:
-		return about("key", 0, errors.New("key source \"route\" has no routes: want at least one line of route <name> <path>... in the zone"))
-	case !routed && len(c.Route) > 0 && !slices.ContainsFunc(c.Share, func(k KeySource) bool { return k.Source == "route" }):
+		return about("key", 0, errNoRoutes)
+	case !routed && len(c.Route) > 0 && !(c.shares() && namesRoute(c.InFlight.Share)):
 		return about("route", 0, fmt.Errorf("route %q has no effect: want \"route\" among the sources of the key", c.Route[0].Name))
 	}
 	return nil
@@ -236,7 +318,7 @@ func (c *compilation) compilePart(source KeySource) (decision.Part, error) {
 	case foldings[source.Fold] == nil:
 		return none, unknown("word", source.Fold, " after fold", foldWords)
 	}
-	digest := !c.PlainKeys
+	digest := !c.Key.Plain
 	source = source.plain()
 	switch source.Source {
 	case "client_ip":
@@ -279,9 +361,9 @@ var sentByClient = regexp.MustCompile(`\{http\.request\.(header|cookie|uri\.quer
 
 // inventable reports whether clients can get any number of buckets by making up
 // values.
-func (z *Zone) inventable() bool {
+func inventable(sources []KeySource) bool {
 	chosen := false
-	for _, k := range z.Key {
+	for _, k := range sources {
 		if k.Source == "client_ip" || slices.Contains(clientPlaceholders, k.Source) {
 			return false
 		}
@@ -290,9 +372,9 @@ func (z *Zone) inventable() bool {
 	return chosen
 }
 
-// readsHeaders reports whether a source of the key is in the request's headers.
-func (z *Zone) readsHeaders() bool {
-	return slices.ContainsFunc(z.Key, func(k KeySource) bool {
+// readsHeaders reports whether a source is in the request's headers.
+func readsHeaders(sources []KeySource) bool {
+	return slices.ContainsFunc(sources, func(k KeySource) bool {
 		return !slices.Contains([]string{"client_ip", "query", "host", "method", "route", "text"}, k.Source)
 	})
 }

@@ -20,8 +20,7 @@ func keyOf(t *testing.T, lines string, r *http.Request) string {
 		throttle {
 			zone keyed {
 				`+lines+`
-				capacity 5
-				leak 1/s
+				limit 5 1/s
 			}
 		}
 		vars tenant {header.X-Tenant}
@@ -68,18 +67,18 @@ func TestAKeyNamesTheBucketThatIsCharged(t *testing.T) {
 		{"", request("[::ffff:203.0.113.7]:1", site0), "203.0.113.7"},
 		{"", request("[2001:db8:1:2:3:4:5:6]:1", site0), "2001:db8:1:2::"},
 		{"", request("[fe80::1%eth0]:1", site0), "fe80::"},
-		{"ipv4_prefix 16", request(someone, site0), "203.0.0.0"},
-		{"ipv4_prefix 16", request("[::ffff:203.0.113.7]:1", site0), "203.0.0.0"},
-		{"ipv6_prefix 48", request("[2001:db8:1:2:3:4:5:6]:1", site0), "2001:db8:1::"},
-		{"ipv6_prefix 128", request("[2001:db8:1:2:3:4:5:6]:1", site0), "2001:db8:1:2:3:4:5:6"},
+		{"key client_ip ipv4 16", request(someone, site0), "203.0.0.0"},
+		{"key client_ip ipv4 16", request("[::ffff:203.0.113.7]:1", site0), "203.0.0.0"},
+		{"key client_ip ipv6 48", request("[2001:db8:1:2:3:4:5:6]:1", site0), "2001:db8:1::"},
+		{"key client_ip ipv6 128", request("[2001:db8:1:2:3:4:5:6]:1", site0), "2001:db8:1:2:3:4:5:6"},
 
 		{"key header X-Api-Key", request(someone, site0, "X-Api-Key", "k"), digestOf("k")},
 		{"key header x-api-KEY", request(someone, site0, "X-Api-Key", "k"), digestOf("k")},
-		{"key header X-Api-Key\nplain_keys", request(someone, site0, "X-Api-Key", "k"), "k"},
+		{"key header X-Api-Key plain", request(someone, site0, "X-Api-Key", "k"), "k"},
 		{"key cookie session", request(someone, site0, "Cookie", "a=b; session=s"), digestOf("s")},
-		{"key cookie session\nplain_keys", request(someone, site0, "Cookie", "a=b; session=s"), "s"},
+		{"key cookie session plain", request(someone, site0, "Cookie", "a=b; session=s"), "s"},
 		{"key query token", request(someone, site0+"/?a=b&token=t%20u"), digestOf("t u")},
-		{"key query token\nplain_keys", request(someone, site0+"/?a=b&token=t%20u"), "t u"},
+		{"key query token plain", request(someone, site0+"/?a=b&token=t%20u"), "t u"},
 
 		{"key host", request(someone, site0), "example.com"},
 		{"key host", request(someone, "http://example.com.:80"), "example.com"},
@@ -107,21 +106,21 @@ func TestAKeyNamesTheBucketThatIsCharged(t *testing.T) {
 func TestTextThatClientsWriteIntoKeysLooksLikeNoOtherKey(t *testing.T) {
 	long := strings.Repeat("k", 10<<10)
 	for _, test := range []struct{ lines, value, want string }{
-		{"plain_keys", "@client_ip/203.0.113.9", "%40client_ip%2F203.0.113.9"},
-		{"plain_keys", "@share", "%40share"},
-		{"plain_keys", "@sha256:00", "%40sha256:00"},
-		{"plain_keys", "a@b", "a@b"},
-		{"plain_keys", "a/b", "a%2Fb"},
-		{"plain_keys", "a%2Fb", "a%252Fb"},
-		{"plain_keys", "a\x00b\n\x7f", "a%00b%0A%7F"},
-		{"plain_keys", "a\xffb", "a%FFb"},
-		{"plain_keys", "grün", "grün"},
-		{"plain_keys", strings.Repeat("k", 256), strings.Repeat("k", 256)},
-		{"plain_keys", long, digestOf(long)},
+		{"plain", "@client_ip/203.0.113.9", "%40client_ip%2F203.0.113.9"},
+		{"plain", "@share", "%40share"},
+		{"plain", "@sha256:00", "%40sha256:00"},
+		{"plain", "a@b", "a@b"},
+		{"plain", "a/b", "a%2Fb"},
+		{"plain", "a%2Fb", "a%252Fb"},
+		{"plain", "a\x00b\n\x7f", "a%00b%0A%7F"},
+		{"plain", "a\xffb", "a%FFb"},
+		{"plain", "grün", "grün"},
+		{"plain", strings.Repeat("k", 256), strings.Repeat("k", 256)},
+		{"plain", long, digestOf(long)},
 		{"", "@share", digestOf("@share")},
 		{"", long, digestOf(long)},
 	} {
-		got := keyOf(t, "key header X-Api-Key\n"+test.lines, request(someone, site0, "X-Api-Key", test.value))
+		got := keyOf(t, "key header X-Api-Key "+test.lines, request(someone, site0, "X-Api-Key", test.value))
 		if got != test.want {
 			t.Errorf("%q, header %.80q: got key %.80q, want %.80q", test.lines, test.value, got, test.want)
 		}
@@ -153,7 +152,7 @@ func TestAKeyWithAMissingPartFallsBackToBucketsOfItsOwn(t *testing.T) {
 		{"key {vars.nothing}", request(someone, site0), fallback},
 		{"key x-{vars.nothing}", request(someone, site0), fallback},
 		{"key client_ip header X-Api-Key", request(someone, site0), fallback},
-		{"key header X-Api-Key\nmissing_key share", request(someone, site0), "@share"},
+		{"key header X-Api-Key missing share", request(someone, site0), "@share"},
 		{"key header X-Api-Key", request("@", site0), "@share"},
 		{"", request("@", site0), "@share"},
 		{"", request("", site0), "@share"},
@@ -186,10 +185,8 @@ func TestAMissingKeyIsTreatedAsTheZoneChooses(t *testing.T) {
 			s := run(t, `http:// {
 				throttle {
 					zone keyed {
-						key header X-Api-Key
-						missing_key `+test.policy+`
-						capacity 2
-						leak 1/h
+						key header X-Api-Key missing `+test.policy+`
+						limit 2 1/h
 					}
 				}
 				respond ok
@@ -218,8 +215,7 @@ func TestOverridesTakeTheLimitOfTheLongestAndNarrowestThatMatches(t *testing.T) 
 			plan partner 7 1/h
 			zone api {
 				key client_ip header X-Api-Key
-				capacity 2
-				leak 1/h
+				limit 2 1/h
 				override 203.0.113.0/24 3 1/h
 				override 203.0.113.9 4 1/h
 				override 203.0.113.0/24 gold partner
@@ -321,10 +317,8 @@ func TestNoSpellingOfAFieldGetsAroundTheLimitOfAnAccount(t *testing.T) {
 		s := run(t, `http:// {
 			throttle {
 				zone account {
-					key form log
-					missing_key `+policy+`
-					capacity 5
-					leak 1/d
+					key form log missing `+policy+`
+					limit 5 1/d
 				}
 			}
 			respond ok
@@ -369,7 +363,7 @@ func TestAFieldThatIsSentTwiceIsTheLastOne(t *testing.T) {
 func TestFormsThatMayBeAboutAnybodyShareABucket(t *testing.T) {
 	for _, policy := range []string{"client_ip", "share", "skip", "refuse"} {
 		inSettleBubble(t, func(t *testing.T) {
-			s := bodyCostSite(t, "key form log\nmissing_key "+policy)
+			s := bodyCostSite(t, "key form log missing "+policy)
 			s.client = "@unclear"
 			for i, unread := range []struct{ contentType, body string }{
 				{formType, "pwd=x"},
@@ -398,7 +392,7 @@ func TestFormsThatMayBeAboutAnybodyShareABucket(t *testing.T) {
 // A page has no form, so views of it must not close the zone.
 func TestAPageWithoutAFormIsNoFormThatLacksTheField(t *testing.T) {
 	for policy, want := range map[string]string{"client_ip": "@client_ip/203.0.113.7", "share": "@client_ip/203.0.113.7", "skip": ""} {
-		if got := keyOf(t, "key form log\nmissing_key "+policy, request(someone, site0)); got != want {
+		if got := keyOf(t, "key form log missing "+policy, request(someone, site0)); got != want {
 			t.Errorf("missing_key %s: got key %q, want %q", policy, got, want)
 		}
 	}
@@ -415,7 +409,7 @@ func TestTheSpellingsOfItemsCostAsMuchAsTheUpstreamReads(t *testing.T) {
 		{"rows", partsType, strings.Repeat("--b\r\nContent-Disposition: form-data; name=\"rows[]\"\r\n\r\n1\r\n", 500) + "--b--\r\n"},
 		{"rows", "application/json", `{"rows":{` + numbered(500) + `}}`},
 	} {
-		s := bodyCostSite(t, "cost body_items "+field.field+"\nunread_body_cost 900")
+		s := bodyCostSite(t, "cost body_items "+field.field+"\nread_body 64KiB else 900")
 		if w := s.post(strings.NewReader(field.body), len(field.body), "Content-Type", field.contentType); w.Code != http.StatusOK {
 			t.Errorf("%.60q: got %v, want 200", field.body, w.Code)
 		}

@@ -245,10 +245,10 @@ func TestOnlyBlocksThatNameOneClientDrop(t *testing.T) {
 		gate string
 		addr string
 	}{
-		{"ipv4_prefix 24", "203.0.113.7"},
-		{"ipv6_prefix 56", "2001:db8::7"},
-		{"ipv6_prefix 48", "2001:db8::7"},
-		{"unlisted_key share\noverride 192.0.2.1 5 1/s", "203.0.113.7"},
+		{"key client_ip ipv4 24", "203.0.113.7"},
+		{"key client_ip ipv6 56", "2001:db8::7"},
+		{"key client_ip ipv6 48", "2001:db8::7"},
+		{"key client_ip unlisted share\noverride 192.0.2.1 5 1/s", "203.0.113.7"},
 	} {
 		s := newDropSite(t, test.gate)
 		s.from(net.JoinHostPort(test.addr, "1")).blocked()
@@ -256,9 +256,9 @@ func TestOnlyBlocksThatNameOneClientDrop(t *testing.T) {
 		s.stop()
 	}
 	for _, test := range []struct{ gate, addr, neighbour string }{
-		{"ipv6_prefix 56", "203.0.113.7", "203.0.113.8"},
-		{"ipv4_prefix 24", "2001:db8::7", "2001:db8:0:1::7"},
-		{"ipv6_prefix 128", "2001:db8::7", "2001:db8::8"},
+		{"key client_ip ipv6 56", "203.0.113.7", "203.0.113.8"},
+		{"key client_ip ipv4 24", "2001:db8::7", "2001:db8:0:1::7"},
+		{"key client_ip ipv6 128", "2001:db8::7", "2001:db8::8"},
 	} {
 		s := newDropSite(t, test.gate)
 		s.from(net.JoinHostPort(test.addr, "1")).blocked()

@@ -13,7 +13,7 @@ import (
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
 )
 
-// The words of log_refused.
+// Words of refusal log.
 const (
 	logAll = "all"
 	logOff = "off"
@@ -30,7 +30,7 @@ func parseLogRefused(text string) (every time.Duration, err error) {
 	}
 	rate, err := leakybucket.ParseRate(text)
 	if err != nil || rate <= 0 {
-		return 0, errors.New("invalid log_refused " + strconv.Quote(text) + ": want all, off or a rate such as 10/s")
+		return 0, errors.New("invalid log " + strconv.Quote(text) + ": want all, off or a rate such as 10/s")
 	}
 	return max(1, time.Duration(float64(time.Second)/rate)), nil
 }
@@ -64,7 +64,7 @@ func (l *refusedLines) allows(now time.Time, every time.Duration) bool {
 	}
 }
 
-// limitLog keeps the line of a refused request out of the access log if log_refused of
+// limitLog keeps the line of a refused request out of the access log if refusal log of
 // the decisive zone says so. Lines that are written tell how many were not.
 func (h *Handler) limitLog(r *http.Request, res *decision.Result, now time.Time) {
 	if !h.app.limitsLog || !decision.Logged(r, h.server) {

@@ -26,11 +26,11 @@ func TestLogRefusedLimitsTheLinesOfRefusals(t *testing.T) {
 		want   []string
 	}{
 		{"", []string{"200 <nil>", "429 <nil>", "429 <nil>", "429 <nil>", "429 <nil>", "429 <nil>", "429 <nil>", "200 <nil>"}},
-		{"log_refused all", []string{"200 <nil>", "429 <nil>", "429 <nil>", "429 <nil>", "429 <nil>", "429 <nil>", "429 <nil>", "200 <nil>"}},
-		{"log_refused 2/s", []string{"200 <nil>", "429 <nil>", "429 <nil>", "429 3", "200 <nil>"}},
-		{"log_refused 1/m", []string{"200 <nil>", "429 <nil>", "200 5"}},
-		{"log_refused off", []string{"200 <nil>", "200 6"}},
-		{"log_refused off\nshadow", []string{"200 <nil>", "200 <nil>", "200 <nil>", "200 <nil>", "200 <nil>", "200 <nil>", "200 <nil>", "200 <nil>"}},
+		{"refusal log all", []string{"200 <nil>", "429 <nil>", "429 <nil>", "429 <nil>", "429 <nil>", "429 <nil>", "429 <nil>", "200 <nil>"}},
+		{"refusal log 2/s", []string{"200 <nil>", "429 <nil>", "429 <nil>", "429 3", "200 <nil>"}},
+		{"refusal log 1/m", []string{"200 <nil>", "429 <nil>", "200 5"}},
+		{"refusal log off", []string{"200 <nil>", "200 6"}},
+		{"refusal log off\nshadow", []string{"200 <nil>", "200 <nil>", "200 <nil>", "200 <nil>", "200 <nil>", "200 <nil>", "200 <nil>", "200 <nil>"}},
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			s := run(t, "http:// {\nlog\nthrottle {\nzone some {\nlimit 1 1/m\n"+test.option+"\n}\n}\nrespond ok\n}")
@@ -92,13 +92,13 @@ func TestUnloggedRefusalsAreToldByTheirZoneOnly(t *testing.T) {
 		throttle @a {
 			zone a {
 				limit 1 1/h
-				log_refused off
+				refusal log off
 			}
 		}
 		throttle /b* {
 			zone b {
 				limit 5 1/h
-				log_refused off
+				refusal log off
 			}
 		}
 		respond ok
@@ -134,7 +134,7 @@ func TestRecommendSaysHowManyRefusalsItCannotSee(t *testing.T) {
 	if r.Log.Unlogged != 1234 {
 		t.Errorf("got %d, want 1234", r.Log.Unlogged)
 	}
-	if notes := strings.Join(r.Notes, "\n"); !strings.Contains(notes, "requests refused and not in the log, because log_refused kept them out: their clients seem quieter than they were: 1,234.") {
+	if notes := strings.Join(r.Notes, "\n"); !strings.Contains(notes, "requests refused and not in the log, because log kept them out: their clients seem quieter than they were: 1,234.") {
 		t.Errorf("got the notes %s, want how many requests are missing", notes)
 	}
 }

@@ -27,8 +27,7 @@ const blockedSite = `http:// {
 	}
 	throttle /login {
 		zone gate {
-			capacity 1
-			leak 1/d
+			limit 1 1/d
 			block 1h
 			OPTION
 		}
@@ -36,8 +35,7 @@ const blockedSite = `http:// {
 	throttle /other {
 		zone other {
 			key client_ip
-			capacity 100
-			leak 1/d
+			limit 100 1/d
 			block
 		}
 	}
@@ -99,7 +97,7 @@ func TestTheMatcherMatchesNoClientThatIsBlockedInShadowOnly(t *testing.T) {
 
 func TestErrorRoutesCanAbortBlockedClients(t *testing.T) {
 	inSettleBubble(t, func(t *testing.T) {
-		s := run(t, strings.Replace(blockedSite, "OPTION", "refuse error", 1))
+		s := run(t, strings.Replace(blockedSite, "OPTION", "refusal error", 1))
 		c := s.from(someone)
 		c.get("/login")
 		for range 2 { // the one that begins the block, and one within it
@@ -140,9 +138,8 @@ func TestThePlaceholderTellsWhetherTheClientIsBlocked(t *testing.T) {
 		s := run(t, `http:// {
 			throttle {
 				zone gate {
-					capacity 1
-					leak 1/d
-					refuse error
+					limit 1 1/d
+					refusal error
 					`+test.options+`
 				}
 			}

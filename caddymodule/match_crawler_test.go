@@ -101,8 +101,7 @@ http://ADDRESS {
 	header @crawler X-Crawler crawler
 	throttle {
 		zone pages {
-			capacity 1
-			leak 1/d
+			limit 1 1/d
 			exempt @crawler
 		}
 	}
@@ -146,7 +145,7 @@ func TestACrawlerIsVerifiedByItsNameAfterItsFirstVisitAndByAListAtOnce(t *testin
 	}
 	becomes(t, "true", func() string { return fmt.Sprint(asked.Load() >= before+2) })
 
-	if err := load(t, strings.Replace(config, "capacity 1", "capacity 2", 1)); err != nil { // a reload forgets nothing
+	if err := load(t, strings.Replace(config, "limit 1 ", "limit 2 ", 1)); err != nil { // a reload forgets nothing
 		t.Fatal(err)
 	}
 	if got := asBot(t, addr, "203.0.113.77", amazonAgent); got != "crawler200" {
@@ -183,7 +182,7 @@ func TestAListOfCrawlersThatCannotBeReadIsAnErrorWhenAConfigIsLoaded(t *testing.
 	for _, test := range []struct{ where, list, want string }{
 		{"@bots verified_crawler LIST\nrespond @bots hello", filepath.Join(folder, "absent"), "absent: no such file or directory: want a file with a network in each line"},
 		{"throttle {\nzone pages {\nlimit 60 10/s\nexempt verified_crawler bingbot LIST\n}\n}", filepath.Join(folder, "absent"), `zone "pages": loading matchers: `},
-		{"throttle {\nzone php {\nin_flight 5\nshare\nrank crawler verified_crawler LIST\n}\n}", filepath.Join(folder, "absent"), `zone "php": loading matchers: `},
+		{"throttle {\nzone php {\nin_flight 5 {\n\tshare\n\trank crawler verified_crawler LIST\n}\n}\n}", filepath.Join(folder, "absent"), `zone "php": loading matchers: `},
 		{"@bots verified_crawler LIST\nrespond @bots hello", folder, "it is no regular file"},
 		{"@bots verified_crawler LIST\nrespond @bots hello", file("empty", "# none yet\n"), "empty: it has no networks"},
 		{"@bots verified_crawler LIST\nrespond @bots hello", file("private", "10.0.0.0/24\n"), "private: its network 10.0.0.0/24 is private or reserved"},

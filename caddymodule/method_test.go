@@ -170,8 +170,7 @@ func TestAMethodIsJudgedAlikeInShadowAndBeforeABody(t *testing.T) {
 		throttle {
 			zone account {
 				match method POST
-				key form log
-				plain_keys
+				key form log plain
 				limit 2 1/d
 				shadow
 			}
@@ -198,7 +197,7 @@ func TestAMethodOutsideOfTheMatcherIsAnErrorInJSONToo(t *testing.T) {
 		{Exempt: matchers(`{"not":[{"vars":{"{http.request.method}":["GET"]}}]}`)},
 		{Cost: []Cost{{Match: matchers(`{"expression":{"expr":"{http.request.orig_method} == 'POST'"}}`), Value: "2"}}},
 	} {
-		zone.Name, zone.Capacity, zone.Leak = "login", 5, "1/s"
+		zone.Name, zone.Limit = "login", "5 1/s"
 		if _, err := zone.compile(nil); err == nil || !strings.Contains(err.Error(), "want the matcher method") {
 			t.Errorf("%+v: got %v, want an error that points to the matcher", zone, err)
 		}

@@ -134,11 +134,9 @@ func TestNothingThatClientsSendBecomesALabel(t *testing.T) {
 	s := run(t, "http:// {"+strings.ReplaceAll(everyReason, "SHADOW", "")+`
 		throttle {
 			zone keyed {
-				key client_ip host method route header X-Api-Key {path}
+				key client_ip host method route header X-Api-Key {path} plain
 				route search /search*
-				plain_keys
-				capacity 1
-				leak 1/h
+				limit 1 1/h
 			}
 		}
 	}`)
@@ -186,7 +184,7 @@ func TestCountsOfAZoneGoWithTheLastConfigThatHasIt(t *testing.T) {
 }
 
 func TestPassesOfAZoneGoWithTheLastConfigThatHasIt(t *testing.T) {
-	site := run(t, "http:// {\nthrottle {\nzone gone {\nin_flight 5\nshare\n}\n}\nrespond ok\n}")
+	site := run(t, "http:// {\nthrottle {\nzone gone {\nin_flight 5 {\n\tshare\n}\n}\n}\nrespond ok\n}")
 	if got := series(t, passes, "gone"); len(got) == 0 {
 		t.Error("got no series of passes, want some while the zone is there")
 	}
@@ -218,7 +216,7 @@ func TestEvictionsAreCounted(t *testing.T) {
 }
 
 func TestAClientThatLeavesWhileItWaitsForASlotCountsAsDelayed(t *testing.T) {
-	for _, options := range []string{"in_flight 1\nmax_wait 1m", likeNginx} {
+	for _, options := range []string{"in_flight 1 wait 1m", likeNginx} {
 		inSettleBubble(t, func(t *testing.T) {
 			s := newWaitZone(t, options, 10*time.Second)
 			s.visit(office, "/")
@@ -236,7 +234,7 @@ func TestAClientThatLeavesWhileItWaitsForASlotCountsAsDelayed(t *testing.T) {
 
 func TestARequestIsCountedOnceAsDecidedWithoutTheStore(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := runShared(t, "", "zone z {\ncapacity 5\nleak 1/h\ncost body_items\n}\nzone beside {\ncapacity 100\nleak 1/h\n}")
+		s := runShared(t, "", "zone z {\nlimit 5 1/h\ncost body_items\n}\nzone beside {\nlimit 100 1/h\n}")
 		theShared.down.Store(true)
 		post := func(body string) int {
 			r := httptest.NewRequest(http.MethodPost, "http://example.com/", strings.NewReader(body))
@@ -283,7 +281,7 @@ func TestAReloadThatFailsMovesNoGauge(t *testing.T) {
 	const config = "{\nthrottle {\nstore otherwise %s\n}\n}\nhttp://%s {\nthrottle {\nzone site {\n%s\n}\n}\nrespond ok\n}"
 	theRemotes[0].Store(&shared{Store: memstore.New(memstore.Options{})})
 	theRemotes[1].Store(&shared{Store: memstore.New(memstore.Options{})})
-	mustLoad(t, fmt.Sprintf(config, "0", addr, "capacity 5\nleak 1/h"))
+	mustLoad(t, fmt.Sprintf(config, "0", addr, "limit 5 1/h"))
 	for _, down := range []bool{false, true} {
 		theRemotes[0].Load().down.Store(down)
 		theRemotes[1].Load().down.Store(!down)
@@ -314,9 +312,9 @@ func TestAReloadThatFailsMovesNoGauge(t *testing.T) {
 			"bucketsmap[zone:site]":            gauges(t, active(t))["bucketsmap[zone:site]"],
 		})
 		for _, caddyfile := range []string{
-			fmt.Sprintf(config, "1", addr+", http://"+taken, "in_flight 1\nmax_wait 1s"),
-			fmt.Sprintf(config, "1", addr, "in_flight 1\nmax_wait 1s\nmatch client_ip {env.NO_SUCH_HOME}"),
-			fmt.Sprintf(config, "0", addr+", http://"+taken, "in_flight 1\nmax_wait 1s"),
+			fmt.Sprintf(config, "1", addr+", http://"+taken, "in_flight 1 wait 1s"),
+			fmt.Sprintf(config, "1", addr, "in_flight 1 wait 1s\nmatch client_ip {env.NO_SUCH_HOME}"),
+			fmt.Sprintf(config, "0", addr+", http://"+taken, "in_flight 1 wait 1s"),
 		} {
 			for range 5 {
 				if err := load(t, caddyfile); err == nil {
@@ -373,13 +371,13 @@ func TestTheNamesOfMetricsFollowPrometheus(t *testing.T) {
 				settle header X-Cost
 			}
 			zone swarm {
-				in_flight 2
-				share
+				in_flight 2 {
+					share
+				}
 			}
 			zone tried {
 				limit 2 1/s
-				shadow
-				server_timing
+				shadow server_timing
 			}
 		}
 		respond ok

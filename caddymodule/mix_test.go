@@ -15,12 +15,12 @@ import (
 // each zone counts a request once at most, and nothing is kept of those that are gone.
 func TestWhateverMeetsLeavesNothingBehind(t *testing.T) {
 	zones := map[string]string{
-		"queue":   "capacity 6\nleak 2/s\ndelay 1\nmax_wait 2s",
-		"slots":   "key text all\nin_flight 3\nmax_wait 1s",
-		"strict":  "capacity 20\nleak 1/s\nblock 3s 10s\nin_flight 2",
-		"settled": "capacity 50\nleak 5/s\nin_flight 4\nsettle header X-Cost",
-		"after":   "capacity 50\nleak 5/s\nsettle seconds after",
-		"items":   "capacity 30\nleak 3/s\ncost body_items\ndelay 5\nin_flight 3\nsettle status 5xx 4",
+		"queue":   "limit 6 2/s\ndelay 1 wait 2s",
+		"slots":   "key text all\nin_flight 3 wait 1s",
+		"strict":  "limit 20 1/s\nblock 3s 10s\nin_flight 2",
+		"settled": "limit 50 5/s\nin_flight 4\nsettle header X-Cost",
+		"after":   "limit 50 5/s\nsettle seconds after",
+		"items":   "limit 30 3/s\ncost body_items\ndelay 5\nin_flight 3\nsettle status 5xx 4",
 	}
 	for seed := range uint64(12) {
 		inSettleBubble(t, func(t *testing.T) {

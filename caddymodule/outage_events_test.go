@@ -44,7 +44,7 @@ var _ caddyevents.Handler = (*listener)(nil)
 func TestSubscribersHearOfAnOutageAndOfItsEnd(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		heard.events = nil
-		s := runSharedWith(t, "events {\non throttle_store_down test_listener\non throttle_store_up test_listener\n}", "", "zone z {\ncapacity 100\nleak 1/h\n}")
+		s := runSharedWith(t, "events {\non throttle_store_down test_listener\non throttle_store_up test_listener\n}", "", "zone z {\nlimit 100 1/h\n}")
 		events, err := s.ctx.App("events")
 		if err != nil {
 			t.Fatal(err)

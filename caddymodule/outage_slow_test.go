@@ -14,7 +14,7 @@ import (
 
 func TestAStoreThatHangsCostsNobodyMoreThanItsTimeout(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := runShared(t, "store_timeout 20ms", "zone z {\ncapacity 100\nleak 1/h\nsettle header X-Cost\n}")
+		s := runShared(t, "store_timeout 20ms", "zone z {\nlimit 100 1/h\nsettle header X-Cost\n}")
 		c := s.from(someone)
 		theShared.hung.Store(true)
 		for i := range 10 {
@@ -47,7 +47,7 @@ const failuresToOpen = 3
 // Otherwise requests would ask it again and again, and each would wait.
 func TestAStoreThatAnswersTooLateIsDownUntilItAnswersInTime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := runShared(t, "", "zone z {\ncapacity 10000\nleak 1/h\n}")
+		s := runShared(t, "", "zone z {\nlimit 10000 1/h\n}")
 		c := s.from(someone)
 		theShared.slow.Store(int64(60 * time.Millisecond))
 		late := 0
@@ -75,7 +75,7 @@ func TestAStoreThatAnswersTooLateIsDownUntilItAnswersInTime(t *testing.T) {
 
 func TestAnOutageIsSaidOnceAndItsEndToo(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := runShared(t, "", "zone z {\ncapacity 100\nleak 1/h\n}")
+		s := runShared(t, "", "zone z {\nlimit 100 1/h\n}")
 		c := s.from(someone)
 		theShared.down.Store(true)
 		c.statuses(50, "/")
@@ -106,7 +106,7 @@ func TestAnOutageIsSaidOnceAndItsEndToo(t *testing.T) {
 // the store stays in use for all others.
 func TestABucketThatIsNoneIsNoOutage(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := runShared(t, "on_store_error deny", "zone z {\ncapacity 100\nleak 1/h\n}")
+		s := runShared(t, "on_store_error deny", "zone z {\nlimit 100 1/h\n}")
 		theShared.none = "203.0.113.99"
 		s.from("203.0.113.99:1").wantStatuses("/", map[int]int{503: 20})
 		s.from(someone).wantStatuses("/", map[int]int{200: 20})
@@ -123,7 +123,7 @@ func TestABucketThatIsNoneIsNoOutage(t *testing.T) {
 // enough.
 func TestWhyAStoreIsDownIsSaidOnceItIsKnown(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := runShared(t, "", "zone z {\ncapacity 100\nleak 1/h\n}")
+		s := runShared(t, "", "zone z {\nlimit 100 1/h\n}")
 		theShared.hung.Store(true)
 		s.from(someone).statuses(5, "/")
 		theShared.down.Store(true)
@@ -147,7 +147,7 @@ func asked(addr, body string) *http.Request {
 // Each of a request's calls is in time, so all are made in the store.
 func TestAStoreThatIsSlowAndInTimeDecidesAndSettlesAll(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := runShared(t, "store_timeout 50ms", "zone z {\ncapacity 100\nleak 1/d\ncost body_items\nsettle status 404 50\n}")
+		s := runShared(t, "store_timeout 50ms", "zone z {\nlimit 100 1/d\ncost body_items\nsettle status 404 50\n}")
 		theShared.slow.Store(int64(30 * time.Millisecond))
 		for range 5 {
 			if w := s.do(asked(someone, "[1,2,3]")); w.Code != http.StatusOK {
@@ -196,7 +196,7 @@ func (s *shared) level(zone, key string) float64 {
 func TestAnUnreadBodyFitsAnEmptyBucketOfANodesShare(t *testing.T) {
 	for _, body := range []string{`<rows>`, `[` + strings.Repeat("1,", 12) + `1]`} { // unread, and 13 items
 		synctest.Test(t, func(t *testing.T) {
-			s := runShared(t, "nodes 3", "zone z {\ncapacity 30\nleak 3/s\ncost body_items\n}")
+			s := runShared(t, "nodes 3", "zone z {\nlimit 30 3/s\ncost body_items\n}")
 			theShared.down.Store(true)
 			s.do(asked("198.51.100.9:1", body)) // so that the breaker opens
 			for range 2 {

@@ -34,7 +34,7 @@ func (c client) wantStatuses(target string, want map[int]int) {
 
 func TestLocalGoesOnWithTheLevelsLastSeenInTheSharedStore(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := runShared(t, "", "zone z {\ncapacity 10\nleak 1/h\n}")
+		s := runShared(t, "", "zone z {\nlimit 10 1/h\n}")
 		c := s.from(someone)
 		c.wantStatuses("/", map[int]int{200: 6})
 		theShared.down.Store(true)
@@ -46,7 +46,7 @@ func TestLocalGoesOnWithTheLevelsLastSeenInTheSharedStore(t *testing.T) {
 // Without that, an outage would end with an empty bucket for everybody.
 func TestChargesOfAnOutageArePouredIntoTheStoreAfterIt(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := runShared(t, "", "zone z {\ncapacity 10\nleak 1/m\n}")
+		s := runShared(t, "", "zone z {\nlimit 10 1/m\n}")
 		c, other := s.from(someone), s.from("203.0.113.99:1")
 		c.wantStatuses("/", map[int]int{200: 4})
 		theShared.down.Store(true)
@@ -67,7 +67,7 @@ func TestChargesOfAnOutageArePouredIntoTheStoreAfterIt(t *testing.T) {
 
 func TestEveryNodeHasItsShareOfALimitInAnOutage(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := runShared(t, "nodes 4", "zone z {\ncapacity 20\nleak 4/s\ncost 3 {\npath /dear\n}\n}")
+		s := runShared(t, "nodes 4", "zone z {\nlimit 20 4/s\ncost 3 {\npath /dear\n}\n}")
 		c := s.from(someone)
 		c.wantStatuses("/", map[int]int{200: 8})
 		theShared.down.Store(true)
@@ -82,7 +82,7 @@ func TestEveryNodeHasItsShareOfALimitInAnOutage(t *testing.T) {
 
 func TestAShareHoldsAtLeastTheDearestRequest(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := runShared(t, "nodes 10", "zone z {\ncapacity 20\nleak 1/h\ncost 8 {\npath /dear\n}\n}")
+		s := runShared(t, "nodes 10", "zone z {\nlimit 20 1/h\ncost 8 {\npath /dear\n}\n}")
 		theShared.down.Store(true)
 		s.from(someone).wantStatuses("/dear", map[int]int{200: 1, 429: 1})
 	})
@@ -91,7 +91,7 @@ func TestAShareHoldsAtLeastTheDearestRequest(t *testing.T) {
 func TestABlockedClientStaysBlockedInAnOutage(t *testing.T) {
 	for _, nodes := range []string{"nodes 1", "nodes 3"} {
 		synctest.Test(t, func(t *testing.T) {
-			s := runShared(t, nodes, "zone z {\ncapacity 1\nleak 1/s\nblock 10m\n}")
+			s := runShared(t, nodes, "zone z {\nlimit 1 1/s\nblock 10m\n}")
 			c := s.from(someone)
 			c.wantStatuses("/", map[int]int{200: 1, 429: 1})
 			theShared.down.Store(true)
@@ -108,15 +108,15 @@ func TestPoliciesAreEachZonesOwn(t *testing.T) {
 		global, zones string
 		want          map[int]int
 	}{
-		{"on_store_error allow", "zone z {\ncapacity 2\nleak 1/h\n}", map[int]int{200: 9}},
-		{"on_store_error deny", "zone z {\ncapacity 2\nleak 1/h\n}", map[int]int{503: 9}},
-		{"", "zone z {\ncapacity 2\nleak 1/h\non_store_error deny\n}", map[int]int{503: 9}},
-		{"on_store_error deny", "zone z {\ncapacity 2\nleak 1/h\non_store_error local\n}", map[int]int{200: 2, 429: 7}},
-		{"on_store_error deny", "zone z {\ncapacity 2\nleak 1/h\nshadow\n}", map[int]int{200: 9}},
-		{"on_store_error deny", "zone z {\ncapacity 2\nleak 1/h\nenforce 1\n}", map[int]int{200: 9}},
-		{"", "zone a {\ncapacity 4\nleak 1/h\n}\nzone b {\ncapacity 2\nleak 1/h\non_store_error allow\n}", map[int]int{200: 4, 429: 5}},
-		{"", "zone a {\ncapacity 4\nleak 1/h\n}\nzone b {\ncapacity 2\nleak 1/h\non_store_error deny\n}", map[int]int{503: 9}},
-		{"", "zone a {\ncapacity 4\nleak 1/h\n}\nzone b {\ncapacity 2\nleak 1/h\n}", map[int]int{200: 2, 429: 7}},
+		{"on_store_error allow", "zone z {\nlimit 2 1/h\n}", map[int]int{200: 9}},
+		{"on_store_error deny", "zone z {\nlimit 2 1/h\n}", map[int]int{503: 9}},
+		{"", "zone z {\nlimit 2 1/h\non_store_error deny\n}", map[int]int{503: 9}},
+		{"on_store_error deny", "zone z {\nlimit 2 1/h\non_store_error local\n}", map[int]int{200: 2, 429: 7}},
+		{"on_store_error deny", "zone z {\nlimit 2 1/h\nshadow\n}", map[int]int{200: 9}},
+		{"on_store_error deny", "zone z {\nlimit 2 1/h\nenforce 1\n}", map[int]int{200: 9}},
+		{"", "zone a {\nlimit 4 1/h\n}\nzone b {\nlimit 2 1/h\non_store_error allow\n}", map[int]int{200: 4, 429: 5}},
+		{"", "zone a {\nlimit 4 1/h\n}\nzone b {\nlimit 2 1/h\non_store_error deny\n}", map[int]int{503: 9}},
+		{"", "zone a {\nlimit 4 1/h\n}\nzone b {\nlimit 2 1/h\n}", map[int]int{200: 2, 429: 7}},
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			s := runShared(t, test.global, test.zones)
@@ -128,7 +128,7 @@ func TestPoliciesAreEachZonesOwn(t *testing.T) {
 
 func TestARequestDeniedForWantOfAStoreIsToldWhenToComeBack(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := runShared(t, "on_store_error deny", "zone z {\ncapacity 2\nleak 1/h\n}")
+		s := runShared(t, "on_store_error deny", "zone z {\nlimit 2 1/h\n}")
 		theShared.down.Store(true)
 		w := s.from(someone).get("/")
 		if w.Code != http.StatusServiceUnavailable || w.Header().Get("Retry-After") != "5" {
@@ -153,7 +153,7 @@ func TestEachCallOfAStoreHasATimeoutOfItsOwn(t *testing.T) {
 		{90 * time.Millisecond, 100 * time.Millisecond}, // then locally
 	} {
 		synctest.Test(t, func(t *testing.T) {
-			s := runShared(t, "", "zone z {\ncapacity 100\nleak 1/h\ncost body_items\nsettle status 404 50\n}")
+			s := runShared(t, "", "zone z {\nlimit 100 1/h\ncost body_items\nsettle status 404 50\n}")
 			theShared.slow.Store(int64(test.slow))
 			r := httptest.NewRequest(http.MethodPost, "http://example.com/", strings.NewReader(`[1,2,3]`))
 			r.Header.Set("Content-Type", "application/json")
@@ -170,7 +170,7 @@ func TestEachCallOfAStoreHasATimeoutOfItsOwn(t *testing.T) {
 
 func TestChargesAreSettledInTheStoreThatTookThem(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := runShared(t, "", "zone z {\ncapacity 100\nleak 1/h\ncost 10\nsettle status 404 50\n}")
+		s := runShared(t, "", "zone z {\nlimit 100 1/h\ncost 10\nsettle status 404 50\n}")
 		c := s.from(someone)
 		c.get("/") // 200 settles it down to nothing
 		if got := theShared.settles.Load(); got != 1 {
@@ -189,7 +189,7 @@ func TestChargesAreSettledInTheStoreThatTookThem(t *testing.T) {
 
 func TestChargesThatCannotBeSettledAreCounted(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := runShared(t, "", "zone z {\ncapacity 100\nleak 1/h\ncost 10\nsettle status 404 50\n}")
+		s := runShared(t, "", "zone z {\nlimit 100 1/h\ncost 10\nsettle status 404 50\n}")
 		theShared.deaf.Store(true)
 		c := s.from(someone)
 		c.wantStatuses("/", map[int]int{200: 2})
@@ -202,7 +202,7 @@ func TestChargesThatCannotBeSettledAreCounted(t *testing.T) {
 
 func TestAKnownBlockIsNotAskedAbout(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := runShared(t, "", "zone z {\ncapacity 1\nleak 1/s\nblock 10m\n}")
+		s := runShared(t, "", "zone z {\nlimit 1 1/s\nblock 10m\n}")
 		c := s.from(someone)
 		c.wantStatuses("/", map[int]int{200: 1, 429: 1})
 		before := theShared.takes.Load()
@@ -221,7 +221,7 @@ func TestAKnownBlockIsNotAskedAbout(t *testing.T) {
 
 func TestAResetIsHeededWithinTwoSeconds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := runShared(t, "", "zone z {\ncapacity 1\nleak 1/s\nblock 10m everywhere\n}")
+		s := runShared(t, "", "zone z {\nlimit 1 1/s\nblock 10m everywhere\n}")
 		c := s.from(someone)
 		c.wantStatuses("/", map[int]int{200: 1, 429: 3})
 		if err := theShared.Reset(t.Context(), "z", "203.0.113.7", false); err != nil {
@@ -234,7 +234,7 @@ func TestAResetIsHeededWithinTwoSeconds(t *testing.T) {
 
 func TestAStoreIsClosedWhenTheLastRequestThatUsesItHasEnded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := runShared(t, "", "zone z {\ncapacity 5\nleak 1/s\ndelay\n}")
+		s := runShared(t, "", "zone z {\nlimit 5 1/s\ndelay\n}")
 		c := s.from(someone)
 		c.get("/")
 		var codes [2]int
@@ -265,7 +265,7 @@ func TestSlotsHoldInAnOutageWhateverThePolicyOfTheZone(t *testing.T) {
 						<-time.After(time.Second)
 						return nil
 					}}
-					s := runShared(t, "", "zone z {\nkey text all\ncapacity 100\nleak 1/h\nin_flight 2\non_store_error "+policy+"\n"+options+"\n"+shadow+"\n}\n}\nroute {\nsettle_upstream\n}\nroute {\nrespond ok")
+					s := runShared(t, "", "zone z {\nkey text all\nlimit 100 1/h\nin_flight 2\non_store_error "+policy+"\n"+options+"\n"+shadow+"\n}\n}\nroute {\nsettle_upstream\n}\nroute {\nrespond ok")
 					theShared.down.Store(true)
 					codes := make(chan int, 5)
 					for range 5 {

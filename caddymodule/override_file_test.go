@@ -41,10 +41,9 @@ func apiSite(t *testing.T, file, options string) *site {
 	http:// {
 		throttle {
 			zone api {
-				key header X-Api-Key
+				key header X-Api-Key`+options+`
 				limit 1 1/h
 				override_file `+file+`
-				`+options+`
 			}
 		}
 		respond "{http.throttle.key} {http.throttle.reason}"
@@ -78,7 +77,7 @@ func TestAnOverrideFileGivesKeysTheirLimits(t *testing.T) {
 
 func TestAChangedOverrideFileIsInForceWithoutAReload(t *testing.T) {
 	file := overrideText(t, "shop 2 1/h\n")
-	s := apiSite(t, file, "override baker 3 1/h")
+	s := apiSite(t, file, "\noverride baker 3 1/h")
 	s.apiKey("shop").passes(2, "/")
 	writeFile(t, file, "shop gold\nbaker gold\n")
 	s.apiKey("shop").answers("/", http.StatusTooManyRequests)
@@ -221,7 +220,7 @@ func TestRunTimeBeatsTheFileAndTheFileTheCaddyfile(t *testing.T) {
 }
 
 func TestKeysOfOneNameShareOneBucket(t *testing.T) {
-	s := apiSite(t, overrideText(t, "shop gold as shop\nits-app gold as shop\nother gold\n"), "override its-till 4 1/h as shop")
+	s := apiSite(t, overrideText(t, "shop gold as shop\nits-app gold as shop\nother gold\n"), "\noverride its-till 4 1/h as shop")
 	for i, key := range []string{"shop", "its-app", "its-till", "shop"} {
 		w := s.apiKey(key).get("/")
 		if w.Code != http.StatusOK || !strings.HasPrefix(w.Body.String(), "@as/shop ") {
@@ -250,7 +249,7 @@ func TestKeysOfOneNameShareOneBucket(t *testing.T) {
 }
 
 func TestABlockOfASharedBucketHoldsForAllItsKeys(t *testing.T) {
-	s := apiSite(t, overrideText(t, "shop gold as shop\nits-app gold as shop\n"), "block 10m")
+	s := apiSite(t, overrideText(t, "shop gold as shop\nits-app gold as shop\n"), "\nblock 10m")
 	s.apiKey("shop").passes(4, "/")
 	if got := s.apiKey("its-app").get("/"); got.Code != http.StatusTooManyRequests || got.Header().Get("Retry-After") == "" {
 		t.Errorf("got %d with %v, want it blocked", got.Code, got.Header())
@@ -265,8 +264,7 @@ func TestSharedBucketsAreCorrectedBySettle(t *testing.T) {
 				key header X-Api-Key
 				limit 1 1/h
 				cost 0.5
-				settle header X-Cost
-				debt 0
+				settle header X-Cost debt 0
 				override_file `+overrideText(t, "shop 4 1/h as shop\nits-app 4 1/h as shop\n")+`
 			}
 		}
@@ -280,7 +278,7 @@ func TestSharedBucketsAreCorrectedBySettle(t *testing.T) {
 
 func TestUnlistedKeyCountsTheLinesOfTheFile(t *testing.T) {
 	file := overrideText(t, "shop gold\n")
-	s := apiSite(t, file, "unlisted_key refuse")
+	s := apiSite(t, file, " unlisted refuse")
 	s.apiKey("shop").answers("/", http.StatusOK)
 	if got := s.apiKey("bakery").get("/"); got.Code != http.StatusTooManyRequests {
 		t.Errorf("got %d for a key that nobody listed, want it refused", got.Code)
@@ -369,7 +367,7 @@ func TestAnOverrideThatIsTooSmallForSomeRequestsIsWarnedOf(t *testing.T) {
 
 func TestStatusAndBucketsSayWhereLimitsComeFrom(t *testing.T) {
 	file := overrideText(t, "# customers\nshop gold\nleaked deny\n")
-	s := apiSite(t, file, "override baker 3 1/h")
+	s := apiSite(t, file, "\noverride baker 3 1/h")
 	for _, key := range []string{"shop", "baker", "nobody"} {
 		s.apiKey(key).answers("/", http.StatusOK)
 	}

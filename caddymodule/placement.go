@@ -169,11 +169,13 @@ func (c *serversConfig) findAsked(value any, path string) {
 // visit remembers the zones of a throttle handler.
 func (c *serversConfig) visit(h *routes.Handler, place string, way routes.Way) {
 	var config struct {
-		Zone []map[string]json.RawMessage `json:"zone"`
+		Match json.RawMessage              `json:"match"`
+		Zone  []map[string]json.RawMessage `json:"zone"`
 	}
 	if h.Name != "throttle" || json.Unmarshal(h.Raw, &config) != nil {
 		return
 	}
+	way.Narrowed = way.Narrowed || config.Match != nil
 	for _, fields := range config.Zone {
 		var name string
 		_ = json.Unmarshal(fields["name"], &name) // Caddy says what is wrong
@@ -192,12 +194,12 @@ func (c *serversConfig) note(raw []byte) {
 		return
 	}
 	c.traits[z.Name] = zoneTraits{
-		keyedByForm: len(z.Match) == 0 && z.MissingKey != string(decision.Skip) && slices.ContainsFunc(z.Key, func(k KeySource) bool { return k.Source == "form" }),
+		keyedByForm: len(z.Match) == 0 && (z.Key == nil || z.Key.Missing != string(decision.Skip)) && slices.ContainsFunc(z.Key.sources(), func(k KeySource) bool { return k.Source == "form" }),
 		ofAnything:  len(z.Match) == 0,
-		siteRoot:    z.ExemptStaticFiles != nil && z.ExemptStaticFiles.Root == "",
-		told:        slices.ContainsFunc(z.Rank, func(r Rank) bool { return r.Told != "" }),
-		inFlight:    z.InFlight > 0,
-		refuses:     z.InFlight > 0 && z.Refuse == "error" && !z.Shadow,
+		siteRoot:    slices.Contains(z.ExemptStaticFiles, StaticFiles{}),
+		told:        z.InFlight != nil && slices.ContainsFunc(z.InFlight.Rank, func(r Rank) bool { return r.Told != "" }),
+		inFlight:    z.InFlight != nil,
+		refuses:     z.InFlight != nil && z.Refusal != nil && z.Refusal.Error && z.Shadow == nil,
 	}
 }
 
@@ -247,7 +249,7 @@ func (c *serversConfig) check(global []*Zone) (unused []string, err error) {
 	}
 	for i := range c.uses {
 		if use := &c.uses[i]; use.errors != nil && len(use.errors.zones) == 0 && c.traits[use.zone].refuses {
-			return nil, fmt.Errorf("zone %q hands refusals to an error route that asks an upstream without a slot of in_flight: write throttle with the zone into the error route, or remove refuse error, in %s", use.zone, c.name(zonePlace{use.zone, use.errors.path}))
+			return nil, fmt.Errorf("zone %q hands refusals to an error route that asks an upstream without a slot of in_flight: write throttle with the zone into the error route, or remove refusal error, in %s", use.zone, c.name(zonePlace{use.zone, use.errors.path}))
 		}
 	}
 	return unused, nil

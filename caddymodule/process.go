@@ -55,7 +55,8 @@ func leave(key string) error {
 }
 
 // requestBuffers bounds what is held of the bodies of all requests together, for
-// request_buffer and to find out keys and costs. There is one, since there is one memory, whatever configs are running.
+// in_flight ... buffer and to find out keys and costs. There is one, since there is one
+// memory, whatever configs are running.
 var requestBuffers = body.NewMemory(mostBuffered)
 
 // mostBuffered is in bytes.

@@ -79,7 +79,7 @@ func TestAClientThatLeavesWhenItsTurnComesIsNotServed(t *testing.T) {
 
 func TestTooManyThatWaitAreRefusedAndNotCharged(t *testing.T) {
 	inSettleBubble(t, func(t *testing.T) {
-		s := newWaitZone(t, likeNginx+"\nmax_waiting 2\nretry_after fit", 0)
+		s := newWaitZone(t, likeNginx+" queue 2\nrefusal retry_after fit", 0)
 		visits := s.visits(4, office, "/")
 		wantFullness(t, s, 3)
 		if v := visits[3]; v.Code != http.StatusTooManyRequests || v.Header().Get("Retry-After") != "3" {
@@ -101,17 +101,14 @@ func TestARefusalForWaitingGivesBackTheChargesOfAllZones(t *testing.T) {
 	inSettleBubble(t, func(t *testing.T) {
 		s := newWaitSite(t, `throttle {
 			zone beside {
-				capacity 100
-				leak 1/d
+				limit 100 1/d
 			}
 			zone watched {
-				capacity 100
-				leak 1/d
+				limit 100 1/d
 				shadow
 			}
 			zone waits {
-				`+likeNginx+`
-				max_waiting 1
+				`+likeNginx+` queue 1
 			}
 		}`, 0)
 		s.visits(4, office, "/")
@@ -131,7 +128,7 @@ func TestARefusalForWaitingGivesBackTheChargesOfAllZones(t *testing.T) {
 
 func TestAShadowForWhichTooManyWaitPoursNothing(t *testing.T) {
 	inSettleBubble(t, func(t *testing.T) {
-		s := newWaitZone(t, likeNginx+"\nmax_waiting 2\nshadow\nsettle header X-Cost", 0)
+		s := newWaitZone(t, likeNginx+" queue 2\nshadow\nsettle header X-Cost", 0)
 		for _, v := range s.visits(5, office, "/") {
 			if !v.ended || !v.reached {
 				t.Errorf("got over %v, at the upstream %v, want nobody to wait", v.ended, v.reached)
@@ -147,7 +144,7 @@ func TestAShadowForWhichTooManyWaitPoursNothing(t *testing.T) {
 }
 
 func TestAtTheEndOfTheProcessAllWaitingClientsAreToldSo(t *testing.T) {
-	for _, options := range []string{likeNginx, "in_flight 1\nmax_wait 1m"} {
+	for _, options := range []string{likeNginx, "in_flight 1 wait 1m"} {
 		inSettleBubble(t, func(t *testing.T) {
 			s := newWaitZone(t, options, 10*time.Second)
 			first := s.visit(office, "/")

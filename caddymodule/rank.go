@@ -53,6 +53,8 @@ const (
 
 	passOff = "off"
 
+	rankSyntax = "member issued <cookie-glob>...|member told <Response-Header>|member|crawler <request matchers>"
+
 	wantRank = "want rank member issued <cookie-glob>..., rank member told <Response-Header>, or rank member|crawler with request matchers"
 )
 
@@ -98,7 +100,7 @@ func parseRank(r *zoneReader) error {
 			return err
 		}
 	}
-	r.zone.Rank = append(r.zone.Rank, rank)
+	r.zone.inFlight().Rank = append(r.zone.inFlight().Rank, rank)
 	return nil
 }
 
@@ -198,22 +200,22 @@ func anonymousOfRails(pattern string) string {
 // compileRanks checks who has which rank.
 func (c *compilation) compileRanks() error {
 	switch {
-	case c.Pass != "" && c.Pass != passOff:
-		return about("pass", 0, fmt.Errorf("invalid pass %q: want off, or nothing for passes", c.Pass))
-	case c.Pass != "" && len(c.Share) == 0:
-		return about("pass", 0, errors.New("pass off has no meaning without share: no other zone sends passes"))
-	case len(c.Share) > 0 && c.Pass == "" && strings.HasPrefix(c.Name, "device-"):
-		return about("share", 0, fmt.Errorf("the pass of a zone with share cannot be told from the cookie of trust_devices in a zone %q: want a name that does not begin with device-", strings.TrimPrefix(c.Name, "device-")))
+	case c.InFlight.Pass != "" && c.InFlight.Pass != passOff:
+		return about("in_flight pass", 0, fmt.Errorf("invalid pass %q: want off, or nothing for passes", c.InFlight.Pass))
+	case c.InFlight.Pass != "" && !c.shares():
+		return about("in_flight pass", 0, errors.New("pass off has no meaning without share: no other zone sends passes"))
+	case c.shares() && c.InFlight.Pass == "" && strings.HasPrefix(c.Name, "device-"):
+		return about("in_flight share", 0, fmt.Errorf("the pass of a zone with share cannot be told from the cookie of trust_devices in a zone %q: want a name that does not begin with device-", strings.TrimPrefix(c.Name, "device-")))
 	}
 	seen := make(map[string]bool)
-	for i := range c.Rank {
-		r := &c.Rank[i]
+	for i := range c.InFlight.Rank {
+		r := &c.InFlight.Rank[i]
 		if err := c.checkRank(r); err != nil {
-			return about("rank", i, err)
+			return about("in_flight rank", i, err)
 		}
 		for _, source := range r.sources() {
 			if seen[source] {
-				return about("rank", i, fmt.Errorf("%s is given twice: remove one", source))
+				return about("in_flight rank", i, fmt.Errorf("%s is given twice: remove one", source))
 			}
 			seen[source] = true
 		}
@@ -245,7 +247,7 @@ func (c *compilation) checkRank(r *Rank) error {
 		}
 	}
 	switch {
-	case len(c.Share) == 0:
+	case !c.shares():
 		return errors.New("rank has no meaning without share: clients of other zones wait in the order of arrival")
 	case r.Rank != rankMember && r.Rank != rankCrawler:
 		return fmt.Errorf("unknown rank %q: want member or crawler", r.Rank)
@@ -253,7 +255,7 @@ func (c *compilation) checkRank(r *Rank) error {
 		return errors.New("incomplete rank: want one of issued, told and match")
 	case r.Rank == rankCrawler && len(r.Match) == 0:
 		return errors.New("only members are known by what the upstream answers: want matchers for crawlers")
-	case c.Pass == passOff && len(r.Match) == 0:
+	case c.InFlight.Pass == passOff && len(r.Match) == 0:
 		return errors.New("pass off and rank member issued or told exclude each other: a member is known by the pass")
 	case r.Told != "" && !httpguts.ValidHeaderFieldName(r.Told):
 		return fmt.Errorf("invalid response header %q in rank member told: want a name such as X-Throttle-User", r.Told)
@@ -285,11 +287,11 @@ func (z *Zone) loadRanks(ctx caddy.Context, rule *decision.Rule) error {
 		return nil
 	}
 	ranks := decision.NewRanks()
-	if z.Pass != passOff {
+	if z.InFlight.Pass != passOff {
 		ranks.Pass = &clientpass.Zone{Name: z.Name}
 	}
-	for i := range z.Rank {
-		r := &z.Rank[i]
+	for i := range z.InFlight.Rank {
+		r := &z.InFlight.Rank[i]
 		if slices.ContainsFunc(r.Match, weak) {
 			ranks.Weak = append(ranks.Weak, r.Rank)
 		}

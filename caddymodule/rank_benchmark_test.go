@@ -16,14 +16,14 @@ func BenchmarkRank(b *testing.B) {
 		name, options string
 		cookie        bool
 	}{
-		{"in_flight", "key text all", false},
+		{"in_flight", "wait 5s", false},
 		{"pass-off", "share\npass off", false},
 		{"share", "share", false},
 		{"issued", "share\nrank member issued sid", false},
 		{"member", "share\nrank member issued sid", true},
 	} {
 		b.Run("zone="+test.name, func(b *testing.B) {
-			s := newLoginSite(b, b.TempDir(), "zone php {\nin_flight 5\n"+test.options+"\n}")
+			s := newLoginSite(b, b.TempDir(), "zone php {\nkey text all\nin_flight 5 {\n"+test.options+"\n}\n}")
 			h := &Handler{Zone: []*Zone{{Name: "php"}}}
 			h.app, h.zones = s.app(), []*runningZone{s.app().zones["php"]}
 			r := httptest.NewRequest(http.MethodGet, "http://example.com/", nil)

@@ -68,7 +68,7 @@ func TestAMemberWhoOpensFortyTabsIsServedWithinHalfAMinute(t *testing.T) {
 // Her slots are held by others, and nobody gets one for long.
 func TestAnEarlyRequestOfAMemberMovesNothing(t *testing.T) {
 	inSettleBubble(t, func(t *testing.T) {
-		s, ann := filledSite(t, "eager", "max_wait 4s")
+		s, ann := filledSite(t, "eager", "wait 4s")
 		s.slowly(time.Hour)
 		for i := range 30 {
 			s.visit("198.51.100."+strconv.Itoa(i), "/")
@@ -80,7 +80,7 @@ func TestAnEarlyRequestOfAMemberMovesNothing(t *testing.T) {
 		if first.Code != http.StatusServiceUnavailable || wait < 5*time.Second || wait > 10*time.Second {
 			t.Fatalf("got %d and Retry-After %v, want 5 to 10 s", first.Code, wait)
 		}
-		for range 3 { // she clicks again at once, which is more than max_wait too early
+		for range 3 { // she clicks again at once, which is more than wait too early
 			early := ann.opens("GET", "/")
 			if got, rest := ann.keeps(early), time.Until(told); early.Code != http.StatusServiceUnavailable || got < rest || got > rest+time.Second {
 				t.Errorf("got %d and Retry-After %v, want it refused with the rest of %v", early.Code, got, rest)
@@ -92,7 +92,7 @@ func TestAnEarlyRequestOfAMemberMovesNothing(t *testing.T) {
 			t.Errorf("got it ended after %v, want it to wait for its time, and then for as long as one who has come back", waits.waited)
 		}
 		if pass(200 * time.Millisecond); waits.Code != http.StatusServiceUnavailable {
-			t.Errorf("got %d, want it refused when max_wait is over", waits.Code)
+			t.Errorf("got %d, want it refused when wait is over", waits.Code)
 		}
 		pass(3 * time.Hour)
 		emptyRooms(t, "eager")
@@ -102,7 +102,7 @@ func TestAnEarlyRequestOfAMemberMovesNothing(t *testing.T) {
 // However often a member is refused, the wait does not double.
 func TestAMembersRefusalsNeverOrderMoreThanTenSeconds(t *testing.T) {
 	inSettleBubble(t, func(t *testing.T) {
-		s, ann := filledSite(t, "often", "max_wait 1s")
+		s, ann := filledSite(t, "often", "wait 1s")
 		s.slowly(time.Hour)
 		for i := range 10 {
 			s.visit("198.51.100."+strconv.Itoa(i), "/")

@@ -110,7 +110,7 @@ func wantPasses(t *testing.T, zone string, want map[string]float64) {
 // busySite is a site with one slot, which somebody holds for so long.
 func busySite(t *testing.T, zone, options string, takes time.Duration) *settleSite {
 	t.Helper()
-	s := newWaitSite(t, "throttle {\nzone "+zone+" {\nin_flight 1\nshare\n"+options+"\n}\n}", takes)
+	s := newWaitSite(t, "throttle {\nzone "+zone+" {\nin_flight 1 {\nshare\n"+options+"\n}\n}\n}", takes)
 	for range 2 {
 		s.visit("198.51.100.1", "/")
 	}
@@ -141,7 +141,7 @@ func TestOneWhoIsRefusedIsServedAsReturnedFromTheTimeOnThatItWasTold(t *testing.
 		late.opens("GET", "/").wantRank(t, "returned")
 		pass(time.Minute)
 
-		s = busySite(t, "soon", "max_wait 1s", 3*time.Second)
+		s = busySite(t, "soon", "wait 1s", 3*time.Second)
 		bob := s.person("203.0.113.3")
 		wait = bob.keeps(bob.opens("GET", "/"))
 		pass(wait - time.Second)
@@ -200,7 +200,7 @@ func TestCopiesOfAPassAndPassesOfOneAddressShareOneTurn(t *testing.T) {
 			},
 		} {
 			zone := "turns" + strconv.Itoa(i)
-			s := busySite(t, zone, "max_wait 8s", time.Second)
+			s := busySite(t, zone, "wait 8s", time.Second)
 			cookies := returning(s, zone, 6)
 			visits := []*visit{s.visit("198.51.100.1", "/")}
 			for n := range 5 {
@@ -217,7 +217,7 @@ func TestCopiesOfAPassAndPassesOfOneAddressShareOneTurn(t *testing.T) {
 
 func TestFurtherRefusalsWaitLongerAndReloadThreeTimes(t *testing.T) {
 	inSettleBubble(t, func(t *testing.T) {
-		s := busySite(t, "long", "max_wait 5s", time.Hour)
+		s := busySite(t, "long", "wait 5s", time.Hour)
 		ann := s.person("203.0.113.1")
 		var waits []time.Duration
 		for try := range 7 {
@@ -271,7 +271,7 @@ func TestOnlyPagesAndFormsBringAPass(t *testing.T) {
 
 func TestAShadowAndAZoneWithoutPassesSendNone(t *testing.T) {
 	inSettleBubble(t, func(t *testing.T) {
-		for name, option := range map[string]string{"dark": "shadow\nrank member issued sid", "off": "pass off"} {
+		for name, option := range map[string]string{"dark": "rank member issued sid\n}\nshadow {", "off": "pass off"} {
 			s := busySite(t, name, option, time.Minute)
 			s.serve = func(w http.ResponseWriter, r *http.Request) error {
 				w.Header().Set("Cache-Control", "private")
@@ -292,7 +292,7 @@ func TestAShadowAndAZoneWithoutPassesSendNone(t *testing.T) {
 
 func TestWhoIsServedGetsNoPass(t *testing.T) {
 	inSettleBubble(t, func(t *testing.T) {
-		s := newWaitSite(t, "throttle {\nzone crowd {\nin_flight 1\nshare\n}\n}", 800*time.Millisecond)
+		s := newWaitSite(t, "throttle {\nzone crowd {\nin_flight 1 {\n\tshare\n}\n}\n}", 800*time.Millisecond)
 		serve := s.serve
 		s.serve = func(w http.ResponseWriter, r *http.Request) error {
 			w.Header().Set("Cache-Control", "private")
@@ -311,7 +311,7 @@ func TestWhoIsServedGetsNoPass(t *testing.T) {
 // has its session.
 func wordpressSite(t *testing.T, zone, options string) *settleSite {
 	t.Helper()
-	s := newWaitSite(t, "throttle {\nzone "+zone+" {\nin_flight 5\nshare\n"+options+"\n}\n}", 0)
+	s := newWaitSite(t, "throttle {\nzone "+zone+" {\nin_flight 5 {\nshare\n"+options+"\n}\n}\n}", 0)
 	s.serve = func(w http.ResponseWriter, r *http.Request) error {
 		header := w.Header()
 		header.Set("Cache-Control", "private")
@@ -371,7 +371,7 @@ func TestALogInMakesAMemberAndALogOutEndsThat(t *testing.T) {
 // most of them.
 func TestAMemberStaysOneWhileTheSessionChangesWithEachResponse(t *testing.T) {
 	inSettleBubble(t, func(t *testing.T) {
-		s := newWaitSite(t, "throttle {\nzone laravel {\nin_flight 5\nshare\nrank member told X-User\n}\n}", 0)
+		s := newWaitSite(t, "throttle {\nzone laravel {\nin_flight 5 {\n\tshare\n\trank member told X-User\n}\n}\n}", 0)
 		n := 0
 		s.serve = func(w http.ResponseWriter, r *http.Request) error {
 			n++
@@ -432,7 +432,7 @@ func TestANetworkHasTwentyNewMembersAnHour(t *testing.T) {
 // never keep one. The places of a network are for its other users, too.
 func TestAnAccountTakesOnePlaceOfItsNetwork(t *testing.T) {
 	inSettleBubble(t, func(t *testing.T) {
-		s := newWaitSite(t, "throttle {\nzone places {\nin_flight 5\nshare\nrank member told X-User\n}\n}", 0)
+		s := newWaitSite(t, "throttle {\nzone places {\nin_flight 5 {\n\tshare\n\trank member told X-User\n}\n}\n}", 0)
 		s.serve = func(w http.ResponseWriter, r *http.Request) error {
 			w.Header().Set("X-User", r.URL.Query().Get("user"))
 			w.Header().Set("Cache-Control", "private")
@@ -460,9 +460,10 @@ func TestOnlyTheUpstreamTellsWhoAUserIsAndOnlyThrottleHearsIt(t *testing.T) {
 	inSettleBubble(t, func(t *testing.T) {
 		const directives = `throttle {
 			zone told {
-				in_flight 5
-				share
-				rank member told X-User
+				in_flight 5 {
+					share
+					rank member told X-User
+				}
 			}
 		}
 		throttle {
@@ -575,10 +576,10 @@ func TestRanksThatHoldLessThanTheyPromiseAreWarnedOf(t *testing.T) {
 		"rank member {\nvars {http.auth.user.id} ann\n}":        0,
 		"rank member issued sid":                                0,
 	} {
-		s := run(t, "http:// {\nthrottle {\nzone php {\nin_flight 5\nshare\n"+options+"\n}\n}\n}")
+		s := run(t, "http:// {\nthrottle {\nzone php {\nin_flight 5 {\nshare\n"+options+"\n}\n}\n}\n}")
 		s.warned(t, forged, want)
 	}
-	s := run(t, "http:// {\nthrottle {\nzone php {\nin_flight 5\nshare\nshadow\n}\n}\n}")
+	s := run(t, "http:// {\nthrottle {\nzone php {\nin_flight 5 {\n\tshare\n}\nshadow\n}\n}\n}")
 	if lines := s.logs.lines(t, "how many clients would have returned is unknown"); len(lines) != 1 || lines[0]["level"] != "info" {
 		t.Errorf("got %v, want a shadow to say what it cannot tell", lines)
 	}
@@ -586,17 +587,17 @@ func TestRanksThatHoldLessThanTheyPromiseAreWarnedOf(t *testing.T) {
 
 func TestATurnThatComesLaterThanPeopleWaitIsWarnedOf(t *testing.T) {
 	for options, want := range map[string]int{
-		"share":                    0,
-		"share\nmax_wait 8s":       0,
-		"share\nmax_wait 8001ms":   1,
-		"share\nmax_wait 30s":      1,
-		"share\nmax_wait 60s":      1,
-		"max_wait 30s":             0, // nobody takes turns
-		"share header X-Tenant":    0,
-		"share\nmax_waiting 10000": 0,
+		"share":                 0,
+		"share\nwait 8s":        0,
+		"share\nwait 8001ms":    1,
+		"share\nwait 30s":       1,
+		"share\nwait 60s":       1,
+		"wait 30s":              0, // nobody takes turns
+		"share header X-Tenant": 0,
+		"share\nqueue 10000":    0,
 	} {
-		s := run(t, "http:// {\nthrottle {\nzone php {\nin_flight 5\n"+options+"\n}\n}\n}")
-		s.warned(t, "set max_wait to 8s or less", want)
+		s := run(t, "http:// {\nthrottle {\nzone php {\nin_flight 5 {\n"+options+"\n}\n}\n}\n}")
+		s.warned(t, "set its wait to 8s or less", want)
 		if strings.Contains(options, "share") {
 			s.warned(t, "requests may wait longer than most clients do", 0) // one warning is enough
 		}
@@ -620,7 +621,7 @@ func TestACookieThatEveryVisitorGetsIsWarnedOf(t *testing.T) {
 		{"all of too few to tell", fewestMembers - 1, 1, false, 0},
 		{"all who had cookies before", 60, 1, true, 0},
 	} {
-		s := newLoginSite(t, t.TempDir(), "zone php {\nin_flight 5\nshare\nrank member issued wordpress_logged_in_*\n}")
+		s := newLoginSite(t, t.TempDir(), "zone php {\nin_flight 5 {\n\tshare\n\trank member issued wordpress_logged_in_*\n}\n}")
 		for i := range test.visitors {
 			r := httptest.NewRequest("POST", "http://example.com/", strings.NewReader("pwd=right"))
 			if i%test.one < test.one-1 {
@@ -637,7 +638,7 @@ func TestACookieThatEveryVisitorGetsIsWarnedOf(t *testing.T) {
 		t.Log(test.name)
 		s.warned(t, warning, test.want)
 	}
-	s := newLoginSite(t, t.TempDir(), "zone php {\nin_flight 5\nshare\nrank member issued wordpress_logged_in_*\n}")
+	s := newLoginSite(t, t.TempDir(), "zone php {\nin_flight 5 {\n\tshare\n\trank member issued wordpress_logged_in_*\n}\n}")
 	r := httptest.NewRequest("POST", "http://example.com/", strings.NewReader("pwd=right"))
 	r.Header.Set("Content-Type", "application/x-www-form-urlencoded")
 	if w := s.do(r); len(w.Header()["Set-Cookie"]) != 2 {

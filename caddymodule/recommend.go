@@ -134,7 +134,7 @@ func (f *recommendFlags) load(observe replayObserver) (*replay, error) {
 	limit := f.replayFlags
 	if f.config == "" {
 		// Not the limit but the key and the cost matter: nothing is refused.
-		limit.capacity, limit.leak, limit.keys = "1000000", "1000000/s", []string{f.keyText()}
+		limit.limit, limit.keys = "1000000 1000000/s", []string{f.keyText()}
 	}
 	config, err := limit.loadConfig()
 	if err != nil {

@@ -100,10 +100,10 @@ func TestTheRecommendedLinesAdapt(t *testing.T) {
 		}
 	}
 	best := z.Units.Best()
-	if want := fmt.Sprintf(`"capacity":%v,"exempt_static_files":{},"leak":"%s"`, best.Capacity, best.Leak); !bytes.Contains(adapted, []byte(want)) {
+	if want := fmt.Sprintf(`"exempt_static_files":[{}],"limit":"%v %s"`, best.Capacity, best.Leak); !bytes.Contains(adapted, []byte(want)) {
 		t.Errorf("got %s, want it to contain %s", adapted, want)
 	}
-	if !bytes.Contains(adapted, []byte(`"shadow":true`)) {
+	if !bytes.Contains(adapted, []byte(`"shadow":{}`)) {
 		t.Errorf("got %s, want a zone in shadow", adapted)
 	}
 }
@@ -176,7 +176,7 @@ func TestARecommendationAgreesWithReplayingEveryCapacity(t *testing.T) {
 // replayedWith replays a log, and returns how many keys and requests are refused.
 func replayedWith(t *testing.T, log string, capacity float64, leak string) (keys, requests int) {
 	t.Helper()
-	f := &replayFlags{logFlags: logFlags{format: "auto"}, keys: []string{"client_ip"}, capacity: fmt.Sprint(capacity), leak: leak}
+	f := &replayFlags{logFlags: logFlags{format: "auto"}, keys: []string{"client_ip"}, limit: fmt.Sprint(capacity) + " " + leak}
 	config, err := f.loadConfig()
 	if err != nil {
 		t.Fatal(err)

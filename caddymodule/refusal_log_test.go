@@ -220,8 +220,7 @@ func TestASiteLogsRefusalsByZone(t *testing.T) {
 		s := run(t, `{
 			throttle {
 				zone tried {
-					capacity 1
-					leak 1/h
+					limit 1 1/h
 					shadow
 				}
 			}
@@ -230,8 +229,7 @@ func TestASiteLogsRefusalsByZone(t *testing.T) {
 			throttle {
 				zone tried
 				zone login {
-					capacity 1
-					leak 1/h
+					limit 1 1/h
 				}
 			}
 			respond ok
@@ -277,7 +275,7 @@ func (stuckWriter) Sync() error { return nil }
 
 func TestALogThatHangsHoldsUpNoOtherRefusal(t *testing.T) {
 	for _, option := range []string{"", "block 1h", "shadow", "shadow\nin_flight 1"} {
-		s := run(t, "http:// {\nthrottle {\nzone site {\ncapacity 1\nleak 1/h\n"+option+"\n}\n}\nrespond ok\n}")
+		s := run(t, "http:// {\nthrottle {\nzone site {\nlimit 1 1/h\n"+option+"\n}\n}\nrespond ok\n}")
 		w := stuckWriter{make(chan struct{}, 1), make(chan struct{})}
 		core := zapcore.NewCore(zapcore.NewJSONEncoder(zap.NewProductionEncoderConfig()), w, zap.InfoLevel)
 		for _, l := range s.app().zones["site"].refusals {

@@ -138,7 +138,7 @@ func TestAReloadThatFailsChangesNothing(t *testing.T) {
 
 	for name, caddyfile := range map[string]string{
 		"provisioning fails": strings.Replace(fmt.Sprintf(reloaded, 1, addr, 100, "two"), "respond",
-			"throttle {\nzone home {\ncapacity 1\nleak 1/s\nmatch client_ip {env.NO_SUCH_HOME}\n}\n}\nrespond", 1),
+			"throttle {\nzone home {\nlimit 1 1/s\nmatch client_ip {env.NO_SUCH_HOME}\n}\n}\nrespond", 1),
 		"starting fails": fmt.Sprintf(reloaded, 1, addr+", http://"+taken, 100, "two"),
 	} {
 		for range 5 { // apps start in any order

@@ -93,7 +93,7 @@ func (rp *replay) begin(o replayOptions) {
 		}
 	}
 	rp.times = rp.times || rp.holds
-	if !rp.routes && len(rp.handlers) == 1 && !rp.times && !rp.usesReplacer() {
+	if !rp.routes && len(rp.handlers) == 1 && rp.handlers[0].match == nil && !rp.times && !rp.usesReplacer() {
 		rp.reused = newReusedRequest(rp.readsHeaders())
 	}
 }

@@ -22,7 +22,7 @@ func BenchmarkReplay(b *testing.B) {
 		b.Fatal(err)
 	}
 	for _, format := range []string{"caddy", "combined"} {
-		for limits, f := range map[string]replayFlags{"key": {capacity: "60", leak: "1/s"}, "config": {config: config}} {
+		for limits, f := range map[string]replayFlags{"key": {limit: "60 1/s"}, "config": {config: config}} {
 			b.Run("limits="+limits+"/format="+format, func(b *testing.B) {
 				log := filepath.Join(b.TempDir(), "access.log")
 				if err := os.WriteFile(log, []byte(randomLog(format)), 0o600); err != nil {
@@ -71,7 +71,7 @@ example.com {
 			match path /wp-login.php*
 			key client_ip
 			limit 5 5/h
-			count_only status 401 403
+			settle status 401 403 1 after
 		}
 	}
 	encode zstd gzip

@@ -28,7 +28,7 @@ type replayFlags struct {
 	logFlags
 	config, adapter, zone string
 	keys                  []string
-	capacity, leak, cost  string
+	limit, cost           string
 	compare               string
 	requests              string
 }
@@ -36,7 +36,7 @@ type replayFlags struct {
 func replayCommand() *cobra.Command {
 	var f replayFlags
 	cmd := &cobra.Command{
-		Use:   "replay --config FILE [--zone NAME] | --key SOURCE --capacity N --leak RATE LOG...",
+		Use:   "replay --config FILE [--zone NAME] | --key SOURCE --limit LIMIT LOG...",
 		Short: "Shows what limits would have done to the requests of access logs",
 		Long: `
 Runs the requests of access logs through the limits of a config, in virtual time,
@@ -46,10 +46,10 @@ keys that were refused most, when and where, and the fullest that a bucket was.
 With --config, requests go through the routes, matchers and zones of a Caddyfile
 or of JSON, as in the running Caddy. Nothing else of the config is loaded: no log
 or storage is opened, no upstream called. Matchers that look at files do look at
-them. The status, size and duration of the log count for count_only, settle and
+them. The status, size and duration of the log count for settle and
 in_flight. With --zone, only that zone is shown.
 
-Without a config, --key, --capacity and --leak make up one zone. They are spelled
+Without a config, --key and --limit make up one zone. They are spelled
 as in a zone of the Caddyfile.
 
 A zone is left out if its key or cost is not in the log: bodies never are, and
@@ -63,12 +63,11 @@ by parts of that: 10 unless told, as in sliding=20. They show how many requests 
 refuses, and the most that any second and any minute admitted of one key.`,
 		Example: `  caddy throttle replay --config /etc/caddy/Caddyfile /var/log/caddy/access.log*
   caddy throttle replay --config Caddyfile --zone login --json access.log
-  caddy throttle replay --key client_ip --capacity 60 --leak 1/s access.log.gz
+  caddy throttle replay --key client_ip --limit "60 1/s" access.log.gz
   zcat old.log.Z | caddy throttle replay --config Caddyfile --host example.com -`,
 	}
 	f.add(cmd)
-	cmd.Flags().StringVar(&f.capacity, "capacity", "", "The capacity of a zone without a config")
-	cmd.Flags().StringVar(&f.leak, "leak", "", "The leak of a zone without a config, such as 1/s or 300/5m")
+	cmd.Flags().StringVar(&f.limit, "limit", "", "The limit of a zone without a config, such as \"60 1/s\"")
 	cmd.Flags().StringVar(&f.compare, "compare", "", "Other algorithms to run beside the bucket: fixed, sliding or, with its parts, sliding=20; with commas between")
 	cmd.Flags().StringVar(&f.requests, "requests", "", "Write what each zone decides about each request to this file, as JSON lines")
 	return runnable(cmd, f.run)
@@ -138,10 +137,10 @@ func (f *replayFlags) print(r *logreplay.Report) error {
 
 // loadConfig returns the config as JSON.
 func (f *replayFlags) loadConfig() ([]byte, error) {
-	inline := len(f.keys) > 0 || f.capacity != "" || f.leak != "" || f.cost != ""
+	inline := len(f.keys) > 0 || f.limit != "" || f.cost != ""
 	switch {
 	case f.config != "" && inline:
-		return nil, usageErrorf("--config and --key, --capacity, --leak or --cost exclude each other: change the limit in the config")
+		return nil, usageErrorf("--config and --key, --limit or --cost exclude each other: change the limit in the config")
 	case f.config != "":
 		config, _, _, err := caddycmd.LoadConfig(f.config, f.adapter)
 		if err != nil {
@@ -149,9 +148,9 @@ func (f *replayFlags) loadConfig() ([]byte, error) {
 		}
 		return config, nil
 	case !inline:
-		return nil, usageErrorf("no limits given: want --config <file>, or --key <source> --capacity <n> --leak <rate>")
-	case f.capacity == "" || f.leak == "":
-		return nil, usageErrorf("want both --capacity and --leak, such as --capacity 60 --leak 1/s")
+		return nil, usageErrorf("no limits given: want --config <file>, or --key <source> --limit \"<capacity> <leak>\"")
+	case f.limit == "":
+		return nil, usageErrorf("no limit given: want --limit \"<capacity> <leak>\", such as --limit \"60 1/s\"")
 	case f.zone != "":
 		return nil, usageErrorf("--zone needs --config")
 	}
@@ -162,11 +161,12 @@ func (f *replayFlags) loadConfig() ([]byte, error) {
 // and checked as there.
 func (f *replayFlags) inlineConfig() ([]byte, error) {
 	var zone flagZone
-	zone.add("--capacity", "capacity", f.capacity)
-	zone.add("--leak", "leak", f.leak)
+	zone.add("--limit", "limit", strings.Fields(f.limit)...)
 	if len(f.keys) > 0 {
 		zone.add("--key", "key", strings.Fields(strings.Join(f.keys, " "))...)
-		zone.add("--key", "plain_keys") // whoever runs this can read the log
+		zone.lines[len(zone.lines)-1] += " {" // whoever runs this can read the log
+		zone.add("--key", "plain")
+		zone.add("--key", "}")
 	}
 	if f.cost != "" {
 		zone.add("--cost", "cost", f.cost)
@@ -271,7 +271,7 @@ func (rp *replay) notes(stats *accesslog.Stats) (notes []string) {
 	}{
 		{rp.skipped, "left out, because the URI is invalid and Caddy would not have served it"},
 		{stats.NoClient, "without a client address in the log, and so without that key"},
-		{stats.Unlogged, "refused and not in the log, because log_refused kept them out: their clients seem quieter than they were"},
+		{stats.Unlogged, "refused and not in the log, because log kept them out: their clients seem quieter than they were"},
 		{stats.Late, "far out of order, and counted as arriving later"},
 	} {
 		if note.requests > 0 {
@@ -437,8 +437,7 @@ func (rp *replay) needsHost() bool {
 
 // lacks returns why a zone cannot be replayed, or "".
 func (f *logFacts) lacks(z *Zone) string {
-	for i := range z.Key {
-		k := &z.Key[i]
+	for _, k := range z.Key.sources() {
 		switch {
 		case k.Source == "form":
 			return "its key is the form field " + strconv.Quote(k.Name) + ", and logs hold no bodies"
@@ -488,7 +487,7 @@ func (f *logFacts) doubts(z *Zone) (notes []string) {
 	if z.Settle != nil && z.Settle.Source == "header" {
 		notes = append(notes, fmt.Sprintf("zone %s settles what a response header says, which logs do not hold: its charges stay as they were reserved.", z.Name))
 	}
-	if z.InFlight > 0 && !f.durations {
+	if z.InFlight != nil && !f.durations {
 		notes = append(notes, fmt.Sprintf("zone %s limits requests in flight, and the log has no durations: every request counts as answered at once.", z.Name))
 	}
 	if z.TrustDevices != nil {

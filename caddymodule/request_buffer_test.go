@@ -80,7 +80,7 @@ func wantBuffered(t testing.TB, want int64) {
 
 func TestASlowUploadHoldsNoSlot(t *testing.T) {
 	inSettleBubble(t, func(t *testing.T) {
-		s := newUploadSite(t, "zone slot {\nkey host\nin_flight 1\nrequest_buffer 1KiB\n}")
+		s := newUploadSite(t, "zone slot {\nkey host\nin_flight 1 buffer 1KiB\n}")
 		v, body := s.upload(office, "/")
 		fmt.Fprint(body, "be")
 		pass(time.Minute)
@@ -107,7 +107,7 @@ func TestASlowUploadHoldsNoSlot(t *testing.T) {
 // TestABodyIsBufferedAfterItsDelayAndBeforeItsSlot, once the store has said yes.
 func TestABodyIsBufferedAfterItsDelayAndBeforeItsSlot(t *testing.T) {
 	inSettleBubble(t, func(t *testing.T) {
-		s := newUploadSite(t, "zone slot {\nkey host\ncapacity 10\nleak 1/m\ndelay\nin_flight 1\nrequest_buffer 1KiB\n}")
+		s := newUploadSite(t, "zone slot {\nkey host\nlimit 10 1/m\ndelay\nin_flight 1 buffer 1KiB\n}")
 		s.visit(visitor, "/") // so that the next one waits
 		v, body := s.upload(office, "/")
 		pass(30 * time.Second)
@@ -134,12 +134,12 @@ func TestABodyIsBufferedAfterItsDelayAndBeforeItsSlot(t *testing.T) {
 
 func TestARefusedRequestIsNotBuffered(t *testing.T) {
 	for _, zone := range []string{
-		"capacity 1\nleak 1/d\nin_flight 5",
-		"in_flight 1",
-		"in_flight 5\noverride 203.0.113.9 deny",
+		"limit 1 1/d\nin_flight 5 buffer 1KiB",
+		"in_flight 1 buffer 1KiB",
+		"in_flight 5 buffer 1KiB\noverride 203.0.113.9 deny",
 	} {
 		inSettleBubble(t, func(t *testing.T) {
-			s := newUploadSite(t, "zone slot {\n"+zone+"\nrequest_buffer 1KiB\n}")
+			s := newUploadSite(t, "zone slot {\n"+zone+"\n}")
 			s.visit("203.0.113.9", "/")
 			v, body := s.upload("203.0.113.9", "/")
 			if v.Code != http.StatusTooManyRequests || !v.ended {
@@ -159,11 +159,11 @@ func TestASlotThatIsGoneAfterBufferingRefusesAndRefunds(t *testing.T) {
 		options string
 		want    int
 	}{
-		{"capacity 10\nleak 1/d", http.StatusTooManyRequests},
-		{"max_wait 1m", http.StatusOK},
+		{"\nlimit 10 1/d", http.StatusTooManyRequests},
+		{"wait 1m", http.StatusOK},
 	} {
 		inSettleBubble(t, func(t *testing.T) {
-			s := newUploadSite(t, "zone slot {\nkey host\nin_flight 1\nrequest_buffer 1KiB\n"+test.options+"\n}")
+			s := newUploadSite(t, "zone slot {\nkey host\nin_flight 1 buffer 1KiB "+test.options+"\n}")
 			v, body := s.upload(office, "/")
 			s.visit(visitor, "/")
 			body.Close()
@@ -186,7 +186,7 @@ func TestASlotThatIsGoneAfterBufferingRefusesAndRefunds(t *testing.T) {
 func TestAClientThatLeavesWhileBufferingIsRefundedAndHoldsNothing(t *testing.T) {
 	for _, how := range []string{"breaks off", "context"} {
 		inSettleBubble(t, func(t *testing.T) {
-			s := newUploadSite(t, "zone slot {\nkey host\ncapacity 10\nleak 1/d\nin_flight 1\nrequest_buffer 1KiB\n}")
+			s := newUploadSite(t, "zone slot {\nkey host\nlimit 10 1/d\nin_flight 1 buffer 1KiB\n}")
 			v, body := s.upload(office, "/")
 			fmt.Fprint(body, "be")
 			pass(time.Second)
@@ -210,7 +210,7 @@ func TestAClientThatLeavesWhileBufferingIsRefundedAndHoldsNothing(t *testing.T) 
 
 func TestAnExitEndsBuffering(t *testing.T) {
 	inSettleBubble(t, func(t *testing.T) {
-		s := newUploadSite(t, "zone slot {\ncapacity 10\nleak 1/d\nin_flight 1\nrequest_buffer 1KiB\n}")
+		s := newUploadSite(t, "zone slot {\nlimit 10 1/d\nin_flight 1 buffer 1KiB\n}")
 		v, body := s.upload(office, "/")
 		pass(time.Second)
 		close(s.exit)
@@ -233,7 +233,7 @@ func TestAnExitEndsBuffering(t *testing.T) {
 func TestAClientThatUploadsForTooLongGetsNoSlotUnlessItKeepsThePace(t *testing.T) {
 	for bytes, want := range map[int]int{10 << 10: http.StatusOK, 10<<10 - 1: http.StatusRequestTimeout} {
 		inSettleBubble(t, func(t *testing.T) {
-			s := newUploadSite(t, "zone slot {\nlimit 10 1/d\nin_flight 1\nrequest_buffer 1MiB\n}")
+			s := newUploadSite(t, "zone slot {\nlimit 10 1/d\nin_flight 1 buffer 1MiB\n}")
 			v, body := s.upload(office, "/")
 			fmt.Fprint(body, "be")
 			pass(5*time.Minute - time.Second)
@@ -257,7 +257,7 @@ func TestAClientThatUploadsForTooLongGetsNoSlotUnlessItKeepsThePace(t *testing.T
 
 func TestShadowZonesBufferNothing(t *testing.T) {
 	inSettleBubble(t, func(t *testing.T) {
-		s := newUploadSite(t, "zone slot {\nin_flight 1\nrequest_buffer 1KiB\nshadow\n}\nzone other {\nlimit 10 1/d\n}")
+		s := newUploadSite(t, "zone slot {\nin_flight 1 buffer 1KiB\nshadow\n}\nzone other {\nlimit 10 1/d\n}")
 		v, body := s.upload(office, "/")
 		if !v.reached {
 			t.Error("got the request held up, want it at the upstream")
@@ -272,7 +272,7 @@ func TestShadowZonesBufferNothing(t *testing.T) {
 // TestABodyThatCostsNeededIsBufferedOnce, and one that was too slow for them goes on.
 func TestABodyThatCostsNeededIsBufferedOnce(t *testing.T) {
 	inSettleBubble(t, func(t *testing.T) {
-		s := newUploadSite(t, "zone slot {\nin_flight 1\nrequest_buffer 1KiB\n}\nzone items {\nlimit 100 1/d\ncost body_items rows\n}")
+		s := newUploadSite(t, "zone slot {\nin_flight 1 buffer 1KiB\n}\nzone items {\nlimit 100 1/d\ncost body_items rows\n}")
 		quick, body := s.upload(office, "/")
 		fmt.Fprint(body, "rows=1&rows=2")
 		body.Close()
@@ -302,7 +302,7 @@ func TestABodyThatCostsNeededIsBufferedOnce(t *testing.T) {
 // are not concerned.
 func TestAClientBuffersATenthOfTheMemory(t *testing.T) {
 	inSettleBubble(t, func(t *testing.T) {
-		s := newUploadSite(t, "zone slot {\nin_flight 100\nrequest_buffer 64MiB\n}")
+		s := newUploadSite(t, "zone slot {\nin_flight 100 buffer 64MiB\n}")
 		large, all := s.upload(office, "/")
 		go func() { _, _ = all.Write(make([]byte, mostBuffered/10-64<<10)) }()
 		quiet()
@@ -333,7 +333,7 @@ func TestAClientBuffersATenthOfTheMemory(t *testing.T) {
 // TestWithoutMemoryTheSlotComesFirst, and the next buffers again when there is some.
 func TestWithoutMemoryTheSlotComesFirst(t *testing.T) {
 	inSettleBubble(t, func(t *testing.T) {
-		s := newUploadSite(t, "zone slot {\nin_flight 100\nrequest_buffer 1MiB\n}")
+		s := newUploadSite(t, "zone slot {\nin_flight 100 buffer 1MiB\n}")
 		if !requestBuffers.Reserve(mostBuffered) {
 			t.Fatal("got no memory")
 		}
@@ -399,7 +399,7 @@ func TestABodyWithoutMemoryIsUnread(t *testing.T) {
 // around outlives the client.
 func TestAClientThatLeavesWhileItIsBufferedWithinAnotherZoneEndsThat(t *testing.T) {
 	inSettleBubble(t, func(t *testing.T) {
-		s := newUploadSite(t, "zone around {\nin_flight 5\nmax_wait 5s\nshare client_ip\n}\n}\nthrottle {\nzone slot {\nkey host\nin_flight 1\nrequest_buffer 1KiB\n}")
+		s := newUploadSite(t, "zone around {\nin_flight 5 wait 5s {\nshare client_ip\n}\n}\n}\nthrottle {\nzone slot {\nkey host\nin_flight 1 buffer 1KiB\n}")
 		v, body := s.upload(office, "/")
 		pass(time.Second)
 		v.leave() // the body does not tell
@@ -418,7 +418,7 @@ func TestAClientThatLeavesWhileItIsBufferedWithinAnotherZoneEndsThat(t *testing.
 // TestAnUploadBufferedWithinIsNoTimeOfTheUpstream: the zone around settles by shares.
 func TestAnUploadBufferedWithinIsNoTimeOfTheUpstream(t *testing.T) {
 	inSettleBubble(t, func(t *testing.T) {
-		s := newUploadSite(t, "zone settled {\ncapacity 1000\nleak 1/d\nsettle seconds 5\n}\n}\nthrottle {\nzone slot {\nkey host\nin_flight 1\nmax_wait 5m\nrequest_buffer 1KiB\n}")
+		s := newUploadSite(t, "zone settled {\nlimit 1000 1/d\nsettle seconds 5\n}\n}\nthrottle {\nzone slot {\nkey host\nin_flight 1 wait 5m buffer 1KiB\n}")
 		var bodies []*io.PipeWriter
 		for range 2 {
 			_, body := s.upload(s.client, "/")
@@ -437,7 +437,7 @@ func TestAnUploadBufferedWithinIsNoTimeOfTheUpstream(t *testing.T) {
 
 func TestAReloadLeavesBufferingRequestsAlone(t *testing.T) {
 	inSettleBubble(t, func(t *testing.T) {
-		const zone = "zone slot {\nkey host\nin_flight 1\nrequest_buffer 1KiB\n}"
+		const zone = "zone slot {\nkey host\nin_flight 1 buffer 1KiB\n}"
 		before := newUploadSite(t, zone)
 		v, body := before.upload(office, "/")
 		after := newUploadSite(t, zone)
@@ -484,8 +484,7 @@ func newUploadServer(t *testing.T, options string) *uploadServer {
 		throttle {
 			zone slots {
 				key host
-				in_flight 5
-				%s
+				in_flight 5 %s
 			}
 		}
 		reverse_proxy %s
@@ -540,7 +539,7 @@ func TestTwoSlowUploadersHoldAllWorkersUnlessTheyAreBuffered(t *testing.T) {
 		refused int
 	}{
 		{"", 10},
-		{"request_buffer 1MiB", 0},
+		{"buffer 1MiB", 0},
 	} {
 		t.Run(test.options, func(t *testing.T) {
 			u := newUploadServer(t, test.options)
@@ -569,7 +568,7 @@ func TestTwoSlowUploadersHoldAllWorkersUnlessTheyAreBuffered(t *testing.T) {
 }
 
 func TestUploadsArriveWholeAndWithinTheMemory(t *testing.T) {
-	u := newUploadServer(t, "request_buffer 16MiB\nmax_wait 1m")
+	u := newUploadServer(t, "buffer 16MiB wait 1m")
 	stop := make(chan struct{})
 	var watching sync.WaitGroup
 	var most int64
@@ -635,7 +634,7 @@ func TestUploadsArriveWholeAndWithinTheMemory(t *testing.T) {
 }
 
 func TestUploadsThatBreakOffLeaveNothing(t *testing.T) {
-	u := newUploadServer(t, "request_buffer 1MiB")
+	u := newUploadServer(t, "buffer 1MiB")
 	for i := range 20 {
 		conn, err := net.Dial("tcp", u.addr)
 		if err != nil {
@@ -697,7 +696,7 @@ func (u *uploadServer) warm(t *testing.T, client *http.Client, connections *atom
 }
 
 func TestStalledStreamsOfAConnectionHoldUpNoOtherStream(t *testing.T) {
-	u := newUploadServer(t, "request_buffer 1MiB")
+	u := newUploadServer(t, "buffer 1MiB")
 	client, connections := oneConnection(t)
 	made := u.warm(t, client, connections)
 	var stalled sync.WaitGroup
@@ -742,8 +741,8 @@ func TestUploadsOfOneConnectionTakeTurns(t *testing.T) {
 		size    int // of 20 uploads, which are more than the server's window
 		whole   bool
 	}{
-		{"request_buffer 3MiB\nmax_wait 5m", 300 << 10, true},
-		{"request_buffer 64KiB\nmax_wait 1s", 2 << 20, false},
+		{"buffer 3MiB wait 5m", 300 << 10, true},
+		{"buffer 64KiB wait 1s", 2 << 20, false},
 	} {
 		t.Run(test.options, func(t *testing.T) {
 			u := newUploadServer(t, test.options)

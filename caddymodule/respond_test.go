@@ -63,8 +63,7 @@ func refusedBy(t *testing.T, lines string, r *http.Request) *httptest.ResponseRe
 		throttle {
 			zone site {
 				override 203.0.113.0/24 deny
-				capacity 1
-				leak 1/h
+				limit 1 1/h
 				`+lines+`
 			}
 		}
@@ -73,7 +72,7 @@ func refusedBy(t *testing.T, lines string, r *http.Request) *httptest.ResponseRe
 }
 
 func TestTheStatusIsAChoice(t *testing.T) {
-	if got := refusedBy(t, "status 503", request(someone, site0)).Code; got != 503 {
+	if got := refusedBy(t, "refusal status 503", request(someone, site0)).Code; got != 503 {
 		t.Errorf("got %v, want 503", got)
 	}
 }
@@ -88,7 +87,7 @@ func TestAPageOfOnesOwnIsFilledInAndItsValuesAreEscaped(t *testing.T) {
 	if err := os.WriteFile(page, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	w := refusedBy(t, "key client_ip header X-Evil\nplain_keys\npage "+page,
+	w := refusedBy(t, "key client_ip header X-Evil plain\nrefusal {\n\tpage "+page+"\n}",
 		request(someone, "http://example.com/%3Cb%3E", "X-Evil", attack))
 	want := strings.NewReplacer(
 		"{http.throttle.key}", html.EscapeString(strings.ReplaceAll("203.0.113.7/"+attack, "</script>", "<%2Fscript>")),
@@ -107,16 +106,16 @@ func TestTheMessageIsThatOfTheZoneThatDecides(t *testing.T) {
 		throttle {
 			zone pages {
 				limit 2 1/m
-				message "Too many pages."
+				refusal message "Too many pages."
 			}
 			zone account {
 				match method POST
 				limit 1 1/h
-				message "Too many log-ins to this account."
+				refusal message "Too many log-ins to this account."
 			}
 			zone dry {
 				limit 1 1/d
-				message "Nobody sees this."
+				refusal message "Nobody sees this."
 				shadow
 			}
 		}
@@ -144,9 +143,9 @@ func TestTheMessageIsThatOfTheZoneThatDecides(t *testing.T) {
 
 func TestTheMessageTakesThePlaceOfThePagesText(t *testing.T) {
 	for lines, want := range map[string]string{
-		"page {\ntitle Stop\ntext Ours\n}":                           ">Stop</h1>\n<p dir=\"auto\">Ours</p>",
-		"page {\ntitle Stop\ntext Ours\n}\nmessage \"Jörg's & co.\"": ">Stop</h1>\n<p dir=\"auto\">Jörg&#39;s &amp; co.</p>",
-		"message Slowly": "<p dir=\"auto\">Slowly</p>",
+		"refusal {\npage {\ntitle Stop\ntext Ours\n}\n}":                           ">Stop</h1>\n<p dir=\"auto\">Ours</p>",
+		"refusal {\npage {\ntitle Stop\ntext Ours\n}\nmessage \"Jörg's & co.\"\n}": ">Stop</h1>\n<p dir=\"auto\">Jörg&#39;s &amp; co.</p>",
+		"refusal message Slowly":                                                   "<p dir=\"auto\">Slowly</p>",
 	} {
 		if got := refusedBy(t, lines, request(someone, site0)).Body.String(); !strings.Contains(got, want) {
 			t.Errorf("%q: got %s, want %q in it", lines, got, want)
@@ -159,7 +158,7 @@ func TestAMessageOfOnesOwnPageIsEscaped(t *testing.T) {
 	if err := os.WriteFile(page, []byte("<p>{http.throttle.message}</p>"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if got, want := refusedBy(t, "message \"Slow & steady, {env.HOME}\"\npage "+page, request(someone, site0)).Body.String(), "<p>Slow &amp; steady, {env.HOME}</p>"; got != want {
+	if got, want := refusedBy(t, "refusal message \"Slow & steady, {env.HOME}\" {\npage "+page+"\n}", request(someone, site0)).Body.String(), "<p>Slow &amp; steady, {env.HOME}</p>"; got != want {
 		t.Errorf("got %q, want %q", got, want)
 	}
 }
@@ -169,7 +168,7 @@ func TestThePageIsReadWhenTheConfigIsLoaded(t *testing.T) {
 	if err := os.WriteFile(page, []byte("old"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	s := run(t, "http:// {\nthrottle {\nzone site {\ncapacity 1\nleak 1/h\npage "+page+"\n}\n}\nrespond ok\n}")
+	s := run(t, "http:// {\nthrottle {\nzone site {\nlimit 1 1/h\nrefusal {\npage "+page+"\n}\n}\n}\nrespond ok\n}")
 	c := s.from(someone)
 	c.passes(1, "/")
 	if err := os.Remove(page); err != nil {
@@ -185,7 +184,7 @@ func TestAnEmptyPageIsAPage(t *testing.T) {
 	if err := os.WriteFile(page, nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if got := refusedBy(t, "page "+page, request(someone, site0)).Body.String(); got != "" {
+	if got := refusedBy(t, "refusal {\npage "+page+"\n}", request(someone, site0)).Body.String(); got != "" {
 		t.Errorf("got %q, want nothing", got)
 	}
 }
@@ -194,9 +193,8 @@ func TestErrorRoutesSeeTheRefusalWhenTheyAreToWriteIt(t *testing.T) {
 	s := run(t, `http:// {
 		throttle {
 			zone login {
-				capacity 1
-				leak 1/m
-				refuse error
+				limit 1 1/m
+				refusal error
 			}
 		}
 		respond ok
@@ -223,10 +221,8 @@ func TestARefusalByErrorHasItsStatusAndHeadersWithoutErrorRoutes(t *testing.T) {
 	s := run(t, `http:// {
 		throttle {
 			zone login {
-				capacity 1
-				leak 1/m
-				refuse error
-				status 503
+				limit 1 1/m
+				refusal error status 503
 			}
 		}
 		respond ok
@@ -281,9 +277,9 @@ func TestAHeadRequestIsRefusedWithoutABody(t *testing.T) {
 func TestARefusalDoesNotWaitForABodyThatDoesNotCome(t *testing.T) {
 	for name, directives := range map[string]string{
 		"for its bucket":            "throttle site client_ip 1 1/h",
-		"for the least it can cost": "throttle {\nzone site {\ncapacity 1\nleak 1/h\ncost body_items\n}\n}",
-		"by an error route":         "throttle {\nzone site {\ncapacity 1\nleak 1/h\nrefuse error\n}\n}",
-		"for a slot":                "throttle {\nzone site {\ncapacity 1\nleak 1/h\n}\nzone slots {\nkey text all\nin_flight 1\n}\n}",
+		"for the least it can cost": "throttle {\nzone site {\nlimit 1 1/h\ncost body_items\n}\n}",
+		"by an error route":         "throttle {\nzone site {\nlimit 1 1/h\nrefusal error\n}\n}",
+		"for a slot":                "throttle {\nzone site {\nlimit 1 1/h\n}\nzone slots {\nkey text all\nin_flight 1\n}\n}",
 	} {
 		t.Run(name, func(t *testing.T) {
 			addr := "127.0.0.1" + freeAddress(t)
@@ -347,9 +343,11 @@ func ofBrowser(method, path, languages string) *http.Request {
 func TestTheZoneThatDecidesStylesThePage(t *testing.T) {
 	s := run(t, `http:// {
 		throttle {
-			page {
-				title "The <Library>"
-				accent teal
+			refusal {
+				page {
+					title "The <Library>"
+					accent teal
+				}
 			}
 			zone pages {
 				limit 10 1/m
@@ -357,15 +355,19 @@ func TestTheZoneThatDecidesStylesThePage(t *testing.T) {
 			zone login {
 				match path /login
 				limit 1 1/h
-				page {
-					text "Too many log-ins."
+				refusal {
+					page {
+						text "Too many log-ins."
+					}
 				}
 			}
 			zone watched {
 				limit 1 1/d
 				shadow
-				page {
-					title "nobody sees this"
+				refusal {
+					page {
+						title "nobody sees this"
+					}
 				}
 			}
 		}
@@ -413,8 +415,10 @@ func TestARefusalThatNoWaitingFixesSaysSoInAStyle(t *testing.T) {
 			zone site {
 				limit 1 1/m
 				override 203.0.113.7 deny
-				page {
-					title "The shop"
+				refusal {
+					page {
+						title "The shop"
+					}
 				}
 			}
 		}

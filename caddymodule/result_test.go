@@ -19,9 +19,8 @@ func TestPlaceholdersSayWhatWasDecided(t *testing.T) {
 			throttle {
 				zone site {
 					cost 2.5
-					capacity 6
-					leak 0.5/s
-					refuse error
+					limit 6 0.5/s
+					refusal error
 				}
 			}
 			respond "`+everyPlaceholder+`"
@@ -49,8 +48,7 @@ func TestAmountsAreShownWithAtMostSixDecimals(t *testing.T) {
 			throttle {
 				zone site {
 					cost 0.1
-					capacity 0.7
-					leak 0.1/h
+					limit 0.7 0.1/h
 				}
 			}
 			respond "{http.throttle.level} {http.throttle.remaining} {http.throttle.cost}"
@@ -98,7 +96,7 @@ func TestPlaceholdersAreEmptyIfNoZoneDecided(t *testing.T) {
 			throttle {
 				zone site {
 					exempt path /free
-					message "Later."
+					refusal message "Later."
 					limit 1 1/h
 				}
 			}
@@ -120,18 +118,15 @@ func TestTheAccessLogSaysWhatWasDecided(t *testing.T) {
 			log
 			throttle /two {
 				zone wide {
-					capacity 10
-					leak 1/s
+					limit 10 1/s
 				}
 				zone narrow {
-					capacity 1
-					leak 0.1/s
+					limit 1 0.1/s
 				}
 			}
 			throttle /one {
 				zone shadowed {
-					capacity 1
-					leak 0.25/s
+					limit 1 0.25/s
 					shadow
 				}
 			}
@@ -139,16 +134,13 @@ func TestTheAccessLogSaysWhatWasDecided(t *testing.T) {
 				zone keyed {
 					key header X-Api-Key
 					override bad deny
-					capacity 1
-					leak 0.25/s
+					limit 1 0.25/s
 				}
 			}
 			throttle /missing {
 				zone keyless {
-					key header X-Api-Key
-					missing_key refuse
-					capacity 1
-					leak 0.25/s
+					key header X-Api-Key missing refuse
+					limit 1 0.25/s
 				}
 			}
 			respond ok

@@ -42,8 +42,7 @@ func TestARequestIsChargedOnceHoweverItIsRouted(t *testing.T) {
 	s := run(t, `{
 		throttle {
 			zone once {
-				capacity 3
-				leak 1/h
+				limit 3 1/h
 			}
 		}
 	}
@@ -57,8 +56,7 @@ func TestARequestIsChargedOnceHoweverItIsRouted(t *testing.T) {
 			throttle {
 				zone once
 				zone other {
-					capacity 3
-					leak 2/h
+					limit 3 2/h
 				}
 			}
 			route {
@@ -143,8 +141,7 @@ func TestExemptRequestsAreNotCharged(t *testing.T) {
 					path /app/admin
 					remote_ip 203.0.113.0/24
 				}
-				capacity 2
-				leak 1/h
+				limit 2 1/h
 			}
 		}
 		respond ok
@@ -192,16 +189,13 @@ func TestConcurrentRequestsAreAdmittedUpToTheCapacity(t *testing.T) {
 		throttle {
 			zone everybody {
 				key text all
-				capacity 100
-				leak 1/d
+				limit 100 1/d
 			}
 			zone client {
-				capacity 30
-				leak 1/d
+				limit 30 1/d
 			}
 			zone tried {
-				capacity 10
-				leak 1/d
+				limit 10 1/d
 				shadow
 			}
 		}

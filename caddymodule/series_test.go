@@ -43,7 +43,7 @@ func series(t testing.TB, collector prometheus.Collector, zone string) (all []st
 }
 
 func TestOnlySeriesThatCanCountExist(t *testing.T) {
-	const bucket = "capacity 6\nleak 1/s\n"
+	const bucket = "limit 6 1/s\n"
 	for _, test := range []struct {
 		options string
 		reasons string
@@ -56,9 +56,9 @@ func TestOnlySeriesThatCanCountExist(t *testing.T) {
 		{bucket + "block 1m", "blocked capacity early_data oversize", false, true},
 		{bucket + "block\ndelay\nin_flight 2", "blocked capacity early_data in_flight oversize waiting", true, true},
 		{"in_flight 2", "early_data in_flight", false, false},
-		{"in_flight 2\nrequest_buffer 1KiB", "early_data in_flight waiting", false, false},
-		{"in_flight 2\nmax_wait 1s", "early_data in_flight waiting", true, false},
-		{"in_flight 2\noverride 203.0.113.1 deny\nunlisted_key refuse\nmissing_key refuse", "denied early_data in_flight missing_key unlisted_key", false, false},
+		{"in_flight 2 buffer 1KiB", "early_data in_flight waiting", false, false},
+		{"in_flight 2 wait 1s", "early_data in_flight waiting", true, false},
+		{"in_flight 2\noverride 203.0.113.1 deny\nkey client_ip missing refuse unlisted refuse", "denied early_data in_flight missing_key unlisted_key", false, false},
 	} {
 		for _, mode := range []string{"", "shadow", "enforce 50"} {
 			inSettleBubble(t, func(t *testing.T) {
@@ -146,9 +146,6 @@ func TestEveryReasonOfEveryZoneCanBeCounted(t *testing.T) {
 
 func randomZone(random *rand.Rand, name string) string {
 	options := []string{"zone " + name + " {"}
-	if name == "two" {
-		options = append(options, "ipv6_prefix 63") // never the same as zone one
-	}
 	maybe := func(option string) bool {
 		chosen := random.IntN(3) == 0
 		if chosen {
@@ -157,34 +154,33 @@ func randomZone(random *rand.Rand, name string) string {
 		return chosen
 	}
 	if bucket := random.IntN(4) > 0; bucket {
-		options = append(options, "capacity 5", "leak 2/s")
+		options = append(options, "limit 5 2/s")
 		if !maybe("cost {header.X-Cost}") {
 			maybe("cost body_items")
 		}
-		if maybe("delay 1") {
-			maybe("max_wait 1s")
-			maybe("max_waiting 2")
-		} else {
+		if !maybe("delay 1") && !maybe("delay 1 wait 1s") && !maybe("delay 1 queue 2") {
 			maybe("settle header X-Cost after")
 		}
 		maybe("block 1s 5s")
-		if maybe("in_flight 2") {
-			maybe("request_buffer 1KiB")
+		if !maybe("in_flight 2") {
+			maybe("in_flight 2 buffer 1KiB")
 		}
 	} else {
-		options = append(options, "in_flight 1")
-		if maybe("max_wait 1s") {
-			maybe("max_waiting 2")
-		}
+		options = append(options, []string{"in_flight 1", "in_flight 1 wait 1s", "in_flight 1 wait 1s queue 2"}[random.IntN(3)])
 	}
-	keyed := maybe("key header X-Api-Key")
+	never := map[string]string{"two": " ipv6 63"}[name] // the same as zone one
+	keyed := random.IntN(3) == 0
 	if keyed {
-		options = append(options, "plain_keys")
-		maybe("missing_key refuse")
-		if maybe("override known unlimited\noverride denied deny") {
-			maybe("unlisted_key refuse")
+		key := "key header X-Api-Key plain" + never
+		if random.IntN(3) == 0 {
+			key += " missing refuse"
 		}
+		if maybe("override known unlimited\noverride denied deny") && random.IntN(3) == 0 {
+			key += " unlisted refuse"
+		}
+		options = append(options, key)
 	} else {
+		options = append(options, "key client_ip"+never)
 		maybe("override 203.0.113.1 deny")
 	}
 	if !maybe("shadow") {
@@ -209,7 +205,7 @@ func randomRequest(random *rand.Rand) *http.Request {
 
 func TestWaitingAndServedRequestsAreInTheMetrics(t *testing.T) {
 	inSettleBubble(t, func(t *testing.T) {
-		s := newWaitZone(t, "in_flight 2\nmax_wait 1m", time.Second)
+		s := newWaitZone(t, "in_flight 2 wait 1m", time.Second)
 		s.visits(5, office, "/")
 		s.visits(1, visitor, "/")
 		if got, want := fmt.Sprint(counted(t, slots, "waits")), fmt.Sprint(map[string]float64{"waiting": 3, "in_flight": 3}); got != want {

@@ -52,15 +52,17 @@ type Settle struct {
 	// flight when the bucket fills are still served, so short overshoots are
 	// possible.
 	After bool `json:"after,omitempty"`
+
+	// How far above the capacity a correction may lift the level, in units.
+	// Default: the capacity. With 0, corrections stop at the capacity, so a heavy
+	// request pays no more than a light one into a full bucket.
+	Debt *float64 `json:"debt,omitempty"`
 }
 
 var headerName = regexp.MustCompile("^[A-Za-z0-9!#$%&'*+.^_`|~-]+$")
 
 func (c *compilation) compileSettle() error {
 	if c.Settle == nil {
-		if c.Debt != nil {
-			return about("debt", 0, fmt.Errorf("debt %v has no meaning without settle", *c.Debt))
-		}
 		return nil
 	}
 	rule, err := c.Settle.compile()
@@ -68,16 +70,16 @@ func (c *compilation) compileSettle() error {
 		return about("settle", 0, fmt.Errorf("parsing settle: %w", err))
 	}
 	debt := c.rule.Limit.Capacity
-	if c.Debt != nil {
-		debt = *c.Debt
+	if c.Settle.Debt != nil {
+		debt = *c.Settle.Debt
 	}
 	if err := c.rule.Limit.ValidateDebt(debt); err != nil {
-		return about("debt", 0, err)
+		return about("settle debt", 0, err)
 	}
 	if !rule.After && slices.Contains(c.constants(c.rule), 0) {
 		return about("cost", 0, errors.New("cost 0 reserves nothing, so any number of requests pass before the first is settled: want a cost, or settle ... after"))
 	}
-	c.rule.Settle, c.rule.Debt = rule, c.Debt
+	c.rule.Settle, c.rule.Debt = rule, c.Settle.Debt
 	return nil
 }
 

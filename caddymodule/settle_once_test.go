@@ -69,8 +69,7 @@ func TestAThousandOfEachSettleOnceEach(t *testing.T) {
 	const each = 1000
 	s := newSettleSite(t, `throttle {
 		zone settled {
-			capacity 50000
-			leak 1/h
+			limit 50000 1/h
 			cost 2
 			settle header X-Cost
 		}
@@ -117,15 +116,12 @@ type settleLeave struct{}
 func TestAShadowZoneSettlesInItsOwnBuckets(t *testing.T) {
 	s := newSettleSite(t, `throttle {
 		zone enforced {
-			capacity 1000
-			leak 1/d
+			limit 1000 1/d
 			settle header X-Cost
 		}
 		zone watched {
-			capacity 5
-			leak 1/d
-			settle header X-Cost
-			debt 1
+			limit 5 1/d
+			settle header X-Cost debt 1
 			shadow
 		}
 	}
@@ -150,17 +146,14 @@ func TestAShadowZoneSettlesInItsOwnBuckets(t *testing.T) {
 func TestARefusedRequestSettlesNothing(t *testing.T) {
 	s := newSettleSite(t, `throttle {
 		zone small {
-			capacity 1
-			leak 1/d
+			limit 1 1/d
 		}
 		zone settled {
-			capacity 1000
-			leak 1/d
+			limit 1000 1/d
 			settle status 2xx 4xx 5
 		}
 		zone watched {
-			capacity 1000
-			leak 1/d
+			limit 1000 1/d
 			settle status 2xx 4xx 5
 			shadow
 		}
@@ -183,7 +176,7 @@ func TestARefusedRequestSettlesNothing(t *testing.T) {
 
 func TestHandlersWithinEachOtherSettleEachTheirOwn(t *testing.T) {
 	zone := func(name, options string) string {
-		return "throttle {\nzone " + name + " {\ncapacity 1000\nleak 1/d\n" + options + "\n}\n}\n"
+		return "throttle {\nzone " + name + " {\nlimit 1000 1/d\n" + options + "\n}\n}\n"
 	}
 	s := newSettleSite(t, zone("outer", "settle header X-Cost")+
 		zone("middle", "exempt {\npath /x\n}\nsettle header X-Other")+

@@ -127,8 +127,7 @@ func newSettleZone(t testing.TB, options string) *settleSite {
 	t.Helper()
 	return newSettleSite(t, `throttle {
 		zone settled {
-			capacity 1000
-			leak 1/d
+			limit 1000 1/d
 			`+options+`
 		}
 	}

@@ -196,15 +196,13 @@ func TestTheHeaderThatTellsTheCostIsNotForTheClient(t *testing.T) {
 func TestTheHeaderIsHiddenAlsoWhereOnlyOtherZonesAreCharged(t *testing.T) {
 	s := newSettleSite(t, `throttle {
 		zone plain {
-			capacity 1000
-			leak 1/d
+			limit 1000 1/d
 		}
 		zone settled {
 			exempt {
 				path /free
 			}
-			capacity 1000
-			leak 1/d
+			limit 1000 1/d
 			settle header X-Cost
 		}
 	}
@@ -223,7 +221,7 @@ func TestACorrectionLiftsABucketToItsDebtAtMost(t *testing.T) {
 		want float64
 	}{{"", 2000}, {"debt 0", 1000}, {"debt 50", 1050}} {
 		t.Run(test.debt, func(t *testing.T) {
-			s := newSettleZone(t, test.debt+"\nsettle header X-Cost")
+			s := newSettleZone(t, "settle header X-Cost "+test.debt)
 			s.serve = settleSays(200, "X-Cost", "5000")
 			s.get("/")
 			s.wantLevel("settled", test.want)
@@ -294,9 +292,9 @@ func TestTheAccessLogSaysWhatARequestReallyCost(t *testing.T) {
 // within a fifth of the timeout.
 func TestSettlingHoldsNoSlotAndDelaysTheResponseForAFifthOfTheTimeout(t *testing.T) {
 	for _, zone := range []string{
-		"in_flight 1\ncapacity 100\nleak 1/h\nsettle status 200 50",
-		"in_flight 1\ncapacity 100\nleak 1/h\nsettle status 200 50\nshadow",
-		"in_flight 1\n}\nzone settles {\ncapacity 100\nleak 1/h\nsettle status 200 50",
+		"in_flight 1\nlimit 100 1/h\nsettle status 200 50",
+		"in_flight 1\nlimit 100 1/h\nsettle status 200 50\nshadow",
+		"in_flight 1\n}\nzone settles {\nlimit 100 1/h\nsettle status 200 50",
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			s := runShared(t, "", "zone z {\n"+zone+"\n}")
@@ -352,7 +350,7 @@ func TestAClientThatClosesAfterTheLastByteDoesNotPayItsReservation(t *testing.T)
 			}))
 			defer upstream.Close()
 			addr := "127.0.0.1" + freeAddress(t)
-			mustLoad(t, fmt.Sprintf("http://%s {\nthrottle {\nzone site {\ncapacity 1000\nleak 1/d\nsettle status 5xx 1\n}\n}\nreverse_proxy %s\n}", addr, upstream.Listener.Addr()))
+			mustLoad(t, fmt.Sprintf("http://%s {\nthrottle {\nzone site {\nlimit 1000 1/d\nsettle status 5xx 1\n}\n}\nreverse_proxy %s\n}", addr, upstream.Listener.Addr()))
 			for range 400 {
 				if err := closingClient(addr, size); err != nil {
 					t.Fatal(err)

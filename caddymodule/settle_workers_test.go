@@ -165,12 +165,12 @@ func TestSharesHoldInEveryZone(t *testing.T) {
 		{"in shadow, after", "settle seconds 5 after\nshadow", true, 5},
 		{"in flight", "settle seconds 5\nin_flight 3", false, 5},
 		{"others are unlimited", "settle seconds 5\noverride 192.0.2.2 unlimited\noverride 192.0.2.3 unlimited", false, 5},
-		{"others have no key", "settle seconds 5\nkey client_ip header X-None\nmissing_key skip", false, 0},
+		{"others have no key", "settle seconds 5\nkey client_ip header X-None missing skip", false, 0},
 		{"others are not of the zone", "settle seconds 5\nexempt {\nnot remote_ip 192.0.2.1\n}", false, 10},
 		{"plain", "settle seconds", false, 10},
 	} {
 		inSettleBubble(t, func(t *testing.T) {
-			s := newWaitSite(t, "throttle {\nzone settled {\ncapacity 1000\nleak 1/d\n"+test.options+"\n}\n}", 10*time.Second)
+			s := newWaitSite(t, "throttle {\nzone settled {\nlimit 1000 1/d\n"+test.options+"\n}\n}", 10*time.Second)
 			if got := s.charges(10, "settled", test.shadow); math.Abs(got-test.want) > 0.01 {
 				t.Errorf("%s: got %v, want %v", test.name, got, test.want)
 			}
@@ -182,7 +182,7 @@ func TestSharesHoldInEveryZone(t *testing.T) {
 // TestRequestsThatAShadowWouldRefuseTakeTheirShare, since they keep workers busy.
 func TestRequestsThatAShadowWouldRefuseTakeTheirShare(t *testing.T) {
 	inSettleBubble(t, func(t *testing.T) {
-		s := newWaitSite(t, "throttle {\nzone settled {\ncapacity 1000\nleak 1/d\nsettle seconds 1\noverride 192.0.2.2 deny\nshadow\n}\n}", 10*time.Second)
+		s := newWaitSite(t, "throttle {\nzone settled {\nlimit 1000 1/d\nsettle seconds 1\noverride 192.0.2.2 deny\nshadow\n}\n}", 10*time.Second)
 		if got := s.charges(2, "settled", true); math.Abs(got-5) > 0.01 {
 			t.Errorf("got %v, want 5", got)
 		}
@@ -222,16 +222,14 @@ func TestAShareIsTheUpstreamsTimeOnly(t *testing.T) {
 	inSettleBubble(t, func(t *testing.T) {
 		s := newWaitSite(t, `throttle {
 			zone settled {
-				capacity 1000
-				leak 1/d
+				limit 1000 1/d
 				settle seconds 5
 			}
 		}
 		throttle {
 			zone slot {
 				key host
-				in_flight 1
-				max_wait 1m
+				in_flight 1 wait 1m
 			}
 		}`, 10*time.Second)
 		if got := s.charges(3, "settled", false); math.Abs(got-10) > 0.01 {
@@ -246,7 +244,7 @@ func TestAShareIsTheUpstreamsTimeOnly(t *testing.T) {
 // TestAZoneOfTwoHandlersCountsARequestOnce, also where nobody is charged.
 func TestAZoneOfTwoHandlersCountsARequestOnce(t *testing.T) {
 	inSettleBubble(t, func(t *testing.T) {
-		handler := "throttle {\nzone settled {\ncapacity 1000\nleak 1/d\nsettle seconds 1\noverride 192.0.2.2 unlimited\n}\n}\n"
+		handler := "throttle {\nzone settled {\nlimit 1000 1/d\nsettle seconds 1\noverride 192.0.2.2 unlimited\n}\n}\n"
 		s := newWaitSite(t, handler+handler, 10*time.Second)
 		if got := s.charges(2, "settled", false); math.Abs(got-5) > 0.01 {
 			t.Errorf("got %v, want 5", got)
@@ -259,7 +257,7 @@ func TestAReloadChangesTheWorkersAndNothingElse(t *testing.T) {
 	inSettleBubble(t, func(t *testing.T) {
 		sites := [2]*settleSite{}
 		for i, workers := range []string{"1", "2"} {
-			sites[i] = newWaitSite(t, "throttle {\nzone settled {\ncapacity 1000\nleak 1/d\nsettle seconds "+workers+"\n}\n}", 10*time.Second)
+			sites[i] = newWaitSite(t, "throttle {\nzone settled {\nlimit 1000 1/d\nsettle seconds "+workers+"\n}\n}", 10*time.Second)
 		}
 		sites[0].visits(4, "192.0.2.1", "/")
 		pass(5 * time.Second) // 4 * 5 / 4 seconds
@@ -318,7 +316,7 @@ func TestSharesEndWithTheirRequests(t *testing.T) {
 func TestAClientThatLeavesPaysItsShare(t *testing.T) {
 	for _, test := range []struct{ stays, want float64 }{{0.25, 1}, {4, 4}} {
 		inSettleBubble(t, func(t *testing.T) {
-			s := newWaitSite(t, "throttle {\nzone settled {\ncapacity 1000\nleak 1/d\nsettle seconds 5\n}\n}", time.Minute)
+			s := newWaitSite(t, "throttle {\nzone settled {\nlimit 1000 1/d\nsettle seconds 5\n}\n}", time.Minute)
 			v := s.visit(s.client, "/")
 			pass(time.Duration(test.stays * float64(time.Second)))
 			v.leave()

@@ -105,10 +105,8 @@ func TestAFileIsSentAndMeasured(t *testing.T) {
 		}{{"GET", 1024}, {"HEAD", 0}} {
 			s := newSettleSite(t, `throttle {
 				zone settled {
-					capacity 1000
-					leak 1/d
-					debt 1000
-					settle bytes 1KiB
+					limit 1000 1/d
+					settle bytes 1KiB debt 1000
 				}
 			}
 			file_server {
@@ -219,8 +217,7 @@ func TestSettleAllocatesLittle(t *testing.T) {
 	site := func(options string) string {
 		return `throttle {
 			zone settled {
-				capacity 1000000
-				leak 1000000/s
+				limit 1000000 1000000/s
 				exempt {
 					path /free
 				}

@@ -86,7 +86,7 @@ func TestARecipeInShadowPredictsWhatEnforcingItDoes(t *testing.T) {
 			body += []string{"", "key host\n", "key header X-Team\n", "key client_ip header X-Team\n"}[rng.IntN(4)]
 			body += []string{"", "", "cost {header.X-Cost}\n", "cost 1.5\n"}[rng.IntN(4)]
 			body += []string{"", "", "block 2s 9s\n", "block\n"}[rng.IntN(4)]
-			body += []string{"", "", "delay\n", "delay 1\nmax_wait 2s\n"}[rng.IntN(4)]
+			body += []string{"", "", "delay\n", "delay 1 wait 2s\n"}[rng.IntN(4)]
 			bodies = append(bodies, body)
 		}
 		zones := func(within string) (text string) {

@@ -13,8 +13,7 @@ func TestAShadowZoneRefusesNothingAndSaysWhatItWouldHaveDone(t *testing.T) {
 	s := run(t, `http:// {
 		throttle {
 			zone site {
-				capacity 2
-				leak 1/h
+				limit 2 1/h
 				shadow
 			}
 		}
@@ -36,34 +35,29 @@ func TestAShadowZoneRefusesNothingAndSaysWhatItWouldHaveDone(t *testing.T) {
 const everyReason = `
 	throttle /capacity {
 		zone full {
-			capacity 1
-			leak 1/d
+			limit 1 1/d
 			SHADOW
 		}
 	}
 	throttle /denied {
 		zone denied {
 			override 203.0.113.0/24 deny
-			capacity 1
-			leak 1/d
+			limit 1 1/d
 			SHADOW
 		}
 	}
 	throttle /oversize {
 		zone oversize {
 			cost {header.X-Cost}
-			capacity 1
-			leak 1/d
+			limit 1 1/d
 			SHADOW
 		}
 	}
 	throttle /missing_key {
 		zone keyless {
-			key header X-Api-Key
-			missing_key refuse
-			refuse error
-			capacity 1
-			leak 1/d
+			key header X-Api-Key missing refuse
+			refusal error
+			limit 1 1/d
 			SHADOW
 		}
 	}
@@ -109,13 +103,11 @@ func TestAShadowZoneStandsInNobodysWay(t *testing.T) {
 	s := run(t, `{
 		throttle {
 			zone tried {
-				capacity 3
-				leak 1/h
+				limit 3 1/h
 				shadow
 			}
 			zone enforced {
-				capacity 5
-				leak 1/h
+				limit 5 1/h
 			}
 		}
 	}
@@ -144,13 +136,11 @@ func TestARequestThatAShadowZoneWouldBanIsChargedInOtherZones(t *testing.T) {
 		throttle {
 			zone tried {
 				override 203.0.113.0/24 deny
-				capacity 5
-				leak 1/h
+				limit 5 1/h
 				shadow
 			}
 			zone enforced {
-				capacity 3
-				leak 1/h
+				limit 3 1/h
 			}
 		}
 		respond {http.throttle.reason}
@@ -166,8 +156,7 @@ func TestARequestThatIsRefusedPoursNothingInShadowEither(t *testing.T) {
 	s := run(t, `{
 		throttle {
 			zone tried {
-				capacity 3
-				leak 1/h
+				limit 3 1/h
 				shadow
 			}
 		}
@@ -176,8 +165,7 @@ func TestARequestThatIsRefusedPoursNothingInShadowEither(t *testing.T) {
 		throttle /both {
 			zone tried
 			zone enforced {
-				capacity 1
-				leak 1/h
+				limit 1 1/h
 			}
 		}
 		throttle /tried tried
@@ -204,8 +192,7 @@ func TestShadowCountsWhatEnforcementWouldDecide(t *testing.T) {
 			s := run(t, `http:// {
 				throttle {
 					zone compared {
-						capacity 4
-						leak 1/s
+						limit 4 1/s
 						`+shadow+`
 					}
 				}
@@ -233,8 +220,7 @@ func TestClientsDoNotPayForTheirRequestsInShadow(t *testing.T) {
 	const zone = `http:// {
 		throttle {
 			zone tuned {
-				capacity 3
-				leak 1/h
+				limit 3 1/h
 				SHADOW
 			}
 		}
@@ -265,7 +251,7 @@ func TestAMatcherThatFailsRefusesNothingInShadow(t *testing.T) {
 		{"exempt, all in shadow", "shadow\nexempt {\nremote_ip 192.0.2.0/24\n}", "", http.StatusOK},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			s := run(t, "{\nthrottle {\n"+test.global+"\n}\n}\nhttp:// {\nthrottle {\nzone site {\n"+test.zone+"\ncapacity 5\nleak 1/s\n}\n}\nrespond ok\n}")
+			s := run(t, "{\nthrottle {\n"+test.global+"\n}\n}\nhttp:// {\nthrottle {\nzone site {\n"+test.zone+"\nlimit 5 1/s\n}\n}\nrespond ok\n}")
 			r := request(someone, site0)
 			r.TLS = &tls.ConnectionState{HandshakeComplete: false}
 			if got := s.do(r).Code; got != test.want {

@@ -18,7 +18,7 @@ import (
 // turnHandler returns a handler of one zone with five slots, and a request to it. With
 // login, the request has the pass of a member.
 func turnHandler(b *testing.B, options string, next caddyhttp.Handler, login bool) (func(http.ResponseWriter, *http.Request), *http.Request) {
-	s := newLoginSite(b, b.TempDir(), "zone php {\nin_flight 5\n"+options+"\n}")
+	s := newLoginSite(b, b.TempDir(), "zone php {\nkey text all\nin_flight 5 {\n"+options+"\n}\n}")
 	h := &Handler{Zone: []*Zone{{Name: "php"}}}
 	h.app, h.zones = s.app(), []*runningZone{s.app().zones["php"]}
 	ctx, cancel := context.WithCancel(b.Context()) // as a server gives each request
@@ -79,7 +79,7 @@ func compareTurns(b *testing.B, next caddyhttp.Handler) {
 		took   []time.Duration
 	}
 	kinds := []*kind{{name: "in_flight"}, {name: "share"}, {name: "issued"}, {name: "member"}}
-	for i, options := range []string{"key text all\nmax_wait 5s", "share\npass off", "share\nrank member issued sid", "share\nrank member issued sid"} {
+	for i, options := range []string{"wait 5s", "share\npass off", "share\nrank member issued sid", "share\nrank member issued sid"} {
 		kinds[i].handle, kinds[i].raw = turnHandler(b, options, next, kinds[i].name == "member")
 	}
 	w := &discard{header: make(http.Header)}

@@ -68,7 +68,7 @@ func rankByHeader(s *settleSite, zone string) {
 
 func TestClientsTakeTurnsForTheSlotsOfTheWholeZone(t *testing.T) {
 	inSettleBubble(t, func(t *testing.T) {
-		s := newShareZone(t, "in_flight 2\nshare", 200*time.Millisecond)
+		s := newShareZone(t, "in_flight 2 {\n\tshare\n}", 200*time.Millisecond)
 		for range 60 { // the mean learns how long requests take
 			s.visit(office, "/")
 			pass(time.Second)
@@ -85,7 +85,7 @@ func TestClientsTakeTurnsForTheSlotsOfTheWholeZone(t *testing.T) {
 
 func TestWhoseTurnWouldComeTooLateIsRefusedAtOnce(t *testing.T) {
 	inSettleBubble(t, func(t *testing.T) {
-		s := newShareZone(t, "in_flight 1\nshare\nmax_wait 3s", 2*time.Second)
+		s := newShareZone(t, "in_flight 1 wait 3s {\n\tshare\n}", 2*time.Second)
 		var visits []*visit
 		for i := range 6 {
 			visits = append(visits, s.visit("203.0.113."+strconv.Itoa(i), "/"))
@@ -107,7 +107,7 @@ func TestWhoseTurnWouldComeTooLateIsRefusedAtOnce(t *testing.T) {
 
 func TestHigherRanksGoFirstAndAreDisplacedLast(t *testing.T) {
 	inSettleBubble(t, func(t *testing.T) {
-		s := newShareZone(t, "in_flight 1\nshare\nmax_waiting 2", 100*time.Millisecond)
+		s := newShareZone(t, "in_flight 1 queue 2 {\n\tshare\n}", 100*time.Millisecond)
 		for range 200 { // the mean falls to a tenth of a second
 			s.visit(office, "/")
 			pass(time.Second)
@@ -127,7 +127,7 @@ func TestHigherRanksGoFirstAndAreDisplacedLast(t *testing.T) {
 
 func TestAnEarlyRefusalAsksNoStore(t *testing.T) {
 	inSettleBubble(t, func(t *testing.T) {
-		s := newWaitSite(t, "throttle {\nzone waits {\nin_flight 1\nshare\nmax_wait 1s\n}\nzone beside {\nlimit 100 1/d\n}\n}", 2*time.Second)
+		s := newWaitSite(t, "throttle {\nzone waits {\nin_flight 1 wait 1s {\n\tshare\n}\n}\nzone beside {\nlimit 100 1/d\n}\n}", 2*time.Second)
 		visits := []*visit{s.visit("203.0.113.1", "/"), s.visit("203.0.113.2", "/")}
 		pass(1500 * time.Millisecond)
 		visits = append(visits, s.visit("203.0.113.3", "/"))
@@ -162,7 +162,7 @@ func (s *countingStore) Settle(ctx context.Context, settlements []leakybucket.Se
 
 func TestSlotsAndTurnsSurviveAReload(t *testing.T) {
 	inSettleBubble(t, func(t *testing.T) {
-		s := newShareZone(t, "in_flight 1\nshare\nmax_wait 8s", 4*time.Second)
+		s := newShareZone(t, "in_flight 1 wait 8s {\n\tshare\n}", 4*time.Second)
 		visits := []*visit{
 			s.visit("203.0.113.1", "/", "X-Rank", "member"), s.visit("203.0.113.2", "/", "X-Rank", "member"),
 			s.visit("203.0.113.3", "/", "X-Rank", "member"),
@@ -191,7 +191,7 @@ func TestSlotsAndTurnsSurviveAReload(t *testing.T) {
 // Caddy stops the apps of a config that could not start as a whole, and the last one runs on.
 func TestAConfigThatFailsToStartLeavesNoWarmUpBehind(t *testing.T) {
 	inSettleBubble(t, func(t *testing.T) {
-		s := newShareZone(t, "in_flight 9\nshare", time.Second)
+		s := newShareZone(t, "in_flight 9 {\n\tshare\n}", time.Second)
 		z := s.app.zones["waits"]
 		z.live.start(z)
 		defer z.live.stop(z)
@@ -219,7 +219,7 @@ func TestAConfigThatFailsToStartLeavesNoWarmUpBehind(t *testing.T) {
 
 func TestSlotsGrowInFrontOfAColdUpstream(t *testing.T) {
 	inSettleBubble(t, func(t *testing.T) {
-		s := newShareZone(t, "in_flight 6\nshare\nmax_wait 1m\nwarm_up 1m", 40*time.Second)
+		s := newShareZone(t, "in_flight 6 wait 1m warm_up 1m {\n\tshare\n}", 40*time.Second)
 		z := s.app.zones["waits"]
 		z.live.start(z)
 		defer z.live.stop(z)
@@ -241,7 +241,7 @@ func TestSlotsGrowInFrontOfAColdUpstream(t *testing.T) {
 
 func TestTheAccessLogTellsOfTurns(t *testing.T) {
 	inSettleBubble(t, func(t *testing.T) {
-		s := newShareZone(t, "in_flight 1\nshare", 500*time.Millisecond)
+		s := newShareZone(t, "in_flight 1 {\n\tshare\n}", 500*time.Millisecond)
 		visits := []*visit{
 			s.visit("203.0.113.1", "/"),
 			s.visit("203.0.113.2", "/", "X-Rank", "member", "X-Member", "ann"),
@@ -276,7 +276,7 @@ func loggedFields(t *testing.T, res *decision.Result) string {
 
 func TestMetricsAndTheStatusTellOfTurns(t *testing.T) {
 	inSettleBubble(t, func(t *testing.T) {
-		s := newShareZone(t, "in_flight 1\nshare\nmax_wait 2s", 500*time.Millisecond)
+		s := newShareZone(t, "in_flight 1 wait 2s {\n\tshare\n}", 500*time.Millisecond)
 		come := func(n int, rank string) *visit {
 			return s.visit("203.0.113."+strconv.Itoa(n), "/", "X-Rank", rank, "X-Member", "ann")
 		}
@@ -317,7 +317,7 @@ func TestMetricsAndTheStatusTellOfTurns(t *testing.T) {
 
 func TestALineAMinuteTellsHowFullAZoneIs(t *testing.T) {
 	inSettleBubble(t, func(t *testing.T) {
-		s := newShareZone(t, "in_flight 2\nshare", time.Second)
+		s := newShareZone(t, "in_flight 2 {\n\tshare\n}", time.Second)
 		core, logs := observer.New(zapcore.InfoLevel)
 		s.app.zones["waits"].logger = zap.New(core)
 		for i := range 40 { // 120 seconds, more than two can do
@@ -350,7 +350,7 @@ func TestALineAMinuteTellsHowFullAZoneIs(t *testing.T) {
 // A reload under load may have closed the old config's log.
 func TestTheLineAMinuteIsLoggedByTheConfigThatRuns(t *testing.T) {
 	inSettleBubble(t, func(t *testing.T) {
-		s := newShareZone(t, "in_flight 1\nshare", time.Second)
+		s := newShareZone(t, "in_flight 1 {\n\tshare\n}", time.Second)
 		var logs [2]*observer.ObservedLogs
 		for i := range logs {
 			var core zapcore.Core
@@ -369,7 +369,7 @@ func TestTheLineAMinuteIsLoggedByTheConfigThatRuns(t *testing.T) {
 func TestAClientThatHangsUpDoesNotFreeItsSlot(t *testing.T) {
 	for _, when := range []string{"before the headers", "after the headers", "as an upgrade"} {
 		inSettleBubble(t, func(t *testing.T) {
-			s := newShareZone(t, "in_flight 1\nshare", 0)
+			s := newShareZone(t, "in_flight 1 {\n\tshare\n}", 0)
 			s.serve = func(w http.ResponseWriter, r *http.Request) error {
 				if when == "after the headers" {
 					_, _ = w.Write([]byte("the beginning"))
@@ -405,7 +405,7 @@ func TestAClientThatHangsUpDoesNotFreeItsSlot(t *testing.T) {
 
 func TestAClientThatLeavesTheRowIsNotServed(t *testing.T) {
 	inSettleBubble(t, func(t *testing.T) {
-		s := newShareZone(t, "in_flight 1\nshare", 900*time.Millisecond)
+		s := newShareZone(t, "in_flight 1 {\n\tshare\n}", 900*time.Millisecond)
 		before := servedWaits(t, "waits", "first")
 		s.visit("203.0.113.1", "/")
 		left := s.visit("203.0.113.2", "/")
@@ -431,7 +431,7 @@ func servedWaits(t *testing.T, zone, rank string) uint64 {
 
 func TestBodiesOfRequestsThatWaitAreBounded(t *testing.T) {
 	inSettleBubble(t, func(t *testing.T) {
-		s := newWaitSite(t, "throttle {\nzone waits {\nin_flight 1\nshare\n}\nzone names {\nkey form log\nlimit 100 1/s\n}\n}", 900*time.Millisecond)
+		s := newWaitSite(t, "throttle {\nzone waits {\nin_flight 1 {\n\tshare\n}\n}\nzone names {\nkey form log\nlimit 100 1/s\n}\n}", 900*time.Millisecond)
 		login := func(n int) *visit {
 			r := httptest.NewRequest(http.MethodPost, "http://example.com/", strings.NewReader("log=ann"))
 			r.Header.Set("Content-Type", "application/x-www-form-urlencoded")
@@ -463,8 +463,8 @@ func TestBodiesOfRequestsThatWaitAreBounded(t *testing.T) {
 // A refused client uploads nothing.
 func TestAnEarlyRefusalReadsNoBody(t *testing.T) {
 	for reader, zones := range map[string]string{
-		"key form log":   "zone waits {\nin_flight 1\nshare\nmax_wait 1s\n}\nzone names {\nkey form log\nlimit 100 1/s\n}",
-		"request_buffer": "zone waits {\nin_flight 1\nshare\nmax_wait 1s\nrequest_buffer 1MiB\n}",
+		"key form log":   "zone waits {\nin_flight 1 wait 1s {\n\tshare\n}\n}\nzone names {\nkey form log\nlimit 100 1/s\n}",
+		"request_buffer": "zone waits {\nin_flight 1 wait 1s buffer 1MiB {\n\tshare\n}\n}",
 	} {
 		inSettleBubble(t, func(t *testing.T) {
 			s := newWaitSite(t, "throttle {\n"+zones+"\n}", 5*time.Second)
@@ -497,7 +497,7 @@ func TestAShadowOfSharedSlotsDoesNotCountTheUpstreamsQueue(t *testing.T) {
 	refused := make(map[string]float64)
 	for _, mode := range []string{"shadow", ""} {
 		inSettleBubble(t, func(t *testing.T) {
-			s := newWaitZone(t, "in_flight 1\nshare\n"+mode, 0)
+			s := newWaitZone(t, "in_flight 1 {\n\tshare\n}\n"+mode, 0)
 			worker := make(chan struct{}, 1)
 			s.serve = func(http.ResponseWriter, *http.Request) error {
 				worker <- struct{}{}
@@ -531,7 +531,7 @@ func TestAShadowOfSharedSlotsKnowsThatTheUpstreamWorksOnWhenClientsLeave(t *test
 		refused := make(map[string]float64)
 		for _, mode := range []string{"shadow", ""} {
 			inSettleBubble(t, func(t *testing.T) {
-				s := newWaitZone(t, "in_flight 1\nshare\nmax_wait 1s\n"+mode, 0)
+				s := newWaitZone(t, "in_flight 1 wait 1s {\n\tshare\n}\n"+mode, 0)
 				worker := make(chan struct{}, 1)
 				s.serve = func(w http.ResponseWriter, r *http.Request) error {
 					done := make(chan struct{})
@@ -571,7 +571,7 @@ func TestAShadowOfSharedSlotsKnowsThatTheUpstreamWorksOnWhenClientsLeave(t *test
 // A client that waits in a handler within, and leaves, never reaches the upstream.
 func TestAShadowOfSharedSlotsDoesNotWorkForThoseWhoLeaveFurtherIn(t *testing.T) {
 	inSettleBubble(t, func(t *testing.T) {
-		s := newWaitSite(t, "throttle {\nzone waits {\nin_flight 2\nshare\nshadow\n}\n}\nthrottle {\nzone within {\nkey host\nin_flight 1\nmax_wait 5s\n}\n}", time.Minute)
+		s := newWaitSite(t, "throttle {\nzone waits {\nin_flight 2 {\n\tshare\n}\nshadow\n}\n}\nthrottle {\nzone within {\nkey host\nin_flight 1 wait 5s\n}\n}", time.Minute)
 		s.visit(office, "/")
 		pass(2 * time.Minute) // so long do requests take
 		s.visit(office, "/")
@@ -592,7 +592,7 @@ func TestAShadowOfSharedSlotsDoesNotWorkForThoseWhoLeaveFurtherIn(t *testing.T) 
 func TestAShadowOfSharedSlotsDoesNotWorkOnHalfARequest(t *testing.T) {
 	for _, whole := range []bool{false, true} {
 		inSettleBubble(t, func(t *testing.T) {
-			s := newWaitZone(t, "in_flight 1\nshare\nmax_wait 1s\nshadow", time.Minute)
+			s := newWaitZone(t, "in_flight 1 wait 1s {\n\tshare\n}\nshadow", time.Minute)
 			s.visit(office, "/")
 			pass(2 * time.Minute) // so long do requests take
 			s.serve = func(_ http.ResponseWriter, r *http.Request) error {
@@ -624,7 +624,7 @@ func TestAShadowOfSharedSlotsDoesNotWorkOnHalfARequest(t *testing.T) {
 // that the upstream works for one request at a time again.
 func TestAShadowOfSharedSlotsKnowsWhenThoseEndWhomItWouldRefuse(t *testing.T) {
 	inSettleBubble(t, func(t *testing.T) {
-		s := newWaitZone(t, "in_flight 1\nshare\nshadow", 0)
+		s := newWaitZone(t, "in_flight 1 {\n\tshare\n}\nshadow", 0)
 		s.serve = func(http.ResponseWriter, *http.Request) error { <-time.After(time.Second); return nil }
 		for i := range 50 {
 			s.visit(fmt.Sprintf("10.0.0.%d", i), "/")
@@ -653,7 +653,7 @@ func TestAShadowOfSharedSlotsDoesNotLearnFromAnUpstreamThatFails(t *testing.T) {
 		},
 	} {
 		inSettleBubble(t, func(t *testing.T) {
-			s := newWaitZone(t, "in_flight 1\nshare\nshadow", 0)
+			s := newWaitZone(t, "in_flight 1 {\n\tshare\n}\nshadow", 0)
 			s.serve = func(w http.ResponseWriter, _ *http.Request) error {
 				<-time.After(30 * time.Second)
 				return fail(w)
@@ -676,9 +676,9 @@ func TestAShadowOfSharedSlotsDoesNotLearnFromAnUpstreamThatFails(t *testing.T) {
 
 // The upstream never sees a request that a handler within refuses.
 func TestAShadowOfSharedSlotsDoesNotLearnFromARefusalFurtherIn(t *testing.T) {
-	for name, within := range map[string]string{"bucket": "limit 1 1/d\nkey host", "row": "in_flight 1\nmax_wait 5s"} {
+	for name, within := range map[string]string{"bucket": "limit 1 1/d\nkey host", "row": "in_flight 1 wait 5s"} {
 		inSettleBubble(t, func(t *testing.T) {
-			s := newWaitSite(t, "throttle {\nzone waits {\nin_flight 5\nshare\nshadow\n}\n}\nthrottle {\nzone within {\n"+within+"\n}\n}", 0)
+			s := newWaitSite(t, "throttle {\nzone waits {\nin_flight 5 {\nshare\n}\nshadow\n}\n}\nthrottle {\nzone within {\n"+within+"\n}\n}", 0)
 			s.serve = func(http.ResponseWriter, *http.Request) error { <-time.After(time.Minute); return nil }
 			s.visit(office, "/")
 			refused := s.visit(office, "/")
@@ -695,7 +695,7 @@ func TestAShadowOfSharedSlotsDoesNotLearnFromARefusalFurtherIn(t *testing.T) {
 func TestTheSwitchToShadowLetsThoseThroughWhoWait(t *testing.T) {
 	for _, zone := range []string{"", "waits"} {
 		inSettleBubble(t, func(t *testing.T) {
-			s := newShareZone(t, "in_flight 1\nshare", 900*time.Millisecond)
+			s := newShareZone(t, "in_flight 1 {\n\tshare\n}", 900*time.Millisecond)
 			visits := []*visit{s.visit("203.0.113.1", "/"), s.visit("203.0.113.2", "/"), s.visit("203.0.113.3", "/", "X-Rank", "member")}
 			pass(100 * time.Millisecond)
 			s.shadow(zone)
@@ -723,12 +723,10 @@ func TestTheSwitchOfOneZoneLeavesThoseWhoWaitInAnother(t *testing.T) {
 		s := newWaitSite(t, `throttle {
 			zone first {
 				key host
-				in_flight 1
-				max_wait 10s
+				in_flight 1 wait 10s
 			}
 			zone waits {
-				in_flight 1
-				max_wait 10s
+				in_flight 1 wait 10s
 			}
 		}`, 900*time.Millisecond)
 		visits := []*visit{s.visit(office, "/"), s.visit(office, "/")}
@@ -747,7 +745,7 @@ func TestTheSwitchOfOneZoneLeavesThoseWhoWaitInAnother(t *testing.T) {
 
 func TestTheSwitchOfAZoneEndsItsDelays(t *testing.T) {
 	inSettleBubble(t, func(t *testing.T) {
-		s := newWaitZone(t, "limit 3 1/m\ndelay\nmax_wait 2h", 0)
+		s := newWaitZone(t, "limit 3 1/m\ndelay wait 2h", 0)
 		visits := []*visit{s.visit(office, "/"), s.visit(office, "/")}
 		pass(time.Second)
 		s.shadow("waits")

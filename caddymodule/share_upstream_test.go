@@ -62,7 +62,7 @@ func TestClientsThatHangUpCannotOverfillARealUpstream(t *testing.T) {
 			t.Run(protocol+path, func(t *testing.T) {
 				u := newBusyUpstream(t)
 				port := freeAddress(t)
-				mustLoad(t, fmt.Sprintf("{\nservers {\nprotocols h1 h2c\n}\n}\nhttp://%s {\nthrottle {\nzone busy {\nin_flight 2\nshare header X-Client\nmax_wait 60s\n}\n}\nreverse_proxy %s\n}", port, u.Listener.Addr()))
+				mustLoad(t, fmt.Sprintf("{\nservers {\nprotocols h1 h2c\n}\n}\nhttp://%s {\nthrottle {\nzone busy {\nin_flight 2 wait 60s {\n\tshare header X-Client\n}\n}\n}\nreverse_proxy %s\n}", port, u.Listener.Addr()))
 				transport := &http.Transport{Protocols: new(http.Protocols)}
 				transport.Protocols.SetHTTP1(protocol == "HTTP/1.1")
 				transport.Protocols.SetUnencryptedHTTP2(protocol == "HTTP/2")
@@ -121,7 +121,7 @@ func TestClientsThatHangUpCannotOverfillARealUpstream(t *testing.T) {
 func TestAStreamOfARealUpstreamEndsWithItsClient(t *testing.T) {
 	u := newBusyUpstream(t)
 	port := freeAddress(t)
-	mustLoad(t, fmt.Sprintf("http://%s {\nthrottle {\nzone busy {\nin_flight 2\nshare\n}\n}\nreverse_proxy %s\n}", port, u.Listener.Addr()))
+	mustLoad(t, fmt.Sprintf("http://%s {\nthrottle {\nzone busy {\nin_flight 2 {\n\tshare\n}\n}\n}\nreverse_proxy %s\n}", port, u.Listener.Addr()))
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	r, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://127.0.0.1"+port+"/events", nil)
@@ -155,7 +155,7 @@ func TestASlowReaderOfARealUpstreamHoldsNoSlot(t *testing.T) {
 		for _, path := range []string{"/", "/chunks"} {
 			t.Run(protocol+path, func(t *testing.T) {
 				port := freeAddress(t)
-				mustLoad(t, fmt.Sprintf("{\nservers {\nprotocols h1 h2c\n}\n}\nhttp://%s {\nthrottle {\nzone slow {\nin_flight 1\nshare\nmax_wait 60s\n}\n}\nreverse_proxy %s\n}", port, u.Listener.Addr()))
+				mustLoad(t, fmt.Sprintf("{\nservers {\nprotocols h1 h2c\n}\n}\nhttp://%s {\nthrottle {\nzone slow {\nin_flight 1 wait 60s {\n\tshare\n}\n}\n}\nreverse_proxy %s\n}", port, u.Listener.Addr()))
 				live, err := joinZone("slow")
 				if err != nil {
 					t.Fatal(err)
@@ -198,7 +198,7 @@ func TestClientsThatLeaveAtAnyStageLeaveNothingBehind(t *testing.T) {
 	for _, protocol := range []string{"HTTP/1.1", "HTTP/2"} {
 		t.Run(protocol, func(t *testing.T) {
 			port := freeAddress(t)
-			mustLoad(t, fmt.Sprintf("{\nservers {\nprotocols h1 h2c\n}\n}\nhttp://%s {\nencode gzip\nthrottle {\nzone stages {\nin_flight 8\nshare\nmax_wait 60s\n}\n}\nreverse_proxy %s\n}", port, u.Listener.Addr()))
+			mustLoad(t, fmt.Sprintf("{\nservers {\nprotocols h1 h2c\n}\n}\nhttp://%s {\nencode gzip\nthrottle {\nzone stages {\nin_flight 8 wait 60s {\n\tshare\n}\n}\n}\nreverse_proxy %s\n}", port, u.Listener.Addr()))
 			live, err := joinZone("stages")
 			if err != nil {
 				t.Fatal(err)

@@ -67,19 +67,17 @@ func staticSite(t testing.TB, options string) *settleSite {
 	s := newWaitSite(t, `throttle {
 		zone site {
 			exempt static_files `+root+`
-			capacity 100
-			leak 1/d
+			limit 100 1/d
 			cost 3 {
 				path *.css
 			}
-			`+options+`
+`+options+`
 		}
 		zone items {
 			match {
 				path *.css
 			}
-			capacity 100
-			leak 1/d
+			limit 100 1/d
 			cost body_items
 		}
 	}
@@ -141,8 +139,10 @@ func TestAStaticFileThatTheUpstreamAnswersIsWarnedOfOnce(t *testing.T) {
 				exempt static_files
 				%s
 			}
-			rewrite * /index.php?{query}
-			reverse_proxy %s
+			handle {
+				rewrite * /index.php?{query}
+				reverse_proxy %s
+			}
 		}`, root, option, upstream.Listener.Addr()))
 		for range 3 {
 			if got := s.from(someone).get("/style.css?v=1").Code; got != http.StatusOK {
@@ -170,7 +170,7 @@ func TestAStaticFileThatTheUpstreamAnswersIsChargedInASharedStore(t *testing.T) 
 			slow, took time.Duration
 			down       bool
 		}{{0, 0, false}, {30 * time.Millisecond, 10 * time.Millisecond, false}, {0, 0, true}} {
-			s := runShared(t, "", "zone z {\nexempt static_files "+root+"\ncapacity 3\nleak 1/d\n}\n}\nmap {http.throttle.none} {http.reverse_proxy.upstream.duration} {\ndefault 1\n")
+			s := runShared(t, "", "zone z {\nexempt static_files "+root+"\nlimit 3 1/d\n}\n}\nmap {http.throttle.none} {http.reverse_proxy.upstream.duration} {\ndefault 1\n")
 			c := s.from(someone)
 			theShared.slow.Store(int64(test.slow))
 			theShared.down.Store(test.down)

@@ -52,13 +52,13 @@ func TestEveryRefusalHasACodeThatWhyUnderstands(t *testing.T) {
 		{"a page", "limit 1 1/h", html, 1, 429, "capacity"},
 		{"JSON", "limit 1 1/h", jsonType, 1, 429, "capacity"},
 		{"a brief page", "limit 1 1/h", image, 1, 429, "capacity"},
-		{"another status", "limit 1 1/h\nstatus 503", html, 1, 503, "capacity"},
-		{"a branded page", "limit 1 1/h\npage {\ntitle Shop\n}", html, 1, 429, "capacity"},
-		{"a message", "limit 1 1/h\nmessage Sorry.", html, 1, 429, "capacity"},
+		{"another status", "limit 1 1/h\nrefusal status 503", html, 1, 503, "capacity"},
+		{"a branded page", "limit 1 1/h\nrefusal {\npage {\ntitle Shop\n}\n}", html, 1, 429, "capacity"},
+		{"a message", "limit 1 1/h\nrefusal message Sorry.", html, 1, 429, "capacity"},
 		{"a denied key", "limit 1 1/h\noverride 203.0.113.7 deny", html, 0, 429, "denied"},
-		{"no key", "limit 1 1/h\nkey header X-Key\nmissing_key refuse", jsonType, 0, 429, "missing_key"},
+		{"no key", "limit 1 1/h\nkey header X-Key missing refuse", jsonType, 0, 429, "missing_key"},
 		{"the request that begins a block", "limit 1 1/h\nblock 1h", html, 1, 429, "capacity"},
-		{"an error route", "limit 1 1/h\nrefuse error", html, 1, 429, "capacity"},
+		{"an error route", "limit 1 1/h\nrefusal error", html, 1, 429, "capacity"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -148,7 +148,7 @@ func TestCodesNameRefusalsOfEveryKind(t *testing.T) {
 }
 
 func TestSupportCodeOffAndShadowGiveNoCodes(t *testing.T) {
-	for _, option := range []string{"support_code off", "shadow"} {
+	for _, option := range []string{"refusal code off", "shadow"} {
 		s := run(t, "http:// {\nlog\nthrottle {\nzone gate {\nlimit 1 1/h\n"+option+"\n}\n}\nrespond \"ok {http.throttle.support_code}\"\n}")
 		for _, accept := range []string{"text/html", "application/json", "*/*"} {
 			c := s.from(someone).with("Accept", accept)
@@ -167,11 +167,11 @@ func TestSupportCodeOffAndShadowGiveNoCodes(t *testing.T) {
 }
 
 func TestAPageOfOnesOwnShowsTheCodeWhereItsPlaceholderStands(t *testing.T) {
-	w := refusedBy(t, "page testdata/page.html", request(someone, site0))
+	w := refusedBy(t, "refusal {\npage testdata/page.html\n}", request(someone, site0))
 	if code := codeOn(t, w); code != "" {
 		t.Errorf("got the code %q on a page without the placeholder, want none", code)
 	}
-	s := run(t, "http:// {\nthrottle gate 1 1/h {\npage ../docs/too-many-requests.html\n}\nrespond ok\n}")
+	s := run(t, "http:// {\nthrottle gate 1 1/h {\nrefusal {\n\tpage ../docs/too-many-requests.html\n}\n}\nrespond ok\n}")
 	c := s.from(someone)
 	c.passes(1, "/")
 	if w := c.get("/"); codeOn(t, w) == "" {
@@ -180,7 +180,7 @@ func TestAPageOfOnesOwnShowsTheCodeWhereItsPlaceholderStands(t *testing.T) {
 }
 
 func TestAHeadRequestHasACodeInTheLogAlone(t *testing.T) {
-	s := run(t, "http:// {\nlog\nthrottle gate 1 1/h {\nzone_header\n}\nrespond ok\n}")
+	s := run(t, "http:// {\nlog\nthrottle gate 1 1/h {\nrefusal zone_header\n}\nrespond ok\n}")
 	c := s.from(someone)
 	c.passes(1, "/")
 	w := c.send(http.MethodHead, "/")
@@ -201,12 +201,12 @@ func TestTheZoneHeaderIsOnRefusalsOnlyAndOffByDefault(t *testing.T) {
 		want    []string // of an admitted request and of the next one
 	}{
 		{"", []string{"", ""}},
-		{"zone_header", []string{"", "gate"}},
-		{"zone_header\nrefuse error", []string{"", "gate"}},
-		{"zone_header\nshadow", []string{"", ""}},
-		{"zone_header\nstatus 503", []string{"", "gate"}},
+		{"refusal zone_header", []string{"", "gate"}},
+		{"refusal zone_header error", []string{"", "gate"}},
+		{"refusal zone_header\nshadow", []string{"", ""}},
+		{"refusal zone_header status 503", []string{"", "gate"}},
 	} {
-		s := run(t, "http:// {\nthrottle {\nzone wide {\nlimit 100 1/h\nzone_header\n}\nzone gate {\nlimit 1 1/h\n"+test.options+"\n}\n}\nrespond ok\nhandle_errors {\nrespond own\n}\n}")
+		s := run(t, "http:// {\nthrottle {\nzone wide {\nlimit 100 1/h\nrefusal zone_header\n}\nzone gate {\nlimit 1 1/h\n"+test.options+"\n}\n}\nrespond ok\nhandle_errors {\nrespond own\n}\n}")
 		for i, want := range test.want {
 			w := s.from(someone).with("Accept", "application/json").get("/")
 			if got := strings.Join(w.Header().Values("X-Throttle-Zone"), " "); got != want {

@@ -29,7 +29,7 @@ import (
 // as memory without a snapshot does when Caddy is restarted, has room for ten more.
 // Shadow zones trust devices, too, so that they are known when the zone is enforced.
 //
-// A response earns trust if it sets the cookie, and `count_only`, `settle status` or
+// A response earns trust if it sets the cookie, and `settle status` or
 // `settle header` charge nothing for it. Without these the zone cannot tell failures,
 // so a request that comes with such a cookie earns no trust: the site may only have
 // renewed it.
@@ -73,7 +73,7 @@ func (k *KeySource) private() bool {
 }
 
 func (c *compilation) compileTrust() error {
-	c.rule.Key.Private = slices.ContainsFunc(c.Key, func(k KeySource) bool { return k.private() })
+	c.rule.Key.Private = slices.ContainsFunc(c.Key.Sources, func(k KeySource) bool { return k.private() })
 	if c.TrustDevices == nil {
 		return nil
 	}
@@ -88,7 +88,7 @@ func (c *compilation) compileTrust() error {
 		err = fmt.Errorf("invalid cookie %q in trust_devices: want the name, or a pattern such as wordpress_logged_in_*, of one that nothing but a log-in sets", t.Cookie)
 	case t.For <= 0 || time.Duration(t.For) > signer.Term:
 		err = fmt.Errorf("invalid duration %v in trust_devices: want one above 0 and at most 365d", time.Duration(t.For))
-	case !slices.ContainsFunc(c.Key, func(k KeySource) bool { return k.namesAccount() }):
+	case !slices.ContainsFunc(c.Key.Sources, func(k KeySource) bool { return k.namesAccount() }):
 		err = errors.New("trust_devices needs a key that names an account: want form, basic_user, header, cookie or query among its sources, such as key form log; client_ip, host, method, route and text name none")
 	}
 	if err != nil {

@@ -119,12 +119,11 @@ func keysOf2000(t *testing.T) string {
 // byAccount is a zone by account with a limit and some more options.
 func byAccount(limit, options string) string {
 	return `zone account {
-		key form log
+		key form log missing share
 		limit ` + limit + `
-		count_only status 200
-		missing_key share
+		settle status 200 1 after
 		trust_devices wordpress_logged_in_* 30d
-		` + options + `
+` + options + `
 	}`
 }
 
@@ -198,7 +197,7 @@ func TestTheOwnerGetsInWhileTheAccountIsAttacked(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				s := newLoginSite(t, dir, `zone login {
 					limit 5 5/h
-					count_only status 200
+					settle status 200 1 after
 				}`+"\n"+byAccount("10 10/h", ""))
 				owner, elsewhere := s.browser("192.0.2.1:1"), s.browser("192.0.2.2:1")
 				owner.proto, elsewhere.proto = proto, proto
@@ -371,8 +370,8 @@ func TestACookieThatIsOnlyRenewedEarnsNoTrust(t *testing.T) {
 		name, zone, carried, query, password string
 		want                                 bool
 	}{
-		{"a wrong guess that counts", "count_only status 200", "wordpress_logged_in_0f", "?renews", "wrong", false},
-		{"a log-in where failures count, with a cookie from before", "count_only status 200", "wordpress_logged_in_0f", "", "right", true},
+		{"a wrong guess that counts", "settle status 200 1 after", "wordpress_logged_in_0f", "?renews", "wrong", false},
+		{"a log-in where failures count, with a cookie from before", "settle status 200 1 after", "wordpress_logged_in_0f", "", "right", true},
 		{"a wrong guess in a zone that cannot tell", "", "wordpress_logged_in_0f", "?renews", "wrong", false},
 		{"one with the cookie under another name", "", "wordpress.logged_in_0f", "", "implicit", false},
 		{"a log-in in such a zone, with a cookie from before", "", "wordpress_logged_in_0f", "", "right", false},
@@ -387,9 +386,8 @@ func TestACookieThatIsOnlyRenewedEarnsNoTrust(t *testing.T) {
 		{"a wrong guess in a zone that settles time", "settle seconds", "wordpress_logged_in_0f", "?renews", "wrong", false},
 	} {
 		s := newLoginSite(t, t.TempDir(), `zone account {
-			key form log
+			key form log missing share
 			limit 10 1/h
-			missing_key share
 			trust_devices wordpress_logged_in_*
 			`+test.zone+`
 		}`)
@@ -667,7 +665,7 @@ func TestThrottleBlockedLetsDevicesOfABlockedAccountPass(t *testing.T) {
 			zone account {
 				key header X-User
 				limit 1 1/h
-				count_only status 200
+				settle status 200 1 after
 				block 1d
 				trust_devices wordpress_logged_in_*
 			}

@@ -42,7 +42,7 @@ func TestTheRecipesForTuningReadEveryZone(t *testing.T) {
 					shadow
 				}
 				zone networks {
-					ipv4_prefix 24
+					key client_ip ipv4 24
 					limit 4 1/d
 					cost 3 {
 						path /heavy

@@ -11,9 +11,9 @@ import (
 func TestThePanicSwitchLetsWaitingRequestsThroughAtOnce(t *testing.T) {
 	for _, zone := range []string{
 		"limit 100 1/h\ndelay",
-		"in_flight 1\nmax_wait 1h",
-		"in_flight 1\nmax_wait 1h\nrequest_buffer 1KiB",
-		"in_flight 1\nshare\nmax_wait 1h",
+		"in_flight 1 wait 1h",
+		"in_flight 1 wait 1h buffer 1KiB",
+		"in_flight 1 wait 1h {\n\tshare\n}",
 	} {
 		inSettleBubble(t, func(t *testing.T) {
 			s := newWaitZone(t, zone, 30*time.Minute)

@@ -106,7 +106,7 @@ func TestRefusalsThatCachesMayKeepAreWarnedOfOnce(t *testing.T) {
 func TestAKeyThatClientsCanMakeUpIsWarnedOfOnce(t *testing.T) {
 	const text = "keyed only by values that clients choose"
 	zone := func(name, key string) string {
-		return fmt.Sprintf("zone %s {\nkey %s\ncapacity 5\nleak 1/s\n}\n", name, key)
+		return fmt.Sprintf("zone %s {\nkey %s\nlimit 5 1/s\n}\n", name, key)
 	}
 	for _, test := range []struct {
 		zones string
@@ -145,8 +145,7 @@ func TestAnOverrideThatCannotPayACostIsWarnedOfOnce(t *testing.T) {
 		cost 3 {
 			method POST
 		}
-		capacity 10
-		leak 1/s
+		limit 10 1/s
 	}`
 	s := run(t, "http:// {\nthrottle /one {\n"+zone+"\n}\nthrottle /two {\n"+zone+"\n}\n}")
 	s.warned(t, "the capacity of an override is less than some requests cost", 1)
@@ -161,7 +160,7 @@ func TestABlockForReservationsIsWarnedOfOnce(t *testing.T) {
 		"settle seconds":                0,
 		"block":                         0,
 	} {
-		zone := "throttle {\nzone api {\ncapacity 10\nleak 1/s\n" + options + "\n}\n}\n"
+		zone := "throttle {\nzone api {\nlimit 10 1/s\n" + options + "\n}\n}\n"
 		s := run(t, "http://one.example {\n"+zone+"}\nhttp://two.example {\n"+zone+"}")
 		s.warned(t, text, want)
 		s.stop()
@@ -193,21 +192,21 @@ func TestAZoneBehindPHPIsWarnedOfOnce(t *testing.T) {
 func TestAWaitThatNoClientOutlastsIsWarnedOfOnce(t *testing.T) {
 	const text = "requests may wait longer than most clients do"
 	for options, want := range map[string]int{
-		"capacity 30\nleak 1/s\ndelay":                0,
-		"capacity 31\nleak 1/s\ndelay":                1,
-		"capacity 31\nleak 1/s\ndelay 1":              0,
-		"capacity 31\nleak 1/s\ndelay\nmax_wait 30s":  0,
-		"capacity 100\nleak 1/s\ndelay\nmax_wait 31s": 1,
-		"capacity 100\nleak 1/s":                      0,
-		"in_flight 1\nmax_wait 30s":                   0,
-		"in_flight 1\nmax_wait 31s":                   1,
+		"limit 30 1/s\ndelay":           0,
+		"limit 31 1/s\ndelay":           1,
+		"limit 31 1/s\ndelay 1":         0,
+		"limit 31 1/s\ndelay wait 30s":  0,
+		"limit 100 1/s\ndelay wait 31s": 1,
+		"limit 100 1/s":                 0,
+		"in_flight 1 wait 30s":          0,
+		"in_flight 1 wait 31s":          1,
 	} {
 		zone := "throttle {\nzone api {\n" + options + "\n}\n}\n"
 		s := run(t, "http://one.example {\n"+zone+"}\nhttp://two.example {\n"+zone+"}")
 		s.warned(t, text, want)
-		remedy := "set max_wait, a smaller capacity"
-		if strings.Contains(options, "max_wait") {
-			remedy = "set a shorter max_wait"
+		remedy := "give delay a wait, or the limit a smaller capacity"
+		if strings.Contains(options, "wait") {
+			remedy = "set a shorter wait"
 		}
 		s.warned(t, text+": "+remedy, want)
 		s.stop()
@@ -217,8 +216,7 @@ func TestAWaitThatNoClientOutlastsIsWarnedOfOnce(t *testing.T) {
 func TestAHeaderThatCaddyDropsIsWarnedOfOnce(t *testing.T) {
 	const zone = `zone api {
 		key client_ip header X_Api_Key header X-Api.Key header X-Api-Key
-		capacity 10
-		leak 1/s
+		limit 10 1/s
 	}`
 	s := run(t, "http:// {\nthrottle /one {\n"+zone+"\n}\nthrottle /two {\n"+zone+"\n}\n}")
 	s.warned(t, "expected_underscore_headers", 2) // there are two such headers
@@ -275,8 +273,7 @@ func TestAZoneThatOnlyCountsWhatIsInFlightIsWarnedOfNoCost(t *testing.T) {
 	s := run(t, `http:// {
 		throttle {
 			zone slots {
-				in_flight 3
-				max_wait 10s
+				in_flight 3 wait 10s
 			}
 		}
 	}`)
@@ -284,14 +281,14 @@ func TestAZoneThatOnlyCountsWhatIsInFlightIsWarnedOfNoCost(t *testing.T) {
 }
 
 func TestAnErrorRouteThatWouldTellUsersIsWarnedOf(t *testing.T) {
-	const site = "http:// {\nthrottle {\nzone php {\nin_flight 5\nshare\n%s\n}\n}\nreverse_proxy 127.0.0.1:9\nhandle_errors {\n%s\nreverse_proxy 127.0.0.1:9\n}\n}"
+	const site = "http:// {\nthrottle {\nzone php {\nin_flight 5 {\n\tshare\n%s\n}\n}\n}\nreverse_proxy 127.0.0.1:9\nhandle_errors {\n%s\nreverse_proxy 127.0.0.1:9\n}\n}"
 	const told = "rank member told X-User"
 	for _, test := range []struct {
 		rank, before string
 		want         int
 	}{
 		{told, "", 1},
-		{told, "throttle {\nzone php {\nin_flight 5\nshare\nrank member told X-User\n}\n}", 0},
+		{told, "throttle {\nzone php {\nin_flight 5 {\n\tshare\n\trank member told X-User\n}\n}\n}", 0},
 		{"rank member issued sid", "", 0},
 	} {
 		s := run(t, fmt.Sprintf(site, test.rank, test.before))
@@ -326,10 +323,10 @@ func TestAnErrorRouteThatTakesNoSlotIsWarnedOf(t *testing.T) {
 
 func TestRefusalsThatAskAnUpstreamWithoutASlotAreAnError(t *testing.T) {
 	routes := func(errors string) string {
-		return `{"servers":{"s":{"listen":[":8080"],"routes":[{"handle":[{"handler":"throttle","zone":[{"name":"php","in_flight":5,"refuse":"error"}]}]}],"errors":{"routes":[{"handle":[` + errors + `]}]}}}}`
+		return `{"servers":{"s":{"listen":[":8080"],"routes":[{"handle":[{"handler":"throttle","zone":[{"name":"php","in_flight":{"slots":5},"refusal":{"error":true}}]}]}],"errors":{"routes":[{"handle":[` + errors + `]}]}}}}`
 	}
-	const proxy, zone = `{"handler":"reverse_proxy","upstreams":[{"dial":"127.0.0.1:9"}]}`, `{"handler":"throttle","zone":[{"name":"php","in_flight":5,"refuse":"error"}]}`
-	const want = `zone "php" hands refusals to an error route that asks an upstream without a slot of in_flight: write throttle with the zone into the error route, or remove refuse error, in apps/http/servers/s/errors/routes/0/handle/0`
+	const proxy, zone = `{"handler":"reverse_proxy","upstreams":[{"dial":"127.0.0.1:9"}]}`, `{"handler":"throttle","zone":[{"name":"php","in_flight":{"slots":5},"refusal":{"error":true}}]}`
+	const want = `zone "php" hands refusals to an error route that asks an upstream without a slot of in_flight: write throttle with the zone into the error route, or remove refusal error, in apps/http/servers/s/errors/routes/0/handle/0`
 	if err := provision(t, map[string]string{"http": routes(proxy)}); err == nil || !strings.Contains(err.Error(), want) {
 		t.Errorf("got %v, want %s", err, want)
 	}

@@ -16,50 +16,52 @@ import (
 
 // samples has a zone for each option, without its braces.
 var samples = map[string]string{
-	"match":            "match path /a*\nlimit 60 10/s",
-	"exempt":           "exempt method OPTIONS\nexempt static_files /srv\nlimit 60 10/s",
-	"key":              "key form log fold wordpress basic_user text x\nlimit 60 10/s",
-	"missing_key":      "key header X-Key\nmissing_key share\nlimit 60 10/s",
-	"unlisted_key":     "key header X-Key\nunlisted_key refuse\noverride gold 600 100/s\nlimit 60 10/s",
-	"plain_keys":       "key header X-Key\nplain_keys\nlimit 60 10/s",
-	"ipv4_prefix":      "ipv4_prefix 24\nlimit 60 10/s",
-	"ipv6_prefix":      "ipv6_prefix 56\nlimit 60 10/s",
-	"route":            "key route\nroute login /login*\nlimit 60 10/s",
-	"limit":            "limit 60 10/s",
-	"capacity":         "capacity 60\nleak 10/s",
-	"leak":             "capacity 60\nleak 300/5m",
-	"override":         "override 192.0.2.0/24 unlimited\noverride 198.51.100.7 600 10/s as office\nlimit 60 10/s",
-	"override_file":    "key header X-Key\noverride_file testdata/overrides/customers\nlimit 60 10/s",
-	"cost":             "cost 5 {\npath /search*\n}\ncost 2\nlimit 60 10/s",
-	"max_body":         "key form log\nmax_body 16KiB\nlimit 60 10/s",
-	"unread_body_cost": "key form log\nunread_body_cost 5\nlimit 60 10/s",
-	"settle":           "settle seconds 5\nlimit 60 10/s",
-	"count_only":       "count_only status 401\nlimit 60 10/s",
-	"debt":             "settle bytes 1MiB\ndebt 5\nlimit 60 10/s",
-	"trust_devices":    "key form log\ntrust_devices sid_* 30d\nlimit 60 10/s",
-	"delay":            "delay 2\nlimit 60 10/s",
-	"max_wait":         "delay\nmax_wait 3s\nlimit 60 10/s",
-	"max_waiting":      "delay\nmax_waiting 50\nlimit 60 10/s",
-	"in_flight":        "in_flight 5",
-	"rank":             "in_flight 5\nshare\nrank member issued wordpress_logged_in_* *UserID\nrank member told X-User\nrank crawler {\nclient_ip 192.0.2.0/24\n}",
-	"pass":             "in_flight 5\nshare\npass off",
-	"share":            "in_flight 5\nshare client_ip header X-Tenant",
-	"warm_up":          "in_flight 5\nwarm_up 30s",
-	"request_buffer":   "in_flight 5\nrequest_buffer 1MiB",
-	"block":            "block 10m 1h everywhere\nlimit 60 10/s",
-	"on_store_error":   "on_store_error deny\nlimit 60 10/s",
-	"retry_after":      "retry_after fit\nlimit 60 10/s",
-	"retry_jitter":     "retry_jitter 20\nlimit 60 10/s",
-	"status":           "status 503\nlimit 60 10/s",
-	"message":          "message \"Too many log-ins.\"\nlimit 60 10/s",
-	"page":             "page {\ntitle Shop\naccent 0a7f5c\ntext Sorry.\n}\nlimit 60 10/s",
-	"refuse":           "refuse error\nlimit 60 10/s",
-	"support_code":     "support_code off\nlimit 60 10/s",
-	"zone_header":      "zone_header\nlimit 60 10/s",
-	"shadow":           "shadow\nlimit 60 10/s",
-	"log_refused":      "log_refused 10/s\nlimit 60 10/s",
-	"server_timing":    "server_timing\nlimit 60 10/s",
-	"enforce":          "enforce 10\nlimit 60 10/s",
+	"match":                "match path /a*\nlimit 60 10/s",
+	"exempt":               "exempt method OPTIONS\nexempt static_files /srv\nlimit 60 10/s",
+	"key":                  "key form log fold wordpress basic_user text x\nlimit 60 10/s",
+	"key missing":          "key header X-Key missing share\nlimit 60 10/s",
+	"key unlisted":         "key header X-Key unlisted refuse\noverride gold 600 100/s\nlimit 60 10/s",
+	"key plain":            "key header X-Key plain\nlimit 60 10/s",
+	"key ipv4":             "key client_ip ipv4 24\nlimit 60 10/s",
+	"key ipv6":             "key client_ip {\nipv6 56\n}\nlimit 60 10/s",
+	"route":                "key route\nroute login /login*\nlimit 60 10/s",
+	"limit":                "limit 60 10/s",
+	"override":             "override 192.0.2.0/24 unlimited\noverride 198.51.100.7 600 10/s as office\nlimit 60 10/s",
+	"override_file":        "key header X-Key\noverride_file testdata/overrides/customers\nlimit 60 10/s",
+	"cost":                 "cost 5 {\npath /search*\n}\ncost 2\nlimit 60 10/s",
+	"read_body":            "cost body_items\nread_body 16KiB\nlimit 60 10/s",
+	"read_body else":       "cost body_items\nread_body 64KiB else 5\nlimit 60 10/s",
+	"settle":               "settle seconds 5\nlimit 60 10/s",
+	"settle after":         "settle status 401 1 after\nlimit 60 10/s",
+	"settle debt":          "settle bytes 1MiB debt 5\nlimit 60 10/s",
+	"trust_devices":        "key form log\ntrust_devices sid_* 30d\nlimit 60 10/s",
+	"delay":                "delay 2\nlimit 60 10/s",
+	"delay wait":           "delay wait 3s\nlimit 60 10/s",
+	"delay queue":          "delay queue 50\nlimit 60 10/s",
+	"in_flight":            "in_flight 5",
+	"in_flight wait":       "in_flight 5 wait 8s",
+	"in_flight queue":      "in_flight 5 wait 8s queue 50",
+	"in_flight rank":       "in_flight 5 {\n\tshare\n\trank member issued wordpress_logged_in_* *UserID\n\trank member told X-User\n\trank crawler {\n\tclient_ip 192.0.2.0/24\n\t}\n}",
+	"in_flight pass":       "in_flight 5 pass off {\n\tshare\n}",
+	"in_flight share":      "in_flight 5 {\n\tshare client_ip header X-Tenant\n}",
+	"in_flight warm_up":    "in_flight 5 warm_up 30s",
+	"in_flight buffer":     "in_flight 5 buffer 1MiB",
+	"block":                "block 10m 1h\nlimit 60 10/s",
+	"block everywhere":     "block 10m 1h everywhere\nlimit 60 10/s",
+	"on_store_error":       "on_store_error deny\nlimit 60 10/s",
+	"refusal":              "refusal retry_after fit jitter 20 status 503\nlimit 60 10/s",
+	"refusal retry_after":  "refusal retry_after fit\nlimit 60 10/s",
+	"refusal jitter":       "refusal jitter 20\nlimit 60 10/s",
+	"refusal status":       "refusal status 503\nlimit 60 10/s",
+	"refusal message":      "refusal message \"Too many log-ins.\"\nlimit 60 10/s",
+	"refusal page":         "refusal {\npage {\ntitle Shop\naccent 0a7f5c\ntext Sorry.\n}\n}\nlimit 60 10/s",
+	"refusal error":        "refusal error\nlimit 60 10/s",
+	"refusal code":         "refusal code off\nlimit 60 10/s",
+	"refusal zone_header":  "refusal zone_header\nlimit 60 10/s",
+	"refusal log":          "refusal log 10/s\nlimit 60 10/s",
+	"shadow":               "shadow\nlimit 60 10/s",
+	"shadow server_timing": "shadow server_timing\nlimit 60 10/s",
+	"enforce":              "enforce 10\nlimit 60 10/s",
 }
 
 // zoneIn adapts a Caddyfile and returns the zone of the handler, or of the app, as JSON.
@@ -92,31 +94,42 @@ func zoneIn(t *testing.T, app, caddyfile string) (zone map[string]any, adapted [
 	return holder.Zone[0], adapted
 }
 
+// optionsAndDetails returns the names of all options, and of details behind theirs.
+func optionsAndDetails() (names []string) {
+	for _, o := range zoneOptions {
+		names = append(names, o.name)
+		for _, d := range o.details {
+			names = append(names, o.name+" "+d.name)
+		}
+	}
+	return names
+}
+
 // Everything that a zone can say, it says alike in a site, on the line of the directive,
 // in the global options, and in JSON.
 func TestEveryOptionOfAZoneMeansTheSameWhereverItStands(t *testing.T) {
 	fields := make(map[string]bool)
-	for _, o := range zoneOptions {
-		sample, found := samples[o.name]
+	for _, name := range optionsAndDetails() {
+		sample, found := samples[name]
 		if !found {
-			t.Errorf("%s: got no sample, want one", o.name)
+			t.Errorf("%s: got no sample, want one", name)
 			continue
 		}
 		site, adapted := zoneIn(t, "http", "http://example.com {\nthrottle {\nzone pages {\n"+sample+"\n}\n}\n}")
 		if err := golden.Validate(t, adapted); err != nil {
-			t.Errorf("%s: got %v, want it valid", o.name, err)
+			t.Errorf("%s: got %v, want it valid", name, err)
 		}
 		global, adapted := zoneIn(t, "throttle", "{\nthrottle {\nzone pages {\n"+sample+"\n}\n}\n}\nhttp://example.com {\nthrottle pages\n}")
 		if err := golden.Validate(t, adapted); err != nil {
-			t.Errorf("%s in the global options: got %v, want it valid", o.name, err)
+			t.Errorf("%s in the global options: got %v, want it valid", name, err)
 		}
 		if !reflect.DeepEqual(global, site) {
-			t.Errorf("%s: got %v in the global options, want %v", o.name, global, site)
+			t.Errorf("%s: got %v in the global options, want %v", name, global, site)
 		}
 		if rest, limited := strings.CutSuffix(sample, "\nlimit 60 10/s"); limited && !strings.Contains(rest, "key ") {
 			line, _ := zoneIn(t, "http", "http://example.com {\nthrottle pages 60 10/s {\n"+rest+"\n}\n}")
 			if !reflect.DeepEqual(line, site) {
-				t.Errorf("%s: got %v in the block behind a line, want %v", o.name, line, site)
+				t.Errorf("%s: got %v in the block behind a line, want %v", name, line, site)
 			}
 		}
 		raw, err := json.Marshal(site)
@@ -128,14 +141,12 @@ func TestEveryOptionOfAZoneMeansTheSameWhereverItStands(t *testing.T) {
 			t.Fatal(err)
 		}
 		if _, err := z.compile(nil); err != nil {
-			t.Errorf("%s in JSON: got %v", o.name, err)
+			t.Errorf("%s in JSON: got %v", name, err)
 		}
 		for field := range site {
 			fields[field] = true
 		}
 	}
-	// What only JSON has.
-	fields["page"], fields["page_html"], fields["shadow_together"] = true, true, true
 	zone := reflect.TypeFor[Zone]()
 	for i := range zone.NumField() {
 		name, _, _ := strings.Cut(zone.Field(i).Tag.Get("json"), ",")
@@ -158,6 +169,9 @@ func TestEveryOptionBesideZonesIsThatOfEachZone(t *testing.T) {
 		beside, inside := strings.Join(option, "\n"), "zone pages {\nkey header X-Key\nlimit 60 10/s\n"
 		want, _ := zoneIn(t, "http", "http://example.com {\nthrottle {\n"+inside+beside+"\n}\n}\n}")
 		got, _ := zoneIn(t, "http", "http://example.com {\nthrottle {\n"+beside+"\n"+inside+"}\n}\n}")
+		if o.name == "shadow" { // the word of the group
+			want["shadow"] = map[string]any{"together": true}
+		}
 		if o.name == "shadow" {
 			delete(got, "shadow_together") // by which the word beside zones is told from that in the zone
 		}

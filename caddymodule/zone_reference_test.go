@@ -44,7 +44,7 @@ func TestTheZoneReferenceHasTheOptionsOfTheTable(t *testing.T) {
 			t.Fatalf("section %d: got %v, want %q", i+1, entries[min(i, len(entries)-1)].name, o.name)
 		}
 		e := entries[i]
-		if got, want := e.line("Syntax"), "`"+strings.TrimSpace(o.name+" "+o.syntax)+"`"; got != want {
+		if got, want := e.line("Syntax"), "`"+o.usage()+"`"; got != want {
 			t.Errorf("%s: got the syntax %s, want %s", o.name, got, want)
 		}
 		where := e.line("Where")
@@ -59,6 +59,11 @@ func TestTheZoneReferenceHasTheOptionsOfTheTable(t *testing.T) {
 		}
 		if e.line("Default") == "" {
 			t.Errorf("%s: got no default", o.name)
+		}
+		for _, d := range o.details {
+			if !strings.Contains(e.text, "`"+d.name) && !strings.Contains(e.text, "\n#### "+o.name+" "+d.name+"\n") {
+				t.Errorf("%s: got nothing about %s", o.name, d.name)
+			}
 		}
 		if !strings.Contains(e.text, "```caddyfile\n") {
 			t.Errorf("%s: got no example", o.name)
@@ -112,7 +117,7 @@ func TestTheZoneReferenceGivesTheDefaults(t *testing.T) {
 		}
 		return definition
 	}
-	needs := map[string]string{"max_body": "cost body_items", "max_waiting": "delay"}
+	needs := map[string]string{"read_body": "cost body_items"}
 	var checked []string
 	for _, e := range zoneReference(t) {
 		found := regexp.MustCompile("^`([^`]*)`\\.$").FindStringSubmatch(e.line("Default"))
@@ -125,7 +130,7 @@ func TestTheZoneReferenceGivesTheDefaults(t *testing.T) {
 			t.Errorf("%s: got %s, want %s", e.name, with, without)
 		}
 	}
-	if want := []string{"key", "missing_key", "ipv4_prefix", "ipv6_prefix", "max_body", "max_waiting", "retry_after", "status", "refuse", "support_code", "log_refused", "enforce"}; !slices.Equal(checked, want) {
+	if want := []string{"key", "read_body", "enforce"}; !slices.Equal(checked, want) {
 		t.Errorf("got the defaults of %v, want those of %v", checked, want)
 	}
 }

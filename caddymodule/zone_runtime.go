@@ -51,7 +51,7 @@ type runningZone struct {
 	refusals  [decision.Decisions]*refusalLog // nil for decisions that refuse nothing
 	unsettled prometheus.Counter
 	without   prometheus.Counter // charges decided without the shared store
-	people    prometheus.Counter // would have been refused; nil without server_timing
+	people    prometheus.Counter // would have been refused; nil without shadow server_timing
 
 	passes    [clientpass.Events]prometheus.Counter    // nil in zones that send none
 	presented [len(presentedEvents)]prometheus.Counter // by the state of the pass
@@ -61,16 +61,17 @@ type runningZone struct {
 // newRunningZone returns the zone of a rule that was compiled and loaded. It joins the
 // queues and slots that other configs share.
 func newRunningZone(a *App, definition *Zone, rule *decision.Rule, text string) (*runningZone, error) {
+	full := definition.withDefaults()
 	z := &runningZone{
 		Rule: rule, definition: text, logger: a.warner.With(zap.String("zone", rule.Name)),
-		inventable: definition.inventable(), readsHeaders: definition.readsHeaders(), shared: a.shared != nil,
+		inventable: inventable(definition.Key.sources()), readsHeaders: readsHeaders(definition.Key.sources()), shared: a.shared != nil,
 		overrideFile: a.overrideFiles.named(definition.OverrideFile),
 	}
 	if a.Shadow && rule.Shadow == 0 {
 		rule.Shadow = decision.ShadowGlobal
 	}
 	z.policy, _ = sharedstore.ParsePolicy(cmp.Or(definition.OnStoreError, a.OnStoreError)) // both have been checked
-	z.logEvery, _ = parseLogRefused(cmp.Or(definition.LogRefused, logAll))                 // which has been checked
+	z.logEvery, _ = parseLogRefused(full.Refusal.Log)                                      // which has been checked
 	a.limitsLog = a.limitsLog || z.logEvery != 0
 	for _, cost := range definition.constants(rule) {
 		rule.Dearest = max(rule.Dearest, cost)
@@ -136,7 +137,7 @@ func (z *runningZone) Unsettled(charges int) {
 
 // warn logs warnings about settings that probably do not work as meant.
 func (z *runningZone) warn(definition *Zone) {
-	for _, source := range definition.Key {
+	for _, source := range definition.Key.sources() {
 		if source.Source == "header" && strings.ContainsAny(source.Name, "_.") {
 			z.logger.Warn("Caddy drops headers with _ or . in their names unless they are listed in expected_underscore_headers or expected_dot_headers of the server: this key may always be missing",
 				zap.String("header", source.Name))
@@ -146,9 +147,9 @@ func (z *runningZone) warn(definition *Zone) {
 		z.logger.Warn("zone blocks clients for what their requests reserve, before the response says what they cost: add after to settle")
 	}
 	if wait := longestWait(z.Rule); wait > patientClient && z.Share == nil { // share has a warning of its own
-		warning := "requests may wait longer than most clients do: set max_wait, a smaller capacity or a faster leak"
+		warning := "requests may wait longer than most clients do: give delay a wait, or the limit a smaller capacity or a faster leak"
 		if z.MaxWait > 0 {
-			warning = "requests may wait longer than most clients do: set a shorter max_wait"
+			warning = "requests may wait longer than most clients do: set a shorter wait"
 		}
 		z.logger.Warn(warning, zap.Float64("longest_wait_seconds", wait.Seconds()))
 	}
@@ -175,10 +176,10 @@ func (z *runningZone) warnOversize() {
 // warnShare logs warnings about a zone with share.
 func (z *runningZone) warnShare(definition *Zone) {
 	if z.MaxWait > longestShareWait {
-		z.logger.Warn("requests may wait for their turn longer than people do, who then come again while the upstream works for nobody: set max_wait to 8s or less",
-			zap.Float64("max_wait_seconds", z.MaxWait.Seconds()))
+		z.logger.Warn("requests may wait for their turn longer than people do, who then come again while the upstream works for nobody: set its wait to 8s or less",
+			zap.Float64("wait_seconds", z.MaxWait.Seconds()))
 	}
-	if shares := (&Zone{Key: definition.Share}); shares.inventable() {
+	if inventable(definition.InFlight.Share) {
 		z.logger.Warn("clients take turns by values that they choose, so a client can get a new turn with every request: add client_ip to share")
 	}
 }

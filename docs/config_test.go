@@ -181,12 +181,7 @@ func aroundZoneOptions(options string) string {
 	has := func(line string) bool { return regexp.MustCompile(`(?m)^\s*` + line).MatchString(options) }
 	zone := "zone some {\n"
 	if !has(`limit `) && !has(`in_flight `) {
-		if !has(`capacity `) {
-			zone += "capacity 60\n"
-		}
-		if !has(`leak `) {
-			zone += "leak 1/s\n"
-		}
+		zone += "limit 60 1/s\n"
 	}
 	if has(`key .*\broute\b`) && !has(`route `) {
 		zone += "route search /search*\n"

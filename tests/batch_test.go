@@ -19,8 +19,7 @@ http://:%d {
 	header >Level {http.throttle.level}
 	throttle {
 		zone imports {
-			capacity 2500
-			leak 1/d
+			limit 2500 1/d
 			cost body_items rows
 		}
 	}

@@ -23,10 +23,9 @@ http://:%d {
 	header >Blocked {http.throttle.blocked}
 	throttle {
 		zone ladder {
-			capacity 2
-			leak 4/s
+			limit 2 4/s
 			block 1s 2s 3s
-			retry_after fit
+			refusal retry_after fit
 		}
 	}
 	respond ok
@@ -126,8 +125,7 @@ func TestAClientThatIsBlockedEverywhereIsOutOfAllSites(t *testing.T) {
 http://:%d {
 	throttle /login {
 		zone login {
-			capacity 2
-			leak 1/s
+			limit 2 1/s
 			block 2m everywhere
 		}
 	}
@@ -213,15 +211,13 @@ func TestThrottleBlockedLetsASiteAnswerTheBlockedItself(t *testing.T) {
 http://:%d {
 	throttle {
 		zone guesses {
-			capacity 3
-			leak 1/m
+			limit 3 1/m
 			block 1m
-			refuse error
+			refusal error
 		}
 		zone pages {
-			capacity 8
-			leak 1/m
-			refuse error
+			limit 8 1/m
+			refusal error
 		}
 	}
 	handle_errors {
@@ -237,10 +233,9 @@ http://:%d {
 		respond @out "stay away" 403
 		throttle /login {
 			zone entrance {
-				capacity 3
-				leak 1/s
+				limit 3 1/s
 				block 8s
-				retry_after fit
+				refusal retry_after fit
 			}
 		}
 		respond ok

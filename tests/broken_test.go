@@ -22,8 +22,7 @@ http://:%d {
 	throttle {
 		zone settled {
 			key text everybody
-			capacity %d
-			leak 1/d
+			limit %d 1/d
 			settle header X-Cost
 		}
 	}

@@ -22,16 +22,14 @@ http://:%d {
 			match {
 				path /empty/*
 			}
-			capacity %d
-			leak %d/s
+			limit %d %d/s
 		}
 		zone fit {
 			match {
 				path /fit/*
 			}
-			capacity %d
-			leak %d/s
-			retry_after fit
+			limit %d %d/s
+			refusal retry_after fit
 		}
 	}
 	%s
@@ -101,7 +99,7 @@ func TestHundredConcurrentRequestsOnOneConnectionAdmitTheCapacity(t *testing.T) 
 	const capacity, requests = 10, 100
 	plain, secure := freePort(t), freePort(t)
 	startCaddy(t, config{
-		throttle: "zone burst {\n capacity 10\n leak 1/d\n }",
+		throttle: "zone burst {\n limit 10 1/d\n }",
 		sites: fmt.Sprintf(`
 http://:%d, https://localhost:%d {
 	tls internal

@@ -13,9 +13,9 @@ func TestValidateNamesThePlaceOfAWrongConfig(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct{ name, zone, want string }{
 		{"a word of another limiter", "window 10s", "window"},
-		{"a number that is none", "capacity ten", "ten"},
-		{"a rate without a unit", "leak 10", "10"},
-		{"a duplicate", "status 429\n\t\t\tstatus 503", "status"},
+		{"a number that is none", "limit ten 1/s", "ten"},
+		{"a rate without a unit", "limit 10 10", "10"},
+		{"a duplicate", "refusal status 429\n\t\t\trefusal status 503", "refusal"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()

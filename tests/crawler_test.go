@@ -33,7 +33,7 @@ func TestAListOfCrawlersIsFetchedOverHTTPSAndKeptOverARestart(t *testing.T) {
 		file := writeFile(t, "Caddyfile", config{
 			servers:  "trusted_proxies static 127.0.0.0/8",
 			throttle: "exempt verified_crawler " + operator.URL + "/bots.json",
-			sites:    fmt.Sprintf("http://:%d {\n throttle {\n zone pages {\n capacity 1\n leak 1/d\n }\n }\n respond ok\n}", port),
+			sites:    fmt.Sprintf("http://:%d {\n throttle {\n zone pages {\n limit 1 1/d\n }\n }\n respond ok\n}", port),
 		}.caddyfile(admin))
 		return startCaddyIn(t, admin, filepath.Dir(file), file, "SSL_CERT_FILE="+roots, "XDG_DATA_HOME="+home)
 	}

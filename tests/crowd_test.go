@@ -77,10 +77,8 @@ http://:%d {
 		throttle {
 			zone crowd {
 				key query key
-				capacity %d
-				leak %v/s
-				delay
-				max_waiting %d
+				limit %d %v/s
+				delay queue %d
 			}
 		}
 		reverse_proxy %s {

@@ -64,7 +64,7 @@ func TestErrorPagesOfTheUpstreamTakeSlots(t *testing.T) {
 				reader := startUpstream(t, func(_ http.ResponseWriter, r *http.Request) { _, _ = io.Copy(io.Discard, r.Body) })
 				port := freePort(t)
 				c := startCaddy(t, config{
-					throttle:  "zone workers {\nkey host\nin_flight 2\nmax_wait 2m\nmax_waiting 1000\n" + share + "\n}",
+					throttle:  "zone workers {\nkey host\nin_flight 2 wait 2m queue 1000 {\n" + share + "\n}\n}",
 					sites:     fmt.Sprintf(errorSite, port, u.address, test.routed, reader.address),
 					protocols: "h1 h2 h3",
 				})

@@ -28,7 +28,7 @@ func startExample(t *testing.T, directives string) (port int, c *caddy) {
 	for _, change := range []struct{ old, new string }{
 		{"\n{\n", "\n{\n\tadmin " + admin + "\n\tdefault_bind 127.0.0.1\n"},
 		{"\nhttp://localhost:8080 {\n", fmt.Sprintf("\nhttp://127.0.0.1:%d {\n", port)},
-		{"\t# page ", "\tpage " + root + "/docs/"},
+		{"\t# refusal {\n\t\t# \tpage too-many-requests.html\n\t\t# }\n", "\trefusal {\n\t\t\tpage " + root + "/docs/too-many-requests.html\n\t\t}\n"},
 		{"\treverse_proxy localhost:8081\n", "\t" + directives + "\n"},
 		{"\nhttp://localhost:8081 {\n", fmt.Sprintf("\nhttp://localhost:%d {\n", freePort(t))},
 	} {

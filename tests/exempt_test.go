@@ -28,8 +28,7 @@ http://:%d {
 	throttle {
 		zone pages {
 			%s
-			capacity 10
-			leak 1/d
+			limit 10 1/d
 		}
 	}
 	%s

@@ -37,8 +37,7 @@ http://:%d {
 	}
 	throttle {
 		zone named {
-			key header X-Api-Key
-			plain_keys
+			key header X-Api-Key plain
 			limit 1 1/d
 			block 10m
 		}

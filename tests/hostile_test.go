@@ -16,26 +16,21 @@ http://:%d {
 			match {
 				path /key
 			}
-			key header X-Api-Key
-			plain_keys
-			capacity 3
-			leak 1/d
+			key header X-Api-Key plain
+			limit 3 1/d
 		}
 		zone addresses {
 			match {
 				path /address
 			}
-			capacity 3
-			leak 1/d
+			limit 3 1/d
 		}
 		zone forms {
 			match {
 				path /mix
 			}
-			key client_ip query id cookie id host method
-			missing_key share
-			capacity 1000
-			leak 1000/s
+			key client_ip query id cookie id host method missing share
+			limit 1000 1000/s
 		}
 	}
 	respond ok

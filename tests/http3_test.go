@@ -36,8 +36,7 @@ https://localhost:%d {
 			exempt {
 				path /ready
 			}
-			capacity 3
-			leak 1/m
+			limit 3 1/m
 		}
 	}
 	respond {http.request.proto}

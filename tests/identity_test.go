@@ -11,8 +11,7 @@ const perClient = `
 http://:%d {
 	throttle {
 		zone clients {
-			capacity 3
-			leak 1/d
+			limit 3 1/d
 		}
 	}
 	respond ok

@@ -25,7 +25,7 @@ func TestOneClientHoldsNoMoreWorkersThanItMay(t *testing.T) {
 	t.Parallel()
 	for _, c := range []greed{
 		{"the surplus is refused", "", 12, mostWorkers},
-		{"the surplus queues", "max_wait 20s", 12, 12},
+		{"the surplus queues", "wait 20s", 12, 12},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
@@ -44,7 +44,7 @@ func TestOneClientHoldsNoMoreWorkersThanItMay(t *testing.T) {
 				}
 			})
 			port := freePort(t)
-			caddy := startCaddy(t, config{sites: fmt.Sprintf("http://:%d {\n throttle {\n zone workers {\n in_flight %d\n %s\n }\n }\n %s\n}", port, mostWorkers, c.maxWait, php)})
+			caddy := startCaddy(t, config{sites: fmt.Sprintf("http://:%d {\n throttle {\n zone workers {\n in_flight %d %s\n }\n }\n %s\n}", port, mostWorkers, c.maxWait, php)})
 			url := fmt.Sprintf("http://127.0.0.1:%d/slow.php?for=", port)
 			newVisitor(t, "h1").get(t, url+"0")
 
@@ -109,16 +109,13 @@ http://:%d {
 	throttle /patient {
 		zone patient {
 			key text everybody
-			in_flight 1
-			max_wait 1m
-			max_waiting %d
+			in_flight 1 wait 1m queue %d
 		}
 	}
 	throttle /hasty {
 		zone hasty {
 			key text everybody
-			in_flight 1
-			max_wait 300ms
+			in_flight 1 wait 300ms
 		}
 	}
 	reverse_proxy %s

@@ -54,8 +54,7 @@ http://:%d {
 		}
 		zone accounts {
 			match path /api
-			key query who
-			plain_keys
+			key query who plain
 			limit 10 1/h
 		}
 		zone search {

@@ -36,8 +36,7 @@ http://:%d {
 	}
 	throttle {
 		zone logged {
-			capacity 2
-			leak 1/d
+			limit 2 1/d
 			%s
 		}
 	}
@@ -85,10 +84,8 @@ func TestAThousandRefusalsAreAFewLines(t *testing.T) {
 http://:%d {
 	throttle {
 		zone flooded {
-			key header X-Api-Key
-			plain_keys
-			capacity 1
-			leak 1/d
+			key header X-Api-Key plain
+			limit 1 1/d
 			%s
 		}
 	}

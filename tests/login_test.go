@@ -40,8 +40,7 @@ func (s *loginSite) start(t *testing.T, byAddress, byAccount int) (port int, c *
 				method POST
 			}
 			%s
-			capacity %d
-			leak 1/d
+			limit %d 1/d
 			settle status %s 1 after
 		}`
 	c = startCaddy(t, config{sites: fmt.Sprintf("http://:%d {\n throttle {\n %s\n %s\n }\n %s\n}", port,

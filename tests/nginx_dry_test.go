@@ -17,15 +17,15 @@ func TestShadowDecidesAsNginxDoesInADryRun(t *testing.T) {
 	t.Parallel()
 	words := strings.NewReplacer("PASSED", "admitted", "DELAYED_DRY_RUN", "shadow_delayed", "REJECTED_DRY_RUN", "shadow_refused")
 	cases := []struct{ name, limit, zone, want string }{
-		{"without delay", "burst=3 nodelay", "capacity 4", "PPPPRRR PR"},
-		{"with delay", "burst=3", "capacity 4\n delay", "PDDDRRR DR"},
-		{"with delay after one", "burst=3 delay=1", "capacity 4\n delay 1", "PPDDRRR DR"},
+		{"without delay", "burst=3 nodelay", "limit 4 1/s", "PPPPRRR PR"},
+		{"with delay", "burst=3", "limit 4 1/s\n delay", "PDDDRRR DR"},
+		{"with delay after one", "burst=3 delay=1", "limit 4 1/s\n delay 1", "PPDDRRR DR"},
 	}
 	var zones, locations, sites strings.Builder
 	for n, c := range cases {
 		fmt.Fprintf(&zones, "limit_req_zone $binary_remote_addr zone=dry%d:1m rate=1r/s;", n)
 		fmt.Fprintf(&locations, "location /%d {\n limit_req zone=dry%d %s;\n limit_req_dry_run on;\n try_files /page =404;\n }\n", n, n, c.limit)
-		fmt.Fprintf(&sites, "throttle /%d {\n zone dry%d {\n %s\n leak 1/s\n shadow\n }\n }\n", n, n, c.zone)
+		fmt.Fprintf(&sites, "throttle /%d {\n zone dry%d {\n %s\n shadow\n }\n }\n", n, n, c.zone)
 	}
 	nginx, ours := startNginx(t, zones.String(), locations.String()), freePort(t)
 	startCaddy(t, config{sites: fmt.Sprintf("http://:%d {\n header >Verdict {http.throttle.decision}\n %s\n respond ok\n}", ours, sites.String())})

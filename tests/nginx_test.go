@@ -44,7 +44,7 @@ var likeNginxCases = []likeNginx{
 		name:   "no burst",
 		zones:  "limit_req_zone $binary_remote_addr zone=plain:1m rate=4r/s;",
 		limits: "limit_req zone=plain;",
-		ours:   "zone plain {\n capacity 1\n leak 4/s\n }",
+		ours:   "zone plain {\n limit 1 4/s\n }",
 		trace: []arrivals{
 			{0, []time.Duration{0, refuse, refuse}},
 			{375 * ms, []time.Duration{0}},
@@ -56,7 +56,7 @@ var likeNginxCases = []likeNginx{
 		name:   "burst without delay",
 		zones:  "limit_req_zone $binary_remote_addr zone=nodelay:1m rate=4r/s;",
 		limits: "limit_req zone=nodelay burst=5 nodelay;",
-		ours:   "zone nodelay {\n capacity 6\n leak 4/s\n }",
+		ours:   "zone nodelay {\n limit 6 4/s\n }",
 		trace: []arrivals{
 			{0, []time.Duration{0, 0, 0, 0, 0, 0, refuse, refuse}},
 			{625 * ms, []time.Duration{0, 0, refuse}},
@@ -67,7 +67,7 @@ var likeNginxCases = []likeNginx{
 		name:   "burst with delay",
 		zones:  "limit_req_zone $binary_remote_addr zone=delay:1m rate=4r/s;",
 		limits: "limit_req zone=delay burst=5;",
-		ours:   "zone delay {\n capacity 6\n leak 4/s\n delay\n }",
+		ours:   "zone delay {\n limit 6 4/s\n delay\n }",
 		trace: []arrivals{
 			{0, []time.Duration{0, 250 * ms, 500 * ms, 750 * ms, 1000 * ms, 1250 * ms, refuse, refuse}},
 			{625 * ms, []time.Duration{875 * ms, 1125 * ms, refuse}},
@@ -77,7 +77,7 @@ var likeNginxCases = []likeNginx{
 		name:   "burst of five at one a second",
 		zones:  "limit_req_zone $binary_remote_addr zone=reference:1m rate=1r/s;",
 		limits: "limit_req zone=reference burst=5;",
-		ours:   "zone reference {\n capacity 6\n leak 1/s\n delay\n }",
+		ours:   "zone reference {\n limit 6 1/s\n delay\n }",
 		trace: []arrivals{
 			{0, []time.Duration{0, 1000 * ms, 2000 * ms, 3000 * ms, 4000 * ms, 5000 * ms, refuse}},
 		},
@@ -86,7 +86,7 @@ var likeNginxCases = []likeNginx{
 		name:   "delay after three",
 		zones:  "limit_req_zone $binary_remote_addr zone=later:1m rate=4r/s;",
 		limits: "limit_req zone=later burst=5 delay=3;",
-		ours:   "zone later {\n capacity 6\n leak 4/s\n delay 3\n }",
+		ours:   "zone later {\n limit 6 4/s\n delay 3\n }",
 		trace: []arrivals{
 			{0, []time.Duration{0, 0, 0, 0, 250 * ms, 500 * ms, refuse}},
 			{625 * ms, []time.Duration{125 * ms, 375 * ms, refuse}},
@@ -97,7 +97,7 @@ var likeNginxCases = []likeNginx{
 		zones: `limit_req_zone $binary_remote_addr zone=tight:1m rate=8r/s;
 			limit_req_zone $binary_remote_addr zone=wide:1m rate=1r/s;`,
 		limits: "limit_req zone=tight burst=2 nodelay;\nlimit_req zone=wide burst=4 nodelay;",
-		ours:   "zone tight {\n capacity 3\n leak 8/s\n }\n zone wide {\n capacity 5\n leak 1/s\n }",
+		ours:   "zone tight {\n limit 3 8/s\n }\n zone wide {\n limit 5 1/s\n }",
 		trace: []arrivals{
 			{0, []time.Duration{0, 0, 0, refuse, refuse}}, // by tight
 			{440 * ms, []time.Duration{0, 0, refuse}},     // by wide, which has paid for none of the refused
@@ -109,7 +109,7 @@ var likeNginxCases = []likeNginx{
 		zones: `limit_req_zone $binary_remote_addr zone=fast:1m rate=8r/s;
 			limit_req_zone $binary_remote_addr zone=slow:1m rate=2r/s;`,
 		limits: "limit_req zone=fast burst=5;\nlimit_req zone=slow burst=4 delay=3;",
-		ours:   "zone fast {\n capacity 6\n leak 8/s\n delay\n }\n zone slow {\n capacity 5\n leak 2/s\n delay 3\n }",
+		ours:   "zone fast {\n limit 6 8/s\n delay\n }\n zone slow {\n limit 5 2/s\n delay 3\n }",
 		trace: []arrivals{
 			{0, []time.Duration{0, 125 * ms, 250 * ms, 375 * ms, 500 * ms, refuse}}, // slow's at 4 waits for both
 			{750 * ms, []time.Duration{250 * ms, refuse}},

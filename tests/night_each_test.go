@@ -20,11 +20,9 @@ http://:%d {
 	throttle /login* {
 		zone login {
 			match method POST
-			key form log
-			plain_keys
+			key form log missing share plain
 			limit 10 10/h
 			settle status 200 1
-			missing_key share
 			trust_devices session_*
 		}
 	}

@@ -174,8 +174,7 @@ http://:%d {
 	throttle {
 		zone all {
 			key text everybody
-			capacity %d
-			leak %d/s
+			limit %d %d/s
 		}
 	}
 	respond ok

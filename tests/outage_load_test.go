@@ -22,8 +22,7 @@ func outageSite(port int) string {
 	throttle /%s {
 		zone %[1]s {
 			key text everybody
-			capacity 5
-			leak 10/s
+			limit 5 10/s
 			on_store_error %[1]s
 		}
 	}`, policy)

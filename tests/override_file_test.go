@@ -20,9 +20,8 @@ func customersSite(port int, file string) string {
 http://:%d {
 	throttle {
 		zone api {
-			key header X-Api-Key
+			key header X-Api-Key unlisted refuse
 			limit 100000 1000/s
-			unlisted_key refuse
 			override_file %s
 		}
 	}

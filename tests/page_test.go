@@ -174,30 +174,33 @@ http://:%d {
 		%s
 		zone denied {
 			match path /denied
-			key query who
+			key query who unlisted refuse
 			limit 1 1/h
 			override * deny
-			unlisted_key refuse
 		}
 		zone branded {
 			match path /branded
 			key query who
 			limit 1 1/40s
-			page {
-				title "مكتبة المدينة"
-				accent "#b3261e"
-				text "نحن مكتبة صغيرة. من فضلك انتظر قليلاً."
+			refusal {
+				page {
+					title "مكتبة المدينة"
+					accent "#b3261e"
+					text "نحن مكتبة صغيرة. من فضلك انتظر قليلاً."
+				}
 			}
 		}
 		zone long {
 			match path /long
 			key query who
 			limit 1 1/h
-			page {
-				title "Donaudampfschifffahrtselektrizitätenhauptbetriebswerkbauunterbeamtengesellschaft"
-				accent gray
-				text "We are a small museum.
-				Please be gentle."
+			refusal {
+				page {
+					title "Donaudampfschifffahrtselektrizitätenhauptbetriebswerkbauunterbeamtengesellschaft"
+					accent gray
+					text "We are a small museum.
+					Please be gentle."
+				}
 			}
 		}
 	}

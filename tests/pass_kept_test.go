@@ -21,8 +21,9 @@ func TestRobotsThatKeepTheirFirstPassLeaveNewcomersIn(t *testing.T) {
 		sites: fmt.Sprintf(`http://:%d {
 			throttle {
 				zone php {
-					in_flight 5
-					share
+					in_flight 5 {
+						share
+					}
 				}
 			}
 			reverse_proxy %s

@@ -122,10 +122,10 @@ func TestAPassHoldsOverProtocolsNodesAndReloads(t *testing.T) {
 				throttle {
 					zone php {
 						exempt path /ready
-						in_flight 1
-						max_wait 1s
-						share
-						rank member issued member_*
+						in_flight 1 wait 1s {
+							share
+							rank member issued member_*
+						}
 					}
 				}
 				reverse_proxy %s
@@ -208,10 +208,10 @@ func TestThroughACachingProxyNoTwoClientsGetTheSamePass(t *testing.T) {
 	c := startCaddy(t, config{servers: "trusted_proxies static 127.0.0.0/8\ntrusted_proxies_strict", sites: fmt.Sprintf(`http://:%d {
 		throttle {
 			zone php {
-				in_flight 2
-				share
-				max_wait 3s
-				rank member issued member_*
+				in_flight 2 wait 3s {
+					share
+					rank member issued member_*
+				}
 			}
 		}
 		reverse_proxy %s
@@ -307,8 +307,9 @@ func TestInABrowserOneWaitsGetsInAndStaysIn(t *testing.T) {
 		throttle {
 			zone php {
 				exempt path /favicon.ico
-				in_flight 1
-				share
+				in_flight 1 {
+					share
+				}
 			}
 		}
 		reverse_proxy %s
@@ -357,9 +358,9 @@ func TestOverPlainHTTPNobodyGetsAPass(t *testing.T) {
 	startCaddy(t, config{sites: fmt.Sprintf(`http://:%d {
 		throttle {
 			zone php {
-				in_flight 1
-				max_wait 1s
-				share
+				in_flight 1 wait 1s {
+					share
+				}
 			}
 		}
 		reverse_proxy %s

@@ -117,8 +117,7 @@ http://:%d {
 			match {
 				%s
 			}
-			capacity 1
-			leak 1/d
+			limit 1 1/d
 		}
 	}
 	%s

@@ -24,15 +24,14 @@ const everyMetric = `
 http://:%d {
 	throttle /slots {
 		zone slots {
-			in_flight 1
-			max_wait 1s
+			in_flight 1 wait 1s
 		}
 	}
 	throttle /swarm {
 		zone swarm {
-			in_flight 2
-			max_wait 1s
-			share
+			in_flight 2 wait 1s {
+				share
+			}
 		}
 	}
 	throttle /queue {
@@ -50,8 +49,7 @@ http://:%d {
 		}
 		zone tried {
 			limit 2 1/s
-			shadow
-			server_timing
+			shadow server_timing
 		}
 	}
 	respond ok

@@ -218,7 +218,7 @@ func TestAWebhookGetsInUnderASwarm(t *testing.T) {
 // Strangers who send to the webhook's path hold its one slot, and none of the site's.
 func TestStrangersAtTheWebhookTakeItsOwnSlotOnly(t *testing.T) {
 	t.Parallel()
-	c, s := startShopRecipe(t, "max_wait 10s", "max_wait 1s")
+	c, s := startShopRecipe(t, "wait 10s", "wait 1s")
 	go func() {
 		_, _ = c.do(request{address: "203.0.113.1", method: "POST", target: "/webhooks/stripe?hold", body: "{}"})
 	}()

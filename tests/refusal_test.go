@@ -15,9 +15,8 @@ func TestRefuseErrorHandsPlaceholdersToErrorRoutes(t *testing.T) {
 http://:%d {
 	throttle {
 		zone errors {
-			capacity 2
-			leak 1/m
-			refuse error
+			limit 2 1/m
+			refusal error
 		}
 	}
 	respond ok
@@ -48,10 +47,11 @@ func TestRefusalPageOfTheOwner(t *testing.T) {
 http://:%d {
 	throttle {
 		zone branded {
-			capacity 1
-			leak 1/m
-			page %s
-			status 503
+			limit 1 1/m
+			refusal {
+				status 503
+				page %s
+			}
 		}
 	}
 	respond ok

@@ -30,8 +30,7 @@ http://:%d {
 			limit 10000000 2000/d
 		}
 		zone slots {
-			in_flight 100
-			max_wait 10s
+			in_flight 100 wait 10s
 		}
 	}
 	respond ok

@@ -59,8 +59,7 @@ http://:%d {
 	throttle {
 		zone load {
 			key text everybody
-			capacity %d
-			leak %d/s
+			limit %d %d/s
 		}
 	}
 	%s
@@ -156,8 +155,7 @@ func TestReloadKeepsTheLevelAndAFailedOneChangesNothing(t *testing.T) {
 http://:%d {
 	throttle {
 		zone kept {
-			capacity %d
-			leak 1/d
+			limit %d 1/d
 		}
 	}
 	respond ok
@@ -172,7 +170,7 @@ http://:%d {
 	}
 
 	for name, broken := range map[string]config{
-		"unknown option":                       {sites: fmt.Sprintf("http://:%d {\n throttle {\n zone kept {\n capacity 100\n leak 1/d\n nonsense\n }\n }\n }", port)},
+		"unknown option":                       {sites: fmt.Sprintf("http://:%d {\n throttle {\n zone kept {\n limit 100 1/d\n nonsense\n }\n }\n }", port)},
 		"a sibling that cannot be provisioned": setup(100, fmt.Sprintf("https://localhost:%d {\n tls /nonexistent.crt /nonexistent.key\n }", freePort(t))),
 		"a sibling that cannot be started":     setup(100, "http://:1 {\n bind 192.0.2.1\n }"),
 	} {

@@ -77,7 +77,7 @@ example.com {
 				path /wp-login.php*
 			}
 			limit 10 10/h
-			count_only status 401 403
+			settle status 401 403 1 after
 			block 10m 1h
 		}
 		zone slow {
@@ -98,9 +98,9 @@ func TestTheOutputOfReplayIsGolden(t *testing.T) {
 	for name, args := range map[string][]string{
 		"config":   {"--config", site, caddyLog},
 		"zone":     {"--config", site, "--zone", "login", "--host", "example.com", combinedLog},
-		"key":      {"--key", "client_ip", "--capacity", "60", "--leak", "60/m", "--compare", "fixed,sliding", combinedLog},
+		"key":      {"--key", "client_ip", "--limit", "60 60/m", "--compare", "fixed,sliding", combinedLog},
 		"json":     {"--config", site, "--zone", "pages", "--json", caddyLog},
-		"combined": {"--key", "header User-Agent", "--capacity", "100", "--leak", "1/s", "--cost", "2", combinedLog},
+		"combined": {"--key", "header User-Agent", "--limit", "100 1/s", "--cost", "2", combinedLog},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -137,7 +137,7 @@ func TestReplayTellsWrongUseFromUnreadableInput(t *testing.T) {
 	bare := writeFile(t, "Caddyfile", "example.com {\n\trespond ok\n}\n")
 	wrong := writeFile(t, "Caddyfile", "example.com {\n\tthrottle {\n\t\tzone a {\n\t\t\tcapcity 3\n\t\t}\n\t}\n}\n")
 	body := writeFile(t, "Caddyfile", "example.com {\n\tthrottle {\n\t\tzone names {\n\t\t\tkey form log\n\t\t\tlimit 5 5/h\n\t\t}\n\t}\n}\n")
-	limit := []string{"--capacity", "60", "--leak", "1/s"}
+	limit := []string{"--limit", "60 1/s"}
 	keyed := func(key string, rest ...string) []string {
 		return append(append([]string{"--key", key}, limit...), rest...)
 	}
@@ -149,11 +149,11 @@ func TestReplayTellsWrongUseFromUnreadableInput(t *testing.T) {
 	}{
 		{limit, 2, "no log given"},
 		{[]string{log}, 2, "no limits given"},
-		{[]string{"--capacity", "3", log}, 2, "both --capacity and --leak"},
+		{[]string{"--limit", "3", log}, 2, "the rate is missing"},
 		{append(keyed("client_ip"), "--config", site, log), 2, "exclude each other"},
 		{keyed("clientip", log), 2, "clientip"},
-		{[]string{"--capacity", "3", "--leak", "3", log}, 2, "invalid rate"},
-		{[]string{"--capacity", "3\" }", "--leak", "3/s", log}, 2, "capacity"},
+		{[]string{"--limit", "3 3", log}, 2, "invalid rate"},
+		{[]string{"--limit", "3\"} 3/s", log}, 2, "capacity"},
 		{keyed("form log", log), 2, "logs hold no bodies"},
 		{keyed("cookie sid", log), 2, "combined logs hold no cookies"},
 		{keyed("cookie sid", caddyLog), 2, "REDACTED: set log_credentials"},
@@ -162,7 +162,7 @@ func TestReplayTellsWrongUseFromUnreadableInput(t *testing.T) {
 		{[]string{"--config", site, "--zone", "logn", log}, 2, "did you mean login?"},
 		{[]string{"--config", site, log}, 2, "give --host"},
 		{[]string{"--config", bare, log}, 2, "no throttle handler"},
-		{[]string{"--config", wrong, log}, 2, "did you mean capacity?"},
+		{[]string{"--config", wrong, log}, 2, "want limit "},
 		{[]string{"--config", body, "--host", "example.com", log}, 2, "form field"},
 		{[]string{"--config", "absent", log}, 2, "absent"},
 		{keyed("client_ip", "--format", "xml", log), 2, "want auto, caddy, nginx or apache"},
@@ -193,7 +193,7 @@ func TestReplayTellsWrongUseFromUnreadableInput(t *testing.T) {
 
 func TestReplayReadsItsStandardInput(t *testing.T) {
 	t.Parallel()
-	cmd := caddyCommand(t, "throttle", "replay", "--capacity", "60", "--leak", "1/s", "-")
+	cmd := caddyCommand(t, "throttle", "replay", "--limit", "60 1/s", "-")
 	cmd.Stdin = strings.NewReader(siteLog(combinedFormat))
 	out, err := cmd.Output()
 	if err != nil || !bytes.HasPrefix(out, []byte("4,")) {
@@ -204,7 +204,7 @@ func TestReplayReadsItsStandardInput(t *testing.T) {
 // An owner who has seen enough, or follows a log, interrupts the command.
 func TestAnInterruptedReplayPrintsWhatItKnows(t *testing.T) {
 	t.Parallel()
-	cmd := caddyCommand(t, "throttle", "replay", "--capacity", "60", "--leak", "1/s", "-")
+	cmd := caddyCommand(t, "throttle", "replay", "--limit", "60 1/s", "-")
 	in, feed := io.Pipe()
 	stdin, err := cmd.StdinPipe()
 	if err != nil {
@@ -239,7 +239,7 @@ func TestReplayGoesOnAfterWhatCannotBeRead(t *testing.T) {
 	t.Parallel()
 	good := siteLog(combinedFormat)
 	log := writeFile(t, "access.log", good+"evil \x1b]0;owned\x07\n"+good[:strings.IndexByte(good, '\n')])
-	stdout, stderr, code := runThrottle(t, "replay", "--capacity", "60", "--leak", "1/s", log)
+	stdout, stderr, code := runThrottle(t, "replay", "--limit", "60 1/s", log)
 	if code != 0 || !strings.Contains(stdout, "1 of 4,922 lines") || !strings.Contains(stdout, `evil \x1b]0;owned\a`) {
 		t.Errorf("got code %d, %s and\n%s", code, stderr, stdout)
 	}

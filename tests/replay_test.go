@@ -96,8 +96,7 @@ http://:%[1]d {
 			override 127.0.0.9 3 1/d
 		}
 		zone tenants {
-			key {http.vars.tenant}
-			missing_key skip
+			key {http.vars.tenant} missing skip
 			limit 5 1/d
 		}
 		zone login {
@@ -106,7 +105,7 @@ http://:%[1]d {
 				path /login*
 			}
 			limit 3 1/d
-			count_only status 401 403
+			settle status 401 403 1 after
 			block 1d
 		}
 		zone tried {

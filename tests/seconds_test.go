@@ -22,8 +22,7 @@ http://:%d {
 	%s
 	throttle {
 		zone workers {
-			capacity %v
-			leak 1/d
+			limit %v 1/d
 			cost %v
 			settle seconds
 		}
@@ -100,11 +99,9 @@ http://:%d {
 	throttle {
 		zone workers {
 			key text everybody
-			capacity %v
-			leak %v/s
+			limit %v %v/s
 			cost %v
-			settle seconds
-			debt 1000
+			settle seconds debt 1000
 		}
 	}
 	%s

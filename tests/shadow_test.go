@@ -9,8 +9,7 @@ import (
 
 const shadowZone = `
 	zone %s {
-		capacity 6
-		leak 1/d
+		limit 6 1/d
 		cost 2 {
 			method POST
 		}
@@ -111,8 +110,7 @@ func TestEnforcingStartsWithEmptyBuckets(t *testing.T) {
 http://:%d {
 	throttle {
 		zone tuned {
-			capacity 5
-			leak 1/d
+			limit 5 1/d
 			%s
 		}
 	}

@@ -33,7 +33,7 @@ func startHeldSite(t *testing.T, global, throttle string) *heldSite {
 // slots is a zone in which requests may wait for long, which is more than a busy machine
 // needs.
 func slots(name string, n int) string {
-	return block("zone "+name, fmt.Sprintf("in_flight %d\nshare\nmax_wait 10m", n)) + "\n"
+	return block("zone "+name, fmt.Sprintf("in_flight %d wait 10m {\n\tshare\n}", n)) + "\n"
 }
 
 // queue lets so many clients wait for their turn.
@@ -135,8 +135,7 @@ func TestOtherZonesDecideBesideAFullZoneWithShare(t *testing.T) {
 		}
 		zone seconds {
 			match path /hold
-			capacity 100
-			leak 1/h
+			limit 100 1/h
 			settle seconds 1
 		}`)
 	v := newVisitor(t, "h1")
@@ -192,19 +191,6 @@ func TestAStoreInTroubleKeepsNoSlotOfAZoneWithShare(t *testing.T) {
 	check("frozen")
 	thaw()
 	check("back")
-}
-
-// The slot of a request whose upstream fails is free when the error route asks another.
-func TestAnErrorRouteHoldsNoSlot(t *testing.T) {
-	t.Parallel()
-	port, u := freePort(t), startHeldUpstream(t)
-	c := startCaddy(t, config{sites: fmt.Sprintf("http://:%d {\n%s\nreverse_proxy 127.0.0.1:%d\nhandle_errors {\nreverse_proxy %s\n}\n}", port, block("throttle", slots("php", 1)), freePort(t), u.address)})
-	s := &heldSite{caddy: c, upstream: u, url: fmt.Sprintf("http://127.0.0.1:%d/", port)}
-	for range 3 {
-		u.hold(t, s.url)
-	}
-	s.wantIdle(t, "php")
-	u.release()
 }
 
 // startTwoShared starts a site with a zone for all requests in one handler, and a zone for
@@ -270,7 +256,7 @@ func TestARequestTakesItsTurnsInTwoHandlers(t *testing.T) {
 func TestARefusalInTheSecondHandlerCountsForNothingInTheFirst(t *testing.T) {
 	t.Parallel()
 	for name, below := range map[string]string{
-		"row":    "zone second {\nin_flight 1\nshare\nmax_wait 200ms\n}",
+		"row":    "zone second {\nin_flight 1 wait 200ms {\n\tshare\n}\n}",
 		"bucket": "zone second {\nlimit 1 1/d\n}",
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -303,7 +289,7 @@ func TestARefusalInTheSecondHandlerCountsForNothingInTheFirst(t *testing.T) {
 // Each zone has a cookie and ranks of its own.
 func TestPassesOfTwoHandlersStandSideBySide(t *testing.T) {
 	t.Parallel()
-	s, second := startTwoShared(t, "zone site {\nin_flight 2\nshare\nmax_wait 200ms\n}", "zone second {\nin_flight 1\nshare\nmax_wait 200ms\n}")
+	s, second := startTwoShared(t, "zone site {\nin_flight 2 wait 200ms {\n\tshare\n}\n}", "zone second {\nin_flight 1 wait 200ms {\n\tshare\n}\n}")
 	v := newVisitor(t, "h1")
 	browse := func(url, cookies string) answer {
 		return v.get(t, url, append(opens(cookies), "X-Forwarded-Proto", "https", "X-Forwarded-For", "192.0.2.1")...)
@@ -376,9 +362,9 @@ func TestSlotsAreTheWorkersThatPHPHasBusy(t *testing.T) {
 		handle {
 			throttle {
 				zone php {
-					in_flight %d
-					share
-					max_wait 40s
+					in_flight %d wait 40s {
+						share
+					}
 				}
 			}
 			root * %s

@@ -16,10 +16,8 @@ http://:%d {
 	header >Verdict {http.throttle.delay}
 	throttle {
 		zone pages {
-			capacity 60
-			leak 5/s
-			delay 4
-			max_wait 3s
+			limit 60 5/s
+			delay 4 wait 3s
 		}
 	}
 	respond ok

@@ -24,8 +24,7 @@ func TestABlockIsKnownOnEveryNodeWithoutAsking(t *testing.T) {
 http://:%d {
 	throttle /login {
 		zone login {
-			capacity 3
-			leak 3/s
+			limit 3 3/s
 			block 10m everywhere
 		}
 	}

@@ -29,8 +29,7 @@ http://:%d {
 	throttle {
 		zone once {
 			key text everybody
-			capacity 100000000
-			leak 0.2/s
+			limit 100000000 0.2/s
 		}
 	}
 	respond ok

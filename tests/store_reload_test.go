@@ -29,8 +29,7 @@ http://:%d {
 	throttle {
 		zone settled {
 			key text everybody
-			capacity 100
-			leak 1/d
+			limit 100 1/d
 			settle header X-Cost
 		}
 	}

@@ -18,7 +18,7 @@ import (
 )
 
 // turnsZone is the zone of docs/under-a-swarm.md, for a site of WordPress.
-const turnsZone = "exempt static_files\nin_flight 5\nshare\nrank member issued wordpress_logged_in_*"
+const turnsZone = "exempt static_files\nin_flight 5 {\n\tshare\n\trank member issued wordpress_logged_in_*\n}"
 
 // What the rows of the table are called.
 const (
@@ -314,9 +314,10 @@ func TestNoSlotIsLostUnderASwarm(t *testing.T) {
 	route {
 		throttle {
 			zone php {
-				in_flight %d
-				share
-				rank member issued wordpress_logged_in_*
+				in_flight %d {
+					share
+					rank member issued wordpress_logged_in_*
+				}
 			}
 		}
 		error /broken 500

@@ -129,7 +129,7 @@ func startSwarmSite(t *testing.T, zone, upstream, log string) (site swarm.Site, 
 }
 
 // Today's zone, first come, first served.
-const fifoZone = "key text everybody\nin_flight 5\nmax_wait 10s\nmax_waiting 200"
+const fifoZone = "key text everybody\nin_flight 5 wait 10s queue 200"
 
 // nginxBefore refuses whatever the workers cannot take at once.
 func nginxBefore() holder {

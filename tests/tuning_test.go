@@ -27,8 +27,7 @@ http://:%d {
 	throttle {
 		zone pages {
 			limit 2 1/d
-			shadow
-			server_timing
+			shadow server_timing
 		}
 	}
 	%s

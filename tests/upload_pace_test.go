@@ -15,10 +15,9 @@ const paceSite = `
 http://:%d {
 	throttle {
 		zone pages {
-			in_flight 5
-			max_wait 5s
-			share
-			%s
+			in_flight 5 wait 5s %s {
+				share
+			}
 		}
 	}
 	reverse_proxy %s
@@ -33,12 +32,12 @@ func TestNobodyHoldsSlotsByAByteASecond(t *testing.T) {
 		lasts         time.Duration
 	}{
 		{"no buffer", "", func(u *slowUploads) { u.begin(8, 2, 200_000, 1) }, 40 * time.Second},
-		{"longer than the buffer", "request_buffer 1MiB", func(u *slowUploads) { u.begin(6, 2, 3<<20, 1<<20+4<<10) }, 40 * time.Second},
-		{"memory that is full", "request_buffer 8MiB", func(u *slowUploads) {
+		{"longer than the buffer", "buffer 1MiB", func(u *slowUploads) { u.begin(6, 2, 3<<20, 1<<20+4<<10) }, 40 * time.Second},
+		{"memory that is full", "buffer 8MiB", func(u *slowUploads) {
 			u.begin(8, 1, 8<<20, 8<<20-100)
 			u.begin(330, 3, 5000, 1)
 		}, 40 * time.Second},
-		{"longer than the patience", "request_buffer 8MiB", func(u *slowUploads) { u.begin(8, 2, 5000, 1) }, 360 * time.Second},
+		{"longer than the patience", "buffer 8MiB", func(u *slowUploads) { u.begin(8, 2, 5000, 1) }, 360 * time.Second},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			if test.lasts > time.Minute && !long() {

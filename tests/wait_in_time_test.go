@@ -34,8 +34,7 @@ http://:%d {
 	throttle {
 		zone timed {
 			key query key
-			capacity 10
-			leak 2/s
+			limit 10 2/s
 			delay
 		}
 	}
@@ -123,16 +122,14 @@ http://:%d {
 			exempt {
 				path /free
 			}
-			capacity %d
-			leak %d/s
+			limit %d %d/s
 			delay
 		}
 		zone slots {
 			exempt {
 				path /free
 			}
-			in_flight %d
-			max_wait 20s
+			in_flight %d wait 20s
 		}
 	}
 	respond /free ok

@@ -70,10 +70,8 @@ func TestAClientThatLeavesMakesRoomAtOnce(t *testing.T) {
 				path /free
 			}
 			key query key
-			capacity 500
-			leak 1/m
-			delay
-			max_waiting 40
+			limit 500 1/m
+			delay queue 40
 		}
 	}
 	respond ok`)
@@ -140,8 +138,7 @@ func TestAClientThatLeavesWhileServedFreesTheSlotAtOnce(t *testing.T) {
 				path /free
 			}
 			key query key
-			in_flight 1
-			max_wait 30s
+			in_flight 1 wait 30s
 		}
 	}
 	reverse_proxy `+upstream.address)

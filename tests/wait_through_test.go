@@ -23,8 +23,7 @@ http://:%d {
 	throttle {
 		zone turns {
 			key text everybody
-			capacity 300
-			leak %d/s
+			limit 300 %d/s
 			delay
 		}
 	}
@@ -100,16 +99,14 @@ http://:%d, https://localhost:%d {
 	throttle /turn {
 		zone turns {
 			key text everybody
-			capacity 1000
-			leak 1/m
+			limit 1000 1/m
 			delay
 		}
 	}
 	throttle /slot {
 		zone slots {
 			key text everybody
-			in_flight 1
-			max_wait 10m
+			in_flight 1 wait 10m
 		}
 	}
 	respond /turn ok
@@ -213,8 +210,7 @@ http://:%d {
 	throttle {
 		zone slots {
 			key text everybody
-			in_flight %d
-			max_wait 30s
+			in_flight %d wait 30s
 		}
 	}
 	%s

@@ -11,10 +11,10 @@ func TestTwoSitesThatNameOneZoneHaveOneBudget(t *testing.T) {
 	const capacity = 7
 	php, rack := phpSite(t), rackSite(t)
 	for _, c := range []struct{ name, global, site string }{
-		{"global", "zone shared {\n capacity 7\n leak 1/d\n }", "throttle shared"},
+		{"global", "zone shared {\n limit 7 1/d\n }", "throttle shared"},
 		{"inline", "", "throttle shared client_ip 7 1/d"},
-		{"block", "", "throttle {\n zone shared {\n capacity 7\n leak 1/d\n }\n }"},
-		{"reference", "zone shared {\n capacity 7\n leak 1/d\n }", "throttle {\n zone shared\n }"},
+		{"block", "", "throttle {\n zone shared {\n limit 7 1/d\n }\n }"},
+		{"reference", "zone shared {\n limit 7 1/d\n }", "throttle {\n zone shared\n }"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
@@ -51,7 +51,7 @@ func TestARequestIsChargedOnceHoweverOftenItIsRouted(t *testing.T) {
 	t.Parallel()
 	port := freePort(t)
 	startCaddy(t, config{
-		throttle: "zone once {\n capacity 4\n leak 1/d\n }",
+		throttle: "zone once {\n limit 4 1/d\n }",
 		sites: fmt.Sprintf(`
 http://:%d {
 	route {
@@ -59,8 +59,7 @@ http://:%d {
 		throttle {
 			zone once
 			zone other {
-				capacity 100
-				leak 1/d
+				limit 100 1/d
 			}
 		}
 		rewrite * /elsewhere

@@ -79,7 +79,7 @@ type Request struct {
 // Keep makes the request and its texts valid for as long as they are used.
 func (r *Request) Keep() { r.kept = true }
 
-// unlogged returns how many refusals before this line log_refused kept out of the log.
+// unlogged returns how many refusals before this line `refusal log` kept out of the log.
 func (r *Request) unlogged() (n int64) {
 	if !bytes.Contains(r.Throttle, []byte(`"unlogged"`)) {
 		return 0
@@ -144,7 +144,7 @@ type Stats struct {
 	Late      int64     // requests that came so late that they count as arriving later than they did
 	From, To  time.Time // the first and the last arrival
 
-	// Unlogged is how many refused requests Caddy's logs lack, because log_refused
+	// Unlogged is how many refused requests Caddy's logs lack, because `refusal log`
 	// kept them out.
 	Unlogged int64
 

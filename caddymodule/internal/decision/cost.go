@@ -52,6 +52,26 @@ func (c *Cost) UsesReplacer() bool {
 	return slices.ContainsFunc(c.Lines, func(l CostLine) bool { return l.Match != nil || l.Source == Placeholder })
 }
 
+// charged returns the cost of a request under a limit, in units, whether the body must be
+// read to know it, and whether it comes from there. Each address of the request has a cost,
+// and the dearer counts.
+func (c *Cost) charged(s *Subject, limit leakybucket.Limit) (cost float64, wantsBody, readsBody bool, err error) {
+	ask := func() (bool, error) {
+		l, err := c.line(s)
+		if err == nil {
+			cost = max(cost, c.of(l, s, limit))
+			wantsBody, readsBody = wantsBody || l.wantsBody(s), readsBody || l.readsBody(s)
+		}
+		return false, err
+	}
+	if len(c.Lines) == 0 || c.Lines[0].Match == nil { // whatever the address
+		_, err = ask()
+	} else {
+		_, err = s.at().Either(s.Judged, ask)
+	}
+	return cost, wantsBody, readsBody, err
+}
+
 // line returns the first line that matches a request, or nil if none does.
 func (c *Cost) line(s *Subject) (*CostLine, error) {
 	for i := range c.Lines {

@@ -379,14 +379,17 @@ type Route struct {
 // OtherRoute is the name of all paths that match no route.
 const OtherRoute = "other"
 
-// Route reads the name of the first route that matches the request.
+// Route reads the name of the first route that matches the request as sent, or else as
+// rewritten.
 func (k *Key) Route(s *Subject) string {
-	for i := range k.Routes {
-		if match, _ := k.Routes[i].Path.MatchWithError(s.Request); match {
-			return k.Routes[i].Name
-		}
+	found := s.first(len(k.Routes), func(i int, r *http.Request) bool {
+		match, _ := k.Routes[i].Path.MatchWithError(r)
+		return match
+	})
+	if found < 0 {
+		return OtherRoute
 	}
-	return OtherRoute
+	return k.Routes[found].Name
 }
 
 func single(values []string) string {

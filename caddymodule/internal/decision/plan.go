@@ -172,14 +172,14 @@ func (p *Plan) decideByKey(r *Rule, k *key, why Reason, shadow leakybucket.Shado
 
 // charge adds the charge of a zone, or the refusal by a block that is known to run.
 func (p *Plan) charge(r *Rule, k *key, shadow leakybucket.Shadow, known func(*leakybucket.Charge) (blocklist.Block, bool)) error {
-	line, err := r.Cost.line(&p.Subject)
+	cost, wantsBody, readsBody, err := r.Cost.charged(&p.Subject, k.limit)
 	if err != nil {
 		return failed("cost", err)
 	}
 	o := p.add(r, k.name, shadow)
 	p.charges = append(p.charges, leakybucket.Charge{}) // which is filled in place, too
 	c := &p.charges[len(p.charges)-1]
-	r.charge(c, k, o.Shadow, r.Cost.of(line, &p.Subject, k.limit))
+	r.charge(c, k, o.Shadow, cost)
 	o.setCharge(c)
 	if client := r.deviceClient(&p.Subject, k); client != nil {
 		o.device = &knownDevice{client: client}
@@ -200,8 +200,8 @@ func (p *Plan) charge(r *Rule, k *key, shadow leakybucket.Shadow, known func(*le
 			return nil
 		}
 	}
-	o.starved = p.starved && (r.Key.FromBody() || line.readsBody(&p.Subject))
-	if line.wantsBody(&p.Subject) {
+	o.starved = p.starved && (r.Key.FromBody() || readsBody)
+	if wantsBody {
 		p.unread = max(p.unread, r.Cost.MaxBody)
 	}
 	o.asked = true
@@ -242,11 +242,11 @@ func (p *Plan) exempt(r *Rule) Exemption {
 	if r.Bucketless() || why != None || skip || k.rule != bucketkey.Limited {
 		return e
 	}
-	line, err := r.Cost.line(&p.Subject)
+	cost, _, _, err := r.Cost.charged(&p.Subject, k.limit)
 	if err != nil {
 		return e
 	}
-	r.charge(&e.Charge, &k, r.shadow(&p.Subject, k.name), r.Cost.of(line, &p.Subject, k.limit))
+	r.charge(&e.Charge, &k, r.shadow(&p.Subject, k.name), cost)
 	e.Charged = true
 	e.Charge.Debt = 0 // nothing was reserved that a response corrects
 	return e

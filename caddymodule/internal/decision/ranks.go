@@ -122,7 +122,7 @@ func why(c *pass.Client) string {
 
 func matches(sets []Matchers, s *Subject) bool {
 	for _, set := range sets {
-		if match, err := set.AnyMatchWithError(s.Judged); err == nil && match {
+		if match, err := s.Spares(set); err == nil && match {
 			return true
 		}
 	}

@@ -8,7 +8,6 @@
 package decision
 
 import (
-	"net/http"
 	"time"
 
 	"github.com/cespare/xxhash/v2"
@@ -106,16 +105,11 @@ type Reporter interface {
 	Answered(isNew bool, e pass.Event)
 }
 
-// Matchers are sets of request matchers. One of the sets must match.
-type Matchers interface {
-	AnyMatchWithError(*http.Request) (bool, error)
-}
-
 // Concerns reports whether the zone charges a request. If not, static reports whether
 // the reason is that a static file answers it.
 func (r *Rule) Concerns(s *Subject) (concerned, static bool, err error) {
 	if r.Match != nil {
-		if match, err := r.Match.AnyMatchWithError(s.Judged); err != nil || !match {
+		if match, err := s.Matches(r.Match); err != nil || !match {
 			return false, false, failed("match", err)
 		}
 	}
@@ -136,7 +130,7 @@ func (r *Rule) Exempts(s *Subject) (bool, error) {
 	if r.Exempt == nil {
 		return false, nil
 	}
-	exempt, err := r.Exempt.AnyMatchWithError(s.Judged)
+	exempt, err := s.Spares(r.Exempt)
 	return exempt, failed("exempt", err)
 }
 

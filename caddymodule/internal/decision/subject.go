@@ -8,6 +8,7 @@ import (
 	"github.com/caddyserver/caddy/v2"
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
 
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/address"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/body"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/override"
 	bucketkey "github.com/caddy-throttle/caddy-throttle/leakybucket/key"
@@ -37,6 +38,8 @@ type Subject struct {
 	body     *body.Body   // nil if it was not read to its end
 	read     bool         // readBody was called
 	starved  bool         // there was no memory to read it to its end
+	pair     address.Pair // of the request, if looked is set
+	looked   bool
 }
 
 // NewSubject returns the Subject of a request, whose context Caddy must have prepared.
@@ -60,6 +63,7 @@ func (s *Subject) forget() {
 	s.Request, s.Judged, s.Overrides, s.replacer, s.vars = nil, nil, nil, nil, nil
 	s.NoAddress, s.text, s.parsed, s.read, s.starved = false, "", false, false, false
 	s.reader, s.body = nil, nil
+	s.pair, s.looked = address.Pair{}, false
 }
 
 // TrustedPeer reports whether the peer that sent the request is one of trusted_proxies.

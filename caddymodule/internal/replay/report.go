@@ -157,7 +157,7 @@ type Log struct {
 	Requests   int64     `json:"requests"`
 	Other      int64     `json:"other_lines"` // about something else
 	Unreadable int64     `json:"unreadable_lines"`
-	Unlogged   int64     `json:"unlogged"` // refused requests that log_refused kept out of the logs
+	Unlogged   int64     `json:"unlogged"` // refused requests that refusal log kept out of the logs
 	Problems   []string  `json:"problems"` // the first unreadable lines, and files that broke off
 }
 

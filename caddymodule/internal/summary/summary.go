@@ -147,7 +147,7 @@ type Zone struct {
 	Requests  int                       `json:"requests"`  // that the zone was asked about
 	Decisions map[string]int            `json:"decisions"` // by admitted, delayed, refused, shadow_refused, shadow_delayed
 	Reasons   map[string]map[string]int `json:"reasons"`   // of refusals, by decision
-	Unlogged  int                       `json:"unlogged"`  // refusals that log_refused kept out of the logs
+	Unlogged  int                       `json:"unlogged"`  // refusals that refusal log kept out of the logs
 
 	Keys        int   `json:"keys"`         // distinct keys
 	RefusedKeys int   `json:"refused_keys"` // of these, refused at least once

@@ -45,7 +45,7 @@ func (z *Zone) write(b *strings.Builder) {
 		}
 	}
 	if z.Unlogged > 0 {
-		fmt.Fprintf(b, "  %-14s %10s          refused and not in the log, as log_refused says: all other figures leave them out\n", "unlogged", humanize.Comma(int64(z.Unlogged)))
+		fmt.Fprintf(b, "  %-14s %10s          refused and not in the log, as refusal log says: all other figures leave them out\n", "unlogged", humanize.Comma(int64(z.Unlogged)))
 	}
 	fmt.Fprintf(b, "  %-14s %10s %7s\n", "keys refused", humanize.Comma(int64(z.RefusedKeys)), percent(z.RefusedKeys, z.Keys))
 	n := z.Nearest

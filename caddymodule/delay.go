@@ -1,0 +1,76 @@
+package caddymodule
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/caddyserver/caddy/v2"
+
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/decision"
+)
+
+// Delay queues requests instead of passing a burst at once: each waits until what was
+// charged before it has leaked.
+type Delay struct {
+	// How many units pass undelayed. Default: 0, so that requests come evenly.
+	Undelayed float64 `json:"undelayed,omitempty"`
+
+	// The longest wait. A request that would have to wait longer is refused. Default: as
+	// long as the limit allows.
+	Wait caddy.Duration `json:"wait,omitempty"`
+
+	// How many requests of the zone may wait at once on this node. More are refused.
+	// Default: 1000. A waiting request uses memory.
+	Queue int `json:"queue,omitempty"`
+}
+
+// compileDelay compiles the queue of delayed requests.
+func (c *compilation) compileDelay() error {
+	d := c.Delay
+	if d == nil {
+		return nil
+	}
+	switch {
+	case d.Wait < 0:
+		return about("delay wait", 0, fmt.Errorf("invalid wait %v: want a duration above 0, such as 3s", time.Duration(d.Wait)))
+	case d.Queue < 1 || d.Queue > mostAtOnce:
+		return about("delay queue", 0, fmt.Errorf("invalid queue %d: want a number from 1 to %d", d.Queue, mostAtOnce))
+	}
+	if err := c.checkUndelayed(d.Undelayed); err != nil {
+		return about("delay", 0, err)
+	}
+	c.rule.Delay, c.rule.MaxWait, c.rule.MaxWaiting = &d.Undelayed, time.Duration(d.Wait), d.Queue
+	return nil
+}
+
+// checkUndelayed refuses delays that never delay a request.
+func (c *compilation) checkUndelayed(undelayed float64) error {
+	if !(undelayed >= 0) {
+		return fmt.Errorf("invalid delay %v: want a number of units that pass undelayed, or nothing", undelayed)
+	}
+	if c.Settle != nil && c.Settle.After {
+		return errors.New("delay and settle ... after exclude each other: a request that reserves nothing has no place in the queue")
+	}
+	least := 0.0
+	if costs := c.constants(c.rule); len(costs) > 0 {
+		least = slices.Min(costs)
+	}
+	if undelayed+least >= c.rule.Limit.Capacity {
+		return fmt.Errorf("delay %v delays nothing: every request that fits a capacity of %v passes undelayed; want a larger capacity, since the queue is part of it", undelayed, c.rule.Limit.Capacity)
+	}
+	return nil
+}
+
+// longestWait returns how long a request of the rule may wait.
+func longestWait(r *decision.Rule) time.Duration {
+	if r.Delay == nil {
+		return r.MaxWait
+	}
+	longest := r.Limit.Delay(r.Limit.Capacity, *r.Delay)
+	if r.MaxWait > 0 {
+		longest = min(longest, r.MaxWait)
+	}
+	return longest
+}

@@ -1,0 +1,190 @@
+package caddymodule
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"net/http"
+	"slices"
+	"time"
+
+	"github.com/caddyserver/caddy/v2"
+
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/decision"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/override"
+	bucketkey "github.com/caddy-throttle/caddy-throttle/leakybucket/key"
+)
+
+// InFlight is a concurrency limit: how many requests of one key are served at once on
+// this node.
+type InFlight struct {
+	// The slots: how many requests of one key are served at once. Required.
+	Slots int `json:"slots,omitempty"`
+
+	// The longest wait for a slot, in a zone without a limit. A request that would
+	// have to wait longer is refused. Default: 5 s with share; otherwise requests
+	// that find no slot are refused at once.
+	Wait caddy.Duration `json:"wait,omitempty"`
+
+	// How many requests of the zone may wait at once on this node. More are
+	// refused. Default: 200 with share, otherwise 1000. A waiting request uses memory.
+	Queue int `json:"queue,omitempty"`
+
+	// Who takes turns for the slots. A client whose requests have used the upstream
+	// for longer goes behind others, one whose turn would come too late is refused at
+	// once, and no client holds more than half the slots while others wait. The sources
+	// are those of a key, but no form field; in a Caddyfile, `share` without a source
+	// means `client_ip`. With share, the zone has no limit, the default of the key is
+	// the whole zone, and that of the status of refusals 503. Default: requests of one
+	// key wait in the order of arrival.
+	Share []KeySource `json:"share,omitempty"`
+
+	// Who is served before others in a zone with share. Default: clients who have come
+	// back when they were told to, and then all others.
+	Rank []Rank `json:"rank,omitempty"`
+
+	// `off` sends no passes to clients of a zone with share: the cookie by which those
+	// who come back are known, and members. Then nobody has come back. Default: passes
+	// are sent over HTTPS.
+	Pass string `json:"pass,omitempty"`
+
+	// For how long the slots grow after Caddy has started, or after the zone has had no
+	// request for as long: from a third to their full number, evenly, while the
+	// upstream's caches are cold. Default: all slots are there at once.
+	WarmUp caddy.Duration `json:"warm_up,omitempty"`
+
+	// How much of the request body to read before a slot is taken, such as `8MiB`, so
+	// that clients that upload slowly hold no slot meanwhile. Clients have five minutes
+	// for it. A longer body, or a slower one, takes its slot then, and the rest is
+	// handed on as it comes. All requests of this process together buffer at most
+	// 64 MiB; while that is used up, the slot comes first. Shadow zones buffer nothing.
+	// Default: slots are taken before the body is read.
+	//
+	// With wait, make it as large as the uploads that people send several of at once.
+	// Over HTTP/2, uploads of one connection share a window of 1 MiB. Those that wait
+	// for a slot with more to come fill it, so that those that are served get nothing
+	// more until the others have waited and are refused. Leave conversations such as
+	// gRPC out of the zone: they would wait for answers while they are buffered.
+	Buffer string `json:"buffer,omitempty"`
+}
+
+// The defaults of slots.
+const (
+	defaultQueue     = 1000
+	shareWait        = 5 * time.Second
+	shareQueue       = 200
+	shareStatus      = http.StatusServiceUnavailable
+	wholeZone        = "all"           // the key
+	longestShareWait = 8 * time.Second // without a warning: people do not wait much longer
+)
+
+// shares reports whether clients take turns for the slots of the zone.
+func (z *Zone) shares() bool { return z.InFlight != nil && len(z.InFlight.Share) > 0 }
+
+// withDefaults returns a copy with the defaults filled in.
+func (f InFlight) withDefaults() *InFlight {
+	if len(f.Share) > 0 {
+		f.Wait, f.Queue = cmp.Or(f.Wait, caddy.Duration(shareWait)), cmp.Or(f.Queue, shareQueue)
+	}
+	f.Queue = cmp.Or(f.Queue, defaultQueue)
+	return &f
+}
+
+// compileInFlight compiles slots, and who takes turns for them.
+func (c *compilation) compileInFlight() error {
+	f := c.InFlight
+	if f == nil {
+		return nil
+	}
+	buffer, err := parseBuffer(f.Buffer)
+	switch {
+	case f.Slots < 1 || f.Slots > mostAtOnce:
+		return about("in_flight", 0, fmt.Errorf("invalid number of slots %d: want one from 1 to %d", f.Slots, mostAtOnce))
+	case f.Wait < 0:
+		return about("in_flight wait", 0, fmt.Errorf("invalid wait %v: want a duration above 0, such as 8s", time.Duration(f.Wait)))
+	case f.Wait > 0 && !c.rule.Bucketless():
+		return about("in_flight wait", 0, errors.New("in_flight ... wait has no meaning beside limit: want a zone of its own for slots that requests wait for"))
+	case c.written.InFlight.Queue != 0 && f.Wait == 0:
+		return about("in_flight queue", 0, errors.New("in_flight ... queue has no meaning without wait: requests that find no slot are refused at once"))
+	case f.Queue < 1 || f.Queue > mostAtOnce:
+		return about("in_flight queue", 0, fmt.Errorf("invalid queue %d: want a number from 1 to %d", f.Queue, mostAtOnce))
+	case f.WarmUp < 0:
+		return about("in_flight warm_up", 0, fmt.Errorf("invalid warm_up %v: want a duration above 0, such as 30s", time.Duration(f.WarmUp)))
+	case err != nil:
+		return about("in_flight buffer", 0, err)
+	}
+	r := c.rule
+	r.InFlight, r.WarmUp, r.RequestBuffer = f.Slots, time.Duration(f.WarmUp), buffer
+	if r.Bucketless() {
+		r.MaxWait, r.MaxWaiting = time.Duration(f.Wait), f.Queue
+	}
+	if err := c.compileShare(); err != nil {
+		return err
+	}
+	return c.compileRanks()
+}
+
+func parseBuffer(text string) (int64, error) {
+	if text == "" {
+		return 0, nil
+	}
+	return parseSize(mostBuffered)(text)
+}
+
+// checkShare refuses what makes no sense in a zone with share. It comes before the key is
+// compiled, and so before its errors.
+func (c *compilation) checkShare() error {
+	if !c.shares() {
+		return nil
+	}
+	switch {
+	case c.Limit != "":
+		return about("limit", 0, errors.New("limit and in_flight ... share exclude each other: a zone with share limits how many requests are in flight, so give the bucket a zone of its own"))
+	case c.written.Key.sources() == nil && len(c.Override) > 0:
+		return about("override", 0, errors.New("override has no meaning with share and without key, because all clients have one key: want exempt client_ip <network> for those who need no slot"))
+	case c.written.Key.sources() == nil && c.OverrideFile != "":
+		return about("override_file", 0, errors.New("override_file has no meaning with share and without key, because all clients have one key"))
+	case c.Enforce != 100:
+		return about("enforce", 0, errors.New("enforce has no meaning with share, because all clients take turns for the same slots: want shadow for a dry run"))
+	}
+	return nil
+}
+
+// compileShare compiles what clients take turns by.
+func (c *compilation) compileShare() error {
+	sources := c.InFlight.Share
+	if len(sources) == 0 {
+		return nil
+	}
+	if c.rule.Key.HasAddress() {
+		return about("in_flight share", 0, errors.New("share has no meaning with a key that holds client_ip: each client would have slots of its own, and nobody to take turns with; leave the key out"))
+	}
+	if !slices.ContainsFunc(sources, func(k KeySource) bool { return k.Source != "text" }) {
+		return about("in_flight share", 0, errors.New("share has no meaning with a text alone: all clients would be one client, who takes turns with nobody; want client_ip or another key source"))
+	}
+	if err := checkRepeated(sources); err != nil {
+		return about("in_flight share", 0, err)
+	}
+	lines, err := override.NewLines(bucketkey.TableConfig{IPv4Bits: c.Key.IPv4, IPv6Bits: c.Key.IPv6}, nil)
+	if err != nil {
+		return about("in_flight share", 0, err)
+	}
+	share := &decision.Rule{Name: c.Name, Key: decision.Key{
+		Overrides: lines, Routes: c.rule.Key.Routes, IPv4Bits: c.Key.IPv4, IPv6Bits: c.Key.IPv6,
+	}}
+	for _, source := range sources {
+		if source.Source == "form" {
+			return about("in_flight share", 0, errors.New("share takes no form fields: requests take their turn before their bodies are read"))
+		}
+		part, err := c.compilePart(source)
+		if err != nil {
+			return about("in_flight share", 0, err)
+		}
+		share.Key.Parts = append(share.Key.Parts, part)
+	}
+	if namesRoute(sources) && len(c.Route) == 0 {
+		return about("in_flight share", 0, errNoRoutes)
+	}
+	c.rule.Share = share
+	return nil
+}

@@ -1,0 +1,222 @@
+package caddymodule
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"net/http"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"time"
+	"unicode"
+	"unicode/utf8"
+
+	"github.com/caddyserver/caddy/v2"
+
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/refusal"
+)
+
+// Refusal is what refused clients get, and what is logged of it.
+type Refusal struct {
+	// The status, from 400 to 599. Default: 429, and 503 in a zone with share.
+	Status int `json:"status,omitempty"`
+
+	// The text that people see when this zone refuses them, such as `Too
+	// many failed log-ins.` The built-in page shows it, instead of the text of
+	// page_style, and JSON answers carry it with the wait in the member `message`,
+	// which WordPress's editor shows. Pages of your own have it as
+	// `{http.throttle.message}`. Default: that the site receives too many requests, in
+	// the visitor's language.
+	Message string `json:"message,omitempty"`
+
+	// A file with the HTML of refusals. Placeholders in it are filled in and their
+	// values escaped. It is read when the config is loaded. Default: a short
+	// built-in page in the visitor's language, which counts down, and reloads by
+	// itself after a GET.
+	Page string `json:"page,omitempty"`
+
+	// The HTML of refusals itself, instead of a file in page. In a Caddyfile,
+	// `page` reads the file into this field. Default: none.
+	PageHTML *string `json:"page_html,omitempty"`
+
+	// Brand the built-in page. In a Caddyfile, `page` with a block. Default: the
+	// built-in page without a brand.
+	PageStyle *PageStyle `json:"page_style,omitempty"`
+
+	// Leave the answer to the site's error routes. Default: throttle writes it. Error
+	// routes cost several times as much, and may run the very upstream that is to be
+	// protected.
+	Error bool `json:"error,omitempty"`
+
+	// What Retry-After says: `empty` is the time until the bucket is empty, `fit`
+	// the time until the request would fit. A duration is said as it is, unless
+	// the time to fit is longer. Default: `empty`.
+	RetryAfter string `json:"retry_after,omitempty"`
+
+	// How many percent longer than necessary Retry-After may be. Each client is
+	// told a different time, so that they do not all come back in the same
+	// second. Default: 0.
+	Jitter int `json:"jitter,omitempty"`
+
+	// `off` leaves out the support code that visitors can tell you, and by which
+	// `caddy throttle why <code>` says what was refused. The built-in page and JSON
+	// answers show it; pages of your own and error routes have it as
+	// `{http.throttle.support_code}`. Codes are random and tell visitors nothing. Caddy
+	// remembers the last 10,000 refusals. Default: refusals have a code.
+	Code string `json:"code,omitempty"`
+
+	// Name the zone that refuses in the header `X-Throttle-Zone`. Default: no such
+	// header, since it tells attackers which limit they have met.
+	ZoneHeader bool `json:"zone_header,omitempty"`
+
+	// How many refusals by this zone are in Caddy's access log: `all`, `off`, or at
+	// most a rate such as `10/s`. Default: `all`. The next line of the zone that is
+	// written says how many were not. Metrics and Caddy's own log count them all.
+	Log string `json:"log,omitempty"`
+}
+
+// PageStyle brands the built-in page. Its texts are plain text in one language. All
+// others on the page are in the visitor's language.
+type PageStyle struct {
+	// The heading, such as the name of the site: at most 100 characters. Default:
+	// "One moment, please".
+	Title string `json:"title,omitempty"`
+
+	// The colour of the page's edge and of its bar: `#0a7f5c`, `0a7f5c`, `#0a7`, or a
+	// basic colour of CSS such as `teal`. Default: a blue.
+	Accent string `json:"accent,omitempty"`
+
+	// What is the matter, in at most 500 characters. How long to wait, and what to
+	// do then, follows it. Default: "This site is receiving too many requests right
+	// now."
+	Text string `json:"text,omitempty"`
+}
+
+// Words of refusal.
+const (
+	retryEmpty = "empty"
+	retryFit   = "fit"
+	switchOff  = "off"
+)
+
+// compileRefusal compiles what refused clients get.
+func (c *compilation) compileRefusal() error {
+	r, rule := c.Refusal, c.rule
+	_, err := parseLogRefused(r.Log)
+	switch {
+	case r.Status < 400 || r.Status > 599:
+		return about("refusal status", 0, fmt.Errorf("invalid status %d: want a number from 400 to 599", r.Status))
+	case r.Jitter < 0 || r.Jitter > 100:
+		return about("refusal jitter", 0, fmt.Errorf("invalid jitter %d: want a number of percent from 0 to 100", r.Jitter))
+	case r.Code != "" && r.Code != switchOff:
+		return about("refusal code", 0, fmt.Errorf("invalid code %q: want off, or nothing for codes", r.Code))
+	case err != nil:
+		return about("refusal log", 0, err)
+	case rule.Bucketless() && c.written.Refusal != nil && (c.written.Refusal.RetryAfter != "" || r.Jitter != 0):
+		return about("refusal retry_after", 0, errors.New("retry_after has no meaning without limit: the zone only limits how many requests are in flight"))
+	case r.Page != "" && r.PageHTML != nil:
+		return about("refusal page", 0, errors.New("page and page_html exclude each other: want page, which is a file, or page_html, which is its content"))
+	case (r.Page != "" || r.PageHTML != nil) && r.PageStyle != nil:
+		return about("refusal page", 0, errors.New("page_style and page or page_html exclude each other: a page of your own has its own style"))
+	case (r.Page != "" || r.PageHTML != nil || r.PageStyle != nil) && r.Error:
+		return about("refusal page", 0, errors.New("page and error exclude each other: error routes write their own page"))
+	}
+	if err := r.PageStyle.style().Validate(); err != nil {
+		return about("refusal page", 0, fmt.Errorf("parsing page: %w", err))
+	}
+	if r.Message != "" {
+		if err := checkMessage(r.Message); err != nil {
+			return about("refusal message", 0, err)
+		}
+	}
+	rule.Status, rule.Message, rule.AsError = r.Status, r.Message, r.Error
+	rule.ZoneHeader, rule.SupportCode = r.ZoneHeader, r.Code == ""
+	rule.RetryJitter = float64(r.Jitter) / 100
+	rule.RetryEmpty = r.RetryAfter == retryEmpty
+	rule.RetryFloor, err = parseRetryAfter(r.RetryAfter)
+	return about("refusal retry_after", 0, err)
+}
+
+// parseRetryAfter returns the least that Retry-After says, which is zero for words.
+func parseRetryAfter(word string) (floor time.Duration, err error) {
+	if word == retryEmpty || word == retryFit {
+		return 0, nil
+	}
+	if floor, err = caddy.ParseDuration(word); err != nil || floor <= 0 {
+		err = fmt.Errorf("invalid retry_after %q: want empty, fit, or a duration such as 30s", word)
+	}
+	return floor, err
+}
+
+// withDefaults returns a copy with the defaults filled in.
+func (r *Refusal) withDefaults(shares bool) *Refusal {
+	full := Refusal{}
+	if r != nil {
+		full = *r
+	}
+	standard := http.StatusTooManyRequests
+	if shares {
+		standard = shareStatus
+	}
+	full.Status = cmp.Or(full.Status, standard)
+	full.RetryAfter = cmp.Or(full.RetryAfter, retryEmpty)
+	full.Log = cmp.Or(full.Log, logAll)
+	return &full
+}
+
+// longestMessage is how many letters a message may have, which are read on phones.
+const longestMessage = 300
+
+// markup is what WordPress's editor takes for HTML. It drops messages with that.
+var markup = regexp.MustCompile(`</?[^>]*>`)
+
+// checkMessage refuses messages that people would not see, or not as they were meant.
+func checkMessage(text string) error {
+	letters := utf8.RuneCountInString(text)
+	switch {
+	case strings.TrimSpace(text) == "":
+		return errors.New("the message is blank: want what a refused person should read")
+	case !utf8.ValidString(text) || strings.ContainsFunc(text, unicode.IsControl):
+		return fmt.Errorf("invalid message %q: want one line of plain text", text)
+	case markup.MatchString(text):
+		return fmt.Errorf("invalid message %q: want plain text without HTML; page <file> is for that", text)
+	case letters > longestMessage:
+		return fmt.Errorf("the message has %d letters: want at most %d", letters, longestMessage)
+	}
+	return nil
+}
+
+// load returns the page of refusals, or nil if it has none of its own.
+func (r *Refusal) load() (*refusal.Page, error) {
+	switch {
+	case r.PageHTML != nil:
+		return refusal.Compile(*r.PageHTML)
+	case r.Page == "" && r.PageStyle == nil && r.Message == "":
+		return nil, nil
+	case r.Page == "":
+		style := r.PageStyle.style()
+		style.Text = cmp.Or(r.Message, style.Text)
+		return style.Compile()
+	}
+	raw, err := os.ReadFile(r.Page)
+	if err != nil {
+		if full, e := filepath.Abs(r.Page); e == nil && !filepath.IsAbs(r.Page) {
+			return nil, fmt.Errorf("reading page: %w (that is %s)", err, full)
+		}
+		return nil, fmt.Errorf("reading page: %w", err)
+	}
+	page, err := refusal.Compile(string(raw))
+	if err != nil {
+		return nil, fmt.Errorf("reading page %s: %w", r.Page, err)
+	}
+	return page, nil
+}
+
+func (s *PageStyle) style() refusal.Style {
+	if s == nil {
+		return refusal.Style{}
+	}
+	return refusal.Style{Title: s.Title, Accent: s.Accent, Text: s.Text}
+}
