@@ -620,15 +620,13 @@ func (s *site) refuse(c *client, rank fairqueue.Rank, page bool, tries int) (aft
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	random := c.Float64()
-	if !page {
+	if !page { // a page's own goroutine alone draws from c
 		now := time.Now()
 		known := s.recognize(c, now)
-		known.RefusedApart(now, cookies.RetryAfter(tries, random), c.network())
-	}
-	if !page {
+		known.RefusedApart(now, cookies.RetryAfter(tries, .5), c.network())
 		return 0
 	}
+	random := c.Float64()
 	if s.leavesOut(doubling) {
 		tries = 0
 	}

@@ -45,15 +45,13 @@ type study map[scenario]*shares
 var studied = make(study)
 
 // of returns the means of a scenario. Its seeds are 1, 2 and so on, so it always says the
-// same. The ordinary form takes two where robots are few, and one where they are many or
-// the race detector watches.
+// same. The ordinary form takes two where robots are few, and one where they are many.
 func (studied study) of(t *testing.T, s scenario) *shares {
 	if mean := studied[s]; mean != nil {
 		return mean
 	}
 	n := 1
-	switch {
-	case long, s.attack <= 2 && !raceDetector:
+	if long || s.attack <= 2 {
 		n = 2
 	}
 	switch { // here seeds differ most
