@@ -110,19 +110,20 @@ func TestARefusedUploadAlwaysGetsTheAnswer(t *testing.T) {
 	server := listen(t, nil)
 	for _, test := range []struct {
 		about, headers, body string
+		keeps                bool // the connection, if the body arrives in time
 	}{
-		{"64 KiB", "Content-Length: 65536\r\n", strings.Repeat("x", 64<<10)},
-		{"256 KiB", "Content-Length: 262144\r\n", strings.Repeat("x", 256<<10)},
-		{"1 MiB", "Content-Length: 1048576\r\n", strings.Repeat("x", 1<<20)},
-		{"a form", "Content-Length: 30\r\n", strings.Repeat("x", 30)},
-		{"chunked 64 KiB", "Transfer-Encoding: chunked\r\n", chunked(64 << 10)},
-		{"chunked 1 MiB", "Transfer-Encoding: chunked\r\n", chunked(1 << 20)},
-		{"nothing of 64 KiB", "Content-Length: 65536\r\n", ""},
-		{"half of 64 KiB", "Content-Length: 65536\r\n", strings.Repeat("x", 32<<10)},
-		{"half a chunk", "Transfer-Encoding: chunked\r\n", "100\r\nx"},
-		{"it asks first", "Content-Length: 65536\r\nExpect: 100-continue\r\n", ""},
-		{"it asks first, chunked", "Transfer-Encoding: chunked\r\nExpect: 100-continue\r\n", ""},
-		{"it asks first, and sends", "Content-Length: 65536\r\nExpect: 100-continue\r\n", strings.Repeat("x", 64<<10)},
+		{"64 KiB", "Content-Length: 65536\r\n", strings.Repeat("x", 64<<10), true},
+		{"256 KiB", "Content-Length: 262144\r\n", strings.Repeat("x", 256<<10), false},
+		{"1 MiB", "Content-Length: 1048576\r\n", strings.Repeat("x", 1<<20), false},
+		{"a form", "Content-Length: 30\r\n", strings.Repeat("x", 30), true},
+		{"chunked 64 KiB", "Transfer-Encoding: chunked\r\n", chunked(64 << 10), false},
+		{"chunked 1 MiB", "Transfer-Encoding: chunked\r\n", chunked(1 << 20), false},
+		{"nothing of 64 KiB", "Content-Length: 65536\r\n", "", false},
+		{"half of 64 KiB", "Content-Length: 65536\r\n", strings.Repeat("x", 32<<10), false},
+		{"half a chunk", "Transfer-Encoding: chunked\r\n", "100\r\nx", false},
+		{"it asks first", "Content-Length: 65536\r\nExpect: 100-continue\r\n", "", false},
+		{"it asks first, chunked", "Transfer-Encoding: chunked\r\nExpect: 100-continue\r\n", "", false},
+		{"it asks first, and sends", "Content-Length: 65536\r\nExpect: 100-continue\r\n", strings.Repeat("x", 64<<10), false},
 	} {
 		for _, closing := range []string{"", "Connection: close\r\n"} {
 			for _, route := range []string{"", "X-Error: 1\r\n"} {
@@ -149,7 +150,7 @@ func TestARefusedUploadAlwaysGetsTheAnswer(t *testing.T) {
 							switch {
 							case err != nil:
 								failure = err
-							case resp.StatusCode != http.StatusTooManyRequests || !resp.Close || resp.Header.Get("Retry-After") != "60":
+							case resp.StatusCode != http.StatusTooManyRequests || !resp.Close && !test.keeps || resp.Header.Get("Retry-After") != "60":
 								failure = fmt.Errorf("got %v, closing %v, %v", resp.Status, resp.Close, resp.Header)
 							default:
 								answered++
@@ -220,7 +221,7 @@ func TestARefusalDoesNotWaitForABodyThatDoesNotCome(t *testing.T) {
 				began := time.Now()
 				fmt.Fprintf(a, "POST / HTTP/1.1\r\nHost: x\r\n%s\r\n", headers)
 				resp, err := a.answer()
-				if took := time.Since(began); err != nil || resp.StatusCode != http.StatusTooManyRequests || took != 0 {
+				if took := time.Since(began); err != nil || resp.StatusCode != http.StatusTooManyRequests || took > glance {
 					t.Fatalf("got %v, %v after %v, want 429 at once", resp, err, took)
 				}
 				_, err = a.ReadByte()
@@ -229,6 +230,26 @@ func TestARefusalDoesNotWaitForABodyThatDoesNotCome(t *testing.T) {
 				}
 			})
 		})
+	}
+}
+
+func TestARefusalKeepsAConnectionWhoseSmallBodyHasArrived(t *testing.T) {
+	server := listen(t, nil)
+	for size, want := range map[int]int{1: 5, 3000: 5, 64 << 10: 5, 64<<10 + 1: 1} {
+		request := fmt.Sprintf("POST / HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n%s", size, strings.Repeat("x", size))
+		a := dial(t, server)
+		go func() { _, _ = io.WriteString(a.Conn, strings.Repeat(request, 5)) }()
+		got := 0
+		for range 5 {
+			resp, err := a.answer()
+			if err != nil || resp.StatusCode != http.StatusTooManyRequests {
+				break
+			}
+			got++
+		}
+		if got != want {
+			t.Errorf("%d bytes: got %d answers on one connection, want %d", size, got, want)
+		}
 	}
 }
 
