@@ -12,20 +12,39 @@ import (
 )
 
 // TestRefusedRequestsWithSmallBodiesShareAConnection: five in one write get five answers,
-// as nginx gives them. A body that is longer, or has not arrived, ends the connection.
+// as nginx gives them. A body that is longer, or has not arrived, ends the connection. So
+// it is beside all that may read the body before, or refuses for another reason.
 func TestRefusedRequestsWithSmallBodiesShareAConnection(t *testing.T) {
 	t.Parallel()
-	port := freePort(t)
-	startCaddy(t, config{sites: fmt.Sprintf(`
+	for _, test := range []struct {
+		name, throttle, zone string
+		status               int
+	}{
+		{"alone", "", "limit 1 1/d", http.StatusTooManyRequests},
+		{"a part is read for the cost", "", "limit 6 1/d\ncost body_bytes 1\nread_body 1KiB", http.StatusTooManyRequests},
+		{"delays", "", "limit 2 1/d\ndelay wait 2s", http.StatusTooManyRequests},
+		{"slots and a buffer", "", "limit 1 1/d\nin_flight 1 buffer 16KiB", http.StatusTooManyRequests},
+		{"an outage", fmt.Sprintf("store redis redis://127.0.0.1:%d", freePort(t)), "limit 1 1/d\non_store_error deny", http.StatusServiceUnavailable},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			t.Parallel()
+			port := freePort(t)
+			startCaddy(t, config{throttle: test.throttle, sites: fmt.Sprintf(`
 http://:%d {
 	throttle {
 		zone closed {
-			limit 1 1/d
+			%s
 		}
 	}
 	respond ok
-}`, port)})
-	first, err := http.Get(fmt.Sprintf("http://127.0.0.1:%d/", port)) // all that fits
+}`, port, test.zone)})
+			refusedOnOneConnection(t, fmt.Sprintf("127.0.0.1:%d", port), test.status)
+		})
+	}
+}
+
+func refusedOnOneConnection(t *testing.T, address string, status int) {
+	first, err := http.Post("http://"+address, "application/x-www-form-urlencoded", strings.NewReader("name=x")) // all that fits
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -33,25 +52,26 @@ http://:%d {
 	for _, test := range []struct{ length, sent, times, want int }{
 		{30, 30, 5, 5},
 		{3000, 3000, 5, 5}, // bodies that lie across the reads of net/http
-		{64 << 10, 64 << 10, 1, 1},
+		{16 << 10, 16 << 10, 1, 1},
 		{64<<10 + 1, 64<<10 + 1, 5, 1},
 		{30, 10, 1, 1},
 	} {
 		name := fmt.Sprintf("%d of %d bytes, %d times", test.sent, test.length, test.times)
-		conn, err := net.Dial("tcp", fmt.Sprintf("127.0.0.1:%d", port))
+		conn, err := net.Dial("tcp", address)
 		if err != nil {
 			t.Fatal(err)
 		}
 		defer conn.Close()
 		_ = conn.SetDeadline(time.Now().Add(20 * time.Second))
-		request := fmt.Sprintf("POST / HTTP/1.1\r\nHost: 127.0.0.1:%d\r\nContent-Length: %d\r\n\r\n%s", port, test.length, strings.Repeat("x", test.sent))
+		request := fmt.Sprintf("POST / HTTP/1.1\r\nHost: %s\r\nContent-Type: application/x-www-form-urlencoded\r\nContent-Length: %d\r\n\r\n%s",
+			address, test.length, ("name=x&" + strings.Repeat("x", test.length))[:test.sent])
 		began := time.Now()
 		go func() { _, _ = io.WriteString(conn, strings.Repeat(request, test.times)) }()
 		reader, got, closing := bufio.NewReader(conn), 0, false
 		for !closing && got < test.times {
 			resp, err := http.ReadResponse(reader, nil)
-			if err != nil || resp.StatusCode != http.StatusTooManyRequests {
-				t.Fatalf("%s: got %v, %v after %d answers, want 429", name, resp, err, got)
+			if err != nil || resp.StatusCode != status {
+				t.Fatalf("%s: got %v, %v after %d answers, want %d", name, resp, err, got, status)
 			}
 			_, _ = io.Copy(io.Discard, resp.Body)
 			got, closing = got+1, resp.Close

@@ -83,6 +83,18 @@ func dial(t testing.TB, server *httptest.Server) ask {
 	return ask{conn, bufio.NewReader(conn)}
 }
 
+// connect returns a connection to a server that refuses, for virtual time.
+func connect(t *testing.T) ask {
+	listener := make(pipe, 1)
+	server := &http.Server{Handler: http.HandlerFunc(refuses)}
+	go func() { _ = server.Serve(listener) }()
+	t.Cleanup(func() { server.Close() })
+	conn, there := net.Pipe()
+	t.Cleanup(func() { conn.Close() })
+	listener <- there
+	return ask{conn, bufio.NewReader(conn)}
+}
+
 // answer reads an answer whole.
 func (a ask) answer() (*http.Response, error) {
 	resp, err := http.ReadResponse(a.Reader, nil)
@@ -210,14 +222,7 @@ func TestARefusalDoesNotWaitForABodyThatDoesNotCome(t *testing.T) {
 	} {
 		t.Run(headers, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				listener := make(pipe, 1)
-				server := &http.Server{Handler: http.HandlerFunc(refuses)}
-				go func() { _ = server.Serve(listener) }()
-				defer server.Close()
-				conn, there := net.Pipe()
-				defer conn.Close()
-				listener <- there
-				a := ask{conn, bufio.NewReader(conn)}
+				a := connect(t)
 				began := time.Now()
 				fmt.Fprintf(a, "POST / HTTP/1.1\r\nHost: x\r\n%s\r\n", headers)
 				resp, err := a.answer()
@@ -233,23 +238,25 @@ func TestARefusalDoesNotWaitForABodyThatDoesNotCome(t *testing.T) {
 	}
 }
 
+// In virtual time, what is sent in one write arrives at one time.
 func TestARefusalKeepsAConnectionWhoseSmallBodyHasArrived(t *testing.T) {
-	server := listen(t, nil)
-	for size, want := range map[int]int{1: 5, 3000: 5, 64 << 10: 5, 64<<10 + 1: 1} {
-		request := fmt.Sprintf("POST / HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n%s", size, strings.Repeat("x", size))
-		a := dial(t, server)
-		go func() { _, _ = io.WriteString(a.Conn, strings.Repeat(request, 5)) }()
-		got := 0
-		for range 5 {
-			resp, err := a.answer()
-			if err != nil || resp.StatusCode != http.StatusTooManyRequests {
-				break
+	for size, want := range map[int]int{1: 5, 3000: 5, small: 5, small + 1: 1} {
+		synctest.Test(t, func(t *testing.T) {
+			request := fmt.Sprintf("POST / HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n%s", size, strings.Repeat("x", size))
+			a := connect(t)
+			go func() { _, _ = io.WriteString(a, strings.Repeat(request, 5)) }()
+			got := 0
+			for range 5 {
+				resp, err := a.answer()
+				if err != nil || resp.StatusCode != http.StatusTooManyRequests {
+					break
+				}
+				got++
 			}
-			got++
-		}
-		if got != want {
-			t.Errorf("%d bytes: got %d answers on one connection, want %d", size, got, want)
-		}
+			if got != want {
+				t.Errorf("%d bytes: got %d answers on one connection, want %d", size, got, want)
+			}
+		})
 	}
 }
 
