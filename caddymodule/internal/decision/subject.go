@@ -57,13 +57,17 @@ func (s *Subject) look(r *http.Request) {
 	s.vars, _ = ctx.Value(caddyhttp.VarsCtxKey).(map[string]any)
 }
 
-// forget makes the Subject empty. Field by field, that is cheaper than a copy of an
-// empty one.
+// forget makes the Subject empty. Field by field, and only those that may be set, that is
+// cheaper than a copy of an empty one: each pointer written costs a write barrier.
 func (s *Subject) forget() {
 	s.Request, s.Judged, s.Overrides, s.replacer, s.vars = nil, nil, nil, nil, nil
-	s.NoAddress, s.text, s.parsed, s.read, s.starved = false, "", false, false, false
-	s.reader, s.body = nil, nil
-	s.pair, s.looked = address.Pair{}, false
+	s.NoAddress, s.text, s.parsed = false, "", false
+	if s.read {
+		s.reader, s.body, s.read, s.starved = nil, nil, false, false
+	}
+	if s.looked {
+		s.pair, s.looked = address.Pair{}, false
+	}
 }
 
 // TrustedPeer reports whether the peer that sent the request is one of trusted_proxies.
