@@ -1,11 +1,15 @@
 package leakybucket
 
-import "math"
+import (
+	"cmp"
+	"math"
+)
 
 // Restore returns what is left at now of a state that was saved earlier, perhaps
 // under another limit. The level has leaked as it was written, and is then at most
 // capacity plus debt. A block ends no later than one of its step that began now.
-// Without a Block in the charge, none is kept.
+// Without a Block in the charge, none is kept. A state that is valid under the limit
+// still says when it was written.
 //
 // Instants must count from 1970. An invalid state becomes an empty bucket. A state
 // that lies ahead of now has not leaked.
@@ -15,6 +19,9 @@ func (c *Charge) Restore(s State, now Instant) (restored State) {
 	}
 	if level := min(s.level(now, c.Limit.Leak), c.Limit.Capacity+c.Debt); level > 0 {
 		restored = State{Level: level, At: now, Leak: c.Limit.Leak}
+		if s.At < now && s.Leak == c.Limit.Leak && s.Level <= c.Limit.Capacity+c.Debt {
+			restored.Level, restored.At = s.Level, s.At
+		}
 	}
 	if c.Block == nil || s.BlockedUntil == 0 {
 		return restored
@@ -25,5 +32,5 @@ func (c *Charge) Restore(s State, now Instant) (restored State) {
 		length = c.longestDrain()
 	}
 	until := min(s.BlockedUntil, now+length)
-	return State{Level: restored.Level, At: now, Leak: c.Limit.Leak, BlockedUntil: until, Step: step}
+	return State{Level: restored.Level, At: cmp.Or(restored.At, now), Leak: c.Limit.Leak, BlockedUntil: until, Step: step}
 }

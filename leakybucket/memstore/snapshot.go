@@ -228,7 +228,7 @@ func (s *Store) tryRestore(hash uint64, c *leakybucket.Charge, restored leakybuc
 	}
 	var state leakybucket.State
 	sh.slots[at].state(&state)
-	state = c.Limit.Settle(state, restored.Level, c.Debt, now, now)
+	state = c.Limit.Settle(state, c.Limit.Level(restored, now), c.Debt, now, now)
 	if restored.BlockedUntil > state.BlockedUntil {
 		state.BlockedUntil, state.Step = restored.BlockedUntil, restored.Step
 	}
