@@ -230,8 +230,8 @@ func TestAChangedLimitKeepsTheLevel(t *testing.T) {
 	}{
 		{"higher", Limit{Capacity: 20, Leak: 1}, []takeStep{{0, 12.1, 8, false}, {0, 12, 8, true}, {5, 0, 15, true}}},
 		{"lower", Limit{Capacity: 5, Leak: 1}, []takeStep{{0, 1, 8, false}, {0, 0, 8, false}, {4, 1, 4, true}}},
-		{"faster", Limit{Capacity: 10, Leak: 4}, []takeStep{{0, 3, 8, false}, {1, 3, 7, true}, {2, 0, 6, true}}},
-		{"slower", Limit{Capacity: 10, Leak: 0.5}, []takeStep{{0, 3, 8, false}, {2, 3, 6, true}, {4, 0, 8, true}}},
+		{"faster", Limit{Capacity: 10, Leak: 4}, []takeStep{{1, 3, 7, true}, {2, 0, 6, true}}},
+		{"slower", Limit{Capacity: 10, Leak: 0.5}, []takeStep{{2, 3, 6, true}, {4, 0, 8, true}}},
 	} {
 		t.Run(test.change, func(t *testing.T) {
 			s := runTakes(t, Limit{Capacity: 10, Leak: 1}, State{}, []takeStep{{0, 8, 0, true}})

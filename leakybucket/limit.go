@@ -53,10 +53,6 @@ const (
 	tolerance = 1e-9
 
 	longestDrain = 20 * 365 * 24 * time.Hour
-
-	// adoptAfter is the least time between a write and a changed leak that is
-	// written by a charge which pours nothing.
-	adoptAfter Instant = 1e6
 )
 
 // A Limit says how much a bucket holds and how fast it drains. Capacity is the
@@ -185,8 +181,8 @@ func (s *State) level(now Instant, leak float64) float64 {
 // negative cost or a NaN does not fit.
 //
 // If the cost does not fit the state stays as it was, with two exceptions. A
-// bucket written with another leak, a second ago or more, is brought up to date
-// and drains by this limit's leak from now on. A state further ahead of now than
+// bucket written with another leak is brought up to date and drains by this
+// limit's leak from now on. A state further ahead of now than
 // a full bucket takes to empty was written before the clock was set far back,
 // and becomes one of now: otherwise a full bucket would stay full until the
 // clock has caught up.
@@ -274,11 +270,10 @@ func (l *Limit) write(s *State, level float64, now Instant) {
 	s.Level, s.At, s.Leak = level, max(s.At, now), l.Leak
 }
 
-// adopt brings a bucket up to date that was written with another leak. It waits
-// a second after the last write: nodes whose limits differ must not turn every
-// refusal into a write.
+// adopt brings a bucket up to date that was written with another leak, so that
+// waits computed from this limit are true.
 func (l *Limit) adopt(s *State, level float64, now Instant) (changed bool) {
-	if level <= 0 || s.Leak == 0 || s.Leak == l.Leak || now-s.At < adoptAfter {
+	if level <= 0 || s.Leak == 0 || s.Leak == l.Leak {
 		return false
 	}
 	l.write(s, level, now)

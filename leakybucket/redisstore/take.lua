@@ -6,10 +6,6 @@
 -- block. If a bucket of the request cannot be used, the line is "!", the number
 -- of the charge, and the reason.
 
--- How old a bucket must be for a refusal to write a changed leak, in
--- microseconds. Otherwise nodes with different limits would write at each refusal.
-local adopt_after = 1e6
-
 local function fits(room, filled, cost)
 	if cost == 0 then
 		return filled < room
@@ -42,7 +38,7 @@ local function judge(c, cost)
 		redate(b, t)
 	end
 	c.level, c.blocked, c.flags = level(b), 0, 0
-	if b.leak ~= t.leak and c.level > 0 and now - b.at >= adopt_after then
+	if b.leak ~= t.leak and c.level > 0 then
 		pour(b, t, c.level) -- bring it up to date: it was written with another leak
 	end
 	if t.steps and b.blocked > now then

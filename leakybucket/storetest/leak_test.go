@@ -44,10 +44,10 @@ var leakMutants = []mutant{
 				j.states[i] = j.before[i]
 			}
 		})}},
-	{"writes a changed leak at every refusal", "changed leak is written when it is asked", bugs{rejudge: underAnotherLeak(
-		func(j judging, i int, c leakybucket.Charge, d *leakybucket.Decision) {
-			if d.Level > 0 {
-				j.states[i].Level, j.states[i].At, j.states[i].Leak = d.Level, j.now, c.Limit.Leak
+	{"writes a changed leak a second after the last write only", "changed leak is written when it is asked", bugs{rejudge: underAnotherLeak(
+		func(j judging, i int, _ leakybucket.Charge, _ *leakybucket.Decision) {
+			if j.now-j.before[i].At < 1e6 {
+				j.states[i] = j.before[i]
 			}
 		})}},
 	{"writes a changed leak and not the level with it", "changed leak is written when it is asked", bugs{rejudge: underAnotherLeak(
