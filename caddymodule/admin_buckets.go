@@ -22,9 +22,10 @@ type bucketState struct {
 	Zone     string  `json:"zone"`
 	Key      string  `json:"key"`
 	Shadow   bool    `json:"shadow,omitempty"`
-	Rule     string  `json:"rule"`           // limited, unlimited or deny
-	By       string  `json:"by"`             // zone, override, override_file or run_time
-	From     string  `json:"from,omitempty"` // the place of the override
+	Group    string  `json:"group,omitempty"` // of shadow, as in the status
+	Rule     string  `json:"rule"`            // limited, unlimited or deny
+	By       string  `json:"by"`              // zone, override, override_file or run_time
+	From     string  `json:"from,omitempty"`  // the place of the override
 	Capacity float64 `json:"capacity,omitempty"`
 	Leak     float64 `json:"leak,omitempty"` // units a second
 	Level    float64 `json:"level"`
@@ -47,8 +48,11 @@ func (a *App) describe(z *runningZone, name string, shadow bool) (b bucketState,
 	entry, by, place := z.Override(name)
 	rule, limit := entry.Rule, entry.Limit
 	b = bucketState{Zone: z.Name, Key: name, Shadow: shadow, By: sourceNames[by], From: place}
-	account := decision.AccountOf(name)
-	if set, now := a.overrides.Load(), time.Now(); set.Limit(z.Name, account, now) != nil {
+	account, set, now := decision.AccountOf(name), a.overrides.Load(), time.Now()
+	if shadow {
+		b.Group = z.group(set)
+	}
+	if set.Limit(z.Name, account, now) != nil {
 		b.By, b.From = "run_time", set.Limit(z.Name, account, now).Text
 		rule, limit = set.Apply(z.Name, account, rule, limit, z.Dearest, now)
 	}

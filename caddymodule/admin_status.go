@@ -5,6 +5,8 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -186,7 +188,8 @@ func (r *rates) callsPerSecond(store string, now time.Time) (calls, failed, took
 // A zoneStatus is a zone as `caddy throttle status` shows it.
 type zoneStatus struct {
 	Zone       string          `json:"zone"`
-	Mode       string          `json:"mode"` // enforcing, shadow, or the percent that is enforced
+	Mode       string          `json:"mode"`            // enforcing, shadow, or the percent that is enforced
+	Group      string          `json:"group,omitempty"` // what the figures of shadow mean, see [runningZone.group]
 	Definition json.RawMessage `json:"definition"`
 
 	ShadowUntil *time.Time `json:"shadow_until,omitempty"` // by a switch at run time that has an end
@@ -259,7 +262,7 @@ func (a *App) adminZones(context.Context, *adminInput) (any, error) {
 	}
 	for _, z := range zones {
 		s := zoneStatus{
-			Zone: z.Name, Mode: z.mode(set, now), Definition: json.RawMessage(z.definition), Total: counts[z.Name],
+			Zone: z.Name, Mode: z.mode(set, now), Group: z.group(set), Definition: json.RawMessage(z.definition), Total: counts[z.Name],
 			Buckets: kept[z.Name], RefusedKeys: z.live.refused.estimate(),
 		}
 		s.PerSecond, s.HourAgo = a.control.rates.perSecond(z.Name, s.Total, now)
@@ -308,6 +311,35 @@ func (a *App) storeStatus(s *storeStatus, now time.Time) (kept map[string]int) {
 		}
 	}
 	return kept
+}
+
+// group says together with which zones of its directives the zone is judged where it is in
+// shadow: those that are enforced, and those in shadow by the same word. It is empty for a
+// zone that is enforced for all keys.
+func (z *runningZone) group(set *override.Set) string {
+	own := z.Group(set)
+	if own == 0 && z.Enforce == 100 {
+		return ""
+	}
+	var names []string
+	for _, h := range z.handlers {
+		for _, other := range h.zones {
+			name, group := other.Name, other.Group(set)
+			if other == z || group != 0 && (group != own || group == decision.ShadowOwn) {
+				continue
+			}
+			if other.Enforce < 100 {
+				name = fmt.Sprintf("%s (%d%% of its keys)", name, other.Enforce)
+			}
+			if !slices.Contains(names, name) {
+				names = append(names, name)
+			}
+		}
+	}
+	if len(names) == 0 {
+		return "as if enforced alone"
+	}
+	return "as if enforced together with " + strings.Join(names, ", ")
 }
 
 // mode says whether the zone refuses, by the config and the switches at run time.

@@ -39,7 +39,8 @@ type topInput struct {
 // A topZone is who made the most requests of a zone, about in the last minute.
 type topZone struct {
 	Zone     string   `json:"zone"`
-	Mode     string   `json:"mode"`     // as in the status
+	Mode     string   `json:"mode"` // as in the status
+	Group    string   `json:"group,omitempty"`
 	Requests int      `json:"requests"` // refused ones included
 	Refused  int      `json:"refused"`  // by enforcement and shadow
 	Seconds  float64  `json:"seconds"`
@@ -75,7 +76,7 @@ func (a *App) adminTop(_ context.Context, in *adminInput) (any, error) {
 	for _, z := range zones {
 		s := z.live.recent.Top(by, mostTop, now)
 		top := topZone{
-			Zone: z.Name, Mode: z.mode(set, now), Requests: s.Admitted + s.Refused, Refused: s.Refused, Seconds: now.Sub(s.Since).Seconds(),
+			Zone: z.Name, Mode: z.mode(set, now), Group: z.group(set), Requests: s.Admitted + s.Refused, Refused: s.Refused, Seconds: now.Sub(s.Since).Seconds(),
 			Busiest: []topKey{}, Denied: []topKey{},
 		}
 		for _, k := range s.Busiest {

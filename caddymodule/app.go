@@ -287,16 +287,16 @@ func (a *App) Start() error {
 	a.crawlers.start(a.logger)
 	if !a.checked { // no handler and no matcher was provisioned in the HTTP app
 		for _, definition := range a.Zone {
-			if a.global[definition.Name].handlers == 0 {
+			if len(a.global[definition.Name].handlers) == 0 {
 				a.warnUnused(definition.Name)
 			}
 		}
 	}
 	for name, z := range a.zones {
 		z.live.start(z)
-		if z.handlers > 1 {
+		if len(z.handlers) > 1 {
 			a.logger.Info("several handlers share the budget of the zone; put host into its key to give each site its own",
-				zap.String("zone", name), zap.Int("handlers", z.handlers))
+				zap.String("zone", name), zap.Int("handlers", len(z.handlers)))
 		}
 	}
 	for _, i := range a.inspectors {

@@ -99,7 +99,7 @@ func (h *Handler) Provision(ctx caddy.Context) error {
 		if err := twins.add(z.Name, z.definition); err != nil {
 			return err
 		}
-		z.handlers++
+		z.handlers = append(z.handlers, h)
 		h.zones = append(h.zones, z)
 		settles = append(settles, z.Settle)
 		h.addTold(z)

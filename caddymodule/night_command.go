@@ -249,6 +249,7 @@ type shownStatus struct {
 
 type shownZone struct {
 	Zone, Mode   string
+	Group        string
 	ShadowUntil  *time.Time `json:"shadow_until"`
 	Limit        string
 	File         *overrideFileStatus `json:"override_file"`
@@ -342,7 +343,27 @@ func (r *remote) showZones(zones []shownZone) error {
 	t.keep(true, true, true, occurred("delayed", "shadow_delayed"), true, occurred("shadow_refused"), true,
 		slices.ContainsFunc(zones, func(z shownZone) bool { return z.WaitingMost > 0 }),
 		slices.ContainsFunc(zones, func(z shownZone) bool { return z.Slots > 0 }))
-	return t.Flush()
+	err := t.Flush()
+	for _, z := range zones {
+		r.showGroup(z.Zone, z.Group)
+	}
+	return err
+}
+
+// showGroup says what the figures of a zone in shadow mean.
+func (r *remote) showGroup(zone, group string) {
+	if group != "" {
+		fmt.Fprintf(&r.out, "%s in shadow: %s\n", shown(zone), shown(group))
+	}
+}
+
+// showGroups does so for the zones of buckets.
+func (r *remote) showGroups(buckets []bucketState) {
+	for i, b := range buckets {
+		if !slices.ContainsFunc(buckets[:i], func(before bucketState) bool { return before.Zone == b.Zone && before.Shadow == b.Shadow }) {
+			r.showGroup(b.Zone, b.Group)
+		}
+	}
 }
 
 func (r *remote) showStore(s *storeStatus) {
@@ -454,9 +475,9 @@ func (z *topZone) refusals() (how, refused string) {
 	case "", "enforcing":
 		return "", "refused"
 	case "shadow":
-		return " (shadow)", "would have been refused"
+		return " (shadow, " + shown(z.Group) + ")", "would have been refused"
 	}
-	return " (" + shown(z.Mode) + ")", "refused, or would have been"
+	return " (" + shown(z.Mode) + ", the rest in shadow, " + shown(z.Group) + ")", "refused, or would have been"
 }
 
 // shownSenders is how many lines a zone has in top, for each of the two lists.
@@ -515,7 +536,9 @@ func (r *remote) showBuckets(buckets []bucketState) error {
 		_, level, capacity := measures(0, b.Level, b.Capacity)
 		t.row(zone, shown(b.Key), level, capacity, full, seconds(b.Blocked), seconds(b.EmptyIn), b.rule())
 	}
-	return t.Flush()
+	err := t.Flush()
+	r.showGroups(buckets)
+	return err
 }
 
 // showRefusal writes what was refused under a support code.
@@ -713,6 +736,7 @@ The request is not made, and nothing is charged.`,
 				fmt.Fprintf(&r.out, "It comes to %s, and no zone there would charge it.\n", plural(s.Directives, "throttle directive"))
 				return nil
 			}
+			var buckets []bucketState
 			t := r.table("ZONE", "KEY", numeric("COST"), numeric("LEVEL"), numeric("OF"), "VERDICT", "RULE")
 			for _, z := range s.Zones {
 				verdict := "fits"
@@ -727,8 +751,11 @@ The request is not made, and nothing is charged.`,
 				}
 				cost, level, capacity := measures(z.Cost, z.Level, z.Capacity)
 				t.row(shown(z.Zone), shown(z.Key), cost, level, capacity, verdict, z.rule())
+				buckets = append(buckets, z.bucketState)
 			}
-			return t.Flush()
+			err := t.Flush()
+			r.showGroups(buckets)
+			return err
 		},
 	}.command()
 }

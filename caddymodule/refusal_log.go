@@ -43,6 +43,7 @@ const (
 type refusalLog struct {
 	logger *zap.Logger
 	lines  refusalLines
+	group  func() string      // what the figures of shadow mean; nil if they are of enforcement
 	begun  prometheus.Counter // blocks, in all
 
 	parts [refusalParts]refusalPart
@@ -244,6 +245,9 @@ func (l *refusalLog) summary() []zap.Field {
 	}
 	if len(most) > 0 {
 		fields = append(fields, zap.Objects("most_refused", named(most)))
+	}
+	if l.group != nil {
+		fields = append(fields, zap.String("group", l.group()))
 	}
 	if l.blocked > 0 {
 		fields = append(fields, zap.Int("blocks", l.blocked))

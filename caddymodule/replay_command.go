@@ -119,8 +119,12 @@ func (f *replayFlags) run(ctx context.Context, logs []string) (err error) {
 	if err := observer.flush(); err != nil {
 		return err
 	}
+	zones := observer.Zones()
+	for i := range zones {
+		zones[i].Group = rp.app.zones[zones[i].Name].group(nil)
+	}
 	if err := f.print(&logreplay.Report{
-		Log: logOf(in, logs), Zones: observer.Zones(), Notes: append(append([]string{}, notes...), rp.notes(in.Stats())...), Partial: in.interrupted,
+		Log: logOf(in, logs), Zones: zones, Notes: append(append([]string{}, notes...), rp.notes(in.Stats())...), Partial: in.interrupted,
 	}); err != nil {
 		return err
 	}

@@ -32,7 +32,7 @@ type runningZone struct {
 	logger     *zap.Logger
 
 	overrideFile     *overrideFile // nil if it has none
-	handlers         int           // how many handlers charge it
+	handlers         []*Handler    // that charge it
 	everywhere       bool          // its blocks hold in all handlers
 	inventable       bool
 	readsHeaders     bool // to find the key
@@ -90,6 +90,7 @@ func newRunningZone(a *App, definition *Zone, rule *decision.Rule, text string) 
 		z.refusals[d] = newRefusalLog(z, d)
 		z.overflows[d] = &overflows{zone: z.Name, shadow: d == decision.ShadowRefused, wanted: a.subscribed, queue: a.events}
 	}
+	z.refusals[decision.ShadowRefused].group = func() string { return z.group(a.overrides.Load()) }
 	if z.mayCount(decision.Delayed, decision.None) {
 		delays.WithLabelValues(z.Name) // its series exists before the first delay
 	}

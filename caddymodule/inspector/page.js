@@ -289,6 +289,7 @@ const showZone = (card, z) => {
 	show("flight", whole.format(z.in_flight), busy.join(", ") || undefined);
 	const notes = [];
 	if (z.shadow_until) notes.push(`In shadow ${lasts(z.shadow_until)}.`);
+	if (z.group) notes.push(`Shadow counts ${visible(z.group)}.`);
 	if (z.limit) notes.push(`${z.limit} holds for all keys.`);
 	if (z.override_file?.problem) notes.push(`The override_file was not read again: ${visible(z.override_file.problem)}`);
 	put(find(".note", card), notes.join(" "));
@@ -406,13 +407,13 @@ const refreshTop = async () => {
 		seconds = Math.max(seconds, zone.seconds);
 		for (const { key, admitted, refused } of [...zone.busiest, ...zone.most_refused]) {
 			const id = JSON.stringify([zone.zone, zone.mode, key]);
-			keys.set(id, { id, zone: zone.zone, dry: zone.mode === "shadow", key, requests: admitted + refused, refused });
+			keys.set(id, { id, zone: zone.zone, dry: zone.mode === "shadow", group: zone.group, key, requests: admitted + refused, refused });
 		}
 	}
 	const all = [...keys.values()].sort((a, b) => b.refused - a.refused || b.requests - a.requests || (a.id < b.id ? -1 : 1)).slice(0, 20);
 	const byKey = fields.by.value === "";
 	rows(table, all, (k) => k.id, (k) => {
-		const row = element("tr", { role: "row" }, cell("", "key", foreign(k.key, "long")), cell("", "text", foreign(k.zone), ...(k.dry ? [" (shadow)"] : [])), cell("requests", "n"), cell("refused", "n"), cell("", "do"));
+		const row = element("tr", { role: "row" }, cell("", "key", foreign(k.key, "long")), cell("", "text", foreign(k.zone), ...(k.dry ? [` (shadow, ${visible(k.group)})`] : [])), cell("requests", "n"), cell("refused", "n"), cell("", "do"));
 		if (byKey || !k.key.includes("/")) row.lastChild.append(button("Why", k.key, () => lookAt(k.key)));
 		if (writable && !byKey) row.lastChild.append(button("Ban…", k.key, () => proposeBan(k.key)));
 		return row;
@@ -437,7 +438,7 @@ const ruleOf = (b) => b.by === "zone" && b.rule === "limited" ? "" : b.rule + ({
 const bucketRow = (b, sortable) => {
 	const track = element("div", { class: "track", "aria-hidden": "true" }, element("div"));
 	const row = element("tr", { role: "row" },
-		cell("", "key", foreign(b.key, "long")), ...(sortable ? [] : [cell("", "text", foreign(b.zone), ...(b.shadow ? [" (shadow)"] : []))]),
+		cell("", "key", foreign(b.key, "long")), ...(sortable ? [] : [cell("", "text", foreign(b.zone), ...(b.shadow ? [b.group ? ` (shadow, ${visible(b.group)})` : " (shadow)"] : []))]),
 		cell("", "wide", element("div", { class: "level" }, element("span"), track)),
 		cell("empty in", "n"), cell("blocked", "n"), ...(sortable ? [cell("last used", "n")] : []), cell("", "text", ruleOf(b), ...(b.from ? [" ", foreign(b.from, "soft")] : [])), cell("", "do"));
 	row.lastChild.append(...(sortable ? [button("Why", b.key, () => lookAt(b.key, b.zone))] : []));

@@ -3,6 +3,7 @@ package decision
 import (
 	"time"
 
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/override"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
 )
 
@@ -18,19 +19,23 @@ const (
 
 // shadow returns the group of a request with this key, or 0 if it is enforced.
 func (r *Rule) shadow(s *Subject, key string) leakybucket.Shadow {
-	switch {
-	case r.Shadow == ShadowOwn || !r.chooses(key):
+	if !r.chooses(key) {
 		return ShadowOwn
-	case r.Shadow != 0:
+	}
+	return r.Group(s.Overrides)
+}
+
+// Group returns the group of the keys that the zone does not leave to shadow by enforce,
+// or 0 if it is enforced for them. Without overrides, the config alone counts.
+func (r *Rule) Group(overrides *override.Set) leakybucket.Shadow {
+	if r.Shadow != 0 || overrides == nil {
 		return r.Shadow
-	case s.Overrides == nil:
-		return 0
 	}
 	now := time.Now()
 	switch {
-	case !s.Overrides.Shadow(r.Name, now):
+	case !overrides.Shadow(r.Name, now):
 		return 0
-	case s.Overrides.AllShadow(now):
+	case overrides.AllShadow(now):
 		return ShadowSwitch
 	}
 	return ShadowOwn

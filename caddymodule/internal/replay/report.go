@@ -168,7 +168,8 @@ type Zone struct {
 	Admitted      int64            `json:"admitted"` // delayed ones included
 	Refused       int64            `json:"refused"`
 	Delayed       int64            `json:"delayed"`
-	Shadow        int64            `json:"shadow"` // requests for which the zone only counts
+	Shadow        int64            `json:"shadow"`          // requests for which the zone only counts
+	Group         string           `json:"group,omitempty"` // what these figures mean: as if enforced together with which zones
 	LongestDelay  float64          `json:"longest_delay_seconds"`
 	Reasons       map[string]int64 `json:"reasons"` // of refusals
 	Keys          int              `json:"keys"`

@@ -61,7 +61,7 @@ func (l *Log) write(b *bytes.Buffer) {
 func (z *Zone) write(b *bytes.Buffer) {
 	fmt.Fprintf(b, "\nZone %s", z.Name)
 	if z.Shadow > 0 {
-		fmt.Fprint(b, " (shadow: refusals are what enforcement would do)")
+		fmt.Fprintf(b, " (shadow: %s)", z.Group)
 	}
 	fmt.Fprintln(b)
 	w := tabwriter.NewWriter(b, 0, 0, 2, ' ', tabwriter.AlignRight)
