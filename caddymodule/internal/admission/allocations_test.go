@@ -21,7 +21,7 @@ func TestAFreeSlotCostsOneAllocation(t *testing.T) {
 		t.Errorf("got %v allocations, want 1", got)
 	}
 	if got := testing.AllocsPerRun(1000, func() {
-		s := Simulate(time.Time{}, entries[0], func(Result) {})
+		s := Simulate(time.Time{}, []Entry{entries[0]}, func(Result) {})
 		s.Begin()
 		s.Release()
 	}); got > 1 {

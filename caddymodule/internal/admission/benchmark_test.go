@@ -77,7 +77,7 @@ func BenchmarkSimulate(b *testing.B) {
 	since := time.Now()
 	b.ReportAllocs()
 	for b.Loop() {
-		s := Simulate(since, entry, func(Result) {})
+		s := Simulate(since, []Entry{entry}, func(Result) {})
 		s.Begin()
 		s.Release()
 	}

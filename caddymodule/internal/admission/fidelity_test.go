@@ -71,7 +71,7 @@ func refusals(load float64, shadow bool, patience time.Duration, seed uint64) fl
 		entry.MaxWait, entry.MaxWaiting = 5*time.Second, 200
 		world.Go(func() {
 			if shadow {
-				s := Simulate(world.Now(), entry, tell)
+				s := Simulate(world.Now(), []Entry{entry}, tell)
 				s.Begin()
 				if patience > 0 {
 					left := world.AfterFunc(patience, func() {
@@ -129,7 +129,7 @@ func TestTheUpstreamWorksOnForABoundedNumberOfClientsThatHaveLeft(t *testing.T) 
 	zone := &Zone{Name: "z", Clock: world}
 	world.Go(func() {
 		for n := range 2 * mostUnseen {
-			s := Simulate(world.Now(), shared(zone, 1, fairqueue.First, fmt.Sprint(n)), func(Result) {})
+			s := Simulate(world.Now(), []Entry{shared(zone, 1, fairqueue.First, fmt.Sprint(n))}, func(Result) {})
 			s.Begin()
 			s.Leave()
 			s.Release()

@@ -278,7 +278,7 @@ func simulate(t *testing.T, trace []arrival, l limits) []Result {
 		for i, a := range trace {
 			time.Sleep(time.Until(began.Add(a.at)))
 			go func() {
-				s := Simulate(time.Now(), a.entry(zone, l, began), func(r Result) { results[i] = r; told[i]++ })
+				s := Simulate(time.Now(), []Entry{a.entry(zone, l, began)}, func(r Result) { results[i] = r; told[i]++ })
 				if a.leave > 0 && a.leave < a.beside {
 					time.Sleep(a.leave)
 				} else {
@@ -368,7 +368,7 @@ func TestShadowSlotsBehindAnEnforcedDelayGoToTheSameRequests(t *testing.T) {
 						entries := []Entry{{Zone: delays, Key: a.key, Delay: a.delay, Due: turn(since.Add(a.delay)), MaxWaiting: 1000}}
 						slot := Entry{Zone: slots, Key: a.key, InFlight: l.inFlight, MaxWait: l.maxWait, MaxWaiting: l.maxWaiting}
 						if shadow {
-							s := Simulate(since, slot, func(r Result) { results[i] = r })
+							s := Simulate(since, []Entry{slot}, func(r Result) { results[i] = r })
 							defer s.Release()
 							if p, _ := gate.Admit(context.Background(), since, entries, nil); p != nil {
 								s.Begin()

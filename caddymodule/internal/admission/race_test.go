@@ -40,7 +40,7 @@ func TestARaceForSlotsLosesNone(t *testing.T) {
 		simulated.Add(1)
 		e := entries[0]
 		e.Zone = shadow
-		s := Simulate(time.Now(), e, func(Result) { told.Add(1) })
+		s := Simulate(time.Now(), []Entry{e}, func(Result) { told.Add(1) })
 		defer s.Release()
 		p, result := gate.Admit(ctx, time.Now(), entries, nil)
 		defer p.Release()
@@ -116,7 +116,7 @@ func FuzzNoSlotIsLost(f *testing.F) {
 				leave := time.Duration(wait>>5) * 3 * time.Millisecond
 				entry.Zone = zones[3]
 				simulated++
-				s := Simulate(time.Now(), entry, func(Result) { told.Add(1) })
+				s := Simulate(time.Now(), []Entry{entry}, func(Result) { told.Add(1) })
 				var outer, inner []Entry
 				for i, z := range zones[:3] {
 					if what>>(3+i)&1 == 0 {

@@ -58,6 +58,8 @@ type step struct {
 	index int       // of the entry
 	slot  *keyState // whose slot it holds, or nil
 
+	virtual *virtualSlot // of a simulated request that takes turns, once it has begun
+
 	// For a slot that was given up for another: until when to take it again.
 	until time.Time
 }
@@ -87,7 +89,11 @@ func (g *Grant) Release() {
 // Release.
 func (g *Grant) ReleaseTurns() {
 	if g != nil {
-		g.giveBack(true)
+		for i := range g.steps {
+			if g.steps[i].Turn != nil {
+				g.giveBack(i)
+			}
+		}
 	}
 }
 
@@ -416,25 +422,23 @@ func (r *request) unlock() {
 }
 
 // release gives back the slots that the request holds.
-func (r *request) release() { r.giveBack(false) }
-
-// giveBack gives back the slots that the request holds, or only those for which requests
-// take turns.
-func (r *request) giveBack(turns bool) {
+func (r *request) release() {
 	for i := range r.steps {
-		s := &r.steps[i]
-		if turns && s.Turn == nil {
-			continue
-		}
-		r.mu.Lock()
-		slot, served := s.slot, !r.unserved
-		s.slot = nil
-		r.mu.Unlock()
-		switch {
-		case s.Turn != nil && (slot != nil || !s.until.IsZero()):
-			s.Zone.endTurn(s.Turn, served)
-		case slot != nil:
-			s.Zone.release(slot)
-		}
+		r.giveBack(i)
+	}
+}
+
+// giveBack gives back the slot of a step, if the request holds it.
+func (r *request) giveBack(i int) {
+	s := &r.steps[i]
+	r.mu.Lock()
+	slot, served := s.slot, !r.unserved
+	s.slot = nil
+	r.mu.Unlock()
+	switch {
+	case s.Turn != nil && (slot != nil || !s.until.IsZero()):
+		s.Zone.endTurn(s.Turn, served)
+	case slot != nil:
+		s.Zone.release(slot)
 	}
 }

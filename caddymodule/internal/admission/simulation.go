@@ -6,12 +6,12 @@ import (
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/clock"
 )
 
-// A Simulation is what would become of a request if a shadow zone were enforced
-// beside those that are. It runs beside the request and never holds it up: the
-// request waits for its delay in the queue of the shadow zone, takes a slot when
-// both its delay and the real admission are over, and holds it for as long as
-// the real request is served; see virtualSlot for requests that take turns. A
-// simulated wait may outlast the request.
+// A Simulation is what would become of a request if a group of shadow zones were
+// enforced beside those that are. It runs beside the request and never holds it up: the
+// request waits for its delay in the queue of a shadow zone, takes its slots when both
+// its delay and the real admission are over, and holds them for as long as the real
+// request is served; see virtualSlot for requests that take turns. A simulated wait may
+// outlast the request.
 //
 // Whatever waits is a timer: there are at most as many as MaxWaiting allows, one for
 // each slot that is held longer than the request lasts, and one for each request on
@@ -23,46 +23,76 @@ type Simulation struct {
 	admitted time.Time     // when the simulated one was
 	ended    bool          // the real request is over
 	served   time.Duration // how long that took from then on
-	virtual  virtualSlot   // of requests that take turns
+	failed   bool          // the upstream
+	left     bool          // the client, before the upstream has answered
 }
 
-// Simulate begins a simulation in the zone of e, whose delay counts from since.
-// It calls done with the result exactly once: within Simulate, Begin or Release
-// if the result is known then, otherwise later from another goroutine. Before
-// Begin, done is called with a refusal only. In a zone without slots Begin tells
+// Simulate begins a simulation in the zones of entries, of which there is at least one.
+// A delay counts from since. It calls done with the result exactly once: within Simulate,
+// Begin or Release if the result is known then, otherwise later from another goroutine.
+// Before Begin, done is called with a refusal only. In zones without slots Begin tells
 // the delay before it is over. The function done must neither block nor panic:
-// requests behind this one wait for it.
-func Simulate(since time.Time, e Entry, done func(Result)) *Simulation {
+// requests behind this one wait for it. Simulate keeps no reference to entries.
+func Simulate(since time.Time, entries []Entry, done func(Result)) *Simulation {
 	s := &Simulation{tell: done}
 	s.sim = s
-	s.steps = append(s.room[:0], step{Entry: e})
-	s.steps[0].Waited = 0
-	s.clock = e.Zone.Clock
+	s.setSteps(entries)
 	s.start(since)
 	return s
+}
+
+// Watch returns a simulation of a request that another zone of the group would refuse. In
+// a zone where requests take turns, it tells that the upstream works on the request all
+// the same.
+func Watch(e Entry) *Simulation {
+	s := new(Simulation)
+	s.sim, s.over, s.told = s, true, true
+	s.setSteps([]Entry{e})
+	return s
+}
+
+// Waited returns how long the request has waited in the zone of the entry with this
+// index. It is known when the simulation has told its result.
+func (s *Simulation) Waited(index int) time.Duration {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for i := range s.steps {
+		if s.steps[i].index == index {
+			return s.steps[i].Waited
+		}
+	}
+	return 0
 }
 
 // Begin says that the enforced zones have admitted the request, and that it is
 // served from now on.
 func (s *Simulation) Begin() {
 	s.mu.Lock()
-	if s.open || s.over {
+	if s.open {
 		s.mu.Unlock()
 		return
 	}
 	s.open, s.began = true, s.now()
-	if e := &s.steps[0].Entry; e.Turn != nil {
-		e.Zone.begin(e, &s.virtual)
+	slots := false
+	for i := range s.steps {
+		at := &s.steps[i]
+		slots = slots || at.InFlight > 0
+		if at.Turn != nil {
+			at.virtual = new(virtualSlot)
+			at.Zone.begin(&at.Entry, at.virtual)
+		}
 	}
-	if s.waiting == nil {
+	if s.waiting == nil && !s.over {
 		s.takeSlots()
 	}
 	// While the delay lasts, nothing but the lack of a slot can refuse it.
-	early := s.waiting != nil && s.steps[0].InFlight == 0
-	s.told = s.told || early
+	early, delay := s.waiting != nil && !slots, time.Duration(0)
+	if early {
+		s.told, delay = true, s.steps[s.waiting.step].Delay
+	}
 	s.unlock()
 	if early {
-		s.tell(Result{Why: Admitted, Waited: s.steps[0].Delay})
+		s.tell(Result{Why: Admitted, Waited: delay})
 	}
 }
 
@@ -82,41 +112,52 @@ func (s *Simulation) Release() {
 		return
 	}
 	s.ended, s.served = true, s.now().Sub(s.began)
-	if s.virtual.key != nil {
-		if s.steps[0].Zone.goOn(&s.virtual) {
-			if s.steps[0].slot != nil {
-				s.hold()
-			}
-			s.follow()
+	late, holds := s.admitted.Sub(s.began), false
+	for i := range s.steps {
+		if s.steps[i].virtual == nil {
+			holds = holds || s.steps[i].slot != nil
 		} else {
-			s.done()
+			s.endWork(i)
 		}
-		s.mu.Unlock()
-		return
 	}
-	late := s.admitted.Sub(s.began)
-	holds := s.steps[0].slot != nil
 	s.mu.Unlock()
 	switch {
 	case !holds: // not yet, or never
 	case late > 0:
-		clock.AfterFunc(s.clock, late, s.release)
+		clock.AfterFunc(s.clock, late, s.releaseSlots)
 	default:
-		s.release()
+		s.releaseSlots()
 	}
 }
 
-// finished notes when the slot was taken, and arranges for its release if the
+// releaseSlots gives back the slots for which requests take no turns. Virtual slots are
+// held for as long as they keep a worker busy.
+func (s *Simulation) releaseSlots() {
+	for i := range s.steps {
+		if s.steps[i].Turn == nil {
+			s.giveBack(i)
+		}
+	}
+}
+
+// finished notes when the slots were taken, and arranges for their release if the
 // request is over already. The caller holds the lock.
 func (s *Simulation) finished() {
 	s.admitted = s.now()
-	if s.steps[0].Turn != nil {
-		if s.steps[0].slot != nil {
-			s.hold()
-		}
+	if s.result.Why != Admitted {
 		return
 	}
-	if s.ended && s.steps[0].slot != nil {
-		clock.AfterFunc(s.clock, s.served, s.release)
+	holds := false
+	for i := range s.steps {
+		switch at := &s.steps[i]; {
+		case at.slot == nil:
+		case at.Turn != nil:
+			s.hold(i)
+		default:
+			holds = true
+		}
+	}
+	if s.ended && holds {
+		clock.AfterFunc(s.clock, s.served, s.releaseSlots)
 	}
 }

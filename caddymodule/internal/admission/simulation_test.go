@@ -21,7 +21,7 @@ func newShadow(e Entry) *shadow {
 	if e.Due == 0 {
 		e.Due = turn(s.began.Add(e.Delay))
 	}
-	s.Simulation = Simulate(s.began, e, func(r Result) {
+	s.Simulation = Simulate(s.began, []Entry{e}, func(r Result) {
 		s.results = append(s.results, r)
 		s.after = append(s.after, time.Since(s.began))
 	})

@@ -341,7 +341,7 @@ func TestARaceForTurnsLosesNoSlot(t *testing.T) {
 					}
 					return e
 				}
-				shadow := Simulate(time.Now(), entry(), func(Result) {})
+				shadow := Simulate(time.Now(), []Entry{entry()}, func(Result) {})
 				defer shadow.Release()
 				entries := []Entry{entry()}
 				if other := entry(); other.Zone != entries[0].Zone {

@@ -191,44 +191,61 @@ func (z *Zone) guess(v *virtualSlot) time.Duration {
 	}
 }
 
-// hold arranges for the release of a virtual slot. The caller holds the lock, and the
-// request its slot.
-func (s *Simulation) hold() {
-	v := &s.virtual
+// hold arranges for the release of the virtual slot of a step. The caller holds the lock,
+// and the request its slot.
+func (s *Simulation) hold(i int) {
+	at := &s.steps[i]
+	v := at.virtual
 	length := v.used
 	switch {
 	case v.guessed:
 		return
 	case !v.ended:
-		if length = s.steps[0].Zone.guess(v); length == 0 {
+		if length = at.Zone.guess(v); length == 0 {
 			return
 		}
 		v.guessed = true
 	}
-	s.steps[0].Turn.length = max(length, 1)
-	clock.AfterFunc(s.clock, s.admitted.Add(length).Sub(s.now()), s.release)
+	at.Turn.length = max(length, 1)
+	clock.AfterFunc(s.clock, s.admitted.Add(length).Sub(s.now()), func() { s.giveBack(i) })
+}
+
+// endWork notes for a step that the request is over. The caller holds the lock.
+func (s *Simulation) endWork(i int) {
+	at := &s.steps[i]
+	at.virtual.failed, at.virtual.left = s.failed, s.left
+	if !at.Zone.goOn(at.virtual) {
+		s.done(i)
+		return
+	}
+	if at.slot != nil && s.over {
+		s.hold(i)
+	}
+	s.follow(i)
 }
 
 // follow looks until the upstream is done with a request whose client has left. The
 // caller holds the lock.
-func (s *Simulation) follow() {
-	if rest := s.steps[0].Zone.rest(&s.virtual); rest > 0 {
+func (s *Simulation) follow(i int) {
+	at := &s.steps[i]
+	if rest := at.Zone.rest(at.virtual); rest > 0 {
 		clock.AfterFunc(s.clock, rest, func() {
 			s.mu.Lock()
 			defer s.mu.Unlock()
-			s.follow()
+			s.follow(i)
 		})
 		return
 	}
-	s.done()
+	s.done(i)
 }
 
 // done notes that the upstream has ended its work on the request. The caller holds the
 // lock.
-func (s *Simulation) done() {
-	s.steps[0].Zone.end(&s.virtual)
-	if s.steps[0].slot != nil {
-		s.hold()
+func (s *Simulation) done(i int) {
+	at := &s.steps[i]
+	at.Zone.end(at.virtual)
+	if at.slot != nil && s.over { // else finished holds it
+		s.hold(i)
 	}
 }
 
@@ -237,7 +254,7 @@ func (s *Simulation) done() {
 func (s *Simulation) Fail() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.virtual.failed = true
+	s.failed = true
 }
 
 // Leave says that the client has left before the upstream has answered, which works on
@@ -245,5 +262,5 @@ func (s *Simulation) Fail() {
 func (s *Simulation) Leave() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.virtual.left = true
+	s.left = true
 }

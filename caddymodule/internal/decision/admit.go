@@ -49,13 +49,14 @@ func (o *Outcome) entry() admission.Entry {
 
 // Holds reports whether the request must wait or take a slot in a zone of this
 // handler, enforced or not, or whether a simulation wants to know when it has been
-// served: also one that has ended in a refusal already. A nil result holds nothing.
+// served: also one that has ended in a refusal already, or that another zone would refuse. A
+// nil result holds nothing.
 func (res *Result) Holds() bool {
 	if res == nil {
 		return false
 	}
 	for i := range res.Outcomes {
-		if o := &res.Outcomes[i]; o.simulation != nil || o.holds() {
+		if o := &res.Outcomes[i]; o.simulation != nil || o.holds() || o.watches() {
 			return true
 		}
 	}
@@ -102,62 +103,86 @@ func (res *Result) entered(index int) *Outcome {
 	return nil
 }
 
-// Simulate starts the simulated waits and slots of shadow zones. The request does not
-// wait for them. Their outcomes are reported when the simulations end. If enforcement
-// would have refused the request, refund is given what returns its charge, from any
-// goroutine. It must not block.
+// Simulate starts the simulated waits and slots of shadow zones, those of a group
+// together. The request does not wait for them. The outcomes of the group are reported
+// when the simulation ends. If enforcement would have refused the request, refund is given
+// what returns the charges of the group, from any goroutine. It must not block.
 func (res *Result) Simulate(since time.Time, refund func(leakybucket.Settlement)) {
 	for i := range res.Outcomes {
-		if o := &res.Outcomes[i]; o.Shadow != 0 && o.holds() {
-			o.simulating = true
-			o.simulation = admission.Simulate(since, o.entry(), func(r admission.Result) { res.simulated(o, r, refund) })
+		switch o := &res.Outcomes[i]; {
+		case o.Shadow == 0 || o.simulation != nil:
+		case o.holds():
+			res.simulate(o.Shadow, since, refund)
+		case o.watches():
+			o.simulation = admission.Watch(o.entry())
 		}
 	}
-	res.withdrawSimulated()
 }
 
-// withdrawSimulated withdraws the outcomes that fit while another one of their group would
-// be refused for want of a slot, and ends their simulations.
-func (res *Result) withdrawSimulated() {
+// simulate starts the simulation of a group.
+func (res *Result) simulate(group leakybucket.Shadow, since time.Time, refund func(leakybucket.Settlement)) {
+	var room [1]admission.Entry
+	entries, holding := room[:0], make([]*Outcome, 0, 1)
 	for i := range res.Outcomes {
-		refused := &res.Outcomes[i]
-		if !refused.simulating || refused.Reason() == None {
+		o := &res.Outcomes[i]
+		if o.Shadow != group {
 			continue
 		}
-		for j := range res.Outcomes {
-			o := &res.Outcomes[j]
-			if o.Shadow != refused.Shadow || o.Reason() != None {
-				continue
+		o.simulating = true
+		if o.holds() {
+			entries, holding = append(entries, o.entry()), append(holding, o)
+		}
+	}
+	var s *admission.Simulation
+	s = admission.Simulate(since, entries, func(r admission.Result) {
+		if r.Why.Refused() {
+			res.refuseSimulated(holding[r.Index], holding[r.Index].Rule.reasonOf(r.Why), refund)
+		}
+		for i, o := range holding {
+			if r.Why == admission.Admitted && s.Waited(i) > 0 {
+				o.Set(ShadowDelayed, None)
 			}
+		}
+		for i := range res.Outcomes {
+			if o := &res.Outcomes[i]; o.Shadow == group {
+				o.report(time.Time{})
+			}
+		}
+	})
+	for _, o := range holding {
+		o.simulation = s
+	}
+}
+
+// refuseSimulated records that enforcement would have refused the request for want of a
+// slot: the other outcomes of the group are withdrawn, and all its charges given back.
+func (res *Result) refuseSimulated(refused *Outcome, why Reason, refund func(leakybucket.Settlement)) {
+	if refused.Decision() == Withdrawn {
+		return // an enforced zone has refused it
+	}
+	for i := range res.Outcomes {
+		o := &res.Outcomes[i]
+		if o.Shadow != refused.Shadow {
+			continue
+		}
+		if o == refused {
+			o.Refuse(why)
+		} else {
 			o.Set(Withdrawn, None)
-			if o.simulation != nil {
-				o.simulation.Release()
-			}
+		}
+		if !o.asked {
+			continue
+		}
+		if s, ok := o.takeBack(); ok {
+			refund(s)
 		}
 	}
 }
 
-// simulated records and reports the result of a simulation. A refusal gives back what the
-// group has poured.
-func (res *Result) simulated(o *Outcome, r admission.Result, refund func(leakybucket.Settlement)) {
-	switch {
-	case o.Decision() == Withdrawn:
-		return
-	case r.Why.Refused():
-		o.Refuse(o.Rule.reasonOf(r.Why))
-		for i := range res.Outcomes {
-			other := &res.Outcomes[i]
-			if other.Shadow != o.Shadow || !other.asked {
-				continue
-			}
-			if s, ok := other.takeBack(); ok {
-				refund(s)
-			}
-		}
-	case r.Why == admission.Admitted && r.Waited > 0:
-		o.Set(ShadowDelayed, None)
-	}
-	o.report(time.Time{})
+// watches reports whether a zone with share is in shadow, and wants to know how long the
+// upstream works on a request that another zone of its group would refuse.
+func (o *Outcome) watches() bool {
+	return o.Turn != nil && o.Shadow != 0 && o.Decision() == Withdrawn
 }
 
 // Slot returns an entry that takes a slot of an enforced zone if one is free, and never

@@ -475,7 +475,7 @@ func (p *Plan) Conclude() *Result {
 	}
 	kept := 0
 	for i := range p.outcomes {
-		if p.outcomes[i].Decision() != Withdrawn {
+		if o := &p.outcomes[i]; o.Decision() != Withdrawn || o.watches() && !p.refused {
 			if kept < i {
 				p.outcomes[kept] = p.outcomes[i]
 			}
