@@ -93,10 +93,11 @@ Warning (peer 127.0.0.1:1\x1b[2J): a peer that is not in trusted_proxies sends a
 // TestStatusHasColumnsForWhatZonesDo, and no others.
 func TestStatusHasColumnsForWhatZonesDo(t *testing.T) {
 	out := outputOf(t, statusCommand(), map[string]any{"zones": []map[string]any{
-		{"zone": "php", "mode": "shadow", "total": ratesOf(5, 4, 0, 3), "per_second": ratesOf(1, 0.5, 0, 2), "waiting": 7, "max_waiting": 1000},
+		{"zone": "php", "mode": "shadow", "group": "as if enforced alone", "total": ratesOf(5, 4, 0, 3), "per_second": ratesOf(1, 0.5, 0, 2), "waiting": 7, "max_waiting": 1000},
 	}})
 	if want := `ZONE  MODE    ADMITTED/S  DELAYED/S  REFUSED/S  SHADOW/S  BUCKETS  WAITING
 php   shadow         1.5        0.5          0         2        0   7/1000
+php in shadow: as if enforced alone
 `; !strings.HasPrefix(out, want) {
 		t.Errorf("got\n%s\nwant it to begin with\n%s", out, want)
 	}
@@ -110,8 +111,8 @@ func TestTopMergesTheBusiestAndTheMostRefused(t *testing.T) {
 			Denied:  []topKey{{"evil\r\n\u202e\x1b[2J", 1297, 2, 1297}, {"198.51.100.1", 3, 1, 3}},
 		},
 		{Zone: "quiet"},
-		{Zone: "dry", Mode: "shadow", Requests: 5, Refused: 3, Seconds: 65, Busiest: []topKey{{"203.0.113.7", 5, 2, 3}}},
-		{Zone: "tenth", Mode: "enforcing 10%", Requests: 5, Refused: 3, Seconds: 65, Busiest: []topKey{{"203.0.113.7", 5, 2, 3}}},
+		{Zone: "dry", Mode: "shadow", Group: "as if enforced alone", Requests: 5, Refused: 3, Seconds: 65, Busiest: []topKey{{"203.0.113.7", 5, 2, 3}}},
+		{Zone: "tenth", Mode: "enforcing 10%", Group: "as if enforced together with login", Requests: 5, Refused: 3, Seconds: 65, Busiest: []topKey{{"203.0.113.7", 5, 2, 3}}},
 	}})
 	want := `login: 3310 requests in the last 65 s, 1300 refused
 REQUESTS  REFUSED  KEY
@@ -121,11 +122,11 @@ REQUESTS  REFUSED  KEY
 
 quiet: no requests in the last minute
 
-dry (shadow): 5 requests in the last 65 s, 3 would have been refused
+dry (shadow, as if enforced alone): 5 requests in the last 65 s, 3 would have been refused
 REQUESTS  REFUSED  KEY
        5        3  203.0.113.7
 
-tenth (enforcing 10%): 5 requests in the last 65 s, 3 refused, or would have been
+tenth (enforcing 10%, the rest in shadow, as if enforced together with login): 5 requests in the last 65 s, 3 refused, or would have been
 REQUESTS  REFUSED  KEY
        5        3  203.0.113.7
 `

@@ -1,17 +1,23 @@
 package caddymodule
 
 import (
+	"cmp"
+	"encoding/json"
 	"fmt"
 	"maps"
 	"math"
 	"math/rand/v2"
 	"net/http"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/accesslog"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/decision"
 	"github.com/caddy-throttle/caddy-throttle/internal/testseed"
 )
@@ -115,7 +121,10 @@ func TestARecipeInShadowPredictsWhatEnforcingItDoes(t *testing.T) {
 		for i := range 2 + rng.IntN(5) {
 			names = append(names, fmt.Sprintf("z%d", i))
 			body := fmt.Sprintf("limit %d %d/s\n", 3+rng.IntN(12), 1+rng.IntN(4))
-			body += []string{"", "key host\n", "key header X-Team\n", "key client_ip header X-Team\n"}[rng.IntN(4)]
+			key := []string{"", "key host\n", "key header X-Team\n", "key client_ip header X-Team\n"}[rng.IntN(4)]
+			if body += key; key == "" {
+				body += []string{"", "", "override 203.0.113.2 deny\n", "override 203.0.113.2 unlimited\n"}[rng.IntN(4)]
+			}
 			body += []string{"", "", "cost {header.X-Cost}\n", "cost 1.5\n"}[rng.IntN(4)]
 			body += []string{"", "", "block 2s 9s\n", "block\n"}[rng.IntN(4)]
 			body += []string{"", "", "delay\n", "delay 1 wait 2s\n"}[rng.IntN(4)]
@@ -215,4 +224,272 @@ func TestSlotsAndTurnsBesideAGroupComeWithinThreePoints(t *testing.T) {
 			}
 		}
 	}
+}
+
+func TestTheFiguresOfShadowNameTheirGroup(t *testing.T) {
+	const site = `http:// {
+		throttle {
+			shadow
+			zone pages {
+				limit 4 1/d
+			}
+			zone login {
+				limit 5 1/d
+			}
+			zone own {
+				limit 6 1/d
+				shadow
+			}
+		}
+		throttle {
+			zone hard {
+				limit 7 1/d
+			}
+			zone tenth {
+				limit 8 1/d
+				enforce 10
+			}
+			zone dry {
+				limit 9 1/d
+				shadow
+			}
+		}
+		respond ok
+	}`
+	s := run(t, site)
+	s.from(someone).get("/")
+	groups := func() map[string]string {
+		var status shownStatus
+		s.admin(http.MethodGet, "/throttle/zones", "", &status)
+		found := make(map[string]string)
+		for _, z := range status.Zones {
+			found[z.Zone] = z.Group
+		}
+		return found
+	}
+	want := map[string]string{
+		"pages": "as if enforced together with login", "login": "as if enforced together with pages", "own": "as if enforced alone",
+		"hard": "", "tenth": "as if enforced together with hard", "dry": "as if enforced together with hard, tenth (10% of its keys)",
+	}
+	if got := groups(); !maps.Equal(got, want) {
+		t.Errorf("got %q, want %q", got, want)
+	}
+	var status, why, top, check, buckets json.RawMessage
+	s.admin(http.MethodGet, "/throttle/zones", "", &status)
+	s.admin(http.MethodPost, "/throttle/why", `{"client": "203.0.113.7"}`, &why)
+	s.admin(http.MethodPost, "/throttle/buckets", `{"zone": "dry", "shadow": true, "sort": "level", "limit": 9}`, &buckets)
+	s.admin(http.MethodPost, "/throttle/top", `{"zone": "dry"}`, &top)
+	s.admin(http.MethodPost, "/throttle/check", `{"client_ip": "203.0.113.7", "url": "http://example.com/"}`, &check)
+	for _, shown := range []string{
+		outputOf(t, whyCommand(), why, "203.0.113.7"), outputOf(t, bucketsCommand(), buckets, "dry", "--shadow"),
+		outputOf(t, statusCommand(), status), outputOf(t, topCommand(), top), outputOf(t, checkCommand(), check, "http://example.com/", "--client", "203.0.113.7"),
+	} {
+		if !strings.Contains(shown, want["dry"]) || strings.Contains(shown, "hard in shadow") {
+			t.Errorf("got %q, want it to say %q of the zone dry", shown, want["dry"])
+		}
+	}
+	s.changes("/throttle/shadow", `{"for": "30m"}`)
+	want["hard"], want["tenth"], want["dry"] = "as if enforced together with tenth (10% of its keys)", "as if enforced together with hard", "as if enforced alone"
+	if got := groups(); !maps.Equal(got, want) {
+		t.Errorf("with everything in shadow: got %q, want %q", got, want)
+	}
+	s.changes("/throttle/unshadow", `{}`)
+	s.changes("/throttle/shadow", `{"zone": "hard", "for": "30m"}`)
+	if got := groups(); got["hard"] != want["hard"] || got["dry"] != want["hard"] {
+		t.Errorf("with the zone hard in shadow: got %q, want hard and dry both %q", got, want["hard"])
+	}
+}
+
+// The line of the log that sums up what a group would have refused names it, too.
+func TestTheLogNamesTheGroupOfShadow(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := run(t, "http:// {\nthrottle {\nshadow\nzone small {\nlimit 2 1/d\n}\nzone large {\nlimit 5 1/d\n}\n}\nrespond ok\n}")
+		for range 4 {
+			s.from(someone).answers("/", http.StatusOK)
+		}
+		time.Sleep(2 * time.Minute)
+		synctest.Wait()
+		lines := s.logs.lines(t, "zone would have refused requests")
+		if len(lines) != 1 || lines[0]["group"] != "as if enforced together with large" || lines[0]["requests"] != 2.0 {
+			t.Errorf("got %v, want one line of 2 requests, as if enforced together with large", lines)
+		}
+	})
+}
+
+// A client that enforce chooses is judged by both zones. Of the others, the zone counts as if
+// it were enforced beside the one that is.
+func TestEnforceJudgesEachClientInItsGroup(t *testing.T) {
+	inSettleBubble(t, func(t *testing.T) {
+		s := newWaitSite(t, "throttle {\nzone half {\nlimit 2 1/d\nenforce 50\n}\nzone all {\nlimit 3 1/d\n}\n}", 0)
+		seen, chosen := witnessed(s.app), 0
+		const clients = 40
+		for n := range clients {
+			client, passed := fmt.Sprint("203.0.113.", n), 0
+			for i := range 6 {
+				if v := s.visit(client, "/", "X-N", fmt.Sprint(n, "/", i)); v.Code == http.StatusOK {
+					passed++
+				}
+			}
+			want, half, all := 3, "admitted admitted refused refused refused refused", "admitted admitted admitted refused refused refused"
+			if s.app.zones["half"].Enforces(client) {
+				chosen++
+				want, all = 2, "admitted admitted - - - -"
+			}
+			verdicts := func(zone string) string {
+				var words []string
+				for i := range 6 {
+					word, _, _ := strings.Cut(seen[fmt.Sprint(zone, " ", n, "/", i)], " ")
+					words = append(words, cmp.Or(word, "-"))
+				}
+				return strings.Join(words, " ")
+			}
+			if passed != want || verdicts("half") != half || verdicts("all") != all {
+				t.Errorf("client %d: got %d passed, half %q, all %q, want %d, %q, %q", n, passed, verdicts("half"), verdicts("all"), want, half, all)
+			}
+		}
+		if chosen < clients/4 || chosen > clients*3/4 {
+			t.Errorf("got %d of %d clients enforced, want about half", chosen, clients)
+		}
+	})
+}
+
+// The switch at run time makes one group of all zones, and a switch of one zone a group of
+// its own.
+func TestTheSwitchToShadowMakesAGroup(t *testing.T) {
+	for _, test := range []struct {
+		of                 string
+		small, large, code float64
+	}{
+		{`{"for": "30m"}`, 8, 0, 200},
+		{`{"zone": "small", "for": "30m"}`, 8, 5, 429},
+	} {
+		s := run(t, "http:// {\nthrottle {\nzone small {\nlimit 2 1/d\n}\nzone large {\nlimit 5 1/d\n}\n}\nrespond ok\n}")
+		s.changes("/throttle/shadow", test.of)
+		code := 0
+		for range 10 {
+			code = s.from(someone).get("/").Code
+		}
+		small, large := refusedOf(t, "small"), refusedOf(t, "large")
+		if small != test.small || large != test.large || code != int(test.code) {
+			t.Errorf("%s: got %v and %v refused, the last with %d, want %v and %v, and %v", test.of, small, large, code, test.small, test.large, test.code)
+		}
+		s.stop()
+	}
+}
+
+// What the global options exempt counts in no group. If their matcher fails, each request
+// counts once in the group, as enforcement would fail it once.
+func TestAGlobalExemptionHoldsForAGroup(t *testing.T) {
+	for _, shadow := range []string{"", "shadow\n"} {
+		s := run(t, "{\nthrottle {\nexempt expression `int({header.X-N}) > 0`\n}\n}\nhttp:// {\nthrottle {\n"+shadow+
+			"zone small {\nlimit 2 1/d\n}\nzone large {\nlimit 5 1/d\n}\n}\nrespond ok\n}")
+		for range 4 {
+			s.from(someone).with("X-N", "1").answers("/", http.StatusOK)
+		}
+		failed := http.StatusInternalServerError
+		if shadow != "" {
+			failed = http.StatusOK
+		}
+		s.from(someone).answers("/", failed)
+		for range 3 {
+			s.from(someone).with("X-N", "0").get("/")
+		}
+		want := map[string]map[string]float64{"small": {"admitted": 2, "refused error": 1, "refused capacity": 1}, "large": {"admitted": 2}}
+		for zone, want := range want {
+			got := make(map[string]float64)
+			for decision, n := range counted(t, requests, zone) {
+				if n > 0 {
+					got[strings.TrimPrefix(decision, "shadow_")] = n
+				}
+			}
+			if !maps.Equal(got, want) {
+				t.Errorf("%q, zone %s: got %v, want %v", shadow, zone, got, want)
+			}
+		}
+		s.stop()
+	}
+}
+
+// A matcher that fails in shadow is logged once a minute, with the zone and the matcher.
+func TestAnErrorInShadowIsLoggedOnceAMinute(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := run(t, "http:// {\nthrottle {\nzone odd {\nlimit 9 1/d\nmatch expression `int({header.X-N}) > 0`\nshadow\n}\n}\nrespond ok\n}")
+		const line = "a matcher of the zone fails, so requests would if it were enforced"
+		for second := range 150 { // errors at 0 to 149 s, lines at 0, 60 and 120 s
+			s.from(someone).answers("/", http.StatusOK)
+			if got, want := len(s.logs.lines(t, line)), 1+second/60; got != want {
+				t.Fatalf("after %d s: got %d lines, want %d", second, got, want)
+			}
+			time.Sleep(time.Second)
+		}
+		if got := s.logs.lines(t, line)[0]; got["zone"] != "odd" || got["matcher"] != "match" || got["level"] != "warn" {
+			t.Errorf("got %v, want a warning that names the zone odd and its match", got)
+		}
+		if n := refusedOf(t, "odd"); n != 150 {
+			t.Errorf("got %v counted, want 150", n)
+		}
+	})
+}
+
+// A replay of a config with groups decides about each request of a log as a replay of the
+// enforced config does, and of zones that are in shadow each by itself as of each alone.
+func TestAReplayOfAGroupDecidesAsEnforcementWould(t *testing.T) {
+	var log strings.Builder
+	rng := rand.New(rand.NewPCG(3, 4))
+	at := 1772364600.0
+	for range 3000 {
+		at += rng.ExpFloat64() * 0.12
+		fmt.Fprintf(&log, `{"ts":%f,"logger":"http.log.access","msg":"handled request","request":{"remote_ip":"203.0.113.%[2]d","client_ip":"203.0.113.%[2]d",`+
+			`"proto":"HTTP/1.1","method":"GET","host":"example.com","uri":"/%[3]d","headers":{"User-Agent":["browser %[4]d"]}},"duration":%[5]f,"size":9,"status":200}`+"\n",
+			at, 1+rng.IntN(6), rng.IntN(9), rng.IntN(3), rng.Float64())
+	}
+	file := filepath.Join(t.TempDir(), "access.log")
+	if err := os.WriteFile(file, []byte(log.String()), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	zones := []string{
+		"zone pages {\nlimit 8 2/s\nblock 5s 30s\n", "zone agents {\nkey header User-Agent\nlimit 20 4/s\ncost 1.5\n",
+		"zone site {\nkey host\nlimit 30 6/s\ndelay 10\n", "zone slots {\nkey header User-Agent\nin_flight 2\n",
+	}
+	decided := func(block string) map[string]string {
+		f := replayFlags{logFlags: logFlags{format: "auto"}}
+		seen := replayWitness{}
+		rp, err := newReplay(adapt(t, "http:// {\nthrottle {\n"+block+"\n}\nrespond ok\n}"), seen)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer rp.close()
+		in, err := f.open(t.Context(), []string{file})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer in.close()
+		if _, err := rp.runAll(in, ""); err != nil {
+			t.Fatal(err)
+		}
+		rp.end()
+		return seen
+	}
+	for _, some := range [][]string{zones[:3], {zones[0], zones[1], zones[3]}} {
+		whole, own, alone := strings.Join(some, "}\n")+"}\n", "", make(map[string]string)
+		for _, zone := range some {
+			own += zone + "shadow\n}\n"
+			maps.Copy(alone, decided(zone+"}\n"))
+		}
+		if lines := differing(decided("shadow\n"+whole), decided(whole)); len(lines) > 0 {
+			t.Errorf("in shadow:\n%s\n%s", strings.Join(lines, "\n"), whole)
+		}
+		if lines := differing(decided(own), alone); len(lines) > 0 {
+			t.Errorf("each zone in shadow by itself:\n%s\n%s", strings.Join(lines, "\n"), own)
+		}
+	}
+}
+
+// A replayWitness writes down what a replay decides, by zone and line of the log.
+type replayWitness map[string]string
+
+// Decided implements replayObserver.
+func (w replayWitness) Decided(o *decision.Outcome, req *accesslog.Request) {
+	d, why := o.Verdict()
+	w[fmt.Sprint(o.Rule.Name, " ", req.Line)] += fmt.Sprintf("%v %v %v", strings.TrimPrefix(d.String(), "shadow_"), why, o.Delay)
 }

@@ -281,10 +281,15 @@ func (p *Plan) refuse(why Reason) {
 }
 
 // Fail records that a matcher of a zone has failed for the request, and reports whether
-// the zone is enforced, so that the request fails. Then the outcome is reported.
+// the zone is enforced, so that the request fails. Then the outcome is reported. For a
+// group of shadow the request fails once, as enforcement asks no zone after that.
 func (p *Plan) Fail(r *Rule) (enforced bool) {
 	k, _, _ := r.bucket(&p.Subject, &p.Buffers)
-	o := p.add(r, k.name, r.shadow(&p.Subject, k.name))
+	shadow := r.shadow(&p.Subject, k.name)
+	if shadow != 0 && shadow < ShadowOwn && p.ends(shadow, false) {
+		return false
+	}
+	o := p.add(r, k.name, shadow)
 	p.refuse(Error)
 	if o.Shadow == 0 {
 		o.report(time.Now())
