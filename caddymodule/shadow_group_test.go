@@ -183,12 +183,19 @@ func TestSlotsAndTurnsBesideAGroupComeWithinThreePoints(t *testing.T) {
 		"slots of each, too":  limits + "zone php {\nkey host\nin_flight 4 wait 1s\n}\nzone each {\nin_flight 1 wait 500ms\n}",
 		"slots behind delays": limits + "zone calm {\nkey host\nlimit 12 9/s\ndelay\n}\nzone php {\nkey host\nin_flight 4\n}",
 		"turns":               limits + "zone php {\nkey host\nin_flight 4 wait 2s {\nshare\n}\n}",
+		"turns further in":    limits + "}\nthrottle {\nzone php {\nkey host\nin_flight 4 wait 2s {\nshare\n}\n}",
 	} {
 		for _, load := range []float64{0.7, 1.5, 3} {
-			shares := func(block string) map[string]float64 {
+			shares := func(shadow bool) map[string]float64 {
 				got := make(map[string]float64)
 				inSettleBubble(t, func(t *testing.T) {
-					s := newWaitSite(t, "throttle {\n"+block+"\n}", work)
+					s := newWaitSite(t, "throttle {\n"+zones+"\n}", work)
+					if shadow { // by the switch, which makes one group of several directives
+						if _, err := s.app.overrides.Shadow("", 24*time.Hour, "", time.Now()); err != nil {
+							t.Fatal(err)
+						}
+						defer s.app.overrides.Unshadow("", time.Now()) // which outlasts the site
+					}
 					if strings.Contains(zones, "share") { // which knows the upstream's own queue
 						workers := make(chan struct{}, slots)
 						s.serve = func(http.ResponseWriter, *http.Request) error {
@@ -200,11 +207,15 @@ func TestSlotsAndTurnsBesideAGroupComeWithinThreePoints(t *testing.T) {
 					}
 					seen := witnessed(s.app)
 					rng := rand.New(rand.NewPCG(7, uint64(10*load)))
+					var visits []*visit
 					for n := range requests {
-						s.visit(fmt.Sprint("203.0.113.", 1+rng.IntN(20)), "/", "X-N", fmt.Sprint(n), "X-Team", fmt.Sprint(rng.IntN(3)))
+						visits = append(visits, s.visit(fmt.Sprint("203.0.113.", 1+rng.IntN(20)), "/", "X-N", fmt.Sprint(n), "X-Team", fmt.Sprint(rng.IntN(3))))
 						pass(time.Duration(rng.ExpFloat64() * float64(work) / slots / load))
 					}
 					pass(time.Hour)
+					if refused := slices.ContainsFunc(visits, func(v *visit) bool { return v.Code != http.StatusOK }); refused == shadow && load > 1 {
+						t.Errorf("%s, load %v, in shadow %v: got somebody refused %v", name, load, shadow, refused)
+					}
 					for of, what := range seen {
 						zone, _, _ := strings.Cut(of, " ")
 						verdict, _, _ := strings.Cut(what, " ")
@@ -216,7 +227,7 @@ func TestSlotsAndTurnsBesideAGroupComeWithinThreePoints(t *testing.T) {
 				})
 				return got
 			}
-			enforced, shadow := shares(zones), shares("shadow\n"+zones)
+			enforced, shadow := shares(false), shares(true)
 			for _, what := range slices.Sorted(maps.Keys(enforced)) {
 				if math.Abs(shadow[what]-enforced[what]) > 3 {
 					t.Errorf("%s, load %v, %s: got %.1f %% in shadow, want about %.1f %%", name, load, what, shadow[what], enforced[what])

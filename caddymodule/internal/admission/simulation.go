@@ -115,14 +115,14 @@ func (s *Simulation) Release() {
 	late, holds := s.admitted.Sub(s.began), false
 	for i := range s.steps {
 		if s.steps[i].virtual == nil {
-			holds = holds || s.steps[i].slot != nil
+			holds = holds || s.over && s.steps[i].slot != nil
 		} else {
 			s.endWork(i)
 		}
 	}
 	s.mu.Unlock()
 	switch {
-	case !holds: // not yet, or never
+	case !holds: // not yet all, or never
 	case late > 0:
 		clock.AfterFunc(s.clock, late, s.releaseSlots)
 	default:

@@ -122,35 +122,47 @@ func (res *Result) Simulate(since time.Time, refund func(leakybucket.Settlement)
 // simulate starts the simulation of a group.
 func (res *Result) simulate(group leakybucket.Shadow, since time.Time, refund func(leakybucket.Settlement)) {
 	var room [1]admission.Entry
-	entries, holding := room[:0], make([]*Outcome, 0, 1)
+	entries := room[:0]
 	for i := range res.Outcomes {
 		o := &res.Outcomes[i]
 		if o.Shadow != group {
 			continue
 		}
-		o.simulating = true
-		if o.holds() {
-			entries, holding = append(entries, o.entry()), append(holding, o)
+		if o.simulating = o.admits(); o.enters() {
+			entries = append(entries, o.entry())
 		}
 	}
-	var s *admission.Simulation
-	s = admission.Simulate(since, entries, func(r admission.Result) {
-		if r.Why.Refused() {
-			res.refuseSimulated(holding[r.Index], holding[r.Index].Rule.reasonOf(r.Why), refund)
+	s := admission.Simulate(since, entries, func(r admission.Result) { res.simulated(group, r, refund) })
+	for i := range res.Outcomes {
+		if o := &res.Outcomes[i]; o.Shadow == group && o.enters() {
+			o.simulation = s
 		}
-		for i, o := range holding {
-			if r.Why == admission.Admitted && s.Waited(i) > 0 {
-				o.Set(ShadowDelayed, None)
-			}
+	}
+}
+
+// enters reports whether the simulation of its group has an entry of the outcome.
+func (o *Outcome) enters() bool { return o.simulating && (o.Delay > 0 || o.Rule.InFlight > 0) }
+
+// simulated records the result of a group's simulation, and reports its outcomes.
+func (res *Result) simulated(group leakybucket.Shadow, r admission.Result, refund func(leakybucket.Settlement)) {
+	entry := 0
+	for i := range res.Outcomes {
+		o := &res.Outcomes[i]
+		if o.Shadow != group || !o.enters() {
+			continue
 		}
-		for i := range res.Outcomes {
-			if o := &res.Outcomes[i]; o.Shadow == group {
-				o.report(time.Time{})
-			}
+		switch {
+		case r.Why.Refused() && r.Index == entry:
+			res.refuseSimulated(o, o.Rule.reasonOf(r.Why), refund)
+		case r.Why == admission.Admitted && o.simulation.Waited(entry) > 0:
+			o.Set(ShadowDelayed, None)
 		}
-	})
-	for _, o := range holding {
-		o.simulation = s
+		entry++
+	}
+	for i := range res.Outcomes {
+		if o := &res.Outcomes[i]; o.Shadow == group && o.simulating {
+			o.report(time.Time{})
+		}
 	}
 }
 

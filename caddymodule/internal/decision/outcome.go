@@ -131,13 +131,13 @@ type Outcome struct {
 	Began  bool               // this request began the block
 	Left   bool               // the client left while the request waited for its slots
 
-	simulating bool // the simulation reports the outcome
+	simulating bool // the simulation of its group reports the outcome
 	asked      bool // the store was asked
 	fit        bool // the store's answer, as in [leakybucket.Decision]
 	poured     bool
 	starved    bool // there was no memory to read the body that the zone wanted
 	undecided  bool
-	dropped    bool // the store and its fallback failed
+	dropped    bool // not asked, since the store and its fallback failed, or the group has ended before
 	noSlot     bool // no slot was free before the store was asked
 	exiting    bool // the process ended while the request waited
 

@@ -136,6 +136,10 @@ func (p *Plan) Evaluate(r *Rule, known func(*leakybucket.Charge) (blocklist.Bloc
 	shadow := r.shadow(&p.Subject, k.name)
 	switch {
 	case shadow != 0 && p.earlier.ended(shadow):
+		if r.Share != nil {
+			o := p.add(r, k.name, shadow)
+			o.Turn, o.dropped = r.turn(&p.Subject, &p.Buffers), true // it only watches
+		}
 		return nil
 	case p.decideByKey(r, &k, why, shadow):
 		return nil
