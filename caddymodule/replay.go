@@ -32,7 +32,6 @@ type replay struct {
 	observe replayObserver
 	options replayOptions // for begin, which adds the zones that the log lacks something for
 
-	holds   bool // a zone delays requests or limits how many are in flight
 	times   bool // how long a request takes matters
 	bytes   bool // so does how much is sent
 	reused  *reusedRequest
@@ -85,14 +84,13 @@ func (rp *replay) begin(o replayOptions) {
 		z.Enforced = &admission.Zone{Name: z.Name, Clock: rp.world}
 		z.Simulated = &admission.Zone{Name: z.Name, Clock: rp.world}
 		z.Reporter = rp
-		rp.holds = rp.holds || z.Delay != nil || z.InFlight > 0
+		rp.times = rp.times || z.Delay != nil || z.InFlight > 0
 		if s := z.Settle; s != nil {
 			s.Meter = &settlement.Meter{Clock: rp.world}
 			rp.times = true // charges are corrected when the response is known
 			rp.bytes = rp.bytes || s.Source == settlement.Bytes
 		}
 	}
-	rp.times = rp.times || rp.holds
 	if !rp.routes && len(rp.handlers) == 1 && rp.handlers[0].match == nil && !rp.times && !rp.usesReplacer() {
 		rp.reused = newReusedRequest(rp.readsHeaders())
 	}
@@ -180,9 +178,6 @@ func (rp *replay) run(req *accesslog.Request) {
 			rp.skipped++
 		}
 		return
-	}
-	if rp.holds {
-		req.Keep()
 	}
 	r := newRequest(req)
 	if r == nil {

@@ -252,7 +252,6 @@ func (rp *replay) runAll(in *logReader, shown string) (notes []string, err error
 			rp.run(req)
 			return nil
 		}
-		req.Keep()
 		if first = append(first, req); len(first) == peekedRequests {
 			return begin()
 		}

@@ -6,19 +6,22 @@
 package accesslog
 
 import (
-	"bytes"
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"net/netip"
 	"slices"
+	"strings"
 	"time"
+
+	"github.com/tidwall/gjson"
 )
 
 // NoDuration is the Duration of a request if its line does not say how long it took.
 const NoDuration time.Duration = -1
 
-// A Request is a request that a line of an access log tells of. Its texts are valid
-// until the next one is read: clone what is kept.
+// A Request is a request that a line of an access log tells of. Its texts share the
+// memory of the line: clone what is kept for long.
 type Request struct {
 	// At is when the request arrived. Caddy and nginx log when it ended, so the
 	// duration is taken off. Requests come in the order of At.
@@ -56,8 +59,8 @@ type Request struct {
 	// TLS is set if the line tells of a TLS connection. Only Caddy's do.
 	TLS bool
 
-	// Throttle is the field of that name in Caddy's log, as JSON, or nil.
-	Throttle []byte
+	// Throttle is the field of that name in Caddy's log, as JSON, or empty.
+	Throttle string
 
 	// Format is that of the line. It is Nginx also for lines that Apache may have
 	// written as well.
@@ -68,34 +71,54 @@ type Request struct {
 	Line int
 
 	referer, agent string
-	headers        []byte // of a Caddy line, as a JSON object
+	headers        string // of a Caddy line, as a JSON object
 
 	written int64 // when the line was written, in nanoseconds
 	arrived int64 // At
-	buf     []byte
-	kept    bool
+	length  int   // of the line
 }
 
-// Keep makes the request and its texts valid for as long as they are used.
-func (r *Request) Keep() { r.kept = true }
+// An Outcome is what a zone decided about a request, as Caddy's log has it.
+type Outcome struct {
+	Zone, Decision, Reason, Key string
+
+	Cost, Level, Capacity float64
+
+	Delay    any   // in seconds; a text in other formats of durations
+	Unlogged int64 // refusals before this line that `refusal log` kept out of the log
+}
+
+// Outcomes returns what the zones that were asked about the request decided.
+func (r *Request) Outcomes() ([]Outcome, error) {
+	if r.Throttle == "" {
+		return nil, nil
+	}
+	var field struct {
+		Outcome
+		Zones []Outcome // all of them, if there is more than the decisive one
+	}
+	if err := json.Unmarshal([]byte(r.Throttle), &field); err != nil {
+		return nil, err
+	}
+	if len(field.Zones) == 0 {
+		return []Outcome{field.Outcome}, nil
+	}
+	return field.Zones, nil
+}
+
+// outcomesWith returns the outcomes of a request of which one has a field.
+func (r *Request) outcomesWith(field string) []Outcome {
+	if !strings.Contains(r.Throttle, `"`+field+`"`) {
+		return nil
+	}
+	outcomes, _ := r.Outcomes() // the summary counts what cannot be read
+	return outcomes
+}
 
 // unlogged returns how many refusals before this line `refusal log` kept out of the log.
 func (r *Request) unlogged() (n int64) {
-	if !bytes.Contains(r.Throttle, []byte(`"unlogged"`)) {
-		return 0
-	}
-	var field struct {
-		Unlogged int64
-		Zones    []struct{ Unlogged int64 }
-	}
-	if json.Unmarshal(r.Throttle, &field) != nil {
-		return 0
-	}
-	if len(field.Zones) == 0 {
-		return max(0, field.Unlogged)
-	}
-	for _, zone := range field.Zones {
-		n += max(0, zone.Unlogged)
+	for _, o := range r.outcomesWith("unlogged") {
+		n += max(0, o.Unlogged)
 	}
 	return n
 }
@@ -186,7 +209,9 @@ func (e *InputError) Error() string {
 func (e *InputError) Unwrap() error { return e.Err }
 
 // UserAgent returns the first header of that name.
-func (r *Request) UserAgent() string { return r.agent }
+func (r *Request) UserAgent() string {
+	return cmp.Or(r.agent, gjson.Get(r.headers, "User-Agent.0").Str)
+}
 
 // Header returns the first value of a header, by its canonical name. Combined logs have
 // Referer and User-Agent only.
@@ -205,35 +230,28 @@ const Redacted = "REDACTED"
 // Headers iterates over the headers of the request, as far as the line has them. A
 // header with several values comes several times.
 func (r *Request) Headers() func(yield func(name, value string) bool) {
-	if r.headers != nil {
-		return r.caddyHeaders
-	}
 	return func(yield func(name, value string) bool) {
-		if (r.referer == "" || yield("Referer", r.referer)) && r.agent != "" {
-			yield("User-Agent", r.agent)
+		if (r.referer != "" && !yield("Referer", r.referer)) || (r.agent != "" && !yield("User-Agent", r.agent)) {
+			return
 		}
+		more := true
+		gjson.Parse(r.headers).ForEach(func(name, values gjson.Result) bool {
+			values.ForEach(func(_, value gjson.Result) bool { // a filter may have put a text in the place of the list
+				more = value.Type != gjson.String || yield(name.Str, value.Str)
+				return more
+			})
+			return more
+		})
 	}
 }
 
 // ThrottleDelay returns how long the request waited in zones of the throttle that
 // handled it, as far as its line says.
 func (r *Request) ThrottleDelay() time.Duration {
-	if !bytes.Contains(r.Throttle, []byte(`"delay"`)) {
-		return 0
-	}
-	type outcome struct {
-		Delay float64 `json:"delay"` // seconds; as text in other formats of durations
-	}
-	var field struct {
-		outcome
-		Zones []outcome `json:"zones"`
-	}
-	if json.Unmarshal(r.Throttle, &field) != nil {
-		return 0
-	}
-	longest := field.Delay
-	for _, zone := range field.Zones {
-		longest = max(longest, zone.Delay)
+	longest := 0.0
+	for _, o := range r.outcomesWith("delay") {
+		seconds, _ := o.Delay.(float64)
+		longest = max(longest, seconds)
 	}
 	return time.Duration(longest * float64(time.Second))
 }

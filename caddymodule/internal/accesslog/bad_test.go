@@ -123,7 +123,6 @@ func TestAKeptRequestStaysAsItIs(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		req.Keep()
 		kept = append(kept, req)
 	}
 	for i, req := range kept {

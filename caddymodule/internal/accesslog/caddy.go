@@ -5,201 +5,105 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/tidwall/gjson"
 )
 
 // accessLogger is the name of Caddy's access log. A dot and a name may follow.
 const accessLogger = "http.log.access"
 
 // parseCaddy reads a line of Caddy's JSON.
-func (p *parser) parseCaddy(r *Request, line []byte) (verdict, string) {
-	s := scanner{data: line}
-	var ts, elapsed, logger, message, remote, client []byte
-	named, texts, found := false, [2]bool{}, false
-	s.eat('{')
-	for first := true; s.more(&first, '}'); {
-		switch key := s.name(); string(key) {
+func (p *parser) parseCaddy(r *Request, line string) (verdict, string) {
+	var ts, elapsed, logger, message, asked gjson.Result
+	gjson.Parse(line).ForEach(func(name, value gjson.Result) bool {
+		switch name.Str {
 		case "ts", "time", "timestamp", "@timestamp", "t", "date", "datetime":
-			if ts != nil { // one that somebody has added
-				s.skip()
-			} else if texts[0] = s.kind() == '"'; texts[0] {
-				ts = s.text()
-			} else {
-				ts = s.number()
+			if !ts.Exists() { // others have been added by somebody
+				ts = value
 			}
 		case "duration":
-			if texts[1] = s.kind() == '"'; texts[1] {
-				elapsed = s.text()
-			} else {
-				elapsed = s.number()
-			}
+			elapsed = value
 		case "logger":
-			logger, named = s.textOr(), true
+			logger = value
 		case "msg", "message":
-			if text := s.textOr(); message == nil {
-				message = text
+			if !message.Exists() {
+				message = value
 			}
 		case "status":
-			r.Status, _ = strconv.Atoi(view(s.number()))
+			r.Status = int(value.Int())
 		case "size":
-			if n, err := strconv.ParseInt(view(s.number()), 10, 64); err == nil && n >= 0 {
-				r.Size = n
-			}
+			r.Size = count(value)
 		case "bytes_read":
-			if n, err := strconv.ParseInt(view(s.number()), 10, 64); err == nil && n >= 0 {
-				r.Received = n
-			}
+			r.Received = count(value)
 		case "user_id":
-			r.User = view(s.textOr())
+			r.User = value.Str
 		case "throttle":
-			r.Throttle = s.raw()
+			r.Throttle = value.Raw
 		case "request":
-			if s.kind() != '{' {
-				s.skip()
-				continue
-			}
-			found = true
-			remote, client = p.parseCaddyRequest(r, &s)
-		default:
-			s.skip()
+			asked = value
 		}
-	}
-	switch s.kind(); {
-	case s.bad || s.at < len(s.data):
+		return true
+	})
+	switch {
+	case !strings.HasPrefix(line, "{") || !strings.HasSuffix(line, "}"), !(asked.IsObject() && ts.Exists()) && !gjson.Valid(line):
 		return unreadable, "no valid JSON"
-	case !found:
+	case !asked.IsObject():
 		return other, ""
-	case named && !isAccess(string(logger)):
+	case logger.Exists() && logger.Str != accessLogger && !strings.HasPrefix(logger.Str, accessLogger+"."):
 		return other, ""
-	case !named && len(message) > 0 && string(message) != "handled request" && string(message) != "NOP":
+	case !logger.Exists() && message.Str != "" && message.Str != "handled request" && message.Str != "NOP":
 		return other, "" // such as that of an error, which the access log repeats
-	case ts == nil:
+	case !ts.Exists():
 		return unreadable, "no time: want a field ts"
 	}
-	r.Remote = view(remote)
-	if len(client) == 0 {
-		client = remote
+	asked.ForEach(func(name, value gjson.Result) bool {
+		switch name.Str {
+		case "remote_ip":
+			r.Remote = value.Str
+		case "client_ip":
+			r.ClientText = value.Str
+		case "proto":
+			r.Proto = value.Str
+		case "method":
+			r.Method = value.Str
+		case "host":
+			r.Host = value.Str
+		case "uri":
+			r.URI = value.Str
+		case "headers":
+			if value.IsObject() {
+				r.headers = value.Raw
+			}
+		case "tls":
+			r.TLS = value.IsObject()
+		}
+		return true
+	})
+	if r.ClientText == "" {
+		r.ClientText = r.Remote
 	}
-	r.ClientText = view(client)
-	r.Client = parseAddr(client)
-	at, ok := p.parseTime(ts, texts[0])
+	r.Client = parseAddr(r.ClientText)
+	at, ok := p.parseTime(ts)
 	if !ok {
-		return unreadable, "unknown time " + strconv.Quote(string(ts[:min(len(ts), 40)]))
+		return unreadable, "unknown time " + strconv.Quote(ts.String()[:min(len(ts.String()), 40)])
 	}
-	r.Duration = p.parseDuration(elapsed, texts[1])
+	r.Duration = p.parseDuration(elapsed)
 	return p.timed(r, at, true)
 }
 
-// isAccess reports whether a logger is the access log.
-func isAccess(logger string) bool {
-	rest, ok := strings.CutPrefix(logger, accessLogger)
-	return ok && (rest == "" || rest[0] == '.')
-}
-
-// parseCaddyRequest reads the request of a line of Caddy's.
-func (p *parser) parseCaddyRequest(r *Request, s *scanner) (remote, client []byte) {
-	s.eat('{')
-	for first := true; s.more(&first, '}'); {
-		switch key := s.name(); string(key) {
-		case "remote_ip":
-			remote = s.textOr()
-		case "client_ip":
-			client = s.textOr()
-		case "proto":
-			r.Proto = view(s.textOr())
-		case "method":
-			r.Method = view(s.textOr())
-		case "host":
-			r.Host = view(s.textOr())
-		case "uri":
-			r.URI = view(s.textOr())
-		case "headers":
-			r.headers = r.skipHeaders(s)
-		case "tls":
-			r.TLS = s.kind() == '{'
-			s.skip()
-		default:
-			s.skip()
-		}
+// count returns a number of bytes, or -1.
+func count(value gjson.Result) int64 {
+	if n := value.Int(); value.Type == gjson.Number && n >= 0 {
+		return n
 	}
-	return remote, client
-}
-
-// skipHeaders returns the text of the headers, and notes the user agent.
-func (r *Request) skipHeaders(s *scanner) []byte {
-	if s.kind() != '{' {
-		s.skip()
-		return nil
-	}
-	from := s.at
-	s.eat('{')
-	for first := true; s.more(&first, '}'); {
-		name, _ := s.span()
-		s.eat(':')
-		if string(name) != "User-Agent" || s.kind() != '[' {
-			s.skip()
-			continue
-		}
-		s.eat('[')
-		for one := true; s.more(&one, ']'); {
-			if r.agent == "" && s.kind() == '"' {
-				r.agent = readText(s)
-			} else {
-				s.skip()
-			}
-		}
-	}
-	if s.bad {
-		return nil
-	}
-	return s.data[from:s.at:s.at]
-}
-
-// caddyHeaders iterates over the headers of a line of Caddy's.
-func (r *Request) caddyHeaders(yield func(name, value string) bool) {
-	s := scanner{data: r.headers}
-	if s.kind() != '{' {
-		return
-	}
-	s.eat('{')
-	for first := true; s.more(&first, '}'); {
-		name := readText(&s)
-		s.eat(':')
-		if s.kind() != '[' { // a filter has replaced the list
-			if s.kind() != '"' {
-				s.skip()
-			} else if value := readText(&s); !s.bad && !yield(name, value) {
-				return
-			}
-			continue
-		}
-		s.eat('[')
-		for one := true; s.more(&one, ']'); {
-			if s.kind() != '"' {
-				s.skip()
-			} else if value := readText(&s); !s.bad && !yield(name, value) {
-				return
-			}
-		}
-	}
-}
-
-// readText returns the next value, which is a string, and does not change it: the
-// headers may be read again.
-func readText(s *scanner) string {
-	inside, escaped := s.span()
-	if !escaped {
-		return view(inside)
-	}
-	unescaped, ok := unescapeJSON(nil, inside)
-	s.bad = s.bad || !ok
-	return view(unescaped)
+	return -1
 }
 
 // parseAddr reads an address, or returns the zero Addr.
-func parseAddr(text []byte) netip.Addr {
-	addr, err := netip.ParseAddr(view(text))
+func parseAddr(text string) netip.Addr {
+	addr, err := netip.ParseAddr(text)
 	if err != nil {
-		return netip.Addr{} // the error, which holds the text, is dropped
+		return netip.Addr{}
 	}
 	return addr.Unmap().WithZone("")
 }

@@ -1,9 +1,7 @@
 package accesslog
 
 import (
-	"bytes"
 	"cmp"
-	"container/heap"
 	"errors"
 	"fmt"
 	"io"
@@ -35,9 +33,6 @@ const (
 
 	// aDay is how far in the future a time may be: the clock of another machine.
 	aDay = 24 * time.Hour
-
-	// keptBuffer is the largest buffer of a request that is used again, in bytes.
-	keptBuffer = 64 << 10
 )
 
 // A Reader reads the requests of logs in the order of their arrival. Logs may be
@@ -51,11 +46,10 @@ type Reader struct {
 	sources []*source
 	stats   Stats
 
-	held     held
-	newest   int64 // when the last line was written
-	returned *Request
-	last     int64 // arrival of the last request that was returned
-	free     []*Request
+	held   []*Request // until they are in order
+	bytes  int        // of their lines
+	newest int64      // when the last line was written
+	last   int64      // arrival of the last request that was returned
 
 	read, lines atomic.Int64
 	total       int64
@@ -66,63 +60,42 @@ type Reader struct {
 // [InputError]: the names that cannot be read are found at once.
 func Open(names []string, options Options) (*Reader, error) {
 	r := &Reader{options: options, latest: time.Now().Add(aDay)}
-	for i, name := range names {
-		s := &source{name: name, path: name, order: i}
-		s.parser = parser{format: options.Format, latest: r.latest}
-		r.sources = append(r.sources, s)
+	if r.options.Stdin == nil {
+		r.options.Stdin = os.Stdin
 	}
-	for _, s := range r.sources {
+	for _, name := range names {
+		s := &source{name: name}
+		r.sources = append(r.sources, s)
 		if err := r.begin(s); err != nil {
-			r.Close()
+			s.close()
 			return nil, err
 		}
 	}
-	slices.SortStableFunc(r.pending, func(a, b *source) int {
-		return cmp.Or(cmp.Compare(a.first, b.first), cmp.Compare(b.order, a.order))
-	})
+	r.pending = slices.Clone(r.sources)
+	slices.Reverse(r.pending) // a rotated set is listed from its newest file on
+	slices.SortStableFunc(r.pending, func(a, b *source) int { return cmp.Compare(a.first, b.first) })
 	return r, nil
 }
 
-// begin reads the first request of a log. A file that can be opened again is closed
-// until its time comes.
+// begin finds out when a log begins, and closes it until its time comes. What is no file
+// can be read only once, and its time is the beginning.
 func (r *Reader) begin(s *source) error {
-	again := false
-	if s.path == "-" {
-		s.path = ""
-		in := r.options.Stdin
-		if in == nil {
-			in = os.Stdin
-		}
-		s.closer = func() {}
-		if err := s.unpack(&counted{in, &r.read}); err != nil {
-			return err
-		}
-	} else {
-		info, err := os.Stat(s.path)
-		again = err == nil && info.Mode().IsRegular()
-		if again {
-			r.total += info.Size()
-		}
-		var peeked atomic.Int64
-		n := &r.read
-		if again {
-			n = &peeked
-		}
-		if err := s.open(n); err != nil {
-			return err
-		}
-	}
-	if !again {
-		r.advance(s)
-		if s.head != nil {
-			s.first = s.head.written
-			r.pending = append(r.pending, s)
-		}
+	if s.name == "-" {
 		return nil
 	}
+	if info, err := os.Stat(s.name); err == nil {
+		if !info.Mode().IsRegular() && !info.IsDir() {
+			return nil
+		}
+		r.total += info.Size()
+	}
+	var peeked atomic.Int64
+	if err := s.open(&peeked, nil); err != nil {
+		return err
+	}
+	s.parser = parser{format: r.options.Format, latest: r.latest}
 	s.first = r.peek(s)
 	s.close()
-	r.pending = append(r.pending, s)
 	return nil
 }
 
@@ -132,13 +105,12 @@ const peekLines = 1000
 // peek returns when the first request of a log was written, or 0 if it has none in its
 // first lines.
 func (r *Reader) peek(s *source) int64 {
-	var req Request
 	for range peekLines {
 		line, _, err := s.readLine()
 		if err != nil {
 			break
 		}
-		if v, _ := r.parse(s, &req, line); v == request {
+		if req, v, _ := s.parser.parse(line); v == request {
 			return req.written
 		}
 	}
@@ -175,26 +147,30 @@ func (r *Reader) All() iter.Seq2[*Request, error] {
 	}
 }
 
-// Next returns the next request, which is valid until the following call, or io.EOF at
-// the end. It returns an [InputError] instead if the logs hold no request at all.
+// Next returns the next request, or io.EOF at the end. It returns an [InputError] instead
+// if the logs hold no request at all.
 func (r *Reader) Next() (*Request, error) {
-	if r.returned != nil {
-		r.recycle(r.returned)
-		r.returned = nil
-	}
-	for r.err == nil && !r.held.due(r.newest) {
+	for r.err == nil && !r.due() {
 		r.err = r.hold()
 	}
-	req := r.held.next()
-	if req == nil {
+	if len(r.held) == 0 {
 		if errors.Is(r.err, io.EOF) && r.stats.Requests == 0 {
 			return nil, r.nothing()
 		}
 		return nil, r.err
 	}
+	req := r.held[0]
+	r.held[0] = nil
+	r.held = r.held[1:]
+	r.bytes -= req.length
 	r.deliver(req)
-	r.returned = req
 	return req, nil
+}
+
+// due reports whether the first request that is held back may be returned.
+func (r *Reader) due() bool {
+	return len(r.held) >= windowLines || r.bytes >= windowBytes ||
+		len(r.held) > 0 && r.newest-r.held[0].arrived > int64(window)
 }
 
 // deliver completes a request that is about to be returned.
@@ -254,15 +230,13 @@ func (r *Reader) hold() error {
 			break
 		}
 		r.pending = r.pending[1:]
-		if s.stream == nil {
-			s.parser = parser{format: r.options.Format, latest: r.latest}
-			if err := s.open(&r.read); err != nil {
-				r.stats.Broken = append(r.stats.Broken, err)
-				continue
-			}
-			r.advance(s)
+		s.parser = parser{format: r.options.Format, latest: r.latest}
+		if err := s.open(&r.read, r.options.Stdin); err != nil {
+			s.close()
+			r.stats.Broken = append(r.stats.Broken, err)
+			continue
 		}
-		if s.head != nil {
+		if r.advance(s); s.head != nil {
 			r.active = append(r.active, s)
 		}
 	}
@@ -272,7 +246,10 @@ func (r *Reader) hold() error {
 	}
 	req := s.head
 	r.newest = max(r.newest, req.written)
-	r.held.add(req)
+	// Those that arrived at the same time keep their order.
+	at, _ := slices.BinarySearchFunc(r.held, req.arrived+1, func(held *Request, arrived int64) int { return cmp.Compare(held.arrived, arrived) })
+	r.held = slices.Insert(r.held, at, req)
+	r.bytes += req.length
 	if r.advance(s); s.head == nil {
 		r.active = slices.DeleteFunc(r.active, func(other *source) bool { return other == s })
 	}
@@ -291,12 +268,10 @@ func (r *Reader) earliest() (first *source) {
 
 // advance reads the next request of a log.
 func (r *Reader) advance(s *source) {
-	req := r.take()
 	for {
 		line, length, err := s.readLine()
 		if err != nil {
 			s.head = nil
-			r.recycle(req)
 			if !errors.Is(err, io.EOF) {
 				r.stats.Broken = append(r.stats.Broken, &InputError{s.name, fmt.Errorf("it ends too early after line %d: %w", s.line, err)})
 			}
@@ -306,12 +281,9 @@ func (r *Reader) advance(s *source) {
 		s.line++
 		r.stats.Lines++
 		r.lines.Store(r.stats.Lines)
-		v := unreadable
-		var why string
+		req, v, why := s.parser.parse(line)
 		if length > mostLine {
-			why = fmt.Sprintf("a line of %d bytes: want at most %d", length, mostLine)
-		} else {
-			v, why = r.parse(s, req, line)
+			v, why = unreadable, fmt.Sprintf("a line of %d bytes: want at most %d", length, mostLine)
 		}
 		switch v {
 		case request:
@@ -327,146 +299,4 @@ func (r *Reader) advance(s *source) {
 			}
 		}
 	}
-}
-
-// parse reads a line into a request.
-func (r *Reader) parse(s *source, req *Request, line []byte) (verdict, string) {
-	line = bytes.TrimRight(line, "\r \t")
-	if len(line) == 0 {
-		return other, ""
-	}
-	req.buf = append(req.buf[:0], line...)
-	req.Size, req.Received, req.Duration = -1, -1, NoDuration
-	var v verdict
-	var why string
-	if s.parser.format == Caddy || s.parser.format == Auto && line[0] == '{' {
-		req.Format = Caddy
-		v, why = s.parser.parseCaddy(req, req.buf)
-	} else {
-		req.Format = max(s.parser.format, Nginx)
-		v, why = s.parser.parseCombined(req, req.buf)
-	}
-	if v == unreadable && bytes.IndexByte(line, 0) >= 0 {
-		why = "binary data"
-	}
-	if v != request {
-		req.reset()
-	}
-	return v, why
-}
-
-// reset forgets everything but the memory.
-func (r *Request) reset() { *r = Request{buf: r.buf} }
-
-// take returns an empty request.
-func (r *Reader) take() *Request {
-	if n := len(r.free); n > 0 {
-		req := r.free[n-1]
-		r.free = r.free[:n-1]
-		return req
-	}
-	return new(Request)
-}
-
-func (r *Reader) recycle(req *Request) {
-	if req.kept || cap(req.buf) > keptBuffer {
-		return
-	}
-	req.reset()
-	r.free = append(r.free, req)
-}
-
-// held are the requests that are held back until they are in order. Most come in order
-// and go through a queue; a heap holds the others.
-type held struct {
-	queue []*Request
-	from  int // the first of queue
-	late  lateRequests
-	seq   uint64
-	bytes int
-}
-
-// add holds a request back.
-func (h *held) add(r *Request) {
-	h.bytes += len(r.buf)
-	if n := len(h.queue); h.from == n || r.arrived >= h.queue[n-1].arrived {
-		if h.from == n {
-			h.queue, h.from = h.queue[:0], 0
-		}
-		h.queue = append(h.queue, r)
-		return
-	}
-	h.seq++
-	heap.Push(&h.late, lateRequest{r.arrived, h.seq, r})
-}
-
-// due reports whether the first request may be returned, if the last line was written
-// at newest.
-func (h *held) due(newest int64) bool {
-	if len(h.queue)-h.from+len(h.late) >= windowLines || h.bytes >= windowBytes {
-		return true
-	}
-	first := h.first()
-	return first != nil && newest-first.arrived > int64(window)
-}
-
-// first returns the request that arrived first, or nil.
-func (h *held) first() *Request {
-	switch {
-	case h.from == len(h.queue) && len(h.late) == 0:
-		return nil
-	case h.from == len(h.queue) || len(h.late) > 0 && h.late[0].arrived < h.queue[h.from].arrived:
-		return h.late[0].Request
-	}
-	return h.queue[h.from]
-}
-
-// next removes and returns the request that arrived first, or nil.
-func (h *held) next() *Request {
-	first := h.first()
-	if first == nil {
-		return nil
-	}
-	h.bytes -= len(first.buf)
-	if len(h.late) > 0 && h.late[0].Request == first {
-		heap.Pop(&h.late)
-		return first
-	}
-	h.queue[h.from] = nil
-	if h.from++; h.from > windowLines {
-		h.queue = h.queue[:copy(h.queue, h.queue[h.from:])]
-		h.from = 0
-	}
-	return first
-}
-
-// A lateRequest is in the heap. Requests that arrived at the same time keep their order.
-type lateRequest struct {
-	arrived int64
-	seq     uint64
-	*Request
-}
-
-type lateRequests []lateRequest
-
-// Len implements sort.Interface.
-func (l lateRequests) Len() int { return len(l) }
-
-// Less implements sort.Interface.
-func (l lateRequests) Less(i, j int) bool {
-	return l[i].arrived < l[j].arrived || l[i].arrived == l[j].arrived && l[i].seq < l[j].seq
-}
-
-// Swap implements sort.Interface.
-func (l lateRequests) Swap(i, j int) { l[i], l[j] = l[j], l[i] }
-
-// Push implements heap.Interface.
-func (l *lateRequests) Push(x any) { *l = append(*l, x.(lateRequest)) }
-
-// Pop implements heap.Interface.
-func (l *lateRequests) Pop() any {
-	last := (*l)[len(*l)-1]
-	(*l)[len(*l)-1].Request = nil
-	*l = (*l)[:len(*l)-1]
-	return last
 }

@@ -18,71 +18,69 @@ const (
 	// headers.
 	mostLine = 1 << 20
 
-	// firstBuffer is how many bytes are read at once, as long as no line is longer.
-	firstBuffer = 64 << 10
+	// bufferSize is how many bytes are read at once.
+	bufferSize = 64 << 10
 )
 
 // A source is a log: a file, or the standard input.
 type source struct {
 	name   string
-	path   string // to open; empty if it is open
-	first  int64  // when its first request was written
-	order  int
-	stream io.Reader
+	first  int64         // when its first request was written
+	lines  *bufio.Reader // nil unless it is open
 	closer func()
 	parser parser
-
-	buf      []byte
-	from, to int // what is left of buf
-	ended    error
-	line     int
-	head     *Request // the next request; nil at the end
+	line   int
+	head   *Request // the next request; nil at the end
 }
 
-// open opens the file, and finds out how it is compressed.
-func (s *source) open(read *atomic.Int64) error {
-	file, err := os.Open(s.path)
-	if err != nil {
-		var path *os.PathError
-		if errors.As(err, &path) {
-			err = path.Err
+// open opens the log, and finds out how it is compressed.
+func (s *source) open(read *atomic.Int64, stdin io.Reader) error {
+	in := stdin
+	if s.name != "-" {
+		file, err := os.Open(s.name)
+		if err != nil {
+			var path *os.PathError
+			if errors.As(err, &path) {
+				err = path.Err
+			}
+			return &InputError{s.name, err}
 		}
-		return &InputError{s.name, err}
+		s.closer = func() { _ = file.Close() }
+		if info, err := file.Stat(); err == nil && info.IsDir() {
+			return &InputError{s.name, errors.New("it is a directory: want log files")}
+		}
+		in = file
 	}
-	if info, err := file.Stat(); err == nil && info.IsDir() {
-		_ = file.Close()
-		return &InputError{s.name, errors.New("it is a directory: want log files")}
-	}
-	s.closer = func() { _ = file.Close() }
-	if err := s.unpack(&counted{file, read}); err != nil {
-		s.close()
-		return err
-	}
-	return nil
+	return s.unpack(&counted{in, read})
 }
 
 // unpack sets what the lines are read from.
 func (s *source) unpack(file io.Reader) error {
-	buffered := bufio.NewReaderSize(file, firstBuffer)
+	buffered := bufio.NewReaderSize(file, bufferSize)
 	magic, err := buffered.Peek(4)
 	if err != nil && err != io.EOF {
 		return &InputError{s.name, err}
 	}
-	s.stream, s.ended, s.line, s.from, s.to = buffered, nil, 0, 0, 0
+	s.lines, s.line = buffered, 0
 	switch {
 	case bytes.HasPrefix(magic, []byte{0x1f, 0x8b}):
 		unzipped, err := gzip.NewReader(buffered)
 		if err != nil {
 			return &InputError{s.name, fmt.Errorf("gzip: %w", err)}
 		}
-		s.stream = unzipped
+		s.lines = bufio.NewReaderSize(unzipped, bufferSize)
 	case bytes.HasPrefix(magic, []byte{0x28, 0xb5, 0x2f, 0xfd}):
 		unpacked, err := zstd.NewReader(buffered, zstd.WithDecoderConcurrency(1), zstd.WithDecoderMaxMemory(256<<20))
 		if err != nil {
 			return &InputError{s.name, fmt.Errorf("zstd: %w", err)}
 		}
 		inner := s.closer
-		s.stream, s.closer = unpacked, func() { unpacked.Close(); inner() }
+		s.lines, s.closer = bufio.NewReaderSize(unpacked, bufferSize), func() {
+			unpacked.Close()
+			if inner != nil {
+				inner()
+			}
+		}
 	case bytes.HasPrefix(magic, []byte("BZh")):
 		return &InputError{s.name, errors.New("it is compressed with bzip2: unpack it, and read it from the standard input with -")}
 	case bytes.HasPrefix(magic, []byte{0xfd, '7', 'z', 'X'}):
@@ -95,64 +93,33 @@ func (s *source) close() {
 	if s.closer != nil {
 		s.closer()
 	}
-	s.stream, s.closer, s.buf = nil, nil, nil
+	s.lines, s.closer = nil, nil
 }
 
 // readLine returns the next line without its end, which is valid until the next call.
 // Of a line that is too long it returns the beginning, and how long it is.
 func (s *source) readLine() (line []byte, length int, err error) {
-	for searched := 0; ; {
-		if i := bytes.IndexByte(s.buf[s.from+searched:s.to], '\n'); i >= 0 {
-			end := s.from + searched + i
-			line = s.buf[s.from:end]
-			s.from = end + 1
-			return line, len(line), nil
-		}
-		searched = s.to - s.from
-		switch {
-		case s.ended != nil && searched == 0:
-			return nil, 0, s.ended
-		case s.ended != nil:
-			line = s.buf[s.from:s.to]
-			s.from = s.to
-			return line, len(line), nil
-		case searched >= mostLine:
-			return s.skipLine()
-		}
-		s.fill()
-	}
-}
-
-// fill reads more into the buffer.
-func (s *source) fill() {
-	if s.from > 0 {
-		s.to = copy(s.buf, s.buf[s.from:s.to])
-		s.from = 0
-	}
-	if s.to == len(s.buf) {
-		larger := make([]byte, max(firstBuffer, 2*len(s.buf)))
-		copy(larger, s.buf)
-		s.buf = larger
-	}
-	n, err := s.stream.Read(s.buf[s.to:])
-	s.to += n
-	s.ended = err
-}
-
-// skipLine skips the rest of a line that fills the buffer.
-func (s *source) skipLine() (line []byte, length int, err error) {
-	line = bytes.Clone(s.buf[s.from:min(s.to, s.from+firstBuffer)])
+	var long []byte // what was read of a line that is longer than the buffer
 	for {
-		if i := bytes.IndexByte(s.buf[s.from:s.to], '\n'); i >= 0 {
-			s.from += i + 1
-			return line, length + i, nil
+		line, err := s.lines.ReadSlice('\n')
+		length += len(line)
+		if full := errors.Is(err, bufio.ErrBufferFull); full || long != nil {
+			if len(long) < mostLine {
+				long = append(long, line...)
+			}
+			if full {
+				continue
+			}
+			line = long
 		}
-		length += s.to - s.from
-		s.from, s.to = 0, 0
-		if s.ended != nil {
-			return line, length, nil
+		switch {
+		case length == 0:
+			return nil, 0, err
+		case err != nil:
+			return line, length, nil // the next call returns the error
 		}
-		s.fill()
+		length--
+		return line[:min(len(line), length)], length, nil
 	}
 }
 

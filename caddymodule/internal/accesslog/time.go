@@ -3,7 +3,10 @@ package accesslog
 import (
 	"bytes"
 	"strconv"
+	"strings"
 	"time"
+
+	"github.com/tidwall/gjson"
 )
 
 // earliest is the first time that is believed. Clocks that were never set say 1970.
@@ -23,14 +26,32 @@ type parser struct {
 	format Format
 	latest time.Time // the last time that is believed
 
-	layout int    // of the last time that was text
-	stamp  []byte // the last time of a combined line
-	stamped
+	layout int       // of the last time that was text
+	stamp  string    // the last time of a combined line
+	at     time.Time // what it says
+
 	fractional, nanos bool // the durations of Caddy's lines are in seconds, or in nanoseconds
 }
 
-// stamped is what parser.stamp says.
-type stamped struct{ at time.Time }
+// parse reads a line into a request.
+func (p *parser) parse(line []byte) (r *Request, v verdict, why string) {
+	line = bytes.TrimRight(line, "\r \t")
+	if len(line) == 0 {
+		return nil, other, ""
+	}
+	r = &Request{Size: -1, Received: -1, Duration: NoDuration, length: len(line)}
+	if p.format == Caddy || p.format == Auto && line[0] == '{' {
+		r.Format = Caddy
+		v, why = p.parseCaddy(r, string(line))
+	} else {
+		r.Format = max(p.format, Nginx)
+		v, why = p.parseCombined(r, string(line))
+	}
+	if v == unreadable && bytes.IndexByte(line, 0) >= 0 {
+		why = "binary data"
+	}
+	return r, v, why
+}
 
 // layouts are how Caddy's encoder writes times as text. Fractions are read with all of
 // them.
@@ -43,20 +64,20 @@ var layouts = []string{
 const commonTime = "02/Jan/2006:15:04:05 -0700"
 
 // parseTime reads the time of a line of Caddy's.
-func (p *parser) parseTime(text []byte, quoted bool) (time.Time, bool) {
-	if !quoted {
-		return parseUnix(text)
+func (p *parser) parseTime(value gjson.Result) (time.Time, bool) {
+	if value.Type != gjson.String {
+		return parseUnix(value.Raw)
 	}
-	if at, err := time.Parse(layouts[p.layout], view(text)); err == nil {
+	if at, err := time.Parse(layouts[p.layout], value.Str); err == nil {
 		return at, true
 	}
 	for i, layout := range layouts {
-		if at, err := time.Parse(layout, view(text)); err == nil {
+		if at, err := time.Parse(layout, value.Str); err == nil {
 			p.layout = i
 			return at, true
 		}
 	}
-	return parseUnix(text)
+	return parseUnix(value.Str)
 }
 
 // The numbers from which on a time is in milliseconds, microseconds or nanoseconds. In
@@ -68,10 +89,10 @@ const (
 )
 
 // parseUnix reads seconds, milliseconds, microseconds or nanoseconds since 1970.
-func parseUnix(text []byte) (time.Time, bool) {
+func parseUnix(text string) (time.Time, bool) {
 	whole, fraction, ok := parseDecimal(text)
 	if !ok {
-		f, err := strconv.ParseFloat(view(text), 64)
+		f, err := strconv.ParseFloat(text, 64)
 		if err != nil || !(f >= 0 && f < 1e18) {
 			return time.Time{}, false
 		}
@@ -90,7 +111,7 @@ func parseUnix(text []byte) (time.Time, bool) {
 
 // parseDecimal reads a number that is not negative and has no exponent. The fraction is
 // in billionths, and exact to that.
-func parseDecimal(text []byte) (whole, fraction int64, ok bool) {
+func parseDecimal(text string) (whole, fraction int64, ok bool) {
 	i := 0
 	for ; i < len(text) && text[i] != '.'; i++ {
 		d := text[i] - '0'
@@ -121,24 +142,23 @@ const fewNanos = 100_000
 // parseDuration reads the duration of a line of Caddy's. Seconds have a fraction, as
 // good as always; milliseconds and nanoseconds have none. What is not clear from one
 // line is from those before it.
-func (p *parser) parseDuration(text []byte, quoted bool) time.Duration {
-	if quoted {
-		d, err := time.ParseDuration(view(text))
+func (p *parser) parseDuration(value gjson.Result) time.Duration {
+	if value.Type == gjson.String {
+		d, err := time.ParseDuration(value.Str)
 		if err != nil || d < 0 {
 			return NoDuration
 		}
 		return d
 	}
-	whole, fraction, ok := parseDecimal(text)
+	whole, fraction, ok := parseDecimal(value.Raw)
 	if !ok {
-		f, err := strconv.ParseFloat(view(text), 64)
-		if err != nil || !(f >= 0 && f < longest.Seconds()) {
+		if value.Type != gjson.Number || !(value.Num >= 0 && value.Num < longest.Seconds()) {
 			return NoDuration
 		}
-		return time.Duration(f * 1e9)
+		return time.Duration(value.Num * 1e9)
 	}
 	switch {
-	case bytes.IndexByte(text, '.') >= 0:
+	case strings.Contains(value.Raw, "."):
 		p.fractional = true
 	case whole >= fewNanos && !p.fractional:
 		p.nanos = true

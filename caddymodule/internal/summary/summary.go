@@ -67,11 +67,11 @@ func (s *Summary) Add(r *accesslog.Request) {
 	}
 	s.Requests++
 	s.To = r.At
-	if r.Throttle == nil {
+	if r.Throttle == "" {
 		return
 	}
 	var field decided
-	if err := json.Unmarshal(r.Throttle, &field); err != nil {
+	if err := json.Unmarshal([]byte(r.Throttle), &field); err != nil {
 		s.Broken++
 		return
 	}
