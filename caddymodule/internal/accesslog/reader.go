@@ -246,8 +246,10 @@ func (r *Reader) hold() error {
 	}
 	req := s.head
 	r.newest = max(r.newest, req.written)
-	// Those that arrived at the same time keep their order.
-	at, _ := slices.BinarySearchFunc(r.held, req.arrived+1, func(held *Request, arrived int64) int { return cmp.Compare(held.arrived, arrived) })
+	at := len(r.held) // most come in order
+	for at > 0 && r.held[at-1].arrived > req.arrived {
+		at--
+	}
 	r.held = slices.Insert(r.held, at, req)
 	r.bytes += req.length
 	if r.advance(s); s.head == nil {
