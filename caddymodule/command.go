@@ -135,8 +135,11 @@ func (f *logFlags) add(cmd *cobra.Command) {
 	cmd.Flags().BoolVar(&f.json, "json", false, "Print JSON")
 }
 
-// printJSON prints what a command has found.
-func printJSON(found any) error {
+// print prints what a command has found, for people or as JSON.
+func (f *logFlags) print(found interface{ Write(io.Writer) error }) error {
+	if !f.json {
+		return found.Write(os.Stdout)
+	}
 	out := json.NewEncoder(os.Stdout)
 	out.SetIndent("", "\t")
 	return out.Encode(found)

@@ -13,7 +13,6 @@ import (
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/decision"
 	logreplay "github.com/caddy-throttle/caddy-throttle/caddymodule/internal/replay"
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/summary"
 )
 
 func logsPage(t *testing.T) string {
@@ -176,14 +175,12 @@ func TestTheDocumentationHasEveryFieldOfTheJSON(t *testing.T) {
 		t.Fatal(err)
 	}
 	_, text, _ := strings.Cut(string(page), "\n## JSON\n")
-	recommended, rest, _ := strings.Cut(text, "`summary --json`")
-	summarized, replayed, _ := strings.Cut(rest, "`replay --json`")
+	recommended, replayed, _ := strings.Cut(text, "`replay --json`")
 	for _, test := range []struct {
 		name, text string
 		of         any
 	}{
 		{"recommend", recommended, recommendation{}},
-		{"summary", summarized, summary.Report{}},
 		{"replay", recommended + replayed, logreplay.Report{}},
 	} {
 		names := jsonNames(reflect.TypeOf(test.of))

@@ -158,15 +158,8 @@ func (f *recommendFlags) keyText() string {
 	return strings.Join(f.keys, " ")
 }
 
-// print prints the recommendation for people, or as JSON.
-func (f *recommendFlags) print(r *recommendation) error {
-	if f.json {
-		return printJSON(r)
-	}
-	return r.write(os.Stdout)
-}
-
-func (r *recommendation) write(out io.Writer) error {
+// Write writes the recommendation for people.
+func (r *recommendation) Write(out io.Writer) error {
 	var b strings.Builder
 	if r.Partial {
 		b.WriteString("Interrupted: the figures are those of the requests so far.\n\n")

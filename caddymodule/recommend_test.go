@@ -257,7 +257,7 @@ func TestHostileLogsLeaveNoControlBytes(t *testing.T) {
 	r.Zones[0].Top[0].Key = "\x1b[2J<script>alert(1)</script>"
 	r.Zones[0].Notes = append(r.Zones[0].Notes, "<img src=x>")
 	var text, page bytes.Buffer
-	if err := r.write(&text); err != nil {
+	if err := r.Write(&text); err != nil {
 		t.Fatal(err)
 	}
 	if err := report.Write(&page, r.Zones, []string{"<u>note"}, []report.Setting{{Name: "logs", Value: "\x1b]0;<b>"}}); err != nil {
@@ -293,7 +293,7 @@ func TestTheJSONOfARecommendationHasNoNulls(t *testing.T) {
 func TestALogOfAssetsOnlyHasNothingToRecommend(t *testing.T) {
 	r := recommended(t, writeLog(t, combinedLine{0, "203.0.113.1", "GET", "/style.css", "x"}), nil)
 	var b strings.Builder
-	if err := r.write(&b); err != nil {
+	if err := r.Write(&b); err != nil {
 		t.Fatal(err)
 	}
 	if len(r.Zones) != 0 || !strings.Contains(b.String(), "No zone charges any of these requests.") {
@@ -311,7 +311,7 @@ func TestAnInterruptedRecommendationIsOfTheRequestsSoFar(t *testing.T) {
 		t.Fatal(err)
 	}
 	var b strings.Builder
-	if err := r.write(&b); err != nil {
+	if err := r.Write(&b); err != nil {
 		t.Fatal(err)
 	}
 	if n := r.Zones[0].Requests; !r.Partial || n == 0 || n > 2*checkEvery || !strings.HasPrefix(b.String(), "Interrupted:") {
@@ -339,7 +339,7 @@ func TestRecommendCountsInWords(t *testing.T) {
 		`::1 - - [07/Mar/2026:10:00:01 +0000] "OPTIONS * HTTP/1.0" 200 5 "-" "Apache (internal dummy connection)"` + "\n" +
 		`192.0.2.2 - - [07/Mar/2026:10:00:02 +0000] "CONNECT example.com:443 HTTP/1.1" 405 5 "-" "-"` + "\n"
 	var b strings.Builder
-	if err := recommended(t, writeText(t, "access.log", log), nil).write(&b); err != nil {
+	if err := recommended(t, writeText(t, "access.log", log), nil).Write(&b); err != nil {
 		t.Fatal(err)
 	}
 	out := b.String()

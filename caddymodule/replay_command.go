@@ -131,14 +131,6 @@ func (f *replayFlags) run(ctx context.Context, logs []string) (err error) {
 	return in.broken()
 }
 
-// print prints a report.
-func (f *replayFlags) print(r *logreplay.Report) error {
-	if f.json {
-		return printJSON(r)
-	}
-	return r.Write(os.Stdout)
-}
-
 // loadConfig returns the config as JSON.
 func (f *replayFlags) loadConfig() ([]byte, error) {
 	inline := len(f.keys) > 0 || f.limit != "" || f.cost != ""
@@ -319,10 +311,8 @@ func (t *replayTally) Decided(o *decision.Outcome, req *accesslog.Request) {
 	}
 	d, why := o.Verdict()
 	t.Add(&logreplay.Decided{
-		Zone: o.Rule.Name, Key: o.Key, Shadow: o.Shadow != 0,
-		Refused: why != decision.None, Delayed: d == decision.Delayed || d == decision.ShadowDelayed, Reason: why.String(),
-		Cost: o.Cost, Level: o.Level(), Capacity: o.Limit.Capacity, Leak: o.Limit.Leak,
-		Delay: o.Delay, Request: req,
+		Zone: o.Rule.Name, Key: o.Key, Decision: d.String(), Reason: why.String(), Cost: o.Cost,
+		Level: o.Level(), Capacity: o.Limit.Capacity, Leak: o.Limit.Leak, Delay: o.Delay, Request: req,
 	})
 	if t.out != nil {
 		t.write(o, req)

@@ -3,13 +3,12 @@ package caddymodule
 import (
 	"context"
 	"fmt"
-	"os"
+	"time"
 
 	"github.com/spf13/cobra"
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/accesslog"
 	logreplay "github.com/caddy-throttle/caddy-throttle/caddymodule/internal/replay"
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/summary"
 )
 
 func summaryCommand() *cobra.Command {
@@ -25,33 +24,55 @@ and how near all other keys came.`,
 		Example: `  caddy throttle summary /var/log/caddy/access.log*`,
 	}
 	f.add(cmd)
-	return runnable(cmd, func(ctx context.Context, logs []string) error { return summarize(ctx, &f, logs) })
+	return runnable(cmd, func(ctx context.Context, logs []string) error {
+		in, err := f.open(ctx, logs)
+		if err != nil {
+			return err
+		}
+		defer in.close()
+		r, err := summarize(in, logs)
+		if err != nil {
+			return err
+		}
+		if err := f.print(r); err != nil {
+			return err
+		}
+		return in.broken()
+	})
 }
 
-func summarize(ctx context.Context, f *logFlags, logs []string) error {
-	in, err := f.open(ctx, logs)
-	if err != nil {
-		return err
-	}
-	defer in.close()
-	var s summary.Summary
-	if err := in.each(func(r *accesslog.Request) error { s.Add(r); return nil }); err != nil {
-		return err
-	}
-	if f.json {
-		err = printJSON(struct {
-			Log     logreplay.Log `json:"log"`
-			Partial bool          `json:"partial"`
-			*summary.Report
-		}{logOf(in, logs), in.interrupted, s.Report()})
-	} else {
-		if in.interrupted {
-			fmt.Println("Interrupted: the figures are those of the requests so far.")
+// summarize counts what zones decided.
+func summarize(in *logReader, logs []string) (*logreplay.Report, error) {
+	tally, decided, broken := logreplay.New(nil), 0, 0
+	err := in.each(func(req *accesslog.Request) error {
+		outcomes, err := req.Outcomes()
+		if err != nil {
+			broken++
 		}
-		err = s.Write(os.Stdout)
+		asked := 0
+		for _, o := range outcomes {
+			if o.Zone == "" || o.Decision == "" {
+				continue
+			}
+			seconds, _ := o.Delay.(float64)
+			tally.Add(&logreplay.Decided{
+				Zone: o.Zone, Key: o.Key, Decision: o.Decision, Reason: o.Reason, Level: o.Level, Capacity: o.Capacity,
+				Delay: time.Duration(seconds * float64(time.Second)), Unlogged: max(0, o.Unlogged), Request: req,
+			})
+			asked = 1
+		}
+		decided += asked
+		return nil
+	})
+	r := &logreplay.Report{Log: logOf(in, logs), Zones: tally.Zones(), Notes: []string{}, Partial: in.interrupted}
+	if decided == 0 {
+		r.Notes = append(r.Notes, "No line has the field throttle: no zone was asked, or the log is not that of a site with throttle. "+
+			"To see what a limit would do, run caddy throttle replay or recommend.")
+	} else {
+		r.Notes = append(r.Notes, fmt.Sprintf("requests that a zone was asked about: %d of %d.", decided, r.Log.Requests))
 	}
-	if err != nil {
-		return err
+	if broken > 0 {
+		r.Notes = append(r.Notes, fmt.Sprintf("fields throttle that could not be read: %d.", broken))
 	}
-	return in.broken()
+	return r, err
 }

@@ -102,7 +102,7 @@ func (a *algorithm) add(k *key, index int, d *Decided) {
 		k.lately = append(k.lately, new(lately))
 	}
 	l := k.lately[index]
-	admitted := !d.Refused
+	admitted := !d.refused()
 	if a.Parts > 0 {
 		admitted = a.take(l, d)
 	}
@@ -116,7 +116,7 @@ func (a *algorithm) add(k *key, index int, d *Decided) {
 // take decides as a window of parts does.
 func (a *algorithm) take(l *lately, d *Decided) bool {
 	if d.Capacity <= 0 || d.Leak <= 0 {
-		return !d.Refused // the zone has no bucket, or denies the key
+		return !d.refused() // the zone has no bucket, or denies the key
 	}
 	if l.parts == nil {
 		l.parts = make([]float64, a.Parts)

@@ -14,11 +14,11 @@ var noon = time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
 // request returns a decision about a request of one key, at so many seconds.
 func request(at float64, refused bool) *Decided {
 	d := &Decided{
-		Zone: "z", Key: "k", Refused: refused, Cost: 1, Capacity: 10, Leak: 1,
+		Zone: "z", Key: "k", Decision: "admitted", Cost: 1, Capacity: 10, Leak: 1,
 		Request: &accesslog.Request{At: noon.Add(time.Duration(at * float64(time.Second))), Method: "GET", URI: "/a?b"},
 	}
 	if refused {
-		d.Reason = "capacity"
+		d.Decision, d.Reason = "shadow_refused", "capacity"
 	}
 	return d
 }
@@ -79,7 +79,7 @@ func TestATallyCountsByKeyHourAndRoute(t *testing.T) {
 		tally.Add(d)
 	}
 	z := tally.Zones()[0]
-	if z.Requests != 100 || z.Admitted != 75 || z.Refused != 25 || z.Keys != 2 || z.RefusedKeys != 1 || z.Peak.Level != 99 || z.Peak.Key != "b" {
+	if z.Requests != 100 || z.Decisions["admitted"] != 75 || z.Decisions["shadow_refused"] != 25 || z.Reasons["capacity"] != 25 || z.Keys != 2 || z.RefusedKeys != 1 || z.Peak.Level != 99 || z.Peak.Key != "b" {
 		t.Errorf("got %+v", z)
 	}
 	if len(z.Hours) != 2 || z.Hours[0].Refused != 15 || z.Hours[1].Requests != 40 || len(z.Routes) != 1 || z.Routes[0] != (Route{"/a", 25}) {

@@ -1,4 +1,5 @@
-// Package replay reports what the zones of a config decide about the requests of a log.
+// Package replay reports what zones decide about the requests of a log: those of a config,
+// or those that decided when the log was written.
 package replay
 
 import (
@@ -15,16 +16,18 @@ import (
 // A Decided is what a zone has decided about a request.
 type Decided struct {
 	Zone, Key       string
-	Shadow          bool // the zone only counts for this key
-	Refused         bool
-	Delayed         bool
+	Decision        string // as in the access log
 	Reason          string // of a refusal
 	Cost            float64
 	Level, Capacity float64 // of the bucket, after the decision
 	Leak            float64 // units a second
 	Delay           time.Duration
+	Unlogged        int64 // refusals before it that are not in the log
 	Request         *accesslog.Request
 }
+
+// refused reports whether the zone refused the request, or would have.
+func (d *Decided) refused() bool { return strings.HasSuffix(d.Decision, "refused") }
 
 // A Tally counts what zones decide. The zero value is not ready for use: call New.
 type Tally struct {
@@ -40,20 +43,22 @@ func New(compare []Window) *Tally {
 
 // A zone is what a zone has decided so far.
 type zone struct {
-	name                                 string
-	requests, admitted, refused, delayed int64
-	shadow                               int64 // requests for which it only counts
-	reasons                              map[string]int64
-	keys                                 map[string]*key
-	hours                                map[int64]*count
-	hour                                 *count // of the last request
-	at                                   int64
-	routes                               accesslog.Routes // of refusals
-	peak                                 Peak
-	longest                              time.Duration
-	algorithms                           []algorithm
-	last                                 *key
-	lastKey                              string
+	name       string
+	requests   int64
+	refused    int64
+	unlogged   int64
+	decisions  map[string]int64
+	reasons    map[string]int64
+	keys       map[string]*key
+	hours      map[int64]*count
+	hour       *count // of the last request
+	at         int64
+	routes     accesslog.Routes // of refusals
+	peak       Peak
+	longest    time.Duration
+	algorithms []algorithm
+	last       *key
+	lastKey    string
 }
 
 type count struct{ requests, refused int64 }
@@ -63,6 +68,7 @@ type key struct {
 	requests, refused, assets int64
 	first, last               time.Time // refusals
 	agents                    accesslog.Agents
+	fullest                   float64   // the highest level, in capacities; 0 if there is no bucket
 	lately                    []*lately // by algorithm
 }
 
@@ -71,7 +77,7 @@ func (t *Tally) Add(d *Decided) {
 	z := t.zones[d.Zone]
 	if z == nil {
 		z = &zone{
-			name: d.Zone, reasons: make(map[string]int64), keys: make(map[string]*key), hours: make(map[int64]*count),
+			name: d.Zone, decisions: make(map[string]int64), reasons: make(map[string]int64), keys: make(map[string]*key), hours: make(map[int64]*count),
 			algorithms: algorithms(t.compare),
 		}
 		t.zones[d.Zone] = z
@@ -83,10 +89,13 @@ func (t *Tally) Add(d *Decided) {
 		k.assets++
 	}
 	k.agents.Add(d.Request)
-	z.requests++
-	if d.Shadow {
-		z.shadow++
+	if d.Capacity > 0 {
+		k.fullest = max(k.fullest, d.Level/d.Capacity)
 	}
+	z.requests++
+	z.decisions[d.Decision]++
+	z.unlogged += d.Unlogged
+	z.longest = max(z.longest, d.Delay)
 	h := z.hourOf(d.Request.At)
 	h.requests++
 	if d.Level > z.peak.Level || z.peak.At.IsZero() {
@@ -95,22 +104,17 @@ func (t *Tally) Add(d *Decided) {
 	for i := range z.algorithms {
 		z.algorithms[i].add(k, i, d)
 	}
-	switch {
-	case d.Refused:
-		z.refused++
-		h.refused++
-		z.reasons[d.Reason]++
-		z.routes.Add(d.Request.Route())
-		if k.refused++; k.refused == 1 {
-			k.first = d.Request.At
-		}
-		k.last = d.Request.At
+	if !d.refused() {
 		return
-	case d.Delayed:
-		z.delayed++
-		z.longest = max(z.longest, d.Delay)
 	}
-	z.admitted++
+	z.refused++
+	h.refused++
+	z.reasons[d.Reason]++
+	z.routes.Add(d.Request.Route())
+	if k.refused++; k.refused == 1 {
+		k.first = d.Request.At
+	}
+	k.last = d.Request.At
 }
 
 // key finds or makes a key. Many requests have that of the request before.
@@ -139,13 +143,13 @@ func (z *zone) hourOf(at time.Time) *count {
 	return z.hour
 }
 
-// A Report is what a replay has found. Its JSON is the output of
-// `caddy throttle replay --json`.
+// A Report is what was found. Its JSON is the output of `caddy throttle replay --json` and
+// `caddy throttle summary --json`.
 type Report struct {
 	Log     Log      `json:"log"`
 	Zones   []Zone   `json:"zones"`
 	Notes   []string `json:"notes"`   // what the figures leave out, and why
-	Partial bool     `json:"partial"` // the replay was interrupted
+	Partial bool     `json:"partial"` // the reading was interrupted
 }
 
 // A Log is what was read.
@@ -165,22 +169,24 @@ type Log struct {
 type Zone struct {
 	Name          string           `json:"zone"`
 	Requests      int64            `json:"requests"`
-	Admitted      int64            `json:"admitted"` // delayed ones included
-	Refused       int64            `json:"refused"`
-	Delayed       int64            `json:"delayed"`
-	Shadow        int64            `json:"shadow"`          // requests for which the zone only counts
-	Group         string           `json:"group,omitempty"` // what these figures mean: as if enforced together with which zones
+	Group         string           `json:"group,omitempty"` // of a zone in shadow: as if enforced together with which zones
+	Decisions     map[string]int64 `json:"decisions"`       // by admitted, delayed, refused, shadow_delayed, shadow_refused
+	Unlogged      int64            `json:"unlogged"`        // refusals that refusal log kept out of the log
 	LongestDelay  float64          `json:"longest_delay_seconds"`
 	Reasons       map[string]int64 `json:"reasons"` // of refusals
 	Keys          int              `json:"keys"`
 	RefusedKeys   int              `json:"refused_keys"`
 	Peak          Peak             `json:"peak"`
+	Fullest       [len(steps)]int  `json:"fullest"` // how many other keys came how near, by quarter of the capacity
 	Worst         []Key            `json:"worst_keys"`
 	Hours         []Hour           `json:"hours"` // with refusals
 	Routes        []Route          `json:"routes"`
 	RefusedRoutes int              `json:"refused_routes"` // how many there are in all
 	Compare       []Comparison     `json:"compare,omitempty"`
 }
+
+// steps are how full the buckets became, at most, of keys that were never refused.
+var steps = [...]string{"below 25%", "25 to 50%", "50 to 75%", "75% or more"}
 
 // A Peak is the highest level of a bucket after a request.
 type Peak struct {
@@ -232,7 +238,7 @@ func (t *Tally) Zones() []Zone {
 
 func (z *zone) report() Zone {
 	r := Zone{
-		Name: z.name, Requests: z.requests, Admitted: z.admitted, Refused: z.refused, Delayed: z.delayed, Shadow: z.shadow,
+		Name: z.name, Requests: z.requests, Decisions: z.decisions, Unlogged: z.unlogged,
 		LongestDelay: z.longest.Seconds(), Reasons: z.reasons, Keys: len(z.keys), Peak: z.peak,
 		Worst: []Key{}, Hours: []Hour{}, Routes: []Route{}, RefusedRoutes: z.routes.Count(),
 	}
@@ -244,6 +250,8 @@ func (z *zone) report() Zone {
 				Key: name, Requests: k.requests, Refused: k.refused, First: k.first, Last: k.last, Agents: int(k.agents.Count()),
 				Assets: float64(k.assets) / float64(k.requests), Looks: accesslog.LooksLike(k.requests, k.assets, k.agents.Count()),
 			})
+		} else if k.fullest > 0 {
+			r.Fullest[min(int(k.fullest*float64(len(steps))), len(steps)-1)]++
 		}
 	}
 	slices.SortFunc(r.Worst, func(a, b Key) int {

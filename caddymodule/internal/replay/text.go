@@ -60,7 +60,7 @@ func (l *Log) write(b *bytes.Buffer) {
 
 func (z *Zone) write(b *bytes.Buffer) {
 	fmt.Fprintf(b, "\nZone %s", z.Name)
-	if z.Shadow > 0 {
+	if z.Group != "" {
 		fmt.Fprintf(b, " (shadow: %s)", z.Group)
 	}
 	fmt.Fprintln(b)
@@ -69,21 +69,28 @@ func (z *Zone) write(b *bytes.Buffer) {
 		_, _ = fmt.Fprintf(w, "%s\t%s\t%s\t\n", what, humanize.Comma(n), percent(n, z.Requests))
 	}
 	_, _ = fmt.Fprintf(w, "requests\t%s\t\t\n", humanize.Comma(z.Requests))
-	row("admitted", z.Admitted)
-	row("refused", z.Refused)
-	if z.Delayed > 0 {
-		row("delayed", z.Delayed)
+	for _, decision := range slices.Sorted(maps.Keys(z.Decisions)) {
+		row(strings.ReplaceAll(decision, "_", " "), z.Decisions[decision])
 	}
 	_, _ = fmt.Fprintf(w, "keys\t%s\t\t\n", humanize.Comma(int64(z.Keys)))
 	_, _ = fmt.Fprintf(w, "keys ever refused\t%s\t%s\t\n", humanize.Comma(int64(z.RefusedKeys)), percent(int64(z.RefusedKeys), int64(z.Keys)))
 	_ = w.Flush()
-	if z.Delayed > 0 {
+	if z.Unlogged > 0 {
+		fmt.Fprintf(b, "  refused and not in the log, as refusal log says: %s\n", humanize.Comma(z.Unlogged))
+	}
+	if z.LongestDelay > 0 {
 		fmt.Fprintf(b, "  longest delay: %s\n", time.Duration(z.LongestDelay*float64(time.Second)).Round(time.Millisecond))
 	}
 	if z.Peak.Capacity > 0 {
 		fmt.Fprintf(b, "  peak level: %s of %s, key %s, %s\n", number(z.Peak.Level), number(z.Peak.Capacity), name(z.Peak.Key), z.Peak.At.Format(instant))
 	}
-	if z.Refused > 0 {
+	if z.Fullest != [len(steps)]int{} {
+		fmt.Fprint(b, "  how full the buckets of keys that were never refused became, at most:\n")
+		for i, keys := range z.Fullest {
+			fmt.Fprintf(b, "  %11s %8s  %s\n", steps[i], humanize.Comma(int64(keys)), bar(int64(keys), int64(slices.Max(z.Fullest[:]))))
+		}
+	}
+	if z.RefusedKeys > 0 {
 		z.writeRefusals(b)
 	}
 	z.writeComparison(b)
@@ -108,7 +115,7 @@ func (z *Zone) writeRefusals(b *bytes.Buffer) {
 		most = max(most, h.Refused)
 	}
 	for _, h := range z.Hours {
-		fmt.Fprintf(b, "  %s %8s of %8s  %s\n", h.From.Format(anHour), humanize.Comma(h.Refused), humanize.Comma(h.Requests), strings.Repeat("█", int(max(1, h.Refused*barWidth/most))))
+		fmt.Fprintf(b, "  %s %8s of %8s  %s\n", h.From.Format(anHour), humanize.Comma(h.Refused), humanize.Comma(h.Requests), bar(h.Refused, most))
 	}
 	fmt.Fprint(b, "\n  Refused by route\n")
 	for _, route := range z.Routes {
@@ -130,6 +137,11 @@ func (z *Zone) writeComparison(b *bytes.Buffer) {
 		_, _ = fmt.Fprintf(w, "  %s\t%s\t%s\t%s\n", c.Algorithm, humanize.Comma(c.Refused), number(c.MostSecond), number(c.MostMinute))
 	}
 	_ = w.Flush()
+}
+
+// bar draws a number beside the largest.
+func bar(n, most int64) string {
+	return strings.Repeat("█", int((n*barWidth+most-1)/most))
 }
 
 // name returns a key for people.
