@@ -929,7 +929,6 @@ func bansCommand() *cobra.Command {
 
 func limitCommand() *cobra.Command {
 	var h holding
-	var key string
 	return remoteCommand{
 		use: "limit ZONE [KEY] LIMIT", short: "Changes the limit of a zone or a key for a while", args: cobra.RangeArgs(2, 4),
 		long: `Changes the limit of all keys of a zone, or of one. The limit is a factor such as
@@ -940,12 +939,9 @@ the key as the access log shows it, an address, or a plain API key.`,
 		example: `  caddy throttle limit pages x0.5 --until 09:00
   caddy throttle limit api demo-key-of-a-shop gold --for 2h
   caddy throttle limit login 203.0.113.7 unlimited --for 2h`,
-		flags: func(cmd *cobra.Command) {
-			h.add(cmd)
-			cmd.Flags().StringVar(&key, "key", "", "The key of one bucket, as the access log shows it")
-		},
+		flags: h.add,
 		run: func(r *remote, args []string) error {
-			in, err := limitInput(args, key)
+			in, err := limitInput(args)
 			if err != nil {
 				return err
 			}
@@ -959,36 +955,22 @@ the key as the access log shows it, an address, or a plain API key.`,
 }
 
 // limitInput reads a zone, perhaps a key, and a limit of one word or two.
-func limitInput(args []string, key string) (in overrideInput, err error) {
-	in = overrideInput{Zone: args[0], Key: key}
-	words := args[1:]
-	limit := 1
-	if n := len(words); n > 1 && strings.Contains(words[n-1], "/") && !strings.Contains(words[n-1], " ") {
-		limit = 2
+func limitInput(args []string) (in overrideInput, err error) {
+	last := len(args) - 1
+	if leak := args[last]; last > 1 && strings.Contains(leak, "/") && !strings.Contains(leak, " ") {
+		last-- // the capacity is a word of its own
 	}
-	in.Limit = strings.Join(words[len(words)-limit:], " ")
-	switch words = words[:len(words)-limit]; {
-	case len(words) == 0:
-	case len(words) > 1:
-		return in, usageErrorf("unexpected %q: want caddy throttle limit ZONE [KEY] LIMIT", words[1])
-	case key != "":
-		return in, usageErrorf("unexpected %q: the key is given by --key already", words[0])
-	default:
-		in.Key = words[0]
+	if last > 2 {
+		return in, usageErrorf("unexpected %q: want caddy throttle limit ZONE [KEY] LIMIT", args[2])
 	}
-	return in, nil
+	return overrideInput{Zone: args[0], Key: strings.Join(args[1:last], ""), Limit: strings.Join(args[last:], " ")}, nil
 }
 
 func unlimitCommand() *cobra.Command {
-	var key string
 	return remoteCommand{
 		use: "unlimit ZONE [KEY]", short: "Ends a changed limit", args: cobra.RangeArgs(1, 2), long: "Ends what limit has changed: the limit of a zone, or that of one key.",
-		flags: func(cmd *cobra.Command) { cmd.Flags().StringVar(&key, "key", "", "The key of one bucket") },
 		run: func(r *remote, args []string) error {
-			if len(args) == 2 && key != "" {
-				return usageErrorf("unexpected %q: the key is given by --key already", args[1])
-			}
-			return r.end("/throttle/unlimit", overrideInput{Zone: args[0], Key: cmp.Or(key, strings.Join(args[1:], ""))})
+			return r.end("/throttle/unlimit", overrideInput{Zone: args[0], Key: strings.Join(args[1:], "")})
 		},
 	}.command()
 }

@@ -387,7 +387,7 @@ func TestTheInspectorInABrowser(t *testing.T) {
 
 	hostile := startInspected(t, "")
 	hostile.sendHostile()
-	hostile.throttle("limit", "accounts", "x0.9", "--key", hostileKeys[0], "--for", "90m", "--note", hostileKeys[1])
+	hostile.throttle("limit", "accounts", hostileKeys[0], "x0.9", "--for", "90m", "--note", hostileKeys[1])
 	for _, look := range looks {
 		t.Run(fmt.Sprintf("hostile keys are text, %s at %d pixels", look.scheme, look.width), func(t *testing.T) {
 			b := hostile.in(t).inspect(browser, hostile.inspector, look.scheme, look.width, "accounts")

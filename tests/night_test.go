@@ -162,7 +162,7 @@ func TestTheNightWithEachStore(t *testing.T) {
 			t.Error("got a released API key in Caddy's log, want none")
 		}
 
-		c.throttle("limit", "login", "unlimited", "--key", "127.0.0.1", "--for", "1h")
+		c.throttle("limit", "login", "127.0.0.1", "unlimited", "--for", "1h")
 		for range 10 {
 			wantStatus(t, url+"login", 200)
 		}
