@@ -249,7 +249,7 @@ func bucketName(zone, key string, shadow bool) string {
 type explanation struct {
 	Client   string        `json:"client"`
 	Refusal  *pastRefusal  `json:"refusal,omitempty"` // if the client is given by a support code
-	Ban      any           `json:"ban,omitempty"`
+	Ban      *override.Ban `json:"ban,omitempty"`
 	Buckets  []bucketState `json:"buckets"`
 	Complete bool          `json:"complete"`
 	Problem  string        `json:"problem,omitempty"`
@@ -286,9 +286,7 @@ func (a *App) adminWhy(ctx context.Context, in *adminInput) (any, error) {
 		}
 	}
 	if addr, err := netip.ParseAddr(c.Client); err == nil {
-		if ban := a.overrides.Load().Banned(addr, time.Now()); ban != nil {
-			result.Ban = ban
-		}
+		result.Ban = a.overrides.Load().Banned(addr, time.Now())
 	}
 	_, notAddress := netip.ParseAddr(c.Client)
 	for _, z := range zones {

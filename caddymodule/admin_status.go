@@ -20,13 +20,13 @@ import (
 // decisionCounts are the requests of a zone by decision.
 type decisionCounts [decision.Decisions]float64
 
-// MarshalJSON implements json.Marshaler.
-func (c decisionCounts) MarshalJSON() ([]byte, error) {
+// named returns the counts by the words for decisions.
+func (c decisionCounts) named() map[string]float64 {
 	named := make(map[string]float64)
 	for d := decision.Admitted; d < decision.Decisions; d++ {
 		named[d.String()] = c[d]
 	}
-	return json.Marshal(named)
+	return named
 }
 
 // eachSeries calls yield with all series of a collector. Asking it for one by name would
@@ -195,9 +195,9 @@ type zoneStatus struct {
 	ShadowUntil *time.Time `json:"shadow_until,omitempty"` // by a switch at run time that has an end
 	Limit       string     `json:"limit,omitempty"`        // of all keys, by an override at run time
 
-	Total     decisionCounts  `json:"total"` // since the process began
-	PerSecond decisionCounts  `json:"per_second"`
-	HourAgo   *decisionCounts `json:"per_second_an_hour_ago,omitempty"`
+	Total     map[string]float64 `json:"total"` // by decision, since the process began
+	PerSecond map[string]float64 `json:"per_second"`
+	HourAgo   map[string]float64 `json:"per_second_an_hour_ago,omitempty"`
 
 	OverrideFile *overrideFileStatus `json:"override_file,omitempty"`
 
@@ -244,10 +244,10 @@ type storeStatus struct {
 
 // A nodeStatus is all that `caddy throttle status` shows.
 type nodeStatus struct {
-	Zones     []zoneStatus  `json:"zones"`
-	Store     storeStatus   `json:"store"`
-	Overrides any           `json:"overrides"`
-	Warnings  []keptWarning `json:"warnings"` // of the config that runs
+	Zones     []zoneStatus       `json:"zones"`
+	Store     storeStatus        `json:"store"`
+	Overrides override.Overrides `json:"overrides"`
+	Warnings  []keptWarning      `json:"warnings"` // of the config that runs
 }
 
 // adminZones describes what runs.
@@ -262,10 +262,13 @@ func (a *App) adminZones(context.Context, *adminInput) (any, error) {
 	}
 	for _, z := range zones {
 		s := zoneStatus{
-			Zone: z.Name, Mode: z.mode(set, now), Group: z.group(set), Definition: json.RawMessage(z.definition), Total: counts[z.Name],
+			Zone: z.Name, Mode: z.mode(set, now), Group: z.group(set), Definition: json.RawMessage(z.definition), Total: counts[z.Name].named(),
 			Buckets: kept[z.Name], RefusedKeys: z.live.refused.estimate(),
 		}
-		s.PerSecond, s.HourAgo = a.control.rates.perSecond(z.Name, s.Total, now)
+		current, hourAgo := a.control.rates.perSecond(z.Name, counts[z.Name], now)
+		if s.PerSecond = current.named(); hourAgo != nil {
+			s.HourAgo = hourAgo.named()
+		}
 		s.Waiting, s.InFlight = z.live.enforced.Counts()
 		if f := z.overrideFile; f != nil {
 			inForce := f.Status()

@@ -215,7 +215,7 @@ twenty seconds, with those of an hour ago in parentheses. Below come the store, 
 was changed at run time, and what is wrong with the config. Columns that no zone
 uses are left out. With --json there is more, such as totals and definitions.`,
 		run: func(r *remote, _ []string) error {
-			var s shownStatus
+			var s nodeStatus
 			if err := r.ask(http.MethodGet, "/throttle/zones", nil, &s); err != nil {
 				return err
 			}
@@ -239,36 +239,10 @@ uses are left out. With --json there is more, such as totals and definitions.`,
 	}.command()
 }
 
-// A shownStatus is what is shown of a nodeStatus.
-type shownStatus struct {
-	Zones     []shownZone
-	Store     storeStatus
-	Overrides override.Overrides
-	Warnings  []keptWarning
-}
-
-type shownZone struct {
-	Zone, Mode   string
-	Group        string
-	ShadowUntil  *time.Time `json:"shadow_until"`
-	Limit        string
-	File         *overrideFileStatus `json:"override_file"`
-	Total        map[string]float64
-	PerSecond    map[string]float64 `json:"per_second"`
-	HourAgo      map[string]float64 `json:"per_second_an_hour_ago"`
-	Buckets      int
-	Waiting      int
-	WaitingMost  int `json:"max_waiting"`
-	InFlight     int `json:"in_flight"`
-	InFlightMost int `json:"in_flight_most"`
-	Slots        int
-	Share        *slotStatus
-}
-
 // showFiles says which override files are in force, and which are wrong.
-func (r *remote) showFiles(zones []shownZone) {
+func (r *remote) showFiles(zones []zoneStatus) {
 	for _, z := range zones {
-		f := z.File
+		f := z.OverrideFile
 		if f == nil {
 			continue
 		}
@@ -280,7 +254,7 @@ func (r *remote) showFiles(zones []shownZone) {
 }
 
 // rate returns how many requests a second were decided so, and an hour ago.
-func (z *shownZone) rate(decisions ...string) string {
+func (z *zoneStatus) rate(decisions ...string) string {
 	sum := func(of map[string]float64) (sum float64) {
 		for _, d := range decisions {
 			sum += of[d]
@@ -294,7 +268,7 @@ func (z *shownZone) rate(decisions ...string) string {
 	return fmt.Sprintf("%s (%s)", now, digits(sum(z.HourAgo)))
 }
 
-func (z *shownZone) mode() string {
+func (z *zoneStatus) mode() string {
 	mode := z.Mode
 	if z.ShadowUntil != nil {
 		mode += " for " + left(override.Span{Until: *z.ShadowUntil})
@@ -306,7 +280,7 @@ func (z *shownZone) mode() string {
 }
 
 // slots returns how many slots are in use, and of how many the key that uses most.
-func (z *shownZone) slots() string {
+func (z *zoneStatus) slots() string {
 	switch {
 	case z.Slots == 0:
 		return "-"
@@ -316,14 +290,14 @@ func (z *shownZone) slots() string {
 	return fmt.Sprintf("%d (%d/%d)", z.InFlight, z.InFlightMost, z.Slots)
 }
 
-func (z *shownZone) waiting() string {
+func (z *zoneStatus) waiting() string {
 	if z.WaitingMost == 0 {
 		return "-"
 	}
 	return fmt.Sprintf("%d/%d", z.Waiting, z.WaitingMost)
 }
 
-func (r *remote) showZones(zones []shownZone) error {
+func (r *remote) showZones(zones []zoneStatus) error {
 	if len(zones) == 0 {
 		_, err := fmt.Fprintln(&r.out, "The config has no zones.")
 		return err
@@ -336,13 +310,13 @@ func (r *remote) showZones(zones []shownZone) error {
 			z.rate("refused"), z.rate("shadow_refused"), fmt.Sprint(z.Buckets), z.waiting(), z.slots())
 	}
 	occurred := func(decisions ...string) bool {
-		return slices.ContainsFunc(zones, func(z shownZone) bool {
+		return slices.ContainsFunc(zones, func(z zoneStatus) bool {
 			return slices.ContainsFunc(decisions, func(d string) bool { return z.Total[d] > 0 })
 		})
 	}
 	t.keep(true, true, true, occurred("delayed", "shadow_delayed"), true, occurred("shadow_refused"), true,
-		slices.ContainsFunc(zones, func(z shownZone) bool { return z.WaitingMost > 0 }),
-		slices.ContainsFunc(zones, func(z shownZone) bool { return z.Slots > 0 }))
+		slices.ContainsFunc(zones, func(z zoneStatus) bool { return z.WaitingMost > 0 }),
+		slices.ContainsFunc(zones, func(z zoneStatus) bool { return z.Slots > 0 }))
 	err := t.Flush()
 	for _, z := range zones {
 		r.showGroup(z.Zone, z.Group)
@@ -603,15 +577,7 @@ refused then.`,
   caddy throttle why 7K2M-Q8XD`,
 		flags: func(cmd *cobra.Command) { cmd.Flags().StringVar(&zone, "zone", "", "Look in one zone alone") },
 		run: func(r *remote, args []string) error {
-			var s struct {
-				Refusal  *pastRefusal
-				Ban      *override.Ban
-				Shadows  []override.Shadow
-				Unlisted []unlistedKey
-				Buckets  []bucketState
-				Complete bool
-				Problem  string
-			}
+			var s explanation
 			if err := r.ask(http.MethodPost, "/throttle/why", clientInput{args[0], zone}, &s); err != nil {
 				return err
 			}

@@ -166,9 +166,9 @@ func TestAMetricTellsThatAnOverrideFileIsStale(t *testing.T) {
 	watched.System, watched.Patience = gone, time.Millisecond
 	s.looks()
 	stale(1)
-	var status shownStatus
+	var status nodeStatus
 	s.admin(http.MethodGet, "/throttle/zones", "", &status)
-	if f := status.Zones[0].File; f == nil || f.Overrides != 1 || !strings.Contains(f.Problem, "does not answer") {
+	if f := status.Zones[0].OverrideFile; f == nil || f.Overrides != 1 || !strings.Contains(f.Problem, "does not answer") {
 		t.Errorf("got %+v, want one override, and that the file system does not answer", f)
 	}
 	close(gone)
