@@ -137,9 +137,6 @@ const (
 
 var formats = []string{"auto", "caddy", "nginx", "apache"}
 
-// String returns the word for the format.
-func (f Format) String() string { return formats[f] }
-
 // ParseFormat reads the word for a format.
 func ParseFormat(word string) (Format, error) {
 	if i := slices.Index(formats, word); i >= 0 {
@@ -162,7 +159,6 @@ type Stats struct {
 	Broken []error
 
 	NoClient  int64     // requests without an address
-	Durations int64     // requests with a duration
 	Fractions int64     // requests whose time has a fraction of a second
 	Late      int64     // requests that came so late that they count as arriving later than they did
 	From, To  time.Time // the first and the last arrival
@@ -170,9 +166,6 @@ type Stats struct {
 	// Unlogged is how many refused requests Caddy's logs lack, because `refusal log`
 	// kept them out.
 	Unlogged int64
-
-	// Formats is how many requests came in each format.
-	Formats [4]int64
 }
 
 // mostProblems is how many unreadable lines are shown.
@@ -208,20 +201,10 @@ func (e *InputError) Error() string {
 // Unwrap returns the error without the file.
 func (e *InputError) Unwrap() error { return e.Err }
 
-// UserAgent returns the first header of that name.
+// UserAgent returns the first header of that name. Combined logs have no other headers
+// than this and Referer.
 func (r *Request) UserAgent() string {
 	return cmp.Or(r.agent, gjson.Get(r.headers, "User-Agent.0").Str)
-}
-
-// Header returns the first value of a header, by its canonical name. Combined logs have
-// Referer and User-Agent only.
-func (r *Request) Header(name string) (value string) {
-	for n, v := range r.Headers() {
-		if n == name {
-			return v
-		}
-	}
-	return ""
 }
 
 // Redacted is the value that Caddy logs for cookies and credentials.

@@ -191,12 +191,8 @@ func (r *Reader) deliver(req *Request) {
 	st.To = req.At
 	st.Unlogged += req.unlogged()
 	st.Requests++
-	st.Formats[req.Format]++
 	if !req.Client.IsValid() {
 		st.NoClient++
-	}
-	if req.Duration >= 0 {
-		st.Durations++
 	}
 	if req.written%int64(time.Second) != 0 {
 		st.Fractions++

@@ -271,13 +271,11 @@ func (s *Study) refusals(r *Result) (refused map[int]int, err error) {
 		}
 		return h
 	}
-	best := r.Units.Best()
-	limit := leakybucket.Limit{Capacity: best.Capacity, Leak: s.units.Leaks()[r.Units.Recommended]}
 	err = s.units.Each(func(_ int, at leakybucket.Instant, _ float64) { hour(at).Requests++ })
 	if err != nil {
 		return nil, err
 	}
-	err = s.units.Refusals(limit, r.Units.Recommended, func(id int, at leakybucket.Instant, _ float64) {
+	err = s.units.Refusals(r.Units.Recommended, r.Units.Best().Capacity, func(id int, at leakybucket.Instant, _ float64) {
 		hour(at).Refused++
 		refused[id]++
 	})

@@ -39,10 +39,6 @@ type Options struct {
 
 	// Cost is that of each request, in the words of a Caddyfile. If empty, it is 1.
 	Cost string
-
-	// TempDir is where charges are kept that do not fit in memory. If empty, the
-	// system's directory for temporary files.
-	TempDir string
 }
 
 // A Study collects the requests of one zone. It must be closed.
@@ -80,7 +76,7 @@ type busy struct {
 func NewStudy(zone string, clients *Clients, o Options) *Study {
 	return &Study{
 		options: o, zone: zone, clients: clients,
-		units: survey.New(survey.Options{Leaks: leaks(), TempDir: o.TempDir}),
+		units: survey.New(leaks()),
 	}
 }
 
@@ -126,7 +122,7 @@ func (s *Study) Add(r *accesslog.Request, key []byte, cost float64) error {
 	}
 	s.timed++
 	if s.times == nil {
-		s.times = survey.New(survey.Options{Leaks: leaks(), TempDir: s.options.TempDir})
+		s.times = survey.New(leaks())
 	}
 	if _, err := s.times.Add(key, at, r.Duration.Seconds()); err != nil {
 		return err

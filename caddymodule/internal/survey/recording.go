@@ -18,8 +18,6 @@ const spillAfter = 16 << 20
 // A recording keeps charges in the order in which they came, in some six bytes each.
 // The first megabytes are kept in memory, the rest in a temporary file.
 type recording struct {
-	dir string // of the temporary file; empty means the system's
-
 	buffer []byte
 	file   *os.File // nil until the buffer was full
 	last   leakybucket.Instant
@@ -47,7 +45,7 @@ func (r *recording) add(key int, at leakybucket.Instant, cost float64) error {
 
 func (r *recording) spill() error {
 	if r.file == nil {
-		f, err := os.CreateTemp(r.dir, "throttle-replay-*")
+		f, err := os.CreateTemp("", "throttle-replay-*")
 		if err != nil {
 			return fmt.Errorf("creating a file for the charges: %w", err)
 		}

@@ -17,16 +17,6 @@ import (
 // tolerance is the rounding within which Take accepts an exact fill.
 const tolerance = 1e-9
 
-// Options are the options of a Survey.
-type Options struct {
-	// Leaks are the leaks to try, in units of cost a second. Required.
-	Leaks []float64
-
-	// TempDir is where charges are kept that do not fit 16 MB of memory, at some six
-	// bytes each. If empty, the system's directory for temporary files.
-	TempDir string
-}
-
 // A Survey collects the charges of many keys. It keeps about 350 bytes for each key
 // with 16 leaks, however many charges there are. It must be closed. It is not safe
 // for concurrent use.
@@ -52,9 +42,10 @@ type tally struct {
 // pageKeys is how many keys share one allocation of levels.
 const pageKeys = 256
 
-// New returns an empty survey.
-func New(o Options) *Survey {
-	return &Survey{leaks: slices.Clone(o.Leaks), ids: make(map[string]int32), recorded: recording{dir: o.TempDir}}
+// New returns an empty survey that tries these leaks, in units of cost a second. Charges
+// that do not fit 16 MB of memory are kept in a temporary file, at some six bytes each.
+func New(leaks []float64) *Survey {
+	return &Survey{leaks: leaks, ids: make(map[string]int32)}
 }
 
 // Close removes the survey's temporary file, if there is one.
@@ -121,9 +112,6 @@ func (s *Survey) Requests() int { return s.requests }
 
 // Load returns the sum of all costs, in units.
 func (s *Survey) Load() float64 { return s.load }
-
-// Leaks returns the leaks that the survey tries, in units of cost a second.
-func (s *Survey) Leaks() []float64 { return s.leaks }
 
 // ID returns the number of a key, and false if it was never charged.
 func (s *Survey) ID(key []byte) (int, bool) {
@@ -249,20 +237,15 @@ func (s *Survey) Each(f func(id int, at leakybucket.Instant, cost float64)) erro
 	return s.recorded.each(f)
 }
 
-// Refusals takes every charge under one limit, and calls f with those that do not fit,
-// in their order. The limit's leak must be the one of the ladder at that index.
-func (s *Survey) Refusals(limit leakybucket.Limit, leak int, f func(id int, at leakybucket.Instant, cost float64)) error {
-	if leak < 0 || leak >= len(s.leaks) || limit.Leak != s.leaks[leak] {
-		return fmt.Errorf("invalid leak %v: want the one of the ladder at index %d", limit.Leak, leak)
-	}
+// Refusals takes every charge under the limit with that capacity and that leak of the
+// ladder, and calls f with those that do not fit, in their order.
+func (s *Survey) Refusals(leak int, capacity float64, f func(id int, at leakybucket.Instant, cost float64)) error {
+	limit := leakybucket.Limit{Capacity: capacity, Leak: s.leaks[leak]}
 	states := make(map[int]leakybucket.State)
 	for id := range s.keys {
-		if s.Refused(id, leak, limit.Capacity) {
+		if s.Refused(id, leak, capacity) {
 			states[id] = leakybucket.State{}
 		}
-	}
-	if len(states) == 0 {
-		return nil
 	}
 	return s.recorded.each(func(id int, at leakybucket.Instant, cost float64) {
 		state, refused := states[id]
