@@ -270,7 +270,7 @@ func TestTheFiguresOfShadowNameTheirGroup(t *testing.T) {
 	s := run(t, site)
 	s.from(someone).get("/")
 	groups := func() map[string]string {
-		var status shownStatus
+		var status nodeStatus
 		s.admin(http.MethodGet, "/throttle/zones", "", &status)
 		found := make(map[string]string)
 		for _, z := range status.Zones {
