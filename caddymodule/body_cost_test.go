@@ -168,7 +168,7 @@ func TestARefusedClientUploadsNothing(t *testing.T) {
 		{"another zone refuses", fmt.Sprintf(full, "5") + "zone items {\nlimit 100 1/d\ncost body_items\n}", 1},
 		{"another zone refuses, keyed by form", fmt.Sprintf(full, "5") + "zone account {\nkey form user\nlimit 100 1/d\n}", 1},
 		{"denied", "zone denied {\nlimit 100 1/d\ncost body_items\noverride 192.0.2.1 deny\n}", 0},
-		{"no key", "zone keyed {\nkey header X-Api-Key missing refuse\nlimit 100 1/d\ncost body_items\n}", 0},
+		{"no key", "zone keyed {\nkey header X-Api-Key missing refuse\nlimit 100 1/d\ncost body_items\nread_body 64KiB else 10\n}", 0},
 	} {
 		t.Run(test.about, func(t *testing.T) {
 			s := newSettleSite(t, "throttle {\n"+test.zones+"\n}\nsettle_upstream")

@@ -41,8 +41,10 @@ type ReadBody struct {
 	// body is unread, and its form fields are missing.
 	Most string `json:"most,omitempty"`
 
-	// The cost of a request whose body was not read or not understood. Default: the
-	// capacity, so that such a request passes only into an empty bucket.
+	// The cost of a request whose body was not read or not understood, if its cost comes
+	// from there. Default: the capacity, so that such a request passes only into an empty
+	// bucket. Required if client_ip is no part of the key, and then at most a tenth of the
+	// capacity: with one request, anybody could else fill a bucket that others share.
 	Else string `json:"else,omitempty"`
 }
 
@@ -61,10 +63,10 @@ func (r *ReadBody) withDefaults() *ReadBody {
 	return &full
 }
 
-// compileReadBody compiles how much of a body is read. fromBody says whether a cost or a
-// part of the key comes from there.
-func (c *compilation) compileReadBody(fromBody bool) error {
-	if !fromBody {
+// compileReadBody compiles how much of a body is read. costing is the last cost that comes
+// from there, or -1.
+func (c *compilation) compileReadBody(costing int) error {
+	if costing < 0 && !c.rule.Key.FromBody() {
 		if c.written.ReadBody != nil {
 			return about("read_body", 0, errors.New("read_body has no meaning: no cost and no part of the key comes from the body"))
 		}
@@ -74,11 +76,23 @@ func (c *compilation) compileReadBody(fromBody bool) error {
 	if cost.MaxBody, err = parseSize(largestReadBody)(c.ReadBody.Most); err != nil {
 		return about("read_body", 0, fmt.Errorf("parsing read_body: %w", err))
 	}
-	if c.ReadBody.Else == "" || c.rule.Bucketless() {
+	most, shared := c.rule.Limit.Capacity, !c.rule.Key.HasAddress()
+	if shared {
+		most /= 10
+	}
+	switch {
+	case c.ReadBody.Else == "" && costing >= 0 && shared:
+		return about("cost", costing, fmt.Errorf("one body that cannot be read would fill a bucket that clients share, since client_ip is no part of the key: want read_body %s else %v, or at most a tenth of the capacity", c.ReadBody.Most, most))
+	case c.ReadBody.Else == "":
 		return nil
+	case costing < 0:
+		return about("read_body else", 0, errors.New("else has no meaning: no cost comes from the body"))
 	}
 	if cost.Unread, err = parseUnits(c.ReadBody.Else); err == nil {
 		err = c.rule.Limit.ValidateCost(*cost.Unread)
+	}
+	if err == nil && *cost.Unread > most {
+		err = fmt.Errorf("%s is too much for a bucket that clients share, since client_ip is no part of the key: want at most a tenth of the capacity, such as read_body %s else %v", c.ReadBody.Else, c.ReadBody.Most, most)
 	}
 	if err != nil {
 		return about("read_body else", 0, fmt.Errorf("read_body ... else: %w", err))
@@ -138,7 +152,7 @@ func parseUnit(text string) (float64, error) {
 
 func (c *compilation) compileCosts() error {
 	cost := &c.rule.Cost
-	fromBody, byDefault := c.rule.Key.FromBody(), c.hasDefaultCost()
+	costing, byDefault := -1, c.hasDefaultCost()
 	for i := range c.Cost {
 		line, err := c.Cost[i].compile(c.rule.Limit)
 		if err == nil && len(c.Cost[i].Match) == 0 && i < len(c.Cost)-1 {
@@ -147,7 +161,9 @@ func (c *compilation) compileCosts() error {
 		if err != nil {
 			return about("cost", i, err)
 		}
-		fromBody = fromBody || line.FromBody()
+		if line.FromBody() {
+			costing = i
+		}
 		byDefault = byDefault || line.Source == decision.Placeholder
 		cost.Lines = append(cost.Lines, line)
 	}
@@ -156,7 +172,7 @@ func (c *compilation) compileCosts() error {
 			return about("limit", 0, fmt.Errorf("default cost: %w: want another capacity, or a constant cost for all requests", err))
 		}
 	}
-	return c.compileReadBody(fromBody)
+	return c.compileReadBody(costing)
 }
 
 // hasDefaultCost reports whether some requests match no line.

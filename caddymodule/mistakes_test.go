@@ -501,4 +501,11 @@ var mistakes = []mistake{
 	{"inspector", "basic_auth { # <-\nalice hash\n}", `unknown option "basic_auth" in the directive throttle_inspector: it stands in the site, beside throttle_inspector`},
 	{"inspector", "respond hello # <-", `unknown option "respond" in the directive throttle_inspector: it is a directive of the site; is a } missing before it?`},
 	{"site", "throttle_inspector inspector # <-", `unexpected "inspector" after throttle_inspector: want a matcher such as /inspector, and options in a block`},
+	{"zone", "key host\nlimit 60 10/s\ncost body_items # <-", "since client_ip is no part of the key: want read_body 64KiB else 6, or at most a tenth of the capacity"},
+	{"zone", "key text all\nlimit 60 10/s\ncost 2 {\npath /a*\n}\ncost body_bytes 1KiB # <-\nread_body 1MiB", "since client_ip is no part of the key: want read_body 1MiB else 6"},
+	{"zone", "key header X-Api-Key\nlimit 60 10/s\ncost body_items # <-", "want read_body 64KiB else 6"},
+	{"zone", "key form log\nlimit 5 10/h\ncost body_items # <-", "want read_body 64KiB else 0.5"},
+	{"zone", "key host\nlimit 60 10/s\ncost body_items\nread_body 64KiB else 7 # <-", "read_body ... else: 7 is too much for a bucket that clients share, since client_ip is no part of the key: want at most a tenth of the capacity, such as read_body 64KiB else 6"},
+	{"zone", "key form log\nlimit 60 10/s\nread_body 64KiB else 5 # <-", "else has no meaning: no cost comes from the body"},
+	{"zone", "in_flight 5\nkey form log\nread_body 64KiB else 5 # <-", "else has no meaning: no cost comes from the body"},
 }
