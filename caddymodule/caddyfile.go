@@ -217,8 +217,8 @@ func (a *App) checkZones(d *caddyfile.Dispenser, zones []*zoneReader) error {
 			return fmt.Errorf("zone %q is defined twice in the global options, %s and %s", name, place, zone.place)
 		}
 		places[name] = zone.place
-		if _, err := zone.zone.compile(plans); err != nil {
-			return zone.about(err)
+		if err := zone.check(plans); err != nil {
+			return err
 		}
 	}
 	return nil
@@ -446,11 +446,11 @@ func (handler *Handler) check(h httpcaddyfile.Helper, zones []*zoneReader) error
 		full := app.zoneNamed(name)
 		if !zone.zone.reference() {
 			full = zone.zone
+			if err := zone.check(plans); err != nil {
+				return err
+			}
 		} else if full == nil {
 			return zone.unknown(app, defined)
-		}
-		if _, err := full.compile(plans); err != nil {
-			return zone.about(err)
 		}
 		definition, err := full.definition()
 		if err != nil {

@@ -112,8 +112,11 @@ func parseMatcherSet(d *caddyfile.Dispenser, option string) (caddy.ModuleMap, er
 	}
 	if err := checkMatcherSet(set); err != nil {
 		words.Reset()
+		named, _, _ := strings.Cut(err.Error(), ": ")
 		for words.Next() { // find the word
-			if strings.Contains(err.Error(), fmt.Sprintf("%q", words.Val())) || words.Val() == "throttle_blocked" || asksMethod(words.Val()) {
+			switch word := words.Val(); {
+			case strings.Contains(err.Error(), fmt.Sprintf("%q", word)), word == "throttle_blocked", asksMethod(word),
+				word == named, named == "expression" && words.Token().Quoted():
 				return nil, words.WrapErr(err)
 			}
 		}

@@ -3,6 +3,7 @@ package caddymodule
 import (
 	"errors"
 	"fmt"
+	"io/fs"
 	"slices"
 	"strings"
 
@@ -10,6 +11,7 @@ import (
 	"github.com/caddyserver/caddy/v2/caddyconfig/caddyfile"
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/overridefile"
+	"github.com/caddy-throttle/caddy-throttle/leakybucket"
 )
 
 // A zoneReader reads the options of a zone, or those beside zones, which are their
@@ -448,6 +450,25 @@ func (r *zoneReader) contradicts(detail string, own map[string]bool) bool {
 		return r.zone.Limit == ""
 	}
 	return false
+}
+
+// check compiles the zone and reads its override_file, as loading the config does.
+func (r *zoneReader) check(plans map[string]leakybucket.Limit) error {
+	z := r.zone
+	rule, err := z.compile(plans)
+	if err == nil && z.OverrideFile != "" {
+		err = new(overrideFiles).add(z.OverrideFile, rule)
+		if errors.Is(err, fs.ErrPermission) { // the Caddy that runs may be another user
+			return nil
+		}
+		if err != nil {
+			err = about("override_file", 0, fmt.Errorf("zone %q: reading override_file: %w", z.Name, err))
+		}
+	}
+	if err != nil {
+		return r.about(err)
+	}
+	return nil
 }
 
 // about adds the place to an error of the zone: the line of the option that is wrong,

@@ -1,13 +1,12 @@
 package caddymodule
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"maps"
 	"net/netip"
 	"net/url"
-	"regexp"
 	"slices"
 	"strings"
 
@@ -160,23 +159,22 @@ func checkRanges(matcher string, raw json.RawMessage) error {
 	return nil
 }
 
-// checkExpressions refuses regular expressions that do not compile.
+// compiled are the matchers of Caddy that are compiled when they are provisioned, for which
+// they need no other part of the config.
+var compiled = []string{"expression", "path_regexp", "header_regexp", "vars_regexp", "client_ip", "remote_ip"}
+
+// checkExpressions refuses matchers that do not compile.
 func checkExpressions(set caddy.ModuleMap) error {
-	type expression struct {
-		Pattern string `json:"pattern"`
-	}
-	var ofPath expression
-	if raw := set["path_regexp"]; raw != nil && json.Unmarshal(raw, &ofPath) == nil {
-		if _, err := regexp.Compile(ofPath.Pattern); err != nil {
-			return fmt.Errorf("path_regexp %q: %w", ofPath.Pattern, err)
+	ctx, cancel := caddy.NewContext(caddy.Context{Context: context.Background()})
+	defer cancel()
+	for _, name := range compiled {
+		if set[name] == nil {
+			continue
 		}
-	}
-	var ofHeaders map[string]expression
-	if raw := set["header_regexp"]; raw != nil && json.Unmarshal(raw, &ofHeaders) == nil {
-		for _, header := range slices.Sorted(maps.Keys(ofHeaders)) {
-			if _, err := regexp.Compile(ofHeaders[header].Pattern); err != nil {
-				return fmt.Errorf("header_regexp %q: %w", ofHeaders[header].Pattern, err)
-			}
+		if _, err := ctx.LoadModuleByID("http.matchers."+name, set[name]); err != nil {
+			why := strings.TrimPrefix(err.Error(), "provision http.matchers."+name+": ")
+			why, _, _ = strings.Cut(why, "\n") // of expressions, which Caddy has rewritten
+			return fmt.Errorf("%s: %s", name, why)
 		}
 	}
 	return nil
@@ -191,10 +189,10 @@ func checkMatcherSet(set caddy.ModuleMap) error {
 	if err := checkPaths(set); err != nil {
 		return err
 	}
-	if err := checkSyntax(set); err != nil {
+	if err := checkMethods(set); err != nil {
 		return err
 	}
-	return checkMethods(set)
+	return checkSyntax(set)
 }
 
 // checkMatcherSets checks each set of matchers.

@@ -200,7 +200,11 @@ func (m *VerifiedCrawler) UnmarshalCaddyfile(d *caddyfile.Dispenser) error {
 			return d.Err("verified_crawler names no crawler: want verified_crawler <name>..., such as verified_crawler googlebot bingbot")
 		}
 		for _, name := range words {
-			if _, _, err := parseCrawler(name); err != nil {
+			_, list, err := parseCrawler(name)
+			if err == nil && list != "" {
+				err = crawler.CheckFile(list)
+			}
+			if err != nil {
 				return d.WrapErr(err)
 			}
 		}

@@ -133,7 +133,7 @@ func (m *Memory) UnmarshalCaddyfile(d *caddyfile.Dispenser) error {
 		case "snapshot":
 			err = parseArg(d, &m.Snapshot, parseWord)
 		case "snapshot_interval":
-			err = parseArg(d, &m.SnapshotInterval, parseDuration)
+			err = parseArg(d, &m.SnapshotInterval, parseSnapshotInterval)
 		default:
 			err = unknownOption(d, "store memory", []string{"max_buckets", "snapshot", "snapshot_interval"})
 		}
@@ -142,6 +142,14 @@ func (m *Memory) UnmarshalCaddyfile(d *caddyfile.Dispenser) error {
 		}
 	}
 	return nil
+}
+
+func parseSnapshotInterval(word string) (caddy.Duration, error) {
+	interval, err := parseDuration(word)
+	if err == nil && time.Duration(interval) < leastSnapshotInterval {
+		err = fmt.Errorf("invalid duration %q: want at least %v", word, leastSnapshotInterval)
+	}
+	return interval, err
 }
 
 // A memory is the process's memory store, with a goroutine that maintains it.

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -274,10 +275,12 @@ func FillIn(options ...string) ([]string, error) {
 }
 
 // UnmarshalStore sets up a shared store from Caddyfile tokens: its URL, and a block of
-// options. words are the options with one word, flags those without.
-func UnmarshalStore(d *caddyfile.Dispenser, url *string, words map[string]*string, flags map[string]*bool) error {
+// options. words are the options with one word, flags those without. try provisions a copy
+// of the store and cleans it up, so that the errors of that have a line. It is not called if
+// there are placeholders, whose values only the Caddy that runs may have.
+func UnmarshalStore(d *caddyfile.Dispenser, url *string, words map[string]*string, flags map[string]*bool, try func() error) error {
 	d.Next() // the store's name
-	name := d.Val()
+	name, here := d.Val(), place(d)
 	if err := parseSecret(d, url); err != nil {
 		return fmt.Errorf("%w: want store %s <url>", err, name)
 	}
@@ -300,6 +303,16 @@ func UnmarshalStore(d *caddyfile.Dispenser, url *string, words map[string]*strin
 		if err != nil {
 			return err
 		}
+	}
+	given := []string{*url}
+	for _, word := range words {
+		given = append(given, *word)
+	}
+	if strings.Contains(strings.Join(given, ""), "{") {
+		return nil
+	}
+	if err := try(); err != nil {
+		return fmt.Errorf("store %s: %w, %s", name, err, here)
 	}
 	return nil
 }

@@ -91,7 +91,15 @@ func (p *Postgres) Cleanup() error { return p.key.Release() }
 func (p *Postgres) UnmarshalCaddyfile(d *caddyfile.Dispenser) error {
 	return caddymodule.UnmarshalStore(d, &p.URL, map[string]*string{
 		"username": &p.Username, "password": &p.Password, "prefix": &p.Prefix, "table": &p.Table,
-	}, map[string]*bool{"logged": &p.Logged})
+	}, map[string]*bool{"logged": &p.Logged}, func() error { return p.try() })
+}
+
+// try provisions a copy of the store, and cleans it up.
+func (p Postgres) try() error {
+	if err := p.Provision(caddy.Context{}); err != nil {
+		return err
+	}
+	return p.Cleanup()
 }
 
 // Interface guards

@@ -123,7 +123,15 @@ func (r *Redis) UnmarshalCaddyfile(d *caddyfile.Dispenser) error {
 		"username": &r.Username, "password": &r.Password,
 		"sentinel_username": &r.SentinelUsername, "sentinel_password": &r.SentinelPassword,
 		"prefix": &r.Prefix, "tls_ca": &r.TLSCA,
-	}, nil)
+	}, nil, func() error { return r.try() })
+}
+
+// try provisions a copy of the store, and cleans it up.
+func (r Redis) try() error {
+	if err := r.Provision(caddy.Context{}); err != nil {
+		return err
+	}
+	return r.Cleanup()
 }
 
 // Interface guards
