@@ -169,6 +169,14 @@ func (a *App) Provision(ctx caddy.Context) (err error) {
 	if err = checkMatcherSets(a.Exempt); err != nil {
 		return fmt.Errorf("exempt: %w", err)
 	}
+	for _, set := range a.Exempt {
+		if err = checkExempt(set); err != nil {
+			return err
+		}
+		if doubt := doubtful(set, true); doubt != "" {
+			a.warner.Warn(doubt, zap.String("place", "exempt in the global options"))
+		}
+	}
 	if a.exempt, err = loadMatchers(ctx, a, "Exempt", a.Exempt); err != nil {
 		return err
 	}

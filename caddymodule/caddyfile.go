@@ -115,7 +115,14 @@ func misplacedOption(d *caddyfile.Dispenser, where string, known []string) error
 func (a *App) parseOption(d *caddyfile.Dispenser, seen map[string]bool, matcher matcherToken) (bool, error) {
 	option := d.Val()
 	if option == "exempt" {
-		return true, parseExempt(d, matcher, &a.Exempt, &a.ExemptStaticFiles)
+		here := place(d)
+		err := parseExempt(d, matcher, &a.Exempt, &a.ExemptStaticFiles)
+		for _, set := range a.Exempt {
+			if wrong := checkExempt(set); err == nil && wrong != nil {
+				err = fmt.Errorf("%w, %s", wrong, here)
+			}
+		}
+		return true, err
 	}
 	if option == "plan" {
 		return true, a.parsePlan(d)

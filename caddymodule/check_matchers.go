@@ -78,23 +78,75 @@ func pathOf(location string) string {
 	return parsed.Path
 }
 
-// checkTails refuses matchers for limits that name a PHP script without a star at its
-// end: PHP runs the script for /script.php/x, too, so clients would evade the limit.
+// checkTails refuses matchers for limits that name a PHP script without what may follow its
+// name: PHP runs the script for /script.php/x, too, so clients would evade the limit.
 func checkTails(set caddy.ModuleMap) error {
 	var paths caddyhttp.MatchPath
-	if raw := set["path"]; raw == nil || json.Unmarshal(raw, &paths) != nil {
-		return nil
+	if raw := set["path"]; raw != nil && json.Unmarshal(raw, &paths) == nil {
+		if err := checkTailsOf(paths); err != nil {
+			return err
+		}
 	}
-	return checkTailsOf(paths)
+	var expression caddyhttp.MatchPathRE
+	if raw := set["path_regexp"]; raw != nil && json.Unmarshal(raw, &expression) == nil && strings.HasSuffix(expression.Pattern, "php$") {
+		return fmt.Errorf("path_regexp %q leaves out .php/x, for which PHP runs the same script: did you mean %s(/|$)?", expression.Pattern, strings.TrimSuffix(expression.Pattern, "$"))
+	}
+	return nil
 }
 
 func checkTailsOf(paths []string) error {
 	for _, path := range paths {
-		if strings.HasSuffix(path, ".php") && !strings.ContainsAny(path, "*{[") && !slices.Contains(paths, path+"*") && !slices.Contains(paths, path+"/*") {
+		if strings.HasSuffix(path, ".php") && !strings.ContainsAny(strings.TrimPrefix(path, "*"), "*{[") && !slices.Contains(paths, path+"*") && !slices.Contains(paths, path+"/*") {
 			return fmt.Errorf("path %q leaves out %s/x, for which PHP runs the same script: did you mean %[1]s*?", path, path)
 		}
 	}
 	return nil
+}
+
+// checkExempt refuses exemptions of all requests.
+func checkExempt(set caddy.ModuleMap) error {
+	if len(set) != 1 {
+		return nil
+	}
+	var paths caddyhttp.MatchPath
+	if raw := set["path"]; raw != nil && json.Unmarshal(raw, &paths) == nil && (slices.Contains(paths, "*") || slices.Contains(paths, "/*")) {
+		return errors.New("exempt path /* exempts all requests, so nothing is limited: want the paths that are not to be charged")
+	}
+	for _, matcher := range []string{"client_ip", "remote_ip"} {
+		for _, word := range rangesOf(set[matcher]) {
+			if network, err := netip.ParsePrefix(word); err == nil && network.Bits() == 0 {
+				return fmt.Errorf("exempt %s %s exempts all clients, so nothing is limited: want the networks that are not to be charged", matcher, word)
+			}
+		}
+	}
+	return nil
+}
+
+// doubtful says what is probably not meant by a set of matchers, or "". An exemption by what
+// anybody can send is one that anybody has.
+func doubtful(set caddy.ModuleMap, exempts bool) string {
+	var paths caddyhttp.MatchPath
+	_ = json.Unmarshal(set["path"], &paths) // none if there is no such matcher
+	var headers caddyhttp.MatchHeader
+	_ = json.Unmarshal(set["header"], &headers)
+	guarded := !exempts || set["client_ip"] != nil || set["remote_ip"] != nil || set["verified_crawler"] != nil || set["not"] != nil
+	switch {
+	case slices.Equal(paths, []string{"/"}):
+		return "path / is the front page alone: for all requests, leave the matcher out"
+	case guarded:
+	case set["header"] != nil || set["header_regexp"] != nil || set["query"] != nil:
+		return "anybody can send the header or the query by which requests are exempt: exempt addresses with client_ip, or crawlers with verified_crawler"
+	case set["file"] != nil:
+		return "exempt file exempts PHP scripts, too, since they are files: want exempt static_files"
+	case slices.ContainsFunc(paths, func(path string) bool { return strings.HasPrefix(path, "*.") }):
+		return "paths such as /index.php/x.css run PHP and end as an exemption has it: want exempt static_files"
+	}
+	for _, value := range headers["User-Agent"] {
+		if !strings.ContainsAny(value, "*/{") {
+			return fmt.Sprintf("header User-Agent %s matches this value alone: for all that contain it, want header User-Agent *%[1]s*", value)
+		}
+	}
+	return ""
 }
 
 // checkSyntax refuses matchers that Caddy would refuse only when it loads the config,
@@ -109,6 +161,10 @@ func checkSyntax(set caddy.ModuleMap) error {
 		if err := checkRanges(matcher, set[matcher]); err != nil {
 			return err
 		}
+	}
+	var protocol string
+	if raw := set["protocol"]; raw != nil && json.Unmarshal(raw, &protocol) == nil && !slices.Contains(protocols, protocol) {
+		return fmt.Errorf("protocol %q never matches: want one of %s", protocol, strings.Join(protocols, ", "))
 	}
 	if err := checkExpressions(set); err != nil {
 		return err
@@ -138,15 +194,20 @@ func checkWords(matcher string, raw json.RawMessage) error {
 	return nil
 }
 
-// checkRanges refuses addresses that a matcher of addresses cannot read.
-func checkRanges(matcher string, raw json.RawMessage) error {
+// rangesOf returns the addresses of a matcher of addresses.
+func rangesOf(raw json.RawMessage) []string {
 	var addresses struct {
 		Ranges []string `json:"ranges"`
 	}
 	if raw == nil || json.Unmarshal(raw, &addresses) != nil {
 		return nil
 	}
-	for _, word := range addresses.Ranges {
+	return addresses.Ranges
+}
+
+// checkRanges refuses addresses that a matcher of addresses cannot read.
+func checkRanges(matcher string, raw json.RawMessage) error {
+	for _, word := range rangesOf(raw) {
 		if slices.Contains(matcherWords, word) {
 			return errTwoMatchers(matcher, word)
 		}
@@ -159,9 +220,12 @@ func checkRanges(matcher string, raw json.RawMessage) error {
 	return nil
 }
 
+// protocols are all that the matcher `protocol` can match.
+var protocols = []string{"http", "https", "grpc", "http/1.0", "http/1.0+", "http/1.1", "http/1.1+", "http/2", "http/2+", "http/3", "http/3+"}
+
 // compiled are the matchers of Caddy that are compiled when they are provisioned, for which
 // they need no other part of the config.
-var compiled = []string{"expression", "path_regexp", "header_regexp", "vars_regexp", "client_ip", "remote_ip"}
+var compiled = []string{"expression", "path_regexp", "header_regexp", "vars_regexp"}
 
 // checkExpressions refuses matchers that do not compile.
 func checkExpressions(set caddy.ModuleMap) error {

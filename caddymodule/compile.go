@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"reflect"
 	"slices"
 	"strconv"
 	"strings"
@@ -276,9 +277,19 @@ func (c *compilation) checkMatchers() error {
 		}
 	}
 	for i, set := range c.Exempt {
-		if err := checkMatcherSet(set); err != nil {
+		err := checkMatcherSet(set)
+		if err == nil {
+			err = checkExempt(set)
+		}
+		if err != nil {
 			return about("exempt", i, err)
 		}
+	}
+	charges := func(match caddy.ModuleMap) bool {
+		return !slices.ContainsFunc(c.Exempt, func(set caddy.ModuleMap) bool { return reflect.DeepEqual(match, set) })
+	}
+	if len(c.Match) > 0 && !slices.ContainsFunc(c.Match, charges) {
+		return about("exempt", 0, errors.New("exempt has all that match has, so the zone limits nothing: remove one of them"))
 	}
 	for i := range c.Cost {
 		err := checkMatcherSets(c.Cost[i].Match)

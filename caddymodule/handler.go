@@ -106,21 +106,28 @@ func (h *Handler) Provision(ctx caddy.Context) error {
 	}
 	h.headers = settlement.HeadersOf(settles...).With(h.told...)
 	h.plain = len(h.headers) == 0 && !slices.ContainsFunc(h.zones, func(z *runningZone) bool { return !z.Plain() })
-	h.warnInventable(h.app.warner)
+	h.warnKeys(h.app.warner)
 	return nil
 }
 
-// warnInventable logs a warning if clients can evade all zones by making up keys.
-func (h *Handler) warnInventable(logger *zap.Logger) {
+// warnKeys logs a warning if clients can evade all zones by making up keys, or if one client
+// can have all others refused.
+func (h *Handler) warnKeys(logger *zap.Logger) {
 	for _, z := range h.zones {
-		if z.Key.HasAddress() {
+		if z.Key.HasAddress() && !z.inventable {
 			return
 		}
 	}
 	for _, z := range h.zones {
-		if z.inventable && !z.warnedInventable {
-			z.warnedInventable = true
-			logger.Warn("zone is keyed only by values that clients choose, so a client can get a fresh bucket with every request: add a zone keyed by client_ip",
+		switch {
+		case z.warnedKey:
+		case z.inventable:
+			z.warnedKey = true
+			logger.Warn("zone is keyed by values that clients choose, so a client can get a fresh bucket with every request: add a zone keyed by client_ip",
+				zap.String("zone", z.Name))
+		case z.common && h.match == nil:
+			z.warnedKey = true
+			logger.Warn("all clients share one bucket of the zone, so one client can have all others refused: add client_ip to its key, or a zone keyed by client_ip",
 				zap.String("zone", z.Name))
 		}
 	}

@@ -9,6 +9,8 @@ import (
 	"slices"
 	"strings"
 
+	"golang.org/x/net/http/httpguts"
+
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/decision"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/fold"
 )
@@ -325,6 +327,9 @@ func (c *compilation) compilePart(source KeySource) (decision.Part, error) {
 		return decision.Part{ClientIP: true}, nil
 	case "header":
 		// Host is no header by the time a request gets here.
+		if !httpguts.ValidHeaderFieldName(source.Name) {
+			return none, fmt.Errorf("invalid header name %q: want letters, digits and hyphens, such as X-Api-Key", source.Name)
+		}
 		if source.Name == "Host" {
 			return none, errors.New("key source \"header Host\" is always empty: want host")
 		}
@@ -357,19 +362,14 @@ func (c *compilation) compilePart(source KeySource) (decision.Part, error) {
 // sentSources are the sources with a name. Clients choose their values.
 var sentSources = []string{"header", "cookie", "query", "form"}
 
-var sentByClient = regexp.MustCompile(`\{http\.request\.(header|cookie|uri\.query)\.`)
+var sentByClient = regexp.MustCompile(`\{http\.request\.(orig_)?(header|cookie|uri)\b`)
 
-// inventable reports whether clients can get any number of buckets by making up
-// values.
+// inventable reports whether clients can get any number of buckets by making up values. One
+// part of the key is enough for that.
 func inventable(sources []KeySource) bool {
-	chosen := false
-	for _, k := range sources {
-		if k.Source == "client_ip" || slices.Contains(clientPlaceholders, k.Source) {
-			return false
-		}
-		chosen = chosen || k.Source == "basic_user" || slices.Contains(sentSources, k.Source) || sentByClient.MatchString(k.Source)
-	}
-	return chosen
+	return slices.ContainsFunc(sources, func(k KeySource) bool {
+		return k.Source == "basic_user" || slices.Contains(sentSources, k.Source) || sentByClient.MatchString(k.Source)
+	})
 }
 
 // readsHeaders reports whether a source is in the request's headers.

@@ -258,7 +258,7 @@ func TestAStoreIsClosedWhenTheLastRequestThatUsesItHasEnded(t *testing.T) {
 // Slots need no store.
 func TestSlotsHoldInAnOutageWhateverThePolicyOfTheZone(t *testing.T) {
 	for _, policy := range []string{"local", "allow"} {
-		for _, options := range []string{"", "delay 50", "settle status 404 5", "cost body_items"} {
+		for _, options := range []string{"", "delay 50", "settle status 404 5", "cost body_items\nread_body 64KiB else 10"} {
 			for _, shadow := range []string{"", "shadow"} {
 				inSettleBubble(t, func(t *testing.T) {
 					latestSettleSite = &settleSite{TB: t, serve: func(http.ResponseWriter, *http.Request) error {

@@ -27,7 +27,10 @@ type zonePlace struct{ zone, path string }
 type zoneUse struct {
 	zonePlace
 	routes.Way
-	byName bool        // the global options define it
+	byName  bool     // the global options define it
+	hosts   []string // of its site; none means all
+	inError bool     // of an error route
+
 	errors *errorProxy // of the site's error routes, one that the zone does not stand before; or nil
 }
 
@@ -46,12 +49,14 @@ func (p *errorProxy) of(hosts []string) bool {
 
 // zoneTraits are what a zone needs of the place where it is used.
 type zoneTraits struct {
-	keyedByForm bool // a match of its own
-	ofAnything  bool // that requests that run PHP get there, because it has no match
-	siteRoot    bool // the site's root, for static files
-	told        bool // that error routes do not answer with the upstream's headers
-	inFlight    bool // that error routes take slots
-	refuses     bool // that error routes which get its refusals take slots
+	keyedByForm bool     // a match of its own
+	charges     bool     // that requests are charged, as they are not in error routes
+	hosts       []string // that these requests get there, because its match wants one of these hosts
+	ofAnything  bool     // that requests that run PHP get there, because it has no match
+	siteRoot    bool     // the site's root, for static files
+	told        bool     // that error routes do not answer with the upstream's headers
+	inFlight    bool     // that error routes take slots
+	refuses     bool     // that error routes which get its refusals take slots
 }
 
 // A serversConfig holds the uses of zones in the config of all HTTP servers. It must
@@ -107,6 +112,13 @@ func (c *serversConfig) read(server *caddyhttp.Server, path string) error {
 	if _, err := walk.Routes(server.Routes, path+"/routes", routes.Way{}); err != nil {
 		return err
 	}
+	for i := range c.uses[before:] {
+		use := &c.uses[before+i]
+		if !strings.HasPrefix(use.path, path+"/routes/") {
+			continue // a named route, of any site
+		}
+		use.hosts, _ = routes.Hosts(outermost(server.Routes, use.path, path+"/routes"))
+	}
 	elsewhere := routes.Way{Rooted: true} // assume that something sets it
 	if server.Errors != nil {
 		own, proxies := len(c.uses), []errorProxy(nil)
@@ -115,15 +127,18 @@ func (c *serversConfig) read(server *caddyhttp.Server, path string) error {
 				hosts, _ := routes.Hosts(outermost(server.Errors.Routes, place, path+"/errors/routes"))
 				proxies = append(proxies, errorProxy{place, hosts, way.Zones})
 			}
+			first := len(c.uses)
 			c.visit(h, place, way)
+			for i := range c.uses[first:] {
+				c.uses[first+i].inError = true
+			}
 		}
 		if _, err := walk.Routes(server.Errors.Routes, path+"/errors/routes", elsewhere); err != nil {
 			return err
 		}
 		for i := range c.uses[before:own] {
 			use := &c.uses[before+i]
-			hosts, _ := routes.Hosts(outermost(server.Routes, use.path, path+"/routes"))
-			if n := slices.IndexFunc(proxies, func(p errorProxy) bool { return p.of(hosts) && !slices.Contains(p.zones, use.zone) }); n >= 0 {
+			if n := slices.IndexFunc(proxies, func(p errorProxy) bool { return p.of(use.hosts) && !slices.Contains(p.zones, use.zone) }); n >= 0 {
 				use.errors = &proxies[n]
 			}
 		}
@@ -198,9 +213,32 @@ func (c *serversConfig) note(raw []byte) {
 		ofAnything:  len(z.Match) == 0,
 		siteRoot:    slices.Contains(z.ExemptStaticFiles, StaticFiles{}),
 		told:        z.InFlight != nil && slices.ContainsFunc(z.InFlight.Rank, func(r Rank) bool { return r.Told != "" }),
+		charges:     z.Limit != "",
+		hosts:       hostsOf(z.Match),
 		inFlight:    z.InFlight != nil,
 		refuses:     z.InFlight != nil && z.Refusal != nil && z.Refusal.Error && z.Shadow == nil,
 	}
+}
+
+// hostsOf returns the hosts that each of the sets wants one of, or none if a set matches any.
+func hostsOf(sets caddyhttp.RawMatcherSets) (all []string) {
+	for _, set := range sets {
+		var hosts caddyhttp.MatchHost
+		if set["host"] == nil || json.Unmarshal(set["host"], &hosts) != nil {
+			return nil
+		}
+		all = append(all, hosts...)
+	}
+	return all
+}
+
+// disjoint reports whether no host is among both, as far as their names say that.
+func disjoint(a, b []string) bool {
+	return len(a) > 0 && len(b) > 0 && !slices.ContainsFunc(a, func(host string) bool {
+		return strings.ContainsAny(host, "*{") || slices.ContainsFunc(b, func(other string) bool {
+			return strings.ContainsAny(other, "*{") || strings.EqualFold(host, other)
+		})
+	})
 }
 
 // check returns the names of global zones that no handler uses. It fails if
@@ -243,6 +281,13 @@ func (c *serversConfig) check(global []*Zone) (unused []string, err error) {
 		}
 	}
 	for i := range c.uses {
+		use := &c.uses[i]
+		hosts := c.traits[use.zone].hosts
+		if !slices.ContainsFunc(c.uses, func(u zoneUse) bool { return u.zone == use.zone && !disjoint(hosts, u.hosts) }) {
+			return nil, fmt.Errorf("zone %q never matches, because its match wants the host %s, which its site is not: remove the matcher host, or put the zone into the site of that host, in %s", use.zone, strings.Join(hosts, " or "), c.name(use.zonePlace))
+		}
+	}
+	for i := range c.uses {
 		if use := &c.uses[i]; !use.Rooted && c.traits[use.zone].siteRoot {
 			return nil, fmt.Errorf("zone %q exempts static files, and nothing sets the site's root before it: want root * <folder> in the site, or exempt static_files <folder>, in %s", use.zone, c.name(use.zonePlace))
 		}
@@ -282,6 +327,9 @@ func (a *App) checkServers(ctx caddy.Context) error {
 			behindPHP[use.zone] = true
 			a.warner.Warn("zone sees no request that runs PHP, because php_fastcgi before it answers them: put throttle before php_fastcgi",
 				zone, place)
+		}
+		if needs.charges && !slices.ContainsFunc(servers.uses, func(u zoneUse) bool { return u.zone == use.zone && !u.inError }) {
+			a.warner.Warn("zone charges nothing, because it stands in error routes only, where requests are not charged: put throttle into the site itself", zone, place)
 		}
 		if use.errors == nil {
 			continue

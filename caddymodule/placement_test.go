@@ -24,7 +24,7 @@ func TestJSONThatLimitsNothingIsRefusedWithItsPlace(t *testing.T) {
 		{name: "path without a slash in not", http: zone(`"match":[{"not":[{"path":["x"]}]}]`), want: `path "x" never matches`},
 		{name: "path without a slash in a cost", http: zone(`"cost":[{"match":[{"path":["x"]}],"value":"2"}]`), want: `path "x" never matches`},
 		{name: "path without a slash in a route", http: zone(`"key":{"sources":[{"source":"route"}]},"route":[{"name":"r","path":["x"]}]`), want: `route "r": path "x" never matches`},
-		{name: "paths of all kinds", http: zone(`"match":[{"path":["/x","*.php","{http.vars.p}/x","*"]}]`)},
+		{name: "paths of all kinds", http: zone(`"match":[{"path":["/x","*.jsp","{http.vars.p}/x","*"]}]`)},
 		{name: "two zones that are the same", http: withHandlers(`{"handler":"throttle","zone":[{"name":"a",` + limit + `},{"name":"b",` + limit + `,"refusal":{"status":429}}]}`), want: `zones "a" and "b" of one throttle directive are the same`},
 		{name: "two zones whose names are keys", http: withHandlers(`{"handler":"throttle","zone":[{"name":"a","key":{"sources":[{"source":"header","name":"a"}]},` + limit + `},{"name":"b","key":{"sources":[{"source":"header","name":"b"}]},` + limit + `}]}`)},
 		{name: "two zones that differ in their matchers", http: withHandlers(`{"handler":"throttle","zone":[{"name":"a","match":[{"path":["/a"]}],` + limit + `},{"name":"b",` + limit + `}]}`)},

@@ -108,6 +108,8 @@ func (c *compilation) compileRefusal() error {
 	switch {
 	case r.Status < 400 || r.Status > 599:
 		return about("refusal status", 0, fmt.Errorf("invalid status %d: want a number from 400 to 599", r.Status))
+	case r.Status == 444:
+		return about("refusal status", 0, errors.New("status 444 is nginx's word for a closed connection, and Caddy would send it: want @out throttle_blocked and abort @out in the site, or another status"))
 	case r.Jitter < 0 || r.Jitter > 100:
 		return about("refusal jitter", 0, fmt.Errorf("invalid jitter %d: want a number of percent from 0 to 100", r.Jitter))
 	case r.Code != "" && r.Code != switchOff:

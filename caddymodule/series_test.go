@@ -156,7 +156,7 @@ func randomZone(random *rand.Rand, name string) string {
 	if bucket := random.IntN(4) > 0; bucket {
 		options = append(options, "limit 5 2/s")
 		if !maybe("cost {header.X-Cost}") {
-			maybe("cost body_items")
+			maybe("cost body_items\nread_body 64KiB else 0.5")
 		}
 		if !maybe("delay 1") && !maybe("delay 1 wait 1s") && !maybe("delay 1 queue 2") {
 			maybe("settle header X-Cost after")

@@ -104,7 +104,7 @@ func TestRefusalsThatCachesMayKeepAreWarnedOfOnce(t *testing.T) {
 }
 
 func TestAKeyThatClientsCanMakeUpIsWarnedOfOnce(t *testing.T) {
-	const text = "keyed only by values that clients choose"
+	const text = "keyed by values that clients choose"
 	zone := func(name, key string) string {
 		return fmt.Sprintf("zone %s {\nkey %s\nlimit 5 1/s\n}\n", name, key)
 	}
@@ -117,15 +117,18 @@ func TestAKeyThatClientsCanMakeUpIsWarnedOfOnce(t *testing.T) {
 		{zone("a", "query token"), 1},
 		{zone("a", "form log fold wordpress"), 1},
 		{zone("a", "basic_user"), 1},
-		{zone("a", "basic_user client_ip"), 0},
+		{zone("a", "basic_user client_ip"), 1},
 		{zone("a", "host header X-Api-Key"), 1},
 		{zone("a", "{header.X-Api-Key}"), 1},
 		{zone("a", "x-{cookie.session}"), 1},
 		{zone("a", "{query.token}"), 1},
 		{zone("a", "{vars.tenant}"), 0},
-		{zone("a", "{header.X-Api-Key} {client_ip}"), 0},
+		{zone("a", "{header.X-Api-Key} {client_ip}"), 1},
 		{zone("a", "header X-Api-Key") + zone("b", "cookie session"), 2},
-		{zone("a", "header X-Api-Key client_ip"), 0},
+		{zone("a", "header X-Api-Key client_ip"), 1},
+		{zone("a", "client_ip {path}"), 1},
+		{zone("a", "{uri}"), 1},
+		{zone("a", "header X-Api-Key unlisted refuse\noverride some 60 1/s"), 0},
 		{zone("a", "header X-Api-Key") + zone("b", "client_ip"), 0},
 		{zone("a", "host"), 0},
 		{zone("a", "client_ip"), 0},

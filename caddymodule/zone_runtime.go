@@ -31,15 +31,16 @@ type runningZone struct {
 	live       *liveZone
 	logger     *zap.Logger
 
-	overrideFile     *overrideFile // nil if it has none
-	handlers         []*Handler    // that charge it
-	everywhere       bool          // its blocks hold in all handlers
-	inventable       bool
-	readsHeaders     bool // to find the key
-	warnedInventable bool
-	warnedStatic     atomic.Bool
-	warnedFailure    atomic.Int64 // when, in seconds since 1970
-	warnedInsecure   atomic.Bool
+	overrideFile   *overrideFile // nil if it has none
+	handlers       []*Handler    // that charge it
+	everywhere     bool          // its blocks hold in all handlers
+	inventable     bool
+	common         bool // all clients share one bucket
+	readsHeaders   bool // to find the key
+	warnedKey      bool
+	warnedStatic   atomic.Bool
+	warnedFailure  atomic.Int64 // when, in seconds since 1970
+	warnedInsecure atomic.Bool
 
 	policy   sharedstore.Policy // the fallback, if the shared store does not answer
 	shared   bool               // the config has a shared store
@@ -64,7 +65,8 @@ func newRunningZone(a *App, definition *Zone, rule *decision.Rule, text string) 
 	full := definition.withDefaults()
 	z := &runningZone{
 		Rule: rule, definition: text, logger: a.warner.With(zap.String("zone", rule.Name)),
-		inventable: inventable(definition.Key.sources()), readsHeaders: readsHeaders(definition.Key.sources()), shared: a.shared != nil,
+		inventable: inventable(definition.Key.sources()) && full.Key.Unlisted == "",
+		common:     definition.Limit != "" && len(definition.Match) == 0 && !rule.Key.HasAddress() && !inventable(definition.Key.sources()), readsHeaders: readsHeaders(definition.Key.sources()), shared: a.shared != nil,
 		overrideFile: a.overrideFiles.named(definition.OverrideFile),
 	}
 	if a.Shadow && rule.Shadow == 0 {
@@ -144,6 +146,16 @@ func (z *runningZone) warn(definition *Zone) {
 				zap.String("header", source.Name))
 		}
 	}
+	for _, set := range definition.Match {
+		if doubt := doubtful(set, false); doubt != "" {
+			z.logger.Warn(doubt, zap.String("place", "match"))
+		}
+	}
+	for _, set := range definition.Exempt {
+		if doubt := doubtful(set, true); doubt != "" {
+			z.logger.Warn(doubt, zap.String("place", "exempt"))
+		}
+	}
 	if z.Block != nil && z.Settle != nil && !z.Settle.After {
 		z.logger.Warn("zone blocks clients for what their requests reserve, before the response says what they cost: add after to settle")
 	}
@@ -181,7 +193,7 @@ func (z *runningZone) warnShare(definition *Zone) {
 			zap.Float64("wait_seconds", z.MaxWait.Seconds()))
 	}
 	if inventable(definition.InFlight.Share) {
-		z.logger.Warn("clients take turns by values that they choose, so a client can get a new turn with every request: add client_ip to share")
+		z.logger.Warn("clients take turns by values that they choose, so a client can get a new turn with every request: want share client_ip")
 	}
 }
 
