@@ -241,6 +241,7 @@ func (a *App) provisionZone(ctx caddy.Context, definition *Zone) (*runningZone, 
 		}
 		return z, nil
 	}
+	doubts := definition.doubts() // of matchers, which Caddy drops when it has loaded them
 	if err := definition.load(ctx, rule); err != nil {
 		return nil, err
 	}
@@ -278,6 +279,9 @@ func (a *App) provisionZone(ctx caddy.Context, definition *Zone) (*runningZone, 
 		a.everywhere = append(a.everywhere, z)
 	}
 	z.warn(definition)
+	for _, doubt := range doubts {
+		z.logger.Warn(doubt)
+	}
 	return z, nil
 }
 

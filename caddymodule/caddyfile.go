@@ -71,7 +71,7 @@ func parseGlobal(d *caddyfile.Dispenser, existing any) (any, error) {
 		if known, err := defaults.parseDefault(); err != nil {
 			return nil, err
 		} else if !known {
-			return nil, misplacedOption(d, "the global option throttle", slices.Concat(globalWords, besideWords()))
+			return nil, misplacedOption(d, "the global option throttle", slices.Concat(globalWords, besideWords()), zones)
 		}
 	}
 	for _, zone := range zones {
@@ -99,9 +99,12 @@ var globalWords = []string{"store", "store_timeout", "on_store_error", "nodes", 
 func besideWords() []string { return optionNames(func(o zoneOption) bool { return o.beside }) }
 
 // misplacedOption reports a word that is no option in a block of zones.
-func misplacedOption(d *caddyfile.Dispenser, where string, known []string) error {
+func misplacedOption(d *caddyfile.Dispenser, where string, known []string, zones []*zoneReader) error {
 	if optionNamed(d.Val()) >= 0 {
-		return d.Errf("%s cannot stand beside the zones in %s: put it into a zone, zone <name> { %[1]s ... }", d.Val(), where)
+		if last := len(zones) - 1; last >= 0 && zones[last].zone.reference() {
+			return d.Errf("%s cannot stand beside the zones in %s: is a { missing after zone %s?", d.Val(), where, zones[last].zone.Name)
+		}
+		return d.Errf("%s cannot stand beside the zones in %s: put it into the block of a zone", d.Val(), where)
 	}
 	if line := zoneLines(nil).translate(d); line != "" {
 		return d.Errf("unknown option %q in %s: want %s, in a zone", d.Val(), where, line)
@@ -300,7 +303,7 @@ func (handler *Handler) parse(h httpcaddyfile.Helper) ([]*zoneReader, error) {
 		}
 		for h.NextBlock(0) {
 			if len(words) == 1 {
-				return nil, h.Errf("throttle %s and a block exclude each other: want throttle <zone> <key>... <capacity> <leak> before the block, or zone %[1]s { ... } in it", words[0])
+				return nil, h.Errf("throttle %s and a block exclude each other: want throttle <zone> <key>... <capacity> <leak> before the block, or the zone in it", words[0])
 			}
 			if err := handler.parseLineOption(h, zone); err != nil {
 				return nil, err
@@ -326,7 +329,7 @@ func (handler *Handler) parse(h httpcaddyfile.Helper) ([]*zoneReader, error) {
 			if known, err := defaults.parseDefault(); err != nil {
 				return nil, err
 			} else if !known {
-				return nil, misplacedOption(h.Dispenser, "the directive throttle", append(besideWords(), "zone", "ratelimit_headers"))
+				return nil, misplacedOption(h.Dispenser, "the directive throttle", append(besideWords(), "zone", "ratelimit_headers"), zones)
 			}
 		}
 	}
@@ -397,13 +400,19 @@ func checkLine(words []string) error {
 	if len(words) == 1 {
 		return nil
 	}
+	if words[1] == "key" {
+		return fmt.Errorf("unexpected \"key\" after the zone: want throttle %s", strings.Join(slices.Delete(slices.Clone(words), 1, 2), " "))
+	}
+	if slices.Contains(matcherWords, first) && strings.HasPrefix(words[1], "/") {
+		return fmt.Errorf("no zone name before %s, which is a matcher: want throttle %s", first, strings.Join(words[1:], " "))
+	}
 	previous := words[len(words)-2]
 	at := 1 + max(0, slices.IndexFunc(words[1:], rate)) // the first leak, if there is one
 	switch {
 	case len(words) == 2 && first == "zone":
-		return fmt.Errorf("zone %s stands on the line of throttle: want throttle %[1]s <key>... <capacity> <leak>, or zone %[1]s { ... } in the block", last)
+		return fmt.Errorf("zone %s stands on the line of throttle: want throttle %[1]s <key>... <capacity> <leak>, or the zone in the block", last)
 	case strings.HasPrefix(first, "zone="):
-		return fmt.Errorf("unexpected %q: %s, and its zone is the block zone <name> { ... }", first, wantLine)
+		return fmt.Errorf("unexpected %q: %s", first, wantLine)
 	case len(words) > 2 && number(first) && rate(words[1]):
 		return fmt.Errorf("no zone name before %s %s: %s", first, words[1], wantLine)
 	case len(words) > 2 && rate(previous) && number(last):

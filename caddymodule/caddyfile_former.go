@@ -178,7 +178,12 @@ func inBlock(option string, z zoneLines, lines ...string) string {
 	if option == "in_flight" {
 		standard = "in_flight 5"
 	}
-	return z.line(option, standard) + " {\n\t" + strings.Join(lines, "\n\t") + "\n}"
+	return block(z.line(option, standard), lines...)
+}
+
+// block returns lines in the block behind a head, as a Caddyfile has them.
+func block(head string, lines ...string) string {
+	return head + " {\n\t" + strings.Join(lines, "\n\t") + "\n}"
 }
 
 // toLimit returns the translation of a word that gives the burst or the rate, one of which
@@ -251,11 +256,25 @@ func fromNginx(words []string, z zoneLines) string {
 // spelledRate is a rate in words, such as 10 per minute or 120 2r/s.
 var spelledRate = regexp.MustCompile(`^(\d+) ?(?:/|per|requests per|r/|req/)? ?(s|m|h|d)(?:ec|econd|in|inute|r|our|ay)?s?$`)
 
+// nginxLimit is a rate with a burst behind it, as nginx has them.
+var nginxLimit = regexp.MustCompile(`^(\d+)r?/([sm]) burst=(\d+) ?(nodelay|)$`)
+
 // meantLimit says what was meant by words after limit that are none, or "".
 func meantLimit(words []string) string {
 	text := strings.Join(words, " ")
 	if found := spelledRate.FindStringSubmatch(text); found != nil {
 		return fmt.Sprintf("the burst is missing: limit %s %s/%s", found[1], found[1], found[2])
+	}
+	if found := nginxLimit.FindStringSubmatch(text); found != nil {
+		return "want " + fromNginx([]string{"rate=" + found[1] + "r/" + found[2], "burst=" + found[3], found[4]}, nil)
+	}
+	if len(words) > 2 {
+		if found := spelledRate.FindStringSubmatch(strings.Join(words[1:], " ")); found != nil {
+			return fmt.Sprintf("want limit %s %s/%s", words[0], found[1], found[2])
+		}
+	}
+	if text == "unlimited" {
+		return "want override <part>... unlimited for some keys, or no zone"
 	}
 	if len(words) == 1 {
 		if _, err := leakybucket.ParseRate(words[0]); err == nil {
@@ -270,6 +289,9 @@ func meantLimit(words []string) string {
 }
 
 func exempting(words []string, _ zoneLines) string {
+	if len(words) == 2 && words[0] == "path" && checkPathList(words[1:]) == nil {
+		return "exempt path " + words[1]
+	}
 	return "exempt client_ip " + address(words, "203.0.113.0/24")
 }
 

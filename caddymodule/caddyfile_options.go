@@ -232,7 +232,7 @@ func meantCost(value string, words []string) string {
 			return "want the matchers in a block"
 		}
 	}
-	return fmt.Sprintf("want the matchers in a block, such as cost %s { %s }, each on a line of its own", value, matcher)
+	return "want the matchers in a block, each on a line of its own:\n" + block("cost "+value, matcher)
 }
 
 const settleSyntax = "settle seconds [<workers>], bytes <unit>, header <Name> or status <code|class>... <n>, and perhaps after"
@@ -322,6 +322,11 @@ func parseDuration(word string) (caddy.Duration, error) {
 	if short := spelledOut.ReplaceAllString(word, "$1$3$4$5$6$7$8$9"); short != word {
 		if _, err := caddy.ParseDuration(short); err == nil {
 			return 0, fmt.Errorf("invalid duration %q: did you mean %s?", word, short)
+		}
+	}
+	if lower := strings.ToLower(word); lower != word && err != nil {
+		if _, err := caddy.ParseDuration(lower); err == nil {
+			return 0, fmt.Errorf("invalid duration %q: did you mean %s?", word, lower)
 		}
 	}
 	if n, err := strconv.ParseFloat(word, 64); err == nil && n > 0 {

@@ -119,11 +119,11 @@ func once(d *caddyfile.Dispenser, seen map[string]bool, option string) error {
 // translations are hints for words of other limiters that no line of a zone replaces.
 var translations = map[string]string{
 	"limit_rate":           "throttle slows no answers down; settle bytes <unit> charges them by their size",
-	"error_page":           "refusal { page <file> } is what refused people see",
-	"client_max_body_size": "Caddy's directive request_body { max_size <size> } limits bodies; in_flight <n> buffer <size> reads them before a slot is taken",
+	"error_page":           "page, in the block of refusal, is what refused people see",
+	"client_max_body_size": "Caddy's directive request_body limits bodies, by max_size in its block; in_flight <n> buffer <size> reads them before a slot is taken",
 	"distributed":          "store redis <url> or store postgres <url> in the global options makes several Caddys agree",
 	"storage":              "store redis <url> or store postgres <url> in the global options makes several Caddys agree",
-	"trusted_proxies":      "it belongs in the global options, as in servers { trusted_proxies static private_ranges }",
+	"trusted_proxies":      "it belongs in the block servers of the global options, as in trusted_proxies static private_ranges",
 }
 
 // siteDirectives are directives of sites that often stand after throttle. Within its
@@ -134,7 +134,7 @@ var siteDirectives = []string{
 }
 
 // inMemory is the place of the options of the store memory.
-const inMemory = "the global options, as in throttle { store memory { max_buckets 500000 } }"
+const inMemory = "the global options, in the block of store memory"
 
 // homes are the places of options that belong outside of a zone.
 var homes = map[string]string{

@@ -247,7 +247,7 @@ func parseZone(d *caddyfile.Dispenser, matcher matcherToken) (*zoneReader, error
 	if d.CountRemainingArgs() == 0 {
 		return nil, d.Err("zone has no name: want zone <name>, such as zone pages")
 	}
-	if err := parseArg(d, &r.zone.Name, parseWord); err != nil {
+	if err := parseArg(d, &r.zone.Name, parseZoneName); err != nil {
 		return nil, err
 	}
 	if err := checkZoneName(r.zone.Name); err != nil {
@@ -260,6 +260,13 @@ func parseZone(d *caddyfile.Dispenser, matcher matcherToken) (*zoneReader, error
 		}
 	}
 	return r, nil
+}
+
+func parseZoneName(word string) (string, error) {
+	if word == "" {
+		return "", errors.New("the name is empty: want zone <name>, such as zone pages")
+	}
+	return word, nil
 }
 
 func (r *zoneReader) parseOption() error {
@@ -344,7 +351,7 @@ func (r *zoneReader) parseDetails(o *zoneOption, words []string) error {
 		}
 		d, value := &o.details[i], ""
 		if d.block != nil {
-			return r.Errf("%s stands in the block of %s only: want\n%s", d.name, o.name, inBlock(o.name, r.lines, strings.Join(words, " ")))
+			return r.Errf("%s stands in the block of %s only: want\n%s", d.name, o.name, block(r.lineBefore(o, d), strings.Join(quoted(words), " ")))
 		}
 		if err := r.once(o, d); err != nil {
 			return err
@@ -364,6 +371,15 @@ func (r *zoneReader) parseDetails(o *zoneOption, words []string) error {
 		}
 	}
 	return nil
+}
+
+// lineBefore returns the line of an option up to one of its details.
+func (r *zoneReader) lineBefore(o *zoneOption, d *detail) string {
+	words, _ := r.lines.after(o.name)
+	if i := slices.Index(words, d.name); i >= 0 {
+		words = words[:i]
+	}
+	return strings.Join(append([]string{o.name}, quoted(words)...), " ")
 }
 
 // once refuses a second detail of one name, and remembers its place.

@@ -129,10 +129,14 @@ func doubtful(set caddy.ModuleMap, exempts bool) string {
 	_ = json.Unmarshal(set["path"], &paths) // none if there is no such matcher
 	var headers caddyhttp.MatchHeader
 	_ = json.Unmarshal(set["header"], &headers)
+	var query map[string][]string
+	_ = json.Unmarshal(set["query"], &query)
 	guarded := !exempts || set["client_ip"] != nil || set["remote_ip"] != nil || set["verified_crawler"] != nil || set["not"] != nil
 	switch {
 	case slices.Equal(paths, []string{"/"}):
 		return "path / is the front page alone: for all requests, leave the matcher out"
+	case len(query) > 1 && !exempts:
+		return "a query of several parameters matches requests that have all of them: for any of them, want a line of match for each"
 	case guarded:
 	case set["header"] != nil || set["header_regexp"] != nil || set["query"] != nil:
 		return "anybody can send the header or the query by which requests are exempt: exempt addresses with client_ip, or crawlers with verified_crawler"
@@ -147,6 +151,18 @@ func doubtful(set caddy.ModuleMap, exempts bool) string {
 		}
 	}
 	return ""
+}
+
+// doubts says what is probably not meant by the matchers of the zone.
+func (z *Zone) doubts() (doubts []string) {
+	for exempts, sets := range []caddyhttp.RawMatcherSets{z.Match, z.Exempt} {
+		for _, set := range sets {
+			if doubt := doubtful(set, exempts == 1); doubt != "" {
+				doubts = append(doubts, doubt)
+			}
+		}
+	}
+	return doubts
 }
 
 // checkSyntax refuses matchers that Caddy would refuse only when it loads the config,

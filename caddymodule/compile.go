@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"net/netip"
 	"reflect"
 	"slices"
 	"strconv"
@@ -236,6 +237,9 @@ func (c *compilation) prepareOverride(o *bucketkey.Override) error {
 	if o.As != "" && c.TrustDevices != nil {
 		return errors.New("as and trust_devices exclude each other: a device is trusted with one account")
 	}
+	if network, err := netip.ParsePrefix(o.Parts[0]); err == nil && network.Bits() == 0 && o.Limit == "unlimited" {
+		return errors.New("all clients would be unlimited, so the zone limits nothing: want a smaller network")
+	}
 	o.Parts = slices.Clone(o.Parts)
 	for at, part := range o.Parts {
 		if at < len(c.rule.Key.Parts) && c.rule.Key.Parts[at].Fold != nil && !bucketkey.IsDigest(part) {
@@ -271,6 +275,9 @@ func (c *compilation) checkMatchers() error {
 		err := checkMatcherSet(set)
 		if err == nil {
 			err = checkTails(set)
+		}
+		if err == nil && slices.ContainsFunc(excludedBy(set), func(not caddy.ModuleMap) bool { return checkExempt(not) != nil }) {
+			err = errors.New("match has not with a matcher of all requests, so the zone limits nothing: remove it")
 		}
 		if err != nil {
 			return about("match", i, err)

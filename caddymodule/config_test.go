@@ -147,6 +147,16 @@ func TestJSONThatNoCaddyfileCouldSayIsRefusedToo(t *testing.T) {
 	}
 }
 
+// TestEachFormerFieldOfJSONNamesTheNewOne in the error.
+func TestEachFormerFieldOfJSONNamesTheNewOne(t *testing.T) {
+	for former, want := range formerFields {
+		err := provision(t, map[string]string{"http": withHandlers(`{"handler":"throttle","zone":[{"name":"a","limit":"5 1/s","` + former + `":1}]}`)})
+		if err == nil || !strings.Contains(err.Error(), `zone "a": unknown field "`+former+`": want `+want) {
+			t.Errorf("%s: got %v, want %s", former, err, want)
+		}
+	}
+}
+
 // manySteps returns a ladder of n steps, in nanoseconds.
 func manySteps(n int) string {
 	var steps []string

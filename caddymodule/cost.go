@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
@@ -91,6 +92,9 @@ func (c *compilation) compileReadBody(costing int) error {
 	if cost.Unread, err = parseUnits(c.ReadBody.Else); err == nil {
 		err = c.rule.Limit.ValidateCost(*cost.Unread)
 	}
+	if err == nil && *cost.Unread == 0 {
+		err = errors.New("0 lets clients hide costs in bodies that cannot be read: want a number above 0")
+	}
 	if err == nil && *cost.Unread > most {
 		err = fmt.Errorf("%s is too much for a bucket that clients share, since client_ip is no part of the key: want at most a tenth of the capacity, such as read_body %s else %v", c.ReadBody.Else, c.ReadBody.Most, most)
 	}
@@ -166,6 +170,10 @@ func (c *compilation) compileCosts() error {
 		}
 		byDefault = byDefault || line.Source == decision.Placeholder
 		cost.Lines = append(cost.Lines, line)
+	}
+	free := func(l decision.CostLine) bool { return l.Source == decision.Constant && l.Constant == 0 }
+	if !byDefault && c.Settle == nil && c.InFlight == nil && !slices.ContainsFunc(cost.Lines, func(l decision.CostLine) bool { return !free(l) }) {
+		return about("cost", len(c.Cost)-1, errors.New("cost 0 for all requests charges nothing, so the zone limits nothing: want another cost, or settle"))
 	}
 	if byDefault && !c.rule.Bucketless() {
 		if err := c.rule.Limit.ValidateCost(decision.DefaultCost); err != nil {

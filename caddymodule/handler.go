@@ -82,6 +82,11 @@ func (h *Handler) Provision(ctx caddy.Context) error {
 	if len(h.Zone) == 0 {
 		return errors.New("no zone given: want at least one")
 	}
+	for _, set := range h.Match {
+		if doubt := doubtful(set, false); doubt != "" {
+			h.app.warner.Warn(doubt)
+		}
+	}
 	if h.match, err = loadMatchers(ctx, h, "Match", h.Match); err != nil {
 		return err
 	}

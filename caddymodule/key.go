@@ -335,8 +335,14 @@ func (c *compilation) compilePart(source KeySource) (decision.Part, error) {
 		}
 		return decision.Part{Read: decision.Header(source.Name), Digest: digest}, nil
 	case "cookie":
+		if !httpguts.ValidHeaderFieldName(source.Name) { // the same letters are valid
+			return none, fmt.Errorf("invalid cookie name %q: want the name alone, such as session", source.Name)
+		}
 		return decision.Part{Read: decision.Cookie(source.Name), Digest: digest}, nil
 	case "query":
+		if strings.ContainsAny(source.Name, "=&?") {
+			return none, fmt.Errorf("invalid query parameter %q: want its name alone, such as %s", source.Name, cmp.Or(strings.Trim(source.Name, "=&?"), "s"))
+		}
 		return decision.Part{Read: decision.Query(source.Name), Digest: digest}, nil
 	case "form":
 		return decision.Part{Field: source.Name, Fold: foldings[source.Fold], Digest: digest}, nil

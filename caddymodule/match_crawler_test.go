@@ -12,7 +12,6 @@ import (
 	"time"
 
 	"github.com/miekg/dns"
-
 )
 
 const amazonAgent = "Mozilla/5.0 (KHTML, like Gecko; compatible; Amazonbot/0.1; +https://developer.amazon.com/support/amazonbot)"

@@ -70,7 +70,7 @@ func checkOuterMethods(set caddy.ModuleMap) error {
 // checkNamedMethods refuses methods in the named matcher of a cost.
 func checkNamedMethods(set caddy.ModuleMap, cost string) error {
 	if methods := methodsOf(set); methods != "" {
-		return fmt.Errorf("the named matcher of cost %s has a method, which the site judges as the client sent it, and FastCGI sends post as POST: want cost %[1]s { %s }, or a zone with match %[2]s", cost, methods)
+		return fmt.Errorf("the named matcher of cost %s has a method, which the site judges as the client sent it, and FastCGI sends post as POST: want a zone with match %s, or\n%s", cost, methods, block("cost "+cost, methods))
 	}
 	return nil
 }

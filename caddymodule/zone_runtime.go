@@ -66,7 +66,7 @@ func newRunningZone(a *App, definition *Zone, rule *decision.Rule, text string) 
 	z := &runningZone{
 		Rule: rule, definition: text, logger: a.warner.With(zap.String("zone", rule.Name)),
 		inventable: inventable(definition.Key.sources()) && full.Key.Unlisted == "",
-		common:     definition.Limit != "" && len(definition.Match) == 0 && !rule.Key.HasAddress() && !inventable(definition.Key.sources()), readsHeaders: readsHeaders(definition.Key.sources()), shared: a.shared != nil,
+		common:     definition.Limit != "" && rule.Match == nil && !rule.Key.HasAddress() && !inventable(definition.Key.sources()), readsHeaders: readsHeaders(definition.Key.sources()), shared: a.shared != nil,
 		overrideFile: a.overrideFiles.named(definition.OverrideFile),
 	}
 	if a.Shadow && rule.Shadow == 0 {
@@ -144,16 +144,6 @@ func (z *runningZone) warn(definition *Zone) {
 		if source.Source == "header" && strings.ContainsAny(source.Name, "_.") {
 			z.logger.Warn("Caddy drops headers with _ or . in their names unless they are listed in expected_underscore_headers or expected_dot_headers of the server: this key may always be missing",
 				zap.String("header", source.Name))
-		}
-	}
-	for _, set := range definition.Match {
-		if doubt := doubtful(set, false); doubt != "" {
-			z.logger.Warn(doubt, zap.String("place", "match"))
-		}
-	}
-	for _, set := range definition.Exempt {
-		if doubt := doubtful(set, true); doubt != "" {
-			z.logger.Warn(doubt, zap.String("place", "exempt"))
 		}
 	}
 	if z.Block != nil && z.Settle != nil && !z.Settle.After {

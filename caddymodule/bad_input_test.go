@@ -1,0 +1,195 @@
+package caddymodule
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/golden"
+)
+
+// A triedConfig is a configuration that an owner tried, with the number it had there. Each
+// was accepted in silence, or answered without a line or a remedy.
+type triedConfig struct {
+	number string
+	mistake
+}
+
+// These are errors now.
+var triedErrors = []triedConfig{
+	{"01", mistake{"zone", "limit 10/s # <-", "limit 10/s: the burst is missing: limit 10 10/s"}},
+	{"02", mistake{"zone", "rate=10r/s burst=20 nodelay # <-", `want limit 21 10/s`}},
+	{"04", mistake{"zone", "limit 2/s burst=10 nodelay # <-", "limit 2/s burst=10 nodelay: want limit 11 2/s"}},
+	{"08", mistake{"zone", "limit 120/2s # <-", "limit 120/2s: the burst is missing: limit 120 120/2s"}},
+	{"N7", mistake{"site", "throttle pages 120/2s # <-", "no capacity before leak 120/2s: want throttle <zone> [<key>...] <capacity> <leak>"}},
+	{"10", mistake{"zone", "limit 120 30 per minute # <-", "limit 120 30 per minute: want limit 120 30/m"}},
+	{"E3", mistake{"zone", "limit unlimited # <-", "limit unlimited: want override <part>... unlimited for some keys, or no zone"}},
+	{"10a", mistake{"zone", "limit 10 per minute # <-", "the burst is missing: limit 10 10/m"}},
+	{"3", mistake{"zone", "limit 5 5/m\nmatch path *.php # <-", `path "*.php" leaves out *.php/x, for which PHP runs the same script: did you mean *.php*?`}},
+	{"82", mistake{"zone", "limit 5 5/m\nmatch { # <-\npath *.php\n}", `path "*.php" leaves out`}},
+	{"K1", mistake{"zone", "limit 5 5/m\nmatch path_regexp \\.php$ # <-", `leaves out .php/x, for which PHP runs the same script: did you mean \.php(/|$)?`}},
+	{"81", mistake{"zone", "limit 5 5/m\nmatch path_regexp wp-login.php$ # <-", `did you mean wp-login.php(/|$)?`}},
+	{"44", mistake{"zone", "limit 5 5/m\nexempt path /* # <-", "exempt path /* exempts all requests, so nothing is limited"}},
+	{"47", mistake{"zone", "limit 5 5/m\nexempt client_ip 0.0.0.0/0 # <-", "exempt client_ip 0.0.0.0/0 exempts all clients, so nothing is limited"}},
+	{"47g", mistake{"global", "exempt client_ip ::/0 # <-", "exempt client_ip ::/0 exempts all clients"}},
+	{"B7", mistake{"zone", "limit 5 5/m\nmatch path /a*\nexempt path /a* # <-", "exempt has all that match has, so the zone limits nothing"}},
+	{"94", mistake{"zone", "limit 5 5/m\nkey header X-Api-Key: # <-", `invalid header name "X-Api-Key:"`}},
+	{"76", mistake{"zone", "limit 5 5/m\nrefusal status 444 # <-", "status 444 is nginx's word for a closed connection, and Caddy would send it"}},
+	{"A5", mistake{"zone", "limit 5 5/m\noverride_file /no/such/file # <-", "reading override_file: stat /no/such/file: no such file or directory"}},
+	{"A6", mistake{"zone", "limit 5 5/m\nexempt verified_crawler /no/such/list # <-", "reading a list of crawlers: stat /no/such/list: no such file or directory"}},
+	{"A7", mistake{"zone", "limit 5 5/m\nmatch expression `{path}.foo(` # <-", "expression: compiling CEL program: ERROR: <input>:1:38: Syntax error"}},
+	{"34", mistake{"zone", "limit 5 5/m\nmatch vars_regexp {uri} ( # <-", "vars_regexp: compiling matcher regexp (: error parsing regexp: missing closing ): `(`"}},
+	{"35", mistake{"global", "store memory {\nsnapshot_interval 10ms # <-\n}", `invalid duration "10ms": want at least 100ms`}},
+	{"91", mistake{"zone", "limit 60 10/s\ncost query s=* 5 # <-", "each on a line of its own:\ncost 5 {\n\tquery s=*\n}"}},
+	{"92", mistake{"zone", "limit 60 10/s\ncost 5 query s=* # <-", "each on a line of its own:\ncost 5 {\n\tquery s=*\n}"}},
+	{"71", mistake{"block", "zone pages { limit 60 10/s } # <-", "Unexpected next token after '{' on same line"}},
+	{"N2", mistake{"block", "zone pages\nlimit 60 10/s # <-", "is a { missing after zone pages?"}},
+	{"N6", mistake{"block", "limit 60 10/s # <-", "put it into the block of a zone"}},
+	{"N9", mistake{"site", "throttle path /x* pages client_ip 120 2/s # <-", "no zone name before path, which is a matcher: want throttle /x* pages client_ip 120 2/s"}},
+	{"89", mistake{"zone", "limit 60 10/s\nwhitelist 203.0.113.7 # <-", "want exempt client_ip 203.0.113.7"}},
+	{"b1", mistake{"zone", "bypass path /x # <-", "want exempt path /x"}},
+	{"b2", mistake{"zone", "safelist 203.0.113.7 # <-", "want exempt client_ip 203.0.113.7"}},
+	{"b3", mistake{"zone", "blocklist 203.0.113.7 # <-", "want override 203.0.113.7 deny"}},
+	{"b4", mistake{"zone", "track # <-", "want shadow"}},
+	{"b5", mistake{"zone", "penalty 1h # <-", "want block 1h"}},
+	{"b6", mistake{"zone", "max_tokens 60 # <-", "want limit 60 "}},
+	{"b7", mistake{"zone", "max_connections 20 # <-", "want in_flight 20"}},
+	{"b8", mistake{"zone", "in_flight 5\nqueue 50 # <-", "want in_flight 5 wait 8s queue 50"}},
+	{"Z1", mistake{"zone", "in_flight 5 {\nshare\nrank member issued PHPSESSID # <-\n}", "which visitors get who have not logged in"}},
+}
+
+func TestEachConfigurationThatWasTriedIsAnErrorWithItsLine(t *testing.T) {
+	for _, c := range triedErrors {
+		if _, got := c.adapt(); !strings.Contains(got, c.says) || !strings.Contains(got, "at "+c.place()) {
+			t.Errorf("%s: %s\ngot  %s\nwant %s, at %s", c.number, c.caddyfile(), got, c.says, c.place())
+		}
+	}
+}
+
+// These need the whole config, and name the site.
+func TestEachConfigurationThatWasTriedAndNeedsAllSitesIsAnError(t *testing.T) {
+	for _, c := range []triedConfig{
+		{"80", mistake{"site", "throttle {\nzone a {\nmatch host www.example.com\nlimit 5 1/s\n}\n}", `zone "a" never matches, because its match wants the host www.example.com, which its site is not: remove the matcher host, or put the zone into the site of that host, in the site example.com`}},
+		{"78", mistake{"site", "throttle {\nzone a {\nlimit 5 1/s\nexempt static_files\n}\n}", "nothing sets the site's root before it"}},
+		{"79", mistake{"site", "@out throttle_blocked lgoin\nabort @out\nthrottle login 60 10/s", "did you mean login?, in the site example.com"}},
+	} {
+		config, message := c.adapt()
+		if message != "" {
+			t.Fatalf("%s: got %s, want it adapted", c.number, message)
+		}
+		if err := golden.Validate(t, config); err == nil || !strings.Contains(err.Error(), c.says) {
+			t.Errorf("%s: got %v, want %s", c.number, err, c.says)
+		}
+	}
+}
+
+// These may be meant, and are warned of.
+func TestEachConfigurationThatWasTriedAndMayBeMeantIsWarnedOf(t *testing.T) {
+	const chosen, sent, common = "keyed by values that clients choose", "anybody can send the header or the query", "all clients share one bucket of the zone"
+	for _, c := range []triedConfig{
+		{"39", mistake{"global", "zone unused {\nlimit 60 10/s\n}", "no site uses it"}},
+		{"43", mistake{"zone", "limit 5 5/m\nexempt path *.css", "paths such as /index.php/x.css run PHP"}},
+		{"48", mistake{"zone", "limit 5 5/m\nexempt header User-Agent *Googlebot*", sent}},
+		{"49", mistake{"zone", "limit 5 5/m\nexempt header Cookie *wordpress_logged_in*", sent}},
+		{"F5", mistake{"global", "exempt header Cookie *wordpress_logged_in*", sent}},
+		{"D9", mistake{"zone", "limit 5 5/m\nexempt {\nfile\n}", "exempt file exempts PHP scripts, too"}},
+		{"60", mistake{"zone", "limit 120 2/s\nkey host", common}},
+		{"61", mistake{"zone", "limit 120 2/s\nkey text all", common}},
+		{"62", mistake{"zone", "limit 5 5/m\nkey client_ip {path}", chosen}},
+		{"63", mistake{"zone", "limit 5 5/m\nkey {uri}", chosen}},
+		{"64", mistake{"zone", "limit 5 5/m\nkey client_ip header User-Agent", chosen}},
+		{"K2", mistake{"zone", "limit 5 5/m\nkey client_ip cookie PHPSESSID", chosen}},
+		{"K3", mistake{"zone", "limit 5 5/m\nkey client_ip query s", chosen}},
+		{"E1", mistake{"site", "handle_errors {\nthrottle a 5 1/s\nrespond x\n}", "stands in error routes only"}},
+		{"F7", mistake{"site", "throttle / a 5 1/s", "path / is the front page alone"}},
+		{"F8", mistake{"zone", "limit 5 5/m\nmatch path /", "path / is the front page alone"}},
+		{"G3", mistake{"zone", "limit 5 5/m\nmatch header User-Agent bot", "want header User-Agent *bot*"}},
+		{"G2", mistake{"zone", "limit 60 1/s\nmatch query s=* search=*", "matches requests that have all of them"}},
+		{"55", mistake{"zone", "in_flight 1", "in_flight 1 serves one request of a client at a time"}},
+		{"56", mistake{"zone", "limit 1 1/s", "a burst of 1 refuses page views"}},
+		{"57", mistake{"zone", "limit 10 10/d", "a burst of 10 refuses page views"}},
+	} {
+		s := run(t, c.caddyfile())
+		s.warned(t, c.says, 1)
+		s.stop()
+	}
+}
+
+// The words of the grammar, each wrong in several ways.
+var wrongWords = []mistake{
+	{"zone", "MATCH path /x* # <-", "did you mean match?"},
+	{"zone", "limit 5 1/s\nmatch PATH /x* # <-", "unknown matcher \"PATH\" in match: did you mean path?"},
+	{"zone", "limit 5 1/s\nmatch @nothing # <-", "want one that the site defines"},
+	{"zone", "limit 5 1/s\nmatch not path /* # <-", "match has not with a matcher of all requests, so the zone limits nothing"},
+	{"zone", "limit 5 1/s\nmatch protocol htp # <-", "protocol \"htp\" never matches: want one of http, https"},
+	{"zone", "limit 5 1/s\nexempt static_files a b # <-", "unexpected \"b\" after exempt static_files a"},
+	{"zone", "limit 5 1/s\nexempt path \"\" # <-", "path \"\" never matches"},
+	{"zone", "limit 5 1/s\nkey client_ip missing # <-", "missing has no value: want missing client_ip|share|skip|refuse"},
+	{"zone", "limit 5 1/s\nkey client_ip missing share share # <-", "unknown option \"share\" in key"},
+	{"zone", "limit 5 1/s\nkey client_ip missing share {\nmissing skip # <-\n}", "missing is given twice in key"},
+	{"zone", "limit 5 1/s\nkey client_ip ipv4 24% # <-", "parsing ipv4: invalid number \"24%\": want one from 1 to 32"},
+	{"zone", "limit 5 1/s\nkey client_ip ipv6 6４ # <-", "parsing ipv6: invalid number \"6４\": want one from 1 to 128"},
+	{"zone", "limit 5 1/s\nkey Client_IP # <-", "unknown key source \"Client_IP\": did you mean client_ip?"},
+	{"zone", "limit 5 1/s\nkey {$NO_SUCH_VARIABLE} # <-", "key has no source"},
+	{"zone", "limit 5 1/s\nkey cookie sid; # <-", "invalid cookie name \"sid;\": want the name alone, such as session"},
+	{"zone", "limit 5 1/s\nkey query s= # <-", "invalid query parameter \"s=\": want its name alone, such as s"},
+	{"zone", "limit 5 1/s\nkey form log unlisted refuse # <-", "unlisted has no meaning without override or override_file"},
+	{"zone", "limit 5 1/s\nkey route\nroute login # <-", "too few words after route: want route <name> <path>..."},
+	{"zone", "limit 5 1/s\nkey route\nroute a x # <-", "path \"x\" never matches, since paths begin with a slash: did you mean /x?"},
+	{"zone", "limit 5% 1/s # <-", "invalid capacity \"5%\": want a number from"},
+	{"zone", "limit ５ 1/s # <-", "invalid capacity \"５\": want a number from"},
+	{"zone", "limit 5 ١/s # <-", "invalid rate \"١/s\""},
+	{"zone", "limit 1e99 1/s # <-", "invalid capacity \"1e99\""},
+	{"zone", "limit NaN 1/s # <-", "invalid capacity \"NaN\""},
+	{"zone", "limit {$NO_SUCH_VARIABLE} 1/s # <-", "limit 1/s: the burst is missing: limit 1 1/s"},
+	{"zone", "limit 5 1/s { # <-\nshadow\n}", "unexpected { in zone \"pages\": the option before it takes no block"},
+	{"zone", "limit 5 1/s\noverride 0.0.0.0/0 unlimited # <-", "all clients would be unlimited, so the zone limits nothing"},
+	{"zone", "limit 5 1/s\noverride {$NO_SUCH_VARIABLE} unlimited # <-", "parsing override: too few words"},
+	{"zone", "limit 5 1/s\noverride 10.0.0.1 { # <-\nunlimited\n}", "parsing override: too few words"},
+	{"zone", "limit 5 1/s\noverride_file {$NO_SUCH_VARIABLE} # <-", "override_file has no value: want override_file <file>"},
+	{"zone", "limit 5 1/s\ncost 0 # <-", "cost 0 for all requests charges nothing, so the zone limits nothing"},
+	{"zone", "limit 5 1/s\ncost -1 # <-", "invalid cost \"-1\": want a number such as 2 or 0.5"},
+	{"zone", "limit 5 1/s\ncost 50% # <-", "invalid cost \"50%\""},
+	{"zone", "limit 5 1/s\ncost body_bytes 1 KiB # <-", "unexpected \"KiB\" after cost body_bytes 1"},
+	{"zone", "limit 5 1/s\ncost 2 /x* # <-", "did you mean cost /x* 2?"},
+	{"zone", "limit 5 1/s\ncost body_items\nread_body 64 KiB # <-", "invalid size \"64\": it has no unit: did you mean 64KiB?"},
+	{"zone", "limit 5 1/s\ncost body_items\nread_body 64KiB else # <-", "else has no value: want else <cost>"},
+	{"zone", "limit 5 1/s\ncost body_items\nread_body 64KiB else 0 # <-", "0 lets clients hide costs in bodies that cannot be read: want a number above 0"},
+	{"zone", "limit 5 1/s\ncost body_items\nread_body 64KiB else 1 {\nelse 2 # <-\n}", "else is given twice in read_body"},
+	{"zone", "limit 5 1/s\nsettle after # <-", "settle has no source"},
+	{"zone", "limit 5 1/s\nsettle Status 401 1 # <-", "unknown source \"Status\" in settle: did you mean status?"},
+	{"zone", "limit 5 1/s\nsettle status 4XX 1 # <-", "invalid status \"4XX\": want a code such as 401 or a class such as 4xx"},
+	{"zone", "limit 5 1/s\nsettle seconds debt 5% # <-", "parsing debt: invalid number \"5%\""},
+	{"zone", "limit 5 1/s\nkey form log\ntrust_devices sid 30 # <-", "invalid duration \"30\": it has no unit"},
+	{"zone", "limit 5 1/s\ndelay 99 # <-", "delay 99 delays nothing"},
+	{"zone", "limit 5 1/s\ndelay wait 8S # <-", "parsing wait: invalid duration \"8S\": did you mean 8s?"},
+	{"zone", "limit 5 1/s\ndelay wait 8s {\nwait 9s # <-\n}", "wait is given twice in delay"},
+	{"zone", "in_flight ٥ # <-", "parsing in_flight: invalid number \"٥\""},
+	{"zone", "in_flight 5 5 # <-", "unknown option \"5\" in in_flight"},
+	{"zone", "in_flight 9999999 # <-", "parsing in_flight: invalid number \"9999999\": want one from 1 to 1000000"},
+	{"zone", "in_flight 5 wait 8s share # <-", "share stands in the block of in_flight only: want\nin_flight 5 wait 8s {\n\tshare\n}"},
+	{"zone", "limit 5 1/s\nblock 1h 10m # <-", "10m0s stands after 1h0m0s: want each duration longer than the one before"},
+	{"zone", "limit 5 1/s\nblock 10M # <-", "invalid duration \"10M\": did you mean 10m?"},
+	{"zone", "limit 5 1/s\nrefusal { # <-\n}", "refusal has no option"},
+	{"zone", "limit 5 1/s\nrefusal status 429 {\nstatus 503 # <-\n}", "status is given twice in refusal"},
+	{"zone", "limit 5 1/s\nrefusal jitter 20% # <-", "parsing jitter: invalid number \"20%\": want one from 1 to 100"},
+	{"zone", "limit 5 1/s\nrefusal page testdata/page.html # <-", "page stands in the block of refusal only: want\nrefusal {\n\tpage testdata/page.html\n}"},
+	{"zone", "limit 5 1/s\non_store_error ALLOW # <-", "did you mean allow?"},
+	{"zone", "limit 5 1/s\nshadow off # <-", "unknown option \"off\" in shadow: want server_timing"},
+	{"zone", "limit 5 1/s\nenforce 10% # <-", "parsing enforce: invalid number \"10%\": want one from 1 to 100"},
+	{"block", "zone \"\" { # <-\nlimit 5 1/s\n}", "the name is empty: want zone <name>, such as zone pages"},
+	{"site", "throttle pages key client_ip 5 1/s # <-", "unexpected \"key\" after the zone: want throttle pages client_ip 5 1/s"},
+	{"site", "throttle pages client_ip 5 1/s {\nkey host # <-\n}", "key is given twice"},
+	{"file", "(lim) {\nthrottle {args[0]} {args[1]} {args[2]} # <-\n}\nhttp://a.example {\nimport lim pages 5\n}", "invalid rate \"{args[2]}\""},
+	{"file", "(lim) {\nthrottle {\nzone {args[0]} {\nlimit {args[1]} {args[2]} # <-\n}\n}\n}\nhttp://a.example {\nimport lim pages x 1/s\n}", "invalid capacity \"x\""},
+}
+
+func TestEachWordThatIsWrongIsAnsweredWithItsLineAndARemedy(t *testing.T) {
+	for _, m := range wrongWords {
+		if _, got := m.adapt(); !strings.Contains(got, m.says) || !strings.Contains(got, "at "+m.place()) {
+			t.Errorf("%s\ngot  %s\nwant %s, at %s", m.caddyfile(), got, m.says, m.place())
+		}
+	}
+	if n := len(wrongWords); n < 60 {
+		t.Errorf("got %d configurations, want 60", n)
+	}
+}
