@@ -76,8 +76,7 @@ func TestTheSyntaxOfTheGlobalOptionsInItsDocIsTheList(t *testing.T) {
 	}
 }
 
-// Every option has a golden file that shows what it adapts to, and one that shows
-// the error of giving it twice.
+// Every option has a golden file that shows what it adapts to.
 func TestEveryOptionOfAZoneHasGoldenFiles(t *testing.T) {
 	caddyfiles := golden.Caddyfiles(t)
 	for _, o := range zoneOptions {
@@ -87,9 +86,6 @@ func TestEveryOptionOfAZoneHasGoldenFiles(t *testing.T) {
 		}
 		if !shown {
 			t.Errorf("%s is in no golden file that adapts", o.name)
-		}
-		if _, found := caddyfiles["error_twice_"+o.name+".caddyfiletest"]; !found && !o.repeats {
-			t.Errorf("no golden file gives %s twice", o.name)
 		}
 	}
 }

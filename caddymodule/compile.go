@@ -237,7 +237,7 @@ func (c *compilation) prepareOverride(o *bucketkey.Override) error {
 	if o.As != "" && c.TrustDevices != nil {
 		return errors.New("as and trust_devices exclude each other: a device is trusted with one account")
 	}
-	if network, err := netip.ParsePrefix(o.Parts[0]); err == nil && network.Bits() == 0 && o.Limit == "unlimited" {
+	if network, err := netip.ParsePrefix(strings.Join(o.Parts, " ")); err == nil && network.Bits() == 0 && o.Limit == "unlimited" {
 		return errors.New("all clients would be unlimited, so the zone limits nothing: want a smaller network")
 	}
 	o.Parts = slices.Clone(o.Parts)

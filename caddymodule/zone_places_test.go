@@ -2,9 +2,8 @@ package caddymodule
 
 import (
 	"encoding/json"
-	"os"
-	"path/filepath"
 	"reflect"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -188,24 +187,67 @@ func TestEveryOptionBesideZonesIsThatOfEachZone(t *testing.T) {
 	}
 }
 
-// Every option has a golden file with an error of wrong use, beside that of giving it
-// twice.
-func TestEveryOptionOfAZoneHasAnErrorOfWrongUse(t *testing.T) {
-	files, err := filepath.Glob("testdata/adapt/error_*.caddyfiletest")
-	if err != nil {
-		t.Fatal(err)
+// linesOf returns the lines of an option or a detail in a sample, with those of its block.
+func linesOf(sample, name string) string {
+	found := regexp.MustCompile(`(?m)^[\t]*` + name + `\b.*$`).FindString(sample)
+	if !strings.HasSuffix(found, "{") {
+		return found
 	}
-	for _, o := range zoneOptions {
-		shown := false
-		for _, file := range files {
-			text, err := os.ReadFile(file)
-			if err != nil {
-				t.Fatal(err)
-			}
-			caddyfile, _, _ := strings.Cut(string(text), "----------\n")
-			shown = shown || !strings.HasPrefix(filepath.Base(file), "error_twice_") && strings.Contains(filepath.Base(file), o.name) && strings.Contains(caddyfile, "\t"+o.name)
+	_, rest, _ := strings.Cut(sample, found)
+	for depth := 1; depth > 0; {
+		line, after, _ := strings.Cut(strings.TrimPrefix(rest, "\n"), "\n")
+		found, rest = found+"\n"+line, after
+		if strings.HasSuffix(line, "{") {
+			depth++
+		} else if strings.TrimSpace(line) == "}" {
+			depth--
 		}
-		shown = shown || slices.ContainsFunc(mistakes, func(m mistake) bool { return strings.Contains("\n"+m.text, "\n"+o.name) })
+	}
+	return found
+}
+
+// An option is given once, and a detail once on the line and in the block of its option.
+func TestNoOptionAndNoDetailIsTakenTwice(t *testing.T) {
+	for _, name := range optionsAndDetails() {
+		option, what, detailed := strings.Cut(name, " ")
+		o := &zoneOptions[optionNamed(option)]
+		lines, want := linesOf(samples[name], option), option+" is given twice"
+		twice := lines + "\n" + lines
+		if detailed {
+			d := &o.details[detailNamed(o, what)]
+			if d.repeats {
+				continue
+			}
+			again := linesOf(lines, what)
+			if again == "" || d.block == nil {
+				again = what
+				if d.syntax != "" {
+					again = regexp.MustCompile(what + ` ("[^"]*"|\S+)`).FindString(lines)
+				}
+			}
+			head, block, _ := strings.Cut(lines, " {\n")
+			if block == "" {
+				block = "}"
+			}
+			twice, want = head+" {\n"+again+"\n"+block, what+" is given twice in "+option
+		} else if o.repeats {
+			continue
+		}
+		text := strings.Replace(samples[name], lines, twice, 1)
+		if _, got := (mistake{in: "zone", text: text}).adapt(); !strings.Contains(got, want) || !strings.Contains(got, "at Caddyfile:") {
+			t.Errorf("%s\ngot  %s\nwant %s", text, got, want)
+		}
+	}
+}
+
+// Every option has an example of wrong use, beside that of giving it twice.
+func TestEveryOptionOfAZoneHasAnErrorOfWrongUse(t *testing.T) {
+	caddyfiles := golden.Caddyfiles(t)
+	for _, o := range zoneOptions {
+		shown := slices.ContainsFunc(slices.Concat(mistakes, wrongWords), func(m mistake) bool { return strings.Contains("\n"+m.text, "\n"+o.name) })
+		for name, caddyfile := range caddyfiles {
+			shown = shown || strings.HasPrefix(name, "error_"+o.name) && strings.Contains(caddyfile, "\t"+o.name)
+		}
 		if !shown {
 			t.Errorf("%s: got no example of wrong use, want one", o.name)
 		}
