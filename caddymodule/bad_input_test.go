@@ -104,9 +104,6 @@ func TestEachConfigurationThatWasTriedAndMayBeMeantIsWarnedOf(t *testing.T) {
 		{"F8", mistake{"zone", "limit 5 5/m\nmatch path /", "path / is the front page alone"}},
 		{"G3", mistake{"zone", "limit 5 5/m\nmatch header User-Agent bot", "want header User-Agent *bot*"}},
 		{"G2", mistake{"zone", "limit 60 1/s\nmatch query s=* search=*", "matches requests that have all of them"}},
-		{"55", mistake{"zone", "in_flight 1", "in_flight 1 serves one request of a client at a time"}},
-		{"56", mistake{"zone", "limit 1 1/s", "a burst of 1 refuses page views"}},
-		{"57", mistake{"zone", "limit 10 10/d", "a burst of 10 refuses page views"}},
 	} {
 		s := run(t, c.caddyfile())
 		s.warned(t, c.says, 1)
@@ -176,7 +173,7 @@ var wrongWords = []mistake{
 	{"zone", "limit 5 1/s\non_store_error ALLOW # <-", "did you mean allow?"},
 	{"zone", "limit 5 1/s\nshadow off # <-", "unknown option \"off\" in shadow: want server_timing"},
 	{"zone", "limit 5 1/s\nenforce 10% # <-", "parsing enforce: invalid number \"10%\": want one from 1 to 100"},
-	{"block", "zone \"\" { # <-\nlimit 5 1/s\n}", "the name is empty: want zone <name>, such as zone pages"},
+	{"block", "zone \"\" { # <-\nlimit 5 1/s\n}", "parsing zone: the word is empty: want at least a letter"},
 	{"site", "throttle pages key client_ip 5 1/s # <-", "unexpected \"key\" after the zone: want throttle pages client_ip 5 1/s"},
 	{"site", "throttle pages client_ip 5 1/s {\nkey host # <-\n}", "key is given twice"},
 	{"file", "(lim) {\nthrottle {args[0]} {args[1]} {args[2]} # <-\n}\nhttp://a.example {\nimport lim pages 5\n}", "invalid rate \"{args[2]}\""},

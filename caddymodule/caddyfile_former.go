@@ -7,7 +7,6 @@ import (
 	"net/netip"
 	"regexp"
 	"slices"
-	"strconv"
 	"strings"
 
 	"github.com/caddyserver/caddy/v2/caddyconfig/caddyfile"
@@ -60,10 +59,12 @@ func (z zoneLines) after(word string) ([]string, bool) {
 	return nil, false
 }
 
-// first returns the first word after another one, or what it is by default.
-func (z zoneLines) first(word, standard string) string {
-	if words, found := z.after(word); found && len(words) > 0 {
-		return words[0]
+// first returns the first word after one of some others, or what it is by default.
+func (z zoneLines) first(standard string, others ...string) string {
+	for _, other := range others {
+		if words, _ := z.after(other); len(words) > 0 {
+			return words[0]
+		}
 	}
 	return standard
 }
@@ -119,21 +120,31 @@ func (z zoneLines) translate(d *caddyfile.Dispenser) string {
 	return lines(words, append(slices.Clone(z), append([]string{name}, words...))) // also if it was written otherwise
 }
 
-// at returns the first word, or what it is by default.
-func at(words []string, standard string) string {
-	if len(words) == 0 || words[0] == "" {
-		return standard
-	}
-	return words[0]
-}
-
 // A translation returns the lines to write instead of a word with others after it.
 type translation func(words []string, z zoneLines) string
 
-// detailOf returns the translation of a word that is a detail of an option now.
-func detailOf(option, standardLine, name, standard string) translation {
+// given returns the first of the words that is valid, or else a standard one.
+func given[T any](words []string, standard string, parse func(string) (T, error)) string {
+	for _, word := range words {
+		if _, err := parse(strings.Trim(word, "\"")); err == nil {
+			return word
+		}
+	}
+	return standard
+}
+
+// filled returns the translation into a line, whose %s is a word that is given or a standard
+// one.
+func filled[T any](line, standard string, parse func(string) (T, error)) translation {
+	return func(words []string, _ zoneLines) string { return fmt.Sprintf(line, given(words, standard, parse)) }
+}
+
+// toDetail returns the translation of a word that is a detail of an option now. The line is
+// that of the option where the zone has none.
+func toDetail(line, name, standard string) translation {
+	option, _, _ := strings.Cut(line, " ")
 	return func(words []string, z zoneLines) string {
-		return strings.TrimSpace(z.line(option, standardLine) + " " + name + " " + valid(option, name, words, standard))
+		return strings.TrimSpace(z.line(option, line) + " " + name + " " + valid(option, name, words, standard))
 	}
 }
 
@@ -141,23 +152,15 @@ func detailOf(option, standardLine, name, standard string) translation {
 func valid(option, name string, words []string, standard string) string {
 	o := &zoneOptions[optionNamed(option)]
 	d := &o.details[detailNamed(o, name)]
-	if len(words) == 0 || d.set == nil || d.set(new(Zone), strings.Trim(words[0], "\"")) != nil {
-		return standard
-	}
 	if d.syntax == "" {
 		return ""
 	}
-	return words[0]
+	return given(words[:min(1, len(words))], standard, func(word string) (any, error) { return nil, d.set(new(Zone), word) })
 }
 
-// ofRefusal returns the translation of a word that is a detail of refusal now.
-func ofRefusal(name, standard string) translation {
-	return detailOf("refusal", "refusal", name, standard)
-}
-
-// ofWaits returns the translation of a word about queues, which belongs to in_flight, or to
+// toWaits returns the translation of a word about queues, which belongs to in_flight, or to
 // delay in a zone that has one or a limit.
-func ofWaits(name, standard string) translation {
+func toWaits(name, standard string) translation {
 	return func(words []string, z zoneLines) string {
 		option, line := "in_flight", z.line("in_flight", "in_flight 5")
 		_, delays := z.after("delay")
@@ -166,7 +169,7 @@ func ofWaits(name, standard string) translation {
 			option, line = "delay", z.line("delay", "delay")
 		}
 		if option == "in_flight" && name == "queue" && !strings.Contains(line, " wait ") {
-			line += " wait " + z.first("max_wait", "8s")
+			line += " wait " + z.first("8s", "max_wait")
 		}
 		return line + " " + name + " " + valid(option, name, words, standard)
 	}
@@ -188,20 +191,13 @@ func block(head string, lines ...string) string {
 
 // toLimit returns the translation of a word that gives the burst or the rate, one of which
 // may stand on a line of its own.
-func toLimit(words []string, z zoneLines) string {
-	capacity, leak := "", ""
-	for _, name := range []string{"capacity", "burst", "events", "requests", "max_tokens", "tokens", "bucket_size", "average", "count"} {
-		capacity = cmp.Or(capacity, z.first(name, ""))
-	}
-	for _, name := range []string{"leak", "rate", "average", "refill_rate", "events", "requests", "count"} {
-		leak = cmp.Or(leak, z.first(name, ""))
-	}
-	if limit, found := z.after("limit"); found && len(limit) == 2 {
-		capacity, leak = cmp.Or(capacity, limit[0]), cmp.Or(leak, limit[1])
-	}
-	window := z.first("window", z.first("period", z.first("interval", "")))
+func toLimit(_ []string, z zoneLines) string {
+	limit, _ := z.after("limit")
+	limit = slices.Concat(limit, []string{"", ""})
+	capacity := cmp.Or(z.first("", "capacity", "burst", "events", "requests", "max_tokens", "tokens", "bucket_size", "average", "count"), limit[0])
+	leak := cmp.Or(z.first("", "leak", "rate", "average", "refill_rate", "events", "requests", "count"), limit[1])
 	if _, err := leakybucket.ParseRate(leak); err != nil {
-		leak = perWindow(leak, window)
+		leak = perWindow(leak, z.first("", "window", "period", "interval"))
 	}
 	if _, err := leakybucket.ParseCapacity(capacity); err != nil {
 		capacity = "120"
@@ -288,67 +284,31 @@ func meantLimit(words []string) string {
 	return ""
 }
 
-func exempting(words []string, _ zoneLines) string {
-	if len(words) == 2 && words[0] == "path" && checkPathList(words[1:]) == nil {
-		return "exempt path " + words[1]
+// parseAddress reads an address or a network.
+func parseAddress(word string) (netip.Prefix, error) {
+	if network, err := netip.ParsePrefix(word); err == nil {
+		return network, nil
 	}
-	return "exempt client_ip " + address(words, "203.0.113.0/24")
-}
-
-func denying(words []string, _ zoneLines) string {
-	return "override " + address(words, "203.0.113.7") + " deny"
-}
-
-// address returns the first word if it is an address or a network, or else a standard one.
-func address(words []string, standard string) string {
-	word := at(words, standard)
-	_, err := netip.ParsePrefix(word)
-	if _, err2 := netip.ParseAddr(word); err != nil && err2 != nil {
-		return standard
-	}
-	return word
-}
-
-func inFlightOf(words []string, _ zoneLines) string {
-	return "in_flight " + number(words)
-}
-
-// number returns the first word if it is a number of workers, or else 5.
-func number(words []string) string {
-	for _, word := range words { // limit_conn of nginx has the zone before it
-		if n, err := parseWhole(1, mostAtOnce)(word); err == nil {
-			return strconv.Itoa(n)
-		}
-	}
-	return "5"
-}
-
-func shadowing([]string, zoneLines) string { return "shadow" }
-
-func blocking(words []string, _ zoneLines) string {
-	if _, err := parseDuration(at(words, "")); err != nil {
-		return "block 10m"
-	}
-	return "block " + words[0]
+	address, err := netip.ParseAddr(word)
+	return netip.PrefixFrom(address, address.BitLen()), err
 }
 
 // formerWords are the words of the former grammar and of other limiters.
 var formerWords map[string]translation
 
 func init() {
+	toWorkers, toExempt := parseWhole(1, mostAtOnce), filled("exempt client_ip %s", "203.0.113.0/24", parseAddress)
+	exempting := func(words []string, z zoneLines) string {
+		if len(words) == 2 && words[0] == "path" && checkPathList(words[1:]) == nil {
+			return "exempt path " + words[1]
+		}
+		return toExempt(words, z)
+	}
 	formerWords = map[string]translation{
-		"capacity": toLimit, "leak": toLimit,
-		"missing_key": detailOf("key", "key client_ip", "missing", "share"), "unlisted_key": detailOf("key", "key client_ip", "unlisted", "refuse"),
-		"plain_keys":  detailOf("key", "key client_ip", "plain", ""),
-		"ipv4_prefix": detailOf("key", "key client_ip", "ipv4", "24"), "ipv6_prefix": detailOf("key", "key client_ip", "ipv6", "48"),
-		"max_body": func(words []string, _ zoneLines) string {
-			if _, err := parseSize(largestReadBody)(at(words, "")); err != nil {
-				return "read_body " + defaultReadBody
-			}
-			return "read_body " + words[0]
-		},
+		"max_wait": toWaits("wait", "8s"), "max_waiting": toWaits("queue", "200"), "queue": toWaits("queue", "200"),
+		"max_body": filled("read_body %s", defaultReadBody, parseSize(largestReadBody)),
 		"unread_body_cost": func(words []string, z zoneLines) string {
-			return "read_body " + z.first("max_body", defaultReadBody) + " else " + valid("read_body", "else", words, "1")
+			return "read_body " + z.first(defaultReadBody, "max_body") + " else " + valid("read_body", "else", words, "1")
 		},
 		"count_only": func(words []string, _ zoneLines) string {
 			codes := slices.DeleteFunc(slices.Clone(words), func(w string) bool {
@@ -357,10 +317,8 @@ func init() {
 			})
 			return "settle status " + cmp.Or(strings.Join(codes, " "), "401") + " 1 after"
 		},
-		"debt":     detailOf("settle", "settle seconds", "debt", "0"),
-		"max_wait": ofWaits("wait", "8s"), "max_waiting": ofWaits("queue", "200"), "queue": ofWaits("queue", "200"),
 		"share": func(words []string, z zoneLines) string {
-			if !slices.Contains(sourceWords, at(words, "")) {
+			if len(words) == 0 || !slices.Contains(sourceWords, words[0]) {
 				words = nil
 			}
 			return inBlock("in_flight", z, strings.TrimSpace("share "+strings.Join(words, " ")))
@@ -371,10 +329,8 @@ func init() {
 			}
 			return inBlock("in_flight", z, "share", "rank "+strings.Join(words, " "))
 		},
-		"pass":    func(_ []string, z zoneLines) string { return inBlock("in_flight", z, "share", "pass off") },
-		"warm_up": detailOf("in_flight", "in_flight 5", "warm_up", "30s"), "request_buffer": detailOf("in_flight", "in_flight 5", "buffer", "8MiB"),
-		"retry_after": ofRefusal("retry_after", "fit"), "retry_jitter": ofRefusal("jitter", "20"), "jitter": ofRefusal("jitter", "20"),
-		"status": ofRefusal("status", "429"), "limit_req_status": ofRefusal("status", "429"), "message": func(words []string, _ zoneLines) string {
+		"pass": func(_ []string, z zoneLines) string { return inBlock("in_flight", z, "share", "pass off") },
+		"message": func(words []string, _ zoneLines) string {
 			text := strings.Trim(strings.Join(words, " "), "\"")
 			if checkMessage(text) != nil {
 				text = "Too many requests."
@@ -382,35 +338,45 @@ func init() {
 			return fmt.Sprintf("refusal message %q", text)
 		},
 		"page": func(words []string, _ zoneLines) string {
-			if !strings.HasSuffix(at(words, ""), ".html") {
+			if len(words) == 0 || !strings.HasSuffix(words[0], ".html") {
 				return inBlock("refusal", nil, "page {", "\ttitle \"My site\"", "}")
 			}
 			return inBlock("refusal", nil, "page "+words[0])
 		},
-		"refuse": ofRefusal("error", ""), "support_code": ofRefusal("code", "off"), "zone_header": ofRefusal("zone_header", ""),
-		"log_refused": ofRefusal("log", "10/s"), "server_timing": func([]string, zoneLines) string { return "shadow server_timing" },
-
 		"rate": func(words []string, z zoneLines) string {
-			if len(words) > 0 && nginxRate.MatchString(strings.TrimSuffix(words[0], ";")) {
+			if len(words) > 0 && nginxRate.MatchString(words[0]) {
 				return fromNginx(words, z)
 			}
 			return toLimit(words, z)
 		},
-		"limit_req": fromNginx, "limit_req_zone": fromNginx,
-		"burst": toLimit, "average": toLimit, "events": toLimit, "requests": toLimit, "count": toLimit, "window": toLimit, "period": toLimit, "interval": toLimit,
-		"max_tokens": toLimit, "tokens": toLimit, "bucket_size": toLimit, "refill_rate": toLimit, "refill": toLimit,
-		"dry_run": shadowing, "dryrun": shadowing, "limit_req_dry_run": shadowing, "log_only": shadowing, "track": shadowing, "report_only": shadowing,
-		"nodelay":   func(_ []string, z zoneLines) string { return fromNginx(nil, z) },
-		"whitelist": exempting, "allowlist": exempting, "safelist": exempting, "bypass": exempting, "allow": exempting, "skip": exempting, "ignore": exempting,
-		"blacklist": denying, "denylist": denying, "blocklist": denying, "deny": denying,
-		"ban": blocking, "penalty": blocking, "ban_time": blocking, "bantime": blocking, "block_duration": blocking, "timeout": blocking,
-		"concurrency": inFlightOf, "limit_conn": inFlightOf, "limit_conn_zone": inFlightOf, "max_concurrent": inFlightOf, "max_connections": inFlightOf, "max_conns": inFlightOf, "connections": inFlightOf,
+		"nodelay": func(_ []string, z zoneLines) string { return fromNginx(nil, z) },
 		"fold": func(words []string, z zoneLines) string {
-			if word := at(words, ""); slices.Contains(foldWords, word) {
-				return z.line("key", "key form log") + " fold " + word
-			}
-			return z.line("key", "key form log") + " fold wordpress"
+			return z.line("key", "key form log") + " fold " + given(words[:min(1, len(words))], "wordpress", oneOf(foldWords...))
 		},
-		"workers": func(words []string, _ zoneLines) string { return "settle seconds " + number(words) },
+	}
+	for words, to := range map[string]translation{
+		"capacity leak burst average events requests count window period interval max_tokens tokens bucket_size refill_rate refill": toLimit,
+		"limit_req limit_req_zone":                                    fromNginx,
+		"dry_run dryrun limit_req_dry_run log_only track report_only": func([]string, zoneLines) string { return "shadow" },
+		"server_timing": func([]string, zoneLines) string { return "shadow server_timing" },
+		"whitelist allowlist safelist bypass allow skip ignore":                                       exempting,
+		"blacklist denylist blocklist deny":                                                           filled("override %s deny", "203.0.113.7", parseAddress),
+		"ban penalty ban_time bantime block_duration timeout":                                         filled("block %s", "10m", parseDuration),
+		"concurrency limit_conn limit_conn_zone max_concurrent max_connections max_conns connections": filled("in_flight %s", "5", toWorkers),
+		"workers": filled("settle seconds %s", "5", toWorkers),
+	} {
+		for _, word := range strings.Fields(words) {
+			formerWords[word] = to
+		}
+	}
+	for _, d := range [][4]string{
+		{"missing_key", "key client_ip", "missing", "share"}, {"unlisted_key", "key client_ip", "unlisted", "refuse"}, {"plain_keys", "key client_ip", "plain"},
+		{"ipv4_prefix", "key client_ip", "ipv4", "24"}, {"ipv6_prefix", "key client_ip", "ipv6", "48"}, {"debt", "settle seconds", "debt", "0"},
+		{"warm_up", "in_flight 5", "warm_up", "30s"}, {"request_buffer", "in_flight 5", "buffer", "8MiB"},
+		{"retry_after", "refusal", "retry_after", "fit"}, {"retry_jitter", "refusal", "jitter", "20"}, {"jitter", "refusal", "jitter", "20"},
+		{"status", "refusal", "status", "429"}, {"limit_req_status", "refusal", "status", "429"}, {"refuse", "refusal", "error"},
+		{"support_code", "refusal", "code", "off"}, {"zone_header", "refusal", "zone_header"}, {"log_refused", "refusal", "log", "10/s"},
+	} {
+		formerWords[d[0]] = toDetail(d[1], d[2], d[3])
 	}
 }

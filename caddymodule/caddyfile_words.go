@@ -56,7 +56,7 @@ func parseFlag(d *caddyfile.Dispenser, target *bool) error {
 
 func parseWord(word string) (string, error) {
 	if word == "" {
-		return "", errors.New("the word is empty")
+		return "", errors.New("the word is empty: want at least a letter")
 	}
 	return word, nil
 }

@@ -247,7 +247,7 @@ func parseZone(d *caddyfile.Dispenser, matcher matcherToken) (*zoneReader, error
 	if d.CountRemainingArgs() == 0 {
 		return nil, d.Err("zone has no name: want zone <name>, such as zone pages")
 	}
-	if err := parseArg(d, &r.zone.Name, parseZoneName); err != nil {
+	if err := parseArg(d, &r.zone.Name, parseWord); err != nil {
 		return nil, err
 	}
 	if err := checkZoneName(r.zone.Name); err != nil {
@@ -260,13 +260,6 @@ func parseZone(d *caddyfile.Dispenser, matcher matcherToken) (*zoneReader, error
 		}
 	}
 	return r, nil
-}
-
-func parseZoneName(word string) (string, error) {
-	if word == "" {
-		return "", errors.New("the name is empty: want zone <name>, such as zone pages")
-	}
-	return word, nil
 }
 
 func (r *zoneReader) parseOption() error {

@@ -14,7 +14,6 @@ import (
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/decision"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/routes"
-	"github.com/caddy-throttle/caddy-throttle/leakybucket"
 )
 
 // A zone that stands where it limits nothing is worse than an error: its owner finds out
@@ -51,7 +50,6 @@ func (p *errorProxy) of(hosts []string) bool {
 // zoneTraits are what a zone needs of the place where it is used.
 type zoneTraits struct {
 	keyedByForm bool     // a match of its own
-	narrow      string   // why page views, which have many requests, get refused there
 	charges     bool     // that requests are charged, as they are not in error routes
 	hosts       []string // that these requests get there, because its match wants one of these hosts
 	ofAnything  bool     // that requests that run PHP get there, because it has no match
@@ -215,33 +213,11 @@ func (c *serversConfig) note(raw []byte) {
 		ofAnything:  len(z.Match) == 0,
 		siteRoot:    slices.Contains(z.ExemptStaticFiles, StaticFiles{}),
 		told:        z.InFlight != nil && slices.ContainsFunc(z.InFlight.Rank, func(r Rank) bool { return r.Told != "" }),
-		narrow:      z.narrow(),
 		charges:     z.Limit != "",
 		hosts:       hostsOf(z.Match),
 		inFlight:    z.InFlight != nil,
 		refuses:     z.InFlight != nil && z.Refusal != nil && z.Refusal.Error && z.Shadow == nil,
 	}
-}
-
-// narrow says why a zone without match refuses page views, or "".
-func (z *Zone) narrow() string {
-	if len(z.Match) > 0 || len(z.Exempt) > 0 || z.ExemptStaticFiles != nil || len(z.Cost) > 0 || z.Settle != nil || z.Delay != nil || !byAddress(z.Key) {
-		return ""
-	}
-	limit, err := leakybucket.ParseLimit(z.Limit)
-	switch {
-	case z.Limit == "" && z.InFlight != nil && z.InFlight.Slots == 1 && z.InFlight.Wait == 0:
-		return "in_flight 1 serves one request of a client at a time, and browsers ask for several at once: give it a wait, or more slots"
-	case z.Limit != "" && err == nil && limit.Capacity <= 10:
-		return fmt.Sprintf("a burst of %v refuses page views, which may be 80 requests with their assets: want exempt static_files, a match, or a larger capacity", limit.Capacity)
-	}
-	return ""
-}
-
-// byAddress reports whether each client has a bucket of its own.
-func byAddress(k *Key) bool {
-	sources := k.sources()
-	return len(sources) == 0 || len(sources) == 1 && sources[0].plain().Source == "client_ip"
 }
 
 // hostsOf returns the hosts that each of the sets wants one of, or none if a set matches any.
@@ -339,7 +315,7 @@ func (a *App) checkServers(ctx caddy.Context) error {
 	for _, zone := range unused {
 		a.warnUnused(zone)
 	}
-	behindPHP, leaks, unlimited, tight := make(map[string]bool), make(map[string]bool), make(map[string]bool), make(map[string]bool) // that were warned of
+	behindPHP, leaks, unlimited := make(map[string]bool), make(map[string]bool), make(map[string]bool) // that were warned of
 	for i := range servers.uses {
 		use := &servers.uses[i]
 		needs, zone, place := servers.traits[use.zone], zap.String("zone", use.zone), zap.String("place", servers.name(use.zonePlace))
@@ -351,10 +327,6 @@ func (a *App) checkServers(ctx caddy.Context) error {
 			behindPHP[use.zone] = true
 			a.warner.Warn("zone sees no request that runs PHP, because php_fastcgi before it answers them: put throttle before php_fastcgi",
 				zone, place)
-		}
-		if needs.narrow != "" && !use.Narrowed && !use.inError && a.exempt == nil && a.static == nil && !tight[use.zone] {
-			tight[use.zone] = true
-			a.warner.Warn(needs.narrow, zone, place)
 		}
 		if needs.charges && !slices.ContainsFunc(servers.uses, func(u zoneUse) bool { return u.zone == use.zone && !u.inError }) {
 			a.warner.Warn("zone charges nothing, because it stands in error routes only, where requests are not charged: put throttle into the site itself", zone, place)
