@@ -84,7 +84,7 @@ func TestEachConfigurationThatWasTriedAndNeedsAllSitesIsAnError(t *testing.T) {
 
 // These may be meant, and are warned of.
 func TestEachConfigurationThatWasTriedAndMayBeMeantIsWarnedOf(t *testing.T) {
-	const chosen, sent, common = "keyed by values that clients choose", "anybody can send the header or the query", "all clients share one bucket of the zone"
+	const chosen, sent, common = "keyed by values that clients choose", "anybody can send the header by which", "all clients share one bucket of the zone"
 	for _, c := range []triedConfig{
 		{"39", mistake{"global", "zone unused {\nlimit 60 10/s\n}", "no site uses it"}},
 		{"43", mistake{"zone", "limit 5 5/m\nexempt path *.css", "paths such as /index.php/x.css run PHP"}},

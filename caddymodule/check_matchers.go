@@ -131,6 +131,7 @@ func doubtful(set caddy.ModuleMap, exempts bool) string {
 	_ = json.Unmarshal(set["header"], &headers)
 	var query map[string][]string
 	_ = json.Unmarshal(set["query"], &query)
+	sent := string(set["header"]) + string(set["header_regexp"])
 	guarded := !exempts || set["client_ip"] != nil || set["remote_ip"] != nil || set["verified_crawler"] != nil || set["not"] != nil
 	switch {
 	case slices.Equal(paths, []string{"/"}):
@@ -138,8 +139,8 @@ func doubtful(set caddy.ModuleMap, exempts bool) string {
 	case len(query) > 1 && !exempts:
 		return "a query of several parameters matches requests that have all of them: for any of them, want a line of match for each"
 	case guarded:
-	case set["header"] != nil || set["header_regexp"] != nil || set["query"] != nil:
-		return "anybody can send the header or the query by which requests are exempt: exempt addresses with client_ip, or crawlers with verified_crawler"
+	case strings.Contains(sent, `"User-Agent"`) || strings.Contains(sent, `"Cookie"`): // another may be a secret
+		return "anybody can send the header by which requests are exempt: exempt addresses with client_ip, or crawlers with verified_crawler"
 	case set["file"] != nil:
 		return "exempt file exempts PHP scripts, too, since they are files: want exempt static_files"
 	case slices.ContainsFunc(paths, func(path string) bool { return strings.HasPrefix(path, "*.") }):
