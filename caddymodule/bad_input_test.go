@@ -190,3 +190,27 @@ func TestEachWordThatIsWrongIsAnsweredWithItsLineAndARemedy(t *testing.T) {
 		t.Errorf("got %d configurations, want 60", n)
 	}
 }
+
+// Lines that a message shows on lines of their own are adapted as they stand.
+func TestTheBlocksThatAnErrorSuggestsAdapt(t *testing.T) {
+	for _, m := range []mistake{
+		{"zone", "limit 60 10/s\ncost 5 query s=*", ""},
+		{"zone", "limit 60 10/s\ncost POST 5", ""},
+		{"zone", "limit 60 10/s\nrefusal status 503 page testdata/page.html", ""},
+		{"zone", "in_flight 5 wait 8s share client_ip", ""},
+	} {
+		_, got := m.adapt()
+		_, lines, found := strings.Cut(got, "\n")
+		lines, _, _ = strings.Cut(lines, ", at Caddyfile:")
+		if !found {
+			t.Fatalf("%s: got %s, want lines to write", m.text, got)
+		}
+		before := ""
+		if strings.HasPrefix(m.text, "limit") {
+			before = "limit 60 10/s\n"
+		}
+		if err := adaptZone(before + lines); err != nil {
+			t.Errorf("%s: got %v for what it suggests:\n%s", m.text, err, lines)
+		}
+	}
+}
