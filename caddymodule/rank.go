@@ -39,9 +39,12 @@ type Rank struct {
 	// Members are clients whom the upstream names in this response header, by an ID of
 	// its own, such as the number of the user. Clients never see the header, and the
 	// upstream never sees one that a client made up. It counts once in a response, and
-	// not in one that caches may keep for others. The client must go on presenting the
-	// upstream's session cookie.
+	// not in one that caches may keep for others.
 	Told string `json:"told,omitempty"`
+
+	// The upstream's session cookie, which a client must go on presenting that was named
+	// in the header: a name, or a pattern such as `*_session`. Required with told.
+	Session string `json:"session,omitempty"`
 
 	// Which requests are those of such clients.
 	Match caddyhttp.RawMatcherSets `json:"match,omitempty" caddy:"namespace=http.matchers"`
@@ -53,9 +56,9 @@ const (
 
 	passOff = "off"
 
-	rankSyntax = "member issued <cookie-glob>...|member told <Response-Header>|member|crawler <request matchers>"
+	rankSyntax = "member issued <cookie-glob>...|member told <Response-Header> <cookie-glob>|member|crawler <request matchers>"
 
-	wantRank = "want rank member issued <cookie-glob>..., rank member told <Response-Header>, or rank member|crawler with request matchers"
+	wantRank = "want rank member issued <cookie-glob>..., rank member told <Response-Header> <cookie-glob>, or rank member|crawler with request matchers"
 )
 
 // parseRank reads the option rank.
@@ -83,10 +86,10 @@ func parseRank(r *zoneReader) error {
 			}
 			rank.Issued = args
 		} else {
-			if len(args) != 1 {
-				return r.Err("wrong number of words after rank member told: want one response header, such as X-Throttle-User")
+			if len(args) != 2 {
+				return r.Err("wrong number of words after rank member told: want one response header and the cookie of the session, such as X-Throttle-User _redmine_session")
 			}
-			rank.Told = args[0]
+			rank.Told, rank.Session = args[0], args[1]
 		}
 		r.RemainingArgs()
 		if r.NextBlock(r.Nesting()) {
@@ -146,7 +149,7 @@ func nextWord(d *caddyfile.Dispenser) (word string, rest []string) {
 
 // anonymousCookies are cookies that visitors get who have not logged in.
 var anonymousCookies = []string{
-	"PHPSESSID", "laravel_session", "laravel-session", "XSRF-TOKEN", "_app_session", "wp_woocommerce_session_0f", "wordpress_test_cookie",
+	"PHPSESSID", "laravel_session", "laravel-session", "XSRF-TOKEN", "_app_session", "_session_id", "wp_woocommerce_session_0f", "wordpress_test_cookie",
 	"woocommerce_items_in_cart", "woocommerce_cart_hash", "comment_author_0f", "JSESSIONID", "ASP.NET_SessionId", ".AspNetCore.Session",
 	"connect.sid", "koa.sess", "ci_session", "CAKEPHP", "csrftoken", "csrf_token", "_csrf", "xf_session",
 }
@@ -259,6 +262,10 @@ func (c *compilation) checkRank(r *Rank) error {
 		return errors.New("pass off and rank member issued or told exclude each other: a member is known by the pass")
 	case r.Told != "" && !httpguts.ValidHeaderFieldName(r.Told):
 		return fmt.Errorf("invalid response header %q in rank member told: want a name such as X-Throttle-User", r.Told)
+	case (r.Told != "") != (r.Session != ""):
+		return errors.New("incomplete rank: want told and session together, such as X-Throttle-User and _redmine_session")
+	case r.Session != "" && !cookie.ValidPattern(r.Session):
+		return fmt.Errorf("invalid cookie %q in rank member told: want the name of the upstream's session cookie, or a pattern such as *_session", r.Session)
 	case r.Told != "" && slices.Contains(ownHeaders, http.CanonicalHeaderKey(r.Told)):
 		return fmt.Errorf("invalid response header %q in rank member told: clients need it, and would not get it; want one of your own, such as X-Throttle-User", r.Told)
 	}
@@ -267,7 +274,7 @@ func (c *compilation) checkRank(r *Rank) error {
 			return fmt.Errorf("invalid cookie %q in rank member issued: want the name, or a pattern such as wordpress_logged_in_*, of one that only a log-in sets", pattern)
 		}
 		if name := anonymous(pattern); name != "" {
-			return fmt.Errorf("cookie %q in rank member issued matches %s, which visitors get who have not logged in: want one that only a log-in sets, or rank member told <Response-Header>", pattern, name)
+			return fmt.Errorf("cookie %q in rank member issued matches %s, which visitors get who have not logged in: want one that only a log-in sets, or rank member told <Response-Header> <cookie-glob>", pattern, name)
 		}
 	}
 	for _, set := range r.Match {
@@ -304,7 +311,7 @@ func (z *Zone) loadRanks(ctx caddy.Context, rule *decision.Rule) error {
 		case match != nil:
 			ranks.Crawler = append(ranks.Crawler, match)
 		case r.Told != "":
-			ranks.Pass.Told = append(ranks.Pass.Told, http.CanonicalHeaderKey(r.Told))
+			ranks.Pass.Told = append(ranks.Pass.Told, clientpass.Told{Header: http.CanonicalHeaderKey(r.Told), Session: r.Session})
 		default:
 			ranks.Pass.Issued = append(ranks.Pass.Issued, r.Issued...)
 		}
@@ -406,9 +413,9 @@ func (h *Handler) addTold(z *runningZone) {
 	if pass == nil {
 		return
 	}
-	for _, name := range pass.Told {
-		if !slices.Contains(h.told, name) {
-			h.told = append(h.told, name)
+	for _, told := range pass.Told {
+		if !slices.Contains(h.told, told.Header) {
+			h.told = append(h.told, told.Header)
 		}
 	}
 }

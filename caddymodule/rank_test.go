@@ -332,7 +332,7 @@ func wordpressSite(t *testing.T, zone, options string) *settleSite {
 
 func TestALogInMakesAMemberAndALogOutEndsThat(t *testing.T) {
 	inSettleBubble(t, func(t *testing.T) {
-		for i, option := range []string{"rank member issued wordpress_logged_in_*", "rank member told X-User"} {
+		for i, option := range []string{"rank member issued wordpress_logged_in_*", "rank member told X-User app_sid"} {
 			zone := "members" + strconv.Itoa(i)
 			s := wordpressSite(t, zone, option)
 			ann := s.person("203.0.113.1")
@@ -371,7 +371,7 @@ func TestALogInMakesAMemberAndALogOutEndsThat(t *testing.T) {
 // most of them.
 func TestAMemberStaysOneWhileTheSessionChangesWithEachResponse(t *testing.T) {
 	inSettleBubble(t, func(t *testing.T) {
-		s := newWaitSite(t, "throttle {\nzone laravel {\nin_flight 5 {\n\tshare\n\trank member told X-User\n}\n}\n}", 0)
+		s := newWaitSite(t, "throttle {\nzone laravel {\nin_flight 5 {\n\tshare\n\trank member told X-User *_session\n}\n}\n}", 0)
 		n := 0
 		s.serve = func(w http.ResponseWriter, r *http.Request) error {
 			n++
@@ -432,7 +432,7 @@ func TestANetworkHasTwentyNewMembersAnHour(t *testing.T) {
 // never keep one. The places of a network are for its other users, too.
 func TestAnAccountTakesOnePlaceOfItsNetwork(t *testing.T) {
 	inSettleBubble(t, func(t *testing.T) {
-		s := newWaitSite(t, "throttle {\nzone places {\nin_flight 5 {\n\tshare\n\trank member told X-User\n}\n}\n}", 0)
+		s := newWaitSite(t, "throttle {\nzone places {\nin_flight 5 {\n\tshare\n\trank member told X-User session\n}\n}\n}", 0)
 		s.serve = func(w http.ResponseWriter, r *http.Request) error {
 			w.Header().Set("X-User", r.URL.Query().Get("user"))
 			w.Header().Set("Cache-Control", "private")
@@ -462,7 +462,7 @@ func TestOnlyTheUpstreamTellsWhoAUserIsAndOnlyThrottleHearsIt(t *testing.T) {
 			zone told {
 				in_flight 5 {
 					share
-					rank member told X-User
+					rank member told X-User sid
 				}
 			}
 		}

@@ -285,13 +285,13 @@ func TestAZoneThatOnlyCountsWhatIsInFlightIsWarnedOfNoCost(t *testing.T) {
 
 func TestAnErrorRouteThatWouldTellUsersIsWarnedOf(t *testing.T) {
 	const site = "http:// {\nthrottle {\nzone php {\nin_flight 5 {\n\tshare\n%s\n}\n}\n}\nreverse_proxy 127.0.0.1:9\nhandle_errors {\n%s\nreverse_proxy 127.0.0.1:9\n}\n}"
-	const told = "rank member told X-User"
+	const told = "rank member told X-User sid"
 	for _, test := range []struct {
 		rank, before string
 		want         int
 	}{
 		{told, "", 1},
-		{told, "throttle {\nzone php {\nin_flight 5 {\n\tshare\n\trank member told X-User\n}\n}\n}", 0},
+		{told, "throttle {\nzone php {\nin_flight 5 {\n\tshare\n\trank member told X-User sid\n}\n}\n}", 0},
 		{"rank member issued sid", "", 0},
 	} {
 		s := run(t, fmt.Sprintf(site, test.rank, test.before))

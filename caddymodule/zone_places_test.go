@@ -40,7 +40,7 @@ var samples = map[string]string{
 	"in_flight":            "in_flight 5",
 	"in_flight wait":       "in_flight 5 wait 8s",
 	"in_flight queue":      "in_flight 5 wait 8s queue 50",
-	"in_flight rank":       "in_flight 5 {\n\tshare\n\trank member issued wordpress_logged_in_* *UserID\n\trank member told X-User\n\trank crawler {\n\tclient_ip 192.0.2.0/24\n\t}\n}",
+	"in_flight rank":       "in_flight 5 {\n\tshare\n\trank member issued wordpress_logged_in_* *UserID\n\trank member told X-User *session\n\trank crawler {\n\tclient_ip 192.0.2.0/24\n\t}\n}",
 	"in_flight pass":       "in_flight 5 pass off {\n\tshare\n}",
 	"in_flight share":      "in_flight 5 {\n\tshare client_ip header X-Tenant\n}",
 	"in_flight warm_up":    "in_flight 5 warm_up 30s",

@@ -20,7 +20,7 @@ func filled(syntax string) string {
 		"zone <name> { ... }", "zone some {\nlimit 5 1/s\n}", "store memory { max_buckets <n> }", "store memory {\nmax_buckets 1000\n}",
 		"store memory { snapshot <file>|off }", "store memory {\nsnapshot off\n}", "store memory { snapshot_interval <duration> }", "store memory {\nsnapshot_interval 1m\n}",
 		"status <code|class>...", "status 401 4xx", "[<matcher>]", "", "[<key>...]", "client_ip", "<key>...", "client_ip", "<part>...", "203.0.113.7",
-		"member issued <cookie-glob>...|member told <Response-Header>|member|crawler <request matchers>", "member issued sid",
+		"member issued <cookie-glob>...|member told <Response-Header> <cookie-glob>|member|crawler <request matchers>", "member issued sid",
 		"<cookie-glob> [<duration>]", "sid 30d", "[<source>...]", "client_ip", "<source>...", "client_ip", "<path>...", "/x", "[<duration>...]", "10m", "empty|fit|<duration>", "30s", "[<undelayed>]", "1",
 		"{ ... }", "{\nlimit 5 1/s\n}",
 	).Replace(syntax)

@@ -20,8 +20,7 @@ type Set struct {
 	Name, Value string // as the header has them, without white space around
 
 	// Kept reports whether browsers keep it. If not, the response deletes it.
-	Kept     bool
-	HTTPOnly bool // scripts do not see it
+	Kept bool
 }
 
 // SetBy iterates over the cookies that the Set-Cookie headers of a response set or
@@ -54,8 +53,6 @@ func parse(line string, now time.Time) Set {
 		name, value, _ := strings.Cut(attribute, "=")
 		value = strings.TrimSpace(value)
 		switch strings.ToLower(strings.TrimSpace(name)) {
-		case "httponly":
-			s.HTTPOnly = true
 		case "max-age":
 			if seconds, err := strconv.ParseUint(value, 10, 63); err != nil || seconds == 0 {
 				s.Kept = false

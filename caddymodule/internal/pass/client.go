@@ -8,7 +8,6 @@ import (
 	"net/url"
 	"slices"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/caching"
@@ -47,9 +46,8 @@ type Zone struct {
 	// gives to clients whom it has logged in.
 	Issued []string
 
-	// Told are the canonical names of response headers in which the upstream names the
-	// user, by an ID of its own.
-	Told []string
+	// Told are the response headers in which the upstream names the user.
+	Told []Told
 
 	// Insecure is called when the upstream has logged somebody in over plain HTTP, where
 	// no passes are sent. It may be nil.
@@ -61,8 +59,12 @@ type Zone struct {
 	// Full is called when the Memory has forgotten a pass before its time because it is
 	// full. It may be nil.
 	Full func()
+}
 
-	sessions names // cookies that the upstream has kept from scripts
+// Told is a response header in which the upstream names the user, by an ID of its own.
+type Told struct {
+	Header  string // in canonical form
+	Session string // the pattern of the session cookie that the user must present
 }
 
 // LearnsMembers reports whether the upstream tells the zone who is a member.
@@ -315,7 +317,6 @@ func (c *Client) Answered(status int, header http.Header, now time.Time, join fu
 	if !c.Learns() || status < 200 || status == http.StatusNotModified {
 		return None
 	}
-	c.learn(header["Set-Cookie"], now)
 	id, binding, named := c.named(status, header, now)
 	switch {
 	case !named:
@@ -357,29 +358,26 @@ func (c *Client) named(status int, header http.Header, now time.Time) (ID, Bindi
 			}
 		}
 	}
-	for _, name := range c.zone.Told {
-		values := header[name]
+	for _, told := range c.zone.Told {
+		values := header[told.Header]
 		if len(values) != 1 || len(values[0]) > mostTold || strings.Contains(values[0], ",") || !caching.Private(header) {
 			continue
 		}
 		if user := strings.TrimSpace(values[0]); user != "" {
-			binding, found := c.session(lines, now)
-			return c.id("told", name, user), binding, found
+			binding, found := c.session(told.Session, lines, now)
+			return c.id("told", told.Header, user), binding, found
 		}
 	}
 	return ID{}, Binding{}, false
 }
 
 func (c *Client) issues(name string) bool {
-	if strings.HasPrefix(name, cookiePrefix) {
-		return false
-	}
-	for _, pattern := range c.zone.Issued {
-		if cookie.Matches(pattern, name) {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(c.zone.Issued, func(pattern string) bool { return upstreams(pattern, name) })
+}
+
+// upstreams reports whether a cookie of the upstream matches a pattern. Ours are none.
+func upstreams(pattern, name string) bool {
+	return !strings.HasPrefix(name, cookiePrefix) && cookie.Matches(pattern, name)
 }
 
 // account returns the ID of the account of a cookie. WordPress writes its name into the
@@ -412,93 +410,22 @@ func (c *Client) id(kind, name, user string) (id ID) {
 }
 
 // session returns the binding to the cookie by which the upstream knows a user that it
-// names in a header. That is the longest one that the response keeps from scripts, or
-// else the one that the client's pass is bound to, or else the longest one of the
-// request. The upstream keeps session cookies from scripts. Once responses have shown
-// which ones, no other cookie of the request counts beside them: those of statistics and
-// of consent are the browser's own. It returns false if there is no cookie.
-func (c *Client) session(lines []string, now time.Time) (Binding, bool) {
-	var name, value string
-	longer := func(n, v string) {
-		if len(v) > len(value) && !strings.HasPrefix(n, cookiePrefix) {
-			name, value = n, v
-		}
-	}
+// names in a header: the first one of the response that matches the pattern, or else of
+// the request. It returns false if there is none.
+func (c *Client) session(pattern string, lines []string, now time.Time) (Binding, bool) {
 	deleted := make(map[string]bool)
 	for set := range cookie.SetBy(lines, now) {
-		if !set.Kept {
-			deleted[set.Name] = true
-		} else if set.HTTPOnly {
-			longer(set.Name, set.Value)
+		if set.Kept && upstreams(pattern, set.Name) {
+			return bindingOf(set.Name, set.Value), true
+		}
+		deleted[set.Name] = !set.Kept
+	}
+	for name, value := range cookie.SentBy(c.cookies) {
+		if upstreams(pattern, name) && !deleted[name] {
+			return bindingOf(name, value), true
 		}
 	}
-	if name != "" {
-		return bindingOf(name, value), true
-	}
-	for n, v := range cookie.SentBy(c.cookies) {
-		if !deleted[n] && c.zone.sessions.has(n) {
-			longer(n, v)
-		}
-	}
-	if c.HoldsPass() {
-		if bound := c.boundTo(); bound != "" && !deleted[bound] && (name == "" || c.zone.sessions.has(bound)) {
-			return c.pass.Binding, true
-		}
-	}
-	if name != "" {
-		return bindingOf(name, value), true
-	}
-	for set := range cookie.SetBy(lines, now) {
-		if set.Kept {
-			longer(set.Name, set.Value)
-			deleted[set.Name] = true // the request's is old
-		}
-	}
-	for n, v := range cookie.SentBy(c.cookies) {
-		if !deleted[n] {
-			longer(n, v)
-		}
-	}
-	return bindingOf(name, value), name != ""
-}
-
-// learn remembers which cookies the upstream keeps from scripts.
-func (c *Client) learn(lines []string, now time.Time) {
-	if len(c.zone.Told) == 0 || len(lines) == 0 {
-		return
-	}
-	for set := range cookie.SetBy(lines, now) {
-		if set.Kept && set.HTTPOnly && !strings.HasPrefix(set.Name, cookiePrefix) {
-			c.zone.sessions.add(set.Name)
-		}
-	}
-}
-
-// names are the last few names of cookies. The zero value is ready for use.
-type names struct {
-	mu   sync.Mutex
-	last []string
-}
-
-// mostNames is how many names are remembered.
-const mostNames = 16
-
-func (n *names) add(name string) {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	if slices.Contains(n.last, name) {
-		return
-	}
-	if len(n.last) == mostNames {
-		n.last = slices.Delete(n.last, 0, 1)
-	}
-	n.last = append(n.last, name)
-}
-
-func (n *names) has(name string) bool {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	return slices.Contains(n.last, name)
+	return Binding{}, false
 }
 
 // dropped ends the pass of a member if the response deletes the cookie that it is bound

@@ -45,7 +45,7 @@ func node(t testing.TB, s *storage) *Zone {
 	if err := keys.Maintain(t.Context(), now.Add(-time.Hour)); err != nil {
 		t.Fatal(err)
 	}
-	return &Zone{Name: "php", Keys: keys, Memory: NewMemory(), Issued: []string{"wordpress_logged_in_*"}, Told: []string{"X-User"}}
+	return &Zone{Name: "php", Keys: keys, Memory: NewMemory(), Issued: []string{"wordpress_logged_in_*"}, Told: []Told{{Header: "X-User", Session: "*session"}}}
 }
 
 const host = "example.com"
@@ -438,35 +438,20 @@ func TestAMemberWhomTheUpstreamNamesMustPresentTheSession(t *testing.T) {
 	}
 }
 
-// Browsers send cookies of statistics and consent, too, which outlast a log-out.
+// Browsers send cookies of statistics and consent, too, which outlast a log-out, and
+// upstreams set others beside the session.
 func TestTheSessionIsToldFromOtherCookies(t *testing.T) {
-	junk := "_ga=GA1.1.123456789.1700000000; consent=" + strings.Repeat("x", 900)
 	long := strings.Repeat("s", 340)
-	for name, site := range map[string]struct {
-		anonymous []string // that the upstream sets for anybody
-		request   string   // of one who is logged in
-		session   string   // by which the upstream knows the user
-	}{
-		"Laravel": {
-			[]string{"XSRF-TOKEN=" + long + "; path=/; SameSite=lax", "laravel_session=" + long + "; path=/; HttpOnly; SameSite=lax"},
-			"XSRF-TOKEN=" + long + "token; laravel_session=" + long + "1", "laravel_session=" + long + "1",
-		},
-		"Rails": {
-			[]string{"_app_session=" + long + "; path=/; HttpOnly", "theme=dark; path=/"},
-			"theme=dark; _app_session=" + long + "1", "_app_session=" + long + "1",
-		},
-		"MediaWiki": {
-			[]string{"wiki_session=0123456789abcdefghijklmnopqrstuv; path=/; secure; HttpOnly"},
-			"wikiUserName=A_user_with_a_name_of_more_than_32_letters; wiki_session=1123456789abcdefghijklmnopqrstuv",
-			"wiki_session=1123456789abcdefghijklmnopqrstuv",
-		},
+	junk := "_ga=GA1.1.123456789.1700000000; consent=" + strings.Repeat("x", 900)
+	for name, site := range map[string]struct{ pattern, other, session string }{
+		"Laravel":   {"laravel_session", "XSRF-TOKEN=" + long, "laravel_session=" + long},
+		"Rails":     {"_*_session", "theme=dark", "_app_session=" + long},
+		"MediaWiki": {"*_session", "wikiUserName=A_user_with_a_name_of_more_than_32_letters", "wiki_session=0123456789abcdef"},
 	} {
 		z := node(t, new(storage))
-		answer := func(user, sent string, lines ...string) (Event, string) {
-			c, header := z.Client(request(sent), host, now), http.Header{"Set-Cookie": slices.Clone(lines)}
-			if user != "" {
-				header.Set("X-User", user)
-			}
+		z.Told[0].Session = site.pattern
+		answer := func(sent string, lines ...string) (Event, string) {
+			c, header := z.Client(request(sent), host, now), http.Header{"X-User": {"7"}, "Set-Cookie": slices.Clone(lines)}
 			event := c.Answered(200, header, now, always)
 			return event, given(http.Header{"Set-Cookie": header["Set-Cookie"][len(lines):]})
 		}
@@ -474,39 +459,31 @@ func TestTheSessionIsToldFromOtherCookies(t *testing.T) {
 			c := z.Client(request(cookies), host, now)
 			return c.Rank()
 		}
-		// Nothing has shown yet which cookie is the session's.
-		_, early := answer("7", junk+"; "+site.request)
-		if rank(early+"; "+junk+"; "+site.request) != fairqueue.Member {
-			t.Errorf("%s: got no member, want one by any of the cookies", name)
+		if event, _ := answer(junk + "; " + site.other); event != None {
+			t.Errorf("%s: got %v without the session, want no pass", name, event)
 		}
-		answer("", "", site.anonymous...)
-		for _, before := range []string{"", early + "; "} { // a pass that is bound to another cookie is bound anew
-			event, pass := answer("7", before+junk+"; "+site.request)
-			if want := Joined; before == "" && event != want || before != "" && event != Renewed {
-				t.Errorf("%s: got %v, want the pass of a member", name, event)
+		if event, _ := answer(junk+"; "+site.session, site.session+"; Max-Age=0"); event != None {
+			t.Errorf("%s: got %v while the session is deleted, want no pass", name, event)
+		}
+		for where, lines := range map[string][]string{
+			"in the request":  nil,
+			"in the response": {site.other + "x; path=/; HttpOnly", site.session + "; path=/"},
+		} {
+			sent := junk + "; " + site.other
+			if lines == nil {
+				sent += "; " + site.session
 			}
-			if rank(pass+"; "+site.session) != fairqueue.Member {
-				t.Errorf("%s: got no member with the session", name)
+			event, pass := answer(sent, lines...)
+			if event != Joined || rank(pass+"; "+site.session) != fairqueue.Member {
+				t.Errorf("%s: got %v, want a member by the session %s", name, event, where)
 			}
-			if without := strings.ReplaceAll(junk+"; "+site.request, site.session, "gone=1"); rank(pass+"; "+without) != fairqueue.Returned {
-				t.Errorf("%s: got a member without the session", name)
+			if rank(pass+"; "+junk+"; "+site.other) != fairqueue.Returned {
+				t.Errorf("%s: got a member without the session %s", name, where)
+			}
+			if event, _ := answer(pass + "; " + junk + "; " + site.session); event != None {
+				t.Errorf("%s: got %v, want the young pass kept", name, event)
 			}
 		}
-		// The pass stays while the session does, with no cookie set.
-		_, pass := answer("7", site.request)
-		if event, _ := answer("7", pass+"; "+junk+"; "+site.request); event != None {
-			t.Errorf("%s: got %v, want the young pass kept", name, event)
-		}
-	}
-}
-
-func TestTheNamesOfSessionsAreBounded(t *testing.T) {
-	var n names
-	for i := range 100 {
-		n.add(fmt.Sprint("sid", i/2))
-	}
-	if len(n.last) != mostNames || !n.has("sid49") || n.has("sid30") {
-		t.Errorf("got %q, want the last %d", n.last, mostNames)
 	}
 }
 
