@@ -90,13 +90,13 @@ func (f *overrideFile) watch(a *App, stop <-chan struct{}) {
 			return
 		case <-ticker.C:
 		}
-		f.look(a, stop)
+		f.look(a)
 	}
 }
 
 // look reads the file if it has changed, and logs what became of that.
-func (f *overrideFile) look(a *App, stop <-chan struct{}) {
-	news, s := f.Look(stop)
+func (f *overrideFile) look(a *App) {
+	news, s := f.Look()
 	switch {
 	case !news:
 	case s.Problem != nil:

@@ -1,9 +1,7 @@
 package caddymodule
 
 import (
-	"errors"
 	"fmt"
-	"io/fs"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -57,7 +55,7 @@ func (s *site) looks() {
 	s.Helper()
 	for range 2 {
 		for _, f := range s.app().overrideFiles.files {
-			f.look(s.app(), nil)
+			f.look(s.app())
 		}
 	}
 }
@@ -117,18 +115,6 @@ func TestAWrongLineKeepsTheOverridesReadBefore(t *testing.T) {
 	s.apiKey("shop").passes(4, "/")
 }
 
-// hangs is a file system that does not answer until it is closed.
-type hangs chan struct{}
-
-func (h hangs) Stat(name string) (fs.FileInfo, error) {
-	<-h
-	return os.Stat(name)
-}
-
-func (h hangs) Read(string) ([]byte, fs.FileInfo, error) {
-	return nil, nil, errors.New("the file is not to be read: it has not changed")
-}
-
 func TestAMetricTellsThatAnOverrideFileIsStale(t *testing.T) {
 	file := overrideText(t, "shop gold\n")
 	s := apiSite(t, file, "")
@@ -157,22 +143,6 @@ func TestAMetricTellsThatAnOverrideFileIsStale(t *testing.T) {
 	s.looks()
 	stale(1)
 	writeFile(t, file, "shop 3 1/h\n")
-	s.looks()
-	stale(0)
-
-	// A network mount that is gone answers nothing. Status says so meanwhile.
-	gone := make(hangs)
-	watched := s.app().overrideFiles.files[0]
-	watched.System, watched.Patience = gone, time.Millisecond
-	s.looks()
-	stale(1)
-	var status nodeStatus
-	s.admin(http.MethodGet, "/throttle/zones", "", &status)
-	if f := status.Zones[0].OverrideFile; f == nil || f.Overrides != 1 || !strings.Contains(f.Problem, "does not answer") {
-		t.Errorf("got %+v, want one override, and that the file system does not answer", f)
-	}
-	close(gone)
-	watched.Patience = 0
 	s.looks()
 	stale(0)
 

@@ -49,8 +49,8 @@ func (w *watched) writes(text string) {
 // of the first line. A problem is one with this text in it.
 func (w *watched) looks(inUse, problem string) {
 	w.Helper()
-	w.Look(nil)
-	_, s := w.Look(nil)
+	w.Look()
+	_, s := w.Look()
 	got := ""
 	if len(w.inUse) > 0 {
 		got = w.inUse[0].Parts[0]
@@ -161,7 +161,7 @@ func TestAFileThatIsBeingWrittenIsNotReadHalfDone(t *testing.T) {
 	w.writes("")
 	text := ""
 	for range 5 {
-		if news, s := w.Look(nil); news || s.Problem != nil || w.inUse[0].Parts[0] != "a" {
+		if news, s := w.Look(); news || s.Problem != nil || w.inUse[0].Parts[0] != "a" {
 			t.Fatalf("got %v, %v with %q written, want the old set", s, w.inUse, text)
 		}
 		text += "b deny\n"[:min(7, 3+len(text))]
@@ -182,7 +182,7 @@ func TestAFileThatIsWrongKeepsTheOldSet(t *testing.T) {
 	} {
 		w.writes(test.text)
 		w.looks("a", test.problem)
-		if news, _ := w.Look(nil); news {
+		if news, _ := w.Look(); news {
 			t.Errorf("%s: got news of the same problem, want none", test.problem)
 		}
 	}

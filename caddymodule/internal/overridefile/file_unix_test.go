@@ -23,7 +23,7 @@ func TestAFIFOIsNotOpened(t *testing.T) {
 		t.Errorf("got %v, want that it is no regular file", err)
 	}
 	// It may take the place of the file between a look and the reading.
-	if _, _, err := (disk{}).Read(w.Path); err == nil || !strings.Contains(err.Error(), "is no regular file") {
+	if _, _, err := contents(w.Path); err == nil || !strings.Contains(err.Error(), "is no regular file") {
 		t.Errorf("got %v, want that it is no regular file", err)
 	}
 }

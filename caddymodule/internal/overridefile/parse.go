@@ -6,10 +6,10 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
-	"regexp"
 	"strings"
-	"unicode"
 	"unicode/utf8"
+
+	"github.com/caddyserver/caddy/v2/caddyconfig/caddyfile"
 
 	bucketkey "github.com/caddy-throttle/caddy-throttle/leakybucket/key"
 )
@@ -58,16 +58,23 @@ func Parse(name string, text []byte) ([]Line, error) {
 	if i := invalidUTF8(text); i >= 0 {
 		return nil, at(name, 1+bytes.Count(text[:i], []byte("\n")), errors.New("bytes that are no UTF-8: want UTF-8, or the part as sha256: and its digest"))
 	}
+	tokens, err := caddyfile.Tokenize(append(text, '\n'), name)
+	if err != nil {
+		return nil, fmt.Errorf("%w, at %s", err, name)
+	}
 	var lines []Line
-	number := 0
-	for text := range strings.Lines(strings.TrimPrefix(string(text), byteOrderMark)) {
-		number++
-		words, err := split(text)
-		if err != nil {
-			return nil, at(name, number, err)
-		}
-		if len(words) == 0 {
-			continue
+	for len(tokens) > 0 {
+		number := tokens[0].Line
+		var words []string
+		for len(tokens) > 0 && tokens[0].Line == number {
+			word := tokens[0].Text
+			switch {
+			case word == "":
+				return nil, at(name, number, errors.New("nothing between quotes: want a word"))
+			case strings.Contains(word, "\n"):
+				return nil, at(name, number, errors.New("a quote is not closed: want another one on the same line"))
+			}
+			words, tokens = append(words, word), tokens[1:]
 		}
 		o, err := ParseWords(words)
 		if err != nil {
@@ -78,48 +85,6 @@ func Parse(name string, text []byte) ([]Line, error) {
 		}
 	}
 	return lines, nil
-}
-
-// escaped is a backslash in double quotes and what follows: only one before a quote goes.
-var escaped = regexp.MustCompile(`\\(")|(\\.)`)
-
-const byteOrderMark = "\ufeff"
-
-// split returns the words of a line, as Caddy reads them in a Caddyfile: a word may be in
-// double quotes, with \" for a quote in it, or in backquotes, and # begins a comment.
-func split(line string) (words []string, err error) {
-	for {
-		line = strings.TrimLeftFunc(line, unicode.IsSpace)
-		if line == "" || line[0] == '#' {
-			return words, nil
-		}
-		end := strings.IndexFunc(line, unicode.IsSpace)
-		if end < 0 {
-			end = len(line)
-		}
-		word := line[:end]
-		switch line[0] {
-		case '"', '`':
-			closing := 1
-			for closing < len(line) && line[closing] != line[0] {
-				if line[0] == '"' && line[closing] == '\\' {
-					closing++ // what it stands before closes nothing
-				}
-				closing++
-			}
-			if closing >= len(line) {
-				return nil, errors.New("a quote is not closed: want another one on the same line")
-			}
-			word, end = line[1:closing], closing+1
-			if line[0] == '"' {
-				word = escaped.ReplaceAllString(word, "$1$2")
-			}
-			if word == "" {
-				return nil, errors.New("nothing between quotes: want a word")
-			}
-		}
-		words, line = append(words, word), line[end:]
-	}
 }
 
 // invalidUTF8 returns the index of the first byte that is no UTF-8, or -1.

@@ -3,11 +3,8 @@ package overridefile
 import (
 	"fmt"
 	"reflect"
-	"slices"
 	"strings"
 	"testing"
-
-	"github.com/caddyserver/caddy/v2/caddyconfig/caddyfile"
 
 	bucketkey "github.com/caddy-throttle/caddy-throttle/leakybucket/key"
 )
@@ -56,25 +53,6 @@ func TestAFileThatIsWrongSaysItsLine(t *testing.T) {
 	} {
 		if got, err := Parse("customers", []byte(test.text)); err == nil || err.Error() != test.want {
 			t.Errorf("%s: got %v, %v, want error %s", test.name, got, err, test.want)
-		}
-	}
-}
-
-// A line may be moved from a Caddyfile to the file.
-func TestWordsAreThoseOfACaddyfile(t *testing.T) {
-	for _, text := range []string{
-		"a b", "a  b\tc", `"a b" c`, `"a"b`, "`a b`c", `"a\"b" c`, `"a\b\\" c`, "a # b", "a#b", `"a # b"`, "a\"b", `a\b`, "a\u00a0b", "a\r", "{ }", "a <", "ä ö",
-	} {
-		tokens, err := caddyfile.Tokenize([]byte(text), "Caddyfile")
-		if err != nil {
-			t.Fatal(err)
-		}
-		var want []string
-		for _, token := range tokens {
-			want = append(want, token.Text)
-		}
-		if got, err := split(text); err != nil || !slices.Equal(got, want) {
-			t.Errorf("%s: got %q, %v, want %q", text, got, err, want)
 		}
 	}
 }
