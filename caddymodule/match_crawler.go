@@ -5,7 +5,6 @@ import (
 	"net/http"
 	"net/netip"
 	"net/url"
-	"path/filepath"
 	"slices"
 	"strings"
 	"time"
@@ -31,9 +30,9 @@ func init() {
 // too, for clients whose user agent names a crawler that has a domain. So the first
 // visit from an address that is on no list does not match.
 type VerifiedCrawler struct {
-	// The crawlers: names such as `googlebot`, URLs of lists, or files. A list is JSON
-	// with `prefixes` of `ipv4Prefix` and `ipv6Prefix`, or text with a network in each
-	// line. Required.
+	// The crawlers: names such as `googlebot`, or URLs of lists. A list is JSON with
+	// `prefixes` of `ipv4Prefix` and `ipv6Prefix`, or text with a network in each line.
+	// Required.
 	Crawlers []string `json:"crawlers,omitempty"`
 
 	// The DNS server that confirms addresses, as host:port. Default: those of the
@@ -51,16 +50,11 @@ func (VerifiedCrawler) CaddyModule() caddy.ModuleInfo {
 	}
 }
 
-// Provision finds the crawlers, and checks lists that are files. It dials nothing.
+// Provision finds the crawlers. It dials nothing.
 func (m *VerifiedCrawler) Provision(ctx caddy.Context) error {
 	known, sources, err := m.parse()
 	if err != nil {
 		return err
-	}
-	for _, source := range sources {
-		if err := crawler.CheckFile(source); err != nil {
-			return err
-		}
 	}
 	app, err := enclosingApp(ctx)
 	if err != nil {
@@ -92,7 +86,7 @@ func enclosingApp(ctx caddy.Context) (*App, error) {
 // parse returns the known crawlers and the lists that the matcher names.
 func (m *VerifiedCrawler) parse() (known []*crawler.Crawler, sources []string, err error) {
 	if len(m.Crawlers) == 0 {
-		return nil, nil, fmt.Errorf("verified_crawler names no crawler: want %s, a URL or a file", strings.Join(crawler.Names(), ", "))
+		return nil, nil, fmt.Errorf("verified_crawler names no crawler: want %s, or a URL", strings.Join(crawler.Names(), ", "))
 	}
 	for _, name := range m.Crawlers {
 		switch c, list, err := parseCrawler(name); {
@@ -112,27 +106,6 @@ func (m *VerifiedCrawler) parse() (known []*crawler.Crawler, sources []string, e
 	return known, sources, nil
 }
 
-// userFetchers are programs that fetch a page when a user asks them to. Anybody can
-// send them anywhere, so that they are no crawlers.
-var userFetchers = []string{
-	"chatgpt-user", "claude-user", "perplexity-user", "mistralai-user", "duckassistbot", "amzn-user", "meta-externalfetcher", "facebookexternalhit",
-	"feedfetcher", "feedfetcher-google", "google-read-aloud", "google-site-verification", "google-agent", "google-notebooklm", "googleagent-mariner",
-}
-
-// robotsWords are words that robots.txt knows and no request carries.
-var robotsWords = []string{"google-extended", "applebot-extended"}
-
-// unprovable are crawlers whose operators publish neither addresses nor names of hosts.
-var unprovable = []string{"meta-externalagent", "meta-webindexer", "meta-externalads", "bytespider", "amzn-searchbot", "mistralai-training"}
-
-// otherCrawlers are other words for crawlers.
-var otherCrawlers = map[string]string{
-	"google": "googlebot", "googleother": "googlebot", "adsbot": "google-special", "adsbot-google": "google-special", "mediapartners-google": "google-special",
-	"bing": "bingbot", "msnbot": "bingbot", "microsoft": "bingbot", "apple": "applebot", "duckduckgo": "duckduckbot", "openai": "gptbot oai-searchbot", "gpt": "gptbot", "searchbot": "oai-searchbot",
-	"anthropic": "claudebot", "claude": "claudebot", "claude-searchbot": "claudebot", "perplexity": "perplexitybot", "commoncrawl": "ccbot", "common-crawl": "ccbot",
-	"mistral": "mistralai-index", "mistralai": "mistralai-index", "amazon": "amazonbot", "yandex": "yandexbot", "baidu": "baiduspider", "seznam": "seznambot",
-}
-
 // parseCrawler returns the crawler of a name, or the list that it is.
 func parseCrawler(text string) (*crawler.Crawler, string, error) {
 	if scheme, _, is := strings.Cut(text, "://"); is {
@@ -145,39 +118,18 @@ func parseCrawler(text string) (*crawler.Crawler, string, error) {
 		}
 		return nil, text, nil
 	}
-	if strings.ContainsAny(text, `/\`) {
-		if _, err := netip.ParsePrefix(text); err == nil {
-			return nil, "", fmt.Errorf("unknown crawler %q: for a network, want client_ip %[1]s", text)
-		}
-		if !filepath.IsAbs(text) {
-			return nil, "", fmt.Errorf("invalid list %q: want the whole path of the file, such as /etc/caddy/bots.json", text)
-		}
-		return nil, filepath.Clean(text), nil
-	}
 	name := strings.ReplaceAll(strings.ToLower(text), "_", "-")
 	if c := crawler.Find(name); c != nil {
 		return c, "", nil
 	}
-	if _, err := netip.ParseAddr(text); err == nil {
-		return nil, "", fmt.Errorf("unknown crawler %q: for an address, want client_ip %[1]s", text)
+	_, notAddress := netip.ParseAddr(text)
+	if _, notNetwork := netip.ParsePrefix(text); notAddress == nil || notNetwork == nil {
+		return nil, "", fmt.Errorf("unknown crawler %q: for addresses, want client_ip %[1]s", text)
 	}
-	if slices.Contains(userFetchers, name) {
-		return nil, "", fmt.Errorf("%s is no crawler: it fetches pages when its users ask for them, so anybody can send it; leave it out", text)
-	}
-	if slices.Contains(robotsWords, name) {
-		return nil, "", fmt.Errorf("%s is no crawler: it is a word for robots.txt, which no request carries; leave it out", text)
-	}
-	if slices.Contains(unprovable, name) {
-		return nil, "", fmt.Errorf("%s cannot be verified: its operator publishes no list of addresses that a program can read; leave it out, or name a list of your own, such as /etc/caddy/bots.json", text)
-	}
-	meant := otherCrawlers[name]
-	if meant == "" {
-		meant = nearest(name, crawler.Names())
-	}
-	if meant != "" {
+	if meant := nearest(name, crawler.Names()); meant != "" {
 		return nil, "", fmt.Errorf("unknown crawler %q: did you mean %s?", text, meant)
 	}
-	return nil, "", fmt.Errorf("unknown crawler %q: want %s, or the list of another one, such as https://example.com/bots.json or /etc/caddy/bots.json", text, strings.Join(crawler.Names(), ", "))
+	return nil, "", fmt.Errorf("unknown crawler %q: want %s, or the list of another one, such as https://example.com/bots.json", text, strings.Join(crawler.Names(), ", "))
 }
 
 // MatchWithError implements caddyhttp.RequestMatcherWithError.
@@ -190,7 +142,7 @@ func (m *VerifiedCrawler) MatchWithError(r *http.Request) (bool, error) {
 
 // UnmarshalCaddyfile sets up the matcher from Caddyfile tokens. Syntax:
 //
-//	verified_crawler <name|url|file>... {
+//	verified_crawler <name|url>... {
 //	    resolver <address:port>
 //	}
 func (m *VerifiedCrawler) UnmarshalCaddyfile(d *caddyfile.Dispenser) error {

@@ -1,16 +1,16 @@
 package caddymodule
 
 import (
+	"crypto/sha256"
 	"fmt"
 	"net"
 	"net/http"
-	"os"
-	"path/filepath"
 	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
 
+	"github.com/caddyserver/caddy/v2"
 	"github.com/miekg/dns"
 )
 
@@ -108,8 +108,10 @@ http://ADDRESS {
 
 func TestACrawlerIsVerifiedByItsNameAfterItsFirstVisitAndByAListAtOnce(t *testing.T) {
 	resolver, asked := crawlerNames(t)
-	list := filepath.Join(t.TempDir(), "bots.txt")
-	if err := os.WriteFile(list, []byte("192.0.2.0/28"), 0o600); err != nil {
+	const list = "https://127.0.0.1:1/partners.json"
+	digest := sha256.Sum256([]byte(list))
+	copied := fmt.Appendf(nil, `{"url":%q,"fetched":%q,"prefixes":["192.0.2.0/28"]}`, list, time.Now().Format(time.RFC3339))
+	if err := caddy.DefaultStorage.Store(t.Context(), fmt.Sprintf("throttle/crawlers/%x.json", digest[:8]), copied); err != nil {
 		t.Fatal(err)
 	}
 	addr := freeAddress(t)
@@ -165,31 +167,6 @@ func TestValidatingAConfigAsksNobodyAboutCrawlers(t *testing.T) {
 	}
 	if lines := s.logs.lines(t, "list of crawlers"); len(lines) > 0 {
 		t.Errorf("a config that was not started has fetched a list: %v", lines)
-	}
-}
-
-func TestAListOfCrawlersThatCannotBeReadIsAnErrorOfItsLine(t *testing.T) {
-	folder := t.TempDir()
-	file := func(name, text string) string {
-		name = filepath.Join(folder, name)
-		if err := os.WriteFile(name, []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
-		return name
-	}
-	for _, test := range []struct{ where, list, want string }{
-		{"@bots verified_crawler LIST\nrespond @bots hello", filepath.Join(folder, "absent"), "absent: no such file or directory: want a file with a network in each line"},
-		{"throttle {\nzone pages {\nlimit 60 10/s\nexempt verified_crawler bingbot LIST\n}\n}", filepath.Join(folder, "absent"), "want a file with a network in each line, at Caddyfile:5"},
-		{"throttle {\nzone php {\nin_flight 5 {\n\tshare\n\trank crawler verified_crawler LIST\n}\n}\n}", filepath.Join(folder, "absent"), "want a file with a network in each line, at Caddyfile:6"},
-		{"@bots verified_crawler LIST\nrespond @bots hello", folder, "it is no regular file"},
-		{"@bots verified_crawler LIST\nrespond @bots hello", file("empty", "# none yet\n"), "empty: it has no networks"},
-		{"@bots verified_crawler LIST\nrespond @bots hello", file("private", "10.0.0.0/24\n"), "private: its network 10.0.0.0/24 is private or reserved"},
-		{"@bots verified_crawler LIST\nrespond @bots hello", file("good", "192.0.2.0/28\n"), ""},
-	} {
-		_, got := mistake{in: "file", text: "http:// {\n" + strings.ReplaceAll(test.where, "LIST", test.list) + "\n}"}.adapt()
-		if test.want == "" && got != "" || test.want != "" && !strings.Contains(got, test.want) {
-			t.Errorf("%s: got %s, want %s", test.list, got, test.want)
-		}
 	}
 }
 

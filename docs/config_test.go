@@ -30,7 +30,7 @@ import (
 )
 
 // A machine has the files that configurations in the documentation name.
-type machine struct{ secret, pem, page, overrides, customers, crawlers, logs string }
+type machine struct{ secret, pem, page, overrides, customers, logs string }
 
 func newMachine(t *testing.T) *machine {
 	t.Helper()
@@ -41,7 +41,7 @@ func newMachine(t *testing.T) *machine {
 	if err != nil {
 		t.Fatal(err)
 	}
-	m := &machine{filepath.Join(folder, "secret"), filepath.Join(folder, "both.pem"), page, filepath.Join(folder, "overrides"), filepath.Join(folder, "customers"), filepath.Join(folder, "crawlers"), folder + "/"}
+	m := &machine{filepath.Join(folder, "secret"), filepath.Join(folder, "both.pem"), page, filepath.Join(folder, "overrides"), filepath.Join(folder, "customers"), folder + "/"}
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
 		t.Fatal(err)
@@ -57,7 +57,7 @@ func newMachine(t *testing.T) *machine {
 	}
 	both := append(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: certificate}),
 		pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: private})...)
-	for name, text := range map[string][]byte{m.secret: []byte("secret"), m.pem: both, m.overrides: []byte("override some-key 600 10/s\n"), m.customers: []byte("# nobody yet\n"), m.crawlers: []byte("203.0.113.0/24\n")} {
+	for name, text := range map[string][]byte{m.secret: []byte("secret"), m.pem: both, m.overrides: []byte("override some-key 600 10/s\n"), m.customers: []byte("# nobody yet\n")} {
 		if err := os.WriteFile(name, text, 0o600); err != nil {
 			t.Fatal(err)
 		}
@@ -70,7 +70,6 @@ var (
 	pemFile    = regexp.MustCompile(`/[\w./-]+\.(pem|crt|key)\b`)
 	pageFile   = regexp.MustCompile(`(?m)^(\s*page )[^\s{]+$|("page": ")[^"]+`)
 	customers  = regexp.MustCompile(`(?m)^(\s*override_file )\S+$|("override_file": ")[^"]+`)
-	crawlers   = regexp.MustCompile(`(?m)^(.*\bverified_crawler .*?) /[^\s{]+`)
 	imported   = regexp.MustCompile(`(?m)^(\s*import )/\S+$`)
 	logFile    = regexp.MustCompile(`/var/log/(caddy/)?`)
 )
@@ -82,7 +81,6 @@ func (m *machine) local(config string) string {
 	config = pageFile.ReplaceAllString(config, "${1}${2}"+m.page)
 	config = imported.ReplaceAllString(config, "${1}"+m.overrides)
 	config = customers.ReplaceAllString(config, "${1}${2}"+m.customers)
-	config = crawlers.ReplaceAllString(config, "${1} "+m.crawlers)
 	return logFile.ReplaceAllLiteralString(config, m.logs)
 }
 

@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"math"
 	"net/netip"
 	"slices"
 	"strings"
@@ -143,35 +142,4 @@ func check(network netip.Prefix) error {
 		return fmt.Errorf("its network %v is private or reserved", network)
 	}
 	return nil
-}
-
-// doubled refuses a list that is at least twice as large as the last one, by the number
-// of its networks or by the space that they take.
-func doubled(last, now []netip.Prefix) error {
-	if len(last) == 0 {
-		return nil
-	}
-	if len(now) >= 2*len(last) {
-		return fmt.Errorf("it has grown from %d networks to %d", len(last), len(now))
-	}
-	for _, four := range []bool{true, false} {
-		if before, after := space(last, four), space(now, four); before > 0 && after >= 2*before {
-			return fmt.Errorf("its networks have grown from %v to %v %s", before, after, map[bool]string{true: "IPv4 addresses", false: "IPv6 networks of /64"}[four])
-		}
-	}
-	return nil
-}
-
-// space returns how many addresses of IPv4, or networks of /64 of IPv6, a list has.
-func space(networks []netip.Prefix, four bool) (n float64) {
-	unit := 64
-	if four {
-		unit = 32
-	}
-	for _, network := range networks {
-		if network.Addr().Is4() == four {
-			n += math.Exp2(float64(unit - network.Bits()))
-		}
-	}
-	return n
 }

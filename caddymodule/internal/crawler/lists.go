@@ -1,7 +1,6 @@
 package crawler
 
 import (
-	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
@@ -11,16 +10,10 @@ import (
 	"io"
 	"io/fs"
 	"math/rand/v2"
-	"net"
 	"net/http"
 	"net/netip"
-	"os"
-	"path/filepath"
-	"slices"
-	"strings"
 	"sync"
 	"sync/atomic"
-	"syscall"
 	"time"
 )
 
@@ -37,9 +30,6 @@ const (
 	// as long each time, up to retryLast.
 	retryFirst = 5 * time.Minute
 	retryLast  = 6 * time.Hour
-
-	// checkFile is how often a file is looked at.
-	checkFile = time.Minute
 )
 
 // Storage is the part of certmagic.Storage that keeps copies of lists.
@@ -51,14 +41,13 @@ type Storage interface {
 // Lists keep published lists of addresses up to date while they are in use. The zero
 // value is ready. It is safe for concurrent use.
 type Lists struct {
-	// Transport fetches lists. If nil, one like http.DefaultTransport does, which follows
-	// no redirect to a private address.
+	// Transport fetches lists. If nil, http.DefaultTransport does.
 	Transport http.RoundTripper
 
 	generation atomic.Uint64 // counts changes of lists
 
 	mu    sync.Mutex
-	lists map[string]*list // by URL or path
+	lists map[string]*list // by URL
 }
 
 // A Config is one that uses lists.
@@ -80,9 +69,6 @@ type list struct {
 
 	fetched time.Time // of the networks
 }
-
-// isFile reports whether a source is a file, and not a URL.
-func isFile(source string) bool { return !strings.HasPrefix(source, "https://") }
 
 // Use keeps lists up to date until the function that it returns is called. The channel
 // is closed as soon as the last good copy of each has been read.
@@ -149,10 +135,6 @@ func (s *list) set(networks []netip.Prefix) {
 
 // run keeps the list up to date until ctx is done.
 func (s *list) run(ctx context.Context) {
-	if isFile(s.source) {
-		s.watchFile(ctx)
-		return
-	}
 	if err := s.restore(ctx); err != nil {
 		s.warn(ctx, err)
 	}
@@ -197,77 +179,6 @@ func (s *list) warn(ctx context.Context, err error) {
 	if ctx.Err() == nil {
 		s.config.Load().Warn(s.source, err)
 	}
-}
-
-// watchFile reads the file whenever it has changed.
-func (s *list) watchFile(ctx context.Context) {
-	last, changed := "", time.Time{}
-	for first := true; ; first = false {
-		info, err := os.Stat(s.source)
-		if err == nil && !info.ModTime().Equal(changed) {
-			if err = s.readFile(); err == nil {
-				changed = info.ModTime()
-			}
-		}
-		text := ""
-		if err != nil {
-			if text = err.Error(); text != last {
-				s.warn(ctx, err)
-			}
-		}
-		last = text
-		if first {
-			close(s.tried)
-		}
-		if !sleep(ctx, checkFile) {
-			return
-		}
-	}
-}
-
-func (s *list) readFile() error {
-	networks, err := readFile(s.source)
-	if err == nil {
-		s.set(networks)
-	}
-	return err
-}
-
-// CheckFile reports what is wrong with a list that is a file. If the source is a URL, it
-// reports nothing.
-func CheckFile(source string) error {
-	if !isFile(source) {
-		return nil
-	}
-	_, err := readFile(source)
-	switch {
-	case errors.Is(err, fs.ErrNotExist):
-		return fmt.Errorf("reading a list of crawlers: %w: want a file with a network in each line", err)
-	case err != nil:
-		return fmt.Errorf("reading the list of crawlers %s: %w", source, err)
-	}
-	return nil
-}
-
-// readFile reads a list. It waits for no writer of a pipe.
-func readFile(name string) ([]netip.Prefix, error) {
-	info, err := os.Stat(name)
-	if err != nil {
-		return nil, err
-	}
-	if !info.Mode().IsRegular() {
-		return nil, errors.New("it is no regular file")
-	}
-	file, err := os.Open(filepath.Clean(name))
-	if err != nil {
-		return nil, err
-	}
-	defer func() { _ = file.Close() }()
-	data, err := io.ReadAll(io.LimitReader(file, maxList+1))
-	if err != nil {
-		return nil, err
-	}
-	return parse(data)
 }
 
 // A copied list is how storage keeps one.
@@ -335,11 +246,6 @@ func (s *list) refresh(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if before := s.networks.Load(); before != nil {
-		if err := doubled(*before, networks); err != nil {
-			return fmt.Errorf("%w: the last good copy stays in use; if the list is right, delete %s from storage and restart Caddy", err, storageKey(s.source))
-		}
-	}
 	s.fetched = time.Now()
 	s.set(networks)
 	return s.store(ctx, networks)
@@ -373,14 +279,7 @@ func (s *list) fetch(ctx context.Context) ([]netip.Prefix, error) {
 	}
 	r.Header.Set("User-Agent", "caddy-throttle")
 	r.Header.Set("Accept", "application/json, text/plain")
-	way := new(route)
-	client := http.Client{Transport: s.owner.Transport, CheckRedirect: way.follow}
-	if client.Transport == nil {
-		transport := way.transport()
-		defer transport.CloseIdleConnections()
-		client.Transport = transport
-	}
-	answer, err := client.Do(r)
+	answer, err := (&http.Client{Transport: s.owner.Transport, CheckRedirect: follow}).Do(r)
 	if err != nil {
 		return nil, err
 	}
@@ -395,53 +294,16 @@ func (s *list) fetch(ctx context.Context) ([]netip.Prefix, error) {
 	return parse(data)
 }
 
-// A route is where redirects lead a request for a list. A list may be on a private
-// address, but no operator may send Caddy to one that the list does not name.
-type route struct {
-	mu    sync.Mutex
-	hosts []string // with ports, that only redirects named
-}
-
-// follow refuses redirects to plain http, and notes where others lead.
-func (w *route) follow(r *http.Request, via []*http.Request) error {
-	if r.URL.Scheme != "https" {
+// follow refuses redirects to plain http and to other hosts: no operator may send Caddy to
+// a service of the inner network.
+func follow(r *http.Request, via []*http.Request) error {
+	switch {
+	case r.URL.Scheme != "https":
 		return errors.New("it is redirected to plain http")
-	}
-	if len(via) > maxRedirects {
+	case r.URL.Host != via[0].URL.Host:
+		return fmt.Errorf("it is redirected to another host: if that is the operator's, name the list %s", r.URL)
+	case len(via) > maxRedirects:
 		return errors.New("it is redirected too often")
-	}
-	if r.URL.Host != via[0].URL.Host {
-		w.mu.Lock()
-		defer w.mu.Unlock()
-		w.hosts = append(w.hosts, net.JoinHostPort(r.URL.Hostname(), cmp.Or(r.URL.Port(), "443")))
-	}
-	return nil
-}
-
-// transport returns one that dials no private address for a redirect.
-func (w *route) transport() *http.Transport {
-	transport := http.DefaultTransport.(*http.Transport).Clone()
-	transport.DialContext = func(ctx context.Context, network, address string) (net.Conn, error) {
-		dialer := net.Dialer{Timeout: fetchTimeout}
-		w.mu.Lock()
-		if slices.Contains(w.hosts, address) { // and not a proxy's
-			dialer.Control = onlyPublic
-		}
-		w.mu.Unlock()
-		return dialer.DialContext(ctx, network, address)
-	}
-	return transport
-}
-
-// onlyPublic refuses to dial addresses that are private or reserved.
-func onlyPublic(_, address string, _ syscall.RawConn) error {
-	host, err := netip.ParseAddrPort(address)
-	if err != nil {
-		return err
-	}
-	addr := host.Addr().Unmap().WithZone("")
-	if slices.ContainsFunc(reserved, func(network netip.Prefix) bool { return network.Contains(addr) }) {
-		return fmt.Errorf("it is redirected to %v, which is private or reserved", addr)
 	}
 	return nil
 }

@@ -388,7 +388,7 @@ func TestEveryKnownCrawlerCanBeVerified(t *testing.T) {
 			t.Errorf("%+v lacks something", c)
 		}
 		for _, list := range c.Lists {
-			if isFile(list) {
+			if !strings.HasPrefix(list, "https://") {
 				t.Errorf("%s: %s is no https URL", c.Name, list)
 			}
 		}

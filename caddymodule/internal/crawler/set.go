@@ -31,7 +31,7 @@ type tables struct {
 	claimed    map[*Crawler]*table
 }
 
-// NewSet returns a set of known crawlers, and of lists that are URLs or files. DNS asks
+// NewSet returns a set of known crawlers, and of lists by their URLs. DNS asks
 // a server, or the system's servers if it is empty.
 func NewSet(lists *Lists, lookups *Lookups, crawlers []*Crawler, sources []string, server string) *Set {
 	s := &Set{lists: lists, lookups: lookups, server: server, resolver: NewResolver(server), open: sources}
