@@ -2,16 +2,13 @@ package body
 
 import (
 	"bytes"
+	"encoding/json"
 	"fmt"
 	"strconv"
 	"strings"
 
 	"github.com/tidwall/gjson"
 )
-
-// deepest is how deep JSON may be nested to be looked at. PHP reads 512 levels
-// by default, Rails 100.
-const deepest = 1000
 
 // A Path leads to an array in JSON, or names a field of a form. It is that part
 // of gjson's syntax that has one meaning in every document: keys with dots
@@ -59,8 +56,8 @@ func looksLikeJSON(data []byte) bool {
 var byteOrderMark = []byte("\ufeff")
 
 // numbered reports whether a key is what PHP and Rails take for an index.
-func numbered(key []byte) bool {
-	digits := bytes.TrimPrefix(key, []byte("-"))
+func numbered[T string | []byte](key T) bool {
+	digits := strings.TrimPrefix(string(key), "-")
 	for _, c := range digits {
 		if c < '0' || c > '9' {
 			return false
@@ -69,182 +66,46 @@ func numbered(key []byte) bool {
 	return len(digits) > 0
 }
 
-// jsonItems returns the length of the array at path, or 1 if there is none.
+// jsonItems returns the length of the array at path, or 1 if there is none. JSON that is
+// nested deeper than 10,000 levels is not understood; PHP reads 512 by default, Rails 100.
 func jsonItems(data []byte, path Path) (n int, ok bool) {
 	data = bytes.TrimPrefix(data, byteOrderMark)
-	if tooDeep(data) || !gjson.ValidBytes(data) {
+	if !json.Valid(data) {
 		return 0, false
 	}
-	s := scanner{data: data}
-	return max(1, s.count(path.keys)), true
+	return max(1, count(gjson.ParseBytes(data), path.keys)), true
 }
 
-// A scanner walks once over JSON that is known to be valid. (A library's
-// iterator reads a value again for every level that it is nested in.)
-type scanner struct {
-	data []byte
-	at   int
-}
-
-// count passes over a value and returns the length of the array that keys lead
-// to in it. A key that stands twice in an object counts as the longer, since
-// applications differ in which one they take. Objects with numbered keys are
-// arrays.
-func (s *scanner) count(keys []string) int {
-	switch s.peek() {
-	case '{':
-		return s.countObject(keys)
-	case '[':
-		return s.countArray(keys)
-	}
-	s.skip()
-	if len(keys) == 0 {
+// count returns the length of the array that keys lead to in a value. A key that stands
+// twice in an object counts as the longer, since applications differ in which one they
+// take. Objects with numbered keys are arrays. Each key reads the value behind it once
+// more, so that the time is bounded by the length of the path.
+func count(value gjson.Result, keys []string) int {
+	switch {
+	case !value.IsObject() && !value.IsArray() && len(keys) == 0:
 		return 1
+	case !value.IsObject() && !value.IsArray():
+		return 0
 	}
-	return 0
-}
-
-func (s *scanner) countObject(keys []string) int {
-	longest, elements := 0, 0
-	for s.next('}') {
-		switch key := s.key(); {
+	array := value.IsArray()
+	longest, elements, at := 0, 0, 0
+	value.ForEach(func(key, inner gjson.Result) bool {
+		index := array || numbered(key.Str)
+		switch {
 		case len(keys) == 0:
-			s.skip()
-			if numbered(key) {
+			if index {
 				elements++
 			}
-		case string(key) == keys[0]:
-			longest = max(longest, s.count(keys[1:]))
-		case keys[0] == "#" && numbered(key):
-			elements += s.count(keys[1:])
-		default:
-			s.skip()
+		case keys[0] == "#" && index, array && keys[0] == strconv.Itoa(at):
+			elements += count(inner, keys[1:])
+		case !array && key.Str == keys[0]:
+			longest = max(longest, count(inner, keys[1:]))
 		}
-	}
-	if len(keys) == 0 {
+		at++
+		return true
+	})
+	if len(keys) == 0 && !array {
 		return max(1, elements)
 	}
 	return longest + elements
-}
-
-func (s *scanner) countArray(keys []string) (n int) {
-	for at := 0; s.next(']'); at++ {
-		switch {
-		case len(keys) == 0:
-			s.skip()
-			n++
-		case keys[0] == "#" || keys[0] == strconv.Itoa(at):
-			n += s.count(keys[1:])
-		default:
-			s.skip()
-		}
-	}
-	return n
-}
-
-// peek passes over white space and returns the byte after it, or 0 at the end.
-func (s *scanner) peek() byte {
-	for ; s.at < len(s.data); s.at++ {
-		if c := s.data[s.at]; c > ' ' {
-			return c
-		}
-	}
-	return 0
-}
-
-// next moves on to the next member of an array or object, or over its end and
-// returns false.
-func (s *scanner) next(end byte) bool {
-	if c := s.peek(); c == '[' || c == '{' || c == ',' {
-		s.at++
-		if c == ',' || s.peek() != end {
-			return true
-		}
-	}
-	s.at++
-	return false
-}
-
-// key passes over a key and its colon.
-func (s *scanner) key() []byte {
-	s.peek()
-	start := s.at
-	s.skipString()
-	raw := s.data[start:min(s.at, len(s.data))]
-	s.peek()
-	s.at++
-	if bytes.IndexByte(raw, '\\') >= 0 {
-		return []byte(gjson.ParseBytes(raw).String())
-	}
-	return bytes.Trim(raw, `"`)
-}
-
-// skip passes over a value.
-func (s *scanner) skip() {
-	for s.peek(); s.at < len(s.data); s.at++ {
-		switch s.data[s.at] {
-		case '"':
-			s.skipString()
-			return
-		case '[', '{':
-			s.skipNested()
-			return
-		case ',', ']', '}', ' ', '\t', '\r', '\n':
-			return
-		}
-	}
-}
-
-func (s *scanner) skipString() {
-	for s.at++; s.at < len(s.data); s.at++ {
-		switch s.data[s.at] {
-		case '\\':
-			s.at++
-		case '"':
-			s.at++
-			return
-		}
-	}
-}
-
-// skipNested passes over an array or object.
-func (s *scanner) skipNested() {
-	for depth := 0; s.at < len(s.data); {
-		switch s.data[s.at] {
-		case '"':
-			s.skipString()
-			continue
-		case '[', '{':
-			depth++
-		case ']', '}':
-			depth--
-		}
-		s.at++
-		if depth == 0 {
-			return
-		}
-	}
-}
-
-// tooDeep reports whether brackets are nested deeper than is safe to follow.
-// Brackets in strings do not count.
-func tooDeep(data []byte) bool {
-	depth := 0
-	for i := 0; i < len(data); i++ {
-		switch data[i] {
-		case '"':
-			for i++; i < len(data) && data[i] != '"'; i++ {
-				if data[i] == '\\' {
-					i++
-				}
-			}
-		case '[', '{':
-			if depth++; depth > deepest {
-				return true
-			}
-		case ']', '}':
-			depth--
-		}
-	}
-	return false
 }
