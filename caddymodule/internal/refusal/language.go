@@ -178,29 +178,9 @@ func (l *language) appendWait(text []byte, d time.Duration) []byte {
 // send less than 100 bytes.
 const mostLanguages = 1 << 10
 
-// preferred returns the index of the language that a client wants most (RFC 9110,
-// section 12.5.4), and English if it wants none.
-func preferred(accept []string) int {
-	best, most, left := 0, 0, mostLanguages
-	for _, header := range accept {
-		if left <= 0 {
-			break
-		}
-		header = header[:min(len(header), left)]
-		left -= len(header) + 1
-		for header != "" && most < 1000 {
-			var element string
-			element, header = cut(header, ',')
-			tag, parameters := cut(element, ';')
-			if i := spoken(strings.TrimSpace(tag)); i >= 0 {
-				if w := weight(parameters); w > most {
-					best, most = i, w
-				}
-			}
-		}
-	}
-	return best
-}
+// preferred returns the index of the language that a client wants most, and English if it
+// wants none.
+func preferred(accept []string) int { return heaviest(accept, mostLanguages, spoken, 0) }
 
 // spoken returns the index of the language of a tag such as de or pt-BR, or -1.
 func spoken(tag string) int {

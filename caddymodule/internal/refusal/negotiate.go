@@ -6,24 +6,6 @@ import "strings"
 // work for hostile clients. Browsers send about 150.
 const mostAccept = 4 << 10
 
-// A preference says how much a client wants a media type: by its weight, then by
-// how specific the range is that names it, then by how early that range stands.
-type preference struct {
-	weight      int // in thousandths; 0 excludes the type
-	specificity int // 3 for the type itself, 2 for type/*, 1 for */*, 0 for no range
-	order       int // of the range, from the first on
-}
-
-// add records a range. The most specific range decides the weight (RFC 9110,
-// section 12.5.1). Of equally specific ranges, the largest weight counts.
-func (p *preference) add(specificity, weight, order int) {
-	if specificity > p.specificity || specificity == p.specificity && weight > p.weight {
-		*p = preference{weight, specificity, order}
-	}
-}
-
-func (p *preference) highest() bool { return p.weight == 1000 && p.specificity == 3 }
-
 // A form is what the answer to a client is written in.
 type form int
 
@@ -34,68 +16,44 @@ const (
 	inNothing
 )
 
-// formFor returns the form that a client prefers. Clients without a preference,
+// formFor returns the form that a client prefers. Clients that name neither HTML nor JSON,
 // such as curl, get HTML.
-func formFor(accept []string) form {
-	switch json, html := preferences(accept); {
-	case json.over(html):
-		return inJSON
-	case html.specificity == 3:
-		return inHTML
-	}
-	return inBrief
-}
+func formFor(accept []string) form { return form(heaviest(accept, mostAccept, formOf, int(inBrief))) }
 
-// over reports whether a client wants the type of p rather than another.
-func (p preference) over(other preference) bool {
+// formOf returns the form of a media type, or -1.
+func formOf(kind string) int {
 	switch {
-	case p.weight != other.weight:
-		return p.weight > other.weight
-	case p.weight == 0:
-		return false
-	case p.specificity != other.specificity:
-		return p.specificity > other.specificity
+	case strings.EqualFold(kind, "text/html"), strings.EqualFold(kind, "application/xhtml+xml"):
+		return int(inHTML)
+	case isJSON(kind):
+		return int(inJSON)
 	}
-	return p.order < other.order
+	return -1
 }
 
-// preferences returns how much a client wants JSON, and HTML.
-func preferences(accept []string) (json, html preference) {
-	left, order := mostAccept, 0
-	for _, header := range accept {
+// heaviest returns what a client wants most of what its headers name (RFC 9110, section
+// 12.4.2), or otherwise if it names nothing that find knows. Of equal weights the first
+// counts. Only so many bytes are looked at.
+func heaviest(headers []string, left int, find func(name string) int, otherwise int) int {
+	best, most := otherwise, 0
+	for _, header := range headers {
 		if left <= 0 {
 			break
 		}
 		header = header[:min(len(header), left)]
 		left -= len(header) + 1
-		for header != "" {
+		for header != "" && most < 1000 {
 			var element string
 			element, header = cut(header, ',')
-			order++
-			kind, parameters := cut(element, ';')
-			kind = strings.TrimSpace(kind)
-			switch {
-			case kind == "":
-			case kind == "*/*", kind == "*": // the latter is what Java sends
-				json.add(1, weight(parameters), order)
-				html.add(1, weight(parameters), order)
-			case strings.EqualFold(kind, "text/*"):
-				html.add(2, weight(parameters), order)
-			case strings.EqualFold(kind, "application/*"):
-				json.add(2, weight(parameters), order)
-			case strings.EqualFold(kind, "text/html"), strings.EqualFold(kind, "application/xhtml+xml"):
-				html.add(3, weight(parameters), order)
-			case isJSON(kind):
-				json.add(3, weight(parameters), order)
-			}
-			// Nothing beats the first that is named without a weight, as browsers and
-			// most programs do.
-			if html.highest() || json.highest() {
-				return json, html
+			name, parameters := cut(element, ';')
+			if i := find(strings.TrimSpace(name)); i >= 0 {
+				if w := weight(parameters); w > most {
+					best, most = i, w
+				}
 			}
 		}
 	}
-	return json, html
+	return best
 }
 
 // isJSON reports whether a media type is JSON, or a kind of it such as
