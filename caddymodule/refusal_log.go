@@ -1,20 +1,14 @@
 package caddymodule
 
 import (
-	"cmp"
-	"math"
-	"math/rand/v2"
-	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"go.uber.org/zap"
-	"go.uber.org/zap/zapcore"
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/decision"
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/topk"
 )
 
 const (
@@ -24,21 +18,13 @@ const (
 	// blockLines is how many blocks in that time get a line each.
 	blockLines = 10
 
-	// namedKeys is how many of the most refused keys a summary names.
-	namedKeys = 3
-
 	// mostRefusalLines is how many lines wait for a log that hangs. More are dropped.
 	mostRefusalLines = 100
-
-	// refusalParts is in how many parts refusals are counted. Requests choose one at
-	// random, so under attack they rarely wait for each other.
-	refusalParts = 8
 )
 
 // A refusalLog logs that a zone refuses requests, or would in shadow. It writes a line
 // when the zone begins to refuse. Then it writes at most one a minute, with the number
-// of refused requests and of distinct keys, and the keys refused most. Lines and memory
-// are bounded, however many requests are refused. A goroutine writes the lines, so a log
+// of refused requests and of distinct keys. Lines and memory are bounded, however many requests are refused. A goroutine writes the lines, so a log
 // that hangs delays no request.
 type refusalLog struct {
 	logger *zap.Logger
@@ -46,24 +32,16 @@ type refusalLog struct {
 	group  func() string      // what the figures of shadow mean; nil if they are of enforcement
 	begun  prometheus.Counter // blocks, in all
 
-	parts [refusalParts]refusalPart
-	keys  distinctKeys // of all parts; replaced with all of them locked
+	count atomic.Int64 // since the last summary
+	keys  distinctKeys // since then
 	lasts atomic.Bool  // timer is not nil
 
-	mu      sync.Mutex  // taken before those of the parts
+	mu      sync.Mutex
 	timer   *time.Timer // nil if nothing was refused lately
 	since   time.Time
 	blocked int // blocks since then
 	waiting []refusalLine
 	written chan struct{} // closed when no line waits; nil if none does
-}
-
-// A refusalPart counts some of the refusals since the last summary.
-type refusalPart struct {
-	mu    sync.Mutex
-	count int
-	most  topk.Counter
-	_     [64]byte // parts share no cache line
 }
 
 // refusalLines are the messages of the log. Enforcement and shadow have different
@@ -92,13 +70,8 @@ func newRefusalLog(z *runningZone, d decision.Decision) *refusalLog {
 
 // note counts a refusal.
 func (l *refusalLog) note(o *decision.Outcome) {
-	key := o.RefusedKey()
-	part := &l.parts[rand.Uint32()%refusalParts]
-	part.mu.Lock()
-	part.count++
-	part.most.Add(key)
-	l.keys.add(key)
-	part.mu.Unlock()
+	l.keys.add(o.RefusedKey())
+	l.count.Add(1)
 	// It is counted before, so tick, which looks in the other order, misses nothing.
 	if !l.lasts.Load() {
 		l.begin()
@@ -133,20 +106,6 @@ func (l *refusalLog) noteBlock(o *decision.Outcome) {
 	}
 }
 
-// counted reports whether a refusal was counted since the last summary.
-func (l *refusalLog) counted() bool {
-	for i := range l.parts {
-		part := &l.parts[i]
-		part.mu.Lock()
-		n := part.count
-		part.mu.Unlock()
-		if n > 0 {
-			return true
-		}
-	}
-	return false
-}
-
 // tick logs the summary of the last minute. If nothing was refused, it stops the
 // timer.
 func (l *refusalLog) tick() {
@@ -155,8 +114,8 @@ func (l *refusalLog) tick() {
 	if l.timer == nil {
 		return
 	}
-	if !l.counted() {
-		if l.lasts.Store(false); !l.counted() {
+	if l.count.Load() == 0 {
+		if l.lasts.Store(false); l.count.Load() == 0 {
 			l.timer = nil
 			return
 		}
@@ -176,7 +135,7 @@ func (l *refusalLog) flush() (written <-chan struct{}) {
 		l.timer = nil
 		l.lasts.Store(false)
 	}
-	if l.counted() {
+	if l.count.Load() > 0 {
 		l.write(l.lines.summary, l.summary()...)
 	}
 	return l.written
@@ -237,15 +196,12 @@ func (l *refusalLog) writeAll() {
 // summary returns the counts and resets them. It must be called with the lock held.
 func (l *refusalLog) summary() []zap.Field {
 	now := time.Now()
-	count, keys, most := l.collect()
 	fields := []zap.Field{
-		zap.Int("requests", count),
-		zap.Uint64("distinct_keys", keys),
+		zap.Int64("requests", l.count.Swap(0)),
+		zap.Uint64("distinct_keys", l.keys.estimate()),
 		zap.Float64("within_seconds", now.Sub(l.since).Round(time.Second).Seconds()),
 	}
-	if len(most) > 0 {
-		fields = append(fields, zap.Objects("most_refused", named(most)))
-	}
+	l.keys.counter.Store(nil)
 	if l.group != nil {
 		fields = append(fields, zap.String("group", l.group()))
 	}
@@ -254,53 +210,4 @@ func (l *refusalLog) summary() []zap.Field {
 	}
 	l.since, l.blocked = now, 0
 	return fields
-}
-
-// collect returns what all parts have counted, and the keys refused most, and begins
-// anew.
-func (l *refusalLog) collect() (count int, keys uint64, most []topk.Key) {
-	for i := range l.parts {
-		l.parts[i].mu.Lock()
-	}
-	defer func() {
-		for i := range l.parts {
-			l.parts[i].mu.Unlock()
-		}
-	}()
-	sums := make(map[string]int)
-	for i := range l.parts {
-		part := &l.parts[i]
-		for _, k := range part.most.Top(math.MaxInt) {
-			sums[k.Key] += k.AtLeast
-		}
-		count += part.count
-		part.count, part.most = 0, topk.Counter{}
-	}
-	for key, n := range sums {
-		most = append(most, topk.Key{Key: key, AtLeast: n})
-	}
-	slices.SortFunc(most, func(a, b topk.Key) int {
-		return cmp.Or(b.AtLeast-a.AtLeast, cmp.Compare(a.Key, b.Key))
-	})
-	keys = l.keys.estimate()
-	l.keys.counter.Store(nil)
-	return count, keys, most[:min(namedKeys, len(most))]
-}
-
-// A namedKey is a key in a summary. Requests is a lower bound, if many keys were
-// refused.
-type namedKey topk.Key
-
-// MarshalLogObject implements zapcore.ObjectMarshaler.
-func (k namedKey) MarshalLogObject(enc zapcore.ObjectEncoder) error {
-	enc.AddString("key", k.Key)
-	enc.AddInt("requests", k.AtLeast)
-	return nil
-}
-
-func named(most []topk.Key) (keys []namedKey) {
-	for _, k := range most {
-		keys = append(keys, namedKey(k))
-	}
-	return keys
 }

@@ -195,24 +195,3 @@ func TestRefusedKeysAreEstimatedOverReloads(t *testing.T) {
 		t.Errorf("got %v refused keys, want 41", got)
 	}
 }
-
-func TestASummaryNamesTheKeysThatWereRefusedMost(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		s := run(t, "http:// {\nthrottle site 1 1/h\nrespond ok\n}")
-		for i, refused := range []int{3, 9, 1, 5, 7} {
-			c := s.from(fmt.Sprintf("203.0.113.%d:1", i))
-			for range 1 + refused {
-				c.get("/")
-			}
-		}
-		s.stop()
-		lines := s.logs.lines(t, "zone refused requests")
-		if len(lines) != 1 {
-			t.Fatalf("got %d lines, want 1", len(lines))
-		}
-		want := "[map[key:203.0.113.1 requests:9] map[key:203.0.113.4 requests:7] map[key:203.0.113.3 requests:5]]"
-		if got := fmt.Sprint(lines[0]["most_refused"]); got != want {
-			t.Errorf("got %s, want %s", got, want)
-		}
-	})
-}
