@@ -2,7 +2,6 @@ package caddymodule
 
 import (
 	"errors"
-	"maps"
 	"sync"
 	"sync/atomic"
 
@@ -46,8 +45,8 @@ var (
 		Help: "People whom a zone in shadow would have refused, by reports of their browsers. Each address counts once an hour.",
 	}, []string{"zone"})
 
-	keysRefused = keyCollector{prometheus.NewDesc("caddy_throttle_refused_keys",
-		"Distinct keys that were refused or, in shadow, would have been: an estimate, since the process began.", []string{"zone"}, nil)}
+	keysRefused = collector{collectKeys, []*prometheus.Desc{prometheus.NewDesc("caddy_throttle_refused_keys",
+		"Distinct keys that were refused or, in shadow, would have been: an estimate, since the process began.", []string{"zone"}, nil)}}
 
 	delays = prometheus.NewHistogramVec(prometheus.HistogramOpts{
 		Namespace: "caddy", Subsystem: "throttle", Name: "delay_seconds",
@@ -55,11 +54,11 @@ var (
 		Buckets: []float64{.01, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60},
 	}, []string{"zone"})
 
-	levels = levelCollector{prometheus.NewDesc("caddy_throttle_level_ratio",
-		"How full buckets were after each decision, as a fraction of their capacity.", []string{"zone"}, nil)}
+	levels = collector{collectLevels, []*prometheus.Desc{prometheus.NewDesc("caddy_throttle_level_ratio",
+		"How full buckets were after each decision, as a fraction of their capacity.", []string{"zone"}, nil)}}
 
-	breakerOpen = breakerCollector{prometheus.NewDesc("caddy_throttle_breaker_open",
-		"Whether the shared store is down and left alone (1) or is asked (0).", []string{"store"}, nil)}
+	breakerOpen = collector{collectBreakers, []*prometheus.Desc{prometheus.NewDesc("caddy_throttle_breaker_open",
+		"Whether the shared store is down and left alone (1) or is asked (0).", []string{"store"}, nil)}}
 
 	storeSeconds = prometheus.NewHistogramVec(prometheus.HistogramOpts{
 		Namespace: "caddy", Subsystem: "throttle", Name: "store_seconds",
@@ -87,24 +86,24 @@ var (
 		Help: "TCP connections and QUIC packets of clients that are out, which were dropped before they cost a handshake.",
 	}, []string{"transport"})
 
-	staleFiles = fileCollector{prometheus.NewDesc("caddy_throttle_override_file_stale",
-		"Whether the override_file cannot be used as it is now (1), so that what was read before holds, or is in force (0).", []string{"zone"}, nil)}
+	staleFiles = collector{collectFiles, []*prometheus.Desc{prometheus.NewDesc("caddy_throttle_override_file_stale",
+		"Whether the override_file cannot be used as it is now (1), so that what was read before holds, or is in force (0).", []string{"zone"}, nil)}}
 
-	buckets = storeCollector{
-		buckets: prometheus.NewDesc("caddy_throttle_buckets",
+	buckets = collector{collectBuckets, []*prometheus.Desc{
+		prometheus.NewDesc("caddy_throttle_buckets",
 			"Buckets kept in memory.", []string{"zone"}, nil),
-		evictions: prometheus.NewDesc("caddy_throttle_evictions_total",
+		prometheus.NewDesc("caddy_throttle_evictions_total",
 			"Buckets dropped before they were empty, because the memory store was full.", nil, nil),
-	}
+	}}
 
-	slots = slotCollector{
-		waiting: prometheus.NewDesc("caddy_throttle_waiting",
+	slots = collector{collectSlots, []*prometheus.Desc{
+		prometheus.NewDesc("caddy_throttle_waiting",
 			"Requests that wait for their delay or for a slot, in zones with share by the client's rank.", []string{"zone", "rank"}, nil),
-		inFlight: prometheus.NewDesc("caddy_throttle_in_flight",
+		prometheus.NewDesc("caddy_throttle_in_flight",
 			"Requests that hold a slot of in_flight.", []string{"zone"}, nil),
-		mean: prometheus.NewDesc("caddy_throttle_slot_mean_seconds",
+		prometheus.NewDesc("caddy_throttle_slot_mean_seconds",
 			"For how long a slot is held on average, in zones with share.", []string{"zone"}, nil),
-	}
+	}}
 )
 
 // collectors are all of them.
@@ -198,135 +197,101 @@ func (z *runningZone) mayCount(d decision.Decision, why decision.Reason) bool {
 	return true
 }
 
-// A storeCollector reads the memory store whenever metrics are collected.
-type storeCollector struct{ buckets, evictions *prometheus.Desc }
+// A collector reads what runs whenever metrics are collected.
+type collector struct {
+	read  func(of []*prometheus.Desc, to metricsChannel)
+	descs []*prometheus.Desc
+}
 
 // Describe implements prometheus.Collector.
-func (c storeCollector) Describe(descs chan<- *prometheus.Desc) {
-	descs <- c.buckets
-	descs <- c.evictions
+func (c collector) Describe(descs chan<- *prometheus.Desc) {
+	for _, d := range c.descs {
+		descs <- d
+	}
 }
 
 // Collect implements prometheus.Collector.
-func (c storeCollector) Collect(metrics chan<- prometheus.Metric) {
-	total, evictions := make(map[string]int), uint64(0)
+func (c collector) Collect(metrics chan<- prometheus.Metric) { c.read(c.descs, metrics) }
+
+type metricsChannel chan<- prometheus.Metric
+
+func (to metricsChannel) gauge(of *prometheus.Desc, value float64, labels ...string) {
+	to <- prometheus.MustNewConstMetric(of, prometheus.GaugeValue, value, labels...)
+}
+
+// eachOf calls f with all entries of a type that outlive configs.
+func eachOf[T any](f func(T)) {
 	process.Range(func(_, value any) bool {
-		if m, ok := value.(*memory); ok {
-			maps.Copy(total, m.Buckets())
-			evictions = m.Evictions()
+		if one, ok := value.(T); ok {
+			f(one)
 		}
 		return true
 	})
-	for zone, n := range total {
-		metrics <- prometheus.MustNewConstMetric(c.buckets, prometheus.GaugeValue, float64(n), zone)
-	}
-	metrics <- prometheus.MustNewConstMetric(c.evictions, prometheus.CounterValue, float64(evictions))
 }
 
-// A breakerCollector asks the shared stores whenever metrics are collected. While a
-// reload changes a store's URL there are two of one name. It reports the older
-// one, because the reload may fail.
-type breakerCollector struct{ open *prometheus.Desc }
+func toGauge(is bool) float64 {
+	if is {
+		return 1
+	}
+	return 0
+}
 
-// Describe implements prometheus.Collector.
-func (c breakerCollector) Describe(descs chan<- *prometheus.Desc) { descs <- c.open }
+func collectBuckets(of []*prometheus.Desc, to metricsChannel) {
+	evictions := uint64(0)
+	eachOf(func(m *memory) {
+		for zone, n := range m.Buckets() {
+			to.gauge(of[0], float64(n), zone)
+		}
+		evictions = m.Evictions()
+	})
+	to <- prometheus.MustNewConstMetric(of[1], prometheus.CounterValue, float64(evictions))
+}
 
-// Collect implements prometheus.Collector.
-func (c breakerCollector) Collect(metrics chan<- prometheus.Metric) {
+// collectBreakers asks the shared stores. While a reload changes a store's URL there are
+// two of one name. It reports the older one, because the reload may fail.
+func collectBreakers(of []*prometheus.Desc, to metricsChannel) {
 	first := make(map[string]*SharedStore)
 	since := make(map[string]uint64)
-	process.Range(func(_, value any) bool {
-		if s, ok := value.(*SharedStore); ok {
-			if began, runs := s.running(); runs && (first[s.name] == nil || began < since[s.name]) {
-				first[s.name], since[s.name] = s, began
-			}
+	eachOf(func(s *SharedStore) {
+		if began, runs := s.running(); runs && (first[s.name] == nil || began < since[s.name]) {
+			first[s.name], since[s.name] = s, began
 		}
-		return true
 	})
 	for name, s := range first {
-		open := 0.0
-		if s.Down() {
-			open = 1
-		}
-		metrics <- prometheus.MustNewConstMetric(c.open, prometheus.GaugeValue, open, name)
+		to.gauge(of[0], toGauge(s.Down()), name)
 	}
 }
 
-// A slotCollector reads queues and slots whenever metrics are collected.
-type slotCollector struct{ waiting, inFlight, mean *prometheus.Desc }
-
-// Describe implements prometheus.Collector.
-func (c slotCollector) Describe(descs chan<- *prometheus.Desc) {
-	descs <- c.waiting
-	descs <- c.inFlight
-	descs <- c.mean
-}
-
-// Collect implements prometheus.Collector.
-func (c slotCollector) Collect(metrics chan<- prometheus.Metric) {
-	process.Range(func(_, value any) bool {
-		l, ok := value.(*liveZone)
-		if !ok {
-			return true
-		}
+func collectSlots(of []*prometheus.Desc, to metricsChannel) {
+	eachOf(func(l *liveZone) {
 		waits, slots, _ := l.has()
 		waiting, served := l.enforced.Counts()
 		switch {
 		case l.takesTurns():
 			load := l.enforced.Load()
 			for _, rank := range allRanks {
-				metrics <- prometheus.MustNewConstMetric(c.waiting, prometheus.GaugeValue, float64(load.Waiting[rank]), l.name, rank.String())
+				to.gauge(of[0], float64(load.Waiting[rank]), l.name, rank.String())
 			}
-			metrics <- prometheus.MustNewConstMetric(c.mean, prometheus.GaugeValue, load.Mean.Seconds(), l.name)
+			to.gauge(of[2], load.Mean.Seconds(), l.name)
 		case waits:
-			metrics <- prometheus.MustNewConstMetric(c.waiting, prometheus.GaugeValue, float64(waiting), l.name, "")
+			to.gauge(of[0], float64(waiting), l.name, "")
 		}
 		if slots {
-			metrics <- prometheus.MustNewConstMetric(c.inFlight, prometheus.GaugeValue, float64(served), l.name)
+			to.gauge(of[1], float64(served), l.name)
 		}
-		return true
 	})
 }
 
-// A fileCollector asks whether override files are in force whenever metrics are
-// collected.
-type fileCollector struct{ stale *prometheus.Desc }
-
-// Describe implements prometheus.Collector.
-func (c fileCollector) Describe(descs chan<- *prometheus.Desc) { descs <- c.stale }
-
-// Collect implements prometheus.Collector.
-func (c fileCollector) Collect(metrics chan<- prometheus.Metric) {
-	process.Range(func(_, value any) bool {
-		l, ok := value.(*liveZone)
-		if !ok {
-			return true
-		}
+func collectFiles(of []*prometheus.Desc, to metricsChannel) {
+	eachOf(func(l *liveZone) {
 		if f := l.overrideFile(); f != nil {
-			stale := 0.0
-			if f.Status().Problem != nil {
-				stale = 1
-			}
-			metrics <- prometheus.MustNewConstMetric(c.stale, prometheus.GaugeValue, stale, l.name)
+			to.gauge(of[0], toGauge(f.Status().Problem != nil), l.name)
 		}
-		return true
 	})
 }
 
-// A keyCollector reads the estimates of refused keys whenever metrics are collected.
-type keyCollector struct{ keys *prometheus.Desc }
-
-// Describe implements prometheus.Collector.
-func (c keyCollector) Describe(descs chan<- *prometheus.Desc) { descs <- c.keys }
-
-// Collect implements prometheus.Collector.
-func (c keyCollector) Collect(metrics chan<- prometheus.Metric) {
-	process.Range(func(_, value any) bool {
-		if l, ok := value.(*liveZone); ok {
-			metrics <- prometheus.MustNewConstMetric(c.keys, prometheus.GaugeValue, float64(l.refused.estimate()), l.name)
-		}
-		return true
-	})
+func collectKeys(of []*prometheus.Desc, to metricsChannel) {
+	eachOf(func(l *liveZone) { to.gauge(of[0], float64(l.refused.estimate()), l.name) })
 }
 
 // fractions are the upper bounds of the buckets of caddy_throttle_level_ratio. Only
@@ -349,21 +314,10 @@ func (h *levelHistogram) observe(fraction float64) {
 	h.sum.Add(uint64(fraction * 1e6))
 }
 
-// A levelCollector reads the levels of all zones whenever metrics are collected.
-type levelCollector struct{ levels *prometheus.Desc }
-
-// Describe implements prometheus.Collector.
-func (c levelCollector) Describe(descs chan<- *prometheus.Desc) { descs <- c.levels }
-
-// Collect implements prometheus.Collector.
-func (c levelCollector) Collect(metrics chan<- prometheus.Metric) {
-	process.Range(func(_, value any) bool {
-		l, ok := value.(*liveZone)
-		if !ok {
-			return true
-		}
+func collectLevels(of []*prometheus.Desc, to metricsChannel) {
+	eachOf(func(l *liveZone) {
 		if _, _, buckets := l.has(); !buckets {
-			return true
+			return
 		}
 		sum, count, upTo := float64(l.levels.sum.Load())/1e6, uint64(0), make(map[float64]uint64, len(fractions))
 		for i := range l.levels.counts {
@@ -372,8 +326,7 @@ func (c levelCollector) Collect(metrics chan<- prometheus.Metric) {
 				upTo[fractions[i]] = count
 			}
 		}
-		metrics <- prometheus.MustNewConstHistogram(c.levels, count, sum, upTo, l.name)
-		return true
+		to <- prometheus.MustNewConstHistogram(of[0], count, sum, upTo, l.name)
 	})
 }
 
