@@ -8,7 +8,6 @@ import (
 	"net/url"
 	"path"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
@@ -43,27 +42,18 @@ func nameOf(line string) string {
 	return strings.TrimSpace(name)
 }
 
-// parse reads one Set-Cookie header. An attribute that is not understood makes it a
-// deletion.
+// parse reads one Set-Cookie header. A lifetime that is not understood makes it a
+// deletion. Values may be anything, such as JSON, for which net/http has no room.
 func parse(line string, now time.Time) Set {
 	pair, attributes, _ := strings.Cut(line, ";")
 	name, value, _ := strings.Cut(pair, "=")
-	s := Set{Name: strings.TrimSpace(name), Value: strings.TrimSpace(value), Kept: !Blank(value)}
-	for attribute := range strings.SplitSeq(attributes, ";") {
-		name, value, _ := strings.Cut(attribute, "=")
-		value = strings.TrimSpace(value)
-		switch strings.ToLower(strings.TrimSpace(name)) {
-		case "max-age":
-			if seconds, err := strconv.ParseUint(value, 10, 63); err != nil || seconds == 0 {
-				s.Kept = false
-			}
-		case "expires":
-			if expires, ok := parseExpires(value); !ok || !expires.After(now) {
-				s.Kept = false
-			}
-		}
-	}
-	return s
+	c, err := http.ParseSetCookie("any=thing;" + attributes)
+	kept := err == nil && c.MaxAge >= 0 && (c.Expires.IsZero() || c.Expires.After(now)) && !Blank(value) &&
+		!slices.ContainsFunc(c.Unparsed, func(attribute string) bool {
+			name, _, _ := strings.Cut(strings.ToLower(attribute), "=")
+			return name == "max-age" || name == "expires"
+		})
+	return Set{Name: strings.TrimSpace(name), Value: strings.TrimSpace(value), Kept: kept}
 }
 
 // Blank reports whether a value is white space, as WordPress deletes its cookies with,
@@ -73,16 +63,6 @@ func Blank(value string) bool {
 		value = plain
 	}
 	return strings.Trim(value, " \t\"") == ""
-}
-
-// parseExpires reads the date of a cookie: one of HTTP's, or with hyphens and four
-// digits, as PHP wrote them for long.
-func parseExpires(text string) (time.Time, bool) {
-	expires, err := http.ParseTime(text)
-	if err != nil {
-		expires, err = time.Parse("Mon, 02-Jan-2006 15:04:05 MST", text)
-	}
-	return expires, err == nil
 }
 
 // SentBy iterates over the names and values in the Cookie headers of a request, as the

