@@ -52,37 +52,6 @@ func TestLogRefusedLimitsTheLinesOfRefusals(t *testing.T) {
 	}
 }
 
-// The lines outlive configs, and clocks are set back.
-func TestLogRefusedForgetsLinesThatAreDueTooFarAhead(t *testing.T) {
-	now := logStart
-	for _, test := range []struct {
-		name         string
-		before, rate time.Duration // between lines
-		back         time.Duration // by which the clock is set back
-		lines        int           // that may be written then, of 20
-	}{
-		{"nothing changes", 100 * time.Millisecond, 100 * time.Millisecond, 0, 0},
-		{"the clock is set back by a little", 100 * time.Millisecond, 100 * time.Millisecond, 500 * time.Millisecond, 0},
-		{"the clock is set back by an hour", 100 * time.Millisecond, 100 * time.Millisecond, time.Hour, 10},
-		{"a reload makes lines more frequent", 24 * time.Hour, 100 * time.Millisecond, 0, 10},
-		{"a reload makes lines rare", 100 * time.Millisecond, 24 * time.Hour, 0, 0},
-	} {
-		l := new(refusedLines)
-		for range 20 {
-			l.allows(now, test.before)
-		}
-		lines := 0
-		for range 20 {
-			if l.allows(now.Add(-test.back), test.rate) {
-				lines++
-			}
-		}
-		if lines != test.lines {
-			t.Errorf("%s: got %d lines, want %d", test.name, lines, test.lines)
-		}
-	}
-}
-
 // Lines of other zones, and those that log_skip drops anyhow, do not tell.
 func TestUnloggedRefusalsAreToldByTheirZoneOnly(t *testing.T) {
 	s := run(t, `http:// {

@@ -71,7 +71,7 @@ type liveZone struct {
 	meter               settlement.Meter
 	refused             distinctKeys
 	levels              levelHistogram
-	lines               refusedLines
+	unlogged            atomic.Uint32 // refusals since the last line of one in the access log
 	recent              topk.Recent
 	slotSeconds         [fairqueue.Ranks]atomic.Pointer[prometheus.Counter]
 	busiest             busiestKeys

@@ -12,6 +12,7 @@ import (
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
 	"github.com/prometheus/client_golang/prometheus"
 	"go.uber.org/zap"
+	"golang.org/x/time/rate"
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/decision"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/fairqueue"
@@ -44,7 +45,7 @@ type runningZone struct {
 
 	policy   sharedstore.Policy // the fallback, if the shared store does not answer
 	shared   bool               // the config has a shared store
-	logEvery time.Duration      // between refusals in the access log; see [parseLogRefused]
+	logLimit *rate.Limiter      // of refusals in the access log; nil if there is none
 
 	decided   counters
 	turns     [fairqueue.Ranks]*turnMeter     // nil without share
@@ -73,8 +74,8 @@ func newRunningZone(a *App, definition *Zone, rule *decision.Rule, text string) 
 		rule.Shadow = decision.ShadowGlobal
 	}
 	z.policy, _ = sharedstore.ParsePolicy(cmp.Or(definition.OnStoreError, a.OnStoreError)) // both have been checked
-	z.logEvery, _ = parseLogRefused(full.Refusal.Log)                                      // which has been checked
-	a.limitsLog = a.limitsLog || z.logEvery != 0
+	z.logLimit, _ = parseLogRefused(full.Refusal.Log)                                      // which has been checked
+	a.limitsLog = a.limitsLog || z.logLimit != nil
 	for _, cost := range definition.constants(rule) {
 		rule.Dearest = max(rule.Dearest, cost)
 	}
