@@ -4,6 +4,8 @@
 package supportcode
 
 import (
+	"encoding/base32"
+	"encoding/binary"
 	"math/rand/v2"
 	"strings"
 	"sync"
@@ -18,12 +20,11 @@ const (
 	// longestKey is how many bytes of a key are kept, since clients choose some keys.
 	longestKey = 200
 
-	symbols = 8
-	bits    = 5 * symbols
+	bits = 40
 )
 
-// alphabet is Crockford's base32, without the letters that are easily confused.
-const alphabet = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"
+// encoding is Crockford's base32, without the letters that are easily confused.
+var encoding = base32.NewEncoding("0123456789ABCDEFGHJKMNPQRSTVWXYZ")
 
 // A Code names a refusal. Codes are random, so they tell nothing about other refusals.
 // Zero is no code.
@@ -37,35 +38,26 @@ func (c Code) AppendTo(text []byte) []byte {
 	if c == 0 {
 		return text
 	}
-	for i := range symbols {
-		if i == symbols/2 {
-			text = append(text, '-')
-		}
-		text = append(text, alphabet[c>>(bits-5*(i+1))&31])
-	}
-	return text
+	var raw, symbols [8]byte
+	binary.BigEndian.PutUint64(raw[:], uint64(c))
+	encoding.Encode(symbols[:], raw[8-bits/8:])
+	return append(append(append(text, symbols[:4]...), '-'), symbols[4:]...)
 }
+
+// typed replaces what people write by what a code has.
+var typed = strings.NewReplacer("-", "", " ", "", "O", "0", "I", "1", "L", "1")
 
 // Parse reads a code as people write it: in any case, with hyphens and blanks or without,
 // and with the letters O, I and L for digits.
 func Parse(text string) (c Code, ok bool) {
-	n := 0
-	for _, r := range strings.ToUpper(text) {
-		switch r {
-		case '-', ' ':
-			continue
-		case 'O':
-			r = '0'
-		case 'I', 'L':
-			r = '1'
-		}
-		value := strings.IndexRune(alphabet, r)
-		if value < 0 || n == symbols {
-			return 0, false
-		}
-		c, n = c<<5|Code(value), n+1
+	raw, err := encoding.DecodeString(typed.Replace(strings.ToUpper(text)))
+	if err != nil || len(raw) != bits/8 {
+		return 0, false
 	}
-	return c, n == symbols && c != 0
+	for _, b := range raw {
+		c = c<<8 | Code(b)
+	}
+	return c, c != 0
 }
 
 // A Refusal is what is remembered of one. It does not change.
