@@ -1,85 +1,33 @@
 package decision
 
 import (
-	"encoding/base64"
+	"net/http"
 	"strings"
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/fold"
 )
 
-// BasicUser returns what reads the user name of HTTP Basic, folded, as the upstream
-// reads it. PHP and Ruby skip what is no base64 in the middle of it; where they read
-// different names, or the header is given twice, there is none.
+// BasicUser returns what reads the user name of HTTP Basic, folded. There is none if the
+// header is not written as RFC 7617 has it; see [unclearUser].
 func BasicUser(folding fold.Func) func(*Subject) string {
 	return func(s *Subject) string {
-		return folding(basicUser(single(s.Request.Header["Authorization"])))
+		if len(s.Request.Header["Authorization"]) != 1 {
+			return ""
+		}
+		user, _, _ := s.Request.BasicAuth()
+		return folding(user)
 	}
 }
 
-const basicScheme = "basic"
-
-// basicUser returns the user name in a header, or "". Ruby takes any blank after the
-// scheme, PHP only a space. A header that only Ruby understands counts.
-func basicUser(header string) string {
-	if len(header) <= len(basicScheme) || !strings.EqualFold(header[:len(basicScheme)], basicScheme) {
-		return ""
-	}
-	credentials := header[len(basicScheme):]
-	if strings.IndexByte(" \t\v\f", credentials[0]) < 0 {
-		return ""
-	}
-	php, ruby := userIn(decodeLikePHP(credentials)), userIn(decodeLikeRuby(credentials))
-	if credentials[0] != ' ' || strings.IndexByte(php, 0) >= 0 {
-		php = "" // to PHP a text ends with a NUL, and this one has no colon
-	}
-	switch {
-	case ruby == "", php == ruby:
-		return php
-	case php == "":
-		return ruby
-	}
-	return ""
-}
-
-// userIn returns what stands before the colon, or "" if there is none.
-func userIn(credentials string) string {
-	user, _, found := strings.Cut(credentials, ":")
-	if !found {
-		return ""
-	}
-	return user
-}
-
-// decodeLikePHP skips every byte that is none of base64, padding too.
-func decodeLikePHP(text string) string { return decode(strings.Map(onlyBase64, text)) }
-
-// decodeLikeRuby stops at padding that stands where padding may.
-func decodeLikeRuby(text string) string {
-	n := 0
-	for i := range len(text) {
-		switch {
-		case text[i] == '=' && n%4 >= 2:
-			return decode(strings.Map(onlyBase64, text[:i]))
-		case onlyBase64(rune(text[i])) >= 0:
-			n++
+// unclearUser reports whether the upstream may read a user name of HTTP Basic that we do
+// not: PHP and Ruby skip what is no base64, each in its own way.
+func unclearUser(r *http.Request) bool {
+	headers := r.Header["Authorization"]
+	for _, header := range headers {
+		if scheme := "basic"; len(header) >= len(scheme) && strings.EqualFold(header[:len(scheme)], scheme) {
+			_, _, clear := r.BasicAuth()
+			return !clear || len(headers) > 1
 		}
 	}
-	return decode(strings.Map(onlyBase64, text))
-}
-
-func onlyBase64(r rune) rune {
-	switch {
-	case 'A' <= r && r <= 'Z', 'a' <= r && r <= 'z', '0' <= r && r <= '9', r == '+', r == '/':
-		return r
-	}
-	return -1
-}
-
-// decode reads base64 without padding. The last letter may stand alone and is dropped.
-func decode(text string) string {
-	if len(text)%4 == 1 {
-		text = text[:len(text)-1]
-	}
-	decoded, _ := base64.RawStdEncoding.DecodeString(text) // whose alphabet it has
-	return string(decoded)
+	return false
 }

@@ -113,7 +113,7 @@ type missing uint8
 const (
 	complete missing = iota
 	absent           // there is no form at all, or nobody logs in by HTTP Basic
-	unclear          // a form was not read, lacks the field, or may be read in several ways
+	unclear          // a form was not read, lacks the field, or may be read in several ways, or so is HTTP Basic
 	odd              // a name that nobody types
 	lacking          // any other reason, such as a header that was sent twice
 )
@@ -217,8 +217,11 @@ func (r *Rule) value(s *Subject, p *Part) (string, missing) {
 		if text := p.Read(s); text != "" {
 			return text, complete
 		}
-		if p.Fold != nil && s.Request.Header["Authorization"] == nil {
+		switch {
+		case p.Fold != nil && s.Request.Header["Authorization"] == nil:
 			return "", absent
+		case p.Fold != nil && unclearUser(s.Request):
+			return "", unclear
 		}
 		return "", lacking
 	}
