@@ -55,7 +55,8 @@ func Parse(name string, text []byte) ([]Line, error) {
 	if len(bytes.TrimSpace(text)) == 0 {
 		return nil, fmt.Errorf("the file is empty, as if a write had failed: want at least a comment, such as # no overrides, at %s", name)
 	}
-	if i := invalidUTF8(text); i >= 0 {
+	if !utf8.Valid(text) {
+		i := bytes.IndexRune(text, utf8.RuneError)
 		return nil, at(name, 1+bytes.Count(text[:i], []byte("\n")), errors.New("bytes that are no UTF-8: want UTF-8, or the part as sha256: and its digest"))
 	}
 	tokens, err := caddyfile.Tokenize(append(text, '\n'), name)
@@ -85,21 +86,6 @@ func Parse(name string, text []byte) ([]Line, error) {
 		}
 	}
 	return lines, nil
-}
-
-// invalidUTF8 returns the index of the first byte that is no UTF-8, or -1.
-func invalidUTF8(text []byte) int {
-	if utf8.Valid(text) {
-		return -1
-	}
-	for i := 0; i < len(text); {
-		r, size := utf8.DecodeRune(text[i:])
-		if r == utf8.RuneError && size == 1 {
-			return i
-		}
-		i += size
-	}
-	return -1
 }
 
 // at adds the place to an error, as errors of a Caddyfile have it.
