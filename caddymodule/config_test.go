@@ -3,8 +3,6 @@ package caddymodule
 import (
 	"encoding/json"
 	"fmt"
-	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 
@@ -81,8 +79,8 @@ func TestJSONThatNoCaddyfileCouldSayIsRefusedToo(t *testing.T) {
 		{name: "override that is NaN", zone: `{"name":"a",` + limit + `,"override":[{"parts":["203.0.113.7"],"limit":"NaN 1/s"}]}`, want: `invalid capacity "NaN"`},
 		{name: "plan that is no limit", app: `{"plan":{"p":"fast"}}`, want: `plan "p": invalid limit "fast"`},
 		{name: "plan with a reserved name", app: `{"plan":{"deny":"5 1/s"}}`, want: `invalid plan name "deny"`},
-		{name: "page missing", zone: `{"name":"a",` + limit + `,"refusal":{"page":"no/such.html"}}`, want: "reading page: open no/such.html"},
-		{name: "page with refuse error", zone: `{"name":"a",` + limit + `,"refusal":{"page":"testdata/page.html","error":true}}`, want: "exclude each other"},
+		{name: "page as a file", zone: `{"name":"a",` + limit + `,"refusal":{"page":"no/such.html"}}`, want: `unknown field "page"`},
+		{name: "page with refuse error", zone: `{"name":"a",` + limit + `,"refusal":{"page_html":"busy","error":true}}`, want: "exclude each other"},
 		{name: "retry_after as a number", zone: `{"name":"a",` + limit + `,"refusal":{"retry_after":30}}`, want: "retry_after"},
 		{name: "negative delay", zone: `{"name":"a",` + limit + `,"delay":{"undelayed":-1}}`, want: "invalid delay -1"},
 		{name: "delay as a text", zone: `{"name":"a",` + limit + `,"delay":"1"}`, want: "delay"},
@@ -235,12 +233,8 @@ func TestDefinitionsInANamedRouteAndASiteMustAgree(t *testing.T) {
 }
 
 func TestAPageThatIsTooLargeIsRefused(t *testing.T) {
-	file := filepath.Join(t.TempDir(), "page.html")
-	if err := os.WriteFile(file, make([]byte, 1<<20+1), 0o600); err != nil {
-		t.Fatal(err)
-	}
 	err := provision(t, map[string]string{"http": withHandlers(
-		`{"handler":"throttle","zone":[{"name":"a","limit":"5 1/s","refusal":{"page":"` + file + `"}}]}`)})
+		`{"handler":"throttle","zone":[{"name":"a","limit":"5 1/s","refusal":{"page_html":"` + strings.Repeat("x", 1<<20+1) + `"}}]}`)})
 	if want := "has 1048577 bytes: want at most 1048576"; err == nil || !strings.Contains(err.Error(), want) {
 		t.Errorf("got %v, want an error with %q", err, want)
 	}

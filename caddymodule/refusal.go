@@ -5,8 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
-	"os"
-	"path/filepath"
 	"regexp"
 	"strings"
 	"time"
@@ -31,14 +29,9 @@ type Refusal struct {
 	// the visitor's language.
 	Message string `json:"message,omitempty"`
 
-	// A file with the HTML of refusals. Placeholders in it are filled in and their
-	// values escaped. It is read when the config is loaded. Default: a short
-	// built-in page in the visitor's language, which counts down, and reloads by
-	// itself after a GET.
-	Page string `json:"page,omitempty"`
-
-	// The HTML of refusals itself, instead of a file in page. In a Caddyfile,
-	// `page` reads the file into this field. Default: none.
+	// The HTML of refusals. Placeholders in it are filled in and their values escaped. In a
+	// Caddyfile, `page` reads a file into this field. Default: a short built-in page in
+	// the visitor's language, which counts down, and reloads by itself after a GET.
 	PageHTML *string `json:"page_html,omitempty"`
 
 	// Brand the built-in page. In a Caddyfile, `page` with a block. Default: the
@@ -118,11 +111,9 @@ func (c *compilation) compileRefusal() error {
 		return about("refusal log", 0, err)
 	case rule.Bucketless() && c.written.Refusal != nil && (c.written.Refusal.RetryAfter != "" || r.Jitter != 0):
 		return about("refusal retry_after", 0, errors.New("retry_after has no meaning without limit: the zone only limits how many requests are in flight"))
-	case r.Page != "" && r.PageHTML != nil:
-		return about("refusal page", 0, errors.New("page and page_html exclude each other: want page, which is a file, or page_html, which is its content"))
-	case (r.Page != "" || r.PageHTML != nil) && r.PageStyle != nil:
-		return about("refusal page", 0, errors.New("page_style and page or page_html exclude each other: a page of your own has its own style"))
-	case (r.Page != "" || r.PageHTML != nil || r.PageStyle != nil) && r.Error:
+	case r.PageHTML != nil && r.PageStyle != nil:
+		return about("refusal page", 0, errors.New("page_style and page_html exclude each other: a page of your own has its own style"))
+	case (r.PageHTML != nil || r.PageStyle != nil) && r.Error:
 		return about("refusal page", 0, errors.New("page and error exclude each other: error routes write their own page"))
 	}
 	if err := r.PageStyle.style().Validate(); err != nil {
@@ -195,25 +186,12 @@ func (r *Refusal) load() (*refusal.Page, error) {
 	switch {
 	case r.PageHTML != nil:
 		return refusal.Compile(*r.PageHTML)
-	case r.Page == "" && r.PageStyle == nil && r.Message == "":
+	case r.PageStyle == nil && r.Message == "":
 		return nil, nil
-	case r.Page == "":
-		style := r.PageStyle.style()
-		style.Text = cmp.Or(r.Message, style.Text)
-		return style.Compile()
 	}
-	raw, err := os.ReadFile(r.Page)
-	if err != nil {
-		if full, e := filepath.Abs(r.Page); e == nil && !filepath.IsAbs(r.Page) {
-			return nil, fmt.Errorf("reading page: %w (that is %s)", err, full)
-		}
-		return nil, fmt.Errorf("reading page: %w", err)
-	}
-	page, err := refusal.Compile(string(raw))
-	if err != nil {
-		return nil, fmt.Errorf("reading page %s: %w", r.Page, err)
-	}
-	return page, nil
+	style := r.PageStyle.style()
+	style.Text = cmp.Or(r.Message, style.Text)
+	return style.Compile()
 }
 
 func (s *PageStyle) style() refusal.Style {

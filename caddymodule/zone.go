@@ -163,7 +163,7 @@ var formerFields = map[string]string{
 	"max_wait": "delay.wait or in_flight.wait", "max_waiting": "delay.queue or in_flight.queue",
 	"share": "in_flight.share", "rank": "in_flight.rank", "pass": "in_flight.pass", "warm_up": "in_flight.warm_up", "request_buffer": "in_flight.buffer",
 	"retry_after": "refusal.retry_after", "retry_jitter": "refusal.jitter", "status": "refusal.status", "message": "refusal.message",
-	"page": "refusal.page", "page_html": "refusal.page_html", "page_style": "refusal.page_style", "refuse": "refusal.error",
+	"page": "refusal.page_html", "page_html": "refusal.page_html", "page_style": "refusal.page_style", "refuse": "refusal.error",
 	"support_code": "refusal.code", "zone_header": "refusal.zone_header", "log_refused": "refusal.log", "server_timing": "shadow.server_timing",
 }
 

@@ -68,7 +68,7 @@ func newMachine(t *testing.T) *machine {
 var (
 	secretFile = regexp.MustCompile(`\{file\.[^}]+\}`)
 	pemFile    = regexp.MustCompile(`/[\w./-]+\.(pem|crt|key)\b`)
-	pageFile   = regexp.MustCompile(`(?m)^(\s*page )[^\s{]+$|("page": ")[^"]+`)
+	pageFile   = regexp.MustCompile(`(?m)^(\s*page )[^\s{]+$`)
 	customers  = regexp.MustCompile(`(?m)^(\s*override_file )\S+$|("override_file": ")[^"]+`)
 	imported   = regexp.MustCompile(`(?m)^(\s*import )/\S+$`)
 	logFile    = regexp.MustCompile(`/var/log/(caddy/)?`)
@@ -78,7 +78,7 @@ var (
 func (m *machine) local(config string) string {
 	config = secretFile.ReplaceAllLiteralString(config, "{file."+m.secret+"}")
 	config = pemFile.ReplaceAllLiteralString(config, m.pem)
-	config = pageFile.ReplaceAllString(config, "${1}${2}"+m.page)
+	config = pageFile.ReplaceAllString(config, "${1}"+m.page)
 	config = imported.ReplaceAllString(config, "${1}"+m.overrides)
 	config = customers.ReplaceAllString(config, "${1}${2}"+m.customers)
 	return logFile.ReplaceAllLiteralString(config, m.logs)
