@@ -73,7 +73,7 @@ type App struct {
 	ctx         caddy.Context
 	subscribers *caddyevents.App
 	subscribed  func() subscriptions // which do not change
-	events      *eventQueue
+	events      *background[event]
 	logger      *zap.Logger
 	warner      *zap.Logger // a logger that keeps warnings
 	warnings    *keptWarnings
@@ -147,7 +147,7 @@ func (a *App) Provision(ctx caddy.Context) (err error) {
 		return err
 	}
 	a.warned, a.configNumber = new(onceWarnings), new(atomic.Uint64)
-	a.events = &eventQueue{emit: a.emit, dropped: eventsDropped}
+	a.events = &background[event]{pass: a.emit, most: mostEvents}
 	a.gate = &admission.Gate{Exiting: exiting, Waived: a.waived}
 	if a.subscribers, err = watchExit(ctx); err != nil {
 		return err

@@ -4,8 +4,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
-
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/decision"
 )
 
@@ -28,62 +26,67 @@ const (
 	calm = time.Minute
 )
 
-// An eventQueue passes events to subscribers in a goroutine of its own, so that no
-// request waits for them. It is closed before the config's context ends.
-type eventQueue struct {
-	emit    func(name string, data map[string]any)
-	dropped prometheus.Counter
+// A background passes items on in a goroutine of its own, in order, so that no request
+// waits for those who are slow.
+type background[T any] struct {
+	pass func(T)
+	most int // how many may wait
 
 	mu      sync.Mutex
-	waiting []event
-	running bool
+	waiting []T
+	passed  chan struct{} // closed when none waits; nil if none does
 	closed  bool
 }
 
+// add adds an item. It returns false if too many wait already. Nothing is added after
+// close.
+func (b *background[T]) add(item T) (room bool) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.closed || len(b.waiting) >= b.most {
+		return b.closed
+	}
+	b.waiting = append(b.waiting, item)
+	if b.passed == nil {
+		b.passed = make(chan struct{})
+		go b.run()
+	}
+	return true
+}
+
+// run passes on all items, and ends when there is none left.
+func (b *background[T]) run() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for len(b.waiting) > 0 {
+		next := b.waiting[0]
+		b.waiting = b.waiting[1:]
+		b.mu.Unlock()
+		b.pass(next)
+		b.mu.Lock()
+	}
+	close(b.passed)
+	b.passed = nil
+}
+
+// rest returns a channel that is closed when no item waits, or nil if none does.
+func (b *background[T]) rest() <-chan struct{} {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.passed
+}
+
+// close drops what waits.
+func (b *background[T]) close() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.closed, b.waiting = true, nil
+}
+
+// An event is about a key.
 type event struct {
 	name string
 	data map[string]any
-}
-
-// add queues an event.
-func (q *eventQueue) add(name string, data map[string]any) {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	switch {
-	case q.closed:
-		return
-	case len(q.waiting) >= mostEvents:
-		q.dropped.Inc()
-		return
-	}
-	q.waiting = append(q.waiting, event{name, data})
-	if !q.running {
-		q.running = true
-		go q.run()
-	}
-}
-
-// run passes on all events, and ends when there is none left.
-func (q *eventQueue) run() {
-	for {
-		q.mu.Lock()
-		if len(q.waiting) == 0 {
-			q.running = false
-			q.mu.Unlock()
-			return
-		}
-		next := q.waiting[0]
-		q.waiting = q.waiting[1:]
-		q.mu.Unlock()
-		q.emit(next.name, next.data)
-	}
-}
-
-// close drops what waits. Nothing is queued after it.
-func (q *eventQueue) close() {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	q.closed, q.waiting = true, nil
 }
 
 // overflows tell subscribers which keys of a zone begin and cease to be refused.
@@ -91,7 +94,7 @@ type overflows struct {
 	zone   string
 	shadow bool
 	wanted func() subscriptions
-	queue  *eventQueue
+	queue  *background[event] // closed before the context of the config ends
 
 	mu   sync.Mutex
 	keys map[string]*overflow
@@ -113,7 +116,7 @@ type overflow struct {
 func (f *overflows) note(o *decision.Outcome) {
 	wanted := f.wanted()
 	if o.Began && wanted.blocks {
-		f.queue.add(eventBlocked, f.data(o.Key, "seconds", o.Block.Seconds()))
+		f.tell(eventBlocked, f.data(o.Key, "seconds", o.Block.Seconds()))
 	}
 	why := o.Reason()
 	if !why.Waits() || why == decision.NoStore || why == decision.Banned || !wanted.keys {
@@ -132,7 +135,7 @@ func (f *overflows) note(o *decision.Outcome) {
 		}
 		k = &overflow{began: now}
 		f.keys[o.Key] = k
-		f.queue.add(eventOverflow, f.data(o.Key, "reason", why.String()))
+		f.tell(eventOverflow, f.data(o.Key, "reason", why.String()))
 		f.watch(o.Key, calm)
 	}
 	k.last = now
@@ -152,8 +155,14 @@ func (f *overflows) watch(key string, after time.Duration) {
 		delete(f.keys, key)
 		data := f.data(key, "seconds", k.last.Sub(k.began).Seconds())
 		data["requests"] = k.requests
-		f.queue.add(eventRecovered, data)
+		f.tell(eventRecovered, data)
 	})
+}
+
+func (f *overflows) tell(name string, data map[string]any) {
+	if !f.queue.add(event{name, data}) {
+		eventsDropped.Inc()
+	}
 }
 
 func (f *overflows) data(key, name string, value any) map[string]any {

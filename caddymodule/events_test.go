@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"github.com/caddyserver/caddy/v2/modules/caddyevents"
-	"github.com/prometheus/client_golang/prometheus"
 	dto "github.com/prometheus/client_model/go"
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/decision"
@@ -112,12 +111,19 @@ func TestNothingIsKeptOfKeysWithoutSubscribers(t *testing.T) {
 func TestASlowSubscriberHoldsUpNoRefusal(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		hang, told := make(chan struct{}), 0
-		dropped := prometheus.NewCounter(prometheus.CounterOpts{})
-		q := &eventQueue{dropped: dropped, emit: func(string, map[string]any) {
+		drops := func() int {
+			var m dto.Metric
+			if err := eventsDropped.Write(&m); err != nil {
+				t.Fatal(err)
+			}
+			return int(m.GetCounter().GetValue())
+		}
+		before := drops()
+		q := &background[event]{most: mostEvents, pass: func(event) {
 			<-hang
 			told++
 		}}
-		q.add(eventBlocked, nil)
+		q.add(event{eventBlocked, nil})
 		synctest.Wait() // for the subscriber to have this one in its hands
 		f := &overflows{zone: "some", queue: q, wanted: func() subscriptions { return subscriptions{true, true} }}
 		for i := range 3000 {
@@ -135,19 +141,15 @@ func TestASlowSubscriberHoldsUpNoRefusal(t *testing.T) {
 		f.mu.Unlock()
 		close(hang)
 		synctest.Wait()
-		var m dto.Metric
-		if err := dropped.Write(&m); err != nil {
-			t.Fatal(err)
-		}
 		// Of the first, 3000 blocks and 1000 overflows.
-		if all := told + int(m.GetCounter().GetValue()); all != 4001 || told != 1+mostEvents {
+		if all := told + drops() - before; all != 4001 || told != 1+mostEvents {
 			t.Errorf("got %d told of %d, want %d of 4001", told, all, 1+mostEvents)
 		}
 		q.close()
-		q.add(eventBlocked, nil)
+		q.add(event{eventBlocked, nil})
 		synctest.Wait()
 		q.mu.Lock()
-		if len(q.waiting) != 0 || q.running {
+		if len(q.waiting) != 0 || q.passed != nil {
 			t.Errorf("got %d waiting after the end, want none", len(q.waiting))
 		}
 		q.mu.Unlock()

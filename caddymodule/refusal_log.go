@@ -40,8 +40,8 @@ type refusalLog struct {
 	timer   *time.Timer // nil if nothing was refused lately
 	since   time.Time
 	blocked int // blocks since then
-	waiting []refusalLine
-	written chan struct{} // closed when no line waits; nil if none does
+
+	writes background[refusalLine]
 }
 
 // refusalLines are the messages of the log. Enforcement and shadow have different
@@ -59,6 +59,8 @@ func newRefusalLog(z *runningZone, d decision.Decision) *refusalLog {
 		logger: z.logger,
 		lines:  refusalLines{"zone begins to refuse requests", "zone refused requests", "zone blocks a key"},
 	}
+	l.writes.most = mostRefusalLines
+	l.writes.pass = func(line refusalLine) { l.logger.Info(line.message, line.fields...) }
 	if d == decision.ShadowRefused {
 		l.lines = refusalLines{"zone would begin to refuse requests", "zone would have refused requests", "zone would block a key"}
 	}
@@ -138,7 +140,7 @@ func (l *refusalLog) flush() (written <-chan struct{}) {
 	if l.count.Load() > 0 {
 		l.write(l.lines.summary, l.summary()...)
 	}
-	return l.written
+	return l.writes.rest()
 }
 
 // flushLogs logs the refusals of all zones since their last summaries. It waits until
@@ -165,32 +167,9 @@ func flushLogs(zones map[string]*runningZone) {
 	}
 }
 
-// write queues a line for writing. It must be called with the lock held.
+// write queues a line for writing.
 func (l *refusalLog) write(message string, fields ...zap.Field) {
-	if len(l.waiting) < mostRefusalLines {
-		l.waiting = append(l.waiting, refusalLine{message, fields})
-	}
-	if l.written == nil {
-		l.written = make(chan struct{})
-		go l.writeAll()
-	}
-}
-
-// writeAll writes the queued lines, and ends when there are none left.
-func (l *refusalLog) writeAll() {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	for len(l.waiting) > 0 {
-		lines := l.waiting
-		l.waiting = nil
-		l.mu.Unlock()
-		for _, line := range lines {
-			l.logger.Info(line.message, line.fields...)
-		}
-		l.mu.Lock()
-	}
-	close(l.written)
-	l.written = nil
+	l.writes.add(refusalLine{message, fields})
 }
 
 // summary returns the counts and resets them. It must be called with the lock held.

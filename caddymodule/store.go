@@ -213,7 +213,7 @@ func (o *storeObserver) Down(err error) {
 	storeOutages.WithLabelValues(name).Inc()
 	o.app.shared.outage.Store(&outage{time.Now(), err.Error()})
 	o.app.logger.Error("the store is down; until it is up again, zones fall back as their on_store_error says", zap.String("store", name), zap.Error(err))
-	o.app.emit("throttle_store_down", map[string]any{"store": name, "error": err.Error()})
+	o.app.emit(event{"throttle_store_down", map[string]any{"store": name, "error": err.Error()}})
 }
 
 // Up implements sharedstore.Observer.
@@ -221,7 +221,7 @@ func (o *storeObserver) Up(after time.Duration) {
 	name := o.app.shared.name
 	o.app.shared.outage.Store(nil)
 	o.app.logger.Info("the store is up again", zap.String("store", name), zap.Duration("down_for", after))
-	o.app.emit("throttle_store_up", map[string]any{"store": name, "seconds": after.Seconds()})
+	o.app.emit(event{"throttle_store_up", map[string]any{"store": name, "seconds": after.Seconds()}})
 }
 
 // Failed implements sharedstore.Observer.
@@ -256,8 +256,8 @@ func (a *App) subscriptions() subscriptions {
 }
 
 // emit emits an event of Caddy's.
-func (a *App) emit(name string, data map[string]any) {
-	a.subscribers.Emit(a.ctx, name, data)
+func (a *App) emit(e event) {
+	a.subscribers.Emit(a.ctx, e.name, e.data)
 }
 
 // FillIn fills in the placeholders in options of a store, such as {env.X} and
