@@ -4,8 +4,9 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
-	"regexp"
 	"slices"
+
+	"golang.org/x/net/http/httpguts"
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/settlement"
 )
@@ -58,8 +59,6 @@ type Settle struct {
 	// request pays no more than a light one into a full bucket.
 	Debt *float64 `json:"debt,omitempty"`
 }
-
-var headerName = regexp.MustCompile("^[A-Za-z0-9!#$%&'*+.^_`|~-]+$")
 
 func (c *compilation) compileSettle() error {
 	if c.Settle == nil {
@@ -114,7 +113,7 @@ func (s *Settle) compile() (*settlement.Rule, error) {
 		rule.Unit, err = parseUnit(s.Unit)
 		return rule, err
 	case settlement.Header:
-		if !headerName.MatchString(s.Name) {
+		if !httpguts.ValidHeaderFieldName(s.Name) {
 			return nil, fmt.Errorf("invalid header name %q: want letters, digits and hyphens, such as X-Cost", s.Name)
 		}
 		rule.Header = http.CanonicalHeaderKey(s.Name)

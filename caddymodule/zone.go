@@ -11,6 +11,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
+	"reflect"
 	"regexp"
 
 	"github.com/caddyserver/caddy/v2"
@@ -187,9 +188,7 @@ func (z *Zone) UnmarshalJSON(data []byte) error {
 // reference reports whether the zone is nothing but a name, and so stands for a
 // zone in the global options.
 func (z *Zone) reference() bool {
-	definition, err := json.Marshal(z)
-	name, err2 := json.Marshal(Zone{Name: z.Name})
-	return err == nil && err2 == nil && string(definition) == string(name)
+	return reflect.DeepEqual(*z, Zone{Name: z.Name})
 }
 
 // Block bans a key for a while after an overflow.
