@@ -152,11 +152,7 @@ func (m *VerifiedCrawler) UnmarshalCaddyfile(d *caddyfile.Dispenser) error {
 			return d.Err("verified_crawler names no crawler: want verified_crawler <name>..., such as verified_crawler googlebot bingbot")
 		}
 		for _, name := range words {
-			_, list, err := parseCrawler(name)
-			if err == nil && list != "" {
-				err = crawler.CheckFile(list)
-			}
-			if err != nil {
+			if _, _, err := parseCrawler(name); err != nil {
 				return d.WrapErr(err)
 			}
 		}
