@@ -226,10 +226,12 @@ type overrideFileStatus struct {
 type storeStatus struct {
 	Name string `json:"name"`
 
-	// Of a shared store: whether the breaker is open, since when, and why.
-	Down  bool       `json:"down"`
-	Since *time.Time `json:"down_since,omitempty"`
-	Why   string     `json:"error,omitempty"`
+	// Of a shared store: whether a call failed in the last 10 seconds or the breaker is
+	// open, whether it is open, since when, and why.
+	Failing bool       `json:"failing"`
+	Down    bool       `json:"down"`
+	Since   *time.Time `json:"down_since,omitempty"`
+	Why     string     `json:"error,omitempty"`
 
 	// Calls of a shared store a second, how many of those failed, and how many seconds
 	// one took on average.
@@ -307,7 +309,7 @@ func (a *App) storeStatus(s *storeStatus, now time.Time) (kept map[string]int) {
 		}
 	}
 	if a.shared != nil {
-		s.Name, s.Down = a.shared.name, a.shared.Down()
+		s.Name, s.Failing, s.Down = a.shared.name, a.shared.Failing(), a.shared.Down()
 		s.Calls, s.Failed, s.Took = a.control.rates.callsPerSecond(s.Name, now)
 		if o := a.shared.outage.Load(); o != nil && s.Down {
 			s.Since, s.Why = &o.since, o.why

@@ -798,20 +798,24 @@ func TestStatusShowsAnOutageOfTheStore(t *testing.T) {
 			s.from(someone).get("/")
 			<-time.After(time.Second)
 		}
-		if got := store(); got.Down || got.Calls < 0.5 || got.Calls > 2 || got.Failed != 0 || got.Since != nil {
+		if got := store(); got.Down || got.Failing || got.Calls < 0.5 || got.Calls > 2 || got.Failed != 0 || got.Since != nil {
 			t.Errorf("got %+v, want it up, with about a call a second", got)
 		}
 		theShared.down.Store(true)
+		s.from(someone).get("/")
+		if got := store(); !got.Failing || got.Down {
+			t.Errorf("after one failure: got %+v, want it failing and not down", got)
+		}
 		for range 20 {
 			s.from(someone).get("/")
 		}
 		<-time.After(20 * time.Second)
-		if got := store(); !got.Down || got.Since == nil || time.Since(*got.Since) < 15*time.Second || got.Why == "" {
+		if got := store(); !got.Failing || !got.Down || got.Since == nil || time.Since(*got.Since) < 15*time.Second || got.Why == "" {
 			t.Errorf("in an outage: got %+v, want since when and why", got)
 		}
 		theShared.down.Store(false)
 		<-time.After(time.Minute)
-		if got := store(); got.Down || got.Since != nil || got.Why != "" {
+		if got := store(); got.Failing || got.Down || got.Since != nil || got.Why != "" {
 			t.Errorf("after an outage: got %+v, want it up", got)
 		}
 	})

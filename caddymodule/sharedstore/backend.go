@@ -69,6 +69,7 @@ type Backend struct {
 
 	budget  atomic.Int64 // a time.Duration: the timeout of the call that failed last
 	reasons reasons      // of this outage that the observer was told
+	revived func()       // ends revive; guarded by the breaker
 
 	users   atomic.Int64 // and destructed
 	start   func()       // once
@@ -89,7 +90,7 @@ func NewBackend(name string, remote Remote, local *memstore.Store) *Backend {
 	b := &Backend{name: name, remote: remote, local: local, base: time.Now(), ledger: newLedger(), watch: newWatch()}
 	b.releases = expiring.New[bucket, time.Time](most)
 	b.budget.Store(int64(DefaultTimeout))
-	b.breaker.probe, b.breaker.changed = b.probe, b.changed
+	b.breaker.changed = b.changed
 	if reporter, ok := remote.(Reporter); ok {
 		reporter.SetOnError(b.teller.strayed)
 	}
@@ -105,7 +106,6 @@ func NewBackend(name string, remote Remote, local *memstore.Store) *Backend {
 	})
 	b.close = sync.OnceFunc(func() {
 		end()
-		b.breaker.stop()
 		remote.Close()
 		if b.onClose != nil {
 			b.onClose()
@@ -161,75 +161,115 @@ func (b *Backend) Destruct() error {
 
 // A call is one call of the remote store, with a budget of its own.
 type call struct {
-	ctx        context.Context
-	cancel     context.CancelFunc
-	began      time.Time
-	timeout    time.Duration
-	shortened  bool // to the caller's own deadline
-	generation uint64
+	permit
+	ctx       context.Context
+	cancel    context.CancelFunc
+	began     time.Time
+	timeout   time.Duration
+	shortened bool // to the caller's own deadline
 }
 
+// leastTrial is how long a trial may take at least. An answer after the timeout is a
+// failure, but to connect, or to learn that a password is wrong, takes longer.
+const leastTrial = 500 * time.Millisecond
+
 // begin returns a call that ends after the timeout, or at the caller's deadline
-// if that is sooner. Canceling the caller's context does not end it.
-func (b *Backend) begin(ctx context.Context, timeout time.Duration) call {
-	c := call{timeout: timeout, generation: b.breaker.generation(), began: time.Now()}
+// if that is sooner, and reports whether it may be made. Canceling the caller's
+// context does not end it. Nothing of the caller's ends a trial.
+func (b *Backend) begin(ctx context.Context, timeout time.Duration) (c call, admitted bool) {
+	c = call{timeout: timeout, began: time.Now()}
+	if c.permit, admitted = b.breaker.admit(c.began); !admitted {
+		return c, false
+	}
 	deadline := c.began.Add(timeout)
-	if own, ok := ctx.Deadline(); ok && own.Before(deadline) {
+	if c.trial {
+		deadline = c.began.Add(max(timeout, leastTrial))
+	} else if own, ok := ctx.Deadline(); ok && own.Before(deadline) {
 		deadline, c.shortened = own, true
 	}
 	c.ctx, c.cancel = context.WithDeadline(context.WithoutCancel(ctx), deadline)
-	return c
+	return c, true
 }
 
 // end records how a call ended. An error is no failure of the store if it is
 // about one bucket, or if the call ran out of a shortened budget.
 func (b *Backend) end(c call, what string, err error) error {
-	late := c.ctx.Err() != nil
+	late := err != nil && c.ctx.Err() != nil
 	c.cancel()
 	if b.onCall != nil {
 		b.onCall(time.Since(c.began))
 	}
-	if err == nil {
-		b.breaker.succeeded()
-		return nil
-	}
-	if late && c.shortened {
+	switch {
+	case late && c.shortened:
 		return err
-	}
-	if late {
+	case late:
 		err = fmt.Errorf("no answer within store_timeout: %w", err)
 	}
-	b.teller.failed(what, err)
-	if !errors.Is(err, leakybucket.ErrBadBucket) {
-		b.budget.Store(int64(c.timeout))
-		b.breaker.failed(c.generation, err)
+	if err != nil {
+		b.teller.failed(what, err, c.trial)
 	}
+	b.count(c, err)
 	return err
+}
+
+// count makes the breaker know how a call ended.
+func (b *Backend) count(c call, err error) {
+	switch took := time.Since(c.began); {
+	case errors.Is(err, leakybucket.ErrBadBucket):
+		err = nil
+	case err == nil && c.trial && took > c.timeout:
+		err = fmt.Errorf("got an answer after %v, which is later than store_timeout", took)
+	}
+	switch {
+	case err != nil && !c.trial:
+		b.budget.Store(int64(c.timeout))
+	case err != nil && !errors.Is(err, context.DeadlineExceeded) && b.reasons.isNew(err):
+		// The first calls to fail may have met a connection that was just closed.
+		b.teller.tell(func(o Observer) { o.Failed("why the store is down", err) })
+	}
+	b.breaker.report(c.permit, err, time.Now())
 }
 
 // changed tells the observer that an outage begins or ends.
 func (b *Backend) changed(down bool, err error, after time.Duration) {
-	if down {
-		b.reasons.begin(err)
-		b.teller.tell(func(o Observer) { o.Down(err) })
-	} else {
+	if !down {
+		b.revived()
 		b.teller.tell(func(o Observer) { o.Up(after) })
+		return
+	}
+	b.reasons.begin(err)
+	b.teller.tell(func(o Observer) { o.Down(err) })
+	var ctx context.Context
+	ctx, b.revived = context.WithCancel(b.reconciler.ending)
+	go b.revive(ctx)
+}
+
+// revive tries the store while it is down and no request does.
+func (b *Backend) revive(ctx context.Context) {
+	ticker := time.NewTicker(firstHold)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case now := <-ticker.C:
+			if b.breaker.isNeglected(now) {
+				b.ping()
+			}
+		}
 	}
 }
 
-// probe takes from a bucket that no zone can have and that is soon empty again. A
-// ping would not do: a store that answers it may be read-only, or full.
-func (b *Backend) probe(ctx context.Context) error {
-	err := b.tryOut(ctx)
-	if err == nil || errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled) {
-		return err
+// ping takes from a bucket that no zone can have and that is soon empty again. A
+// ping of the server would not do: one that answers it may be read-only, or full.
+func (b *Backend) ping() {
+	c, admitted := b.begin(context.Background(), time.Duration(b.budget.Load()))
+	if !admitted {
+		return
 	}
-	// Requests have no time to learn that a password is wrong, and the first to fail
-	// may have met a connection that was just closed. Probes find out more.
-	if b.reasons.isNew(err) {
-		b.teller.tell(func(o Observer) { o.Failed("why the store is down", err) })
-	}
-	return err
+	defer c.cancel()
+	charge := leakybucket.Charge{Zone: "@probe", Limit: leakybucket.Limit{Capacity: 1e6, Leak: 1e6}, Cost: 1}
+	b.count(c, b.remote.Take(c.ctx, []leakybucket.Charge{charge}, make([]leakybucket.Decision, 1)))
 }
 
 // reasons are those of an outage, or of a minute, that the observer was told.
@@ -262,24 +302,6 @@ func (r *reasons) isNew(err error) bool {
 	return true
 }
 
-// tryOut probes with more time for the first answer, because a connection must be
-// made.
-func (b *Backend) tryOut(ctx context.Context) error {
-	charge := leakybucket.Charge{Zone: "@probe", Limit: leakybucket.Limit{Capacity: 1e6, Leak: 1e6}, Cost: 1}
-	var decision [1]leakybucket.Decision
-	var took time.Duration
-	for range 2 {
-		start := time.Now()
-		if err := b.remote.Take(ctx, []leakybucket.Charge{charge}, decision[:]); err != nil {
-			return err
-		}
-		if took = time.Since(start); took <= time.Duration(b.budget.Load()) {
-			return nil
-		}
-	}
-	return fmt.Errorf("got an answer after %v, which is later than store_timeout", took)
-}
-
 // check tells the observer the servers' warnings, once they answer.
 func (b *Backend) check(ctx context.Context, checker Checker) {
 	const again = 5 * time.Second
@@ -301,3 +323,6 @@ func (b *Backend) check(ctx context.Context, checker Checker) {
 
 // Down reports whether the store is known to be down, so that it is left alone.
 func (b *Backend) Down() bool { return b.breaker.isOpen() }
+
+// Failing reports whether calls fail: the store is down, or a call failed lately.
+func (b *Backend) Failing() bool { return b.breaker.isFailing(time.Now()) }

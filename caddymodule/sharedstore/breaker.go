@@ -1,122 +1,159 @@
 package sharedstore
 
 import (
-	"context"
+	"math/rand/v2"
 	"sync"
 	"sync/atomic"
 	"time"
 )
 
-// A breaker keeps calls away from a store that fails. It opens after a few
-// failures in a row and closes when a probe of its own succeeds, so no request
-// has to try the store and none is slow because of it.
+// A breaker keeps calls away from a store that fails. It opens when at least half of
+// the last calls failed. Then it lets one call at a time through, a trial, and closes
+// when enough of them succeeded in a row.
 type breaker struct {
-	probe   func(context.Context) error
 	changed func(down bool, err error, after time.Duration) // must not block: it is called with the lock held
 
-	open     atomic.Bool
-	failures atomic.Int32  // in a row
-	closings atomic.Uint64 // how often it closed: calls from before the last one say nothing of now
+	open atomic.Bool // changed with the lock held
 
-	mu     sync.Mutex
-	opened time.Time
-	closed time.Time     // when it last closed
-	hold   time.Duration // until the first probe of the last opening; 0 if a probe failed since
-	end    context.CancelFunc
-	ended  bool
+	mu       sync.Mutex
+	switched uint64 // how often it opened or closed: calls from before the last time say nothing of now
+	opened   time.Time
+	closed   time.Time
+
+	// While it is closed: the last calls, the oldest at next, and when one failed last.
+	last     [windowCalls]counted
+	next     int
+	failedAt time.Time
+
+	// While it is open: whether a trial is under way, how many in a row succeeded, when
+	// the next one is due, and how long it was waited for.
+	trying bool
+	proved int
+	due    time.Time
+	hold   time.Duration
 }
 
 const (
-	// A single slow answer is no outage.
+	// A single slow answer is no outage. The window is bounded in calls as well:
+	// thousands that succeeded a moment ago would hide an outage for seconds.
 	failuresToOpen = 3
+	window         = 10 * time.Second
+	windowCalls    = 20
 
-	// probeEvery is short, so that limits hold again soon. At most one probe is
-	// under way at a time.
-	probeEvery   = 100 * time.Millisecond
-	probeTimeout = 500 * time.Millisecond
+	successesToClose = 3
 
-	// A store that answers probes and yet fails calls within calm is left alone
-	// for twice as long as the last time, up to longestHold.
-	calm        = 10 * time.Second
+	// The first trial is soon, so that limits hold again soon. The hold doubles with
+	// each trial that fails, and if the breaker opens within a window of its closing.
+	firstHold   = 100 * time.Millisecond
 	longestHold = time.Second
 )
 
+// counted is the outcome of a call.
+type counted struct {
+	at     time.Time
+	failed bool
+}
+
+// A permit is the leave to make a call, whose outcome is to be reported. That of a
+// trial must be.
+type permit struct {
+	switched uint64
+	trial    bool
+}
+
 func (b *breaker) isOpen() bool { return b.open.Load() }
 
-// generation returns the number that a call passes to failed if it fails.
-func (b *breaker) generation() uint64 { return b.closings.Load() }
-
-func (b *breaker) succeeded() {
-	if b.failures.Load() != 0 {
-		b.failures.Store(0)
-	}
-}
-
-// failed counts a call that began in a generation and failed. A call from before
-// the breaker last closed counts for nothing.
-func (b *breaker) failed(generation uint64, err error) {
+// admit reports whether a call may be made now.
+func (b *breaker) admit(now time.Time) (permit, bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if b.ended || b.open.Load() || generation != b.closings.Load() || b.failures.Add(1) < failuresToOpen {
+	if b.open.Load() {
+		if b.trying || now.Before(b.due) {
+			return permit{}, false
+		}
+		b.trying = true
+	}
+	return permit{b.switched, b.trying}, true
+}
+
+// isNeglected reports whether a trial is due for so long that no request will make it.
+func (b *breaker) isNeglected(now time.Time) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.open.Load() && !b.trying && now.Sub(b.due) >= firstHold
+}
+
+// isFailing reports whether the breaker is open, or a call failed within the window.
+func (b *breaker) isFailing(now time.Time) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.open.Load() || now.Sub(b.failedAt) <= window
+}
+
+// report counts a call that succeeded, or failed with err.
+func (b *breaker) report(p permit, err error, now time.Time) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	switch {
+	case p.switched != b.switched:
+		return
+	case p.trial:
+		b.tried(err, now)
 		return
 	}
-	b.open.Store(true)
-	b.opened = time.Now()
+	b.last[b.next] = counted{now, err != nil}
+	b.next = (b.next + 1) % windowCalls
+	if err == nil {
+		return
+	}
+	b.failedAt = now
+	if !b.hasFailed(now) {
+		return
+	}
 	b.hold = min(2*b.hold, longestHold)
-	if b.hold == 0 || b.opened.Sub(b.closed) > calm {
-		b.hold = probeEvery
+	if b.hold == 0 || now.Sub(b.closed) > window {
+		b.hold = firstHold
 	}
-	b.changed(true, err, 0)
-	var ctx context.Context
-	ctx, b.end = context.WithCancel(context.Background())
-	go b.revive(ctx, b.hold)
+	b.opened, b.due, b.proved = now, now.Add(spread(b.hold)), 0
+	b.flip(true, err)
 }
 
-// revive probes until the store answers or the breaker is ended.
-func (b *breaker) revive(ctx context.Context, wait time.Duration) {
-	timer := time.NewTimer(wait)
-	defer timer.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-timer.C:
+// hasFailed reports whether enough of the calls in the window failed.
+func (b *breaker) hasFailed(now time.Time) bool {
+	calls, failures := 0, 0
+	for _, call := range b.last {
+		if now.Sub(call.at) > window {
+			continue
 		}
-		probing, done := context.WithTimeout(ctx, probeTimeout)
-		err := b.probe(probing)
-		done()
-		if err == nil {
-			b.close()
-			return
+		calls++
+		if call.failed {
+			failures++
 		}
-		b.mu.Lock()
-		b.hold = 0 // probes tell how the store is
-		b.mu.Unlock()
-		timer.Reset(probeEvery)
 	}
+	return failures >= failuresToOpen && 2*failures >= calls
 }
 
-// close allows calls again.
-func (b *breaker) close() {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if b.ended {
+// tried counts a trial. After one that succeeded the next one is due at once.
+func (b *breaker) tried(err error, now time.Time) {
+	b.trying, b.due = false, now
+	if err != nil {
+		b.proved, b.hold = 0, min(2*b.hold, longestHold)
+		b.due = now.Add(spread(b.hold))
 		return
 	}
-	b.end()
-	b.closed = time.Now()
-	b.closings.Add(1)
-	b.failures.Store(0)
-	b.open.Store(false)
-	b.changed(false, nil, b.closed.Sub(b.opened))
+	if b.proved++; b.proved == successesToClose {
+		b.closed, b.last, b.failedAt = now, [windowCalls]counted{}, time.Time{}
+		b.flip(false, nil)
+	}
 }
 
-// stop ends the probing for good. An open breaker stays open.
-func (b *breaker) stop() {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	b.ended = true
-	if b.end != nil {
-		b.end()
-	}
+func (b *breaker) flip(open bool, err error) {
+	b.switched++
+	b.open.Store(open)
+	b.changed(open, err, b.closed.Sub(b.opened))
+}
+
+// spread returns about as much as hold, so that the trials of many nodes spread.
+func spread(hold time.Duration) time.Duration {
+	return hold - hold/8 + rand.N(hold/4)
 }

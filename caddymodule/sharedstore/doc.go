@@ -5,9 +5,11 @@
 //   - Budget: each call of the remote store has a timeout of its own. A client
 //     that leaves ends no call, and a deadline of the caller's own that is sooner
 //     is no failure of the store.
-//   - Circuit breaker: after three failures in a row the remote store is left
-//     alone. A probe every 100 ms finds out when it is back. No request waits for
-//     a probe.
+//   - Circuit breaker: after three failures that are at least half of the last 20
+//     calls and of those in the last 10 seconds, the remote store is left alone. One
+//     call at a time tries it, 100 ms later at first and every second at last: a
+//     request, which waits for a fifth of the timeout, or a ping if there is none.
+//     Three that succeed in a row end the outage.
 //   - Fallback: without the remote store a zone goes by its [Policy].
 //   - Reconciliation: charges that this node admitted alone are poured into the
 //     shared buckets after the outage, and blocks that it began alone are begun there.

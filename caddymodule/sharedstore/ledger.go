@@ -1,6 +1,7 @@
 package sharedstore
 
 import (
+	"math"
 	"time"
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/expiring"
@@ -231,7 +232,7 @@ func (e *entry) told(reached, confirmed bool, now time.Time, timeout time.Durati
 
 // keep reports whether the entry is still needed.
 func (e *entry) keep(now time.Time) bool {
-	return e.own != 0 || e.telling || e.reserved.After(now) || e.blocked.After(now)
+	return math.Abs(e.own) > dust*e.limit.Capacity || e.telling || e.reserved.After(now) || e.blocked.After(now)
 }
 
 // until returns when the entry expires.

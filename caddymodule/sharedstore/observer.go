@@ -11,7 +11,7 @@ import (
 // and no request waits for it. News is dropped if no observer is attached, or if
 // a slow one lets too much of it pile up.
 type Observer interface {
-	// Down says that an outage begins: calls failed in a row, the last with err.
+	// Down says that an outage begins: calls failed, the last with err.
 	// Zones go by their policies until Up.
 	Down(err error)
 
@@ -80,12 +80,12 @@ func (t *teller) tell(news func(Observer)) {
 	t.start()
 }
 
-// failed passes on the error of a call.
-func (t *teller) failed(what string, err error) {
+// failed passes on the error of a call. That of a trial is only counted.
+func (t *teller) failed(what string, err error, trial bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.errors++
-	if len(t.observers) > 0 && len(t.news) < mostNews && t.worthALine(err) {
+	if !trial && len(t.observers) > 0 && len(t.news) < mostNews && t.worthALine(err) {
 		t.news = append(t.news, func(o Observer) { o.Failed(what, err) })
 	}
 	t.start()

@@ -31,7 +31,7 @@ func TestTheStoreIsToldOfBucketsThatNobodyAsksForAgain(t *testing.T) {
 				t.Fatalf("bucket %s: got a level of %v, want %v", c.Key, got, want)
 			}
 		}
-		const probes, asks = 2, 3 // many buckets at once
+		const probes, asks = successesToClose, 3 // many buckets at once
 		if got := int(n.remote.takes.Load() - before); got < asks || got > asks+probes {
 			t.Errorf("got the store asked %d times, want %d, and %d probes at most", got, asks, probes)
 		}

@@ -25,10 +25,7 @@ func (s *Store) Reset(ctx context.Context, zone, key string, shadow bool) error 
 	if err := b.local.Reset(ctx, zone, key, shadow); err != nil {
 		return err
 	}
-	err := ErrDown
-	if !b.breaker.isOpen() {
-		err = s.resetShared(ctx, name)
-	}
+	err := s.resetShared(ctx, name)
 	if err == nil {
 		b.releases.Delete(name)
 		return nil
@@ -41,7 +38,13 @@ func (s *Store) Reset(ctx context.Context, zone, key string, shadow bool) error 
 }
 
 func (s *Store) resetShared(ctx context.Context, name bucket) error {
-	c := s.backend.begin(ctx, s.timeout)
+	if s.backend.breaker.isOpen() { // whose trials other calls are
+		return ErrDown
+	}
+	c, admitted := s.backend.begin(ctx, s.timeout)
+	if !admitted {
+		return ErrDown
+	}
 	return s.backend.end(c, "resetting a bucket", s.backend.remote.Reset(c.ctx, name.zone, name.key, name.shadow))
 }
 

@@ -32,7 +32,7 @@ type remote struct {
 	// executes says that calls are executed although their callers have left.
 	executes atomic.Bool
 	late     atomic.Int64 // how many takes were
-	latePour func(*leakybucket.Charge)
+	poured   func(*leakybucket.Charge)
 }
 
 func (r *remote) answer(ctx context.Context, after time.Duration) error {
@@ -63,11 +63,7 @@ func (r *remote) Take(ctx context.Context, charges []leakybucket.Charge, decisio
 			go func() {
 				time.Sleep(slow - time.Since(start))
 				_ = r.Store.Take(context.Background(), copied, ignored)
-				for i, d := range ignored {
-					if d.Poured && r.latePour != nil {
-						r.latePour(&copied[i])
-					}
-				}
+				r.tell(copied, ignored)
 				r.late.Add(1)
 			}()
 		}
@@ -76,7 +72,17 @@ func (r *remote) Take(ctx context.Context, charges []leakybucket.Charge, decisio
 	if r.none != "" && charges[0].Key == r.none {
 		return fmt.Errorf("reading a list: %w", leakybucket.ErrBadBucket)
 	}
-	return r.Store.Take(ctx, charges, decisions)
+	err := r.Store.Take(ctx, charges, decisions)
+	r.tell(charges, decisions)
+	return err
+}
+
+func (r *remote) tell(charges []leakybucket.Charge, decisions []leakybucket.Decision) {
+	for i, d := range decisions {
+		if d.Poured && r.poured != nil {
+			r.poured(&charges[i])
+		}
+	}
 }
 
 func (r *remote) Settle(ctx context.Context, settlements []leakybucket.Settlement) error {

@@ -67,19 +67,65 @@ func newStore(b *Backend, o Options) *Store {
 // store are left as this node's share. Settle them as they are then.
 func (s *Store) Take(ctx context.Context, charges []leakybucket.Charge, decisions []leakybucket.Decision) error {
 	b := s.backend
-	if b.breaker.isOpen() || !s.releaseAll(ctx, charges) {
+	if !s.releaseAll(ctx, charges) {
+		return s.fallBack(charges, decisions, false)
+	}
+	c, admitted := b.begin(ctx, s.timeout)
+	if !admitted {
 		return s.fallBack(charges, decisions, false)
 	}
 	asked, blocks := charges, s.untold(charges)
 	if blocks != nil {
 		asked = heed(charges, blocks)
 	}
-	c := b.begin(ctx, s.timeout)
-	err := b.remote.Take(c.ctx, asked, decisions)
-	if b.end(c, "asking the store; this request falls back as on_store_error says", err) != nil {
+	var err error
+	if c.trial {
+		err = s.try(ctx, c, asked, decisions)
+	} else {
+		err = b.end(c, asking, b.remote.Take(c.ctx, asked, decisions))
+	}
+	if err != nil {
 		return s.fallBack(charges, decisions, true)
 	}
-	now := time.Now()
+	s.accept(charges, decisions, blocks)
+	return nil
+}
+
+// asking says what a take that failed means.
+const asking = "asking the store; this request falls back as on_store_error says"
+
+// errSlow is why a request does not wait for a trial.
+var errSlow = errors.New("no answer within a fifth of store_timeout")
+
+// try takes by a trial. The caller waits for a fifth of the timeout only, while the trial
+// goes on to its end: so a store that is slow, but within its timeout, proves it.
+func (s *Store) try(ctx context.Context, c call, charges []leakybucket.Charge, decisions []leakybucket.Decision) error {
+	b, asked, answers := s.backend, slices.Clone(charges), make([]leakybucket.Decision, len(charges))
+	wait := s.timeout / 5
+	if deadline, ok := ctx.Deadline(); ok {
+		wait = min(wait, time.Until(deadline))
+	}
+	b.Hold()
+	ended := make(chan error, 1)
+	go func() {
+		defer b.Release()
+		ended <- b.end(c, asking, b.remote.Take(c.ctx, asked, answers))
+	}()
+	timer := time.NewTimer(wait)
+	defer timer.Stop()
+	select {
+	case err := <-ended:
+		copy(decisions, answers)
+		return err
+	case <-timer.C:
+		return errSlow
+	}
+}
+
+// accept makes decisions of the store ones that heed the blocks that it does not know of,
+// and remembers them.
+func (s *Store) accept(charges []leakybucket.Charge, decisions []leakybucket.Decision, blocks []entry) {
+	b, now := s.backend, time.Now()
 	origin := b.origin(originRemote, now)
 	var tellings []telling
 	for i := range charges {
@@ -95,7 +141,6 @@ func (s *Store) Take(ctx context.Context, charges []leakybucket.Charge, decision
 		b.Hold()
 		go s.tell(tellings)
 	}
-	return nil
 }
 
 // remember copies the state of a shared bucket, so that an outage is no amnesty.
@@ -179,10 +224,10 @@ func (s *Store) tell(tellings []telling) {
 		t.BlockRest = max(0, time.Until(t.blocked))
 		settlements[i] = t.Settlement
 	}
-	reached := !b.breaker.isOpen()
+	c, reached := b.begin(context.Background(), s.timeout)
 	err := ErrDown
 	if reached {
-		err = s.settleShared(context.Background(), settlements)
+		err = s.settleShared(c, settlements)
 	}
 	now := time.Now()
 	for i := range tellings {
@@ -207,9 +252,8 @@ func (s *Store) tell(tellings []telling) {
 	}
 }
 
-// settleShared settles in the remote store, within the whole timeout.
-func (s *Store) settleShared(ctx context.Context, settlements []leakybucket.Settlement) error {
-	c := s.backend.begin(context.WithoutCancel(ctx), s.timeout)
+// settleShared settles in the remote store.
+func (s *Store) settleShared(c call, settlements []leakybucket.Settlement) error {
 	err := s.backend.remote.Settle(c.ctx, settlements)
 	return s.backend.end(c, "settling in the store; what is not known to be settled is told later, or stays as reserved", err)
 }
@@ -241,7 +285,8 @@ func (s *Store) Settle(ctx context.Context, settlements []leakybucket.Settlement
 // as a request may be delayed.
 func (s *Store) settleInTime(ctx context.Context, settlements []leakybucket.Settlement) error {
 	b := s.backend
-	if b.breaker.isOpen() {
+	c, admitted := b.begin(context.WithoutCancel(ctx), s.timeout)
+	if !admitted {
 		s.carry(settlements, false)
 		return ErrDown
 	}
@@ -249,7 +294,7 @@ func (s *Store) settleInTime(ctx context.Context, settlements []leakybucket.Sett
 	ended := make(chan error, 1)
 	go func() {
 		defer b.Release()
-		err := s.settleShared(ctx, settlements)
+		err := s.settleShared(c, settlements)
 		if err == nil {
 			s.rememberSettled(settlements)
 		} else {

@@ -262,23 +262,26 @@ func TestAStoreThatAnswersTooLateIsDownUntilItAnswersInTime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := startNode(t, Options{})
 		n.remote.slow.Store(int64(60 * time.Millisecond))
-		late := 0
+		late, tried := 0, 0
 		for start := time.Now(); time.Since(start) < 30*time.Second; {
 			before := time.Now()
 			n.take(hourly(10000, 1))
-			if time.Since(before) > 0 {
+			switch took := time.Since(before); {
+			case took >= DefaultTimeout:
 				late++
+			case took > 0:
+				tried++
 			}
 			<-time.After(10 * time.Millisecond)
 		}
-		if late != failuresToOpen {
-			t.Errorf("in 30s of answers after 60ms: got %d requests that waited, want %d", late, failuresToOpen)
+		if late != failuresToOpen || tried > 40 {
+			t.Errorf("in 30s of answers after 60ms: got %d requests that waited and %d that waited a fifth, want %d and one a second", late, tried, failuresToOpen)
 		}
 		n.remote.slow.Store(int64(10 * time.Millisecond))
-		<-time.After(time.Second)
+		<-time.After(2 * longestHold)
 		synctest.Wait()
 		if _, d := n.take(hourly(10000, 1)); FellBack(&d) {
-			t.Error("a second after it answers in time again: got it left alone, want it asked")
+			t.Error("two seconds after it answers in time again: got it left alone, want it asked")
 		}
 	})
 }
