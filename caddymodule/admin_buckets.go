@@ -450,7 +450,7 @@ func (a *App) listed(z *runningZone, l *listInput, k *leakybucket.Kept) (b bucke
 	}
 	inForce := limit
 	if s, can := a.store.(*sharedstore.Store); can && limit.Capacity > 0 {
-		inForce = s.InForce(z.Name, limit)
+		inForce = s.InForce(leakybucket.Charge{Zone: z.Name, Key: k.Key, Shadow: leakybucket.ShadowIf(l.Shadow), Limit: limit})
 	}
 	b.fill(limit, inForce, inForce.Level(k.State, k.Now), blocked)
 	b.LastUsed = max(0, k.Now.Sub(k.State.At).Seconds())

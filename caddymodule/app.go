@@ -420,14 +420,14 @@ func (a *App) blockEverywhere(z *runningZone, s *decision.Subject, b *decision.B
 }
 
 // knownBlock returns the block that makes asking a shared store unnecessary: the
-// store reported it within the last second. While the store is down, a reported
+// store reported it within the last second. While the bucket's shard is down, a reported
 // block counts until it ends. There must be a shared store.
 func (a *App) knownBlock(c *leakybucket.Charge) (blocklist.Block, bool) {
 	if c.Block == nil {
 		return blocklist.Block{}, false
 	}
 	b, found, fresh := a.blocks.Find(c)
-	return b, found && (fresh || a.shared.Down())
+	return b, found && (fresh || a.shared.DownFor(c))
 }
 
 // Interface guards

@@ -59,6 +59,33 @@ type Resetter interface {
 	Reset(ctx context.Context, zone, key string, shadow bool) error
 }
 
+// A Sharded is a store of parts that fail one by one, such as a cluster of servers.
+type Sharded interface {
+	// Shard returns the number of the shard that keeps the bucket of a charge. It goes
+	// by zone, key and shadow alone, and calls no server. Buckets may move to other
+	// shards. There are at most some hundred shards.
+	//
+	// Calls about buckets of one shard do not depend on any other. If only some shards
+	// fail a call, its error wraps a [ShardError].
+	Shard(c *Charge) int
+}
+
+// A ShardError says which shards of a [Sharded] store failed a call. The others did
+// their part.
+type ShardError struct {
+	Shards []int
+	Err    error
+}
+
+func (e *ShardError) Error() string { return e.Err.Error() }
+
+// Unwrap returns the gravest error of the shards.
+func (e *ShardError) Unwrap() error { return e.Err }
+
+// ErrMoving is wrapped by errors of a call that met buckets which are on their way to
+// another shard. Other buckets are not affected, and the store is well.
+var ErrMoving = errors.New("buckets are being moved")
+
 // A Counter is a store that knows how many buckets it keeps. A bucket that may
 // be forgotten counts until it is.
 type Counter interface {

@@ -23,7 +23,7 @@ func TestATakeAllocatesNoMoreThanItsContext(t *testing.T) {
 		t.Errorf("a store that answers: got %v allocations, want the %v of a context", got, most)
 	}
 	asked := make([]leakybucket.Charge, len(charges))
-	s.backend.breaker.set(true)
+	s.backend.breakers.set(true)
 	if got := testing.AllocsPerRun(1000, func() {
 		copy(asked, charges)
 		_ = s.Take(parent, asked, decisions)

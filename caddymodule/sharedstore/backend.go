@@ -4,6 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"iter"
+	"maps"
+	"slices"
+	"strconv"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -54,14 +58,15 @@ var ErrDown = errors.New("the store is down")
 // It closes the remote store after the pool has destructed it and its last user
 // has released it. All methods are safe for concurrent use.
 type Backend struct {
-	name    string
-	remote  Remote
-	local   *memstore.Store
-	base    time.Time // what the instants in Origin count from
-	breaker breaker
-	teller  teller
-	ledger  ledger
-	watch   watch
+	name     string
+	remote   Remote
+	sharded  leakybucket.Sharded // the remote store, or nil
+	local    *memstore.Store
+	base     time.Time // what the instants in Origin count from
+	breakers breakers
+	teller   teller
+	ledger   ledger
+	watch    watch
 
 	releases *expiring.Map[bucket, time.Time] // that the store was not told of, and when they were made
 
@@ -69,7 +74,7 @@ type Backend struct {
 
 	budget  atomic.Int64 // a time.Duration: the timeout of the call that failed last
 	reasons reasons      // of this outage that the observer was told
-	revived func()       // ends revive; guarded by the breaker
+	revived func()       // ends revive; guarded by the breakers
 
 	users   atomic.Int64 // and destructed
 	start   func()       // once
@@ -90,7 +95,8 @@ func NewBackend(name string, remote Remote, local *memstore.Store) *Backend {
 	b := &Backend{name: name, remote: remote, local: local, base: time.Now(), ledger: newLedger(), watch: newWatch()}
 	b.releases = expiring.New[bucket, time.Time](most)
 	b.budget.Store(int64(DefaultTimeout))
-	b.breaker.changed = b.changed
+	b.breakers.changed = b.changed
+	b.sharded, _ = remote.(leakybucket.Sharded)
 	if reporter, ok := remote.(Reporter); ok {
 		reporter.SetOnError(b.teller.strayed)
 	}
@@ -169,20 +175,30 @@ type call struct {
 	shortened bool // to the caller's own deadline
 }
 
+// isTrial reports whether the call tries a shard that is down.
+func (c *call) isTrial() bool {
+	for p := &c.permit; p != nil; p = p.beside {
+		if p.trial {
+			return true
+		}
+	}
+	return false
+}
+
 // leastTrial is how long a trial may take at least. An answer after the timeout is a
 // failure, but to connect, or to learn that a password is wrong, takes longer.
 const leastTrial = 500 * time.Millisecond
 
-// begin returns a call that ends after the timeout, or at the caller's deadline
-// if that is sooner, and reports whether it may be made. Canceling the caller's
+// begin returns a call of some shards that ends after the timeout, or at the caller's
+// deadline if that is sooner, and reports whether it may be made. Canceling the caller's
 // context does not end it. Nothing of the caller's ends a trial.
-func (b *Backend) begin(ctx context.Context, timeout time.Duration) (c call, admitted bool) {
+func (b *Backend) begin(ctx context.Context, timeout time.Duration, shards ...int) (c call, admitted bool) {
 	c = call{timeout: timeout, began: time.Now()}
-	if c.permit, admitted = b.breaker.admit(c.began); !admitted {
+	if c.permit, admitted = b.breakers.admit(c.began, shards...); !admitted {
 		return c, false
 	}
 	deadline := c.began.Add(timeout)
-	if c.trial {
+	if c.isTrial() {
 		deadline = c.began.Add(max(timeout, leastTrial))
 	} else if own, ok := ctx.Deadline(); ok && own.Before(deadline) {
 		deadline, c.shortened = own, true
@@ -206,28 +222,37 @@ func (b *Backend) end(c call, what string, err error) error {
 		err = fmt.Errorf("no answer within store_timeout: %w", err)
 	}
 	if err != nil {
-		b.teller.failed(what, err, c.trial)
+		b.teller.failed(what, err, c.isTrial())
 	}
-	b.count(c, err)
+	b.count(&c, err)
 	return err
 }
 
-// count makes the breaker know how a call ended.
-func (b *Backend) count(c call, err error) {
-	switch took := time.Since(c.began); {
-	case errors.Is(err, leakybucket.ErrBadBucket):
+// count makes the breakers know how a call ended.
+func (b *Backend) count(c *call, err error) {
+	trial, now := c.isTrial(), time.Now()
+	switch took := now.Sub(c.began); {
+	case errors.Is(err, leakybucket.ErrBadBucket) || errors.Is(err, leakybucket.ErrMoving):
 		err = nil
-	case err == nil && c.trial && took > c.timeout:
+	case err == nil && trial && took > c.timeout:
 		err = fmt.Errorf("got an answer after %v, which is later than store_timeout", took)
 	}
 	switch {
-	case err != nil && !c.trial:
+	case err != nil && !trial:
 		b.budget.Store(int64(c.timeout))
 	case err != nil && !errors.Is(err, context.DeadlineExceeded) && b.reasons.isNew(err):
 		// The first calls to fail may have met a connection that was just closed.
 		b.teller.tell(func(o Observer) { o.Failed("why the store is down", err) })
 	}
-	b.breaker.report(c.permit, err, time.Now())
+	var some *leakybucket.ShardError
+	known := errors.As(err, &some)
+	for p := &c.permit; p != nil; p = p.beside {
+		if known && !slices.Contains(some.Shards, p.shard) {
+			b.breakers.report(p, nil, now)
+		} else {
+			b.breakers.report(p, err, now)
+		}
+	}
 }
 
 // changed tells the observer that an outage begins or ends.
@@ -244,7 +269,7 @@ func (b *Backend) changed(down bool, err error, after time.Duration) {
 	go b.revive(ctx)
 }
 
-// revive tries the store while it is down and no request does.
+// revive tries the shards that are down and that no request tries.
 func (b *Backend) revive(ctx context.Context) {
 	ticker := time.NewTicker(firstHold)
 	defer ticker.Stop()
@@ -253,8 +278,8 @@ func (b *Backend) revive(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		case now := <-ticker.C:
-			if b.breaker.isNeglected(now) {
-				b.ping()
+			for _, shard := range b.breakers.neglected(now) {
+				go b.ping(shard)
 			}
 		}
 	}
@@ -262,14 +287,62 @@ func (b *Backend) revive(ctx context.Context) {
 
 // ping takes from a bucket that no zone can have and that is soon empty again. A
 // ping of the server would not do: one that answers it may be read-only, or full.
-func (b *Backend) ping() {
-	c, admitted := b.begin(context.Background(), time.Duration(b.budget.Load()))
+func (b *Backend) ping(shard int) {
+	charge := leakybucket.Charge{Zone: "@probe", Limit: leakybucket.Limit{Capacity: 1e6, Leak: 1e6}, Cost: 1}
+	for i := 0; b.shardOf(&charge) != shard; i++ {
+		if i == mostProbes {
+			b.breakers.forget(shard, time.Now())
+			return
+		}
+		charge.Key = strconv.Itoa(i)
+	}
+	c, admitted := b.begin(context.Background(), time.Duration(b.budget.Load()), shard)
 	if !admitted {
 		return
 	}
 	defer c.cancel()
-	charge := leakybucket.Charge{Zone: "@probe", Limit: leakybucket.Limit{Capacity: 1e6, Leak: 1e6}, Cost: 1}
-	b.count(c, b.remote.Take(c.ctx, []leakybucket.Charge{charge}, make([]leakybucket.Decision, 1)))
+	b.count(&c, b.remote.Take(c.ctx, []leakybucket.Charge{charge}, make([]leakybucket.Decision, 1)))
+}
+
+// mostProbes is how many keys are tried for one in a shard before the shard counts as
+// gone. It finds a single slot of a Redis Cluster nearly always.
+const mostProbes = 100_000
+
+// shardOf returns the shard of a charge's bucket.
+func (b *Backend) shardOf(c *leakybucket.Charge) int {
+	if b.sharded == nil {
+		return 0
+	}
+	return b.sharded.Shard(c)
+}
+
+// shardsOf appends the shards of charges, each once.
+func (b *Backend) shardsOf(shards []int, charges []leakybucket.Charge) []int {
+	if b.sharded == nil {
+		return append(shards, 0)
+	}
+	for i := range charges {
+		if shard := b.sharded.Shard(&charges[i]); !slices.Contains(shards, shard) {
+			shards = append(shards, shard)
+		}
+	}
+	return shards
+}
+
+// byShard divides what belongs to charges by their shards.
+func byShard[T any](b *Backend, all []T, charge func(*T) *leakybucket.Charge) iter.Seq2[int, []T] {
+	if len(all) == 0 {
+		return func(func(int, []T) bool) {}
+	}
+	if b.sharded == nil {
+		return func(yield func(int, []T) bool) { yield(0, all) }
+	}
+	parts := make(map[int][]T)
+	for i := range all {
+		shard := b.sharded.Shard(charge(&all[i]))
+		parts[shard] = append(parts[shard], all[i])
+	}
+	return maps.All(parts)
 }
 
 // reasons are those of an outage, or of a minute, that the observer was told.
@@ -321,8 +394,18 @@ func (b *Backend) check(ctx context.Context, checker Checker) {
 	}
 }
 
-// Down reports whether the store is known to be down, so that it is left alone.
-func (b *Backend) Down() bool { return b.breaker.isOpen() }
+// Down reports whether the store, or a shard of it, is known to be down, so that it is
+// left alone.
+func (b *Backend) Down() bool { return b.breakers.isOpen() }
 
-// Failing reports whether calls fail: the store is down, or a call failed lately.
-func (b *Backend) Failing() bool { return b.breaker.isFailing(time.Now()) }
+// DownFor reports whether the shard of a bucket is known to be down.
+func (b *Backend) DownFor(c *leakybucket.Charge) bool {
+	return b.Down() && b.breakers.isOpenFor(b.shardOf(c))
+}
+
+// Shards returns how many shards were called since the process began, and how many of
+// those are down. A store without shards is one.
+func (b *Backend) Shards() (shards, down int) { return b.breakers.count() }
+
+// Failing reports whether calls fail: a shard is down, or a call failed lately.
+func (b *Backend) Failing() bool { return b.breakers.isFailing(time.Now()) }

@@ -27,7 +27,7 @@ func BenchmarkTake(b *testing.B) {
 		for _, charges := range []int{1, 2} {
 			b.Run("store="+state+"/charges="+strconv.Itoa(charges), func(b *testing.B) {
 				s, all, decisions := benchmarkStore(b)
-				s.backend.breaker.set(state == "down")
+				s.backend.breakers.set(state == "down")
 				asked := make([]leakybucket.Charge, charges)
 				b.ReportAllocs()
 				for b.Loop() {

@@ -15,12 +15,16 @@ import (
 	"github.com/caddy-throttle/caddy-throttle/leakybucket/memstore"
 )
 
-// set opens or closes the breaker without any trials.
-func (b *breaker) set(down bool) {
+// set opens or closes the breaker of a store without shards, without any trials.
+func (b *breakers) set(down bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.due = time.Now().Add(time.Hour)
-	b.open.Store(down)
+	of := b.permit(0).breaker
+	of.open, of.trying, of.due = down, false, time.Now().Add(time.Hour)
+	b.open.Store(0)
+	if down {
+		b.open.Store(1)
+	}
 }
 
 var errRefused = errors.New("connection refused")
@@ -39,9 +43,9 @@ func TestABreakerOpensWhenHalfOfTheCallsInItsWindowFailed(t *testing.T) {
 		{strings.Repeat("s", 100) + "ffffff", 106}, // 11 calls are in the window
 		{"ff" + strings.Repeat("s", 11) + "ff", 0},
 	} {
-		b, now, opened := breaker{changed: func(bool, error, time.Duration) {}}, time.Now(), 0
+		b, now, opened := breakers{changed: func(bool, error, time.Duration) {}}, time.Now(), 0
 		for i, call := range test.calls {
-			p, admitted := b.admit(now)
+			p, admitted := b.admit(now, 0)
 			if !admitted {
 				break
 			}
@@ -49,7 +53,7 @@ func TestABreakerOpensWhenHalfOfTheCallsInItsWindowFailed(t *testing.T) {
 			if call == 'f' {
 				err = errRefused
 			}
-			if b.report(p, err, now); b.isOpen() {
+			if b.report(&p, err, now); b.isOpen() {
 				opened = i + 1
 				break
 			}
@@ -62,9 +66,9 @@ func TestABreakerOpensWhenHalfOfTheCallsInItsWindowFailed(t *testing.T) {
 }
 
 // opened returns a breaker that has just opened, and what it said.
-func opened(now time.Time) (*breaker, *[]string) {
+func opened(now time.Time) (*breakers, *[]string) {
 	said := new([]string)
-	b := &breaker{changed: func(down bool, err error, after time.Duration) {
+	b := &breakers{changed: func(down bool, err error, after time.Duration) {
 		if down {
 			*said = append(*said, fmt.Sprint("down: ", err))
 		} else {
@@ -75,17 +79,17 @@ func opened(now time.Time) (*breaker, *[]string) {
 	return b, said
 }
 
-func (b *breaker) fail(now time.Time) {
+func (b *breakers) fail(now time.Time) {
 	for range failuresToOpen {
-		p, _ := b.admit(now)
-		b.report(p, errRefused, now)
+		p, _ := b.admit(now, 0)
+		b.report(&p, errRefused, now)
 	}
 }
 
 // nextTrial returns the first trial that is admitted from now on, and when it is.
-func (b *breaker) nextTrial(now time.Time) (permit, time.Time) {
+func (b *breakers) nextTrial(now time.Time) (permit, time.Time) {
 	for {
-		if p, admitted := b.admit(now); admitted {
+		if p, admitted := b.admit(now, 0); admitted {
 			return p, now
 		}
 		now = now.Add(time.Millisecond)
@@ -101,10 +105,10 @@ func TestTrialsAreOneAtATimeAndRarerWhileTheyFail(t *testing.T) {
 		if got := at.Sub(now); !p.trial || got < want*7/8 || got > want*9/8+time.Millisecond {
 			t.Errorf("trial %d: got it after %v, want after about %v", i+1, got, want)
 		}
-		if _, admitted := b.admit(at.Add(time.Minute)); admitted {
+		if _, admitted := b.admit(at.Add(time.Minute), 0); admitted {
 			t.Errorf("trial %d: got another one admitted beside it, want none", i+1)
 		}
-		b.report(p, errRefused, at)
+		b.report(&p, errRefused, at)
 		now = at
 	}
 	if got := fmt.Sprint(*said); got != "[down: connection refused]" {
@@ -121,7 +125,7 @@ func TestTrialsThatSucceedInARowCloseIt(t *testing.T) {
 		if i != 0 && i != 3 && at != now {
 			t.Errorf("trial %d, after one that succeeded: got it %v later, want at once", i+1, at.Sub(now))
 		}
-		b.report(p, outcome, at)
+		b.report(&p, outcome, at)
 		if got, want := b.isOpen(), i < 5; got != want {
 			t.Errorf("after trial %d: got open %v, want %v", i+1, got, want)
 		}
@@ -142,9 +146,9 @@ func TestABreakerThatOpensAgainAndAgainWaitsLonger(t *testing.T) {
 	again := func() (held time.Duration) {
 		_, at := b.nextTrial(now)
 		held, now = at.Sub(now), at
-		p := permit{b.switched, true}
+		p := permit{breaker: b.of[0], switched: b.of[0].switched, trial: true}
 		for range successesToClose {
-			b.report(p, nil, now)
+			b.report(&p, nil, now)
 		}
 		return held
 	}
@@ -166,17 +170,17 @@ func TestABreakerThatOpensAgainAndAgainWaitsLonger(t *testing.T) {
 // With a long timeout, calls of an outage fail after its end.
 func TestCallsFromBeforeTheBreakerSwitchedSayNothing(t *testing.T) {
 	now := time.Now()
-	b := breaker{changed: func(bool, error, time.Duration) {}}
-	before, _ := b.admit(now)
+	b := breakers{changed: func(bool, error, time.Duration) {}}
+	before, _ := b.admit(now, 0)
 	b.fail(now)
-	b.report(before, nil, now)
+	b.report(&before, nil, now)
 	for range successesToClose {
 		var p permit
 		p, now = b.nextTrial(now)
-		b.report(p, nil, now)
+		b.report(&p, nil, now)
 	}
 	for range 2 * failuresToOpen {
-		b.report(before, errRefused, now)
+		b.report(&before, errRefused, now)
 	}
 	if b.isOpen() || b.isFailing(now) {
 		t.Error("after failures of calls that began before the outage: got it failing, want it closed")

@@ -107,7 +107,7 @@ func TestAListingIsOfOneStore(t *testing.T) {
 	s, of := b.With(Options{}), leakybucket.Listing{Zone: "z", Want: 10}
 	var cursors []string
 	for _, down := range []bool{false, true} {
-		b.breaker.set(down)
+		b.breakers.set(down)
 		some, next, err := s.List(t.Context(), of, "")
 		if err != nil || len(some) == 0 || next == "" || strings.HasPrefix(some[0].Key, "local") != down {
 			t.Fatalf("down %v: got %v, cursor %q and error %v, want some of the store that answers", down, some, next, err)
@@ -118,7 +118,7 @@ func TestAListingIsOfOneStore(t *testing.T) {
 		cursors = append(cursors, next)
 	}
 	for i, down := range []bool{true, false} {
-		b.breaker.set(down)
+		b.breakers.set(down)
 		if _, _, err := s.List(t.Context(), of, cursors[i]); !errors.Is(err, leakybucket.ErrBadCursor) {
 			t.Errorf("down %v, with a cursor of the other store: got error %v, want ErrBadCursor", down, err)
 		}

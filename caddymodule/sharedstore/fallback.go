@@ -183,11 +183,10 @@ func (b *Backend) localLevel(c *leakybucket.Charge) float64 {
 	return d[0].Level
 }
 
-// InForce returns the limit that holds for a bucket now: while the store is down, it
-// is this node's share.
-func (s *Store) InForce(zone string, whole leakybucket.Limit) leakybucket.Limit {
-	c := leakybucket.Charge{Zone: zone, Limit: whole}
-	if s.backend.Down() && s.zone(zone).Policy == Local {
+// InForce returns the limit that holds for the bucket of a charge now: while its shard is
+// down, it is this node's share.
+func (s *Store) InForce(c leakybucket.Charge) leakybucket.Limit {
+	if s.backend.DownFor(&c) && s.zone(c.Zone).Policy == Local {
 		s.share(&c)
 	}
 	return c.Limit

@@ -17,8 +17,9 @@ const (
 	mostAtOnce = 250
 )
 
-// A reconciler asks the store for the buckets in the ledger, many at once, so that the store is told even of buckets without further requests. It runs
-// while the ledger has entries.
+// A reconciler asks the store for the buckets in the ledger, many at once, so that the
+// store is told even of buckets without further requests. It runs while the ledger has
+// entries.
 type reconciler struct {
 	ending context.Context // of the backend
 
@@ -65,19 +66,17 @@ func (r *reconciler) run() {
 	}
 }
 
-// reconcileAll tells the store of releases, and asks for all buckets in the ledger,
-// while the store answers.
+// reconcileAll tells the store of releases, and asks for all buckets in the ledger, but
+// for those of shards that are down.
 func (s *Store) reconcileAll(ctx context.Context) {
 	b := s.backend
 	for _, name := range b.releases.Some(most, time.Now()) {
-		if b.breaker.isOpen() || ctx.Err() != nil || s.release(ctx, name) != nil {
+		if ctx.Err() != nil {
 			return
 		}
+		_ = s.release(ctx, name) // the breaker sees to it that not all of them wait
 	}
 	for names := range slices.Chunk(b.ledger.Some(mostEntries, time.Now()), mostAtOnce) {
-		if b.breaker.isOpen() || ctx.Err() != nil {
-			return
-		}
 		probes := make([]leakybucket.Charge, 0, len(names))
 		for _, name := range names {
 			if s.zone(name.zone).Policy != Local {
@@ -90,19 +89,26 @@ func (s *Store) reconcileAll(ctx context.Context) {
 				probes = append(probes, e.probe(name))
 			}
 		}
-		s.askFor(ctx, probes)
+		for shard, some := range byShard(b, probes, itself) {
+			if ctx.Err() != nil {
+				return
+			}
+			s.askFor(ctx, shard, some)
+		}
 	}
 }
 
-// askFor asks for some buckets at once, which tells the store. If one of them is no
-// bucket, it asks for each by itself.
-func (s *Store) askFor(ctx context.Context, probes []leakybucket.Charge) {
+func itself(c *leakybucket.Charge) *leakybucket.Charge { return c }
+
+// askFor asks for some buckets of a shard at once, which tells the store. If one of them
+// is no bucket, it asks for each by itself.
+func (s *Store) askFor(ctx context.Context, shard int, probes []leakybucket.Charge) {
 	decisions := make([]leakybucket.Decision, len(probes))
-	if len(probes) == 0 || s.Take(ctx, slices.Clone(probes), decisions) == nil && !FellBack(&decisions[0]) {
+	if s.backend.breakers.isOpenFor(shard) || s.Take(ctx, slices.Clone(probes), decisions) == nil && !FellBack(&decisions[0]) {
 		return
 	}
 	for i := range probes {
-		if len(probes) > 1 && !s.backend.breaker.isOpen() {
+		if len(probes) > 1 && !s.backend.breakers.isOpenFor(shard) {
 			_ = s.Take(ctx, probes[i:i+1], decisions[:1])
 		}
 	}

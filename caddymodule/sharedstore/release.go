@@ -38,14 +38,16 @@ func (s *Store) Reset(ctx context.Context, zone, key string, shadow bool) error 
 }
 
 func (s *Store) resetShared(ctx context.Context, name bucket) error {
-	if s.backend.breaker.isOpen() { // whose trials other calls are
+	b := s.backend
+	shard := b.shardOf(&leakybucket.Charge{Zone: name.zone, Key: name.key, Shadow: leakybucket.ShadowIf(name.shadow)})
+	if b.breakers.isOpenFor(shard) { // whose trials other calls are
 		return ErrDown
 	}
-	c, admitted := s.backend.begin(ctx, s.timeout)
+	c, admitted := b.begin(ctx, s.timeout, shard)
 	if !admitted {
 		return ErrDown
 	}
-	return s.backend.end(c, "resetting a bucket", s.backend.remote.Reset(c.ctx, name.zone, name.key, name.shadow))
+	return b.end(c, "resetting a bucket", b.remote.Reset(c.ctx, name.zone, name.key, name.shadow))
 }
 
 // release tells the store of a release that it did not hear of. Without one it does

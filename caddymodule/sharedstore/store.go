@@ -61,16 +61,21 @@ func newStore(b *Backend, o Options) *Store {
 }
 
 // Take implements [leakybucket.Store]. It returns within the timeout, and at once
-// while the store is down. It fails only if this node's own store does.
+// while the store is down, or the shard of any charge. It fails only if this node's own
+// store does.
 //
 // Charges of zones with the policy [Local] that were decided without the shared
 // store are left as this node's share. Settle them as they are then.
 func (s *Store) Take(ctx context.Context, charges []leakybucket.Charge, decisions []leakybucket.Decision) error {
 	b := s.backend
+	if len(charges) == 0 {
+		return nil
+	}
 	if !s.releaseAll(ctx, charges) {
 		return s.fallBack(charges, decisions, false)
 	}
-	c, admitted := b.begin(ctx, s.timeout)
+	var room [4]int
+	c, admitted := b.begin(ctx, s.timeout, b.shardsOf(room[:0], charges)...)
 	if !admitted {
 		return s.fallBack(charges, decisions, false)
 	}
@@ -79,7 +84,7 @@ func (s *Store) Take(ctx context.Context, charges []leakybucket.Charge, decision
 		asked = heed(charges, blocks)
 	}
 	var err error
-	if c.trial {
+	if c.isTrial() {
 		err = s.try(ctx, c, asked, decisions)
 	} else {
 		err = b.end(c, asking, b.remote.Take(c.ctx, asked, decisions))
@@ -137,9 +142,9 @@ func (s *Store) accept(charges []leakybucket.Charge, decisions []leakybucket.Dec
 			tellings = s.remember(&charges[i], &decisions[i], now, tellings)
 		}
 	}
-	if tellings != nil { // which the request does not wait for
+	for shard, some := range byShard(b, tellings, (*telling).of) { // which the request does not wait for
 		b.Hold()
-		go s.tell(tellings)
+		go s.tell(shard, some)
 	}
 }
 
@@ -177,6 +182,8 @@ type telling struct {
 	blocked time.Time // the end of the block that is told, or zero
 }
 
+func (t *telling) of() *leakybucket.Charge { return &t.Charge }
+
 // reconcile compares the level of a bucket that the store has just shown with the
 // ledger. It returns the amount that this node has admitted beyond that level, and
 // appends what the store can be told about it.
@@ -213,9 +220,9 @@ func (s *Store) reconcile(c *leakybucket.Charge, d *leakybucket.Decision, poured
 	return own, tellings
 }
 
-// tell pours the amounts that this node admitted without the store into shared
-// buckets, and begins the blocks of that time. A negative amount gives back.
-func (s *Store) tell(tellings []telling) {
+// tell pours the amounts that this node admitted without the store into buckets of a
+// shard, and begins the blocks of that time. A negative amount gives back.
+func (s *Store) tell(shard int, tellings []telling) {
 	b := s.backend
 	defer b.Release()
 	settlements := make([]leakybucket.Settlement, len(tellings))
@@ -224,7 +231,7 @@ func (s *Store) tell(tellings []telling) {
 		t.BlockRest = max(0, time.Until(t.blocked))
 		settlements[i] = t.Settlement
 	}
-	c, reached := b.begin(context.Background(), s.timeout)
+	c, reached := b.begin(context.Background(), s.timeout, shard)
 	err := ErrDown
 	if reached {
 		err = s.settleShared(c, settlements)
@@ -281,35 +288,43 @@ func (s *Store) Settle(ctx context.Context, settlements []leakybucket.Settlement
 	return errors.Join(failed, s.settleInTime(ctx, theirs))
 }
 
-// settleInTime settles charges that the remote store took. It waits only as long
-// as a request may be delayed.
-func (s *Store) settleInTime(ctx context.Context, settlements []leakybucket.Settlement) error {
-	b := s.backend
-	c, admitted := b.begin(context.WithoutCancel(ctx), s.timeout)
-	if !admitted {
-		s.carry(settlements, false)
-		return ErrDown
-	}
-	b.Hold()
-	ended := make(chan error, 1)
-	go func() {
-		defer b.Release()
-		err := s.settleShared(c, settlements)
-		if err == nil {
-			s.rememberSettled(settlements)
-		} else {
-			s.carry(settlements, true)
+func chargeOf(settlement *leakybucket.Settlement) *leakybucket.Charge { return &settlement.Charge }
+
+// settleInTime settles charges that the remote store took, shard by shard. It waits only
+// as long as a request may be delayed.
+func (s *Store) settleInTime(ctx context.Context, settlements []leakybucket.Settlement) (failed error) {
+	b, calls, ended := s.backend, 0, make(chan error, len(settlements))
+	for shard, some := range byShard(b, settlements, chargeOf) {
+		c, admitted := b.begin(context.WithoutCancel(ctx), s.timeout, shard)
+		if !admitted {
+			s.carry(some, false)
+			failed = ErrDown
+			continue
 		}
-		ended <- err
-	}()
+		calls++
+		b.Hold()
+		go func() {
+			defer b.Release()
+			err := s.settleShared(c, some)
+			if err == nil {
+				s.rememberSettled(some)
+			} else {
+				s.carry(some, true)
+			}
+			ended <- err
+		}()
+	}
 	timer := time.NewTimer(s.timeout / 5)
 	defer timer.Stop()
-	select {
-	case err := <-ended:
-		return err
-	case <-timer.C:
-		return nil
+	for range calls {
+		select {
+		case err := <-ended:
+			failed = errors.Join(failed, err)
+		case <-timer.C:
+			return failed
+		}
 	}
+	return failed
 }
 
 // rememberSettled applies settlements to this node's copies of shared buckets. A
@@ -411,11 +426,11 @@ func (s *Store) settleLocally(settlement *leakybucket.Settlement) error {
 // ofLocal begins the cursors of this node's copies.
 const ofLocal = "local-"
 
-// List implements [leakybucket.Lister]. While the store is down, it lists this node's
-// copies. It may take as long as ctx lasts, and is no sign of an outage if it fails.
+// List implements [leakybucket.Lister]. While the store or a shard is down, it lists this
+// node's copies. It may take as long as ctx lasts, and is no sign of an outage if it fails.
 func (s *Store) List(ctx context.Context, of leakybucket.Listing, cursor string) ([]leakybucket.Kept, string, error) {
 	lister, can := s.backend.remote.(leakybucket.Lister)
-	local := s.backend.breaker.isOpen()
+	local := s.backend.Down()
 	switch at, ofLocals := strings.CutPrefix(cursor, ofLocal); {
 	case cursor != "" && ofLocals != local:
 		return nil, "", fmt.Errorf("%w: the store has gone down or come up", leakybucket.ErrBadCursor)

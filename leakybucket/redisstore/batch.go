@@ -2,6 +2,7 @@ package redisstore
 
 import (
 	"errors"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -29,7 +30,7 @@ type lane struct {
 // Nothing was executed then, so each request is sent once more by itself.
 func (s *Store) sendBatch(l lane, batch []*request, _ func()) {
 	err := s.sendTogether(l, batch)
-	if len(batch) == 1 || !moving(err) {
+	if len(batch) == 1 || !isAnswer(err, "TRYAGAIN", "MOVED", "ASK") {
 		return
 	}
 	var wg sync.WaitGroup
@@ -39,15 +40,14 @@ func (s *Store) sendBatch(l lane, batch []*request, _ func()) {
 	wg.Wait()
 }
 
-// moving reports whether a server refused a call because its slot is elsewhere, or
-// on its way.
-func moving(err error) bool {
+// isAnswer reports whether err is one of these answers of a server.
+func isAnswer(err error, kinds ...string) bool {
 	e, answered := rueidis.IsRedisErr(err)
 	if !answered {
 		return false
 	}
 	kind, _, _ := strings.Cut(e.Error(), " ")
-	return kind == "TRYAGAIN" || kind == "MOVED" || kind == "ASK"
+	return slices.Contains(kinds, kind)
 }
 
 // sendTogether runs a script once. Its error is in the reply of each request, too.

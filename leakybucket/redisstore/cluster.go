@@ -93,16 +93,16 @@ func (s *Store) takeBySlot(ctx context.Context, charges []leakybucket.Charge, de
 	}
 	t := &bySlot{s, charges, decisions}
 	clear(decisions)
-	if err := atOnce(t.groups(charges, func(int) bool { return true }), func(g *group) error { return t.ask(ctx, g) }); err != nil {
+	if err := t.atOnce(ctx, t.groups(charges, func(int) bool { return true }), t.ask); err != nil {
 		return err
 	}
 	pours := t.groups(charges, func(i int) bool { return t.fit(i) && !charges[i].Probe })
-	err := atOnce(pours, func(g *group) error { return t.pour(ctx, g) })
+	err := t.atOnce(ctx, pours, t.pour)
 	if raced, err := t.undo(ctx, err); !raced || err != nil {
 		return err
 	}
-	for _, g := range pours {
-		if err = t.pour(ctx, g); err != nil || slices.ContainsFunc(g.indexes, t.refuses) {
+	for i, g := range pours {
+		if err = t.atOnce(ctx, pours[i:i+1], t.pour); err != nil || slices.ContainsFunc(g.indexes, t.refuses) {
 			break
 		}
 	}
@@ -157,18 +157,14 @@ func (t *bySlot) undo(ctx context.Context, err error) (raced bool, _ error) {
 }
 
 // atOnce calls f for all groups at once and returns the gravest error.
-func atOnce(groups []*group, f func(*group) error) error {
-	errs := make([]error, len(groups))
+func (t *bySlot) atOnce(ctx context.Context, groups []*group, f func(context.Context, *group) error) error {
+	ended := outcomes{shards: &t.connection.shards}
 	var wg sync.WaitGroup
-	for i, g := range groups {
-		wg.Go(func() { errs[i] = f(g) })
+	for _, g := range groups {
+		wg.Go(func() { ended.add(g.slot, f(ctx, g)) })
 	}
 	wg.Wait()
-	var worst error
-	for _, err := range errs {
-		worst = graver(worst, err)
-	}
-	return worst
+	return ended.err()
 }
 
 // giveBack settles charges that were poured before another slot refused or
@@ -211,29 +207,30 @@ func (s *Store) settleBySlot(ctx context.Context, settlements []leakybucket.Sett
 		slot := s.slotOfCharge(&settlements[i].Charge)
 		bySlot[slot] = append(bySlot[slot], settlements[i])
 	}
-	var mu sync.Mutex
-	var worst error
+	ended := outcomes{shards: &s.connection.shards}
 	var wg sync.WaitGroup
 	inFlight := make(chan struct{}, mostSlots)
 	for slot, some := range bySlot {
 		inFlight <- struct{}{}
 		wg.Go(func() {
-			err := s.settleTogether(ctx, slot, some)
-			mu.Lock()
-			worst = graver(worst, err)
-			mu.Unlock()
+			ended.add(slot, s.settleTogether(ctx, slot, some))
 			<-inFlight
 		})
 	}
 	wg.Wait()
-	return worst
+	return ended.err()
 }
 
 // graver returns the error that says more about the store: any before none, and
 // a failure of the store before a fault of one bucket.
 func graver(a, b error) error {
-	if a == nil || b != nil && errors.Is(a, leakybucket.ErrBadBucket) {
+	if a == nil || b != nil && isOfBuckets(a) {
 		return b
 	}
 	return a
+}
+
+// isOfBuckets reports whether an error is about buckets, and no failure of the store.
+func isOfBuckets(err error) bool {
+	return errors.Is(err, leakybucket.ErrBadBucket) || errors.Is(err, leakybucket.ErrMoving)
 }

@@ -33,6 +33,7 @@ type connection struct {
 	option  rueidis.ClientOption
 
 	begin  sync.Once
+	shards shards        // of a cluster
 	tried  chan struct{} // closed once the first attempt has ended
 	closed chan struct{}
 
@@ -106,7 +107,12 @@ func (t *target) dial(ctx context.Context, address string, dialer *net.Dialer, c
 
 // start begins to connect in the background. Only the first call does anything.
 func (c *connection) start() {
-	c.begin.Do(func() { go c.connect(func() { close(c.tried) }) })
+	c.begin.Do(func() {
+		go c.connect(func() { close(c.tried) })
+		if c.target.mode == cluster {
+			go c.shards.follow(c)
+		}
+	})
 }
 
 // connect tries until there is a client or the connection is closed. It calls
@@ -117,6 +123,9 @@ func (c *connection) connect(tried func()) {
 		if err != nil && client != nil {
 			client.Close()
 			client = nil
+		}
+		if err == nil && c.target.mode == cluster {
+			_ = c.shards.learn(client) // before the first call. Without it, all slots are one shard
 		}
 		done := c.connected(client, err)
 		tried()

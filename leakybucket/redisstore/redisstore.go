@@ -217,6 +217,8 @@ func (s *Store) run(ctx context.Context, l lane, r *request) error {
 		return errClosed
 	case err != nil:
 		return fmt.Errorf("waiting for redis: %w", err)
+	case isAnswer(r.reply.err, "TRYAGAIN"):
+		return fmt.Errorf("%w: %w", leakybucket.ErrMoving, r.reply.err)
 	case r.reply.err != nil:
 		return r.reply.err
 	}
@@ -270,5 +272,6 @@ var (
 	_ leakybucket.Store    = (*Store)(nil)
 	_ leakybucket.Pinger   = (*Store)(nil)
 	_ leakybucket.Resetter = (*Store)(nil)
+	_ leakybucket.Sharded  = (*Store)(nil)
 	_ leakybucket.Lister   = (*Store)(nil)
 )
