@@ -63,7 +63,7 @@ type Resetter interface {
 type Sharded interface {
 	// Shard returns the number of the shard that keeps the bucket of a charge. It goes
 	// by zone, key and shadow alone, and calls no server. Buckets may move to other
-	// shards. There are at most some hundred shards.
+	// shards. There are at most 1000 shards.
 	//
 	// Calls about buckets of one shard do not depend on any other. If only some shards
 	// fail a call, its error wraps a [ShardError].

@@ -187,16 +187,20 @@ func TestCallsFromBeforeTheBreakerSwitchedSayNothing(t *testing.T) {
 	}
 }
 
-// A haunted store has some calls that hang.
+// A haunted store has some calls that hang, or all its buckets are being moved.
 type haunted struct {
 	remote
 	hangs func(*leakybucket.Charge) bool
+	moves bool
 }
 
 func (h *haunted) Take(ctx context.Context, charges []leakybucket.Charge, decisions []leakybucket.Decision) error {
 	if h.hangs(&charges[0]) {
 		<-ctx.Done()
 		return ctx.Err()
+	}
+	if h.moves {
+		return fmt.Errorf("TRYAGAIN: %w", leakybucket.ErrMoving)
 	}
 	return h.remote.Take(ctx, charges, decisions)
 }

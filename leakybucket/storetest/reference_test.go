@@ -284,6 +284,13 @@ func pageBehind(all []leakybucket.Kept, want int, cursor string) (some []leakybu
 	return some, next, nil
 }
 
+func (s *reference) Shard(c *leakybucket.Charge) int {
+	if s.shard != nil {
+		return s.shard(*c)
+	}
+	return len(c.Key) % 3
+}
+
 func (s *reference) Buckets() map[string]int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -314,6 +321,7 @@ type bugs struct {
 	noted     func(leakybucket.Charge, leakybucket.State) leakybucket.Instant
 	reset     func(*reference, name) error
 	list      func([]leakybucket.Kept) []leakybucket.Kept
+	shard     func(leakybucket.Charge) int
 	page      func(all []leakybucket.Kept, want int, cursor string) ([]leakybucket.Kept, string, error)
 }
 

@@ -59,6 +59,8 @@ const (
 	Reset Promise = "resets"
 	// All buckets of a zone are found. See list.go.
 	Listing Promise = "listing"
+	// Every bucket has a shard, and there are few of them. See shard.go.
+	Shards Promise = "shards"
 	// Every decision is the one of [leakybucket.TakeAll]. See model.go.
 	Agreement Promise = "agreement with the model"
 )
@@ -208,6 +210,9 @@ var cases = []testCase{
 	{Listing, "lists thousands of buckets", listsMany},
 	{Listing, "lists while buckets come and go", listsInPages},
 	{Listing, "refuses a cursor that is none", refusesCursors},
+
+	{Shards, "a bucket has one shard", oneShard},
+	{Shards, "shards are few", fewShards},
 
 	{Agreement, "model", model},
 }
