@@ -226,12 +226,15 @@ type overrideFileStatus struct {
 type storeStatus struct {
 	Name string `json:"name"`
 
-	// Of a shared store: whether a call failed in the last 10 seconds or the breaker is
-	// open, whether it is open, since when, and why.
-	Failing bool       `json:"failing"`
-	Down    bool       `json:"down"`
-	Since   *time.Time `json:"down_since,omitempty"`
-	Why     string     `json:"error,omitempty"`
+	// Of a shared store: whether a call failed in the last 10 seconds or the breaker of a
+	// shard is open, whether one is open, since when, and why. A store without shards is
+	// one, and those of a cluster count once they were called.
+	Failing    bool       `json:"failing"`
+	Down       bool       `json:"down"`
+	Shards     int        `json:"shards,omitempty"`
+	ShardsDown int        `json:"shards_down,omitempty"`
+	Since      *time.Time `json:"down_since,omitempty"`
+	Why        string     `json:"error,omitempty"`
 
 	// Calls of a shared store a second, how many of those failed, and how many seconds
 	// one took on average.
@@ -310,6 +313,7 @@ func (a *App) storeStatus(s *storeStatus, now time.Time) (kept map[string]int) {
 	}
 	if a.shared != nil {
 		s.Name, s.Failing, s.Down = a.shared.name, a.shared.Failing(), a.shared.Down()
+		s.Shards, s.ShardsDown = a.shared.Shards()
 		s.Calls, s.Failed, s.Took = a.control.rates.callsPerSecond(s.Name, now)
 		if o := a.shared.outage.Load(); o != nil && s.Down {
 			s.Since, s.Why = &o.since, o.why

@@ -341,11 +341,15 @@ func (r *remote) showGroups(buckets []bucketState) {
 }
 
 func (r *remote) showStore(s *storeStatus) {
+	part := ""
+	if s.Shards > 1 {
+		part = fmt.Sprintf(" in %d of %d shards", s.ShardsDown, s.Shards)
+	}
 	switch {
 	case s.Down && s.Since != nil:
-		fmt.Fprintf(&r.out, "The store %s is DOWN for %v: %s\n", shown(s.Name), time.Since(*s.Since).Round(time.Second), accesslog.Printable(s.Why, 200))
+		fmt.Fprintf(&r.out, "The store %s is DOWN%s for %v: %s\n", shown(s.Name), part, time.Since(*s.Since).Round(time.Second), accesslog.Printable(s.Why, 200))
 	case s.Down:
-		fmt.Fprintf(&r.out, "The store %s is DOWN.\n", shown(s.Name))
+		fmt.Fprintf(&r.out, "The store %s is DOWN%s.\n", shown(s.Name), part)
 	case s.Name == "memory":
 	case s.Failing:
 		fmt.Fprintf(&r.out, "The store %s is FAILING: %s calls/s of %s ms, %s errors/s.\n", shown(s.Name), digits(s.Calls), digits(1000*s.Took), digits(s.Failed))

@@ -90,6 +90,16 @@ Warning (peer 127.0.0.1:1\x1b[2J): a peer that is not in trusted_proxies sends a
 	}
 }
 
+func TestStatusSaysHowManyShardsAreDown(t *testing.T) {
+	since := time.Now().Add(-100 * time.Second)
+	out := outputOf(t, statusCommand(), map[string]any{
+		"store": storeStatus{Name: "redis", Failing: true, Down: true, Shards: 3, ShardsDown: 1, Since: &since, Why: "connection refused"},
+	})
+	if want := "The store redis is DOWN in 1 of 3 shards for 1m40s: connection refused\n"; !strings.Contains(out, want) {
+		t.Errorf("got\n%s\nwant it to say\n%s", out, want)
+	}
+}
+
 // TestStatusHasColumnsForWhatZonesDo, and no others.
 func TestStatusHasColumnsForWhatZonesDo(t *testing.T) {
 	out := outputOf(t, statusCommand(), map[string]any{"zones": []map[string]any{

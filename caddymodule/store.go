@@ -212,7 +212,11 @@ func (o *storeObserver) Down(err error) {
 	name := o.app.shared.name
 	storeOutages.WithLabelValues(name).Inc()
 	o.app.shared.outage.Store(&outage{time.Now(), err.Error()})
-	o.app.logger.Error("the store is down; until it is up again, zones fall back as their on_store_error says", zap.String("store", name), zap.Error(err))
+	fields := []zap.Field{zap.String("store", name), zap.Error(err)}
+	if shards, down := o.app.shared.Shards(); shards > 1 {
+		fields = append(fields, zap.Int("shards", shards), zap.Int("shards_down", down))
+	}
+	o.app.logger.Error("the store is down; until it is up again, zones fall back as their on_store_error says", fields...)
 	o.app.emit(event{"throttle_store_down", map[string]any{"store": name, "error": err.Error()}})
 }
 

@@ -32,6 +32,7 @@ func TestADeadMasterOfAClusterHoldsUpNobodyElse(t *testing.T) {
 			if testing.Short() && test.survives {
 				t.Skip("SKIPPED: much the same as without a replica; run without -short")
 			}
+			t.Parallel()
 			c := servertest.StartRedisCluster(t)
 			for _, node := range c.Nodes {
 				node.Do("config", "set", "cluster-require-full-coverage", "no")

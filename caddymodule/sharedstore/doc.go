@@ -9,7 +9,9 @@
 //     calls and of those in the last 10 seconds, the remote store is left alone. One
 //     call at a time tries it, 100 ms later at first and every second at last: a
 //     request, which waits for a fifth of the timeout, or a ping if there is none.
-//     Three that succeed in a row end the outage.
+//     Three that succeed in a row end the outage. Each shard of a
+//     [leakybucket.Sharded] store has a breaker: a take that needs one that is open
+//     falls back as a whole, and others do not notice.
 //   - Fallback: without the remote store a zone goes by its [Policy].
 //   - Reconciliation: charges that this node admitted alone are poured into the
 //     shared buckets after the outage, and blocks that it began alone are begun there.
@@ -18,7 +20,8 @@
 //
 // A call falls back if the remote store fails it, answers too late, or is known
 // to be down. An error about one bucket ([leakybucket.ErrBadBucket]) makes only
-// its own call fall back and never opens the breaker.
+// its own call fall back and never opens the breaker. Neither do buckets that are
+// being moved ([leakybucket.ErrMoving]).
 //
 //	                            local                    allow           deny
 //	decided by                  this node's own bucket,  nobody          nobody

@@ -2,6 +2,7 @@ package redisstore
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math"
 	"strings"
@@ -71,6 +72,9 @@ func TestTakesOfOneBucketGoOnWhileItsSlotMoves(t *testing.T) {
 				}
 				single, after := i%2 == 0, moved.Load()
 				err := take(i%keys, single)
+				if err != nil && !errors.Is(err, leakybucket.ErrMoving) {
+					t.Errorf("while a slot moves: got %v, want ErrMoving", err)
+				}
 				switch {
 				case single && err != nil:
 					failedSingles.Add(1)
