@@ -231,11 +231,12 @@ func (b *Backend) end(c call, what string, err error) error {
 // count makes the breakers know how a call ended.
 func (b *Backend) count(c *call, err error) {
 	trial, now := c.isTrial(), time.Now()
-	switch took := now.Sub(c.began); {
-	case errors.Is(err, leakybucket.ErrBadBucket) || errors.Is(err, leakybucket.ErrMoving):
+	if errors.Is(err, leakybucket.ErrBadBucket) || errors.Is(err, leakybucket.ErrMoving) {
 		err = nil
-	case err == nil && trial && took > c.timeout:
-		err = fmt.Errorf("got an answer after %v, which is later than store_timeout", took)
+	}
+	slow := err == nil && trial && now.Sub(c.began) > c.timeout
+	if slow {
+		err = fmt.Errorf("got an answer after %v, which is later than store_timeout", now.Sub(c.began))
 	}
 	switch {
 	case err != nil && !trial:
@@ -244,15 +245,22 @@ func (b *Backend) count(c *call, err error) {
 		// The first calls to fail may have met a connection that was just closed.
 		b.teller.tell(func(o Observer) { o.Failed("why the store is down", err) })
 	}
-	var some *leakybucket.ShardError
-	known := errors.As(err, &some)
 	for p := &c.permit; p != nil; p = p.beside {
-		if known && !slices.Contains(some.Shards, p.shard) {
+		if slow && !p.trial || !failed(err, p.shard) {
 			b.breakers.report(p, nil, now)
 		} else {
 			b.breakers.report(p, err, now)
 		}
 	}
+}
+
+// failed reports whether a shard failed a call that ended with err.
+func failed(err error, shard int) bool {
+	if err == nil {
+		return false
+	}
+	var some *leakybucket.ShardError
+	return !errors.As(err, &some) || slices.Contains(some.Shards, shard)
 }
 
 // changed tells the observer that an outage begins or ends.
@@ -331,9 +339,6 @@ func (b *Backend) shardsOf(shards []int, charges []leakybucket.Charge) []int {
 
 // byShard divides what belongs to charges by their shards.
 func byShard[T any](b *Backend, all []T, charge func(*T) *leakybucket.Charge) iter.Seq2[int, []T] {
-	if len(all) == 0 {
-		return func(func(int, []T) bool) {}
-	}
 	if b.sharded == nil {
 		return func(yield func(int, []T) bool) { yield(0, all) }
 	}

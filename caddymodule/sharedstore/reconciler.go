@@ -104,7 +104,7 @@ func itself(c *leakybucket.Charge) *leakybucket.Charge { return c }
 // is no bucket, it asks for each by itself.
 func (s *Store) askFor(ctx context.Context, shard int, probes []leakybucket.Charge) {
 	decisions := make([]leakybucket.Decision, len(probes))
-	if s.backend.breakers.isOpenFor(shard) || s.Take(ctx, slices.Clone(probes), decisions) == nil && !FellBack(&decisions[0]) {
+	if len(probes) == 0 || s.backend.breakers.isOpenFor(shard) || s.Take(ctx, slices.Clone(probes), decisions) == nil && !FellBack(&decisions[0]) {
 		return
 	}
 	for i := range probes {

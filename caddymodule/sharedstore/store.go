@@ -142,6 +142,9 @@ func (s *Store) accept(charges []leakybucket.Charge, decisions []leakybucket.Dec
 			tellings = s.remember(&charges[i], &decisions[i], now, tellings)
 		}
 	}
+	if tellings == nil {
+		return
+	}
 	for shard, some := range byShard(b, tellings, (*telling).of) { // which the request does not wait for
 		b.Hold()
 		go s.tell(shard, some)
