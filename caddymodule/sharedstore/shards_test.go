@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"slices"
 	"strings"
 	"sync"
@@ -288,4 +289,88 @@ func TestBucketsThatAreMovedAreNoOutage(t *testing.T) {
 			t.Error("got it down or failing, want it well")
 		}
 	})
+}
+
+func TestABlockThatBeganInADeadShardIsToldToIt(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n, s := startSplit(t, Options{})
+		well, dead := in(0, 100), in(1, 5)
+		well.Block, dead.Block = &leakybucket.Ladder{Steps: []time.Duration{time.Hour}}, &leakybucket.Ladder{Steps: []time.Duration{time.Hour}}
+		s.dead.Store(1)
+		var last leakybucket.Decision
+		for range 6 {
+			_, d := n.ask(well, dead)
+			last = d[1]
+		}
+		if !last.Began {
+			t.Errorf("the sixth take of five: got %+v, want a block that begins", last)
+		}
+		s.dead.Store(-1)
+		<-time.After(longestHold + 4*patience)
+		synctest.Wait()
+		for _, test := range []struct {
+			charge  leakybucket.Charge
+			blocked bool
+		}{{dead, true}, {well, false}} {
+			d := make([]leakybucket.Decision, 1)
+			test.charge.Probe = true
+			if err := s.remote.Take(t.Context(), []leakybucket.Charge{test.charge}, d); err != nil {
+				t.Fatal(err)
+			}
+			if got := d[0].BlockedUntil != 0; got != test.blocked {
+				t.Errorf("%s after the outage: got blocked %v, want %v", test.charge.Key, got, test.blocked)
+			}
+		}
+	})
+}
+
+// Shards die and come back at random. In the end each bucket holds what was admitted,
+// no more and no less.
+func TestShardsThatFlapLoseNothingAndDoubleNothing(t *testing.T) {
+	for seed := range uint64(20) {
+		synctest.Test(t, func(t *testing.T) {
+			random := rand.New(rand.NewPCG(seed, 7))
+			n, s := startSplit(t, Options{})
+			var buckets []leakybucket.Charge
+			for shard := range shardsOfSplit {
+				buckets = append(buckets, in(shard, 1e4))
+			}
+			admitted, fellBack := make([]float64, len(buckets)), 0
+			for range 2000 {
+				if random.IntN(100) == 0 {
+					s.dead.Store(int64(random.IntN(shardsOfSplit+1)) - 1)
+				}
+				some := random.Perm(len(buckets))[:1+random.IntN(3)]
+				var charges []leakybucket.Charge
+				for _, i := range some {
+					charges = append(charges, buckets[i])
+				}
+				charges, decisions := n.ask(charges...)
+				settlements := make([]leakybucket.Settlement, len(some))
+				for j, i := range some {
+					settlements[j] = leakybucket.Settlement{Charge: charges[j], Was: decisions[j]}
+					if admitted[i]++; random.IntN(4) == 0 {
+						settlements[j].Diff = 2
+						admitted[i] += 2
+					}
+				}
+				if FellBack(&decisions[0]) {
+					fellBack++
+				}
+				_ = n.Settle(t.Context(), settlements) // an error says that it is told later
+				<-time.After(time.Duration(random.IntN(50)) * time.Millisecond)
+			}
+			s.dead.Store(-1)
+			<-time.After(longestHold + 10*patience)
+			synctest.Wait()
+			if fellBack < 20 || fellBack > 1900 {
+				t.Errorf("seed %d: got %d of 2000 takes that fell back, want some of both", seed, fellBack)
+			}
+			for i, c := range buckets {
+				if got := s.level(t, c); !near(got, admitted[i]) {
+					t.Errorf("seed %d, bucket %d: got a level of %v, want %v", seed, i, got, admitted[i])
+				}
+			}
+		})
+	}
 }
