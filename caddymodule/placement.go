@@ -31,7 +31,8 @@ type zoneUse struct {
 	hosts   []string // of its site; none means all
 	inError bool     // of an error route
 
-	errors *errorProxy // of the site's error routes, one that the zone does not stand before; or nil
+	errors *errorProxy              // of the site's error routes, one that the zone does not stand before; or nil
+	match  caddyhttp.RawMatcherSets // of the directive
 }
 
 // An errorProxy is a place in the error routes that asks an upstream.
@@ -49,14 +50,15 @@ func (p *errorProxy) of(hosts []string) bool {
 
 // zoneTraits are what a zone needs of the place where it is used.
 type zoneTraits struct {
-	keyedByForm bool     // a match of its own
-	charges     bool     // that requests are charged, as they are not in error routes
-	hosts       []string // that these requests get there, because its match wants one of these hosts
-	ofAnything  bool     // that requests that run PHP get there, because it has no match
-	siteRoot    bool     // the site's root, for static files
-	told        bool     // that error routes do not answer with the upstream's headers
-	inFlight    bool     // that error routes take slots
-	refuses     bool     // that error routes which get its refusals take slots
+	keyedByForm bool                     // a match of its own
+	charges     bool                     // that requests are charged, as they are not in error routes
+	hosts       []string                 // that these requests get there, because its match wants one of these hosts
+	ofAnything  bool                     // that requests that run PHP get there, because it has no match
+	siteRoot    bool                     // the site's root, for static files
+	told        bool                     // that error routes do not answer with the upstream's headers
+	inFlight    bool                     // that error routes take slots
+	refuses     bool                     // that error routes which get its refusals take slots
+	match       caddyhttp.RawMatcherSets // that no rewrite behind it makes an address for these
 }
 
 // A serversConfig holds the uses of zones in the config of all HTTP servers. It must
@@ -65,6 +67,7 @@ type zoneTraits struct {
 type serversConfig struct {
 	uses   []zoneUse // in the order of requests
 	asked  []zonePlace
+	behind []routes.Rewrite      // between zones and a proxy
 	traits map[string]zoneTraits // of zones, by name
 	sites  map[string]string     // the hosts of the servers' own routes, by the path of these
 }
@@ -184,8 +187,11 @@ func (c *serversConfig) findAsked(value any, path string) {
 // visit remembers the zones of a throttle handler.
 func (c *serversConfig) visit(h *routes.Handler, place string, way routes.Way) {
 	var config struct {
-		Match json.RawMessage              `json:"match"`
+		Match caddyhttp.RawMatcherSets     `json:"match"`
 		Zone  []map[string]json.RawMessage `json:"zone"`
+	}
+	if h.Name == "reverse_proxy" || h.Name == "php" {
+		c.behind = append(c.behind, way.Rewrites...)
 	}
 	if h.Name != "throttle" || json.Unmarshal(h.Raw, &config) != nil {
 		return
@@ -194,7 +200,7 @@ func (c *serversConfig) visit(h *routes.Handler, place string, way routes.Way) {
 	for _, fields := range config.Zone {
 		var name string
 		_ = json.Unmarshal(fields["name"], &name) // Caddy says what is wrong
-		use := zoneUse{zonePlace: zonePlace{name, place}, Way: way, byName: len(fields) == 1}
+		use := zoneUse{zonePlace: zonePlace{name, place}, Way: way, byName: len(fields) == 1, match: config.Match}
 		c.uses = append(c.uses, use)
 		if raw, err := json.Marshal(fields); err == nil && !use.byName {
 			c.note(raw)
@@ -217,6 +223,7 @@ func (c *serversConfig) note(raw []byte) {
 		hosts:       hostsOf(z.Match),
 		inFlight:    z.InFlight != nil,
 		refuses:     z.InFlight != nil && z.Refusal != nil && z.Refusal.Error && z.Shadow == nil,
+		match:       z.Match,
 	}
 }
 
@@ -315,7 +322,7 @@ func (a *App) checkServers(ctx caddy.Context) error {
 	for _, zone := range unused {
 		a.warnUnused(zone)
 	}
-	behindPHP, leaks, unlimited := make(map[string]bool), make(map[string]bool), make(map[string]bool) // that were warned of
+	behindPHP, leaks, unlimited, rewrites := make(map[string]bool), make(map[string]bool), make(map[string]bool), make(map[string]bool) // that were warned of
 	for i := range servers.uses {
 		use := &servers.uses[i]
 		needs, zone, place := servers.traits[use.zone], zap.String("zone", use.zone), zap.String("place", servers.name(use.zonePlace))
@@ -330,6 +337,14 @@ func (a *App) checkServers(ctx caddy.Context) error {
 		}
 		if needs.charges && !slices.ContainsFunc(servers.uses, func(u zoneUse) bool { return u.zone == use.zone && !u.inError }) {
 			a.warner.Warn("zone charges nothing, because it stands in error routes only, where requests are not charged: put throttle into the site itself", zone, place)
+		}
+		for _, r := range servers.behind {
+			if !slices.Contains(r.Zones, use.zone) || ownRoute(r.Place) != ownRoute(use.path) || rewrites[r.Place+use.zone] || !r.MayMake(slices.Concat(use.match, needs.match)) {
+				continue
+			}
+			rewrites[r.Place+use.zone] = true
+			a.warner.Warn("a rewrite behind throttle may make addresses that the zone matches, and it does not see those: write throttle with the zone into the block of the rewrite, behind it",
+				zone, place, zap.String("rewrite", r.Text), zap.String("rewrite_place", servers.name(zonePlace{use.zone, r.Place})))
 		}
 		if use.errors == nil {
 			continue
@@ -347,6 +362,12 @@ func (a *App) checkServers(ctx caddy.Context) error {
 		}
 	}
 	return err
+}
+
+// ownRoute returns the path of the server's route that a place is in.
+func ownRoute(place string) string {
+	parts := strings.SplitN(place, "/", 7)
+	return strings.Join(parts[:min(6, len(parts))], "/")
 }
 
 func (a *App) warnUnused(zone string) {
