@@ -28,11 +28,10 @@ type line struct {
 	cost    float64 // of all of them
 }
 
-// A Decision says what became of a [Limiter.Take].
-type Decision struct {
+// A Result says what became of a [Limiter.Take].
+type Result struct {
 	Fits      bool    // the cost was poured
-	Level     float64 // how full the bucket is now, in units of cost
-	Remaining float64 // how much still fits, in units of cost
+	Remaining float64 // how much still fits after it, in units of cost
 
 	// RetryAfter is how long it takes until the cost fits if nobody else pours.
 	// Zero if it was poured, or if it can never fit.
@@ -50,18 +49,18 @@ func NewLimiter(limit leakybucket.Limit, o Options) (*Limiter, error) {
 // Take pours cost into the bucket of key if it fits. While callers of
 // [Limiter.Wait] wait for the key, nothing fits: they were first. A key longer
 // than 32 KiB never fits.
-func (l *Limiter) Take(key string, cost float64) Decision {
+func (l *Limiter) Take(key string, cost float64) Result {
 	ahead := l.ahead(key)
-	was := l.take(&leakybucket.Charge{Key: key, Limit: l.limit, Cost: cost, Probe: ahead > 0})
-	d := Decision{Fits: was.Poured, Level: was.Level + ahead}
-	switch {
-	case d.Fits:
-		d.Level += cost
-	case !l.limit.Oversize(cost):
-		d.RetryAfter = l.limit.TimeToFit(d.Level, cost)
+	d := l.take(&leakybucket.Charge{Key: key, Limit: l.limit, Cost: cost, Probe: ahead > 0})
+	level := d.Level + ahead
+	if d.Poured {
+		return Result{Fits: true, Remaining: l.limit.Remaining(level + cost)}
 	}
-	d.Remaining = l.limit.Remaining(d.Level)
-	return d
+	refused := Result{Remaining: l.limit.Remaining(level)}
+	if !l.limit.Oversize(cost) {
+		refused.RetryAfter = l.limit.TimeToFit(level, cost)
+	}
+	return refused
 }
 
 func (l *Limiter) take(c *leakybucket.Charge) leakybucket.Decision {

@@ -31,16 +31,16 @@ func TestALimiterSaysWhatRemainsAndWhenToComeBack(t *testing.T) {
 			key  string
 			cost float64
 			rest time.Duration // before
-			want memstore.Decision
+			want memstore.Result
 		}{
-			{"a", 4, 0, memstore.Decision{Fits: true, Level: 4, Remaining: 6}},
-			{"b", 10, 0, memstore.Decision{Fits: true, Level: 10}},
-			{"a", 7, 0, memstore.Decision{Level: 4, Remaining: 6, RetryAfter: 500 * time.Millisecond}},
-			{"a", 7, 500 * time.Millisecond, memstore.Decision{Fits: true, Level: 10}},
-			{"a", 11, 0, memstore.Decision{Level: 10}}, // never fits
-			{"a", math.NaN(), 0, memstore.Decision{Level: 10}},
-			{"b", 0, 0, memstore.Decision{Fits: true, Level: 9, Remaining: 1}},
-			{strings.Repeat("x", 1<<16), 1, 0, memstore.Decision{Remaining: 10}},
+			{"a", 4, 0, memstore.Result{Fits: true, Remaining: 6}},
+			{"b", 10, 0, memstore.Result{Fits: true}},
+			{"a", 7, 0, memstore.Result{Remaining: 6, RetryAfter: 500 * time.Millisecond}},
+			{"a", 7, 500 * time.Millisecond, memstore.Result{Fits: true}},
+			{"a", 11, 0, memstore.Result{}}, // never fits
+			{"a", math.NaN(), 0, memstore.Result{}},
+			{"b", 0, 0, memstore.Result{Fits: true, Remaining: 1}},
+			{strings.Repeat("x", 1<<16), 1, 0, memstore.Result{Remaining: 10}},
 		} {
 			time.Sleep(test.rest) // virtual
 			if got := limiter.Take(test.key, test.cost); got != test.want {
