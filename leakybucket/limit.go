@@ -21,9 +21,7 @@
 // In every window of length t, while the limit is unchanged, the cost poured is
 // at most
 //
-//	capacity*(1+1e-9) + leak*(t + 1µs)
-//
-// and what was given back in it.
+//	capacity*(1+1e-9) + leak*(t + 1µs) + what was given back in it
 //
 // # Writing a store
 //
@@ -182,10 +180,9 @@ func (s *State) level(now Instant, leak float64) float64 {
 //
 // If the cost does not fit the state stays as it was, with two exceptions. A
 // bucket written with another leak is brought up to date and drains by this
-// limit's leak from now on. A state further ahead of now than
-// a full bucket takes to empty was written before the clock was set far back,
-// and becomes one of now: otherwise a full bucket would stay full until the
-// clock has caught up.
+// limit's leak from now on. A state further ahead of now than a full bucket takes
+// to empty was written before the clock was set far back, and becomes one of now:
+// otherwise a full bucket would stay full until the clock has caught up.
 //
 // Take ignores blocks. See [Charge.Take].
 func (l Limit) Take(s State, cost float64, now Instant) (State, Decision) {
@@ -271,7 +268,8 @@ func (l *Limit) write(s *State, level float64, now Instant) {
 }
 
 // adopt brings a bucket up to date that was written with another leak, so that
-// waits computed from this limit are true.
+// waits computed from this limit are true. While nodes disagree about a leak, as in a
+// rolling reload, that makes each of their refusals in turn a write.
 func (l *Limit) adopt(s *State, level float64, now Instant) (changed bool) {
 	if level <= 0 || s.Leak == 0 || s.Leak == l.Leak {
 		return false

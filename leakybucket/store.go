@@ -14,15 +14,16 @@ type Store interface {
 	//
 	// If one enforced charge does not fit, nothing is poured anywhere, shadow
 	// charges included. A shadow charge that does not fit keeps back nothing but
-	// those of its group, see [Charge.Shadow]. Several charges may name the same bucket, with the same limit, debt
-	// and block. Each of them is judged with the sum of their costs.
+	// those of its group, see [Charge.Shadow]. Several charges may name the same
+	// bucket, with the same limit, debt and block. Each of them is judged with the
+	// sum of their costs.
 	//
 	// A charge that overflows begins a block of its bucket if its Block is set
 	// and none runs, whatever becomes of the others. A charge that could never
 	// fit begins none.
 	//
-	// A limit is not validated: under one that [Limit.Validate] refuses, the decisions
-	// mean nothing.
+	// Limits are not validated. Under one that [Limit.Validate] refuses, such as the
+	// zero Limit, the decisions mean nothing.
 	//
 	// It is not an error if a charge does not fit. After an error the decisions
 	// are meaningless, and the charges may or may not have been poured. The store

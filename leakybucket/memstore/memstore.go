@@ -43,6 +43,10 @@ type Options struct {
 // A Store keeps buckets in memory. It is a [leakybucket.Store] that ignores
 // contexts, since it never waits. It fails only for keys over 32 KiB.
 //
+// A new bucket goes through the zones that have buckets in its shard: 3 µs with 800
+// zones, 20 µs with 8,000. Put what there are thousands of, such as customers, into
+// the key.
+//
 // Its clock is the process's monotonic one, read while the bucket is locked, so
 // that decisions on a bucket are made in the order of their instants.
 type Store struct {
