@@ -14,6 +14,7 @@ import (
 //
 //	keys=1/result=allowed     everybody in one bucket, which has room
 //	keys=1/result=refused     everybody in one bucket, which is full
+//	keys=1/result=disagreed   the same, by nodes that disagree about its leak
 //	keys=1e6/order=uniform    a million clients, all alike
 //	keys=1e6/order=zipf       a million clients, a few of which ask for most
 //	first-touch               every take makes a bucket
@@ -22,8 +23,9 @@ import (
 // would take minutes to meet them all once.
 func Benchmark(b *testing.B, open Open) {
 	b.Run("keys=1", func(b *testing.B) {
-		b.Run("result=allowed", func(b *testing.B) { benchmarkOneKey(b, open, roomyLimit, true) })
-		b.Run("result=refused", func(b *testing.B) { benchmarkOneKey(b, open, limit(1, 1e-8), false) })
+		b.Run("result=allowed", func(b *testing.B) { benchmarkOneKey(b, open, true, roomyLimit) })
+		b.Run("result=refused", func(b *testing.B) { benchmarkOneKey(b, open, false, limit(1, 1e-8)) })
+		b.Run("result=disagreed", func(b *testing.B) { benchmarkOneKey(b, open, false, limit(1, 1e-8), limit(1, 2e-8)) })
 	})
 	name, clients := "keys=1e6", 1_000_000
 	if testing.Short() {
@@ -39,13 +41,17 @@ var roomyLimit = limit(1e9, 2)
 
 const meetingCost = 1200
 
-func benchmarkOneKey(b *testing.B, open Open, l leakybucket.Limit, fits bool) {
+func benchmarkOneKey(b *testing.B, open Open, fits bool, limits ...leakybucket.Limit) {
 	store, _ := open(b, Need{})
-	all := charges(charge(address(0), l, 1))
-	if err := store.Take(context.Background(), all, make([]leakybucket.Decision, 1)); err != nil {
+	var all []leakybucket.Charge
+	var order []uint32
+	for i, l := range limits {
+		all, order = append(all, charge(address(0), l, 1)), append(order, uint32(i))
+	}
+	if err := store.Take(context.Background(), all[:1], make([]leakybucket.Decision, 1)); err != nil {
 		b.Fatalf("taking a charge: %v", err)
 	}
-	benchmarkTakes(b, store, all, []uint32{0}, fits)
+	benchmarkTakes(b, store, all, order, fits)
 }
 
 // benchmarkClients meets every client once before it measures.

@@ -9,6 +9,7 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"runtime"
 	"strings"
 	"sync"
 	"testing"
@@ -336,5 +337,45 @@ func TestAnErrorRouteMayReadTheBody(t *testing.T) {
 	defer resp.Body.Close()
 	if got, _ := io.ReadAll(resp.Body); string(got) != fmt.Sprint(size, nil) {
 		t.Errorf("the error route got %s, want %d bytes", got, size)
+	}
+}
+
+// BenchmarkRefusedUpload is what 64 clients at once are refused, each on its connection for
+// as long as that is kept:
+//
+//	body=arrived   the small body is sent with the headers
+//	body=missing   it never is, as by an attacker who pays for headers only
+func BenchmarkRefusedUpload(b *testing.B) {
+	for name, body := range map[string]string{"arrived": "name=x", "missing": ""} {
+		b.Run("body="+name, func(b *testing.B) {
+			server := listen(b, nil)
+			b.SetParallelism(64 / runtime.GOMAXPROCS(0))
+			b.RunParallel(func(pb *testing.PB) {
+				var a ask
+				for pb.Next() {
+					if a.Conn == nil {
+						conn, err := net.Dial("tcp", server.Listener.Addr().String())
+						if err != nil {
+							b.Error(err)
+							return
+						}
+						a = ask{conn, bufio.NewReader(conn)}
+					}
+					_, _ = io.WriteString(a.Conn, "POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 6\r\n\r\n"+body)
+					resp, err := a.answer()
+					if err != nil || resp.StatusCode != http.StatusTooManyRequests {
+						b.Errorf("got %v, %v, want 429", resp, err)
+						return
+					}
+					if resp.Close {
+						a.Conn.Close()
+						a.Conn = nil
+					}
+				}
+				if a.Conn != nil {
+					a.Conn.Close()
+				}
+			})
+		})
 	}
 }
