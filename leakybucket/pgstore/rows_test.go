@@ -79,7 +79,7 @@ func writes(t *testing.T, server *servertest.Postgres, table string) (version st
 	return server.Text(t, "SELECT coalesce(min(ctid::text || ' ' || xmin::text), 'no row') FROM "+table)
 }
 
-func TestATakeOfCost0WritesNoRow(t *testing.T) {
+func TestATakeThatPoursNothingWritesARowForAnotherLeakOrABlockOnly(t *testing.T) {
 	server := sharedServer(t)
 	const epoch = leakybucket.Instant(1_700_000_000_000_000)
 	free := charge("k", 0)
@@ -87,8 +87,11 @@ func TestATakeOfCost0WritesNoRow(t *testing.T) {
 	free.Block = &leakybucket.Ladder{Steps: []time.Duration{time.Hour}}
 	probe := free
 	probe.Probe, probe.Cost = true, 1
-	slower, beside := free, charge("beside", 0)
+	slower, beside, dear := free, charge("beside", 0), free
 	slower.Limit.Leak = 0.01
+	dear.Cost, dear.Block = 9, nil
+	dearer := dear
+	dearer.Limit.Leak = 0.01
 	for _, test := range []struct {
 		about   string
 		filled  float64 // the level before
@@ -102,6 +105,8 @@ func TestATakeOfCost0WritesNoRow(t *testing.T) {
 		{"a bucket, twice", 5, []leakybucket.Charge{free, free}, true, false},
 		{"a probe", 5, []leakybucket.Charge{probe}, false, false},
 		{"a probe with another", 5, []leakybucket.Charge{probe, beside}, false, false},
+		{"a refusal", 5, []leakybucket.Charge{dear}, false, false},
+		{"a refusal by another leak", 5, []leakybucket.Charge{dearer}, false, true},
 		{"another leak", 5, []leakybucket.Charge{slower}, true, true},
 		{"another leak, with another", 5, []leakybucket.Charge{slower, beside}, true, true},
 		{"a block begins", 10.3, []leakybucket.Charge{free}, false, true},

@@ -33,6 +33,31 @@ func TestKeysCanBeReadWithRedisCli(t *testing.T) {
 	}
 }
 
+// Nodes that agree about a leak pay for no write when they refuse.
+func TestARefusalWritesForAnotherLeakOnly(t *testing.T) {
+	server := servertest.StartRedis(t)
+	s := open(t, Options{URL: "redis://" + server.Addr})
+	slow, fast := leakybucket.Limit{Capacity: 10, Leak: 0.001}, leakybucket.Limit{Capacity: 10, Leak: 0.002}
+	mustTake(t, s, charge("k", slow, 9))
+	for _, test := range []struct {
+		leaks  []leakybucket.Limit
+		writes string
+	}{
+		{[]leakybucket.Limit{slow, slow}, "0"},
+		{[]leakybucket.Limit{fast, slow}, "100"},
+	} {
+		server.Do("save") // begins the count anew
+		for i := range 100 {
+			if d := mustTake(t, s, charge("k", test.leaks[i%2], 5)); d.Poured {
+				t.Fatalf("take %d: got it poured at level %v", i, d.Level)
+			}
+		}
+		if got := server.Info("rdb_changes_since_last_save"); got != test.writes {
+			t.Errorf("100 refusals by leaks of %v: got %s writes, want %s", test.leaks, got, test.writes)
+		}
+	}
+}
+
 // No two buckets share a key, whatever their zones are called.
 func TestBucketsOfDifferentZonesNeverShareAKey(t *testing.T) {
 	s := open(t, Options{URL: "redis://127.0.0.1:1"})
