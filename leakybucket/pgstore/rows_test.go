@@ -144,35 +144,6 @@ func TestATakeThatPoursNothingWritesARowForAnotherLeakOrABlockOnly(t *testing.T)
 
 func near(a, b float64) bool { return math.Abs(a-b) < 1e-9 }
 
-// Nodes whose limits differ must not turn each refusal into a write.
-func TestRefusalsUnderAnotherLeakWriteOnceASecond(t *testing.T) {
-	server := sharedServer(t)
-	table := unique("leaks")
-	s := openStopped(t, Options{URL: patient(server.URL()), Table: table})
-	at := leakybucket.Instant(1_700_000_000_000_000)
-	s.hold(at)
-	full := charge("k", 10)
-	full.Limit = leakybucket.Limit{Capacity: 10, Leak: 1e-3}
-	mustTake(t, s, full)
-	other := full
-	other.Limit.Leak = 1e-4
-	written, last := 0, writes(t, server, table)
-	for i := range 40 { // four seconds
-		s.hold(at.Add(time.Duration(i) * 100 * time.Millisecond))
-		for _, c := range []leakybucket.Charge{other, full} {
-			if mustTake(t, s, c).Poured {
-				t.Fatal("a take from a full bucket: got it poured, want it refused")
-			}
-			if now := writes(t, server, table); now != last {
-				written, last = written+1, now
-			}
-		}
-	}
-	if written != 3 {
-		t.Errorf("writes by refusals of four seconds: got %d, want 3", written)
-	}
-}
-
 func TestASettlementOfNothingWritesNoRow(t *testing.T) {
 	server := sharedServer(t)
 	table := unique("unsettled")
