@@ -107,6 +107,25 @@ func TestASnapshotLeaksWhileNobodyRuns(t *testing.T) {
 	}
 }
 
+func TestWhatARestoreCountsIsKept(t *testing.T) {
+	start := 1000 * second
+	now := start
+	saved := snapshotOf(t, someBuckets(t, &now))
+	most, fewest := 0, len(someKeys)*12
+	for _, later := range []leakybucket.Instant{0, 59, 61, 300, 503, 561, 1e5, 1e7} { // blocks of 60 s, levels of 500 to 507
+		now = start + later*second
+		to := held(New(Options{}), &now)
+		found, err := to.ReadSnapshot(bytes.NewReader(saved), asBlocking)
+		if kept := buckets(to); err != nil || found.Buckets != kept {
+			t.Errorf("%d s later: got %+v and error %v, want %d as are kept", later, found, err, kept)
+		}
+		most, fewest = max(most, found.Buckets), min(fewest, found.Buckets)
+	}
+	if most != 12*len(someKeys) || fewest != 0 {
+		t.Errorf("got from %d to %d buckets, want none to all", fewest, most)
+	}
+}
+
 // A slowWriter takes ten seconds for each write.
 type slowWriter struct {
 	bytes.Buffer
