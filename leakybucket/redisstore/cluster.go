@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"time"
 
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
 )
@@ -101,13 +102,36 @@ func (s *Store) takeBySlot(ctx context.Context, charges []leakybucket.Charge, de
 	if raced, err := t.undo(ctx, err); !raced || err != nil {
 		return err
 	}
-	for i, g := range pours {
-		if err = t.atOnce(ctx, pours[i:i+1], t.pour); err != nil || slices.ContainsFunc(g.indexes, t.refuses) {
+	for i := range pours {
+		var refused bool
+		if refused, err = t.pourPatiently(ctx, pours[i:i+1]); err != nil || refused {
 			break
 		}
 	}
 	_, err = t.undo(ctx, err)
 	return err
+}
+
+// mostRepours is how often a slot is asked again for what another take, which was refused,
+// is about to give back.
+const mostRepours = 3
+
+// pourPatiently pours into one slot, and reports whether it refuses. The slots before it
+// are held meanwhile, so those that want them in the same order wait for this take.
+func (t *bySlot) pourPatiently(ctx context.Context, one []*group) (refused bool, err error) {
+	for n := 0; ; n++ {
+		began := time.Now()
+		err := t.atOnce(ctx, one, t.pour)
+		refused := slices.ContainsFunc(one[0].indexes, t.refuses)
+		if err != nil || !refused || n == mostRepours {
+			return refused, err
+		}
+		select {
+		case <-time.After(time.Since(began)): // about a round trip
+		case <-ctx.Done():
+			return true, nil
+		}
+	}
 }
 
 // fit reports whether charge i fits, and so do all that it is judged with.
