@@ -46,6 +46,63 @@ func TestARewriteHidesNoLogInFromItsZone(t *testing.T) {
 	}
 }
 
+// Each matcher is asked with the address as sent and as rewritten, and holds if it holds for
+// either: what is sent to one of the two targets would be hidden if only one were asked.
+func TestEachMatcherOfAZoneSeesBothAddresses(t *testing.T) {
+	root := t.TempDir()
+	for _, name := range []string{"sent.php", "made.php"} {
+		if err := os.WriteFile(filepath.Join(root, name), nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	const rewrites = "rewrite /sent.php /other?b=2\nrewrite /hidden /made.php?made=1\nrewrite /both.php /both2.php?c=3\n"
+	for _, test := range []struct {
+		matchers string
+		counted  []string // targets
+		free     []string
+	}{
+		{"match path /sent.php* /made.php*", []string{"/sent.php", "/hidden"}, []string{"/both.php", "/x"}},
+		{"match query sent=1\nmatch query made=1", []string{"/sent.php?sent=1", "/hidden"}, []string{"/sent.php", "/both.php"}},
+		{"match {\nquery made=1\nmethod GET\n}", []string{"/hidden"}, []string{"/sent.php", "/x"}},
+		{"match {\nfile {\nroot " + root + "\ntry_files {path}\n}\n}", []string{"/sent.php", "/hidden"}, []string{"/both.php", "/x.php"}},
+		{"match vars {http.request.uri.path} /sent.php /made.php", []string{"/sent.php", "/hidden"}, []string{"/both.php"}},
+		{"match expression `{query.made} == '1' || {path} == '/sent.php'`", []string{"/sent.php", "/hidden"}, []string{"/both.php"}},
+		{"match header X-None *\nmatch path /made.php*", []string{"/hidden", "/made.php"}, []string{"/sent.php"}},
+		{"match {\nnot {\npath /both*\n}\n}", []string{"/sent.php", "/hidden", "/x"}, []string{"/both.php"}},
+		{"match {\nnot {\nheader X-None *\n}\npath /made.php*\n}", []string{"/hidden"}, []string{"/sent.php"}},
+	} {
+		s := run(t, "http:// {\n"+rewrites+"throttle {\nzone one {\nkey {http.request.orig_uri.path}\n"+test.matchers+"\nlimit 1 1/h\n}\n}\nrespond {uri}\n}")
+		for _, target := range test.counted {
+			if got := passedOf(s, 3, target); got != 1 {
+				t.Errorf("%s, %s: got %d of 3 through, want 1", test.matchers, target, got)
+			}
+		}
+		for _, target := range test.free {
+			if got := passedOf(s, 3, target); got != 3 {
+				t.Errorf("%s, %s: got %d of 3 through, want all", test.matchers, target, got)
+			}
+		}
+		s.stop()
+	}
+}
+
+// The handlers behind throttle find the request as it was, and what the matchers have set.
+func TestAskingMatchersWithBothAddressesLeavesTheRequestAlone(t *testing.T) {
+	for _, test := range []struct{ matcher, say, want string }{
+		{"path_regexp n ^/sent/([0-9])", "{re.n.1} {uri} {http.request.orig_uri.path}", "4 /made/6?b=2 /sent/4"},
+		{"path_regexp n ^/made/([0-9])", "{re.n.1} {uri} {http.request.orig_uri.path}", "6 /made/6?b=2 /sent/4"},
+		{"path_regexp n ^/(?:sent|made)/([0-9])", "{re.n.1} {query} {path}", "4 b=2 /made/6"},
+		{"path /none", "{uri}", "/made/6?b=2"},
+		{"expression `{path}.startsWith('/sent/')`", "{uri} {query.b}", "/made/6?b=2 2"},
+	} {
+		s := run(t, "http:// {\nrewrite /sent/4 /made/6?b=2\nthrottle {\nzone one {\nmatch "+test.matcher+"\nlimit 9 1/h\n}\n}\nrespond \""+test.say+"\"\n}")
+		if got := s.from(someone).get("/sent/4?a=1").Body.String(); got != test.want {
+			t.Errorf("%s: got %q, want %q", test.matcher, got, test.want)
+		}
+		s.stop()
+	}
+}
+
 func TestADirectivesMatcherSeesBothAddresses(t *testing.T) {
 	for _, target := range []string{"/wp-login.php", "/site1/wp-login.php", "/login"} {
 		s := run(t, "http:// {\n"+multisite+"\nthrottle /wp-login.php* login 5 5/h\nrespond ok\n}")
@@ -85,6 +142,13 @@ func TestARewriteMakesNothingFree(t *testing.T) {
 		{"not, of one of them", "rewrite /x/a /b", "not path /x/*", "/x/a", false},
 		{"not, of the other", "rewrite /a /x/b", "not path /x/*", "/a", false},
 		{"an expression", "rewrite /free /b", "expression `{path} == '/free'`", "/free", false},
+		{"a query as sent", "rewrite /a /b?c=3", "query free=1", "/a?free=1", false},
+		{"a query as rewritten", "rewrite /a /b?free=1", "query free=1", "/a", false},
+		{"a query of both", "rewrite /a /b?{query}", "query free=1", "/a?free=1", true},
+		{"a variable", "rewrite /free /b", "vars {http.request.uri.path} /free", "/free", false},
+		{"a path and a header", "rewrite /free /b", "path /free\nheader X-Free *", "/free", false},
+		{"ored sets of which one holds for both", "rewrite /free /b", "path /free\n}\nexempt {\nheader X-Free *", "/free", true},
+		{"a regular expression for both", "rewrite /x/free /y/free", "path_regexp ^/[xy]/free$", "/x/free", true},
 		{"a header, which has no address", "rewrite /a /b", "header X-Free *", "/a", true},
 	} {
 		s := run(t, "http:// {\n"+test.rewrite+"\nthrottle {\nzone all {\nexempt {\n"+test.exempt+"\n}\nlimit 1 1/h\n}\n}\nrespond ok\n}")
