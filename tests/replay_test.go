@@ -87,6 +87,8 @@ http://:%[1]d {
 	root * %[3]s
 	@api path /api/*
 	vars tenant {query.tenant}
+	redir /old /new
+	rewrite /site1/login /login?{query}
 	throttle {
 		exempt path *.css
 		exempt static_files
@@ -156,9 +158,10 @@ func TestAReplayDecidesAsTheRunningHandlerDid(t *testing.T) {
 		for i := range 12 {
 			for _, path := range []string{
 				"/", "/logo.png", "/a.css", "/search?q=1", "/?tenant=a", fmt.Sprintf("/?tenant=%d", i%3), "/api/x", "/login", "/login?wrong=1", "/a%20b%2fc?x",
+				"/old", "/site1/login", "/site1/login?wrong=1", // a redirect, and the log-in by another address
 			} {
 				method := "GET"
-				if strings.HasPrefix(path, "/login") {
+				if strings.Contains(path, "/login") {
 					method = "POST"
 				}
 				v.send(t, method, fmt.Sprintf("http://127.0.0.1:%d%s", port, path), "X-Part", fmt.Sprint(i%2))
