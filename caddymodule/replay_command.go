@@ -273,6 +273,10 @@ func (rp *replay) notes(stats *accesslog.Stats) (notes []string) {
 			notes = append(notes, fmt.Sprintf("requests %s: %s.", note.what, humanize.Comma(note.requests)))
 		}
 	}
+	slices.Sort(rp.absent)
+	for _, folder := range rp.absent {
+		notes = append(notes, fmt.Sprintf("The config looks for files in %s, which is not here: what static_files exempts and what try_files makes of an address may differ.", folder))
+	}
 	if stats.Fractions == 0 {
 		notes = append(notes, "The log has whole seconds only, so the requests of a second count as arriving at once. Levels may be higher than they were by what leaks in a second.")
 	}

@@ -7,6 +7,8 @@ import (
 	"fmt"
 	"maps"
 	"net"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 
@@ -31,7 +33,8 @@ type replayConfig struct {
 	app      *App
 	servers  []*replayServer
 	handlers []*Handler
-	routes   bool // something but one throttle handler stands in the way of requests
+	routes   bool     // something but one throttle handler stands in the way of requests
+	absent   []string // folders in which the config looks for files, and which are not here
 	close    func()
 }
 
@@ -51,6 +54,8 @@ func loadReplayConfig(config []byte, upstream caddyhttp.Handler) (_ *replayConfi
 		return nil, fmt.Errorf("reading the config: %w", err)
 	}
 	delete(whole.Apps.Throttle, "store")
+	c := new(replayConfig)
+	c.noteFolders(whole.Apps.Throttle)
 	throttle := []byte("{}")
 	if whole.Apps.Throttle != nil {
 		if throttle, err = json.Marshal(whole.Apps.Throttle); err != nil {
@@ -68,7 +73,7 @@ func loadReplayConfig(config []byte, upstream caddyhttp.Handler) (_ *replayConfi
 	// The app is loaded in a context that can be ended, which cleans it up.
 	loading, cancel := caddy.NewContext(ctx)
 	cfg.AppsRaw = caddy.ModuleMap{"throttle": throttle}
-	c := &replayConfig{close: cancel}
+	c.close = cancel
 	defer func() {
 		if err != nil {
 			cancel()
@@ -90,12 +95,47 @@ func loadReplayConfig(config []byte, upstream caddyhttp.Handler) (_ *replayConfi
 	return c, nil
 }
 
+// noteFolders notes the folders of parts of the config that look for files and are not here:
+// what static_files exempts there, and what try_files makes of an address, is unknown.
+func (c *replayConfig) noteFolders(parts ...any) {
+	var config any
+	raw, err := json.Marshal(parts)
+	if err != nil || json.Unmarshal(raw, &config) != nil {
+		return // loading the config says why
+	}
+	looks, folders := false, []string(nil)
+	var walk func(any)
+	walk = func(value any) {
+		switch value := value.(type) {
+		case []any:
+			for _, element := range value {
+				walk(element)
+			}
+		case map[string]any:
+			looks = looks || value["file"] != nil || value["exempt_static_files"] != nil
+			if root, ok := value["root"].(string); ok && filepath.IsAbs(root) && !strings.Contains(root, "{") {
+				folders = append(folders, root)
+			}
+			for _, element := range value {
+				walk(element)
+			}
+		}
+	}
+	walk(config)
+	for _, folder := range folders {
+		if _, err := os.Stat(folder); err != nil && looks && !slices.Contains(c.absent, folder) {
+			c.absent = append(c.absent, folder)
+		}
+	}
+}
+
 // addServer loads the routes of a server.
 func (c *replayConfig) addServer(ctx caddy.Context, name string, config *caddyhttp.Server, upstream caddyhttp.Handler) error {
 	stripped, err := routes.Strip(config)
 	if err != nil {
 		return err
 	}
+	c.noteFolders(stripped.Routes, stripped.NamedRoutes)
 	s := &replayServer{Server: stripped, name: name}
 	for _, listen := range s.Listen {
 		if _, port, err := net.SplitHostPort(listen); err == nil {

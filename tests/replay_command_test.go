@@ -245,6 +245,26 @@ func TestReplayGoesOnAfterWhatCannotBeRead(t *testing.T) {
 	}
 }
 
+// Whether a file exists decides what static_files exempts and what try_files rewrites. The
+// log is often read on another machine.
+func TestAReplaySaysThatTheFilesOfTheSiteAreNotHere(t *testing.T) {
+	t.Parallel()
+	log := writeFile(t, "access.log", siteLog(combinedFormat))
+	for site, want := range map[string]bool{
+		"root * /srv/absent\nthrottle {\nexempt static_files\nzone pages {\nlimit 60 1/s\n}\n}":         true,
+		"throttle {\nexempt static_files /srv/absent\nzone pages {\nlimit 60 1/s\n}\n}":                 true,
+		"root * /srv/absent\ntry_files {path} /index.php\nthrottle pages 60 1/s":                        true,
+		"root * /srv/absent\nthrottle pages 60 1/s\nphp_fastcgi localhost:9000":                         false, // which comes after
+		"root * " + t.TempDir() + "\nthrottle {\nexempt static_files\nzone pages {\nlimit 60 1/s\n}\n}": false,
+	} {
+		file := writeFile(t, "Caddyfile", "http:// {\n"+site+"\n}")
+		stdout, stderr, code := runThrottle(t, "replay", "--config", file, "--adapter", "caddyfile", log)
+		if said := strings.Contains(stdout, "in /srv/absent, which is not here"); code != 0 || said != want {
+			t.Errorf("%s: got code %d, %s and\n%s\nwant it said: %v", site, code, stderr, stdout, want)
+		}
+	}
+}
+
 // A replay runs beside the Caddy that serves the site, by a user who may read its logs
 // and nothing else.
 func TestAReplayOpensNothingOfTheConfigButItsRules(t *testing.T) {
