@@ -902,7 +902,13 @@ func TestACheckKnowsTheHandlersThatAnswer(t *testing.T) {
 			file_server /goes/* {
 				pass_thru
 			}
+			redir /moved /
+			rewrite /site1/login /login
 			throttle {
+				zone login {
+					match path /login*
+					limit 1 1/d
+				}
 				zone behind {
 					limit 1 1/d
 				}
@@ -916,6 +922,7 @@ func TestACheckKnowsTheHandlersThatAnswer(t *testing.T) {
 	}`)
 	for path, want := range map[string][]string{
 		"/files/a": nil, "/metrics": nil, "/seen": nil, "/goes/on": {"behind", "told"}, "/": {"behind", "told"},
+		"/moved": nil, "/login": {"login", "behind", "told"}, "/site1/login": {"login", "behind", "told"},
 	} {
 		var got checked
 		s.admin(http.MethodPost, "/throttle/check", `{"client_ip": "203.0.113.7", "url": "http://example.com`+path+`"}`, &got)
