@@ -4,6 +4,7 @@ import (
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/admission"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/body"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/fairqueue"
+	bucketkey "github.com/caddy-throttle/caddy-throttle/leakybucket/key"
 )
 
 // A Turn is how a request takes turns for the slots of a zone with share.
@@ -29,6 +30,9 @@ func (r *Rule) turn(s *Subject, b *Buffers) *Turn {
 		t.Standing = r.Ranks.Standing(s)
 	}
 	t.Rank = t.Standing.Rank
+	if t.Rank == fairqueue.Member {
+		t.Network = bucketkey.ClientPrefix(s.address(), 24, 48)
+	}
 	if t.Rank == fairqueue.Member && t.Standing.Member != "" {
 		t.Keys[0] = memberKey + t.Standing.Member
 		return t

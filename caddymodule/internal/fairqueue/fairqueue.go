@@ -36,6 +36,7 @@ package fairqueue
 
 import (
 	"cmp"
+	"net/netip"
 	"slices"
 	"sync"
 	"time"
@@ -166,6 +167,7 @@ type Queue struct {
 	virtual  [Ranks]micros
 	owed     micros // what members have had beyond nine times what others have
 	keys     map[string]*key
+	members  map[netip.Prefix]int // slots that members of a network hold
 }
 
 // A Request is one that wants a slot. Its fields must not change while it waits or
@@ -177,6 +179,9 @@ type Request struct {
 	// that pass. A member's only key is its identity. Empty strings are no keys. Keys of
 	// different kinds must differ, by a prefix for example.
 	Keys [2]string
+
+	// Network is where a member comes from. The zero Prefix is none.
+	Network netip.Prefix
 
 	// Owner is the caller's own. The queue does not look at it.
 	Owner any
@@ -482,6 +487,11 @@ func (q *Queue) Abandon(r *Request) bool {
 // free takes the slot of a request away.
 func (q *Queue) free(r *Request) {
 	q.running--
+	if r.ofNetwork() {
+		if q.members[r.Network]--; q.members[r.Network] == 0 {
+			delete(q.members, r.Network)
+		}
+	}
 	for _, k := range r.keys {
 		if k != nil {
 			k.held--
@@ -564,12 +574,21 @@ func (q *Queue) serve(r *Request) {
 	} else {
 		q.owe(0)
 	}
+	if r.ofNetwork() {
+		if q.members == nil {
+			q.members = make(map[netip.Prefix]int)
+		}
+		q.members[r.Network]++
+	}
 	for _, k := range r.keys {
 		if k != nil {
 			k.held++
 		}
 	}
 }
+
+// ofNetwork reports whether the request is a member's from a known network.
+func (r *Request) ofNetwork() bool { return r.Rank == Member && r.Network.IsValid() }
 
 // eligible returns the waiting request that one of the free slots goes to, or nil.
 func (q *Queue) eligible(free int) *Request {
@@ -582,15 +601,20 @@ func (q *Queue) eligible(free int) *Request {
 			}
 		}
 	}
-	var passedOver *Request
+	var passedOver, crowding *Request
 	for _, row := range q.rows {
 		for _, r := range row {
-			if !q.capped(r) {
+			switch {
+			case q.capped(r):
+				passedOver = cmp.Or(passedOver, r)
+			case q.crowds(r):
+				crowding = cmp.Or(crowding, r)
+			default:
 				return r
 			}
-			if passedOver == nil {
-				passedOver = r
-			}
+		}
+		if crowding != nil {
+			return crowding // since no member of another network waits
 		}
 	}
 	if free == 1 {
@@ -611,6 +635,12 @@ func (q *Queue) capped(r *Request) bool {
 		}
 	}
 	return false
+}
+
+// crowds reports whether the request is a member's whose network holds half the slots: a
+// member of another one goes first.
+func (q *Queue) crowds(r *Request) bool {
+	return r.ofNetwork() && q.members[r.Network] >= q.limits.half()
 }
 
 // keyFull reports whether as many requests wait with a key of r as may.

@@ -2,6 +2,9 @@ package fairqueue
 
 import (
 	"fmt"
+	"math/rand/v2"
+	"net/netip"
+	"slices"
 	"strconv"
 	"testing"
 	"time"
@@ -162,6 +165,123 @@ func TestAKeyWithHalfTheSlotsIsPassedOver(t *testing.T) {
 				wantNext(t, q, more, nil)
 			}
 		})
+	}
+}
+
+// Staff behind one address keep each other waiting, and nobody at home.
+func TestANetworkOfMembersLeavesHalfToMembersOfOthers(t *testing.T) {
+	office, home := netip.MustParsePrefix("198.51.100.0/24"), netip.MustParsePrefix("203.0.113.0/24")
+	for _, inFlight := range []int{1, 2, 5, 8} {
+		q, n := newQueue(inFlight), 0
+		member := func(want Outcome, network netip.Prefix) *Request {
+			t.Helper()
+			n++
+			r := &Request{Rank: Member, Network: network, Keys: [2]string{strconv.Itoa(n)}}
+			if got := q.Arrive(r); got.Outcome != want {
+				t.Fatalf("got %+v, want %v", got, want)
+			}
+			return r
+		}
+		var running, waiting []*Request
+		for range inFlight { // nobody else is there
+			running = append(running, member(Served, office))
+		}
+		for range 3 * inFlight {
+			waiting = append(waiting, member(Waiting, office))
+		}
+		first := q.Arrive(&Request{Rank: First, Keys: [2]string{"robot"}})
+		if first.Outcome != Waiting {
+			t.Fatalf("got %+v, want a newcomer to wait", first)
+		}
+		// Those who are no members change nothing of that.
+		q.Abandon(running[0])
+		wantNext(t, q, waiting[0], nil)
+		running = append(running[1:], waiting[0])
+		atHome := []*Request{member(Waiting, home), member(Waiting, home)}
+		for i := range min(len(atHome), inFlight/2) {
+			q.Abandon(running[i])
+			wantNext(t, q, atHome[i], nil)
+		}
+		if got, half := q.members[office], (inFlight+1)/2; got < half {
+			t.Errorf("in_flight %d: got %d slots left to the office, want %d at least", inFlight, got, half)
+		}
+	}
+}
+
+// A company that works on its site from behind one address keeps nearly all that it asks
+// for, while a swarm of others wants the rest. Together with somebody at home it asks for
+// 4.5 of 5 slots, which is all that the tenth leaves to members.
+func TestStaffBehindOneAddressIsServedBesideASwarm(t *testing.T) {
+	const slots, rate, hour = 5, 4.4, 3600.
+	office, home := netip.MustParsePrefix("198.51.100.0/24"), netip.MustParsePrefix("203.0.113.0/24")
+	random := rand.New(rand.NewPCG(1, 2))
+	q := new(Queue)
+	q.SetLimits(Limits{InFlight: slots, MaxWait: 8 * time.Second, MaxWaiting: 200})
+	type visit struct {
+		Request
+		arrived, began float64
+	}
+	var served, came [2]int // of the office and at home
+	running, waiting := make(map[*visit]float64), []*visit(nil)
+	atWork, atHome, n := 0., 0., 0
+	begin := func(v *visit, now float64) {
+		v.began = now
+		running[v] = now + random.ExpFloat64()
+		switch v.Network {
+		case office:
+			served[0]++
+		case home:
+			served[1]++
+		}
+	}
+	for now := 0.; now < hour; {
+		// The next thing that happens.
+		var done *visit
+		next := min(atWork, atHome)
+		for v, end := range running {
+			if end < next || done == nil && end == next {
+				next, done = end, v
+			}
+		}
+		now = next
+		for len(waiting) > 0 && now-waiting[0].arrived > 8 {
+			q.Leave(&waiting[0].Request)
+			waiting = waiting[1:]
+		}
+		arrive := func(v *visit) {
+			n++
+			v.Keys[0], v.arrived, v.Owner = strconv.Itoa(n), now, v
+			switch q.Arrive(&v.Request).Outcome {
+			case Served:
+				begin(v, now)
+			case Waiting:
+				waiting = append(waiting, v)
+			}
+		}
+		switch {
+		case done != nil:
+			delete(running, done)
+			q.Release(&done.Request, time.Duration((now-done.began)*1e9))
+		case now == atWork:
+			came[0]++
+			arrive(&visit{Request: Request{Rank: Member, Network: office}})
+			atWork = now + random.ExpFloat64()/rate
+		default:
+			came[1]++
+			arrive(&visit{Request: Request{Rank: Member, Network: home}})
+			atHome = now + 10*random.ExpFloat64()
+		}
+		arrive(&visit{Request: Request{Rank: First}}) // the swarm
+		for r := q.Next(); r != nil; r = q.Next() {
+			begin(r.Owner.(*visit), now)
+			waiting = slices.DeleteFunc(waiting, func(v *visit) bool { return &v.Request == r })
+		}
+	}
+	t.Logf("served: %d of %d from the office, %d of %d at home", served[0], came[0], served[1], came[1])
+	for i, who := range []string{"from the office", "at home"} {
+		if 100*served[i] < 97*came[i] {
+			t.Errorf("%s: got %d of %d served, want 97 %%", who, served[i], came[i])
+		}
 	}
 }
 

@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"math"
 	"math/rand/v2"
+	"net/netip"
 	"slices"
 	"strconv"
 	"testing"
@@ -68,6 +69,14 @@ func (m *model) capped(r *modelled) bool {
 	return false
 }
 
+// crowds reports whether half the slots are held by members of the network of a member.
+func (m *model) crowds(r *modelled) bool {
+	held := m.count(func(o *modelled) bool {
+		return o.serving && o.rank == Member && o.request.Network == r.request.Network
+	})
+	return r.rank == Member && r.request.Network != netip.Prefix{} && float64(held) >= float64(m.limits.InFlight)/2
+}
+
 // row returns those who wait, in order.
 func (m *model) row() (row []*modelled) {
 	for _, r := range m.requests {
@@ -91,6 +100,11 @@ func (m *model) next(row []*modelled) *modelled {
 	}
 	for _, r := range row {
 		if m.owed > 0 && r.rank != Member && !m.capped(r) {
+			return r
+		}
+	}
+	for _, r := range row {
+		if r.rank == Member && !m.capped(r) && !m.crowds(r) {
 			return r
 		}
 	}
@@ -351,6 +365,9 @@ func (p *pair) checkServed(served *modelled, row []*modelled) {
 			p.t.Fatal("a key got more than half the slots while another one waited")
 		case o.rank < served.rank && !(p.model.owed > 0 && o.rank == Member):
 			p.t.Fatalf("rank %v was served while an eligible %v waited", served.rank, o.rank)
+		case p.model.crowds(o) && !p.model.crowds(served):
+		case p.model.crowds(served) && o.rank == Member && !p.model.crowds(o):
+			p.t.Fatal("a network got more than half the slots while a member of another one waited")
 		case o.rank == served.rank && o.turn < served.turn:
 			p.t.Fatalf("turn %d was served before %d", served.turn, o.turn)
 		}
@@ -435,6 +452,9 @@ func (p *pair) operate(bytes []byte) {
 			}
 			if a >= 250 {
 				r.Keys[1] = r.Keys[0]
+			}
+			if network := bytes[3] % 4; network > 0 {
+				r.Network = netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 0, network}), 24)
 			}
 			p.arrive(r)
 		case op < 160:
