@@ -197,7 +197,7 @@ func toLimit(_ []string, z zoneLines) string {
 	capacity := cmp.Or(z.first("", "capacity", "burst", "events", "requests", "max_tokens", "tokens", "bucket_size", "average", "count"), limit[0])
 	leak := cmp.Or(z.first("", "leak", "rate", "average", "refill_rate", "events", "requests", "count"), limit[1])
 	if _, err := leakybucket.ParseRate(leak); err != nil {
-		leak = perWindow(leak, z.first("", "window", "period", "interval"))
+		leak = perWindow(leak, z.first("", "window", "period", "interval", "per", "every", "duration"))
 	}
 	if _, err := leakybucket.ParseCapacity(capacity); err != nil {
 		capacity = "120"
