@@ -65,6 +65,7 @@ func TestABlockOfAnOutageHoldsOnTheOtherCaddyAfterIt(t *testing.T) {
 		}
 		t.Logf("blocked on both %v after the store was back", time.Since(back))
 		for _, n := range nodes {
+			n.waitForStore(t, s) // or the reader would ask again and again in the outage, like the robot
 			eventually(t, "the reader to be served on both Caddys", func() bool {
 				a := reader.get(t, n.url)
 				if a.isLongBlock(t) {
