@@ -51,7 +51,7 @@ type adminCall struct {
 	method string
 
 	// answer decodes the body into what it needs.
-	answer func(a *App, ctx context.Context, in *adminInput) (any, error)
+	answer func(a *engine, ctx context.Context, in *adminInput) (any, error)
 
 	changes bool // what runs, so it is logged and noted in the journal
 	slow    bool // it asks the store or the storage, so no other change waits for it
@@ -60,25 +60,25 @@ type adminCall struct {
 // adminCalls are the calls by path. Those with GET change nothing. Neither do some with
 // POST, which only ask: their input may hold secrets, and addresses are logged.
 var adminCalls = map[string]adminCall{
-	"/throttle/zones":     {method: http.MethodGet, answer: (*App).adminZones},
-	"/throttle/overrides": {method: http.MethodGet, answer: (*App).adminOverrides},
-	"/throttle/journal":   {method: http.MethodGet, answer: (*App).adminJournal},
-	"/throttle/rates":     {method: http.MethodGet, answer: (*App).adminRates},
+	"/throttle/zones":     {method: http.MethodGet, answer: (*engine).adminZones},
+	"/throttle/overrides": {method: http.MethodGet, answer: (*engine).adminOverrides},
+	"/throttle/journal":   {method: http.MethodGet, answer: (*engine).adminJournal},
+	"/throttle/rates":     {method: http.MethodGet, answer: (*engine).adminRates},
 
-	"/throttle/buckets": {method: http.MethodPost, answer: (*App).adminBuckets},
-	"/throttle/check":   {method: http.MethodPost, answer: (*App).adminCheck},
-	"/throttle/key":     {method: http.MethodPost, answer: (*App).adminKey},
-	"/throttle/top":     {method: http.MethodPost, answer: (*App).adminTop},
-	"/throttle/why":     {method: http.MethodPost, answer: (*App).adminWhy},
+	"/throttle/buckets": {method: http.MethodPost, answer: (*engine).adminBuckets},
+	"/throttle/check":   {method: http.MethodPost, answer: (*engine).adminCheck},
+	"/throttle/key":     {method: http.MethodPost, answer: (*engine).adminKey},
+	"/throttle/top":     {method: http.MethodPost, answer: (*engine).adminTop},
+	"/throttle/why":     {method: http.MethodPost, answer: (*engine).adminWhy},
 
-	"/throttle/ban":      {method: http.MethodPost, answer: (*App).adminBan, changes: true},
-	"/throttle/unban":    {method: http.MethodPost, answer: (*App).adminUnban, changes: true},
-	"/throttle/limit":    {method: http.MethodPost, answer: (*App).adminLimit, changes: true},
-	"/throttle/unlimit":  {method: http.MethodPost, answer: (*App).adminUnlimit, changes: true},
-	"/throttle/release":  {method: http.MethodPost, answer: (*App).adminRelease, changes: true, slow: true},
-	"/throttle/revoke":   {method: http.MethodPost, answer: (*App).adminRevoke, changes: true, slow: true},
-	"/throttle/shadow":   {method: http.MethodPost, answer: (*App).adminShadow, changes: true},
-	"/throttle/unshadow": {method: http.MethodPost, answer: (*App).adminUnshadow, changes: true},
+	"/throttle/ban":      {method: http.MethodPost, answer: (*engine).adminBan, changes: true},
+	"/throttle/unban":    {method: http.MethodPost, answer: (*engine).adminUnban, changes: true},
+	"/throttle/limit":    {method: http.MethodPost, answer: (*engine).adminLimit, changes: true},
+	"/throttle/unlimit":  {method: http.MethodPost, answer: (*engine).adminUnlimit, changes: true},
+	"/throttle/release":  {method: http.MethodPost, answer: (*engine).adminRelease, changes: true, slow: true},
+	"/throttle/revoke":   {method: http.MethodPost, answer: (*engine).adminRevoke, changes: true, slow: true},
+	"/throttle/shadow":   {method: http.MethodPost, answer: (*engine).adminShadow, changes: true},
+	"/throttle/unshadow": {method: http.MethodPost, answer: (*engine).adminUnshadow, changes: true},
 }
 
 func badRequest(format string, args ...any) error {
@@ -152,7 +152,7 @@ func (in *adminInput) ask(ctx context.Context, from override.Origin, path string
 
 // call makes a call, and returns what it has changed. That is noted in the journal in the
 // order in which it counts.
-func (in *adminInput) call(ctx context.Context, a *App, from override.Origin, path string, call *adminCall) (answer any, changed []override.Change, err error) {
+func (in *adminInput) call(ctx context.Context, a *engine, from override.Origin, path string, call *adminCall) (answer any, changed []override.Change, err error) {
 	if call.changes && !call.slow {
 		a.control.changing.Lock()
 		defer a.control.changing.Unlock()
@@ -198,7 +198,7 @@ func (in *adminInput) decode(into any) error {
 }
 
 // findZone returns the zone of a name.
-func (a *App) findZone(name string) (*runningZone, error) {
+func (a *engine) findZone(name string) (*runningZone, error) {
 	if z := a.zones[name]; z != nil {
 		return z, nil
 	}
@@ -210,7 +210,7 @@ func (a *App) findZone(name string) (*runningZone, error) {
 }
 
 // zonesNamed returns one zone, or all in the order of their names if name is empty.
-func (a *App) zonesNamed(name string) ([]*runningZone, error) {
+func (a *engine) zonesNamed(name string) ([]*runningZone, error) {
 	if name != "" {
 		z, err := a.findZone(name)
 		return []*runningZone{z}, err

@@ -44,7 +44,7 @@ var ruleNames = map[bucketkey.Rule]string{bucketkey.Limited: "limited", bucketke
 var sourceNames = map[override.Source]string{override.OfZone: "zone", override.OfConfig: "override", override.OfFile: "override_file"}
 
 // describe returns a bucket with its limit, but without its state.
-func (a *App) describe(z *runningZone, name string, shadow bool) (b bucketState, limit leakybucket.Limit) {
+func (a *engine) describe(z *runningZone, name string, shadow bool) (b bucketState, limit leakybucket.Limit) {
 	entry, by, place := z.Override(name)
 	rule, limit := entry.Rule, entry.Limit
 	b = bucketState{Zone: z.Name, Key: name, Shadow: shadow, By: sourceNames[by], From: place}
@@ -72,7 +72,7 @@ func (b *bucketState) fill(whole, limit leakybucket.Limit, level float64, blocke
 }
 
 // peek returns a bucket with its state.
-func (a *App) peek(ctx context.Context, z *runningZone, name string, shadow bool) (bucketState, error) {
+func (a *engine) peek(ctx context.Context, z *runningZone, name string, shadow bool) (bucketState, error) {
 	b, limit := a.describe(z, name, shadow)
 	if z.Bucketless() || limit.Capacity == 0 {
 		return b, nil
@@ -95,7 +95,7 @@ const mostSearched = 1000
 
 // search returns the names of buckets that belong to a value and that no other way
 // finds.
-func (a *App) search(ctx context.Context, z *runningZone, value string, shadow bool) (names []string, complete bool, err error) {
+func (a *engine) search(ctx context.Context, z *runningZone, value string, shadow bool) (names []string, complete bool, err error) {
 	owned := z.Owned(value)
 	names = owned.Names
 	if !owned.Search || z.Bucketless() {
@@ -127,7 +127,7 @@ type clientInput struct {
 	Zone string `json:"zone,omitempty"`
 }
 
-func (in *adminInput) client(a *App) (c clientInput, zones []*runningZone, err error) {
+func (in *adminInput) client(a *engine) (c clientInput, zones []*runningZone, err error) {
 	if err := in.decode(&c); err != nil {
 		return c, nil, err
 	}
@@ -160,7 +160,7 @@ type released struct {
 }
 
 // checkReleased says why a text under which nothing was found names no single client.
-func (a *App) checkReleased(client string) error {
+func (a *engine) checkReleased(client string) error {
 	prefix, err := netip.ParsePrefix(client)
 	switch {
 	case err == nil && prefix.IsSingleIP():
@@ -175,7 +175,7 @@ func (a *App) checkReleased(client string) error {
 
 // adminRelease empties the buckets of a client and ends their blocks, those of shadow
 // too. If the store fails, the answer is what was done all the same.
-func (a *App) adminRelease(ctx context.Context, in *adminInput) (any, error) {
+func (a *engine) adminRelease(ctx context.Context, in *adminInput) (any, error) {
 	c, zones, err := in.client(a)
 	if err != nil {
 		return nil, err
@@ -203,7 +203,7 @@ func (a *App) adminRelease(ctx context.Context, in *adminInput) (any, error) {
 }
 
 // free empties the buckets of the client of a release.
-func (a *App) free(ctx context.Context, resetter leakybucket.Resetter, zones []*runningZone, result *released) (failed error) {
+func (a *engine) free(ctx context.Context, resetter leakybucket.Resetter, zones []*runningZone, result *released) (failed error) {
 	for _, z := range zones {
 		var why error // of this zone, the last one
 		for _, shadow := range []bool{false, true} {
@@ -272,7 +272,7 @@ type unlistedKey struct {
 
 // adminWhy shows the buckets of a client in all zones. For a support code, they are those
 // of the client that was refused.
-func (a *App) adminWhy(ctx context.Context, in *adminInput) (any, error) {
+func (a *engine) adminWhy(ctx context.Context, in *adminInput) (any, error) {
 	c, zones, err := in.client(a)
 	if err != nil {
 		return nil, err
@@ -331,7 +331,7 @@ func (a *App) adminWhy(ctx context.Context, in *adminInput) (any, error) {
 }
 
 // adminKey returns the name of the bucket of raw values.
-func (a *App) adminKey(_ context.Context, in *adminInput) (any, error) {
+func (a *engine) adminKey(_ context.Context, in *adminInput) (any, error) {
 	var of struct {
 		Zone   string   `json:"zone"`
 		Values []string `json:"values"`
@@ -398,7 +398,7 @@ var listOrders = map[string]func(a, b *bucketState) int{
 }
 
 // adminBuckets lists the buckets of a zone.
-func (a *App) adminBuckets(ctx context.Context, in *adminInput) (any, error) {
+func (a *engine) adminBuckets(ctx context.Context, in *adminInput) (any, error) {
 	l := listInput{Sort: "level", Limit: defaultListed}
 	if err := in.decode(&l); err != nil {
 		return nil, err
@@ -442,7 +442,7 @@ func (a *App) adminBuckets(ctx context.Context, in *adminInput) (any, error) {
 }
 
 // listed returns a bucket of a listing, unless it does not match.
-func (a *App) listed(z *runningZone, l *listInput, k *leakybucket.Kept) (b bucketState, matches bool) {
+func (a *engine) listed(z *runningZone, l *listInput, k *leakybucket.Kept) (b bucketState, matches bool) {
 	b, limit := a.describe(z, k.Key, l.Shadow)
 	blocked := time.Duration(0)
 	if z.Block != nil && k.State.BlockedUntil > k.Now {
@@ -459,7 +459,7 @@ func (a *App) listed(z *runningZone, l *listInput, k *leakybucket.Kept) (b bucke
 
 // listTop goes through all buckets of the zone, and keeps the first in the order. Redis may
 // give a bucket more than once. Hashes of all keys are remembered, since keys may be long.
-func (a *App) listTop(ctx context.Context, lister leakybucket.Lister, z *runningZone, l *listInput, result *listing) error {
+func (a *engine) listTop(ctx context.Context, lister leakybucket.Lister, z *runningZone, l *listInput, result *listing) error {
 	order, seed, seen := listOrders[l.Sort], maphash.MakeSeed(), make(map[uint64]struct{})
 	of := leakybucket.Listing{Zone: z.Name, Prefix: l.Prefix, Shadow: l.Shadow, Want: scanned}
 	err := leakybucket.ListAll(ctx, lister, of, func(k leakybucket.Kept) bool {
@@ -480,7 +480,7 @@ func (a *App) listTop(ctx context.Context, lister leakybucket.Lister, z *running
 }
 
 // listPage goes on from the cursor until it has about as many buckets as wanted.
-func (a *App) listPage(ctx context.Context, lister leakybucket.Lister, z *runningZone, l *listInput, result *listing) error {
+func (a *engine) listPage(ctx context.Context, lister leakybucket.Lister, z *runningZone, l *listInput, result *listing) error {
 	of := leakybucket.Listing{Zone: z.Name, Prefix: l.Prefix, Shadow: l.Shadow, Want: l.Limit}
 	for result.Next = l.Cursor; ; {
 		some, next, err := lister.List(ctx, of, result.Next)

@@ -57,7 +57,7 @@ type checkedCharge struct {
 // adminCheck says which zones would charge a request. It follows the request through the
 // routes of the server that listens on its port, or of all servers if none does. It
 // charges nothing, and nothing is served.
-func (a *App) adminCheck(ctx context.Context, in *adminInput) (any, error) {
+func (a *engine) adminCheck(ctx context.Context, in *adminInput) (any, error) {
 	c := checkInput{Method: http.MethodGet}
 	if err := in.decode(&c); err != nil {
 		return nil, err
@@ -85,7 +85,7 @@ func (a *App) adminCheck(ctx context.Context, in *adminInput) (any, error) {
 
 // A requestCheck finds out what becomes of a request at the directives that it reaches.
 type requestCheck struct {
-	app     *App
+	app     *engine
 	input   *checkInput
 	result  checked
 	charged map[string]bool // zones in the result
@@ -93,7 +93,7 @@ type requestCheck struct {
 
 // reach adds what the zones of a directive would do, and the zones that are not in it and
 // refuse the request because their blocks hold everywhere.
-func (c *requestCheck) reach(h *Handler, r *http.Request) error {
+func (c *requestCheck) reach(h *throttler, r *http.Request) error {
 	if concerned, err := h.concerns(r); err != nil || !concerned {
 		return err
 	}
@@ -145,7 +145,7 @@ func (c *requestCheck) add(z *runningZone, charge *checkedCharge) {
 
 // serversFor returns the servers that listen on the port of an URL, or all if none does,
 // as behind a proxy.
-func (a *App) serversFor(c *checkInput) ([]*caddyhttp.Server, error) {
+func (a *engine) serversFor(c *checkInput) ([]*caddyhttp.Server, error) {
 	location, err := url.Parse(c.URL)
 	if err != nil || location.Host == "" || location.Scheme != "http" && location.Scheme != "https" {
 		return nil, badRequest("invalid url %q: want one such as https://example.com/login", c.URL)
@@ -178,7 +178,7 @@ func (a *App) serversFor(c *checkInput) ([]*caddyhttp.Server, error) {
 }
 
 // check returns what one zone would do, or nil if it is not concerned.
-func (a *App) check(ctx context.Context, z *runningZone, r *http.Request) (result *checkedCharge, err error) {
+func (a *engine) check(ctx context.Context, z *runningZone, r *http.Request) (result *checkedCharge, err error) {
 	p := decision.NewPlan(r, 1)
 	defer p.Release()
 	p.Overrides = a.overrides.Load()
@@ -256,7 +256,7 @@ func (c *requestCheck) follow(server *caddyhttp.Server, r *http.Request) error {
 	}
 	end := caddyhttp.HandlerFunc(func(http.ResponseWriter, *http.Request) error { return nil })
 	chain, err := routes.Link(c.app.ctx, stripped, end, func(throttle caddyhttp.MiddlewareHandler) caddyhttp.MiddlewareHandler {
-		return directiveCheck{c, throttle.(*Handler)}
+		return directiveCheck{c, throttle.(directive).Running()}
 	})
 	if err != nil {
 		return err
@@ -268,7 +268,7 @@ func (c *requestCheck) follow(server *caddyhttp.Server, r *http.Request) error {
 // A directiveCheck stands for a throttle directive in a check.
 type directiveCheck struct {
 	check   *requestCheck
-	handler *Handler
+	handler *throttler
 }
 
 // ServeHTTP implements caddyhttp.MiddlewareHandler.

@@ -12,7 +12,7 @@ import (
 )
 
 // adminJournal lists what was changed last, and who did it.
-func (a *App) adminJournal(context.Context, *adminInput) (any, error) {
+func (a *engine) adminJournal(context.Context, *adminInput) (any, error) {
 	return a.control.journal.List(), nil
 }
 

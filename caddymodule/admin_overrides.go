@@ -101,11 +101,11 @@ func wrong(result any, err error) (any, error) {
 	return result, nil
 }
 
-func (a *App) adminOverrides(context.Context, *adminInput) (any, error) {
+func (a *engine) adminOverrides(context.Context, *adminInput) (any, error) {
 	return a.overrides.List(time.Now()), nil
 }
 
-func (a *App) adminBan(_ context.Context, in *adminInput) (any, error) {
+func (a *engine) adminBan(_ context.Context, in *adminInput) (any, error) {
 	o, network, err := in.ofNetwork()
 	if err != nil {
 		return nil, err
@@ -113,7 +113,7 @@ func (a *App) adminBan(_ context.Context, in *adminInput) (any, error) {
 	return wrong(a.overrides.Ban(network, time.Duration(o.For), o.Note, time.Now()))
 }
 
-func (a *App) adminUnban(_ context.Context, in *adminInput) (any, error) {
+func (a *engine) adminUnban(_ context.Context, in *adminInput) (any, error) {
 	_, network, err := in.ofNetwork()
 	if err != nil {
 		return nil, err
@@ -121,7 +121,7 @@ func (a *App) adminUnban(_ context.Context, in *adminInput) (any, error) {
 	return ended{Ended: a.overrides.Unban(network, time.Now())}, nil
 }
 
-func (a *App) adminShadow(_ context.Context, in *adminInput) (any, error) {
+func (a *engine) adminShadow(_ context.Context, in *adminInput) (any, error) {
 	o, err := in.ofWholeZone()
 	if err != nil {
 		return nil, err
@@ -135,7 +135,7 @@ func (a *App) adminShadow(_ context.Context, in *adminInput) (any, error) {
 }
 
 // adminUnshadow ends a switch, of a zone that a reload has taken away, too.
-func (a *App) adminUnshadow(_ context.Context, in *adminInput) (any, error) {
+func (a *engine) adminUnshadow(_ context.Context, in *adminInput) (any, error) {
 	o, err := in.ofWholeZone()
 	if err != nil {
 		return nil, err
@@ -147,7 +147,7 @@ func (a *App) adminUnshadow(_ context.Context, in *adminInput) (any, error) {
 	return done, err
 }
 
-func (a *App) adminLimit(_ context.Context, in *adminInput) (any, error) {
+func (a *engine) adminLimit(_ context.Context, in *adminInput) (any, error) {
 	o, err := in.ofZone()
 	if err != nil {
 		return nil, err
@@ -174,7 +174,7 @@ func (a *App) adminLimit(_ context.Context, in *adminInput) (any, error) {
 }
 
 // adminUnlimit ends a limit, of a zone that a reload has taken away, too.
-func (a *App) adminUnlimit(_ context.Context, in *adminInput) (any, error) {
+func (a *engine) adminUnlimit(_ context.Context, in *adminInput) (any, error) {
 	o, err := in.ofZone()
 	if err != nil {
 		return nil, err

@@ -20,7 +20,7 @@ type plottedRate struct {
 
 // adminRates returns the rates of all zones over the last ten minutes, oldest first.
 // Zones without requests in that time are left out.
-func (a *App) adminRates(context.Context, *adminInput) (any, error) {
+func (a *engine) adminRates(context.Context, *adminInput) (any, error) {
 	zones, err := a.zonesNamed("")
 	if err != nil {
 		return nil, err

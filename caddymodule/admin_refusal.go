@@ -23,7 +23,7 @@ type pastRefusal struct {
 
 // pastRefusal returns the refusal of a support code, or nil if the text is none or the
 // refusal is not remembered.
-func (a *App) pastRefusal(text string) *pastRefusal {
+func (a *engine) pastRefusal(text string) *pastRefusal {
 	code, ok := supportcode.Parse(text)
 	if !ok {
 		return nil

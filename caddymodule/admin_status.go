@@ -258,7 +258,7 @@ type nodeStatus struct {
 }
 
 // adminZones describes what runs.
-func (a *App) adminZones(context.Context, *adminInput) (any, error) {
+func (a *engine) adminZones(context.Context, *adminInput) (any, error) {
 	now := time.Now()
 	set, overrides, counts := a.overrides.Load(), a.overrides.List(now), countsByZone()
 	result := nodeStatus{Zones: []zoneStatus{}, Overrides: overrides, Warnings: a.warnings.list()}
@@ -304,7 +304,7 @@ func (a *App) adminZones(context.Context, *adminInput) (any, error) {
 
 // storeStatus describes the store, and returns how many buckets of each zone are in this
 // process's memory.
-func (a *App) storeStatus(s *storeStatus, now time.Time) (kept map[string]int) {
+func (a *engine) storeStatus(s *storeStatus, now time.Time) (kept map[string]int) {
 	s.Name = "memory"
 	if a.memory != nil {
 		kept = a.memory.memory.Buckets()

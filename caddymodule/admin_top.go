@@ -59,7 +59,7 @@ type topKey struct {
 const mostTop = 20
 
 // adminTop says who made most requests.
-func (a *App) adminTop(_ context.Context, in *adminInput) (any, error) {
+func (a *engine) adminTop(_ context.Context, in *adminInput) (any, error) {
 	var of topInput
 	if err := in.decode(&of); err != nil {
 		return nil, err

@@ -28,9 +28,15 @@ func init() {
 	caddy.RegisterModule(App{})
 }
 
-// App holds the global options of all throttle handlers: the store for buckets,
-// zones that several sites use by name, and options for all zones.
+// App holds the global options of all throttle handlers.
 type App struct {
+	appConfig
+	*engine
+}
+
+// appConfig is the JSON of the global options: the store for buckets, zones that several
+// sites use by name, and options for all zones.
+type appConfig struct {
 	// Where buckets are kept: `memory`, or a shared store such as `redis` or
 	// `postgres` that this Caddy was built with. Default: `memory`. In memory, each
 	// Caddy behind a load balancer has limits of its own.
@@ -69,7 +75,11 @@ type App struct {
 	// Dry run: make every zone decide, count and log, and never refuse. Default:
 	// only zones with `shadow` do.
 	Shadow bool `json:"shadow,omitempty"`
+}
 
+// An engine is what runs of a config: its zones, the store that they ask, and what they
+// share with the configs before and after it.
+type engine struct {
 	ctx         caddy.Context
 	subscribers *caddyevents.App
 	subscribed  func() subscriptions // which do not change
@@ -88,11 +98,11 @@ type App struct {
 	exempt     decision.Matchers
 	static     []*staticfile.Matcher // nil exempts no static files
 	plans      map[string]leakybucket.Limit
-	global     map[string]*runningZone
+	global     map[string]*runningZone // by the definitions in the global options
 	zones      map[string]*runningZone
 	everywhere []*runningZone // whose blocks hold in all handlers
-	inspectors []*Inspector
-	limitsLog  bool // a zone limits the lines of refusals
+	afterStart []func()       // when the handlers of all servers are provisioned
+	limitsLog  bool           // a zone limits the lines of refusals
 
 	drops        bool           // a listener drops clients that are out
 	exemptsSome  bool           // by the global options, or in a zone
@@ -138,7 +148,7 @@ func (App) CaddyModule() caddy.ModuleInfo {
 
 // Provision loads the store and compiles the global zones. It dials nothing.
 func (a *App) Provision(ctx caddy.Context) (err error) {
-	a.ctx, a.logger = ctx, ctx.Logger()
+	a.engine = &engine{ctx: ctx, logger: ctx.Logger()}
 	a.warnings = new(keptWarnings)
 	a.warner = a.warnings.logger(a.logger)
 	a.global = make(map[string]*runningZone)
@@ -292,7 +302,7 @@ func (a *App) Start() error {
 		a.memory.start(a.savedLimits())
 	}
 	if a.shared != nil {
-		a.observer = &storeObserver{a}
+		a.observer = &storeObserver{a.engine}
 		a.shared.start(a.observer)
 	}
 	a.signing.start(a.lastKeys, a.logger)
@@ -311,12 +321,12 @@ func (a *App) Start() error {
 				zap.String("zone", name), zap.Int("handlers", len(z.handlers)))
 		}
 	}
-	for _, i := range a.inspectors {
-		i.settle()
+	for _, hook := range a.afterStart {
+		hook()
 	}
 	a.forgetDropped()
-	a.overrideFiles.start(a)
-	a.control.start(a)
+	a.overrideFiles.start(a.engine)
+	a.control.start(a.engine)
 	return nil
 }
 
@@ -324,7 +334,7 @@ func (a *App) Start() error {
 func (a *App) Stop() error {
 	a.events.close()
 	a.overrideFiles.end()
-	a.control.stop(a)
+	a.control.stop(a.engine)
 	for _, z := range a.zones {
 		z.live.stop(z)
 	}
@@ -367,26 +377,26 @@ func (a *App) Cleanup() error {
 
 // waived returns a channel that is closed when these zones, or all, are switched to
 // shadow.
-func (a *App) waived(zones []string) (<-chan struct{}, func()) {
+func (a *engine) waived(zones []string) (<-chan struct{}, func()) {
 	return a.overrides.Shadowed(zones, time.Now())
 }
 
 // hold keeps the shared store open until release, because requests in flight may
 // outlive the config.
-func (a *App) hold() {
+func (a *engine) hold() {
 	if a.shared != nil {
 		a.shared.Hold()
 	}
 }
 
-func (a *App) release() {
+func (a *engine) release() {
 	if a.shared != nil {
 		a.shared.Release()
 	}
 }
 
 // exempts reports whether the global options exempt a request from all zones.
-func (a *App) exempts(s *decision.Subject) (bool, error) {
+func (a *engine) exempts(s *decision.Subject) (bool, error) {
 	if a.exempt == nil {
 		return false, nil
 	}
@@ -394,7 +404,7 @@ func (a *App) exempts(s *decision.Subject) (bool, error) {
 }
 
 // refuseBlockedEverywhere refuses a request if its client is blocked by `block ... everywhere`.
-func (a *App) refuseBlockedEverywhere(p *decision.Plan) {
+func (a *engine) refuseBlockedEverywhere(p *decision.Plan) {
 	if len(a.everywhere) == 0 || a.blocks.Empty() {
 		return
 	}
@@ -411,7 +421,7 @@ func (a *App) refuseBlockedEverywhere(p *decision.Plan) {
 // blockEverywhere returns the block of a client by a zone whose blocks hold everywhere, if
 // one is known and runs, and a charge that names the bucket. Such a zone is keyed by the
 // address alone and so trusts no devices.
-func (a *App) blockEverywhere(z *runningZone, s *decision.Subject, b *decision.Buffers) (c leakybucket.Charge, block blocklist.Block, runs bool) {
+func (a *engine) blockEverywhere(z *runningZone, s *decision.Subject, b *decision.Buffers) (c leakybucket.Charge, block blocklist.Block, runs bool) {
 	c, _, can := z.BlockedBucket(s, b)
 	if can {
 		block, runs = a.blocks.Believe(s.Request.Context(), &c, a.store)
@@ -422,7 +432,7 @@ func (a *App) blockEverywhere(z *runningZone, s *decision.Subject, b *decision.B
 // knownBlock returns the block that makes asking a shared store unnecessary: the
 // store reported it within the last second. While the bucket's shard is down, a reported
 // block counts until it ends. There must be a shared store.
-func (a *App) knownBlock(c *leakybucket.Charge) (blocklist.Block, bool) {
+func (a *engine) knownBlock(c *leakybucket.Charge) (blocklist.Block, bool) {
 	if c.Block == nil {
 		return blocklist.Block{}, false
 	}

@@ -30,7 +30,7 @@ func handlerOf(t testing.TB, zones int, limit string) *Handler {
 	for i := range names {
 		names[i] = &Zone{Name: fmt.Sprint("zone", i)}
 	}
-	h := &Handler{Zone: names}
+	h := &Handler{handlerConfig: handlerConfig{Zone: names}}
 	ctx := s.ctx
 	ctx.Context = context.WithValue(ctx.Context, caddyhttp.ServerCtxKey, server) // as the HTTP app does
 	if err := h.Provision(ctx); err != nil {

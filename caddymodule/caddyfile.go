@@ -16,14 +16,6 @@ import (
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
 )
 
-func init() {
-	httpcaddyfile.RegisterGlobalOption("throttle", parseGlobal)
-	httpcaddyfile.RegisterDirective("throttle", parseThrottle)
-	// After the rewrites, so that rules see both addresses, and before passwords are
-	// checked.
-	httpcaddyfile.RegisterDirectiveOrder("throttle", httpcaddyfile.After, "try_files")
-}
-
 // parseGlobal sets up the app from the global option. Syntax:
 //
 //	throttle {
@@ -49,7 +41,7 @@ func parseGlobal(d *caddyfile.Dispenser, existing any) (any, error) {
 		return nil, d.Errf("unexpected %q after the global option throttle: want a block; the line throttle %[1]s ... stands in a site", d.Val())
 	}
 	d = expanded(d)
-	app, seen := new(App), make(map[string]bool)
+	app, seen := new(appConfig), make(map[string]bool)
 	matcher := noNamedMatchers(d)
 	defaults := newZoneReader(d, matcher)
 	var zones []*zoneReader
@@ -115,7 +107,7 @@ func misplacedOption(d *caddyfile.Dispenser, where string, known []string, zones
 
 // parseOption reads an option that holds for all zones of all sites. It returns
 // false if the word is no such option.
-func (a *App) parseOption(d *caddyfile.Dispenser, seen map[string]bool, matcher matcherToken) (bool, error) {
+func (a *appConfig) parseOption(d *caddyfile.Dispenser, seen map[string]bool, matcher matcherToken) (bool, error) {
 	option := d.Val()
 	if option == "exempt" {
 		here := place(d)
@@ -150,7 +142,7 @@ func (a *App) parseOption(d *caddyfile.Dispenser, seen map[string]bool, matcher 
 	}
 }
 
-func (a *App) parseStore(d *caddyfile.Dispenser) error {
+func (a *appConfig) parseStore(d *caddyfile.Dispenser) error {
 	if !d.NextArg() {
 		return d.Err("store has no name: want store memory, or one that this Caddy was built with")
 	}
@@ -193,7 +185,7 @@ func unnamedStore(d *caddyfile.Dispenser, scheme string) error {
 	return d.Errf("unknown store %q: want the name of a store before the URL", shown)
 }
 
-func (a *App) parsePlan(d *caddyfile.Dispenser) error {
+func (a *appConfig) parsePlan(d *caddyfile.Dispenser) error {
 	words := d.RemainingArgs()
 	if len(words) != 3 {
 		return d.Err("wrong number of words after plan: want plan <name> <capacity> <leak>, such as plan partner 100 10/s")
@@ -215,7 +207,7 @@ func (a *App) parsePlan(d *caddyfile.Dispenser) error {
 
 // checkZones compiles the zones, so that the adapter reports their errors with a
 // line. Loading the config would report them without one.
-func (a *App) checkZones(d *caddyfile.Dispenser, zones []*zoneReader) error {
+func (a *appConfig) checkZones(d *caddyfile.Dispenser, zones []*zoneReader) error {
 	plans, err := parsePlans(a.Plan)
 	if err != nil {
 		return d.WrapErr(err)
@@ -234,9 +226,9 @@ func (a *App) checkZones(d *caddyfile.Dispenser, zones []*zoneReader) error {
 	return nil
 }
 
-// parseThrottle sets up a route with the handler, which has the matcher of the directive:
-// both addresses of a request count for it. It refuses matchers that never match.
-func parseThrottle(h httpcaddyfile.Helper) ([]httpcaddyfile.ConfigValue, error) {
+// parseHandler reads a directive with its matcher: both addresses of a request count for
+// that. It refuses matchers that never match.
+func parseHandler(h httpcaddyfile.Helper) (*handlerConfig, error) {
 	h.Next()
 	set, err := h.ExtractMatcherSet()
 	if err != nil {
@@ -256,12 +248,12 @@ func parseThrottle(h httpcaddyfile.Helper) ([]httpcaddyfile.ConfigValue, error) 
 		return nil, err
 	}
 	if set != nil {
-		handler.(*Handler).Match = caddyhttp.RawMatcherSets{set}
+		handler.Match = caddyhttp.RawMatcherSets{set}
 	}
-	return h.NewRoute(nil, handler), nil
+	return handler, nil
 }
 
-// parseDirective sets up the handler from Caddyfile tokens. Syntax:
+// parseDirective reads a directive without its matcher from Caddyfile tokens. Syntax:
 //
 //	throttle [<matcher>] <zone>
 //	throttle [<matcher>] <zone> <key>... <capacity> <leak>
@@ -277,9 +269,9 @@ func parseThrottle(h httpcaddyfile.Helper) ([]httpcaddyfile.ConfigValue, error) 
 //
 // An option of a zone beside the zones is the default of all zones that the block
 // defines.
-func parseDirective(h httpcaddyfile.Helper) (caddyhttp.MiddlewareHandler, error) {
+func parseDirective(h httpcaddyfile.Helper) (*handlerConfig, error) {
 	h.Next() // the directive's name
-	handler := new(Handler)
+	handler := new(handlerConfig)
 	here := place(h.Dispenser)
 	zones, err := handler.parse(h)
 	if err != nil {
@@ -294,7 +286,7 @@ func parseDirective(h httpcaddyfile.Helper) (caddyhttp.MiddlewareHandler, error)
 	return handler, handler.check(h, zones)
 }
 
-func (handler *Handler) parse(h httpcaddyfile.Helper) ([]*zoneReader, error) {
+func (handler *handlerConfig) parse(h httpcaddyfile.Helper) ([]*zoneReader, error) {
 	matcher := namedMatchers(h)
 	if words := h.RemainingArgs(); len(words) > 0 {
 		zone, err := parseLine(h.Dispenser, matcher, words)
@@ -340,7 +332,7 @@ func (handler *Handler) parse(h httpcaddyfile.Helper) ([]*zoneReader, error) {
 }
 
 // parseLineOption reads an option in the block behind a zone on one line.
-func (handler *Handler) parseLineOption(h httpcaddyfile.Helper, zone *zoneReader) error {
+func (handler *handlerConfig) parseLineOption(h httpcaddyfile.Helper, zone *zoneReader) error {
 	switch h.Val() {
 	case "ratelimit_headers":
 		return handler.parseHeaders(h.Dispenser)
@@ -350,7 +342,7 @@ func (handler *Handler) parseLineOption(h httpcaddyfile.Helper, zone *zoneReader
 	return zone.parseOption()
 }
 
-func (handler *Handler) parseHeaders(d *caddyfile.Dispenser) error {
+func (handler *handlerConfig) parseHeaders(d *caddyfile.Dispenser) error {
 	if handler.RateLimitHeaders {
 		return d.Err("ratelimit_headers is given twice")
 	}
@@ -436,8 +428,8 @@ type definedZone struct{ definition, place string }
 
 // check compiles the zones, so that the adapter reports their errors with a line.
 // Loading the config would report them without one.
-func (handler *Handler) check(h httpcaddyfile.Helper, zones []*zoneReader) error {
-	app := new(App)
+func (handler *handlerConfig) check(h httpcaddyfile.Helper, zones []*zoneReader) error {
+	app := new(appConfig)
 	if global, ok := h.Option("throttle").(httpcaddyfile.App); ok {
 		if err := caddy.StrictUnmarshalJSON(global.Value, app); err != nil {
 			return h.WrapErr(err)
@@ -485,7 +477,7 @@ func (handler *Handler) check(h httpcaddyfile.Helper, zones []*zoneReader) error
 }
 
 // definedZones returns the zones that are defined so far in this Caddyfile.
-func definedZones(h httpcaddyfile.Helper, app *App) (map[string]definedZone, error) {
+func definedZones(h httpcaddyfile.Helper, app *appConfig) (map[string]definedZone, error) {
 	if defined, ok := h.State["throttle"].(map[string]definedZone); ok {
 		return defined, nil
 	}
@@ -502,7 +494,7 @@ func definedZones(h httpcaddyfile.Helper, app *App) (map[string]definedZone, err
 }
 
 // zoneNamed returns one of the app's own zones, or nil.
-func (a *App) zoneNamed(name string) *Zone {
+func (a *appConfig) zoneNamed(name string) *Zone {
 	for _, z := range a.Zone {
 		if z.Name == name {
 			return z
@@ -513,7 +505,7 @@ func (a *App) zoneNamed(name string) *Zone {
 
 // unknown reports a zone that is nothing but a name, which the global options do
 // not define.
-func (r *zoneReader) unknown(app *App, defined map[string]definedZone) error {
+func (r *zoneReader) unknown(app *appConfig, defined map[string]definedZone) error {
 	name := r.zone.Name
 	if other, found := defined[name]; found {
 		return fmt.Errorf("zone %q is defined in a site, and only zones in the global options can be used by name: move it there, defined %s, used %s", name, other.place, r.place)
@@ -524,9 +516,3 @@ func (r *zoneReader) unknown(app *App, defined map[string]definedZone) error {
 	}
 	return r.about(errUnknownZone(name, known))
 }
-
-// Interface guards
-var (
-	_ httpcaddyfile.UnmarshalFunc        = parseThrottle
-	_ httpcaddyfile.UnmarshalHandlerFunc = parseDirective
-)

@@ -21,7 +21,7 @@ import (
 
 // serveError serves a request in an error route. It is charged nothing, and never queues:
 // if it needs a slot and none is free, the answer is the error's status.
-func (h *Handler) serveError(w http.ResponseWriter, r *http.Request, next caddyhttp.Handler) error {
+func (h *throttler) serveError(w http.ResponseWriter, r *http.Request, next caddyhttp.Handler) error {
 	entries, turns := h.errorEntries(r)
 	if len(entries) == 0 && !turns {
 		return h.serveInternal(w, r, next)
@@ -51,7 +51,7 @@ func (h *Handler) serveError(w http.ResponseWriter, r *http.Request, next caddyh
 // errorEntries returns the entries of enforced zones of which a request in an error route
 // needs a slot and holds none. turns says that clients take turns for one that it needs or
 // holds.
-func (h *Handler) errorEntries(r *http.Request) (entries []admission.Entry, turns bool) {
+func (h *throttler) errorEntries(r *http.Request) (entries []admission.Entry, turns bool) {
 	p := decision.NewPlan(r, len(h.zones))
 	defer p.Release()
 	p.Server, p.Overrides = h.server, h.app.overrides.Load()
@@ -90,7 +90,7 @@ func errorStatus(r *http.Request) int {
 
 // An errorCall is what the error route does for a request that holds slots.
 type errorCall struct {
-	h *Handler
+	h *throttler
 	r *http.Request
 }
 
@@ -110,7 +110,7 @@ func (*errorCall) Unblocked() {}
 
 // releaseAfter releases the slots of a request that was served, or, if err is not nil, once
 // an error route has answered it.
-func (h *Handler) releaseAfter(r *http.Request, res *decision.Result, err error) {
+func (h *throttler) releaseAfter(r *http.Request, res *decision.Result, err error) {
 	if err == nil {
 		res.Release()
 		return

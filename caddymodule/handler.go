@@ -37,6 +37,12 @@ func init() {
 // request once, even if it is rewritten or passes several handlers. Inside error
 // routes it charges nothing, and takes a slot of in_flight if the request holds none.
 type Handler struct {
+	handlerConfig
+	throttler
+}
+
+// handlerConfig is the JSON of a handler.
+type handlerConfig struct {
 	// The zones that are charged together. Required. If one of them refuses, none
 	// is charged.
 	Zone []*Zone `json:"zone,omitempty"`
@@ -50,15 +56,26 @@ type Handler struct {
 	// Zones keyed by a form field or a cookie do not count, because they would tell
 	// which accounts exist. Default: no such headers.
 	RateLimitHeaders bool `json:"ratelimit_headers,omitempty"`
+}
 
-	app     *App
+// A throttler is a handler as it runs: its zones, and whom they concern.
+type throttler struct {
+	app     *engine
 	server  *caddyhttp.Server // whose routes the handler is in; nil outside of the HTTP app
 	zones   []*runningZone
 	match   decision.Matchers
 	plain   bool               // once a request is admitted, no zone has any more to do with it
 	headers settlement.Headers // in which the upstream says what a request cost, and who its user is
 	told    []string           // of these, who its user is
+
+	announces bool // sends the rate-limit headers
 }
+
+// Running returns the handler as it runs.
+func (h *Handler) Running() *throttler { return &h.throttler }
+
+// A directive is a module that runs as a throttler.
+type directive interface{ Running() *throttler }
 
 // CaddyModule returns the Caddy module information.
 func (Handler) CaddyModule() caddy.ModuleInfo {
@@ -70,13 +87,14 @@ func (Handler) CaddyModule() caddy.ModuleInfo {
 
 // Provision finds or compiles the handler's zones.
 func (h *Handler) Provision(ctx caddy.Context) error {
-	app, err := ctx.App("throttle")
+	module, err := ctx.App("throttle")
 	if err != nil {
 		return err
 	}
-	h.app = app.(*App)
+	app := module.(*App)
+	h.app, h.announces = app.engine, h.RateLimitHeaders
 	h.server, _ = ctx.Value(caddyhttp.ServerCtxKey).(*caddyhttp.Server)
-	if err := h.app.checkServers(ctx); err != nil {
+	if err := app.checkServers(ctx); err != nil {
 		return err
 	}
 	if len(h.Zone) == 0 {
@@ -84,7 +102,7 @@ func (h *Handler) Provision(ctx caddy.Context) error {
 	}
 	for _, set := range h.Match {
 		if doubt := doubtful(set, false); doubt != "" {
-			h.app.warner.Warn(doubt)
+			app.warner.Warn(doubt)
 		}
 	}
 	if h.match, err = loadMatchers(ctx, h, "Match", h.Match); err != nil {
@@ -93,7 +111,7 @@ func (h *Handler) Provision(ctx caddy.Context) error {
 	names, twins := make(map[string]bool), make(twinZones)
 	var settles []*settlement.Rule
 	for _, definition := range h.Zone {
-		z, err := h.app.zoneOf(ctx, definition)
+		z, err := app.zoneOf(ctx, definition)
 		if err != nil {
 			return err
 		}
@@ -104,7 +122,7 @@ func (h *Handler) Provision(ctx caddy.Context) error {
 		if err := twins.add(z.Name, z.definition); err != nil {
 			return err
 		}
-		z.handlers = append(z.handlers, h)
+		z.handlers = append(z.handlers, &h.throttler)
 		h.zones = append(h.zones, z)
 		settles = append(settles, z.Settle)
 		h.addTold(z)
@@ -117,7 +135,7 @@ func (h *Handler) Provision(ctx caddy.Context) error {
 
 // warnKeys logs a warning if clients can evade all zones by making up keys, or if one client
 // can have all others refused.
-func (h *Handler) warnKeys(logger *zap.Logger) {
+func (h *throttler) warnKeys(logger *zap.Logger) {
 	for _, z := range h.zones {
 		if z.Key.HasAddress() && !z.inventable {
 			return
@@ -141,7 +159,7 @@ func (h *Handler) warnKeys(logger *zap.Logger) {
 // ServeHTTP implements caddyhttp.MiddlewareHandler. It decides about the request,
 // holds it until its delay is over, its body is buffered and its slots are free, and
 // then refuses or serves it.
-func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request, next caddyhttp.Handler) error {
+func (h *throttler) ServeHTTP(w http.ResponseWriter, r *http.Request, next caddyhttp.Handler) error {
 	concerned, failed := h.concerns(r)
 	if !concerned {
 		return next.ServeHTTP(w, r)
@@ -198,7 +216,7 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request, next caddyht
 
 // concerns reports whether the directive's matcher matches a request. If the matcher
 // fails, the zones say what becomes of the request.
-func (h *Handler) concerns(r *http.Request) (concerned bool, failed error) {
+func (h *throttler) concerns(r *http.Request) (concerned bool, failed error) {
 	if h.match == nil {
 		return true, nil
 	}
@@ -208,7 +226,7 @@ func (h *Handler) concerns(r *http.Request) (concerned bool, failed error) {
 }
 
 // serveInternal serves a request that is not charged.
-func (h *Handler) serveInternal(w http.ResponseWriter, r *http.Request, next caddyhttp.Handler) error {
+func (h *throttler) serveInternal(w http.ResponseWriter, r *http.Request, next caddyhttp.Handler) error {
 	if len(h.headers) > 0 {
 		return (&settlement.Observer{Headers: h.headers}).Serve(w, r, next)
 	}
@@ -217,11 +235,11 @@ func (h *Handler) serveInternal(w http.ResponseWriter, r *http.Request, next cad
 
 // report counts and logs what was decided, and says it in headers. now is the time if
 // the request is refused.
-func (h *Handler) report(w http.ResponseWriter, r *http.Request, res *decision.Result, now time.Time) {
+func (h *throttler) report(w http.ResponseWriter, r *http.Request, res *decision.Result, now time.Time) {
 	res.Report(now)
 	h.limitLog(r, res, now)
 	h.mark(w, r, res)
-	if h.RateLimitHeaders {
+	if h.announces {
 		res.Announce(w.Header())
 	}
 }
@@ -240,7 +258,7 @@ func included(r *http.Request) bool {
 // decide asks the zones which buckets to charge, and the store whether the charges
 // fit. The result is nil if no zone is concerned. The reader, if not nil, has
 // replaced the request's body and must be ended.
-func (h *Handler) decide(r *http.Request, failed error) (*decision.Result, *body.Reader, error) {
+func (h *throttler) decide(r *http.Request, failed error) (*decision.Result, *body.Reader, error) {
 	p := decision.NewPlan(r, len(h.zones))
 	defer p.Release()
 	p.Server, p.Overrides = h.server, h.app.overrides.Load()
@@ -267,7 +285,7 @@ func (h *Handler) decide(r *http.Request, failed error) (*decision.Result, *body
 }
 
 // countFallbacks counts charges that were decided without the shared store.
-func (h *Handler) countFallbacks(p *decision.Plan) {
+func (h *throttler) countFallbacks(p *decision.Plan) {
 	if h.app.shared == nil {
 		return
 	}
@@ -280,7 +298,7 @@ func (h *Handler) countFallbacks(p *decision.Plan) {
 
 // evaluate collects the charges of all zones that concern the request: the bucket, its
 // limit and the cost.
-func (h *Handler) evaluate(p *decision.Plan, failed error) error {
+func (h *throttler) evaluate(p *decision.Plan, failed error) error {
 	h.app.watchProxies(&p.Subject) // also if the proxy's own address is exempt
 	if h.app.drops {
 		h.app.noteProxy(&p.Subject)
@@ -319,7 +337,7 @@ func (h *Handler) evaluate(p *decision.Plan, failed error) error {
 }
 
 // refuseBanned refuses a request whose client is banned, as one of the zones.
-func (h *Handler) refuseBanned(p *decision.Plan, rest time.Duration) (refused bool) {
+func (h *throttler) refuseBanned(p *decision.Plan, rest time.Duration) (refused bool) {
 	if slices.ContainsFunc(h.zones, func(z *runningZone) bool { return p.Decided(z.Name) }) {
 		return false
 	}
@@ -356,11 +374,11 @@ func bannedBy(zones iter.Seq[*runningZone], s *decision.Subject) (by *runningZon
 // take asks the store, and once more if a device has used up what it may: then its
 // account is charged. If even the memory store fails, take returns false and the
 // request passes.
-func (h *Handler) take(p *decision.Plan) bool {
+func (h *throttler) take(p *decision.Plan) bool {
 	return h.takeOnce(p) && (!p.FallBack() || h.takeOnce(p))
 }
 
-func (h *Handler) takeOnce(p *decision.Plan) bool {
+func (h *throttler) takeOnce(p *decision.Plan) bool {
 	charges, decisions := p.Charges()
 	if len(charges) > 0 {
 		if err := h.app.store.Take(p.Request.Context(), charges, decisions); err != nil {
@@ -380,7 +398,7 @@ func (h *Handler) takeOnce(p *decision.Plan) bool {
 // are free, and simulates that for shadow zones. It returns false if the client left
 // meanwhile. Afterwards res tells whether the request is refused. The buffer, if not
 // nil, has replaced the request's body and must be ended.
-func (h *Handler) admit(r *http.Request, res *decision.Result) (buffer *body.Buffer, stayed bool) {
+func (h *throttler) admit(r *http.Request, res *decision.Result) (buffer *body.Buffer, stayed bool) {
 	if h.plain || !res.Holds() || res.Refused() {
 		return nil, true
 	}
@@ -412,7 +430,7 @@ func (h *Handler) admit(r *http.Request, res *decision.Result) (buffer *body.Buf
 
 // buffer waits until the request's delay is over, and then buffers its body, as the
 // entry of that index wants it. Of the entries only slots are left after that.
-func (h *Handler) buffer(r *http.Request, since time.Time, entries []admission.Entry, most int64, index int) (*body.Buffer, admission.Result) {
+func (h *throttler) buffer(r *http.Request, since time.Time, entries []admission.Entry, most int64, index int) (*body.Buffer, admission.Result) {
 	delays := slices.Clone(entries)
 	for i := range entries {
 		delays[i].InFlight, entries[i].Delay = 0, 0
@@ -432,7 +450,7 @@ func (h *Handler) buffer(r *http.Request, since time.Time, entries []admission.E
 }
 
 // refundLater gives back a charge for which no request waits.
-func (h *Handler) refundLater(refund leakybucket.Settlement) {
+func (h *throttler) refundLater(refund leakybucket.Settlement) {
 	h.app.hold()
 	clock.AfterFunc(h.app.clock, 0, func() {
 		defer h.app.release()
@@ -441,7 +459,7 @@ func (h *Handler) refundLater(refund leakybucket.Settlement) {
 }
 
 // refund gives back the charges of a request that is not served.
-func (h *Handler) refund(settlements []leakybucket.Settlement) {
+func (h *throttler) refund(settlements []leakybucket.Settlement) {
 	if err := h.app.store.Settle(context.Background(), settlements); err != nil && h.app.shared == nil {
 		h.app.logger.Error("refunding a request that was not served; it stays charged", zap.Error(err))
 	}
@@ -450,7 +468,7 @@ func (h *Handler) refund(settlements []leakybucket.Settlement) {
 // serve calls the next handler. Whatever happens there, serve then releases the
 // slots and corrects the charges, in this order, so no slot waits for the store. If the
 // next handler returns an error, the slots stay held until the error route has answered.
-func (h *Handler) serve(w http.ResponseWriter, r *http.Request, next caddyhttp.Handler, res *decision.Result) (err error) {
+func (h *throttler) serve(w http.ResponseWriter, r *http.Request, next caddyhttp.Handler, res *decision.Result) (err error) {
 	if h.plain {
 		return next.ServeHTTP(w, r)
 	}
@@ -557,7 +575,7 @@ func (c *detachedCall) Unblocked() { c.observer.Resume() }
 
 // sendCookies adds the device cookies and passes to a response that it has earned, before
 // its headers are sent.
-func (h *Handler) sendCookies(r *http.Request, res *decision.Result, status int, header http.Header) {
+func (h *throttler) sendCookies(r *http.Request, res *decision.Result, status int, header http.Header) {
 	if res.Trusts() {
 		res.Trust(status, header, h.taking(r.Context(), "looking for a place for another device of an account; this one is not trusted"))
 	}
@@ -567,7 +585,7 @@ func (h *Handler) sendCookies(r *http.Request, res *decision.Result, status int,
 }
 
 // taking returns a function that asks the store, and logs what fails.
-func (h *Handler) taking(ctx context.Context, failure string) func([]leakybucket.Charge, []leakybucket.Decision) bool {
+func (h *throttler) taking(ctx context.Context, failure string) func([]leakybucket.Charge, []leakybucket.Decision) bool {
 	return func(charges []leakybucket.Charge, decisions []leakybucket.Decision) bool {
 		err := h.app.store.Take(ctx, charges, decisions)
 		if err != nil {
@@ -578,7 +596,7 @@ func (h *Handler) taking(ctx context.Context, failure string) func([]leakybucket
 }
 
 // settle corrects the charges to what the request really cost.
-func (h *Handler) settle(r *http.Request, res *decision.Result, observer *settlement.Observer) {
+func (h *throttler) settle(r *http.Request, res *decision.Result, observer *settlement.Observer) {
 	if res == nil {
 		return
 	}
@@ -603,7 +621,7 @@ func (h *Handler) settle(r *http.Request, res *decision.Result, observer *settle
 
 // chargeStatic appends the charges of a request that was exempt as one for a static
 // file, and that the upstream answered after all.
-func (h *Handler) chargeStatic(r *http.Request, res *decision.Result, due []leakybucket.Settlement) []leakybucket.Settlement {
+func (h *throttler) chargeStatic(r *http.Request, res *decision.Result, due []leakybucket.Settlement) []leakybucket.Settlement {
 	static := res.Static()
 	for i := range static {
 		e := &static[i]

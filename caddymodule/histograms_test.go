@@ -36,10 +36,10 @@ func histograms(t testing.TB, metrics prometheus.Gatherer, name string) map[stri
 // withApp starts the app of a site, as Caddy does when it starts a config.
 func withApp(t testing.TB, s *site) *site {
 	t.Helper()
-	if err := s.app().Start(); err != nil {
+	if err := s.module().Start(); err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { _ = s.app().Stop() })
+	t.Cleanup(func() { _ = s.module().Stop() })
 	return s
 }
 

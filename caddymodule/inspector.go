@@ -55,7 +55,7 @@ type Inspector struct {
 	// `{http.auth.user.id}`.
 	UserHeader string `json:"user_header,omitempty"`
 
-	app      *App
+	app      *engine
 	settle   func() // decides about changes, once
 	readOnly string // why nothing can be changed; empty if it can
 }
@@ -81,9 +81,9 @@ func (i *Inspector) Provision(ctx caddy.Context) error {
 	if err != nil {
 		return err
 	}
-	i.app = app.(*App)
+	i.app = app.(*App).engine
 	i.settle = sync.OnceFunc(func() { i.decide(ctx) })
-	i.app.inspectors = append(i.app.inspectors, i)
+	i.app.afterStart = append(i.app.afterStart, i.settle)
 	return nil
 }
 

@@ -73,7 +73,7 @@ func allowDrops(ctx caddy.Context) error {
 	if err != nil {
 		return err
 	}
-	app.(*App).drops = true
+	app.(*App).engine.drops = true
 	return nil
 }
 
@@ -165,7 +165,7 @@ func confirmLater(c leakybucket.Charge) {
 // addDropped adds the client of a request that is refused to those whose connections are
 // dropped, if a block everywhere or a ban refuses it and nothing speaks against that. It
 // returns false if the client is not dropped.
-func (a *App) addDropped(r *http.Request, res *decision.Result) bool {
+func (a *engine) addDropped(r *http.Request, res *decision.Result) bool {
 	e := droplist.Entry{Config: a.configNumber.Load()} // before the overrides, which may change meanwhile
 	peer, direct := a.directPeer(r)
 	if !direct {
@@ -193,7 +193,7 @@ const exemptAgain = time.Minute
 
 // droppedBy returns the outcome for which the client of a request may be dropped, or nil,
 // and notes its block.
-func (a *App) droppedBy(s *decision.Subject, res *decision.Result, peer netip.Addr, e *droplist.Entry) *decision.Outcome {
+func (a *engine) droppedBy(s *decision.Subject, res *decision.Result, peer netip.Addr, e *droplist.Entry) *decision.Outcome {
 	for i := range res.Outcomes {
 		o := &res.Outcomes[i]
 		if o.Decision() != decision.Refused || o.Block <= 0 {
@@ -214,7 +214,7 @@ func (a *App) droppedBy(s *decision.Subject, res *decision.Result, peer netip.Ad
 // forgetDropped has the handler refuse each client once more before it is dropped, since
 // the config may treat it differently now. It is called once the change is in force: an
 // entry that was made before has the old number.
-func (a *App) forgetDropped() { a.configNumber.Store(lastConfig.Add(1)) }
+func (a *engine) forgetDropped() { a.configNumber.Store(lastConfig.Add(1)) }
 
 // blocksOnly reports whether a block of a key holds everywhere, and the key is nothing but
 // this client.
@@ -228,7 +228,7 @@ func (z *runningZone) blocksOnly(key string, peer netip.Addr) bool {
 }
 
 // exemptsAnywhere reports whether the global options, or any zone, exempt a request.
-func (a *App) exemptsAnywhere(s *decision.Subject) bool {
+func (a *engine) exemptsAnywhere(s *decision.Subject) bool {
 	if !a.exemptsSome {
 		return false
 	}
@@ -246,7 +246,7 @@ func (a *App) exemptsAnywhere(s *decision.Subject) bool {
 // directPeer returns the address of the peer if it is the client itself: it is no trusted
 // proxy, it is the client's address as Caddy knows it, it has completed the handshake, and
 // it does not forward what others ask.
-func (a *App) directPeer(r *http.Request) (peer netip.Addr, direct bool) {
+func (a *engine) directPeer(r *http.Request) (peer netip.Addr, direct bool) {
 	if r.TLS != nil && !r.TLS.HandshakeComplete {
 		return peer, false
 	}
@@ -267,7 +267,7 @@ func (a *App) directPeer(r *http.Request) (peer netip.Addr, direct bool) {
 // noteProxy notes that the peer of a request forwards what others ask, if it does. A proxy
 // that is missing in trusted_proxies is the client of all its requests, and must not be
 // dropped.
-func (a *App) noteProxy(s *decision.Subject) {
+func (a *engine) noteProxy(s *decision.Subject) {
 	r := s.Request
 	if s.TrustedPeer() || !forwards(r) || r.TLS != nil && !r.TLS.HandshakeComplete {
 		return

@@ -322,7 +322,7 @@ func TestAReloadAsksTheHandlerOnceMore(t *testing.T) {
 	before.from("203.0.113.8:1").blocked()
 	wantDropped(t, true, "203.0.113.7", "203.0.113.8")
 	after := withApp(t, run(t, strings.NewReplacer("GATE", "", "GLOBAL", "exempt client_ip 203.0.113.8").Replace(dropSite)))
-	if err := before.app().Stop(); err != nil {
+	if err := before.module().Stop(); err != nil {
 		t.Fatal(err)
 	}
 	before.from(someone).answers("/login", http.StatusTooManyRequests) // still in flight
@@ -331,7 +331,7 @@ func TestAReloadAsksTheHandlerOnceMore(t *testing.T) {
 	after.from("203.0.113.8:1").answers("/login", http.StatusOK)
 	wantDropped(t, true, "203.0.113.7")
 	wantDropped(t, false, "203.0.113.8")
-	if err := after.app().Stop(); err != nil {
+	if err := after.module().Stop(); err != nil {
 		t.Fatal(err)
 	}
 	wantDropped(t, false, "203.0.113.7")

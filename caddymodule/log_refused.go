@@ -37,7 +37,7 @@ func parseLogRefused(text string) (*rate.Limiter, error) {
 
 // limitLog keeps the line of a refused request out of the access log if refusal log of
 // the decisive zone says so. Lines that are written tell how many were not.
-func (h *Handler) limitLog(r *http.Request, res *decision.Result, now time.Time) {
+func (h *throttler) limitLog(r *http.Request, res *decision.Result, now time.Time) {
 	if !h.app.limitsLog || !decision.Logged(r, h.server) {
 		return
 	}

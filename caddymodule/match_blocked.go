@@ -25,7 +25,7 @@ type MatchBlocked struct {
 	// config does not define is an error.
 	Zone string `json:"zone,omitempty"`
 
-	app *App
+	app *engine
 }
 
 var errAsksThrottle = errors.New("throttle_blocked cannot be used inside throttle: use it outside, among the site's own matchers")
@@ -50,8 +50,8 @@ func (m *MatchBlocked) Provision(ctx caddy.Context) error {
 	if err != nil {
 		return err
 	}
-	m.app = app.(*App)
-	return m.app.checkServers(ctx)
+	m.app = app.(*App).engine
+	return app.(*App).checkServers(ctx)
 }
 
 // MatchWithError implements caddyhttp.RequestMatcherWithError.

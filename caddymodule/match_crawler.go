@@ -195,7 +195,7 @@ type configCrawlers struct {
 }
 
 // joinCrawlers returns what all matchers share.
-func (a *App) joinCrawlers(ctx caddy.Context) (*sharedCrawlers, error) {
+func (a *engine) joinCrawlers(ctx caddy.Context) (*sharedCrawlers, error) {
 	if a.crawlers.sharedCrawlers == nil {
 		shared, err := join(crawlersKey, func() (*sharedCrawlers, error) { return new(sharedCrawlers), nil })
 		if err != nil {

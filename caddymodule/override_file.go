@@ -64,7 +64,7 @@ func (o *overrideFiles) add(path string, rule *decision.Rule) error {
 const watchEvery = time.Second
 
 // start watches the files until end.
-func (o *overrideFiles) start(a *App) {
+func (o *overrideFiles) start(a *engine) {
 	if len(o.files) == 0 {
 		return
 	}
@@ -81,7 +81,7 @@ func (o *overrideFiles) end() {
 	}
 }
 
-func (f *overrideFile) watch(a *App, stop <-chan struct{}) {
+func (f *overrideFile) watch(a *engine, stop <-chan struct{}) {
 	ticker := time.NewTicker(watchEvery)
 	defer ticker.Stop()
 	for {
@@ -95,7 +95,7 @@ func (f *overrideFile) watch(a *App, stop <-chan struct{}) {
 }
 
 // look reads the file if it has changed, and logs what became of that.
-func (f *overrideFile) look(a *App) {
+func (f *overrideFile) look(a *engine) {
 	news, s := f.Look()
 	switch {
 	case !news:

@@ -197,7 +197,7 @@ type control struct {
 	stopped   chan struct{} // closed when no config uses it any more
 
 	mu   sync.Mutex
-	apps []*App // of configs that have started and not stopped, oldest first
+	apps []*engine // of configs that have started and not stopped, oldest first
 }
 
 func joinControl() (*control, error) {
@@ -210,19 +210,19 @@ func joinControl() (*control, error) {
 
 // newestApp is the last of the apps in the control, or nil. Listeners read it, for which a
 // lock at each connection and packet would cost too much.
-var newestApp atomic.Pointer[App]
+var newestApp atomic.Pointer[engine]
 
-func (c *control) start(a *App) {
+func (c *control) start(a *engine) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.apps = append(c.apps, a)
 	newestApp.Store(a)
 }
 
-func (c *control) stop(a *App) {
+func (c *control) stop(a *engine) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.apps = slices.DeleteFunc(c.apps, func(other *App) bool { return other == a })
+	c.apps = slices.DeleteFunc(c.apps, func(other *engine) bool { return other == a })
 	if n := len(c.apps); n > 0 {
 		newestApp.Store(c.apps[n-1])
 	} else {
@@ -232,7 +232,7 @@ func (c *control) stop(a *App) {
 
 // runningApp returns the app of the config that runs, or nil. Its stores stay open
 // until the caller has called the function that is returned.
-func runningApp() (a *App, release func()) {
+func runningApp() (a *engine, release func()) {
 	process.Range(func(_, value any) bool {
 		c, ok := value.(*control)
 		if !ok {

@@ -401,14 +401,14 @@ func (z *runningZone) Answered(isNew bool, e clientpass.Event) {
 }
 
 // stripTold removes headers from a request by which only the upstream may name users.
-func (h *Handler) stripTold(r *http.Request) {
+func (h *throttler) stripTold(r *http.Request) {
 	for _, name := range h.told {
 		delete(r.Header, name)
 	}
 }
 
 // addTold notes the headers in which the upstream names users to a zone.
-func (h *Handler) addTold(z *runningZone) {
+func (h *throttler) addTold(z *runningZone) {
 	pass := passOf(z.Rule)
 	if pass == nil {
 		return

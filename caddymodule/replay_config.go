@@ -30,9 +30,9 @@ type replayServer struct {
 
 // A replayConfig is a config that requests of a log can be run through.
 type replayConfig struct {
-	app      *App
+	app      *engine
 	servers  []*replayServer
-	handlers []*Handler
+	handlers []*throttler
 	routes   bool     // something but one throttle handler stands in the way of requests
 	absent   []string // folders in which the config looks for files, and which are not here
 	close    func()
@@ -83,7 +83,7 @@ func loadReplayConfig(config []byte, upstream caddyhttp.Handler) (_ *replayConfi
 	if err != nil {
 		return nil, err
 	}
-	c.app = app.(*App)
+	c.app = app.(*App).engine
 	for _, name := range slices.Sorted(maps.Keys(whole.Apps.HTTP.Servers)) {
 		if err := c.addServer(loading, name, whole.Apps.HTTP.Servers[name], upstream); err != nil {
 			return nil, fmt.Errorf("loading the config of server %s: %w", name, err)
@@ -154,7 +154,7 @@ func (c *replayConfig) addServer(ctx caddy.Context, name string, config *caddyht
 	c.routes = c.routes || len(s.NamedRoutes) > 0 || branches(s.Routes)
 	s.findHosts()
 	s.chain, err = routes.Link(ctx, s.Server, upstream, func(throttle caddyhttp.MiddlewareHandler) caddyhttp.MiddlewareHandler {
-		c.handlers = append(c.handlers, throttle.(*Handler))
+		c.handlers = append(c.handlers, throttle.(directive).Running())
 		return throttle
 	})
 	c.servers = append(c.servers, s)

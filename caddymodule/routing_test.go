@@ -29,7 +29,7 @@ func TestTwoSitesThatNameOneZoneHaveOneBudget(t *testing.T) {
 	if lines := s.logs.lines(t, "several handlers share the budget of the zone"); len(lines) != 0 {
 		t.Errorf("before the start: got %v, want nothing said", lines)
 	}
-	if err := s.app().Start(); err != nil {
+	if err := s.module().Start(); err != nil {
 		t.Fatal(err)
 	}
 	lines := s.logs.lines(t, "several handlers share the budget of the zone")

@@ -48,7 +48,7 @@ const (
 // A report counts only if the same address was sent a mark of that zone within two
 // minutes, and once an hour for each address and zone. So the figure never exceeds
 // how many clients the zone would have refused, whatever is sent.
-type Seen struct{ app *App }
+type Seen struct{ app *engine }
 
 // CaddyModule returns the Caddy module information.
 func (Seen) CaddyModule() caddy.ModuleInfo {
@@ -64,7 +64,7 @@ func (s *Seen) Provision(ctx caddy.Context) error {
 	if err != nil {
 		return err
 	}
-	s.app = app.(*App)
+	s.app = app.(*App).engine
 	return nil
 }
 
@@ -92,7 +92,7 @@ func (s *Seen) ServeHTTP(w http.ResponseWriter, r *http.Request, _ caddyhttp.Han
 }
 
 // mark tells the browser which shadow zones would have refused the request.
-func (h *Handler) mark(w http.ResponseWriter, r *http.Request, res *decision.Result) {
+func (h *throttler) mark(w http.ResponseWriter, r *http.Request, res *decision.Result) {
 	for i := range res.Outcomes {
 		o := &res.Outcomes[i]
 		if o.Rule.ServerTiming && o.Decision() == decision.ShadowRefused {

@@ -19,7 +19,7 @@ import (
 // login, the request has the pass of a member.
 func turnHandler(b *testing.B, options string, next caddyhttp.Handler, login bool) (func(http.ResponseWriter, *http.Request), *http.Request) {
 	s := newLoginSite(b, b.TempDir(), "zone php {\nkey text all\nin_flight 5 {\n"+options+"\n}\n}")
-	h := &Handler{Zone: []*Zone{{Name: "php"}}}
+	h := &Handler{handlerConfig: handlerConfig{Zone: []*Zone{{Name: "php"}}}}
 	h.app, h.zones = s.app(), []*runningZone{s.app().zones["php"]}
 	ctx, cancel := context.WithCancel(b.Context()) // as a server gives each request
 	b.Cleanup(cancel)

@@ -140,12 +140,12 @@ func runSharedWith(t *testing.T, options, global, zones string) *site {
 	}`)
 	s.app().gate.Exiting = nil // virtual time stands still for what waits on a channel of the real one
 	// Caddy does this when it starts a config and when it stops it.
-	if err := s.app().Start(); err != nil {
+	if err := s.module().Start(); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
 		<-time.After(time.Second) // for what no request waits for
-		_ = s.app().Stop()
+		_ = s.module().Stop()
 	})
 	return s
 }
@@ -158,7 +158,7 @@ func TestErrorsOfAStoreThatNoRequestWaitsForAreLoggedByTheConfigThatRuns(t *test
 		const config = "{\nthrottle {\nstore test_shared\n}\n}\nhttp:// {\nthrottle site 5 1/s\n}"
 		start := func() *site {
 			s := run(t, config)
-			if err := s.app().Start(); err != nil {
+			if err := s.module().Start(); err != nil {
 				t.Fatal(err)
 			}
 			return s
@@ -181,7 +181,7 @@ func TestErrorsOfAStoreThatNoRequestWaitsForAreLoggedByTheConfigThatRuns(t *test
 		wantLines(first, 2)
 
 		second := start()
-		_ = first.app().Stop()
+		_ = first.module().Stop()
 		first.stop()
 		<-time.After(time.Minute)
 		fail()
@@ -190,13 +190,13 @@ func TestErrorsOfAStoreThatNoRequestWaitsForAreLoggedByTheConfigThatRuns(t *test
 
 		// A reload that fails takes nothing with it.
 		third := start()
-		_ = third.app().Stop()
+		_ = third.module().Stop()
 		third.stop()
 		<-time.After(time.Minute)
 		fail()
 		wantLines(second, 2)
 		wantLines(third, 0)
-		_ = second.app().Stop()
+		_ = second.module().Stop()
 		second.stop()
 		<-time.After(time.Second)
 	})

@@ -65,14 +65,20 @@ func adapt(t testing.TB, caddyfile string) []byte {
 	return adapted
 }
 
-// app returns the throttle app of the site.
-func (s *site) app() *App {
+// module returns the throttle app of the site.
+func (s *site) module() *App {
 	s.Helper()
 	app, err := s.ctx.App("throttle")
 	if err != nil {
 		s.Fatal(err)
 	}
 	return app.(*App)
+}
+
+// app returns what runs of it.
+func (s *site) app() *engine {
+	s.Helper()
+	return s.module().engine
 }
 
 // A client sends requests from one address.

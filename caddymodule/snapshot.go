@@ -174,7 +174,7 @@ func (s *snapshots) close() {
 // savedLimits returns a function that sets the limit, the debt and the block of a
 // bucket that was saved, and returns false if no zone of this config has such buckets.
 // A bucket that leaked as an override says has the limit of that override.
-func (a *App) savedLimits() func(*leakybucket.Charge, leakybucket.State) bool {
+func (a *engine) savedLimits() func(*leakybucket.Charge, leakybucket.State) bool {
 	type limits struct {
 		own    leakybucket.Charge
 		byLeak map[float64]leakybucket.Charge

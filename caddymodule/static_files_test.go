@@ -188,7 +188,7 @@ func TestAStaticFileThatTheUpstreamAnswersIsChargedInASharedStore(t *testing.T) 
 			c.wantStatuses("/page", map[int]int{200: 2, 429: 1})
 			theShared.down.Store(false)
 			<-time.After(time.Second)
-			_ = s.app().Stop()
+			_ = s.module().Stop()
 			s.stop()
 			synctest.Wait() // until the store is closed, and the buckets beside it are gone
 		}

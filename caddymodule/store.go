@@ -86,7 +86,7 @@ func (a *App) zoneFallback(name string) sharedstore.ZoneOptions {
 }
 
 // cleanupStore releases the fallback, which Caddy did not load and does not clean up.
-func (a *App) cleanupStore() error {
+func (a *engine) cleanupStore() error {
 	if a.fallback == nil {
 		return nil
 	}
@@ -205,7 +205,7 @@ func (s *SharedStore) running() (began uint64, runs bool) {
 
 // A storeObserver logs and counts the outages and errors of a shared store, and
 // emits events about them.
-type storeObserver struct{ app *App }
+type storeObserver struct{ app *engine }
 
 // Down implements sharedstore.Observer.
 func (o *storeObserver) Down(err error) {
@@ -252,7 +252,7 @@ func (o *storeObserver) Warned(text string) {
 
 // subscriptions returns what somebody subscribes to. Caddy takes no subscription after
 // its configuration was provisioned, so no request comes before the last one.
-func (a *App) subscriptions() subscriptions {
+func (a *engine) subscriptions() subscriptions {
 	return subscriptions{
 		blocks: a.subscribers.ShouldEmit(eventBlocked),
 		keys:   a.subscribers.ShouldEmit(eventOverflow) || a.subscribers.ShouldEmit(eventRecovered),
@@ -260,7 +260,7 @@ func (a *App) subscriptions() subscriptions {
 }
 
 // emit emits an event of Caddy's.
-func (a *App) emit(e event) {
+func (a *engine) emit(e event) {
 	a.subscribers.Emit(a.ctx, e.name, e.data)
 }
 

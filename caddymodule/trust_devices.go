@@ -139,7 +139,7 @@ func (*lastKeys) Destruct() error { return nil }
 const patience = time.Second
 
 // signingKeys returns the config's keys, which all its zones share.
-func (a *App) signingKeys(ctx caddy.Context) (*signer.Ring, error) {
+func (a *engine) signingKeys(ctx caddy.Context) (*signer.Ring, error) {
 	if a.signing.Ring == nil {
 		last, err := join(signingKey, func() (*lastKeys, error) { return new(lastKeys), nil })
 		if err != nil {
@@ -177,7 +177,7 @@ type revoked struct {
 
 // adminRevoke replaces the keys, so that no device is trusted and no pass is good any
 // more.
-func (a *App) adminRevoke(ctx context.Context, in *adminInput) (any, error) {
+func (a *engine) adminRevoke(ctx context.Context, in *adminInput) (any, error) {
 	if err := in.decode(new(struct{})); err != nil {
 		return nil, err
 	}

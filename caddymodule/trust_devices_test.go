@@ -97,10 +97,10 @@ func newLoginSiteWith(t testing.TB, storage, global, zones string) *site {
 		}
 		login_upstream
 	}`)
-	if err := s.app().Start(); err != nil {
+	if err := s.module().Start(); err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { _ = s.app().Stop() })
+	t.Cleanup(func() { _ = s.module().Stop() })
 	return s
 }
 
@@ -674,10 +674,10 @@ func TestThrottleBlockedLetsDevicesOfABlockedAccountPass(t *testing.T) {
 		respond @page page
 		login_upstream
 	}`)
-	if err := s.app().Start(); err != nil {
+	if err := s.module().Start(); err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { _ = s.app().Stop() })
+	t.Cleanup(func() { _ = s.module().Stop() })
 	cookies := ""
 	send := func(target, body string, cookies string) (w *httptest.ResponseRecorder, aborted bool) {
 		r := httptest.NewRequest("POST", "https://example.com"+target, strings.NewReader(body))

@@ -41,7 +41,7 @@ func (w *watched) next() bool {
 
 // watchProxies logs a warning if client addresses are probably wrong, because
 // trusted_proxies is missing or not strict.
-func (a *App) watchProxies(s *decision.Subject) {
+func (a *engine) watchProxies(s *decision.Subject) {
 	if !a.warned.requests.next() {
 		return
 	}
@@ -67,7 +67,7 @@ func (a *App) watchProxies(s *decision.Subject) {
 	}
 }
 
-func (a *App) warnNoAddress() {
+func (a *engine) warnNoAddress() {
 	if !a.warned.noAddress.Swap(true) {
 		a.warner.Warn("requests without a client address, as over a Unix socket, share one bucket: set trusted_proxies_unix, or another key")
 	}
@@ -75,7 +75,7 @@ func (a *App) warnNoAddress() {
 
 // watchCaches logs a warning if the headers of a refusal, as they were sent, let caches
 // keep it for others.
-func (a *App) watchCaches(sent http.Header) {
+func (a *engine) watchCaches(sent http.Header) {
 	if a.warned.refusals.next() && !a.warned.kept.Load() && !caching.Forbidden(sent) && !a.warned.kept.Swap(true) {
 		a.warner.Warn("caches may keep refusals, because a handler around throttle sets their headers last: set lifetimes in a header directive that neither has defer nor removes a header")
 	}

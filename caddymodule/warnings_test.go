@@ -266,10 +266,10 @@ func TestAFullMemoryIsWarnedOfInTheLogOfTheConfigThatRuns(t *testing.T) {
 // start starts the memory of a site, which [run] only provisions.
 func start(t *testing.T, s *site) {
 	t.Helper()
-	if err := s.app().Start(); err != nil {
+	if err := s.module().Start(); err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { _ = s.app().Stop() })
+	t.Cleanup(func() { _ = s.module().Stop() })
 }
 
 func TestAZoneThatOnlyCountsWhatIsInFlightIsWarnedOfNoCost(t *testing.T) {

@@ -33,7 +33,7 @@ type runningZone struct {
 	logger     *zap.Logger
 
 	overrideFile   *overrideFile // nil if it has none
-	handlers       []*Handler    // that charge it
+	handlers       []*throttler  // that charge it
 	everywhere     bool          // its blocks hold in all handlers
 	inventable     bool
 	common         bool // all clients share one bucket
