@@ -270,7 +270,7 @@ func (a *engine) adminZones(context.Context, *adminInput) (any, error) {
 	for _, z := range zones {
 		s := zoneStatus{
 			Zone: z.Name, Mode: z.mode(set, now), Group: z.group(set), Definition: json.RawMessage(z.definition), Total: counts[z.Name].named(),
-			Buckets: kept[z.Name], RefusedKeys: z.live.refused.estimate(),
+			Buckets: kept[z.Name], RefusedKeys: z.live.refused.Estimate(),
 		}
 		current, hourAgo := a.control.rates.perSecond(z.Name, counts[z.Name], now)
 		if s.PerSecond = current.named(); hourAgo != nil {

@@ -6,10 +6,10 @@ import (
 	"time"
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/decision"
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/topk"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/sketch"
 )
 
-var groupings = map[string]topk.Grouping{"": topk.ByKey, "ip": topk.ByAddress, "/24": topk.By24, "/16": topk.By16}
+var groupings = map[string]sketch.Grouping{"": sketch.ByKey, "ip": sketch.ByAddress, "/24": sketch.By24, "/16": sketch.By16}
 
 // noteSender counts whose request a zone has decided about. It is on the path of every
 // request: of many, it counts a sample. Where nothing needs it, now is zero.
@@ -23,10 +23,11 @@ func (l *liveZone) noteSender(o *decision.Outcome, d decision.Decision, now time
 	if now.IsZero() {
 		now = time.Now()
 	}
-	if !refused {
-		l.recent.Admit(o.Key, o.ClientIP(), weight, now)
-	} else if weight = l.recent.RefusedWeight(rand.Uint32, now); weight > 0 {
-		l.recent.Refuse(o.Key, o.ClientIP(), weight, now)
+	if refused {
+		weight = l.recent.RefusedWeight(rand.Uint32, now)
+	}
+	if weight > 0 {
+		l.recent.Add(refused, o.Key, o.ClientIP(), weight, now)
 	}
 }
 

@@ -291,7 +291,7 @@ func collectFiles(of []*prometheus.Desc, to metricsChannel) {
 }
 
 func collectKeys(of []*prometheus.Desc, to metricsChannel) {
-	eachOf(func(l *liveZone) { to.gauge(of[0], float64(l.refused.estimate()), l.name) })
+	eachOf(func(l *liveZone) { to.gauge(of[0], float64(l.refused.Estimate()), l.name) })
 }
 
 // fractions are the upper bounds of the buckets of caddy_throttle_level_ratio. Only

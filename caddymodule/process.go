@@ -14,13 +14,12 @@ import (
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/blocklist"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/body"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/decision"
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/distinct"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/fairqueue"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/override"
 	clientpass "github.com/caddy-throttle/caddy-throttle/caddymodule/internal/pass"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/settlement"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/sketch"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/supportcode"
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/topk"
 )
 
 // process holds the state that outlives a config: the memory store, connections to
@@ -69,12 +68,12 @@ type liveZone struct {
 	name                string
 	enforced, simulated admission.Zone
 	meter               settlement.Meter
-	refused             distinctKeys
+	refused             sketch.Distinct
 	levels              levelHistogram
 	unlogged            atomic.Uint32 // refusals since the last line of one in the access log
-	recent              topk.Recent
+	recent              sketch.Recent
 	slotSeconds         [fairqueue.Ranks]atomic.Pointer[prometheus.Counter]
-	busiest             busiestKeys
+	busiest             sketch.Recent // milliseconds of slots
 	load                loadLog
 	passes              *clientpass.Memory
 	passesFull          atomic.Int64 // when that was last logged, in Unix seconds
@@ -87,7 +86,7 @@ func liveZoneKey(name string) string { return "zone " + name }
 
 func joinZone(name string) (*liveZone, error) {
 	return join(liveZoneKey(name), func() (*liveZone, error) {
-		l := &liveZone{name: name, passes: clientpass.NewMemory()}
+		l := &liveZone{name: name, passes: clientpass.NewMemory(), busiest: sketch.Recent{Span: busiestFor / 4, Whole: true}}
 		l.enforced.Name, l.simulated.Name = name, name
 		l.enforced.Released = l.released
 		return l, nil
@@ -161,29 +160,6 @@ func (l *liveZone) Destruct() error {
 		counts.DeletePartialMatch(prometheus.Labels{"zone": l.name})
 	}
 	return nil
-}
-
-// distinctKeys counts how many different keys were added. It takes no memory before the
-// first one. The zero value is ready for use.
-type distinctKeys struct {
-	counter atomic.Pointer[distinct.Counter]
-}
-
-func (d *distinctKeys) add(key string) {
-	c := d.counter.Load()
-	for c == nil {
-		d.counter.CompareAndSwap(nil, distinct.New())
-		c = d.counter.Load()
-	}
-	c.Add(key)
-}
-
-func (d *distinctKeys) estimate() uint64 {
-	c := d.counter.Load()
-	if c == nil {
-		return 0
-	}
-	return c.Estimate()
 }
 
 // A control is how the admin API reaches what runs, and what it has changed there.

@@ -9,6 +9,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/decision"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/sketch"
 )
 
 const (
@@ -32,9 +33,9 @@ type refusalLog struct {
 	group  func() string      // what the figures of shadow mean; nil if they are of enforcement
 	begun  prometheus.Counter // blocks, in all
 
-	count atomic.Int64 // since the last summary
-	keys  distinctKeys // since then
-	lasts atomic.Bool  // timer is not nil
+	count atomic.Int64    // since the last summary
+	keys  sketch.Distinct // since then
+	lasts atomic.Bool     // timer is not nil
 
 	mu      sync.Mutex
 	timer   *time.Timer // nil if nothing was refused lately
@@ -72,7 +73,7 @@ func newRefusalLog(z *runningZone, d decision.Decision) *refusalLog {
 
 // note counts a refusal.
 func (l *refusalLog) note(o *decision.Outcome) {
-	l.keys.add(o.RefusedKey())
+	l.keys.Add(o.RefusedKey())
 	l.count.Add(1)
 	// It is counted before, so tick, which looks in the other order, misses nothing.
 	if !l.lasts.Load() {
@@ -177,10 +178,10 @@ func (l *refusalLog) summary() []zap.Field {
 	now := time.Now()
 	fields := []zap.Field{
 		zap.Int64("requests", l.count.Swap(0)),
-		zap.Uint64("distinct_keys", l.keys.estimate()),
+		zap.Uint64("distinct_keys", l.keys.Estimate()),
 		zap.Float64("within_seconds", now.Sub(l.since).Round(time.Second).Seconds()),
 	}
-	l.keys.counter.Store(nil)
+	l.keys.Reset()
 	if l.group != nil {
 		fields = append(fields, zap.String("group", l.group()))
 	}

@@ -1,6 +1,7 @@
 package caddymodule
 
 import (
+	"net/netip"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -108,5 +109,5 @@ func (z *runningZone) passCounters() {
 // released counts a slot that was given back.
 func (l *liveZone) released(t *admission.Turn, held time.Duration) {
 	(*l.slotSeconds[t.Rank].Load()).Add(held.Seconds())
-	l.busiest.add(t.Keys[0], held, time.Now())
+	l.busiest.Add(false, t.Keys[0], netip.Addr{}, int(held/time.Millisecond), time.Now())
 }

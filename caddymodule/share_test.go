@@ -298,13 +298,13 @@ func TestMetricsAndTheStatusTellOfTurns(t *testing.T) {
 		pass(time.Minute)
 		wantTurns(t, visits, 0, .5, 1, -1, -1)
 		wantCounts(t, "waits", map[string]float64{"admitted first": 1, "delayed member": 1, "delayed returned": 1, "refused crawler wait": 2})
-		if keys := z.live.refused.estimate(); keys != 2 {
+		if keys := z.live.refused.Estimate(); keys != 2 {
 			t.Errorf("got %d refused keys, want the two clients", keys)
 		}
 		if got := counted(t, slotSeconds, "waits"); got["member"] != .5 || got["first"] != .5 {
 			t.Errorf("got slot seconds %v, want half a second of each rank", got)
 		}
-		wantTop := []busyKey{{"203.0.113.1", .5}, {"@member/ann", .5}, {"203.0.113.3", .5}}
+		wantTop := []busyKey{{"203.0.113.1", .5}, {"203.0.113.3", .5}, {"@member/ann", .5}}
 		if top := z.describeShare(time.Now()).Top; !slices.Equal(top, wantTop) {
 			t.Errorf("got the busiest keys %v, want %v", top, wantTop)
 		}

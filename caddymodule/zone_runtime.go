@@ -128,7 +128,7 @@ func (z *runningZone) Decided(o *decision.Outcome, now time.Time) {
 	if why != decision.None {
 		z.refusals[d].note(o)
 		z.overflows[d].note(o)
-		z.live.refused.add(o.RefusedKey())
+		z.live.refused.Add(o.RefusedKey())
 	}
 }
 

@@ -6,8 +6,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/distinct"
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/topk"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/sketch"
 )
 
 const (
@@ -42,23 +41,21 @@ func (a *Agents) Count() int64 { return int64(len(a.hashes)) }
 // memory: above [MostRoutes], counts are lower bounds, and the number of routes is an
 // estimate. The zero value is empty.
 type Routes struct {
-	often     topk.Counter
-	different *distinct.Counter
+	often     sketch.Counter
+	different sketch.Distinct
 }
 
 // Add counts a route.
 func (c *Routes) Add(route string) {
-	if c.different == nil {
-		c.often.Size, c.different = MostRoutes, distinct.New()
-	}
+	c.often.Size = MostRoutes
 	c.often.Add(strings.Clone(route))
 	c.different.Add(route)
 }
 
 // Top returns at most n routes that came most often.
-func (c *Routes) Top(n int) []topk.Key {
+func (c *Routes) Top(n int) []sketch.Key {
 	all := c.often.Top(MostRoutes)
-	slices.SortFunc(all, func(a, b topk.Key) int {
+	slices.SortFunc(all, func(a, b sketch.Key) int {
 		return cmp.Or(cmp.Compare(b.AtLeast, a.AtLeast), cmp.Compare(a.Key, b.Key))
 	})
 	return all[:min(n, len(all))]

@@ -1,5 +1,8 @@
-// Package topk finds the most frequent keys of a stream in bounded memory.
-package topk
+// Package sketch summarizes streams of requests in bounded memory: a [Counter] finds the
+// most frequent keys, a [Recent] those of the last minutes, and [Distinct] counts how many
+// keys there are. Clients make up keys, so none of them keeps all. The package knows
+// nothing of zones. Begin with Counter.
+package sketch
 
 import (
 	"cmp"

@@ -1,4 +1,4 @@
-package topk
+package sketch
 
 import (
 	"fmt"
@@ -18,14 +18,14 @@ func clientAddr(i int) netip.Addr {
 // admit counts a request as the handler does.
 func (r *Recent) admit(key string, addr netip.Addr, random *rand.Rand, now time.Time) {
 	if weight := r.AdmittedWeight(random.Uint32); weight > 0 {
-		r.Admit(key, addr, weight, now)
+		r.Add(false, key, addr, weight, now)
 	}
 }
 
 // refuse does the same with a refused request.
 func (r *Recent) refuse(key string, addr netip.Addr, random *rand.Rand, now time.Time) {
 	if weight := r.RefusedWeight(random.Uint32, now); weight > 0 {
-		r.Refuse(key, addr, weight, now)
+		r.Add(true, key, addr, weight, now)
 	}
 }
 
@@ -105,8 +105,8 @@ func TestANetworkOfManyClientsIsFound(t *testing.T) {
 
 func TestWhatIsOlderThanAMinuteIsForgotten(t *testing.T) {
 	var r Recent
-	r.Refuse("old", clientAddr(1), 1, noon)
-	r.Refuse("young", clientAddr(2), 1, noon.Add(50*time.Second))
+	r.Add(true, "old", clientAddr(1), 1, noon)
+	r.Add(true, "young", clientAddr(2), 1, noon.Add(50*time.Second))
 	names := func(after time.Duration) (names []string) {
 		for _, s := range r.Top(ByKey, 20, noon.Add(after)).MostRefused {
 			names = append(names, s.Name)
@@ -131,7 +131,7 @@ func TestWhatIsOlderThanAMinuteIsForgotten(t *testing.T) {
 	if since := r.Top(ByKey, 1, noon.Add(time.Hour)).Since; !since.Equal(noon.Add(59 * time.Minute)) {
 		t.Errorf("an hour later, counted since: got %v, want a minute before", since)
 	}
-	r.Refuse("new", clientAddr(1), 1, noon.Add(time.Hour))
+	r.Add(true, "new", clientAddr(1), 1, noon.Add(time.Hour))
 	if got := names(time.Hour); !slices.Equal(got, []string{"new"}) {
 		t.Errorf("got %v, want new alone", got)
 	}
@@ -145,7 +145,7 @@ func TestARecentIsBounded(t *testing.T) {
 		r.refuse(fmt.Sprint(i), clientAddr(i), random, noon.Add(time.Duration(i)*time.Minute/50_000))
 	}
 	for i := range r.windows {
-		tally := &r.windows[i].refused
+		tally := &r.windows[i].tallies[1]
 		if len(tally.keys.at) > counted || len(tally.nets[0].at) > counted || len(tally.nets[1].at) > counted {
 			t.Errorf("got %d keys and %d addresses, want at most %d", len(tally.keys.at), len(tally.nets[0].at), counted)
 		}
@@ -162,13 +162,13 @@ func TestRefusalsAfterAFloodAreCountedExactly(t *testing.T) {
 	for range 500_000 {
 		r.refuse("flood", clientAddr(1), random, noon)
 	}
-	if got := r.windows[partOf(noon)%parts].refused; got.samples > 20_000 || got.total < 450_000 || got.total > 550_000 {
+	if got := r.windows[r.partOf(noon)%parts].tallies[1]; got.samples > 20_000 || got.total < 450_000 || got.total > 550_000 {
 		t.Errorf("counted %d of 500000 refusals for %d, want less than 20000 for about all", got.samples, got.total)
 	}
 	for range 3 {
-		r.refuse("later", clientAddr(2), random, noon.Add(Span))
+		r.refuse("later", clientAddr(2), random, noon.Add(span))
 	}
-	got := r.Top(ByKey, 2, noon.Add(Span)).MostRefused
+	got := r.Top(ByKey, 2, noon.Add(span)).MostRefused
 	if len(got) != 2 || got[1] != (Sender{"later", 3, 3}) {
 		t.Errorf("got %v, want 3 refusals of later", got)
 	}
@@ -203,10 +203,10 @@ func BenchmarkRecent(b *testing.B) {
 					if what == "refused" {
 						now := time.Now()
 						if weight := r.RefusedWeight(rand.Uint32, now); weight > 0 {
-							r.Refuse(names[i%keys], clientAddr(i%keys), weight, now)
+							r.Add(true, names[i%keys], clientAddr(i%keys), weight, now)
 						}
 					} else if weight := r.AdmittedWeight(rand.Uint32); weight > 0 {
-						r.Admit(names[i%keys], clientAddr(i%keys), weight, time.Now())
+						r.Add(false, names[i%keys], clientAddr(i%keys), weight, time.Now())
 					}
 				}
 			})
@@ -217,9 +217,9 @@ func BenchmarkRecent(b *testing.B) {
 func TestNetworksAreNamedByTheirFamily(t *testing.T) {
 	var r Recent
 	for _, text := range []string{"192.0.2.77", "::ffff:192.0.2.77", "2001:db8:1:2:3::4%eth0", "2001:db8:1:2:5::6"} {
-		r.Refuse("k", netip.MustParseAddr(text), 1, noon)
+		r.Add(true, "k", netip.MustParseAddr(text), 1, noon)
 	}
-	r.Refuse("k", netip.Addr{}, 1, noon)
+	r.Add(true, "k", netip.Addr{}, 1, noon)
 	for by, want := range map[Grouping][]string{
 		ByAddress: {"192.0.2.77", "2001:db8:1:2::/64"},
 		By24:      {"192.0.2.0/24", "2001:db8:1::/48"},
@@ -252,5 +252,21 @@ func TestNobodyIsListedOfWhomASampleSaysTooLittle(t *testing.T) {
 	busiest := r.Top(ByKey, 20, noon).Busiest
 	if len(busiest) != 1 || busiest[0].Name != "busy" || busiest[0].Requests < 300 || busiest[0].Requests > 900 {
 		t.Errorf("got %v, want busy alone, with about 600 requests", busiest)
+	}
+}
+
+// TestAmountsOfALongerTimeAreNeverSampled: a Whole Recent counts milliseconds, say.
+func TestAmountsOfALongerTimeAreNeverSampled(t *testing.T) {
+	r := Recent{Span: time.Minute, Whole: true}
+	for range 2 * some {
+		r.Add(false, "long", netip.Addr{}, 250, noon)
+	}
+	r.Add(false, "short", netip.Addr{}, 1, noon.Add(3*time.Minute))
+	want := []Sender{{"long", 2 * some * 250, 0}, {"short", 1, 0}}
+	if got := r.Top(ByKey, 3, noon.Add(4*time.Minute-1)).Busiest; !slices.Equal(got, want) {
+		t.Errorf("got %v, want %v", got, want)
+	}
+	if got := r.Top(ByKey, 3, noon.Add(4*time.Minute)).Busiest; !slices.Equal(got, want[1:]) {
+		t.Errorf("a minute later: got %v, want %v", got, want[1:])
 	}
 }

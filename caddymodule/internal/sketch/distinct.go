@@ -1,6 +1,4 @@
-// Package distinct counts how many different keys a stream has, in bounded memory and
-// without locks.
-package distinct
+package sketch
 
 import (
 	"hash/maphash"
@@ -19,12 +17,14 @@ const (
 	highest   = 64 - precision + 1 // rank
 )
 
-// A Counter counts the different keys that were added. It is safe for concurrent use and
-// takes 24 KiB. Call [New].
+// Distinct counts the different keys that were added, without locks. It is safe for
+// concurrent use. The zero value is ready for use; the first key makes it take 24 KiB.
 //
 // It keeps the hashes of the first keys, and a HyperLogLog of all. A key that came before
 // is only read, so a flood of one key, or of many, has no lock to wait for.
-type Counter struct {
+type Distinct struct{ of atomic.Pointer[hashes] }
+
+type hashes struct {
 	seed maphash.Seed // clients cannot choose keys that meet
 
 	first [2 * mostExact]atomic.Uint64 // an open-addressed table of hashes; 0 is free
@@ -34,11 +34,16 @@ type Counter struct {
 	ranks [registers / 4]atomic.Uint32
 }
 
-// New returns a Counter of no keys.
-func New() *Counter { return &Counter{seed: maphash.MakeSeed()} }
+// Reset forgets all keys.
+func (d *Distinct) Reset() { d.of.Store(nil) }
 
 // Add counts a key, if it is new.
-func (c *Counter) Add(key string) {
+func (d *Distinct) Add(key string) {
+	c := d.of.Load()
+	for c == nil {
+		d.of.CompareAndSwap(nil, &hashes{seed: maphash.MakeSeed()})
+		c = d.of.Load()
+	}
 	hash := max(1, maphash.String(c.seed, key))
 	if c.exact.Load() <= mostExact && !c.addExact(hash) {
 		return
@@ -56,7 +61,7 @@ func (c *Counter) Add(key string) {
 
 // addExact adds a hash to the table, and reports whether it is new. Callers that add at
 // the same time may exceed mostExact, for which the table has room.
-func (c *Counter) addExact(hash uint64) (added bool) {
+func (c *hashes) addExact(hash uint64) (added bool) {
 	for at := hash % uint64(len(c.first)); ; at = (at + 1) % uint64(len(c.first)) {
 		kept := c.first[at].Load()
 		if kept == 0 && c.first[at].CompareAndSwap(0, hash) {
@@ -70,7 +75,11 @@ func (c *Counter) addExact(hash uint64) (added bool) {
 }
 
 // Estimate returns how many different keys were added.
-func (c *Counter) Estimate() uint64 {
+func (d *Distinct) Estimate() uint64 {
+	c := d.of.Load()
+	if c == nil {
+		return 0
+	}
 	if exact := c.exact.Load(); exact <= mostExact {
 		return uint64(exact)
 	}

@@ -1,4 +1,4 @@
-package topk
+package sketch
 
 import (
 	"math/rand/v2"

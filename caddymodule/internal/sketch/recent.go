@@ -1,9 +1,8 @@
-package topk
+package sketch
 
 import (
 	"cmp"
 	"encoding/binary"
-	"iter"
 	"net/netip"
 	"slices"
 	"sync"
@@ -12,9 +11,9 @@ import (
 )
 
 const (
-	// Span is how long a part of the last minute lasts, and parts is how many are kept:
-	// the one that runs and three before it.
-	Span  = 20 * time.Second
+	// span is how long a part lasts if a Recent does not say, and parts is how many are
+	// kept: the one that runs and three before it.
+	span  = 20 * time.Second
 	parts = 4
 
 	counted = 128 // keys of each kind in each part
@@ -28,14 +27,21 @@ const (
 	leastSamples = 4
 )
 
-// A Recent keeps who made most requests in about the last minute, and who was refused
-// most, in bounded memory: by key and by network. It is safe for concurrent use. The
-// zero Recent is ready for use.
+// A Recent keeps who made most requests lately, and who was refused most, in bounded
+// memory: by key and by network. It is safe for concurrent use. The zero Recent is ready
+// for use, and counts about the last minute.
 //
 // Of many requests, a random sample is counted, which stands for the others.
 type Recent struct {
-	admitted, refused sampling
-	part              atomic.Int64 // the number of the window that was counted in last
+	// Span is a quarter of the time that is counted. Zero means 20 seconds.
+	Span time.Duration
+
+	// Whole says that no sample is taken: weights are amounts of something else, such as
+	// milliseconds.
+	Whole bool
+
+	samples [2]sampling  // of admitted and refused requests
+	part    atomic.Int64 // the number of the window that was counted in last
 
 	mu      sync.Mutex
 	began   time.Time // of the first part that was counted
@@ -46,13 +52,14 @@ type Recent struct {
 type sampling struct{ less atomic.Uint32 }
 
 type window struct {
-	number            int64 // parts since 1970
-	admitted, refused tally
+	number  int64    // parts since 1970
+	tallies [2]tally // of admitted and refused requests
 }
 
 // A tally counts requests by each grouping.
 type tally struct {
 	samples, total int
+	least          int // requests that a sender has at least that is listed
 	keys           Counter
 	nets           [len(masks)]CounterOf[network]
 }
@@ -125,75 +132,68 @@ func (s *sampling) weight(random func() uint32) int {
 }
 
 // counted makes the sample smaller if it has so many requests.
-func (s *sampling) counted(samples int) {
-	switch samples {
+func (s *sampling) counted(t *tally) {
+	oneIn := 0
+	switch t.samples {
 	case exactly:
-		s.less.Store(oneInSome - 1)
+		oneIn = oneInSome
 	case some:
-		s.less.Store(oneInMany - 1)
+		oneIn = oneInMany
+	default:
+		return
 	}
+	s.less.Store(uint32(oneIn - 1))
+	t.least = leastSamples * oneIn
 }
 
 // AdmittedWeight returns for how many an admitted request stands that is to be counted,
 // or 0 if it is not. It needs no time, which admitted requests do not know.
-func (r *Recent) AdmittedWeight(random func() uint32) int { return r.admitted.weight(random) }
+func (r *Recent) AdmittedWeight(random func() uint32) int { return r.samples[0].weight(random) }
 
 // RefusedWeight returns the same for a refused request. After a flood, the first refusals
 // of the next part are counted, whatever the sample was.
 func (r *Recent) RefusedWeight(random func() uint32, now time.Time) int {
-	if r.refused.less.Load() > 0 && r.part.Load() != partOf(now) {
+	if r.samples[1].less.Load() > 0 && r.part.Load() != r.partOf(now) {
 		return 1
 	}
-	return r.refused.weight(random)
+	return r.samples[1].weight(random)
 }
 
-// Admit counts an admitted request that stands for weight of them. An invalid address
-// is none.
-func (r *Recent) Admit(key string, addr netip.Addr, weight int, now time.Time) {
+// Add counts an admitted or a refused request that stands for weight of them. An invalid
+// address is none.
+func (r *Recent) Add(refused bool, key string, addr netip.Addr, weight int, now time.Time) {
+	kind := 0
+	if refused {
+		kind = 1
+	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	w := r.window(now)
-	w.admitted.add(key, addr, weight)
-	r.admitted.counted(w.admitted.samples)
+	t := &r.window(now).tallies[kind]
+	t.add(key, addr, weight)
+	if !r.Whole {
+		r.samples[kind].counted(t)
+	}
 }
 
-// Refuse counts a refused request in the same way.
-func (r *Recent) Refuse(key string, addr netip.Addr, weight int, now time.Time) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	w := r.window(now)
-	w.refused.add(key, addr, weight)
-	r.refused.counted(w.refused.samples)
-}
+func (r *Recent) span() time.Duration { return cmp.Or(r.Span, span) }
 
 // partOf returns the number of the part that runs.
-func partOf(now time.Time) int64 { return now.UnixNano() / int64(Span) }
+func (r *Recent) partOf(now time.Time) int64 { return now.UnixNano() / int64(r.span()) }
 
 // window returns the part that runs.
 func (r *Recent) window(now time.Time) *window {
-	number := partOf(now)
+	number := r.partOf(now)
 	w := &r.windows[number%parts]
 	if w.number != number {
 		*w = window{number: number}
-		r.admitted.less.Store(0)
-		r.refused.less.Store(0)
+		r.samples[0].less.Store(0)
+		r.samples[1].less.Store(0)
 		r.part.Store(number)
 		if r.began.IsZero() {
 			r.began = now
 		}
 	}
 	return w
-}
-
-// least returns how many requests a sender has at least that is listed.
-func (t *tally) least() int {
-	switch {
-	case t.samples > some:
-		return leastSamples * oneInMany
-	case t.samples > exactly:
-		return leastSamples * oneInSome
-	}
-	return 1
 }
 
 func (t *tally) add(key string, addr netip.Addr, times int) {
@@ -231,68 +231,66 @@ type Sender struct {
 func (r *Recent) Top(by Grouping, n int, now time.Time) (s Summary) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	number := partOf(now)
-	if s.Since = time.Unix(0, (number-parts+1)*int64(Span)); r.began.After(s.Since) {
+	number := r.partOf(now)
+	if s.Since = time.Unix(0, (number-parts+1)*int64(r.span())); r.began.After(s.Since) {
 		s.Since = r.began
 	}
-	all, refused := make(counts), make(counts)
+	all := make(map[string]*sum)
 	for i := range r.windows {
 		w := &r.windows[i]
 		if w.number <= number-parts || w.number > number {
 			continue
 		}
-		s.Admitted += w.admitted.total
-		s.Refused += w.refused.total
-		all.add(&w.admitted, by)
-		all.add(&w.refused, by)
-		refused.add(&w.refused, by)
+		s.Admitted += w.tallies[0].total
+		s.Refused += w.tallies[1].total
+		for kind := range w.tallies {
+			w.tallies[kind].addTo(all, kind, by)
+		}
 	}
-	sender := func(name string) Sender { return Sender{name, all[name].times, refused[name].times} }
-	s.Busiest, s.MostRefused = all.first(n, sender), refused.first(n, sender)
+	s.Busiest = first(all, n, func(of *sum) (int, int) { return of.times[0] + of.times[1], max(of.least[0], of.least[1]) })
+	s.MostRefused = first(all, n, func(of *sum) (int, int) { return of.times[1], of.least[1] })
 	return s
 }
 
-// counts are the requests of each sender, and how many a sender has at least that is listed.
-type counts map[string]struct{ times, least int }
+// A sum is the admitted and the refused requests of a sender, and how many of them it has
+// at least if it is listed.
+type sum struct{ times, least [2]int }
 
-func (c counts) add(t *tally, by Grouping) {
-	for name, times := range t.by(by) {
-		sum := c[name]
-		sum.times, sum.least = sum.times+times, max(sum.least, t.least())
-		c[name] = sum
+// addTo adds what was counted to the sums of all senders.
+func (t *tally) addTo(all map[string]*sum, kind int, by Grouping) {
+	add := func(name string, times int) {
+		if all[name] == nil {
+			all[name] = new(sum)
+		}
+		of := all[name]
+		of.times[kind] += times
+		of.least[kind] = max(of.least[kind], t.least)
+	}
+	if by == ByKey {
+		for _, k := range t.keys.Top(counted) {
+			add(k.Key, k.AtLeast)
+		}
+		return
+	}
+	for _, k := range t.nets[by].Top(counted) {
+		add(k.Key.String(), k.AtLeast)
 	}
 }
 
-// first returns the n senders with most requests.
-func (c counts) first(n int, sender func(name string) Sender) []Sender {
+// first returns the n senders with the highest measure, of those who reach the least.
+func first(all map[string]*sum, n int, measure func(*sum) (times, least int)) []Sender {
 	var names []string
-	for name, sum := range c {
-		if sum.times >= sum.least {
+	for name, of := range all {
+		if times, least := measure(of); times >= max(1, least) {
 			names = append(names, name)
 		}
 	}
-	slices.SortFunc(names, func(a, b string) int { return cmp.Or(c[b].times-c[a].times, cmp.Compare(a, b)) })
+	times := func(name string) int { times, _ := measure(all[name]); return times }
+	slices.SortFunc(names, func(a, b string) int { return cmp.Or(times(b)-times(a), cmp.Compare(a, b)) })
 	first := []Sender{}
 	for _, name := range names[:min(n, len(names))] {
-		first = append(first, sender(name))
+		of := all[name]
+		first = append(first, Sender{name, of.times[0] + of.times[1], of.times[1]})
 	}
 	return first
-}
-
-func (t *tally) by(grouping Grouping) iter.Seq2[string, int] {
-	return func(yield func(string, int) bool) {
-		if grouping == ByKey {
-			for _, k := range t.keys.Top(counted) {
-				if !yield(k.Key, k.AtLeast) {
-					return
-				}
-			}
-			return
-		}
-		for _, k := range t.nets[grouping].Top(counted) {
-			if !yield(k.Key.String(), k.AtLeast) {
-				return
-			}
-		}
-	}
 }
