@@ -13,7 +13,7 @@ var groupings = map[string]sketch.Grouping{"": sketch.ByKey, "ip": sketch.ByAddr
 
 // noteSender counts whose request a zone has decided about. It is on the path of every
 // request: of many, it counts a sample. Where nothing needs it, now is zero.
-func (l *liveZone) noteSender(o *decision.Outcome, d decision.Decision, now time.Time) {
+func (l *liveCounts) noteSender(o *decision.Outcome, d decision.Decision, now time.Time) {
 	refused, weight := d == decision.Refused || d == decision.ShadowRefused, 0
 	if !refused {
 		if weight = l.recent.AdmittedWeight(rand.Uint32); weight == 0 {

@@ -355,7 +355,11 @@ func (a *App) Stop() error {
 // everything that outlives the config.
 func (a *App) Cleanup() error {
 	var errs []error
-	flushLogs(a.zones)
+	var counts []*zoneCounts
+	for _, z := range a.zones {
+		counts = append(counts, z.zoneCounts)
+	}
+	flushLogs(counts)
 	for name := range a.zones {
 		errs = append(errs, leave(liveZoneKey(name)))
 	}

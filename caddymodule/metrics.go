@@ -8,7 +8,6 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/decision"
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/sharedstore"
 )
 
 // The collectors are process-wide, so that counts survive reloads. Every config has a
@@ -125,11 +124,11 @@ func registerMetrics(registry *prometheus.Registry) error {
 // counters are the counters of one zone, looked up before requests come.
 type counters [decision.Decisions][decision.Reasons]prometheus.Counter
 
-func countersOf(z *runningZone, rank string) (c counters) {
+func countersOf(t *zoneCounts, rank string) (c counters) {
 	for d := range decision.Decisions {
 		for r := range decision.Reasons {
-			if z.mayCount(d, r) && ranked(z, r) == (rank != "") {
-				c[d][r] = requests.WithLabelValues(z.Name, d.String(), r.String(), rank)
+			if t.mayCount(d, r) && t.ranked(r) == (rank != "") {
+				c[d][r] = requests.WithLabelValues(t.rule.Name, d.String(), r.String(), rank)
 			}
 		}
 	}
@@ -138,17 +137,17 @@ func countersOf(z *runningZone, rank string) (c counters) {
 
 // ranked reports whether a zone counts what it decides for this reason by rank: only
 // requests that come as far as to a slot have one.
-func ranked(z *runningZone, why decision.Reason) bool {
+func (t *zoneCounts) ranked(why decision.Reason) bool {
 	switch why {
 	case decision.None, decision.Waiting, decision.Wait, decision.Timeout:
-		return z.Share != nil
+		return t.rule.Share != nil
 	}
 	return false
 }
 
 // mayCount reports whether the zone can ever make this decision. If not, it has no
 // series for it.
-func (z *runningZone) mayCount(d decision.Decision, why decision.Reason) bool {
+func (t *zoneCounts) mayCount(d decision.Decision, why decision.Reason) bool {
 	if refusing := d == decision.Refused || d == decision.ShadowRefused; refusing != (why != decision.None) {
 		return false
 	}
@@ -156,39 +155,39 @@ func (z *runningZone) mayCount(d decision.Decision, why decision.Reason) bool {
 	case decision.Withdrawn:
 		return false
 	case decision.Delayed, decision.Refused:
-		if z.Shadow != 0 {
+		if t.rule.Shadow != 0 {
 			return false
 		}
 	case decision.ShadowDelayed, decision.ShadowRefused:
-		if z.Shadow == 0 && z.Enforce == 100 {
+		if t.rule.Shadow == 0 && t.rule.Enforce == 100 {
 			return false
 		}
 	}
 	switch {
-	case d == decision.Refused && why == decision.Waiting && z.RequestBuffer > 0:
+	case d == decision.Refused && why == decision.Waiting && t.rule.RequestBuffer > 0:
 		return true // when the process ends
 	case why == decision.Error:
 		return false // so rare that its series begins with the first
 	case why == decision.Wait, why == decision.Timeout:
-		return z.Share != nil
+		return t.rule.Share != nil
 	case d == decision.Delayed, d == decision.ShadowDelayed, why == decision.Waiting:
-		return z.LetsWait()
+		return t.rule.LetsWait()
 	case why == decision.Capacity, why == decision.Oversize:
-		return !z.Bucketless()
+		return !t.rule.Bucketless()
 	case why == decision.Blocked:
-		return z.Block != nil
+		return t.rule.Block != nil
 	case why == decision.NoMemory:
-		return z.ReadsBodies()
+		return t.rule.ReadsBodies()
 	case why == decision.InFlight:
-		return z.InFlight > 0 && z.Share == nil
+		return t.rule.InFlight > 0 && t.rule.Share == nil
 	case why == decision.NoStore:
-		return z.shared && z.policy == sharedstore.Deny
+		return t.shared && t.denies
 	case why == decision.Denied:
-		return z.overrideFile != nil || !z.Key.Overrides.Load().Plain()
+		return t.listed || !t.rule.Key.Overrides.Load().Plain()
 	case why == decision.MissingKey:
-		return z.Key.Missing == decision.Refuse
+		return t.rule.Key.Missing == decision.Refuse
 	case why == decision.UnlistedKey:
-		return z.Key.Unlisted == decision.Refuse
+		return t.rule.Key.Unlisted == decision.Refuse
 	case why == decision.Banned:
 		return false // before there is a ban
 	case why == decision.EarlyData:

@@ -146,7 +146,7 @@ func TestAMetricTellsThatAnOverrideFileIsStale(t *testing.T) {
 	s.looks()
 	stale(0)
 
-	without := &runningZone{Rule: z.Rule, live: z.live, logger: z.logger} // of a reload
+	without := &runningZone{Rule: z.Rule, live: z.live, zoneCounts: z.zoneCounts} // of a reload
 	z.live.start(without)
 	defer z.live.stop(without)
 	stale()

@@ -13,8 +13,6 @@ import (
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/admission"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/blocklist"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/body"
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/decision"
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/fairqueue"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/override"
 	clientpass "github.com/caddy-throttle/caddy-throttle/caddymodule/internal/pass"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/settlement"
@@ -65,18 +63,11 @@ const mostBuffered = 64 << 20
 // configs with that name share it, because requests of the last config are still served
 // during a reload. Each config has a runningZone of its own.
 type liveZone struct {
+	liveCounts
 	name                string
 	enforced, simulated admission.Zone
 	meter               settlement.Meter
-	refused             sketch.Distinct
-	levels              levelHistogram
-	unlogged            atomic.Uint32 // refusals since the last line of one in the access log
-	recent              sketch.Recent
-	slotSeconds         [fairqueue.Ranks]atomic.Pointer[prometheus.Counter]
-	busiest             sketch.Recent // milliseconds of slots
-	load                loadLog
 	passes              *clientpass.Memory
-	passesFull          atomic.Int64 // when that was last logged, in Unix seconds
 
 	mu      sync.Mutex
 	configs []*runningZone // zones of configs that have started and not stopped
@@ -86,8 +77,10 @@ func liveZoneKey(name string) string { return "zone " + name }
 
 func joinZone(name string) (*liveZone, error) {
 	return join(liveZoneKey(name), func() (*liveZone, error) {
-		l := &liveZone{name: name, passes: clientpass.NewMemory(), busiest: sketch.Recent{Span: busiestFor / 4, Whole: true}}
+		l := &liveZone{name: name, passes: clientpass.NewMemory()}
+		l.busiest = sketch.Recent{Span: busiestFor / 4, Whole: true}
 		l.enforced.Name, l.simulated.Name = name, name
+		l.slots = &l.enforced
 		l.enforced.Released = l.released
 		return l, nil
 	})
@@ -130,8 +123,9 @@ func (l *liveZone) has() (waits, slots, buckets bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for _, z := range l.configs {
-		waits = waits || z.mayCount(decision.Delayed, decision.None)
-		slots = slots || z.mayCount(decision.Refused, decision.InFlight) || z.mayCount(decision.Refused, decision.Wait)
+		enforced := z.Shadow == 0
+		waits = waits || enforced && z.LetsWait()
+		slots = slots || enforced && z.InFlight > 0
 		buckets = buckets || !z.Bucketless()
 	}
 	return waits, slots, buckets

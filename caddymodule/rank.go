@@ -385,17 +385,17 @@ type newcomers struct {
 }
 
 // Answered implements decision.Reporter.
-func (z *runningZone) Answered(isNew bool, e clientpass.Event) {
+func (t *zoneCounts) Answered(isNew bool, e clientpass.Event) {
 	if !isNew {
 		return
 	}
-	n := &z.newcomers
+	n := &t.newcomers
 	came := n.came.Add(1)
 	if e != clientpass.Joined && e != clientpass.Limited {
 		return
 	}
 	if joined := n.joined.Add(1); joined >= fewestMembers && float64(joined) > mostMembers*float64(came) && !n.warned.Swap(true) {
-		z.logger.Warn("more than a fifth of the clients that come without cookies become members at once: visitors who have not logged in seem to get the cookie or header of rank member",
+		t.logger.Warn("more than a fifth of the clients that come without cookies become members at once: visitors who have not logged in seem to get the cookie or header of rank member",
 			zap.Int64("new_clients", came), zap.Int64("members", joined))
 	}
 }

@@ -55,9 +55,9 @@ type refusalLine struct {
 	fields  []zap.Field
 }
 
-func newRefusalLog(z *runningZone, d decision.Decision) *refusalLog {
+func newRefusalLog(t *zoneCounts, d decision.Decision) *refusalLog {
 	l := &refusalLog{
-		logger: z.logger,
+		logger: t.logger,
 		lines:  refusalLines{"zone begins to refuse requests", "zone refused requests", "zone blocks a key"},
 	}
 	l.writes.most = mostRefusalLines
@@ -65,8 +65,8 @@ func newRefusalLog(z *runningZone, d decision.Decision) *refusalLog {
 	if d == decision.ShadowRefused {
 		l.lines = refusalLines{"zone would begin to refuse requests", "zone would have refused requests", "zone would block a key"}
 	}
-	if z.mayCount(d, decision.Blocked) {
-		l.begun = blocksBegun.WithLabelValues(z.Name, d.String())
+	if t.mayCount(d, decision.Blocked) {
+		l.begun = blocksBegun.WithLabelValues(t.rule.Name, d.String())
 	}
 	return l
 }
@@ -146,7 +146,7 @@ func (l *refusalLog) flush() (written <-chan struct{}) {
 
 // flushLogs logs the refusals of all zones since their last summaries. It waits until
 // they are written, at most a second.
-func flushLogs(zones map[string]*runningZone) {
+func flushLogs(zones []*zoneCounts) {
 	var logs []<-chan struct{}
 	for _, z := range zones {
 		for _, log := range z.refusals {

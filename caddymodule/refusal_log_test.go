@@ -33,7 +33,7 @@ func refusalLogOf(d decision.Decision) (*refusalLog, func() []told) {
 	start := time.Now()
 	core, logs := observer.New(zap.InfoLevel)
 	rule := &decision.Rule{Name: "login", Enforce: 100}
-	l := newRefusalLog(&runningZone{Rule: rule, logger: zap.New(core).With(zap.String("zone", "login"))}, d)
+	l := newRefusalLog(&zoneCounts{rule: rule, countOptions: countOptions{logger: zap.New(core).With(zap.String("zone", "login"))}}, d)
 	return l, func() (lines []told) {
 		for _, entry := range logs.All() {
 			line := told{at: entry.Time.Sub(start), message: entry.Message}
@@ -174,11 +174,11 @@ func TestCountedRefusalsAreLoggedWhenTheConfigGoes(t *testing.T) {
 func TestLinesSayInWhichUnitTheirTimesAre(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		core, logs := observer.New(zap.InfoLevel)
-		l := newRefusalLog(&runningZone{Rule: &decision.Rule{Name: "login", Enforce: 100}, logger: zap.New(core)}, decision.Refused)
+		l := newRefusalLog(&zoneCounts{rule: &decision.Rule{Name: "login", Enforce: 100}, countOptions: countOptions{logger: zap.New(core)}}, decision.Refused)
 		l.begun = prometheus.NewCounter(prometheus.CounterOpts{})
 		l.note(&decision.Outcome{Key: "a", Began: true, Block: 90 * time.Second})
 		<-time.After(10 * time.Second)
-		flushLogs(map[string]*runningZone{"login": {refusals: [decision.Decisions]*refusalLog{decision.Refused: l}}})
+		flushLogs([]*zoneCounts{{refusals: [decision.Decisions]*refusalLog{decision.Refused: l}}})
 		lines := logs.All()
 		if len(lines) != 3 {
 			t.Fatalf("got %d lines, want 3", len(lines))
@@ -194,13 +194,14 @@ func TestLinesSayInWhichUnitTheirTimesAre(t *testing.T) {
 
 func TestLogsThatHangHoldUpTheEndOfAConfigForASecondInAll(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		zones, let := make(map[string]*runningZone), make(chan struct{})
+		var zones []*zoneCounts
+		let := make(chan struct{})
 		for _, name := range []string{"a", "b", "c"} {
 			core := zapcore.NewCore(zapcore.NewJSONEncoder(zap.NewProductionEncoderConfig()), stuckWriter{make(chan struct{}, 1), let}, zap.InfoLevel)
-			z := &runningZone{Rule: &decision.Rule{Name: name, Enforce: 100}, logger: zap.New(core)}
+			z := &zoneCounts{rule: &decision.Rule{Name: name, Enforce: 100}, countOptions: countOptions{logger: zap.New(core)}}
 			z.refusals[decision.Refused] = newRefusalLog(z, decision.Refused)
 			z.refusals[decision.Refused].note(refusalOf("x"))
-			zones[name] = z
+			zones = append(zones, z)
 		}
 		start := time.Now()
 		flushLogs(zones)
@@ -323,7 +324,7 @@ func BenchmarkNotingRefusals(b *testing.B) {
 	for name, keys := range map[string]int{"1": 1, "1e5": 100_000} {
 		b.Run("keys="+name, func(b *testing.B) {
 			rule := &decision.Rule{Name: "login", Enforce: 100}
-			l := newRefusalLog(&runningZone{Rule: rule, logger: zap.NewNop()}, decision.Refused)
+			l := newRefusalLog(&zoneCounts{rule: rule, countOptions: countOptions{logger: zap.NewNop()}}, decision.Refused)
 			refusals := make([]*decision.Outcome, keys)
 			for i := range refusals {
 				refusals[i] = refusalOf(fmt.Sprint(i))

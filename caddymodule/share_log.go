@@ -18,7 +18,7 @@ import (
 type loadLog struct {
 	mu      sync.Mutex
 	timer   *time.Timer    // nil if there was no load lately
-	zone    *runningZone   // of the config that noted last
+	zone    *zoneCounts    // of the config that noted last
 	most    admission.Load // when most requests waited
 	waiting int            // then
 	noted   bool           // since the last line
@@ -26,8 +26,8 @@ type loadLog struct {
 	without int // of those had no pass, not even an early one, and were no members
 }
 
-func (l *loadLog) note(z *runningZone, o *decision.Outcome, refused bool) {
-	load := z.live.enforced.Load()
+func (l *loadLog) note(t *zoneCounts, o *decision.Outcome, refused bool) {
+	load := t.figures.slots.Load()
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	waiting := 0
@@ -37,7 +37,7 @@ func (l *loadLog) note(z *runningZone, o *decision.Outcome, refused bool) {
 	if !l.noted || waiting > l.waiting {
 		l.most, l.waiting = load, waiting
 	}
-	l.noted, l.zone = true, z
+	l.noted, l.zone = true, t
 	if refused {
 		l.refused++
 		if !o.Turn.Standing.HoldsPass() && o.Turn.Rank != fairqueue.Member {
@@ -52,13 +52,13 @@ func (l *loadLog) note(z *runningZone, o *decision.Outcome, refused bool) {
 // tick logs the line of the last minute. If there was no load, it stops the timer.
 func (l *loadLog) tick() {
 	l.mu.Lock()
-	z := l.zone
+	t := l.zone
 	if !l.noted {
 		l.timer, l.zone = nil, nil
 		l.mu.Unlock()
 		return
 	}
-	message := fmt.Sprintf("%s full: %d/%d busy, %d wait, mean %.1f s", z.Name, l.most.Running, l.most.Slots, l.waiting, l.most.Mean.Seconds())
+	message := fmt.Sprintf("%s full: %d/%d busy, %d wait, mean %.1f s", t.rule.Name, l.most.Running, l.most.Slots, l.waiting, l.most.Mean.Seconds())
 	if l.refused > 0 {
 		message += fmt.Sprintf(", %d %% of refusals had no pass", int(math.Round(100*float64(l.without)/float64(l.refused))))
 	}
@@ -66,13 +66,13 @@ func (l *loadLog) tick() {
 	l.most, l.waiting, l.noted, l.refused, l.without = admission.Load{}, 0, false, 0, 0
 	l.timer.Reset(summaryEvery)
 	l.mu.Unlock()
-	z.logger.Info(message, fields...)
+	t.logger.Info(message, fields...)
 }
 
 // warnPassesFull logs, once a minute, that passes are forgotten before their time.
-func (z *runningZone) warnPassesFull() {
-	now, last := time.Now().Unix(), z.live.passesFull.Load()
-	if now-last >= int64(summaryEvery.Seconds()) && z.live.passesFull.CompareAndSwap(last, now) {
-		z.logger.Warn("the table of passes that were moved, or whose members have logged out, is full: those that would end first are forgotten, so that robots may present old copies again")
+func (t *zoneCounts) warnPassesFull() {
+	now, last := time.Now().Unix(), t.figures.passesFull.Load()
+	if now-last >= int64(summaryEvery.Seconds()) && t.figures.passesFull.CompareAndSwap(last, now) {
+		t.logger.Warn("the table of passes that were moved, or whose members have logged out, is full: those that would end first are forgotten, so that robots may present old copies again")
 	}
 }

@@ -34,26 +34,26 @@ type turnMeter struct {
 	waits   prometheus.Observer
 }
 
-func newTurnMeters(z *runningZone) (meters [fairqueue.Ranks]*turnMeter) {
-	if z.Share == nil {
+func newTurnMeters(t *zoneCounts) (meters [fairqueue.Ranks]*turnMeter) {
+	if t.rule.Share == nil {
 		return meters
 	}
 	for _, rank := range allRanks {
-		counter := slotSeconds.WithLabelValues(z.Name, rank.String())
-		z.live.slotSeconds[rank].Store(&counter)
-		meters[rank] = &turnMeter{decided: countersOf(z, rank.String()), waits: turnSeconds.WithLabelValues(z.Name, rank.String())}
+		counter := slotSeconds.WithLabelValues(t.rule.Name, rank.String())
+		t.figures.slotSeconds[rank].Store(&counter)
+		meters[rank] = &turnMeter{decided: countersOf(t, rank.String()), waits: turnSeconds.WithLabelValues(t.rule.Name, rank.String())}
 	}
 	return meters
 }
 
 // turned counts an outcome of a zone with share.
-func (z *runningZone) turned(o *decision.Outcome, d decision.Decision, why decision.Reason) {
+func (t *zoneCounts) turned(o *decision.Outcome, d decision.Decision, why decision.Reason) {
 	rank := o.Turn.Rank
-	meter := z.turns[rank]
+	meter := t.turns[rank]
 	if counter := meter.decided[d][why]; counter != nil {
 		counter.Inc()
 	} else { // only a switch at run time can lead here
-		requests.WithLabelValues(z.Name, d.String(), why.String(), rank.String()).Inc()
+		requests.WithLabelValues(t.rule.Name, d.String(), why.String(), rank.String()).Inc()
 	}
 	switch {
 	case o.Shadow != 0:
@@ -63,27 +63,27 @@ func (z *runningZone) turned(o *decision.Outcome, d decision.Decision, why decis
 		if !o.Left {
 			meter.waits.Observe(o.Delay.Seconds())
 		}
-		z.live.load.note(z, o, false)
+		t.figures.load.note(t, o, false)
 	case d == decision.Refused && o.LostTurn():
-		z.live.load.note(z, o, true)
+		t.figures.load.note(t, o, true)
 	}
 }
 
 // CountPass implements decision.Reporter.
-func (z *runningZone) CountPass(e clientpass.Event) { z.passes[e].Inc() }
+func (t *zoneCounts) CountPass(e clientpass.Event) { t.passes[e].Inc() }
 
 // countPresented counts what the pass was worth that a request came with.
-func (z *runningZone) countPresented(o *decision.Outcome) {
-	if o.Turn == nil || z.presented[0] == nil {
+func (t *zoneCounts) countPresented(o *decision.Outcome) {
+	if o.Turn == nil || t.presented[0] == nil {
 		return
 	}
 	c := &o.Turn.Standing.Client
 	switch {
 	case c.State() == clientpass.Absent:
 	case c.Unbound():
-		z.presented[clientpass.Absent].Inc()
+		t.presented[clientpass.Absent].Inc()
 	default:
-		z.presented[c.State()].Inc()
+		t.presented[c.State()].Inc()
 	}
 }
 
@@ -94,20 +94,20 @@ var presentedEvents = [...]string{
 }
 
 // passCounters looks the zone's counters of passes up.
-func (z *runningZone) passCounters() {
-	if passOf(z.Rule) == nil {
+func (t *zoneCounts) passCounters() {
+	if passOf(t.rule) == nil {
 		return
 	}
 	for state, event := range presentedEvents {
-		z.presented[state] = passes.WithLabelValues(z.Name, event)
+		t.presented[state] = passes.WithLabelValues(t.rule.Name, event)
 	}
 	for e := clientpass.None + 1; e < clientpass.Events; e++ {
-		z.passes[e] = passes.WithLabelValues(z.Name, e.String())
+		t.passes[e] = passes.WithLabelValues(t.rule.Name, e.String())
 	}
 }
 
 // released counts a slot that was given back.
-func (l *liveZone) released(t *admission.Turn, held time.Duration) {
-	(*l.slotSeconds[t.Rank].Load()).Add(held.Seconds())
-	l.busiest.Add(false, t.Keys[0], netip.Addr{}, int(held/time.Millisecond), time.Now())
+func (l *liveCounts) released(turn *admission.Turn, held time.Duration) {
+	(*l.slotSeconds[turn.Rank].Load()).Add(held.Seconds())
+	l.busiest.Add(false, turn.Keys[0], netip.Addr{}, int(held/time.Millisecond), time.Now())
 }

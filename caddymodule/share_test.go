@@ -355,9 +355,9 @@ func TestTheLineAMinuteIsLoggedByTheConfigThatRuns(t *testing.T) {
 		for i := range logs {
 			var core zapcore.Core
 			core, logs[i] = observer.New(zapcore.InfoLevel)
-			next := *s.app.zones["waits"].Rule
-			z := &runningZone{Rule: &next, live: s.app.zones["waits"].live, logger: zap.New(core)}
-			z.live.load.note(z, new(decision.Outcome), false)
+			z := s.app.zones["waits"]
+			next := &zoneCounts{rule: z.Rule, figures: z.figures, countOptions: countOptions{logger: zap.New(core)}}
+			next.figures.load.note(next, new(decision.Outcome), false)
 		}
 		pass(time.Hour)
 		if old, now := logs[0].Len(), logs[1].Len(); old != 0 || now != 1 {

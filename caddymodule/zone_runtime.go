@@ -10,13 +10,10 @@ import (
 	"time"
 
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
-	"github.com/prometheus/client_golang/prometheus"
 	"go.uber.org/zap"
 	"golang.org/x/time/rate"
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/decision"
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/fairqueue"
-	clientpass "github.com/caddy-throttle/caddy-throttle/caddymodule/internal/pass"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/sharedstore"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
 )
@@ -28,9 +25,9 @@ const patientClient = 30 * time.Second
 // counters and logs. What all configs of its name share is in the liveZone.
 type runningZone struct {
 	*decision.Rule
+	*zoneCounts
 	definition string
 	live       *liveZone
-	logger     *zap.Logger
 
 	overrideFile   *overrideFile // nil if it has none
 	handlers       []*throttler  // that charge it
@@ -44,20 +41,7 @@ type runningZone struct {
 	warnedInsecure atomic.Bool
 
 	policy   sharedstore.Policy // the fallback, if the shared store does not answer
-	shared   bool               // the config has a shared store
 	logLimit *rate.Limiter      // of refusals in the access log; nil if there is none
-
-	decided   counters
-	turns     [fairqueue.Ranks]*turnMeter     // nil without share
-	overflows [decision.Decisions]*overflows  // as refusals
-	refusals  [decision.Decisions]*refusalLog // nil for decisions that refuse nothing
-	unsettled prometheus.Counter
-	without   prometheus.Counter // charges decided without the shared store
-	people    prometheus.Counter // would have been refused; nil without shadow server_timing
-
-	passes    [clientpass.Events]prometheus.Counter    // nil in zones that send none
-	presented [len(presentedEvents)]prometheus.Counter // by the state of the pass
-	newcomers newcomers
 }
 
 // newRunningZone returns the zone of a rule that was compiled and loaded. It joins the
@@ -65,9 +49,9 @@ type runningZone struct {
 func newRunningZone(a *App, definition *Zone, rule *decision.Rule, text string) (*runningZone, error) {
 	full := definition.withDefaults()
 	z := &runningZone{
-		Rule: rule, definition: text, logger: a.warner.With(zap.String("zone", rule.Name)),
+		Rule: rule, definition: text,
 		inventable: inventable(definition.Key.sources()) && full.Key.Unlisted == "",
-		common:     definition.Limit != "" && rule.Match == nil && !rule.Key.HasAddress() && !inventable(definition.Key.sources()), readsHeaders: readsHeaders(definition.Key.sources()), shared: a.shared != nil,
+		common:     definition.Limit != "" && rule.Match == nil && !rule.Key.HasAddress() && !inventable(definition.Key.sources()), readsHeaders: readsHeaders(definition.Key.sources()),
 		overrideFile: a.overrideFiles.named(definition.OverrideFile),
 	}
 	if a.Shadow && rule.Shadow == 0 {
@@ -83,60 +67,15 @@ func newRunningZone(a *App, definition *Zone, rule *decision.Rule, text string) 
 	if z.live, err = joinZone(rule.Name); err != nil {
 		return nil, err
 	}
+	z.zoneCounts = newZoneCounts(rule, &z.live.liveCounts, countOptions{
+		logger: a.warner.With(zap.String("zone", rule.Name)), shared: a.shared != nil, denies: z.policy == sharedstore.Deny,
+		listed: z.overrideFile != nil, group: func() string { return z.group(a.overrides.Load()) }, wanted: a.subscribed, events: a.events,
+	})
 	rule.Enforced, rule.Simulated, rule.Reporter = &z.live.enforced, &z.live.simulated, z
-	z.decided, z.turns = countersOf(z, ""), newTurnMeters(z)
 	if rule.Settle != nil {
 		rule.Settle.Meter = &z.live.meter
-		z.unsettled = unsettled.WithLabelValues(z.Name)
-	}
-	for _, d := range []decision.Decision{decision.ShadowRefused, decision.Refused} {
-		z.refusals[d] = newRefusalLog(z, d)
-		z.overflows[d] = &overflows{zone: z.Name, shadow: d == decision.ShadowRefused, wanted: a.subscribed, queue: a.events}
-	}
-	z.refusals[decision.ShadowRefused].group = func() string { return z.group(a.overrides.Load()) }
-	if z.mayCount(decision.Delayed, decision.None) {
-		delays.WithLabelValues(z.Name) // its series exists before the first delay
-	}
-	if rule.ServerTiming {
-		z.people = refusedPeople.WithLabelValues(z.Name)
-	}
-	z.passCounters()
-	if a.shared != nil {
-		z.without = withoutStore.WithLabelValues(z.Name)
 	}
 	return z, nil
-}
-
-// Decided implements decision.Reporter.
-func (z *runningZone) Decided(o *decision.Outcome, now time.Time) {
-	d, why := o.Verdict()
-	if o.Turn != nil && ranked(z, why) {
-		z.turned(o, d, why)
-	} else if counter := z.decided[d][why]; counter != nil {
-		counter.Inc()
-	} else { // only an override at run time can lead here
-		requests.WithLabelValues(z.Name, d.String(), why.String(), "").Inc()
-	}
-	if fraction, known := o.Fraction(); known {
-		z.live.levels.observe(fraction)
-	}
-	z.countPresented(o)
-	if d == decision.Delayed {
-		delays.WithLabelValues(z.Name).Observe(o.Delay.Seconds())
-	}
-	z.live.noteSender(o, d, now)
-	if why != decision.None {
-		z.refusals[d].note(o)
-		z.overflows[d].note(o)
-		z.live.refused.Add(o.RefusedKey())
-	}
-}
-
-// Unsettled implements decision.Reporter.
-func (z *runningZone) Unsettled(charges int) {
-	if z.unsettled != nil {
-		z.unsettled.Add(float64(charges))
-	}
 }
 
 // warn logs warnings about settings that probably do not work as meant.

@@ -1,0 +1,114 @@
+package caddymodule
+
+import (
+	"sync/atomic"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"go.uber.org/zap"
+
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/admission"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/decision"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/fairqueue"
+	clientpass "github.com/caddy-throttle/caddy-throttle/caddymodule/internal/pass"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/sketch"
+)
+
+// liveCounts are the figures of a zone name, in all configs that have it.
+type liveCounts struct {
+	slots       *admission.Zone
+	refused     sketch.Distinct
+	levels      levelHistogram
+	unlogged    atomic.Uint32 // refusals since the last line of one in the access log
+	recent      sketch.Recent
+	slotSeconds [fairqueue.Ranks]atomic.Pointer[prometheus.Counter]
+	busiest     sketch.Recent // milliseconds of slots
+	load        loadLog
+	passesFull  atomic.Int64 // when that was last logged, in Unix seconds
+}
+
+// countOptions are what a zone's figures depend on beside its rule.
+type countOptions struct {
+	logger *zap.Logger
+	shared bool          // the config has a shared store
+	denies bool          // and the zone refuses requests while that does not answer
+	listed bool          // overrides may come from a file
+	group  func() string // what the figures of shadow mean
+	wanted func() subscriptions
+	events *background[event]
+}
+
+// A zoneCounts counts and logs what a zone of one config decides.
+type zoneCounts struct {
+	countOptions
+	rule    *decision.Rule
+	figures *liveCounts
+
+	decided   counters
+	turns     [fairqueue.Ranks]*turnMeter     // nil without share
+	overflows [decision.Decisions]*overflows  // as refusals
+	refusals  [decision.Decisions]*refusalLog // nil for decisions that refuse nothing
+	unsettled prometheus.Counter
+	without   prometheus.Counter // charges decided without the shared store
+	people    prometheus.Counter // would have been refused; nil without shadow server_timing
+
+	passes    [clientpass.Events]prometheus.Counter    // nil in zones that send none
+	presented [len(presentedEvents)]prometheus.Counter // by the state of the pass
+	newcomers newcomers
+}
+
+func newZoneCounts(rule *decision.Rule, figures *liveCounts, options countOptions) *zoneCounts {
+	t := &zoneCounts{countOptions: options, rule: rule, figures: figures}
+	t.decided, t.turns = countersOf(t, ""), newTurnMeters(t)
+	if rule.Settle != nil {
+		t.unsettled = unsettled.WithLabelValues(rule.Name)
+	}
+	for _, d := range []decision.Decision{decision.ShadowRefused, decision.Refused} {
+		t.refusals[d] = newRefusalLog(t, d)
+		t.overflows[d] = &overflows{zone: rule.Name, shadow: d == decision.ShadowRefused, wanted: t.wanted, queue: t.events}
+	}
+	t.refusals[decision.ShadowRefused].group = t.group
+	if t.mayCount(decision.Delayed, decision.None) {
+		delays.WithLabelValues(rule.Name) // its series exists before the first delay
+	}
+	if rule.ServerTiming {
+		t.people = refusedPeople.WithLabelValues(rule.Name)
+	}
+	t.passCounters()
+	if t.shared {
+		t.without = withoutStore.WithLabelValues(rule.Name)
+	}
+	return t
+}
+
+// Decided implements decision.Reporter.
+func (t *zoneCounts) Decided(o *decision.Outcome, now time.Time) {
+	d, why := o.Verdict()
+	if o.Turn != nil && t.ranked(why) {
+		t.turned(o, d, why)
+	} else if counter := t.decided[d][why]; counter != nil {
+		counter.Inc()
+	} else { // only an override at run time can lead here
+		requests.WithLabelValues(t.rule.Name, d.String(), why.String(), "").Inc()
+	}
+	if fraction, known := o.Fraction(); known {
+		t.figures.levels.observe(fraction)
+	}
+	t.countPresented(o)
+	if d == decision.Delayed {
+		delays.WithLabelValues(t.rule.Name).Observe(o.Delay.Seconds())
+	}
+	t.figures.noteSender(o, d, now)
+	if why != decision.None {
+		t.refusals[d].note(o)
+		t.overflows[d].note(o)
+		t.figures.refused.Add(o.RefusedKey())
+	}
+}
+
+// Unsettled implements decision.Reporter.
+func (t *zoneCounts) Unsettled(charges int) {
+	if t.unsettled != nil {
+		t.unsettled.Add(float64(charges))
+	}
+}
