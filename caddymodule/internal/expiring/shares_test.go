@@ -6,13 +6,17 @@ import (
 	"time"
 )
 
-// put keeps a value until its end, and reports whether there was room.
-func put(s *Shares[int, string, int], k int, group string, v int, until, now time.Time) bool {
-	return s.Update(k, group, now, func(int, bool) (int, time.Time) { return v, until })
+type grouped struct {
+	of    int
+	group string
+}
+
+func newShares(most, part int) *Table[int, grouped, string] {
+	return NewShares[int](most, part, func(v grouped) string { return v.group })
 }
 
 func TestWhatEndsFirstGivesWay(t *testing.T) {
-	s, now := NewShares[int, string, int](4, 2), time.Now()
+	s, now := newShares(4, 2), time.Now()
 	for _, step := range []struct {
 		name    string
 		key     int
@@ -30,10 +34,10 @@ func TestWhatEndsFirstGivesWay(t *testing.T) {
 		{"a known key stays", 6, "b", 9 * time.Second, true, 0},
 		{"and keeps its group, so the other one has room for one", 7, "b", 9 * time.Second, false, 3},
 	} {
-		if got := put(s, step.key, step.group, step.key, now.Add(step.lasts), now); got != step.room {
+		if got := s.Put(step.key, grouped{step.key, step.group}, now.Add(step.lasts), now); got != step.room {
 			t.Errorf("%s: got room %v, want %v", step.name, got, step.room)
 		}
-		if v, found := s.Get(step.key, now); !found || v != step.key {
+		if v, found := s.Get(step.key, now); !found || v.of != step.key {
 			t.Errorf("%s: got %v, %v, want it kept", step.name, v, found)
 		}
 		if _, found := s.Get(step.without, now); found {
@@ -44,14 +48,14 @@ func TestWhatEndsFirstGivesWay(t *testing.T) {
 
 func TestSharesNeverExceedTheirBoundsAndForget(t *testing.T) {
 	const most, part = 50, 7
-	s, now := NewShares[int, string, int](most, part), time.Now()
+	s, now := newShares(most, part), time.Now()
 	random := rand.New(rand.NewPCG(1, 2))
 	until := make(map[int]time.Time)
 	for range 20_000 {
 		now = now.Add(time.Duration(random.IntN(100)) * time.Millisecond)
 		k := random.IntN(300)
 		until[k] = now.Add(time.Duration(1+random.IntN(5000)) * time.Millisecond)
-		put(s, k, string(rune('a'+k%15)), k, until[k], now)
+		s.Put(k, grouped{k, string(rune('a' + k%15))}, until[k], now)
 		if s.Len() > most || len(s.all.list) != len(s.entries) {
 			t.Fatalf("got %d entries and %d in order, want at most %d", s.Len(), len(s.all.list), most)
 		}
@@ -67,7 +71,9 @@ func TestSharesNeverExceedTheirBoundsAndForget(t *testing.T) {
 		}
 	}
 	now = now.Add(time.Minute)
-	put(s, 1, "a", 1, now.Add(time.Second), now)
+	for range most/forgotten + 1 {
+		s.Put(1, grouped{1, "a"}, now.Add(time.Second), now)
+	}
 	if s.Len() != 1 || len(s.groups) != 1 {
 		t.Errorf("got %d entries and %d groups, want all forgotten but one", s.Len(), len(s.groups))
 	}

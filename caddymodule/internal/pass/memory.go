@@ -25,21 +25,22 @@ const (
 // ended, each for as long as a pass may last, and eight of them for an account. So it
 // takes 25 MB at most. Beyond that, what ends first is forgotten.
 type Memory struct {
-	moved *expiring.Shares[ID, netip.Prefix, move]
-	ended *expiring.Shares[Binding, ID, struct{}]
+	moved *expiring.Table[ID, move, netip.Prefix]
+	ended *expiring.Table[Binding, ID, ID] // the passes of log-ins that have ended
 }
 
 // A move is what the last refusal has made of a pass.
 type move struct {
 	notBefore time.Time
 	tries     int
+	network   netip.Prefix // of the client
 }
 
 // NewMemory returns an empty Memory.
 func NewMemory() *Memory {
 	return &Memory{
-		moved: expiring.NewShares[ID, netip.Prefix, move](mostMoved, movedOfNetwork),
-		ended: expiring.NewShares[Binding, ID, struct{}](mostEnded, endedOfAccount),
+		moved: expiring.NewShares[ID](mostMoved, movedOfNetwork, func(m move) netip.Prefix { return m.network }),
+		ended: expiring.NewShares[Binding](mostEnded, endedOfAccount, func(of ID) ID { return of }),
 	}
 }
 
@@ -69,11 +70,12 @@ func (m *Memory) move(p *Pass, addr netip.Addr, now time.Time) (room bool) {
 	if m == nil {
 		return true
 	}
-	return m.moved.Update(p.ID, key.ClientPrefix(addr, 24, 48), now, func(last move, found bool) (move, time.Time) {
-		if next := (move{time.Unix(p.NotBefore.Unix(), 0), p.Tries}); !found || !next.notBefore.Before(last.notBefore) {
+	next := move{time.Unix(p.NotBefore.Unix(), 0), p.Tries, key.ClientPrefix(addr, 24, 48)}
+	return m.moved.Update(p.ID, now, func(last move, found bool) (move, time.Time, bool) {
+		if !found || !next.notBefore.Before(last.notBefore) {
 			last = next
 		}
-		return last, last.notBefore.Add(forgotten)
+		return last, last.notBefore.Add(forgotten), true
 	})
 }
 
@@ -82,7 +84,5 @@ func (m *Memory) end(p *Pass, now time.Time) (room bool) {
 	if m == nil {
 		return true
 	}
-	return m.ended.Update(p.Binding, p.ID, now, func(struct{}, bool) (struct{}, time.Time) {
-		return struct{}{}, now.Add(Lifetime)
-	})
+	return m.ended.Put(p.Binding, p.ID, now.Add(Lifetime), now)
 }
