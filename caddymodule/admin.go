@@ -17,6 +17,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/override"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/text"
 )
 
 func init() {
@@ -204,7 +205,7 @@ func (a *engine) findZone(name string) (*runningZone, error) {
 	}
 	err := fmt.Errorf("unknown zone %q: the config has no zones", name)
 	if names := slices.Sorted(maps.Keys(a.zones)); len(names) > 0 {
-		err = unknown("zone", name, "", names)
+		err = text.Unknown("zone", name, "", names)
 	}
 	return nil, caddy.APIError{HTTPStatus: http.StatusNotFound, Err: err}
 }

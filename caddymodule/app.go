@@ -1,7 +1,11 @@
+// Package caddymodule adds rate limiting to Caddy: the handler `throttle` protects
+// upstreams with leaky buckets. It holds Caddy's modules and their registration.
+//
+// Their JSON, with its manual, is in internal/config, and what the Caddyfile says for it in
+// internal/caddyfile. A request's way through the code is [Handler.ServeHTTP].
 package caddymodule
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
 	"maps"
@@ -12,12 +16,12 @@ import (
 
 	"github.com/caddyserver/caddy/v2"
 	"github.com/caddyserver/caddy/v2/modules/caddyevents"
-	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
 	"go.uber.org/zap"
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/admission"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/blocklist"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/clock"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/config"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/decision"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/override"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/staticfile"
@@ -30,51 +34,8 @@ func init() {
 
 // App holds the global options of all throttle handlers.
 type App struct {
-	appConfig
+	config.App
 	*engine
-}
-
-// appConfig is the JSON of the global options: the store for buckets, zones that several
-// sites use by name, and options for all zones.
-type appConfig struct {
-	// Where buckets are kept: `memory`, or a shared store such as `redis` or
-	// `postgres` that this Caddy was built with. Default: `memory`. In memory, each
-	// Caddy behind a load balancer has limits of its own.
-	StoreRaw json.RawMessage `json:"store,omitempty" caddy:"namespace=throttle.stores inline_key=module"`
-
-	// The timeout of each call of a shared store. A request makes at most three
-	// calls, or five in zones with trust_devices, one more if it is refunded, and one
-	// more if it makes its client a member. For each block that this node knows of, one
-	// request a second makes another. Default: 50ms. Too short, and a healthy store
-	// counts as down.
-	StoreTimeout caddy.Duration `json:"store_timeout,omitempty"`
-
-	// The fallback when a shared store does not answer: `local` uses buckets in
-	// this process, `allow` lets requests pass, `deny` refuses them with status
-	// 503. Zones may override it. Default: `local`.
-	OnStoreError string `json:"on_store_error,omitempty"`
-
-	// The number of Caddys that share the store. When it does not answer, each
-	// enforces its share of every limit. Default: 1. Too low, and clients have more
-	// than the limit in an outage.
-	Nodes int `json:"nodes,omitempty"`
-
-	// Requests that no zone ever charges. Default: none.
-	Exempt caddyhttp.RawMatcherSets `json:"exempt,omitempty" caddy:"namespace=http.matchers"`
-
-	// Static files that no zone ever charges. Default: none.
-	ExemptStaticFiles []StaticFiles `json:"exempt_static_files,omitempty"`
-
-	// Named limits for overrides: a capacity and a leak, such as `100 10/s`.
-	// Default: none.
-	Plan map[string]string `json:"plan,omitempty"`
-
-	// Zones that handlers use by name. Default: none.
-	Zone []*Zone `json:"zone,omitempty"`
-
-	// Dry run: make every zone decide, count and log, and never refuse. Default:
-	// only zones with `shadow` do.
-	Shadow bool `json:"shadow,omitempty"`
 }
 
 // An engine is what runs of a config: its zones, the store that they ask, and what they
@@ -170,28 +131,28 @@ func (a *App) Provision(ctx caddy.Context) (err error) {
 		return err
 	}
 	a.overrides = &a.control.overrides
-	if a.plans, err = parsePlans(a.Plan); err != nil {
+	if a.plans, err = config.ParsePlans(a.Plan); err != nil {
 		return err
 	}
 	if err := a.provisionStore(ctx); err != nil {
 		return err
 	}
-	if err = checkMatcherSets(a.Exempt); err != nil {
+	if err = config.CheckMatcherSets(a.Exempt); err != nil {
 		return fmt.Errorf("exempt: %w", err)
 	}
 	for _, set := range a.Exempt {
-		if err = checkExempt(set); err != nil {
+		if err = config.CheckExempt(set); err != nil {
 			return err
 		}
-		if doubt := doubtful(set, true); doubt != "" {
+		if doubt := config.Doubtful(set, true); doubt != "" {
 			a.warner.Warn(doubt, zap.String("place", "exempt in the global options"))
 		}
 	}
-	if a.exempt, err = loadMatchers(ctx, a, "Exempt", a.Exempt); err != nil {
+	if a.exempt, err = config.LoadMatchers(ctx, a, "Exempt", a.Exempt); err != nil {
 		return err
 	}
 	a.exemptsSome = a.exempt != nil
-	if a.static, err = loadStatic(ctx, a.ExemptStaticFiles); err != nil {
+	if a.static, err = config.LoadStatic(ctx, a.ExemptStaticFiles); err != nil {
 		return err
 	}
 	for _, definition := range a.Zone {
@@ -209,39 +170,30 @@ func (a *App) Provision(ctx caddy.Context) (err error) {
 
 // zoneOf returns the zone for a handler's definition. A definition that is nothing
 // but a name means the zone of that name in the global options.
-func (a *App) zoneOf(ctx caddy.Context, definition *Zone) (*runningZone, error) {
-	if definition == nil || !definition.reference() {
+func (a *App) zoneOf(ctx caddy.Context, definition *config.Zone) (*runningZone, error) {
+	if definition == nil || !definition.Reference() {
 		return a.provisionZone(ctx, definition)
 	}
 	if z := a.global[definition.Name]; z != nil {
 		return z, nil
 	}
-	return nil, errUnknownZone(definition.Name, slices.Sorted(maps.Keys(a.global)))
-}
-
-// errUnknownZone reports a zone that is nothing but a name, and none of the zones in
-// the global options.
-func errUnknownZone(name string, known []string) error {
-	if meant := nearest(name, known); meant != "" {
-		return fmt.Errorf("unknown zone %q: did you mean %s?", name, meant)
-	}
-	return fmt.Errorf("unknown zone %q: no zone of that name is defined in the global options; define it there, or give it a limit here", name)
+	return nil, config.ErrUnknownZone(definition.Name, slices.Sorted(maps.Keys(a.global)))
 }
 
 // provisionZone makes a definition ready for requests. Definitions of one name are
 // one zone and must be equal.
-func (a *App) provisionZone(ctx caddy.Context, definition *Zone) (*runningZone, error) {
+func (a *App) provisionZone(ctx caddy.Context, definition *config.Zone) (*runningZone, error) {
 	if definition == nil {
 		return nil, errors.New("a zone is null: want an object with a name")
 	}
-	if err := checkZoneName(definition.Name); err != nil {
+	if err := config.CheckZoneName(definition.Name); err != nil {
 		return nil, err
 	}
-	rule, err := definition.compile(a.plans)
+	rule, err := definition.Compile(a.plans)
 	if err != nil {
 		return nil, err
 	}
-	text, err := definition.definition()
+	text, err := definition.Definition()
 	if err != nil {
 		return nil, fmt.Errorf("zone %q: %w", definition.Name, err)
 	}
@@ -251,8 +203,8 @@ func (a *App) provisionZone(ctx caddy.Context, definition *Zone) (*runningZone, 
 		}
 		return z, nil
 	}
-	doubts := definition.doubts() // of matchers, which Caddy drops when it has loaded them
-	if err := definition.load(ctx, rule); err != nil {
+	doubts := definition.Doubts() // of matchers, which Caddy drops when it has loaded them
+	if err := definition.Load(ctx, rule); err != nil {
 		return nil, err
 	}
 	if definition.OverrideFile != "" {

@@ -13,6 +13,7 @@ import (
 	"github.com/caddyserver/caddy/v2"
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
 
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/config"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/decision"
 )
 
@@ -26,11 +27,11 @@ func handlerOf(t testing.TB, zones int, limit string) *Handler {
 		fmt.Fprintf(&block, "zone zone%d {\nkey %s\n%s\n}\n", i, key, limit)
 	}
 	s := run(t, "{\nthrottle {\nstore memory {\nmax_buckets 2000000\n}\n"+block.String()+"}\n}\nhttp:// {\nthrottle zone0\n}")
-	names := make([]*Zone, zones)
+	names := make([]*config.Zone, zones)
 	for i := range names {
-		names[i] = &Zone{Name: fmt.Sprint("zone", i)}
+		names[i] = &config.Zone{Name: fmt.Sprint("zone", i)}
 	}
-	h := &Handler{handlerConfig: handlerConfig{Zone: names}}
+	h := &Handler{Handler: config.Handler{Zone: names}}
 	ctx := s.ctx
 	ctx.Context = context.WithValue(ctx.Context, caddyhttp.ServerCtxKey, server) // as the HTTP app does
 	if err := h.Provision(ctx); err != nil {
@@ -68,9 +69,11 @@ type discard struct {
 	status int
 }
 
-func (d *discard) Header() http.Header         { return d.header }
+func (d *discard) Header() http.Header { return d.header }
+
 func (d *discard) Write(p []byte) (int, error) { return len(p), nil }
-func (d *discard) WriteHeader(status int)      { d.status = status }
+
+func (d *discard) WriteHeader(status int) { d.status = status }
 
 // server has no access logs.
 var server = new(caddyhttp.Server)

@@ -8,6 +8,8 @@ import (
 	"testing"
 
 	"github.com/caddyserver/caddy/v2/caddyconfig"
+
+	zonefile "github.com/caddy-throttle/caddy-throttle/caddymodule/internal/caddyfile"
 )
 
 // suggested is what an error says to write instead.
@@ -35,9 +37,9 @@ func beside(line string) string {
 // Each word of a former grammar or of another limiter is answered with lines that adapt,
 // with whatever stands behind the word.
 func TestEveryLineThatAnErrorSuggestsAdapts(t *testing.T) {
-	for _, word := range slices.Sorted(maps.Keys(formerWords)) {
+	for _, word := range slices.Sorted(maps.Keys(zonefile.FormerWords)) {
 		for _, rest := range []string{"", " 5", " 10r/s", " 1m", " 10.0.0.0/8", " share", " fit", " off", " x y", " \"Too many\"", " 64KiB", " status 401", " member issued sid", ";"} {
-			if optionNamed(word) >= 0 {
+			if zonefile.OptionNamed(word) >= 0 {
 				t.Fatalf("%s is an option of a zone", word)
 			}
 			for _, more := range []string{"", "in_flight 5\n", "delay 2\n"} {

@@ -15,7 +15,10 @@ import (
 	"github.com/caddyserver/caddy/v2/caddyconfig"
 	"github.com/caddyserver/caddy/v2/caddyconfig/caddyfile"
 
+	zonefile "github.com/caddy-throttle/caddy-throttle/caddymodule/internal/caddyfile"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/golden"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/text"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/tokens"
 )
 
 func TestCaddyfilesAdaptAsTheGoldenFilesSay(t *testing.T) { golden.Run(t) }
@@ -42,23 +45,23 @@ func syntaxOf(t *testing.T, file, function string) (lines []string) {
 
 func TestTheSyntaxOfAZoneInItsDocIsTheTable(t *testing.T) {
 	var want []string
-	for _, o := range zoneOptions {
-		want = append(want, o.name)
+	for _, o := range zonefile.ZoneOptions {
+		want = append(want, o.Name)
 	}
 	var got []string
-	syntax := strings.Join(syntaxOf(t, "caddyfile_zone.go", "parseZone"), "\n")
+	syntax := strings.Join(syntaxOf(t, "internal/caddyfile/zone.go", "parseZone"), "\n")
 	for line := range strings.Lines(syntax) {
-		if name, _, _ := strings.Cut(strings.TrimSpace(line), " "); optionNamed(name) >= 0 {
+		if name, _, _ := strings.Cut(strings.TrimSpace(line), " "); zonefile.OptionNamed(name) >= 0 {
 			got = append(got, name)
 		}
 	}
 	if !slices.Equal(got, want) {
 		t.Errorf("got the options %v, want %v", got, want)
 	}
-	for _, o := range zoneOptions {
-		for _, d := range o.details {
-			if !strings.Contains(syntax, d.name) {
-				t.Errorf("got no %s of %s", d.name, o.name)
+	for _, o := range zonefile.ZoneOptions {
+		for _, d := range o.Details {
+			if !strings.Contains(syntax, d.Name) {
+				t.Errorf("got no %s of %s", d.Name, o.Name)
 			}
 		}
 	}
@@ -66,47 +69,47 @@ func TestTheSyntaxOfAZoneInItsDocIsTheTable(t *testing.T) {
 
 func TestTheSyntaxOfTheGlobalOptionsInItsDocIsTheList(t *testing.T) {
 	var got []string
-	for _, line := range syntaxOf(t, "caddyfile.go", "parseGlobal") {
+	for _, line := range syntaxOf(t, "internal/caddyfile/directive.go", "ParseGlobal") {
 		if option, _, _ := strings.Cut(line, " "); option != "<option>" {
 			got = append(got, option)
 		}
 	}
-	if !slices.Equal(got, globalWords) {
-		t.Errorf("got %v, want %v", got, globalWords)
+	if !slices.Equal(got, zonefile.GlobalWords) {
+		t.Errorf("got %v, want %v", got, zonefile.GlobalWords)
 	}
 }
 
 // Every option has a golden file that shows what it adapts to.
 func TestEveryOptionOfAZoneHasGoldenFiles(t *testing.T) {
 	caddyfiles := golden.Caddyfiles(t)
-	for _, o := range zoneOptions {
+	for _, o := range zonefile.ZoneOptions {
 		shown := false
 		for name, caddyfile := range caddyfiles {
-			shown = shown || !strings.HasPrefix(name, "error_") && strings.Contains(caddyfile, "\t"+o.name)
+			shown = shown || !strings.HasPrefix(name, "error_") && strings.Contains(caddyfile, "\t"+o.Name)
 		}
 		if !shown {
-			t.Errorf("%s is in no golden file that adapts", o.name)
+			t.Errorf("%s is in no golden file that adapts", o.Name)
 		}
 	}
 }
 
 func TestNoWordIsBothAnOptionAndAnotherLimitersWord(t *testing.T) {
-	for _, known := range [][]string{optionNames(func(zoneOption) bool { return true }), globalWords, {"zone", "ratelimit_headers"}} {
+	for _, known := range [][]string{zonefile.OptionNames(func(zonefile.ZoneOption) bool { return true }), zonefile.GlobalWords, {"zone", "ratelimit_headers"}} {
 		for _, word := range known {
-			if translations[word] != "" {
+			if tokens.Translations[word] != "" {
 				t.Errorf("%s is an option, and translated", word)
 			}
 		}
 	}
-	for word := range homes {
-		if optionNamed(word) >= 0 {
+	for word := range tokens.Homes {
+		if zonefile.OptionNamed(word) >= 0 {
 			t.Errorf("%s is an option of a zone, and said to belong elsewhere", word)
 		}
 	}
 }
 
 func TestAMisspelledWordIsMeantToBeItsNeighbour(t *testing.T) {
-	all := optionNames(func(zoneOption) bool { return true })
+	all := zonefile.OptionNames(func(zonefile.ZoneOption) bool { return true })
 	for _, test := range []struct{ word, want string }{
 		{"limti", "limit"},
 		{"limitt", "limit"},
@@ -125,32 +128,8 @@ func TestAMisspelledWordIsMeantToBeItsNeighbour(t *testing.T) {
 		{"é", ""},
 		{strings.Repeat("x", 1000), ""},
 	} {
-		if got := nearest(test.word, all); got != test.want {
+		if got := text.Nearest(test.word, all); got != test.want {
 			t.Errorf("nearest(%.20q): got %q, want %q", test.word, got, test.want)
-		}
-	}
-}
-
-func TestEditsCountLettersAndSwaps(t *testing.T) {
-	for _, test := range []struct {
-		a, b string
-		want int
-	}{
-		{"", "", 0},
-		{"a", "", 1},
-		{"leak", "leak", 0},
-		{"leak", "lek", 1},
-		{"leak", "leaks", 1},
-		{"leak", "lean", 1},
-		{"leak", "leka", 1},
-		{"ca", "abc", 3},
-		{"kitten", "sitting", 3},
-	} {
-		if got := edits(test.a, test.b); got != test.want {
-			t.Errorf("edits(%q, %q): got %d, want %d", test.a, test.b, got, test.want)
-		}
-		if got := edits(test.b, test.a); got != test.want {
-			t.Errorf("edits(%q, %q): got %d, want %d", test.b, test.a, got, test.want)
 		}
 	}
 }
@@ -189,7 +168,7 @@ func TestAPageIsRelativeToTheFileThatNamesIt(t *testing.T) {
 	if after, err := adaptFile(t, filepath.Join(folder, "Caddyfile")); err != nil || bytes.Equal(before, after) {
 		t.Errorf("got %v and the same config, want another for an edited page", err)
 	}
-	write("sites/pages/busy.html", strings.Repeat("x", largestPage+1))
+	write("sites/pages/busy.html", strings.Repeat("x", zonefile.LargestPage+1))
 	if _, err := adaptFile(t, filepath.Join(folder, "Caddyfile")); err == nil || !strings.Contains(err.Error(), "more than 1048576 bytes") {
 		t.Errorf("got %v, want an error about a page that is too large", err)
 	}

@@ -20,6 +20,7 @@ import (
 	"golang.org/x/term"
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/accesslog"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/text"
 )
 
 func init() {
@@ -59,7 +60,7 @@ func refuseUnknown(cmd *cobra.Command) {
 		for _, c := range cmd.Commands() {
 			known = append(known, c.Name())
 		}
-		if meant := nearest(name, known); meant != "" {
+		if meant := text.Nearest(name, known); meant != "" {
 			return fail(cmd, usageErrorf("unknown command %q: did you mean %s?", name, meant))
 		}
 		return fail(cmd, usageErrorf("unknown command %q: see caddy throttle --help", name))

@@ -7,6 +7,8 @@ import (
 	"testing"
 
 	"github.com/caddyserver/caddy/v2"
+
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/config"
 )
 
 // provision provisions a JSON config as a reload does, does not start it, and
@@ -146,7 +148,7 @@ func TestJSONThatNoCaddyfileCouldSayIsRefusedToo(t *testing.T) {
 
 // TestEachFormerFieldOfJSONNamesTheNewOne in the error.
 func TestEachFormerFieldOfJSONNamesTheNewOne(t *testing.T) {
-	for former, want := range formerFields {
+	for former, want := range config.FormerFields {
 		err := provision(t, map[string]string{"http": withHandlers(`{"handler":"throttle","zone":[{"name":"a","limit":"5 1/s","` + former + `":1}]}`)})
 		if err == nil || !strings.Contains(err.Error(), `zone "a": unknown field "`+former+`": want `+want) {
 			t.Errorf("%s: got %v, want %s", former, err, want)

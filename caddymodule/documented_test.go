@@ -11,6 +11,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/config"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/decision"
 	logreplay "github.com/caddy-throttle/caddy-throttle/caddymodule/internal/replay"
 )
@@ -221,7 +222,7 @@ func TestTheExampleOfJSONHasEveryFieldOfAZone(t *testing.T) {
 	}
 	_, example, _ := strings.Cut(string(page), "\n## JSON\n")
 	example, _, _ = strings.Cut(example, "\n## ")
-	names := jsonNames(reflect.TypeFor[Zone]())
+	names := jsonNames(reflect.TypeFor[config.Zone]())
 	if len(names) < 50 {
 		t.Errorf("got the fields %v, want more", names)
 	}

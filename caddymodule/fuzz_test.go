@@ -13,6 +13,7 @@ import (
 	"github.com/caddyserver/caddy/v2"
 	"github.com/caddyserver/caddy/v2/caddyconfig"
 
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/config"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/golden"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
 )
@@ -38,31 +39,31 @@ func FuzzCaddyfileBlock(f *testing.F) {
 			if err != nil {
 				continue
 			}
-			var config struct {
+			var loaded struct {
 				Apps map[string]json.RawMessage `json:"apps"`
 			}
-			if err := json.Unmarshal(adapted, &config); err != nil {
+			if err := json.Unmarshal(adapted, &loaded); err != nil {
 				t.Fatal(err)
 			}
 			app := new(App)
-			if raw := config.Apps["throttle"]; raw != nil {
+			if raw := loaded.Apps["throttle"]; raw != nil {
 				if err := caddy.StrictUnmarshalJSON(raw, app); err != nil {
 					t.Fatalf("%s\nadapts, and is no app: %v", caddyfile, err)
 				}
 			}
-			plans, err := parsePlans(app.Plan)
+			plans, err := config.ParsePlans(app.Plan)
 			if err != nil {
 				t.Fatalf("%s\nadapts, and has no plans: %v", caddyfile, err)
 			}
 			zones := app.Zone
-			for _, handler := range handlersIn(t, config.Apps["http"]) {
+			for _, handler := range handlersIn(t, loaded.Apps["http"]) {
 				zones = append(zones, handler.Zone...)
 			}
 			for _, z := range zones {
-				if z.reference() {
+				if z.Reference() {
 					continue
 				}
-				if _, err := z.compile(plans); err != nil {
+				if _, err := z.Compile(plans); err != nil {
 					t.Errorf("%s\nadapts, and does not compile: %v", caddyfile, err)
 				}
 			}
@@ -181,26 +182,26 @@ func FuzzZoneJSON(f *testing.F) {
 	}
 	plans := map[string]leakybucket.Limit{"gold": {Capacity: 600, Leak: 10}}
 	f.Fuzz(func(t *testing.T, text string) {
-		var z Zone
+		var z config.Zone
 		if caddy.StrictUnmarshalJSON([]byte(text), &z) != nil {
 			return
 		}
-		if _, err := z.compile(plans); err != nil {
+		if _, err := z.Compile(plans); err != nil {
 			return
 		}
 		written, err := json.Marshal(&z)
 		if err != nil {
 			t.Fatal(err)
 		}
-		var again Zone
+		var again config.Zone
 		if err := caddy.StrictUnmarshalJSON(written, &again); err != nil {
 			t.Fatalf("%s compiles, and as %s is no zone: %v", text, written, err)
 		}
-		if _, err := again.compile(plans); err != nil {
+		if _, err := again.Compile(plans); err != nil {
 			t.Errorf("%s compiles, and as %s does not: %v", text, written, err)
 		}
-		first, err := z.definition()
-		second, err2 := again.definition()
+		first, err := z.Definition()
+		second, err2 := again.Definition()
 		if err != nil || err2 != nil || first != second {
 			t.Errorf("got the definition\n%s, %v, and written anew\n%s, %v", first, err, second, err2)
 		}

@@ -18,6 +18,7 @@ import (
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/blocklist"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/body"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/clock"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/config"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/decision"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/detached"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/refusal"
@@ -37,25 +38,8 @@ func init() {
 // request once, even if it is rewritten or passes several handlers. Inside error
 // routes it charges nothing, and takes a slot of in_flight if the request holds none.
 type Handler struct {
-	handlerConfig
+	config.Handler
 	throttler
-}
-
-// handlerConfig is the JSON of a handler.
-type handlerConfig struct {
-	// The zones that are charged together. Required. If one of them refuses, none
-	// is charged.
-	Zone []*Zone `json:"zone,omitempty"`
-
-	// Which requests the zones see, beside their own match. Default: all. In a Caddyfile,
-	// the matcher of the directive.
-	Match caddyhttp.RawMatcherSets `json:"match,omitempty" caddy:"namespace=http.matchers"`
-
-	// Send the rate-limit headers RateLimit-Policy and RateLimit: the capacity of
-	// the enforced zone that is nearest exhaustion, and how much of it is left.
-	// Zones keyed by a form field or a cookie do not count, because they would tell
-	// which accounts exist. Default: no such headers.
-	RateLimitHeaders bool `json:"ratelimit_headers,omitempty"`
 }
 
 // A throttler is a handler as it runs: its zones, and whom they concern.
@@ -101,14 +85,14 @@ func (h *Handler) Provision(ctx caddy.Context) error {
 		return errors.New("no zone given: want at least one")
 	}
 	for _, set := range h.Match {
-		if doubt := doubtful(set, false); doubt != "" {
+		if doubt := config.Doubtful(set, false); doubt != "" {
 			app.warner.Warn(doubt)
 		}
 	}
-	if h.match, err = loadMatchers(ctx, h, "Match", h.Match); err != nil {
+	if h.match, err = config.LoadMatchers(ctx, h, "Match", h.Match); err != nil {
 		return err
 	}
-	names, twins := make(map[string]bool), make(twinZones)
+	names, twins := make(map[string]bool), make(config.TwinZones)
 	var settles []*settlement.Rule
 	for _, definition := range h.Zone {
 		z, err := app.zoneOf(ctx, definition)
@@ -119,7 +103,7 @@ func (h *Handler) Provision(ctx caddy.Context) error {
 			return fmt.Errorf("zone %q is given twice in one handler", z.Name)
 		}
 		names[z.Name] = true
-		if err := twins.add(z.Name, z.definition); err != nil {
+		if err := twins.Add(z.Name, z.definition); err != nil {
 			return err
 		}
 		z.handlers = append(z.handlers, &h.throttler)

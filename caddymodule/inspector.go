@@ -25,6 +25,8 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/override"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/text"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/tokens"
 )
 
 func init() {
@@ -356,12 +358,12 @@ func parseInspector(h httpcaddyfile.Helper) (caddyhttp.MiddlewareHandler, error)
 		if !slices.Contains(inspectorWords, option) {
 			return nil, unknownInspectorOption(h.Dispenser)
 		}
-		if err := once(h.Dispenser, seen, option); err != nil {
+		if err := tokens.Once(h.Dispenser, seen, option); err != nil {
 			return nil, err
 		}
 		switch option {
 		case "allow_changes":
-			if err := parseFlag(h.Dispenser, &i.AllowChanges); err != nil {
+			if err := tokens.ParseFlag(h.Dispenser, &i.AllowChanges); err != nil {
 				return nil, err
 			}
 		case "hosts":
@@ -397,10 +399,10 @@ func unknownInspectorOption(d *caddyfile.Dispenser) error {
 		return d.Errf("unknown option %q in %s: without allow_changes the page only shows", word, where)
 	case slices.Contains([]string{"basic_auth", "forward_auth", "basicauth", "authentication"}, word):
 		return d.Errf("unknown option %q in %s: it stands in the site, beside throttle_inspector", word, where)
-	case slices.Contains(siteDirectives, word):
+	case slices.Contains(tokens.SiteDirectives, word):
 		return d.Errf("unknown option %q in %s: it is a directive of the site; is a } missing before it?", word, where)
 	default:
-		return d.WrapErr(unknown("option", word, " in "+where, inspectorWords))
+		return d.WrapErr(text.Unknown("option", word, " in "+where, inspectorWords))
 	}
 }
 

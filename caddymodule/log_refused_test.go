@@ -7,6 +7,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/config"
 )
 
 // accessLines returns the lines of the access log: the status, and how many refusals
@@ -83,7 +85,7 @@ func TestUnloggedRefusalsAreToldByTheirZoneOnly(t *testing.T) {
 
 func TestLogRefusedIsAllOffOrARate(t *testing.T) {
 	for _, text := range []string{"none", "10", "0/s", "-1/s", "10/w", ""} {
-		if _, err := parseLogRefused(text); err == nil || !strings.Contains(err.Error(), "want all, off or a rate") {
+		if _, err := config.ParseLogRefused(text); err == nil || !strings.Contains(err.Error(), "want all, off or a rate") {
 			t.Errorf("%q: got %v, want an error that says what would be right", text, err)
 		}
 	}

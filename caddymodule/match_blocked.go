@@ -1,7 +1,6 @@
 package caddymodule
 
 import (
-	"errors"
 	"iter"
 	"net/http"
 
@@ -9,6 +8,7 @@ import (
 	"github.com/caddyserver/caddy/v2/caddyconfig/caddyfile"
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
 
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/config"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/decision"
 )
 
@@ -28,8 +28,6 @@ type MatchBlocked struct {
 	app *engine
 }
 
-var errAsksThrottle = errors.New("throttle_blocked cannot be used inside throttle: use it outside, among the site's own matchers")
-
 // CaddyModule returns the Caddy module information.
 func (MatchBlocked) CaddyModule() caddy.ModuleInfo {
 	return caddy.ModuleInfo{
@@ -43,7 +41,7 @@ func (m *MatchBlocked) Provision(ctx caddy.Context) error {
 	for _, within := range ctx.Modules() {
 		switch within.(type) {
 		case *App, *Handler:
-			return errAsksThrottle
+			return config.ErrAsksThrottle
 		}
 	}
 	app, err := ctx.App("throttle")

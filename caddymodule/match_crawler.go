@@ -15,6 +15,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/crawler"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/text"
 )
 
 func init() {
@@ -107,29 +108,29 @@ func (m *VerifiedCrawler) parse() (known []*crawler.Crawler, sources []string, e
 }
 
 // parseCrawler returns the crawler of a name, or the list that it is.
-func parseCrawler(text string) (*crawler.Crawler, string, error) {
-	if scheme, _, is := strings.Cut(text, "://"); is {
-		u, err := url.Parse(text)
+func parseCrawler(word string) (*crawler.Crawler, string, error) {
+	if scheme, _, is := strings.Cut(word, "://"); is {
+		u, err := url.Parse(word)
 		switch {
 		case strings.EqualFold(scheme, "http"):
-			return nil, "", fmt.Errorf("list %q would come over plain http, where anybody can change it: want https://", text)
+			return nil, "", fmt.Errorf("list %q would come over plain http, where anybody can change it: want https://", word)
 		case err != nil || u.Scheme != "https" || u.Host == "" || u.User != nil:
-			return nil, "", fmt.Errorf("invalid list %q: want a URL such as https://example.com/bots.json", text)
+			return nil, "", fmt.Errorf("invalid list %q: want a URL such as https://example.com/bots.json", word)
 		}
-		return nil, text, nil
+		return nil, word, nil
 	}
-	name := strings.ReplaceAll(strings.ToLower(text), "_", "-")
+	name := strings.ReplaceAll(strings.ToLower(word), "_", "-")
 	if c := crawler.Find(name); c != nil {
 		return c, "", nil
 	}
-	_, notAddress := netip.ParseAddr(text)
-	if _, notNetwork := netip.ParsePrefix(text); notAddress == nil || notNetwork == nil {
-		return nil, "", fmt.Errorf("unknown crawler %q: for addresses, want client_ip %[1]s", text)
+	_, notAddress := netip.ParseAddr(word)
+	if _, notNetwork := netip.ParsePrefix(word); notAddress == nil || notNetwork == nil {
+		return nil, "", fmt.Errorf("unknown crawler %q: for addresses, want client_ip %[1]s", word)
 	}
-	if meant := nearest(name, crawler.Names()); meant != "" {
-		return nil, "", fmt.Errorf("unknown crawler %q: did you mean %s?", text, meant)
+	if meant := text.Nearest(name, crawler.Names()); meant != "" {
+		return nil, "", fmt.Errorf("unknown crawler %q: did you mean %s?", word, meant)
 	}
-	return nil, "", fmt.Errorf("unknown crawler %q: want %s, or the list of another one, such as https://example.com/bots.json", text, strings.Join(crawler.Names(), ", "))
+	return nil, "", fmt.Errorf("unknown crawler %q: want %s, or the list of another one, such as https://example.com/bots.json", word, strings.Join(crawler.Names(), ", "))
 }
 
 // MatchWithError implements caddyhttp.RequestMatcherWithError.

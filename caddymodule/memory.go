@@ -10,6 +10,7 @@ import (
 	"github.com/caddyserver/caddy/v2/caddyconfig/caddyfile"
 	"go.uber.org/zap"
 
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/tokens"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket/memstore"
 )
@@ -123,19 +124,19 @@ func (m *Memory) UnmarshalCaddyfile(d *caddyfile.Dispenser) error {
 	seen := make(map[string]bool)
 	for nesting := d.Nesting(); d.NextBlock(nesting); {
 		option := d.Val()
-		if err := once(d, seen, option); err != nil {
+		if err := tokens.Once(d, seen, option); err != nil {
 			return err
 		}
 		var err error
 		switch option {
 		case "max_buckets":
-			err = parseArg(d, &m.MaxBuckets, parseWhole(1, mostBuckets))
+			err = tokens.ParseArg(d, &m.MaxBuckets, tokens.ParseWhole(1, mostBuckets))
 		case "snapshot":
-			err = parseArg(d, &m.Snapshot, parseWord)
+			err = tokens.ParseArg(d, &m.Snapshot, tokens.ParseWord)
 		case "snapshot_interval":
-			err = parseArg(d, &m.SnapshotInterval, parseSnapshotInterval)
+			err = tokens.ParseArg(d, &m.SnapshotInterval, parseSnapshotInterval)
 		default:
-			err = unknownOption(d, "store memory", []string{"max_buckets", "snapshot", "snapshot_interval"})
+			err = tokens.UnknownOption(d, "store memory", []string{"max_buckets", "snapshot", "snapshot_interval"})
 		}
 		if err != nil {
 			return err
@@ -145,7 +146,7 @@ func (m *Memory) UnmarshalCaddyfile(d *caddyfile.Dispenser) error {
 }
 
 func parseSnapshotInterval(word string) (caddy.Duration, error) {
-	interval, err := parseDuration(word)
+	interval, err := tokens.ParseDuration(word)
 	if err == nil && time.Duration(interval) < leastSnapshotInterval {
 		err = fmt.Errorf("invalid duration %q: want at least %v", word, leastSnapshotInterval)
 	}

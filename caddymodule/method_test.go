@@ -14,6 +14,8 @@ import (
 
 	"github.com/caddyserver/caddy/v2"
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
+
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/config"
 )
 
 // asFastCGISends are methods, and what Caddy's FastCGI client sends for them.
@@ -192,13 +194,13 @@ func TestAMethodIsJudgedAlikeInShadowAndBeforeABody(t *testing.T) {
 }
 
 func TestAMethodOutsideOfTheMatcherIsAnErrorInJSONToo(t *testing.T) {
-	for _, zone := range []Zone{
+	for _, zone := range []config.Zone{
 		{Match: matchers(`{"expression":"method('POST')"}`)},
 		{Exempt: matchers(`{"not":[{"vars":{"{http.request.method}":["GET"]}}]}`)},
-		{Cost: []Cost{{Match: matchers(`{"expression":{"expr":"{http.request.orig_method} == 'POST'"}}`), Value: "2"}}},
+		{Cost: []config.Cost{{Match: matchers(`{"expression":{"expr":"{http.request.orig_method} == 'POST'"}}`), Value: "2"}}},
 	} {
 		zone.Name, zone.Limit = "login", "5 1/s"
-		if _, err := zone.compile(nil); err == nil || !strings.Contains(err.Error(), "want the matcher method") {
+		if _, err := zone.Compile(nil); err == nil || !strings.Contains(err.Error(), "want the matcher method") {
 			t.Errorf("%+v: got %v, want an error that points to the matcher", zone, err)
 		}
 	}

@@ -12,8 +12,10 @@ import (
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
 	"go.uber.org/zap"
 
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/config"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/decision"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/routes"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/text"
 )
 
 // A zone that stands where it limits nothing is worse than an error: its owner finds out
@@ -210,15 +212,15 @@ func (c *serversConfig) visit(h *routes.Handler, place string, way routes.Way) {
 
 // note remembers what a zone needs of its place.
 func (c *serversConfig) note(raw []byte) {
-	var z Zone
+	var z config.Zone
 	if json.Unmarshal(raw, &z) != nil {
 		return
 	}
 	c.traits[z.Name] = zoneTraits{
-		keyedByForm: len(z.Match) == 0 && (z.Key == nil || z.Key.Missing != string(decision.Skip)) && slices.ContainsFunc(z.Key.sources(), func(k KeySource) bool { return k.Source == "form" }),
+		keyedByForm: len(z.Match) == 0 && (z.Key == nil || z.Key.Missing != string(decision.Skip)) && slices.ContainsFunc(z.Key.Given(), func(k config.KeySource) bool { return k.Source == "form" }),
 		ofAnything:  len(z.Match) == 0,
-		siteRoot:    slices.Contains(z.ExemptStaticFiles, StaticFiles{}),
-		told:        z.InFlight != nil && slices.ContainsFunc(z.InFlight.Rank, func(r Rank) bool { return r.Told != "" }),
+		siteRoot:    slices.Contains(z.ExemptStaticFiles, config.StaticFiles{}),
+		told:        z.InFlight != nil && slices.ContainsFunc(z.InFlight.Rank, func(r config.Rank) bool { return r.Told != "" }),
 		charges:     z.Limit != "",
 		hosts:       hostsOf(z.Match),
 		inFlight:    z.InFlight != nil,
@@ -251,7 +253,7 @@ func disjoint(a, b []string) bool {
 // check returns the names of global zones that no handler uses. It fails if
 // throttle_blocked names an unknown zone, if a zone never sees a request, or if static
 // files are exempt without a root.
-func (c *serversConfig) check(global []*Zone) (unused []string, err error) {
+func (c *serversConfig) check(global []*config.Zone) (unused []string, err error) {
 	used := make(map[string]bool)
 	var known []string
 	for i := range c.uses {
@@ -274,7 +276,7 @@ func (c *serversConfig) check(global []*Zone) (unused []string, err error) {
 		}
 	}
 	for _, asked := range c.asked {
-		switch meant := nearest(asked.zone, known); {
+		switch meant := text.Nearest(asked.zone, known); {
 		case asked.zone == "" || slices.Contains(known, asked.zone):
 		case meant != "":
 			return nil, fmt.Errorf("throttle_blocked asks about zone %q, which is not defined: did you mean %s?, in %s", asked.zone, meant, c.name(asked))

@@ -13,6 +13,7 @@ import (
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/admission"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/blocklist"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/body"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/config"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/override"
 	clientpass "github.com/caddy-throttle/caddy-throttle/caddymodule/internal/pass"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/settlement"
@@ -54,10 +55,7 @@ func leave(key string) error {
 // requestBuffers bounds what is held of the bodies of all requests together, for
 // in_flight ... buffer and to find out keys and costs. There is one, since there is one
 // memory, whatever configs are running.
-var requestBuffers = body.NewMemory(mostBuffered)
-
-// mostBuffered is in bytes.
-const mostBuffered = 64 << 20
+var requestBuffers = body.NewMemory(config.MostBuffered)
 
 // A liveZone holds the queues, the slots, the meter and the figures of a zone name. All
 // configs with that name share it, because requests of the last config are still served

@@ -19,8 +19,10 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/accesslog"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/config"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/decision"
 	logreplay "github.com/caddy-throttle/caddy-throttle/caddymodule/internal/replay"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/text"
 )
 
 // replayFlags are the flags of `caddy throttle replay`.
@@ -212,7 +214,7 @@ func (rp *replay) knows(zone string) error {
 		return nil
 	}
 	known := slices.Sorted(maps.Keys(rp.app.zones))
-	if meant := nearest(zone, known); meant != "" {
+	if meant := text.Nearest(zone, known); meant != "" {
 		return usageErrorf("the config has no zone %q: did you mean %s?", zone, meant)
 	}
 	return usageErrorf("the config has no zone %q: it has %s", zone, strings.Join(known, ", "))
@@ -400,7 +402,7 @@ func (rp *replay) missing(facts logFacts, shown string) (without map[string]bool
 	}
 	without = make(map[string]bool)
 	for _, name := range slices.Sorted(maps.Keys(rp.app.zones)) {
-		var definition Zone
+		var definition config.Zone
 		if err := json.Unmarshal([]byte(rp.app.zones[name].definition), &definition); err != nil {
 			return nil, nil, err
 		}
@@ -433,8 +435,8 @@ func (rp *replay) needsHost() bool {
 }
 
 // lacks returns why a zone cannot be replayed, or "".
-func (f *logFacts) lacks(z *Zone) string {
-	for _, k := range z.Key.sources() {
+func (f *logFacts) lacks(z *config.Zone) string {
+	for _, k := range z.Key.Given() {
 		switch {
 		case k.Source == "form":
 			return "its key is the form field " + strconv.Quote(k.Name) + ", and logs hold no bodies"
@@ -480,7 +482,7 @@ func (f *logFacts) lacksSecret(what string, readable, redacted bool) string {
 }
 
 // doubts says what a replay of a zone leaves out.
-func (f *logFacts) doubts(z *Zone) (notes []string) {
+func (f *logFacts) doubts(z *config.Zone) (notes []string) {
 	if z.Settle != nil && z.Settle.Source == "header" {
 		notes = append(notes, fmt.Sprintf("zone %s settles what a response header says, which logs do not hold: its charges stay as they were reserved.", z.Name))
 	}

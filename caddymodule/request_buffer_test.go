@@ -18,6 +18,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/config"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/decision"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/settlement"
 )
@@ -304,7 +305,7 @@ func TestAClientBuffersATenthOfTheMemory(t *testing.T) {
 	inSettleBubble(t, func(t *testing.T) {
 		s := newUploadSite(t, "zone slot {\nin_flight 100 buffer 64MiB\n}")
 		large, all := s.upload(office, "/")
-		go func() { _, _ = all.Write(make([]byte, mostBuffered/10-64<<10)) }()
+		go func() { _, _ = all.Write(make([]byte, config.MostBuffered/10-64<<10)) }()
 		quiet()
 		var small []*visit
 		bodies := []*io.PipeWriter{all}
@@ -322,7 +323,7 @@ func TestAClientBuffersATenthOfTheMemory(t *testing.T) {
 			body.Close()
 		}
 		pass(time.Minute)
-		if small[39].Body.String() != "end" || other.Body.String() != "end" || large.Body.Len() != mostBuffered/10-64<<10+3 {
+		if small[39].Body.String() != "end" || other.Body.String() != "end" || large.Body.Len() != config.MostBuffered/10-64<<10+3 {
 			t.Errorf("got %q, %q and %d bytes", small[39].Body, other.Body, large.Body.Len())
 		}
 		wantBuffered(t, 0)
@@ -334,7 +335,7 @@ func TestAClientBuffersATenthOfTheMemory(t *testing.T) {
 func TestWithoutMemoryTheSlotComesFirst(t *testing.T) {
 	inSettleBubble(t, func(t *testing.T) {
 		s := newUploadSite(t, "zone slot {\nin_flight 100 buffer 1MiB\n}")
-		if !requestBuffers.Reserve(mostBuffered) {
+		if !requestBuffers.Reserve(config.MostBuffered) {
 			t.Fatal("got no memory")
 		}
 		small, body := s.upload(visitor, "/")
@@ -347,7 +348,7 @@ func TestWithoutMemoryTheSlotComesFirst(t *testing.T) {
 		if small.Body.String() != "small" {
 			t.Errorf("got %d %q", small.Code, small.Body)
 		}
-		requestBuffers.Return(mostBuffered)
+		requestBuffers.Return(config.MostBuffered)
 		again, body := s.upload(office, "/")
 		if again.reached {
 			t.Error("got the next upload at the upstream, want it buffered")
@@ -377,10 +378,10 @@ func TestABodyWithoutMemoryIsUnread(t *testing.T) {
 			return v
 		}
 		post(office, "/") // is read, and costs 1
-		if !requestBuffers.Reserve(mostBuffered) {
+		if !requestBuffers.Reserve(config.MostBuffered) {
 			t.Fatal("got no memory")
 		}
-		defer requestBuffers.Return(mostBuffered)
+		defer requestBuffers.Return(config.MostBuffered)
 		post("203.0.113.77", "/login") // has the bucket of unclear forms
 		for addr, path := range map[string]string{office: "/", "203.0.113.78": "/login"} {
 			if v := post(addr, path); v.Code != http.StatusTooManyRequests || v.Header().Get("Retry-After") == "" {
@@ -626,8 +627,8 @@ func TestUploadsArriveWholeAndWithinTheMemory(t *testing.T) {
 	close(stop)
 	watching.Wait()
 	t.Logf("at most %d bytes buffered", most)
-	if most > mostBuffered {
-		t.Errorf("got %d bytes buffered, want at most %d", most, mostBuffered)
+	if most > config.MostBuffered {
+		t.Errorf("got %d bytes buffered, want at most %d", most, config.MostBuffered)
 	}
 	soon(t, "the memory", func() bool { return requestBuffers.Used() == 0 })
 	soon(t, "the slots", func() bool { _, served := slotsOf(t, "slots"); return served == 0 })

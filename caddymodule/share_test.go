@@ -23,6 +23,7 @@ import (
 	"go.uber.org/zap/zapcore"
 	"go.uber.org/zap/zaptest/observer"
 
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/config"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/decision"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/fairqueue"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
@@ -444,7 +445,7 @@ func TestBodiesOfRequestsThatWaitAreBounded(t *testing.T) {
 			t.Errorf("got %d bytes held, want %d, since the upstream has read neither", got, want)
 		}
 		pass(time.Minute)
-		rest := mostBuffered - requestBuffers.Used()
+		rest := config.MostBuffered - requestBuffers.Used()
 		if !requestBuffers.Reserve(rest) {
 			t.Fatal("got no memory, want what is left")
 		}

@@ -4,32 +4,26 @@ import (
 	"crypto/sha256"
 	"encoding/json"
 	"fmt"
-	"maps"
 	"slices"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/caddyserver/caddy/v2"
 	"github.com/caddyserver/caddy/v2/caddyconfig"
-	"github.com/caddyserver/caddy/v2/caddyconfig/caddyfile"
 	"github.com/prometheus/client_golang/prometheus"
 	"go.uber.org/zap"
 
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/config"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/sharedstore"
 )
-
-const mostNodes = 1000
-
-var storePolicies = []string{sharedstore.Local.String(), sharedstore.Allow.String(), sharedstore.Deny.String()}
 
 // provisionStore loads the store, and the fallback of a shared one.
 func (a *App) provisionStore(ctx caddy.Context) error {
 	if a.OnStoreError == "" {
 		a.OnStoreError = sharedstore.Local.String()
 	}
-	if !slices.Contains(storePolicies, a.OnStoreError) {
+	if !slices.Contains(config.StorePolicies, a.OnStoreError) {
 		return fmt.Errorf("invalid on_store_error %q: want local, allow or deny", a.OnStoreError)
 	}
 	if a.StoreTimeout == 0 {
@@ -41,7 +35,7 @@ func (a *App) provisionStore(ctx caddy.Context) error {
 	if a.Nodes == 0 {
 		a.Nodes = 1
 	}
-	if a.Nodes < 0 || a.Nodes > mostNodes {
+	if a.Nodes < 0 || a.Nodes > config.MostNodes {
 		return fmt.Errorf("invalid nodes %d: want the number of Caddys that share the store", a.Nodes)
 	}
 	if a.StoreRaw == nil {
@@ -276,59 +270,6 @@ func FillIn(options ...string) ([]string, error) {
 		}
 	}
 	return filled, nil
-}
-
-// UnmarshalStore sets up a shared store from Caddyfile tokens: its URL, and a block of
-// options. words are the options with one word, flags those without. try provisions a copy
-// of the store and cleans it up, so that the errors of that have a line. It is not called if
-// there are placeholders, whose values only the Caddy that runs may have.
-func UnmarshalStore(d *caddyfile.Dispenser, url *string, words map[string]*string, flags map[string]*bool, try func() error) error {
-	d.Next() // the store's name
-	name, here := d.Val(), place(d)
-	if err := parseSecret(d, url); err != nil {
-		return fmt.Errorf("%w: want store %s <url>", err, name)
-	}
-	seen := make(map[string]bool)
-	for nesting := d.Nesting(); d.NextBlock(nesting); {
-		option := d.Val()
-		if err := once(d, seen, option); err != nil {
-			return err
-		}
-		var err error
-		if word := words[option]; word != nil {
-			err = parseSecret(d, word)
-		} else if flag := flags[option]; flag != nil {
-			err = parseFlag(d, flag)
-		} else {
-			known := slices.Sorted(maps.Keys(words))
-			known = append(known, slices.Sorted(maps.Keys(flags))...)
-			err = unknownOption(d, "store "+name, known)
-		}
-		if err != nil {
-			return err
-		}
-	}
-	given := []string{*url}
-	for _, word := range words {
-		given = append(given, *word)
-	}
-	if strings.Contains(strings.Join(given, ""), "{") {
-		return nil
-	}
-	if err := try(); err != nil {
-		return fmt.Errorf("store %s: %w, %s", name, err, here)
-	}
-	return nil
-}
-
-// parseSecret reads the one word after an option. Errors do not show it.
-func parseSecret(d *caddyfile.Dispenser, target *string) error {
-	option, words := d.Val(), d.RemainingArgs()
-	if len(words) != 1 || words[0] == "" {
-		return d.Errf("%s needs one word after it: want one that is not empty, in quotes if it has spaces", option)
-	}
-	*target = words[0]
-	return nil
 }
 
 // Interface guards

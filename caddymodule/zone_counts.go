@@ -112,3 +112,33 @@ func (t *zoneCounts) Unsettled(charges int) {
 		t.unsettled.Add(float64(charges))
 	}
 }
+
+// mostMembers is how many of the new clients of a zone may become members without a
+// warning, as a fraction, and fewestMembers how many they must be for it.
+const (
+	mostMembers   = .2
+	fewestMembers = 20
+)
+
+// newcomers counts the clients that come without cookies, to find out whether the cookie
+// of members is one that all visitors get.
+type newcomers struct {
+	came, joined atomic.Int64
+	warned       atomic.Bool
+}
+
+// Answered implements decision.Reporter.
+func (t *zoneCounts) Answered(isNew bool, e clientpass.Event) {
+	if !isNew {
+		return
+	}
+	n := &t.newcomers
+	came := n.came.Add(1)
+	if e != clientpass.Joined && e != clientpass.Limited {
+		return
+	}
+	if joined := n.joined.Add(1); joined >= fewestMembers && float64(joined) > mostMembers*float64(came) && !n.warned.Swap(true) {
+		t.logger.Warn("more than a fifth of the clients that come without cookies become members at once: visitors who have not logged in seem to get the cookie or header of rank member",
+			zap.Int64("new_clients", came), zap.Int64("members", joined))
+	}
+}

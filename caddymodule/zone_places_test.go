@@ -10,6 +10,8 @@ import (
 
 	"github.com/caddyserver/caddy/v2"
 
+	zonefile "github.com/caddy-throttle/caddy-throttle/caddymodule/internal/caddyfile"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/config"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/golden"
 )
 
@@ -95,10 +97,10 @@ func zoneIn(t *testing.T, app, caddyfile string) (zone map[string]any, adapted [
 
 // optionsAndDetails returns the names of all options, and of details behind theirs.
 func optionsAndDetails() (names []string) {
-	for _, o := range zoneOptions {
-		names = append(names, o.name)
-		for _, d := range o.details {
-			names = append(names, o.name+" "+d.name)
+	for _, o := range zonefile.ZoneOptions {
+		names = append(names, o.Name)
+		for _, d := range o.Details {
+			names = append(names, o.Name+" "+d.Name)
 		}
 	}
 	return names
@@ -135,18 +137,18 @@ func TestEveryOptionOfAZoneMeansTheSameWhereverItStands(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		z := new(Zone)
+		z := new(config.Zone)
 		if err := caddy.StrictUnmarshalJSON(raw, z); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := z.compile(nil); err != nil {
+		if _, err := z.Compile(nil); err != nil {
 			t.Errorf("%s in JSON: got %v", name, err)
 		}
 		for field := range site {
 			fields[field] = true
 		}
 	}
-	zone := reflect.TypeFor[Zone]()
+	zone := reflect.TypeFor[config.Zone]()
 	for i := range zone.NumField() {
 		name, _, _ := strings.Cut(zone.Field(i).Tag.Get("json"), ",")
 		if zone.Field(i).IsExported() && !fields[name] {
@@ -158,31 +160,31 @@ func TestEveryOptionOfAZoneMeansTheSameWhereverItStands(t *testing.T) {
 // Options beside the zones are written into each zone, in a site and in the global
 // options.
 func TestEveryOptionBesideZonesIsThatOfEachZone(t *testing.T) {
-	for _, o := range zoneOptions {
-		if !o.beside {
+	for _, o := range zonefile.ZoneOptions {
+		if !o.Beside {
 			continue
 		}
-		option := slices.DeleteFunc(strings.Split(samples[o.name], "\n"), func(line string) bool {
+		option := slices.DeleteFunc(strings.Split(samples[o.Name], "\n"), func(line string) bool {
 			return strings.HasPrefix(line, "limit ") || strings.HasPrefix(line, "key ")
 		})
 		beside, inside := strings.Join(option, "\n"), "zone pages {\nkey header X-Key\nlimit 60 10/s\n"
 		want, _ := zoneIn(t, "http", "http://example.com {\nthrottle {\n"+inside+beside+"\n}\n}\n}")
 		got, _ := zoneIn(t, "http", "http://example.com {\nthrottle {\n"+beside+"\n"+inside+"}\n}\n}")
-		if o.name == "shadow" { // the word of the group
+		if o.Name == "shadow" { // the word of the group
 			want["shadow"] = map[string]any{"together": true}
 		}
-		if o.name == "shadow" {
+		if o.Name == "shadow" {
 			delete(got, "shadow_together") // by which the word beside zones is told from that in the zone
 		}
 		if !reflect.DeepEqual(got, want) {
-			t.Errorf("%s beside the zones of a site: got %v, want %v", o.name, got, want)
+			t.Errorf("%s beside the zones of a site: got %v, want %v", o.Name, got, want)
 		}
-		if slices.Contains(globalWords, o.name) {
+		if slices.Contains(zonefile.GlobalWords, o.Name) {
 			continue // holds for all sites, without being written into the zones
 		}
 		got, _ = zoneIn(t, "throttle", "{\nthrottle {\n"+beside+"\n"+inside+"}\n}\n}\nhttp://example.com {\nthrottle pages\n}")
 		if !reflect.DeepEqual(got, want) {
-			t.Errorf("%s beside the zones of the global options: got %v, want %v", o.name, got, want)
+			t.Errorf("%s beside the zones of the global options: got %v, want %v", o.Name, got, want)
 		}
 	}
 }
@@ -210,18 +212,18 @@ func linesOf(sample, name string) string {
 func TestNoOptionAndNoDetailIsTakenTwice(t *testing.T) {
 	for _, name := range optionsAndDetails() {
 		option, what, detailed := strings.Cut(name, " ")
-		o := &zoneOptions[optionNamed(option)]
+		o := &zonefile.ZoneOptions[zonefile.OptionNamed(option)]
 		lines, want := linesOf(samples[name], option), option+" is given twice"
 		twice := lines + "\n" + lines
 		if detailed {
-			d := &o.details[detailNamed(o, what)]
-			if d.repeats {
+			d := &o.Details[zonefile.DetailNamed(o, what)]
+			if d.Repeats {
 				continue
 			}
 			again := linesOf(lines, what)
-			if again == "" || d.block == nil {
+			if again == "" || d.Block == nil {
 				again = what
-				if d.syntax != "" {
+				if d.Syntax != "" {
 					again = regexp.MustCompile(what + ` ("[^"]*"|\S+)`).FindString(lines)
 				}
 			}
@@ -230,7 +232,7 @@ func TestNoOptionAndNoDetailIsTakenTwice(t *testing.T) {
 				block = "}"
 			}
 			twice, want = head+" {\n"+again+"\n"+block, what+" is given twice in "+option
-		} else if o.repeats {
+		} else if o.Repeats {
 			continue
 		}
 		text := strings.Replace(samples[name], lines, twice, 1)
@@ -243,13 +245,13 @@ func TestNoOptionAndNoDetailIsTakenTwice(t *testing.T) {
 // Every option has an example of wrong use, beside that of giving it twice.
 func TestEveryOptionOfAZoneHasAnErrorOfWrongUse(t *testing.T) {
 	caddyfiles := golden.Caddyfiles(t)
-	for _, o := range zoneOptions {
-		shown := slices.ContainsFunc(slices.Concat(mistakes, wrongWords), func(m mistake) bool { return strings.Contains("\n"+m.text, "\n"+o.name) })
+	for _, o := range zonefile.ZoneOptions {
+		shown := slices.ContainsFunc(slices.Concat(mistakes, wrongWords), func(m mistake) bool { return strings.Contains("\n"+m.text, "\n"+o.Name) })
 		for name, caddyfile := range caddyfiles {
-			shown = shown || strings.HasPrefix(name, "error_"+o.name) && strings.Contains(caddyfile, "\t"+o.name)
+			shown = shown || strings.HasPrefix(name, "error_"+o.Name) && strings.Contains(caddyfile, "\t"+o.Name)
 		}
 		if !shown {
-			t.Errorf("%s: got no example of wrong use, want one", o.name)
+			t.Errorf("%s: got no example of wrong use, want one", o.Name)
 		}
 	}
 }

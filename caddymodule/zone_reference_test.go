@@ -10,6 +10,8 @@ import (
 	"testing"
 
 	"github.com/caddyserver/caddy/v2/caddyconfig"
+
+	zonefile "github.com/caddy-throttle/caddy-throttle/caddymodule/internal/caddyfile"
 )
 
 // A referenceEntry is the section of an option in docs/zone-reference.md.
@@ -39,41 +41,41 @@ func zoneReference(t *testing.T) (entries []referenceEntry) {
 
 func TestTheZoneReferenceHasTheOptionsOfTheTable(t *testing.T) {
 	entries := zoneReference(t)
-	for i, o := range zoneOptions {
-		if i >= len(entries) || entries[i].name != o.name {
-			t.Fatalf("section %d: got %v, want %q", i+1, entries[min(i, len(entries)-1)].name, o.name)
+	for i, o := range zonefile.ZoneOptions {
+		if i >= len(entries) || entries[i].name != o.Name {
+			t.Fatalf("section %d: got %v, want %q", i+1, entries[min(i, len(entries)-1)].name, o.Name)
 		}
 		e := entries[i]
-		if got, want := e.line("Syntax"), "`"+o.usage()+"`"; got != want {
-			t.Errorf("%s: got the syntax %s, want %s", o.name, got, want)
+		if got, want := e.line("Syntax"), "`"+o.Usage()+"`"; got != want {
+			t.Errorf("%s: got the syntax %s, want %s", o.Name, got, want)
 		}
 		where := e.line("Where")
 		if !strings.Contains(where, "in a zone") && !strings.Contains(where, "In a zone") {
-			t.Errorf("%s: got %q, want where it stands", o.name, where)
+			t.Errorf("%s: got %q, want where it stands", o.Name, where)
 		}
-		if got := strings.Contains(where, "beside zones as their default"); got != o.beside {
-			t.Errorf("%s: got that it stands beside zones: %v, want %v", o.name, got, o.beside)
+		if got := strings.Contains(where, "beside zones as their default"); got != o.Beside {
+			t.Errorf("%s: got that it stands beside zones: %v, want %v", o.Name, got, o.Beside)
 		}
-		if got := regexp.MustCompile(`(?i)repeat`).MatchString(where); got != o.repeats {
-			t.Errorf("%s: got that it may repeat: %v, want %v", o.name, got, o.repeats)
+		if got := regexp.MustCompile(`(?i)repeat`).MatchString(where); got != o.Repeats {
+			t.Errorf("%s: got that it may repeat: %v, want %v", o.Name, got, o.Repeats)
 		}
 		if e.line("Default") == "" {
-			t.Errorf("%s: got no default", o.name)
+			t.Errorf("%s: got no default", o.Name)
 		}
-		for _, d := range o.details {
-			if !strings.Contains(e.text, "`"+d.name) && !strings.Contains(e.text, "\n#### "+o.name+" "+d.name+"\n") {
-				t.Errorf("%s: got nothing about %s", o.name, d.name)
+		for _, d := range o.Details {
+			if !strings.Contains(e.text, "`"+d.Name) && !strings.Contains(e.text, "\n#### "+o.Name+" "+d.Name+"\n") {
+				t.Errorf("%s: got nothing about %s", o.Name, d.Name)
 			}
 		}
 		if !strings.Contains(e.text, "```caddyfile\n") {
-			t.Errorf("%s: got no example", o.name)
+			t.Errorf("%s: got no example", o.Name)
 		}
 		if !strings.Contains(e.text, "\n**Usual mistake:** ") {
-			t.Errorf("%s: got no usual mistake", o.name)
+			t.Errorf("%s: got no usual mistake", o.Name)
 		}
 	}
-	if len(entries) != len(zoneOptions) {
-		t.Errorf("got %d options in the reference, want %d", len(entries), len(zoneOptions))
+	if len(entries) != len(zonefile.ZoneOptions) {
+		t.Errorf("got %d options in the reference, want %d", len(entries), len(zonefile.ZoneOptions))
 	}
 }
 
@@ -96,7 +98,7 @@ func TestTheZoneReferenceLeadsToEachOption(t *testing.T) {
 	if row, _, _ := strings.Cut(strings.TrimPrefix(table, "|---|---|\n"), "\n"); len(got) < len(first) || !slices.Equal(got[:len(first)], first) || strings.Count(row, "](#") != len(first) {
 		t.Errorf("got %v, want a row of %v first", got, first)
 	}
-	want := optionNames(func(zoneOption) bool { return true })
+	want := zonefile.OptionNames(func(zonefile.ZoneOption) bool { return true })
 	slices.Sort(got)
 	slices.Sort(want)
 	if !slices.Equal(got, want) || len(want) != 18 {
@@ -126,7 +128,7 @@ func TestTheZoneReferenceGivesTheDefaults(t *testing.T) {
 		if len(handlers) != 1 || len(handlers[0].Zone) != 1 {
 			t.Fatalf("got %v, want one zone", handlers)
 		}
-		definition, err := handlers[0].Zone[0].definition()
+		definition, err := handlers[0].Zone[0].Definition()
 		if err != nil {
 			t.Fatal(err)
 		}

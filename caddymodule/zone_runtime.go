@@ -13,7 +13,9 @@ import (
 	"go.uber.org/zap"
 	"golang.org/x/time/rate"
 
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/config"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/decision"
+	clientpass "github.com/caddy-throttle/caddy-throttle/caddymodule/internal/pass"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/sharedstore"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
 )
@@ -46,21 +48,21 @@ type runningZone struct {
 
 // newRunningZone returns the zone of a rule that was compiled and loaded. It joins the
 // queues and slots that other configs share.
-func newRunningZone(a *App, definition *Zone, rule *decision.Rule, text string) (*runningZone, error) {
-	full := definition.withDefaults()
+func newRunningZone(a *App, definition *config.Zone, rule *decision.Rule, text string) (*runningZone, error) {
+	full := definition.WithDefaults()
 	z := &runningZone{
 		Rule: rule, definition: text,
-		inventable: inventable(definition.Key.sources()) && full.Key.Unlisted == "",
-		common:     definition.Limit != "" && rule.Match == nil && !rule.Key.HasAddress() && !inventable(definition.Key.sources()), readsHeaders: readsHeaders(definition.Key.sources()),
+		inventable: config.Inventable(definition.Key.Given()) && full.Key.Unlisted == "",
+		common:     definition.Limit != "" && rule.Match == nil && !rule.Key.HasAddress() && !config.Inventable(definition.Key.Given()), readsHeaders: config.ReadsHeaders(definition.Key.Given()),
 		overrideFile: a.overrideFiles.named(definition.OverrideFile),
 	}
 	if a.Shadow && rule.Shadow == 0 {
 		rule.Shadow = decision.ShadowGlobal
 	}
 	z.policy, _ = sharedstore.ParsePolicy(cmp.Or(definition.OnStoreError, a.OnStoreError)) // both have been checked
-	z.logLimit, _ = parseLogRefused(full.Refusal.Log)                                      // which has been checked
+	z.logLimit, _ = config.ParseLogRefused(full.Refusal.Log)                               // which has been checked
 	a.limitsLog = a.limitsLog || z.logLimit != nil
-	for _, cost := range definition.constants(rule) {
+	for _, cost := range definition.Constants(rule) {
 		rule.Dearest = max(rule.Dearest, cost)
 	}
 	var err error
@@ -79,8 +81,8 @@ func newRunningZone(a *App, definition *Zone, rule *decision.Rule, text string) 
 }
 
 // warn logs warnings about settings that probably do not work as meant.
-func (z *runningZone) warn(definition *Zone) {
-	for _, source := range definition.Key.sources() {
+func (z *runningZone) warn(definition *config.Zone) {
+	for _, source := range definition.Key.Given() {
 		if source.Source == "header" && strings.ContainsAny(source.Name, "_.") {
 			z.logger.Warn("Caddy drops headers with _ or . in their names unless they are listed in expected_underscore_headers or expected_dot_headers of the server: this key may always be missing",
 				zap.String("header", source.Name))
@@ -89,7 +91,7 @@ func (z *runningZone) warn(definition *Zone) {
 	if z.Block != nil && z.Settle != nil && !z.Settle.After {
 		z.logger.Warn("zone blocks clients for what their requests reserve, before the response says what they cost: add after to settle")
 	}
-	if wait := longestWait(z.Rule); wait > patientClient && z.Share == nil { // share has a warning of its own
+	if wait := config.LongestWait(z.Rule); wait > patientClient && z.Share == nil { // share has a warning of its own
 		warning := "requests may wait longer than most clients do: give delay a wait, or the limit a smaller capacity or a faster leak"
 		if z.MaxWait > 0 {
 			warning = "requests may wait longer than most clients do: set a shorter wait"
@@ -117,12 +119,12 @@ func (z *runningZone) warnOversize() {
 }
 
 // warnShare logs warnings about a zone with share.
-func (z *runningZone) warnShare(definition *Zone) {
-	if z.MaxWait > longestShareWait {
+func (z *runningZone) warnShare(definition *config.Zone) {
+	if z.MaxWait > config.LongestShareWait {
 		z.logger.Warn("requests may wait for their turn longer than people do, who then come again while the upstream works for nobody: set its wait to 8s or less",
 			zap.Float64("wait_seconds", z.MaxWait.Seconds()))
 	}
-	if inventable(definition.InFlight.Share) {
+	if config.Inventable(definition.InFlight.Share) {
 		z.logger.Warn("clients take turns by values that they choose, so a client can get a new turn with every request: want share client_ip")
 	}
 }
@@ -160,5 +162,44 @@ func (z *runningZone) warnStatic(r *http.Request) {
 		}
 		z.logger.Warn("the upstream answered a request that exempt static_files took for a file; it is charged afterwards: serve files before the upstream is asked",
 			zap.String("uri", asked.RequestURI))
+	}
+}
+
+// passOf returns what issues the passes of a zone, or nil if the zone sends none.
+func passOf(rule *decision.Rule) *clientpass.Zone {
+	if rule.Ranks == nil {
+		return nil
+	}
+	return rule.Ranks.Pass
+}
+
+// warnRanks logs warnings about ranks that do not hold what they promise.
+func (z *runningZone) warnRanks() {
+	for _, rank := range z.Ranks.Weak {
+		z.logger.Warn("clients choose their path, query, headers and cookies, so any client can take this rank: add a matcher that they cannot forge, such as client_ip or verified_crawler, or use rank member issued or told",
+			zap.String("rank", rank))
+	}
+	if z.Ranks.Pass != nil && z.Shadow != 0 {
+		z.logger.Info("a zone in shadow sends no passes, so how many clients would have returned is unknown: those who would be refused count as if all came for the first time")
+	}
+}
+
+// stripTold removes headers from a request by which only the upstream may name users.
+func (h *throttler) stripTold(r *http.Request) {
+	for _, name := range h.told {
+		delete(r.Header, name)
+	}
+}
+
+// addTold notes the headers in which the upstream names users to a zone.
+func (h *throttler) addTold(z *runningZone) {
+	pass := passOf(z.Rule)
+	if pass == nil {
+		return
+	}
+	for _, told := range pass.Told {
+		if !slices.Contains(h.told, told.Header) {
+			h.told = append(h.told, told.Header)
+		}
 	}
 }

@@ -9,6 +9,7 @@ import (
 	"github.com/caddyserver/caddy/v2/caddyconfig/caddyfile"
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/tokens"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/sharedstore"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket/pgstore"
 )
@@ -89,7 +90,7 @@ func (p *Postgres) Cleanup() error { return p.key.Release() }
 //	    logged
 //	}
 func (p *Postgres) UnmarshalCaddyfile(d *caddyfile.Dispenser) error {
-	return caddymodule.UnmarshalStore(d, &p.URL, map[string]*string{
+	return tokens.UnmarshalStore(d, &p.URL, map[string]*string{
 		"username": &p.Username, "password": &p.Password, "prefix": &p.Prefix, "table": &p.Table,
 	}, map[string]*bool{"logged": &p.Logged}, func() error { return p.try() })
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/caddyserver/caddy/v2/caddyconfig/caddyfile"
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/tokens"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/sharedstore"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket/redisstore"
 )
@@ -119,7 +120,7 @@ func (r *Redis) Cleanup() error { return r.key.Release() }
 //	    tls_ca <file>
 //	}
 func (r *Redis) UnmarshalCaddyfile(d *caddyfile.Dispenser) error {
-	return caddymodule.UnmarshalStore(d, &r.URL, map[string]*string{
+	return tokens.UnmarshalStore(d, &r.URL, map[string]*string{
 		"username": &r.Username, "password": &r.Password,
 		"sentinel_username": &r.SentinelUsername, "sentinel_password": &r.SentinelPassword,
 		"prefix": &r.Prefix, "tls_ca": &r.TLSCA,

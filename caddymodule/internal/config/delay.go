@@ -1,4 +1,4 @@
-package caddymodule
+package config
 
 import (
 	"errors"
@@ -34,12 +34,12 @@ func (c *compilation) compileDelay() error {
 	}
 	switch {
 	case d.Wait < 0:
-		return about("delay wait", 0, fmt.Errorf("invalid wait %v: want a duration above 0, such as 3s", time.Duration(d.Wait)))
-	case d.Queue < 1 || d.Queue > mostAtOnce:
-		return about("delay queue", 0, fmt.Errorf("invalid queue %d: want a number from 1 to %d", d.Queue, mostAtOnce))
+		return About("delay wait", 0, fmt.Errorf("invalid wait %v: want a duration above 0, such as 3s", time.Duration(d.Wait)))
+	case d.Queue < 1 || d.Queue > MostAtOnce:
+		return About("delay queue", 0, fmt.Errorf("invalid queue %d: want a number from 1 to %d", d.Queue, MostAtOnce))
 	}
 	if err := c.checkUndelayed(d.Undelayed); err != nil {
-		return about("delay", 0, err)
+		return About("delay", 0, err)
 	}
 	c.rule.Delay, c.rule.MaxWait, c.rule.MaxWaiting = &d.Undelayed, time.Duration(d.Wait), d.Queue
 	return nil
@@ -54,7 +54,7 @@ func (c *compilation) checkUndelayed(undelayed float64) error {
 		return errors.New("delay and settle ... after exclude each other: a request that reserves nothing has no place in the queue")
 	}
 	least := 0.0
-	if costs := c.constants(c.rule); len(costs) > 0 {
+	if costs := c.Constants(c.rule); len(costs) > 0 {
 		least = slices.Min(costs)
 	}
 	if undelayed+least >= c.rule.Limit.Capacity {
@@ -63,8 +63,8 @@ func (c *compilation) checkUndelayed(undelayed float64) error {
 	return nil
 }
 
-// longestWait returns how long a request of the rule may wait.
-func longestWait(r *decision.Rule) time.Duration {
+// LongestWait returns how long a request of the rule may wait.
+func LongestWait(r *decision.Rule) time.Duration {
 	if r.Delay == nil {
 		return r.MaxWait
 	}

@@ -1,4 +1,4 @@
-package caddymodule
+package config
 
 import (
 	"errors"
@@ -66,17 +66,17 @@ func (c *compilation) compileSettle() error {
 	}
 	rule, err := c.Settle.compile()
 	if err != nil {
-		return about("settle", 0, fmt.Errorf("parsing settle: %w", err))
+		return About("settle", 0, fmt.Errorf("parsing settle: %w", err))
 	}
 	debt := c.rule.Limit.Capacity
 	if c.Settle.Debt != nil {
 		debt = *c.Settle.Debt
 	}
 	if err := c.rule.Limit.ValidateDebt(debt); err != nil {
-		return about("settle debt", 0, err)
+		return About("settle debt", 0, err)
 	}
-	if !rule.After && slices.Contains(c.constants(c.rule), 0) {
-		return about("cost", 0, errors.New("cost 0 reserves nothing, so any number of requests pass before the first is settled: want a cost, or settle ... after"))
+	if !rule.After && slices.Contains(c.Constants(c.rule), 0) {
+		return About("cost", 0, errors.New("cost 0 reserves nothing, so any number of requests pass before the first is settled: want a cost, or settle ... after"))
 	}
 	c.rule.Settle, c.rule.Debt = rule, c.Settle.Debt
 	return nil
@@ -100,8 +100,8 @@ func (s *Settle) compile() (*settlement.Rule, error) {
 	switch {
 	case s.Workers != 0 && s.Source != "seconds":
 		return nil, fmt.Errorf("settle %s: workers have no meaning here: want settle seconds <workers>", s.Source)
-	case s.Workers < 0 || s.Workers > mostAtOnce:
-		return nil, fmt.Errorf("invalid workers %d: want a number from 1 to %d", s.Workers, mostAtOnce)
+	case s.Workers < 0 || s.Workers > MostAtOnce:
+		return nil, fmt.Errorf("invalid workers %d: want a number from 1 to %d", s.Workers, MostAtOnce)
 	}
 	source, err := settlement.ParseSource(s.Source)
 	if err != nil {

@@ -1,4 +1,4 @@
-package caddymodule
+package config
 
 import (
 	"cmp"
@@ -75,7 +75,7 @@ const (
 	shareQueue       = 200
 	shareStatus      = http.StatusServiceUnavailable
 	wholeZone        = "all"           // the key
-	longestShareWait = 8 * time.Second // without a warning: people do not wait much longer
+	LongestShareWait = 8 * time.Second // without a warning: people do not wait much longer
 )
 
 // shares reports whether clients take turns for the slots of the zone.
@@ -98,20 +98,20 @@ func (c *compilation) compileInFlight() error {
 	}
 	buffer, err := parseBuffer(f.Buffer)
 	switch {
-	case f.Slots < 1 || f.Slots > mostAtOnce:
-		return about("in_flight", 0, fmt.Errorf("invalid number of slots %d: want one from 1 to %d", f.Slots, mostAtOnce))
+	case f.Slots < 1 || f.Slots > MostAtOnce:
+		return About("in_flight", 0, fmt.Errorf("invalid number of slots %d: want one from 1 to %d", f.Slots, MostAtOnce))
 	case f.Wait < 0:
-		return about("in_flight wait", 0, fmt.Errorf("invalid wait %v: want a duration above 0, such as 8s", time.Duration(f.Wait)))
+		return About("in_flight wait", 0, fmt.Errorf("invalid wait %v: want a duration above 0, such as 8s", time.Duration(f.Wait)))
 	case f.Wait > 0 && !c.rule.Bucketless():
-		return about("in_flight wait", 0, errors.New("in_flight ... wait has no meaning beside limit: want a zone of its own for slots that requests wait for"))
+		return About("in_flight wait", 0, errors.New("in_flight ... wait has no meaning beside limit: want a zone of its own for slots that requests wait for"))
 	case c.written.InFlight.Queue != 0 && f.Wait == 0:
-		return about("in_flight queue", 0, errors.New("in_flight ... queue has no meaning without wait: requests that find no slot are refused at once"))
-	case f.Queue < 1 || f.Queue > mostAtOnce:
-		return about("in_flight queue", 0, fmt.Errorf("invalid queue %d: want a number from 1 to %d", f.Queue, mostAtOnce))
+		return About("in_flight queue", 0, errors.New("in_flight ... queue has no meaning without wait: requests that find no slot are refused at once"))
+	case f.Queue < 1 || f.Queue > MostAtOnce:
+		return About("in_flight queue", 0, fmt.Errorf("invalid queue %d: want a number from 1 to %d", f.Queue, MostAtOnce))
 	case f.WarmUp < 0:
-		return about("in_flight warm_up", 0, fmt.Errorf("invalid warm_up %v: want a duration above 0, such as 30s", time.Duration(f.WarmUp)))
+		return About("in_flight warm_up", 0, fmt.Errorf("invalid warm_up %v: want a duration above 0, such as 30s", time.Duration(f.WarmUp)))
 	case err != nil:
-		return about("in_flight buffer", 0, err)
+		return About("in_flight buffer", 0, err)
 	}
 	r := c.rule
 	r.InFlight, r.WarmUp, r.RequestBuffer = f.Slots, time.Duration(f.WarmUp), buffer
@@ -128,7 +128,7 @@ func parseBuffer(text string) (int64, error) {
 	if text == "" {
 		return 0, nil
 	}
-	return parseSize(mostBuffered)(text)
+	return ParseSize(MostBuffered)(text)
 }
 
 // checkShare refuses what makes no sense in a zone with share. It comes before the key is
@@ -139,13 +139,13 @@ func (c *compilation) checkShare() error {
 	}
 	switch {
 	case c.Limit != "":
-		return about("limit", 0, errors.New("limit and in_flight ... share exclude each other: a zone with share limits how many requests are in flight, so give the bucket a zone of its own"))
-	case c.written.Key.sources() == nil && len(c.Override) > 0:
-		return about("override", 0, errors.New("override has no meaning with share and without key, because all clients have one key: want exempt client_ip <network> for those who need no slot"))
-	case c.written.Key.sources() == nil && c.OverrideFile != "":
-		return about("override_file", 0, errors.New("override_file has no meaning with share and without key, because all clients have one key"))
+		return About("limit", 0, errors.New("limit and in_flight ... share exclude each other: a zone with share limits how many requests are in flight, so give the bucket a zone of its own"))
+	case c.written.Key.Given() == nil && len(c.Override) > 0:
+		return About("override", 0, errors.New("override has no meaning with share and without key, because all clients have one key: want exempt client_ip <network> for those who need no slot"))
+	case c.written.Key.Given() == nil && c.OverrideFile != "":
+		return About("override_file", 0, errors.New("override_file has no meaning with share and without key, because all clients have one key"))
 	case c.Enforce != 100:
-		return about("enforce", 0, errors.New("enforce has no meaning with share, because all clients take turns for the same slots: want shadow for a dry run"))
+		return About("enforce", 0, errors.New("enforce has no meaning with share, because all clients take turns for the same slots: want shadow for a dry run"))
 	}
 	return nil
 }
@@ -157,34 +157,37 @@ func (c *compilation) compileShare() error {
 		return nil
 	}
 	if c.rule.Key.HasAddress() {
-		return about("in_flight share", 0, errors.New("share has no meaning with a key that holds client_ip: each client would have slots of its own, and nobody to take turns with; leave the key out"))
+		return About("in_flight share", 0, errors.New("share has no meaning with a key that holds client_ip: each client would have slots of its own, and nobody to take turns with; leave the key out"))
 	}
 	if !slices.ContainsFunc(sources, func(k KeySource) bool { return k.Source != "text" }) {
-		return about("in_flight share", 0, errors.New("share has no meaning with a text alone: all clients would be one client, who takes turns with nobody; want client_ip or another key source"))
+		return About("in_flight share", 0, errors.New("share has no meaning with a text alone: all clients would be one client, who takes turns with nobody; want client_ip or another key source"))
 	}
 	if err := checkRepeated(sources); err != nil {
-		return about("in_flight share", 0, err)
+		return About("in_flight share", 0, err)
 	}
 	lines, err := override.NewLines(bucketkey.TableConfig{IPv4Bits: c.Key.IPv4, IPv6Bits: c.Key.IPv6}, nil)
 	if err != nil {
-		return about("in_flight share", 0, err)
+		return About("in_flight share", 0, err)
 	}
 	share := &decision.Rule{Name: c.Name, Key: decision.Key{
 		Overrides: lines, Routes: c.rule.Key.Routes, IPv4Bits: c.Key.IPv4, IPv6Bits: c.Key.IPv6,
 	}}
 	for _, source := range sources {
 		if source.Source == "form" {
-			return about("in_flight share", 0, errors.New("share takes no form fields: requests take their turn before their bodies are read"))
+			return About("in_flight share", 0, errors.New("share takes no form fields: requests take their turn before their bodies are read"))
 		}
 		part, err := c.compilePart(source)
 		if err != nil {
-			return about("in_flight share", 0, err)
+			return About("in_flight share", 0, err)
 		}
 		share.Key.Parts = append(share.Key.Parts, part)
 	}
 	if namesRoute(sources) && len(c.Route) == 0 {
-		return about("in_flight share", 0, errNoRoutes)
+		return About("in_flight share", 0, errNoRoutes)
 	}
 	c.rule.Share = share
 	return nil
 }
+
+// MostBuffered is in bytes.
+const MostBuffered = 64 << 20

@@ -1,4 +1,4 @@
-package caddymodule
+package config
 
 import (
 	"context"
@@ -17,27 +17,27 @@ import (
 // Matchers that are accepted and never match are worse than an error: their owner finds
 // out when the limit is needed. This file refuses them.
 
-// checkPaths refuses paths that no request has, in any matcher `path` of a set.
-func checkPaths(set caddy.ModuleMap) error {
+// CheckPaths refuses paths that no request has, in any matcher `path` of a set.
+func CheckPaths(set caddy.ModuleMap) error {
 	if raw := set["path"]; raw != nil {
 		var paths caddyhttp.MatchPath
 		if err := json.Unmarshal(raw, &paths); err != nil {
 			return fmt.Errorf("reading the matcher path: %w", err)
 		}
-		if err := checkPathList(paths); err != nil {
+		if err := CheckPathList(paths); err != nil {
 			return err
 		}
 	}
 	for _, excluded := range excludedBy(set) {
-		if err := checkPaths(excluded); err != nil {
+		if err := CheckPaths(excluded); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// checkPathList refuses paths that no request has, as the matcher `path` takes them.
-func checkPathList(paths []string) error {
+// CheckPathList refuses paths that no request has, as the matcher `path` takes them.
+func CheckPathList(paths []string) error {
 	if len(paths) == 0 {
 		return errors.New("path has no paths: want at least one, such as path /wp-login.php*")
 	}
@@ -51,7 +51,7 @@ func checkPathList(paths []string) error {
 		case strings.Contains(path, "?") && !strings.Contains(path, "{"):
 			before, _, _ := strings.Cut(path, "?")
 			return fmt.Errorf("path %q never matches, since paths end before the question mark: want path %s, and query <name>=<value> for the rest", path, before)
-		case slices.Contains(matcherWords, path):
+		case slices.Contains(MatcherWords, path):
 			return errTwoMatchers("path", path)
 		case strings.HasSuffix(path, ",") || strings.Contains(path, ",/"):
 			return fmt.Errorf("path %q has a comma in it: want spaces between paths", path)
@@ -62,8 +62,8 @@ func checkPathList(paths []string) error {
 	return nil
 }
 
-// matcherWords are matchers that owners put behind another one on the same line.
-var matcherWords = []string{"path", "method", "header", "host", "client_ip", "remote_ip", "query", "not", "path_regexp", "header_regexp"}
+// MatcherWords are matchers that owners put behind another one on the same line.
+var MatcherWords = []string{"path", "method", "header", "host", "client_ip", "remote_ip", "query", "not", "path_regexp", "header_regexp"}
 
 func errTwoMatchers(matcher, word string) error {
 	return fmt.Errorf("%s %q never matches: for two matchers at once, want a block, and each on a line of its own", matcher, word)
@@ -78,9 +78,9 @@ func pathOf(location string) string {
 	return parsed.Path
 }
 
-// checkTails refuses matchers for limits that name a PHP script without what may follow its
+// CheckTails refuses matchers for limits that name a PHP script without what may follow its
 // name: PHP runs the script for /script.php/x, too, so clients would evade the limit.
-func checkTails(set caddy.ModuleMap) error {
+func CheckTails(set caddy.ModuleMap) error {
 	var paths caddyhttp.MatchPath
 	if raw := set["path"]; raw != nil && json.Unmarshal(raw, &paths) == nil {
 		if err := checkTailsOf(paths); err != nil {
@@ -103,8 +103,8 @@ func checkTailsOf(paths []string) error {
 	return nil
 }
 
-// checkExempt refuses exemptions of all requests.
-func checkExempt(set caddy.ModuleMap) error {
+// CheckExempt refuses exemptions of all requests.
+func CheckExempt(set caddy.ModuleMap) error {
 	if len(set) != 1 {
 		return nil
 	}
@@ -122,9 +122,9 @@ func checkExempt(set caddy.ModuleMap) error {
 	return nil
 }
 
-// doubtful says what is probably not meant by a set of matchers, or "". An exemption by what
+// Doubtful says what is probably not meant by a set of matchers, or "". An exemption by what
 // anybody can send is one that anybody has.
-func doubtful(set caddy.ModuleMap, exempts bool) string {
+func Doubtful(set caddy.ModuleMap, exempts bool) string {
 	var paths caddyhttp.MatchPath
 	_ = json.Unmarshal(set["path"], &paths) // none if there is no such matcher
 	var headers caddyhttp.MatchHeader
@@ -154,11 +154,11 @@ func doubtful(set caddy.ModuleMap, exempts bool) string {
 	return ""
 }
 
-// doubts says what is probably not meant by the matchers of the zone.
-func (z *Zone) doubts() (doubts []string) {
+// Doubts says what is probably not meant by the matchers of the zone.
+func (z *Zone) Doubts() (doubts []string) {
 	for exempts, sets := range []caddyhttp.RawMatcherSets{z.Match, z.Exempt} {
 		for _, set := range sets {
-			if doubt := doubtful(set, exempts == 1); doubt != "" {
+			if doubt := Doubtful(set, exempts == 1); doubt != "" {
 				doubts = append(doubts, doubt)
 			}
 		}
@@ -166,9 +166,9 @@ func (z *Zone) doubts() (doubts []string) {
 	return doubts
 }
 
-// checkSyntax refuses matchers that Caddy would refuse only when it loads the config,
+// CheckSyntax refuses matchers that Caddy would refuse only when it loads the config,
 // where the error has no line, and methods and hosts that no request has.
-func checkSyntax(set caddy.ModuleMap) error {
+func CheckSyntax(set caddy.ModuleMap) error {
 	for _, matcher := range []string{"method", "host"} {
 		if err := checkWords(matcher, set[matcher]); err != nil {
 			return err
@@ -187,7 +187,7 @@ func checkSyntax(set caddy.ModuleMap) error {
 		return err
 	}
 	for _, excluded := range excludedBy(set) {
-		if err := checkSyntax(excluded); err != nil {
+		if err := CheckSyntax(excluded); err != nil {
 			return err
 		}
 	}
@@ -201,7 +201,7 @@ func checkWords(matcher string, raw json.RawMessage) error {
 		return nil
 	}
 	for i, word := range words {
-		if i > 0 && slices.Contains(matcherWords, word) {
+		if i > 0 && slices.Contains(MatcherWords, word) {
 			return errTwoMatchers(matcher, word)
 		}
 		if strings.Contains(word, ",") {
@@ -225,7 +225,7 @@ func rangesOf(raw json.RawMessage) []string {
 // checkRanges refuses addresses that a matcher of addresses cannot read.
 func checkRanges(matcher string, raw json.RawMessage) error {
 	for _, word := range rangesOf(raw) {
-		if slices.Contains(matcherWords, word) {
+		if slices.Contains(MatcherWords, word) {
 			return errTwoMatchers(matcher, word)
 		}
 		_, notAddress := netip.ParseAddr(word)
@@ -261,25 +261,25 @@ func checkExpressions(set caddy.ModuleMap) error {
 	return nil
 }
 
-// checkMatcherSet refuses what the functions above do, matchers that look at the method as
+// CheckMatcherSet refuses what the functions above do, matchers that look at the method as
 // the client sent it, and throttle_blocked, which throttle itself decides.
-func checkMatcherSet(set caddy.ModuleMap) error {
+func CheckMatcherSet(set caddy.ModuleMap) error {
 	if asksThrottle(set) {
-		return errAsksThrottle
+		return ErrAsksThrottle
 	}
-	if err := checkPaths(set); err != nil {
+	if err := CheckPaths(set); err != nil {
 		return err
 	}
 	if err := checkMethods(set); err != nil {
 		return err
 	}
-	return checkSyntax(set)
+	return CheckSyntax(set)
 }
 
-// checkMatcherSets checks each set of matchers.
-func checkMatcherSets(sets caddyhttp.RawMatcherSets) error {
+// CheckMatcherSets checks each set of matchers.
+func CheckMatcherSets(sets caddyhttp.RawMatcherSets) error {
 	for _, set := range sets {
-		if err := checkMatcherSet(set); err != nil {
+		if err := CheckMatcherSet(set); err != nil {
 			return err
 		}
 	}
@@ -298,3 +298,5 @@ func excludedBy(set caddy.ModuleMap) (excluded []caddy.ModuleMap) {
 	}
 	return excluded
 }
+
+var ErrAsksThrottle = errors.New("throttle_blocked cannot be used inside throttle: use it outside, among the site's own matchers")

@@ -1,11 +1,7 @@
-// Package caddymodule adds rate limiting to Caddy: the handler `throttle` protects
-// upstreams with leaky buckets.
-//
-// The exported structs are the JSON config, and their comments are its manual.
-// [Zone] describes a limit, [Handler] charges requests to zones, and [App] holds
-// the global options. A request's way through the code is [Handler.ServeHTTP]. The
-// Caddyfile is sugar for the JSON.
-package caddymodule
+// Package config is the JSON of the modules, its manual, its defaults, and what turns it
+// into the rules that requests meet. Begin with [Zone] and [Zone.Compile]. It may import
+// decision and the packages of one concept, and nothing that runs.
+package config
 
 import (
 	"bytes"
@@ -18,8 +14,23 @@ import (
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/staticfile"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/text"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/sharedstore"
 	bucketkey "github.com/caddy-throttle/caddy-throttle/leakybucket/key"
 )
+
+// ErrUnknownZone reports a zone that is nothing but a name, and none of the zones in
+// the global options.
+func ErrUnknownZone(name string, known []string) error {
+	if meant := text.Nearest(name, known); meant != "" {
+		return fmt.Errorf("unknown zone %q: did you mean %s?", name, meant)
+	}
+	return fmt.Errorf("unknown zone %q: no zone of that name is defined in the global options; define it there, or give it a limit here", name)
+}
+
+const MostNodes = 1000
+
+var StorePolicies = []string{sharedstore.Local.String(), sharedstore.Allow.String(), sharedstore.Deny.String()}
 
 // Zone is a named rate limit: which requests it charges, to whose bucket, how
 // much the bucket holds, and what happens when it overflows. A zone is one budget
@@ -133,8 +144,8 @@ type StaticFiles struct {
 	Root string `json:"root,omitempty"`
 }
 
-// loadStatic returns the matchers of static files.
-func loadStatic(ctx caddy.Context, files []StaticFiles) (matchers []*staticfile.Matcher, err error) {
+// LoadStatic returns the matchers of static files.
+func LoadStatic(ctx caddy.Context, files []StaticFiles) (matchers []*staticfile.Matcher, err error) {
 	for _, f := range files {
 		m, err := staticfile.New(ctx, f.Root)
 		if err != nil {
@@ -156,8 +167,8 @@ type Route struct {
 
 var zoneName = regexp.MustCompile(`^[A-Za-z0-9_.-]+$`)
 
-// formerFields are the fields that replace fields of a former grammar.
-var formerFields = map[string]string{
+// FormerFields are the fields that replace fields of a former grammar.
+var FormerFields = map[string]string{
 	"capacity": `"limit":"<capacity> <leak>"`, "leak": `"limit":"<capacity> <leak>"`,
 	"missing_key": "key.missing", "unlisted_key": "key.unlisted", "plain_keys": "key.plain", "ipv4_prefix": "key.ipv4", "ipv6_prefix": "key.ipv6",
 	"max_body": "read_body.most", "unread_body_cost": "read_body.else", "debt": "settle.debt", "count_only": "settle",
@@ -179,15 +190,15 @@ func (z *Zone) UnmarshalJSON(data []byte) error {
 	if err == nil {
 		return nil
 	}
-	if found := unknownField.FindStringSubmatch(err.Error()); found != nil && formerFields[found[1]] != "" {
-		return fmt.Errorf("zone %q: unknown field %q: want %s", z.Name, found[1], formerFields[found[1]])
+	if found := unknownField.FindStringSubmatch(err.Error()); found != nil && FormerFields[found[1]] != "" {
+		return fmt.Errorf("zone %q: unknown field %q: want %s", z.Name, found[1], FormerFields[found[1]])
 	}
 	return err
 }
 
-// reference reports whether the zone is nothing but a name, and so stands for a
+// Reference reports whether the zone is nothing but a name, and so stands for a
 // zone in the global options.
-func (z *Zone) reference() bool {
+func (z *Zone) Reference() bool {
 	return reflect.DeepEqual(*z, Zone{Name: z.Name})
 }
 

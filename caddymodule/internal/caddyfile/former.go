@@ -1,4 +1,4 @@
-package caddymodule
+package caddyfile
 
 import (
 	"cmp"
@@ -11,7 +11,10 @@ import (
 
 	"github.com/caddyserver/caddy/v2/caddyconfig/caddyfile"
 
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/config"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/settlement"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/text"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/tokens"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
 )
 
@@ -106,13 +109,13 @@ func (z zoneLines) translate(d *caddyfile.Dispenser) string {
 	if joined {
 		words = append([]string{value}, words...)
 	}
-	if translations[name] != "" {
+	if tokens.Translations[name] != "" {
 		return ""
 	}
-	lines := formerWords[name]
-	if known := optionNames(func(zoneOption) bool { return true }); lines == nil && nearest(name, known) == "" {
-		name = nearest(name, slices.Collect(maps.Keys(formerWords)))
-		lines = formerWords[name]
+	lines := FormerWords[name]
+	if known := OptionNames(func(ZoneOption) bool { return true }); lines == nil && text.Nearest(name, known) == "" {
+		name = text.Nearest(name, slices.Collect(maps.Keys(FormerWords)))
+		lines = FormerWords[name]
 	}
 	if lines == nil {
 		return ""
@@ -150,12 +153,12 @@ func toDetail(line, name, standard string) translation {
 
 // valid returns the first word if the detail takes it, or else a standard one.
 func valid(option, name string, words []string, standard string) string {
-	o := &zoneOptions[optionNamed(option)]
-	d := &o.details[detailNamed(o, name)]
-	if d.syntax == "" {
+	o := &ZoneOptions[OptionNamed(option)]
+	d := &o.Details[DetailNamed(o, name)]
+	if d.Syntax == "" {
 		return ""
 	}
-	return given(words[:min(1, len(words))], standard, func(word string) (any, error) { return nil, d.set(new(Zone), word) })
+	return given(words[:min(1, len(words))], standard, func(word string) (any, error) { return nil, d.set(new(config.Zone), word) })
 }
 
 // toWaits returns the translation of a word about queues, which belongs to in_flight, or to
@@ -238,7 +241,7 @@ func fromNginx(words []string, z zoneLines) string {
 			rate = found[1] + "/" + found[2]
 		}
 		if strings.HasPrefix(word, "burst=") {
-			burst, _ = parseWhole(0, mostAtOnce)(value)
+			burst, _ = tokens.ParseWhole(0, config.MostAtOnce)(value)
 		}
 		delays = delays && word != "nodelay"
 	}
@@ -293,22 +296,22 @@ func parseAddress(word string) (netip.Prefix, error) {
 	return netip.PrefixFrom(address, address.BitLen()), err
 }
 
-// formerWords are the words of the former grammar and of other limiters.
-var formerWords map[string]translation
+// FormerWords are the words of the former grammar and of other limiters.
+var FormerWords map[string]translation
 
 func init() {
-	toWorkers, toExempt := parseWhole(1, mostAtOnce), filled("exempt client_ip %s", "203.0.113.0/24", parseAddress)
+	toWorkers, toExempt := tokens.ParseWhole(1, config.MostAtOnce), filled("exempt client_ip %s", "203.0.113.0/24", parseAddress)
 	exempting := func(words []string, z zoneLines) string {
-		if len(words) == 2 && words[0] == "path" && checkPathList(words[1:]) == nil {
+		if len(words) == 2 && words[0] == "path" && config.CheckPathList(words[1:]) == nil {
 			return "exempt path " + words[1]
 		}
 		return toExempt(words, z)
 	}
-	formerWords = map[string]translation{
+	FormerWords = map[string]translation{
 		"max_wait": toWaits("wait", "8s"), "max_waiting": toWaits("queue", "200"), "queue": toWaits("queue", "200"),
-		"max_body": filled("read_body %s", defaultReadBody, parseSize(largestReadBody)),
+		"max_body": filled("read_body %s", config.DefaultReadBody, config.ParseSize(config.LargestReadBody)),
 		"unread_body_cost": func(words []string, z zoneLines) string {
-			return "read_body " + z.first(defaultReadBody, "max_body") + " else " + valid("read_body", "else", words, "1")
+			return "read_body " + z.first(config.DefaultReadBody, "max_body") + " else " + valid("read_body", "else", words, "1")
 		},
 		"count_only": func(words []string, _ zoneLines) string {
 			codes := slices.DeleteFunc(slices.Clone(words), func(w string) bool {
@@ -318,7 +321,7 @@ func init() {
 			return "settle status " + cmp.Or(strings.Join(codes, " "), "401") + " 1 after"
 		},
 		"share": func(words []string, z zoneLines) string {
-			if len(words) == 0 || !slices.Contains(sourceWords, words[0]) {
+			if len(words) == 0 || !slices.Contains(config.SourceWords, words[0]) {
 				words = nil
 			}
 			return inBlock("in_flight", z, strings.TrimSpace("share "+strings.Join(words, " ")))
@@ -332,7 +335,7 @@ func init() {
 		"pass": func(_ []string, z zoneLines) string { return inBlock("in_flight", z, "share", "pass off") },
 		"message": func(words []string, _ zoneLines) string {
 			text := strings.Trim(strings.Join(words, " "), "\"")
-			if checkMessage(text) != nil {
+			if config.CheckMessage(text) != nil {
 				text = "Too many requests."
 			}
 			return fmt.Sprintf("refusal message %q", text)
@@ -351,7 +354,7 @@ func init() {
 		},
 		"nodelay": func(_ []string, z zoneLines) string { return fromNginx(nil, z) },
 		"fold": func(words []string, z zoneLines) string {
-			return z.line("key", "key form log") + " fold " + given(words[:min(1, len(words))], "wordpress", oneOf(foldWords...))
+			return z.line("key", "key form log") + " fold " + given(words[:min(1, len(words))], "wordpress", tokens.OneOf(config.FoldWords...))
 		},
 	}
 	for words, to := range map[string]translation{
@@ -361,12 +364,12 @@ func init() {
 		"server_timing": func([]string, zoneLines) string { return "shadow server_timing" },
 		"whitelist allowlist safelist bypass allow skip ignore":                                       exempting,
 		"blacklist denylist blocklist deny":                                                           filled("override %s deny", "203.0.113.7", parseAddress),
-		"ban penalty ban_time bantime block_duration timeout":                                         filled("block %s", "10m", parseDuration),
+		"ban penalty ban_time bantime block_duration timeout":                                         filled("block %s", "10m", tokens.ParseDuration),
 		"concurrency limit_conn limit_conn_zone max_concurrent max_connections max_conns connections": filled("in_flight %s", "5", toWorkers),
 		"workers": filled("settle seconds %s", "5", toWorkers),
 	} {
 		for _, word := range strings.Fields(words) {
-			formerWords[word] = to
+			FormerWords[word] = to
 		}
 	}
 	for _, d := range [][4]string{
@@ -377,6 +380,6 @@ func init() {
 		{"status", "refusal", "status", "429"}, {"limit_req_status", "refusal", "status", "429"}, {"refuse", "refusal", "error"},
 		{"support_code", "refusal", "code", "off"}, {"zone_header", "refusal", "zone_header"}, {"log_refused", "refusal", "log", "10/s"},
 	} {
-		formerWords[d[0]] = toDetail(d[1], d[2], d[3])
+		FormerWords[d[0]] = toDetail(d[1], d[2], d[3])
 	}
 }

@@ -1,4 +1,4 @@
-package caddymodule
+package config
 
 import (
 	"cmp"
@@ -50,8 +50,8 @@ type ReadBody struct {
 }
 
 const (
-	defaultReadBody = "64KiB"
-	largestReadBody = 16 << 20
+	DefaultReadBody = "64KiB"
+	LargestReadBody = 16 << 20
 )
 
 // withDefaults returns a copy with the defaults filled in.
@@ -60,7 +60,7 @@ func (r *ReadBody) withDefaults() *ReadBody {
 	if r != nil {
 		full = *r
 	}
-	full.Most = cmp.Or(full.Most, defaultReadBody)
+	full.Most = cmp.Or(full.Most, DefaultReadBody)
 	return &full
 }
 
@@ -69,13 +69,13 @@ func (r *ReadBody) withDefaults() *ReadBody {
 func (c *compilation) compileReadBody(costing int) error {
 	if costing < 0 && !c.rule.Key.FromBody() {
 		if c.written.ReadBody != nil {
-			return about("read_body", 0, errors.New("read_body has no meaning: no cost and no part of the key comes from the body"))
+			return About("read_body", 0, errors.New("read_body has no meaning: no cost and no part of the key comes from the body"))
 		}
 		return nil
 	}
 	cost, err := &c.rule.Cost, error(nil)
-	if cost.MaxBody, err = parseSize(largestReadBody)(c.ReadBody.Most); err != nil {
-		return about("read_body", 0, fmt.Errorf("parsing read_body: %w", err))
+	if cost.MaxBody, err = ParseSize(LargestReadBody)(c.ReadBody.Most); err != nil {
+		return About("read_body", 0, fmt.Errorf("parsing read_body: %w", err))
 	}
 	most, shared := c.rule.Limit.Capacity, !c.rule.Key.HasAddress()
 	if shared {
@@ -83,13 +83,13 @@ func (c *compilation) compileReadBody(costing int) error {
 	}
 	switch {
 	case c.ReadBody.Else == "" && costing >= 0 && shared:
-		return about("cost", costing, fmt.Errorf("one body that cannot be read would fill a bucket that clients share, since client_ip is no part of the key: want read_body %s else %v, or at most a tenth of the capacity", c.ReadBody.Most, most))
+		return About("cost", costing, fmt.Errorf("one body that cannot be read would fill a bucket that clients share, since client_ip is no part of the key: want read_body %s else %v, or at most a tenth of the capacity", c.ReadBody.Most, most))
 	case c.ReadBody.Else == "":
 		return nil
 	case costing < 0:
-		return about("read_body else", 0, errors.New("else has no meaning: no cost comes from the body"))
+		return About("read_body else", 0, errors.New("else has no meaning: no cost comes from the body"))
 	}
-	if cost.Unread, err = parseUnits(c.ReadBody.Else); err == nil {
+	if cost.Unread, err = ParseUnits(c.ReadBody.Else); err == nil {
 		err = c.rule.Limit.ValidateCost(*cost.Unread)
 	}
 	if err == nil && *cost.Unread == 0 {
@@ -99,7 +99,7 @@ func (c *compilation) compileReadBody(costing int) error {
 		err = fmt.Errorf("%s is too much for a bucket that clients share, since client_ip is no part of the key: want at most a tenth of the capacity, such as read_body %s else %v", c.ReadBody.Else, c.ReadBody.Most, most)
 	}
 	if err != nil {
-		return about("read_body else", 0, fmt.Errorf("read_body ... else: %w", err))
+		return About("read_body else", 0, fmt.Errorf("read_body ... else: %w", err))
 	}
 	return nil
 }
@@ -163,7 +163,7 @@ func (c *compilation) compileCosts() error {
 			err = fmt.Errorf("cost %s: a line for all requests must come last", c.Cost[i].Value)
 		}
 		if err != nil {
-			return about("cost", i, err)
+			return About("cost", i, err)
 		}
 		if line.FromBody() {
 			costing = i
@@ -173,11 +173,11 @@ func (c *compilation) compileCosts() error {
 	}
 	free := func(l decision.CostLine) bool { return l.Source == decision.Constant && l.Constant == 0 }
 	if !byDefault && c.Settle == nil && c.InFlight == nil && !slices.ContainsFunc(cost.Lines, func(l decision.CostLine) bool { return !free(l) }) {
-		return about("cost", len(c.Cost)-1, errors.New("cost 0 for all requests charges nothing, so the zone limits nothing: want another cost, or settle"))
+		return About("cost", len(c.Cost)-1, errors.New("cost 0 for all requests charges nothing, so the zone limits nothing: want another cost, or settle"))
 	}
 	if byDefault && !c.rule.Bucketless() {
 		if err := c.rule.Limit.ValidateCost(decision.DefaultCost); err != nil {
-			return about("limit", 0, fmt.Errorf("default cost: %w: want another capacity, or a constant cost for all requests", err))
+			return About("limit", 0, fmt.Errorf("default cost: %w: want another capacity, or a constant cost for all requests", err))
 		}
 	}
 	return c.compileReadBody(costing)
@@ -188,10 +188,10 @@ func (z *Zone) hasDefaultCost() bool {
 	return len(z.Cost) == 0 || len(z.Cost[len(z.Cost)-1].Match) > 0
 }
 
-// constants returns every cost of a zone that is known before a request comes. The
+// Constants returns every cost of a zone that is known before a request comes. The
 // default cost is one of them if no line is for all requests. The zone knows that
 // and its rule does not, because matchers are loaded after compiling.
-func (z *Zone) constants(rule *decision.Rule) []float64 {
+func (z *Zone) Constants(rule *decision.Rule) []float64 {
 	if rule.Bucketless() {
 		return nil
 	}

@@ -1,18 +1,14 @@
-package caddymodule
+package config
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"regexp"
 	"slices"
 	"strings"
-	"sync/atomic"
 	"time"
 
 	"github.com/caddyserver/caddy/v2"
-	"github.com/caddyserver/caddy/v2/caddyconfig/caddyfile"
-	"go.uber.org/zap"
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/cookie"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/device"
@@ -92,7 +88,7 @@ func (c *compilation) compileTrust() error {
 		err = errors.New("trust_devices needs a key that names an account: want form, basic_user, header, cookie or query among its sources, such as key form log; client_ip, host, method, route and text name none")
 	}
 	if err != nil {
-		return about("trust_devices", 0, err)
+		return About("trust_devices", 0, err)
 	}
 	c.rule.Trust = &device.Trust{Zone: c.Name, Cookie: t.Cookie, For: time.Duration(t.For)}
 	if c.rule.Settle.TellsFailures() {
@@ -100,106 +96,3 @@ func (c *compilation) compileTrust() error {
 	}
 	return nil
 }
-
-func (z *Zone) parseTrustDevices(d *caddyfile.Dispenser) error {
-	words := d.RemainingArgs()
-	if len(words) == 0 || len(words) > 2 {
-		return d.Err("wrong number of words after trust_devices: want trust_devices <cookie-glob> [<duration>], such as trust_devices wordpress_logged_in_* 180d")
-	}
-	if _, err := caddy.ParseDuration(words[0]); err == nil || slices.Contains([]string{"on", "yes", "true"}, words[0]) {
-		return d.Errf("unexpected %q after trust_devices: want the cookie that a log-in sets first, as in trust_devices wordpress_logged_in_* 180d", words[0])
-	}
-	z.TrustDevices = &TrustDevices{Cookie: words[0]}
-	if len(words) == 2 {
-		duration, err := parseDuration(words[1])
-		if err != nil {
-			return d.Errf("parsing trust_devices: %w", err)
-		}
-		z.TrustDevices.For = duration
-	}
-	return nil
-}
-
-// signingKeys are the keys that device cookies and passes are signed with, as one config
-// has them. They are read from Caddy's storage when the config starts.
-type signingKeys struct {
-	*signer.Ring
-	stop context.CancelFunc
-}
-
-// lastKeys remembers the signing keys of the config that started last, so that a
-// reload keeps them although storage fails meanwhile.
-type lastKeys struct{ atomic.Pointer[signer.Ring] }
-
-// Destruct implements caddy.Destructor.
-func (*lastKeys) Destruct() error { return nil }
-
-// patience is how long a config waits for its keys when it starts. A storage that takes
-// longer must not keep sites from being served.
-const patience = time.Second
-
-// signingKeys returns the config's keys, which all its zones share.
-func (a *engine) signingKeys(ctx caddy.Context) (*signer.Ring, error) {
-	if a.signing.Ring == nil {
-		last, err := join(signingKey, func() (*lastKeys, error) { return new(lastKeys), nil })
-		if err != nil {
-			return nil, err
-		}
-		a.lastKeys = last
-		a.signing.Ring = signer.New(ctx.Storage(), last.Load())
-	}
-	return a.signing.Ring, nil
-}
-
-// start reads the keys, and keeps them up to date until stop is called.
-func (s *signingKeys) start(last *lastKeys, logger *zap.Logger) {
-	if s.Ring == nil {
-		return
-	}
-	var ctx context.Context
-	ctx, s.stop = context.WithCancel(context.Background())
-	go s.Run(ctx, func(err error) {
-		logger.Error("reading the keys of device cookies and passes; it is tried again every minute, and meanwhile neither may be issued", zap.Error(err))
-	})
-	timer := time.NewTimer(patience)
-	defer timer.Stop()
-	select {
-	case <-s.Tried():
-	case <-timer.C:
-	}
-	last.Store(s.Ring)
-}
-
-// revoked says that the keys of device cookies and passes were replaced.
-type revoked struct {
-	Revoked bool `json:"revoked"`
-}
-
-// adminRevoke replaces the keys, so that no device is trusted and no pass is good any
-// more.
-func (a *engine) adminRevoke(ctx context.Context, in *adminInput) (any, error) {
-	if err := in.decode(new(struct{})); err != nil {
-		return nil, err
-	}
-	if a.signing.Ring == nil {
-		return nil, badRequest("no zone has trust_devices, and none sends passes")
-	}
-	if err := a.signing.Rotate(ctx, time.Now()); err != nil {
-		return nil, err
-	}
-	return revoked{true}, nil
-}
-
-// warnInsecure logs, once, that a log-in succeeded over plain HTTP.
-func (z *runningZone) warnInsecure() {
-	switch {
-	case z.warnedInsecure.Swap(true):
-	case z.Share != nil:
-		z.logger.Warn("a log-in succeeded over plain HTTP, where no passes are sent, so nobody is a member: serve the site over HTTPS, or list the proxy that does in trusted_proxies and let it send X-Forwarded-Proto")
-	default:
-		z.logger.Warn("a log-in succeeded over plain HTTP, where devices cannot be trusted: serve the site over HTTPS, or list the proxy that does in trusted_proxies and let it send X-Forwarded-Proto")
-	}
-}
-
-// Interface guards
-var _ caddy.Destructor = (*lastKeys)(nil)

@@ -1,4 +1,4 @@
-package caddymodule
+package caddyfile
 
 import (
 	"errors"
@@ -8,25 +8,26 @@ import (
 	"maps"
 	"os"
 	"path/filepath"
-	"regexp"
 	"slices"
-	"strconv"
 	"strings"
 
 	"github.com/caddyserver/caddy/v2"
 	"github.com/caddyserver/caddy/v2/caddyconfig/caddyfile"
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
 
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/config"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/overridefile"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/settlement"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/text"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/tokens"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
 )
 
-// largestPage is the largest size of a page, in bytes.
-const largestPage = 1 << 20
+// LargestPage is the largest size of a page, in bytes.
+const LargestPage = 1 << 20
 
 // parseExempt reads the words after exempt: matchers, or static_files.
-func parseExempt(d *caddyfile.Dispenser, matcher matcherToken, sets *caddyhttp.RawMatcherSets, static *[]StaticFiles) error {
+func parseExempt(d *caddyfile.Dispenser, matcher matcherToken, sets *caddyhttp.RawMatcherSets, static *[]config.StaticFiles) error {
 	if !d.NextArg() {
 		return parseMatchers(d, d.Val(), matcher, sets)
 	}
@@ -43,7 +44,7 @@ func parseExempt(d *caddyfile.Dispenser, matcher matcherToken, sets *caddyhttp.R
 	case d.NextBlock(d.Nesting()):
 		return d.Errf("exempt %s takes no block: want exempt %[1]s [<root>]", staticFiles)
 	}
-	files := StaticFiles{Root: strings.Join(words, "")}
+	files := config.StaticFiles{Root: strings.Join(words, "")}
 	if slices.Contains(*static, files) {
 		return d.Errf("exempt %s is given twice", strings.TrimSpace(staticFiles+" "+files.Root))
 	}
@@ -54,44 +55,44 @@ func parseExempt(d *caddyfile.Dispenser, matcher matcherToken, sets *caddyhttp.R
 // before returns how many words come before the first detail.
 func before(details []detail, words []string) int {
 	if i := slices.IndexFunc(words, func(word string) bool {
-		return slices.ContainsFunc(details, func(d detail) bool { return d.name == word })
+		return slices.ContainsFunc(details, func(d detail) bool { return d.Name == word })
 	}); i >= 0 {
 		return i
 	}
 	return len(words)
 }
 
-func (z *Zone) parseKey(words []string) (used int, err error) {
-	if z.key().Sources, used, err = parseKey(words); err == nil && used == 0 && len(words) == 0 {
-		err = fmt.Errorf("key has no source: want %s", keySources)
+func parseKeyWords(z *config.Zone, words []string) (used int, err error) {
+	if keyIn(z).Sources, used, err = parseKey(words); err == nil && used == 0 && len(words) == 0 {
+		err = fmt.Errorf("key has no source: want %s", config.KeySources)
 	}
 	return used, err
 }
 
-func (z *Zone) parseReadBody(words []string) (int, error) {
+func parseReadBody(z *config.Zone, words []string) (int, error) {
 	if len(words) == 0 || words[0] == "else" {
 		return 0, errors.New("read_body has no size: want read_body <size>, such as read_body 64KiB")
 	}
 	var err error
-	if z.readBody().Most, err = text(parseSize(largestReadBody))(words[0]); err != nil {
+	if readBodyIn(z).Most, err = asText(config.ParseSize(config.LargestReadBody))(words[0]); err != nil {
 		err = fmt.Errorf("parsing read_body: %w", err)
 	}
 	return 1, err
 }
 
-func (z *Zone) parseInFlight(words []string) (int, error) {
+func parseInFlight(z *config.Zone, words []string) (int, error) {
 	if len(words) == 0 {
 		return 0, errors.New("in_flight has no number: want in_flight <n>, such as in_flight 5, how many requests are served at once")
 	}
 	var err error
-	if z.inFlight().Slots, err = parseWhole(1, mostAtOnce)(words[0]); err != nil {
+	if inFlightIn(z).Slots, err = tokens.ParseWhole(1, config.MostAtOnce)(words[0]); err != nil {
 		err = fmt.Errorf("parsing in_flight: %w", err)
 	}
 	return 1, err
 }
 
 // parseShare reads who takes turns, in the block of in_flight.
-func (z *Zone) parseShare(d *caddyfile.Dispenser) error {
+func parseShare(z *config.Zone, d *caddyfile.Dispenser) error {
 	words := d.RemainingArgs()
 	if len(words) == 0 {
 		words = []string{"client_ip"}
@@ -103,20 +104,20 @@ func (z *Zone) parseShare(d *caddyfile.Dispenser) error {
 	if err != nil {
 		return d.WrapErr(err)
 	}
-	z.inFlight().Share = sources
+	inFlightIn(z).Share = sources
 	return nil
 }
 
-func (z *Zone) parseRoute(d *caddyfile.Dispenser) error {
+func parseRoute(z *config.Zone, d *caddyfile.Dispenser) error {
 	words := d.RemainingArgs()
 	if len(words) < 2 {
 		return d.Err("too few words after route: want route <name> <path>...")
 	}
-	z.Route = append(z.Route, Route{Name: words[0], Path: words[1:]})
+	z.Route = append(z.Route, config.Route{Name: words[0], Path: words[1:]})
 	return nil
 }
 
-func (z *Zone) parseLimit(d *caddyfile.Dispenser) error {
+func parseZoneLimit(z *config.Zone, d *caddyfile.Dispenser) error {
 	limit, err := parseLimit(d.RemainingArgs())
 	if err != nil {
 		return d.WrapErr(err)
@@ -127,7 +128,7 @@ func (z *Zone) parseLimit(d *caddyfile.Dispenser) error {
 
 // parseLimit reads a burst and a rate.
 func parseLimit(words []string) (string, error) {
-	if len(words) > 2 && wantedAfter[words[2]] != "" {
+	if len(words) > 2 && tokens.WantedAfter[words[2]] != "" {
 		return "", fmt.Errorf("unexpected %q after limit %s %s: want a line for each option", words[2], words[0], words[1])
 	}
 	if meant := meantLimit(words); meant != "" {
@@ -142,7 +143,7 @@ func parseLimit(words []string) (string, error) {
 	return words[0] + " " + words[1], nil
 }
 
-func (z *Zone) parseOverride(d *caddyfile.Dispenser) error {
+func parseOverride(z *config.Zone, d *caddyfile.Dispenser) error {
 	o, err := overridefile.ParseWords(d.RemainingArgs())
 	if err != nil {
 		return d.Errf("parsing override: %w: want override %s", err, overridefile.Syntax)
@@ -154,8 +155,8 @@ func (z *Zone) parseOverride(d *caddyfile.Dispenser) error {
 // parseOverrideFile reads the name of a file, relative to the Caddyfile. The config
 // has its full name, since Caddy may run in another folder. The file itself is read
 // when the config is loaded.
-func (z *Zone) parseOverrideFile(d *caddyfile.Dispenser) error {
-	if err := parseArg(d, &z.OverrideFile, parseWord); err != nil {
+func parseOverrideFile(z *config.Zone, d *caddyfile.Dispenser) error {
+	if err := tokens.ParseArg(d, &z.OverrideFile, tokens.ParseWord); err != nil {
 		return err
 	}
 	if filepath.IsAbs(z.OverrideFile) {
@@ -169,10 +170,10 @@ func (z *Zone) parseOverrideFile(d *caddyfile.Dispenser) error {
 	return nil
 }
 
-func (z *Zone) parseCost(d *caddyfile.Dispenser, matcher matcherToken) error {
+func parseCost(z *config.Zone, d *caddyfile.Dispenser, matcher matcherToken) error {
 	set, matched, err := matcher()
 	if err == nil {
-		err = checkMatcherSet(set)
+		err = config.CheckMatcherSet(set)
 	}
 	if err != nil {
 		return d.WrapErr(err)
@@ -180,12 +181,12 @@ func (z *Zone) parseCost(d *caddyfile.Dispenser, matcher matcherToken) error {
 	if matched && !d.NextArg() || d.Val() == "cost" {
 		return d.Err("cost has no value: want cost [<matcher>] <n>|<placeholder>|body_items [<path>]|body_bytes <unit>")
 	}
-	cost := Cost{Value: d.Val()}
+	cost := config.Cost{Value: d.Val()}
 	if err := checkNamedMethods(set, cost.Value); err != nil {
 		return d.WrapErr(err)
 	}
 	if sources := []string{"body_items", "body_bytes"}; !slices.Contains(sources, cost.Value) {
-		if meant := nearest(cost.Value, sources); meant != "" {
+		if meant := text.Nearest(cost.Value, sources); meant != "" {
 			return d.Errf("unknown cost %q: did you mean %s?", cost.Value, meant)
 		}
 	}
@@ -237,9 +238,9 @@ func meantCost(value string, words []string) string {
 
 const settleSyntax = "settle seconds [<workers>], bytes <unit>, header <Name> or status <code|class>... <n>, and perhaps after"
 
-func (z *Zone) parseSettle(all []string) (used int, err error) {
+func parseSettle(z *config.Zone, all []string) (used int, err error) {
 	used = before(settleDetails, all)
-	words, settle := all[:used], z.settle()
+	words, settle := all[:used], settleIn(z)
 	if len(words) == 0 {
 		return used, fmt.Errorf("settle has no source: want %s", settleSyntax)
 	}
@@ -248,7 +249,7 @@ func (z *Zone) parseSettle(all []string) (used int, err error) {
 	switch {
 	case settle.Source == "seconds" && last == -1:
 	case settle.Source == "seconds" && last == 0:
-		if settle.Workers, err = parseWhole(1, mostAtOnce)(words[0]); err != nil {
+		if settle.Workers, err = tokens.ParseWhole(1, config.MostAtOnce)(words[0]); err != nil {
 			return used, fmt.Errorf("parsing workers in settle seconds: %w", err)
 		}
 	case settle.Source == "bytes" && last == 0:
@@ -286,16 +287,16 @@ func meantSettle(source string, words []string) error {
 		return fmt.Errorf("unknown source %q in settle: did you mean settle status %[1]s <n>?", source)
 	}
 	if sources := []string{"seconds", "bytes", "header", "status"}; !slices.Contains(sources, source) {
-		if meant := nearest(source, sources); meant != "" {
+		if meant := text.Nearest(source, sources); meant != "" {
 			return fmt.Errorf("unknown source %q in settle: did you mean %s?", source, meant)
 		}
 	}
 	return fmt.Errorf("settle %s: want %s", strings.Join(append([]string{source}, words...), " "), settleSyntax)
 }
 
-func (z *Zone) parseDelay(words []string) (used int, err error) {
+func parseDelay(z *config.Zone, words []string) (used int, err error) {
 	used = before(delayDetails, words)
-	delay := z.delay()
+	delay := delayIn(z)
 	switch {
 	case used == 0:
 		return 0, nil
@@ -306,7 +307,7 @@ func (z *Zone) parseDelay(words []string) (used int, err error) {
 	if _, err := caddy.ParseDuration(word); err == nil && strings.Trim(word, ".0123456789") != "" {
 		return used, fmt.Errorf("parsing delay: invalid number %q: delay takes the units that pass undelayed, such as delay 4; for the longest wait, write delay wait %s", word, word)
 	}
-	units, err := parseUnits(word)
+	units, err := config.ParseUnits(word)
 	if err != nil {
 		return used, fmt.Errorf("parsing delay: invalid number %q: want delay alone, or the units that pass undelayed, such as delay 4", word)
 	}
@@ -314,37 +315,13 @@ func (z *Zone) parseDelay(words []string) (used int, err error) {
 	return used, nil
 }
 
-// spelledOut is a duration whose unit is spelled out, such as 1hour or 10min.
-var spelledOut = regexp.MustCompile(`^([0-9.]+)((s)ec|(s)econd|(m)in|(m)inute|(h)r|(h)our|(d)ay)s?$`)
-
-func parseDuration(word string) (caddy.Duration, error) {
-	duration, err := caddy.ParseDuration(word)
-	if short := spelledOut.ReplaceAllString(word, "$1$3$4$5$6$7$8$9"); short != word {
-		if _, err := caddy.ParseDuration(short); err == nil {
-			return 0, fmt.Errorf("invalid duration %q: did you mean %s?", word, short)
-		}
-	}
-	if lower := strings.ToLower(word); lower != word && err != nil {
-		if _, err := caddy.ParseDuration(lower); err == nil {
-			return 0, fmt.Errorf("invalid duration %q: did you mean %s?", word, lower)
-		}
-	}
-	if n, err := strconv.ParseFloat(word, 64); err == nil && n > 0 {
-		return 0, fmt.Errorf("invalid duration %q: it has no unit: want ms, s, m, h or d behind it, such as %ss", word, word)
-	}
-	if err != nil || duration <= 0 {
-		return 0, fmt.Errorf("invalid duration %q: want one above 0, such as 10s", word)
-	}
-	return caddy.Duration(duration), nil
-}
-
-func (z *Zone) parseBlock(words []string) (used int, err error) {
-	block := z.block()
+func parseBlock(z *config.Zone, words []string) (used int, err error) {
+	block := blockIn(z)
 	for _, word := range words {
 		if word == "everywhere" {
 			break
 		}
-		duration, err := parseDuration(word)
+		duration, err := tokens.ParseDuration(word)
 		if err != nil {
 			return used, fmt.Errorf("parsing block: %w", err)
 		}
@@ -357,10 +334,10 @@ func (z *Zone) parseBlock(words []string) (used int, err error) {
 // parsePage reads the words after page: a file, or a block that brands the built-in
 // page.
 func parsePage(r *zoneReader) error {
-	d, refusal := r.Dispenser, r.zone.refusal()
+	d, refusal := r.Dispenser, refusalIn(r.zone)
 	if d.NextArg() {
 		d.Prev()
-		if err := refusal.parsePageFile(d); err != nil {
+		if err := parsePageFile(refusal, d); err != nil {
 			return err
 		}
 		if d.NextBlock(d.Nesting()) {
@@ -368,12 +345,12 @@ func parsePage(r *zoneReader) error {
 		}
 		return nil
 	}
-	refusal.PageStyle = new(PageStyle)
-	here := place(d)
+	refusal.PageStyle = new(config.PageStyle)
+	here := tokens.Place(d)
 	seen := make(map[string]bool)
 	for nesting := d.Nesting(); d.NextBlock(nesting); {
 		option := d.Val()
-		if err := once(d, seen, option); err != nil {
+		if err := tokens.Once(d, seen, option); err != nil {
 			return err
 		}
 		var target *string
@@ -388,12 +365,12 @@ func parsePage(r *zoneReader) error {
 			if meant := pageWords[option]; meant != "" {
 				return d.Errf("unknown option %q in page: did you mean %s?", option, meant)
 			}
-			return unknownOption(d, "page", []string{"title", "accent", "text"})
+			return tokens.UnknownOption(d, "page", []string{"title", "accent", "text"})
 		}
 		if err := parsePhrase(d, target); err != nil {
 			return err
 		}
-		if err := refusal.PageStyle.style().Validate(); err != nil {
+		if err := refusal.PageStyle.Style().Validate(); err != nil {
 			return d.Errf("parsing page: %w", err)
 		}
 	}
@@ -426,7 +403,7 @@ func parsePhrase(d *caddyfile.Dispenser, target *string) error {
 
 // parsePageFile reads the file, relative to the Caddyfile. So an edited page is a
 // changed config, and a missing one an error with a line.
-func (r *Refusal) parsePageFile(d *caddyfile.Dispenser) error {
+func parsePageFile(r *config.Refusal, d *caddyfile.Dispenser) error {
 	words := d.RemainingArgs()
 	if len(words) != 1 || words[0] == "" {
 		return d.Err("wrong number of words after page: want the name of an HTML file, or a block of title, accent and text")
@@ -459,9 +436,9 @@ func readPage(name string) (string, error) {
 		return "", err
 	}
 	defer func() { _ = file.Close() }()
-	page, err := io.ReadAll(io.LimitReader(file, largestPage+1))
-	if err == nil && len(page) > largestPage {
-		err = fmt.Errorf("%s has more than %d bytes", name, largestPage)
+	page, err := io.ReadAll(io.LimitReader(file, LargestPage+1))
+	if err == nil && len(page) > LargestPage {
+		err = fmt.Errorf("%s has more than %d bytes", name, LargestPage)
 	}
 	return string(page), err
 }

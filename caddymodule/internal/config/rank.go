@@ -1,4 +1,4 @@
-package caddymodule
+package config
 
 import (
 	"encoding/json"
@@ -9,16 +9,12 @@ import (
 	"regexp"
 	"slices"
 	"strings"
-	"sync/atomic"
 
 	"github.com/caddyserver/caddy/v2"
-	"github.com/caddyserver/caddy/v2/caddyconfig/caddyfile"
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
-	"go.uber.org/zap"
 	"golang.org/x/net/http/httpguts"
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/cookie"
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/crawler"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/decision"
 	clientpass "github.com/caddy-throttle/caddy-throttle/caddymodule/internal/pass"
 )
@@ -51,101 +47,11 @@ type Rank struct {
 }
 
 const (
-	rankMember  = "member"
-	rankCrawler = "crawler"
+	RankMember  = "member"
+	RankCrawler = "crawler"
 
-	passOff = "off"
-
-	rankSyntax = "member issued <cookie-glob>...|member told <Response-Header> <cookie-glob>|member|crawler <request matchers>"
-
-	wantRank = "want rank member issued <cookie-glob>..., rank member told <Response-Header> <cookie-glob>, or rank member|crawler with request matchers"
+	PassOff = "off"
 )
-
-// parseRank reads the option rank.
-func parseRank(r *zoneReader) error {
-	if !r.NextArg() {
-		return r.Err("rank names no rank: " + wantRank)
-	}
-	rank := Rank{Rank: r.Val()}
-	if rank.Rank != rankMember && rank.Rank != rankCrawler {
-		return r.Errf("unknown rank %q: want member or crawler; clients with a pass rank between them, and all others last", rank.Rank)
-	}
-	switch word, args := nextWord(r.Dispenser); word {
-	case "issued", "told":
-		r.NextArg()
-		args = args[1:]
-		if rank.Rank != rankMember {
-			return r.Errf("rank %s %s: only members are known by what the upstream answers; want rank crawler with request matchers", rank.Rank, word)
-		}
-		if word == "issued" {
-			if len(args) == 0 {
-				return r.Err("rank member issued names no cookie: want the one that only a log-in sets, such as wordpress_logged_in_*")
-			}
-			if slices.Contains(args, "told") {
-				return r.Err("rank member issued and rank member told stand on one line: want a line for each")
-			}
-			rank.Issued = args
-		} else {
-			if len(args) != 2 {
-				return r.Err("wrong number of words after rank member told: want one response header and the cookie of the session, such as X-Throttle-User _redmine_session")
-			}
-			rank.Told, rank.Session = args[0], args[1]
-		}
-		r.RemainingArgs()
-		if r.NextBlock(r.Nesting()) {
-			return r.Errf("rank member %s takes no block: want a line of its own for the matchers", word)
-		}
-	default:
-		if err := mistakenRank(r.Dispenser, rank.Rank, word, args); err != nil {
-			return err
-		}
-		if err := parseMatchers(r.Dispenser, "rank "+rank.Rank, r.matcher, &rank.Match); err != nil {
-			return err
-		}
-	}
-	r.zone.inFlight().Rank = append(r.zone.inFlight().Rank, rank)
-	return nil
-}
-
-// mistakenRank returns an error if no matchers follow a rank, but what should stand
-// behind another word.
-func mistakenRank(d *caddyfile.Dispenser, rank, word string, args []string) error {
-	switch {
-	case word == "" && !blockFollows(d):
-		return d.Errf("rank %s does not say who that is: %s", rank, wantRank)
-	case rank == rankCrawler && crawler.Find(strings.ToLower(word)) != nil:
-		return d.Errf("unknown matcher %q in rank crawler: did you mean verified_crawler %s?", word, strings.ToLower(strings.Join(args, " ")))
-	case rank == rankMember && strings.HasSuffix(word, "*") && cookie.ValidPattern(word):
-		return d.Errf("unknown matcher %q in rank member: did you mean rank member issued %s?", word, strings.Join(args, " "))
-	case rank == rankMember && strings.EqualFold(word, "cookie") && len(args) > 1:
-		return d.Errf("unknown matcher %q in rank member: did you mean rank member issued %s?", word, strings.Join(args[1:], " "))
-	}
-	return nil
-}
-
-// blockFollows reports whether a block comes next, and reads nothing.
-func blockFollows(d *caddyfile.Dispenser) bool {
-	if !d.Next() {
-		return false
-	}
-	defer d.Prev()
-	return d.Val() == "{"
-}
-
-// nextWord returns the next word on the line, which stays unread, and the rest of the
-// line with it.
-func nextWord(d *caddyfile.Dispenser) (word string, rest []string) {
-	for d.NextArg() {
-		rest = append(rest, d.Val())
-	}
-	for range rest {
-		d.Prev()
-	}
-	if len(rest) > 0 {
-		word = rest[0]
-	}
-	return word, rest
-}
 
 // anonymousCookies are cookies that visitors get who have not logged in.
 var anonymousCookies = []string{
@@ -203,22 +109,22 @@ func anonymousOfRails(pattern string) string {
 // compileRanks checks who has which rank.
 func (c *compilation) compileRanks() error {
 	switch {
-	case c.InFlight.Pass != "" && c.InFlight.Pass != passOff:
-		return about("in_flight pass", 0, fmt.Errorf("invalid pass %q: want off, or nothing for passes", c.InFlight.Pass))
+	case c.InFlight.Pass != "" && c.InFlight.Pass != PassOff:
+		return About("in_flight pass", 0, fmt.Errorf("invalid pass %q: want off, or nothing for passes", c.InFlight.Pass))
 	case c.InFlight.Pass != "" && !c.shares():
-		return about("in_flight pass", 0, errors.New("pass off has no meaning without share: no other zone sends passes"))
+		return About("in_flight pass", 0, errors.New("pass off has no meaning without share: no other zone sends passes"))
 	case c.shares() && c.InFlight.Pass == "" && strings.HasPrefix(c.Name, "device-"):
-		return about("in_flight share", 0, fmt.Errorf("the pass of a zone with share cannot be told from the cookie of trust_devices in a zone %q: want a name that does not begin with device-", strings.TrimPrefix(c.Name, "device-")))
+		return About("in_flight share", 0, fmt.Errorf("the pass of a zone with share cannot be told from the cookie of trust_devices in a zone %q: want a name that does not begin with device-", strings.TrimPrefix(c.Name, "device-")))
 	}
 	seen := make(map[string]bool)
 	for i := range c.InFlight.Rank {
 		r := &c.InFlight.Rank[i]
 		if err := c.checkRank(r); err != nil {
-			return about("in_flight rank", i, err)
+			return About("in_flight rank", i, err)
 		}
 		for _, source := range r.sources() {
 			if seen[source] {
-				return about("in_flight rank", i, fmt.Errorf("%s is given twice: remove one", source))
+				return About("in_flight rank", i, fmt.Errorf("%s is given twice: remove one", source))
 			}
 			seen[source] = true
 		}
@@ -252,13 +158,13 @@ func (c *compilation) checkRank(r *Rank) error {
 	switch {
 	case !c.shares():
 		return errors.New("rank has no meaning without share: clients of other zones wait in the order of arrival")
-	case r.Rank != rankMember && r.Rank != rankCrawler:
+	case r.Rank != RankMember && r.Rank != RankCrawler:
 		return fmt.Errorf("unknown rank %q: want member or crawler", r.Rank)
 	case given != 1:
 		return errors.New("incomplete rank: want one of issued, told and match")
-	case r.Rank == rankCrawler && len(r.Match) == 0:
+	case r.Rank == RankCrawler && len(r.Match) == 0:
 		return errors.New("only members are known by what the upstream answers: want matchers for crawlers")
-	case c.InFlight.Pass == passOff && len(r.Match) == 0:
+	case c.InFlight.Pass == PassOff && len(r.Match) == 0:
 		return errors.New("pass off and rank member issued or told exclude each other: a member is known by the pass")
 	case r.Told != "" && !httpguts.ValidHeaderFieldName(r.Told):
 		return fmt.Errorf("invalid response header %q in rank member told: want a name such as X-Throttle-User", r.Told)
@@ -278,7 +184,7 @@ func (c *compilation) checkRank(r *Rank) error {
 		}
 	}
 	for _, set := range r.Match {
-		if err := checkMatcherSet(set); err != nil {
+		if err := CheckMatcherSet(set); err != nil {
 			return err
 		}
 	}
@@ -294,7 +200,7 @@ func (z *Zone) loadRanks(ctx caddy.Context, rule *decision.Rule) error {
 		return nil
 	}
 	ranks := decision.NewRanks()
-	if z.InFlight.Pass != passOff {
+	if z.InFlight.Pass != PassOff {
 		ranks.Pass = &clientpass.Zone{Name: z.Name}
 	}
 	for i := range z.InFlight.Rank {
@@ -302,11 +208,11 @@ func (z *Zone) loadRanks(ctx caddy.Context, rule *decision.Rule) error {
 		if slices.ContainsFunc(r.Match, weak) {
 			ranks.Weak = append(ranks.Weak, r.Rank)
 		}
-		match, err := loadMatchers(ctx, r, "Match", r.Match)
+		match, err := LoadMatchers(ctx, r, "Match", r.Match)
 		switch {
 		case err != nil:
 			return err
-		case match != nil && r.Rank == rankMember:
+		case match != nil && r.Rank == RankMember:
 			ranks.Member = append(ranks.Member, match)
 		case match != nil:
 			ranks.Crawler = append(ranks.Crawler, match)
@@ -318,14 +224,6 @@ func (z *Zone) loadRanks(ctx caddy.Context, rule *decision.Rule) error {
 	}
 	rule.Ranks = ranks
 	return nil
-}
-
-// passOf returns what issues the passes of a zone, or nil if the zone sends none.
-func passOf(rule *decision.Rule) *clientpass.Zone {
-	if rule.Ranks == nil {
-		return nil
-	}
-	return rule.Ranks.Pass
 }
 
 // weakMatchers are those by which a client can say about itself what it likes.
@@ -357,65 +255,4 @@ func asksTheClient(raw json.RawMessage) bool {
 		}
 	}
 	return true
-}
-
-// warnRanks logs warnings about ranks that do not hold what they promise.
-func (z *runningZone) warnRanks() {
-	for _, rank := range z.Ranks.Weak {
-		z.logger.Warn("clients choose their path, query, headers and cookies, so any client can take this rank: add a matcher that they cannot forge, such as client_ip or verified_crawler, or use rank member issued or told",
-			zap.String("rank", rank))
-	}
-	if z.Ranks.Pass != nil && z.Shadow != 0 {
-		z.logger.Info("a zone in shadow sends no passes, so how many clients would have returned is unknown: those who would be refused count as if all came for the first time")
-	}
-}
-
-// mostMembers is how many of the new clients of a zone may become members without a
-// warning, as a fraction, and fewestMembers how many they must be for it.
-const (
-	mostMembers   = .2
-	fewestMembers = 20
-)
-
-// newcomers counts the clients that come without cookies, to find out whether the cookie
-// of members is one that all visitors get.
-type newcomers struct {
-	came, joined atomic.Int64
-	warned       atomic.Bool
-}
-
-// Answered implements decision.Reporter.
-func (t *zoneCounts) Answered(isNew bool, e clientpass.Event) {
-	if !isNew {
-		return
-	}
-	n := &t.newcomers
-	came := n.came.Add(1)
-	if e != clientpass.Joined && e != clientpass.Limited {
-		return
-	}
-	if joined := n.joined.Add(1); joined >= fewestMembers && float64(joined) > mostMembers*float64(came) && !n.warned.Swap(true) {
-		t.logger.Warn("more than a fifth of the clients that come without cookies become members at once: visitors who have not logged in seem to get the cookie or header of rank member",
-			zap.Int64("new_clients", came), zap.Int64("members", joined))
-	}
-}
-
-// stripTold removes headers from a request by which only the upstream may name users.
-func (h *throttler) stripTold(r *http.Request) {
-	for _, name := range h.told {
-		delete(r.Header, name)
-	}
-}
-
-// addTold notes the headers in which the upstream names users to a zone.
-func (h *throttler) addTold(z *runningZone) {
-	pass := passOf(z.Rule)
-	if pass == nil {
-		return
-	}
-	for _, told := range pass.Told {
-		if !slices.Contains(h.told, told.Header) {
-			h.told = append(h.told, told.Header)
-		}
-	}
 }

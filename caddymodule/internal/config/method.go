@@ -1,4 +1,4 @@
-package caddymodule
+package config
 
 import (
 	"encoding/json"
@@ -38,39 +38,31 @@ func checkMethods(set caddy.ModuleMap) error {
 	return nil
 }
 
-// asksMethod reports whether a word of a Caddyfile makes a matcher that checkMethods
+// AsksMethod reports whether a word of a Caddyfile makes a matcher that checkMethods
 // refuses.
-func asksMethod(word string) bool {
+func AsksMethod(word string) bool {
 	return methodPlaceholder.MatchString(word) || methodFunction.MatchString(word)
 }
 
-// methodsOf returns the matcher `method` of a set as it is written in a Caddyfile, or
+// MethodsOf returns the matcher `method` of a set as it is written in a Caddyfile, or
 // "" if the set has none, not even behind `not`.
-func methodsOf(set caddy.ModuleMap) string {
+func MethodsOf(set caddy.ModuleMap) string {
 	var methods caddyhttp.MatchMethod
 	if raw := set["method"]; raw != nil && json.Unmarshal(raw, &methods) == nil {
 		return "method " + strings.Join(methods, " ")
 	}
 	for _, excluded := range excludedBy(set) {
-		if methods := methodsOf(excluded); methods != "" {
+		if methods := MethodsOf(excluded); methods != "" {
 			return "not " + methods
 		}
 	}
 	return ""
 }
 
-// checkOuterMethods refuses methods in the matchers of the directive itself.
-func checkOuterMethods(set caddy.ModuleMap) error {
-	if methods := methodsOf(set); methods != "" {
+// CheckOuterMethods refuses methods in the matchers of the directive itself.
+func CheckOuterMethods(set caddy.ModuleMap) error {
+	if methods := MethodsOf(set); methods != "" {
 		return fmt.Errorf("the matcher of throttle asks for a method as the client sent it, and FastCGI sends post as POST, so post would pass unseen: want match %s in the zone, and no method before it", methods)
 	}
 	return checkMethods(set)
-}
-
-// checkNamedMethods refuses methods in the named matcher of a cost.
-func checkNamedMethods(set caddy.ModuleMap, cost string) error {
-	if methods := methodsOf(set); methods != "" {
-		return fmt.Errorf("the named matcher of cost %s has a method, which the site judges as the client sent it, and FastCGI sends post as POST: want a zone with match %s, or\n%s", cost, methods, block("cost "+cost, methods))
-	}
-	return nil
 }

@@ -1,4 +1,4 @@
-package caddymodule
+package config
 
 import (
 	"cmp"
@@ -13,6 +13,7 @@ import (
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/decision"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/fold"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/text"
 )
 
 // Key says what identifies a request's bucket.
@@ -45,11 +46,11 @@ type Key struct {
 	IPv6 int `json:"ipv6,omitempty"`
 }
 
-// keyPolicies are the words after missing and unlisted.
-var keyPolicies = []string{string(decision.ByClientIP), string(decision.Share), string(decision.Skip), string(decision.Refuse)}
+// KeyPolicies are the words after missing and unlisted.
+var KeyPolicies = []string{string(decision.ByClientIP), string(decision.Share), string(decision.Skip), string(decision.Refuse)}
 
-// sources returns the sources as they were written, nil for a nil receiver.
-func (k *Key) sources() []KeySource {
+// Given returns the sources as they were written, nil for a nil receiver.
+func (k *Key) Given() []KeySource {
 	if k == nil {
 		return nil
 	}
@@ -69,7 +70,7 @@ func (k *Key) withDefaults(shares bool) *Key {
 			full.Sources = []KeySource{{Source: "text", Text: wholeZone}}
 		}
 	}
-	full.Missing = cmp.Or(full.Missing, keyPolicies[0])
+	full.Missing = cmp.Or(full.Missing, KeyPolicies[0])
 	full.IPv4, full.IPv6 = cmp.Or(full.IPv4, 32), cmp.Or(full.IPv6, 64)
 	return &full
 }
@@ -97,16 +98,16 @@ type KeySource struct {
 	Fold string `json:"fold,omitempty"`
 }
 
-const keySources = "client_ip, header <name>, cookie <name>, query <name>, form <field> [fold wordpress|email], basic_user [fold wordpress|email], host, method, route, text <string> or a string with {placeholders}"
+const KeySources = "client_ip, header <name>, cookie <name>, query <name>, form <field> [fold wordpress|email], basic_user [fold wordpress|email], host, method, route, text <string> or a string with {placeholders}"
 
-// sourceWords are the key sources without placeholders.
-var sourceWords = []string{"client_ip", "header", "cookie", "query", "form", "basic_user", "host", "method", "route", "text"}
+// SourceWords are the key sources without placeholders.
+var SourceWords = []string{"client_ip", "header", "cookie", "query", "form", "basic_user", "host", "method", "route", "text"}
 
 // clientWords are other words for the client's address.
 var clientWords = []string{"ip", "addr", "address", "remote_ip", "remote_addr", "remote_host", "source_ip", "real_ip"}
 
-// foldWords are the words after fold.
-var foldWords = []string{"wordpress", "email"}
+// FoldWords are the words after fold.
+var FoldWords = []string{"wordpress", "email"}
 
 // otherSources are other words for key sources.
 var otherSources = map[string]string{
@@ -144,18 +145,18 @@ func nginxSource(variable string) string {
 
 // unknownSource reports a word that is no key source, with what was probably meant.
 func unknownSource(word string) error {
-	meant := nearest(word, sourceWords)
+	meant := text.Nearest(word, SourceWords)
 	kind, name, joined := strings.Cut(strings.ReplaceAll(word, "=", ":"), ":")
 	switch {
 	case slices.Contains(clientWords, strings.ToLower(word)):
 		meant = "client_ip"
-	case joined && slices.Contains(sourceWords, kind):
+	case joined && slices.Contains(SourceWords, kind):
 		meant = strings.TrimSpace(kind + " " + name)
 	case strings.HasPrefix(word, "$"):
 		meant = nginxSource(word[1:])
 	case otherSources[word] != "":
 		meant = otherSources[word]
-	case slices.Contains(foldWords, word):
+	case slices.Contains(FoldWords, word):
 		meant = "fold " + word
 	case meant != "":
 	case strings.Contains(word, "-"):
@@ -164,64 +165,25 @@ func unknownSource(word string) error {
 		meant = "query " + word + ", or header " + http.CanonicalHeaderKey(strings.ReplaceAll(word, "_", "-"))
 	}
 	if meant == "" {
-		return fmt.Errorf("unknown key source %q: want %s", word, keySources)
+		return fmt.Errorf("unknown key source %q: want %s", word, KeySources)
 	}
 	return fmt.Errorf("unknown key source %q: did you mean %s?", word, meant)
 }
 
-// checkZoneName refuses the names of key sources. A line of throttle that begins with
+// CheckZoneName refuses the names of key sources. A line of throttle that begins with
 // one has no zone name.
-func checkZoneName(name string) error {
+func CheckZoneName(name string) error {
 	if bare := strings.TrimSuffix(name, "{"); bare != name && bare != "" {
 		return fmt.Errorf("invalid zone name %q: want a blank before the brace, zone %s {", name, bare)
 	}
-	if slices.Contains(sourceWords, name) {
+	if slices.Contains(SourceWords, name) {
 		return fmt.Errorf("no zone name before %s, which is a key source: want a name such as pages", name)
 	}
 	return nil
 }
 
-// syntaxOfSource returns how a source with a word after it is written.
-func syntaxOfSource(source string) string {
-	_, after, _ := strings.Cut(keySources, source+" ")
-	syntax, _, _ := strings.Cut(after, ", ")
-	syntax, _, _ = strings.Cut(syntax, " or ")
-	return source + " " + syntax
-}
-
-// parseKey reads the key sources of a Caddyfile, up to the first detail of key. It returns
-// how many words that were.
-func parseKey(words []string) (key []KeySource, used int, err error) {
-	i := 0
-	for ; i < len(words) && before(keyDetails, words[i:i+1]) > 0; i++ {
-		source := KeySource{Source: words[i]}
-		if source.Source == "fold" {
-			return nil, i, errors.New("parsing key: \"fold\" goes with form <field> and basic_user only: want form <field> fold <word> or basic_user fold <word>")
-		}
-		switch words[i] {
-		case "header", "cookie", "query", "form", "text":
-			if i++; i == len(words) {
-				return nil, i, fmt.Errorf("parsing key: %q needs a word after it: want %s", source.Source, syntaxOfSource(source.Source))
-			}
-			if source.Source == "text" {
-				source.Text = words[i]
-			} else {
-				source.Name = words[i]
-			}
-		}
-		if source.folds() && i+1 < len(words) && words[i+1] == "fold" {
-			if i += 2; i >= len(words) {
-				return nil, i, errors.New("parsing key: \"fold\" needs a word after it: want fold wordpress or fold email")
-			}
-			source.Fold = words[i]
-		}
-		key = append(key, source)
-	}
-	return key, i, nil
-}
-
-// folds reports whether the part is a name that can be folded.
-func (k *KeySource) folds() bool { return k.Source == "form" || k.Source == "basic_user" }
+// Folds reports whether the part is a name that can be folded.
+func (k *KeySource) Folds() bool { return k.Source == "form" || k.Source == "basic_user" }
 
 // foldings are what the words after fold mean.
 var foldings = map[string]fold.Func{"": fold.Plain, "wordpress": fold.WordPress, "email": fold.Email}
@@ -270,35 +232,35 @@ func namesRoute(sources []KeySource) bool {
 func (c *compilation) compileKey() error {
 	k, rule := c.Key, &c.rule.Key
 	switch {
-	case !slices.Contains(keyPolicies, k.Missing):
-		return about("key missing", 0, unknown("word", k.Missing, " after missing", keyPolicies))
-	case k.Unlisted != "" && !slices.Contains(keyPolicies, k.Unlisted):
-		return about("key unlisted", 0, unknown("word", k.Unlisted, " after unlisted", keyPolicies))
+	case !slices.Contains(KeyPolicies, k.Missing):
+		return About("key missing", 0, text.Unknown("word", k.Missing, " after missing", KeyPolicies))
+	case k.Unlisted != "" && !slices.Contains(KeyPolicies, k.Unlisted):
+		return About("key unlisted", 0, text.Unknown("word", k.Unlisted, " after unlisted", KeyPolicies))
 	case k.Unlisted != "" && len(c.Override) == 0 && c.OverrideFile == "":
-		return about("key unlisted", 0, errors.New("unlisted has no meaning without override or override_file"))
+		return About("key unlisted", 0, errors.New("unlisted has no meaning without override or override_file"))
 	case k.IPv4 < 1 || k.IPv4 > 32:
-		return about("key ipv4", 0, fmt.Errorf("invalid ipv4 %d: want a number of bits from 1 to 32", k.IPv4))
+		return About("key ipv4", 0, fmt.Errorf("invalid ipv4 %d: want a number of bits from 1 to 32", k.IPv4))
 	case k.IPv6 < 1 || k.IPv6 > 128:
-		return about("key ipv6", 0, fmt.Errorf("invalid ipv6 %d: want a number of bits from 1 to 128", k.IPv6))
+		return About("key ipv6", 0, fmt.Errorf("invalid ipv6 %d: want a number of bits from 1 to 128", k.IPv6))
 	}
 	rule.Missing, rule.Unlisted = decision.Policy(k.Missing), decision.Policy(k.Unlisted)
 	rule.IPv4Bits, rule.IPv6Bits = k.IPv4, k.IPv6
 	if err := checkRepeated(k.Sources); err != nil {
-		return about("key", 0, err)
+		return About("key", 0, err)
 	}
 	for _, source := range k.Sources {
 		part, err := c.compilePart(source)
 		if err != nil {
-			return about("key", 0, err)
+			return About("key", 0, err)
 		}
 		rule.Parts = append(rule.Parts, part)
 	}
 	routed := namesRoute(k.Sources)
 	switch {
 	case routed && len(c.Route) == 0:
-		return about("key", 0, errNoRoutes)
+		return About("key", 0, errNoRoutes)
 	case !routed && len(c.Route) > 0 && !(c.shares() && namesRoute(c.InFlight.Share)):
-		return about("route", 0, fmt.Errorf("route %q has no effect: want \"route\" among the sources of the key", c.Route[0].Name))
+		return About("route", 0, fmt.Errorf("route %q has no effect: want \"route\" among the sources of the key", c.Route[0].Name))
 	}
 	return nil
 }
@@ -315,10 +277,10 @@ func (c *compilation) compilePart(source KeySource) (decision.Part, error) {
 		return none, errors.New("key source \"text\" has no text")
 	case source.Source != "text" && source.Text != "":
 		return none, fmt.Errorf("key source %q takes no text: unexpected %q", source.Source, source.Text)
-	case source.Fold != "" && !source.folds():
+	case source.Fold != "" && !source.Folds():
 		return none, fmt.Errorf("fold goes with form <field> and basic_user only: key source %q has no names to fold", source.Source)
 	case foldings[source.Fold] == nil:
-		return none, unknown("word", source.Fold, " after fold", foldWords)
+		return none, text.Unknown("word", source.Fold, " after fold", FoldWords)
 	}
 	digest := !c.Key.Plain
 	source = source.plain()
@@ -370,16 +332,16 @@ var sentSources = []string{"header", "cookie", "query", "form"}
 
 var sentByClient = regexp.MustCompile(`\{http\.request\.(orig_)?(header|cookie|uri)\b`)
 
-// inventable reports whether clients can get any number of buckets by making up values. One
+// Inventable reports whether clients can get any number of buckets by making up values. One
 // part of the key is enough for that.
-func inventable(sources []KeySource) bool {
+func Inventable(sources []KeySource) bool {
 	return slices.ContainsFunc(sources, func(k KeySource) bool {
 		return k.Source == "basic_user" || slices.Contains(sentSources, k.Source) || sentByClient.MatchString(k.Source)
 	})
 }
 
-// readsHeaders reports whether a source is in the request's headers.
-func readsHeaders(sources []KeySource) bool {
+// ReadsHeaders reports whether a source is in the request's headers.
+func ReadsHeaders(sources []KeySource) bool {
 	return slices.ContainsFunc(sources, func(k KeySource) bool {
 		return !slices.Contains([]string{"client_ip", "query", "host", "method", "route", "text"}, k.Source)
 	})

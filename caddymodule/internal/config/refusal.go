@@ -1,4 +1,4 @@
-package caddymodule
+package config
 
 import (
 	"cmp"
@@ -91,49 +91,49 @@ type PageStyle struct {
 const (
 	retryEmpty = "empty"
 	retryFit   = "fit"
-	switchOff  = "off"
+	SwitchOff  = "off"
 )
 
 // compileRefusal compiles what refused clients get.
 func (c *compilation) compileRefusal() error {
 	r, rule := c.Refusal, c.rule
-	_, err := parseLogRefused(r.Log)
+	_, err := ParseLogRefused(r.Log)
 	switch {
 	case r.Status < 400 || r.Status > 599:
-		return about("refusal status", 0, fmt.Errorf("invalid status %d: want a number from 400 to 599", r.Status))
+		return About("refusal status", 0, fmt.Errorf("invalid status %d: want a number from 400 to 599", r.Status))
 	case r.Status == 444:
-		return about("refusal status", 0, errors.New("status 444 is nginx's word for a closed connection, and Caddy would send it: want @out throttle_blocked and abort @out in the site, or another status"))
+		return About("refusal status", 0, errors.New("status 444 is nginx's word for a closed connection, and Caddy would send it: want @out throttle_blocked and abort @out in the site, or another status"))
 	case r.Jitter < 0 || r.Jitter > 100:
-		return about("refusal jitter", 0, fmt.Errorf("invalid jitter %d: want a number of percent from 0 to 100", r.Jitter))
-	case r.Code != "" && r.Code != switchOff:
-		return about("refusal code", 0, fmt.Errorf("invalid code %q: want off, or nothing for codes", r.Code))
+		return About("refusal jitter", 0, fmt.Errorf("invalid jitter %d: want a number of percent from 0 to 100", r.Jitter))
+	case r.Code != "" && r.Code != SwitchOff:
+		return About("refusal code", 0, fmt.Errorf("invalid code %q: want off, or nothing for codes", r.Code))
 	case err != nil:
-		return about("refusal log", 0, err)
+		return About("refusal log", 0, err)
 	case rule.Bucketless() && c.written.Refusal != nil && (c.written.Refusal.RetryAfter != "" || r.Jitter != 0):
-		return about("refusal retry_after", 0, errors.New("retry_after has no meaning without limit: the zone only limits how many requests are in flight"))
+		return About("refusal retry_after", 0, errors.New("retry_after has no meaning without limit: the zone only limits how many requests are in flight"))
 	case r.PageHTML != nil && r.PageStyle != nil:
-		return about("refusal page", 0, errors.New("page_style and page_html exclude each other: a page of your own has its own style"))
+		return About("refusal page", 0, errors.New("page_style and page_html exclude each other: a page of your own has its own style"))
 	case (r.PageHTML != nil || r.PageStyle != nil) && r.Error:
-		return about("refusal page", 0, errors.New("page and error exclude each other: error routes write their own page"))
+		return About("refusal page", 0, errors.New("page and error exclude each other: error routes write their own page"))
 	}
-	if err := r.PageStyle.style().Validate(); err != nil {
-		return about("refusal page", 0, fmt.Errorf("parsing page: %w", err))
+	if err := r.PageStyle.Style().Validate(); err != nil {
+		return About("refusal page", 0, fmt.Errorf("parsing page: %w", err))
 	}
 	if r.Message != "" {
-		if err := checkMessage(r.Message); err != nil {
-			return about("refusal message", 0, err)
+		if err := CheckMessage(r.Message); err != nil {
+			return About("refusal message", 0, err)
 		}
 	}
 	rule.Status, rule.Message, rule.AsError = r.Status, r.Message, r.Error
 	rule.ZoneHeader, rule.SupportCode = r.ZoneHeader, r.Code == ""
 	rule.RetryJitter = float64(r.Jitter) / 100
 	rule.RetryEmpty = r.RetryAfter == retryEmpty
-	rule.RetryFloor, err = parseRetryAfter(r.RetryAfter)
-	return about("refusal retry_after", 0, err)
+	rule.RetryFloor, err = ParseRetryAfter(r.RetryAfter)
+	return About("refusal retry_after", 0, err)
 }
 
-// parseRetryAfter returns the least that Retry-After says, which is zero for words.
-func parseRetryAfter(word string) (floor time.Duration, err error) {
+// ParseRetryAfter returns the least that Retry-After says, which is zero for words.
+func ParseRetryAfter(word string) (floor time.Duration, err error) {
 	if word == retryEmpty || word == retryFit {
 		return 0, nil
 	}
@@ -165,8 +165,8 @@ const longestMessage = 300
 // markup is what WordPress's editor takes for HTML. It drops messages with that.
 var markup = regexp.MustCompile(`</?[^>]*>`)
 
-// checkMessage refuses messages that people would not see, or not as they were meant.
-func checkMessage(text string) error {
+// CheckMessage refuses messages that people would not see, or not as they were meant.
+func CheckMessage(text string) error {
 	letters := utf8.RuneCountInString(text)
 	switch {
 	case strings.TrimSpace(text) == "":
@@ -189,12 +189,12 @@ func (r *Refusal) load() (*refusal.Page, error) {
 	case r.PageStyle == nil && r.Message == "":
 		return nil, nil
 	}
-	style := r.PageStyle.style()
+	style := r.PageStyle.Style()
 	style.Text = cmp.Or(r.Message, style.Text)
 	return style.Compile()
 }
 
-func (s *PageStyle) style() refusal.Style {
+func (s *PageStyle) Style() refusal.Style {
 	if s == nil {
 		return refusal.Style{}
 	}

@@ -1,4 +1,4 @@
-package caddymodule
+package caddyfile
 
 import (
 	"fmt"
@@ -10,6 +10,10 @@ import (
 	"github.com/caddyserver/caddy/v2/caddyconfig/caddyfile"
 	"github.com/caddyserver/caddy/v2/caddyconfig/httpcaddyfile"
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
+
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/config"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/text"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/tokens"
 )
 
 // staticFiles is the one word after exempt that is not a matcher.
@@ -49,7 +53,7 @@ func noNamedMatchers(d *caddyfile.Dispenser) matcherToken {
 // parseMatchers adds a set of matchers, all of which must match. They stand in a
 // block or on the line, or are one of the site's by its name. Errors name the option.
 func parseMatchers(d *caddyfile.Dispenser, option string, matcher matcherToken, sets *caddyhttp.RawMatcherSets) error {
-	here := place(d)
+	here := tokens.Place(d)
 	set, named, err := parseNamed(d, option, matcher)
 	if err == nil && !named {
 		set, err = parseMatcherSet(d, option)
@@ -75,7 +79,7 @@ func parseNamed(d *caddyfile.Dispenser, option string, matcher matcherToken) (se
 		return nil, false, nil
 	}
 	if set, _, err = matcher(); err == nil {
-		err = checkMatcherSet(set)
+		err = config.CheckMatcherSet(set)
 	}
 	if err != nil {
 		return nil, true, d.WrapErr(err)
@@ -110,12 +114,12 @@ func parseMatcherSet(d *caddyfile.Dispenser, option string) (caddy.ModuleMap, er
 	if err != nil {
 		return nil, err
 	}
-	if err := checkMatcherSet(set); err != nil {
+	if err := config.CheckMatcherSet(set); err != nil {
 		words.Reset()
 		named, _, _ := strings.Cut(err.Error(), ": ")
 		for words.Next() { // find the word
 			switch word := words.Val(); {
-			case strings.Contains(err.Error(), fmt.Sprintf("%q", word)), word == "throttle_blocked", asksMethod(word),
+			case strings.Contains(err.Error(), fmt.Sprintf("%q", word)), word == "throttle_blocked", config.AsksMethod(word),
 				word == named, named == "expression" && words.Token().Quoted():
 				return nil, words.WrapErr(err)
 			}
@@ -153,7 +157,7 @@ func unknownMatcher(d *caddyfile.Dispenser, option string) error {
 	if _, err := netip.ParseAddr(word); err == nil {
 		return d.Errf("unknown matcher %q in %s: did you mean client_ip %s?", word, option, word)
 	}
-	if d.Nesting() > 0 && (word == "zone" || wantedAfter[word] != "" || slices.Contains(siteDirectives, word)) {
+	if d.Nesting() > 0 && (word == "zone" || tokens.WantedAfter[word] != "" || slices.Contains(tokens.SiteDirectives, word)) {
 		return d.Errf("unknown matcher %q in %s: is a } missing before it?", word, option)
 	}
 	rest := strings.Join(d.RemainingArgs(), " ")
@@ -170,8 +174,16 @@ func unknownMatcher(d *caddyfile.Dispenser, option string) error {
 	for _, module := range caddy.GetModules("http.matchers") {
 		known = append(known, module.ID.Name())
 	}
-	if meant := nearest(word, known); meant != "" {
+	if meant := text.Nearest(word, known); meant != "" {
 		return d.Errf("unknown matcher %q in %s: did you mean %s?", word, option, meant)
 	}
 	return d.Errf("unknown matcher %q in %s: want request matchers, such as path /wp-login.php* or method POST", word, option)
+}
+
+// checkNamedMethods refuses methods in the named matcher of a cost.
+func checkNamedMethods(set caddy.ModuleMap, cost string) error {
+	if methods := config.MethodsOf(set); methods != "" {
+		return fmt.Errorf("the named matcher of cost %s has a method, which the site judges as the client sent it, and FastCGI sends post as POST: want a zone with match %s, or\n%s", cost, methods, block("cost "+cost, methods))
+	}
+	return nil
 }

@@ -1,4 +1,6 @@
-package caddymodule
+// Package caddyfile turns the Caddyfile into the JSON of config. Begin with [ParseHandler],
+// and with the table of options in zone.go. It imports config, and nothing that runs.
+package caddyfile
 
 import (
 	"fmt"
@@ -13,10 +15,13 @@ import (
 	"github.com/caddyserver/caddy/v2/caddyconfig/httpcaddyfile"
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
 
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/config"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/text"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/tokens"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
 )
 
-// parseGlobal sets up the app from the global option. Syntax:
+// ParseGlobal sets up the app from the global option. Syntax:
 //
 //	throttle {
 //	    store <name> { ... }
@@ -32,7 +37,7 @@ import (
 //
 // exempt, shadow and on_store_error hold for all zones of all sites. Any other
 // <option> is an option of a zone, and the default of the zones in this block.
-func parseGlobal(d *caddyfile.Dispenser, existing any) (any, error) {
+func ParseGlobal(d *caddyfile.Dispenser, existing any) (any, error) {
 	d.Next() // the option's name
 	if existing != nil {
 		return nil, d.Err("throttle is given twice in the global options: put both into one block")
@@ -41,7 +46,7 @@ func parseGlobal(d *caddyfile.Dispenser, existing any) (any, error) {
 		return nil, d.Errf("unexpected %q after the global option throttle: want a block; the line throttle %[1]s ... stands in a site", d.Val())
 	}
 	d = expanded(d)
-	app, seen := new(appConfig), make(map[string]bool)
+	app, seen := new(config.App), make(map[string]bool)
 	matcher := noNamedMatchers(d)
 	defaults := newZoneReader(d, matcher)
 	var zones []*zoneReader
@@ -55,7 +60,7 @@ func parseGlobal(d *caddyfile.Dispenser, existing any) (any, error) {
 			zones = append(zones, zone)
 			continue
 		}
-		if known, err := app.parseOption(d, seen, matcher); err != nil {
+		if known, err := parseGlobalOption(app, d, seen, matcher); err != nil {
 			return nil, err
 		} else if known {
 			continue
@@ -63,14 +68,14 @@ func parseGlobal(d *caddyfile.Dispenser, existing any) (any, error) {
 		if known, err := defaults.parseDefault(); err != nil {
 			return nil, err
 		} else if !known {
-			return nil, misplacedOption(d, "the global option throttle", slices.Concat(globalWords, besideWords()), zones)
+			return nil, misplacedOption(d, "the global option throttle", slices.Concat(GlobalWords, besideWords()), zones)
 		}
 	}
 	for _, zone := range zones {
 		zone.inherit(defaults)
 		app.Zone = append(app.Zone, zone.zone)
 	}
-	if err := app.checkZones(d, zones); err != nil {
+	if err := checkGlobalZones(app, d, zones); err != nil {
 		return nil, err
 	}
 	return httpcaddyfile.App{Name: "throttle", Value: caddyconfig.JSON(app, nil)}, nil
@@ -84,16 +89,16 @@ func expanded(d *caddyfile.Dispenser) *caddyfile.Dispenser {
 	return caddyfile.NewDispenser(segment)
 }
 
-// globalWords are the options of the global block that hold for all zones.
-var globalWords = []string{"store", "store_timeout", "on_store_error", "nodes", "exempt", "plan", "zone", "shadow"}
+// GlobalWords are the options of the global block that hold for all zones.
+var GlobalWords = []string{"store", "store_timeout", "on_store_error", "nodes", "exempt", "plan", "zone", "shadow"}
 
 // besideWords are the options of a zone that may stand beside zones.
-func besideWords() []string { return optionNames(func(o zoneOption) bool { return o.beside }) }
+func besideWords() []string { return OptionNames(func(o ZoneOption) bool { return o.Beside }) }
 
 // misplacedOption reports a word that is no option in a block of zones.
 func misplacedOption(d *caddyfile.Dispenser, where string, known []string, zones []*zoneReader) error {
-	if optionNamed(d.Val()) >= 0 {
-		if last := len(zones) - 1; last >= 0 && zones[last].zone.reference() {
+	if OptionNamed(d.Val()) >= 0 {
+		if last := len(zones) - 1; last >= 0 && zones[last].zone.Reference() {
 			return d.Errf("%s cannot stand beside the zones in %s: is a { missing after zone %s?", d.Val(), where, zones[last].zone.Name)
 		}
 		return d.Errf("%s cannot stand beside the zones in %s: put it into the block of a zone", d.Val(), where)
@@ -102,47 +107,47 @@ func misplacedOption(d *caddyfile.Dispenser, where string, known []string, zones
 		return d.Errf("unknown option %q in %s: want %s, in a zone", d.Val(), where, line)
 	}
 	slices.Sort(known)
-	return unknownOption(d, where, slices.Compact(known))
+	return tokens.UnknownOption(d, where, slices.Compact(known))
 }
 
-// parseOption reads an option that holds for all zones of all sites. It returns
+// parseGlobalOption reads an option that holds for all zones of all sites. It returns
 // false if the word is no such option.
-func (a *appConfig) parseOption(d *caddyfile.Dispenser, seen map[string]bool, matcher matcherToken) (bool, error) {
+func parseGlobalOption(a *config.App, d *caddyfile.Dispenser, seen map[string]bool, matcher matcherToken) (bool, error) {
 	option := d.Val()
 	if option == "exempt" {
-		here := place(d)
+		here := tokens.Place(d)
 		err := parseExempt(d, matcher, &a.Exempt, &a.ExemptStaticFiles)
 		for _, set := range a.Exempt {
-			if wrong := checkExempt(set); err == nil && wrong != nil {
+			if wrong := config.CheckExempt(set); err == nil && wrong != nil {
 				err = fmt.Errorf("%w, %s", wrong, here)
 			}
 		}
 		return true, err
 	}
 	if option == "plan" {
-		return true, a.parsePlan(d)
+		return true, parsePlan(a, d)
 	}
-	if !slices.Contains(globalWords, option) {
+	if !slices.Contains(GlobalWords, option) {
 		return false, nil
 	}
-	if err := once(d, seen, option); err != nil {
+	if err := tokens.Once(d, seen, option); err != nil {
 		return true, err
 	}
 	switch option {
 	case "store":
-		return true, a.parseStore(d)
+		return true, parseStore(a, d)
 	case "store_timeout":
-		return true, parseArg(d, &a.StoreTimeout, parseDuration)
+		return true, tokens.ParseArg(d, &a.StoreTimeout, tokens.ParseDuration)
 	case "on_store_error":
-		return true, parseArg(d, &a.OnStoreError, oneOf(storePolicies...))
+		return true, tokens.ParseArg(d, &a.OnStoreError, tokens.OneOf(config.StorePolicies...))
 	case "nodes":
-		return true, parseArg(d, &a.Nodes, parseWhole(1, mostNodes))
+		return true, tokens.ParseArg(d, &a.Nodes, tokens.ParseWhole(1, config.MostNodes))
 	default: // shadow
-		return true, parseFlag(d, &a.Shadow)
+		return true, tokens.ParseFlag(d, &a.Shadow)
 	}
 }
 
-func (a *appConfig) parseStore(d *caddyfile.Dispenser) error {
+func parseStore(a *config.App, d *caddyfile.Dispenser) error {
 	if !d.NextArg() {
 		return d.Err("store has no name: want store memory, or one that this Caddy was built with")
 	}
@@ -155,7 +160,7 @@ func (a *appConfig) parseStore(d *caddyfile.Dispenser) error {
 		for _, module := range caddy.GetModules("throttle.stores") {
 			known = append(known, module.ID.Name())
 		}
-		if meant := nearest(name, known); meant != "" {
+		if meant := text.Nearest(name, known); meant != "" {
 			return d.Errf("unknown store %q: did you mean %s?", name, meant)
 		}
 		if name == "redis" || name == "postgres" {
@@ -185,7 +190,7 @@ func unnamedStore(d *caddyfile.Dispenser, scheme string) error {
 	return d.Errf("unknown store %q: want the name of a store before the URL", shown)
 }
 
-func (a *appConfig) parsePlan(d *caddyfile.Dispenser) error {
+func parsePlan(a *config.App, d *caddyfile.Dispenser) error {
 	words := d.RemainingArgs()
 	if len(words) != 3 {
 		return d.Err("wrong number of words after plan: want plan <name> <capacity> <leak>, such as plan partner 100 10/s")
@@ -195,7 +200,7 @@ func (a *appConfig) parsePlan(d *caddyfile.Dispenser) error {
 		return d.Errf("plan %q is given twice", name)
 	}
 	plan := map[string]string{name: words[1] + " " + words[2]}
-	if _, err := parsePlans(plan); err != nil {
+	if _, err := config.ParsePlans(plan); err != nil {
 		return d.WrapErr(err)
 	}
 	if a.Plan == nil {
@@ -205,10 +210,10 @@ func (a *appConfig) parsePlan(d *caddyfile.Dispenser) error {
 	return nil
 }
 
-// checkZones compiles the zones, so that the adapter reports their errors with a
+// checkGlobalZones compiles the zones, so that the adapter reports their errors with a
 // line. Loading the config would report them without one.
-func (a *appConfig) checkZones(d *caddyfile.Dispenser, zones []*zoneReader) error {
-	plans, err := parsePlans(a.Plan)
+func checkGlobalZones(a *config.App, d *caddyfile.Dispenser, zones []*zoneReader) error {
+	plans, err := config.ParsePlans(a.Plan)
 	if err != nil {
 		return d.WrapErr(err)
 	}
@@ -226,15 +231,15 @@ func (a *appConfig) checkZones(d *caddyfile.Dispenser, zones []*zoneReader) erro
 	return nil
 }
 
-// parseHandler reads a directive with its matcher: both addresses of a request count for
+// ParseHandler reads a directive with its matcher: both addresses of a request count for
 // that. It refuses matchers that never match.
-func parseHandler(h httpcaddyfile.Helper) (*handlerConfig, error) {
+func ParseHandler(h httpcaddyfile.Helper) (*config.Handler, error) {
 	h.Next()
 	set, err := h.ExtractMatcherSet()
 	if err != nil {
 		return nil, h.WrapErr(errUnknownMatcherName(err))
 	}
-	for _, check := range []func(caddy.ModuleMap) error{checkPaths, checkTails, checkSyntax, checkOuterMethods} {
+	for _, check := range []func(caddy.ModuleMap) error{config.CheckPaths, config.CheckTails, config.CheckSyntax, config.CheckOuterMethods} {
 		if err = check(set); err != nil {
 			break
 		}
@@ -269,11 +274,11 @@ func parseHandler(h httpcaddyfile.Helper) (*handlerConfig, error) {
 //
 // An option of a zone beside the zones is the default of all zones that the block
 // defines.
-func parseDirective(h httpcaddyfile.Helper) (*handlerConfig, error) {
+func parseDirective(h httpcaddyfile.Helper) (*config.Handler, error) {
 	h.Next() // the directive's name
-	handler := new(handlerConfig)
-	here := place(h.Dispenser)
-	zones, err := handler.parse(h)
+	handler := new(config.Handler)
+	here := tokens.Place(h.Dispenser)
+	zones, err := parseZones(handler, h)
 	if err != nil {
 		return nil, err
 	}
@@ -283,10 +288,10 @@ func parseDirective(h httpcaddyfile.Helper) (*handlerConfig, error) {
 	for _, zone := range zones {
 		handler.Zone = append(handler.Zone, zone.zone)
 	}
-	return handler, handler.check(h, zones)
+	return handler, checkHandler(handler, h, zones)
 }
 
-func (handler *handlerConfig) parse(h httpcaddyfile.Helper) ([]*zoneReader, error) {
+func parseZones(handler *config.Handler, h httpcaddyfile.Helper) ([]*zoneReader, error) {
 	matcher := namedMatchers(h)
 	if words := h.RemainingArgs(); len(words) > 0 {
 		zone, err := parseLine(h.Dispenser, matcher, words)
@@ -297,7 +302,7 @@ func (handler *handlerConfig) parse(h httpcaddyfile.Helper) ([]*zoneReader, erro
 			if len(words) == 1 {
 				return nil, h.Errf("throttle %s and a block exclude each other: want throttle <zone> <key>... <capacity> <leak> before the block, or the zone in it", words[0])
 			}
-			if err := handler.parseLineOption(h, zone); err != nil {
+			if err := parseLineOption(handler, h, zone); err != nil {
 				return nil, err
 			}
 		}
@@ -314,7 +319,7 @@ func (handler *handlerConfig) parse(h httpcaddyfile.Helper) ([]*zoneReader, erro
 			}
 			zones = append(zones, zone)
 		case "ratelimit_headers":
-			if err := handler.parseHeaders(h.Dispenser); err != nil {
+			if err := parseRateLimitHeaders(handler, h.Dispenser); err != nil {
 				return nil, err
 			}
 		default:
@@ -332,21 +337,21 @@ func (handler *handlerConfig) parse(h httpcaddyfile.Helper) ([]*zoneReader, erro
 }
 
 // parseLineOption reads an option in the block behind a zone on one line.
-func (handler *handlerConfig) parseLineOption(h httpcaddyfile.Helper, zone *zoneReader) error {
+func parseLineOption(handler *config.Handler, h httpcaddyfile.Helper, zone *zoneReader) error {
 	switch h.Val() {
 	case "ratelimit_headers":
-		return handler.parseHeaders(h.Dispenser)
+		return parseRateLimitHeaders(handler, h.Dispenser)
 	case "zone":
 		return h.Errf("zone %q stands on the line of throttle already: put both zones into the block", zone.zone.Name)
 	}
 	return zone.parseOption()
 }
 
-func (handler *handlerConfig) parseHeaders(d *caddyfile.Dispenser) error {
+func parseRateLimitHeaders(handler *config.Handler, d *caddyfile.Dispenser) error {
 	if handler.RateLimitHeaders {
 		return d.Err("ratelimit_headers is given twice")
 	}
-	return parseFlag(d, &handler.RateLimitHeaders)
+	return tokens.ParseFlag(d, &handler.RateLimitHeaders)
 }
 
 const wantLine = "want throttle <zone> [<key>...] <capacity> <leak>"
@@ -376,8 +381,8 @@ func parseLine(d *caddyfile.Dispenser, matcher matcherToken, words []string) (*z
 	if err != nil {
 		return nil, d.WrapErr(err)
 	}
-	key := &zoneOptions[optionNamed("key")]
-	z.key().Sources, r.places["key"] = sources, []string{r.place}
+	key := &ZoneOptions[OptionNamed("key")]
+	keyIn(z).Sources, r.places["key"] = sources, []string{r.place}
 	return r, r.parseDetails(key, words[1+used:last])
 }
 
@@ -386,7 +391,7 @@ func checkLine(words []string) error {
 	number := func(word string) bool { _, plain := leakybucket.ParseCost(word); return plain }
 	rate := func(word string) bool { _, err := leakybucket.ParseRate(word); return err == nil }
 	first, last := words[0], words[len(words)-1]
-	if slices.Contains(sourceWords, first) || len(words) > 1 && strings.Contains(first, "{") {
+	if slices.Contains(config.SourceWords, first) || len(words) > 1 && strings.Contains(first, "{") {
 		return fmt.Errorf("no zone name before %s: %s", first, wantLine)
 	}
 	if len(words) == 1 {
@@ -395,7 +400,7 @@ func checkLine(words []string) error {
 	if words[1] == "key" {
 		return fmt.Errorf("unexpected \"key\" after the zone: want throttle %s", strings.Join(slices.Delete(slices.Clone(words), 1, 2), " "))
 	}
-	if slices.Contains(matcherWords, first) && strings.HasPrefix(words[1], "/") {
+	if slices.Contains(config.MatcherWords, first) && strings.HasPrefix(words[1], "/") {
 		return fmt.Errorf("no zone name before %s, which is a matcher: want throttle %s", first, strings.Join(words[1:], " "))
 	}
 	previous := words[len(words)-2]
@@ -415,7 +420,7 @@ func checkLine(words []string) error {
 		return fmt.Errorf("no zone name before %s %s: %s", first, last, wantLine)
 	case number(last) && (len(words) == 2 || !number(previous)):
 		return fmt.Errorf("no leak after capacity %s: %s", last, wantLine)
-	case rate(last) && (len(words) == 2 || slices.Contains(sourceWords, previous)):
+	case rate(last) && (len(words) == 2 || slices.Contains(config.SourceWords, previous)):
 		return fmt.Errorf("no capacity before leak %s: %s", last, wantLine)
 	case len(words) == 2:
 		return fmt.Errorf("%q stands alone after the zone: want throttle <zone>, or throttle <zone> <key>... <capacity> <leak>", last)
@@ -426,16 +431,16 @@ func checkLine(words []string) error {
 // A definedZone is a zone that this Caddyfile has defined so far.
 type definedZone struct{ definition, place string }
 
-// check compiles the zones, so that the adapter reports their errors with a line.
+// checkHandler compiles the zones, so that the adapter reports their errors with a line.
 // Loading the config would report them without one.
-func (handler *handlerConfig) check(h httpcaddyfile.Helper, zones []*zoneReader) error {
-	app := new(appConfig)
+func checkHandler(handler *config.Handler, h httpcaddyfile.Helper, zones []*zoneReader) error {
+	app := new(config.App)
 	if global, ok := h.Option("throttle").(httpcaddyfile.App); ok {
 		if err := caddy.StrictUnmarshalJSON(global.Value, app); err != nil {
 			return h.WrapErr(err)
 		}
 	}
-	plans, err := parsePlans(app.Plan)
+	plans, err := config.ParsePlans(app.Plan)
 	if err != nil {
 		return h.WrapErr(err)
 	}
@@ -444,15 +449,15 @@ func (handler *handlerConfig) check(h httpcaddyfile.Helper, zones []*zoneReader)
 		return err
 	}
 	places := make(map[string]string)
-	twins := make(twinZones)
+	twins := make(config.TwinZones)
 	for _, zone := range zones {
 		name := zone.zone.Name
 		if place, twice := places[name]; twice {
 			return fmt.Errorf("zone %q is given twice in one throttle directive, %s and %s", name, place, zone.place)
 		}
 		places[name] = zone.place
-		full := app.zoneNamed(name)
-		if !zone.zone.reference() {
+		full := globalZone(app, name)
+		if !zone.zone.Reference() {
 			full = zone.zone
 			if err := zone.check(plans); err != nil {
 				return err
@@ -460,7 +465,7 @@ func (handler *handlerConfig) check(h httpcaddyfile.Helper, zones []*zoneReader)
 		} else if full == nil {
 			return zone.unknown(app, defined)
 		}
-		definition, err := full.definition()
+		definition, err := full.Definition()
 		if err != nil {
 			return zone.about(err)
 		}
@@ -469,7 +474,7 @@ func (handler *handlerConfig) check(h httpcaddyfile.Helper, zones []*zoneReader)
 		} else if other.definition != definition {
 			return fmt.Errorf("zone %q is defined twice, and differently: a name is one budget, so give one of them another name, %s and %s", name, other.place, zone.place)
 		}
-		if err := twins.add(name, definition); err != nil {
+		if err := twins.Add(name, definition); err != nil {
 			return zone.about(err)
 		}
 	}
@@ -477,13 +482,13 @@ func (handler *handlerConfig) check(h httpcaddyfile.Helper, zones []*zoneReader)
 }
 
 // definedZones returns the zones that are defined so far in this Caddyfile.
-func definedZones(h httpcaddyfile.Helper, app *appConfig) (map[string]definedZone, error) {
+func definedZones(h httpcaddyfile.Helper, app *config.App) (map[string]definedZone, error) {
 	if defined, ok := h.State["throttle"].(map[string]definedZone); ok {
 		return defined, nil
 	}
 	defined := make(map[string]definedZone)
 	for _, z := range app.Zone {
-		definition, err := z.definition()
+		definition, err := z.Definition()
 		if err != nil {
 			return nil, h.WrapErr(err)
 		}
@@ -493,8 +498,8 @@ func definedZones(h httpcaddyfile.Helper, app *appConfig) (map[string]definedZon
 	return defined, nil
 }
 
-// zoneNamed returns one of the app's own zones, or nil.
-func (a *appConfig) zoneNamed(name string) *Zone {
+// globalZone returns one of the app's own zones, or nil.
+func globalZone(a *config.App, name string) *config.Zone {
 	for _, z := range a.Zone {
 		if z.Name == name {
 			return z
@@ -505,7 +510,7 @@ func (a *appConfig) zoneNamed(name string) *Zone {
 
 // unknown reports a zone that is nothing but a name, which the global options do
 // not define.
-func (r *zoneReader) unknown(app *appConfig, defined map[string]definedZone) error {
+func (r *zoneReader) unknown(app *config.App, defined map[string]definedZone) error {
 	name := r.zone.Name
 	if other, found := defined[name]; found {
 		return fmt.Errorf("zone %q is defined in a site, and only zones in the global options can be used by name: move it there, defined %s, used %s", name, other.place, r.place)
@@ -514,5 +519,5 @@ func (r *zoneReader) unknown(app *appConfig, defined map[string]definedZone) err
 	for _, z := range app.Zone {
 		known = append(known, z.Name)
 	}
-	return r.about(errUnknownZone(name, known))
+	return r.about(config.ErrUnknownZone(name, known))
 }

@@ -1,4 +1,4 @@
-package caddymodule
+package config
 
 import (
 	"cmp"
@@ -18,12 +18,13 @@ import (
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/decision"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/fold"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/override"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/text"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
 	bucketkey "github.com/caddy-throttle/caddy-throttle/leakybucket/key"
 )
 
-// mostAtOnce is the most slots, places in a queue and workers that a zone may have.
-const mostAtOnce = 1_000_000
+// MostAtOnce is the most slots, places in a queue and workers that a zone may have.
+const MostAtOnce = 1_000_000
 
 // A compilation turns a zone of the JSON config into the rule that requests meet. It
 // does not change the zone.
@@ -34,13 +35,13 @@ type compilation struct {
 	plans   map[string]leakybucket.Limit
 }
 
-// compile checks the zone as far as possible without loading matchers and files, and
+// Compile checks the zone as far as possible without loading matchers and files, and
 // returns its rule without these.
-func (z *Zone) compile(plans map[string]leakybucket.Limit) (*decision.Rule, error) {
+func (z *Zone) Compile(plans map[string]leakybucket.Limit) (*decision.Rule, error) {
 	if !zoneName.MatchString(z.Name) {
 		return nil, fmt.Errorf("invalid zone name %q: want letters, digits, _, . and -", z.Name)
 	}
-	c := compilation{Zone: z.withDefaults(), written: z, rule: &decision.Rule{Name: z.Name}, plans: plans}
+	c := compilation{Zone: z.WithDefaults(), written: z, rule: &decision.Rule{Name: z.Name}, plans: plans}
 	for _, compile := range []func() error{
 		c.compileMode, c.checkShare, c.compileLimit, c.compileRoutes, c.compileKey, c.compileOverrides, c.compileCosts,
 		c.compileSettle, c.compileTrust, c.compileDelay, c.compileInFlight, c.compileBlock, c.compileRefusal, c.checkMatchers,
@@ -52,9 +53,9 @@ func (z *Zone) compile(plans map[string]leakybucket.Limit) (*decision.Rule, erro
 	return c.rule, nil
 }
 
-// withDefaults returns the zone with its defaults filled in, so that definitions with
+// WithDefaults returns the zone with its defaults filled in, so that definitions with
 // the same meaning are equal. Key, refusal and read_body are never nil in it.
-func (z *Zone) withDefaults() Zone {
+func (z *Zone) WithDefaults() Zone {
 	full := *z
 	full.Key = z.Key.withDefaults(z.shares())
 	full.Refusal = z.Refusal.withDefaults(z.shares())
@@ -79,10 +80,10 @@ func (z *Zone) withDefaults() Zone {
 	return full
 }
 
-// definition returns a canonical text of the zone: definitions of one name must have
+// Definition returns a canonical text of the zone: definitions of one name must have
 // the same.
-func (z *Zone) definition() (string, error) {
-	full := z.withDefaults()
+func (z *Zone) Definition() (string, error) {
+	full := z.WithDefaults()
 	raw, err := json.Marshal(&full)
 	if err != nil {
 		return "", err
@@ -96,12 +97,12 @@ func (z *Zone) definition() (string, error) {
 	return string(raw), err
 }
 
-// twinZones are the names of one handler's zones by the rest of their definitions.
-type twinZones map[string]string
+// TwinZones are the names of one handler's zones by the rest of their definitions.
+type TwinZones map[string]string
 
-// add refuses a zone that differs from an earlier one only in its name, because it
+// Add refuses a zone that differs from an earlier one only in its name, because it
 // would charge each request twice. The definition is the zone's JSON.
-func (t twinZones) add(name, definition string) error {
+func (t TwinZones) Add(name, definition string) error {
 	var fields map[string]any
 	if err := json.Unmarshal([]byte(definition), &fields); err != nil {
 		return err
@@ -118,23 +119,23 @@ func (t twinZones) add(name, definition string) error {
 	return nil
 }
 
-// An optionError is about one option of a zone. It tells the Caddyfile adapter which
+// An OptionError is about one option of a zone. It tells the Caddyfile adapter which
 // line is wrong.
-type optionError struct {
-	option string
-	at     int // index, for options that may be repeated
+type OptionError struct {
+	Option string
+	At     int // index, for options that may be repeated
 	error
 }
 
 // Unwrap returns the error without the option.
-func (e *optionError) Unwrap() error { return e.error }
+func (e *OptionError) Unwrap() error { return e.error }
 
-// about returns err as an error about an option, or nil if err is nil.
-func about(option string, at int, err error) error {
+// About returns err as an error about an option, or nil if err is nil.
+func About(option string, at int, err error) error {
 	if err == nil {
 		return nil
 	}
-	return &optionError{option, at, err}
+	return &OptionError{option, at, err}
 }
 
 func (c *compilation) compileLimit() error {
@@ -146,7 +147,7 @@ func (c *compilation) compileLimit() error {
 	}
 	limit, err := leakybucket.ParseLimit(c.Limit)
 	if err != nil {
-		return about("limit", 0, fmt.Errorf("parsing limit: %w", err))
+		return About("limit", 0, fmt.Errorf("parsing limit: %w", err))
 	}
 	c.rule.Limit = limit
 	return nil
@@ -165,7 +166,7 @@ func (c *compilation) checkBucketless() error {
 		{"block", c.Block != nil},
 	} {
 		if o.given {
-			return about(o.option, 0, fmt.Errorf("%s has no meaning without limit: the zone only limits how many requests are in flight", o.option))
+			return About(o.option, 0, fmt.Errorf("%s has no meaning without limit: the zone only limits how many requests are in flight", o.option))
 		}
 	}
 	return nil
@@ -175,11 +176,11 @@ func (c *compilation) checkBucketless() error {
 func (c *compilation) compileMode() error {
 	switch {
 	case c.Enforce < 1 || c.Enforce > 100:
-		return about("enforce", 0, fmt.Errorf("invalid enforce %d: want a percentage from 1 to 100", c.Enforce))
+		return About("enforce", 0, fmt.Errorf("invalid enforce %d: want a percentage from 1 to 100", c.Enforce))
 	case c.Shadow != nil && c.Enforce != 100:
-		return about("enforce", 0, errors.New("enforce and shadow exclude each other: want shadow for a dry run of all keys, or enforce <percent> for one of the others"))
-	case c.OnStoreError != "" && !slices.Contains(storePolicies, c.OnStoreError):
-		return about("on_store_error", 0, unknown("word", c.OnStoreError, " after on_store_error", storePolicies))
+		return About("enforce", 0, errors.New("enforce and shadow exclude each other: want shadow for a dry run of all keys, or enforce <percent> for one of the others"))
+	case c.OnStoreError != "" && !slices.Contains(StorePolicies, c.OnStoreError):
+		return About("on_store_error", 0, text.Unknown("word", c.OnStoreError, " after on_store_error", StorePolicies))
 	}
 	c.rule.Enforce = c.Enforce
 	if c.Shadow != nil {
@@ -205,7 +206,7 @@ func (c *compilation) compileRoutes() error {
 			err = fmt.Errorf("route %q is given twice: want all its paths on one line", route.Name)
 		}
 		if err != nil {
-			return about("route", i, err)
+			return About("route", i, err)
 		}
 		seen[route.Name] = true
 		c.rule.Key.Routes = append(c.rule.Key.Routes, decision.Route{Name: route.Name, Path: slices.Clone(route.Path)})
@@ -226,7 +227,7 @@ func (c *compilation) compileOverrides() error {
 	lines, err := override.NewLines(config, c.prepareOverride)
 	var wrong *bucketkey.OverrideError
 	if errors.As(err, &wrong) {
-		return about("override", wrong.Override, err)
+		return About("override", wrong.Override, err)
 	}
 	c.rule.Key.Overrides = lines
 	return err
@@ -260,10 +261,10 @@ func (c *compilation) compileBlock() error {
 		ladder.Steps = append(ladder.Steps, time.Duration(step))
 	}
 	if err := ladder.Validate(); err != nil {
-		return about("block", 0, err)
+		return About("block", 0, err)
 	}
 	if c.Block.Everywhere && (len(c.rule.Key.Parts) != 1 || !c.rule.Key.HasAddress()) {
-		return about("block", 0, errors.New("block ... everywhere needs the key client_ip alone: other keys do not identify a client in every zone"))
+		return About("block", 0, errors.New("block ... everywhere needs the key client_ip alone: other keys do not identify a client in every zone"))
 	}
 	c.rule.Block = ladder
 	return nil
@@ -272,70 +273,70 @@ func (c *compilation) compileBlock() error {
 // checkMatchers refuses matchers that do not mean what they seem to.
 func (c *compilation) checkMatchers() error {
 	for i, set := range c.Match {
-		err := checkMatcherSet(set)
+		err := CheckMatcherSet(set)
 		if err == nil {
-			err = checkTails(set)
+			err = CheckTails(set)
 		}
-		if err == nil && slices.ContainsFunc(excludedBy(set), func(not caddy.ModuleMap) bool { return checkExempt(not) != nil }) {
+		if err == nil && slices.ContainsFunc(excludedBy(set), func(not caddy.ModuleMap) bool { return CheckExempt(not) != nil }) {
 			err = errors.New("match has not with a matcher of all requests, so the zone limits nothing: remove it")
 		}
 		if err != nil {
-			return about("match", i, err)
+			return About("match", i, err)
 		}
 	}
 	for i, set := range c.Exempt {
-		err := checkMatcherSet(set)
+		err := CheckMatcherSet(set)
 		if err == nil {
-			err = checkExempt(set)
+			err = CheckExempt(set)
 		}
 		if err != nil {
-			return about("exempt", i, err)
+			return About("exempt", i, err)
 		}
 	}
 	charges := func(match caddy.ModuleMap) bool {
 		return !slices.ContainsFunc(c.Exempt, func(set caddy.ModuleMap) bool { return reflect.DeepEqual(match, set) })
 	}
 	if len(c.Match) > 0 && !slices.ContainsFunc(c.Match, charges) {
-		return about("exempt", 0, errors.New("exempt has all that match has, so the zone limits nothing: remove one of them"))
+		return About("exempt", 0, errors.New("exempt has all that match has, so the zone limits nothing: remove one of them"))
 	}
 	for i := range c.Cost {
-		err := checkMatcherSets(c.Cost[i].Match)
+		err := CheckMatcherSets(c.Cost[i].Match)
 		if n, plain := leakybucket.ParseCost(c.Cost[i].Value); err == nil && !(plain && n <= 1) {
 			for _, set := range c.Cost[i].Match {
-				err = cmp.Or(err, checkTails(set))
+				err = cmp.Or(err, CheckTails(set))
 			}
 		}
 		if err != nil {
-			return about("cost", i, err)
+			return About("cost", i, err)
 		}
 	}
 	for i, route := range c.Route {
-		err := checkPathList(route.Path)
+		err := CheckPathList(route.Path)
 		if err == nil {
 			err = checkTailsOf(route.Path)
 		}
 		if err != nil {
-			return about("route", i, fmt.Errorf("route %q: %w", route.Name, err))
+			return About("route", i, fmt.Errorf("route %q: %w", route.Name, err))
 		}
 	}
 	return nil
 }
 
-// load adds matchers, the page and static files to the zone's rule.
-func (z *Zone) load(ctx caddy.Context, rule *decision.Rule) (err error) {
+// Load adds matchers, the page and static files to the zone's rule.
+func (z *Zone) Load(ctx caddy.Context, rule *decision.Rule) (err error) {
 	defer func() {
 		if err != nil {
 			err = fmt.Errorf("zone %q: %w", z.Name, err)
 		}
 	}()
-	if rule.Match, err = loadMatchers(ctx, z, "Match", z.Match); err != nil {
+	if rule.Match, err = LoadMatchers(ctx, z, "Match", z.Match); err != nil {
 		return err
 	}
-	if rule.Exempt, err = loadMatchers(ctx, z, "Exempt", z.Exempt); err != nil {
+	if rule.Exempt, err = LoadMatchers(ctx, z, "Exempt", z.Exempt); err != nil {
 		return err
 	}
 	for i := range z.Cost {
-		if rule.Cost.Lines[i].Match, err = loadMatchers(ctx, &z.Cost[i], "Match", z.Cost[i].Match); err != nil {
+		if rule.Cost.Lines[i].Match, err = LoadMatchers(ctx, &z.Cost[i], "Match", z.Cost[i].Match); err != nil {
 			return err
 		}
 	}
@@ -352,13 +353,13 @@ func (z *Zone) load(ctx caddy.Context, rule *decision.Rule) (err error) {
 			return err
 		}
 	}
-	rule.Static, err = loadStatic(ctx, z.ExemptStaticFiles)
+	rule.Static, err = LoadStatic(ctx, z.ExemptStaticFiles)
 	return err
 }
 
-// loadMatchers provisions the matcher sets in a field of a module. If there are none,
+// LoadMatchers provisions the matcher sets in a field of a module. If there are none,
 // it returns nil.
-func loadMatchers(ctx caddy.Context, module any, field string, raw caddyhttp.RawMatcherSets) (decision.Matchers, error) {
+func LoadMatchers(ctx caddy.Context, module any, field string, raw caddyhttp.RawMatcherSets) (decision.Matchers, error) {
 	if len(raw) == 0 {
 		return nil, nil
 	}
@@ -378,8 +379,8 @@ func loadMatchers(ctx caddy.Context, module any, field string, raw caddyhttp.Raw
 	return sets, nil
 }
 
-// parsePlans parses the named limits.
-func parsePlans(plans map[string]string) (map[string]leakybucket.Limit, error) {
+// ParsePlans parses the named limits.
+func ParsePlans(plans map[string]string) (map[string]leakybucket.Limit, error) {
 	limits := make(map[string]leakybucket.Limit)
 	for name, text := range plans {
 		switch {

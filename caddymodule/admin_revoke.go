@@ -1,0 +1,26 @@
+package caddymodule
+
+import (
+	"context"
+	"time"
+)
+
+// revoked says that the keys of device cookies and passes were replaced.
+type revoked struct {
+	Revoked bool `json:"revoked"`
+}
+
+// adminRevoke replaces the keys, so that no device is trusted and no pass is good any
+// more.
+func (a *engine) adminRevoke(ctx context.Context, in *adminInput) (any, error) {
+	if err := in.decode(new(struct{})); err != nil {
+		return nil, err
+	}
+	if a.signing.Ring == nil {
+		return nil, badRequest("no zone has trust_devices, and none sends passes")
+	}
+	if err := a.signing.Rotate(ctx, time.Now()); err != nil {
+		return nil, err
+	}
+	return revoked{true}, nil
+}

@@ -1,0 +1,51 @@
+package config
+
+import (
+	"encoding/json"
+
+	"github.com/caddyserver/caddy/v2"
+	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
+)
+
+// App is the JSON of the global options: the store for buckets, zones that several
+// sites use by name, and options for all zones.
+type App struct {
+	// Where buckets are kept: `memory`, or a shared store such as `redis` or
+	// `postgres` that this Caddy was built with. Default: `memory`. In memory, each
+	// Caddy behind a load balancer has limits of its own.
+	StoreRaw json.RawMessage `json:"store,omitempty" caddy:"namespace=throttle.stores inline_key=module"`
+
+	// The timeout of each call of a shared store. A request makes at most three
+	// calls, or five in zones with trust_devices, one more if it is refunded, and one
+	// more if it makes its client a member. For each block that this node knows of, one
+	// request a second makes another. Default: 50ms. Too short, and a healthy store
+	// counts as down.
+	StoreTimeout caddy.Duration `json:"store_timeout,omitempty"`
+
+	// The fallback when a shared store does not answer: `local` uses buckets in
+	// this process, `allow` lets requests pass, `deny` refuses them with status
+	// 503. Zones may override it. Default: `local`.
+	OnStoreError string `json:"on_store_error,omitempty"`
+
+	// The number of Caddys that share the store. When it does not answer, each
+	// enforces its share of every limit. Default: 1. Too low, and clients have more
+	// than the limit in an outage.
+	Nodes int `json:"nodes,omitempty"`
+
+	// Requests that no zone ever charges. Default: none.
+	Exempt caddyhttp.RawMatcherSets `json:"exempt,omitempty" caddy:"namespace=http.matchers"`
+
+	// Static files that no zone ever charges. Default: none.
+	ExemptStaticFiles []StaticFiles `json:"exempt_static_files,omitempty"`
+
+	// Named limits for overrides: a capacity and a leak, such as `100 10/s`.
+	// Default: none.
+	Plan map[string]string `json:"plan,omitempty"`
+
+	// Zones that handlers use by name. Default: none.
+	Zone []*Zone `json:"zone,omitempty"`
+
+	// Dry run: make every zone decide, count and log, and never refuse. Default:
+	// only zones with `shadow` do.
+	Shadow bool `json:"shadow,omitempty"`
+}

@@ -1,0 +1,63 @@
+package tokens
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/caddyserver/caddy/v2/caddyconfig/caddyfile"
+)
+
+// UnmarshalStore sets up a shared store from Caddyfile tokens: its URL, and a block of
+// options. words are the options with one word, flags those without. try provisions a copy
+// of the store and cleans it up, so that the errors of that have a line. It is not called if
+// there are placeholders, whose values only the Caddy that runs may have.
+func UnmarshalStore(d *caddyfile.Dispenser, url *string, words map[string]*string, flags map[string]*bool, try func() error) error {
+	d.Next() // the store's name
+	name, here := d.Val(), Place(d)
+	if err := parseSecret(d, url); err != nil {
+		return fmt.Errorf("%w: want store %s <url>", err, name)
+	}
+	seen := make(map[string]bool)
+	for nesting := d.Nesting(); d.NextBlock(nesting); {
+		option := d.Val()
+		if err := Once(d, seen, option); err != nil {
+			return err
+		}
+		var err error
+		if word := words[option]; word != nil {
+			err = parseSecret(d, word)
+		} else if flag := flags[option]; flag != nil {
+			err = ParseFlag(d, flag)
+		} else {
+			known := slices.Sorted(maps.Keys(words))
+			known = append(known, slices.Sorted(maps.Keys(flags))...)
+			err = UnknownOption(d, "store "+name, known)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	given := []string{*url}
+	for _, word := range words {
+		given = append(given, *word)
+	}
+	if strings.Contains(strings.Join(given, ""), "{") {
+		return nil
+	}
+	if err := try(); err != nil {
+		return fmt.Errorf("store %s: %w, %s", name, err, here)
+	}
+	return nil
+}
+
+// parseSecret reads the one word after an option. Errors do not show it.
+func parseSecret(d *caddyfile.Dispenser, target *string) error {
+	option, words := d.Val(), d.RemainingArgs()
+	if len(words) != 1 || words[0] == "" {
+		return d.Errf("%s needs one word after it: want one that is not empty, in quotes if it has spaces", option)
+	}
+	*target = words[0]
+	return nil
+}

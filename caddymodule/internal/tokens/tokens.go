@@ -1,0 +1,167 @@
+// Package tokens reads words of a Caddyfile: one of a kind after an option, flags, and the
+// options of a store. Its errors say what was probably meant.
+package tokens
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/caddyserver/caddy/v2"
+	"github.com/caddyserver/caddy/v2/caddyconfig/caddyfile"
+
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/text"
+)
+
+// spelledOut is a duration whose unit is spelled out, such as 1hour or 10min.
+var spelledOut = regexp.MustCompile(`^([0-9.]+)((s)ec|(s)econd|(m)in|(m)inute|(h)r|(h)our|(d)ay)s?$`)
+
+func ParseDuration(word string) (caddy.Duration, error) {
+	duration, err := caddy.ParseDuration(word)
+	if short := spelledOut.ReplaceAllString(word, "$1$3$4$5$6$7$8$9"); short != word {
+		if _, err := caddy.ParseDuration(short); err == nil {
+			return 0, fmt.Errorf("invalid duration %q: did you mean %s?", word, short)
+		}
+	}
+	if lower := strings.ToLower(word); lower != word && err != nil {
+		if _, err := caddy.ParseDuration(lower); err == nil {
+			return 0, fmt.Errorf("invalid duration %q: did you mean %s?", word, lower)
+		}
+	}
+	if n, err := strconv.ParseFloat(word, 64); err == nil && n > 0 {
+		return 0, fmt.Errorf("invalid duration %q: it has no unit: want ms, s, m, h or d behind it, such as %ss", word, word)
+	}
+	if err != nil || duration <= 0 {
+		return 0, fmt.Errorf("invalid duration %q: want one above 0, such as 10s", word)
+	}
+	return caddy.Duration(duration), nil
+}
+
+// WantedAfter is the syntax of each option of a zone.
+var WantedAfter = make(map[string]string)
+
+// ParseArg reads the one word after an option.
+func ParseArg[T any](d *caddyfile.Dispenser, target *T, parse func(string) (T, error)) error {
+	option := d.Val()
+	words := d.RemainingArgs()
+	want := cmp.Or(WantedAfter[option], "one word")
+	switch {
+	case len(words) == 0:
+		return d.Errf("%s has no value: want %s", option, want)
+	case len(words) > 1 && WantedAfter[words[1]] != "":
+		return d.Errf("unexpected %q after %s %s: want a line for each option", words[1], option, words[0])
+	case len(words) > 1:
+		return d.Errf("unexpected %q after %s %s: want %s", words[1], option, words[0], want)
+	}
+	value, err := parse(words[0])
+	if err != nil {
+		return d.Errf("parsing %s: %w", option, err)
+	}
+	*target = value
+	return nil
+}
+
+func ParseFlag(d *caddyfile.Dispenser, target *bool) error {
+	option := d.Val()
+	if d.NextArg() {
+		return d.Errf("unexpected %q after %s: it takes no word", d.Val(), option)
+	}
+	*target = true
+	return nil
+}
+
+func ParseWord(word string) (string, error) {
+	if word == "" {
+		return "", errors.New("the word is empty: want at least a letter")
+	}
+	return word, nil
+}
+
+// OneOf returns a parser that accepts one of a few words.
+func OneOf(words ...string) func(string) (string, error) {
+	return func(word string) (string, error) {
+		if !slices.Contains(words, word) {
+			return "", text.Unknown("word", word, "", words)
+		}
+		return word, nil
+	}
+}
+
+func ParseWhole(least, most int) func(string) (int, error) {
+	return func(word string) (int, error) {
+		n, err := strconv.Atoi(word)
+		if err != nil || n < least || n > most {
+			return 0, fmt.Errorf("invalid number %q: want one from %d to %d", word, least, most)
+		}
+		return n, nil
+	}
+}
+
+// Once reports an option that is given a second time.
+func Once(d *caddyfile.Dispenser, seen map[string]bool, option string) error {
+	if seen[option] {
+		return d.Errf("%s is given twice", option)
+	}
+	seen[option] = true
+	return nil
+}
+
+// Translations are hints for words of other limiters that no line of a zone replaces.
+var Translations = map[string]string{
+	"limit_rate":           "throttle slows no answers down; settle bytes <unit> charges them by their size",
+	"error_page":           "page, in the block of refusal, is what refused people see",
+	"client_max_body_size": "Caddy's directive request_body limits bodies, by max_size in its block; in_flight <n> buffer <size> reads them before a slot is taken",
+	"distributed":          "store redis <url> or store postgres <url> in the global options makes several Caddys agree",
+	"storage":              "store redis <url> or store postgres <url> in the global options makes several Caddys agree",
+	"trusted_proxies":      "it belongs in the block servers of the global options, as in trusted_proxies static private_ranges",
+}
+
+// SiteDirectives are directives of sites that often stand after throttle. Within its
+// block they mean that a brace is missing.
+var SiteDirectives = []string{
+	"abort", "basic_auth", "encode", "file_server", "handle", "handle_errors", "handle_path", "header", "import", "log",
+	"php_fastcgi", "redir", "request_body", "respond", "reverse_proxy", "rewrite", "root", "tls", "try_files", "uri",
+}
+
+// inMemory is the place of the options of the store memory.
+const inMemory = "the global options, in the block of store memory"
+
+// Homes are the places of options that belong outside of a zone.
+var Homes = map[string]string{
+	"store": "the global options", "store_timeout": "the global options", "nodes": "the global options", "plan": "the global options",
+	"max_buckets": inMemory, "snapshot": inMemory, "snapshot_interval": inMemory,
+	"ratelimit_headers": "the directive throttle, beside its zones",
+}
+
+// UnknownOption reports the current word as an unknown option, with a hint.
+func UnknownOption(d *caddyfile.Dispenser, where string, known []string) error {
+	word := d.Val()
+	if word == "{" {
+		return d.Errf("unexpected { in %s: the option before it takes no block", where)
+	}
+	name, _, _ := strings.Cut(word, "=") // as in nginx
+	if hint, translated := Translations[name]; translated {
+		return d.Errf("unknown option %q in %s: %s", word, where, hint)
+	}
+	if name == "zone" && !slices.Contains(known, "zone") {
+		return d.Errf("unknown option %q in %s: zones stand beside each other; is a } missing before it?", word, where)
+	}
+	if home, elsewhere := Homes[word]; elsewhere {
+		return d.Errf("unknown option %q in %s: it belongs in %s", word, where, home)
+	}
+	if _, err := caddy.GetModule("http.matchers." + word); (err == nil || strings.HasPrefix(word, "@")) && slices.Contains(known, "match") {
+		rest := strings.Join(append([]string{word}, d.RemainingArgs()...), " ")
+		return d.Errf("unknown option %q in %s: did you mean match %s?", word, where, rest)
+	}
+	if slices.Contains(SiteDirectives, word) {
+		return d.Errf("unknown option %q in %s: it is a directive of the site; is a } missing before it?", word, where)
+	}
+	return d.WrapErr(text.Unknown("option", word, " in "+where, known))
+}
+
+// Place returns the current file and line, as errors show them.
+func Place(d *caddyfile.Dispenser) string { return strings.TrimPrefix(d.Err("").Error(), ", ") }
