@@ -7,6 +7,8 @@ import (
 	"net/netip"
 	"sync"
 	"time"
+
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/expiring"
 )
 
 const (
@@ -20,7 +22,8 @@ const (
 
 	// One look-up for each network of this size in networkEvery, or in crawlersEvery if a
 	// crawler was found there. A network that does not answer is left alone for
-	// silentFor, then twice as long each time, up to silentMost.
+	// silentFor, then twice as long each time, up to silentMost. That it was silent is
+	// forgotten after twice that time.
 	networkIPv4   = 24
 	networkIPv6   = 48
 	networkEvery  = time.Minute
@@ -28,18 +31,16 @@ const (
 	silentFor     = 2 * time.Minute
 	silentMost    = 30 * time.Minute
 
-	// How long answers hold. A crawler is looked up again before it is forgotten.
+	// How long answers hold. A crawler is looked up again before it is forgotten. Its
+	// network is known for longer.
 	verifiedFor = 24 * time.Hour
 	verifyAgain = 12 * time.Hour
 	refutedFor  = time.Hour
+	crawlersFor = 2 * verifiedFor
 
-	// How many answers of each kind, and how many networks, are kept.
+	// How many answers of each kind, and how many networks of each kind, are kept.
 	mostAnswers  = 4096
 	mostNetworks = 4096
-
-	// sweepEvery is how often all networks are looked at while they are too many. A flood
-	// of claims must not do so for each request.
-	sweepEvery = time.Second
 
 	// How many of an address's names are looked up.
 	mostNames = 3
@@ -67,18 +68,24 @@ func NewResolver(server string) Resolver {
 // request waiting. The zero value does nothing until it is started. It is safe for
 // concurrent use.
 type Lookups struct {
-	mu       sync.Mutex
-	users    int
-	ctx      context.Context
-	stop     context.CancelFunc
-	running  int
-	foreign  int // look-ups of networks in which no crawler was found
-	ended    sync.WaitGroup
-	verified map[claim]time.Time // when it was
-	refuted  map[claim]time.Time
-	crawlers map[netip.Prefix]time.Time // networks with one: when one of their addresses was last looked up
-	networks map[netip.Prefix]network   // the others
-	swept    time.Time                  // when old networks were last looked for
+	mu      sync.Mutex
+	users   int
+	ctx     context.Context
+	stop    context.CancelFunc
+	running int
+	foreign int // look-ups of networks in which no crawler was found
+	ended   sync.WaitGroup
+
+	// Nil before the first start:
+	answers  *expiring.Table[claim, answer, bool]
+	crawlers *expiring.Map[netip.Prefix, time.Time] // networks with one: when one of their addresses was last looked up
+	networks *expiring.Map[netip.Prefix, network]   // the others
+}
+
+// An answer says whether a claim holds.
+type answer struct {
+	holds bool
+	at    time.Time
 }
 
 // A network is one in which no crawler was found.
@@ -86,6 +93,9 @@ type network struct {
 	asked  time.Time     // when one of its addresses was last looked up
 	silent time.Duration // how long it is left alone, because it did not answer; 0 if it did
 }
+
+// forgotten returns when what is known of a network is forgotten.
+func (n network) forgotten() time.Time { return n.asked.Add(max(networkEvery, 2*n.silent)) }
 
 // A claim is to be a crawler.
 type claim struct {
@@ -98,6 +108,11 @@ type claim struct {
 func (l *Lookups) Start() (stop func()) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	if l.answers == nil {
+		l.answers = expiring.NewShares[claim](2*mostAnswers, mostAnswers, func(a answer) bool { return a.holds })
+		l.crawlers = expiring.New[netip.Prefix, time.Time](mostNetworks)
+		l.networks = expiring.New[netip.Prefix, network](mostNetworks)
+	}
 	if l.users++; l.users == 1 {
 		l.ctx, l.stop = context.WithCancel(context.Background())
 	}
@@ -121,18 +136,12 @@ func (l *Lookups) holds(c claim, resolver Resolver) bool {
 	now := time.Now()
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	at, verified := l.verified[c]
-	if age := now.Sub(at); verified && age < verifyAgain {
-		return true
-	} else if verified && age >= verifiedFor {
-		delete(l.verified, c)
-		verified = false
+	if l.answers == nil {
+		return false
 	}
-	if at, refuted := l.refuted[c]; refuted {
-		if now.Sub(at) < refutedFor {
-			return verified
-		}
-		delete(l.refuted, c)
+	known, found := l.answers.Get(c, now)
+	if found && (!known.holds || now.Sub(known.at) < verifyAgain) {
+		return known.holds
 	}
 	bits := networkIPv6
 	if c.addr.Is4() {
@@ -140,7 +149,7 @@ func (l *Lookups) holds(c claim, resolver Resolver) bool {
 	}
 	of, err := c.addr.WithZone("").Prefix(bits)
 	if err != nil || l.users == 0 || l.running >= lookupsAtOnce {
-		return verified
+		return found
 	}
 	if foreign, may := l.mayLookUp(of, now); may {
 		l.running++
@@ -150,86 +159,56 @@ func (l *Lookups) holds(c claim, resolver Resolver) bool {
 		l.ended.Add(1)
 		go l.lookUp(l.ctx, c, of, foreign, resolver)
 	}
-	return verified
+	return found
 }
 
 // mayLookUp reports whether an address of a network may be looked up now, and counts it. A
 // network is foreign if no crawler was found in it.
 func (l *Lookups) mayLookUp(of netip.Prefix, now time.Time) (foreign, may bool) {
-	if at, found := l.crawlers[of]; found {
+	if at, found := l.crawlers.Get(of, now); found {
 		if now.Sub(at) < crawlersEvery {
 			return false, false
 		}
-		l.crawlers[of] = now
+		l.crawlers.Put(of, now, now.Add(crawlersFor), now)
 		return false, true
 	}
-	known, found := l.networks[of]
+	known, found := l.networks.Get(of, now)
 	if l.foreign >= foreignAtOnce || found && now.Sub(known.asked) < max(networkEvery, known.silent) {
 		return true, false
 	}
-	if !found && len(l.networks) >= mostNetworks {
-		if now.Sub(l.swept) < sweepEvery {
-			return true, false
-		}
-		l.swept = now
-		for other, network := range l.networks {
-			if now.Sub(network.asked) >= networkEvery {
-				delete(l.networks, other)
-			}
-		}
-		if len(l.networks) >= mostNetworks {
-			return true, false
-		}
-	}
-	if l.networks == nil {
-		l.networks = make(map[netip.Prefix]network)
-	}
-	l.networks[of] = network{asked: now, silent: known.silent}
-	return true, true
+	known.asked = now
+	return true, l.networks.Put(of, known, known.forgotten(), now)
 }
 
 func (l *Lookups) lookUp(ctx context.Context, c claim, of netip.Prefix, foreign bool, resolver Resolver) {
 	defer l.ended.Done()
 	ctx, cancel := context.WithTimeout(ctx, lookupTimeout)
 	defer cancel()
-	answer, err := confirm(ctx, c, resolver)
+	holds, err := confirm(ctx, c, resolver)
+	now := time.Now()
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.running--
 	if foreign {
 		l.foreign--
-		known := l.networks[of]
+		known, _ := l.networks.Get(of, now)
 		known.silent = min(max(silentFor, 2*known.silent), silentMost)
 		if err == nil {
 			known.silent = 0
 		}
-		l.networks[of] = known
+		l.networks.Put(of, known, known.forgotten(), now)
 	}
-	switch {
-	case err != nil: // not an answer: asked again later
-	case answer:
-		delete(l.refuted, c)
-		remember(&l.verified, c)
-		delete(l.networks, of)
-		remember(&l.crawlers, of)
-	default:
-		delete(l.verified, c)
-		remember(&l.refuted, c)
+	if err != nil { // not an answer: asked again later
+		return
 	}
-}
-
-// remember keeps an answer, if necessary instead of another one.
-func remember[K comparable](answers *map[K]time.Time, c K) {
-	if *answers == nil {
-		*answers = make(map[K]time.Time)
+	lasts := refutedFor
+	if holds {
+		lasts = verifiedFor
+		l.networks.Delete(of)
+		l.crawlers.Put(of, now, now.Add(crawlersFor), now)
 	}
-	if _, known := (*answers)[c]; !known && len(*answers) >= mostAnswers {
-		for other := range *answers {
-			delete(*answers, other)
-			break
-		}
-	}
-	(*answers)[c] = time.Now()
+	l.answers.Delete(c) // it may be of the other kind
+	l.answers.Put(c, answer{holds, now}, now.Add(lasts), now)
 }
 
 // confirm reports whether the address has a name of the crawler, and that name the

@@ -318,37 +318,35 @@ func TestAFloodOfClaimsForgetsNoCrawlerAndTakesBoundedMemory(t *testing.T) {
 		if !s.Verified(netip.MustParseAddr("192.0.2.1"), google) {
 			t.Error("a flood of false claims has made a crawler unknown")
 		}
-		if len(l.refuted) > mostAnswers || len(l.networks) > mostNetworks {
-			t.Errorf("%d answers and %d networks are kept, want at most %d and %d", len(l.refuted), len(l.networks), mostAnswers, mostNetworks)
+		if l.answers.Len() > mostAnswers+1 || l.networks.Len() > mostNetworks {
+			t.Errorf("%d answers and %d networks are kept, want at most %d and %d", l.answers.Len(), l.networks.Len(), mostAnswers+1, mostNetworks)
 		}
 	})
 }
 
-func TestAFloodOfClaimsLooksForOldNetworksOnceASecond(t *testing.T) {
+func TestWhileTooManyNetworksAreKnownNoOtherIsLookedUp(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s, l := lookUps(new(names), "googlebot")
+		n := new(names)
+		s, l := lookUps(n, "googlebot")
 		defer l.Start()()
 		claims := 0
-		claim := func() {
+		claim := func() (asked int) {
 			claims++
+			before := n.count()
 			s.Verified(netip.AddrFrom4([4]byte{60, byte(claims >> 8), byte(claims), 1}), google)
 			synctest.Wait()
+			return n.count() - before
 		}
 		for claims < mostNetworks {
 			claim()
 		}
-		for range 3 {
-			time.Sleep(networkEvery - sweepEvery/2)
-			claim() // nothing is old yet
-			time.Sleep(sweepEvery / 2)
-			claim()
-			if len(l.networks) != mostNetworks {
-				t.Fatalf("got %d networks half a second after they were looked at, want all %d", len(l.networks), mostNetworks)
-			}
-			time.Sleep(sweepEvery / 2)
-			for claim(); len(l.networks) < mostNetworks; {
-				claim()
-			}
+		time.Sleep(networkEvery - 1)
+		if asked := claim(); asked > 0 {
+			t.Errorf("got %d questions while all places are taken, want none", asked)
+		}
+		time.Sleep(1)
+		if asked := claim(); asked == 0 {
+			t.Error("got no question once the networks were forgotten")
 		}
 	})
 }
