@@ -14,6 +14,23 @@ import (
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
 )
 
+// OwnPrefix begins the names of all our cookies. It makes browsers refuse them from other
+// hosts and over plain HTTP.
+const OwnPrefix = "__Host-throttle-"
+
+// Own returns the Set-Cookie header of one of our cookies, which deletes it if it does not
+// last.
+func Own(name, value string, lasts time.Duration) string {
+	c := http.Cookie{
+		Name: name, Value: value, Path: "/",
+		MaxAge: int(lasts.Seconds()), Secure: true, HttpOnly: true, SameSite: http.SameSiteLaxMode,
+	}
+	if lasts < 0 {
+		c.MaxAge = -1
+	}
+	return c.String()
+}
+
 // A Set is a cookie that a response sets or deletes.
 type Set struct {
 	Name, Value string // as the header has them, without white space around

@@ -5,7 +5,7 @@ package device
 
 import (
 	"crypto/rand"
-	"crypto/sha256"
+	"encoding/binary"
 	"encoding/hex"
 	"net/http"
 	"strings"
@@ -19,8 +19,7 @@ const (
 	// purpose keeps tokens for other purposes from counting as device cookies.
 	purpose = "device"
 
-	ourPrefix    = "__Host-throttle-" // of all our cookies
-	cookiePrefix = ourPrefix + "device-"
+	cookiePrefix = cookie.OwnPrefix + "device-"
 
 	// mostEntries is how many accounts one browser is known for, and largest the most
 	// bytes of the cookie's value.
@@ -33,8 +32,20 @@ const (
 // Most is how many devices an account may have. Each has one of as many places.
 const Most = 10
 
-// CookieName returns the name of a zone's device cookie. The prefix makes browsers
-// refuse it from other hosts and over plain HTTP.
+// An entry is what a token says: the ID of the device, and when the token was issued and
+// expires, as Unix seconds.
+type entry [entrySize]byte
+
+const (
+	issuedAt  = 16
+	expiresAt = issuedAt + 8
+	entrySize = expiresAt + 8
+)
+
+func (e *entry) at(i int) time.Time      { return time.Unix(int64(binary.BigEndian.Uint64(e[i:])), 0) }
+func (e *entry) set(i int, at time.Time) { binary.BigEndian.PutUint64(e[i:], uint64(at.Unix())) }
+
+// CookieName returns the name of a zone's device cookie.
 func CookieName(zone string) string { return cookiePrefix + zone }
 
 // A Trust says for which cookie of the upstream a zone trusts a device.
@@ -66,15 +77,16 @@ type Client struct {
 	secure  bool
 	carries bool // a cookie such as a log-in sets
 	known   bool
-	claims  signer.Claims // what the client's token is bound to, and its ID once it has one
-	others  []string      // tokens for other accounts
+	bound   signer.Bound // what the client's token is good for
+	entry   entry        // of the client's token if it is known
+	others  []string     // tokens for other accounts
 }
 
 // Client returns what the cookie of a request says about a key, which names the
 // account. The host is in lower case and without port.
 func (t *Trust) Client(r *http.Request, host, key string, now time.Time) *Client {
 	c := &Client{trust: t, secure: cookie.Secure(r), carries: carries(t.Cookie, r.Header["Cookie"])}
-	c.claims = signer.Claims{Purpose: purpose, Host: host, Zone: t.Zone, Subject: sha256.Sum256([]byte(key))}
+	c.bound = signer.Bound{Purpose: purpose, Host: host, Zone: t.Zone, Subject: key}
 	if c.secure {
 		c.read(r, now)
 	}
@@ -88,16 +100,16 @@ func (c *Client) read(r *http.Request, now time.Time) {
 	}
 	tokens := strings.SplitN(cookies[0].Value, separator, mostEntries+1)
 	for _, token := range tokens[:min(len(tokens), mostEntries)] {
-		expires, ok := signer.Expiry(token)
-		if !ok || !now.Before(expires) {
+		var e entry
+		if !signer.Read(token, e[:]) || !now.Before(e.at(expiresAt)) {
 			continue
 		}
-		claims, ours := c.trust.Keys.Verify(r.Context(), token, c.claims, now)
+		issued := e.at(issuedAt)
 		switch {
-		case !ours:
+		case issued.After(now.Add(signer.Leeway)) || !c.trust.Keys.Open(r.Context(), token, &c.bound, e[:], now):
 			c.others = append(c.others, token)
-		case !c.known && now.Before(claims.Issued.Add(c.trust.For)): // the config may say less than it did
-			c.known, c.claims.ID = true, claims.ID
+		case !c.known && now.Before(issued.Add(c.trust.For)): // the config may say less than it did
+			c.known, c.entry = true, e
 		}
 	}
 }
@@ -108,7 +120,7 @@ func (c *Client) Device() (name string, known bool) {
 	if !c.known {
 		return "", false
 	}
-	return hex.EncodeToString(c.claims.ID[:]), true
+	return hex.EncodeToString(c.entry[:issuedAt]), true
 }
 
 // Earned reports whether a response says that the log-in has succeeded, and the client
@@ -127,32 +139,28 @@ func (c *Client) Earned(status int, header http.Header, now time.Time) bool {
 }
 
 // Place returns which of the account's places a known device has, below [Most].
-func (c *Client) Place() int { return int(c.claims.ID[0]) % Most }
+func (c *Client) Place() int { return int(c.entry[0]) % Most }
 
 // Issue adds the device cookie to a response. A known device is renewed, and another one
 // gets a place. Without a key to sign with, nothing is added.
 func (c *Client) Issue(header http.Header, place int, now time.Time) {
-	claims := c.claims
+	e := c.entry
 	if !c.known {
-		rand.Read(claims.ID[:]) // never fails
-		claims.ID[0] = byte(place)
+		rand.Read(e[:issuedAt]) // never fails
+		e[0] = byte(place)
 	}
-	claims.Issued = now
-	claims.Expires = now.Add(c.trust.For)
-	token, ok := c.trust.Keys.Sign(claims)
+	e.set(issuedAt, now)
+	e.set(expiresAt, now.Add(c.trust.For))
+	token, ok := c.trust.Keys.Sign(&c.bound, e[:], now)
 	if !ok {
 		return
 	}
 	tokens := append([]string{token}, c.others[:min(len(c.others), mostEntries-1)]...)
-	var last time.Time
-	for _, token := range tokens {
-		if expires, _ := signer.Expiry(token); expires.After(last) {
-			last = expires
+	last := e.at(expiresAt)
+	for _, token := range tokens[1:] {
+		if signer.Read(token, e[:]) && e.at(expiresAt).After(last) {
+			last = e.at(expiresAt)
 		}
 	}
-	cookie := http.Cookie{
-		Name: CookieName(c.trust.Zone), Value: strings.Join(tokens, separator), Path: "/",
-		MaxAge: int(min(last.Sub(now), signer.Term).Seconds()), Secure: true, HttpOnly: true, SameSite: http.SameSiteLaxMode,
-	}
-	header.Add("Set-Cookie", cookie.String())
+	header.Add("Set-Cookie", cookie.Own(CookieName(c.trust.Zone), strings.Join(tokens, separator), min(last.Sub(now), signer.Term)))
 }

@@ -12,7 +12,7 @@ import (
 // matches the pattern. Log-outs and some failed log-ins delete such cookies.
 func succeeded(pattern string, lines []string, now time.Time) bool {
 	for set := range cookie.SetBy(lines, now) {
-		if set.Kept && cookie.Matches(pattern, set.Name) && !strings.HasPrefix(set.Name, ourPrefix) {
+		if set.Kept && cookie.Matches(pattern, set.Name) && !strings.HasPrefix(set.Name, cookie.OwnPrefix) {
 			return true
 		}
 	}

@@ -111,12 +111,12 @@ func (c *Client) read(ctx context.Context, now time.Time) {
 	token, found := "", 0
 	for _, header := range c.cookies {
 		for at := 0; ; {
-			next := strings.Index(header[at:], cookiePrefix)
+			next := strings.Index(header[at:], cookie.OwnPrefix)
 			if next < 0 {
 				break
 			}
 			before := strings.TrimRight(header[:at+next], " \t")
-			at += next + len(cookiePrefix)
+			at += next + len(cookie.OwnPrefix)
 			if before != "" && !strings.HasSuffix(before, ";") {
 				continue // it is in the name or the value of another cookie
 			}
@@ -153,7 +153,7 @@ func (c *Client) boundTo() string {
 	}
 	n := 0
 	for name, value := range cookie.SentBy(c.cookies) {
-		if !strings.HasPrefix(name, cookiePrefix) && bindingOf(name, value) == c.pass.Binding {
+		if !strings.HasPrefix(name, cookie.OwnPrefix) && bindingOf(name, value) == c.pass.Binding {
 			return name
 		}
 		if n++; n == mostCookies {
@@ -293,7 +293,7 @@ func (c *Client) send(header http.Header, p Pass, event Event, now time.Time) Ev
 	if !ok {
 		return None
 	}
-	header.Add("Set-Cookie", setCookie(c.zone.Name, token, p.Issued.Add(Lifetime).Sub(now)))
+	header.Add("Set-Cookie", cookie.Own(CookieName(c.zone.Name), token, p.Issued.Add(Lifetime).Sub(now)))
 	c.pass.ID, c.sent = p.ID, true
 	return event
 }
@@ -377,7 +377,7 @@ func (c *Client) issues(name string) bool {
 
 // upstreams reports whether a cookie of the upstream matches a pattern. Ours are none.
 func upstreams(pattern, name string) bool {
-	return !strings.HasPrefix(name, cookiePrefix) && cookie.Matches(pattern, name)
+	return !strings.HasPrefix(name, cookie.OwnPrefix) && cookie.Matches(pattern, name)
 }
 
 // account returns the ID of the account of a cookie. WordPress writes its name into the
@@ -441,7 +441,7 @@ func (c *Client) dropped(header http.Header, now time.Time) Event {
 	}
 	for set := range cookie.SetBy(lines, now) {
 		if set.Name == bound && !set.Kept {
-			header.Add("Set-Cookie", setCookie(c.zone.Name, "", 0))
+			header.Add("Set-Cookie", cookie.Own(CookieName(c.zone.Name), "", -1))
 			if !c.zone.Memory.end(&c.pass, now) {
 				c.full()
 			}

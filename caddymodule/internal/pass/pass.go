@@ -8,23 +8,17 @@ import (
 	"context"
 	"crypto/rand"
 	"crypto/sha256"
-	"encoding/base64"
 	"encoding/binary"
 	"encoding/hex"
-	"net/http"
-	"sync"
 	"time"
 
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/cookie"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/signer"
 )
 
 const (
 	// purpose keeps tokens for other purposes from counting as passes.
 	purpose = "pass"
-
-	cookiePrefix = "__Host-throttle-"
-
-	version = 1
 
 	// Lifetime is how long a pass is good after its issue, however often it is used.
 	Lifetime = 24 * time.Hour
@@ -42,7 +36,7 @@ const (
 
 // CookieName returns the name of a zone's pass. The prefix makes browsers refuse it
 // from other hosts and over plain HTTP.
-func CookieName(zone string) string { return cookiePrefix + zone }
+func CookieName(zone string) string { return cookie.OwnPrefix + zone }
 
 // An ID is what a pass is known by. That of a member is derived from the account, so
 // that an account has one, however often it logs in.
@@ -69,81 +63,37 @@ type Pass struct {
 	Binding   Binding
 }
 
-// A token is, in base64url: the version, the ID of the key, the fields of the pass with
-// times as Unix seconds, and half an HMAC-SHA256.
+// What a token says: both times as Unix seconds, the tries, the ID and the binding.
 const (
-	keyAt       = 1
-	issuedAt    = keyAt + signer.KeyIDSize
-	notBeforeAt = issuedAt + 8
+	notBeforeAt = 8
 	triesAt     = notBeforeAt + 8
 	idAt        = triesAt + 1
 	bindingAt   = idAt + 8
-	macAt       = bindingAt + 16
-	rawSize     = macAt + sha256.Size/2
-	tokenSize   = (rawSize*8 + 5) / 6
+	saysSize    = bindingAt + 16
 )
-
-// encoding refuses texts that another text stands for, too.
-var encoding = base64.RawURLEncoding.Strict()
-
-// message appends what is signed: the purpose, the host, the zone, and the fields of
-// the token except for the key's ID.
-func message(m []byte, host, zone string, raw []byte) []byte {
-	m = signer.Field(m, purpose)
-	m = signer.Field(m, host)
-	m = signer.Field(m, zone)
-	m = append(m, raw[0])
-	return append(m, raw[issuedAt:macAt]...)
-}
 
 // sign returns the token of a pass, and false if there is no key to sign with.
 func (p *Pass) sign(keys *signer.Ring, host, zone string, now time.Time) (token string, ok bool) {
-	var raw [rawSize]byte
-	raw[0] = version
-	binary.BigEndian.PutUint64(raw[issuedAt:], uint64(p.Issued.Unix()))
-	binary.BigEndian.PutUint64(raw[notBeforeAt:], uint64(p.NotBefore.Unix()))
-	raw[triesAt] = byte(min(p.Tries, mostTries))
-	copy(raw[idAt:], p.ID[:])
-	copy(raw[bindingAt:], p.Binding[:])
-	keyID, sum, ok := keys.MAC(message(nil, host, zone, raw[:]), now)
-	if !ok {
-		return "", false
-	}
-	copy(raw[keyAt:], keyID[:])
-	copy(raw[macAt:], sum[:])
-	return encoding.EncodeToString(raw[:]), true
+	var says [saysSize]byte
+	binary.BigEndian.PutUint64(says[:], uint64(p.Issued.Unix()))
+	binary.BigEndian.PutUint64(says[notBeforeAt:], uint64(p.NotBefore.Unix()))
+	says[triesAt] = byte(min(p.Tries, mostTries))
+	copy(says[idAt:], p.ID[:])
+	copy(says[bindingAt:], p.Binding[:])
+	return keys.Sign(&signer.Bound{Purpose: purpose, Host: host, Zone: zone}, says[:], now)
 }
-
-// A scratch holds what is needed to open a token. It is kept between requests.
-type scratch struct {
-	token   [tokenSize]byte
-	raw     [rawSize]byte
-	message []byte
-}
-
-var opening = sync.Pool{New: func() any { return new(scratch) }}
 
 // open reads a token, and returns false if it was not signed for this host and zone by
 // a key in force.
 func open(ctx context.Context, keys *signer.Ring, token, host, zone string, now time.Time) (p Pass, genuine bool) {
-	if len(token) != tokenSize {
+	var says [saysSize]byte
+	if !keys.Open(ctx, token, &signer.Bound{Purpose: purpose, Host: host, Zone: zone}, says[:], now) {
 		return Pass{}, false
 	}
-	m := opening.Get().(*scratch)
-	defer opening.Put(m)
-	raw := m.raw[:]
-	copy(m.token[:], token)
-	if n, err := encoding.Decode(raw, m.token[:]); err != nil || n != rawSize || raw[0] != version {
-		return Pass{}, false
-	}
-	m.message = message(m.message[:0], host, zone, raw)
-	if !keys.Check(ctx, raw[keyAt:issuedAt], m.message, raw[macAt:], now) {
-		return Pass{}, false
-	}
-	at := func(i int) time.Time { return time.Unix(int64(binary.BigEndian.Uint64(raw[i:])), 0) }
-	p.Issued, p.NotBefore, p.Tries = at(issuedAt), at(notBeforeAt), int(raw[triesAt])
-	copy(p.ID[:], raw[idAt:])
-	copy(p.Binding[:], raw[bindingAt:])
+	at := func(i int) time.Time { return time.Unix(int64(binary.BigEndian.Uint64(says[i:])), 0) }
+	p.Issued, p.NotBefore, p.Tries = at(0), at(notBeforeAt), int(says[triesAt])
+	copy(p.ID[:], says[idAt:])
+	copy(p.Binding[:], says[bindingAt:])
 	return p, true
 }
 
@@ -181,19 +131,6 @@ func (p *Pass) triesAt(now time.Time) int {
 		return 0
 	}
 	return p.Tries
-}
-
-// setCookie returns the Set-Cookie header of a pass, or the one that deletes it if the
-// token is empty.
-func setCookie(zone, token string, lasts time.Duration) string {
-	c := http.Cookie{
-		Name: CookieName(zone), Value: token, Path: "/",
-		MaxAge: int(lasts.Seconds()), Secure: true, HttpOnly: true, SameSite: http.SameSiteLaxMode,
-	}
-	if token == "" {
-		c.MaxAge = -1
-	}
-	return c.String()
 }
 
 // Digest returns a short digest of an ID, for logs.

@@ -234,7 +234,7 @@ func TestAPassThatIsNotOursGivesNoRank(t *testing.T) {
 		t.Error("got a pass without a host")
 	}
 	for _, another := range []string{ // such as a site of the same domain may set
-		"a=b " + name + "=x", "a=b\t" + name + "=x", "a=" + cookiePrefix + name + "=x", "a=; b=c " + name + "=", "a " + name + "=x",
+		"a=b " + name + "=x", "a=b\t" + name + "=x", "a=" + cookie.OwnPrefix + name + "=x", "a=; b=c " + name + "=", "a " + name + "=x",
 	} {
 		for _, cookies := range [][]string{{another + "; " + pass}, {pass + "; " + another}, {another, pass}} {
 			if c := z.Client(request(cookies...), host, at); c.Rank() != fairqueue.Returned {
@@ -565,7 +565,7 @@ func TestAMemberWhoseLogInCookieChangesStaysTheSameMember(t *testing.T) {
 
 func TestWithoutAKeyNoPassIsSent(t *testing.T) {
 	z := &Zone{Name: "php", Keys: signer.New(new(storage), nil), Issued: []string{"sid"}}
-	c, header := z.Client(request("__Host-throttle-php="+strings.Repeat("A", tokenSize)), host, now), make(http.Header)
+	c, header := z.Client(request("__Host-throttle-php="+strings.Repeat("A", signer.TokenSize(saysSize))), host, now), make(http.Header)
 	if c.Rank() != fairqueue.First || c.Refused(header, now, 0, netip.Addr{}) != None || len(header) != 0 {
 		t.Errorf("got %v and %v", c.Rank(), header)
 	}

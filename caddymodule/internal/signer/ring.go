@@ -35,8 +35,8 @@ const (
 	// by then.
 	ahead = 24 * time.Hour
 
-	// leeway is how far the clocks of nodes may differ.
-	leeway = time.Minute
+	// Leeway is how far the clocks of nodes may differ.
+	Leeway = time.Minute
 
 	readEvery     = 10 * time.Minute
 	retryEvery    = time.Minute
@@ -71,7 +71,7 @@ type key struct {
 	Secret []byte    `json:"secret"`
 	From   time.Time `json:"from"`
 
-	macs *sync.Pool // of HMACs with the secret, for [key.sum]
+	macs *sync.Pool // of HMACs with the secret, for tokens
 }
 
 // ready prepares the key for signing.
@@ -276,7 +276,7 @@ func (r *Ring) find(id []byte, now time.Time) (accepted *key, known bool) {
 	at := current(keys, now)
 	for i := range keys {
 		if string(keys[i].ID) == string(id) {
-			if i >= at-1 && !keys[i].From.After(now.Add(leeway)) {
+			if i >= at-1 && !keys[i].From.After(now.Add(Leeway)) {
 				return &keys[i], true
 			}
 			known = true
