@@ -16,6 +16,7 @@ import (
 	"github.com/caddyserver/caddy/v2"
 	"go.uber.org/zap"
 
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/admin/wire"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/override"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/text"
 )
@@ -176,7 +177,7 @@ func writeAnswer(w http.ResponseWriter, answer any) error {
 
 // logged returns what the log says of a change. A client may be named by a secret.
 func logged(answer any) zap.Field {
-	if result, ok := answer.(released); ok {
+	if result, ok := answer.(wire.Released); ok {
 		return zap.Int("freed", len(result.Freed))
 	}
 	return zap.Any("change", answer)

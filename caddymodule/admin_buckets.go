@@ -10,6 +10,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/admin/wire"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/decision"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/override"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/sharedstore"
@@ -17,37 +18,15 @@ import (
 	bucketkey "github.com/caddy-throttle/caddy-throttle/leakybucket/key"
 )
 
-// A bucketState is a bucket as the admin API shows it.
-type bucketState struct {
-	Zone     string  `json:"zone"`
-	Key      string  `json:"key"`
-	Shadow   bool    `json:"shadow,omitempty"`
-	Group    string  `json:"group,omitempty"` // of shadow, as in the status
-	Rule     string  `json:"rule"`            // limited, unlimited or deny
-	By       string  `json:"by"`              // zone, override, override_file or run_time
-	From     string  `json:"from,omitempty"`  // the place of the override
-	Capacity float64 `json:"capacity,omitempty"`
-	Leak     float64 `json:"leak,omitempty"` // units a second
-	Level    float64 `json:"level"`
-	Fraction float64 `json:"fraction"`           // of the capacity
-	EmptyIn  float64 `json:"empty_in"`           // seconds
-	Blocked  float64 `json:"blocked,omitempty"`  // seconds left
-	LastUsed float64 `json:"last_used,omitzero"` // seconds ago; listings only
-
-	// Share is set while the shared store is down: capacity and leak are then this
-	// Caddy's share of the limit.
-	Share bool `json:"share,omitempty"`
-}
-
 var ruleNames = map[bucketkey.Rule]string{bucketkey.Limited: "limited", bucketkey.Unlimited: "unlimited", bucketkey.Deny: "deny"}
 
 var sourceNames = map[override.Source]string{override.OfZone: "zone", override.OfConfig: "override", override.OfFile: "override_file"}
 
 // describe returns a bucket with its limit, but without its state.
-func (a *engine) describe(z *runningZone, name string, shadow bool) (b bucketState, limit leakybucket.Limit) {
+func (a *engine) describe(z *runningZone, name string, shadow bool) (b wire.Bucket, limit leakybucket.Limit) {
 	entry, by, place := z.Override(name)
 	rule, limit := entry.Rule, entry.Limit
-	b = bucketState{Zone: z.Name, Key: name, Shadow: shadow, By: sourceNames[by], From: place}
+	b = wire.Bucket{Zone: z.Name, Key: name, Shadow: shadow, By: sourceNames[by], From: place}
 	account, set, now := decision.AccountOf(name), a.overrides.Load(), time.Now()
 	if shadow {
 		b.Group = z.group(set)
@@ -60,8 +39,8 @@ func (a *engine) describe(z *runningZone, name string, shadow bool) (b bucketSta
 	return b, limit
 }
 
-// fill adds the state of a bucket, of which a limit is in force.
-func (b *bucketState) fill(whole, limit leakybucket.Limit, level float64, blocked time.Duration) {
+// fillState adds the state of a bucket, of which a limit is in force.
+func fillState(b *wire.Bucket, whole, limit leakybucket.Limit, level float64, blocked time.Duration) {
 	b.Level, b.Blocked = level, max(0, blocked.Seconds())
 	if b.Share = limit != whole; b.Share {
 		b.Capacity, b.Leak = limit.Capacity, limit.Leak
@@ -72,7 +51,7 @@ func (b *bucketState) fill(whole, limit leakybucket.Limit, level float64, blocke
 }
 
 // peek returns a bucket with its state.
-func (a *engine) peek(ctx context.Context, z *runningZone, name string, shadow bool) (bucketState, error) {
+func (a *engine) peek(ctx context.Context, z *runningZone, name string, shadow bool) (wire.Bucket, error) {
 	b, limit := a.describe(z, name, shadow)
 	if z.Bucketless() || limit.Capacity == 0 {
 		return b, nil
@@ -86,7 +65,7 @@ func (a *engine) peek(ctx context.Context, z *runningZone, name string, shadow b
 	if d[0].BlockedUntil != 0 {
 		blocked = d[0].BlockedUntil.Sub(d[0].At)
 	}
-	b.fill(limit, charges[0].Limit, d[0].Level, blocked)
+	fillState(&b, limit, charges[0].Limit, d[0].Level, blocked)
 	return b, nil
 }
 
@@ -118,16 +97,7 @@ func (a *engine) search(ctx context.Context, z *runningZone, value string, shado
 	return names, complete, err
 }
 
-// A clientInput names buckets: all of a client, in all zones or in one.
-type clientInput struct {
-	// An address, an account's name, a plain API key or the key of a bucket. Required.
-	Client string `json:"client"`
-
-	// The zone. Default: all.
-	Zone string `json:"zone,omitempty"`
-}
-
-func (in *adminInput) client(a *engine) (c clientInput, zones []*runningZone, err error) {
+func (in *adminInput) client(a *engine) (c wire.ClientQuery, zones []*runningZone, err error) {
 	if err := in.decode(&c); err != nil {
 		return c, nil, err
 	}
@@ -136,27 +106,6 @@ func (in *adminInput) client(a *engine) (c clientInput, zones []*runningZone, er
 	}
 	zones, err = a.zonesNamed(c.Zone)
 	return c, zones, err
-}
-
-// A released is what became of a release.
-type released struct {
-	Client string   `json:"client"`
-	Freed  []string `json:"freed"` // zone/key of buckets that were not empty, with ~ for shadow
-
-	// Banned is set if a ban still holds for the address.
-	Banned bool `json:"banned,omitempty"`
-
-	// Complete is false if the store could not be searched through. Problem says why,
-	// unless there were too many.
-	Complete bool   `json:"complete"`
-	Problem  string `json:"problem,omitempty"`
-
-	// Pending is set if the store is down: the buckets are empty on this Caddy, and the
-	// store is told when it is back.
-	Pending bool `json:"pending,omitempty"`
-
-	// Failed says why some buckets could not be emptied.
-	Failed string `json:"failed,omitempty"`
 }
 
 // checkReleased says why a text under which nothing was found names no single client.
@@ -184,7 +133,7 @@ func (a *engine) adminRelease(ctx context.Context, in *adminInput) (any, error) 
 	if !can {
 		return nil, errors.New("the store cannot forget single buckets")
 	}
-	result := released{Client: c.Client, Freed: []string{}, Complete: true}
+	result := wire.Released{Client: c.Client, Freed: []string{}, Complete: true}
 	if err := a.free(ctx, resetter, zones, &result); err != nil {
 		if len(result.Freed) == 0 {
 			return nil, err
@@ -203,7 +152,7 @@ func (a *engine) adminRelease(ctx context.Context, in *adminInput) (any, error) 
 }
 
 // free empties the buckets of the client of a release.
-func (a *engine) free(ctx context.Context, resetter leakybucket.Resetter, zones []*runningZone, result *released) (failed error) {
+func (a *engine) free(ctx context.Context, resetter leakybucket.Resetter, zones []*runningZone, result *wire.Released) (failed error) {
 	for _, z := range zones {
 		var why error // of this zone, the last one
 		for _, shadow := range []bool{false, true} {
@@ -245,31 +194,6 @@ func bucketName(zone, key string, shadow bool) string {
 	return zone + "/" + key
 }
 
-// An explanation says why a client is refused, or would not be.
-type explanation struct {
-	Client   string        `json:"client"`
-	Refusal  *pastRefusal  `json:"refusal,omitempty"` // if the client is given by a support code
-	Ban      *override.Ban `json:"ban,omitempty"`
-	Buckets  []bucketState `json:"buckets"`
-	Complete bool          `json:"complete"`
-	Problem  string        `json:"problem,omitempty"`
-
-	// Unlisted are keys that no override lists, of zones that charge their requests
-	// elsewhere or not at all.
-	Unlisted []unlistedKey `json:"unlisted,omitempty"`
-
-	// Shadows are the switches at run time of the zones of these buckets, or of all.
-	// These zones refuse nothing.
-	Shadows []override.Shadow `json:"shadows,omitempty"`
-}
-
-// An unlistedKey is one that no override of a zone with key unlisted lists.
-type unlistedKey struct {
-	Zone   string `json:"zone"`
-	Key    string `json:"key"`
-	Policy string `json:"unlisted_key"`
-}
-
 // adminWhy shows the buckets of a client in all zones. For a support code, they are those
 // of the client that was refused.
 func (a *engine) adminWhy(ctx context.Context, in *adminInput) (any, error) {
@@ -277,8 +201,8 @@ func (a *engine) adminWhy(ctx context.Context, in *adminInput) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	result := explanation{Client: c.Client, Buckets: []bucketState{}, Complete: true, Refusal: a.pastRefusal(c.Client)}
-	refused := bucketState{}
+	result := wire.Why{Client: c.Client, Buckets: []wire.Bucket{}, Complete: true, Refusal: a.pastRefusal(c.Client)}
+	refused := wire.Bucket{}
 	if past := result.Refusal; past != nil {
 		c.Client, refused.Zone, refused.Key = past.Key, past.Zone, past.Key
 		if c.Client == "" {
@@ -286,14 +210,17 @@ func (a *engine) adminWhy(ctx context.Context, in *adminInput) (any, error) {
 		}
 	}
 	if addr, err := netip.ParseAddr(c.Client); err == nil {
-		result.Ban = a.overrides.Load().Banned(addr, time.Now())
+		if ban := a.overrides.Load().Banned(addr, time.Now()); ban != nil {
+			shown := banOf(*ban)
+			result.Ban = &shown
+		}
 	}
 	_, notAddress := netip.ParseAddr(c.Client)
 	for _, z := range zones {
 		own, named := z.NameOf([]string{c.Client})
 		named = named && z.Key.HasAddress() == (notAddress == nil)
 		if policy := z.Unlisted(own); named && policy != "" {
-			result.Unlisted = append(result.Unlisted, unlistedKey{z.Name, own, string(policy)})
+			result.Unlisted = append(result.Unlisted, wire.UnlistedKey{Zone: z.Name, Key: own, Policy: string(policy)})
 			own = ""
 			if policy == decision.Share {
 				own = decision.SharedBucket
@@ -323,8 +250,8 @@ func (a *engine) adminWhy(ctx context.Context, in *adminInput) (any, error) {
 		}
 	}
 	for _, s := range a.overrides.List(time.Now()).Shadows {
-		if s.Zone == "" || slices.ContainsFunc(result.Buckets, func(b bucketState) bool { return b.Zone == s.Zone }) {
-			result.Shadows = append(result.Shadows, s)
+		if s.Zone == "" || slices.ContainsFunc(result.Buckets, func(b wire.Bucket) bool { return b.Zone == s.Zone }) {
+			result.Shadows = append(result.Shadows, shadowOf(s))
 		}
 	}
 	return result, nil
@@ -332,10 +259,7 @@ func (a *engine) adminWhy(ctx context.Context, in *adminInput) (any, error) {
 
 // adminKey returns the name of the bucket of raw values.
 func (a *engine) adminKey(_ context.Context, in *adminInput) (any, error) {
-	var of struct {
-		Zone   string   `json:"zone"`
-		Values []string `json:"values"`
-	}
+	var of wire.KeyQuery
 	if err := in.decode(&of); err != nil {
 		return nil, err
 	}
@@ -347,31 +271,7 @@ func (a *engine) adminKey(_ context.Context, in *adminInput) (any, error) {
 	if !ok {
 		return nil, badRequest("zone %q: no bucket has such values: want %s, one for each part of the key", z.Name, plural(len(z.Key.Parts), "value"))
 	}
-	return map[string]string{"zone": z.Name, "key": name}, nil
-}
-
-// A listInput says which buckets of a zone are listed.
-type listInput struct {
-	Zone        string  `json:"zone"`                   // Required.
-	Prefix      string  `json:"prefix,omitempty"`       // of keys
-	Shadow      bool    `json:"shadow,omitempty"`       // those of shadow
-	MinFraction float64 `json:"min_fraction,omitempty"` // of the capacity; blocked ones are listed anyway
-	Sort        string  `json:"sort,omitempty"`         // level, key, last, or none for pages. Default: level
-	Limit       int     `json:"limit,omitempty"`        // up to 1000, of pages about. Default: 100
-	Cursor      string  `json:"cursor,omitempty"`       // with the sort none: next of the page before
-}
-
-// A listing is the top of one scan of a zone's buckets, or a page of it.
-type listing struct {
-	Buckets []bucketState `json:"buckets"`
-	Matched int           `json:"matched"`
-
-	// Complete is false if the time was over before the scan had reached its end, or
-	// before the page was full.
-	Complete bool `json:"complete"`
-
-	// Next is the cursor of the next page, if there is one.
-	Next string `json:"next,omitempty"`
+	return wire.Key{Zone: z.Name, Key: name}, nil
 }
 
 const (
@@ -383,34 +283,32 @@ const (
 
 	// listTime is how long one scan may last, in which the store serves requests too.
 	listTime = 5 * time.Second
-
-	unsorted = "none"
 )
 
-var listOrders = map[string]func(a, b *bucketState) int{
-	"level": func(a, b *bucketState) int {
+var listOrders = map[string]func(a, b *wire.Bucket) int{
+	"level": func(a, b *wire.Bucket) int {
 		return cmp.Or(cmp.Compare(b.Fraction, a.Fraction), cmp.Compare(a.Key, b.Key))
 	},
-	"key": func(a, b *bucketState) int { return cmp.Compare(a.Key, b.Key) },
-	"last": func(a, b *bucketState) int {
+	"key": func(a, b *wire.Bucket) int { return cmp.Compare(a.Key, b.Key) },
+	"last": func(a, b *wire.Bucket) int {
 		return cmp.Or(cmp.Compare(a.LastUsed, b.LastUsed), cmp.Compare(a.Key, b.Key))
 	},
 }
 
 // adminBuckets lists the buckets of a zone.
 func (a *engine) adminBuckets(ctx context.Context, in *adminInput) (any, error) {
-	l := listInput{Sort: "level", Limit: defaultListed}
+	l := wire.BucketsQuery{Sort: "level", Limit: defaultListed}
 	if err := in.decode(&l); err != nil {
 		return nil, err
 	}
 	switch {
-	case listOrders[l.Sort] == nil && l.Sort != unsorted:
+	case listOrders[l.Sort] == nil && l.Sort != wire.Unsorted:
 		return nil, badRequest("invalid sort %q: want level, key, last or none", l.Sort)
 	case l.Limit < 1 || l.Limit > mostListed:
 		return nil, badRequest("invalid limit %d: want 1 to %d", l.Limit, mostListed)
 	case !(l.MinFraction >= 0):
 		return nil, badRequest("invalid min_fraction: want a number from 0")
-	case l.Cursor != "" && l.Sort != unsorted:
+	case l.Cursor != "" && l.Sort != wire.Unsorted:
 		return nil, badRequest("a cursor goes with the sort none alone: a sorted list has no pages")
 	}
 	z, err := a.findZone(l.Zone)
@@ -423,8 +321,8 @@ func (a *engine) adminBuckets(ctx context.Context, in *adminInput) (any, error) 
 	}
 	scan, cancel := context.WithTimeout(ctx, listTime)
 	defer cancel()
-	result := listing{Buckets: []bucketState{}, Complete: true}
-	if l.Sort == unsorted {
+	result := wire.Buckets{Buckets: []wire.Bucket{}, Complete: true}
+	if l.Sort == wire.Unsorted {
 		err = a.listPage(scan, lister, z, &l, &result)
 	} else {
 		err = a.listTop(scan, lister, z, &l, &result)
@@ -442,7 +340,7 @@ func (a *engine) adminBuckets(ctx context.Context, in *adminInput) (any, error) 
 }
 
 // listed returns a bucket of a listing, unless it does not match.
-func (a *engine) listed(z *runningZone, l *listInput, k *leakybucket.Kept) (b bucketState, matches bool) {
+func (a *engine) listed(z *runningZone, l *wire.BucketsQuery, k *leakybucket.Kept) (b wire.Bucket, matches bool) {
 	b, limit := a.describe(z, k.Key, l.Shadow)
 	blocked := time.Duration(0)
 	if z.Block != nil && k.State.BlockedUntil > k.Now {
@@ -452,14 +350,14 @@ func (a *engine) listed(z *runningZone, l *listInput, k *leakybucket.Kept) (b bu
 	if s, can := a.store.(*sharedstore.Store); can && limit.Capacity > 0 {
 		inForce = s.InForce(leakybucket.Charge{Zone: z.Name, Key: k.Key, Shadow: leakybucket.ShadowIf(l.Shadow), Limit: limit})
 	}
-	b.fill(limit, inForce, inForce.Level(k.State, k.Now), blocked)
+	fillState(&b, limit, inForce, inForce.Level(k.State, k.Now), blocked)
 	b.LastUsed = max(0, k.Now.Sub(k.State.At).Seconds())
 	return b, b.Blocked > 0 || b.Level > 0 && b.Fraction >= l.MinFraction
 }
 
 // listTop goes through all buckets of the zone, and keeps the first in the order. Redis may
 // give a bucket more than once. Hashes of all keys are remembered, since keys may be long.
-func (a *engine) listTop(ctx context.Context, lister leakybucket.Lister, z *runningZone, l *listInput, result *listing) error {
+func (a *engine) listTop(ctx context.Context, lister leakybucket.Lister, z *runningZone, l *wire.BucketsQuery, result *wire.Buckets) error {
 	order, seed, seen := listOrders[l.Sort], maphash.MakeSeed(), make(map[uint64]struct{})
 	of := leakybucket.Listing{Zone: z.Name, Prefix: l.Prefix, Shadow: l.Shadow, Want: scanned}
 	err := leakybucket.ListAll(ctx, lister, of, func(k leakybucket.Kept) bool {
@@ -480,7 +378,7 @@ func (a *engine) listTop(ctx context.Context, lister leakybucket.Lister, z *runn
 }
 
 // listPage goes on from the cursor until it has about as many buckets as wanted.
-func (a *engine) listPage(ctx context.Context, lister leakybucket.Lister, z *runningZone, l *listInput, result *listing) error {
+func (a *engine) listPage(ctx context.Context, lister leakybucket.Lister, z *runningZone, l *wire.BucketsQuery, result *wire.Buckets) error {
 	of := leakybucket.Listing{Zone: z.Name, Prefix: l.Prefix, Shadow: l.Shadow, Want: l.Limit}
 	for result.Next = l.Cursor; ; {
 		some, next, err := lister.List(ctx, of, result.Next)
@@ -504,7 +402,7 @@ func (a *engine) listPage(ctx context.Context, lister leakybucket.Lister, z *run
 }
 
 // top returns the first n in an order.
-func top(buckets []bucketState, order func(a, b *bucketState) int, n int) []bucketState {
-	slices.SortFunc(buckets, func(a, b bucketState) int { return order(&a, &b) })
+func top(buckets []wire.Bucket, order func(a, b *wire.Bucket) int, n int) []wire.Bucket {
+	slices.SortFunc(buckets, func(a, b wire.Bucket) int { return order(&a, &b) })
 	return buckets[:min(n, len(buckets))]
 }

@@ -18,47 +18,17 @@ import (
 	"github.com/caddyserver/caddy/v2"
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
 
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/admin/wire"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/body"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/decision"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/routes"
 )
 
-// A checkInput describes a request that is not made.
-type checkInput struct {
-	ClientIP string            `json:"client_ip"`         // Required.
-	Method   string            `json:"method,omitempty"`  // Default: GET
-	URL      string            `json:"url"`               // with the host. Required.
-	Headers  map[string]string `json:"headers,omitempty"` // one value each
-	Body     string            `json:"body,omitempty"`
-}
-
-// A checked says what would become of the request.
-type checked struct {
-	Exempt bool `json:"exempt,omitempty"` // by the global options
-
-	// Banned is set if a ban of the client answers, before any zone.
-	Banned bool `json:"banned,omitempty"`
-
-	// How many throttle directives the request would come to. None means that no site
-	// or matcher leads it to one.
-	Directives int             `json:"directives"`
-	Zones      []checkedCharge `json:"zones"` // that would charge the request or refuse it, in this order
-}
-
-// A checkedCharge is a zone's part of it.
-type checkedCharge struct {
-	bucketState
-	Directive int     `json:"directive"` // the first is 1; zones of one are charged together
-	Cost      float64 `json:"cost"`
-	Fits      bool    `json:"fits"`
-	Reason    string  `json:"reason,omitempty"` // if it does not fit
-}
-
 // adminCheck says which zones would charge a request. It follows the request through the
 // routes of the server that listens on its port, or of all servers if none does. It
 // charges nothing, and nothing is served.
 func (a *engine) adminCheck(ctx context.Context, in *adminInput) (any, error) {
-	c := checkInput{Method: http.MethodGet}
+	c := wire.CheckQuery{Method: http.MethodGet}
 	if err := in.decode(&c); err != nil {
 		return nil, err
 	}
@@ -66,9 +36,9 @@ func (a *engine) adminCheck(ctx context.Context, in *adminInput) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	way := &requestCheck{app: a, input: &c, result: checked{Zones: []checkedCharge{}}, charged: make(map[string]bool)}
+	way := &requestCheck{app: a, input: &c, result: wire.Check{Zones: []wire.CheckedZone{}}, charged: make(map[string]bool)}
 	for _, server := range servers {
-		r, err := c.request(ctx, server)
+		r, err := requestOf(ctx, &c, server)
 		if err != nil {
 			return nil, err
 		}
@@ -86,8 +56,8 @@ func (a *engine) adminCheck(ctx context.Context, in *adminInput) (any, error) {
 // A requestCheck finds out what becomes of a request at the directives that it reaches.
 type requestCheck struct {
 	app     *engine
-	input   *checkInput
-	result  checked
+	input   *wire.CheckQuery
+	result  wire.Check
 	charged map[string]bool // zones in the result
 }
 
@@ -108,7 +78,7 @@ func (c *requestCheck) reach(h *throttler, r *http.Request) error {
 		if c.charged[z.Name] {
 			continue
 		}
-		charge, err := c.app.check(r.Context(), z, c.input.again(r))
+		charge, err := c.app.check(r.Context(), z, c.again(r))
 		if err != nil {
 			return err
 		}
@@ -128,13 +98,13 @@ func (c *requestCheck) reach(h *throttler, r *http.Request) error {
 		if err != nil {
 			return err
 		}
-		c.add(z, &checkedCharge{bucketState: b, Reason: decision.Blocked.String()})
+		c.add(z, &wire.CheckedZone{Bucket: b, Reason: decision.Blocked.String()})
 	}
 	return nil
 }
 
 // add adds what a zone would do.
-func (c *requestCheck) add(z *runningZone, charge *checkedCharge) {
+func (c *requestCheck) add(z *runningZone, charge *wire.CheckedZone) {
 	if c.result.Banned {
 		charge.Fits, charge.Reason = false, decision.Banned.String()
 	}
@@ -145,7 +115,7 @@ func (c *requestCheck) add(z *runningZone, charge *checkedCharge) {
 
 // serversFor returns the servers that listen on the port of an URL, or all if none does,
 // as behind a proxy.
-func (a *engine) serversFor(c *checkInput) ([]*caddyhttp.Server, error) {
+func (a *engine) serversFor(c *wire.CheckQuery) ([]*caddyhttp.Server, error) {
 	location, err := url.Parse(c.URL)
 	if err != nil || location.Host == "" || location.Scheme != "http" && location.Scheme != "https" {
 		return nil, badRequest("invalid url %q: want one such as https://example.com/login", c.URL)
@@ -178,7 +148,7 @@ func (a *engine) serversFor(c *checkInput) ([]*caddyhttp.Server, error) {
 }
 
 // check returns what one zone would do, or nil if it is not concerned.
-func (a *engine) check(ctx context.Context, z *runningZone, r *http.Request) (result *checkedCharge, err error) {
+func (a *engine) check(ctx context.Context, z *runningZone, r *http.Request) (result *wire.CheckedZone, err error) {
 	p := decision.NewPlan(r, 1)
 	defer p.Release()
 	p.Overrides = a.overrides.Load()
@@ -196,12 +166,12 @@ func (a *engine) check(ctx context.Context, z *runningZone, r *http.Request) (re
 		return nil, nil
 	}
 	o := &outcomes[0]
-	result = &checkedCharge{Fits: o.Reason() == decision.None, Reason: o.Reason().String()}
+	result = &wire.CheckedZone{Fits: o.Reason() == decision.None, Reason: o.Reason().String()}
 	if o.Limit.Capacity == 0 {
-		result.bucketState, _ = a.describe(z, o.Key, o.Shadow != 0)
+		result.Bucket, _ = a.describe(z, o.Key, o.Shadow != 0)
 		return result, nil
 	}
-	if result.bucketState, err = a.peek(ctx, z, o.Key, o.Shadow != 0); err != nil {
+	if result.Bucket, err = a.peek(ctx, z, o.Key, o.Shadow != 0); err != nil {
 		return nil, err
 	}
 	limit := o.Limit
@@ -217,8 +187,8 @@ func (a *engine) check(ctx context.Context, z *runningZone, r *http.Request) (re
 	return result, nil
 }
 
-// request returns the request as a server would hand it to its routes.
-func (c *checkInput) request(ctx context.Context, server *caddyhttp.Server) (*http.Request, error) {
+// requestOf returns the request as a server would hand it to its routes.
+func requestOf(ctx context.Context, c *wire.CheckQuery, server *caddyhttp.Server) (*http.Request, error) {
 	addr, err := netip.ParseAddr(c.ClientIP)
 	if err != nil {
 		return nil, badRequest("invalid client_ip %q: want an address", c.ClientIP)
@@ -241,9 +211,9 @@ func (c *checkInput) request(ctx context.Context, server *caddyhttp.Server) (*ht
 }
 
 // again returns the request with a body that nobody has read.
-func (c *checkInput) again(r *http.Request) *http.Request {
+func (c *requestCheck) again(r *http.Request) *http.Request {
 	again := *r
-	again.Body = io.NopCloser(strings.NewReader(c.Body))
+	again.Body = io.NopCloser(strings.NewReader(c.input.Body))
 	return &again
 }
 

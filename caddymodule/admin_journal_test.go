@@ -8,7 +8,7 @@ import (
 	"slices"
 	"testing"
 
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/override"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/admin/wire"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket/memstore"
 )
 
@@ -30,7 +30,7 @@ func TestTheJournalSaysWhatWasChangedAndByWhom(t *testing.T) {
 	if status := s.admin(http.MethodPost, "/throttle/ban", `{"network": "0.0.0.0/0", "for": "1h"}`, nil); status != 400 {
 		t.Errorf("got %d, want 400", status)
 	}
-	var got []override.Change
+	var got []wire.JournalEntry
 	s.admin(http.MethodGet, "/throttle/journal", "", &got)
 	var told []string
 	for _, c := range got {
@@ -71,7 +71,7 @@ func TestAReleaseThatFailsHalfwaySaysAndJournalsWhatWasDone(t *testing.T) {
 	s.from(someone).passes(2, "/pages")
 	s.app().store = failing{s.app().store.(*memstore.Store), "pages"}
 	before := len(s.journal())
-	var got released
+	var got wire.Released
 	if status := s.admin(http.MethodPost, "/throttle/release", `{"client": "203.0.113.7"}`, &got); status != http.StatusOK ||
 		!slices.Equal(got.Freed, []string{"hosts/203.0.113.7/example.com"}) || got.Complete || got.Failed != `zone "pages": the store is down` {
 		t.Errorf("got %d %+v, want the bucket of hosts, and what went wrong in pages", status, got)
@@ -84,7 +84,7 @@ func TestAReleaseThatFailsHalfwaySaysAndJournalsWhatWasDone(t *testing.T) {
 	}
 }
 
-func (s *site) journal() (all []override.Change) {
+func (s *site) journal() (all []wire.JournalEntry) {
 	s.Helper()
 	s.admin(http.MethodGet, "/throttle/journal", "", &all)
 	return all

@@ -5,46 +5,23 @@ import (
 	"net/netip"
 	"time"
 
-	"github.com/caddyserver/caddy/v2"
-
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/admin/wire"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/decision"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/override"
 )
 
-// An overrideInput describes a change at run time, or the end of one.
-type overrideInput struct {
-	// How long it holds. At most 720h. Default: until this process ends.
-	For caddy.Duration `json:"for,omitempty"`
-
-	Note string `json:"note,omitempty"`
-
-	// The zone. Empty means all zones, for shadow alone.
-	Zone string `json:"zone,omitempty"`
-
-	// The key of the one bucket whose limit changes, or an address or a plain value of
-	// a secret part. Empty means all of the zone.
-	Key string `json:"key,omitempty"`
-
-	// A factor such as x0.5, a capacity and a leak such as "10 1/s", the name of a plan,
-	// unlimited, or deny.
-	Limit string `json:"limit,omitempty"`
-
-	// The network that is banned: an address, or a network in CIDR notation.
-	Network string `json:"network,omitempty"`
-}
-
-// network parses an address or a network. An IPv6 address stands for its /64, as
+// networkOf parses an address or a network. An IPv6 address stands for its /64, as
 // clients have whole ones.
-func (o *overrideInput) network() (netip.Prefix, error) {
-	if network, err := netip.ParsePrefix(o.Network); err == nil {
+func networkOf(text string) (netip.Prefix, error) {
+	if network, err := netip.ParsePrefix(text); err == nil {
 		if network.Addr().Is4In6() {
-			return netip.Prefix{}, badRequest("invalid network %q: write it as an IPv4 network", o.Network)
+			return netip.Prefix{}, badRequest("invalid network %q: write it as an IPv4 network", text)
 		}
 		return network.Masked(), nil
 	}
-	addr, err := netip.ParseAddr(o.Network)
+	addr, err := netip.ParseAddr(text)
 	if err != nil {
-		return netip.Prefix{}, badRequest("invalid network %q: want an address, or a network such as 203.0.113.0/24", o.Network)
+		return netip.Prefix{}, badRequest("invalid network %q: want an address, or a network such as 203.0.113.0/24", text)
 	}
 	addr = addr.Unmap().WithZone("")
 	bits := 64
@@ -54,28 +31,20 @@ func (o *overrideInput) network() (netip.Prefix, error) {
 	return addr.Prefix(bits)
 }
 
-// An ended says whether there was something to end.
-type ended struct {
-	Ended bool `json:"ended"`
-
-	// Key is that of the bucket, which the caller may have named by a secret.
-	Key string `json:"key,omitempty"`
-}
-
 // ofNetwork decodes the input of a ban. Fields that a ban has no use for are errors.
-func (in *adminInput) ofNetwork() (o overrideInput, network netip.Prefix, err error) {
+func (in *adminInput) ofNetwork() (o wire.Change, network netip.Prefix, err error) {
 	if err := in.decode(&o); err != nil {
 		return o, network, err
 	}
 	if o.Zone != "" || o.Key != "" || o.Limit != "" {
 		return o, network, badRequest("a ban holds in all zones: want a network, and no zone, key or limit")
 	}
-	network, err = o.network()
+	network, err = networkOf(o.Network)
 	return o, network, err
 }
 
 // ofZone decodes the input of a shadow switch, or of a limit.
-func (in *adminInput) ofZone() (o overrideInput, err error) {
+func (in *adminInput) ofZone() (o wire.Change, err error) {
 	if err := in.decode(&o); err != nil {
 		return o, err
 	}
@@ -86,7 +55,7 @@ func (in *adminInput) ofZone() (o overrideInput, err error) {
 }
 
 // ofWholeZone is ofZone for a shadow switch.
-func (in *adminInput) ofWholeZone() (o overrideInput, err error) {
+func (in *adminInput) ofWholeZone() (o wire.Change, err error) {
 	if o, err = in.ofZone(); err == nil && (o.Key != "" || o.Limit != "") {
 		err = badRequest("shadow is of a whole zone: want no key and no limit")
 	}
@@ -94,15 +63,38 @@ func (in *adminInput) ofWholeZone() (o overrideInput, err error) {
 }
 
 // wrong turns an error about a value into the client's.
-func wrong(result any, err error) (any, error) {
+func wrong(err error) error {
 	if err != nil {
-		return nil, badRequest("%w", err)
+		return badRequest("%w", err)
 	}
-	return result, nil
+	return nil
+}
+
+// converted returns what of makes of each, which JSON shows as a list even if it is empty.
+func converted[T, W any](all []T, of func(T) W) []W {
+	result := make([]W, len(all))
+	for i := range all {
+		result[i] = of(all[i])
+	}
+	return result
+}
+
+func banOf(b override.Ban) wire.Ban { return wire.Ban{Network: b.Network, Span: wire.Span(b.Span)} }
+
+func shadowOf(s override.Shadow) wire.Shadow {
+	return wire.Shadow{Zone: s.Zone, Span: wire.Span(s.Span)}
+}
+
+func limitOf(l override.Limit) wire.Limit {
+	return wire.Limit{Zone: l.Zone, Key: l.Key, Text: l.Text, Span: wire.Span(l.Span)}
+}
+
+func overridesOf(o override.Overrides) wire.Overrides {
+	return wire.Overrides{Shadows: converted(o.Shadows, shadowOf), Bans: converted(o.Bans, banOf), Limits: converted(o.Limits, limitOf)}
 }
 
 func (a *engine) adminOverrides(context.Context, *adminInput) (any, error) {
-	return a.overrides.List(time.Now()), nil
+	return overridesOf(a.overrides.List(time.Now())), nil
 }
 
 func (a *engine) adminBan(_ context.Context, in *adminInput) (any, error) {
@@ -110,7 +102,8 @@ func (a *engine) adminBan(_ context.Context, in *adminInput) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	return wrong(a.overrides.Ban(network, time.Duration(o.For), o.Note, time.Now()))
+	ban, err := a.overrides.Ban(network, time.Duration(o.For), o.Note, time.Now())
+	return banOf(ban), wrong(err)
 }
 
 func (a *engine) adminUnban(_ context.Context, in *adminInput) (any, error) {
@@ -118,7 +111,7 @@ func (a *engine) adminUnban(_ context.Context, in *adminInput) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	return ended{Ended: a.overrides.Unban(network, time.Now())}, nil
+	return wire.Ended{Ended: a.overrides.Unban(network, time.Now())}, nil
 }
 
 func (a *engine) adminShadow(_ context.Context, in *adminInput) (any, error) {
@@ -131,7 +124,8 @@ func (a *engine) adminShadow(_ context.Context, in *adminInput) (any, error) {
 			return nil, err
 		}
 	}
-	return wrong(a.overrides.Shadow(o.Zone, time.Duration(o.For), o.Note, time.Now()))
+	shadow, err := a.overrides.Shadow(o.Zone, time.Duration(o.For), o.Note, time.Now())
+	return shadowOf(shadow), wrong(err)
 }
 
 // adminUnshadow ends a switch, of a zone that a reload has taken away, too.
@@ -140,7 +134,7 @@ func (a *engine) adminUnshadow(_ context.Context, in *adminInput) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	done := ended{Ended: a.overrides.Unshadow(o.Zone, time.Now())}
+	done := wire.Ended{Ended: a.overrides.Unshadow(o.Zone, time.Now())}
 	if !done.Ended && o.Zone != "" {
 		_, err = a.findZone(o.Zone)
 	}
@@ -158,7 +152,7 @@ func (a *engine) adminLimit(_ context.Context, in *adminInput) (any, error) {
 	}
 	limit, err := override.ParseLimit(o.Limit, a.plans)
 	if err != nil {
-		return wrong(nil, err)
+		return nil, wrong(err)
 	}
 	if account := decision.AccountOf(o.Key); account != o.Key {
 		return nil, badRequest("invalid key %q: a device has the limit of its account: want %s", o.Key, account)
@@ -170,7 +164,8 @@ func (a *engine) adminLimit(_ context.Context, in *adminInput) (any, error) {
 	if z.Bucketless() && limit.Limits() {
 		return nil, badRequest("zone %q has no capacity and leak: want unlimited or deny", z.Name)
 	}
-	return wrong(a.overrides.Limit(o.Zone, o.Key, limit, time.Duration(o.For), o.Note, time.Now()))
+	limit, err = a.overrides.Limit(o.Zone, o.Key, limit, time.Duration(o.For), o.Note, time.Now())
+	return limitOf(limit), wrong(err)
 }
 
 // adminUnlimit ends a limit, of a zone that a reload has taken away, too.
@@ -186,8 +181,8 @@ func (a *engine) adminUnlimit(_ context.Context, in *adminInput) (any, error) {
 	}
 	for _, key := range keys {
 		if a.overrides.Unlimit(o.Zone, key, time.Now()) {
-			return ended{true, key}, nil
+			return wire.Ended{Ended: true, Key: key}, nil
 		}
 	}
-	return ended{}, unknown
+	return wire.Ended{}, unknown
 }

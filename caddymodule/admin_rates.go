@@ -4,19 +4,12 @@ import (
 	"context"
 	"time"
 
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/admin/wire"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/decision"
 )
 
 // plotted is how much of the past the plots of the inspector show.
 const plotted = 10 * time.Minute
-
-// A plottedRate is what a zone did on average between two samples, per second.
-type plottedRate struct {
-	At       time.Time `json:"at"`
-	Admitted float64   `json:"admitted"`
-	Refused  float64   `json:"refused"`
-	Shadow   float64   `json:"shadow"` // refused by shadow
-}
 
 // adminRates returns the rates of all zones over the last ten minutes, oldest first.
 // Zones without requests in that time are left out.
@@ -25,16 +18,16 @@ func (a *engine) adminRates(context.Context, *adminInput) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	result := make(map[string][]plottedRate)
+	result := make(map[string][]wire.Rate)
 	for _, z := range zones {
 		if plot := a.control.rates.plot(z.Name, time.Now()); plot != nil {
 			result[z.Name] = plot
 		}
 	}
-	return map[string]any{"zones": result}, nil
+	return wire.Rates{Zones: result}, nil
 }
 
-func (r *rates) plot(zone string, now time.Time) (plot []plottedRate) {
+func (r *rates) plot(zone string, now time.Time) (plot []wire.Rate) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	busy := false
@@ -43,7 +36,7 @@ func (r *rates) plot(zone string, now time.Time) (plot []plottedRate) {
 			continue
 		}
 		rate := between(&r.samples[i-1], &r.samples[i], zone)
-		p := plottedRate{
+		p := wire.Rate{
 			At:       r.samples[i].at,
 			Admitted: rate[decision.Admitted] + rate[decision.Delayed] + rate[decision.ShadowDelayed],
 			Refused:  rate[decision.Refused],

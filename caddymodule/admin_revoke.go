@@ -3,12 +3,9 @@ package caddymodule
 import (
 	"context"
 	"time"
-)
 
-// revoked says that the keys of device cookies and passes were replaced.
-type revoked struct {
-	Revoked bool `json:"revoked"`
-}
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/admin/wire"
+)
 
 // adminRevoke replaces the keys, so that no device is trusted and no pass is good any
 // more.
@@ -22,5 +19,5 @@ func (a *engine) adminRevoke(ctx context.Context, in *adminInput) (any, error) {
 	if err := a.signing.Rotate(ctx, time.Now()); err != nil {
 		return nil, err
 	}
-	return revoked{true}, nil
+	return wire.Revoked{Revoked: true}, nil
 }

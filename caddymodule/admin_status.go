@@ -13,6 +13,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	dto "github.com/prometheus/client_model/go"
 
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/admin/wire"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/decision"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/override"
 )
@@ -185,90 +186,18 @@ func (r *rates) callsPerSecond(store string, now time.Time) (calls, failed, took
 	return made / seconds, max(0, to.errors-before.errors) / seconds, took
 }
 
-// A zoneStatus is a zone as `caddy throttle status` shows it.
-type zoneStatus struct {
-	Zone       string          `json:"zone"`
-	Mode       string          `json:"mode"`            // enforcing, shadow, or the percent that is enforced
-	Group      string          `json:"group,omitempty"` // what the figures of shadow mean, see [runningZone.group]
-	Definition json.RawMessage `json:"definition"`
-
-	ShadowUntil *time.Time `json:"shadow_until,omitempty"` // by a switch at run time that has an end
-	Limit       string     `json:"limit,omitempty"`        // of all keys, by an override at run time
-
-	Total     map[string]float64 `json:"total"` // by decision, since the process began
-	PerSecond map[string]float64 `json:"per_second"`
-	HourAgo   map[string]float64 `json:"per_second_an_hour_ago,omitempty"`
-
-	OverrideFile *overrideFileStatus `json:"override_file,omitempty"`
-
-	Buckets     int    `json:"buckets"` // in this process's memory
-	RefusedKeys uint64 `json:"refused_keys"`
-
-	Waiting     int `json:"waiting"`
-	WaitingMost int `json:"max_waiting,omitempty"` // 0 if requests cannot wait
-
-	InFlight     int `json:"in_flight"`                // slots in use
-	InFlightMost int `json:"in_flight_most,omitempty"` // slots of the key that uses most
-	Slots        int `json:"slots,omitempty"`          // of each key; 0 means any number
-
-	Share *slotStatus `json:"share,omitempty"`
-}
-
-// An overrideFileStatus says what is in force of a zone's override_file.
-type overrideFileStatus struct {
-	File      string    `json:"file"`
-	Overrides int       `json:"overrides"`
-	Read      time.Time `json:"read"`
-	Problem   string    `json:"problem,omitempty"` // why the file, as it is now, is not in force
-}
-
-// A storeStatus is the store of the config.
-type storeStatus struct {
-	Name string `json:"name"`
-
-	// Of a shared store: whether a call failed in the last 10 seconds or the breaker of a
-	// shard is open, whether one is open, since when, and why.
-	Failing bool       `json:"failing"`
-	Down    bool       `json:"down"`
-	Since   *time.Time `json:"down_since,omitempty"`
-	Why     string     `json:"error,omitempty"`
-
-	// How many shards of a shared store were called, and how many of them are down. A
-	// store without shards is one.
-	Shards     int `json:"shards,omitempty"`
-	ShardsDown int `json:"shards_down,omitempty"`
-
-	// Calls of a shared store a second, how many of those failed, and how many seconds
-	// one took on average.
-	Calls  float64 `json:"calls_per_second"`
-	Failed float64 `json:"errors_per_second"`
-	Took   float64 `json:"call_seconds"`
-
-	Buckets    int    `json:"buckets"`     // in this process's memory
-	MaxBuckets int    `json:"max_buckets"` // there may be
-	Evictions  uint64 `json:"evictions"`
-}
-
-// A nodeStatus is all that `caddy throttle status` shows.
-type nodeStatus struct {
-	Zones     []zoneStatus       `json:"zones"`
-	Store     storeStatus        `json:"store"`
-	Overrides override.Overrides `json:"overrides"`
-	Warnings  []keptWarning      `json:"warnings"` // of the config that runs
-}
-
 // adminZones describes what runs.
 func (a *engine) adminZones(context.Context, *adminInput) (any, error) {
 	now := time.Now()
 	set, overrides, counts := a.overrides.Load(), a.overrides.List(now), countsByZone()
-	result := nodeStatus{Zones: []zoneStatus{}, Overrides: overrides, Warnings: a.warnings.list()}
+	result := wire.Status{Zones: []wire.ZoneStatus{}, Overrides: overridesOf(overrides), Warnings: converted(a.warnings.list(), func(w keptWarning) wire.Warning { return wire.Warning(w) })}
 	kept := a.storeStatus(&result.Store, now)
 	zones, err := a.zonesNamed("")
 	if err != nil {
 		return nil, err
 	}
 	for _, z := range zones {
-		s := zoneStatus{
+		s := wire.ZoneStatus{
 			Zone: z.Name, Mode: z.mode(set, now), Group: z.group(set), Definition: json.RawMessage(z.definition), Total: counts[z.Name].named(),
 			Buckets: kept[z.Name], RefusedKeys: z.live.refused.Estimate(),
 		}
@@ -279,7 +208,7 @@ func (a *engine) adminZones(context.Context, *adminInput) (any, error) {
 		s.Waiting, s.InFlight = z.live.enforced.Counts()
 		if f := z.overrideFile; f != nil {
 			inForce := f.Status()
-			s.OverrideFile = &overrideFileStatus{File: f.Path, Overrides: inForce.Overrides, Read: inForce.Read}
+			s.OverrideFile = &wire.OverrideFile{File: f.Path, Overrides: inForce.Overrides, Read: inForce.Read}
 			if inForce.Problem != nil {
 				s.OverrideFile.Problem = inForce.Problem.Error()
 			}
@@ -304,7 +233,7 @@ func (a *engine) adminZones(context.Context, *adminInput) (any, error) {
 
 // storeStatus describes the store, and returns how many buckets of each zone are in this
 // process's memory.
-func (a *engine) storeStatus(s *storeStatus, now time.Time) (kept map[string]int) {
+func (a *engine) storeStatus(s *wire.StoreStatus, now time.Time) (kept map[string]int) {
 	s.Name = "memory"
 	if a.memory != nil {
 		kept = a.memory.memory.Buckets()

@@ -16,6 +16,8 @@ import (
 
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
 	"github.com/caddyserver/caddy/v2"
+
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/admin/wire"
 )
 
 // admin asks the admin API, as Caddy's admin endpoint does once it has checked host and
@@ -102,7 +104,7 @@ func TestReleaseLetsAClientBackInEverywhere(t *testing.T) {
 	other.passes(2, "/pages")
 	c.answers("/accounts", http.StatusTooManyRequests) // blocked everywhere
 
-	var got released
+	var got wire.Released
 	if s.admin(http.MethodPost, "/throttle/release", `{"client": "203.0.113.7"}`, &got); !slices.Equal(got.Freed, []string{
 		"hosts/203.0.113.7/example.com", "hosts/203.0.113.7/other.example", "pages/203.0.113.7",
 	}) && !slices.Equal(got.Freed, []string{
@@ -156,7 +158,7 @@ func TestWhyShowsAllBucketsOfAClient(t *testing.T) {
 		c.passes(2, "/pages")
 		c.get("/hosts") // blocked by pages
 		var got struct {
-			Buckets []bucketState
+			Buckets []wire.Bucket
 			Ban     *struct{ Note string }
 		}
 		s.changes("/throttle/ban", `{"network": "2001:db8::/48", "for": "1h", "note": "why not"}`)
@@ -336,7 +338,7 @@ func TestAChangeOfAZoneThatIsGoneCanBeEnded(t *testing.T) {
 		{"/throttle/unlimit", `{"zone": "pages"}`},
 		{"/throttle/unlimit", `{"zone": "pages", "key": "203.0.113.7"}`},
 	} {
-		var got ended
+		var got wire.Ended
 		if status := s.admin(http.MethodPost, call.path, call.body, &got); status != http.StatusOK || !got.Ended {
 			t.Errorf("%s %s: got %d and %+v, want it ended", call.path, call.body, status, got)
 		}
@@ -351,9 +353,9 @@ func TestCheckChargesNothing(t *testing.T) {
 	s := run(t, threeZones)
 	c := s.from(someone)
 	ask := `{"client_ip": "203.0.113.7", "url": "http://example.com/pages", "headers": {"X-Account": "alice"}}`
-	var got checked
+	var got wire.Check
 	for range 5 {
-		got = checked{}
+		got = wire.Check{}
 		s.admin(http.MethodPost, "/throttle/check", ask, &got)
 	}
 	if len(got.Zones) != 1 || got.Zones[0].Zone != "pages" || got.Zones[0].Key != "203.0.113.7" || !got.Zones[0].Fits || got.Directives != 1 {
@@ -373,7 +375,7 @@ func TestCheckTellsOfABlockEverywhere(t *testing.T) {
 	c.passes(2, "/pages")
 	c.answers("/pages", http.StatusTooManyRequests)
 	ask := func(client string) (rows []string) {
-		var got checked
+		var got wire.Check
 		s.admin(http.MethodPost, "/throttle/check", `{"client_ip": "`+client+`", "url": "http://example.com/hosts"}`, &got)
 		for _, z := range got.Zones {
 			rows = append(rows, z.Zone+":"+z.Reason)
@@ -437,7 +439,7 @@ func TestCheckSaysThatABanAnswersFirst(t *testing.T) {
 		{"/trial", false, "trial:", http.StatusOK},
 		{"/none", false, "", http.StatusOK},
 	} {
-		var got checked
+		var got wire.Check
 		s.admin(http.MethodPost, "/throttle/check", `{"client_ip": "203.0.113.7", "url": "http://example.com`+test.path+`"}`, &got)
 		var rows []string
 		for _, z := range got.Zones {
@@ -452,7 +454,7 @@ func TestCheckSaysThatABanAnswersFirst(t *testing.T) {
 		s.from(someone).answers(test.path, test.status)
 	}
 	s.changes("/throttle/shadow", `{"for": "1h"}`)
-	var got checked
+	var got wire.Check
 	s.admin(http.MethodPost, "/throttle/check", `{"client_ip": "203.0.113.7", "url": "http://example.com/pages"}`, &got)
 	if got.Banned || len(got.Zones) != 2 || !got.Zones[1].Fits {
 		t.Errorf("got %+v with everything in shadow, want that it fits", got)
@@ -552,7 +554,7 @@ func TestCheckFollowsTheRequestThroughTheRoutes(t *testing.T) {
 		{"another server", `"url": "https://example.com/login"`, []string{"secure 203.0.113.7 1"}},
 		{"no server listens there", `"url": "http://other.example:8123/"`, nil},
 	} {
-		var got checked
+		var got wire.Check
 		if status := s.admin(http.MethodPost, "/throttle/check", `{"client_ip": "203.0.113.7", `+test.ask+`}`, &got); status != http.StatusOK {
 			t.Errorf("%s: got %d, want 200", test.what, status)
 		}
@@ -575,7 +577,7 @@ func TestBucketsAreListedFullestFirst(t *testing.T) {
 				c.answers("/accounts", http.StatusOK)
 			}
 		}
-		var got listing
+		var got wire.Buckets
 		s.admin(http.MethodPost, "/throttle/buckets", `{"zone": "accounts", "limit": 2}`, &got)
 		if got.Matched != 3 || len(got.Buckets) != 2 || got.Buckets[0].Key != "b%1B[2J" || got.Buckets[1].Key != "a" || !got.Complete {
 			t.Errorf("got %+v, want two of three, the fullest first", got)
@@ -595,7 +597,7 @@ func TestBucketsAreListedInPages(t *testing.T) {
 	}
 	times, pages, cursor := make(map[string]int), 0, ""
 	for ; pages == 0 || cursor != ""; pages++ {
-		var got listing
+		var got wire.Buckets
 		ask := fmt.Sprintf(`{"zone": "accounts", "sort": "none", "limit": 25, "cursor": %q}`, cursor)
 		if status := s.admin(http.MethodPost, "/throttle/buckets", ask, &got); status != http.StatusOK {
 			t.Fatalf("page %d: got %d, want 200", pages, status)
@@ -624,8 +626,8 @@ func TestBucketsAreListedInPages(t *testing.T) {
 func TestTopShowsTheLastMinute(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := run(t, threeZones)
-		top := func(body string) topZone {
-			var got struct{ Zones []topZone }
+		top := func(body string) wire.TopZone {
+			var got struct{ Zones []wire.TopZone }
 			if status := s.admin(http.MethodPost, "/throttle/top", body, &got); status != http.StatusOK || len(got.Zones) != 1 {
 				t.Fatalf("got %d and %+v, want one zone", status, got)
 			}
@@ -637,11 +639,11 @@ func TestTopShowsTheLastMinute(t *testing.T) {
 		<-time.After(30 * time.Second)
 		network := top(`{"zone": "pages", "by": "/24"}`)
 		if network.Requests != 7 || network.Refused != 2 || network.Seconds != 30 ||
-			network.Busiest[0] != (topKey{"203.0.113.0/24", 6, 4, 2}) || network.Denied[0] != (topKey{"203.0.113.0/24", 2, 4, 2}) {
+			network.Busiest[0] != (wire.TopKey{Key: "203.0.113.0/24", Requests: 6, Admitted: 4, Refused: 2}) || network.Denied[0] != (wire.TopKey{Key: "203.0.113.0/24", Requests: 2, Admitted: 4, Refused: 2}) {
 			t.Errorf("got %+v, want 6 of 7 requests and both refusals of 203.0.113.0/24", network)
 		}
 		keys := top(`{"zone": "pages"}`)
-		if len(keys.Busiest) != 3 || keys.Busiest[0] != (topKey{"203.0.113.7", 3, 2, 1}) || len(keys.Denied) != 2 {
+		if len(keys.Busiest) != 3 || keys.Busiest[0] != (wire.TopKey{Key: "203.0.113.7", Requests: 3, Admitted: 2, Refused: 1}) || len(keys.Denied) != 2 {
 			t.Errorf("got %+v, want three clients, of which two were refused", keys)
 		}
 		next := run(t, threeZones)
@@ -673,7 +675,7 @@ func TestStatusShowsWhatZonesDo(t *testing.T) {
 				PerSecond         map[string]float64 `json:"per_second"`
 				Buckets           int
 			}
-			Store storeStatus
+			Store wire.StoreStatus
 		}
 		if status := s.admin(http.MethodGet, "/throttle/zones", "", &raw); status != http.StatusOK || len(raw.Zones) != 3 {
 			t.Fatalf("got %d and %+v, want three zones", status, raw)
@@ -745,7 +747,7 @@ func TestStatusShowsWarningsOfTheConfig(t *testing.T) {
 	}`)
 	s.from(someone).with("X-Forwarded-For", "192.0.2.1").answers("/", http.StatusOK)
 	for range 2 {
-		var got struct{ Warnings []keptWarning }
+		var got struct{ Warnings []wire.Warning }
 		s.admin(http.MethodGet, "/throttle/zones", "", &got)
 		if len(got.Warnings) != 3 {
 			t.Fatalf("got %+v, want three warnings", got.Warnings)
@@ -761,8 +763,8 @@ func TestStatusShowsWarningsOfTheConfig(t *testing.T) {
 	}
 	next := run(t, threeZones)
 	s.stop()
-	var got struct{ Warnings []keptWarning }
-	if next.admin(http.MethodGet, "/throttle/zones", "", &got); slices.ContainsFunc(got.Warnings, func(w keptWarning) bool {
+	var got struct{ Warnings []wire.Warning }
+	if next.admin(http.MethodGet, "/throttle/zones", "", &got); slices.ContainsFunc(got.Warnings, func(w wire.Warning) bool {
 		return !strings.Contains(w.Text, "a fresh bucket")
 	}) {
 		t.Errorf("after a reload: got %+v, want warnings of the config that runs alone", got.Warnings)
@@ -778,7 +780,7 @@ func TestStatusShowsSlotsAndWhoWaits(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if z := status.(nodeStatus).Zones[0]; z.InFlight != 4 || z.InFlightMost != 3 || z.Slots != 3 || z.Waiting != 2 || z.WaitingMost != 50 {
+		if z := status.(wire.Status).Zones[0]; z.InFlight != 4 || z.InFlightMost != 3 || z.Slots != 3 || z.Waiting != 2 || z.WaitingMost != 50 {
 			t.Errorf("got %+v, want 4 slots in use, 3 of 3 by one key, and 2 of 50 waiting", z)
 		}
 		pass(time.Minute)
@@ -788,8 +790,8 @@ func TestStatusShowsSlotsAndWhoWaits(t *testing.T) {
 func TestStatusShowsAnOutageOfTheStore(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := runShared(t, "", "zone z {\nlimit 100 1/h\n}")
-		store := func() (got storeStatus) {
-			var status struct{ Store storeStatus }
+		store := func() (got wire.StoreStatus) {
+			var status struct{ Store wire.StoreStatus }
 			s.admin(http.MethodGet, "/throttle/zones", "", &status)
 			return status.Store
 		}
@@ -924,7 +926,7 @@ func TestACheckKnowsTheHandlersThatAnswer(t *testing.T) {
 		"/files/a": nil, "/metrics": nil, "/seen": nil, "/goes/on": {"behind", "told"}, "/": {"behind", "told"},
 		"/moved": nil, "/login": {"login", "behind", "told"}, "/site1/login": {"login", "behind", "told"},
 	} {
-		var got checked
+		var got wire.Check
 		s.admin(http.MethodPost, "/throttle/check", `{"client_ip": "203.0.113.7", "url": "http://example.com`+path+`"}`, &got)
 		var zones []string
 		for _, z := range got.Zones {
@@ -956,7 +958,7 @@ func (l repeatingLister) List(_ context.Context, _ leakybucket.Listing, cursor s
 func TestABucketThatAStoreRepeatsIsCountedOnce(t *testing.T) {
 	s := run(t, threeZones)
 	s.app().store = repeatingLister{s.app().store, 3 * mostListed}
-	var got listing
+	var got wire.Buckets
 	s.admin(http.MethodPost, "/throttle/buckets", `{"zone": "pages", "limit": 10}`, &got)
 	if got.Matched != 3*mostListed || len(got.Buckets) != 10 {
 		t.Errorf("got %d matched and %d listed, want %d and 10", got.Matched, len(got.Buckets), 3*mostListed)

@@ -5,6 +5,7 @@ import (
 	"math/rand/v2"
 	"time"
 
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/admin/wire"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/decision"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/sketch"
 )
@@ -31,37 +32,11 @@ func (l *liveCounts) noteSender(o *decision.Outcome, d decision.Decision, now ti
 	}
 }
 
-// A topInput says who is counted.
-type topInput struct {
-	Zone string `json:"zone,omitempty"` // Default: all
-	By   string `json:"by,omitempty"`   // ip, /24 or /16. Default: the keys of the zones
-}
-
-// A topZone is who made the most requests of a zone, about in the last minute.
-type topZone struct {
-	Zone     string   `json:"zone"`
-	Mode     string   `json:"mode"` // as in the status
-	Group    string   `json:"group,omitempty"`
-	Requests int      `json:"requests"` // refused ones included
-	Refused  int      `json:"refused"`  // by enforcement and shadow
-	Seconds  float64  `json:"seconds"`
-	Busiest  []topKey `json:"busiest"`
-	Denied   []topKey `json:"most_refused"`
-}
-
-// A topKey is a lower bound if there are many keys. Of many requests it is an estimate.
-type topKey struct {
-	Key      string `json:"key"`
-	Requests int    `json:"requests"` // in most_refused: that were refused
-	Admitted int    `json:"admitted"`
-	Refused  int    `json:"refused"`
-}
-
 const mostTop = 20
 
 // adminTop says who made most requests.
 func (a *engine) adminTop(_ context.Context, in *adminInput) (any, error) {
-	var of topInput
+	var of wire.TopQuery
 	if err := in.decode(&of); err != nil {
 		return nil, err
 	}
@@ -73,20 +48,20 @@ func (a *engine) adminTop(_ context.Context, in *adminInput) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	result, set, now := []topZone{}, a.overrides.Load(), time.Now()
+	result, set, now := wire.Top{Zones: []wire.TopZone{}}, a.overrides.Load(), time.Now()
 	for _, z := range zones {
 		s := z.live.recent.Top(by, mostTop, now)
-		top := topZone{
+		top := wire.TopZone{
 			Zone: z.Name, Mode: z.mode(set, now), Group: z.group(set), Requests: s.Admitted + s.Refused, Refused: s.Refused, Seconds: now.Sub(s.Since).Seconds(),
-			Busiest: []topKey{}, Denied: []topKey{},
+			Busiest: []wire.TopKey{}, Denied: []wire.TopKey{},
 		}
 		for _, k := range s.Busiest {
-			top.Busiest = append(top.Busiest, topKey{k.Name, k.Requests, k.Requests - k.Refused, k.Refused})
+			top.Busiest = append(top.Busiest, wire.TopKey{Key: k.Name, Requests: k.Requests, Admitted: k.Requests - k.Refused, Refused: k.Refused})
 		}
 		for _, k := range s.MostRefused {
-			top.Denied = append(top.Denied, topKey{k.Name, k.Refused, k.Requests - k.Refused, k.Refused})
+			top.Denied = append(top.Denied, wire.TopKey{Key: k.Name, Requests: k.Refused, Admitted: k.Requests - k.Refused, Refused: k.Refused})
 		}
-		result = append(result, top)
+		result.Zones = append(result.Zones, top)
 	}
-	return map[string]any{"zones": result}, nil
+	return result, nil
 }

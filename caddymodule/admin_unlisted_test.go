@@ -4,10 +4,12 @@ import (
 	"net/http"
 	"slices"
 	"testing"
+
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/admin/wire"
 )
 
 // namesOf are the names of the buckets, without their zones.
-func namesOf(buckets []bucketState) (names []string) {
+func namesOf(buckets []wire.Bucket) (names []string) {
 	for _, b := range buckets {
 		names = append(names, b.Key)
 	}
@@ -33,15 +35,15 @@ func TestWhyShowsTheBucketThatRequestsOfAnUnlistedKeyUse(t *testing.T) {
 			respond ok
 		}`)
 		s.from(someone).with("X-Api-Key", "unlisted").get("/")
-		var got explanation
+		var got wire.Why
 		s.admin(http.MethodPost, "/throttle/why", `{"client": "unlisted"}`, &got)
 		if names := namesOf(got.Buckets); !slices.Equal(names, want) {
 			t.Errorf("%s: got the buckets %v, want %v", policy, names, want)
 		}
-		if wanted := []unlistedKey{{"api", "unlisted", policy}}; !slices.Equal(got.Unlisted, wanted) {
+		if wanted := []wire.UnlistedKey{{Zone: "api", Key: "unlisted", Policy: policy}}; !slices.Equal(got.Unlisted, wanted) {
 			t.Errorf("%s: got %v, want %v", policy, got.Unlisted, wanted)
 		}
-		got = explanation{}
+		got = wire.Why{}
 		s.admin(http.MethodPost, "/throttle/why", `{"client": "shop"}`, &got)
 		if names := namesOf(got.Buckets); !slices.Equal(names, []string{"shop"}) || got.Unlisted != nil {
 			t.Errorf("%s: got the buckets %v and %v of a listed key, want its own", policy, names, got.Unlisted)
@@ -61,12 +63,12 @@ func TestBucketsOfAnAddressAreFoundBesideTheKey(t *testing.T) {
 	} {
 		s := run(t, "http:// {\nthrottle {\nzone "+name+" {\n"+options+"\nlimit 2 1/h\n}\n}\nrespond ok\n}")
 		s.from(someone).passes(2, "/")
-		var why explanation
+		var why wire.Why
 		s.admin(http.MethodPost, "/throttle/why", `{"client": "203.0.113.7"}`, &why)
 		if names := namesOf(why.Buckets); !slices.Equal(names, []string{"@client_ip/203.0.113.7"}) {
 			t.Errorf("%s: got the buckets %v, want that of the address", name, names)
 		}
-		var freed released
+		var freed wire.Released
 		s.admin(http.MethodPost, "/throttle/release", `{"client": "203.0.113.7"}`, &freed)
 		if !slices.Equal(freed.Freed, []string{name + "/@client_ip/203.0.113.7"}) {
 			t.Errorf("%s: got %v freed, want that bucket", name, freed.Freed)

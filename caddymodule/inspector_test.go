@@ -16,8 +16,8 @@ import (
 
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
 
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/admin/wire"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/decision"
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/override"
 )
 
 // The password of alice and bob is secret.
@@ -96,7 +96,7 @@ const banned = `{"network": "203.0.113.0/24", "for": "2h"}`
 // bans reports how many bans hold.
 func (s *site) bans() int {
 	s.Helper()
-	var held override.Overrides
+	var held wire.Overrides
 	s.admin(http.MethodGet, "/throttle/overrides", "", &held)
 	return len(held.Bans)
 }
@@ -309,7 +309,7 @@ func TestTheJournalNamesTheUserOfTheInspector(t *testing.T) {
 	s.visits("admin API").asks("unban", `{"network": "203.0.113.0/24"}`)
 	s.changes("/throttle/shadow", `{"for": "1h"}`)
 	_, answer := s.visits("alice").asks("journal", "{}")
-	var journal []override.Change
+	var journal []wire.JournalEntry
 	if err := json.Unmarshal([]byte(answer), &journal); err != nil {
 		t.Fatal(err)
 	}
@@ -344,9 +344,9 @@ func TestTwoUsersOfTheInspectorMayChangeThingsAtOnce(t *testing.T) {
 		})
 	}
 	writers.Wait()
-	var held override.Overrides
+	var held wire.Overrides
 	s.admin(http.MethodGet, "/throttle/overrides", "", &held)
-	var journal []override.Change
+	var journal []wire.JournalEntry
 	s.admin(http.MethodGet, "/throttle/journal", "", &journal)
 	if len(held.Bans) != 80 || len(held.Limits) != 1 || len(journal) != 160 {
 		t.Errorf("got %d bans, %d limits and %d changes, want 80, 1 and 160", len(held.Bans), len(held.Limits), len(journal))
@@ -500,9 +500,9 @@ func TestTheAdminAPIGivesRatesToPlot(t *testing.T) {
 		synctest.Wait() // the first sample
 		s.from(someone).passes(2, "/pages")
 		<-time.After(3*sampleEvery + sampleEvery/2)
-		var got struct{ Zones map[string][]plottedRate }
+		var got struct{ Zones map[string][]wire.Rate }
 		s.admin(http.MethodGet, "/throttle/rates", "", &got)
-		want := []plottedRate{{Admitted: 0.2, Refused: 0.1}, {}, {}}
+		want := []wire.Rate{{Admitted: 0.2, Refused: 0.1}, {}, {}}
 		for i := range got.Zones["pages"] {
 			got.Zones["pages"][i].At = time.Time{}
 		}

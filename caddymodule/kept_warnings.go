@@ -12,9 +12,9 @@ import (
 // A keptWarning is a warning about the config, or about the site around it, as
 // `caddy throttle status` shows it.
 type keptWarning struct {
-	At      time.Time      `json:"at"`
-	Text    string         `json:"text"`
-	Details map[string]any `json:"details,omitempty"` // zone among them
+	At      time.Time
+	Text    string
+	Details map[string]any // zone among them
 }
 
 // keptWarnings keeps what a config has warned of. The log is often not where somebody

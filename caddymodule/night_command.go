@@ -21,8 +21,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/accesslog"
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/decision"
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/override"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/admin/wire"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/supportcode"
 )
 
@@ -183,7 +182,7 @@ func seconds(s float64) string {
 }
 
 // left returns how long a span still lasts.
-func left(s override.Span) string {
+func left(s wire.Span) string {
 	if s.Until.IsZero() {
 		return "no end"
 	}
@@ -191,7 +190,7 @@ func left(s override.Span) string {
 }
 
 // showShare shows what the slots of a zone with share have to do.
-func (r *remote) showShare(zone string, s *slotStatus) {
+func (r *remote) showShare(zone string, s *wire.Slots) {
 	var rows, keys []string
 	for _, row := range s.Rows {
 		rows = append(rows, fmt.Sprintf("%d %s", row.Waiting, row.Rank))
@@ -215,7 +214,7 @@ twenty seconds, with those of an hour ago in parentheses. Below come the store, 
 was changed at run time, and what is wrong with the config. Columns that no zone
 uses are left out. With --json there is more, such as totals and definitions.`,
 		run: func(r *remote, _ []string) error {
-			var s nodeStatus
+			var s wire.Status
 			if err := r.ask(http.MethodGet, "/throttle/zones", nil, &s); err != nil {
 				return err
 			}
@@ -240,7 +239,7 @@ uses are left out. With --json there is more, such as totals and definitions.`,
 }
 
 // showFiles says which override files are in force, and which are wrong.
-func (r *remote) showFiles(zones []zoneStatus) {
+func (r *remote) showFiles(zones []wire.ZoneStatus) {
 	for _, z := range zones {
 		f := z.OverrideFile
 		if f == nil {
@@ -254,7 +253,7 @@ func (r *remote) showFiles(zones []zoneStatus) {
 }
 
 // rate returns how many requests a second were decided so, and an hour ago.
-func (z *zoneStatus) rate(decisions ...string) string {
+func rateText(z *wire.ZoneStatus, decisions ...string) string {
 	sum := func(of map[string]float64) (sum float64) {
 		for _, d := range decisions {
 			sum += of[d]
@@ -268,10 +267,10 @@ func (z *zoneStatus) rate(decisions ...string) string {
 	return fmt.Sprintf("%s (%s)", now, digits(sum(z.HourAgo)))
 }
 
-func (z *zoneStatus) mode() string {
+func modeText(z *wire.ZoneStatus) string {
 	mode := z.Mode
 	if z.ShadowUntil != nil {
-		mode += " for " + left(override.Span{Until: *z.ShadowUntil})
+		mode += " for " + left(wire.Span{Until: *z.ShadowUntil})
 	}
 	if z.Limit != "" {
 		mode += ", " + z.Limit
@@ -280,7 +279,7 @@ func (z *zoneStatus) mode() string {
 }
 
 // slots returns how many slots are in use, and of how many the key that uses most.
-func (z *zoneStatus) slots() string {
+func slotsText(z *wire.ZoneStatus) string {
 	switch {
 	case z.Slots == 0:
 		return "-"
@@ -290,14 +289,14 @@ func (z *zoneStatus) slots() string {
 	return fmt.Sprintf("%d (%d/%d)", z.InFlight, z.InFlightMost, z.Slots)
 }
 
-func (z *zoneStatus) waiting() string {
+func waitingText(z *wire.ZoneStatus) string {
 	if z.WaitingMost == 0 {
 		return "-"
 	}
 	return fmt.Sprintf("%d/%d", z.Waiting, z.WaitingMost)
 }
 
-func (r *remote) showZones(zones []zoneStatus) error {
+func (r *remote) showZones(zones []wire.ZoneStatus) error {
 	if len(zones) == 0 {
 		_, err := fmt.Fprintln(&r.out, "The config has no zones.")
 		return err
@@ -306,17 +305,17 @@ func (r *remote) showZones(zones []zoneStatus) error {
 		numeric("BUCKETS"), numeric("WAITING"), numeric("SLOTS"))
 	for i := range zones {
 		z := &zones[i]
-		t.row(shown(z.Zone), z.mode(), z.rate("admitted", "delayed", "shadow_delayed"), z.rate("delayed", "shadow_delayed"),
-			z.rate("refused"), z.rate("shadow_refused"), fmt.Sprint(z.Buckets), z.waiting(), z.slots())
+		t.row(shown(z.Zone), modeText(z), rateText(z, "admitted", "delayed", "shadow_delayed"), rateText(z, "delayed", "shadow_delayed"),
+			rateText(z, "refused"), rateText(z, "shadow_refused"), fmt.Sprint(z.Buckets), waitingText(z), slotsText(z))
 	}
 	occurred := func(decisions ...string) bool {
-		return slices.ContainsFunc(zones, func(z zoneStatus) bool {
+		return slices.ContainsFunc(zones, func(z wire.ZoneStatus) bool {
 			return slices.ContainsFunc(decisions, func(d string) bool { return z.Total[d] > 0 })
 		})
 	}
 	t.keep(true, true, true, occurred("delayed", "shadow_delayed"), true, occurred("shadow_refused"), true,
-		slices.ContainsFunc(zones, func(z zoneStatus) bool { return z.WaitingMost > 0 }),
-		slices.ContainsFunc(zones, func(z zoneStatus) bool { return z.Slots > 0 }))
+		slices.ContainsFunc(zones, func(z wire.ZoneStatus) bool { return z.WaitingMost > 0 }),
+		slices.ContainsFunc(zones, func(z wire.ZoneStatus) bool { return z.Slots > 0 }))
 	err := t.Flush()
 	for _, z := range zones {
 		r.showGroup(z.Zone, z.Group)
@@ -332,15 +331,15 @@ func (r *remote) showGroup(zone, group string) {
 }
 
 // showGroups does so for the zones of buckets.
-func (r *remote) showGroups(buckets []bucketState) {
+func (r *remote) showGroups(buckets []wire.Bucket) {
 	for i, b := range buckets {
-		if !slices.ContainsFunc(buckets[:i], func(before bucketState) bool { return before.Zone == b.Zone && before.Shadow == b.Shadow }) {
+		if !slices.ContainsFunc(buckets[:i], func(before wire.Bucket) bool { return before.Zone == b.Zone && before.Shadow == b.Shadow }) {
 			r.showGroup(b.Zone, b.Group)
 		}
 	}
 }
 
-func (r *remote) showStore(s *storeStatus) {
+func (r *remote) showStore(s *wire.StoreStatus) {
 	part := ""
 	if s.Shards > 1 {
 		part = fmt.Sprintf(" in %d of %d shards", s.ShardsDown, s.Shards)
@@ -366,7 +365,7 @@ func (r *remote) showStore(s *storeStatus) {
 // shownWarnings leave room for the rest on one screen.
 const shownWarnings = 5
 
-func (r *remote) showWarnings(warnings []keptWarning) {
+func (r *remote) showWarnings(warnings []wire.Warning) {
 	for i, w := range warnings {
 		if i == shownWarnings {
 			fmt.Fprintf(&r.out, "There are %d more warnings: see --json.\n", len(warnings)-i)
@@ -384,7 +383,7 @@ func (r *remote) showWarnings(warnings []keptWarning) {
 	}
 }
 
-func (r *remote) showOverrides(o override.Overrides) error {
+func (r *remote) showOverrides(o wire.Overrides) error {
 	if len(o.Shadows)+len(o.Bans)+len(o.Limits) == 0 {
 		fmt.Fprintln(&r.out, "Nothing was changed at run time.")
 		return nil
@@ -407,7 +406,7 @@ func (r *remote) showOverrides(o override.Overrides) error {
 }
 
 func topCommand() *cobra.Command {
-	var in topInput
+	var in wire.TopQuery
 	return remoteCommand{
 		use: "top [ZONE]", short: "Shows who sends most and who is refused most", args: cobra.MaximumNArgs(1),
 		long: `Shows which keys sent most requests and which were refused most in about the last
@@ -422,7 +421,7 @@ second, those that are let in are estimated from a sample.`,
 			if len(args) == 1 {
 				in.Zone = args[0]
 			}
-			var s struct{ Zones []topZone }
+			var s wire.Top
 			if err := r.ask(http.MethodPost, "/throttle/top", in, &s); err != nil {
 				return err
 			}
@@ -434,7 +433,7 @@ second, those that are let in are estimated from a sample.`,
 					fmt.Fprintf(&r.out, "%s: no requests in the last minute\n", shown(z.Zone))
 					continue
 				}
-				how, refused := z.refusals()
+				how, refused := refusals(&z)
 				fmt.Fprintf(&r.out, "%s%s: %s in the last %.0f s, %d %s\n", shown(z.Zone), how, plural(z.Requests, "request"), max(1, z.Seconds), z.Refused, refused)
 				t := r.table(numeric("REQUESTS"), numeric("REFUSED"), "KEY")
 				for _, k := range sendersOf(z) {
@@ -450,7 +449,7 @@ second, those that are let in are estimated from a sample.`,
 }
 
 // refusals says what became of the requests that count as refused.
-func (z *topZone) refusals() (how, refused string) {
+func refusals(z *wire.TopZone) (how, refused string) {
 	switch z.Mode {
 	case "", "enforcing":
 		return "", "refused"
@@ -465,10 +464,10 @@ const shownSenders = 10
 
 // sendersOf merges both lists: first the busiest, then those that are refused most and
 // are not among them.
-func sendersOf(z topZone) []topKey {
+func sendersOf(z wire.TopZone) []wire.TopKey {
 	senders := slices.Clone(z.Busiest[:min(shownSenders, len(z.Busiest))])
 	for _, k := range z.Denied[:min(shownSenders, len(z.Denied))] {
-		if !slices.ContainsFunc(senders, func(other topKey) bool { return other.Key == k.Key }) {
+		if !slices.ContainsFunc(senders, func(other wire.TopKey) bool { return other.Key == k.Key }) {
 			senders = append(senders, k)
 		}
 	}
@@ -476,7 +475,7 @@ func sendersOf(z topZone) []topKey {
 }
 
 // rule says which limit the bucket has, and where that comes from.
-func (b *bucketState) rule() string {
+func ruleText(b *wire.Bucket) string {
 	switch b.By {
 	case "run_time":
 		return b.Rule + " by caddy throttle limit: " + shown(b.From)
@@ -502,7 +501,7 @@ func measures(cost, level, capacity float64) (c, l, of string) {
 }
 
 // showBuckets writes a table of buckets.
-func (r *remote) showBuckets(buckets []bucketState) error {
+func (r *remote) showBuckets(buckets []wire.Bucket) error {
 	t := r.table("ZONE", "KEY", numeric("LEVEL"), numeric("OF"), numeric("FULL"), numeric("BLOCKED FOR"), numeric("EMPTY IN"), "RULE")
 	for _, b := range buckets {
 		zone := shown(b.Zone)
@@ -514,7 +513,7 @@ func (r *remote) showBuckets(buckets []bucketState) error {
 			full = "-"
 		}
 		_, level, capacity := measures(0, b.Level, b.Capacity)
-		t.row(zone, shown(b.Key), level, capacity, full, seconds(b.Blocked), seconds(b.EmptyIn), b.rule())
+		t.row(zone, shown(b.Key), level, capacity, full, seconds(b.Blocked), seconds(b.EmptyIn), ruleText(&b))
 	}
 	err := t.Flush()
 	r.showGroups(buckets)
@@ -522,7 +521,7 @@ func (r *remote) showBuckets(buckets []bucketState) error {
 }
 
 // showRefusal writes what was refused under a support code.
-func (r *remote) showRefusal(p *pastRefusal) error {
+func (r *remote) showRefusal(p *wire.PastRefusal) error {
 	ago := max(0, time.Since(p.At)).Round(time.Second)
 	fmt.Fprintf(&r.out, "Refused %s ago, at %s:\n", ago, p.At.Local().Format(time.DateTime))
 	t := r.table("CODE", "ZONE", "KEY", "REASON", numeric("COST"), numeric("LEVEL"), numeric("OF"), numeric("WAIT"), numeric("BLOCKED FOR"))
@@ -544,7 +543,7 @@ func (r *remote) showUnknownCode(text string) (isCode bool) {
 }
 
 // showShadows says which switches keep a client from being refused.
-func (r *remote) showShadows(shadows []override.Shadow) {
+func (r *remote) showShadows(shadows []wire.Shadow) {
 	for _, s := range shadows {
 		what := "Everything is in shadow by caddy throttle shadow --all: nothing is refused, and bans do not hold."
 		if s.Zone != "" {
@@ -583,8 +582,8 @@ refused then.`,
   caddy throttle why 7K2M-Q8XD`,
 		flags: func(cmd *cobra.Command) { cmd.Flags().StringVar(&zone, "zone", "", "Look in one zone alone") },
 		run: func(r *remote, args []string) error {
-			var s explanation
-			if err := r.ask(http.MethodPost, "/throttle/why", clientInput{args[0], zone}, &s); err != nil {
+			var s wire.Why
+			if err := r.ask(http.MethodPost, "/throttle/why", wire.ClientQuery{Client: args[0], Zone: zone}, &s); err != nil {
 				return err
 			}
 			code := false
@@ -616,7 +615,7 @@ refused then.`,
 }
 
 func bucketsCommand() *cobra.Command {
-	in := listInput{Sort: "level", Limit: 20}
+	in := wire.BucketsQuery{Sort: "level", Limit: 20}
 	return remoteCommand{
 		use: "buckets ZONE", short: "Lists the fullest buckets of a zone", args: cobra.ExactArgs(1),
 		long: `Lists buckets of a zone that are not empty, the fullest first. Blocked ones are always
@@ -637,7 +636,7 @@ buckets and the cursor of the next page.`,
 		},
 		run: func(r *remote, args []string) error {
 			in.Zone = args[0]
-			var s listing
+			var s wire.Buckets
 			if err := r.ask(http.MethodPost, "/throttle/buckets", in, &s); err != nil {
 				return err
 			}
@@ -651,7 +650,7 @@ buckets and the cursor of the next page.`,
 				fmt.Fprintln(&r.out, "No bucket matches that is not empty.")
 			case s.Next != "":
 				fmt.Fprintf(&r.out, "%s. The next page begins at --cursor %s\n", plural(len(s.Buckets), "bucket"), shown(s.Next))
-			case in.Sort == unsorted:
+			case in.Sort == wire.Unsorted:
 				fmt.Fprintf(&r.out, "%s. There are no more.\n", plural(len(s.Buckets), "bucket"))
 			default:
 				fmt.Fprintf(&r.out, "%d of %s.\n", len(s.Buckets), plural(s.Matched, "bucket"))
@@ -663,7 +662,7 @@ buckets and the cursor of the next page.`,
 }
 
 func checkCommand() *cobra.Command {
-	in := checkInput{Method: http.MethodGet}
+	in := wire.CheckQuery{Method: http.MethodGet}
 	var headers []string
 	return remoteCommand{
 		use: "check URL", short: "Shows what zones a request would meet", args: cobra.ExactArgs(1),
@@ -690,7 +689,7 @@ The request is not made, and nothing is charged.`,
 				}
 				in.Headers[strings.TrimSpace(name)] = strings.TrimSpace(value)
 			}
-			var s checked
+			var s wire.Check
 			if err := r.ask(http.MethodPost, "/throttle/check", in, &s); err != nil {
 				return err
 			}
@@ -708,7 +707,7 @@ The request is not made, and nothing is charged.`,
 				fmt.Fprintf(&r.out, "It comes to %s, and no zone there would charge it.\n", plural(s.Directives, "throttle directive"))
 				return nil
 			}
-			var buckets []bucketState
+			var buckets []wire.Bucket
 			t := r.table("ZONE", "KEY", numeric("COST"), numeric("LEVEL"), numeric("OF"), "VERDICT", "RULE")
 			for _, z := range s.Zones {
 				verdict := "fits"
@@ -718,12 +717,12 @@ The request is not made, and nothing is charged.`,
 				case z.Capacity == 0 && z.Rule == "limited":
 					verdict = "fits, if a slot is free"
 				}
-				if z.Shadow && z.Reason != decision.Banned.String() {
+				if z.Shadow && z.Reason != wire.Banned {
 					verdict += " (shadow)"
 				}
 				cost, level, capacity := measures(z.Cost, z.Level, z.Capacity)
-				t.row(shown(z.Zone), shown(z.Key), cost, level, capacity, verdict, z.rule())
-				buckets = append(buckets, z.bucketState)
+				t.row(shown(z.Zone), shown(z.Key), cost, level, capacity, verdict, ruleText(&z.Bucket))
+				buckets = append(buckets, z.Bucket)
 			}
 			err := t.Flush()
 			r.showGroups(buckets)
@@ -740,8 +739,8 @@ address is masked, a name folded, a secret replaced by its digest.`,
 		example: `  caddy throttle key login 203.0.113.7
   caddy throttle key api demo-key-of-a-shop`,
 		run: func(r *remote, args []string) error {
-			var s struct{ Key string }
-			if err := r.ask(http.MethodPost, "/throttle/key", map[string]any{"zone": args[0], "values": args[1:]}, &s); err != nil {
+			var s wire.Key
+			if err := r.ask(http.MethodPost, "/throttle/key", wire.KeyQuery{Zone: args[0], Values: args[1:]}, &s); err != nil {
 				return err
 			}
 			_, err := fmt.Fprintln(&r.out, shown(s.Key))
@@ -762,8 +761,8 @@ it is refused again. Bans stay; see unban.`,
   caddy throttle release alice --zone login`,
 		flags: func(cmd *cobra.Command) { cmd.Flags().StringVar(&zone, "zone", "", "Release in one zone alone") },
 		run: func(r *remote, args []string) error {
-			var s released
-			if err := r.ask(http.MethodPost, "/throttle/release", clientInput{args[0], zone}, &s); err != nil {
+			var s wire.Released
+			if err := r.ask(http.MethodPost, "/throttle/release", wire.ClientQuery{Client: args[0], Zone: zone}, &s); err != nil {
 				return err
 			}
 			for _, name := range s.Freed {
@@ -801,7 +800,7 @@ func (h *holding) add(cmd *cobra.Command) {
 }
 
 // fill checks the flags and completes the input.
-func (h *holding) fill(in *overrideInput, now time.Time) error {
+func (h *holding) fill(in *wire.Change, now time.Time) error {
 	in.Note = h.note
 	switch {
 	case h.length != "" && h.until != "":
@@ -828,11 +827,11 @@ func (h *holding) fill(in *overrideInput, now time.Time) error {
 
 // change sends a change, and says until when it holds. Of a ban, the answer names the
 // network, as an address may stand for a larger one.
-func (r *remote) change(path string, in overrideInput, h *holding, what string) error {
+func (r *remote) change(path string, in wire.Change, h *holding, what string) error {
 	if err := h.fill(&in, time.Now()); err != nil {
 		return err
 	}
-	var s override.Ban // or another change, which has no network
+	var s wire.Ban // or another change, which has no network
 	if err := r.ask(http.MethodPost, path, in, &s); err != nil {
 		return err
 	}
@@ -850,8 +849,8 @@ func (r *remote) change(path string, in overrideInput, h *holding, what string) 
 }
 
 // end ends a change.
-func (r *remote) end(path string, in overrideInput) error {
-	var s ended
+func (r *remote) end(path string, in wire.Change) error {
+	var s wire.Ended
 	if err := r.ask(http.MethodPost, path, in, &s); err != nil {
 		return err
 	}
@@ -871,7 +870,7 @@ Exemptions beat bans. An IPv6 address stands for its /64.`,
 		example: `  caddy throttle ban 203.0.113.0/24 --for 2h --note "scraper, ticket 4711"`,
 		flags:   h.add,
 		run: func(r *remote, args []string) error {
-			return r.change("/throttle/ban", overrideInput{Network: args[0]}, &h, " is banned")
+			return r.change("/throttle/ban", wire.Change{Network: args[0]}, &h, " is banned")
 		},
 	}.command()
 }
@@ -880,7 +879,7 @@ func unbanCommand() *cobra.Command {
 	return remoteCommand{
 		use: "unban ADDRESS|CIDR", short: "Ends a ban", args: cobra.ExactArgs(1), long: "Ends the ban of this very network.",
 		run: func(r *remote, args []string) error {
-			return r.end("/throttle/unban", overrideInput{Network: args[0]})
+			return r.end("/throttle/unban", wire.Change{Network: args[0]})
 		},
 	}.command()
 }
@@ -890,7 +889,7 @@ func bansCommand() *cobra.Command {
 		use: "bans", short: "Lists bans and other changes at run time", args: cobra.NoArgs,
 		long: "Lists bans, limits and shadow switches that hold, and how long.",
 		run: func(r *remote, _ []string) error {
-			var o override.Overrides
+			var o wire.Overrides
 			if err := r.ask(http.MethodGet, "/throttle/overrides", nil, &o); err != nil {
 				return err
 			}
@@ -927,7 +926,7 @@ the key as the access log shows it, an address, or a plain API key.`,
 }
 
 // limitInput reads a zone, perhaps a key, and a limit of one word or two.
-func limitInput(args []string) (in overrideInput, err error) {
+func limitInput(args []string) (in wire.Change, err error) {
 	last := len(args) - 1
 	if leak := args[last]; last > 1 && strings.Contains(leak, "/") && !strings.Contains(leak, " ") {
 		last-- // the capacity is a word of its own
@@ -935,14 +934,14 @@ func limitInput(args []string) (in overrideInput, err error) {
 	if last > 2 {
 		return in, usageErrorf("unexpected %q: want caddy throttle limit ZONE [KEY] LIMIT", args[2])
 	}
-	return overrideInput{Zone: args[0], Key: strings.Join(args[1:last], ""), Limit: strings.Join(args[last:], " ")}, nil
+	return wire.Change{Zone: args[0], Key: strings.Join(args[1:last], ""), Limit: strings.Join(args[last:], " ")}, nil
 }
 
 func unlimitCommand() *cobra.Command {
 	return remoteCommand{
 		use: "unlimit ZONE [KEY]", short: "Ends a changed limit", args: cobra.RangeArgs(1, 2), long: "Ends what limit has changed: the limit of a zone, or that of one key.",
 		run: func(r *remote, args []string) error {
-			return r.end("/throttle/unlimit", overrideInput{Zone: args[0], Key: strings.Join(args[1:], "")})
+			return r.end("/throttle/unlimit", wire.Change{Zone: args[0], Key: strings.Join(args[1:], "")})
 		},
 	}.command()
 }
@@ -973,7 +972,7 @@ through, unless they also belong to a zone that still makes requests wait.`,
 			if err != nil {
 				return err
 			}
-			return r.change("/throttle/shadow", overrideInput{Zone: zone}, &h, cmp.Or(shown(zone), "Everything")+" is in shadow")
+			return r.change("/throttle/shadow", wire.Change{Zone: zone}, &h, cmp.Or(shown(zone), "Everything")+" is in shadow")
 		},
 	}.command()
 }
@@ -988,7 +987,7 @@ func unshadowCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return r.end("/throttle/unshadow", overrideInput{Zone: zone})
+			return r.end("/throttle/unshadow", wire.Change{Zone: zone})
 		},
 	}.command()
 }
@@ -1001,7 +1000,7 @@ with. No device is trusted any more until somebody logs in with it again, and al
 passes are void: on this Caddy at once, on others that share its storage within ten
 minutes.`,
 		run: func(r *remote, _ []string) error {
-			var done revoked
+			var done wire.Revoked
 			if err := r.ask(http.MethodPost, "/throttle/revoke", struct{}{}, &done); err != nil {
 				return err
 			}

@@ -13,7 +13,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/override"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/admin/wire"
 )
 
 // outputOf runs a command against an admin endpoint that gives this answer.
@@ -67,8 +67,8 @@ func TestStatusFitsOneScreen(t *testing.T) {
 				"in_flight": 17, "in_flight_most": 3, "slots": 20,
 			},
 		},
-		"store":    storeStatus{Name: "redis", Down: true, Since: &since, Why: "dial tcp 127.0.0.1:6379: connection refused", Buckets: 2526, MaxBuckets: 500000},
-		"warnings": []keptWarning{{Text: "a peer that is not in trusted_proxies sends a forwarding header", Details: map[string]any{"peer": "127.0.0.1:1\x1b[2J"}}},
+		"store":    wire.StoreStatus{Name: "redis", Down: true, Since: &since, Why: "dial tcp 127.0.0.1:6379: connection refused", Buckets: 2526, MaxBuckets: 500000},
+		"warnings": []wire.Warning{{Text: "a peer that is not in trusted_proxies sends a forwarding header", Details: map[string]any{"peer": "127.0.0.1:1\x1b[2J"}}},
 	})
 	want := `ZONE     MODE       ADMITTED/S   REFUSED/S  BUCKETS      SLOTS
 login    enforcing   0.1 (0.2)  214 (0.01)      312          -
@@ -93,7 +93,7 @@ Warning (peer 127.0.0.1:1\x1b[2J): a peer that is not in trusted_proxies sends a
 func TestStatusSaysHowManyShardsAreDown(t *testing.T) {
 	since := time.Now().Add(-100 * time.Second)
 	out := outputOf(t, statusCommand(), map[string]any{
-		"store": storeStatus{Name: "redis", Failing: true, Down: true, Shards: 3, ShardsDown: 1, Since: &since, Why: "connection refused"},
+		"store": wire.StoreStatus{Name: "redis", Failing: true, Down: true, Shards: 3, ShardsDown: 1, Since: &since, Why: "connection refused"},
 	})
 	if want := "The store redis is DOWN in 1 of 3 shards for 1m40s: connection refused\n"; !strings.Contains(out, want) {
 		t.Errorf("got\n%s\nwant it to say\n%s", out, want)
@@ -114,15 +114,15 @@ php in shadow: as if enforced alone
 }
 
 func TestTopMergesTheBusiestAndTheMostRefused(t *testing.T) {
-	out := outputOf(t, topCommand(), map[string]any{"zones": []topZone{
+	out := outputOf(t, topCommand(), map[string]any{"zones": []wire.TopZone{
 		{
 			Zone: "login", Mode: "enforcing", Requests: 3310, Refused: 1300, Seconds: 65,
-			Busiest: []topKey{{"203.0.113.7", 2000, 2000, 0}, {"evil\r\n\u202e\x1b[2J", 1299, 2, 1297}},
-			Denied:  []topKey{{"evil\r\n\u202e\x1b[2J", 1297, 2, 1297}, {"198.51.100.1", 3, 1, 3}},
+			Busiest: []wire.TopKey{{Key: "203.0.113.7", Requests: 2000, Admitted: 2000, Refused: 0}, {Key: "evil\r\n\u202e\x1b[2J", Requests: 1299, Admitted: 2, Refused: 1297}},
+			Denied:  []wire.TopKey{{Key: "evil\r\n\u202e\x1b[2J", Requests: 1297, Admitted: 2, Refused: 1297}, {Key: "198.51.100.1", Requests: 3, Admitted: 1, Refused: 3}},
 		},
 		{Zone: "quiet"},
-		{Zone: "dry", Mode: "shadow", Group: "as if enforced alone", Requests: 5, Refused: 3, Seconds: 65, Busiest: []topKey{{"203.0.113.7", 5, 2, 3}}},
-		{Zone: "tenth", Mode: "enforcing 10%", Group: "as if enforced together with login", Requests: 5, Refused: 3, Seconds: 65, Busiest: []topKey{{"203.0.113.7", 5, 2, 3}}},
+		{Zone: "dry", Mode: "shadow", Group: "as if enforced alone", Requests: 5, Refused: 3, Seconds: 65, Busiest: []wire.TopKey{{Key: "203.0.113.7", Requests: 5, Admitted: 2, Refused: 3}}},
+		{Zone: "tenth", Mode: "enforcing 10%", Group: "as if enforced together with login", Requests: 5, Refused: 3, Seconds: 65, Busiest: []wire.TopKey{{Key: "203.0.113.7", Requests: 5, Admitted: 2, Refused: 3}}},
 	}})
 	want := `login: 3310 requests in the last 65 s, 1300 refused
 REQUESTS  REFUSED  KEY
@@ -163,7 +163,7 @@ func TestErrorsOfTheAdminEndpointAreSaidPlainly(t *testing.T) {
 func forOf(args ...string) (sent time.Duration, err error) {
 	h := new(holding)
 	command := &cobra.Command{Use: "ban", SilenceUsage: true, SilenceErrors: true, RunE: func(*cobra.Command, []string) error {
-		var in overrideInput
+		var in wire.Change
 		err := h.fill(&in, time.Date(2026, 11, 22, 8, 0, 0, 0, time.UTC))
 		sent = time.Duration(in.For)
 		return err
@@ -201,14 +201,14 @@ func TestChangesLastForDaysToo(t *testing.T) {
 
 // TestZonesOfSlotsHaveNoLevels in what is shown of them.
 func TestZonesOfSlotsHaveNoLevels(t *testing.T) {
-	slots := bucketState{Zone: "php", Key: "all", Rule: "limited", By: "zone"}
-	out := outputOf(t, checkCommand(), checked{Directives: 1, Zones: []checkedCharge{{bucketState: slots, Directive: 1, Fits: true}}}, "http://localhost/", "--client", "203.0.113.7")
+	slots := wire.Bucket{Zone: "php", Key: "all", Rule: "limited", By: "zone"}
+	out := outputOf(t, checkCommand(), wire.Check{Directives: 1, Zones: []wire.CheckedZone{{Bucket: slots, Directive: 1, Fits: true}}}, "http://localhost/", "--client", "203.0.113.7")
 	if want := `ZONE  KEY  COST  LEVEL  OF  VERDICT                  RULE
 php   all     -      -   -  fits, if a slot is free  limited
 `; out != want {
 		t.Errorf("check: got\n%s\nwant\n%s", out, want)
 	}
-	out = outputOf(t, whyCommand(), explanation{Client: "7K2M-Q8XD", Refusal: &pastRefusal{Code: "7K2M-Q8XD", At: time.Now(), Zone: "php", Key: "all", Reason: "wait"}, Buckets: []bucketState{slots}, Complete: true}, "7K2M-Q8XD")
+	out = outputOf(t, whyCommand(), wire.Why{Client: "7K2M-Q8XD", Refusal: &wire.PastRefusal{Code: "7K2M-Q8XD", At: time.Now(), Zone: "php", Key: "all", Reason: "wait"}, Buckets: []wire.Bucket{slots}, Complete: true}, "7K2M-Q8XD")
 	if strings.Contains(out, " 0 ") {
 		t.Errorf("why: got a level or a cost of a zone without a bucket:\n%s", out)
 	}
@@ -216,14 +216,14 @@ php   all     -      -   -  fits, if a slot is free  limited
 
 // TestWhyWithoutBucketsIsNoEmptyTable: zones with share have none of one client.
 func TestWhyWithoutBucketsIsNoEmptyTable(t *testing.T) {
-	out := outputOf(t, whyCommand(), explanation{Client: "203.0.113.7", Buckets: []bucketState{}, Complete: true}, "203.0.113.7")
+	out := outputOf(t, whyCommand(), wire.Why{Client: "203.0.113.7", Buckets: []wire.Bucket{}, Complete: true}, "203.0.113.7")
 	if strings.Contains(out, "LEVEL") || !strings.Contains(out, "caddy throttle top --by ip") {
 		t.Errorf("got\n%s\nwant a sentence, and where to look", out)
 	}
 }
 
 func TestWhyOfAnUnknownCodeSaysThatAlone(t *testing.T) {
-	out := outputOf(t, whyCommand(), explanation{Client: "7K2M-Q8XD", Buckets: []bucketState{}, Complete: true}, "7K2M-Q8XD")
+	out := outputOf(t, whyCommand(), wire.Why{Client: "7K2M-Q8XD", Buckets: []wire.Bucket{}, Complete: true}, "7K2M-Q8XD")
 	if !strings.HasPrefix(out, "No refusal with this support code is known here.") || strings.Count(out, "\n") != 1 {
 		t.Errorf("got\n%s\nwant one line about the code", out)
 	}
@@ -231,14 +231,14 @@ func TestWhyOfAnUnknownCodeSaysThatAlone(t *testing.T) {
 
 // TestReleaseNamesShadowInWords and not by the mark that its buckets have in stores.
 func TestReleaseNamesShadowInWords(t *testing.T) {
-	out := outputOf(t, releaseCommand(), released{Freed: []string{"login/203.0.113.7", "~login/203.0.113.7"}, Complete: true}, "203.0.113.7")
+	out := outputOf(t, releaseCommand(), wire.Released{Freed: []string{"login/203.0.113.7", "~login/203.0.113.7"}, Complete: true}, "203.0.113.7")
 	if want := "emptied login/203.0.113.7\nemptied login/203.0.113.7 (shadow)\n"; out != want {
 		t.Errorf("got\n%s\nwant\n%s", out, want)
 	}
 }
 
 func TestAReleaseThatFailsHalfwayNamesWhatItEmptied(t *testing.T) {
-	out, err := resultOf(t, releaseCommand(), released{Freed: []string{"login/203.0.113.7"}, Failed: "the store is down"}, "203.0.113.7")
+	out, err := resultOf(t, releaseCommand(), wire.Released{Freed: []string{"login/203.0.113.7"}, Failed: "the store is down"}, "203.0.113.7")
 	if !strings.HasPrefix(out, "emptied login/203.0.113.7\n") || err == nil || !strings.Contains(out+err.Error(), "the release ended halfway: the store is down") {
 		t.Errorf("got %v and\n%s\nwant the bucket and the problem", err, out)
 	}
@@ -247,11 +247,11 @@ func TestAReleaseThatFailsHalfwayNamesWhatItEmptied(t *testing.T) {
 // TestBanSaysWhatIsBanned: an IPv6 address stands for its network.
 func TestBanSaysWhatIsBanned(t *testing.T) {
 	for given, want := range map[string]string{"2001:db8::1": "2001:db8::/64", "203.0.113.7": "203.0.113.7", "203.0.113.9/24": "203.0.113.0/24"} {
-		network, err := (&overrideInput{Network: given}).network()
+		network, err := networkOf(given)
 		if err != nil {
 			t.Fatal(err)
 		}
-		if out := outputOf(t, banCommand(), override.Ban{Network: network}, given); !strings.HasPrefix(out, want+" is banned ") {
+		if out := outputOf(t, banCommand(), wire.Ban{Network: network}, given); !strings.HasPrefix(out, want+" is banned ") {
 			t.Errorf("%s: got %q, want that %s is banned", given, out, want)
 		}
 	}
@@ -265,9 +265,9 @@ func TestJSONChangesNoExitCode(t *testing.T) {
 		answer  any
 		args    []string
 	}{
-		{"unban", unbanCommand(), ended{}, []string{"192.0.2.1"}},
-		{"unlimit", unlimitCommand(), ended{}, []string{"pages"}},
-		{"release", releaseCommand(), released{Failed: "the store is down"}, []string{"192.0.2.1"}},
+		{"unban", unbanCommand(), wire.Ended{}, []string{"192.0.2.1"}},
+		{"unlimit", unlimitCommand(), wire.Ended{}, []string{"pages"}},
+		{"release", releaseCommand(), wire.Released{Failed: "the store is down"}, []string{"192.0.2.1"}},
 	} {
 		out, err := resultOf(t, test.command, test.answer, append(test.args, "--json")...)
 		if err == nil {

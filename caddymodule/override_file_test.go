@@ -11,6 +11,8 @@ import (
 	"time"
 
 	bucketkey "github.com/caddy-throttle/caddy-throttle/leakybucket/key"
+
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/admin/wire"
 )
 
 // overrideText writes an override file and returns its name.
@@ -170,7 +172,7 @@ func TestRunTimeBeatsTheFileAndTheFileTheCaddyfile(t *testing.T) {
 	s.from("198.51.100.7:1").passes(2, "/")
 	s.from("192.0.2.1:1").passes(1, "/")
 	s.from("203.0.113.7:1").passes(3, "/")
-	var got explanation
+	var got wire.Why
 	why := func(want string) {
 		t.Helper()
 		s.admin(http.MethodPost, "/throttle/why", `{"client": "203.0.113.7"}`, &got)
@@ -205,12 +207,12 @@ func TestKeysOfOneNameShareOneBucket(t *testing.T) {
 	if named["key"] != "@as/shop" {
 		t.Errorf("got %v, want the shared bucket", named)
 	}
-	var got explanation
+	var got wire.Why
 	s.admin(http.MethodPost, "/throttle/why", `{"client": "its-till"}`, &got)
 	if len(got.Buckets) != 1 || got.Buckets[0].Key != "@as/shop" || got.Buckets[0].Level < 3.9 || got.Buckets[0].Capacity != 4 {
 		t.Errorf("got %+v, want the full shared bucket", got.Buckets)
 	}
-	var freed released
+	var freed wire.Released
 	s.admin(http.MethodPost, "/throttle/release", `{"client": "its-app"}`, &freed)
 	if len(freed.Freed) != 1 {
 		t.Errorf("got %+v, want the shared bucket emptied", freed)
@@ -341,7 +343,7 @@ func TestStatusAndBucketsSayWhereLimitsComeFrom(t *testing.T) {
 	for _, key := range []string{"shop", "baker", "nobody"} {
 		s.apiKey(key).answers("/", http.StatusOK)
 	}
-	var list listing
+	var list wire.Buckets
 	s.admin(http.MethodPost, "/throttle/buckets", `{"zone": "api"}`, &list)
 	got := make(map[float64]string)
 	for _, b := range list.Buckets {
@@ -352,16 +354,16 @@ func TestStatusAndBucketsSayWhereLimitsComeFrom(t *testing.T) {
 			t.Errorf("capacity %v: got %q, want %q", capacity, got[capacity], want)
 		}
 	}
-	var checked checked
+	var checked wire.Check
 	s.admin(http.MethodPost, "/throttle/check", `{"client_ip": "203.0.113.7", "url": "http://example.com/", "headers": {"X-Api-Key": "leaked"}}`, &checked)
 	if len(checked.Zones) != 1 || checked.Zones[0].Fits || checked.Zones[0].Reason != "denied" || checked.Zones[0].From != file+":3" {
 		t.Errorf("got %+v, want it denied by the third line", checked.Zones)
 	}
-	read := func() *overrideFileStatus {
+	read := func() *wire.OverrideFile {
 		t.Helper()
 		var s1 struct {
 			Zones []struct {
-				File *overrideFileStatus `json:"override_file"`
+				File *wire.OverrideFile `json:"override_file"`
 			}
 		}
 		s.admin(http.MethodGet, "/throttle/zones", "", &s1)

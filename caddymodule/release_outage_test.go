@@ -6,6 +6,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/admin/wire"
 )
 
 func TestAReleaseInAnOutageFreesHereAndTellsTheStore(t *testing.T) {
@@ -16,20 +18,20 @@ func TestAReleaseInAnOutageFreesHereAndTellsTheStore(t *testing.T) {
 			c.statuses(5, "/")
 			theShared.down.Store(true)
 			c.wantStatuses("/", map[int]int{429: 5})
-			var got released
+			var got wire.Released
 			status := s.admin(http.MethodPost, "/throttle/release", `{"client": "203.0.113.7"}`, &got)
 			if want := []string{"a/203.0.113.7", "b/203.0.113.7"}; status != 200 || !slices.Equal(got.Freed, want) || !got.Pending || got.Failed != "" {
 				t.Errorf("got status %d and %+v, want %v freed, and the store to be told", status, got, want)
 			}
 			c.wantStatuses("/", map[int]int{200: 1})
-			var why explanation
+			var why wire.Why
 			s.admin(http.MethodPost, "/throttle/why", `{"client": "203.0.113.7"}`, &why)
 			for _, b := range why.Buckets {
 				if b.Share != (nodes == "nodes 3") || b.Fraction != b.Level/b.Capacity || b.Zone == "a" && nodes == "nodes 3" && b.Capacity != 1 {
 					t.Errorf("%s: got %+v, want the limit in force", nodes, b)
 				}
 			}
-			var list listing
+			var list wire.Buckets
 			s.admin(http.MethodPost, "/throttle/buckets", `{"zone": "b"}`, &list)
 			if len(list.Buckets) != 1 || len(why.Buckets) != 2 || list.Buckets[0].Fraction != why.Buckets[1].Fraction ||
 				list.Buckets[0].EmptyIn-why.Buckets[1].EmptyIn > 1 {

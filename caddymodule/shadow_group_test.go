@@ -18,6 +18,7 @@ import (
 	"time"
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/accesslog"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/admin/wire"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/decision"
 	"github.com/caddy-throttle/caddy-throttle/internal/testseed"
 )
@@ -270,7 +271,7 @@ func TestTheFiguresOfShadowNameTheirGroup(t *testing.T) {
 	s := run(t, site)
 	s.from(someone).get("/")
 	groups := func() map[string]string {
-		var status nodeStatus
+		var status wire.Status
 		s.admin(http.MethodGet, "/throttle/zones", "", &status)
 		found := make(map[string]string)
 		for _, z := range status.Zones {

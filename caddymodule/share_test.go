@@ -23,6 +23,7 @@ import (
 	"go.uber.org/zap/zapcore"
 	"go.uber.org/zap/zaptest/observer"
 
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/admin/wire"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/config"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/decision"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/fairqueue"
@@ -289,7 +290,7 @@ func TestMetricsAndTheStatusTellOfTurns(t *testing.T) {
 		if got.Busy != 1 || got.Slots != 1 || got.MeanSeconds != 1 {
 			t.Errorf("got %+v, want one slot of one busy, and a mean of a second", got)
 		}
-		want := []rowStatus{{"member", 1, 0}, {"returned", 1, 1}, {"crawler", 0, 2}, {"first", 0, 2}}
+		want := []wire.SlotRow{{Rank: "member", Waiting: 1, Ahead: 0}, {Rank: "returned", Waiting: 1, Ahead: 1}, {Rank: "crawler", Waiting: 0, Ahead: 2}, {Rank: "first", Waiting: 0, Ahead: 2}}
 		if rows := z.describeShare(time.Now()).Rows; !slices.Equal(rows, want) {
 			t.Errorf("got rows %v, want %v", rows, want)
 		}
@@ -305,7 +306,7 @@ func TestMetricsAndTheStatusTellOfTurns(t *testing.T) {
 		if got := counted(t, slotSeconds, "waits"); got["member"] != .5 || got["first"] != .5 {
 			t.Errorf("got slot seconds %v, want half a second of each rank", got)
 		}
-		wantTop := []busyKey{{"203.0.113.1", .5}, {"203.0.113.3", .5}, {"@member/ann", .5}}
+		wantTop := []wire.BusyKey{{Key: "203.0.113.1", Seconds: .5}, {Key: "203.0.113.3", Seconds: .5}, {Key: "@member/ann", Seconds: .5}}
 		if top := z.describeShare(time.Now()).Top; !slices.Equal(top, wantTop) {
 			t.Errorf("got the busiest keys %v, want %v", top, wantTop)
 		}

@@ -10,6 +10,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/admin/wire"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/admission"
 )
 
@@ -27,9 +28,9 @@ func codeOn(t *testing.T, w *httptest.ResponseRecorder) string {
 
 // A whyAnswer is what why says.
 type whyAnswer struct {
-	Refusal *pastRefusal
+	Refusal *wire.PastRefusal
 	Ban     any
-	Buckets []bucketState
+	Buckets []wire.Bucket
 }
 
 // why asks about a client or a code.
@@ -117,7 +118,7 @@ func TestCodesNameRefusalsOfEveryKind(t *testing.T) {
 		respond ok
 	}`)
 	c := s.from(someone)
-	refusal := func(path, zone, reason string) (got pastRefusal) {
+	refusal := func(path, zone, reason string) (got wire.PastRefusal) {
 		t.Helper()
 		why := s.why(codeOn(t, c.get(path)))
 		if why.Refusal == nil || why.Refusal.Zone != zone || why.Refusal.Reason != reason {

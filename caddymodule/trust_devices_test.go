@@ -20,6 +20,7 @@ import (
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
 	"github.com/caddyserver/certmagic"
 
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/admin/wire"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/signer"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket/memstore"
 )
@@ -504,7 +505,7 @@ func TestDevicesThatAreRevokedAreTrustedNoMore(t *testing.T) {
 	device.wants(http.StatusFound, "owner", "right")
 	s.browser("198.51.100.1:1").guesses(10, "owner")
 	device.wants(http.StatusFound, "owner", "right")
-	var answer revoked
+	var answer wire.Revoked
 	if status := s.admin(http.MethodPost, "/throttle/revoke", "{}", &answer); status != http.StatusOK || !answer.Revoked {
 		t.Fatalf("got %d %+v, want 200 and revoked", status, answer)
 	}

@@ -9,19 +9,19 @@ import (
 // An Origin says where a change comes from. The name of a user may be anything, so it
 // stands apart.
 type Origin struct {
-	Via string `json:"via"`          // admin API, as with the commands, or inspector
-	By  string `json:"by,omitempty"` // the user of the inspector
+	Via string // admin API, as with the commands, or inspector
+	By  string // the user of the inspector
 }
 
 // A Change is something that somebody has changed at run time.
 type Change struct {
-	At time.Time `json:"at"`
+	At time.Time
 	Origin
-	Action string     `json:"action"` // ban, unban, limit, unlimit, shadow, unshadow, release, revoke
-	Of     string     `json:"of"`     // a network, a zone, a zone and a key, or everything
-	Limit  string     `json:"limit,omitempty"`
-	Until  *time.Time `json:"until,omitempty"`
-	Note   string     `json:"note,omitempty"`
+	Action string // ban, unban, limit, unlimit, shadow, unshadow, release, revoke
+	Of     string // a network, a zone, a zone and a key, or everything
+	Limit  string
+	Until  *time.Time
+	Note   string
 }
 
 // journaled is how many changes a Journal keeps.

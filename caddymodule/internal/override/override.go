@@ -30,9 +30,9 @@ const (
 
 // A Span is how long an override holds, and why.
 type Span struct {
-	Since time.Time `json:"since"`
-	Until time.Time `json:"until,omitzero"` // zero means until the process ends
-	Note  string    `json:"note,omitempty"`
+	Since time.Time
+	Until time.Time // zero means until the process ends
+	Note  string
 }
 
 func (s *Span) over(now time.Time) bool { return !s.Until.IsZero() && !now.Before(s.Until) }
@@ -47,21 +47,21 @@ func (s *Span) Left(now time.Time) time.Duration {
 
 // A Shadow switches a zone to shadow. An empty zone stands for all zones, and for bans.
 type Shadow struct {
-	Zone string `json:"zone,omitempty"`
+	Zone string
 	Span
 }
 
 // A Ban refuses the clients of a network.
 type Ban struct {
-	Network netip.Prefix `json:"network"`
+	Network netip.Prefix
 	Span
 }
 
 // A Limit changes the limit of a zone, or of one key of it.
 type Limit struct {
-	Zone string `json:"zone"`
-	Key  string `json:"key,omitempty"` // the name of the bucket; empty means all keys
-	Text string `json:"limit"`         // as it was given
+	Zone string
+	Key  string // the name of the bucket; empty means all keys
+	Text string // as it was given
 	Span
 
 	rule   bucketkey.Rule
@@ -193,9 +193,9 @@ func (s *Set) Apply(zone, key string, rule bucketkey.Rule, limit leakybucket.Lim
 
 // Overrides are the overrides that hold, for people and programs to read.
 type Overrides struct {
-	Shadows []Shadow `json:"shadows"`
-	Bans    []Ban    `json:"bans"`
-	Limits  []Limit  `json:"limits"`
+	Shadows []Shadow
+	Bans    []Ban
+	Limits  []Limit
 }
 
 // ShadowUntil returns when the last switch of a zone to shadow ends. It returns nil if

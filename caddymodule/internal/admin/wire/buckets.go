@@ -1,0 +1,134 @@
+package wire
+
+import "time"
+
+// A Bucket is a bucket, its limit and its state.
+type Bucket struct {
+	Zone     string  `json:"zone"`
+	Key      string  `json:"key"`
+	Shadow   bool    `json:"shadow,omitempty"`
+	Group    string  `json:"group,omitempty"` // of shadow, as in the status
+	Rule     string  `json:"rule"`            // limited, unlimited or deny
+	By       string  `json:"by"`              // zone, override, override_file or run_time
+	From     string  `json:"from,omitempty"`  // the place of the override
+	Capacity float64 `json:"capacity,omitempty"`
+	Leak     float64 `json:"leak,omitempty"` // units a second
+	Level    float64 `json:"level"`
+	Fraction float64 `json:"fraction"`           // of the capacity
+	EmptyIn  float64 `json:"empty_in"`           // seconds
+	Blocked  float64 `json:"blocked,omitempty"`  // seconds left
+	LastUsed float64 `json:"last_used,omitzero"` // seconds ago; listings only
+
+	// Share is set while the shared store is down: capacity and leak are then this
+	// Caddy's share of the limit.
+	Share bool `json:"share,omitempty"`
+}
+
+// A BucketsQuery says which buckets of a zone are listed.
+type BucketsQuery struct {
+	Zone        string  `json:"zone"`                   // Required.
+	Prefix      string  `json:"prefix,omitempty"`       // of keys
+	Shadow      bool    `json:"shadow,omitempty"`       // those of shadow
+	MinFraction float64 `json:"min_fraction,omitempty"` // of the capacity; blocked ones are listed anyway
+	Sort        string  `json:"sort,omitempty"`         // level, key, last, or none for pages. Default: level
+	Limit       int     `json:"limit,omitempty"`        // up to 1000, of pages about. Default: 100
+	Cursor      string  `json:"cursor,omitempty"`       // with the sort none: next of the page before
+}
+
+// Unsorted is the sort of a BucketsQuery that asks for pages.
+const Unsorted = "none"
+
+// Buckets is the answer of /throttle/buckets: the top of one scan of a zone's buckets, or a
+// page of it.
+type Buckets struct {
+	Buckets []Bucket `json:"buckets"`
+	Matched int      `json:"matched"`
+
+	// Complete is false if the time was over before the scan had reached its end, or
+	// before the page was full.
+	Complete bool `json:"complete"`
+
+	// Next is the cursor of the next page, if there is one.
+	Next string `json:"next,omitempty"`
+}
+
+// A KeyQuery is plain values, one for each part of a zone's key.
+type KeyQuery struct {
+	Zone   string   `json:"zone"`
+	Values []string `json:"values"`
+}
+
+// A Key is the answer of /throttle/key: the bucket of plain values.
+type Key struct {
+	Zone string `json:"zone"`
+	Key  string `json:"key"`
+}
+
+// A ClientQuery names buckets: all of a client, in all zones or in one.
+type ClientQuery struct {
+	// An address, an account's name, a plain API key or the key of a bucket. Required.
+	Client string `json:"client"`
+
+	// The zone. Default: all.
+	Zone string `json:"zone,omitempty"`
+}
+
+// A Why is the answer of /throttle/why: why a client is refused, or would not be.
+type Why struct {
+	Client   string       `json:"client"`
+	Refusal  *PastRefusal `json:"refusal,omitempty"` // if the client is given by a support code
+	Ban      *Ban         `json:"ban,omitempty"`
+	Buckets  []Bucket     `json:"buckets"`
+	Complete bool         `json:"complete"`
+	Problem  string       `json:"problem,omitempty"`
+
+	// Unlisted are keys that no override lists, of zones that charge their requests
+	// elsewhere or not at all.
+	Unlisted []UnlistedKey `json:"unlisted,omitempty"`
+
+	// Shadows are the switches at run time of the zones of these buckets, or of all.
+	// These zones refuse nothing.
+	Shadows []Shadow `json:"shadows,omitempty"`
+}
+
+// An UnlistedKey is one that no override of a zone with key unlisted lists.
+type UnlistedKey struct {
+	Zone   string `json:"zone"`
+	Key    string `json:"key"`
+	Policy string `json:"unlisted_key"` // client_ip, share, skip or refuse
+}
+
+// A PastRefusal is the refusal that a visitor's support code names, as it was then.
+type PastRefusal struct {
+	Code     string    `json:"code"`
+	At       time.Time `json:"at"`
+	Zone     string    `json:"zone"`
+	Key      string    `json:"key"`
+	Reason   string    `json:"reason"`
+	Cost     float64   `json:"cost"` // in units, like the next two
+	Level    float64   `json:"level"`
+	Capacity float64   `json:"capacity"`
+	Wait     float64   `json:"wait,omitempty"`    // seconds until the request would have fit
+	Blocked  float64   `json:"blocked,omitempty"` // seconds that were left
+}
+
+// A Released is the answer of /throttle/release.
+type Released struct {
+	Client string   `json:"client"`
+	Freed  []string `json:"freed"` // zone/key of buckets that were not empty, with ~ for shadow
+
+	// Banned is set if a ban still holds for the address.
+	Banned bool `json:"banned,omitempty"`
+
+	// Complete is false if the store could not be searched through. Problem says why,
+	// unless there were too many.
+	Complete bool   `json:"complete"`
+	Problem  string `json:"problem,omitempty"`
+
+	// Pending is set if the store is down: the buckets are empty on this Caddy, and the
+	// store is told when it is back.
+	Pending bool `json:"pending,omitempty"`
+
+	// Failed says why some buckets could not be emptied.
+	Failed string `json:"failed,omitempty"`
+}

@@ -1,0 +1,90 @@
+package wire
+
+import (
+	"net/netip"
+	"time"
+
+	"github.com/caddyserver/caddy/v2"
+)
+
+// A Change describes a change at run time, or the end of one.
+type Change struct {
+	// How long it holds. At most 720h. Default: until this process ends.
+	For caddy.Duration `json:"for,omitempty"`
+
+	Note string `json:"note,omitempty"`
+
+	// The zone. Empty means all zones, for shadow alone.
+	Zone string `json:"zone,omitempty"`
+
+	// The key of the one bucket whose limit changes, or an address or a plain value of
+	// a secret part. Empty means all of the zone.
+	Key string `json:"key,omitempty"`
+
+	// A factor such as x0.5, a capacity and a leak such as "10 1/s", the name of a plan,
+	// unlimited, or deny.
+	Limit string `json:"limit,omitempty"`
+
+	// The network that is banned: an address, or a network in CIDR notation.
+	Network string `json:"network,omitempty"`
+}
+
+// An Ended says whether there was something to end.
+type Ended struct {
+	Ended bool `json:"ended"`
+
+	// Key is that of the bucket, which the caller may have named by a secret.
+	Key string `json:"key,omitempty"`
+}
+
+// Revoked says that the keys of device cookies and passes were replaced.
+type Revoked struct {
+	Revoked bool `json:"revoked"`
+}
+
+// A Span is how long a change holds, and why.
+type Span struct {
+	Since time.Time `json:"since"`
+	Until time.Time `json:"until,omitzero"` // zero means until the process ends
+	Note  string    `json:"note,omitempty"`
+}
+
+// A Shadow switches a zone to shadow. An empty zone stands for all zones, and for bans.
+type Shadow struct {
+	Zone string `json:"zone,omitempty"`
+	Span
+}
+
+// A Ban refuses the clients of a network.
+type Ban struct {
+	Network netip.Prefix `json:"network"`
+	Span
+}
+
+// A Limit is the changed limit of a zone, or of one key of it.
+type Limit struct {
+	Zone string `json:"zone"`
+	Key  string `json:"key,omitempty"` // the name of the bucket; empty means all keys
+	Text string `json:"limit"`         // as it was given
+	Span
+}
+
+// Overrides is the answer of /throttle/overrides: the changes that hold.
+type Overrides struct {
+	Shadows []Shadow `json:"shadows"`
+	Bans    []Ban    `json:"bans"`
+	Limits  []Limit  `json:"limits"`
+}
+
+// A JournalEntry is something that somebody has changed at run time. The name of a user
+// may be anything, so it stands apart.
+type JournalEntry struct {
+	At     time.Time  `json:"at"`
+	Via    string     `json:"via"`             // admin API, as with the commands, or inspector
+	By     string     `json:"by,omitempty"`    // the user of the inspector
+	Action string     `json:"action"`          // ban, unban, limit, unlimit, shadow, unshadow, release, revoke
+	Of     string     `json:"of"`              // a network, a zone, a zone and a key, or everything
+	Limit  string     `json:"limit,omitempty"` // as it was given
+	Until  *time.Time `json:"until,omitempty"`
+	Note   string     `json:"note,omitempty"`
+}

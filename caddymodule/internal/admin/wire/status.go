@@ -1,0 +1,107 @@
+package wire
+
+import (
+	"encoding/json"
+	"time"
+)
+
+// A Status is the answer of /throttle/zones, all that `caddy throttle status` shows.
+type Status struct {
+	Zones     []ZoneStatus `json:"zones"`
+	Store     StoreStatus  `json:"store"`
+	Overrides Overrides    `json:"overrides"`
+	Warnings  []Warning    `json:"warnings"` // of the config that runs
+}
+
+// A ZoneStatus is a zone as `caddy throttle status` shows it.
+type ZoneStatus struct {
+	Zone       string          `json:"zone"`
+	Mode       string          `json:"mode"`            // enforcing, shadow, or the percent that is enforced
+	Group      string          `json:"group,omitempty"` // with which zones it is judged together in shadow, in words
+	Definition json.RawMessage `json:"definition"`
+
+	ShadowUntil *time.Time `json:"shadow_until,omitempty"` // by a switch at run time that has an end
+	Limit       string     `json:"limit,omitempty"`        // of all keys, by an override at run time
+
+	Total     map[string]float64 `json:"total"` // requests by decision, since the process began
+	PerSecond map[string]float64 `json:"per_second"`
+	HourAgo   map[string]float64 `json:"per_second_an_hour_ago,omitempty"`
+
+	OverrideFile *OverrideFile `json:"override_file,omitempty"`
+
+	Buckets     int    `json:"buckets"` // in this process's memory
+	RefusedKeys uint64 `json:"refused_keys"`
+
+	Waiting     int `json:"waiting"`
+	WaitingMost int `json:"max_waiting,omitempty"` // 0 if requests cannot wait
+
+	InFlight     int `json:"in_flight"`                // slots in use
+	InFlightMost int `json:"in_flight_most,omitempty"` // slots of the key that uses most
+	Slots        int `json:"slots,omitempty"`          // of each key; 0 means any number
+
+	Share *Slots `json:"share,omitempty"`
+}
+
+// An OverrideFile says what is in force of a zone's override_file.
+type OverrideFile struct {
+	File      string    `json:"file"`
+	Overrides int       `json:"overrides"`
+	Read      time.Time `json:"read"`
+	Problem   string    `json:"problem,omitempty"` // why the file, as it is now, is not in force
+}
+
+// Slots is what the slots of a zone with share have to do.
+type Slots struct {
+	Busy        int       `json:"busy"`
+	Slots       int       `json:"slots"`
+	MeanSeconds float64   `json:"mean_seconds"`
+	Rows        []SlotRow `json:"rows"`
+	Top         []BusyKey `json:"top"` // by the seconds that they held slots
+}
+
+// A SlotRow is a row of a zone with share.
+type SlotRow struct {
+	Rank    string `json:"rank"`
+	Waiting int    `json:"waiting"`
+	Ahead   int    `json:"ahead"` // in the rows that are served before it
+}
+
+// A BusyKey is a key and for how long it has held slots lately.
+type BusyKey struct {
+	Key     string  `json:"key"`
+	Seconds float64 `json:"seconds"`
+}
+
+// A StoreStatus is the store of the config.
+type StoreStatus struct {
+	Name string `json:"name"`
+
+	// Of a shared store: whether a call failed in the last 10 seconds or the breaker of a
+	// shard is open, whether one is open, since when, and why.
+	Failing bool       `json:"failing"`
+	Down    bool       `json:"down"`
+	Since   *time.Time `json:"down_since,omitempty"`
+	Why     string     `json:"error,omitempty"`
+
+	// How many shards of a shared store were called, and how many of them are down. A
+	// store without shards is one.
+	Shards     int `json:"shards,omitempty"`
+	ShardsDown int `json:"shards_down,omitempty"`
+
+	// Calls of a shared store a second, how many of those failed, and how many seconds
+	// one took on average.
+	Calls  float64 `json:"calls_per_second"`
+	Failed float64 `json:"errors_per_second"`
+	Took   float64 `json:"call_seconds"`
+
+	Buckets    int    `json:"buckets"`     // in this process's memory
+	MaxBuckets int    `json:"max_buckets"` // there may be
+	Evictions  uint64 `json:"evictions"`
+}
+
+// A Warning is about the config, or about the site around it.
+type Warning struct {
+	At      time.Time      `json:"at"`
+	Text    string         `json:"text"`
+	Details map[string]any `json:"details,omitempty"` // zone among them
+}

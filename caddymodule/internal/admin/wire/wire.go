@@ -1,0 +1,88 @@
+// Package wire is the JSON of the admin API: what is sent to the paths under /throttle/,
+// and what they answer. The endpoints fill it, and the commands read it. It imports
+// nothing of the adapter.
+//
+// Names of zones, keys and notes may hold anything that clients or administrators have
+// sent. Numbers are in the units of the zone, and spans in seconds, unless said otherwise.
+package wire
+
+import "time"
+
+// A Top is the answer of /throttle/top.
+type Top struct {
+	Zones []TopZone `json:"zones"`
+}
+
+// A TopQuery says who is counted.
+type TopQuery struct {
+	Zone string `json:"zone,omitempty"` // Default: all
+	By   string `json:"by,omitempty"`   // ip, /24 or /16. Default: the keys of the zones
+}
+
+// A TopZone is who made the most requests of a zone, about in the last minute.
+type TopZone struct {
+	Zone     string   `json:"zone"`
+	Mode     string   `json:"mode"` // as in the status
+	Group    string   `json:"group,omitempty"`
+	Requests int      `json:"requests"` // refused ones included
+	Refused  int      `json:"refused"`  // by enforcement and shadow
+	Seconds  float64  `json:"seconds"`
+	Busiest  []TopKey `json:"busiest"`
+	Denied   []TopKey `json:"most_refused"`
+}
+
+// A TopKey is a lower bound if there are many keys. Of many requests it is an estimate.
+type TopKey struct {
+	Key      string `json:"key"`
+	Requests int    `json:"requests"` // in most_refused: that were refused
+	Admitted int    `json:"admitted"`
+	Refused  int    `json:"refused"`
+}
+
+// Rates is the answer of /throttle/rates: those of each zone that had requests, oldest
+// first.
+type Rates struct {
+	Zones map[string][]Rate `json:"zones"`
+}
+
+// A Rate is what a zone did on average between two samples, in requests a second.
+type Rate struct {
+	At       time.Time `json:"at"`
+	Admitted float64   `json:"admitted"`
+	Refused  float64   `json:"refused"`
+	Shadow   float64   `json:"shadow"` // refused by shadow
+}
+
+// A CheckQuery describes a request that is not made.
+type CheckQuery struct {
+	ClientIP string            `json:"client_ip"`         // Required.
+	Method   string            `json:"method,omitempty"`  // Default: GET
+	URL      string            `json:"url"`               // with the host. Required.
+	Headers  map[string]string `json:"headers,omitempty"` // one value each
+	Body     string            `json:"body,omitempty"`
+}
+
+// A Check is the answer of /throttle/check: what would become of the request.
+type Check struct {
+	Exempt bool `json:"exempt,omitempty"` // by the global options
+
+	// Banned is set if a ban of the client answers, before any zone.
+	Banned bool `json:"banned,omitempty"`
+
+	// How many throttle directives the request would come to. None means that no site
+	// or matcher leads it to one.
+	Directives int           `json:"directives"`
+	Zones      []CheckedZone `json:"zones"` // that would charge the request or refuse it, in this order
+}
+
+// A CheckedZone is a zone's part of it.
+type CheckedZone struct {
+	Bucket
+	Directive int     `json:"directive"` // the first is 1; zones of one are charged together
+	Cost      float64 `json:"cost"`
+	Fits      bool    `json:"fits"`
+	Reason    string  `json:"reason,omitempty"` // if it does not fit; a reason as in the access log
+}
+
+// Banned is the reason of a request that a ban refuses.
+const Banned = "banned"
