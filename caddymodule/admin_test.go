@@ -776,7 +776,7 @@ func TestStatusShowsSlotsAndWhoWaits(t *testing.T) {
 		s := newWaitZone(t, "in_flight 3 wait 1m queue 50", time.Second)
 		s.visits(5, office, "/")
 		s.visits(1, visitor, "/")
-		status, err := s.app.adminZones(t.Context(), nil)
+		status, err := s.app.engine.adminZones(t.Context(), nil)
 		if err != nil {
 			t.Fatal(err)
 		}

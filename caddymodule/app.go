@@ -35,7 +35,7 @@ func init() {
 // App holds the global options of all throttle handlers.
 type App struct {
 	config.App
-	*engine
+	engine *engine
 }
 
 // An engine is what runs of a config: its zones, the store that they ask, and what they
@@ -110,28 +110,28 @@ func (App) CaddyModule() caddy.ModuleInfo {
 // Provision loads the store and compiles the global zones. It dials nothing.
 func (a *App) Provision(ctx caddy.Context) (err error) {
 	a.engine = &engine{ctx: ctx, logger: ctx.Logger()}
-	a.warnings = new(keptWarnings)
-	a.warner = a.warnings.logger(a.logger)
-	a.global = make(map[string]*runningZone)
-	a.zones = make(map[string]*runningZone)
+	a.engine.warnings = new(keptWarnings)
+	a.engine.warner = a.engine.warnings.logger(a.engine.logger)
+	a.engine.global = make(map[string]*runningZone)
+	a.engine.zones = make(map[string]*runningZone)
 	if err := registerMetrics(ctx.GetMetricsRegistry()); err != nil {
 		return err
 	}
-	a.warned, a.configNumber = new(onceWarnings), new(atomic.Uint64)
-	a.events = &background[event]{pass: a.emit, most: mostEvents}
-	a.gate = &admission.Gate{Exiting: exiting, Waived: a.waived}
-	if a.subscribers, err = watchExit(ctx); err != nil {
+	a.engine.warned, a.engine.configNumber = new(onceWarnings), new(atomic.Uint64)
+	a.engine.events = &background[event]{pass: a.engine.emit, most: mostEvents}
+	a.engine.gate = &admission.Gate{Exiting: exiting, Waived: a.engine.waived}
+	if a.engine.subscribers, err = watchExit(ctx); err != nil {
 		return err
 	}
-	a.subscribed = sync.OnceValue(a.subscriptions)
-	if a.blocks, err = join(blocksKey, func() (*sharedBlocks, error) { return &sharedBlocks{blocklist.New(nil)}, nil }); err != nil {
+	a.engine.subscribed = sync.OnceValue(a.engine.subscriptions)
+	if a.engine.blocks, err = join(blocksKey, func() (*sharedBlocks, error) { return &sharedBlocks{blocklist.New(nil)}, nil }); err != nil {
 		return err
 	}
-	if a.control, err = joinControl(); err != nil {
+	if a.engine.control, err = joinControl(); err != nil {
 		return err
 	}
-	a.overrides = &a.control.overrides
-	if a.plans, err = config.ParsePlans(a.Plan); err != nil {
+	a.engine.overrides = &a.engine.control.overrides
+	if a.engine.plans, err = config.ParsePlans(a.Plan); err != nil {
 		return err
 	}
 	if err := a.provisionStore(ctx); err != nil {
@@ -145,14 +145,14 @@ func (a *App) Provision(ctx caddy.Context) (err error) {
 			return err
 		}
 		if doubt := config.Doubtful(set, true); doubt != "" {
-			a.warner.Warn(doubt, zap.String("place", "exempt in the global options"))
+			a.engine.warner.Warn(doubt, zap.String("place", "exempt in the global options"))
 		}
 	}
-	if a.exempt, err = config.LoadMatchers(ctx, a, "Exempt", a.Exempt); err != nil {
+	if a.engine.exempt, err = config.LoadMatchers(ctx, a, "Exempt", a.Exempt); err != nil {
 		return err
 	}
-	a.exemptsSome = a.exempt != nil
-	if a.static, err = config.LoadStatic(ctx, a.ExemptStaticFiles); err != nil {
+	a.engine.exemptsSome = a.engine.exempt != nil
+	if a.engine.static, err = config.LoadStatic(ctx, a.ExemptStaticFiles); err != nil {
 		return err
 	}
 	for _, definition := range a.Zone {
@@ -160,10 +160,10 @@ func (a *App) Provision(ctx caddy.Context) (err error) {
 		if err != nil {
 			return err
 		}
-		if a.global[z.Name] != nil {
+		if a.engine.global[z.Name] != nil {
 			return fmt.Errorf("zone %q is defined twice in the global options", z.Name)
 		}
-		a.global[z.Name] = z
+		a.engine.global[z.Name] = z
 	}
 	return nil
 }
@@ -174,10 +174,10 @@ func (a *App) zoneOf(ctx caddy.Context, definition *config.Zone) (*runningZone, 
 	if definition == nil || !definition.Reference() {
 		return a.provisionZone(ctx, definition)
 	}
-	if z := a.global[definition.Name]; z != nil {
+	if z := a.engine.global[definition.Name]; z != nil {
 		return z, nil
 	}
-	return nil, config.ErrUnknownZone(definition.Name, slices.Sorted(maps.Keys(a.global)))
+	return nil, config.ErrUnknownZone(definition.Name, slices.Sorted(maps.Keys(a.engine.global)))
 }
 
 // provisionZone makes a definition ready for requests. Definitions of one name are
@@ -189,7 +189,7 @@ func (a *App) provisionZone(ctx caddy.Context, definition *config.Zone) (*runnin
 	if err := config.CheckZoneName(definition.Name); err != nil {
 		return nil, err
 	}
-	rule, err := definition.Compile(a.plans)
+	rule, err := definition.Compile(a.engine.plans)
 	if err != nil {
 		return nil, err
 	}
@@ -197,7 +197,7 @@ func (a *App) provisionZone(ctx caddy.Context, definition *config.Zone) (*runnin
 	if err != nil {
 		return nil, fmt.Errorf("zone %q: %w", definition.Name, err)
 	}
-	if z := a.zones[definition.Name]; z != nil {
+	if z := a.engine.zones[definition.Name]; z != nil {
 		if z.definition != text {
 			return nil, fmt.Errorf("zone %q is defined twice, and differently: a name is one budget, so give one of them another name: %s and %s", z.Name, z.definition, text)
 		}
@@ -208,19 +208,19 @@ func (a *App) provisionZone(ctx caddy.Context, definition *config.Zone) (*runnin
 		return nil, err
 	}
 	if definition.OverrideFile != "" {
-		if err := a.overrideFiles.add(definition.OverrideFile, rule); err != nil {
+		if err := a.engine.overrideFiles.add(definition.OverrideFile, rule); err != nil {
 			return nil, fmt.Errorf("zone %q: reading override_file: %w", definition.Name, err)
 		}
 	}
-	rule.Static = append(rule.Static, a.static...)
+	rule.Static = append(rule.Static, a.engine.static...)
 	if rule.Trust != nil {
-		if rule.Trust.Keys, err = a.signingKeys(ctx); err != nil {
+		if rule.Trust.Keys, err = a.engine.signingKeys(ctx); err != nil {
 			return nil, err
 		}
 	}
 	pass := passOf(rule)
 	if pass != nil {
-		if pass.Keys, err = a.signingKeys(ctx); err != nil {
+		if pass.Keys, err = a.engine.signingKeys(ctx); err != nil {
 			return nil, err
 		}
 	}
@@ -235,10 +235,10 @@ func (a *App) provisionZone(ctx caddy.Context, definition *config.Zone) (*runnin
 		pass.Insecure = z.warnInsecure
 		pass.Memory, pass.Full = z.live.passes, z.warnPassesFull
 	}
-	a.zones[z.Name] = z
-	a.exemptsSome = a.exemptsSome || rule.Exempt != nil
+	a.engine.zones[z.Name] = z
+	a.engine.exemptsSome = a.engine.exemptsSome || rule.Exempt != nil
 	if z.everywhere = definition.Block != nil && definition.Block.Everywhere; z.everywhere {
-		a.everywhere = append(a.everywhere, z)
+		a.engine.everywhere = append(a.engine.everywhere, z)
 	}
 	z.warn(definition)
 	for _, doubt := range doubts {
@@ -250,55 +250,55 @@ func (a *App) provisionZone(ctx caddy.Context, definition *config.Zone) (*runnin
 // Start lets the store connect, applies max_buckets and restores buckets. It logs
 // which zones are one budget for several handlers.
 func (a *App) Start() error {
-	if a.memory != nil {
-		a.memory.start(a.savedLimits())
+	if a.engine.memory != nil {
+		a.engine.memory.start(a.engine.savedLimits())
 	}
-	if a.shared != nil {
-		a.observer = &storeObserver{a.engine}
-		a.shared.start(a.observer)
+	if a.engine.shared != nil {
+		a.engine.observer = &storeObserver{a.engine}
+		a.engine.shared.start(a.engine.observer)
 	}
-	a.signing.start(a.lastKeys, a.logger)
-	a.crawlers.start(a.logger)
-	if !a.checked { // no handler and no matcher was provisioned in the HTTP app
+	a.engine.signing.start(a.engine.lastKeys, a.engine.logger)
+	a.engine.crawlers.start(a.engine.logger)
+	if !a.engine.checked { // no handler and no matcher was provisioned in the HTTP app
 		for _, definition := range a.Zone {
-			if len(a.global[definition.Name].handlers) == 0 {
+			if len(a.engine.global[definition.Name].handlers) == 0 {
 				a.warnUnused(definition.Name)
 			}
 		}
 	}
-	for name, z := range a.zones {
+	for name, z := range a.engine.zones {
 		z.live.start(z)
 		if len(z.handlers) > 1 {
-			a.logger.Info("several handlers share the budget of the zone; put host into its key to give each site its own",
+			a.engine.logger.Info("several handlers share the budget of the zone; put host into its key to give each site its own",
 				zap.String("zone", name), zap.Int("handlers", len(z.handlers)))
 		}
 	}
-	for _, hook := range a.afterStart {
+	for _, hook := range a.engine.afterStart {
 		hook()
 	}
-	a.forgetDropped()
-	a.overrideFiles.start(a.engine)
-	a.control.start(a.engine)
+	a.engine.forgetDropped()
+	a.engine.overrideFiles.start(a.engine)
+	a.engine.control.start(a.engine)
 	return nil
 }
 
 // Stop undoes Start. Requests of the config may still be in flight.
 func (a *App) Stop() error {
-	a.events.close()
-	a.overrideFiles.end()
-	a.control.stop(a.engine)
-	for _, z := range a.zones {
+	a.engine.events.close()
+	a.engine.overrideFiles.end()
+	a.engine.control.stop(a.engine)
+	for _, z := range a.engine.zones {
 		z.live.stop(z)
 	}
-	if a.signing.stop != nil {
-		a.signing.stop()
+	if a.engine.signing.stop != nil {
+		a.engine.signing.stop()
 	}
-	a.crawlers.end()
-	if a.shared != nil {
-		a.shared.stop(a.observer)
+	a.engine.crawlers.end()
+	if a.engine.shared != nil {
+		a.engine.shared.stop(a.engine.observer)
 	}
-	if a.memory != nil {
-		a.memory.stop()
+	if a.engine.memory != nil {
+		a.engine.memory.stop()
 	}
 	return nil
 }
@@ -308,26 +308,26 @@ func (a *App) Stop() error {
 func (a *App) Cleanup() error {
 	var errs []error
 	var counts []*zoneCounts
-	for _, z := range a.zones {
+	for _, z := range a.engine.zones {
 		counts = append(counts, z.zoneCounts)
 	}
 	flushLogs(counts)
-	for name := range a.zones {
+	for name := range a.engine.zones {
 		errs = append(errs, leave(liveZoneKey(name)))
 	}
-	if a.blocks != nil {
+	if a.engine.blocks != nil {
 		errs = append(errs, leave(blocksKey))
 	}
-	if a.control != nil {
+	if a.engine.control != nil {
 		errs = append(errs, leave(controlKey))
 	}
-	if a.lastKeys != nil {
+	if a.engine.lastKeys != nil {
 		errs = append(errs, leave(signingKey))
 	}
-	if a.crawlers.sharedCrawlers != nil {
+	if a.engine.crawlers.sharedCrawlers != nil {
 		errs = append(errs, leave(crawlersKey))
 	}
-	errs = append(errs, a.cleanupStore())
+	errs = append(errs, a.engine.cleanupStore())
 	return errors.Join(errs...)
 }
 

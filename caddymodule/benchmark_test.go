@@ -46,7 +46,7 @@ func keysOnly(h *Handler) func(http.ResponseWriter, *http.Request) {
 	var buffers decision.Buffers
 	return func(_ http.ResponseWriter, r *http.Request) {
 		s := decision.NewSubject(r)
-		for _, z := range h.zones {
+		for _, z := range h.running.zones {
 			if key, charged := z.Bucket(&s, &buffers); !charged || key == "" {
 				panic("no key")
 			}

@@ -39,27 +39,11 @@ func init() {
 // routes it charges nothing, and takes a slot of in_flight if the request holds none.
 type Handler struct {
 	config.Handler
-	throttler
-}
-
-// A throttler is a handler as it runs: its zones, and whom they concern.
-type throttler struct {
-	app     *engine
-	server  *caddyhttp.Server // whose routes the handler is in; nil outside of the HTTP app
-	zones   []*runningZone
-	match   decision.Matchers
-	plain   bool               // once a request is admitted, no zone has any more to do with it
-	headers settlement.Headers // in which the upstream says what a request cost, and who its user is
-	told    []string           // of these, who its user is
-
-	announces bool // sends the rate-limit headers
+	running *throttler
 }
 
 // Running returns the handler as it runs.
-func (h *Handler) Running() *throttler { return &h.throttler }
-
-// A directive is a module that runs as a throttler.
-type directive interface{ Running() *throttler }
+func (h *Handler) Running() *throttler { return h.running }
 
 // CaddyModule returns the Caddy module information.
 func (Handler) CaddyModule() caddy.ModuleInfo {
@@ -76,8 +60,6 @@ func (h *Handler) Provision(ctx caddy.Context) error {
 		return err
 	}
 	app := module.(*App)
-	h.app, h.announces = app.engine, h.RateLimitHeaders
-	h.server, _ = ctx.Value(caddyhttp.ServerCtxKey).(*caddyhttp.Server)
 	if err := app.checkServers(ctx); err != nil {
 		return err
 	}
@@ -86,14 +68,15 @@ func (h *Handler) Provision(ctx caddy.Context) error {
 	}
 	for _, set := range h.Match {
 		if doubt := config.Doubtful(set, false); doubt != "" {
-			app.warner.Warn(doubt)
+			app.engine.warner.Warn(doubt)
 		}
 	}
-	if h.match, err = config.LoadMatchers(ctx, h, "Match", h.Match); err != nil {
+	match, err := config.LoadMatchers(ctx, h, "Match", h.Match)
+	if err != nil {
 		return err
 	}
 	names, twins := make(map[string]bool), make(config.TwinZones)
-	var settles []*settlement.Rule
+	var zones []*runningZone
 	for _, definition := range h.Zone {
 		z, err := app.zoneOf(ctx, definition)
 		if err != nil {
@@ -106,15 +89,48 @@ func (h *Handler) Provision(ctx caddy.Context) error {
 		if err := twins.Add(z.Name, z.definition); err != nil {
 			return err
 		}
-		z.handlers = append(z.handlers, &h.throttler)
-		h.zones = append(h.zones, z)
+		zones = append(zones, z)
+	}
+	server, _ := ctx.Value(caddyhttp.ServerCtxKey).(*caddyhttp.Server)
+	h.running = newThrottler(app.engine, server, match, zones)
+	h.running.announces = h.RateLimitHeaders
+	return nil
+}
+
+// ServeHTTP implements caddyhttp.MiddlewareHandler.
+func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request, next caddyhttp.Handler) error {
+	return h.running.ServeHTTP(w, r, next)
+}
+
+// A throttler is a handler as it runs: its zones, and whom they concern.
+type throttler struct {
+	app     *engine
+	server  *caddyhttp.Server // whose routes the handler is in; nil outside of the HTTP app
+	zones   []*runningZone
+	match   decision.Matchers
+	plain   bool               // once a request is admitted, no zone has any more to do with it
+	headers settlement.Headers // in which the upstream says what a request cost, and who its user is
+	told    []string           // of these, who its user is
+
+	announces bool // sends the rate-limit headers
+}
+
+// A directive is a module that runs as a throttler.
+type directive interface{ Running() *throttler }
+
+// newThrottler returns the handler of zones, for the requests that match, or for all.
+func newThrottler(e *engine, server *caddyhttp.Server, match decision.Matchers, zones []*runningZone) *throttler {
+	h := &throttler{app: e, server: server, match: match, zones: zones}
+	var settles []*settlement.Rule
+	for _, z := range zones {
+		z.handlers = append(z.handlers, h)
 		settles = append(settles, z.Settle)
 		h.addTold(z)
 	}
 	h.headers = settlement.HeadersOf(settles...).With(h.told...)
-	h.plain = len(h.headers) == 0 && !slices.ContainsFunc(h.zones, func(z *runningZone) bool { return !z.Plain() })
-	h.warnKeys(h.app.warner)
-	return nil
+	h.plain = len(h.headers) == 0 && !slices.ContainsFunc(zones, func(z *runningZone) bool { return !z.Plain() })
+	h.warnKeys(e.warner)
+	return h
 }
 
 // warnKeys logs a warning if clients can evade all zones by making up keys, or if one client

@@ -61,12 +61,12 @@ func (m *VerifiedCrawler) Provision(ctx caddy.Context) error {
 	if err != nil {
 		return err
 	}
-	shared, err := app.joinCrawlers(ctx)
+	shared, err := app.engine.joinCrawlers(ctx)
 	if err != nil {
 		return err
 	}
 	m.set = crawler.NewSet(&shared.lists, &shared.lookups, known, sources, m.Resolver)
-	app.crawlers.sources = append(app.crawlers.sources, m.set.Sources()...)
+	app.engine.crawlers.sources = append(app.engine.crawlers.sources, m.set.Sources()...)
 	return nil
 }
 

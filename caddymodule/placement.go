@@ -312,14 +312,14 @@ func (c *serversConfig) check(global []*config.Zone) (unused []string, err error
 // checkServers checks the config of all servers, once. An unused global zone is only a
 // warning, because it may be meant for later.
 func (a *App) checkServers(ctx caddy.Context) error {
-	if a.checked {
+	if a.engine.checked {
 		return nil
 	}
 	servers, err := readServers(ctx)
 	if err != nil || servers == nil {
 		return err
 	}
-	a.checked = true
+	a.engine.checked = true
 	unused, err := servers.check(a.Zone)
 	for _, zone := range unused {
 		a.warnUnused(zone)
@@ -329,23 +329,23 @@ func (a *App) checkServers(ctx caddy.Context) error {
 		use := &servers.uses[i]
 		needs, zone, place := servers.traits[use.zone], zap.String("zone", use.zone), zap.String("place", servers.name(use.zonePlace))
 		if !use.Narrowed && needs.keyedByForm {
-			a.warner.Warn("zone is keyed by a form field and has no match, so all other forms of the site share one bucket: write match path <path of the form>* into the zone",
+			a.engine.warner.Warn("zone is keyed by a form field and has no match, so all other forms of the site share one bucket: write match path <path of the form>* into the zone",
 				zone, place)
 		}
 		if use.PHP && needs.ofAnything && !behindPHP[use.zone] {
 			behindPHP[use.zone] = true
-			a.warner.Warn("zone sees no request that runs PHP, because php_fastcgi before it answers them: put throttle before php_fastcgi",
+			a.engine.warner.Warn("zone sees no request that runs PHP, because php_fastcgi before it answers them: put throttle before php_fastcgi",
 				zone, place)
 		}
 		if needs.charges && !slices.ContainsFunc(servers.uses, func(u zoneUse) bool { return u.zone == use.zone && !u.inError }) {
-			a.warner.Warn("zone charges nothing, because it stands in error routes only, where requests are not charged: put throttle into the site itself", zone, place)
+			a.engine.warner.Warn("zone charges nothing, because it stands in error routes only, where requests are not charged: put throttle into the site itself", zone, place)
 		}
 		for _, r := range servers.behind {
 			if !slices.Contains(r.Zones, use.zone) || ownRoute(r.Place) != ownRoute(use.path) || rewrites[r.Place+use.zone] || !r.MayMake(slices.Concat(use.match, needs.match)) {
 				continue
 			}
 			rewrites[r.Place+use.zone] = true
-			a.warner.Warn("a rewrite behind throttle may make addresses that the zone matches, and it does not see those: write throttle with the zone into the block of the rewrite, behind it",
+			a.engine.warner.Warn("a rewrite behind throttle may make addresses that the zone matches, and it does not see those: write throttle with the zone into the block of the rewrite, behind it",
 				zone, place, zap.String("rewrite", r.Text), zap.String("rewrite_place", servers.name(zonePlace{use.zone, r.Place})))
 		}
 		if use.errors == nil {
@@ -354,12 +354,12 @@ func (a *App) checkServers(ctx caddy.Context) error {
 		place = zap.String("place", servers.name(zonePlace{use.zone, use.errors.path}))
 		if needs.told && !leaks[use.zone] {
 			leaks[use.zone] = true
-			a.warner.Warn("an error route asks an upstream without throttle, so the response header that names users to this zone reaches clients there: write throttle with the zone into the error route, too",
+			a.engine.warner.Warn("an error route asks an upstream without throttle, so the response header that names users to this zone reaches clients there: write throttle with the zone into the error route, too",
 				zone, place)
 		}
 		if needs.inFlight && !unlimited[use.zone] {
 			unlimited[use.zone] = true
-			a.warner.Warn("an error route asks an upstream without a slot of in_flight, for requests that err before they take one: write throttle with the zone into the error route, too",
+			a.engine.warner.Warn("an error route asks an upstream without a slot of in_flight, for requests that err before they take one: write throttle with the zone into the error route, too",
 				zone, place)
 		}
 	}
@@ -373,6 +373,6 @@ func ownRoute(place string) string {
 }
 
 func (a *App) warnUnused(zone string) {
-	a.warner.Warn("zone is defined in the global options and limits nothing, because no site uses it: write throttle <zone> in a site",
+	a.engine.warner.Warn("zone is defined in the global options and limits nothing, because no site uses it: write throttle <zone> in a site",
 		zap.String("zone", zone))
 }

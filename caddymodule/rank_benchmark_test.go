@@ -7,8 +7,6 @@ import (
 	"testing"
 
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
-
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/config"
 )
 
 // BenchmarkRank compares a zone that only limits requests in flight with zones that
@@ -26,8 +24,7 @@ func BenchmarkRank(b *testing.B) {
 	} {
 		b.Run("zone="+test.name, func(b *testing.B) {
 			s := newLoginSite(b, b.TempDir(), "zone php {\nkey text all\nin_flight 5 {\n"+test.options+"\n}\n}")
-			h := &Handler{Handler: config.Handler{Zone: []*config.Zone{{Name: "php"}}}}
-			h.app, h.zones = s.app(), []*runningZone{s.app().zones["php"]}
+			h := &throttler{app: s.app(), zones: []*runningZone{s.app().zones["php"]}}
 			r := httptest.NewRequest(http.MethodGet, "http://example.com/", nil)
 			r.TLS = &tls.ConnectionState{HandshakeComplete: true}
 			w := &discard{header: make(http.Header)}

@@ -44,7 +44,7 @@ func (w witness) Decided(o *decision.Outcome, now time.Time) {
 // the header X-N of the request.
 func witnessed(app *App) map[string]string {
 	w := witness{mu: new(sync.Mutex), seen: make(map[string]string)}
-	for _, z := range app.zones {
+	for _, z := range app.engine.zones {
 		w.Reporter = z
 		z.Rule.Reporter = w
 	}
@@ -192,10 +192,10 @@ func TestSlotsAndTurnsBesideAGroupComeWithinThreePoints(t *testing.T) {
 				inSettleBubble(t, func(t *testing.T) {
 					s := newWaitSite(t, "throttle {\n"+zones+"\n}", work)
 					if shadow { // by the switch, which makes one group of several directives
-						if _, err := s.app.overrides.Shadow("", 24*time.Hour, "", time.Now()); err != nil {
+						if _, err := s.app.engine.overrides.Shadow("", 24*time.Hour, "", time.Now()); err != nil {
 							t.Fatal(err)
 						}
-						defer s.app.overrides.Unshadow("", time.Now()) // which outlasts the site
+						defer s.app.engine.overrides.Unshadow("", time.Now()) // which outlasts the site
 					}
 					if strings.Contains(zones, "share") { // which knows the upstream's own queue
 						workers := make(chan struct{}, slots)
@@ -343,7 +343,7 @@ func TestEnforceJudgesEachClientInItsGroup(t *testing.T) {
 				}
 			}
 			want, half, all := 3, "admitted admitted refused refused refused refused", "admitted admitted admitted refused refused refused"
-			if s.app.zones["half"].Enforces(client) {
+			if s.app.engine.zones["half"].Enforces(client) {
 				chosen++
 				want, all = 2, "admitted admitted - - - -"
 			}

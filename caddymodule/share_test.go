@@ -56,7 +56,7 @@ func newShareZone(t *testing.T, options string, takes time.Duration) *settleSite
 }
 
 func rankByHeader(s *settleSite, zone string) {
-	s.app.zones[zone].Ranks.Fixed = func(subject *decision.Subject) decision.Standing {
+	s.app.engine.zones[zone].Ranks.Fixed = func(subject *decision.Subject) decision.Standing {
 		header := subject.Request.Header
 		standing := decision.Standing{Rank: fairqueue.First, Pass: header.Get("X-Pass"), Member: header.Get("X-Member")}
 		for rank := fairqueue.Member; rank < fairqueue.First; rank++ {
@@ -133,8 +133,8 @@ func TestAnEarlyRefusalAsksNoStore(t *testing.T) {
 		visits := []*visit{s.visit("203.0.113.1", "/"), s.visit("203.0.113.2", "/")}
 		pass(1500 * time.Millisecond)
 		visits = append(visits, s.visit("203.0.113.3", "/"))
-		store := &countingStore{Store: s.app.store}
-		s.app.store = store
+		store := &countingStore{Store: s.app.engine.store}
+		s.app.engine.store = store
 		refused := s.visit("203.0.113.4", "/")
 		if !refused.ended || refused.Code != http.StatusServiceUnavailable || store.calls != 0 {
 			t.Errorf("got %d, ended %v, and %d calls of the store, want 503 at once and none", refused.Code, refused.ended, store.calls)
@@ -171,8 +171,8 @@ func TestSlotsAndTurnsSurviveAReload(t *testing.T) {
 		}
 		pass(time.Second)
 		// A new config with more slots starts: those who wait get them at once.
-		live := s.app.zones["waits"].live
-		more := *s.app.zones["waits"].Rule
+		live := s.app.engine.zones["waits"].live
+		more := *s.app.engine.zones["waits"].Rule
 		more.InFlight = 2
 		live.start(&runningZone{Rule: &more, live: live})
 		quiet()
@@ -194,7 +194,7 @@ func TestSlotsAndTurnsSurviveAReload(t *testing.T) {
 func TestAConfigThatFailsToStartLeavesNoWarmUpBehind(t *testing.T) {
 	inSettleBubble(t, func(t *testing.T) {
 		s := newShareZone(t, "in_flight 9 {\n\tshare\n}", time.Second)
-		z := s.app.zones["waits"]
+		z := s.app.engine.zones["waits"]
 		z.live.start(z)
 		defer z.live.stop(z)
 		rule := *z.Rule
@@ -222,7 +222,7 @@ func TestAConfigThatFailsToStartLeavesNoWarmUpBehind(t *testing.T) {
 func TestSlotsGrowInFrontOfAColdUpstream(t *testing.T) {
 	inSettleBubble(t, func(t *testing.T) {
 		s := newShareZone(t, "in_flight 6 wait 1m warm_up 1m {\n\tshare\n}", 40*time.Second)
-		z := s.app.zones["waits"]
+		z := s.app.engine.zones["waits"]
 		z.live.start(z)
 		defer z.live.stop(z)
 		var visits []*visit
@@ -283,7 +283,7 @@ func TestMetricsAndTheStatusTellOfTurns(t *testing.T) {
 			return s.visit("203.0.113."+strconv.Itoa(n), "/", "X-Rank", rank, "X-Member", "ann")
 		}
 		visits := []*visit{come(1, "first"), come(2, "member"), come(3, "returned"), come(4, "crawler"), come(5, "crawler")}
-		z := s.app.zones["waits"]
+		z := s.app.engine.zones["waits"]
 		z.live.start(z)
 		defer z.live.stop(z)
 		got := z.describeShare(time.Now())
@@ -321,7 +321,7 @@ func TestALineAMinuteTellsHowFullAZoneIs(t *testing.T) {
 	inSettleBubble(t, func(t *testing.T) {
 		s := newShareZone(t, "in_flight 2 {\n\tshare\n}", time.Second)
 		core, logs := observer.New(zapcore.InfoLevel)
-		s.app.zones["waits"].logger = zap.New(core)
+		s.app.engine.zones["waits"].logger = zap.New(core)
 		for i := range 40 { // 120 seconds, more than two can do
 			for j := range 9 {
 				rank := ""
@@ -357,7 +357,7 @@ func TestTheLineAMinuteIsLoggedByTheConfigThatRuns(t *testing.T) {
 		for i := range logs {
 			var core zapcore.Core
 			core, logs[i] = observer.New(zapcore.InfoLevel)
-			z := s.app.zones["waits"]
+			z := s.app.engine.zones["waits"]
 			next := &zoneCounts{rule: z.Rule, figures: z.figures, countOptions: countOptions{logger: zap.New(core)}}
 			next.figures.load.note(next, new(decision.Outcome), false)
 		}
@@ -640,7 +640,7 @@ func TestAShadowOfSharedSlotsKnowsWhenThoseEndWhomItWouldRefuse(t *testing.T) {
 			s.visit(office, "/")
 			pass(2 * time.Second)
 		}
-		if mean := s.app.zones["waits"].live.simulated.Load().Mean; mean < 900*time.Millisecond || mean > 1100*time.Millisecond {
+		if mean := s.app.engine.zones["waits"].live.simulated.Load().Mean; mean < 900*time.Millisecond || mean > 1100*time.Millisecond {
 			t.Errorf("got a mean of %v, want 1s", mean)
 		}
 		emptyRooms(t, "waits")
@@ -662,13 +662,13 @@ func TestAShadowOfSharedSlotsDoesNotLearnFromAnUpstreamThatFails(t *testing.T) {
 			}
 			s.visit(office, "/")
 			pass(time.Minute)
-			if mean := s.app.zones["waits"].live.simulated.Load().Mean; mean != time.Second {
+			if mean := s.app.engine.zones["waits"].live.simulated.Load().Mean; mean != time.Second {
 				t.Errorf("%s: got a mean of %v, want 1s as before", name, mean)
 			}
 			s.serve = func(http.ResponseWriter, *http.Request) error { <-time.After(30 * time.Second); return nil }
 			s.visit(office, "/")
 			pass(time.Minute)
-			if mean := s.app.zones["waits"].live.simulated.Load().Mean; mean != 1180*time.Millisecond {
+			if mean := s.app.engine.zones["waits"].live.simulated.Load().Mean; mean != 1180*time.Millisecond {
 				t.Errorf("%s: got a mean of %v, want 1.18s of a request that took 30", name, mean)
 			}
 			emptyRooms(t, "waits")
@@ -685,7 +685,7 @@ func TestAShadowOfSharedSlotsDoesNotLearnFromARefusalFurtherIn(t *testing.T) {
 			s.visit(office, "/")
 			refused := s.visit(office, "/")
 			pass(30 * time.Second)
-			if mean := s.app.zones["waits"].live.simulated.Load().Mean; refused.Code < 400 || mean != time.Second {
+			if mean := s.app.engine.zones["waits"].live.simulated.Load().Mean; refused.Code < 400 || mean != time.Second {
 				t.Errorf("%s: got %d, and a mean of %v, want it refused and 1s as before", name, refused.Code, mean)
 			}
 			pass(time.Hour)
@@ -712,10 +712,10 @@ func TestTheSwitchToShadowLetsThoseThroughWhoWait(t *testing.T) {
 // shadow switches a zone to shadow until the test ends.
 func (s *settleSite) shadow(zone string) {
 	s.Helper()
-	if _, err := s.app.overrides.Shadow(zone, time.Hour, "", time.Now()); err != nil {
+	if _, err := s.app.engine.overrides.Shadow(zone, time.Hour, "", time.Now()); err != nil {
 		s.Fatal(err)
 	}
-	s.Cleanup(func() { s.app.overrides.Unshadow(zone, time.Now()) })
+	s.Cleanup(func() { s.app.engine.overrides.Unshadow(zone, time.Now()) })
 	pass(0)
 }
 

@@ -47,31 +47,31 @@ func (a *App) provisionStore(ctx caddy.Context) error {
 	}
 	switch m := module.(type) {
 	case *Memory:
-		a.memory, a.store = m, m.Store()
+		a.engine.memory, a.engine.store = m, m.Store()
 	case SharedStoreModule:
-		a.shared = m.SharedStore()
-		a.fallback = &Memory{Snapshot: snapshotOff} // the shared store is the one that lasts
-		a.memory = a.fallback
-		if err := a.fallback.Provision(ctx); err != nil {
+		a.engine.shared = m.SharedStore()
+		a.engine.fallback = &Memory{Snapshot: snapshotOff} // the shared store is the one that lasts
+		a.engine.memory = a.engine.fallback
+		if err := a.engine.fallback.Provision(ctx); err != nil {
 			return fmt.Errorf("loading the fallback: %w", err)
 		}
-		a.store = a.shared.With(sharedstore.Options{
+		a.engine.store = a.engine.shared.With(sharedstore.Options{
 			Timeout: time.Duration(a.StoreTimeout), Nodes: a.Nodes, Zone: a.zoneFallback,
 		})
 	case StoreModule:
-		a.store = m.Store()
+		a.engine.store = m.Store()
 	default:
 		return fmt.Errorf("loading store: %T is no store", module)
 	}
-	if a.shared == nil && a.Nodes > 1 {
-		a.warner.Warn("nodes has no meaning with a store that is not shared: every Caddy has buckets of its own")
+	if a.engine.shared == nil && a.Nodes > 1 {
+		a.engine.warner.Warn("nodes has no meaning with a store that is not shared: every Caddy has buckets of its own")
 	}
 	return nil
 }
 
 // zoneFallback returns the fallback of a zone.
 func (a *App) zoneFallback(name string) sharedstore.ZoneOptions {
-	z := a.zones[name]
+	z := a.engine.zones[name]
 	if z == nil {
 		policy, _ := sharedstore.ParsePolicy(a.OnStoreError) // which has been checked
 		return sharedstore.ZoneOptions{Policy: policy}

@@ -54,7 +54,7 @@ func newWaitSite(t testing.TB, directives string, takes time.Duration) *settleSi
 	t.Helper()
 	s := newSettleSite(t, directives+"\nsettle_upstream")
 	s.exit = make(chan struct{}) // virtual time stands still for what waits on a channel of the real one
-	s.app.gate.Exiting = s.exit
+	s.app.engine.gate.Exiting = s.exit
 	s.serve = func(w http.ResponseWriter, r *http.Request) error {
 		if takes > 0 {
 			select {

@@ -54,14 +54,14 @@ func newRunningZone(a *App, definition *config.Zone, rule *decision.Rule, text s
 		Rule: rule, definition: text,
 		inventable: config.Inventable(definition.Key.Given()) && full.Key.Unlisted == "",
 		common:     definition.Limit != "" && rule.Match == nil && !rule.Key.HasAddress() && !config.Inventable(definition.Key.Given()), readsHeaders: config.ReadsHeaders(definition.Key.Given()),
-		overrideFile: a.overrideFiles.named(definition.OverrideFile),
+		overrideFile: a.engine.overrideFiles.named(definition.OverrideFile),
 	}
 	if a.Shadow && rule.Shadow == 0 {
 		rule.Shadow = decision.ShadowGlobal
 	}
 	z.policy, _ = sharedstore.ParsePolicy(cmp.Or(definition.OnStoreError, a.OnStoreError)) // both have been checked
 	z.logLimit, _ = config.ParseLogRefused(full.Refusal.Log)                               // which has been checked
-	a.limitsLog = a.limitsLog || z.logLimit != nil
+	a.engine.limitsLog = a.engine.limitsLog || z.logLimit != nil
 	for _, cost := range definition.Constants(rule) {
 		rule.Dearest = max(rule.Dearest, cost)
 	}
@@ -70,8 +70,8 @@ func newRunningZone(a *App, definition *config.Zone, rule *decision.Rule, text s
 		return nil, err
 	}
 	z.zoneCounts = newZoneCounts(rule, &z.live.liveCounts, countOptions{
-		logger: a.warner.With(zap.String("zone", rule.Name)), shared: a.shared != nil, denies: z.policy == sharedstore.Deny,
-		listed: z.overrideFile != nil, group: func() string { return z.group(a.overrides.Load()) }, wanted: a.subscribed, events: a.events,
+		logger: a.engine.warner.With(zap.String("zone", rule.Name)), shared: a.engine.shared != nil, denies: z.policy == sharedstore.Deny,
+		listed: z.overrideFile != nil, group: func() string { return z.group(a.engine.overrides.Load()) }, wanted: a.engine.subscribed, events: a.engine.events,
 	})
 	rule.Enforced, rule.Simulated, rule.Reporter = &z.live.enforced, &z.live.simulated, z
 	if rule.Settle != nil {
