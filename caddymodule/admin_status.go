@@ -206,7 +206,7 @@ func (a *engine) adminZones(context.Context, *adminInput) (any, error) {
 			s.HourAgo = hourAgo.named()
 		}
 		s.Waiting, s.InFlight = z.live.enforced.Counts()
-		if f := z.overrideFile; f != nil {
+		if f := z.file; f != nil {
 			inForce := f.Status()
 			s.OverrideFile = &wire.OverrideFile{File: f.Path, Overrides: inForce.Overrides, Read: inForce.Read}
 			if inForce.Problem != nil {
@@ -237,7 +237,7 @@ func (a *engine) storeStatus(s *wire.StoreStatus, now time.Time) (kept map[strin
 	s.Name = "memory"
 	if a.memory != nil {
 		kept = a.memory.memory.Buckets()
-		s.Evictions, s.MaxBuckets = a.memory.memory.Evictions(), cmp.Or(a.memory.MaxBuckets, defaultMaxBuckets)
+		s.Evictions, s.MaxBuckets = a.memory.memory.Evictions(), cmp.Or(a.memory.maxBuckets, defaultMaxBuckets)
 		for _, n := range kept {
 			s.Buckets += n
 		}

@@ -47,8 +47,8 @@ func (o *overrideFiles) named(path string) *overrideFile {
 	return nil
 }
 
-// add reads a file for one more zone.
-func (o *overrideFiles) add(path string, rule *decision.Rule) error {
+// add reads a file for one more zone, and returns it.
+func (o *overrideFiles) add(path string, rule *decision.Rule) (*overrideFile, error) {
 	f := o.named(path)
 	if f == nil {
 		f = new(overrideFile)
@@ -56,7 +56,7 @@ func (o *overrideFiles) add(path string, rule *decision.Rule) error {
 		o.files = append(o.files, f)
 	}
 	f.rules = append(f.rules, rule)
-	return f.Load()
+	return f, f.Load()
 }
 
 // watchEvery is how often files are looked at. Caddy looks at its Caddyfile as often with

@@ -312,14 +312,14 @@ func (c *serversConfig) check(global []*config.Zone) (unused []string, err error
 // checkServers checks the config of all servers, once. An unused global zone is only a
 // warning, because it may be meant for later.
 func (a *App) checkServers(ctx caddy.Context) error {
-	if a.engine.checked {
+	if a.checked {
 		return nil
 	}
 	servers, err := readServers(ctx)
 	if err != nil || servers == nil {
 		return err
 	}
-	a.engine.checked = true
+	a.checked = true
 	unused, err := servers.check(a.Zone)
 	for _, zone := range unused {
 		a.warnUnused(zone)

@@ -136,7 +136,7 @@ func (l *liveZone) overrideFile() *overrideFile {
 	if len(l.configs) == 0 {
 		return nil
 	}
-	return l.configs[len(l.configs)-1].overrideFile
+	return l.configs[len(l.configs)-1].file
 }
 
 // takesTurns reports whether a config that has started enforces share.

@@ -15,6 +15,7 @@ import (
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/accesslog"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/admission"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/blocklist"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/config"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/decision"
 	clientpass "github.com/caddy-throttle/caddy-throttle/caddymodule/internal/pass"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/settlement"
@@ -75,7 +76,7 @@ func (rp *replay) begin(o replayOptions) {
 	a := rp.app
 	rp.options = o
 	if a.store = o.Store; a.store == nil {
-		a.store = memstore.New(memstore.Options{MaxBuckets: mostBuckets, Clock: rp.instant})
+		a.store = memstore.New(memstore.Options{MaxBuckets: config.MostBuckets, Clock: rp.instant})
 	}
 	a.clock, a.gate = rp.world, new(admission.Gate)
 	a.blocks = &sharedBlocks{blocklist.New(rp.world)}

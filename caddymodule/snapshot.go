@@ -4,27 +4,15 @@ import (
 	"errors"
 	"io"
 	"io/fs"
-	"path/filepath"
 	"sync"
 	"time"
 
-	"github.com/caddyserver/caddy/v2"
 	"go.uber.org/zap"
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/snapshot"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket/memstore"
 )
-
-const (
-	snapshotOff             = "off"
-	defaultSnapshotInterval = 30 * time.Second
-	leastSnapshotInterval   = 100 * time.Millisecond
-)
-
-func defaultSnapshot() string {
-	return filepath.Join(caddy.AppDataDir(), "throttle", "buckets.snapshot")
-}
 
 // snapshots saves the process's memory of buckets to a file, and restores it when the
 // first config starts. A config that is only validated touches no file.
@@ -50,20 +38,17 @@ func newSnapshots(store *memstore.Store) *snapshots {
 
 // use applies the options of a config that runs. The first one reads its file: later
 // ones find buckets that are newer than any file.
-func (s *snapshots) use(config *Memory) {
+func (s *snapshots) use(config *memoryUse) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.logger, s.interval = config.logger, time.Duration(config.SnapshotInterval)
+	s.logger, s.interval = config.logger, config.every
 	select {
 	case s.reset <- struct{}{}:
 	default:
 	}
 	first := !s.begun
 	s.begun = true
-	path := config.Snapshot
-	if path == snapshotOff {
-		path = ""
-	}
+	path := config.snapshot
 	if path == s.path && (s.file != nil || path == "") {
 		return
 	}

@@ -157,7 +157,7 @@ func started(t *testing.T, file string) (*snapshots, *observer.ObservedLogs) {
 		c.Limit = leakybucket.Limit{Capacity: 10, Leak: 1. / 3600}
 		return true
 	}
-	s.use(&Memory{Snapshot: file, SnapshotInterval: caddy.Duration(time.Hour), logger: zap.New(core), limits: limits})
+	s.use(&memoryUse{memoryOptions: memoryOptions{snapshot: file, every: time.Hour, logger: zap.New(core)}, limits: limits})
 	t.Cleanup(s.end)
 	return s, logs
 }

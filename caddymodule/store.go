@@ -4,88 +4,16 @@ import (
 	"crypto/sha256"
 	"encoding/json"
 	"fmt"
-	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/caddyserver/caddy/v2"
-	"github.com/caddyserver/caddy/v2/caddyconfig"
 	"github.com/prometheus/client_golang/prometheus"
 	"go.uber.org/zap"
 
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/config"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/sharedstore"
 )
-
-// provisionStore loads the store, and the fallback of a shared one.
-func (a *App) provisionStore(ctx caddy.Context) error {
-	if a.OnStoreError == "" {
-		a.OnStoreError = sharedstore.Local.String()
-	}
-	if !slices.Contains(config.StorePolicies, a.OnStoreError) {
-		return fmt.Errorf("invalid on_store_error %q: want local, allow or deny", a.OnStoreError)
-	}
-	if a.StoreTimeout == 0 {
-		a.StoreTimeout = caddy.Duration(sharedstore.DefaultTimeout)
-	}
-	if a.StoreTimeout < 0 {
-		return fmt.Errorf("invalid store_timeout %v: want a duration above 0, such as 50ms", time.Duration(a.StoreTimeout))
-	}
-	if a.Nodes == 0 {
-		a.Nodes = 1
-	}
-	if a.Nodes < 0 || a.Nodes > config.MostNodes {
-		return fmt.Errorf("invalid nodes %d: want the number of Caddys that share the store", a.Nodes)
-	}
-	if a.StoreRaw == nil {
-		a.StoreRaw = caddyconfig.JSONModuleObject(new(Memory), "module", "memory", nil)
-	}
-	module, err := ctx.LoadModule(a, "StoreRaw")
-	if err != nil {
-		return fmt.Errorf("loading store: %w", err)
-	}
-	switch m := module.(type) {
-	case *Memory:
-		a.engine.memory, a.engine.store = m, m.Store()
-	case SharedStoreModule:
-		a.engine.shared = m.SharedStore()
-		a.engine.fallback = &Memory{Snapshot: snapshotOff} // the shared store is the one that lasts
-		a.engine.memory = a.engine.fallback
-		if err := a.engine.fallback.Provision(ctx); err != nil {
-			return fmt.Errorf("loading the fallback: %w", err)
-		}
-		a.engine.store = a.engine.shared.With(sharedstore.Options{
-			Timeout: time.Duration(a.StoreTimeout), Nodes: a.Nodes, Zone: a.zoneFallback,
-		})
-	case StoreModule:
-		a.engine.store = m.Store()
-	default:
-		return fmt.Errorf("loading store: %T is no store", module)
-	}
-	if a.engine.shared == nil && a.Nodes > 1 {
-		a.engine.warner.Warn("nodes has no meaning with a store that is not shared: every Caddy has buckets of its own")
-	}
-	return nil
-}
-
-// zoneFallback returns the fallback of a zone.
-func (a *App) zoneFallback(name string) sharedstore.ZoneOptions {
-	z := a.engine.zones[name]
-	if z == nil {
-		policy, _ := sharedstore.ParsePolicy(a.OnStoreError) // which has been checked
-		return sharedstore.ZoneOptions{Policy: policy}
-	}
-	return sharedstore.ZoneOptions{Policy: z.policy, Dearest: z.Dearest}
-}
-
-// cleanupStore releases the fallback, which Caddy did not load and does not clean up.
-func (a *engine) cleanupStore() error {
-	if a.fallback == nil {
-		return nil
-	}
-	return a.fallback.Cleanup()
-}
 
 // A SharedStore is a store outside of this process. Configs with the same options
 // share one, so a reload keeps its connections.

@@ -3,106 +3,97 @@ package caddymodule
 import (
 	"cmp"
 	"errors"
+	"fmt"
 	"net/http"
 	"slices"
-	"strings"
 	"sync/atomic"
 	"time"
 
+	"github.com/caddyserver/caddy/v2"
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
 	"go.uber.org/zap"
 	"golang.org/x/time/rate"
 
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/config"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/decision"
 	clientpass "github.com/caddy-throttle/caddy-throttle/caddymodule/internal/pass"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/sharedstore"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
 )
 
-// patientClient is about how long most clients wait for an answer.
-const patientClient = 30 * time.Second
-
 // A runningZone is a zone of one config as it runs: the rule that requests meet, with its
 // counters and logs. What all configs of its name share is in the liveZone.
 type runningZone struct {
 	*decision.Rule
 	*zoneCounts
-	definition string
-	live       *liveZone
+	zoneOptions
+	live *liveZone
 
-	overrideFile   *overrideFile // nil if it has none
+	file           *overrideFile // nil if it has none
 	handlers       []*throttler  // that charge it
-	everywhere     bool          // its blocks hold in all handlers
-	inventable     bool
-	common         bool // all clients share one bucket
-	readsHeaders   bool // to find the key
 	warnedKey      bool
 	warnedStatic   atomic.Bool
 	warnedFailure  atomic.Int64 // when, in seconds since 1970
 	warnedInsecure atomic.Bool
-
-	policy   sharedstore.Policy // the fallback, if the shared store does not answer
-	logLimit *rate.Limiter      // of refusals in the access log; nil if there is none
 }
 
-// newRunningZone returns the zone of a rule that was compiled and loaded. It joins the
-// queues and slots that other configs share.
-func newRunningZone(a *App, definition *config.Zone, rule *decision.Rule, text string) (*runningZone, error) {
-	full := definition.WithDefaults()
-	z := &runningZone{
-		Rule: rule, definition: text,
-		inventable: config.Inventable(definition.Key.Given()) && full.Key.Unlisted == "",
-		common:     definition.Limit != "" && rule.Match == nil && !rule.Key.HasAddress() && !config.Inventable(definition.Key.Given()), readsHeaders: config.ReadsHeaders(definition.Key.Given()),
-		overrideFile: a.engine.overrideFiles.named(definition.OverrideFile),
+// zoneOptions are what a zone needs beside its rule.
+type zoneOptions struct {
+	definition   string             // canonical text: zones of one name have the same
+	inventable   bool               // clients choose the values of the key
+	common       bool               // all clients share one bucket
+	readsHeaders bool               // to find the key
+	everywhere   bool               // its blocks hold in all handlers
+	overrideFile string             // empty if it has none
+	policy       sharedstore.Policy // the fallback, if the shared store does not answer
+	logLimit     *rate.Limiter      // of refusals in the access log; nil if there is none
+}
+
+// addZone adds the zone of a rule that was compiled and loaded. It joins the queues and
+// slots that other configs share.
+func (e *engine) addZone(ctx caddy.Context, rule *decision.Rule, options zoneOptions) (*runningZone, error) {
+	z := &runningZone{Rule: rule, zoneOptions: options}
+	if options.overrideFile != "" {
+		var err error
+		if z.file, err = e.overrideFiles.add(options.overrideFile, rule); err != nil {
+			return nil, fmt.Errorf("reading override_file: %w", err)
+		}
 	}
-	if a.Shadow && rule.Shadow == 0 {
-		rule.Shadow = decision.ShadowGlobal
-	}
-	z.policy, _ = sharedstore.ParsePolicy(cmp.Or(definition.OnStoreError, a.OnStoreError)) // both have been checked
-	z.logLimit, _ = config.ParseLogRefused(full.Refusal.Log)                               // which has been checked
-	a.engine.limitsLog = a.engine.limitsLog || z.logLimit != nil
-	for _, cost := range definition.Constants(rule) {
-		rule.Dearest = max(rule.Dearest, cost)
+	rule.Static = append(rule.Static, e.static...)
+	pass := passOf(rule)
+	if rule.Trust != nil || pass != nil {
+		keys, err := e.signingKeys(ctx)
+		if err != nil {
+			return nil, err
+		}
+		if rule.Trust != nil {
+			rule.Trust.Keys, rule.Trust.Insecure = keys, z.warnInsecure
+		}
+		if pass != nil {
+			pass.Keys, pass.Insecure = keys, z.warnInsecure
+		}
 	}
 	var err error
 	if z.live, err = joinZone(rule.Name); err != nil {
 		return nil, err
 	}
 	z.zoneCounts = newZoneCounts(rule, &z.live.liveCounts, countOptions{
-		logger: a.engine.warner.With(zap.String("zone", rule.Name)), shared: a.engine.shared != nil, denies: z.policy == sharedstore.Deny,
-		listed: z.overrideFile != nil, group: func() string { return z.group(a.engine.overrides.Load()) }, wanted: a.engine.subscribed, events: a.engine.events,
+		logger: e.warner.With(zap.String("zone", rule.Name)), shared: e.shared != nil, denies: z.policy == sharedstore.Deny,
+		listed: z.file != nil, group: func() string { return z.group(e.overrides.Load()) }, wanted: e.subscribed, events: e.events,
 	})
+	if pass != nil {
+		pass.Memory, pass.Full = z.live.passes, z.warnPassesFull
+	}
 	rule.Enforced, rule.Simulated, rule.Reporter = &z.live.enforced, &z.live.simulated, z
 	if rule.Settle != nil {
 		rule.Settle.Meter = &z.live.meter
 	}
+	e.zones[z.Name] = z
+	e.limitsLog = e.limitsLog || z.logLimit != nil
+	e.exemptsSome = e.exemptsSome || rule.Exempt != nil
+	if z.everywhere {
+		e.everywhere = append(e.everywhere, z)
+	}
 	return z, nil
-}
-
-// warn logs warnings about settings that probably do not work as meant.
-func (z *runningZone) warn(definition *config.Zone) {
-	for _, source := range definition.Key.Given() {
-		if source.Source == "header" && strings.ContainsAny(source.Name, "_.") {
-			z.logger.Warn("Caddy drops headers with _ or . in their names unless they are listed in expected_underscore_headers or expected_dot_headers of the server: this key may always be missing",
-				zap.String("header", source.Name))
-		}
-	}
-	if z.Block != nil && z.Settle != nil && !z.Settle.After {
-		z.logger.Warn("zone blocks clients for what their requests reserve, before the response says what they cost: add after to settle")
-	}
-	if wait := config.LongestWait(z.Rule); wait > patientClient && z.Share == nil { // share has a warning of its own
-		warning := "requests may wait longer than most clients do: give delay a wait, or the limit a smaller capacity or a faster leak"
-		if z.MaxWait > 0 {
-			warning = "requests may wait longer than most clients do: set a shorter wait"
-		}
-		z.logger.Warn(warning, zap.Float64("longest_wait_seconds", wait.Seconds()))
-	}
-	if z.Share != nil {
-		z.warnShare(definition)
-		z.warnRanks()
-	}
-	z.warnOversize()
 }
 
 // warnOversize logs a warning if the capacity of an override is too small. It names the
@@ -115,17 +106,6 @@ func (z *runningZone) warnOversize() {
 	if least.Oversize(z.Dearest) {
 		z.logger.Warn("the capacity of an override is less than some requests cost, so its clients can never make them",
 			zap.Float64("capacity", least.Capacity), zap.Float64("cost", z.Dearest))
-	}
-}
-
-// warnShare logs warnings about a zone with share.
-func (z *runningZone) warnShare(definition *config.Zone) {
-	if z.MaxWait > config.LongestShareWait {
-		z.logger.Warn("requests may wait for their turn longer than people do, who then come again while the upstream works for nobody: set its wait to 8s or less",
-			zap.Float64("wait_seconds", z.MaxWait.Seconds()))
-	}
-	if config.Inventable(definition.InFlight.Share) {
-		z.logger.Warn("clients take turns by values that they choose, so a client can get a new turn with every request: want share client_ip")
 	}
 }
 
@@ -171,17 +151,6 @@ func passOf(rule *decision.Rule) *clientpass.Zone {
 		return nil
 	}
 	return rule.Ranks.Pass
-}
-
-// warnRanks logs warnings about ranks that do not hold what they promise.
-func (z *runningZone) warnRanks() {
-	for _, rank := range z.Ranks.Weak {
-		z.logger.Warn("clients choose their path, query, headers and cookies, so any client can take this rank: add a matcher that they cannot forge, such as client_ip or verified_crawler, or use rank member issued or told",
-			zap.String("rank", rank))
-	}
-	if z.Ranks.Pass != nil && z.Shadow != 0 {
-		z.logger.Info("a zone in shadow sends no passes, so how many clients would have returned is unknown: those who would be refused count as if all came for the first time")
-	}
 }
 
 // stripTold removes headers from a request by which only the upstream may name users.

@@ -50,6 +50,9 @@ func (z *Zone) Compile(plans map[string]leakybucket.Limit) (*decision.Rule, erro
 			return nil, fmt.Errorf("zone %q: %w", z.Name, err)
 		}
 	}
+	for _, cost := range z.Constants(c.rule) {
+		c.rule.Dearest = max(c.rule.Dearest, cost)
+	}
 	return c.rule, nil
 }
 

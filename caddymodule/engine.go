@@ -1,0 +1,261 @@
+package caddymodule
+
+import (
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/admission"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/blocklist"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/clock"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/decision"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/override"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/staticfile"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/sharedstore"
+	"github.com/caddy-throttle/caddy-throttle/leakybucket"
+	"github.com/caddyserver/caddy/v2"
+	"github.com/caddyserver/caddy/v2/modules/caddyevents"
+	"go.uber.org/zap"
+)
+
+// An engine is what runs of a config: its zones, the store that they ask, and what they
+// share with the configs before and after it.
+type engine struct {
+	ctx         caddy.Context
+	subscribers *caddyevents.App
+	subscribed  func() subscriptions // which do not change
+	events      *background[event]
+	logger      *zap.Logger
+	warner      *zap.Logger // a logger that keeps warnings
+	warnings    *keptWarnings
+	warned      *onceWarnings
+
+	store    leakybucket.Store
+	shared   *SharedStore       // behind the store, if that is outside of this process
+	observer *storeObserver     // of that
+	memory   *memoryUse         // the store itself or the fallback, if either is in memory
+	policy   sharedstore.Policy // what zones fall back to that have no policy of their own
+
+	exempt     decision.Matchers
+	static     []*staticfile.Matcher        // nil exempts no static files
+	plans      map[string]leakybucket.Limit // named limits for overrides
+	zones      map[string]*runningZone
+	everywhere []*runningZone // whose blocks hold in all handlers
+	afterStart []func()       // when the handlers of all servers are provisioned
+	limitsLog  bool           // a zone limits the lines of refusals
+
+	drops        bool           // a listener drops clients that are out
+	exemptsSome  bool           // by the global options, or in a zone
+	configNumber *atomic.Uint64 // see [lastConfig]
+
+	blocks    *sharedBlocks
+	control   *control
+	overrides *override.Table // of control
+
+	signing  signingKeys // of device cookies and passes, if a zone has either
+	lastKeys *lastKeys
+	crawlers configCrawlers
+	gate     *admission.Gate
+	clock    clock.Clock // what requests go by; nil but in a replay
+
+	overrideFiles overrideFiles
+}
+
+// newEngine joins what outlives the config. The engine that it returns must be cleaned up,
+// also after an error.
+func newEngine(ctx caddy.Context) (e *engine, err error) {
+	e = &engine{
+		ctx: ctx, logger: ctx.Logger(), warnings: new(keptWarnings), warned: new(onceWarnings),
+		zones: make(map[string]*runningZone), configNumber: new(atomic.Uint64),
+	}
+	e.warner = e.warnings.logger(e.logger)
+	if err := registerMetrics(ctx.GetMetricsRegistry()); err != nil {
+		return e, err
+	}
+	e.events = &background[event]{pass: e.emit, most: mostEvents}
+	e.gate = &admission.Gate{Exiting: exiting, Waived: e.waived}
+	if e.subscribers, err = watchExit(ctx); err != nil {
+		return e, err
+	}
+	e.subscribed = sync.OnceValue(e.subscriptions)
+	if e.blocks, err = join(blocksKey, func() (*sharedBlocks, error) { return &sharedBlocks{blocklist.New(nil)}, nil }); err != nil {
+		return e, err
+	}
+	if e.control, err = joinControl(); err != nil {
+		return e, err
+	}
+	e.overrides = &e.control.overrides
+	return e, nil
+}
+
+// exemptAlways sets what no zone ever charges.
+func (e *engine) exemptAlways(matchers decision.Matchers, static []*staticfile.Matcher) {
+	e.exempt, e.static, e.exemptsSome = matchers, static, matchers != nil
+}
+
+// useMemory makes a store in memory the store.
+func (e *engine) useMemory(m *memoryUse) { e.memory, e.store = m, m.Store() }
+
+// useShared makes a shared store the store. policy is what zones without one fall back to.
+func (e *engine) useShared(s *SharedStore, options sharedstore.Options, policy sharedstore.Policy) (err error) {
+	// The shared store is the one that lasts.
+	if e.memory, err = useMemory(memoryOptions{maxBuckets: defaultMaxBuckets, every: defaultSnapshotInterval, logger: e.logger}); err != nil {
+		return fmt.Errorf("loading the fallback: %w", err)
+	}
+	options.Zone = e.zoneFallback
+	e.shared, e.policy, e.store = s, policy, s.With(options)
+	return nil
+}
+
+// zoneFallback returns the fallback of a zone.
+func (e *engine) zoneFallback(name string) sharedstore.ZoneOptions {
+	z := e.zones[name]
+	if z == nil {
+		return sharedstore.ZoneOptions{Policy: e.policy}
+	}
+	return sharedstore.ZoneOptions{Policy: z.policy, Dearest: z.Dearest}
+}
+
+// start lets the store connect, applies max_buckets and restores buckets. It logs
+// which zones are one budget for several handlers.
+func (e *engine) start() {
+	if e.memory != nil {
+		e.memory.start(e.savedLimits())
+	}
+	if e.shared != nil {
+		e.observer = &storeObserver{e}
+		e.shared.start(e.observer)
+	}
+	e.signing.start(e.lastKeys, e.logger)
+	e.crawlers.start(e.logger)
+	for name, z := range e.zones {
+		z.live.start(z)
+		if len(z.handlers) > 1 {
+			e.logger.Info("several handlers share the budget of the zone; put host into its key to give each site its own",
+				zap.String("zone", name), zap.Int("handlers", len(z.handlers)))
+		}
+	}
+	for _, hook := range e.afterStart {
+		hook()
+	}
+	e.forgetDropped()
+	e.overrideFiles.start(e)
+	e.control.start(e)
+}
+
+// end undoes start. Requests of the config may still be in flight.
+func (e *engine) end() {
+	e.events.close()
+	e.overrideFiles.end()
+	e.control.stop(e)
+	for _, z := range e.zones {
+		z.live.stop(z)
+	}
+	if e.signing.stop != nil {
+		e.signing.stop()
+	}
+	e.crawlers.end()
+	if e.shared != nil {
+		e.shared.stop(e.observer)
+	}
+	if e.memory != nil {
+		e.memory.stop()
+	}
+}
+
+// cleanUp logs refusals that were counted but not logged yet, and releases everything that
+// outlives the config.
+func (e *engine) cleanUp() error {
+	var errs []error
+	var counts []*zoneCounts
+	for _, z := range e.zones {
+		counts = append(counts, z.zoneCounts)
+	}
+	flushLogs(counts)
+	for name := range e.zones {
+		errs = append(errs, leave(liveZoneKey(name)))
+	}
+	if e.blocks != nil {
+		errs = append(errs, leave(blocksKey))
+	}
+	if e.control != nil {
+		errs = append(errs, leave(controlKey))
+	}
+	if e.lastKeys != nil {
+		errs = append(errs, leave(signingKey))
+	}
+	if e.crawlers.sharedCrawlers != nil {
+		errs = append(errs, leave(crawlersKey))
+	}
+	if e.shared != nil && e.memory != nil {
+		errs = append(errs, e.memory.release()) // that of a store in memory is the module's
+	}
+	return errors.Join(errs...)
+}
+
+// waived returns a channel that is closed when these zones, or all, are switched to
+// shadow.
+func (e *engine) waived(zones []string) (<-chan struct{}, func()) {
+	return e.overrides.Shadowed(zones, time.Now())
+}
+
+// hold keeps the shared store open until release, because requests in flight may
+// outlive the config.
+func (e *engine) hold() {
+	if e.shared != nil {
+		e.shared.Hold()
+	}
+}
+
+func (e *engine) release() {
+	if e.shared != nil {
+		e.shared.Release()
+	}
+}
+
+// exempts reports whether the global options exempt a request from all zones.
+func (e *engine) exempts(s *decision.Subject) (bool, error) {
+	if e.exempt == nil {
+		return false, nil
+	}
+	return s.Spares(e.exempt)
+}
+
+// refuseBlockedEverywhere refuses a request if its client is blocked by `block ... everywhere`.
+func (e *engine) refuseBlockedEverywhere(p *decision.Plan) {
+	if len(e.everywhere) == 0 || e.blocks.Empty() {
+		return
+	}
+	for _, z := range e.everywhere {
+		if p.Decided(z.Name) {
+			continue
+		}
+		if c, block, runs := e.blockEverywhere(z, &p.Subject, &p.Buffers); runs {
+			p.RefuseBlocked(z.Rule, &c, block)
+		}
+	}
+}
+
+// blockEverywhere returns the block of a client by a zone whose blocks hold everywhere, if
+// one is known and runs, and a charge that names the bucket. Such a zone is keyed by the
+// address alone and so trusts no devices.
+func (e *engine) blockEverywhere(z *runningZone, s *decision.Subject, b *decision.Buffers) (c leakybucket.Charge, block blocklist.Block, runs bool) {
+	c, _, can := z.BlockedBucket(s, b)
+	if can {
+		block, runs = e.blocks.Believe(s.Request.Context(), &c, e.store)
+	}
+	return c, block, runs
+}
+
+// knownBlock returns the block that makes asking a shared store unnecessary: the
+// store reported it within the last second. While the bucket's shard is down, a reported
+// block counts until it ends. There must be a shared store.
+func (e *engine) knownBlock(c *leakybucket.Charge) (blocklist.Block, bool) {
+	if c.Block == nil {
+		return blocklist.Block{}, false
+	}
+	b, found, fresh := e.blocks.Find(c)
+	return b, found && (fresh || e.shared.DownFor(c))
+}

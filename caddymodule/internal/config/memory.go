@@ -1,0 +1,34 @@
+package config
+
+import (
+	"time"
+
+	"github.com/caddyserver/caddy/v2"
+)
+
+// Memory is the JSON of the memory store: it keeps the buckets in the memory of this process. They survive reloads. A
+// snapshot on disk lets them survive restarts, too.
+type Memory struct {
+	// How many buckets are kept at most. Default: 500000, at some 100 bytes each.
+	// If more are in use, one that would be empty soon is dropped, and its key
+	// starts with an empty bucket. A reload changes the bound. To raise it more
+	// than tenfold, restart.
+	MaxBuckets int `json:"max_buckets,omitempty"`
+
+	// The file in which buckets outlive the process, or `off`. It is read when Caddy
+	// starts, and holds the addresses and digests of keys. Default:
+	// `throttle/buckets.snapshot` in Caddy's data folder. With `off`, a restart empties
+	// all buckets and ends all blocks.
+	Snapshot string `json:"snapshot,omitempty"`
+
+	// How often the snapshot is written, if a bucket has changed. It is also written
+	// when Caddy ends. Default: 30s. After a crash or a `kill -9`, what happened since
+	// the last snapshot is forgotten.
+	SnapshotInterval caddy.Duration `json:"snapshot_interval,omitempty"`
+}
+
+// The bounds of the options of the memory store.
+const (
+	MostBuckets           = 100_000_000
+	LeastSnapshotInterval = 100 * time.Millisecond
+)
