@@ -258,7 +258,7 @@ func included(r *http.Request) bool {
 // decide asks the zones which buckets to charge, and the store whether the charges
 // fit. The result is nil if no zone is concerned. The reader, if not nil, has
 // replaced the request's body and must be ended.
-func (h *throttler) decide(r *http.Request, failed error) (*decision.Result, *body.Reader, error) {
+func (h *throttler) decide(r *http.Request, failed error) (*decision.Result, *body.Ahead, error) {
 	p := decision.NewPlan(r, len(h.zones))
 	defer p.Release()
 	p.Server, p.Overrides = h.server, h.app.overrides.Load()
@@ -398,7 +398,7 @@ func (h *throttler) takeOnce(p *decision.Plan) bool {
 // are free, and simulates that for shadow zones. It returns false if the client left
 // meanwhile. Afterwards res tells whether the request is refused. The buffer, if not
 // nil, has replaced the request's body and must be ended.
-func (h *throttler) admit(r *http.Request, res *decision.Result) (buffer *body.Buffer, stayed bool) {
+func (h *throttler) admit(r *http.Request, res *decision.Result) (buffer *body.Ahead, stayed bool) {
 	if h.plain || !res.Holds() || res.Refused() {
 		return nil, true
 	}
@@ -430,7 +430,7 @@ func (h *throttler) admit(r *http.Request, res *decision.Result) (buffer *body.B
 
 // buffer waits until the request's delay is over, and then buffers its body, as the
 // entry of that index wants it. Of the entries only slots are left after that.
-func (h *throttler) buffer(r *http.Request, since time.Time, entries []admission.Entry, most int64, index int) (*body.Buffer, admission.Result) {
+func (h *throttler) buffer(r *http.Request, since time.Time, entries []admission.Entry, most int64, index int) (*body.Ahead, admission.Result) {
 	delays := slices.Clone(entries)
 	for i := range entries {
 		delays[i].InFlight, entries[i].Delay = 0, 0

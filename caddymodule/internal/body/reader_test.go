@@ -21,7 +21,7 @@ import (
 const kib64 = 64 << 10
 
 // look looks at a body with memory enough.
-func look(r *http.Request, most int64) (*Reader, *Body) {
+func look(r *http.Request, most int64) (*Ahead, *Body) {
 	return NewMemory(1<<30).Look(r, netip.Prefix{}, most)
 }
 

@@ -100,7 +100,7 @@ func (p *Plan) Refused() bool { return p.refused }
 func (p *Plan) Outcomes() []Outcome { return p.outcomes }
 
 // Body returns the reader that has replaced the request's body, or nil.
-func (p *Plan) Body() *body.Reader { return p.reader }
+func (p *Plan) Body() *body.Ahead { return p.reader }
 
 // Decided reports whether the zone of a name has decided about the request already: in
 // this plan, or in an earlier handler.

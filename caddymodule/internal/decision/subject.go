@@ -34,7 +34,7 @@ type Subject struct {
 	addr     netip.Addr
 	text     string       // of addr, as Caddy found it
 	parsed   bool         // addr and text are set
-	reader   *body.Reader // replaces the request's body, once that was read ahead
+	reader   *body.Ahead  // replaces the request's body, once that was read ahead
 	body     *body.Body   // nil if it was not read to its end
 	read     bool         // readBody was called
 	starved  bool         // there was no memory to read it to its end

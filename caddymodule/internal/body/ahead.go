@@ -1,0 +1,261 @@
+package body
+
+import (
+	"errors"
+	"io"
+	"net/http"
+	"net/netip"
+	"strings"
+	"sync/atomic"
+	"time"
+)
+
+const (
+	// patience is how long a client may take to send as much of its body as is
+	// looked at.
+	patience = 5 * time.Second
+
+	// pause is how long a body of unknown length may stand still meanwhile: it
+	// may be one half of a conversation, whose client waits for an answer.
+	pause = time.Second
+
+	// firstRead is how much memory a body gets that is looked at, before it has sent
+	// anything, and smallestPiece how much it gets then, or at once if it is kept in
+	// pieces, of which largestPiece is the largest: clients that send little use little.
+	// In bytes.
+	firstRead     = 512
+	smallestPiece = 4 << 10
+	largestPiece  = 64 << 10
+)
+
+// An Ahead is a request's body of which the beginning was read ahead. It takes the place
+// of the body, and hands on every byte of it. Its Read and Close may be called as those of
+// the body it stands for. A nil *Ahead has read nothing.
+type Ahead struct {
+	source io.ReadCloser
+	memory holding
+	done   chan struct{} // closed when nobody reads ahead any more
+	enough atomic.Bool   // tells the reader to stop after the read it is in
+	came   atomic.Int64  // bytes
+	stands *time.Timer   // ends when no byte has come for a pause; may be nil
+	slow   bool          // the client did not keep the pace
+	first  [firstRead]byte
+
+	// Once done is closed:
+	pieces  [][]byte // read and not handed on yet
+	handed  int      // bytes of the first piece that were
+	err     error    // what reading ended with
+	starved bool     // the memory, or the client's share of it, was full
+}
+
+// readAhead puts an Ahead in the place of a request's body.
+func (m *Memory) readAhead(r *http.Request, client netip.Prefix) *Ahead {
+	a := &Ahead{source: r.Body, memory: holding{memory: m, client: client}, done: make(chan struct{})}
+	r.Body = a
+	return a
+}
+
+// Look reads the body of a request of a client, if it is no longer than most bytes. The
+// reader replaces r.Body; it is nil if nothing of the body was read. The caller
+// must call its End when the request has been answered. The *Body is nil if the
+// body is longer than that, too slow or broken, or if the memory is full; the
+// request can go on all the same, and the rest of the body is handed on as it comes.
+//
+// A body of known length has five seconds to come. One of unknown length may
+// also never stand still for more than a second: gRPC and other conversations
+// would wait for the answer while we wait for them. Types that are known to be
+// conversations are not waited for at all; nor are WebSocket requests that
+// announce a body of unknown length.
+//
+// A CONNECT request has no body (RFC 9110, section 9.3.6): r.Body is a tunnel,
+// such as a WebSocket over HTTP/2, and is left alone. One that announces a
+// length is not understood. An upgrade without a body is a request without a
+// body. The *Body must not be changed.
+func (m *Memory) Look(r *http.Request, client netip.Prefix, most int64) (*Ahead, *Body) {
+	switch tunnel := r.Method == http.MethodConnect; {
+	case none(r) || tunnel && r.ContentLength < 0:
+		return nil, &empty
+	case tunnel || r.ContentLength > most || r.ContentLength < 0 && converses(r):
+		return nil, nil
+	}
+	a, size := m.readAhead(r, client), most+1
+	if r.ContentLength > 0 {
+		size = r.ContentLength + 1 // one more, to see the end
+	} else {
+		a.stands = time.NewTimer(pause)
+		defer a.stands.Stop()
+	}
+	go a.read(size, true)
+	if !a.wait() {
+		a.enough.Store(true)
+		return a, nil
+	}
+	if !errors.Is(a.err, io.EOF) || a.came.Load() > most { // its end may come with the byte that is too much
+		return a, nil
+	}
+	b := &Body{
+		ContentType:     strings.Join(r.Header["Content-Type"], ", "),
+		ContentEncoding: strings.Join(r.Header["Content-Encoding"], ", "),
+	}
+	if len(a.pieces) > 0 {
+		b.Data = a.pieces[0]
+	}
+	return a, b
+}
+
+// Starved reports whether the body was not read to its end because the memory was full.
+// A nil Ahead was not.
+func (a *Ahead) Starved() bool { return a != nil && closed(a.done) && a.starved }
+
+// empty is what all requests without a body share.
+var empty Body
+
+// converses reports whether a body of unknown length is likely to wait for what
+// is answered to it.
+func converses(r *http.Request) bool {
+	return strings.EqualFold(r.Header.Get("Upgrade"), "websocket") || Conversation(r.Header.Get("Content-Type"))
+}
+
+// Conversation reports whether bodies of a type are parts of conversations, or streams
+// without an end, rather than documents.
+func Conversation(contentType string) bool {
+	for _, prefix := range []string{
+		"application/grpc", "application/connect+", "text/event-stream", "multipart/x-mixed-replace",
+	} {
+		if len(contentType) >= len(prefix) && strings.EqualFold(contentType[:len(prefix)], prefix) {
+			return true
+		}
+	}
+	return false
+}
+
+// wait reports whether reading ahead has ended in time.
+func (a *Ahead) wait() bool {
+	whole := time.NewTimer(patience)
+	defer whole.Stop()
+	var stands <-chan time.Time
+	if a.stands != nil {
+		stands = a.stands.C
+	}
+	select {
+	case <-a.done:
+		return true
+	case <-stands:
+	case <-whole.C:
+	}
+	return false
+}
+
+// read reads until size bytes are there, the body ends, the memory is full, or it is told
+// that it is enough. What is there grows with what comes: as one piece if it is to be
+// looked at, or else by more pieces, whose memory comes free one by one.
+func (a *Ahead) read(size int64, whole bool) {
+	defer close(a.done)
+	piece := a.first[:0:min(size, firstRead)]
+	if !whole {
+		piece = make([]byte, 0, min(size, smallestPiece))
+	}
+	if a.starved = !a.memory.take(int64(cap(piece))); a.starved {
+		return
+	}
+	for a.fill(&piece); len(piece) == cap(piece) && a.came.Load() < size && a.err == nil && !a.enough.Load(); a.fill(&piece) {
+		more := max(2*int64(cap(piece)), smallestPiece)
+		if whole {
+			more = min(more, size) - int64(cap(piece))
+		} else {
+			more = min(more, largestPiece, size-a.came.Load())
+		}
+		if a.starved = !a.memory.take(more); a.starved {
+			break
+		}
+		if whole {
+			piece = append(make([]byte, 0, int64(cap(piece))+more), piece...)
+		} else {
+			a.pieces = append(a.pieces, piece)
+			piece = make([]byte, 0, more)
+		}
+	}
+	a.pieces = append(a.pieces, piece)
+}
+
+// fill reads until a piece is full.
+func (a *Ahead) fill(piece *[]byte) {
+	for p := *piece; len(p) < cap(p) && a.err == nil && !a.enough.Load(); *piece = p {
+		var n int
+		n, a.err = a.source.Read(p[len(p):cap(p)])
+		p = p[:len(p)+n]
+		if a.came.Add(int64(n)); n > 0 && a.stands != nil {
+			a.stands.Reset(pause)
+		}
+	}
+}
+
+// Read implements io.Reader: first what was read ahead, then the rest.
+func (a *Ahead) Read(p []byte) (int, error) {
+	<-a.done
+	for len(a.pieces) > 0 {
+		piece := a.pieces[0]
+		n := copy(p, piece[a.handed:])
+		if a.handed += n; a.handed < len(piece) {
+			return n, nil
+		}
+		a.pieces[0], a.handed = nil, 0
+		a.pieces = a.pieces[1:]
+		a.memory.give(int64(cap(piece)))
+		if n > 0 {
+			return n, nil
+		}
+	}
+	if a.err != nil {
+		return 0, a.err
+	}
+	return a.source.Read(p)
+}
+
+// Close implements io.Closer.
+func (a *Ahead) Close() error { return a.source.Close() }
+
+// End stops reading ahead, even if the client sends nothing, and gives the memory back.
+// Call it when the request has been answered, and before its handler returns: the server
+// takes the body back then. It does not wait for the client; a read that cannot be
+// interrupted ends with the connection. What was read ahead can still be read, such as by
+// error routes. It does nothing if a is nil.
+func (a *Ahead) End(w http.ResponseWriter) {
+	if a == nil {
+		return
+	}
+	a.enough.Store(true)
+	if !closed(a.done) && http.NewResponseController(w).SetReadDeadline(time.Now()) == nil {
+		<-a.done
+	}
+	a.memory.end()
+}
+
+// Received reports whether the client has sent all of a request's body, as far
+// as is known. An HTTP/1 connection on which it has not cannot be used for
+// another request: a refusal should close it. It may be asked before Look, after
+// it, or without it, and concurrently with reading.
+func Received(r *http.Request) bool {
+	return none(r) || received(r.Body)
+}
+
+func received(body io.ReadCloser) bool {
+	switch b := body.(type) {
+	case *sentBody:
+		return b.over.Load() || received(b.ReadCloser)
+	case *Paced:
+		return received(b.source)
+	case *Ahead:
+		return closed(b.done) && errors.Is(b.err, io.EOF)
+	}
+	return false
+}
+
+func closed(done <-chan struct{}) bool {
+	select {
+	case <-done:
+		return true
+	default:
+		return false
+	}
+}
