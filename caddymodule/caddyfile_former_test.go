@@ -15,8 +15,13 @@ import (
 // suggested is what an error says to write instead.
 var suggested = regexp.MustCompile(`(?s)in zone "pages": want (.*), at Caddyfile:\d+$`)
 
-func adaptZone(lines string) error {
-	file := "http://example.com {\n\tthrottle {\n\t\tzone pages {\n" + lines + "\n\t\t}\n\t}\n}\n"
+func adaptZone(lines string) error { return adaptThrottle("zone pages {\n" + lines + "\n}") }
+
+func adaptThrottle(lines string) error {
+	return adapts("http://example.com {\n\tthrottle {\n" + lines + "\n\t}\n}\n")
+}
+
+func adapts(file string) error {
 	_, _, err := caddyconfig.GetAdapter("caddyfile").Adapt([]byte(file), map[string]any{"filename": "Caddyfile"})
 	return err
 }
@@ -107,5 +112,46 @@ func TestATranslationSeesWhatStandsBesideTheWord(t *testing.T) {
 		if err := adaptZone(words); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%q: got %v, want %s", words, err, want)
 		}
+	}
+}
+
+// A suggestion that is pasted in place of what it is about adapts.
+func TestASuggestionPastedInPlaceAdapts(t *testing.T) {
+	for _, test := range []struct{ throttle, want, pasted string }{
+		{"zone a {\nlimit 120 2/s\nnodelay\n}", "remove it: the zone has limit 120 2/s already", "zone a {\nlimit 120 2/s\n}"},
+		{"zone a {\nlimit 120 2/s\nburst 10\n}", "remove it: the zone has limit 120 2/s already", "zone a {\nlimit 120 2/s\n}"},
+		{"zone a {\nwindow 1m\nlimit 120 2/s\n}", "remove it: the zone has limit 120 2/s already", "zone a {\nlimit 120 2/s\n}"},
+		{"zone a {\nlimit 100\nwindow 1h\n}", "limit 100 100/1h", "zone a {\nlimit 100 100/1h\n}"},
+		{"zone a {\nwindow 1h\nlimit 100\n}", "want limit 100 100/1h", "zone a {\nlimit 100 100/1h\n}"},
+		{"zone a {\nrate 2r/s\nburst 10\n}", "want limit 11 2/s", "zone a {\nlimit 11 2/s\n}"},
+		{"zone a {\nburst 10\nrate 2r/s\n}", "want limit 11 2/s", "zone a {\nlimit 11 2/s\n}"},
+		{"zone a {\nrank member told X-User\n}", "rank member told X-User *_session", "zone a {\nin_flight 5 {\nshare\nrank member told X-User *_session\n}\n}"},
+		{"zone a {\nlimit 120 2/s\nshare\n}", "want a zone of its own, since share and limit exclude each other:\nzone turns {\n\tin_flight 5 {\n\tshare\n}\n}", "zone a {\nlimit 120 2/s\n}\nzone turns {\n\tin_flight 5 {\n\tshare\n}\n}"},
+		{"zone a {\nlimit 120 2/s\nwhitelist 192.0.2.1 198.51.100.0/24\n}", "want exempt client_ip 192.0.2.1 198.51.100.0/24", "zone a {\nlimit 120 2/s\nexempt client_ip 192.0.2.1 198.51.100.0/24\n}"},
+		{"zone a {\nlimit 120 2/s\nblacklist 192.0.2.1 192.0.2.2\n}", "want override 192.0.2.1 deny\noverride 192.0.2.2 deny", "zone a {\nlimit 120 2/s\noverride 192.0.2.1 deny\noverride 192.0.2.2 deny\n}"},
+		{"pages 120 2/s", "want\nzone pages {\n\tlimit 120 2/s\n}", "zone pages {\n\tlimit 120 2/s\n}"},
+		{"limit 120 2/s", "want\nzone pages {\n\tlimit 120 2/s\n}", "zone pages {\n\tlimit 120 2/s\n}"},
+		{"zone a {\nlimit 120 2/s\nenforce 10%\n}", "did you mean 10?", "zone a {\nlimit 120 2/s\nenforce 10\n}"},
+		{"zone a {\nlimit 120 2/s\nrefusal jitter 20%\n}", "did you mean 20?", "zone a {\nlimit 120 2/s\nrefusal jitter 20\n}"},
+		{"zone a {\nlimit 120 2/s\nshadow 50%\n}", "did you mean enforce 50?", "zone a {\nlimit 120 2/s\nenforce 50\n}"},
+		{"zone a {\nrps 10\n}", "want limit 10 10/s", "zone a {\nlimit 10 10/s\n}"},
+		{"zone a {\nrequests_per_minute 60\nburst 20\n}", "want limit 20 60/m", "zone a {\nlimit 20 60/m\n}"},
+		{"zone a {\nmax_events 100\nwindow 1m\n}", "want limit 100 100/1m", "zone a {\nlimit 100 100/1m\n}"},
+		{"zone a {\nlimit 120 2\n}", "the rate has no unit: limit 120 2/s", "zone a {\nlimit 120 2/s\n}"},
+	} {
+		err := adaptThrottle(test.throttle)
+		if err == nil || !strings.Contains(err.Error(), test.want) {
+			t.Errorf("%s: got %v, want %s", test.throttle, err, test.want)
+		}
+		if err := adaptThrottle(test.pasted); err != nil {
+			t.Errorf("%s: got %v for what it suggests", test.throttle, err)
+		}
+	}
+	err := adapts("http://example.com {\n\tthrottle pages 2r/s burst=10\n}\n")
+	if want := "want throttle pages 11 2/s"; err == nil || !strings.Contains(err.Error(), want) {
+		t.Errorf("got %v, want %s", err, want)
+	}
+	if err := adapts("http://example.com {\n\tthrottle pages 11 2/s\n}\n"); err != nil {
+		t.Error(err)
 	}
 }

@@ -97,7 +97,19 @@ func besideWords() []string { return OptionNames(func(o ZoneOption) bool { retur
 
 // misplacedOption reports a word that is no option in a block of zones.
 func misplacedOption(d *caddyfile.Dispenser, where string, known []string, zones []*zoneReader) error {
+	words := append([]string{d.Val()}, d.RemainingArgs()...)
+	for range words[1:] {
+		d.Prev()
+	}
+	if limit := words[1:]; len(limit) == 2 && config.CheckZoneName(words[0]) == nil {
+		if _, err := parseLimit(limit); err == nil && OptionNamed(words[0]) < 0 {
+			return d.Errf("unknown option %q in %s: want\n%s", words[0], where, block("zone "+words[0], "limit "+strings.Join(limit, " ")))
+		}
+	}
 	if OptionNamed(d.Val()) >= 0 {
+		if d.Val() == "limit" && len(zones) == 0 {
+			return d.Errf("limit cannot stand beside the zones in %s: want\n%s", where, block("zone pages", strings.Join(words, " ")))
+		}
 		if last := len(zones) - 1; last >= 0 && zones[last].zone.Reference() {
 			return d.Errf("%s cannot stand beside the zones in %s: is a { missing after zone %s?", d.Val(), where, zones[last].zone.Name)
 		}
@@ -402,6 +414,10 @@ func checkLine(words []string) error {
 	}
 	if slices.Contains(config.MatcherWords, first) && strings.HasPrefix(words[1], "/") {
 		return fmt.Errorf("no zone name before %s, which is a matcher: want throttle %s", first, strings.Join(words[1:], " "))
+	}
+	if found := nginxLimit.FindStringSubmatch(strings.Join(words[1:], " ")); found != nil {
+		_, limit, _ := strings.Cut(fromNginx([]string{"rate=" + found[1] + "r/" + found[2], "burst=" + found[3], "nodelay"}, nil), " ")
+		return fmt.Errorf("want throttle %s %s", first, limit)
 	}
 	previous := words[len(words)-2]
 	at := 1 + max(0, slices.IndexFunc(words[1:], rate)) // the first leak, if there is one

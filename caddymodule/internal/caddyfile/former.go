@@ -187,20 +187,67 @@ func inBlock(option string, z zoneLines, lines ...string) string {
 	return block(z.line(option, standard), lines...)
 }
 
+// inTurns returns in_flight with lines in its block, in a zone of its own if this one has
+// what excludes share.
+func inTurns(z zoneLines, lines ...string) string {
+	for _, option := range []string{"limit", "delay", "block", "cost", "settle"} {
+		if _, excludes := z.after(option); excludes {
+			return "a zone of its own, since share and " + option + " exclude each other:\n" + block("zone turns", block("in_flight 5", lines...))
+		}
+	}
+	return inBlock("in_flight", z, lines...)
+}
+
 // block returns lines in the block behind a head, as a Caddyfile has them.
 func block(head string, lines ...string) string {
 	return head + " {\n\t" + strings.Join(lines, "\n\t") + "\n}"
 }
 
+// limited returns what to say of a word about the limit in a zone that has a whole one, or "".
+func (z zoneLines) limited() string {
+	words, _ := z.after("limit")
+	if len(words) != 2 {
+		return ""
+	}
+	if _, err := leakybucket.ParseLimit(strings.Join(words, " ")); err != nil {
+		return ""
+	}
+	return removeIt + "the zone has limit " + strings.Join(words, " ") + " already"
+}
+
+// removeIt begins what is said of a line that nothing replaces.
+const removeIt = "remove it: "
+
+// window returns how long other limiters count for, or "".
+func (z zoneLines) window() string {
+	return z.first("", "window", "period", "interval", "per", "every", "duration")
+}
+
+// perUnit are words of rates that have the unit in their names.
+var perUnit = map[string]string{
+	"rps": "s", "requests_per_second": "s", "rpm": "m", "requests_per_minute": "m", "rph": "h", "requests_per_hour": "h",
+}
+
 // toLimit returns the translation of a word that gives the burst or the rate, one of which
 // may stand on a line of its own.
 func toLimit(_ []string, z zoneLines) string {
+	if whole := z.limited(); whole != "" {
+		return whole
+	}
+	if nginxRate.MatchString(z.first("", "rate")) {
+		return fromNginx(nil, z)
+	}
 	limit, _ := z.after("limit")
 	limit = slices.Concat(limit, []string{"", ""})
-	capacity := cmp.Or(z.first("", "capacity", "burst", "events", "requests", "max_tokens", "tokens", "bucket_size", "average", "count"), limit[0])
-	leak := cmp.Or(z.first("", "leak", "rate", "average", "refill_rate", "events", "requests", "count"), limit[1])
+	capacity := cmp.Or(z.first("", "capacity", "burst", "events", "max_events", "requests", "max_tokens", "tokens", "bucket_size", "average", "count"), limit[0])
+	leak := cmp.Or(z.first("", "leak", "rate", "average", "refill_rate", "events", "max_events", "requests", "count"), limit[1], limit[0])
+	for word, unit := range perUnit {
+		if number := z.first("", word); number != "" {
+			capacity, leak = cmp.Or(capacity, number), number+"/"+unit
+		}
+	}
 	if _, err := leakybucket.ParseRate(leak); err != nil {
-		leak = perWindow(leak, z.first("", "window", "period", "interval", "per", "every", "duration"))
+		leak = perWindow(leak, z.window())
 	}
 	if _, err := leakybucket.ParseCapacity(capacity); err != nil {
 		capacity = "120"
@@ -226,7 +273,14 @@ var nginxRate = regexp.MustCompile(`^(\d+)r/([sm])$`)
 // fromNginx translates rate=10r/s burst=20 nodelay. A burst of nginx is what may come beside
 // the one request that is due.
 func fromNginx(words []string, z zoneLines) string {
-	rate, burst, delays := "2/s", 0, true
+	if whole := z.limited(); whole != "" {
+		return whole
+	}
+	rate, delays := "2/s", true
+	burst, _ := tokens.ParseWhole(0, config.MostAtOnce)(z.first("0", "burst")) // not as nginx has it, so nothing waits
+	if burst > 0 {
+		delays = false
+	}
 	all := slices.Clone(words)
 	for _, line := range z {
 		all = append(all, line...)
@@ -267,6 +321,12 @@ func meantLimit(words []string) string {
 	if found := nginxLimit.FindStringSubmatch(text); found != nil {
 		return "want " + fromNginx([]string{"rate=" + found[1] + "r/" + found[2], "burst=" + found[3], found[4]}, nil)
 	}
+	if len(words) == 2 {
+		_, number := leakybucket.ParseCost(words[0])
+		if _, err := leakybucket.ParseRate(words[1] + "/s"); number && err == nil {
+			return fmt.Sprintf("the rate has no unit: limit %s %s/s", words[0], words[1])
+		}
+	}
 	if len(words) > 2 {
 		if found := spelledRate.FindStringSubmatch(strings.Join(words[1:], " ")); found != nil {
 			return fmt.Sprintf("want limit %s %s/%s", words[0], found[1], found[2])
@@ -296,16 +356,32 @@ func parseAddress(word string) (netip.Prefix, error) {
 	return netip.PrefixFrom(address, address.BitLen()), err
 }
 
+// addresses returns the words that are addresses or networks, or else an example.
+func addresses(words []string) []string {
+	found := slices.DeleteFunc(slices.Clone(words), func(word string) bool { _, err := parseAddress(word); return err != nil })
+	if len(found) == 0 {
+		return []string{"203.0.113.7"}
+	}
+	return found
+}
+
 // FormerWords are the words of the former grammar and of other limiters.
 var FormerWords map[string]translation
 
 func init() {
-	toWorkers, toExempt := tokens.ParseWhole(1, config.MostAtOnce), filled("exempt client_ip %s", "203.0.113.0/24", parseAddress)
-	exempting := func(words []string, z zoneLines) string {
+	toWorkers := tokens.ParseWhole(1, config.MostAtOnce)
+	exempting := func(words []string, _ zoneLines) string {
 		if len(words) == 2 && words[0] == "path" && config.CheckPathList(words[1:]) == nil {
 			return "exempt path " + words[1]
 		}
-		return toExempt(words, z)
+		return "exempt client_ip " + strings.Join(addresses(words), " ")
+	}
+	denying := func(words []string, _ zoneLines) string {
+		all := addresses(words)
+		for i, address := range all {
+			all[i] = "override " + address + " deny"
+		}
+		return strings.Join(all, "\n")
 	}
 	FormerWords = map[string]translation{
 		"max_wait": toWaits("wait", "8s"), "max_waiting": toWaits("queue", "200"), "queue": toWaits("queue", "200"),
@@ -324,15 +400,18 @@ func init() {
 			if len(words) == 0 || !slices.Contains(config.SourceWords, words[0]) {
 				words = nil
 			}
-			return inBlock("in_flight", z, strings.TrimSpace("share "+strings.Join(words, " ")))
+			return inTurns(z, strings.TrimSpace("share "+strings.Join(words, " ")))
 		},
 		"rank": func(words []string, z zoneLines) string {
-			if len(words) < 3 {
+			switch {
+			case len(words) < 3:
 				words = strings.Fields("member issued wordpress_logged_in_*")
+			case words[1] == "told":
+				words = append(words[:3:3], "*_session")
 			}
-			return inBlock("in_flight", z, "share", "rank "+strings.Join(words, " "))
+			return inTurns(z, "share", "rank "+strings.Join(words, " "))
 		},
-		"pass": func(_ []string, z zoneLines) string { return inBlock("in_flight", z, "share", "pass off") },
+		"pass": func(_ []string, z zoneLines) string { return inTurns(z, "share", "pass off") },
 		"message": func(words []string, _ zoneLines) string {
 			text := strings.Trim(strings.Join(words, " "), "\"")
 			if config.CheckMessage(text) != nil {
@@ -358,12 +437,13 @@ func init() {
 		},
 	}
 	for words, to := range map[string]translation{
-		"capacity leak burst average events requests count window period interval max_tokens tokens bucket_size refill_rate refill": toLimit,
+		"capacity leak burst average events requests count window period interval max_tokens tokens bucket_size refill_rate refill max_events": toLimit,
+		strings.Join(slices.Collect(maps.Keys(perUnit)), " "):         toLimit,
 		"limit_req limit_req_zone":                                    fromNginx,
 		"dry_run dryrun limit_req_dry_run log_only track report_only": func([]string, zoneLines) string { return "shadow" },
 		"server_timing": func([]string, zoneLines) string { return "shadow server_timing" },
 		"whitelist allowlist safelist bypass allow skip ignore":                                       exempting,
-		"blacklist denylist blocklist deny":                                                           filled("override %s deny", "203.0.113.7", parseAddress),
+		"blacklist denylist blocklist deny":                                                           denying,
 		"ban penalty ban_time bantime block_duration timeout":                                         filled("block %s", "10m", tokens.ParseDuration),
 		"concurrency limit_conn limit_conn_zone max_concurrent max_connections max_conns connections": filled("in_flight %s", "5", toWorkers),
 		"workers": filled("settle seconds %s", "5", toWorkers),

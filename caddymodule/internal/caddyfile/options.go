@@ -117,12 +117,18 @@ func parseRoute(z *config.Zone, d *caddyfile.Dispenser) error {
 	return nil
 }
 
-func parseZoneLimit(z *config.Zone, d *caddyfile.Dispenser) error {
-	limit, err := parseLimit(d.RemainingArgs())
-	if err != nil {
-		return d.WrapErr(err)
+func parseZoneLimit(r *zoneReader) error {
+	words := r.RemainingArgs()
+	if len(words) == 1 && r.lines.window() != "" {
+		if _, plain := leakybucket.ParseCost(words[0]); plain {
+			return r.Errf("limit %s: the rate is missing: limit %[1]s %s", words[0], perWindow(words[0], r.lines.window()))
+		}
 	}
-	z.Limit = limit
+	limit, err := parseLimit(words)
+	if err != nil {
+		return r.WrapErr(err)
+	}
+	r.zone.Limit = limit
 	return nil
 }
 

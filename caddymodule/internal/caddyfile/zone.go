@@ -190,7 +190,7 @@ var ZoneOptions = []ZoneOption{
 	}},
 	{Name: "key", syntax: "<source>...", head: parseKeyWords, Details: keyDetails},
 	{Name: "route", syntax: "<name> <path>...", Repeats: true, parse: plain(parseRoute)},
-	{Name: "limit", syntax: "<capacity> <leak>", parse: plain(parseZoneLimit)},
+	{Name: "limit", syntax: "<capacity> <leak>", parse: parseZoneLimit},
 	{Name: "override", syntax: overridefile.Syntax, Repeats: true, parse: plain(parseOverride)},
 	{Name: "override_file", syntax: "<file>", parse: plain(parseOverrideFile)},
 	{Name: "cost", syntax: "[<matcher>] <n>|<placeholder>|body_items [<path>]|body_bytes <unit> { <request matchers> }", Repeats: true, parse: func(r *zoneReader) error {
@@ -282,7 +282,9 @@ func (r *zoneReader) parseOption() error {
 
 func (r *zoneReader) unknownOption() error {
 	where := fmt.Sprintf("zone %q", r.zone.Name)
-	if line := r.lines.translate(r.Dispenser); line != "" {
+	if line := r.lines.translate(r.Dispenser); strings.HasPrefix(line, removeIt) {
+		return r.Errf("unknown option %q in %s: %s", r.Val(), where, line)
+	} else if line != "" {
 		return r.Errf("unknown option %q in %s: want %s", r.Val(), where, line)
 	}
 	return tokens.UnknownOption(r.Dispenser, where, OptionNames(func(ZoneOption) bool { return true }))
@@ -398,6 +400,9 @@ func (r *zoneReader) once(o *ZoneOption, d *detail) error {
 func (r *zoneReader) unknownDetail(o *ZoneOption, words []string) error {
 	if OptionNamed(words[0]) >= 0 {
 		return r.Errf("unexpected %q after %s: want a line for each option", words[0], o.Name)
+	}
+	if percent, err := tokens.ParseWhole(1, 100)(strings.TrimSuffix(words[0], "%")); err == nil && o.Name == "shadow" {
+		return r.Errf("unexpected %q after shadow, which is for all keys: did you mean enforce %d?", words[0], percent)
 	}
 	names := detailNames(o)
 	if meant := otherDetails[words[0]]; slices.Contains(names, meant) {

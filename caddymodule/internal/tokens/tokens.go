@@ -94,6 +94,11 @@ func OneOf(words ...string) func(string) (string, error) {
 func ParseWhole(least, most int) func(string) (int, error) {
 	return func(word string) (int, error) {
 		n, err := strconv.Atoi(word)
+		if bare, percent := strings.CutSuffix(word, "%"); percent && len(bare) > 0 {
+			if n, err := strconv.Atoi(bare); err == nil && n >= least && n <= most {
+				return 0, fmt.Errorf("invalid number %q: did you mean %s?", word, bare)
+			}
+		}
 		if err != nil || n < least || n > most {
 			return 0, fmt.Errorf("invalid number %q: want one from %d to %d", word, least, most)
 		}
