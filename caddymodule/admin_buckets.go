@@ -11,8 +11,8 @@ import (
 	"time"
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/admin/wire"
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/decision"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/override"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/rule"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/sharedstore"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
 	bucketkey "github.com/caddy-throttle/caddy-throttle/leakybucket/key"
@@ -25,17 +25,17 @@ var sourceNames = map[override.Source]string{override.OfZone: "zone", override.O
 // describe returns a bucket with its limit, but without its state.
 func (a *engine) describe(z *runningZone, name string, shadow bool) (b wire.Bucket, limit leakybucket.Limit) {
 	entry, by, place := z.Override(name)
-	rule, limit := entry.Rule, entry.Limit
+	limit = entry.Limit
 	b = wire.Bucket{Zone: z.Name, Key: name, Shadow: shadow, By: sourceNames[by], From: place}
-	account, set, now := decision.AccountOf(name), a.overrides.Load(), time.Now()
+	account, set, now := rule.AccountOf(name), a.overrides.Load(), time.Now()
 	if shadow {
 		b.Group = z.group(set)
 	}
 	if set.Limit(z.Name, account, now) != nil {
 		b.By, b.From = "run_time", set.Limit(z.Name, account, now).Text
-		rule, limit = set.Apply(z.Name, account, rule, limit, z.Dearest, now)
+		entry.Rule, limit = set.Apply(z.Name, account, entry.Rule, limit, z.Dearest, now)
 	}
-	b.Rule, b.Capacity, b.Leak = ruleNames[rule], limit.Capacity, limit.Leak
+	b.Rule, b.Capacity, b.Leak = ruleNames[entry.Rule], limit.Capacity, limit.Leak
 	return b, limit
 }
 
@@ -222,8 +222,8 @@ func (a *engine) adminWhy(ctx context.Context, in *adminInput) (any, error) {
 		if policy := z.Unlisted(own); named && policy != "" {
 			result.Unlisted = append(result.Unlisted, wire.UnlistedKey{Zone: z.Name, Key: own, Policy: string(policy)})
 			own = ""
-			if policy == decision.Share {
-				own = decision.SharedBucket
+			if policy == rule.Share {
+				own = rule.SharedBucket
 			}
 		}
 		for _, shadow := range []bool{false, true} {
@@ -232,7 +232,7 @@ func (a *engine) adminWhy(ctx context.Context, in *adminInput) (any, error) {
 				complete, result.Problem = false, err.Error()
 			}
 			result.Complete = result.Complete && complete
-			if own == decision.SharedBucket {
+			if own == rule.SharedBucket {
 				names = append(names, own)
 			}
 			for _, name := range names {

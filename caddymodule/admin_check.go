@@ -22,6 +22,7 @@ import (
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/body"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/decision"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/routes"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/rule"
 )
 
 // adminCheck says which zones would charge a request. It follows the request through the
@@ -42,7 +43,7 @@ func (a *engine) adminCheck(ctx context.Context, in *adminInput) (any, error) {
 		if err != nil {
 			return nil, err
 		}
-		subject := decision.NewSubject(r)
+		subject := rule.NewSubject(r)
 		if way.result.Exempt, err = a.exempts(&subject); err != nil || way.result.Exempt {
 			return way.result, err
 		}
@@ -68,7 +69,7 @@ func (c *requestCheck) reach(h *throttler, r *http.Request) error {
 		return err
 	}
 	c.result.Directives++
-	subject := decision.NewSubject(r)
+	subject := rule.NewSubject(r)
 	subject.Overrides = c.app.overrides.Load()
 	if subject.BanLeft() > 0 {
 		by := bannedBy(slices.Values(h.zones), &subject)
@@ -90,7 +91,7 @@ func (c *requestCheck) reach(h *throttler, r *http.Request) error {
 		if c.charged[z.Name] || c.result.Banned {
 			continue
 		}
-		bucket, _, runs := c.app.blockEverywhere(z, &subject, new(decision.Buffers))
+		bucket, _, runs := c.app.blockEverywhere(z, &subject, new(rule.Buffers))
 		if !runs {
 			continue
 		}
@@ -98,7 +99,7 @@ func (c *requestCheck) reach(h *throttler, r *http.Request) error {
 		if err != nil {
 			return err
 		}
-		c.add(z, &wire.CheckedZone{Bucket: b, Reason: decision.Blocked.String()})
+		c.add(z, &wire.CheckedZone{Bucket: b, Reason: rule.Blocked.String()})
 	}
 	return nil
 }
@@ -106,7 +107,7 @@ func (c *requestCheck) reach(h *throttler, r *http.Request) error {
 // add adds what a zone would do.
 func (c *requestCheck) add(z *runningZone, charge *wire.CheckedZone) {
 	if c.result.Banned {
-		charge.Fits, charge.Reason = false, decision.Banned.String()
+		charge.Fits, charge.Reason = false, rule.Banned.String()
 	}
 	c.charged[z.Name] = true
 	charge.Directive = c.result.Directives
@@ -152,12 +153,12 @@ func (a *engine) check(ctx context.Context, z *runningZone, r *http.Request) (re
 	p := decision.NewPlan(r, 1)
 	defer p.Release()
 	p.Overrides = a.overrides.Load()
-	if err := p.Evaluate(z.Rule, nil); err != nil {
+	if err := p.Evaluate(z.Zone, nil); err != nil {
 		return nil, err
 	}
 	if p.Unread() > 0 {
 		p.ReadBody(body.NewMemory(math.MaxInt64)) // it is in memory already
-		if err := p.Evaluate(z.Rule, nil); err != nil {
+		if err := p.Evaluate(z.Zone, nil); err != nil {
 			return nil, err
 		}
 	}
@@ -166,7 +167,7 @@ func (a *engine) check(ctx context.Context, z *runningZone, r *http.Request) (re
 		return nil, nil
 	}
 	o := &outcomes[0]
-	result = &wire.CheckedZone{Fits: o.Reason() == decision.None, Reason: o.Reason().String()}
+	result = &wire.CheckedZone{Fits: o.Reason() == rule.None, Reason: o.Reason().String()}
 	if o.Limit.Capacity == 0 {
 		result.Bucket, _ = a.describe(z, o.Key, o.Shadow != 0)
 		return result, nil
@@ -178,11 +179,11 @@ func (a *engine) check(ctx context.Context, z *runningZone, r *http.Request) (re
 	result.Capacity, result.Leak, result.Cost = limit.Capacity, limit.Leak, o.Cost
 	switch {
 	case limit.Oversize(result.Cost):
-		result.Fits, result.Reason = false, decision.Oversize.String()
+		result.Fits, result.Reason = false, rule.Oversize.String()
 	case result.Blocked > 0:
-		result.Fits, result.Reason = false, decision.Blocked.String()
+		result.Fits, result.Reason = false, rule.Blocked.String()
 	case limit.Below(o.Ceiling).TimeToFit(result.Level, result.Cost) > 0:
-		result.Fits, result.Reason = false, decision.Capacity.String()
+		result.Fits, result.Reason = false, rule.Capacity.String()
 	}
 	return result, nil
 }

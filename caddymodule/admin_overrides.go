@@ -6,8 +6,8 @@ import (
 	"time"
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/admin/wire"
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/decision"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/override"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/rule"
 )
 
 // networkOf parses an address or a network. An IPv6 address stands for its /64, as
@@ -154,7 +154,7 @@ func (a *engine) adminLimit(_ context.Context, in *adminInput) (any, error) {
 	if err != nil {
 		return nil, wrong(err)
 	}
-	if account := decision.AccountOf(o.Key); account != o.Key {
+	if account := rule.AccountOf(o.Key); account != o.Key {
 		return nil, badRequest("invalid key %q: a device has the limit of its account: want %s", o.Key, account)
 	}
 	o.Key = z.BucketOf(o.Key)

@@ -16,6 +16,7 @@ import (
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/admin/wire"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/decision"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/override"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/rule"
 )
 
 // decisionCounts are the requests of a zone by decision.
@@ -265,7 +266,7 @@ func (z *runningZone) group(set *override.Set) string {
 	for _, h := range z.handlers {
 		for _, other := range h.zones {
 			name, group := other.Name, other.Group(set)
-			if other == z || group != 0 && (group != own || group == decision.ShadowOwn) {
+			if other == z || group != 0 && (group != own || group == rule.ShadowOwn) {
 				continue
 			}
 			if other.Enforce < 100 {

@@ -14,8 +14,9 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/caddy-throttle/caddy-throttle/leakybucket"
 	"github.com/caddyserver/caddy/v2"
+
+	"github.com/caddy-throttle/caddy-throttle/leakybucket"
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/admin/wire"
 )

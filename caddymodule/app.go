@@ -8,12 +8,13 @@ import (
 	"slices"
 	"time"
 
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/config"
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/decision"
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/sharedstore"
 	"github.com/caddyserver/caddy/v2"
 	"github.com/caddyserver/caddy/v2/caddyconfig"
 	"go.uber.org/zap"
+
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/config"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/rule"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/sharedstore"
 )
 
 func init() {
@@ -149,7 +150,7 @@ func (a *App) provisionZone(ctx caddy.Context, definition *config.Zone) (*runnin
 	if err := config.CheckZoneName(definition.Name); err != nil {
 		return nil, err
 	}
-	rule, err := definition.Compile(a.engine.plans)
+	compiled, err := definition.Compile(a.engine.plans)
 	if err != nil {
 		return nil, err
 	}
@@ -164,24 +165,24 @@ func (a *App) provisionZone(ctx caddy.Context, definition *config.Zone) (*runnin
 		return z, nil
 	}
 	doubts := definition.Doubts() // of matchers, which Caddy drops when it has loaded them
-	if err := definition.Load(ctx, rule); err != nil {
+	if err := definition.Load(ctx, compiled); err != nil {
 		return nil, err
 	}
-	if a.Shadow && rule.Shadow == 0 {
-		rule.Shadow = decision.ShadowGlobal
+	if a.Shadow && compiled.Shadow == 0 {
+		compiled.Shadow = rule.ShadowGlobal
 	}
 	full, sources := definition.WithDefaults(), definition.Key.Given()
 	options := zoneOptions{
 		definition:   text,
 		inventable:   config.Inventable(sources) && full.Key.Unlisted == "",
-		common:       definition.Limit != "" && rule.Match == nil && !rule.Key.HasAddress() && !config.Inventable(sources),
+		common:       definition.Limit != "" && compiled.Match == nil && !compiled.Key.HasAddress() && !config.Inventable(sources),
 		readsHeaders: config.ReadsHeaders(sources),
 		everywhere:   definition.Block != nil && definition.Block.Everywhere,
 		overrideFile: definition.OverrideFile,
 	}
 	options.policy, _ = sharedstore.ParsePolicy(cmp.Or(definition.OnStoreError, a.OnStoreError)) // both have been checked
 	options.logLimit, _ = config.ParseLogRefused(full.Refusal.Log)                               // which has been checked
-	z, err := a.engine.addZone(ctx, rule, options)
+	z, err := a.engine.addZone(ctx, compiled, options)
 	if err != nil {
 		return nil, fmt.Errorf("zone %q: %w", definition.Name, err)
 	}

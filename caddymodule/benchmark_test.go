@@ -14,7 +14,7 @@ import (
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/config"
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/decision"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/rule"
 )
 
 // handlerOf returns a handler with zones that are charged together, all of one
@@ -43,9 +43,9 @@ func handlerOf(t testing.TB, zones int, limit string) *Handler {
 // keysOnly returns a function that only builds keys, as any handler with keys
 // must.
 func keysOnly(h *Handler) func(http.ResponseWriter, *http.Request) {
-	var buffers decision.Buffers
+	var buffers rule.Buffers
 	return func(_ http.ResponseWriter, r *http.Request) {
-		s := decision.NewSubject(r)
+		s := rule.NewSubject(r)
 		for _, z := range h.running.zones {
 			if key, charged := z.Bucket(&s, &buffers); !charged || key == "" {
 				panic("no key")

@@ -108,7 +108,7 @@ func TestOfSeveralZonesTheLongestWaitCounts(t *testing.T) {
 		wantCounts(t, "slow", map[string]float64{"admitted": 2, "delayed": 3})
 		wantCounts(t, "plain", map[string]float64{"admitted": 5})
 		o := visits[4].result.Decisive()
-		if got := o.Rule.Name; got != "slow" && got != "quick" {
+		if got := o.Zone.Name; got != "slow" && got != "quick" {
 			t.Errorf("got %s as the deciding zone, want one that delays", got)
 		}
 		emptyRooms(t, "quick", "slow", "plain")

@@ -12,8 +12,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/config"
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/decision"
 	logreplay "github.com/caddy-throttle/caddy-throttle/caddymodule/internal/replay"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/rule"
 )
 
 func logsPage(t *testing.T) string {
@@ -130,8 +130,8 @@ func TestTheDocumentationListsTheReasons(t *testing.T) {
 	for _, found := range regexp.MustCompile("(?m)^\\| `(\\w+)` \\|.*\\| (yes|no) \\|$").FindAllStringSubmatch(table, -1) {
 		documented = append(documented, found[1]+" "+found[2])
 	}
-	for why := range decision.Reasons {
-		if why != decision.None {
+	for why := range rule.Reasons {
+		if why != rule.None {
 			want = append(want, why.String()+" "+map[bool]string{true: "yes", false: "no"}[why.Waits()])
 		}
 	}

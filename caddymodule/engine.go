@@ -7,17 +7,19 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/caddyserver/caddy/v2"
+	"github.com/caddyserver/caddy/v2/modules/caddyevents"
+	"go.uber.org/zap"
+
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/admission"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/blocklist"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/clock"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/decision"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/override"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/rule"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/staticfile"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/sharedstore"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
-	"github.com/caddyserver/caddy/v2"
-	"github.com/caddyserver/caddy/v2/modules/caddyevents"
-	"go.uber.org/zap"
 )
 
 // An engine is what runs of a config: its zones, the store that they ask, and what they
@@ -38,7 +40,7 @@ type engine struct {
 	memory   *memoryUse         // the store itself or the fallback, if either is in memory
 	policy   sharedstore.Policy // what zones fall back to that have no policy of their own
 
-	exempt     decision.Matchers
+	exempt     rule.Matchers
 	static     []*staticfile.Matcher        // nil exempts no static files
 	plans      map[string]leakybucket.Limit // named limits for overrides
 	zones      map[string]*runningZone
@@ -91,7 +93,7 @@ func newEngine(ctx caddy.Context) (e *engine, err error) {
 }
 
 // exemptAlways sets what no zone ever charges.
-func (e *engine) exemptAlways(matchers decision.Matchers, static []*staticfile.Matcher) {
+func (e *engine) exemptAlways(matchers rule.Matchers, static []*staticfile.Matcher) {
 	e.exempt, e.static, e.exemptsSome = matchers, static, matchers != nil
 }
 
@@ -216,7 +218,7 @@ func (e *engine) release() {
 }
 
 // exempts reports whether the global options exempt a request from all zones.
-func (e *engine) exempts(s *decision.Subject) (bool, error) {
+func (e *engine) exempts(s *rule.Subject) (bool, error) {
 	if e.exempt == nil {
 		return false, nil
 	}
@@ -233,7 +235,7 @@ func (e *engine) refuseBlockedEverywhere(p *decision.Plan) {
 			continue
 		}
 		if c, block, runs := e.blockEverywhere(z, &p.Subject, &p.Buffers); runs {
-			p.RefuseBlocked(z.Rule, &c, block)
+			p.RefuseBlocked(z.Zone, &c, block)
 		}
 	}
 }
@@ -241,7 +243,7 @@ func (e *engine) refuseBlockedEverywhere(p *decision.Plan) {
 // blockEverywhere returns the block of a client by a zone whose blocks hold everywhere, if
 // one is known and runs, and a charge that names the bucket. Such a zone is keyed by the
 // address alone and so trusts no devices.
-func (e *engine) blockEverywhere(z *runningZone, s *decision.Subject, b *decision.Buffers) (c leakybucket.Charge, block blocklist.Block, runs bool) {
+func (e *engine) blockEverywhere(z *runningZone, s *rule.Subject, b *rule.Buffers) (c leakybucket.Charge, block blocklist.Block, runs bool) {
 	c, _, can := z.BlockedBucket(s, b)
 	if can {
 		block, runs = e.blocks.Believe(s.Request.Context(), &c, e.store)

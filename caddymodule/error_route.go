@@ -66,7 +66,7 @@ func (h *throttler) errorEntries(r *http.Request) (entries []admission.Entry, tu
 		case held.HoldsSlot(z.Enforced):
 			turns = turns || z.Share != nil
 		default:
-			_ = p.Evaluate(z.Rule, nil) // a matcher that errs here matches nothing: there is no other error route
+			_ = p.Evaluate(z.Zone, nil) // a matcher that errs here matches nothing: there is no other error route
 		}
 	}
 	outcomes := p.Outcomes()

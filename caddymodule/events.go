@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/decision"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/rule"
 )
 
 // The events about keys.
@@ -119,7 +120,7 @@ func (f *overflows) note(o *decision.Outcome) {
 		f.tell(eventBlocked, f.data(o.Key, "seconds", o.Block.Seconds()))
 	}
 	why := o.Reason()
-	if !why.Waits() || why == decision.NoStore || why == decision.Banned || !wanted.keys {
+	if !why.Waits() || why == rule.NoStore || why == rule.Banned || !wanted.keys {
 		return
 	}
 	f.mu.Lock()

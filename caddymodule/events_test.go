@@ -11,6 +11,7 @@ import (
 	dto "github.com/prometheus/client_model/go"
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/decision"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/rule"
 )
 
 // heardOf runs a site with a zone, whose events a listener hears.
@@ -128,7 +129,7 @@ func TestASlowSubscriberHoldsUpNoRefusal(t *testing.T) {
 		f := &overflows{zone: "some", queue: q, wanted: func() subscriptions { return subscriptions{true, true} }}
 		for i := range 3000 {
 			o := &decision.Outcome{Key: fmt.Sprint(i), Began: true, Block: time.Second}
-			o.Refuse(decision.Capacity)
+			o.Refuse(rule.Capacity)
 			f.note(o)
 		}
 		synctest.Wait()

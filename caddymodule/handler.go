@@ -22,6 +22,7 @@ import (
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/decision"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/detached"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/refusal"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/rule"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/settlement"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/staticfile"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/sharedstore"
@@ -107,7 +108,7 @@ type throttler struct {
 	app     *engine
 	server  *caddyhttp.Server // whose routes the handler is in; nil outside of the HTTP app
 	zones   []*runningZone
-	match   decision.Matchers
+	match   rule.Matchers
 	plain   bool               // once a request is admitted, no zone has any more to do with it
 	headers settlement.Headers // in which the upstream says what a request cost, and who its user is
 	told    []string           // of these, who its user is
@@ -119,7 +120,7 @@ type throttler struct {
 type directive interface{ Running() *throttler }
 
 // newThrottler returns the handler of zones, for the requests that match, or for all.
-func newThrottler(e *engine, server *caddyhttp.Server, match decision.Matchers, zones []*runningZone) *throttler {
+func newThrottler(e *engine, server *caddyhttp.Server, match rule.Matchers, zones []*runningZone) *throttler {
 	h := &throttler{app: e, server: server, match: match, zones: zones}
 	var settles []*settlement.Rule
 	for _, z := range zones {
@@ -220,7 +221,7 @@ func (h *throttler) concerns(r *http.Request) (concerned bool, failed error) {
 	if h.match == nil {
 		return true, nil
 	}
-	s := decision.NewSubject(r)
+	s := rule.NewSubject(r)
 	concerned, failed = s.Matches(h.match)
 	return concerned || failed != nil, failed
 }
@@ -322,7 +323,7 @@ func (h *throttler) evaluate(p *decision.Plan, failed error) error {
 		}
 		err := failed
 		if err == nil {
-			err = p.Evaluate(z.Rule, known)
+			err = p.Evaluate(z.Zone, known)
 		}
 		if err != nil {
 			if err := z.fail(p, err); err != nil {
@@ -345,12 +346,12 @@ func (h *throttler) refuseBanned(p *decision.Plan, rest time.Duration) (refused 
 	if by == nil {
 		return false
 	}
-	if p.RefuseBanned(by.Rule, rest); p.Refused() {
+	if p.RefuseBanned(by.Zone, rest); p.Refused() {
 		return true
 	}
 	for _, z := range h.zones { // all in shadow, each group for itself
-		if z != by && (z.Shadow != by.Shadow || z.Shadow == decision.ShadowOwn) {
-			p.RefuseBanned(z.Rule, rest)
+		if z != by && (z.Shadow != by.Shadow || z.Shadow == rule.ShadowOwn) {
+			p.RefuseBanned(z.Zone, rest)
 		}
 	}
 	return false
@@ -359,7 +360,7 @@ func (h *throttler) refuseBanned(p *decision.Plan, rest time.Duration) (refused 
 // bannedBy returns the zone that refuses a request whose client is banned: one that is not
 // in shadow, if there is one. If a zone exempts the request, the ban does not hold, and
 // bannedBy returns nil.
-func bannedBy(zones iter.Seq[*runningZone], s *decision.Subject) (by *runningZone) {
+func bannedBy(zones iter.Seq[*runningZone], s *rule.Subject) (by *runningZone) {
 	for z := range zones {
 		if exempt, err := z.Exempts(s); err != nil || exempt {
 			return nil
@@ -435,7 +436,7 @@ func (h *throttler) buffer(r *http.Request, since time.Time, entries []admission
 	for i := range entries {
 		delays[i].InFlight, entries[i].Delay = 0, 0
 	}
-	subject, client := decision.NewSubject(r), detached.Client(r.Context())
+	subject, client := rule.NewSubject(r), detached.Client(r.Context())
 	if _, result := h.app.gate.Admit(client, since, delays, nil); result.Why != admission.Admitted {
 		return nil, result
 	}
@@ -625,7 +626,7 @@ func (h *throttler) chargeStatic(r *http.Request, res *decision.Result, due []le
 	static := res.Static()
 	for i := range static {
 		e := &static[i]
-		h.app.zones[e.Rule.Name].warnStatic(r)
+		h.app.zones[e.Zone.Name].warnStatic(r)
 		if e.Charged {
 			due = append(due, leakybucket.Settlement{Charge: e.Charge, Diff: e.Charge.Cost})
 		}

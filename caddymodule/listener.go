@@ -19,6 +19,7 @@ import (
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/decision"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/droplist"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/rule"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
 	bucketkey "github.com/caddy-throttle/caddy-throttle/leakybucket/key"
 )
@@ -171,7 +172,7 @@ func (a *engine) addDropped(r *http.Request, res *decision.Result) bool {
 	if !direct {
 		return false
 	}
-	s, bits, longest := decision.NewSubject(r), 64, time.Hour
+	s, bits, longest := rule.NewSubject(r), 64, time.Hour
 	s.Overrides = a.overrides.Load()
 	if a.exemptsSome {
 		bits, longest = 128, exemptAgain // a neighbour may be exempt, or the client soon
@@ -181,7 +182,7 @@ func (a *engine) addDropped(r *http.Request, res *decision.Result) bool {
 		return false
 	}
 	if e.Block != nil {
-		bits = max(bits, o.Rule.Key.IPv6Bits)
+		bits = max(bits, o.Zone.Key.IPv6Bits)
 	}
 	now := time.Now()
 	return dropList.Add(peer, bits, e, now.Add(min(o.Block, longest)), now)
@@ -193,17 +194,17 @@ const exemptAgain = time.Minute
 
 // droppedBy returns the outcome for which the client of a request may be dropped, or nil,
 // and notes its block.
-func (a *engine) droppedBy(s *decision.Subject, res *decision.Result, peer netip.Addr, e *droplist.Entry) *decision.Outcome {
+func (a *engine) droppedBy(s *rule.Subject, res *decision.Result, peer netip.Addr, e *droplist.Entry) *decision.Outcome {
 	for i := range res.Outcomes {
 		o := &res.Outcomes[i]
 		if o.Decision() != decision.Refused || o.Block <= 0 {
 			continue
 		}
-		if o.Reason() == decision.Banned {
+		if o.Reason() == rule.Banned {
 			return o
 		}
-		z := a.zones[o.Rule.Name]
-		if c, _, can := z.BlockedBucket(s, new(decision.Buffers)); can && c.Shadow == 0 && z.blocksOnly(c.Key, peer) {
+		z := a.zones[o.Zone.Name]
+		if c, _, can := z.BlockedBucket(s, new(rule.Buffers)); can && c.Shadow == 0 && z.blocksOnly(c.Key, peer) {
 			e.Block = &c
 			return o
 		}
@@ -228,7 +229,7 @@ func (z *runningZone) blocksOnly(key string, peer netip.Addr) bool {
 }
 
 // exemptsAnywhere reports whether the global options, or any zone, exempt a request.
-func (a *engine) exemptsAnywhere(s *decision.Subject) bool {
+func (a *engine) exemptsAnywhere(s *rule.Subject) bool {
 	if !a.exemptsSome {
 		return false
 	}
@@ -267,7 +268,7 @@ func (a *engine) directPeer(r *http.Request) (peer netip.Addr, direct bool) {
 // noteProxy notes that the peer of a request forwards what others ask, if it does. A proxy
 // that is missing in trusted_proxies is the client of all its requests, and must not be
 // dropped.
-func (a *engine) noteProxy(s *decision.Subject) {
+func (a *engine) noteProxy(s *rule.Subject) {
 	r := s.Request
 	if s.TrustedPeer() || !forwards(r) || r.TLS != nil && !r.TLS.HandshakeComplete {
 		return

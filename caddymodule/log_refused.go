@@ -16,7 +16,7 @@ func (h *throttler) limitLog(r *http.Request, res *decision.Result, now time.Tim
 		return
 	}
 	if res.Refused() {
-		z := h.app.zones[res.Decisive().Rule.Name]
+		z := h.app.zones[res.Decisive().Zone.Name]
 		if z.logLimit != nil && !z.logLimit.AllowN(now, 1) {
 			z.live.unlogged.Add(1)
 			caddyhttp.SetVar(r.Context(), caddyhttp.LogSkipVar, true)
@@ -25,7 +25,7 @@ func (h *throttler) limitLog(r *http.Request, res *decision.Result, now time.Tim
 	}
 	for i := range res.Outcomes {
 		o := &res.Outcomes[i]
-		if z := h.app.zones[o.Rule.Name]; z.logLimit != nil && o.Decision() != decision.Withdrawn && z.live.unlogged.Load() > 0 {
+		if z := h.app.zones[o.Zone.Name]; z.logLimit != nil && o.Decision() != decision.Withdrawn && z.live.unlogged.Load() > 0 {
 			o.Unlogged = z.live.unlogged.Swap(0)
 		}
 	}

@@ -10,6 +10,7 @@ import (
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/config"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/decision"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/rule"
 )
 
 func init() {
@@ -58,7 +59,7 @@ func (m *MatchBlocked) MatchWithError(r *http.Request) (bool, error) {
 	if res.Blocked(m.Zone) {
 		return true, nil
 	}
-	s, b := decision.NewSubject(r), new(decision.Buffers)
+	s, b := rule.NewSubject(r), new(rule.Buffers)
 	s.Overrides = m.app.overrides.Load()
 	if exempt, err := m.app.exempts(&s); err != nil || exempt {
 		return false, err

@@ -8,6 +8,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/decision"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/rule"
 )
 
 // The collectors are process-wide, so that counts survive reloads. Every config has a
@@ -122,11 +123,11 @@ func registerMetrics(registry *prometheus.Registry) error {
 }
 
 // counters are the counters of one zone, looked up before requests come.
-type counters [decision.Decisions][decision.Reasons]prometheus.Counter
+type counters [decision.Decisions][rule.Reasons]prometheus.Counter
 
 func countersOf(t *zoneCounts, rank string) (c counters) {
 	for d := range decision.Decisions {
-		for r := range decision.Reasons {
+		for r := range rule.Reasons {
 			if t.mayCount(d, r) && t.ranked(r) == (rank != "") {
 				c[d][r] = requests.WithLabelValues(t.rule.Name, d.String(), r.String(), rank)
 			}
@@ -137,9 +138,9 @@ func countersOf(t *zoneCounts, rank string) (c counters) {
 
 // ranked reports whether a zone counts what it decides for this reason by rank: only
 // requests that come as far as to a slot have one.
-func (t *zoneCounts) ranked(why decision.Reason) bool {
+func (t *zoneCounts) ranked(why rule.Reason) bool {
 	switch why {
-	case decision.None, decision.Waiting, decision.Wait, decision.Timeout:
+	case rule.None, rule.Waiting, rule.Wait, rule.Timeout:
 		return t.rule.Share != nil
 	}
 	return false
@@ -147,8 +148,8 @@ func (t *zoneCounts) ranked(why decision.Reason) bool {
 
 // mayCount reports whether the zone can ever make this decision. If not, it has no
 // series for it.
-func (t *zoneCounts) mayCount(d decision.Decision, why decision.Reason) bool {
-	if refusing := d == decision.Refused || d == decision.ShadowRefused; refusing != (why != decision.None) {
+func (t *zoneCounts) mayCount(d decision.Decision, why rule.Reason) bool {
+	if refusing := d == decision.Refused || d == decision.ShadowRefused; refusing != (why != rule.None) {
 		return false
 	}
 	switch d {
@@ -164,33 +165,33 @@ func (t *zoneCounts) mayCount(d decision.Decision, why decision.Reason) bool {
 		}
 	}
 	switch {
-	case d == decision.Refused && why == decision.Waiting && t.rule.RequestBuffer > 0:
+	case d == decision.Refused && why == rule.Waiting && t.rule.RequestBuffer > 0:
 		return true // when the process ends
-	case why == decision.Error:
+	case why == rule.Error:
 		return false // so rare that its series begins with the first
-	case why == decision.Wait, why == decision.Timeout:
+	case why == rule.Wait, why == rule.Timeout:
 		return t.rule.Share != nil
-	case d == decision.Delayed, d == decision.ShadowDelayed, why == decision.Waiting:
+	case d == decision.Delayed, d == decision.ShadowDelayed, why == rule.Waiting:
 		return t.rule.LetsWait()
-	case why == decision.Capacity, why == decision.Oversize:
+	case why == rule.Capacity, why == rule.Oversize:
 		return !t.rule.Bucketless()
-	case why == decision.Blocked:
+	case why == rule.Blocked:
 		return t.rule.Block != nil
-	case why == decision.NoMemory:
+	case why == rule.NoMemory:
 		return t.rule.ReadsBodies()
-	case why == decision.InFlight:
+	case why == rule.InFlight:
 		return t.rule.InFlight > 0 && t.rule.Share == nil
-	case why == decision.NoStore:
+	case why == rule.NoStore:
 		return t.shared && t.denies
-	case why == decision.Denied:
+	case why == rule.Denied:
 		return t.listed || !t.rule.Key.Overrides.Load().Plain()
-	case why == decision.MissingKey:
-		return t.rule.Key.Missing == decision.Refuse
-	case why == decision.UnlistedKey:
-		return t.rule.Key.Unlisted == decision.Refuse
-	case why == decision.Banned:
+	case why == rule.MissingKey:
+		return t.rule.Key.Missing == rule.Refuse
+	case why == rule.UnlistedKey:
+		return t.rule.Key.Unlisted == rule.Refuse
+	case why == rule.Banned:
 		return false // before there is a ban
-	case why == decision.EarlyData:
+	case why == rule.EarlyData:
 		return d == decision.Refused // shadow zones do not decide about it
 	}
 	return true

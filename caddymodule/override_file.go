@@ -5,7 +5,6 @@ import (
 
 	"go.uber.org/zap"
 
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/decision"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/override"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/overridefile"
 )
@@ -13,20 +12,20 @@ import (
 // An overrideFile is a file with overrides, and the zones of one config that have it.
 type overrideFile struct {
 	overridefile.File
-	rules []*decision.Rule
+	zones []*override.Lines
 }
 
 // use puts the lines of the file into force, in all zones or in none.
 func (f *overrideFile) use(lines []overridefile.Line) error {
-	all := make([]*override.Listed, len(f.rules))
-	for i, rule := range f.rules {
+	all := make([]*override.Listed, len(f.zones))
+	for i, z := range f.zones {
 		var err error
-		if all[i], err = rule.Key.Overrides.Compile(f.Path, lines); err != nil {
+		if all[i], err = z.Compile(f.Path, lines); err != nil {
 			return err
 		}
 	}
-	for i, rule := range f.rules {
-		rule.Key.Overrides.Put(all[i])
+	for i, z := range f.zones {
+		z.Put(all[i])
 	}
 	return nil
 }
@@ -48,14 +47,14 @@ func (o *overrideFiles) named(path string) *overrideFile {
 }
 
 // add reads a file for one more zone, and returns it.
-func (o *overrideFiles) add(path string, rule *decision.Rule) (*overrideFile, error) {
+func (o *overrideFiles) add(path string, zone *override.Lines) (*overrideFile, error) {
 	f := o.named(path)
 	if f == nil {
 		f = new(overrideFile)
 		f.Path, f.Use = path, f.use
 		o.files = append(o.files, f)
 	}
-	f.rules = append(f.rules, rule)
+	f.zones = append(f.zones, zone)
 	return f, f.Load()
 }
 
@@ -105,8 +104,8 @@ func (f *overrideFile) look(a *engine) {
 	default:
 		a.forgetDropped()
 		a.logger.Info("override_file is in force", zap.String("file", f.Path), zap.Int("overrides", s.Overrides))
-		for _, rule := range f.rules {
-			if z := a.zones[rule.Name]; z != nil {
+		for _, z := range a.zones {
+			if z.file == f {
 				z.warnOversize()
 			}
 		}

@@ -13,8 +13,8 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/config"
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/decision"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/routes"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/rule"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/text"
 )
 
@@ -217,7 +217,7 @@ func (c *serversConfig) note(raw []byte) {
 		return
 	}
 	c.traits[z.Name] = zoneTraits{
-		keyedByForm: len(z.Match) == 0 && (z.Key == nil || z.Key.Missing != string(decision.Skip)) && slices.ContainsFunc(z.Key.Given(), func(k config.KeySource) bool { return k.Source == "form" }),
+		keyedByForm: len(z.Match) == 0 && (z.Key == nil || z.Key.Missing != string(rule.Skip)) && slices.ContainsFunc(z.Key.Given(), func(k config.KeySource) bool { return k.Source == "form" }),
 		ofAnything:  len(z.Match) == 0,
 		siteRoot:    slices.Contains(z.ExemptStaticFiles, config.StaticFiles{}),
 		told:        z.InFlight != nil && slices.ContainsFunc(z.InFlight.Rank, func(r config.Rank) bool { return r.Told != "" }),

@@ -19,7 +19,7 @@ import (
 	"go.uber.org/zap/zaptest/observer"
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/cookie"
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/decision"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/rule"
 )
 
 // A person is a browser with cookies.
@@ -76,7 +76,7 @@ func (p *person) keeps(v *visit) (retry time.Duration) {
 }
 
 // standing returns the rank of a visit that reached the upstream.
-func (v *visit) standing(t *testing.T) decision.Standing {
+func (v *visit) standing(t *testing.T) rule.Standing {
 	t.Helper()
 	if !v.reached {
 		t.Fatalf("got %d, want it to reach the upstream", v.Code)

@@ -242,21 +242,21 @@ func (s *studies) passes(req *accesslog.Request) bool {
 
 // Decided implements replayObserver.
 func (s *studies) Decided(o *decision.Outcome, req *accesslog.Request) {
-	if s.zone != "" && s.zone != o.Rule.Name || o.Key == "" || s.err != nil {
+	if s.zone != "" && s.zone != o.Zone.Name || o.Key == "" || s.err != nil {
 		return
 	}
-	study := s.of[o.Rule.Name]
+	study := s.of[o.Zone.Name]
 	if study == nil {
 		options := s.options
-		name := o.Rule.Name
+		name := o.Zone.Name
 		if s.inline {
 			name, options.Key, options.Cost = "", s.key, s.cost
 		}
 		study = recommend.NewStudy(name, s.clients, options)
-		s.of[o.Rule.Name] = study
+		s.of[o.Zone.Name] = study
 	}
 	cost := o.Cost
-	if o.Rule.Bucketless() {
+	if o.Zone.Bucketless() {
 		cost = 1
 	}
 	s.name = append(s.name[:0], o.Key...)

@@ -17,6 +17,7 @@ import (
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/accesslog"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/decision"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/report"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/rule"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
 )
 
@@ -207,7 +208,7 @@ type refusalTally struct {
 
 // Decided implements replayObserver.
 func (t *refusalTally) Decided(o *decision.Outcome, _ *accesslog.Request) {
-	if o.Reason() != decision.None {
+	if o.Reason() != rule.None {
 		t.keys[o.Key] = true
 		t.requests++
 	}

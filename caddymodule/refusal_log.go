@@ -9,6 +9,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/decision"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/rule"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/sketch"
 )
 
@@ -65,7 +66,7 @@ func newRefusalLog(t *zoneCounts, d decision.Decision) *refusalLog {
 	if d == decision.ShadowRefused {
 		l.lines = refusalLines{"zone would begin to refuse requests", "zone would have refused requests", "zone would block a key"}
 	}
-	if t.mayCount(d, decision.Blocked) {
+	if t.mayCount(d, rule.Blocked) {
 		l.begun = blocksBegun.WithLabelValues(t.rule.Name, d.String())
 	}
 	return l
@@ -101,7 +102,7 @@ func (l *refusalLog) noteBlock(o *decision.Outcome) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.begun == nil { // the zone is in shadow by a switch at run time
-		l.begun = blocksBegun.WithLabelValues(o.Rule.Name, decision.ShadowRefused.String())
+		l.begun = blocksBegun.WithLabelValues(o.Zone.Name, decision.ShadowRefused.String())
 	}
 	l.begun.Inc()
 	if l.blocked++; l.blocked <= blockLines {

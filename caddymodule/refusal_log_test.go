@@ -17,6 +17,7 @@ import (
 	"go.uber.org/zap/zaptest/observer"
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/decision"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/rule"
 )
 
 // A told is a line that a zone has logged.
@@ -32,8 +33,8 @@ type told struct {
 func refusalLogOf(d decision.Decision) (*refusalLog, func() []told) {
 	start := time.Now()
 	core, logs := observer.New(zap.InfoLevel)
-	rule := &decision.Rule{Name: "login", Enforce: 100}
-	l := newRefusalLog(&zoneCounts{rule: rule, countOptions: countOptions{logger: zap.New(core).With(zap.String("zone", "login"))}}, d)
+	zoneRule := &rule.Rule{Name: "login", Enforce: 100}
+	l := newRefusalLog(&zoneCounts{rule: zoneRule, countOptions: countOptions{logger: zap.New(core).With(zap.String("zone", "login"))}}, d)
 	return l, func() (lines []told) {
 		for _, entry := range logs.All() {
 			line := told{at: entry.Time.Sub(start), message: entry.Message}
@@ -174,7 +175,7 @@ func TestCountedRefusalsAreLoggedWhenTheConfigGoes(t *testing.T) {
 func TestLinesSayInWhichUnitTheirTimesAre(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		core, logs := observer.New(zap.InfoLevel)
-		l := newRefusalLog(&zoneCounts{rule: &decision.Rule{Name: "login", Enforce: 100}, countOptions: countOptions{logger: zap.New(core)}}, decision.Refused)
+		l := newRefusalLog(&zoneCounts{rule: &rule.Rule{Name: "login", Enforce: 100}, countOptions: countOptions{logger: zap.New(core)}}, decision.Refused)
 		l.begun = prometheus.NewCounter(prometheus.CounterOpts{})
 		l.note(&decision.Outcome{Key: "a", Began: true, Block: 90 * time.Second})
 		<-time.After(10 * time.Second)
@@ -198,7 +199,7 @@ func TestLogsThatHangHoldUpTheEndOfAConfigForASecondInAll(t *testing.T) {
 		let := make(chan struct{})
 		for _, name := range []string{"a", "b", "c"} {
 			core := zapcore.NewCore(zapcore.NewJSONEncoder(zap.NewProductionEncoderConfig()), stuckWriter{make(chan struct{}, 1), let}, zap.InfoLevel)
-			z := &zoneCounts{rule: &decision.Rule{Name: name, Enforce: 100}, countOptions: countOptions{logger: zap.New(core)}}
+			z := &zoneCounts{rule: &rule.Rule{Name: name, Enforce: 100}, countOptions: countOptions{logger: zap.New(core)}}
 			z.refusals[decision.Refused] = newRefusalLog(z, decision.Refused)
 			z.refusals[decision.Refused].note(refusalOf("x"))
 			zones = append(zones, z)
@@ -323,8 +324,8 @@ func TestALogThatHangsHoldsUpNoOtherRefusal(t *testing.T) {
 func BenchmarkNotingRefusals(b *testing.B) {
 	for name, keys := range map[string]int{"1": 1, "1e5": 100_000} {
 		b.Run("keys="+name, func(b *testing.B) {
-			rule := &decision.Rule{Name: "login", Enforce: 100}
-			l := newRefusalLog(&zoneCounts{rule: rule, countOptions: countOptions{logger: zap.NewNop()}}, decision.Refused)
+			zoneRule := &rule.Rule{Name: "login", Enforce: 100}
+			l := newRefusalLog(&zoneCounts{rule: zoneRule, countOptions: countOptions{logger: zap.NewNop()}}, decision.Refused)
 			refusals := make([]*decision.Outcome, keys)
 			for i := range refusals {
 				refusals[i] = refusalOf(fmt.Sprint(i))

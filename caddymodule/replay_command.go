@@ -312,12 +312,12 @@ type replayTally struct {
 
 // Decided implements replayObserver.
 func (t *replayTally) Decided(o *decision.Outcome, req *accesslog.Request) {
-	if t.zone != "" && t.zone != o.Rule.Name {
+	if t.zone != "" && t.zone != o.Zone.Name {
 		return
 	}
 	d, why := o.Verdict()
 	t.Add(&logreplay.Decided{
-		Zone: o.Rule.Name, Key: o.Key, Decision: d.String(), Reason: why.String(), Cost: o.Cost,
+		Zone: o.Zone.Name, Key: o.Key, Decision: d.String(), Reason: why.String(), Cost: o.Cost,
 		Level: o.Level(), Capacity: o.Limit.Capacity, Leak: o.Limit.Leak, Delay: o.Delay, Request: req,
 	})
 	if t.out != nil {
@@ -347,7 +347,7 @@ func (t *replayTally) write(o *decision.Outcome, req *accesslog.Request) {
 		Cost     float64 `json:"cost"`
 		Level    float64 `json:"level"`
 		Delay    float64 `json:"delay_seconds,omitempty"`
-	}{req.File, req.Line, req.At.Format("2006-01-02T15:04:05.000000Z"), o.Rule.Name, o.Key, d.String(), why.String(), o.Cost, o.Level(), o.Delay.Seconds()})
+	}{req.File, req.Line, req.At.Format("2006-01-02T15:04:05.000000Z"), o.Zone.Name, o.Key, d.String(), why.String(), o.Cost, o.Level(), o.Delay.Seconds()})
 	if err == nil {
 		_, err = t.out.Write(append(line, '\n'))
 	}

@@ -95,9 +95,9 @@ func (s *Seen) ServeHTTP(w http.ResponseWriter, r *http.Request, _ caddyhttp.Han
 func (h *throttler) mark(w http.ResponseWriter, r *http.Request, res *decision.Result) {
 	for i := range res.Outcomes {
 		o := &res.Outcomes[i]
-		if o.Rule.ServerTiming && o.Decision() == decision.ShadowRefused {
-			w.Header().Add("Server-Timing", `throttle;desc="`+o.Rule.Name+`"`)
-			people.mark(o.Rule.Name, personOf(r), time.Now())
+		if o.Zone.ServerTiming && o.Decision() == decision.ShadowRefused {
+			w.Header().Add("Server-Timing", `throttle;desc="`+o.Zone.Name+`"`)
+			people.mark(o.Zone.Name, personOf(r), time.Now())
 		}
 	}
 }

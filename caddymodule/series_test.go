@@ -15,6 +15,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/decision"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/rule"
 )
 
 // series returns the labels of all series of a zone, whether they have counted
@@ -132,9 +133,9 @@ func TestEveryReasonOfEveryZoneCanBeCounted(t *testing.T) {
 			emptyRooms(t, "one", "two", "three")
 		})
 	}
-	for r := decision.Capacity; r < decision.NoStore; r++ { // which memory never is
+	for r := rule.Capacity; r < rule.NoStore; r++ { // which memory never is
 		for _, d := range []decision.Decision{decision.Refused, decision.ShadowRefused} {
-			if what := fmt.Sprint(d, " ", r); seen[what] == 0 && (d == decision.Refused || r != decision.EarlyData) {
+			if what := fmt.Sprint(d, " ", r); seen[what] == 0 && (d == decision.Refused || r != rule.EarlyData) {
 				t.Errorf("got no request %s in %v", what, slices.Sorted(maps.Keys(seen)))
 			}
 		}

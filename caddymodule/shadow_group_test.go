@@ -35,7 +35,7 @@ func (w witness) Decided(o *decision.Outcome, now time.Time) {
 	d, why := o.Verdict()
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	name := o.Rule.Name + " " + o.Request.Header.Get("X-N")
+	name := o.Zone.Name + " " + o.Request.Header.Get("X-N")
 	w.seen[name] += fmt.Sprintf("%v %v %v %v", strings.TrimPrefix(d.String(), "shadow_"), why, o.Delay, o.Began)
 	w.Reporter.Decided(o, now)
 }
@@ -46,7 +46,7 @@ func witnessed(app *App) map[string]string {
 	w := witness{mu: new(sync.Mutex), seen: make(map[string]string)}
 	for _, z := range app.engine.zones {
 		w.Reporter = z
-		z.Rule.Reporter = w
+		z.Reporter = w
 	}
 	return w.seen
 }
@@ -503,5 +503,5 @@ type replayWitness map[string]string
 // Decided implements replayObserver.
 func (w replayWitness) Decided(o *decision.Outcome, req *accesslog.Request) {
 	d, why := o.Verdict()
-	w[fmt.Sprint(o.Rule.Name, " ", req.Line)] += fmt.Sprintf("%v %v %v", strings.TrimPrefix(d.String(), "shadow_"), why, o.Delay)
+	w[fmt.Sprint(o.Zone.Name, " ", req.Line)] += fmt.Sprintf("%v %v %v", strings.TrimPrefix(d.String(), "shadow_"), why, o.Delay)
 }

@@ -10,6 +10,7 @@ import (
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/decision"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/fairqueue"
 	clientpass "github.com/caddy-throttle/caddy-throttle/caddymodule/internal/pass"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/rule"
 )
 
 var (
@@ -47,7 +48,7 @@ func newTurnMeters(t *zoneCounts) (meters [fairqueue.Ranks]*turnMeter) {
 }
 
 // turned counts an outcome of a zone with share.
-func (t *zoneCounts) turned(o *decision.Outcome, d decision.Decision, why decision.Reason) {
+func (t *zoneCounts) turned(o *decision.Outcome, d decision.Decision, why rule.Reason) {
 	rank := o.Turn.Rank
 	meter := t.turns[rank]
 	if counter := meter.decided[d][why]; counter != nil {

@@ -27,6 +27,7 @@ import (
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/config"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/decision"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/fairqueue"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/rule"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
 )
 
@@ -56,9 +57,9 @@ func newShareZone(t *testing.T, options string, takes time.Duration) *settleSite
 }
 
 func rankByHeader(s *settleSite, zone string) {
-	s.app.engine.zones[zone].Ranks.Fixed = func(subject *decision.Subject) decision.Standing {
+	s.app.engine.zones[zone].Ranks.Fixed = func(subject *rule.Subject) rule.Standing {
 		header := subject.Request.Header
-		standing := decision.Standing{Rank: fairqueue.First, Pass: header.Get("X-Pass"), Member: header.Get("X-Member")}
+		standing := rule.Standing{Rank: fairqueue.First, Pass: header.Get("X-Pass"), Member: header.Get("X-Member")}
 		for rank := fairqueue.Member; rank < fairqueue.First; rank++ {
 			if rank.String() == header.Get("X-Rank") {
 				standing.Rank, standing.Why = rank, "header"
@@ -174,7 +175,7 @@ func TestSlotsAndTurnsSurviveAReload(t *testing.T) {
 		live := s.app.engine.zones["waits"].live
 		more := *s.app.engine.zones["waits"].Rule
 		more.InFlight = 2
-		live.start(&runningZone{Rule: &more, live: live})
+		live.start(&runningZone{Zone: &decision.Zone{Rule: &more}, live: live})
 		quiet()
 		pass(time.Second)
 		if !visits[1].reached {
@@ -183,7 +184,7 @@ func TestSlotsAndTurnsSurviveAReload(t *testing.T) {
 		// And one with fewer: both keep theirs, and nobody gets one until one is left.
 		fewer := more
 		fewer.InFlight = 1
-		live.start(&runningZone{Rule: &fewer, live: live})
+		live.start(&runningZone{Zone: &decision.Zone{Rule: &fewer}, live: live})
 		pass(time.Minute)
 		wantTurns(t, visits, 0, 1, 5)
 		emptyRooms(t, "waits")
@@ -199,7 +200,7 @@ func TestAConfigThatFailsToStartLeavesNoWarmUpBehind(t *testing.T) {
 		defer z.live.stop(z)
 		rule := *z.Rule
 		rule.WarmUp, rule.InFlight = time.Hour, 3
-		failed := &runningZone{Rule: &rule, live: z.live}
+		failed := &runningZone{Zone: &decision.Zone{Rule: &rule}, live: z.live}
 		slots := func() int { return z.describeShare(time.Now()).Slots }
 		s.visit("203.0.113.1", "/")
 		z.live.start(failed)

@@ -9,7 +9,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/caching"
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/decision"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/rule"
 )
 
 // onceWarnings remembers which warnings about requests a config has logged. Each is
@@ -41,7 +41,7 @@ func (w *watched) next() bool {
 
 // watchProxies logs a warning if client addresses are probably wrong, because
 // trusted_proxies is missing or not strict.
-func (a *engine) watchProxies(s *decision.Subject) {
+func (a *engine) watchProxies(s *rule.Subject) {
 	if !a.warned.requests.next() {
 		return
 	}

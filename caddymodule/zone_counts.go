@@ -11,6 +11,7 @@ import (
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/decision"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/fairqueue"
 	clientpass "github.com/caddy-throttle/caddy-throttle/caddymodule/internal/pass"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/rule"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/sketch"
 )
 
@@ -41,7 +42,7 @@ type countOptions struct {
 // A zoneCounts counts and logs what a zone of one config decides.
 type zoneCounts struct {
 	countOptions
-	rule    *decision.Rule
+	rule    *rule.Rule
 	figures *liveCounts
 
 	decided   counters
@@ -57,26 +58,26 @@ type zoneCounts struct {
 	newcomers newcomers
 }
 
-func newZoneCounts(rule *decision.Rule, figures *liveCounts, options countOptions) *zoneCounts {
-	t := &zoneCounts{countOptions: options, rule: rule, figures: figures}
+func newZoneCounts(compiled *rule.Rule, figures *liveCounts, options countOptions) *zoneCounts {
+	t := &zoneCounts{countOptions: options, rule: compiled, figures: figures}
 	t.decided, t.turns = countersOf(t, ""), newTurnMeters(t)
-	if rule.Settle != nil {
-		t.unsettled = unsettled.WithLabelValues(rule.Name)
+	if compiled.Settle != nil {
+		t.unsettled = unsettled.WithLabelValues(compiled.Name)
 	}
 	for _, d := range []decision.Decision{decision.ShadowRefused, decision.Refused} {
 		t.refusals[d] = newRefusalLog(t, d)
-		t.overflows[d] = &overflows{zone: rule.Name, shadow: d == decision.ShadowRefused, wanted: t.wanted, queue: t.events}
+		t.overflows[d] = &overflows{zone: compiled.Name, shadow: d == decision.ShadowRefused, wanted: t.wanted, queue: t.events}
 	}
 	t.refusals[decision.ShadowRefused].group = t.group
-	if t.mayCount(decision.Delayed, decision.None) {
-		delays.WithLabelValues(rule.Name) // its series exists before the first delay
+	if t.mayCount(decision.Delayed, rule.None) {
+		delays.WithLabelValues(compiled.Name) // its series exists before the first delay
 	}
-	if rule.ServerTiming {
-		t.people = refusedPeople.WithLabelValues(rule.Name)
+	if compiled.ServerTiming {
+		t.people = refusedPeople.WithLabelValues(compiled.Name)
 	}
 	t.passCounters()
 	if t.shared {
-		t.without = withoutStore.WithLabelValues(rule.Name)
+		t.without = withoutStore.WithLabelValues(compiled.Name)
 	}
 	return t
 }
@@ -99,7 +100,7 @@ func (t *zoneCounts) Decided(o *decision.Outcome, now time.Time) {
 		delays.WithLabelValues(t.rule.Name).Observe(o.Delay.Seconds())
 	}
 	t.figures.noteSender(o, d, now)
-	if why != decision.None {
+	if why != rule.None {
 		t.refusals[d].note(o)
 		t.overflows[d].note(o)
 		t.figures.refused.Add(o.RefusedKey())

@@ -16,6 +16,7 @@ import (
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/decision"
 	clientpass "github.com/caddy-throttle/caddy-throttle/caddymodule/internal/pass"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/rule"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/sharedstore"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
 )
@@ -23,7 +24,7 @@ import (
 // A runningZone is a zone of one config as it runs: the rule that requests meet, with its
 // counters and logs. What all configs of its name share is in the liveZone.
 type runningZone struct {
-	*decision.Rule
+	*decision.Zone
 	*zoneCounts
 	zoneOptions
 	live *liveZone
@@ -50,46 +51,46 @@ type zoneOptions struct {
 
 // addZone adds the zone of a rule that was compiled and loaded. It joins the queues and
 // slots that other configs share.
-func (e *engine) addZone(ctx caddy.Context, rule *decision.Rule, options zoneOptions) (*runningZone, error) {
-	z := &runningZone{Rule: rule, zoneOptions: options}
+func (e *engine) addZone(ctx caddy.Context, compiled *rule.Rule, options zoneOptions) (*runningZone, error) {
+	z := &runningZone{zoneOptions: options}
 	if options.overrideFile != "" {
 		var err error
-		if z.file, err = e.overrideFiles.add(options.overrideFile, rule); err != nil {
+		if z.file, err = e.overrideFiles.add(options.overrideFile, compiled.Key.Overrides); err != nil {
 			return nil, fmt.Errorf("reading override_file: %w", err)
 		}
 	}
-	rule.Static = append(rule.Static, e.static...)
-	pass := passOf(rule)
-	if rule.Trust != nil || pass != nil {
+	compiled.Static = append(compiled.Static, e.static...)
+	pass := passOf(compiled)
+	if compiled.Trust != nil || pass != nil {
 		keys, err := e.signingKeys(ctx)
 		if err != nil {
 			return nil, err
 		}
-		if rule.Trust != nil {
-			rule.Trust.Keys, rule.Trust.Insecure = keys, z.warnInsecure
+		if compiled.Trust != nil {
+			compiled.Trust.Keys, compiled.Trust.Insecure = keys, z.warnInsecure
 		}
 		if pass != nil {
 			pass.Keys, pass.Insecure = keys, z.warnInsecure
 		}
 	}
 	var err error
-	if z.live, err = joinZone(rule.Name); err != nil {
+	if z.live, err = joinZone(compiled.Name); err != nil {
 		return nil, err
 	}
-	z.zoneCounts = newZoneCounts(rule, &z.live.liveCounts, countOptions{
-		logger: e.warner.With(zap.String("zone", rule.Name)), shared: e.shared != nil, denies: z.policy == sharedstore.Deny,
+	z.zoneCounts = newZoneCounts(compiled, &z.live.liveCounts, countOptions{
+		logger: e.warner.With(zap.String("zone", compiled.Name)), shared: e.shared != nil, denies: z.policy == sharedstore.Deny,
 		listed: z.file != nil, group: func() string { return z.group(e.overrides.Load()) }, wanted: e.subscribed, events: e.events,
 	})
 	if pass != nil {
 		pass.Memory, pass.Full = z.live.passes, z.warnPassesFull
 	}
-	rule.Enforced, rule.Simulated, rule.Reporter = &z.live.enforced, &z.live.simulated, z
-	if rule.Settle != nil {
-		rule.Settle.Meter = &z.live.meter
+	z.Zone = decision.NewZone(compiled, &z.live.enforced, &z.live.simulated, z)
+	if compiled.Settle != nil {
+		compiled.Settle.Meter = &z.live.meter
 	}
-	e.zones[z.Name] = z
+	e.zones[compiled.Name] = z
 	e.limitsLog = e.limitsLog || z.logLimit != nil
-	e.exemptsSome = e.exemptsSome || rule.Exempt != nil
+	e.exemptsSome = e.exemptsSome || compiled.Exempt != nil
 	if z.everywhere {
 		e.everywhere = append(e.everywhere, z)
 	}
@@ -113,9 +114,9 @@ func (z *runningZone) warnOversize() {
 // once a minute. It returns the matcher's error if the zone is enforced: then the request
 // fails, as Caddy has it.
 func (z *runningZone) fail(p *decision.Plan, err error) error {
-	enforced := p.Fail(z.Rule)
+	enforced := p.Fail(z.Zone)
 	matcher := "exempt in the global options"
-	var failed *decision.MatcherError
+	var failed *rule.MatcherError
 	if errors.As(err, &failed) {
 		matcher, err = failed.Option, failed.Err
 	}
@@ -146,7 +147,7 @@ func (z *runningZone) warnStatic(r *http.Request) {
 }
 
 // passOf returns what issues the passes of a zone, or nil if the zone sends none.
-func passOf(rule *decision.Rule) *clientpass.Zone {
+func passOf(rule *rule.Rule) *clientpass.Zone {
 	if rule.Ranks == nil {
 		return nil
 	}

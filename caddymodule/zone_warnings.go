@@ -4,8 +4,9 @@ import (
 	"strings"
 	"time"
 
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/config"
 	"go.uber.org/zap"
+
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/config"
 )
 
 // patientClient is about how long most clients wait for an answer.

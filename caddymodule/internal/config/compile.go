@@ -15,9 +15,9 @@ import (
 	"github.com/caddyserver/caddy/v2"
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
 
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/decision"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/fold"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/override"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/rule"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/text"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
 	bucketkey "github.com/caddy-throttle/caddy-throttle/leakybucket/key"
@@ -31,17 +31,17 @@ const MostAtOnce = 1_000_000
 type compilation struct {
 	Zone          // with defaults
 	written *Zone // without them
-	rule    *decision.Rule
+	rule    *rule.Rule
 	plans   map[string]leakybucket.Limit
 }
 
 // Compile checks the zone as far as possible without loading matchers and files, and
 // returns its rule without these.
-func (z *Zone) Compile(plans map[string]leakybucket.Limit) (*decision.Rule, error) {
+func (z *Zone) Compile(plans map[string]leakybucket.Limit) (*rule.Rule, error) {
 	if !zoneName.MatchString(z.Name) {
 		return nil, fmt.Errorf("invalid zone name %q: want letters, digits, _, . and -", z.Name)
 	}
-	c := compilation{Zone: z.WithDefaults(), written: z, rule: &decision.Rule{Name: z.Name}, plans: plans}
+	c := compilation{Zone: z.WithDefaults(), written: z, rule: &rule.Rule{Name: z.Name}, plans: plans}
 	for _, compile := range []func() error{
 		c.compileMode, c.checkShare, c.compileLimit, c.compileRoutes, c.compileKey, c.compileOverrides, c.compileCosts,
 		c.compileSettle, c.compileTrust, c.compileDelay, c.compileInFlight, c.compileBlock, c.compileRefusal, c.checkMatchers,
@@ -187,9 +187,9 @@ func (c *compilation) compileMode() error {
 	}
 	c.rule.Enforce = c.Enforce
 	if c.Shadow != nil {
-		c.rule.Shadow = decision.ShadowOwn
+		c.rule.Shadow = rule.ShadowOwn
 		if c.Shadow.Together {
-			c.rule.Shadow = decision.ShadowBeside
+			c.rule.Shadow = rule.ShadowBeside
 		}
 	}
 	c.rule.ServerTiming = c.Shadow != nil && c.Shadow.ServerTiming
@@ -203,7 +203,7 @@ func (c *compilation) compileRoutes() error {
 		switch {
 		case route.Name == "" || len(route.Path) == 0:
 			err = errors.New("incomplete route: want a name and at least one path")
-		case route.Name == decision.OtherRoute:
+		case route.Name == rule.OtherRoute:
 			err = fmt.Errorf("invalid route name %q: paths that match no route have this name", route.Name)
 		case seen[route.Name]:
 			err = fmt.Errorf("route %q is given twice: want all its paths on one line", route.Name)
@@ -212,7 +212,7 @@ func (c *compilation) compileRoutes() error {
 			return About("route", i, err)
 		}
 		seen[route.Name] = true
-		c.rule.Key.Routes = append(c.rule.Key.Routes, decision.Route{Name: route.Name, Path: slices.Clone(route.Path)})
+		c.rule.Key.Routes = append(c.rule.Key.Routes, rule.Route{Name: route.Name, Path: slices.Clone(route.Path)})
 	}
 	return nil
 }
@@ -326,43 +326,43 @@ func (c *compilation) checkMatchers() error {
 }
 
 // Load adds matchers, the page and static files to the zone's rule.
-func (z *Zone) Load(ctx caddy.Context, rule *decision.Rule) (err error) {
+func (z *Zone) Load(ctx caddy.Context, compiled *rule.Rule) (err error) {
 	defer func() {
 		if err != nil {
 			err = fmt.Errorf("zone %q: %w", z.Name, err)
 		}
 	}()
-	if rule.Match, err = LoadMatchers(ctx, z, "Match", z.Match); err != nil {
+	if compiled.Match, err = LoadMatchers(ctx, z, "Match", z.Match); err != nil {
 		return err
 	}
-	if rule.Exempt, err = LoadMatchers(ctx, z, "Exempt", z.Exempt); err != nil {
+	if compiled.Exempt, err = LoadMatchers(ctx, z, "Exempt", z.Exempt); err != nil {
 		return err
 	}
 	for i := range z.Cost {
-		if rule.Cost.Lines[i].Match, err = LoadMatchers(ctx, &z.Cost[i], "Match", z.Cost[i].Match); err != nil {
+		if compiled.Cost.Lines[i].Match, err = LoadMatchers(ctx, &z.Cost[i], "Match", z.Cost[i].Match); err != nil {
 			return err
 		}
 	}
-	for i := range rule.Key.Routes {
-		if err = rule.Key.Routes[i].Path.Provision(ctx); err != nil {
+	for i := range compiled.Key.Routes {
+		if err = compiled.Key.Routes[i].Path.Provision(ctx); err != nil {
 			return err
 		}
 	}
-	if err = z.loadRanks(ctx, rule); err != nil {
+	if err = z.loadRanks(ctx, compiled); err != nil {
 		return err
 	}
 	if z.Refusal != nil {
-		if rule.Page, err = z.Refusal.load(); err != nil {
+		if compiled.Page, err = z.Refusal.load(); err != nil {
 			return err
 		}
 	}
-	rule.Static, err = LoadStatic(ctx, z.ExemptStaticFiles)
+	compiled.Static, err = LoadStatic(ctx, z.ExemptStaticFiles)
 	return err
 }
 
 // LoadMatchers provisions the matcher sets in a field of a module. If there are none,
 // it returns nil.
-func LoadMatchers(ctx caddy.Context, module any, field string, raw caddyhttp.RawMatcherSets) (decision.Matchers, error) {
+func LoadMatchers(ctx caddy.Context, module any, field string, raw caddyhttp.RawMatcherSets) (rule.Matchers, error) {
 	if len(raw) == 0 {
 		return nil, nil
 	}

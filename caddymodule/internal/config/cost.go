@@ -11,7 +11,7 @@ import (
 	"github.com/dustin/go-humanize"
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/body"
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/decision"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/rule"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
 )
 
@@ -106,7 +106,7 @@ func (c *compilation) compileReadBody(costing int) error {
 
 // compile returns the line that requests meet. It checks constants against the
 // zone's limit.
-func (c *Cost) compile(limit leakybucket.Limit) (line decision.CostLine, err error) {
+func (c *Cost) compile(limit leakybucket.Limit) (line rule.CostLine, err error) {
 	switch {
 	case c.Path != "" && c.Value != "body_items":
 		return line, fmt.Errorf("cost %s takes no path: unexpected %q", c.Value, c.Path)
@@ -115,15 +115,15 @@ func (c *Cost) compile(limit leakybucket.Limit) (line decision.CostLine, err err
 	}
 	switch {
 	case c.Value == "body_items":
-		line.Source = decision.BodyItems
+		line.Source = rule.BodyItems
 		line.Path, err = body.ParsePath(c.Path)
 		return line, err
 	case c.Value == "body_bytes":
-		line.Source = decision.BodyBytes
+		line.Source = rule.BodyBytes
 		line.Unit, err = parseUnit(c.Unit)
 		return line, err
 	case strings.HasPrefix(c.Value, "{"):
-		line.Source = decision.Placeholder
+		line.Source = rule.Placeholder
 		line.Placeholder, err = parsePlaceholder(c.Value)
 		return line, err
 	}
@@ -168,15 +168,15 @@ func (c *compilation) compileCosts() error {
 		if line.FromBody() {
 			costing = i
 		}
-		byDefault = byDefault || line.Source == decision.Placeholder
+		byDefault = byDefault || line.Source == rule.Placeholder
 		cost.Lines = append(cost.Lines, line)
 	}
-	free := func(l decision.CostLine) bool { return l.Source == decision.Constant && l.Constant == 0 }
-	if !byDefault && c.Settle == nil && c.InFlight == nil && !slices.ContainsFunc(cost.Lines, func(l decision.CostLine) bool { return !free(l) }) {
+	free := func(l rule.CostLine) bool { return l.Source == rule.Constant && l.Constant == 0 }
+	if !byDefault && c.Settle == nil && c.InFlight == nil && !slices.ContainsFunc(cost.Lines, func(l rule.CostLine) bool { return !free(l) }) {
 		return About("cost", len(c.Cost)-1, errors.New("cost 0 for all requests charges nothing, so the zone limits nothing: want another cost, or settle"))
 	}
 	if byDefault && !c.rule.Bucketless() {
-		if err := c.rule.Limit.ValidateCost(decision.DefaultCost); err != nil {
+		if err := c.rule.Limit.ValidateCost(rule.DefaultCost); err != nil {
 			return About("limit", 0, fmt.Errorf("default cost: %w: want another capacity, or a constant cost for all requests", err))
 		}
 	}
@@ -191,16 +191,16 @@ func (z *Zone) hasDefaultCost() bool {
 // Constants returns every cost of a zone that is known before a request comes. The
 // default cost is one of them if no line is for all requests. The zone knows that
 // and its rule does not, because matchers are loaded after compiling.
-func (z *Zone) Constants(rule *decision.Rule) []float64 {
-	if rule.Bucketless() {
+func (z *Zone) Constants(compiled *rule.Rule) []float64 {
+	if compiled.Bucketless() {
 		return nil
 	}
 	var all []float64
 	if z.hasDefaultCost() {
-		all = append(all, decision.DefaultCost)
+		all = append(all, rule.DefaultCost)
 	}
-	for i := range rule.Cost.Lines {
-		if l := &rule.Cost.Lines[i]; l.Source == decision.Constant {
+	for i := range compiled.Cost.Lines {
+		if l := &compiled.Cost.Lines[i]; l.Source == rule.Constant {
 			all = append(all, l.Constant)
 		}
 	}

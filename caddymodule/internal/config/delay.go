@@ -8,7 +8,7 @@ import (
 
 	"github.com/caddyserver/caddy/v2"
 
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/decision"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/rule"
 )
 
 // Delay queues requests instead of passing a burst at once: each waits until what was
@@ -64,7 +64,7 @@ func (c *compilation) checkUndelayed(undelayed float64) error {
 }
 
 // LongestWait returns how long a request of the rule may wait.
-func LongestWait(r *decision.Rule) time.Duration {
+func LongestWait(r *rule.Rule) time.Duration {
 	if r.Delay == nil {
 		return r.MaxWait
 	}

@@ -10,8 +10,8 @@ import (
 
 	"github.com/caddyserver/caddy/v2"
 
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/decision"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/override"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/rule"
 	bucketkey "github.com/caddy-throttle/caddy-throttle/leakybucket/key"
 )
 
@@ -169,7 +169,7 @@ func (c *compilation) compileShare() error {
 	if err != nil {
 		return About("in_flight share", 0, err)
 	}
-	share := &decision.Rule{Name: c.Name, Key: decision.Key{
+	share := &rule.Rule{Name: c.Name, Key: rule.Key{
 		Overrides: lines, Routes: c.rule.Key.Routes, IPv4Bits: c.Key.IPv4, IPv6Bits: c.Key.IPv6,
 	}}
 	for _, source := range sources {

@@ -11,8 +11,8 @@ import (
 
 	"golang.org/x/net/http/httpguts"
 
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/decision"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/fold"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/rule"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/text"
 )
 
@@ -47,7 +47,7 @@ type Key struct {
 }
 
 // KeyPolicies are the words after missing and unlisted.
-var KeyPolicies = []string{string(decision.ByClientIP), string(decision.Share), string(decision.Skip), string(decision.Refuse)}
+var KeyPolicies = []string{string(rule.ByClientIP), string(rule.Share), string(rule.Skip), string(rule.Refuse)}
 
 // Given returns the sources as they were written, nil for a nil receiver.
 func (k *Key) Given() []KeySource {
@@ -230,7 +230,7 @@ func namesRoute(sources []KeySource) bool {
 }
 
 func (c *compilation) compileKey() error {
-	k, rule := c.Key, &c.rule.Key
+	k, key := c.Key, &c.rule.Key
 	switch {
 	case !slices.Contains(KeyPolicies, k.Missing):
 		return About("key missing", 0, text.Unknown("word", k.Missing, " after missing", KeyPolicies))
@@ -243,8 +243,8 @@ func (c *compilation) compileKey() error {
 	case k.IPv6 < 1 || k.IPv6 > 128:
 		return About("key ipv6", 0, fmt.Errorf("invalid ipv6 %d: want a number of bits from 1 to 128", k.IPv6))
 	}
-	rule.Missing, rule.Unlisted = decision.Policy(k.Missing), decision.Policy(k.Unlisted)
-	rule.IPv4Bits, rule.IPv6Bits = k.IPv4, k.IPv6
+	key.Missing, key.Unlisted = rule.Policy(k.Missing), rule.Policy(k.Unlisted)
+	key.IPv4Bits, key.IPv6Bits = k.IPv4, k.IPv6
 	if err := checkRepeated(k.Sources); err != nil {
 		return About("key", 0, err)
 	}
@@ -253,7 +253,7 @@ func (c *compilation) compileKey() error {
 		if err != nil {
 			return About("key", 0, err)
 		}
-		rule.Parts = append(rule.Parts, part)
+		key.Parts = append(key.Parts, part)
 	}
 	routed := namesRoute(k.Sources)
 	switch {
@@ -265,8 +265,8 @@ func (c *compilation) compileKey() error {
 	return nil
 }
 
-func (c *compilation) compilePart(source KeySource) (decision.Part, error) {
-	none := decision.Part{}
+func (c *compilation) compilePart(source KeySource) (rule.Part, error) {
+	none := rule.Part{}
 	named := slices.Contains(sentSources, source.Source)
 	switch {
 	case named && source.Name == "":
@@ -286,7 +286,7 @@ func (c *compilation) compilePart(source KeySource) (decision.Part, error) {
 	source = source.plain()
 	switch source.Source {
 	case "client_ip":
-		return decision.Part{ClientIP: true}, nil
+		return rule.Part{ClientIP: true}, nil
 	case "header":
 		// Host is no header by the time a request gets here.
 		if !httpguts.ValidHeaderFieldName(source.Name) {
@@ -295,36 +295,36 @@ func (c *compilation) compilePart(source KeySource) (decision.Part, error) {
 		if source.Name == "Host" {
 			return none, errors.New("key source \"header Host\" is always empty: want host")
 		}
-		return decision.Part{Read: decision.Header(source.Name), Digest: digest}, nil
+		return rule.Part{Read: rule.Header(source.Name), Digest: digest}, nil
 	case "cookie":
 		if !httpguts.ValidHeaderFieldName(source.Name) { // the same letters are valid
 			return none, fmt.Errorf("invalid cookie name %q: want the name alone, such as session", source.Name)
 		}
-		return decision.Part{Read: decision.Cookie(source.Name), Digest: digest}, nil
+		return rule.Part{Read: rule.Cookie(source.Name), Digest: digest}, nil
 	case "query":
 		if strings.ContainsAny(source.Name, "=&?") {
 			return none, fmt.Errorf("invalid query parameter %q: want its name alone, such as %s", source.Name, cmp.Or(strings.Trim(source.Name, "=&?"), "s"))
 		}
-		return decision.Part{Read: decision.Query(source.Name), Digest: digest}, nil
+		return rule.Part{Read: rule.Query(source.Name), Digest: digest}, nil
 	case "form":
-		return decision.Part{Field: source.Name, Fold: foldings[source.Fold], Digest: digest}, nil
+		return rule.Part{Field: source.Name, Fold: foldings[source.Fold], Digest: digest}, nil
 	case "basic_user":
 		folding := foldings[source.Fold]
-		return decision.Part{Read: decision.BasicUser(folding), Fold: folding, Digest: digest}, nil
+		return rule.Part{Read: rule.BasicUser(folding), Fold: folding, Digest: digest}, nil
 	case "host":
-		return decision.Part{Read: decision.Host}, nil
+		return rule.Part{Read: rule.Host}, nil
 	case "method":
-		return decision.Part{Read: decision.Method}, nil
+		return rule.Part{Read: rule.Method}, nil
 	case "route":
-		return decision.Part{Read: c.rule.Key.Route}, nil
+		return rule.Part{Read: c.rule.Key.Route}, nil
 	case "text":
-		return decision.Part{Read: decision.Text(source.Text)}, nil
+		return rule.Part{Read: rule.Text(source.Text)}, nil
 	}
 	if !strings.Contains(source.Source, "{") {
 		return none, unknownSource(source.Source)
 	}
 	template, err := parseTemplate(source.Source)
-	return decision.Part{Template: template}, err
+	return rule.Part{Template: template}, err
 }
 
 // sentSources are the sources with a name. Clients choose their values.

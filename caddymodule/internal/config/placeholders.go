@@ -16,13 +16,13 @@ import (
 	"github.com/caddyserver/caddy/v2"
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
 
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/decision"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/rule"
 )
 
 // parseTemplate splits a string with placeholders into its pieces. It refuses
 // placeholders that cannot work in a key.
-func parseTemplate(text string) (decision.Template, error) {
-	template := decision.ParseTemplate(text)
+func parseTemplate(text string) (rule.Template, error) {
+	template := rule.ParseTemplate(text)
 	names := template.Placeholders()
 	if len(names) == 0 {
 		return nil, fmt.Errorf("no placeholder in %q: for a fixed text, want text %s", text, text)

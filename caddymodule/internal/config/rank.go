@@ -15,8 +15,8 @@ import (
 	"golang.org/x/net/http/httpguts"
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/cookie"
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/decision"
 	clientpass "github.com/caddy-throttle/caddy-throttle/caddymodule/internal/pass"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/rule"
 )
 
 // Rank says who is served before others in a zone with share. It has one of issued, told
@@ -195,11 +195,11 @@ func (c *compilation) checkRank(r *Rank) error {
 var ownHeaders = []string{"Set-Cookie", "Location", "Content-Type", "Content-Length", "Content-Encoding", "Cache-Control", "Connection", "Transfer-Encoding", "Upgrade", "Etag", "Vary", "Retry-After", "Age", "Expires", "Last-Modified", "Date", "Content-Range", "Accept-Ranges", "Content-Disposition", "Content-Language", "Www-Authenticate"}
 
 // loadRanks adds the ranks to the zone's rule.
-func (z *Zone) loadRanks(ctx caddy.Context, rule *decision.Rule) error {
-	if rule.Share == nil {
+func (z *Zone) loadRanks(ctx caddy.Context, compiled *rule.Rule) error {
+	if compiled.Share == nil {
 		return nil
 	}
-	ranks := decision.NewRanks()
+	ranks := new(rule.Ranks)
 	if z.InFlight.Pass != PassOff {
 		ranks.Pass = &clientpass.Zone{Name: z.Name}
 	}
@@ -222,7 +222,7 @@ func (z *Zone) loadRanks(ctx caddy.Context, rule *decision.Rule) error {
 			ranks.Pass.Issued = append(ranks.Pass.Issued, r.Issued...)
 		}
 	}
-	rule.Ranks = ranks
+	compiled.Ranks = ranks
 	return nil
 }
 

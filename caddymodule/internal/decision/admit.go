@@ -8,6 +8,7 @@ import (
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/admission"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/rule"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/settlement"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
 )
@@ -15,15 +16,15 @@ import (
 // holds reports whether the request must wait or take a slot in the zone, if it is
 // admitted.
 func (o *Outcome) holds() bool {
-	return (o.Delay > 0 || o.Rule.InFlight > 0) && o.admits()
+	return (o.Delay > 0 || o.Zone.InFlight > 0) && o.admits()
 }
 
 // admissionZone returns what holds the queues and slots of the zone.
 func (o *Outcome) admissionZone() *admission.Zone {
 	if o.Shadow != 0 {
-		return o.Rule.Simulated
+		return o.Zone.Simulated
 	}
-	return o.Rule.Enforced
+	return o.Zone.Enforced
 }
 
 func (o *Outcome) entry() admission.Entry {
@@ -33,10 +34,10 @@ func (o *Outcome) entry() admission.Entry {
 	}
 	e := admission.Entry{
 		Zone: o.admissionZone(), Key: o.Key, Delay: o.Delay, Due: asked.Add(o.Delay),
-		InFlight: o.Rule.InFlight, MaxWaiting: o.Rule.MaxWaiting,
+		InFlight: o.Zone.InFlight, MaxWaiting: o.Zone.MaxWaiting,
 	}
-	if o.Rule.QueuesForSlots() {
-		e.MaxWait = o.Rule.MaxWait
+	if o.Zone.QueuesForSlots() {
+		e.MaxWait = o.Zone.MaxWait
 	}
 	if o.Turn != nil {
 		e.Turn = &o.Turn.Turn
@@ -81,8 +82,8 @@ func (res *Result) RequestBuffer() (most int64, index int) {
 	n := 0
 	for i := range res.Outcomes {
 		if o := &res.Outcomes[i]; o.Shadow == 0 && o.holds() {
-			if o.Rule.RequestBuffer > most {
-				most, index = o.Rule.RequestBuffer, n
+			if o.Zone.RequestBuffer > most {
+				most, index = o.Zone.RequestBuffer, n
 			}
 			n++
 		}
@@ -141,7 +142,7 @@ func (res *Result) simulate(group leakybucket.Shadow, since time.Time, refund fu
 }
 
 // enters reports whether the simulation of its group has an entry of the outcome.
-func (o *Outcome) enters() bool { return o.simulating && (o.Delay > 0 || o.Rule.InFlight > 0) }
+func (o *Outcome) enters() bool { return o.simulating && (o.Delay > 0 || o.Zone.InFlight > 0) }
 
 // simulated records the result of a group's simulation, and reports its outcomes.
 func (res *Result) simulated(group leakybucket.Shadow, r admission.Result, refund func(leakybucket.Settlement)) {
@@ -153,9 +154,9 @@ func (res *Result) simulated(group leakybucket.Shadow, r admission.Result, refun
 		}
 		switch {
 		case r.Why.Refused() && r.Index == entry:
-			res.refuseSimulated(o, o.Rule.reasonOf(r.Why), refund)
+			res.refuseSimulated(o, o.Zone.reasonOf(r.Why), refund)
 		case r.Why == admission.Admitted && o.simulation.Waited(entry) > 0:
-			o.Set(ShadowDelayed, None)
+			o.Set(ShadowDelayed, rule.None)
 		}
 		entry++
 	}
@@ -168,7 +169,7 @@ func (res *Result) simulated(group leakybucket.Shadow, r admission.Result, refun
 
 // refuseSimulated records that enforcement would have refused the request for want of a
 // slot: the other outcomes of the group are withdrawn, and all its charges given back.
-func (res *Result) refuseSimulated(refused *Outcome, why Reason, refund func(leakybucket.Settlement)) {
+func (res *Result) refuseSimulated(refused *Outcome, why rule.Reason, refund func(leakybucket.Settlement)) {
 	if refused.Decision() == Withdrawn {
 		return // an enforced zone has refused it
 	}
@@ -180,7 +181,7 @@ func (res *Result) refuseSimulated(refused *Outcome, why Reason, refund func(lea
 		if o == refused {
 			o.Refuse(why)
 		} else {
-			o.Set(Withdrawn, None)
+			o.Set(Withdrawn, rule.None)
 		}
 		if !o.asked {
 			continue
@@ -200,8 +201,8 @@ func (o *Outcome) watches() bool {
 // Slot returns an entry that takes a slot of an enforced zone if one is free, and never
 // waits. It returns false if the request needs none.
 func (o *Outcome) Slot() (e admission.Entry, takes bool) {
-	e = admission.Entry{Zone: o.Rule.Enforced, Key: o.Key, InFlight: o.Rule.InFlight}
-	return e, o.Shadow == 0 && e.InFlight > 0 && o.Reason() == None
+	e = admission.Entry{Zone: o.Zone.Enforced, Key: o.Key, InFlight: o.Zone.InFlight}
+	return e, o.Shadow == 0 && e.InFlight > 0 && o.Reason() == rule.None
 }
 
 // TakesSlot reports whether the request takes a slot of an enforced zone.
@@ -276,7 +277,7 @@ func (res *Result) Admitted(grant *admission.Grant, r admission.Result, entries 
 	switch {
 	case r.Why.Refused():
 		o.exiting = r.Why == admission.Exiting
-		res.overrule(o, o.Rule.reasonOf(r.Why))
+		res.overrule(o, o.Zone.reasonOf(r.Why))
 		if o.Delay == 0 {
 			o.Delay = r.Waited
 		}
@@ -292,7 +293,7 @@ func (res *Result) Admitted(grant *admission.Grant, r admission.Result, entries 
 
 // waited records that the request has waited for a slot.
 func (o *Outcome) waited(by time.Duration) {
-	o.Set(Delayed, None)
+	o.Set(Delayed, rule.None)
 	o.Delay = by
 }
 
@@ -329,10 +330,10 @@ func (res *Result) ReleaseTurns() {
 
 // overrule turns an outcome that fit into a refusal. Other outcomes that fit are
 // withdrawn.
-func (res *Result) overrule(o *Outcome, why Reason) {
+func (res *Result) overrule(o *Outcome, why rule.Reason) {
 	for i := range res.Outcomes {
-		if other := &res.Outcomes[i]; other.Reason() == None {
-			other.Set(Withdrawn, None)
+		if other := &res.Outcomes[i]; other.Reason() == rule.None {
+			other.Set(Withdrawn, rule.None)
 		}
 	}
 	o.Refuse(why)
@@ -358,7 +359,7 @@ func (o *Outcome) takeBack() (leakybucket.Settlement, bool) {
 	s := leakybucket.Settlement{Charge: r.charge, Was: r.was}
 	switch {
 	case atomic.CompareAndSwapUint32(&r.correction, open, takenBack):
-		s.Cancel = o.Rule.Delay != nil
+		s.Cancel = o.Zone.Delay != nil
 	case atomic.CompareAndSwapUint32(&r.correction, settling, takenBack):
 		return s, false // [Result.Settled] gives it back: nothing of it may be poured after that
 	case atomic.CompareAndSwapUint32(&r.correction, settled, takenBack):
@@ -405,14 +406,14 @@ func (res *Result) Settles() bool {
 }
 
 func (o *Outcome) settles() bool {
-	return o.Rule.Settle != nil && o.asked && o.admits()
+	return o.Zone.Settle != nil && o.asked && o.admits()
 }
 
 // admits reports whether the zone lets the request in, as far as is known. Unlike fit,
 // which is the store's answer, it counts slots, turns and other zones as well.
 func (o *Outcome) admits() bool {
 	d, why := o.Verdict()
-	return d != Withdrawn && why == None
+	return d != Withdrawn && why == rule.None
 }
 
 // Settle returns the settlements that correct the charges to what the request really
@@ -431,9 +432,9 @@ func (res *Result) Settle(observer *settlement.Observer) (due []leakybucket.Sett
 		if o.poured {
 			reserved = o.Cost
 		}
-		cost, known := o.Rule.Settle.Actual(observer, o.Limit, reserved)
+		cost, known := o.Zone.Settle.Actual(observer, o.Limit, reserved)
 		if !known {
-			o.Rule.Reporter.Unsettled(1)
+			o.Zone.Reporter.Unsettled(1)
 		}
 		r.paid = cost
 		if !atomic.CompareAndSwapUint32(&r.correction, open, settling) {
@@ -467,7 +468,7 @@ func (res *Result) Settled() (refunds []leakybucket.Settlement) {
 // [Result.Report], or by the simulation when it ends.
 func (o *Outcome) report(now time.Time) {
 	if o.Decision() != Withdrawn {
-		o.Rule.Reporter.Decided(o, now)
+		o.Zone.Reporter.Decided(o, now)
 	}
 }
 

@@ -6,25 +6,12 @@ import (
 	"math/rand/v2"
 	"net/http"
 	"strconv"
-	"strings"
 	"time"
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/device"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/rule"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
 )
-
-// deviceClient returns what device cookies tell of a request to an account, or nil if the
-// zone trusts no devices or the request names no account.
-func (r *Rule) deviceClient(s *Subject, k *key) *device.Client {
-	if r.Trust == nil || !k.own {
-		return nil
-	}
-	host := Host(s)
-	if host == "" {
-		return nil
-	}
-	return r.Trust.Client(s.Request, host, k.name, time.Now())
-}
 
 // A knownDevice is what a request's device cookies tell to one zone.
 type knownDevice struct {
@@ -36,27 +23,10 @@ type knownDevice struct {
 // chargesDevice reports whether a device's bucket is charged instead of its account's.
 func (o *Outcome) chargesDevice() bool { return o.device != nil && o.device.account != "" }
 
-// deviceKey returns the key of a client's device, or "" if none is known for the
-// account. No client can spell it, since a leading @ is escaped in parts.
-func deviceKey(account string, client *device.Client) string {
-	name, known := client.Device()
-	if !known {
-		return ""
-	}
-	return account + "/@device/" + name
-}
-
-// AccountOf returns the key of the account whose device has a bucket of this name, or
-// the name itself.
-func AccountOf(name string) string {
-	account, _, _ := strings.Cut(name, "/@device/")
-	return account
-}
-
 // chargeDevice makes the outcome charge the bucket of the client's device, if one is
 // known, in the place of the account's. It reports whether one is.
 func (o *Outcome) chargeDevice() bool {
-	key := deviceKey(o.Key, o.device.client)
+	key := rule.DeviceKey(o.Key, o.device.client)
 	if key == "" {
 		return false
 	}
@@ -108,7 +78,7 @@ func (p *Plan) FallBack() bool {
 			o.reservation = &reservation{charge: p.charges[i], was: p.decisions[i]}
 			continue // only shadows of another group are full
 		case o.Began:
-			p.began = append(p.began, o.Rule)
+			p.began = append(p.began, o.Zone)
 		}
 		p.requested[i].Key = o.Key
 		p.charges[n], p.of[n] = p.requested[i], of
@@ -143,13 +113,9 @@ func (res *Result) Trusts() bool {
 // shadow devices have places as in enforcement, which begins with those of the shadow.
 func (o *Outcome) place(i int) leakybucket.Charge {
 	return leakybucket.Charge{
-		Zone: o.Rule.Name, Key: cmp.Or(o.device.account, o.Key) + "/@devices/" + strconv.Itoa(i), Cost: 1,
-		Limit: placeLimit(o.Rule.Trust),
+		Zone: o.Zone.Name, Key: cmp.Or(o.device.account, o.Key) + "/@devices/" + strconv.Itoa(i), Cost: 1,
+		Limit: rule.PlaceLimit(o.Zone.Trust),
 	}
-}
-
-func placeLimit(t *device.Trust) leakybucket.Limit {
-	return leakybucket.Limit{Capacity: 1, Leak: 1 / t.For.Seconds()}
 }
 
 // newPlace takes a free place for one more device, and returns false if there is none.

@@ -13,6 +13,7 @@ import (
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/admission"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/pass"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/refusal"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/rule"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/supportcode"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
 )
@@ -36,43 +37,6 @@ func (d Decision) String() string {
 	return [Decisions]string{"", "admitted", "shadow_delayed", "shadow_refused", "delayed", "refused"}[d]
 }
 
-// A Reason is why a request was refused.
-type Reason uint8
-
-// The reasons.
-const (
-	None        Reason = iota
-	Capacity           // the bucket would overflow
-	Blocked            // the key is blocked
-	Oversize           // the cost can never fit
-	Denied             // an override denies the key
-	MissingKey         // the key is missing, and the zone refuses such requests
-	UnlistedKey        // no override names the key, and the zone refuses such requests
-	Waiting            // too many requests wait already, or the server is about to stop
-	InFlight           // all slots of the key are taken
-	EarlyData          // the client's address is not verified yet
-	NoStore            // the store does not answer, and the zone denies
-	Banned             // an administrator has banned the client's network
-	Wait               // the request's turn would come too late
-	Timeout            // the request's turn has not come in time
-	NoMemory           // there was no memory to read the body, and the request counts as one unread
-	Error              // a matcher of the zone failed, and the request with it
-	Reasons            // how many there are
-)
-
-func (r Reason) String() string {
-	return [Reasons]string{"", "capacity", "blocked", "oversize", "denied", "missing_key", "unlisted_key", "waiting", "in_flight", "early_data", "store", "banned", "wait", "timeout", "memory", "error"}[r]
-}
-
-// Waits reports whether waiting helps a client that was refused for this reason.
-func (r Reason) Waits() bool {
-	switch r {
-	case Capacity, Blocked, Waiting, InFlight, NoStore, Banned, Wait, Timeout, NoMemory:
-		return true
-	}
-	return false
-}
-
 const (
 	// slotWait is the Retry-After of clients that found no free slot. When one will
 	// be free is not known.
@@ -89,7 +53,7 @@ type Outcome struct {
 	// Request is the request, for Reporters.
 	Request *http.Request
 
-	Rule *Rule
+	Zone *Zone
 	Key  string // of the bucket, without the zone
 
 	// Limit, Cost and Ceiling are those of the charge. They are zero if the zone has no
@@ -173,21 +137,21 @@ func (o *Outcome) setAnswer(c *leakybucket.Charge, d *leakybucket.Decision) {
 	if d.BlockedUntil != 0 {
 		o.Block = d.BlockedUntil.Sub(d.At)
 	}
-	if o.Rule.Delay != nil && !d.Undecided {
+	if o.Zone.Delay != nil && !d.Undecided {
 		o.Delay = c.Delay(d)
 	}
 }
 
 // Set sets the decision and the reason.
-func (o *Outcome) Set(d Decision, why Reason) {
+func (o *Outcome) Set(d Decision, why rule.Reason) {
 	atomic.StoreUint32(&o.verdict, uint32(d)<<8|uint32(why))
 }
 
 // Verdict returns the zone's decision, and the reason of a refusal. Both are of one
 // moment: a simulation may change them together.
-func (o *Outcome) Verdict() (Decision, Reason) {
+func (o *Outcome) Verdict() (Decision, rule.Reason) {
 	v := atomic.LoadUint32(&o.verdict)
-	return Decision(v >> 8), Reason(v & 0xff)
+	return Decision(v >> 8), rule.Reason(v & 0xff)
 }
 
 // Decision returns the zone's decision.
@@ -197,13 +161,13 @@ func (o *Outcome) Decision() Decision {
 }
 
 // Reason returns why the zone refused, or None.
-func (o *Outcome) Reason() Reason {
+func (o *Outcome) Reason() rule.Reason {
 	_, why := o.Verdict()
 	return why
 }
 
 // Refuse makes the outcome a refusal. In shadow, it is a refusal that is only counted.
-func (o *Outcome) Refuse(why Reason) {
+func (o *Outcome) Refuse(why rule.Reason) {
 	if o.Shadow != 0 {
 		o.Set(ShadowRefused, why)
 	} else {
@@ -225,7 +189,7 @@ func (o *Outcome) ClientIP() netip.Addr {
 
 // Charged returns how much was poured for the request, in units.
 func (o *Outcome) Charged() float64 {
-	if o.poured && o.Reason() == None {
+	if o.poured && o.Reason() == rule.None {
 		return o.Cost
 	}
 	return 0
@@ -253,12 +217,12 @@ func (o *Outcome) retryAfter(wait time.Duration) time.Duration {
 		return 0
 	case o.Turn != nil:
 		return wait
-	case why == InFlight || why == NoStore:
+	case why == rule.InFlight || why == rule.NoStore:
 		return wait
-	case o.Rule.RetryEmpty && o.Limit.Leak > 0:
+	case o.Zone.RetryEmpty && o.Limit.Leak > 0:
 		wait = max(wait, o.Limit.TimeToEmpty(o.was))
 	default:
-		wait = max(wait, o.Rule.RetryFloor)
+		wait = max(wait, o.Zone.RetryFloor)
 	}
 	return wait + time.Duration(float64(o.jitter)*float64(wait))
 }
@@ -270,10 +234,10 @@ func (o *Outcome) TimeToFit() time.Duration {
 		if rest := o.early(); rest > 0 {
 			return rest
 		}
-		return pass.RetryAfter(o.Turn.Standing.ordered(), float64(o.jitter))
+		return pass.RetryAfter(o.Turn.Standing.Ordered(), float64(o.jitter))
 	}
 	switch o.Reason() {
-	case Capacity, Blocked, Banned, NoMemory:
+	case rule.Capacity, rule.Blocked, rule.Banned, rule.NoMemory:
 		if o.Limit.Leak > 0 {
 			return max(o.Block, o.Limit.Below(o.Ceiling).TimeToFit(o.was, o.Cost))
 		}
@@ -281,12 +245,12 @@ func (o *Outcome) TimeToFit() time.Duration {
 			return slotWait // as long as others need to read theirs
 		}
 		return o.Block
-	case InFlight:
+	case rule.InFlight:
 		return slotWait
-	case NoStore:
+	case rule.NoStore:
 		return outageWait
-	case Waiting:
-		if o.Rule.Delay != nil && o.Delay > 0 {
+	case rule.Waiting:
+		if o.Zone.Delay != nil && o.Delay > 0 {
 			return o.Delay // by then, the queue ahead has leaked
 		}
 		return slotWait
@@ -298,7 +262,7 @@ func (o *Outcome) TimeToFit() time.Duration {
 // come, too late, or because the rows were full.
 func (o *Outcome) LostTurn() bool {
 	why := o.Reason()
-	return o.Turn != nil && (why == Waiting || why == Wait || why == Timeout)
+	return o.Turn != nil && (why == rule.Waiting || why == rule.Wait || why == rule.Timeout)
 }
 
 // RefusedKey returns the key that was refused: that of the bucket, or the client's who has
@@ -357,12 +321,12 @@ func (t *Turn) log(enc zapcore.ObjectEncoder) {
 // the access log.
 func (o *Outcome) MarshalLogObject(enc zapcore.ObjectEncoder) error {
 	decision, why := o.Verdict()
-	enc.AddString("zone", o.Rule.Name)
+	enc.AddString("zone", o.Zone.Name)
 	enc.AddString("decision", decision.String())
-	if why == None && o.starved {
-		why = NoMemory // which tells why it cost as much
+	if why == rule.None && o.starved {
+		why = rule.NoMemory // which tells why it cost as much
 	}
-	if why != None {
+	if why != rule.None {
 		enc.AddString("reason", why.String())
 	}
 	if o.Key != "" {

@@ -10,29 +10,30 @@ import (
 	"go.uber.org/zap/zapcore"
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/admission"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/rule"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
 )
 
 func TestTheStrongestDecisionAndTheLongestWaitDecide(t *testing.T) {
-	rule := &Rule{RetryEmpty: true}
+	zone := &Zone{Rule: &rule.Rule{RetryEmpty: true}}
 	limit := leakybucket.Limit{Capacity: 10, Leak: 1}
 	slow := leakybucket.Limit{Capacity: 10, Leak: 0.1}
-	outcome := func(d Decision, why Reason, limit leakybucket.Limit, level, cost float64) *Outcome {
-		o := &Outcome{Rule: rule, Limit: limit, Cost: cost, was: level, poured: why == None}
+	outcome := func(d Decision, why rule.Reason, limit leakybucket.Limit, level, cost float64) *Outcome {
+		o := &Outcome{Zone: zone, Limit: limit, Cost: cost, was: level, poured: why == rule.None}
 		o.Set(d, why)
 		return o
 	}
 	weakestFirst := []*Outcome{
-		outcome(Admitted, None, limit, 1, 1),
-		outcome(Admitted, None, limit, 1, 2),
-		outcome(Admitted, None, leakybucket.Limit{Capacity: 2, Leak: 1}, 0, 1),
-		outcome(ShadowRefused, Capacity, limit, 9.5, 1),
-		outcome(ShadowRefused, Capacity, slow, 9.5, 1),
-		outcome(ShadowRefused, Denied, leakybucket.Limit{}, 0, 0),
-		outcome(Refused, Capacity, limit, 9.5, 1),
-		outcome(Refused, Capacity, limit, 10, 1),
-		outcome(Refused, Capacity, slow, 9.5, 1),
-		outcome(Refused, Oversize, limit, 0, 11),
+		outcome(Admitted, rule.None, limit, 1, 1),
+		outcome(Admitted, rule.None, limit, 1, 2),
+		outcome(Admitted, rule.None, leakybucket.Limit{Capacity: 2, Leak: 1}, 0, 1),
+		outcome(ShadowRefused, rule.Capacity, limit, 9.5, 1),
+		outcome(ShadowRefused, rule.Capacity, slow, 9.5, 1),
+		outcome(ShadowRefused, rule.Denied, leakybucket.Limit{}, 0, 0),
+		outcome(Refused, rule.Capacity, limit, 9.5, 1),
+		outcome(Refused, rule.Capacity, limit, 10, 1),
+		outcome(Refused, rule.Capacity, slow, 9.5, 1),
+		outcome(Refused, rule.Oversize, limit, 0, 11),
 	}
 	for i, o := range weakestFirst {
 		for j, other := range weakestFirst {
@@ -45,8 +46,8 @@ func TestTheStrongestDecisionAndTheLongestWaitDecide(t *testing.T) {
 
 // Durations are exact to a nanosecond, and logs need not be.
 func TestLogsAndPlaceholdersHaveSixDecimals(t *testing.T) {
-	o := &Outcome{Rule: &Rule{Name: "a"}, Delay: 1234567890 * time.Nanosecond, Block: 9876543210 * time.Nanosecond}
-	o.Set(Delayed, None)
+	o := &Outcome{Zone: &Zone{Rule: &rule.Rule{Name: "a"}}, Delay: 1234567890 * time.Nanosecond, Block: 9876543210 * time.Nanosecond}
+	o.Set(Delayed, rule.None)
 	log := zapcore.NewMapObjectEncoder()
 	if err := o.MarshalLogObject(log); err != nil {
 		t.Fatal(err)
@@ -85,8 +86,8 @@ func TestWhoLosesATurnIsRefusedAsAClientAfterItsWait(t *testing.T) {
 		admission.TimedOut: "203.0.113.1 timeout", admission.TooLong: "203.0.113.1 wait", admission.QueueFull: "203.0.113.1 waiting", admission.NoSlot: "all in_flight",
 	} {
 		res := sizedResult(1)
-		res.Outcomes[0] = Outcome{Rule: &Rule{Name: "php", Share: new(Rule), InFlight: 1}, Key: "all", Turn: turn}
-		res.Outcomes[0].Set(Admitted, None)
+		res.Outcomes[0] = Outcome{Zone: &Zone{Rule: &rule.Rule{Name: "php", Share: new(rule.Rule), InFlight: 1}}, Key: "all", Turn: turn}
+		res.Outcomes[0].Set(Admitted, rule.None)
 		res.Admitted(nil, admission.Result{Why: why, Waited: time.Second}, nil)
 		o := &res.Outcomes[0]
 		if got := o.RefusedKey() + " " + o.Reason().String(); got != want || o.Delay != time.Second {
@@ -99,8 +100,8 @@ func TestWhoLosesATurnIsRefusedAsAClientAfterItsWait(t *testing.T) {
 func TestWhoeverWaitedInVainIsNotToldToWaitAsLongAgain(t *testing.T) {
 	for _, why := range []admission.Why{admission.Exiting, admission.QueueFull, admission.TimedOut} {
 		res := sizedResult(1)
-		res.Outcomes[0] = Outcome{Rule: &Rule{Name: "downloads", InFlight: 1, MaxWait: time.Minute}, Key: "all"}
-		res.Outcomes[0].Set(Admitted, None)
+		res.Outcomes[0] = Outcome{Zone: &Zone{Rule: &rule.Rule{Name: "downloads", InFlight: 1, MaxWait: time.Minute}}, Key: "all"}
+		res.Outcomes[0].Set(Admitted, rule.None)
 		res.Admitted(nil, admission.Result{Why: why, Waited: 50 * time.Second}, nil)
 		if o := &res.Outcomes[0]; o.RetryAfter() != slotWait || o.Delay != 50*time.Second {
 			t.Errorf("%v: got told to wait for %v after %v, want %v after 50 s", why, o.RetryAfter(), o.Delay, slotWait)

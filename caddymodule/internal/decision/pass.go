@@ -6,6 +6,7 @@ import (
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/pass"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/refusal"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/rule"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
 	bucketkey "github.com/caddy-throttle/caddy-throttle/leakybucket/key"
 )
@@ -32,7 +33,7 @@ func (o *Outcome) early() time.Duration { return o.Turn.Standing.Early - o.Delay
 // countPass counts what has happened to the client's pass.
 func (o *Outcome) countPass(e pass.Event) {
 	if e != pass.None {
-		o.Rule.Reporter.CountPass(e)
+		o.Zone.Reporter.CountPass(e)
 	}
 }
 
@@ -70,13 +71,19 @@ func (res *Result) SendPasses(r *http.Request, status int, header http.Header, t
 		}
 		c := &o.Turn.Standing.Client
 		event := c.Answered(status, header, now, func(account pass.ID) bool { return o.join(account, now, take) })
-		o.Rule.Reporter.Answered(c.New(), event)
+		o.Zone.Reporter.Answered(c.New(), event)
 		o.countPass(event)
 	}
 }
 
-// memberLimit is how many accounts of a network may become members: 20 an hour.
-var memberLimit = leakybucket.Limit{Capacity: 20, Leak: 20. / 3600}
+// A place is that of an account among the members of a network.
+type place struct {
+	network string
+	account pass.ID
+}
+
+// mostPlaces bounds the memory of places. Accounts beyond it take a place each time.
+const mostPlaces = 10_000
 
 // join reports whether one more account of the client's network may become a member. One
 // that has lately, and whose client has not kept the pass or not got it yet, needs no
@@ -84,17 +91,17 @@ var memberLimit = leakybucket.Limit{Capacity: 20, Leak: 20. / 3600}
 func (o *Outcome) join(account pass.ID, now time.Time, take func([]leakybucket.Charge, []leakybucket.Decision) bool) bool {
 	network := "unknown"
 	if addr := o.ClientIP(); addr.IsValid() {
-		network = bucketkey.ClientPrefix(addr, o.Rule.Key.IPv4Bits, o.Rule.Key.IPv6Bits).Addr().String()
+		network = bucketkey.ClientPrefix(addr, o.Zone.Key.IPv4Bits, o.Zone.Key.IPv6Bits).Addr().String()
 	}
 	at := place{network, account}
-	if _, joined := o.Rule.Ranks.places.Get(at, now); joined {
+	if _, joined := o.Zone.places.Get(at, now); joined {
 		return true
 	}
-	charges := []leakybucket.Charge{{Zone: o.Rule.Name, Key: "@members/" + network, Cost: 1, Limit: memberLimit}}
+	charges := []leakybucket.Charge{{Zone: o.Zone.Name, Key: "@members/" + network, Cost: 1, Limit: rule.MemberLimit}}
 	decisions := make([]leakybucket.Decision, 1)
 	if !take(charges, decisions) || !decisions[0].Fits {
 		return false
 	}
-	o.Rule.Ranks.places.Put(at, struct{}{}, now.Add(time.Hour), now)
+	o.Zone.places.Put(at, struct{}{}, now.Add(time.Hour), now)
 	return true
 }

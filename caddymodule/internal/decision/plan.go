@@ -13,6 +13,7 @@ import (
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/blocklist"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/body"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/rule"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/settlement"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
 	bucketkey "github.com/caddy-throttle/caddy-throttle/leakybucket/key"
@@ -22,13 +23,13 @@ import (
 // decisions. Conclude turns it into a [Result]. It is for one goroutine. Release
 // returns its memory to a pool, and must be called last.
 type Plan struct {
-	Subject
+	rule.Subject
 
 	// Server serves the request. If nil, it is looked up in the request's context.
 	Server *caddyhttp.Server
 
 	// Buffers are memory for the keys of the zones.
-	Buffers Buffers
+	Buffers rule.Buffers
 
 	earlier   *Result // of the handlers that the request has passed, or nil
 	zones     int     // how many the handler has
@@ -40,7 +41,7 @@ type Plan struct {
 	decisions []leakybucket.Decision
 	requested []leakybucket.Charge // the charges before the store was asked, if one is of a device
 
-	began       []*Rule // shadow zones whose block began with the probe
+	began       []*Zone // shadow zones whose block began with the probe
 	static      []Exemption
 	measured    []*settlement.Rule // that measure the work of the request
 	unread      int64              // how much of the body must be read to know all, in bytes
@@ -55,8 +56,8 @@ var plans = sync.Pool{New: func() any { return new(Plan) }}
 // NewPlan returns a plan for a request and a handler with so many zones.
 func NewPlan(r *http.Request, zones int) *Plan {
 	p := plans.Get().(*Plan)
-	p.look(r)
-	p.earlier, _ = p.vars[resultVar].(*Result)
+	p.Look(r)
+	p.earlier, _ = p.Vars[resultVar].(*Result)
 	p.zones, p.outcomes = zones, p.pooled
 	return p
 }
@@ -71,8 +72,8 @@ func (p *Plan) Release() {
 	p.Server, p.earlier, p.alone, p.outcomes, p.pooled = nil, nil, nil, nil, p.outcomes
 	clear(p.began)
 	p.began, p.refused = p.began[:0], false
-	p.forget()
-	clear(p.Buffers.name[:cap(p.Buffers.name)])
+	p.Forget()
+	p.Buffers.Clear()
 	plans.Put(p)
 }
 
@@ -81,7 +82,6 @@ func (p *Plan) reset() {
 	clear(p.outcomes)
 	clear(p.charges)
 	clear(p.requested)
-	clear(p.Buffers.parts[:cap(p.Buffers.parts)]) // beyond its length is a key that was given up
 	clear(p.static)
 	clear(p.measured)
 	p.outcomes, p.charges, p.of = p.outcomes[:0], p.charges[:0], p.of[:0]
@@ -100,13 +100,13 @@ func (p *Plan) Refused() bool { return p.refused }
 func (p *Plan) Outcomes() []Outcome { return p.outcomes }
 
 // Body returns the reader that has replaced the request's body, or nil.
-func (p *Plan) Body() *body.Ahead { return p.reader }
+func (p *Plan) Body() *body.Ahead { return p.Reader }
 
 // Decided reports whether the zone of a name has decided about the request already: in
 // this plan, or in an earlier handler.
 func (p *Plan) Decided(zone string) bool {
 	for i := range p.outcomes {
-		if p.outcomes[i].Rule.Name == zone {
+		if p.outcomes[i].Zone.Name == zone {
 			return true
 		}
 	}
@@ -116,76 +116,76 @@ func (p *Plan) Decided(zone string) bool {
 // Evaluate adds the charge of a zone if the zone concerns the request, or its refusal if
 // that needs no store. The store is not asked about charges for which known returns a
 // block. If known is nil, no block is known.
-func (p *Plan) Evaluate(r *Rule, known func(*leakybucket.Charge) (blocklist.Block, bool)) error {
-	concerned, static, err := r.Concerns(&p.Subject)
+func (p *Plan) Evaluate(z *Zone, known func(*leakybucket.Charge) (blocklist.Block, bool)) error {
+	concerned, static, err := z.Concerns(&p.Subject)
 	if static {
-		p.static = append(p.static, p.exempt(r))
+		p.static = append(p.static, p.exempt(z))
 	}
 	if err != nil || !concerned {
 		return err
 	}
-	p.measure(r.Settle)
-	if !p.read && r.Key.FromBody() {
-		p.unread = max(p.unread, r.Cost.MaxBody)
+	p.measure(z.Settle)
+	if z.WantsBody(&p.Subject) {
+		p.unread = max(p.unread, z.Cost.MaxBody)
 		return nil
 	}
-	k, why, skip := r.bucket(&p.Subject, &p.Buffers)
+	k, why, skip := z.Find(&p.Subject, &p.Buffers)
 	if skip {
 		return nil
 	}
-	shadow := r.shadow(&p.Subject, k.name)
+	shadow := z.GroupOf(&p.Subject, k.Name)
 	switch {
 	case shadow != 0 && p.earlier.ended(shadow):
-		if r.Share != nil {
-			o := p.add(r, k.name, shadow)
-			o.Turn, o.dropped = r.turn(&p.Subject, &p.Buffers), true // it only watches
+		if z.Share != nil {
+			o := p.add(z, k.Name, shadow)
+			o.Turn, o.dropped = turnOf(z.Rule, &p.Subject, &p.Buffers), true // it only watches
 		}
 		return nil
-	case p.decideByKey(r, &k, why, shadow):
+	case p.decideByKey(z, &k, why, shadow):
 		return nil
-	case r.Bucketless():
-		p.add(r, k.name, shadow).Turn = r.turn(&p.Subject, &p.Buffers)
-		p.waits = p.waits || r.LetsWait()
+	case z.Bucketless():
+		p.add(z, k.Name, shadow).Turn = turnOf(z.Rule, &p.Subject, &p.Buffers)
+		p.waits = p.waits || z.LetsWait()
 		return nil
 	}
-	return p.charge(r, &k, shadow, known)
+	return p.charge(z, &k, shadow, known)
 }
 
 // decideByKey reports whether the zone refuses the request, or has no limit for it,
 // because of its key alone. If it refuses, that is added.
-func (p *Plan) decideByKey(r *Rule, k *key, why Reason, shadow leakybucket.Shadow) bool {
+func (p *Plan) decideByKey(z *Zone, k *rule.Bucket, why rule.Reason, shadow leakybucket.Shadow) bool {
 	switch {
-	case why != None:
-	case (k.address || r.Share != nil) && early(p.Request):
+	case why != rule.None:
+	case (k.Address || z.Share != nil) && p.Early():
 		// The address may be forged. Turns and ranks may follow from it, whatever the key.
 		if shadow != 0 {
 			return true
 		}
-		why = EarlyData
-	case k.rule == bucketkey.Unlimited:
+		why = rule.EarlyData
+	case k.Rule == bucketkey.Unlimited:
 		return true
-	case k.rule == bucketkey.Deny:
-		why = Denied
+	case k.Rule == bucketkey.Deny:
+		why = rule.Denied
 	default:
 		return false
 	}
-	p.add(r, k.name, shadow)
+	p.add(z, k.Name, shadow)
 	p.refuse(why)
 	return true
 }
 
 // charge adds the charge of a zone, or the refusal by a block that is known to run.
-func (p *Plan) charge(r *Rule, k *key, shadow leakybucket.Shadow, known func(*leakybucket.Charge) (blocklist.Block, bool)) error {
-	cost, wantsBody, readsBody, err := r.Cost.charged(&p.Subject, k.limit)
+func (p *Plan) charge(z *Zone, k *rule.Bucket, shadow leakybucket.Shadow, known func(*leakybucket.Charge) (blocklist.Block, bool)) error {
+	cost, wantsBody, readsBody, err := z.Cost.Charged(&p.Subject, k.Limit)
 	if err != nil {
-		return failed("cost", err)
+		return err
 	}
-	o := p.add(r, k.name, shadow)
+	o := p.add(z, k.Name, shadow)
 	p.charges = append(p.charges, leakybucket.Charge{}) // which is filled in place, too
 	c := &p.charges[len(p.charges)-1]
-	r.charge(c, k, o.Shadow, cost)
+	z.Charge(c, k, o.Shadow, cost)
 	o.setCharge(c)
-	if client := r.deviceClient(&p.Subject, k); client != nil {
+	if client := z.DeviceClient(&p.Subject, k); client != nil {
 		o.device = &knownDevice{client: client}
 		o.chargeDevice()
 		c.Key = o.Key
@@ -204,12 +204,12 @@ func (p *Plan) charge(r *Rule, k *key, shadow leakybucket.Shadow, known func(*le
 			return nil
 		}
 	}
-	o.starved = p.starved && (r.Key.FromBody() || readsBody)
+	o.starved = p.Starved && (z.Key.FromBody() || readsBody)
 	if wantsBody {
-		p.unread = max(p.unread, r.Cost.MaxBody)
+		p.unread = max(p.unread, z.Cost.MaxBody)
 	}
 	o.asked = true
-	p.waits = p.waits || r.LetsWait()
+	p.waits = p.waits || z.LetsWait()
 	p.of = append(p.of, len(p.outcomes)-1)
 	return nil
 }
@@ -230,7 +230,7 @@ func (p *Plan) measure(rule *settlement.Rule) {
 
 // An Exemption is a zone that exempts a request as a static file.
 type Exemption struct {
-	Rule *Rule
+	Zone *Zone
 
 	// Charge is the charge of the request if the upstream answers it after all.
 	// Charged is false if the zone would charge nothing.
@@ -240,17 +240,17 @@ type Exemption struct {
 
 // exempt returns the exemption with what the zone would charge. That must be computed
 // now, because later handlers may rewrite the request.
-func (p *Plan) exempt(r *Rule) Exemption {
-	e := Exemption{Rule: r}
-	k, why, skip := r.bucket(&p.Subject, &p.Buffers)
-	if r.Bucketless() || why != None || skip || k.rule != bucketkey.Limited {
+func (p *Plan) exempt(z *Zone) Exemption {
+	e := Exemption{Zone: z}
+	k, why, skip := z.Find(&p.Subject, &p.Buffers)
+	if z.Bucketless() || why != rule.None || skip || k.Rule != bucketkey.Limited {
 		return e
 	}
-	cost, _, _, err := r.Cost.charged(&p.Subject, k.limit)
+	cost, _, _, err := z.Cost.Charged(&p.Subject, k.Limit)
 	if err != nil {
 		return e
 	}
-	r.charge(&e.Charge, &k, r.shadow(&p.Subject, k.name), cost)
+	z.Charge(&e.Charge, &k, z.GroupOf(&p.Subject, k.Name), cost)
 	e.Charged = true
 	e.Charge.Debt = 0 // nothing was reserved that a response corrects
 	return e
@@ -258,9 +258,9 @@ func (p *Plan) exempt(r *Rule) Exemption {
 
 // add appends the outcome of a zone. It is filled in place, because outcomes are large.
 // That of the only zone is filled where it stays.
-func (p *Plan) add(r *Rule, key string, shadow leakybucket.Shadow) *Outcome {
+func (p *Plan) add(z *Zone, key string, shadow leakybucket.Shadow) *Outcome {
 	if p.zones == 1 && p.alone == nil {
-		p.alone = loneResult(r)
+		p.alone = loneResult(z.Rule)
 		p.outcomes = p.alone.Outcomes[:0]
 	}
 	n := len(p.outcomes)
@@ -270,15 +270,15 @@ func (p *Plan) add(r *Rule, key string, shadow leakybucket.Shadow) *Outcome {
 		p.outcomes = append(p.outcomes, Outcome{})
 	}
 	o := &p.outcomes[n]
-	if shadow == ShadowOwn {
-		shadow += leakybucket.Shadow(min(n, math.MaxUint8-int(ShadowOwn))) // which no other zone has
+	if shadow == rule.ShadowOwn {
+		shadow += leakybucket.Shadow(min(n, math.MaxUint8-int(rule.ShadowOwn))) // which no other zone has
 	}
-	o.Request, o.Rule, o.Key, o.Shadow = p.Request, r, key, shadow
+	o.Request, o.Zone, o.Key, o.Shadow = p.Request, z, key, shadow
 	return o
 }
 
 // refuse makes the last outcome a refusal without asking a store.
-func (p *Plan) refuse(why Reason) {
+func (p *Plan) refuse(why rule.Reason) {
 	o := &p.outcomes[len(p.outcomes)-1]
 	o.Refuse(why)
 	p.refused, p.ended = p.refused || o.Shadow == 0, p.ended || o.Shadow != 0
@@ -287,14 +287,14 @@ func (p *Plan) refuse(why Reason) {
 // Fail records that a matcher of a zone has failed for the request, and reports whether
 // the zone is enforced, so that the request fails. Then the outcome is reported. For a
 // group of shadow the request fails once, as enforcement asks no zone after that.
-func (p *Plan) Fail(r *Rule) (enforced bool) {
-	k, _, _ := r.bucket(&p.Subject, &p.Buffers)
-	shadow := r.shadow(&p.Subject, k.name)
-	if shadow != 0 && shadow < ShadowOwn && p.ends(shadow, false) {
+func (p *Plan) Fail(z *Zone) (enforced bool) {
+	k, _, _ := z.Find(&p.Subject, &p.Buffers)
+	shadow := z.GroupOf(&p.Subject, k.Name)
+	if shadow != 0 && shadow < rule.ShadowOwn && p.ends(shadow, false) {
 		return false
 	}
-	o := p.add(r, k.name, shadow)
-	p.refuse(Error)
+	o := p.add(z, k.Name, shadow)
+	p.refuse(rule.Error)
 	if o.Shadow == 0 {
 		o.report(time.Now())
 	}
@@ -308,50 +308,21 @@ func (p *Plan) refuseBlocked(b blocklist.Block) {
 	seen := leakybucket.State{Level: b.Level, Leak: o.Limit.Leak}
 	o.was = o.Limit.Level(seen, leakybucket.Instant(now.Sub(b.Seen).Microseconds()))
 	o.Block = b.Until.Sub(now)
-	p.refuse(Blocked)
+	p.refuse(rule.Blocked)
 }
 
 // RefuseBlocked refuses the request because of a block that is known to run. The charge
-// must come from [Rule.BlockedBucket].
-func (p *Plan) RefuseBlocked(r *Rule, c *leakybucket.Charge, b blocklist.Block) {
-	p.add(r, c.Key, c.Shadow).setCharge(c)
+// must come from [rule.Rule.BlockedBucket].
+func (p *Plan) RefuseBlocked(z *Zone, c *leakybucket.Charge, b blocklist.Block) {
+	p.add(z, c.Key, c.Shadow).setCharge(c)
 	p.refuseBlocked(b)
 }
 
 // RefuseBanned refuses the request because its client is banned for so long, and counts
 // that for a zone, which need not match the request.
-func (p *Plan) RefuseBanned(r *Rule, rest time.Duration) {
-	p.add(r, r.network(&p.Subject).Addr().String(), r.Shadow).Block = rest
-	p.refuse(Banned)
-}
-
-// BlockedBucket returns a charge that names the bucket with the client's block,
-// whether or not the zone matches the request. It returns false for requests that the
-// zone can never block. If device is not empty, it is the key of the client's device,
-// and the request is blocked only if both buckets are.
-func (r *Rule) BlockedBucket(s *Subject, b *Buffers) (c leakybucket.Charge, device string, can bool) {
-	if r.Block == nil {
-		return c, "", false
-	}
-	if exempt, err := r.Exempts(s); err != nil || exempt {
-		return c, "", false
-	}
-	k, why, skip := r.bucket(s, b)
-	if why != None || skip || k.rule != bucketkey.Limited {
-		return c, "", false
-	}
-	if client := r.deviceClient(s, &k); client != nil {
-		device = deviceKey(k.name, client)
-	}
-	r.charge(&c, &k, r.shadow(s, k.name), 0)
-	return c, device, true
-}
-
-// Bucket returns the name of the bucket that the zone charges a request to, without
-// the zone. It returns false if it charges none.
-func (r *Rule) Bucket(s *Subject, b *Buffers) (name string, charged bool) {
-	k, why, skip := r.bucket(s, b)
-	return k.name, why == None && !skip && k.rule == bucketkey.Limited
+func (p *Plan) RefuseBanned(z *Zone, rest time.Duration) {
+	p.add(z, z.Network(&p.Subject).Addr().String(), z.Shadow).Block = rest
+	p.refuse(rule.Banned)
 }
 
 // Probe turns all charges into probes, which pour nothing.
@@ -372,7 +343,7 @@ func (p *Plan) CheckSlots() {
 	}
 	for i := range p.outcomes {
 		o := &p.outcomes[i]
-		if o.Rule.InFlight == 0 || o.Reason() != None || o.admissionZone().Vacant(o.Key, o.Rule.InFlight) {
+		if o.Zone.InFlight == 0 || o.Reason() != rule.None || o.admissionZone().Vacant(o.Key, o.Zone.InFlight) {
 			continue
 		}
 		o.noSlot = true
@@ -419,7 +390,7 @@ func (p *Plan) DropCharges() {
 		if o := &p.outcomes[i]; o.asked {
 			o.asked = false
 			o.setAnswer(new(leakybucket.Charge), &leakybucket.Decision{Undecided: true})
-			o.dropped = o.Rule.InFlight == 0 // slots need no store
+			o.dropped = o.Zone.InFlight == 0 // slots need no store
 		}
 	}
 	p.clearCharges()
@@ -462,12 +433,12 @@ func (p *Plan) dropEnded() {
 func (p *Plan) ReadBody(memory *body.Memory) {
 	for _, of := range p.of {
 		if o := &p.outcomes[of]; o.Shadow != 0 && o.Began {
-			p.began = append(p.began, o.Rule)
+			p.began = append(p.began, o.Zone)
 		}
 	}
 	most := p.unread
 	p.reset()
-	p.readBody(memory, most)
+	p.Subject.ReadBody(memory, most)
 }
 
 // Conclude returns the outcomes in the zones of this handler, or nil if none of them
@@ -494,8 +465,8 @@ func (p *Plan) Conclude() *Result {
 	clear(p.outcomes[kept:])
 	p.outcomes = p.outcomes[:kept]
 	if len(p.outcomes) == 0 && len(p.static) == 0 && len(p.measured) == 0 {
-		if p.earlier == nil && p.replacer != nil {
-			p.replacer.Map(uncharged(p.Request.Context()))
+		if p.earlier == nil && p.Replacer != nil {
+			p.Replacer.Map(uncharged(p.Request.Context()))
 		}
 		return nil
 	}
@@ -522,10 +493,10 @@ func (p *Plan) keepReservations() {
 func (p *Plan) conclude(o *Outcome) {
 	if o.Turn != nil {
 		o.jitter = rand.Float32()
-	} else if o.Rule.RetryJitter > 0 {
-		o.jitter = float32(rand.Float64() * o.Rule.RetryJitter)
+	} else if o.Zone.RetryJitter > 0 {
+		o.jitter = float32(rand.Float64() * o.Zone.RetryJitter)
 	}
-	if o.Reason() != None {
+	if o.Reason() != rule.None {
 		return // known without asking
 	}
 	if o.dropped {
@@ -534,47 +505,47 @@ func (p *Plan) conclude(o *Outcome) {
 	delay := o.Delay
 	o.Delay = 0
 	switch why := p.judge(o); {
-	case why != None:
+	case why != rule.None:
 		o.Refuse(why)
 		return
-	case p.ends(o.Shadow, true) || o.asked && o.undecided && o.Rule.InFlight == 0: // slots need no store
+	case p.ends(o.Shadow, true) || o.asked && o.undecided && o.Zone.InFlight == 0: // slots need no store
 		return
 	}
 	o.Delay = delay
 	switch {
 	case delay == 0:
-		o.Set(Admitted, None)
+		o.Set(Admitted, rule.None)
 	case o.Shadow != 0:
-		o.Set(ShadowDelayed, None)
+		o.Set(ShadowDelayed, rule.None)
 	default:
-		o.Set(Delayed, None)
+		o.Set(Delayed, rule.None)
 	}
 }
 
 // judge returns why a zone refuses after the store was asked, or None.
-func (p *Plan) judge(o *Outcome) Reason {
+func (p *Plan) judge(o *Outcome) rule.Reason {
 	if !o.asked {
 		if o.noSlot {
-			return InFlight
+			return rule.InFlight
 		}
-		return None
+		return rule.None
 	}
 	if o.Block != 0 {
-		o.Began = o.Began || slices.Contains(p.began, o.Rule)
+		o.Began = o.Began || slices.Contains(p.began, o.Zone)
 	}
 	switch {
 	case o.fit && o.noSlot:
-		return InFlight
+		return rule.InFlight
 	case o.fit:
-		return None
+		return rule.None
 	case o.undecided:
-		return NoStore
+		return rule.NoStore
 	case o.Limit.Oversize(o.Cost):
-		return Oversize
+		return rule.Oversize
 	case o.Block > 0 && !o.Began:
-		return Blocked
+		return rule.Blocked
 	case o.starved:
-		return NoMemory
+		return rule.NoMemory
 	}
-	return Capacity
+	return rule.Capacity
 }

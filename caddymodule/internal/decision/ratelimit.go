@@ -18,13 +18,13 @@ func (res *Result) Announce(header http.Header) {
 		return
 	}
 	unit := ""
-	if len(o.Rule.Cost.Lines) > 0 {
+	if len(o.Zone.Cost.Lines) > 0 {
 		unit = `;qu="cost"` // not every request costs 1
 	}
 	limit := o.Limit
 	quota, window := int64(limit.Capacity), refusal.WholeSeconds(limit.TimeToEmpty(limit.Capacity))
 	left := math.Floor(limit.Remaining(o.Level()))
-	name := strconv.Quote(o.Rule.Name)
+	name := strconv.Quote(o.Zone.Name)
 	header.Set("RateLimit-Policy", name+";q="+strconv.FormatInt(quota, 10)+unit+";w="+strconv.FormatInt(window, 10))
 	field := name + ";r=" + strconv.FormatInt(int64(left), 10)
 	if o.Level() > 0 {
@@ -42,7 +42,7 @@ func (res *Result) Announce(header http.Header) {
 // or nil if there is none.
 func (res *Result) nearest() (nearest *Outcome) {
 	res.each(func(o *Outcome) bool {
-		if o.Limit.Capacity > 0 && o.Shadow == 0 && !o.Rule.Key.Private && (nearest == nil || o.fuller(nearest)) {
+		if o.Limit.Capacity > 0 && o.Shadow == 0 && !o.Zone.Key.Private && (nearest == nil || o.fuller(nearest)) {
 			nearest = o
 		}
 		return true

@@ -13,6 +13,7 @@ import (
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/admission"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/refusal"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/rule"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/settlement"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/supportcode"
 )
@@ -97,7 +98,7 @@ func sizedResult(n int) *Result {
 
 // loneResult returns a result for the only zone of a handler. If the zone may correct or
 // give back its charge, the memory for that comes along.
-func loneResult(r *Rule) *Result {
+func loneResult(r *rule.Rule) *Result {
 	if r.Plain() {
 		return sizedResult(1)
 	}
@@ -132,11 +133,11 @@ func newResult(p *Plan) *Result {
 		last.next = res
 		return res
 	}
-	if p.vars != nil {
-		p.vars[resultVar] = res
+	if p.Vars != nil {
+		p.Vars[resultVar] = res
 	}
-	if p.replacer != nil {
-		p.replacer.Map(res.placeholder)
+	if p.Replacer != nil {
+		p.Replacer.Map(res.placeholder)
 	}
 	if Logged(p.Request, p.Server) {
 		if extra, ok := p.Request.Context().Value(caddyhttp.ExtraLogFieldsCtxKey).(*caddyhttp.ExtraLogFields); ok {
@@ -179,10 +180,10 @@ func (res *Result) each(f func(*Outcome) bool) {
 func (res *Result) Decided(zone string) (found bool) {
 	for ; res != nil && !found; res = res.next {
 		for i := range res.Outcomes {
-			found = found || res.Outcomes[i].Rule.Name == zone
+			found = found || res.Outcomes[i].Zone.Name == zone
 		}
 		for _, exempt := range res.Static() {
-			found = found || exempt.Rule.Name == zone
+			found = found || exempt.Zone.Name == zone
 		}
 	}
 	return found
@@ -236,7 +237,7 @@ func (res *Result) Serving() *settlement.Observer {
 // An empty name means any zone.
 func (res *Result) Blocked(zone string) (found bool) {
 	res.each(func(o *Outcome) bool {
-		found = o.Block > 0 && o.Shadow == 0 && (zone == "" || zone == o.Rule.Name)
+		found = o.Block > 0 && o.Shadow == 0 && (zone == "" || zone == o.Zone.Name)
 		return !found
 	})
 	return found
@@ -246,7 +247,7 @@ func (res *Result) Blocked(zone string) (found bool) {
 func (res *Result) Violated() (zones []string) {
 	res.each(func(o *Outcome) bool {
 		if o.Decision() == Refused {
-			zones = append(zones, o.Rule.Name)
+			zones = append(zones, o.Zone.Name)
 		}
 		return true
 	})
@@ -259,26 +260,26 @@ func (res *Result) Refusal(ring *supportcode.Ring, now time.Time) refusal.Refusa
 	o := res.Decisive()
 	wait := o.TimeToFit()
 	f := refusal.Refusal{
-		Status: o.Rule.Status, Waits: o.Reason().Waits(), RetryAfter: o.retryAfter(wait), TimeToFit: wait,
-		Violated: res, Message: o.Rule.Message, Page: o.Rule.Page, AsError: o.Rule.AsError,
+		Status: o.Zone.Status, Waits: o.Reason().Waits(), RetryAfter: o.retryAfter(wait), TimeToFit: wait,
+		Violated: res, Message: o.Zone.Message, Page: o.Zone.Page, AsError: o.Zone.AsError,
 	}
-	if o.Rule.SupportCode {
+	if o.Zone.SupportCode {
 		o.Code = ring.Add(supportcode.Refusal{
-			At: now, Zone: o.Rule.Name, Key: o.Key, Reason: o.Reason().String(), Wait: f.TimeToFit, Block: o.Block,
+			At: now, Zone: o.Zone.Name, Key: o.Key, Reason: o.Reason().String(), Wait: f.TimeToFit, Block: o.Block,
 			Cost: o.Cost, Level: o.Level(), Capacity: o.Limit.Capacity,
 		})
 		f.Code = o.Code
 	}
-	if o.Rule.ZoneHeader {
-		f.Zone = o.Rule.Name
+	if o.Zone.ZoneHeader {
+		f.Zone = o.Zone.Name
 	}
 	if o.Turn != nil {
 		f.Busy = o.busy()
 	}
 	switch {
-	case o.exiting, o.Reason() == NoStore:
+	case o.exiting, o.Reason() == rule.NoStore:
 		f.Status = http.StatusServiceUnavailable
-	case o.Reason() == EarlyData:
+	case o.Reason() == rule.EarlyData:
 		f.Status = http.StatusTooEarly // browsers send it again by themselves
 	}
 	return f
@@ -317,7 +318,7 @@ func (res *Result) placeholder(name string) (any, bool) {
 	}
 	switch name {
 	case "zone":
-		return o.Rule.Name, true
+		return o.Zone.Name, true
 	case "key":
 		return o.Key, true
 	case "decision":
@@ -325,7 +326,7 @@ func (res *Result) placeholder(name string) (any, bool) {
 	case "reason":
 		return o.Reason().String(), true
 	case "message":
-		return o.Rule.Message, true
+		return o.Zone.Message, true
 	case "support_code":
 		return o.Code.String(), true
 	case "level":

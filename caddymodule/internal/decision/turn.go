@@ -4,13 +4,14 @@ import (
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/admission"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/body"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/fairqueue"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/rule"
 	bucketkey "github.com/caddy-throttle/caddy-throttle/leakybucket/key"
 )
 
 // A Turn is how a request takes turns for the slots of a zone with share.
 type Turn struct {
 	admission.Turn
-	Standing Standing
+	Standing rule.Standing
 }
 
 // The keys of members and of passes begin so. Share keys never do, because a leading @
@@ -20,28 +21,24 @@ const (
 	passKey   = "@pass/"
 )
 
-// turn returns a new turn of a request, or nil if the zone has no share.
-func (r *Rule) turn(s *Subject, b *Buffers) *Turn {
+// turnOf returns a new turn of a request, or nil if the zone has no share.
+func turnOf(r *rule.Rule, s *rule.Subject, b *rule.Buffers) *Turn {
 	if r.Share == nil {
 		return nil
 	}
-	t := &Turn{Standing: Standing{Rank: fairqueue.First}}
+	t := &Turn{Standing: rule.Standing{Rank: fairqueue.First}}
 	if r.Ranks != nil {
 		t.Standing = r.Ranks.Standing(s)
 	}
 	t.Rank = t.Standing.Rank
 	if t.Rank == fairqueue.Member {
-		t.Network = bucketkey.ClientPrefix(s.address(), 24, 48)
+		t.Network = bucketkey.ClientPrefix(s.Address(), 24, 48)
 	}
 	if t.Rank == fairqueue.Member && t.Standing.Member != "" {
 		t.Keys[0] = memberKey + t.Standing.Member
 		return t
 	}
-	k, lacking := r.Share.own(s, b)
-	if lacking != complete {
-		k = r.Share.fallback(s, ByClientIP)
-	}
-	t.Keys[0] = k.name
+	t.Keys[0] = r.Share.ShareKey(s, b)
 	switch {
 	case t.Standing.Early > 0:
 		t.Keys[1] = memberKey + t.Standing.Member
@@ -100,18 +97,18 @@ func (p *Plan) checkTurns() {
 		return // an early refusal would save nothing
 	}
 	for i := range p.outcomes {
-		if p.outcomes[i].Rule.Delay != nil {
+		if p.outcomes[i].Zone.Delay != nil {
 			return // by the end of the delay, all may be different
 		}
 	}
 	for i := range p.outcomes {
 		o := &p.outcomes[i]
-		if o.Turn == nil || o.Shadow != 0 || o.Reason() != None {
+		if o.Turn == nil || o.Shadow != 0 || o.Reason() != rule.None {
 			continue
 		}
 		e := o.entry()
 		if why := e.Zone.Ask(&e); why != admission.Admitted {
-			o.Refuse(o.Rule.reasonOf(why))
+			o.Refuse(o.Zone.reasonOf(why))
 			p.refused = true
 		}
 	}
@@ -121,7 +118,7 @@ func (p *Plan) checkTurns() {
 // the client has not sent all of it.
 func (p *Plan) buffersBody() bool {
 	for i := range p.outcomes {
-		if o := &p.outcomes[i]; o.Rule.RequestBuffer > 0 && o.Shadow == 0 {
+		if o := &p.outcomes[i]; o.Zone.RequestBuffer > 0 && o.Shadow == 0 {
 			return !body.Received(p.Request)
 		}
 	}
@@ -129,17 +126,17 @@ func (p *Plan) buffersBody() bool {
 }
 
 // reasonOf returns why the zone refuses a request whose admission ended so.
-func (r *Rule) reasonOf(why admission.Why) Reason {
+func (z *Zone) reasonOf(why admission.Why) rule.Reason {
 	switch why {
 	case admission.TooLong:
-		return Wait
+		return rule.Wait
 	case admission.TimedOut:
-		if r.Share != nil {
-			return Timeout
+		if z.Share != nil {
+			return rule.Timeout
 		}
-		return InFlight
+		return rule.InFlight
 	case admission.NoSlot:
-		return InFlight
+		return rule.InFlight
 	}
-	return Waiting
+	return rule.Waiting
 }

@@ -1,4 +1,4 @@
-package decision
+package rule
 
 import (
 	"net/http"

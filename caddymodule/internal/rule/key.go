@@ -1,4 +1,4 @@
-package decision
+package rule
 
 import (
 	"net"
@@ -69,13 +69,13 @@ type Part struct {
 	Digest bool
 }
 
-// A key is the name of a bucket and its limit.
-type key struct {
-	name    string // the parts, without the zone, or the name of a bucket that several keys share
-	rule    bucketkey.Rule
-	limit   leakybucket.Limit
+// A Bucket is the name of a bucket and its limit.
+type Bucket struct {
+	Name    string // the parts, without the zone, or the name of a bucket that several keys share
+	Rule    bucketkey.Rule
+	Limit   leakybucket.Limit
+	Address bool // the name holds the client's address
 	listed  bool // an override names the key
-	address bool // the name holds the client's address
 	own     bool // the request gave it, and no policy stands in
 }
 
@@ -100,11 +100,20 @@ func (k *Key) HasAddress() bool {
 	return false
 }
 
+// WantsBody reports whether the body must be read to know a request's bucket.
+func (r *Rule) WantsBody(s *Subject) bool { return !s.read && r.Key.FromBody() }
+
 // Buffers are memory for building keys, kept between requests. The zero value is ready
 // for use.
 type Buffers struct {
 	name  []byte
 	parts []bucketkey.Part
+}
+
+// Clear forgets what the Buffers hold of requests.
+func (b *Buffers) Clear() {
+	clear(b.name[:cap(b.name)])
+	clear(b.parts[:cap(b.parts)]) // beyond its length is a key that was given up
 }
 
 // missing says why a key lacks a part.
@@ -118,25 +127,25 @@ const (
 	lacking          // any other reason, such as a header that was sent twice
 )
 
-// bucket returns the bucket that a request is charged to. If why is not None, the zone
+// Find returns the bucket that a request is charged to. If why is not None, the zone
 // refuses the request without a store. If skip, the zone does not charge it.
-func (r *Rule) bucket(s *Subject, b *Buffers) (k key, why Reason, skip bool) {
+func (r *Rule) Find(s *Subject, b *Buffers) (k Bucket, why Reason, skip bool) {
 	k, why, skip = r.configured(s, b)
 	if s.Overrides != nil && why == None && !skip {
-		k.rule, k.limit = s.Overrides.Apply(r.Name, k.name, k.rule, k.limit, r.Dearest, time.Now())
+		k.Rule, k.Limit = s.Overrides.Apply(r.Name, k.Name, k.Rule, k.Limit, r.Dearest, time.Now())
 	}
 	return k, why, skip
 }
 
-// configured is bucket without overrides at run time.
-func (r *Rule) configured(s *Subject, b *Buffers) (k key, why Reason, skip bool) {
+// configured is Find without overrides at run time.
+func (r *Rule) configured(s *Subject, b *Buffers) (k Bucket, why Reason, skip bool) {
 	k, state := r.own(s, b)
 	policy := Policy("")
 	switch {
 	case state == unclear:
-		return key{name: UnclearBucket, rule: bucketkey.Limited, limit: r.Limit}, None, false
+		return Bucket{Name: UnclearBucket, Rule: bucketkey.Limited, Limit: r.Limit}, None, false
 	case state == odd:
-		return key{name: OddBucket, rule: bucketkey.Limited, limit: r.Limit}, None, false
+		return Bucket{Name: OddBucket, Rule: bucketkey.Limited, Limit: r.Limit}, None, false
 	case state != complete:
 		policy, why = r.Key.Missing, MissingKey
 		if state == absent && policy == Share {
@@ -157,14 +166,14 @@ func (r *Rule) configured(s *Subject, b *Buffers) (k key, why Reason, skip bool)
 }
 
 // own returns the request's own key, without any policy.
-func (r *Rule) own(s *Subject, b *Buffers) (k key, state missing) {
+func (r *Rule) own(s *Subject, b *Buffers) (k Bucket, state missing) {
 	name, parts := b.name[:0], b.parts[:0]
 	listed := r.Key.Overrides.Load()
 	plain := listed.Plain()
-	if plain && len(r.Key.Parts) == 1 && r.Key.Parts[0].ClientIP && r.Key.IPv4Bits == 32 && s.address().Is4() {
+	if plain && len(r.Key.Parts) == 1 && r.Key.Parts[0].ClientIP && r.Key.IPv4Bits == 32 && s.Address().Is4() {
 		// An IPv4 address has one spelling, so nothing need be built.
 		e, by := listed.Lookup(nil)
-		return key{name: s.text, rule: e.Rule, limit: e.Limit, listed: by != override.OfZone, address: true, own: true}, complete
+		return Bucket{Name: s.text, Rule: e.Rule, Limit: e.Limit, listed: by != override.OfZone, Address: true, own: true}, complete
 	}
 	for i := range r.Key.Parts {
 		if i > 0 {
@@ -176,20 +185,20 @@ func (r *Rule) own(s *Subject, b *Buffers) (k key, state missing) {
 		var digest bucketkey.Digest
 		switch {
 		case p.ClientIP:
-			if client = r.network(s); !client.IsValid() {
-				return key{}, lacking
+			if client = r.Network(s); !client.IsValid() {
+				return Bucket{}, lacking
 			}
 			name = client.Addr().AppendTo(name)
 		case p.Template != nil:
 			if name, text = p.Template.appendParts(name, s); text == "" {
-				return key{}, lacking
+				return Bucket{}, lacking
 			}
 		default:
 			if text, state = r.value(s, p); state == complete && text == fold.Odd {
 				state = odd
 			}
 			if state != complete {
-				return key{}, state
+				return Bucket{}, state
 			}
 			if p.Digest {
 				digest = bucketkey.DigestOf(text)
@@ -204,9 +213,9 @@ func (r *Rule) own(s *Subject, b *Buffers) (k key, state missing) {
 	}
 	b.name, b.parts = name, parts
 	e, by := listed.Lookup(parts)
-	k = key{name: e.Bucket, rule: e.Rule, limit: e.Limit, listed: by != override.OfZone, address: r.Key.HasAddress(), own: true}
-	if k.name == "" {
-		k.name = string(name)
+	k = Bucket{Name: e.Bucket, Rule: e.Rule, Limit: e.Limit, listed: by != override.OfZone, Address: r.Key.HasAddress(), own: true}
+	if k.Name == "" {
+		k.Name = string(name)
 	}
 	return k, complete
 }
@@ -235,6 +244,35 @@ func (r *Rule) value(s *Subject, p *Part) (string, missing) {
 	return "", unclear
 }
 
+// BlockedBucket returns a charge that names the bucket with the client's block,
+// whether or not the zone matches the request. It returns false for requests that the
+// zone can never block. If device is not empty, it is the key of the client's device,
+// and the request is blocked only if both buckets are.
+func (r *Rule) BlockedBucket(s *Subject, b *Buffers) (c leakybucket.Charge, device string, can bool) {
+	if r.Block == nil {
+		return c, "", false
+	}
+	if exempt, err := r.Exempts(s); err != nil || exempt {
+		return c, "", false
+	}
+	k, why, skip := r.Find(s, b)
+	if why != None || skip || k.Rule != bucketkey.Limited {
+		return c, "", false
+	}
+	if client := r.DeviceClient(s, &k); client != nil {
+		device = DeviceKey(k.Name, client)
+	}
+	r.Charge(&c, &k, r.GroupOf(s, k.Name), 0)
+	return c, device, true
+}
+
+// Bucket returns the name of the bucket that the zone charges a request to, without
+// the zone. It returns false if it charges none.
+func (r *Rule) Bucket(s *Subject, b *Buffers) (name string, charged bool) {
+	k, why, skip := r.Find(s, b)
+	return k.Name, why == None && !skip && k.Rule == bucketkey.Limited
+}
+
 // Names of buckets that several keys share. Clients cannot forge them, because a leading @
 // in a part is escaped.
 const (
@@ -245,24 +283,34 @@ const (
 
 // fallback returns the key for requests without a usable one: @client_ip/<address> or
 // @share.
-func (r *Rule) fallback(s *Subject, policy Policy) key {
-	k := key{name: SharedBucket, rule: bucketkey.Limited, limit: r.Limit}
+func (r *Rule) fallback(s *Subject, policy Policy) Bucket {
+	k := Bucket{Name: SharedBucket, Rule: bucketkey.Limited, Limit: r.Limit}
 	if policy == Share {
 		return k
 	}
-	if client := r.network(s); client.IsValid() {
-		k.name, k.address = "@client_ip/"+client.Addr().String(), true
+	if client := r.Network(s); client.IsValid() {
+		k.Name, k.Address = "@client_ip/"+client.Addr().String(), true
 	} else {
 		s.NoAddress = true
 	}
 	return k
 }
 
-// network returns the network that counts as the client: the address as Caddy
+// ShareKey returns the name of what the client of a request takes turns by, where there
+// is one Rule for that: its own key, or else its address.
+func (r *Rule) ShareKey(s *Subject, b *Buffers) string {
+	k, lacking := r.own(s, b)
+	if lacking != complete {
+		k = r.fallback(s, ByClientIP)
+	}
+	return k.Name
+}
+
+// Network returns the network that counts as the client: the address as Caddy
 // determined it by trusted_proxies, masked. It is invalid for requests without an
 // address, as over a Unix socket.
-func (r *Rule) network(s *Subject) netip.Prefix {
-	addr := s.address()
+func (r *Rule) Network(s *Subject) netip.Prefix {
+	addr := s.Address()
 	if !addr.IsValid() {
 		return netip.Prefix{}
 	}
@@ -310,7 +358,7 @@ func (p piece) read(s *Subject) string {
 	case "http.request.method", "http.request.orig_method":
 		return Method(s)
 	}
-	value, _ := s.replacer.GetString(p.placeholder)
+	value, _ := s.Replacer.GetString(p.placeholder)
 	return value
 }
 

@@ -1,4 +1,4 @@
-package decision
+package rule
 
 import (
 	"net/http"
@@ -29,41 +29,43 @@ type Subject struct {
 	// NoAddress is set if a key needed the client's address and there was none.
 	NoAddress bool
 
-	replacer *caddy.Replacer
-	vars     map[string]any // the request's variables, which is nil without Caddy
-	addr     netip.Addr
-	text     string       // of addr, as Caddy found it
-	parsed   bool         // addr and text are set
-	reader   *body.Ahead  // replaces the request's body, once that was read ahead
-	body     *body.Body   // nil if it was not read to its end
-	read     bool         // readBody was called
-	starved  bool         // there was no memory to read it to its end
-	pair     address.Pair // of the request, if looked is set
-	looked   bool
+	Replacer *caddy.Replacer
+	Vars     map[string]any // the request's variables, which is nil without Caddy
+
+	Reader  *body.Ahead // replaces the request's body, once that was read ahead
+	Starved bool         // there was no memory to read the body to its end
+
+	addr   netip.Addr
+	text   string       // of addr, as Caddy found it
+	parsed bool         // addr and text are set
+	body   *body.Body   // nil if it was not read to its end
+	read   bool         // ReadBody was called
+	pair   address.Pair // of the request, if looked is set
+	looked bool
 }
 
 // NewSubject returns the Subject of a request, whose context Caddy must have prepared.
 func NewSubject(r *http.Request) (s Subject) {
-	s.look(r)
+	s.Look(r)
 	return s
 }
 
-// look makes an empty Subject that of a request. It looks up in the context, once, what
+// Look makes an empty Subject that of a request. It looks up in the context, once, what
 // all rules need.
-func (s *Subject) look(r *http.Request) {
+func (s *Subject) Look(r *http.Request) {
 	ctx := r.Context()
 	s.Request, s.Judged = r, judged(r)
-	s.replacer, _ = ctx.Value(caddy.ReplacerCtxKey).(*caddy.Replacer)
-	s.vars, _ = ctx.Value(caddyhttp.VarsCtxKey).(map[string]any)
+	s.Replacer, _ = ctx.Value(caddy.ReplacerCtxKey).(*caddy.Replacer)
+	s.Vars, _ = ctx.Value(caddyhttp.VarsCtxKey).(map[string]any)
 }
 
-// forget makes the Subject empty. Field by field, and only those that may be set, that is
+// Forget makes the Subject empty. Field by field, and only those that may be set, that is
 // cheaper than a copy of an empty one: each pointer written costs a write barrier.
-func (s *Subject) forget() {
-	s.Request, s.Judged, s.Overrides, s.replacer, s.vars = nil, nil, nil, nil, nil
+func (s *Subject) Forget() {
+	s.Request, s.Judged, s.Overrides, s.Replacer, s.Vars = nil, nil, nil, nil, nil
 	s.NoAddress, s.text, s.parsed = false, "", false
 	if s.read {
-		s.reader, s.body, s.read, s.starved = nil, nil, false, false
+		s.Reader, s.body, s.read, s.Starved = nil, nil, false, false
 	}
 	if s.looked {
 		s.pair, s.looked = address.Pair{}, false
@@ -72,15 +74,15 @@ func (s *Subject) forget() {
 
 // TrustedPeer reports whether the peer that sent the request is one of trusted_proxies.
 func (s *Subject) TrustedPeer() bool {
-	trusted, _ := s.vars[caddyhttp.TrustedProxyVarKey].(bool)
+	trusted, _ := s.Vars[caddyhttp.TrustedProxyVarKey].(bool)
 	return trusted
 }
 
-// address returns the client's address as Caddy found it, or the zero Addr if the
+// Address returns the client's address as Caddy found it, or the zero Addr if the
 // request has none.
-func (s *Subject) address() netip.Addr {
+func (s *Subject) Address() netip.Addr {
 	if !s.parsed {
-		s.text, _ = s.vars[caddyhttp.ClientIPVarKey].(string)
+		s.text, _ = s.Vars[caddyhttp.ClientIPVarKey].(string)
 		s.addr, _ = netip.ParseAddr(s.text)
 		s.parsed = true
 	}
@@ -93,7 +95,7 @@ func (s *Subject) BanLeft() time.Duration {
 		return 0
 	}
 	now := time.Now()
-	ban := s.Overrides.Banned(s.address(), now)
+	ban := s.Overrides.Banned(s.Address(), now)
 	if ban == nil || s.Overrides.AllShadow(now) {
 		return 0
 	}
@@ -102,18 +104,20 @@ func (s *Subject) BanLeft() time.Duration {
 
 // Client returns the network that the request counts as one client of, where memory is
 // divided among clients. It is the zero Prefix if the request has no address.
-func (s *Subject) Client() netip.Prefix { return bucketkey.ClientPrefix(s.address(), 32, 64) }
+func (s *Subject) Client() netip.Prefix { return bucketkey.ClientPrefix(s.Address(), 32, 64) }
 
 // LeaveBody makes the body count as one that was not read.
 func (s *Subject) LeaveBody() { s.read = true }
 
-// readBody reads the body ahead, if it has at most so many bytes, into a memory.
-func (s *Subject) readBody(memory *body.Memory, most int64) {
-	s.reader, s.body = memory.Look(s.Request, s.Client(), most)
-	s.read, s.starved = true, s.reader.Starved()
+// ReadBody reads the body ahead, if it has at most so many bytes, into a memory.
+func (s *Subject) ReadBody(memory *body.Memory, most int64) {
+	s.Reader, s.body = memory.Look(s.Request, s.Client(), most)
+	s.read, s.Starved = true, s.Reader.Starved()
 }
 
-// early reports whether a request came before the handshake was complete, which TLS
+// Early reports whether a request came before the handshake was complete, which TLS
 // 1.3 and QUIC allow returning clients. It may be a replay, and over QUIC its address
 // is not verified yet.
-func early(r *http.Request) bool { return r.TLS != nil && !r.TLS.HandshakeComplete }
+func (s *Subject) Early() bool {
+	return s.Request.TLS != nil && !s.Request.TLS.HandshakeComplete
+}

@@ -1,4 +1,4 @@
-package decision
+package rule
 
 import (
 	"cmp"
@@ -209,7 +209,7 @@ func (r *Rule) partsOf(name string) (parts []bucketkey.Part, named bool) {
 // its cost fits no bucket.
 func (r *Rule) Peek(name string, limit leakybucket.Limit, shadow bool) leakybucket.Charge {
 	var c leakybucket.Charge
-	r.charge(&c, &key{name: name, limit: limit}, leakybucket.ShadowIf(shadow), -1)
+	r.Charge(&c, &Bucket{Name: name, Limit: limit}, leakybucket.ShadowIf(shadow), -1)
 	c.Probe = true
 	return c
 }

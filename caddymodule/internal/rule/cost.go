@@ -1,4 +1,4 @@
-package decision
+package rule
 
 import (
 	"slices"
@@ -52,10 +52,10 @@ func (c *Cost) UsesReplacer() bool {
 	return slices.ContainsFunc(c.Lines, func(l CostLine) bool { return l.Match != nil || l.Source == Placeholder })
 }
 
-// charged returns the cost of a request under a limit, in units, whether the body must be
+// Charged returns the cost of a request under a limit, in units, whether the body must be
 // read to know it, and whether it comes from there. Each address of the request has a cost,
 // and the dearer counts.
-func (c *Cost) charged(s *Subject, limit leakybucket.Limit) (cost float64, wantsBody, readsBody bool, err error) {
+func (c *Cost) Charged(s *Subject, limit leakybucket.Limit) (cost float64, wantsBody, readsBody bool, err error) {
 	ask := func() (bool, error) {
 		l, err := c.line(s)
 		if err == nil {
@@ -69,7 +69,7 @@ func (c *Cost) charged(s *Subject, limit leakybucket.Limit) (cost float64, wants
 	} else {
 		_, err = s.at().Either(s.Judged, ask)
 	}
-	return cost, wantsBody, readsBody, err
+	return cost, wantsBody, readsBody, failed("cost", err)
 }
 
 // line returns the first line that matches a request, or nil if none does.
@@ -110,7 +110,7 @@ func (c *Cost) of(l *CostLine, s *Subject, limit leakybucket.Limit) float64 {
 	case Constant:
 		return limit.Cost(l.Constant)
 	case Placeholder:
-		text, _ := s.replacer.GetString(l.Placeholder)
+		text, _ := s.Replacer.GetString(l.Placeholder)
 		if cost, plain := leakybucket.ParseCost(text); plain {
 			return limit.Cost(cost)
 		}

@@ -1,28 +1,22 @@
-// Package decision turns a request into charges, and the store's decisions about them
-// into an outcome in each zone. It holds the compiled rules, keys and costs. It does
-// not call a store, wait, or write responses.
-//
-// A request's data passes through three types. A [Subject] is the request as rules
-// see it, a [Plan] collects the charges of one handler, and a [Result] holds the
-// outcomes until the request has been served.
-package decision
+// Package rule holds a compiled zone: whom it concerns, which bucket a request has there,
+// its limit and its cost. A [Rule] is built once, by package config, and never changes.
+// What runs of a zone stands beside its rule; see package decision.
+package rule
 
 import (
 	"time"
 
 	"github.com/cespare/xxhash/v2"
 
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/admission"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/device"
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/pass"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/refusal"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/settlement"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/staticfile"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
 )
 
-// A Rule is a compiled zone: everything in its config, checked and resolved. It does
-// not change once it is in use, so requests share it without locks.
+// A Rule is a compiled zone: everything in its config, checked and resolved. Requests share
+// it without locks.
 type Rule struct {
 	Name string
 
@@ -80,29 +74,6 @@ type Rule struct {
 	AsError     bool          // refusals go through the site's error routes
 	ZoneHeader  bool          // refusals name the zone in a header
 	SupportCode bool          // refusals have a code that visitors may tell
-
-	// Enforced and Simulated hold the zone's queues and slots. They outlive configs:
-	// a reload changes limits, and waiting requests keep their places.
-	Enforced, Simulated *admission.Zone
-
-	Reporter Reporter
-}
-
-// A Reporter counts and logs the outcomes of a zone. It must be safe for concurrent
-// use.
-type Reporter interface {
-	// Decided is called once for each outcome, when it is final. now is zero if nobody
-	// needed the time yet.
-	Decided(o *Outcome, now time.Time)
-
-	// Unsettled counts charges that stay as they were reserved.
-	Unsettled(charges int)
-
-	// CountPass counts what has happened to the pass of a client. Answered is called
-	// with the same for each response of a zone that learns from them who is a member. The
-	// client is new if it came without cookies.
-	CountPass(pass.Event)
-	Answered(isNew bool, e pass.Event)
 }
 
 // Concerns reports whether the zone charges a request. If not, static reports whether
@@ -197,24 +168,24 @@ func (r *Rule) Limits() (all []leakybucket.Charge) {
 		all = append(all, leakybucket.Charge{Limit: limit, Debt: r.debt(limit), Block: r.Block})
 	}
 	if r.Trust != nil {
-		all = append(all, leakybucket.Charge{Limit: placeLimit(r.Trust)})
+		all = append(all, leakybucket.Charge{Limit: PlaceLimit(r.Trust)})
 	}
 	if r.Ranks.LearnsMembers() {
-		all = append(all, leakybucket.Charge{Limit: memberLimit})
+		all = append(all, leakybucket.Charge{Limit: MemberLimit})
 	}
 	return all
 }
 
-// charge makes c, which must be zero, the charge of a cost to the bucket of a key.
-func (r *Rule) charge(c *leakybucket.Charge, k *key, shadow leakybucket.Shadow, cost float64) {
+// Charge makes c, which must be zero, the charge of a cost to the bucket of a key.
+func (r *Rule) Charge(c *leakybucket.Charge, k *Bucket, shadow leakybucket.Shadow, cost float64) {
 	// Field by field, that is cheaper than a copy.
-	c.Zone, c.Key, c.Shadow = r.Name, k.name, shadow
-	c.Limit, c.Cost, c.Debt, c.Block = k.limit, cost, r.debt(k.limit), r.Block
+	c.Zone, c.Key, c.Shadow = r.Name, k.Name, shadow
+	c.Limit, c.Cost, c.Debt, c.Block = k.Limit, cost, r.debt(k.Limit), r.Block
 	c.Probe = r.Settle != nil && r.Settle.After
 	if r.Delay != nil {
 		c.Undelayed = *r.Delay
 		if r.MaxWait > 0 {
-			c.Ceiling = k.limit.Ceiling(cost, *r.Delay, r.MaxWait)
+			c.Ceiling = k.Limit.Ceiling(cost, *r.Delay, r.MaxWait)
 		}
 	}
 }

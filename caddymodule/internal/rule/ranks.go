@@ -1,11 +1,11 @@
-package decision
+package rule
 
 import (
 	"time"
 
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/expiring"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/fairqueue"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/pass"
+	"github.com/caddy-throttle/caddy-throttle/leakybucket"
 )
 
 // Ranks say who has which rank in a zone with share.
@@ -21,21 +21,10 @@ type Ranks struct {
 
 	// Fixed, if not nil, is what Standing returns. Only tests set it.
 	Fixed func(*Subject) Standing
-
-	places *expiring.Map[place, struct{}] // of members, that were taken in the last hour
 }
 
-// A place is that of an account among the members of a network.
-type place struct {
-	network string
-	account pass.ID
-}
-
-// mostPlaces bounds the memory of places. Accounts beyond it take a place each time.
-const mostPlaces = 10_000
-
-// NewRanks returns the ranks of a zone in which all are newcomers.
-func NewRanks() *Ranks { return &Ranks{places: expiring.New[place, struct{}](mostPlaces)} }
+// MemberLimit is how many accounts of a network may become members: 20 an hour.
+var MemberLimit = leakybucket.Limit{Capacity: 20, Leak: 20. / 3600}
 
 // LearnsMembers reports whether clients become members by what the upstream answers. If
 // the Ranks are nil, they do not.
@@ -68,9 +57,9 @@ type Standing struct {
 // expired.
 func (t *Standing) HoldsPass() bool { return t.Pass != "" || t.Client.HoldsPass() }
 
-// ordered returns how many refusals count for the next wait that is told. Waits of
+// Ordered returns how many refusals count for the next wait that is told. Waits of
 // members never double.
-func (t *Standing) ordered() int {
+func (t *Standing) Ordered() int {
 	if t.Rank == fairqueue.Member || t.Member != "" {
 		return 0
 	}

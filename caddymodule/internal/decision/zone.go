@@ -1,0 +1,54 @@
+// Package decision turns a request into charges, and the store's decisions about them
+// into an outcome in each zone. It does not call a store, wait, or write responses.
+//
+// A [Plan] collects the charges of one handler, and a [Result] holds the outcomes until
+// the request has been served.
+package decision
+
+import (
+	"time"
+
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/admission"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/expiring"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/pass"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/rule"
+)
+
+// A Zone is a rule, and what runs of it.
+type Zone struct {
+	*rule.Rule
+
+	// Enforced and Simulated hold the zone's queues and slots. They outlive configs:
+	// a reload changes limits, and waiting requests keep their places.
+	Enforced, Simulated *admission.Zone
+
+	Reporter Reporter
+
+	places *expiring.Map[place, struct{}] // of members, that were taken in the last hour
+}
+
+// NewZone returns the zone of a rule.
+func NewZone(r *rule.Rule, enforced, simulated *admission.Zone, reporter Reporter) *Zone {
+	z := &Zone{Rule: r, Enforced: enforced, Simulated: simulated, Reporter: reporter}
+	if r.Ranks.LearnsMembers() {
+		z.places = expiring.New[place, struct{}](mostPlaces)
+	}
+	return z
+}
+
+// A Reporter counts and logs the outcomes of a zone. It must be safe for concurrent
+// use.
+type Reporter interface {
+	// Decided is called once for each outcome, when it is final. now is zero if nobody
+	// needed the time yet.
+	Decided(o *Outcome, now time.Time)
+
+	// Unsettled counts charges that stay as they were reserved.
+	Unsettled(charges int)
+
+	// CountPass counts what has happened to the pass of a client. Answered is called
+	// with the same for each response of a zone that learns from them who is a member. The
+	// client is new if it came without cookies.
+	CountPass(pass.Event)
+	Answered(isNew bool, e pass.Event)
+}
