@@ -33,7 +33,7 @@ type Subject struct {
 	Vars     map[string]any // the request's variables, which is nil without Caddy
 
 	Reader  *body.Ahead // replaces the request's body, once that was read ahead
-	Starved bool         // there was no memory to read the body to its end
+	Starved bool        // there was no memory to read the body to its end
 
 	addr   netip.Addr
 	text   string       // of addr, as Caddy found it
