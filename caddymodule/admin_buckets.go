@@ -13,6 +13,7 @@ import (
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/admin/wire"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/override"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/rule"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/text"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/sharedstore"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
 	bucketkey "github.com/caddy-throttle/caddy-throttle/leakybucket/key"
@@ -269,7 +270,7 @@ func (a *engine) adminKey(_ context.Context, in *adminInput) (any, error) {
 	}
 	name, ok := z.NameOf(of.Values)
 	if !ok {
-		return nil, badRequest("zone %q: no bucket has such values: want %s, one for each part of the key", z.Name, plural(len(z.Key.Parts), "value"))
+		return nil, badRequest("zone %q: no bucket has such values: want %s, one for each part of the key", z.Name, text.Plural(len(z.Key.Parts), "value"))
 	}
 	return wire.Key{Zone: z.Name, Key: name}, nil
 }

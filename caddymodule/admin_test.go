@@ -286,6 +286,16 @@ func TestABanInAZoneInShadowRefusesNobody(t *testing.T) {
 	}
 }
 
+func TestABanOfAnAddressNamesTheNetworkThatItStandsFor(t *testing.T) {
+	s := run(t, threeZones)
+	for given, want := range map[string]string{"2001:db8::1": "2001:db8::/64", "203.0.113.7": "203.0.113.7/32", "203.0.113.9/24": "203.0.113.0/24"} {
+		var got wire.Ban
+		if s.admin(http.MethodPost, "/throttle/ban", `{"network": "`+given+`", "for": "1h"}`, &got); got.Network.String() != want {
+			t.Errorf("%s: got %s, want %s", given, got.Network, want)
+		}
+	}
+}
+
 func TestALimitAtRunTimeIsStrongerThanTheConfig(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := run(t, `http:// {

@@ -3,7 +3,6 @@ package caddymodule
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -20,7 +19,8 @@ import (
 	"golang.org/x/term"
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/accesslog"
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/text"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/cli"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/usage"
 )
 
 func init() {
@@ -45,48 +45,12 @@ a request time: seconds, as nginx's $request_time, or microseconds, as Apache's
 The exit code is 1 if a log cannot be read, and 2 if the command is used in a
 wrong way.`,
 		CobraFunc: func(cmd *cobra.Command) {
-			refuseUnknown(cmd)
+			usage.RefuseUnknown(cmd)
 			cmd.AddCommand(replayCommand(), recommendCommand(), summaryCommand())
-			cmd.AddCommand(nightCommands()...)
+			cmd.AddCommand(cli.Commands()...)
 		},
 	})
 }
-
-// refuseUnknown makes a command that does nothing by itself refuse names that are none
-// of its commands. Alone, it shows its help.
-func refuseUnknown(cmd *cobra.Command) {
-	unknown := func(cmd *cobra.Command, name string) error {
-		var known []string
-		for _, c := range cmd.Commands() {
-			known = append(known, c.Name())
-		}
-		if meant := text.Nearest(name, known); meant != "" {
-			return fail(cmd, usageErrorf("unknown command %q: did you mean %s?", name, meant))
-		}
-		return fail(cmd, usageErrorf("unknown command %q: see caddy throttle --help", name))
-	}
-	cmd.Args = func(cmd *cobra.Command, args []string) error {
-		if len(args) > 0 {
-			return unknown(cmd, args[0])
-		}
-		return nil
-	}
-	cmd.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
-		if args := cmd.Flags().Args(); len(args) > 0 {
-			return unknown(cmd, args[0]) // the flag belongs to that
-		}
-		return fail(cmd, usageError{err})
-	})
-	cmd.RunE = func(cmd *cobra.Command, _ []string) error { return cmd.Help() }
-}
-
-// A usageError says that a command is used in a wrong way.
-type usageError struct{ error }
-
-func usageErrorf(format string, args ...any) error { return usageError{fmt.Errorf(format, args...)} }
-
-// exitUsage is the exit code of such an error. All others exit with 1.
-const exitUsage = 2
 
 // runnable lets a command run, and exit with the code that its error means.
 func runnable(cmd *cobra.Command, run func(ctx context.Context, logs []string) error) *cobra.Command {
@@ -95,33 +59,18 @@ func runnable(cmd *cobra.Command, run func(ctx context.Context, logs []string) e
 		defer stop()
 		context.AfterFunc(ctx, stop) // the next signal ends the process
 		if len(logs) == 0 {
-			return fail(cmd, usageErrorf("no log given: want files, or - for the standard input"))
+			return usage.Fail(cmd, usage.Errorf("no log given: want files, or - for the standard input"))
 		}
 		debug.SetGCPercent(gcPercent)
-		return fail(cmd, run(ctx, logs))
+		return usage.Fail(cmd, run(ctx, logs))
 	}
-	cmd.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error { return fail(cmd, usageError{err}) })
+	usage.FailFlags(cmd)
 	return cmd
 }
 
 // gcPercent makes the garbage collector run less often: little is kept of a log, and
 // much is read.
 const gcPercent = 400
-
-// fail prints an error, and returns what makes Caddy exit with its code. Caddy would
-// print it with a logger, which a replay's config has silenced.
-func fail(cmd *cobra.Command, err error) error {
-	if err == nil {
-		return nil
-	}
-	cmd.SilenceErrors, cmd.SilenceUsage = true, true
-	_, _ = fmt.Fprintf(cmd.ErrOrStderr(), "Error: %v\n", err)
-	var usage usageError
-	if errors.As(err, &usage) {
-		return caddycmd.WrapCommandFuncForCobra(func(caddycmd.Flags) (int, error) { return exitUsage, nil })(cmd, nil)
-	}
-	return err
-}
 
 // logFlags are the flags of all commands that read logs.
 type logFlags struct {
@@ -160,10 +109,10 @@ type logReader struct {
 func (f *logFlags) open(ctx context.Context, logs []string) (*logReader, error) {
 	format, err := accesslog.ParseFormat(f.format)
 	if err != nil {
-		return nil, usageErrorf("--format: %w", err)
+		return nil, usage.Errorf("--format: %w", err)
 	}
 	if strings.ContainsAny(f.host, "/ ") {
-		return nil, usageErrorf("invalid --host %q: want a name such as example.com", f.host)
+		return nil, usage.Errorf("invalid --host %q: want a name such as example.com", f.host)
 	}
 	reader, err := accesslog.Open(logs, accesslog.Options{Format: format, Host: f.host, Stdin: &interruptible{ctx: ctx, in: os.Stdin}})
 	if err != nil {

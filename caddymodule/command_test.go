@@ -8,13 +8,16 @@ import (
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/cobra/doc"
+
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/cli"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/usage"
 )
 
 // Manual pages are made from Markdown, which takes words in angle brackets for HTML.
 func TestManualPagesKeepTheArguments(t *testing.T) {
 	all := &cobra.Command{Use: "throttle"}
 	all.AddCommand(replayCommand(), recommendCommand(), summaryCommand())
-	all.AddCommand(nightCommands()...)
+	all.AddCommand(cli.Commands()...)
 	for _, command := range all.Commands() {
 		var page bytes.Buffer
 		if err := doc.GenMan(command, &doc.GenManHeader{Section: "8"}, &page); err != nil {
@@ -44,8 +47,8 @@ func TestErrorsInFlagsNameTheFlag(t *testing.T) {
 		{replayFlags{limit: "5 1/s", keys: []string{" "}}, "--key: "},
 	} {
 		_, err := test.flags.loadConfig()
-		var usage usageError
-		if !errors.As(err, &usage) || !strings.HasPrefix(err.Error(), test.want) || strings.Contains(err.Error(), "at flags") {
+		var wrong usage.Error
+		if !errors.As(err, &wrong) || !strings.HasPrefix(err.Error(), test.want) || strings.Contains(err.Error(), "at flags") {
 			t.Errorf("got %v, want it to begin with %s", err, test.want)
 		}
 	}

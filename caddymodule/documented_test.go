@@ -11,6 +11,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/cli"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/config"
 	logreplay "github.com/caddy-throttle/caddy-throttle/caddymodule/internal/replay"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/rule"
@@ -152,7 +153,7 @@ func TestTheDocumentationHasEveryFlag(t *testing.T) {
 		}
 		pages.Write(page)
 	}
-	commands := append(nightCommands(), replayCommand(), recommendCommand(), summaryCommand())
+	commands := append(cli.Commands(), replayCommand(), recommendCommand(), summaryCommand())
 	for _, command := range commands {
 		if !strings.Contains(pages.String(), "caddy throttle "+command.Name()) {
 			t.Errorf("got nothing about caddy throttle %s", command.Name())

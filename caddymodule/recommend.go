@@ -18,6 +18,7 @@ import (
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/recommend"
 	logreplay "github.com/caddy-throttle/caddy-throttle/caddymodule/internal/replay"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/report"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/usage"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
 )
 
@@ -91,10 +92,10 @@ func (f *recommendFlags) run(ctx context.Context, logs []string) error {
 func (f *recommendFlags) find(ctx context.Context, logs []string) (_ *recommendation, broken, err error) {
 	spare, err := strconv.ParseFloat(strings.TrimSuffix(f.spare, "%"), 64)
 	if err != nil || !(spare >= 0 && spare <= 100) {
-		return nil, nil, usageErrorf("invalid --spare %q: want a percentage from 0 to 100, such as 99.9", f.spare)
+		return nil, nil, usage.Errorf("invalid --spare %q: want a percentage from 0 to 100, such as 99.9", f.spare)
 	}
 	if f.config != "" && f.assets {
-		return nil, nil, usageErrorf("--config and --assets exclude each other: the config says what is exempt")
+		return nil, nil, usage.Errorf("--config and --assets exclude each other: the config says what is exempt")
 	}
 	studies := &studies{
 		zone: f.zone, inline: f.config == "", key: f.keyText(), cost: f.cost, clients: recommend.NewClients(), of: make(map[string]*recommend.Study),
@@ -142,7 +143,7 @@ func (f *recommendFlags) load(observe replayObserver) (*replay, error) {
 	}
 	rp, err := newReplay(config, observe)
 	if err != nil {
-		return nil, usageError{err}
+		return nil, usage.Wrap(err)
 	}
 	if err := rp.knows(f.zone); err != nil {
 		rp.close()
@@ -206,7 +207,7 @@ func (f *recommendFlags) writeReport(r *recommendation) error {
 	settings = append(settings, report.Setting{Name: "written", Value: time.Now().UTC().Format("2006-01-02 15:04 MST")})
 	file, err := os.Create(f.report)
 	if err != nil {
-		return usageErrorf("--report: %w", err)
+		return usage.Errorf("--report: %w", err)
 	}
 	if err := report.Write(file, r.Zones, r.Notes, settings); err != nil {
 		_ = file.Close()

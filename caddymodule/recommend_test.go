@@ -18,6 +18,7 @@ import (
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/decision"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/report"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/rule"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/usage"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
 )
 
@@ -238,7 +239,7 @@ func TestRecommendRefusesWrongUse(t *testing.T) {
 		f := &recommendFlags{spare: "99.9", replayFlags: replayFlags{logFlags: logFlags{format: "auto"}}}
 		c.change(f)
 		_, _, err := f.find(context.Background(), []string{log})
-		if _, usage := err.(usageError); !usage || !strings.Contains(err.Error(), c.want) {
+		if _, wrong := err.(usage.Error); !wrong || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%s: got %v, want a usage error with %q", c.name, err, c.want)
 		}
 	}

@@ -23,6 +23,7 @@ import (
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/decision"
 	logreplay "github.com/caddy-throttle/caddy-throttle/caddymodule/internal/replay"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/text"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/usage"
 )
 
 // replayFlags are the flags of `caddy throttle replay`.
@@ -92,12 +93,12 @@ func (f *replayFlags) run(ctx context.Context, logs []string) (err error) {
 	}
 	windows, err := logreplay.ParseWindows(f.compare)
 	if err != nil {
-		return usageError{err}
+		return usage.Wrap(err)
 	}
 	observer := &replayTally{Tally: logreplay.New(windows), zone: f.zone}
 	rp, err := newReplay(config, observer)
 	if err != nil {
-		return usageError{err}
+		return usage.Wrap(err)
 	}
 	defer rp.close()
 	if err := rp.knows(f.zone); err != nil {
@@ -105,7 +106,7 @@ func (f *replayFlags) run(ctx context.Context, logs []string) (err error) {
 	}
 	if f.requests != "" {
 		if err := observer.writeTo(f.requests); err != nil {
-			return usageErrorf("--requests: %w", err)
+			return usage.Errorf("--requests: %w", err)
 		}
 	}
 	in, err := f.open(ctx, logs)
@@ -138,19 +139,19 @@ func (f *replayFlags) loadConfig() ([]byte, error) {
 	inline := len(f.keys) > 0 || f.limit != "" || f.cost != ""
 	switch {
 	case f.config != "" && inline:
-		return nil, usageErrorf("--config and --key, --limit or --cost exclude each other: change the limit in the config")
+		return nil, usage.Errorf("--config and --key, --limit or --cost exclude each other: change the limit in the config")
 	case f.config != "":
 		config, _, _, err := caddycmd.LoadConfig(f.config, f.adapter)
 		if err != nil {
-			return nil, usageError{err}
+			return nil, usage.Wrap(err)
 		}
 		return config, nil
 	case !inline:
-		return nil, usageErrorf("no limits given: want --config <file>, or --key <source> --limit \"<capacity> <leak>\"")
+		return nil, usage.Errorf("no limits given: want --config <file>, or --key <source> --limit \"<capacity> <leak>\"")
 	case f.limit == "":
-		return nil, usageErrorf("no limit given: want --limit \"<capacity> <leak>\", such as --limit \"60 1/s\"")
+		return nil, usage.Errorf("no limit given: want --limit \"<capacity> <leak>\", such as --limit \"60 1/s\"")
 	case f.zone != "":
-		return nil, usageErrorf("--zone needs --config")
+		return nil, usage.Errorf("--zone needs --config")
 	}
 	return f.inlineConfig()
 }
@@ -194,13 +195,13 @@ func (z *flagZone) adapt() ([]byte, error) {
 	}
 	said := regexp.MustCompile(`^(?:parsing caddyfile tokens for 'throttle': )?(?:zone "limit": |parsing \w+: )?(.*), at flags:(\d+)$`).FindStringSubmatch(err.Error())
 	if said == nil {
-		return nil, usageErrorf("reading the limit of the flags: %w", err)
+		return nil, usage.Errorf("reading the limit of the flags: %w", err)
 	}
 	line, _ := strconv.Atoi(said[2]) // digits
 	if line -= 1 + strings.Count(before, "\n"); line < 0 || line >= len(z.flags) {
-		return nil, usageErrorf("reading the limit of the flags: %s", said[1])
+		return nil, usage.Errorf("reading the limit of the flags: %s", said[1])
 	}
-	return nil, usageErrorf("%s: %s", z.flags[line], said[1])
+	return nil, usage.Errorf("%s: %s", z.flags[line], said[1])
 }
 
 // quoteWord returns a word as one token of a Caddyfile.
@@ -215,9 +216,9 @@ func (rp *replay) knows(zone string) error {
 	}
 	known := slices.Sorted(maps.Keys(rp.app.zones))
 	if meant := text.Nearest(zone, known); meant != "" {
-		return usageErrorf("the config has no zone %q: did you mean %s?", zone, meant)
+		return usage.Errorf("the config has no zone %q: did you mean %s?", zone, meant)
 	}
-	return usageErrorf("the config has no zone %q: it has %s", zone, strings.Join(known, ", "))
+	return usage.Errorf("the config has no zone %q: it has %s", zone, strings.Join(known, ", "))
 }
 
 // runAll runs all requests of the logs. The first of them tell what the logs lack; the
@@ -398,7 +399,7 @@ func factsOf(first []*accesslog.Request) (f logFacts) {
 // says why. It fails if no zone is left, or if the zone to show is not.
 func (rp *replay) missing(facts logFacts, shown string) (without map[string]bool, notes []string, err error) {
 	if !facts.hosts && rp.needsHost() {
-		return nil, nil, usageErrorf("the log has no hosts, and the config has sites or keys by host: give --host <name>")
+		return nil, nil, usage.Errorf("the log has no hosts, and the config has sites or keys by host: give --host <name>")
 	}
 	without = make(map[string]bool)
 	for _, name := range slices.Sorted(maps.Keys(rp.app.zones)) {
@@ -414,7 +415,7 @@ func (rp *replay) missing(facts logFacts, shown string) (without map[string]bool
 		notes = append(notes, facts.doubts(&definition)...)
 	}
 	if without[shown] || len(without) == len(rp.app.zones) {
-		return nil, nil, usageErrorf("%s", strings.Join(notes, " "))
+		return nil, nil, usage.Errorf("%s", strings.Join(notes, " "))
 	}
 	return without, notes, nil
 }

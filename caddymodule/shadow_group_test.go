@@ -1,13 +1,14 @@
 package caddymodule
 
 import (
+	"bytes"
 	"cmp"
-	"encoding/json"
 	"fmt"
 	"maps"
 	"math"
 	"math/rand/v2"
 	"net/http"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"slices"
@@ -19,8 +20,10 @@ import (
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/accesslog"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/admin/wire"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/cli"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/decision"
 	"github.com/caddy-throttle/caddy-throttle/internal/testseed"
+	"github.com/spf13/cobra"
 )
 
 // A witness writes down what a zone decides, request by request.
@@ -286,16 +289,8 @@ func TestTheFiguresOfShadowNameTheirGroup(t *testing.T) {
 	if got := groups(); !maps.Equal(got, want) {
 		t.Errorf("got %q, want %q", got, want)
 	}
-	var status, why, top, check, buckets json.RawMessage
-	s.admin(http.MethodGet, "/throttle/zones", "", &status)
-	s.admin(http.MethodPost, "/throttle/why", `{"client": "203.0.113.7"}`, &why)
-	s.admin(http.MethodPost, "/throttle/buckets", `{"zone": "dry", "shadow": true, "sort": "level", "limit": 9}`, &buckets)
-	s.admin(http.MethodPost, "/throttle/top", `{"zone": "dry"}`, &top)
-	s.admin(http.MethodPost, "/throttle/check", `{"client_ip": "203.0.113.7", "url": "http://example.com/"}`, &check)
-	for _, shown := range []string{
-		outputOf(t, whyCommand(), why, "203.0.113.7"), outputOf(t, bucketsCommand(), buckets, "dry", "--shadow"),
-		outputOf(t, statusCommand(), status), outputOf(t, topCommand(), top), outputOf(t, checkCommand(), check, "http://example.com/", "--client", "203.0.113.7"),
-	} {
+	for _, command := range [][]string{{"why", "203.0.113.7"}, {"buckets", "dry", "--shadow"}, {"status"}, {"top"}, {"check", "http://example.com/", "--client", "203.0.113.7"}} {
+		shown := printed(t, command...)
 		if !strings.Contains(shown, want["dry"]) || strings.Contains(shown, "hard in shadow") {
 			t.Errorf("got %q, want it to say %q of the zone dry", shown, want["dry"])
 		}
@@ -504,4 +499,24 @@ type replayWitness map[string]string
 func (w replayWitness) Decided(o *decision.Outcome, req *accesslog.Request) {
 	d, why := o.Verdict()
 	w[fmt.Sprint(o.Zone.Name, " ", req.Line)] += fmt.Sprintf("%v %v %v", strings.TrimPrefix(d.String(), "shadow_"), why, o.Delay)
+}
+
+// printed returns what a command prints of the app that runs.
+func printed(t *testing.T, command ...string) string {
+	t.Helper()
+	admin := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if err := serveAdmin(w, r); err != nil {
+			t.Error(err)
+		}
+	}))
+	defer admin.Close()
+	var out bytes.Buffer
+	all := &cobra.Command{Use: "throttle"}
+	all.AddCommand(cli.Commands()...)
+	all.SetOut(&out)
+	all.SetArgs(append(command, "--address", strings.TrimPrefix(admin.URL, "http://")))
+	if err := all.Execute(); err != nil {
+		t.Fatal(err)
+	}
+	return out.String()
 }

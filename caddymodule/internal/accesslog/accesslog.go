@@ -15,6 +15,8 @@ import (
 	"time"
 
 	"github.com/tidwall/gjson"
+
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/text"
 )
 
 // NoDuration is the Duration of a request if its line does not say how long it took.
@@ -181,7 +183,7 @@ type Problem struct {
 
 // String returns the problem on one line. It is safe to print.
 func (p Problem) String() string {
-	return fmt.Sprintf("%s:%d: %s: %s", Printable(p.File, 200), p.Line, p.Why, Printable(p.Text, 80))
+	return fmt.Sprintf("%s:%d: %s: %s", text.Printable(p.File, 200), p.Line, p.Why, text.Printable(p.Text, 80))
 }
 
 // An InputError says that a log cannot be read, not that it is used in a wrong way.
@@ -193,9 +195,9 @@ type InputError struct {
 // Error implements error. It is safe to print.
 func (e *InputError) Error() string {
 	if e.File == "" {
-		return Printable(e.Err.Error(), 500)
+		return text.Printable(e.Err.Error(), 500)
 	}
-	return fmt.Sprintf("%s: %s", Printable(e.File, 200), Printable(e.Err.Error(), 500))
+	return fmt.Sprintf("%s: %s", text.Printable(e.File, 200), text.Printable(e.Err.Error(), 500))
 }
 
 // Unwrap returns the error without the file.

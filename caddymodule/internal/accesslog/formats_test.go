@@ -123,17 +123,6 @@ func TestOneLogMayHaveSeveralFormats(t *testing.T) {
 	}
 }
 
-func TestWhatClientsWriteIsEscapedForPeople(t *testing.T) {
-	for text, want := range map[string]string{
-		"plain": "plain", "\x1b[2J": `\x1b[2J`, "a\u202eb": `a\u202eb`, "\u2066": `\u2066`, "a\u200bb": `a\u200bb`, "\xff": `\xff`, "ö": "ö",
-		"\x00\r\n\t": `\x00\r\n\t`, `a\b`: `a\\b`, "e\u0301\u0301\u0301": "e\u0301\u0301" + `\u0301`, "0123456789abc": "0123456789…", "\u009b31m": `\u009b31m`,
-	} {
-		if got := Printable(text, 10); got != want {
-			t.Errorf("%q: got %s, want %s", text, got, want)
-		}
-	}
-}
-
 func TestClientsAreJudgedByWhatTheyLoad(t *testing.T) {
 	for _, test := range []struct {
 		requests, assets, agents int64

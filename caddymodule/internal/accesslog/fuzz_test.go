@@ -126,15 +126,3 @@ func FuzzDecimal(f *testing.F) {
 		}
 	})
 }
-
-func FuzzPrintable(f *testing.F) {
-	f.Add("a\x1b[31m\u202e\xff", 10)
-	f.Fuzz(func(t *testing.T, text string, most int) {
-		got := Printable(text, most)
-		for _, r := range got {
-			if r < ' ' || r == 0x7f || r == utf8.RuneError && !strings.ContainsRune(text, utf8.RuneError) || r >= 0x80 && r < 0xa0 || r >= 0x202a && r <= 0x202e || r >= 0x2066 && r <= 0x2069 {
-				t.Fatalf("got %q", got)
-			}
-		}
-	})
-}

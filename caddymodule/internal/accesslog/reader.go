@@ -10,6 +10,8 @@ import (
 	"slices"
 	"sync/atomic"
 	"time"
+
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/text"
 )
 
 // Options say how logs are read. The zero value works.
@@ -213,7 +215,7 @@ func (r *Reader) nothing() error {
 		return &InputError{s.name, errors.New("it is empty")}
 	case len(r.stats.Problems) > 0:
 		p := r.stats.Problems[0]
-		return &InputError{p.File, fmt.Errorf("none of its %d lines is a request: line %d: %s: %s", r.stats.Lines, p.Line, p.Why, Printable(p.Text, 80))}
+		return &InputError{p.File, fmt.Errorf("none of its %d lines is a request: line %d: %s: %s", r.stats.Lines, p.Line, p.Why, text.Printable(p.Text, 80))}
 	}
 	return &InputError{s.name, fmt.Errorf("none of its %d lines is a request: want Caddy's access log, or a common or combined log", r.stats.Lines)}
 }

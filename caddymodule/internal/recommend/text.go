@@ -9,7 +9,7 @@ import (
 
 	"github.com/dustin/go-humanize"
 
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/accesslog"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/text"
 )
 
 // Write writes the result for people. Texts from the log are made printable.
@@ -191,7 +191,7 @@ func Span(d time.Duration) string {
 	return strconv.FormatFloat(float64(int(d.Seconds()*10+0.5))/10, 'f', -1, 64) + " s"
 }
 
-func printable(text string) string { return accesslog.Printable(text, 60) }
+func printable(words string) string { return text.Printable(words, 60) }
 
 // Noun returns the word for a key.
 func (r *Result) Noun() string { return r.noun }

@@ -13,7 +13,7 @@ import (
 
 	"github.com/dustin/go-humanize"
 
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/accesslog"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/text"
 )
 
 const (
@@ -119,7 +119,7 @@ func (z *Zone) writeRefusals(b *bytes.Buffer) {
 	}
 	fmt.Fprint(b, "\n  Refused by route\n")
 	for _, route := range z.Routes {
-		fmt.Fprintf(b, "  %8s  %s\n", humanize.Comma(route.Refused), accesslog.Printable(route.Path, shownRoute))
+		fmt.Fprintf(b, "  %8s  %s\n", humanize.Comma(route.Refused), text.Printable(route.Path, shownRoute))
 	}
 	if more := z.RefusedRoutes - len(z.Routes); more > 0 {
 		fmt.Fprintf(b, "            and %s more\n", humanize.Comma(int64(more)))
@@ -149,7 +149,7 @@ func name(key string) string {
 	if key == "" {
 		return "(shared)"
 	}
-	return accesslog.Printable(key, shownKey)
+	return text.Printable(key, shownKey)
 }
 
 func percent(n, of int64) string {

@@ -16,8 +16,8 @@ import (
 
 	"github.com/dustin/go-humanize"
 
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/accesslog"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/recommend"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/text"
 )
 
 //go:embed report.html
@@ -45,7 +45,7 @@ func Write(w io.Writer, zones []*recommend.Result, notes []string, settings []Se
 		Policy: "default-src 'none'; base-uri 'none'; form-action 'none'; style-src 'sha256-" + base64.StdEncoding.EncodeToString(hash[:]) + "'",
 	}
 	for _, s := range settings {
-		data.Settings = append(data.Settings, Setting{s.Name, accesslog.Printable(s.Value, 300)})
+		data.Settings = append(data.Settings, Setting{s.Name, text.Printable(s.Value, 300)})
 	}
 	for i, r := range zones {
 		data.Zones = append(data.Zones, zoneOf(i, r))
@@ -59,7 +59,7 @@ var parsed = template.Must(template.New("report").Funcs(template.FuncMap{
 	"span":    func(s float64) string { return recommend.Span(time.Duration(s * float64(time.Second))) },
 	"number":  number,
 	"counted": recommend.Counted,
-	"text":    func(s string) string { return accesslog.Printable(s, 60) },
+	"text":    func(s string) string { return text.Printable(s, 60) },
 }).Parse(page))
 
 // A zone is what the page shows of one.
@@ -279,11 +279,11 @@ func refusals(hours []recommend.Hour) (c chart, per string) {
 			bar{x + 0.1*step, 0.8 * step, plotHeight - h, h - red, "bar", title, from.Format(time.RFC3339), float64(requests[i] - refused[i])},
 			bar{x + 0.1*step, 0.8 * step, plotHeight - red, red, "bar refused", title, from.Format(time.RFC3339), float64(refused[i])})
 		if i%every == 0 && x < 90 {
-			text := from.Format("Jan 2, 15h")
+			caption := from.Format("Jan 2, 15h")
 			if length > time.Hour {
-				text = from.Format("Jan 2")
+				caption = from.Format("Jan 2")
 			}
-			c.Labels = append(c.Labels, label{x + step/2, text, i/every%2 != 0})
+			c.Labels = append(c.Labels, label{x + step/2, caption, i/every%2 != 0})
 		}
 	}
 	return c, per

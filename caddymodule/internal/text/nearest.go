@@ -1,4 +1,5 @@
-// Package text finds what a misspelled word was probably meant to be.
+// Package text is what people read: words that they may have misspelled, counts of things,
+// and texts of strangers that a terminal can show.
 package text
 
 import (

@@ -1,4 +1,4 @@
-package caddymodule
+package cli
 
 import (
 	"bytes"
@@ -6,6 +6,7 @@ import (
 	"errors"
 	"net/http"
 	"net/http/httptest"
+	"net/netip"
 	"strings"
 	"testing"
 	"time"
@@ -17,9 +18,9 @@ import (
 )
 
 // outputOf runs a command against an admin endpoint that gives this answer.
-func outputOf(t *testing.T, command *cobra.Command, answer any, args ...string) string {
+func outputOf(t *testing.T, name string, answer any, args ...string) string {
 	t.Helper()
-	out, err := resultOf(t, command, answer, args...)
+	out, err := resultOf(t, name, answer, args...)
 	if err != nil {
 		t.Fatalf("got error %v and\n%s", err, out)
 	}
@@ -27,7 +28,7 @@ func outputOf(t *testing.T, command *cobra.Command, answer any, args ...string) 
 }
 
 // resultOf is outputOf for a command that may fail.
-func resultOf(t *testing.T, command *cobra.Command, answer any, args ...string) (string, error) {
+func resultOf(t *testing.T, name string, answer any, args ...string) (string, error) {
 	t.Helper()
 	admin := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Type", "application/json")
@@ -37,10 +38,12 @@ func resultOf(t *testing.T, command *cobra.Command, answer any, args ...string) 
 	}))
 	defer admin.Close()
 	var out bytes.Buffer
-	command.SetOut(&out)
-	command.SetErr(&out)
-	command.SetArgs(append(args, "--address", strings.TrimPrefix(admin.URL, "http://")))
-	err := command.Execute()
+	all := &cobra.Command{Use: "throttle"}
+	all.AddCommand(Commands()...)
+	all.SetOut(&out)
+	all.SetErr(&out)
+	all.SetArgs(append(append([]string{name}, args...), "--address", strings.TrimPrefix(admin.URL, "http://")))
+	err := all.Execute()
 	return out.String(), err
 }
 
@@ -51,7 +54,7 @@ func ratesOf(admitted, delayed, refused, shadow float64) map[string]float64 {
 // TestStatusFitsOneScreen of a terminal of 80 columns and 24 lines, in a busy night.
 func TestStatusFitsOneScreen(t *testing.T) {
 	since := time.Now().Add(-100 * time.Second)
-	out := outputOf(t, statusCommand(), map[string]any{
+	out := outputOf(t, "status", map[string]any{
 		"zones": []map[string]any{
 			{
 				"zone": "login", "mode": "enforcing", "total": ratesOf(1210, 0, 88014, 0), "buckets": 312,
@@ -92,7 +95,7 @@ Warning (peer 127.0.0.1:1\x1b[2J): a peer that is not in trusted_proxies sends a
 
 func TestStatusSaysHowManyShardsAreDown(t *testing.T) {
 	since := time.Now().Add(-100 * time.Second)
-	out := outputOf(t, statusCommand(), map[string]any{
+	out := outputOf(t, "status", map[string]any{
 		"store": wire.StoreStatus{Name: "redis", Failing: true, Down: true, Shards: 3, ShardsDown: 1, Since: &since, Why: "connection refused"},
 	})
 	if want := "The store redis is DOWN in 1 of 3 shards for 1m40s: connection refused\n"; !strings.Contains(out, want) {
@@ -102,7 +105,7 @@ func TestStatusSaysHowManyShardsAreDown(t *testing.T) {
 
 // TestStatusHasColumnsForWhatZonesDo, and no others.
 func TestStatusHasColumnsForWhatZonesDo(t *testing.T) {
-	out := outputOf(t, statusCommand(), map[string]any{"zones": []map[string]any{
+	out := outputOf(t, "status", map[string]any{"zones": []map[string]any{
 		{"zone": "php", "mode": "shadow", "group": "as if enforced alone", "total": ratesOf(5, 4, 0, 3), "per_second": ratesOf(1, 0.5, 0, 2), "waiting": 7, "max_waiting": 1000},
 	}})
 	if want := `ZONE  MODE    ADMITTED/S  DELAYED/S  REFUSED/S  SHADOW/S  BUCKETS  WAITING
@@ -114,7 +117,7 @@ php in shadow: as if enforced alone
 }
 
 func TestTopMergesTheBusiestAndTheMostRefused(t *testing.T) {
-	out := outputOf(t, topCommand(), map[string]any{"zones": []wire.TopZone{
+	out := outputOf(t, "top", map[string]any{"zones": []wire.TopZone{
 		{
 			Zone: "login", Mode: "enforcing", Requests: 3310, Refused: 1300, Seconds: 65,
 			Busiest: []wire.TopKey{{Key: "203.0.113.7", Requests: 2000, Admitted: 2000, Refused: 0}, {Key: "evil\r\n\u202e\x1b[2J", Requests: 1299, Admitted: 2, Refused: 1297}},
@@ -202,13 +205,13 @@ func TestChangesLastForDaysToo(t *testing.T) {
 // TestZonesOfSlotsHaveNoLevels in what is shown of them.
 func TestZonesOfSlotsHaveNoLevels(t *testing.T) {
 	slots := wire.Bucket{Zone: "php", Key: "all", Rule: "limited", By: "zone"}
-	out := outputOf(t, checkCommand(), wire.Check{Directives: 1, Zones: []wire.CheckedZone{{Bucket: slots, Directive: 1, Fits: true}}}, "http://localhost/", "--client", "203.0.113.7")
+	out := outputOf(t, "check", wire.Check{Directives: 1, Zones: []wire.CheckedZone{{Bucket: slots, Directive: 1, Fits: true}}}, "http://localhost/", "--client", "203.0.113.7")
 	if want := `ZONE  KEY  COST  LEVEL  OF  VERDICT                  RULE
 php   all     -      -   -  fits, if a slot is free  limited
 `; out != want {
 		t.Errorf("check: got\n%s\nwant\n%s", out, want)
 	}
-	out = outputOf(t, whyCommand(), wire.Why{Client: "7K2M-Q8XD", Refusal: &wire.PastRefusal{Code: "7K2M-Q8XD", At: time.Now(), Zone: "php", Key: "all", Reason: "wait"}, Buckets: []wire.Bucket{slots}, Complete: true}, "7K2M-Q8XD")
+	out = outputOf(t, "why", wire.Why{Client: "7K2M-Q8XD", Refusal: &wire.PastRefusal{Code: "7K2M-Q8XD", At: time.Now(), Zone: "php", Key: "all", Reason: "wait"}, Buckets: []wire.Bucket{slots}, Complete: true}, "7K2M-Q8XD")
 	if strings.Contains(out, " 0 ") {
 		t.Errorf("why: got a level or a cost of a zone without a bucket:\n%s", out)
 	}
@@ -216,14 +219,14 @@ php   all     -      -   -  fits, if a slot is free  limited
 
 // TestWhyWithoutBucketsIsNoEmptyTable: zones with share have none of one client.
 func TestWhyWithoutBucketsIsNoEmptyTable(t *testing.T) {
-	out := outputOf(t, whyCommand(), wire.Why{Client: "203.0.113.7", Buckets: []wire.Bucket{}, Complete: true}, "203.0.113.7")
+	out := outputOf(t, "why", wire.Why{Client: "203.0.113.7", Buckets: []wire.Bucket{}, Complete: true}, "203.0.113.7")
 	if strings.Contains(out, "LEVEL") || !strings.Contains(out, "caddy throttle top --by ip") {
 		t.Errorf("got\n%s\nwant a sentence, and where to look", out)
 	}
 }
 
 func TestWhyOfAnUnknownCodeSaysThatAlone(t *testing.T) {
-	out := outputOf(t, whyCommand(), wire.Why{Client: "7K2M-Q8XD", Buckets: []wire.Bucket{}, Complete: true}, "7K2M-Q8XD")
+	out := outputOf(t, "why", wire.Why{Client: "7K2M-Q8XD", Buckets: []wire.Bucket{}, Complete: true}, "7K2M-Q8XD")
 	if !strings.HasPrefix(out, "No refusal with this support code is known here.") || strings.Count(out, "\n") != 1 {
 		t.Errorf("got\n%s\nwant one line about the code", out)
 	}
@@ -231,28 +234,24 @@ func TestWhyOfAnUnknownCodeSaysThatAlone(t *testing.T) {
 
 // TestReleaseNamesShadowInWords and not by the mark that its buckets have in stores.
 func TestReleaseNamesShadowInWords(t *testing.T) {
-	out := outputOf(t, releaseCommand(), wire.Released{Freed: []string{"login/203.0.113.7", "~login/203.0.113.7"}, Complete: true}, "203.0.113.7")
+	out := outputOf(t, "release", wire.Released{Freed: []string{"login/203.0.113.7", "~login/203.0.113.7"}, Complete: true}, "203.0.113.7")
 	if want := "emptied login/203.0.113.7\nemptied login/203.0.113.7 (shadow)\n"; out != want {
 		t.Errorf("got\n%s\nwant\n%s", out, want)
 	}
 }
 
 func TestAReleaseThatFailsHalfwayNamesWhatItEmptied(t *testing.T) {
-	out, err := resultOf(t, releaseCommand(), wire.Released{Freed: []string{"login/203.0.113.7"}, Failed: "the store is down"}, "203.0.113.7")
+	out, err := resultOf(t, "release", wire.Released{Freed: []string{"login/203.0.113.7"}, Failed: "the store is down"}, "203.0.113.7")
 	if !strings.HasPrefix(out, "emptied login/203.0.113.7\n") || err == nil || !strings.Contains(out+err.Error(), "the release ended halfway: the store is down") {
 		t.Errorf("got %v and\n%s\nwant the bucket and the problem", err, out)
 	}
 }
 
-// TestBanSaysWhatIsBanned: an IPv6 address stands for its network.
+// TestBanSaysWhatIsBanned, as the answer has it: an address may stand for its network.
 func TestBanSaysWhatIsBanned(t *testing.T) {
-	for given, want := range map[string]string{"2001:db8::1": "2001:db8::/64", "203.0.113.7": "203.0.113.7", "203.0.113.9/24": "203.0.113.0/24"} {
-		network, err := networkOf(given)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if out := outputOf(t, banCommand(), wire.Ban{Network: network}, given); !strings.HasPrefix(out, want+" is banned ") {
-			t.Errorf("%s: got %q, want that %s is banned", given, out, want)
+	for network, want := range map[string]string{"2001:db8::/64": "2001:db8::/64", "203.0.113.7/32": "203.0.113.7", "203.0.113.0/24": "203.0.113.0/24"} {
+		if out := outputOf(t, "ban", wire.Ban{Network: netip.MustParsePrefix(network)}, "2001:db8::1"); !strings.HasPrefix(out, want+" is banned ") {
+			t.Errorf("%s: got %q, want that %s is banned", network, out, want)
 		}
 	}
 }
@@ -260,21 +259,27 @@ func TestBanSaysWhatIsBanned(t *testing.T) {
 // With --json, a command fails where it does without.
 func TestJSONChangesNoExitCode(t *testing.T) {
 	for _, test := range []struct {
-		name    string
-		command *cobra.Command
-		answer  any
-		args    []string
+		name   string
+		answer any
+		args   []string
 	}{
-		{"unban", unbanCommand(), wire.Ended{}, []string{"192.0.2.1"}},
-		{"unlimit", unlimitCommand(), wire.Ended{}, []string{"pages"}},
-		{"release", releaseCommand(), wire.Released{Failed: "the store is down"}, []string{"192.0.2.1"}},
+		{"unban", wire.Ended{}, []string{"192.0.2.1"}},
+		{"unlimit", wire.Ended{}, []string{"pages"}},
+		{"release", wire.Released{Failed: "the store is down"}, []string{"192.0.2.1"}},
 	} {
-		out, err := resultOf(t, test.command, test.answer, append(test.args, "--json")...)
+		out, err := resultOf(t, test.name, test.answer, append(test.args, "--json")...)
 		if err == nil {
 			t.Errorf("%s: got no error and %s, want the error that it gives without --json", test.name, out)
 		}
 		if !strings.HasPrefix(out, "{\n") {
 			t.Errorf("%s: got %s, want JSON", test.name, out)
 		}
+	}
+}
+
+func TestJSONEscapesWhatATerminalShouldNotShow(t *testing.T) {
+	out := outputOf(t, "key", wire.Key{Key: "a\u202eb\U000e0001c\u00e9"}, "pages", "x", "--json")
+	if want := "a\\u202eb\\udb40\\udc01c\u00e9"; !strings.Contains(out, want) {
+		t.Errorf("got %s, want %s in it", out, want)
 	}
 }

@@ -1,21 +1,19 @@
-package caddymodule
+package cli
 
 import (
-	"io"
 	"strings"
 	"unicode/utf8"
 )
 
-// A table is written in columns. Texts that came from clients must be given as shown.
+// A table is written in columns. Texts that came from clients must be sanitized.
 type table struct {
-	out   io.Writer
 	right []bool // columns of numbers
 	rows  [][]string
 }
 
-// table begins a table. The heads of columns of numbers are given by number.
-func (r *remote) table(head ...string) *table {
-	t := &table{out: &r.out}
+// newTable begins a table. The heads of columns of numbers are given by numeric.
+func newTable(head ...string) *table {
+	t := new(table)
 	for i := range head {
 		name, numbers := strings.CutPrefix(head[i], numberHead)
 		t.right = append(t.right, numbers)
@@ -35,31 +33,29 @@ func (t *table) row(cells ...string) { t.rows = append(t.rows, cells) }
 
 // keep drops the columns for which wanted is false.
 func (t *table) keep(wanted ...bool) {
-	drop := func(i int) bool { return !wanted[i] }
 	for i, row := range t.rows {
-		t.rows[i] = without(row, drop)
+		t.rows[i] = keepOnly(row, wanted)
 	}
-	t.right = without(t.right, drop)
+	t.right = keepOnly(t.right, wanted)
 }
 
-func without[T any](all []T, drop func(int) bool) (rest []T) {
+func keepOnly[T any](all []T, wanted []bool) (rest []T) {
 	for i, one := range all {
-		if !drop(i) {
+		if wanted[i] {
 			rest = append(rest, one)
 		}
 	}
 	return rest
 }
 
-// Flush writes the table.
-func (t *table) Flush() error {
+// print writes the table.
+func (t *table) print(c *adminClient) {
 	widths := make([]int, len(t.right))
 	for _, row := range t.rows {
 		for i, cell := range row {
 			widths[i] = max(widths[i], utf8.RuneCountInString(cell))
 		}
 	}
-	var b strings.Builder
 	for _, row := range t.rows {
 		line := ""
 		for i, cell := range row {
@@ -71,8 +67,6 @@ func (t *table) Flush() error {
 			}
 			line += "  "
 		}
-		b.WriteString(strings.TrimRight(line, " ") + "\n")
+		c.say(strings.TrimRight(line, " "))
 	}
-	_, err := io.WriteString(t.out, b.String())
-	return err
 }

@@ -1,0 +1,71 @@
+package cli
+
+import (
+	"fmt"
+
+	"github.com/spf13/cobra"
+
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/admin/wire"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/text"
+)
+
+func bucketsCommand() command {
+	in := wire.BucketsQuery{Sort: "level", Limit: 20}
+	return command{
+		use: "buckets ZONE", short: "Lists the fullest buckets of a zone", least: 1, most: 1,
+		long: `Lists buckets of a zone that are not empty, the fullest first. Blocked ones are always
+among them. In Redis, this goes through all keys of the database.
+
+A script that wants all of them asks for pages: --sort none gives about --limit
+buckets and the cursor of the next page.`,
+		example: `  caddy throttle buckets login --min-fraction 1
+  caddy throttle buckets pages --prefix 203.0.113. --sort key
+  caddy throttle buckets pages --sort none --limit 1000 --json`,
+		flags: func(cmd *cobra.Command) {
+			cmd.Flags().StringVar(&in.Prefix, "prefix", "", "Only keys that begin so")
+			cmd.Flags().BoolVar(&in.Shadow, "shadow", false, "The buckets of shadow")
+			cmd.Flags().Float64Var(&in.MinFraction, "min-fraction", 0, "Only buckets at least so full, such as 0.5, and blocked ones")
+			cmd.Flags().StringVar(&in.Sort, "sort", in.Sort, "The order: level, key or last; or none, for pages")
+			cmd.Flags().IntVar(&in.Limit, "limit", in.Limit, "How many to show, up to 1000")
+			cmd.Flags().StringVar(&in.Cursor, "cursor", "", "With --sort none: where the page before has ended")
+		},
+		run: func(c *adminClient, args []string) error {
+			in.Zone = args[0]
+			return show(c, "buckets", in, func(s *wire.Buckets) {
+				if len(s.Buckets) > 0 {
+					c.showBuckets(s.Buckets)
+				}
+				switch {
+				case len(s.Buckets) == 0 && s.Next == "" && s.Complete:
+					c.say("No bucket matches that is not empty.")
+				case s.Next != "":
+					c.printf("%s. The next page begins at --cursor %s\n", text.Plural(len(s.Buckets), "bucket"), sanitize(s.Next))
+				case in.Sort == wire.Unsorted:
+					c.printf("%s. There are no more.\n", text.Plural(len(s.Buckets), "bucket"))
+				default:
+					c.printf("%d of %s.\n", len(s.Buckets), text.Plural(s.Matched, "bucket"))
+					c.showPartial(s.Complete, "")
+				}
+			})
+		},
+	}
+}
+
+// showBuckets writes a table of buckets.
+func (c *adminClient) showBuckets(buckets []wire.Bucket) {
+	t := newTable("ZONE", "KEY", numeric("LEVEL"), numeric("OF"), numeric("FULL"), numeric("BLOCKED FOR"), numeric("EMPTY IN"), "RULE")
+	for _, b := range buckets {
+		zone := sanitize(b.Zone)
+		if b.Shadow {
+			zone += " (shadow)"
+		}
+		full := fmt.Sprintf("%.0f%%", 100*b.Fraction)
+		if b.Capacity == 0 {
+			full = "-"
+		}
+		_, level, capacity := measures(0, b.Level, b.Capacity)
+		t.row(zone, sanitize(b.Key), level, capacity, full, wholeSeconds(b.Blocked), wholeSeconds(b.EmptyIn), ruleText(&b))
+	}
+	t.print(c)
+	c.showGroups(buckets)
+}

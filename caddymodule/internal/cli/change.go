@@ -1,0 +1,114 @@
+package cli
+
+import (
+	"cmp"
+	"errors"
+	"strings"
+	"time"
+
+	"github.com/caddyserver/caddy/v2"
+	"github.com/spf13/cobra"
+
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/admin/wire"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/usage"
+)
+
+// holding are the flags of changes that end by themselves.
+type holding struct {
+	length, until, note string
+}
+
+func (h *holding) add(cmd *cobra.Command) {
+	cmd.Flags().StringVar(&h.length, "for", "", "How long it holds, such as 30m, 2h or 7d. At most 30d. Default: until this Caddy stops")
+	cmd.Flags().StringVar(&h.until, "until", "", "Until when it holds instead, such as 09:00, in local time")
+	cmd.Flags().StringVar(&h.note, "note", "", "Why, for those who ask later")
+}
+
+// fill checks the flags and completes the input.
+func (h *holding) fill(in *wire.Change, now time.Time) error {
+	in.Note = h.note
+	switch {
+	case h.length != "" && h.until != "":
+		return usage.Errorf("want at most one of --for, such as 30m, and --until, such as 09:00")
+	case h.until != "":
+		at, err := time.ParseInLocation("15:04", h.until, now.Location())
+		if err != nil {
+			return usage.Errorf("invalid --until %q: want a time such as 09:00", h.until)
+		}
+		end := time.Date(now.Year(), now.Month(), now.Day(), at.Hour(), at.Minute(), 0, 0, now.Location())
+		if !end.After(now) {
+			end = end.AddDate(0, 0, 1)
+		}
+		in.For = caddy.Duration(end.Sub(now))
+	case h.length != "":
+		length, err := caddy.ParseDuration(h.length)
+		if err != nil || length <= 0 {
+			return usage.Errorf("invalid --for %q: want a duration above 0, such as 30m, 2h or 7d", h.length)
+		}
+		in.For = caddy.Duration(length)
+	}
+	return nil
+}
+
+// change sends a change, and says until when it holds. Of a ban, the answer names the
+// network, as an address may stand for a larger one.
+func (c *adminClient) change(call string, in wire.Change, h *holding, what string) error {
+	if err := h.fill(&in, time.Now()); err != nil {
+		return err
+	}
+	s, err := ask[wire.Ban](c, call, in) // or another change, which has no network
+	if err != nil {
+		return err
+	}
+	if s.Network.IsSingleIP() {
+		what = s.Network.Addr().String() + what
+	} else if s.Network.IsValid() {
+		what = s.Network.String() + what
+	}
+	if s.Until.IsZero() {
+		c.printf("%s on this Caddy, until it is restarted or you end that.\n", what)
+	} else {
+		c.printf("%s until %s, on this Caddy, unless it is restarted before.\n", what, s.Until.Local().Format(time.DateTime))
+	}
+	return nil
+}
+
+// end ends a change.
+func (c *adminClient) end(call string, in wire.Change) error {
+	s, err := ask[wire.Ended](c, call, in)
+	if err != nil {
+		return err
+	}
+	if !s.Ended {
+		return errors.New("there is no such change: see caddy throttle status")
+	}
+	c.say("Ended.")
+	return nil
+}
+
+// showOverrides lists the changes that hold.
+func (c *adminClient) showOverrides(o *wire.Overrides) {
+	if len(o.Shadows)+len(o.Bans)+len(o.Limits) == 0 {
+		c.say("Nothing was changed at run time.")
+		return
+	}
+	t := newTable("CHANGE", "OF", "LEFT", "NOTE")
+	for _, s := range o.Shadows {
+		t.row("shadow", cmp.Or(sanitize(s.Zone), "all zones and bans"), remaining(s.Until), sanitize(s.Note))
+	}
+	for _, b := range o.Bans {
+		t.row("ban", b.Network.String(), remaining(b.Until), sanitize(b.Note))
+	}
+	for _, l := range o.Limits {
+		t.row("limit "+sanitize(l.Text), ofKey(l.Zone, l.Key), remaining(l.Until), sanitize(l.Note))
+	}
+	t.print(c)
+}
+
+// zoneOrAll returns the zone that is given, or "" for --all.
+func zoneOrAll(args []string, all bool) (string, error) {
+	if all == (len(args) == 1) {
+		return "", usage.Errorf("want a zone, or --all")
+	}
+	return strings.Join(args, ""), nil
+}

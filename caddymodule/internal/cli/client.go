@@ -1,0 +1,133 @@
+package cli
+
+import (
+	"bytes"
+	"cmp"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"strings"
+
+	caddycmd "github.com/caddyserver/caddy/v2/cmd"
+	"github.com/spf13/cobra"
+
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/text"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/usage"
+)
+
+// An adminClient is how a command reaches the admin API of a running Caddy.
+type adminClient struct {
+	address, config, adapter string
+	json                     bool
+	out                      bytes.Buffer // what people read
+	answers                  bytes.Buffer // what --json prints instead
+}
+
+// cobra returns the command as Caddy runs it.
+func (c command) cobra() *cobra.Command {
+	client := new(adminClient)
+	cmd := &cobra.Command{Use: c.use, Short: c.short, Long: "\n" + c.long, Example: c.example, Args: func(cmd *cobra.Command, args []string) error {
+		if err := cobra.RangeArgs(c.least, c.most)(cmd, args); err != nil {
+			return usage.Fail(cmd, usage.Errorf("want caddy throttle %s", c.use))
+		}
+		return nil
+	}}
+	cmd.Flags().StringVar(&client.address, "address", "", "The address of the admin endpoint. Default: that of the config, or localhost:2019")
+	cmd.Flags().StringVarP(&client.config, "config", "c", "", "A config file whose admin endpoint is asked")
+	cmd.Flags().StringVarP(&client.adapter, "adapter", "a", "", "The adapter of that config file, such as caddyfile")
+	cmd.Flags().BoolVar(&client.json, "json", false, "Print JSON")
+	if c.flags != nil {
+		c.flags(cmd)
+	}
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		err := c.run(client, args)
+		out := &client.out
+		if client.json {
+			out = &client.answers
+		}
+		_, failed := out.WriteTo(cmd.OutOrStdout())
+		return usage.Fail(cmd, cmp.Or(err, failed))
+	}
+	usage.FailFlags(cmd)
+	return cmd
+}
+
+// ask returns the answer of a path of the admin API to some input, or to none.
+func ask[T any](c *adminClient, path string, in any) (*T, error) {
+	out := new(T)
+	return out, c.decode(path, in, out)
+}
+
+// show asks, and prints the answer.
+func show[T any](c *adminClient, path string, in any, print func(*T)) error {
+	answer, err := ask[T](c, path, in)
+	if err == nil {
+		print(answer)
+	}
+	return err
+}
+
+// decode asks, and decodes the answer.
+func (c *adminClient) decode(path string, in, out any) error {
+	address, err := caddycmd.DetermineAdminAPIAddress(c.address, nil, c.config, c.adapter)
+	if err != nil {
+		return err
+	}
+	method, body := http.MethodGet, io.Reader(nil)
+	if in != nil {
+		input, err := json.Marshal(in)
+		if err != nil {
+			return err
+		}
+		method, body = http.MethodPost, bytes.NewReader(input)
+	}
+	resp, err := caddycmd.AdminAPIRequest(address, method, "/throttle/"+path, http.Header{}, body)
+	if err != nil {
+		return plainly(err, address)
+	}
+	defer func() { _ = resp.Body.Close() }()
+	answer, err := io.ReadAll(resp.Body)
+	if err == nil {
+		err = c.keepAnswer(answer)
+	}
+	if err == nil {
+		err = json.Unmarshal(answer, out)
+	}
+	if err != nil {
+		return fmt.Errorf("reading the answer: %w", err)
+	}
+	return nil
+}
+
+// keepAnswer notes an answer for --json.
+func (c *adminClient) keepAnswer(answer []byte) error {
+	var indented bytes.Buffer
+	if err := json.Indent(&indented, bytes.TrimSpace(answer), "", "\t"); err != nil {
+		return err
+	}
+	_, err := fmt.Fprintln(&c.answers, escapeJSON(indented.String()))
+	return err
+}
+
+// plainly returns an error of the admin endpoint as a person can read it.
+func plainly(err error, address string) error {
+	if _, answer, answered := strings.Cut(err.Error(), ": {"); answered {
+		var said struct{ Error string }
+		if json.NewDecoder(strings.NewReader("{"+answer)).Decode(&said) == nil && said.Error != "" {
+			return errors.New(printableLine(said.Error))
+		}
+	}
+	if _, why, dialled := strings.Cut(err.Error(), ": dial "); dialled {
+		return fmt.Errorf("no Caddy answers at %s (%s): if its admin endpoint is elsewhere, want --address or --config; with admin off, it cannot be asked",
+			printableLine(address), printableLine(why))
+	}
+	return errors.New(text.Printable(err.Error(), 2000))
+}
+
+// printf writes what people read.
+func (c *adminClient) printf(format string, args ...any) { fmt.Fprintf(&c.out, format, args...) }
+
+// say writes a line of it.
+func (c *adminClient) say(line string) { c.out.WriteString(line + "\n") }

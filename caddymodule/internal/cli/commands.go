@@ -1,0 +1,26 @@
+// Package cli is the commands that speak to a running Caddy, over its admin API. Each is in
+// the file of its name; begin at [Commands], the table of them. It imports the JSON of that
+// API and what several commands share, and nothing of what runs.
+package cli
+
+import "github.com/spf13/cobra"
+
+// Commands returns the commands, which are used once.
+func Commands() (all []*cobra.Command) {
+	for _, c := range []command{
+		statusCommand(), topCommand(), whyCommand(), checkCommand(), bucketsCommand(), keyCommand(), releaseCommand(),
+		banCommand(), unbanCommand(), bansCommand(), limitCommand(), unlimitCommand(), shadowCommand(), unshadowCommand(),
+		revokeDevicesCommand(),
+	} {
+		all = append(all, c.cobra())
+	}
+	return all
+}
+
+// A command asks a running Caddy.
+type command struct {
+	use, short, long, example string
+	least, most               int // arguments
+	flags                     func(*cobra.Command)
+	run                       func(c *adminClient, args []string) error
+}

@@ -1,0 +1,32 @@
+package cli
+
+import (
+	"cmp"
+
+	"github.com/spf13/cobra"
+
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/admin/wire"
+)
+
+func shadowCommand() command {
+	var h holding
+	var all bool
+	return command{
+		use: "shadow [ZONE]", short: "Lets a zone, or everything, refuse nobody for a while", most: 1,
+		long: `Switches a zone to shadow: it decides and counts, and refuses nobody. With --all,
+no zone refuses anybody, and bans do not hold. Requests that wait already are let
+through, unless they also belong to a zone that still makes requests wait.`,
+		example: `  caddy throttle shadow --all --for 30m`,
+		flags: func(cmd *cobra.Command) {
+			h.add(cmd)
+			cmd.Flags().BoolVar(&all, "all", false, "All zones, and bans")
+		},
+		run: func(c *adminClient, args []string) error {
+			zone, err := zoneOrAll(args, all)
+			if err != nil {
+				return err
+			}
+			return c.change("shadow", wire.Change{Zone: zone}, &h, cmp.Or(sanitize(zone), "Everything")+" is in shadow")
+		},
+	}
+}

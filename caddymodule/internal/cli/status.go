@@ -1,0 +1,183 @@
+package cli
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/admin/wire"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/text"
+)
+
+func statusCommand() command {
+	return command{
+		use: "status", short: "Shows what the zones of a running Caddy do",
+		long: `Shows on one screen what the zones of a running Caddy do: whether they enforce, and
+how many requests a second they admit and refuse, on average of the last ten to
+twenty seconds, with those of an hour ago in parentheses. Below come the store, what
+was changed at run time, and what is wrong with the config. Columns that no zone
+uses are left out. With --json there is more, such as totals and definitions.`,
+		run: func(c *adminClient, _ []string) error {
+			return show(c, "zones", nil, c.showStatus)
+		},
+	}
+}
+
+func (c *adminClient) showStatus(s *wire.Status) {
+	c.showZones(s.Zones)
+	c.say("")
+	c.showStore(&s.Store)
+	for _, z := range s.Zones {
+		if z.Share != nil {
+			c.showShare(z.Zone, z.Share)
+		}
+	}
+	c.showOverrides(&s.Overrides)
+	c.showFiles(s.Zones)
+	c.showWarnings(s.Warnings)
+}
+
+func (c *adminClient) showZones(zones []wire.ZoneStatus) {
+	if len(zones) == 0 {
+		c.say("The config has no zones.")
+		return
+	}
+	t := newTable("ZONE", "MODE", numeric("ADMITTED/S"), numeric("DELAYED/S"), numeric("REFUSED/S"), numeric("SHADOW/S"),
+		numeric("BUCKETS"), numeric("WAITING"), numeric("SLOTS"))
+	for i := range zones {
+		z := &zones[i]
+		t.row(sanitize(z.Zone), modeText(z), rateText(z, "admitted", "delayed", "shadow_delayed"), rateText(z, "delayed", "shadow_delayed"),
+			rateText(z, "refused"), rateText(z, "shadow_refused"), fmt.Sprint(z.Buckets), waitingText(z), slotsText(z))
+	}
+	some := func(has func(wire.ZoneStatus) bool) bool { return slices.ContainsFunc(zones, has) }
+	occurred := func(decisions ...string) bool {
+		return some(func(z wire.ZoneStatus) bool {
+			return slices.ContainsFunc(decisions, func(d string) bool { return z.Total[d] > 0 })
+		})
+	}
+	t.keep(true, true, true, occurred("delayed", "shadow_delayed"), true, occurred("shadow_refused"), true,
+		some(func(z wire.ZoneStatus) bool { return z.WaitingMost > 0 }), some(func(z wire.ZoneStatus) bool { return z.Slots > 0 }))
+	t.print(c)
+	for _, z := range zones {
+		c.showGroup(z.Zone, z.Group)
+	}
+}
+
+func modeText(z *wire.ZoneStatus) string {
+	mode := z.Mode
+	if z.ShadowUntil != nil {
+		mode += " for " + remaining(*z.ShadowUntil)
+	}
+	if z.Limit != "" {
+		mode += ", " + z.Limit
+	}
+	return mode
+}
+
+// rateText returns how many requests a second were decided so, and an hour ago.
+func rateText(z *wire.ZoneStatus, decisions ...string) string {
+	sum := func(of map[string]float64) (sum float64) {
+		for _, d := range decisions {
+			sum += of[d]
+		}
+		return sum
+	}
+	now := digits(sum(z.PerSecond))
+	if z.HourAgo == nil {
+		return now
+	}
+	return fmt.Sprintf("%s (%s)", now, digits(sum(z.HourAgo)))
+}
+
+func waitingText(z *wire.ZoneStatus) string {
+	if z.WaitingMost == 0 {
+		return "-"
+	}
+	return fmt.Sprintf("%d/%d", z.Waiting, z.WaitingMost)
+}
+
+// slotsText returns how many slots are in use, and of how many the key that uses most.
+func slotsText(z *wire.ZoneStatus) string {
+	switch {
+	case z.Slots == 0:
+		return "-"
+	case z.InFlight == z.InFlightMost:
+		return fmt.Sprintf("%d/%d", z.InFlight, z.Slots)
+	}
+	return fmt.Sprintf("%d (%d/%d)", z.InFlight, z.InFlightMost, z.Slots)
+}
+
+func (c *adminClient) showStore(s *wire.StoreStatus) {
+	part, speed := "", fmt.Sprintf("%s calls/s of %s ms, %s errors/s", digits(s.Calls), digits(1000*s.Took), digits(s.Failed))
+	if s.Shards > 1 {
+		part = fmt.Sprintf(" in %d of %d shards", s.ShardsDown, s.Shards)
+	}
+	switch name := sanitize(s.Name); {
+	case s.Down && s.Since != nil:
+		c.printf("The store %s is DOWN%s for %v: %s\n", name, part, elapsed(*s.Since), text.Printable(s.Why, 200))
+	case s.Down:
+		c.printf("The store %s is DOWN%s.\n", name, part)
+	case s.Name == "memory":
+	case s.Failing:
+		c.printf("The store %s is FAILING: %s.\n", name, speed)
+	case s.Calls == 0:
+		c.printf("The store %s is up.\n", name)
+	default:
+		c.printf("The store %s is up: %s.\n", name, speed)
+	}
+	if s.MaxBuckets > 0 {
+		c.printf("Memory holds %d of at most %d buckets. %d were dropped before they were empty.\n", s.Buckets, s.MaxBuckets, s.Evictions)
+	}
+}
+
+// showShare shows what the slots of a zone with share have to do.
+func (c *adminClient) showShare(zone string, s *wire.Slots) {
+	var rows, keys []string
+	for _, row := range s.Rows {
+		rows = append(rows, fmt.Sprintf("%d %s", row.Waiting, row.Rank))
+	}
+	c.printf("%s: %d of %d slots busy, mean %.1f s. Waiting: %s.", sanitize(zone), s.Busy, s.Slots, s.MeanSeconds, strings.Join(rows, ", "))
+	for _, k := range s.Top {
+		keys = append(keys, fmt.Sprintf("%s %.1f s", sanitize(k.Key), k.Seconds))
+	}
+	if len(keys) > 0 {
+		c.printf(" Busiest: %s.", strings.Join(keys, ", "))
+	}
+	c.say("")
+}
+
+// showFiles says which override files are in force, and which are wrong.
+func (c *adminClient) showFiles(zones []wire.ZoneStatus) {
+	for _, z := range zones {
+		f := z.OverrideFile
+		if f == nil {
+			continue
+		}
+		c.printf("%s: %s of %s, read %s ago.\n", sanitize(z.Zone), text.Plural(f.Overrides, "override"), sanitize(f.File), elapsed(f.Read))
+		if f.Problem != "" {
+			c.printf("The file cannot be used as it is now, so these stay: %s\n", text.Printable(f.Problem, 1000))
+		}
+	}
+}
+
+// shownWarnings leave room for the rest on one screen.
+const shownWarnings = 5
+
+func (c *adminClient) showWarnings(warnings []wire.Warning) {
+	for i, w := range warnings {
+		if i == shownWarnings {
+			c.printf("There are %d more warnings: see --json.\n", len(warnings)-i)
+			return
+		}
+		var details []string
+		for _, name := range slices.Sorted(maps.Keys(w.Details)) {
+			details = append(details, fmt.Sprintf("%s %v", name, w.Details[name]))
+		}
+		head := "Warning"
+		if len(details) > 0 {
+			head += " (" + strings.Join(details, ", ") + ")"
+		}
+		c.printf("%s: %s\n", text.Printable(head, 200), text.Printable(w.Text, 400))
+	}
+}

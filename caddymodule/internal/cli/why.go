@@ -1,0 +1,82 @@
+package cli
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/admin/wire"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/supportcode"
+)
+
+func whyCommand() command {
+	var in wire.ClientQuery
+	return command{
+		use: "why ADDRESS|KEY|CODE", short: "Shows why a client is refused", least: 1, most: 1,
+		long: `Shows the buckets of a client in all zones: how full they are, how much of a block
+is left, and which override decides. It changes nothing. Give an address, the name
+of an account, a plain API key, a key as the access log shows it, or the support
+code that a refused visitor reads from the page. For a code, it also shows what was
+refused then.`,
+		example: `  caddy throttle why 203.0.113.7
+  caddy throttle why 7K2M-Q8XD`,
+		flags: func(cmd *cobra.Command) { cmd.Flags().StringVar(&in.Zone, "zone", "", "Look in one zone alone") },
+		run: func(c *adminClient, args []string) error {
+			in.Client = args[0]
+			return show(c, "why", in, c.showWhy)
+		},
+	}
+}
+
+func (c *adminClient) showWhy(s *wire.Why) {
+	code := false
+	if s.Refusal != nil {
+		c.showRefusal(s.Refusal)
+	} else if _, code = supportcode.Parse(s.Client); code {
+		c.say("No refusal with this support code is known here. Each Caddy remembers its last 10,000, until it stops; the access log has older ones.")
+	}
+	if s.Ban != nil {
+		c.printf("A ban of %s holds, and lasts: %s. %s\n", s.Ban.Network, remaining(s.Ban.Until), sanitize(s.Ban.Note))
+	}
+	c.showShadows(s.Shadows)
+	for _, u := range s.Unlisted {
+		c.printf("%s: no override lists this key, so %s\n", sanitize(u.Zone), unlistedMeans[u.Policy])
+	}
+	if len(s.Buckets) > 0 {
+		c.showBuckets(s.Buckets)
+	} else if !code {
+		c.say("No bucket is this client's. A zone with a key for all clients, as with share, has none of one client: see caddy throttle top --by ip.")
+	}
+	c.showPartial(s.Complete, s.Problem)
+}
+
+// showRefusal writes what was refused under a support code.
+func (c *adminClient) showRefusal(p *wire.PastRefusal) {
+	c.printf("Refused %s ago, at %s:\n", elapsed(p.At), p.At.Local().Format(time.DateTime))
+	t := newTable("CODE", "ZONE", "KEY", "REASON", numeric("COST"), numeric("LEVEL"), numeric("OF"), numeric("WAIT"), numeric("BLOCKED FOR"))
+	cost, level, capacity := measures(p.Cost, p.Level, p.Capacity)
+	t.row(p.Code, sanitize(p.Zone), sanitize(p.Key), p.Reason, cost, level, capacity, wholeSeconds(p.Wait), wholeSeconds(p.Blocked))
+	t.print(c)
+	c.say("\nNow:")
+}
+
+// showShadows says which switches keep a client from being refused.
+func (c *adminClient) showShadows(shadows []wire.Shadow) {
+	for _, s := range shadows {
+		what := "Everything is in shadow by caddy throttle shadow --all: nothing is refused, and bans do not hold."
+		if s.Zone != "" {
+			what = fmt.Sprintf("The zone %s is in shadow by caddy throttle shadow: it refuses nothing.", sanitize(s.Zone))
+		}
+		c.printf("%s Left: %s. %s\n", what, remaining(s.Until), sanitize(s.Note))
+	}
+}
+
+// unlistedMeans says what becomes of requests with a key that no override lists, by
+// the policy.
+var unlistedMeans = map[string]string{
+	"client_ip": "its requests are charged to the client's address. Ask why with that.",
+	"share":     "its requests are charged to the bucket @share, with those of all such keys.",
+	"skip":      "the zone does not charge its requests.",
+	"refuse":    "the zone refuses its requests, with the reason unlisted_key.",
+}

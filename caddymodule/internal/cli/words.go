@@ -1,0 +1,102 @@
+package cli
+
+import (
+	"fmt"
+	"math"
+	"strconv"
+	"strings"
+	"time"
+	"unicode/utf16"
+
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/admin/wire"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/text"
+)
+
+// sanitize returns text from clients as a terminal may show it.
+func sanitize(from string) string { return text.Printable(from, 120) }
+
+// printableLine is what a terminal may show of a message that quotes what it complains
+// of: without a second escape of the quotes in it.
+func printableLine(message string) string {
+	return strings.ReplaceAll(text.Printable(message, 2000), `\\`, `\`)
+}
+
+// escapeJSON escapes what a terminal should not show, which in JSON stands in strings
+// alone.
+func escapeJSON(document string) string {
+	var b strings.Builder
+	for _, r := range document {
+		if r == '\n' || r == '\t' || strconv.IsPrint(r) {
+			b.WriteRune(r)
+			continue
+		}
+		for _, unit := range utf16.AppendRune(nil, r) {
+			fmt.Fprintf(&b, `\u%04x`, unit)
+		}
+	}
+	return b.String()
+}
+
+// digits returns a number with few digits.
+func digits(n float64) string {
+	switch {
+	case n == 0:
+		return "0"
+	case math.Abs(n) >= 100:
+		return fmt.Sprintf("%.0f", n)
+	}
+	return fmt.Sprintf("%.3g", n)
+}
+
+// wholeSeconds returns a duration in seconds for people.
+func wholeSeconds(s float64) string {
+	if s == 0 {
+		return "-"
+	}
+	return time.Duration(math.Ceil(s) * float64(time.Second)).String()
+}
+
+// elapsed returns how long ago something was.
+func elapsed(at time.Time) time.Duration { return max(0, time.Since(at)).Round(time.Second) }
+
+// remaining returns how long a span still lasts, which has no end if that is zero.
+func remaining(until time.Time) string {
+	if until.IsZero() {
+		return "no end"
+	}
+	return max(0, time.Until(until)).Round(time.Second).String()
+}
+
+// ofKey names a zone, or one key of it.
+func ofKey(zone, key string) string {
+	if key != "" {
+		zone += "/" + key
+	}
+	return sanitize(zone)
+}
+
+// ruleText says which limit a bucket has, and where that comes from.
+func ruleText(b *wire.Bucket) string {
+	switch b.By {
+	case "run_time":
+		return b.Rule + " by caddy throttle limit: " + sanitize(b.From)
+	case "override", "override_file":
+		return b.Rule + " by " + sanitize(b.From)
+	}
+	if b.Share {
+		return b.Rule + " to a share: the store is down"
+	}
+	return b.Rule
+}
+
+// measures returns the cost of a request, and the level and capacity of its bucket. A
+// zone of slots, or a rule without a bucket, has none.
+func measures(cost, level, capacity float64) (c, l, of string) {
+	switch {
+	case capacity > 0:
+		return digits(cost), digits(level), digits(capacity)
+	case cost > 0:
+		return digits(cost), "-", "-"
+	}
+	return "-", "-", "-"
+}
