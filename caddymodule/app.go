@@ -14,6 +14,7 @@ import (
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/config"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/rule"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/signer"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/sharedstore"
 )
 
@@ -165,26 +166,25 @@ func (a *App) provisionZone(ctx caddy.Context, definition *config.Zone) (*runnin
 		return z, nil
 	}
 	doubts := definition.Doubts() // of matchers, which Caddy drops when it has loaded them
-	if err := definition.Load(ctx, compiled); err != nil {
-		return nil, err
-	}
-	if a.Shadow && compiled.Shadow == 0 {
-		compiled.Shadow = rule.ShadowGlobal
-	}
 	full, sources := definition.WithDefaults(), definition.Key.Given()
 	options := zoneOptions{
 		definition:   text,
 		inventable:   config.Inventable(sources) && full.Key.Unlisted == "",
-		common:       definition.Limit != "" && compiled.Match == nil && !compiled.Key.HasAddress() && !config.Inventable(sources),
+		common:       definition.Limit != "" && len(definition.Match) == 0 && !compiled.Key.HasAddress() && !config.Inventable(sources),
 		readsHeaders: config.ReadsHeaders(sources),
 		everywhere:   definition.Block != nil && definition.Block.Everywhere,
 		overrideFile: definition.OverrideFile,
 	}
 	options.policy, _ = sharedstore.ParsePolicy(cmp.Or(definition.OnStoreError, a.OnStoreError)) // both have been checked
 	options.logLimit, _ = config.ParseLogRefused(full.Refusal.Log)                               // which has been checked
-	z, err := a.engine.addZone(ctx, compiled, options)
+	z, err := a.engine.addZone(definition.Name, options, func(z *runningZone) (*rule.Rule, error) {
+		return compiled, definition.Load(ctx, compiled, config.Given{
+			Shadow: a.Shadow, Static: a.engine.static, Keys: func() (*signer.Ring, error) { return a.engine.signingKeys(ctx) },
+			Passes: z.live.passes, PassesFull: z.warnPassesFull, Insecure: z.warnInsecure,
+		})
+	})
 	if err != nil {
-		return nil, fmt.Errorf("zone %q: %w", definition.Name, err)
+		return nil, err
 	}
 	warnOf(z, definition, doubts)
 	return z, nil

@@ -492,7 +492,7 @@ func (h *throttler) serve(w http.ResponseWriter, r *http.Request, next caddyhttp
 		return next.ServeHTTP(w, r)
 	}
 	first := decision.ResultOf(r)
-	observer := &settlement.Observer{Headers: h.headers, Rules: res.Measured(), Clock: h.app.clock}
+	observer := &settlement.Observer{Headers: h.headers, Meters: res.Measured(), Clock: h.app.clock}
 	if tunnel {
 		observer.Tunnel = res
 	}

@@ -87,7 +87,7 @@ func (rp *replay) begin(o replayOptions) {
 		z.Reporter = rp
 		rp.times = rp.times || z.Delay != nil || z.InFlight > 0
 		if s := z.Settle; s != nil {
-			s.Meter = &settlement.Meter{Clock: rp.world}
+			z.Meter = &settlement.Meter{Clock: rp.world}
 			rp.times = true // charges are corrected when the response is known
 			rp.bytes = rp.bytes || s.Source == settlement.Bytes
 		}

@@ -9,7 +9,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/caddyserver/caddy/v2"
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
 	"go.uber.org/zap"
 	"golang.org/x/time/rate"
@@ -49,46 +48,33 @@ type zoneOptions struct {
 	logLimit     *rate.Limiter      // of refusals in the access log; nil if there is none
 }
 
-// addZone adds the zone of a rule that was compiled and loaded. It joins the queues and
-// slots that other configs share.
-func (e *engine) addZone(ctx caddy.Context, compiled *rule.Rule, options zoneOptions) (*runningZone, error) {
-	z := &runningZone{zoneOptions: options}
-	if options.overrideFile != "" {
-		var err error
-		if z.file, err = e.overrideFiles.add(options.overrideFile, compiled.Key.Overrides); err != nil {
-			return nil, fmt.Errorf("reading override_file: %w", err)
-		}
-	}
-	compiled.Static = append(compiled.Static, e.static...)
-	pass := passOf(compiled)
-	if compiled.Trust != nil || pass != nil {
-		keys, err := e.signingKeys(ctx)
-		if err != nil {
-			return nil, err
-		}
-		if compiled.Trust != nil {
-			compiled.Trust.Keys, compiled.Trust.Insecure = keys, z.warnInsecure
-		}
-		if pass != nil {
-			pass.Keys, pass.Insecure = keys, z.warnInsecure
-		}
-	}
-	var err error
-	if z.live, err = joinZone(compiled.Name); err != nil {
+// addZone adds a zone, whose rule load returns. It joins the queues and slots that other
+// configs share.
+func (e *engine) addZone(name string, options zoneOptions, load func(*runningZone) (*rule.Rule, error)) (z *runningZone, err error) {
+	z = &runningZone{zoneOptions: options}
+	if z.live, err = joinZone(name); err != nil {
 		return nil, err
 	}
+	defer func() {
+		if err != nil {
+			_ = leave(liveZoneKey(name)) // which can tell nothing better
+		}
+	}()
+	compiled, err := load(z)
+	if err != nil {
+		return nil, err
+	}
+	if options.overrideFile != "" {
+		if z.file, err = e.overrideFiles.add(options.overrideFile, compiled.Key.Overrides); err != nil {
+			return nil, fmt.Errorf("zone %q: reading override_file: %w", name, err)
+		}
+	}
 	z.zoneCounts = newZoneCounts(compiled, &z.live.liveCounts, countOptions{
-		logger: e.warner.With(zap.String("zone", compiled.Name)), shared: e.shared != nil, denies: z.policy == sharedstore.Deny,
+		logger: e.warner.With(zap.String("zone", name)), shared: e.shared != nil, denies: z.policy == sharedstore.Deny,
 		listed: z.file != nil, group: func() string { return z.group(e.overrides.Load()) }, wanted: e.subscribed, events: e.events,
 	})
-	if pass != nil {
-		pass.Memory, pass.Full = z.live.passes, z.warnPassesFull
-	}
-	z.Zone = decision.NewZone(compiled, &z.live.enforced, &z.live.simulated, z)
-	if compiled.Settle != nil {
-		compiled.Settle.Meter = &z.live.meter
-	}
-	e.zones[compiled.Name] = z
+	z.Zone = decision.NewZone(compiled, &z.live.enforced, &z.live.simulated, &z.live.meter, z)
+	e.zones[name] = z
 	e.limitsLog = e.limitsLog || z.logLimit != nil
 	e.exemptsSome = e.exemptsSome || compiled.Exempt != nil
 	if z.everywhere {

@@ -17,7 +17,10 @@ import (
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/fold"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/override"
+	clientpass "github.com/caddy-throttle/caddy-throttle/caddymodule/internal/pass"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/rule"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/signer"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/staticfile"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/text"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
 	bucketkey "github.com/caddy-throttle/caddy-throttle/leakybucket/key"
@@ -325,8 +328,18 @@ func (c *compilation) checkMatchers() error {
 	return nil
 }
 
-// Load adds matchers, the page and static files to the zone's rule.
-func (z *Zone) Load(ctx caddy.Context, compiled *rule.Rule) (err error) {
+// Given is what the rule of a zone takes from outside of its definition.
+type Given struct {
+	Shadow     bool                  // the global options put all zones there
+	Static     []*staticfile.Matcher // what they exempt
+	Keys       func() (*signer.Ring, error)
+	Passes     *clientpass.Memory
+	PassesFull func() // see [clientpass.Zone]
+	Insecure   func() // see [clientpass.Zone] and [device.Trust]
+}
+
+// Load completes the rule that Compile has returned. After that nothing changes it.
+func (z *Zone) Load(ctx caddy.Context, compiled *rule.Rule, given Given) (err error) {
 	defer func() {
 		if err != nil {
 			err = fmt.Errorf("zone %q: %w", z.Name, err)
@@ -348,8 +361,17 @@ func (z *Zone) Load(ctx caddy.Context, compiled *rule.Rule) (err error) {
 			return err
 		}
 	}
-	if err = z.loadRanks(ctx, compiled); err != nil {
+	if err = z.loadRanks(ctx, compiled, given); err != nil {
 		return err
+	}
+	if compiled.Trust != nil {
+		compiled.Trust.Insecure = given.Insecure
+		if compiled.Trust.Keys, err = given.Keys(); err != nil {
+			return err
+		}
+	}
+	if given.Shadow && compiled.Shadow == 0 {
+		compiled.Shadow = rule.ShadowGlobal
 	}
 	if z.Refusal != nil {
 		if compiled.Page, err = z.Refusal.load(); err != nil {
@@ -357,6 +379,7 @@ func (z *Zone) Load(ctx caddy.Context, compiled *rule.Rule) (err error) {
 		}
 	}
 	compiled.Static, err = LoadStatic(ctx, z.ExemptStaticFiles)
+	compiled.Static = append(compiled.Static, given.Static...)
 	return err
 }
 

@@ -77,6 +77,7 @@ func (c *compilation) compileReadBody(costing int) error {
 	if cost.MaxBody, err = ParseSize(LargestReadBody)(c.ReadBody.Most); err != nil {
 		return About("read_body", 0, fmt.Errorf("parsing read_body: %w", err))
 	}
+	c.rule.Key.MaxBody = cost.MaxBody
 	most, shared := c.rule.Limit.Capacity, !c.rule.Key.HasAddress()
 	if shared {
 		most /= 10

@@ -169,9 +169,9 @@ func (c *compilation) compileShare() error {
 	if err != nil {
 		return About("in_flight share", 0, err)
 	}
-	share := &rule.Rule{Name: c.Name, Key: rule.Key{
+	share := &rule.Key{
 		Overrides: lines, Routes: c.rule.Key.Routes, IPv4Bits: c.Key.IPv4, IPv6Bits: c.Key.IPv6,
-	}}
+	}
 	for _, source := range sources {
 		if source.Source == "form" {
 			return About("in_flight share", 0, errors.New("share takes no form fields: requests take their turn before their bodies are read"))
@@ -180,7 +180,7 @@ func (c *compilation) compileShare() error {
 		if err != nil {
 			return About("in_flight share", 0, err)
 		}
-		share.Key.Parts = append(share.Key.Parts, part)
+		share.Parts = append(share.Parts, part)
 	}
 	if namesRoute(sources) && len(c.Route) == 0 {
 		return About("in_flight share", 0, errNoRoutes)

@@ -195,13 +195,17 @@ func (c *compilation) checkRank(r *Rank) error {
 var ownHeaders = []string{"Set-Cookie", "Location", "Content-Type", "Content-Length", "Content-Encoding", "Cache-Control", "Connection", "Transfer-Encoding", "Upgrade", "Etag", "Vary", "Retry-After", "Age", "Expires", "Last-Modified", "Date", "Content-Range", "Accept-Ranges", "Content-Disposition", "Content-Language", "Www-Authenticate"}
 
 // loadRanks adds the ranks to the zone's rule.
-func (z *Zone) loadRanks(ctx caddy.Context, compiled *rule.Rule) error {
+func (z *Zone) loadRanks(ctx caddy.Context, compiled *rule.Rule, given Given) error {
 	if compiled.Share == nil {
 		return nil
 	}
 	ranks := new(rule.Ranks)
 	if z.InFlight.Pass != PassOff {
-		ranks.Pass = &clientpass.Zone{Name: z.Name}
+		keys, err := given.Keys()
+		if err != nil {
+			return err
+		}
+		ranks.Pass = &clientpass.Zone{Name: z.Name, Keys: keys, Memory: given.Passes, Full: given.PassesFull, Insecure: given.Insecure}
 	}
 	for i := range z.InFlight.Rank {
 		r := &z.InFlight.Rank[i]

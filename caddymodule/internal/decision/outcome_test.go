@@ -86,7 +86,7 @@ func TestWhoLosesATurnIsRefusedAsAClientAfterItsWait(t *testing.T) {
 		admission.TimedOut: "203.0.113.1 timeout", admission.TooLong: "203.0.113.1 wait", admission.QueueFull: "203.0.113.1 waiting", admission.NoSlot: "all in_flight",
 	} {
 		res := sizedResult(1)
-		res.Outcomes[0] = Outcome{Zone: &Zone{Rule: &rule.Rule{Name: "php", Share: new(rule.Rule), InFlight: 1}}, Key: "all", Turn: turn}
+		res.Outcomes[0] = Outcome{Zone: &Zone{Rule: &rule.Rule{Name: "php", Share: new(rule.Key), InFlight: 1}}, Key: "all", Turn: turn}
 		res.Outcomes[0].Set(Admitted, rule.None)
 		res.Admitted(nil, admission.Result{Why: why, Waited: time.Second}, nil)
 		o := &res.Outcomes[0]

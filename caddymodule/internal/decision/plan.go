@@ -43,12 +43,12 @@ type Plan struct {
 
 	began       []*Zone // shadow zones whose block began with the probe
 	static      []Exemption
-	measured    []*settlement.Rule // that measure the work of the request
-	unread      int64              // how much of the body must be read to know all, in bytes
-	refused     bool               // an enforced zone refuses
-	ended       bool               // a zone in shadow would refuse without asking the store
-	slotMissing bool               // an enforced zone has no free slot
-	waits       bool               // in some zone requests wait, and take slots after that
+	measured    []settlement.Metered // that measure the work of the request
+	unread      int64                // how much of the body must be read to know all, in bytes
+	refused     bool                 // an enforced zone refuses
+	ended       bool                 // a zone in shadow would refuse without asking the store
+	slotMissing bool                 // an enforced zone has no free slot
+	waits       bool                 // in some zone requests wait, and take slots after that
 }
 
 var plans = sync.Pool{New: func() any { return new(Plan) }}
@@ -124,7 +124,7 @@ func (p *Plan) Evaluate(z *Zone, known func(*leakybucket.Charge) (blocklist.Bloc
 	if err != nil || !concerned {
 		return err
 	}
-	p.measure(z.Settle)
+	p.measure(z)
 	if z.WantsBody(&p.Subject) {
 		p.unread = max(p.unread, z.Cost.MaxBody)
 		return nil
@@ -216,16 +216,16 @@ func (p *Plan) charge(z *Zone, k *rule.Bucket, shadow leakybucket.Shadow, known 
 
 // measure notes that a zone measures for how long the request keeps workers busy, also if
 // it is not charged there: it makes the shares of others smaller.
-func (p *Plan) measure(rule *settlement.Rule) {
-	if rule == nil || rule.Workers == 0 {
+func (p *Plan) measure(z *Zone) {
+	if z.Settle == nil || z.Settle.Workers == 0 {
 		return
 	}
 	for res := p.earlier; res != nil; res = res.next {
-		if slices.ContainsFunc(res.Measured(), func(other *settlement.Rule) bool { return other.Meter == rule.Meter }) {
+		if slices.ContainsFunc(res.Measured(), func(m settlement.Metered) bool { return m.Rule == z.Settle }) {
 			return
 		}
 	}
-	p.measured = append(p.measured, rule)
+	p.measured = append(p.measured, settlement.Metered{Rule: z.Settle, Meter: z.Meter})
 }
 
 // An Exemption is a zone that exempts a request as a static file.
@@ -321,7 +321,7 @@ func (p *Plan) RefuseBlocked(z *Zone, c *leakybucket.Charge, b blocklist.Block) 
 // RefuseBanned refuses the request because its client is banned for so long, and counts
 // that for a zone, which need not match the request.
 func (p *Plan) RefuseBanned(z *Zone, rest time.Duration) {
-	p.add(z, z.Network(&p.Subject).Addr().String(), z.Shadow).Block = rest
+	p.add(z, z.Key.Network(&p.Subject).Addr().String(), z.Shadow).Block = rest
 	p.refuse(rule.Banned)
 }
 

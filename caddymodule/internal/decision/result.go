@@ -36,7 +36,7 @@ type Result struct {
 // beside is what zones note of requests that they need not charge.
 type beside struct {
 	static   []Exemption
-	measured []*settlement.Rule
+	measured []settlement.Metered
 }
 
 // Static returns the zones that exempt the request as a static file. A nil result has
@@ -48,9 +48,9 @@ func (res *Result) Static() []Exemption {
 	return res.beside.static
 }
 
-// Measured returns the rules that measure for how long the request keeps workers busy,
+// Measured returns what measures for how long the request keeps workers busy,
 // whether or not their zones charge it. A nil result has none.
-func (res *Result) Measured() []*settlement.Rule {
+func (res *Result) Measured() []settlement.Metered {
 	if res == nil || res.beside == nil {
 		return nil
 	}

@@ -38,7 +38,7 @@ func turnOf(r *rule.Rule, s *rule.Subject, b *rule.Buffers) *Turn {
 		t.Keys[0] = memberKey + t.Standing.Member
 		return t
 	}
-	t.Keys[0] = r.Share.ShareKey(s, b)
+	t.Keys[0] = r.Share.Name(s, b)
 	switch {
 	case t.Standing.Early > 0:
 		t.Keys[1] = memberKey + t.Standing.Member

@@ -12,6 +12,7 @@ import (
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/expiring"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/pass"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/rule"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/settlement"
 )
 
 // A Zone is a rule, and what runs of it.
@@ -22,14 +23,16 @@ type Zone struct {
 	// a reload changes limits, and waiting requests keep their places.
 	Enforced, Simulated *admission.Zone
 
+	Meter *settlement.Meter // of the workers' time; required if the rule settles by that
+
 	Reporter Reporter
 
 	places *expiring.Map[place, struct{}] // of members, that were taken in the last hour
 }
 
 // NewZone returns the zone of a rule.
-func NewZone(r *rule.Rule, enforced, simulated *admission.Zone, reporter Reporter) *Zone {
-	z := &Zone{Rule: r, Enforced: enforced, Simulated: simulated, Reporter: reporter}
+func NewZone(r *rule.Rule, enforced, simulated *admission.Zone, meter *settlement.Meter, reporter Reporter) *Zone {
+	z := &Zone{Rule: r, Enforced: enforced, Simulated: simulated, Meter: meter, Reporter: reporter}
 	if r.Ranks.LearnsMembers() {
 		z.places = expiring.New[place, struct{}](mostPlaces)
 	}

@@ -32,6 +32,9 @@ type Key struct {
 	Overrides *override.Lines
 	Routes    []Route
 
+	// MaxBody is how much of a body may be read for form fields, in bytes.
+	MaxBody int64
+
 	// Private keys say which account a request is about. Rate-limit headers would tell
 	// which accounts exist.
 	Private bool
@@ -139,7 +142,7 @@ func (r *Rule) Find(s *Subject, b *Buffers) (k Bucket, why Reason, skip bool) {
 
 // configured is Find without overrides at run time.
 func (r *Rule) configured(s *Subject, b *Buffers) (k Bucket, why Reason, skip bool) {
-	k, state := r.own(s, b)
+	k, state := r.Key.own(s, b)
 	policy := Policy("")
 	switch {
 	case state == unclear:
@@ -166,26 +169,26 @@ func (r *Rule) configured(s *Subject, b *Buffers) (k Bucket, why Reason, skip bo
 }
 
 // own returns the request's own key, without any policy.
-func (r *Rule) own(s *Subject, b *Buffers) (k Bucket, state missing) {
+func (k *Key) own(s *Subject, b *Buffers) (found Bucket, state missing) {
 	name, parts := b.name[:0], b.parts[:0]
-	listed := r.Key.Overrides.Load()
+	listed := k.Overrides.Load()
 	plain := listed.Plain()
-	if plain && len(r.Key.Parts) == 1 && r.Key.Parts[0].ClientIP && r.Key.IPv4Bits == 32 && s.Address().Is4() {
+	if plain && len(k.Parts) == 1 && k.Parts[0].ClientIP && k.IPv4Bits == 32 && s.Address().Is4() {
 		// An IPv4 address has one spelling, so nothing need be built.
 		e, by := listed.Lookup(nil)
 		return Bucket{Name: s.text, Rule: e.Rule, Limit: e.Limit, listed: by != override.OfZone, Address: true, own: true}, complete
 	}
-	for i := range r.Key.Parts {
+	for i := range k.Parts {
 		if i > 0 {
 			name = append(name, '/')
 		}
-		p := &r.Key.Parts[i]
+		p := &k.Parts[i]
 		var text string
 		var client netip.Prefix
 		var digest bucketkey.Digest
 		switch {
 		case p.ClientIP:
-			if client = r.Network(s); !client.IsValid() {
+			if client = k.Network(s); !client.IsValid() {
 				return Bucket{}, lacking
 			}
 			name = client.Addr().AppendTo(name)
@@ -194,7 +197,7 @@ func (r *Rule) own(s *Subject, b *Buffers) (k Bucket, state missing) {
 				return Bucket{}, lacking
 			}
 		default:
-			if text, state = r.value(s, p); state == complete && text == fold.Odd {
+			if text, state = k.value(s, p); state == complete && text == fold.Odd {
 				state = odd
 			}
 			if state != complete {
@@ -213,15 +216,15 @@ func (r *Rule) own(s *Subject, b *Buffers) (k Bucket, state missing) {
 	}
 	b.name, b.parts = name, parts
 	e, by := listed.Lookup(parts)
-	k = Bucket{Name: e.Bucket, Rule: e.Rule, Limit: e.Limit, listed: by != override.OfZone, Address: r.Key.HasAddress(), own: true}
-	if k.Name == "" {
-		k.Name = string(name)
+	found = Bucket{Name: e.Bucket, Rule: e.Rule, Limit: e.Limit, listed: by != override.OfZone, Address: k.HasAddress(), own: true}
+	if found.Name == "" {
+		found.Name = string(name)
 	}
-	return k, complete
+	return found, complete
 }
 
 // value returns the value of a part that is no address and no template.
-func (r *Rule) value(s *Subject, p *Part) (string, missing) {
+func (k *Key) value(s *Subject, p *Part) (string, missing) {
 	if p.Field == "" {
 		if text := p.Read(s); text != "" {
 			return text, complete
@@ -234,7 +237,7 @@ func (r *Rule) value(s *Subject, p *Part) (string, missing) {
 		}
 		return "", lacking
 	}
-	read := s.body.Within(r.Cost.MaxBody)
+	read := s.body.Within(k.MaxBody)
 	if method := Method(s); read.Empty() && (method == http.MethodGet || method == http.MethodHead) {
 		return "", absent
 	}
@@ -281,40 +284,44 @@ const (
 	OddBucket     = "@odd"     // of names that nobody types
 )
 
-// fallback returns the key for requests without a usable one: @client_ip/<address> or
-// @share.
+// fallback returns the bucket for requests without a usable key.
 func (r *Rule) fallback(s *Subject, policy Policy) Bucket {
 	k := Bucket{Name: SharedBucket, Rule: bucketkey.Limited, Limit: r.Limit}
-	if policy == Share {
-		return k
-	}
-	if client := r.Network(s); client.IsValid() {
-		k.Name, k.Address = "@client_ip/"+client.Addr().String(), true
-	} else {
-		s.NoAddress = true
+	if policy == ByClientIP {
+		k.Name, k.Address = r.Key.byAddress(s)
 	}
 	return k
 }
 
-// ShareKey returns the name of what the client of a request takes turns by, where there
-// is one Rule for that: its own key, or else its address.
-func (r *Rule) ShareKey(s *Subject, b *Buffers) string {
-	k, lacking := r.own(s, b)
-	if lacking != complete {
-		k = r.fallback(s, ByClientIP)
+// byAddress returns the name @client_ip/<address>, or that of the shared bucket if the
+// request has no address.
+func (k *Key) byAddress(s *Subject) (name string, found bool) {
+	if client := k.Network(s); client.IsValid() {
+		return "@client_ip/" + client.Addr().String(), true
 	}
-	return k.Name
+	s.NoAddress = true
+	return SharedBucket, false
+}
+
+// Name returns the name of what the client of a request takes turns by: its own key, or
+// else its address.
+func (k *Key) Name(s *Subject, b *Buffers) string {
+	own, lacking := k.own(s, b)
+	if lacking != complete {
+		own.Name, _ = k.byAddress(s)
+	}
+	return own.Name
 }
 
 // Network returns the network that counts as the client: the address as Caddy
 // determined it by trusted_proxies, masked. It is invalid for requests without an
 // address, as over a Unix socket.
-func (r *Rule) Network(s *Subject) netip.Prefix {
+func (k *Key) Network(s *Subject) netip.Prefix {
 	addr := s.Address()
 	if !addr.IsValid() {
 		return netip.Prefix{}
 	}
-	return bucketkey.ClientPrefix(addr, r.Key.IPv4Bits, r.Key.IPv6Bits)
+	return bucketkey.ClientPrefix(addr, k.IPv4Bits, k.IPv6Bits)
 }
 
 // A Template is a text with placeholders, split into pieces.

@@ -45,9 +45,9 @@ type Rule struct {
 	MaxWaiting int
 	InFlight   int // slots of each key; zero means any number
 
-	// Share names what clients take turns by: its Key is all of it that counts. If it
-	// is nil, they wait for slots in the order of arrival.
-	Share *Rule
+	// Share names what clients take turns by. If it is nil, they wait for slots in the
+	// order of arrival.
+	Share *Key
 
 	// Ranks say which rank a client has in a zone with share. If nil, all are first.
 	Ranks *Ranks

@@ -45,9 +45,16 @@ func (m *Meter) advance() {
 	m.at = now
 }
 
+// Metered is a rule with Workers, and what measures by it.
+type Metered struct {
+	Rule  *Rule
+	Meter *Meter
+}
+
 // A run is one request on a meter. Its methods may be called by several goroutines: a
 // proxy sends the body beside reading the answer.
 type run struct {
+	rule    *Rule
 	meter   *Meter
 	workers float64
 

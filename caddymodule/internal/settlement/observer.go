@@ -86,9 +86,9 @@ type Observer struct {
 	// takes the connection over.
 	Tunnel Releaser
 
-	// Rules that share workers measure the request's share, whether or not it is
-	// charged. Others are left out.
-	Rules []*Rule
+	// Meters measure the request's share of the workers' time, whether or not it is
+	// charged.
+	Meters []Metered
 
 	// Clock is the time that the request goes by. If nil, it is the process's.
 	Clock clock.Clock
@@ -112,7 +112,7 @@ type Observer struct {
 	err      error         // of the next handler
 	values   []string      // of Headers; "" if absent or given twice
 	room     [2]string     // for most handlers enough
-	runs     []run         // on the meters of Rules
+	runs     []run         // on Meters
 	oneRun   [1]run        // for most handlers enough
 	apart    atomic.Int32  // how many say that the upstream works while the answer is sent
 }
@@ -137,13 +137,11 @@ func (o *Observer) Serve(w http.ResponseWriter, r *http.Request, next caddyhttp.
 	return o.err
 }
 
-// measure puts the request on the meters of its rules.
+// measure puts the request on its meters.
 func (o *Observer) measure(r *http.Request) {
 	o.runs = o.oneRun[:0]
-	for _, rule := range o.Rules {
-		if rule.Workers > 0 {
-			o.runs = append(o.runs, run{meter: rule.Meter, workers: float64(rule.Workers)})
-		}
+	for _, m := range o.Meters {
+		o.runs = append(o.runs, run{rule: m.Rule, meter: m.Meter, workers: float64(m.Rule.Workers)})
 	}
 	if len(o.runs) > 0 {
 		body.WhenSent(r, func() { o.each((*run).begin) })

@@ -41,8 +41,8 @@ func ParseSource(text string) (Source, error) {
 	return 0, fmt.Errorf("unknown source %q: want seconds [<workers>], bytes <unit>, header <Name> or status <code|class>... <n>", text)
 }
 
-// A Rule says how the charges of one zone are settled. It is not changed once
-// it is in use, so any number of requests may share it.
+// A Rule says how the charges of one zone are settled. It does not change, so any
+// number of requests may share it.
 type Rule struct {
 	// Source decides which of the fields below count.
 	Source Source
@@ -59,12 +59,9 @@ type Rule struct {
 	Cost   float64
 
 	// Workers is how many requests the upstream works on at once. For Seconds a
-	// request then costs its share of the workers' time, as Meter measures it.
+	// request then costs its share of the workers' time, as a [Meter] measures it.
 	// Zero means that it costs all the time until the response's headers.
 	Workers int
-
-	// Meter is that of the zone. Required with Workers.
-	Meter *Meter
 
 	// After says that nothing is reserved: requests are only asked whether they
 	// would fit, and charged when the response is known.
@@ -142,7 +139,7 @@ func (r *Rule) measure(o *Observer, reserved float64) (cost float64, known bool)
 	case o.tunnel:
 		return 0, false // a tunnel says nothing about the work that opened it
 	case r.Source == Seconds && r.Workers > 0:
-		return o.shareOf(r.Meter, reserved), true
+		return o.shareOf(r, reserved), true
 	case r.Source == Seconds && o.status == 0:
 		return max(o.elapsed.Seconds(), reserved), true
 	case r.Source == Seconds:
@@ -156,12 +153,12 @@ func (r *Rule) measure(o *Observer, reserved float64) (cost float64, known bool)
 	}
 }
 
-// shareOf returns the request's share of the workers' time on a meter, in seconds. It
+// shareOf returns the request's share of the workers' time by a rule, in seconds. It
 // is at least the reservation if the upstream failed without headers, or was never
 // sent all of the request: it may have worked on the part that came.
-func (o *Observer) shareOf(m *Meter, reserved float64) float64 {
+func (o *Observer) shareOf(rule *Rule, reserved float64) float64 {
 	for i := range o.runs {
-		if r := &o.runs[i]; r.meter == m {
+		if r := &o.runs[i]; r.rule == rule {
 			share, sent := r.seconds()
 			if failed := o.status == 0 && (o.err != nil || !o.returned); failed || !sent {
 				return max(share, reserved)

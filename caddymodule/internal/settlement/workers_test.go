@@ -128,13 +128,13 @@ func TestOnlyTheUpstreamsTimeIsShared(t *testing.T) {
 		}, 6},
 	} {
 		synctest.Test(t, func(t *testing.T) {
-			rule := &Rule{Workers: 5, Meter: new(Meter)}
-			o := &Observer{Rules: []*Rule{rule}}
+			rule, meter := &Rule{Workers: 5}, new(Meter)
+			o := &Observer{Meters: []Metered{{rule, meter}}}
 			_ = o.Serve(slowRecorder{httptest.NewRecorder()}, test.r, caddyhttp.HandlerFunc(test.upstream))
 			if cost, known := rule.Actual(o, leakybucket.Limit{Capacity: 100, Leak: 1}, 0.5); cost != test.want || !known {
 				t.Errorf("%s: got %v, %v, want %v", test.name, cost, known, test.want)
 			}
-			if n := rule.Meter.Running(); n != 0 {
+			if n := meter.Running(); n != 0 {
 				t.Errorf("%s: got %d running after it, want none", test.name, n)
 			}
 		})
@@ -155,8 +155,8 @@ func TestAPanicAndATunnelEndTheirShare(t *testing.T) {
 		},
 	} {
 		synctest.Test(t, func(t *testing.T) {
-			rule := &Rule{Workers: 1, Meter: new(Meter)}
-			o := &Observer{Rules: []*Rule{rule}}
+			rule, meter := &Rule{Workers: 1}, new(Meter)
+			o := &Observer{Meters: []Metered{{rule, meter}}}
 			done := make(chan struct{})
 			go func() {
 				defer close(done)
@@ -164,7 +164,7 @@ func TestAPanicAndATunnelEndTheirShare(t *testing.T) {
 				_ = o.Serve(httptest.NewRecorder(), httptest.NewRequest("GET", "/", nil), upstream)
 			}()
 			synctest.Wait()
-			if n := rule.Meter.Running(); n != 0 {
+			if n := meter.Running(); n != 0 {
 				t.Errorf("got %d running, want none", n)
 			}
 			<-done
@@ -177,8 +177,8 @@ func TestAPanicAndATunnelEndTheirShare(t *testing.T) {
 
 func TestAPauseWithinIsNoTimeOfTheUpstream(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		rule := &Rule{Workers: 1, Meter: new(Meter)}
-		outer := &Observer{Rules: []*Rule{rule}}
+		rule, meter := &Rule{Workers: 1}, new(Meter)
+		outer := &Observer{Meters: []Metered{{rule, meter}}}
 		_ = outer.Serve(httptest.NewRecorder(), httptest.NewRequest("GET", "/", nil), caddyhttp.HandlerFunc(func(w http.ResponseWriter, r *http.Request) error {
 			inner := &Observer{Outer: outer}
 			inner.Pause()
