@@ -16,9 +16,8 @@ import (
 
 	"github.com/caddyserver/caddy/v2"
 
-	"github.com/caddy-throttle/caddy-throttle/leakybucket"
-
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/admin/wire"
+	"github.com/caddy-throttle/caddy-throttle/leakybucket"
 )
 
 // admin asks the admin API, as Caddy's admin endpoint does once it has checked host and

@@ -10,13 +10,14 @@ import (
 	"github.com/spf13/cobra/doc"
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/cli"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/tune"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/usage"
 )
 
 // Manual pages are made from Markdown, which takes words in angle brackets for HTML.
 func TestManualPagesKeepTheArguments(t *testing.T) {
 	all := &cobra.Command{Use: "throttle"}
-	all.AddCommand(replayCommand(), recommendCommand(), summaryCommand())
+	all.AddCommand(append(tune.Commands(), replayCommand(), recommendCommand())...)
 	all.AddCommand(cli.Commands()...)
 	for _, command := range all.Commands() {
 		var page bytes.Buffer

@@ -10,11 +10,13 @@ import (
 	"testing"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/spf13/cobra"
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/cli"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/config"
 	logreplay "github.com/caddy-throttle/caddy-throttle/caddymodule/internal/replay"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/rule"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/tune"
 )
 
 func logsPage(t *testing.T) string {
@@ -153,7 +155,7 @@ func TestTheDocumentationHasEveryFlag(t *testing.T) {
 		}
 		pages.Write(page)
 	}
-	commands := append(cli.Commands(), replayCommand(), recommendCommand(), summaryCommand())
+	commands := slices.Concat(cli.Commands(), tune.Commands(), []*cobra.Command{replayCommand(), recommendCommand()})
 	for _, command := range commands {
 		if !strings.Contains(pages.String(), "caddy throttle "+command.Name()) {
 			t.Errorf("got nothing about caddy throttle %s", command.Name())

@@ -97,7 +97,7 @@ func TestRecommendSaysHowManyRefusalsItCannotSee(t *testing.T) {
 		fmt.Fprintf(&log, `{"ts":%d.5,"logger":"http.log.access","msg":"handled request","request":{"client_ip":"203.0.113.7","method":"GET","host":"example.com","uri":"/"},"duration":0.5,"status":429,"throttle":{"zone":"a","decision":"refused"%s}}`+"\n", logStart.Unix()+int64(i), unlogged)
 	}
 	f := recommendFlags{spare: "99.9"}
-	f.format = "auto"
+	f.Format = "auto"
 	r, broken, err := f.find(t.Context(), []string{writeText(t, "access.log", log.String())})
 	if err != nil || broken != nil {
 		t.Fatal(err, broken)

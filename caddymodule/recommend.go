@@ -18,6 +18,7 @@ import (
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/recommend"
 	logreplay "github.com/caddy-throttle/caddy-throttle/caddymodule/internal/replay"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/report"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/tune"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/usage"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
 )
@@ -61,7 +62,7 @@ seconds, and for in_flight.`,
 	cmd.Flags().BoolVar(&f.people, "people", false, "Take the percentage of clients that also loaded static assets")
 	cmd.Flags().BoolVar(&f.assets, "assets", false, "Count requests for static assets, too, without a config")
 	cmd.Flags().StringVar(&f.report, "report", "", "Write a page about it to this file")
-	return runnable(cmd, f.run)
+	return tune.Runnable(cmd, f.run)
 }
 
 // A recommendation is the output of `caddy throttle recommend --json`.
@@ -82,7 +83,7 @@ func (f *recommendFlags) run(ctx context.Context, logs []string) error {
 			return err
 		}
 	}
-	if err := f.print(r); err != nil {
+	if err := f.Print(r); err != nil {
 		return err
 	}
 	return broken
@@ -107,11 +108,11 @@ func (f *recommendFlags) find(ctx context.Context, logs []string) (_ *recommenda
 		return nil, nil, err
 	}
 	defer rp.close()
-	in, err := f.open(ctx, logs)
+	in, err := f.Open(ctx, logs)
 	if err != nil {
 		return nil, nil, err
 	}
-	defer in.close()
+	defer in.Close()
 	rp.options = replayOptions{Store: roomyStore{rp.instant}, Passes: studies.passes}
 	notes, err := rp.runAll(in, f.zone)
 	if err != nil {
@@ -126,8 +127,8 @@ func (f *recommendFlags) find(ctx context.Context, logs []string) (_ *recommenda
 		return nil, nil, err
 	}
 	return &recommendation{
-		Log: logOf(in, logs), Zones: results, Notes: append(append([]string{}, notes...), rp.notes(in.Stats())...), Partial: in.interrupted,
-	}, in.broken(), nil
+		Log: in.Log(logs), Zones: results, Notes: append(append([]string{}, notes...), rp.notes(in.Stats())...), Partial: in.Interrupted,
+	}, in.Broken(), nil
 }
 
 // load loads the config of the flags, or one with the key of the flags.

@@ -28,7 +28,7 @@ func BenchmarkReplay(b *testing.B) {
 				if err := os.WriteFile(log, []byte(randomLog(format)), 0o600); err != nil {
 					b.Fatal(err)
 				}
-				f.format = "auto"
+				f.Format = "auto"
 				config, err := f.loadConfig()
 				if err != nil {
 					b.Fatal(err)
@@ -40,7 +40,7 @@ func BenchmarkReplay(b *testing.B) {
 					if err != nil {
 						b.Fatal(err)
 					}
-					in, err := f.open(context.Background(), []string{log})
+					in, err := f.Open(context.Background(), []string{log})
 					if err != nil {
 						b.Fatal(err)
 					}
@@ -48,7 +48,7 @@ func BenchmarkReplay(b *testing.B) {
 						b.Fatal(err)
 					}
 					rp.end()
-					in.close()
+					in.Close()
 					rp.close()
 				}
 				b.ReportMetric(float64(n)/b.Elapsed().Seconds(), "lines/s")

@@ -23,12 +23,13 @@ import (
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/decision"
 	logreplay "github.com/caddy-throttle/caddy-throttle/caddymodule/internal/replay"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/text"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/tune"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/usage"
 )
 
 // replayFlags are the flags of `caddy throttle replay`.
 type replayFlags struct {
-	logFlags
+	tune.LogFlags
 	config, adapter, zone string
 	keys                  []string
 	limit, cost           string
@@ -73,12 +74,12 @@ refuses, and the most that any second and any minute admitted of one key.`,
 	cmd.Flags().StringVar(&f.limit, "limit", "", "The limit of a zone without a config, such as \"60 1/s\"")
 	cmd.Flags().StringVar(&f.compare, "compare", "", "Other algorithms to run beside the bucket: fixed, sliding or, with its parts, sliding=20; with commas between")
 	cmd.Flags().StringVar(&f.requests, "requests", "", "Write what each zone decides about each request to this file, as JSON lines")
-	return runnable(cmd, f.run)
+	return tune.Runnable(cmd, f.run)
 }
 
 // add adds the flags that say which zones requests go through.
 func (f *replayFlags) add(cmd *cobra.Command) {
-	f.logFlags.add(cmd)
+	f.LogFlags.Add(cmd)
 	cmd.Flags().StringVarP(&f.config, "config", "c", "", "The config with the zones")
 	cmd.Flags().StringVarP(&f.adapter, "adapter", "a", "", "The adapter of the config, if it is neither JSON nor a Caddyfile")
 	cmd.Flags().StringVar(&f.zone, "zone", "", "Only this zone of the config")
@@ -109,11 +110,11 @@ func (f *replayFlags) run(ctx context.Context, logs []string) (err error) {
 			return usage.Errorf("--requests: %w", err)
 		}
 	}
-	in, err := f.open(ctx, logs)
+	in, err := f.Open(ctx, logs)
 	if err != nil {
 		return err
 	}
-	defer in.close()
+	defer in.Close()
 	notes, err := rp.runAll(in, f.zone)
 	if err != nil {
 		return err
@@ -126,12 +127,12 @@ func (f *replayFlags) run(ctx context.Context, logs []string) (err error) {
 	for i := range zones {
 		zones[i].Group = rp.app.zones[zones[i].Name].group(nil)
 	}
-	if err := f.print(&logreplay.Report{
-		Log: logOf(in, logs), Zones: zones, Notes: append(append([]string{}, notes...), rp.notes(in.Stats())...), Partial: in.interrupted,
+	if err := f.Print(&logreplay.Report{
+		Log: in.Log(logs), Zones: zones, Notes: append(append([]string{}, notes...), rp.notes(in.Stats())...), Partial: in.Interrupted,
 	}); err != nil {
 		return err
 	}
-	return in.broken()
+	return in.Broken()
 }
 
 // loadConfig returns the config as JSON.
@@ -223,7 +224,7 @@ func (rp *replay) knows(zone string) error {
 
 // runAll runs all requests of the logs. The first of them tell what the logs lack; the
 // notes say what that means.
-func (rp *replay) runAll(in *logReader, shown string) (notes []string, err error) {
+func (rp *replay) runAll(in *tune.LogReader, shown string) (notes []string, err error) {
 	var first []*accesslog.Request
 	begun := false
 	begin := func() error {
@@ -242,7 +243,7 @@ func (rp *replay) runAll(in *logReader, shown string) (notes []string, err error
 		first = nil
 		return nil
 	}
-	err = in.each(func(req *accesslog.Request) error {
+	err = in.Each(func(req *accesslog.Request) error {
 		if begun {
 			rp.run(req)
 			return nil
@@ -284,22 +285,6 @@ func (rp *replay) notes(stats *accesslog.Stats) (notes []string) {
 		notes = append(notes, "The log has whole seconds only, so the requests of a second count as arriving at once. Levels may be higher than they were by what leaks in a second.")
 	}
 	return notes
-}
-
-// logOf returns what was read.
-func logOf(in *logReader, files []string) logreplay.Log {
-	stats := in.Stats()
-	l := logreplay.Log{
-		Files: files, From: stats.From, To: stats.To, Lines: stats.Lines, Requests: stats.Requests,
-		Other: stats.Other, Unreadable: stats.Unreadable, Unlogged: stats.Unlogged, Problems: []string{},
-	}
-	for _, problem := range stats.Problems {
-		l.Problems = append(l.Problems, problem.String())
-	}
-	for _, broken := range stats.Broken {
-		l.Problems = append(l.Problems, broken.Error())
-	}
-	return l
 }
 
 // A replayTally counts what the zones decide.

@@ -18,12 +18,14 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/spf13/cobra"
+
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/accesslog"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/admin/wire"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/cli"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/decision"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/tune"
 	"github.com/caddy-throttle/caddy-throttle/internal/testseed"
-	"github.com/spf13/cobra"
 )
 
 // A witness writes down what a zone decides, request by request.
@@ -459,18 +461,18 @@ func TestAReplayOfAGroupDecidesAsEnforcementWould(t *testing.T) {
 		"zone site {\nkey host\nlimit 30 6/s\ndelay 10\n", "zone slots {\nkey header User-Agent\nin_flight 2\n",
 	}
 	decided := func(block string) map[string]string {
-		f := replayFlags{logFlags: logFlags{format: "auto"}}
+		f := replayFlags{LogFlags: tune.LogFlags{Format: "auto"}}
 		seen := replayWitness{}
 		rp, err := newReplay(adapt(t, "http:// {\nthrottle {\n"+block+"\n}\nrespond ok\n}"), seen)
 		if err != nil {
 			t.Fatal(err)
 		}
 		defer rp.close()
-		in, err := f.open(t.Context(), []string{file})
+		in, err := f.Open(t.Context(), []string{file})
 		if err != nil {
 			t.Fatal(err)
 		}
-		defer in.close()
+		defer in.Close()
 		if _, err := rp.runAll(in, ""); err != nil {
 			t.Fatal(err)
 		}

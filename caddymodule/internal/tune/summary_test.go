@@ -1,4 +1,4 @@
-package caddymodule
+package tune
 
 import (
 	"context"
@@ -10,7 +10,7 @@ import (
 	"strings"
 	"testing"
 
-	logreplay "github.com/caddy-throttle/caddy-throttle/caddymodule/internal/replay"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/replay"
 )
 
 // summaryLine is one of Caddy's access log, at a second after noon.
@@ -27,17 +27,17 @@ func summaryLine(second int, uri, throttle string) string {
 }
 
 // summaryOf returns the summary of a log, and its text.
-func summaryOf(t *testing.T, lines ...string) (*logreplay.Report, string) {
+func summaryOf(t *testing.T, lines ...string) (*replay.Report, string) {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "access.log")
 	if err := os.WriteFile(file, []byte(strings.Join(lines, "")), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	in, err := (&logFlags{format: "auto"}).open(context.Background(), []string{file})
+	in, err := (&LogFlags{Format: "auto"}).Open(context.Background(), []string{file})
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer in.close()
+	defer in.Close()
 	r, err := summarize(in, []string{file})
 	if err != nil {
 		t.Fatal(err)
@@ -81,7 +81,7 @@ func TestASummaryCountsEveryZoneThatWasAsked(t *testing.T) {
 	if pages.Requests != 6 || pages.Keys != 2 || pages.RefusedKeys != 1 || pages.Fullest != [4]int{0, 0, 0, 1} {
 		t.Errorf("pages: got %+v, want 6 requests of 2 keys, one refused and the other near the limit", pages)
 	}
-	if want := []logreplay.Route{{Path: "/x", Refused: 2}, {Path: "/y", Refused: 1}}; !reflect.DeepEqual(pages.Routes, want) {
+	if want := []replay.Route{{Path: "/x", Refused: 2}, {Path: "/y", Refused: 1}}; !reflect.DeepEqual(pages.Routes, want) {
 		t.Errorf("pages: got routes %v, want %v", pages.Routes, want)
 	}
 	if len(pages.Worst) != 1 || pages.Worst[0].Refused != 3 || pages.Worst[0].Last.Sub(pages.Worst[0].First).Seconds() != 2 {

@@ -1,4 +1,4 @@
-package caddymodule
+package tune
 
 import (
 	"context"
@@ -8,11 +8,11 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/accesslog"
-	logreplay "github.com/caddy-throttle/caddy-throttle/caddymodule/internal/replay"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/replay"
 )
 
 func summaryCommand() *cobra.Command {
-	var f logFlags
+	var f LogFlags
 	cmd := &cobra.Command{
 		Use:   "summary LOG...",
 		Short: "Shows what throttle decided, from Caddy's access logs",
@@ -23,28 +23,28 @@ and refused, or would have refused in shadow, which keys and routes that concern
 and how near all other keys came.`,
 		Example: `  caddy throttle summary /var/log/caddy/access.log*`,
 	}
-	f.add(cmd)
-	return runnable(cmd, func(ctx context.Context, logs []string) error {
-		in, err := f.open(ctx, logs)
+	f.Add(cmd)
+	return Runnable(cmd, func(ctx context.Context, logs []string) error {
+		in, err := f.Open(ctx, logs)
 		if err != nil {
 			return err
 		}
-		defer in.close()
+		defer in.Close()
 		r, err := summarize(in, logs)
 		if err != nil {
 			return err
 		}
-		if err := f.print(r); err != nil {
+		if err := f.Print(r); err != nil {
 			return err
 		}
-		return in.broken()
+		return in.Broken()
 	})
 }
 
 // summarize counts what zones decided.
-func summarize(in *logReader, logs []string) (*logreplay.Report, error) {
-	tally, decided, broken := logreplay.New(nil), 0, 0
-	err := in.each(func(req *accesslog.Request) error {
+func summarize(in *LogReader, logs []string) (*replay.Report, error) {
+	tally, decided, broken := replay.New(nil), 0, 0
+	err := in.Each(func(req *accesslog.Request) error {
 		outcomes, err := req.Outcomes()
 		if err != nil {
 			broken++
@@ -55,7 +55,7 @@ func summarize(in *logReader, logs []string) (*logreplay.Report, error) {
 				continue
 			}
 			seconds, _ := o.Delay.(float64)
-			tally.Add(&logreplay.Decided{
+			tally.Add(&replay.Decided{
 				Zone: o.Zone, Key: o.Key, Decision: o.Decision, Reason: o.Reason, Level: o.Level, Capacity: o.Capacity,
 				Delay: time.Duration(seconds * float64(time.Second)), Unlogged: max(0, o.Unlogged), Request: req,
 			})
@@ -64,7 +64,7 @@ func summarize(in *logReader, logs []string) (*logreplay.Report, error) {
 		decided += asked
 		return nil
 	})
-	r := &logreplay.Report{Log: logOf(in, logs), Zones: tally.Zones(), Notes: []string{}, Partial: in.interrupted}
+	r := &replay.Report{Log: in.Log(logs), Zones: tally.Zones(), Notes: []string{}, Partial: in.Interrupted}
 	if decided == 0 {
 		r.Notes = append(r.Notes, "No line has the field throttle: no zone was asked, or the log is not that of a site with throttle. "+
 			"To see what a limit would do, run caddy throttle replay or recommend.")
