@@ -72,14 +72,14 @@ func (c *requestCheck) reach(h *throttler, r *http.Request) error {
 	subject := rule.NewSubject(r)
 	subject.Overrides = c.app.overrides.Load()
 	if subject.BanLeft() > 0 {
-		by := bannedBy(slices.Values(h.zones), &subject)
+		by := decision.BannedBy(slices.Values(h.zones), &subject)
 		c.result.Banned = c.result.Banned || by != nil && by.Shadow == 0
 	}
 	for _, z := range h.zones {
 		if c.charged[z.Name] {
 			continue
 		}
-		charge, err := c.app.check(r.Context(), z, c.again(r))
+		charge, err := c.app.check(r.Context(), c.app.zones[z.Name], c.again(r))
 		if err != nil {
 			return err
 		}
@@ -91,11 +91,11 @@ func (c *requestCheck) reach(h *throttler, r *http.Request) error {
 		if c.charged[z.Name] || c.result.Banned {
 			continue
 		}
-		bucket, _, runs := c.app.blockEverywhere(z, &subject, new(rule.Buffers))
+		bucket, _, runs := z.BlockedEverywhere(&subject, new(rule.Buffers), c.app)
 		if !runs {
 			continue
 		}
-		b, err := c.app.peek(r.Context(), z, bucket.Key, bucket.Shadow != 0)
+		b, err := c.app.peek(r.Context(), c.app.zones[z.Name], bucket.Key, bucket.Shadow != 0)
 		if err != nil {
 			return err
 		}
@@ -105,7 +105,7 @@ func (c *requestCheck) reach(h *throttler, r *http.Request) error {
 }
 
 // add adds what a zone would do.
-func (c *requestCheck) add(z *runningZone, charge *wire.CheckedZone) {
+func (c *requestCheck) add(z *decision.Zone, charge *wire.CheckedZone) {
 	if c.result.Banned {
 		charge.Fits, charge.Reason = false, rule.Banned.String()
 	}
@@ -150,23 +150,10 @@ func (a *engine) serversFor(c *wire.CheckQuery) ([]*caddyhttp.Server, error) {
 
 // check returns what one zone would do, or nil if it is not concerned.
 func (a *engine) check(ctx context.Context, z *runningZone, r *http.Request) (result *wire.CheckedZone, err error) {
-	p := decision.NewPlan(r, 1)
-	defer p.Release()
-	p.Overrides = a.overrides.Load()
-	if err := p.Evaluate(z.Zone, nil); err != nil {
+	o, err := decision.Preview(r, z.Zone, checkEnv{a})
+	if o == nil || err != nil {
 		return nil, err
 	}
-	if p.Unread() > 0 {
-		p.ReadBody(body.NewMemory(math.MaxInt64)) // it is in memory already
-		if err := p.Evaluate(z.Zone, nil); err != nil {
-			return nil, err
-		}
-	}
-	outcomes := p.Outcomes()
-	if len(outcomes) == 0 {
-		return nil, nil
-	}
-	o := &outcomes[0]
 	result = &wire.CheckedZone{Fits: o.Reason() == rule.None, Reason: o.Reason().String()}
 	if o.Limit.Capacity == 0 {
 		result.Bucket, _ = a.describe(z, o.Key, o.Shadow != 0)
@@ -186,6 +173,14 @@ func (a *engine) check(ctx context.Context, z *runningZone, r *http.Request) (re
 		result.Fits, result.Reason = false, rule.Capacity.String()
 	}
 	return result, nil
+}
+
+// A checkEnv is the engine for a request whose body is in memory already.
+type checkEnv struct{ *engine }
+
+// Look implements decision.Env.
+func (checkEnv) Look(r *http.Request, client netip.Prefix, most int64) (*body.Ahead, *body.Body) {
+	return body.NewMemory(math.MaxInt64).Look(r, client, most)
 }
 
 // requestOf returns the request as a server would hand it to its routes.

@@ -266,7 +266,7 @@ func (z *runningZone) group(set *override.Set) string {
 	for _, h := range z.handlers {
 		for _, other := range h.zones {
 			name, group := other.Name, other.Group(set)
-			if other == z || group != 0 && (group != own || group == rule.ShadowOwn) {
+			if other == z.Zone || group != 0 && (group != own || group == rule.ShadowOwn) {
 				continue
 			}
 			if other.Enforce < 100 {

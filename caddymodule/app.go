@@ -172,7 +172,6 @@ func (a *App) provisionZone(ctx caddy.Context, definition *config.Zone) (*runnin
 		inventable:   config.Inventable(sources) && full.Key.Unlisted == "",
 		common:       definition.Limit != "" && len(definition.Match) == 0 && !compiled.Key.HasAddress() && !config.Inventable(sources),
 		readsHeaders: config.ReadsHeaders(sources),
-		everywhere:   definition.Block != nil && definition.Block.Everywhere,
 		overrideFile: definition.OverrideFile,
 	}
 	options.policy, _ = sharedstore.ParsePolicy(cmp.Or(definition.OnStoreError, a.OnStoreError)) // both have been checked

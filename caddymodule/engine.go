@@ -1,8 +1,11 @@
 package caddymodule
 
 import (
+	"context"
 	"errors"
 	"fmt"
+	"net/http"
+	"net/netip"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -13,6 +16,7 @@ import (
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/admission"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/blocklist"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/body"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/clock"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/decision"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/override"
@@ -44,9 +48,9 @@ type engine struct {
 	static     []*staticfile.Matcher        // nil exempts no static files
 	plans      map[string]leakybucket.Limit // named limits for overrides
 	zones      map[string]*runningZone
-	everywhere []*runningZone // whose blocks hold in all handlers
-	afterStart []func()       // when the handlers of all servers are provisioned
-	limitsLog  bool           // a zone limits the lines of refusals
+	everywhere []*decision.Zone // whose blocks hold in all handlers
+	afterStart []func()         // when the handlers of all servers are provisioned
+	limitsLog  bool             // a zone limits the lines of refusals
 
 	drops        bool           // a listener drops clients that are out
 	exemptsSome  bool           // by the global options, or in a zone
@@ -225,39 +229,63 @@ func (e *engine) exempts(s *rule.Subject) (bool, error) {
 	return s.Spares(e.exempt)
 }
 
-// refuseBlockedEverywhere refuses a request if its client is blocked by `block ... everywhere`.
-func (e *engine) refuseBlockedEverywhere(p *decision.Plan) {
-	if len(e.everywhere) == 0 || e.blocks.Empty() {
-		return
+// Exempts implements decision.Env.
+func (e *engine) Exempts(s *rule.Subject) (bool, error) {
+	e.watchProxies(s) // also if the proxy's own address is exempt
+	if e.drops {
+		e.noteProxy(s)
 	}
-	for _, z := range e.everywhere {
-		if p.Decided(z.Name) {
-			continue
-		}
-		if c, block, runs := e.blockEverywhere(z, &p.Subject, &p.Buffers); runs {
-			p.RefuseBlocked(z.Zone, &c, block)
-		}
-	}
+	return e.exempts(s)
 }
 
-// blockEverywhere returns the block of a client by a zone whose blocks hold everywhere, if
-// one is known and runs, and a charge that names the bucket. Such a zone is keyed by the
-// address alone and so trusts no devices.
-func (e *engine) blockEverywhere(z *runningZone, s *rule.Subject, b *rule.Buffers) (c leakybucket.Charge, block blocklist.Block, runs bool) {
-	c, _, can := z.BlockedBucket(s, b)
-	if can {
-		block, runs = e.blocks.Believe(s.Request.Context(), &c, e.store)
+// Overrides implements decision.Env.
+func (e *engine) Overrides() *override.Set { return e.overrides.Load() }
+
+// Everywhere implements decision.Env.
+func (e *engine) Everywhere() []*decision.Zone {
+	if e.blocks.Empty() {
+		return nil
 	}
-	return c, block, runs
+	return e.everywhere
 }
 
-// knownBlock returns the block that makes asking a shared store unnecessary: the
-// store reported it within the last second. While the bucket's shard is down, a reported
-// block counts until it ends. There must be a shared store.
-func (e *engine) knownBlock(c *leakybucket.Charge) (blocklist.Block, bool) {
-	if c.Block == nil {
+// Believe implements decision.Env.
+func (e *engine) Believe(ctx context.Context, c *leakybucket.Charge) (blocklist.Block, bool) {
+	return e.blocks.Believe(ctx, c, e.store)
+}
+
+// Take implements decision.Env. It notes the blocks that it sees.
+func (e *engine) Take(ctx context.Context, charges []leakybucket.Charge, decisions []leakybucket.Decision) error {
+	if err := e.store.Take(ctx, charges, decisions); err != nil {
+		e.logger.Error("asking the store; the request passes", zap.Error(err))
+		return err
+	}
+	for i := range charges {
+		e.blocks.Note(&charges[i], &decisions[i])
+	}
+	return nil
+}
+
+// FellBack implements decision.Env.
+func (e *engine) FellBack(d *leakybucket.Decision) bool {
+	return e.shared != nil && sharedstore.FellBack(d)
+}
+
+// Look implements decision.Env.
+func (e *engine) Look(r *http.Request, client netip.Prefix, most int64) (*body.Ahead, *body.Body) {
+	return requestBuffers.Look(r, client, most)
+}
+
+// KnownBlock implements decision.Env. A shared store need not be asked about a block that
+// it reported within the last second. While the bucket's shard is down, a reported block
+// counts until it ends.
+func (e *engine) KnownBlock(c *leakybucket.Charge) (blocklist.Block, bool) {
+	if c.Block == nil || e.shared == nil {
 		return blocklist.Block{}, false
 	}
 	b, found, fresh := e.blocks.Find(c)
 	return b, found && (fresh || e.shared.DownFor(c))
 }
+
+// Interface guards
+var _ decision.Env = (*engine)(nil)

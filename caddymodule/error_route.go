@@ -22,7 +22,7 @@ import (
 // serveError serves a request in an error route. It is charged nothing, and never queues:
 // if it needs a slot and none is free, the answer is the error's status.
 func (h *throttler) serveError(w http.ResponseWriter, r *http.Request, next caddyhttp.Handler) error {
-	entries, turns := h.errorEntries(r)
+	entries, turns := decision.ErrorSlots(h.asked(r, nil), h.app)
 	if len(entries) == 0 && !turns {
 		return h.serveInternal(w, r, next)
 	}
@@ -46,37 +46,6 @@ func (h *throttler) serveError(w http.ResponseWriter, r *http.Request, next cadd
 	defer func() { call.Served(err) }()
 	err = serve(w, r)
 	return err
-}
-
-// errorEntries returns the entries of enforced zones of which a request in an error route
-// needs a slot and holds none. turns says that clients take turns for one that it needs or
-// holds.
-func (h *throttler) errorEntries(r *http.Request) (entries []admission.Entry, turns bool) {
-	p := decision.NewPlan(r, len(h.zones))
-	defer p.Release()
-	p.Server, p.Overrides = h.server, h.app.overrides.Load()
-	p.LeaveBody()
-	if exempt, err := h.app.exempts(&p.Subject); exempt || err != nil {
-		return nil, false
-	}
-	held := decision.ResultOf(r)
-	for _, z := range h.zones {
-		switch {
-		case z.InFlight == 0:
-		case held.HoldsSlot(z.Enforced):
-			turns = turns || z.Share != nil
-		default:
-			_ = p.Evaluate(z.Zone, nil) // a matcher that errs here matches nothing: there is no other error route
-		}
-	}
-	outcomes := p.Outcomes()
-	for i := range outcomes {
-		if e, takes := outcomes[i].Slot(); takes {
-			entries = append(entries, e)
-			turns = turns || outcomes[i].Turn != nil
-		}
-	}
-	return entries, turns
 }
 
 // errorStatus returns the status of the error that an error route is for.

@@ -1,11 +1,9 @@
 package caddymodule
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
-	"iter"
 	"net/http"
 	"slices"
 	"time"
@@ -15,7 +13,6 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/admission"
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/blocklist"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/body"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/clock"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/config"
@@ -25,7 +22,6 @@ import (
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/rule"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/settlement"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/staticfile"
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/sharedstore"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
 )
 
@@ -107,7 +103,7 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request, next caddyht
 type throttler struct {
 	app     *engine
 	server  *caddyhttp.Server // whose routes the handler is in; nil outside of the HTTP app
-	zones   []*runningZone
+	zones   []*decision.Zone
 	match   rule.Matchers
 	plain   bool               // once a request is admitted, no zone has any more to do with it
 	headers settlement.Headers // in which the upstream says what a request cost, and who its user is
@@ -121,35 +117,36 @@ type directive interface{ Running() *throttler }
 
 // newThrottler returns the handler of zones, for the requests that match, or for all.
 func newThrottler(e *engine, server *caddyhttp.Server, match rule.Matchers, zones []*runningZone) *throttler {
-	h := &throttler{app: e, server: server, match: match, zones: zones}
+	h := &throttler{app: e, server: server, match: match}
 	var settles []*settlement.Rule
 	for _, z := range zones {
 		z.handlers = append(z.handlers, h)
+		h.zones = append(h.zones, z.Zone)
 		settles = append(settles, z.Settle)
 		h.addTold(z)
 	}
 	h.headers = settlement.HeadersOf(settles...).With(h.told...)
 	h.plain = len(h.headers) == 0 && !slices.ContainsFunc(zones, func(z *runningZone) bool { return !z.Plain() })
-	h.warnKeys(e.warner)
+	warnKeys(zones, match, e.warner)
 	return h
 }
 
 // warnKeys logs a warning if clients can evade all zones by making up keys, or if one client
 // can have all others refused.
-func (h *throttler) warnKeys(logger *zap.Logger) {
-	for _, z := range h.zones {
+func warnKeys(zones []*runningZone, match rule.Matchers, logger *zap.Logger) {
+	for _, z := range zones {
 		if z.Key.HasAddress() && !z.inventable {
 			return
 		}
 	}
-	for _, z := range h.zones {
+	for _, z := range zones {
 		switch {
 		case z.warnedKey:
 		case z.inventable:
 			z.warnedKey = true
 			logger.Warn("zone is keyed by values that clients choose, so a client can get a fresh bucket with every request: add a zone keyed by client_ip",
 				zap.String("zone", z.Name))
-		case z.common && h.match == nil:
+		case z.common && match == nil:
 			z.warnedKey = true
 			logger.Warn("all clients share one bucket of the zone, so one client can have all others refused: add client_ip to its key, or a zone keyed by client_ip",
 				zap.String("zone", z.Name))
@@ -176,7 +173,8 @@ func (h *throttler) ServeHTTP(w http.ResponseWriter, r *http.Request, next caddy
 	// one has few enough, so none of them depends on a condition.
 	h.app.hold()
 	defer h.app.release()
-	res, reader, err := h.decide(r, failed)
+	config := h.app.configNumber.Load() // before the overrides, which may change meanwhile
+	res, reader, err := decision.Decide(h.asked(r, failed), h.app)
 	defer reader.End(w)
 	if err != nil {
 		return err
@@ -199,7 +197,7 @@ func (h *throttler) ServeHTTP(w http.ResponseWriter, r *http.Request, next caddy
 		buffer.End(w) // before the refusal says how the connection ends
 		reader.End(w)
 		refusal := res.Refusal(&h.app.control.refusals, now)
-		refusal.Close = h.app.drops && h.app.addDropped(r, res)
+		refusal.Close = h.app.drops && h.app.addDropped(r, res, config)
 		err = refusal.Write(w, r, body.Received(r))
 		if err == nil {
 			h.app.watchCaches(w.Header())
@@ -224,6 +222,12 @@ func (h *throttler) concerns(r *http.Request) (concerned bool, failed error) {
 	s := rule.NewSubject(r)
 	concerned, failed = s.Matches(h.match)
 	return concerned || failed != nil, failed
+}
+
+// asked returns what the decision about a request is asked. failed is the error of the
+// directive's matcher.
+func (h *throttler) asked(r *http.Request, failed error) decision.Request {
+	return decision.Request{Request: r, Zones: h.zones, Server: h.server, Failed: failed}
 }
 
 // serveInternal serves a request that is not charged.
@@ -254,145 +258,6 @@ const includeAddr = "127.0.0.1:10000"
 // have a local address in their context, which no header can take away.
 func included(r *http.Request) bool {
 	return r.RemoteAddr == includeAddr && r.Context().Value(http.LocalAddrContextKey) == nil
-}
-
-// decide asks the zones which buckets to charge, and the store whether the charges
-// fit. The result is nil if no zone is concerned. The reader, if not nil, has
-// replaced the request's body and must be ended.
-func (h *throttler) decide(r *http.Request, failed error) (*decision.Result, *body.Ahead, error) {
-	p := decision.NewPlan(r, len(h.zones))
-	defer p.Release()
-	p.Server, p.Overrides = h.server, h.app.overrides.Load()
-	if err := h.evaluate(p, failed); err != nil {
-		return nil, nil, err
-	}
-	if p.Unread() > 0 {
-		// Ask for the least it can cost first: a refused client uploads nothing.
-		p.CheckSlots()
-		p.Probe()
-		if !h.take(p) || p.Refused() {
-			h.countFallbacks(p)
-			return p.Conclude(), nil, nil
-		}
-		p.ReadBody(requestBuffers)
-		if err := h.evaluate(p, failed); err != nil {
-			return nil, p.Body(), err
-		}
-	}
-	p.CheckSlots()
-	h.take(p)
-	h.countFallbacks(p)
-	return p.Conclude(), p.Body(), nil
-}
-
-// countFallbacks counts charges that were decided without the shared store.
-func (h *throttler) countFallbacks(p *decision.Plan) {
-	if h.app.shared == nil {
-		return
-	}
-	for charge, d := range p.Decisions() {
-		if sharedstore.FellBack(d) {
-			h.app.zones[charge.Zone].without.Inc()
-		}
-	}
-}
-
-// evaluate collects the charges of all zones that concern the request: the bucket, its
-// limit and the cost.
-func (h *throttler) evaluate(p *decision.Plan, failed error) error {
-	h.app.watchProxies(&p.Subject) // also if the proxy's own address is exempt
-	if h.app.drops {
-		h.app.noteProxy(&p.Subject)
-	}
-	exempt, err := h.app.exempts(&p.Subject)
-	if exempt && failed == nil {
-		return nil
-	}
-	failed = cmp.Or(failed, err)
-	if rest := p.BanLeft(); rest > 0 && failed == nil && h.refuseBanned(p, rest) {
-		return nil
-	}
-	h.app.refuseBlockedEverywhere(p)
-	var known func(*leakybucket.Charge) (blocklist.Block, bool)
-	if h.app.shared != nil {
-		known = h.app.knownBlock
-	}
-	for _, z := range h.zones {
-		if p.Decided(z.Name) {
-			continue
-		}
-		err := failed
-		if err == nil {
-			err = p.Evaluate(z.Zone, known)
-		}
-		if err != nil {
-			if err := z.fail(p, err); err != nil {
-				return err
-			}
-		}
-	}
-	if p.NoAddress {
-		h.app.warnNoAddress()
-	}
-	return nil
-}
-
-// refuseBanned refuses a request whose client is banned, as one of the zones.
-func (h *throttler) refuseBanned(p *decision.Plan, rest time.Duration) (refused bool) {
-	if slices.ContainsFunc(h.zones, func(z *runningZone) bool { return p.Decided(z.Name) }) {
-		return false
-	}
-	by := bannedBy(slices.Values(h.zones), &p.Subject)
-	if by == nil {
-		return false
-	}
-	if p.RefuseBanned(by.Zone, rest); p.Refused() {
-		return true
-	}
-	for _, z := range h.zones { // all in shadow, each group for itself
-		if z != by && (z.Shadow != by.Shadow || z.Shadow == rule.ShadowOwn) {
-			p.RefuseBanned(z.Zone, rest)
-		}
-	}
-	return false
-}
-
-// bannedBy returns the zone that refuses a request whose client is banned: one that is not
-// in shadow, if there is one. If a zone exempts the request, the ban does not hold, and
-// bannedBy returns nil.
-func bannedBy(zones iter.Seq[*runningZone], s *rule.Subject) (by *runningZone) {
-	for z := range zones {
-		if exempt, err := z.Exempts(s); err != nil || exempt {
-			return nil
-		}
-		if by == nil || by.Shadow != 0 {
-			by = z
-		}
-	}
-	return by
-}
-
-// take asks the store, and once more if a device has used up what it may: then its
-// account is charged. If even the memory store fails, take returns false and the
-// request passes.
-func (h *throttler) take(p *decision.Plan) bool {
-	return h.takeOnce(p) && (!p.FallBack() || h.takeOnce(p))
-}
-
-func (h *throttler) takeOnce(p *decision.Plan) bool {
-	charges, decisions := p.Charges()
-	if len(charges) > 0 {
-		if err := h.app.store.Take(p.Request.Context(), charges, decisions); err != nil {
-			h.app.logger.Error("asking the store; the request passes", zap.Error(err))
-			p.DropCharges()
-			return false
-		}
-		for i := range charges {
-			h.app.blocks.Note(&charges[i], &decisions[i])
-		}
-	}
-	p.SetDecisions()
-	return true
 }
 
 // admit holds the request until its delay is over, its body is buffered and its slots

@@ -165,24 +165,24 @@ func confirmLater(c leakybucket.Charge) {
 
 // addDropped adds the client of a request that is refused to those whose connections are
 // dropped, if a block everywhere or a ban refuses it and nothing speaks against that. It
-// returns false if the client is not dropped.
-func (a *engine) addDropped(r *http.Request, res *decision.Result) bool {
-	e := droplist.Entry{Config: a.configNumber.Load()} // before the overrides, which may change meanwhile
+// returns false if the client is not dropped. config is the number of the config when the
+// decision began.
+func (a *engine) addDropped(r *http.Request, res *decision.Result, config uint64) bool {
 	peer, direct := a.directPeer(r)
 	if !direct {
 		return false
 	}
-	s, bits, longest := rule.NewSubject(r), 64, time.Hour
-	s.Overrides = a.overrides.Load()
+	o := droppedBy(res, peer)
+	if o == nil || a.exemptsAnywhere(r) {
+		return false
+	}
+	e, bits, longest := droplist.Entry{Config: config}, 64, time.Hour
 	if a.exemptsSome {
 		bits, longest = 128, exemptAgain // a neighbour may be exempt, or the client soon
 	}
-	o := a.droppedBy(&s, res, peer, &e)
-	if o == nil || a.exemptsAnywhere(&s) {
-		return false
-	}
-	if e.Block != nil {
-		bits = max(bits, o.Zone.Key.IPv6Bits)
+	if o.Reason() != rule.Banned {
+		c := o.Bucket()
+		e.Block, bits = &c, max(bits, o.Zone.Key.IPv6Bits)
 	}
 	now := time.Now()
 	return dropList.Add(peer, bits, e, now.Add(min(o.Block, longest)), now)
@@ -192,20 +192,11 @@ func (a *engine) addDropped(r *http.Request, res *decision.Result) bool {
 // may change, as when a crawler has been verified.
 const exemptAgain = time.Minute
 
-// droppedBy returns the outcome for which the client of a request may be dropped, or nil,
-// and notes its block.
-func (a *engine) droppedBy(s *rule.Subject, res *decision.Result, peer netip.Addr, e *droplist.Entry) *decision.Outcome {
+// droppedBy returns the outcome for which a client may be dropped, or nil.
+func droppedBy(res *decision.Result, peer netip.Addr) *decision.Outcome {
 	for i := range res.Outcomes {
 		o := &res.Outcomes[i]
-		if o.Decision() != decision.Refused || o.Block <= 0 {
-			continue
-		}
-		if o.Reason() == rule.Banned {
-			return o
-		}
-		z := a.zones[o.Zone.Name]
-		if c, _, can := z.BlockedBucket(s, new(rule.Buffers)); can && c.Shadow == 0 && z.blocksOnly(c.Key, peer) {
-			e.Block = &c
+		if o.Decision() == decision.Refused && o.Block > 0 && (o.Reason() == rule.Banned || blocksOnly(o, peer)) {
 			return o
 		}
 	}
@@ -217,27 +208,27 @@ func (a *engine) droppedBy(s *rule.Subject, res *decision.Result, peer netip.Add
 // entry that was made before has the old number.
 func (a *engine) forgetDropped() { a.configNumber.Store(lastConfig.Add(1)) }
 
-// blocksOnly reports whether a block of a key holds everywhere, and the key is nothing but
-// this client.
-func (z *runningZone) blocksOnly(key string, peer netip.Addr) bool {
+// blocksOnly reports whether an outcome has found a block that holds everywhere, of a key
+// that is nothing but this client.
+func blocksOnly(o *decision.Outcome, peer netip.Addr) bool {
+	z := o.Zone
 	bits := z.Key.IPv4Bits
 	if peer.Is6() {
 		bits = z.Key.IPv6Bits
 	}
-	return z.everywhere && (peer.Is4() && bits == 32 || peer.Is6() && bits >= 64) &&
-		key == bucketkey.ClientPrefix(peer, z.Key.IPv4Bits, z.Key.IPv6Bits).Addr().String()
+	return z.Everywhere && (peer.Is4() && bits == 32 || peer.Is6() && bits >= 64) &&
+		o.Key == bucketkey.ClientPrefix(peer, z.Key.IPv4Bits, z.Key.IPv6Bits).Addr().String()
 }
 
-// exemptsAnywhere reports whether the global options, or any zone, exempt a request.
-func (a *engine) exemptsAnywhere(s *rule.Subject) bool {
+// exemptsAnywhere reports whether any zone exempts a request, which the global options do
+// not.
+func (a *engine) exemptsAnywhere(r *http.Request) bool {
 	if !a.exemptsSome {
 		return false
 	}
-	if exempt, err := a.exempts(s); err != nil || exempt {
-		return true
-	}
+	s := rule.NewSubject(r)
 	for _, z := range a.zones {
-		if exempt, err := z.Exempts(s); err != nil || exempt {
+		if exempt, err := z.Exempts(&s); err != nil || exempt {
 			return true
 		}
 	}

@@ -65,7 +65,7 @@ func (m *MatchBlocked) MatchWithError(r *http.Request) (bool, error) {
 		return false, err
 	}
 	if s.BanLeft() > 0 {
-		if by := bannedBy(m.zones(), &s); by != nil && by.Shadow == 0 {
+		if by := decision.BannedBy(m.zones(), &s); by != nil && by.Shadow == 0 {
 			return true, nil
 		}
 	}
@@ -73,17 +73,17 @@ func (m *MatchBlocked) MatchWithError(r *http.Request) (bool, error) {
 		return false, nil
 	}
 	for z := range m.zones() {
-		if res.Decided(z.Name) {
+		if res.Decided(z) {
 			continue
 		}
 		c, device, can := z.BlockedBucket(&s, b)
 		if !can || c.Shadow != 0 {
 			continue
 		}
-		_, runs := m.app.blocks.Believe(r.Context(), &c, m.app.store)
+		_, runs := m.app.Believe(r.Context(), &c)
 		if runs && device != "" {
 			c.Key = device
-			_, runs = m.app.blocks.Believe(r.Context(), &c, m.app.store)
+			_, runs = m.app.Believe(r.Context(), &c)
 		}
 		if runs {
 			return true, nil
@@ -93,10 +93,10 @@ func (m *MatchBlocked) MatchWithError(r *http.Request) (bool, error) {
 }
 
 // zones returns the zones that the matcher asks about.
-func (m *MatchBlocked) zones() iter.Seq[*runningZone] {
-	return func(yield func(*runningZone) bool) {
+func (m *MatchBlocked) zones() iter.Seq[*decision.Zone] {
+	return func(yield func(*decision.Zone) bool) {
 		for name, z := range m.app.zones {
-			if (m.Zone == "" || m.Zone == name) && !yield(z) {
+			if (m.Zone == "" || m.Zone == name) && !yield(z.Zone) {
 				return
 			}
 		}

@@ -24,7 +24,7 @@ func BenchmarkRank(b *testing.B) {
 	} {
 		b.Run("zone="+test.name, func(b *testing.B) {
 			s := newLoginSite(b, b.TempDir(), "zone php {\nkey text all\nin_flight 5 {\n"+test.options+"\n}\n}")
-			h := &throttler{app: s.app(), zones: []*runningZone{s.app().zones["php"]}}
+			h := newThrottler(s.app(), nil, nil, []*runningZone{s.app().zones["php"]})
 			r := httptest.NewRequest(http.MethodGet, "http://example.com/", nil)
 			r.TLS = &tls.ConnectionState{HandshakeComplete: true}
 			w := &discard{header: make(http.Header)}

@@ -100,7 +100,7 @@ func (rp *replay) begin(o replayOptions) {
 // removeZones takes zones out of all handlers.
 func (rp *replay) removeZones(without map[string]bool) {
 	for _, h := range rp.handlers {
-		var kept []*runningZone
+		var kept []*decision.Zone
 		for _, z := range h.zones {
 			if !without[z.Name] {
 				kept = append(kept, z)
@@ -108,7 +108,7 @@ func (rp *replay) removeZones(without map[string]bool) {
 		}
 		h.zones = kept
 	}
-	var everywhere []*runningZone
+	var everywhere []*decision.Zone
 	for _, z := range rp.app.everywhere {
 		if !without[z.Name] {
 			everywhere = append(everywhere, z)
@@ -159,6 +159,12 @@ func (rp *replay) Decided(o *decision.Outcome, _ time.Time) {
 
 // Unsettled implements decision.Reporter. A replay tells beforehand what it cannot settle.
 func (rp *replay) Unsettled(int) {}
+
+// FellBack implements decision.Reporter. A replay has no shared store.
+func (rp *replay) FellBack() {}
+
+// Failed implements decision.Reporter.
+func (rp *replay) Failed(string, error, bool) {}
 
 // CountPass implements decision.Reporter. Access logs have no cookies.
 func (rp *replay) CountPass(clientpass.Event) {}

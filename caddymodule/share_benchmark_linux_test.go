@@ -19,7 +19,7 @@ import (
 // login, the request has the pass of a member.
 func turnHandler(b *testing.B, options string, next caddyhttp.Handler, login bool) (func(http.ResponseWriter, *http.Request), *http.Request) {
 	s := newLoginSite(b, b.TempDir(), "zone php {\nkey text all\nin_flight 5 {\n"+options+"\n}\n}")
-	h := &throttler{app: s.app(), zones: []*runningZone{s.app().zones["php"]}}
+	h := newThrottler(s.app(), nil, nil, []*runningZone{s.app().zones["php"]})
 	ctx, cancel := context.WithCancel(b.Context()) // as a server gives each request
 	b.Cleanup(cancel)
 	r := httptest.NewRequest(http.MethodGet, "http://example.com/", nil).WithContext(ctx)

@@ -67,7 +67,8 @@ func (a *engine) watchProxies(s *rule.Subject) {
 	}
 }
 
-func (a *engine) warnNoAddress() {
+// NoAddress implements decision.Env.
+func (a *engine) NoAddress() {
 	if !a.warned.noAddress.Swap(true) {
 		a.warner.Warn("requests without a client address, as over a Unix socket, share one bucket: set trusted_proxies_unix, or another key")
 	}

@@ -107,6 +107,9 @@ func (t *zoneCounts) Decided(o *decision.Outcome, now time.Time) {
 	}
 }
 
+// FellBack implements decision.Reporter.
+func (t *zoneCounts) FellBack() { t.without.Inc() }
+
 // Unsettled implements decision.Reporter.
 func (t *zoneCounts) Unsettled(charges int) {
 	if t.unsettled != nil {

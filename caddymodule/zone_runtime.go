@@ -2,7 +2,6 @@ package caddymodule
 
 import (
 	"cmp"
-	"errors"
 	"fmt"
 	"net/http"
 	"slices"
@@ -42,7 +41,6 @@ type zoneOptions struct {
 	inventable   bool               // clients choose the values of the key
 	common       bool               // all clients share one bucket
 	readsHeaders bool               // to find the key
-	everywhere   bool               // its blocks hold in all handlers
 	overrideFile string             // empty if it has none
 	policy       sharedstore.Policy // the fallback, if the shared store does not answer
 	logLimit     *rate.Limiter      // of refusals in the access log; nil if there is none
@@ -77,8 +75,8 @@ func (e *engine) addZone(name string, options zoneOptions, load func(*runningZon
 	e.zones[name] = z
 	e.limitsLog = e.limitsLog || z.logLimit != nil
 	e.exemptsSome = e.exemptsSome || compiled.Exempt != nil
-	if z.everywhere {
-		e.everywhere = append(e.everywhere, z)
+	if compiled.Everywhere {
+		e.everywhere = append(e.everywhere, z.Zone)
 	}
 	return z, nil
 }
@@ -96,27 +94,15 @@ func (z *runningZone) warnOversize() {
 	}
 }
 
-// fail counts a request for which a matcher of the zone has failed, and warns of it at most
-// once a minute. It returns the matcher's error if the zone is enforced: then the request
-// fails, as Caddy has it.
-func (z *runningZone) fail(p *decision.Plan, err error) error {
-	enforced := p.Fail(z.Zone)
-	matcher := "exempt in the global options"
-	var failed *rule.MatcherError
-	if errors.As(err, &failed) {
-		matcher, err = failed.Option, failed.Err
-	}
+// Failed implements decision.Reporter. It warns at most once a minute.
+func (z *runningZone) Failed(option string, err error, enforced bool) {
 	if last, now := z.warnedFailure.Load(), time.Now().Unix(); now-last >= 60 && z.warnedFailure.CompareAndSwap(last, now) {
 		warning := "a matcher of the zone fails, so requests would if it were enforced"
 		if enforced {
 			warning = "a matcher of the zone fails, and requests with it"
 		}
-		z.logger.Warn(warning, zap.String("matcher", matcher), zap.Error(err))
+		z.logger.Warn(warning, zap.String("matcher", option), zap.Error(err))
 	}
-	if enforced {
-		return err
-	}
-	return nil
 }
 
 // warnStatic logs, once, that exempt static_files took a request of the upstream for

@@ -272,7 +272,7 @@ func (c *compilation) compileBlock() error {
 	if c.Block.Everywhere && (len(c.rule.Key.Parts) != 1 || !c.rule.Key.HasAddress()) {
 		return About("block", 0, errors.New("block ... everywhere needs the key client_ip alone: other keys do not identify a client in every zone"))
 	}
-	c.rule.Block = ladder
+	c.rule.Block, c.rule.Everywhere = ladder, c.Block.Everywhere
 	return nil
 }
 

@@ -39,9 +39,16 @@ func (o *Outcome) chargeAccount() {
 	o.Key, o.device.account = o.device.account, ""
 }
 
-// keepCharges notes what the store is about to be asked, which a stand-in of a
-// shared store may change, if it may have to be asked again.
-func (p *Plan) keepCharges() {
+// keepCharges drops the charges for which the store need not be asked, and gets memory for
+// its decisions. If a zone refuses without asking, there are none of its group, and if it
+// is enforced none at all: a refused request must not be charged by other zones. If the
+// store may have to be asked again, it notes the charges, as a stand-in of a shared store
+// may change them.
+func (p *plan) keepCharges() {
+	if p.refused || p.ended {
+		p.dropEnded()
+	}
+	p.decisions = append(p.decisions[:0], make([]leakybucket.Decision, len(p.charges))...)
 	p.requested = p.requested[:0]
 	for i := range p.outcomes {
 		if p.outcomes[i].chargesDevice() {
@@ -51,9 +58,9 @@ func (p *Plan) keepCharges() {
 	}
 }
 
-// FallBack looks for devices whose buckets the store has found full, and charges the
+// fallBack looks for devices whose buckets the store has found full, and charges the
 // accounts' buckets instead. It returns true if the store must be asked again.
-func (p *Plan) FallBack() bool {
+func (p *plan) fallBack() bool {
 	if len(p.requested) == 0 {
 		return false
 	}
@@ -90,7 +97,7 @@ func (p *Plan) FallBack() bool {
 }
 
 // overflows reports whether the i-th charge is a device's and does not fit.
-func (p *Plan) overflows(i int) bool {
+func (p *plan) overflows(i int) bool {
 	return p.outcomes[p.of[i]].chargesDevice() && !p.decisions[i].Fits && !p.decisions[i].Undecided
 }
 

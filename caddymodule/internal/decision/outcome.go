@@ -187,6 +187,12 @@ func (o *Outcome) ClientIP() netip.Addr {
 	return addr
 }
 
+// Bucket returns a charge of nothing that names the bucket.
+func (o *Outcome) Bucket() (c leakybucket.Charge) {
+	o.Zone.Charge(&c, &rule.Bucket{Name: o.Key, Limit: o.Limit}, o.Shadow, 0)
+	return c
+}
+
 // Charged returns how much was poured for the request, in units.
 func (o *Outcome) Charged() float64 {
 	if o.poured && o.Reason() == rule.None {

@@ -1,38 +1,33 @@
 package decision
 
 import (
-	"iter"
 	"math"
 	"math/rand/v2"
-	"net/http"
 	"slices"
 	"sync"
-	"time"
 
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/blocklist"
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/body"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/rule"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/settlement"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
 	bucketkey "github.com/caddy-throttle/caddy-throttle/leakybucket/key"
 )
 
-// A Plan collects the charges of one handler's zones for a request, and the store's
-// decisions. Conclude turns it into a [Result]. It is for one goroutine. Release
-// returns its memory to a pool, and must be called last.
-type Plan struct {
+// A plan collects the charges of one handler's zones for a request, and the store's
+// decisions. Its conclusion is a [Result]. It is for one goroutine. release returns its
+// memory to a pool, and must be called last.
+type plan struct {
 	rule.Subject
+	Buffers rule.Buffers // memory for the keys of the zones
 
-	// Server serves the request. If nil, it is looked up in the request's context.
-	Server *caddyhttp.Server
-
-	// Buffers are memory for the keys of the zones.
-	Buffers rule.Buffers
-
+	env       Env
+	server    *caddyhttp.Server
+	zones     []*Zone
+	failed    error   // of the handler's matcher
+	preview   bool    // nothing is known but the request
 	earlier   *Result // of the handlers that the request has passed, or nil
-	zones     int     // how many the handler has
 	alone     *Result // holds the outcomes, if the handler has one zone
 	outcomes  []Outcome
 	pooled    []Outcome // memory for them otherwise
@@ -51,25 +46,27 @@ type Plan struct {
 	waits       bool                 // in some zone requests wait, and take slots after that
 }
 
-var plans = sync.Pool{New: func() any { return new(Plan) }}
+var plans = sync.Pool{New: func() any { return new(plan) }}
 
-// NewPlan returns a plan for a request and a handler with so many zones.
-func NewPlan(r *http.Request, zones int) *Plan {
-	p := plans.Get().(*Plan)
-	p.Look(r)
+func newPlan(q Request, env Env) *plan {
+	p := plans.Get().(*plan)
+	p.Look(q.Request)
+	p.Overrides = env.Overrides()
+	p.env, p.server, p.zones, p.failed = env, q.Server, q.Zones, q.Failed
 	p.earlier, _ = p.Vars[resultVar].(*Result)
-	p.zones, p.outcomes = zones, p.pooled
+	p.outcomes = p.pooled
 	return p
 }
 
-// Release returns the memory of the plan to the pool. Nothing of the request stays in
+// release returns the memory of the plan to the pool. Nothing of the request stays in
 // it.
-func (p *Plan) Release() {
+func (p *plan) release() {
 	if p.alone != nil {
 		p.outcomes = p.pooled // and the result keeps its own
 	}
 	p.reset()
-	p.Server, p.earlier, p.alone, p.outcomes, p.pooled = nil, nil, nil, nil, p.outcomes
+	p.env, p.server, p.zones, p.failed, p.preview = nil, nil, nil, nil, false
+	p.earlier, p.alone, p.outcomes, p.pooled = nil, nil, nil, p.outcomes
 	clear(p.began)
 	p.began, p.refused = p.began[:0], false
 	p.Forget()
@@ -78,7 +75,7 @@ func (p *Plan) Release() {
 }
 
 // reset removes all charges and outcomes.
-func (p *Plan) reset() {
+func (p *plan) reset() {
 	clear(p.outcomes)
 	clear(p.charges)
 	clear(p.requested)
@@ -89,34 +86,20 @@ func (p *Plan) reset() {
 	p.unread, p.waits, p.slotMissing, p.ended = 0, false, false, false
 }
 
-// Unread returns how much of the body must be read to know all costs and keys, in
-// bytes. Zero means that nothing must be read.
-func (p *Plan) Unread() int64 { return p.unread }
-
-// Refused reports whether an enforced zone refuses the request, as far as is known.
-func (p *Plan) Refused() bool { return p.refused }
-
-// Outcomes returns the outcomes so far. They are valid until [Plan.Release].
-func (p *Plan) Outcomes() []Outcome { return p.outcomes }
-
-// Body returns the reader that has replaced the request's body, or nil.
-func (p *Plan) Body() *body.Ahead { return p.Reader }
-
-// Decided reports whether the zone of a name has decided about the request already: in
-// this plan, or in an earlier handler.
-func (p *Plan) Decided(zone string) bool {
+// decided reports whether a zone has decided about the request already: in this plan, or
+// in an earlier handler.
+func (p *plan) decided(z *Zone) bool {
 	for i := range p.outcomes {
-		if p.outcomes[i].Zone.Name == zone {
+		if p.outcomes[i].Zone == z {
 			return true
 		}
 	}
-	return p.earlier.Decided(zone)
+	return p.earlier.Decided(z)
 }
 
-// Evaluate adds the charge of a zone if the zone concerns the request, or its refusal if
-// that needs no store. The store is not asked about charges for which known returns a
-// block. If known is nil, no block is known.
-func (p *Plan) Evaluate(z *Zone, known func(*leakybucket.Charge) (blocklist.Block, bool)) error {
+// ask adds the charge of a zone if the zone concerns the request, or its refusal if that
+// needs no store.
+func (p *plan) ask(z *Zone) error {
 	concerned, static, err := z.Concerns(&p.Subject)
 	if static {
 		p.static = append(p.static, p.exempt(z))
@@ -148,12 +131,12 @@ func (p *Plan) Evaluate(z *Zone, known func(*leakybucket.Charge) (blocklist.Bloc
 		p.waits = p.waits || z.LetsWait()
 		return nil
 	}
-	return p.charge(z, &k, shadow, known)
+	return p.charge(z, &k, shadow)
 }
 
 // decideByKey reports whether the zone refuses the request, or has no limit for it,
 // because of its key alone. If it refuses, that is added.
-func (p *Plan) decideByKey(z *Zone, k *rule.Bucket, why rule.Reason, shadow leakybucket.Shadow) bool {
+func (p *plan) decideByKey(z *Zone, k *rule.Bucket, why rule.Reason, shadow leakybucket.Shadow) bool {
 	switch {
 	case why != rule.None:
 	case (k.Address || z.Share != nil) && p.Early():
@@ -175,7 +158,7 @@ func (p *Plan) decideByKey(z *Zone, k *rule.Bucket, why rule.Reason, shadow leak
 }
 
 // charge adds the charge of a zone, or the refusal by a block that is known to run.
-func (p *Plan) charge(z *Zone, k *rule.Bucket, shadow leakybucket.Shadow, known func(*leakybucket.Charge) (blocklist.Block, bool)) error {
+func (p *plan) charge(z *Zone, k *rule.Bucket, shadow leakybucket.Shadow) error {
 	cost, wantsBody, readsBody, err := z.Cost.Charged(&p.Subject, k.Limit)
 	if err != nil {
 		return err
@@ -190,12 +173,12 @@ func (p *Plan) charge(z *Zone, k *rule.Bucket, shadow leakybucket.Shadow, known 
 		o.chargeDevice()
 		c.Key = o.Key
 	}
-	if known != nil {
-		block, runs := known(c)
+	if !p.preview {
+		block, runs := p.env.KnownBlock(c)
 		if runs && o.chargesDevice() {
 			o.chargeAccount()
 			c.Key = o.Key
-			block, runs = known(c)
+			block, runs = p.env.KnownBlock(c)
 		}
 		if runs {
 			*c = leakybucket.Charge{}
@@ -216,7 +199,7 @@ func (p *Plan) charge(z *Zone, k *rule.Bucket, shadow leakybucket.Shadow, known 
 
 // measure notes that a zone measures for how long the request keeps workers busy, also if
 // it is not charged there: it makes the shares of others smaller.
-func (p *Plan) measure(z *Zone) {
+func (p *plan) measure(z *Zone) {
 	if z.Settle == nil || z.Settle.Workers == 0 {
 		return
 	}
@@ -240,7 +223,7 @@ type Exemption struct {
 
 // exempt returns the exemption with what the zone would charge. That must be computed
 // now, because later handlers may rewrite the request.
-func (p *Plan) exempt(z *Zone) Exemption {
+func (p *plan) exempt(z *Zone) Exemption {
 	e := Exemption{Zone: z}
 	k, why, skip := z.Find(&p.Subject, &p.Buffers)
 	if z.Bucketless() || why != rule.None || skip || k.Rule != bucketkey.Limited {
@@ -258,8 +241,8 @@ func (p *Plan) exempt(z *Zone) Exemption {
 
 // add appends the outcome of a zone. It is filled in place, because outcomes are large.
 // That of the only zone is filled where it stays.
-func (p *Plan) add(z *Zone, key string, shadow leakybucket.Shadow) *Outcome {
-	if p.zones == 1 && p.alone == nil {
+func (p *plan) add(z *Zone, key string, shadow leakybucket.Shadow) *Outcome {
+	if len(p.zones) == 1 && p.alone == nil {
 		p.alone = loneResult(z.Rule)
 		p.outcomes = p.alone.Outcomes[:0]
 	}
@@ -278,31 +261,14 @@ func (p *Plan) add(z *Zone, key string, shadow leakybucket.Shadow) *Outcome {
 }
 
 // refuse makes the last outcome a refusal without asking a store.
-func (p *Plan) refuse(why rule.Reason) {
+func (p *plan) refuse(why rule.Reason) {
 	o := &p.outcomes[len(p.outcomes)-1]
 	o.Refuse(why)
 	p.refused, p.ended = p.refused || o.Shadow == 0, p.ended || o.Shadow != 0
 }
 
-// Fail records that a matcher of a zone has failed for the request, and reports whether
-// the zone is enforced, so that the request fails. Then the outcome is reported. For a
-// group of shadow the request fails once, as enforcement asks no zone after that.
-func (p *Plan) Fail(z *Zone) (enforced bool) {
-	k, _, _ := z.Find(&p.Subject, &p.Buffers)
-	shadow := z.GroupOf(&p.Subject, k.Name)
-	if shadow != 0 && shadow < rule.ShadowOwn && p.ends(shadow, false) {
-		return false
-	}
-	o := p.add(z, k.Name, shadow)
-	p.refuse(rule.Error)
-	if o.Shadow == 0 {
-		o.report(time.Now())
-	}
-	return o.Shadow == 0
-}
-
 // refuseBlocked makes the last outcome a refusal by a block that is known to run.
-func (p *Plan) refuseBlocked(b blocklist.Block) {
+func (p *plan) refuseBlocked(b blocklist.Block) {
 	o := &p.outcomes[len(p.outcomes)-1]
 	now := o.admissionZone().Now()
 	seen := leakybucket.State{Level: b.Level, Leak: o.Limit.Leak}
@@ -311,32 +277,18 @@ func (p *Plan) refuseBlocked(b blocklist.Block) {
 	p.refuse(rule.Blocked)
 }
 
-// RefuseBlocked refuses the request because of a block that is known to run. The charge
-// must come from [rule.Rule.BlockedBucket].
-func (p *Plan) RefuseBlocked(z *Zone, c *leakybucket.Charge, b blocklist.Block) {
-	p.add(z, c.Key, c.Shadow).setCharge(c)
-	p.refuseBlocked(b)
-}
-
-// RefuseBanned refuses the request because its client is banned for so long, and counts
-// that for a zone, which need not match the request.
-func (p *Plan) RefuseBanned(z *Zone, rest time.Duration) {
-	p.add(z, z.Key.Network(&p.Subject).Addr().String(), z.Shadow).Block = rest
-	p.refuse(rule.Banned)
-}
-
-// Probe turns all charges into probes, which pour nothing.
-func (p *Plan) Probe() {
+// probe turns all charges into probes, which pour nothing.
+func (p *plan) probe() {
 	for i := range p.charges {
 		p.charges[i].Probe = true
 	}
 }
 
-// CheckSlots finds out whether slots are free, and takes none. If an enforced zone
+// checkSlots finds out whether slots are free, and takes none. If an enforced zone
 // has no free slot, all charges become probes. If a shadow zone has none, those of its
 // group do. If requests may wait, it only looks whether they would be refused at
 // once, because slots are taken after the wait.
-func (p *Plan) CheckSlots() {
+func (p *plan) checkSlots() {
 	if p.waits {
 		p.checkTurns()
 		return
@@ -358,12 +310,12 @@ func (p *Plan) CheckSlots() {
 		}
 	}
 	if p.slotMissing {
-		p.Probe()
+		p.probe()
 	}
 }
 
-// SetDecisions records the store's decisions.
-func (p *Plan) SetDecisions() {
+// setDecisions records the store's decisions.
+func (p *plan) setDecisions() {
 	for i, of := range p.of {
 		o := &p.outcomes[of]
 		o.setAnswer(&p.charges[i], &p.decisions[i])
@@ -372,20 +324,9 @@ func (p *Plan) SetDecisions() {
 	p.refused = p.refused || p.slotMissing
 }
 
-// Decisions iterates over the charges that the store was asked about, and its decisions.
-func (p *Plan) Decisions() iter.Seq2[*leakybucket.Charge, *leakybucket.Decision] {
-	return func(yield func(*leakybucket.Charge, *leakybucket.Decision) bool) {
-		for i := range p.of {
-			if !yield(&p.charges[i], &p.decisions[i]) {
-				return
-			}
-		}
-	}
-}
-
-// DropCharges drops the charges after the store and its fallback have failed. Their
+// dropCharges drops the charges after the store and its fallback have failed. Their
 // zones count as if they had no bucket.
-func (p *Plan) DropCharges() {
+func (p *plan) dropCharges() {
 	for i := range p.outcomes {
 		if o := &p.outcomes[i]; o.asked {
 			o.asked = false
@@ -396,25 +337,13 @@ func (p *Plan) DropCharges() {
 	p.clearCharges()
 }
 
-func (p *Plan) clearCharges() {
+func (p *plan) clearCharges() {
 	clear(p.charges)
 	p.charges, p.of = p.charges[:0], p.of[:0]
 }
 
-// Charges returns the charges to ask the store about, and memory for its decisions.
-// If a zone refuses without asking, there are none of its group, and if it is enforced
-// none at all: a refused request must not be charged by other zones.
-func (p *Plan) Charges() ([]leakybucket.Charge, []leakybucket.Decision) {
-	if p.refused || p.ended {
-		p.dropEnded()
-	}
-	p.decisions = append(p.decisions[:0], make([]leakybucket.Decision, len(p.charges))...)
-	p.keepCharges()
-	return p.charges, p.decisions
-}
-
 // dropEnded drops the charges of groups for which the request has ended.
-func (p *Plan) dropEnded() {
+func (p *plan) dropEnded() {
 	n := 0
 	for i, of := range p.of {
 		if p.ends(p.charges[i].Shadow, false) {
@@ -428,9 +357,9 @@ func (p *Plan) dropEnded() {
 	p.charges, p.of = p.charges[:n], p.of[:n]
 }
 
-// ReadBody reads as much of the body as the zones want into a memory, and removes all
-// charges. The zones must be asked again.
-func (p *Plan) ReadBody(memory *body.Memory) {
+// readBody reads as much of the body as the zones want, and removes all charges. The zones
+// must be asked again.
+func (p *plan) readBody() {
 	for _, of := range p.of {
 		if o := &p.outcomes[of]; o.Shadow != 0 && o.Began {
 			p.began = append(p.began, o.Zone)
@@ -438,16 +367,21 @@ func (p *Plan) ReadBody(memory *body.Memory) {
 	}
 	most := p.unread
 	p.reset()
-	p.Subject.ReadBody(memory, most)
+	p.ReadBody(p.env.Look, most)
 }
 
-// Conclude returns the outcomes in the zones of this handler, or nil if none of them
+// conclude returns the outcomes in the zones of this handler, or nil if none of them
 // is concerned. It also publishes them to placeholders and to the access log.
-func (p *Plan) Conclude() *Result {
+func (p *plan) conclude() *Result {
+	for i, of := range p.of {
+		if p.env.FellBack(&p.decisions[i]) {
+			p.outcomes[of].Zone.Reporter.FellBack()
+		}
+	}
 	corrected := false
 	for i := range p.outcomes {
 		o := &p.outcomes[i]
-		p.conclude(o)
+		p.finish(o)
 		corrected = corrected || o.holds() || o.settles()
 	}
 	if corrected {
@@ -475,7 +409,7 @@ func (p *Plan) Conclude() *Result {
 
 // keepReservations keeps the charges and the store's decisions, because they may be
 // corrected or given back.
-func (p *Plan) keepReservations() {
+func (p *plan) keepReservations() {
 	var room []reservation
 	for i, of := range p.of {
 		o := &p.outcomes[of]
@@ -489,8 +423,8 @@ func (p *Plan) keepReservations() {
 	}
 }
 
-// conclude sets the decision of one outcome.
-func (p *Plan) conclude(o *Outcome) {
+// finish sets the decision of one outcome.
+func (p *plan) finish(o *Outcome) {
 	if o.Turn != nil {
 		o.jitter = rand.Float32()
 	} else if o.Zone.RetryJitter > 0 {
@@ -523,7 +457,7 @@ func (p *Plan) conclude(o *Outcome) {
 }
 
 // judge returns why a zone refuses after the store was asked, or None.
-func (p *Plan) judge(o *Outcome) rule.Reason {
+func (p *plan) judge(o *Outcome) rule.Reason {
 	if !o.asked {
 		if o.noSlot {
 			return rule.InFlight

@@ -114,7 +114,7 @@ func loneResult(r *rule.Rule) *Result {
 
 // newResult returns the plan's outcomes as a result, and publishes it to placeholders and
 // to the access log. Both compute values only when they are read.
-func newResult(p *Plan) *Result {
+func newResult(p *plan) *Result {
 	res := p.alone
 	if res == nil || len(p.outcomes) > 1 {
 		res = sizedResult(len(p.outcomes))
@@ -139,7 +139,7 @@ func newResult(p *Plan) *Result {
 	if p.Replacer != nil {
 		p.Replacer.Map(res.placeholder)
 	}
-	if Logged(p.Request, p.Server) {
+	if Logged(p.Request, p.server) {
 		if extra, ok := p.Request.Context().Value(caddyhttp.ExtraLogFieldsCtxKey).(*caddyhttp.ExtraLogFields); ok {
 			extra.Add(zap.Inline(logField{res}))
 		}
@@ -176,14 +176,14 @@ func (res *Result) each(f func(*Outcome) bool) {
 	}
 }
 
-// Decided reports whether the zone of a name has decided about the request.
-func (res *Result) Decided(zone string) (found bool) {
+// Decided reports whether a zone has decided about the request.
+func (res *Result) Decided(z *Zone) (found bool) {
 	for ; res != nil && !found; res = res.next {
 		for i := range res.Outcomes {
-			found = found || res.Outcomes[i].Zone.Name == zone
+			found = found || res.Outcomes[i].Zone == z
 		}
 		for _, exempt := range res.Static() {
-			found = found || exempt.Zone.Name == zone
+			found = found || exempt.Zone == z
 		}
 	}
 	return found

@@ -7,7 +7,7 @@ import (
 
 // ends reports whether the request ends for a group, because an enforced zone or one of
 // the group refuses it. Unless answered, only refusals without asking the store count.
-func (p *Plan) ends(group leakybucket.Shadow, answered bool) bool {
+func (p *plan) ends(group leakybucket.Shadow, answered bool) bool {
 	if p.refused || group == 0 {
 		return p.refused
 	}

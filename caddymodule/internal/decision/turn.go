@@ -92,7 +92,7 @@ func (res *Result) Leave() {
 
 // checkTurns refuses the request if a zone with share would do so at once. Then the
 // store is not asked, and the body not read.
-func (p *Plan) checkTurns() {
+func (p *plan) checkTurns() {
 	if len(p.charges) == 0 && p.unread == 0 && !p.buffersBody() {
 		return // an early refusal would save nothing
 	}
@@ -116,7 +116,7 @@ func (p *Plan) checkTurns() {
 
 // buffersBody reports whether a zone wants to read the body before slots are taken, and
 // the client has not sent all of it.
-func (p *Plan) buffersBody() bool {
+func (p *plan) buffersBody() bool {
 	for i := range p.outcomes {
 		if o := &p.outcomes[i]; o.Zone.RequestBuffer > 0 && o.Shadow == 0 {
 			return !body.Received(p.Request)

@@ -1,8 +1,6 @@
 // Package decision turns a request into charges, and the store's decisions about them
-// into an outcome in each zone. It does not call a store, wait, or write responses.
-//
-// A [Plan] collects the charges of one handler, and a [Result] holds the outcomes until
-// the request has been served.
+// into an outcome in each zone: see [Decide]. It does not wait, or write responses. A
+// [Result] holds the outcomes until the request has been served.
 package decision
 
 import (
@@ -48,6 +46,13 @@ type Reporter interface {
 
 	// Unsettled counts charges that stay as they were reserved.
 	Unsettled(charges int)
+
+	// FellBack counts a charge that was decided without the shared store.
+	FellBack()
+
+	// Failed warns that a matcher of this option has failed. If the zone is enforced, the
+	// request fails.
+	Failed(option string, err error, enforced bool)
 
 	// CountPass counts what has happened to the pass of a client. Answered is called
 	// with the same for each response of a zone that learns from them who is a member. The

@@ -34,7 +34,8 @@ type Rule struct {
 	// Dearest is the highest constant cost, in units.
 	Dearest float64
 
-	Block *leakybucket.Ladder // nil means that overflows begin no block
+	Block      *leakybucket.Ladder // nil means that overflows begin no block
+	Everywhere bool                // blocks hold in all handlers
 
 	Settle *settlement.Rule // nil means that charges are not corrected
 

@@ -109,9 +109,9 @@ func (s *Subject) Client() netip.Prefix { return bucketkey.ClientPrefix(s.Addres
 // LeaveBody makes the body count as one that was not read.
 func (s *Subject) LeaveBody() { s.read = true }
 
-// ReadBody reads the body ahead, if it has at most so many bytes, into a memory.
-func (s *Subject) ReadBody(memory *body.Memory, most int64) {
-	s.Reader, s.body = memory.Look(s.Request, s.Client(), most)
+// ReadBody has look read the body ahead, if it has at most so many bytes.
+func (s *Subject) ReadBody(look func(*http.Request, netip.Prefix, int64) (*body.Ahead, *body.Body), most int64) {
+	s.Reader, s.body = look(s.Request, s.Client(), most)
 	s.read, s.Starved = true, s.Reader.Starved()
 }
 
