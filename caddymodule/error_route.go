@@ -13,6 +13,7 @@ import (
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/decision"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/detached"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/refusal"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/settlement"
 )
 
 // An error route may ask the upstream, too. So a request that errs keeps its slots until
@@ -28,7 +29,7 @@ func (h *throttler) serveError(w http.ResponseWriter, r *http.Request, next cadd
 	}
 	h.app.hold()
 	defer h.app.release()
-	call := &errorCall{h: h, r: r}
+	call := &errorCall{h, r, decision.ResultOf(r).Serving()}
 	if len(entries) > 0 {
 		grant, result := h.app.gate.Admit(r.Context(), clock.Now(h.app.clock), entries, nil)
 		if result.Why != admission.Admitted {
@@ -61,6 +62,8 @@ func errorStatus(r *http.Request) int {
 type errorCall struct {
 	h *throttler
 	r *http.Request
+
+	*settlement.Observer // around the error route, or nil
 }
 
 // Served implements detached.Owner. The error route is the last handler, so all slots come
@@ -70,12 +73,6 @@ func (c *errorCall) Served(err error) {
 		c.h.releaseAfter(c.r, res, err)
 	}
 }
-
-// Blocked implements detached.Owner.
-func (*errorCall) Blocked() {}
-
-// Unblocked implements detached.Owner.
-func (*errorCall) Unblocked() {}
 
 // releaseAfter releases the slots of a request that was served, or, if err is not nil, once
 // an error route has answered it.

@@ -19,6 +19,7 @@ import (
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/decision"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/detached"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/refusal"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/response"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/rule"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/settlement"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/staticfile"
@@ -207,7 +208,7 @@ func (h *throttler) ServeHTTP(w http.ResponseWriter, r *http.Request, next caddy
 		buffer.End(w)
 		return refuseSlow(w, r)
 	case !stayed:
-		w.WriteHeader(settlement.StatusClientLeft)
+		w.WriteHeader(response.StatusClientLeft)
 		return nil
 	}
 	return h.serve(w, r, next, res)
@@ -339,7 +340,7 @@ func (h *throttler) serve(w http.ResponseWriter, r *http.Request, next caddyhttp
 		return next.ServeHTTP(w, r)
 	}
 	holds := res.Holds()
-	tunnel := holds && settlement.MayTunnel(r)
+	tunnel := holds && response.MayTunnel(r)
 	var call *detachedCall
 	if holds && res.TakesTurns() {
 		call = &detachedCall{next: next, res: res, exiting: h.app.gate.Exiting}
@@ -410,21 +411,22 @@ type detachedCall struct {
 	res       *decision.Result
 	exiting   <-chan struct{}
 	simulates *settlement.Observer // not nil if shadow zones want to know whether the upstream fails
-	observer  *settlement.Observer // the innermost one around the call, or nil
+
+	*settlement.Observer // the innermost one around the call, or nil
 }
 
 // ServeHTTP implements caddyhttp.Handler.
 func (c *detachedCall) ServeHTTP(w http.ResponseWriter, r *http.Request) error {
-	c.observer = decision.ResultOf(r).Serving()
-	c.observer.Apart()
-	defer c.observer.Resume() // from when it was served
-	defer c.observer.Together()
+	c.Observer = decision.ResultOf(r).Serving()
+	c.Apart()
+	defer c.Resume() // from when it was served
+	defer c.Together()
 	return detached.Serve(w, r, c.next, c, c.exiting)
 }
 
 // Served implements detached.Owner.
 func (c *detachedCall) Served(err error) {
-	c.observer.Pause()
+	c.Pause()
 	if c.simulates != nil && c.simulates.UpstreamFailed(err) {
 		c.res.Fail()
 	}
@@ -432,12 +434,6 @@ func (c *detachedCall) Served(err error) {
 		c.res.ReleaseTurns()
 	}
 }
-
-// Blocked implements detached.Owner.
-func (c *detachedCall) Blocked() { c.observer.Pause() }
-
-// Unblocked implements detached.Owner.
-func (c *detachedCall) Unblocked() { c.observer.Resume() }
 
 // sendCookies adds the device cookies and passes to a response that it has earned, before
 // its headers are sent.

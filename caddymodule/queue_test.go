@@ -6,7 +6,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/settlement"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/response"
 )
 
 // wantFullness allows for rounding.
@@ -20,7 +20,7 @@ func wantFullness(t *testing.T, s *settleSite, want float64) {
 // wantGone checks that a client that left was not served.
 func wantGone(t *testing.T, v *visit) {
 	t.Helper()
-	if !v.ended || v.reached || v.Code != settlement.StatusClientLeft {
+	if !v.ended || v.reached || v.Code != response.StatusClientLeft {
 		t.Errorf("got %v, at the upstream %v, over %v, want 499 and no upstream call", v.Code, v.reached, v.ended)
 	}
 }

@@ -20,7 +20,7 @@ import (
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/config"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/decision"
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/settlement"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/response"
 )
 
 // upload begins a request whose body the test writes, and whose upstream reads it all.
@@ -196,7 +196,7 @@ func TestAClientThatLeavesWhileBufferingIsRefundedAndHoldsNothing(t *testing.T) 
 			}
 			body.CloseWithError(io.ErrUnexpectedEOF)
 			quiet()
-			if !v.ended || v.reached || v.Code != settlement.StatusClientLeft {
+			if !v.ended || v.reached || v.Code != response.StatusClientLeft {
 				t.Errorf("%s: got ended %v, reached %v, status %d, want 499", how, v.ended, v.reached, v.Code)
 			}
 			if level := s.fullness("slot", "example.com", 10, 1./86400, false); level != 0 {

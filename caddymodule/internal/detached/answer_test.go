@@ -92,6 +92,7 @@ func TestCallsWithinOneAnotherAreOverTogether(t *testing.T) {
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			conn, outer, inner := &slowConn{ResponseWriter: httptest.NewRecorder(), second: 8 << 10}, new(owner), new(owner)
+			inner.outer = outer
 			done := make(chan error)
 			go func() {
 				done <- Serve(conn, get(t), caddyhttp.HandlerFunc(func(w http.ResponseWriter, r *http.Request) error {

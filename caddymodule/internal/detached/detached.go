@@ -20,13 +20,13 @@ import (
 	"net"
 	"net/http"
 	"slices"
-	"strconv"
 	"sync"
 	"time"
 
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/body"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/response"
 )
 
 const (
@@ -46,10 +46,11 @@ type Owner interface {
 	// panicked. The rest of the answer is sent after that.
 	Served(err error)
 
-	// Blocked is called when the next handler must wait for the client to read more of
-	// the answer, and Unblocked when it need not any longer.
-	Blocked()
-	Unblocked()
+	// Pause is called when the next handler must wait for the client to read more of the
+	// answer, and Resume when it need not any longer. The owner of a call within another
+	// one tells that one's owner.
+	Pause()
+	Resume()
 }
 
 // Serve calls the next handler, which goes on when the client of r leaves, and sends the
@@ -62,15 +63,8 @@ func Serve(w http.ResponseWriter, r *http.Request, next caddyhttp.Handler, owner
 	if outer, ok := r.Context().Value(writerKey{}).(*writer); ok {
 		return outer.serveWithin(w, r, next, owner)
 	}
-	d := &writer{
-		ResponseWriterWrapper: caddyhttp.ResponseWriterWrapper{ResponseWriter: w},
-		call:                  call{client: r.Context(), exiting: exiting},
-		owner:                 owner,
-		head:                  r.Method == http.MethodHead,
-		connect:               r.Method == http.MethodConnect,
-		resets:                r.ProtoMajor == 2,
-		declared:              -1,
-	}
+	d := &writer{call: call{client: r.Context(), exiting: exiting}, owner: owner, resets: r.ProtoMajor == 2}
+	d.Watch(w, r)
 	d.changed.L, d.call.writer = &d.mu, d
 	defer d.finish()
 	return d.serve(r, next)
@@ -89,7 +83,7 @@ func (d *writer) serve(r *http.Request, next caddyhttp.Handler) (err error) {
 // serveWithin calls the next handler of a call within.
 func (d *writer) serveWithin(w http.ResponseWriter, r *http.Request, next caddyhttp.Handler, owner Owner) (err error) {
 	outer := d.owner
-	d.owner = owners{outer, owner}
+	d.owner = owner
 	defer func() {
 		d.owner = outer
 		owner.Served(err)
@@ -97,35 +91,15 @@ func (d *writer) serveWithin(w http.ResponseWriter, r *http.Request, next caddyh
 	return next.ServeHTTP(w, r)
 }
 
-// owners are those of a call, and of one within it.
-type owners struct {
-	Owner
-	within Owner
-}
-
-func (o owners) Blocked() {
-	o.Owner.Blocked()
-	o.within.Blocked()
-}
-
-func (o owners) Unblocked() {
-	o.within.Unblocked()
-	o.Owner.Unblocked()
-}
-
 // A writer is the response writer of the next handler. What it writes is sent by a
 // goroutine while there is something to send, and at the end by the one that the handler
 // ran in. What cannot be sent any more is thrown away, so that whoever writes reads on.
 type writer struct {
-	caddyhttp.ResponseWriterWrapper
-	call     call
-	owner    Owner
-	status   int
-	head     bool
-	connect  bool
-	through  bool  // nothing is kept in memory: streams, tunnels and answers without a body
-	declared int64 // bytes of the body, -1 if the handler did not say
-	written  int64 // bytes of the body
+	response.Writer
+	call    call
+	owner   Owner
+	through bool  // nothing is kept in memory: streams, tunnels and answers without a body
+	written int64 // bytes of the body
 
 	// While the client is sent the answer, its header is not the handler's any more.
 	header, sent http.Header // of the handler, and what it was then; nil before
@@ -159,41 +133,24 @@ func (d *writer) Header() http.Header {
 
 // WriteHeader implements http.ResponseWriter.
 func (d *writer) WriteHeader(status int) {
-	if d.status != 0 {
+	if d.Status != 0 {
 		return // the client may be reading already
 	}
-	if status >= 200 || status == http.StatusSwitchingProtocols {
-		d.status = status
-		header := d.ResponseWriter.Header()
-		switch {
-		case status == http.StatusSwitchingProtocols || d.connect && status < 300 || body.Conversation(header.Get("Content-Type")):
-			d.through = true
+	if d.Final(status) {
+		streams := d.Tunnels() || body.Conversation(d.ResponseWriter.Header().Get("Content-Type"))
+		if d.through = streams || d.Bodiless(); streams {
 			d.call.streams()
-		case d.head || status == http.StatusNoContent || status == http.StatusNotModified:
-			d.through = true
-		default:
-			d.declared = declared(header["Content-Length"])
 		}
 	}
 	d.ResponseWriter.WriteHeader(status)
 }
 
-// declared returns how long a body will be, or -1 if the handler does not say.
-func declared(contentLength []string) int64 {
-	if len(contentLength) > 0 {
-		if n, err := strconv.ParseInt(contentLength[0], 10, 64); err == nil {
-			return n
-		}
-	}
-	return -1
-}
-
 // Write implements http.ResponseWriter.
 func (d *writer) Write(p []byte) (int, error) {
-	if d.status == 0 {
+	if d.Status == 0 {
 		d.WriteHeader(http.StatusOK)
 	}
-	if d.through || d.declared >= 0 && d.written+int64(len(p)) > d.declared {
+	if d.through || d.Declared >= 0 && d.written+int64(len(p)) > d.Declared {
 		d.catchUp()
 		return d.writeThrough(p) // which knows what is wrong, if it is too much
 	}
@@ -213,9 +170,9 @@ func (d *writer) Write(p []byte) (int, error) {
 			return written, nil
 		case d.running || len(d.answer.pieces) > 0:
 			d.start()
-			d.owner.Blocked()
+			d.owner.Pause()
 			d.changed.Wait()
-			d.owner.Unblocked()
+			d.owner.Resume()
 		default: // other clients have all the memory
 			d.mu.Unlock()
 			n, err := d.writeThrough(p[written:])
@@ -320,8 +277,8 @@ func (d *writer) finish() {
 
 // writeThrough writes to the client, while the next handler waits.
 func (d *writer) writeThrough(p []byte) (int, error) {
-	d.owner.Blocked()
-	defer d.owner.Unblocked()
+	d.owner.Pause()
+	defer d.owner.Resume()
 	return d.writeNow(p)
 }
 
@@ -337,7 +294,7 @@ func (d *writer) writeNow(p []byte) (int, error) {
 		d.rest()
 		written += n
 		switch {
-		case errors.Is(err, http.ErrBodyNotAllowed) || errors.Is(err, http.ErrContentLength) || errors.Is(err, http.ErrHijacked):
+		case response.Excess(err) || errors.Is(err, http.ErrHijacked):
 			return written, err // the handler's own mistakes
 		case err != nil:
 			d.lose()
@@ -460,13 +417,13 @@ func (d *writer) ReadFrom(r io.Reader) (int64, error) {
 
 // FlushError lets http.ResponseController flush.
 func (d *writer) FlushError() error {
-	if d.status == 0 {
+	if d.Status == 0 {
 		d.WriteHeader(http.StatusOK)
 	}
 	if d.through {
 		d.catchUp()
-		d.owner.Blocked()
-		defer d.owner.Unblocked()
+		d.owner.Pause()
+		defer d.owner.Resume()
 		return d.flushNow()
 	}
 	d.mu.Lock()
@@ -483,9 +440,9 @@ func (d *writer) flushNow() error {
 		return nil
 	}
 	d.hurry()
-	err := http.NewResponseController(d.ResponseWriter).Flush()
+	failed, err := d.FlushNow()
 	d.rest()
-	if err != nil && !errors.Is(err, http.ErrNotSupported) {
+	if failed {
 		d.lose()
 		return nil
 	}
@@ -496,7 +453,7 @@ func (d *writer) flushNow() error {
 func (d *writer) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 	d.catchUp()
 	d.unhurry()
-	conn, buffered, err := http.NewResponseController(d.ResponseWriter).Hijack()
+	conn, buffered, err := d.Writer.Hijack()
 	if err == nil {
 		d.undated, d.through = true, true
 		d.call.streams()

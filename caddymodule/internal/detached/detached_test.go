@@ -453,12 +453,23 @@ func TestAnUpstreamMayPauseForLongOverHTTP2(t *testing.T) {
 type owner struct {
 	served  atomic.Bool
 	err     error
-	blocked atomic.Int64 // as often, and not unblocked since
+	blocked atomic.Int64 // as often, and not resumed since
+	outer   *owner       // of the call around, or nil
 }
 
 func (o *owner) Served(err error) {
 	o.err = err
 	o.served.Store(true)
 }
-func (o *owner) Blocked()   { o.blocked.Add(1) }
-func (o *owner) Unblocked() { o.blocked.Add(-1) }
+
+func (o *owner) Pause() {
+	for ; o != nil; o = o.outer {
+		o.blocked.Add(1)
+	}
+}
+
+func (o *owner) Resume() {
+	for ; o != nil; o = o.outer {
+		o.blocked.Add(-1)
+	}
+}

@@ -9,7 +9,6 @@ import (
 	"net/http"
 	"os"
 	"slices"
-	"strconv"
 	"sync/atomic"
 	"time"
 
@@ -17,6 +16,7 @@ import (
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/body"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/clock"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/response"
 )
 
 // Headers are the headers in which upstreams say what requests cost. Clients
@@ -52,22 +52,12 @@ func (h Headers) With(names ...string) Headers {
 // A Releaser gives back what a request holds while it is served, such as slots.
 type Releaser interface{ Release() }
 
-// MayTunnel reports whether a request may become a tunnel, such as the
-// connection of a WebSocket, which may last for days.
-func MayTunnel(r *http.Request) bool {
-	return r.Header["Upgrade"] != nil || r.Method == http.MethodConnect
-}
-
-// StatusClientLeft is the status in access logs of requests whose client has left,
-// as in Caddy's reverse proxy and nginx.
-const StatusClientLeft = 499
-
 // An Observer is the response writer that the next handler gets where charges
 // are settled, where cost headers must be kept from clients, or where a tunnel
 // must not keep what the request holds. It serves one request. Set the exported
 // fields before Serve; all may be left out.
 type Observer struct {
-	caddyhttp.ResponseWriterWrapper
+	response.Writer
 
 	// Outer is the observer of the nearest handler around this one. It is told
 	// the cost headers that this observer removes.
@@ -95,36 +85,28 @@ type Observer struct {
 
 	ctx      context.Context // of the request, to see when the client leaves
 	began    time.Time
-	head     bool // the server sends no body
-	frames   bool // HTTP/2 and 3
-	connect  bool // HTTP/2 and 3 say 200 where HTTP/1 says 101
 	tunnel   bool
 	left     bool // the client, while there was something to send yet
 	failed   bool // to send something
 	gone     bool // the client, when the next handler was done
 	returned bool // the next handler did not panic
 
-	status   int           // 0 before there are headers
-	headers  time.Duration // until there were
-	elapsed  time.Duration // until the next handler was done
-	bytes    int64         // of the body
-	declared int64         // of the body, -1 if the handler did not say
-	err      error         // of the next handler
-	values   []string      // of Headers; "" if absent or given twice
-	room     [2]string     // for most handlers enough
-	runs     []run         // on Meters
-	oneRun   [1]run        // for most handlers enough
-	apart    atomic.Int32  // how many say that the upstream works while the answer is sent
+	headers time.Duration // until there were
+	elapsed time.Duration // until the next handler was done
+	bytes   int64         // of the body
+	err     error         // of the next handler
+	values  []string      // of Headers; "" if absent or given twice
+	room    [2]string     // for most handlers enough
+	runs    []run         // on Meters
+	oneRun  [1]run        // for most handlers enough
+	apart   atomic.Int32  // how many say that the upstream works while the answer is sent
 }
 
 // Serve calls the next handler with the observer as the response writer. When it
 // has returned or panicked, the observer knows all that rules ask.
 func (o *Observer) Serve(w http.ResponseWriter, r *http.Request, next caddyhttp.Handler) error {
-	o.ResponseWriter, o.ctx = w, r.Context()
-	o.head = r.Method == http.MethodHead
-	o.frames = r.ProtoMajor >= 2
-	o.connect = o.frames && r.Method == http.MethodConnect
-	o.declared = -1
+	o.Watch(w, r)
+	o.ctx = r.Context()
 	o.values = o.room[:]
 	if len(o.Headers) > len(o.room) {
 		o.values = make([]string, len(o.Headers))
@@ -206,7 +188,7 @@ func (o *Observer) end() {
 	o.each((*run).end)
 	o.elapsed = clock.Since(o.Clock, o.began)
 	o.gone = o.ctx.Err() != nil
-	if o.status == 0 {
+	if o.Status == 0 {
 		o.look() // nothing was sent yet
 		if o.returned && o.err == nil {
 			o.beforeHeaders(http.StatusOK)
@@ -216,7 +198,7 @@ func (o *Observer) end() {
 }
 
 // Answered reports whether the headers of an answer were sent.
-func (o *Observer) Answered() bool { return o.status != 0 }
+func (o *Observer) Answered() bool { return o.Status != 0 }
 
 // Left reports whether the client left before all of the answer was sent. Many
 // clients leave as soon as they have the last byte, before the handler is done.
@@ -228,11 +210,11 @@ func (o *Observer) Answered() bool { return o.status != 0 }
 // failed. If an answer breaks off while its client is still there, the upstream
 // is at fault.
 func (o *Observer) Left() bool {
-	complete := o.returned && !o.failed && (o.err == nil || o.status == 0)
+	complete := o.returned && !o.failed && (o.err == nil || o.Status == 0)
 	switch {
 	case o.left && !o.tunnel:
 		return true
-	case o.declared >= 0 && !o.tunnel:
+	case o.Declared >= 0 && !o.tunnel:
 		complete = o.ended()
 	}
 	return !complete && (o.failed || o.gone)
@@ -247,27 +229,28 @@ func (o *Observer) UpstreamFailed(err error) bool {
 
 // ClientLeft reports whether a proxy said that its client has left before the upstream
 // answered. err is that of the next handler.
-func (o *Observer) ClientLeft(err error) bool { return o.statusOf(err) == StatusClientLeft }
+func (o *Observer) ClientLeft(err error) bool { return o.statusOf(err) == response.StatusClientLeft }
 
 func (o *Observer) statusOf(err error) int {
 	var failed caddyhttp.HandlerError
-	if o.status == 0 && errors.As(err, &failed) {
+	if o.Status == 0 && errors.As(err, &failed) {
 		return failed.StatusCode // an error route will answer
 	}
-	return o.status
+	return o.Status
 }
 
 // ended reports whether all of a body of declared length was sent.
-func (o *Observer) ended() bool { return o.declared >= 0 && o.bytes >= o.declared }
+func (o *Observer) ended() bool { return o.Declared >= 0 && o.bytes >= o.Declared }
 
 // WriteHeader implements http.ResponseWriter.
 func (o *Observer) WriteHeader(status int) {
-	if o.status == 0 && (status >= 200 || status == http.StatusSwitchingProtocols) {
-		o.look()
-		o.status, o.headers = status, clock.Since(o.Clock, o.began)
+	if o.Status == 0 {
+		o.look() // while the length of the body is not known
+	}
+	if o.Final(status) {
+		o.headers = clock.Since(o.Clock, o.began)
 		o.beforeHeaders(status)
-		o.declared = o.declaredLength()
-		if status == http.StatusSwitchingProtocols || o.connect && status < 300 {
+		if o.Tunnels() {
 			o.becomeTunnel()
 		}
 	}
@@ -281,20 +264,6 @@ func (o *Observer) beforeHeaders(status int) {
 	if o.BeforeHeaders != nil && !o.tunnel {
 		o.BeforeHeaders(status, o.Header())
 	}
-}
-
-// declaredLength returns how long the body will be, or -1 if the handler does not
-// say.
-func (o *Observer) declaredLength() int64 {
-	if o.head || o.status == http.StatusNoContent || o.status == http.StatusNotModified {
-		return 0
-	}
-	if length := o.Header()["Content-Length"]; len(length) > 0 {
-		if n, err := strconv.ParseInt(length[0], 10, 64); err == nil {
-			return n
-		}
-	}
-	return -1
 }
 
 // readHeaders records what the upstream says the request cost, also for the
@@ -352,7 +321,7 @@ func (o *Observer) value(name string) string {
 // Write implements http.ResponseWriter.
 func (o *Observer) Write(p []byte) (written int, err error) {
 	o.implicitHeader()
-	for o.frames && len(p) > lastPiece && err == nil {
+	for o.Frames && len(p) > lastPiece && err == nil {
 		var n int
 		n, err = o.write(p[:lastPiece])
 		p, written = p[lastPiece:], written+n
@@ -380,12 +349,12 @@ func (o *Observer) write(p []byte) (int, error) {
 // share is measured: reading may be waiting for the upstream, writing for the client.
 func (o *Observer) ReadFrom(r io.Reader) (int64, error) {
 	o.implicitHeader()
-	if o.frames || len(o.runs) > 0 && !isFile(r) {
+	if o.Frames || len(o.runs) > 0 && !isFile(r) {
 		return io.Copy(struct{ io.Writer }{o}, r)
 	}
 	o.look()
 	paused := o.beginSending()
-	n, err := o.ResponseWriterWrapper.ReadFrom(r)
+	n, err := o.Writer.ReadFrom(r)
 	o.endSending(paused)
 	o.sent(n, n, err)
 	return n, err
@@ -404,16 +373,14 @@ func isFile(r io.Reader) bool {
 func (o *Observer) FlushError() error {
 	o.implicitHeader()
 	paused := o.beginSending()
-	err := http.NewResponseController(o.ResponseWriter).Flush()
+	failed, err := o.FlushNow()
 	o.endSending(paused)
-	if err != nil && !errors.Is(err, http.ErrNotSupported) {
-		o.failed = true
-	}
+	o.failed = o.failed || failed
 	return err
 }
 
 func (o *Observer) implicitHeader() {
-	if o.status == 0 {
+	if o.Status == 0 {
 		o.WriteHeader(http.StatusOK)
 	}
 }
@@ -434,9 +401,9 @@ const lastPiece = 64 << 10
 // sent notes the n bytes that were sent of a piece of that size.
 func (o *Observer) sent(n, size int64, err error) {
 	switch {
-	case o.head || errors.Is(err, http.ErrBodyNotAllowed) || errors.Is(err, http.ErrContentLength):
+	case o.Head || response.Excess(err):
 		return // more than the server sends
-	case err != nil && o.frames && o.declared >= 0 && o.bytes+size >= o.declared:
+	case err != nil && o.Frames && o.Declared >= 0 && o.bytes+size >= o.Declared:
 		n = size
 	case err != nil:
 		o.failed = true
@@ -446,7 +413,7 @@ func (o *Observer) sent(n, size int64, err error) {
 
 // Hijack implements http.Hijacker, for handlers that take the connection over.
 func (o *Observer) Hijack() (net.Conn, *bufio.ReadWriter, error) {
-	conn, buffered, err := http.NewResponseController(o.ResponseWriter).Hijack()
+	conn, buffered, err := o.Writer.Hijack()
 	if err == nil {
 		o.becomeTunnel()
 	}

@@ -157,8 +157,8 @@ func TestEarlyHintsAreNotTheResponse(t *testing.T) {
 		if len(w.hints) != 1 || w.hints[0].Get("Link") == "" || w.hints[0]["X-Cost"] != nil || w.Header()["X-Cost"] != nil {
 			t.Errorf("%s: got the hints %v and then %v, want no cost", test.about, w.hints, w.Header())
 		}
-		if got, _ := header.Actual(o, limit, 1); got != 5 || o.status != http.StatusNotFound {
-			t.Errorf("%s: got cost %v and status %v, want 5 and 404", test.about, got, o.status)
+		if got, _ := header.Actual(o, limit, 1); got != 5 || o.Status != http.StatusNotFound {
+			t.Errorf("%s: got cost %v and status %v, want 5 and 404", test.about, got, o.Status)
 		}
 	}
 }
@@ -269,24 +269,6 @@ func TestAConnectionThatCannotBeTakenOverIsNoTunnel(t *testing.T) {
 	}))
 	if released != 0 {
 		t.Errorf("released %d times, want none", released)
-	}
-}
-
-func TestRequestsThatAskForItMayTunnel(t *testing.T) {
-	upgrade := httptest.NewRequest("GET", "/", nil)
-	upgrade.Header.Set("Upgrade", "websocket")
-	for _, test := range []struct {
-		r    *http.Request
-		want bool
-	}{
-		{httptest.NewRequest("GET", "/", nil), false},
-		{httptest.NewRequest("POST", "/", strings.NewReader("x")), false},
-		{upgrade, true},
-		{httptest.NewRequest("CONNECT", "http://example.com/", nil), true},
-	} {
-		if got := MayTunnel(test.r); got != test.want {
-			t.Errorf("%s %v: got %v", test.r.Method, test.r.Header, got)
-		}
 	}
 }
 

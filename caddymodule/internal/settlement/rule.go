@@ -140,11 +140,11 @@ func (r *Rule) measure(o *Observer, reserved float64) (cost float64, known bool)
 		return 0, false // a tunnel says nothing about the work that opened it
 	case r.Source == Seconds && r.Workers > 0:
 		return o.shareOf(r, reserved), true
-	case r.Source == Seconds && o.status == 0:
+	case r.Source == Seconds && o.Status == 0:
 		return max(o.elapsed.Seconds(), reserved), true
 	case r.Source == Seconds:
 		return o.headers.Seconds(), true
-	case o.status == 0 && (!o.returned || o.err != nil):
+	case o.Status == 0 && (!o.returned || o.err != nil):
 		return 0, false // an error route answers, after us
 	case r.Source == Bytes:
 		return float64(o.bytes) / r.Unit, true
@@ -160,7 +160,7 @@ func (o *Observer) shareOf(rule *Rule, reserved float64) float64 {
 	for i := range o.runs {
 		if r := &o.runs[i]; r.rule == rule {
 			share, sent := r.seconds()
-			if failed := o.status == 0 && (o.err != nil || !o.returned); failed || !sent {
+			if failed := o.Status == 0 && (o.err != nil || !o.returned); failed || !sent {
 				return max(share, reserved)
 			}
 			return share
@@ -173,8 +173,8 @@ func (o *Observer) shareOf(rule *Rule, reserved float64) float64 {
 // The status of an error is sent by error routes, after us.
 func (o *Observer) finalStatus() int {
 	switch {
-	case o.status != 0:
-		return o.status
+	case o.Status != 0:
+		return o.Status
 	case !o.returned || o.tunnel:
 		return 0 // nobody knows, or the handler wrote the status to the connection
 	case o.err == nil:

@@ -1,0 +1,90 @@
+// Package response is the common part of the response writers that watch what a handler
+// answers. It knows the rules of net/http about the headers of an answer, and nothing of
+// zones. Begin with [Writer].
+package response
+
+import (
+	"bufio"
+	"errors"
+	"net"
+	"net/http"
+	"strconv"
+
+	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
+)
+
+// StatusClientLeft is the status in access logs of requests whose client has left, as in
+// Caddy's reverse proxy and nginx.
+const StatusClientLeft = 499
+
+// MayTunnel reports whether a request may become a tunnel, such as the connection of a
+// WebSocket, which may last for days.
+func MayTunnel(r *http.Request) bool {
+	return r.Header["Upgrade"] != nil || r.Method == http.MethodConnect
+}
+
+// A Writer hands on what the next handler answers, and watches its headers. It is to be
+// embedded. Call Watch first.
+type Writer struct {
+	caddyhttp.ResponseWriterWrapper
+
+	Head     bool  // the server sends no body
+	Frames   bool  // HTTP/2 and 3
+	Status   int   // 0 before there are headers
+	Declared int64 // bytes of the body, -1 if the handler did not say
+
+	connect bool
+}
+
+// Watch begins to watch the answer to a request.
+func (w *Writer) Watch(to http.ResponseWriter, r *http.Request) {
+	w.ResponseWriter = to
+	w.Head, w.Frames, w.connect = r.Method == http.MethodHead, r.ProtoMajor >= 2, r.Method == http.MethodConnect
+	w.Declared = -1
+}
+
+// Final reports whether a status is that of the answer: not below 200, but for 101, and the
+// first one. If so, it records what the headers say.
+func (w *Writer) Final(status int) bool {
+	if w.Status != 0 || status < 200 && status != http.StatusSwitchingProtocols {
+		return false
+	}
+	w.Status = status
+	if w.Bodiless() {
+		w.Declared = 0
+	} else if length := w.ResponseWriter.Header()["Content-Length"]; len(length) > 0 {
+		if n, err := strconv.ParseInt(length[0], 10, 64); err == nil {
+			w.Declared = n
+		}
+	}
+	return true
+}
+
+// Bodiless reports whether the answer has no body.
+func (w *Writer) Bodiless() bool {
+	return w.Head || w.Status == http.StatusNoContent || w.Status == http.StatusNotModified
+}
+
+// Tunnels reports whether the answer makes the connection a tunnel. HTTP/2 and 3 say 200
+// where HTTP/1 says 101.
+func (w *Writer) Tunnels() bool {
+	return w.Status == http.StatusSwitchingProtocols || w.connect && w.Frames && w.Status < 300
+}
+
+// Excess reports whether writing has failed because a handler wrote more than its answer
+// has room for.
+func Excess(err error) bool {
+	return errors.Is(err, http.ErrBodyNotAllowed) || errors.Is(err, http.ErrContentLength)
+}
+
+// FlushNow flushes what was written. It reports whether that failed, rather than being
+// unknown to the writer.
+func (w *Writer) FlushNow() (failed bool, err error) {
+	err = http.NewResponseController(w.ResponseWriter).Flush()
+	return err != nil && !errors.Is(err, http.ErrNotSupported), err
+}
+
+// Hijack implements http.Hijacker, for handlers that take the connection over.
+func (w *Writer) Hijack() (net.Conn, *bufio.ReadWriter, error) {
+	return http.NewResponseController(w.ResponseWriter).Hijack()
+}
