@@ -6,14 +6,10 @@ import (
 	"encoding/json"
 	"fmt"
 	"maps"
-	"net/http"
 	"os"
-	"regexp"
 	"slices"
-	"strconv"
 	"strings"
 
-	"github.com/caddyserver/caddy/v2/caddyconfig"
 	caddycmd "github.com/caddyserver/caddy/v2/cmd"
 	"github.com/dustin/go-humanize"
 	"github.com/spf13/cobra"
@@ -154,60 +150,7 @@ func (f *replayFlags) loadConfig() ([]byte, error) {
 	case f.zone != "":
 		return nil, usage.Errorf("--zone needs --config")
 	}
-	return f.inlineConfig()
-}
-
-// inlineConfig adapts a Caddyfile with the zone of the flags, so that they are spelled
-// and checked as there.
-func (f *replayFlags) inlineConfig() ([]byte, error) {
-	var zone flagZone
-	zone.add("--limit", "limit", strings.Fields(f.limit)...)
-	if len(f.keys) > 0 {
-		zone.add("--key", "key", strings.Fields(strings.Join(f.keys, " "))...)
-		zone.lines[len(zone.lines)-1] += " {" // whoever runs this can read the log
-		zone.add("--key", "plain")
-		zone.add("--key", "}")
-	}
-	if f.cost != "" {
-		zone.add("--cost", "cost", f.cost)
-	}
-	return zone.adapt()
-}
-
-// A flagZone is a zone of a Caddyfile, made of flags.
-type flagZone struct{ lines, flags []string }
-
-// add adds a line for a flag.
-func (z *flagZone) add(flag, option string, words ...string) {
-	for _, word := range words {
-		option += " " + quoteWord(word)
-	}
-	z.lines, z.flags = append(z.lines, option), append(z.flags, flag)
-}
-
-// adapt returns the config. Its errors name the flag, not a place in a file that nobody
-// has.
-func (z *flagZone) adapt() ([]byte, error) {
-	const before = ":80 {\nthrottle {\nzone limit {\n"
-	text := before + strings.Join(z.lines, "\n") + "\n}\n}\n}\n"
-	config, _, err := caddyconfig.GetAdapter("caddyfile").Adapt([]byte(text), map[string]any{"filename": "flags"})
-	if err == nil {
-		return config, nil
-	}
-	said := regexp.MustCompile(`^(?:parsing caddyfile tokens for 'throttle': )?(?:zone "limit": |parsing \w+: )?(.*), at flags:(\d+)$`).FindStringSubmatch(err.Error())
-	if said == nil {
-		return nil, usage.Errorf("reading the limit of the flags: %w", err)
-	}
-	line, _ := strconv.Atoi(said[2]) // digits
-	if line -= 1 + strings.Count(before, "\n"); line < 0 || line >= len(z.flags) {
-		return nil, usage.Errorf("reading the limit of the flags: %s", said[1])
-	}
-	return nil, usage.Errorf("%s: %s", z.flags[line], said[1])
-}
-
-// quoteWord returns a word as one token of a Caddyfile.
-func quoteWord(word string) string {
-	return `"` + strings.NewReplacer(`\`, `\\`, `"`, `\"`, "\n", " ").Replace(word) + `"`
+	return tune.FlagConfig(f.limit, f.keys, f.cost)
 }
 
 // knows checks that the config has a zone of this name, or that it is empty.
@@ -229,7 +172,7 @@ func (rp *replay) runAll(in *tune.LogReader, shown string) (notes []string, err 
 	begun := false
 	begin := func() error {
 		begun = true
-		without, whys, err := rp.missing(factsOf(first), shown)
+		without, whys, err := rp.missing(tune.FactsOf(first), shown)
 		if err != nil {
 			return err
 		}
@@ -355,35 +298,10 @@ func (t *replayTally) flush() error {
 	return nil
 }
 
-// logFacts are what the first requests of a log have.
-type logFacts struct {
-	caddy, hosts, durations            bool
-	cookies, redacted                  bool
-	authorization, redactedCredentials bool
-}
-
-func factsOf(first []*accesslog.Request) (f logFacts) {
-	for _, req := range first {
-		f.caddy = f.caddy || req.Format == accesslog.Caddy
-		f.hosts = f.hosts || req.Host != ""
-		f.durations = f.durations || req.Duration >= 0
-		for name, value := range req.Headers() {
-			secret := value == accesslog.Redacted
-			switch name {
-			case "Cookie":
-				f.cookies, f.redacted = f.cookies || !secret, f.redacted || secret
-			case "Authorization":
-				f.authorization, f.redactedCredentials = f.authorization || !secret, f.redactedCredentials || secret
-			}
-		}
-	}
-	return f
-}
-
 // missing returns the zones that cannot be replayed because of what the log lacks, and
 // says why. It fails if no zone is left, or if the zone to show is not.
-func (rp *replay) missing(facts logFacts, shown string) (without map[string]bool, notes []string, err error) {
-	if !facts.hosts && rp.needsHost() {
+func (rp *replay) missing(facts tune.LogFacts, shown string) (without map[string]bool, notes []string, err error) {
+	if !facts.Hosts && rp.needsHost() {
 		return nil, nil, usage.Errorf("the log has no hosts, and the config has sites or keys by host: give --host <name>")
 	}
 	without = make(map[string]bool)
@@ -392,12 +310,12 @@ func (rp *replay) missing(facts logFacts, shown string) (without map[string]bool
 		if err := json.Unmarshal([]byte(rp.app.zones[name].definition), &definition); err != nil {
 			return nil, nil, err
 		}
-		if why := facts.lacks(&definition); why != "" {
+		if why := facts.Lacks(&definition); why != "" {
 			without[name] = true
 			notes = append(notes, fmt.Sprintf("zone %s is left out: %s.", name, why))
 			continue
 		}
-		notes = append(notes, facts.doubts(&definition)...)
+		notes = append(notes, facts.Doubts(&definition)...)
 	}
 	if without[shown] || len(without) == len(rp.app.zones) {
 		return nil, nil, usage.Errorf("%s", strings.Join(notes, " "))
@@ -418,67 +336,6 @@ func (rp *replay) needsHost() bool {
 		}
 	}
 	return false
-}
-
-// lacks returns why a zone cannot be replayed, or "".
-func (f *logFacts) lacks(z *config.Zone) string {
-	for _, k := range z.Key.Given() {
-		switch {
-		case k.Source == "form":
-			return "its key is the form field " + strconv.Quote(k.Name) + ", and logs hold no bodies"
-		case k.Source == "cookie", strings.Contains(k.Source, "{http.request.cookie."), k.Source == "header" && http.CanonicalHeaderKey(k.Name) == "Cookie":
-			if why := f.lacksSecret("cookies", f.cookies, f.redacted); why != "" {
-				return "its key is a cookie, " + why
-			}
-		case k.Source == "basic_user", k.Source == "header" && http.CanonicalHeaderKey(k.Name) == "Authorization":
-			if why := f.lacksSecret("credentials", f.authorization, f.redactedCredentials); why != "" {
-				return "its key is in the header Authorization, " + why
-			}
-		case strings.Contains(k.Source, "{http.auth."):
-			return "its key is the user who has authenticated, and a replay authenticates nobody"
-		case k.Source == "header" && !f.caddy && http.CanonicalHeaderKey(k.Name) != "User-Agent" && http.CanonicalHeaderKey(k.Name) != "Referer":
-			return "its key is the header " + strconv.Quote(k.Name) + ", which combined logs do not hold"
-		}
-	}
-	for _, cost := range z.Cost {
-		if strings.HasPrefix(cost.Value, "body_items") || strings.HasPrefix(cost.Value, "body_bytes") && !f.caddy {
-			return "its cost is in the body, and logs hold no bodies"
-		}
-	}
-	switch s := z.Settle; {
-	case s == nil:
-	case s.Source == "header" && s.After:
-		return "it charges what a response header says, which logs do not hold"
-	case s.Source == "seconds" && !f.durations:
-		return "it settles seconds, and the log has no durations"
-	}
-	return ""
-}
-
-func (f *logFacts) lacksSecret(what string, readable, redacted bool) string {
-	switch {
-	case readable:
-		return ""
-	case redacted:
-		return "and Caddy has logged " + what + " as REDACTED: set log_credentials in the servers options to log them"
-	case !f.caddy:
-		return "and combined logs hold no " + what
-	}
-	return ""
-}
-
-// doubts says what a replay of a zone leaves out.
-func (f *logFacts) doubts(z *config.Zone) (notes []string) {
-	if z.Settle != nil && z.Settle.Source == "header" {
-		notes = append(notes, fmt.Sprintf("zone %s settles what a response header says, which logs do not hold: its charges stay as they were reserved.", z.Name))
-	}
-	if z.InFlight != nil && !f.durations {
-		notes = append(notes, fmt.Sprintf("zone %s limits requests in flight, and the log has no durations: every request counts as answered at once.", z.Name))
-	}
-	if z.TrustDevices != nil {
-		notes = append(notes, fmt.Sprintf("zone %s trusts devices, whose cookies logs do not hold: all requests are charged to the account.", z.Name))
-	}
-	return notes
 }
 
 // Interface guards
