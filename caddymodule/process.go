@@ -97,7 +97,7 @@ func (l *liveZone) start(z *runningZone) {
 func (l *liveZone) setLimits(z *runningZone) {
 	l.enforced.SetWarmUp(z.WarmUp)
 	l.simulated.SetWarmUp(z.WarmUp)
-	if z.Share != nil {
+	if z.InFlight > 0 {
 		l.enforced.SetLimits(z.InFlight, z.MaxWait, z.MaxWaiting)
 		l.simulated.SetLimits(z.InFlight, z.MaxWait, z.MaxWaiting)
 	}

@@ -451,14 +451,17 @@ func TestLimitsComeWithEachRequest(t *testing.T) {
 	})
 }
 
-func TestARequestThatGivesUpLetsThoseBehindItGoOn(t *testing.T) {
+func TestMoreSlotsOfANewConfigGoToThoseWhoWaitFirst(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		zone, gate := new(Zone), new(Gate)
-		few := Entry{Zone: zone, Key: "k", InFlight: 1, MaxWait: time.Second, MaxWaiting: 10}
-		more := Entry{Zone: zone, Key: "k", InFlight: 2, MaxWait: time.Hour, MaxWaiting: 10} // of another config
-		visits := []*visit{come(gate, time.Hour, few), come(gate, time.Hour, few), come(gate, 0, more)}
-		pass(time.Minute)
-		wantWaits(t, visits, 0, -1, 1)
+		few := Entry{Zone: zone, Key: "k", InFlight: 1, MaxWait: 2 * time.Hour, MaxWaiting: 10}
+		more := few
+		more.InFlight = 2
+		visits := []*visit{come(gate, time.Hour, few), come(gate, time.Minute, few), come(gate, 0, few)}
+		pass(time.Second)
+		visits = append(visits, come(gate, 0, more))
+		pass(2 * time.Minute)
+		wantWaits(t, visits, 0, 1, 61, 60)
 		pass(2 * time.Hour)
 		wantEmpty(t, zone)
 	})

@@ -66,7 +66,6 @@ func BenchmarkQueue(b *testing.B) {
 				ring[i] = come()
 				served.release()
 				<-next.done
-				next.awake()
 			}
 		})
 	}

@@ -132,8 +132,8 @@ func byAdmission(t *testing.T, all []swarmed) []fate {
 			}
 			waiting, served := zone.Counts()
 			most = max(most, served)
-			if k := zone.keys["all"]; k != nil && k.turns.Len() != waiting {
-				t.Errorf("got %d in the rows and %d waiting, want as many", k.turns.Len(), waiting)
+			if k := zone.keys["all"]; k != nil && k.slots.Len() != waiting {
+				t.Errorf("got %d in the rows and %d waiting, want as many", k.slots.Len(), waiting)
 			}
 			world.Sleep(s.service)
 			p.Release()
@@ -189,7 +189,7 @@ func TestASwarmNeedsNoMoreStateThanRowsAndSlots(t *testing.T) {
 		waiting, served := zone.Counts()
 		keys := 0
 		for _, k := range zone.keys {
-			keys += k.turns.Keys()
+			keys += k.slots.Keys()
 		}
 		if most = max(most, keys); keys > waiting+served {
 			t.Fatalf("got %d keys of %d requests, want no more", keys, waiting+served)

@@ -7,9 +7,8 @@ import (
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
 )
 
-// A queue holds the waiting requests of one key in the order in which they go
-// on. The whole policy is in waiter.before and queue.next: nothing else decides
-// about the order. The zone's lock guards a queue.
+// A queue holds the delayed requests of one key in the order in which they go on. The
+// whole policy is in queue.next and queue.add. The zone's lock guards a queue.
 type queue struct {
 	first, last *waiter
 
@@ -28,42 +27,21 @@ type waiter struct {
 	timer   clock.Timer // stopped when the wait is over
 
 	// The zone's lock guards these.
-	in         *queue // nil before and after
+	in         *queue // of the delayed; nil before and after
 	prev, next *waiter
+	dueAt      leakybucket.Instant
+	due        bool // the delay is over
 
-	// In the delay queue:
-	dueAt leakybucket.Instant
-	due   bool // the delay is over
-
-	// In the queue for a slot: how many there are. Zero in the delay queue.
-	slots int
-	again bool // it gave its slot back for another one
-
-	turn  *Turn  // in the rows of those who take turns
+	claim *claim // for a slot
 	early string // by which it waits for the time to take its turn
 }
 
-// before reports whether w goes before o, which arrived earlier.
-func (w *waiter) before(o *waiter) bool {
-	if w.again != o.again {
-		return w.again
-	}
-	return w.dueAt < o.dueAt
-}
-
-// next returns the request that goes on now, or nil if there is none. taken is
-// how many slots of the key are in use.
-func (q *queue) next(z *Zone, taken int) *waiter {
-	w := q.first
-	switch {
-	case w == nil || q.moving:
-		return nil
-	case w.slots > 0 && taken >= z.slots(w.slots):
-		return nil
-	case w.slots == 0 && !w.due:
+// next returns the request that goes on now, or nil if there is none.
+func (q *queue) next() *waiter {
+	if q.first == nil || q.moving || !q.first.due {
 		return nil
 	}
-	return w
+	return q.first
 }
 
 // empty reports whether nobody waits or is just about to go on.
@@ -73,7 +51,7 @@ func (q *queue) empty() bool { return q.first == nil && !q.moving }
 // at the end.
 func (q *queue) add(w *waiter) {
 	after := q.last
-	for after != nil && w.before(after) {
+	for after != nil && w.dueAt < after.dueAt {
 		after = after.prev
 	}
 	w.in, w.prev = q, after

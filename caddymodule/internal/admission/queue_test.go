@@ -57,26 +57,20 @@ func TestOnlyTheFirstGoesOnAndOnlyWhenNothingIsAheadOfIt(t *testing.T) {
 	first, second := &waiter{dueAt: 1}, &waiter{dueAt: 2, due: true}
 	q.add(second)
 	q.add(first)
-	if q.next(new(Zone), 0) != nil {
+	if q.next() != nil {
 		t.Error("the second goes on before the first is due")
 	}
 	first.due = true
-	if q.next(new(Zone), 0) != first {
+	if q.next() != first {
 		t.Error("the first does not go on, want it to")
 	}
 	q.remove(first)
 	q.moving = true
-	if q.next(new(Zone), 0) != nil || q.empty() {
+	if q.next() != nil || q.empty() {
 		t.Error("the second goes on while the first is moving, want it to wait")
 	}
 	q.moving = false
-	if q.next(new(Zone), 0) != second {
+	if q.next() != second {
 		t.Error("the second does not go on after the first, want it to")
-	}
-
-	q = new(queue)
-	q.add(&waiter{slots: 2})
-	if q.next(new(Zone), 2) != nil || q.next(new(Zone), 1) != q.first {
-		t.Error("want the first to go on when one of its two slots is free")
 	}
 }

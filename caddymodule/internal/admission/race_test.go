@@ -165,7 +165,7 @@ func FuzzNoSlotIsLost(f *testing.F) {
 				for _, z := range zones {
 					z.mu.Lock()
 					for _, k := range z.keys {
-						if n := k.taken(); n > 3 {
+						if n := k.slots.Running(); n > 3 {
 							t.Errorf("zone %s: got %d slots taken, want at most 3", z.Name, n)
 						}
 					}

@@ -2,7 +2,6 @@ package admission
 
 import (
 	"cmp"
-	"math"
 	"slices"
 	"sync"
 	"time"
@@ -29,7 +28,6 @@ type request struct {
 	next     int     // the first of steps that is not done
 	open     bool    // slots may be taken
 	waiting  *waiter // nil if it does not wait
-	yielded  []step  // whose slots are to be released when the lock is
 	ousted   *waiter // that is to be refused when the lock is released
 	wakes    []*step // whose zones are to be woken then
 	over     bool
@@ -55,8 +53,9 @@ func (g *Grant) NotServed() {
 // A step is what a request has to do in one zone.
 type step struct {
 	Entry
-	index int       // of the entry
-	slot  *keyState // whose slot it holds, or nil
+	index int    // of the entry
+	slot  *claim // that holds a slot, or has given it up and is to return to one; or nil
+	own   claim  // if the entry has no turn
 
 	virtual *virtualSlot // of a simulated request that takes turns, once it has begun
 
@@ -186,26 +185,22 @@ func (r *request) resume(w *waiter, k *keyState) (moved bool) {
 	r.mu.Lock()
 	if r.waiting != w {
 		r.mu.Unlock()
-		switch {
-		case w.turn != nil:
-			w.zone.endTurn(w.turn, false)
-		case w.slots > 0:
-			w.zone.release(k)
+		if w.claim != nil {
+			w.zone.release(w.claim, false)
 		}
 		return true
 	}
 	defer r.unlock()
 	r.waited()
-	q := &k.delayed
-	if w.slots > 0 || w.turn != nil {
-		q, r.steps[w.step].slot = &k.queued, k
+	if w.claim != nil {
+		r.steps[w.step].slot = w.claim
 		r.next++
 	}
 	r.takeSlots()
-	if r.sim != nil || w.turn != nil || !r.over || r.result.Why != Admitted {
+	if r.sim != nil || w.claim != nil || !r.over || r.result.Why != Admitted {
 		return true
 	}
-	r.awake = func() { w.zone.moved(k, q) }
+	r.awake = func() { w.zone.moved(k) }
 	return false
 }
 
@@ -216,20 +211,10 @@ func (r *request) takeSlots() {
 		return
 	}
 	for ; r.next < len(r.steps); r.next++ {
-		s := &r.steps[r.next]
-		if s.InFlight == 0 {
+		if r.steps[r.next].InFlight == 0 {
 			continue
 		}
-		if s.Turn != nil {
-			if r.arrive(); r.waiting != nil || r.over {
-				return
-			}
-			continue
-		}
-		if s.slot = s.Zone.take(s.Key, s.InFlight); s.slot != nil {
-			continue
-		}
-		if r.queue(); r.waiting != nil || r.over {
+		if r.arrive(); r.waiting != nil || r.over {
 			return
 		}
 	}
@@ -254,38 +239,8 @@ func (r *request) arrive() {
 		}
 		w.timer = clock.AfterFunc(r.clock, until.Sub(r.now()), func() { r.expire(w) })
 		r.yield(until)
-	case decision.Outcome == fairqueue.Served:
-		s.slot = s.Turn.key
-	default:
-		r.finish(whyOf(decision.Outcome), r.next)
-	}
-}
-
-// queue queues for the slot of the next step, if the request may, or takes it if
-// it has come free meanwhile. The caller holds the lock.
-func (r *request) queue() {
-	s := &r.steps[r.next]
-	again := !s.until.IsZero()
-	if s.MaxWait == 0 && !again {
-		r.finish(NoSlot, r.next)
-		return
-	}
-	w := r.newWaiter(r.next, r.now())
-	w.slots, w.again = s.InFlight, again
-	until, most := s.until, math.MaxInt
-	if !again {
-		until, most = w.began.Add(s.MaxWait), s.MaxWaiting
-	}
-	taken, queued := s.Zone.takeOrQueue(w, most)
-	switch {
-	case queued:
-		r.waiting = w
-		w.timer = clock.AfterFunc(r.clock, until.Sub(r.now()), func() { r.expire(w) })
-		r.yield(until)
-	case taken == nil:
-		r.finish(QueueFull, r.next)
-	default:
-		s.slot = taken
+	case decision.Outcome != fairqueue.Served:
+		r.finish(s.whyOf(decision.Outcome), r.next)
 	}
 }
 
@@ -295,25 +250,24 @@ func (r *request) queue() {
 // and no two wait for each other. The caller holds the lock.
 func (r *request) yield(until time.Time) {
 	s := &r.steps[r.next]
+	var yielded []step
 	for outer := r.outer; outer != nil; outer = outer.outer {
 		outer.mu.Lock()
 		for i := range outer.steps {
 			if o := &outer.steps[i]; o.slot != nil && o.Zone.Name > s.Zone.Name {
-				if o.Turn != nil {
-					o.Zone.yieldTurn(o.Turn)
-				}
-				r.yielded = append(r.yielded, *o)
+				o.Zone.yield(o.slot)
+				yielded, r.wakes = append(yielded, *o), append(r.wakes, o)
 				o.slot = nil
 			}
 		}
 		outer.mu.Unlock()
 	}
-	if len(r.yielded) == 0 {
+	if len(yielded) == 0 {
 		return
 	}
 	index := s.index
-	for _, y := range r.yielded {
-		y.Waited, y.index, y.slot, y.until = 0, index, nil, until
+	for _, y := range yielded {
+		y.Waited, y.index, y.until = 0, index, until
 		r.steps = append(r.steps, y)
 	}
 	slices.SortStableFunc(r.steps[r.next+1:], byName)
@@ -385,22 +339,15 @@ func (r *request) finish(why Why, i int) {
 	}
 }
 
-// unlock unlocks the request, and then releases the slots that it has yielded. If
+// unlock unlocks the request, and then wakes those for whom there are slots now. If
 // the request has just finished, unlock also releases the slots of a refused one,
 // and then reports the result.
 func (r *request) unlock() {
-	yielded, ousted, wakes := r.yielded, r.ousted, r.wakes
-	r.yielded, r.ousted, r.wakes = nil, nil, nil
+	ousted, wakes := r.ousted, r.wakes
+	r.ousted, r.wakes = nil, nil
 	finished := r.over && !r.told
 	r.told = r.told || finished
 	r.mu.Unlock()
-	for i := range yielded {
-		if y := &yielded[i]; y.Turn != nil {
-			y.Zone.wake(y.Key)
-		} else {
-			y.Zone.release(y.slot)
-		}
-	}
 	if ousted != nil {
 		ousted.request.displace(ousted)
 	}
@@ -435,10 +382,7 @@ func (r *request) giveBack(i int) {
 	slot, served := s.slot, !r.unserved
 	s.slot = nil
 	r.mu.Unlock()
-	switch {
-	case s.Turn != nil && (slot != nil || !s.until.IsZero()):
-		s.Zone.endTurn(s.Turn, served)
-	case slot != nil:
-		s.Zone.release(slot)
+	if slot != nil {
+		s.Zone.release(slot, served)
 	}
 }

@@ -14,14 +14,12 @@ func newRequest(e Entry) *request {
 	return r
 }
 
-// pop does what Zone.advance does before it calls resume.
-func pop(w *waiter) *keyState {
-	k := w.zone.keys[w.key]
-	w.in.remove(w)
-	w.zone.waiting--
-	w.zone.serve(w.key, k)
-	k.queued.moving = true
-	return k
+// pop does what Zone.advanceSlots does before it calls resume.
+func pop(z *Zone, key string) (*waiter, *keyState) {
+	k := z.keys[key]
+	w := k.slots.Next().Owner.(*waiter)
+	z.count(k)
+	return w, k
 }
 
 // A slot may be on its way to a request that gives up at this moment.
@@ -37,18 +35,15 @@ func TestASlotThatComesWhenItsRequestGivesUpIsNotLost(t *testing.T) {
 			{"the time is over", func(r *request, w *waiter) { r.expire(w) }, Admitted},
 		} {
 			first, second := newRequest(entry), newRequest(entry)
+			k := entry.Zone.keys["k"]
+			k.slots.Abandon(&first.steps[0].slot.Request) // the first ends
 			first.steps[0].slot = nil
-			w := second.waiting
-			k := w.zone.keys["k"]
-			k.served-- // the first ends
-			w.zone.served--
-			k = pop(w)
+			w, k := pop(entry.Zone, "k")
 			give.up(second, w)
-			moved := second.resume(w, k)
-			if second.result.Why != give.want || moved != (give.want != Admitted) {
-				t.Errorf("%s: got %v, moved %v, want %v", give.name, second.result.Why, moved, give.want)
+			second.resume(w, k)
+			if second.result.Why != give.want {
+				t.Errorf("%s: got %v, want %v", give.name, second.result.Why, give.want)
 			}
-			w.zone.moved(k, &k.queued)
 			second.release()
 			wantEmpty(t, entry.Zone)
 		}
@@ -65,28 +60,6 @@ func TestTheStateOfAKeyStaysUntilTheLastRequestIsAwake(t *testing.T) {
 			t.Errorf("got over %v and %v, want the state of the key kept", delayed.over, zone.keys)
 		}
 		delayed.awake()
-		wantEmpty(t, zone)
-	})
-}
-
-func TestARequestThatComesWhileAnotherWakesUpStaysBehindIt(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		zone := new(Zone)
-		entry := Entry{Zone: zone, Key: "k", InFlight: 2, MaxWait: time.Minute, MaxWaiting: 10}
-		first, second, third := newRequest(entry), newRequest(entry), newRequest(entry)
-		first.release()
-		second.release() // a slot is free, and the third has not woken up
-		fourth := newRequest(entry)
-		if zone.Vacant("k", 2) || !third.over || fourth.over {
-			t.Errorf("got over %v, %v, want the fourth to stay behind the third", third.over, fourth.over)
-		}
-		third.awake()
-		if !fourth.over {
-			t.Error("got the fourth waiting when the third is awake, want it to go on")
-		}
-		fourth.awake()
-		third.release()
-		fourth.release()
 		wantEmpty(t, zone)
 	})
 }

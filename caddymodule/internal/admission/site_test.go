@@ -655,9 +655,7 @@ func (z *Zone) keysOfTurns() (n int) {
 	z.mu.Lock()
 	defer z.mu.Unlock()
 	for _, k := range z.keys {
-		if k.turns != nil {
-			n += k.turns.Keys()
-		}
+		n += k.slots.Keys()
 	}
 	return n
 }

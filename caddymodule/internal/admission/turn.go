@@ -2,17 +2,32 @@ package admission
 
 import (
 	"cmp"
+	"math"
 	"sync/atomic"
 	"time"
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/fairqueue"
 )
 
-// A Turn is how a request takes turns with others for the slots of a zone. It serves
-// one admission. Set the fields of the Request before; the others tell afterwards what
-// has become of it.
-type Turn struct {
+// A claim is that of a request which holds a slot of a zone or waits for one. Without a
+// Turn it has no keys, so that it goes by the order of arrival.
+type claim struct {
 	fairqueue.Request
+
+	turn  *Turn         // nil if it takes no turns
+	key   *keyState     // while it waits or holds a slot
+	since time.Time     // it holds its slot
+	held  time.Duration // before it gave the slot up for a while
+
+	// length is for how long a virtual slot is held, if that is known.
+	length time.Duration
+}
+
+// A Turn is how a request takes turns with others for the slots of a zone. It serves
+// one admission. Set the fields of its [fairqueue.Request] before; the others tell
+// afterwards what has become of it.
+type Turn struct {
+	claim
 
 	// Ahead is how many requests would have been served before this one when it
 	// arrived, and Predicted how long it would have waited. Both are zero if it got its
@@ -20,13 +35,21 @@ type Turn struct {
 	Ahead     int
 	Predicted time.Duration
 
-	key   *keyState     // while it waits or holds a slot
-	since time.Time     // it holds its slot
-	held  time.Duration // before it gave the slot up for a while
-	total atomic.Int64  // nanoseconds, once the slot is given back
+	total atomic.Int64 // nanoseconds, once the slot is given back
+}
 
-	// length is for how long a virtual slot is held, if that is known.
-	length time.Duration
+// claim returns the request's claim to a slot: the one to which it returns after it has
+// given its slot up, or a new one.
+func (s *step) claim() *claim {
+	switch {
+	case s.slot != nil:
+		return s.slot
+	case s.Turn != nil:
+		s.Turn.turn = s.Turn
+		return &s.Turn.claim
+	}
+	s.own.Rank = fairqueue.First
+	return &s.own
 }
 
 // Held returns for how long the request held its slot, and false until that is given
@@ -36,21 +59,24 @@ func (t *Turn) Held() (held time.Duration, over bool) {
 	return time.Duration(nanoseconds), nanoseconds > 0
 }
 
-// limits are those that an entry sets for requests that take turns.
+// limits are those that an entry sets. Who waits in the order of arrival is not refused
+// by a prediction.
 func (e *Entry) limits() fairqueue.Limits {
-	return fairqueue.Limits{InFlight: e.InFlight, MaxWait: e.MaxWait, MaxWaiting: e.MaxWaiting}
+	l := fairqueue.Limits{InFlight: e.InFlight, MaxWait: e.MaxWait, MaxWaiting: e.MaxWaiting}
+	if e.Turn == nil && e.MaxWait > 0 {
+		l.MaxWait = math.MaxInt64
+	}
+	return l
 }
 
-// SetLimits changes the limits of all who take turns, as a new config does. Requests
+// SetLimits changes the limits of all who wait for slots, as a new config does. Requests
 // bring the limits of their config, too: these count until the next one comes.
 func (z *Zone) SetLimits(inFlight int, maxWait time.Duration, maxWaiting int) {
 	z.mu.Lock()
 	var changed []string
 	for key, k := range z.keys {
-		if k.turns != nil {
-			k.limits = fairqueue.Limits{InFlight: inFlight, MaxWait: maxWait, MaxWaiting: maxWaiting}
-			changed = append(changed, key)
-		}
+		k.limits = fairqueue.Limits{InFlight: inFlight, MaxWait: maxWait, MaxWaiting: maxWaiting}
+		changed = append(changed, key)
 	}
 	z.mu.Unlock()
 	for _, key := range changed {
@@ -58,24 +84,12 @@ func (z *Zone) SetLimits(inFlight int, maxWait time.Duration, maxWaiting int) {
 	}
 }
 
-// refresh tells the rows of a key their limits. Slots that others of the key hold
-// without turns are none of theirs, and requests of other keys take places in the
-// rows.
-func (z *Zone) refresh(k *keyState) {
-	l := k.limits
-	l.InFlight = max(0, z.slots(l.InFlight)-k.served)
-	l.Elsewhere = z.waiting - k.turns.Len()
-	k.turns.SetLimits(l)
-}
-
-// turnsOf returns the rows of a key, which may be new.
-func (z *Zone) turnsOf(key string) *keyState {
-	k := z.state(key)
-	if k.turns == nil {
-		k.turns = new(fairqueue.Queue)
-	}
-	k.turns.Mean, k.turns.Without = &z.mean, z.without
-	return k
+// refresh tells the rows of a key their limits. Requests of other keys, and those that
+// are delayed, take places in them.
+func (z *Zone) refresh(k *keyState, l fairqueue.Limits) {
+	l.InFlight = z.slots(l.InFlight)
+	l.Elsewhere = z.waiting - k.slots.Len()
+	k.slots.SetLimits(l)
 }
 
 // arrive lets a request take its turn: it gets a slot, a place in its row, or is
@@ -84,35 +98,40 @@ func (z *Zone) turnsOf(key string) *keyState {
 // refuses the request that is displaced, if any, and calls wake if that is wanted: the
 // request may have brought more slots.
 func (z *Zone) arrive(r *request, s *step) (decision fairqueue.Decision, w, displaced *waiter, wanted bool) {
-	t := s.Turn
+	c := s.claim()
 	z.mu.Lock()
 	defer z.mu.Unlock()
-	k := z.turnsOf(s.Key)
+	k := z.state(s.Key)
 	k.limits = s.limits()
-	z.refresh(k)
+	z.refresh(k, k.limits)
 	if !s.until.IsZero() {
-		if !k.turns.Return(&t.Request) {
+		if !k.slots.Return(&c.Request) {
 			decision.Outcome = fairqueue.Waiting
 		}
 	} else {
-		decision = k.turns.Arrive(&t.Request)
-		t.Ahead, t.Predicted = decision.Ahead, decision.Predicted
+		decision = k.slots.Arrive(&c.Request)
+		if c.turn != nil {
+			c.turn.Ahead, c.turn.Predicted = decision.Ahead, decision.Predicted
+		}
 	}
 	if d := decision.Displaced; d != nil {
 		displaced = d.Owner.(*waiter)
-		displaced.turn.key = nil
+		displaced.claim.key = nil
 	}
 	switch decision.Outcome {
 	case fairqueue.Served:
-		t.key, t.since = k, z.Now()
+		s.slot, c.key = c, k
+		if c.turn != nil { // only turns are measured
+			c.since = z.Now()
+		}
 	case fairqueue.Waiting:
-		t.key = k
+		c.key = k
 		w = r.newWaiter(r.next, r.now())
-		w.turn, t.Owner = t, w
+		w.claim, c.Owner = c, w
 		z.grow()
 	}
-	z.countTurns(k)
-	wanted = k.turns.Len() > 0 && k.turns.Running() < k.turns.Limits().InFlight
+	z.count(k)
+	wanted = k.slots.Len() > 0 && k.slots.Running() < k.slots.Limits().InFlight
 	z.forget(k)
 	return decision, w, displaced, wanted
 }
@@ -160,19 +179,22 @@ func (z *Zone) Ask(e *Entry) Why {
 		return Admitted // by then, all may be different
 	}
 	k := z.keys[e.Key]
-	if k == nil || k.turns == nil {
+	if k == nil {
 		return Admitted
 	}
-	z.refresh(k)
-	d := k.turns.Ask(&e.Turn.Request)
+	z.refresh(k, e.limits())
+	d := k.slots.Ask(&e.Turn.Request)
 	e.Turn.Ahead, e.Turn.Predicted = d.Ahead, d.Predicted
-	return whyOf(d.Outcome)
+	return e.whyOf(d.Outcome)
 }
 
 // whyOf returns how an admission ends at once, or Admitted.
-func whyOf(o fairqueue.Outcome) Why {
+func (e *Entry) whyOf(o fairqueue.Outcome) Why {
 	switch o {
 	case fairqueue.TooLong:
+		if e.Turn == nil { // it may not wait at all
+			return NoSlot
+		}
 		return TooLong
 	case fairqueue.Full, fairqueue.KeyFull:
 		return QueueFull
@@ -180,10 +202,10 @@ func whyOf(o fairqueue.Outcome) Why {
 	return Admitted
 }
 
-// countTurns brings the totals of the zone up to date with the rows of a key. It is
+// count brings the totals of the zone up to date with the slots and rows of a key. It is
 // called after each change of them, before the zone is unlocked.
-func (z *Zone) countTurns(k *keyState) {
-	running, waiting := k.turns.Running(), k.turns.Len()
+func (z *Zone) count(k *keyState) {
+	running, waiting := k.slots.Running(), k.slots.Len()
 	z.served += running - k.counted.running
 	z.waiting += waiting - k.counted.waiting
 	k.counted.running, k.counted.waiting = running, waiting
@@ -191,60 +213,63 @@ func (z *Zone) countTurns(k *keyState) {
 
 // leaveRow takes w out of its row. It reports false if it is not there any more.
 func (z *Zone) leaveRow(w *waiter) bool {
-	t := w.turn
-	if t.key == nil || !t.key.turns.Leave(&t.Request) {
+	c := w.claim
+	if c.key == nil || !c.key.slots.Leave(&c.Request) {
 		return false
 	}
-	z.countTurns(t.key)
-	t.key = nil
+	z.count(c.key)
+	c.key = nil
 	return true
 }
 
-// yieldTurn gives the slot of a request up until it returns. The caller then calls
+// yield gives the slot of a request up until it returns. The caller then calls
 // wake, when it holds no request's lock.
-func (z *Zone) yieldTurn(t *Turn) {
+func (z *Zone) yield(c *claim) {
 	z.mu.Lock()
 	defer z.mu.Unlock()
-	if t.key.turns.Yield(&t.Request) {
-		t.held += z.Now().Sub(t.since)
-		z.countTurns(t.key)
+	if c.key.slots.Yield(&c.Request) {
+		c.held += z.Now().Sub(c.since)
+		z.count(c.key)
 	}
 }
 
-// endTurn gives back whatever a request holds: its slot, or the right to return to
+// release gives back whatever a request holds: its slot, or the right to return to
 // it. If the request was not served, it is refunded, and does not count in the mean. The
 // caller holds no request's lock.
-func (z *Zone) endTurn(t *Turn, served bool) {
-	if held, slot := z.giveBack(t, served); slot && z.Released != nil {
-		z.Released(t, held)
+func (z *Zone) release(c *claim, served bool) {
+	if held := z.giveBack(c, served); held > 0 && z.Released != nil {
+		z.Released(c.turn, held)
 	}
 }
 
-// giveBack is endTurn but for telling who wants to know that a slot was held.
-func (z *Zone) giveBack(t *Turn, served bool) (held time.Duration, slot bool) {
+// giveBack is release but for telling who wants to know that a slot was held. It returns
+// for how long that was, if with a turn.
+func (z *Zone) giveBack(c *claim, served bool) (held time.Duration) {
 	z.mu.Lock()
 	defer z.mu.Unlock()
-	k := t.key
+	k := c.key
 	if k == nil {
-		return 0, false
+		return 0
 	}
-	t.key = nil
-	if held = t.held + z.Now().Sub(t.since); t.length > 0 {
-		held = t.length
+	c.key = nil
+	if c.turn != nil {
+		if held = c.held + z.Now().Sub(c.since); c.length > 0 {
+			held = c.length
+		}
+		held = max(held, 1)
 	}
-	if served {
-		slot = k.turns.Release(&t.Request, held)
-	} else {
-		slot = k.turns.Abandon(&t.Request)
+	switch {
+	case held > 0 && served && k.slots.Release(&c.Request, held), k.slots.Abandon(&c.Request):
+		if c.turn != nil {
+			c.turn.total.Store(int64(held))
+		}
+	default:
+		k.slots.Leave(&c.Request)
+		held = 0
 	}
-	if slot {
-		t.total.Store(int64(max(held, 1)))
-	} else {
-		k.turns.Leave(&t.Request)
-	}
-	z.countTurns(k)
-	z.advanceBoth(k)
-	return held, slot
+	z.count(k)
+	z.advance(k)
+	return held
 }
 
 // A Load is what a zone with turns has to do.
@@ -254,42 +279,39 @@ type Load struct {
 	Mean           time.Duration // that slots are held
 }
 
-// Load returns what those who take turns make of the zone. Slots are those of keys
+// Load returns what the zone has to do. Slots are those of keys
 // that have requests, as many as there are while the upstream is cold.
 func (z *Zone) Load() (l Load) {
 	z.mu.Lock()
 	defer z.mu.Unlock()
 	now := z.Now()
 	for _, k := range z.keys {
-		if k.turns == nil {
-			continue
-		}
-		l.Running += k.turns.Running()
+		l.Running += k.slots.Running()
 		l.Slots += z.warm.slots(k.limits.InFlight, now)
 		for rank := range l.Waiting {
-			l.Waiting[rank] += k.turns.Waiting(fairqueue.Rank(rank))
+			l.Waiting[rank] += k.slots.Waiting(fairqueue.Rank(rank))
 		}
 	}
 	l.Mean = z.mean.Duration()
 	return l
 }
 
-// advanceTurns gives free slots to those whose turn it is. It unlocks the zone while
+// advanceSlots gives free slots to those whose turn it is. It unlocks the zone while
 // each of them takes its next step.
-func (z *Zone) advanceTurns(k *keyState) {
-	if k.turns == nil || k.turns.Len() == 0 {
+func (z *Zone) advanceSlots(k *keyState) {
+	if k.slots.Len() == 0 {
 		return
 	}
 	k.advancing++
 	for {
-		z.refresh(k)
-		r := k.turns.Next()
+		z.refresh(k, k.limits)
+		r := k.slots.Next()
 		if r == nil {
 			break
 		}
-		z.countTurns(k)
+		z.count(k)
 		w := r.Owner.(*waiter)
-		w.turn.since = z.Now()
+		w.claim.since = z.Now()
 		z.mu.Unlock()
 		w.request.resume(w, k)
 		z.mu.Lock()

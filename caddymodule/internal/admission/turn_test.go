@@ -17,7 +17,7 @@ import (
 func shared(zone *Zone, slots int, rank fairqueue.Rank, key string) Entry {
 	return Entry{
 		Zone: zone, Key: "all", InFlight: slots, MaxWait: 24 * time.Hour, MaxWaiting: 1000,
-		Turn: &Turn{Request: fairqueue.Request{Rank: rank, Keys: [2]string{key}}},
+		Turn: &Turn{claim: claim{Request: fairqueue.Request{Rank: rank, Keys: [2]string{key}}}},
 	}
 }
 
@@ -248,14 +248,14 @@ func TestAGrantThatComesTooLateIsRefunded(t *testing.T) {
 		zone.mu.Lock()
 		k := zone.keys["all"]
 		k.limits.InFlight = 2
-		zone.refresh(k)
-		w := k.turns.Next().Owner.(*waiter)
-		zone.countTurns(k)
-		w.turn.since = zone.Now()
+		zone.refresh(k, k.limits)
+		w := k.slots.Next().Owner.(*waiter)
+		zone.count(k)
+		w.claim.since = zone.Now()
 		zone.mu.Unlock()
 		leaves.leave()
 		synctest.Wait()
-		w.request.resume(w, k) // what advanceTurns does next
+		w.request.resume(w, k) // what advanceSlots does next
 		pass(2 * time.Second)
 		if mean := zone.Load().Mean; leaves.result.Why != Left || next.result.Why != Admitted || mean != time.Second {
 			t.Errorf("got %v, then %v, and a mean of %v, want it left, the next one served for a second, and a mean of that", leaves.result.Why, next.result.Why, mean)
@@ -297,14 +297,10 @@ func wantTotals(t *testing.T, zones ...*Zone) {
 		z.mu.Lock()
 		waiting, taken := 0, 0
 		for _, k := range z.keys {
-			taken += k.taken()
-			for _, first := range []*waiter{k.delayed.first, k.queued.first} {
-				for w := first; w != nil; w = w.next {
-					waiting++
-				}
-			}
-			if k.turns != nil {
-				waiting += k.turns.Len()
+			taken += k.slots.Running()
+			waiting += k.slots.Len()
+			for w := k.delayed.first; w != nil; w = w.next {
+				waiting++
 			}
 		}
 		if waiting != z.waiting || taken != z.served {

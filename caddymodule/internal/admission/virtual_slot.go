@@ -105,7 +105,7 @@ const mostUnseen = 1024
 func (z *Zone) begin(e *Entry, v *virtualSlot) {
 	z.mu.Lock()
 	defer z.mu.Unlock()
-	k := z.turnsOf(e.Key)
+	k := z.state(e.Key)
 	k.limits = e.limits()
 	k.pace.advance(z.Now(), k.limits.InFlight)
 	k.pace.running++

@@ -42,17 +42,12 @@ func (z *Zone) Now() time.Time { return clock.Now(z.Clock) }
 // A keyState holds the queues and slots of a key. It exists while the key has
 // requests.
 type keyState struct {
-	key     string
-	delayed queue // until their delay is over
-	queued  queue // for a slot
-	served  int   // slots that are taken without turns
-
-	// Requests that take turns wait here, and have their slots from here. It is nil until
-	// there are any.
-	turns     *fairqueue.Queue
+	key       string
+	delayed   queue                          // until their delay is over
+	slots     fairqueue.Queue                // and who waits for one
 	counted   struct{ running, waiting int } // of those, in the totals of the zone
-	limits    fairqueue.Limits               // of those, as the last request or config has set them
-	advancing int                            // goroutines that let them go on
+	limits    fairqueue.Limits               // as the last request or config has set them
+	advancing int                            // goroutines that let requests have their slots
 	pace      pace                           // of the upstream, in shadow
 }
 
@@ -67,7 +62,7 @@ func (z *Zone) Vacant(key string, n int) bool {
 	z.coldStart()
 	n = z.slots(n)
 	k := z.keys[key]
-	return k == nil || k.vacant(n)
+	return k == nil || k.slots.Running() < n && k.slots.Len() == 0
 }
 
 // Counts returns how many requests wait, for their delay or for a slot, and how
@@ -83,21 +78,10 @@ func (z *Zone) MostServed() (most int) {
 	z.mu.Lock()
 	defer z.mu.Unlock()
 	for _, k := range z.keys {
-		most = max(most, k.taken())
+		most = max(most, k.slots.Running())
 	}
 	return most
 }
-
-// taken returns how many slots of the key are taken.
-func (k *keyState) taken() int {
-	if k.turns == nil {
-		return k.served
-	}
-	return k.served + k.turns.Running()
-}
-
-// vacant reports whether one of n slots is free that nobody waits for.
-func (k *keyState) vacant(n int) bool { return k.taken() < n && k.queued.empty() }
 
 // delay puts w into the delay queue of its key, if less than most requests wait.
 func (z *Zone) delay(w *waiter, most int) bool {
@@ -111,46 +95,13 @@ func (z *Zone) delay(w *waiter, most int) bool {
 	return true
 }
 
-// take takes one of n slots of a key, if one is free.
-func (z *Zone) take(key string, n int) *keyState {
-	z.mu.Lock()
-	defer z.mu.Unlock()
-	z.coldStart()
-	n = z.slots(n)
-	k := z.keys[key]
-	if k != nil && !k.vacant(n) {
-		return nil
-	}
-	return z.serve(key, k)
-}
-
-// takeOrQueue takes one of the slots that w wants, or puts w into the queue for
-// them, if less than most requests wait.
-func (z *Zone) takeOrQueue(w *waiter, most int) (taken *keyState, queued bool) {
-	z.mu.Lock()
-	defer z.mu.Unlock()
-	z.coldStart()
-	n := z.slots(w.slots)
-	k := z.keys[w.key]
-	switch {
-	case k == nil || k.vacant(n):
-		return z.serve(w.key, k), false
-	case z.waiting >= most:
-		return nil, false
-	}
-	z.waiting++
-	k.queued.add(w)
-	z.grow()
-	return nil, true
-}
-
 // leave takes w out of its queue. It reports false if w has gone on already.
 // After that the caller calls wake.
 func (z *Zone) leave(w *waiter) bool {
 	z.mu.Lock()
 	defer z.mu.Unlock()
 	switch {
-	case w.turn != nil:
+	case w.claim != nil:
 		return z.leaveRow(w)
 	case w.in == nil:
 		return z.leaveEarly(w)
@@ -158,19 +109,6 @@ func (z *Zone) leave(w *waiter) bool {
 	w.in.remove(w)
 	z.waiting--
 	return true
-}
-
-// release frees a slot, or gives it to the next request in the queue. The caller
-// holds no request's lock.
-func (z *Zone) release(k *keyState) {
-	z.mu.Lock()
-	defer z.mu.Unlock()
-	k.served--
-	z.served--
-	if z.advance(k, &k.queued) {
-		z.advanceTurns(k)
-		z.forget(k)
-	}
 }
 
 // due notes that the delay of w is over.
@@ -187,36 +125,33 @@ func (z *Zone) wake(key string) {
 	z.mu.Lock()
 	defer z.mu.Unlock()
 	if k := z.keys[key]; k != nil {
-		z.advanceBoth(k)
+		z.advance(k)
 	}
 }
 
-// moved lets the next ones of a key go on, after a request that left the queue q
-// has woken up.
-func (z *Zone) moved(k *keyState, q *queue) {
+// moved lets the next ones of a key go on, after one whose delay is over has woken up.
+func (z *Zone) moved(k *keyState) {
 	z.mu.Lock()
 	defer z.mu.Unlock()
-	q.moving = false
-	z.advanceBoth(k)
+	k.delayed.moving = false
+	z.advance(k)
 }
 
-func (z *Zone) advanceBoth(k *keyState) {
-	if z.advance(k, &k.delayed) && z.advance(k, &k.queued) {
-		z.advanceTurns(k)
+func (z *Zone) advance(k *keyState) {
+	if z.advanceDelayed(k) {
+		z.advanceSlots(k)
 		z.forget(k)
 	}
 }
 
-// advance lets requests of a queue go on, one after the other. It unlocks the
-// zone while each of them takes its next step. It reports false if one of them
+// advanceDelayed lets requests go on whose delay is over, one after the other. It unlocks
+// the zone while each of them takes its next step. It reports false if one of them
 // has to wake up first: whoever does calls moved, and k may be forgotten by now.
-func (z *Zone) advance(k *keyState, q *queue) bool {
-	for w := q.next(z, k.taken()); w != nil; w = q.next(z, k.taken()) {
+func (z *Zone) advanceDelayed(k *keyState) bool {
+	q := &k.delayed
+	for w := q.next(); w != nil; w = q.next() {
 		q.remove(w)
 		z.waiting--
-		if w.slots > 0 {
-			z.serve(k.key, k)
-		}
 		q.moving = true
 		z.mu.Unlock()
 		moved := w.request.resume(w, k)
@@ -229,16 +164,6 @@ func (z *Zone) advance(k *keyState, q *queue) bool {
 	return true
 }
 
-// serve counts one more slot of a key as taken; k is nil if it has no state yet.
-func (z *Zone) serve(key string, k *keyState) *keyState {
-	if k == nil {
-		k = z.state(key)
-	}
-	k.served++
-	z.served++
-	return k
-}
-
 // state finds or makes the state of a key.
 func (z *Zone) state(key string) *keyState {
 	k := z.keys[key]
@@ -249,6 +174,7 @@ func (z *Zone) state(key string) *keyState {
 		}
 		k = keyStates.Get().(*keyState)
 		k.key = key
+		k.slots.Mean, k.slots.Without = &z.mean, z.without
 		z.keys[key] = k
 		z.used = true
 	}
@@ -257,16 +183,14 @@ func (z *Zone) state(key string) *keyState {
 
 // forget drops the state of a key after its last request.
 func (z *Zone) forget(k *keyState) {
-	if k.served == 0 && k.advancing == 0 && k.pace.running == 0 && k.delayed.empty() && k.queued.empty() && (k.turns == nil || k.turns.Idle()) {
+	if k.advancing == 0 && k.pace.running == 0 && k.delayed.empty() && k.slots.Idle() {
 		delete(z.keys, k.key)
 		k.key = ""
 		if z.warm.lasts > 0 && len(z.keys) == 0 {
 			z.warm.idle = z.Now()
 		}
-		if k.turns != nil {
-			k.turns.Reset()
-			k.pace, k.limits = pace{}, fairqueue.Limits{}
-		}
+		k.slots.Reset()
+		k.pace, k.limits = pace{}, fairqueue.Limits{}
 		keyStates.Put(k)
 	}
 }
