@@ -193,9 +193,9 @@ func (g *Gate) wait(ctx context.Context, r *request, entries []Entry) {
 // inOrder appends the steps of entries in the order in which slots are taken,
 // which is the same for all requests.
 func inOrder(steps []step, entries []Entry) []step {
-	steps = slices.Grow(steps, len(entries))
+	steps = slices.Grow(steps, len(entries))[:len(entries)]
 	for i := range entries {
-		steps = append(steps, step{Entry: entries[i], index: i})
+		steps[i].Entry, steps[i].index = entries[i], i
 	}
 	if len(steps) > 1 {
 		slices.SortStableFunc(steps, byName)

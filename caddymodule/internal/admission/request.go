@@ -55,7 +55,6 @@ type step struct {
 	Entry
 	index int    // of the entry
 	slot  *claim // that holds a slot, or has given it up and is to return to one; or nil
-	own   claim  // if the entry has no turn
 
 	virtual *virtualSlot // of a simulated request that takes turns, once it has begun
 
@@ -116,7 +115,7 @@ func (r *request) start(since time.Time) {
 // begin is start for a caller who holds the lock.
 func (r *request) begin(since time.Time) {
 	for i := range r.steps {
-		if early := r.steps[i].early(r.now()); early > 0 {
+		if early := r.steps[i].early(); early > 0 {
 			r.awaitTime(i, early, since)
 			return
 		}
@@ -125,11 +124,11 @@ func (r *request) begin(since time.Time) {
 }
 
 // early returns for how long the request must wait before it takes its turn.
-func (e *Entry) early(now time.Time) time.Duration {
+func (e *Entry) early() time.Duration {
 	if e.NotBefore.IsZero() {
 		return 0
 	}
-	return e.NotBefore.Sub(now)
+	return e.NotBefore.Sub(e.Zone.Now())
 }
 
 // awaitTime lets a request wait that has come too early for its turn, or refuses it. The

@@ -3,6 +3,7 @@ package admission
 import (
 	"cmp"
 	"math"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -48,8 +49,20 @@ func (s *step) claim() *claim {
 		s.Turn.turn = s.Turn
 		return &s.Turn.claim
 	}
-	s.own.Rank = fairqueue.First
-	return &s.own
+	c := claims.Get().(*claim)
+	c.Rank = fairqueue.First
+	return c
+}
+
+// claims without turns are used again: most slots are free when they are wanted.
+var claims = sync.Pool{New: func() any { return new(claim) }}
+
+// free lets a claim be used again of which nobody else knows, since it has never waited.
+func (c *claim) free() {
+	if c.turn == nil && c.Owner == nil {
+		*c = claim{}
+		claims.Put(c)
+	}
 }
 
 // Held returns for how long the request held its slot, and false until that is given
@@ -129,6 +142,8 @@ func (z *Zone) arrive(r *request, s *step) (decision fairqueue.Decision, w, disp
 		w = r.newWaiter(r.next, r.now())
 		w.claim, c.Owner = c, w
 		z.grow()
+	default:
+		c.free()
 	}
 	z.count(k)
 	wanted = k.slots.Len() > 0 && k.slots.Running() < k.slots.Limits().InFlight
@@ -173,7 +188,7 @@ func (z *Zone) leaveEarly(w *waiter) bool {
 func (z *Zone) Ask(e *Entry) Why {
 	z.mu.Lock()
 	defer z.mu.Unlock()
-	if early := e.early(z.Now()); early > e.MaxWait {
+	if early := e.early(); early > e.MaxWait {
 		return TooLong
 	} else if early > 0 {
 		return Admitted // by then, all may be different
@@ -267,6 +282,7 @@ func (z *Zone) giveBack(c *claim, served bool) (held time.Duration) {
 		k.slots.Leave(&c.Request)
 		held = 0
 	}
+	c.free()
 	z.count(k)
 	z.advance(k)
 	return held

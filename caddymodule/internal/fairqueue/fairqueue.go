@@ -271,7 +271,7 @@ func (q *Queue) Idle() bool { return q.running+q.waiting+q.yielded == 0 }
 
 // Reset prepares an idle queue for use by another zone. It keeps its memory.
 func (q *Queue) Reset() {
-	*q = Queue{rows: q.rows, keys: q.keys}
+	q.limits, q.own, q.arrivals, q.virtual = Limits{}, Mean{}, 0, [Ranks]micros{}
 }
 
 // Running returns how many requests hold a slot.
