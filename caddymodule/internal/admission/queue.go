@@ -1,6 +1,7 @@
 package admission
 
 import (
+	"slices"
 	"time"
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/clock"
@@ -10,7 +11,7 @@ import (
 // A queue holds the delayed requests of one key in the order in which they go on. The
 // whole policy is in queue.next and queue.add. The zone's lock guards a queue.
 type queue struct {
-	first, last *waiter
+	waiters []*waiter
 
 	// moving is set while a request that has left the queue takes its next step,
 	// be it to wake up. Until then nobody follows, so that nobody overtakes it.
@@ -27,57 +28,38 @@ type waiter struct {
 	timer   clock.Timer // stopped when the wait is over
 
 	// The zone's lock guards these.
-	in         *queue // of the delayed; nil before and after
-	prev, next *waiter
-	dueAt      leakybucket.Instant
-	due        bool // the delay is over
-
-	claim *claim // for a slot
+	in    *queue // of the delayed; nil before and after
+	dueAt leakybucket.Instant
+	due   bool   // the delay is over
+	claim *claim // to a slot for which it waits
 	early string // by which it waits for the time to take its turn
 }
 
 // next returns the request that goes on now, or nil if there is none.
 func (q *queue) next() *waiter {
-	if q.first == nil || q.moving || !q.first.due {
+	if len(q.waiters) == 0 || q.moving || !q.waiters[0].due {
 		return nil
 	}
-	return q.first
+	return q.waiters[0]
 }
 
 // empty reports whether nobody waits or is just about to go on.
-func (q *queue) empty() bool { return q.first == nil && !q.moving }
+func (q *queue) empty() bool { return len(q.waiters) == 0 && !q.moving }
 
 // add puts w in its place. Requests arrive nearly in order, so the search begins
 // at the end.
 func (q *queue) add(w *waiter) {
-	after := q.last
-	for after != nil && w.dueAt < after.dueAt {
-		after = after.prev
+	i := len(q.waiters)
+	for i > 0 && w.dueAt < q.waiters[i-1].dueAt {
+		i--
 	}
-	w.in, w.prev = q, after
-	if after == nil {
-		w.next, q.first = q.first, w
-	} else {
-		w.next, after.next = after.next, w
-	}
-	if w.next == nil {
-		q.last = w
-	} else {
-		w.next.prev = w
-	}
+	q.waiters = slices.Insert(q.waiters, i, w)
+	w.in = q
 }
 
 // remove takes w out of the queue.
 func (q *queue) remove(w *waiter) {
-	if w.prev == nil {
-		q.first = w.next
-	} else {
-		w.prev.next = w.next
-	}
-	if w.next == nil {
-		q.last = w.prev
-	} else {
-		w.next.prev = w.prev
-	}
-	w.in, w.prev, w.next = nil, nil, nil
+	i := slices.Index(q.waiters, w)
+	q.waiters = slices.Delete(q.waiters, i, i+1)
+	w.in = nil
 }

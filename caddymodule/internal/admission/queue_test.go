@@ -9,24 +9,6 @@ import (
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
 )
 
-// list returns a queue's waiters, and checks that both directions agree.
-func (q *queue) list(t *testing.T) (all []*waiter) {
-	t.Helper()
-	for w := q.first; w != nil; w = w.next {
-		all = append(all, w)
-	}
-	n := len(all)
-	for w := q.last; w != nil; w = w.prev {
-		if n--; n < 0 || all[n] != w {
-			t.Fatal("the queue differs backwards")
-		}
-	}
-	if n != 0 {
-		t.Fatal("the queue is shorter backwards")
-	}
-	return all
-}
-
 func TestAQueueGoesByTheTurnAndThenByTheArrival(t *testing.T) {
 	random := rand.New(rand.NewPCG(1, 2))
 	for range 200 {
@@ -46,7 +28,7 @@ func TestAQueueGoesByTheTurnAndThenByTheArrival(t *testing.T) {
 			want = append(want, w)
 			slices.SortStableFunc(want, func(a, b *waiter) int { return cmp.Compare(a.dueAt, b.dueAt) })
 		}
-		if got := q.list(t); !slices.Equal(got, want) {
+		if got := q.waiters; !slices.Equal(got, want) {
 			t.Fatalf("got %d waiters in another order than by turn and arrival", len(got))
 		}
 	}

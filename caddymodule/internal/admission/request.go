@@ -236,7 +236,7 @@ func (r *request) arrive() {
 		if until.IsZero() {
 			until = w.began.Add(s.MaxWait)
 		}
-		w.timer = clock.AfterFunc(r.clock, until.Sub(r.now()), func() { r.expire(w) })
+		w.timer = clock.AfterFunc(r.clock, until.Sub(r.now()), func() { r.refuse(w, TimedOut) })
 		r.yield(until)
 	case decision.Outcome != fairqueue.Served:
 		r.finish(s.whyOf(decision.Outcome), r.next)
@@ -294,15 +294,16 @@ func (r *request) waited() {
 	r.result.Index = s.index
 }
 
-// expire ends the wait of w for a slot.
-func (r *request) expire(w *waiter) {
+// refuse ends the wait of w for a slot, because its time is over or because it has lost
+// its place to another one: QueueFull.
+func (r *request) refuse(w *waiter, why Why) {
 	r.mu.Lock()
-	if r.waiting != w || !w.zone.leave(w) {
-		r.mu.Unlock() // it has got its slot
+	if r.waiting != w || why == TimedOut && !w.zone.leave(w) {
+		r.mu.Unlock() // it has got its slot, or its client has left
 		return
 	}
 	r.waited()
-	r.finish(TimedOut, w.step)
+	r.finish(why, w.step)
 	r.unlock()
 	w.zone.wake(w.key)
 }
@@ -348,7 +349,7 @@ func (r *request) unlock() {
 	r.told = r.told || finished
 	r.mu.Unlock()
 	if ousted != nil {
-		ousted.request.displace(ousted)
+		ousted.request.refuse(ousted, QueueFull)
 	}
 	for _, s := range wakes {
 		s.Zone.wake(s.Key)

@@ -32,7 +32,7 @@ func TestASlotThatComesWhenItsRequestGivesUpIsNotLost(t *testing.T) {
 			want Why
 		}{
 			{"the client leaves", func(r *request, _ *waiter) { r.cancel(Left) }, Left},
-			{"the time is over", func(r *request, w *waiter) { r.expire(w) }, Admitted},
+			{"the time is over", func(r *request, w *waiter) { r.refuse(w, TimedOut) }, Admitted},
 		} {
 			first, second := newRequest(entry), newRequest(entry)
 			k := entry.Zone.keys["k"]

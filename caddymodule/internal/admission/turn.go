@@ -86,15 +86,11 @@ func (e *Entry) limits() fairqueue.Limits {
 // bring the limits of their config, too: these count until the next one comes.
 func (z *Zone) SetLimits(inFlight int, maxWait time.Duration, maxWaiting int) {
 	z.mu.Lock()
-	var changed []string
-	for key, k := range z.keys {
+	for _, k := range z.keys {
 		k.limits = fairqueue.Limits{InFlight: inFlight, MaxWait: maxWait, MaxWaiting: maxWaiting}
-		changed = append(changed, key)
 	}
 	z.mu.Unlock()
-	for _, key := range changed {
-		z.wake(key)
-	}
+	z.wakeAll()
 }
 
 // refresh tells the rows of a key their limits. Requests of other keys, and those that
@@ -333,16 +329,4 @@ func (z *Zone) advanceSlots(k *keyState) {
 		z.mu.Lock()
 	}
 	k.advancing--
-}
-
-// displace refuses a request that has lost its place to another one.
-func (r *request) displace(w *waiter) {
-	r.mu.Lock()
-	if r.waiting != w {
-		r.mu.Unlock() // its client has left
-		return
-	}
-	r.waited()
-	r.finish(QueueFull, w.step)
-	r.unlock()
 }

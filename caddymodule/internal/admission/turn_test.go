@@ -298,10 +298,7 @@ func wantTotals(t *testing.T, zones ...*Zone) {
 		waiting, taken := 0, 0
 		for _, k := range z.keys {
 			taken += k.slots.Running()
-			waiting += k.slots.Len()
-			for w := k.delayed.first; w != nil; w = w.next {
-				waiting++
-			}
+			waiting += k.slots.Len() + len(k.delayed.waiters)
 		}
 		if waiting != z.waiting || taken != z.served {
 			t.Errorf("zone %s: got totals of %d waiting and %d taken, want %d and %d", z.Name, z.waiting, z.served, waiting, taken)

@@ -24,14 +24,8 @@ func (z *Zone) SetWarmUp(lasts time.Duration) {
 		z.warm.idle = z.Now() // it may have had requests until now
 	}
 	z.warm.lasts = lasts
-	var keys []string
-	for key := range z.keys {
-		keys = append(keys, key)
-	}
 	z.mu.Unlock()
-	for _, key := range keys {
-		z.wake(key)
-	}
+	z.wakeAll()
 }
 
 // coldStart begins a warm-up if the upstream is cold: the zone has had no request for
@@ -89,12 +83,6 @@ func (z *Zone) grown() {
 	if z.waiting > 0 {
 		z.grow()
 	}
-	var keys []string
-	for key := range z.keys {
-		keys = append(keys, key)
-	}
 	z.mu.Unlock()
-	for _, key := range keys {
-		z.wake(key)
-	}
+	z.wakeAll()
 }

@@ -1,6 +1,8 @@
 package admission
 
 import (
+	"maps"
+	"slices"
 	"sync"
 	"time"
 
@@ -126,6 +128,16 @@ func (z *Zone) wake(key string) {
 	defer z.mu.Unlock()
 	if k := z.keys[key]; k != nil {
 		z.advance(k)
+	}
+}
+
+// wakeAll is wake for all keys.
+func (z *Zone) wakeAll() {
+	z.mu.Lock()
+	keys := slices.Collect(maps.Keys(z.keys))
+	z.mu.Unlock()
+	for _, key := range keys {
+		z.wake(key)
 	}
 }
 
