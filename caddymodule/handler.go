@@ -188,7 +188,13 @@ func (h *throttler) ServeHTTP(w http.ResponseWriter, r *http.Request, next caddy
 		now = time.Now()
 	}
 	if res != nil {
-		h.report(w, r, res, now)
+		limits := h.app.limitsLog && decision.Logged(r, h.server)
+		if logged := res.Report(now, w.Header(), limits); limits && !logged {
+			caddyhttp.SetVar(r.Context(), caddyhttp.LogSkipVar, true)
+		}
+		if h.announces {
+			res.Announce(w.Header())
+		}
 	}
 	if refused || !stayed {
 		res.NotServed(r)
@@ -237,17 +243,6 @@ func (h *throttler) serveInternal(w http.ResponseWriter, r *http.Request, next c
 		return (&settlement.Observer{Headers: h.headers}).Serve(w, r, next)
 	}
 	return next.ServeHTTP(w, r)
-}
-
-// report counts and logs what was decided, and says it in headers. now is the time if
-// the request is refused.
-func (h *throttler) report(w http.ResponseWriter, r *http.Request, res *decision.Result, now time.Time) {
-	res.Report(now)
-	h.limitLog(r, res, now)
-	h.mark(w, r, res)
-	if h.announces {
-		res.Announce(w.Header())
-	}
 }
 
 // includeAddr is the client address of requests that Caddy's templates make with
@@ -470,9 +465,7 @@ func (h *throttler) settle(r *http.Request, res *decision.Result, observer *sett
 		// The client's leaving must not keep it from paying. A shared store tells its
 		// observer itself.
 		if err := h.app.store.Settle(context.Background(), due); err != nil && h.app.shared == nil {
-			for i := range due {
-				h.app.zones[due[i].Charge.Zone].Unsettled(1)
-			}
+			res.Unsettled(due)
 			h.app.logger.Error("settling; the reservations stay", zap.Error(err))
 		}
 	}
@@ -487,7 +480,7 @@ func (h *throttler) chargeStatic(r *http.Request, res *decision.Result, due []le
 	static := res.Static()
 	for i := range static {
 		e := &static[i]
-		h.app.zones[e.Zone.Name].warnStatic(r)
+		e.Zone.Reporter.ServedStatic(r)
 		if e.Charged {
 			due = append(due, leakybucket.Settlement{Charge: e.Charge, Diff: e.Charge.Cost})
 		}

@@ -84,7 +84,7 @@ func (rp *replay) begin(o replayOptions) {
 	for _, z := range a.zones {
 		z.Enforced = &admission.Zone{Name: z.Name, Clock: rp.world}
 		z.Simulated = &admission.Zone{Name: z.Name, Clock: rp.world}
-		z.Reporter = rp
+		z.Reporter = replayReporter{rp}
 		rp.times = rp.times || z.Delay != nil || z.InFlight > 0
 		if s := z.Settle; s != nil {
 			z.Meter = &settlement.Meter{Clock: rp.world}
@@ -152,25 +152,22 @@ func loggedOf(r *http.Request) *accesslog.Request {
 	return *req
 }
 
-// Decided implements decision.Reporter.
-func (rp *replay) Decided(o *decision.Outcome, _ time.Time) {
+// A replayReporter tells a replay what its zones decide. A replay warns of nothing, has no
+// shared store, and tells beforehand what it cannot settle; access logs have no cookies.
+type replayReporter struct{ *replay }
+
+func (rp replayReporter) Decided(o *decision.Outcome, _ time.Time, _ http.Header) {
 	rp.observe.Decided(o, loggedOf(o.Request))
 }
 
-// Unsettled implements decision.Reporter. A replay tells beforehand what it cannot settle.
-func (rp *replay) Unsettled(int) {}
-
-// FellBack implements decision.Reporter. A replay has no shared store.
-func (rp *replay) FellBack() {}
-
-// Failed implements decision.Reporter.
-func (rp *replay) Failed(string, error, bool) {}
-
-// CountPass implements decision.Reporter. Access logs have no cookies.
-func (rp *replay) CountPass(clientpass.Event) {}
-
-// Answered implements decision.Reporter.
-func (rp *replay) Answered(bool, clientpass.Event) {}
+func (replayReporter) Logs(time.Time) bool             { return true }
+func (replayReporter) Unlogged() uint32                { return 0 }
+func (replayReporter) Unsettled(int)                   {}
+func (replayReporter) FellBack()                       {}
+func (replayReporter) Failed(string, error, bool)      {}
+func (replayReporter) ServedStatic(*http.Request)      {}
+func (replayReporter) CountPass(clientpass.Event)      {}
+func (replayReporter) Answered(bool, clientpass.Event) {}
 
 // run runs one request, after everything that has to happen before it arrives.
 func (rp *replay) run(req *accesslog.Request) {
@@ -390,6 +387,6 @@ func (d *discarded) WriteHeader(int) {}
 
 // Interface guards
 var (
-	_ decision.Reporter   = (*replay)(nil)
+	_ decision.Reporter   = replayReporter{}
 	_ http.ResponseWriter = (*discarded)(nil)
 )

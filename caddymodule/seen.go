@@ -91,15 +91,10 @@ func (s *Seen) ServeHTTP(w http.ResponseWriter, r *http.Request, _ caddyhttp.Han
 	return nil
 }
 
-// mark tells the browser which shadow zones would have refused the request.
-func (h *throttler) mark(w http.ResponseWriter, r *http.Request, res *decision.Result) {
-	for i := range res.Outcomes {
-		o := &res.Outcomes[i]
-		if o.Zone.ServerTiming && o.Decision() == decision.ShadowRefused {
-			w.Header().Add("Server-Timing", `throttle;desc="`+o.Zone.Name+`"`)
-			people.mark(o.Zone.Name, personOf(r), time.Now())
-		}
-	}
+// mark tells the browser that a shadow zone would have refused the request.
+func mark(header http.Header, o *decision.Outcome) {
+	header.Add("Server-Timing", `throttle;desc="`+o.Zone.Name+`"`)
+	people.mark(o.Zone.Name, personOf(o.Request), time.Now())
 }
 
 // personOf returns the address that counts as one person: IPv6 addresses are masked as

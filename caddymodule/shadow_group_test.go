@@ -36,13 +36,13 @@ type witness struct {
 }
 
 // Decided implements decision.Reporter.
-func (w witness) Decided(o *decision.Outcome, now time.Time) {
+func (w witness) Decided(o *decision.Outcome, now time.Time, header http.Header) {
 	d, why := o.Verdict()
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	name := o.Zone.Name + " " + o.Request.Header.Get("X-N")
 	w.seen[name] += fmt.Sprintf("%v %v %v %v", strings.TrimPrefix(d.String(), "shadow_"), why, o.Delay, o.Began)
-	w.Reporter.Decided(o, now)
+	w.Reporter.Decided(o, now, header)
 }
 
 // witnessed returns what the zones of a site decide, as enforced decisions, by zone and by

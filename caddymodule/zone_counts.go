@@ -1,6 +1,7 @@
 package caddymodule
 
 import (
+	"net/http"
 	"sync/atomic"
 	"time"
 
@@ -83,7 +84,7 @@ func newZoneCounts(compiled *rule.Rule, figures *liveCounts, options countOption
 }
 
 // Decided implements decision.Reporter.
-func (t *zoneCounts) Decided(o *decision.Outcome, now time.Time) {
+func (t *zoneCounts) Decided(o *decision.Outcome, now time.Time, header http.Header) {
 	d, why := o.Verdict()
 	if o.Turn != nil && t.ranked(why) {
 		t.turned(o, d, why)
@@ -100,6 +101,9 @@ func (t *zoneCounts) Decided(o *decision.Outcome, now time.Time) {
 		delays.WithLabelValues(t.rule.Name).Observe(o.Delay.Seconds())
 	}
 	t.figures.noteSender(o, d, now)
+	if t.people != nil && d == decision.ShadowRefused && header != nil {
+		mark(header, o)
+	}
 	if why != rule.None {
 		t.refusals[d].note(o)
 		t.overflows[d].note(o)

@@ -105,9 +105,25 @@ func (z *runningZone) Failed(option string, err error, enforced bool) {
 	}
 }
 
-// warnStatic logs, once, that exempt static_files took a request of the upstream for
-// a file.
-func (z *runningZone) warnStatic(r *http.Request) {
+// Logs implements decision.Reporter, as refusal log has it.
+func (z *runningZone) Logs(now time.Time) bool {
+	if z.logLimit == nil || z.logLimit.AllowN(now, 1) {
+		return true
+	}
+	z.live.unlogged.Add(1)
+	return false
+}
+
+// Unlogged implements decision.Reporter.
+func (z *runningZone) Unlogged() uint32 {
+	if z.logLimit == nil || z.live.unlogged.Load() == 0 {
+		return 0
+	}
+	return z.live.unlogged.Swap(0)
+}
+
+// ServedStatic implements decision.Reporter. It warns once.
+func (z *runningZone) ServedStatic(r *http.Request) {
 	if !z.warnedStatic.Swap(true) {
 		asked := r
 		if original, ok := r.Context().Value(caddyhttp.OriginalRequestCtxKey).(http.Request); ok {

@@ -2,6 +2,7 @@ package decision
 
 import (
 	"net/http"
+	"slices"
 	"sync/atomic"
 	"time"
 
@@ -162,7 +163,7 @@ func (res *Result) simulated(group leakybucket.Shadow, r admission.Result, refun
 	}
 	for i := range res.Outcomes {
 		if o := &res.Outcomes[i]; o.Shadow == group && o.simulating {
-			o.report(time.Time{})
+			o.report(time.Time{}, nil)
 		}
 	}
 }
@@ -448,6 +449,25 @@ func (res *Result) Settle(observer *settlement.Observer) (due []leakybucket.Sett
 	return due
 }
 
+// Unsettled tells the Reporters that the store could not apply what [Result.Settle]
+// returned.
+func (res *Result) Unsettled(due []leakybucket.Settlement) {
+	for i := range due {
+		res.zoneOf(due[i].Charge.Zone).Reporter.Unsettled(1)
+	}
+}
+
+// zoneOf returns the zone of a name, of those that have charged or exempted the request.
+func (res *Result) zoneOf(name string) *Zone {
+	for i := range res.Outcomes {
+		if z := res.Outcomes[i].Zone; z.Name == name {
+			return z
+		}
+	}
+	static := res.Static()
+	return static[slices.IndexFunc(static, func(e Exemption) bool { return e.Zone.Name == name })].Zone
+}
+
 // Settled must be called after the store has applied what [Result.Settle] returned. It
 // returns the settlements that give charges back because a simulation has ended in a
 // refusal meanwhile.
@@ -466,18 +486,26 @@ func (res *Result) Settled() (refunds []leakybucket.Settlement) {
 
 // report calls the zone's Reporter with a final outcome. It must be called once: by
 // [Result.Report], or by the simulation when it ends.
-func (o *Outcome) report(now time.Time) {
+func (o *Outcome) report(now time.Time, header http.Header) {
 	if o.Decision() != Withdrawn {
-		o.Zone.Reporter.Decided(o, now)
+		o.Zone.Reporter.Decided(o, now, header)
 	}
 }
 
-// Report calls the zones' Reporters with all final outcomes, and with the time or, if
-// that was not read, zero. Simulations report their own outcomes when they end.
-func (res *Result) Report(now time.Time) {
+// Report calls the zones' Reporters with all final outcomes, the header of the response,
+// and with the time or, if that was not read, zero. Simulations report their own outcomes
+// when they end. logged says that the request will be in an access log, as far as is known,
+// and Report returns it unless a zone keeps the line of this refusal out.
+func (res *Result) Report(now time.Time, header http.Header, logged bool) bool {
+	logged = logged && (!res.Refused() || res.Decisive().Zone.Reporter.Logs(now))
 	for i := range res.Outcomes {
-		if o := &res.Outcomes[i]; !o.simulating {
-			o.report(now)
+		o := &res.Outcomes[i]
+		if logged && o.Decision() != Withdrawn {
+			o.Unlogged = o.Zone.Reporter.Unlogged()
+		}
+		if !o.simulating {
+			o.report(now, header)
 		}
 	}
+	return logged
 }

@@ -195,7 +195,7 @@ func (p *plan) fail(z *Zone, err error) error {
 		o := p.add(z, k.Name, shadow)
 		p.refuse(rule.Error)
 		if enforced {
-			o.report(time.Now())
+			o.report(time.Now(), nil)
 		}
 	}
 	option := "exempt in the global options"

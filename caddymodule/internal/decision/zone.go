@@ -4,6 +4,7 @@
 package decision
 
 import (
+	"net/http"
 	"time"
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/admission"
@@ -41,18 +42,27 @@ func NewZone(r *rule.Rule, enforced, simulated *admission.Zone, meter *settlemen
 // use.
 type Reporter interface {
 	// Decided is called once for each outcome, when it is final. now is zero if nobody
-	// needed the time yet.
-	Decided(o *Outcome, now time.Time)
+	// needed the time yet. header is that of the response; it is nil for outcomes of
+	// simulations, which may end after the response.
+	Decided(o *Outcome, now time.Time, header http.Header)
 
-	// Unsettled counts charges that stay as they were reserved.
+	// Logs reports whether the line of a refused request is to be in the access log.
+	// Unlogged returns how many were not, since it was asked last.
+	Logs(now time.Time) bool
+	Unlogged() uint32
+
+	// Unsettled counts charges that stay as they were reserved, and FellBack one that was
+	// decided without the shared store.
 	Unsettled(charges int)
-
-	// FellBack counts a charge that was decided without the shared store.
 	FellBack()
 
 	// Failed warns that a matcher of this option has failed. If the zone is enforced, the
 	// request fails.
 	Failed(option string, err error, enforced bool)
+
+	// ServedStatic warns that the upstream has answered a request that was taken for one of
+	// a static file.
+	ServedStatic(*http.Request)
 
 	// CountPass counts what has happened to the pass of a client. Answered is called
 	// with the same for each response of a zone that learns from them who is a member. The
