@@ -483,3 +483,18 @@ func (p *plan) judge(o *Outcome) rule.Reason {
 	}
 	return rule.Capacity
 }
+
+// ends reports whether the request ends for a group, because an enforced zone or one of
+// the group refuses it. Unless answered, only refusals without asking the store count.
+func (p *plan) ends(group leakybucket.Shadow, answered bool) bool {
+	if p.refused || group == 0 {
+		return p.refused
+	}
+	for i := range p.outcomes {
+		o := &p.outcomes[i]
+		if o.Shadow == group && (o.Reason() != rule.None || answered && (o.noSlot || o.asked && !o.fit)) {
+			return true
+		}
+	}
+	return false
+}

@@ -8,7 +8,10 @@ import (
 
 	"github.com/cespare/xxhash/v2"
 
+	"strings"
+
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/device"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/override"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/refusal"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/settlement"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/staticfile"
@@ -189,4 +192,73 @@ func (r *Rule) Charge(c *leakybucket.Charge, k *Bucket, shadow leakybucket.Shado
 			c.Ceiling = k.Limit.Ceiling(cost, *r.Delay, r.MaxWait)
 		}
 	}
+}
+
+// DeviceClient returns what device cookies tell of a request to an account, or nil if the
+// zone trusts no devices or the request names no account.
+func (r *Rule) DeviceClient(s *Subject, k *Bucket) *device.Client {
+	if r.Trust == nil || !k.own {
+		return nil
+	}
+	host := Host(s)
+	if host == "" {
+		return nil
+	}
+	return r.Trust.Client(s.Request, host, k.Name, time.Now())
+}
+
+// DeviceKey returns the key of a client's device, or "" if none is known for the
+// account. No client can spell it, since a leading @ is escaped in parts.
+func DeviceKey(account string, client *device.Client) string {
+	name, known := client.Device()
+	if !known {
+		return ""
+	}
+	return account + "/@device/" + name
+}
+
+// AccountOf returns the key of the account whose device has a bucket of this name, or
+// the name itself.
+func AccountOf(name string) string {
+	account, _, _ := strings.Cut(name, "/@device/")
+	return account
+}
+
+// PlaceLimit is that of a place for a device.
+func PlaceLimit(t *device.Trust) leakybucket.Limit {
+	return leakybucket.Limit{Capacity: 1, Leak: 1 / t.For.Seconds()}
+}
+
+// The groups of shadow: which word has put a zone there. Zones of one group are judged
+// together, as after the edit that takes the word away. Groups from ShadowOwn on are of
+// one zone, which has a word of its own. A group has a meaning for one request only.
+const (
+	ShadowGlobal leakybucket.Shadow = iota + 1 // shadow in the global options
+	ShadowSwitch                               // the switch at run time for all zones
+	ShadowBeside                               // shadow beside the zones of a handler
+	ShadowOwn                                  // shadow or enforce in the zone, or its switch at run time
+)
+
+// GroupOf returns the group of a request with this key, or 0 if it is enforced.
+func (r *Rule) GroupOf(s *Subject, key string) leakybucket.Shadow {
+	if !r.chooses(key) {
+		return ShadowOwn
+	}
+	return r.Group(s.Overrides)
+}
+
+// Group returns the group of the keys that the zone does not leave to shadow by enforce,
+// or 0 if it is enforced for them. Without overrides, the config alone counts.
+func (r *Rule) Group(overrides *override.Set) leakybucket.Shadow {
+	if r.Shadow != 0 || overrides == nil {
+		return r.Shadow
+	}
+	now := time.Now()
+	switch {
+	case !overrides.Shadow(r.Name, now):
+		return 0
+	case overrides.AllShadow(now):
+		return ShadowSwitch
+	}
+	return ShadowOwn
 }

@@ -8,6 +8,8 @@ import (
 	"github.com/caddyserver/caddy/v2"
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
 
+	"strings"
+
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/address"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/body"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/override"
@@ -120,4 +122,85 @@ func (s *Subject) ReadBody(look func(*http.Request, netip.Prefix, int64) (*body.
 // is not verified yet.
 func (s *Subject) Early() bool {
 	return s.Request.TLS != nil && !s.Request.TLS.HandshakeComplete
+}
+
+// judged returns a request as matchers and keys judge it, which is the request itself
+// for all usual methods, and otherwise a copy with the method that the upstream sees.
+func judged(r *http.Request) *http.Request {
+	method := upstreamMethod(r)
+	if method == r.Method {
+		return r
+	}
+	seen := *r // shares everything else: matchers leave their findings in the context
+	seen.Method = method
+	return &seen
+}
+
+// upstreamMethod returns the method that Caddy's FastCGI client sends. It sends exactly
+// GET, HEAD and OPTIONS as they are, everything else in upper case, and POST where
+// that gives GET. The reverse proxy turns WebSockets that open with CONNECT, over
+// HTTP/2 and HTTP/3, into GET before.
+func upstreamMethod(r *http.Request) string {
+	switch r.Method {
+	case http.MethodGet, http.MethodHead, http.MethodOptions, http.MethodPost:
+		return r.Method
+	case http.MethodConnect:
+		if r.ProtoMajor == 2 && r.Header.Get(":protocol") == "websocket" || r.ProtoMajor == 3 && r.Proto == "websocket" {
+			return http.MethodGet
+		}
+		return r.Method
+	}
+	if method := strings.ToUpper(r.Method); method != "" && method != http.MethodGet {
+		return method
+	}
+	return http.MethodPost
+}
+
+// Method reads the method that the upstream sees.
+func Method(s *Subject) string { return s.Judged.Method }
+
+// Matchers are sets of request matchers. One of the sets must match. They are asked with
+// each address of a request: see [Subject.Matches] and [Subject.Spares].
+type Matchers = caddyhttp.MatcherSets
+
+// at returns the request's addresses.
+func (s *Subject) at() address.Pair {
+	if !s.looked {
+		s.pair, s.looked = address.Of(s.Request), true
+	}
+	return s.pair
+}
+
+// Matches reports whether one of the sets holds for either address of the request. It is
+// for what puts the request under a rule.
+func (s *Subject) Matches(sets Matchers) (bool, error) {
+	return s.at().Either(s.Judged, func() (bool, error) { return sets.AnyMatchWithError(s.Judged) })
+}
+
+// Spares reports whether one of the sets holds for both addresses of the request. It is for
+// what exempts or prefers the request.
+func (s *Subject) Spares(sets Matchers) (bool, error) {
+	for _, set := range sets {
+		holds, err := s.at().Both(s.Judged, func() (bool, error) { return set.MatchWithError(s.Judged) })
+		if holds || err != nil {
+			return holds, err
+		}
+	}
+	return false, nil
+}
+
+// first returns the index of the first that matches with the address as sent, or else with
+// the other one, or -1.
+func (s *Subject) first(n int, matches func(i int, r *http.Request) bool) (found int) {
+	found = -1
+	_, _ = s.at().Either(s.Request, func() (bool, error) {
+		for i := range n {
+			if matches(i, s.Request) {
+				found = i
+				return true, nil
+			}
+		}
+		return false, nil
+	})
+	return found
 }

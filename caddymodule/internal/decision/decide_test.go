@@ -1,0 +1,178 @@
+package decision
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/caddyserver/caddy/v2"
+	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
+
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/admission"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/blocklist"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/body"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/override"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/pass"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/rule"
+	"github.com/caddy-throttle/caddy-throttle/leakybucket"
+	bucketkey "github.com/caddy-throttle/caddy-throttle/leakybucket/key"
+)
+
+// A fakeEnv writes down what a decision asks of it, in this order.
+type fakeEnv struct {
+	asked      []string
+	exempt     bool
+	exemptErr  error
+	everywhere []*Zone
+	takeErr    error
+	refuses    bool // the store
+	banned     *override.Set
+	memory     *body.Memory
+}
+
+func (e *fakeEnv) note(what string)         { e.asked = append(e.asked, what) }
+func (e *fakeEnv) Overrides() *override.Set { return e.banned }
+func (e *fakeEnv) Everywhere() []*Zone      { return e.everywhere }
+func (e *fakeEnv) NoAddress()               { e.note("no address") }
+
+func (e *fakeEnv) Exempts(*rule.Subject) (bool, error) {
+	e.note("exempt")
+	return e.exempt, e.exemptErr
+}
+
+func (e *fakeEnv) Believe(_ context.Context, c *leakybucket.Charge) (blocklist.Block, bool) {
+	e.note("believe " + c.Zone + " " + c.Key)
+	now := time.Now()
+	return blocklist.Block{Until: now.Add(time.Minute), Seen: now}, true
+}
+
+func (e *fakeEnv) KnownBlock(*leakybucket.Charge) (blocklist.Block, bool) {
+	return blocklist.Block{}, false
+}
+
+func (e *fakeEnv) Take(_ context.Context, charges []leakybucket.Charge, decisions []leakybucket.Decision) error {
+	what := "take"
+	for i, c := range charges {
+		what += " " + c.Zone + "/" + c.Key
+		if c.Probe {
+			what += "?"
+		}
+		decisions[i] = leakybucket.Decision{Fits: !e.refuses, Poured: !e.refuses && !c.Probe}
+	}
+	e.note(what)
+	return e.takeErr
+}
+
+func (e *fakeEnv) FellBack(*leakybucket.Decision) bool {
+	e.note("fell back")
+	return true
+}
+
+func (e *fakeEnv) Look(r *http.Request, client netip.Prefix, most int64) (*body.Ahead, *body.Body) {
+	e.note("look")
+	return e.memory.Look(r, client, most)
+}
+
+// A silent Reporter counts what it must count once.
+type silent struct{ fellBack, failed int }
+
+func (*silent) Decided(*Outcome, time.Time, http.Header) {}
+func (*silent) Logs(time.Time) bool                      { return true }
+func (*silent) Unlogged() uint32                         { return 0 }
+func (*silent) Unsettled(int)                            {}
+func (s *silent) FellBack()                              { s.fellBack++ }
+func (s *silent) Failed(string, error, bool)             { s.failed++ }
+func (*silent) ServedStatic(*http.Request)               {}
+func (*silent) CountPass(pass.Event)                     {}
+func (*silent) Answered(bool, pass.Event)                {}
+
+// testZone returns a zone that is keyed by the client's address.
+func testZone(t *testing.T, name string, change func(*rule.Rule)) *Zone {
+	t.Helper()
+	limit := leakybucket.Limit{Capacity: 10, Leak: 1}
+	lines, err := override.NewLines(bucketkey.TableConfig{Own: limit, IPv4Bits: 32, IPv6Bits: 64, Addresses: []bool{true}, Digests: []bool{false}}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := &rule.Rule{
+		Name: name, Limit: limit, Enforce: 100, Status: http.StatusTooManyRequests,
+		Key: rule.Key{Parts: []rule.Part{{ClientIP: true}}, Missing: rule.ByClientIP, IPv4Bits: 32, IPv6Bits: 64, Overrides: lines},
+	}
+	if change != nil {
+		change(r)
+	}
+	return NewZone(r, new(admission.Zone), new(admission.Zone), nil, new(silent))
+}
+
+// decided lets an Env see what is decided about a request from 203.0.113.7.
+func decided(t *testing.T, e *fakeEnv, failed error, zones ...*Zone) (*Result, error) {
+	t.Helper()
+	r := httptest.NewRequest(http.MethodPost, "/", strings.NewReader("[1,2,3]"))
+	r.ContentLength = -1
+	r = caddyhttp.PrepareRequest(r, caddy.NewReplacer(), httptest.NewRecorder(), new(caddyhttp.Server))
+	caddyhttp.SetVar(r.Context(), caddyhttp.ClientIPVarKey, "203.0.113.7")
+	e.memory = body.NewMemory(1 << 20)
+	w := httptest.NewRecorder()
+	res, ahead, err := Decide(Request{Request: r, Zones: zones, Failed: failed}, e)
+	ahead.End(w)
+	_, _ = io.Copy(io.Discard, r.Body)
+	return res, err
+}
+
+func byBytes(r *rule.Rule) {
+	r.Cost = rule.Cost{Lines: []rule.CostLine{{Source: rule.BodyBytes, Unit: 1}}, MaxBody: 1 << 10}
+}
+
+func TestADecisionAsksInOneOrderAndNothingTwice(t *testing.T) {
+	wrong := errors.New("wrong")
+	block := func(r *rule.Rule) { r.Block, r.Everywhere = new(leakybucket.Ladder), true }
+	for name, test := range map[string]struct {
+		env    fakeEnv
+		failed error
+		change func(*rule.Rule)
+		want   []string
+	}{
+		"charged":                       {want: []string{"exempt", "take a/203.0.113.7 b/203.0.113.7", "fell back", "fell back"}},
+		"exempt":                        {env: fakeEnv{exempt: true}, want: []string{"exempt"}},
+		"the store fails":               {env: fakeEnv{takeErr: wrong}, want: []string{"exempt", "take a/203.0.113.7 b/203.0.113.7"}},
+		"the body says the cost":        {change: byBytes, want: []string{"exempt", "take a/203.0.113.7? b/203.0.113.7?", "look", "exempt", "take a/203.0.113.7 b/203.0.113.7", "fell back", "fell back"}},
+		"refused before the body":       {env: fakeEnv{refuses: true}, change: byBytes, want: []string{"exempt", "take a/203.0.113.7? b/203.0.113.7?", "fell back", "fell back"}},
+		"blocked everywhere":            {env: fakeEnv{everywhere: []*Zone{testZone(t, "site", block)}}, want: []string{"exempt", "believe site 203.0.113.7"}},
+		"a matcher fails":               {failed: wrong, want: []string{"exempt"}},
+		"exempt, and the matcher fails": {env: fakeEnv{exempt: true, everywhere: []*Zone{testZone(t, "site", block)}}, failed: wrong, want: []string{"exempt"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			e := test.env
+			res, err := decided(t, &e, test.failed, testZone(t, "a", test.change), testZone(t, "b", test.change))
+			if !slices.Equal(e.asked, test.want) {
+				t.Errorf("asked %q, want %q", e.asked, test.want)
+			}
+			if !errors.Is(err, test.failed) {
+				t.Errorf("got the error %v, want %v", err, test.failed)
+			}
+			if refused := e.refuses || len(e.everywhere) > 0 && err == nil; res.Refused() != refused {
+				t.Errorf("got refused: %v", res.Refused())
+			}
+		})
+	}
+}
+
+// What a drop needs comes out of the outcome: nobody has to look at the request again.
+func TestAnOutcomeNamesItsBucket(t *testing.T) {
+	z := testZone(t, "site", func(r *rule.Rule) { r.Block = new(leakybucket.Ladder) })
+	e := fakeEnv{refuses: true}
+	res, err := decided(t, &e, nil, z)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := res.Outcomes[0].Bucket(); got.Zone != "site" || got.Key != "203.0.113.7" || got.Limit != z.Limit || got.Block != z.Block || got.Cost != 0 {
+		t.Errorf("got %+v", got)
+	}
+}
