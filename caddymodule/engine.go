@@ -15,7 +15,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/admission"
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/blocklist"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/blocked"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/body"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/clock"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/decision"
@@ -86,7 +86,7 @@ func newEngine(ctx caddy.Context) (e *engine, err error) {
 		return e, err
 	}
 	e.subscribed = sync.OnceValue(e.subscriptions)
-	if e.blocks, err = join(blocksKey, func() (*sharedBlocks, error) { return &sharedBlocks{blocklist.New(nil)}, nil }); err != nil {
+	if e.blocks, err = join(blocksKey, func() (*sharedBlocks, error) { return &sharedBlocks{blocked.NewBuckets(nil)}, nil }); err != nil {
 		return e, err
 	}
 	if e.control, err = joinControl(); err != nil {
@@ -250,7 +250,7 @@ func (e *engine) Everywhere() []*decision.Zone {
 }
 
 // Believe implements decision.Env.
-func (e *engine) Believe(ctx context.Context, c *leakybucket.Charge) (blocklist.Block, bool) {
+func (e *engine) Believe(ctx context.Context, c *leakybucket.Charge) (blocked.Block, bool) {
 	return e.blocks.Believe(ctx, c, e.store)
 }
 
@@ -279,9 +279,9 @@ func (e *engine) Look(r *http.Request, client netip.Prefix, most int64) (*body.A
 // KnownBlock implements decision.Env. A shared store need not be asked about a block that
 // it reported within the last second. While the bucket's shard is down, a reported block
 // counts until it ends.
-func (e *engine) KnownBlock(c *leakybucket.Charge) (blocklist.Block, bool) {
+func (e *engine) KnownBlock(c *leakybucket.Charge) (blocked.Block, bool) {
 	if c.Block == nil || e.shared == nil {
-		return blocklist.Block{}, false
+		return blocked.Block{}, false
 	}
 	b, found, fresh := e.blocks.Find(c)
 	return b, found && (fresh || e.shared.DownFor(c))

@@ -17,8 +17,8 @@ import (
 	"go.uber.org/zap"
 	"golang.org/x/net/ipv4"
 
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/blocked"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/decision"
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/droplist"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/rule"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
 	bucketkey "github.com/caddy-throttle/caddy-throttle/leakybucket/key"
@@ -80,7 +80,7 @@ func allowDrops(ctx caddy.Context) error {
 
 // dropList is the clients whose connections are dropped. There is one for the process,
 // because the sockets of HTTP/3 outlive configs, with the wrapper they began with.
-var dropList = droplist.New()
+var dropList = blocked.NewClients()
 
 // lastConfig numbers configs. An entry of another config does not count, since this one
 // may exempt the client or trust it as a proxy.
@@ -176,7 +176,7 @@ func (a *engine) addDropped(r *http.Request, res *decision.Result, config uint64
 	if o == nil || a.exemptsAnywhere(r) {
 		return false
 	}
-	e, bits, longest := droplist.Entry{Config: config}, 64, time.Hour
+	e, bits, longest := blocked.Entry{Config: config}, 64, time.Hour
 	if a.exemptsSome {
 		bits, longest = 128, exemptAgain // a neighbour may be exempt, or the client soon
 	}
@@ -393,7 +393,7 @@ func isCaddys(conn net.PacketConn) bool {
 
 // dropsPacket reports whether a packet is to be dropped, and counts it then.
 func dropsPacket(packet []byte, from net.Addr) bool {
-	if dropList.Empty() || !droplist.OpensConnection(packet) || !drops(from) {
+	if dropList.Empty() || !blocked.OpensConnection(packet) || !drops(from) {
 		return false
 	}
 	droppedQUIC.Inc()

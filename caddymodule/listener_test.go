@@ -17,7 +17,7 @@ import (
 	"go.uber.org/zap"
 	"go.uber.org/zap/zaptest/observer"
 
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/droplist"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/blocked"
 )
 
 // dropSite is a Caddyfile whose listeners drop clients. GATE stands for options of the zone
@@ -53,7 +53,7 @@ http:// {
 // newDropSite runs the site in a process whose listeners have dropped nobody yet.
 func newDropSite(t *testing.T, gate string, global ...string) *site {
 	t.Helper()
-	dropList = droplist.New()
+	dropList = blocked.NewClients()
 	return withApp(t, run(t, strings.NewReplacer("GATE", gate, "GLOBAL", strings.Join(global, "\n")).Replace(dropSite)))
 }
 
@@ -230,7 +230,7 @@ func TestWithExemptionsAClientIsAskedEachMinute(t *testing.T) {
 
 func TestANeighbourInTheSameNetworkMayBeExempt(t *testing.T) {
 	for _, global := range []string{"", "exempt client_ip 2001:db8::5"} {
-		dropList = droplist.New()
+		dropList = blocked.NewClients()
 		s := withApp(t, run(t, strings.NewReplacer("GATE", "", "GLOBAL", global).Replace(dropSite)))
 		s.from("[2001:db8::6]:1").blocked()
 		wantDropped(t, true, "2001:db8::6")
@@ -276,7 +276,7 @@ func TestShadowAndBlocksOfOneZoneDropNobody(t *testing.T) {
 	wantDropped(t, false, "203.0.113.7")
 	s.stop()
 
-	dropList = droplist.New()
+	dropList = blocked.NewClients()
 	s = withApp(t, run(t, strings.NewReplacer("GATE", "", "GLOBAL", "", " everywhere", "").Replace(dropSite)))
 	s.from(someone).blocked()
 	wantDropped(t, false, "203.0.113.7")
@@ -306,7 +306,7 @@ func TestNothingIsLearntFromEarlyData(t *testing.T) {
 }
 
 func TestWithoutTheWrapperNobodyIsLearnt(t *testing.T) {
-	dropList = droplist.New()
+	dropList = blocked.NewClients()
 	s := withApp(t, run(t, "http:// {\nthrottle /login {\nzone gate {\nlimit 1 1/d\nblock 3h everywhere\n}\n}\nrespond ok\n}"))
 	s.from(someone).blocked()
 	if !dropList.Empty() {
@@ -342,7 +342,7 @@ func TestAReloadAsksTheHandlerOnceMore(t *testing.T) {
 func TestAReleaseByAnotherCaddyIsNoticedWithinASecondOfTheNextTry(t *testing.T) {
 	const wrapper = "servers {\nlistener_wrappers {\nthrottle_blocked\ntls\n}\n}"
 	synctest.Test(t, func(t *testing.T) {
-		dropList = droplist.New()
+		dropList = blocked.NewClients()
 		s := runSharedWith(t, wrapper, "", "zone gate {\nlimit 1 1/d\nblock 3h everywhere\n}")
 		s.from(someone).blocked()
 		tries := func(want bool) {

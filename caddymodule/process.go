@@ -11,7 +11,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/admission"
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/blocklist"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/blocked"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/body"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/config"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/override"
@@ -22,7 +22,7 @@ import (
 )
 
 // process holds the state that outlives a config: the memory store, connections to
-// shared stores, the blocklist, and the queues and slots of each zone. An entry lasts
+// shared stores, the known blocks, and the queues and slots of each zone. An entry lasts
 // until no config uses it any more. Limits come with each request, so a config that
 // fails to load cannot change how a running one decides. Only what must last as long as
 // the process is a variable of the package, as the collectors of metrics are.
@@ -224,8 +224,8 @@ func (c *control) Destruct() error {
 	return nil
 }
 
-// sharedBlocks is the blocklist of all configs.
-type sharedBlocks struct{ *blocklist.List }
+// sharedBlocks is the known blocks of all configs.
+type sharedBlocks struct{ *blocked.Buckets }
 
 // Destruct implements caddy.Destructor.
 func (*sharedBlocks) Destruct() error { return nil }

@@ -14,7 +14,7 @@ import (
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/accesslog"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/admission"
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/blocklist"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/blocked"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/config"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/decision"
 	clientpass "github.com/caddy-throttle/caddy-throttle/caddymodule/internal/pass"
@@ -79,7 +79,7 @@ func (rp *replay) begin(o replayOptions) {
 		a.store = memstore.New(memstore.Options{MaxBuckets: config.MostBuckets, Clock: rp.instant})
 	}
 	a.clock, a.gate = rp.world, new(admission.Gate)
-	a.blocks = &sharedBlocks{blocklist.New(rp.world)}
+	a.blocks = &sharedBlocks{blocked.NewBuckets(rp.world)}
 	rp.removeZones(o.Without)
 	for _, z := range a.zones {
 		z.Enforced = &admission.Zone{Name: z.Name, Clock: rp.world}

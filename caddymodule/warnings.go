@@ -8,7 +8,7 @@ import (
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
 	"go.uber.org/zap"
 
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/caching"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/response"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/rule"
 )
 
@@ -77,7 +77,7 @@ func (a *engine) NoAddress() {
 // watchCaches logs a warning if the headers of a refusal, as they were sent, let caches
 // keep it for others.
 func (a *engine) watchCaches(sent http.Header) {
-	if a.warned.refusals.next() && !a.warned.kept.Load() && !caching.Forbidden(sent) && !a.warned.kept.Swap(true) {
+	if a.warned.refusals.next() && !a.warned.kept.Load() && !response.CachesForbidden(sent) && !a.warned.kept.Swap(true) {
 		a.warner.Warn("caches may keep refusals, because a handler around throttle sets their headers last: set lifetimes in a header directive that neither has defer nor removes a header")
 	}
 }

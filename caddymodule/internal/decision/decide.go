@@ -13,7 +13,7 @@ import (
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/admission"
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/blocklist"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/blocked"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/body"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/override"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/rule"
@@ -42,8 +42,8 @@ type Env interface {
 
 	// Believe returns the block that runs for a charge. KnownBlock returns one only if it
 	// makes it unnecessary to ask the store.
-	Believe(context.Context, *leakybucket.Charge) (blocklist.Block, bool)
-	KnownBlock(*leakybucket.Charge) (blocklist.Block, bool)
+	Believe(context.Context, *leakybucket.Charge) (blocked.Block, bool)
+	KnownBlock(*leakybucket.Charge) (blocked.Block, bool)
 
 	// Take asks the store. If that fails, the request passes.
 	Take(context.Context, []leakybucket.Charge, []leakybucket.Decision) error
@@ -176,7 +176,7 @@ func (p *plan) refuseBlockedEverywhere() {
 // BlockedEverywhere returns the block of a client by a zone whose blocks hold everywhere, if
 // one is known and runs, and a charge that names the bucket. Such a zone is keyed by the
 // address alone and so trusts no devices.
-func (z *Zone) BlockedEverywhere(s *rule.Subject, b *rule.Buffers, env Env) (c leakybucket.Charge, block blocklist.Block, runs bool) {
+func (z *Zone) BlockedEverywhere(s *rule.Subject, b *rule.Buffers, env Env) (c leakybucket.Charge, block blocked.Block, runs bool) {
 	c, _, can := z.BlockedBucket(s, b)
 	if can {
 		block, runs = env.Believe(s.Request.Context(), &c)

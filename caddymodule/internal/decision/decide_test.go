@@ -16,7 +16,7 @@ import (
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/admission"
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/blocklist"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/blocked"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/body"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/override"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/pass"
@@ -47,14 +47,14 @@ func (e *fakeEnv) Exempts(*rule.Subject) (bool, error) {
 	return e.exempt, e.exemptErr
 }
 
-func (e *fakeEnv) Believe(_ context.Context, c *leakybucket.Charge) (blocklist.Block, bool) {
+func (e *fakeEnv) Believe(_ context.Context, c *leakybucket.Charge) (blocked.Block, bool) {
 	e.note("believe " + c.Zone + " " + c.Key)
 	now := time.Now()
-	return blocklist.Block{Until: now.Add(time.Minute), Seen: now}, true
+	return blocked.Block{Until: now.Add(time.Minute), Seen: now}, true
 }
 
-func (e *fakeEnv) KnownBlock(*leakybucket.Charge) (blocklist.Block, bool) {
-	return blocklist.Block{}, false
+func (e *fakeEnv) KnownBlock(*leakybucket.Charge) (blocked.Block, bool) {
+	return blocked.Block{}, false
 }
 
 func (e *fakeEnv) Take(_ context.Context, charges []leakybucket.Charge, decisions []leakybucket.Decision) error {

@@ -8,7 +8,7 @@ import (
 
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
 
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/blocklist"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/blocked"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/rule"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/settlement"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
@@ -268,7 +268,7 @@ func (p *plan) refuse(why rule.Reason) {
 }
 
 // refuseBlocked makes the last outcome a refusal by a block that is known to run.
-func (p *plan) refuseBlocked(b blocklist.Block) {
+func (p *plan) refuseBlocked(b blocked.Block) {
 	o := &p.outcomes[len(p.outcomes)-1]
 	now := o.admissionZone().Now()
 	seen := leakybucket.State{Level: b.Level, Leak: o.Limit.Leak}

@@ -10,9 +10,9 @@ import (
 	"strings"
 	"time"
 
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/caching"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/cookie"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/fairqueue"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/response"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/signer"
 )
 
@@ -343,7 +343,7 @@ func (c *Client) Answered(status int, header http.Header, now time.Time, join fu
 	if event == Joined && !join(id) {
 		event, p.Binding = Limited, Binding{}
 	}
-	caching.KeepPrivate(header)
+	response.KeepPrivate(header)
 	return c.send(header, p, event, now)
 }
 
@@ -353,14 +353,14 @@ func (c *Client) named(status int, header http.Header, now time.Time) (ID, Bindi
 	lines := header["Set-Cookie"]
 	if len(c.zone.Issued) > 0 && status < 400 && len(lines) > 0 {
 		for set := range cookie.SetBy(lines, now) {
-			if set.Kept && c.issues(set.Name) && caching.Private(header) {
+			if set.Kept && c.issues(set.Name) && response.Private(header) {
 				return c.account(set.Name, set.Value), bindingOf(set.Name, set.Value), true
 			}
 		}
 	}
 	for _, told := range c.zone.Told {
 		values := header[told.Header]
-		if len(values) != 1 || len(values[0]) > mostTold || strings.Contains(values[0], ",") || !caching.Private(header) {
+		if len(values) != 1 || len(values[0]) > mostTold || strings.Contains(values[0], ",") || !response.Private(header) {
 			continue
 		}
 		if user := strings.TrimSpace(values[0]); user != "" {

@@ -14,7 +14,7 @@ import (
 	"github.com/caddyserver/caddy/v2"
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
 
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/caching"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/response"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/supportcode"
 )
 
@@ -125,7 +125,7 @@ func (h *headers) set(name, value string) {
 // announce sets the headers that all refusals have, and returns what the client asks for.
 func (f *Refusal) announce(h *headers, r *http.Request) Visit {
 	visit := Navigation
-	caching.DropTargeted(h.header)
+	response.DropTargeted(h.header)
 	if f.Busy == nil {
 		h.set("Cache-Control", "no-store")
 	} else {

@@ -1,6 +1,6 @@
-// Package response is the common part of the response writers that watch what a handler
-// answers. It knows the rules of net/http about the headers of an answer, and nothing of
-// zones. Begin with [Writer].
+// Package response knows what the headers of an answer mean: to net/http, for the response
+// writers that watch what a handler answers, and to caches. It knows nothing of zones.
+// Begin with [Writer].
 package response
 
 import (
@@ -21,6 +21,14 @@ const StatusClientLeft = 499
 // WebSocket, which may last for days.
 func MayTunnel(r *http.Request) bool {
 	return r.Header["Upgrade"] != nil || r.Method == http.MethodConnect
+}
+
+// Single returns the only value of a field, or "" if it has none or several.
+func Single(values []string) string {
+	if len(values) != 1 {
+		return ""
+	}
+	return values[0]
 }
 
 // A Writer hands on what the next handler answers, and watches its headers. It is to be

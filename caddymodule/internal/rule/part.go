@@ -2,16 +2,15 @@ package rule
 
 import (
 	"net"
+	"net/http"
 	"regexp"
+	"strings"
 
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
 
-	bucketkey "github.com/caddy-throttle/caddy-throttle/leakybucket/key"
-
-	"net/http"
-	"strings"
-
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/fold"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/response"
+	bucketkey "github.com/caddy-throttle/caddy-throttle/leakybucket/key"
 )
 
 // A Template is a text with placeholders, split into pieces.
@@ -82,7 +81,7 @@ func (t Template) appendParts(name []byte, s *Subject) (longer []byte, text stri
 // Header returns a source that reads a header. A header that is sent twice is missing,
 // because the upstream may read the other value.
 func Header(name string) func(*Subject) string {
-	return func(s *Subject) string { return single(s.Request.Header[name]) }
+	return func(s *Subject) string { return response.Single(s.Request.Header[name]) }
 }
 
 // Cookie returns a source that reads a cookie. One that is sent twice is missing.
@@ -99,7 +98,7 @@ func Cookie(name string) func(*Subject) string {
 // Query returns a source that reads a query parameter. One that is sent twice is
 // missing.
 func Query(name string) func(*Subject) string {
-	return func(s *Subject) string { return single(s.Request.URL.Query()[name]) }
+	return func(s *Subject) string { return response.Single(s.Request.URL.Query()[name]) }
 }
 
 // Host reads the host of a request, in lower case and without port.
@@ -138,13 +137,6 @@ func (k *Key) Route(s *Subject) string {
 		return OtherRoute
 	}
 	return k.Routes[found].Name
-}
-
-func single(values []string) string {
-	if len(values) != 1 {
-		return ""
-	}
-	return values[0]
 }
 
 // BasicUser returns what reads the user name of HTTP Basic, folded. There is none if the

@@ -274,10 +274,10 @@ func (o *Observer) readHeaders() {
 		for i := range at.Headers {
 			h := &at.Headers[i]
 			if values := header[h.name]; len(values) > 0 {
-				at.values[i] = single(values)
+				at.values[i] = response.Single(values)
 			}
 			if values := header[h.trailer]; len(values) > 0 {
-				at.values[i] = single(values)
+				at.values[i] = response.Single(values)
 			}
 		}
 	}
@@ -298,14 +298,6 @@ func (o *Observer) removes(name string) bool {
 		}
 	}
 	return false
-}
-
-// single returns the only value there is, or "".
-func single(values []string) string {
-	if len(values) != 1 {
-		return ""
-	}
-	return values[0]
 }
 
 // value returns the recorded value of a header.

@@ -14,6 +14,7 @@ import (
 
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
 
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/response"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
 )
 
@@ -123,7 +124,7 @@ func (r *Rule) Failed(status int, header http.Header) bool {
 	if r.Source == Status {
 		return r.counts(status)
 	}
-	cost, known := leakybucket.ParseCost(single(header[r.Header]))
+	cost, known := leakybucket.ParseCost(response.Single(header[r.Header]))
 	return !known || cost > 0
 }
 

@@ -1,4 +1,4 @@
-package blocklist
+package blocked
 
 import (
 	"context"
@@ -19,7 +19,7 @@ func chargeOf(key string) *leakybucket.Charge {
 }
 
 // begins notes a block that begins now.
-func begins(l *List, key string, length time.Duration) {
+func begins(l *Buckets, key string, length time.Duration) {
 	l.Note(chargeOf(key), &leakybucket.Decision{BlockedUntil: leakybucket.Instant(length.Microseconds()), Began: true})
 }
 
@@ -44,15 +44,15 @@ func (s *fakeStore) Settle(context.Context, []leakybucket.Settlement) error { re
 
 func TestTheListIsBoundedAndForgets(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		l := New(nil)
-		for i := range most + 1000 {
+		l := NewBuckets(nil)
+		for i := range mostBuckets + 1000 {
 			begins(l, fmt.Sprint(i), time.Minute)
 		}
-		if got := l.blocks.Len(); got != most {
-			t.Errorf("got %d blocks, want %d", got, most)
+		if got := l.blocks.Len(); got != mostBuckets {
+			t.Errorf("got %d blocks, want %d", got, mostBuckets)
 		}
 		<-time.After(time.Minute)
-		const later = most / 7 // each makes room for more than itself
+		const later = mostBuckets / 7 // each makes room for more than itself
 		for i := range later {
 			begins(l, fmt.Sprint("late", i), time.Minute)
 		}
@@ -73,8 +73,8 @@ func TestTheListIsBoundedAndForgets(t *testing.T) {
 // A flood that fills the list must not make every further block search it.
 func TestAFullListIsNotSearchedForEveryBlock(t *testing.T) {
 	synctest.Test(t, func(*testing.T) {
-		l := New(nil)
-		for i := range most {
+		l := NewBuckets(nil)
+		for i := range mostBuckets {
 			begins(l, fmt.Sprint(i), time.Hour)
 		}
 		// Each search takes milliseconds.
@@ -86,7 +86,7 @@ func TestAFullListIsNotSearchedForEveryBlock(t *testing.T) {
 
 func TestABlockIsConfirmedOnceASecondHoweverManyAsk(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		l, store := New(nil), &fakeStore{blocked: leakybucket.Instant(time.Hour.Microseconds())}
+		l, store := NewBuckets(nil), &fakeStore{blocked: leakybucket.Instant(time.Hour.Microseconds())}
 		begins(l, "a", time.Hour)
 		for range 10 {
 			for range 100 {
@@ -114,7 +114,7 @@ func TestTheLevelOfABlockedBucketIsConfirmedToo(t *testing.T) {
 		{"the store does not answer", errors.New("connection refused"), 40},
 	} {
 		synctest.Test(t, func(t *testing.T) {
-			l, store := New(nil), &fakeStore{blocked: leakybucket.Instant(time.Hour.Microseconds()), level: 7, err: test.err}
+			l, store := NewBuckets(nil), &fakeStore{blocked: leakybucket.Instant(time.Hour.Microseconds()), level: 7, err: test.err}
 			c := chargeOf("a")
 			c.Limit = leakybucket.Limit{Capacity: 60, Leak: 2}
 			l.Note(c, &leakybucket.Decision{BlockedUntil: store.blocked, Began: true, Level: 60})
@@ -132,7 +132,7 @@ func TestTheLevelOfABlockedBucketIsConfirmedToo(t *testing.T) {
 
 func TestABlockThatWasResetIsForgottenAfterASecond(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		l, store := New(nil), new(fakeStore)
+		l, store := NewBuckets(nil), new(fakeStore)
 		begins(l, "a", time.Hour)
 		<-time.After(trusted)
 		if _, runs := l.Believe(t.Context(), chargeOf("a"), store); runs || !l.Empty() {
@@ -143,7 +143,7 @@ func TestABlockThatWasResetIsForgottenAfterASecond(t *testing.T) {
 
 func TestAStoreThatDoesNotAnswerChangesNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		l, store := New(nil), &fakeStore{err: errors.New("connection refused")}
+		l, store := NewBuckets(nil), &fakeStore{err: errors.New("connection refused")}
 		begins(l, "a", time.Minute)
 		for range 30 {
 			<-time.After(time.Second)

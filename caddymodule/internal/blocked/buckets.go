@@ -1,7 +1,7 @@
-// Package blocklist remembers which buckets are blocked, as far as this process
-// knows. Zones that block a client everywhere and the matcher throttle_blocked
-// use it, because they must not ask the store on each request.
-package blocklist
+// Package blocked remembers what this process knows to be blocked, in bounded memory:
+// [Buckets] with a block, and [Clients] whose connections may be dropped before they cost
+// a handshake. It depends on no zone.
+package blocked
 
 import (
 	"context"
@@ -13,28 +13,29 @@ import (
 )
 
 const (
-	// most bounds the list. A block that does not fit is noticed again at the
+	// mostBuckets bounds the list. A block that does not fit is noticed again at the
 	// bucket's next overflow.
-	most = 200_000
+	mostBuckets = 200_000
 
 	// trusted is how long a block counts before the store is asked again. The
 	// bucket may have been reset meanwhile, perhaps on another node.
 	trusted = time.Second
 )
 
-// A List is a cache of known blocks. The store decides which blocks run. It is
-// safe for concurrent use. The zero value is not ready for use: call New.
-type List struct {
-	blocks *expiring.Map[name, Block]
+// Buckets is a cache of known blocks. Zones that block a client everywhere and the matcher
+// throttle_blocked use it, because they must not ask the store on each request. The store decides which blocks run. It is
+// safe for concurrent use. The zero value is not ready for use: call NewBuckets.
+type Buckets struct {
+	blocks *expiring.Map[bucket, Block]
 	clock  clock.Clock
 }
 
-type name struct {
+type bucket struct {
 	zone, key string
 	shadow    bool
 }
 
-func nameOf(c *leakybucket.Charge) name { return name{c.Zone, c.Key, c.Shadow != 0} }
+func bucketOf(c *leakybucket.Charge) bucket { return bucket{c.Zone, c.Key, c.Shadow != 0} }
 
 // A Block is a known block.
 type Block struct {
@@ -43,17 +44,17 @@ type Block struct {
 	Level float64   // of the bucket then, in units
 }
 
-// New returns an empty list that goes by a clock. A nil clock is the process's.
-func New(c clock.Clock) *List { return &List{expiring.New[name, Block](most), c} }
+// NewBuckets returns an empty list that goes by a clock. A nil clock is the process's.
+func NewBuckets(c clock.Clock) *Buckets { return &Buckets{expiring.New[bucket, Block](mostBuckets), c} }
 
 // Empty reports, without a lock, whether no block is known at all.
-func (l *List) Empty() bool { return l.blocks.Empty() }
+func (l *Buckets) Empty() bool { return l.blocks.Empty() }
 
 // Note adds the block that a decision reports, or removes one that has ended.
-func (l *List) Note(c *leakybucket.Charge, d *leakybucket.Decision) {
+func (l *Buckets) Note(c *leakybucket.Charge, d *leakybucket.Decision) {
 	if c.Block != nil && d.BlockedUntil != 0 && !d.Began {
 		now := clock.Now(l.clock)
-		if b, found := l.blocks.Get(nameOf(c), now); found && now.Sub(b.Seen) < trusted/2 {
+		if b, found := l.blocks.Get(bucketOf(c), now); found && now.Sub(b.Seen) < trusted/2 {
 			return // most clients that are blocked come again at once
 		}
 	}
@@ -61,29 +62,29 @@ func (l *List) Note(c *leakybucket.Charge, d *leakybucket.Decision) {
 }
 
 // enter is Note, however fresh the known block is.
-func (l *List) enter(c *leakybucket.Charge, d *leakybucket.Decision) {
+func (l *Buckets) enter(c *leakybucket.Charge, d *leakybucket.Decision) {
 	if c.Block == nil || d.Undecided {
 		return
 	}
 	if d.BlockedUntil == 0 {
 		if !l.Empty() {
-			l.blocks.Delete(nameOf(c))
+			l.blocks.Delete(bucketOf(c))
 		}
 		return
 	}
 	now := clock.Now(l.clock)
 	until := now.Add(d.BlockedUntil.Sub(d.At))
-	l.blocks.Put(nameOf(c), Block{Until: until, Seen: now, Level: d.Level}, until, now)
+	l.blocks.Put(bucketOf(c), Block{Until: until, Seen: now, Level: d.Level}, until, now)
 }
 
 // Find returns the known block of a charge's bucket. fresh reports whether the
 // store confirmed it within the last second.
-func (l *List) Find(c *leakybucket.Charge) (b Block, found, fresh bool) {
+func (l *Buckets) Find(c *leakybucket.Charge) (b Block, found, fresh bool) {
 	if l.Empty() {
 		return Block{}, false, false
 	}
 	now := clock.Now(l.clock)
-	b, found = l.blocks.Get(nameOf(c), now)
+	b, found = l.blocks.Get(bucketOf(c), now)
 	return b, found, found && now.Sub(b.Seen) < trusted
 }
 
@@ -91,7 +92,7 @@ func (l *List) Find(c *leakybucket.Charge) (b Block, found, fresh bool) {
 // fresh, one caller asks the store while others use the old answer. So a block
 // costs at most one call a second, however many requests meet it. If the store
 // does not answer, the block stays.
-func (l *List) Believe(ctx context.Context, c *leakybucket.Charge, store leakybucket.Store) (Block, bool) {
+func (l *Buckets) Believe(ctx context.Context, c *leakybucket.Charge, store leakybucket.Store) (Block, bool) {
 	b, found, fresh := l.Find(c)
 	if !found || fresh {
 		return b, found
@@ -103,9 +104,9 @@ func (l *List) Believe(ctx context.Context, c *leakybucket.Charge, store leakybu
 
 // confirm asks the store with a cost that fits no bucket, so it pours nothing and
 // begins no block.
-func (l *List) confirm(ctx context.Context, c leakybucket.Charge, store leakybucket.Store) {
+func (l *Buckets) confirm(ctx context.Context, c leakybucket.Charge, store leakybucket.Store) {
 	now, mine := clock.Now(l.clock), false
-	l.blocks.Update(nameOf(&c), now, func(b Block, found bool) (Block, time.Time, bool) {
+	l.blocks.Update(bucketOf(&c), now, func(b Block, found bool) (Block, time.Time, bool) {
 		if mine = found && now.Sub(b.Seen) >= trusted; mine {
 			b.Level = c.Limit.Level(leakybucket.State{Level: b.Level}, leakybucket.Instant(now.Sub(b.Seen).Microseconds()))
 			b.Seen = now // nobody else need ask
@@ -123,8 +124,8 @@ func (l *List) confirm(ctx context.Context, c leakybucket.Charge, store leakybuc
 }
 
 // Forget removes what is known of a bucket that was reset.
-func (l *List) Forget(zone, key string, shadow bool) {
+func (l *Buckets) Forget(zone, key string, shadow bool) {
 	if !l.Empty() {
-		l.blocks.Delete(name{zone, key, shadow})
+		l.blocks.Delete(bucket{zone, key, shadow})
 	}
 }

@@ -1,7 +1,4 @@
-// Package droplist remembers whose connections may be dropped before they cost a
-// handshake. A listener knows neither trusted proxies nor exemptions, so only the handler
-// adds clients, after it has refused them.
-package droplist
+package blocked
 
 import (
 	"net/netip"
@@ -13,8 +10,8 @@ import (
 )
 
 const (
-	// most bounds the list. Clients that do not fit are refused by the handler.
-	most = 100_000
+	// mostClients bounds the list. Clients that do not fit are refused by the handler.
+	mostClients = 100_000
 
 	// mostProxies is how many peers may be known to forward requests of others. If there
 	// are more, nobody is added to the list, since some proxies are unknown.
@@ -44,28 +41,30 @@ func (e Entry) same(other Entry) bool {
 	return e.Block.Zone == other.Block.Zone && e.Block.Key == other.Block.Key
 }
 
-// A List is the clients whose connections may be dropped. It is safe for concurrent use.
-type List struct {
+// Clients is a list of those whose connections may be dropped before they cost a handshake.
+// A listener knows neither trusted proxies nor exemptions, so only the handler adds
+// clients, after it has refused them. It is safe for concurrent use.
+type Clients struct {
 	clients *expiring.Map[netip.Prefix, Entry]
 	proxies *expiring.Map[netip.Addr, time.Time] // until they are to be noted again
 	blind   atomic.Int64                         // the Unix time until which nobody is added
 }
 
-// New returns an empty list.
-func New() *List {
-	return &List{
-		clients: expiring.New[netip.Prefix, Entry](most),
+// NewClients returns an empty list.
+func NewClients() *Clients {
+	return &Clients{
+		clients: expiring.New[netip.Prefix, Entry](mostClients),
 		proxies: expiring.New[netip.Addr, time.Time](mostProxies),
 	}
 }
 
 // Empty reports, without a lock, whether nobody is on the list.
-func (l *List) Empty() bool { return l.clients.Empty() }
+func (l *Clients) Empty() bool { return l.clients.Empty() }
 
 // Add adds a client until a time, but for an hour at most. Of an IPv6 address, bits count.
 // Nobody is added whose address cannot be that of one client alone, or who is a proxy.
 // Add returns false if the client is not on the list.
-func (l *List) Add(peer netip.Addr, bits int, e Entry, until, now time.Time) bool {
+func (l *Clients) Add(peer netip.Addr, bits int, e Entry, until, now time.Time) bool {
 	if !public(peer) || now.Unix() < l.blind.Load() {
 		return false
 	}
@@ -93,7 +92,7 @@ func earlier(a, b time.Time) time.Time {
 }
 
 // Find returns the entry of a peer that was made with a config.
-func (l *List) Find(peer netip.Addr, config uint64, now time.Time) (Entry, bool) {
+func (l *Clients) Find(peer netip.Addr, config uint64, now time.Time) (Entry, bool) {
 	if l.Empty() {
 		return Entry{}, false
 	}
@@ -110,7 +109,7 @@ func (l *List) Find(peer netip.Addr, config uint64, now time.Time) (Entry, bool)
 
 // Proxy notes that a peer has forwarded a request of somebody else. For a day, its
 // connections are not dropped.
-func (l *List) Proxy(peer netip.Addr, now time.Time) {
+func (l *Clients) Proxy(peer netip.Addr, now time.Time) {
 	peer = network(peer)
 	if due, known := l.proxies.Get(peer, now); known && now.Before(due) {
 		return

@@ -1,4 +1,4 @@
-package droplist
+package blocked
 
 import (
 	"net/netip"
@@ -16,7 +16,7 @@ var (
 func addr(text string) netip.Addr { return netip.MustParseAddr(text) }
 
 // found reports whether a peer is on the list of config 1.
-func (l *List) found(peer string, now time.Time) bool {
+func (l *Clients) found(peer string, now time.Time) bool {
 	_, found := l.Find(addr(peer), 1, now)
 	return found
 }
@@ -28,7 +28,7 @@ func TestOnlyAddressesOfTheInternetAreAdded(t *testing.T) {
 		"100.64.0.1": false, "100.127.255.255": false, "0.0.0.0": false, "224.0.0.1": false, "255.255.255.255": false,
 		"::1": false, "::": false, "fe80::1": false, "fd00::1": false, "ff02::1": false, "::ffff:203.0.113.7": false,
 	} {
-		l := New()
+		l := NewClients()
 		if got := l.Add(addr(peer), 64, Entry{Config: 1}, later, start); got != want || l.Empty() == want || l.found(peer, start) != want {
 			t.Errorf("%s: got added: %v, found: %v, want %v", peer, got, l.found(peer, start), want)
 		}
@@ -39,7 +39,7 @@ func TestAnEntryHoldsForAnHourAtMost(t *testing.T) {
 	for _, test := range []struct{ until, last time.Duration }{
 		{24 * time.Hour, time.Hour}, {time.Hour, time.Hour}, {time.Minute, time.Minute},
 	} {
-		l := New()
+		l := NewClients()
 		l.Add(addr("203.0.113.7"), 64, Entry{Config: 1}, start.Add(test.until), start)
 		if !l.found("203.0.113.7", start.Add(test.last-time.Second)) || l.found("203.0.113.7", start.Add(test.last)) {
 			t.Errorf("until %v: got another end, want it to hold for %v", test.until, test.last)
@@ -48,7 +48,7 @@ func TestAnEntryHoldsForAnHourAtMost(t *testing.T) {
 }
 
 func TestAnEntryIsOfItsAddressOrNetworkAndOfItsConfig(t *testing.T) {
-	l := New()
+	l := NewClients()
 	l.Add(addr("203.0.113.7"), 64, Entry{Config: 1}, later, start)
 	l.Add(addr("2001:db8:0:1::7"), 64, Entry{Config: 1}, later, start)
 	l.Add(addr("2001:db8:0:2::7"), 128, Entry{Config: 1}, later, start)
@@ -64,7 +64,7 @@ func TestAnEntryIsOfItsAddressOrNetworkAndOfItsConfig(t *testing.T) {
 }
 
 func TestAnEntryIsReplacedByAnotherReason(t *testing.T) {
-	l := New()
+	l := NewClients()
 	gate, other := &leakybucket.Charge{Zone: "gate", Key: "k"}, &leakybucket.Charge{Zone: "other", Key: "k"}
 	for _, e := range []Entry{{Config: 1}, {Config: 1, Block: gate}, {Config: 1, Block: other}, {Config: 2, Block: other}, {Config: 2}} {
 		if !l.Add(addr("203.0.113.7"), 64, e, later, start) {
@@ -78,7 +78,7 @@ func TestAnEntryIsReplacedByAnotherReason(t *testing.T) {
 
 func TestAProxyIsNeverFoundForADayAfterItsLastForwardingHeader(t *testing.T) {
 	for _, peer := range []string{"203.0.113.7", "2001:db8::7"} {
-		l := New()
+		l := NewClients()
 		if !l.Add(addr(peer), 128, Entry{Config: 1}, later, start) {
 			t.Fatal("got it refused, want it added")
 		}
@@ -101,7 +101,7 @@ func TestAProxyIsNeverFoundForADayAfterItsLastForwardingHeader(t *testing.T) {
 }
 
 func TestNobodyIsAddedWhileSomeProxiesAreUnknown(t *testing.T) {
-	l := New()
+	l := NewClients()
 	a := addr("203.0.113.0")
 	for range mostProxies {
 		l.Proxy(a, start)
@@ -117,9 +117,9 @@ func TestNobodyIsAddedWhileSomeProxiesAreUnknown(t *testing.T) {
 }
 
 func TestAFullListAddsNobody(t *testing.T) {
-	l := New()
+	l := NewClients()
 	a := addr("203.0.113.0")
-	for range most {
+	for range mostClients {
 		if !l.Add(a, 64, Entry{Config: 1}, later, start) {
 			t.Fatalf("%v: got it refused, want it added", a)
 		}

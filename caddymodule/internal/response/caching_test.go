@@ -1,4 +1,4 @@
-package caching
+package response
 
 import (
 	"maps"
@@ -35,7 +35,7 @@ func TestOnlyWhatNoCacheMayKeepForOthersIsPrivate(t *testing.T) {
 	}
 }
 
-func TestOnlyWhatIsNeverStoredIsForbidden(t *testing.T) {
+func TestOnlyWhatIsNeverStoredIsCachesForbidden(t *testing.T) {
 	for _, test := range []struct {
 		header http.Header
 		want   bool
@@ -47,7 +47,7 @@ func TestOnlyWhatIsNeverStoredIsForbidden(t *testing.T) {
 		{http.Header{"Cache-Control": {"no-store"}, "Cdn-Cache-Control": {"no-store"}}, true},
 		{http.Header{"Cache-Control": {"no-store"}, "Cdn-Cache-Control": {"max-age=9"}}, false},
 	} {
-		if got := Forbidden(test.header); got != test.want {
+		if got := CachesForbidden(test.header); got != test.want {
 			t.Errorf("%v: got forbidden %v, want %v", test.header, got, test.want)
 		}
 	}

@@ -1,5 +1,4 @@
-// Package caching knows the headers by which responses tell caches what to keep.
-package caching
+package response
 
 import (
 	"iter"
@@ -59,8 +58,8 @@ func DropTargeted(header http.Header) {
 	}
 }
 
-// Forbidden reports whether no cache may keep a response.
-func Forbidden(header http.Header) bool {
+// CachesForbidden reports whether no cache may keep a response.
+func CachesForbidden(header http.Header) bool {
 	for name, lines := range header {
 		if targeted(name) && slices.ContainsFunc(lines, allows) {
 			return false
