@@ -17,6 +17,8 @@ import (
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/decision"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/override"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/rule"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/stores"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/telemetry"
 )
 
 // decisionCounts are the requests of a zone by decision.
@@ -58,7 +60,7 @@ func eachSeries(of prometheus.Collector, yield func(m *dto.Metric, label func(st
 // countsByZone reads the counters of all zones.
 func countsByZone() map[string]decisionCounts {
 	all := make(map[string]decisionCounts)
-	eachSeries(requests, func(m *dto.Metric, label func(string) string) {
+	eachSeries(telemetry.Requests, func(m *dto.Metric, label func(string) string) {
 		decided, zone := label("decision"), label("zone")
 		for d := decision.Admitted; d < decision.Decisions; d++ {
 			if d.String() == decided {
@@ -77,11 +79,11 @@ type callCounts struct{ calls, seconds, errors float64 }
 // callsByStore reads the counters of all shared stores.
 func callsByStore() map[string]callCounts {
 	all := make(map[string]callCounts)
-	eachSeries(storeSeconds, func(m *dto.Metric, label func(string) string) {
+	eachSeries(telemetry.StoreSeconds, func(m *dto.Metric, label func(string) string) {
 		h := m.GetHistogram()
 		all[label("store")] = callCounts{calls: float64(h.GetSampleCount()), seconds: h.GetSampleSum()}
 	})
-	eachSeries(storeErrors, func(m *dto.Metric, label func(string) string) {
+	eachSeries(telemetry.StoreErrors, func(m *dto.Metric, label func(string) string) {
 		counts := all[label("store")]
 		counts.errors = m.GetCounter().GetValue()
 		all[label("store")] = counts
@@ -191,7 +193,7 @@ func (r *rates) callsPerSecond(store string, now time.Time) (calls, failed, took
 func (a *engine) adminZones(context.Context, *adminInput) (any, error) {
 	now := time.Now()
 	set, overrides, counts := a.overrides.Load(), a.overrides.List(now), countsByZone()
-	result := wire.Status{Zones: []wire.ZoneStatus{}, Overrides: overridesOf(overrides), Warnings: converted(a.warnings.list(), func(w keptWarning) wire.Warning { return wire.Warning(w) })}
+	result := wire.Status{Zones: []wire.ZoneStatus{}, Overrides: overridesOf(overrides), Warnings: converted(a.warnings.List(), func(w telemetry.KeptWarning) wire.Warning { return wire.Warning(w) })}
 	kept := a.storeStatus(&result.Store, now)
 	zones, err := a.zonesNamed("")
 	if err != nil {
@@ -200,7 +202,7 @@ func (a *engine) adminZones(context.Context, *adminInput) (any, error) {
 	for _, z := range zones {
 		s := wire.ZoneStatus{
 			Zone: z.Name, Mode: z.mode(set, now), Group: z.group(set), Definition: json.RawMessage(z.definition), Total: counts[z.Name].named(),
-			Buckets: kept[z.Name], RefusedKeys: z.live.refused.Estimate(),
+			Buckets: kept[z.Name], RefusedKeys: z.live.Refused.Estimate(),
 		}
 		current, hourAgo := a.control.rates.perSecond(z.Name, counts[z.Name], now)
 		if s.PerSecond = current.named(); hourAgo != nil {
@@ -237,18 +239,18 @@ func (a *engine) adminZones(context.Context, *adminInput) (any, error) {
 func (a *engine) storeStatus(s *wire.StoreStatus, now time.Time) (kept map[string]int) {
 	s.Name = "memory"
 	if a.memory != nil {
-		kept = a.memory.memory.Buckets()
-		s.Evictions, s.MaxBuckets = a.memory.memory.Evictions(), cmp.Or(a.memory.maxBuckets, defaultMaxBuckets)
+		kept = a.memory.Memory.Buckets()
+		s.Evictions, s.MaxBuckets = a.memory.Memory.Evictions(), cmp.Or(a.memory.MaxBuckets, stores.DefaultMaxBuckets)
 		for _, n := range kept {
 			s.Buckets += n
 		}
 	}
 	if a.shared != nil {
-		s.Name, s.Failing, s.Down = a.shared.name, a.shared.Failing(), a.shared.Down()
+		s.Name, s.Failing, s.Down = a.shared.Name, a.shared.Failing(), a.shared.Down()
 		s.Shards, s.ShardsDown = a.shared.Shards()
 		s.Calls, s.Failed, s.Took = a.control.rates.callsPerSecond(s.Name, now)
-		if o := a.shared.outage.Load(); o != nil && s.Down {
-			s.Since, s.Why = &o.since, o.why
+		if o := a.shared.Outage.Load(); o != nil && s.Down {
+			s.Since, s.Why = &o.Since, o.Why
 		}
 	}
 	return kept

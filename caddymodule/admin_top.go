@@ -2,35 +2,13 @@ package caddymodule
 
 import (
 	"context"
-	"math/rand/v2"
 	"time"
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/admin/wire"
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/decision"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/sketch"
 )
 
 var groupings = map[string]sketch.Grouping{"": sketch.ByKey, "ip": sketch.ByAddress, "/24": sketch.By24, "/16": sketch.By16}
-
-// noteSender counts whose request a zone has decided about. It is on the path of every
-// request: of many, it counts a sample. Where nothing needs it, now is zero.
-func (l *liveCounts) noteSender(o *decision.Outcome, d decision.Decision, now time.Time) {
-	refused, weight := d == decision.Refused || d == decision.ShadowRefused, 0
-	if !refused {
-		if weight = l.recent.AdmittedWeight(rand.Uint32); weight == 0 {
-			return
-		}
-	}
-	if now.IsZero() {
-		now = time.Now()
-	}
-	if refused {
-		weight = l.recent.RefusedWeight(rand.Uint32, now)
-	}
-	if weight > 0 {
-		l.recent.Add(refused, o.Key, o.ClientIP(), weight, now)
-	}
-}
 
 const mostTop = 20
 
@@ -50,7 +28,7 @@ func (a *engine) adminTop(_ context.Context, in *adminInput) (any, error) {
 	}
 	result, set, now := wire.Top{Zones: []wire.TopZone{}}, a.overrides.Load(), time.Now()
 	for _, z := range zones {
-		s := z.live.recent.Top(by, mostTop, now)
+		s := z.live.Recent.Top(by, mostTop, now)
 		top := wire.TopZone{
 			Zone: z.Name, Mode: z.mode(set, now), Group: z.group(set), Requests: s.Admitted + s.Refused, Refused: s.Refused, Seconds: now.Sub(s.Since).Seconds(),
 			Busiest: []wire.TopKey{}, Denied: []wire.TopKey{},

@@ -15,6 +15,7 @@ import (
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/config"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/rule"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/signer"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/stores"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/sharedstore"
 )
 
@@ -117,9 +118,9 @@ func (a *App) provisionStore(ctx caddy.Context) error {
 	switch m := module.(type) {
 	case *Memory:
 		a.engine.useMemory(m.use)
-	case SharedStoreModule:
+	case stores.SharedStoreModule:
 		err = a.engine.useShared(m.SharedStore(), sharedstore.Options{Timeout: time.Duration(a.StoreTimeout), Nodes: a.Nodes}, policy)
-	case StoreModule:
+	case stores.StoreModule:
 		a.engine.store = m.Store()
 	default:
 		return fmt.Errorf("loading store: %T is no store", module)
@@ -179,7 +180,7 @@ func (a *App) provisionZone(ctx caddy.Context, definition *config.Zone) (*runnin
 	z, err := a.engine.addZone(definition.Name, options, func(z *runningZone) (*rule.Rule, error) {
 		return compiled, definition.Load(ctx, compiled, config.Given{
 			Shadow: a.Shadow, Static: a.engine.static, Keys: func() (*signer.Ring, error) { return a.engine.signingKeys(ctx) },
-			Passes: z.live.passes, PassesFull: z.warnPassesFull, Insecure: z.warnInsecure,
+			Passes: z.live.passes, PassesFull: func() { z.counts.WarnPassesFull() }, Insecure: z.warnInsecure,
 		})
 	})
 	if err != nil {

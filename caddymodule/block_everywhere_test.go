@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/telemetry"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
 )
 
@@ -124,7 +125,7 @@ func TestAnOfficeInTheGlobalExemptIsNeverRefusedBlockedOrCounted(t *testing.T) {
 			}
 		}
 		wantCounts(t, "gate", map[string]float64{})
-		if got := counted(t, blocksBegun, "gate"); len(got) != 0 {
+		if got := counted(t, telemetry.BlocksBegun, "gate"); len(got) != 0 {
 			t.Errorf("got blocks %v, want none", got)
 		}
 		s.stop()

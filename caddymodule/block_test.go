@@ -7,6 +7,8 @@ import (
 	"strconv"
 	"testing"
 	"time"
+
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/telemetry"
 )
 
 func retryAfter(t *testing.T, v *visit) time.Duration {
@@ -40,11 +42,11 @@ func TestAnOverflowBlocksForAsLongAsRetryAfterSays(t *testing.T) {
 			pass(test.want)
 			wantWaits(t, s.visits(1, office, "/"), 0)
 			wantWaits(t, s.visits(1, visitor, "/"), 0)
-			counts := counted(t, requests, "waits")
+			counts := counted(t, telemetry.Requests, "waits")
 			if counts["refused capacity"] != 1 || counts["refused blocked"] != 2 {
 				t.Errorf("%s: got %v, want one refused for capacity and two that were blocked", test.options, counts)
 			}
-			if got := counted(t, blocksBegun, "waits"); got["refused"] != 1 {
+			if got := counted(t, telemetry.BlocksBegun, "waits"); got["refused"] != 1 {
 				t.Errorf("%s: got blocks %v, want one", test.options, got)
 			}
 		})
@@ -65,7 +67,7 @@ func TestAClientThatObeysRetryAfterAndThenKeepsToTheLeakNeverClimbsTheLadder(t *
 				}
 				pass(time.Second)
 			}
-			if got := counted(t, blocksBegun, "waits"); got["refused"] != 1 {
+			if got := counted(t, telemetry.BlocksBegun, "waits"); got["refused"] != 1 {
 				t.Errorf("%q: got blocks %v, want one", option, got)
 			}
 		})
@@ -121,7 +123,7 @@ func TestAShadowOfAZoneWithBlockCountsExactlyWhatEnforcementRefuses(t *testing.T
 					pass(traffic.rest())
 				}
 				pass(time.Hour)
-				requested, blocks = counted(t, requests, "compared"), counted(t, blocksBegun, "compared")
+				requested, blocks = counted(t, telemetry.Requests, "compared"), counted(t, telemetry.BlocksBegun, "compared")
 				emptyRooms(t, "compared")
 			})
 			return requested, blocks

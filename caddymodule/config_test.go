@@ -9,6 +9,7 @@ import (
 	"github.com/caddyserver/caddy/v2"
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/config"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/stores"
 )
 
 // provision provisions a JSON config as a reload does, does not start it, and
@@ -249,10 +250,10 @@ func TestARefusedConfigLeavesNothingBehind(t *testing.T) {
 	if err == nil {
 		t.Fatal("got no error, want one")
 	}
-	if _, kept := process.References(memoryKey); kept {
+	if _, kept := stores.Process.References(stores.MemoryKey); kept {
 		t.Error("the memory store is kept")
 	}
-	if _, kept := process.References(liveZoneKey("left")); kept {
+	if _, kept := stores.Process.References(liveZoneKey("left")); kept {
 		t.Error("the zone's counters are kept")
 	}
 }
@@ -262,10 +263,10 @@ func TestValidatingKeepsNothing(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, kept := process.References(memoryKey); kept {
+	if _, kept := stores.Process.References(stores.MemoryKey); kept {
 		t.Error("the memory store is kept")
 	}
-	if _, kept := process.References(liveZoneKey("left")); kept {
+	if _, kept := stores.Process.References(liveZoneKey("left")); kept {
 		t.Error("the zone's counters are kept")
 	}
 }

@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"github.com/caddyserver/caddy/v2"
+
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/telemetry"
 )
 
 const office, visitor = "203.0.113.7", "198.51.100.1"
@@ -181,7 +183,7 @@ func TestAShadowDelaysNobodyAndCountsWhatEnforcementWould(t *testing.T) {
 					pass(traffic.rest())
 				}
 				pass(time.Hour)
-				counts = counted(t, requests, "waits")
+				counts = counted(t, telemetry.Requests, "waits")
 				emptyRooms(t, "waits")
 			})
 			return counts, longest

@@ -93,6 +93,11 @@ func TestTheDocumentationQuotesTheLog(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	inner, err := filepath.Glob("internal/*/*.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	files = append(files, inner...)
 	var code strings.Builder
 	for _, file := range files {
 		if strings.HasSuffix(file, "_test.go") {

@@ -22,6 +22,8 @@ import (
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/override"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/rule"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/staticfile"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/stores"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/telemetry"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/sharedstore"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
 )
@@ -31,18 +33,18 @@ import (
 type engine struct {
 	ctx         caddy.Context
 	subscribers *caddyevents.App
-	subscribed  func() subscriptions // which do not change
-	events      *background[event]
+	subscribed  func() telemetry.Subscriptions // which do not change
+	events      *telemetry.Background[telemetry.Event]
 	logger      *zap.Logger
 	warner      *zap.Logger // a logger that keeps warnings
-	warnings    *keptWarnings
+	warnings    *telemetry.KeptWarnings
 	warned      *onceWarnings
 
 	store    leakybucket.Store
-	shared   *SharedStore       // behind the store, if that is outside of this process
-	observer *storeObserver     // of that
-	memory   *memoryUse         // the store itself or the fallback, if either is in memory
-	policy   sharedstore.Policy // what zones fall back to that have no policy of their own
+	shared   *stores.SharedStore // behind the store, if that is outside of this process
+	observer *storeObserver      // of that
+	memory   *stores.MemoryUse   // the store itself or the fallback, if either is in memory
+	policy   sharedstore.Policy  // what zones fall back to that have no policy of their own
 
 	exempt     rule.Matchers
 	static     []*staticfile.Matcher        // nil exempts no static files
@@ -73,20 +75,20 @@ type engine struct {
 // also after an error.
 func newEngine(ctx caddy.Context) (e *engine, err error) {
 	e = &engine{
-		ctx: ctx, logger: ctx.Logger(), warnings: new(keptWarnings), warned: new(onceWarnings),
+		ctx: ctx, logger: ctx.Logger(), warnings: new(telemetry.KeptWarnings), warned: new(onceWarnings),
 		zones: make(map[string]*runningZone), configNumber: new(atomic.Uint64),
 	}
-	e.warner = e.warnings.logger(e.logger)
+	e.warner = e.warnings.Logger(e.logger)
 	if err := registerMetrics(ctx.GetMetricsRegistry()); err != nil {
 		return e, err
 	}
-	e.events = &background[event]{pass: e.emit, most: mostEvents}
+	e.events = &telemetry.Background[telemetry.Event]{Pass: e.emit, Most: telemetry.MostEvents}
 	e.gate = &admission.Gate{Exiting: exiting, Waived: e.waived}
 	if e.subscribers, err = watchExit(ctx); err != nil {
 		return e, err
 	}
 	e.subscribed = sync.OnceValue(e.subscriptions)
-	if e.blocks, err = join(blocksKey, func() (*sharedBlocks, error) { return &sharedBlocks{blocked.NewBuckets(nil)}, nil }); err != nil {
+	if e.blocks, err = stores.Join(blocksKey, func() (*sharedBlocks, error) { return &sharedBlocks{blocked.NewBuckets(nil)}, nil }); err != nil {
 		return e, err
 	}
 	if e.control, err = joinControl(); err != nil {
@@ -102,12 +104,12 @@ func (e *engine) exemptAlways(matchers rule.Matchers, static []*staticfile.Match
 }
 
 // useMemory makes a store in memory the store.
-func (e *engine) useMemory(m *memoryUse) { e.memory, e.store = m, m.Store() }
+func (e *engine) useMemory(m *stores.MemoryUse) { e.memory, e.store = m, m.Store() }
 
 // useShared makes a shared store the store. policy is what zones without one fall back to.
-func (e *engine) useShared(s *SharedStore, options sharedstore.Options, policy sharedstore.Policy) (err error) {
+func (e *engine) useShared(s *stores.SharedStore, options sharedstore.Options, policy sharedstore.Policy) (err error) {
 	// The shared store is the one that lasts.
-	if e.memory, err = useMemory(memoryOptions{maxBuckets: defaultMaxBuckets, every: defaultSnapshotInterval, logger: e.logger}); err != nil {
+	if e.memory, err = stores.UseMemory(stores.MemoryOptions{MaxBuckets: stores.DefaultMaxBuckets, Every: stores.DefaultSnapshotInterval, Logger: e.logger}); err != nil {
 		return fmt.Errorf("loading the fallback: %w", err)
 	}
 	options.Zone = e.zoneFallback
@@ -128,11 +130,11 @@ func (e *engine) zoneFallback(name string) sharedstore.ZoneOptions {
 // which zones are one budget for several handlers.
 func (e *engine) start() {
 	if e.memory != nil {
-		e.memory.start(e.savedLimits())
+		e.memory.Start(e.savedLimits())
 	}
 	if e.shared != nil {
 		e.observer = &storeObserver{e}
-		e.shared.start(e.observer)
+		e.shared.Start(e.observer)
 	}
 	e.signing.start(e.lastKeys, e.logger)
 	e.crawlers.start(e.logger)
@@ -153,7 +155,7 @@ func (e *engine) start() {
 
 // end undoes start. Requests of the config may still be in flight.
 func (e *engine) end() {
-	e.events.close()
+	e.events.Close()
 	e.overrideFiles.end()
 	e.control.stop(e)
 	for _, z := range e.zones {
@@ -164,10 +166,10 @@ func (e *engine) end() {
 	}
 	e.crawlers.end()
 	if e.shared != nil {
-		e.shared.stop(e.observer)
+		e.shared.Stop(e.observer)
 	}
 	if e.memory != nil {
-		e.memory.stop()
+		e.memory.Stop()
 	}
 }
 
@@ -175,28 +177,28 @@ func (e *engine) end() {
 // outlives the config.
 func (e *engine) cleanUp() error {
 	var errs []error
-	var counts []*zoneCounts
+	var counts []*telemetry.Zone
 	for _, z := range e.zones {
-		counts = append(counts, z.zoneCounts)
+		counts = append(counts, z.counts)
 	}
-	flushLogs(counts)
+	telemetry.FlushLogs(counts)
 	for name := range e.zones {
-		errs = append(errs, leave(liveZoneKey(name)))
+		errs = append(errs, stores.Leave(liveZoneKey(name)))
 	}
 	if e.blocks != nil {
-		errs = append(errs, leave(blocksKey))
+		errs = append(errs, stores.Leave(blocksKey))
 	}
 	if e.control != nil {
-		errs = append(errs, leave(controlKey))
+		errs = append(errs, stores.Leave(controlKey))
 	}
 	if e.lastKeys != nil {
-		errs = append(errs, leave(signingKey))
+		errs = append(errs, stores.Leave(signingKey))
 	}
 	if e.crawlers.sharedCrawlers != nil {
-		errs = append(errs, leave(crawlersKey))
+		errs = append(errs, stores.Leave(crawlersKey))
 	}
 	if e.shared != nil && e.memory != nil {
-		errs = append(errs, e.memory.release()) // that of a store in memory is the module's
+		errs = append(errs, e.memory.Release()) // that of a store in memory is the module's
 	}
 	return errors.Join(errs...)
 }

@@ -8,10 +8,6 @@ import (
 	"time"
 
 	"github.com/caddyserver/caddy/v2/modules/caddyevents"
-	dto "github.com/prometheus/client_model/go"
-
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/decision"
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/rule"
 )
 
 // heardOf runs a site with a zone, whose events a listener hears.
@@ -97,63 +93,6 @@ func TestSubscribersHearOfEachBlock(t *testing.T) {
 		wantHeard(t,
 			"throttle_blocked map[key:203.0.113.7 seconds:10 shadow:false zone:some]",
 			"throttle_overflow map[key:203.0.113.7 reason:capacity shadow:false zone:some]")
-		<-time.After(2 * time.Minute)
-	})
-}
-
-func TestNothingIsKeptOfKeysWithoutSubscribers(t *testing.T) {
-	s := withApp(t, run(t, "http:// {\nthrottle some 1 1/h\nrespond ok\n}"))
-	s.from(someone).passes(1, "/")
-	if got := len(s.app().zones["some"].overflows[decision.Refused].keys); got != 0 {
-		t.Errorf("got %d keys, want none", got)
-	}
-}
-
-func TestASlowSubscriberHoldsUpNoRefusal(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		hang, told := make(chan struct{}), 0
-		drops := func() int {
-			var m dto.Metric
-			if err := eventsDropped.Write(&m); err != nil {
-				t.Fatal(err)
-			}
-			return int(m.GetCounter().GetValue())
-		}
-		before := drops()
-		q := &background[event]{most: mostEvents, pass: func(event) {
-			<-hang
-			told++
-		}}
-		q.add(event{eventBlocked, nil})
-		synctest.Wait() // for the subscriber to have this one in its hands
-		f := &overflows{zone: "some", queue: q, wanted: func() subscriptions { return subscriptions{true, true} }}
-		for i := range 3000 {
-			o := &decision.Outcome{Key: fmt.Sprint(i), Began: true, Block: time.Second}
-			o.Refuse(rule.Capacity)
-			f.note(o)
-		}
-		synctest.Wait()
-		f.mu.Lock()
-		q.mu.Lock()
-		if len(f.keys) != mostOverflowing || len(q.waiting) != mostEvents {
-			t.Errorf("got %d keys and %d events, want %d and %d", len(f.keys), len(q.waiting), mostOverflowing, mostEvents)
-		}
-		q.mu.Unlock()
-		f.mu.Unlock()
-		close(hang)
-		synctest.Wait()
-		// Of the first, 3000 blocks and 1000 overflows.
-		if all := told + drops() - before; all != 4001 || told != 1+mostEvents {
-			t.Errorf("got %d told of %d, want %d of 4001", told, all, 1+mostEvents)
-		}
-		q.close()
-		q.add(event{eventBlocked, nil})
-		synctest.Wait()
-		q.mu.Lock()
-		if len(q.waiting) != 0 || q.passed != nil {
-			t.Errorf("got %d waiting after the end, want none", len(q.waiting))
-		}
-		q.mu.Unlock()
 		<-time.After(2 * time.Minute)
 	})
 }

@@ -12,6 +12,8 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	dto "github.com/prometheus/client_model/go"
+
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/telemetry"
 )
 
 // histograms returns the histograms of a metric of ours, by the value of their only
@@ -92,24 +94,13 @@ func TestLevelsAreFractionsOfTheCapacityAfterEachDecision(t *testing.T) {
 	}
 }
 
-func TestLevelsAboveTheCapacityAreCounted(t *testing.T) {
-	var h levelHistogram
-	for _, fraction := range []float64{0, .1, .11, 1, 1.5} {
-		h.observe(fraction)
-	}
-	got := []uint64{h.counts[0].Load(), h.counts[1].Load(), h.counts[9].Load(), h.counts[10].Load()}
-	if want := []uint64{2, 1, 1, 1}; !slices.Equal(got, want) {
-		t.Errorf("got %v up to 0.1, 0.2, 1 and above, want %v", got, want)
-	}
-}
-
 func TestDelaysAreCountedInSeconds(t *testing.T) {
 	inSettleBubble(t, func(t *testing.T) {
 		s := newWaitZone(t, "limit 5 1/s\ndelay", 0)
 		s.visits(3, office, "/")
 		pass(10 * time.Second)
 		registry := prometheus.NewRegistry()
-		registry.MustRegister(delays)
+		registry.MustRegister(telemetry.Delays)
 		got := histograms(t, registry, "caddy_throttle_delay_seconds")["waits"]
 		if got.GetSampleCount() != 2 || got.GetSampleSum() < 2.9 || got.GetSampleSum() > 3.1 {
 			t.Errorf("got %d delays of %v s, want 2 of 3 s", got.GetSampleCount(), got.GetSampleSum())

@@ -10,6 +10,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/telemetry"
 )
 
 func TestInFlightServesSoManyOfAKeyAtOnce(t *testing.T) {
@@ -65,7 +67,7 @@ func TestARequestThatFindsNoSlotIsNotCharged(t *testing.T) {
 		wantCounts(t, "beside", map[string]float64{"admitted": 1})
 		wantCounts(t, "waits", map[string]float64{"admitted": 1, "refused in_flight": 1})
 		wantCounts(t, "strict", map[string]float64{"admitted": 1, "refused capacity": 1})
-		if got := counted(t, blocksBegun, "strict"); got["refused"] != 1 {
+		if got := counted(t, telemetry.BlocksBegun, "strict"); got["refused"] != 1 {
 			t.Errorf("got blocks %v, want 1", got)
 		}
 		pass(time.Minute)

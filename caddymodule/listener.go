@@ -20,6 +20,7 @@ import (
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/blocked"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/decision"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/rule"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/telemetry"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
 	bucketkey "github.com/caddy-throttle/caddy-throttle/leakybucket/key"
 )
@@ -87,8 +88,8 @@ var dropList = blocked.NewClients()
 var lastConfig atomic.Uint64
 
 var (
-	droppedTCP  = dropped.WithLabelValues("tcp")
-	droppedQUIC = dropped.WithLabelValues("quic")
+	droppedTCP  = telemetry.Dropped.WithLabelValues("tcp")
+	droppedQUIC = telemetry.Dropped.WithLabelValues("quic")
 )
 
 // drops reports whether a connection from an address is to be dropped. The handler has

@@ -15,6 +15,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/crawler"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/stores"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/text"
 )
 
@@ -198,7 +199,7 @@ type configCrawlers struct {
 // joinCrawlers returns what all matchers share.
 func (a *engine) joinCrawlers(ctx caddy.Context) (*sharedCrawlers, error) {
 	if a.crawlers.sharedCrawlers == nil {
-		shared, err := join(crawlersKey, func() (*sharedCrawlers, error) { return new(sharedCrawlers), nil })
+		shared, err := stores.Join(crawlersKey, func() (*sharedCrawlers, error) { return new(sharedCrawlers), nil })
 		if err != nil {
 			return nil, err
 		}

@@ -12,6 +12,8 @@ import (
 
 	"github.com/caddyserver/caddy/v2"
 	"github.com/miekg/dns"
+
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/stores"
 )
 
 const amazonAgent = "Mozilla/5.0 (KHTML, like Gecko; compatible; Amazonbot/0.1; +https://developer.amazon.com/support/amazonbot)"
@@ -186,6 +188,6 @@ func TestAConfigLetsGoOfItsCrawlers(t *testing.T) {
 
 // entered reports whether the process has an entry.
 func entered(key string) bool {
-	_, has := process.References(key)
+	_, has := stores.Process.References(key)
 	return has
 }

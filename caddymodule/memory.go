@@ -10,6 +10,7 @@ import (
 	"github.com/caddyserver/caddy/v2/caddyconfig/caddyfile"
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/config"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/stores"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/tokens"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
 )
@@ -21,7 +22,7 @@ func init() {
 // Memory keeps the buckets in the memory of this process.
 type Memory struct {
 	config.Memory
-	use *memoryUse
+	use *stores.MemoryUse
 }
 
 // CaddyModule returns the Caddy module information.
@@ -34,24 +35,24 @@ func (Memory) CaddyModule() caddy.ModuleInfo {
 
 // Provision joins the process's memory of buckets, or creates it.
 func (m *Memory) Provision(ctx caddy.Context) error {
-	m.MaxBuckets = cmp.Or(m.MaxBuckets, defaultMaxBuckets)
+	m.MaxBuckets = cmp.Or(m.MaxBuckets, stores.DefaultMaxBuckets)
 	if m.MaxBuckets < 1 || m.MaxBuckets > config.MostBuckets {
 		return fmt.Errorf("invalid max_buckets %d: want a number from 1 to %d", m.MaxBuckets, config.MostBuckets)
 	}
 	m.Snapshot = cmp.Or(m.Snapshot, filepath.Join(caddy.AppDataDir(), "throttle", "buckets.snapshot"))
-	m.SnapshotInterval = cmp.Or(m.SnapshotInterval, caddy.Duration(defaultSnapshotInterval))
+	m.SnapshotInterval = cmp.Or(m.SnapshotInterval, caddy.Duration(stores.DefaultSnapshotInterval))
 	if time.Duration(m.SnapshotInterval) < config.LeastSnapshotInterval {
 		return fmt.Errorf("invalid snapshot_interval %v: want a duration of at least %v", time.Duration(m.SnapshotInterval), config.LeastSnapshotInterval)
 	}
-	filled, err := FillIn(m.Snapshot)
+	filled, err := stores.FillIn(m.Snapshot)
 	if err != nil {
 		return fmt.Errorf("snapshot: %w", err)
 	}
-	options := memoryOptions{maxBuckets: m.MaxBuckets, every: time.Duration(m.SnapshotInterval), logger: ctx.Logger()}
+	options := stores.MemoryOptions{MaxBuckets: m.MaxBuckets, Every: time.Duration(m.SnapshotInterval), Logger: ctx.Logger()}
 	if m.Snapshot = filled[0]; m.Snapshot != "off" {
-		options.snapshot = m.Snapshot
+		options.Snapshot = m.Snapshot
 	}
-	m.use, err = useMemory(options)
+	m.use, err = stores.UseMemory(options)
 	return err
 }
 
@@ -63,7 +64,7 @@ func (m *Memory) Cleanup() error {
 	if m.use == nil {
 		return nil
 	}
-	return m.use.release()
+	return m.use.Release()
 }
 
 // UnmarshalCaddyfile sets up the store from Caddyfile tokens. Syntax:
@@ -115,5 +116,5 @@ var (
 	_ caddy.Provisioner     = (*Memory)(nil)
 	_ caddy.CleanerUpper    = (*Memory)(nil)
 	_ caddyfile.Unmarshaler = (*Memory)(nil)
-	_ StoreModule           = (*Memory)(nil)
+	_ stores.StoreModule    = (*Memory)(nil)
 )

@@ -14,10 +14,11 @@ import (
 
 	"github.com/caddyserver/caddy/v2"
 	"github.com/caddyserver/caddy/v2/caddyconfig/caddyfile"
-
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil/promlint"
 
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/stores"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/telemetry"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/sharedstore"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket/memstore"
 )
@@ -185,11 +186,11 @@ func TestCountsOfAZoneGoWithTheLastConfigThatHasIt(t *testing.T) {
 
 func TestPassesOfAZoneGoWithTheLastConfigThatHasIt(t *testing.T) {
 	site := run(t, "http:// {\nthrottle {\nzone gone {\nin_flight 5 {\n\tshare\n}\n}\n}\nrespond ok\n}")
-	if got := series(t, passes, "gone"); len(got) == 0 {
+	if got := series(t, telemetry.Passes, "gone"); len(got) == 0 {
 		t.Error("got no series of passes, want some while the zone is there")
 	}
 	site.stop()
-	if got := series(t, passes, "gone"); len(got) != 0 {
+	if got := series(t, telemetry.Passes, "gone"); len(got) != 0 {
 		t.Errorf("got the series %q of a zone that is gone, want none", got)
 	}
 }
@@ -255,7 +256,7 @@ func TestARequestIsCountedOnceAsDecidedWithoutTheStore(t *testing.T) {
 				t.Errorf("%s: got %v, want %v", test.body, got, test.status)
 			}
 			for _, zone := range []string{"z", "beside"} {
-				if got := counted(t, withoutStore, zone)["without_store_total"]; got != test.total {
+				if got := counted(t, telemetry.WithoutStore, zone)["without_store_total"]; got != test.total {
 					t.Errorf("%q: got %v counted for zone %s, want %v", test.body, got, zone, test.total)
 				}
 			}
@@ -333,8 +334,8 @@ var theRemotes [2]atomic.Pointer[shared]
 type otherStore struct {
 	Which string `json:"which,omitempty"`
 
-	store *SharedStore
-	key   StoreKey
+	store *stores.SharedStore
+	key   stores.StoreKey
 }
 
 func init() { caddy.RegisterModule(new(otherStore)) }
@@ -344,7 +345,7 @@ func (*otherStore) CaddyModule() caddy.ModuleInfo {
 }
 
 func (s *otherStore) Provision(caddy.Context) (err error) {
-	s.store, s.key, err = ConnectStore("otherwise", []string{s.Which}, func() (sharedstore.Remote, error) {
+	s.store, s.key, err = stores.ConnectStore("otherwise", []string{s.Which}, func() (sharedstore.Remote, error) {
 		return theRemotes[s.Which[0]-'0'].Load(), nil
 	})
 	return err
@@ -352,7 +353,7 @@ func (s *otherStore) Provision(caddy.Context) (err error) {
 
 func (s *otherStore) Cleanup() error { return s.key.Release() }
 
-func (s *otherStore) SharedStore() *SharedStore { return s.store }
+func (s *otherStore) SharedStore() *stores.SharedStore { return s.store }
 
 func (s *otherStore) UnmarshalCaddyfile(d *caddyfile.Dispenser) error {
 	d.Next()
@@ -384,7 +385,7 @@ func TestTheNamesOfMetricsFollowPrometheus(t *testing.T) {
 	}`)
 	start(t, s)
 	s.from(someone).answers("/", http.StatusOK)
-	dropped.WithLabelValues("tcp").Inc()
+	telemetry.Dropped.WithLabelValues("tcp").Inc()
 	registry := prometheus.NewRegistry()
 	registry.MustRegister(collectors...)
 	families, err := registry.Gather()

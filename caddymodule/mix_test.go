@@ -8,6 +8,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/telemetry"
 )
 
 // Waits, slots, blocks, shadows, bodies and settlements meet in each request, while
@@ -80,7 +82,7 @@ func TestWhateverMeetsLeavesNothingBehind(t *testing.T) {
 			emptyRooms(t, names...)
 			for _, name := range names {
 				sum := 0.0
-				for _, n := range counted(t, requests, name) {
+				for _, n := range counted(t, telemetry.Requests, name) {
 					sum += n
 				}
 				if sum > all {

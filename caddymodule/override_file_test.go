@@ -148,7 +148,7 @@ func TestAMetricTellsThatAnOverrideFileIsStale(t *testing.T) {
 	s.looks()
 	stale(0)
 
-	without := &runningZone{Zone: z.Zone, live: z.live, zoneCounts: z.zoneCounts} // of a reload
+	without := &runningZone{Zone: z.Zone, live: z.live, counts: z.counts} // of a reload
 	z.live.start(without)
 	defer z.live.stop(without)
 	stale()

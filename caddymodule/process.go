@@ -18,39 +18,17 @@ import (
 	clientpass "github.com/caddy-throttle/caddy-throttle/caddymodule/internal/pass"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/settlement"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/sketch"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/stores"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/supportcode"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/telemetry"
 )
 
-// process holds the state that outlives a config: the memory store, connections to
-// shared stores, the known blocks, and the queues and slots of each zone. An entry lasts
-// until no config uses it any more. Limits come with each request, so a config that
-// fails to load cannot change how a running one decides. Only what must last as long as
-// the process is a variable of the package, as the collectors of metrics are.
-var process = caddy.NewUsagePool()
-
-// The keys of entries that exist once.
 const (
-	memoryKey   = "memory"
 	blocksKey   = "blocks"
 	signingKey  = "signing keys"
 	controlKey  = "control"
 	crawlersKey = "crawlers"
 )
-
-// join returns the entry of a key, or creates it. The caller must leave it once.
-func join[T caddy.Destructor](key string, open func() (T, error)) (found T, err error) {
-	value, _, err := process.LoadOrNew(key, func() (caddy.Destructor, error) { return open() })
-	if err != nil {
-		return found, err
-	}
-	return value.(T), nil
-}
-
-// leave releases an entry. The last leave destructs it.
-func leave(key string) error {
-	_, err := process.Delete(key)
-	return err
-}
 
 // requestBuffers bounds what is held of the bodies of all requests together, for
 // in_flight ... buffer and to find out keys and costs. There is one, since there is one
@@ -61,7 +39,7 @@ var requestBuffers = body.NewMemory(config.MostBuffered)
 // configs with that name share it, because requests of the last config are still served
 // during a reload. Each config has a runningZone of its own.
 type liveZone struct {
-	liveCounts
+	telemetry.Figures
 	name                string
 	enforced, simulated admission.Zone
 	meter               settlement.Meter
@@ -74,12 +52,12 @@ type liveZone struct {
 func liveZoneKey(name string) string { return "zone " + name }
 
 func joinZone(name string) (*liveZone, error) {
-	return join(liveZoneKey(name), func() (*liveZone, error) {
+	return stores.Join(liveZoneKey(name), func() (*liveZone, error) {
 		l := &liveZone{name: name, passes: clientpass.NewMemory()}
-		l.busiest = sketch.Recent{Span: busiestFor / 4, Whole: true}
+		l.Busiest = sketch.Recent{Span: busiestFor / 4, Whole: true}
 		l.enforced.Name, l.simulated.Name = name, name
-		l.slots = &l.enforced
-		l.enforced.Released = l.released
+		l.Slots = &l.enforced
+		l.enforced.Released = l.Released
 		return l, nil
 	})
 }
@@ -148,7 +126,7 @@ func (l *liveZone) takesTurns() bool {
 
 // Destruct deletes the zone's series.
 func (l *liveZone) Destruct() error {
-	for _, counts := range []*prometheus.MetricVec{requests.MetricVec, passes.MetricVec, turnSeconds.MetricVec, slotSeconds.MetricVec, unsettled.MetricVec, blocksBegun.MetricVec, withoutStore.MetricVec, refusedPeople.MetricVec, delays.MetricVec} {
+	for _, counts := range []*prometheus.MetricVec{telemetry.Requests.MetricVec, telemetry.Passes.MetricVec, telemetry.TurnSeconds.MetricVec, telemetry.SlotSeconds.MetricVec, telemetry.Unsettled.MetricVec, telemetry.BlocksBegun.MetricVec, telemetry.WithoutStore.MetricVec, telemetry.RefusedPeople.MetricVec, telemetry.Delays.MetricVec} {
 		counts.DeletePartialMatch(prometheus.Labels{"zone": l.name})
 	}
 	return nil
@@ -169,7 +147,7 @@ type control struct {
 }
 
 func joinControl() (*control, error) {
-	return join(controlKey, func() (*control, error) {
+	return stores.Join(controlKey, func() (*control, error) {
 		c := &control{stopped: make(chan struct{})}
 		go c.rates.run(c.stopped)
 		return c, nil
@@ -201,7 +179,7 @@ func (c *control) stop(a *engine) {
 // runningApp returns the app of the config that runs, or nil. Its stores stay open
 // until the caller has called the function that is returned.
 func runningApp() (a *engine, release func()) {
-	process.Range(func(_, value any) bool {
+	stores.Process.Range(func(_, value any) bool {
 		c, ok := value.(*control)
 		if !ok {
 			return true

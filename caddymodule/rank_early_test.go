@@ -5,6 +5,8 @@ import (
 	"strconv"
 	"testing"
 	"time"
+
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/telemetry"
 )
 
 // filledSite is a site with one slot, which members hold and wait for without end, and a
@@ -139,7 +141,7 @@ func TestAClientThatKeepsItsFirstPassComesEarly(t *testing.T) {
 			}
 			robot.opens("GET", "/", headers...)
 			pass(6 * time.Second)
-			if got := counted(t, passes, zone); got["valid"] != 1 || got["early"] != 1 {
+			if got := counted(t, telemetry.Passes, zone); got["valid"] != 1 || got["early"] != 1 {
 				t.Errorf("%s: got the passes %v, want a valid one and then an early one", zone, got)
 			}
 			pass(3 * time.Hour)

@@ -13,6 +13,8 @@ import (
 
 	"github.com/caddyserver/caddy/v2"
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
+
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/stores"
 )
 
 // load loads a Caddyfile into this process, as a reload does. Caddy's data folder is a
@@ -134,7 +136,7 @@ func TestAReloadThatFailsChangesNothing(t *testing.T) {
 		active(t).from(fmt.Sprintf("192.0.2.%d:1", i)).get("/")
 	}
 	defer listen(t, taken).Close()
-	kept, _ := process.References(memoryKey)
+	kept, _ := stores.Process.References(stores.MemoryKey)
 
 	for name, caddyfile := range map[string]string{
 		"provisioning fails": strings.Replace(fmt.Sprintf(reloaded, 1, addr, 100, "two"), "respond",
@@ -152,7 +154,7 @@ func TestAReloadThatFailsChangesNothing(t *testing.T) {
 		if got := theMemory(t).Evictions(); got != 0 {
 			t.Errorf("%s: got %v evictions, want none", name, got)
 		}
-		if got, _ := process.References(memoryKey); got != kept {
+		if got, _ := stores.Process.References(stores.MemoryKey); got != kept {
 			t.Errorf("%s: got %v references to the memory, want %v", name, got, kept)
 		}
 	}
@@ -167,11 +169,11 @@ func TestAReloadThatFailsChangesNothing(t *testing.T) {
 }
 
 // theMemory returns the memory of this process.
-func theMemory(t *testing.T) *memory {
+func theMemory(t *testing.T) *stores.Memory {
 	t.Helper()
-	var found *memory
-	process.Range(func(_, value any) bool {
-		if m, ok := value.(*memory); ok {
+	var found *stores.Memory
+	stores.Process.Range(func(_, value any) bool {
+		if m, ok := value.(*stores.Memory); ok {
 			found = m
 		}
 		return found == nil

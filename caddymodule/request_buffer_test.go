@@ -21,6 +21,7 @@ import (
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/config"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/decision"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/response"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/stores"
 )
 
 // upload begins a request whose body the test writes, and whose upstream reads it all.
@@ -58,7 +59,7 @@ func slotsOf(t testing.TB, zone string) (waiting, served int) {
 		t.Fatal(err)
 	}
 	defer func() {
-		if err := leave(liveZoneKey(zone)); err != nil {
+		if err := stores.Leave(liveZoneKey(zone)); err != nil {
 			t.Error(err)
 		}
 	}()

@@ -3,17 +3,11 @@ package caddymodule
 import (
 	"io"
 	"net/http"
-	"net/netip"
 	"strings"
-	"time"
 
 	"github.com/caddyserver/caddy/v2"
 	"github.com/caddyserver/caddy/v2/caddyconfig/httpcaddyfile"
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
-
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/decision"
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/expiring"
-	bucketkey "github.com/caddy-throttle/caddy-throttle/leakybucket/key"
 )
 
 func init() {
@@ -24,16 +18,6 @@ func init() {
 }
 
 const (
-	// markFor is how long a browser has to load a marked page and to report it.
-	markFor = 2 * time.Minute
-
-	// personFor is how long somebody who was counted is not counted again.
-	personFor = time.Hour
-
-	// mostPeople bounds the marks, and the people counted, that are kept at once. While
-	// there are more, the figure is too low.
-	mostPeople = 50_000
-
 	// mostReport is how long a report may be, in bytes, and mostReported how many zones
 	// it may name.
 	mostReport   = 1024
@@ -83,67 +67,12 @@ func (s *Seen) ServeHTTP(w http.ResponseWriter, r *http.Request, _ caddyhttp.Han
 	}
 	names := strings.FieldsFunc(string(report), func(c rune) bool { return c == ',' || c == ' ' || c == '\n' })
 	for _, name := range names[:min(len(names), mostReported)] {
-		if z := s.app.zones[name]; z != nil && z.people != nil && people.report(name, personOf(r), time.Now()) {
-			z.people.Inc()
+		if z := s.app.zones[name]; z != nil {
+			z.counts.Seen(r)
 		}
 	}
 	w.WriteHeader(http.StatusNoContent)
 	return nil
-}
-
-// mark tells the browser that a shadow zone would have refused the request.
-func mark(header http.Header, o *decision.Outcome) {
-	header.Add("Server-Timing", `throttle;desc="`+o.Zone.Name+`"`)
-	people.mark(o.Zone.Name, personOf(o.Request), time.Now())
-}
-
-// personOf returns the address that counts as one person: IPv6 addresses are masked as
-// in keys. It is invalid if the request has no address.
-func personOf(r *http.Request) netip.Addr {
-	text, _ := caddyhttp.GetVar(r.Context(), caddyhttp.ClientIPVarKey).(string)
-	addr, err := netip.ParseAddr(text)
-	if err != nil {
-		return addr
-	}
-	return bucketkey.ClientPrefix(addr, 32, 64).Addr()
-}
-
-// people are those who were sent a mark or have reported one. There is one table for
-// the process, because a page may be marked before a reload and reported after it.
-var people = newPeopleTable()
-
-// A peopleTable knows which addresses were sent marks lately, and which were counted.
-type peopleTable struct {
-	marked, counted *expiring.Map[personKey, struct{}]
-}
-
-type personKey struct {
-	zone   string
-	person netip.Addr
-}
-
-func newPeopleTable() *peopleTable {
-	return &peopleTable{
-		marked:  expiring.New[personKey, struct{}](mostPeople),
-		counted: expiring.New[personKey, struct{}](mostPeople),
-	}
-}
-
-// mark notes that somebody was sent a mark of a zone.
-func (t *peopleTable) mark(zone string, person netip.Addr, now time.Time) {
-	t.marked.Put(personKey{zone, person}, struct{}{}, now.Add(markFor), now)
-}
-
-// report reports whether somebody who says to have seen a mark is to be counted.
-func (t *peopleTable) report(zone string, person netip.Addr, now time.Time) bool {
-	k := personKey{zone, person}
-	if _, marked := t.marked.Take(k, now); !marked {
-		return false
-	}
-	if _, counted := t.counted.Get(k, now); counted {
-		return false
-	}
-	return t.counted.Put(k, struct{}{}, now.Add(personFor), now)
 }
 
 // parseSeen sets up the handler from Caddyfile tokens. Syntax:

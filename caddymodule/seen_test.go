@@ -4,12 +4,13 @@ import (
 	"fmt"
 	"net/http"
 	"net/http/httptest"
-	"net/netip"
 	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/telemetry"
 )
 
 const seenSite = `http:// {
@@ -61,8 +62,8 @@ func TestServerTimingMarksWhatAShadowZoneWouldRefuse(t *testing.T) {
 
 func TestAReportCountsAPersonOnceAnHour(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		people = newPeopleTable() // others have the real clock
-		defer func() { people = newPeopleTable() }()
+		telemetry.ForgetPeople() // others have the real clock
+		defer telemetry.ForgetPeople()
 		s := run(t, seenSite)
 		c := s.from("[2001:db8::1]:1")
 		c.get("/")
@@ -84,7 +85,7 @@ func TestAReportCountsAPersonOnceAnHour(t *testing.T) {
 			c.report("pages")
 		}
 		check(1)
-		<-time.After(personFor + time.Second)
+		<-time.After(telemetry.PersonFor + time.Second)
 		c.report("pages") // without a mark
 		check(1)
 		c.get("/")
@@ -97,8 +98,8 @@ func TestAReportCountsAPersonOnceAnHour(t *testing.T) {
 
 func TestAReportWithoutAMarkCountsNobody(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		people = newPeopleTable()
-		defer func() { people = newPeopleTable() }()
+		telemetry.ForgetPeople()
+		defer telemetry.ForgetPeople()
 		s := run(t, seenSite)
 		for i := range 300 {
 			s.from(fmt.Sprintf("203.0.113.%d:1", i%250)).report("pages,quiet")
@@ -107,7 +108,7 @@ func TestAReportWithoutAMarkCountsNobody(t *testing.T) {
 		c.get("/")
 		c.report("pages") // admitted
 		c.get("/")
-		<-time.After(markFor + time.Second)
+		<-time.After(telemetry.MarkFor + time.Second)
 		c.report("pages") // too late
 		if got := s.value(t, "caddy_throttle_refused_people_total", "pages"); got != 0 {
 			t.Errorf("got %v people, want none", got)
@@ -142,25 +143,6 @@ func TestReportsAreNotCharged(t *testing.T) {
 	}
 	if got := s.counts(t)["pages"]["admitted"]; got != 0 {
 		t.Errorf("got %v requests charged, want none", got)
-	}
-}
-
-func TestThePeopleTableIsBounded(t *testing.T) {
-	table, now := newPeopleTable(), time.Now()
-	address := func(i int) netip.Addr {
-		return netip.AddrFrom4([4]byte{10, byte(i >> 16), byte(i >> 8), byte(i)})
-	}
-	for i := range mostPeople + 1000 {
-		table.mark("pages", address(i), now)
-	}
-	counted := 0
-	for i := range mostPeople + 1000 {
-		if table.report("pages", address(i), now) {
-			counted++
-		}
-	}
-	if counted != mostPeople || table.marked.Len() > mostPeople || table.counted.Len() > mostPeople {
-		t.Errorf("got %d counted, %d and %d kept, want at most %d", counted, table.marked.Len(), table.counted.Len(), mostPeople)
 	}
 }
 

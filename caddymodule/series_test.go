@@ -16,6 +16,7 @@ import (
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/decision"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/rule"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/telemetry"
 )
 
 // series returns the labels of all series of a zone, whether they have counted
@@ -84,7 +85,7 @@ func TestOnlySeriesThatCanCountExist(t *testing.T) {
 				}
 				slices.Sort(want)
 				slices.Sort(wantBlocks)
-				if got := series(t, requests, "waits"); !slices.Equal(got, want) {
+				if got := series(t, telemetry.Requests, "waits"); !slices.Equal(got, want) {
 					t.Errorf("%q, %q: got %q, want %q", test.options, mode, got, want)
 				}
 				gauges := 0 // waiting, and in_flight
@@ -96,7 +97,7 @@ func TestOnlySeriesThatCanCountExist(t *testing.T) {
 				if got := series(t, slots, "waits"); len(got) != gauges {
 					t.Errorf("%q, %q: got %d gauges, want %d", test.options, mode, len(got), gauges)
 				}
-				if got := series(t, blocksBegun, "waits"); !slices.Equal(got, wantBlocks) {
+				if got := series(t, telemetry.BlocksBegun, "waits"); !slices.Equal(got, wantBlocks) {
 					t.Errorf("%q, %q: got blocks %q, want %q", test.options, mode, got, wantBlocks)
 				}
 			})
@@ -126,7 +127,7 @@ func TestEveryReasonOfEveryZoneCanBeCounted(t *testing.T) {
 			}
 			pass(time.Hour)
 			for _, zone := range []string{"one", "two", "three"} {
-				for what, n := range counted(t, requests, zone) {
+				for what, n := range counted(t, telemetry.Requests, zone) {
 					seen[what] += n
 				}
 			}

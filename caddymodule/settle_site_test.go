@@ -23,6 +23,7 @@ import (
 	"go.uber.org/zap/zapcore"
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/decision"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/telemetry"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket/memstore"
 )
@@ -179,7 +180,7 @@ func (s *settleSite) wantLevel(zone string, want float64) {
 func (s *settleSite) unsettled(zone string) float64 {
 	s.Helper()
 	registry := prometheus.NewRegistry()
-	registry.MustRegister(unsettled)
+	registry.MustRegister(telemetry.Unsettled)
 	families, err := registry.Gather()
 	if err != nil {
 		s.Fatal(err)

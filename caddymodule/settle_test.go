@@ -357,13 +357,13 @@ func TestAClientThatClosesAfterTheLastByteDoesNotPayItsReservation(t *testing.T)
 				}
 			}
 			// What is settled when the client has gone.
-			soon(t, "400 successes that are not charged", func() bool { return theMemory(t).level("site", "127.0.0.1") < 0.5 })
+			soon(t, "400 successes that are not charged", func() bool { return levelOf(theMemory(t), "site", "127.0.0.1") < 0.5 })
 		})
 	}
 }
 
 // level returns how full an enforced bucket of 1000 units is.
-func (m *memory) level(zone, key string) float64 {
+func levelOf(m leakybucket.Store, zone, key string) float64 {
 	charges := []leakybucket.Charge{{Zone: zone, Key: key, Probe: true, Limit: leakybucket.Limit{Capacity: 1000, Leak: 1. / 86400}}}
 	var d [1]leakybucket.Decision
 	if err := m.Take(context.Background(), charges, d[:]); err != nil {

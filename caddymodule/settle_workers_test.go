@@ -15,6 +15,8 @@ import (
 	"time"
 
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
+
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/stores"
 )
 
 // workersOf returns how many requests the meter of a zone finds running.
@@ -25,7 +27,7 @@ func workersOf(t testing.TB, zone string) int {
 		t.Fatal(err)
 	}
 	defer func() {
-		if err := leave(liveZoneKey(zone)); err != nil {
+		if err := stores.Leave(liveZoneKey(zone)); err != nil {
 			t.Error(err)
 		}
 	}()

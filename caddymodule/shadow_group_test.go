@@ -24,6 +24,7 @@ import (
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/admin/wire"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/cli"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/decision"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/telemetry"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/tune"
 	"github.com/caddy-throttle/caddy-throttle/internal/testseed"
 )
@@ -50,7 +51,7 @@ func (w witness) Decided(o *decision.Outcome, now time.Time, header http.Header)
 func witnessed(app *App) map[string]string {
 	w := witness{mu: new(sync.Mutex), seen: make(map[string]string)}
 	for _, z := range app.engine.zones {
-		w.Reporter = z
+		w.Reporter = z.counts
 		z.Reporter = w
 	}
 	return w.seen
@@ -104,7 +105,7 @@ func TestZonesInShadowByOneWordAreJudgedTogether(t *testing.T) {
 					t.Errorf("got %v, want 200", v.Code)
 				}
 			}
-			small, large := counted(t, requests, "small")["shadow_refused capacity"], counted(t, requests, "large")["shadow_refused capacity"]
+			small, large := counted(t, telemetry.Requests, "small")["shadow_refused capacity"], counted(t, telemetry.Requests, "large")["shadow_refused capacity"]
 			if small != 8 || large != want {
 				t.Errorf("%s\ngot %v and %v, want 8 and %v", block, small, large, want)
 			}
@@ -171,7 +172,7 @@ func TestAMatcherThatErrsFailsNoRequestInShadow(t *testing.T) {
 	c.answers("/", http.StatusOK)
 	s.changes("/throttle/unshadow", `{"zone": "odd"}`)
 	c.answers("/", http.StatusInternalServerError)
-	counts := counted(t, requests, "odd")
+	counts := counted(t, telemetry.Requests, "odd")
 	if counts["refused error"] != 2 || counts["shadow_refused error"] != 2 {
 		t.Errorf("got %v, want 2 refused and 2 shadow_refused for reason error", counts)
 	}
@@ -406,7 +407,7 @@ func TestAGlobalExemptionHoldsForAGroup(t *testing.T) {
 		want := map[string]map[string]float64{"small": {"admitted": 2, "refused error": 1, "refused capacity": 1}, "large": {"admitted": 2}}
 		for zone, want := range want {
 			got := make(map[string]float64)
-			for decision, n := range counted(t, requests, zone) {
+			for decision, n := range counted(t, telemetry.Requests, zone) {
 				if n > 0 {
 					got[strings.TrimPrefix(decision, "shadow_")] = n
 				}

@@ -6,6 +6,7 @@ import (
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/admin/wire"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/sketch"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/telemetry"
 )
 
 // busiestFor is for how long keys are remembered as the busiest ones, at most. A quarter of
@@ -24,10 +25,10 @@ func (z *runningZone) describeShare(now time.Time) *wire.Slots {
 	s := &wire.Slots{
 		Busy: load.Running, Slots: cmp.Or(load.Slots, z.InFlight), MeanSeconds: load.Mean.Seconds(),
 	}
-	for _, k := range z.live.busiest.Top(sketch.ByKey, busiestShown, now).Busiest {
+	for _, k := range z.live.Busiest.Top(sketch.ByKey, busiestShown, now).Busiest {
 		s.Top = append(s.Top, wire.BusyKey{Key: k.Name, Seconds: float64(k.Requests) / 1000})
 	}
-	for _, rank := range allRanks {
+	for _, rank := range telemetry.AllRanks {
 		s.Rows = append(s.Rows, wire.SlotRow{Rank: rank.String(), Waiting: load.Waiting[rank], Ahead: ahead})
 		ahead += load.Waiting[rank]
 	}

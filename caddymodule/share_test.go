@@ -28,6 +28,7 @@ import (
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/decision"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/fairqueue"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/rule"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/telemetry"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
 )
 
@@ -301,10 +302,10 @@ func TestMetricsAndTheStatusTellOfTurns(t *testing.T) {
 		pass(time.Minute)
 		wantTurns(t, visits, 0, .5, 1, -1, -1)
 		wantCounts(t, "waits", map[string]float64{"admitted first": 1, "delayed member": 1, "delayed returned": 1, "refused crawler wait": 2})
-		if keys := z.live.refused.Estimate(); keys != 2 {
+		if keys := z.live.Refused.Estimate(); keys != 2 {
 			t.Errorf("got %d refused keys, want the two clients", keys)
 		}
-		if got := counted(t, slotSeconds, "waits"); got["member"] != .5 || got["first"] != .5 {
+		if got := counted(t, telemetry.SlotSeconds, "waits"); got["member"] != .5 || got["first"] != .5 {
 			t.Errorf("got slot seconds %v, want half a second of each rank", got)
 		}
 		wantTop := []wire.BusyKey{{Key: "203.0.113.1", Seconds: .5}, {Key: "203.0.113.3", Seconds: .5}, {Key: "@member/ann", Seconds: .5}}
@@ -322,7 +323,7 @@ func TestALineAMinuteTellsHowFullAZoneIs(t *testing.T) {
 	inSettleBubble(t, func(t *testing.T) {
 		s := newShareZone(t, "in_flight 2 {\n\tshare\n}", time.Second)
 		core, logs := observer.New(zapcore.InfoLevel)
-		s.app.engine.zones["waits"].logger = zap.New(core)
+		s.app.engine.zones["waits"].counts.Logger = zap.New(core)
 		for i := range 40 { // 120 seconds, more than two can do
 			for j := range 9 {
 				rank := ""
@@ -346,25 +347,6 @@ func TestALineAMinuteTellsHowFullAZoneIs(t *testing.T) {
 		want := regexp.MustCompile(`^waits full: 2/2 busy, [1-9]\d* wait, mean 1\.0 s, \d+ % of refusals had no pass$`)
 		if !want.MatchString(lines[0]) {
 			t.Errorf("got %q, want it to match %v", lines[0], want)
-		}
-	})
-}
-
-// A reload under load may have closed the old config's log.
-func TestTheLineAMinuteIsLoggedByTheConfigThatRuns(t *testing.T) {
-	inSettleBubble(t, func(t *testing.T) {
-		s := newShareZone(t, "in_flight 1 {\n\tshare\n}", time.Second)
-		var logs [2]*observer.ObservedLogs
-		for i := range logs {
-			var core zapcore.Core
-			core, logs[i] = observer.New(zapcore.InfoLevel)
-			z := s.app.engine.zones["waits"]
-			next := &zoneCounts{rule: z.Rule, figures: z.figures, countOptions: countOptions{logger: zap.New(core)}}
-			next.figures.load.note(next, new(decision.Outcome), false)
-		}
-		pass(time.Hour)
-		if old, now := logs[0].Len(), logs[1].Len(); old != 0 || now != 1 {
-			t.Errorf("got %d lines by the old config and %d by the new one, want 0 and 1", old, now)
 		}
 	})
 }
@@ -426,7 +408,7 @@ func TestAClientThatLeavesTheRowIsNotServed(t *testing.T) {
 func servedWaits(t *testing.T, zone, rank string) uint64 {
 	t.Helper()
 	var waits dto.Metric
-	if err := turnSeconds.WithLabelValues(zone, rank).(prometheus.Metric).Write(&waits); err != nil {
+	if err := telemetry.TurnSeconds.WithLabelValues(zone, rank).(prometheus.Metric).Write(&waits); err != nil {
 		t.Fatal(err)
 	}
 	return waits.GetHistogram().GetSampleCount()
@@ -486,7 +468,7 @@ func TestAnEarlyRefusalReadsNoBody(t *testing.T) {
 // refusedOf returns how many requests a zone has refused, or would have in shadow.
 func refusedOf(t testing.TB, zone string) (refused float64) {
 	t.Helper()
-	for name, n := range counted(t, requests, zone) {
+	for name, n := range counted(t, telemetry.Requests, zone) {
 		if strings.Contains(name, "refused") {
 			refused += n
 		}

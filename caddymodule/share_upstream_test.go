@@ -17,6 +17,7 @@ import (
 	"testing"
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/detached"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/stores"
 )
 
 // A busyUpstream counts the requests that it works on. An answer has headers and a
@@ -79,7 +80,7 @@ func TestClientsThatHangUpCannotOverfillARealUpstream(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				defer func() { _ = leave(liveZoneKey("busy")) }()
+				defer func() { _ = stores.Leave(liveZoneKey("busy")) }()
 				var all sync.WaitGroup
 				hangUp := func(client int) {
 					ctx, cancel := context.WithCancel(t.Context())
@@ -160,7 +161,7 @@ func TestASlowReaderOfARealUpstreamHoldsNoSlot(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				defer func() { _ = leave(liveZoneKey("slow")) }()
+				defer func() { _ = stores.Leave(liveZoneKey("slow")) }()
 				before := detached.Buffered()
 				read := askWithoutReading(t, protocol, port, path, answers)
 				// Between two answers the slot is free for a moment, too, and then nothing is held.
@@ -203,7 +204,7 @@ func TestClientsThatLeaveAtAnyStageLeaveNothingBehind(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			defer func() { _ = leave(liveZoneKey("stages")) }()
+			defer func() { _ = stores.Leave(liveZoneKey("stages")) }()
 			transport := &http.Transport{Protocols: new(http.Protocols), MaxIdleConnsPerHost: 4}
 			transport.Protocols.SetHTTP1(protocol == "HTTP/1.1")
 			transport.Protocols.SetUnencryptedHTTP2(protocol == "HTTP/2")

@@ -13,6 +13,7 @@ import (
 	"github.com/caddyserver/caddy/v2"
 	"github.com/caddyserver/caddy/v2/caddyconfig/caddyfile"
 
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/stores"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/sharedstore"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket/memstore"
@@ -88,8 +89,8 @@ func (s *shared) Close() { s.closed.Add(1) }
 
 // testStore is its module.
 type testStore struct {
-	store *SharedStore
-	key   StoreKey
+	store *stores.SharedStore
+	key   stores.StoreKey
 }
 
 var theShared *shared
@@ -102,13 +103,13 @@ func (*testStore) CaddyModule() caddy.ModuleInfo {
 
 func (s *testStore) Provision(caddy.Context) error {
 	var err error
-	s.store, s.key, err = ConnectStore("test_shared", nil, func() (sharedstore.Remote, error) { return theShared, nil })
+	s.store, s.key, err = stores.ConnectStore("test_shared", nil, func() (sharedstore.Remote, error) { return theShared, nil })
 	return err
 }
 
 func (s *testStore) Cleanup() error { return s.key.Release() }
 
-func (s *testStore) SharedStore() *SharedStore { return s.store }
+func (s *testStore) SharedStore() *stores.SharedStore { return s.store }
 
 func (s *testStore) UnmarshalCaddyfile(d *caddyfile.Dispenser) error {
 	d.Next()

@@ -9,6 +9,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/signer"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/stores"
 )
 
 // signingKeys are the keys that device cookies and passes are signed with, as one config
@@ -32,7 +33,7 @@ const patience = time.Second
 // signingKeys returns the config's keys, which all its zones share.
 func (a *engine) signingKeys(ctx caddy.Context) (*signer.Ring, error) {
 	if a.signing.Ring == nil {
-		last, err := join(signingKey, func() (*lastKeys, error) { return new(lastKeys), nil })
+		last, err := stores.Join(signingKey, func() (*lastKeys, error) { return new(lastKeys), nil })
 		if err != nil {
 			return nil, err
 		}
@@ -66,9 +67,9 @@ func (z *runningZone) warnInsecure() {
 	switch {
 	case z.warnedInsecure.Swap(true):
 	case z.Share != nil:
-		z.logger.Warn("a log-in succeeded over plain HTTP, where no passes are sent, so nobody is a member: serve the site over HTTPS, or list the proxy that does in trusted_proxies and let it send X-Forwarded-Proto")
+		z.counts.Logger.Warn("a log-in succeeded over plain HTTP, where no passes are sent, so nobody is a member: serve the site over HTTPS, or list the proxy that does in trusted_proxies and let it send X-Forwarded-Proto")
 	default:
-		z.logger.Warn("a log-in succeeded over plain HTTP, where devices cannot be trusted: serve the site over HTTPS, or list the proxy that does in trusted_proxies and let it send X-Forwarded-Proto")
+		z.counts.Logger.Warn("a log-in succeeded over plain HTTP, where devices cannot be trusted: serve the site over HTTPS, or list the proxy that does in trusted_proxies and let it send X-Forwarded-Proto")
 	}
 }
 

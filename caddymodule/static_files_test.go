@@ -13,6 +13,8 @@ import (
 	"time"
 
 	"github.com/caddyserver/caddy/v2"
+
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/telemetry"
 )
 
 func TestStaticFilesAreNotCharged(t *testing.T) {
@@ -117,7 +119,7 @@ func TestAStaticFileThatTheUpstreamAnswersIsChargedOnceAfterwards(t *testing.T) 
 				wantWaits(t, s.visits(1, office, "/style.css"), 0)
 			}
 			wantLevel(100)
-			if got := counted(t, requests, "site"); len(got) != 0 {
+			if got := counted(t, telemetry.Requests, "site"); len(got) != 0 {
 				t.Errorf("%s: got %v, want nothing decided", options, got)
 			}
 			emptyRooms(t, "site")

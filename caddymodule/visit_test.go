@@ -15,6 +15,8 @@ import (
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/admission"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/decision"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/stores"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/telemetry"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
 )
 
@@ -181,7 +183,7 @@ func counted(t testing.TB, collector prometheus.Collector, zone string) map[stri
 // wantCounts checks how often a zone made each decision, as "decision reason".
 func wantCounts(t testing.TB, zone string, want map[string]float64) {
 	t.Helper()
-	if got := counted(t, requests, zone); fmt.Sprint(got) != fmt.Sprint(want) {
+	if got := counted(t, telemetry.Requests, zone); fmt.Sprint(got) != fmt.Sprint(want) {
 		t.Errorf("zone %s: got %v, want %v", zone, got, want)
 	}
 }
@@ -199,7 +201,7 @@ func emptyRooms(t testing.TB, zones ...string) {
 				t.Errorf("zone %s: got %d waiting and %d served, want none", name, waiting, served)
 			}
 		}
-		if err := leave(liveZoneKey(name)); err != nil {
+		if err := stores.Leave(liveZoneKey(name)); err != nil {
 			t.Fatal(err)
 		}
 	}

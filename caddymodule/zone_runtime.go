@@ -6,15 +6,14 @@ import (
 	"net/http"
 	"slices"
 	"sync/atomic"
-	"time"
 
-	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
 	"go.uber.org/zap"
 	"golang.org/x/time/rate"
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/decision"
-	clientpass "github.com/caddy-throttle/caddy-throttle/caddymodule/internal/pass"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/rule"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/stores"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/telemetry"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/sharedstore"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
 )
@@ -23,15 +22,13 @@ import (
 // counters and logs. What all configs of its name share is in the liveZone.
 type runningZone struct {
 	*decision.Zone
-	*zoneCounts
+	counts *telemetry.Zone
 	zoneOptions
 	live *liveZone
 
 	file           *overrideFile // nil if it has none
 	handlers       []*throttler  // that charge it
 	warnedKey      bool
-	warnedStatic   atomic.Bool
-	warnedFailure  atomic.Int64 // when, in seconds since 1970
 	warnedInsecure atomic.Bool
 }
 
@@ -55,7 +52,7 @@ func (e *engine) addZone(name string, options zoneOptions, load func(*runningZon
 	}
 	defer func() {
 		if err != nil {
-			_ = leave(liveZoneKey(name)) // which can tell nothing better
+			_ = stores.Leave(liveZoneKey(name)) // which can tell nothing better
 		}
 	}()
 	compiled, err := load(z)
@@ -67,11 +64,11 @@ func (e *engine) addZone(name string, options zoneOptions, load func(*runningZon
 			return nil, fmt.Errorf("zone %q: reading override_file: %w", name, err)
 		}
 	}
-	z.zoneCounts = newZoneCounts(compiled, &z.live.liveCounts, countOptions{
-		logger: e.warner.With(zap.String("zone", name)), shared: e.shared != nil, denies: z.policy == sharedstore.Deny,
-		listed: z.file != nil, group: func() string { return z.group(e.overrides.Load()) }, wanted: e.subscribed, events: e.events,
+	z.counts = telemetry.New(compiled, &z.live.Figures, telemetry.Options{
+		Logger: e.warner.With(zap.String("zone", name)), Shared: e.shared != nil, Denies: z.policy == sharedstore.Deny,
+		Listed: z.file != nil, Group: func() string { return z.group(e.overrides.Load()) }, Wanted: e.subscribed, LogLimit: z.logLimit, Events: e.events,
 	})
-	z.Zone = decision.NewZone(compiled, &z.live.enforced, &z.live.simulated, &z.live.meter, z)
+	z.Zone = decision.NewZone(compiled, &z.live.enforced, &z.live.simulated, &z.live.meter, z.counts)
 	e.zones[name] = z
 	e.limitsLog = e.limitsLog || z.logLimit != nil
 	e.exemptsSome = e.exemptsSome || compiled.Exempt != nil
@@ -89,57 +86,9 @@ func (z *runningZone) warnOversize() {
 	}
 	least := slices.MinFunc(z.Key.Overrides.Load().Limits(), func(a, b leakybucket.Limit) int { return cmp.Compare(a.Capacity, b.Capacity) })
 	if least.Oversize(z.Dearest) {
-		z.logger.Warn("the capacity of an override is less than some requests cost, so its clients can never make them",
+		z.counts.Logger.Warn("the capacity of an override is less than some requests cost, so its clients can never make them",
 			zap.Float64("capacity", least.Capacity), zap.Float64("cost", z.Dearest))
 	}
-}
-
-// Failed implements decision.Reporter. It warns at most once a minute.
-func (z *runningZone) Failed(option string, err error, enforced bool) {
-	if last, now := z.warnedFailure.Load(), time.Now().Unix(); now-last >= 60 && z.warnedFailure.CompareAndSwap(last, now) {
-		warning := "a matcher of the zone fails, so requests would if it were enforced"
-		if enforced {
-			warning = "a matcher of the zone fails, and requests with it"
-		}
-		z.logger.Warn(warning, zap.String("matcher", option), zap.Error(err))
-	}
-}
-
-// Logs implements decision.Reporter, as refusal log has it.
-func (z *runningZone) Logs(now time.Time) bool {
-	if z.logLimit == nil || z.logLimit.AllowN(now, 1) {
-		return true
-	}
-	z.live.unlogged.Add(1)
-	return false
-}
-
-// Unlogged implements decision.Reporter.
-func (z *runningZone) Unlogged() uint32 {
-	if z.logLimit == nil || z.live.unlogged.Load() == 0 {
-		return 0
-	}
-	return z.live.unlogged.Swap(0)
-}
-
-// ServedStatic implements decision.Reporter. It warns once.
-func (z *runningZone) ServedStatic(r *http.Request) {
-	if !z.warnedStatic.Swap(true) {
-		asked := r
-		if original, ok := r.Context().Value(caddyhttp.OriginalRequestCtxKey).(http.Request); ok {
-			asked = &original // later handlers may have rewritten it
-		}
-		z.logger.Warn("the upstream answered a request that exempt static_files took for a file; it is charged afterwards: serve files before the upstream is asked",
-			zap.String("uri", asked.RequestURI))
-	}
-}
-
-// passOf returns what issues the passes of a zone, or nil if the zone sends none.
-func passOf(rule *rule.Rule) *clientpass.Zone {
-	if rule.Ranks == nil {
-		return nil
-	}
-	return rule.Ranks.Pass
 }
 
 // stripTold removes headers from a request by which only the upstream may name users.
@@ -151,7 +100,7 @@ func (h *throttler) stripTold(r *http.Request) {
 
 // addTold notes the headers in which the upstream names users to a zone.
 func (h *throttler) addTold(z *runningZone) {
-	pass := passOf(z.Rule)
+	pass := z.Pass()
 	if pass == nil {
 		return
 	}

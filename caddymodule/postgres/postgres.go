@@ -8,10 +8,12 @@ import (
 	"github.com/caddyserver/caddy/v2"
 	"github.com/caddyserver/caddy/v2/caddyconfig/caddyfile"
 
-	"github.com/caddy-throttle/caddy-throttle/caddymodule"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/stores"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/tokens"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/sharedstore"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket/pgstore"
+
+	_ "github.com/caddy-throttle/caddy-throttle/caddymodule" // a Caddy that is built with this store needs the rest, too
 )
 
 func init() {
@@ -45,8 +47,8 @@ type Postgres struct {
 	// buckets. With it, the server writes each change to its log, which takes time.
 	Logged bool `json:"logged,omitempty"`
 
-	store *caddymodule.SharedStore
-	key   caddymodule.StoreKey
+	store *stores.SharedStore
+	key   stores.StoreKey
 }
 
 // CaddyModule returns the Caddy module information.
@@ -60,7 +62,7 @@ func (Postgres) CaddyModule() caddy.ModuleInfo {
 // Provision joins the store of a config with the same options, or creates one. It
 // connects to nothing; the store does when the config starts.
 func (p *Postgres) Provision(caddy.Context) error {
-	filled, err := caddymodule.FillIn(p.URL, p.Username, p.Password, p.Prefix, p.Table)
+	filled, err := stores.FillIn(p.URL, p.Username, p.Password, p.Prefix, p.Table)
 	if err != nil {
 		return err
 	}
@@ -68,14 +70,14 @@ func (p *Postgres) Provision(caddy.Context) error {
 		URL: filled[0], User: filled[1], Password: filled[2], Prefix: filled[3], Table: filled[4], Logged: p.Logged,
 	}
 	filled = append(filled, strconv.FormatBool(p.Logged))
-	p.store, p.key, err = caddymodule.ConnectStore("postgres", filled, func() (sharedstore.Remote, error) {
+	p.store, p.key, err = stores.ConnectStore("postgres", filled, func() (sharedstore.Remote, error) {
 		return pgstore.New(options)
 	})
 	return err
 }
 
 // SharedStore returns the store.
-func (p *Postgres) SharedStore() *caddymodule.SharedStore { return p.store }
+func (p *Postgres) SharedStore() *stores.SharedStore { return p.store }
 
 // Cleanup releases the store, which closes when no config uses it any more.
 func (p *Postgres) Cleanup() error { return p.key.Release() }
@@ -105,8 +107,8 @@ func (p Postgres) try() error {
 
 // Interface guards
 var (
-	_ caddy.Provisioner             = (*Postgres)(nil)
-	_ caddy.CleanerUpper            = (*Postgres)(nil)
-	_ caddyfile.Unmarshaler         = (*Postgres)(nil)
-	_ caddymodule.SharedStoreModule = (*Postgres)(nil)
+	_ caddy.Provisioner        = (*Postgres)(nil)
+	_ caddy.CleanerUpper       = (*Postgres)(nil)
+	_ caddyfile.Unmarshaler    = (*Postgres)(nil)
+	_ stores.SharedStoreModule = (*Postgres)(nil)
 )

@@ -11,10 +11,12 @@ import (
 	"github.com/caddyserver/caddy/v2"
 	"github.com/caddyserver/caddy/v2/caddyconfig/caddyfile"
 
-	"github.com/caddy-throttle/caddy-throttle/caddymodule"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/stores"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/tokens"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/sharedstore"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket/redisstore"
+
+	_ "github.com/caddy-throttle/caddy-throttle/caddymodule" // a Caddy that is built with this store needs the rest, too
 )
 
 func init() {
@@ -54,8 +56,8 @@ type Redis struct {
 	// signed the server's. Default: those that the system trusts.
 	TLSCA string `json:"tls_ca,omitempty"`
 
-	store *caddymodule.SharedStore
-	key   caddymodule.StoreKey
+	store *stores.SharedStore
+	key   stores.StoreKey
 }
 
 // CaddyModule returns the Caddy module information.
@@ -69,7 +71,7 @@ func (Redis) CaddyModule() caddy.ModuleInfo {
 // Provision joins the store of a config with the same options, or creates one. It
 // connects to nothing; the store does when the config starts.
 func (r *Redis) Provision(caddy.Context) error {
-	filled, err := caddymodule.FillIn(r.URL, r.Username, r.Password, r.SentinelUsername, r.SentinelPassword, r.Prefix, r.TLSCA)
+	filled, err := stores.FillIn(r.URL, r.Username, r.Password, r.SentinelUsername, r.SentinelPassword, r.Prefix, r.TLSCA)
 	if err != nil {
 		return err
 	}
@@ -83,7 +85,7 @@ func (r *Redis) Provision(caddy.Context) error {
 			return err
 		}
 	}
-	r.store, r.key, err = caddymodule.ConnectStore("redis", filled, func() (sharedstore.Remote, error) {
+	r.store, r.key, err = stores.ConnectStore("redis", filled, func() (sharedstore.Remote, error) {
 		return redisstore.New(options)
 	})
 	return err
@@ -104,7 +106,7 @@ func trust(file string) (config *tls.Config, content string, err error) {
 }
 
 // SharedStore returns the store.
-func (r *Redis) SharedStore() *caddymodule.SharedStore { return r.store }
+func (r *Redis) SharedStore() *stores.SharedStore { return r.store }
 
 // Cleanup releases the store, which closes when no config uses it any more.
 func (r *Redis) Cleanup() error { return r.key.Release() }
@@ -137,8 +139,8 @@ func (r Redis) try() error {
 
 // Interface guards
 var (
-	_ caddy.Provisioner             = (*Redis)(nil)
-	_ caddy.CleanerUpper            = (*Redis)(nil)
-	_ caddyfile.Unmarshaler         = (*Redis)(nil)
-	_ caddymodule.SharedStoreModule = (*Redis)(nil)
+	_ caddy.Provisioner        = (*Redis)(nil)
+	_ caddy.CleanerUpper       = (*Redis)(nil)
+	_ caddyfile.Unmarshaler    = (*Redis)(nil)
+	_ stores.SharedStoreModule = (*Redis)(nil)
 )

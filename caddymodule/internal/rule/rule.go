@@ -12,6 +12,7 @@ import (
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/device"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/override"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/pass"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/refusal"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/settlement"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/staticfile"
@@ -261,4 +262,12 @@ func (r *Rule) Group(overrides *override.Set) leakybucket.Shadow {
 		return ShadowSwitch
 	}
 	return ShadowOwn
+}
+
+// Pass returns what issues the passes of the zone, or nil if the zone sends none.
+func (r *Rule) Pass() *pass.Zone {
+	if r.Ranks == nil {
+		return nil
+	}
+	return r.Ranks.Pass
 }

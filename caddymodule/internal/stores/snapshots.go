@@ -1,4 +1,4 @@
-package caddymodule
+package stores
 
 import (
 	"errors"
@@ -33,22 +33,22 @@ type snapshots struct {
 }
 
 func newSnapshots(store *memstore.Store) *snapshots {
-	return &snapshots{store: store, interval: defaultSnapshotInterval, reset: make(chan struct{}, 1)}
+	return &snapshots{store: store, interval: DefaultSnapshotInterval, reset: make(chan struct{}, 1)}
 }
 
 // use applies the options of a config that runs. The first one reads its file: later
 // ones find buckets that are newer than any file.
-func (s *snapshots) use(config *memoryUse) {
+func (s *snapshots) use(config *MemoryUse) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.logger, s.interval = config.logger, config.every
+	s.logger, s.interval = config.Logger, config.Every
 	select {
 	case s.reset <- struct{}{}:
 	default:
 	}
 	first := !s.begun
 	s.begun = true
-	path := config.snapshot
+	path := config.Snapshot
 	if path == s.path && (s.file != nil || path == "") {
 		return
 	}
@@ -153,46 +153,5 @@ func (s *snapshots) close() {
 	if s.file != nil {
 		_ = s.file.Close() // nothing was written to the lock
 		s.file = nil
-	}
-}
-
-// savedLimits returns a function that sets the limit, the debt and the block of a
-// bucket that was saved, and returns false if no zone of this config has such buckets.
-// A bucket that leaked as an override says has the limit of that override.
-func (a *engine) savedLimits() func(*leakybucket.Charge, leakybucket.State) bool {
-	type limits struct {
-		own    leakybucket.Charge
-		byLeak map[float64]leakybucket.Charge
-	}
-	zones := make(map[string]limits)
-	for name, z := range a.zones {
-		of := limits{byLeak: make(map[float64]leakybucket.Charge)}
-		for i, c := range z.Limits() {
-			if i == 0 {
-				of.own = c
-			}
-			if c.Limit.Capacity > of.byLeak[c.Limit.Leak].Limit.Capacity {
-				of.byLeak[c.Limit.Leak] = c
-			}
-		}
-		if !z.Bucketless() {
-			zones[name] = of
-		}
-	}
-	return func(c *leakybucket.Charge, saved leakybucket.State) bool {
-		of, known := zones[c.Zone]
-		if !known {
-			return false
-		}
-		limit, listed := of.byLeak[saved.Leak]
-		if !listed {
-			limit = of.own
-		}
-		c.Limit, c.Debt, c.Block = limit.Limit, limit.Debt, limit.Block
-		now := a.memory.memory.Now()
-		if s := c.Restore(saved, now); s.BlockedUntil > now {
-			a.blocks.Note(c, &leakybucket.Decision{Level: s.Level, BlockedUntil: s.BlockedUntil, At: now, Began: true})
-		}
-		return true
 	}
 }

@@ -1,4 +1,4 @@
-package caddymodule
+package stores
 
 import (
 	"slices"
@@ -13,71 +13,71 @@ import (
 )
 
 const (
-	defaultMaxBuckets       = 500_000
-	defaultSnapshotInterval = 30 * time.Second
+	DefaultMaxBuckets       = 500_000
+	DefaultSnapshotInterval = 30 * time.Second
 
 	shedEvery = time.Minute
 )
 
-// memoryOptions are what a config wants of the process's memory.
-type memoryOptions struct {
-	maxBuckets int
-	snapshot   string        // its file; empty if there is none
-	every      time.Duration // how often that is written
-	logger     *zap.Logger
+// MemoryOptions are what a config wants of the process's memory.
+type MemoryOptions struct {
+	MaxBuckets int
+	Snapshot   string        // its file; empty if there is none
+	Every      time.Duration // how often that is written
+	Logger     *zap.Logger
 }
 
-// A memoryUse is a config's use of the process's memory.
-type memoryUse struct {
-	memoryOptions
-	memory *memory
+// A MemoryUse is a config's use of the process's memory.
+type MemoryUse struct {
+	MemoryOptions
+	Memory *Memory
 
 	// limits sets the limit of a bucket that is restored.
 	limits func(*leakybucket.Charge, leakybucket.State) bool
 }
 
-// useMemory joins the process's memory of buckets, or creates it. The caller must release
+// UseMemory joins the process's memory of buckets, or creates it. The caller must release
 // it once.
-func useMemory(options memoryOptions) (*memoryUse, error) {
-	m, err := joinMemory(options.maxBuckets)
+func UseMemory(options MemoryOptions) (*MemoryUse, error) {
+	m, err := joinMemory(options.MaxBuckets)
 	if err != nil {
 		return nil, err
 	}
-	return &memoryUse{memoryOptions: options, memory: m}, nil
+	return &MemoryUse{MemoryOptions: options, Memory: m}, nil
 }
 
 // Store returns the store.
-func (u *memoryUse) Store() leakybucket.Store { return u.memory.Store }
+func (u *MemoryUse) Store() leakybucket.Store { return u.Memory.Store }
 
-// start applies the options of a config that starts. limits sets the limit of a bucket
+// Start applies the options of a config that starts. limits sets the limit of a bucket
 // that is restored.
-func (u *memoryUse) start(limits func(*leakybucket.Charge, leakybucket.State) bool) {
+func (u *MemoryUse) Start(limits func(*leakybucket.Charge, leakybucket.State) bool) {
 	u.limits = limits
-	u.memory.startConfig(u)
+	u.Memory.startConfig(u)
 }
 
-// stop withdraws the options of a config that stops or has failed to start.
-func (u *memoryUse) stop() { u.memory.stopConfig(u) }
+// Stop withdraws the options of a config that stops or has failed to start.
+func (u *MemoryUse) Stop() { u.Memory.stopConfig(u) }
 
-// release gives the memory up.
-func (u *memoryUse) release() error { return leave(memoryKey) }
+// Release gives the memory up.
+func (u *MemoryUse) Release() error { return Leave(MemoryKey) }
 
-// A memory is the process's memory store, with a goroutine that maintains it.
-type memory struct {
+// A Memory is the process's memory store, with a goroutine that maintains it.
+type Memory struct {
 	*memstore.Store
 	snapshots *snapshots
 	stop      chan struct{}
 
 	mu      sync.Mutex
-	configs []*memoryUse // that have started and not stopped, oldest first
+	configs []*MemoryUse // that have started and not stopped, oldest first
 	logger  *zap.Logger  // of the last of them
 }
 
 // joinMemory joins the process's memory, or creates it for maxBuckets. It is
 // process-wide because a new config must find the levels that the last one left.
-func joinMemory(maxBuckets int) (*memory, error) {
-	return join(memoryKey, func() (*memory, error) {
-		m := &memory{
+func joinMemory(maxBuckets int) (*Memory, error) {
+	return Join(MemoryKey, func() (*Memory, error) {
+		m := &Memory{
 			Store: memstore.New(memstore.Options{MaxBuckets: maxBuckets}),
 			stop:  make(chan struct{}),
 		}
@@ -90,7 +90,7 @@ func joinMemory(maxBuckets int) (*memory, error) {
 
 // maintain frees memory after a peak of traffic, and logs a warning when the store
 // drops buckets that are not empty.
-func (m *memory) maintain() {
+func (m *Memory) maintain() {
 	ticker := time.NewTicker(shedEvery)
 	defer ticker.Stop()
 	reported := uint64(0)
@@ -111,33 +111,33 @@ func (m *memory) maintain() {
 	}
 }
 
-func (m *memory) currentLogger() *zap.Logger {
+func (m *Memory) currentLogger() *zap.Logger {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.logger
 }
 
-func (m *memory) startConfig(config *memoryUse) {
+func (m *Memory) startConfig(config *MemoryUse) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.configs = append(m.configs, config)
 	m.follow()
 }
 
-func (m *memory) stopConfig(config *memoryUse) {
+func (m *Memory) stopConfig(config *MemoryUse) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.configs = slices.DeleteFunc(m.configs, func(other *memoryUse) bool { return other == config })
+	m.configs = slices.DeleteFunc(m.configs, func(other *MemoryUse) bool { return other == config })
 	m.follow()
 }
 
 // follow applies the largest bound of all running configs, and the logger and snapshot of
 // the last one. During a reload two configs run, and the new one may still fail to start:
 // a smaller bound must not drop buckets before that. It must be called with the lock held.
-func (m *memory) follow() {
+func (m *Memory) follow() {
 	most := 0
 	for _, config := range m.configs {
-		most, m.logger = max(most, config.maxBuckets), config.logger
+		most, m.logger = max(most, config.MaxBuckets), config.Logger
 	}
 	if most > 0 {
 		m.SetMaxBuckets(most)
@@ -146,11 +146,11 @@ func (m *memory) follow() {
 }
 
 // Destruct ends the goroutines when no config uses the memory any more.
-func (m *memory) Destruct() error {
+func (m *Memory) Destruct() error {
 	close(m.stop)
 	m.snapshots.end()
 	return nil
 }
 
 // Interface guards
-var _ caddy.Destructor = (*memory)(nil)
+var _ caddy.Destructor = (*Memory)(nil)

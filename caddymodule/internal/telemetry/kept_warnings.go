@@ -1,4 +1,4 @@
-package caddymodule
+package telemetry
 
 import (
 	"slices"
@@ -9,41 +9,41 @@ import (
 	"go.uber.org/zap/zapcore"
 )
 
-// A keptWarning is a warning about the config, or about the site around it, as
+// A KeptWarning is a warning about the config, or about the site around it, as
 // `caddy throttle status` shows it.
-type keptWarning struct {
+type KeptWarning struct {
 	At      time.Time
 	Text    string
 	Details map[string]any // zone among them
 }
 
-// keptWarnings keeps what a config has warned of. The log is often not where somebody
+// KeptWarnings keeps what a config has warned of. The log is often not where somebody
 // looks at night.
-type keptWarnings struct {
+type KeptWarnings struct {
 	mu  sync.Mutex
-	all []keptWarning
+	all []KeptWarning
 }
 
 // mostWarnings bounds how many warnings of a config are kept. Each is logged once, or
 // once for each zone.
 const mostWarnings = 100
 
-// logger returns a logger whose warnings are kept.
-func (k *keptWarnings) logger(to *zap.Logger) *zap.Logger {
+// Logger returns a logger whose warnings are kept.
+func (k *KeptWarnings) Logger(to *zap.Logger) *zap.Logger {
 	return to.WithOptions(zap.WrapCore(func(core zapcore.Core) zapcore.Core {
 		return zapcore.NewTee(core, &warningCore{kept: k})
 	}))
 }
 
-func (k *keptWarnings) list() []keptWarning {
+func (k *KeptWarnings) List() []KeptWarning {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	return append([]keptWarning{}, k.all...)
+	return append([]KeptWarning{}, k.all...)
 }
 
 // A warningCore is where a logger's warnings are kept.
 type warningCore struct {
-	kept   *keptWarnings
+	kept   *KeptWarnings
 	fields []zapcore.Field
 }
 
@@ -72,7 +72,7 @@ func (c *warningCore) Write(entry zapcore.Entry, fields []zapcore.Field) error {
 	c.kept.mu.Lock()
 	defer c.kept.mu.Unlock()
 	if len(c.kept.all) < mostWarnings {
-		c.kept.all = append(c.kept.all, keptWarning{entry.Time, entry.Message, details.Fields})
+		c.kept.all = append(c.kept.all, KeptWarning{entry.Time, entry.Message, details.Fields})
 	}
 	return nil
 }

@@ -1,4 +1,4 @@
-package caddymodule
+package telemetry
 
 import (
 	"fmt"
@@ -18,7 +18,7 @@ import (
 type loadLog struct {
 	mu      sync.Mutex
 	timer   *time.Timer    // nil if there was no load lately
-	zone    *zoneCounts    // of the config that noted last
+	zone    *Zone          // of the config that noted last
 	most    admission.Load // when most requests waited
 	waiting int            // then
 	noted   bool           // since the last line
@@ -26,8 +26,8 @@ type loadLog struct {
 	without int // of those had no pass, not even an early one, and were no members
 }
 
-func (l *loadLog) note(t *zoneCounts, o *decision.Outcome, refused bool) {
-	load := t.figures.slots.Load()
+func (l *loadLog) note(t *Zone, o *decision.Outcome, refused bool) {
+	load := t.figures.Slots.Load()
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	waiting := 0
@@ -66,13 +66,13 @@ func (l *loadLog) tick() {
 	l.most, l.waiting, l.noted, l.refused, l.without = admission.Load{}, 0, false, 0, 0
 	l.timer.Reset(summaryEvery)
 	l.mu.Unlock()
-	t.logger.Info(message, fields...)
+	t.Logger.Info(message, fields...)
 }
 
-// warnPassesFull logs, once a minute, that passes are forgotten before their time.
-func (t *zoneCounts) warnPassesFull() {
+// WarnPassesFull logs, once a minute, that passes are forgotten before their time.
+func (t *Zone) WarnPassesFull() {
 	now, last := time.Now().Unix(), t.figures.passesFull.Load()
 	if now-last >= int64(summaryEvery.Seconds()) && t.figures.passesFull.CompareAndSwap(last, now) {
-		t.logger.Warn("the table of passes that were moved, or whose members have logged out, is full: those that would end first are forgotten, so that robots may present old copies again")
+		t.Logger.Warn("the table of passes that were moved, or whose members have logged out, is full: those that would end first are forgotten, so that robots may present old copies again")
 	}
 }

@@ -1,4 +1,4 @@
-package caddymodule
+package telemetry
 
 import (
 	"sync"
@@ -43,7 +43,7 @@ type refusalLog struct {
 	since   time.Time
 	blocked int // blocks since then
 
-	writes background[refusalLine]
+	writes Background[refusalLine]
 }
 
 // refusalLines are the messages of the log. Enforcement and shadow have different
@@ -56,18 +56,18 @@ type refusalLine struct {
 	fields  []zap.Field
 }
 
-func newRefusalLog(t *zoneCounts, d decision.Decision) *refusalLog {
+func newRefusalLog(t *Zone, d decision.Decision) *refusalLog {
 	l := &refusalLog{
-		logger: t.logger,
+		logger: t.Logger,
 		lines:  refusalLines{"zone begins to refuse requests", "zone refused requests", "zone blocks a key"},
 	}
-	l.writes.most = mostRefusalLines
-	l.writes.pass = func(line refusalLine) { l.logger.Info(line.message, line.fields...) }
+	l.writes.Most = mostRefusalLines
+	l.writes.Pass = func(line refusalLine) { l.logger.Info(line.message, line.fields...) }
 	if d == decision.ShadowRefused {
 		l.lines = refusalLines{"zone would begin to refuse requests", "zone would have refused requests", "zone would block a key"}
 	}
 	if t.mayCount(d, rule.Blocked) {
-		l.begun = blocksBegun.WithLabelValues(t.rule.Name, d.String())
+		l.begun = BlocksBegun.WithLabelValues(t.rule.Name, d.String())
 	}
 	return l
 }
@@ -102,7 +102,7 @@ func (l *refusalLog) noteBlock(o *decision.Outcome) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.begun == nil { // the zone is in shadow by a switch at run time
-		l.begun = blocksBegun.WithLabelValues(o.Zone.Name, decision.ShadowRefused.String())
+		l.begun = BlocksBegun.WithLabelValues(o.Zone.Name, decision.ShadowRefused.String())
 	}
 	l.begun.Inc()
 	if l.blocked++; l.blocked <= blockLines {
@@ -145,9 +145,9 @@ func (l *refusalLog) flush() (written <-chan struct{}) {
 	return l.writes.rest()
 }
 
-// flushLogs logs the refusals of all zones since their last summaries. It waits until
+// FlushLogs logs the refusals of all zones since their last summaries. It waits until
 // they are written, at most a second.
-func flushLogs(zones []*zoneCounts) {
+func FlushLogs(zones []*Zone) {
 	var logs []<-chan struct{}
 	for _, z := range zones {
 		for _, log := range z.refusals {

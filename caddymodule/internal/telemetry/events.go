@@ -1,4 +1,4 @@
-package caddymodule
+package telemetry
 
 import (
 	"sync"
@@ -10,14 +10,14 @@ import (
 
 // The events about keys.
 const (
-	eventOverflow  = "throttle_overflow"
-	eventRecovered = "throttle_recovered"
-	eventBlocked   = "throttle_blocked"
+	EventOverflow  = "throttle_overflow"
+	EventRecovered = "throttle_recovered"
+	EventBlocked   = "throttle_blocked"
 )
 
 const (
-	// mostEvents is how many events wait for a slow subscriber. More are dropped.
-	mostEvents = 1000
+	// MostEvents is how many events wait for a slow subscriber. More are dropped.
+	MostEvents = 1000
 
 	// mostOverflowing is how many keys of a zone may overflow at once. Nothing is
 	// told of others.
@@ -27,11 +27,11 @@ const (
 	calm = time.Minute
 )
 
-// A background passes items on in a goroutine of its own, in order, so that no request
+// A Background passes items on in a goroutine of its own, in order, so that no request
 // waits for those who are slow.
-type background[T any] struct {
-	pass func(T)
-	most int // how many may wait
+type Background[T any] struct {
+	Pass func(T)
+	Most int // how many may wait
 
 	mu      sync.Mutex
 	waiting []T
@@ -41,10 +41,10 @@ type background[T any] struct {
 
 // add adds an item. It returns false if too many wait already. Nothing is added after
 // close.
-func (b *background[T]) add(item T) (room bool) {
+func (b *Background[T]) add(item T) (room bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if b.closed || len(b.waiting) >= b.most {
+	if b.closed || len(b.waiting) >= b.Most {
 		return b.closed
 	}
 	b.waiting = append(b.waiting, item)
@@ -56,14 +56,14 @@ func (b *background[T]) add(item T) (room bool) {
 }
 
 // run passes on all items, and ends when there is none left.
-func (b *background[T]) run() {
+func (b *Background[T]) run() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	for len(b.waiting) > 0 {
 		next := b.waiting[0]
 		b.waiting = b.waiting[1:]
 		b.mu.Unlock()
-		b.pass(next)
+		b.Pass(next)
 		b.mu.Lock()
 	}
 	close(b.passed)
@@ -71,40 +71,40 @@ func (b *background[T]) run() {
 }
 
 // rest returns a channel that is closed when no item waits, or nil if none does.
-func (b *background[T]) rest() <-chan struct{} {
+func (b *Background[T]) rest() <-chan struct{} {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return b.passed
 }
 
-// close drops what waits.
-func (b *background[T]) close() {
+// Close drops what waits.
+func (b *Background[T]) Close() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.closed, b.waiting = true, nil
 }
 
-// An event is about a key.
-type event struct {
-	name string
-	data map[string]any
+// An Event is about a key.
+type Event struct {
+	Name string
+	Data map[string]any
 }
 
 // overflows tell subscribers which keys of a zone begin and cease to be refused.
 type overflows struct {
 	zone   string
 	shadow bool
-	wanted func() subscriptions
-	queue  *background[event] // closed before the context of the config ends
+	wanted func() Subscriptions
+	queue  *Background[Event] // closed before the context of the config ends
 
 	mu   sync.Mutex
 	keys map[string]*overflow
 }
 
-// subscriptions are the events that somebody wants to know of.
-type subscriptions struct {
-	keys   bool // that overflow or recover
-	blocks bool
+// Subscriptions are the events that somebody wants to know of.
+type Subscriptions struct {
+	Keys   bool // that overflow or recover
+	Blocks bool
 }
 
 // An overflow is a key that is being refused.
@@ -116,11 +116,11 @@ type overflow struct {
 // note tells subscribers of a refusal, if it is the first of its key or begins a block.
 func (f *overflows) note(o *decision.Outcome) {
 	wanted := f.wanted()
-	if o.Began && wanted.blocks {
-		f.tell(eventBlocked, f.data(o.Key, "seconds", o.Block.Seconds()))
+	if o.Began && wanted.Blocks {
+		f.tell(EventBlocked, f.data(o.Key, "seconds", o.Block.Seconds()))
 	}
 	why := o.Reason()
-	if !why.Waits() || why == rule.NoStore || why == rule.Banned || !wanted.keys {
+	if !why.Waits() || why == rule.NoStore || why == rule.Banned || !wanted.Keys {
 		return
 	}
 	f.mu.Lock()
@@ -136,7 +136,7 @@ func (f *overflows) note(o *decision.Outcome) {
 		}
 		k = &overflow{began: now}
 		f.keys[o.Key] = k
-		f.tell(eventOverflow, f.data(o.Key, "reason", why.String()))
+		f.tell(EventOverflow, f.data(o.Key, "reason", why.String()))
 		f.watch(o.Key, calm)
 	}
 	k.last = now
@@ -156,13 +156,13 @@ func (f *overflows) watch(key string, after time.Duration) {
 		delete(f.keys, key)
 		data := f.data(key, "seconds", k.last.Sub(k.began).Seconds())
 		data["requests"] = k.requests
-		f.tell(eventRecovered, data)
+		f.tell(EventRecovered, data)
 	})
 }
 
 func (f *overflows) tell(name string, data map[string]any) {
-	if !f.queue.add(event{name, data}) {
-		eventsDropped.Inc()
+	if !f.queue.add(Event{name, data}) {
+		EventsDropped.Inc()
 	}
 }
 

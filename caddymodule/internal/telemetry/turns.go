@@ -1,4 +1,4 @@
-package caddymodule
+package telemetry
 
 import (
 	"net/netip"
@@ -14,20 +14,20 @@ import (
 )
 
 var (
-	turnSeconds = prometheus.NewHistogramVec(prometheus.HistogramOpts{
+	TurnSeconds = prometheus.NewHistogramVec(prometheus.HistogramOpts{
 		Namespace: "caddy", Subsystem: "throttle", Name: "slot_wait_seconds",
 		Help:    "How long served requests waited for their turn, in zones with share, in seconds.",
 		Buckets: []float64{.01, .05, .1, .25, .5, 1, 2, 3, 5, 8},
 	}, []string{"zone", "rank"})
 
-	slotSeconds = prometheus.NewCounterVec(prometheus.CounterOpts{
+	SlotSeconds = prometheus.NewCounterVec(prometheus.CounterOpts{
 		Namespace: "caddy", Subsystem: "throttle", Name: "slot_seconds_total",
 		Help: "For how long requests held slots, in zones with share, in seconds.",
 	}, []string{"zone", "rank"})
 )
 
-// allRanks are those that clients of a zone with share may have, in the order of service.
-var allRanks = []fairqueue.Rank{fairqueue.Member, fairqueue.Returned, fairqueue.Crawler, fairqueue.First}
+// AllRanks are those that clients of a zone with share may have, in the order of service.
+var AllRanks = []fairqueue.Rank{fairqueue.Member, fairqueue.Returned, fairqueue.Crawler, fairqueue.First}
 
 // A turnMeter counts what becomes of requests of one rank.
 type turnMeter struct {
@@ -35,26 +35,26 @@ type turnMeter struct {
 	waits   prometheus.Observer
 }
 
-func newTurnMeters(t *zoneCounts) (meters [fairqueue.Ranks]*turnMeter) {
+func newTurnMeters(t *Zone) (meters [fairqueue.Ranks]*turnMeter) {
 	if t.rule.Share == nil {
 		return meters
 	}
-	for _, rank := range allRanks {
-		counter := slotSeconds.WithLabelValues(t.rule.Name, rank.String())
+	for _, rank := range AllRanks {
+		counter := SlotSeconds.WithLabelValues(t.rule.Name, rank.String())
 		t.figures.slotSeconds[rank].Store(&counter)
-		meters[rank] = &turnMeter{decided: countersOf(t, rank.String()), waits: turnSeconds.WithLabelValues(t.rule.Name, rank.String())}
+		meters[rank] = &turnMeter{decided: countersOf(t, rank.String()), waits: TurnSeconds.WithLabelValues(t.rule.Name, rank.String())}
 	}
 	return meters
 }
 
 // turned counts an outcome of a zone with share.
-func (t *zoneCounts) turned(o *decision.Outcome, d decision.Decision, why rule.Reason) {
+func (t *Zone) turned(o *decision.Outcome, d decision.Decision, why rule.Reason) {
 	rank := o.Turn.Rank
 	meter := t.turns[rank]
 	if counter := meter.decided[d][why]; counter != nil {
 		counter.Inc()
 	} else { // only a switch at run time can lead here
-		requests.WithLabelValues(t.rule.Name, d.String(), why.String(), rank.String()).Inc()
+		Requests.WithLabelValues(t.rule.Name, d.String(), why.String(), rank.String()).Inc()
 	}
 	switch {
 	case o.Shadow != 0:
@@ -71,10 +71,10 @@ func (t *zoneCounts) turned(o *decision.Outcome, d decision.Decision, why rule.R
 }
 
 // CountPass implements decision.Reporter.
-func (t *zoneCounts) CountPass(e clientpass.Event) { t.passes[e].Inc() }
+func (t *Zone) CountPass(e clientpass.Event) { t.passes[e].Inc() }
 
 // countPresented counts what the pass was worth that a request came with.
-func (t *zoneCounts) countPresented(o *decision.Outcome) {
+func (t *Zone) countPresented(o *decision.Outcome) {
 	if o.Turn == nil || t.presented[0] == nil {
 		return
 	}
@@ -95,20 +95,20 @@ var presentedEvents = [...]string{
 }
 
 // passCounters looks the zone's counters of passes up.
-func (t *zoneCounts) passCounters() {
-	if passOf(t.rule) == nil {
+func (t *Zone) passCounters() {
+	if t.rule.Pass() == nil {
 		return
 	}
 	for state, event := range presentedEvents {
-		t.presented[state] = passes.WithLabelValues(t.rule.Name, event)
+		t.presented[state] = Passes.WithLabelValues(t.rule.Name, event)
 	}
 	for e := clientpass.None + 1; e < clientpass.Events; e++ {
-		t.passes[e] = passes.WithLabelValues(t.rule.Name, e.String())
+		t.passes[e] = Passes.WithLabelValues(t.rule.Name, e.String())
 	}
 }
 
-// released counts a slot that was given back.
-func (l *liveCounts) released(turn *admission.Turn, held time.Duration) {
+// Released counts a slot that was given back.
+func (l *Figures) Released(turn *admission.Turn, held time.Duration) {
 	(*l.slotSeconds[turn.Rank].Load()).Add(held.Seconds())
-	l.busiest.Add(false, turn.Keys[0], netip.Addr{}, int(held/time.Millisecond), time.Now())
+	l.Busiest.Add(false, turn.Keys[0], netip.Addr{}, int(held/time.Millisecond), time.Now())
 }

@@ -1,6 +1,8 @@
-package caddymodule
+package stores
 
-import "github.com/caddy-throttle/caddy-throttle/leakybucket"
+import (
+	"github.com/caddy-throttle/caddy-throttle/leakybucket"
+)
 
 // A StoreModule is a module in the namespace throttle.stores that keeps buckets in
 // this process. It needs no fallback.

@@ -1,0 +1,144 @@
+package stores
+
+import (
+	"crypto/sha256"
+	"encoding/json"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/caddyserver/caddy/v2"
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/telemetry"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/sharedstore"
+)
+
+// A SharedStore is a store outside of this process. Configs with the same options
+// share one, so a reload keeps its connections.
+type SharedStore struct {
+	*sharedstore.Backend
+	Name string
+
+	// How long calls take; nil before the store is counted.
+	seconds atomic.Pointer[prometheus.Observer]
+
+	Outage atomic.Pointer[Outage] // that lasts
+
+	mu      sync.Mutex
+	counted bool   // it is among the stores in the metrics
+	configs int    // how many have started and not stopped
+	began   uint64 // when the first of them started, as a value of storesStarted
+}
+
+// An Outage of a shared store.
+type Outage struct {
+	Since time.Time
+	Why   string
+}
+
+// A StoreKey is a module's reference to a SharedStore. The zero value refers to none.
+type StoreKey struct{ key string }
+
+// ConnectStore returns the shared store of a name and its options, or creates it with
+// open. Stores with different options are different stores. Options may be secret:
+// only a digest is kept. Nothing connects before a config with the store starts. The
+// caller must release the key.
+func ConnectStore(name string, options []string, open func() (sharedstore.Remote, error)) (*SharedStore, StoreKey, error) {
+	text, err := json.Marshal(options)
+	if err != nil {
+		return nil, StoreKey{}, err
+	}
+	k := StoreKey{key: fmt.Sprintf("store %s %x", name, sha256.Sum256(text))}
+	s, err := Join(k.key, func() (*SharedStore, error) {
+		remote, err := open()
+		if err != nil {
+			return nil, err
+		}
+		local, err := joinMemory(DefaultMaxBuckets)
+		if err != nil {
+			return nil, err
+		}
+		s := &SharedStore{Backend: sharedstore.NewBackend(name, remote, local.Store), Name: name}
+		s.OnCall(func(took time.Duration) {
+			if seconds := s.seconds.Load(); seconds != nil {
+				(*seconds).Observe(took.Seconds())
+			}
+		})
+		s.OnClose(func() {
+			_ = Leave(MemoryKey) // fails for no key that was joined
+			if s.mu.Lock(); s.counted {
+				telemetry.CountStore(name, -1)
+			}
+			s.mu.Unlock()
+		})
+		return s, nil
+	})
+	if err != nil {
+		return nil, StoreKey{}, err
+	}
+	return s, k, nil
+}
+
+// Release releases the store, which closes when no config uses it any more.
+func (k StoreKey) Release() error {
+	if k.key == "" {
+		return nil // it was never opened
+	}
+	return Leave(k.key)
+}
+
+// storesStarted counts how often a store has come into use, to tell which is
+// older.
+var storesStarted atomic.Uint64
+
+// Start attaches the observer of a config that starts.
+func (s *SharedStore) Start(o sharedstore.Observer) {
+	s.mu.Lock()
+	if !s.counted {
+		s.counted = true
+		telemetry.CountStore(s.Name, 1)
+		seconds := telemetry.StoreSeconds.WithLabelValues(s.Name)
+		s.seconds.Store(&seconds)
+	}
+	if s.configs++; s.configs == 1 {
+		s.began = storesStarted.Add(1)
+	}
+	s.mu.Unlock()
+	s.Attach(o)
+}
+
+// Stop undoes start.
+func (s *SharedStore) Stop(o sharedstore.Observer) {
+	s.Detach(o)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.configs--
+}
+
+// Running reports whether a config with the store has started, and when the first
+// did, as a value of storesStarted.
+func (s *SharedStore) Running() (began uint64, runs bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.began, s.configs > 0
+}
+
+// FillIn fills in the placeholders in options of a store, such as {env.X} and
+// {file.X}. A placeholder without a value is an error. Errors show no values.
+func FillIn(options ...string) ([]string, error) {
+	repl := caddy.NewReplacer()
+	filled := make([]string, len(options))
+	for i, option := range options {
+		var err error
+		if filled[i], err = repl.ReplaceOrErr(option, true, true); err != nil {
+			return nil, fmt.Errorf("filling in placeholders: %w", err)
+		}
+	}
+	return filled, nil
+}
+
+var (
+	_ caddy.Destructor = (*SharedStore)(nil)
+)

@@ -1,0 +1,130 @@
+package stores
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"go.uber.org/zap"
+	"go.uber.org/zap/zapcore"
+	"go.uber.org/zap/zaptest/observer"
+
+	"github.com/caddy-throttle/caddy-throttle/leakybucket"
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/memstore"
+)
+
+// started returns the snapshots of a store that a config uses, and what they log.
+func started(t *testing.T, file string) (*snapshots, *observer.ObservedLogs) {
+	t.Helper()
+	core, logs := observer.New(zapcore.InfoLevel)
+	s := newSnapshots(memstore.New(memstore.Options{MaxBuckets: 1000}))
+	limits := func(c *leakybucket.Charge, _ leakybucket.State) bool {
+		c.Limit = leakybucket.Limit{Capacity: 10, Leak: 1. / 3600}
+		return true
+	}
+	s.use(&MemoryUse{MemoryOptions: MemoryOptions{Snapshot: file, Every: time.Hour, Logger: zap.New(core)}, limits: limits})
+	t.Cleanup(s.end)
+	return s, logs
+}
+
+// pour changes the store.
+func pour(t *testing.T, s *snapshots, key string) {
+	t.Helper()
+	c := leakybucket.Charge{Zone: "z", Key: key, Limit: leakybucket.Limit{Capacity: 10, Leak: 1. / 3600}, Cost: 1}
+	if err := s.store.Take(t.Context(), []leakybucket.Charge{c}, make([]leakybucket.Decision, 1)); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func wantLogged(t *testing.T, logs *observer.ObservedLogs, want ...string) {
+	t.Helper()
+	var got []string
+	for _, entry := range logs.TakeAll() {
+		got = append(got, entry.Level.String()+": "+entry.Message)
+	}
+	if fmt.Sprintf("%q", got) != fmt.Sprintf("%q", want) {
+		t.Errorf("got the log %q, want %q", got, want)
+	}
+}
+
+func TestADamagedSnapshotIsSetAsideWithAWarning(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "buckets")
+	if err := os.WriteFile(file, []byte("throttle snapshot\n but damaged, and so of no use"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	s, logs := started(t, file)
+	wantLogged(t, logs, "warn: the snapshot cannot be used, so all buckets are empty")
+	if _, err := os.Stat(file + ".bad"); err != nil {
+		t.Errorf("the file under its new name: got error %v, want none", err)
+	}
+	pour(t, s, "a")
+	s.end()
+	s, logs = started(t, file)
+	wantLogged(t, logs, "info: buckets were restored")
+	if got := s.store.Buckets()["z"]; got != 1 {
+		t.Errorf("got %d buckets, want the one that was saved", got)
+	}
+}
+
+func TestASecondProcessGoesWithoutASnapshot(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "buckets")
+	first, logs := started(t, file)
+	pour(t, first, "a")
+	first.save()
+	wantLogged(t, logs)
+	second, logs := started(t, file)
+	wantLogged(t, logs, "warn: no snapshot of the buckets is kept, so a restart empties them all")
+	pour(t, second, "b")
+	pour(t, second, "c")
+	second.end()
+	first.end()
+	third, _ := started(t, file)
+	if got := third.store.Buckets()["z"]; got != 1 {
+		t.Errorf("got %d buckets, want the one of the first process", got)
+	}
+}
+
+// A folder that is gone refuses writes to root, too, as a read-only disk does.
+func TestASnapshotThatCannotBeWrittenIsWarnedOfOnce(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "folder")
+	s, logs := started(t, filepath.Join(dir, "buckets"))
+	if err := os.RemoveAll(dir); err != nil {
+		t.Fatal(err)
+	}
+	for range 3 {
+		pour(t, s, "a")
+		s.save()
+	}
+	wantLogged(t, logs, "warn: the snapshot cannot be written; this is tried again every snapshot_interval")
+	if err := os.Mkdir(dir, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	s.save()
+	wantLogged(t, logs, "info: the snapshot is written again")
+}
+
+func TestASnapshotIsWrittenOnlyIfABucketHasChanged(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "buckets")
+	s, _ := started(t, file)
+	pour(t, s, "a")
+	s.save()
+	for _, changes := range []bool{false, true, false} {
+		if changes {
+			pour(t, s, "a")
+		}
+		if err := os.Remove(file); err != nil {
+			t.Fatal(err)
+		}
+		s.save()
+		if _, err := os.Stat(file); (err == nil) != changes {
+			t.Errorf("after a change, %v: got error %v of the file", changes, err)
+		}
+		if !changes {
+			if err := os.WriteFile(file, nil, 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+}

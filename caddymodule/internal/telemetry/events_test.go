@@ -1,0 +1,105 @@
+package telemetry
+
+import (
+	"fmt"
+	"slices"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	dto "github.com/prometheus/client_model/go"
+	"go.uber.org/zap"
+	"go.uber.org/zap/zapcore"
+	"go.uber.org/zap/zaptest/observer"
+
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/admission"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/decision"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/rule"
+)
+
+func TestASlowSubscriberHoldsUpNoRefusal(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		hang, told := make(chan struct{}), 0
+		drops := func() int {
+			var m dto.Metric
+			if err := EventsDropped.Write(&m); err != nil {
+				t.Fatal(err)
+			}
+			return int(m.GetCounter().GetValue())
+		}
+		before := drops()
+		q := &Background[Event]{Most: MostEvents, Pass: func(Event) {
+			<-hang
+			told++
+		}}
+		q.add(Event{EventBlocked, nil})
+		synctest.Wait() // for the subscriber to have this one in its hands
+		f := &overflows{zone: "some", queue: q, wanted: func() Subscriptions { return Subscriptions{true, true} }}
+		for i := range 3000 {
+			o := &decision.Outcome{Key: fmt.Sprint(i), Began: true, Block: time.Second}
+			o.Refuse(rule.Capacity)
+			f.note(o)
+		}
+		synctest.Wait()
+		f.mu.Lock()
+		q.mu.Lock()
+		if len(f.keys) != mostOverflowing || len(q.waiting) != MostEvents {
+			t.Errorf("got %d keys and %d events, want %d and %d", len(f.keys), len(q.waiting), mostOverflowing, MostEvents)
+		}
+		q.mu.Unlock()
+		f.mu.Unlock()
+		close(hang)
+		synctest.Wait()
+		// Of the first, 3000 blocks and 1000 overflows.
+		if all := told + drops() - before; all != 4001 || told != 1+MostEvents {
+			t.Errorf("got %d told of %d, want %d of 4001", told, all, 1+MostEvents)
+		}
+		q.Close()
+		q.add(Event{EventBlocked, nil})
+		synctest.Wait()
+		q.mu.Lock()
+		if len(q.waiting) != 0 || q.passed != nil {
+			t.Errorf("got %d waiting after the end, want none", len(q.waiting))
+		}
+		q.mu.Unlock()
+		<-time.After(2 * time.Minute)
+	})
+}
+
+func TestNothingIsKeptOfKeysWithoutSubscribers(t *testing.T) {
+	f := &overflows{zone: "some", wanted: func() Subscriptions { return Subscriptions{} }}
+	o := &decision.Outcome{Key: "203.0.113.7"}
+	o.Refuse(rule.Capacity)
+	f.note(o)
+	if got := len(f.keys); got != 0 {
+		t.Errorf("got %d keys, want none", got)
+	}
+}
+
+func TestLevelsAboveTheCapacityAreCounted(t *testing.T) {
+	var h levelHistogram
+	for _, fraction := range []float64{0, .1, .11, 1, 1.5} {
+		h.observe(fraction)
+	}
+	got := []uint64{h.Counts[0].Load(), h.Counts[1].Load(), h.Counts[9].Load(), h.Counts[10].Load()}
+	if want := []uint64{2, 1, 1, 1}; !slices.Equal(got, want) {
+		t.Errorf("got %v up to 0.1, 0.2, 1 and above, want %v", got, want)
+	}
+}
+
+// A reload under load may have closed the old config's log.
+func TestTheLineAMinuteIsLoggedByTheConfigThatRuns(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		figures := &Figures{Slots: new(admission.Zone)}
+		var logs [2]*observer.ObservedLogs
+		for i := range logs {
+			var core zapcore.Core
+			core, logs[i] = observer.New(zapcore.InfoLevel)
+			figures.load.note(&Zone{rule: &rule.Rule{Name: "waits"}, figures: figures, Options: Options{Logger: zap.New(core)}}, new(decision.Outcome), false)
+		}
+		<-time.After(time.Hour)
+		if old, now := logs[0].Len(), logs[1].Len(); old != 0 || now != 1 {
+			t.Errorf("got %d lines by the old config and %d by the new one, want 0 and 1", old, now)
+		}
+	})
+}

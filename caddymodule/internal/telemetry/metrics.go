@@ -1,0 +1,198 @@
+package telemetry
+
+import (
+	"sync"
+	"sync/atomic"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/decision"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/rule"
+)
+
+// The collectors are process-wide, so that counts survive reloads. Every config has a
+// new registry and registers them again. Labels are names from the config, never
+// values that clients send.
+var (
+	Requests = prometheus.NewCounterVec(prometheus.CounterOpts{
+		Namespace: "caddy", Subsystem: "throttle", Name: "requests_total",
+		Help: "Requests by zone, decision and reason, and in zones with share by the client's rank.",
+	}, []string{"zone", "decision", "reason", "rank"})
+
+	Passes = prometheus.NewCounterVec(prometheus.CounterOpts{
+		Namespace: "caddy", Subsystem: "throttle", Name: "passes_total",
+		Help: "Passes of clients in zones with share, by what happened to them.",
+	}, []string{"zone", "event"})
+
+	Unsettled = prometheus.NewCounterVec(prometheus.CounterOpts{
+		Namespace: "caddy", Subsystem: "throttle", Name: "unsettled_total",
+		Help: "Charges left as reserved, because the response did not say what the request cost, or the store did not answer.",
+	}, []string{"zone"})
+
+	BlocksBegun = prometheus.NewCounterVec(prometheus.CounterOpts{
+		Namespace: "caddy", Subsystem: "throttle", Name: "blocks_total",
+		Help: "Blocks that began with an overflow, by zone and decision.",
+	}, []string{"zone", "decision"})
+
+	WithoutStore = prometheus.NewCounterVec(prometheus.CounterOpts{
+		Namespace: "caddy", Subsystem: "throttle", Name: "without_store_total",
+		Help: "Charges decided by the fallback, because the shared store did not answer.",
+	}, []string{"zone"})
+
+	RefusedPeople = prometheus.NewCounterVec(prometheus.CounterOpts{
+		Namespace: "caddy", Subsystem: "throttle", Name: "refused_people_total",
+		Help: "People whom a zone in shadow would have refused, by reports of their browsers. Each address counts once an hour.",
+	}, []string{"zone"})
+
+	Delays = prometheus.NewHistogramVec(prometheus.HistogramOpts{
+		Namespace: "caddy", Subsystem: "throttle", Name: "delay_seconds",
+		Help:    "Delays of delayed requests, in seconds.",
+		Buckets: []float64{.01, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60},
+	}, []string{"zone"})
+
+	StoreSeconds = prometheus.NewHistogramVec(prometheus.HistogramOpts{
+		Namespace: "caddy", Subsystem: "throttle", Name: "store_seconds",
+		Help:    "How long calls of the shared store took, failed ones too, in seconds.",
+		Buckets: []float64{.0001, .00025, .0005, .001, .0025, .005, .01, .025, .05, .1, .25, .5, 1},
+	}, []string{"store"})
+
+	StoreErrors = prometheus.NewCounterVec(prometheus.CounterOpts{
+		Namespace: "caddy", Subsystem: "throttle", Name: "store_errors_total",
+		Help: "Calls of the shared store that failed or took too long.",
+	}, []string{"store"})
+
+	StoreOutages = prometheus.NewCounterVec(prometheus.CounterOpts{
+		Namespace: "caddy", Subsystem: "throttle", Name: "store_outages_total",
+		Help: "Outages of the shared store.",
+	}, []string{"store"})
+
+	EventsDropped = prometheus.NewCounter(prometheus.CounterOpts{
+		Namespace: "caddy", Subsystem: "throttle", Name: "events_dropped_total",
+		Help: "Events about keys that were dropped, because subscribers are too slow.",
+	})
+
+	Dropped = prometheus.NewCounterVec(prometheus.CounterOpts{
+		Namespace: "caddy", Subsystem: "throttle", Name: "dropped_connections_total",
+		Help: "TCP connections and QUIC packets of clients that are out, which were dropped before they cost a handshake.",
+	}, []string{"transport"})
+)
+
+// counters are the counters of one zone, looked up before requests come.
+type counters [decision.Decisions][rule.Reasons]prometheus.Counter
+
+func countersOf(t *Zone, rank string) (c counters) {
+	for d := range decision.Decisions {
+		for r := range rule.Reasons {
+			if t.mayCount(d, r) && t.ranked(r) == (rank != "") {
+				c[d][r] = Requests.WithLabelValues(t.rule.Name, d.String(), r.String(), rank)
+			}
+		}
+	}
+	return c
+}
+
+// ranked reports whether a zone counts what it decides for this reason by rank: only
+// requests that come as far as to a slot have one.
+func (t *Zone) ranked(why rule.Reason) bool {
+	switch why {
+	case rule.None, rule.Waiting, rule.Wait, rule.Timeout:
+		return t.rule.Share != nil
+	}
+	return false
+}
+
+// mayCount reports whether the zone can ever make this decision. If not, it has no
+// series for it.
+func (t *Zone) mayCount(d decision.Decision, why rule.Reason) bool {
+	if refusing := d == decision.Refused || d == decision.ShadowRefused; refusing != (why != rule.None) {
+		return false
+	}
+	switch d {
+	case decision.Withdrawn:
+		return false
+	case decision.Delayed, decision.Refused:
+		if t.rule.Shadow != 0 {
+			return false
+		}
+	case decision.ShadowDelayed, decision.ShadowRefused:
+		if t.rule.Shadow == 0 && t.rule.Enforce == 100 {
+			return false
+		}
+	}
+	switch {
+	case d == decision.Refused && why == rule.Waiting && t.rule.RequestBuffer > 0:
+		return true // when the process ends
+	case why == rule.Error:
+		return false // so rare that its series begins with the first
+	case why == rule.Wait, why == rule.Timeout:
+		return t.rule.Share != nil
+	case d == decision.Delayed, d == decision.ShadowDelayed, why == rule.Waiting:
+		return t.rule.LetsWait()
+	case why == rule.Capacity, why == rule.Oversize:
+		return !t.rule.Bucketless()
+	case why == rule.Blocked:
+		return t.rule.Block != nil
+	case why == rule.NoMemory:
+		return t.rule.ReadsBodies()
+	case why == rule.InFlight:
+		return t.rule.InFlight > 0 && t.rule.Share == nil
+	case why == rule.NoStore:
+		return t.Shared && t.Denies
+	case why == rule.Denied:
+		return t.Listed || !t.rule.Key.Overrides.Load().Plain()
+	case why == rule.MissingKey:
+		return t.rule.Key.Missing == rule.Refuse
+	case why == rule.UnlistedKey:
+		return t.rule.Key.Unlisted == rule.Refuse
+	case why == rule.Banned:
+		return false // before there is a ban
+	case why == rule.EarlyData:
+		return d == decision.Refused // shadow zones do not decide about it
+	}
+	return true
+}
+
+// Fractions are the upper bounds of the buckets of caddy_throttle_level_ratio. Only
+// debts are above 1.
+var Fractions = [...]float64{.1, .2, .3, .4, .5, .6, .7, .8, .9, 1}
+
+// A levelHistogram counts how full buckets were. Observing is two
+// atomic additions. The zero value is ready for use.
+type levelHistogram struct {
+	Counts [len(Fractions) + 1]atomic.Uint64
+	Sum    atomic.Uint64 // in millionths
+}
+
+func (h *levelHistogram) observe(fraction float64) {
+	i := 0
+	for i < len(Fractions) && fraction > Fractions[i] {
+		i++
+	}
+	h.Counts[i].Add(1)
+	h.Sum.Add(uint64(fraction * 1e6))
+}
+
+// stores counts the shared stores of each name, so that their series end with the
+// last one. While a reload changes a store's URL there are two of one name.
+var stores struct {
+	mu     sync.Mutex
+	byName map[string]int
+}
+
+func CountStore(name string, more int) {
+	stores.mu.Lock()
+	defer stores.mu.Unlock()
+	if stores.byName == nil {
+		stores.byName = make(map[string]int)
+	}
+	switch stores.byName[name] += more; stores.byName[name] {
+	case 0:
+		StoreErrors.DeleteLabelValues(name)
+		StoreSeconds.DeleteLabelValues(name)
+		StoreOutages.DeleteLabelValues(name)
+	case 1:
+		StoreErrors.WithLabelValues(name)
+		StoreSeconds.WithLabelValues(name)
+		StoreOutages.WithLabelValues(name)
+	}
+}
