@@ -152,7 +152,7 @@ func TestReplayTellsWrongUseFromUnreadableInput(t *testing.T) {
 		{[]string{"--limit", "3", log}, 2, "the rate is missing"},
 		{append(keyed("client_ip"), "--config", site, log), 2, "exclude each other"},
 		{keyed("clientip", log), 2, "clientip"},
-		{[]string{"--limit", "3 3", log}, 2, "invalid rate"},
+		{[]string{"--limit", "3 3", log}, 2, "the rate has no unit"},
 		{[]string{"--limit", "3\"} 3/s", log}, 2, "capacity"},
 		{keyed("form log", log), 2, "logs hold no bodies"},
 		{keyed("cookie sid", log), 2, "combined logs hold no cookies"},
