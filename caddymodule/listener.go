@@ -92,9 +92,9 @@ var (
 	droppedQUIC = telemetry.Dropped.WithLabelValues("quic")
 )
 
-// drops reports whether a connection from an address is to be dropped. The handler has
+// shouldDrop reports whether a connection from an address is to be dropped. The handler has
 // added the client; whether its block or ban still holds is looked up each time.
-func drops(address net.Addr) bool {
+func shouldDrop(address net.Addr) bool {
 	if dropList.Empty() {
 		return false
 	}
@@ -319,7 +319,7 @@ func (l *dropListener) Accept() (net.Conn, error) {
 		}
 		tcp, plain := inner.(*net.TCPConn)
 		switch {
-		case plain && drops(tcp.RemoteAddr()):
+		case plain && shouldDrop(tcp.RemoteAddr()):
 			dropConnection(tcp)
 		case plain:
 			return conn, nil
@@ -355,7 +355,7 @@ type lateConn struct {
 // Read implements net.Conn.
 func (c *lateConn) Read(p []byte) (int, error) {
 	c.once.Do(func() {
-		if c.gone = drops(c.RemoteAddr()); c.gone {
+		if c.gone = shouldDrop(c.RemoteAddr()); c.gone {
 			dropConnection(c.Conn)
 		}
 	})
@@ -394,7 +394,7 @@ func isCaddys(conn net.PacketConn) bool {
 
 // dropsPacket reports whether a packet is to be dropped, and counts it then.
 func dropsPacket(packet []byte, from net.Addr) bool {
-	if dropList.Empty() || !blocked.OpensConnection(packet) || !drops(from) {
+	if dropList.Empty() || !blocked.OpensConnection(packet) || !shouldDrop(from) {
 		return false
 	}
 	droppedQUIC.Inc()

@@ -62,7 +62,7 @@ func wantDropped(t *testing.T, want bool, addresses ...string) {
 	t.Helper()
 	for _, text := range addresses {
 		addr := netip.MustParseAddr(text)
-		tcp, udp := drops(net.TCPAddrFromAddrPort(netip.AddrPortFrom(addr, 1))), drops(net.UDPAddrFromAddrPort(netip.AddrPortFrom(addr, 1)))
+		tcp, udp := shouldDrop(net.TCPAddrFromAddrPort(netip.AddrPortFrom(addr, 1))), shouldDrop(net.UDPAddrFromAddrPort(netip.AddrPortFrom(addr, 1)))
 		if tcp != want || udp != want {
 			t.Errorf("%s: got dropped by TCP: %v, by QUIC: %v, want %v", text, tcp, udp, want)
 		}

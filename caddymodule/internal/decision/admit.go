@@ -343,10 +343,10 @@ func (res *Result) overrule(o *Outcome, why rule.Reason) {
 // The states of a charge's correction. The response and a simulation that ends in a
 // refusal may both correct it, in any order, but it is given back only once.
 const (
-	open uint32 = iota
-	settling
-	settled
-	takenBack
+	correctionOpen uint32 = iota
+	correctionBegun
+	correctionMade
+	correctionUndone
 )
 
 // takeBack returns the settlement that gives the charge back, and false if there is
@@ -359,11 +359,11 @@ func (o *Outcome) takeBack() (leakybucket.Settlement, bool) {
 	}
 	s := leakybucket.Settlement{Charge: r.charge, Was: r.was}
 	switch {
-	case atomic.CompareAndSwapUint32(&r.correction, open, takenBack):
+	case atomic.CompareAndSwapUint32(&r.correction, correctionOpen, correctionUndone):
 		s.Cancel = o.Zone.Delay != nil
-	case atomic.CompareAndSwapUint32(&r.correction, settling, takenBack):
+	case atomic.CompareAndSwapUint32(&r.correction, correctionBegun, correctionUndone):
 		return s, false // [Result.Settled] gives it back: nothing of it may be poured after that
-	case atomic.CompareAndSwapUint32(&r.correction, settled, takenBack):
+	case atomic.CompareAndSwapUint32(&r.correction, correctionMade, correctionUndone):
 		return r.paidBack()
 	default:
 		return s, false
@@ -438,7 +438,7 @@ func (res *Result) Settle(observer *settlement.Observer) (due []leakybucket.Sett
 			o.Zone.Reporter.Unsettled(1)
 		}
 		r.paid = cost
-		if !atomic.CompareAndSwapUint32(&r.correction, open, settling) {
+		if !atomic.CompareAndSwapUint32(&r.correction, correctionOpen, correctionBegun) {
 			continue // a simulation has given the charge back
 		}
 		r.settled = true
@@ -474,7 +474,7 @@ func (res *Result) zoneOf(name string) *Zone {
 func (res *Result) Settled() (refunds []leakybucket.Settlement) {
 	for i := range res.Outcomes {
 		r := res.Outcomes[i].reservation
-		if r == nil || !r.settled || atomic.CompareAndSwapUint32(&r.correction, settling, settled) {
+		if r == nil || !r.settled || atomic.CompareAndSwapUint32(&r.correction, correctionBegun, correctionMade) {
 			continue
 		}
 		if s, ok := r.paidBack(); ok {

@@ -238,14 +238,14 @@ func (res *Result) SendPasses(r *http.Request, status int, header http.Header, t
 	}
 }
 
-// A place is that of an account among the members of a network.
-type place struct {
+// A memberPlace is that of an account among the members of a network.
+type memberPlace struct {
 	network string
 	account pass.ID
 }
 
-// mostPlaces bounds the memory of places. Accounts beyond it take a place each time.
-const mostPlaces = 10_000
+// mostMemberPlaces bounds the memory of them. Accounts beyond it take a place each time.
+const mostMemberPlaces = 10_000
 
 // join reports whether one more account of the client's network may become a member. One
 // that has lately, and whose client has not kept the pass or not got it yet, needs no
@@ -255,8 +255,8 @@ func (o *Outcome) join(account pass.ID, now time.Time, take func([]leakybucket.C
 	if addr := o.ClientIP(); addr.IsValid() {
 		network = bucketkey.ClientPrefix(addr, o.Zone.Key.IPv4Bits, o.Zone.Key.IPv6Bits).Addr().String()
 	}
-	at := place{network, account}
-	if _, joined := o.Zone.places.Get(at, now); joined {
+	at := memberPlace{network, account}
+	if _, joined := o.Zone.members.Get(at, now); joined {
 		return true
 	}
 	charges := []leakybucket.Charge{{Zone: o.Zone.Name, Key: "@members/" + network, Cost: 1, Limit: rule.MemberLimit}}
@@ -264,6 +264,6 @@ func (o *Outcome) join(account pass.ID, now time.Time, take func([]leakybucket.C
 	if !take(charges, decisions) || !decisions[0].Fits {
 		return false
 	}
-	o.Zone.places.Put(at, struct{}{}, now.Add(time.Hour), now)
+	o.Zone.members.Put(at, struct{}{}, now.Add(time.Hour), now)
 	return true
 }

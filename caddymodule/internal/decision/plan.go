@@ -46,10 +46,10 @@ type plan struct {
 	waits       bool                 // in some zone requests wait, and take slots after that
 }
 
-var plans = sync.Pool{New: func() any { return new(plan) }}
+var planPool = sync.Pool{New: func() any { return new(plan) }}
 
 func newPlan(q Request, env Env) *plan {
-	p := plans.Get().(*plan)
+	p := planPool.Get().(*plan)
 	p.Look(q.Request)
 	p.Overrides = env.Overrides()
 	p.env, p.server, p.zones, p.failed = env, q.Server, q.Zones, q.Failed
@@ -71,7 +71,7 @@ func (p *plan) release() {
 	p.began, p.refused = p.began[:0], false
 	p.Forget()
 	p.Buffers.Clear()
-	plans.Put(p)
+	planPool.Put(p)
 }
 
 // reset removes all charges and outcomes.

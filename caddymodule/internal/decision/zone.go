@@ -26,14 +26,14 @@ type Zone struct {
 
 	Reporter Reporter
 
-	places *expiring.Map[place, struct{}] // of members, that were taken in the last hour
+	members *expiring.Map[memberPlace, struct{}] // whose places were taken in the last hour
 }
 
 // NewZone returns the zone of a rule.
 func NewZone(r *rule.Rule, enforced, simulated *admission.Zone, meter *settlement.Meter, reporter Reporter) *Zone {
 	z := &Zone{Rule: r, Enforced: enforced, Simulated: simulated, Meter: meter, Reporter: reporter}
 	if r.Ranks.LearnsMembers() {
-		z.places = expiring.New[place, struct{}](mostPlaces)
+		z.members = expiring.New[memberPlace, struct{}](mostMemberPlaces)
 	}
 	return z
 }

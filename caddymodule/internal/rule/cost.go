@@ -69,7 +69,7 @@ func (c *Cost) Charged(s *Subject, limit leakybucket.Limit) (cost float64, wants
 	} else {
 		_, err = s.at().Either(s.Judged, ask)
 	}
-	return cost, wantsBody, readsBody, failed("cost", err)
+	return cost, wantsBody, readsBody, matcherError("cost", err)
 }
 
 // line returns the first line that matches a request, or nil if none does.

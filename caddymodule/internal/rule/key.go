@@ -119,11 +119,11 @@ func (b *Buffers) Clear() {
 type missing uint8
 
 const (
-	complete missing = iota
-	absent           // there is no form at all, or nobody logs in by HTTP Basic
-	unclear          // a form was not read, lacks the field, or may be read in several ways, or so is HTTP Basic
-	odd              // a name that nobody types
-	lacking          // any other reason, such as a header that was sent twice
+	keyComplete missing = iota
+	keyAbsent           // there is no form at all, or nobody logs in by HTTP Basic
+	keyUnclear          // a form was not read, lacks the field, or may be read in several ways, or so is HTTP Basic
+	keyOdd              // a name that nobody types
+	keyLacking          // any other reason, such as a header that was sent twice
 )
 
 // Find returns the bucket that a request is charged to. If why is not None, the zone
@@ -141,13 +141,13 @@ func (r *Rule) configured(s *Subject, b *Buffers) (k Bucket, why Reason, skip bo
 	k, state := r.Key.own(s, b)
 	policy := Policy("")
 	switch {
-	case state == unclear:
+	case state == keyUnclear:
 		return Bucket{Name: UnclearBucket, Rule: bucketkey.Limited, Limit: r.Limit}, None, false
-	case state == odd:
+	case state == keyOdd:
 		return Bucket{Name: OddBucket, Rule: bucketkey.Limited, Limit: r.Limit}, None, false
-	case state != complete:
+	case state != keyComplete:
 		policy, why = r.Key.Missing, MissingKey
-		if state == absent && policy == Share {
+		if state == keyAbsent && policy == Share {
 			policy = ByClientIP // a few page views must not close the zone to everybody
 		}
 	case !k.listed:
@@ -172,7 +172,7 @@ func (k *Key) own(s *Subject, b *Buffers) (found Bucket, state missing) {
 	if plain && len(k.Parts) == 1 && k.Parts[0].ClientIP && k.IPv4Bits == 32 && s.Address().Is4() {
 		// An IPv4 address has one spelling, so nothing need be built.
 		e, by := listed.Lookup(nil)
-		return Bucket{Name: s.text, Rule: e.Rule, Limit: e.Limit, listed: by != override.OfZone, Address: true, own: true}, complete
+		return Bucket{Name: s.text, Rule: e.Rule, Limit: e.Limit, listed: by != override.OfZone, Address: true, own: true}, keyComplete
 	}
 	for i := range k.Parts {
 		if i > 0 {
@@ -185,18 +185,18 @@ func (k *Key) own(s *Subject, b *Buffers) (found Bucket, state missing) {
 		switch {
 		case p.ClientIP:
 			if client = k.Network(s); !client.IsValid() {
-				return Bucket{}, lacking
+				return Bucket{}, keyLacking
 			}
 			name = client.Addr().AppendTo(name)
 		case p.Template != nil:
 			if name, text = p.Template.appendParts(name, s); text == "" {
-				return Bucket{}, lacking
+				return Bucket{}, keyLacking
 			}
 		default:
-			if text, state = k.value(s, p); state == complete && text == fold.Odd {
-				state = odd
+			if text, state = k.value(s, p); state == keyComplete && text == fold.Odd {
+				state = keyOdd
 			}
-			if state != complete {
+			if state != keyComplete {
 				return Bucket{}, state
 			}
 			if p.Digest {
@@ -216,31 +216,31 @@ func (k *Key) own(s *Subject, b *Buffers) (found Bucket, state missing) {
 	if found.Name == "" {
 		found.Name = string(name)
 	}
-	return found, complete
+	return found, keyComplete
 }
 
 // value returns the value of a part that is no address and no template.
 func (k *Key) value(s *Subject, p *Part) (string, missing) {
 	if p.Field == "" {
 		if text := p.Read(s); text != "" {
-			return text, complete
+			return text, keyComplete
 		}
 		switch {
 		case p.Fold != nil && s.Request.Header["Authorization"] == nil:
-			return "", absent
+			return "", keyAbsent
 		case p.Fold != nil && unclearUser(s.Request):
-			return "", unclear
+			return "", keyUnclear
 		}
-		return "", lacking
+		return "", keyLacking
 	}
 	read := s.body.Within(k.MaxBody)
 	if method := Method(s); read.Empty() && (method == http.MethodGet || method == http.MethodHead) {
-		return "", absent
+		return "", keyAbsent
 	}
 	if text, found := read.Field(p.Field, p.Fold); found {
-		return text, complete
+		return text, keyComplete
 	}
-	return "", unclear
+	return "", keyUnclear
 }
 
 // BlockedBucket returns a charge that names the bucket with the client's block,
@@ -302,8 +302,8 @@ func (k *Key) byAddress(s *Subject) (name string, found bool) {
 // Name returns the name of what the client of a request takes turns by: its own key, or
 // else its address.
 func (k *Key) Name(s *Subject, b *Buffers) string {
-	own, lacking := k.own(s, b)
-	if lacking != complete {
+	own, state := k.own(s, b)
+	if state != keyComplete {
 		own.Name, _ = k.byAddress(s)
 	}
 	return own.Name

@@ -82,22 +82,22 @@ func (r *Ranks) Standing(s *Subject) Standing {
 		if t.Rank == fairqueue.Member || !notBefore.IsZero() {
 			t.Member = t.Pass
 		}
-		t.Why = why(&t.Client)
+		t.Why = whyOf(&t.Client)
 	}
 	switch {
 	case t.Rank == fairqueue.Member:
-	case matches(r.Member, s):
+	case anySpares(r.Member, s):
 		t.Rank, t.Why = fairqueue.Member, "matcher"
 	case !notBefore.IsZero():
 		t.Rank, t.Early = fairqueue.Returned, notBefore.Sub(now)
-	case t.Rank == fairqueue.First && matches(r.Crawler, s):
+	case t.Rank == fairqueue.First && anySpares(r.Crawler, s):
 		t.Rank, t.Why = fairqueue.Crawler, "matcher"
 	}
 	return t
 }
 
-// why returns what a client's pass says for or against a better rank.
-func why(c *pass.Client) string {
+// whyOf returns what a client's pass says for or against a better rank.
+func whyOf(c *pass.Client) string {
 	switch {
 	case c.Unbound():
 		return "pass without log-in"
@@ -109,7 +109,7 @@ func why(c *pass.Client) string {
 	return c.State().String() + " pass"
 }
 
-func matches(sets []Matchers, s *Subject) bool {
+func anySpares(sets []Matchers, s *Subject) bool {
 	for _, set := range sets {
 		if match, err := s.Spares(set); err == nil && match {
 			return true

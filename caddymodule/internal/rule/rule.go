@@ -86,7 +86,7 @@ type Rule struct {
 func (r *Rule) Concerns(s *Subject) (concerned, static bool, err error) {
 	if r.Match != nil {
 		if match, err := s.Matches(r.Match); err != nil || !match {
-			return false, false, failed("match", err)
+			return false, false, matcherError("match", err)
 		}
 	}
 	if exempt, err := r.Exempts(s); err != nil || exempt {
@@ -107,7 +107,7 @@ func (r *Rule) Exempts(s *Subject) (bool, error) {
 		return false, nil
 	}
 	exempt, err := s.Spares(r.Exempt)
-	return exempt, failed("exempt", err)
+	return exempt, matcherError("exempt", err)
 }
 
 // A MatcherError is the error of a matcher.
@@ -122,7 +122,7 @@ func (e *MatcherError) Error() string { return e.Option + ": " + e.Err.Error() }
 // Unwrap returns the matcher's own error.
 func (e *MatcherError) Unwrap() error { return e.Err }
 
-func failed(option string, err error) error {
+func matcherError(option string, err error) error {
 	if err == nil {
 		return nil
 	}
