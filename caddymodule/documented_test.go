@@ -69,7 +69,7 @@ func TestTheDocumentationListsTheFieldsOfTheAccessLog(t *testing.T) {
 	}
 	slices.Sort(documented)
 	var written []string
-	for _, file := range []string{"outcome.go", "result.go"} {
+	for _, file := range []string{"outcome.go", "verdict.go"} {
 		source, err := os.ReadFile(filepath.Join("internal", "decision", file))
 		if err != nil {
 			t.Fatal(err)

@@ -29,7 +29,7 @@ func (h *throttler) serveError(w http.ResponseWriter, r *http.Request, next cadd
 	}
 	h.app.hold()
 	defer h.app.release()
-	call := &errorCall{h, r, decision.ResultOf(r).Serving()}
+	call := &errorCall{h, r, decision.VerdictOf(r).Serving()}
 	if len(entries) > 0 {
 		grant, result := h.app.gate.Admit(r.Context(), clock.Now(h.app.clock), entries, nil)
 		if result.Why != admission.Admitted {
@@ -69,14 +69,14 @@ type errorCall struct {
 // Served implements detached.Owner. The error route is the last handler, so all slots come
 // free.
 func (c *errorCall) Served(err error) {
-	for res := decision.ResultOf(c.r); res != nil; res = res.Next() {
+	for res := decision.VerdictOf(c.r); res != nil; res = res.Next() {
 		c.h.releaseAfter(c.r, res, err)
 	}
 }
 
 // releaseAfter releases the slots of a request that was served, or, if err is not nil, once
 // an error route has answered it.
-func (h *throttler) releaseAfter(r *http.Request, res *decision.Result, err error) {
+func (h *throttler) releaseAfter(r *http.Request, res *decision.Verdict, err error) {
 	if err == nil {
 		res.Release()
 		return

@@ -260,7 +260,7 @@ func included(r *http.Request) bool {
 // are free, and simulates that for shadow zones. It returns false if the client left
 // meanwhile. Afterwards res tells whether the request is refused. The buffer, if not
 // nil, has replaced the request's body and must be ended.
-func (h *throttler) admit(r *http.Request, res *decision.Result) (buffer *body.Ahead, stayed bool) {
+func (h *throttler) admit(r *http.Request, res *decision.Verdict) (buffer *body.Ahead, stayed bool) {
 	if h.plain || !res.Holds() || res.Refused() {
 		return nil, true
 	}
@@ -272,7 +272,7 @@ func (h *throttler) admit(r *http.Request, res *decision.Result) (buffer *body.A
 		res.Begin()
 		return nil, true
 	}
-	outer := decision.ResultOf(r).Serving()
+	outer := decision.VerdictOf(r).Serving()
 	outer.Pause()
 	defer outer.Resume()
 	var grant *admission.Grant
@@ -330,7 +330,7 @@ func (h *throttler) refund(settlements []leakybucket.Settlement) {
 // serve calls the next handler. Whatever happens there, serve then releases the
 // slots and corrects the charges, in this order, so no slot waits for the store. If the
 // next handler returns an error, the slots stay held until the error route has answered.
-func (h *throttler) serve(w http.ResponseWriter, r *http.Request, next caddyhttp.Handler, res *decision.Result) (err error) {
+func (h *throttler) serve(w http.ResponseWriter, r *http.Request, next caddyhttp.Handler, res *decision.Verdict) (err error) {
 	if h.plain {
 		return next.ServeHTTP(w, r)
 	}
@@ -352,7 +352,7 @@ func (h *throttler) serve(w http.ResponseWriter, r *http.Request, next caddyhttp
 		}
 		return next.ServeHTTP(w, r)
 	}
-	first := decision.ResultOf(r)
+	first := decision.VerdictOf(r)
 	observer := &settlement.Observer{Headers: h.headers, Meters: res.Measured(), Clock: h.app.clock}
 	if tunnel {
 		observer.Tunnel = res
@@ -403,7 +403,7 @@ func refuseSlow(w http.ResponseWriter, r *http.Request) error {
 // the slots come free when the upstream is done: the client may still be reading.
 type detachedCall struct {
 	next      caddyhttp.Handler
-	res       *decision.Result
+	res       *decision.Verdict
 	exiting   <-chan struct{}
 	simulates *settlement.Observer // not nil if shadow zones want to know whether the upstream fails
 
@@ -412,7 +412,7 @@ type detachedCall struct {
 
 // ServeHTTP implements caddyhttp.Handler.
 func (c *detachedCall) ServeHTTP(w http.ResponseWriter, r *http.Request) error {
-	c.Observer = decision.ResultOf(r).Serving()
+	c.Observer = decision.VerdictOf(r).Serving()
 	c.Apart()
 	defer c.Resume() // from when it was served
 	defer c.Together()
@@ -432,7 +432,7 @@ func (c *detachedCall) Served(err error) {
 
 // sendCookies adds the device cookies and passes to a response that it has earned, before
 // its headers are sent.
-func (h *throttler) sendCookies(r *http.Request, res *decision.Result, status int, header http.Header) {
+func (h *throttler) sendCookies(r *http.Request, res *decision.Verdict, status int, header http.Header) {
 	if res.Trusts() {
 		res.Trust(status, header, h.taking(r.Context(), "looking for a place for another device of an account; this one is not trusted"))
 	}
@@ -453,7 +453,7 @@ func (h *throttler) taking(ctx context.Context, failure string) func([]leakybuck
 }
 
 // settle corrects the charges to what the request really cost.
-func (h *throttler) settle(r *http.Request, res *decision.Result, observer *settlement.Observer) {
+func (h *throttler) settle(r *http.Request, res *decision.Verdict, observer *settlement.Observer) {
 	if res == nil {
 		return
 	}
@@ -476,7 +476,7 @@ func (h *throttler) settle(r *http.Request, res *decision.Result, observer *sett
 
 // chargeStatic appends the charges of a request that was exempt as one for a static
 // file, and that the upstream answered after all.
-func (h *throttler) chargeStatic(r *http.Request, res *decision.Result, due []leakybucket.Settlement) []leakybucket.Settlement {
+func (h *throttler) chargeStatic(r *http.Request, res *decision.Verdict, due []leakybucket.Settlement) []leakybucket.Settlement {
 	static := res.Static()
 	for i := range static {
 		e := &static[i]

@@ -168,7 +168,7 @@ func confirmLater(c leakybucket.Charge) {
 // dropped, if a block everywhere or a ban refuses it and nothing speaks against that. It
 // returns false if the client is not dropped. config is the number of the config when the
 // decision began.
-func (a *engine) addDropped(r *http.Request, res *decision.Result, config uint64) bool {
+func (a *engine) addDropped(r *http.Request, res *decision.Verdict, config uint64) bool {
 	peer, direct := a.directPeer(r)
 	if !direct {
 		return false
@@ -194,7 +194,7 @@ func (a *engine) addDropped(r *http.Request, res *decision.Result, config uint64
 const exemptAgain = time.Minute
 
 // droppedBy returns the outcome for which a client may be dropped, or nil.
-func droppedBy(res *decision.Result, peer netip.Addr) *decision.Outcome {
+func droppedBy(res *decision.Verdict, peer netip.Addr) *decision.Outcome {
 	for i := range res.Outcomes {
 		o := &res.Outcomes[i]
 		if o.Decision() == decision.Refused && o.Block > 0 && (o.Reason() == rule.Banned || blocksOnly(o, peer)) {

@@ -55,7 +55,7 @@ func (m *MatchBlocked) Provision(ctx caddy.Context) error {
 
 // MatchWithError implements caddyhttp.RequestMatcherWithError.
 func (m *MatchBlocked) MatchWithError(r *http.Request) (bool, error) {
-	res := decision.ResultOf(r)
+	res := decision.VerdictOf(r)
 	if res.Blocked(m.Zone) {
 		return true, nil
 	}

@@ -235,7 +235,7 @@ func (rp *replay) upstream(w http.ResponseWriter, r *http.Request) error {
 
 // awaited reports whether a zone waits for the request's end.
 func awaited(r *http.Request) bool {
-	for res := decision.ResultOf(r); res != nil; res = res.Next() {
+	for res := decision.VerdictOf(r); res != nil; res = res.Next() {
 		if res.Settles() || res.Holds() {
 			return true
 		}

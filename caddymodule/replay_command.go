@@ -244,7 +244,7 @@ func (t *replayTally) Decided(o *decision.Outcome, req *accesslog.Request) {
 	if t.zone != "" && t.zone != o.Zone.Name {
 		return
 	}
-	d, why := o.Verdict()
+	d, why := o.Ruling()
 	t.Add(&logreplay.Decided{
 		Zone: o.Zone.Name, Key: o.Key, Decision: d.String(), Reason: why.String(), Cost: o.Cost,
 		Level: o.Level(), Capacity: o.Limit.Capacity, Leak: o.Limit.Leak, Delay: o.Delay, Request: req,
@@ -264,7 +264,7 @@ func (t *replayTally) writeTo(name string) (err error) {
 
 // write writes one decision.
 func (t *replayTally) write(o *decision.Outcome, req *accesslog.Request) {
-	d, why := o.Verdict()
+	d, why := o.Ruling()
 	line, err := json.Marshal(struct {
 		File     string  `json:"file"`
 		Line     int     `json:"line"`

@@ -367,7 +367,7 @@ func TestABodyWithoutMemoryIsUnread(t *testing.T) {
 		s := newUploadSite(t, "zone items {\nlimit 10 1/d\ncost body_items rows\n}\nzone names {\nlimit 1 1/d\nmatch path /login\nkey form log\n}")
 		logged := ""
 		s.serve = func(_ http.ResponseWriter, r *http.Request) error {
-			fields, _ := json.Marshal(settleLogged(decision.ResultOf(r)))
+			fields, _ := json.Marshal(settleLogged(decision.VerdictOf(r)))
 			logged = string(fields)
 			return nil
 		}

@@ -184,9 +184,9 @@ func TestHandlersWithinEachOtherSettleEachTheirOwn(t *testing.T) {
 		zone("outer", "settle header X-Cost")+
 		zone("seconds", "settle seconds")+
 		zone("status", "settle status 200 7 after")+"settle_upstream")
-	var seen *decision.Result
+	var seen *decision.Verdict
 	s.serve = func(w http.ResponseWriter, r *http.Request) error {
-		seen = decision.ResultOf(r)
+		seen = decision.VerdictOf(r)
 		return settleSays(200, "X-Cost", "3", "X-Other", "4")(w, r)
 	}
 	w, _ := s.get("/x")

@@ -196,7 +196,7 @@ func (s *settleSite) unsettled(zone string) float64 {
 }
 
 // settleLogged returns the fields of a request in the access log.
-func settleLogged(p *decision.Result) map[string]any {
+func settleLogged(p *decision.Verdict) map[string]any {
 	enc := zapcore.NewMapObjectEncoder()
 	if err := p.MarshalLogObject(enc); err != nil {
 		return map[string]any{"error": err}

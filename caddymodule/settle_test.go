@@ -264,9 +264,9 @@ func TestTheAccessLogSaysWhatARequestReallyCost(t *testing.T) {
 		want   any
 	}{{"7.5", 7.5}, {"0", 0.0}, {"nonsense", 2.0}} {
 		s := newSettleZone(t, "cost 2\nsettle header X-Cost")
-		var seen *decision.Result
+		var seen *decision.Verdict
 		s.serve = func(w http.ResponseWriter, r *http.Request) error {
-			seen = decision.ResultOf(r)
+			seen = decision.VerdictOf(r)
 			if got, known := settleLogged(seen)["settled"]; known {
 				t.Errorf("before there is a response: got settled %v, want none", got)
 			}
@@ -280,7 +280,7 @@ func TestTheAccessLogSaysWhatARequestReallyCost(t *testing.T) {
 	}
 	s := newSettleZone(t, "")
 	s.serve = func(_ http.ResponseWriter, r *http.Request) error {
-		if got, known := settleLogged(decision.ResultOf(r))["settled"]; known {
+		if got, known := settleLogged(decision.VerdictOf(r))["settled"]; known {
 			t.Errorf("a zone that does not settle: got settled %v, want none", got)
 		}
 		return nil

@@ -38,7 +38,7 @@ type witness struct {
 
 // Decided implements decision.Reporter.
 func (w witness) Decided(o *decision.Outcome, now time.Time, header http.Header) {
-	d, why := o.Verdict()
+	d, why := o.Ruling()
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	name := o.Zone.Name + " " + o.Request.Header.Get("X-N")
@@ -500,7 +500,7 @@ type replayWitness map[string]string
 
 // Decided implements replayObserver.
 func (w replayWitness) Decided(o *decision.Outcome, req *accesslog.Request) {
-	d, why := o.Verdict()
+	d, why := o.Ruling()
 	w[fmt.Sprint(o.Zone.Name, " ", req.Line)] += fmt.Sprintf("%v %v %v", strings.TrimPrefix(d.String(), "shadow_"), why, o.Delay)
 }
 

@@ -265,7 +265,7 @@ func TestTheAccessLogTellsOfTurns(t *testing.T) {
 }
 
 // loggedFields returns the fields of the access log.
-func loggedFields(t *testing.T, res *decision.Result) string {
+func loggedFields(t *testing.T, res *decision.Verdict) string {
 	t.Helper()
 	fields := zapcore.NewMapObjectEncoder()
 	if err := res.MarshalLogObject(fields); err != nil {

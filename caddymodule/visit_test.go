@@ -25,9 +25,9 @@ type visit struct {
 	*httptest.ResponseRecorder
 	leave    context.CancelFunc
 	at       time.Time
-	reached  bool             // the upstream
-	waited   time.Duration    // until it reached the upstream, or was answered
-	result   *decision.Result // that the upstream has seen
+	reached  bool              // the upstream
+	waited   time.Duration     // until it reached the upstream, or was answered
+	result   *decision.Verdict // that the upstream has seen
 	panicked any
 	ended    bool
 }
@@ -115,7 +115,7 @@ func (s *settleSite) follow(v *visit, r *http.Request) {
 // reach records that a request has reached the upstream.
 func reach(r *http.Request) {
 	if v, ok := r.Context().Value(visitKey{}).(*visit); ok {
-		res, now := decision.ResultOf(r), time.Now()
+		res, now := decision.VerdictOf(r), time.Now()
 		news <- func() { v.reached, v.result, v.waited = true, res, now.Sub(v.at) }
 	}
 }

@@ -52,13 +52,13 @@ func (o *Outcome) entry() admission.Entry {
 // Holds reports whether the request must wait or take a slot in a zone of this
 // handler, enforced or not, or whether a simulation wants to know when it has been
 // served: also one that has ended in a refusal already, or that another zone would refuse. A
-// nil result holds nothing.
-func (res *Result) Holds() bool {
-	if res == nil {
+// nil verdict holds nothing.
+func (v *Verdict) Holds() bool {
+	if v == nil {
 		return false
 	}
-	for i := range res.Outcomes {
-		if o := &res.Outcomes[i]; o.simulation != nil || o.holds() || o.watches() {
+	for i := range v.Outcomes {
+		if o := &v.Outcomes[i]; o.simulation != nil || o.holds() || o.watches() {
 			return true
 		}
 	}
@@ -67,9 +67,9 @@ func (res *Result) Holds() bool {
 
 // Entries appends the entries of enforced zones in which the request must wait or take
 // a slot.
-func (res *Result) Entries(entries []admission.Entry) []admission.Entry {
-	for i := range res.Outcomes {
-		if o := &res.Outcomes[i]; o.Shadow == 0 && o.holds() {
+func (v *Verdict) Entries(entries []admission.Entry) []admission.Entry {
+	for i := range v.Outcomes {
+		if o := &v.Outcomes[i]; o.Shadow == 0 && o.holds() {
 			entries = append(entries, o.entry())
 		}
 	}
@@ -79,10 +79,10 @@ func (res *Result) Entries(entries []admission.Entry) []admission.Entry {
 // RequestBuffer returns how much of the body is to be read before slots are taken, in
 // bytes, and the index of the entry that says so. Shadow zones read nothing: it would
 // delay the request.
-func (res *Result) RequestBuffer() (most int64, index int) {
+func (v *Verdict) RequestBuffer() (most int64, index int) {
 	n := 0
-	for i := range res.Outcomes {
-		if o := &res.Outcomes[i]; o.Shadow == 0 && o.holds() {
+	for i := range v.Outcomes {
+		if o := &v.Outcomes[i]; o.Shadow == 0 && o.holds() {
 			if o.Zone.RequestBuffer > most {
 				most, index = o.Zone.RequestBuffer, n
 			}
@@ -93,9 +93,9 @@ func (res *Result) RequestBuffer() (most int64, index int) {
 }
 
 // entered returns the outcome of the entry with this index, or nil.
-func (res *Result) entered(index int) *Outcome {
-	for i := range res.Outcomes {
-		if o := &res.Outcomes[i]; o.Shadow == 0 && o.holds() {
+func (v *Verdict) entered(index int) *Outcome {
+	for i := range v.Outcomes {
+		if o := &v.Outcomes[i]; o.Shadow == 0 && o.holds() {
 			if index == 0 {
 				return o
 			}
@@ -109,12 +109,12 @@ func (res *Result) entered(index int) *Outcome {
 // together. The request does not wait for them. The outcomes of the group are reported
 // when the simulation ends. If enforcement would have refused the request, refund is given
 // what returns the charges of the group, from any goroutine. It must not block.
-func (res *Result) Simulate(since time.Time, refund func(leakybucket.Settlement)) {
-	for i := range res.Outcomes {
-		switch o := &res.Outcomes[i]; {
+func (v *Verdict) Simulate(since time.Time, refund func(leakybucket.Settlement)) {
+	for i := range v.Outcomes {
+		switch o := &v.Outcomes[i]; {
 		case o.Shadow == 0 || o.simulation != nil:
 		case o.holds():
-			res.simulate(o.Shadow, since, refund)
+			v.simulate(o.Shadow, since, refund)
 		case o.watches():
 			o.simulation = admission.Watch(o.entry())
 		}
@@ -122,11 +122,11 @@ func (res *Result) Simulate(since time.Time, refund func(leakybucket.Settlement)
 }
 
 // simulate starts the simulation of a group.
-func (res *Result) simulate(group leakybucket.Shadow, since time.Time, refund func(leakybucket.Settlement)) {
+func (v *Verdict) simulate(group leakybucket.Shadow, since time.Time, refund func(leakybucket.Settlement)) {
 	var room [1]admission.Entry
 	entries := room[:0]
-	for i := range res.Outcomes {
-		o := &res.Outcomes[i]
+	for i := range v.Outcomes {
+		o := &v.Outcomes[i]
 		if o.Shadow != group {
 			continue
 		}
@@ -134,9 +134,9 @@ func (res *Result) simulate(group leakybucket.Shadow, since time.Time, refund fu
 			entries = append(entries, o.entry())
 		}
 	}
-	s := admission.Simulate(since, entries, func(r admission.Result) { res.simulated(group, r, refund) })
-	for i := range res.Outcomes {
-		if o := &res.Outcomes[i]; o.Shadow == group && o.enters() {
+	s := admission.Simulate(since, entries, func(r admission.Result) { v.simulated(group, r, refund) })
+	for i := range v.Outcomes {
+		if o := &v.Outcomes[i]; o.Shadow == group && o.enters() {
 			o.simulation = s
 		}
 	}
@@ -146,23 +146,23 @@ func (res *Result) simulate(group leakybucket.Shadow, since time.Time, refund fu
 func (o *Outcome) enters() bool { return o.simulating && (o.Delay > 0 || o.Zone.InFlight > 0) }
 
 // simulated records the result of a group's simulation, and reports its outcomes.
-func (res *Result) simulated(group leakybucket.Shadow, r admission.Result, refund func(leakybucket.Settlement)) {
+func (v *Verdict) simulated(group leakybucket.Shadow, r admission.Result, refund func(leakybucket.Settlement)) {
 	entry := 0
-	for i := range res.Outcomes {
-		o := &res.Outcomes[i]
+	for i := range v.Outcomes {
+		o := &v.Outcomes[i]
 		if o.Shadow != group || !o.enters() {
 			continue
 		}
 		switch {
 		case r.Why.Refused() && r.Index == entry:
-			res.refuseSimulated(o, o.Zone.reasonOf(r.Why), refund)
+			v.refuseSimulated(o, o.Zone.reasonOf(r.Why), refund)
 		case r.Why == admission.Admitted && o.simulation.Waited(entry) > 0:
 			o.Set(ShadowDelayed, rule.None)
 		}
 		entry++
 	}
-	for i := range res.Outcomes {
-		if o := &res.Outcomes[i]; o.Shadow == group && o.simulating {
+	for i := range v.Outcomes {
+		if o := &v.Outcomes[i]; o.Shadow == group && o.simulating {
 			o.report(time.Time{}, nil)
 		}
 	}
@@ -170,12 +170,12 @@ func (res *Result) simulated(group leakybucket.Shadow, r admission.Result, refun
 
 // refuseSimulated records that enforcement would have refused the request for want of a
 // slot: the other outcomes of the group are withdrawn, and all its charges given back.
-func (res *Result) refuseSimulated(refused *Outcome, why rule.Reason, refund func(leakybucket.Settlement)) {
+func (v *Verdict) refuseSimulated(refused *Outcome, why rule.Reason, refund func(leakybucket.Settlement)) {
 	if refused.Decision() == Withdrawn {
 		return // an enforced zone has refused it
 	}
-	for i := range res.Outcomes {
-		o := &res.Outcomes[i]
+	for i := range v.Outcomes {
+		o := &v.Outcomes[i]
 		if o.Shadow != refused.Shadow {
 			continue
 		}
@@ -207,9 +207,9 @@ func (o *Outcome) Slot() (e admission.Entry, takes bool) {
 }
 
 // TakesSlot reports whether the request takes a slot of an enforced zone.
-func (res *Result) TakesSlot() bool {
-	for i := range res.Outcomes {
-		if _, takes := res.Outcomes[i].Slot(); takes {
+func (v *Verdict) TakesSlot() bool {
+	for i := range v.Outcomes {
+		if _, takes := v.Outcomes[i].Slot(); takes {
 			return true
 		}
 	}
@@ -218,21 +218,21 @@ func (res *Result) TakesSlot() bool {
 
 // Hold notes that a request in an error route holds slots, of which no zone reports.
 func Hold(r *http.Request, grant *admission.Grant) {
-	res := &Result{grant: grant}
-	if last := ResultOf(r); last != nil {
+	v := &Verdict{grant: grant}
+	if last := VerdictOf(r); last != nil {
 		for last.next != nil {
 			last = last.next
 		}
-		last.next = res
+		last.next = v
 		return
 	}
-	caddyhttp.SetVar(r.Context(), resultVar, res)
+	caddyhttp.SetVar(r.Context(), verdictVar, v)
 }
 
-// HoldsSlot reports whether the request holds a slot of a zone. A nil result holds none.
-func (res *Result) HoldsSlot(zone *admission.Zone) bool {
-	for ; res != nil; res = res.next {
-		if res.grant.Holds(zone) {
+// HoldsSlot reports whether the request holds a slot of a zone. A nil verdict holds none.
+func (v *Verdict) HoldsSlot(zone *admission.Zone) bool {
+	for ; v != nil; v = v.next {
+		if v.grant.Holds(zone) {
 			return true
 		}
 	}
@@ -241,8 +241,8 @@ func (res *Result) HoldsSlot(zone *admission.Zone) bool {
 
 // OuterGrant returns the slots that the request holds in the handlers around this one,
 // or nil.
-func (res *Result) OuterGrant(r *http.Request) (grant *admission.Grant) {
-	for outer := ResultOf(r); outer != nil && outer != res; outer = outer.next {
+func (v *Verdict) OuterGrant(r *http.Request) (grant *admission.Grant) {
+	for outer := VerdictOf(r); outer != nil && outer != v; outer = outer.next {
 		if outer.grant != nil {
 			grant = outer.grant
 		}
@@ -252,9 +252,9 @@ func (res *Result) OuterGrant(r *http.Request) (grant *admission.Grant) {
 
 // NotServed tells the handlers around this one that it does not let the request through,
 // so for how long that holds their slots says nothing of the upstream.
-func (res *Result) NotServed(r *http.Request) {
-	res.OuterGrant(r).NotServed()
-	for outer := ResultOf(r); outer != nil && outer != res; outer = outer.next {
+func (v *Verdict) NotServed(r *http.Request) {
+	v.OuterGrant(r).NotServed()
+	for outer := VerdictOf(r); outer != nil && outer != v; outer = outer.next {
 		outer.Fail()
 	}
 }
@@ -262,33 +262,33 @@ func (res *Result) NotServed(r *http.Request) {
 // Admitted records how the admission to enforced zones ended. It returns false if the
 // client left meanwhile. If the request is not admitted, it returns what gives its
 // charges back.
-func (res *Result) Admitted(grant *admission.Grant, r admission.Result, entries []admission.Entry) (stayed bool, refunds []leakybucket.Settlement) {
+func (v *Verdict) Admitted(grant *admission.Grant, r admission.Result, entries []admission.Entry) (stayed bool, refunds []leakybucket.Settlement) {
 	if r.Why == admission.Admitted || r.Why == admission.Waived {
-		res.grant = grant // which is nil if its waits were waived
+		v.grant = grant // which is nil if its waits were waived
 		for i := range entries {
-			if o := res.entered(i); entries[i].Waited > 0 && o.Delay == 0 {
+			if o := v.entered(i); entries[i].Waited > 0 && o.Delay == 0 {
 				o.waited(entries[i].Waited)
 			}
 		}
-		res.Begin()
+		v.Begin()
 		return true, nil
 	}
-	refunds = res.takeBack()
-	o := res.entered(r.Index)
+	refunds = v.takeBack()
+	o := v.entered(r.Index)
 	switch {
 	case r.Why.Refused():
 		o.exiting = r.Why == admission.Exiting
-		res.overrule(o, o.Zone.reasonOf(r.Why))
+		v.overrule(o, o.Zone.reasonOf(r.Why))
 		if o.Delay == 0 {
 			o.Delay = r.Waited
 		}
 	case o != nil && o.Delay == 0:
 		o.waited(r.Waited)
 	}
-	for i := range res.Outcomes {
-		res.Outcomes[i].Left = r.Why == admission.Left
+	for i := range v.Outcomes {
+		v.Outcomes[i].Left = r.Why == admission.Left
 	}
-	res.Release()
+	v.Release()
 	return r.Why != admission.Left, refunds
 }
 
@@ -299,9 +299,9 @@ func (o *Outcome) waited(by time.Duration) {
 }
 
 // Begin tells simulations that the request is served from now on.
-func (res *Result) Begin() {
-	for i := range res.Outcomes {
-		if s := res.Outcomes[i].simulation; s != nil {
+func (v *Verdict) Begin() {
+	for i := range v.Outcomes {
+		if s := v.Outcomes[i].simulation; s != nil {
 			s.Begin()
 		}
 	}
@@ -309,10 +309,10 @@ func (res *Result) Begin() {
 
 // Release releases the request's slots. It is called when the request has been served
 // or has become a tunnel. It may be called several times and by any goroutine.
-func (res *Result) Release() {
-	res.grant.Release()
-	for i := range res.Outcomes {
-		if s := res.Outcomes[i].simulation; s != nil {
+func (v *Verdict) Release() {
+	v.grant.Release()
+	for i := range v.Outcomes {
+		if s := v.Outcomes[i].simulation; s != nil {
 			s.Release()
 		}
 	}
@@ -320,10 +320,10 @@ func (res *Result) Release() {
 
 // ReleaseTurns releases the slots of zones with share, when the upstream is done and the
 // client may not be. Otherwise it is like Release.
-func (res *Result) ReleaseTurns() {
-	res.grant.ReleaseTurns()
-	for i := range res.Outcomes {
-		if o := &res.Outcomes[i]; o.Turn != nil && o.simulation != nil {
+func (v *Verdict) ReleaseTurns() {
+	v.grant.ReleaseTurns()
+	for i := range v.Outcomes {
+		if o := &v.Outcomes[i]; o.Turn != nil && o.simulation != nil {
 			o.simulation.Release()
 		}
 	}
@@ -331,9 +331,9 @@ func (res *Result) ReleaseTurns() {
 
 // overrule turns an outcome that fit into a refusal. Other outcomes that fit are
 // withdrawn.
-func (res *Result) overrule(o *Outcome, why rule.Reason) {
-	for i := range res.Outcomes {
-		if other := &res.Outcomes[i]; other.Reason() == rule.None {
+func (v *Verdict) overrule(o *Outcome, why rule.Reason) {
+	for i := range v.Outcomes {
+		if other := &v.Outcomes[i]; other.Reason() == rule.None {
 			other.Set(Withdrawn, rule.None)
 		}
 	}
@@ -362,7 +362,7 @@ func (o *Outcome) takeBack() (leakybucket.Settlement, bool) {
 	case atomic.CompareAndSwapUint32(&r.correction, correctionOpen, correctionUndone):
 		s.Cancel = o.Zone.Delay != nil
 	case atomic.CompareAndSwapUint32(&r.correction, correctionBegun, correctionUndone):
-		return s, false // [Result.Settled] gives it back: nothing of it may be poured after that
+		return s, false // [Verdict.Settled] gives it back: nothing of it may be poured after that
 	case atomic.CompareAndSwapUint32(&r.correction, correctionMade, correctionUndone):
 		return r.paidBack()
 	default:
@@ -381,9 +381,9 @@ func (r *reservation) paidBack() (leakybucket.Settlement, bool) {
 }
 
 // takeBack returns the settlements that give all charges of this handler back.
-func (res *Result) takeBack() (all []leakybucket.Settlement) {
-	for i := range res.Outcomes {
-		if o := &res.Outcomes[i]; o.asked {
+func (v *Verdict) takeBack() (all []leakybucket.Settlement) {
+	for i := range v.Outcomes {
+		if o := &v.Outcomes[i]; o.asked {
 			if s, ok := o.takeBack(); ok {
 				all = append(all, s)
 			}
@@ -393,17 +393,17 @@ func (res *Result) takeBack() (all []leakybucket.Settlement) {
 }
 
 // Settles reports whether the response may change the charges of this request, or of
-// others. A nil result has none.
-func (res *Result) Settles() bool {
-	if res == nil {
+// others. A nil verdict has none.
+func (v *Verdict) Settles() bool {
+	if v == nil {
 		return false
 	}
-	for i := range res.Outcomes {
-		if res.Outcomes[i].settles() {
+	for i := range v.Outcomes {
+		if v.Outcomes[i].settles() {
 			return true
 		}
 	}
-	return len(res.Static()) > 0 || len(res.Measured()) > 0
+	return len(v.Static()) > 0 || len(v.Measured()) > 0
 }
 
 func (o *Outcome) settles() bool {
@@ -413,15 +413,15 @@ func (o *Outcome) settles() bool {
 // admits reports whether the zone lets the request in, as far as is known. Unlike fit,
 // which is the store's answer, it counts slots, turns and other zones as well.
 func (o *Outcome) admits() bool {
-	d, why := o.Verdict()
+	d, why := o.Ruling()
 	return d != Withdrawn && why == rule.None
 }
 
 // Settle returns the settlements that correct the charges to what the request really
-// cost. The caller must call [Result.Settled] after the store has applied them.
-func (res *Result) Settle(observer *settlement.Observer) (due []leakybucket.Settlement) {
-	for i := range res.Outcomes {
-		o := &res.Outcomes[i]
+// cost. The caller must call [Verdict.Settled] after the store has applied them.
+func (v *Verdict) Settle(observer *settlement.Observer) (due []leakybucket.Settlement) {
+	for i := range v.Outcomes {
+		o := &v.Outcomes[i]
 		if o.device != nil && o.device.renewed {
 			place := o.place(o.device.client.Place())
 			due = append(due, leakybucket.Settlement{Charge: place, Diff: place.Cost})
@@ -449,31 +449,31 @@ func (res *Result) Settle(observer *settlement.Observer) (due []leakybucket.Sett
 	return due
 }
 
-// Unsettled tells the Reporters that the store could not apply what [Result.Settle]
+// Unsettled tells the Reporters that the store could not apply what [Verdict.Settle]
 // returned.
-func (res *Result) Unsettled(due []leakybucket.Settlement) {
+func (v *Verdict) Unsettled(due []leakybucket.Settlement) {
 	for i := range due {
-		res.zoneOf(due[i].Charge.Zone).Reporter.Unsettled(1)
+		v.zoneOf(due[i].Charge.Zone).Reporter.Unsettled(1)
 	}
 }
 
 // zoneOf returns the zone of a name, of those that have charged or exempted the request.
-func (res *Result) zoneOf(name string) *Zone {
-	for i := range res.Outcomes {
-		if z := res.Outcomes[i].Zone; z.Name == name {
+func (v *Verdict) zoneOf(name string) *Zone {
+	for i := range v.Outcomes {
+		if z := v.Outcomes[i].Zone; z.Name == name {
 			return z
 		}
 	}
-	static := res.Static()
+	static := v.Static()
 	return static[slices.IndexFunc(static, func(e Exemption) bool { return e.Zone.Name == name })].Zone
 }
 
-// Settled must be called after the store has applied what [Result.Settle] returned. It
+// Settled must be called after the store has applied what [Verdict.Settle] returned. It
 // returns the settlements that give charges back because a simulation has ended in a
 // refusal meanwhile.
-func (res *Result) Settled() (refunds []leakybucket.Settlement) {
-	for i := range res.Outcomes {
-		r := res.Outcomes[i].reservation
+func (v *Verdict) Settled() (refunds []leakybucket.Settlement) {
+	for i := range v.Outcomes {
+		r := v.Outcomes[i].reservation
 		if r == nil || !r.settled || atomic.CompareAndSwapUint32(&r.correction, correctionBegun, correctionMade) {
 			continue
 		}
@@ -485,7 +485,7 @@ func (res *Result) Settled() (refunds []leakybucket.Settlement) {
 }
 
 // report calls the zone's Reporter with a final outcome. It must be called once: by
-// [Result.Report], or by the simulation when it ends.
+// [Verdict.Report], or by the simulation when it ends.
 func (o *Outcome) report(now time.Time, header http.Header) {
 	if o.Decision() != Withdrawn {
 		o.Zone.Reporter.Decided(o, now, header)
@@ -496,10 +496,10 @@ func (o *Outcome) report(now time.Time, header http.Header) {
 // and with the time or, if that was not read, zero. Simulations report their own outcomes
 // when they end. logged says that the request will be in an access log, as far as is known,
 // and Report returns it unless a zone keeps the line of this refusal out.
-func (res *Result) Report(now time.Time, header http.Header, logged bool) bool {
-	logged = logged && (!res.Refused() || res.Decisive().Zone.Reporter.Logs(now))
-	for i := range res.Outcomes {
-		o := &res.Outcomes[i]
+func (v *Verdict) Report(now time.Time, header http.Header, logged bool) bool {
+	logged = logged && (!v.Refused() || v.Decisive().Zone.Reporter.Logs(now))
+	for i := range v.Outcomes {
+		o := &v.Outcomes[i]
 		if logged && o.Decision() != Withdrawn {
 			o.Unlogged = o.Zone.Reporter.Unlogged()
 		}

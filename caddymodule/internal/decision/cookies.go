@@ -106,12 +106,12 @@ func (p *plan) overflows(i int) bool {
 
 // Trusts reports whether the response may earn the client's device trust in a zone of
 // this handler.
-func (res *Result) Trusts() bool {
-	if res == nil {
+func (v *Verdict) Trusts() bool {
+	if v == nil {
 		return false
 	}
-	for i := range res.Outcomes {
-		if res.Outcomes[i].device != nil {
+	for i := range v.Outcomes {
+		if v.Outcomes[i].device != nil {
 			return true
 		}
 	}
@@ -151,12 +151,12 @@ func (o *Outcome) newPlace(take func([]leakybucket.Charge, []leakybucket.Decisio
 
 // Trust adds device cookies to a response that has earned them, before its headers
 // are sent. take asks the store, and returns false if that fails. A known device keeps
-// its place, which [Result.Settle] fills.
-func (res *Result) Trust(status int, header http.Header, take func([]leakybucket.Charge, []leakybucket.Decision) bool) {
+// its place, which [Verdict.Settle] fills.
+func (v *Verdict) Trust(status int, header http.Header, take func([]leakybucket.Charge, []leakybucket.Decision) bool) {
 	now := time.Now()
 	before := header.Clone() // another zone's cookie is no log-in
-	for i := range res.Outcomes {
-		o := &res.Outcomes[i]
+	for i := range v.Outcomes {
+		o := &v.Outcomes[i]
 		if o.device == nil || !o.device.client.Earned(status, before, now) {
 			continue
 		}
@@ -207,12 +207,12 @@ func (o *Outcome) sendsPass() bool {
 
 // SendsPasses reports whether the response may bring the client the pass of a member, or
 // take it away, in a zone of this handler.
-func (res *Result) SendsPasses() bool {
-	if res == nil {
+func (v *Verdict) SendsPasses() bool {
+	if v == nil {
 		return false
 	}
-	for i := range res.Outcomes {
-		if res.Outcomes[i].sendsPass() {
+	for i := range v.Outcomes {
+		if v.Outcomes[i].sendsPass() {
 			return true
 		}
 	}
@@ -221,13 +221,13 @@ func (res *Result) SendsPasses() bool {
 
 // SendPasses adds the passes of members to a response before its headers are sent, or
 // takes them away. take asks the store, and returns false if that fails.
-func (res *Result) SendPasses(r *http.Request, status int, header http.Header, take func([]leakybucket.Charge, []leakybucket.Decision) bool) {
+func (v *Verdict) SendPasses(r *http.Request, status int, header http.Header, take func([]leakybucket.Charge, []leakybucket.Decision) bool) {
 	if r.Method == http.MethodConnect || status < 200 {
 		return // a tunnel
 	}
 	now := time.Now()
-	for i := range res.Outcomes {
-		o := &res.Outcomes[i]
+	for i := range v.Outcomes {
+		o := &v.Outcomes[i]
 		if !o.sendsPass() {
 			continue
 		}

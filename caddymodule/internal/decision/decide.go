@@ -59,11 +59,11 @@ type Env interface {
 }
 
 // Decide finds out what the zones of a handler do about a request: it collects their
-// charges, reads the body if one depends on it, and asks the store. The Result is nil if no
+// charges, reads the body if one depends on it, and asks the store. The Verdict is nil if no
 // zone is concerned. Otherwise it is also published to placeholders and to the access log.
 // The Ahead, if not nil, has replaced the request's body and must be ended, also after an
 // error, which is that of a matcher.
-func Decide(q Request, env Env) (*Result, *body.Ahead, error) {
+func Decide(q Request, env Env) (*Verdict, *body.Ahead, error) {
 	p := newPlan(q, env)
 	defer p.release()
 	if err := p.evaluate(); err != nil {

@@ -112,7 +112,7 @@ func testZone(t *testing.T, name string, change func(*rule.Rule)) *Zone {
 }
 
 // decided lets an Env see what is decided about a request from 203.0.113.7.
-func decided(t *testing.T, e *fakeEnv, failed error, zones ...*Zone) (*Result, error) {
+func decided(t *testing.T, e *fakeEnv, failed error, zones ...*Zone) (*Verdict, error) {
 	t.Helper()
 	r := httptest.NewRequest(http.MethodPost, "/", strings.NewReader("[1,2,3]"))
 	r.ContentLength = -1
@@ -120,10 +120,10 @@ func decided(t *testing.T, e *fakeEnv, failed error, zones ...*Zone) (*Result, e
 	caddyhttp.SetVar(r.Context(), caddyhttp.ClientIPVarKey, "203.0.113.7")
 	e.memory = body.NewMemory(1 << 20)
 	w := httptest.NewRecorder()
-	res, ahead, err := Decide(Request{Request: r, Zones: zones, Failed: failed}, e)
+	v, ahead, err := Decide(Request{Request: r, Zones: zones, Failed: failed}, e)
 	ahead.End(w)
 	_, _ = io.Copy(io.Discard, r.Body)
-	return res, err
+	return v, err
 }
 
 func byBytes(r *rule.Rule) {
@@ -150,15 +150,15 @@ func TestADecisionAsksInOneOrderAndNothingTwice(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			e := test.env
-			res, err := decided(t, &e, test.failed, testZone(t, "a", test.change), testZone(t, "b", test.change))
+			v, err := decided(t, &e, test.failed, testZone(t, "a", test.change), testZone(t, "b", test.change))
 			if !slices.Equal(e.asked, test.want) {
 				t.Errorf("asked %q, want %q", e.asked, test.want)
 			}
 			if !errors.Is(err, test.failed) {
 				t.Errorf("got the error %v, want %v", err, test.failed)
 			}
-			if refused := e.refuses || len(e.everywhere) > 0 && err == nil; res.Refused() != refused {
-				t.Errorf("got refused: %v", res.Refused())
+			if refused := e.refuses || len(e.everywhere) > 0 && err == nil; v.Refused() != refused {
+				t.Errorf("got refused: %v", v.Refused())
 			}
 		})
 	}
@@ -168,11 +168,11 @@ func TestADecisionAsksInOneOrderAndNothingTwice(t *testing.T) {
 func TestAnOutcomeNamesItsBucket(t *testing.T) {
 	z := testZone(t, "site", func(r *rule.Rule) { r.Block = new(leakybucket.Ladder) })
 	e := fakeEnv{refuses: true}
-	res, err := decided(t, &e, nil, z)
+	v, err := decided(t, &e, nil, z)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got := res.Outcomes[0].Bucket(); got.Zone != "site" || got.Key != "203.0.113.7" || got.Limit != z.Limit || got.Block != z.Block || got.Cost != 0 {
+	if got := v.Outcomes[0].Bucket(); got.Zone != "site" || got.Key != "203.0.113.7" || got.Limit != z.Limit || got.Block != z.Block || got.Cost != 0 {
 		t.Errorf("got %+v", got)
 	}
 }

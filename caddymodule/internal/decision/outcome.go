@@ -107,7 +107,7 @@ type Outcome struct {
 
 	// The decision and reason. They are atomic, because a simulation may change them in
 	// another goroutine while the request is served.
-	verdict uint32
+	ruling uint32
 }
 
 // A reservation is the charge that the store was asked about, and its decision. Few
@@ -119,7 +119,7 @@ type reservation struct {
 	paid    float64 // the corrected cost, in units
 	settled bool    // the charge was corrected by the response
 
-	// correction is the state of that. It is atomic like the verdict.
+	// correction is the state of that. It is atomic like the ruling.
 	correction uint32
 }
 
@@ -144,25 +144,25 @@ func (o *Outcome) setAnswer(c *leakybucket.Charge, d *leakybucket.Decision) {
 
 // Set sets the decision and the reason.
 func (o *Outcome) Set(d Decision, why rule.Reason) {
-	atomic.StoreUint32(&o.verdict, uint32(d)<<8|uint32(why))
+	atomic.StoreUint32(&o.ruling, uint32(d)<<8|uint32(why))
 }
 
-// Verdict returns the zone's decision, and the reason of a refusal. Both are of one
+// Ruling returns the zone's decision, and the reason of a refusal. Both are of one
 // moment: a simulation may change them together.
-func (o *Outcome) Verdict() (Decision, rule.Reason) {
-	v := atomic.LoadUint32(&o.verdict)
-	return Decision(v >> 8), rule.Reason(v & 0xff)
+func (o *Outcome) Ruling() (Decision, rule.Reason) {
+	both := atomic.LoadUint32(&o.ruling)
+	return Decision(both >> 8), rule.Reason(both & 0xff)
 }
 
 // Decision returns the zone's decision.
 func (o *Outcome) Decision() Decision {
-	d, _ := o.Verdict()
+	d, _ := o.Ruling()
 	return d
 }
 
 // Reason returns why the zone refused, or None.
 func (o *Outcome) Reason() rule.Reason {
-	_, why := o.Verdict()
+	_, why := o.Ruling()
 	return why
 }
 
@@ -326,7 +326,7 @@ func (t *Turn) log(enc zapcore.ObjectEncoder) {
 // MarshalLogObject implements zapcore.ObjectMarshaler: one zone's part of the field in
 // the access log.
 func (o *Outcome) MarshalLogObject(enc zapcore.ObjectEncoder) error {
-	decision, why := o.Verdict()
+	decision, why := o.Ruling()
 	enc.AddString("zone", o.Zone.Name)
 	enc.AddString("decision", decision.String())
 	if why == rule.None && o.starved {

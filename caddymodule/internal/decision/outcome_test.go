@@ -57,18 +57,18 @@ func TestLogsAndPlaceholdersHaveSixDecimals(t *testing.T) {
 			t.Errorf("%s: got %v, want %v", field, got, want)
 		}
 	}
-	if got, _ := (&Result{Outcomes: []Outcome{*o}}).placeholder("http.throttle.delay"); got != 1.234568 {
+	if got, _ := (&Verdict{Outcomes: []Outcome{*o}}).placeholder("http.throttle.delay"); got != 1.234568 {
 		t.Errorf("placeholder: got %v, want 1.234568", got)
 	}
 }
 
 // Every request with one zone allocates this much. The memory of 64-bit machines comes in
 // sizes of 192, 208 and 224 bytes. Objects of more than 512 bytes are allocated more slowly.
-func TestTheResultsOfOneZoneAndOfThreeTake208And512Bytes(t *testing.T) {
+func TestTheVerdictsOfOneZoneAndOfThreeTake208And512Bytes(t *testing.T) {
 	if strconv.IntSize < 64 {
 		t.Skip("SKIPPED: pointers are smaller here")
 	}
-	result, outcome := reflect.TypeFor[Result]().Size(), reflect.TypeFor[Outcome]().Size()
+	result, outcome := reflect.TypeFor[Verdict]().Size(), reflect.TypeFor[Outcome]().Size()
 	if got := result + outcome; got > 208 {
 		t.Errorf("one zone: got %d bytes, want at most 208", got)
 	}
@@ -85,11 +85,11 @@ func TestWhoLosesATurnIsRefusedAsAClientAfterItsWait(t *testing.T) {
 	for why, want := range map[admission.Why]string{
 		admission.TimedOut: "203.0.113.1 timeout", admission.TooLong: "203.0.113.1 wait", admission.QueueFull: "203.0.113.1 waiting", admission.NoSlot: "all in_flight",
 	} {
-		res := sizedResult(1)
-		res.Outcomes[0] = Outcome{Zone: &Zone{Rule: &rule.Rule{Name: "php", Share: new(rule.Key), InFlight: 1}}, Key: "all", Turn: turn}
-		res.Outcomes[0].Set(Admitted, rule.None)
-		res.Admitted(nil, admission.Result{Why: why, Waited: time.Second}, nil)
-		o := &res.Outcomes[0]
+		v := sizedVerdict(1)
+		v.Outcomes[0] = Outcome{Zone: &Zone{Rule: &rule.Rule{Name: "php", Share: new(rule.Key), InFlight: 1}}, Key: "all", Turn: turn}
+		v.Outcomes[0].Set(Admitted, rule.None)
+		v.Admitted(nil, admission.Result{Why: why, Waited: time.Second}, nil)
+		o := &v.Outcomes[0]
 		if got := o.RefusedKey() + " " + o.Reason().String(); got != want || o.Delay != time.Second {
 			t.Errorf("%v: got %s after %v, want %s after a second", why, got, o.Delay, want)
 		}
@@ -99,11 +99,11 @@ func TestWhoLosesATurnIsRefusedAsAClientAfterItsWait(t *testing.T) {
 // What a request has waited for its slot says nothing of when the next one comes free.
 func TestWhoeverWaitedInVainIsNotToldToWaitAsLongAgain(t *testing.T) {
 	for _, why := range []admission.Why{admission.Exiting, admission.QueueFull, admission.TimedOut} {
-		res := sizedResult(1)
-		res.Outcomes[0] = Outcome{Zone: &Zone{Rule: &rule.Rule{Name: "downloads", InFlight: 1, MaxWait: time.Minute}}, Key: "all"}
-		res.Outcomes[0].Set(Admitted, rule.None)
-		res.Admitted(nil, admission.Result{Why: why, Waited: 50 * time.Second}, nil)
-		if o := &res.Outcomes[0]; o.RetryAfter() != slotWait || o.Delay != 50*time.Second {
+		v := sizedVerdict(1)
+		v.Outcomes[0] = Outcome{Zone: &Zone{Rule: &rule.Rule{Name: "downloads", InFlight: 1, MaxWait: time.Minute}}, Key: "all"}
+		v.Outcomes[0].Set(Admitted, rule.None)
+		v.Admitted(nil, admission.Result{Why: why, Waited: 50 * time.Second}, nil)
+		if o := &v.Outcomes[0]; o.RetryAfter() != slotWait || o.Delay != 50*time.Second {
 			t.Errorf("%v: got told to wait for %v after %v, want %v after 50 s", why, o.RetryAfter(), o.Delay, slotWait)
 		}
 	}
@@ -111,9 +111,9 @@ func TestWhoeverWaitedInVainIsNotToldToWaitAsLongAgain(t *testing.T) {
 
 // Without Caddy's server there are no variables, and nobody knows of other handlers.
 func TestARequestWithoutVariablesHasNoHandlersAround(t *testing.T) {
-	r, res := httptest.NewRequest("GET", "/", nil), sizedResult(1)
-	if got := res.OuterGrant(r); got != nil {
+	r, v := httptest.NewRequest("GET", "/", nil), sizedVerdict(1)
+	if got := v.OuterGrant(r); got != nil {
 		t.Errorf("got %v, want none", got)
 	}
-	res.NotServed(r)
+	v.NotServed(r)
 }

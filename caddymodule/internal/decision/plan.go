@@ -16,7 +16,7 @@ import (
 )
 
 // A plan collects the charges of one handler's zones for a request, and the store's
-// decisions. Its conclusion is a [Result]. It is for one goroutine. release returns its
+// decisions. Its conclusion is a [Verdict]. It is for one goroutine. release returns its
 // memory to a pool, and must be called last.
 type plan struct {
 	rule.Subject
@@ -25,10 +25,10 @@ type plan struct {
 	env       Env
 	server    *caddyhttp.Server
 	zones     []*Zone
-	failed    error   // of the handler's matcher
-	preview   bool    // nothing is known but the request
-	earlier   *Result // of the handlers that the request has passed, or nil
-	alone     *Result // holds the outcomes, if the handler has one zone
+	failed    error    // of the handler's matcher
+	preview   bool     // nothing is known but the request
+	earlier   *Verdict // of the handlers that the request has passed, or nil
+	alone     *Verdict // holds the outcomes, if the handler has one zone
 	outcomes  []Outcome
 	pooled    []Outcome // memory for them otherwise
 	charges   []leakybucket.Charge
@@ -53,7 +53,7 @@ func newPlan(q Request, env Env) *plan {
 	p.Look(q.Request)
 	p.Overrides = env.Overrides()
 	p.env, p.server, p.zones, p.failed = env, q.Server, q.Zones, q.Failed
-	p.earlier, _ = p.Vars[resultVar].(*Result)
+	p.earlier, _ = p.Vars[verdictVar].(*Verdict)
 	p.outcomes = p.pooled
 	return p
 }
@@ -62,7 +62,7 @@ func newPlan(q Request, env Env) *plan {
 // it.
 func (p *plan) release() {
 	if p.alone != nil {
-		p.outcomes = p.pooled // and the result keeps its own
+		p.outcomes = p.pooled // and the verdict keeps its own
 	}
 	p.reset()
 	p.env, p.server, p.zones, p.failed, p.preview = nil, nil, nil, nil, false
@@ -203,8 +203,8 @@ func (p *plan) measure(z *Zone) {
 	if z.Settle == nil || z.Settle.Workers == 0 {
 		return
 	}
-	for res := p.earlier; res != nil; res = res.next {
-		if slices.ContainsFunc(res.Measured(), func(m settlement.Metered) bool { return m.Rule == z.Settle }) {
+	for v := p.earlier; v != nil; v = v.next {
+		if slices.ContainsFunc(v.Measured(), func(m settlement.Metered) bool { return m.Rule == z.Settle }) {
 			return
 		}
 	}
@@ -243,7 +243,7 @@ func (p *plan) exempt(z *Zone) Exemption {
 // That of the only zone is filled where it stays.
 func (p *plan) add(z *Zone, key string, shadow leakybucket.Shadow) *Outcome {
 	if len(p.zones) == 1 && p.alone == nil {
-		p.alone = loneResult(z.Rule)
+		p.alone = loneVerdict(z.Rule)
 		p.outcomes = p.alone.Outcomes[:0]
 	}
 	n := len(p.outcomes)
@@ -372,7 +372,7 @@ func (p *plan) readBody() {
 
 // conclude returns the outcomes in the zones of this handler, or nil if none of them
 // is concerned. It also publishes them to placeholders and to the access log.
-func (p *plan) conclude() *Result {
+func (p *plan) conclude() *Verdict {
 	for i, of := range p.of {
 		if p.env.FellBack(&p.decisions[i]) {
 			p.outcomes[of].Zone.Reporter.FellBack()
@@ -404,7 +404,7 @@ func (p *plan) conclude() *Result {
 		}
 		return nil
 	}
-	return newResult(p)
+	return newVerdict(p)
 }
 
 // keepReservations keeps the charges and the store's decisions, because they may be

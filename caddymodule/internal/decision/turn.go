@@ -50,9 +50,9 @@ func turnOf(r *rule.Rule, s *rule.Subject, b *rule.Buffers) *Turn {
 
 // TakesTurns reports whether the request has taken its turn in an enforced zone with
 // share.
-func (res *Result) TakesTurns() bool {
-	for i := range res.Outcomes {
-		if o := &res.Outcomes[i]; o.Turn != nil && o.Shadow == 0 && o.admits() {
+func (v *Verdict) TakesTurns() bool {
+	for i := range v.Outcomes {
+		if o := &v.Outcomes[i]; o.Turn != nil && o.Shadow == 0 && o.admits() {
 			return true
 		}
 	}
@@ -61,9 +61,9 @@ func (res *Result) TakesTurns() bool {
 
 // SimulatesTurns reports whether a zone with share is in shadow, and wants to know
 // whether the upstream has failed.
-func (res *Result) SimulatesTurns() bool {
-	for i := range res.Outcomes {
-		if o := &res.Outcomes[i]; o.Turn != nil && o.simulation != nil {
+func (v *Verdict) SimulatesTurns() bool {
+	for i := range v.Outcomes {
+		if o := &v.Outcomes[i]; o.Turn != nil && o.simulation != nil {
 			return true
 		}
 	}
@@ -72,9 +72,9 @@ func (res *Result) SimulatesTurns() bool {
 
 // Fail says that the upstream has failed to answer the request, or never saw it. It is
 // called before Release.
-func (res *Result) Fail() {
-	for i := range res.Outcomes {
-		if s := res.Outcomes[i].simulation; s != nil {
+func (v *Verdict) Fail() {
+	for i := range v.Outcomes {
+		if s := v.Outcomes[i].simulation; s != nil {
 			s.Fail()
 		}
 	}
@@ -82,9 +82,9 @@ func (res *Result) Fail() {
 
 // Leave says that the client has left before the upstream has answered, which works on
 // all the same. It is called before Release.
-func (res *Result) Leave() {
-	for i := range res.Outcomes {
-		if s := res.Outcomes[i].simulation; s != nil {
+func (v *Verdict) Leave() {
+	for i := range v.Outcomes {
+		if s := v.Outcomes[i].simulation; s != nil {
 			s.Leave()
 		}
 	}

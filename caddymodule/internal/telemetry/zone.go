@@ -95,7 +95,7 @@ func New(compiled *rule.Rule, figures *Figures, options Options) *Zone {
 
 // Decided implements decision.Reporter.
 func (t *Zone) Decided(o *decision.Outcome, now time.Time, header http.Header) {
-	d, why := o.Verdict()
+	d, why := o.Ruling()
 	if o.Turn != nil && t.ranked(why) {
 		t.turned(o, d, why)
 	} else if counter := t.decided[d][why]; counter != nil {

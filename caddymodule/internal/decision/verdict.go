@@ -22,19 +22,19 @@ import (
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
 )
 
-// A Result holds the outcomes of one handler for a request. The results of all handlers
+// A Verdict holds the outcomes of one handler for a request. The verdicts of all handlers
 // that the request passes form a list. Methods about the whole request must be called
-// on the first; see [ResultOf].
-type Result struct {
+// on the first; see [VerdictOf].
+type Verdict struct {
 	// Outcomes are those of this handler's zones. They do not move, since simulations
 	// hold pointers to them while the request is served.
 	Outcomes []Outcome
 
 	beside  *beside              // nil for most requests
 	grant   *admission.Grant     // the handler's slots while the request is served
-	serving *settlement.Observer // of the innermost handler; in the first result only
+	serving *settlement.Observer // of the innermost handler; in the first verdict only
 
-	next *Result // of the next handler inside this one
+	next *Verdict // of the next handler inside this one
 }
 
 // beside is what zones note of requests that they need not charge.
@@ -43,112 +43,112 @@ type beside struct {
 	measured []settlement.Metered
 }
 
-// Static returns the zones that exempt the request as a static file. A nil result has
+// Static returns the zones that exempt the request as a static file. A nil verdict has
 // none.
-func (res *Result) Static() []Exemption {
-	if res == nil || res.beside == nil {
+func (v *Verdict) Static() []Exemption {
+	if v == nil || v.beside == nil {
 		return nil
 	}
-	return res.beside.static
+	return v.beside.static
 }
 
 // Measured returns what measures for how long the request keeps workers busy,
-// whether or not their zones charge it. A nil result has none.
-func (res *Result) Measured() []settlement.Metered {
-	if res == nil || res.beside == nil {
+// whether or not their zones charge it. A nil verdict has none.
+func (v *Verdict) Measured() []settlement.Metered {
+	if v == nil || v.beside == nil {
 		return nil
 	}
-	return res.beside.measured
+	return v.beside.measured
 }
 
-// resultVar is the variable with the first result. No user would choose its name.
-const resultVar = "throttle.result"
+// verdictVar is the variable with the first verdict. No user would choose its name.
+const verdictVar = "throttle.verdict"
 
-// ResultOf returns the result of the first handler that has decided about a request,
+// VerdictOf returns the verdict of the first handler that has decided about a request,
 // or nil.
-func ResultOf(r *http.Request) *Result {
-	first, _ := caddyhttp.GetVar(r.Context(), resultVar).(*Result)
+func VerdictOf(r *http.Request) *Verdict {
+	first, _ := caddyhttp.GetVar(r.Context(), verdictVar).(*Verdict)
 	return first
 }
 
-// sizedResult returns a result with n outcomes. For most requests it is one allocation
+// sizedVerdict returns a verdict with n outcomes. For most requests it is one allocation
 // of exactly their size.
-func sizedResult(n int) *Result {
+func sizedVerdict(n int) *Verdict {
 	switch n {
 	case 1:
 		r := new(struct {
-			Result
+			Verdict
 			room [1]Outcome
 		})
 		r.Outcomes = r.room[:]
-		return &r.Result
+		return &r.Verdict
 	case 2:
 		r := new(struct {
-			Result
+			Verdict
 			room [2]Outcome
 		})
 		r.Outcomes = r.room[:]
-		return &r.Result
+		return &r.Verdict
 	case 3:
 		r := new(struct {
-			Result
+			Verdict
 			room [3]Outcome
 		})
 		r.Outcomes = r.room[:]
-		return &r.Result
+		return &r.Verdict
 	}
-	return &Result{Outcomes: make([]Outcome, n)}
+	return &Verdict{Outcomes: make([]Outcome, n)}
 }
 
-// loneResult returns a result for the only zone of a handler. If the zone may correct or
+// loneVerdict returns a verdict for the only zone of a handler. If the zone may correct or
 // give back its charge, the memory for that comes along.
-func loneResult(r *rule.Rule) *Result {
+func loneVerdict(r *rule.Rule) *Verdict {
 	if r.Plain() {
-		return sizedResult(1)
+		return sizedVerdict(1)
 	}
 	lone := new(struct {
-		Result
+		Verdict
 		room        [1]Outcome
 		reservation reservation
 	})
 	lone.Outcomes = lone.room[:]
 	lone.room[0].reservation = &lone.reservation
-	return &lone.Result
+	return &lone.Verdict
 }
 
-// newResult returns the plan's outcomes as a result, and publishes it to placeholders and
+// newVerdict returns the plan's outcomes as a verdict, and publishes it to placeholders and
 // to the access log. Both compute values only when they are read.
-func newResult(p *plan) *Result {
-	res := p.alone
-	if res == nil || len(p.outcomes) > 1 {
-		res = sizedResult(len(p.outcomes))
-		copy(res.Outcomes, p.outcomes)
+func newVerdict(p *plan) *Verdict {
+	v := p.alone
+	if v == nil || len(p.outcomes) > 1 {
+		v = sizedVerdict(len(p.outcomes))
+		copy(v.Outcomes, p.outcomes)
 	} else {
-		res.Outcomes = p.outcomes
+		v.Outcomes = p.outcomes
 	}
 	if len(p.static) > 0 || len(p.measured) > 0 {
-		res.beside = &beside{slices.Clone(p.static), slices.Clone(p.measured)}
+		v.beside = &beside{slices.Clone(p.static), slices.Clone(p.measured)}
 	}
 	if p.earlier != nil {
 		last := p.earlier
 		for last.next != nil {
 			last = last.next
 		}
-		last.next = res
-		return res
+		last.next = v
+		return v
 	}
 	if p.Vars != nil {
-		p.Vars[resultVar] = res
+		p.Vars[verdictVar] = v
 	}
 	if p.Replacer != nil {
-		p.Replacer.Map(res.placeholder)
+		p.Replacer.Map(v.placeholder)
 	}
 	if Logged(p.Request, p.server) {
 		if extra, ok := p.Request.Context().Value(caddyhttp.ExtraLogFieldsCtxKey).(*caddyhttp.ExtraLogFields); ok {
-			extra.Add(zap.Inline(logField{res}))
+			extra.Add(zap.Inline(logField{v}))
 		}
 	}
-	return res
+	return v
 }
 
 // Logged reports whether the request will be in an access log, as far as is known. If
@@ -165,15 +165,15 @@ func Logged(r *http.Request, server *caddyhttp.Server) bool {
 	return !skipped
 }
 
-// Next returns the result of the next handler that has decided about the request, or
+// Next returns the verdict of the next handler that has decided about the request, or
 // nil.
-func (res *Result) Next() *Result { return res.next }
+func (v *Verdict) Next() *Verdict { return v.next }
 
 // each calls f with every outcome of the request until f returns false.
-func (res *Result) each(f func(*Outcome) bool) {
-	for ; res != nil; res = res.next {
-		for i := range res.Outcomes {
-			if o := &res.Outcomes[i]; o.Decision() != Withdrawn && !f(o) {
+func (v *Verdict) each(f func(*Outcome) bool) {
+	for ; v != nil; v = v.next {
+		for i := range v.Outcomes {
+			if o := &v.Outcomes[i]; o.Decision() != Withdrawn && !f(o) {
 				return
 			}
 		}
@@ -181,12 +181,12 @@ func (res *Result) each(f func(*Outcome) bool) {
 }
 
 // Decided reports whether a zone has decided about the request.
-func (res *Result) Decided(z *Zone) (found bool) {
-	for ; res != nil && !found; res = res.next {
-		for i := range res.Outcomes {
-			found = found || res.Outcomes[i].Zone == z
+func (v *Verdict) Decided(z *Zone) (found bool) {
+	for ; v != nil && !found; v = v.next {
+		for i := range v.Outcomes {
+			found = found || v.Outcomes[i].Zone == z
 		}
-		for _, exempt := range res.Static() {
+		for _, exempt := range v.Static() {
 			found = found || exempt.Zone == z
 		}
 	}
@@ -194,10 +194,10 @@ func (res *Result) Decided(z *Zone) (found bool) {
 }
 
 // Decisive returns the strongest outcome of the request, or nil if there is none.
-func (res *Result) Decisive() (strongest *Outcome) {
-	for ; res != nil; res = res.next {
-		for i := range res.Outcomes {
-			if o := &res.Outcomes[i]; o.Decision() != Withdrawn && (strongest == nil || o.stronger(strongest)) {
+func (v *Verdict) Decisive() (strongest *Outcome) {
+	for ; v != nil; v = v.next {
+		for i := range v.Outcomes {
+			if o := &v.Outcomes[i]; o.Decision() != Withdrawn && (strongest == nil || o.stronger(strongest)) {
 				strongest = o
 			}
 		}
@@ -206,13 +206,13 @@ func (res *Result) Decisive() (strongest *Outcome) {
 }
 
 // Refused reports whether an enforced zone of this handler refuses the request. A nil
-// result refuses nothing.
-func (res *Result) Refused() bool {
-	if res == nil {
+// verdict refuses nothing.
+func (v *Verdict) Refused() bool {
+	if v == nil {
 		return false
 	}
-	for i := range res.Outcomes {
-		if res.Outcomes[i].Decision() == Refused {
+	for i := range v.Outcomes {
+		if v.Outcomes[i].Decision() == Refused {
 			return true
 		}
 	}
@@ -220,27 +220,27 @@ func (res *Result) Refused() bool {
 }
 
 // Observe makes an observer the innermost one, and returns the one around it. The
-// caller must put that back. It must be called on the first result, which may be nil.
-func (res *Result) Observe(observer *settlement.Observer) (outer *settlement.Observer) {
-	if res == nil {
+// caller must put that back. It must be called on the first verdict, which may be nil.
+func (v *Verdict) Observe(observer *settlement.Observer) (outer *settlement.Observer) {
+	if v == nil {
 		return nil
 	}
-	outer, res.serving = res.serving, observer
+	outer, v.serving = v.serving, observer
 	return outer
 }
 
-// Serving returns the innermost observer, or nil. A nil result has none.
-func (res *Result) Serving() *settlement.Observer {
-	if res == nil {
+// Serving returns the innermost observer, or nil. A nil verdict has none.
+func (v *Verdict) Serving() *settlement.Observer {
+	if v == nil {
 		return nil
 	}
-	return res.serving
+	return v.serving
 }
 
 // Blocked reports whether an enforced zone of this name has found the client blocked.
 // An empty name means any zone.
-func (res *Result) Blocked(zone string) (found bool) {
-	res.each(func(o *Outcome) bool {
+func (v *Verdict) Blocked(zone string) (found bool) {
+	v.each(func(o *Outcome) bool {
 		found = o.Block > 0 && o.Shadow == 0 && (zone == "" || zone == o.Zone.Name)
 		return !found
 	})
@@ -248,8 +248,8 @@ func (res *Result) Blocked(zone string) (found bool) {
 }
 
 // Violated returns the names of the zones that refuse the request.
-func (res *Result) Violated() (zones []string) {
-	res.each(func(o *Outcome) bool {
+func (v *Verdict) Violated() (zones []string) {
+	v.each(func(o *Outcome) bool {
 		if o.Decision() == Refused {
 			zones = append(zones, o.Zone.Name)
 		}
@@ -260,12 +260,12 @@ func (res *Result) Violated() (zones []string) {
 
 // Refusal returns the refusal of the request, as the decisive zone configures it. If
 // that wants a support code, the refusal is remembered in a ring.
-func (res *Result) Refusal(ring *supportcode.Ring, now time.Time) refusal.Refusal {
-	o := res.Decisive()
+func (v *Verdict) Refusal(ring *supportcode.Ring, now time.Time) refusal.Refusal {
+	o := v.Decisive()
 	wait := o.TimeToFit()
 	f := refusal.Refusal{
 		Status: o.Zone.Status, Waits: o.Reason().Waits(), RetryAfter: o.retryAfter(wait), TimeToFit: wait,
-		Violated: res, Message: o.Zone.Message, Page: o.Zone.Page, AsError: o.Zone.AsError,
+		Violated: v, Message: o.Zone.Message, Page: o.Zone.Page, AsError: o.Zone.AsError,
 	}
 	if o.Zone.SupportCode {
 		o.Code = ring.Add(supportcode.Refusal{
@@ -296,8 +296,8 @@ func uncharged(ctx context.Context) func(string) (any, bool) {
 		if !strings.HasPrefix(name, placeholderPrefix) {
 			return nil, false
 		}
-		res, _ := caddyhttp.GetVar(ctx, resultVar).(*Result)
-		return res.placeholder(name)
+		v, _ := caddyhttp.GetVar(ctx, verdictVar).(*Verdict)
+		return v.placeholder(name)
 	}
 }
 
@@ -305,12 +305,12 @@ const placeholderPrefix = "http.throttle."
 
 // placeholder returns the value of a placeholder {http.throttle.*}. Without an
 // outcome, all are empty, and blocked is false.
-func (res *Result) placeholder(name string) (any, bool) {
+func (v *Verdict) placeholder(name string) (any, bool) {
 	name, ours := strings.CutPrefix(name, placeholderPrefix)
 	if !ours {
 		return nil, false
 	}
-	o := res.Decisive()
+	o := v.Decisive()
 	if o == nil {
 		switch name {
 		case "zone", "key", "decision", "reason", "level", "capacity", "remaining", "cost", "message", "retry_after", "time_to_fit", "delay", "support_code":
@@ -354,27 +354,27 @@ func (res *Result) placeholder(name string) (any, bool) {
 	case "delay":
 		return readable(o.Delay.Seconds()), true
 	case "blocked":
-		return res.Blocked(""), true
+		return v.Blocked(""), true
 	}
 	return nil, false
 }
 
 // A logField is the field in the access log. If no zone has decided, as for static
 // files, there is none.
-type logField struct{ res *Result }
+type logField struct{ v *Verdict }
 
 // MarshalLogObject implements zapcore.ObjectMarshaler.
 func (f logField) MarshalLogObject(line zapcore.ObjectEncoder) error {
-	if f.res.Decisive() == nil {
+	if f.v.Decisive() == nil {
 		return nil
 	}
-	return line.AddObject("throttle", f.res)
+	return line.AddObject("throttle", f.v)
 }
 
 // MarshalLogObject implements zapcore.ObjectMarshaler: the value of the field. It holds
 // the decisive outcome, and under zones all outcomes if there are several.
-func (res *Result) MarshalLogObject(enc zapcore.ObjectEncoder) error {
-	o := res.Decisive()
+func (v *Verdict) MarshalLogObject(enc zapcore.ObjectEncoder) error {
+	o := v.Decisive()
 	if o == nil {
 		return nil // the request has no field; see logField
 	}
@@ -382,12 +382,12 @@ func (res *Result) MarshalLogObject(enc zapcore.ObjectEncoder) error {
 		return err
 	}
 	n := 0
-	res.each(func(*Outcome) bool { n++; return true })
+	v.each(func(*Outcome) bool { n++; return true })
 	if n == 1 {
 		return nil
 	}
 	return enc.AddArray("zones", zapcore.ArrayMarshalerFunc(func(enc zapcore.ArrayEncoder) (err error) {
-		res.each(func(o *Outcome) bool {
+		v.each(func(o *Outcome) bool {
 			err = enc.AppendObject(o)
 			return err == nil
 		})
@@ -399,8 +399,8 @@ func (res *Result) MarshalLogObject(enc zapcore.ObjectEncoder) error {
 // the enforced zone that is nearest exhaustion: its capacity, how much is left, and
 // when there will be more. All are whole numbers, rounded so that a client that relies
 // on them is not refused.
-func (res *Result) Announce(header http.Header) {
-	o := res.nearest()
+func (v *Verdict) Announce(header http.Header) {
+	o := v.nearest()
 	if o == nil {
 		return
 	}
@@ -427,8 +427,8 @@ func (res *Result) Announce(header http.Header) {
 
 // nearest returns the outcome of the fullest enforced bucket whose key is not private,
 // or nil if there is none.
-func (res *Result) nearest() (nearest *Outcome) {
-	res.each(func(o *Outcome) bool {
+func (v *Verdict) nearest() (nearest *Outcome) {
+	v.each(func(o *Outcome) bool {
 		if o.Limit.Capacity > 0 && o.Shadow == 0 && !o.Zone.Key.Private && (nearest == nil || o.fuller(nearest)) {
 			nearest = o
 		}
@@ -438,10 +438,10 @@ func (res *Result) nearest() (nearest *Outcome) {
 }
 
 // ended reports whether the request has ended for a group in an earlier handler.
-func (res *Result) ended(group leakybucket.Shadow) bool {
-	for ; res != nil && group < rule.ShadowBeside; res = res.next {
-		for i := range res.Outcomes {
-			if o := &res.Outcomes[i]; o.Shadow == group && o.Reason() != rule.None {
+func (v *Verdict) ended(group leakybucket.Shadow) bool {
+	for ; v != nil && group < rule.ShadowBeside; v = v.next {
+		for i := range v.Outcomes {
+			if o := &v.Outcomes[i]; o.Shadow == group && o.Reason() != rule.None {
 				return true
 			}
 		}
@@ -451,7 +451,7 @@ func (res *Result) ended(group leakybucket.Shadow) bool {
 
 // Interface guards
 var (
-	_ settlement.Releaser     = (*Result)(nil)
-	_ zapcore.ObjectMarshaler = (*Result)(nil)
+	_ settlement.Releaser     = (*Verdict)(nil)
+	_ zapcore.ObjectMarshaler = (*Verdict)(nil)
 	_ zapcore.ObjectMarshaler = (*Outcome)(nil)
 )
