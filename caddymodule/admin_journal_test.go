@@ -69,7 +69,7 @@ func TestAReleaseThatFailsHalfwaySaysAndJournalsWhatWasDone(t *testing.T) {
 	s := run(t, threeZones)
 	s.from(someone).passes(2, "/hosts")
 	s.from(someone).passes(2, "/pages")
-	s.app().store = failing{s.app().store.(*memstore.Store), "pages"}
+	s.app().Store = failing{s.app().Store.(*memstore.Store), "pages"}
 	before := len(s.journal())
 	var got wire.Released
 	if status := s.admin(http.MethodPost, "/throttle/release", `{"client": "203.0.113.7"}`, &got); status != http.StatusOK ||

@@ -16,7 +16,9 @@ import (
 
 	"github.com/caddyserver/caddy/v2"
 
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/admin"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/admin/wire"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/engine"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
 )
 
@@ -25,20 +27,20 @@ import (
 func (s *site) admin(method, path, body string, into any) (status int) {
 	s.Helper()
 	a := s.app()
-	running, release := runningApp()
+	running, release := engine.RunningApp()
 	if running != nil {
 		release()
 	}
 	if running != a {
-		a.control.start(a)
-		s.Cleanup(func() { a.control.stop(a) })
+		a.Control.Start(a)
+		s.Cleanup(func() { a.Control.Stop(a) })
 	}
 	r := httptest.NewRequest(method, path, strings.NewReader(body))
 	if method == http.MethodPost {
 		r.Header.Set("Content-Type", "application/json")
 	}
 	w := httptest.NewRecorder()
-	if err := serveAdmin(w, r); err != nil {
+	if err := admin.ServeAdmin(w, r); err != nil {
 		var api caddy.APIError
 		if !errors.As(err, &api) {
 			s.Fatalf("%s: got error %v, want one with a status", path, err)
@@ -786,7 +788,7 @@ func TestStatusShowsSlotsAndWhoWaits(t *testing.T) {
 		s := newWaitZone(t, "in_flight 3 wait 1m queue 50", time.Second)
 		s.visits(5, office, "/")
 		s.visits(1, visitor, "/")
-		status, err := s.app.engine.adminZones(t.Context(), nil)
+		status, err := admin.AnswerZones(s.app.engine, t.Context(), nil)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -851,7 +853,7 @@ func TestTheAdminAPIRefusesBadInput(t *testing.T) {
 		{"POST", "/throttle/release", `{"cleint": "x"}`, 400},
 		{"POST", "/throttle/release", `{"client": "x"} {"client": "y"}`, 400},
 		{"POST", "/throttle/release", `{"client": "x", "zone": "page"}`, 404},
-		{"POST", "/throttle/release", `{"client": "` + strings.Repeat("x", mostAdmin) + `"}`, 400},
+		{"POST", "/throttle/release", `{"client": "` + strings.Repeat("x", admin.MostAdmin) + `"}`, 400},
 		{"POST", "/throttle/ban", `{"network": "0.0.0.0/0", "for": "1h"}`, 400},
 		{"POST", "/throttle/ban", `{"network": "203.0.113.0/24", "for": -1}`, 400},
 		{"POST", "/throttle/ban", `{"network": "203.0.113.0/24", "for": "9999h"}`, 400},
@@ -883,7 +885,7 @@ func TestTheAdminAPIRefusesBadInput(t *testing.T) {
 	r := httptest.NewRequest("POST", "/throttle/release", strings.NewReader(`{"client": "x"}`))
 	r.Header.Set("Content-Type", "text/plain") // which other origins may send unasked
 	var api caddy.APIError
-	if err := serveAdmin(httptest.NewRecorder(), r); !errors.As(err, &api) || api.HTTPStatus != http.StatusUnsupportedMediaType {
+	if err := admin.ServeAdmin(httptest.NewRecorder(), r); !errors.As(err, &api) || api.HTTPStatus != http.StatusUnsupportedMediaType {
 		t.Errorf("a body of text/plain: got %v, want 415", err)
 	}
 }
@@ -967,10 +969,10 @@ func (l repeatingLister) List(_ context.Context, _ leakybucket.Listing, cursor s
 
 func TestABucketThatAStoreRepeatsIsCountedOnce(t *testing.T) {
 	s := run(t, threeZones)
-	s.app().store = repeatingLister{s.app().store, 3 * mostListed}
+	s.app().Store = repeatingLister{s.app().Store, 3 * admin.MostListed}
 	var got wire.Buckets
 	s.admin(http.MethodPost, "/throttle/buckets", `{"zone": "pages", "limit": 10}`, &got)
-	if got.Matched != 3*mostListed || len(got.Buckets) != 10 {
-		t.Errorf("got %d matched and %d listed, want %d and 10", got.Matched, len(got.Buckets), 3*mostListed)
+	if got.Matched != 3*admin.MostListed || len(got.Buckets) != 10 {
+		t.Errorf("got %d matched and %d listed, want %d and 10", got.Matched, len(got.Buckets), 3*admin.MostListed)
 	}
 }

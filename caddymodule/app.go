@@ -13,27 +13,25 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/config"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/engine"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/lint"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/rule"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/signer"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/stores"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/sharedstore"
 )
 
-func init() {
-	caddy.RegisterModule(App{})
-}
-
 // App holds the global options of all throttle handlers.
 type App struct {
 	config.App
 
-	engine  *engine
-	global  map[string]*runningZone // by the definitions in the global options
+	engine  *engine.Engine
+	global  map[string]*engine.Zone // by the definitions in the global options
 	checked bool                    // checkServers has run
 }
 
 // Engine returns what runs of the config.
-func (a *App) Engine() *engine { return a.engine }
+func (a *App) Engine() *engine.Engine { return a.engine }
 
 // CaddyModule returns the Caddy module information.
 func (App) CaddyModule() caddy.ModuleInfo {
@@ -45,11 +43,11 @@ func (App) CaddyModule() caddy.ModuleInfo {
 
 // Provision loads the store and compiles the global zones. It dials nothing.
 func (a *App) Provision(ctx caddy.Context) (err error) {
-	if a.engine, err = newEngine(ctx); err != nil {
+	if a.engine, err = engine.New(ctx); err != nil {
 		return err
 	}
-	a.global = make(map[string]*runningZone)
-	if a.engine.plans, err = config.ParsePlans(a.Plan); err != nil {
+	a.global = make(map[string]*engine.Zone)
+	if a.engine.Plans, err = config.ParsePlans(a.Plan); err != nil {
 		return err
 	}
 	if err := a.provisionStore(ctx); err != nil {
@@ -81,7 +79,7 @@ func (a *App) provisionExempt(ctx caddy.Context) error {
 			return err
 		}
 		if doubt := config.Doubtful(set, true); doubt != "" {
-			a.engine.warner.Warn(doubt, zap.String("place", "exempt in the global options"))
+			a.engine.Warner.Warn(doubt, zap.String("place", "exempt in the global options"))
 		}
 	}
 	matchers, err := config.LoadMatchers(ctx, a, "Exempt", a.Exempt)
@@ -89,7 +87,7 @@ func (a *App) provisionExempt(ctx caddy.Context) error {
 		return err
 	}
 	static, err := config.LoadStatic(ctx, a.ExemptStaticFiles)
-	a.engine.exemptAlways(matchers, static)
+	a.engine.ExemptAlways(matchers, static)
 	return err
 }
 
@@ -117,23 +115,23 @@ func (a *App) provisionStore(ctx caddy.Context) error {
 	}
 	switch m := module.(type) {
 	case *Memory:
-		a.engine.useMemory(m.use)
+		a.engine.UseMemory(m.use)
 	case stores.SharedStoreModule:
-		err = a.engine.useShared(m.SharedStore(), sharedstore.Options{Timeout: time.Duration(a.StoreTimeout), Nodes: a.Nodes}, policy)
+		err = a.engine.UseShared(m.SharedStore(), sharedstore.Options{Timeout: time.Duration(a.StoreTimeout), Nodes: a.Nodes}, policy)
 	case stores.StoreModule:
-		a.engine.store = m.Store()
+		a.engine.Store = m.Store()
 	default:
 		return fmt.Errorf("loading store: %T is no store", module)
 	}
-	if a.engine.shared == nil && a.Nodes > 1 {
-		a.engine.warner.Warn("nodes has no meaning with a store that is not shared: every Caddy has buckets of its own")
+	if a.engine.Shared == nil && a.Nodes > 1 {
+		a.engine.Warner.Warn("nodes has no meaning with a store that is not shared: every Caddy has buckets of its own")
 	}
 	return err
 }
 
 // zoneOf returns the zone for a handler's definition. A definition that is nothing
 // but a name means the zone of that name in the global options.
-func (a *App) zoneOf(ctx caddy.Context, definition *config.Zone) (*runningZone, error) {
+func (a *App) zoneOf(ctx caddy.Context, definition *config.Zone) (*engine.Zone, error) {
 	if definition == nil || !definition.Reference() {
 		return a.provisionZone(ctx, definition)
 	}
@@ -145,14 +143,14 @@ func (a *App) zoneOf(ctx caddy.Context, definition *config.Zone) (*runningZone, 
 
 // provisionZone makes a definition ready for requests. Definitions of one name are
 // one zone and must be equal.
-func (a *App) provisionZone(ctx caddy.Context, definition *config.Zone) (*runningZone, error) {
+func (a *App) provisionZone(ctx caddy.Context, definition *config.Zone) (*engine.Zone, error) {
 	if definition == nil {
 		return nil, errors.New("a zone is null: want an object with a name")
 	}
 	if err := config.CheckZoneName(definition.Name); err != nil {
 		return nil, err
 	}
-	compiled, err := definition.Compile(a.engine.plans)
+	compiled, err := definition.Compile(a.engine.Plans)
 	if err != nil {
 		return nil, err
 	}
@@ -160,27 +158,27 @@ func (a *App) provisionZone(ctx caddy.Context, definition *config.Zone) (*runnin
 	if err != nil {
 		return nil, fmt.Errorf("zone %q: %w", definition.Name, err)
 	}
-	if z := a.engine.zones[definition.Name]; z != nil {
-		if z.definition != text {
-			return nil, fmt.Errorf("zone %q is defined twice, and differently: a name is one budget, so give one of them another name: %s and %s", z.Name, z.definition, text)
+	if z := a.engine.Zones[definition.Name]; z != nil {
+		if z.Definition != text {
+			return nil, fmt.Errorf("zone %q is defined twice, and differently: a name is one budget, so give one of them another name: %s and %s", z.Name, z.Definition, text)
 		}
 		return z, nil
 	}
 	doubts := definition.Doubts() // of matchers, which Caddy drops when it has loaded them
 	full, sources := definition.WithDefaults(), definition.Key.Given()
-	options := zoneOptions{
-		definition:   text,
-		inventable:   config.Inventable(sources) && full.Key.Unlisted == "",
-		common:       definition.Limit != "" && len(definition.Match) == 0 && !compiled.Key.HasAddress() && !config.Inventable(sources),
-		readsHeaders: config.ReadsHeaders(sources),
-		overrideFile: definition.OverrideFile,
+	options := engine.ZoneOptions{
+		Definition:   text,
+		Inventable:   config.Inventable(sources) && full.Key.Unlisted == "",
+		Common:       definition.Limit != "" && len(definition.Match) == 0 && !compiled.Key.HasAddress() && !config.Inventable(sources),
+		ReadsHeaders: config.ReadsHeaders(sources),
+		OverrideFile: definition.OverrideFile,
 	}
-	options.policy, _ = sharedstore.ParsePolicy(cmp.Or(definition.OnStoreError, a.OnStoreError)) // both have been checked
-	options.logLimit, _ = config.ParseLogRefused(full.Refusal.Log)                               // which has been checked
-	z, err := a.engine.addZone(definition.Name, options, func(z *runningZone) (*rule.Rule, error) {
+	options.Policy, _ = sharedstore.ParsePolicy(cmp.Or(definition.OnStoreError, a.OnStoreError)) // both have been checked
+	options.LogLimit, _ = config.ParseLogRefused(full.Refusal.Log)                               // which has been checked
+	z, err := a.engine.AddZone(definition.Name, options, func(z *engine.Zone) (*rule.Rule, error) {
 		return compiled, definition.Load(ctx, compiled, config.Given{
-			Shadow: a.Shadow, Static: a.engine.static, Keys: func() (*signer.Ring, error) { return a.engine.signingKeys(ctx) },
-			Passes: z.live.passes, PassesFull: func() { z.counts.WarnPassesFull() }, Insecure: z.warnInsecure,
+			Shadow: a.Shadow, Static: a.engine.Static, Keys: func() (*signer.Ring, error) { return a.engine.SigningKeys(ctx) },
+			Passes: z.Live.Passes, PassesFull: func() { z.Counts.WarnPassesFull() }, Insecure: z.WarnInsecure,
 		})
 	})
 	if err != nil {
@@ -190,28 +188,36 @@ func (a *App) provisionZone(ctx caddy.Context, definition *config.Zone) (*runnin
 	return z, nil
 }
 
+// checkServers checks the config of all servers, once.
+func (a *App) checkServers(ctx caddy.Context) (err error) {
+	if !a.checked {
+		a.checked, err = lint.CheckServers(ctx, a.Zone, a.engine.Warner)
+	}
+	return err
+}
+
 // Start lets the store connect, applies max_buckets and restores buckets.
 func (a *App) Start() error {
 	if !a.checked { // no handler and no matcher was provisioned in the HTTP app
 		for _, definition := range a.Zone {
-			if len(a.global[definition.Name].handlers) == 0 {
-				a.warnUnused(definition.Name)
+			if len(a.global[definition.Name].Handlers) == 0 {
+				lint.WarnUnused(a.engine.Warner, definition.Name)
 			}
 		}
 	}
-	a.engine.start()
+	a.engine.Start()
 	return nil
 }
 
 // Stop undoes Start. Requests of the config may still be in flight.
 func (a *App) Stop() error {
-	a.engine.end()
+	a.engine.End()
 	return nil
 }
 
 // Cleanup logs refusals that were counted but not logged yet, and releases
 // everything that outlives the config.
-func (a *App) Cleanup() error { return a.engine.cleanUp() }
+func (a *App) Cleanup() error { return a.engine.CleanUp() }
 
 // Interface guards
 var (

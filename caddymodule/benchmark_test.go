@@ -46,7 +46,7 @@ func keysOnly(h *Handler) func(http.ResponseWriter, *http.Request) {
 	var buffers rule.Buffers
 	return func(_ http.ResponseWriter, r *http.Request) {
 		s := rule.NewSubject(r)
-		for _, z := range h.running.zones {
+		for _, z := range h.running.Zones {
 			if key, charged := z.Bucket(&s, &buffers); !charged || key == "" {
 				panic("no key")
 			}

@@ -118,7 +118,7 @@ func TestAnOfficeInTheGlobalExemptIsNeverRefusedBlockedOrCounted(t *testing.T) {
 		}`)
 		// The block was known before the exemption was configured.
 		c := &leakybucket.Charge{Zone: "gate", Key: "203.0.113.7", Block: new(leakybucket.Ladder)}
-		s.app().blocks.Note(c, &leakybucket.Decision{BlockedUntil: leakybucket.Instant(time.Hour.Microseconds()), Began: true})
+		s.app().Blocks.Note(c, &leakybucket.Decision{BlockedUntil: leakybucket.Instant(time.Hour.Microseconds()), Began: true})
 		for range 50 {
 			if w := s.from(someone).get("/"); w.Code != http.StatusOK || w.Body.String() != "ok" {
 				t.Fatalf("got %v, %q, want ok", w.Code, w.Body)

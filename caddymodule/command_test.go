@@ -17,7 +17,7 @@ import (
 // Manual pages are made from Markdown, which takes words in angle brackets for HTML.
 func TestManualPagesKeepTheArguments(t *testing.T) {
 	all := &cobra.Command{Use: "throttle"}
-	all.AddCommand(append(tune.Commands(), replayCommand(), recommendCommand())...)
+	all.AddCommand(append(tune.Commands(), tune.ReplayCommand(), tune.RecommendCommand())...)
 	all.AddCommand(cli.Commands()...)
 	for _, command := range all.Commands() {
 		var page bytes.Buffer
@@ -37,17 +37,17 @@ func TestManualPagesKeepTheArguments(t *testing.T) {
 // The flags make up a Caddyfile. Its lines are nothing to the caller.
 func TestErrorsInFlagsNameTheFlag(t *testing.T) {
 	for _, test := range []struct {
-		flags replayFlags
+		flags tune.ReplayFlags
 		want  string
 	}{
-		{replayFlags{limit: "x 1/s"}, `--limit: invalid capacity "x": want a number from `},
-		{replayFlags{limit: "5 1/q"}, `--limit: invalid rate "1/q": want <number>/<s|m|h|d>`},
-		{replayFlags{limit: "5 1/s}\n"}, `--limit: invalid rate "1/s}": want `},
-		{replayFlags{limit: "1 1/s", cost: "5"}, "--cost: invalid cost 5: it can never fit the capacity of 1"},
-		{replayFlags{limit: "5 1/s", cost: "1", keys: []string{"host", "foo"}}, `--key: unknown key source "foo"`},
-		{replayFlags{limit: "5 1/s", keys: []string{" "}}, "--key: "},
+		{tune.ReplayFlags{Limit: "x 1/s"}, `--limit: invalid capacity "x": want a number from `},
+		{tune.ReplayFlags{Limit: "5 1/q"}, `--limit: invalid rate "1/q": want <number>/<s|m|h|d>`},
+		{tune.ReplayFlags{Limit: "5 1/s}\n"}, `--limit: invalid rate "1/s}": want `},
+		{tune.ReplayFlags{Limit: "1 1/s", Cost: "5"}, "--cost: invalid cost 5: it can never fit the capacity of 1"},
+		{tune.ReplayFlags{Limit: "5 1/s", Cost: "1", Keys: []string{"host", "foo"}}, `--key: unknown key source "foo"`},
+		{tune.ReplayFlags{Limit: "5 1/s", Keys: []string{" "}}, "--key: "},
 	} {
-		_, err := test.flags.loadConfig()
+		_, err := test.flags.LoadConfig()
 		var wrong usage.Error
 		if !errors.As(err, &wrong) || !strings.HasPrefix(err.Error(), test.want) || strings.Contains(err.Error(), "at flags") {
 			t.Errorf("got %v, want it to begin with %s", err, test.want)

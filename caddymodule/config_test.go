@@ -9,6 +9,7 @@ import (
 	"github.com/caddyserver/caddy/v2"
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/config"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/engine"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/stores"
 )
 
@@ -253,7 +254,7 @@ func TestARefusedConfigLeavesNothingBehind(t *testing.T) {
 	if _, kept := stores.Process.References(stores.MemoryKey); kept {
 		t.Error("the memory store is kept")
 	}
-	if _, kept := stores.Process.References(liveZoneKey("left")); kept {
+	if _, kept := stores.Process.References(engine.LiveZoneKey("left")); kept {
 		t.Error("the zone's counters are kept")
 	}
 }
@@ -266,7 +267,7 @@ func TestValidatingKeepsNothing(t *testing.T) {
 	if _, kept := stores.Process.References(stores.MemoryKey); kept {
 		t.Error("the memory store is kept")
 	}
-	if _, kept := stores.Process.References(liveZoneKey("left")); kept {
+	if _, kept := stores.Process.References(engine.LiveZoneKey("left")); kept {
 		t.Error("the zone's counters are kept")
 	}
 }

@@ -14,6 +14,7 @@ import (
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/cli"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/config"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/engine"
 	logreplay "github.com/caddy-throttle/caddy-throttle/caddymodule/internal/replay"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/rule"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/tune"
@@ -36,7 +37,7 @@ func TestTheDocumentationListsTheMetrics(t *testing.T) {
 	}
 	slices.Sort(documented)
 	var registered []string
-	for _, collector := range collectors {
+	for _, collector := range engine.Collectors {
 		descs := make(chan *prometheus.Desc, 10)
 		collector.Describe(descs)
 		close(descs)
@@ -160,7 +161,7 @@ func TestTheDocumentationHasEveryFlag(t *testing.T) {
 		}
 		pages.Write(page)
 	}
-	commands := slices.Concat(cli.Commands(), tune.Commands(), []*cobra.Command{replayCommand(), recommendCommand()})
+	commands := slices.Concat(cli.Commands(), tune.Commands(), []*cobra.Command{tune.ReplayCommand(), tune.RecommendCommand()})
 	for _, command := range commands {
 		if !strings.Contains(pages.String(), "caddy throttle "+command.Name()) {
 			t.Errorf("got nothing about caddy throttle %s", command.Name())
@@ -189,7 +190,7 @@ func TestTheDocumentationHasEveryFieldOfTheJSON(t *testing.T) {
 		name, text string
 		of         any
 	}{
-		{"recommend", recommended, recommendation{}},
+		{"recommend", recommended, tune.Recommendation{}},
 		{"replay", recommended + replayed, logreplay.Report{}},
 	} {
 		names := jsonNames(reflect.TypeOf(test.of))

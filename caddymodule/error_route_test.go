@@ -15,7 +15,7 @@ func newErrorSite(t testing.TB, directives, routed string) *settleSite {
 	t.Helper()
 	s := newSettleSite(t, directives+"\nsettle_upstream\n}\nhandle_errors {\nroute {\n"+routed+"\nsettle_upstream\n}")
 	s.exit = make(chan struct{})
-	s.app.engine.gate.Exiting = s.exit
+	s.app.engine.Gate.Exiting = s.exit
 	s.serve = func(w http.ResponseWriter, r *http.Request) error {
 		if r.Context().Value(caddyhttp.ErrorCtxKey) == nil {
 			return caddyhttp.Error(http.StatusNotFound, errors.New("missing"))

@@ -13,6 +13,7 @@ import (
 	"github.com/caddyserver/caddy/v2"
 	"github.com/caddyserver/caddy/v2/caddyconfig"
 
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/admin"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/config"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/golden"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
@@ -212,8 +213,8 @@ func FuzzZoneJSON(f *testing.F) {
 // the question.
 func FuzzAdminAPI(f *testing.F) {
 	var paths []string
-	for path, call := range adminCalls {
-		if call.method == http.MethodPost && path != "/throttle/revoke" { // which asks the storage
+	for path, call := range admin.AdminCalls {
+		if call.Method == http.MethodPost && path != "/throttle/revoke" { // which asks the storage
 			paths = append(paths, path)
 		}
 	}
@@ -252,14 +253,14 @@ func FuzzAdminAPI(f *testing.F) {
 		s.from(addr).get("/")
 	}
 	a := s.app()
-	a.control.start(a)
-	f.Cleanup(func() { a.control.stop(a) })
+	a.Control.Start(a)
+	f.Cleanup(func() { a.Control.Stop(a) })
 	f.Fuzz(func(t *testing.T, i int, body string) {
 		path := paths[int(uint(i)%uint(len(paths)))]
 		r := httptest.NewRequest(http.MethodPost, path, strings.NewReader(body))
 		r.Header.Set("Content-Type", "application/json")
 		w := httptest.NewRecorder()
-		if err := serveAdmin(w, r); err != nil {
+		if err := admin.ServeAdmin(w, r); err != nil {
 			var api caddy.APIError
 			if !errors.As(err, &api) || api.HTTPStatus < 400 || api.HTTPStatus > 499 || api.Error() == "" {
 				t.Errorf("%s %q: got %v, want an error of the caller", path, body, err)

@@ -16,8 +16,11 @@ import (
 
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
 
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/admin"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/admin/wire"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/decision"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/inspector"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/telemetry"
 )
 
 // The password of alice and bob is secret.
@@ -103,7 +106,7 @@ func (s *site) bans() int {
 
 func TestTheInspectorWantsAUser(t *testing.T) {
 	s := run(t, inspectedZones("http://throttle.example {\nthrottle_inspector {\nallow_changes\n}\n}\n"))
-	v := operator{site: s, user: "alice", token: tokenOf("")}
+	v := operator{site: s, user: "alice", token: inspector.TokenOf("")}
 	for _, r := range []*http.Request{v.request("GET", "", ""), v.request("HEAD", "", ""), v.request("POST", "?do=zones", "{}"), v.request("POST", "?do=ban", banned)} {
 		r.Header.Set("Remote-User", "alice")
 		r.Header.Set("X-Token-User-Id", "alice")
@@ -387,7 +390,7 @@ func TestTheInspectorTrustsForwardAuthAndNoHeaderOfTheClient(t *testing.T) {
 	} {
 		s := run(t, inspectedZones("http://throttle.example {\n"+test.auth+"throttle_inspector {\n"+test.options+"\n}\n}\n"))
 		s.admin(http.MethodGet, "/throttle/zones", "", nil)
-		v := operator{site: s, token: tokenOf("carol")}
+		v := operator{site: s, token: inspector.TokenOf("carol")}
 		claim := func(r *http.Request) {
 			r.Header.Set("Cookie", test.cookie)
 			r.Header.Set("Remote-User", "mallory")
@@ -480,15 +483,15 @@ func TestTheInspectorStandsBehindAuthenticationAndBeforeHandle(t *testing.T) {
 }
 
 func TestPlotsShowTheLastTenMinutes(t *testing.T) {
-	var r rates
+	var r telemetry.Rates
 	for i := range 100 {
-		r.samples = append(r.samples, rateSample{at: time.Unix(int64(10*i), 0), counts: map[string]decisionCounts{"pages": {decision.Admitted: 50 * float64(i)}}})
+		r.Samples = append(r.Samples, telemetry.RateSample{At: time.Unix(int64(10*i), 0), Counts: map[string]telemetry.DecisionCounts{"pages": {decision.Admitted: 50 * float64(i)}}})
 	}
-	plot := r.plot("pages", r.samples[99].at)
-	if len(plot) != 61 || plot[0].At != r.samples[39].at || plot[60].Admitted != 5 {
+	plot := r.Plot("pages", admin.Plotted, r.Samples[99].At)
+	if len(plot) != 61 || plot[0].At != r.Samples[39].At || plot[60].PerSecond[decision.Admitted] != 5 {
 		t.Errorf("got %d points, %+v ... %+v, want 61 of 5/s", len(plot), plot[0], plot[len(plot)-1])
 	}
-	if plot := r.plot("other", r.samples[99].at); plot != nil {
+	if plot := r.Plot("other", admin.Plotted, r.Samples[99].At); plot != nil {
 		t.Errorf("got %v for a zone without requests, want nothing", plot)
 	}
 }
@@ -499,7 +502,7 @@ func TestTheAdminAPIGivesRatesToPlot(t *testing.T) {
 		s.admin(http.MethodGet, "/throttle/zones", "", nil)
 		synctest.Wait() // the first sample
 		s.from(someone).passes(2, "/pages")
-		<-time.After(3*sampleEvery + sampleEvery/2)
+		<-time.After(3*telemetry.SampleEvery + telemetry.SampleEvery/2)
 		var got struct{ Zones map[string][]wire.Rate }
 		s.admin(http.MethodGet, "/throttle/rates", "", &got)
 		want := []wire.Rate{{Admitted: 0.2, Refused: 0.1}, {}, {}}
@@ -517,7 +520,7 @@ func TestOnlyMatchersOfCertainNamesNameHosts(t *testing.T) {
 		"a.example": true, "a.example b.example": true, "*.a.example": true, "localhost": true, "192.0.2.1": true,
 		"": false, "*": false, "*.*": false, "*.example": false, "a.example *": false, "*.*.example": false, "a.*.example": false,
 	} {
-		if got := namesHosts(caddyhttp.MatchHost(strings.Fields(hosts))); got != want {
+		if got := inspector.NamesHosts(caddyhttp.MatchHost(strings.Fields(hosts))); got != want {
 			t.Errorf("%q: got %v, want %v", hosts, got, want)
 		}
 	}

@@ -18,6 +18,7 @@ import (
 	"go.uber.org/zap/zaptest/observer"
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/blocked"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/engine"
 )
 
 // dropSite is a Caddyfile whose listeners drop clients. GATE stands for options of the zone
@@ -53,7 +54,7 @@ http:// {
 // newDropSite runs the site in a process whose listeners have dropped nobody yet.
 func newDropSite(t *testing.T, gate string, global ...string) *site {
 	t.Helper()
-	dropList = blocked.NewClients()
+	engine.DropList = blocked.NewClients()
 	return withApp(t, run(t, strings.NewReplacer("GATE", gate, "GLOBAL", strings.Join(global, "\n")).Replace(dropSite)))
 }
 
@@ -62,7 +63,7 @@ func wantDropped(t *testing.T, want bool, addresses ...string) {
 	t.Helper()
 	for _, text := range addresses {
 		addr := netip.MustParseAddr(text)
-		tcp, udp := shouldDrop(net.TCPAddrFromAddrPort(netip.AddrPortFrom(addr, 1))), shouldDrop(net.UDPAddrFromAddrPort(netip.AddrPortFrom(addr, 1)))
+		tcp, udp := engine.ShouldDrop(net.TCPAddrFromAddrPort(netip.AddrPortFrom(addr, 1))), engine.ShouldDrop(net.UDPAddrFromAddrPort(netip.AddrPortFrom(addr, 1)))
 		if tcp != want || udp != want {
 			t.Errorf("%s: got dropped by TCP: %v, by QUIC: %v, want %v", text, tcp, udp, want)
 		}
@@ -160,7 +161,7 @@ func TestWhatEndsABlockOrABanEndsTheDroppingAtOnce(t *testing.T) {
 }
 
 func TestNobodyIsDroppedWhoMayBeAProxy(t *testing.T) {
-	headers := append([]string{"X-Shop-Client"}, forwardingHeaders...)
+	headers := append([]string{"X-Shop-Client"}, engine.ForwardingHeaders...)
 	for _, header := range headers {
 		s := newDropSite(t, "")
 		s.from(someone).with(header, "192.0.2.1").blocked() // trusted_proxies was forgotten
@@ -172,7 +173,7 @@ func TestNobodyIsDroppedWhoMayBeAProxy(t *testing.T) {
 		s = newDropSite(t, "")
 		s.from(someone).blocked()
 		wantDropped(t, true, "203.0.113.7")
-		s.app().warned.requests.n.Store(watchedRequests) // warnings alone may miss some
+		s.app().Warned.Requests.N.Store(engine.WatchedRequests) // warnings alone may miss some
 		s.from(someone).with(header, "192.0.2.1").answers("/other", http.StatusTooManyRequests)
 		wantDropped(t, false, "203.0.113.7")
 		s.stop()
@@ -230,7 +231,7 @@ func TestWithExemptionsAClientIsAskedEachMinute(t *testing.T) {
 
 func TestANeighbourInTheSameNetworkMayBeExempt(t *testing.T) {
 	for _, global := range []string{"", "exempt client_ip 2001:db8::5"} {
-		dropList = blocked.NewClients()
+		engine.DropList = blocked.NewClients()
 		s := withApp(t, run(t, strings.NewReplacer("GATE", "", "GLOBAL", global).Replace(dropSite)))
 		s.from("[2001:db8::6]:1").blocked()
 		wantDropped(t, true, "2001:db8::6")
@@ -276,7 +277,7 @@ func TestShadowAndBlocksOfOneZoneDropNobody(t *testing.T) {
 	wantDropped(t, false, "203.0.113.7")
 	s.stop()
 
-	dropList = blocked.NewClients()
+	engine.DropList = blocked.NewClients()
 	s = withApp(t, run(t, strings.NewReplacer("GATE", "", "GLOBAL", "", " everywhere", "").Replace(dropSite)))
 	s.from(someone).blocked()
 	wantDropped(t, false, "203.0.113.7")
@@ -306,10 +307,10 @@ func TestNothingIsLearntFromEarlyData(t *testing.T) {
 }
 
 func TestWithoutTheWrapperNobodyIsLearnt(t *testing.T) {
-	dropList = blocked.NewClients()
+	engine.DropList = blocked.NewClients()
 	s := withApp(t, run(t, "http:// {\nthrottle /login {\nzone gate {\nlimit 1 1/d\nblock 3h everywhere\n}\n}\nrespond ok\n}"))
 	s.from(someone).blocked()
-	if !dropList.Empty() {
+	if !engine.DropList.Empty() {
 		t.Error("got somebody on the list, want nobody")
 	}
 	wantDropped(t, false, "203.0.113.7")
@@ -342,7 +343,7 @@ func TestAReloadAsksTheHandlerOnceMore(t *testing.T) {
 func TestAReleaseByAnotherCaddyIsNoticedWithinASecondOfTheNextTry(t *testing.T) {
 	const wrapper = "servers {\nlistener_wrappers {\nthrottle_blocked\ntls\n}\n}"
 	synctest.Test(t, func(t *testing.T) {
-		dropList = blocked.NewClients()
+		engine.DropList = blocked.NewClients()
 		s := runSharedWith(t, wrapper, "", "zone gate {\nlimit 1 1/d\nblock 3h everywhere\n}")
 		s.from(someone).blocked()
 		tries := func(want bool) {
@@ -376,7 +377,7 @@ func TestAReleaseByAnotherCaddyIsNoticedWithinASecondOfTheNextTry(t *testing.T) 
 func TestALineOfTheOverrideFileEndsTheDropping(t *testing.T) {
 	file := overrideText(t, "198.51.100.1 unlimited\n")
 	s := newDropSite(t, "override_file "+file)
-	s.app().overrideFiles.end() // the test looks itself
+	s.app().OverrideFiles.End() // the test looks itself
 	s.from(someone).blocked()
 	s.from("203.0.113.8:1").blocked()
 	wantDropped(t, true, "203.0.113.7", "203.0.113.8")
@@ -431,7 +432,9 @@ func (l pipeListener) Accept() (net.Conn, error) {
 	}
 	return conn, nil
 }
-func (pipeListener) Close() error   { return nil }
+
+func (pipeListener) Close() error { return nil }
+
 func (pipeListener) Addr() net.Addr { return &net.TCPAddr{} }
 
 // A farConn is a connection that claims to come from an address. That takes time, as with
@@ -451,7 +454,7 @@ func (c farConn) RemoteAddr() net.Addr {
 func droppedSoFar(t *testing.T) float64 {
 	t.Helper()
 	var m dto.Metric
-	if err := droppedTCP.Write(&m); err != nil {
+	if err := engine.DroppedTCP.Write(&m); err != nil {
 		t.Fatal(err)
 	}
 	return m.GetCounter().GetValue()

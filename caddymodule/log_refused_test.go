@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/config"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/tune"
 )
 
 // accessLines returns the lines of the access log: the status, and how many refusals
@@ -96,9 +97,9 @@ func TestRecommendSaysHowManyRefusalsItCannotSee(t *testing.T) {
 	for i, unlogged := range []string{"", `,"unlogged":1200`, `,"unlogged":"many"`, `,"unlogged":34,"zones":[{"zone":"a","unlogged":34},{"zone":"b"}]`, `,"key":"\"unlogged\":99"`} {
 		fmt.Fprintf(&log, `{"ts":%d.5,"logger":"http.log.access","msg":"handled request","request":{"client_ip":"203.0.113.7","method":"GET","host":"example.com","uri":"/"},"duration":0.5,"status":429,"throttle":{"zone":"a","decision":"refused"%s}}`+"\n", logStart.Unix()+int64(i), unlogged)
 	}
-	f := recommendFlags{spare: "99.9"}
+	f := tune.RecommendFlags{Spare: "99.9"}
 	f.Format = "auto"
-	r, broken, err := f.find(t.Context(), []string{writeText(t, "access.log", log.String())})
+	r, broken, err := f.Find(t.Context(), []string{writeText(t, "access.log", log.String())})
 	if err != nil || broken != nil {
 		t.Fatal(err, broken)
 	}

@@ -10,12 +10,9 @@ import (
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/config"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/decision"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/engine"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/rule"
 )
-
-func init() {
-	caddy.RegisterModule(MatchBlocked{})
-}
 
 // MatchBlocked matches requests of clients that a zone with `block` has banned, or an
 // administrator at run time. After the throttle handler, it matches requests that the
@@ -26,7 +23,7 @@ type MatchBlocked struct {
 	// config does not define is an error.
 	Zone string `json:"zone,omitempty"`
 
-	app *engine
+	app *engine.Engine
 }
 
 // CaddyModule returns the Caddy module information.
@@ -60,8 +57,8 @@ func (m *MatchBlocked) MatchWithError(r *http.Request) (bool, error) {
 		return true, nil
 	}
 	s, b := rule.NewSubject(r), new(rule.Buffers)
-	s.Overrides = m.app.overrides.Load()
-	if exempt, err := m.app.exempts(&s); err != nil || exempt {
+	s.Overrides = m.app.Overrides()
+	if exempt, err := m.app.ExemptsGlobally(&s); err != nil || exempt {
 		return false, err
 	}
 	if s.BanLeft() > 0 {
@@ -69,7 +66,7 @@ func (m *MatchBlocked) MatchWithError(r *http.Request) (bool, error) {
 			return true, nil
 		}
 	}
-	if m.app.blocks.Empty() {
+	if m.app.Blocks.Empty() {
 		return false, nil
 	}
 	for z := range m.zones() {
@@ -95,7 +92,7 @@ func (m *MatchBlocked) MatchWithError(r *http.Request) (bool, error) {
 // zones returns the zones that the matcher asks about.
 func (m *MatchBlocked) zones() iter.Seq[*decision.Zone] {
 	return func(yield func(*decision.Zone) bool) {
-		for name, z := range m.app.zones {
+		for name, z := range m.app.Zones {
 			if (m.Zone == "" || m.Zone == name) && !yield(z.Zone) {
 				return
 			}

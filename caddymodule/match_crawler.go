@@ -4,24 +4,15 @@ import (
 	"fmt"
 	"net/http"
 	"net/netip"
-	"net/url"
 	"slices"
 	"strings"
-	"time"
 
 	"github.com/caddyserver/caddy/v2"
 	"github.com/caddyserver/caddy/v2/caddyconfig/caddyfile"
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
-	"go.uber.org/zap"
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/crawler"
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/stores"
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/text"
 )
-
-func init() {
-	caddy.RegisterModule(VerifiedCrawler{})
-}
 
 // VerifiedCrawler matches requests of crawlers that have proved to be what they are:
 // the client's address is on the list that the operator publishes, or reverse and
@@ -62,12 +53,12 @@ func (m *VerifiedCrawler) Provision(ctx caddy.Context) error {
 	if err != nil {
 		return err
 	}
-	shared, err := app.engine.joinCrawlers(ctx)
+	shared, err := app.engine.JoinCrawlers(ctx)
 	if err != nil {
 		return err
 	}
-	m.set = crawler.NewSet(&shared.lists, &shared.lookups, known, sources, m.Resolver)
-	app.engine.crawlers.sources = append(app.engine.crawlers.sources, m.set.Sources()...)
+	m.set = crawler.NewSet(&shared.Lists, &shared.Lookups, known, sources, m.Resolver)
+	app.engine.Crawlers.Sources = append(app.engine.Crawlers.Sources, m.set.Sources()...)
 	return nil
 }
 
@@ -91,7 +82,7 @@ func (m *VerifiedCrawler) parse() (known []*crawler.Crawler, sources []string, e
 		return nil, nil, fmt.Errorf("verified_crawler names no crawler: want %s, or a URL", strings.Join(crawler.Names(), ", "))
 	}
 	for _, name := range m.Crawlers {
-		switch c, list, err := parseCrawler(name); {
+		switch c, list, err := crawler.ParseCrawler(name); {
 		case err != nil:
 			return nil, nil, err
 		case c != nil && !slices.Contains(known, c):
@@ -106,32 +97,6 @@ func (m *VerifiedCrawler) parse() (known []*crawler.Crawler, sources []string, e
 		}
 	}
 	return known, sources, nil
-}
-
-// parseCrawler returns the crawler of a name, or the list that it is.
-func parseCrawler(word string) (*crawler.Crawler, string, error) {
-	if scheme, _, is := strings.Cut(word, "://"); is {
-		u, err := url.Parse(word)
-		switch {
-		case strings.EqualFold(scheme, "http"):
-			return nil, "", fmt.Errorf("list %q would come over plain http, where anybody can change it: want https://", word)
-		case err != nil || u.Scheme != "https" || u.Host == "" || u.User != nil:
-			return nil, "", fmt.Errorf("invalid list %q: want a URL such as https://example.com/bots.json", word)
-		}
-		return nil, word, nil
-	}
-	name := strings.ReplaceAll(strings.ToLower(word), "_", "-")
-	if c := crawler.Find(name); c != nil {
-		return c, "", nil
-	}
-	_, notAddress := netip.ParseAddr(word)
-	if _, notNetwork := netip.ParsePrefix(word); notAddress == nil || notNetwork == nil {
-		return nil, "", fmt.Errorf("unknown crawler %q: for addresses, want client_ip %[1]s", word)
-	}
-	if meant := text.Nearest(name, crawler.Names()); meant != "" {
-		return nil, "", fmt.Errorf("unknown crawler %q: did you mean %s?", word, meant)
-	}
-	return nil, "", fmt.Errorf("unknown crawler %q: want %s, or the list of another one, such as https://example.com/bots.json", word, strings.Join(crawler.Names(), ", "))
 }
 
 // MatchWithError implements caddyhttp.RequestMatcherWithError.
@@ -154,7 +119,7 @@ func (m *VerifiedCrawler) UnmarshalCaddyfile(d *caddyfile.Dispenser) error {
 			return d.Err("verified_crawler names no crawler: want verified_crawler <name>..., such as verified_crawler googlebot bingbot")
 		}
 		for _, name := range words {
-			if _, _, err := parseCrawler(name); err != nil {
+			if _, _, err := crawler.ParseCrawler(name); err != nil {
 				return d.WrapErr(err)
 			}
 		}
@@ -177,68 +142,8 @@ func (m *VerifiedCrawler) UnmarshalCaddyfile(d *caddyfile.Dispenser) error {
 	return nil
 }
 
-// sharedCrawlers holds the lists and the answers of DNS. They outlive configs, so that
-// a reload forgets none.
-type sharedCrawlers struct {
-	lists   crawler.Lists
-	lookups crawler.Lookups
-}
-
-// Destruct implements caddy.Destructor. Whatever runs has been stopped by the configs
-// that started it.
-func (*sharedCrawlers) Destruct() error { return nil }
-
-// configCrawlers are what the matchers of one config need.
-type configCrawlers struct {
-	*sharedCrawlers // nil if no matcher asks
-	storage         crawler.Storage
-	sources         []string
-	stop            []func()
-}
-
-// joinCrawlers returns what all matchers share.
-func (a *engine) joinCrawlers(ctx caddy.Context) (*sharedCrawlers, error) {
-	if a.crawlers.sharedCrawlers == nil {
-		shared, err := stores.Join(crawlersKey, func() (*sharedCrawlers, error) { return new(sharedCrawlers), nil })
-		if err != nil {
-			return nil, err
-		}
-		a.crawlers.sharedCrawlers, a.crawlers.storage = shared, ctx.Storage()
-	}
-	return a.crawlers.sharedCrawlers, nil
-}
-
-// start begins to fetch lists and to ask DNS. It waits for copies in storage, but not
-// for long.
-func (c *configCrawlers) start(logger *zap.Logger) {
-	if c.sharedCrawlers == nil {
-		return
-	}
-	slices.Sort(c.sources)
-	ready, release := c.lists.Use(slices.Compact(c.sources), &crawler.Config{Storage: c.storage, Warn: func(source string, err error) {
-		logger.Warn("a list of crawlers cannot be used now: its last good copy stays in use, if there is one", zap.String("list", source), zap.Error(err))
-	}})
-	c.stop = []func(){release, c.lookups.Start()}
-	timer := time.NewTimer(patience)
-	defer timer.Stop()
-	select {
-	case <-ready:
-	case <-timer.C:
-	}
-}
-
-// end undoes start.
-func (c *configCrawlers) end() {
-	for _, stop := range c.stop {
-		stop()
-	}
-	c.stop = nil
-}
-
-// Interface guards
 var (
 	_ caddy.Provisioner                 = (*VerifiedCrawler)(nil)
 	_ caddyhttp.RequestMatcherWithError = (*VerifiedCrawler)(nil)
 	_ caddyfile.Unmarshaler             = (*VerifiedCrawler)(nil)
-	_ caddy.Destructor                  = (*sharedCrawlers)(nil)
 )

@@ -13,6 +13,7 @@ import (
 	"github.com/caddyserver/caddy/v2"
 	"github.com/miekg/dns"
 
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/engine"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/stores"
 )
 
@@ -177,11 +178,11 @@ func TestAConfigLetsGoOfItsCrawlers(t *testing.T) {
 		@crawler verified_crawler googlebot
 		respond @crawler hello
 	}`)
-	if !entered(crawlersKey) {
+	if !entered(engine.CrawlersKey) {
 		t.Error("the config holds no crawlers")
 	}
 	s.stop()
-	if entered(crawlersKey) {
+	if entered(engine.CrawlersKey) {
 		t.Error("the config still holds its crawlers")
 	}
 }

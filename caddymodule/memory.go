@@ -15,10 +15,6 @@ import (
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
 )
 
-func init() {
-	caddy.RegisterModule(Memory{})
-}
-
 // Memory keeps the buckets in the memory of this process.
 type Memory struct {
 	config.Memory

@@ -17,6 +17,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil/promlint"
 
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/engine"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/stores"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/telemetry"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/sharedstore"
@@ -387,7 +388,7 @@ func TestTheNamesOfMetricsFollowPrometheus(t *testing.T) {
 	s.from(someone).answers("/", http.StatusOK)
 	telemetry.Dropped.WithLabelValues("tcp").Inc()
 	registry := prometheus.NewRegistry()
-	registry.MustRegister(collectors...)
+	registry.MustRegister(engine.Collectors...)
 	families, err := registry.Gather()
 	if err != nil {
 		t.Fatal(err)

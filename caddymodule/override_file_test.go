@@ -10,9 +10,9 @@ import (
 	"testing"
 	"time"
 
-	bucketkey "github.com/caddy-throttle/caddy-throttle/leakybucket/key"
-
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/admin/wire"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/engine"
+	bucketkey "github.com/caddy-throttle/caddy-throttle/leakybucket/key"
 )
 
 // overrideText writes an override file and returns its name.
@@ -56,8 +56,8 @@ func (s *site) apiKey(key string) client { return s.from(someone).with("X-Api-Ke
 func (s *site) looks() {
 	s.Helper()
 	for range 2 {
-		for _, f := range s.app().overrideFiles.files {
-			f.look(s.app())
+		for _, f := range s.app().OverrideFiles.Files {
+			f.Refresh(s.app())
 		}
 	}
 }
@@ -120,9 +120,9 @@ func TestAWrongLineKeepsTheOverridesReadBefore(t *testing.T) {
 func TestAMetricTellsThatAnOverrideFileIsStale(t *testing.T) {
 	file := overrideText(t, "shop gold\n")
 	s := apiSite(t, file, "")
-	z := s.app().zones["api"]
-	z.live.start(z)
-	defer z.live.stop(z)
+	z := s.app().Zones["api"]
+	z.Live.Start(z)
+	defer z.Live.Stop(z)
 	stale := func(want ...float64) {
 		t.Helper()
 		var got []float64
@@ -148,9 +148,9 @@ func TestAMetricTellsThatAnOverrideFileIsStale(t *testing.T) {
 	s.looks()
 	stale(0)
 
-	without := &runningZone{Zone: z.Zone, live: z.live, counts: z.counts} // of a reload
-	z.live.start(without)
-	defer z.live.stop(without)
+	without := &engine.Zone{Zone: z.Zone, Live: z.Live, Counts: z.Counts} // of a reload
+	z.Live.Start(without)
+	defer z.Live.Stop(without)
 	stale()
 }
 
@@ -395,7 +395,7 @@ func TestLimitTakesPlansAndPlainKeys(t *testing.T) {
 	s.changes("/throttle/limit", `{"zone": "api", "key": "its-app", "limit": "gold", "for": "1h"}`)
 	s.apiKey("shop").passes(3, "/") // the bucket's limit, whichever key names it
 	var got []string
-	for _, l := range s.app().overrides.List(time.Now()).Limits {
+	for _, l := range s.app().Control.Overrides.List(time.Now()).Limits {
 		got = append(got, l.Key+" "+l.Text)
 	}
 	if strings.Join(got, ",") != "@as/shop gold" {
@@ -413,7 +413,7 @@ func TestLimitTakesPlansAndPlainKeys(t *testing.T) {
 func TestNothingIsWatchedBeforeAConfigStarts(t *testing.T) {
 	s := apiSite(t, overrideText(t, "shop gold\n"), "")
 	a := s.app()
-	if a.overrideFiles.stop != nil {
+	if a.OverrideFiles.Stop != nil {
 		t.Error("got a file that is watched, want none before Start")
 	}
 }

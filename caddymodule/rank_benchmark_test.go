@@ -7,6 +7,8 @@ import (
 	"testing"
 
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
+
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/engine"
 )
 
 // BenchmarkRank compares a zone that only limits requests in flight with zones that
@@ -24,7 +26,7 @@ func BenchmarkRank(b *testing.B) {
 	} {
 		b.Run("zone="+test.name, func(b *testing.B) {
 			s := newLoginSite(b, b.TempDir(), "zone php {\nkey text all\nin_flight 5 {\n"+test.options+"\n}\n}")
-			h := newThrottler(s.app(), nil, nil, []*runningZone{s.app().zones["php"]})
+			h := engine.NewHandler(s.app(), nil, nil, []*engine.Zone{s.app().Zones["php"]})
 			r := httptest.NewRequest(http.MethodGet, "http://example.com/", nil)
 			r.TLS = &tls.ConnectionState{HandshakeComplete: true}
 			w := &discard{header: make(http.Header)}

@@ -159,7 +159,7 @@ func TestTheLineAMinuteKnowsPassesThatComeEarly(t *testing.T) {
 	inSettleBubble(t, func(t *testing.T) {
 		s := busySite(t, "hasty", "", time.Hour)
 		core, logs := observer.New(zapcore.InfoLevel)
-		s.app.engine.zones["hasty"].counts.Logger = zap.New(core)
+		s.app.engine.Zones["hasty"].Counts.Logger = zap.New(core)
 		ann := s.person("203.0.113.1")
 		ann.keeps(ann.opens("GET", "/"))
 		for range 5 {

@@ -72,13 +72,13 @@ func mixedLines() (lines []combinedLine) {
 }
 
 // recommended runs the command with its defaults, changed by change.
-func recommended(t testing.TB, log string, change func(*recommendFlags)) *recommendation {
+func recommended(t testing.TB, log string, change func(*tune.RecommendFlags)) *tune.Recommendation {
 	t.Helper()
-	f := &recommendFlags{spare: "99.9", replayFlags: replayFlags{LogFlags: tune.LogFlags{Format: "auto"}}}
+	f := &tune.RecommendFlags{Spare: "99.9", ReplayFlags: tune.ReplayFlags{LogFlags: tune.LogFlags{Format: "auto"}}}
 	if change != nil {
 		change(f)
 	}
-	r, broken, err := f.find(context.Background(), []string{log})
+	r, broken, err := f.Find(context.Background(), []string{log})
 	if err != nil || broken != nil {
 		t.Fatalf("got %v, %v, want a recommendation", err, broken)
 	}
@@ -87,7 +87,7 @@ func recommended(t testing.TB, log string, change func(*recommendFlags)) *recomm
 
 // TestTheRecommendedLinesAdapt pastes what is recommended into a site.
 func TestTheRecommendedLinesAdapt(t *testing.T) {
-	r := recommended(t, writeLog(t, mixedLines()...), func(f *recommendFlags) { f.people, f.spare = true, "97" })
+	r := recommended(t, writeLog(t, mixedLines()...), func(f *tune.RecommendFlags) { f.People, f.Spare = true, "97" })
 	z := r.Zones[0]
 	if len(z.Overrides) != 1 || !strings.Contains(z.Caddyfile, "override 203.0.113.10 ") || !strings.Contains(z.Caddyfile, "exempt static_files") {
 		t.Fatalf("got\n%s\nwant lines with an override for the office", z.Caddyfile)
@@ -116,7 +116,7 @@ func TestTheRecommendedLinesOfAZoneOfAConfigAdapt(t *testing.T) {
 	const config = ":80 {\nthrottle {\nzone pages {\nmatch method GET\nlimit 60 2/s\n}\nzone login {\nmatch path /login\nkey client_ip\ncost 3\nlimit 9 5/m\n}\n}\n}\n"
 	file := writeText(t, "Caddyfile", config)
 	log := writeLog(t, mixedLines()...)
-	r := recommended(t, log, func(f *recommendFlags) { f.config, f.spare = file, "100" })
+	r := recommended(t, log, func(f *tune.RecommendFlags) { f.Config, f.Spare = file, "100" })
 	if len(r.Zones) != 2 || r.Zones[0].Zone != "login" || r.Zones[1].Zone != "pages" {
 		t.Fatalf("got %d zones, want login and pages", len(r.Zones))
 	}
@@ -128,7 +128,7 @@ func TestTheRecommendedLinesOfAZoneOfAConfigAdapt(t *testing.T) {
 		t.Errorf("got %d requests of pages, want all but the posts: the zone exempts no assets", pages.Requests)
 	}
 	adapt(t, strings.Replace(config, "limit 9 5/m\n", login.Caddyfile, 1))
-	one := recommended(t, log, func(f *recommendFlags) { f.config, f.zone, f.spare = file, "login", "100" })
+	one := recommended(t, log, func(f *tune.RecommendFlags) { f.Config, f.Zone, f.Spare = file, "login", "100" })
 	if len(one.Zones) != 1 || one.Zones[0].Zone != "login" {
 		t.Errorf("got %d zones with --zone, want login alone", len(one.Zones))
 	}
@@ -136,8 +136,8 @@ func TestTheRecommendedLinesOfAZoneOfAConfigAdapt(t *testing.T) {
 
 // TestTheKeyAndTheCostOfTheFlagsAreAmongTheLines, spelled as they were given.
 func TestTheKeyAndTheCostOfTheFlagsAreAmongTheLines(t *testing.T) {
-	r := recommended(t, writeLog(t, mixedLines()...), func(f *recommendFlags) {
-		f.keys, f.cost = []string{"header User-Agent", "method"}, "2"
+	r := recommended(t, writeLog(t, mixedLines()...), func(f *tune.RecommendFlags) {
+		f.Keys, f.Cost = []string{"header User-Agent", "method"}, "2"
 	})
 	z := r.Zones[0]
 	if want := "\t\tkey header User-Agent method\n\t\tcost 2\n\t\tlimit "; !strings.Contains(z.Caddyfile, want) {
@@ -153,7 +153,7 @@ func TestTheKeyAndTheCostOfTheFlagsAreAmongTheLines(t *testing.T) {
 // each capacity, as caddy throttle replay does, and compares to the unit.
 func TestARecommendationAgreesWithReplayingEveryCapacity(t *testing.T) {
 	log := writeLog(t, mixedLines()...)
-	r := recommended(t, log, func(f *recommendFlags) { f.spare, f.assets = "97", true })
+	r := recommended(t, log, func(f *tune.RecommendFlags) { f.Spare, f.Assets = "97", true })
 	z := r.Zones[0]
 	for _, p := range z.Units.Points {
 		if p.Leak != "1/m" && p.Leak != "20/m" && p.Leak != "2/s" {
@@ -179,26 +179,26 @@ func TestARecommendationAgreesWithReplayingEveryCapacity(t *testing.T) {
 // replayedWith replays a log, and returns how many keys and requests are refused.
 func replayedWith(t *testing.T, log string, capacity float64, leak string) (keys, requests int) {
 	t.Helper()
-	f := &replayFlags{LogFlags: tune.LogFlags{Format: "auto"}, keys: []string{"client_ip"}, limit: fmt.Sprint(capacity) + " " + leak}
-	config, err := f.loadConfig()
+	f := &tune.ReplayFlags{LogFlags: tune.LogFlags{Format: "auto"}, Keys: []string{"client_ip"}, Limit: fmt.Sprint(capacity) + " " + leak}
+	config, err := f.LoadConfig()
 	if err != nil {
 		t.Fatal(err)
 	}
 	tally := &refusalTally{keys: make(map[string]bool)}
-	rp, err := newReplay(config, tally)
+	rp, err := tune.NewPlayer(config, tally)
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer rp.close()
+	defer rp.Close()
 	in, err := f.Open(context.Background(), []string{log})
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer in.Close()
-	if _, err := rp.runAll(in, ""); err != nil {
+	if _, err := rp.RunAll(in, ""); err != nil {
 		t.Fatal(err)
 	}
-	rp.end()
+	rp.End()
 	return len(tally.keys), tally.requests
 }
 
@@ -222,24 +222,24 @@ func TestRecommendRefusesWrongUse(t *testing.T) {
 	config := writeText(t, "Caddyfile", ":80 {\nthrottle pages client_ip 5 1/s\n}\n")
 	for _, c := range []struct {
 		name   string
-		change func(*recommendFlags)
+		change func(*tune.RecommendFlags)
 		want   string
 	}{
-		{"a share that is none", func(f *recommendFlags) { f.spare = "most" }, `invalid --spare "most"`},
-		{"a share above all", func(f *recommendFlags) { f.spare = "100.1" }, "want a percentage from 0 to 100"},
-		{"a zone that does not exist", func(f *recommendFlags) { f.config, f.zone = config, "page" }, "did you mean pages?"},
-		{"a key that logs do not hold", func(f *recommendFlags) { f.keys = []string{"form log"} }, "logs hold no bodies"},
-		{"a cookie in a combined log", func(f *recommendFlags) { f.keys = []string{"cookie sid"} }, "combined logs hold no cookies"},
-		{"an unknown key", func(f *recommendFlags) { f.keys = []string{"clientip"} }, `--key: unknown key source "clientip": did you mean client_ip?`},
-		{"a key that lacks a word", func(f *recommendFlags) { f.keys = []string{"header"} }, `--key: "header" needs a word after it: want header <name>`},
-		{"a cost that is none", func(f *recommendFlags) { f.cost = "z" }, `--cost: invalid cost "z"`},
-		{"a key and a config", func(f *recommendFlags) { f.config, f.keys = config, []string{"host"} }, "exclude each other"},
-		{"assets and a config", func(f *recommendFlags) { f.config, f.assets = config, true }, "exclude each other"},
-		{"an unknown format", func(f *recommendFlags) { f.Format = "iis" }, "unknown format"},
+		{"a share that is none", func(f *tune.RecommendFlags) { f.Spare = "most" }, `invalid --spare "most"`},
+		{"a share above all", func(f *tune.RecommendFlags) { f.Spare = "100.1" }, "want a percentage from 0 to 100"},
+		{"a zone that does not exist", func(f *tune.RecommendFlags) { f.Config, f.Zone = config, "page" }, "did you mean pages?"},
+		{"a key that logs do not hold", func(f *tune.RecommendFlags) { f.Keys = []string{"form log"} }, "logs hold no bodies"},
+		{"a cookie in a combined log", func(f *tune.RecommendFlags) { f.Keys = []string{"cookie sid"} }, "combined logs hold no cookies"},
+		{"an unknown key", func(f *tune.RecommendFlags) { f.Keys = []string{"clientip"} }, `--key: unknown key source "clientip": did you mean client_ip?`},
+		{"a key that lacks a word", func(f *tune.RecommendFlags) { f.Keys = []string{"header"} }, `--key: "header" needs a word after it: want header <name>`},
+		{"a cost that is none", func(f *tune.RecommendFlags) { f.Cost = "z" }, `--cost: invalid cost "z"`},
+		{"a key and a config", func(f *tune.RecommendFlags) { f.Config, f.Keys = config, []string{"host"} }, "exclude each other"},
+		{"assets and a config", func(f *tune.RecommendFlags) { f.Config, f.Assets = config, true }, "exclude each other"},
+		{"an unknown format", func(f *tune.RecommendFlags) { f.Format = "iis" }, "unknown format"},
 	} {
-		f := &recommendFlags{spare: "99.9", replayFlags: replayFlags{LogFlags: tune.LogFlags{Format: "auto"}}}
+		f := &tune.RecommendFlags{Spare: "99.9", ReplayFlags: tune.ReplayFlags{LogFlags: tune.LogFlags{Format: "auto"}}}
 		c.change(f)
-		_, _, err := f.find(context.Background(), []string{log})
+		_, _, err := f.Find(context.Background(), []string{log})
 		if _, wrong := err.(usage.Error); !wrong || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%s: got %v, want a usage error with %q", c.name, err, c.want)
 		}
@@ -253,7 +253,7 @@ func TestHostileLogsLeaveNoControlBytes(t *testing.T) {
 	for n := range 50 {
 		lines = append(lines, combinedLine{time.Duration(n) * time.Second, "203.0.113.66", "GET", "/", `\x1b[2J<script>alert(1)</script>`})
 	}
-	r := recommended(t, writeLog(t, lines...), func(f *recommendFlags) { f.keys = []string{"header User-Agent"} })
+	r := recommended(t, writeLog(t, lines...), func(f *tune.RecommendFlags) { f.Keys = []string{"header User-Agent"} })
 	if got := r.Zones[0].Top[0].Key; !strings.HasPrefix(got, "%1B[2J") {
 		t.Errorf("got the key %q, want its control byte escaped", got)
 	}
@@ -308,8 +308,8 @@ func TestALogOfAssetsOnlyHasNothingToRecommend(t *testing.T) {
 func TestAnInterruptedRecommendationIsOfTheRequestsSoFar(t *testing.T) {
 	ctx, cancel := context.WithCancel(context.Background())
 	cancel()
-	f := &recommendFlags{spare: "99.9", replayFlags: replayFlags{LogFlags: tune.LogFlags{Format: "auto"}}}
-	r, _, err := f.find(ctx, []string{writeLog(t, mixedLines()...)})
+	f := &tune.RecommendFlags{Spare: "99.9", ReplayFlags: tune.ReplayFlags{LogFlags: tune.LogFlags{Format: "auto"}}}
+	r, _, err := f.Find(ctx, []string{writeLog(t, mixedLines()...)})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -329,7 +329,7 @@ func TestAZoneThatSettlesSecondsGetsALimitForThem(t *testing.T) {
 		fmt.Fprintf(&b, `{"ts":%d.25,"logger":"http.log.access","msg":"handled request","request":{"client_ip":"203.0.113.%d","proto":"HTTP/1.1","method":"GET","host":"example.com","uri":"/","headers":{}},"duration":0.2,"status":200,"size":1}`+"\n", logStart.Unix()+int64(n), n%10)
 	}
 	config := writeText(t, "Caddyfile", ":80 {\nthrottle {\nzone work {\nsettle seconds\nlimit 30 0.5/s\nin_flight 4\n}\n}\n}\n")
-	r := recommended(t, writeText(t, "access.log", b.String()), func(f *recommendFlags) { f.config = config })
+	r := recommended(t, writeText(t, "access.log", b.String()), func(f *tune.RecommendFlags) { f.Config = config })
 	z := r.Zones[0]
 	if z.Requests != 300 || z.Seconds == nil || math.Abs(z.Seconds.Load-60) > 1e-6 || z.InFlight == nil || z.InFlight.Most != 1 {
 		t.Errorf("got %d requests, %+v, %+v, want 300, 60 seconds of work, and one at once", z.Requests, z.Seconds, z.InFlight)

@@ -10,7 +10,8 @@ import (
 	"testing"
 	"time"
 
-	logreplay "github.com/caddy-throttle/caddy-throttle/caddymodule/internal/replay"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/replay"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/tune"
 )
 
 // benchmarkLines is how many lines the log of a benchmark has.
@@ -22,21 +23,21 @@ func BenchmarkReplay(b *testing.B) {
 		b.Fatal(err)
 	}
 	for _, format := range []string{"caddy", "combined"} {
-		for limits, f := range map[string]replayFlags{"key": {limit: "60 1/s"}, "config": {config: config}} {
+		for limits, f := range map[string]tune.ReplayFlags{"key": {Limit: "60 1/s"}, "config": {Config: config}} {
 			b.Run("limits="+limits+"/format="+format, func(b *testing.B) {
 				log := filepath.Join(b.TempDir(), "access.log")
 				if err := os.WriteFile(log, []byte(randomLog(format)), 0o600); err != nil {
 					b.Fatal(err)
 				}
 				f.Format = "auto"
-				config, err := f.loadConfig()
+				config, err := f.LoadConfig()
 				if err != nil {
 					b.Fatal(err)
 				}
 				b.ResetTimer()
 				n := 0
 				for ; n < b.N; n += benchmarkLines {
-					rp, err := newReplay(config, &replayTally{Tally: logreplay.New(nil)})
+					rp, err := tune.NewPlayer(config, &tune.ReplayTally{Tally: replay.New(nil)})
 					if err != nil {
 						b.Fatal(err)
 					}
@@ -44,12 +45,12 @@ func BenchmarkReplay(b *testing.B) {
 					if err != nil {
 						b.Fatal(err)
 					}
-					if _, err := rp.runAll(in, ""); err != nil {
+					if _, err := rp.RunAll(in, ""); err != nil {
 						b.Fatal(err)
 					}
-					rp.end()
+					rp.End()
 					in.Close()
-					rp.close()
+					rp.Close()
 				}
 				b.ReportMetric(float64(n)/b.Elapsed().Seconds(), "lines/s")
 			})

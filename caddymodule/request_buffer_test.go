@@ -20,6 +20,7 @@ import (
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/config"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/decision"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/engine"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/response"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/stores"
 )
@@ -54,16 +55,16 @@ func newUploadSite(t testing.TB, zones string) *settleSite {
 // slotsOf returns how many requests of a zone wait and how many hold a slot.
 func slotsOf(t testing.TB, zone string) (waiting, served int) {
 	t.Helper()
-	z, err := joinZone(zone)
+	z, err := engine.JoinZone(zone)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer func() {
-		if err := stores.Leave(liveZoneKey(zone)); err != nil {
+		if err := stores.Leave(engine.LiveZoneKey(zone)); err != nil {
 			t.Error(err)
 		}
 	}()
-	return z.enforced.Counts()
+	return z.Enforced.Counts()
 }
 
 func wantServed(t testing.TB, zone string, want int) {
@@ -75,7 +76,7 @@ func wantServed(t testing.TB, zone string, want int) {
 
 func wantBuffered(t testing.TB, want int64) {
 	t.Helper()
-	if used := requestBuffers.Used(); used != want {
+	if used := engine.RequestBuffers.Used(); used != want {
 		t.Errorf("got %d bytes buffered, want %d", used, want)
 	}
 }
@@ -336,7 +337,7 @@ func TestAClientBuffersATenthOfTheMemory(t *testing.T) {
 func TestWithoutMemoryTheSlotComesFirst(t *testing.T) {
 	inSettleBubble(t, func(t *testing.T) {
 		s := newUploadSite(t, "zone slot {\nin_flight 100 buffer 1MiB\n}")
-		if !requestBuffers.Reserve(config.MostBuffered) {
+		if !engine.RequestBuffers.Reserve(config.MostBuffered) {
 			t.Fatal("got no memory")
 		}
 		small, body := s.upload(visitor, "/")
@@ -349,7 +350,7 @@ func TestWithoutMemoryTheSlotComesFirst(t *testing.T) {
 		if small.Body.String() != "small" {
 			t.Errorf("got %d %q", small.Code, small.Body)
 		}
-		requestBuffers.Return(config.MostBuffered)
+		engine.RequestBuffers.Return(config.MostBuffered)
 		again, body := s.upload(office, "/")
 		if again.reached {
 			t.Error("got the next upload at the upstream, want it buffered")
@@ -379,10 +380,10 @@ func TestABodyWithoutMemoryIsUnread(t *testing.T) {
 			return v
 		}
 		post(office, "/") // is read, and costs 1
-		if !requestBuffers.Reserve(config.MostBuffered) {
+		if !engine.RequestBuffers.Reserve(config.MostBuffered) {
 			t.Fatal("got no memory")
 		}
-		defer requestBuffers.Return(config.MostBuffered)
+		defer engine.RequestBuffers.Return(config.MostBuffered)
 		post("203.0.113.77", "/login") // has the bucket of unclear forms
 		for addr, path := range map[string]string{office: "/", "203.0.113.78": "/login"} {
 			if v := post(addr, path); v.Code != http.StatusTooManyRequests || v.Header().Get("Retry-After") == "" {
@@ -548,7 +549,7 @@ func TestTwoSlowUploadersHoldAllWorkersUnlessTheyAreBuffered(t *testing.T) {
 			u.stall(t, 5) // in the trial: two addresses, of which one may hold four
 			soon(t, "the slow uploads", func() bool {
 				_, served := slotsOf(t, "slots")
-				return served == 5 || requestBuffers.Used() >= 5*4096
+				return served == 5 || engine.RequestBuffers.Used() >= 5*4096
 			})
 			refused := 0
 			for range 10 {
@@ -566,7 +567,7 @@ func TestTwoSlowUploadersHoldAllWorkersUnlessTheyAreBuffered(t *testing.T) {
 			}
 		})
 	}
-	soon(t, "the memory", func() bool { return requestBuffers.Used() == 0 })
+	soon(t, "the memory", func() bool { return engine.RequestBuffers.Used() == 0 })
 }
 
 func TestUploadsArriveWholeAndWithinTheMemory(t *testing.T) {
@@ -580,7 +581,7 @@ func TestUploadsArriveWholeAndWithinTheMemory(t *testing.T) {
 			case <-stop:
 				return
 			case <-time.After(time.Millisecond):
-				most = max(most, requestBuffers.Used())
+				most = max(most, engine.RequestBuffers.Used())
 			}
 		}
 	})
@@ -631,7 +632,7 @@ func TestUploadsArriveWholeAndWithinTheMemory(t *testing.T) {
 	if most > config.MostBuffered {
 		t.Errorf("got %d bytes buffered, want at most %d", most, config.MostBuffered)
 	}
-	soon(t, "the memory", func() bool { return requestBuffers.Used() == 0 })
+	soon(t, "the memory", func() bool { return engine.RequestBuffers.Used() == 0 })
 	soon(t, "the slots", func() bool { _, served := slotsOf(t, "slots"); return served == 0 })
 }
 
@@ -646,9 +647,9 @@ func TestUploadsThatBreakOffLeaveNothing(t *testing.T) {
 		if i%2 == 0 {
 			_ = conn.(*net.TCPConn).SetLinger(0) // a reset
 		}
-		soon(t, "the upload", func() bool { return requestBuffers.Used() > 0 })
+		soon(t, "the upload", func() bool { return engine.RequestBuffers.Used() > 0 })
 		conn.Close()
-		soon(t, "its end", func() bool { return requestBuffers.Used() == 0 })
+		soon(t, "its end", func() bool { return engine.RequestBuffers.Used() == 0 })
 	}
 	wantServed(t, "slots", 0)
 	if n := u.working.Load(); n != 0 {
@@ -719,20 +720,20 @@ func TestStalledStreamsOfAConnectionHoldUpNoOtherStream(t *testing.T) {
 		})
 		fmt.Fprint(writer, "x")
 	}
-	soon(t, "the stalled uploads", func() bool { return requestBuffers.Used() >= 20*4096 })
+	soon(t, "the stalled uploads", func() bool { return engine.RequestBuffers.Used() >= 20*4096 })
 	wantServed(t, "slots", 0)
 	for range 10 {
 		u.polite(t, client)
 	}
 	for i, body := range bodies {
 		body.Close()
-		soon(t, "the end of an upload", func() bool { return requestBuffers.Used() <= int64(19-i)*4096 })
+		soon(t, "the end of an upload", func() bool { return engine.RequestBuffers.Used() <= int64(19-i)*4096 })
 	}
 	stalled.Wait()
 	if n := connections.Load(); n != made {
 		t.Errorf("got %d more connections, want none", n-made)
 	}
-	soon(t, "the memory", func() bool { return requestBuffers.Used() == 0 })
+	soon(t, "the memory", func() bool { return engine.RequestBuffers.Used() == 0 })
 }
 
 // TestUploadsOfOneConnectionTakeTurns: a connection has a window that its streams share.
@@ -778,7 +779,7 @@ func TestUploadsOfOneConnectionTakeTurns(t *testing.T) {
 			if n := connections.Load(); n != made {
 				t.Errorf("got %d more connections, want none", n-made)
 			}
-			soon(t, "the memory", func() bool { return requestBuffers.Used() == 0 })
+			soon(t, "the memory", func() bool { return engine.RequestBuffers.Used() == 0 })
 			wantServed(t, "slots", 0)
 		})
 	}

@@ -8,14 +8,9 @@ import (
 	"github.com/caddyserver/caddy/v2"
 	"github.com/caddyserver/caddy/v2/caddyconfig/httpcaddyfile"
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
-)
 
-func init() {
-	caddy.RegisterModule(Seen{})
-	httpcaddyfile.RegisterDirective("throttle_seen", parseSeen)
-	// Reports of browsers must not fill the buckets of the people who send them.
-	httpcaddyfile.RegisterDirectiveOrder("throttle_seen", httpcaddyfile.After, "request_body") // and so before throttle
-}
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/engine"
+)
 
 const (
 	// mostReport is how long a report may be, in bytes, and mostReported how many zones
@@ -32,7 +27,7 @@ const (
 // A report counts only if the same address was sent a mark of that zone within two
 // minutes, and once an hour for each address and zone. So the figure never exceeds
 // how many clients the zone would have refused, whatever is sent.
-type Seen struct{ app *engine }
+type Seen struct{ app *engine.Engine }
 
 // CaddyModule returns the Caddy module information.
 func (Seen) CaddyModule() caddy.ModuleInfo {
@@ -67,8 +62,8 @@ func (s *Seen) ServeHTTP(w http.ResponseWriter, r *http.Request, _ caddyhttp.Han
 	}
 	names := strings.FieldsFunc(string(report), func(c rune) bool { return c == ',' || c == ' ' || c == '\n' })
 	for _, name := range names[:min(len(names), mostReported)] {
-		if z := s.app.zones[name]; z != nil {
-			z.counts.Seen(r)
+		if z := s.app.Zones[name]; z != nil {
+			z.Counts.Seen(r)
 		}
 	}
 	w.WriteHeader(http.StatusNoContent)

@@ -15,6 +15,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/decision"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/engine"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/rule"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/telemetry"
 )
@@ -94,7 +95,7 @@ func TestOnlySeriesThatCanCountExist(t *testing.T) {
 						gauges++
 					}
 				}
-				if got := series(t, slots, "waits"); len(got) != gauges {
+				if got := series(t, engine.Slots, "waits"); len(got) != gauges {
 					t.Errorf("%q, %q: got %d gauges, want %d", test.options, mode, len(got), gauges)
 				}
 				if got := series(t, telemetry.BlocksBegun, "waits"); !slices.Equal(got, wantBlocks) {
@@ -210,11 +211,11 @@ func TestWaitingAndServedRequestsAreInTheMetrics(t *testing.T) {
 		s := newWaitZone(t, "in_flight 2 wait 1m", time.Second)
 		s.visits(5, office, "/")
 		s.visits(1, visitor, "/")
-		if got, want := fmt.Sprint(counted(t, slots, "waits")), fmt.Sprint(map[string]float64{"waiting": 3, "in_flight": 3}); got != want {
+		if got, want := fmt.Sprint(counted(t, engine.Slots, "waits")), fmt.Sprint(map[string]float64{"waiting": 3, "in_flight": 3}); got != want {
 			t.Errorf("got %v, want %v", got, want)
 		}
 		pass(time.Minute)
-		if got := counted(t, slots, "waits"); len(got) != 0 {
+		if got := counted(t, engine.Slots, "waits"); len(got) != 0 {
 			t.Errorf("got %v when all have gone, want none", got)
 		}
 	})

@@ -16,22 +16,23 @@ import (
 
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
 
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/engine"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/stores"
 )
 
 // workersOf returns how many requests the meter of a zone finds running.
 func workersOf(t testing.TB, zone string) int {
 	t.Helper()
-	z, err := joinZone(zone)
+	z, err := engine.JoinZone(zone)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer func() {
-		if err := stores.Leave(liveZoneKey(zone)); err != nil {
+		if err := stores.Leave(engine.LiveZoneKey(zone)); err != nil {
 			t.Error(err)
 		}
 	}()
-	return z.meter.Running()
+	return z.Meter.Running()
 }
 
 // wantNobodyRunning checks that nothing of a request that is over is left.

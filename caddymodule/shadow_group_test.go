@@ -21,6 +21,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/accesslog"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/admin"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/admin/wire"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/cli"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/decision"
@@ -50,8 +51,8 @@ func (w witness) Decided(o *decision.Outcome, now time.Time, header http.Header)
 // the header X-N of the request.
 func witnessed(app *App) map[string]string {
 	w := witness{mu: new(sync.Mutex), seen: make(map[string]string)}
-	for _, z := range app.engine.zones {
-		w.Reporter = z.counts
+	for _, z := range app.engine.Zones {
+		w.Reporter = z.Counts
 		z.Reporter = w
 	}
 	return w.seen
@@ -198,10 +199,10 @@ func TestSlotsAndTurnsBesideAGroupComeWithinThreePoints(t *testing.T) {
 				inSettleBubble(t, func(t *testing.T) {
 					s := newWaitSite(t, "throttle {\n"+zones+"\n}", work)
 					if shadow { // by the switch, which makes one group of several directives
-						if _, err := s.app.engine.overrides.Shadow("", 24*time.Hour, "", time.Now()); err != nil {
+						if _, err := s.app.engine.Control.Overrides.Shadow("", 24*time.Hour, "", time.Now()); err != nil {
 							t.Fatal(err)
 						}
-						defer s.app.engine.overrides.Unshadow("", time.Now()) // which outlasts the site
+						defer s.app.engine.Control.Overrides.Unshadow("", time.Now()) // which outlasts the site
 					}
 					if strings.Contains(zones, "share") { // which knows the upstream's own queue
 						workers := make(chan struct{}, slots)
@@ -341,7 +342,7 @@ func TestEnforceJudgesEachClientInItsGroup(t *testing.T) {
 				}
 			}
 			want, half, all := 3, "admitted admitted refused refused refused refused", "admitted admitted admitted refused refused refused"
-			if s.app.engine.zones["half"].Enforces(client) {
+			if s.app.engine.Zones["half"].Enforces(client) {
 				chosen++
 				want, all = 2, "admitted admitted - - - -"
 			}
@@ -462,22 +463,22 @@ func TestAReplayOfAGroupDecidesAsEnforcementWould(t *testing.T) {
 		"zone site {\nkey host\nlimit 30 6/s\ndelay 10\n", "zone slots {\nkey header User-Agent\nin_flight 2\n",
 	}
 	decided := func(block string) map[string]string {
-		f := replayFlags{LogFlags: tune.LogFlags{Format: "auto"}}
+		f := tune.ReplayFlags{LogFlags: tune.LogFlags{Format: "auto"}}
 		seen := replayWitness{}
-		rp, err := newReplay(adapt(t, "http:// {\nthrottle {\n"+block+"\n}\nrespond ok\n}"), seen)
+		rp, err := tune.NewPlayer(adapt(t, "http:// {\nthrottle {\n"+block+"\n}\nrespond ok\n}"), seen)
 		if err != nil {
 			t.Fatal(err)
 		}
-		defer rp.close()
+		defer rp.Close()
 		in, err := f.Open(t.Context(), []string{file})
 		if err != nil {
 			t.Fatal(err)
 		}
 		defer in.Close()
-		if _, err := rp.runAll(in, ""); err != nil {
+		if _, err := rp.RunAll(in, ""); err != nil {
 			t.Fatal(err)
 		}
-		rp.end()
+		rp.End()
 		return seen
 	}
 	for _, some := range [][]string{zones[:3], {zones[0], zones[1], zones[3]}} {
@@ -508,7 +509,7 @@ func (w replayWitness) Decided(o *decision.Outcome, req *accesslog.Request) {
 func printed(t *testing.T, command ...string) string {
 	t.Helper()
 	admin := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if err := serveAdmin(w, r); err != nil {
+		if err := admin.ServeAdmin(w, r); err != nil {
 			t.Error(err)
 		}
 	}))

@@ -23,9 +23,11 @@ import (
 	"go.uber.org/zap/zapcore"
 	"go.uber.org/zap/zaptest/observer"
 
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/admin"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/admin/wire"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/config"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/decision"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/engine"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/fairqueue"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/rule"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/telemetry"
@@ -58,7 +60,7 @@ func newShareZone(t *testing.T, options string, takes time.Duration) *settleSite
 }
 
 func rankByHeader(s *settleSite, zone string) {
-	s.app.engine.zones[zone].Ranks.Fixed = func(subject *rule.Subject) rule.Standing {
+	s.app.engine.Zones[zone].Ranks.Fixed = func(subject *rule.Subject) rule.Standing {
 		header := subject.Request.Header
 		standing := rule.Standing{Rank: fairqueue.First, Pass: header.Get("X-Pass"), Member: header.Get("X-Member")}
 		for rank := fairqueue.Member; rank < fairqueue.First; rank++ {
@@ -135,8 +137,8 @@ func TestAnEarlyRefusalAsksNoStore(t *testing.T) {
 		visits := []*visit{s.visit("203.0.113.1", "/"), s.visit("203.0.113.2", "/")}
 		pass(1500 * time.Millisecond)
 		visits = append(visits, s.visit("203.0.113.3", "/"))
-		store := &countingStore{Store: s.app.engine.store}
-		s.app.engine.store = store
+		store := &countingStore{Store: s.app.engine.Store}
+		s.app.engine.Store = store
 		refused := s.visit("203.0.113.4", "/")
 		if !refused.ended || refused.Code != http.StatusServiceUnavailable || store.calls != 0 {
 			t.Errorf("got %d, ended %v, and %d calls of the store, want 503 at once and none", refused.Code, refused.ended, store.calls)
@@ -173,10 +175,10 @@ func TestSlotsAndTurnsSurviveAReload(t *testing.T) {
 		}
 		pass(time.Second)
 		// A new config with more slots starts: those who wait get them at once.
-		live := s.app.engine.zones["waits"].live
-		more := *s.app.engine.zones["waits"].Rule
+		live := s.app.engine.Zones["waits"].Live
+		more := *s.app.engine.Zones["waits"].Rule
 		more.InFlight = 2
-		live.start(&runningZone{Zone: &decision.Zone{Rule: &more}, live: live})
+		live.Start(&engine.Zone{Zone: &decision.Zone{Rule: &more}, Live: live})
 		quiet()
 		pass(time.Second)
 		if !visits[1].reached {
@@ -185,7 +187,7 @@ func TestSlotsAndTurnsSurviveAReload(t *testing.T) {
 		// And one with fewer: both keep theirs, and nobody gets one until one is left.
 		fewer := more
 		fewer.InFlight = 1
-		live.start(&runningZone{Zone: &decision.Zone{Rule: &fewer}, live: live})
+		live.Start(&engine.Zone{Zone: &decision.Zone{Rule: &fewer}, Live: live})
 		pass(time.Minute)
 		wantTurns(t, visits, 0, 1, 5)
 		emptyRooms(t, "waits")
@@ -196,19 +198,19 @@ func TestSlotsAndTurnsSurviveAReload(t *testing.T) {
 func TestAConfigThatFailsToStartLeavesNoWarmUpBehind(t *testing.T) {
 	inSettleBubble(t, func(t *testing.T) {
 		s := newShareZone(t, "in_flight 9 {\n\tshare\n}", time.Second)
-		z := s.app.engine.zones["waits"]
-		z.live.start(z)
-		defer z.live.stop(z)
+		z := s.app.engine.Zones["waits"]
+		z.Live.Start(z)
+		defer z.Live.Stop(z)
 		rule := *z.Rule
 		rule.WarmUp, rule.InFlight = time.Hour, 3
-		failed := &runningZone{Zone: &decision.Zone{Rule: &rule}, live: z.live}
-		slots := func() int { return z.describeShare(time.Now()).Slots }
+		failed := &engine.Zone{Zone: &decision.Zone{Rule: &rule}, Live: z.Live}
+		slots := func() int { return admin.DescribeShare(z, time.Now()).Slots }
 		s.visit("203.0.113.1", "/")
-		z.live.start(failed)
+		z.Live.Start(failed)
 		if got := slots(); got != 3 {
 			t.Errorf("got %d slots of the config that has just started, want 3", got)
 		}
-		z.live.stop(failed)
+		z.Live.Stop(failed)
 		if got := slots(); got != 9 {
 			t.Errorf("got %d slots after that config has failed to start, want all nine", got)
 		}
@@ -224,19 +226,19 @@ func TestAConfigThatFailsToStartLeavesNoWarmUpBehind(t *testing.T) {
 func TestSlotsGrowInFrontOfAColdUpstream(t *testing.T) {
 	inSettleBubble(t, func(t *testing.T) {
 		s := newShareZone(t, "in_flight 6 wait 1m warm_up 1m {\n\tshare\n}", 40*time.Second)
-		z := s.app.engine.zones["waits"]
-		z.live.start(z)
-		defer z.live.stop(z)
+		z := s.app.engine.Zones["waits"]
+		z.Live.Start(z)
+		defer z.Live.Stop(z)
 		var visits []*visit
 		for i := range 6 {
 			visits = append(visits, s.visit("203.0.113."+strconv.Itoa(i), "/", "X-Rank", "returned"))
 		}
-		if got := z.describeShare(time.Now()); got.Busy != 2 || got.Slots != 2 {
+		if got := admin.DescribeShare(z, time.Now()); got.Busy != 2 || got.Slots != 2 {
 			t.Errorf("got %d of %d slots busy, want two of the third that there is", got.Busy, got.Slots)
 		}
 		pass(time.Hour)
 		wantTurns(t, visits, 0, 0, 15, 30, 40, 40) // a slot more every 15 seconds, and the first end after 40
-		if got := z.describeShare(time.Now()); got.Busy != 0 || got.Slots != 6 {
+		if got := admin.DescribeShare(z, time.Now()); got.Busy != 0 || got.Slots != 6 {
 			t.Errorf("got %d of %d slots busy when nobody is there, want none of six", got.Busy, got.Slots)
 		}
 		emptyRooms(t, "waits")
@@ -285,35 +287,35 @@ func TestMetricsAndTheStatusTellOfTurns(t *testing.T) {
 			return s.visit("203.0.113."+strconv.Itoa(n), "/", "X-Rank", rank, "X-Member", "ann")
 		}
 		visits := []*visit{come(1, "first"), come(2, "member"), come(3, "returned"), come(4, "crawler"), come(5, "crawler")}
-		z := s.app.engine.zones["waits"]
-		z.live.start(z)
-		defer z.live.stop(z)
-		got := z.describeShare(time.Now())
+		z := s.app.engine.Zones["waits"]
+		z.Live.Start(z)
+		defer z.Live.Stop(z)
+		got := admin.DescribeShare(z, time.Now())
 		if got.Busy != 1 || got.Slots != 1 || got.MeanSeconds != 1 {
 			t.Errorf("got %+v, want one slot of one busy, and a mean of a second", got)
 		}
 		want := []wire.SlotRow{{Rank: "member", Waiting: 1, Ahead: 0}, {Rank: "returned", Waiting: 1, Ahead: 1}, {Rank: "crawler", Waiting: 0, Ahead: 2}, {Rank: "first", Waiting: 0, Ahead: 2}}
-		if rows := z.describeShare(time.Now()).Rows; !slices.Equal(rows, want) {
+		if rows := admin.DescribeShare(z, time.Now()).Rows; !slices.Equal(rows, want) {
 			t.Errorf("got rows %v, want %v", rows, want)
 		}
-		if got := counted(t, slots, "waits"); got["member"] != 1 || got["returned"] != 1 || got["slot_mean_seconds"] != 1 {
+		if got := counted(t, engine.Slots, "waits"); got["member"] != 1 || got["returned"] != 1 || got["slot_mean_seconds"] != 1 {
 			t.Errorf("got gauges %v, want one waiting of either rank, and a mean of a second", got)
 		}
 		pass(time.Minute)
 		wantTurns(t, visits, 0, .5, 1, -1, -1)
 		wantCounts(t, "waits", map[string]float64{"admitted first": 1, "delayed member": 1, "delayed returned": 1, "refused crawler wait": 2})
-		if keys := z.live.Refused.Estimate(); keys != 2 {
+		if keys := z.Live.Refused.Estimate(); keys != 2 {
 			t.Errorf("got %d refused keys, want the two clients", keys)
 		}
 		if got := counted(t, telemetry.SlotSeconds, "waits"); got["member"] != .5 || got["first"] != .5 {
 			t.Errorf("got slot seconds %v, want half a second of each rank", got)
 		}
 		wantTop := []wire.BusyKey{{Key: "203.0.113.1", Seconds: .5}, {Key: "203.0.113.3", Seconds: .5}, {Key: "@member/ann", Seconds: .5}}
-		if top := z.describeShare(time.Now()).Top; !slices.Equal(top, wantTop) {
+		if top := admin.DescribeShare(z, time.Now()).Top; !slices.Equal(top, wantTop) {
 			t.Errorf("got the busiest keys %v, want %v", top, wantTop)
 		}
 		pass(time.Hour)
-		if top := z.describeShare(time.Now()).Top; len(top) != 0 {
+		if top := admin.DescribeShare(z, time.Now()).Top; len(top) != 0 {
 			t.Errorf("got the busiest keys %v after an hour, want none", top)
 		}
 	})
@@ -323,7 +325,7 @@ func TestALineAMinuteTellsHowFullAZoneIs(t *testing.T) {
 	inSettleBubble(t, func(t *testing.T) {
 		s := newShareZone(t, "in_flight 2 {\n\tshare\n}", time.Second)
 		core, logs := observer.New(zapcore.InfoLevel)
-		s.app.engine.zones["waits"].counts.Logger = zap.New(core)
+		s.app.engine.Zones["waits"].Counts.Logger = zap.New(core)
 		for i := range 40 { // 120 seconds, more than two can do
 			for j := range 9 {
 				rank := ""
@@ -423,22 +425,22 @@ func TestBodiesOfRequestsThatWaitAreBounded(t *testing.T) {
 			r.RemoteAddr = "203.0.113." + strconv.Itoa(n) + ":1"
 			return s.come(r)
 		}
-		used := requestBuffers.Used()
+		used := engine.RequestBuffers.Used()
 		visits := []*visit{login(1), login(2)}
-		if got, want := requestBuffers.Used()-used, int64(2*len("log=ann+")); got != want {
+		if got, want := engine.RequestBuffers.Used()-used, int64(2*len("log=ann+")); got != want {
 			t.Errorf("got %d bytes held, want %d, since the upstream has read neither", got, want)
 		}
 		pass(time.Minute)
-		rest := config.MostBuffered - requestBuffers.Used()
-		if !requestBuffers.Reserve(rest) {
+		rest := config.MostBuffered - engine.RequestBuffers.Used()
+		if !engine.RequestBuffers.Reserve(rest) {
 			t.Fatal("got no memory, want what is left")
 		}
 		visits = append(visits, login(3))
-		requestBuffers.Return(rest)
+		engine.RequestBuffers.Return(rest)
 		visits = append(visits, login(4))
 		pass(time.Minute)
 		wantTurns(t, visits, 0, .9, 0, .9) // the third is unread
-		if got := requestBuffers.Used(); got != used {
+		if got := engine.RequestBuffers.Used(); got != used {
 			t.Errorf("got %d bytes still held, want %d", got, used)
 		}
 		emptyRooms(t, "waits", "names")
@@ -623,7 +625,7 @@ func TestAShadowOfSharedSlotsKnowsWhenThoseEndWhomItWouldRefuse(t *testing.T) {
 			s.visit(office, "/")
 			pass(2 * time.Second)
 		}
-		if mean := s.app.engine.zones["waits"].live.simulated.Load().Mean; mean < 900*time.Millisecond || mean > 1100*time.Millisecond {
+		if mean := s.app.engine.Zones["waits"].Live.Simulated.Load().Mean; mean < 900*time.Millisecond || mean > 1100*time.Millisecond {
 			t.Errorf("got a mean of %v, want 1s", mean)
 		}
 		emptyRooms(t, "waits")
@@ -645,13 +647,13 @@ func TestAShadowOfSharedSlotsDoesNotLearnFromAnUpstreamThatFails(t *testing.T) {
 			}
 			s.visit(office, "/")
 			pass(time.Minute)
-			if mean := s.app.engine.zones["waits"].live.simulated.Load().Mean; mean != time.Second {
+			if mean := s.app.engine.Zones["waits"].Live.Simulated.Load().Mean; mean != time.Second {
 				t.Errorf("%s: got a mean of %v, want 1s as before", name, mean)
 			}
 			s.serve = func(http.ResponseWriter, *http.Request) error { <-time.After(30 * time.Second); return nil }
 			s.visit(office, "/")
 			pass(time.Minute)
-			if mean := s.app.engine.zones["waits"].live.simulated.Load().Mean; mean != 1180*time.Millisecond {
+			if mean := s.app.engine.Zones["waits"].Live.Simulated.Load().Mean; mean != 1180*time.Millisecond {
 				t.Errorf("%s: got a mean of %v, want 1.18s of a request that took 30", name, mean)
 			}
 			emptyRooms(t, "waits")
@@ -668,7 +670,7 @@ func TestAShadowOfSharedSlotsDoesNotLearnFromARefusalFurtherIn(t *testing.T) {
 			s.visit(office, "/")
 			refused := s.visit(office, "/")
 			pass(30 * time.Second)
-			if mean := s.app.engine.zones["waits"].live.simulated.Load().Mean; refused.Code < 400 || mean != time.Second {
+			if mean := s.app.engine.Zones["waits"].Live.Simulated.Load().Mean; refused.Code < 400 || mean != time.Second {
 				t.Errorf("%s: got %d, and a mean of %v, want it refused and 1s as before", name, refused.Code, mean)
 			}
 			pass(time.Hour)
@@ -695,10 +697,10 @@ func TestTheSwitchToShadowLetsThoseThroughWhoWait(t *testing.T) {
 // shadow switches a zone to shadow until the test ends.
 func (s *settleSite) shadow(zone string) {
 	s.Helper()
-	if _, err := s.app.engine.overrides.Shadow(zone, time.Hour, "", time.Now()); err != nil {
+	if _, err := s.app.engine.Control.Overrides.Shadow(zone, time.Hour, "", time.Now()); err != nil {
 		s.Fatal(err)
 	}
-	s.Cleanup(func() { s.app.engine.overrides.Unshadow(zone, time.Now()) })
+	s.Cleanup(func() { s.app.engine.Control.Overrides.Unshadow(zone, time.Now()) })
 	pass(0)
 }
 

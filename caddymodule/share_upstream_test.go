@@ -17,6 +17,7 @@ import (
 	"testing"
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/detached"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/engine"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/stores"
 )
 
@@ -76,11 +77,11 @@ func TestClientsThatHangUpCannotOverfillARealUpstream(t *testing.T) {
 					r.Header.Set("X-Client", fmt.Sprint(client))
 					return transport.RoundTrip(r)
 				}
-				live, err := joinZone("busy")
+				live, err := engine.JoinZone("busy")
 				if err != nil {
 					t.Fatal(err)
 				}
-				defer func() { _ = stores.Leave(liveZoneKey("busy")) }()
+				defer func() { _ = stores.Leave(engine.LiveZoneKey("busy")) }()
 				var all sync.WaitGroup
 				hangUp := func(client int) {
 					ctx, cancel := context.WithCancel(t.Context())
@@ -104,7 +105,7 @@ func TestClientsThatHangUpCannotOverfillARealUpstream(t *testing.T) {
 						}
 					})
 				}
-				soon(t, "some to wait", func() bool { waiting, _ := live.enforced.Counts(); return waiting > 0 })
+				soon(t, "some to wait", func() bool { waiting, _ := live.Enforced.Counts(); return waiting > 0 })
 				if got := u.working.Load(); got != 2 || u.left.Load() != 0 {
 					t.Errorf("got %d at work and %d ended early, want the two whose clients have gone still at work", got, u.left.Load())
 				}
@@ -113,7 +114,7 @@ func TestClientsThatHangUpCannotOverfillARealUpstream(t *testing.T) {
 				if most := u.most.Load(); most > 2 {
 					t.Errorf("got %d at work at once, want 2", most)
 				}
-				soon(t, "all slots to be free", func() bool { _, served := live.enforced.Counts(); return served == 0 })
+				soon(t, "all slots to be free", func() bool { _, served := live.Enforced.Counts(); return served == 0 })
 			})
 		}
 	}
@@ -157,17 +158,17 @@ func TestASlowReaderOfARealUpstreamHoldsNoSlot(t *testing.T) {
 			t.Run(protocol+path, func(t *testing.T) {
 				port := freeAddress(t)
 				mustLoad(t, fmt.Sprintf("{\nservers {\nprotocols h1 h2c\n}\n}\nhttp://%s {\nthrottle {\nzone slow {\nin_flight 1 wait 60s {\n\tshare\n}\n}\n}\nreverse_proxy %s\n}", port, u.Listener.Addr()))
-				live, err := joinZone("slow")
+				live, err := engine.JoinZone("slow")
 				if err != nil {
 					t.Fatal(err)
 				}
-				defer func() { _ = stores.Leave(liveZoneKey("slow")) }()
+				defer func() { _ = stores.Leave(engine.LiveZoneKey("slow")) }()
 				before := detached.Buffered()
 				read := askWithoutReading(t, protocol, port, path, answers)
 				// Between two answers the slot is free for a moment, too, and then nothing is held.
 				soon(t, "the slot to be free while an answer waits for its client", func() bool {
 					held := detached.Buffered()
-					_, served := live.enforced.Counts()
+					_, served := live.Enforced.Counts()
 					return held > before && served == 0 && detached.Buffered() == held
 				})
 				for range answers {
@@ -200,11 +201,11 @@ func TestClientsThatLeaveAtAnyStageLeaveNothingBehind(t *testing.T) {
 		t.Run(protocol, func(t *testing.T) {
 			port := freeAddress(t)
 			mustLoad(t, fmt.Sprintf("{\nservers {\nprotocols h1 h2c\n}\n}\nhttp://%s {\nencode gzip\nthrottle {\nzone stages {\nin_flight 8 wait 60s {\n\tshare\n}\n}\n}\nreverse_proxy %s\n}", port, u.Listener.Addr()))
-			live, err := joinZone("stages")
+			live, err := engine.JoinZone("stages")
 			if err != nil {
 				t.Fatal(err)
 			}
-			defer func() { _ = stores.Leave(liveZoneKey("stages")) }()
+			defer func() { _ = stores.Leave(engine.LiveZoneKey("stages")) }()
 			transport := &http.Transport{Protocols: new(http.Protocols), MaxIdleConnsPerHost: 4}
 			transport.Protocols.SetHTTP1(protocol == "HTTP/1.1")
 			transport.Protocols.SetUnencryptedHTTP2(protocol == "HTTP/2")
@@ -248,7 +249,7 @@ func TestClientsThatLeaveAtAnyStageLeaveNothingBehind(t *testing.T) {
 			if served.Load() < 20 {
 				t.Errorf("got %d answers that began, want many", served.Load())
 			}
-			soon(t, "no slot to be held", func() bool { waiting, served := live.enforced.Counts(); return waiting+served == 0 })
+			soon(t, "no slot to be held", func() bool { waiting, served := live.Enforced.Counts(); return waiting+served == 0 })
 			soon(t, "no answer to be held", func() bool { return detached.Buffered() == before })
 			r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://127.0.0.1"+port+"/", nil)
 			if err != nil {

@@ -139,7 +139,7 @@ func runSharedWith(t *testing.T, options, global, zones string) *site {
 		}
 		respond "{http.throttle.decision} {http.throttle.reason}"
 	}`)
-	s.app().gate.Exiting = nil // virtual time stands still for what waits on a channel of the real one
+	s.app().Gate.Exiting = nil // virtual time stands still for what waits on a channel of the real one
 	// Caddy does this when it starts a config and when it stops it.
 	if err := s.module().Start(); err != nil {
 		t.Fatal(err)

@@ -15,6 +15,8 @@ import (
 	"github.com/caddyserver/caddy/v2/caddyconfig"
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
 	_ "github.com/caddyserver/caddy/v2/modules/standard"
+
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/engine"
 )
 
 // A site is a Caddyfile that runs in this process without sockets. Requests go
@@ -76,7 +78,7 @@ func (s *site) module() *App {
 }
 
 // app returns what runs of it.
-func (s *site) app() *engine {
+func (s *site) app() *engine.Engine {
 	s.Helper()
 	return s.module().engine
 }
@@ -157,9 +159,11 @@ func (*memoryLog) CaddyModule() caddy.ModuleInfo {
 	}
 }
 
-func (l *memoryLog) String() string    { return l.Name }
+func (l *memoryLog) String() string { return l.Name }
+
 func (l *memoryLog) WriterKey() string { return l.Name }
-func (l *memoryLog) Close() error      { return nil }
+
+func (l *memoryLog) Close() error { return nil }
 
 func (l *memoryLog) OpenWriter() (io.WriteCloser, error) {
 	log, _ := memoryLogs.Load(l.Name)

@@ -637,7 +637,7 @@ func TestADeviceHasAQueueAndSlotsOfItsOwn(t *testing.T) {
 			in_flight 1
 			trust_devices wordpress_logged_in_*
 		}`)
-		s.app().gate.Exiting = nil
+		s.app().Gate.Exiting = nil
 		device, attacker := s.browser("192.0.2.1:1"), s.browser("198.51.100.1:1")
 		device.wants(http.StatusFound, "owner", "right")
 		for range 9 {

@@ -15,6 +15,7 @@ import (
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/admission"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/decision"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/engine"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/stores"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/telemetry"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
@@ -56,7 +57,7 @@ func newWaitSite(t testing.TB, directives string, takes time.Duration) *settleSi
 	t.Helper()
 	s := newSettleSite(t, directives+"\nsettle_upstream")
 	s.exit = make(chan struct{}) // virtual time stands still for what waits on a channel of the real one
-	s.app.engine.gate.Exiting = s.exit
+	s.app.engine.Gate.Exiting = s.exit
 	s.serve = func(w http.ResponseWriter, r *http.Request) error {
 		if takes > 0 {
 			select {
@@ -192,16 +193,16 @@ func wantCounts(t testing.TB, zone string, want map[string]float64) {
 func emptyRooms(t testing.TB, zones ...string) {
 	t.Helper()
 	for _, name := range zones {
-		z, err := joinZone(name)
+		z, err := engine.JoinZone(name)
 		if err != nil {
 			t.Fatal(err)
 		}
-		for _, admitted := range []*admission.Zone{&z.enforced, &z.simulated} {
+		for _, admitted := range []*admission.Zone{&z.Enforced, &z.Simulated} {
 			if waiting, served := admitted.Counts(); waiting != 0 || served != 0 {
 				t.Errorf("zone %s: got %d waiting and %d served, want none", name, waiting, served)
 			}
 		}
-		if err := stores.Leave(liveZoneKey(name)); err != nil {
+		if err := stores.Leave(engine.LiveZoneKey(name)); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -23,14 +23,14 @@ func TestThePanicSwitchLetsWaitingRequestsThroughAtOnce(t *testing.T) {
 					t.Fatalf("%q, request %d: got it served: %v, want only the first", zone, i+1, v.reached)
 				}
 			}
-			if _, err := s.app.engine.overrides.Shadow("other", time.Hour, "", time.Now()); err != nil {
+			if _, err := s.app.engine.Control.Overrides.Shadow("other", time.Hour, "", time.Now()); err != nil {
 				t.Fatal(err)
 			}
 			pass(time.Second)
 			if visits[1].reached {
 				t.Errorf("%q: got a request served while another zone is in shadow, want it to wait", zone)
 			}
-			if _, err := s.app.engine.overrides.Shadow("", time.Hour, "", time.Now()); err != nil {
+			if _, err := s.app.engine.Control.Overrides.Shadow("", time.Hour, "", time.Now()); err != nil {
 				t.Fatal(err)
 			}
 			pass(time.Millisecond)
@@ -45,10 +45,10 @@ func TestThePanicSwitchLetsWaitingRequestsThroughAtOnce(t *testing.T) {
 					t.Errorf("%q, request %d: got %d, want 200", zone, i+1, v.Code)
 				}
 			}
-			if waiting, served := s.app.engine.zones["waits"].live.enforced.Counts(); waiting != 0 || served != 0 {
+			if waiting, served := s.app.engine.Zones["waits"].Live.Enforced.Counts(); waiting != 0 || served != 0 {
 				t.Errorf("%q: got %d waiting and %d slots taken, want none left", zone, waiting, served)
 			}
-			s.app.engine.overrides.Unshadow("", time.Now())
+			s.app.engine.Control.Overrides.Unshadow("", time.Now())
 			more := s.visits(2, visitor, "/")
 			if !more[0].reached || more[1].reached {
 				t.Errorf("%q: got served %v, %v after the switch, want the second to wait", zone, more[0].reached, more[1].reached)

@@ -7,57 +7,58 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/config"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/engine"
 )
 
 // patientClient is about how long most clients wait for an answer.
 const patientClient = 30 * time.Second
 
 // warnOf logs warnings about settings that probably do not work as meant.
-func warnOf(z *runningZone, definition *config.Zone, doubts []string) {
+func warnOf(z *engine.Zone, definition *config.Zone, doubts []string) {
 	for _, source := range definition.Key.Given() {
 		if source.Source == "header" && strings.ContainsAny(source.Name, "_.") {
-			z.counts.Logger.Warn("Caddy drops headers with _ or . in their names unless they are listed in expected_underscore_headers or expected_dot_headers of the server: this key may always be missing",
+			z.Counts.Logger.Warn("Caddy drops headers with _ or . in their names unless they are listed in expected_underscore_headers or expected_dot_headers of the server: this key may always be missing",
 				zap.String("header", source.Name))
 		}
 	}
 	if z.Block != nil && z.Settle != nil && !z.Settle.After {
-		z.counts.Logger.Warn("zone blocks clients for what their requests reserve, before the response says what they cost: add after to settle")
+		z.Counts.Logger.Warn("zone blocks clients for what their requests reserve, before the response says what they cost: add after to settle")
 	}
 	if wait := config.LongestWait(z.Rule); wait > patientClient && z.Share == nil { // share has a warning of its own
 		warning := "requests may wait longer than most clients do: give delay a wait, or the limit a smaller capacity or a faster leak"
 		if z.MaxWait > 0 {
 			warning = "requests may wait longer than most clients do: set a shorter wait"
 		}
-		z.counts.Logger.Warn(warning, zap.Float64("longest_wait_seconds", wait.Seconds()))
+		z.Counts.Logger.Warn(warning, zap.Float64("longest_wait_seconds", wait.Seconds()))
 	}
 	if z.Share != nil {
 		warnShare(z, definition)
 		warnRanks(z)
 	}
-	z.warnOversize()
+	z.WarnOversize()
 	for _, doubt := range doubts {
-		z.counts.Logger.Warn(doubt)
+		z.Counts.Logger.Warn(doubt)
 	}
 }
 
 // warnShare logs warnings about a zone with share.
-func warnShare(z *runningZone, definition *config.Zone) {
+func warnShare(z *engine.Zone, definition *config.Zone) {
 	if z.MaxWait > config.LongestShareWait {
-		z.counts.Logger.Warn("requests may wait for their turn longer than people do, who then come again while the upstream works for nobody: set its wait to 8s or less",
+		z.Counts.Logger.Warn("requests may wait for their turn longer than people do, who then come again while the upstream works for nobody: set its wait to 8s or less",
 			zap.Float64("wait_seconds", z.MaxWait.Seconds()))
 	}
 	if config.Inventable(definition.InFlight.Share) {
-		z.counts.Logger.Warn("clients take turns by values that they choose, so a client can get a new turn with every request: want share client_ip")
+		z.Counts.Logger.Warn("clients take turns by values that they choose, so a client can get a new turn with every request: want share client_ip")
 	}
 }
 
 // warnRanks logs warnings about ranks that do not hold what they promise.
-func warnRanks(z *runningZone) {
+func warnRanks(z *engine.Zone) {
 	for _, rank := range z.Ranks.Weak {
-		z.counts.Logger.Warn("clients choose their path, query, headers and cookies, so any client can take this rank: add a matcher that they cannot forge, such as client_ip or verified_crawler, or use rank member issued or told",
+		z.Counts.Logger.Warn("clients choose their path, query, headers and cookies, so any client can take this rank: add a matcher that they cannot forge, such as client_ip or verified_crawler, or use rank member issued or told",
 			zap.String("rank", rank))
 	}
 	if z.Ranks.Pass != nil && z.Shadow != 0 {
-		z.counts.Logger.Info("a zone in shadow sends no passes, so how many clients would have returned is unknown: those who would be refused count as if all came for the first time")
+		z.Counts.Logger.Info("a zone in shadow sends no passes, so how many clients would have returned is unknown: those who would be refused count as if all came for the first time")
 	}
 }

@@ -1,0 +1,410 @@
+package admin
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"hash/maphash"
+	"net/netip"
+	"slices"
+	"time"
+
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/admin/wire"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/engine"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/override"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/rule"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/text"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/sharedstore"
+	"github.com/caddy-throttle/caddy-throttle/leakybucket"
+	bucketkey "github.com/caddy-throttle/caddy-throttle/leakybucket/key"
+)
+
+var ruleNames = map[bucketkey.Rule]string{bucketkey.Limited: "limited", bucketkey.Unlimited: "unlimited", bucketkey.Deny: "deny"}
+
+var sourceNames = map[override.Source]string{override.OfZone: "zone", override.OfConfig: "override", override.OfFile: "override_file"}
+
+// describe returns a bucket with its limit, but without its state.
+func describe(a *engine.Engine, z *engine.Zone, name string, shadow bool) (b wire.Bucket, limit leakybucket.Limit) {
+	entry, by, place := z.Override(name)
+	limit = entry.Limit
+	b = wire.Bucket{Zone: z.Name, Key: name, Shadow: shadow, By: sourceNames[by], From: place}
+	account, set, now := rule.AccountOf(name), a.Overrides(), time.Now()
+	if shadow {
+		b.Group = z.JudgedWith(set)
+	}
+	if set.Limit(z.Name, account, now) != nil {
+		b.By, b.From = "run_time", set.Limit(z.Name, account, now).Text
+		entry.Rule, limit = set.Apply(z.Name, account, entry.Rule, limit, z.Dearest, now)
+	}
+	b.Rule, b.Capacity, b.Leak = ruleNames[entry.Rule], limit.Capacity, limit.Leak
+	return b, limit
+}
+
+// fillState adds the state of a bucket, of which a limit is in force.
+func fillState(b *wire.Bucket, whole, limit leakybucket.Limit, level float64, blocked time.Duration) {
+	b.Level, b.Blocked = level, max(0, blocked.Seconds())
+	if b.Share = limit != whole; b.Share {
+		b.Capacity, b.Leak = limit.Capacity, limit.Leak
+	}
+	if limit.Capacity > 0 {
+		b.Fraction, b.EmptyIn = level/limit.Capacity, limit.TimeToEmpty(level).Seconds()
+	}
+}
+
+// peek returns a bucket with its state.
+func peek(a *engine.Engine, ctx context.Context, z *engine.Zone, name string, shadow bool) (wire.Bucket, error) {
+	b, limit := describe(a, z, name, shadow)
+	if z.Bucketless() || limit.Capacity == 0 {
+		return b, nil
+	}
+	charges := []leakybucket.Charge{z.Peek(name, limit, shadow)}
+	var d [1]leakybucket.Decision
+	if err := a.Store.Take(ctx, charges, d[:]); err != nil {
+		return b, fmt.Errorf("zone %q: %w", z.Name, err)
+	}
+	blocked := time.Duration(0)
+	if d[0].BlockedUntil != 0 {
+		blocked = d[0].BlockedUntil.Sub(d[0].At)
+	}
+	fillState(&b, limit, charges[0].Limit, d[0].Level, blocked)
+	return b, nil
+}
+
+// mostSearched bounds how many buckets of one zone a search for a client finds.
+const mostSearched = 1000
+
+// search returns the names of buckets that belong to a value and that no other way
+// finds.
+func search(a *engine.Engine, ctx context.Context, z *engine.Zone, value string, shadow bool) (names []string, complete bool, err error) {
+	owned := z.Owned(value)
+	names = owned.Names
+	if !owned.Search || z.Bucketless() {
+		return names, true, nil
+	}
+	lister, can := a.Store.(leakybucket.Lister)
+	if !can {
+		return names, false, nil
+	}
+	complete = true
+	of := leakybucket.Listing{Zone: z.Name, Prefix: owned.Prefix, Shadow: shadow, Want: scanned}
+	err = leakybucket.ListAll(ctx, lister, of, func(k leakybucket.Kept) bool {
+		if owned.Has(k.Key) && !slices.Contains(names, k.Key) {
+			if complete = len(names) < mostSearched; complete {
+				names = append(names, k.Key)
+			}
+		}
+		return complete
+	})
+	return names, complete, err
+}
+
+func (in *adminInput) client(a *engine.Engine) (c wire.ClientQuery, zones []*engine.Zone, err error) {
+	if err := in.decode(&c); err != nil {
+		return c, nil, err
+	}
+	if c.Client == "" {
+		return c, nil, badRequest("no client is given: want an address or a key")
+	}
+	zones, err = zonesNamed(a, c.Zone)
+	return c, zones, err
+}
+
+// checkReleased says why a text under which nothing was found names no single client.
+func checkReleased(a *engine.Engine, client string) error {
+	prefix, err := netip.ParsePrefix(client)
+	switch {
+	case err == nil && prefix.IsSingleIP():
+		return badRequest("invalid client %q: want the address %s", client, prefix.Addr())
+	case err == nil:
+		return badRequest("invalid client %q: a network is no client; want one address, or the key of a bucket as caddy throttle buckets shows it", client)
+	case client == "*" || a.Zones[client] != nil:
+		return badRequest("invalid client %q: want an address or a key; to empty all buckets of a zone, rename it and reload", client)
+	}
+	return nil
+}
+
+// answerRelease empties the buckets of a client and ends their blocks, those of shadow
+// too. If the store fails, the answer is what was done all the same.
+func answerRelease(a *engine.Engine, ctx context.Context, in *adminInput) (any, error) {
+	c, zones, err := in.client(a)
+	if err != nil {
+		return nil, err
+	}
+	resetter, can := a.Store.(leakybucket.Resetter)
+	if !can {
+		return nil, errors.New("the store cannot forget single buckets")
+	}
+	result := wire.Released{Client: c.Client, Freed: []string{}, Complete: true}
+	if err := free(a, ctx, resetter, zones, &result); err != nil {
+		if len(result.Freed) == 0 {
+			return nil, err
+		}
+		result.Complete, result.Failed = false, err.Error()
+	}
+	if len(result.Freed) == 0 {
+		if err := checkReleased(a, c.Client); err != nil {
+			return nil, err
+		}
+	}
+	if addr, err := netip.ParseAddr(c.Client); err == nil {
+		result.Banned = a.Overrides().Banned(addr, time.Now()) != nil
+	}
+	return result, nil
+}
+
+// free empties the buckets of the client of a release.
+func free(a *engine.Engine, ctx context.Context, resetter leakybucket.Resetter, zones []*engine.Zone, result *wire.Released) (failed error) {
+	for _, z := range zones {
+		var why error // of this zone, the last one
+		for _, shadow := range []bool{false, true} {
+			names, complete, err := search(a, ctx, z, result.Client, shadow)
+			if err != nil {
+				complete, result.Problem = false, err.Error()
+			}
+			result.Complete = result.Complete && complete
+			for _, name := range names {
+				if z.Bucketless() {
+					continue
+				}
+				was, err := peek(a, ctx, z, name, shadow)
+				if err != nil {
+					why = err
+				}
+				err = resetter.Reset(ctx, z.Name, name, shadow)
+				a.Blocks.Forget(z.Name, name, shadow)
+				if errors.Is(err, sharedstore.ErrLater) {
+					result.Pending, err = true, nil
+				}
+				if err != nil {
+					why = fmt.Errorf("zone %q: %w", z.Name, err)
+				} else if was.Level > 0 || was.Blocked > 0 {
+					result.Freed = append(result.Freed, bucketName(z.Name, name, shadow))
+				}
+			}
+		}
+		failed = errors.Join(failed, why)
+	}
+	return failed
+}
+
+// bucketName names a bucket to people, as stores do.
+func bucketName(zone, key string, shadow bool) string {
+	if shadow {
+		zone = "~" + zone
+	}
+	return zone + "/" + key
+}
+
+// answerWhy shows the buckets of a client in all zones. For a support code, they are those
+// of the client that was refused.
+func answerWhy(a *engine.Engine, ctx context.Context, in *adminInput) (any, error) {
+	c, zones, err := in.client(a)
+	if err != nil {
+		return nil, err
+	}
+	result := wire.Why{Client: c.Client, Buckets: []wire.Bucket{}, Complete: true, Refusal: pastRefusal(a, c.Client)}
+	refused := wire.Bucket{}
+	if past := result.Refusal; past != nil {
+		c.Client, refused.Zone, refused.Key = past.Key, past.Zone, past.Key
+		if c.Client == "" {
+			zones = nil // the request had no key
+		}
+	}
+	if addr, err := netip.ParseAddr(c.Client); err == nil {
+		if ban := a.Overrides().Banned(addr, time.Now()); ban != nil {
+			shown := banOf(*ban)
+			result.Ban = &shown
+		}
+	}
+	_, notAddress := netip.ParseAddr(c.Client)
+	for _, z := range zones {
+		own, named := z.NameOf([]string{c.Client})
+		named = named && z.Key.HasAddress() == (notAddress == nil)
+		if policy := z.Unlisted(own); named && policy != "" {
+			result.Unlisted = append(result.Unlisted, wire.UnlistedKey{Zone: z.Name, Key: own, Policy: string(policy)})
+			own = ""
+			if policy == rule.Share {
+				own = rule.SharedBucket
+			}
+		}
+		for _, shadow := range []bool{false, true} {
+			names, complete, err := search(a, ctx, z, c.Client, shadow)
+			if err != nil {
+				complete, result.Problem = false, err.Error()
+			}
+			result.Complete = result.Complete && complete
+			if own == rule.SharedBucket {
+				names = append(names, own)
+			}
+			for _, name := range names {
+				b, err := peek(a, ctx, z, name, shadow)
+				if err != nil {
+					return nil, err
+				}
+				// The zone's own bucket is worth showing when it is empty, too, and so is one
+				// that has refused.
+				if b.Level > 0 || b.Blocked > 0 || named && name == own && shadow == (z.Shadow != 0) ||
+					!shadow && b.Zone == refused.Zone && b.Key == refused.Key {
+					result.Buckets = append(result.Buckets, b)
+				}
+			}
+		}
+	}
+	for _, s := range a.Control.Overrides.List(time.Now()).Shadows {
+		if s.Zone == "" || slices.ContainsFunc(result.Buckets, func(b wire.Bucket) bool { return b.Zone == s.Zone }) {
+			result.Shadows = append(result.Shadows, shadowOf(s))
+		}
+	}
+	return result, nil
+}
+
+// answerKey returns the name of the bucket of raw values.
+func answerKey(a *engine.Engine, _ context.Context, in *adminInput) (any, error) {
+	var of wire.KeyQuery
+	if err := in.decode(&of); err != nil {
+		return nil, err
+	}
+	z, err := findZone(a, of.Zone)
+	if err != nil {
+		return nil, err
+	}
+	name, ok := z.NameOf(of.Values)
+	if !ok {
+		return nil, badRequest("zone %q: no bucket has such values: want %s, one for each part of the key", z.Name, text.Plural(len(z.Key.Parts), "value"))
+	}
+	return wire.Key{Zone: z.Name, Key: name}, nil
+}
+
+const (
+	MostListed    = 1000
+	defaultListed = 100
+
+	// scanned is about how many buckets a store looks at in one step of a scan.
+	scanned = 1000
+
+	// listTime is how long one scan may last, in which the store serves requests too.
+	listTime = 5 * time.Second
+)
+
+var listOrders = map[string]func(a, b *wire.Bucket) int{
+	"level": func(a, b *wire.Bucket) int {
+		return cmp.Or(cmp.Compare(b.Fraction, a.Fraction), cmp.Compare(a.Key, b.Key))
+	},
+	"key": func(a, b *wire.Bucket) int { return cmp.Compare(a.Key, b.Key) },
+	"last": func(a, b *wire.Bucket) int {
+		return cmp.Or(cmp.Compare(a.LastUsed, b.LastUsed), cmp.Compare(a.Key, b.Key))
+	},
+}
+
+// answerBuckets lists the buckets of a zone.
+func answerBuckets(a *engine.Engine, ctx context.Context, in *adminInput) (any, error) {
+	l := wire.BucketsQuery{Sort: "level", Limit: defaultListed}
+	if err := in.decode(&l); err != nil {
+		return nil, err
+	}
+	switch {
+	case listOrders[l.Sort] == nil && l.Sort != wire.Unsorted:
+		return nil, badRequest("invalid sort %q: want level, key, last or none", l.Sort)
+	case l.Limit < 1 || l.Limit > MostListed:
+		return nil, badRequest("invalid limit %d: want 1 to %d", l.Limit, MostListed)
+	case !(l.MinFraction >= 0):
+		return nil, badRequest("invalid min_fraction: want a number from 0")
+	case l.Cursor != "" && l.Sort != wire.Unsorted:
+		return nil, badRequest("a cursor goes with the sort none alone: a sorted list has no pages")
+	}
+	z, err := findZone(a, l.Zone)
+	if err != nil {
+		return nil, err
+	}
+	lister, can := a.Store.(leakybucket.Lister)
+	if !can {
+		return nil, errors.New("the store cannot list its buckets")
+	}
+	scan, cancel := context.WithTimeout(ctx, listTime)
+	defer cancel()
+	result := wire.Buckets{Buckets: []wire.Bucket{}, Complete: true}
+	if l.Sort == wire.Unsorted {
+		err = listPage(a, scan, lister, z, &l, &result)
+	} else {
+		err = listTop(a, scan, lister, z, &l, &result)
+	}
+	if errors.Is(err, leakybucket.ErrBadCursor) {
+		return nil, badRequest("%w; begin again without one", err)
+	}
+	if err != nil {
+		if scan.Err() == nil {
+			return nil, err
+		}
+		result.Complete = false
+	}
+	return result, nil
+}
+
+// listed returns a bucket of a listing, unless it does not match.
+func listed(a *engine.Engine, z *engine.Zone, l *wire.BucketsQuery, k *leakybucket.Kept) (b wire.Bucket, matches bool) {
+	b, limit := describe(a, z, k.Key, l.Shadow)
+	blocked := time.Duration(0)
+	if z.Block != nil && k.State.BlockedUntil > k.Now {
+		blocked = k.State.BlockedUntil.Sub(k.Now)
+	}
+	inForce := limit
+	if s, can := a.Store.(*sharedstore.Store); can && limit.Capacity > 0 {
+		inForce = s.InForce(leakybucket.Charge{Zone: z.Name, Key: k.Key, Shadow: leakybucket.ShadowIf(l.Shadow), Limit: limit})
+	}
+	fillState(&b, limit, inForce, inForce.Level(k.State, k.Now), blocked)
+	b.LastUsed = max(0, k.Now.Sub(k.State.At).Seconds())
+	return b, b.Blocked > 0 || b.Level > 0 && b.Fraction >= l.MinFraction
+}
+
+// listTop goes through all buckets of the zone, and keeps the first in the order. Redis may
+// give a bucket more than once. Hashes of all keys are remembered, since keys may be long.
+func listTop(a *engine.Engine, ctx context.Context, lister leakybucket.Lister, z *engine.Zone, l *wire.BucketsQuery, result *wire.Buckets) error {
+	order, seed, seen := listOrders[l.Sort], maphash.MakeSeed(), make(map[uint64]struct{})
+	of := leakybucket.Listing{Zone: z.Name, Prefix: l.Prefix, Shadow: l.Shadow, Want: scanned}
+	err := leakybucket.ListAll(ctx, lister, of, func(k leakybucket.Kept) bool {
+		b, matches := listed(a, z, l, &k)
+		hash := maphash.String(seed, k.Key)
+		if _, again := seen[hash]; again || !matches {
+			return true
+		}
+		seen[hash] = struct{}{}
+		result.Matched++
+		if result.Buckets = append(result.Buckets, b); len(result.Buckets) >= 2*MostListed {
+			result.Buckets = top(result.Buckets, order, l.Limit)
+		}
+		return true
+	})
+	result.Buckets = top(result.Buckets, order, l.Limit)
+	return err
+}
+
+// listPage goes on from the cursor until it has about as many buckets as wanted.
+func listPage(a *engine.Engine, ctx context.Context, lister leakybucket.Lister, z *engine.Zone, l *wire.BucketsQuery, result *wire.Buckets) error {
+	of := leakybucket.Listing{Zone: z.Name, Prefix: l.Prefix, Shadow: l.Shadow, Want: l.Limit}
+	for result.Next = l.Cursor; ; {
+		some, next, err := lister.List(ctx, of, result.Next)
+		if err != nil {
+			return err
+		}
+		before := len(result.Buckets)
+		for i := range some {
+			if b, matches := listed(a, z, l, &some[i]); matches {
+				result.Buckets = append(result.Buckets, b)
+			}
+		}
+		result.Matched, result.Next = len(result.Buckets), next
+		if next == "" || result.Matched >= l.Limit {
+			return nil
+		}
+		if result.Matched-before < of.Want/2 {
+			of.Want = min(2*of.Want, scanned) // few of those that were looked at match
+		}
+	}
+}
+
+// top returns the first n in an order.
+func top(buckets []wire.Bucket, order func(a, b *wire.Bucket) int, n int) []wire.Bucket {
+	slices.SortFunc(buckets, func(a, b wire.Bucket) int { return order(&a, &b) })
+	return buckets[:min(n, len(buckets))]
+}

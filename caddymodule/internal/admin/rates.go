@@ -1,0 +1,32 @@
+package admin
+
+import (
+	"context"
+	"time"
+
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/admin/wire"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/decision"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/engine"
+)
+
+// Plotted is how much of the past the plots of the inspector show.
+const Plotted = 10 * time.Minute
+
+// answerRates returns the rates of all zones over the last ten minutes, oldest first.
+// Zones without requests in that time are left out.
+func answerRates(a *engine.Engine, _ context.Context, _ *adminInput) (any, error) {
+	zones, err := zonesNamed(a, "")
+	if err != nil {
+		return nil, err
+	}
+	result := make(map[string][]wire.Rate)
+	for _, z := range zones {
+		for _, s := range a.Control.Rates.Plot(z.Name, Plotted, time.Now()) {
+			result[z.Name] = append(result[z.Name], wire.Rate{
+				At: s.At, Refused: s.PerSecond[decision.Refused], Shadow: s.PerSecond[decision.ShadowRefused],
+				Admitted: s.PerSecond[decision.Admitted] + s.PerSecond[decision.Delayed] + s.PerSecond[decision.ShadowDelayed],
+			})
+		}
+	}
+	return wire.Rates{Zones: result}, nil
+}

@@ -1,0 +1,80 @@
+package admin
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"time"
+
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/admin/wire"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/engine"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/stores"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/telemetry"
+)
+
+// AnswerZones describes what runs.
+func AnswerZones(a *engine.Engine, _ context.Context, _ *adminInput) (any, error) {
+	now := time.Now()
+	set, overrides, counts := a.Overrides(), a.Control.Overrides.List(now), telemetry.CountsByZone()
+	result := wire.Status{Zones: []wire.ZoneStatus{}, Overrides: overridesOf(overrides), Warnings: converted(a.Warnings.List(), func(w telemetry.KeptWarning) wire.Warning { return wire.Warning(w) })}
+	kept := storeStatus(a, &result.Store, now)
+	zones, err := zonesNamed(a, "")
+	if err != nil {
+		return nil, err
+	}
+	for _, z := range zones {
+		s := wire.ZoneStatus{
+			Zone: z.Name, Mode: z.Mode(set, now), Group: z.JudgedWith(set), Definition: json.RawMessage(z.Definition), Total: counts[z.Name].Named(),
+			Buckets: kept[z.Name], RefusedKeys: z.Live.Refused.Estimate(),
+		}
+		current, hourAgo := a.Control.Rates.PerSecond(z.Name, counts[z.Name], now)
+		if s.PerSecond = current.Named(); hourAgo != nil {
+			s.HourAgo = hourAgo.Named()
+		}
+		s.Waiting, s.InFlight = z.Live.Enforced.Counts()
+		if f := z.File; f != nil {
+			inForce := f.Status()
+			s.OverrideFile = &wire.OverrideFile{File: f.Path, Overrides: inForce.Overrides, Read: inForce.Read}
+			if inForce.Problem != nil {
+				s.OverrideFile.Problem = inForce.Problem.Error()
+			}
+		}
+		if z.LetsWait() {
+			s.WaitingMost = z.MaxWaiting
+		}
+		if s.Slots = z.InFlight; s.Slots > 0 {
+			s.InFlightMost = z.Live.Enforced.MostServed()
+		}
+		s.Share = DescribeShare(z, now)
+		if set.Shadow(z.Name, now) {
+			s.ShadowUntil = overrides.ShadowUntil(z.Name)
+		}
+		if l := set.Limit(z.Name, "", now); l != nil {
+			s.Limit = l.Text
+		}
+		result.Zones = append(result.Zones, s)
+	}
+	return result, nil
+}
+
+// storeStatus describes the store, and returns how many buckets of each zone are in this
+// process's memory.
+func storeStatus(a *engine.Engine, s *wire.StoreStatus, now time.Time) (kept map[string]int) {
+	s.Name = "memory"
+	if a.Memory != nil {
+		kept = a.Memory.Memory.Buckets()
+		s.Evictions, s.MaxBuckets = a.Memory.Memory.Evictions(), cmp.Or(a.Memory.MaxBuckets, stores.DefaultMaxBuckets)
+		for _, n := range kept {
+			s.Buckets += n
+		}
+	}
+	if a.Shared != nil {
+		s.Name, s.Failing, s.Down = a.Shared.Name, a.Shared.Failing(), a.Shared.Down()
+		s.Shards, s.ShardsDown = a.Shared.Shards()
+		s.Calls, s.Failed, s.Took = a.Control.Rates.CallsPerSecond(s.Name, now)
+		if o := a.Shared.Outage.Load(); o != nil && s.Down {
+			s.Since, s.Why = &o.Since, o.Why
+		}
+	}
+	return kept
+}

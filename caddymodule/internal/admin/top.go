@@ -1,0 +1,46 @@
+package admin
+
+import (
+	"context"
+	"time"
+
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/admin/wire"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/engine"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/sketch"
+)
+
+var groupings = map[string]sketch.Grouping{"": sketch.ByKey, "ip": sketch.ByAddress, "/24": sketch.By24, "/16": sketch.By16}
+
+const mostTop = 20
+
+// answerTop says who made most requests.
+func answerTop(a *engine.Engine, _ context.Context, in *adminInput) (any, error) {
+	var of wire.TopQuery
+	if err := in.decode(&of); err != nil {
+		return nil, err
+	}
+	by, known := groupings[of.By]
+	if !known {
+		return nil, badRequest("invalid by %q: want ip, /24, /16, or nothing for the keys of the zones", of.By)
+	}
+	zones, err := zonesNamed(a, of.Zone)
+	if err != nil {
+		return nil, err
+	}
+	result, set, now := wire.Top{Zones: []wire.TopZone{}}, a.Overrides(), time.Now()
+	for _, z := range zones {
+		s := z.Live.Recent.Top(by, mostTop, now)
+		top := wire.TopZone{
+			Zone: z.Name, Mode: z.Mode(set, now), Group: z.JudgedWith(set), Requests: s.Admitted + s.Refused, Refused: s.Refused, Seconds: now.Sub(s.Since).Seconds(),
+			Busiest: []wire.TopKey{}, Denied: []wire.TopKey{},
+		}
+		for _, k := range s.Busiest {
+			top.Busiest = append(top.Busiest, wire.TopKey{Key: k.Name, Requests: k.Requests, Admitted: k.Requests - k.Refused, Refused: k.Refused})
+		}
+		for _, k := range s.MostRefused {
+			top.Denied = append(top.Denied, wire.TopKey{Key: k.Name, Requests: k.Refused, Admitted: k.Requests - k.Refused, Refused: k.Refused})
+		}
+		result.Zones = append(result.Zones, top)
+	}
+	return result, nil
+}

@@ -1,0 +1,159 @@
+package engine
+
+import (
+	"errors"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/stores"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/telemetry"
+)
+
+var (
+	keysRefused = collector{collectKeys, []*prometheus.Desc{prometheus.NewDesc("caddy_throttle_refused_keys",
+		"Distinct keys that were refused or, in shadow, would have been: an estimate, since the process began.", []string{"zone"}, nil)}}
+
+	levels = collector{collectLevels, []*prometheus.Desc{prometheus.NewDesc("caddy_throttle_level_ratio",
+		"How full buckets were after each decision, as a fraction of their capacity.", []string{"zone"}, nil)}}
+
+	breakerOpen = collector{collectBreakers, []*prometheus.Desc{prometheus.NewDesc("caddy_throttle_breaker_open",
+		"Whether the shared store is down and left alone (1) or is asked (0).", []string{"store"}, nil)}}
+
+	staleFiles = collector{collectFiles, []*prometheus.Desc{prometheus.NewDesc("caddy_throttle_override_file_stale",
+		"Whether the override_file cannot be used as it is now (1), so that what was read before holds, or is in force (0).", []string{"zone"}, nil)}}
+
+	buckets = collector{collectBuckets, []*prometheus.Desc{
+		prometheus.NewDesc("caddy_throttle_buckets",
+			"Buckets kept in memory.", []string{"zone"}, nil),
+		prometheus.NewDesc("caddy_throttle_evictions_total",
+			"Buckets dropped before they were empty, because the memory store was full.", nil, nil),
+	}}
+
+	Slots = collector{collectSlots, []*prometheus.Desc{
+		prometheus.NewDesc("caddy_throttle_waiting",
+			"Requests that wait for their delay or for a slot, in zones with share by the client's rank.", []string{"zone", "rank"}, nil),
+		prometheus.NewDesc("caddy_throttle_in_flight",
+			"Requests that hold a slot of in_flight.", []string{"zone"}, nil),
+		prometheus.NewDesc("caddy_throttle_slot_mean_seconds",
+			"For how long a slot is held on average, in zones with share.", []string{"zone"}, nil),
+	}}
+)
+
+// Collectors are all of them.
+var Collectors = []prometheus.Collector{
+	telemetry.Requests, telemetry.Passes, telemetry.TurnSeconds, telemetry.SlotSeconds, telemetry.Unsettled, telemetry.BlocksBegun, telemetry.WithoutStore, telemetry.RefusedPeople, keysRefused, levels, telemetry.Delays,
+	breakerOpen, telemetry.StoreSeconds, telemetry.StoreErrors, telemetry.StoreOutages, telemetry.EventsDropped, telemetry.Dropped, staleFiles, buckets, Slots,
+}
+
+func registerMetrics(registry *prometheus.Registry) error {
+	for _, collector := range Collectors {
+		var already prometheus.AlreadyRegisteredError
+		if err := registry.Register(collector); err != nil && !errors.As(err, &already) {
+			return err
+		}
+	}
+	return nil
+}
+
+// A collector reads what runs whenever metrics are collected.
+type collector struct {
+	read  func(of []*prometheus.Desc, to metricsChannel)
+	descs []*prometheus.Desc
+}
+
+// Describe implements prometheus.Collector.
+func (c collector) Describe(descs chan<- *prometheus.Desc) {
+	for _, d := range c.descs {
+		descs <- d
+	}
+}
+
+// Collect implements prometheus.Collector.
+func (c collector) Collect(metrics chan<- prometheus.Metric) { c.read(c.descs, metrics) }
+
+type metricsChannel chan<- prometheus.Metric
+
+func (to metricsChannel) gauge(of *prometheus.Desc, value float64, labels ...string) {
+	to <- prometheus.MustNewConstMetric(of, prometheus.GaugeValue, value, labels...)
+}
+
+func toGauge(is bool) float64 {
+	if is {
+		return 1
+	}
+	return 0
+}
+
+func collectBuckets(of []*prometheus.Desc, to metricsChannel) {
+	evictions := uint64(0)
+	stores.EachOf(func(m *stores.Memory) {
+		for zone, n := range m.Buckets() {
+			to.gauge(of[0], float64(n), zone)
+		}
+		evictions = m.Evictions()
+	})
+	to <- prometheus.MustNewConstMetric(of[1], prometheus.CounterValue, float64(evictions))
+}
+
+// collectBreakers asks the shared stores. While a reload changes a store's URL there are
+// two of one name. It reports the older one, because the reload may fail.
+func collectBreakers(of []*prometheus.Desc, to metricsChannel) {
+	first := make(map[string]*stores.SharedStore)
+	since := make(map[string]uint64)
+	stores.EachOf(func(s *stores.SharedStore) {
+		if began, runs := s.Running(); runs && (first[s.Name] == nil || began < since[s.Name]) {
+			first[s.Name], since[s.Name] = s, began
+		}
+	})
+	for name, s := range first {
+		to.gauge(of[0], toGauge(s.Down()), name)
+	}
+}
+
+func collectSlots(of []*prometheus.Desc, to metricsChannel) {
+	stores.EachOf(func(l *liveZone) {
+		waits, slots, _ := l.has()
+		waiting, served := l.Enforced.Counts()
+		switch {
+		case l.takesTurns():
+			load := l.Enforced.Load()
+			for _, rank := range telemetry.AllRanks {
+				to.gauge(of[0], float64(load.Waiting[rank]), l.name, rank.String())
+			}
+			to.gauge(of[2], load.Mean.Seconds(), l.name)
+		case waits:
+			to.gauge(of[0], float64(waiting), l.name, "")
+		}
+		if slots {
+			to.gauge(of[1], float64(served), l.name)
+		}
+	})
+}
+
+func collectFiles(of []*prometheus.Desc, to metricsChannel) {
+	stores.EachOf(func(l *liveZone) {
+		if f := l.overrideFile(); f != nil {
+			to.gauge(of[0], toGauge(f.Status().Problem != nil), l.name)
+		}
+	})
+}
+
+func collectKeys(of []*prometheus.Desc, to metricsChannel) {
+	stores.EachOf(func(l *liveZone) { to.gauge(of[0], float64(l.Refused.Estimate()), l.name) })
+}
+
+func collectLevels(of []*prometheus.Desc, to metricsChannel) {
+	stores.EachOf(func(l *liveZone) {
+		if _, _, buckets := l.has(); !buckets {
+			return
+		}
+		sum, count, upTo := float64(l.Levels.Sum.Load())/1e6, uint64(0), make(map[float64]uint64, len(telemetry.Fractions))
+		for i := range l.Levels.Counts {
+			count += l.Levels.Counts[i].Load()
+			if i < len(telemetry.Fractions) {
+				upTo[telemetry.Fractions[i]] = count
+			}
+		}
+		to <- prometheus.MustNewConstHistogram(of[0], count, sum, upTo, l.name)
+	})
+}

@@ -1,0 +1,74 @@
+package engine
+
+import (
+	"slices"
+	"time"
+
+	"github.com/caddyserver/caddy/v2"
+	"go.uber.org/zap"
+
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/crawler"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/stores"
+)
+
+// sharedCrawlers holds the lists and the answers of DNS. They outlive configs, so that
+// a reload forgets none.
+type sharedCrawlers struct {
+	Lists   crawler.Lists
+	Lookups crawler.Lookups
+}
+
+// Destruct implements caddy.Destructor. Whatever runs has been stopped by the configs
+// that started it.
+func (*sharedCrawlers) Destruct() error { return nil }
+
+// configCrawlers are what the matchers of one config need.
+type configCrawlers struct {
+	*sharedCrawlers // nil if no matcher asks
+	storage         crawler.Storage
+	Sources         []string
+	stop            []func()
+}
+
+// JoinCrawlers returns what all matchers share.
+func (a *Engine) JoinCrawlers(ctx caddy.Context) (*sharedCrawlers, error) {
+	if a.Crawlers.sharedCrawlers == nil {
+		shared, err := stores.Join(CrawlersKey, func() (*sharedCrawlers, error) { return new(sharedCrawlers), nil })
+		if err != nil {
+			return nil, err
+		}
+		a.Crawlers.sharedCrawlers, a.Crawlers.storage = shared, ctx.Storage()
+	}
+	return a.Crawlers.sharedCrawlers, nil
+}
+
+// start begins to fetch lists and to ask DNS. It waits for copies in storage, but not
+// for long.
+func (c *configCrawlers) start(logger *zap.Logger) {
+	if c.sharedCrawlers == nil {
+		return
+	}
+	slices.Sort(c.Sources)
+	ready, release := c.Lists.Use(slices.Compact(c.Sources), &crawler.Config{Storage: c.storage, Warn: func(source string, err error) {
+		logger.Warn("a list of crawlers cannot be used now: its last good copy stays in use, if there is one", zap.String("list", source), zap.Error(err))
+	}})
+	c.stop = []func(){release, c.Lookups.Start()}
+	timer := time.NewTimer(patience)
+	defer timer.Stop()
+	select {
+	case <-ready:
+	case <-timer.C:
+	}
+}
+
+// end undoes start.
+func (c *configCrawlers) end() {
+	for _, stop := range c.stop {
+		stop()
+	}
+	c.stop = nil
+}
+
+var (
+	_ caddy.Destructor = (*sharedCrawlers)(nil)
+)

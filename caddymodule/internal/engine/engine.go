@@ -1,0 +1,303 @@
+// Package engine is what runs of a config: its zones with their queues, the way of a request
+// through them, and what all configs of the process share. Begin with [Handler.ServeHTTP],
+// which decides, admits, serves and settles.
+package engine
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/netip"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/caddyserver/caddy/v2"
+	"github.com/caddyserver/caddy/v2/modules/caddyevents"
+	"go.uber.org/zap"
+
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/admission"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/blocked"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/body"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/clock"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/decision"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/override"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/rule"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/staticfile"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/stores"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/telemetry"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/sharedstore"
+	"github.com/caddy-throttle/caddy-throttle/leakybucket"
+)
+
+// An Engine is what runs of a config: its zones, the store that they ask, and what they
+// share with the configs before and after it.
+type Engine struct {
+	Ctx         caddy.Context
+	subscribers *caddyevents.App
+	subscribed  func() telemetry.Subscriptions // which do not change
+	events      *telemetry.Background[telemetry.Event]
+	Logger      *zap.Logger
+	Warner      *zap.Logger // a logger that keeps warnings
+	Warnings    *telemetry.KeptWarnings
+	Warned      *onceWarnings
+
+	Store    leakybucket.Store
+	Shared   *stores.SharedStore // behind the store, if that is outside of this process
+	observer *storeObserver      // of that
+	Memory   *stores.MemoryUse   // the store itself or the fallback, if either is in memory
+	policy   sharedstore.Policy  // what zones fall back to that have no policy of their own
+
+	Exempt     rule.Matchers
+	Static     []*staticfile.Matcher        // nil exempts no static files
+	Plans      map[string]leakybucket.Limit // named limits for overrides
+	Zones      map[string]*Zone
+	Blockers   []*decision.Zone // whose blocks hold in all handlers
+	AfterStart []func()         // when the handlers of all servers are provisioned
+	limitsLog  bool             // a zone limits the lines of refusals
+
+	Drops        bool           // a listener drops clients that are out
+	exemptsSome  bool           // by the global options, or in a zone
+	configNumber *atomic.Uint64 // see [lastConfig]
+
+	Blocks  *SharedBlocks
+	Control *control
+
+	Signing  signingKeys // of device cookies and passes, if a zone has either
+	lastKeys *lastKeys
+	Crawlers configCrawlers
+	Gate     *admission.Gate
+	Clock    clock.Clock // what requests go by; nil but in a replay
+
+	OverrideFiles overrideFiles
+}
+
+// EngineOf returns what runs of the config that a module is provisioned for.
+func EngineOf(ctx caddy.Context) (*Engine, error) {
+	app, err := ctx.App("throttle")
+	if err != nil {
+		return nil, err
+	}
+	return app.(interface{ Engine() *Engine }).Engine(), nil
+}
+
+// New joins what outlives the config. The engine that it returns must be cleaned up,
+// also after an error.
+func New(ctx caddy.Context) (e *Engine, err error) {
+	e = &Engine{
+		Ctx: ctx, Logger: ctx.Logger(), Warnings: new(telemetry.KeptWarnings), Warned: new(onceWarnings),
+		Zones: make(map[string]*Zone), configNumber: new(atomic.Uint64),
+	}
+	e.Warner = e.Warnings.Logger(e.Logger)
+	if err := registerMetrics(ctx.GetMetricsRegistry()); err != nil {
+		return e, err
+	}
+	e.events = &telemetry.Background[telemetry.Event]{Pass: e.emit, Most: telemetry.MostEvents}
+	e.Gate = &admission.Gate{Exiting: exiting, Waived: e.waived}
+	if e.subscribers, err = watchExit(ctx); err != nil {
+		return e, err
+	}
+	e.subscribed = sync.OnceValue(e.subscriptions)
+	if e.Blocks, err = stores.Join(blocksKey, func() (*SharedBlocks, error) { return &SharedBlocks{blocked.NewBuckets(nil)}, nil }); err != nil {
+		return e, err
+	}
+	if e.Control, err = joinControl(); err != nil {
+		return e, err
+	}
+	return e, nil
+}
+
+// ExemptAlways sets what no zone ever charges.
+func (e *Engine) ExemptAlways(matchers rule.Matchers, static []*staticfile.Matcher) {
+	e.Exempt, e.Static, e.exemptsSome = matchers, static, matchers != nil
+}
+
+// UseMemory makes a store in memory the store.
+func (e *Engine) UseMemory(m *stores.MemoryUse) { e.Memory, e.Store = m, m.Store() }
+
+// UseShared makes a shared store the store. policy is what zones without one fall back to.
+func (e *Engine) UseShared(s *stores.SharedStore, options sharedstore.Options, policy sharedstore.Policy) (err error) {
+	// The shared store is the one that lasts.
+	if e.Memory, err = stores.UseMemory(stores.MemoryOptions{MaxBuckets: stores.DefaultMaxBuckets, Every: stores.DefaultSnapshotInterval, Logger: e.Logger}); err != nil {
+		return fmt.Errorf("loading the fallback: %w", err)
+	}
+	options.Zone = e.zoneFallback
+	e.Shared, e.policy, e.Store = s, policy, s.With(options)
+	return nil
+}
+
+// zoneFallback returns the fallback of a zone.
+func (e *Engine) zoneFallback(name string) sharedstore.ZoneOptions {
+	z := e.Zones[name]
+	if z == nil {
+		return sharedstore.ZoneOptions{Policy: e.policy}
+	}
+	return sharedstore.ZoneOptions{Policy: z.Policy, Dearest: z.Dearest}
+}
+
+// Start lets the store connect, applies max_buckets and restores buckets. It logs
+// which zones are one budget for several handlers.
+func (e *Engine) Start() {
+	if e.Memory != nil {
+		e.Memory.Start(e.savedLimits())
+	}
+	if e.Shared != nil {
+		e.observer = &storeObserver{e}
+		e.Shared.Start(e.observer)
+	}
+	e.Signing.start(e.lastKeys, e.Logger)
+	e.Crawlers.start(e.Logger)
+	for name, z := range e.Zones {
+		z.Live.Start(z)
+		if len(z.Handlers) > 1 {
+			e.Logger.Info("several handlers share the budget of the zone; put host into its key to give each site its own",
+				zap.String("zone", name), zap.Int("handlers", len(z.Handlers)))
+		}
+	}
+	for _, hook := range e.AfterStart {
+		hook()
+	}
+	e.forgetDropped()
+	e.OverrideFiles.start(e)
+	e.Control.Start(e)
+}
+
+// End undoes start. Requests of the config may still be in flight.
+func (e *Engine) End() {
+	e.events.Close()
+	e.OverrideFiles.End()
+	e.Control.Stop(e)
+	for _, z := range e.Zones {
+		z.Live.Stop(z)
+	}
+	if e.Signing.stop != nil {
+		e.Signing.stop()
+	}
+	e.Crawlers.end()
+	if e.Shared != nil {
+		e.Shared.Stop(e.observer)
+	}
+	if e.Memory != nil {
+		e.Memory.Stop()
+	}
+}
+
+// CleanUp logs refusals that were counted but not logged yet, and releases everything that
+// outlives the config.
+func (e *Engine) CleanUp() error {
+	var errs []error
+	var counts []*telemetry.Zone
+	for _, z := range e.Zones {
+		counts = append(counts, z.Counts)
+	}
+	telemetry.FlushLogs(counts)
+	for name := range e.Zones {
+		errs = append(errs, stores.Leave(LiveZoneKey(name)))
+	}
+	if e.Blocks != nil {
+		errs = append(errs, stores.Leave(blocksKey))
+	}
+	if e.Control != nil {
+		errs = append(errs, stores.Leave(controlKey))
+	}
+	if e.lastKeys != nil {
+		errs = append(errs, stores.Leave(signingKey))
+	}
+	if e.Crawlers.sharedCrawlers != nil {
+		errs = append(errs, stores.Leave(CrawlersKey))
+	}
+	if e.Shared != nil && e.Memory != nil {
+		errs = append(errs, e.Memory.Release()) // that of a store in memory is the module's
+	}
+	return errors.Join(errs...)
+}
+
+// waived returns a channel that is closed when these zones, or all, are switched to
+// shadow.
+func (e *Engine) waived(zones []string) (<-chan struct{}, func()) {
+	return e.Control.Overrides.Shadowed(zones, time.Now())
+}
+
+// hold keeps the shared store open until release, because requests in flight may
+// outlive the config.
+func (e *Engine) hold() {
+	if e.Shared != nil {
+		e.Shared.Hold()
+	}
+}
+
+func (e *Engine) release() {
+	if e.Shared != nil {
+		e.Shared.Release()
+	}
+}
+
+// ExemptsGlobally reports whether the global options exempt a request from all zones.
+func (e *Engine) ExemptsGlobally(s *rule.Subject) (bool, error) {
+	if e.Exempt == nil {
+		return false, nil
+	}
+	return s.Spares(e.Exempt)
+}
+
+// Exempts implements decision.Env.
+func (e *Engine) Exempts(s *rule.Subject) (bool, error) {
+	e.watchProxies(s) // also if the proxy's own address is exempt
+	if e.Drops {
+		e.noteProxy(s)
+	}
+	return e.ExemptsGlobally(s)
+}
+
+// Overrides implements decision.Env.
+func (e *Engine) Overrides() *override.Set { return e.Control.Overrides.Load() }
+
+// Everywhere implements decision.Env.
+func (e *Engine) Everywhere() []*decision.Zone {
+	if e.Blocks.Empty() {
+		return nil
+	}
+	return e.Blockers
+}
+
+// Believe implements decision.Env.
+func (e *Engine) Believe(ctx context.Context, c *leakybucket.Charge) (blocked.Block, bool) {
+	return e.Blocks.Believe(ctx, c, e.Store)
+}
+
+// Take implements decision.Env. It notes the blocks that it sees.
+func (e *Engine) Take(ctx context.Context, charges []leakybucket.Charge, decisions []leakybucket.Decision) error {
+	if err := e.Store.Take(ctx, charges, decisions); err != nil {
+		e.Logger.Error("asking the store; the request passes", zap.Error(err))
+		return err
+	}
+	for i := range charges {
+		e.Blocks.Note(&charges[i], &decisions[i])
+	}
+	return nil
+}
+
+// FellBack implements decision.Env.
+func (e *Engine) FellBack(d *leakybucket.Decision) bool {
+	return e.Shared != nil && sharedstore.FellBack(d)
+}
+
+// Look implements decision.Env.
+func (e *Engine) Look(r *http.Request, client netip.Prefix, most int64) (*body.Ahead, *body.Body) {
+	return RequestBuffers.Look(r, client, most)
+}
+
+// KnownBlock implements decision.Env. A shared store need not be asked about a block that
+// it reported within the last second. While the bucket's shard is down, a reported block
+// counts until it ends.
+func (e *Engine) KnownBlock(c *leakybucket.Charge) (blocked.Block, bool) {
+	if c.Block == nil || e.Shared == nil {
+		return blocked.Block{}, false
+	}
+	b, found, fresh := e.Blocks.Find(c)
+	return b, found && (fresh || e.Shared.DownFor(c))
+}
+
+// Interface guards
+var _ decision.Env = (*Engine)(nil)

@@ -1,0 +1,113 @@
+package engine
+
+import (
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/override"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/overridefile"
+)
+
+// An overrideFile is a file with overrides, and the zones of one config that have it.
+type overrideFile struct {
+	overridefile.File
+	zones []*override.Lines
+}
+
+// use puts the lines of the file into force, in all zones or in none.
+func (f *overrideFile) use(lines []overridefile.Line) error {
+	all := make([]*override.Listed, len(f.zones))
+	for i, z := range f.zones {
+		var err error
+		if all[i], err = z.Compile(f.Path, lines); err != nil {
+			return err
+		}
+	}
+	for i, z := range f.zones {
+		z.Put(all[i])
+	}
+	return nil
+}
+
+// overrideFiles are those of one config.
+type overrideFiles struct {
+	Files []*overrideFile
+	Stop  chan struct{} // nil unless the files are watched
+}
+
+// named returns the file of a path, or nil.
+func (o *overrideFiles) named(path string) *overrideFile {
+	for _, f := range o.Files {
+		if f.Path == path {
+			return f
+		}
+	}
+	return nil
+}
+
+// add reads a file for one more zone, and returns it.
+func (o *overrideFiles) add(path string, zone *override.Lines) (*overrideFile, error) {
+	f := o.named(path)
+	if f == nil {
+		f = new(overrideFile)
+		f.Path, f.Use = path, f.use
+		o.Files = append(o.Files, f)
+	}
+	f.zones = append(f.zones, zone)
+	return f, f.Load()
+}
+
+// watchEvery is how often files are looked at. Caddy looks at its Caddyfile as often with
+// --watch. Looking needs no descriptors, and sees changes of all file systems.
+const watchEvery = time.Second
+
+// start watches the files until end.
+func (o *overrideFiles) start(a *Engine) {
+	if len(o.Files) == 0 {
+		return
+	}
+	o.Stop = make(chan struct{})
+	for _, f := range o.Files {
+		go f.watch(a, o.Stop) // each for itself, as one may hang
+	}
+}
+
+func (o *overrideFiles) End() {
+	if o.Stop != nil {
+		close(o.Stop)
+		o.Stop = nil
+	}
+}
+
+func (f *overrideFile) watch(a *Engine, stop <-chan struct{}) {
+	ticker := time.NewTicker(watchEvery)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-stop:
+			return
+		case <-ticker.C:
+		}
+		f.Refresh(a)
+	}
+}
+
+// Refresh reads the file if it has changed, and logs what became of that.
+func (f *overrideFile) Refresh(a *Engine) {
+	news, s := f.Look()
+	switch {
+	case !news:
+	case s.Problem != nil:
+		a.Logger.Error("override_file is wrong; the overrides that were read before stay in force",
+			zap.String("file", f.Path), zap.Time("read", s.Read), zap.Error(s.Problem))
+	default:
+		a.forgetDropped()
+		a.Logger.Info("override_file is in force", zap.String("file", f.Path), zap.Int("overrides", s.Overrides))
+		for _, z := range a.Zones {
+			if z.File == f {
+				z.WarnOversize()
+			}
+		}
+	}
+}

@@ -1,0 +1,415 @@
+package engine
+
+import (
+	"context"
+	"net/http"
+	"slices"
+	"time"
+
+	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
+	"go.uber.org/zap"
+
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/admission"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/body"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/clock"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/decision"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/detached"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/refusal"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/response"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/rule"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/settlement"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/staticfile"
+	"github.com/caddy-throttle/caddy-throttle/leakybucket"
+)
+
+// A Handler is a handler as it runs: its zones, and whom they concern.
+type Handler struct {
+	app     *Engine
+	server  *caddyhttp.Server // whose routes the handler is in; nil outside of the HTTP app
+	Zones   []*decision.Zone
+	Match   rule.Matchers
+	plain   bool               // once a request is admitted, no zone has any more to do with it
+	headers settlement.Headers // in which the upstream says what a request cost, and who its user is
+	told    []string           // of these, who its user is
+
+	Announces bool // sends the rate-limit headers
+}
+
+// A Directive is a module that runs as a throttler.
+type Directive interface{ Running() *Handler }
+
+// NewHandler returns the handler of zones, for the requests that match, or for all.
+func NewHandler(e *Engine, server *caddyhttp.Server, match rule.Matchers, zones []*Zone) *Handler {
+	h := &Handler{app: e, server: server, Match: match}
+	var settles []*settlement.Rule
+	for _, z := range zones {
+		z.Handlers = append(z.Handlers, h)
+		h.Zones = append(h.Zones, z.Zone)
+		settles = append(settles, z.Settle)
+		h.addTold(z)
+	}
+	h.headers = settlement.HeadersOf(settles...).With(h.told...)
+	h.plain = len(h.headers) == 0 && !slices.ContainsFunc(zones, func(z *Zone) bool { return !z.Plain() })
+	warnKeys(zones, match, e.Warner)
+	return h
+}
+
+// warnKeys logs a warning if clients can evade all zones by making up keys, or if one client
+// can have all others refused.
+func warnKeys(zones []*Zone, match rule.Matchers, logger *zap.Logger) {
+	for _, z := range zones {
+		if z.Key.HasAddress() && !z.Inventable {
+			return
+		}
+	}
+	for _, z := range zones {
+		switch {
+		case z.warnedKey:
+		case z.Inventable:
+			z.warnedKey = true
+			logger.Warn("zone is keyed by values that clients choose, so a client can get a fresh bucket with every request: add a zone keyed by client_ip",
+				zap.String("zone", z.Name))
+		case z.Common && match == nil:
+			z.warnedKey = true
+			logger.Warn("all clients share one bucket of the zone, so one client can have all others refused: add client_ip to its key, or a zone keyed by client_ip",
+				zap.String("zone", z.Name))
+		}
+	}
+}
+
+// ServeHTTP implements caddyhttp.MiddlewareHandler. It decides about the request,
+// holds it until its delay is over, its body is buffered and its slots are free, and
+// then refuses or serves it.
+func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request, next caddyhttp.Handler) error {
+	concerned, failed := h.Concerns(r)
+	if !concerned {
+		return next.ServeHTTP(w, r)
+	}
+	h.stripTold(r)
+	switch {
+	case r.Context().Value(caddyhttp.ErrorCtxKey) != nil:
+		return h.serveError(w, r, next)
+	case included(r):
+		return h.serveInternal(w, r, next)
+	}
+	// A function with many defers and returns calls them one by one, which is slow. This
+	// one has few enough, so none of them depends on a condition.
+	h.app.hold()
+	defer h.app.release()
+	config := h.app.configNumber.Load() // before the overrides, which may change meanwhile
+	res, reader, err := decision.Decide(h.asked(r, failed), h.app)
+	defer reader.End(w)
+	if err != nil {
+		return err
+	}
+	buffer, stayed := h.admit(r, res)
+	defer buffer.End(w)
+	refused := res.Refused()
+	var now time.Time // only refusals need it
+	if refused {
+		now = time.Now()
+	}
+	if res != nil {
+		limits := h.app.limitsLog && decision.Logged(r, h.server)
+		if logged := res.Report(now, w.Header(), limits); limits && !logged {
+			caddyhttp.SetVar(r.Context(), caddyhttp.LogSkipVar, true)
+		}
+		if h.Announces {
+			res.Announce(w.Header())
+		}
+	}
+	if refused || !stayed {
+		res.NotServed(r)
+	}
+	switch {
+	case refused:
+		buffer.End(w) // before the refusal says how the connection ends
+		reader.End(w)
+		refusal := res.Refusal(&h.app.Control.Refusals, now)
+		refusal.Close = h.app.Drops && h.app.addDropped(r, res, config)
+		err = refusal.Write(w, r, body.Received(r))
+		if err == nil {
+			h.app.watchCaches(w.Header())
+		}
+		return err
+	case buffer.Slow():
+		buffer.End(w)
+		return refuseSlow(w, r)
+	case !stayed:
+		w.WriteHeader(response.StatusClientLeft)
+		return nil
+	}
+	return h.serve(w, r, next, res)
+}
+
+// Concerns reports whether the directive's matcher matches a request. If the matcher
+// fails, the zones say what becomes of the request.
+func (h *Handler) Concerns(r *http.Request) (concerned bool, failed error) {
+	if h.Match == nil {
+		return true, nil
+	}
+	s := rule.NewSubject(r)
+	concerned, failed = s.Matches(h.Match)
+	return concerned || failed != nil, failed
+}
+
+// asked returns what the decision about a request is asked. failed is the error of the
+// directive's matcher.
+func (h *Handler) asked(r *http.Request, failed error) decision.Request {
+	return decision.Request{Request: r, Zones: h.Zones, Server: h.server, Failed: failed}
+}
+
+// serveInternal serves a request that is not charged.
+func (h *Handler) serveInternal(w http.ResponseWriter, r *http.Request, next caddyhttp.Handler) error {
+	if len(h.headers) > 0 {
+		return (&settlement.Observer{Headers: h.headers}).Serve(w, r, next)
+	}
+	return next.ServeHTTP(w, r)
+}
+
+// includeAddr is the client address of requests that Caddy's templates make with
+// httpInclude.
+const includeAddr = "127.0.0.1:10000"
+
+// included reports whether the server itself sends a request through the handlers, to
+// include its answer in another one. Such requests are not charged. Requests from sockets
+// have a local address in their context, which no header can take away.
+func included(r *http.Request) bool {
+	return r.RemoteAddr == includeAddr && r.Context().Value(http.LocalAddrContextKey) == nil
+}
+
+// admit holds the request until its delay is over, its body is buffered and its slots
+// are free, and simulates that for shadow zones. It returns false if the client left
+// meanwhile. Afterwards res tells whether the request is refused. The buffer, if not
+// nil, has replaced the request's body and must be ended.
+func (h *Handler) admit(r *http.Request, res *decision.Verdict) (buffer *body.Ahead, stayed bool) {
+	if h.plain || !res.Holds() || res.Refused() {
+		return nil, true
+	}
+	since := clock.Now(h.app.Clock)
+	res.Simulate(since, h.refundLater)
+	var room [2]admission.Entry
+	entries := res.Entries(room[:0])
+	if len(entries) == 0 {
+		res.Begin()
+		return nil, true
+	}
+	outer := decision.VerdictOf(r).Serving()
+	outer.Pause()
+	defer outer.Resume()
+	var grant *admission.Grant
+	var result admission.Result
+	if most, index := res.RequestBuffer(); most > 0 && !body.Received(r) {
+		buffer, result = h.buffer(r, since, entries, most, index)
+	}
+	if result.Why == admission.Admitted {
+		grant, result = h.app.Gate.Admit(detached.Client(r.Context()), since, entries, res.OuterGrant(r))
+	}
+	stayed, refunds := res.Admitted(grant, result, entries)
+	if len(refunds) > 0 {
+		h.refund(refunds)
+	}
+	return buffer, stayed
+}
+
+// buffer waits until the request's delay is over, and then buffers its body, as the
+// entry of that index wants it. Of the entries only slots are left after that.
+func (h *Handler) buffer(r *http.Request, since time.Time, entries []admission.Entry, most int64, index int) (*body.Ahead, admission.Result) {
+	delays := slices.Clone(entries)
+	for i := range entries {
+		delays[i].InFlight, entries[i].Delay = 0, 0
+	}
+	subject, client := rule.NewSubject(r), detached.Client(r.Context())
+	if _, result := h.app.Gate.Admit(client, since, delays, nil); result.Why != admission.Admitted {
+		return nil, result
+	}
+	buffer, ended := RequestBuffers.Fill(client, r, subject.Client(), most, h.app.Gate.Exiting)
+	switch ended {
+	case body.Left, body.TooSlow:
+		return buffer, admission.Result{Why: admission.Left, Index: -1} // it waited in no zone
+	case body.Exiting:
+		return buffer, admission.Result{Why: admission.Exiting, Index: index}
+	}
+	return buffer, admission.Result{Why: admission.Admitted}
+}
+
+// refundLater gives back a charge for which no request waits.
+func (h *Handler) refundLater(refund leakybucket.Settlement) {
+	h.app.hold()
+	clock.AfterFunc(h.app.Clock, 0, func() {
+		defer h.app.release()
+		h.refund([]leakybucket.Settlement{refund})
+	})
+}
+
+// refund gives back the charges of a request that is not served.
+func (h *Handler) refund(settlements []leakybucket.Settlement) {
+	if err := h.app.Store.Settle(context.Background(), settlements); err != nil && h.app.Shared == nil {
+		h.app.Logger.Error("refunding a request that was not served; it stays charged", zap.Error(err))
+	}
+}
+
+// serve calls the next handler. Whatever happens there, serve then releases the
+// slots and corrects the charges, in this order, so no slot waits for the store. If the
+// next handler returns an error, the slots stay held until the error route has answered.
+func (h *Handler) serve(w http.ResponseWriter, r *http.Request, next caddyhttp.Handler, res *decision.Verdict) (err error) {
+	if h.plain {
+		return next.ServeHTTP(w, r)
+	}
+	holds := res.Holds()
+	tunnel := holds && response.MayTunnel(r)
+	var call *detachedCall
+	if holds && res.TakesTurns() {
+		call = &detachedCall{next: next, res: res, exiting: h.app.Gate.Exiting}
+		next = call
+	}
+	var paced *body.Paced
+	if holds && res.TakesSlot() {
+		paced = body.Pace(detached.Client(r.Context()), w, r)
+	}
+	trusts, passes, simulates := res.Trusts(), res.SendsPasses(), holds && res.SimulatesTurns()
+	if len(h.headers) == 0 && !tunnel && !trusts && !passes && !simulates && paced == nil && !res.Settles() {
+		if holds {
+			defer func() { h.releaseAfter(r, res, err) }()
+		}
+		return next.ServeHTTP(w, r)
+	}
+	first := decision.VerdictOf(r)
+	observer := &settlement.Observer{Headers: h.headers, Meters: res.Measured(), Clock: h.app.Clock}
+	if tunnel {
+		observer.Tunnel = res
+	}
+	if trusts || passes || paced != nil {
+		observer.BeforeHeaders = func(status int, header http.Header) {
+			if paced != nil && body.Conversation(header.Get("Content-Type")) {
+				paced.Free()
+			}
+			h.sendCookies(r, res, status, header)
+		}
+	}
+	observer.Outer = first.Observe(observer)
+	switch {
+	case simulates && call != nil:
+		call.simulates = observer
+	case simulates:
+		body.WhenSent(r, func() {}) // so that Received knows
+	}
+	defer func() {
+		first.Observe(observer.Outer)
+		switch {
+		case !simulates || call != nil:
+		case observer.UpstreamFailed(err):
+			res.Fail()
+		case observer.ClientLeft(err) && body.Received(r): // nobody works on half a request
+			res.Leave()
+		}
+		if holds {
+			h.releaseAfter(r, res, err)
+		}
+		h.settle(r, res, observer)
+	}()
+	if err = observer.Serve(w, r, next); err != nil && paced.Slow() && !observer.Answered() {
+		err = refuseSlow(w, r)
+	}
+	return err
+}
+
+// refuseSlow answers a request whose client sends its body too slowly.
+func refuseSlow(w http.ResponseWriter, r *http.Request) error {
+	f := refusal.Refusal{Status: http.StatusRequestTimeout}
+	return f.Write(w, r, false)
+}
+
+// A detachedCall calls the next handler for a request that holds slots for which clients
+// take turns. The call goes on when the client leaves, because the upstream does, and
+// the slots come free when the upstream is done: the client may still be reading.
+type detachedCall struct {
+	next      caddyhttp.Handler
+	res       *decision.Verdict
+	exiting   <-chan struct{}
+	simulates *settlement.Observer // not nil if shadow zones want to know whether the upstream fails
+
+	*settlement.Observer // the innermost one around the call, or nil
+}
+
+// ServeHTTP implements caddyhttp.Handler.
+func (c *detachedCall) ServeHTTP(w http.ResponseWriter, r *http.Request) error {
+	c.Observer = decision.VerdictOf(r).Serving()
+	c.Apart()
+	defer c.Resume() // from when it was served
+	defer c.Together()
+	return detached.Serve(w, r, c.next, c, c.exiting)
+}
+
+// Served implements detached.Owner.
+func (c *detachedCall) Served(err error) {
+	c.Pause()
+	if c.simulates != nil && c.simulates.UpstreamFailed(err) {
+		c.res.Fail()
+	}
+	if err == nil { // or an error route may ask the upstream again
+		c.res.ReleaseTurns()
+	}
+}
+
+// sendCookies adds the device cookies and passes to a response that it has earned, before
+// its headers are sent.
+func (h *Handler) sendCookies(r *http.Request, res *decision.Verdict, status int, header http.Header) {
+	if res.Trusts() {
+		res.Trust(status, header, h.taking(r.Context(), "looking for a place for another device of an account; this one is not trusted"))
+	}
+	if res.SendsPasses() {
+		res.SendPasses(r, status, header, h.taking(r.Context(), "counting the new members of a network; this client is not one of them"))
+	}
+}
+
+// taking returns a function that asks the store, and logs what fails.
+func (h *Handler) taking(ctx context.Context, failure string) func([]leakybucket.Charge, []leakybucket.Decision) bool {
+	return func(charges []leakybucket.Charge, decisions []leakybucket.Decision) bool {
+		err := h.app.Store.Take(ctx, charges, decisions)
+		if err != nil {
+			h.app.Logger.Error(failure, zap.Error(err))
+		}
+		return err == nil
+	}
+}
+
+// settle corrects the charges to what the request really cost.
+func (h *Handler) settle(r *http.Request, res *decision.Verdict, observer *settlement.Observer) {
+	if res == nil {
+		return
+	}
+	due := res.Settle(observer)
+	if len(res.Static()) > 0 && staticfile.UpstreamAnswered(r, observer.Header()) {
+		due = h.chargeStatic(r, res, due)
+	}
+	if len(due) > 0 {
+		// The client's leaving must not keep it from paying. A shared store tells its
+		// observer itself.
+		if err := h.app.Store.Settle(context.Background(), due); err != nil && h.app.Shared == nil {
+			res.Unsettled(due)
+			h.app.Logger.Error("settling; the reservations stay", zap.Error(err))
+		}
+	}
+	if refunds := res.Settled(); len(refunds) > 0 {
+		h.refund(refunds)
+	}
+}
+
+// chargeStatic appends the charges of a request that was exempt as one for a static
+// file, and that the upstream answered after all.
+func (h *Handler) chargeStatic(r *http.Request, res *decision.Verdict, due []leakybucket.Settlement) []leakybucket.Settlement {
+	static := res.Static()
+	for i := range static {
+		e := &static[i]
+		e.Zone.Reporter.ServedStatic(r)
+		if e.Charged {
+			due = append(due, leakybucket.Settlement{Charge: e.Charge, Diff: e.Charge.Cost})
+		}
+	}
+	return due
+}
+
+var (
+	_ detached.Owner = (*detachedCall)(nil)
+)

@@ -1,0 +1,118 @@
+package engine
+
+import (
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/stores"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/telemetry"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/sharedstore"
+	"github.com/caddy-throttle/caddy-throttle/leakybucket"
+)
+
+// savedLimits returns a function that sets the limit, the debt and the block of a
+// bucket that was saved, and returns false if no zone of this config has such buckets.
+// A bucket that leaked as an override says has the limit of that override.
+func (a *Engine) savedLimits() func(*leakybucket.Charge, leakybucket.State) bool {
+	type limits struct {
+		own    leakybucket.Charge
+		byLeak map[float64]leakybucket.Charge
+	}
+	zones := make(map[string]limits)
+	for name, z := range a.Zones {
+		of := limits{byLeak: make(map[float64]leakybucket.Charge)}
+		for i, c := range z.Limits() {
+			if i == 0 {
+				of.own = c
+			}
+			if c.Limit.Capacity > of.byLeak[c.Limit.Leak].Limit.Capacity {
+				of.byLeak[c.Limit.Leak] = c
+			}
+		}
+		if !z.Bucketless() {
+			zones[name] = of
+		}
+	}
+	return func(c *leakybucket.Charge, saved leakybucket.State) bool {
+		of, known := zones[c.Zone]
+		if !known {
+			return false
+		}
+		limit, listed := of.byLeak[saved.Leak]
+		if !listed {
+			limit = of.own
+		}
+		c.Limit, c.Debt, c.Block = limit.Limit, limit.Debt, limit.Block
+		now := a.Memory.Memory.Now()
+		if s := c.Restore(saved, now); s.BlockedUntil > now {
+			a.Blocks.Note(c, &leakybucket.Decision{Level: s.Level, BlockedUntil: s.BlockedUntil, At: now, Began: true})
+		}
+		return true
+	}
+}
+
+// A storeObserver logs and counts the outages and errors of a shared store, and
+// emits events about them.
+type storeObserver struct{ app *Engine }
+
+// Down implements sharedstore.Observer.
+func (o *storeObserver) Down(err error) {
+	name := o.app.Shared.Name
+	telemetry.StoreOutages.WithLabelValues(name).Inc()
+	o.app.Shared.Outage.Store(&stores.Outage{Since: time.Now(), Why: err.Error()})
+	fields := []zap.Field{zap.String("store", name), zap.Error(err)}
+	if shards, down := o.app.Shared.Shards(); shards > 1 {
+		fields = append(fields, zap.Int("shards", shards), zap.Int("shards_down", down))
+	}
+	o.app.Logger.Error("the store is down; until it is up again, zones fall back as their on_store_error says", fields...)
+	o.app.emit(telemetry.Event{Name: "throttle_store_down", Data: map[string]any{"store": name, "error": err.Error()}})
+}
+
+// Up implements sharedstore.Observer.
+func (o *storeObserver) Up(after time.Duration) {
+	name := o.app.Shared.Name
+	o.app.Shared.Outage.Store(nil)
+	o.app.Logger.Info("the store is up again", zap.String("store", name), zap.Duration("down_for", after))
+	o.app.emit(telemetry.Event{Name: "throttle_store_up", Data: map[string]any{"store": name, "seconds": after.Seconds()}})
+}
+
+// Failed implements sharedstore.Observer.
+func (o *storeObserver) Failed(what string, err error) {
+	o.app.Logger.Error(what, zap.String("store", o.app.Shared.Name), zap.Error(err))
+}
+
+// Errors implements sharedstore.Observer.
+func (o *storeObserver) Errors(calls int) {
+	telemetry.StoreErrors.WithLabelValues(o.app.Shared.Name).Add(float64(calls))
+}
+
+// Unsettled implements sharedstore.Observer.
+func (o *storeObserver) Unsettled(zone string, charges int) {
+	if z := o.app.Zones[zone]; z != nil {
+		z.Counts.Unsettled(charges)
+	}
+}
+
+// Warned implements sharedstore.Observer.
+func (o *storeObserver) Warned(text string) {
+	o.app.Warner.Warn(text, zap.String("store", o.app.Shared.Name))
+}
+
+// subscriptions returns what somebody subscribes to. Caddy takes no subscription after
+// its configuration was provisioned, so no request comes before the last one.
+func (a *Engine) subscriptions() telemetry.Subscriptions {
+	return telemetry.Subscriptions{
+		Blocks: a.subscribers.ShouldEmit(telemetry.EventBlocked),
+		Keys:   a.subscribers.ShouldEmit(telemetry.EventOverflow) || a.subscribers.ShouldEmit(telemetry.EventRecovered),
+	}
+}
+
+// emit emits an event of Caddy's.
+func (a *Engine) emit(e telemetry.Event) {
+	a.subscribers.Emit(a.Ctx, e.Name, e.Data)
+}
+
+var (
+	_ sharedstore.Observer = (*storeObserver)(nil)
+)

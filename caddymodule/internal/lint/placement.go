@@ -1,0 +1,312 @@
+// Package lint says what is wrong with the config of a server: zones that nobody uses, that
+// see nothing of what they match, or whose budget is everybody's. Begin with [CheckServers].
+// It reads configs and runs nothing.
+package lint
+
+import (
+	"encoding/json"
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/caddyserver/caddy/v2"
+	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
+
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/config"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/routes"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/rule"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/text"
+)
+
+// A zone that stands where it limits nothing is worse than an error: its owner finds out
+// when the limit is needed. This file refuses it, or warns of it.
+
+// A zonePlace is a zone and the place in the config that names it. The path is that
+// of Caddy's API: config/apps/http/servers/<name>/routes/<n>/handle/<n>...
+type zonePlace struct{ zone, path string }
+
+// A zoneUse is a zone in a throttle directive.
+type zoneUse struct {
+	zonePlace
+	routes.Way
+	byName  bool     // the global options define it
+	hosts   []string // of its site; none means all
+	inError bool     // of an error route
+
+	errors *errorProxy              // of the site's error routes, one that the zone does not stand before; or nil
+	match  caddyhttp.RawMatcherSets // of the directive
+}
+
+// An errorProxy is a place in the error routes that asks an upstream.
+type errorProxy struct {
+	path  string
+	hosts []string // of its site; none means all
+	zones []string // that stand before it
+}
+
+// of reports whether the requests of a site with these hosts may get there.
+func (p *errorProxy) of(hosts []string) bool {
+	return len(hosts) == 0 || len(p.hosts) == 0 ||
+		slices.ContainsFunc(hosts, func(host string) bool { return slices.Contains(p.hosts, host) })
+}
+
+// zoneTraits are what a zone needs of the place where it is used.
+type zoneTraits struct {
+	keyedByForm bool                     // a match of its own
+	charges     bool                     // that requests are charged, as they are not in error routes
+	hosts       []string                 // that these requests get there, because its match wants one of these hosts
+	ofAnything  bool                     // that requests that run PHP get there, because it has no match
+	siteRoot    bool                     // the site's root, for static files
+	told        bool                     // that error routes do not answer with the upstream's headers
+	inFlight    bool                     // that error routes take slots
+	refuses     bool                     // that error routes which get its refusals take slots
+	match       caddyhttp.RawMatcherSets // that no rewrite behind it makes an address for these
+}
+
+// A serversConfig holds the uses of zones in the config of all HTTP servers. It must
+// be read when the first module of throttle is provisioned, because Caddy drops the
+// raw config of each route that it has provisioned.
+type serversConfig struct {
+	uses   []zoneUse // in the order of requests
+	asked  []zonePlace
+	behind []routes.Rewrite      // between zones and a proxy
+	traits map[string]zoneTraits // of zones, by name
+	sites  map[string]string     // the hosts of the servers' own routes, by the path of these
+}
+
+// name returns the path of a place, and the site if it is in one. Users of a Caddyfile
+// know the path only by its site.
+func (c *serversConfig) name(place zonePlace) string {
+	for route, site := range c.sites {
+		if strings.HasPrefix(place.path, route+"/") {
+			return "the site " + site + ", " + place.path
+		}
+	}
+	return place.path
+}
+
+// readServers reads the config of all servers of the HTTP app in which a module is
+// provisioned. It returns nil if the module is in no HTTP app.
+func readServers(ctx caddy.Context) (*serversConfig, error) {
+	modules := ctx.Modules()
+	if len(modules) == 0 {
+		return nil, nil
+	}
+	app, ok := modules[0].(*caddyhttp.App)
+	if !ok {
+		return nil, nil
+	}
+	c := &serversConfig{traits: make(map[string]zoneTraits), sites: make(map[string]string)}
+	for _, name := range slices.Sorted(maps.Keys(app.Servers)) {
+		if err := c.read(app.Servers[name], "apps/http/servers/"+name); err != nil {
+			return nil, fmt.Errorf("reading the config of all servers: %w", err)
+		}
+	}
+	return c, nil
+}
+
+// read reads the config of one server.
+func (c *serversConfig) read(server *caddyhttp.Server, path string) error {
+	for i := range server.Routes {
+		if hosts, _ := routes.Hosts(&server.Routes[i]); len(hosts) > 0 {
+			c.sites[path+"/routes/"+strconv.Itoa(i)] = strings.Join(hosts, ", ")
+		}
+	}
+	before := len(c.uses)
+	walk := routes.Walk{Named: server.NamedRoutes, Visit: c.visit}
+	if _, err := walk.Routes(server.Routes, path+"/routes", routes.Way{}); err != nil {
+		return err
+	}
+	for i := range c.uses[before:] {
+		use := &c.uses[before+i]
+		if !strings.HasPrefix(use.path, path+"/routes/") {
+			continue // a named route, of any site
+		}
+		use.hosts, _ = routes.Hosts(outermost(server.Routes, use.path, path+"/routes"))
+	}
+	elsewhere := routes.Way{Rooted: true} // assume that something sets it
+	if server.Errors != nil {
+		own, proxies := len(c.uses), []errorProxy(nil)
+		walk.Visit = func(h *routes.Handler, place string, way routes.Way) {
+			if h.Name == "reverse_proxy" && way.Answered == "" {
+				hosts, _ := routes.Hosts(outermost(server.Errors.Routes, place, path+"/errors/routes"))
+				proxies = append(proxies, errorProxy{place, hosts, way.Zones})
+			}
+			first := len(c.uses)
+			c.visit(h, place, way)
+			for i := range c.uses[first:] {
+				c.uses[first+i].inError = true
+			}
+		}
+		if _, err := walk.Routes(server.Errors.Routes, path+"/errors/routes", elsewhere); err != nil {
+			return err
+		}
+		for i := range c.uses[before:own] {
+			use := &c.uses[before+i]
+			if n := slices.IndexFunc(proxies, func(p errorProxy) bool { return p.of(use.hosts) && !slices.Contains(p.zones, use.zone) }); n >= 0 {
+				use.errors = &proxies[n]
+			}
+		}
+	}
+	walk.Visit = c.visit
+	if err := walk.Rest(path+"/named_routes", elsewhere); err != nil {
+		return err
+	}
+	var config any
+	raw, err := json.Marshal(server)
+	if err == nil {
+		err = json.Unmarshal(raw, &config)
+	}
+	c.findAsked(config, path)
+	return err
+}
+
+// outermost returns the one of a server's routes that a place is in.
+func outermost(all caddyhttp.RouteList, place, path string) *caddyhttp.Route {
+	number, _, _ := strings.Cut(strings.TrimPrefix(place, path+"/"), "/")
+	n, _ := strconv.Atoi(number)
+	return &all[n]
+}
+
+// findAsked looks for the zones that throttle_blocked asks about.
+func (c *serversConfig) findAsked(value any, path string) {
+	switch value := value.(type) {
+	case []any:
+		for i, element := range value {
+			c.findAsked(element, path+"/"+strconv.Itoa(i))
+		}
+	case map[string]any:
+		if asked, ok := value["throttle_blocked"].(map[string]any); ok {
+			zone, _ := asked["zone"].(string)
+			c.asked = append(c.asked, zonePlace{zone, path})
+		}
+		for _, key := range slices.Sorted(maps.Keys(value)) {
+			c.findAsked(value[key], path+"/"+key)
+		}
+	}
+}
+
+// visit remembers the zones of a throttle handler.
+func (c *serversConfig) visit(h *routes.Handler, place string, way routes.Way) {
+	var config struct {
+		Match caddyhttp.RawMatcherSets     `json:"match"`
+		Zone  []map[string]json.RawMessage `json:"zone"`
+	}
+	if h.Name == "reverse_proxy" || h.Name == "php" {
+		c.behind = append(c.behind, way.Rewrites...)
+	}
+	if h.Name != "throttle" || json.Unmarshal(h.Raw, &config) != nil {
+		return
+	}
+	way.Narrowed = way.Narrowed || config.Match != nil
+	for _, fields := range config.Zone {
+		var name string
+		_ = json.Unmarshal(fields["name"], &name) // Caddy says what is wrong
+		use := zoneUse{zonePlace: zonePlace{name, place}, Way: way, byName: len(fields) == 1, match: config.Match}
+		c.uses = append(c.uses, use)
+		if raw, err := json.Marshal(fields); err == nil && !use.byName {
+			c.note(raw)
+		}
+	}
+}
+
+// note remembers what a zone needs of its place.
+func (c *serversConfig) note(raw []byte) {
+	var z config.Zone
+	if json.Unmarshal(raw, &z) != nil {
+		return
+	}
+	c.traits[z.Name] = zoneTraits{
+		keyedByForm: len(z.Match) == 0 && (z.Key == nil || z.Key.Missing != string(rule.Skip)) && slices.ContainsFunc(z.Key.Given(), func(k config.KeySource) bool { return k.Source == "form" }),
+		ofAnything:  len(z.Match) == 0,
+		siteRoot:    slices.Contains(z.ExemptStaticFiles, config.StaticFiles{}),
+		told:        z.InFlight != nil && slices.ContainsFunc(z.InFlight.Rank, func(r config.Rank) bool { return r.Told != "" }),
+		charges:     z.Limit != "",
+		hosts:       hostsOf(z.Match),
+		inFlight:    z.InFlight != nil,
+		refuses:     z.InFlight != nil && z.Refusal != nil && z.Refusal.Error && z.Shadow == nil,
+		match:       z.Match,
+	}
+}
+
+// hostsOf returns the hosts that each of the sets wants one of, or none if a set matches any.
+func hostsOf(sets caddyhttp.RawMatcherSets) (all []string) {
+	for _, set := range sets {
+		var hosts caddyhttp.MatchHost
+		if set["host"] == nil || json.Unmarshal(set["host"], &hosts) != nil {
+			return nil
+		}
+		all = append(all, hosts...)
+	}
+	return all
+}
+
+// disjoint reports whether no host is among both, as far as their names say that.
+func disjoint(a, b []string) bool {
+	return len(a) > 0 && len(b) > 0 && !slices.ContainsFunc(a, func(host string) bool {
+		return strings.ContainsAny(host, "*{") || slices.ContainsFunc(b, func(other string) bool {
+			return strings.ContainsAny(other, "*{") || strings.EqualFold(host, other)
+		})
+	})
+}
+
+// check returns the names of global zones that no handler uses. It fails if
+// throttle_blocked names an unknown zone, if a zone never sees a request, or if static
+// files are exempt without a root.
+func (c *serversConfig) check(global []*config.Zone) (unused []string, err error) {
+	used := make(map[string]bool)
+	var known []string
+	for i := range c.uses {
+		used[c.uses[i].zone] = true
+		if !c.uses[i].byName {
+			known = append(known, c.uses[i].zone)
+		}
+	}
+	slices.Sort(known)
+	for _, z := range global {
+		if z == nil {
+			continue
+		}
+		known = append(known, z.Name)
+		if raw, err := json.Marshal(z); err == nil {
+			c.note(raw)
+		}
+		if !used[z.Name] {
+			unused = append(unused, z.Name)
+		}
+	}
+	for _, asked := range c.asked {
+		switch meant := text.Nearest(asked.zone, known); {
+		case asked.zone == "" || slices.Contains(known, asked.zone):
+		case meant != "":
+			return nil, fmt.Errorf("throttle_blocked asks about zone %q, which is not defined: did you mean %s?, in %s", asked.zone, meant, c.name(asked))
+		default:
+			return nil, fmt.Errorf("throttle_blocked asks about zone %q, which is not defined: want a zone of this config, or no name for any of them, in %s", asked.zone, c.name(asked))
+		}
+	}
+	for i := range c.uses {
+		if use := &c.uses[i]; use.Answered != "" {
+			return nil, fmt.Errorf("zone %q never sees a request, because a handler before it (%s) answers all of them: put throttle first, in %s", use.zone, use.Answered, c.name(use.zonePlace))
+		}
+	}
+	for i := range c.uses {
+		use := &c.uses[i]
+		hosts := c.traits[use.zone].hosts
+		if !slices.ContainsFunc(c.uses, func(u zoneUse) bool { return u.zone == use.zone && !disjoint(hosts, u.hosts) }) {
+			return nil, fmt.Errorf("zone %q never matches, because its match wants the host %s, which its site is not: remove the matcher host, or put the zone into the site of that host, in %s", use.zone, strings.Join(hosts, " or "), c.name(use.zonePlace))
+		}
+	}
+	for i := range c.uses {
+		if use := &c.uses[i]; !use.Rooted && c.traits[use.zone].siteRoot {
+			return nil, fmt.Errorf("zone %q exempts static files, and nothing sets the site's root before it: want root * <folder> in the site, or exempt static_files <folder>, in %s", use.zone, c.name(use.zonePlace))
+		}
+	}
+	for i := range c.uses {
+		if use := &c.uses[i]; use.errors != nil && len(use.errors.zones) == 0 && c.traits[use.zone].refuses {
+			return nil, fmt.Errorf("zone %q hands refusals to an error route that asks an upstream without a slot of in_flight: write throttle with the zone into the error route, or remove refusal error, in %s", use.zone, c.name(zonePlace{use.zone, use.errors.path}))
+		}
+	}
+	return unused, nil
+}

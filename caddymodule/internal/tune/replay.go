@@ -1,0 +1,400 @@
+package tune
+
+import (
+	"context"
+	"crypto/tls"
+	"net"
+	"net/http"
+	"net/url"
+	"strings"
+	"time"
+
+	"github.com/caddyserver/caddy/v2"
+	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
+
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/accesslog"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/admission"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/blocked"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/config"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/decision"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/engine"
+	clientpass "github.com/caddy-throttle/caddy-throttle/caddymodule/internal/pass"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/settlement"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/virtual"
+	"github.com/caddy-throttle/caddy-throttle/leakybucket"
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/memstore"
+)
+
+// A player runs the requests of a log through the handlers of a config, in virtual
+// time. It is for one goroutine. The upstream does what the log says: it takes as long,
+// and answers with the same status and size.
+type player struct {
+	*replayConfig
+	world   *virtual.World
+	observe replayObserver
+	options replayOptions // for begin, which adds the zones that the log lacks something for
+
+	times   bool // how long a request takes matters
+	bytes   bool // so does how much is sent
+	reused  *reusedRequest
+	skipped int64 // requests that no server hands to its routes
+}
+
+// A replayObserver learns what the zones decide.
+type replayObserver interface {
+	// Decided is called once for each outcome, when it is final. The request is that of
+	// the log, and its texts are valid until Decided returns.
+	Decided(o *decision.Outcome, req *accesslog.Request)
+}
+
+// A replayOptions says how a replay differs from the running handler.
+type replayOptions struct {
+	// Store decides. If nil, it is a memory store for as many buckets as there are
+	// keys.
+	Store leakybucket.Store
+
+	// Passes, if not nil, is called with every request, and reports whether it is run.
+	Passes func(*accesslog.Request) bool
+
+	// Without are zones that decide nothing, because the log lacks what they need.
+	Without map[string]bool
+}
+
+// NewPlayer loads a config, as JSON, for a replay.
+func NewPlayer(config []byte, observe replayObserver) (*player, error) {
+	rp := &player{world: virtual.New(), observe: observe}
+	c, err := loadReplayConfig(config, caddyhttp.HandlerFunc(rp.upstream))
+	if err != nil {
+		return nil, err
+	}
+	rp.replayConfig = c
+	return rp, nil
+}
+
+// begin makes the zones go by virtual time. It must be called once, before the first
+// request.
+func (rp *player) begin(o replayOptions) {
+	a := rp.app
+	rp.options = o
+	if a.Store = o.Store; a.Store == nil {
+		a.Store = memstore.New(memstore.Options{MaxBuckets: config.MostBuckets, Clock: rp.instant})
+	}
+	a.Clock, a.Gate = rp.world, new(admission.Gate)
+	a.Blocks = &engine.SharedBlocks{Buckets: blocked.NewBuckets(rp.world)}
+	rp.removeZones(o.Without)
+	for _, z := range a.Zones {
+		z.Enforced = &admission.Zone{Name: z.Name, Clock: rp.world}
+		z.Simulated = &admission.Zone{Name: z.Name, Clock: rp.world}
+		z.Reporter = replayReporter{rp}
+		rp.times = rp.times || z.Delay != nil || z.InFlight > 0
+		if s := z.Settle; s != nil {
+			z.Meter = &settlement.Meter{Clock: rp.world}
+			rp.times = true // charges are corrected when the response is known
+			rp.bytes = rp.bytes || s.Source == settlement.Bytes
+		}
+	}
+	if !rp.routes && len(rp.handlers) == 1 && rp.handlers[0].Match == nil && !rp.times && !rp.usesReplacer() {
+		rp.reused = newReusedRequest(rp.readsHeaders())
+	}
+}
+
+// removeZones takes zones out of all handlers.
+func (rp *player) removeZones(without map[string]bool) {
+	for _, h := range rp.handlers {
+		var kept []*decision.Zone
+		for _, z := range h.Zones {
+			if !without[z.Name] {
+				kept = append(kept, z)
+			}
+		}
+		h.Zones = kept
+	}
+	var everywhere []*decision.Zone
+	for _, z := range rp.app.Blockers {
+		if !without[z.Name] {
+			everywhere = append(everywhere, z)
+		}
+	}
+	rp.app.Blockers = everywhere
+}
+
+// usesReplacer reports whether a key or a cost has placeholders, or a matcher may have
+// some.
+func (rp *player) usesReplacer() bool {
+	for _, z := range rp.app.Zones {
+		if z.Match != nil || z.Exempt != nil || len(z.Static) > 0 || z.Key.UsesReplacer() || z.Cost.UsesReplacer() {
+			return true
+		}
+	}
+	return rp.app.Exempt != nil
+}
+
+// readsHeaders reports whether a key needs headers.
+func (rp *player) readsHeaders() bool {
+	for _, z := range rp.app.Zones {
+		if z.ReadsHeaders {
+			return true
+		}
+	}
+	return false
+}
+
+// instant is the time as buckets have it.
+func (rp *player) instant() leakybucket.Instant {
+	return leakybucket.Instant(rp.world.Now().UnixMicro())
+}
+
+// loggedKey is the context key of the request of the log.
+type loggedKey struct{}
+
+// loggedOf returns the request of the log that an http.Request stands for.
+func loggedOf(r *http.Request) *accesslog.Request {
+	req, _ := r.Context().Value(loggedKey{}).(**accesslog.Request)
+	return *req
+}
+
+// A replayReporter tells a replay what its zones decide. A replay warns of nothing, has no
+// shared store, and tells beforehand what it cannot settle; access logs have no cookies.
+type replayReporter struct{ *player }
+
+func (rp replayReporter) Decided(o *decision.Outcome, _ time.Time, _ http.Header) {
+	rp.observe.Decided(o, loggedOf(o.Request))
+}
+
+func (replayReporter) Logs(time.Time) bool { return true }
+
+func (replayReporter) Unlogged() uint32 { return 0 }
+
+func (replayReporter) Unsettled(int) {}
+
+func (replayReporter) FellBack() {}
+
+func (replayReporter) Failed(string, error, bool) {}
+
+func (replayReporter) ServedStatic(*http.Request) {}
+
+func (replayReporter) CountPass(clientpass.Event) {}
+
+func (replayReporter) Answered(bool, clientpass.Event) {}
+
+// run runs one request, after everything that has to happen before it arrives.
+func (rp *player) run(req *accesslog.Request) {
+	if passes := rp.options.Passes; passes != nil && !passes(req) {
+		return
+	}
+	rp.world.Advance(req.At)
+	if rp.reused != nil {
+		if r := rp.reused.set(req); r != nil {
+			_ = rp.handlers[0].ServeHTTP(rp.reused, r, caddyhttp.HandlerFunc(rp.upstream))
+		} else {
+			rp.skipped++
+		}
+		return
+	}
+	r := newRequest(req)
+	if r == nil {
+		rp.skipped++
+		return
+	}
+	server := rp.serverOf(req)
+	w := new(discarded)
+	r = caddyhttp.PrepareRequest(r, caddy.NewReplacer(), w, server.Server)
+	caddyhttp.SetVar(r.Context(), caddyhttp.ClientIPVarKey, strings.Clone(req.ClientText))
+	if !rp.times {
+		_ = server.chain.ServeHTTP(w, r) // it cannot wait
+		return
+	}
+	rp.world.Go(func() { _ = server.chain.ServeHTTP(w, r) })
+}
+
+// End lets all requests end.
+func (rp *player) End() {
+	rp.world.Finish()
+	rp.world.End()
+}
+
+// upstream answers as the log says.
+func (rp *player) upstream(w http.ResponseWriter, r *http.Request) error {
+	if !rp.times || !awaited(r) {
+		return nil
+	}
+	req := loggedOf(r)
+	status := req.Status
+	if status < 100 || status > 599 {
+		status = http.StatusOK
+	}
+	took := served(req)
+	if status == http.StatusSwitchingProtocols {
+		w.WriteHeader(status)
+		rp.world.Sleep(took)
+		return nil
+	}
+	rp.world.Sleep(took)
+	w.WriteHeader(status)
+	if rp.bytes {
+		for left := req.Size; left > 0; left -= int64(len(zeros)) {
+			if _, err := w.Write(zeros[:min(left, int64(len(zeros)))]); err != nil {
+				return nil
+			}
+		}
+	}
+	return nil
+}
+
+// awaited reports whether a zone waits for the request's end.
+func awaited(r *http.Request) bool {
+	for res := decision.VerdictOf(r); res != nil; res = res.Next() {
+		if res.Settles() || res.Holds() {
+			return true
+		}
+	}
+	return false
+}
+
+// zeros are a body to send.
+var zeros = make([]byte, 1<<20)
+
+// served returns how long the upstream had the request. What it waited in zones is in
+// the log, and does not count.
+func served(req *accesslog.Request) time.Duration {
+	return max(0, req.Duration-req.ThrottleDelay())
+}
+
+// usualHeaders is how many headers most requests have at most.
+const usualHeaders = 16
+
+// newRequest returns the request of a log as net/http hands it to Caddy, or nil if
+// net/http would refuse it.
+func newRequest(req *accesslog.Request) *http.Request {
+	r := new(http.Request)
+	if !fillRequest(r, req) {
+		return nil
+	}
+	r.RemoteAddr = net.JoinHostPort(req.Remote, "1")
+	r.Header = make(http.Header, usualHeaders)
+	values := make([]string, 0, usualHeaders)
+	for name, value := range req.Headers() {
+		if before := r.Header[name]; before != nil {
+			r.Header[name] = append(before, value)
+			continue
+		}
+		values = append(values, value)
+		r.Header[name] = values[len(values)-1 : len(values) : len(values)]
+	}
+	return r.WithContext(context.WithValue(context.Background(), loggedKey{}, &req))
+}
+
+// completed is the state of all connections whose handshake is over.
+var completed = &tls.ConnectionState{HandshakeComplete: true, Version: tls.VersionTLS13}
+
+// fillRequest sets all but headers and context.
+func fillRequest(r *http.Request, req *accesslog.Request) bool {
+	uri := req.URI
+	if req.Method == http.MethodConnect && !strings.HasPrefix(uri, "/") {
+		uri = "http://" + uri
+	}
+	if r.URL == nil {
+		r.URL = new(url.URL)
+	}
+	if !parsePath(r.URL, uri) {
+		u, err := url.ParseRequestURI(uri)
+		if err != nil {
+			return false
+		}
+		*r.URL = *u
+	}
+	r.Method, r.Host, r.RequestURI, r.Body = req.Method, req.Host, req.URI, http.NoBody
+	if r.URL.Host != "" {
+		r.Host, r.URL.Host, r.URL.Scheme = r.URL.Host, "", ""
+	}
+	r.Proto = req.Proto
+	var ok bool
+	if r.ProtoMajor, r.ProtoMinor, ok = http.ParseHTTPVersion(req.Proto); !ok {
+		r.Proto, r.ProtoMajor, r.ProtoMinor = "HTTP/1.1", 1, 1
+	}
+	r.TLS = nil
+	if req.TLS {
+		r.TLS = completed
+	}
+	r.ContentLength = max(0, req.Received)
+	return true
+}
+
+// parsePath parses what most requests ask for, without allocating.
+func parsePath(u *url.URL, uri string) bool {
+	if len(uri) < 1 || uri[0] != '/' || strings.HasPrefix(uri, "//") {
+		return false
+	}
+	path, query, _ := strings.Cut(uri, "?")
+	for i := range len(path) {
+		switch c := path[i]; {
+		case 'a' <= c && c <= 'z', 'A' <= c && c <= 'Z', '0' <= c && c <= '9', strings.IndexByte("/-_.~", c) >= 0:
+		default:
+			return false
+		}
+	}
+	for i := range len(query) {
+		if c := query[i]; c <= ' ' || c >= 0x7f || c == '#' {
+			return false
+		}
+	}
+	*u = url.URL{Path: path, RawQuery: query, ForceQuery: query == "" && len(path) < len(uri)}
+	return true
+}
+
+// A reusedRequest is an http.Request that is used for all requests of a log. That is
+// possible if nothing but one handler sees them, which keeps and changes nothing.
+type reusedRequest struct {
+	discarded
+	request *http.Request
+	vars    map[string]any
+	headers bool // are needed
+	logged  *accesslog.Request
+}
+
+func newReusedRequest(headers bool) *reusedRequest {
+	u := &reusedRequest{vars: make(map[string]any), headers: headers}
+	ctx := context.WithValue(context.Background(), caddyhttp.VarsCtxKey, u.vars)
+	u.request = (&http.Request{Header: make(http.Header)}).WithContext(context.WithValue(ctx, loggedKey{}, &u.logged))
+	return u
+}
+
+// set returns the request for one of a log, or nil if net/http would refuse it.
+func (u *reusedRequest) set(req *accesslog.Request) *http.Request {
+	clear(u.vars)
+	u.logged = req
+	if !fillRequest(u.request, req) {
+		return nil
+	}
+	if u.headers {
+		clear(u.request.Header)
+		for name, value := range req.Headers() {
+			u.request.Header[name] = append(u.request.Header[name], value)
+		}
+	}
+	u.vars[caddyhttp.ClientIPVarKey] = strings.Clone(req.ClientText) // which keys keep
+	return u.request
+}
+
+// discarded is a response that nobody reads.
+type discarded struct{ header http.Header }
+
+// Header implements http.ResponseWriter.
+func (d *discarded) Header() http.Header {
+	if d.header == nil {
+		d.header = make(http.Header)
+	}
+	return d.header
+}
+
+// Write implements http.ResponseWriter.
+func (d *discarded) Write(p []byte) (int, error) { return len(p), nil }
+
+// WriteHeader implements http.ResponseWriter.
+func (d *discarded) WriteHeader(int) {}
+
+// Interface guards
+var (
+	_ decision.Reporter   = replayReporter{}
+	_ http.ResponseWriter = (*discarded)(nil)
+)

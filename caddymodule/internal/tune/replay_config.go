@@ -1,0 +1,228 @@
+package tune
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"net"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/caddyserver/caddy/v2"
+	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
+
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/accesslog"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/engine"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/routes"
+)
+
+// A replayServer is a server of the config as a replay runs it.
+type replayServer struct {
+	*caddyhttp.Server
+	name  string
+	hosts []string // of its routes; none means that it takes every host
+	ports []string
+	chain caddyhttp.Handler
+}
+
+// A replayConfig is a config that requests of a log can be run through.
+type replayConfig struct {
+	app      *engine.Engine
+	servers  []*replayServer
+	handlers []*engine.Handler
+	routes   bool     // something but one throttle handler stands in the way of requests
+	absent   []string // folders in which the config looks for files, and which are not here
+	Close    func()
+}
+
+// loadReplayConfig loads a config, whose requests end at upstream. Nothing is loaded but
+// throttle and the routes that lead to it: no listener, log, storage, certificate, upstream
+// or shared store.
+func loadReplayConfig(config []byte, upstream caddyhttp.Handler) (_ *replayConfig, err error) {
+	var whole struct {
+		Apps struct {
+			HTTP struct {
+				Servers map[string]*caddyhttp.Server `json:"servers"`
+			} `json:"http"`
+			Throttle map[string]json.RawMessage `json:"throttle"`
+		} `json:"apps"`
+	}
+	if err := json.Unmarshal(config, &whole); err != nil {
+		return nil, fmt.Errorf("reading the config: %w", err)
+	}
+	delete(whole.Apps.Throttle, "store")
+	c := new(replayConfig)
+	c.noteFolders(whole.Apps.Throttle)
+	throttle := []byte("{}")
+	if whole.Apps.Throttle != nil {
+		if throttle, err = json.Marshal(whole.Apps.Throttle); err != nil {
+			return nil, err
+		}
+	}
+	cfg := &caddy.Config{
+		Admin:   &caddy.AdminConfig{Disabled: true},
+		Logging: &caddy.Logging{Logs: map[string]*caddy.CustomLog{caddy.DefaultLoggerName: {BaseLog: caddy.BaseLog{Level: "FATAL"}}}},
+	}
+	ctx, err := caddy.ProvisionContext(cfg)
+	if err != nil {
+		return nil, fmt.Errorf("loading the config: %w", err)
+	}
+	// The app is loaded in a context that can be ended, which cleans it up.
+	loading, cancel := caddy.NewContext(ctx)
+	cfg.AppsRaw = caddy.ModuleMap{"throttle": throttle}
+	c.Close = cancel
+	defer func() {
+		if err != nil {
+			cancel()
+		}
+	}()
+	if c.app, err = engine.EngineOf(loading); err != nil {
+		return nil, err
+	}
+	for _, name := range slices.Sorted(maps.Keys(whole.Apps.HTTP.Servers)) {
+		if err := c.addServer(loading, name, whole.Apps.HTTP.Servers[name], upstream); err != nil {
+			return nil, fmt.Errorf("loading the config of server %s: %w", name, err)
+		}
+	}
+	if len(c.handlers) == 0 {
+		return nil, errors.New("the config has no throttle handler, so there is nothing to replay")
+	}
+	return c, nil
+}
+
+// noteFolders notes the folders of parts of the config that look for files and are not here:
+// what static_files exempts there, and what try_files makes of an address, is unknown.
+func (c *replayConfig) noteFolders(parts ...any) {
+	var config any
+	raw, err := json.Marshal(parts)
+	if err != nil || json.Unmarshal(raw, &config) != nil {
+		return // loading the config says why
+	}
+	looks, folders := false, []string(nil)
+	var walk func(any)
+	walk = func(value any) {
+		switch value := value.(type) {
+		case []any:
+			for _, element := range value {
+				walk(element)
+			}
+		case map[string]any:
+			looks = looks || value["file"] != nil || value["exempt_static_files"] != nil
+			if root, ok := value["root"].(string); ok && filepath.IsAbs(root) && !strings.Contains(root, "{") {
+				folders = append(folders, root)
+			}
+			for _, element := range value {
+				walk(element)
+			}
+		}
+	}
+	walk(config)
+	for _, folder := range folders {
+		if _, err := os.Stat(folder); err != nil && looks && !slices.Contains(c.absent, folder) {
+			c.absent = append(c.absent, folder)
+		}
+	}
+}
+
+// addServer loads the routes of a server.
+func (c *replayConfig) addServer(ctx caddy.Context, name string, config *caddyhttp.Server, upstream caddyhttp.Handler) error {
+	stripped, err := routes.Strip(config)
+	if err != nil {
+		return err
+	}
+	c.noteFolders(stripped.Routes, stripped.NamedRoutes)
+	s := &replayServer{Server: stripped, name: name}
+	for _, listen := range s.Listen {
+		if _, port, err := net.SplitHostPort(listen); err == nil {
+			s.ports = append(s.ports, port)
+		}
+	}
+	ctx.Context = context.WithValue(ctx.Context, caddyhttp.ServerCtxKey, s.Server)
+	if err := s.Routes.Provision(ctx); err != nil {
+		return err
+	}
+	for _, route := range s.NamedRoutes {
+		if err := route.Provision(ctx, nil); err != nil {
+			return err
+		}
+	}
+	c.routes = c.routes || len(s.NamedRoutes) > 0 || branches(s.Routes)
+	s.findHosts()
+	s.chain, err = routes.Link(ctx, s.Server, upstream, func(throttle caddyhttp.MiddlewareHandler) caddyhttp.MiddlewareHandler {
+		c.handlers = append(c.handlers, throttle.(engine.Directive).Running())
+		return throttle
+	})
+	c.servers = append(c.servers, s)
+	return err
+}
+
+// branches reports whether something but one handler stands in the way of requests.
+func branches(list caddyhttp.RouteList) bool {
+	return slices.ContainsFunc(list, func(route caddyhttp.Route) bool {
+		if len(route.MatcherSets) > 0 || len(route.Handlers) != 1 {
+			return true
+		}
+		subroute, ok := route.Handlers[0].(*caddyhttp.Subroute)
+		return ok && branches(subroute.Routes)
+	})
+}
+
+// findHosts finds out which hosts the routes of a server are for.
+func (s *replayServer) findHosts() {
+	for i := range s.Routes {
+		hosts, _ := routes.Hosts(&s.Routes[i])
+		if len(hosts) == 0 {
+			s.hosts = nil
+			return
+		}
+		s.hosts = append(s.hosts, hosts...)
+	}
+}
+
+// names reports whether a route of the server is for a host.
+func (s *replayServer) names(host string) bool {
+	return slices.ContainsFunc(s.hosts, func(pattern string) bool {
+		if rest, wild := strings.CutPrefix(pattern, "*."); wild {
+			_, parent, found := strings.Cut(host, ".")
+			return found && strings.EqualFold(parent, rest)
+		}
+		return strings.EqualFold(pattern, host)
+	})
+}
+
+// serverOf returns the server that a request has probably come to. A log does not
+// say: it is the one that listens where the Host header says, or the one with a site of
+// that host, or the one for HTTPS.
+func (c *replayConfig) serverOf(req *accesslog.Request) *replayServer {
+	if len(c.servers) == 1 {
+		return c.servers[0]
+	}
+	host, port, err := net.SplitHostPort(req.Host)
+	if err != nil {
+		host, port = req.Host, ""
+	}
+	if port == "" && req.TLS {
+		port = "443"
+	}
+	best, most := c.servers[0], -1
+	for _, s := range c.servers {
+		score := 0
+		if port != "" && slices.Contains(s.ports, port) {
+			score += 4
+		}
+		if s.names(host) {
+			score += 2
+		}
+		if slices.Contains(s.ports, "443") {
+			score++
+		}
+		if score > most {
+			best, most = s, score
+		}
+	}
+	return best
+}
