@@ -22,11 +22,18 @@ import (
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
 )
 
+// serveAdmin is the admin API, as Caddy's admin endpoint reaches it.
+var serveAdmin = admin.API{}.Routes()[0].Handler.ServeHTTP
+
 // admin asks the admin API, as Caddy's admin endpoint does once it has checked host and
 // origin, and decodes the answer. The app counts as started from the first call on.
 func (s *site) admin(method, path, body string, into any) (status int) {
 	s.Helper()
-	a := s.app()
+	return askAdmin(s, s.app(), method, path, body, into)
+}
+
+func askAdmin(s testing.TB, a *engine.Engine, method, path, body string, into any) (status int) {
+	s.Helper()
 	running, release := engine.RunningApp()
 	if running != nil {
 		release()
@@ -40,7 +47,7 @@ func (s *site) admin(method, path, body string, into any) (status int) {
 		r.Header.Set("Content-Type", "application/json")
 	}
 	w := httptest.NewRecorder()
-	if err := admin.ServeAdmin(w, r); err != nil {
+	if err := serveAdmin(w, r); err != nil {
 		var api caddy.APIError
 		if !errors.As(err, &api) {
 			s.Fatalf("%s: got error %v, want one with a status", path, err)
@@ -788,11 +795,9 @@ func TestStatusShowsSlotsAndWhoWaits(t *testing.T) {
 		s := newWaitZone(t, "in_flight 3 wait 1m queue 50", time.Second)
 		s.visits(5, office, "/")
 		s.visits(1, visitor, "/")
-		status, err := admin.AnswerZones(s.app.engine, t.Context(), nil)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if z := status.(wire.Status).Zones[0]; z.InFlight != 4 || z.InFlightMost != 3 || z.Slots != 3 || z.Waiting != 2 || z.WaitingMost != 50 {
+		var status wire.Status
+		askAdmin(t, s.app.engine, http.MethodGet, "/throttle/zones", "", &status)
+		if z := status.Zones[0]; z.InFlight != 4 || z.InFlightMost != 3 || z.Slots != 3 || z.Waiting != 2 || z.WaitingMost != 50 {
 			t.Errorf("got %+v, want 4 slots in use, 3 of 3 by one key, and 2 of 50 waiting", z)
 		}
 		pass(time.Minute)
@@ -853,7 +858,7 @@ func TestTheAdminAPIRefusesBadInput(t *testing.T) {
 		{"POST", "/throttle/release", `{"cleint": "x"}`, 400},
 		{"POST", "/throttle/release", `{"client": "x"} {"client": "y"}`, 400},
 		{"POST", "/throttle/release", `{"client": "x", "zone": "page"}`, 404},
-		{"POST", "/throttle/release", `{"client": "` + strings.Repeat("x", admin.MostAdmin) + `"}`, 400},
+		{"POST", "/throttle/release", `{"client": "` + strings.Repeat("x", admin.MostRead) + `"}`, 400},
 		{"POST", "/throttle/ban", `{"network": "0.0.0.0/0", "for": "1h"}`, 400},
 		{"POST", "/throttle/ban", `{"network": "203.0.113.0/24", "for": -1}`, 400},
 		{"POST", "/throttle/ban", `{"network": "203.0.113.0/24", "for": "9999h"}`, 400},
@@ -885,7 +890,7 @@ func TestTheAdminAPIRefusesBadInput(t *testing.T) {
 	r := httptest.NewRequest("POST", "/throttle/release", strings.NewReader(`{"client": "x"}`))
 	r.Header.Set("Content-Type", "text/plain") // which other origins may send unasked
 	var api caddy.APIError
-	if err := admin.ServeAdmin(httptest.NewRecorder(), r); !errors.As(err, &api) || api.HTTPStatus != http.StatusUnsupportedMediaType {
+	if err := serveAdmin(httptest.NewRecorder(), r); !errors.As(err, &api) || api.HTTPStatus != http.StatusUnsupportedMediaType {
 		t.Errorf("a body of text/plain: got %v, want 415", err)
 	}
 }

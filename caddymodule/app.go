@@ -16,9 +16,9 @@ import (
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/engine"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/lint"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/rule"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/sharedstore"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/signer"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/stores"
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/sharedstore"
 )
 
 // App holds the global options of all throttle handlers.
@@ -177,7 +177,7 @@ func (a *App) provisionZone(ctx caddy.Context, definition *config.Zone) (*engine
 	options.LogLimit, _ = config.ParseLogRefused(full.Refusal.Log)                               // which has been checked
 	z, err := a.engine.AddZone(definition.Name, options, func(z *engine.Zone) (*rule.Rule, error) {
 		return compiled, definition.Load(ctx, compiled, config.Given{
-			Shadow: a.Shadow, Static: a.engine.Static, Keys: func() (*signer.Ring, error) { return a.engine.SigningKeys(ctx) },
+			Shadow: a.Shadow, Static: a.engine.Static, Keys: func() (*signer.Ring, error) { return a.engine.Signing.Join(ctx) },
 			Passes: z.Live.Passes, PassesFull: func() { z.Counts.WarnPassesFull() }, Insecure: z.WarnInsecure,
 		})
 	})
@@ -200,7 +200,7 @@ func (a *App) checkServers(ctx caddy.Context) (err error) {
 func (a *App) Start() error {
 	if !a.checked { // no handler and no matcher was provisioned in the HTTP app
 		for _, definition := range a.Zone {
-			if len(a.global[definition.Name].Handlers) == 0 {
+			if len(a.global[definition.Name].Directives) == 0 {
 				lint.WarnUnused(a.engine.Warner, definition.Name)
 			}
 		}

@@ -213,7 +213,7 @@ func FuzzZoneJSON(f *testing.F) {
 // the question.
 func FuzzAdminAPI(f *testing.F) {
 	var paths []string
-	for path, call := range admin.AdminCalls {
+	for path, call := range admin.Calls {
 		if call.Method == http.MethodPost && path != "/throttle/revoke" { // which asks the storage
 			paths = append(paths, path)
 		}
@@ -260,7 +260,7 @@ func FuzzAdminAPI(f *testing.F) {
 		r := httptest.NewRequest(http.MethodPost, path, strings.NewReader(body))
 		r.Header.Set("Content-Type", "application/json")
 		w := httptest.NewRecorder()
-		if err := admin.ServeAdmin(w, r); err != nil {
+		if err := serveAdmin(w, r); err != nil {
 			var api caddy.APIError
 			if !errors.As(err, &api) || api.HTTPStatus < 400 || api.HTTPStatus > 499 || api.Error() == "" {
 				t.Errorf("%s %q: got %v, want an error of the caller", path, body, err)

@@ -53,7 +53,7 @@ func (m *VerifiedCrawler) Provision(ctx caddy.Context) error {
 	if err != nil {
 		return err
 	}
-	shared, err := app.engine.JoinCrawlers(ctx)
+	shared, err := app.engine.Crawlers.Join(ctx)
 	if err != nil {
 		return err
 	}

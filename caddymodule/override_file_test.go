@@ -57,7 +57,7 @@ func (s *site) looks() {
 	s.Helper()
 	for range 2 {
 		for _, f := range s.app().OverrideFiles.Files {
-			f.Refresh(s.app())
+			f.Refresh(s.app().Logger, s.app().FileChanged)
 		}
 	}
 }

@@ -21,7 +21,6 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/accesslog"
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/admin"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/admin/wire"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/cli"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/decision"
@@ -509,7 +508,7 @@ func (w replayWitness) Decided(o *decision.Outcome, req *accesslog.Request) {
 func printed(t *testing.T, command ...string) string {
 	t.Helper()
 	admin := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if err := admin.ServeAdmin(w, r); err != nil {
+		if err := serveAdmin(w, r); err != nil {
 			t.Error(err)
 		}
 	}))

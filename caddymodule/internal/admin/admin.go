@@ -3,16 +3,11 @@
 package admin
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
-	"maps"
-	"mime"
 	"net/http"
-	"slices"
 	"time"
 
 	"github.com/caddyserver/caddy/v2"
@@ -21,7 +16,6 @@ import (
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/admin/wire"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/engine"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/override"
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/text"
 )
 
 // API serves the paths under /throttle/ of Caddy's admin endpoint. Caddy makes
@@ -39,29 +33,27 @@ func (API) CaddyModule() caddy.ModuleInfo {
 
 // Routes implements caddy.AdminRouter.
 func (API) Routes() []caddy.AdminRoute {
-	return []caddy.AdminRoute{{Pattern: "/throttle/", Handler: caddy.AdminHandlerFunc(ServeAdmin)}}
+	return []caddy.AdminRoute{{Pattern: "/throttle/", Handler: caddy.AdminHandlerFunc(serve)}}
 }
 
-const (
-	adminTimeout = 70 * time.Second // of one request, which may go through a whole store
-	MostAdmin    = 64 << 10         // bytes of a request's body
-)
+// timeout is that of one request, which may go through a whole store.
+const timeout = 70 * time.Second
 
-// An adminCall is what the admin API does at a path.
-type adminCall struct {
+// A Call is what the admin API does at a path.
+type Call struct {
 	Method string
 
 	// answer decodes the body into what it needs.
-	answer func(a *engine.Engine, ctx context.Context, in *adminInput) (any, error)
+	answer func(ctx context.Context, e *engine.Engine, in *Input) (any, error)
 
 	Changes bool // what runs, so it is logged and noted in the journal
 	slow    bool // it asks the store or the storage, so no other change waits for it
 }
 
-// AdminCalls are the calls by path. Those with GET change nothing. Neither do some with
+// Calls are the calls by path. Those with GET change nothing. Neither do some with
 // POST, which only ask: their input may hold secrets, and addresses are logged.
-var AdminCalls = map[string]adminCall{
-	"/throttle/zones":     {Method: http.MethodGet, answer: AnswerZones},
+var Calls = map[string]Call{
+	"/throttle/zones":     {Method: http.MethodGet, answer: answerZones},
 	"/throttle/overrides": {Method: http.MethodGet, answer: answerOverrides},
 	"/throttle/journal":   {Method: http.MethodGet, answer: answerJournal},
 	"/throttle/rates":     {Method: http.MethodGet, answer: answerRates},
@@ -82,12 +74,8 @@ var AdminCalls = map[string]adminCall{
 	"/throttle/unshadow": {Method: http.MethodPost, answer: answerUnshadow, Changes: true},
 }
 
-func badRequest(format string, args ...any) error {
-	return caddy.APIError{HTTPStatus: http.StatusBadRequest, Err: fmt.Errorf(format, args...)}
-}
-
-func ServeAdmin(w http.ResponseWriter, r *http.Request) error {
-	call, found := AdminCalls[r.URL.Path]
+func serve(w http.ResponseWriter, r *http.Request) error {
+	call, found := Calls[r.URL.Path]
 	switch {
 	case !found:
 		return caddy.APIError{HTTPStatus: http.StatusNotFound, Err: fmt.Errorf("nothing is at %q", r.URL.Path)}
@@ -95,10 +83,10 @@ func ServeAdmin(w http.ResponseWriter, r *http.Request) error {
 		w.Header().Set("Allow", call.Method)
 		return caddy.APIError{HTTPStatus: http.StatusMethodNotAllowed, Err: fmt.Errorf("method %s is not allowed: want %s", r.Method, call.Method)}
 	}
-	in := new(adminInput)
+	in := new(Input)
 	if r.Method == http.MethodPost {
 		var err error
-		if in, err = ReadAdminInput(w, r); err != nil {
+		if in, err = ReadInput(w, r); err != nil {
 			return err
 		}
 	}
@@ -109,30 +97,17 @@ func ServeAdmin(w http.ResponseWriter, r *http.Request) error {
 	return WriteAnswer(w, answer)
 }
 
-// ReadAdminInput reads the body of a POST request.
-func ReadAdminInput(w http.ResponseWriter, r *http.Request) (*adminInput, error) {
-	kind, _, err := mime.ParseMediaType(r.Header.Get("Content-Type"))
-	if err != nil || kind != "application/json" {
-		return nil, caddy.APIError{HTTPStatus: http.StatusUnsupportedMediaType, Err: errors.New("want a body of the type application/json")}
-	}
-	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, MostAdmin))
-	if err != nil {
-		return nil, badRequest("reading the body: %w", err)
-	}
-	return &adminInput{body}, nil
-}
-
-// Ask makes the call of a path, one of [adminCalls], to the app that runs. Changes are
+// Ask makes the call of a path, one of [Calls], to the app that runs. Changes are
 // logged and noted in the journal. Its errors are of the type [caddy.APIError].
-func (in *adminInput) Ask(ctx context.Context, from override.Origin, path string) (any, error) {
+func (in *Input) Ask(ctx context.Context, from override.Origin, path string) (any, error) {
 	a, release := engine.RunningApp()
 	if a == nil {
 		return nil, caddy.APIError{HTTPStatus: http.StatusServiceUnavailable, Err: errors.New("throttle does not run: no config with it is loaded")}
 	}
 	defer release()
-	ctx, cancel := context.WithTimeout(ctx, adminTimeout)
+	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
-	call := AdminCalls[path]
+	call := Calls[path]
 	answer, changed, err := in.call(ctx, a, from, path, &call)
 	if err != nil {
 		var api caddy.APIError
@@ -153,15 +128,15 @@ func (in *adminInput) Ask(ctx context.Context, from override.Origin, path string
 
 // call makes a call, and returns what it has changed. That is noted in the journal in the
 // order in which it counts.
-func (in *adminInput) call(ctx context.Context, a *engine.Engine, from override.Origin, path string, call *adminCall) (answer any, changed []override.Change, err error) {
+func (in *Input) call(ctx context.Context, e *engine.Engine, from override.Origin, path string, call *Call) (answer any, changed []override.Change, err error) {
 	if call.Changes && !call.slow {
-		a.Control.Changing.Lock()
-		defer a.Control.Changing.Unlock()
+		e.Control.Changing.Lock()
+		defer e.Control.Changing.Unlock()
 	}
-	answer, err = call.answer(a, ctx, in)
+	answer, err = call.answer(ctx, e, in)
 	if err == nil && call.Changes {
 		changed = in.journaled(from, path, answer)
-		a.Control.Journal.Add(changed...)
+		e.Control.Journal.Add(changed...)
 	}
 	return answer, changed, err
 }
@@ -180,47 +155,6 @@ func logged(answer any) zap.Field {
 		return zap.Int("freed", len(result.Freed))
 	}
 	return zap.Any("change", answer)
-}
-
-// An adminInput is the body of a request.
-type adminInput struct{ body []byte }
-
-// decode reads the one JSON object of the body. Unknown fields are errors.
-func (in *adminInput) decode(into any) error {
-	d := json.NewDecoder(bytes.NewReader(in.body))
-	d.DisallowUnknownFields()
-	if err := d.Decode(into); err != nil {
-		return badRequest("parsing the body: %w", err)
-	}
-	if _, err := d.Token(); err != io.EOF {
-		return badRequest("parsing the body: want one JSON object, and nothing behind it")
-	}
-	return nil
-}
-
-// findZone returns the zone of a name.
-func findZone(a *engine.Engine, name string) (*engine.Zone, error) {
-	if z := a.Zones[name]; z != nil {
-		return z, nil
-	}
-	err := fmt.Errorf("unknown zone %q: the config has no zones", name)
-	if names := slices.Sorted(maps.Keys(a.Zones)); len(names) > 0 {
-		err = text.Unknown("zone", name, "", names)
-	}
-	return nil, caddy.APIError{HTTPStatus: http.StatusNotFound, Err: err}
-}
-
-// zonesNamed returns one zone, or all in the order of their names if name is empty.
-func zonesNamed(a *engine.Engine, name string) ([]*engine.Zone, error) {
-	if name != "" {
-		z, err := findZone(a, name)
-		return []*engine.Zone{z}, err
-	}
-	var all []*engine.Zone
-	for _, name := range slices.Sorted(maps.Keys(a.Zones)) {
-		all = append(all, a.Zones[name])
-	}
-	return all, nil
 }
 
 // Interface guards

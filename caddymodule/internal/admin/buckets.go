@@ -14,8 +14,8 @@ import (
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/engine"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/override"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/rule"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/sharedstore"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/text"
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/sharedstore"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
 	bucketkey "github.com/caddy-throttle/caddy-throttle/leakybucket/key"
 )
@@ -25,11 +25,11 @@ var ruleNames = map[bucketkey.Rule]string{bucketkey.Limited: "limited", bucketke
 var sourceNames = map[override.Source]string{override.OfZone: "zone", override.OfConfig: "override", override.OfFile: "override_file"}
 
 // describe returns a bucket with its limit, but without its state.
-func describe(a *engine.Engine, z *engine.Zone, name string, shadow bool) (b wire.Bucket, limit leakybucket.Limit) {
+func describe(e *engine.Engine, z *engine.Zone, name string, shadow bool) (b wire.Bucket, limit leakybucket.Limit) {
 	entry, by, place := z.Override(name)
 	limit = entry.Limit
 	b = wire.Bucket{Zone: z.Name, Key: name, Shadow: shadow, By: sourceNames[by], From: place}
-	account, set, now := rule.AccountOf(name), a.Overrides(), time.Now()
+	account, set, now := rule.AccountOf(name), e.Overrides(), time.Now()
 	if shadow {
 		b.Group = z.JudgedWith(set)
 	}
@@ -53,14 +53,14 @@ func fillState(b *wire.Bucket, whole, limit leakybucket.Limit, level float64, bl
 }
 
 // peek returns a bucket with its state.
-func peek(a *engine.Engine, ctx context.Context, z *engine.Zone, name string, shadow bool) (wire.Bucket, error) {
-	b, limit := describe(a, z, name, shadow)
+func peek(ctx context.Context, e *engine.Engine, z *engine.Zone, name string, shadow bool) (wire.Bucket, error) {
+	b, limit := describe(e, z, name, shadow)
 	if z.Bucketless() || limit.Capacity == 0 {
 		return b, nil
 	}
 	charges := []leakybucket.Charge{z.Peek(name, limit, shadow)}
 	var d [1]leakybucket.Decision
-	if err := a.Store.Take(ctx, charges, d[:]); err != nil {
+	if err := e.Store.Take(ctx, charges, d[:]); err != nil {
 		return b, fmt.Errorf("zone %q: %w", z.Name, err)
 	}
 	blocked := time.Duration(0)
@@ -76,13 +76,13 @@ const mostSearched = 1000
 
 // search returns the names of buckets that belong to a value and that no other way
 // finds.
-func search(a *engine.Engine, ctx context.Context, z *engine.Zone, value string, shadow bool) (names []string, complete bool, err error) {
+func search(ctx context.Context, e *engine.Engine, z *engine.Zone, value string, shadow bool) (names []string, complete bool, err error) {
 	owned := z.Owned(value)
 	names = owned.Names
 	if !owned.Search || z.Bucketless() {
 		return names, true, nil
 	}
-	lister, can := a.Store.(leakybucket.Lister)
+	lister, can := e.Store.(leakybucket.Lister)
 	if !can {
 		return names, false, nil
 	}
@@ -99,26 +99,26 @@ func search(a *engine.Engine, ctx context.Context, z *engine.Zone, value string,
 	return names, complete, err
 }
 
-func (in *adminInput) client(a *engine.Engine) (c wire.ClientQuery, zones []*engine.Zone, err error) {
+func (in *Input) client(e *engine.Engine) (c wire.ClientQuery, zones []*engine.Zone, err error) {
 	if err := in.decode(&c); err != nil {
 		return c, nil, err
 	}
 	if c.Client == "" {
 		return c, nil, badRequest("no client is given: want an address or a key")
 	}
-	zones, err = zonesNamed(a, c.Zone)
+	zones, err = zonesNamed(e, c.Zone)
 	return c, zones, err
 }
 
 // checkReleased says why a text under which nothing was found names no single client.
-func checkReleased(a *engine.Engine, client string) error {
+func checkReleased(e *engine.Engine, client string) error {
 	prefix, err := netip.ParsePrefix(client)
 	switch {
 	case err == nil && prefix.IsSingleIP():
 		return badRequest("invalid client %q: want the address %s", client, prefix.Addr())
 	case err == nil:
 		return badRequest("invalid client %q: a network is no client; want one address, or the key of a bucket as caddy throttle buckets shows it", client)
-	case client == "*" || a.Zones[client] != nil:
+	case client == "*" || e.Zones[client] != nil:
 		return badRequest("invalid client %q: want an address or a key; to empty all buckets of a zone, rename it and reload", client)
 	}
 	return nil
@@ -126,39 +126,39 @@ func checkReleased(a *engine.Engine, client string) error {
 
 // answerRelease empties the buckets of a client and ends their blocks, those of shadow
 // too. If the store fails, the answer is what was done all the same.
-func answerRelease(a *engine.Engine, ctx context.Context, in *adminInput) (any, error) {
-	c, zones, err := in.client(a)
+func answerRelease(ctx context.Context, e *engine.Engine, in *Input) (any, error) {
+	c, zones, err := in.client(e)
 	if err != nil {
 		return nil, err
 	}
-	resetter, can := a.Store.(leakybucket.Resetter)
+	resetter, can := e.Store.(leakybucket.Resetter)
 	if !can {
 		return nil, errors.New("the store cannot forget single buckets")
 	}
 	result := wire.Released{Client: c.Client, Freed: []string{}, Complete: true}
-	if err := free(a, ctx, resetter, zones, &result); err != nil {
+	if err := free(ctx, e, resetter, zones, &result); err != nil {
 		if len(result.Freed) == 0 {
 			return nil, err
 		}
 		result.Complete, result.Failed = false, err.Error()
 	}
 	if len(result.Freed) == 0 {
-		if err := checkReleased(a, c.Client); err != nil {
+		if err := checkReleased(e, c.Client); err != nil {
 			return nil, err
 		}
 	}
 	if addr, err := netip.ParseAddr(c.Client); err == nil {
-		result.Banned = a.Overrides().Banned(addr, time.Now()) != nil
+		result.Banned = e.Overrides().Banned(addr, time.Now()) != nil
 	}
 	return result, nil
 }
 
 // free empties the buckets of the client of a release.
-func free(a *engine.Engine, ctx context.Context, resetter leakybucket.Resetter, zones []*engine.Zone, result *wire.Released) (failed error) {
+func free(ctx context.Context, e *engine.Engine, resetter leakybucket.Resetter, zones []*engine.Zone, result *wire.Released) (failed error) {
 	for _, z := range zones {
 		var why error // of this zone, the last one
 		for _, shadow := range []bool{false, true} {
-			names, complete, err := search(a, ctx, z, result.Client, shadow)
+			names, complete, err := search(ctx, e, z, result.Client, shadow)
 			if err != nil {
 				complete, result.Problem = false, err.Error()
 			}
@@ -167,12 +167,12 @@ func free(a *engine.Engine, ctx context.Context, resetter leakybucket.Resetter, 
 				if z.Bucketless() {
 					continue
 				}
-				was, err := peek(a, ctx, z, name, shadow)
+				was, err := peek(ctx, e, z, name, shadow)
 				if err != nil {
 					why = err
 				}
 				err = resetter.Reset(ctx, z.Name, name, shadow)
-				a.Blocks.Forget(z.Name, name, shadow)
+				e.Blocks.Forget(z.Name, name, shadow)
 				if errors.Is(err, sharedstore.ErrLater) {
 					result.Pending, err = true, nil
 				}
@@ -198,12 +198,12 @@ func bucketName(zone, key string, shadow bool) string {
 
 // answerWhy shows the buckets of a client in all zones. For a support code, they are those
 // of the client that was refused.
-func answerWhy(a *engine.Engine, ctx context.Context, in *adminInput) (any, error) {
-	c, zones, err := in.client(a)
+func answerWhy(ctx context.Context, e *engine.Engine, in *Input) (any, error) {
+	c, zones, err := in.client(e)
 	if err != nil {
 		return nil, err
 	}
-	result := wire.Why{Client: c.Client, Buckets: []wire.Bucket{}, Complete: true, Refusal: pastRefusal(a, c.Client)}
+	result := wire.Why{Client: c.Client, Buckets: []wire.Bucket{}, Complete: true, Refusal: pastRefusal(e, c.Client)}
 	refused := wire.Bucket{}
 	if past := result.Refusal; past != nil {
 		c.Client, refused.Zone, refused.Key = past.Key, past.Zone, past.Key
@@ -212,7 +212,7 @@ func answerWhy(a *engine.Engine, ctx context.Context, in *adminInput) (any, erro
 		}
 	}
 	if addr, err := netip.ParseAddr(c.Client); err == nil {
-		if ban := a.Overrides().Banned(addr, time.Now()); ban != nil {
+		if ban := e.Overrides().Banned(addr, time.Now()); ban != nil {
 			shown := banOf(*ban)
 			result.Ban = &shown
 		}
@@ -229,7 +229,7 @@ func answerWhy(a *engine.Engine, ctx context.Context, in *adminInput) (any, erro
 			}
 		}
 		for _, shadow := range []bool{false, true} {
-			names, complete, err := search(a, ctx, z, c.Client, shadow)
+			names, complete, err := search(ctx, e, z, c.Client, shadow)
 			if err != nil {
 				complete, result.Problem = false, err.Error()
 			}
@@ -238,7 +238,7 @@ func answerWhy(a *engine.Engine, ctx context.Context, in *adminInput) (any, erro
 				names = append(names, own)
 			}
 			for _, name := range names {
-				b, err := peek(a, ctx, z, name, shadow)
+				b, err := peek(ctx, e, z, name, shadow)
 				if err != nil {
 					return nil, err
 				}
@@ -251,7 +251,7 @@ func answerWhy(a *engine.Engine, ctx context.Context, in *adminInput) (any, erro
 			}
 		}
 	}
-	for _, s := range a.Control.Overrides.List(time.Now()).Shadows {
+	for _, s := range e.Control.Overrides.List(time.Now()).Shadows {
 		if s.Zone == "" || slices.ContainsFunc(result.Buckets, func(b wire.Bucket) bool { return b.Zone == s.Zone }) {
 			result.Shadows = append(result.Shadows, shadowOf(s))
 		}
@@ -260,12 +260,12 @@ func answerWhy(a *engine.Engine, ctx context.Context, in *adminInput) (any, erro
 }
 
 // answerKey returns the name of the bucket of raw values.
-func answerKey(a *engine.Engine, _ context.Context, in *adminInput) (any, error) {
+func answerKey(_ context.Context, e *engine.Engine, in *Input) (any, error) {
 	var of wire.KeyQuery
 	if err := in.decode(&of); err != nil {
 		return nil, err
 	}
-	z, err := findZone(a, of.Zone)
+	z, err := findZone(e, of.Zone)
 	if err != nil {
 		return nil, err
 	}
@@ -298,7 +298,7 @@ var listOrders = map[string]func(a, b *wire.Bucket) int{
 }
 
 // answerBuckets lists the buckets of a zone.
-func answerBuckets(a *engine.Engine, ctx context.Context, in *adminInput) (any, error) {
+func answerBuckets(ctx context.Context, e *engine.Engine, in *Input) (any, error) {
 	l := wire.BucketsQuery{Sort: "level", Limit: defaultListed}
 	if err := in.decode(&l); err != nil {
 		return nil, err
@@ -313,11 +313,11 @@ func answerBuckets(a *engine.Engine, ctx context.Context, in *adminInput) (any, 
 	case l.Cursor != "" && l.Sort != wire.Unsorted:
 		return nil, badRequest("a cursor goes with the sort none alone: a sorted list has no pages")
 	}
-	z, err := findZone(a, l.Zone)
+	z, err := findZone(e, l.Zone)
 	if err != nil {
 		return nil, err
 	}
-	lister, can := a.Store.(leakybucket.Lister)
+	lister, can := e.Store.(leakybucket.Lister)
 	if !can {
 		return nil, errors.New("the store cannot list its buckets")
 	}
@@ -325,9 +325,9 @@ func answerBuckets(a *engine.Engine, ctx context.Context, in *adminInput) (any, 
 	defer cancel()
 	result := wire.Buckets{Buckets: []wire.Bucket{}, Complete: true}
 	if l.Sort == wire.Unsorted {
-		err = listPage(a, scan, lister, z, &l, &result)
+		err = listPage(scan, e, lister, z, &l, &result)
 	} else {
-		err = listTop(a, scan, lister, z, &l, &result)
+		err = listTop(scan, e, lister, z, &l, &result)
 	}
 	if errors.Is(err, leakybucket.ErrBadCursor) {
 		return nil, badRequest("%w; begin again without one", err)
@@ -342,14 +342,14 @@ func answerBuckets(a *engine.Engine, ctx context.Context, in *adminInput) (any, 
 }
 
 // listed returns a bucket of a listing, unless it does not match.
-func listed(a *engine.Engine, z *engine.Zone, l *wire.BucketsQuery, k *leakybucket.Kept) (b wire.Bucket, matches bool) {
-	b, limit := describe(a, z, k.Key, l.Shadow)
+func listed(e *engine.Engine, z *engine.Zone, l *wire.BucketsQuery, k *leakybucket.Kept) (b wire.Bucket, matches bool) {
+	b, limit := describe(e, z, k.Key, l.Shadow)
 	blocked := time.Duration(0)
 	if z.Block != nil && k.State.BlockedUntil > k.Now {
 		blocked = k.State.BlockedUntil.Sub(k.Now)
 	}
 	inForce := limit
-	if s, can := a.Store.(*sharedstore.Store); can && limit.Capacity > 0 {
+	if s, can := e.Store.(*sharedstore.Store); can && limit.Capacity > 0 {
 		inForce = s.InForce(leakybucket.Charge{Zone: z.Name, Key: k.Key, Shadow: leakybucket.ShadowIf(l.Shadow), Limit: limit})
 	}
 	fillState(&b, limit, inForce, inForce.Level(k.State, k.Now), blocked)
@@ -359,11 +359,11 @@ func listed(a *engine.Engine, z *engine.Zone, l *wire.BucketsQuery, k *leakybuck
 
 // listTop goes through all buckets of the zone, and keeps the first in the order. Redis may
 // give a bucket more than once. Hashes of all keys are remembered, since keys may be long.
-func listTop(a *engine.Engine, ctx context.Context, lister leakybucket.Lister, z *engine.Zone, l *wire.BucketsQuery, result *wire.Buckets) error {
+func listTop(ctx context.Context, e *engine.Engine, lister leakybucket.Lister, z *engine.Zone, l *wire.BucketsQuery, result *wire.Buckets) error {
 	order, seed, seen := listOrders[l.Sort], maphash.MakeSeed(), make(map[uint64]struct{})
 	of := leakybucket.Listing{Zone: z.Name, Prefix: l.Prefix, Shadow: l.Shadow, Want: scanned}
 	err := leakybucket.ListAll(ctx, lister, of, func(k leakybucket.Kept) bool {
-		b, matches := listed(a, z, l, &k)
+		b, matches := listed(e, z, l, &k)
 		hash := maphash.String(seed, k.Key)
 		if _, again := seen[hash]; again || !matches {
 			return true
@@ -380,7 +380,7 @@ func listTop(a *engine.Engine, ctx context.Context, lister leakybucket.Lister, z
 }
 
 // listPage goes on from the cursor until it has about as many buckets as wanted.
-func listPage(a *engine.Engine, ctx context.Context, lister leakybucket.Lister, z *engine.Zone, l *wire.BucketsQuery, result *wire.Buckets) error {
+func listPage(ctx context.Context, e *engine.Engine, lister leakybucket.Lister, z *engine.Zone, l *wire.BucketsQuery, result *wire.Buckets) error {
 	of := leakybucket.Listing{Zone: z.Name, Prefix: l.Prefix, Shadow: l.Shadow, Want: l.Limit}
 	for result.Next = l.Cursor; ; {
 		some, next, err := lister.List(ctx, of, result.Next)
@@ -389,7 +389,7 @@ func listPage(a *engine.Engine, ctx context.Context, lister leakybucket.Lister, 
 		}
 		before := len(result.Buckets)
 		for i := range some {
-			if b, matches := listed(a, z, l, &some[i]); matches {
+			if b, matches := listed(e, z, l, &some[i]); matches {
 				result.Buckets = append(result.Buckets, b)
 			}
 		}

@@ -29,23 +29,23 @@ import (
 // answerCheck says which zones would charge a request. It follows the request through the
 // routes of the server that listens on its port, or of all servers if none does. It
 // charges nothing, and nothing is served.
-func answerCheck(a *engine.Engine, ctx context.Context, in *adminInput) (any, error) {
+func answerCheck(ctx context.Context, e *engine.Engine, in *Input) (any, error) {
 	c := wire.CheckQuery{Method: http.MethodGet}
 	if err := in.decode(&c); err != nil {
 		return nil, err
 	}
-	servers, err := serversFor(a, &c)
+	servers, err := serversFor(e, &c)
 	if err != nil {
 		return nil, err
 	}
-	way := &requestCheck{app: a, input: &c, result: wire.Check{Zones: []wire.CheckedZone{}}, charged: make(map[string]bool)}
+	way := &requestCheck{app: e, input: &c, result: wire.Check{Zones: []wire.CheckedZone{}}, charged: make(map[string]bool)}
 	for _, server := range servers {
 		r, err := requestOf(ctx, &c, server)
 		if err != nil {
 			return nil, err
 		}
 		subject := rule.NewSubject(r)
-		if way.result.Exempt, err = a.ExemptsGlobally(&subject); err != nil || way.result.Exempt {
+		if way.result.Exempt, err = e.ExemptsGlobally(&subject); err != nil || way.result.Exempt {
 			return way.result, err
 		}
 		if err := way.follow(server, r); err != nil {
@@ -80,7 +80,7 @@ func (c *requestCheck) reach(h *engine.Handler, r *http.Request) error {
 		if c.charged[z.Name] {
 			continue
 		}
-		charge, err := checkZone(c.app, r.Context(), c.app.Zones[z.Name], c.again(r))
+		charge, err := checkZone(r.Context(), c.app, c.app.Zones[z.Name], c.again(r))
 		if err != nil {
 			return err
 		}
@@ -96,7 +96,7 @@ func (c *requestCheck) reach(h *engine.Handler, r *http.Request) error {
 		if !runs {
 			continue
 		}
-		b, err := peek(c.app, r.Context(), c.app.Zones[z.Name], bucket.Key, bucket.Shadow != 0)
+		b, err := peek(r.Context(), c.app, c.app.Zones[z.Name], bucket.Key, bucket.Shadow != 0)
 		if err != nil {
 			return err
 		}
@@ -117,12 +117,12 @@ func (c *requestCheck) add(z *decision.Zone, charge *wire.CheckedZone) {
 
 // serversFor returns the servers that listen on the port of an URL, or all if none does,
 // as behind a proxy.
-func serversFor(a *engine.Engine, c *wire.CheckQuery) ([]*caddyhttp.Server, error) {
+func serversFor(e *engine.Engine, c *wire.CheckQuery) ([]*caddyhttp.Server, error) {
 	location, err := url.Parse(c.URL)
 	if err != nil || location.Host == "" || location.Scheme != "http" && location.Scheme != "https" {
 		return nil, badRequest("invalid url %q: want one such as https://example.com/login", c.URL)
 	}
-	app, err := a.Ctx.AppIfConfigured("http")
+	app, err := e.Ctx.AppIfConfigured("http")
 	if err != nil {
 		return nil, badRequest("the config has no sites: %w", err)
 	}
@@ -150,17 +150,17 @@ func serversFor(a *engine.Engine, c *wire.CheckQuery) ([]*caddyhttp.Server, erro
 }
 
 // checkZone returns what one zone would do, or nil if it is not concerned.
-func checkZone(a *engine.Engine, ctx context.Context, z *engine.Zone, r *http.Request) (result *wire.CheckedZone, err error) {
-	o, err := decision.Preview(r, z.Zone, checkEnv{a})
+func checkZone(ctx context.Context, e *engine.Engine, z *engine.Zone, r *http.Request) (result *wire.CheckedZone, err error) {
+	o, err := decision.Preview(r, z.Zone, checkEnv{e})
 	if o == nil || err != nil {
 		return nil, err
 	}
 	result = &wire.CheckedZone{Fits: o.Reason() == rule.None, Reason: o.Reason().String()}
 	if o.Limit.Capacity == 0 {
-		result.Bucket, _ = describe(a, z, o.Key, o.Shadow != 0)
+		result.Bucket, _ = describe(e, z, o.Key, o.Shadow != 0)
 		return result, nil
 	}
-	if result.Bucket, err = peek(a, ctx, z, o.Key, o.Shadow != 0); err != nil {
+	if result.Bucket, err = peek(ctx, e, z, o.Key, o.Shadow != 0); err != nil {
 		return nil, err
 	}
 	limit := o.Limit

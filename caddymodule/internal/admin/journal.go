@@ -14,8 +14,8 @@ import (
 )
 
 // answerJournal lists what was changed last, and who did it.
-func answerJournal(a *engine.Engine, _ context.Context, _ *adminInput) (any, error) {
-	return converted(a.Control.Journal.List(), func(c override.Change) wire.JournalEntry {
+func answerJournal(_ context.Context, e *engine.Engine, _ *Input) (any, error) {
+	return converted(e.Control.Journal.List(), func(c override.Change) wire.JournalEntry {
 		return wire.JournalEntry{At: c.At, Via: c.Via, By: c.By, Action: c.Action, Of: c.Of, Limit: c.Limit, Until: c.Until, Note: c.Note}
 	}), nil
 }
@@ -30,7 +30,7 @@ func ending(s wire.Span) *time.Time {
 
 // journaled returns what the journal keeps of a call that has changed something. A call
 // that found nothing to change gives none.
-func (in *adminInput) journaled(from override.Origin, path string, answer any) []override.Change {
+func (in *Input) journaled(from override.Origin, path string, answer any) []override.Change {
 	var of wire.Change
 	if json.Unmarshal(in.body, &of) != nil {
 		return nil // not so, because the call has read it

@@ -33,7 +33,7 @@ func networkOf(text string) (netip.Prefix, error) {
 }
 
 // ofNetwork decodes the input of a ban. Fields that a ban has no use for are errors.
-func (in *adminInput) ofNetwork() (o wire.Change, network netip.Prefix, err error) {
+func (in *Input) ofNetwork() (o wire.Change, network netip.Prefix, err error) {
 	if err := in.decode(&o); err != nil {
 		return o, network, err
 	}
@@ -45,7 +45,7 @@ func (in *adminInput) ofNetwork() (o wire.Change, network netip.Prefix, err erro
 }
 
 // ofZone decodes the input of a shadow switch, or of a limit.
-func (in *adminInput) ofZone() (o wire.Change, err error) {
+func (in *Input) ofZone() (o wire.Change, err error) {
 	if err := in.decode(&o); err != nil {
 		return o, err
 	}
@@ -56,7 +56,7 @@ func (in *adminInput) ofZone() (o wire.Change, err error) {
 }
 
 // ofWholeZone is ofZone for a shadow switch.
-func (in *adminInput) ofWholeZone() (o wire.Change, err error) {
+func (in *Input) ofWholeZone() (o wire.Change, err error) {
 	if o, err = in.ofZone(); err == nil && (o.Key != "" || o.Limit != "") {
 		err = badRequest("shadow is of a whole zone: want no key and no limit")
 	}
@@ -94,64 +94,64 @@ func overridesOf(o override.Overrides) wire.Overrides {
 	return wire.Overrides{Shadows: converted(o.Shadows, shadowOf), Bans: converted(o.Bans, banOf), Limits: converted(o.Limits, limitOf)}
 }
 
-func answerOverrides(a *engine.Engine, _ context.Context, _ *adminInput) (any, error) {
-	return overridesOf(a.Control.Overrides.List(time.Now())), nil
+func answerOverrides(_ context.Context, e *engine.Engine, _ *Input) (any, error) {
+	return overridesOf(e.Control.Overrides.List(time.Now())), nil
 }
 
-func answerBan(a *engine.Engine, _ context.Context, in *adminInput) (any, error) {
+func answerBan(_ context.Context, e *engine.Engine, in *Input) (any, error) {
 	o, network, err := in.ofNetwork()
 	if err != nil {
 		return nil, err
 	}
-	ban, err := a.Control.Overrides.Ban(network, time.Duration(o.For), o.Note, time.Now())
+	ban, err := e.Control.Overrides.Ban(network, time.Duration(o.For), o.Note, time.Now())
 	return banOf(ban), wrong(err)
 }
 
-func answerUnban(a *engine.Engine, _ context.Context, in *adminInput) (any, error) {
+func answerUnban(_ context.Context, e *engine.Engine, in *Input) (any, error) {
 	_, network, err := in.ofNetwork()
 	if err != nil {
 		return nil, err
 	}
-	return wire.Ended{Ended: a.Control.Overrides.Unban(network, time.Now())}, nil
+	return wire.Ended{Ended: e.Control.Overrides.Unban(network, time.Now())}, nil
 }
 
-func answerShadow(a *engine.Engine, _ context.Context, in *adminInput) (any, error) {
+func answerShadow(_ context.Context, e *engine.Engine, in *Input) (any, error) {
 	o, err := in.ofWholeZone()
 	if err != nil {
 		return nil, err
 	}
 	if o.Zone != "" {
-		if _, err := findZone(a, o.Zone); err != nil {
+		if _, err := findZone(e, o.Zone); err != nil {
 			return nil, err
 		}
 	}
-	shadow, err := a.Control.Overrides.Shadow(o.Zone, time.Duration(o.For), o.Note, time.Now())
+	shadow, err := e.Control.Overrides.Shadow(o.Zone, time.Duration(o.For), o.Note, time.Now())
 	return shadowOf(shadow), wrong(err)
 }
 
 // answerUnshadow ends a switch, of a zone that a reload has taken away, too.
-func answerUnshadow(a *engine.Engine, _ context.Context, in *adminInput) (any, error) {
+func answerUnshadow(_ context.Context, e *engine.Engine, in *Input) (any, error) {
 	o, err := in.ofWholeZone()
 	if err != nil {
 		return nil, err
 	}
-	done := wire.Ended{Ended: a.Control.Overrides.Unshadow(o.Zone, time.Now())}
+	done := wire.Ended{Ended: e.Control.Overrides.Unshadow(o.Zone, time.Now())}
 	if !done.Ended && o.Zone != "" {
-		_, err = findZone(a, o.Zone)
+		_, err = findZone(e, o.Zone)
 	}
 	return done, err
 }
 
-func answerLimit(a *engine.Engine, _ context.Context, in *adminInput) (any, error) {
+func answerLimit(_ context.Context, e *engine.Engine, in *Input) (any, error) {
 	o, err := in.ofZone()
 	if err != nil {
 		return nil, err
 	}
-	z, err := findZone(a, o.Zone)
+	z, err := findZone(e, o.Zone)
 	if err != nil {
 		return nil, err
 	}
-	limit, err := override.ParseLimit(o.Limit, a.Plans)
+	limit, err := override.ParseLimit(o.Limit, e.Plans)
 	if err != nil {
 		return nil, wrong(err)
 	}
@@ -165,23 +165,23 @@ func answerLimit(a *engine.Engine, _ context.Context, in *adminInput) (any, erro
 	if z.Bucketless() && limit.Limits() {
 		return nil, badRequest("zone %q has no capacity and leak: want unlimited or deny", z.Name)
 	}
-	limit, err = a.Control.Overrides.Limit(o.Zone, o.Key, limit, time.Duration(o.For), o.Note, time.Now())
+	limit, err = e.Control.Overrides.Limit(o.Zone, o.Key, limit, time.Duration(o.For), o.Note, time.Now())
 	return limitOf(limit), wrong(err)
 }
 
 // answerUnlimit ends a limit, of a zone that a reload has taken away, too.
-func answerUnlimit(a *engine.Engine, _ context.Context, in *adminInput) (any, error) {
+func answerUnlimit(_ context.Context, e *engine.Engine, in *Input) (any, error) {
 	o, err := in.ofZone()
 	if err != nil {
 		return nil, err
 	}
-	z, unknown := findZone(a, o.Zone)
+	z, unknown := findZone(e, o.Zone)
 	keys := []string{o.Key}
 	if unknown == nil {
 		keys = append(keys, z.BucketOf(o.Key))
 	}
 	for _, key := range keys {
-		if a.Control.Overrides.Unlimit(o.Zone, key, time.Now()) {
+		if e.Control.Overrides.Unlimit(o.Zone, key, time.Now()) {
 			return wire.Ended{Ended: true, Key: key}, nil
 		}
 	}

@@ -14,14 +14,14 @@ const Plotted = 10 * time.Minute
 
 // answerRates returns the rates of all zones over the last ten minutes, oldest first.
 // Zones without requests in that time are left out.
-func answerRates(a *engine.Engine, _ context.Context, _ *adminInput) (any, error) {
-	zones, err := zonesNamed(a, "")
+func answerRates(_ context.Context, e *engine.Engine, _ *Input) (any, error) {
+	zones, err := zonesNamed(e, "")
 	if err != nil {
 		return nil, err
 	}
 	result := make(map[string][]wire.Rate)
 	for _, z := range zones {
-		for _, s := range a.Control.Rates.Plot(z.Name, Plotted, time.Now()) {
+		for _, s := range e.Control.Rates.Plot(z.Name, Plotted, time.Now()) {
 			result[z.Name] = append(result[z.Name], wire.Rate{
 				At: s.At, Refused: s.PerSecond[decision.Refused], Shadow: s.PerSecond[decision.ShadowRefused],
 				Admitted: s.PerSecond[decision.Admitted] + s.PerSecond[decision.Delayed] + s.PerSecond[decision.ShadowDelayed],

@@ -10,12 +10,12 @@ import (
 
 // pastRefusal returns the refusal of a support code, or nil if the text is none or the
 // refusal is not remembered.
-func pastRefusal(a *engine.Engine, text string) *wire.PastRefusal {
+func pastRefusal(e *engine.Engine, text string) *wire.PastRefusal {
 	code, ok := supportcode.Parse(text)
 	if !ok {
 		return nil
 	}
-	r, found := a.Control.Refusals.Find(code)
+	r, found := e.Control.Refusals.Find(code)
 	if !found {
 		return nil
 	}

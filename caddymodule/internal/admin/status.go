@@ -12,13 +12,13 @@ import (
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/telemetry"
 )
 
-// AnswerZones describes what runs.
-func AnswerZones(a *engine.Engine, _ context.Context, _ *adminInput) (any, error) {
+// answerZones describes what runs.
+func answerZones(_ context.Context, e *engine.Engine, _ *Input) (any, error) {
 	now := time.Now()
-	set, overrides, counts := a.Overrides(), a.Control.Overrides.List(now), telemetry.CountsByZone()
-	result := wire.Status{Zones: []wire.ZoneStatus{}, Overrides: overridesOf(overrides), Warnings: converted(a.Warnings.List(), func(w telemetry.KeptWarning) wire.Warning { return wire.Warning(w) })}
-	kept := storeStatus(a, &result.Store, now)
-	zones, err := zonesNamed(a, "")
+	set, overrides, counts := e.Overrides(), e.Control.Overrides.List(now), telemetry.CountsByZone()
+	result := wire.Status{Zones: []wire.ZoneStatus{}, Overrides: overridesOf(overrides), Warnings: converted(e.Warnings.List(), func(w telemetry.KeptWarning) wire.Warning { return wire.Warning(w) })}
+	kept := storeStatus(e, &result.Store, now)
+	zones, err := zonesNamed(e, "")
 	if err != nil {
 		return nil, err
 	}
@@ -27,7 +27,7 @@ func AnswerZones(a *engine.Engine, _ context.Context, _ *adminInput) (any, error
 			Zone: z.Name, Mode: z.Mode(set, now), Group: z.JudgedWith(set), Definition: json.RawMessage(z.Definition), Total: counts[z.Name].Named(),
 			Buckets: kept[z.Name], RefusedKeys: z.Live.Refused.Estimate(),
 		}
-		current, hourAgo := a.Control.Rates.PerSecond(z.Name, counts[z.Name], now)
+		current, hourAgo := e.Control.Rates.PerSecond(z.Name, counts[z.Name], now)
 		if s.PerSecond = current.Named(); hourAgo != nil {
 			s.HourAgo = hourAgo.Named()
 		}
@@ -59,20 +59,20 @@ func AnswerZones(a *engine.Engine, _ context.Context, _ *adminInput) (any, error
 
 // storeStatus describes the store, and returns how many buckets of each zone are in this
 // process's memory.
-func storeStatus(a *engine.Engine, s *wire.StoreStatus, now time.Time) (kept map[string]int) {
+func storeStatus(e *engine.Engine, s *wire.StoreStatus, now time.Time) (kept map[string]int) {
 	s.Name = "memory"
-	if a.Memory != nil {
-		kept = a.Memory.Memory.Buckets()
-		s.Evictions, s.MaxBuckets = a.Memory.Memory.Evictions(), cmp.Or(a.Memory.MaxBuckets, stores.DefaultMaxBuckets)
+	if e.Memory != nil {
+		kept = e.Memory.Memory.Buckets()
+		s.Evictions, s.MaxBuckets = e.Memory.Memory.Evictions(), cmp.Or(e.Memory.MaxBuckets, stores.DefaultMaxBuckets)
 		for _, n := range kept {
 			s.Buckets += n
 		}
 	}
-	if a.Shared != nil {
-		s.Name, s.Failing, s.Down = a.Shared.Name, a.Shared.Failing(), a.Shared.Down()
-		s.Shards, s.ShardsDown = a.Shared.Shards()
-		s.Calls, s.Failed, s.Took = a.Control.Rates.CallsPerSecond(s.Name, now)
-		if o := a.Shared.Outage.Load(); o != nil && s.Down {
+	if e.Shared != nil {
+		s.Name, s.Failing, s.Down = e.Shared.Name, e.Shared.Failing(), e.Shared.Down()
+		s.Shards, s.ShardsDown = e.Shared.Shards()
+		s.Calls, s.Failed, s.Took = e.Control.Rates.CallsPerSecond(s.Name, now)
+		if o := e.Shared.Outage.Load(); o != nil && s.Down {
 			s.Since, s.Why = &o.Since, o.Why
 		}
 	}

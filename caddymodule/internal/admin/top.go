@@ -14,7 +14,7 @@ var groupings = map[string]sketch.Grouping{"": sketch.ByKey, "ip": sketch.ByAddr
 const mostTop = 20
 
 // answerTop says who made most requests.
-func answerTop(a *engine.Engine, _ context.Context, in *adminInput) (any, error) {
+func answerTop(_ context.Context, e *engine.Engine, in *Input) (any, error) {
 	var of wire.TopQuery
 	if err := in.decode(&of); err != nil {
 		return nil, err
@@ -23,11 +23,11 @@ func answerTop(a *engine.Engine, _ context.Context, in *adminInput) (any, error)
 	if !known {
 		return nil, badRequest("invalid by %q: want ip, /24, /16, or nothing for the keys of the zones", of.By)
 	}
-	zones, err := zonesNamed(a, of.Zone)
+	zones, err := zonesNamed(e, of.Zone)
 	if err != nil {
 		return nil, err
 	}
-	result, set, now := wire.Top{Zones: []wire.TopZone{}}, a.Overrides(), time.Now()
+	result, set, now := wire.Top{Zones: []wire.TopZone{}}, e.Overrides(), time.Now()
 	for _, z := range zones {
 		s := z.Live.Recent.Top(by, mostTop, now)
 		top := wire.TopZone{

@@ -25,6 +25,14 @@ type adminClient struct {
 	answers                  bytes.Buffer // what --json prints instead
 }
 
+// A command asks a running Caddy.
+type command struct {
+	use, short, long, example string
+	least, most               int // arguments
+	flags                     func(*cobra.Command)
+	run                       func(c *adminClient, args []string) error
+}
+
 // cobra returns the command as Caddy runs it.
 func (c command) cobra() *cobra.Command {
 	client := new(adminClient)

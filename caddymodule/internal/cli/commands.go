@@ -16,11 +16,3 @@ func Commands() (all []*cobra.Command) {
 	}
 	return all
 }
-
-// A command asks a running Caddy.
-type command struct {
-	use, short, long, example string
-	least, most               int // arguments
-	flags                     func(*cobra.Command)
-	run                       func(c *adminClient, args []string) error
-}

@@ -11,6 +11,9 @@ import (
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/stores"
 )
 
+// CrawlersKey is where they are in the pool.
+const CrawlersKey = "crawlers"
+
 // sharedCrawlers holds the lists and the answers of DNS. They outlive configs, so that
 // a reload forgets none.
 type sharedCrawlers struct {
@@ -26,20 +29,19 @@ func (*sharedCrawlers) Destruct() error { return nil }
 type configCrawlers struct {
 	*sharedCrawlers // nil if no matcher asks
 	storage         crawler.Storage
-	Sources         []string
+	Sources         []string // of all matchers
 	stop            []func()
 }
 
-// JoinCrawlers returns what all matchers share.
-func (a *Engine) JoinCrawlers(ctx caddy.Context) (*sharedCrawlers, error) {
-	if a.Crawlers.sharedCrawlers == nil {
-		shared, err := stores.Join(CrawlersKey, func() (*sharedCrawlers, error) { return new(sharedCrawlers), nil })
-		if err != nil {
+// Join returns what all matchers share.
+func (c *configCrawlers) Join(ctx caddy.Context) (_ *sharedCrawlers, err error) {
+	if c.sharedCrawlers == nil {
+		if c.sharedCrawlers, err = stores.Join(CrawlersKey, func() (*sharedCrawlers, error) { return new(sharedCrawlers), nil }); err != nil {
 			return nil, err
 		}
-		a.Crawlers.sharedCrawlers, a.Crawlers.storage = shared, ctx.Storage()
+		c.storage = ctx.Storage()
 	}
-	return a.Crawlers.sharedCrawlers, nil
+	return c.sharedCrawlers, nil
 }
 
 // start begins to fetch lists and to ask DNS. It waits for copies in storage, but not
@@ -69,6 +71,12 @@ func (c *configCrawlers) end() {
 	c.stop = nil
 }
 
-var (
-	_ caddy.Destructor = (*sharedCrawlers)(nil)
-)
+func (c *configCrawlers) leave() error {
+	if c.sharedCrawlers == nil {
+		return nil
+	}
+	return stores.Leave(CrawlersKey)
+}
+
+// Interface guards
+var _ caddy.Destructor = (*sharedCrawlers)(nil)

@@ -145,7 +145,7 @@ func droppedBy(res *decision.Verdict, peer netip.Addr) *decision.Outcome {
 // forgetDropped has the handler refuse each client once more before it is dropped, since
 // the config may treat it differently now. It is called once the change is in force: an
 // entry that was made before has the old number.
-func (a *Engine) forgetDropped() { a.configNumber.Store(lastConfig.Add(1)) }
+func (e *Engine) forgetDropped() { e.configNumber.Store(lastConfig.Add(1)) }
 
 // blocksOnly reports whether an outcome has found a block that holds everywhere, of a key
 // that is nothing but this client.
@@ -161,12 +161,12 @@ func blocksOnly(o *decision.Outcome, peer netip.Addr) bool {
 
 // exemptsAnywhere reports whether any zone exempts a request, which the global options do
 // not.
-func (a *Engine) exemptsAnywhere(r *http.Request) bool {
-	if !a.exemptsSome {
+func (e *Engine) exemptsAnywhere(r *http.Request) bool {
+	if !e.exemptsSome {
 		return false
 	}
 	s := rule.NewSubject(r)
-	for _, z := range a.Zones {
+	for _, z := range e.Zones {
 		if exempt, err := z.Exempts(&s); err != nil || exempt {
 			return true
 		}
@@ -177,7 +177,7 @@ func (a *Engine) exemptsAnywhere(r *http.Request) bool {
 // directPeer returns the address of the peer if it is the client itself: it is no trusted
 // proxy, it is the client's address as Caddy knows it, it has completed the handshake, and
 // it does not forward what others ask.
-func (a *Engine) directPeer(r *http.Request) (peer netip.Addr, direct bool) {
+func (e *Engine) directPeer(r *http.Request) (peer netip.Addr, direct bool) {
 	if r.TLS != nil && !r.TLS.HandshakeComplete {
 		return peer, false
 	}
@@ -198,7 +198,7 @@ func (a *Engine) directPeer(r *http.Request) (peer netip.Addr, direct bool) {
 // noteProxy notes that the peer of a request forwards what others ask, if it does. A proxy
 // that is missing in trusted_proxies is the client of all its requests, and must not be
 // dropped.
-func (a *Engine) noteProxy(s *rule.Subject) {
+func (e *Engine) noteProxy(s *rule.Subject) {
 	r := s.Request
 	if s.TrustedPeer() || !forwards(r) || r.TLS != nil && !r.TLS.HandshakeComplete {
 		return

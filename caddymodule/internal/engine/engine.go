@@ -21,15 +21,23 @@ import (
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/blocked"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/body"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/clock"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/config"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/decision"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/override"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/rule"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/sharedstore"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/staticfile"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/stores"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/telemetry"
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/sharedstore"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
 )
+
+const blocksKey = "blocks"
+
+// RequestBuffers bounds what is held of the bodies of all requests together, for
+// in_flight ... buffer and to find out keys and costs. There is one, since there is one
+// memory, whatever configs are running.
+var RequestBuffers = body.NewMemory(config.MostBuffered)
 
 // An Engine is what runs of a config: its zones, the store that they ask, and what they
 // share with the configs before and after it.
@@ -64,8 +72,7 @@ type Engine struct {
 	Blocks  *SharedBlocks
 	Control *control
 
-	Signing  signingKeys // of device cookies and passes, if a zone has either
-	lastKeys *lastKeys
+	Signing  signingKeys // of device cookies and passes
 	Crawlers configCrawlers
 	Gate     *admission.Gate
 	Clock    clock.Clock // what requests go by; nil but in a replay
@@ -86,10 +93,11 @@ func EngineOf(ctx caddy.Context) (*Engine, error) {
 // also after an error.
 func New(ctx caddy.Context) (e *Engine, err error) {
 	e = &Engine{
-		Ctx: ctx, Logger: ctx.Logger(), Warnings: new(telemetry.KeptWarnings), Warned: new(onceWarnings),
+		Ctx: ctx, Logger: ctx.Logger(), Warnings: new(telemetry.KeptWarnings),
 		Zones: make(map[string]*Zone), configNumber: new(atomic.Uint64),
 	}
 	e.Warner = e.Warnings.Logger(e.Logger)
+	e.Warned = &onceWarnings{warner: e.Warner}
 	if err := registerMetrics(ctx.GetMetricsRegistry()); err != nil {
 		return e, err
 	}
@@ -106,6 +114,41 @@ func New(ctx caddy.Context) (e *Engine, err error) {
 		return e, err
 	}
 	return e, nil
+}
+
+// AddZone adds a zone, whose rule load returns. It joins the queues and slots that other
+// configs share.
+func (e *Engine) AddZone(name string, options ZoneOptions, load func(*Zone) (*rule.Rule, error)) (z *Zone, err error) {
+	z = &Zone{ZoneOptions: options}
+	if z.Live, err = JoinZone(name); err != nil {
+		return nil, err
+	}
+	defer func() {
+		if err != nil {
+			_ = stores.Leave(LiveZoneKey(name)) // which can tell nothing better
+		}
+	}()
+	compiled, err := load(z)
+	if err != nil {
+		return nil, err
+	}
+	if options.OverrideFile != "" {
+		if z.File, err = e.OverrideFiles.add(options.OverrideFile, compiled.Key.Overrides); err != nil {
+			return nil, fmt.Errorf("zone %q: reading override_file: %w", name, err)
+		}
+	}
+	z.Counts = telemetry.New(compiled, &z.Live.Figures, telemetry.Options{
+		Logger: e.Warner.With(zap.String("zone", name)), Shared: e.Shared != nil, Denies: z.Policy == sharedstore.Deny,
+		Listed: z.File != nil, Group: func() string { return z.JudgedWith(e.Overrides()) }, Wanted: e.subscribed, LogLimit: z.LogLimit, Events: e.events,
+	})
+	z.Zone = decision.NewZone(compiled, &z.Live.Enforced, &z.Live.Simulated, &z.Live.Meter, z.Counts)
+	e.Zones[name] = z
+	e.limitsLog = e.limitsLog || z.LogLimit != nil
+	e.exemptsSome = e.exemptsSome || compiled.Exempt != nil
+	if compiled.Everywhere {
+		e.Blockers = append(e.Blockers, z.Zone)
+	}
+	return z, nil
 }
 
 // ExemptAlways sets what no zone ever charges.
@@ -146,21 +189,31 @@ func (e *Engine) Start() {
 		e.observer = &storeObserver{e}
 		e.Shared.Start(e.observer)
 	}
-	e.Signing.start(e.lastKeys, e.Logger)
+	e.Signing.start(e.Logger)
 	e.Crawlers.start(e.Logger)
 	for name, z := range e.Zones {
 		z.Live.Start(z)
-		if len(z.Handlers) > 1 {
+		if len(z.Directives) > 1 {
 			e.Logger.Info("several handlers share the budget of the zone; put host into its key to give each site its own",
-				zap.String("zone", name), zap.Int("handlers", len(z.Handlers)))
+				zap.String("zone", name), zap.Int("handlers", len(z.Directives)))
 		}
 	}
 	for _, hook := range e.AfterStart {
 		hook()
 	}
 	e.forgetDropped()
-	e.OverrideFiles.start(e)
+	e.OverrideFiles.start(e.Logger, e.FileChanged)
 	e.Control.Start(e)
+}
+
+// FileChanged is called when overrides of a file have changed.
+func (e *Engine) FileChanged(f *overrideFile) {
+	e.forgetDropped()
+	for _, z := range e.Zones {
+		if z.File == f {
+			z.WarnOversize()
+		}
+	}
 }
 
 // End undoes start. Requests of the config may still be in flight.
@@ -171,9 +224,7 @@ func (e *Engine) End() {
 	for _, z := range e.Zones {
 		z.Live.Stop(z)
 	}
-	if e.Signing.stop != nil {
-		e.Signing.stop()
-	}
+	e.Signing.end()
 	e.Crawlers.end()
 	if e.Shared != nil {
 		e.Shared.Stop(e.observer)
@@ -201,12 +252,7 @@ func (e *Engine) CleanUp() error {
 	if e.Control != nil {
 		errs = append(errs, stores.Leave(controlKey))
 	}
-	if e.lastKeys != nil {
-		errs = append(errs, stores.Leave(signingKey))
-	}
-	if e.Crawlers.sharedCrawlers != nil {
-		errs = append(errs, stores.Leave(CrawlersKey))
-	}
+	errs = append(errs, e.Signing.leave(), e.Crawlers.leave())
 	if e.Shared != nil && e.Memory != nil {
 		errs = append(errs, e.Memory.Release()) // that of a store in memory is the module's
 	}
@@ -243,12 +289,15 @@ func (e *Engine) ExemptsGlobally(s *rule.Subject) (bool, error) {
 
 // Exempts implements decision.Env.
 func (e *Engine) Exempts(s *rule.Subject) (bool, error) {
-	e.watchProxies(s) // also if the proxy's own address is exempt
+	e.Warned.proxies(s) // also if the proxy's own address is exempt
 	if e.Drops {
 		e.noteProxy(s)
 	}
 	return e.ExemptsGlobally(s)
 }
+
+// NoAddress implements decision.Env.
+func (e *Engine) NoAddress() { e.Warned.unknown() }
 
 // Overrides implements decision.Env.
 func (e *Engine) Overrides() *override.Set { return e.Control.Overrides.Load() }
@@ -299,5 +348,14 @@ func (e *Engine) KnownBlock(c *leakybucket.Charge) (blocked.Block, bool) {
 	return b, found && (fresh || e.Shared.DownFor(c))
 }
 
+// SharedBlocks is the known blocks of all configs.
+type SharedBlocks struct{ *blocked.Buckets }
+
+// Destruct implements caddy.Destructor.
+func (*SharedBlocks) Destruct() error { return nil }
+
 // Interface guards
-var _ decision.Env = (*Engine)(nil)
+var (
+	_ decision.Env     = (*Engine)(nil)
+	_ caddy.Destructor = (*SharedBlocks)(nil)
+)

@@ -62,14 +62,15 @@ func (o *overrideFiles) add(path string, zone *override.Lines) (*overrideFile, e
 // --watch. Looking needs no descriptors, and sees changes of all file systems.
 const watchEvery = time.Second
 
-// start watches the files until end.
-func (o *overrideFiles) start(a *Engine) {
+// start watches the files until end. changed is called with one that has been put into
+// force again.
+func (o *overrideFiles) start(logger *zap.Logger, changed func(*overrideFile)) {
 	if len(o.Files) == 0 {
 		return
 	}
 	o.Stop = make(chan struct{})
 	for _, f := range o.Files {
-		go f.watch(a, o.Stop) // each for itself, as one may hang
+		go f.watch(o.Stop, logger, changed) // each for itself, as one may hang
 	}
 }
 
@@ -80,7 +81,7 @@ func (o *overrideFiles) End() {
 	}
 }
 
-func (f *overrideFile) watch(a *Engine, stop <-chan struct{}) {
+func (f *overrideFile) watch(stop <-chan struct{}, logger *zap.Logger, changed func(*overrideFile)) {
 	ticker := time.NewTicker(watchEvery)
 	defer ticker.Stop()
 	for {
@@ -89,25 +90,20 @@ func (f *overrideFile) watch(a *Engine, stop <-chan struct{}) {
 			return
 		case <-ticker.C:
 		}
-		f.Refresh(a)
+		f.Refresh(logger, changed)
 	}
 }
 
 // Refresh reads the file if it has changed, and logs what became of that.
-func (f *overrideFile) Refresh(a *Engine) {
+func (f *overrideFile) Refresh(logger *zap.Logger, changed func(*overrideFile)) {
 	news, s := f.Look()
 	switch {
 	case !news:
 	case s.Problem != nil:
-		a.Logger.Error("override_file is wrong; the overrides that were read before stay in force",
+		logger.Error("override_file is wrong; the overrides that were read before stay in force",
 			zap.String("file", f.Path), zap.Time("read", s.Read), zap.Error(s.Problem))
 	default:
-		a.forgetDropped()
-		a.Logger.Info("override_file is in force", zap.String("file", f.Path), zap.Int("overrides", s.Overrides))
-		for _, z := range a.Zones {
-			if z.File == f {
-				z.WarnOversize()
-			}
-		}
+		logger.Info("override_file is in force", zap.String("file", f.Path), zap.Int("overrides", s.Overrides))
+		changed(f)
 	}
 }

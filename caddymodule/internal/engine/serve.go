@@ -35,7 +35,7 @@ type Handler struct {
 	Announces bool // sends the rate-limit headers
 }
 
-// A Directive is a module that runs as a throttler.
+// A Directive is a module that runs as a handler.
 type Directive interface{ Running() *Handler }
 
 // NewHandler returns the handler of zones, for the requests that match, or for all.
@@ -43,15 +43,38 @@ func NewHandler(e *Engine, server *caddyhttp.Server, match rule.Matchers, zones 
 	h := &Handler{app: e, server: server, Match: match}
 	var settles []*settlement.Rule
 	for _, z := range zones {
-		z.Handlers = append(z.Handlers, h)
+
 		h.Zones = append(h.Zones, z.Zone)
 		settles = append(settles, z.Settle)
 		h.addTold(z)
+	}
+	for _, z := range zones {
+		z.Directives = append(z.Directives, h.Zones)
 	}
 	h.headers = settlement.HeadersOf(settles...).With(h.told...)
 	h.plain = len(h.headers) == 0 && !slices.ContainsFunc(zones, func(z *Zone) bool { return !z.Plain() })
 	warnKeys(zones, match, e.Warner)
 	return h
+}
+
+// stripTold removes headers from a request by which only the upstream may name users.
+func (h *Handler) stripTold(r *http.Request) {
+	for _, name := range h.told {
+		delete(r.Header, name)
+	}
+}
+
+// addTold notes the headers in which the upstream names users to a zone.
+func (h *Handler) addTold(z *Zone) {
+	pass := z.Pass()
+	if pass == nil {
+		return
+	}
+	for _, told := range pass.Told {
+		if !slices.Contains(h.told, told.Header) {
+			h.told = append(h.told, told.Header)
+		}
+	}
 }
 
 // warnKeys logs a warning if clients can evade all zones by making up keys, or if one client
@@ -129,7 +152,7 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request, next caddyht
 		refusal.Close = h.app.Drops && h.app.addDropped(r, res, config)
 		err = refusal.Write(w, r, body.Received(r))
 		if err == nil {
-			h.app.watchCaches(w.Header())
+			h.app.Warned.caches(w.Header())
 		}
 		return err
 	case buffer.Slow():

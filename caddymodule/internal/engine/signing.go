@@ -12,11 +12,14 @@ import (
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/stores"
 )
 
+const signingKey = "signing keys"
+
 // signingKeys are the keys that device cookies and passes are signed with, as one config
 // has them. They are read from Caddy's storage when the config starts.
 type signingKeys struct {
-	*signer.Ring
-	stop context.CancelFunc
+	*signer.Ring // nil if no zone has either
+	last         *lastKeys
+	stop         context.CancelFunc
 }
 
 // lastKeys remembers the signing keys of the config that started last, so that a
@@ -30,21 +33,19 @@ func (*lastKeys) Destruct() error { return nil }
 // longer must not keep sites from being served.
 const patience = time.Second
 
-// SigningKeys returns the config's keys, which all its zones share.
-func (a *Engine) SigningKeys(ctx caddy.Context) (*signer.Ring, error) {
-	if a.Signing.Ring == nil {
-		last, err := stores.Join(signingKey, func() (*lastKeys, error) { return new(lastKeys), nil })
-		if err != nil {
+// Join returns the config's keys, which all its zones share.
+func (s *signingKeys) Join(ctx caddy.Context) (_ *signer.Ring, err error) {
+	if s.Ring == nil {
+		if s.last, err = stores.Join(signingKey, func() (*lastKeys, error) { return new(lastKeys), nil }); err != nil {
 			return nil, err
 		}
-		a.lastKeys = last
-		a.Signing.Ring = signer.New(ctx.Storage(), last.Load())
+		s.Ring = signer.New(ctx.Storage(), s.last.Load())
 	}
-	return a.Signing.Ring, nil
+	return s.Ring, nil
 }
 
-// start reads the keys, and keeps them up to date until stop is called.
-func (s *signingKeys) start(last *lastKeys, logger *zap.Logger) {
+// start reads the keys, and keeps them up to date until end.
+func (s *signingKeys) start(logger *zap.Logger) {
 	if s.Ring == nil {
 		return
 	}
@@ -59,18 +60,20 @@ func (s *signingKeys) start(last *lastKeys, logger *zap.Logger) {
 	case <-s.Tried():
 	case <-timer.C:
 	}
-	last.Store(s.Ring)
+	s.last.Store(s.Ring)
 }
 
-// WarnInsecure logs, once, that a log-in succeeded over plain HTTP.
-func (z *Zone) WarnInsecure() {
-	switch {
-	case z.warnedInsecure.Swap(true):
-	case z.Share != nil:
-		z.Counts.Logger.Warn("a log-in succeeded over plain HTTP, where no passes are sent, so nobody is a member: serve the site over HTTPS, or list the proxy that does in trusted_proxies and let it send X-Forwarded-Proto")
-	default:
-		z.Counts.Logger.Warn("a log-in succeeded over plain HTTP, where devices cannot be trusted: serve the site over HTTPS, or list the proxy that does in trusted_proxies and let it send X-Forwarded-Proto")
+func (s *signingKeys) end() {
+	if s.stop != nil {
+		s.stop()
 	}
+}
+
+func (s *signingKeys) leave() error {
+	if s.last == nil {
+		return nil
+	}
+	return stores.Leave(signingKey)
 }
 
 // Interface guards

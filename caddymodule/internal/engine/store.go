@@ -5,22 +5,22 @@ import (
 
 	"go.uber.org/zap"
 
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/sharedstore"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/stores"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/telemetry"
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/sharedstore"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
 )
 
 // savedLimits returns a function that sets the limit, the debt and the block of a
 // bucket that was saved, and returns false if no zone of this config has such buckets.
 // A bucket that leaked as an override says has the limit of that override.
-func (a *Engine) savedLimits() func(*leakybucket.Charge, leakybucket.State) bool {
+func (e *Engine) savedLimits() func(*leakybucket.Charge, leakybucket.State) bool {
 	type limits struct {
 		own    leakybucket.Charge
 		byLeak map[float64]leakybucket.Charge
 	}
 	zones := make(map[string]limits)
-	for name, z := range a.Zones {
+	for name, z := range e.Zones {
 		of := limits{byLeak: make(map[float64]leakybucket.Charge)}
 		for i, c := range z.Limits() {
 			if i == 0 {
@@ -44,9 +44,9 @@ func (a *Engine) savedLimits() func(*leakybucket.Charge, leakybucket.State) bool
 			limit = of.own
 		}
 		c.Limit, c.Debt, c.Block = limit.Limit, limit.Debt, limit.Block
-		now := a.Memory.Memory.Now()
+		now := e.Memory.Memory.Now()
 		if s := c.Restore(saved, now); s.BlockedUntil > now {
-			a.Blocks.Note(c, &leakybucket.Decision{Level: s.Level, BlockedUntil: s.BlockedUntil, At: now, Began: true})
+			e.Blocks.Note(c, &leakybucket.Decision{Level: s.Level, BlockedUntil: s.BlockedUntil, At: now, Began: true})
 		}
 		return true
 	}
@@ -101,10 +101,10 @@ func (o *storeObserver) Warned(text string) {
 
 // subscriptions returns what somebody subscribes to. Caddy takes no subscription after
 // its configuration was provisioned, so no request comes before the last one.
-func (a *Engine) subscriptions() telemetry.Subscriptions {
+func (e *Engine) subscriptions() telemetry.Subscriptions {
 	return telemetry.Subscriptions{
-		Blocks: a.subscribers.ShouldEmit(telemetry.EventBlocked),
-		Keys:   a.subscribers.ShouldEmit(telemetry.EventOverflow) || a.subscribers.ShouldEmit(telemetry.EventRecovered),
+		Blocks: e.subscribers.ShouldEmit(telemetry.EventBlocked),
+		Keys:   e.subscribers.ShouldEmit(telemetry.EventOverflow) || e.subscribers.ShouldEmit(telemetry.EventRecovered),
 	}
 }
 

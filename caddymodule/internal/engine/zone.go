@@ -1,25 +1,82 @@
 package engine
 
 import (
+	clientpass "github.com/caddy-throttle/caddy-throttle/caddymodule/internal/pass"
+
 	"cmp"
 	"fmt"
-	"net/http"
 	"slices"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"time"
 
 	"go.uber.org/zap"
 	"golang.org/x/time/rate"
 
+	"github.com/caddyserver/caddy/v2"
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/admission"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/decision"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/override"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/rule"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/settlement"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/sharedstore"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/sketch"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/stores"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/telemetry"
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/sharedstore"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
 )
+
+// A Zone is a zone of one config as it runs: the rule that requests meet, with its
+// counters and logs. What all configs of its name share is in [Zone.Live].
+type Zone struct {
+	*decision.Zone
+	Counts *telemetry.Zone
+	ZoneOptions
+	Live *liveZone
+
+	File           *overrideFile      // nil if it has none
+	Directives     [][]*decision.Zone // the zones of each directive that charges it
+	warnedKey      bool
+	warnedInsecure atomic.Bool
+}
+
+// ZoneOptions are what a zone needs beside its rule.
+type ZoneOptions struct {
+	Definition   string             // canonical text: zones of one name have the same
+	Inventable   bool               // clients choose the values of the key
+	Common       bool               // all clients share one bucket
+	ReadsHeaders bool               // to find the key
+	OverrideFile string             // empty if it has none
+	Policy       sharedstore.Policy // the fallback, if the shared store does not answer
+	LogLimit     *rate.Limiter      // of refusals in the access log; nil if there is none
+}
+
+// WarnOversize logs a warning if the capacity of an override is too small. It names the
+// smallest.
+func (z *Zone) WarnOversize() {
+	if z.Bucketless() {
+		return
+	}
+	least := slices.MinFunc(z.Key.Overrides.Load().Limits(), func(a, b leakybucket.Limit) int { return cmp.Compare(a.Capacity, b.Capacity) })
+	if least.Oversize(z.Dearest) {
+		z.Counts.Logger.Warn("the capacity of an override is less than some requests cost, so its clients can never make them",
+			zap.Float64("capacity", least.Capacity), zap.Float64("cost", z.Dearest))
+	}
+}
+
+// WarnInsecure logs, once, that a log-in succeeded over plain HTTP.
+func (z *Zone) WarnInsecure() {
+	switch {
+	case z.warnedInsecure.Swap(true):
+	case z.Share != nil:
+		z.Counts.Logger.Warn("a log-in succeeded over plain HTTP, where no passes are sent, so nobody is a member: serve the site over HTTPS, or list the proxy that does in trusted_proxies and let it send X-Forwarded-Proto")
+	default:
+		z.Counts.Logger.Warn("a log-in succeeded over plain HTTP, where devices cannot be trusted: serve the site over HTTPS, or list the proxy that does in trusted_proxies and let it send X-Forwarded-Proto")
+	}
+}
 
 // JudgedWith says together with which zones of its directives the zone is judged where it is in
 // shadow: those that are enforced, and those in shadow by the same word. It is empty for a
@@ -30,8 +87,8 @@ func (z *Zone) JudgedWith(set *override.Set) string {
 		return ""
 	}
 	var names []string
-	for _, h := range z.Handlers {
-		for _, other := range h.Zones {
+	for _, zones := range z.Directives {
+		for _, other := range zones {
 			name, group := other.Name, other.Group(set)
 			if other == z.Zone || group != 0 && (group != own || group == rule.ShadowOwn) {
 				continue
@@ -61,95 +118,106 @@ func (z *Zone) Mode(set *override.Set, now time.Time) string {
 	return "enforcing"
 }
 
-// A Zone is a zone of one config as it runs: the rule that requests meet, with its
-// counters and logs. What all configs of its name share is in the liveZone.
-type Zone struct {
-	*decision.Zone
-	Counts *telemetry.Zone
-	ZoneOptions
-	Live *liveZone
+// busiestFor is for how long keys are remembered as the busiest ones, at most. A quarter of
+// that ends at once.
+const busiestFor = 10 * time.Minute
 
-	File           *overrideFile // nil if it has none
-	Handlers       []*Handler    // that charge it
-	warnedKey      bool
-	warnedInsecure atomic.Bool
+// A liveZone holds the queues, the slots, the meter and the figures of a zone name. All
+// configs with that name share it, because requests of the last config are still served
+// during a reload. Each config has a [Zone] of its own.
+type liveZone struct {
+	telemetry.Figures
+	name                string
+	Enforced, Simulated admission.Zone
+	Meter               settlement.Meter
+	Passes              *clientpass.Memory
+
+	mu      sync.Mutex
+	configs []*Zone // of configs that have started and not stopped
 }
 
-// ZoneOptions are what a zone needs beside its rule.
-type ZoneOptions struct {
-	Definition   string             // canonical text: zones of one name have the same
-	Inventable   bool               // clients choose the values of the key
-	Common       bool               // all clients share one bucket
-	ReadsHeaders bool               // to find the key
-	OverrideFile string             // empty if it has none
-	Policy       sharedstore.Policy // the fallback, if the shared store does not answer
-	LogLimit     *rate.Limiter      // of refusals in the access log; nil if there is none
-}
+func LiveZoneKey(name string) string { return "zone " + name }
 
-// AddZone adds a zone, whose rule load returns. It joins the queues and slots that other
-// configs share.
-func (e *Engine) AddZone(name string, options ZoneOptions, load func(*Zone) (*rule.Rule, error)) (z *Zone, err error) {
-	z = &Zone{ZoneOptions: options}
-	if z.Live, err = JoinZone(name); err != nil {
-		return nil, err
-	}
-	defer func() {
-		if err != nil {
-			_ = stores.Leave(LiveZoneKey(name)) // which can tell nothing better
-		}
-	}()
-	compiled, err := load(z)
-	if err != nil {
-		return nil, err
-	}
-	if options.OverrideFile != "" {
-		if z.File, err = e.OverrideFiles.add(options.OverrideFile, compiled.Key.Overrides); err != nil {
-			return nil, fmt.Errorf("zone %q: reading override_file: %w", name, err)
-		}
-	}
-	z.Counts = telemetry.New(compiled, &z.Live.Figures, telemetry.Options{
-		Logger: e.Warner.With(zap.String("zone", name)), Shared: e.Shared != nil, Denies: z.Policy == sharedstore.Deny,
-		Listed: z.File != nil, Group: func() string { return z.JudgedWith(e.Overrides()) }, Wanted: e.subscribed, LogLimit: z.LogLimit, Events: e.events,
+func JoinZone(name string) (*liveZone, error) {
+	return stores.Join(LiveZoneKey(name), func() (*liveZone, error) {
+		l := &liveZone{name: name, Passes: clientpass.NewMemory()}
+		l.Busiest = sketch.Recent{Span: busiestFor / 4, Whole: true}
+		l.Enforced.Name, l.Simulated.Name = name, name
+		l.Slots = &l.Enforced
+		l.Enforced.Released = l.Released
+		return l, nil
 	})
-	z.Zone = decision.NewZone(compiled, &z.Live.Enforced, &z.Live.Simulated, &z.Live.Meter, z.Counts)
-	e.Zones[name] = z
-	e.limitsLog = e.limitsLog || z.LogLimit != nil
-	e.exemptsSome = e.exemptsSome || compiled.Exempt != nil
-	if compiled.Everywhere {
-		e.Blockers = append(e.Blockers, z.Zone)
-	}
-	return z, nil
 }
 
-// WarnOversize logs a warning if the capacity of an override is too small. It names the
-// smallest.
-func (z *Zone) WarnOversize() {
-	if z.Bucketless() {
-		return
-	}
-	least := slices.MinFunc(z.Key.Overrides.Load().Limits(), func(a, b leakybucket.Limit) int { return cmp.Compare(a.Capacity, b.Capacity) })
-	if least.Oversize(z.Dearest) {
-		z.Counts.Logger.Warn("the capacity of an override is less than some requests cost, so its clients can never make them",
-			zap.Float64("capacity", least.Capacity), zap.Float64("cost", z.Dearest))
+// Start adds the zone of a config that has started.
+func (l *liveZone) Start(z *Zone) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.configs = append(l.configs, z)
+	l.setLimits(z)
+}
+
+// setLimits sets what requests do not bring with them, and the limits of those who wait.
+// The caller holds the lock.
+func (l *liveZone) setLimits(z *Zone) {
+	l.Enforced.SetWarmUp(z.WarmUp)
+	l.Simulated.SetWarmUp(z.WarmUp)
+	if z.InFlight > 0 {
+		l.Enforced.SetLimits(z.InFlight, z.MaxWait, z.MaxWaiting)
+		l.Simulated.SetLimits(z.InFlight, z.MaxWait, z.MaxWaiting)
 	}
 }
 
-// stripTold removes headers from a request by which only the upstream may name users.
-func (h *Handler) stripTold(r *http.Request) {
-	for _, name := range h.told {
-		delete(r.Header, name)
+// Stop removes the zone of a config that has stopped. If it was the newest, because a part
+// of its config could not start, the one before it goes on.
+func (l *liveZone) Stop(z *Zone) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	newest := len(l.configs) > 0 && l.configs[len(l.configs)-1] == z
+	l.configs = slices.DeleteFunc(l.configs, func(other *Zone) bool { return other == z })
+	if n := len(l.configs); newest && n > 0 {
+		l.setLimits(l.configs[n-1])
 	}
 }
 
-// addTold notes the headers in which the upstream names users to a zone.
-func (h *Handler) addTold(z *Zone) {
-	pass := z.Pass()
-	if pass == nil {
-		return
+// has reports whether requests may wait in the zone, and whether it has slots and
+// buckets, by any config that has started.
+func (l *liveZone) has() (waits, slots, buckets bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, z := range l.configs {
+		enforced := z.Shadow == 0
+		waits = waits || enforced && z.LetsWait()
+		slots = slots || enforced && z.InFlight > 0
+		buckets = buckets || !z.Bucketless()
 	}
-	for _, told := range pass.Told {
-		if !slices.Contains(h.told, told.Header) {
-			h.told = append(h.told, told.Header)
-		}
-	}
+	return waits, slots, buckets
 }
+
+// overrideFile returns that of the newest config that has started, or nil.
+func (l *liveZone) overrideFile() *overrideFile {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if len(l.configs) == 0 {
+		return nil
+	}
+	return l.configs[len(l.configs)-1].File
+}
+
+// takesTurns reports whether a config that has started enforces share.
+func (l *liveZone) takesTurns() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return slices.ContainsFunc(l.configs, func(z *Zone) bool { return z.Share != nil && z.Shadow == 0 })
+}
+
+// Destruct deletes the zone's series.
+func (l *liveZone) Destruct() error {
+	for _, counts := range []*prometheus.MetricVec{telemetry.Requests.MetricVec, telemetry.Passes.MetricVec, telemetry.TurnSeconds.MetricVec, telemetry.SlotSeconds.MetricVec, telemetry.Unsettled.MetricVec, telemetry.BlocksBegun.MetricVec, telemetry.WithoutStore.MetricVec, telemetry.RefusedPeople.MetricVec, telemetry.Delays.MetricVec} {
+		counts.DeletePartialMatch(prometheus.Labels{"zone": l.name})
+	}
+	return nil
+}
+
+// Interface guards
+var _ caddy.Destructor = (*liveZone)(nil)

@@ -290,10 +290,10 @@ func (i *Inspector) serve(w http.ResponseWriter, r *http.Request) error {
 		return caddy.APIError{HTTPStatus: http.StatusNotFound, Err: fmt.Errorf("the page has no call %q", asks)}
 	}
 	path := "/throttle/" + asks[0]
-	if admin.AdminCalls[path].Changes && i.readOnly != "" {
+	if admin.Calls[path].Changes && i.readOnly != "" {
 		return forbidden("%s", i.readOnly)
 	}
-	in, err := admin.ReadAdminInput(w, r)
+	in, err := admin.ReadInput(w, r)
 	if err != nil {
 		return err
 	}

@@ -101,7 +101,6 @@ func (r *Ring) Run(ctx context.Context, failed func(error)) {
 	for {
 		wait := readEvery
 		err := r.Maintain(ctx, time.Now())
-		r.once.Do(func() { close(r.tried) })
 		if err != nil {
 			wait = retryEvery
 			if !failing && ctx.Err() == nil {
@@ -109,6 +108,7 @@ func (r *Ring) Run(ctx context.Context, failed func(error)) {
 			}
 		}
 		failing = err != nil
+		r.once.Do(func() { close(r.tried) })
 		timer := time.NewTimer(wait)
 		select {
 		case <-ctx.Done():
@@ -119,7 +119,8 @@ func (r *Ring) Run(ctx context.Context, failed func(error)) {
 	}
 }
 
-// Tried is closed when Run has asked storage once, with success or not.
+// Tried is closed when Run has asked storage once, with success or not, and told of a
+// failure.
 func (r *Ring) Tried() <-chan struct{} { return r.tried }
 
 // Maintain reads the keys. If storage has none, it makes one, and a day before the

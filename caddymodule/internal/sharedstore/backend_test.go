@@ -201,7 +201,7 @@ func TestThePackageKnowsNothingOfCaddy(t *testing.T) {
 	const ours = "github.com/caddy-throttle/caddy-throttle/"
 	for _, path := range strings.Fields(string(out)) {
 		switch strings.TrimPrefix(path, ours) {
-		case "leakybucket", "leakybucket/memstore", "caddymodule/internal/expiring", "caddymodule/sharedstore":
+		case "leakybucket", "leakybucket/memstore", "caddymodule/internal/expiring", "caddymodule/internal/sharedstore":
 		default:
 			t.Errorf("got %s among what it is built of, want the library and the standard library only", path)
 		}

@@ -1,0 +1,79 @@
+package admin
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"mime"
+	"net/http"
+	"slices"
+
+	"github.com/caddyserver/caddy/v2"
+
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/engine"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/text"
+)
+
+// MostRead is how many bytes the body of a request may have.
+const MostRead = 64 << 10
+
+// An Input is the body of a request.
+type Input struct{ body []byte }
+
+// decode reads the one JSON object of the body. Unknown fields are errors.
+func (in *Input) decode(into any) error {
+	d := json.NewDecoder(bytes.NewReader(in.body))
+	d.DisallowUnknownFields()
+	if err := d.Decode(into); err != nil {
+		return badRequest("parsing the body: %w", err)
+	}
+	if _, err := d.Token(); err != io.EOF {
+		return badRequest("parsing the body: want one JSON object, and nothing behind it")
+	}
+	return nil
+}
+
+// findZone returns the zone of a name.
+func findZone(e *engine.Engine, name string) (*engine.Zone, error) {
+	if z := e.Zones[name]; z != nil {
+		return z, nil
+	}
+	err := fmt.Errorf("unknown zone %q: the config has no zones", name)
+	if names := slices.Sorted(maps.Keys(e.Zones)); len(names) > 0 {
+		err = text.Unknown("zone", name, "", names)
+	}
+	return nil, caddy.APIError{HTTPStatus: http.StatusNotFound, Err: err}
+}
+
+// zonesNamed returns one zone, or all in the order of their names if name is empty.
+func zonesNamed(e *engine.Engine, name string) ([]*engine.Zone, error) {
+	if name != "" {
+		z, err := findZone(e, name)
+		return []*engine.Zone{z}, err
+	}
+	var all []*engine.Zone
+	for _, name := range slices.Sorted(maps.Keys(e.Zones)) {
+		all = append(all, e.Zones[name])
+	}
+	return all, nil
+}
+
+// ReadInput reads the body of a POST request.
+func ReadInput(w http.ResponseWriter, r *http.Request) (*Input, error) {
+	kind, _, err := mime.ParseMediaType(r.Header.Get("Content-Type"))
+	if err != nil || kind != "application/json" {
+		return nil, caddy.APIError{HTTPStatus: http.StatusUnsupportedMediaType, Err: errors.New("want a body of the type application/json")}
+	}
+	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, MostRead))
+	if err != nil {
+		return nil, badRequest("reading the body: %w", err)
+	}
+	return &Input{body}, nil
+}
+
+func badRequest(format string, args ...any) error {
+	return caddy.APIError{HTTPStatus: http.StatusBadRequest, Err: fmt.Errorf(format, args...)}
+}
