@@ -98,24 +98,3 @@ func ExampleParseLimit() {
 	// holds 100, leaks 0.5 a second
 	// invalid limit "10 per second": want <capacity> <leak>, such as 10 1/s
 }
-
-// An upstream that serves four requests a second once its caches are warm, and
-// takes three times as long for each while they are cold.
-func ExampleWarmUp() {
-	upstream := leakybucket.WarmUp{Rate: 4, Period: 2 * time.Second}
-	var pace leakybucket.Pace
-	now := leakybucket.Instant(0)
-	for range 6 {
-		var wait time.Duration
-		pace, wait = upstream.Take(pace, 1, now)
-		fmt.Println(wait.Round(time.Millisecond))
-		now = now.Add(wait)
-	}
-	// Output:
-	// 0s
-	// 688ms
-	// 563ms
-	// 438ms
-	// 313ms
-	// 250ms
-}

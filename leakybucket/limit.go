@@ -15,8 +15,7 @@
 //
 // [Bucket] is a single bucket. Both are safe for concurrent use. The arithmetic is
 // pure: the methods of [Limit] are functions of a state, a cost and an instant,
-// and know no clock, lock or log. [WarmUp] is as pure, and paces requests to an
-// upstream that is slow at first.
+// and know no clock, lock or log.
 //
 // In every window of length t, while the limit is unchanged, the cost poured is
 // at most
