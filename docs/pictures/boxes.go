@@ -58,6 +58,54 @@ func request() string {
 	return c.svg()
 }
 
+// house shows the packages, and what each is built upon.
+func house() string {
+	c := newCanvas(800, 766, "The house",
+		"Packages from the top to the bottom: caddymodule, then the Caddyfile, the tools for logs and those at run time, the engine with its stores and telemetry, config and decision, the rule, the packages of one concept, and leakybucket. Arrows point down, to what a package is built upon.")
+	const height, step = 62.0, 88.0
+	left := []float64{28, 286, 544}
+	top := func(row int) float64 { return 60 + step*float64(row) }
+	width := func(columns int) float64 { return 258*float64(columns) - 30 }
+	box := func(column, row, columns int, title, line string) {
+		x := left[column] + width(columns)/2
+		c.rect("box", left[column], top(row), width(columns), height, 8)
+		c.text("strong", x, top(row)+26, "middle", title)
+		c.text("small soft", x, top(row)+47, "middle", line)
+	}
+	down := func(column, from, to int) {
+		x := left[column] + width(1)/2
+		c.path("arrow", x, top(from)+height+3, x, top(to)-4)
+	}
+	box(0, 0, 3, "caddymodule", "Caddy's modules and their registration")
+	box(0, 1, 1, "caddyfile, lint", "from Caddyfiles to config")
+	box(1, 1, 1, "tune", "what access logs say")
+	box(2, 1, 1, "admin, inspector, cli", "to look and to steer")
+	box(1, 2, 2, "engine", "what runs: decide, admit, serve, settle")
+	box(1, 3, 1, "telemetry", "counters, log lines, events")
+	box(2, 3, 1, "stores", "what outlives a config")
+	box(0, 4, 1, "config", "JSON, compiled to rules")
+	box(1, 4, 1, "decision", "one request, one verdict")
+	box(0, 5, 2, "rule", "the compiled zone: match, key, cost, limit, settle")
+	box(0, 6, 3, "one concept each", "admission, body, settlement, refusal, pass, override, accesslog, ...")
+	box(0, 7, 3, "leakybucket", "the model and its stores, a library of its own")
+	for column := range left {
+		down(column, 0, 1)
+	}
+	down(0, 1, 4)
+	down(1, 1, 2)
+	down(2, 1, 2)
+	down(1, 2, 3)
+	down(2, 2, 3)
+	c.path("arrow", left[1]-3, top(2)+height/2, left[0]+190, top(2)+height/2, left[0]+190, top(4)-4)
+	down(1, 3, 4)
+	down(2, 3, 6)
+	down(0, 4, 5)
+	down(1, 4, 5)
+	down(0, 5, 6)
+	down(1, 6, 7)
+	return c.svg()
+}
+
 // A screen is what one phone shows. Its texts and colours are those of the built-in
 // page.
 type screen struct {

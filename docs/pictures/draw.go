@@ -20,6 +20,7 @@ var pictures = map[string]func() string{
 	"delay.svg":        delay,
 	"block.svg":        block,
 	"request.svg":      request,
+	"house.svg":        house,
 	"refusal.svg":      refusal,
 }
 
