@@ -49,20 +49,41 @@ func (o *Outcome) entry() admission.Entry {
 	return e
 }
 
-// Holds reports whether the request must wait or take a slot in a zone of this
-// handler, enforced or not, or whether a simulation wants to know when it has been
-// served: also one that has ended in a refusal already, or that another zone would refuse. A
-// nil verdict holds nothing.
-func (v *Verdict) Holds() bool {
+// Needs are what the zones of a handler want of a request that they let in.
+type Needs struct {
+	// Held says that the request waits or takes a slot in a zone, enforced or not, or that a
+	// simulation wants to know when it has been served: also one that has ended in a refusal
+	// already, or that another zone would refuse.
+	Held bool
+
+	Slot      bool // it holds one of an enforced zone
+	Turns     bool // it has taken its turn in an enforced zone with share
+	Simulates bool // a zone with share is in shadow, and wants to know whether the upstream fails
+	Cookies   bool // the response may bring the client a device cookie or a pass, or take one away
+	Settles   bool // the response may change charges of this request, or of others
+
+	trusts, passes bool // which cookies
+}
+
+// Needs returns what the zones want. A nil verdict wants nothing.
+func (v *Verdict) Needs() (n Needs) {
 	if v == nil {
-		return false
+		return n
 	}
 	for i := range v.Outcomes {
-		if o := &v.Outcomes[i]; o.simulation != nil || o.holds() || o.watches() {
-			return true
-		}
+		o := &v.Outcomes[i]
+		_, slot := o.Slot()
+		n.Held = n.Held || o.simulation != nil || o.holds() || o.watches()
+		n.Slot = n.Slot || slot && o.admits()
+		n.Turns = n.Turns || o.Turn != nil && o.Shadow == 0 && o.admits()
+		n.Simulates = n.Simulates || o.Turn != nil && o.simulation != nil
+		n.trusts = n.trusts || o.device != nil
+		n.passes = n.passes || o.sendsPass()
+		n.Settles = n.Settles || o.settles()
 	}
-	return false
+	n.Cookies = n.trusts || n.passes
+	n.Settles = n.Settles || len(v.Static()) > 0 || len(v.Measured()) > 0
+	return n
 }
 
 // Entries appends the entries of enforced zones in which the request must wait or take
@@ -204,16 +225,6 @@ func (o *Outcome) watches() bool {
 func (o *Outcome) Slot() (e admission.Entry, takes bool) {
 	e = admission.Entry{Zone: o.Zone.Enforced, Key: o.Key, InFlight: o.Zone.InFlight}
 	return e, o.Shadow == 0 && e.InFlight > 0 && o.Reason() == rule.None
-}
-
-// TakesSlot reports whether the request takes a slot of an enforced zone.
-func (v *Verdict) TakesSlot() bool {
-	for i := range v.Outcomes {
-		if _, takes := v.Outcomes[i].Slot(); takes {
-			return true
-		}
-	}
-	return false
 }
 
 // Hold notes that a request in an error route holds slots, of which no zone reports.
@@ -390,20 +401,6 @@ func (v *Verdict) takeBack() (all []leakybucket.Settlement) {
 		}
 	}
 	return all
-}
-
-// Settles reports whether the response may change the charges of this request, or of
-// others. A nil verdict has none.
-func (v *Verdict) Settles() bool {
-	if v == nil {
-		return false
-	}
-	for i := range v.Outcomes {
-		if v.Outcomes[i].settles() {
-			return true
-		}
-	}
-	return len(v.Static()) > 0 || len(v.Measured()) > 0
 }
 
 func (o *Outcome) settles() bool {

@@ -104,19 +104,7 @@ func (p *plan) overflows(i int) bool {
 	return p.outcomes[p.of[i]].chargesDevice() && !p.decisions[i].Fits && !p.decisions[i].Undecided
 }
 
-// Trusts reports whether the response may earn the client's device trust in a zone of
-// this handler.
-func (v *Verdict) Trusts() bool {
-	if v == nil {
-		return false
-	}
-	for i := range v.Outcomes {
-		if v.Outcomes[i].device != nil {
-			return true
-		}
-	}
-	return false
-}
+const placeSought = "looking for a place for another device of an account; this one is not trusted"
 
 // place returns the charge for one of the places that an account has for devices. Its
 // bucket is full when a device logs in, and empty when that is no longer trusted. In
@@ -129,30 +117,45 @@ func (o *Outcome) place(i int) leakybucket.Charge {
 }
 
 // newPlace takes a free place for one more device, and returns false if there is none.
-func (o *Outcome) newPlace(take func([]leakybucket.Charge, []leakybucket.Decision) bool) (i int, found bool) {
+func (o *Outcome) newPlace(take taker) (i int, found bool) {
 	var places [device.Most]leakybucket.Charge
 	var decisions [device.Most]leakybucket.Decision
 	for i := range places {
 		places[i] = o.place(i)
 		places[i].Probe = true
 	}
-	if !take(places[:], decisions[:]) {
+	if !take(placeSought, places[:], decisions[:]) {
 		return 0, false
 	}
 	first := rand.IntN(device.Most) // another browser may be looking for a place, too
 	for n := range places {
 		if i = (first + n) % device.Most; decisions[i].Fits {
 			places[i].Probe = false
-			return i, take(places[i:i+1], decisions[i:i+1]) && decisions[i].Fits
+			return i, take(placeSought, places[i:i+1], decisions[i:i+1]) && decisions[i].Fits
 		}
 	}
 	return 0, false
 }
 
-// Trust adds device cookies to a response that has earned them, before its headers
-// are sent. take asks the store, and returns false if that fails. A known device keeps
-// its place, which [Verdict.Settle] fills.
-func (v *Verdict) Trust(status int, header http.Header, take func([]leakybucket.Charge, []leakybucket.Decision) bool) {
+// A taker asks the store for another charge of a request that is being answered. It returns
+// false if that fails, after it has told of the failure.
+type taker func(failure string, charges []leakybucket.Charge, decisions []leakybucket.Decision) bool
+
+// SendCookies adds device cookies and passes to a response that has earned them, before its
+// headers are sent.
+func (v *Verdict) SendCookies(r *http.Request, status int, header http.Header, take taker) {
+	needs := v.Needs()
+	if needs.trusts {
+		v.trust(status, header, take)
+	}
+	if needs.passes {
+		v.sendPasses(r, status, header, take)
+	}
+}
+
+// trust adds device cookies to a response that has earned them. A known device keeps its
+// place, which [Verdict.Settle] fills.
+func (v *Verdict) trust(status int, header http.Header, take taker) {
 	now := time.Now()
 	before := header.Clone() // another zone's cookie is no log-in
 	for i := range v.Outcomes {
@@ -205,23 +208,8 @@ func (o *Outcome) sendsPass() bool {
 	return o.Turn != nil && o.Shadow == 0 && o.admits() && o.Turn.Standing.Client.Learns()
 }
 
-// SendsPasses reports whether the response may bring the client the pass of a member, or
-// take it away, in a zone of this handler.
-func (v *Verdict) SendsPasses() bool {
-	if v == nil {
-		return false
-	}
-	for i := range v.Outcomes {
-		if v.Outcomes[i].sendsPass() {
-			return true
-		}
-	}
-	return false
-}
-
-// SendPasses adds the passes of members to a response before its headers are sent, or
-// takes them away. take asks the store, and returns false if that fails.
-func (v *Verdict) SendPasses(r *http.Request, status int, header http.Header, take func([]leakybucket.Charge, []leakybucket.Decision) bool) {
+// sendPasses adds the passes of members to a response, or takes them away.
+func (v *Verdict) sendPasses(r *http.Request, status int, header http.Header, take taker) {
 	if r.Method == http.MethodConnect || status < 200 {
 		return // a tunnel
 	}
@@ -250,7 +238,7 @@ const mostMemberPlaces = 10_000
 // join reports whether one more account of the client's network may become a member. One
 // that has lately, and whose client has not kept the pass or not got it yet, needs no
 // other place: it still has one turn.
-func (o *Outcome) join(account pass.ID, now time.Time, take func([]leakybucket.Charge, []leakybucket.Decision) bool) bool {
+func (o *Outcome) join(account pass.ID, now time.Time, take taker) bool {
 	network := "unknown"
 	if addr := o.ClientIP(); addr.IsValid() {
 		network = bucketkey.ClientPrefix(addr, o.Zone.Key.IPv4Bits, o.Zone.Key.IPv6Bits).Addr().String()
@@ -261,7 +249,7 @@ func (o *Outcome) join(account pass.ID, now time.Time, take func([]leakybucket.C
 	}
 	charges := []leakybucket.Charge{{Zone: o.Zone.Name, Key: "@members/" + network, Cost: 1, Limit: rule.MemberLimit}}
 	decisions := make([]leakybucket.Decision, 1)
-	if !take(charges, decisions) || !decisions[0].Fits {
+	if !take("counting the new members of a network; this client is not one of them", charges, decisions) || !decisions[0].Fits {
 		return false
 	}
 	o.Zone.members.Put(at, struct{}{}, now.Add(time.Hour), now)

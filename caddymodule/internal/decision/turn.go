@@ -48,28 +48,6 @@ func turnOf(r *rule.Rule, s *rule.Subject, b *rule.Buffers) *Turn {
 	return t
 }
 
-// TakesTurns reports whether the request has taken its turn in an enforced zone with
-// share.
-func (v *Verdict) TakesTurns() bool {
-	for i := range v.Outcomes {
-		if o := &v.Outcomes[i]; o.Turn != nil && o.Shadow == 0 && o.admits() {
-			return true
-		}
-	}
-	return false
-}
-
-// SimulatesTurns reports whether a zone with share is in shadow, and wants to know
-// whether the upstream has failed.
-func (v *Verdict) SimulatesTurns() bool {
-	for i := range v.Outcomes {
-		if o := &v.Outcomes[i]; o.Turn != nil && o.simulation != nil {
-			return true
-		}
-	}
-	return false
-}
-
 // Fail says that the upstream has failed to answer the request, or never saw it. It is
 // called before Release.
 func (v *Verdict) Fail() {

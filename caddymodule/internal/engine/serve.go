@@ -206,7 +206,7 @@ func included(r *http.Request) bool {
 // meanwhile. Afterwards res tells whether the request is refused. The buffer, if not
 // nil, has replaced the request's body and must be ended.
 func (h *Handler) admit(r *http.Request, res *decision.Verdict) (buffer *body.Ahead, stayed bool) {
-	if h.plain || !res.Holds() || res.Refused() {
+	if h.plain || !res.Needs().Held || res.Refused() {
 		return nil, true
 	}
 	since := clock.Now(h.app.Clock)
@@ -279,20 +279,19 @@ func (h *Handler) serve(w http.ResponseWriter, r *http.Request, next caddyhttp.H
 	if h.plain {
 		return next.ServeHTTP(w, r)
 	}
-	holds := res.Holds()
-	tunnel := holds && response.MayTunnel(r)
+	needs := res.Needs()
+	tunnel := needs.Held && response.MayTunnel(r)
 	var call *detachedCall
-	if holds && res.TakesTurns() {
+	if needs.Turns {
 		call = &detachedCall{next: next, res: res, exiting: h.app.Gate.Exiting}
 		next = call
 	}
 	var paced *body.Paced
-	if holds && res.TakesSlot() {
+	if needs.Slot {
 		paced = body.Pace(detached.Client(r.Context()), w, r)
 	}
-	trusts, passes, simulates := res.Trusts(), res.SendsPasses(), holds && res.SimulatesTurns()
-	if len(h.headers) == 0 && !tunnel && !trusts && !passes && !simulates && paced == nil && !res.Settles() {
-		if holds {
+	if len(h.headers) == 0 && !tunnel && !needs.Cookies && !needs.Simulates && paced == nil && !needs.Settles {
+		if needs.Held {
 			defer func() { h.releaseAfter(r, res, err) }()
 		}
 		return next.ServeHTTP(w, r)
@@ -302,31 +301,33 @@ func (h *Handler) serve(w http.ResponseWriter, r *http.Request, next caddyhttp.H
 	if tunnel {
 		observer.Tunnel = res
 	}
-	if trusts || passes || paced != nil {
+	if needs.Cookies || paced != nil {
 		observer.BeforeHeaders = func(status int, header http.Header) {
 			if paced != nil && body.Conversation(header.Get("Content-Type")) {
 				paced.Free()
 			}
-			h.sendCookies(r, res, status, header)
+			res.SendCookies(r, status, header, func(failure string, charges []leakybucket.Charge, decisions []leakybucket.Decision) bool {
+				return h.take(r.Context(), failure, charges, decisions)
+			})
 		}
 	}
 	observer.Outer = first.Observe(observer)
 	switch {
-	case simulates && call != nil:
+	case needs.Simulates && call != nil:
 		call.simulates = observer
-	case simulates:
+	case needs.Simulates:
 		body.WhenSent(r, func() {}) // so that Received knows
 	}
 	defer func() {
 		first.Observe(observer.Outer)
 		switch {
-		case !simulates || call != nil:
+		case !needs.Simulates || call != nil:
 		case observer.UpstreamFailed(err):
 			res.Fail()
 		case observer.ClientLeft(err) && body.Received(r): // nobody works on half a request
 			res.Leave()
 		}
-		if holds {
+		if needs.Held {
 			h.releaseAfter(r, res, err)
 		}
 		h.settle(r, res, observer)
@@ -375,26 +376,14 @@ func (c *detachedCall) Served(err error) {
 	}
 }
 
-// sendCookies adds the device cookies and passes to a response that it has earned, before
-// its headers are sent.
-func (h *Handler) sendCookies(r *http.Request, res *decision.Verdict, status int, header http.Header) {
-	if res.Trusts() {
-		res.Trust(status, header, h.taking(r.Context(), "looking for a place for another device of an account; this one is not trusted"))
+// take asks the store for another charge of a request that is being answered, and logs what
+// fails.
+func (h *Handler) take(ctx context.Context, failure string, charges []leakybucket.Charge, decisions []leakybucket.Decision) bool {
+	err := h.app.Store.Take(ctx, charges, decisions)
+	if err != nil {
+		h.app.Logger.Error(failure, zap.Error(err))
 	}
-	if res.SendsPasses() {
-		res.SendPasses(r, status, header, h.taking(r.Context(), "counting the new members of a network; this client is not one of them"))
-	}
-}
-
-// taking returns a function that asks the store, and logs what fails.
-func (h *Handler) taking(ctx context.Context, failure string) func([]leakybucket.Charge, []leakybucket.Decision) bool {
-	return func(charges []leakybucket.Charge, decisions []leakybucket.Decision) bool {
-		err := h.app.Store.Take(ctx, charges, decisions)
-		if err != nil {
-			h.app.Logger.Error(failure, zap.Error(err))
-		}
-		return err == nil
-	}
+	return err == nil
 }
 
 // settle corrects the charges to what the request really cost.

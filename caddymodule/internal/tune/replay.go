@@ -244,7 +244,7 @@ func (rp *player) upstream(w http.ResponseWriter, r *http.Request) error {
 // awaited reports whether a zone waits for the request's end.
 func awaited(r *http.Request) bool {
 	for res := decision.VerdictOf(r); res != nil; res = res.Next() {
-		if res.Settles() || res.Holds() {
+		if needs := res.Needs(); needs.Settles || needs.Held {
 			return true
 		}
 	}
