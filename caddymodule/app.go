@@ -168,8 +168,8 @@ func (a *App) provisionZone(ctx caddy.Context, definition *config.Zone) (*engine
 	full, sources := definition.WithDefaults(), definition.Key.Given()
 	options := engine.ZoneOptions{
 		Definition:   text,
-		Inventable:   config.Inventable(sources) && full.Key.Unlisted == "",
-		Common:       definition.Limit != "" && len(definition.Match) == 0 && !compiled.Key.HasAddress() && !config.Inventable(sources),
+		ClientChosen: config.ClientChosen(sources) && full.Key.Unlisted == "",
+		Common:       definition.Limit != "" && len(definition.Match) == 0 && !compiled.Key.HasAddress() && !config.ClientChosen(sources),
 		ReadsHeaders: config.ReadsHeaders(sources),
 		OverrideFile: definition.OverrideFile,
 	}
@@ -178,7 +178,7 @@ func (a *App) provisionZone(ctx caddy.Context, definition *config.Zone) (*engine
 	z, err := a.engine.AddZone(definition.Name, options, func(z *engine.Zone) (*rule.Rule, error) {
 		return compiled, definition.Load(ctx, compiled, config.Given{
 			Shadow: a.Shadow, Static: a.engine.Static, Keys: func() (*signer.Ring, error) { return a.engine.Signing.Join(ctx) },
-			Passes: z.Live.Passes, PassesFull: func() { z.Counts.WarnPassesFull() }, Insecure: z.WarnInsecure,
+			Passes: z.State.Passes, PassesFull: func() { z.Counts.WarnPassesFull() }, Insecure: z.WarnInsecure,
 		})
 	})
 	if err != nil {

@@ -254,7 +254,7 @@ func TestARefusedConfigLeavesNothingBehind(t *testing.T) {
 	if _, kept := stores.Process.References(stores.MemoryKey); kept {
 		t.Error("the memory store is kept")
 	}
-	if _, kept := stores.Process.References(engine.LiveZoneKey("left")); kept {
+	if _, kept := stores.Process.References(engine.StateKey("left")); kept {
 		t.Error("the zone's counters are kept")
 	}
 }
@@ -267,7 +267,7 @@ func TestValidatingKeepsNothing(t *testing.T) {
 	if _, kept := stores.Process.References(stores.MemoryKey); kept {
 		t.Error("the memory store is kept")
 	}
-	if _, kept := stores.Process.References(engine.LiveZoneKey("left")); kept {
+	if _, kept := stores.Process.References(engine.StateKey("left")); kept {
 		t.Error("the zone's counters are kept")
 	}
 }

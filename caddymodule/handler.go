@@ -55,7 +55,7 @@ func (h *Handler) Provision(ctx caddy.Context) error {
 	if err != nil {
 		return err
 	}
-	names, twins := make(map[string]bool), make(config.TwinZones)
+	names, duplicates := make(map[string]bool), make(config.Duplicates)
 	var zones []*engine.Zone
 	for _, definition := range h.Zone {
 		z, err := app.zoneOf(ctx, definition)
@@ -66,7 +66,7 @@ func (h *Handler) Provision(ctx caddy.Context) error {
 			return fmt.Errorf("zone %q is given twice in one handler", z.Name)
 		}
 		names[z.Name] = true
-		if err := twins.Add(z.Name, z.Definition); err != nil {
+		if err := duplicates.Add(z.Name, z.Definition); err != nil {
 			return err
 		}
 		zones = append(zones, z)

@@ -121,8 +121,8 @@ func TestAMetricTellsThatAnOverrideFileIsStale(t *testing.T) {
 	file := overrideText(t, "shop gold\n")
 	s := apiSite(t, file, "")
 	z := s.app().Zones["api"]
-	z.Live.Start(z)
-	defer z.Live.Stop(z)
+	z.State.Start(z)
+	defer z.State.Stop(z)
 	stale := func(want ...float64) {
 		t.Helper()
 		var got []float64
@@ -148,9 +148,9 @@ func TestAMetricTellsThatAnOverrideFileIsStale(t *testing.T) {
 	s.looks()
 	stale(0)
 
-	without := &engine.Zone{Zone: z.Zone, Live: z.Live, Counts: z.Counts} // of a reload
-	z.Live.Start(without)
-	defer z.Live.Stop(without)
+	without := &engine.Zone{Zone: z.Zone, State: z.State, Counts: z.Counts} // of a reload
+	z.State.Start(without)
+	defer z.State.Stop(without)
 	stale()
 }
 

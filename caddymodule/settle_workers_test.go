@@ -23,12 +23,12 @@ import (
 // workersOf returns how many requests the meter of a zone finds running.
 func workersOf(t testing.TB, zone string) int {
 	t.Helper()
-	z, err := engine.JoinZone(zone)
+	z, err := engine.JoinState(zone)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer func() {
-		if err := stores.Leave(engine.LiveZoneKey(zone)); err != nil {
+		if err := stores.Leave(engine.StateKey(zone)); err != nil {
 			t.Error(err)
 		}
 	}()

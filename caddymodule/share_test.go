@@ -175,10 +175,10 @@ func TestSlotsAndTurnsSurviveAReload(t *testing.T) {
 		}
 		pass(time.Second)
 		// A new config with more slots starts: those who wait get them at once.
-		live := s.app.engine.Zones["waits"].Live
+		live := s.app.engine.Zones["waits"].State
 		more := *s.app.engine.Zones["waits"].Rule
 		more.InFlight = 2
-		live.Start(&engine.Zone{Zone: &decision.Zone{Rule: &more}, Live: live})
+		live.Start(&engine.Zone{Zone: &decision.Zone{Rule: &more}, State: live})
 		quiet()
 		pass(time.Second)
 		if !visits[1].reached {
@@ -187,7 +187,7 @@ func TestSlotsAndTurnsSurviveAReload(t *testing.T) {
 		// And one with fewer: both keep theirs, and nobody gets one until one is left.
 		fewer := more
 		fewer.InFlight = 1
-		live.Start(&engine.Zone{Zone: &decision.Zone{Rule: &fewer}, Live: live})
+		live.Start(&engine.Zone{Zone: &decision.Zone{Rule: &fewer}, State: live})
 		pass(time.Minute)
 		wantTurns(t, visits, 0, 1, 5)
 		emptyRooms(t, "waits")
@@ -199,18 +199,18 @@ func TestAConfigThatFailsToStartLeavesNoWarmUpBehind(t *testing.T) {
 	inSettleBubble(t, func(t *testing.T) {
 		s := newShareZone(t, "in_flight 9 {\n\tshare\n}", time.Second)
 		z := s.app.engine.Zones["waits"]
-		z.Live.Start(z)
-		defer z.Live.Stop(z)
+		z.State.Start(z)
+		defer z.State.Stop(z)
 		rule := *z.Rule
 		rule.WarmUp, rule.InFlight = time.Hour, 3
-		failed := &engine.Zone{Zone: &decision.Zone{Rule: &rule}, Live: z.Live}
+		failed := &engine.Zone{Zone: &decision.Zone{Rule: &rule}, State: z.State}
 		slots := func() int { return admin.DescribeShare(z, time.Now()).Slots }
 		s.visit("203.0.113.1", "/")
-		z.Live.Start(failed)
+		z.State.Start(failed)
 		if got := slots(); got != 3 {
 			t.Errorf("got %d slots of the config that has just started, want 3", got)
 		}
-		z.Live.Stop(failed)
+		z.State.Stop(failed)
 		if got := slots(); got != 9 {
 			t.Errorf("got %d slots after that config has failed to start, want all nine", got)
 		}
@@ -227,8 +227,8 @@ func TestSlotsGrowInFrontOfAColdUpstream(t *testing.T) {
 	inSettleBubble(t, func(t *testing.T) {
 		s := newShareZone(t, "in_flight 6 wait 1m warm_up 1m {\n\tshare\n}", 40*time.Second)
 		z := s.app.engine.Zones["waits"]
-		z.Live.Start(z)
-		defer z.Live.Stop(z)
+		z.State.Start(z)
+		defer z.State.Stop(z)
 		var visits []*visit
 		for i := range 6 {
 			visits = append(visits, s.visit("203.0.113."+strconv.Itoa(i), "/", "X-Rank", "returned"))
@@ -288,8 +288,8 @@ func TestMetricsAndTheStatusTellOfTurns(t *testing.T) {
 		}
 		visits := []*visit{come(1, "first"), come(2, "member"), come(3, "returned"), come(4, "crawler"), come(5, "crawler")}
 		z := s.app.engine.Zones["waits"]
-		z.Live.Start(z)
-		defer z.Live.Stop(z)
+		z.State.Start(z)
+		defer z.State.Stop(z)
 		got := admin.DescribeShare(z, time.Now())
 		if got.Busy != 1 || got.Slots != 1 || got.MeanSeconds != 1 {
 			t.Errorf("got %+v, want one slot of one busy, and a mean of a second", got)
@@ -304,7 +304,7 @@ func TestMetricsAndTheStatusTellOfTurns(t *testing.T) {
 		pass(time.Minute)
 		wantTurns(t, visits, 0, .5, 1, -1, -1)
 		wantCounts(t, "waits", map[string]float64{"admitted first": 1, "delayed member": 1, "delayed returned": 1, "refused crawler wait": 2})
-		if keys := z.Live.Refused.Estimate(); keys != 2 {
+		if keys := z.State.Refused.Estimate(); keys != 2 {
 			t.Errorf("got %d refused keys, want the two clients", keys)
 		}
 		if got := counted(t, telemetry.SlotSeconds, "waits"); got["member"] != .5 || got["first"] != .5 {
@@ -625,7 +625,7 @@ func TestAShadowOfSharedSlotsKnowsWhenThoseEndWhomItWouldRefuse(t *testing.T) {
 			s.visit(office, "/")
 			pass(2 * time.Second)
 		}
-		if mean := s.app.engine.Zones["waits"].Live.Simulated.Load().Mean; mean < 900*time.Millisecond || mean > 1100*time.Millisecond {
+		if mean := s.app.engine.Zones["waits"].State.Simulated.Load().Mean; mean < 900*time.Millisecond || mean > 1100*time.Millisecond {
 			t.Errorf("got a mean of %v, want 1s", mean)
 		}
 		emptyRooms(t, "waits")
@@ -647,13 +647,13 @@ func TestAShadowOfSharedSlotsDoesNotLearnFromAnUpstreamThatFails(t *testing.T) {
 			}
 			s.visit(office, "/")
 			pass(time.Minute)
-			if mean := s.app.engine.Zones["waits"].Live.Simulated.Load().Mean; mean != time.Second {
+			if mean := s.app.engine.Zones["waits"].State.Simulated.Load().Mean; mean != time.Second {
 				t.Errorf("%s: got a mean of %v, want 1s as before", name, mean)
 			}
 			s.serve = func(http.ResponseWriter, *http.Request) error { <-time.After(30 * time.Second); return nil }
 			s.visit(office, "/")
 			pass(time.Minute)
-			if mean := s.app.engine.Zones["waits"].Live.Simulated.Load().Mean; mean != 1180*time.Millisecond {
+			if mean := s.app.engine.Zones["waits"].State.Simulated.Load().Mean; mean != 1180*time.Millisecond {
 				t.Errorf("%s: got a mean of %v, want 1.18s of a request that took 30", name, mean)
 			}
 			emptyRooms(t, "waits")
@@ -670,7 +670,7 @@ func TestAShadowOfSharedSlotsDoesNotLearnFromARefusalFurtherIn(t *testing.T) {
 			s.visit(office, "/")
 			refused := s.visit(office, "/")
 			pass(30 * time.Second)
-			if mean := s.app.engine.Zones["waits"].Live.Simulated.Load().Mean; refused.Code < 400 || mean != time.Second {
+			if mean := s.app.engine.Zones["waits"].State.Simulated.Load().Mean; refused.Code < 400 || mean != time.Second {
 				t.Errorf("%s: got %d, and a mean of %v, want it refused and 1s as before", name, refused.Code, mean)
 			}
 			pass(time.Hour)

@@ -193,7 +193,7 @@ func wantCounts(t testing.TB, zone string, want map[string]float64) {
 func emptyRooms(t testing.TB, zones ...string) {
 	t.Helper()
 	for _, name := range zones {
-		z, err := engine.JoinZone(name)
+		z, err := engine.JoinState(name)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -202,7 +202,7 @@ func emptyRooms(t testing.TB, zones ...string) {
 				t.Errorf("zone %s: got %d waiting and %d served, want none", name, waiting, served)
 			}
 		}
-		if err := stores.Leave(engine.LiveZoneKey(name)); err != nil {
+		if err := stores.Leave(engine.StateKey(name)); err != nil {
 			t.Fatal(err)
 		}
 	}

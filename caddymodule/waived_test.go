@@ -45,7 +45,7 @@ func TestThePanicSwitchLetsWaitingRequestsThroughAtOnce(t *testing.T) {
 					t.Errorf("%q, request %d: got %d, want 200", zone, i+1, v.Code)
 				}
 			}
-			if waiting, served := s.app.engine.Zones["waits"].Live.Enforced.Counts(); waiting != 0 || served != 0 {
+			if waiting, served := s.app.engine.Zones["waits"].State.Enforced.Counts(); waiting != 0 || served != 0 {
 				t.Errorf("%q: got %d waiting and %d slots taken, want none left", zone, waiting, served)
 			}
 			s.app.engine.Control.Overrides.Unshadow("", time.Now())

@@ -47,7 +47,7 @@ func warnShare(z *engine.Zone, definition *config.Zone) {
 		z.Counts.Logger.Warn("requests may wait for their turn longer than people do, who then come again while the upstream works for nobody: set its wait to 8s or less",
 			zap.Float64("wait_seconds", z.MaxWait.Seconds()))
 	}
-	if config.Inventable(definition.InFlight.Share) {
+	if config.ClientChosen(definition.InFlight.Share) {
 		z.Counts.Logger.Warn("clients take turns by values that they choose, so a client can get a new turn with every request: want share client_ip")
 	}
 }

@@ -86,11 +86,11 @@ func runLookups(t *testing.T, key string, lines []string, lookups []lookup) {
 func TestATableWithoutOverridesAnswersTheOwnLimit(t *testing.T) {
 	runLookups(t, "at", nil, []lookup{{"203.0.113.7 login", "own"}})
 	table, _ := NewTable(tableOf("at"))
-	if !table.Plain() {
+	if !table.Empty() {
 		t.Error("table without overrides: got not plain, want plain")
 	}
 	table, _ = NewTable(tableOf("at", "203.0.113.7 -> gold"))
-	if table.Plain() {
+	if table.Empty() {
 		t.Error("table with an override: got plain, want not")
 	}
 }

@@ -35,7 +35,7 @@ func describe(e *engine.Engine, z *engine.Zone, name string, shadow bool) (b wir
 	}
 	if set.Limit(z.Name, account, now) != nil {
 		b.By, b.From = "run_time", set.Limit(z.Name, account, now).Text
-		entry.Rule, limit = set.Apply(z.Name, account, entry.Rule, limit, z.Dearest, now)
+		entry.Rule, limit = set.Apply(z.Name, account, entry.Rule, limit, z.MaxCost, now)
 	}
 	b.Rule, b.Capacity, b.Leak = ruleNames[entry.Rule], limit.Capacity, limit.Leak
 	return b, limit
@@ -55,7 +55,7 @@ func fillState(b *wire.Bucket, whole, limit leakybucket.Limit, level float64, bl
 // peek returns a bucket with its state.
 func peek(ctx context.Context, e *engine.Engine, z *engine.Zone, name string, shadow bool) (wire.Bucket, error) {
 	b, limit := describe(e, z, name, shadow)
-	if z.Bucketless() || limit.Capacity == 0 {
+	if z.SlotsOnly() || limit.Capacity == 0 {
 		return b, nil
 	}
 	charges := []leakybucket.Charge{z.Peek(name, limit, shadow)}
@@ -79,7 +79,7 @@ const mostSearched = 1000
 func search(ctx context.Context, e *engine.Engine, z *engine.Zone, value string, shadow bool) (names []string, complete bool, err error) {
 	owned := z.Owned(value)
 	names = owned.Names
-	if !owned.Search || z.Bucketless() {
+	if !owned.Search || z.SlotsOnly() {
 		return names, true, nil
 	}
 	lister, can := e.Store.(leakybucket.Lister)
@@ -164,7 +164,7 @@ func free(ctx context.Context, e *engine.Engine, resetter leakybucket.Resetter, 
 			}
 			result.Complete = result.Complete && complete
 			for _, name := range names {
-				if z.Bucketless() {
+				if z.SlotsOnly() {
 					continue
 				}
 				was, err := peek(ctx, e, z, name, shadow)

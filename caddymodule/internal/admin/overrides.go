@@ -162,7 +162,7 @@ func answerLimit(_ context.Context, e *engine.Engine, in *Input) (any, error) {
 	if policy := z.Unlisted(o.Key); o.Key != "" && policy != "" {
 		return nil, badRequest("no override of zone %q lists this key, so its requests use another bucket: key unlisted is %s", z.Name, policy)
 	}
-	if z.Bucketless() && limit.Limits() {
+	if z.SlotsOnly() && limit.Limits() {
 		return nil, badRequest("zone %q has no capacity and leak: want unlimited or deny", z.Name)
 	}
 	limit, err = e.Control.Overrides.Limit(o.Zone, o.Key, limit, time.Duration(o.For), o.Note, time.Now())

@@ -18,11 +18,11 @@ func DescribeShare(z *engine.Zone, now time.Time) *wire.Slots {
 	if z.Share == nil {
 		return nil
 	}
-	load, ahead := z.Live.Enforced.Load(), 0
+	load, ahead := z.State.Enforced.Load(), 0
 	s := &wire.Slots{
 		Busy: load.Running, Slots: cmp.Or(load.Slots, z.InFlight), MeanSeconds: load.Mean.Seconds(),
 	}
-	for _, k := range z.Live.Busiest.Top(sketch.ByKey, busiestShown, now).Busiest {
+	for _, k := range z.State.Busiest.Top(sketch.ByKey, busiestShown, now).Busiest {
 		s.Top = append(s.Top, wire.BusyKey{Key: k.Name, Seconds: float64(k.Requests) / 1000})
 	}
 	for _, rank := range telemetry.AllRanks {

@@ -25,13 +25,13 @@ func answerZones(_ context.Context, e *engine.Engine, _ *Input) (any, error) {
 	for _, z := range zones {
 		s := wire.ZoneStatus{
 			Zone: z.Name, Mode: z.Mode(set, now), Group: z.JudgedWith(set), Definition: json.RawMessage(z.Definition), Total: counts[z.Name].Named(),
-			Buckets: kept[z.Name], RefusedKeys: z.Live.Refused.Estimate(),
+			Buckets: kept[z.Name], RefusedKeys: z.State.Refused.Estimate(),
 		}
 		current, hourAgo := e.Control.Rates.PerSecond(z.Name, counts[z.Name], now)
 		if s.PerSecond = current.Named(); hourAgo != nil {
 			s.HourAgo = hourAgo.Named()
 		}
-		s.Waiting, s.InFlight = z.Live.Enforced.Counts()
+		s.Waiting, s.InFlight = z.State.Enforced.Counts()
 		if f := z.File; f != nil {
 			inForce := f.Status()
 			s.OverrideFile = &wire.OverrideFile{File: f.Path, Overrides: inForce.Overrides, Read: inForce.Read}
@@ -43,7 +43,7 @@ func answerZones(_ context.Context, e *engine.Engine, _ *Input) (any, error) {
 			s.WaitingMost = z.MaxWaiting
 		}
 		if s.Slots = z.InFlight; s.Slots > 0 {
-			s.InFlightMost = z.Live.Enforced.MostServed()
+			s.InFlightMost = z.State.Enforced.MostServed()
 		}
 		s.Share = DescribeShare(z, now)
 		if set.Shadow(z.Name, now) {

@@ -29,7 +29,7 @@ func answerTop(_ context.Context, e *engine.Engine, in *Input) (any, error) {
 	}
 	result, set, now := wire.Top{Zones: []wire.TopZone{}}, e.Overrides(), time.Now()
 	for _, z := range zones {
-		s := z.Live.Recent.Top(by, mostTop, now)
+		s := z.State.Recent.Top(by, mostTop, now)
 		top := wire.TopZone{
 			Zone: z.Name, Mode: z.Mode(set, now), Group: z.JudgedWith(set), Requests: s.Admitted + s.Refused, Refused: s.Refused, Seconds: now.Sub(s.Since).Seconds(),
 			Busiest: []wire.TopKey{}, Denied: []wire.TopKey{},

@@ -465,7 +465,7 @@ func checkHandler(handler *config.Handler, h httpcaddyfile.Helper, zones []*zone
 		return err
 	}
 	places := make(map[string]string)
-	twins := make(config.TwinZones)
+	duplicates := make(config.Duplicates)
 	for _, zone := range zones {
 		name := zone.zone.Name
 		if place, twice := places[name]; twice {
@@ -490,7 +490,7 @@ func checkHandler(handler *config.Handler, h httpcaddyfile.Helper, zones []*zone
 		} else if other.definition != definition {
 			return fmt.Errorf("zone %q is defined twice, and differently: a name is one budget, so give one of them another name, %s and %s", name, other.place, zone.place)
 		}
-		if err := twins.Add(name, definition); err != nil {
+		if err := duplicates.Add(name, definition); err != nil {
 			return zone.about(err)
 		}
 	}

@@ -54,7 +54,7 @@ func (z *Zone) Compile(plans map[string]leakybucket.Limit) (*rule.Rule, error) {
 		}
 	}
 	for _, cost := range z.Constants(c.rule) {
-		c.rule.Dearest = max(c.rule.Dearest, cost)
+		c.rule.MaxCost = max(c.rule.MaxCost, cost)
 	}
 	return c.rule, nil
 }
@@ -103,12 +103,12 @@ func (z *Zone) Definition() (string, error) {
 	return string(raw), err
 }
 
-// TwinZones are the names of one handler's zones by the rest of their definitions.
-type TwinZones map[string]string
+// Duplicates are the names of one handler's zones by the rest of their definitions.
+type Duplicates map[string]string
 
 // Add refuses a zone that differs from an earlier one only in its name, because it
 // would charge each request twice. The definition is the zone's JSON.
-func (t TwinZones) Add(name, definition string) error {
+func (d Duplicates) Add(name, definition string) error {
 	var fields map[string]any
 	if err := json.Unmarshal([]byte(definition), &fields); err != nil {
 		return err
@@ -118,10 +118,10 @@ func (t TwinZones) Add(name, definition string) error {
 	if err != nil {
 		return err
 	}
-	if twin, found := t[string(nameless)]; found {
-		return fmt.Errorf("zones %q and %q of one throttle directive are the same but for their names, and would refuse the same requests: remove one", twin, name)
+	if other, found := d[string(nameless)]; found {
+		return fmt.Errorf("zones %q and %q of one throttle directive are the same but for their names, and would refuse the same requests: remove one", other, name)
 	}
-	t[string(nameless)] = name
+	d[string(nameless)] = name
 	return nil
 }
 

@@ -176,7 +176,7 @@ func (c *compilation) compileCosts() error {
 	if !byDefault && c.Settle == nil && c.InFlight == nil && !slices.ContainsFunc(cost.Lines, func(l rule.CostLine) bool { return !free(l) }) {
 		return About("cost", len(c.Cost)-1, errors.New("cost 0 for all requests charges nothing, so the zone limits nothing: want another cost, or settle"))
 	}
-	if byDefault && !c.rule.Bucketless() {
+	if byDefault && !c.rule.SlotsOnly() {
 		if err := c.rule.Limit.ValidateCost(rule.DefaultCost); err != nil {
 			return About("limit", 0, fmt.Errorf("default cost: %w: want another capacity, or a constant cost for all requests", err))
 		}
@@ -193,7 +193,7 @@ func (z *Zone) hasDefaultCost() bool {
 // default cost is one of them if no line is for all requests. The zone knows that
 // and its rule does not, because matchers are loaded after compiling.
 func (z *Zone) Constants(compiled *rule.Rule) []float64 {
-	if compiled.Bucketless() {
+	if compiled.SlotsOnly() {
 		return nil
 	}
 	var all []float64

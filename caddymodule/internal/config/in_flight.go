@@ -102,7 +102,7 @@ func (c *compilation) compileInFlight() error {
 		return About("in_flight", 0, fmt.Errorf("invalid number of slots %d: want one from 1 to %d", f.Slots, MostAtOnce))
 	case f.Wait < 0:
 		return About("in_flight wait", 0, fmt.Errorf("invalid wait %v: want a duration above 0, such as 8s", time.Duration(f.Wait)))
-	case f.Wait > 0 && !c.rule.Bucketless():
+	case f.Wait > 0 && !c.rule.SlotsOnly():
 		return About("in_flight wait", 0, errors.New("in_flight ... wait has no meaning beside limit: want a zone of its own for slots that requests wait for"))
 	case c.written.InFlight.Queue != 0 && f.Wait == 0:
 		return About("in_flight queue", 0, errors.New("in_flight ... queue has no meaning without wait: requests that find no slot are refused at once"))
@@ -115,7 +115,7 @@ func (c *compilation) compileInFlight() error {
 	}
 	r := c.rule
 	r.InFlight, r.WarmUp, r.RequestBuffer = f.Slots, time.Duration(f.WarmUp), buffer
-	if r.Bucketless() {
+	if r.SlotsOnly() {
 		r.MaxWait, r.MaxWaiting = time.Duration(f.Wait), f.Queue
 	}
 	if err := c.compileShare(); err != nil {

@@ -332,9 +332,9 @@ var sentSources = []string{"header", "cookie", "query", "form"}
 
 var sentByClient = regexp.MustCompile(`\{http\.request\.(orig_)?(header|cookie|uri)\b`)
 
-// Inventable reports whether clients can get any number of buckets by making up values. One
+// ClientChosen reports whether clients can get any number of buckets by making up values. One
 // part of the key is enough for that.
-func Inventable(sources []KeySource) bool {
+func ClientChosen(sources []KeySource) bool {
 	return slices.ContainsFunc(sources, func(k KeySource) bool {
 		return k.Source == "basic_user" || slices.Contains(sentSources, k.Source) || sentByClient.MatchString(k.Source)
 	})

@@ -109,7 +109,7 @@ func (c *compilation) compileRefusal() error {
 		return About("refusal code", 0, fmt.Errorf("invalid code %q: want off, or nothing for codes", r.Code))
 	case err != nil:
 		return About("refusal log", 0, err)
-	case rule.Bucketless() && c.written.Refusal != nil && (c.written.Refusal.RetryAfter != "" || r.Jitter != 0):
+	case rule.SlotsOnly() && c.written.Refusal != nil && (c.written.Refusal.RetryAfter != "" || r.Jitter != 0):
 		return About("refusal retry_after", 0, errors.New("retry_after has no meaning without limit: the zone only limits how many requests are in flight"))
 	case r.PageHTML != nil && r.PageStyle != nil:
 		return About("refusal page", 0, errors.New("page_style and page_html exclude each other: a page of your own has its own style"))

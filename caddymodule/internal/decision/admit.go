@@ -208,7 +208,7 @@ func (v *Verdict) refuseSimulated(refused *Outcome, why rule.Reason, refund func
 		if !o.asked {
 			continue
 		}
-		if s, ok := o.takeBack(); ok {
+		if s, ok := o.refund(); ok {
 			refund(s)
 		}
 	}
@@ -284,7 +284,7 @@ func (v *Verdict) Admitted(grant *admission.Grant, r admission.Result, entries [
 		v.Begin()
 		return true, nil
 	}
-	refunds = v.takeBack()
+	refunds = v.refunds()
 	o := v.entered(r.Index)
 	switch {
 	case r.Why.Refused():
@@ -360,10 +360,10 @@ const (
 	correctionUndone
 )
 
-// takeBack returns the settlement that gives the charge back, and false if there is
+// refund returns the settlement that gives the charge back, and false if there is
 // nothing to give back. A charge with a place in a queue is cancelled: if other
 // requests have queued behind it, its place stays empty.
-func (o *Outcome) takeBack() (leakybucket.Settlement, bool) {
+func (o *Outcome) refund() (leakybucket.Settlement, bool) {
 	r := o.reservation
 	if r == nil {
 		return leakybucket.Settlement{}, false
@@ -375,7 +375,7 @@ func (o *Outcome) takeBack() (leakybucket.Settlement, bool) {
 	case atomic.CompareAndSwapUint32(&r.correction, correctionBegun, correctionUndone):
 		return s, false // [Verdict.Settled] gives it back: nothing of it may be poured after that
 	case atomic.CompareAndSwapUint32(&r.correction, correctionMade, correctionUndone):
-		return r.paidBack()
+		return r.refundSettled()
 	default:
 		return s, false
 	}
@@ -383,19 +383,19 @@ func (o *Outcome) takeBack() (leakybucket.Settlement, bool) {
 	return s, s.Was.Poured
 }
 
-// paidBack returns the settlement that gives a settled charge back, and false if its
+// refundSettled returns the settlement that gives a settled charge back, and false if its
 // cost was 0.
-func (r *reservation) paidBack() (leakybucket.Settlement, bool) {
-	s := leakybucket.Settlement{Charge: r.charge, Was: r.was, Diff: -r.paid}
-	s.Charge.Cost, s.Was.Poured = r.paid, true
-	return s, r.paid > 0
+func (r *reservation) refundSettled() (leakybucket.Settlement, bool) {
+	s := leakybucket.Settlement{Charge: r.charge, Was: r.was, Diff: -r.settledCost}
+	s.Charge.Cost, s.Was.Poured = r.settledCost, true
+	return s, r.settledCost > 0
 }
 
-// takeBack returns the settlements that give all charges of this handler back.
-func (v *Verdict) takeBack() (all []leakybucket.Settlement) {
+// refunds returns the settlements that give all charges of this handler back.
+func (v *Verdict) refunds() (all []leakybucket.Settlement) {
 	for i := range v.Outcomes {
 		if o := &v.Outcomes[i]; o.asked {
-			if s, ok := o.takeBack(); ok {
+			if s, ok := o.refund(); ok {
 				all = append(all, s)
 			}
 		}
@@ -434,7 +434,7 @@ func (v *Verdict) Settle(observer *settlement.Observer) (due []leakybucket.Settl
 		if !known {
 			o.Zone.Reporter.Unsettled(1)
 		}
-		r.paid = cost
+		r.settledCost = cost
 		if !atomic.CompareAndSwapUint32(&r.correction, correctionOpen, correctionBegun) {
 			continue // a simulation has given the charge back
 		}
@@ -474,7 +474,7 @@ func (v *Verdict) Settled() (refunds []leakybucket.Settlement) {
 		if r == nil || !r.settled || atomic.CompareAndSwapUint32(&r.correction, correctionBegun, correctionMade) {
 			continue
 		}
-		if s, ok := r.paidBack(); ok {
+		if s, ok := r.refundSettled(); ok {
 			refunds = append(refunds, s)
 		}
 	}

@@ -60,7 +60,7 @@ type Outcome struct {
 	// bucket.
 	Limit         leakybucket.Limit
 	Cost, Ceiling float64 // units
-	was           float64 // the level before this charge, in units
+	levelBefore   float64 // the level before this charge, in units
 
 	Delay time.Duration // how long the request waits, or would have to
 	Block time.Duration // the rest of the block; 0 if none runs
@@ -116,8 +116,8 @@ type reservation struct {
 	charge leakybucket.Charge
 	was    leakybucket.Decision
 
-	paid    float64 // the corrected cost, in units
-	settled bool    // the charge was corrected by the response
+	settledCost float64 // the corrected cost, in units
+	settled     bool    // the charge was corrected by the response
 
 	// correction is the state of that. It is atomic like the ruling.
 	correction uint32
@@ -132,7 +132,7 @@ func (o *Outcome) setCharge(c *leakybucket.Charge) {
 // changed, and its decision. The delay holds if the request is admitted.
 func (o *Outcome) setAnswer(c *leakybucket.Charge, d *leakybucket.Decision) {
 	o.setCharge(c)
-	o.was, o.fit, o.poured, o.undecided = d.Level, d.Fits, d.Poured, d.Undecided
+	o.levelBefore, o.fit, o.poured, o.undecided = d.Level, d.Fits, d.Poured, d.Undecided
 	o.Block, o.Began, o.Delay = 0, d.Began, 0
 	if d.BlockedUntil != 0 {
 		o.Block = d.BlockedUntil.Sub(d.At)
@@ -202,7 +202,7 @@ func (o *Outcome) Charged() float64 {
 }
 
 // Level returns how full the bucket is after the decision, in units.
-func (o *Outcome) Level() float64 { return o.was + o.Charged() }
+func (o *Outcome) Level() float64 { return o.levelBefore + o.Charged() }
 
 // Fraction returns how full the bucket is after the decision, as a fraction of its
 // capacity. It is not known if the store was not asked.
@@ -226,7 +226,7 @@ func (o *Outcome) retryAfter(wait time.Duration) time.Duration {
 	case why == rule.InFlight || why == rule.NoStore:
 		return wait
 	case o.Zone.RetryEmpty && o.Limit.Leak > 0:
-		wait = max(wait, o.Limit.TimeToEmpty(o.was))
+		wait = max(wait, o.Limit.TimeToEmpty(o.levelBefore))
 	default:
 		wait = max(wait, o.Zone.RetryFloor)
 	}
@@ -245,7 +245,7 @@ func (o *Outcome) TimeToFit() time.Duration {
 	switch o.Reason() {
 	case rule.Capacity, rule.Blocked, rule.Banned, rule.NoMemory:
 		if o.Limit.Leak > 0 {
-			return max(o.Block, o.Limit.Below(o.Ceiling).TimeToFit(o.was, o.Cost))
+			return max(o.Block, o.Limit.Below(o.Ceiling).TimeToFit(o.levelBefore, o.Cost))
 		}
 		if o.starved {
 			return slotWait // as long as others need to read theirs
@@ -353,7 +353,7 @@ func (o *Outcome) MarshalLogObject(enc zapcore.ObjectEncoder) error {
 		enc.AddFloat64("blocked", readable(o.Block.Seconds()))
 	}
 	if r := o.reservation; r != nil && r.settled {
-		enc.AddFloat64("settled", readable(r.paid))
+		enc.AddFloat64("settled", readable(r.settledCost))
 	}
 	if o.Code != 0 {
 		enc.AddString("support_code", o.Code.String())

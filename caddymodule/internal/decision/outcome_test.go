@@ -19,7 +19,7 @@ func TestTheStrongestDecisionAndTheLongestWaitDecide(t *testing.T) {
 	limit := leakybucket.Limit{Capacity: 10, Leak: 1}
 	slow := leakybucket.Limit{Capacity: 10, Leak: 0.1}
 	outcome := func(d Decision, why rule.Reason, limit leakybucket.Limit, level, cost float64) *Outcome {
-		o := &Outcome{Zone: zone, Limit: limit, Cost: cost, was: level, poured: why == rule.None}
+		o := &Outcome{Zone: zone, Limit: limit, Cost: cost, levelBefore: level, poured: why == rule.None}
 		o.Set(d, why)
 		return o
 	}

@@ -126,7 +126,7 @@ func (p *plan) ask(z *Zone) error {
 		return nil
 	case p.decideByKey(z, &k, why, shadow):
 		return nil
-	case z.Bucketless():
+	case z.SlotsOnly():
 		p.add(z, k.Name, shadow).Turn = turnOf(z.Rule, &p.Subject, &p.Buffers)
 		p.waits = p.waits || z.LetsWait()
 		return nil
@@ -226,7 +226,7 @@ type Exemption struct {
 func (p *plan) exempt(z *Zone) Exemption {
 	e := Exemption{Zone: z}
 	k, why, skip := z.Find(&p.Subject, &p.Buffers)
-	if z.Bucketless() || why != rule.None || skip || k.Rule != bucketkey.Limited {
+	if z.SlotsOnly() || why != rule.None || skip || k.Rule != bucketkey.Limited {
 		return e
 	}
 	cost, _, _, err := z.Cost.Charged(&p.Subject, k.Limit)
@@ -272,7 +272,7 @@ func (p *plan) refuseBlocked(b blocked.Block) {
 	o := &p.outcomes[len(p.outcomes)-1]
 	now := o.admissionZone().Now()
 	seen := leakybucket.State{Level: b.Level, Leak: o.Limit.Leak}
-	o.was = o.Limit.Level(seen, leakybucket.Instant(now.Sub(b.Seen).Microseconds()))
+	o.levelBefore = o.Limit.Level(seen, leakybucket.Instant(now.Sub(b.Seen).Microseconds()))
 	o.Block = b.Until.Sub(now)
 	p.refuse(rule.Blocked)
 }

@@ -103,7 +103,7 @@ func sizedVerdict(n int) *Verdict {
 // loneVerdict returns a verdict for the only zone of a handler. If the zone may correct or
 // give back its charge, the memory for that comes along.
 func loneVerdict(r *rule.Rule) *Verdict {
-	if r.Plain() {
+	if r.EndsAtAdmission() {
 		return sizedVerdict(1)
 	}
 	lone := new(struct {

@@ -111,7 +111,7 @@ func collectBreakers(of []*prometheus.Desc, to metricsChannel) {
 }
 
 func collectSlots(of []*prometheus.Desc, to metricsChannel) {
-	stores.EachOf(func(l *liveZone) {
+	stores.EachOf(func(l *zoneState) {
 		waits, slots, _ := l.has()
 		waiting, served := l.Enforced.Counts()
 		switch {
@@ -131,7 +131,7 @@ func collectSlots(of []*prometheus.Desc, to metricsChannel) {
 }
 
 func collectFiles(of []*prometheus.Desc, to metricsChannel) {
-	stores.EachOf(func(l *liveZone) {
+	stores.EachOf(func(l *zoneState) {
 		if f := l.overrideFile(); f != nil {
 			to.gauge(of[0], toGauge(f.Status().Problem != nil), l.name)
 		}
@@ -139,11 +139,11 @@ func collectFiles(of []*prometheus.Desc, to metricsChannel) {
 }
 
 func collectKeys(of []*prometheus.Desc, to metricsChannel) {
-	stores.EachOf(func(l *liveZone) { to.gauge(of[0], float64(l.Refused.Estimate()), l.name) })
+	stores.EachOf(func(l *zoneState) { to.gauge(of[0], float64(l.Refused.Estimate()), l.name) })
 }
 
 func collectLevels(of []*prometheus.Desc, to metricsChannel) {
-	stores.EachOf(func(l *liveZone) {
+	stores.EachOf(func(l *zoneState) {
 		if _, _, buckets := l.has(); !buckets {
 			return
 		}

@@ -120,12 +120,12 @@ func New(ctx caddy.Context) (e *Engine, err error) {
 // configs share.
 func (e *Engine) AddZone(name string, options ZoneOptions, load func(*Zone) (*rule.Rule, error)) (z *Zone, err error) {
 	z = &Zone{ZoneOptions: options}
-	if z.Live, err = JoinZone(name); err != nil {
+	if z.State, err = JoinState(name); err != nil {
 		return nil, err
 	}
 	defer func() {
 		if err != nil {
-			_ = stores.Leave(LiveZoneKey(name)) // which can tell nothing better
+			_ = stores.Leave(StateKey(name)) // which can tell nothing better
 		}
 	}()
 	compiled, err := load(z)
@@ -137,11 +137,11 @@ func (e *Engine) AddZone(name string, options ZoneOptions, load func(*Zone) (*ru
 			return nil, fmt.Errorf("zone %q: reading override_file: %w", name, err)
 		}
 	}
-	z.Counts = telemetry.New(compiled, &z.Live.Figures, telemetry.Options{
+	z.Counts = telemetry.New(compiled, &z.State.Figures, telemetry.Options{
 		Logger: e.Warner.With(zap.String("zone", name)), Shared: e.Shared != nil, Denies: z.Policy == sharedstore.Deny,
 		Listed: z.File != nil, Group: func() string { return z.JudgedWith(e.Overrides()) }, Wanted: e.subscribed, LogLimit: z.LogLimit, Events: e.events,
 	})
-	z.Zone = decision.NewZone(compiled, &z.Live.Enforced, &z.Live.Simulated, &z.Live.Meter, z.Counts)
+	z.Zone = decision.NewZone(compiled, &z.State.Enforced, &z.State.Simulated, &z.State.Meter, z.Counts)
 	e.Zones[name] = z
 	e.limitsLog = e.limitsLog || z.LogLimit != nil
 	e.exemptsSome = e.exemptsSome || compiled.Exempt != nil
@@ -176,7 +176,7 @@ func (e *Engine) zoneFallback(name string) sharedstore.ZoneOptions {
 	if z == nil {
 		return sharedstore.ZoneOptions{Policy: e.policy}
 	}
-	return sharedstore.ZoneOptions{Policy: z.Policy, Dearest: z.Dearest}
+	return sharedstore.ZoneOptions{Policy: z.Policy, MaxCost: z.MaxCost}
 }
 
 // Start lets the store connect, applies max_buckets and restores buckets. It logs
@@ -192,7 +192,7 @@ func (e *Engine) Start() {
 	e.Signing.start(e.Logger)
 	e.Crawlers.start(e.Logger)
 	for name, z := range e.Zones {
-		z.Live.Start(z)
+		z.State.Start(z)
 		if len(z.Directives) > 1 {
 			e.Logger.Info("several handlers share the budget of the zone; put host into its key to give each site its own",
 				zap.String("zone", name), zap.Int("handlers", len(z.Directives)))
@@ -222,7 +222,7 @@ func (e *Engine) End() {
 	e.OverrideFiles.End()
 	e.Control.Stop(e)
 	for _, z := range e.Zones {
-		z.Live.Stop(z)
+		z.State.Stop(z)
 	}
 	e.Signing.end()
 	e.Crawlers.end()
@@ -244,7 +244,7 @@ func (e *Engine) CleanUp() error {
 	}
 	telemetry.FlushLogs(counts)
 	for name := range e.Zones {
-		errs = append(errs, stores.Leave(LiveZoneKey(name)))
+		errs = append(errs, stores.Leave(StateKey(name)))
 	}
 	if e.Blocks != nil {
 		errs = append(errs, stores.Leave(blocksKey))

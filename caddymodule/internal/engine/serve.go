@@ -24,13 +24,13 @@ import (
 
 // A Handler is a handler as it runs: its zones, and whom they concern.
 type Handler struct {
-	app     *Engine
-	server  *caddyhttp.Server // whose routes the handler is in; nil outside of the HTTP app
-	Zones   []*decision.Zone
-	Match   rule.Matchers
-	plain   bool               // once a request is admitted, no zone has any more to do with it
-	headers settlement.Headers // in which the upstream says what a request cost, and who its user is
-	told    []string           // of these, who its user is
+	app             *Engine
+	server          *caddyhttp.Server // whose routes the handler is in; nil outside of the HTTP app
+	Zones           []*decision.Zone
+	Match           rule.Matchers
+	endsAtAdmission bool               // once a request is admitted, no zone has any more to do with it
+	headers         settlement.Headers // in which the upstream says what a request cost, and who its user is
+	told            []string           // of these, who its user is
 
 	Announces bool // sends the rate-limit headers
 }
@@ -52,7 +52,7 @@ func NewHandler(e *Engine, server *caddyhttp.Server, match rule.Matchers, zones 
 		z.Directives = append(z.Directives, h.Zones)
 	}
 	h.headers = settlement.HeadersOf(settles...).With(h.told...)
-	h.plain = len(h.headers) == 0 && !slices.ContainsFunc(zones, func(z *Zone) bool { return !z.Plain() })
+	h.endsAtAdmission = len(h.headers) == 0 && !slices.ContainsFunc(zones, func(z *Zone) bool { return !z.EndsAtAdmission() })
 	warnKeys(zones, match, e.Warner)
 	return h
 }
@@ -81,14 +81,14 @@ func (h *Handler) addTold(z *Zone) {
 // can have all others refused.
 func warnKeys(zones []*Zone, match rule.Matchers, logger *zap.Logger) {
 	for _, z := range zones {
-		if z.Key.HasAddress() && !z.Inventable {
+		if z.Key.HasAddress() && !z.ClientChosen {
 			return
 		}
 	}
 	for _, z := range zones {
 		switch {
 		case z.warnedKey:
-		case z.Inventable:
+		case z.ClientChosen:
 			z.warnedKey = true
 			logger.Warn("zone is keyed by values that clients choose, so a client can get a fresh bucket with every request: add a zone keyed by client_ip",
 				zap.String("zone", z.Name))
@@ -206,7 +206,7 @@ func included(r *http.Request) bool {
 // meanwhile. Afterwards res tells whether the request is refused. The buffer, if not
 // nil, has replaced the request's body and must be ended.
 func (h *Handler) admit(r *http.Request, res *decision.Verdict) (buffer *body.Ahead, stayed bool) {
-	if h.plain || !res.Needs().Held || res.Refused() {
+	if h.endsAtAdmission || !res.Needs().Held || res.Refused() {
 		return nil, true
 	}
 	since := clock.Now(h.app.Clock)
@@ -276,7 +276,7 @@ func (h *Handler) refund(settlements []leakybucket.Settlement) {
 // slots and corrects the charges, in this order, so no slot waits for the store. If the
 // next handler returns an error, the slots stay held until the error route has answered.
 func (h *Handler) serve(w http.ResponseWriter, r *http.Request, next caddyhttp.Handler, res *decision.Verdict) (err error) {
-	if h.plain {
+	if h.endsAtAdmission {
 		return next.ServeHTTP(w, r)
 	}
 	needs := res.Needs()

@@ -30,7 +30,7 @@ func (e *Engine) savedLimits() func(*leakybucket.Charge, leakybucket.State) bool
 				of.byLeak[c.Limit.Leak] = c
 			}
 		}
-		if !z.Bucketless() {
+		if !z.SlotsOnly() {
 			zones[name] = of
 		}
 	}

@@ -35,7 +35,7 @@ type Zone struct {
 	*decision.Zone
 	Counts *telemetry.Zone
 	ZoneOptions
-	Live *liveZone
+	State *zoneState
 
 	File           *overrideFile      // nil if it has none
 	Directives     [][]*decision.Zone // the zones of each directive that charges it
@@ -46,7 +46,7 @@ type Zone struct {
 // ZoneOptions are what a zone needs beside its rule.
 type ZoneOptions struct {
 	Definition   string             // canonical text: zones of one name have the same
-	Inventable   bool               // clients choose the values of the key
+	ClientChosen bool               // clients choose the values of the key
 	Common       bool               // all clients share one bucket
 	ReadsHeaders bool               // to find the key
 	OverrideFile string             // empty if it has none
@@ -57,13 +57,13 @@ type ZoneOptions struct {
 // WarnOversize logs a warning if the capacity of an override is too small. It names the
 // smallest.
 func (z *Zone) WarnOversize() {
-	if z.Bucketless() {
+	if z.SlotsOnly() {
 		return
 	}
 	least := slices.MinFunc(z.Key.Overrides.Load().Limits(), func(a, b leakybucket.Limit) int { return cmp.Compare(a.Capacity, b.Capacity) })
-	if least.Oversize(z.Dearest) {
+	if least.Oversize(z.MaxCost) {
 		z.Counts.Logger.Warn("the capacity of an override is less than some requests cost, so its clients can never make them",
-			zap.Float64("capacity", least.Capacity), zap.Float64("cost", z.Dearest))
+			zap.Float64("capacity", least.Capacity), zap.Float64("cost", z.MaxCost))
 	}
 }
 
@@ -122,10 +122,10 @@ func (z *Zone) Mode(set *override.Set, now time.Time) string {
 // that ends at once.
 const busiestFor = 10 * time.Minute
 
-// A liveZone holds the queues, the slots, the meter and the figures of a zone name. All
+// A zoneState holds the queues, the slots, the meter and the figures of a zone name. All
 // configs with that name share it, because requests of the last config are still served
 // during a reload. Each config has a [Zone] of its own.
-type liveZone struct {
+type zoneState struct {
 	telemetry.Figures
 	name                string
 	Enforced, Simulated admission.Zone
@@ -136,11 +136,11 @@ type liveZone struct {
 	configs []*Zone // of configs that have started and not stopped
 }
 
-func LiveZoneKey(name string) string { return "zone " + name }
+func StateKey(name string) string { return "zone " + name }
 
-func JoinZone(name string) (*liveZone, error) {
-	return stores.Join(LiveZoneKey(name), func() (*liveZone, error) {
-		l := &liveZone{name: name, Passes: clientpass.NewMemory()}
+func JoinState(name string) (*zoneState, error) {
+	return stores.Join(StateKey(name), func() (*zoneState, error) {
+		l := &zoneState{name: name, Passes: clientpass.NewMemory()}
 		l.Busiest = sketch.Recent{Span: busiestFor / 4, Whole: true}
 		l.Enforced.Name, l.Simulated.Name = name, name
 		l.Slots = &l.Enforced
@@ -150,7 +150,7 @@ func JoinZone(name string) (*liveZone, error) {
 }
 
 // Start adds the zone of a config that has started.
-func (l *liveZone) Start(z *Zone) {
+func (l *zoneState) Start(z *Zone) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.configs = append(l.configs, z)
@@ -159,7 +159,7 @@ func (l *liveZone) Start(z *Zone) {
 
 // setLimits sets what requests do not bring with them, and the limits of those who wait.
 // The caller holds the lock.
-func (l *liveZone) setLimits(z *Zone) {
+func (l *zoneState) setLimits(z *Zone) {
 	l.Enforced.SetWarmUp(z.WarmUp)
 	l.Simulated.SetWarmUp(z.WarmUp)
 	if z.InFlight > 0 {
@@ -170,7 +170,7 @@ func (l *liveZone) setLimits(z *Zone) {
 
 // Stop removes the zone of a config that has stopped. If it was the newest, because a part
 // of its config could not start, the one before it goes on.
-func (l *liveZone) Stop(z *Zone) {
+func (l *zoneState) Stop(z *Zone) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	newest := len(l.configs) > 0 && l.configs[len(l.configs)-1] == z
@@ -182,20 +182,20 @@ func (l *liveZone) Stop(z *Zone) {
 
 // has reports whether requests may wait in the zone, and whether it has slots and
 // buckets, by any config that has started.
-func (l *liveZone) has() (waits, slots, buckets bool) {
+func (l *zoneState) has() (waits, slots, buckets bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for _, z := range l.configs {
 		enforced := z.Shadow == 0
 		waits = waits || enforced && z.LetsWait()
 		slots = slots || enforced && z.InFlight > 0
-		buckets = buckets || !z.Bucketless()
+		buckets = buckets || !z.SlotsOnly()
 	}
 	return waits, slots, buckets
 }
 
 // overrideFile returns that of the newest config that has started, or nil.
-func (l *liveZone) overrideFile() *overrideFile {
+func (l *zoneState) overrideFile() *overrideFile {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if len(l.configs) == 0 {
@@ -205,14 +205,14 @@ func (l *liveZone) overrideFile() *overrideFile {
 }
 
 // takesTurns reports whether a config that has started enforces share.
-func (l *liveZone) takesTurns() bool {
+func (l *zoneState) takesTurns() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return slices.ContainsFunc(l.configs, func(z *Zone) bool { return z.Share != nil && z.Shadow == 0 })
 }
 
 // Destruct deletes the zone's series.
-func (l *liveZone) Destruct() error {
+func (l *zoneState) Destruct() error {
 	for _, counts := range []*prometheus.MetricVec{telemetry.Requests.MetricVec, telemetry.Passes.MetricVec, telemetry.TurnSeconds.MetricVec, telemetry.SlotSeconds.MetricVec, telemetry.Unsettled.MetricVec, telemetry.BlocksBegun.MetricVec, telemetry.WithoutStore.MetricVec, telemetry.RefusedPeople.MetricVec, telemetry.Delays.MetricVec} {
 		counts.DeletePartialMatch(prometheus.Labels{"zone": l.name})
 	}
@@ -220,4 +220,4 @@ func (l *liveZone) Destruct() error {
 }
 
 // Interface guards
-var _ caddy.Destructor = (*liveZone)(nil)
+var _ caddy.Destructor = (*zoneState)(nil)

@@ -97,8 +97,8 @@ type Listed struct {
 	numbers []int            // of the lines of its overrides
 }
 
-// Plain reports whether there are no overrides, so that no key needs to be looked up.
-func (s *Listed) Plain() bool { return (s.file == nil || s.file.Plain()) && s.config.Plain() }
+// Empty reports whether there are no overrides, so that no key needs to be looked up.
+func (s *Listed) Empty() bool { return (s.file == nil || s.file.Empty()) && s.config.Empty() }
 
 // Lookup returns what holds for a key. Lines of the file go before the config.
 func (s *Listed) Lookup(key []bucketkey.Part) (bucketkey.Entry, Source) {

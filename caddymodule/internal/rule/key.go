@@ -131,7 +131,7 @@ const (
 func (r *Rule) Find(s *Subject, b *Buffers) (k Bucket, why Reason, skip bool) {
 	k, why, skip = r.configured(s, b)
 	if s.Overrides != nil && why == None && !skip {
-		k.Rule, k.Limit = s.Overrides.Apply(r.Name, k.Name, k.Rule, k.Limit, r.Dearest, time.Now())
+		k.Rule, k.Limit = s.Overrides.Apply(r.Name, k.Name, k.Rule, k.Limit, r.MaxCost, time.Now())
 	}
 	return k, why, skip
 }
@@ -168,7 +168,7 @@ func (r *Rule) configured(s *Subject, b *Buffers) (k Bucket, why Reason, skip bo
 func (k *Key) own(s *Subject, b *Buffers) (found Bucket, state missing) {
 	name, parts := b.name[:0], b.parts[:0]
 	listed := k.Overrides.Load()
-	plain := listed.Plain()
+	plain := listed.Empty()
 	if plain && len(k.Parts) == 1 && k.Parts[0].ClientIP && k.IPv4Bits == 32 && s.Address().Is4() {
 		// An IPv4 address has one spelling, so nothing need be built.
 		e, by := listed.Lookup(nil)

@@ -35,8 +35,8 @@ type Rule struct {
 	Limit leakybucket.Limit
 	Debt  *float64 // units; nil means one capacity
 
-	// Dearest is the highest constant cost, in units.
-	Dearest float64
+	// MaxCost is the highest constant cost, in units.
+	MaxCost float64
 
 	Block      *leakybucket.Ladder // nil means that overflows begin no block
 	Everywhere bool                // blocks hold in all handlers
@@ -129,12 +129,12 @@ func matcherError(option string, err error) error {
 	return &MatcherError{option, err}
 }
 
-// Bucketless reports whether the zone only limits how many requests are in flight.
-func (r *Rule) Bucketless() bool { return r.Limit.Capacity == 0 }
+// SlotsOnly reports whether the zone only limits how many requests are in flight.
+func (r *Rule) SlotsOnly() bool { return r.Limit.Capacity == 0 }
 
-// Plain reports whether the zone has no more to do with a request once it is admitted:
+// EndsAtAdmission reports whether the zone has no more to do with a request once it is admitted:
 // it lets none wait, limits none in flight, and learns nothing from responses.
-func (r *Rule) Plain() bool {
+func (r *Rule) EndsAtAdmission() bool {
 	return !r.LetsWait() && r.InFlight == 0 && r.Share == nil && r.Settle == nil && r.Trust == nil && len(r.Static) == 0
 }
 
@@ -142,7 +142,7 @@ func (r *Rule) Plain() bool {
 func (r *Rule) LetsWait() bool { return r.Delay != nil || r.MaxWait > 0 }
 
 // QueuesForSlots reports whether requests wait for a slot when none is free.
-func (r *Rule) QueuesForSlots() bool { return r.Bucketless() && r.MaxWait > 0 }
+func (r *Rule) QueuesForSlots() bool { return r.SlotsOnly() && r.MaxWait > 0 }
 
 // Enforces reports whether, by the config, overflows of a key are refused and not just
 // counted.

@@ -202,7 +202,7 @@ func (s *Store) share(c *leakybucket.Charge) {
 	}
 	whole, cost, undelayed := c.Limit.Capacity, c.Cost, c.Undelayed
 	fits := !c.Limit.Oversize(cost)
-	c.Limit.Capacity = max(whole/s.nodes, min(s.zone(c.Zone).Dearest, whole))
+	c.Limit.Capacity = max(whole/s.nodes, min(s.zone(c.Zone).MaxCost, whole))
 	c.Limit.Leak /= s.nodes
 	c.Debt /= s.nodes
 	c.Undelayed /= s.nodes

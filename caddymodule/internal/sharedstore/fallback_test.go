@@ -38,7 +38,7 @@ func TestEveryNodeHasItsShareOfALimitInAnOutage(t *testing.T) {
 
 func TestAShareHoldsAtLeastTheDearestRequest(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		n := startNode(t, Options{Nodes: 10, Zone: func(string) ZoneOptions { return ZoneOptions{Dearest: 8} }})
+		n := startNode(t, Options{Nodes: 10, Zone: func(string) ZoneOptions { return ZoneOptions{MaxCost: 8} }})
 		n.remote.down.Store(true)
 		c, d := n.take(hourly(20, 8))
 		if !d.Poured || c.Limit.Capacity != 8 || c.Cost != 8 {

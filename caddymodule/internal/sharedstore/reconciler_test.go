@@ -14,7 +14,7 @@ import (
 // Clients may go on with other nodes after an outage.
 func TestTheStoreIsToldOfBucketsThatNobodyAsksForAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		n := startNode(t, Options{Nodes: 2, Zone: func(string) ZoneOptions { return ZoneOptions{Dearest: 8} }})
+		n := startNode(t, Options{Nodes: 2, Zone: func(string) ZoneOptions { return ZoneOptions{MaxCost: 8} }})
 		n.remote.down.Store(true)
 		var charges []leakybucket.Charge
 		for i := range 2*mostAtOnce + 1 {

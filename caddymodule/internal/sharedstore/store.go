@@ -35,9 +35,9 @@ type Options struct {
 type ZoneOptions struct {
 	Policy Policy
 
-	// Dearest is the largest constant cost of the zone, in units. A share of the
+	// MaxCost is the largest constant cost of the zone, in units. A share of the
 	// limit is never too small for it.
-	Dearest float64
+	MaxCost float64
 }
 
 // A Store is a shared store for the requests of one config. It is safe for

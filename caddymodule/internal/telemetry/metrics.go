@@ -129,7 +129,7 @@ func (t *Zone) mayCount(d decision.Decision, why rule.Reason) bool {
 	case d == decision.Delayed, d == decision.ShadowDelayed, why == rule.Waiting:
 		return t.rule.LetsWait()
 	case why == rule.Capacity, why == rule.Oversize:
-		return !t.rule.Bucketless()
+		return !t.rule.SlotsOnly()
 	case why == rule.Blocked:
 		return t.rule.Block != nil
 	case why == rule.NoMemory:
@@ -139,7 +139,7 @@ func (t *Zone) mayCount(d decision.Decision, why rule.Reason) bool {
 	case why == rule.NoStore:
 		return t.Shared && t.Denies
 	case why == rule.Denied:
-		return t.Listed || !t.rule.Key.Overrides.Load().Plain()
+		return t.Listed || !t.rule.Key.Overrides.Load().Empty()
 	case why == rule.MissingKey:
 		return t.rule.Key.Missing == rule.Refuse
 	case why == rule.UnlistedKey:

@@ -257,7 +257,7 @@ func (s *studies) Decided(o *decision.Outcome, req *accesslog.Request) {
 		s.of[o.Zone.Name] = study
 	}
 	cost := o.Cost
-	if o.Zone.Bucketless() {
+	if o.Zone.SlotsOnly() {
 		cost = 1
 	}
 	s.name = append(s.name[:0], o.Key...)
