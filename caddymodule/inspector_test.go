@@ -14,11 +14,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
-
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/admin"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/admin/wire"
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/decision"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/inspector"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/telemetry"
 )
@@ -482,20 +478,6 @@ func TestTheInspectorStandsBehindAuthenticationAndBeforeHandle(t *testing.T) {
 	}
 }
 
-func TestPlotsShowTheLastTenMinutes(t *testing.T) {
-	var r telemetry.Rates
-	for i := range 100 {
-		r.Samples = append(r.Samples, telemetry.RateSample{At: time.Unix(int64(10*i), 0), Counts: map[string]telemetry.DecisionCounts{"pages": {decision.Admitted: 50 * float64(i)}}})
-	}
-	plot := r.Plot("pages", admin.Plotted, r.Samples[99].At)
-	if len(plot) != 61 || plot[0].At != r.Samples[39].At || plot[60].PerSecond[decision.Admitted] != 5 {
-		t.Errorf("got %d points, %+v ... %+v, want 61 of 5/s", len(plot), plot[0], plot[len(plot)-1])
-	}
-	if plot := r.Plot("other", admin.Plotted, r.Samples[99].At); plot != nil {
-		t.Errorf("got %v for a zone without requests, want nothing", plot)
-	}
-}
-
 func TestTheAdminAPIGivesRatesToPlot(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := run(t, threeZones)
@@ -513,17 +495,6 @@ func TestTheAdminAPIGivesRatesToPlot(t *testing.T) {
 			t.Errorf("got %+v, want %+v for pages alone", got.Zones, want)
 		}
 	})
-}
-
-func TestOnlyMatchersOfCertainNamesNameHosts(t *testing.T) {
-	for hosts, want := range map[string]bool{
-		"a.example": true, "a.example b.example": true, "*.a.example": true, "localhost": true, "192.0.2.1": true,
-		"": false, "*": false, "*.*": false, "*.example": false, "a.example *": false, "*.*.example": false, "a.*.example": false,
-	} {
-		if got := inspector.NamesHosts(caddyhttp.MatchHost(strings.Fields(hosts))); got != want {
-			t.Errorf("%q: got %v, want %v", hosts, got, want)
-		}
-	}
 }
 
 // The first configuration of docs/inspector.md lets nobody guess for long, and users

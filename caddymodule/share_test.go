@@ -23,7 +23,6 @@ import (
 	"go.uber.org/zap/zapcore"
 	"go.uber.org/zap/zaptest/observer"
 
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/admin"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/admin/wire"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/config"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/decision"
@@ -194,6 +193,14 @@ func TestSlotsAndTurnsSurviveAReload(t *testing.T) {
 	})
 }
 
+// shownSlots is what the status of the zone with share shows.
+func shownSlots(s *settleSite) *wire.Slots {
+	s.Helper()
+	var status wire.Status
+	askAdmin(s, s.app.engine, http.MethodGet, "/throttle/zones", "", &status)
+	return status.Zones[0].Share
+}
+
 // Caddy stops the apps of a config that could not start as a whole, and the last one runs on.
 func TestAConfigThatFailsToStartLeavesNoWarmUpBehind(t *testing.T) {
 	inSettleBubble(t, func(t *testing.T) {
@@ -204,7 +211,7 @@ func TestAConfigThatFailsToStartLeavesNoWarmUpBehind(t *testing.T) {
 		rule := *z.Rule
 		rule.WarmUp, rule.InFlight = time.Hour, 3
 		failed := &engine.Zone{Zone: &decision.Zone{Rule: &rule}, State: z.State}
-		slots := func() int { return admin.DescribeShare(z, time.Now()).Slots }
+		slots := func() int { return shownSlots(s).Slots }
 		s.visit("203.0.113.1", "/")
 		z.State.Start(failed)
 		if got := slots(); got != 3 {
@@ -233,12 +240,12 @@ func TestSlotsGrowInFrontOfAColdUpstream(t *testing.T) {
 		for i := range 6 {
 			visits = append(visits, s.visit("203.0.113."+strconv.Itoa(i), "/", "X-Rank", "returned"))
 		}
-		if got := admin.DescribeShare(z, time.Now()); got.Busy != 2 || got.Slots != 2 {
+		if got := shownSlots(s); got.Busy != 2 || got.Slots != 2 {
 			t.Errorf("got %d of %d slots busy, want two of the third that there is", got.Busy, got.Slots)
 		}
 		pass(time.Hour)
 		wantTurns(t, visits, 0, 0, 15, 30, 40, 40) // a slot more every 15 seconds, and the first end after 40
-		if got := admin.DescribeShare(z, time.Now()); got.Busy != 0 || got.Slots != 6 {
+		if got := shownSlots(s); got.Busy != 0 || got.Slots != 6 {
 			t.Errorf("got %d of %d slots busy when nobody is there, want none of six", got.Busy, got.Slots)
 		}
 		emptyRooms(t, "waits")
@@ -290,12 +297,12 @@ func TestMetricsAndTheStatusTellOfTurns(t *testing.T) {
 		z := s.app.engine.Zones["waits"]
 		z.State.Start(z)
 		defer z.State.Stop(z)
-		got := admin.DescribeShare(z, time.Now())
+		got := shownSlots(s)
 		if got.Busy != 1 || got.Slots != 1 || got.MeanSeconds != 1 {
 			t.Errorf("got %+v, want one slot of one busy, and a mean of a second", got)
 		}
 		want := []wire.SlotRow{{Rank: "member", Waiting: 1, Ahead: 0}, {Rank: "returned", Waiting: 1, Ahead: 1}, {Rank: "crawler", Waiting: 0, Ahead: 2}, {Rank: "first", Waiting: 0, Ahead: 2}}
-		if rows := admin.DescribeShare(z, time.Now()).Rows; !slices.Equal(rows, want) {
+		if rows := shownSlots(s).Rows; !slices.Equal(rows, want) {
 			t.Errorf("got rows %v, want %v", rows, want)
 		}
 		if got := counted(t, engine.Slots, "waits"); got["member"] != 1 || got["returned"] != 1 || got["slot_mean_seconds"] != 1 {
@@ -311,11 +318,11 @@ func TestMetricsAndTheStatusTellOfTurns(t *testing.T) {
 			t.Errorf("got slot seconds %v, want half a second of each rank", got)
 		}
 		wantTop := []wire.BusyKey{{Key: "203.0.113.1", Seconds: .5}, {Key: "203.0.113.3", Seconds: .5}, {Key: "@member/ann", Seconds: .5}}
-		if top := admin.DescribeShare(z, time.Now()).Top; !slices.Equal(top, wantTop) {
+		if top := shownSlots(s).Top; !slices.Equal(top, wantTop) {
 			t.Errorf("got the busiest keys %v, want %v", top, wantTop)
 		}
 		pass(time.Hour)
-		if top := admin.DescribeShare(z, time.Now()).Top; len(top) != 0 {
+		if top := shownSlots(s).Top; len(top) != 0 {
 			t.Errorf("got the busiest keys %v after an hour, want none", top)
 		}
 	})

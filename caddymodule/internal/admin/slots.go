@@ -13,8 +13,8 @@ import (
 // busiestShown is how many of the busiest keys the status shows.
 const busiestShown = 10
 
-// DescribeShare describes the slots of a zone with share, or returns nil.
-func DescribeShare(z *engine.Zone, now time.Time) *wire.Slots {
+// describeShare describes the slots of a zone with share, or returns nil.
+func describeShare(z *engine.Zone, now time.Time) *wire.Slots {
 	if z.Share == nil {
 		return nil
 	}

@@ -45,7 +45,7 @@ func answerZones(_ context.Context, e *engine.Engine, _ *Input) (any, error) {
 		if s.Slots = z.InFlight; s.Slots > 0 {
 			s.InFlightMost = z.State.Enforced.MostServed()
 		}
-		s.Share = DescribeShare(z, now)
+		s.Share = describeShare(z, now)
 		if set.Shadow(z.Name, now) {
 			s.ShadowUntil = overrides.ShadowUntil(z.Name)
 		}

@@ -138,14 +138,14 @@ func (i *Inspector) hosted(ctx caddy.Context) bool {
 // nameHosts reports whether matchers let only certain host names through.
 func nameHosts(sets caddyhttp.MatcherSets) bool {
 	for _, set := range sets {
-		if !slices.ContainsFunc(set, NamesHosts) {
+		if !slices.ContainsFunc(set, namesHosts) {
 			return false
 		}
 	}
 	return len(sets) > 0
 }
 
-func NamesHosts(matcher any) bool {
+func namesHosts(matcher any) bool {
 	var hosts caddyhttp.MatchHost
 	switch matcher := matcher.(type) {
 	case *caddyhttp.MatchHost:

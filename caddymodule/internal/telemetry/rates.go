@@ -88,12 +88,12 @@ const (
 // Rates samples the counters, so that requests need not be counted twice.
 type Rates struct {
 	mu      sync.Mutex
-	Samples []RateSample // oldest first
+	samples []rateSample // oldest first
 }
 
-type RateSample struct {
-	At     time.Time
-	Counts map[string]DecisionCounts
+type rateSample struct {
+	at     time.Time
+	counts map[string]DecisionCounts
 	calls  map[string]callCounts
 }
 
@@ -113,13 +113,13 @@ func (r *Rates) Run(stop <-chan struct{}) {
 }
 
 func (r *Rates) take(now time.Time) {
-	next := RateSample{now, CountsByZone(), callsByStore()}
+	next := rateSample{now, CountsByZone(), callsByStore()}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if len(r.Samples) >= samplesKept {
-		r.Samples = append(r.Samples[:0], r.Samples[1:]...)
+	if len(r.samples) >= samplesKept {
+		r.samples = append(r.samples[:0], r.samples[1:]...)
 	}
-	r.Samples = append(r.Samples, next)
+	r.samples = append(r.samples, next)
 }
 
 // PerSecond returns the rates of a zone since the last sample but one, and those of the
@@ -127,25 +127,25 @@ func (r *Rates) take(now time.Time) {
 func (r *Rates) PerSecond(zone string, counts DecisionCounts, now time.Time) (current DecisionCounts, hourAgo *DecisionCounts) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	n := len(r.Samples)
+	n := len(r.samples)
 	if n == 0 {
 		return current, nil
 	}
-	current = between(&r.Samples[max(0, n-2)], &RateSample{At: now, Counts: map[string]DecisionCounts{zone: counts}}, zone)
+	current = between(&r.samples[max(0, n-2)], &rateSample{at: now, counts: map[string]DecisionCounts{zone: counts}}, zone)
 	if n == samplesKept {
-		before := between(&r.Samples[0], &r.Samples[2], zone)
+		before := between(&r.samples[0], &r.samples[2], zone)
 		hourAgo = &before
 	}
 	return current, hourAgo
 }
 
-func between(from, to *RateSample, zone string) (rate DecisionCounts) {
-	seconds := to.At.Sub(from.At).Seconds()
+func between(from, to *rateSample, zone string) (rate DecisionCounts) {
+	seconds := to.at.Sub(from.at).Seconds()
 	if seconds <= 0 {
 		return rate
 	}
 	for d := range rate {
-		rate[d] = max(0, to.Counts[zone][d]-from.Counts[zone][d]) / seconds
+		rate[d] = max(0, to.counts[zone][d]-from.counts[zone][d]) / seconds
 	}
 	return rate
 }
@@ -162,13 +162,13 @@ func (r *Rates) Plot(zone string, span time.Duration, now time.Time) (plot []rat
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	busy := false
-	for i := range r.Samples {
-		if i == 0 || now.Sub(r.Samples[i].At) > span {
+	for i := range r.samples {
+		if i == 0 || now.Sub(r.samples[i].at) > span {
 			continue
 		}
-		rate := between(&r.Samples[i-1], &r.Samples[i], zone)
+		rate := between(&r.samples[i-1], &r.samples[i], zone)
 		busy = busy || rate != DecisionCounts{}
-		plot = append(plot, rateAt{r.Samples[i].At, rate})
+		plot = append(plot, rateAt{r.samples[i].at, rate})
 	}
 	if !busy {
 		return nil
@@ -177,14 +177,14 @@ func (r *Rates) Plot(zone string, span time.Duration, now time.Time) (plot []rat
 }
 
 // lastButOne returns the sample before the last one, or the only one.
-func (r *Rates) lastButOne() (s RateSample, taken bool) {
+func (r *Rates) lastButOne() (s rateSample, taken bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	n := len(r.Samples)
+	n := len(r.samples)
 	if n == 0 {
 		return s, false
 	}
-	return r.Samples[max(0, n-2)], true
+	return r.samples[max(0, n-2)], true
 }
 
 // CallsPerSecond returns how many calls of a shared store were made a second and how
@@ -192,7 +192,7 @@ func (r *Rates) lastButOne() (s RateSample, taken bool) {
 func (r *Rates) CallsPerSecond(store string, now time.Time) (calls, failed, took float64) {
 	from, taken := r.lastButOne()
 	to := callsByStore()[store]
-	seconds := now.Sub(from.At).Seconds()
+	seconds := now.Sub(from.at).Seconds()
 	if !taken || seconds <= 0 {
 		return 0, 0, 0
 	}
