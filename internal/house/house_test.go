@@ -6,8 +6,15 @@ import (
 	"bytes"
 	"encoding/json"
 	"errors"
+	"go/ast"
+	"go/importer"
+	"go/parser"
+	"go/token"
+	"go/types"
 	"io"
+	"os"
 	"os/exec"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -141,5 +148,104 @@ func TestWhatRoomsAreBuiltOf(t *testing.T) {
 				t.Errorf("%s imports %s, want no client of a database", name, imported)
 			}
 		}
+	}
+}
+
+// TestNoPackageIsOneKnot prints the largest knot of each package of the adapter: files that
+// refer to each other in circles. In a package with more than eight files it is at most a
+// third of them, and ten.
+func TestNoPackageIsOneKnot(t *testing.T) {
+	all, ours := packages(t)
+	for _, p := range ours {
+		if !strings.HasPrefix(p.ImportPath, module+"caddymodule") {
+			continue
+		}
+		knot, files := largestKnot(t, p, all)
+		if files > 1 {
+			t.Logf("%-50s %2d files, largest knot %2d: %s", strings.TrimPrefix(p.ImportPath, module), files, len(knot), strings.Join(knot, " "))
+		}
+		if files > 8 && (len(knot) > 10 || len(knot) > max(1, files/3)) {
+			t.Errorf("%s: %d of %d files are one knot, want at most a third: %s", p.ImportPath, len(knot), files, strings.Join(knot, " "))
+		}
+	}
+}
+
+// largestKnot returns the files of the largest strongly connected component of a package:
+// a file refers to another if it names something that is declared there. files is how many
+// declare anything.
+func largestKnot(t *testing.T, p *goPackage, all map[string]*goPackage) (knot []string, declaring int) {
+	t.Helper()
+	fset := token.NewFileSet()
+	var files []*ast.File
+	for _, name := range p.GoFiles {
+		f, err := parser.ParseFile(fset, filepath.Join(p.Dir, name), nil, parser.SkipObjectResolution)
+		if err != nil {
+			t.Fatal(err)
+		}
+		files = append(files, f)
+		if len(f.Decls) > 0 {
+			declaring++
+		}
+	}
+	lookup := func(path string) (io.ReadCloser, error) { return os.Open(all[path].Export) }
+	info := &types.Info{Uses: make(map[*ast.Ident]types.Object)}
+	conf := types.Config{Importer: importer.ForCompiler(fset, "gc", lookup), FakeImportC: true}
+	pkg, err := conf.Check(p.ImportPath, fset, files, info)
+	if err != nil {
+		t.Fatal(err)
+	}
+	fileOf := func(pos token.Pos) string { return filepath.Base(fset.Position(pos).Filename) }
+	refers := make(map[string]map[string]bool)
+	for id, object := range info.Uses {
+		if object.Pkg() != pkg || !object.Pos().IsValid() {
+			continue
+		}
+		if from, to := fileOf(id.Pos()), fileOf(object.Pos()); from != to {
+			if refers[from] == nil {
+				refers[from] = make(map[string]bool)
+			}
+			refers[from][to] = true
+		}
+	}
+	return largestComponent(p.GoFiles, refers), declaring
+}
+
+// largestComponent returns the largest strongly connected component: the nodes that reach
+// each other.
+func largestComponent(nodes []string, refers map[string]map[string]bool) (largest []string) {
+	reached := make(map[string]map[string]bool)
+	for _, from := range nodes {
+		seen, next := make(map[string]bool), []string{from}
+		for len(next) > 0 {
+			at := next[0]
+			next = next[1:]
+			for to := range refers[at] {
+				if !seen[to] {
+					seen[to] = true
+					next = append(next, to)
+				}
+			}
+		}
+		reached[from] = seen
+	}
+	for _, a := range nodes {
+		var component []string
+		for _, b := range nodes {
+			if a == b || reached[a][b] && reached[b][a] {
+				component = append(component, b)
+			}
+		}
+		if len(component) > len(largest) {
+			largest = component
+		}
+	}
+	slices.Sort(largest)
+	return largest
+}
+
+func TestTheLargestComponentIsFound(t *testing.T) {
+	refers := map[string]map[string]bool{"a": {"b": true}, "b": {"c": true}, "c": {"a": true, "d": true}, "d": {"e": true}, "e": {"d": true}}
+	if got := largestComponent([]string{"e", "d", "c", "b", "a"}, refers); !slices.Equal(got, []string{"a", "b", "c"}) {
+		t.Errorf("got %v, want a, b and c", got)
 	}
 }

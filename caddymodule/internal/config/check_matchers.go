@@ -154,18 +154,6 @@ func Doubtful(set caddy.ModuleMap, exempts bool) string {
 	return ""
 }
 
-// Doubts says what is probably not meant by the matchers of the zone.
-func (z *Zone) Doubts() (doubts []string) {
-	for exempts, sets := range []caddyhttp.RawMatcherSets{z.Match, z.Exempt} {
-		for _, set := range sets {
-			if doubt := Doubtful(set, exempts == 1); doubt != "" {
-				doubts = append(doubts, doubt)
-			}
-		}
-	}
-	return doubts
-}
-
 // CheckSyntax refuses matchers that Caddy would refuse only when it loads the config,
 // where the error has no line, and methods and hosts that no request has.
 func CheckSyntax(set caddy.ModuleMap) error {

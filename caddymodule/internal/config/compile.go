@@ -17,17 +17,11 @@ import (
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/fold"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/override"
-	clientpass "github.com/caddy-throttle/caddy-throttle/caddymodule/internal/pass"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/rule"
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/signer"
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/staticfile"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/text"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
 	bucketkey "github.com/caddy-throttle/caddy-throttle/leakybucket/key"
 )
-
-// MostAtOnce is the most slots, places in a queue and workers that a zone may have.
-const MostAtOnce = 1_000_000
 
 // A compilation turns a zone of the JSON config into the rule that requests meet. It
 // does not change the zone.
@@ -47,13 +41,13 @@ func (z *Zone) Compile(plans map[string]leakybucket.Limit) (*rule.Rule, error) {
 	c := compilation{Zone: z.WithDefaults(), written: z, rule: &rule.Rule{Name: z.Name}, plans: plans}
 	for _, compile := range []func() error{
 		c.compileMode, c.checkShare, c.compileLimit, c.compileRoutes, c.compileKey, c.compileOverrides, c.compileCosts,
-		c.compileSettle, c.compileTrust, c.compileDelay, c.compileInFlight, c.compileBlock, c.compileRefusal, c.checkMatchers,
+		c.compileParts, c.compileBlock, c.compileRefusal, c.checkMatchers,
 	} {
 		if err := compile(); err != nil {
 			return nil, fmt.Errorf("zone %q: %w", z.Name, err)
 		}
 	}
-	for _, cost := range z.Constants(c.rule) {
+	for _, cost := range constants(z.Cost, c.rule) {
 		c.rule.MaxCost = max(c.rule.MaxCost, cost)
 	}
 	return c.rule, nil
@@ -63,8 +57,8 @@ func (z *Zone) Compile(plans map[string]leakybucket.Limit) (*rule.Rule, error) {
 // the same meaning are equal. Key, refusal and read_body are never nil in it.
 func (z *Zone) WithDefaults() Zone {
 	full := *z
-	full.Key = z.Key.withDefaults(z.shares())
-	full.Refusal = z.Refusal.withDefaults(z.shares())
+	full.Key = z.Key.withDefaults(z.InFlight.shares())
+	full.Refusal = z.Refusal.withDefaults(z.InFlight.shares())
 	full.ReadBody = z.ReadBody.withDefaults()
 	full.Enforce = cmp.Or(full.Enforce, 100)
 	if capacity, leak, found := strings.Cut(z.Limit, " "); found {
@@ -123,25 +117,6 @@ func (d Duplicates) Add(name, definition string) error {
 	}
 	d[string(nameless)] = name
 	return nil
-}
-
-// An OptionError is about one option of a zone. It tells the Caddyfile adapter which
-// line is wrong.
-type OptionError struct {
-	Option string
-	At     int // index, for options that may be repeated
-	error
-}
-
-// Unwrap returns the error without the option.
-func (e *OptionError) Unwrap() error { return e.error }
-
-// About returns err as an error about an option, or nil if err is nil.
-func About(option string, at int, err error) error {
-	if err == nil {
-		return nil
-	}
-	return &OptionError{option, at, err}
 }
 
 func (c *compilation) compileLimit() error {
@@ -219,6 +194,67 @@ func (c *compilation) compileRoutes() error {
 	}
 	return nil
 }
+
+// checkShare refuses what makes no sense in a zone with share. It comes before the key is
+// compiled, and so before its errors.
+func (c *compilation) checkShare() error {
+	if !c.InFlight.shares() {
+		return nil
+	}
+	switch {
+	case c.Limit != "":
+		return About("limit", 0, errors.New("limit and in_flight ... share exclude each other: a zone with share limits how many requests are in flight, so give the bucket a zone of its own"))
+	case c.written.Key.Given() == nil && len(c.Override) > 0:
+		return About("override", 0, errors.New("override has no meaning with share and without key, because all clients have one key: want exempt client_ip <network> for those who need no slot"))
+	case c.written.Key.Given() == nil && c.OverrideFile != "":
+		return About("override_file", 0, errors.New("override_file has no meaning with share and without key, because all clients have one key"))
+	case c.Enforce != 100:
+		return About("enforce", 0, errors.New("enforce has no meaning with share, because all clients take turns for the same slots: want shadow for a dry run"))
+	}
+	return nil
+}
+
+func (c *compilation) compileKey() error {
+	if err := c.Key.compile(&c.rule.Key); err != nil {
+		return err
+	}
+	c.rule.Key.Private = slices.ContainsFunc(c.Key.Sources, func(k KeySource) bool { return k.private() })
+	switch {
+	case c.Key.Unlisted != "" && len(c.Override) == 0 && c.OverrideFile == "":
+		return About("key unlisted", 0, errors.New("unlisted has no meaning without override or override_file"))
+	case len(c.Route) > 0 && !namesRoute(c.Key.Sources) && !(c.InFlight.shares() && namesRoute(c.InFlight.Share)):
+		return About("route", 0, fmt.Errorf("route %q has no effect: want \"route\" among the sources of the key", c.Route[0].Name))
+	}
+	return nil
+}
+
+func (c *compilation) compileCosts() error {
+	costing, err := compileCosts(c.Cost, c.rule, c.Settle != nil || c.InFlight != nil)
+	if err != nil {
+		return err
+	}
+	return c.ReadBody.compile(c.rule, costing, c.written.ReadBody != nil)
+}
+
+// compileParts compiles the parts of the zone that it may lack, each after those that it asks.
+func (c *compilation) compileParts() (err error) {
+	costs := constants(c.Cost, c.rule)
+	if c.Settle != nil {
+		err = c.Settle.compile(c.rule, costs)
+	}
+	if err == nil && c.TrustDevices != nil {
+		err = c.TrustDevices.compile(c.rule, c.Key.Sources)
+	}
+	if err == nil && c.Delay != nil {
+		err = c.Delay.compile(c.rule, costs)
+	}
+	if err == nil && c.InFlight != nil {
+		err = c.InFlight.compile(c.rule, c.written.InFlight, !c.Key.Plain)
+	}
+	return err
+}
+
+func (c *compilation) compileRefusal() error { return c.Refusal.compile(c.rule, c.written.Refusal) }
 
 func (c *compilation) compileOverrides() error {
 	var addresses, digests []bool
@@ -328,14 +364,16 @@ func (c *compilation) checkMatchers() error {
 	return nil
 }
 
-// Given is what the rule of a zone takes from outside of its definition.
-type Given struct {
-	Shadow     bool                  // the global options put all zones there
-	Static     []*staticfile.Matcher // what they exempt
-	Keys       func() (*signer.Ring, error)
-	Passes     *clientpass.Memory
-	PassesFull func() // see [clientpass.Zone]
-	Insecure   func() // see [clientpass.Zone] and [device.Trust]
+// Doubts says what is probably not meant by the matchers of the zone.
+func (z *Zone) Doubts() (doubts []string) {
+	for exempts, sets := range []caddyhttp.RawMatcherSets{z.Match, z.Exempt} {
+		for _, set := range sets {
+			if doubt := Doubtful(set, exempts == 1); doubt != "" {
+				doubts = append(doubts, doubt)
+			}
+		}
+	}
+	return doubts
 }
 
 // Load completes the rule that Compile has returned. After that nothing changes it.
@@ -361,8 +399,10 @@ func (z *Zone) Load(ctx caddy.Context, compiled *rule.Rule, given Given) (err er
 			return err
 		}
 	}
-	if err = z.loadRanks(ctx, compiled, given); err != nil {
-		return err
+	if compiled.Share != nil {
+		if compiled.Ranks, err = z.InFlight.loadRanks(ctx, z.Name, &given); err != nil {
+			return err
+		}
 	}
 	if compiled.Trust != nil {
 		compiled.Trust.Insecure = given.Insecure
@@ -381,28 +421,6 @@ func (z *Zone) Load(ctx caddy.Context, compiled *rule.Rule, given Given) (err er
 	compiled.Static, err = LoadStatic(ctx, z.ExemptStaticFiles)
 	compiled.Static = append(compiled.Static, given.Static...)
 	return err
-}
-
-// LoadMatchers provisions the matcher sets in a field of a module. If there are none,
-// it returns nil.
-func LoadMatchers(ctx caddy.Context, module any, field string, raw caddyhttp.RawMatcherSets) (rule.Matchers, error) {
-	if len(raw) == 0 {
-		return nil, nil
-	}
-	for _, set := range raw {
-		if len(set) == 0 {
-			return nil, errors.New("loading matchers: a set without matchers would match everything")
-		}
-	}
-	loaded, err := ctx.LoadModule(module, field)
-	if err != nil {
-		return nil, fmt.Errorf("loading matchers: %w", err)
-	}
-	var sets caddyhttp.MatcherSets
-	if err := sets.FromInterface(loaded); err != nil {
-		return nil, err
-	}
-	return sets, nil
 }
 
 // ParsePlans parses the named limits.

@@ -64,40 +64,40 @@ func (r *ReadBody) withDefaults() *ReadBody {
 	return &full
 }
 
-// compileReadBody compiles how much of a body is read. costing is the last cost that comes
-// from there, or -1.
-func (c *compilation) compileReadBody(costing int) error {
-	if costing < 0 && !c.rule.Key.FromBody() {
-		if c.written.ReadBody != nil {
+// compile compiles how much of a body is read. costing is the last cost that comes from there,
+// or -1. given says that the zone has read_body.
+func (b *ReadBody) compile(r *rule.Rule, costing int, given bool) error {
+	if costing < 0 && !r.Key.FromBody() {
+		if given {
 			return About("read_body", 0, errors.New("read_body has no meaning: no cost and no part of the key comes from the body"))
 		}
 		return nil
 	}
-	cost, err := &c.rule.Cost, error(nil)
-	if cost.MaxBody, err = ParseSize(LargestReadBody)(c.ReadBody.Most); err != nil {
+	cost, err := &r.Cost, error(nil)
+	if cost.MaxBody, err = ParseSize(LargestReadBody)(b.Most); err != nil {
 		return About("read_body", 0, fmt.Errorf("parsing read_body: %w", err))
 	}
-	c.rule.Key.MaxBody = cost.MaxBody
-	most, shared := c.rule.Limit.Capacity, !c.rule.Key.HasAddress()
+	r.Key.MaxBody = cost.MaxBody
+	most, shared := r.Limit.Capacity, !r.Key.HasAddress()
 	if shared {
 		most /= 10
 	}
 	switch {
-	case c.ReadBody.Else == "" && costing >= 0 && shared:
-		return About("cost", costing, fmt.Errorf("one body that cannot be read would fill a bucket that clients share, since client_ip is no part of the key: want read_body %s else %v, or at most a tenth of the capacity", c.ReadBody.Most, most))
-	case c.ReadBody.Else == "":
+	case b.Else == "" && costing >= 0 && shared:
+		return About("cost", costing, fmt.Errorf("one body that cannot be read would fill a bucket that clients share, since client_ip is no part of the key: want read_body %s else %v, or at most a tenth of the capacity", b.Most, most))
+	case b.Else == "":
 		return nil
 	case costing < 0:
 		return About("read_body else", 0, errors.New("else has no meaning: no cost comes from the body"))
 	}
-	if cost.Unread, err = ParseUnits(c.ReadBody.Else); err == nil {
-		err = c.rule.Limit.ValidateCost(*cost.Unread)
+	if cost.Unread, err = ParseUnits(b.Else); err == nil {
+		err = r.Limit.ValidateCost(*cost.Unread)
 	}
 	if err == nil && *cost.Unread == 0 {
 		err = errors.New("0 lets clients hide costs in bodies that cannot be read: want a number above 0")
 	}
 	if err == nil && *cost.Unread > most {
-		err = fmt.Errorf("%s is too much for a bucket that clients share, since client_ip is no part of the key: want at most a tenth of the capacity, such as read_body %s else %v", c.ReadBody.Else, c.ReadBody.Most, most)
+		err = fmt.Errorf("%s is too much for a bucket that clients share, since client_ip is no part of the key: want at most a tenth of the capacity, such as read_body %s else %v", b.Else, b.Most, most)
 	}
 	if err != nil {
 		return About("read_body else", 0, fmt.Errorf("read_body ... else: %w", err))
@@ -155,16 +155,18 @@ func parseUnit(text string) (float64, error) {
 	return float64(unit), nil
 }
 
-func (c *compilation) compileCosts() error {
-	cost := &c.rule.Cost
-	costing, byDefault := -1, c.hasDefaultCost()
-	for i := range c.Cost {
-		line, err := c.Cost[i].compile(c.rule.Limit)
-		if err == nil && len(c.Cost[i].Match) == 0 && i < len(c.Cost)-1 {
-			err = fmt.Errorf("cost %s: a line for all requests must come last", c.Cost[i].Value)
+// compileCosts compiles the lines of cost. limited says that something else limits requests
+// that cost nothing. It returns the last line that comes from the body, or -1.
+func compileCosts(costs []Cost, r *rule.Rule, limited bool) (costing int, err error) {
+	cost := &r.Cost
+	costing, byDefault := -1, hasDefaultCost(costs)
+	for i := range costs {
+		line, err := costs[i].compile(r.Limit)
+		if err == nil && len(costs[i].Match) == 0 && i < len(costs)-1 {
+			err = fmt.Errorf("cost %s: a line for all requests must come last", costs[i].Value)
 		}
 		if err != nil {
-			return About("cost", i, err)
+			return costing, About("cost", i, err)
 		}
 		if line.FromBody() {
 			costing = i
@@ -173,31 +175,31 @@ func (c *compilation) compileCosts() error {
 		cost.Lines = append(cost.Lines, line)
 	}
 	free := func(l rule.CostLine) bool { return l.Source == rule.Constant && l.Constant == 0 }
-	if !byDefault && c.Settle == nil && c.InFlight == nil && !slices.ContainsFunc(cost.Lines, func(l rule.CostLine) bool { return !free(l) }) {
-		return About("cost", len(c.Cost)-1, errors.New("cost 0 for all requests charges nothing, so the zone limits nothing: want another cost, or settle"))
+	if !byDefault && !limited && !slices.ContainsFunc(cost.Lines, func(l rule.CostLine) bool { return !free(l) }) {
+		return costing, About("cost", len(costs)-1, errors.New("cost 0 for all requests charges nothing, so the zone limits nothing: want another cost, or settle"))
 	}
-	if byDefault && !c.rule.SlotsOnly() {
-		if err := c.rule.Limit.ValidateCost(rule.DefaultCost); err != nil {
-			return About("limit", 0, fmt.Errorf("default cost: %w: want another capacity, or a constant cost for all requests", err))
+	if byDefault && !r.SlotsOnly() {
+		if err := r.Limit.ValidateCost(rule.DefaultCost); err != nil {
+			return costing, About("limit", 0, fmt.Errorf("default cost: %w: want another capacity, or a constant cost for all requests", err))
 		}
 	}
-	return c.compileReadBody(costing)
+	return costing, nil
 }
 
 // hasDefaultCost reports whether some requests match no line.
-func (z *Zone) hasDefaultCost() bool {
-	return len(z.Cost) == 0 || len(z.Cost[len(z.Cost)-1].Match) > 0
+func hasDefaultCost(costs []Cost) bool {
+	return len(costs) == 0 || len(costs[len(costs)-1].Match) > 0
 }
 
-// Constants returns every cost of a zone that is known before a request comes. The
-// default cost is one of them if no line is for all requests. The zone knows that
-// and its rule does not, because matchers are loaded after compiling.
-func (z *Zone) Constants(compiled *rule.Rule) []float64 {
+// constants returns every cost of a zone that is known before a request comes. The
+// default cost is one of them if no line is for all requests. The lines know that
+// and the rule does not, because matchers are loaded after compiling.
+func constants(costs []Cost, compiled *rule.Rule) []float64 {
 	if compiled.SlotsOnly() {
 		return nil
 	}
 	var all []float64
-	if z.hasDefaultCost() {
+	if hasDefaultCost(costs) {
 		all = append(all, rule.DefaultCost)
 	}
 	for i := range compiled.Cost.Lines {

@@ -26,39 +26,35 @@ type Delay struct {
 	Queue int `json:"queue,omitempty"`
 }
 
-// compileDelay compiles the queue of delayed requests.
-func (c *compilation) compileDelay() error {
-	d := c.Delay
-	if d == nil {
-		return nil
-	}
+// compile compiles the queue of delayed requests. costs are those that are known.
+func (d *Delay) compile(r *rule.Rule, costs []float64) error {
 	switch {
 	case d.Wait < 0:
 		return About("delay wait", 0, fmt.Errorf("invalid wait %v: want a duration above 0, such as 3s", time.Duration(d.Wait)))
 	case d.Queue < 1 || d.Queue > MostAtOnce:
 		return About("delay queue", 0, fmt.Errorf("invalid queue %d: want a number from 1 to %d", d.Queue, MostAtOnce))
 	}
-	if err := c.checkUndelayed(d.Undelayed); err != nil {
+	if err := checkUndelayed(d.Undelayed, r, costs); err != nil {
 		return About("delay", 0, err)
 	}
-	c.rule.Delay, c.rule.MaxWait, c.rule.MaxWaiting = &d.Undelayed, time.Duration(d.Wait), d.Queue
+	r.Delay, r.MaxWait, r.MaxWaiting = &d.Undelayed, time.Duration(d.Wait), d.Queue
 	return nil
 }
 
 // checkUndelayed refuses delays that never delay a request.
-func (c *compilation) checkUndelayed(undelayed float64) error {
+func checkUndelayed(undelayed float64, r *rule.Rule, costs []float64) error {
 	if !(undelayed >= 0) {
 		return fmt.Errorf("invalid delay %v: want a number of units that pass undelayed, or nothing", undelayed)
 	}
-	if c.Settle != nil && c.Settle.After {
+	if r.Settle != nil && r.Settle.After {
 		return errors.New("delay and settle ... after exclude each other: a request that reserves nothing has no place in the queue")
 	}
 	least := 0.0
-	if costs := c.Constants(c.rule); len(costs) > 0 {
+	if len(costs) > 0 {
 		least = slices.Min(costs)
 	}
-	if undelayed+least >= c.rule.Limit.Capacity {
-		return fmt.Errorf("delay %v delays nothing: every request that fits a capacity of %v passes undelayed; want a larger capacity, since the queue is part of it", undelayed, c.rule.Limit.Capacity)
+	if undelayed+least >= r.Limit.Capacity {
+		return fmt.Errorf("delay %v delays nothing: every request that fits a capacity of %v passes undelayed; want a larger capacity, since the queue is part of it", undelayed, r.Limit.Capacity)
 	}
 	return nil
 }

@@ -6,11 +6,13 @@ import (
 	"fmt"
 	"net/http"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/caddyserver/caddy/v2"
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/override"
+	clientpass "github.com/caddy-throttle/caddy-throttle/caddymodule/internal/pass"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/rule"
 	bucketkey "github.com/caddy-throttle/caddy-throttle/leakybucket/key"
 )
@@ -68,6 +70,9 @@ type InFlight struct {
 	Buffer string `json:"buffer,omitempty"`
 }
 
+// PassOff is the word that sends no passes.
+const PassOff = "off"
+
 // The defaults of slots.
 const (
 	defaultQueue     = 1000
@@ -78,8 +83,8 @@ const (
 	LongestShareWait = 8 * time.Second // without a warning: people do not wait much longer
 )
 
-// shares reports whether clients take turns for the slots of the zone.
-func (z *Zone) shares() bool { return z.InFlight != nil && len(z.InFlight.Share) > 0 }
+// shares reports whether clients take turns for the slots. Without slots, they do not.
+func (f *InFlight) shares() bool { return f != nil && len(f.Share) > 0 }
 
 // withDefaults returns a copy with the defaults filled in.
 func (f InFlight) withDefaults() *InFlight {
@@ -90,21 +95,18 @@ func (f InFlight) withDefaults() *InFlight {
 	return &f
 }
 
-// compileInFlight compiles slots, and who takes turns for them.
-func (c *compilation) compileInFlight() error {
-	f := c.InFlight
-	if f == nil {
-		return nil
-	}
+// compile compiles slots, and who takes turns for them. It comes after the limit and the key.
+// written is without defaults.
+func (f *InFlight) compile(r *rule.Rule, written *InFlight, digest bool) error {
 	buffer, err := parseBuffer(f.Buffer)
 	switch {
 	case f.Slots < 1 || f.Slots > MostAtOnce:
 		return About("in_flight", 0, fmt.Errorf("invalid number of slots %d: want one from 1 to %d", f.Slots, MostAtOnce))
 	case f.Wait < 0:
 		return About("in_flight wait", 0, fmt.Errorf("invalid wait %v: want a duration above 0, such as 8s", time.Duration(f.Wait)))
-	case f.Wait > 0 && !c.rule.SlotsOnly():
+	case f.Wait > 0 && !r.SlotsOnly():
 		return About("in_flight wait", 0, errors.New("in_flight ... wait has no meaning beside limit: want a zone of its own for slots that requests wait for"))
-	case c.written.InFlight.Queue != 0 && f.Wait == 0:
+	case written.Queue != 0 && f.Wait == 0:
 		return About("in_flight queue", 0, errors.New("in_flight ... queue has no meaning without wait: requests that find no slot are refused at once"))
 	case f.Queue < 1 || f.Queue > MostAtOnce:
 		return About("in_flight queue", 0, fmt.Errorf("invalid queue %d: want a number from 1 to %d", f.Queue, MostAtOnce))
@@ -113,15 +115,16 @@ func (c *compilation) compileInFlight() error {
 	case err != nil:
 		return About("in_flight buffer", 0, err)
 	}
-	r := c.rule
 	r.InFlight, r.WarmUp, r.RequestBuffer = f.Slots, time.Duration(f.WarmUp), buffer
 	if r.SlotsOnly() {
 		r.MaxWait, r.MaxWaiting = time.Duration(f.Wait), f.Queue
 	}
-	if err := c.compileShare(); err != nil {
-		return err
+	if f.shares() {
+		if err := f.compileShare(r, digest); err != nil {
+			return err
+		}
 	}
-	return c.compileRanks()
+	return f.checkRanks(r.Name)
 }
 
 func parseBuffer(text string) (int64, error) {
@@ -131,62 +134,82 @@ func parseBuffer(text string) (int64, error) {
 	return ParseSize(MostBuffered)(text)
 }
 
-// checkShare refuses what makes no sense in a zone with share. It comes before the key is
-// compiled, and so before its errors.
-func (c *compilation) checkShare() error {
-	if !c.shares() {
-		return nil
+// compileShare compiles what clients take turns by.
+func (f *InFlight) compileShare(r *rule.Rule, digest bool) error {
+	if r.Key.HasAddress() {
+		return About("in_flight share", 0, errors.New("share has no meaning with a key that holds client_ip: each client would have slots of its own, and nobody to take turns with; leave the key out"))
 	}
+	if !slices.ContainsFunc(f.Share, func(k KeySource) bool { return k.Source != "text" }) {
+		return About("in_flight share", 0, errors.New("share has no meaning with a text alone: all clients would be one client, who takes turns with nobody; want client_ip or another key source"))
+	}
+	if slices.ContainsFunc(f.Share, func(k KeySource) bool { return k.Source == "form" }) {
+		return About("in_flight share", 0, errors.New("share takes no form fields: requests take their turn before their bodies are read"))
+	}
+	lines, err := override.NewLines(bucketkey.TableConfig{IPv4Bits: r.Key.IPv4Bits, IPv6Bits: r.Key.IPv6Bits}, nil)
+	if err != nil {
+		return About("in_flight share", 0, err)
+	}
+	r.Share = &rule.Key{Overrides: lines, Routes: r.Key.Routes, IPv4Bits: r.Key.IPv4Bits, IPv6Bits: r.Key.IPv6Bits}
+	r.Share.Parts, err = compileSources(f.Share, &r.Key, digest)
+	return About("in_flight share", 0, err)
+}
+
+// checkRanks checks who has which rank.
+func (f *InFlight) checkRanks(zone string) error {
 	switch {
-	case c.Limit != "":
-		return About("limit", 0, errors.New("limit and in_flight ... share exclude each other: a zone with share limits how many requests are in flight, so give the bucket a zone of its own"))
-	case c.written.Key.Given() == nil && len(c.Override) > 0:
-		return About("override", 0, errors.New("override has no meaning with share and without key, because all clients have one key: want exempt client_ip <network> for those who need no slot"))
-	case c.written.Key.Given() == nil && c.OverrideFile != "":
-		return About("override_file", 0, errors.New("override_file has no meaning with share and without key, because all clients have one key"))
-	case c.Enforce != 100:
-		return About("enforce", 0, errors.New("enforce has no meaning with share, because all clients take turns for the same slots: want shadow for a dry run"))
+	case f.Pass != "" && f.Pass != PassOff:
+		return About("in_flight pass", 0, fmt.Errorf("invalid pass %q: want off, or nothing for passes", f.Pass))
+	case f.Pass != "" && !f.shares():
+		return About("in_flight pass", 0, errors.New("pass off has no meaning without share: no other zone sends passes"))
+	case f.shares() && f.Pass == "" && strings.HasPrefix(zone, "device-"):
+		return About("in_flight share", 0, fmt.Errorf("the pass of a zone with share cannot be told from the cookie of trust_devices in a zone %q: want a name that does not begin with device-", strings.TrimPrefix(zone, "device-")))
+	}
+	seen := make(map[string]bool)
+	for i := range f.Rank {
+		r := &f.Rank[i]
+		if err := r.check(f.shares(), f.Pass != PassOff); err != nil {
+			return About("in_flight rank", i, err)
+		}
+		for _, source := range r.sources() {
+			if seen[source] {
+				return About("in_flight rank", i, fmt.Errorf("%s is given twice: remove one", source))
+			}
+			seen[source] = true
+		}
 	}
 	return nil
 }
 
-// compileShare compiles what clients take turns by.
-func (c *compilation) compileShare() error {
-	sources := c.InFlight.Share
-	if len(sources) == 0 {
-		return nil
-	}
-	if c.rule.Key.HasAddress() {
-		return About("in_flight share", 0, errors.New("share has no meaning with a key that holds client_ip: each client would have slots of its own, and nobody to take turns with; leave the key out"))
-	}
-	if !slices.ContainsFunc(sources, func(k KeySource) bool { return k.Source != "text" }) {
-		return About("in_flight share", 0, errors.New("share has no meaning with a text alone: all clients would be one client, who takes turns with nobody; want client_ip or another key source"))
-	}
-	if err := checkRepeated(sources); err != nil {
-		return About("in_flight share", 0, err)
-	}
-	lines, err := override.NewLines(bucketkey.TableConfig{IPv4Bits: c.Key.IPv4, IPv6Bits: c.Key.IPv6}, nil)
-	if err != nil {
-		return About("in_flight share", 0, err)
-	}
-	share := &rule.Key{
-		Overrides: lines, Routes: c.rule.Key.Routes, IPv4Bits: c.Key.IPv4, IPv6Bits: c.Key.IPv6,
-	}
-	for _, source := range sources {
-		if source.Source == "form" {
-			return About("in_flight share", 0, errors.New("share takes no form fields: requests take their turn before their bodies are read"))
-		}
-		part, err := c.compilePart(source)
+// loadRanks returns the ranks of a zone with share.
+func (f *InFlight) loadRanks(ctx caddy.Context, zone string, given *Given) (*rule.Ranks, error) {
+	ranks := new(rule.Ranks)
+	if f.Pass != PassOff {
+		keys, err := given.Keys()
 		if err != nil {
-			return About("in_flight share", 0, err)
+			return nil, err
 		}
-		share.Parts = append(share.Parts, part)
+		ranks.Pass = &clientpass.Zone{Name: zone, Keys: keys, Memory: given.Passes, Full: given.PassesFull, Insecure: given.Insecure}
 	}
-	if namesRoute(sources) && len(c.Route) == 0 {
-		return About("in_flight share", 0, errNoRoutes)
+	for i := range f.Rank {
+		r := &f.Rank[i]
+		if slices.ContainsFunc(r.Match, weak) {
+			ranks.Weak = append(ranks.Weak, r.Rank)
+		}
+		match, err := LoadMatchers(ctx, r, "Match", r.Match)
+		switch {
+		case err != nil:
+			return nil, err
+		case match != nil && r.Rank == RankMember:
+			ranks.Member = append(ranks.Member, match)
+		case match != nil:
+			ranks.Crawler = append(ranks.Crawler, match)
+		case r.Told != "":
+			ranks.Pass.Told = append(ranks.Pass.Told, clientpass.Told{Header: http.CanonicalHeaderKey(r.Told), Session: r.Session})
+		default:
+			ranks.Pass.Issued = append(ranks.Pass.Issued, r.Issued...)
+		}
 	}
-	c.rule.Share = share
-	return nil
+	return ranks, nil
 }
 
 // MostBuffered is in bytes.

@@ -229,15 +229,13 @@ func namesRoute(sources []KeySource) bool {
 	return slices.ContainsFunc(sources, func(k KeySource) bool { return k.Source == "route" })
 }
 
-func (c *compilation) compileKey() error {
-	k, key := c.Key, &c.rule.Key
+// compile compiles the key of a zone. Its routes have been compiled before.
+func (k *Key) compile(key *rule.Key) error {
 	switch {
 	case !slices.Contains(KeyPolicies, k.Missing):
 		return About("key missing", 0, text.Unknown("word", k.Missing, " after missing", KeyPolicies))
 	case k.Unlisted != "" && !slices.Contains(KeyPolicies, k.Unlisted):
 		return About("key unlisted", 0, text.Unknown("word", k.Unlisted, " after unlisted", KeyPolicies))
-	case k.Unlisted != "" && len(c.Override) == 0 && c.OverrideFile == "":
-		return About("key unlisted", 0, errors.New("unlisted has no meaning without override or override_file"))
 	case k.IPv4 < 1 || k.IPv4 > 32:
 		return About("key ipv4", 0, fmt.Errorf("invalid ipv4 %d: want a number of bits from 1 to 32", k.IPv4))
 	case k.IPv6 < 1 || k.IPv6 > 128:
@@ -245,27 +243,32 @@ func (c *compilation) compileKey() error {
 	}
 	key.Missing, key.Unlisted = rule.Policy(k.Missing), rule.Policy(k.Unlisted)
 	key.IPv4Bits, key.IPv6Bits = k.IPv4, k.IPv6
-	if err := checkRepeated(k.Sources); err != nil {
-		return About("key", 0, err)
-	}
-	for _, source := range k.Sources {
-		part, err := c.compilePart(source)
-		if err != nil {
-			return About("key", 0, err)
-		}
-		key.Parts = append(key.Parts, part)
-	}
-	routed := namesRoute(k.Sources)
-	switch {
-	case routed && len(c.Route) == 0:
-		return About("key", 0, errNoRoutes)
-	case !routed && len(c.Route) > 0 && !(c.shares() && namesRoute(c.InFlight.Share)):
-		return About("route", 0, fmt.Errorf("route %q has no effect: want \"route\" among the sources of the key", c.Route[0].Name))
-	}
-	return nil
+	var err error
+	key.Parts, err = compileSources(k.Sources, key, !k.Plain)
+	return About("key", 0, err)
 }
 
-func (c *compilation) compilePart(source KeySource) (rule.Part, error) {
+// compileSources compiles the parts of a key. digest says that values which may be secret are
+// kept as digests.
+func compileSources(sources []KeySource, key *rule.Key, digest bool) (parts []rule.Part, err error) {
+	if err := checkRepeated(sources); err != nil {
+		return nil, err
+	}
+	for _, source := range sources {
+		part, err := source.compile(key, digest)
+		if err != nil {
+			return nil, err
+		}
+		parts = append(parts, part)
+	}
+	if namesRoute(sources) && len(key.Routes) == 0 {
+		return nil, errNoRoutes
+	}
+	return parts, nil
+}
+
+// compile compiles a part of a key.
+func (source KeySource) compile(key *rule.Key, digest bool) (rule.Part, error) {
 	none := rule.Part{}
 	named := slices.Contains(sentSources, source.Source)
 	switch {
@@ -282,7 +285,6 @@ func (c *compilation) compilePart(source KeySource) (rule.Part, error) {
 	case foldings[source.Fold] == nil:
 		return none, text.Unknown("word", source.Fold, " after fold", FoldWords)
 	}
-	digest := !c.Key.Plain
 	source = source.plain()
 	switch source.Source {
 	case "client_ip":
@@ -316,7 +318,7 @@ func (c *compilation) compilePart(source KeySource) (rule.Part, error) {
 	case "method":
 		return rule.Part{Read: rule.Method}, nil
 	case "route":
-		return rule.Part{Read: c.rule.Key.Route}, nil
+		return rule.Part{Read: key.Route}, nil
 	case "text":
 		return rule.Part{Read: rule.Text(source.Text)}, nil
 	}

@@ -15,8 +15,6 @@ import (
 	"golang.org/x/net/http/httpguts"
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/cookie"
-	clientpass "github.com/caddy-throttle/caddy-throttle/caddymodule/internal/pass"
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/rule"
 )
 
 // Rank says who is served before others in a zone with share. It has one of issued, told
@@ -49,8 +47,6 @@ type Rank struct {
 const (
 	RankMember  = "member"
 	RankCrawler = "crawler"
-
-	PassOff = "off"
 )
 
 // anonymousCookies are cookies that visitors get who have not logged in.
@@ -106,32 +102,6 @@ func anonymousOfRails(pattern string) string {
 	return ""
 }
 
-// compileRanks checks who has which rank.
-func (c *compilation) compileRanks() error {
-	switch {
-	case c.InFlight.Pass != "" && c.InFlight.Pass != PassOff:
-		return About("in_flight pass", 0, fmt.Errorf("invalid pass %q: want off, or nothing for passes", c.InFlight.Pass))
-	case c.InFlight.Pass != "" && !c.shares():
-		return About("in_flight pass", 0, errors.New("pass off has no meaning without share: no other zone sends passes"))
-	case c.shares() && c.InFlight.Pass == "" && strings.HasPrefix(c.Name, "device-"):
-		return About("in_flight share", 0, fmt.Errorf("the pass of a zone with share cannot be told from the cookie of trust_devices in a zone %q: want a name that does not begin with device-", strings.TrimPrefix(c.Name, "device-")))
-	}
-	seen := make(map[string]bool)
-	for i := range c.InFlight.Rank {
-		r := &c.InFlight.Rank[i]
-		if err := c.checkRank(r); err != nil {
-			return About("in_flight rank", i, err)
-		}
-		for _, source := range r.sources() {
-			if seen[source] {
-				return About("in_flight rank", i, fmt.Errorf("%s is given twice: remove one", source))
-			}
-			seen[source] = true
-		}
-	}
-	return nil
-}
-
 // sources returns each way to get the rank, as a Caddyfile has it, with matchers in JSON.
 func (r *Rank) sources() (sources []string) {
 	for _, pattern := range r.Issued {
@@ -148,7 +118,8 @@ func (r *Rank) sources() (sources []string) {
 	return sources
 }
 
-func (c *compilation) checkRank(r *Rank) error {
+// check refuses a rank of in_flight.
+func (r *Rank) check(shares, passes bool) error {
 	given := 0
 	for _, one := range []bool{len(r.Issued) > 0, r.Told != "", len(r.Match) > 0} {
 		if one {
@@ -156,7 +127,7 @@ func (c *compilation) checkRank(r *Rank) error {
 		}
 	}
 	switch {
-	case !c.shares():
+	case !shares:
 		return errors.New("rank has no meaning without share: clients of other zones wait in the order of arrival")
 	case r.Rank != RankMember && r.Rank != RankCrawler:
 		return fmt.Errorf("unknown rank %q: want member or crawler", r.Rank)
@@ -164,7 +135,7 @@ func (c *compilation) checkRank(r *Rank) error {
 		return errors.New("incomplete rank: want one of issued, told and match")
 	case r.Rank == RankCrawler && len(r.Match) == 0:
 		return errors.New("only members are known by what the upstream answers: want matchers for crawlers")
-	case c.InFlight.Pass == PassOff && len(r.Match) == 0:
+	case !passes && len(r.Match) == 0:
 		return errors.New("pass off and rank member issued or told exclude each other: a member is known by the pass")
 	case r.Told != "" && !httpguts.ValidHeaderFieldName(r.Told):
 		return fmt.Errorf("invalid response header %q in rank member told: want a name such as X-Throttle-User", r.Told)
@@ -193,42 +164,6 @@ func (c *compilation) checkRank(r *Rank) error {
 
 // ownHeaders are response headers that clients cannot do without.
 var ownHeaders = []string{"Set-Cookie", "Location", "Content-Type", "Content-Length", "Content-Encoding", "Cache-Control", "Connection", "Transfer-Encoding", "Upgrade", "Etag", "Vary", "Retry-After", "Age", "Expires", "Last-Modified", "Date", "Content-Range", "Accept-Ranges", "Content-Disposition", "Content-Language", "Www-Authenticate"}
-
-// loadRanks adds the ranks to the zone's rule.
-func (z *Zone) loadRanks(ctx caddy.Context, compiled *rule.Rule, given Given) error {
-	if compiled.Share == nil {
-		return nil
-	}
-	ranks := new(rule.Ranks)
-	if z.InFlight.Pass != PassOff {
-		keys, err := given.Keys()
-		if err != nil {
-			return err
-		}
-		ranks.Pass = &clientpass.Zone{Name: z.Name, Keys: keys, Memory: given.Passes, Full: given.PassesFull, Insecure: given.Insecure}
-	}
-	for i := range z.InFlight.Rank {
-		r := &z.InFlight.Rank[i]
-		if slices.ContainsFunc(r.Match, weak) {
-			ranks.Weak = append(ranks.Weak, r.Rank)
-		}
-		match, err := LoadMatchers(ctx, r, "Match", r.Match)
-		switch {
-		case err != nil:
-			return err
-		case match != nil && r.Rank == RankMember:
-			ranks.Member = append(ranks.Member, match)
-		case match != nil:
-			ranks.Crawler = append(ranks.Crawler, match)
-		case r.Told != "":
-			ranks.Pass.Told = append(ranks.Pass.Told, clientpass.Told{Header: http.CanonicalHeaderKey(r.Told), Session: r.Session})
-		default:
-			ranks.Pass.Issued = append(ranks.Pass.Issued, r.Issued...)
-		}
-	}
-	compiled.Ranks = ranks
-	return nil
-}
 
 // weakMatchers are those by which a client can say about itself what it likes.
 var weakMatchers = []string{"path", "path_regexp", "header", "header_regexp", "query", "method", "host", "protocol"}

@@ -14,6 +14,7 @@ import (
 	"github.com/caddyserver/caddy/v2"
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/refusal"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/rule"
 )
 
 // Refusal is what refused clients get, and what is logged of it.
@@ -94,9 +95,8 @@ const (
 	SwitchOff  = "off"
 )
 
-// compileRefusal compiles what refused clients get.
-func (c *compilation) compileRefusal() error {
-	r, rule := c.Refusal, c.rule
+// compile compiles what refused clients get. written is without defaults, or nil.
+func (r *Refusal) compile(rule *rule.Rule, written *Refusal) error {
 	_, err := ParseLogRefused(r.Log)
 	switch {
 	case r.Status < 400 || r.Status > 599:
@@ -109,7 +109,7 @@ func (c *compilation) compileRefusal() error {
 		return About("refusal code", 0, fmt.Errorf("invalid code %q: want off, or nothing for codes", r.Code))
 	case err != nil:
 		return About("refusal log", 0, err)
-	case rule.SlotsOnly() && c.written.Refusal != nil && (c.written.Refusal.RetryAfter != "" || r.Jitter != 0):
+	case rule.SlotsOnly() && written != nil && (written.RetryAfter != "" || r.Jitter != 0):
 		return About("refusal retry_after", 0, errors.New("retry_after has no meaning without limit: the zone only limits how many requests are in flight"))
 	case r.PageHTML != nil && r.PageStyle != nil:
 		return About("refusal page", 0, errors.New("page_style and page_html exclude each other: a page of your own has its own style"))

@@ -8,6 +8,7 @@ import (
 
 	"golang.org/x/net/http/httpguts"
 
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/rule"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/settlement"
 )
 
@@ -60,30 +61,28 @@ type Settle struct {
 	Debt *float64 `json:"debt,omitempty"`
 }
 
-func (c *compilation) compileSettle() error {
-	if c.Settle == nil {
-		return nil
-	}
-	rule, err := c.Settle.compile()
+// compile compiles the correction of charges. costs are those that are known.
+func (s *Settle) compile(r *rule.Rule, costs []float64) error {
+	settle, err := s.source()
 	if err != nil {
 		return About("settle", 0, fmt.Errorf("parsing settle: %w", err))
 	}
-	debt := c.rule.Limit.Capacity
-	if c.Settle.Debt != nil {
-		debt = *c.Settle.Debt
+	debt := r.Limit.Capacity
+	if s.Debt != nil {
+		debt = *s.Debt
 	}
-	if err := c.rule.Limit.ValidateDebt(debt); err != nil {
+	if err := r.Limit.ValidateDebt(debt); err != nil {
 		return About("settle debt", 0, err)
 	}
-	if !rule.After && slices.Contains(c.Constants(c.rule), 0) {
+	if !settle.After && slices.Contains(costs, 0) {
 		return About("cost", 0, errors.New("cost 0 reserves nothing, so any number of requests pass before the first is settled: want a cost, or settle ... after"))
 	}
-	c.rule.Settle, c.rule.Debt = rule, c.Settle.Debt
+	r.Settle, r.Debt = settle, s.Debt
 	return nil
 }
 
-// compile checks the source and its fields, and returns the rule for them.
-func (s *Settle) compile() (*settlement.Rule, error) {
+// source checks the source and its fields, and returns the rule for them.
+func (s *Settle) source() (*settlement.Rule, error) {
 	for _, field := range []struct {
 		source, name string
 		given        bool
@@ -107,27 +106,27 @@ func (s *Settle) compile() (*settlement.Rule, error) {
 	if err != nil {
 		return nil, err
 	}
-	rule := &settlement.Rule{Source: source, Workers: s.Workers, After: s.After, Cost: s.Cost}
+	settle := &settlement.Rule{Source: source, Workers: s.Workers, After: s.After, Cost: s.Cost}
 	switch source {
 	case settlement.Bytes:
-		rule.Unit, err = parseUnit(s.Unit)
-		return rule, err
+		settle.Unit, err = parseUnit(s.Unit)
+		return settle, err
 	case settlement.Header:
 		if !httpguts.ValidHeaderFieldName(s.Name) {
 			return nil, fmt.Errorf("invalid header name %q: want letters, digits and hyphens, such as X-Cost", s.Name)
 		}
-		rule.Header = http.CanonicalHeaderKey(s.Name)
+		settle.Header = http.CanonicalHeaderKey(s.Name)
 	case settlement.Status:
 		for _, code := range s.Status {
 			statuses, err := settlement.ParseStatus(code)
 			if err != nil {
 				return nil, err
 			}
-			rule.Ranges = append(rule.Ranges, statuses)
+			settle.Ranges = append(settle.Ranges, statuses)
 		}
 		if !(s.Cost > 0 && s.Cost <= 1e12) {
 			return nil, fmt.Errorf("invalid cost %v: want a number above 0", s.Cost)
 		}
 	}
-	return rule, nil
+	return settle, nil
 }

@@ -12,6 +12,7 @@ import (
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/cookie"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/device"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/rule"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/signer"
 )
 
@@ -68,13 +69,8 @@ func (k *KeySource) private() bool {
 	return slices.Contains(privateSources, k.Source) || strings.Contains(k.Source, "{http.request.cookie.")
 }
 
-func (c *compilation) compileTrust() error {
-	c.rule.Key.Private = slices.ContainsFunc(c.Key.Sources, func(k KeySource) bool { return k.private() })
-	if c.TrustDevices == nil {
-		return nil
-	}
-	t := *c.TrustDevices
-	var err error
+// compile compiles the trust in devices, for a key of these sources. It comes after settle.
+func (t *TrustDevices) compile(r *rule.Rule, sources []KeySource) (err error) {
 	switch {
 	case t.Cookie == "":
 		err = errors.New("trust_devices names no cookie: want the one that the upstream sets when a log-in has succeeded, such as wordpress_logged_in_*")
@@ -84,15 +80,15 @@ func (c *compilation) compileTrust() error {
 		err = fmt.Errorf("invalid cookie %q in trust_devices: want the name, or a pattern such as wordpress_logged_in_*, of one that nothing but a log-in sets", t.Cookie)
 	case t.For <= 0 || time.Duration(t.For) > signer.Term:
 		err = fmt.Errorf("invalid duration %v in trust_devices: want one above 0 and at most 365d", time.Duration(t.For))
-	case !slices.ContainsFunc(c.Key.Sources, func(k KeySource) bool { return k.namesAccount() }):
+	case !slices.ContainsFunc(sources, func(k KeySource) bool { return k.namesAccount() }):
 		err = errors.New("trust_devices needs a key that names an account: want form, basic_user, header, cookie or query among its sources, such as key form log; client_ip, host, method, route and text name none")
 	}
 	if err != nil {
 		return About("trust_devices", 0, err)
 	}
-	c.rule.Trust = &device.Trust{Zone: c.Name, Cookie: t.Cookie, For: time.Duration(t.For)}
-	if c.rule.Settle.TellsFailures() {
-		c.rule.Trust.Failed = c.rule.Settle.Failed
+	r.Trust = &device.Trust{Zone: r.Name, Cookie: t.Cookie, For: time.Duration(t.For)}
+	if r.Settle.TellsFailures() {
+		r.Trust.Failed = r.Settle.Failed
 	}
 	return nil
 }

@@ -14,7 +14,6 @@ import (
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/sharedstore"
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/staticfile"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/text"
 	bucketkey "github.com/caddy-throttle/caddy-throttle/leakybucket/key"
 )
@@ -132,28 +131,6 @@ type Shadow struct {
 	// report it to the handler `throttle_seen`, so that you know how many of the
 	// refused clients are people. Default: no mark.
 	ServerTiming bool `json:"server_timing,omitempty"`
-}
-
-// StaticFiles exempts files from being charged. Only the one plain name of a file
-// counts, because PHP sites run index.php for most others. Names with a trailing or
-// encoded slash, a backslash, a dot file or a PHP extension anywhere are charged, and
-// so are symbolic links out of the root.
-type StaticFiles struct {
-	// The folder with the files. It may have placeholders. Default: the site's
-	// root, as the directive `root` sets it.
-	Root string `json:"root,omitempty"`
-}
-
-// LoadStatic returns the matchers of static files.
-func LoadStatic(ctx caddy.Context, files []StaticFiles) (matchers []*staticfile.Matcher, err error) {
-	for _, f := range files {
-		m, err := staticfile.New(ctx, f.Root)
-		if err != nil {
-			return nil, err
-		}
-		matchers = append(matchers, m)
-	}
-	return matchers, nil
 }
 
 // Route is a name for some paths.
