@@ -131,6 +131,7 @@ func (c *compilation) compileLimit() error {
 		return About("limit", 0, fmt.Errorf("parsing limit: %w", err))
 	}
 	c.rule.Limit = limit
+	c.rule.MayRefuse(rule.Capacity, rule.Oversize)
 	return nil
 }
 
@@ -218,6 +219,13 @@ func (c *compilation) compileKey() error {
 	if err := c.Key.compile(&c.rule.Key); err != nil {
 		return err
 	}
+	c.rule.EnforcedRefusals = c.rule.EnforcedRefusals.With(rule.EarlyData)
+	if c.rule.Key.Missing == rule.Refuse {
+		c.rule.MayRefuse(rule.MissingKey)
+	}
+	if c.rule.Key.Unlisted == rule.Refuse {
+		c.rule.MayRefuse(rule.UnlistedKey)
+	}
 	c.rule.Key.Private = slices.ContainsFunc(c.Key.Sources, func(k KeySource) bool { return k.private() })
 	switch {
 	case c.Key.Unlisted != "" && len(c.Override) == 0 && c.OverrideFile == "":
@@ -272,6 +280,9 @@ func (c *compilation) compileOverrides() error {
 		return About("override", wrong.Override, err)
 	}
 	c.rule.Key.Overrides = lines
+	if err == nil && (c.OverrideFile != "" || !lines.Load().Empty()) {
+		c.rule.MayRefuse(rule.Denied)
+	}
 	return err
 }
 
@@ -309,6 +320,7 @@ func (c *compilation) compileBlock() error {
 		return About("block", 0, errors.New("block ... everywhere needs the key client_ip alone: other keys do not identify a client in every zone"))
 	}
 	c.rule.Block, c.rule.Everywhere = ladder, c.Block.Everywhere
+	c.rule.MayRefuse(rule.Blocked)
 	return nil
 }
 

@@ -78,6 +78,7 @@ func (b *ReadBody) compile(r *rule.Rule, costing int, given bool) error {
 		return About("read_body", 0, fmt.Errorf("parsing read_body: %w", err))
 	}
 	r.Key.MaxBody = cost.MaxBody
+	r.MayRefuse(rule.NoMemory)
 	most, shared := r.Limit.Capacity, !r.Key.HasAddress()
 	if shared {
 		most /= 10

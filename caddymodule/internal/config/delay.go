@@ -38,6 +38,7 @@ func (d *Delay) compile(r *rule.Rule, costs []float64) error {
 		return About("delay", 0, err)
 	}
 	r.Delay, r.MaxWait, r.MaxWaiting = &d.Undelayed, time.Duration(d.Wait), d.Queue
+	r.MayRefuse(rule.Waiting)
 	return nil
 }
 

@@ -119,10 +119,16 @@ func (f *InFlight) compile(r *rule.Rule, written *InFlight, digest bool) error {
 	if r.SlotsOnly() {
 		r.MaxWait, r.MaxWaiting = time.Duration(f.Wait), f.Queue
 	}
-	if f.shares() {
-		if err := f.compileShare(r, digest); err != nil {
-			return err
-		}
+	if f.Wait > 0 {
+		r.MayRefuse(rule.Waiting)
+	}
+	if buffer > 0 { // shadow zones buffer nothing
+		r.EnforcedRefusals = r.EnforcedRefusals.With(rule.Waiting)
+	}
+	if !f.shares() {
+		r.MayRefuse(rule.InFlight)
+	} else if err := f.compileShare(r, digest); err != nil {
+		return err
 	}
 	return f.checkRanks(r.Name)
 }
@@ -149,6 +155,7 @@ func (f *InFlight) compileShare(r *rule.Rule, digest bool) error {
 	if err != nil {
 		return About("in_flight share", 0, err)
 	}
+	r.MayRefuse(rule.Wait, rule.Timeout)
 	r.Share = &rule.Key{Overrides: lines, Routes: r.Key.Routes, IPv4Bits: r.Key.IPv4Bits, IPv6Bits: r.Key.IPv6Bits}
 	r.Share.Parts, err = compileSources(f.Share, &r.Key, digest)
 	return About("in_flight share", 0, err)

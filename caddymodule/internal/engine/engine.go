@@ -138,8 +138,8 @@ func (e *Engine) AddZone(name string, options ZoneOptions, load func(*Zone) (*ru
 		}
 	}
 	z.Counts = telemetry.New(compiled, &z.State.Figures, telemetry.Options{
-		Logger: e.Warner.With(zap.String("zone", name)), Shared: e.Shared != nil, Denies: z.Policy == sharedstore.Deny,
-		Listed: z.File != nil, Group: func() string { return z.JudgedWith(e.Overrides()) }, Wanted: e.subscribed, LogLimit: z.LogLimit, Events: e.events,
+		Logger: e.Warner.With(zap.String("zone", name)), Shared: e.Shared != nil, Denies: e.Shared != nil && z.Policy == sharedstore.Deny,
+		Group: func() string { return z.JudgedWith(e.Overrides()) }, Wanted: e.subscribed, LogLimit: z.LogLimit, Events: e.events,
 	})
 	z.Zone = decision.NewZone(compiled, &z.State.Enforced, &z.State.Simulated, &z.State.Meter, z.Counts)
 	e.Zones[name] = z

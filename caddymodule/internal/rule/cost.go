@@ -90,11 +90,6 @@ func (c *Cost) line(s *Subject) (*CostLine, error) {
 // length needs no reading.
 func (l *CostLine) wantsBody(s *Subject) bool { return !s.read && l.readsBody(s) }
 
-// ReadsBodies reports whether the zone's keys or costs may come from bodies.
-func (r *Rule) ReadsBodies() bool {
-	return r.Key.FromBody() || slices.ContainsFunc(r.Cost.Lines, func(l CostLine) bool { return l.FromBody() })
-}
-
 // readsBody reports whether the cost depends on the body itself.
 func (l *CostLine) readsBody(s *Subject) bool {
 	return l != nil && (l.Source == BodyItems || l.Source == BodyBytes && s.Request.ContentLength < 0)

@@ -36,3 +36,17 @@ func (r Reason) Waits() bool {
 	}
 	return false
 }
+
+// A ReasonSet is a set of reasons.
+type ReasonSet uint32
+
+// With returns the set with more reasons.
+func (s ReasonSet) With(why ...Reason) ReasonSet {
+	for _, r := range why {
+		s |= 1 << r
+	}
+	return s
+}
+
+// Has reports whether a reason is in the set.
+func (s ReasonSet) Has(why Reason) bool { return s>>why&1 != 0 }

@@ -70,6 +70,10 @@ type Rule struct {
 	// ServerTiming marks responses to requests that the zone would have refused.
 	ServerTiming bool
 
+	// Refusals are the reasons for which the config may have the zone refuse, and
+	// EnforcedRefusals those that only enforced zones know. Compiling each part adds its own.
+	Refusals, EnforcedRefusals ReasonSet
+
 	RetryEmpty  bool          // Retry-After says the time to empty
 	RetryFloor  time.Duration // the least that Retry-After says
 	RetryJitter float64       // the most that is added, as a fraction of the wait
@@ -80,6 +84,9 @@ type Rule struct {
 	ZoneHeader  bool          // refusals name the zone in a header
 	SupportCode bool          // refusals have a code that visitors may tell
 }
+
+// MayRefuse adds reasons for which the zone may refuse.
+func (r *Rule) MayRefuse(why ...Reason) { r.Refusals = r.Refusals.With(why...) }
 
 // Concerns reports whether the zone charges a request. If not, static reports whether
 // the reason is that a static file answers it.

@@ -83,7 +83,7 @@ type counters [decision.Decisions][rule.Reasons]prometheus.Counter
 func countersOf(t *Zone, rank string) (c counters) {
 	for d := range decision.Decisions {
 		for r := range rule.Reasons {
-			if t.mayCount(d, r) && t.ranked(r) == (rank != "") {
+			if t.reasons[d].Has(r) && t.ranked(r) == (rank != "") {
 				c[d][r] = Requests.WithLabelValues(t.rule.Name, d.String(), r.String(), rank)
 			}
 		}
@@ -101,55 +101,28 @@ func (t *Zone) ranked(why rule.Reason) bool {
 	return false
 }
 
-// mayCount reports whether the zone can ever make this decision. If not, it has no
-// series for it.
-func (t *Zone) mayCount(d decision.Decision, why rule.Reason) bool {
-	if refusing := d == decision.Refused || d == decision.ShadowRefused; refusing != (why != rule.None) {
-		return false
+// possible returns the reasons of each decision that the zone can make. It has series for
+// these from the beginning.
+func (t *Zone) possible() (reasons [decision.Decisions]rule.ReasonSet) {
+	none, why := rule.ReasonSet(0).With(rule.None), t.rule.Refusals
+	if t.Denies {
+		why = why.With(rule.NoStore)
 	}
-	switch d {
-	case decision.Withdrawn:
-		return false
-	case decision.Delayed, decision.Refused:
-		if t.rule.Shadow != 0 {
-			return false
+	reasons[decision.Admitted] = none
+	if t.rule.Shadow == 0 {
+		reasons[decision.Refused] = why | t.rule.EnforcedRefusals
+	}
+	if t.rule.Shadow != 0 || t.rule.Enforce < 100 {
+		reasons[decision.ShadowRefused] = why
+	}
+	if t.rule.LetsWait() {
+		for refusal, delay := range map[decision.Decision]decision.Decision{decision.Refused: decision.Delayed, decision.ShadowRefused: decision.ShadowDelayed} {
+			if reasons[refusal] != 0 {
+				reasons[delay] = none
+			}
 		}
-	case decision.ShadowDelayed, decision.ShadowRefused:
-		if t.rule.Shadow == 0 && t.rule.Enforce == 100 {
-			return false
-		}
 	}
-	switch {
-	case d == decision.Refused && why == rule.Waiting && t.rule.RequestBuffer > 0:
-		return true // when the process ends
-	case why == rule.Error:
-		return false // so rare that its series begins with the first
-	case why == rule.Wait, why == rule.Timeout:
-		return t.rule.Share != nil
-	case d == decision.Delayed, d == decision.ShadowDelayed, why == rule.Waiting:
-		return t.rule.LetsWait()
-	case why == rule.Capacity, why == rule.Oversize:
-		return !t.rule.SlotsOnly()
-	case why == rule.Blocked:
-		return t.rule.Block != nil
-	case why == rule.NoMemory:
-		return t.rule.ReadsBodies()
-	case why == rule.InFlight:
-		return t.rule.InFlight > 0 && t.rule.Share == nil
-	case why == rule.NoStore:
-		return t.Shared && t.Denies
-	case why == rule.Denied:
-		return t.Listed || !t.rule.Key.Overrides.Load().Empty()
-	case why == rule.MissingKey:
-		return t.rule.Key.Missing == rule.Refuse
-	case why == rule.UnlistedKey:
-		return t.rule.Key.Unlisted == rule.Refuse
-	case why == rule.Banned:
-		return false // before there is a ban
-	case why == rule.EarlyData:
-		return d == decision.Refused // shadow zones do not decide about it
-	}
-	return true
+	return reasons
 }
 
 // Fractions are the upper bounds of the buckets of caddy_throttle_level_ratio. Only

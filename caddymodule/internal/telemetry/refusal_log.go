@@ -66,7 +66,7 @@ func newRefusalLog(t *Zone, d decision.Decision) *refusalLog {
 	if d == decision.ShadowRefused {
 		l.lines = refusalLines{"zone would begin to refuse requests", "zone would have refused requests", "zone would block a key"}
 	}
-	if t.mayCount(d, rule.Blocked) {
+	if t.reasons[d].Has(rule.Blocked) {
 		l.begun = BlocksBegun.WithLabelValues(t.rule.Name, d.String())
 	}
 	return l

@@ -38,8 +38,7 @@ type Figures struct {
 type Options struct {
 	Logger *zap.Logger
 	Shared bool          // the config has a shared store
-	Denies bool          // and the zone refuses requests while that does not answer
-	Listed bool          // overrides may come from a file
+	Denies bool          // the zone refuses requests while that does not answer
 	Group  func() string // what the figures of shadow mean
 	Wanted func() Subscriptions
 	Events *Background[Event]
@@ -52,6 +51,7 @@ type Zone struct {
 	Options
 	rule    *rule.Rule
 	figures *Figures
+	reasons [decision.Decisions]rule.ReasonSet // of each decision that the zone can make
 
 	decided   counters
 	turns     [fairqueue.Ranks]*turnMeter     // nil without share
@@ -71,6 +71,7 @@ type Zone struct {
 
 func New(compiled *rule.Rule, figures *Figures, options Options) *Zone {
 	t := &Zone{Options: options, rule: compiled, figures: figures}
+	t.reasons = t.possible()
 	t.decided, t.turns = countersOf(t, ""), newTurnMeters(t)
 	if compiled.Settle != nil {
 		t.unsettled = Unsettled.WithLabelValues(compiled.Name)
@@ -80,7 +81,7 @@ func New(compiled *rule.Rule, figures *Figures, options Options) *Zone {
 		t.overflows[d] = &overflows{zone: compiled.Name, shadow: d == decision.ShadowRefused, wanted: t.Wanted, queue: t.Events}
 	}
 	t.refusals[decision.ShadowRefused].group = t.Group
-	if t.mayCount(decision.Delayed, rule.None) {
+	if t.reasons[decision.Delayed] != 0 {
 		Delays.WithLabelValues(compiled.Name) // its series exists before the first delay
 	}
 	if compiled.ServerTiming {
