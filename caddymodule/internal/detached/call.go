@@ -2,28 +2,32 @@ package detached
 
 import (
 	"context"
-	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 )
 
 // A call is the context of a detached call: that of the client, but for its end. It is
 // canceled when the client has left and nobody can want the answer: because it is a
-// stream, or the client's patience is over, or the process ends. It has the method
-// AfterFunc, so that contexts made of it need no goroutine.
+// stream, or the client's patience is over, or the process ends.
 type call struct {
 	client  context.Context
 	writer  *writer // of the answer
 	exiting <-chan struct{}
+	watch   atomic.Pointer[watch] // nil until somebody wants to know whether the call is over
 
-	mu      sync.Mutex
-	err     error         // not nil once it is canceled
-	done    chan struct{} // nil until somebody wants it
-	ends    []*func()     // what AfterFunc is to call
-	unwatch func() bool   // nil until somebody wants to know whether the call is over
-	left    bool          // the client
-	stream  bool          // there is no end to wait for
-	timer   *time.Timer   // until the patience is over, once the client has left
+	// Guarded by mu, as is who sets watch:
+	mu     sync.Mutex
+	over   bool
+	left   bool // the client
+	stream bool // there is no end to wait for
+}
+
+// A watch is a context that ends with a call, and looks whether the client leaves.
+type watch struct {
+	context.Context
+	cancel  context.CancelFunc
+	unwatch func() bool
 }
 
 // Client returns the context of the client of a request, which ends when that leaves, also
@@ -46,111 +50,72 @@ func (c *call) Value(key any) any {
 	if key == (writerKey{}) {
 		return c.writer
 	}
+	if w := c.watch.Load(); w != nil {
+		return w.Value(key) // the contexts made of this one look for what they end with
+	}
 	return c.client.Value(key)
 }
 
 // Err implements context.Context.
-func (c *call) Err() error {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.watch()
-	return c.err
-}
+func (c *call) Err() error { return c.watched().Err() }
 
 // Done implements context.Context.
-func (c *call) Done() <-chan struct{} {
+func (c *call) Done() <-chan struct{} { return c.watched().Done() }
+
+// watched begins to watch the client, unless somebody has.
+func (c *call) watched() *watch {
+	if w := c.watch.Load(); w != nil {
+		return w
+	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.watch()
-	if c.done == nil {
-		c.done = make(chan struct{})
-		if c.err != nil {
-			close(c.done)
-		}
+	if w := c.watch.Load(); w != nil {
+		return w
 	}
-	return c.done
+	w := new(watch)
+	w.Context, w.cancel = context.WithCancel(context.WithoutCancel(c.client))
+	if c.over {
+		w.cancel()
+	} else {
+		w.unwatch = context.AfterFunc(c.client, c.leave)
+	}
+	c.watch.Store(w)
+	return w
 }
 
-// AfterFunc calls f in a goroutine of its own when the context is done. See
-// [context.AfterFunc].
-func (c *call) AfterFunc(f func()) (stop func() bool) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.watch()
-	if c.err != nil {
-		go f()
-		return func() bool { return false }
-	}
-	c.ends = append(c.ends, &f)
-	return func() bool {
-		c.mu.Lock()
-		defer c.mu.Unlock()
-		i := slices.Index(c.ends, &f)
-		if i < 0 {
-			return false
-		}
-		c.ends = slices.Delete(c.ends, i, i+1)
-		return true
-	}
-}
-
-// watch begins to watch the client. The caller holds the lock.
-func (c *call) watch() {
-	if c.unwatch == nil && c.err == nil {
-		c.unwatch = context.AfterFunc(c.client, c.leave)
-	}
-}
-
-// leave notes that the client has left.
+// leave notes that the client has left, or can be sent nothing any more. Over HTTP/3, it
+// may still be there then.
 func (c *call) leave() {
-	if c.depart() {
-		c.waitForExit()
-	}
-}
-
-// depart limits how long the call goes on, now that nobody will get the rest of its
-// answer. It reports whether that is news, and the call is not over yet.
-func (c *call) depart() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.left {
-		return false
+	if c.left || c.over {
+		return
 	}
 	c.left = true
 	if c.stream {
 		c.cancel()
+	} else {
+		go c.linger()
 	}
-	if c.err == nil {
-		c.timer = time.AfterFunc(Patience, c.end)
-	}
-	return c.err == nil
 }
 
-// waitForExit ends the call if the process ends before it does.
-func (c *call) waitForExit() {
+// linger ends the call without a client when its time is over, or the process ends.
+func (c *call) linger() {
 	select {
+	case <-time.After(Patience):
 	case <-c.exiting:
-		c.end()
 	case <-c.Done():
 	}
+	c.end()
 }
 
 // streams notes that the answer has no end.
 func (c *call) streams() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.watch()
 	c.stream = true
 	if c.left {
 		c.cancel()
-	}
-}
-
-// cut notes that nothing can be sent to the client any more. Over HTTP/3, it may still
-// be there.
-func (c *call) cut() {
-	if c.depart() {
-		go c.waitForExit()
 	}
 }
 
@@ -159,25 +124,13 @@ func (c *call) end() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.cancel()
-	if c.unwatch != nil {
-		c.unwatch()
-	}
-	if c.timer != nil {
-		c.timer.Stop()
-	}
 }
 
 // cancel cancels the call. The caller holds the lock.
 func (c *call) cancel() {
-	if c.err != nil {
-		return
+	if w := c.watch.Load(); w != nil && !c.over {
+		w.unwatch()
+		w.cancel()
 	}
-	c.err = context.Canceled
-	if c.done != nil {
-		close(c.done)
-	}
-	for _, f := range c.ends {
-		go (*f)()
-	}
-	c.ends = nil
+	c.over = true
 }

@@ -314,7 +314,7 @@ func (d *writer) isLost() bool {
 func (d *writer) lose() {
 	d.cut = true
 	d.drop()
-	d.call.cut()
+	d.call.leave()
 }
 
 // drop throws away what is left of the answer.
