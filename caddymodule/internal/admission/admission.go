@@ -12,10 +12,11 @@
 package admission
 
 import (
+	"cmp"
 	"context"
-	"slices"
 	"time"
 
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/clock"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
 )
 
@@ -52,7 +53,8 @@ type Entry struct {
 
 	// NotBefore, if not zero, is when a request that takes turns arrives for its turn. It
 	// waits until then, if that is within MaxWait, and is refused otherwise. With one key,
-	// the last one of the turn, a tenth of MaxWaiting may wait so.
+	// the last one of the turn, a tenth of MaxWaiting may wait so. Simulations do not look
+	// at it.
 	NotBefore time.Time
 
 	// Waited is set by Admit, whatever the result: how long the request waited in
@@ -131,16 +133,24 @@ type Gate struct {
 // those again, ahead of all others. MaxWait limits both waits together. The slots
 // then belong to the inner Grant.
 func (g *Gate) Admit(ctx context.Context, since time.Time, entries []Entry, outer *Grant) (*Grant, Result) {
-	for i := range entries {
-		entries[i].Waited = 0
-	}
 	grant := new(Grant)
 	r := &grant.request
 	r.outer, r.open = outer, true
 	r.setSteps(entries)
+	for i := range entries {
+		entries[i].Waited = 0
+		if early := entries[i].early(); early > 0 {
+			if r.result = g.awaitTime(ctx, r, entries, i, early); r.result.Why != Admitted {
+				return nil, r.result
+			}
+		}
+	}
 	r.start(since)
 	if r.done != nil { // it has to wait
-		g.wait(ctx, r, entries)
+		if why := g.wait(ctx, r, entries, r.done); why != Admitted {
+			r.cancel(why)
+			<-r.done
+		}
 		if r.awake != nil {
 			r.awake() // the next of the key follows
 		}
@@ -159,46 +169,51 @@ func (g *Gate) Admit(ctx context.Context, since time.Time, entries []Entry, oute
 	return grant, r.result
 }
 
-// wait waits until the admission is over, or ends it if the client leaves or the
-// process is about to end.
-func (g *Gate) wait(ctx context.Context, r *request, entries []Entry) {
+// awaitTime lets a request wait that has come too early for its turn, or refuses it.
+func (g *Gate) awaitTime(ctx context.Context, r *request, entries []Entry, i int, early time.Duration) Result {
+	e, began := &entries[i], r.now()
+	key := cmp.Or(e.Turn.Keys[1], e.Turn.Keys[0])
+	switch {
+	case early > e.MaxWait:
+		return Result{Why: TooLong, Index: i}
+	case !e.Zone.keepEarly(key, e.limits()):
+		return Result{Why: QueueFull, Index: i}
+	}
+	defer e.Zone.leaveEarly(key)
+	done := make(chan struct{})
+	defer clock.AfterFunc(r.clock, early, func() { clock.Close(r.clock, done) }).Stop()
+	why := g.wait(ctx, r, entries, done)
+	e.Waited = r.now().Sub(began)
+	return Result{Why: why, Index: i, Waited: r.result.Waited + e.Waited}
+}
+
+// wait waits until done is closed, or the client leaves, the process is about to end or
+// the waits are waived.
+func (g *Gate) wait(ctx context.Context, r *request, entries []Entry, done <-chan struct{}) Why {
 	if c := r.clock; c != nil {
-		c.Wait(r.done)
-		return
+		c.Wait(done)
+		return Admitted
 	}
 	var waived <-chan struct{}
 	if g.Waived != nil {
-		var done func()
+		var stop func()
 		var zones []string
 		if r.outer == nil { // which may have yielded slots of its own zones
 			for i := range entries {
 				zones = append(zones, entries[i].Zone.Name)
 			}
 		}
-		waived, done = g.Waived(zones)
-		defer done()
+		waived, stop = g.Waived(zones)
+		defer stop()
 	}
 	select {
-	case <-r.done:
+	case <-done:
+		return Admitted
 	case <-ctx.Done():
-		r.cancel(Left)
+		return Left
 	case <-g.Exiting:
-		r.cancel(Exiting)
+		return Exiting
 	case <-waived:
-		r.cancel(Waived)
+		return Waived
 	}
-	<-r.done
-}
-
-// inOrder appends the steps of entries in the order in which slots are taken,
-// which is the same for all requests.
-func inOrder(steps []step, entries []Entry) []step {
-	steps = slices.Grow(steps, len(entries))[:len(entries)]
-	for i := range entries {
-		steps[i].Entry, steps[i].index = entries[i], i
-	}
-	if len(steps) > 1 {
-		slices.SortStableFunc(steps, byName)
-	}
-	return steps
 }

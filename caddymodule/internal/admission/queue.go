@@ -32,7 +32,6 @@ type waiter struct {
 	dueAt leakybucket.Instant
 	due   bool   // the delay is over
 	claim *claim // to a slot for which it waits
-	early string // by which it waits for the time to take its turn
 }
 
 // next returns the request that goes on now, or nil if there is none.

@@ -95,33 +95,20 @@ func (g *Grant) ReleaseTurns() {
 	}
 }
 
-// setSteps begins the request. All its zones, of which there is at least one, have
-// one clock.
+// setSteps sets the steps of entries, in the order in which slots are taken, which is the
+// same for all requests. All their zones, of which there is at least one, have one clock.
 func (r *request) setSteps(entries []Entry) {
-	r.steps = inOrder(r.room[:0], entries)
+	r.steps = slices.Grow(r.room[:0], len(entries))[:len(entries)]
+	for i := range entries {
+		r.steps[i].Entry, r.steps[i].index, r.steps[i].Waited = entries[i], i, 0
+	}
+	if len(r.steps) > 1 {
+		slices.SortStableFunc(r.steps, byName)
+	}
 	r.clock = r.steps[0].Zone.Clock
 }
 
 func (r *request) now() time.Time { return clock.Now(r.clock) }
-
-// start lets the request wait for the time that it was told to come at, and then for its
-// delay, counted from since.
-func (r *request) start(since time.Time) {
-	r.mu.Lock()
-	defer r.unlock()
-	r.begin(since)
-}
-
-// begin is start for a caller who holds the lock.
-func (r *request) begin(since time.Time) {
-	for i := range r.steps {
-		if early := r.steps[i].early(); early > 0 {
-			r.awaitTime(i, early, since)
-			return
-		}
-	}
-	r.delay(since)
-}
 
 // early returns for how long the request must wait before it takes its turn.
 func (e *Entry) early() time.Duration {
@@ -131,39 +118,17 @@ func (e *Entry) early() time.Duration {
 	return e.NotBefore.Sub(e.Zone.Now())
 }
 
-// awaitTime lets a request wait that has come too early for its turn, or refuses it. The
-// caller holds the lock.
-func (r *request) awaitTime(i int, early time.Duration, since time.Time) {
-	s := &r.steps[i]
-	if early > s.MaxWait {
-		r.finish(TooLong, i)
-		return
-	}
-	w := r.newWaiter(i, r.now())
-	if !s.Zone.keepEarly(w, s) {
-		r.finish(QueueFull, i)
-		return
-	}
-	r.waiting = w
-	w.timer = clock.AfterFunc(r.clock, early, func() {
-		r.mu.Lock()
-		defer r.unlock()
-		if r.waiting == w && w.zone.leave(w) {
-			r.waited()
-			r.begin(since)
-		}
-	})
-}
-
-// delay starts the delay. The caller holds the lock.
-func (r *request) delay(since time.Time) {
+// start lets the request wait for its delay, counted from since.
+func (r *request) start(since time.Time) {
+	r.mu.Lock()
+	defer r.unlock()
 	longest := 0
 	for i := range r.steps {
 		if r.steps[i].Delay > r.steps[longest].Delay {
 			longest = i
 		}
 	}
-	if len(r.steps) == 0 || r.steps[longest].Delay <= 0 {
+	if r.steps[longest].Delay <= 0 {
 		r.takeSlots()
 		return
 	}

@@ -1,7 +1,6 @@
 package admission
 
 import (
-	"cmp"
 	"math"
 	"sync"
 	"sync/atomic"
@@ -147,13 +146,12 @@ func (z *Zone) arrive(r *request, s *step) (decision fairqueue.Decision, w, disp
 	return decision, w, displaced, wanted
 }
 
-// keepEarly lets a request wait that came too early for its turn. It returns false if
-// there are too many.
-func (z *Zone) keepEarly(w *waiter, s *step) bool {
-	key := cmp.Or(s.Turn.Keys[1], s.Turn.Keys[0])
+// keepEarly counts a request of a key that came too early for its turn, and now waits. It
+// returns false if there are too many.
+func (z *Zone) keepEarly(key string, l fairqueue.Limits) bool {
 	z.mu.Lock()
 	defer z.mu.Unlock()
-	if l := s.limits(); z.waiting >= l.MaxWaiting || z.early[key] >= l.WaitingPerKey() {
+	if z.waiting >= l.MaxWaiting || z.early[key] >= l.WaitingPerKey() {
 		return false
 	}
 	if z.early == nil {
@@ -161,23 +159,17 @@ func (z *Zone) keepEarly(w *waiter, s *step) bool {
 	}
 	z.early[key]++
 	z.waiting++
-	w.early = key
 	return true
 }
 
-// leaveEarly forgets a request that does not wait for its time any more. It returns false
-// if it is forgotten already.
-func (z *Zone) leaveEarly(w *waiter) bool {
-	key := w.early
-	if key == "" {
-		return false
-	}
+// leaveEarly forgets a request that does not wait for its time any more.
+func (z *Zone) leaveEarly(key string) {
+	z.mu.Lock()
+	defer z.mu.Unlock()
 	if z.early[key]--; z.early[key] == 0 {
 		delete(z.early, key)
 	}
 	z.waiting--
-	w.early = ""
-	return true
 }
 
 // Ask returns what would become of a request that takes turns if it came now.
@@ -207,7 +199,7 @@ func (e *Entry) whyOf(o fairqueue.Outcome) Why {
 			return NoSlot
 		}
 		return TooLong
-	case fairqueue.Full, fairqueue.KeyFull:
+	case fairqueue.Full:
 		return QueueFull
 	}
 	return Admitted

@@ -106,7 +106,7 @@ func (z *Zone) leave(w *waiter) bool {
 	case w.claim != nil:
 		return z.leaveRow(w)
 	case w.in == nil:
-		return z.leaveEarly(w)
+		return false
 	}
 	w.in.remove(w)
 	z.waiting--

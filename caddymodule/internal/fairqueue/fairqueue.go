@@ -146,11 +146,9 @@ const (
 // without reports whether the queue goes without a rule.
 func (q *Queue) without(r Rules) bool { return q.Without&r != 0 }
 
-// A Queue is the slots and rows of a zone. The zero value has no slots: call
-// SetLimits first. It is not safe for concurrent use.
+// A Queue is the slots and rows of a zone. It has no slots before SetLimits is called. It is not safe for concurrent use.
 type Queue struct {
-	// Mean is what charges and predictions go by. If nil, the queue has one of its
-	// own. Queues may share one.
+	// Mean is what charges and predictions go by. Required. Queues may share one.
 	Mean *Mean
 
 	// Without are rules that the queue goes without. Only tests set it, to show what a
@@ -158,7 +156,6 @@ type Queue struct {
 	Without Rules
 
 	limits   Limits
-	own      Mean
 	running  int
 	yielded  int
 	waiting  int
@@ -186,12 +183,13 @@ type Request struct {
 	// Owner is the caller's own. The queue does not look at it.
 	Owner any
 
-	keys    [2]*key
+	keys    []*key // in room
+	room    [2]*key
 	turn    micros
 	charge  micros
 	tenth   micros // what counts of it for the others' tenth
 	arrival uint64 // breaks ties
-	again   bool   // it has yielded its slot
+	yields  uint8  // 1 once it has yielded its slot
 	state   state
 }
 
@@ -226,15 +224,14 @@ const (
 	Waiting
 	// TooLong means that the predicted wait exceeds MaxWait.
 	TooLong
-	// Full means that MaxWaiting requests wait, all of them ahead of this one.
+	// Full means that MaxWaiting requests wait, all of them ahead of this one, or a tenth
+	// of MaxWaiting with the same key.
 	Full
-	// KeyFull means that a tenth of MaxWaiting requests wait with the same key.
-	KeyFull
 )
 
 // String returns a name of the outcome.
 func (o Outcome) String() string {
-	return [...]string{"served", "waiting", "too long", "full", "key full"}[o]
+	return [...]string{"served", "waiting", "too long", "full"}[o]
 }
 
 // A Decision is what becomes of a request that arrives.
@@ -258,20 +255,13 @@ func (q *Queue) SetLimits(l Limits) { q.limits = l }
 // Limits returns what SetLimits has set.
 func (q *Queue) Limits() Limits { return q.limits }
 
-func (q *Queue) mean() *Mean {
-	if q.Mean != nil {
-		return q.Mean
-	}
-	return &q.own
-}
-
 // Idle reports whether no request waits, holds a slot or has yielded one. An idle
 // queue remembers nothing but the mean.
 func (q *Queue) Idle() bool { return q.running+q.waiting+q.yielded == 0 }
 
 // Reset prepares an idle queue for use by another zone. It keeps its memory.
 func (q *Queue) Reset() {
-	q.limits, q.own, q.arrivals, q.virtual = Limits{}, Mean{}, 0, [Ranks]micros{}
+	q.limits, q.arrivals, q.virtual = Limits{}, 0, [Ranks]micros{}
 }
 
 // Running returns how many requests hold a slot.
@@ -290,8 +280,7 @@ func (q *Queue) Waiting(r Rank) int { return len(q.rows[r]) }
 // another one, which the caller then refuses.
 func (q *Queue) Arrive(r *Request) Decision {
 	q.enter(r)
-	free := q.limits.InFlight - q.running
-	if free > 0 && q.eligible(free) == nil && (free > 1 || !q.capped(r)) {
+	if q.open(r) {
 		q.charge(r)
 		q.serve(r)
 		return Decision{}
@@ -310,12 +299,17 @@ func (q *Queue) Arrive(r *Request) Decision {
 	return d
 }
 
+// open reports whether a slot is free for a request that has just come.
+func (q *Queue) open(r *Request) bool {
+	free := q.limits.InFlight - q.running
+	return free > 0 && q.eligible(free) == nil && (free > 1 || !q.capped(r))
+}
+
 // Ask returns what Arrive would, and changes nothing. Displaced is always nil.
 func (q *Queue) Ask(r *Request) Decision {
 	q.enter(r)
 	defer q.exit(r)
-	free := q.limits.InFlight - q.running
-	if free > 0 && q.eligible(free) == nil && (free > 1 || !q.capped(r)) {
+	if q.open(r) {
 		return Decision{}
 	}
 	d, _ := q.judge(r)
@@ -332,7 +326,7 @@ func (q *Queue) judge(r *Request) (d Decision, last *Request) {
 	for _, row := range q.rows[:r.Rank] {
 		d.Ahead += len(row)
 	}
-	predicted := float64(d.Ahead+1) * q.mean().value() / float64(max(1, q.limits.InFlight))
+	predicted := float64(d.Ahead+1) * q.Mean.value() / float64(max(1, q.limits.InFlight))
 	if r.Rank != Member && !q.without(Tenth) {
 		predicted = min(predicted, q.due(d.Ahead-len(q.rows[Member])))
 	}
@@ -341,9 +335,9 @@ func (q *Queue) judge(r *Request) (d Decision, last *Request) {
 	case d.Predicted > q.limits.MaxWait:
 		d.Outcome = TooLong
 	case q.keyFull(r):
-		d.Outcome = KeyFull
+		d.Outcome = Full
 	case q.waiting+q.limits.Elsewhere >= q.limits.MaxWaiting:
-		if last = q.last(); last == nil || !before(r, last) {
+		if last = q.last(); last == nil || inOrder(last, r) < 0 {
 			d.Outcome, last = Full, nil
 		}
 	}
@@ -353,7 +347,7 @@ func (q *Queue) judge(r *Request) (d Decision, last *Request) {
 // due returns after how many microseconds a request of no member is served that has so
 // many of those ahead, if members take all that they may.
 func (q *Queue) due(ahead int) float64 {
-	mean := q.mean().value()
+	mean := q.Mean.value()
 	return (max(0, toOne*mean*float64(ahead)-float64(q.owed)) + mean) / float64(max(1, q.limits.InFlight))
 }
 
@@ -363,7 +357,7 @@ func (q *Queue) othersWait() bool { return q.waiting > len(q.rows[Member]) }
 // owe adds to what members have had beyond their part of the slot time. What they have
 // had while nobody else waits does not count.
 func (q *Queue) owe(more micros) {
-	q.owed = max(q.owed+more, -toOne*micros(q.mean().value())*micros(q.limits.InFlight))
+	q.owed = max(q.owed+more, -toOne*micros(q.Mean.value())*micros(q.limits.InFlight))
 	switch {
 	case q.Idle():
 		q.owed = 0
@@ -372,8 +366,13 @@ func (q *Queue) owe(more micros) {
 	}
 }
 
-// used replaces what counts for the others' tenth by what a request has used.
-func (q *Queue) used(r *Request, actual micros) {
+// settle replaces the charge of a request that is done, and what counts for the others'
+// tenth, by what it has used.
+func (q *Queue) settle(r *Request, actual micros) {
+	for _, k := range r.keys {
+		k.used[r.Rank] += actual - r.charge
+	}
+	q.exit(r)
 	if r.Rank == Member {
 		q.owe(actual)
 	} else {
@@ -388,9 +387,7 @@ func (q *Queue) wait(r *Request) {
 	r.state = inRow
 	q.waiting++
 	for _, k := range r.keys {
-		if k != nil {
-			k.waiting++
-		}
+		k.waiting++
 	}
 }
 
@@ -402,7 +399,7 @@ func (q *Queue) Yield(r *Request) bool {
 		return false
 	}
 	q.free(r)
-	r.state, r.again = aside, true
+	r.state, r.yields = aside, 1
 	q.yielded++
 	return true
 }
@@ -413,8 +410,7 @@ func (q *Queue) Yield(r *Request) bool {
 // Return reports whether the request has its slot.
 func (q *Queue) Return(r *Request) bool {
 	q.yielded--
-	free := q.limits.InFlight - q.running
-	if free > 0 && q.eligible(free) == nil && (free > 1 || !q.capped(r)) {
+	if q.open(r) {
 		q.serve(r)
 		return true
 	}
@@ -449,9 +445,7 @@ func (q *Queue) Leave(r *Request) bool {
 	default:
 		return false
 	}
-	q.correct(r, 0)
-	q.exit(r)
-	q.used(r, 0)
+	q.settle(r, 0)
 	return true
 }
 
@@ -462,11 +456,9 @@ func (q *Queue) Release(r *Request, held time.Duration) bool {
 		return false
 	}
 	actual := microsOf(max(0, held))
-	q.mean().add(actual)
+	q.Mean.add(actual)
 	q.free(r)
-	q.correct(r, actual)
-	q.exit(r)
-	q.used(r, actual)
+	q.settle(r, actual)
 	return true
 }
 
@@ -478,9 +470,7 @@ func (q *Queue) Abandon(r *Request) bool {
 		return false
 	}
 	q.free(r)
-	q.correct(r, 0)
-	q.exit(r)
-	q.used(r, 0)
+	q.settle(r, 0)
 	return true
 }
 
@@ -493,16 +483,15 @@ func (q *Queue) free(r *Request) {
 		}
 	}
 	for _, k := range r.keys {
-		if k != nil {
-			k.held--
-		}
+		k.held--
 	}
 }
 
 // enter finds the keys of a request and computes its turn.
 func (q *Queue) enter(r *Request) {
 	q.arrivals++
-	r.arrival, r.turn, r.charge, r.again = q.arrivals, q.virtual[r.Rank], 0, false
+	r.arrival, r.turn, r.charge, r.yields = q.arrivals, q.virtual[r.Rank], 0, 0
+	r.keys = r.room[:0]
 	for i, name := range r.Keys {
 		if name == "" || i > 0 && name == r.Keys[0] {
 			continue
@@ -520,46 +509,31 @@ func (q *Queue) enter(r *Request) {
 			k.used[r.Rank] = 0
 		}
 		k.requests[r.Rank]++
-		r.keys[i] = k
+		r.keys = append(r.keys, k)
 		r.turn = max(r.turn, k.used[r.Rank])
 	}
 }
 
 // exit forgets the keys of a request that have no other one.
 func (q *Queue) exit(r *Request) {
-	r.state = outside
-	for i, k := range r.keys {
-		if k == nil {
-			continue
-		}
+	for _, k := range r.keys {
 		k.requests[r.Rank]--
 		if k.requests == [Ranks]int{} {
 			delete(q.keys, k.name)
 			*k = key{}
 			keyPool.Put(k)
 		}
-		r.keys[i] = nil
 	}
+	r.state, r.keys = outside, nil
 }
 
 // charge charges the mean to the keys of a request.
 func (q *Queue) charge(r *Request) {
 	if !q.without(Charge) {
-		r.charge = micros(q.mean().value())
+		r.charge = micros(q.Mean.value())
 	}
 	for _, k := range r.keys {
-		if k != nil {
-			k.used[r.Rank] = max(k.used[r.Rank], q.virtual[r.Rank]) + r.charge
-		}
-	}
-}
-
-// correct replaces the charge of a request by what it has used.
-func (q *Queue) correct(r *Request, actual micros) {
-	for _, k := range r.keys {
-		if k != nil {
-			k.used[r.Rank] += actual - r.charge
-		}
+		k.used[r.Rank] = max(k.used[r.Rank], q.virtual[r.Rank]) + r.charge
 	}
 }
 
@@ -568,8 +542,8 @@ func (q *Queue) serve(r *Request) {
 	r.state = inSlot
 	q.running++
 	q.virtual[r.Rank] = max(q.virtual[r.Rank], r.turn)
-	if r.Rank != Member && !r.again {
-		r.tenth = micros(q.mean().value())
+	if r.Rank != Member && r.yields == 0 {
+		r.tenth = micros(q.Mean.value())
 		q.owe(-toOne * r.tenth)
 	} else {
 		q.owe(0)
@@ -581,9 +555,7 @@ func (q *Queue) serve(r *Request) {
 		q.members[r.Network]++
 	}
 	for _, k := range r.keys {
-		if k != nil {
-			k.held++
-		}
+		k.held++
 	}
 }
 
@@ -629,12 +601,7 @@ func (q *Queue) capped(r *Request) bool {
 		return false
 	}
 	half := q.limits.half()
-	for _, k := range r.keys {
-		if k != nil && k.held >= half {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(r.keys, func(k *key) bool { return k.held >= half })
 }
 
 // crowds reports whether the request is a member's whose network holds half the slots: a
@@ -646,12 +613,7 @@ func (q *Queue) crowds(r *Request) bool {
 // keyFull reports whether as many requests wait with a key of r as may.
 func (q *Queue) keyFull(r *Request) bool {
 	most := q.limits.WaitingPerKey()
-	for _, k := range r.keys {
-		if k != nil && k.waiting >= most {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(r.keys, func(k *key) bool { return k.waiting >= most })
 }
 
 // place returns the index of a request in its row.
@@ -666,9 +628,7 @@ func (q *Queue) remove(r *Request) {
 	q.rows[r.Rank] = slices.Delete(q.rows[r.Rank], i, i+1)
 	q.waiting--
 	for _, k := range r.keys {
-		if k != nil {
-			k.waiting--
-		}
+		k.waiting--
 	}
 }
 
@@ -682,19 +642,8 @@ func (q *Queue) last() *Request {
 	return nil
 }
 
-// inOrder compares requests of a rank by their turns, then by arrival. Those that
-// have yielded their slots come first.
+// inOrder compares requests by their ranks, then their turns, then by arrival. Those of a
+// rank that have yielded their slots come first.
 func inOrder(a, b *Request) int {
-	if a.again != b.again {
-		if a.again {
-			return -1
-		}
-		return 1
-	}
-	return cmp.Or(cmp.Compare(a.turn, b.turn), cmp.Compare(a.arrival, b.arrival))
-}
-
-// before reports whether a is served before b.
-func before(a, b *Request) bool {
-	return cmp.Or(cmp.Compare(a.Rank, b.Rank), inOrder(a, b)) < 0
+	return cmp.Or(cmp.Compare(a.Rank, b.Rank), cmp.Compare(b.yields, a.yields), cmp.Compare(a.turn, b.turn), cmp.Compare(a.arrival, b.arrival))
 }

@@ -12,7 +12,7 @@ import (
 
 // newQueue returns a queue whose row is long and whose waits are.
 func newQueue(inFlight int) *Queue {
-	q := new(Queue)
+	q := &Queue{Mean: new(Mean)}
 	q.SetLimits(Limits{InFlight: inFlight, MaxWait: time.Hour, MaxWaiting: 1000})
 	return q
 }
@@ -215,7 +215,7 @@ func TestStaffBehindOneAddressIsServedBesideASwarm(t *testing.T) {
 	const slots, rate, hour = 5, 4.4, 3600.
 	office, home := netip.MustParsePrefix("198.51.100.0/24"), netip.MustParsePrefix("203.0.113.0/24")
 	random := rand.New(rand.NewPCG(1, 2))
-	q := new(Queue)
+	q := &Queue{Mean: new(Mean)}
 	q.SetLimits(Limits{InFlight: slots, MaxWait: 8 * time.Second, MaxWaiting: 200})
 	type visit struct {
 		Request
@@ -325,7 +325,7 @@ func TestOfThoseThatArePassedOverTheFirstIsServed(t *testing.T) {
 }
 
 func TestPredictedWaitsBeyondTheLimitAreRefused(t *testing.T) {
-	q := new(Queue)
+	q := &Queue{Mean: new(Mean)}
 	q.SetLimits(Limits{InFlight: 2, MaxWait: 5 * time.Second, MaxWaiting: 200})
 	come(t, q, Served, First, "a")
 	come(t, q, Served, First, "b")
@@ -342,14 +342,14 @@ func TestPredictedWaitsBeyondTheLimitAreRefused(t *testing.T) {
 }
 
 func TestAFullRowRefusesTheLast(t *testing.T) {
-	q := new(Queue)
+	q := &Queue{Mean: new(Mean)}
 	q.SetLimits(Limits{InFlight: 1, MaxWait: time.Hour, MaxWaiting: 3})
 	come(t, q, Served, First, "a")
 	come(t, q, Waiting, Returned, "b")
 	last := come(t, q, Waiting, First, "c")
 	come(t, q, Waiting, Returned, "d")
 	come(t, q, Full, First, "e")
-	come(t, q, KeyFull, Returned, "b")
+	come(t, q, Full, Returned, "b")
 	member := &Request{Rank: Member, Keys: [2]string{"f"}}
 	if got := q.Arrive(member); got.Outcome != Waiting || got.Displaced != last {
 		t.Errorf("got %+v, want a place for that of %+v", got, last)
@@ -364,12 +364,12 @@ func TestAFullRowRefusesTheLast(t *testing.T) {
 
 func TestTheMeanBeginsAtASecondAndMovesByAFiftieth(t *testing.T) {
 	q := newQueue(1)
-	if got := q.mean().Duration(); got != time.Second {
+	if got := q.Mean.Duration(); got != time.Second {
 		t.Errorf("got %v, want 1s", got)
 	}
 	r := come(t, q, Served, First, "a")
 	q.Release(r, 500*time.Millisecond)
-	if got := q.mean().Duration(); got != 990*time.Millisecond {
+	if got := q.Mean.Duration(); got != 990*time.Millisecond {
 		t.Errorf("got %v, want 990ms", got)
 	}
 	if q.Release(r, time.Second) || q.Leave(r) || q.Abandon(r) {
@@ -377,13 +377,13 @@ func TestTheMeanBeginsAtASecondAndMovesByAFiftieth(t *testing.T) {
 	}
 	r = come(t, q, Served, First, "a")
 	q.Release(r, time.Hour) // counts ten means
-	if got := q.mean().Duration().Round(time.Microsecond); got != 1168200*time.Microsecond {
+	if got := q.Mean.Duration().Round(time.Microsecond); got != 1168200*time.Microsecond {
 		t.Errorf("got %v after an hour, want 1.1682s", got)
 	}
-	before := q.mean().Duration()
+	before := q.Mean.Duration()
 	r = come(t, q, Served, First, "a")
-	if !q.Abandon(r) || q.mean().Duration() != before || q.Keys() != 0 {
-		t.Errorf("got a mean of %v and %d keys after a slot that was held in vain, want %v as before and none", q.mean().Duration(), q.Keys(), before)
+	if !q.Abandon(r) || q.Mean.Duration() != before || q.Keys() != 0 {
+		t.Errorf("got a mean of %v and %d keys after a slot that was held in vain, want %v as before and none", q.Mean.Duration(), q.Keys(), before)
 	}
 }
 
@@ -415,7 +415,7 @@ func TestALoweredNumberOfSlotsDrains(t *testing.T) {
 }
 
 func TestAHundredThousandAddressesLeaveNoState(t *testing.T) {
-	q := new(Queue)
+	q := &Queue{Mean: new(Mean)}
 	q.SetLimits(Limits{InFlight: 5, MaxWait: 5 * time.Second, MaxWaiting: 200})
 	var running []*Request
 	for i := range 100_000 {

@@ -199,7 +199,7 @@ func (m *model) arrive(request *Request) (d Decision) {
 	for _, key := range r.keys {
 		waiting := m.count(func(o *modelled) bool { return !o.serving && !o.aside && slices.Contains(o.keys, key) })
 		if 10*waiting >= m.limits.MaxWaiting {
-			d.Outcome = KeyFull
+			d.Outcome = Full
 			return d
 		}
 	}
@@ -313,10 +313,10 @@ func (p *pair) release(r *Request, held time.Duration) {
 	if serving {
 		actual := max(0, held.Microseconds())
 		p.model.mean += (min(float64(actual), 10*p.model.mean) - p.model.mean) / 50
-		if math.Abs(p.queue.own.micros-p.model.mean) > 1e-3 {
-			p.t.Fatalf("mean: got %v µs, want %v", p.queue.own.micros, p.model.mean)
+		if math.Abs(p.queue.Mean.micros-p.model.mean) > 1e-3 {
+			p.t.Fatalf("mean: got %v µs, want %v", p.queue.Mean.micros, p.model.mean)
 		}
-		p.model.mean = p.queue.own.micros // to the last bit
+		p.model.mean = p.queue.Mean.micros // to the last bit
 		p.model.end(m, actual)
 	}
 	p.next()
@@ -488,7 +488,7 @@ func (p *pair) operate(bytes []byte) {
 }
 
 func newPair(t testing.TB) *pair {
-	return &pair{t: t, model: newModel(), seen: make(map[Outcome]int)}
+	return &pair{t: t, queue: Queue{Mean: new(Mean)}, model: newModel(), seen: make(map[Outcome]int)}
 }
 
 func TestTheQueueIsTheLawWrittenDownPlainly(t *testing.T) {
@@ -508,7 +508,7 @@ func TestTheQueueIsTheLawWrittenDownPlainly(t *testing.T) {
 		}
 		displaced, passedOver, returned = displaced+p.displaced, passedOver+p.passedOver, returned+p.returned
 	}
-	for _, outcome := range []Outcome{Served, Waiting, TooLong, Full, KeyFull} {
+	for _, outcome := range []Outcome{Served, Waiting, TooLong, Full} {
 		if seen[outcome] < 10 {
 			t.Errorf("got %v only %d times, want more to test", outcome, seen[outcome])
 		}
