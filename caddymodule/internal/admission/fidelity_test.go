@@ -75,13 +75,13 @@ func refusals(load float64, shadow bool, patience time.Duration, seed uint64) fl
 				s.Begin()
 				if patience > 0 {
 					left := world.AfterFunc(patience, func() {
-						s.Leave()
+						s.Saw(ClientLeft)
 						s.Release()
 					})
 					defer left.Stop()
 				}
 				if upstream.work(service) {
-					s.Fail()
+					s.Saw(Failed)
 				}
 				s.Release()
 				return
@@ -131,7 +131,7 @@ func TestTheUpstreamWorksOnForABoundedNumberOfClientsThatHaveLeft(t *testing.T) 
 		for n := range 2 * mostUnseen {
 			s := Simulate(world.Now(), []Entry{shared(zone, 1, fairqueue.First, fmt.Sprint(n))}, func(Result) {})
 			s.Begin()
-			s.Leave()
+			s.Saw(ClientLeft)
 			s.Release()
 		}
 		if got := zone.keys["all"].pace.unseen; got != mostUnseen {

@@ -23,8 +23,26 @@ type Simulation struct {
 	admitted time.Time     // when the simulated one was
 	ended    bool          // the real request is over
 	served   time.Duration // how long that took from then on
-	failed   bool          // the upstream
-	left     bool          // the client, before the upstream has answered
+	fate     Fate
+}
+
+// A Fate is how the upstream's work on a request has ended.
+type Fate uint8
+
+const (
+	// Answered means that the upstream has answered the request.
+	Answered Fate = iota
+	// ClientLeft means that the client has left before that. The upstream works on.
+	ClientLeft
+	// Failed means that the upstream has failed to answer, or never saw the request.
+	Failed
+)
+
+// Saw says how the upstream's work has ended. It is called before Release.
+func (s *Simulation) Saw(f Fate) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.fate = max(s.fate, f)
 }
 
 // Simulate begins a simulation in the zones of entries, of which there is at least one.

@@ -89,9 +89,7 @@ func (s *recent) whole(kept time.Duration) time.Duration {
 type virtualSlot struct {
 	key     *keyState     // while the upstream works on the request
 	from    time.Duration // of the pace
-	failed  bool
-	left    bool          // the client, and the upstream works on unseen
-	lasts   time.Duration // all its work, if that is unseen
+	lasts   time.Duration // all its work, if that is unseen: its client has left
 	ended   bool
 	used    time.Duration // once it has ended
 	guessed bool          // for how long the slot is held
@@ -118,61 +116,43 @@ func (z *Zone) progress(v *virtualSlot) time.Duration {
 	return v.key.pace.done - v.from
 }
 
-// end notes that the upstream has ended its work on a request. If it has failed, how
-// long that took says nothing. Nor does it if nobody has seen it.
-func (z *Zone) end(v *virtualSlot) {
+// look returns when to look again whether the upstream is done with a request that is over,
+// or zero if it is. It works on for one whose client has left: for as long as on others
+// lately. If it has failed, or nobody has seen it, how long it took says nothing.
+func (z *Zone) look(v *virtualSlot, fate Fate) (rest time.Duration) {
 	z.mu.Lock()
 	defer z.mu.Unlock()
-	v.ended, v.used = true, z.progress(v)
-	k := v.key
-	k.pace.running--
+	k, longer, mean := v.key, z.progress(v), z.mean.Duration()
+	p, slots := &k.pace, k.limits.InFlight
+	if fate == ClientLeft && v.lasts == 0 && p.unseen < mostUnseen {
+		if v.lasts = z.recent.draw(longer); v.lasts == 0 {
+			v.lasts = max(mean, longer, 1)
+		}
+		p.unseen++
+		p.work = max(0, p.work-longer)
+	}
+	if rest = v.lasts - longer; rest > 0 {
+		if p.running > slots {
+			rest = time.Duration(float64(rest) * float64(p.running) / float64(slots))
+		}
+		if rest > mean {
+			rest = max(mean, rest/2) // the pace may change
+		}
+		return max(time.Millisecond, rest)
+	}
+	v.ended, v.used, v.key = true, longer, nil
+	p.running--
 	switch {
-	case v.left:
-		k.pace.unseen--
-	case v.failed:
-		v.used = z.mean.Duration()
+	case v.lasts > 0:
+		p.unseen--
+	case fate == Failed:
+		v.used = mean
 	default:
-		z.recent.add(v.used, k.pace.work)
-		k.pace.work = 0
+		z.recent.add(longer, p.work)
+		p.work = 0
 	}
-	v.key = nil
 	z.forget(k)
-}
-
-// goOn reports whether the upstream works on a request whose client has left: for as
-// long as on others lately.
-func (z *Zone) goOn(v *virtualSlot) bool {
-	z.mu.Lock()
-	defer z.mu.Unlock()
-	v.left = v.left && !v.failed && v.key.pace.unseen < mostUnseen
-	if !v.left {
-		return false
-	}
-	longer := z.progress(v)
-	if v.lasts = z.recent.draw(longer); v.lasts == 0 {
-		v.lasts = max(z.mean.Duration(), longer)
-	}
-	v.key.pace.unseen++
-	v.key.pace.work = max(0, v.key.pace.work-longer)
-	return true
-}
-
-// rest returns when to look again whether the upstream is done with a request whose
-// client has left, or zero if it is.
-func (z *Zone) rest(v *virtualSlot) time.Duration {
-	z.mu.Lock()
-	defer z.mu.Unlock()
-	rest := v.lasts - z.progress(v)
-	if rest <= 0 {
-		return 0
-	}
-	if p, slots := &v.key.pace, v.key.limits.InFlight; p.running > slots {
-		rest = time.Duration(float64(rest) * float64(p.running) / float64(slots))
-	}
-	if mean := z.mean.Duration(); rest > mean {
-		rest = max(mean, rest/2) // the pace may change
-	}
-	return max(time.Millisecond, rest)
+	return 0
 }
 
 // guess returns for how long a request that has not ended is to hold its virtual slot,
@@ -184,7 +164,7 @@ func (z *Zone) guess(v *virtualSlot) time.Duration {
 	switch {
 	case v.key.pace.running <= v.key.limits.InFlight:
 		return 0
-	case v.left:
+	case v.lasts > 0:
 		return z.recent.whole(v.lasts)
 	default:
 		return z.recent.whole(z.recent.draw(longer))
@@ -210,57 +190,20 @@ func (s *Simulation) hold(i int) {
 	clock.AfterFunc(s.clock, s.admitted.Add(length).Sub(s.now()), func() { s.giveBack(i) })
 }
 
-// endWork notes for a step that the request is over. The caller holds the lock.
+// endWork looks whether the upstream is done with a step of the request, which is over,
+// and again until it is. The caller holds the lock.
 func (s *Simulation) endWork(i int) {
 	at := &s.steps[i]
-	at.virtual.failed, at.virtual.left = s.failed, s.left
-	if !at.Zone.goOn(at.virtual) {
-		s.done(i)
-		return
-	}
-	if at.slot != nil && s.over {
+	first := at.virtual.lasts == 0
+	rest := at.Zone.look(at.virtual, s.fate)
+	if (first || rest == 0) && at.slot != nil && s.over { // else finished holds it
 		s.hold(i)
 	}
-	s.follow(i)
-}
-
-// follow looks until the upstream is done with a request whose client has left. The
-// caller holds the lock.
-func (s *Simulation) follow(i int) {
-	at := &s.steps[i]
-	if rest := at.Zone.rest(at.virtual); rest > 0 {
+	if rest > 0 {
 		clock.AfterFunc(s.clock, rest, func() {
 			s.mu.Lock()
 			defer s.mu.Unlock()
-			s.follow(i)
+			s.endWork(i)
 		})
-		return
 	}
-	s.done(i)
-}
-
-// done notes that the upstream has ended its work on the request. The caller holds the
-// lock.
-func (s *Simulation) done(i int) {
-	at := &s.steps[i]
-	at.Zone.end(at.virtual)
-	if at.slot != nil && s.over { // else finished holds it
-		s.hold(i)
-	}
-}
-
-// Fail says that the upstream has failed to answer the request, or never saw it. It is
-// called before Release.
-func (s *Simulation) Fail() {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.failed = true
-}
-
-// Leave says that the client has left before the upstream has answered, which works on
-// all the same. It is called before Release.
-func (s *Simulation) Leave() {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.left = true
 }

@@ -266,7 +266,7 @@ func (v *Verdict) OuterGrant(r *http.Request) (grant *admission.Grant) {
 func (v *Verdict) NotServed(r *http.Request) {
 	v.OuterGrant(r).NotServed()
 	for outer := VerdictOf(r); outer != nil && outer != v; outer = outer.next {
-		outer.Fail()
+		outer.Saw(admission.Failed)
 	}
 }
 

@@ -48,22 +48,12 @@ func turnOf(r *rule.Rule, s *rule.Subject, b *rule.Buffers) *Turn {
 	return t
 }
 
-// Fail says that the upstream has failed to answer the request, or never saw it. It is
-// called before Release.
-func (v *Verdict) Fail() {
+// Saw tells simulations how the upstream's work on the request has ended. It is called
+// before Release.
+func (v *Verdict) Saw(f admission.Fate) {
 	for i := range v.Outcomes {
 		if s := v.Outcomes[i].simulation; s != nil {
-			s.Fail()
-		}
-	}
-}
-
-// Leave says that the client has left before the upstream has answered, which works on
-// all the same. It is called before Release.
-func (v *Verdict) Leave() {
-	for i := range v.Outcomes {
-		if s := v.Outcomes[i].simulation; s != nil {
-			s.Leave()
+			s.Saw(f)
 		}
 	}
 }

@@ -323,9 +323,9 @@ func (h *Handler) serve(w http.ResponseWriter, r *http.Request, next caddyhttp.H
 		switch {
 		case !needs.Simulates || call != nil:
 		case observer.UpstreamFailed(err):
-			res.Fail()
+			res.Saw(admission.Failed)
 		case observer.ClientLeft(err) && body.Received(r): // nobody works on half a request
-			res.Leave()
+			res.Saw(admission.ClientLeft)
 		}
 		if needs.Held {
 			h.releaseAfter(r, res, err)
@@ -369,7 +369,7 @@ func (c *detachedCall) ServeHTTP(w http.ResponseWriter, r *http.Request) error {
 func (c *detachedCall) Served(err error) {
 	c.Pause()
 	if c.simulates != nil && c.simulates.UpstreamFailed(err) {
-		c.res.Fail()
+		c.res.Saw(admission.Failed)
 	}
 	if err == nil { // or an error route may ask the upstream again
 		c.res.ReleaseTurns()
