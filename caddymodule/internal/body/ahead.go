@@ -20,9 +20,8 @@ const (
 	pause = time.Second
 
 	// firstRead is how much memory a body gets that is looked at, before it has sent
-	// anything, and smallestPiece how much it gets then, or at once if it is kept in
-	// pieces, of which largestPiece is the largest: clients that send little use little.
-	// In bytes.
+	// anything, and smallestPiece how much it gets then, or at once if it is buffered.
+	// The largest piece is largestPiece: clients that send little use little. In bytes.
 	firstRead     = 512
 	smallestPiece = 4 << 10
 	largestPiece  = 64 << 10
@@ -85,7 +84,7 @@ func (m *Memory) Look(r *http.Request, client netip.Prefix, most int64) (*Ahead,
 		a.stands = time.NewTimer(pause)
 		defer a.stands.Stop()
 	}
-	go a.read(size, true)
+	go a.read(size, a.first[:0:min(size, firstRead)])
 	if !a.wait() {
 		a.enough.Store(true)
 		return a, nil
@@ -97,9 +96,14 @@ func (m *Memory) Look(r *http.Request, client netip.Prefix, most int64) (*Ahead,
 		ContentType:     strings.Join(r.Header["Content-Type"], ", "),
 		ContentEncoding: strings.Join(r.Header["Content-Encoding"], ", "),
 	}
-	if len(a.pieces) > 0 {
-		b.Data = a.pieces[0]
+	if len(a.pieces) > 1 {
+		whole := make([]byte, 0, a.memory.held)
+		for _, piece := range a.pieces {
+			whole = append(whole, piece...)
+		}
+		a.pieces = [][]byte{whole}
 	}
+	b.Data = a.pieces[0]
 	return a, b
 }
 
@@ -146,48 +150,35 @@ func (a *Ahead) wait() bool {
 	return false
 }
 
-// read reads until size bytes are there, the body ends, the memory is full, or it is told
-// that it is enough. What is there grows with what comes: as one piece if it is to be
-// looked at, or else by more pieces, whose memory comes free one by one.
-func (a *Ahead) read(size int64, whole bool) {
+// read reads into a piece, and then into more of them, until size bytes are there, the body
+// ends, the memory is full, or it is told that it is enough. The pieces grow with what
+// comes.
+func (a *Ahead) read(size int64, piece []byte) {
 	defer close(a.done)
-	piece := a.first[:0:min(size, firstRead)]
-	if !whole {
-		piece = make([]byte, 0, min(size, smallestPiece))
-	}
-	if a.starved = !a.memory.take(int64(cap(piece))); a.starved {
-		return
-	}
-	for a.fill(&piece); len(piece) == cap(piece) && a.came.Load() < size && a.err == nil && !a.enough.Load(); a.fill(&piece) {
-		more := max(2*int64(cap(piece)), smallestPiece)
-		if whole {
-			more = min(more, size) - int64(cap(piece))
-		} else {
-			more = min(more, largestPiece, size-a.came.Load())
-		}
-		if a.starved = !a.memory.take(more); a.starved {
-			break
-		}
-		if whole {
-			piece = append(make([]byte, 0, int64(cap(piece))+more), piece...)
-		} else {
-			a.pieces = append(a.pieces, piece)
+	for more := int64(cap(piece)); a.memory.take(more); {
+		if piece == nil {
 			piece = make([]byte, 0, more)
 		}
+		a.pieces = append(a.pieces, a.fill(piece))
+		if a.came.Load() >= size || a.err != nil || a.enough.Load() {
+			return
+		}
+		more, piece = min(max(2*more, smallestPiece), largestPiece, size-a.came.Load()), nil
 	}
-	a.pieces = append(a.pieces, piece)
+	a.starved = true
 }
 
 // fill reads until a piece is full.
-func (a *Ahead) fill(piece *[]byte) {
-	for p := *piece; len(p) < cap(p) && a.err == nil && !a.enough.Load(); *piece = p {
+func (a *Ahead) fill(piece []byte) []byte {
+	for len(piece) < cap(piece) && a.err == nil && !a.enough.Load() {
 		var n int
-		n, a.err = a.source.Read(p[len(p):cap(p)])
-		p = p[:len(p)+n]
+		n, a.err = a.source.Read(piece[len(piece):cap(piece)])
+		piece = piece[:len(piece)+n]
 		if a.came.Add(int64(n)); n > 0 && a.stands != nil {
 			a.stands.Reset(pause)
 		}
 	}
+	return piece
 }
 
 // Read implements io.Reader: first what was read ahead, then the rest.

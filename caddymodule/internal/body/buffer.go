@@ -48,7 +48,7 @@ func (m *Memory) Fill(ctx context.Context, r *http.Request, client netip.Prefix,
 	if r.ContentLength > 0 && r.ContentLength <= most {
 		most = r.ContentLength + 1 // one more, to see the end
 	}
-	go a.read(most, false)
+	go a.read(most, make([]byte, 0, min(most, smallestPiece)))
 	ended := a.buffered(ctx, exiting)
 	a.slow = ended == TooSlow
 	return a, ended

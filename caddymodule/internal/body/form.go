@@ -2,6 +2,7 @@ package body
 
 import (
 	"bytes"
+	"encoding/hex"
 	"hash/maphash"
 	"slices"
 	"strings"
@@ -73,15 +74,15 @@ const blanks = " \t\n\v\f\r"
 
 // pairs returns the readings of a URL-encoded form.
 func (b *Body) pairs(dialects []dialect) []reading {
-	all := []reading{{func(each func(field)) error {
-		splitPairs(b.Data, false, each)
-		return nil
-	}, dialects}}
-	if bytes.IndexByte(b.Data, ';') >= 0 {
-		all = append(all, reading{func(each func(field)) error {
-			splitPairs(b.Data, true, each)
+	split := func(semicolons bool) func(each func(field)) error {
+		return func(each func(field)) error {
+			splitPairs(b.Data, semicolons, each)
 			return nil
-		}, rackDialect})
+		}
+	}
+	all := []reading{{split(false), dialects}}
+	if bytes.IndexByte(b.Data, ';') >= 0 {
+		all = append(all, reading{split(true), rackDialect})
 	}
 	return all
 }
@@ -90,16 +91,7 @@ func (b *Body) pairs(dialects []dialect) []reading {
 // others do.
 func splitPairs(data []byte, semicolons bool, each func(field)) {
 	var room []byte
-	for len(data) > 0 {
-		end := 0
-		for end < len(data) && data[end] != '&' && (!semicolons || data[end] != ';') {
-			end++
-		}
-		pair := data[:end]
-		data = data[min(end+1, len(data)):]
-		if len(pair) == 0 {
-			continue
-		}
+	for pair := range bytes.FieldsFuncSeq(data, func(c rune) bool { return c == '&' || semicolons && c == ';' }) {
 		// Rack skips blanks after a separator, PHP those before a name.
 		name, value, _ := bytes.Cut(bytes.TrimLeft(pair, " "), []byte("="))
 		room = appendDecoded(room[:0], name)
@@ -113,30 +105,17 @@ func splitPairs(data []byte, semicolons bool, each func(field)) {
 // it with an error.
 func appendDecoded(to, text []byte) []byte {
 	for i := 0; i < len(text); i++ {
-		c := text[i]
-		switch {
-		case c == '+':
-			c = ' '
-		case c == '%' && i+2 < len(text) && hex(text[i+1]) < 16 && hex(text[i+2]) < 16:
-			c = hex(text[i+1])<<4 | hex(text[i+2])
-			i += 2
+		to = append(to, text[i])
+		switch last := to[len(to)-1:]; {
+		case text[i] == '+':
+			last[0] = ' '
+		case text[i] == '%' && i+2 < len(text):
+			if n, _ := hex.Decode(last, text[i+1:i+3]); n == 1 {
+				i += 2
+			}
 		}
-		to = append(to, c)
 	}
 	return to
-}
-
-// hex returns the value of a hexadecimal digit, and 16 or more for other bytes.
-func hex(c byte) byte {
-	switch {
-	case '0' <= c && c <= '9':
-		return c - '0'
-	case 'a' <= c && c <= 'f':
-		return c - 'a' + 10
-	case 'A' <= c && c <= 'F':
-		return c - 'A' + 10
-	}
-	return 255
 }
 
 // A dialect is how an application understands the names of fields.

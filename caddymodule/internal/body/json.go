@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -40,10 +41,8 @@ func ParsePath(text string) (Path, error) {
 		}
 	}
 	path.keys = append(path.keys, key)
-	for _, key := range path.keys {
-		if key == "" {
-			return path, fmt.Errorf("invalid path %q: a key is empty", text)
-		}
+	if slices.Contains(path.keys, "") {
+		return path, fmt.Errorf("invalid path %q: a key is empty", text)
 	}
 	return path, nil
 }
@@ -58,12 +57,7 @@ var byteOrderMark = []byte("\ufeff")
 // numbered reports whether a key is what PHP and Rails take for an index.
 func numbered[T string | []byte](key T) bool {
 	digits := strings.TrimPrefix(string(key), "-")
-	for _, c := range digits {
-		if c < '0' || c > '9' {
-			return false
-		}
-	}
-	return len(digits) > 0
+	return digits != "" && strings.Trim(digits, "0123456789") == ""
 }
 
 // jsonItems returns the length of the array at path, or 1 if there is none. JSON that is

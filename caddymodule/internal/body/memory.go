@@ -39,59 +39,48 @@ func (m *Memory) Reserve(n int64) bool {
 	return false
 }
 
-// A holding is what one body holds of a Memory.
+// A holding is what one body holds of a Memory, whose lock guards it.
 type holding struct {
 	memory *Memory
 	client netip.Prefix
-
-	mu    sync.Mutex
-	held  int64 // bytes
-	ended bool  // nothing is held any more
+	held   int64 // bytes
+	ended  bool  // nothing is held any more
 }
 
 // take takes n bytes more, if the memory and the client's share have so many.
 func (h *holding) take(n int64) bool {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	if h.ended || !h.change(n) {
+	m := h.memory
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if h.ended || m.clients[h.client]+n > m.most/clientShare || !m.Reserve(n) {
 		return false
 	}
 	h.held += n
+	m.clients[h.client] += n
 	return true
 }
 
 // give gives n bytes back, unless end has.
 func (h *holding) give(n int64) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	if !h.ended {
-		h.change(-n)
-		h.held -= n
-	}
+	h.memory.mu.Lock()
+	defer h.memory.mu.Unlock()
+	h.giveBack(min(n, h.held))
 }
 
 // end gives all back. Nothing can be taken after that.
 func (h *holding) end() {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	h.change(-h.held)
-	h.held, h.ended = 0, true
+	h.memory.mu.Lock()
+	defer h.memory.mu.Unlock()
+	h.giveBack(h.held)
+	h.ended = true
 }
 
-// change adds n bytes to what the client holds of the memory, if there are so many.
-func (h *holding) change(n int64) bool {
+// giveBack is give for a caller who holds the lock.
+func (h *holding) giveBack(n int64) {
 	m := h.memory
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	after := m.clients[h.client] + n
-	if n > 0 && (after > m.most/clientShare || !m.Reserve(n)) {
-		return false
-	}
-	if n < 0 {
-		m.Return(-n)
-	}
-	if m.clients[h.client] = after; after == 0 {
+	m.Return(n)
+	h.held -= n
+	if m.clients[h.client] -= n; m.clients[h.client] == 0 {
 		delete(m.clients, h.client)
 	}
-	return true
 }
