@@ -148,13 +148,7 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request, next caddyht
 	case refused:
 		buffer.End(w) // before the refusal says how the connection ends
 		reader.End(w)
-		refusal := res.Refusal(&h.app.Control.Refusals, now)
-		refusal.Close = h.app.Drops && h.app.addDropped(r, res, config)
-		err = refusal.Write(w, r, body.Received(r))
-		if err == nil {
-			h.app.Warned.caches(w.Header())
-		}
-		return err
+		return h.refuse(w, r, res, config, now)
 	case buffer.Slow():
 		buffer.End(w)
 		return refuseSlow(w, r)
@@ -163,6 +157,18 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request, next caddyht
 		return nil
 	}
 	return h.serve(w, r, next, res)
+}
+
+// refuse answers a request that is refused. config is the number of the config when the
+// decision began.
+func (h *Handler) refuse(w http.ResponseWriter, r *http.Request, res *decision.Verdict, config uint64, now time.Time) error {
+	refusal := res.Refusal(&h.app.Control.Refusals, now)
+	refusal.Close = h.app.Drops && h.app.addDropped(r, res, config)
+	if err := refusal.Write(w, r, body.Received(r)); err != nil {
+		return err
+	}
+	h.app.Warned.caches(w.Header())
+	return nil
 }
 
 // Concerns reports whether the directive's matcher matches a request. If the matcher
@@ -302,14 +308,7 @@ func (h *Handler) serve(w http.ResponseWriter, r *http.Request, next caddyhttp.H
 		observer.Tunnel = res
 	}
 	if needs.Cookies || paced != nil {
-		observer.BeforeHeaders = func(status int, header http.Header) {
-			if paced != nil && body.Conversation(header.Get("Content-Type")) {
-				paced.Free()
-			}
-			res.SendCookies(r, status, header, func(failure string, charges []leakybucket.Charge, decisions []leakybucket.Decision) bool {
-				return h.take(r.Context(), failure, charges, decisions)
-			})
-		}
+		observer.BeforeHeaders = h.beforeHeaders(r, res, paced)
 	}
 	observer.Outer = first.Observe(observer)
 	switch {
@@ -376,14 +375,22 @@ func (c *detachedCall) Served(err error) {
 	}
 }
 
-// take asks the store for another charge of a request that is being answered, and logs what
-// fails.
-func (h *Handler) take(ctx context.Context, failure string, charges []leakybucket.Charge, decisions []leakybucket.Decision) bool {
-	err := h.app.Store.Take(ctx, charges, decisions)
-	if err != nil {
-		h.app.Logger.Error(failure, zap.Error(err))
+// beforeHeaders returns what is done before the headers of a response are sent: conversations
+// keep no pace, and responses that have earned cookies get them.
+func (h *Handler) beforeHeaders(r *http.Request, res *decision.Verdict, paced *body.Paced) func(int, http.Header) {
+	take := func(failure string, charges []leakybucket.Charge, decisions []leakybucket.Decision) bool {
+		err := h.app.Store.Take(r.Context(), charges, decisions)
+		if err != nil {
+			h.app.Logger.Error(failure, zap.Error(err))
+		}
+		return err == nil
 	}
-	return err == nil
+	return func(status int, header http.Header) {
+		if paced != nil && body.Conversation(header.Get("Content-Type")) {
+			paced.Free()
+		}
+		res.SendCookies(r, status, header, take)
+	}
 }
 
 // settle corrects the charges to what the request really cost.
