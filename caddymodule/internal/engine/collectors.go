@@ -39,11 +39,8 @@ var (
 	}}
 )
 
-// Collectors are all of them.
-var Collectors = []prometheus.Collector{
-	telemetry.Requests, telemetry.Passes, telemetry.TurnSeconds, telemetry.SlotSeconds, telemetry.Unsettled, telemetry.BlocksBegun, telemetry.WithoutStore, telemetry.RefusedPeople, keysRefused, levels, telemetry.Delays,
-	breakerOpen, telemetry.StoreSeconds, telemetry.StoreErrors, telemetry.StoreOutages, telemetry.EventsDropped, telemetry.Dropped, staleFiles, buckets, Slots,
-}
+// Collectors are all of them, with those that count.
+var Collectors = append([]prometheus.Collector{keysRefused, levels, breakerOpen, staleFiles, buckets, Slots}, telemetry.Collectors...)
 
 func registerMetrics(registry *prometheus.Registry) error {
 	for _, collector := range Collectors {

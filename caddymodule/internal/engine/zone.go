@@ -15,7 +15,6 @@ import (
 	"golang.org/x/time/rate"
 
 	"github.com/caddyserver/caddy/v2"
-	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/admission"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/decision"
@@ -213,9 +212,7 @@ func (l *zoneState) takesTurns() bool {
 
 // Destruct deletes the zone's series.
 func (l *zoneState) Destruct() error {
-	for _, counts := range []*prometheus.MetricVec{telemetry.Requests.MetricVec, telemetry.Passes.MetricVec, telemetry.TurnSeconds.MetricVec, telemetry.SlotSeconds.MetricVec, telemetry.Unsettled.MetricVec, telemetry.BlocksBegun.MetricVec, telemetry.WithoutStore.MetricVec, telemetry.RefusedPeople.MetricVec, telemetry.Delays.MetricVec} {
-		counts.DeletePartialMatch(prometheus.Labels{"zone": l.name})
-	}
+	telemetry.ForgetZone(l.name)
 	return nil
 }
 

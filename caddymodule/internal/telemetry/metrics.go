@@ -10,71 +10,76 @@ import (
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/rule"
 )
 
-// The collectors are process-wide, so that counts survive reloads. Every config has a
-// new registry and registers them again. Labels are names from the config, never
-// values that clients send.
+// Collectors are process-wide, so that counts survive reloads. Every config has a new
+// registry and registers them again. Labels are names from the config, never values that
+// clients send.
+var Collectors []prometheus.Collector
+
+// ofZones are those of them with the label zone, which comes first.
+var ofZones []*prometheus.MetricVec
+
+func newCounters(name, help string, labels ...string) *prometheus.CounterVec {
+	vec := prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: "caddy", Subsystem: "throttle", Name: name, Help: help}, labels)
+	collect(vec, vec.MetricVec, labels)
+	return vec
+}
+
+func newHistograms(name, help string, buckets []float64, labels ...string) *prometheus.HistogramVec {
+	vec := prometheus.NewHistogramVec(prometheus.HistogramOpts{Namespace: "caddy", Subsystem: "throttle", Name: name, Help: help, Buckets: buckets}, labels)
+	collect(vec, vec.MetricVec, labels)
+	return vec
+}
+
+func collect(c prometheus.Collector, vec *prometheus.MetricVec, labels []string) {
+	Collectors = append(Collectors, c)
+	if len(labels) > 0 && labels[0] == "zone" {
+		ofZones = append(ofZones, vec)
+	}
+}
+
+// ForgetZone deletes the series of a zone.
+func ForgetZone(name string) {
+	for _, vec := range ofZones {
+		vec.DeletePartialMatch(prometheus.Labels{"zone": name})
+	}
+}
+
 var (
-	Requests = prometheus.NewCounterVec(prometheus.CounterOpts{
-		Namespace: "caddy", Subsystem: "throttle", Name: "requests_total",
-		Help: "Requests by zone, decision and reason, and in zones with share by the client's rank.",
-	}, []string{"zone", "decision", "reason", "rank"})
+	Requests = newCounters("requests_total",
+		"Requests by zone, decision and reason, and in zones with share by the client's rank.", "zone", "decision", "reason", "rank")
 
-	Passes = prometheus.NewCounterVec(prometheus.CounterOpts{
-		Namespace: "caddy", Subsystem: "throttle", Name: "passes_total",
-		Help: "Passes of clients in zones with share, by what happened to them.",
-	}, []string{"zone", "event"})
+	Passes = newCounters("passes_total",
+		"Passes of clients in zones with share, by what happened to them.", "zone", "event")
 
-	Unsettled = prometheus.NewCounterVec(prometheus.CounterOpts{
-		Namespace: "caddy", Subsystem: "throttle", Name: "unsettled_total",
-		Help: "Charges left as reserved, because the response did not say what the request cost, or the store did not answer.",
-	}, []string{"zone"})
+	Unsettled = newCounters("unsettled_total",
+		"Charges left as reserved, because the response did not say what the request cost, or the store did not answer.", "zone")
 
-	BlocksBegun = prometheus.NewCounterVec(prometheus.CounterOpts{
-		Namespace: "caddy", Subsystem: "throttle", Name: "blocks_total",
-		Help: "Blocks that began with an overflow, by zone and decision.",
-	}, []string{"zone", "decision"})
+	BlocksBegun = newCounters("blocks_total",
+		"Blocks that began with an overflow, by zone and decision.", "zone", "decision")
 
-	WithoutStore = prometheus.NewCounterVec(prometheus.CounterOpts{
-		Namespace: "caddy", Subsystem: "throttle", Name: "without_store_total",
-		Help: "Charges decided by the fallback, because the shared store did not answer.",
-	}, []string{"zone"})
+	WithoutStore = newCounters("without_store_total",
+		"Charges decided by the fallback, because the shared store did not answer.", "zone")
 
-	RefusedPeople = prometheus.NewCounterVec(prometheus.CounterOpts{
-		Namespace: "caddy", Subsystem: "throttle", Name: "refused_people_total",
-		Help: "People whom a zone in shadow would have refused, by reports of their browsers. Each address counts once an hour.",
-	}, []string{"zone"})
+	RefusedPeople = newCounters("refused_people_total",
+		"People whom a zone in shadow would have refused, by reports of their browsers. Each address counts once an hour.", "zone")
 
-	Delays = prometheus.NewHistogramVec(prometheus.HistogramOpts{
-		Namespace: "caddy", Subsystem: "throttle", Name: "delay_seconds",
-		Help:    "Delays of delayed requests, in seconds.",
-		Buckets: []float64{.01, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60},
-	}, []string{"zone"})
+	Delays = newHistograms("delay_seconds",
+		"Delays of delayed requests, in seconds.", []float64{.01, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60}, "zone")
 
-	StoreSeconds = prometheus.NewHistogramVec(prometheus.HistogramOpts{
-		Namespace: "caddy", Subsystem: "throttle", Name: "store_seconds",
-		Help:    "How long calls of the shared store took, failed ones too, in seconds.",
-		Buckets: []float64{.0001, .00025, .0005, .001, .0025, .005, .01, .025, .05, .1, .25, .5, 1},
-	}, []string{"store"})
+	StoreSeconds = newHistograms("store_seconds",
+		"How long calls of the shared store took, failed ones too, in seconds.", []float64{.0001, .00025, .0005, .001, .0025, .005, .01, .025, .05, .1, .25, .5, 1}, "store")
 
-	StoreErrors = prometheus.NewCounterVec(prometheus.CounterOpts{
-		Namespace: "caddy", Subsystem: "throttle", Name: "store_errors_total",
-		Help: "Calls of the shared store that failed or took too long.",
-	}, []string{"store"})
+	StoreErrors = newCounters("store_errors_total",
+		"Calls of the shared store that failed or took too long.", "store")
 
-	StoreOutages = prometheus.NewCounterVec(prometheus.CounterOpts{
-		Namespace: "caddy", Subsystem: "throttle", Name: "store_outages_total",
-		Help: "Outages of the shared store.",
-	}, []string{"store"})
+	StoreOutages = newCounters("store_outages_total",
+		"Outages of the shared store.", "store")
 
-	EventsDropped = prometheus.NewCounter(prometheus.CounterOpts{
-		Namespace: "caddy", Subsystem: "throttle", Name: "events_dropped_total",
-		Help: "Events about keys that were dropped, because subscribers are too slow.",
-	})
+	EventsDropped = newCounters("events_dropped_total",
+		"Events about keys that were dropped, because subscribers are too slow.").WithLabelValues()
 
-	Dropped = prometheus.NewCounterVec(prometheus.CounterOpts{
-		Namespace: "caddy", Subsystem: "throttle", Name: "dropped_connections_total",
-		Help: "TCP connections and QUIC packets of clients that are out, which were dropped before they cost a handshake.",
-	}, []string{"transport"})
+	Dropped = newCounters("dropped_connections_total",
+		"TCP connections and QUIC packets of clients that are out, which were dropped before they cost a handshake.", "transport")
 )
 
 // counters are the counters of one zone, looked up before requests come.

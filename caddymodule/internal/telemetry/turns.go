@@ -18,16 +18,11 @@ import (
 )
 
 var (
-	TurnSeconds = prometheus.NewHistogramVec(prometheus.HistogramOpts{
-		Namespace: "caddy", Subsystem: "throttle", Name: "slot_wait_seconds",
-		Help:    "How long served requests waited for their turn, in zones with share, in seconds.",
-		Buckets: []float64{.01, .05, .1, .25, .5, 1, 2, 3, 5, 8},
-	}, []string{"zone", "rank"})
+	TurnSeconds = newHistograms("slot_wait_seconds",
+		"How long served requests waited for their turn, in zones with share, in seconds.", []float64{.01, .05, .1, .25, .5, 1, 2, 3, 5, 8}, "zone", "rank")
 
-	SlotSeconds = prometheus.NewCounterVec(prometheus.CounterOpts{
-		Namespace: "caddy", Subsystem: "throttle", Name: "slot_seconds_total",
-		Help: "For how long requests held slots, in zones with share, in seconds.",
-	}, []string{"zone", "rank"})
+	SlotSeconds = newCounters("slot_seconds_total",
+		"For how long requests held slots, in zones with share, in seconds.", "zone", "rank")
 )
 
 // AllRanks are those that clients of a zone with share may have, in the order of service.
