@@ -4,6 +4,7 @@ import (
 	"maps"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -13,7 +14,7 @@ import (
 )
 
 // suggested is what an error says to write instead.
-var suggested = regexp.MustCompile(`(?s)in zone "pages": want (.*), at Caddyfile:\d+$`)
+var suggested = regexp.MustCompile(`(?s)in zone "pages": .*want(?: in the block of in_flight at Caddyfile:\d+)?\s(.*), at Caddyfile:\d+$`)
 
 func adaptZone(lines string) error { return adaptThrottle("zone pages {\n" + lines + "\n}") }
 
@@ -104,10 +105,10 @@ func TestATranslationSeesWhatStandsBesideTheWord(t *testing.T) {
 		}
 	}
 	for words, want := range map[string]string{
-		"limit 120/2s":        "limit 120/2s: the burst is missing: limit 120 120/2s",
-		"limit 10 per minute": "the burst is missing: limit 10 10/m",
+		"limit 120/2s":        "limit 120/2s: the burst is missing: want limit 120 120/2s",
+		"limit 10 per minute": "the burst is missing: want limit 10 10/m",
 		"limit 120 2r/s":      "did you mean 2/s?",
-		"limit 60":            "the rate is missing: limit 60 60/m",
+		"limit 60":            "the rate is missing: want limit 60 60/m",
 	} {
 		if err := adaptZone(words); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%q: got %v, want %s", words, err, want)
@@ -115,43 +116,169 @@ func TestATranslationSeesWhatStandsBesideTheWord(t *testing.T) {
 	}
 }
 
-// A suggestion that is pasted in place of what it is about adapts.
+// mistakenAt is an error of the adapter with its line.
+var (
+	mistakenAt = regexp.MustCompile(`(?s)^(.*), at Caddyfile:(\d+)$`)
+	remedy     = regexp.MustCompile(`(?s)want(?: in the block of \w+ at Caddyfile:(\d+))?\s(.*)$`)
+	tooAt      = regexp.MustCompile(`(?:of|and) \w+ at Caddyfile:(\d+)(?:, | and)`)
+	wordMeant  = regexp.MustCompile(`"([^"]+)": did you mean ([^?]+)\?$`)
+)
+
+// follow does what a message says with the lines it names, and no more.
+func follow(t *testing.T, file, message string) string {
+	t.Helper()
+	lines := strings.Split(file, "\n")
+	number := func(text string) int {
+		n, err := strconv.Atoi(text)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return n - 1
+	}
+	found := mistakenAt.FindStringSubmatch(message)
+	if found == nil {
+		t.Fatalf("%s\ngot %s, want a line", file, message)
+	}
+	here := number(found[2])
+	if word := wordMeant.FindStringSubmatch(found[1]); word != nil {
+		lines[here] = strings.Replace(lines[here], word[1], word[2], 1)
+		return strings.Join(lines, "\n")
+	}
+	write := remedy.FindStringSubmatch(found[1])
+	switch {
+	case strings.Contains(message, "remove it: "):
+		lines[here] = ""
+		return strings.Join(lines, "\n")
+	case write == nil:
+		t.Fatalf("%s\ngot %s, want lines to write", file, message)
+	}
+	for _, too := range tooAt.FindAllStringSubmatch(found[1][:len(found[1])-len(write[2])], -1) {
+		lines[number(too[1])] = ""
+	}
+	switch {
+	case strings.Contains(message, "and beside this zone want"):
+		zone := slices.IndexFunc(lines, func(line string) bool { return strings.Contains(line, "zone pages {") })
+		lines[here], lines[zone] = "", write[2]+"\n"+lines[zone]
+	case write[1] != "":
+		lines[here], lines[number(write[1])] = "", lines[number(write[1])]+"\n"+write[2]
+	default:
+		lines[here] = write[2]
+	}
+	return strings.Join(lines, "\n")
+}
+
+// followed does what each message says until the file adapts, and returns the first one.
+func followed(t *testing.T, m mistake) (first string) {
+	t.Helper()
+	file := m.caddyfile()
+	var messages []string
+	for range 5 {
+		err := adapts(file)
+		if err == nil {
+			return append(messages, "")[0]
+		}
+		messages = append(messages, err.Error())
+		file = follow(t, file, err.Error())
+	}
+	t.Errorf("%s\ngot %s, want it to adapt in the end; it became\n%s", m.caddyfile(), strings.Join(messages, "\nthen "), file)
+	return messages[0]
+}
+
+// An owner who pastes what each message shows where it says has a file that adapts.
 func TestASuggestionPastedInPlaceAdapts(t *testing.T) {
-	for _, test := range []struct{ throttle, want, pasted string }{
-		{"zone a {\nlimit 120 2/s\nnodelay\n}", "remove it: the zone has limit 120 2/s already", "zone a {\nlimit 120 2/s\n}"},
-		{"zone a {\nlimit 120 2/s\nburst 10\n}", "remove it: the zone has limit 120 2/s already", "zone a {\nlimit 120 2/s\n}"},
-		{"zone a {\nwindow 1m\nlimit 120 2/s\n}", "remove it: the zone has limit 120 2/s already", "zone a {\nlimit 120 2/s\n}"},
-		{"zone a {\nlimit 100\nwindow 1h\n}", "limit 100 100/1h", "zone a {\nlimit 100 100/1h\n}"},
-		{"zone a {\nwindow 1h\nlimit 100\n}", "want limit 100 100/1h", "zone a {\nlimit 100 100/1h\n}"},
-		{"zone a {\nrate 2r/s\nburst 10\n}", "want limit 11 2/s", "zone a {\nlimit 11 2/s\n}"},
-		{"zone a {\nburst 10\nrate 2r/s\n}", "want limit 11 2/s", "zone a {\nlimit 11 2/s\n}"},
-		{"zone a {\nrank member told X-User\n}", "rank member told X-User *_session", "zone a {\nin_flight 5 {\nshare\nrank member told X-User *_session\n}\n}"},
-		{"zone a {\nlimit 120 2/s\nshare\n}", "want a zone of its own, since share and limit exclude each other:\nzone turns {\n\tin_flight 5 {\n\tshare\n}\n}", "zone a {\nlimit 120 2/s\n}\nzone turns {\n\tin_flight 5 {\n\tshare\n}\n}"},
-		{"zone a {\nlimit 120 2/s\nwhitelist 192.0.2.1 198.51.100.0/24\n}", "want exempt client_ip 192.0.2.1 198.51.100.0/24", "zone a {\nlimit 120 2/s\nexempt client_ip 192.0.2.1 198.51.100.0/24\n}"},
-		{"zone a {\nlimit 120 2/s\nblacklist 192.0.2.1 192.0.2.2\n}", "want override 192.0.2.1 deny\noverride 192.0.2.2 deny", "zone a {\nlimit 120 2/s\noverride 192.0.2.1 deny\noverride 192.0.2.2 deny\n}"},
-		{"pages 120 2/s", "want\nzone pages {\n\tlimit 120 2/s\n}", "zone pages {\n\tlimit 120 2/s\n}"},
-		{"limit 120 2/s", "want\nzone pages {\n\tlimit 120 2/s\n}", "zone pages {\n\tlimit 120 2/s\n}"},
-		{"zone a {\nlimit 120 2/s\nenforce 10%\n}", "did you mean 10?", "zone a {\nlimit 120 2/s\nenforce 10\n}"},
-		{"zone a {\nlimit 120 2/s\nrefusal jitter 20%\n}", "did you mean 20?", "zone a {\nlimit 120 2/s\nrefusal jitter 20\n}"},
-		{"zone a {\nlimit 120 2/s\nshadow 50%\n}", "did you mean enforce 50?", "zone a {\nlimit 120 2/s\nenforce 50\n}"},
-		{"zone a {\nrps 10\n}", "want limit 10 10/s", "zone a {\nlimit 10 10/s\n}"},
-		{"zone a {\nrequests_per_minute 60\nburst 20\n}", "want limit 20 60/m", "zone a {\nlimit 20 60/m\n}"},
-		{"zone a {\nmax_events 100\nwindow 1m\n}", "want limit 100 100/1m", "zone a {\nlimit 100 100/1m\n}"},
-		{"zone a {\nlimit 120 2\n}", "the rate has no unit: limit 120 2/s", "zone a {\nlimit 120 2/s\n}"},
+	for _, m := range []mistake{
+		{"zone", "limit 120 2/s\nnodelay", "remove it: the zone has limit 120 2/s at Caddyfile:4 already"},
+		{"zone", "limit 120 2/s\nburst 10", "remove it: the zone has limit 120 2/s at Caddyfile:4 already"},
+		{"zone", "window 1m\nlimit 120 2/s", "remove it: the zone has limit 120 2/s at Caddyfile:5 already"},
+		{"zone", "limit 100\nwindow 1h", "want limit 100 100/1h"},
+		{"zone", "window 1h\nlimit 100", "instead of this and of limit at Caddyfile:5, want limit 100 100/1h"},
+		{"zone", "rate 2r/s\nburst 10", "want limit 11 2/s"},
+		{"zone", "burst 10\nrate 2r/s", "want limit 11 2/s"},
+		{"zone", "rank member told X-User", "rank member told X-User *_session"},
+		{"zone", "limit 120 2/s\nshare", "share and limit exclude each other: remove it, and beside this zone want\nzone turns {\n\tin_flight 5 {\n\t\tshare\n\t}\n}"},
+		{"zone", "in_flight 5 wait 8s\nlimit 120 2/s\nshare", "share and limit exclude each other: remove it and in_flight at Caddyfile:4, and beside this zone want\nzone turns {\n\tin_flight 5 wait 8s {\n\t\tshare\n\t}\n}"},
+		{"zone", "in_flight 5\nlimit 120 2/s\nrank member issued sid", "remove it and in_flight at Caddyfile:4, and beside this zone want"},
+		{"zone", "in_flight 5\nshare", "instead of this and of in_flight at Caddyfile:4, want\nin_flight 5 {\n\tshare\n}"},
+		{"zone", "in_flight 5\nmax_wait 8s", "instead of this and of in_flight at Caddyfile:4, want in_flight 5 wait 8s"},
+		{"zone", "in_flight 5 {\nwait 8s\n}\nshare", "want in the block of in_flight at Caddyfile:4\nshare"},
+		{"zone", "limit 60 2/s\nrefusal {\nstatus 503\n}\npage", "want in the block of refusal at Caddyfile:5\npage {\n\ttitle \"My site\"\n}"},
+		{"zone", "in_flight 5 {\nwait 8s\n}\nmax_waiting 9", "want in the block of in_flight at Caddyfile:4\nqueue 9"},
+		{"zone", "in_flight 5 wait 8s\nmax_wait 9s", "remove it: in_flight has wait at Caddyfile:4 already"},
+		{"zone", "limit 60 2/s\nrefusal {\nstatus 503\n}\nstatus 429", "remove it: refusal has status at Caddyfile:5 already"},
+		{"zone", "in_flight 5 {\nshare\n}\nrank member issued sid", "want in the block of in_flight at Caddyfile:4\nrank member issued sid"},
+		{"zone", "limit 120 2/s\nwhitelist 192.0.2.1 198.51.100.0/24", "want exempt client_ip 192.0.2.1 198.51.100.0/24"},
+		{"zone", "limit 120 2/s\nallowlist a b", `"a" is no address or network: want exempt client_ip 203.0.113.7`},
+		{"zone", "limit 120 2/s\nallowlist 192.0.2.1 office", `"office" is no address or network: want exempt client_ip 192.0.2.1`},
+		{"zone", "limit 120 2/s\ndeny evil.example", `"evil.example" is no address or network: want override 203.0.113.7 deny`},
+		{"zone", "limit 120 2/s\nblacklist 192.0.2.1 192.0.2.2", "want\noverride 192.0.2.1 deny\noverride 192.0.2.2 deny"},
+		{"block", "pages 120 2/s", "want\nzone pages {\n\tlimit 120 2/s\n}"},
+		{"block", "limit 120 2/s", "want\nzone pages {\n\tlimit 120 2/s\n}"},
+		{"zone", "limit 120 2/s\nenforce 10%", "did you mean 10?"},
+		{"zone", "limit 120 2/s\nrefusal jitter 20%", "did you mean 20?"},
+		{"zone", "limit 120 2/s\nshadow 50%", "want enforce 50"},
+		{"zone", "limit 120 2/s\nshadow 500%", "want enforce 10"},
+		{"zone", "rps 10", "want limit 10 10/s"},
+		{"zone", "requests_per_minute 60\nburst 20", "want limit 20 60/m"},
+		{"zone", "max_events 100\nwindow 1m", "want limit 100 100/1m"},
+		{"zone", "limit 120 2", "the rate has no unit: want limit 120 2/s"},
+		{"zone", "limit 10 1m", "that is a window: want limit 10 10/1m"},
+		{"zone", "limit 10 per minute", "the burst is missing: want limit 10 10/m"},
+		{"zone", "limit 10/s 60", "the capacity comes first: want limit 60 10/s"},
+		{"zone", "limit 60", "the rate is missing: want limit 60 60/m"},
+		{"zone", "limit 2r/s burst=10", "want\nlimit 11 2/s\ndelay"},
+		{"site", "throttle pages 120 2", "the rate has no unit: want throttle pages 120 2/s"},
+		{"site", "throttle pages 2r/s burst=10", "unexpected \"burst=10\" after 2r/s: want\nthrottle pages 11 2/s {\n\tdelay\n}"},
+		{"site", "throttle pages rate=2r/s burst=10 nodelay", "unexpected \"rate=2r/s\" after pages: want throttle pages 11 2/s"},
+		{"site", "throttle pages 60 rate=10r/s", "unexpected \"rate=10r/s\" after 60: want throttle pages 60 10/s"},
+		{"site", "throttle pages burst=60 10/s", "unexpected \"burst=60\" after pages: want\nthrottle pages 61 10/s {\n\tdelay\n}"},
+		{"site", "throttle pages 120 per minute", "the burst is missing: want throttle pages 120 120/m"},
+		{"site", "throttle pages rps 10", "unexpected \"rps\" after pages: want throttle pages 10 10/s"},
+		{"site", "throttle pages 120/2s", "the burst is missing: want throttle pages 120 120/2s"},
+		{"site", "throttle pages {remote_host} 10 1m", "that is a window: want throttle pages {http.request.remote.host} 10 10/1m"},
+		{"site", "throttle pages 2/s burst 10", "unexpected \"burst\" after 2/s: want throttle pages 10 2/s"},
+		{"site", "throttle pages events 100 window 1m", "unexpected \"events\" after pages: want throttle pages 100 100/1m"},
+		{"site", "throttle pages 120 2/s nodelay", "unexpected \"nodelay\" after 2/s: want throttle pages 120 2/s"},
+		{"site", "throttle pages 120 2/s whitelist 192.0.2.1", "want\nthrottle pages 120 2/s {\n\texempt client_ip 192.0.2.1\n}"},
+		{"site", "throttle pages 120 2/s max_wait 8s", "want\nthrottle pages 120 2/s {\n\tdelay wait 8s\n}"},
+		{"site", "throttle pages client_ip 120 2/s shadow block 10m", "want\nthrottle pages client_ip 120 2/s {\n\tshadow\n\tblock 10m\n}"},
+		{"site", "throttle pages 120 2/s on_store_error allow", "want\nthrottle pages 120 2/s {\n\ton_store_error allow\n}"},
+		{"site", "throttle pages 120 2/s refusal message \"Too many.\" status 503", "want\nthrottle pages 120 2/s {\n\trefusal message \"Too many.\" status 503\n}"},
+		{"site", "throttle pages 120 2/s share", "want\nthrottle {\n\tzone pages {\n\t\tlimit 120 2/s\n\t}\n\tzone turns {\n\t\tin_flight 5 {\n\t\t\tshare\n\t\t}\n\t}\n}"},
+		{"site", "throttle pages header X-Api-Key in_flight 5 wait 8s", "want\nthrottle {\n\tzone pages {\n\t\tkey header X-Api-Key\n\t\tin_flight 5 wait 8s\n\t}\n}"},
+		{"site", "throttle pages limit 120 2/s", "unexpected \"limit\" after pages: want throttle pages 120 2/s"},
+		{"site", "throttle pages key client_ip 5 1/s", "unexpected \"key\" after pages: want throttle pages client_ip 5 1/s"},
+		{"site", "throttle pages 60 10/s client_ip", "unexpected \"client_ip\" after 10/s: want throttle pages client_ip 60 10/s"},
+		{"site", "throttle pages client_ip 10/s 60", "the capacity comes first: want throttle pages client_ip 60 10/s"},
+		{"site", "throttle pages client_ip", "no limit after client_ip: want throttle pages client_ip 120 2/s"},
+		{"site", "throttle pages header X-Api-Key missing share 600 10/s", ""},
+		{"site", "throttle pages form message query rate 5 1/s", ""},
 	} {
-		err := adaptThrottle(test.throttle)
-		if err == nil || !strings.Contains(err.Error(), test.want) {
-			t.Errorf("%s: got %v, want %s", test.throttle, err, test.want)
-		}
-		if err := adaptThrottle(test.pasted); err != nil {
-			t.Errorf("%s: got %v for what it suggests", test.throttle, err)
+		if first := followed(t, m); !strings.Contains(first, m.says) || m.says == "" && first != "" {
+			t.Errorf("%s\ngot %s, want %s", m.text, first, m.says)
 		}
 	}
-	err := adapts("http://example.com {\n\tthrottle pages 2r/s burst=10\n}\n")
-	if want := "want throttle pages 11 2/s"; err == nil || !strings.Contains(err.Error(), want) {
-		t.Errorf("got %v, want %s", err, want)
-	}
-	if err := adapts("http://example.com {\n\tthrottle pages 11 2/s\n}\n"); err != nil {
-		t.Error(err)
+}
+
+// Beside a limit, too, each word is answered with what to do to the file.
+func TestEveryFormerWordBesideALimitIsAnsweredWithWhatToDo(t *testing.T) {
+	for _, word := range slices.Sorted(maps.Keys(zonefile.FormerWords)) {
+		for _, rest := range []string{"", " 5", " 10r/s", " 1m", " 10.0.0.0/8", " share", " x y"} {
+			for _, more := range []string{"", "in_flight 5\n", "in_flight 5 {\nbuffer 8MiB\n}\n", "delay 2\n", "refusal {\nstatus 503\n}\n"} {
+				if word == "count_only" && strings.HasPrefix(more, "delay") {
+					continue // a charge after the answer and a queue before it exclude each other
+				}
+				needs := ""
+				switch {
+				case strings.Contains(word, "body"):
+					needs = "cost body_items\n"
+				case word == "unlisted_key":
+					needs = "override 203.0.113.8 600 10/s\n"
+				}
+				followed(t, mistake{"zone", "limit 60 2/s\n" + needs + more + word + rest, ""})
+				if needs == "" {
+					followed(t, mistake{"site", "throttle pages 60 2/s " + word + rest, ""})
+				}
+			}
+		}
 	}
 }

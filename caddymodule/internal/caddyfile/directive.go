@@ -18,7 +18,6 @@ import (
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/config"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/text"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/tokens"
-	"github.com/caddy-throttle/caddy-throttle/leakybucket"
 )
 
 // ParseGlobal sets up the app from the global option. Syntax:
@@ -97,11 +96,9 @@ func besideWords() []string { return OptionNames(func(o ZoneOption) bool { retur
 
 // misplacedOption reports a word that is no option in a block of zones.
 func misplacedOption(d *caddyfile.Dispenser, where string, known []string, zones []*zoneReader) error {
-	words := append([]string{d.Val()}, d.RemainingArgs()...)
-	for range words[1:] {
-		d.Prev()
-	}
-	if limit := words[1:]; len(limit) == 2 && config.CheckZoneName(words[0]) == nil {
+	word, rest := lineHere(d)
+	words := append([]string{word}, rest...)
+	if limit := rest; len(limit) == 2 && config.CheckZoneName(words[0]) == nil {
 		if _, err := parseLimit(limit); err == nil && OptionNamed(words[0]) < 0 {
 			return d.Errf("unknown option %q in %s: want\n%s", words[0], where, block("zone "+words[0], "limit "+strings.Join(limit, " ")))
 		}
@@ -115,8 +112,8 @@ func misplacedOption(d *caddyfile.Dispenser, where string, known []string, zones
 		}
 		return d.Errf("%s cannot stand beside the zones in %s: put it into the block of a zone", d.Val(), where)
 	}
-	if line := zoneLines(nil).translate(d); line != "" {
-		return d.Errf("unknown option %q in %s: want %s, in a zone", d.Val(), where, line)
+	if _, lines := zoneLines(nil).meant(word, rest); lines != "" {
+		return d.Errf("unknown option %q in %s: in a zone, %s", d.Val(), where, want(lines))
 	}
 	slices.Sort(known)
 	return tokens.UnknownOption(d, where, slices.Compact(known))
@@ -364,84 +361,6 @@ func parseRateLimitHeaders(handler *config.Handler, d *caddyfile.Dispenser) erro
 		return d.Err("ratelimit_headers is given twice")
 	}
 	return tokens.ParseFlag(d, &handler.RateLimitHeaders)
-}
-
-const wantLine = "want throttle <zone> [<key>...] <capacity> <leak>"
-
-// parseLine reads a whole zone from one line.
-func parseLine(d *caddyfile.Dispenser, matcher matcherToken, words []string) (*zoneReader, error) {
-	if err := checkLine(words); err != nil {
-		return nil, d.WrapErr(err)
-	}
-	r := newZoneReader(d, matcher)
-	z := r.zone
-	z.Name = words[0]
-	if len(words) == 1 {
-		return r, nil
-	}
-	last := len(words) - 2
-	limit, err := parseLimit(words[last:])
-	if err != nil {
-		return nil, d.WrapErr(err)
-	}
-	z.Limit = limit
-	r.places["limit"] = []string{r.place}
-	if last == 1 {
-		return r, nil
-	}
-	sources, used, err := parseKey(words[1:last])
-	if err != nil {
-		return nil, d.WrapErr(err)
-	}
-	key := &ZoneOptions[OptionNamed("key")]
-	keyIn(z).Sources, r.places["key"] = sources, []string{r.place}
-	return r, r.parseDetails(key, words[1+used:last])
-}
-
-// checkLine says what is missing on a line after throttle.
-func checkLine(words []string) error {
-	number := func(word string) bool { _, plain := leakybucket.ParseCost(word); return plain }
-	rate := func(word string) bool { _, err := leakybucket.ParseRate(word); return err == nil }
-	first, last := words[0], words[len(words)-1]
-	if slices.Contains(config.SourceWords, first) || len(words) > 1 && strings.Contains(first, "{") {
-		return fmt.Errorf("no zone name before %s: %s", first, wantLine)
-	}
-	if len(words) == 1 {
-		return nil
-	}
-	if words[1] == "key" {
-		return fmt.Errorf("unexpected \"key\" after the zone: want throttle %s", strings.Join(slices.Delete(slices.Clone(words), 1, 2), " "))
-	}
-	if slices.Contains(config.MatcherWords, first) && strings.HasPrefix(words[1], "/") {
-		return fmt.Errorf("no zone name before %s, which is a matcher: want throttle %s", first, strings.Join(words[1:], " "))
-	}
-	if found := nginxLimit.FindStringSubmatch(strings.Join(words[1:], " ")); found != nil {
-		_, limit, _ := strings.Cut(fromNginx([]string{"rate=" + found[1] + "r/" + found[2], "burst=" + found[3], "nodelay"}, nil), " ")
-		return fmt.Errorf("want throttle %s %s", first, limit)
-	}
-	previous := words[len(words)-2]
-	at := 1 + max(0, slices.IndexFunc(words[1:], rate)) // the first leak, if there is one
-	switch {
-	case len(words) == 2 && first == "zone":
-		return fmt.Errorf("zone %s stands on the line of throttle: want throttle %[1]s <key>... <capacity> <leak>, or the zone in the block", last)
-	case strings.HasPrefix(first, "zone="):
-		return fmt.Errorf("unexpected %q: %s", first, wantLine)
-	case len(words) > 2 && number(first) && rate(words[1]):
-		return fmt.Errorf("no zone name before %s %s: %s", first, words[1], wantLine)
-	case len(words) > 2 && rate(previous) && number(last):
-		return fmt.Errorf("leak %s stands before capacity %s: did you mean throttle %s %[2]s %[1]s?", previous, last, strings.Join(words[:len(words)-2], " "))
-	case len(words) > 3 && number(words[at-1]) && at < len(words)-1:
-		return fmt.Errorf("unexpected %q after leak %s: %s", words[at+1], words[at], wantLine)
-	case len(words) == 2 && number(first) && rate(last):
-		return fmt.Errorf("no zone name before %s %s: %s", first, last, wantLine)
-	case number(last) && (len(words) == 2 || !number(previous)):
-		return fmt.Errorf("no leak after capacity %s: %s", last, wantLine)
-	case rate(last) && (len(words) == 2 || slices.Contains(config.SourceWords, previous)):
-		return fmt.Errorf("no capacity before leak %s: %s", last, wantLine)
-	case len(words) == 2:
-		return fmt.Errorf("%q stands alone after the zone: want throttle <zone>, or throttle <zone> <key>... <capacity> <leak>", last)
-	}
-	return nil
 }
 
 // A definedZone is a zone that this Caddyfile has defined so far.

@@ -18,18 +18,26 @@ import (
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
 )
 
-// zoneLines are the lines in the block of a zone, as words. They let a translation of one
-// word see what stands beside it.
-type zoneLines [][]string
+// A zoneLine is a line in the block of a zone, as words, with those in its own block.
+type zoneLine struct {
+	words []string
+	place string
+	block []string // nil if it has none
+}
+
+// zoneLines let a translation of one word see what stands beside it.
+type zoneLines []zoneLine
 
 // zoneBlock returns the lines of the block that comes next, and reads nothing.
 func zoneBlock(d *caddyfile.Dispenser) (lines zoneLines) {
-	depth, read, last := 0, 0, -1
+	depth, read, last := 0, 0, ""
 	for d.Next() {
 		read++
 		switch d.Val() {
 		case "{":
-			depth++
+			if depth++; depth == 2 && len(lines) > 0 {
+				lines[len(lines)-1].block = []string{}
+			}
 			continue
 		case "}":
 			depth--
@@ -37,12 +45,16 @@ func zoneBlock(d *caddyfile.Dispenser) (lines zoneLines) {
 		if depth <= 0 {
 			break
 		}
-		if line := d.Line(); depth == 1 && d.Val() != "}" {
-			if line != last {
-				lines = append(lines, nil)
+		if depth > 1 && len(lines) > 0 {
+			line := &lines[len(lines)-1]
+			line.block = append(line.block, d.Val())
+		}
+		if here := tokens.Place(d); depth == 1 && d.Val() != "}" {
+			if here != last {
+				lines = append(lines, zoneLine{place: here})
 			}
-			lines[len(lines)-1] = append(lines[len(lines)-1], d.Val())
-			last = line
+			line := &lines[len(lines)-1]
+			line.words, last = append(line.words, d.Val()), here
 		}
 	}
 	for range read {
@@ -51,13 +63,19 @@ func zoneBlock(d *caddyfile.Dispenser) (lines zoneLines) {
 	return lines
 }
 
+// find returns the first line that begins with a word, or nil.
+func (z zoneLines) find(word string) *zoneLine {
+	if i := slices.IndexFunc(z, func(line zoneLine) bool { return line.words[0] == word }); i >= 0 {
+		return &z[i]
+	}
+	return nil
+}
+
 // after returns the words after the first line that begins with a word, and whether there
 // is one.
 func (z zoneLines) after(word string) ([]string, bool) {
-	for _, line := range z {
-		if line[0] == word {
-			return line[1:], true
-		}
+	if line := z.find(word); line != nil {
+		return line.words[1:], true
 	}
 	return nil, false
 }
@@ -72,10 +90,18 @@ func (z zoneLines) first(standard string, others ...string) string {
 	return standard
 }
 
+// inBlock returns the words in the block of an option.
+func (z zoneLines) inBlock(option string) []string {
+	if line := z.find(option); line != nil {
+		return line.block
+	}
+	return nil
+}
+
 // line returns the line of a word, or a standard one if there is none.
 func (z zoneLines) line(word, standard string) string {
-	if words, found := z.after(word); found {
-		return strings.Join(append([]string{word}, quoted(words)...), " ")
+	if line := z.find(word); line != nil {
+		return strings.Join(quoted(line.words), " ")
 	}
 	return standard
 }
@@ -91,36 +117,78 @@ func quoted(words []string) []string {
 	return out
 }
 
-// translate returns the line to write instead of the current word, which is no option of a
-// zone, or "". The word is one of a former grammar or of another limiter.
-func (z zoneLines) translate(d *caddyfile.Dispenser) string {
-	name, value, joined := strings.Cut(strings.TrimRight(d.Val(), ":;"), "=") // as in nginx
-	rest := d.RemainingArgs()
-	for range rest {
-		d.Prev()
+// translate says what to write instead of a word that is no option of a zone, with others
+// after it, or returns "". The word is one of a former grammar or of another limiter.
+func (z zoneLines) translate(word string, rest []string) string {
+	why, lines := z.meant(word, rest)
+	if lines == "" {
+		return why
 	}
+	option, _, _ := strings.Cut(lines, " ")
+	i, other := OptionNamed(option), z.find(option)
+	if i < 0 || other == nil || ZoneOptions[i].Repeats {
+		return why + want(lines)
+	}
+	more := strings.TrimSpace(strings.TrimPrefix(lines, z.line(option, "")))
+	for _, word := range strings.Fields(more) {
+		if d := DetailNamed(&ZoneOptions[i], word); d >= 0 && !ZoneOptions[i].Details[d].Repeats && slices.Contains(slices.Concat(other.words, other.block), word) {
+			return "remove it: " + option + " has " + word + " " + other.place + " already"
+		}
+	}
+	if other.block == nil {
+		return why + "instead of this and of " + option + " " + other.place + ", " + want(lines)
+	}
+	more = strings.TrimSuffix(strings.TrimPrefix(more, "{\n\t"), "\n}")
+	return why + "want in the block of " + option + " " + other.place + "\n" + strings.ReplaceAll(more, "\n\t", "\n")
+}
+
+// want shows lines to write, several on lines of their own.
+func want(lines string) string {
+	if strings.Contains(lines, "\n") {
+		return "want\n" + lines
+	}
+	return "want " + lines
+}
+
+// meant returns why a word is wrong, as far as that must be said, and the lines to write.
+func (z zoneLines) meant(word string, rest []string) (why, lines string) {
+	name, value, joined := strings.Cut(strings.TrimRight(word, ":;"), "=") // as in nginx
 	words := quoted(rest)
 	for i, word := range words {
 		words[i] = strings.TrimSuffix(word, ";")
 	}
-	if joined && slices.Contains([]string{"zone", "rate", "burst"}, name) {
-		return fromNginx(append([]string{d.Val()}, words...), z)
+	nginx := joined && slices.Contains(nginxWords, name)
+	if nginx {
+		value = word
 	}
 	if joined {
 		words = append([]string{value}, words...)
 	}
 	if tokens.Translations[name] != "" {
-		return ""
+		return "", ""
 	}
-	lines := FormerWords[name]
-	if known := OptionNames(func(ZoneOption) bool { return true }); lines == nil && text.Nearest(name, known) == "" {
+	known := OptionNames(func(ZoneOption) bool { return true })
+	if FormerWords[name] == nil && !nginx && text.Nearest(name, known) == "" {
 		name = text.Nearest(name, slices.Collect(maps.Keys(FormerWords)))
-		lines = FormerWords[name]
 	}
-	if lines == nil {
-		return ""
+	switch whole := z.limited(); {
+	case whole != nil && (nginx || slices.Contains(limitWords, name)):
+		return "remove it: the zone has " + strings.Join(slices.Concat(whole.words, []string{whole.place, "already"}), " "), ""
+	case nginx:
+		return "", fromNginx(words, z)
+	case FormerWords[name] == nil:
+		return "", ""
+	case slices.Contains(exemptWords, name) || slices.Contains(denyWords, name):
+		why = noAddress(words)
+	case slices.Contains(turnWords, name) && z.excludesTurns() != "":
+		why = "share and " + z.excludesTurns() + " exclude each other: remove it"
+		if slots := z.find("in_flight"); slots != nil && slots.block == nil {
+			why += " and in_flight " + slots.place
+		}
+		why += ", and beside this zone "
 	}
-	return lines(words, append(slices.Clone(z), append([]string{name}, words...))) // also if it was written otherwise
+	seen := append(slices.Clone(z), zoneLine{words: append([]string{name}, words...)}) // also if it was written otherwise
+	return why, FormerWords[name](words, seen)
 }
 
 // A translation returns the lines to write instead of a word with others after it.
@@ -171,7 +239,7 @@ func toWaits(name, standard string) translation {
 		if delays || limited {
 			option, line = "delay", z.line("delay", "delay")
 		}
-		if option == "in_flight" && name == "queue" && !strings.Contains(line, " wait ") {
+		if option == "in_flight" && name == "queue" && !strings.Contains(line, " wait ") && !slices.Contains(z.inBlock(option), "wait") {
 			line += " wait " + z.first("8s", "max_wait")
 		}
 		return line + " " + name + " " + valid(option, name, words, standard)
@@ -187,36 +255,47 @@ func inBlock(option string, z zoneLines, lines ...string) string {
 	return block(z.line(option, standard), lines...)
 }
 
+// turnWords are words about turns, which stand in the block of in_flight.
+var turnWords = []string{"share", "rank", "pass"}
+
+// excludesTurns returns an option of the zone that excludes share, or "".
+func (z zoneLines) excludesTurns() string {
+	for _, option := range []string{"limit", "delay", "block", "cost", "settle"} {
+		if z.find(option) != nil {
+			return option
+		}
+	}
+	return ""
+}
+
 // inTurns returns in_flight with lines in its block, in a zone of its own if this one has
 // what excludes share.
 func inTurns(z zoneLines, lines ...string) string {
-	for _, option := range []string{"limit", "delay", "block", "cost", "settle"} {
-		if _, excludes := z.after(option); excludes {
-			return "a zone of its own, since share and " + option + " exclude each other:\n" + block("zone turns", block("in_flight 5", lines...))
-		}
+	if z.excludesTurns() != "" {
+		return block("zone turns", inBlock("in_flight", z, lines...))
+	}
+	if slices.Contains(z.inBlock("in_flight"), lines[0]) { // which is share
+		lines = lines[min(1, len(lines)-1):]
 	}
 	return inBlock("in_flight", z, lines...)
 }
 
 // block returns lines in the block behind a head, as a Caddyfile has them.
 func block(head string, lines ...string) string {
-	return head + " {\n\t" + strings.Join(lines, "\n\t") + "\n}"
+	return head + " {\n\t" + strings.ReplaceAll(strings.Join(lines, "\n"), "\n", "\n\t") + "\n}"
 }
 
-// limited returns what to say of a word about the limit in a zone that has a whole one, or "".
-func (z zoneLines) limited() string {
-	words, _ := z.after("limit")
-	if len(words) != 2 {
-		return ""
+// limited returns the line of the zone's limit, or nil if it has no whole one.
+func (z zoneLines) limited() *zoneLine {
+	line := z.find("limit")
+	if line == nil || len(line.words) != 3 {
+		return nil
 	}
-	if _, err := leakybucket.ParseLimit(strings.Join(words, " ")); err != nil {
-		return ""
+	if _, err := leakybucket.ParseLimit(strings.Join(line.words[1:], " ")); err != nil {
+		return nil
 	}
-	return removeIt + "the zone has limit " + strings.Join(words, " ") + " already"
+	return line
 }
-
-// removeIt begins what is said of a line that nothing replaces.
-const removeIt = "remove it: "
 
 // window returns how long other limiters count for, or "".
 func (z zoneLines) window() string {
@@ -231,9 +310,6 @@ var perUnit = map[string]string{
 // toLimit returns the translation of a word that gives the burst or the rate, one of which
 // may stand on a line of its own.
 func toLimit(_ []string, z zoneLines) string {
-	if whole := z.limited(); whole != "" {
-		return whole
-	}
 	if nginxRate.MatchString(z.first("", "rate")) {
 		return fromNginx(nil, z)
 	}
@@ -273,9 +349,6 @@ var nginxRate = regexp.MustCompile(`^(\d+)r/([sm])$`)
 // fromNginx translates rate=10r/s burst=20 nodelay. A burst of nginx is what may come beside
 // the one request that is due.
 func fromNginx(words []string, z zoneLines) string {
-	if whole := z.limited(); whole != "" {
-		return whole
-	}
 	rate, delays := "2/s", true
 	burst, _ := tokens.ParseWhole(0, config.MostAtOnce)(z.first("0", "burst")) // not as nginx has it, so nothing waits
 	if burst > 0 {
@@ -283,7 +356,7 @@ func fromNginx(words []string, z zoneLines) string {
 	}
 	all := slices.Clone(words)
 	for _, line := range z {
-		all = append(all, line...)
+		all = append(all, line.words...)
 	}
 	for _, word := range all {
 		word = strings.TrimSuffix(word, ";")
@@ -291,13 +364,20 @@ func fromNginx(words []string, z zoneLines) string {
 		if _, right, joined := strings.Cut(word, "="); joined {
 			value = right
 		}
-		if found := nginxRate.FindStringSubmatch(value); found != nil {
-			rate = found[1] + "/" + found[2]
+		if plain := strings.Replace(value, "r/", "/", 1); !strings.HasPrefix(plain, "/") {
+			if _, err := leakybucket.ParseRate(plain); err == nil {
+				rate = plain
+			}
 		}
 		if strings.HasPrefix(word, "burst=") {
 			burst, _ = tokens.ParseWhole(0, config.MostAtOnce)(value)
 		}
 		delays = delays && word != "nodelay"
+	}
+	if limit, _ := z.after("limit"); len(limit) == 1 {
+		if n, err := tokens.ParseWhole(1, config.MostAtOnce)(limit[0]); err == nil {
+			burst, delays = n-1, false
+		}
 	}
 	line := fmt.Sprintf("limit %d %s", burst+1, rate)
 	if delays && burst > 0 {
@@ -306,45 +386,59 @@ func fromNginx(words []string, z zoneLines) string {
 	return line
 }
 
+// nginxWords are those that nginx joins with their values, as in burst=20.
+var nginxWords = []string{"zone", "rate", "burst"}
+
+// isFormer reports whether a word is one of the former grammar or of another limiter.
+func isFormer(word string) bool {
+	name, _, joined := strings.Cut(strings.TrimRight(word, ":;"), "=")
+	return FormerWords[name] != nil || joined && slices.Contains(nginxWords, name)
+}
+
 // spelledRate is a rate in words, such as 10 per minute or 120 2r/s.
 var spelledRate = regexp.MustCompile(`^(\d+) ?(?:/|per|requests per|r/|req/)? ?(s|m|h|d)(?:ec|econd|in|inute|r|our|ay)?s?$`)
 
 // nginxLimit is a rate with a burst behind it, as nginx has them.
 var nginxLimit = regexp.MustCompile(`^(\d+)r?/([sm]) burst=(\d+) ?(nodelay|)$`)
 
-// meantLimit says what was meant by words after limit that are none, or "".
-func meantLimit(words []string) string {
+// meantLimit says why words after limit are none, and what to write. Both are "" if that is
+// unknown.
+func meantLimit(words []string) (why, line string) {
 	text := strings.Join(words, " ")
 	if found := spelledRate.FindStringSubmatch(text); found != nil {
-		return fmt.Sprintf("the burst is missing: limit %s %s/%s", found[1], found[1], found[2])
+		return "the burst is missing", fmt.Sprintf("limit %s %s/%s", found[1], found[1], found[2])
 	}
 	if found := nginxLimit.FindStringSubmatch(text); found != nil {
-		return "want " + fromNginx([]string{"rate=" + found[1] + "r/" + found[2], "burst=" + found[3], found[4]}, nil)
+		return "that is nginx's", fromNginx([]string{"rate=" + found[1] + "r/" + found[2], "burst=" + found[3], found[4]}, nil)
 	}
 	if len(words) == 2 {
 		_, number := leakybucket.ParseCost(words[0])
 		if _, err := leakybucket.ParseRate(words[1] + "/s"); number && err == nil {
-			return fmt.Sprintf("the rate has no unit: limit %s %s/s", words[0], words[1])
+			return "the rate has no unit", "limit " + text + "/s"
+		}
+		if _, err := leakybucket.ParseRate(words[0] + "/" + words[1]); number && err == nil {
+			return "that is a window", fmt.Sprintf("limit %s %[1]s/%s", words[0], words[1])
+		}
+		swapped := words[1] + " " + words[0]
+		if _, err := leakybucket.ParseLimit(swapped); err == nil {
+			return "the capacity comes first", "limit " + swapped
 		}
 	}
 	if len(words) > 2 {
 		if found := spelledRate.FindStringSubmatch(strings.Join(words[1:], " ")); found != nil {
-			return fmt.Sprintf("want limit %s %s/%s", words[0], found[1], found[2])
+			return "the rate is one word", fmt.Sprintf("limit %s %s/%s", words[0], found[1], found[2])
 		}
-	}
-	if text == "unlimited" {
-		return "want override <part>... unlimited for some keys, or no zone"
 	}
 	if len(words) == 1 {
 		if _, err := leakybucket.ParseRate(words[0]); err == nil {
 			number, _, _ := strings.Cut(words[0], "/")
-			return fmt.Sprintf("the burst is missing: limit %s %s", number, words[0])
+			return "the burst is missing", fmt.Sprintf("limit %s %s", number, words[0])
 		}
 		if _, plain := leakybucket.ParseCost(words[0]); plain {
-			return fmt.Sprintf("the rate is missing: limit %s %s/m", words[0], words[0])
+			return "the rate is missing", fmt.Sprintf("limit %s %s/m", words[0], words[0])
 		}
 	}
-	return ""
+	return "", ""
 }
 
 // parseAddress reads an address or a network.
@@ -354,6 +448,17 @@ func parseAddress(word string) (netip.Prefix, error) {
 	}
 	address, err := netip.ParseAddr(word)
 	return netip.PrefixFrom(address, address.BitLen()), err
+}
+
+// noAddress says which of the words is no address or network, or returns "". A matcher may
+// stand before them.
+func noAddress(words []string) string {
+	for _, word := range words {
+		if _, err := parseAddress(word); err != nil && !slices.Contains(config.MatcherWords, words[0]) {
+			return fmt.Sprintf("%q is no address or network: ", word)
+		}
+	}
+	return ""
 }
 
 // addresses returns the words that are addresses or networks, or else an example.
@@ -367,6 +472,14 @@ func addresses(words []string) []string {
 
 // FormerWords are the words of the former grammar and of other limiters.
 var FormerWords map[string]translation
+
+// limitWords, exemptWords and denyWords are those of one meaning.
+var (
+	limitWords = append(strings.Fields("capacity leak burst average events requests count window period interval max_tokens tokens bucket_size "+
+		"refill_rate refill max_events rate nodelay limit_req limit_req_zone"), slices.Collect(maps.Keys(perUnit))...)
+	exemptWords = strings.Fields("whitelist allowlist safelist bypass allow skip ignore")
+	denyWords   = strings.Fields("blacklist denylist blocklist deny")
+)
 
 func init() {
 	toWorkers := tokens.ParseWhole(1, config.MostAtOnce)
@@ -421,29 +534,27 @@ func init() {
 		},
 		"page": func(words []string, _ zoneLines) string {
 			if len(words) == 0 || !strings.HasSuffix(words[0], ".html") {
-				return inBlock("refusal", nil, "page {", "\ttitle \"My site\"", "}")
+				return inBlock("refusal", nil, block("page", "title \"My site\""))
 			}
 			return inBlock("refusal", nil, "page "+words[0])
 		},
-		"rate": func(words []string, z zoneLines) string {
-			if len(words) > 0 && nginxRate.MatchString(words[0]) {
-				return fromNginx(words, z)
-			}
-			return toLimit(words, z)
-		},
-		"nodelay": func(_ []string, z zoneLines) string { return fromNginx(nil, z) },
 		"fold": func(words []string, z zoneLines) string {
 			return z.line("key", "key form log") + " fold " + given(words[:min(1, len(words))], "wordpress", tokens.OneOf(config.FoldWords...))
 		},
 	}
+	for _, word := range limitWords {
+		FormerWords[word] = toLimit
+	}
+	FormerWords["nodelay"], FormerWords["limit_req"], FormerWords["limit_req_zone"] = fromNginx, fromNginx, fromNginx
+	for _, word := range exemptWords {
+		FormerWords[word] = exempting
+	}
+	for _, word := range denyWords {
+		FormerWords[word] = denying
+	}
 	for words, to := range map[string]translation{
-		"capacity leak burst average events requests count window period interval max_tokens tokens bucket_size refill_rate refill max_events": toLimit,
-		strings.Join(slices.Collect(maps.Keys(perUnit)), " "):         toLimit,
-		"limit_req limit_req_zone":                                    fromNginx,
 		"dry_run dryrun limit_req_dry_run log_only track report_only": func([]string, zoneLines) string { return "shadow" },
 		"server_timing": func([]string, zoneLines) string { return "shadow server_timing" },
-		"whitelist allowlist safelist bypass allow skip ignore":                                       exempting,
-		"blacklist denylist blocklist deny":                                                           denying,
 		"ban penalty ban_time bantime block_duration timeout":                                         filled("block %s", "10m", tokens.ParseDuration),
 		"concurrency limit_conn limit_conn_zone max_concurrent max_connections max_conns connections": filled("in_flight %s", "5", toWorkers),
 		"workers": filled("settle seconds %s", "5", toWorkers),
@@ -462,4 +573,13 @@ func init() {
 	} {
 		FormerWords[d[0]] = toDetail(d[1], d[2], d[3])
 	}
+}
+
+// lineHere returns the current word and those behind it on its line, and reads nothing.
+func lineHere(d *caddyfile.Dispenser) (word string, rest []string) {
+	word, rest = d.Val(), d.RemainingArgs()
+	for range rest {
+		d.Prev()
+	}
+	return word, rest
 }

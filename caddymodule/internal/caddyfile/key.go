@@ -3,6 +3,7 @@ package caddyfile
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/config"
@@ -16,6 +17,9 @@ func syntaxOfSource(source string) string {
 	return source + " " + syntax
 }
 
+// namedSources are the key sources with a word after them.
+var namedSources = []string{"header", "cookie", "query", "form", "text"}
+
 // parseKey reads the key sources of a Caddyfile, up to the first detail of key. It returns
 // how many words that were.
 func parseKey(words []string) (key []config.KeySource, used int, err error) {
@@ -25,8 +29,7 @@ func parseKey(words []string) (key []config.KeySource, used int, err error) {
 		if source.Source == "fold" {
 			return nil, i, errors.New("parsing key: \"fold\" goes with form <field> and basic_user only: want form <field> fold <word> or basic_user fold <word>")
 		}
-		switch words[i] {
-		case "header", "cookie", "query", "form", "text":
+		if slices.Contains(namedSources, words[i]) {
 			if i++; i == len(words) {
 				return nil, i, fmt.Errorf("parsing key: %q needs a word after it: want %s", source.Source, syntaxOfSource(source.Source))
 			}

@@ -121,7 +121,7 @@ func parseZoneLimit(r *zoneReader) error {
 	words := r.RemainingArgs()
 	if len(words) == 1 && r.lines.window() != "" {
 		if _, plain := leakybucket.ParseCost(words[0]); plain {
-			return r.Errf("limit %s: the rate is missing: limit %[1]s %s", words[0], perWindow(words[0], r.lines.window()))
+			return r.Errf("limit %s: the rate is missing: want limit %[1]s %s", words[0], perWindow(words[0], r.lines.window()))
 		}
 	}
 	limit, err := parseLimit(words)
@@ -137,8 +137,11 @@ func parseLimit(words []string) (string, error) {
 	if len(words) > 2 && tokens.WantedAfter[words[2]] != "" {
 		return "", fmt.Errorf("unexpected %q after limit %s %s: want a line for each option", words[2], words[0], words[1])
 	}
-	if meant := meantLimit(words); meant != "" {
-		return "", fmt.Errorf("limit %s: %s", strings.Join(words, " "), meant)
+	if why, line := meantLimit(words); line != "" {
+		return "", fmt.Errorf("limit %s: %s: %s", strings.Join(words, " "), why, want(line))
+	}
+	if len(words) == 1 && words[0] == "unlimited" {
+		return "", errors.New("limit unlimited: want override <part>... unlimited for some keys, or no zone")
 	}
 	if len(words) != 2 {
 		return "", errors.New("wrong number of words after limit: want limit <capacity> <leak>, such as limit 100 10/s")

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io/fs"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/caddyserver/caddy/v2"
@@ -282,10 +283,8 @@ func (r *zoneReader) parseOption() error {
 
 func (r *zoneReader) unknownOption() error {
 	where := fmt.Sprintf("zone %q", r.zone.Name)
-	if line := r.lines.translate(r.Dispenser); strings.HasPrefix(line, removeIt) {
-		return r.Errf("unknown option %q in %s: %s", r.Val(), where, line)
-	} else if line != "" {
-		return r.Errf("unknown option %q in %s: want %s", r.Val(), where, line)
+	if meant := r.lines.translate(lineHere(r.Dispenser)); meant != "" {
+		return r.Errf("unknown option %q in %s: %s", r.Val(), where, meant)
 	}
 	return tokens.UnknownOption(r.Dispenser, where, OptionNames(func(ZoneOption) bool { return true }))
 }
@@ -401,8 +400,9 @@ func (r *zoneReader) unknownDetail(o *ZoneOption, words []string) error {
 	if OptionNamed(words[0]) >= 0 {
 		return r.Errf("unexpected %q after %s: want a line for each option", words[0], o.Name)
 	}
-	if percent, err := tokens.ParseWhole(1, 100)(strings.TrimSuffix(words[0], "%")); err == nil && o.Name == "shadow" {
-		return r.Errf("unexpected %q after shadow, which is for all keys: did you mean enforce %d?", words[0], percent)
+	if _, err := strconv.ParseFloat(strings.TrimSuffix(words[0], "%"), 64); err == nil && o.Name == "shadow" {
+		percent := given([]string{strings.TrimSuffix(words[0], "%")}, "10", tokens.ParseWhole(1, 100))
+		return r.Errf("unexpected %q after shadow, which is for all keys, while enforce takes 1 to 100 percent of them: want enforce %s", words[0], percent)
 	}
 	names := detailNames(o)
 	if meant := otherDetails[words[0]]; slices.Contains(names, meant) {
@@ -537,4 +537,10 @@ func OptionNames(which func(ZoneOption) bool) (names []string) {
 		}
 	}
 	return names
+}
+
+func init() {
+	for _, o := range ZoneOptions {
+		tokens.WantedAfter[o.Name] = o.Usage()
+	}
 }
