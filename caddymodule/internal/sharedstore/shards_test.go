@@ -358,7 +358,7 @@ func TestShardsThatFlapLoseNothingAndDoubleNothing(t *testing.T) {
 					fellBack++
 				}
 				_ = n.Settle(t.Context(), settlements) // an error says that it is told later
-				<-time.After(time.Duration(random.IntN(50)) * time.Millisecond)
+				time.Sleep(time.Duration(random.IntN(50)) * time.Millisecond)
 			}
 			s.dead.Store(-1)
 			<-time.After(longestHold + 10*patience)
