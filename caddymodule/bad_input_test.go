@@ -94,6 +94,7 @@ func TestEachConfigurationThatWasTriedAndMayBeMeantIsWarnedOf(t *testing.T) {
 		{"D9", mistake{"zone", "limit 5 5/m\nexempt {\nfile\n}", "exempt file exempts PHP scripts, too"}},
 		{"60", mistake{"zone", "limit 120 2/s\nkey host", common}},
 		{"61", mistake{"zone", "limit 120 2/s\nkey text all", common}},
+		{"B6", mistake{"zone", "in_flight 5\nkey host", "all clients share the slots of the zone"}},
 		{"62", mistake{"zone", "limit 5 5/m\nkey client_ip {path}", chosen}},
 		{"63", mistake{"zone", "limit 5 5/m\nkey {uri}", chosen}},
 		{"64", mistake{"zone", "limit 5 5/m\nkey client_ip header User-Agent", chosen}},

@@ -35,6 +35,9 @@ func warnOf(z *engine.Zone, definition *config.Zone, doubts []string) {
 		warnShare(z, definition)
 		warnRanks(z)
 	}
+	if z.SlotsOnly() && len(z.Match) == 0 && z.Share == nil && z.MaxWait == 0 && !z.Key.HasAddress() && !config.ClientChosen(definition.Key.Given()) {
+		z.Counts.Logger.Warn("all clients share the slots of the zone, and a request that finds none is refused at once: add wait to in_flight, or client_ip to its key")
+	}
 	z.WarnOversize()
 	for _, doubt := range doubts {
 		z.Counts.Logger.Warn(doubt)
