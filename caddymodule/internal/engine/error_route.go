@@ -2,7 +2,6 @@ package engine
 
 import (
 	"context"
-	"errors"
 	"net/http"
 
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
@@ -13,6 +12,7 @@ import (
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/decision"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/detached"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/refusal"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/response"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/settlement"
 )
 
@@ -33,7 +33,8 @@ func (h *Handler) serveError(w http.ResponseWriter, r *http.Request, next caddyh
 	if len(entries) > 0 {
 		grant, result := h.app.Gate.Admit(r.Context(), clock.Now(h.app.Clock), entries, nil)
 		if result.Why != admission.Admitted {
-			f := refusal.Refusal{Status: errorStatus(r)}
+			failed, _ := r.Context().Value(caddyhttp.ErrorCtxKey).(error)
+			f := refusal.Refusal{Status: response.StatusOf(failed)}
 			return f.Write(w, r, body.Received(r))
 		}
 		decision.Hold(r, grant)
@@ -47,15 +48,6 @@ func (h *Handler) serveError(w http.ResponseWriter, r *http.Request, next caddyh
 	defer func() { call.Served(err) }()
 	err = serve(w, r)
 	return err
-}
-
-// errorStatus returns the status of the error that an error route is for.
-func errorStatus(r *http.Request) int {
-	var failed caddyhttp.HandlerError
-	if err, _ := r.Context().Value(caddyhttp.ErrorCtxKey).(error); errors.As(err, &failed) && failed.StatusCode != 0 {
-		return failed.StatusCode
-	}
-	return http.StatusInternalServerError
 }
 
 // An errorCall is what the error route does for a request that holds slots.

@@ -6,6 +6,7 @@ package response
 import (
 	"bufio"
 	"errors"
+	"io"
 	"net"
 	"net/http"
 	"strconv"
@@ -23,12 +24,31 @@ func MayTunnel(r *http.Request) bool {
 	return r.Header["Upgrade"] != nil || r.Method == http.MethodConnect
 }
 
+// StatusOf returns the status of an error that a handler has returned.
+func StatusOf(err error) int {
+	var failed caddyhttp.HandlerError
+	if errors.As(err, &failed) && failed.StatusCode != 0 {
+		return failed.StatusCode
+	}
+	return http.StatusInternalServerError
+}
+
 // Single returns the only value of a field, or "" if it has none or several.
 func Single(values []string) string {
 	if len(values) != 1 {
 		return ""
 	}
 	return values[0]
+}
+
+// Watching is what a response writer must know that embeds a [Writer]: what the writers of
+// net/http do.
+type Watching interface {
+	http.ResponseWriter
+	http.Hijacker
+	http.Pusher
+	io.ReaderFrom
+	FlushError() error
 }
 
 // A Writer hands on what the next handler answers, and watches its headers. It is to be

@@ -3,7 +3,6 @@ package settlement
 import (
 	"bufio"
 	"context"
-	"errors"
 	"io"
 	"net"
 	"net/http"
@@ -32,8 +31,8 @@ type costHeader struct {
 // rule may be nil.
 func HeadersOf(rules ...*Rule) (headers Headers) {
 	for _, r := range rules {
-		if r != nil && r.Source == Header && !slices.ContainsFunc(headers, func(h costHeader) bool { return h.name == r.Header }) {
-			headers = append(headers, costHeader{r.Header, http.TrailerPrefix + r.Header})
+		if r != nil && r.Source == Header {
+			headers = headers.With(r.Header)
 		}
 	}
 	return headers
@@ -42,11 +41,16 @@ func HeadersOf(rules ...*Rule) (headers Headers) {
 // With returns the headers and some more, each once.
 func (h Headers) With(names ...string) Headers {
 	for _, name := range names {
-		if !slices.ContainsFunc(h, func(c costHeader) bool { return c.name == name }) {
+		if h.index(name) < 0 {
 			h = append(h, costHeader{name, http.TrailerPrefix + name})
 		}
 	}
 	return h
+}
+
+// index returns where a header is, or -1.
+func (h Headers) index(name string) int {
+	return slices.IndexFunc(h, func(c costHeader) bool { return c.name == name })
 }
 
 // A Releaser gives back what a request holds while it is served, such as slots.
@@ -169,16 +173,14 @@ func (o *Observer) Together() {
 	}
 }
 
-// beginSending pauses the request's runs if the next handler has to wait until something
-// is sent to the client. Give endSending what it returns.
-func (o *Observer) beginSending() (paused bool) {
-	if paused = o.apart.Load() == 0; paused {
+// sending pauses the request's runs if the next handler has to wait while something is sent
+// to the client.
+func (o *Observer) sending(send func()) {
+	paused := o.apart.Load() == 0
+	if paused {
 		o.each((*run).pause)
 	}
-	return paused
-}
-
-func (o *Observer) endSending(paused bool) {
+	send()
 	if paused {
 		o.each((*run).resume)
 	}
@@ -232,9 +234,8 @@ func (o *Observer) UpstreamFailed(err error) bool {
 func (o *Observer) ClientLeft(err error) bool { return o.statusOf(err) == response.StatusClientLeft }
 
 func (o *Observer) statusOf(err error) int {
-	var failed caddyhttp.HandlerError
-	if o.Status == 0 && errors.As(err, &failed) {
-		return failed.StatusCode // an error route will answer
+	if o.Status == 0 && err != nil {
+		return response.StatusOf(err) // an error route will answer
 	}
 	return o.Status
 }
@@ -255,9 +256,7 @@ func (o *Observer) WriteHeader(status int) {
 		}
 	}
 	o.readHeaders()
-	paused := o.beginSending() // statuses below 200 are sent at once
-	o.ResponseWriter.WriteHeader(status)
-	o.endSending(paused)
+	o.sending(func() { o.ResponseWriter.WriteHeader(status) }) // statuses below 200 are sent at once
 }
 
 func (o *Observer) beforeHeaders(status int) {
@@ -293,61 +292,43 @@ func (o *Observer) readHeaders() {
 // to see it first. A nil Observer removes none.
 func (o *Observer) removes(name string) bool {
 	for ; o != nil; o = o.Outer {
-		if slices.ContainsFunc(o.Headers, func(h costHeader) bool { return h.name == name }) {
+		if o.Headers.index(name) >= 0 {
 			return true
 		}
 	}
 	return false
 }
 
-// value returns the recorded value of a header.
-func (o *Observer) value(name string) string {
-	for i := range o.Headers {
-		if o.Headers[i].name == name {
-			return o.values[i]
-		}
-	}
-	return ""
-}
-
 // Write implements http.ResponseWriter.
 func (o *Observer) Write(p []byte) (written int, err error) {
 	o.implicitHeader()
-	for o.Frames && len(p) > lastPiece && err == nil {
+	for {
+		piece := p[written:]
+		if o.Frames {
+			piece = piece[:min(len(piece), lastPiece)]
+		}
+		if len(piece) > 0 {
+			o.look()
+		}
 		var n int
-		n, err = o.write(p[:lastPiece])
-		p, written = p[lastPiece:], written+n
+		o.sending(func() { n, err = o.ResponseWriter.Write(piece) })
+		o.sent(int64(n), int64(len(piece)), err)
+		if written += n; err != nil || n < len(piece) || written == len(p) {
+			return written, err
+		}
 	}
-	if err != nil {
-		return written, err
-	}
-	n, err := o.write(p)
-	return written + n, err
-}
-
-func (o *Observer) write(p []byte) (int, error) {
-	if len(p) > 0 {
-		o.look()
-	}
-	paused := o.beginSending()
-	n, err := o.ResponseWriter.Write(p)
-	o.endSending(paused)
-	o.sent(int64(n), int64(len(p)), err)
-	return n, err
 }
 
 // ReadFrom implements io.ReaderFrom, so that files are still sent by the kernel
 // where HTTP/1 allows it. Anything else is copied piece by piece if the request's
 // share is measured: reading may be waiting for the upstream, writing for the client.
-func (o *Observer) ReadFrom(r io.Reader) (int64, error) {
+func (o *Observer) ReadFrom(r io.Reader) (n int64, err error) {
 	o.implicitHeader()
 	if o.Frames || len(o.runs) > 0 && !isFile(r) {
 		return io.Copy(struct{ io.Writer }{o}, r)
 	}
 	o.look()
-	paused := o.beginSending()
-	n, err := o.Writer.ReadFrom(r)
-	o.endSending(paused)
+	o.sending(func() { n, err = o.Writer.ReadFrom(r) })
 	o.sent(n, n, err)
 	return n, err
 }
@@ -362,11 +343,10 @@ func isFile(r io.Reader) bool {
 }
 
 // FlushError lets http.ResponseController flush, which sends headers too.
-func (o *Observer) FlushError() error {
+func (o *Observer) FlushError() (err error) {
 	o.implicitHeader()
-	paused := o.beginSending()
-	failed, err := o.FlushNow()
-	o.endSending(paused)
+	var failed bool
+	o.sending(func() { failed, err = o.FlushNow() })
 	o.failed = o.failed || failed
 	return err
 }
@@ -424,8 +404,5 @@ func (o *Observer) becomeTunnel() {
 
 // Interface guards
 var (
-	_ http.ResponseWriter = (*Observer)(nil)
-	_ http.Hijacker       = (*Observer)(nil)
-	_ http.Pusher         = (*Observer)(nil)
-	_ io.ReaderFrom       = (*Observer)(nil)
+	_ response.Watching = (*Observer)(nil)
 )

@@ -4,15 +4,12 @@
 package settlement
 
 import (
-	"errors"
 	"fmt"
 	"net/http"
 	"regexp"
 	"slices"
 	"strconv"
 	"strings"
-
-	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/response"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
@@ -150,7 +147,10 @@ func (r *Rule) measure(o *Observer, reserved float64) (cost float64, known bool)
 	case r.Source == Bytes:
 		return float64(o.bytes) / r.Unit, true
 	default:
-		return leakybucket.ParseCost(o.value(r.Header))
+		if i := o.Headers.index(r.Header); i >= 0 {
+			return leakybucket.ParseCost(o.values[i])
+		}
+		return 0, false
 	}
 }
 
@@ -181,9 +181,5 @@ func (o *Observer) finalStatus() int {
 	case o.err == nil:
 		return http.StatusOK
 	}
-	var failed caddyhttp.HandlerError
-	if errors.As(o.err, &failed) && failed.StatusCode != 0 {
-		return failed.StatusCode
-	}
-	return http.StatusInternalServerError
+	return response.StatusOf(o.err)
 }
