@@ -1,6 +1,7 @@
 package detached
 
 import (
+	"slices"
 	"sync"
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/body"
@@ -65,10 +66,7 @@ func (a *answer) next() []byte {
 		return nil
 	}
 	piece := a.pieces[0]
-	a.pieces[0] = nil
-	if a.pieces = a.pieces[1:]; len(a.pieces) == 0 {
-		a.pieces = nil
-	}
+	a.pieces = slices.Delete(a.pieces, 0, 1)
 	return piece
 }
 

@@ -21,6 +21,7 @@ import (
 	"net/http"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
@@ -104,12 +105,12 @@ type writer struct {
 	// While the client is sent the answer, its header is not the handler's any more.
 	header, sent http.Header // of the handler, and what it was then; nil before
 
+	lost     atomic.Bool // nothing can be sent any more
 	mu       sync.Mutex
 	changed  sync.Cond
 	answer   answer
 	flush    bool // when all that is there has been sent
 	running  bool // the goroutine
-	lost     bool // nothing can be sent any more
 	returned bool // the handler, without an error
 	panicked any  // of the goroutine
 
@@ -158,7 +159,7 @@ func (d *writer) Write(p []byte) (int, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	for written := 0; ; {
-		if d.lost {
+		if d.lost.Load() {
 			return len(p), nil
 		}
 		written += d.answer.add(p[written:])
@@ -190,7 +191,7 @@ func (d *writer) start() {
 	if d.header == nil {
 		d.header = d.ResponseWriter.Header().Clone()
 		d.sent = maps.Clone(d.header)
-		d.findLimit() // while nobody else reads or writes the request's variables
+		d.ceiling() // while nobody else reads or writes the request's variables
 	}
 	d.running = true
 	go d.run()
@@ -198,22 +199,21 @@ func (d *writer) start() {
 
 // run sends in a goroutine. A panic goes on in that of the handler.
 func (d *writer) run() {
+	d.mu.Lock()
+	defer d.mu.Unlock()
 	defer func() {
 		if panicked := recover(); panicked != nil {
-			d.mu.Lock()
-			defer d.mu.Unlock()
-			d.panicked, d.lost, d.running = panicked, true, false
+			d.panicked, d.running = panicked, false
+			d.lost.Store(true)
 			d.changed.Broadcast()
 		}
 	}()
 	d.send()
 }
 
-// send sends what is there.
+// send sends what is there. The caller holds the lock.
 func (d *writer) send() {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	for !d.lost {
+	for !d.lost.Load() {
 		if piece := d.answer.next(); piece != nil {
 			d.sendPiece(piece)
 		} else if d.flush {
@@ -244,14 +244,11 @@ func (d *writer) unlocked(do func()) {
 // catchUp sends all that is there, and returns when nobody else sends.
 func (d *writer) catchUp() {
 	d.mu.Lock()
+	defer d.mu.Unlock()
 	for d.running {
 		d.changed.Wait()
 	}
-	rest := len(d.answer.pieces) > 0
-	d.mu.Unlock()
-	if rest {
-		d.send()
-	}
+	d.send()
 }
 
 // finish sends the rest of the answer.
@@ -285,7 +282,7 @@ func (d *writer) writeThrough(p []byte) (int, error) {
 // writeNow writes to the client.
 func (d *writer) writeNow(p []byte) (int, error) {
 	for written := 0; ; {
-		if d.isLost() {
+		if d.lost.Load() {
 			return len(p), nil
 		}
 		piece := p[written:min(len(p), written+slowPiece)]
@@ -304,12 +301,6 @@ func (d *writer) writeNow(p []byte) (int, error) {
 	}
 }
 
-func (d *writer) isLost() bool {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	return d.lost
-}
-
 // lose notes that nothing can be sent any more.
 func (d *writer) lose() {
 	d.cut = true
@@ -321,7 +312,7 @@ func (d *writer) lose() {
 func (d *writer) drop() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	d.lost = true
+	d.lost.Store(true)
 	d.answer.drop()
 }
 
@@ -335,7 +326,6 @@ func (d *writer) hurry() {
 	if d.due.Sub(now) >= slowest && earlier(d.due, d.ceiling()).Equal(d.due) {
 		return
 	}
-	d.findLimit()
 	due := earlier(now.Add(slowest+slowest/2), d.ceiling())
 	if http.NewResponseController(d.ResponseWriter).SetWriteDeadline(due) != nil {
 		d.undated = true
@@ -350,7 +340,6 @@ func (d *writer) hurry() {
 func (d *writer) SetWriteDeadline(at time.Time) error {
 	d.asked = at
 	if d.through && !d.undated {
-		d.findLimit()
 		d.due = time.Time{}
 		return http.NewResponseController(d.ResponseWriter).SetWriteDeadline(d.ceiling())
 	}
@@ -359,6 +348,9 @@ func (d *writer) SetWriteDeadline(at time.Time) error {
 
 // ceiling returns the deadline that ours must not exceed, or the zero time.
 func (d *writer) ceiling() time.Time {
+	if !d.limited {
+		d.limited, d.limit = true, limitOf(d.call.client)
+	}
 	if d.through {
 		return earlier(d.limit, d.asked)
 	}
@@ -371,12 +363,6 @@ func earlier(a, b time.Time) time.Time {
 		return b
 	}
 	return a
-}
-
-func (d *writer) findLimit() {
-	if !d.limited {
-		d.limited, d.limit = true, limitOf(d.call.client)
-	}
 }
 
 // limitOf returns when the server's own write timeout ends for a request, or the zero
@@ -404,7 +390,7 @@ func (d *writer) rest() {
 
 // unhurry takes the deadline back, for what others send on the connection.
 func (d *writer) unhurry() {
-	if !d.due.IsZero() && !d.undated && !d.isLost() {
+	if !d.due.IsZero() && !d.undated && !d.lost.Load() {
 		_ = http.NewResponseController(d.ResponseWriter).SetWriteDeadline(d.ceiling())
 	}
 	d.due = time.Time{}
@@ -428,7 +414,7 @@ func (d *writer) FlushError() error {
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if !d.lost {
+	if !d.lost.Load() {
 		d.flush = true
 		d.start()
 	}
@@ -436,7 +422,7 @@ func (d *writer) FlushError() error {
 }
 
 func (d *writer) flushNow() error {
-	if d.isLost() {
+	if d.lost.Load() {
 		return nil
 	}
 	d.hurry()
@@ -463,9 +449,6 @@ func (d *writer) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 
 // Interface guards
 var (
-	_ http.ResponseWriter = (*writer)(nil)
-	_ http.Hijacker       = (*writer)(nil)
-	_ http.Pusher         = (*writer)(nil)
-	_ io.ReaderFrom       = (*writer)(nil)
-	_ context.Context     = (*call)(nil)
+	_ response.Watching = (*writer)(nil)
+	_ context.Context   = (*call)(nil)
 )
