@@ -148,7 +148,7 @@ func (g *Gate) Admit(ctx context.Context, since time.Time, entries []Entry, oute
 	r.start(since)
 	if r.done != nil { // it has to wait
 		if why := g.wait(ctx, r, entries, r.done); why != Admitted {
-			r.cancel(why)
+			r.stop(nil, why)
 			<-r.done
 		}
 		if r.awake != nil {

@@ -132,7 +132,7 @@ func (c *crowd) decisions(n int) (half, most time.Duration) {
 
 func (c *crowd) leave() {
 	for _, r := range c.requests {
-		r.cancel(Left)
+		r.stop(nil, Left)
 		r.release()
 	}
 }

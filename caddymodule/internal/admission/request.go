@@ -87,11 +87,7 @@ func (g *Grant) Release() {
 // Release.
 func (g *Grant) ReleaseTurns() {
 	if g != nil {
-		for i := range g.steps {
-			if g.steps[i].Turn != nil {
-				g.giveBack(i)
-			}
-		}
+		g.releaseEach(true)
 	}
 }
 
@@ -201,7 +197,7 @@ func (r *request) arrive() {
 		if until.IsZero() {
 			until = w.began.Add(s.MaxWait)
 		}
-		w.timer = clock.AfterFunc(r.clock, until.Sub(r.now()), func() { r.refuse(w, TimedOut) })
+		w.timer = clock.AfterFunc(r.clock, until.Sub(r.now()), func() { r.stop(w, TimedOut) })
 		r.yield(until)
 	case decision.Outcome != fairqueue.Served:
 		r.finish(s.whyOf(decision.Outcome), r.next)
@@ -259,36 +255,23 @@ func (r *request) waited() {
 	r.result.Index = s.index
 }
 
-// refuse ends the wait of w for a slot, because its time is over or because it has lost
-// its place to another one: QueueFull.
-func (r *request) refuse(w *waiter, why Why) {
+// stop ends the request's admission, unless it is over. If w is not nil, it ends that wait
+// for a slot only: because its time is over, or because it has lost its place to another
+// one, QueueFull.
+func (r *request) stop(w *waiter, why Why) {
 	r.mu.Lock()
-	if r.waiting != w || why == TimedOut && !w.zone.leave(w) {
+	at := r.waiting
+	if r.over || w != nil && at != w || at != nil && !at.zone.leave(at) && why == TimedOut {
 		r.mu.Unlock() // it has got its slot, or its client has left
 		return
 	}
-	r.waited()
-	r.finish(why, w.step)
-	r.unlock()
-	w.zone.wake(w.key)
-}
-
-// cancel ends the request's admission, unless it is over.
-func (r *request) cancel(why Why) {
-	r.mu.Lock()
-	if r.over {
-		r.mu.Unlock()
-		return
-	}
-	w := r.waiting
-	if w != nil {
-		w.zone.leave(w) // or resume finds that it does not wait any more
+	if at != nil { // or resume finds that it does not wait any more
 		r.waited()
 	}
 	r.finish(why, -1)
 	r.unlock()
-	if w != nil {
-		w.zone.wake(w.key)
+	if at != nil {
+		at.zone.wake(at.key)
 	}
 }
 
@@ -314,7 +297,7 @@ func (r *request) unlock() {
 	r.told = r.told || finished
 	r.mu.Unlock()
 	if ousted != nil {
-		ousted.request.refuse(ousted, QueueFull)
+		ousted.request.stop(ousted, QueueFull)
 	}
 	for _, s := range wakes {
 		s.Zone.wake(s.Key)
@@ -337,6 +320,15 @@ func (r *request) unlock() {
 func (r *request) release() {
 	for i := range r.steps {
 		r.giveBack(i)
+	}
+}
+
+// releaseEach gives back the slots for which requests take turns, or the others.
+func (r *request) releaseEach(turns bool) {
+	for i := range r.steps {
+		if turns == (r.steps[i].Turn != nil) {
+			r.giveBack(i)
+		}
 	}
 }
 

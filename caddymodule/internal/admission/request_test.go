@@ -31,8 +31,8 @@ func TestASlotThatComesWhenItsRequestGivesUpIsNotLost(t *testing.T) {
 			up   func(*request, *waiter)
 			want Why
 		}{
-			{"the client leaves", func(r *request, _ *waiter) { r.cancel(Left) }, Left},
-			{"the time is over", func(r *request, w *waiter) { r.refuse(w, TimedOut) }, Admitted},
+			{"the client leaves", func(r *request, _ *waiter) { r.stop(nil, Left) }, Left},
+			{"the time is over", func(r *request, w *waiter) { r.stop(w, TimedOut) }, Admitted},
 		} {
 			first, second := newRequest(entry), newRequest(entry)
 			k := entry.Zone.keys["k"]
