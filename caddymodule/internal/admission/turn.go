@@ -288,10 +288,9 @@ type Load struct {
 func (z *Zone) Load() (l Load) {
 	z.mu.Lock()
 	defer z.mu.Unlock()
-	now := z.Now()
 	for _, k := range z.keys {
 		l.Running += k.slots.Running()
-		l.Slots += z.warm.slots(k.limits.InFlight, now)
+		l.Slots += z.slots(k.limits.InFlight)
 		for rank := range l.Waiting {
 			l.Waiting[rank] += k.slots.Waiting(fairqueue.Rank(rank))
 		}

@@ -47,12 +47,7 @@ func (z *Zone) slots(n int) int {
 		return n
 	}
 	w.most = n
-	return w.slots(n, z.Now())
-}
-
-// slots returns how many of n slots there are at a time.
-func (w *warmUp) slots(n int, now time.Time) int {
-	passed := now.Sub(w.began)
+	passed := z.Now().Sub(w.began)
 	if w.began.IsZero() || passed >= w.lasts {
 		return n
 	}
@@ -67,13 +62,12 @@ func (z *Zone) grow() {
 	if w.lasts == 0 || w.timer != nil {
 		return
 	}
-	now := z.Now()
-	slots, third := w.slots(w.most, now), (w.most+2)/3
+	slots, third := z.slots(w.most), (w.most+2)/3
 	if slots >= w.most {
 		return
 	}
 	next := w.began.Add(time.Duration(float64(slots+1-third)/float64(w.most-third)*float64(w.lasts)) + time.Microsecond)
-	w.timer = clock.AfterFunc(z.Clock, next.Sub(now), z.grown)
+	w.timer = clock.AfterFunc(z.Clock, next.Sub(z.Now()), z.grown)
 }
 
 // grown lets those go on for whom there are slots now.

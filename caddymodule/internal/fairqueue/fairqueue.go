@@ -110,21 +110,14 @@ func microsOf(d time.Duration) micros { return micros(d / time.Microsecond) }
 // A Mean is for how long a slot is held on average, with a weight of 1/50 for each
 // new measurement, which counts at most ten means. The zero value is one second.
 type Mean struct {
-	micros   float64
-	measured bool
+	micros float64 // 0 before the first measurement, and never after it
 }
 
-func (m *Mean) value() float64 {
-	if !m.measured {
-		return float64(microsOf(time.Second))
-	}
-	return m.micros
-}
+func (m *Mean) value() float64 { return cmp.Or(m.micros, float64(microsOf(time.Second))) }
 
 func (m *Mean) add(held micros) {
 	counted := min(float64(held), mostMeans*max(1, m.value()))
 	m.micros = m.value() + meanWeight*(counted-m.value())
-	m.measured = true
 }
 
 // Duration returns the mean.
@@ -398,7 +391,7 @@ func (q *Queue) Yield(r *Request) bool {
 	if r.state != inSlot {
 		return false
 	}
-	q.free(r)
+	q.hold(r, -1)
 	r.state, r.yields = aside, 1
 	q.yielded++
 	return true
@@ -457,7 +450,7 @@ func (q *Queue) Release(r *Request, held time.Duration) bool {
 	}
 	actual := microsOf(max(0, held))
 	q.Mean.add(actual)
-	q.free(r)
+	q.hold(r, -1)
 	q.settle(r, actual)
 	return true
 }
@@ -469,21 +462,24 @@ func (q *Queue) Abandon(r *Request) bool {
 	if r.state != inSlot {
 		return false
 	}
-	q.free(r)
+	q.hold(r, -1)
 	q.settle(r, 0)
 	return true
 }
 
-// free takes the slot of a request away.
-func (q *Queue) free(r *Request) {
-	q.running--
+// hold counts a slot that a request gets, by 1, or gives back, by -1.
+func (q *Queue) hold(r *Request, by int) {
+	q.running += by
 	if r.ofNetwork() {
-		if q.members[r.Network]--; q.members[r.Network] == 0 {
+		if q.members == nil {
+			q.members = make(map[netip.Prefix]int)
+		}
+		if q.members[r.Network] += by; q.members[r.Network] == 0 {
 			delete(q.members, r.Network)
 		}
 	}
 	for _, k := range r.keys {
-		k.held--
+		k.held += by
 	}
 }
 
@@ -540,22 +536,13 @@ func (q *Queue) charge(r *Request) {
 // serve gives a slot to a request.
 func (q *Queue) serve(r *Request) {
 	r.state = inSlot
-	q.running++
+	q.hold(r, 1)
 	q.virtual[r.Rank] = max(q.virtual[r.Rank], r.turn)
 	if r.Rank != Member && r.yields == 0 {
 		r.tenth = micros(q.Mean.value())
 		q.owe(-toOne * r.tenth)
 	} else {
 		q.owe(0)
-	}
-	if r.ofNetwork() {
-		if q.members == nil {
-			q.members = make(map[netip.Prefix]int)
-		}
-		q.members[r.Network]++
-	}
-	for _, k := range r.keys {
-		k.held++
 	}
 }
 

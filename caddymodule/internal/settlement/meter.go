@@ -54,9 +54,7 @@ type Metered struct {
 // A run is one request on a meter. Its methods may be called by several goroutines: a
 // proxy sends the body beside reading the answer.
 type run struct {
-	rule    *Rule
-	meter   *Meter
-	workers float64
+	Metered
 
 	// Guarded by the meter's lock:
 	sent   bool    // wholly, to the next handler
@@ -70,7 +68,7 @@ func (r *run) running() bool { return r.sent && r.paused == 0 && !r.over }
 
 // change applies a change to the run, at this instant.
 func (r *run) change(apply func(*run)) {
-	m := r.meter
+	m := r.Meter
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	before := r.running()
@@ -97,8 +95,8 @@ func (r *run) change(apply func(*run)) {
 func (r *run) begin() {
 	r.change(func(r *run) {
 		if !r.sent && !r.over {
-			r.meter.advance() // with the workers there were
-			r.meter.workers = r.workers
+			r.Meter.advance() // with the workers there were
+			r.Meter.workers = float64(r.Rule.Workers)
 		}
 		r.sent = true
 	})
@@ -111,7 +109,7 @@ func (r *run) end()    { r.change(func(r *run) { r.over = true }) }
 // seconds returns what the request is charged, and whether it was sent wholly. Call
 // it after end.
 func (r *run) seconds() (share float64, sent bool) {
-	r.meter.mu.Lock()
-	defer r.meter.mu.Unlock()
+	r.Meter.mu.Lock()
+	defer r.Meter.mu.Unlock()
 	return r.share, r.sent
 }

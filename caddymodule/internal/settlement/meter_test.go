@@ -43,14 +43,14 @@ func TestAMeterChargesAsANaiveOneDoes(t *testing.T) {
 				n.pass(d)
 				served += d.Seconds() * n.workers
 				if len(n.runs) == 0 || random.IntN(4) == 0 {
-					workers := float64(1 + random.IntN(6)) // as after a reload
-					n.runs = append(n.runs, &run{meter: &m, workers: workers})
+					workers := 1 + random.IntN(6) // as after a reload
+					n.runs = append(n.runs, &run{Metered: metered(&m, workers)})
 					n.charges = append(n.charges, 0)
 				}
 				switch r := n.runs[random.IntN(len(n.runs))]; random.IntN(5) {
 				case 0, 1:
 					if !r.sent && !r.over {
-						n.workers = r.workers
+						n.workers = float64(r.Rule.Workers)
 					}
 					r.begin()
 				case 2:
@@ -85,7 +85,7 @@ func TestAMeterChargesAsANaiveOneDoes(t *testing.T) {
 func TestRequestsShareTheWorkersOfAMeter(t *testing.T) {
 	for _, test := range []struct {
 		name     string
-		workers  float64
+		workers  int
 		requests int
 		want     float64 // each, for ten seconds
 	}{
@@ -98,7 +98,7 @@ func TestRequestsShareTheWorkersOfAMeter(t *testing.T) {
 			var m Meter
 			runs := make([]run, test.requests)
 			for i := range runs {
-				runs[i] = run{meter: &m, workers: test.workers}
+				runs[i] = run{Metered: metered(&m, test.workers)}
 				runs[i].begin()
 			}
 			<-time.After(10 * time.Second)
@@ -122,7 +122,7 @@ func TestAMeterStandsConcurrency(t *testing.T) {
 	for i := range charges {
 		all.Go(func() {
 			for range 50 {
-				r := run{meter: &m, workers: workers}
+				r := run{Metered: metered(&m, workers)}
 				var body sync.WaitGroup
 				body.Go(r.begin) // as a proxy that sends it while the answer comes
 				for range 5 {
@@ -149,15 +149,20 @@ func TestAMeterStandsConcurrency(t *testing.T) {
 func BenchmarkAMeter(b *testing.B) {
 	var m Meter
 	for i := range 1000 { // others
-		r := run{meter: &m, workers: float64(i)}
+		r := run{Metered: metered(&m, i)}
 		r.begin()
 	}
 	b.ReportAllocs()
 	for b.Loop() {
-		r := run{meter: &m, workers: 5}
+		r := run{Metered: metered(&m, 5)}
 		r.begin()
 		r.pause()
 		r.resume()
 		r.end()
 	}
+}
+
+// metered returns a rule for so many workers, and the meter.
+func metered(m *Meter, workers int) Metered {
+	return Metered{Rule: &Rule{Workers: workers}, Meter: m}
 }

@@ -20,12 +20,9 @@ import (
 
 // Headers are the headers in which upstreams say what requests cost. Clients
 // never see them, nor trailers of these names.
-type Headers []costHeader
-
-type costHeader struct {
-	name    string
-	trailer string // as handlers name a trailer that they did not announce
-}
+//
+// Each has its name, and that of a trailer that handlers did not announce.
+type Headers [][2]string
 
 // HeadersOf returns the headers that the rules of a handler read, each once. A
 // rule may be nil.
@@ -42,7 +39,7 @@ func HeadersOf(rules ...*Rule) (headers Headers) {
 func (h Headers) With(names ...string) Headers {
 	for _, name := range names {
 		if h.index(name) < 0 {
-			h = append(h, costHeader{name, http.TrailerPrefix + name})
+			h = append(h, [2]string{name, http.TrailerPrefix + name})
 		}
 	}
 	return h
@@ -50,7 +47,7 @@ func (h Headers) With(names ...string) Headers {
 
 // index returns where a header is, or -1.
 func (h Headers) index(name string) int {
-	return slices.IndexFunc(h, func(c costHeader) bool { return c.name == name })
+	return slices.IndexFunc(h, func(names [2]string) bool { return names[0] == name })
 }
 
 // A Releaser gives back what a request holds while it is served, such as slots.
@@ -127,7 +124,7 @@ func (o *Observer) Serve(w http.ResponseWriter, r *http.Request, next caddyhttp.
 func (o *Observer) measure(r *http.Request) {
 	o.runs = o.oneRun[:0]
 	for _, m := range o.Meters {
-		o.runs = append(o.runs, run{rule: m.Rule, meter: m.Meter, workers: float64(m.Rule.Workers)})
+		o.runs = append(o.runs, run{Metered: m})
 	}
 	if len(o.runs) > 0 {
 		body.WhenSent(r, func() { o.each((*run).begin) })
@@ -271,19 +268,17 @@ func (o *Observer) readHeaders() {
 	header := o.Header()
 	for at := o; at != nil; at = at.Outer {
 		for i := range at.Headers {
-			h := &at.Headers[i]
-			if values := header[h.name]; len(values) > 0 {
-				at.values[i] = response.Single(values)
-			}
-			if values := header[h.trailer]; len(values) > 0 {
-				at.values[i] = response.Single(values)
+			for _, name := range at.Headers[i] {
+				if values := header[name]; len(values) > 0 {
+					at.values[i] = response.Single(values)
+				}
 			}
 		}
 	}
-	for i := range o.Headers {
-		if !o.Outer.removes(o.Headers[i].name) {
-			delete(header, o.Headers[i].name)
-			delete(header, o.Headers[i].trailer)
+	for _, names := range o.Headers {
+		if !o.Outer.removes(names[0]) {
+			delete(header, names[0])
+			delete(header, names[1])
 		}
 	}
 }

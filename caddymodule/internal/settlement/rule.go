@@ -159,7 +159,7 @@ func (r *Rule) measure(o *Observer, reserved float64) (cost float64, known bool)
 // sent all of the request: it may have worked on the part that came.
 func (o *Observer) shareOf(rule *Rule, reserved float64) float64 {
 	for i := range o.runs {
-		if r := &o.runs[i]; r.rule == rule {
+		if r := &o.runs[i]; r.Rule == rule {
 			share, sent := r.seconds()
 			if failed := o.Status == 0 && (o.err != nil || !o.returned); failed || !sent {
 				return max(share, reserved)
