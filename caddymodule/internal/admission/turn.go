@@ -193,16 +193,10 @@ func (z *Zone) Ask(e *Entry) Why {
 
 // whyOf returns how an admission ends at once, or Admitted.
 func (e *Entry) whyOf(o fairqueue.Outcome) Why {
-	switch o {
-	case fairqueue.TooLong:
-		if e.Turn == nil { // it may not wait at all
-			return NoSlot
-		}
-		return TooLong
-	case fairqueue.Full:
-		return QueueFull
+	if o == fairqueue.TooLong && e.Turn == nil { // it may not wait at all
+		return NoSlot
 	}
-	return Admitted
+	return [...]Why{fairqueue.Served: Admitted, fairqueue.Waiting: Admitted, fairqueue.TooLong: TooLong, fairqueue.Full: QueueFull}[o]
 }
 
 // count brings the totals of the zone up to date with the slots and rows of a key. It is
@@ -212,17 +206,6 @@ func (z *Zone) count(k *keyState) {
 	z.served += running - k.counted.running
 	z.waiting += waiting - k.counted.waiting
 	k.counted.running, k.counted.waiting = running, waiting
-}
-
-// leaveRow takes w out of its row. It reports false if it is not there any more.
-func (z *Zone) leaveRow(w *waiter) bool {
-	c := w.claim
-	if c.key == nil || !c.key.slots.Leave(&c.Request) {
-		return false
-	}
-	z.count(c.key)
-	c.key = nil
-	return true
 }
 
 // yield gives the slot of a request up until it returns. The caller then calls

@@ -103,14 +103,16 @@ func (z *Zone) delay(w *waiter, most int) bool {
 func (z *Zone) leave(w *waiter) bool {
 	z.mu.Lock()
 	defer z.mu.Unlock()
-	switch {
-	case w.claim != nil:
-		return z.leaveRow(w)
-	case w.in == nil:
+	switch c := w.claim; {
+	case w.in != nil:
+		w.in.remove(w)
+		z.waiting--
+	case c != nil && c.key != nil && c.key.slots.Leave(&c.Request):
+		z.count(c.key)
+		c.key = nil
+	default:
 		return false
 	}
-	w.in.remove(w)
-	z.waiting--
 	return true
 }
 

@@ -196,15 +196,7 @@ func (d dialect) same(a, b []byte, first bool) bool {
 	if d != php || !first {
 		return bytes.Equal(a, b)
 	}
-	if len(a) != len(b) {
-		return false
-	}
-	for i := range a {
-		if underscored(a[i]) != underscored(b[i]) {
-			return false
-		}
-	}
-	return true
+	return slices.EqualFunc(a, b, func(a, b byte) bool { return underscored(a) == underscored(b) })
 }
 
 func underscored(c byte) byte {

@@ -28,11 +28,12 @@ type Paced struct {
 	ctx     context.Context // of the client; it ends with the request
 	control *http.ResponseController
 
+	slow atomic.Bool // the client has not kept the pace
+
 	mu      sync.Mutex
 	timer   *time.Timer
 	reading bool
 	free    bool          // there is no pace any more
-	slow    bool          // the client has not kept it
 	waited  time.Duration // for the bytes that came since
 	came    int
 }
@@ -54,12 +55,7 @@ func Pace(ctx context.Context, w http.ResponseWriter, r *http.Request) *Paced {
 
 // Slow reports whether the client did not keep the pace.
 func (b *Paced) Slow() bool {
-	if b == nil {
-		return false
-	}
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.slow
+	return b != nil && b.slow.Load()
 }
 
 // Free ends the pace: the request has become a conversation.
@@ -83,7 +79,7 @@ func (b *Paced) Read(p []byte) (int, error) {
 	defer b.mu.Unlock()
 	b.reading = false
 	b.timer.Stop()
-	if b.slow {
+	if b.slow.Load() {
 		return n, ErrSlow
 	}
 	b.waited += time.Since(began)
@@ -100,13 +96,13 @@ func (b *Paced) begin() (slow bool) {
 	b.reading = true
 	left := slowest - b.waited
 	switch {
-	case b.slow:
+	case b.slow.Load():
 	case b.timer == nil:
 		b.timer = time.AfterFunc(left, b.cut)
 	case !b.free:
 		b.timer.Reset(left)
 	}
-	return b.slow
+	return b.slow.Load()
 }
 
 // cut ends the read that waits for a client that is too slow.
@@ -116,7 +112,7 @@ func (b *Paced) cut() {
 	if !b.reading || b.free || b.ctx.Err() != nil {
 		return
 	}
-	b.slow = true
+	b.slow.Store(true)
 	_ = b.control.SetReadDeadline(time.Now()) // or the read ends with the connection
 }
 
