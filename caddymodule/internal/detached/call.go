@@ -21,6 +21,7 @@ type call struct {
 	over   bool
 	left   bool // the client
 	stream bool // there is no end to wait for
+	room   watch
 }
 
 // A watch is a context that ends with a call, and looks whether the client leaves.
@@ -51,7 +52,9 @@ func (c *call) Value(key any) any {
 		return c.writer
 	}
 	if w := c.watch.Load(); w != nil {
-		return w.Value(key) // the contexts made of this one look for what they end with
+		if value := w.Value(key); value != nil {
+			return value // the contexts made of this one look for what they end with
+		}
 	}
 	return c.client.Value(key)
 }
@@ -72,8 +75,8 @@ func (c *call) watched() *watch {
 	if w := c.watch.Load(); w != nil {
 		return w
 	}
-	w := new(watch)
-	w.Context, w.cancel = context.WithCancel(context.WithoutCancel(c.client))
+	w := &c.room
+	w.Context, w.cancel = context.WithCancel(context.Background())
 	if c.over {
 		w.cancel()
 	} else {
