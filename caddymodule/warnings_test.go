@@ -399,3 +399,18 @@ func TestARewriteBehindTheDirectiveIsWarnedOf(t *testing.T) {
 		s.stop()
 	}
 }
+
+// K4: a site for all hosts takes any Host that a client makes up.
+func TestAKeyByHostNeedsASiteWithNames(t *testing.T) {
+	const zone = "throttle {\nzone a {\nkey client_ip host\nlimit 5 1/s\n}\n}\n"
+	for config, want := range map[string]int{
+		"http:// {\n" + zone + "}\n":                                                             1,
+		"http:// {\n" + zone + "route /x {\n" + zone + "}\n}\n":                                  1,
+		"http://a.example, http://b.example {\n" + zone + "}\n":                                  0,
+		"http:// {\n" + strings.Replace(zone, "limit", "match host a.example\nlimit", 1) + "}\n": 0,
+	} {
+		s := run(t, config)
+		s.warned(t, "keyed by host in a site for all hosts", want)
+		s.stop()
+	}
+}

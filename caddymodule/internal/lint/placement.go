@@ -54,6 +54,7 @@ func (p *errorProxy) of(hosts []string) bool {
 
 // zoneTraits are what a zone needs of the place where it is used.
 type zoneTraits struct {
+	keyedByHost bool                     // named hosts: a site for all lets clients make them up
 	keyedByForm bool                     // a match of its own
 	charges     bool                     // that requests are charged, as they are not in error routes
 	hosts       []string                 // that these requests get there, because its match wants one of these hosts
@@ -220,6 +221,7 @@ func (c *serversConfig) note(raw []byte) {
 	}
 	c.traits[z.Name] = zoneTraits{
 		keyedByForm: len(z.Match) == 0 && (z.Key == nil || z.Key.Missing != string(rule.Skip)) && slices.ContainsFunc(z.Key.Given(), func(k config.KeySource) bool { return k.Source == "form" }),
+		keyedByHost: slices.ContainsFunc(z.Key.Given(), func(k config.KeySource) bool { return k.Source == "host" }),
 		ofAnything:  len(z.Match) == 0,
 		siteRoot:    slices.Contains(z.ExemptStaticFiles, config.StaticFiles{}),
 		told:        z.InFlight != nil && slices.ContainsFunc(z.InFlight.Rank, func(r config.Rank) bool { return r.Told != "" }),

@@ -28,9 +28,14 @@ func CheckServers(ctx caddy.Context, global []*config.Zone, warner *zap.Logger) 
 	return true, err
 }
 
-// warn logs what is probably meant otherwise.
+// warn logs what is probably meant otherwise. Most is said once of a zone.
 func (c *serversConfig) warn(warner *zap.Logger) {
-	behindPHP, leaks, unlimited, rewrites := make(map[string]bool), make(map[string]bool), make(map[string]bool), make(map[string]bool) // that were warned of
+	warned := make(map[string]bool)
+	first := func(what string) bool {
+		again := warned[what]
+		warned[what] = true
+		return !again
+	}
 	for i := range c.uses {
 		use := &c.uses[i]
 		needs, zone, place := c.traits[use.zone], zap.String("zone", use.zone), zap.String("place", c.name(use.zonePlace))
@@ -38,8 +43,11 @@ func (c *serversConfig) warn(warner *zap.Logger) {
 			warner.Warn("zone is keyed by a form field and has no match, so all other forms of the site share one bucket: write match path <path of the form>* into the zone",
 				zone, place)
 		}
-		if use.PHP && needs.ofAnything && !behindPHP[use.zone] {
-			behindPHP[use.zone] = true
+		if needs.keyedByHost && len(use.hosts) == 0 && len(needs.hosts) == 0 && first("any host "+use.zone) {
+			warner.Warn("zone is keyed by host in a site for all hosts, so a client gets a fresh bucket with each Host that it makes up: give the site names, or leave host out of the key",
+				zone, place)
+		}
+		if use.PHP && needs.ofAnything && first("behind php "+use.zone) {
 			warner.Warn("zone sees no request that runs PHP, because php_fastcgi before it answers them: put throttle before php_fastcgi",
 				zone, place)
 		}
@@ -47,24 +55,20 @@ func (c *serversConfig) warn(warner *zap.Logger) {
 			warner.Warn("zone charges nothing, because it stands in error routes only, where requests are not charged: put throttle into the site itself", zone, place)
 		}
 		for _, r := range c.behind {
-			if !slices.Contains(r.Zones, use.zone) || ownRoute(r.Place) != ownRoute(use.path) || rewrites[r.Place+use.zone] || !r.MayMake(slices.Concat(use.match, needs.match)) {
-				continue
+			if slices.Contains(r.Zones, use.zone) && ownRoute(r.Place) == ownRoute(use.path) && r.MayMake(slices.Concat(use.match, needs.match)) && first("rewrite "+r.Place+" "+use.zone) {
+				warner.Warn("a rewrite behind throttle may make addresses that the zone matches, and it does not see those: write throttle with the zone into the block of the rewrite, behind it",
+					zone, place, zap.String("rewrite", r.Text), zap.String("rewrite_place", c.name(zonePlace{use.zone, r.Place})))
 			}
-			rewrites[r.Place+use.zone] = true
-			warner.Warn("a rewrite behind throttle may make addresses that the zone matches, and it does not see those: write throttle with the zone into the block of the rewrite, behind it",
-				zone, place, zap.String("rewrite", r.Text), zap.String("rewrite_place", c.name(zonePlace{use.zone, r.Place})))
 		}
 		if use.errors == nil {
 			continue
 		}
 		place = zap.String("place", c.name(zonePlace{use.zone, use.errors.path}))
-		if needs.told && !leaks[use.zone] {
-			leaks[use.zone] = true
+		if needs.told && first("told "+use.zone) {
 			warner.Warn("an error route asks an upstream without throttle, so the response header that names users to this zone reaches clients there: write throttle with the zone into the error route, too",
 				zone, place)
 		}
-		if needs.inFlight && !unlimited[use.zone] {
-			unlimited[use.zone] = true
+		if needs.inFlight && first("slots "+use.zone) {
 			warner.Warn("an error route asks an upstream without a slot of in_flight, for requests that err before they take one: write throttle with the zone into the error route, too",
 				zone, place)
 		}
