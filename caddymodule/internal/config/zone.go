@@ -1,6 +1,7 @@
 // Package config is the JSON of the modules, its manual, its defaults, and what turns it
-// into the rules that requests meet. Begin with [Zone] and [Zone.Compile]. It may import
-// decision and the packages of one concept, and nothing that runs.
+// into the rules that requests meet. Begin with [Zone] and [Zone.Compile]: each part of a
+// zone has a file and compiles itself. It may import rule and the packages of one concept,
+// and nothing that runs.
 package config
 
 import (

@@ -1,3 +1,8 @@
+// Package decision is one request: what its zones decide, and what becomes of that. Begin
+// with [Decide]. A plan collects charges and the store's answers, an [Outcome] is what one
+// zone decides, and a [Verdict] holds the outcomes until the request has been served: what
+// it must wait for, what it is told, and how its charges are corrected. It imports rule, and
+// it neither waits nor writes responses.
 package decision
 
 import (

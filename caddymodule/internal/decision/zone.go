@@ -1,6 +1,3 @@
-// Package decision turns a request into charges, and the store's decisions about them
-// into an outcome in each zone: see [Decide]. It does not wait, or write responses. A
-// [Verdict] holds the outcomes until the request has been served.
 package decision
 
 import (
