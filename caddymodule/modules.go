@@ -1,3 +1,6 @@
+// Package caddymodule is the modules of throttle as Caddy knows them, and their registration.
+// Begin with [App], which holds the global options, and [Handler]. What runs of them is in
+// internal/engine. It may import all packages of the adapter, and no client of a database.
 package caddymodule
 
 import (

@@ -151,6 +151,22 @@ func TestWhatRoomsAreBuiltOf(t *testing.T) {
 	}
 }
 
+func TestEachPackageSaysWhereToBegin(t *testing.T) {
+	_, ours := packages(t)
+	for _, p := range ours {
+		if name := strings.TrimPrefix(p.ImportPath, module); name != "caddymodule" && !strings.HasPrefix(name, "caddymodule/internal/") || strings.HasSuffix(name, "/golden") {
+			continue
+		}
+		said := slices.ContainsFunc(p.GoFiles, func(name string) bool {
+			f, err := parser.ParseFile(token.NewFileSet(), filepath.Join(p.Dir, name), nil, parser.PackageClauseOnly|parser.ParseComments)
+			return err == nil && strings.Contains(strings.ReplaceAll(f.Doc.Text(), "\n", " "), "Begin with ")
+		})
+		if !said {
+			t.Errorf("the comment of package %s does not say where to begin", p.ImportPath)
+		}
+	}
+}
+
 // TestNoPackageIsOneKnot prints the largest knot of each package of the adapter: files that
 // refer to each other in circles. In a package with more than eight files it is at most a
 // third of them, and ten.

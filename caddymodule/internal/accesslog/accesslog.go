@@ -1,8 +1,9 @@
 // Package accesslog reads requests from access logs: Caddy's JSON, and the common and
-// combined formats of nginx and Apache, plain or compressed, rotated or not.
+// combined formats of nginx and Apache, plain or compressed, rotated or not. Begin with
+// [Open].
 //
 // Logs hold what clients have sent, so every text in a [Request] may have been written
-// by an attacker. Show it with [Printable] only.
+// by an attacker. Show it with [text.Printable] only.
 package accesslog
 
 import (

@@ -1,6 +1,6 @@
-// Package admission holds admitted requests before the next handler: in a queue
-// until their delay is over, then in another one until each of their zones has a
-// free slot.
+// Package admission holds admitted requests before the next handler: in a queue until
+// their delay is over, then in another one until each of their zones has a free slot.
+// Begin with [Gate.Admit].
 //
 // Enforced zones and shadow zones go through the same lifecycle. [Gate.Admit]
 // blocks until it is over; [Simulate] runs it beside a request that it never

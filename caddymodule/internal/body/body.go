@@ -1,5 +1,6 @@
-// Package body finds out from a request's body how many items it asks for and
-// which account it is about, as the application behind the server will read it.
+// Package body finds out from a request's body how many items it asks for and which
+// account it is about, as the application behind the server will read it. Begin with
+// [Memory.Look].
 //
 // [Look] reads the beginning of a body ahead and hands on every byte of it.
 // [Body.Items] counts the elements of a JSON array or the repetitions of a form

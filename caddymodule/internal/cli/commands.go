@@ -1,5 +1,5 @@
 // Package cli is the commands that speak to a running Caddy, over its admin API. Each is in
-// the file of its name; begin at [Commands], the table of them. It imports the JSON of that
+// the file of its name. Begin with [Commands], the table of them. It imports the JSON of that
 // API and what several commands share, and nothing of what runs.
 package cli
 

@@ -1,5 +1,5 @@
-// Package clock lets queues, slots and settlements go by another time than the
-// process's: a replay of a log runs through the same code in virtual time.
+// Package clock lets queues, slots and settlements go by another time than the process's:
+// a replay of a log runs through the same code in virtual time. Begin with [Clock].
 package clock
 
 import "time"

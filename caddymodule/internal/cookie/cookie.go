@@ -1,5 +1,5 @@
-// Package cookie reads what clients and upstreams say in cookies, and whether cookies
-// that are for HTTPS alone may be sent.
+// Package cookie reads what clients and upstreams say in cookies, and whether cookies that
+// are for HTTPS alone may be sent. Begin with [SentBy].
 package cookie
 
 import (

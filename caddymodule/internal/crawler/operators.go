@@ -1,6 +1,6 @@
-// Package crawler tells the crawlers of search engines and AI companies from programs
-// that only carry their names. An address is a crawler's if its operator publishes it,
-// or if reverse and forward DNS agree that it belongs to the operator.
+// Package crawler tells the crawlers of search engines and AI companies from programs that
+// only carry their names. An address is a crawler's if its operator publishes it, or if
+// reverse and forward DNS agree that it belongs to the operator. Begin with [Set].
 package crawler
 
 import (

@@ -1,4 +1,5 @@
-// Package detached lets an upstream finish its answer without its client.
+// Package detached lets an upstream finish its answer without its client. Begin with
+// [Serve].
 //
 // An upstream such as PHP goes on working after its client has hung up. If the
 // client's leaving ended the call, a slot would come free while the worker behind it

@@ -1,6 +1,6 @@
-// Package device recognizes the browsers from which people have logged in to an
-// account, by a signed cookie, so that an attack on the account does not lock out its
-// owner (OWASP: Slow Down Online Guessing Attacks with Device Cookies).
+// Package device recognizes the browsers from which people have logged in to an account,
+// by a signed cookie, so that an attack on the account does not lock out its owner (OWASP:
+// Slow Down Online Guessing Attacks with Device Cookies). Begin with [Trust.Client].
 package device
 
 import (

@@ -1,6 +1,6 @@
 // Package expiring has the one table whose entries expire. Its memory is bounded, and it
 // needs no goroutine. It says when it is full: a [Map] takes no new entries then, and of a
-// [Table] with groups the entry that ends first gives way.
+// [Table] with groups the entry that ends first gives way. Begin with [Table].
 package expiring
 
 import (

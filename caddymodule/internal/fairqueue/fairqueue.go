@@ -1,5 +1,5 @@
-// Package fairqueue decides which request gets the next slot of a zone, and which
-// one is refused, when more clients want the upstream than it can serve.
+// Package fairqueue decides which request gets the next slot of a zone, and which one is
+// refused, when more clients want the upstream than it can serve. Begin with [Queue].
 //
 // The zone has as many slots as the upstream has workers. While all are taken,
 // requests wait in four rows, one for each [Rank], and the order of service is:

@@ -1,5 +1,5 @@
-// Package fold turns the spellings of an account's name that an application takes for
-// one into one text, so that they share a bucket.
+// Package fold turns the spellings of an account's name that an application takes for one
+// into one text, so that they share a bucket. Begin with [Func].
 package fold
 
 import (

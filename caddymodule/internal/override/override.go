@@ -1,6 +1,6 @@
 // Package override holds what an administrator has changed while Caddy runs: zones
-// switched to shadow, banned networks, and other limits. All of it ends by itself, or
-// with the process.
+// switched to shadow, banned networks, and other limits. All of it ends by itself, or with
+// the process. Begin with [Set].
 package override
 
 import (

@@ -1,5 +1,5 @@
-// Package overridefile reads files with overrides of a zone, one on each line, and
-// notices when such a file has changed.
+// Package overridefile reads files with overrides of a zone, one on each line, and notices
+// when such a file has changed. Begin with [File].
 package overridefile
 
 import (

@@ -1,4 +1,4 @@
-// Package recommend finds limits for a site in its access logs.
+// Package recommend finds limits for a site in its access logs. Begin with [Study].
 package recommend
 
 import (

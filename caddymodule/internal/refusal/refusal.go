@@ -1,5 +1,5 @@
-// Package refusal answers requests that are refused: with a page for people, with
-// JSON for programs, or by the site's error routes.
+// Package refusal answers requests that are refused: with a page for people, with JSON for
+// programs, or by the site's error routes. Begin with [Refusal.Write].
 package refusal
 
 import (

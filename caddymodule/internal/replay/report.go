@@ -1,5 +1,5 @@
 // Package replay reports what zones decide about the requests of a log: those of a config,
-// or those that decided when the log was written.
+// or those that decided when the log was written. Begin with [Tally].
 package replay
 
 import (

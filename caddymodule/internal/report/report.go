@@ -1,5 +1,5 @@
 // Package report writes what was recommended as one page that needs nothing else: no
-// script, no network, and a policy that forbids both.
+// script, no network, and a policy that forbids both. Begin with [Write].
 package report
 
 import (

@@ -1,7 +1,7 @@
 // Package routes walks the routes of Caddy's HTTP servers, before and after Caddy has
 // provisioned them. It alone knows which handlers answer every request, so that a handler
 // behind them sees none. Walk visits all handlers, and Strip returns the routes that
-// matter to throttle, which Link lets requests go through.
+// matter to throttle, which Link lets requests go through. Begin with [Walk].
 package routes
 
 import (

@@ -1,6 +1,6 @@
-// Package settlement finds out what a request really cost, once the response is
-// known: an [Observer] stands between the next handler and the client, and the
-// [Rule] of each zone reads the cost off it.
+// Package settlement finds out what a request really cost, once the response is known: an
+// [Observer] stands between the next handler and the client, and the [Rule] of each zone
+// reads the cost off it. Begin with [Observer].
 package settlement
 
 import (

@@ -1,5 +1,6 @@
-// Package signer signs what clients keep for us, such as device cookies. The keys are
-// in Caddy's storage, so that all nodes which share it accept each other's tokens.
+// Package signer signs what clients keep for us, such as device cookies. The keys are in
+// Caddy's storage, so that all nodes which share it accept each other's tokens. Begin with
+// [Ring].
 package signer
 
 import (

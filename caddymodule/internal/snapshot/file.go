@@ -1,5 +1,6 @@
-// Package snapshot keeps a file that one process writes as a whole, again and again,
-// and reads when it begins. After a crash the file is the last one that was complete.
+// Package snapshot keeps a file that one process writes as a whole, again and again, and
+// reads when it begins. After a crash the file is the last one that was complete. Begin
+// with [Open].
 package snapshot
 
 import (

@@ -1,5 +1,5 @@
-// Package staticfile recognizes requests that Caddy answers with a file, and that
-// run no program.
+// Package staticfile recognizes requests that Caddy answers with a file, and that run no
+// program. Begin with [Matcher.Match].
 package staticfile
 
 import (

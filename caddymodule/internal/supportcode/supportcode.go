@@ -1,6 +1,6 @@
 // Package supportcode gives refusals short random codes, and remembers what was refused
 // under the last of them. So the owner of a site can find out what a visitor has met who
-// reads the code aloud.
+// reads the code aloud. Begin with [Ring].
 package supportcode
 
 import (

@@ -1,4 +1,4 @@
-// Package survey finds limits for traffic that was recorded.
+// Package survey finds limits for traffic that was recorded. Begin with [Survey].
 //
 // A [Survey] reads charges once, in virtual time. For each leak of a ladder it fills
 // an unbounded bucket for every key. The highest level of that bucket is exactly the

@@ -1,5 +1,5 @@
 // Package text is what people read: words that they may have misspelled, counts of things,
-// and texts of strangers that a terminal can show.
+// and texts of strangers that a terminal can show. Begin with [Printable].
 package text
 
 import (

@@ -1,5 +1,5 @@
 // Package tokens reads words of a Caddyfile: one of a kind after an option, flags, and the
-// options of a store. Its errors say what was probably meant.
+// options of a store. Its errors say what was probably meant. Begin with [ParseArg].
 package tokens
 
 import (

@@ -1,5 +1,5 @@
 // Package tune is the commands that read the access logs of a site, to find limits before
-// they are enforced and to see what they did. Begin at [Commands].
+// they are enforced and to see what they did. Begin with [Commands].
 package tune
 
 import (

@@ -1,5 +1,5 @@
-// Package usage ends commands: what they print of an error, and which code they exit
-// with.
+// Package usage ends commands: what they print of an error, and which code they exit with.
+// Begin with [Fail].
 package usage
 
 import (

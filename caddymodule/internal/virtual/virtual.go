@@ -1,5 +1,5 @@
-// Package virtual runs requests in virtual time: a day of traffic passes in seconds,
-// and each run gives the same result.
+// Package virtual runs requests in virtual time: a day of traffic passes in seconds, and
+// each run gives the same result. Begin with [World].
 package virtual
 
 import (

@@ -1,6 +1,6 @@
 // Package wire is the JSON of the admin API: what is sent to the paths under /throttle/,
 // and what they answer. The endpoints fill it, and the commands read it. It imports
-// nothing of the adapter.
+// nothing of the adapter. Begin with [Status].
 //
 // Names of zones, keys and notes may hold anything that clients or administrators have
 // sent. Numbers are in the units of the zone, and spans in seconds, unless said otherwise.
