@@ -32,7 +32,6 @@ The exit code is 1 if a log cannot be read, and 2 if the command is used in a
 wrong way.`,
 		CobraFunc: func(cmd *cobra.Command) {
 			usage.RefuseUnknown(cmd)
-			cmd.AddCommand(tune.ReplayCommand(), tune.RecommendCommand())
 			cmd.AddCommand(tune.Commands()...)
 			cmd.AddCommand(cli.Commands()...)
 		},

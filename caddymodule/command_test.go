@@ -17,7 +17,7 @@ import (
 // Manual pages are made from Markdown, which takes words in angle brackets for HTML.
 func TestManualPagesKeepTheArguments(t *testing.T) {
 	all := &cobra.Command{Use: "throttle"}
-	all.AddCommand(append(tune.Commands(), tune.ReplayCommand(), tune.RecommendCommand())...)
+	all.AddCommand(tune.Commands()...)
 	all.AddCommand(cli.Commands()...)
 	for _, command := range all.Commands() {
 		var page bytes.Buffer

@@ -14,8 +14,10 @@ import (
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/usage"
 )
 
-// Commands returns the commands that need no config, which are used once.
-func Commands() []*cobra.Command { return []*cobra.Command{summaryCommand()} }
+// Commands returns the commands, which are used once.
+func Commands() []*cobra.Command {
+	return []*cobra.Command{replayCommand(), recommendCommand(), summaryCommand()}
+}
 
 // Runnable lets a command run, and exit with the code that its error means.
 func Runnable(cmd *cobra.Command, run func(ctx context.Context, logs []string) error) *cobra.Command {

@@ -30,7 +30,7 @@ type RecommendFlags struct {
 	report         string
 }
 
-func RecommendCommand() *cobra.Command {
+func recommendCommand() *cobra.Command {
 	var f RecommendFlags
 	cmd := &cobra.Command{
 		Use:   "recommend [--config FILE [--zone NAME] | --key SOURCE] [--spare PERCENT] [--people] LOG...",

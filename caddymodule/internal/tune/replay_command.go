@@ -32,7 +32,7 @@ type ReplayFlags struct {
 	requests              string
 }
 
-func ReplayCommand() *cobra.Command {
+func replayCommand() *cobra.Command {
 	var f ReplayFlags
 	cmd := &cobra.Command{
 		Use:   "replay --config FILE [--zone NAME] | --key SOURCE --limit LIMIT LOG...",
