@@ -57,30 +57,43 @@ func refusedOnOneConnection(t *testing.T, address string, status int) {
 		{30, 10, 1, 1},
 	} {
 		name := fmt.Sprintf("%d of %d bytes, %d times", test.sent, test.length, test.times)
-		conn, err := net.Dial("tcp", address)
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer conn.Close()
-		_ = conn.SetDeadline(time.Now().Add(20 * time.Second))
 		request := fmt.Sprintf("POST / HTTP/1.1\r\nHost: %s\r\nContent-Type: application/x-www-form-urlencoded\r\nContent-Length: %d\r\n\r\n%s",
 			address, test.length, ("name=x&" + strings.Repeat("x", test.length))[:test.sent])
-		began := time.Now()
-		go func() { _, _ = io.WriteString(conn, strings.Repeat(request, test.times)) }()
-		reader, got, closing := bufio.NewReader(conn), 0, false
-		for !closing && got < test.times {
-			resp, err := http.ReadResponse(reader, nil)
-			if err != nil || resp.StatusCode != status {
-				t.Fatalf("%s: got %v, %v after %d answers, want %d", name, resp, err, got, status)
+		wantClose := test.sent < test.length || test.length > 64<<10
+		got, closing := 0, false
+		for range 3 { // the server looks for a body for a millisecond, in which a busy machine may do other things
+			if got, closing = answersOnOneConnection(t, address, strings.Repeat(request, test.times), test.times, status); got == test.want && closing == wantClose {
+				break
 			}
-			_, _ = io.Copy(io.Discard, resp.Body)
-			got, closing = got+1, resp.Close
 		}
-		if wantClose := test.sent < test.length || test.length > 64<<10; got != test.want || closing != wantClose {
+		if got != test.want || closing != wantClose {
 			t.Errorf("%s: got %d answers, closing %v, want %d, %v", name, got, closing, test.want, wantClose)
 		}
-		if took := time.Since(began); took > 5*time.Second {
-			t.Errorf("%s: got the answers after %v, want them at once", name, took)
-		}
 	}
+}
+
+// answersOnOneConnection sends requests in one write, and returns how many refusals come until
+// the server ends the connection, or has answered all.
+func answersOnOneConnection(t *testing.T, address, requests string, times, status int) (got int, closing bool) {
+	t.Helper()
+	conn, err := net.Dial("tcp", address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	_ = conn.SetDeadline(time.Now().Add(20 * time.Second))
+	began := time.Now()
+	go func() { _, _ = io.WriteString(conn, requests) }()
+	for reader := bufio.NewReader(conn); !closing && got < times; got++ {
+		resp, err := http.ReadResponse(reader, nil)
+		if err != nil || resp.StatusCode != status {
+			t.Fatalf("got %v, %v after %d answers, want %d", resp, err, got, status)
+		}
+		_, _ = io.Copy(io.Discard, resp.Body)
+		closing = resp.Close
+	}
+	if took := time.Since(began); took > 5*time.Second {
+		t.Errorf("got the answers after %v, want them at once", took)
+	}
+	return got, closing
 }
