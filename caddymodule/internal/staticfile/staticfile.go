@@ -3,7 +3,6 @@
 package staticfile
 
 import (
-	"context"
 	"errors"
 	"io/fs"
 	"net/http"
@@ -17,7 +16,6 @@ import (
 
 	"github.com/caddyserver/caddy/v2"
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
-	"github.com/caddyserver/caddy/v2/modules/caddyhttp/fileserver"
 	"go.uber.org/zap"
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/expiring"
@@ -43,7 +41,7 @@ const (
 // PHP site runs. If in doubt, it does not match. It is safe for concurrent use.
 // [New] makes one.
 //
-// It looks files up as Caddy's matcher `file` does, in the file system that the
+// It looks files up where Caddy's matcher `file` does, in the file system that the
 // directive `fs` names, and asks more of them: a regular file, by its one plain
 // name, inside the root with all symbolic links resolved. The method must be
 // exactly GET or HEAD. A path does not match that has a trailing slash, an
@@ -53,7 +51,6 @@ type Matcher struct {
 	root    string // "" if it is a single placeholder
 	rootVar string // the name of that
 	systems caddy.FileSystems
-	file    fileserver.MatchFile
 	logger  *zap.Logger
 	seen    *expiring.Map[lookUp, bool]
 	warned  atomic.Bool
@@ -81,7 +78,7 @@ func New(ctx caddy.Context, root string) (*Matcher, error) {
 	case len(inner) == len(root)-2 && !strings.ContainsAny(inner, "{}\\"):
 		m.rootVar = inner
 	}
-	return m, m.file.Provision(ctx)
+	return m, nil
 }
 
 // Match reports whether a request asks for a static file. It does not touch the
@@ -176,16 +173,8 @@ func encodesSeparator(raw string) bool {
 	}
 }
 
-// exists asks Caddy's own matcher, with a replacer that is not the request's.
+// exists looks for the file.
 func (m *Matcher) exists(asked lookUp) bool {
-	repl := caddy.NewEmptyReplacer()
-	repl.Set("http.request.uri.path", asked.path)
-	repl.Set(rootVar, asked.root)
-	repl.Set(fsVar, asked.fs)
-	r := new(http.Request).WithContext(context.WithValue(context.Background(), caddy.ReplacerCtxKey, repl))
-	if found, err := m.file.MatchWithError(r); err != nil || !found {
-		return false
-	}
 	system, ok := m.systems.Get(asked.fs)
 	if !ok {
 		return false
