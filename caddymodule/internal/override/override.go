@@ -37,6 +37,15 @@ type Span struct {
 
 func (s *Span) over(now time.Time) bool { return !s.Until.IsZero() && !now.Before(s.Until) }
 
+func (s *Span) since() time.Time { return s.Since }
+
+// An override is a Shadow, a Ban or a Limit.
+type override[T any] interface {
+	*T
+	over(now time.Time) bool
+	since() time.Time
+}
+
 // Left returns how long the span still lasts. One without an end counts as the longest.
 func (s *Span) Left(now time.Time) time.Duration {
 	if s.Until.IsZero() {
@@ -119,39 +128,33 @@ func (l *Limit) apply(was leakybucket.Limit, dearest float64) (bucketkey.Rule, l
 
 // A Set is all overrides at one time. It does not change. A nil Set has none.
 type Set struct {
-	shadows []Shadow
-	bans    []Ban
-	limits  []Limit
-
-	everything *Shadow
-	shadowed   map[string]*Shadow
-	networks   map[netip.Prefix]*Ban
-	lengths    []int // of the networks, 4 and 6 alike, longest first
-	limited    map[bucket]*Limit
+	shadows map[string]*Shadow
+	bans    map[netip.Prefix]*Ban
+	limits  map[bucket]*Limit
+	lengths []int // of the networks, 4 and 6 alike, longest first
 }
 
 type bucket struct{ zone, key string }
 
+// live returns the override of something, or nil if there is none or it is over.
+func live[K comparable, T any, P override[T]](of map[K]P, k K, now time.Time) P {
+	if found := of[k]; found != nil && !found.over(now) {
+		return found
+	}
+	return nil
+}
+
 // Shadow reports whether a zone is switched to shadow.
 func (s *Set) Shadow(zone string, now time.Time) bool {
-	if s == nil {
-		return false
-	}
-	if s.AllShadow(now) {
-		return true
-	}
-	shadow := s.shadowed[zone]
-	return shadow != nil && !shadow.over(now)
+	return s != nil && (live(s.shadows, "", now) != nil || live(s.shadows, zone, now) != nil)
 }
 
 // AllShadow reports whether all zones are, and bans with them.
-func (s *Set) AllShadow(now time.Time) bool {
-	return s != nil && s.everything != nil && !s.everything.over(now)
-}
+func (s *Set) AllShadow(now time.Time) bool { return s.Shadow("", now) }
 
 // Banned returns the ban that holds for an address, or nil.
 func (s *Set) Banned(addr netip.Addr, now time.Time) *Ban {
-	if s == nil || len(s.networks) == 0 || !addr.IsValid() {
+	if s == nil || len(s.bans) == 0 || !addr.IsValid() {
 		return nil
 	}
 	addr = addr.Unmap().WithZone("")
@@ -160,7 +163,7 @@ func (s *Set) Banned(addr netip.Addr, now time.Time) *Ban {
 		if err != nil {
 			continue // too long for IPv4
 		}
-		if ban := s.networks[network]; ban != nil && !ban.over(now) {
+		if ban := live(s.bans, network, now); ban != nil {
 			return ban
 		}
 	}
@@ -170,16 +173,13 @@ func (s *Set) Banned(addr netip.Addr, now time.Time) *Ban {
 // Limit returns the override of a key, or nil. One of the key itself is stronger than
 // one of its zone.
 func (s *Set) Limit(zone, key string, now time.Time) *Limit {
-	if s == nil || len(s.limited) == 0 {
+	if s == nil || len(s.limits) == 0 {
 		return nil
 	}
-	if l := s.limited[bucket{zone, key}]; l != nil && key != "" && !l.over(now) {
+	if l := live(s.limits, bucket{zone, key}, now); l != nil {
 		return l
 	}
-	if l := s.limited[bucket{zone, ""}]; l != nil && !l.over(now) {
-		return l
-	}
-	return nil
+	return live(s.limits, bucket{zone, ""}, now)
 }
 
 // Apply returns the rule and limit of a key that has these by the config. dearest is
@@ -232,20 +232,27 @@ func (t *Table) Load() *Set {
 	return t.set.Load()
 }
 
-// List returns the overrides that hold.
+// List returns the overrides that hold, the oldest first.
 func (t *Table) List(now time.Time) Overrides {
-	t.mu.Lock()
-	defer t.mu.Unlock()
 	t.change(now, func(*Set) {})
 	s := t.Load()
 	if s == nil {
-		s = new(Set)
+		return Overrides{}
 	}
-	return Overrides{
-		Shadows: append([]Shadow{}, s.shadows...),
-		Bans:    append([]Ban{}, s.bans...),
-		Limits:  append([]Limit{}, s.limits...),
+	return Overrides{Shadows: listed(s.shadows), Bans: listed(s.bans), Limits: listed(s.limits)}
+}
+
+func listed[K comparable, T any, P override[T]](of map[K]P) (all []T) {
+	for _, one := range of {
+		all = append(all, *one)
 	}
+	slices.SortFunc(all, func(a, b T) int {
+		if c := P(&a).since().Compare(P(&b).since()); c != 0 {
+			return c
+		}
+		return strings.Compare(fmt.Sprint(a), fmt.Sprint(b)) // of the same instant
+	})
+	return all
 }
 
 var errFull = fmt.Errorf("%d overrides of this kind hold already: let some end", most)
@@ -272,18 +279,16 @@ func (t *Table) Shadow(zone string, length time.Duration, note string, now time.
 	if err != nil {
 		return added, err
 	}
+	t.change(now, func(s *Set) { err = put(s.shadows, zone, &added) })
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.change(now, func(s *Set) {
-		s.shadows = append(without(s.shadows, func(x *Shadow) bool { return x.Zone == zone }), added)
-	})
 	for w := range t.waits {
 		if w.over(t.Load(), now) {
 			close(w.shadowed)
 			delete(t.waits, w)
 		}
 	}
-	return added, nil
+	return added, err
 }
 
 // Shadowed returns a channel that is closed once each of these zones, or everything, is
@@ -328,13 +333,7 @@ func (w *shadowWait) over(s *Set, now time.Time) bool {
 
 // Unshadow ends what Shadow has begun.
 func (t *Table) Unshadow(zone string, now time.Time) (ended bool) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	t.change(now, func(s *Set) {
-		n := len(s.shadows)
-		s.shadows = without(s.shadows, func(x *Shadow) bool { return x.Zone == zone })
-		ended = len(s.shadows) < n
-	})
+	t.change(now, func(s *Set) { ended = drop(s.shadows, zone) })
 	return ended
 }
 
@@ -354,28 +353,13 @@ func (t *Table) Ban(network netip.Prefix, length time.Duration, note string, now
 	case network.Addr().Is4() && network.Bits() < shortestV4, network.Addr().Is6() && network.Bits() < shortestV6:
 		return added, fmt.Errorf("the network %v is too large: want /%d or longer, for IPv6 /%d", network, shortestV4, shortestV6)
 	}
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	t.change(now, func(s *Set) {
-		bans := without(s.bans, func(x *Ban) bool { return x.Network == network })
-		if len(bans) >= most {
-			err = errFull
-			return
-		}
-		s.bans = append(bans, added)
-	})
+	t.change(now, func(s *Set) { err = put(s.bans, network, &added) })
 	return added, err
 }
 
 // Unban ends what Ban has begun.
 func (t *Table) Unban(network netip.Prefix, now time.Time) (ended bool) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	t.change(now, func(s *Set) {
-		n := len(s.bans)
-		s.bans = without(s.bans, func(x *Ban) bool { return x.Network == network })
-		ended = len(s.bans) < n
-	})
+	t.change(now, func(s *Set) { ended = drop(s.bans, network) })
 	return ended
 }
 
@@ -389,79 +373,61 @@ func (t *Table) Limit(zone, key string, l Limit, length time.Duration, note stri
 	if zone == "" {
 		return l, errors.New("a limit needs a zone")
 	}
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	t.change(now, func(s *Set) {
-		limits := without(s.limits, func(x *Limit) bool { return x.Zone == zone && x.Key == key })
-		if len(limits) >= most {
-			err = errFull
-			return
-		}
-		s.limits = append(limits, l)
-	})
+	t.change(now, func(s *Set) { err = put(s.limits, bucket{zone, key}, &l) })
 	return l, err
 }
 
 // Unlimit ends what Limit has begun.
 func (t *Table) Unlimit(zone, key string, now time.Time) (ended bool) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	t.change(now, func(s *Set) {
-		n := len(s.limits)
-		s.limits = without(s.limits, func(x *Limit) bool { return x.Zone == zone && x.Key == key })
-		ended = len(s.limits) < n
-	})
+	t.change(now, func(s *Set) { ended = drop(s.limits, bucket{zone, key}) })
 	return ended
 }
 
-func without[T any](all []T, drop func(*T) bool) []T {
-	kept := make([]T, 0, len(all)+1)
-	for i := range all {
-		if !drop(&all[i]) {
-			kept = append(kept, all[i])
-		}
+// put replaces the override of something, or adds it if there is room.
+func put[K comparable, T any](of map[K]*T, k K, added *T) error {
+	if of[k] == nil && len(of) >= most {
+		return errFull
 	}
-	return kept
+	of[k] = added
+	return nil
 }
 
-// change replaces the set by a copy that f has changed, without what is over. It must
-// be called with the lock held.
+func drop[K comparable, T any](of map[K]*T, k K) (ended bool) {
+	ended = of[k] != nil
+	delete(of, k)
+	return ended
+}
+
+// change replaces the set by a copy that f has changed, without what is over.
 func (t *Table) change(now time.Time, f func(*Set)) {
-	next := new(Set)
-	if s := t.Load(); s != nil {
-		next.shadows = without(s.shadows, func(x *Shadow) bool { return x.over(now) })
-		next.bans = without(s.bans, func(x *Ban) bool { return x.over(now) })
-		next.limits = without(s.limits, func(x *Limit) bool { return x.over(now) })
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	last := t.Load()
+	if last == nil {
+		last = new(Set)
 	}
+	next := &Set{shadows: holding(last.shadows, now), bans: holding(last.bans, now), limits: holding(last.limits, now)}
 	f(next)
 	if len(next.shadows)+len(next.bans)+len(next.limits) == 0 {
 		t.set.Store(nil)
 		return
 	}
-	next.index()
+	for network := range next.bans {
+		next.lengths = append(next.lengths, network.Bits())
+	}
+	slices.Sort(next.lengths)
+	slices.Reverse(next.lengths)
+	next.lengths = slices.Compact(next.lengths)
 	t.set.Store(next)
 }
 
-// index makes the tables that requests look into.
-func (s *Set) index() {
-	s.shadowed = make(map[string]*Shadow)
-	for i := range s.shadows {
-		if s.shadows[i].Zone == "" {
-			s.everything = &s.shadows[i]
-		} else {
-			s.shadowed[s.shadows[i].Zone] = &s.shadows[i]
+// holding returns a copy without what is over.
+func holding[K comparable, T any, P override[T]](of map[K]P, now time.Time) map[K]P {
+	next := make(map[K]P, len(of)+1)
+	for k, one := range of {
+		if !one.over(now) {
+			next[k] = one
 		}
 	}
-	s.networks = make(map[netip.Prefix]*Ban)
-	for i := range s.bans {
-		s.networks[s.bans[i].Network] = &s.bans[i]
-		s.lengths = append(s.lengths, s.bans[i].Network.Bits())
-	}
-	slices.Sort(s.lengths)
-	slices.Reverse(s.lengths)
-	s.lengths = slices.Compact(s.lengths)
-	s.limited = make(map[bucket]*Limit)
-	for i := range s.limits {
-		s.limited[bucket{s.limits[i].Zone, s.limits[i].Key}] = &s.limits[i]
-	}
+	return next
 }

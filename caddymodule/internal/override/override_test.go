@@ -106,10 +106,10 @@ func TestTheLongestPrefixOfABanCounts(t *testing.T) {
 
 func TestOverridesAreBounded(t *testing.T) {
 	var table Table
-	set := &Set{}
+	set := &Set{bans: make(map[netip.Prefix]*Ban)}
 	for i := range most {
 		network := netip.PrefixFrom(netip.AddrFrom4([4]byte{10, byte(i >> 8), byte(i), 1}), 32)
-		set.bans = append(set.bans, Ban{network, Span{Until: night.Add(time.Hour)}})
+		set.bans[network] = &Ban{network, Span{Until: night.Add(time.Hour)}}
 	}
 	table.set.Store(set)
 	if _, err := table.Ban(netip.MustParsePrefix("203.0.113.0/24"), time.Hour, "", night); err == nil {
