@@ -27,54 +27,43 @@ func parse(data []byte) ([]netip.Prefix, error) {
 		return nil, errors.New("it is larger than 1 MiB")
 	}
 	read := readText
-	if data := bytes.TrimSpace(data); len(data) > 0 && (data[0] == '{' || data[0] == '[') {
+	if bytes.HasPrefix(bytes.TrimSpace(data), []byte("{")) {
 		read = readJSON
 	}
 	networks, err := read(data)
 	if err != nil {
 		return nil, err
 	}
+	return networks, checkAll(networks)
+}
+
+// checkAll refuses networks that cannot be an operator's, and takes off what is beyond
+// their bits.
+func checkAll(networks []netip.Prefix) error {
 	if len(networks) == 0 {
-		return nil, errors.New("it has no networks")
+		return errors.New("it has no networks")
 	}
 	for i, network := range networks {
 		if err := check(network); err != nil {
-			return nil, err
+			return err
 		}
 		networks[i] = network.Masked()
 	}
-	return networks, nil
-}
-
-// A jsonNetwork is an object with a network, or the network itself.
-type jsonNetwork struct {
-	IPv4 string `json:"ipv4Prefix"`
-	IPv6 string `json:"ipv6Prefix"`
-}
-
-// UnmarshalJSON implements json.Unmarshaler.
-func (n *jsonNetwork) UnmarshalJSON(raw []byte) error {
-	if len(raw) > 0 && raw[0] == '"' {
-		return json.Unmarshal(raw, &n.IPv4)
-	}
-	type plain jsonNetwork // has no UnmarshalJSON
-	return json.Unmarshal(raw, (*plain)(n))
+	return nil
 }
 
 func readJSON(data []byte) (networks []netip.Prefix, err error) {
 	var list struct {
-		Prefixes []jsonNetwork `json:"prefixes"`
+		Prefixes []struct {
+			IPv4 string `json:"ipv4Prefix"`
+			IPv6 string `json:"ipv6Prefix"`
+		} `json:"prefixes"`
 	}
-	if bytes.TrimSpace(data)[0] == '[' {
-		err = json.Unmarshal(data, &list.Prefixes)
-	} else {
-		err = json.Unmarshal(data, &list)
-	}
-	if err != nil {
+	if err := json.Unmarshal(data, &list); err != nil {
 		return nil, fmt.Errorf("reading its JSON: %w", err)
 	}
 	for i, found := range list.Prefixes {
-		if found == (jsonNetwork{}) {
+		if found.IPv4 == "" && found.IPv6 == "" {
 			return nil, fmt.Errorf("its prefix %d has no ipv4Prefix and no ipv6Prefix", i+1)
 		}
 		for _, text := range []string{found.IPv4, found.IPv6} {

@@ -139,28 +139,23 @@ func (s *list) run(ctx context.Context) {
 		s.warn(ctx, err)
 	}
 	close(s.tried)
-	retry := retryFirst
-	for {
-		wait := time.Until(s.fetched.Add(every - spread + rand.N(2*spread)))
-		if s.fetched.IsZero() {
-			wait = 0
-		}
-		if !sleep(ctx, wait) {
-			return
-		}
-		for {
-			err := s.refresh(ctx)
-			if err == nil {
-				retry = retryFirst
-				break
-			}
+	retry, wait := retryFirst, s.due()
+	for sleep(ctx, wait) {
+		if err := s.refresh(ctx); err != nil {
 			s.warn(ctx, err)
-			if !sleep(ctx, retry/2+rand.N(retry)) {
-				return
-			}
-			retry = min(2*retry, retryLast)
+			wait, retry = retry/2+rand.N(retry), min(2*retry, retryLast)
+			continue
 		}
+		retry, wait = retryFirst, s.due()
 	}
+}
+
+// due returns how long the networks are good yet.
+func (s *list) due() time.Duration {
+	if s.fetched.IsZero() {
+		return 0
+	}
+	return time.Until(s.fetched.Add(every - spread + rand.N(2*spread)))
 }
 
 // sleep reports whether the time has passed before ctx was done.
@@ -183,9 +178,9 @@ func (s *list) warn(ctx context.Context, err error) {
 
 // A copied list is how storage keeps one.
 type copied struct {
-	URL      string    `json:"url"`
-	Fetched  time.Time `json:"fetched"`
-	Prefixes []string  `json:"prefixes"`
+	URL      string         `json:"url"` // for people
+	Fetched  time.Time      `json:"fetched"`
+	Prefixes []netip.Prefix `json:"prefixes"`
 }
 
 // storageKey returns where the last good copy of a list is in storage.
@@ -210,29 +205,17 @@ func (s *list) restore(ctx context.Context) error {
 	if err := json.Unmarshal(raw, &kept); err != nil {
 		return fmt.Errorf("reading %s from storage: %w", key, err)
 	}
-	list, err := json.Marshal(kept.Prefixes)
-	if err != nil {
-		return err
-	}
-	networks, err := parse(list)
-	if err != nil || kept.URL != s.source {
-		return fmt.Errorf("the copy %s in storage is not used: %w", key, errors.Join(err, otherURL(s.source, kept.URL)))
+	if err := checkAll(kept.Prefixes); err != nil {
+		return fmt.Errorf("the copy %s in storage is not used: %w", key, err)
 	}
 	if now := time.Now(); kept.Fetched.After(now) { // by a clock that is ahead
 		kept.Fetched = now
 	}
 	if kept.Fetched.After(s.fetched) {
 		s.fetched = kept.Fetched
-		s.set(networks)
+		s.set(kept.Prefixes)
 	}
 	return nil
-}
-
-func otherURL(want, got string) error {
-	if got == want {
-		return nil
-	}
-	return fmt.Errorf("it is of %q", got)
 }
 
 // refresh fetches the list, unless another node has put a copy of today in storage.
@@ -248,25 +231,21 @@ func (s *list) refresh(ctx context.Context) error {
 	}
 	s.fetched = time.Now()
 	s.set(networks)
-	return s.store(ctx, networks)
+	s.store(ctx, networks)
+	return nil
 }
 
 // store keeps a copy. A list without a copy is in use all the same.
-func (s *list) store(ctx context.Context, networks []netip.Prefix) error {
+func (s *list) store(ctx context.Context, networks []netip.Prefix) {
 	ctx, cancel := context.WithTimeout(ctx, storageTimeout)
 	defer cancel()
-	kept := copied{URL: s.source, Fetched: s.fetched.UTC().Truncate(time.Second)}
-	for _, network := range networks {
-		kept.Prefixes = append(kept.Prefixes, network.String())
+	raw, err := json.Marshal(copied{s.source, s.fetched.UTC().Truncate(time.Second), networks})
+	if err == nil {
+		err = s.config.Load().Storage.Store(ctx, storageKey(s.source), raw)
 	}
-	raw, err := json.Marshal(kept)
 	if err != nil {
-		return err
-	}
-	if err := s.config.Load().Storage.Store(ctx, storageKey(s.source), raw); err != nil {
 		s.warn(ctx, fmt.Errorf("keeping a copy in storage: %w", err))
 	}
-	return nil
 }
 
 // fetch gets the list over https.
