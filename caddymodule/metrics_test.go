@@ -336,7 +336,6 @@ type otherStore struct {
 	Which string `json:"which,omitempty"`
 
 	store *stores.SharedStore
-	key   stores.StoreKey
 }
 
 func init() { caddy.RegisterModule(new(otherStore)) }
@@ -346,13 +345,13 @@ func (*otherStore) CaddyModule() caddy.ModuleInfo {
 }
 
 func (s *otherStore) Provision(caddy.Context) (err error) {
-	s.store, s.key, err = stores.ConnectStore("otherwise", []string{s.Which}, func() (sharedstore.Remote, error) {
+	s.store, err = stores.ConnectStore("otherwise", []string{s.Which}, func() (sharedstore.Remote, error) {
 		return theRemotes[s.Which[0]-'0'].Load(), nil
 	})
 	return err
 }
 
-func (s *otherStore) Cleanup() error { return s.key.Release() }
+func (s *otherStore) Cleanup() error { return s.store.Leave() }
 
 func (s *otherStore) SharedStore() *stores.SharedStore { return s.store }
 

@@ -90,7 +90,6 @@ func (s *shared) Close() { s.closed.Add(1) }
 // testStore is its module.
 type testStore struct {
 	store *stores.SharedStore
-	key   stores.StoreKey
 }
 
 var theShared *shared
@@ -103,11 +102,11 @@ func (*testStore) CaddyModule() caddy.ModuleInfo {
 
 func (s *testStore) Provision(caddy.Context) error {
 	var err error
-	s.store, s.key, err = stores.ConnectStore("test_shared", nil, func() (sharedstore.Remote, error) { return theShared, nil })
+	s.store, err = stores.ConnectStore("test_shared", nil, func() (sharedstore.Remote, error) { return theShared, nil })
 	return err
 }
 
-func (s *testStore) Cleanup() error { return s.key.Release() }
+func (s *testStore) Cleanup() error { return s.store.Leave() }
 
 func (s *testStore) SharedStore() *stores.SharedStore { return s.store }
 

@@ -48,7 +48,6 @@ type Postgres struct {
 	Logged bool `json:"logged,omitempty"`
 
 	store *stores.SharedStore
-	key   stores.StoreKey
 }
 
 // CaddyModule returns the Caddy module information.
@@ -70,7 +69,7 @@ func (p *Postgres) Provision(caddy.Context) error {
 		URL: filled[0], User: filled[1], Password: filled[2], Prefix: filled[3], Table: filled[4], Logged: p.Logged,
 	}
 	filled = append(filled, strconv.FormatBool(p.Logged))
-	p.store, p.key, err = stores.ConnectStore("postgres", filled, func() (sharedstore.Remote, error) {
+	p.store, err = stores.ConnectStore("postgres", filled, func() (sharedstore.Remote, error) {
 		return pgstore.New(options)
 	})
 	return err
@@ -80,7 +79,7 @@ func (p *Postgres) Provision(caddy.Context) error {
 func (p *Postgres) SharedStore() *stores.SharedStore { return p.store }
 
 // Cleanup releases the store, which closes when no config uses it any more.
-func (p *Postgres) Cleanup() error { return p.key.Release() }
+func (p *Postgres) Cleanup() error { return p.store.Leave() }
 
 // UnmarshalCaddyfile sets up the store from Caddyfile tokens. Syntax:
 //

@@ -57,7 +57,6 @@ type Redis struct {
 	TLSCA string `json:"tls_ca,omitempty"`
 
 	store *stores.SharedStore
-	key   stores.StoreKey
 }
 
 // CaddyModule returns the Caddy module information.
@@ -85,7 +84,7 @@ func (r *Redis) Provision(caddy.Context) error {
 			return err
 		}
 	}
-	r.store, r.key, err = stores.ConnectStore("redis", filled, func() (sharedstore.Remote, error) {
+	r.store, err = stores.ConnectStore("redis", filled, func() (sharedstore.Remote, error) {
 		return redisstore.New(options)
 	})
 	return err
@@ -109,7 +108,7 @@ func trust(file string) (config *tls.Config, content string, err error) {
 func (r *Redis) SharedStore() *stores.SharedStore { return r.store }
 
 // Cleanup releases the store, which closes when no config uses it any more.
-func (r *Redis) Cleanup() error { return r.key.Release() }
+func (r *Redis) Cleanup() error { return r.store.Leave() }
 
 // UnmarshalCaddyfile sets up the store from Caddyfile tokens. Syntax:
 //

@@ -2,6 +2,7 @@ package engine
 
 import (
 	"errors"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 
@@ -96,9 +97,9 @@ func collectBuckets(of []*prometheus.Desc, to metricsChannel) {
 // two of one name. It reports the older one, because the reload may fail.
 func collectBreakers(of []*prometheus.Desc, to metricsChannel) {
 	first := make(map[string]*stores.SharedStore)
-	since := make(map[string]uint64)
+	since := make(map[string]time.Time)
 	stores.EachOf(func(s *stores.SharedStore) {
-		if began, runs := s.Running(); runs && (first[s.Name] == nil || began < since[s.Name]) {
+		if began, runs := s.Running(); runs && (first[s.Name] == nil || began.Before(since[s.Name])) {
 			first[s.Name], since[s.Name] = s, began
 		}
 	})

@@ -3,6 +3,7 @@ package stores
 import (
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/caddyserver/caddy/v2"
@@ -53,11 +54,15 @@ func (u *MemoryUse) Store() leakybucket.Store { return u.Memory.Store }
 // that is restored.
 func (u *MemoryUse) Start(limits func(*leakybucket.Charge, leakybucket.State) bool) {
 	u.limits = limits
-	u.Memory.startConfig(u)
+	u.Memory.follow(func(configs []*MemoryUse) []*MemoryUse { return append(configs, u) })
 }
 
 // Stop withdraws the options of a config that stops or has failed to start.
-func (u *MemoryUse) Stop() { u.Memory.stopConfig(u) }
+func (u *MemoryUse) Stop() {
+	u.Memory.follow(func(configs []*MemoryUse) []*MemoryUse {
+		return slices.DeleteFunc(configs, func(other *MemoryUse) bool { return other == u })
+	})
+}
 
 // Release gives the memory up.
 func (u *MemoryUse) Release() error { return Leave(MemoryKey) }
@@ -67,10 +72,10 @@ type Memory struct {
 	*memstore.Store
 	snapshots *snapshots
 	stop      chan struct{}
+	logger    atomic.Pointer[zap.Logger] // of the last config to start
 
 	mu      sync.Mutex
 	configs []*MemoryUse // that have started and not stopped, oldest first
-	logger  *zap.Logger  // of the last of them
 }
 
 // joinMemory joins the process's memory, or creates it for maxBuckets. It is
@@ -102,7 +107,7 @@ func (m *Memory) maintain() {
 		}
 		m.Shed()
 		if n := m.Evictions(); n > reported {
-			if logger := m.currentLogger(); logger != nil {
+			if logger := m.logger.Load(); logger != nil {
 				logger.Warn("the memory store is full and drops buckets that are not empty: raise max_buckets, or group clients by a shorter prefix",
 					zap.Uint64("dropped", n-reported))
 			}
@@ -111,33 +116,17 @@ func (m *Memory) maintain() {
 	}
 }
 
-func (m *Memory) currentLogger() *zap.Logger {
+// follow changes the list of running configs, and applies the largest bound of them, and
+// the logger and snapshot of the last one. During a reload two configs run, and the new
+// one may still fail to start: a smaller bound must not drop buckets before that.
+func (m *Memory) follow(change func([]*MemoryUse) []*MemoryUse) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	return m.logger
-}
-
-func (m *Memory) startConfig(config *MemoryUse) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	m.configs = append(m.configs, config)
-	m.follow()
-}
-
-func (m *Memory) stopConfig(config *MemoryUse) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	m.configs = slices.DeleteFunc(m.configs, func(other *MemoryUse) bool { return other == config })
-	m.follow()
-}
-
-// follow applies the largest bound of all running configs, and the logger and snapshot of
-// the last one. During a reload two configs run, and the new one may still fail to start:
-// a smaller bound must not drop buckets before that. It must be called with the lock held.
-func (m *Memory) follow() {
+	m.configs = change(m.configs)
 	most := 0
 	for _, config := range m.configs {
-		most, m.logger = max(most, config.MaxBuckets), config.Logger
+		most = max(most, config.MaxBuckets)
+		m.logger.Store(config.Logger)
 	}
 	if most > 0 {
 		m.SetMaxBuckets(most)

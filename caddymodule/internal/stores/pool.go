@@ -24,10 +24,8 @@ func EachOf[T any](f func(T)) {
 // the process is a variable of the package, as the collectors of metrics are.
 var Process = caddy.NewUsagePool()
 
-// The keys of entries that exist once.
-const (
-	MemoryKey = "memory"
-)
+// MemoryKey is the key of the process's memory of buckets.
+const MemoryKey = "memory"
 
 // Join returns the entry of a key, or creates it. The caller must leave it once.
 func Join[T caddy.Destructor](key string, open func() (T, error)) (found T, err error) {

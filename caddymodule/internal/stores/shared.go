@@ -20,16 +20,16 @@ import (
 type SharedStore struct {
 	*sharedstore.Backend
 	Name string
+	key  string // in the pool
 
-	// How long calls take; nil before the store is counted.
+	// How long calls take; nil until the store is among those in the metrics.
 	seconds atomic.Pointer[prometheus.Observer]
 
 	Outage atomic.Pointer[Outage] // that lasts
 
 	mu      sync.Mutex
-	counted bool   // it is among the stores in the metrics
-	configs int    // how many have started and not stopped
-	began   uint64 // when the first of them started, as a value of storesStarted
+	configs int       // how many have started and not stopped
+	began   time.Time // when the first of them started
 }
 
 // An Outage of a shared store.
@@ -38,20 +38,17 @@ type Outage struct {
 	Why   string
 }
 
-// A StoreKey is a module's reference to a SharedStore. The zero value refers to none.
-type StoreKey struct{ key string }
-
 // ConnectStore returns the shared store of a name and its options, or creates it with
 // open. Stores with different options are different stores. Options may be secret:
 // only a digest is kept. Nothing connects before a config with the store starts. The
-// caller must release the key.
-func ConnectStore(name string, options []string, open func() (sharedstore.Remote, error)) (*SharedStore, StoreKey, error) {
+// caller must leave the store.
+func ConnectStore(name string, options []string, open func() (sharedstore.Remote, error)) (*SharedStore, error) {
 	text, err := json.Marshal(options)
 	if err != nil {
-		return nil, StoreKey{}, err
+		return nil, err
 	}
-	k := StoreKey{key: fmt.Sprintf("store %s %x", name, sha256.Sum256(text))}
-	s, err := Join(k.key, func() (*SharedStore, error) {
+	key := fmt.Sprintf("store %s %x", name, sha256.Sum256(text))
+	return Join(key, func() (*SharedStore, error) {
 		remote, err := open()
 		if err != nil {
 			return nil, err
@@ -60,7 +57,7 @@ func ConnectStore(name string, options []string, open func() (sharedstore.Remote
 		if err != nil {
 			return nil, err
 		}
-		s := &SharedStore{Backend: sharedstore.NewBackend(name, remote, local.Store), Name: name}
+		s := &SharedStore{Backend: sharedstore.NewBackend(name, remote, local.Store), Name: name, key: key}
 		s.OnCall(func(took time.Duration) {
 			if seconds := s.seconds.Load(); seconds != nil {
 				(*seconds).Observe(took.Seconds())
@@ -68,42 +65,33 @@ func ConnectStore(name string, options []string, open func() (sharedstore.Remote
 		})
 		s.OnClose(func() {
 			_ = Leave(MemoryKey) // fails for no key that was joined
-			if s.mu.Lock(); s.counted {
+			if s.seconds.Load() != nil {
 				telemetry.CountStore(name, -1)
 			}
-			s.mu.Unlock()
 		})
 		return s, nil
 	})
-	if err != nil {
-		return nil, StoreKey{}, err
-	}
-	return s, k, nil
 }
 
-// Release releases the store, which closes when no config uses it any more.
-func (k StoreKey) Release() error {
-	if k.key == "" {
-		return nil // it was never opened
+// Leave gives the store up, which closes when no config uses it any more. A nil store was
+// never connected.
+func (s *SharedStore) Leave() error {
+	if s == nil {
+		return nil
 	}
-	return Leave(k.key)
+	return Leave(s.key)
 }
-
-// storesStarted counts how often a store has come into use, to tell which is
-// older.
-var storesStarted atomic.Uint64
 
 // Start attaches the observer of a config that starts.
 func (s *SharedStore) Start(o sharedstore.Observer) {
 	s.mu.Lock()
-	if !s.counted {
-		s.counted = true
+	if s.seconds.Load() == nil {
 		telemetry.CountStore(s.Name, 1)
 		seconds := telemetry.StoreSeconds.WithLabelValues(s.Name)
 		s.seconds.Store(&seconds)
 	}
 	if s.configs++; s.configs == 1 {
-		s.began = storesStarted.Add(1)
+		s.began = time.Now()
 	}
 	s.mu.Unlock()
 	s.Attach(o)
@@ -117,9 +105,9 @@ func (s *SharedStore) Stop(o sharedstore.Observer) {
 	s.configs--
 }
 
-// Running reports whether a config with the store has started, and when the first
-// did, as a value of storesStarted.
-func (s *SharedStore) Running() (began uint64, runs bool) {
+// Running returns when the first config with the store has started, and false if none
+// runs.
+func (s *SharedStore) Running() (began time.Time, runs bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.began, s.configs > 0
@@ -139,6 +127,5 @@ func FillIn(options ...string) ([]string, error) {
 	return filled, nil
 }
 
-var (
-	_ caddy.Destructor = (*SharedStore)(nil)
-)
+// Interface guards
+var _ caddy.Destructor = (*SharedStore)(nil)
