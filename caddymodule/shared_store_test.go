@@ -85,6 +85,7 @@ func (s *shared) Reset(ctx context.Context, zone, key string, shadow bool) error
 
 func (s *shared) SetOnError(onError func(error)) { s.onError.Store(&onError) }
 
+func (s *shared) Start() {}
 func (s *shared) Close() { s.closed.Add(1) }
 
 // testStore is its module.

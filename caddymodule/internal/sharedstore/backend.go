@@ -24,13 +24,12 @@ type Remote interface {
 	leakybucket.Store
 	leakybucket.Resetter
 
+	// Start connects before the first call. It returns at once.
+	Start()
+
 	// Close ends all connections. Later calls return an error.
 	Close()
 }
-
-// A Starter is a [Remote] that can connect before it is called. Start returns at
-// once.
-type Starter interface{ Start() }
 
 // A Checker is a [Remote] that can check the settings of its servers.
 type Checker interface {
@@ -65,7 +64,7 @@ type Backend struct {
 	base     time.Time // what the instants in Origin count from
 	breakers breakers
 	teller   teller
-	ledger   ledger
+	ledger   *expiring.Map[bucket, entry] // what this node has admitted and the store does not know of, by bucket
 	watch    watch
 
 	releases *expiring.Map[bucket, time.Time] // that the store was not told of, and when they were made
@@ -73,7 +72,6 @@ type Backend struct {
 	reconciler reconciler
 
 	budget  atomic.Int64 // a time.Duration: the timeout of the call that failed last
-	reasons reasons      // of this outage that the observer was told
 	revived func()       // ends revive; guarded by the breakers
 
 	users   atomic.Int64 // and destructed
@@ -92,20 +90,20 @@ const destructed = 1 << 62
 //
 // Nothing is called before the first [Backend.Attach].
 func NewBackend(name string, remote Remote, local *memstore.Store) *Backend {
-	b := &Backend{name: name, remote: remote, local: local, base: time.Now(), ledger: newLedger(), watch: newWatch()}
+	b := &Backend{name: name, remote: remote, local: local, base: time.Now()}
+	b.ledger = expiring.New[bucket, entry](mostEntries)
+	b.watch.buckets = expiring.New[bucket, watched](most)
 	b.releases = expiring.New[bucket, time.Time](most)
 	b.budget.Store(int64(DefaultTimeout))
 	b.breakers.changed = b.changed
 	b.sharded, _ = remote.(leakybucket.Sharded)
 	if reporter, ok := remote.(Reporter); ok {
-		reporter.SetOnError(b.teller.strayed)
+		reporter.SetOnError(b.teller.stray)
 	}
 	ending, end := context.WithCancel(context.Background())
 	b.reconciler.ending = ending
 	b.start = sync.OnceFunc(func() {
-		if starter, ok := remote.(Starter); ok {
-			starter.Start()
-		}
+		remote.Start()
 		if checker, ok := remote.(Checker); ok {
 			go b.check(ending, checker)
 		}
@@ -173,16 +171,7 @@ type call struct {
 	began     time.Time
 	timeout   time.Duration
 	shortened bool // to the caller's own deadline
-}
-
-// isTrial reports whether the call tries a shard that is down.
-func (c *call) isTrial() bool {
-	for p := &c.permit; p != nil; p = p.beside {
-		if p.trial {
-			return true
-		}
-	}
-	return false
+	trial     bool // of a shard that is down
 }
 
 // leastTrial is how long a trial may take at least. An answer after the timeout is a
@@ -197,8 +186,11 @@ func (b *Backend) begin(ctx context.Context, timeout time.Duration, shards ...in
 	if c.permit, admitted = b.breakers.admit(c.began, shards...); !admitted {
 		return c, false
 	}
+	for p := &c.permit; p != nil; p = p.beside {
+		c.trial = c.trial || p.trial
+	}
 	deadline := c.began.Add(timeout)
-	if c.isTrial() {
+	if c.trial {
 		deadline = c.began.Add(max(timeout, leastTrial))
 	} else if own, ok := ctx.Deadline(); ok && own.Before(deadline) {
 		deadline, c.shortened = own, true
@@ -222,7 +214,7 @@ func (b *Backend) end(c call, what string, err error) error {
 		err = fmt.Errorf("no answer within store_timeout: %w", err)
 	}
 	if err != nil {
-		b.teller.failed(what, err, c.isTrial())
+		b.teller.failed(what, err, c.trial)
 	}
 	b.count(&c, err)
 	return err
@@ -230,20 +222,20 @@ func (b *Backend) end(c call, what string, err error) error {
 
 // count makes the breakers know how a call ended.
 func (b *Backend) count(c *call, err error) {
-	trial, now := c.isTrial(), time.Now()
+	now := time.Now()
 	if errors.Is(err, leakybucket.ErrBadBucket) || errors.Is(err, leakybucket.ErrMoving) {
 		err = nil
 	}
-	slow := err == nil && trial && now.Sub(c.began) > c.timeout
+	slow := err == nil && c.trial && now.Sub(c.began) > c.timeout
 	if slow {
 		err = fmt.Errorf("got an answer after %v, which is later than store_timeout", now.Sub(c.began))
 	}
 	switch {
-	case err != nil && !trial:
+	case err != nil && !c.trial:
 		b.budget.Store(int64(c.timeout))
-	case err != nil && !errors.Is(err, context.DeadlineExceeded) && b.reasons.isNew(err):
+	case err != nil && !errors.Is(err, context.DeadlineExceeded):
 		// The first calls to fail may have met a connection that was just closed.
-		b.teller.tell(func(o Observer) { o.Failed("why the store is down", err) })
+		b.teller.explained(err)
 	}
 	for p := &c.permit; p != nil; p = p.beside {
 		if slow && !p.trial || !failed(err, p.shard) {
@@ -270,8 +262,7 @@ func (b *Backend) changed(down bool, err error, after time.Duration) {
 		b.teller.tell(func(o Observer) { o.Up(after) })
 		return
 	}
-	b.reasons.begin(err)
-	b.teller.tell(func(o Observer) { o.Down(err) })
+	b.teller.down(err)
 	var ctx context.Context
 	ctx, b.revived = context.WithCancel(b.reconciler.ending)
 	go b.revive(ctx)
@@ -348,36 +339,6 @@ func byShard[T any](b *Backend, all []T, charge func(*T) *leakybucket.Charge) it
 		parts[shard] = append(parts[shard], all[i])
 	}
 	return maps.All(parts)
-}
-
-// reasons are those of an outage, or of a minute, that the observer was told.
-type reasons struct {
-	mu   sync.Mutex
-	last string
-	more int // that may be told yet
-}
-
-// mostReasons bounds the log lines while reasons change.
-const mostReasons = 3
-
-// begin notes the first reason.
-func (r *reasons) begin(err error) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.last, r.more = err.Error(), mostReasons
-}
-
-// isNew reports whether a reason is worth telling: it is another one than the last,
-// and not too many were told.
-func (r *reasons) isNew(err error) bool {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if r.more == 0 || r.last == err.Error() {
-		return false
-	}
-	r.last = err.Error()
-	r.more--
-	return true
 }
 
 // check tells the observer the servers' warnings, once they answer.

@@ -12,6 +12,7 @@ import (
 // instant is a remote store that takes no time.
 type instant struct{ *memstore.Store }
 
+func (instant) Start() {}
 func (instant) Close() {}
 
 func benchmarkStore(tb testing.TB) (*Store, []leakybucket.Charge, []leakybucket.Decision) {

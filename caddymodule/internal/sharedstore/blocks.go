@@ -29,8 +29,6 @@ type watched struct {
 // most bounds the watch, and the releases that the store is not told of yet.
 const most = 100_000
 
-func newWatch() watch { return watch{buckets: expiring.New[bucket, watched](most)} }
-
 // blocks reports whether one of the charges that are decided by this node's share may
 // begin a block.
 func (s *Store) blocks(charges []leakybucket.Charge) bool {

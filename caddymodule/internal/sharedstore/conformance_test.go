@@ -76,6 +76,8 @@ func (p *plain) List(_ context.Context, of leakybucket.Listing, cursor string) (
 	return some, next, nil
 }
 
+func (p *plain) Start() {}
+
 func (p *plain) Close() {}
 
 // A remote store that cannot list is no store that is down.

@@ -3,6 +3,7 @@ package sharedstore
 import (
 	"context"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
@@ -23,21 +24,19 @@ const (
 	Deny
 )
 
+var policyNames = [...]string{Local: "local", Allow: "allow", Deny: "deny"}
+
 // ParsePolicy returns the policy of a name: local, allow or deny.
 func ParsePolicy(name string) (Policy, error) {
-	switch name {
-	case "local":
-		return Local, nil
-	case "allow":
-		return Allow, nil
-	case "deny":
-		return Deny, nil
+	i := slices.Index(policyNames[:], name)
+	if i < 0 {
+		return 0, fmt.Errorf("invalid policy %q: want local, allow or deny", name)
 	}
-	return 0, fmt.Errorf("invalid policy %q: want local, allow or deny", name)
+	return Policy(i), nil
 }
 
 // String returns the name that ParsePolicy takes.
-func (p Policy) String() string { return [...]string{"local", "allow", "deny"}[p] }
+func (p Policy) String() string { return policyNames[p] }
 
 // The kinds of Origin. Above them stands the instant of the charge, in
 // microseconds since the backend was made.

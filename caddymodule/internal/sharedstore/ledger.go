@@ -4,7 +4,6 @@ import (
 	"math"
 	"time"
 
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/expiring"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
 )
 
@@ -21,12 +20,6 @@ const (
 	// reserved is how long an entry waits for the pour it was opened for.
 	reserved = time.Second
 )
-
-// A ledger keeps, for each bucket, the amount that this node has admitted and the
-// shared store does not know of.
-type ledger = *expiring.Map[bucket, entry]
-
-func newLedger() ledger { return expiring.New[bucket, entry](mostEntries) }
 
 type bucket struct {
 	zone, key string
@@ -137,18 +130,13 @@ func drain(amount, from *float64) {
 	*from -= out
 }
 
-// admit records a cost that this node has admitted. If doubtful, a call without
-// an answer may have poured it.
-func (e *entry) admit(cost float64, doubtful bool) {
+// with returns the entry with a cost that this node has admitted. If doubtful, a call
+// without an answer may have poured it.
+func (e entry) with(cost float64, doubtful bool) entry {
 	e.own += cost
 	if doubtful {
 		e.fresh += cost
 	}
-}
-
-// with returns a copy after admit.
-func (e entry) with(cost float64, doubtful bool) entry {
-	e.admit(cost, doubtful)
 	return e
 }
 
@@ -204,7 +192,7 @@ func (e *entry) explain(poured float64, now time.Time) (rest float64) {
 	e.excess -= poured - rest
 	again := max(0, e.executed-e.excess)
 	e.executed -= again
-	e.admit(again, true)
+	*e = e.with(again, true)
 	return rest
 }
 
@@ -225,7 +213,7 @@ func (e *entry) told(reached, confirmed bool, now time.Time, timeout time.Durati
 		e.seen += e.sent
 		e.confirms = now.Add(timeout)
 	} else {
-		e.admit(e.sent, reached)
+		*e = e.with(e.sent, reached)
 	}
 	e.sent, e.telling = 0, false
 }

@@ -221,7 +221,7 @@ func shown(at leakybucket.Instant, level float64) *leakybucket.Decision {
 func TestAnswersInAnotherOrderHideNoDoubtfulCall(t *testing.T) {
 	now := time.Now()
 	e := newEntry(now, 0, 1)
-	e.admit(1, true) // and is not executed
+	*e = e.with(1, true) // and is not executed
 	now = now.Add(3 * patience)
 	e.advance(now)
 	e.observe(shown(6, 1), 1, now) // after the one that comes next
@@ -236,8 +236,8 @@ func TestAnswersInAnotherOrderHideNoDoubtfulCall(t *testing.T) {
 func TestAnswersFromBeforeATellHideNoDoubtfulCall(t *testing.T) {
 	now := time.Now()
 	e := newEntry(now, 0, 1)
-	e.admit(5, false)
-	e.admit(1, true) // and is not executed
+	*e = e.with(5, false)
+	*e = e.with(1, true) // and is not executed
 	untold := e.observe(shown(1, 0), 0, now)
 	if untold != 5 {
 		t.Fatalf("got %v to tell, want 5", untold)
@@ -259,7 +259,7 @@ func TestAnswersFromBeforeATellHideNoDoubtfulCall(t *testing.T) {
 func TestOwnChargesLeakByTheNodesShare(t *testing.T) {
 	now := time.Now()
 	e := newEntry(now, 1, 4)
-	e.admit(3, false)
+	*e = e.with(3, false)
 	for _, step := range []struct {
 		after     time.Duration
 		seen, own float64

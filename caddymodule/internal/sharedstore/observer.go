@@ -53,9 +53,33 @@ type teller struct {
 	news      []func(Observer)
 	errors    int            // not told yet
 	unsettled map[string]int // not told yet, by zone
-	failedAt  time.Time      // when Failed was last due
-	reasons   reasons        // that were told since
-	strayedAt time.Time      // when it was, for an error that no call waited for
+
+	called, strayed, outage reasons // of calls, of what no call waited for, and of an outage
+}
+
+// reasons are the ones that the observer was told since an outage began, or in a minute.
+type reasons struct {
+	began time.Time
+	last  string
+	more  int // that may be told yet
+}
+
+// mostReasons bounds the log lines while reasons change.
+const mostReasons = 3
+
+// begin notes the first reason.
+func (r *reasons) begin(err error) { *r = reasons{time.Now(), err.Error(), mostReasons} }
+
+// isNew reports whether a reason is worth telling: it is another one than the last, and
+// not too many were told. A store that was slow once must not hide for a minute what is
+// wrong with it now.
+func (r *reasons) isNew(err error) bool {
+	if r.more == 0 || r.last == err.Error() {
+		return false
+	}
+	r.last = err.Error()
+	r.more--
+	return true
 }
 
 func (t *teller) attach(o Observer) {
@@ -80,37 +104,55 @@ func (t *teller) tell(news func(Observer)) {
 	t.start()
 }
 
+// down says that an outage begins.
+func (t *teller) down(err error) {
+	t.mu.Lock()
+	t.outage.begin(err)
+	t.mu.Unlock()
+	t.tell(func(o Observer) { o.Down(err) })
+}
+
+// explained passes on the error of a trial, if it says anew why the store is down.
+func (t *teller) explained(err error) {
+	t.mu.Lock()
+	isNew := t.outage.isNew(err)
+	t.mu.Unlock()
+	if isNew {
+		t.tell(func(o Observer) { o.Failed("why the store is down", err) })
+	}
+}
+
 // failed passes on the error of a call. That of a trial is only counted.
 func (t *teller) failed(what string, err error, trial bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.errors++
-	if !trial && len(t.observers) > 0 && len(t.news) < mostNews && t.worthALine(err) {
-		t.news = append(t.news, func(o Observer) { o.Failed(what, err) })
+	if !trial {
+		t.log(&t.called, what, err)
 	}
 	t.start()
 }
 
-// worthALine reports whether the error of a call is to be logged. A store that was
-// slow once must not hide for a minute what is wrong with it now.
-func (t *teller) worthALine(err error) bool {
-	if now := time.Now(); now.Sub(t.failedAt) >= failedEvery {
-		t.failedAt = now
-		t.reasons.begin(err)
-		return true
-	}
-	return t.reasons.isNew(err)
-}
-
-// strayed reports an error that no call waited for.
-func (t *teller) strayed(err error) {
+// stray passes on an error that no call waited for.
+func (t *teller) stray(err error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if now := time.Now(); now.Sub(t.strayedAt) >= failedEvery && len(t.observers) > 0 && len(t.news) < mostNews {
-		t.strayedAt = now
-		t.news = append(t.news, func(o Observer) { o.Failed("looking after the store; requests go on", err) })
-		t.start()
+	t.log(&t.strayed, "looking after the store; requests go on", err)
+	t.start()
+}
+
+// log passes on an error if it is worth a line. It must be called with the lock held.
+func (t *teller) log(told *reasons, what string, err error) {
+	if len(t.observers) == 0 || len(t.news) >= mostNews {
+		return
 	}
+	switch {
+	case time.Since(told.began) >= failedEvery:
+		told.begin(err)
+	case !told.isNew(err):
+		return
+	}
+	t.news = append(t.news, func(o Observer) { o.Failed(what, err) })
 }
 
 // lost counts a charge of a zone that stays as it was reserved.

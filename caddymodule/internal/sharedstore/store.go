@@ -84,7 +84,7 @@ func (s *Store) Take(ctx context.Context, charges []leakybucket.Charge, decision
 		asked = heed(charges, blocks)
 	}
 	var err error
-	if c.isTrial() {
+	if c.trial {
 		err = s.try(ctx, c, asked, decisions)
 	} else {
 		err = b.end(c, asking, b.remote.Take(c.ctx, asked, decisions))
