@@ -24,8 +24,7 @@ type language struct {
 
 	code string // what stands before a support code
 
-	units  [3]string       // of seconds, minutes and hours: what follows a number, in each plural form
-	forms  [3][]string     // the same, split
+	forms  [3][]string     // of seconds, minutes and hours: what follows a number, in each plural form
 	plural func(int64) int // the form for a number; the last one if there are fewer
 }
 
@@ -38,7 +37,7 @@ var languages = [...]language{
 		resendNow: "You can now go back and send it again.",
 		again:     "Try again",
 		never:     "Sorry, that is not possible", neverReason: "This site does not accept this request. Waiting or reloading will not help.",
-		code: "Support code:", units: [3]string{" second, seconds", " minute, minutes", " hour, hours"}, plural: oneOrMore,
+		code: "Support code:", forms: [3][]string{{" second", " seconds"}, {" minute", " minutes"}, {" hour", " hours"}}, plural: oneOrMore,
 	},
 	{
 		tag: "es", title: "Un momento, por favor", reason: "Este sitio está recibiendo demasiadas solicitudes en este momento.",
@@ -47,7 +46,7 @@ var languages = [...]language{
 		resendNow: "Ya puede volver atrás y enviarlos de nuevo.",
 		again:     "Volver a intentarlo",
 		never:     "Lo sentimos, no es posible", neverReason: "Este sitio no acepta esta solicitud. Esperar o recargar la página no servirá de nada.",
-		code: "Código de soporte:", units: [3]string{" segundo, segundos", " minuto, minutos", " hora, horas"}, plural: oneOrMore,
+		code: "Código de soporte:", forms: [3][]string{{" segundo", " segundos"}, {" minuto", " minutos"}, {" hora", " horas"}}, plural: oneOrMore,
 	},
 	{
 		tag: "de", title: "Einen Moment, bitte", reason: "Bei dieser Website gehen gerade zu viele Anfragen ein.",
@@ -56,7 +55,7 @@ var languages = [...]language{
 		resendNow: "Sie können jetzt zurückgehen und sie noch einmal senden.",
 		again:     "Erneut versuchen",
 		never:     "Das ist leider nicht möglich", neverReason: "Diese Website nimmt diese Anfrage nicht an. Warten oder Neuladen hilft nicht.",
-		code: "Support-Code:", units: [3]string{" Sekunde, Sekunden", " Minute, Minuten", " Stunde, Stunden"}, plural: oneOrMore,
+		code: "Support-Code:", forms: [3][]string{{" Sekunde", " Sekunden"}, {" Minute", " Minuten"}, {" Stunde", " Stunden"}}, plural: oneOrMore,
 	},
 	{
 		tag: "ja", title: "少々お待ちください", reason: "現在、このサイトにアクセスが集中しています。",
@@ -65,7 +64,7 @@ var languages = [...]language{
 		resendNow: "前のページに戻って、もう一度送信できます。",
 		again:     "もう一度読み込む",
 		never:     "このリクエストは受け付けられません", neverReason: "お待ちいただいても、再読み込みしても、結果は変わりません。",
-		code: "サポートコード：", units: [3]string{"秒", "分", "時間"}, plural: always,
+		code: "サポートコード：", forms: [3][]string{{"秒"}, {"分"}, {"時間"}}, plural: always,
 	},
 	{
 		tag: "fr", title: "Un instant, s’il vous plaît", reason: "Ce site reçoit trop de requêtes en ce moment.",
@@ -74,7 +73,7 @@ var languages = [...]language{
 		resendNow: "Vous pouvez maintenant revenir en arrière et les envoyer de nouveau.",
 		again:     "Réessayer",
 		never:     "Désolé, ce n’est pas possible", neverReason: "Ce site n’accepte pas cette requête. Attendre ou recharger la page n’y changera rien.",
-		code: "Code d’assistance :", units: [3]string{" seconde, secondes", " minute, minutes", " heure, heures"}, plural: upToOneOrMore,
+		code: "Code d’assistance :", forms: [3][]string{{" seconde", " secondes"}, {" minute", " minutes"}, {" heure", " heures"}}, plural: upToOneOrMore,
 	},
 	{
 		tag: "pt", title: "Um momento, por favor", reason: "Este site está com solicitações demais neste momento.",
@@ -83,7 +82,7 @@ var languages = [...]language{
 		resendNow: "Agora você pode voltar e enviá-los novamente.",
 		again:     "Tentar novamente",
 		never:     "Lamentamos, isso não é possível", neverReason: "Este site não aceita esta solicitação. Esperar ou recarregar a página não vai adiantar.",
-		code: "Código de suporte:", units: [3]string{" segundo, segundos", " minuto, minutos", " hora, horas"}, plural: upToOneOrMore,
+		code: "Código de suporte:", forms: [3][]string{{" segundo", " segundos"}, {" minuto", " minutos"}, {" hora", " horas"}}, plural: upToOneOrMore,
 	},
 	{
 		tag: "ru", title: "Минутку, пожалуйста", reason: "Сейчас на этот сайт поступает слишком много запросов.",
@@ -92,7 +91,7 @@ var languages = [...]language{
 		resendNow: "Теперь можно вернуться назад и отправить их ещё раз.",
 		again:     "Повторить попытку",
 		never:     "К сожалению, это невозможно", neverReason: "Этот сайт не принимает такой запрос. Ожидание или обновление страницы не поможет.",
-		code: "Код для службы поддержки:", units: [3]string{" секунду, секунды, секунд", " минуту, минуты, минут", " час, часа, часов"}, plural: russian,
+		code: "Код для службы поддержки:", forms: [3][]string{{" секунду", " секунды", " секунд"}, {" минуту", " минуты", " минут"}, {" час", " часа", " часов"}}, plural: russian,
 	},
 	{
 		tag: "it", title: "Un momento, per favore", reason: "Questo sito sta ricevendo troppe richieste in questo momento.",
@@ -101,7 +100,7 @@ var languages = [...]language{
 		resendNow: "Ora può tornare indietro e inviarli di nuovo.",
 		again:     "Riprova",
 		never:     "Spiacenti, non è possibile", neverReason: "Questo sito non accetta questa richiesta. Attendere o ricaricare la pagina non servirà.",
-		code: "Codice di assistenza:", units: [3]string{" secondo, secondi", " minuto, minuti", " ora, ore"}, plural: oneOrMore,
+		code: "Codice di assistenza:", forms: [3][]string{{" secondo", " secondi"}, {" minuto", " minuti"}, {" ora", " ore"}}, plural: oneOrMore,
 	},
 	{
 		tag: "nl", title: "Een ogenblik geduld", reason: "Deze website krijgt op dit moment te veel verzoeken.",
@@ -110,7 +109,7 @@ var languages = [...]language{
 		resendNow: "U kunt nu teruggaan en deze opnieuw versturen.",
 		again:     "Opnieuw proberen",
 		never:     "Sorry, dit is niet mogelijk", neverReason: "Deze website accepteert dit verzoek niet. Wachten of opnieuw laden helpt niet.",
-		code: "Supportcode:", units: [3]string{" seconde, seconden", " minuut, minuten", " uur"}, plural: oneOrMore,
+		code: "Supportcode:", forms: [3][]string{{" seconde", " seconden"}, {" minuut", " minuten"}, {" uur"}}, plural: oneOrMore,
 	},
 	{
 		tag: "pl", title: "Proszę chwilę poczekać", reason: "Ta witryna otrzymuje w tej chwili zbyt wiele żądań.",
@@ -119,7 +118,7 @@ var languages = [...]language{
 		resendNow: "Można teraz wrócić i wysłać je ponownie.",
 		again:     "Spróbuj ponownie",
 		never:     "Przepraszamy, to niemożliwe", neverReason: "Ta witryna nie przyjmuje tego żądania. Czekanie ani odświeżanie strony nie pomoże.",
-		code: "Kod dla pomocy technicznej:", units: [3]string{" sekunda, sekundy, sekund", " minuta, minuty, minut", " godzina, godziny, godzin"}, plural: polish,
+		code: "Kod dla pomocy technicznej:", forms: [3][]string{{" sekunda", " sekundy", " sekund"}, {" minuta", " minuty", " minut"}, {" godzina", " godziny", " godzin"}}, plural: polish,
 	},
 }
 
@@ -158,13 +157,13 @@ func fewOrMany(n int64) int {
 	return 2
 }
 
-func init() {
-	for i := range languages {
-		l := &languages[i]
-		for unit := range l.units {
-			l.forms[unit] = strings.Split(l.units[unit], ",")
-		}
+// units returns the forms as the page's script reads them.
+func (l *language) units() string {
+	units := make([]string, len(l.forms))
+	for i, forms := range l.forms {
+		units[i] = strings.Join(forms, ",")
 	}
+	return strings.Join(units, "|")
 }
 
 // appendWait appends a time as people say it, rounded up.

@@ -1,6 +1,9 @@
 package refusal
 
-import "strings"
+import (
+	"strconv"
+	"strings"
+)
 
 // mostAccept is how many bytes of the Accept headers are parsed, which bounds the
 // work for hostile clients. Browsers send about 150.
@@ -96,19 +99,9 @@ func weight(parameters string) int {
 
 // thousandths reads a number from 0 to 1. Java's ".2" is one, too.
 func thousandths(text string) int {
-	whole, fraction, _ := strings.Cut(text, ".")
-	if whole == "" && fraction == "" || strings.Trim(whole, "0") != "" {
-		return 1000 // 1, more than that, or nonsense
+	q, err := strconv.ParseFloat(text, 64)
+	if err != nil || !(q >= 0 && q <= 1) {
+		return 1000 // more than 1, or nonsense
 	}
-	n := 0
-	for i := range 3 {
-		n *= 10
-		if i < len(fraction) {
-			if fraction[i] < '0' || fraction[i] > '9' {
-				return 1000
-			}
-			n += int(fraction[i] - '0')
-		}
-	}
-	return n
+	return int(q*1000 + 1e-6) // no more than three digits
 }

@@ -57,10 +57,7 @@ func (s Style) Compile() (*Page, error) {
 	if err := s.Validate(); err != nil {
 		return nil, err
 	}
-	accent, err := colour(s.Accent)
-	if err != nil {
-		return nil, err
-	}
+	accent, _ := colour(s.Accent) // which was checked
 	sheet := ":root{--accent:" + accent + "}" + styleSheet
 	p := &Page{
 		policy: "default-src 'none'; script-src " + digest(script) + "; style-src " + digest(sheet) + "; base-uri 'none'; form-action 'none'",
@@ -219,7 +216,7 @@ func (s Style) notice(l *language, kind int, sheet string) notice {
 		link = `<p><a href="">` + l.again + "</a></p>\n"
 	}
 	return append(n,
-		segment{"<main>\n" + content + `<p id="wait">` + before + `<b role="timer" data-units="` + strings.Join(l.units[:], "|") + `" data-left="`, seconds},
+		segment{"<main>\n" + content + `<p id="wait">` + before + `<b role="timer" data-units="` + l.units() + `" data-left="`, seconds},
 		segment{`">`, words},
 		segment{"</b>" + after + `</p>
 <progress value="0" aria-hidden="true" hidden></progress>

@@ -93,7 +93,7 @@ func TestEachNoticeIsCompleteAndSmall(t *testing.T) {
 			if n := len(body); n >= 4<<10 {
 				t.Errorf("%s: got %d bytes, want less than 4 KiB", l.tag, n)
 			}
-			for _, want := range []string{l.title, l.reason, strings.Split(l.wait, "%s")[0], "175200" + l.units[2][strings.LastIndexByte(l.units[2], ',')+1:]} {
+			for _, want := range []string{l.title, l.reason, strings.Split(l.wait, "%s")[0], "175200" + l.forms[2][len(l.forms[2])-1]} {
 				if !strings.Contains(body, want) {
 					t.Errorf("%s %s: got %s, want %q in it", method, l.tag, body, want)
 				}
