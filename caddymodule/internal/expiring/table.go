@@ -110,15 +110,6 @@ func (t *Table[K, V, G]) Update(k K, now time.Time, f func(v V, found bool) (nex
 	return true
 }
 
-// Change atomically replaces the value of a key, if there is one. When it expires stays.
-func (t *Table[K, V, G]) Change(k K, now time.Time, f func(v V) V) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if e := t.live(k, now); e != nil {
-		e.value = f(e.value)
-	}
-}
-
 // Take returns the value of a key and deletes it.
 func (t *Table[K, V, G]) Take(k K, now time.Time) (v V, found bool) {
 	t.mu.Lock()

@@ -25,12 +25,13 @@ const (
 	Invalid       // forged, cut off, of another zone or host, or given twice
 	Expired       // older than its lifetime, or of a member who has logged out
 	Early         // the client was told to come back later
+	Unbound       // of a member, but without the cookie that it is bound to
 	Valid
 )
 
 // String returns the name of the state in lower case.
 func (s State) String() string {
-	return [...]string{"absent", "invalid", "expired", "early", "valid"}[s]
+	return [...]string{"absent", "invalid", "expired", "early", "unbound", "valid"}[s]
 }
 
 // mostCookies is how many cookies of a request are compared with what a pass is bound
@@ -144,6 +145,9 @@ func (c *Client) read(ctx context.Context, now time.Time) {
 	if c.state >= Early && c.zone.LearnsMembers() {
 		c.member = c.boundTo() != ""
 	}
+	if c.state == Valid && !c.member && c.pass.Binding != (Binding{}) {
+		c.state = Unbound
+	}
 }
 
 // boundTo returns the name of the request's cookie that the pass is bound to, or "".
@@ -175,7 +179,7 @@ func (c *Client) Rank() fairqueue.Rank {
 	switch {
 	case c.member && c.state == Valid:
 		return fairqueue.Member
-	case c.state == Valid:
+	case c.state >= Unbound:
 		return fairqueue.Returned
 	}
 	return fairqueue.First
@@ -190,17 +194,11 @@ func (c *Client) EarlyMember() (notBefore time.Time) {
 	return notBefore
 }
 
-// Unbound reports whether the pass is a member's, and the request comes without the
-// cookie that it is bound to.
-func (c *Client) Unbound() bool {
-	return c.state == Valid && !c.member && c.pass.Binding != Binding{}
-}
-
 // Key returns what the client takes turns by, or "" if it has neither a valid pass nor
 // that of a member. Copies of a pass have one key, and so have all log-ins to an account.
 // It is a digest, which may be shown.
 func (c *Client) Key() string {
-	if c.state != Valid && !c.member {
+	if c.state < Unbound && !c.member {
 		return ""
 	}
 	return c.pass.ID.digest(8)
@@ -267,7 +265,7 @@ func (c *Client) Refused(header http.Header, now time.Time, after time.Duration,
 // a valid pass is remembered as moved, or else a robot that pretends to ask for images
 // would never be told to wait. Those of members are not.
 func (c *Client) RefusedApart(now time.Time, after time.Duration, addr netip.Addr) Event {
-	if c.state != Valid || c.member {
+	if c.state < Unbound || c.member {
 		return None
 	}
 	p := c.pass.refused(now, after)
@@ -334,7 +332,7 @@ func (c *Client) Answered(status int, header http.Header, now time.Time, join fu
 		switch young := now.Sub(c.pass.Issued) < renewal; {
 		case c.pass.Binding == Binding{} && young:
 			return None // it was not let in lately
-		case c.pass.Binding == binding && young && c.state == Valid:
+		case c.pass.Binding == binding && young && c.state >= Unbound:
 			return None
 		case c.pass.Binding != Binding{}:
 			event = Renewed

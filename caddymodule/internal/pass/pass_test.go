@@ -322,7 +322,7 @@ func TestOneWhomTheUpstreamLogsInIsAMember(t *testing.T) {
 		"with another name":             pass + "; wordpress_logged_in_1f=anna%7C1%7Ctoken%7Cmac",
 		"behind too many cookies":       pass + strings.Repeat("; a=b", mostCookies) + "; wordpress_logged_in_0f=anna%7C1%7Ctoken%7Cmac",
 	} {
-		if c := z.Client(request(cookies), host, now); c.Rank() != fairqueue.Returned || !c.Unbound() {
+		if c := z.Client(request(cookies), host, now); c.Rank() != fairqueue.Returned || c.State() != Unbound {
 			t.Errorf("%s: got %v, want it to be only returned", name, c.Rank())
 		}
 	}

@@ -82,7 +82,7 @@ func (r *Ranks) Standing(s *Subject) Standing {
 		if t.Rank == fairqueue.Member || !notBefore.IsZero() {
 			t.Member = t.Pass
 		}
-		t.Why = whyOf(&t.Client)
+		t.Why = whys[t.Client.State()]
 	}
 	switch {
 	case t.Rank == fairqueue.Member:
@@ -96,17 +96,10 @@ func (r *Ranks) Standing(s *Subject) Standing {
 	return t
 }
 
-// whyOf returns what a client's pass says for or against a better rank.
-func whyOf(c *pass.Client) string {
-	switch {
-	case c.Unbound():
-		return "pass without log-in"
-	case c.State() == pass.Absent:
-		return ""
-	case c.State() == pass.Valid:
-		return "pass"
-	}
-	return c.State().String() + " pass"
+// whys are what a client's pass says for or against a better rank.
+var whys = [...]string{
+	pass.Absent: "", pass.Invalid: "invalid pass", pass.Expired: "expired pass", pass.Early: "early pass",
+	pass.Unbound: "pass without log-in", pass.Valid: "pass",
 }
 
 func anySpares(sets []Matchers, s *Subject) bool {

@@ -24,6 +24,7 @@ type watched struct {
 	state leakybucket.State // on the clock of this node's own store
 	limit leakybucket.Limit
 	debt  float64
+	until time.Time
 }
 
 // most bounds the watch, and the releases that the store is not told of yet.
@@ -57,7 +58,8 @@ func (s *Store) judgeWhole(charges, shares []leakybucket.Charge) []leakybucket.D
 	leakybucket.TakeAll(charges, states, b.local.Now(), decisions)
 	for i := range charges {
 		c := &charges[i]
-		b.watch.buckets.Put(bucketOf(c), watched{states[i], c.Limit, c.Debt}, s.longest(c, &states[i], now), now)
+		until := s.longest(c, &states[i], now)
+		b.watch.buckets.Put(bucketOf(c), watched{states[i], c.Limit, c.Debt, until}, until, now)
 		if decisions[i].BlockedUntil != 0 {
 			shares[i].Cost = -1 // fits nowhere, and begins nothing
 		}
@@ -117,13 +119,13 @@ func (w *watch) settle(of leakybucket.Settlement, now leakybucket.Instant) {
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.buckets.Change(bucketOf(&of.Charge), time.Now(), func(known watched) watched {
+	w.buckets.Update(bucketOf(&of.Charge), time.Now(), func(known watched, found bool) (watched, time.Time, bool) {
 		of.Charge.Limit, of.Charge.Debt, of.Charge.Block = known.limit, known.debt, nil
 		if of.Cancel {
 			of.Cancel, of.Diff = false, -of.Charge.Cost
 		}
 		known.state = of.Apply(known.state, now)
-		return known
+		return known, known.until, found
 	})
 }
 

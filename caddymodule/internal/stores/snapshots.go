@@ -29,11 +29,11 @@ type snapshots struct {
 	stale    bool   // the file must be written, whatever has changed
 	failing  bool   // the last write failed, which was logged
 
-	reset chan struct{} // the interval may have changed
+	timer *time.Timer // until the next save
 }
 
 func newSnapshots(store *memstore.Store) *snapshots {
-	return &snapshots{store: store, interval: DefaultSnapshotInterval, reset: make(chan struct{}, 1)}
+	return &snapshots{store: store, interval: DefaultSnapshotInterval, timer: time.NewTimer(DefaultSnapshotInterval)}
 }
 
 // use applies the options of a config that runs. The first one reads its file: later
@@ -42,10 +42,7 @@ func (s *snapshots) use(config *MemoryUse) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.logger, s.interval = config.Logger, config.Every
-	select {
-	case s.reset <- struct{}{}:
-	default:
-	}
+	s.timer.Reset(s.interval)
 	first := !s.begun
 	s.begun = true
 	path := config.Snapshot
@@ -100,6 +97,7 @@ func (s *snapshots) restore(limits func(*leakybucket.Charge, leakybucket.State) 
 func (s *snapshots) save() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	s.timer.Reset(s.interval)
 	changes := s.store.Changes()
 	if s.file == nil || changes == s.saved && !s.stale {
 		return
@@ -120,24 +118,14 @@ func (s *snapshots) save() {
 
 // run saves again and again until stop is closed.
 func (s *snapshots) run(stop <-chan struct{}) {
-	timer := time.NewTimer(s.every())
-	defer timer.Stop()
 	for {
 		select {
 		case <-stop:
 			return
-		case <-s.reset:
-		case <-timer.C:
+		case <-s.timer.C:
 			s.save()
 		}
-		timer.Reset(s.every())
 	}
-}
-
-func (s *snapshots) every() time.Duration {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.interval
 }
 
 // end saves for the last time.

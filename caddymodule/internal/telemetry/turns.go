@@ -74,23 +74,12 @@ func (t *Zone) CountPass(e clientpass.Event) { t.passes[e].Inc() }
 
 // countPresented counts what the pass was worth that a request came with.
 func (t *Zone) countPresented(o *decision.Outcome) {
-	if o.Turn == nil || t.presented[0] == nil {
+	if o.Turn == nil || t.presented[clientpass.Valid] == nil {
 		return
 	}
-	c := &o.Turn.Standing.Client
-	switch {
-	case c.State() == clientpass.Absent:
-	case c.Unbound():
-		t.presented[clientpass.Absent].Inc()
-	default:
-		t.presented[c.State()].Inc()
+	if state := o.Turn.Standing.Client.State(); state != clientpass.Absent {
+		t.presented[state].Inc()
 	}
-}
-
-// presentedEvents are the events of passes that requests come with, by their state. A
-// pass of a member without the log-in stands where there is no pass.
-var presentedEvents = [...]string{
-	clientpass.Absent: "unbound", clientpass.Invalid: "invalid", clientpass.Expired: "expired", clientpass.Early: "early", clientpass.Valid: "valid",
 }
 
 // passCounters looks the zone's counters of passes up.
@@ -98,8 +87,8 @@ func (t *Zone) passCounters() {
 	if t.rule.Pass() == nil {
 		return
 	}
-	for state, event := range presentedEvents {
-		t.presented[state] = Passes.WithLabelValues(t.rule.Name, event)
+	for state := clientpass.Invalid; state <= clientpass.Valid; state++ {
+		t.presented[state] = Passes.WithLabelValues(t.rule.Name, state.String())
 	}
 	for e := clientpass.None + 1; e < clientpass.Events; e++ {
 		t.passes[e] = Passes.WithLabelValues(t.rule.Name, e.String())

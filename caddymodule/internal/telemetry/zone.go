@@ -62,7 +62,7 @@ type Zone struct {
 	people    prometheus.Counter // would have been refused; nil without shadow server_timing
 
 	passes    [clientpass.Events]prometheus.Counter    // nil in zones that send none
-	presented [len(presentedEvents)]prometheus.Counter // by the state of the pass
+	presented [clientpass.Valid + 1]prometheus.Counter // by the state of the pass
 	newcomers newcomers
 
 	warnedStatic  atomic.Bool
