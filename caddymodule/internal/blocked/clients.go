@@ -81,14 +81,10 @@ func (l *Clients) Add(peer netip.Addr, bits int, e Entry, until, now time.Time) 
 	if was, found := l.clients.Get(client, now); found && was.same(e) {
 		return true // which spares the lock
 	}
-	return l.clients.Put(client, e, earlier(until, now.Add(longest)), now)
-}
-
-func earlier(a, b time.Time) time.Time {
-	if a.Before(b) {
-		return a
+	if last := now.Add(longest); last.Before(until) {
+		until = last
 	}
-	return b
+	return l.clients.Put(client, e, until, now)
 }
 
 // Find returns the entry of a peer that was made with a config.

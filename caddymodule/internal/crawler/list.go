@@ -30,9 +30,15 @@ func parse(data []byte) ([]netip.Prefix, error) {
 	if bytes.HasPrefix(bytes.TrimSpace(data), []byte("{")) {
 		read = readJSON
 	}
-	networks, err := read(data)
+	texts, err := read(data)
 	if err != nil {
 		return nil, err
+	}
+	networks := make([]netip.Prefix, len(texts))
+	for i, text := range texts {
+		if networks[i], err = readNetwork(text); err != nil {
+			return nil, err
+		}
 	}
 	return networks, checkAll(networks)
 }
@@ -52,7 +58,7 @@ func checkAll(networks []netip.Prefix) error {
 	return nil
 }
 
-func readJSON(data []byte) (networks []netip.Prefix, err error) {
+func readJSON(data []byte) (texts []string, err error) {
 	var list struct {
 		Prefixes []struct {
 			IPv4 string `json:"ipv4Prefix"`
@@ -66,33 +72,19 @@ func readJSON(data []byte) (networks []netip.Prefix, err error) {
 		if found.IPv4 == "" && found.IPv6 == "" {
 			return nil, fmt.Errorf("its prefix %d has no ipv4Prefix and no ipv6Prefix", i+1)
 		}
-		for _, text := range []string{found.IPv4, found.IPv6} {
-			if text == "" {
-				continue
-			}
-			network, err := readNetwork(text)
-			if err != nil {
-				return nil, err
-			}
-			networks = append(networks, network)
-		}
+		texts = append(texts, found.IPv4, found.IPv6)
 	}
-	return networks, nil
+	return slices.DeleteFunc(texts, func(text string) bool { return text == "" }), nil
 }
 
-func readText(data []byte) (networks []netip.Prefix, err error) {
+func readText(data []byte) (texts []string, err error) {
 	for line := range strings.Lines(string(data)) {
 		line, _, _ = strings.Cut(line, "#")
-		if line = strings.TrimSpace(line); line == "" {
-			continue
+		if line = strings.TrimSpace(line); line != "" {
+			texts = append(texts, line)
 		}
-		network, err := readNetwork(line)
-		if err != nil {
-			return nil, err
-		}
-		networks = append(networks, network)
 	}
-	return networks, nil
+	return texts, nil
 }
 
 // readNetwork reads a network or an address.

@@ -3,6 +3,7 @@ package override
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"sync/atomic"
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/overridefile"
@@ -147,13 +148,9 @@ func (s *Listed) Limits() []leakybucket.Limit {
 		return all
 	}
 	seen := make(map[leakybucket.Limit]bool)
-	for _, limit := range all {
+	return slices.DeleteFunc(append(all, s.file.Limits()...), func(limit leakybucket.Limit) bool {
+		known := seen[limit]
 		seen[limit] = true
-	}
-	for _, limit := range s.file.Limits() {
-		if !seen[limit] {
-			all = append(all, limit)
-		}
-	}
-	return all
+		return known
+	})
 }

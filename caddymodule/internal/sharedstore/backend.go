@@ -118,9 +118,6 @@ func NewBackend(name string, remote Remote, local *memstore.Store) *Backend {
 	return b
 }
 
-// Name returns the name that the log and metrics have for the store.
-func (b *Backend) Name() string { return b.name }
-
 // OnClose sets a function to be called once when the remote store is closed. It
 // must be called before the backend is used.
 func (b *Backend) OnClose(f func()) { b.onClose = f }

@@ -57,7 +57,7 @@ type Storage interface {
 // A Ring holds the signing keys as storage has them. It is safe for concurrent use.
 type Ring struct {
 	storage Storage
-	keys    atomic.Pointer[[]key] // nil until storage was read
+	keys    atomic.Pointer[[]key] // none until storage was read
 
 	mu      sync.Mutex   // of whoever reads or writes storage
 	unknown atomic.Int64 // when storage was last read for an unknown key, in Unix nanoseconds
@@ -89,6 +89,7 @@ type keyFile struct {
 // an earlier ring, which may be nil.
 func New(storage Storage, earlier *Ring) *Ring {
 	r := &Ring{storage: storage, tried: make(chan struct{})}
+	r.keys.Store(new([]key))
 	if earlier != nil {
 		r.keys.Store(earlier.keys.Load())
 	}
@@ -238,16 +239,9 @@ func current(keys []key, now time.Time) int {
 	return at
 }
 
-func (r *Ring) all() []key {
-	if keys := r.keys.Load(); keys != nil {
-		return *keys
-	}
-	return nil
-}
-
 // signing returns the key that signs, or nil if there is none.
 func (r *Ring) signing(now time.Time) *key {
-	keys := r.all()
+	keys := *r.keys.Load()
 	if at := current(keys, now); at >= 0 {
 		return &keys[at]
 	}
@@ -274,7 +268,7 @@ func (r *Ring) accepted(ctx context.Context, id []byte, now time.Time) *key {
 }
 
 func (r *Ring) find(id []byte, now time.Time) (accepted *key, known bool) {
-	keys := r.all()
+	keys := *r.keys.Load()
 	at := current(keys, now)
 	for i := range keys {
 		if string(keys[i].ID) == string(id) {

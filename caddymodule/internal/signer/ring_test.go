@@ -255,3 +255,5 @@ func TestAStuckLockDelaysNobodyForEver(t *testing.T) {
 		t.Errorf("got %v, want the lock given up", err)
 	}
 }
+
+func (r *Ring) all() []key { return *r.keys.Load() }
