@@ -51,14 +51,14 @@ type Zone struct {
 	Told []Told
 
 	// Insecure is called when the upstream has logged somebody in over plain HTTP, where
-	// no passes are sent. It may be nil.
+	// no passes are sent.
 	Insecure func()
 
-	// Memory is what the node remembers of passes. If it is nil, each pass is what it says.
+	// Memory is what the node remembers of passes.
 	Memory *Memory
 
 	// Full is called when the Memory has forgotten a pass before its time because it is
-	// full. It may be nil.
+	// full.
 	Full func()
 }
 
@@ -276,12 +276,6 @@ func (c *Client) RefusedApart(now time.Time, after time.Duration, addr netip.Add
 
 func (c *Client) move(p *Pass, now time.Time, addr netip.Addr) {
 	if !c.zone.Memory.move(p, addr, now) {
-		c.full()
-	}
-}
-
-func (c *Client) full() {
-	if c.zone.Full != nil {
 		c.zone.Full()
 	}
 }
@@ -320,9 +314,7 @@ func (c *Client) Answered(status int, header http.Header, now time.Time, join fu
 	case !named:
 		return c.dropped(header, now)
 	case !c.secure:
-		if c.zone.Insecure != nil {
-			c.zone.Insecure()
-		}
+		c.zone.Insecure()
 		return None
 	case c.zone.Memory.hasEnded(binding, now):
 		return None // an answer to a request from before the log-out
@@ -441,7 +433,7 @@ func (c *Client) dropped(header http.Header, now time.Time) Event {
 		if set.Name == bound && !set.Kept {
 			header.Add("Set-Cookie", cookie.Own(CookieName(c.zone.Name), "", -1))
 			if !c.zone.Memory.end(&c.pass, now) {
-				c.full()
+				c.zone.Full()
 			}
 			return Dropped
 		}

@@ -44,12 +44,8 @@ func NewMemory() *Memory {
 	}
 }
 
-// latest brings a pass up to date, and reports whether its log-in has ended. A nil Memory
-// knows nothing.
+// latest brings a pass up to date, and reports whether its log-in has ended.
 func (m *Memory) latest(p *Pass, now time.Time) (ended bool) {
-	if m == nil {
-		return false
-	}
 	if last, found := m.moved.Get(p.ID, now); found && !last.notBefore.Before(p.NotBefore) {
 		p.NotBefore, p.Tries = last.notBefore, last.tries
 	}
@@ -57,7 +53,7 @@ func (m *Memory) latest(p *Pass, now time.Time) (ended bool) {
 }
 
 func (m *Memory) hasEnded(b Binding, now time.Time) bool {
-	if m == nil || b == (Binding{}) {
+	if b == (Binding{}) {
 		return false
 	}
 	_, ended := m.ended.Get(b, now)
@@ -67,9 +63,6 @@ func (m *Memory) hasEnded(b Binding, now time.Time) bool {
 // move remembers that a pass was moved for a client at an address. It returns false if
 // another one had to be forgotten for it, because all places are taken.
 func (m *Memory) move(p *Pass, addr netip.Addr, now time.Time) (room bool) {
-	if m == nil {
-		return true
-	}
 	next := move{time.Unix(p.NotBefore.Unix(), 0), p.Tries, key.ClientPrefix(addr, 24, 48)}
 	return m.moved.Update(p.ID, now, func(last move, found bool) (move, time.Time, bool) {
 		if !found || !next.notBefore.Before(last.notBefore) {
@@ -81,8 +74,5 @@ func (m *Memory) move(p *Pass, addr netip.Addr, now time.Time) (room bool) {
 
 // end remembers that the log-in of a pass has ended. It returns what move does.
 func (m *Memory) end(p *Pass, now time.Time) (room bool) {
-	if m == nil {
-		return true
-	}
 	return m.ended.Put(p.Binding, p.ID, now.Add(Lifetime), now)
 }

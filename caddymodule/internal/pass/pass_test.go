@@ -45,7 +45,10 @@ func node(t testing.TB, s *storage) *Zone {
 	if err := keys.Maintain(t.Context(), now.Add(-time.Hour)); err != nil {
 		t.Fatal(err)
 	}
-	return &Zone{Name: "php", Keys: keys, Memory: NewMemory(), Issued: []string{"wordpress_logged_in_*"}, Told: []Told{{Header: "X-User", Session: "*session"}}}
+	return &Zone{
+		Name: "php", Keys: keys, Issued: []string{"wordpress_logged_in_*"}, Told: []Told{{Header: "X-User", Session: "*session"}},
+		Memory: NewMemory(), Full: func() {}, Insecure: func() {},
+	}
 }
 
 const host = "example.com"
