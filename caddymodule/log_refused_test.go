@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/config"
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/tune"
 )
 
 // accessLines returns the lines of the access log: the status, and how many refusals
@@ -89,24 +88,5 @@ func TestLogRefusedIsAllOffOrARate(t *testing.T) {
 		if _, err := config.ParseLogRefused(text); err == nil || !strings.Contains(err.Error(), "want all, off or a rate") {
 			t.Errorf("%q: got %v, want an error that says what would be right", text, err)
 		}
-	}
-}
-
-func TestRecommendSaysHowManyRefusalsItCannotSee(t *testing.T) {
-	var log strings.Builder
-	for i, unlogged := range []string{"", `,"unlogged":1200`, `,"unlogged":"many"`, `,"unlogged":34,"zones":[{"zone":"a","unlogged":34},{"zone":"b"}]`, `,"key":"\"unlogged\":99"`} {
-		fmt.Fprintf(&log, `{"ts":%d.5,"logger":"http.log.access","msg":"handled request","request":{"client_ip":"203.0.113.7","method":"GET","host":"example.com","uri":"/"},"duration":0.5,"status":429,"throttle":{"zone":"a","decision":"refused"%s}}`+"\n", logStart.Unix()+int64(i), unlogged)
-	}
-	f := tune.RecommendFlags{Spare: "99.9"}
-	f.Format = "auto"
-	r, broken, err := f.Find(t.Context(), []string{writeText(t, "access.log", log.String())})
-	if err != nil || broken != nil {
-		t.Fatal(err, broken)
-	}
-	if r.Log.Unlogged != 1234 {
-		t.Errorf("got %d, want 1234", r.Log.Unlogged)
-	}
-	if notes := strings.Join(r.Notes, "\n"); !strings.Contains(notes, "requests refused and not in the log, because log kept them out: their clients seem quieter than they were: 1,234.") {
-		t.Errorf("got the notes %s, want how many requests are missing", notes)
 	}
 }

@@ -9,8 +9,6 @@ import (
 	"math/rand/v2"
 	"net/http"
 	"net/http/httptest"
-	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
@@ -20,12 +18,10 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/accesslog"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/admin/wire"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/cli"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/decision"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/telemetry"
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/tune"
 	"github.com/caddy-throttle/caddy-throttle/internal/testseed"
 )
 
@@ -439,69 +435,6 @@ func TestAnErrorInShadowIsLoggedOnceAMinute(t *testing.T) {
 			t.Errorf("got %v counted, want 150", n)
 		}
 	})
-}
-
-// A replay of a config with groups decides about each request of a log as a replay of the
-// enforced config does, and of zones that are in shadow each by itself as of each alone.
-func TestAReplayOfAGroupDecidesAsEnforcementWould(t *testing.T) {
-	var log strings.Builder
-	rng := rand.New(rand.NewPCG(3, 4))
-	at := 1772364600.0
-	for range 3000 {
-		at += rng.ExpFloat64() * 0.12
-		fmt.Fprintf(&log, `{"ts":%f,"logger":"http.log.access","msg":"handled request","request":{"remote_ip":"203.0.113.%[2]d","client_ip":"203.0.113.%[2]d",`+
-			`"proto":"HTTP/1.1","method":"GET","host":"example.com","uri":"/%[3]d","headers":{"User-Agent":["browser %[4]d"]}},"duration":%[5]f,"size":9,"status":200}`+"\n",
-			at, 1+rng.IntN(6), rng.IntN(9), rng.IntN(3), rng.Float64())
-	}
-	file := filepath.Join(t.TempDir(), "access.log")
-	if err := os.WriteFile(file, []byte(log.String()), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	zones := []string{
-		"zone pages {\nlimit 8 2/s\nblock 5s 30s\n", "zone agents {\nkey header User-Agent\nlimit 20 4/s\ncost 1.5\n",
-		"zone site {\nkey host\nlimit 30 6/s\ndelay 10\n", "zone slots {\nkey header User-Agent\nin_flight 2\n",
-	}
-	decided := func(block string) map[string]string {
-		f := tune.ReplayFlags{LogFlags: tune.LogFlags{Format: "auto"}}
-		seen := replayWitness{}
-		rp, err := tune.NewPlayer(adapt(t, "http:// {\nthrottle {\n"+block+"\n}\nrespond ok\n}"), seen)
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer rp.Close()
-		in, err := f.Open(t.Context(), []string{file})
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer in.Close()
-		if _, err := rp.RunAll(in, ""); err != nil {
-			t.Fatal(err)
-		}
-		rp.End()
-		return seen
-	}
-	for _, some := range [][]string{zones[:3], {zones[0], zones[1], zones[3]}} {
-		whole, own, alone := strings.Join(some, "}\n")+"}\n", "", make(map[string]string)
-		for _, zone := range some {
-			own += zone + "shadow\n}\n"
-			maps.Copy(alone, decided(zone+"}\n"))
-		}
-		if lines := differing(decided("shadow\n"+whole), decided(whole)); len(lines) > 0 {
-			t.Errorf("in shadow:\n%s\n%s", strings.Join(lines, "\n"), whole)
-		}
-		if lines := differing(decided(own), alone); len(lines) > 0 {
-			t.Errorf("each zone in shadow by itself:\n%s\n%s", strings.Join(lines, "\n"), own)
-		}
-	}
-}
-
-// A replayWitness writes down what a replay decides, by zone and line of the log.
-type replayWitness map[string]string
-
-// Decided implements replayObserver.
-func (w replayWitness) Decided(o *decision.Outcome, req *accesslog.Request) {
-	d, why := o.Ruling()
-	w[fmt.Sprint(o.Zone.Name, " ", req.Line)] += fmt.Sprintf("%v %v %v", strings.TrimPrefix(d.String(), "shadow_"), why, o.Delay)
 }
 
 // printed returns what a command prints of the app that runs.

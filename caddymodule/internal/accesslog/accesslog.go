@@ -154,9 +154,10 @@ type Stats struct {
 	Requests int64 // that were returned
 	Other    int64 // lines about something else, such as Caddy's other logs
 
-	// Unreadable is how many lines could not be read. Problems are the first of them.
+	// Unreadable is how many lines could not be read. Problems tell of the first of them,
+	// and are safe to print.
 	Unreadable int64
-	Problems   []Problem
+	Problems   []string
 
 	// Broken are the files that ended too early, such as a truncated gzip.
 	Broken []error
@@ -174,35 +175,10 @@ type Stats struct {
 // mostProblems is how many unreadable lines are shown.
 const mostProblems = 5
 
-// A Problem is a line that could not be read.
-type Problem struct {
-	File string
-	Line int
-	Why  string
-	Text string // the beginning of the line
+// A mistake in a log is an error that is safe to print, and names the log.
+func mistake(log string, err error) error {
+	return fmt.Errorf("%s: %w", text.Printable(log, 200), err)
 }
-
-// String returns the problem on one line. It is safe to print.
-func (p Problem) String() string {
-	return fmt.Sprintf("%s:%d: %s: %s", text.Printable(p.File, 200), p.Line, p.Why, text.Printable(p.Text, 80))
-}
-
-// An InputError says that a log cannot be read, not that it is used in a wrong way.
-type InputError struct {
-	File string
-	Err  error
-}
-
-// Error implements error. It is safe to print.
-func (e *InputError) Error() string {
-	if e.File == "" {
-		return text.Printable(e.Err.Error(), 500)
-	}
-	return fmt.Sprintf("%s: %s", text.Printable(e.File, 200), text.Printable(e.Err.Error(), 500))
-}
-
-// Unwrap returns the error without the file.
-func (e *InputError) Unwrap() error { return e.Err }
 
 // UserAgent returns the first header of that name. Combined logs have no other headers
 // than this and Referer.

@@ -35,13 +35,13 @@ func (p *parser) parseCombined(r *Request, line string) (verdict, string) {
 		return other, "" // the server answered what was no HTTP
 	}
 	status, rest := word(rest)
-	code, _, ok := parseDecimal(status)
-	if r.Status = int(code); !ok || len(status) != 3 {
+	code, err := strconv.ParseUint(status, 10, 16)
+	if r.Status = int(code); err != nil || len(status) != 3 {
 		return unreadable, "no status after the request"
 	}
 	size, rest := word(rest)
-	if n, _, ok := parseDecimal(size); ok {
-		r.Size = n
+	if n, err := strconv.ParseUint(size, 10, 63); err == nil {
+		r.Size = int64(n)
 	}
 	if len(rest) > 1 && rest[1] == '"' {
 		referer, after, ok := quoted(rest[1:])
@@ -149,14 +149,14 @@ func (p *parser) requestTime(text string) (d time.Duration, micros bool) {
 		var token string
 		token, text = word(text)
 		token = strings.TrimPrefix(strings.TrimPrefix(token, "rt="), "request_time=")
-		whole, fraction, ok := parseDecimal(token)
+		n, err := strconv.ParseFloat(token, 64)
 		switch {
-		case !ok:
+		case err != nil || !(n >= 0):
 			continue
 		case p.format != Nginx && !strings.Contains(token, "."):
-			return bounded(whole, time.Microsecond), true
+			return bounded(n, time.Microsecond), true
 		}
-		return bounded(whole, time.Second) + time.Duration(fraction), false
+		return bounded(n, time.Second), false
 	}
 	return NoDuration, false
 }

@@ -42,7 +42,7 @@ func caddyWrites(t *testing.T, config logging.LogEncoderConfig, logger string, e
 func TestEveryTimeAndDurationThatCaddyWritesIsRead(t *testing.T) {
 	end, took := noon.Add(123456789*time.Nanosecond), 25*time.Millisecond
 	for format, exact := range map[string]time.Duration{
-		"": time.Microsecond, "unix_seconds_float": time.Microsecond, "unix_milli_float": time.Microsecond, "unix_nano": 1, "iso8601": time.Millisecond,
+		"": time.Microsecond, "unix_seconds_float": time.Microsecond, "unix_milli_float": time.Microsecond, "unix_nano": time.Microsecond, "iso8601": time.Millisecond,
 		"rfc3339": time.Second, "rfc3339_nano": 1, "wall": time.Second, "wall_milli": time.Millisecond, "wall_nano": 1, "common_log": time.Second,
 		time.RFC1123: time.Second, time.RFC1123Z: time.Second, time.RFC850: time.Second, time.ANSIC: time.Second, time.DateTime: time.Second,
 		time.RFC822Z: time.Minute, time.UnixDate: time.Second, time.RubyDate: time.Second,

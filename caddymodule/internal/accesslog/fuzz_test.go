@@ -2,8 +2,6 @@ package accesslog
 
 import (
 	"encoding/json"
-	"math"
-	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -104,25 +102,6 @@ func FuzzCombinedLine(f *testing.F) {
 			case v == request && (req.arrived > req.written || req.Method == "" || req.URI == "" || req.Status < 0 || req.Status > 999):
 				t.Fatalf("got %+v", req)
 			}
-		}
-	})
-}
-
-func FuzzDecimal(f *testing.F) {
-	for _, seed := range []string{"0", "1767268800.1234567", "1.", ".5", "999999999999999999", "9223372036854775807", "1e9", "-1", "00.000000000001"} {
-		f.Add(seed)
-	}
-	f.Fuzz(func(t *testing.T, text string) {
-		whole, fraction, ok := parseDecimal(text)
-		if !ok {
-			return
-		}
-		want, err := strconv.ParseFloat(text, 64)
-		if err != nil || whole < 0 || fraction < 0 || fraction >= 1e9 {
-			t.Fatalf("got %d and %d, want %v and %v", whole, fraction, want, err)
-		}
-		if got := float64(whole) + float64(fraction)/1e9; math.Abs(got-want) > 1e-9+want*1e-12 {
-			t.Fatalf("got %v, want %v", got, want)
 		}
 	})
 }

@@ -8,7 +8,6 @@ import (
 	"iter"
 	"os"
 	"slices"
-	"sync/atomic"
 	"time"
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/text"
@@ -53,13 +52,12 @@ type Reader struct {
 	newest int64      // when the last line was written
 	last   int64      // arrival of the last request that was returned
 
-	read, lines atomic.Int64
-	total       int64
+	read, total int64 // bytes of the files
 	err         error
 }
 
-// Open opens logs by their names; - is the standard input. Errors are of type
-// [InputError]: the names that cannot be read are found at once.
+// Open opens logs by their names; - is the standard input. Names that cannot be read are
+// found at once.
 func Open(names []string, options Options) (*Reader, error) {
 	r := &Reader{options: options, latest: time.Now().Add(aDay)}
 	if r.options.Stdin == nil {
@@ -70,7 +68,7 @@ func Open(names []string, options Options) (*Reader, error) {
 		r.sources = append(r.sources, s)
 		if err := r.begin(s); err != nil {
 			s.close()
-			return nil, err
+			return nil, mistake(name, err)
 		}
 	}
 	r.pending = slices.Clone(r.sources)
@@ -91,7 +89,7 @@ func (r *Reader) begin(s *source) error {
 		}
 		r.total += info.Size()
 	}
-	var peeked atomic.Int64
+	var peeked int64
 	if err := s.open(&peeked, nil); err != nil {
 		return err
 	}
@@ -129,15 +127,11 @@ func (r *Reader) Close() {
 // Stats returns what was read so far. It is valid until the next request is read.
 func (r *Reader) Stats() *Stats { return &r.stats }
 
-// Progress returns how many bytes of the files were read, how many there are in all,
-// and how many lines were read. The total is 0 if it is not known. It may be called by
-// any goroutine.
-func (r *Reader) Progress() (read, total, lines int64) {
-	return r.read.Load(), r.total, r.lines.Load()
-}
+// Progress returns how many bytes of the files were read, and how many there are in all,
+// or 0 if that is not known.
+func (r *Reader) Progress() (read, total int64) { return r.read, r.total }
 
-// All iterates over the requests that are left. An error, of type [InputError], is the
-// last that comes.
+// All iterates over the requests that are left. An error is the last that comes.
 func (r *Reader) All() iter.Seq2[*Request, error] {
 	return func(yield func(*Request, error) bool) {
 		for {
@@ -149,8 +143,8 @@ func (r *Reader) All() iter.Seq2[*Request, error] {
 	}
 }
 
-// Next returns the next request, or io.EOF at the end. It returns an [InputError] instead
-// if the logs hold no request at all.
+// Next returns the next request, or io.EOF at the end. It returns another error if the logs
+// hold no request at all.
 func (r *Reader) Next() (*Request, error) {
 	for r.err == nil && !r.due() {
 		r.err = r.hold()
@@ -203,21 +197,16 @@ func (r *Reader) deliver(req *Request) {
 
 // nothing returns why there is no request at all.
 func (r *Reader) nothing() error {
-	if len(r.sources) == 0 {
-		return &InputError{"", errors.New("no log given")}
-	}
-	if len(r.stats.Broken) > 0 {
-		return r.stats.Broken[0]
-	}
-	s := r.sources[0]
+	name, lines := r.sources[0].name, r.stats.Lines
 	switch {
-	case r.stats.Lines == 0:
-		return &InputError{s.name, errors.New("it is empty")}
+	case len(r.stats.Broken) > 0:
+		return r.stats.Broken[0]
+	case lines == 0:
+		return mistake(name, errors.New("it is empty"))
 	case len(r.stats.Problems) > 0:
-		p := r.stats.Problems[0]
-		return &InputError{p.File, fmt.Errorf("none of its %d lines is a request: line %d: %s: %s", r.stats.Lines, p.Line, p.Why, text.Printable(p.Text, 80))}
+		return fmt.Errorf("none of %d lines is a request: %s", lines, r.stats.Problems[0])
 	}
-	return &InputError{s.name, fmt.Errorf("none of its %d lines is a request: want Caddy's access log, or a common or combined log", r.stats.Lines)}
+	return mistake(name, fmt.Errorf("none of its %d lines is a request: want Caddy's access log, or a common or combined log", lines))
 }
 
 // hold reads one more request and holds it back, or returns io.EOF.
@@ -231,7 +220,7 @@ func (r *Reader) hold() error {
 		s.parser = parser{format: r.options.Format, latest: r.latest}
 		if err := s.open(&r.read, r.options.Stdin); err != nil {
 			s.close()
-			r.stats.Broken = append(r.stats.Broken, err)
+			r.stats.Broken = append(r.stats.Broken, mistake(s.name, err))
 			continue
 		}
 		if r.advance(s); s.head != nil {
@@ -273,14 +262,13 @@ func (r *Reader) advance(s *source) {
 		if err != nil {
 			s.head = nil
 			if !errors.Is(err, io.EOF) {
-				r.stats.Broken = append(r.stats.Broken, &InputError{s.name, fmt.Errorf("it ends too early after line %d: %w", s.line, err)})
+				r.stats.Broken = append(r.stats.Broken, mistake(s.name, fmt.Errorf("it ends too early after line %d: %w", s.line, err)))
 			}
 			s.close()
 			return
 		}
 		s.line++
 		r.stats.Lines++
-		r.lines.Store(r.stats.Lines)
 		req, v, why := s.parser.parse(line)
 		if length > mostLine {
 			v, why = unreadable, fmt.Sprintf("a line of %d bytes: want at most %d", length, mostLine)
@@ -295,7 +283,8 @@ func (r *Reader) advance(s *source) {
 		default:
 			r.stats.Unreadable++
 			if len(r.stats.Problems) < mostProblems {
-				r.stats.Problems = append(r.stats.Problems, Problem{s.name, s.line, why, string(line[:min(len(line), 400)])})
+				where, said := text.Printable(s.name, 200), text.Printable(string(line[:min(len(line), 400)]), 80)
+				r.stats.Problems = append(r.stats.Problems, fmt.Sprintf("%s:%d: %s: %s", where, s.line, why, said))
 			}
 		}
 	}

@@ -1,7 +1,6 @@
 package accesslog
 
 import (
-	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -100,16 +99,13 @@ func TestACombinedLineIsARequest(t *testing.T) {
 	}
 }
 
-func TestALogWithoutRequestsIsAnInputError(t *testing.T) {
+func TestALogWithoutRequestsIsAnError(t *testing.T) {
 	for name, text := range map[string]string{
 		"empty.log": "", "binary.log": strings.Repeat("\x00\x01\x02\xff\n", 100), "other.log": "{\"level\":\"info\",\"ts\":1,\"msg\":\"serving\"}\n", "text.log": "hello\n",
 	} {
 		_, _, err := readAll(t, Options{}, written(t, name, text))
-		var input *InputError
-		if !errors.As(err, &input) {
-			t.Errorf("%s: got %v, want an InputError", name, err)
-		} else {
-			t.Log(err)
+		if err == nil || !strings.Contains(err.Error(), name) {
+			t.Errorf("%s: got %v, want an error that names it", name, err)
 		}
 	}
 }

@@ -7,7 +7,7 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"sync/atomic"
+	"slices"
 
 	"github.com/klauspost/compress/gzip"
 	"github.com/klauspost/compress/zstd"
@@ -27,14 +27,14 @@ type source struct {
 	name   string
 	first  int64         // when its first request was written
 	lines  *bufio.Reader // nil unless it is open
-	closer func()
+	opened []func()      // what closes it
 	parser parser
 	line   int
 	head   *Request // the next request; nil at the end
 }
 
 // open opens the log, and finds out how it is compressed.
-func (s *source) open(read *atomic.Int64, stdin io.Reader) error {
+func (s *source) open(read *int64, stdin io.Reader) error {
 	in := stdin
 	if s.name != "-" {
 		file, err := os.Open(s.name)
@@ -43,57 +43,45 @@ func (s *source) open(read *atomic.Int64, stdin io.Reader) error {
 			if errors.As(err, &path) {
 				err = path.Err
 			}
-			return &InputError{s.name, err}
+			return err
 		}
-		s.closer = func() { _ = file.Close() }
+		s.opened = append(s.opened, func() { _ = file.Close() })
 		if info, err := file.Stat(); err == nil && info.IsDir() {
-			return &InputError{s.name, errors.New("it is a directory: want log files")}
+			return errors.New("it is a directory: want log files")
 		}
 		in = file
 	}
-	return s.unpack(&counted{in, read})
-}
-
-// unpack sets what the lines are read from.
-func (s *source) unpack(file io.Reader) error {
-	buffered := bufio.NewReaderSize(file, bufferSize)
-	magic, err := buffered.Peek(4)
+	packed := bufio.NewReaderSize(&counted{in, read}, bufferSize)
+	magic, err := packed.Peek(4)
 	if err != nil && err != io.EOF {
-		return &InputError{s.name, err}
+		return err
 	}
-	s.lines, s.line = buffered, 0
+	s.lines, s.line = packed, 0
 	switch {
 	case bytes.HasPrefix(magic, []byte{0x1f, 0x8b}):
-		unzipped, err := gzip.NewReader(buffered)
+		unpacked, err := gzip.NewReader(packed)
 		if err != nil {
-			return &InputError{s.name, fmt.Errorf("gzip: %w", err)}
+			return fmt.Errorf("gzip: %w", err)
 		}
-		s.lines = bufio.NewReaderSize(unzipped, bufferSize)
+		s.lines = bufio.NewReaderSize(unpacked, bufferSize)
 	case bytes.HasPrefix(magic, []byte{0x28, 0xb5, 0x2f, 0xfd}):
-		unpacked, err := zstd.NewReader(buffered, zstd.WithDecoderConcurrency(1), zstd.WithDecoderMaxMemory(256<<20))
+		unpacked, err := zstd.NewReader(packed, zstd.WithDecoderConcurrency(1), zstd.WithDecoderMaxMemory(256<<20))
 		if err != nil {
-			return &InputError{s.name, fmt.Errorf("zstd: %w", err)}
+			return fmt.Errorf("zstd: %w", err)
 		}
-		inner := s.closer
-		s.lines, s.closer = bufio.NewReaderSize(unpacked, bufferSize), func() {
-			unpacked.Close()
-			if inner != nil {
-				inner()
-			}
-		}
-	case bytes.HasPrefix(magic, []byte("BZh")):
-		return &InputError{s.name, errors.New("it is compressed with bzip2: unpack it, and read it from the standard input with -")}
-	case bytes.HasPrefix(magic, []byte{0xfd, '7', 'z', 'X'}):
-		return &InputError{s.name, errors.New("it is compressed with xz: unpack it, and read it from the standard input with -")}
+		s.opened = append(s.opened, unpacked.Close)
+		s.lines = bufio.NewReaderSize(unpacked, bufferSize)
+	case bytes.HasPrefix(magic, []byte("BZh")), bytes.HasPrefix(magic, []byte{0xfd, '7', 'z', 'X'}):
+		return errors.New("it is compressed by bzip2 or xz: unpack it, and read it from the standard input with -")
 	}
 	return nil
 }
 
 func (s *source) close() {
-	if s.closer != nil {
-		s.closer()
+	for _, closes := range slices.Backward(s.opened) {
+		closes()
 	}
-	s.lines, s.closer = nil, nil
+	s.lines, s.opened = nil, nil
 }
 
 // readLine returns the next line without its end, which is valid until the next call.
@@ -126,12 +114,12 @@ func (s *source) readLine() (line []byte, length int, err error) {
 // counted counts the bytes that are read.
 type counted struct {
 	io.Reader
-	n *atomic.Int64
+	n *int64
 }
 
 // Read implements io.Reader.
 func (c *counted) Read(p []byte) (int, error) {
 	n, err := c.Reader.Read(p)
-	c.n.Add(int64(n))
+	*c.n += int64(n)
 	return n, err
 }

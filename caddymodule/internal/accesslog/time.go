@@ -2,6 +2,7 @@ package accesslog
 
 import (
 	"bytes"
+	"math"
 	"strconv"
 	"strings"
 	"time"
@@ -80,59 +81,24 @@ func (p *parser) parseTime(value gjson.Result) (time.Time, bool) {
 	return parseUnix(value.Str)
 }
 
-// The numbers from which on a time is in milliseconds, microseconds or nanoseconds. In
-// seconds, they lie after the year 5000; in the larger unit, before 1980.
-const (
-	fromMillis = 100_000_000_000
-	fromMicros = 100_000_000_000_000
-	fromNanos  = 100_000_000_000_000_000
-)
-
-// parseUnix reads seconds, milliseconds, microseconds or nanoseconds since 1970.
+// parseUnix reads seconds, milliseconds, microseconds or nanoseconds since 1970, to the
+// microsecond. In seconds, the numbers from which on it is the next smaller unit lie after
+// the year 5000; in that unit, before 1980.
 func parseUnix(text string) (time.Time, bool) {
-	whole, fraction, ok := parseDecimal(text)
-	if !ok {
-		f, err := strconv.ParseFloat(text, 64)
-		if err != nil || !(f >= 0 && f < 1e18) {
-			return time.Time{}, false
-		}
-		whole, fraction = int64(f), int64((f-float64(int64(f)))*1e9)
+	n, err := strconv.ParseFloat(text, 64)
+	if err != nil || !(n >= 0 && n < math.MaxInt64) {
+		return time.Time{}, false
 	}
+	micros := n * 1e6
 	switch {
-	case whole >= fromNanos:
-		return time.Unix(0, whole), true
-	case whole >= fromMicros:
-		return time.UnixMicro(whole), true
-	case whole >= fromMillis:
-		return time.Unix(whole/1000, whole%1000*1e6+fraction/1000), true
+	case n >= 1e17:
+		micros = n / 1e3
+	case n >= 1e14:
+		micros = n
+	case n >= 1e11:
+		micros = n * 1e3
 	}
-	return time.Unix(whole, fraction), true
-}
-
-// parseDecimal reads a number that is not negative and has no exponent. The fraction is
-// in billionths, and exact to that.
-func parseDecimal(text string) (whole, fraction int64, ok bool) {
-	i := 0
-	for ; i < len(text) && text[i] != '.'; i++ {
-		d := text[i] - '0'
-		if d > 9 || i >= 18 && (i > 18 || whole > (1<<63-1-9)/10) {
-			return 0, 0, false
-		}
-		whole = whole*10 + int64(d)
-	}
-	if i == 0 || i == len(text)-1 {
-		return 0, 0, false
-	}
-	unit := int64(1e9)
-	for j := i + 1; j < len(text); j++ {
-		d := text[j] - '0'
-		if d > 9 {
-			return 0, 0, false
-		}
-		unit /= 10
-		fraction += int64(d) * unit
-	}
-	return whole, fraction, true
+	return time.UnixMicro(int64(math.Round(micros))), true
 }
 
 // fewNanos is the shortest duration that is in nanoseconds if it is a whole number: in
@@ -150,35 +116,28 @@ func (p *parser) parseDuration(value gjson.Result) time.Duration {
 		}
 		return d
 	}
-	whole, fraction, ok := parseDecimal(value.Raw)
-	if !ok {
-		if value.Type != gjson.Number || !(value.Num >= 0 && value.Num < longest.Seconds()) {
-			return NoDuration
-		}
-		return time.Duration(value.Num * 1e9)
+	if value.Type != gjson.Number || !(value.Num >= 0) {
+		return NoDuration
 	}
 	switch {
-	case strings.Contains(value.Raw, "."):
+	case strings.ContainsAny(value.Raw, ".eE"):
 		p.fractional = true
-	case whole >= fewNanos && !p.fractional:
+	case value.Num >= fewNanos && !p.fractional:
 		p.nanos = true
 	}
 	switch {
 	case p.fractional:
-		return bounded(whole, time.Second) + time.Duration(fraction)
+		return bounded(value.Num, time.Second)
 	case p.nanos:
-		return bounded(whole, 1)
+		return bounded(value.Num, time.Nanosecond)
 	}
-	return bounded(whole, time.Millisecond)
+	return bounded(value.Num, time.Millisecond)
 }
 
 // longest is the longest duration that is believed.
 const longest = 30 * 24 * time.Hour
 
 // bounded returns n units, or the longest duration.
-func bounded(n int64, unit time.Duration) time.Duration {
-	if n > int64(longest/unit) {
-		return longest
-	}
-	return time.Duration(n) * unit
+func bounded(n float64, unit time.Duration) time.Duration {
+	return time.Duration(math.Round(min(n*float64(unit), float64(longest))))
 }

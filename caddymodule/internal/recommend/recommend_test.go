@@ -34,7 +34,7 @@ func study(t *testing.T, o Options, hits ...hit) *Result {
 		clients.Add(r)
 		if r.Asset() {
 			assets++
-		} else if err := s.Add(r, []byte(h.addr), 1); err != nil {
+		} else if err := s.Add(r, h.addr, 1); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -144,7 +144,7 @@ func TestAnOfficeGetsAnOverride(t *testing.T) {
 		}
 		clients.Add(r)
 		if !r.Asset() {
-			if err := s.Add(r, []byte(addr), 1); err != nil {
+			if err := s.Add(r, addr, 1); err != nil {
 				t.Fatal(err)
 			}
 		}

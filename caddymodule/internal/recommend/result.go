@@ -171,7 +171,7 @@ func (s *Study) curve(in *survey.Survey, unit string) (Curve, error) {
 		if in == s.units {
 			return id
 		}
-		of, _ := s.units.ID([]byte(in.Name(id)))
+		of, _ := s.units.ID(in.Name(id))
 		return of
 	}
 	counts := func(id int) bool { return s.person(keyOf(id)) }

@@ -100,7 +100,7 @@ func (s *Study) noun() string {
 }
 
 // Add charges a request to a key. The clients must have been told of it before.
-func (s *Study) Add(r *accesslog.Request, key []byte, cost float64) error {
+func (s *Study) Add(r *accesslog.Request, key string, cost float64) error {
 	if s.n == 0 {
 		s.from = r.At
 	}

@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"math"
 	"slices"
+	"strings"
 
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
 )
@@ -53,16 +54,16 @@ func (s *Survey) Close() error { return s.recorded.close() }
 
 // Add charges cost to a key at an instant, and returns the key's number: 0 for the
 // first key, 1 for the second. The charges should come in order of time. If one comes
-// late, nothing leaks until time has caught up, as in any bucket. The key is not kept,
+// late, nothing leaks until time has caught up, as in any bucket. The key is cloned,
 // and a cost that is negative or not a number counts as 1.
-func (s *Survey) Add(key []byte, at leakybucket.Instant, cost float64) (int, error) {
+func (s *Survey) Add(key string, at leakybucket.Instant, cost float64) (int, error) {
 	if !(cost >= 0) {
 		cost = 1
 	}
-	id, known := s.ids[string(key)]
+	id, known := s.ids[key]
 	if !known {
 		id = int32(len(s.keys))
-		name := string(key)
+		name := strings.Clone(key)
 		s.ids[name] = id
 		s.names = append(s.names, name)
 		s.keys = append(s.keys, tally{at: at})
@@ -114,8 +115,8 @@ func (s *Survey) Requests() int { return s.requests }
 func (s *Survey) Load() float64 { return s.load }
 
 // ID returns the number of a key, and false if it was never charged.
-func (s *Survey) ID(key []byte) (int, bool) {
-	id, known := s.ids[string(key)]
+func (s *Survey) ID(key string) (int, bool) {
+	id, known := s.ids[key]
 	return int(id), known
 }
 

@@ -36,7 +36,7 @@ func survey(t testing.TB, trace []charge, leaks []float64) *Survey {
 		}
 	})
 	for _, c := range trace {
-		if _, err := s.Add([]byte(c.key), c.at, c.cost); err != nil {
+		if _, err := s.Add(c.key, c.at, c.cost); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -250,7 +250,7 @@ func TestChargesBeyondMemoryAreReplayedFromAFile(t *testing.T) {
 	t.Setenv("TMPDIR", dir)
 	s := New([]float64{1})
 	for i := range n {
-		if _, err := s.Add([]byte("key"+strconv.Itoa(i%100)), leakybucket.Instant(i)*1000, 1.5); err != nil {
+		if _, err := s.Add("key"+strconv.Itoa(i%100), leakybucket.Instant(i)*1000, 1.5); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -289,7 +289,7 @@ func TestMemoryIsBoundedByKeys(t *testing.T) {
 	defer s.Close()
 	add := func(from, to int) {
 		for i := from; i < to; i++ {
-			if _, err := s.Add([]byte("198.51.100."+strconv.Itoa(i%keys)), leakybucket.Instant(i)*1e4, 1); err != nil {
+			if _, err := s.Add("198.51.100."+strconv.Itoa(i%keys), leakybucket.Instant(i)*1e4, 1); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -341,9 +341,9 @@ func FuzzCurve(f *testing.F) {
 func BenchmarkAdd(b *testing.B) {
 	for _, keys := range []int{100, 100_000} {
 		b.Run(fmt.Sprintf("keys=%d", keys), func(b *testing.B) {
-			names := make([][]byte, keys)
+			names := make([]string, keys)
 			for i := range names {
-				names[i] = fmt.Appendf(nil, "198.51.%d.%d", i/256, i%256)
+				names[i] = fmt.Sprintf("198.51.%d.%d", i/256, i%256)
 			}
 			s := New(ladder)
 			defer s.Close()
@@ -363,7 +363,7 @@ func ExampleSurvey() {
 	defer s.Close()
 	for client, requests := range map[string]int{"203.0.113.7": 4, "203.0.113.8": 6, "203.0.113.9": 50} {
 		for i := range requests {
-			if _, err := s.Add([]byte(client), leakybucket.Instant(i)*500_000, 1); err != nil {
+			if _, err := s.Add(client, leakybucket.Instant(i)*500_000, 1); err != nil {
 				panic(err)
 			}
 		}

@@ -2,9 +2,7 @@
 // they are enforced and to see what they did. Begin with [Commands].
 package tune
 
-import (
-	"github.com/spf13/cobra"
-)
+import "github.com/spf13/cobra"
 
 // Commands returns the commands, which are used once.
 func Commands() []*cobra.Command {

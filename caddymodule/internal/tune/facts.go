@@ -10,51 +10,52 @@ import (
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/config"
 )
 
-// LogFacts are what the first requests of a log have.
-type LogFacts struct {
-	Hosts                              bool // requests name them
-	caddy, durations                   bool
-	cookies, redacted                  bool
-	authorization, redactedCredentials bool
+// logFacts are what the first requests of a log have.
+type logFacts struct {
+	hosts     bool // requests name them
+	caddy     bool
+	durations bool
+	secrets   map[string]bool // headers that Caddy redacts, and whether some can be read
 }
 
-// FactsOf returns what the first requests of a log have.
-func FactsOf(first []*accesslog.Request) (f LogFacts) {
+// factsOf returns what the first requests of a log have.
+func factsOf(first []*accesslog.Request) logFacts {
+	f := logFacts{secrets: make(map[string]bool)}
 	for _, req := range first {
 		f.caddy = f.caddy || req.Format == accesslog.Caddy
-		f.Hosts = f.Hosts || req.Host != ""
+		f.hosts = f.hosts || req.Host != ""
 		f.durations = f.durations || req.Duration >= 0
 		for name, value := range req.Headers() {
-			secret := value == accesslog.Redacted
-			switch name {
-			case "Cookie":
-				f.cookies, f.redacted = f.cookies || !secret, f.redacted || secret
-			case "Authorization":
-				f.authorization, f.redactedCredentials = f.authorization || !secret, f.redactedCredentials || secret
+			if name == "Cookie" || name == "Authorization" {
+				f.secrets[name] = f.secrets[name] || value != accesslog.Redacted
 			}
 		}
 	}
 	return f
 }
 
-// Lacks returns why a zone cannot be replayed, or "".
-func (f *LogFacts) Lacks(z *config.Zone) string {
+// lacks returns why a zone cannot be replayed, or "".
+func (f *logFacts) lacks(z *config.Zone) string {
 	for _, k := range z.Key.Given() {
+		header := ""
+		if k.Source == "header" {
+			header = http.CanonicalHeaderKey(k.Name)
+		}
+		why := ""
 		switch {
 		case k.Source == "form":
 			return "its key is the form field " + strconv.Quote(k.Name) + ", and logs hold no bodies"
-		case k.Source == "cookie", strings.Contains(k.Source, "{http.request.cookie."), k.Source == "header" && http.CanonicalHeaderKey(k.Name) == "Cookie":
-			if why := f.lacksSecret("cookies", f.cookies, f.redacted); why != "" {
-				return "its key is a cookie, " + why
-			}
-		case k.Source == "basic_user", k.Source == "header" && http.CanonicalHeaderKey(k.Name) == "Authorization":
-			if why := f.lacksSecret("credentials", f.authorization, f.redactedCredentials); why != "" {
-				return "its key is in the header Authorization, " + why
-			}
+		case k.Source == "cookie", strings.Contains(k.Source, "{http.request.cookie."), header == "Cookie":
+			why = f.lacksSecret("its key is a cookie", "cookies", "Cookie")
+		case k.Source == "basic_user", header == "Authorization":
+			why = f.lacksSecret("its key is in the header Authorization", "credentials", "Authorization")
 		case strings.Contains(k.Source, "{http.auth."):
 			return "its key is the user who has authenticated, and a replay authenticates nobody"
-		case k.Source == "header" && !f.caddy && http.CanonicalHeaderKey(k.Name) != "User-Agent" && http.CanonicalHeaderKey(k.Name) != "Referer":
+		case header != "" && !f.caddy && header != "User-Agent" && header != "Referer":
 			return "its key is the header " + strconv.Quote(k.Name) + ", which combined logs do not hold"
+		}
+		if why != "" {
+			return why
 		}
 	}
 	for _, cost := range z.Cost {
@@ -72,20 +73,19 @@ func (f *LogFacts) Lacks(z *config.Zone) string {
 	return ""
 }
 
-func (f *LogFacts) lacksSecret(what string, readable, redacted bool) string {
-	switch {
-	case readable:
-		return ""
-	case redacted:
-		return "and Caddy has logged " + what + " as REDACTED: set log_credentials in the servers options to log them"
-	case !f.caddy:
-		return "and combined logs hold no " + what
+// lacksSecret returns why a key cannot be read from a header that Caddy redacts, or "".
+func (f *logFacts) lacksSecret(key, what, header string) string {
+	switch readable, sent := f.secrets[header]; {
+	case sent && !readable:
+		return key + ", and Caddy has logged " + what + " as REDACTED: set log_credentials in the servers options to log them"
+	case !sent && !f.caddy:
+		return key + ", and combined logs hold no " + what
 	}
 	return ""
 }
 
-// Doubts says what a replay of a zone leaves out.
-func (f *LogFacts) Doubts(z *config.Zone) (notes []string) {
+// doubts says what a replay of a zone leaves out.
+func (f *logFacts) doubts(z *config.Zone) (notes []string) {
 	if z.Settle != nil && z.Settle.Source == "header" {
 		notes = append(notes, fmt.Sprintf("zone %s settles what a response header says, which logs do not hold: its charges stay as they were reserved.", z.Name))
 	}

@@ -10,40 +10,20 @@ import (
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/usage"
 )
 
-// FlagConfig adapts a Caddyfile with one zone, made of flags, so that they are spelled and
-// checked as there.
-func FlagConfig(limit string, keys []string, cost string) ([]byte, error) {
-	var zone flagZone
-	zone.add("--limit", "limit", strings.Fields(limit)...)
-	if len(keys) > 0 {
-		zone.add("--key", "key", strings.Fields(strings.Join(keys, " "))...)
-		zone.lines[len(zone.lines)-1] += " {" // whoever runs this can read the log
-		zone.add("--key", "plain")
-		zone.add("--key", "}")
+// flagConfig adapts a Caddyfile with one zone, made of flags, so that they are spelled and
+// checked as there. Its errors name the flag, not a place in a file that nobody has.
+func flagConfig(limit string, keys []string, cost string) ([]byte, error) {
+	lines, flags := []string{"limit" + quoted(strings.Fields(limit))}, []string{"--limit"}
+	if len(keys) > 0 { // plain, since whoever runs this can read the log
+		lines = append(lines, "key"+quoted(strings.Fields(strings.Join(keys, " ")))+" {", "plain", "}")
+		flags = append(flags, "--key", "--key", "--key")
 	}
 	if cost != "" {
-		zone.add("--cost", "cost", cost)
+		lines, flags = append(lines, "cost"+quoted([]string{cost})), append(flags, "--cost")
 	}
-	return zone.adapt()
-}
-
-// A flagZone is a zone of a Caddyfile, made of flags.
-type flagZone struct{ lines, flags []string }
-
-// add adds a line for a flag.
-func (z *flagZone) add(flag, option string, words ...string) {
-	for _, word := range words {
-		option += " " + quoteWord(word)
-	}
-	z.lines, z.flags = append(z.lines, option), append(z.flags, flag)
-}
-
-// adapt returns the config. Its errors name the flag, not a place in a file that nobody
-// has.
-func (z *flagZone) adapt() ([]byte, error) {
 	const before = ":80 {\nthrottle {\nzone limit {\n"
-	text := before + strings.Join(z.lines, "\n") + "\n}\n}\n}\n"
-	config, _, err := caddyconfig.GetAdapter("caddyfile").Adapt([]byte(text), map[string]any{"filename": "flags"})
+	caddyfile := before + strings.Join(lines, "\n") + "\n}\n}\n}\n"
+	config, _, err := caddyconfig.GetAdapter("caddyfile").Adapt([]byte(caddyfile), map[string]any{"filename": "flags"})
 	if err == nil {
 		return config, nil
 	}
@@ -52,13 +32,16 @@ func (z *flagZone) adapt() ([]byte, error) {
 		return nil, usage.Errorf("reading the limit of the flags: %w", err)
 	}
 	line, _ := strconv.Atoi(said[2]) // digits
-	if line -= 1 + strings.Count(before, "\n"); line < 0 || line >= len(z.flags) {
+	if line -= 1 + strings.Count(before, "\n"); line < 0 || line >= len(flags) {
 		return nil, usage.Errorf("reading the limit of the flags: %s", said[1])
 	}
-	return nil, usage.Errorf("%s: %s", z.flags[line], said[1])
+	return nil, usage.Errorf("%s: %s", flags[line], said[1])
 }
 
-// quoteWord returns a word as one token of a Caddyfile.
-func quoteWord(word string) string {
-	return `"` + strings.NewReplacer(`\`, `\\`, `"`, `\"`, "\n", " ").Replace(word) + `"`
+// quoted returns words as tokens of a Caddyfile, each after a space.
+func quoted(words []string) (tokens string) {
+	for _, word := range words {
+		tokens += ` "` + strings.NewReplacer(`\`, `\\`, `"`, `\"`, "\n", " ").Replace(word) + `"`
+	}
+	return tokens
 }

@@ -1,12 +1,22 @@
 package tune
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
+	"fmt"
 	"io"
+	"iter"
 	"os"
+	"os/signal"
+	"runtime/debug"
+	"slices"
 	"strings"
+	"syscall"
+	"time"
 
+	"github.com/dustin/go-humanize"
+	"github.com/schollz/progressbar/v3"
 	"github.com/spf13/cobra"
 	"golang.org/x/term"
 
@@ -15,109 +25,165 @@ import (
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/usage"
 )
 
-// LogFlags are the flags of all commands that read logs.
-type LogFlags struct {
-	Format, Host string
-	JSON         bool
+// logFlags are the flags of all commands that read logs.
+type logFlags struct {
+	format, host string
+	json         bool
 }
 
-// Add adds the flags to a command.
-func (f *LogFlags) Add(cmd *cobra.Command) {
-	cmd.Flags().StringVar(&f.Format, "format", "auto", "How lines are written: auto, caddy, nginx or apache; see caddy throttle --help")
-	cmd.Flags().StringVar(&f.Host, "host", "", "The host of requests whose line has none, as in combined logs")
-	cmd.Flags().BoolVar(&f.JSON, "json", false, "Print JSON")
-}
+// A finding is what a command finds in logs. It is printed for people, or as JSON.
+type finding interface{ Write(io.Writer) error }
 
-// Print prints what a command has found, for people or as JSON.
-func (f *LogFlags) Print(found interface{ Write(io.Writer) error }) error {
-	if !f.JSON {
-		return found.Write(os.Stdout)
+// gcPercent makes the garbage collector run less often: little is kept of a log, and
+// much is read.
+const gcPercent = 400
+
+// reads lets a command read logs, print what find finds in them, and exit with the code
+// that an error means.
+func (f *logFlags) reads(cmd *cobra.Command, find func(*logReader) (finding, error)) *cobra.Command {
+	cmd.Flags().StringVar(&f.format, "format", "auto", "How lines are written: auto, caddy, nginx or apache; see caddy throttle --help")
+	cmd.Flags().StringVar(&f.host, "host", "", "The host of requests whose line has none, as in combined logs")
+	cmd.Flags().BoolVar(&f.json, "json", false, "Print JSON")
+	cmd.RunE = func(cmd *cobra.Command, logs []string) error {
+		return usage.Fail(cmd, f.run(cmd, logs, find))
 	}
-	out := json.NewEncoder(os.Stdout)
-	out.SetIndent("", "\t")
-	return out.Encode(found)
+	usage.FailFlags(cmd)
+	return cmd
 }
 
-// A LogReader reads the requests of logs, shows the progress on a terminal, and ends
-// early when the command is interrupted.
-type LogReader struct {
-	*accesslog.Reader
-	ctx         context.Context
-	Interrupted bool
-	done        chan struct{} // closed to end the progress
-	ended       chan struct{}
-}
-
-// Open opens logs.
-func (f *LogFlags) Open(ctx context.Context, logs []string) (*LogReader, error) {
-	format, err := accesslog.ParseFormat(f.Format)
+func (f *logFlags) run(cmd *cobra.Command, logs []string, find func(*logReader) (finding, error)) error {
+	ctx, stop := signal.NotifyContext(cmd.Context(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	context.AfterFunc(ctx, stop) // the next signal ends the process
+	debug.SetGCPercent(gcPercent)
+	in, err := f.open(ctx, logs)
 	if err != nil {
+		return err
+	}
+	defer in.Close()
+	found, err := find(in)
+	if err = cmp.Or(in.err, err); err != nil {
+		return err
+	}
+	if f.json {
+		out := json.NewEncoder(cmd.OutOrStdout())
+		out.SetIndent("", "\t")
+		err = out.Encode(found)
+	} else {
+		err = found.Write(cmd.OutOrStdout())
+	}
+	if broken := in.Stats().Broken; err == nil && len(broken) > 0 {
+		return broken[0]
+	}
+	return err
+}
+
+// A logReader reads the requests of logs, shows the progress on a terminal, and ends
+// early when the command is interrupted.
+type logReader struct {
+	*accesslog.Reader
+	ctx   context.Context
+	names []string
+	err   error // why reading ended early
+
+	began time.Time
+	shows bool
+	bar   *progressbar.ProgressBar // nil until it is shown
+}
+
+// open opens logs.
+func (f *logFlags) open(ctx context.Context, logs []string) (*logReader, error) {
+	format, err := accesslog.ParseFormat(f.format)
+	switch {
+	case len(logs) == 0:
+		return nil, usage.Errorf("no log given: want files, or - for the standard input")
+	case err != nil:
 		return nil, usage.Errorf("--format: %w", err)
+	case strings.ContainsAny(f.host, "/ "):
+		return nil, usage.Errorf("invalid --host %q: want a name such as example.com", f.host)
 	}
-	if strings.ContainsAny(f.Host, "/ ") {
-		return nil, usage.Errorf("invalid --host %q: want a name such as example.com", f.Host)
+	options := accesslog.Options{Format: format, Host: f.host}
+	if slices.Contains(logs, "-") {
+		options.Stdin = interruptible(ctx, os.Stdin)
 	}
-	reader, err := accesslog.Open(logs, accesslog.Options{Format: format, Host: f.Host, Stdin: &interruptible{ctx: ctx, in: os.Stdin}})
+	reader, err := accesslog.Open(logs, options)
 	if err != nil {
 		return nil, err
 	}
-	r := &LogReader{Reader: reader, ctx: ctx, done: make(chan struct{}), ended: make(chan struct{})}
-	if term.IsTerminal(int(os.Stderr.Fd())) {
-		go r.show(os.Stderr)
-	} else {
-		close(r.ended)
-	}
-	return r, nil
+	return &logReader{Reader: reader, ctx: ctx, names: logs, began: time.Now(), shows: term.IsTerminal(int(os.Stderr.Fd()))}, nil
 }
 
-// checkEvery is after how many requests a command looks whether it is interrupted.
-const checkEvery = 256
+// interruptible returns a reader that ends when the context does, also while it waits for
+// input.
+func interruptible(ctx context.Context, in io.Reader) io.Reader {
+	out, into := io.Pipe()
+	context.AfterFunc(ctx, func() { _ = into.Close() })
+	go func() {
+		_, err := io.Copy(into, in)
+		_ = into.CloseWithError(err)
+	}()
+	return out
+}
 
-// Each calls f with each request.
-func (r *LogReader) Each(f func(*accesslog.Request) error) error {
-	n := 0
-	for req, err := range r.All() {
-		if err != nil {
-			if r.ctx.Err() != nil {
-				break
+// requests iterates over the requests that are left, until the command is interrupted or
+// they cannot be read.
+func (r *logReader) requests() iter.Seq[*accesslog.Request] {
+	return func(yield func(*accesslog.Request) bool) {
+		for req, err := range r.All() {
+			if err != nil && !r.interrupted() {
+				r.err = err
 			}
-			return err
-		}
-		if err := f(req); err != nil {
-			return err
-		}
-		if n++; n%checkEvery == 0 && r.ctx.Err() != nil {
-			break
+			if err != nil || !yield(req) || r.interrupted() {
+				return
+			}
+			if r.shows && r.Stats().Requests%progressEvery == 0 {
+				r.show()
+			}
 		}
 	}
-	r.Interrupted = r.ctx.Err() != nil
-	return nil
+}
+
+// interrupted reports whether somebody has seen enough.
+func (r *logReader) interrupted() bool { return r.ctx.Err() != nil }
+
+const (
+	progressEvery = 256 // requests
+	progressAfter = time.Second
+	progressPause = 200 * time.Millisecond
+)
+
+// show shows the progress of what takes long.
+func (r *logReader) show() {
+	took := time.Since(r.began)
+	if took < progressAfter {
+		return
+	}
+	read, total := r.Progress()
+	if r.bar == nil {
+		r.bar = progressbar.NewOptions64(cmp.Or(total, -1), progressbar.OptionSetWriter(os.Stderr), progressbar.OptionShowBytes(true),
+			progressbar.OptionSetPredictTime(true), progressbar.OptionFullWidth(), progressbar.OptionThrottle(progressPause))
+	}
+	lines := r.Stats().Lines
+	r.bar.Describe(fmt.Sprintf("%s lines, %s a second", humanize.Comma(lines), humanize.Comma(int64(float64(lines)/took.Seconds()))))
+	if total == 0 || read < total {
+		_ = r.bar.Set64(read)
+	}
 }
 
 // Close ends the progress and closes the logs.
-func (r *LogReader) Close() {
-	close(r.done)
-	<-r.ended
+func (r *logReader) Close() {
+	if r.bar != nil {
+		_ = r.bar.Clear()
+	}
 	r.Reader.Close()
 }
 
-// Broken returns the error of the first log that broke off, or nil.
-func (r *LogReader) Broken() error {
-	if broken := r.Stats().Broken; len(broken) > 0 {
-		return broken[0]
-	}
-	return nil
-}
-
-// Log returns what was read.
-func (r *LogReader) Log(files []string) replay.Log {
+// log returns what was read.
+func (r *logReader) log() replay.Log {
 	stats := r.Stats()
 	l := replay.Log{
-		Files: files, From: stats.From, To: stats.To, Lines: stats.Lines, Requests: stats.Requests,
-		Other: stats.Other, Unreadable: stats.Unreadable, Unlogged: stats.Unlogged, Problems: []string{},
-	}
-	for _, problem := range stats.Problems {
-		l.Problems = append(l.Problems, problem.String())
+		Files: r.names, From: stats.From, To: stats.To, Lines: stats.Lines, Requests: stats.Requests,
+		Other: stats.Other, Unreadable: stats.Unreadable, Unlogged: stats.Unlogged, Problems: append([]string{}, stats.Problems...),
 	}
 	for _, broken := range stats.Broken {
 		l.Problems = append(l.Problems, broken.Error())

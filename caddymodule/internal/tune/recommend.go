@@ -1,6 +1,7 @@
 package tune
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"io"
@@ -22,16 +23,16 @@ import (
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
 )
 
-// RecommendFlags are the flags of `caddy throttle recommend`.
-type RecommendFlags struct {
-	ReplayFlags
-	Spare          string
-	People, Assets bool
+// recommendFlags are the flags of `caddy throttle recommend`.
+type recommendFlags struct {
+	ruleFlags
+	spare          string
+	people, assets bool
 	report         string
 }
 
 func recommendCommand() *cobra.Command {
-	var f RecommendFlags
+	var f recommendFlags
 	cmd := &cobra.Command{
 		Use:   "recommend [--config FILE [--zone NAME] | --key SOURCE] [--spare PERCENT] [--people] LOG...",
 		Short: "Recommends limits that leave most clients untouched",
@@ -57,11 +58,17 @@ seconds, and for in_flight.`,
   caddy throttle recommend --config /etc/caddy/Caddyfile --zone login access.log`,
 	}
 	f.add(cmd)
-	cmd.Flags().StringVar(&f.Spare, "spare", "99.9", "The percentage of clients that must never be refused")
-	cmd.Flags().BoolVar(&f.People, "people", false, "Take the percentage of clients that also loaded static assets")
-	cmd.Flags().BoolVar(&f.Assets, "assets", false, "Count requests for static assets, too, without a config")
+	cmd.Flags().StringVar(&f.spare, "spare", "99.9", "The percentage of clients that must never be refused")
+	cmd.Flags().BoolVar(&f.people, "people", false, "Take the percentage of clients that also loaded static assets")
+	cmd.Flags().BoolVar(&f.assets, "assets", false, "Count requests for static assets, too, without a config")
 	cmd.Flags().StringVar(&f.report, "report", "", "Write a page about it to this file")
-	return Runnable(cmd, f.run)
+	return f.reads(cmd, func(in *logReader) (finding, error) {
+		r, err := f.find(in)
+		if err == nil && f.report != "" {
+			err = f.writeReport(r)
+		}
+		return r, err
+	})
 }
 
 // A Recommendation is the output of `caddy throttle recommend --json`.
@@ -72,91 +79,42 @@ type Recommendation struct {
 	Partial bool                `json:"partial"` // the reading was interrupted
 }
 
-func (f *RecommendFlags) run(ctx context.Context, logs []string) error {
-	r, broken, err := f.Find(ctx, logs)
-	if err != nil {
-		return err
-	}
-	if f.report != "" {
-		if err := f.writeReport(r); err != nil {
-			return err
-		}
-	}
-	if err := f.Print(r); err != nil {
-		return err
-	}
-	return broken
-}
-
-// Find reads the logs. The second result is the error of the first log that broke off.
-func (f *RecommendFlags) Find(ctx context.Context, logs []string) (_ *Recommendation, broken, err error) {
-	spare, err := strconv.ParseFloat(strings.TrimSuffix(f.Spare, "%"), 64)
+func (f *recommendFlags) find(in *logReader) (*Recommendation, error) {
+	spare, err := strconv.ParseFloat(strings.TrimSuffix(f.spare, "%"), 64)
 	if err != nil || !(spare >= 0 && spare <= 100) {
-		return nil, nil, usage.Errorf("invalid --spare %q: want a percentage from 0 to 100, such as 99.9", f.Spare)
+		return nil, usage.Errorf("invalid --spare %q: want a percentage from 0 to 100, such as 99.9", f.spare)
 	}
-	if f.Config != "" && f.Assets {
-		return nil, nil, usage.Errorf("--config and --assets exclude each other: the config says what is exempt")
+	if f.config != "" && f.assets {
+		return nil, usage.Errorf("--config and --assets exclude each other: the config says what is exempt")
 	}
-	studies := &studies{
-		zone: f.Zone, inline: f.Config == "", key: f.keyText(), cost: f.Cost, clients: recommend.NewClients(), of: make(map[string]*recommend.Study),
-		exempts: f.Config == "" && !f.Assets, options: recommend.Options{Spare: spare, People: f.People},
-	}
-	defer studies.close()
-	rp, err := f.load(studies)
-	if err != nil {
-		return nil, nil, err
-	}
-	defer rp.Close()
-	in, err := f.Open(ctx, logs)
-	if err != nil {
-		return nil, nil, err
-	}
-	defer in.Close()
-	rp.options = replayOptions{Store: roomyStore{rp.instant}, Passes: studies.passes}
-	notes, err := rp.RunAll(in, f.Zone)
-	if err != nil {
-		return nil, nil, err
-	}
-	rp.End()
-	if studies.err != nil {
-		return nil, nil, studies.err
-	}
-	results, err := studies.results()
-	if err != nil {
-		return nil, nil, err
-	}
-	return &Recommendation{
-		Log: in.Log(logs), Zones: results, Notes: append(append([]string{}, notes...), rp.notes(in.Stats())...), Partial: in.Interrupted,
-	}, in.Broken(), nil
-}
-
-// load loads the config of the flags, or one with the key of the flags.
-func (f *RecommendFlags) load(observe replayObserver) (*player, error) {
-	limit := f.ReplayFlags
-	if f.Config == "" {
+	s := &studies{flags: f, clients: recommend.NewClients(), of: make(map[string]*recommend.Study), options: recommend.Options{Spare: spare, People: f.people}}
+	defer s.close()
+	rules, limit := f.ruleFlags, ""
+	if f.config == "" {
 		// Not the limit but the key and the cost matter: nothing is refused.
-		limit.Limit, limit.Keys = "1000000 1000000/s", []string{f.keyText()}
+		s.options.Key, s.options.Cost = f.keyText(), f.cost
+		rules.keys, limit = []string{f.keyText()}, "1000000 1000000/s"
 	}
-	config, err := limit.LoadConfig()
+	rp, err := rules.player(limit, s.note)
 	if err != nil {
 		return nil, err
 	}
-	rp, err := NewPlayer(config, observe)
-	if err != nil {
-		return nil, usage.Wrap(err)
-	}
-	if err := rp.knows(f.Zone); err != nil {
-		rp.Close()
+	defer rp.close()
+	rp.store, rp.passes = roomyStore{rp.instant}, s.passes
+	notes, err := rp.runAll(in, f.zone)
+	if err = cmp.Or(err, s.err); err != nil {
 		return nil, err
 	}
-	return rp, nil
+	results, err := s.results()
+	return &Recommendation{Log: in.log(), Zones: results, Notes: notes, Partial: in.interrupted()}, err
 }
 
-func (f *RecommendFlags) keyText() string {
-	if len(f.Keys) == 0 {
+// keyText returns the key without a config.
+func (f *recommendFlags) keyText() string {
+	if len(f.keys) == 0 {
 		return "client_ip"
 	}
-	return strings.Join(f.Keys, " ")
+	return strings.Join(f.keys, " ")
 }
 
 // Write writes the recommendation for people.
@@ -193,16 +151,16 @@ func (r *Recommendation) Write(out io.Writer) error {
 }
 
 // writeReport writes the page.
-func (f *RecommendFlags) writeReport(r *Recommendation) error {
+func (f *recommendFlags) writeReport(r *Recommendation) error {
 	settings := []report.Setting{
 		{Name: "logs", Value: strings.Join(r.Log.Files, ", ")},
-		{Name: "spare", Value: strings.TrimSuffix(f.Spare, "%") + "%"},
-		{Name: "people", Value: strconv.FormatBool(f.People)},
+		{Name: "spare", Value: strings.TrimSuffix(f.spare, "%") + "%"},
+		{Name: "people", Value: strconv.FormatBool(f.people)},
 	}
-	if f.Config != "" {
-		settings = append(settings, report.Setting{Name: "config", Value: f.Config})
+	if f.config != "" {
+		settings = append(settings, report.Setting{Name: "config", Value: f.config})
 	} else {
-		settings = append(settings, report.Setting{Name: "key", Value: f.keyText()}, report.Setting{Name: "assets", Value: strconv.FormatBool(f.Assets)})
+		settings = append(settings, report.Setting{Name: "key", Value: f.keyText()}, report.Setting{Name: "assets", Value: strconv.FormatBool(f.assets)})
 	}
 	settings = append(settings, report.Setting{Name: "written", Value: time.Now().UTC().Format("2006-01-02 15:04 MST")})
 	file, err := os.Create(f.report)
@@ -218,50 +176,44 @@ func (f *RecommendFlags) writeReport(r *Recommendation) error {
 
 // studies are those of all zones.
 type studies struct {
-	zone    string // the only one, or empty
-	inline  bool   // the only zone is one of the flags
-	key     string // of that
-	cost    string // of that
-	exempts bool   // it exempts static assets
-	assets  int    // requests for these
+	flags   *recommendFlags
 	options recommend.Options
 	clients *recommend.Clients
+	assets  int // requests for static assets, which do not count
 	of      map[string]*recommend.Study
-	name    []byte
 	err     error
 }
 
 // passes notes who sent a request, and reports whether a zone is to be asked about it.
 func (s *studies) passes(req *accesslog.Request) bool {
 	s.clients.Add(req)
-	if s.exempts && req.Asset() {
+	if s.flags.config == "" && !s.flags.assets && req.Asset() {
 		s.assets++
 		return false
 	}
 	return true
 }
 
-// Decided implements replayObserver.
-func (s *studies) Decided(o *decision.Outcome, req *accesslog.Request) {
-	if s.zone != "" && s.zone != o.Zone.Name || o.Key == "" || s.err != nil {
+// note is an observer.
+func (s *studies) note(o *decision.Outcome, req *accesslog.Request) {
+	name := o.Zone.Name
+	if s.flags.zone != "" && s.flags.zone != name || o.Key == "" || s.err != nil {
 		return
 	}
-	study := s.of[o.Zone.Name]
+	study := s.of[name]
 	if study == nil {
-		options := s.options
-		name := o.Zone.Name
-		if s.inline {
-			name, options.Key, options.Cost = "", s.key, s.cost
+		shown := name
+		if s.flags.config == "" {
+			shown = "" // there is no zone yet
 		}
-		study = recommend.NewStudy(name, s.clients, options)
-		s.of[o.Zone.Name] = study
+		study = recommend.NewStudy(shown, s.clients, s.options)
+		s.of[name] = study
 	}
 	cost := o.Cost
 	if o.Zone.SlotsOnly() {
 		cost = 1
 	}
-	s.name = append(s.name[:0], o.Key...)
-	s.err = study.Add(req, s.name, cost)
+	s.err = study.Add(req, o.Key, cost)
 }
 
 func (s *studies) results() ([]*recommend.Result, error) {
@@ -297,7 +249,4 @@ func (s roomyStore) Take(_ context.Context, _ []leakybucket.Charge, decisions []
 func (roomyStore) Settle(context.Context, []leakybucket.Settlement) error { return nil }
 
 // Interface guards
-var (
-	_ replayObserver    = (*studies)(nil)
-	_ leakybucket.Store = roomyStore{}
-)
+var _ leakybucket.Store = roomyStore{}

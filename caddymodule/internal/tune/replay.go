@@ -6,6 +6,7 @@ import (
 	"net"
 	"net/http"
 	"net/url"
+	"slices"
 	"strings"
 	"time"
 
@@ -18,7 +19,6 @@ import (
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/config"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/decision"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/engine"
-	clientpass "github.com/caddy-throttle/caddy-throttle/caddymodule/internal/pass"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/settlement"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/virtual"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
@@ -31,8 +31,9 @@ import (
 type player struct {
 	*replayConfig
 	world   *virtual.World
-	observe replayObserver
-	options replayOptions // for begin, which adds the zones that the log lacks something for
+	observe observer
+	store   leakybucket.Store             // if nil, a memory store for as many buckets as there are keys
+	passes  func(*accesslog.Request) bool // if not nil, is called with every request, and reports whether it is run
 
 	times   bool // how long a request takes matters
 	bytes   bool // so does how much is sent
@@ -40,28 +41,12 @@ type player struct {
 	skipped int64 // requests that no server hands to its routes
 }
 
-// A replayObserver learns what the zones decide.
-type replayObserver interface {
-	// Decided is called once for each outcome, when it is final. The request is that of
-	// the log, and its texts are valid until Decided returns.
-	Decided(o *decision.Outcome, req *accesslog.Request)
-}
+// An observer learns what the zones decide. It is called once for each outcome, when it is
+// final. The request is that of the log.
+type observer func(o *decision.Outcome, req *accesslog.Request)
 
-// A replayOptions says how a replay differs from the running handler.
-type replayOptions struct {
-	// Store decides. If nil, it is a memory store for as many buckets as there are
-	// keys.
-	Store leakybucket.Store
-
-	// Passes, if not nil, is called with every request, and reports whether it is run.
-	Passes func(*accesslog.Request) bool
-
-	// Without are zones that decide nothing, because the log lacks what they need.
-	Without map[string]bool
-}
-
-// NewPlayer loads a config, as JSON, for a replay.
-func NewPlayer(config []byte, observe replayObserver) (*player, error) {
+// newPlayer loads a config, as JSON, for a replay.
+func newPlayer(config []byte, observe observer) (*player, error) {
 	rp := &player{world: virtual.New(), observe: observe}
 	c, err := loadReplayConfig(config, caddyhttp.HandlerFunc(rp.upstream))
 	if err != nil {
@@ -71,21 +56,30 @@ func NewPlayer(config []byte, observe replayObserver) (*player, error) {
 	return rp, nil
 }
 
-// begin makes the zones go by virtual time. It must be called once, before the first
-// request.
-func (rp *player) begin(o replayOptions) {
+// begin makes the zones go by virtual time, and takes those out of all handlers that cannot
+// be replayed because the log lacks what they need. It must be called once, before the
+// first request.
+func (rp *player) begin(without map[string]bool) {
 	a := rp.app
-	rp.options = o
-	if a.Store = o.Store; a.Store == nil {
+	if a.Store = rp.store; a.Store == nil {
 		a.Store = memstore.New(memstore.Options{MaxBuckets: config.MostBuckets, Clock: rp.instant})
 	}
 	a.Clock, a.Gate = rp.world, new(admission.Gate)
 	a.Blocks = &engine.SharedBlocks{Buckets: blocked.NewBuckets(rp.world)}
-	rp.removeZones(o.Without)
+	left := func(z *decision.Zone) bool { return without[z.Name] }
+	for _, h := range rp.handlers {
+		h.Zones = slices.DeleteFunc(slices.Clone(h.Zones), left)
+	}
+	a.Blockers = slices.DeleteFunc(slices.Clone(a.Blockers), left)
+	// Without matchers and placeholders, nothing but one handler sees the requests.
+	alone := !rp.routes && len(rp.handlers) == 1 && rp.handlers[0].Match == nil && a.Exempt == nil
+	headers := false
 	for _, z := range a.Zones {
+		alone = alone && z.Match == nil && z.Exempt == nil && len(z.Static) == 0 && !z.Key.UsesReplacer() && !z.Cost.UsesReplacer()
+		headers = headers || z.ReadsHeaders
 		z.Enforced = &admission.Zone{Name: z.Name, Clock: rp.world}
 		z.Simulated = &admission.Zone{Name: z.Name, Clock: rp.world}
-		z.Reporter = replayReporter{rp}
+		z.Reporter = replayReporter{z.Reporter, rp}
 		rp.times = rp.times || z.Delay != nil || z.InFlight > 0
 		if s := z.Settle; s != nil {
 			z.Meter = &settlement.Meter{Clock: rp.world}
@@ -93,50 +87,9 @@ func (rp *player) begin(o replayOptions) {
 			rp.bytes = rp.bytes || s.Source == settlement.Bytes
 		}
 	}
-	if !rp.routes && len(rp.handlers) == 1 && rp.handlers[0].Match == nil && !rp.times && !rp.usesReplacer() {
-		rp.reused = newReusedRequest(rp.readsHeaders())
+	if alone && !rp.times {
+		rp.reused = newReusedRequest(headers)
 	}
-}
-
-// removeZones takes zones out of all handlers.
-func (rp *player) removeZones(without map[string]bool) {
-	for _, h := range rp.handlers {
-		var kept []*decision.Zone
-		for _, z := range h.Zones {
-			if !without[z.Name] {
-				kept = append(kept, z)
-			}
-		}
-		h.Zones = kept
-	}
-	var everywhere []*decision.Zone
-	for _, z := range rp.app.Blockers {
-		if !without[z.Name] {
-			everywhere = append(everywhere, z)
-		}
-	}
-	rp.app.Blockers = everywhere
-}
-
-// usesReplacer reports whether a key or a cost has placeholders, or a matcher may have
-// some.
-func (rp *player) usesReplacer() bool {
-	for _, z := range rp.app.Zones {
-		if z.Match != nil || z.Exempt != nil || len(z.Static) > 0 || z.Key.UsesReplacer() || z.Cost.UsesReplacer() {
-			return true
-		}
-	}
-	return rp.app.Exempt != nil
-}
-
-// readsHeaders reports whether a key needs headers.
-func (rp *player) readsHeaders() bool {
-	for _, z := range rp.app.Zones {
-		if z.ReadsHeaders {
-			return true
-		}
-	}
-	return false
 }
 
 // instant is the time as buckets have it.
@@ -153,33 +106,20 @@ func loggedOf(r *http.Request) *accesslog.Request {
 	return *req
 }
 
-// A replayReporter tells a replay what its zones decide. A replay warns of nothing, has no
-// shared store, and tells beforehand what it cannot settle; access logs have no cookies.
-type replayReporter struct{ *player }
-
-func (rp replayReporter) Decided(o *decision.Outcome, _ time.Time, _ http.Header) {
-	rp.observe.Decided(o, loggedOf(o.Request))
+// A replayReporter tells a replay what its zones decide, and a zone's own reporter the rest.
+type replayReporter struct {
+	decision.Reporter
+	rp *player
 }
 
-func (replayReporter) Logs(time.Time) bool { return true }
-
-func (replayReporter) Unlogged() uint32 { return 0 }
-
-func (replayReporter) Unsettled(int) {}
-
-func (replayReporter) FellBack() {}
-
-func (replayReporter) Failed(string, error, bool) {}
-
-func (replayReporter) ServedStatic(*http.Request) {}
-
-func (replayReporter) CountPass(clientpass.Event) {}
-
-func (replayReporter) Answered(bool, clientpass.Event) {}
+// Decided implements decision.Reporter.
+func (r replayReporter) Decided(o *decision.Outcome, _ time.Time, _ http.Header) {
+	r.rp.observe(o, loggedOf(o.Request))
+}
 
 // run runs one request, after everything that has to happen before it arrives.
 func (rp *player) run(req *accesslog.Request) {
-	if passes := rp.options.Passes; passes != nil && !passes(req) {
+	if rp.passes != nil && !rp.passes(req) {
 		return
 	}
 	rp.world.Advance(req.At)
@@ -207,8 +147,8 @@ func (rp *player) run(req *accesslog.Request) {
 	rp.world.Go(func() { _ = server.chain.ServeHTTP(w, r) })
 }
 
-// End lets all requests end.
-func (rp *player) End() {
+// end lets all requests end.
+func (rp *player) end() {
 	rp.world.Finish()
 	rp.world.End()
 }
@@ -394,7 +334,4 @@ func (d *discarded) Write(p []byte) (int, error) { return len(p), nil }
 func (d *discarded) WriteHeader(int) {}
 
 // Interface guards
-var (
-	_ decision.Reporter   = replayReporter{}
-	_ http.ResponseWriter = (*discarded)(nil)
-)
+var _ http.ResponseWriter = (*discarded)(nil)

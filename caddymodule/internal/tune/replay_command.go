@@ -2,7 +2,7 @@ package tune
 
 import (
 	"bufio"
-	"context"
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"maps"
@@ -22,18 +22,31 @@ import (
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/usage"
 )
 
-// ReplayFlags are the flags of `caddy throttle replay`.
-type ReplayFlags struct {
-	LogFlags
-	Config, adapter, Zone string
-	Keys                  []string
-	Limit, Cost           string
-	compare               string
-	requests              string
+// ruleFlags are the flags that say through which zones requests go.
+type ruleFlags struct {
+	logFlags
+	config, adapter, zone string
+	keys                  []string
+	cost                  string
+}
+
+// add adds the flags, but for those that all commands have.
+func (f *ruleFlags) add(cmd *cobra.Command) {
+	cmd.Flags().StringVarP(&f.config, "config", "c", "", "The config with the zones")
+	cmd.Flags().StringVarP(&f.adapter, "adapter", "a", "", "The adapter of the config, if it is neither JSON nor a Caddyfile")
+	cmd.Flags().StringVar(&f.zone, "zone", "", "Only this zone of the config")
+	cmd.Flags().StringArrayVar(&f.keys, "key", nil, "The key of a zone without a config; repeat it for several sources (default client_ip)")
+	cmd.Flags().StringVar(&f.cost, "cost", "", "The cost of each request of a zone without a config (default 1)")
+}
+
+// replayFlags are the flags of `caddy throttle replay`.
+type replayFlags struct {
+	ruleFlags
+	limit, compare, requests string
 }
 
 func replayCommand() *cobra.Command {
-	var f ReplayFlags
+	var f replayFlags
 	cmd := &cobra.Command{
 		Use:   "replay --config FILE [--zone NAME] | --key SOURCE --limit LIMIT LOG...",
 		Short: "Shows what limits would have done to the requests of access logs",
@@ -66,139 +79,108 @@ refuses, and the most that any second and any minute admitted of one key.`,
   zcat old.log.Z | caddy throttle replay --config Caddyfile --host example.com -`,
 	}
 	f.add(cmd)
-	cmd.Flags().StringVar(&f.Limit, "limit", "", "The limit of a zone without a config, such as \"60 1/s\"")
+	cmd.Flags().StringVar(&f.limit, "limit", "", "The limit of a zone without a config, such as \"60 1/s\"")
 	cmd.Flags().StringVar(&f.compare, "compare", "", "Other algorithms to run beside the bucket: fixed, sliding or, with its parts, sliding=20; with commas between")
 	cmd.Flags().StringVar(&f.requests, "requests", "", "Write what each zone decides about each request to this file, as JSON lines")
-	return Runnable(cmd, f.run)
+	return f.reads(cmd, func(in *logReader) (finding, error) { return f.find(in) })
 }
 
-// add adds the flags that say which zones requests go through.
-func (f *ReplayFlags) add(cmd *cobra.Command) {
-	f.LogFlags.Add(cmd)
-	cmd.Flags().StringVarP(&f.Config, "config", "c", "", "The config with the zones")
-	cmd.Flags().StringVarP(&f.adapter, "adapter", "a", "", "The adapter of the config, if it is neither JSON nor a Caddyfile")
-	cmd.Flags().StringVar(&f.Zone, "zone", "", "Only this zone of the config")
-	cmd.Flags().StringArrayVar(&f.Keys, "key", nil, "The key of a zone without a config; repeat it for several sources (default client_ip)")
-	cmd.Flags().StringVar(&f.Cost, "cost", "", "The cost of each request of a zone without a config (default 1)")
-}
-
-func (f *ReplayFlags) run(ctx context.Context, logs []string) (err error) {
-	config, err := f.LoadConfig()
-	if err != nil {
-		return err
-	}
+func (f *replayFlags) find(in *logReader) (*replay.Report, error) {
 	windows, err := replay.ParseWindows(f.compare)
 	if err != nil {
-		return usage.Wrap(err)
+		return nil, usage.Wrap(err)
 	}
-	observer := &ReplayTally{Tally: replay.New(windows), zone: f.Zone}
-	rp, err := NewPlayer(config, observer)
+	tally := &replayTally{Tally: replay.New(windows), zone: f.zone}
+	rp, err := f.player(f.limit, tally.note)
 	if err != nil {
-		return usage.Wrap(err)
+		return nil, err
 	}
-	defer rp.Close()
-	if err := rp.knows(f.Zone); err != nil {
-		return err
+	defer rp.close()
+	if err := tally.writeTo(f.requests); err != nil {
+		return nil, err
 	}
-	if f.requests != "" {
-		if err := observer.writeTo(f.requests); err != nil {
-			return usage.Errorf("--requests: %w", err)
-		}
-	}
-	in, err := f.Open(ctx, logs)
+	notes, err := rp.runAll(in, f.zone)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	defer in.Close()
-	notes, err := rp.RunAll(in, f.Zone)
-	if err != nil {
-		return err
+	if err := tally.flush(); err != nil {
+		return nil, err
 	}
-	rp.End()
-	if err := observer.flush(); err != nil {
-		return err
-	}
-	zones := observer.Zones()
+	zones := tally.Zones()
 	for i := range zones {
 		zones[i].Group = rp.app.Zones[zones[i].Name].JudgedWith(nil)
 	}
-	if err := f.Print(&replay.Report{
-		Log: in.Log(logs), Zones: zones, Notes: append(append([]string{}, notes...), rp.notes(in.Stats())...), Partial: in.Interrupted,
-	}); err != nil {
-		return err
-	}
-	return in.Broken()
+	return &replay.Report{Log: in.log(), Zones: zones, Notes: notes, Partial: in.interrupted()}, nil
 }
 
-// LoadConfig returns the config as JSON.
-func (f *ReplayFlags) LoadConfig() ([]byte, error) {
-	inline := len(f.Keys) > 0 || f.Limit != "" || f.Cost != ""
+// player loads the config of the flags, which has the zone to show.
+func (f *ruleFlags) player(limit string, observe observer) (*player, error) {
+	config, err := f.load(limit)
+	if err != nil {
+		return nil, err
+	}
+	rp, err := newPlayer(config, observe)
+	if err != nil {
+		return nil, usage.Wrap(err)
+	}
+	if f.zone == "" || rp.app.Zones[f.zone] != nil {
+		return rp, nil
+	}
+	rp.close()
+	known := slices.Sorted(maps.Keys(rp.app.Zones))
+	if meant := text.Nearest(f.zone, known); meant != "" {
+		return nil, usage.Errorf("the config has no zone %q: did you mean %s?", f.zone, meant)
+	}
+	return nil, usage.Errorf("the config has no zone %q: it has %s", f.zone, strings.Join(known, ", "))
+}
+
+// load returns the config as JSON.
+func (f *ruleFlags) load(limit string) ([]byte, error) {
+	inline := len(f.keys) > 0 || limit != "" || f.cost != ""
 	switch {
-	case f.Config != "" && inline:
+	case f.config != "" && inline:
 		return nil, usage.Errorf("--config and --key, --limit or --cost exclude each other: change the limit in the config")
-	case f.Config != "":
-		config, _, _, err := caddycmd.LoadConfig(f.Config, f.adapter)
+	case f.config != "":
+		config, _, _, err := caddycmd.LoadConfig(f.config, f.adapter)
 		if err != nil {
 			return nil, usage.Wrap(err)
 		}
 		return config, nil
 	case !inline:
 		return nil, usage.Errorf("no limits given: want --config <file>, or --key <source> --limit \"<capacity> <leak>\"")
-	case f.Limit == "":
+	case limit == "":
 		return nil, usage.Errorf("no limit given: want --limit \"<capacity> <leak>\", such as --limit \"60 1/s\"")
-	case f.Zone != "":
+	case f.zone != "":
 		return nil, usage.Errorf("--zone needs --config")
 	}
-	return FlagConfig(f.Limit, f.Keys, f.Cost)
+	return flagConfig(limit, f.keys, f.cost)
 }
 
-// knows checks that the config has a zone of this name, or that it is empty.
-func (rp *player) knows(zone string) error {
-	if zone == "" || rp.app.Zones[zone] != nil {
-		return nil
-	}
-	known := slices.Sorted(maps.Keys(rp.app.Zones))
-	if meant := text.Nearest(zone, known); meant != "" {
-		return usage.Errorf("the config has no zone %q: did you mean %s?", zone, meant)
-	}
-	return usage.Errorf("the config has no zone %q: it has %s", zone, strings.Join(known, ", "))
-}
-
-// RunAll runs all requests of the logs. The first of them tell what the logs lack; the
-// notes say what that means.
-func (rp *player) RunAll(in *LogReader, shown string) (notes []string, err error) {
+// runAll runs all requests of the logs. The first of them tell what the logs lack. It
+// returns what the figures leave out.
+func (rp *player) runAll(in *logReader, shown string) (notes []string, err error) {
 	var first []*accesslog.Request
-	begun := false
-	begin := func() error {
-		begun = true
-		without, whys, err := rp.missing(FactsOf(first), shown)
-		if err != nil {
-			return err
-		}
-		notes = whys
-		o := rp.options
-		o.Without = without
-		rp.begin(o)
-		for _, req := range first {
-			rp.run(req)
-		}
-		first = nil
-		return nil
-	}
-	err = in.Each(func(req *accesslog.Request) error {
-		if begun {
-			rp.run(req)
-			return nil
-		}
+	for req := range in.requests() {
 		if first = append(first, req); len(first) == peekedRequests {
-			return begin()
+			break
 		}
-		return nil
-	})
-	if err == nil && !begun {
-		err = begin()
 	}
-	return notes, err
+	if in.err != nil {
+		return nil, in.err
+	}
+	without, notes, err := rp.missing(factsOf(first), shown)
+	if err != nil {
+		return nil, err
+	}
+	rp.begin(without)
+	for _, req := range first {
+		rp.run(req)
+	}
+	for req := range in.requests() {
+		rp.run(req)
+	}
+	rp.end()
+	return append(notes, rp.notes(in.Stats())...), in.err
 }
 
 // peekedRequests is how many requests tell what the logs lack.
@@ -229,17 +211,16 @@ func (rp *player) notes(stats *accesslog.Stats) (notes []string) {
 	return notes
 }
 
-// A ReplayTally counts what the zones decide.
-type ReplayTally struct {
+// A replayTally counts what the zones decide.
+type replayTally struct {
 	*replay.Tally
-	zone string // the only one to count, or empty
+	zone string   // the only one to count, or empty
+	file *os.File // nil if nobody wants each decision
 	out  *bufio.Writer
-	file *os.File
-	err  error
 }
 
-// Decided implements replayObserver.
-func (t *ReplayTally) Decided(o *decision.Outcome, req *accesslog.Request) {
+// note is an observer.
+func (t *replayTally) note(o *decision.Outcome, req *accesslog.Request) {
 	if t.zone != "" && t.zone != o.Zone.Name {
 		return
 	}
@@ -248,23 +229,10 @@ func (t *ReplayTally) Decided(o *decision.Outcome, req *accesslog.Request) {
 		Zone: o.Zone.Name, Key: o.Key, Decision: d.String(), Reason: why.String(), Cost: o.Cost,
 		Level: o.Level(), Capacity: o.Limit.Capacity, Leak: o.Limit.Leak, Delay: o.Delay, Request: req,
 	})
-	if t.out != nil {
-		t.write(o, req)
+	if t.file == nil {
+		return
 	}
-}
-
-// writeTo writes what zones decide about each request to a file.
-func (t *ReplayTally) writeTo(name string) (err error) {
-	if t.file, err = os.Create(name); err == nil {
-		t.out = bufio.NewWriter(t.file)
-	}
-	return err
-}
-
-// write writes one decision.
-func (t *ReplayTally) write(o *decision.Outcome, req *accesslog.Request) {
-	d, why := o.Ruling()
-	line, err := json.Marshal(struct {
+	_ = json.NewEncoder(t.out).Encode(struct { // flush returns the error
 		File     string  `json:"file"`
 		Line     int     `json:"line"`
 		At       string  `json:"at"`
@@ -276,45 +244,49 @@ func (t *ReplayTally) write(o *decision.Outcome, req *accesslog.Request) {
 		Level    float64 `json:"level"`
 		Delay    float64 `json:"delay_seconds,omitempty"`
 	}{req.File, req.Line, req.At.Format("2006-01-02T15:04:05.000000Z"), o.Zone.Name, o.Key, d.String(), why.String(), o.Cost, o.Level(), o.Delay.Seconds()})
-	if err == nil {
-		_, err = t.out.Write(append(line, '\n'))
+}
+
+// writeTo writes what zones decide about each request to a file, if it has a name.
+func (t *replayTally) writeTo(name string) (err error) {
+	if name == "" {
+		return nil
 	}
-	if t.err == nil {
-		t.err = err
+	if t.file, err = os.Create(name); err != nil {
+		return usage.Errorf("--requests: %w", err)
 	}
+	t.out = bufio.NewWriter(t.file)
+	return nil
 }
 
 // flush writes what is left to the file.
-func (t *ReplayTally) flush() error {
-	if t.out == nil {
+func (t *replayTally) flush() error {
+	if t.file == nil {
 		return nil
 	}
-	for _, err := range []error{t.err, t.out.Flush(), t.file.Close()} {
-		if err != nil {
-			return fmt.Errorf("writing --requests: %w", err)
-		}
+	if err := cmp.Or(t.out.Flush(), t.file.Close()); err != nil {
+		return fmt.Errorf("writing --requests: %w", err)
 	}
 	return nil
 }
 
 // missing returns the zones that cannot be replayed because of what the log lacks, and
 // says why. It fails if no zone is left, or if the zone to show is not.
-func (rp *player) missing(facts LogFacts, shown string) (without map[string]bool, notes []string, err error) {
-	if !facts.Hosts && rp.needsHost() {
+func (rp *player) missing(facts logFacts, shown string) (without map[string]bool, notes []string, err error) {
+	if !facts.hosts && rp.needsHost() {
 		return nil, nil, usage.Errorf("the log has no hosts, and the config has sites or keys by host: give --host <name>")
 	}
-	without = make(map[string]bool)
+	without, notes = make(map[string]bool), []string{}
 	for _, name := range slices.Sorted(maps.Keys(rp.app.Zones)) {
 		var definition config.Zone
 		if err := json.Unmarshal([]byte(rp.app.Zones[name].Definition), &definition); err != nil {
 			return nil, nil, err
 		}
-		if why := facts.Lacks(&definition); why != "" {
+		if why := facts.lacks(&definition); why != "" {
 			without[name] = true
 			notes = append(notes, fmt.Sprintf("zone %s is left out: %s.", name, why))
 			continue
 		}
-		notes = append(notes, facts.Doubts(&definition)...)
+		notes = append(notes, facts.doubts(&definition)...)
 	}
 	if without[shown] || len(without) == len(rp.app.Zones) {
 		return nil, nil, usage.Errorf("%s", strings.Join(notes, " "))
@@ -336,6 +308,3 @@ func (rp *player) needsHost() bool {
 	}
 	return false
 }
-
-// Interface guards
-var _ replayObserver = (*ReplayTally)(nil)

@@ -36,7 +36,7 @@ type replayConfig struct {
 	handlers []*engine.Handler
 	routes   bool     // something but one throttle handler stands in the way of requests
 	absent   []string // folders in which the config looks for files, and which are not here
-	Close    func()
+	close    func()
 }
 
 // loadReplayConfig loads a config, whose requests end at upstream. Nothing is loaded but
@@ -74,7 +74,7 @@ func loadReplayConfig(config []byte, upstream caddyhttp.Handler) (_ *replayConfi
 	// The app is loaded in a context that can be ended, which cleans it up.
 	loading, cancel := caddy.NewContext(ctx)
 	cfg.AppsRaw = caddy.ModuleMap{"throttle": throttle}
-	c.Close = cancel
+	c.close = cancel
 	defer func() {
 		if err != nil {
 			cancel()

@@ -1,19 +1,16 @@
 package tune
 
 import (
-	"context"
 	"fmt"
 	"time"
 
 	"github.com/spf13/cobra"
 
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/accesslog"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/replay"
 )
 
 func summaryCommand() *cobra.Command {
-	var f LogFlags
-	cmd := &cobra.Command{
+	return new(logFlags).reads(&cobra.Command{
 		Use:   "summary LOG...",
 		Short: "Shows what throttle decided, from Caddy's access logs",
 		Long: `
@@ -22,29 +19,13 @@ zone that was asked, not only the one that decided: how many requests it admitte
 and refused, or would have refused in shadow, which keys and routes that concerns,
 and how near all other keys came.`,
 		Example: `  caddy throttle summary /var/log/caddy/access.log*`,
-	}
-	f.Add(cmd)
-	return Runnable(cmd, func(ctx context.Context, logs []string) error {
-		in, err := f.Open(ctx, logs)
-		if err != nil {
-			return err
-		}
-		defer in.Close()
-		r, err := summarize(in, logs)
-		if err != nil {
-			return err
-		}
-		if err := f.Print(r); err != nil {
-			return err
-		}
-		return in.Broken()
-	})
+	}, func(in *logReader) (finding, error) { return summarize(in), nil })
 }
 
 // summarize counts what zones decided.
-func summarize(in *LogReader, logs []string) (*replay.Report, error) {
+func summarize(in *logReader) *replay.Report {
 	tally, decided, broken := replay.New(nil), 0, 0
-	err := in.Each(func(req *accesslog.Request) error {
+	for req := range in.requests() {
 		outcomes, err := req.Outcomes()
 		if err != nil {
 			broken++
@@ -62,9 +43,8 @@ func summarize(in *LogReader, logs []string) (*replay.Report, error) {
 			asked = 1
 		}
 		decided += asked
-		return nil
-	})
-	r := &replay.Report{Log: in.Log(logs), Zones: tally.Zones(), Notes: []string{}, Partial: in.Interrupted}
+	}
+	r := &replay.Report{Log: in.log(), Zones: tally.Zones(), Notes: []string{}, Partial: in.interrupted()}
 	if decided == 0 {
 		r.Notes = append(r.Notes, "No line has the field throttle: no zone was asked, or the log is not that of a site with throttle. "+
 			"To see what a limit would do, run caddy throttle replay or recommend.")
@@ -74,5 +54,5 @@ func summarize(in *LogReader, logs []string) (*replay.Report, error) {
 	if broken > 0 {
 		r.Notes = append(r.Notes, fmt.Sprintf("fields throttle that could not be read: %d.", broken))
 	}
-	return r, err
+	return r
 }

@@ -1,11 +1,8 @@
-package tune
+package tune_test
 
 import (
-	"context"
 	"encoding/json"
 	"fmt"
-	"os"
-	"path/filepath"
 	"reflect"
 	"strings"
 	"testing"
@@ -29,24 +26,8 @@ func summaryLine(second int, uri, throttle string) string {
 // summaryOf returns the summary of a log, and its text.
 func summaryOf(t *testing.T, lines ...string) (*replay.Report, string) {
 	t.Helper()
-	file := filepath.Join(t.TempDir(), "access.log")
-	if err := os.WriteFile(file, []byte(strings.Join(lines, "")), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	in, err := (&LogFlags{Format: "auto"}).Open(context.Background(), []string{file})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer in.Close()
-	r, err := summarize(in, []string{file})
-	if err != nil {
-		t.Fatal(err)
-	}
-	var text strings.Builder
-	if err := r.Write(&text); err != nil {
-		t.Fatal(err)
-	}
-	return r, text.String()
+	file := writeFile(t, "access.log", strings.Join(lines, ""))
+	return ranJSON[replay.Report](t, "summary", file), ran(t, "summary", file)
 }
 
 const (

@@ -1,56 +1,25 @@
-package caddymodule
+package tune_test
 
 import (
-	"context"
 	"fmt"
 	"math/rand/v2"
-	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 	"time"
-
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/replay"
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/tune"
 )
 
 // benchmarkLines is how many lines the log of a benchmark has.
 const benchmarkLines = 20_000
 
 func BenchmarkReplay(b *testing.B) {
-	config := filepath.Join(b.TempDir(), "Caddyfile")
-	if err := os.WriteFile(config, []byte(replaySite), 0o600); err != nil {
-		b.Fatal(err)
-	}
+	config := writeFile(b, "Caddyfile", replaySite)
 	for _, format := range []string{"caddy", "combined"} {
-		for limits, f := range map[string]tune.ReplayFlags{"key": {Limit: "60 1/s"}, "config": {Config: config}} {
+		log := writeFile(b, "access.log", randomLog(format))
+		for limits, flags := range map[string][]string{"key": {"--limit", "60 1/s"}, "config": {"--config", config}} {
 			b.Run("limits="+limits+"/format="+format, func(b *testing.B) {
-				log := filepath.Join(b.TempDir(), "access.log")
-				if err := os.WriteFile(log, []byte(randomLog(format)), 0o600); err != nil {
-					b.Fatal(err)
-				}
-				f.Format = "auto"
-				config, err := f.LoadConfig()
-				if err != nil {
-					b.Fatal(err)
-				}
-				b.ResetTimer()
 				n := 0
 				for ; n < b.N; n += benchmarkLines {
-					rp, err := tune.NewPlayer(config, &tune.ReplayTally{Tally: replay.New(nil)})
-					if err != nil {
-						b.Fatal(err)
-					}
-					in, err := f.Open(context.Background(), []string{log})
-					if err != nil {
-						b.Fatal(err)
-					}
-					if _, err := rp.RunAll(in, ""); err != nil {
-						b.Fatal(err)
-					}
-					rp.End()
-					in.Close()
-					rp.Close()
+					ran(b, append([]string{"replay", log}, flags...)...)
 				}
 				b.ReportMetric(float64(n)/b.Elapsed().Seconds(), "lines/s")
 			})

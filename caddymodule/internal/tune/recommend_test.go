@@ -1,4 +1,4 @@
-package caddymodule
+package tune_test
 
 import (
 	"bytes"
@@ -6,20 +6,13 @@ import (
 	"encoding/json"
 	"fmt"
 	"math"
-	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 	"time"
 
-	"github.com/caddyserver/caddy/v2/caddyconfig"
-
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/accesslog"
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/decision"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/replay"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/report"
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/rule"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/tune"
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/usage"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
 )
 
@@ -42,16 +35,7 @@ func writeLog(t testing.TB, lines ...combinedLine) string {
 	for _, l := range lines {
 		b.WriteString(l.String())
 	}
-	return writeText(t, "access.log", b.String())
-}
-
-func writeText(t testing.TB, name, text string) string {
-	t.Helper()
-	file := filepath.Join(t.TempDir(), name)
-	if err := os.WriteFile(file, []byte(text), 0o644); err != nil {
-		t.Fatal(err)
-	}
-	return file
+	return writeFile(t, "access.log", b.String())
 }
 
 // mixedLines are people, an office and a scraper.
@@ -71,37 +55,20 @@ func mixedLines() (lines []combinedLine) {
 	return lines
 }
 
-// recommended runs the command with its defaults, changed by change.
-func recommended(t testing.TB, log string, change func(*tune.RecommendFlags)) *tune.Recommendation {
+// recommended runs the command with its defaults and these flags.
+func recommended(t testing.TB, log string, flags ...string) *tune.Recommendation {
 	t.Helper()
-	f := &tune.RecommendFlags{Spare: "99.9", ReplayFlags: tune.ReplayFlags{LogFlags: tune.LogFlags{Format: "auto"}}}
-	if change != nil {
-		change(f)
-	}
-	r, broken, err := f.Find(context.Background(), []string{log})
-	if err != nil || broken != nil {
-		t.Fatalf("got %v, %v, want a recommendation", err, broken)
-	}
-	return r
+	return ranJSON[tune.Recommendation](t, append([]string{"recommend", log}, flags...)...)
 }
 
 // TestTheRecommendedLinesAdapt pastes what is recommended into a site.
 func TestTheRecommendedLinesAdapt(t *testing.T) {
-	r := recommended(t, writeLog(t, mixedLines()...), func(f *tune.RecommendFlags) { f.People, f.Spare = true, "97" })
+	r := recommended(t, writeLog(t, mixedLines()...), "--people", "--spare", "97")
 	z := r.Zones[0]
 	if len(z.Overrides) != 1 || !strings.Contains(z.Caddyfile, "override 203.0.113.10 ") || !strings.Contains(z.Caddyfile, "exempt static_files") {
 		t.Fatalf("got\n%s\nwant lines with an override for the office", z.Caddyfile)
 	}
-	caddyfile := "example.com {\nroot * /srv\n" + z.Caddyfile + "php_fastcgi unix//run/php.sock\n}\n"
-	adapted, warnings, err := caddyconfig.GetAdapter("caddyfile").Adapt([]byte(caddyfile), map[string]any{"filename": "Caddyfile"})
-	if err != nil {
-		t.Fatalf("%v\n%s", err, caddyfile)
-	}
-	for _, w := range warnings {
-		if !strings.Contains(w.Message, "not formatted") {
-			t.Errorf("got the warning %s", w.Message)
-		}
-	}
+	adapted := adapt(t, "example.com {\nroot * /srv\n"+z.Caddyfile+"php_fastcgi unix//run/php.sock\n}\n")
 	best := z.Units.Best()
 	if want := fmt.Sprintf(`"exempt_static_files":[{}],"limit":"%v %s"`, best.Capacity, best.Leak); !bytes.Contains(adapted, []byte(want)) {
 		t.Errorf("got %s, want it to contain %s", adapted, want)
@@ -114,9 +81,9 @@ func TestTheRecommendedLinesAdapt(t *testing.T) {
 // TestTheRecommendedLinesOfAZoneOfAConfigAdapt puts them where they say.
 func TestTheRecommendedLinesOfAZoneOfAConfigAdapt(t *testing.T) {
 	const config = ":80 {\nthrottle {\nzone pages {\nmatch method GET\nlimit 60 2/s\n}\nzone login {\nmatch path /login\nkey client_ip\ncost 3\nlimit 9 5/m\n}\n}\n}\n"
-	file := writeText(t, "Caddyfile", config)
+	file := writeFile(t, "Caddyfile", config)
 	log := writeLog(t, mixedLines()...)
-	r := recommended(t, log, func(f *tune.RecommendFlags) { f.Config, f.Spare = file, "100" })
+	r := recommended(t, log, "--config", file, "--spare", "100")
 	if len(r.Zones) != 2 || r.Zones[0].Zone != "login" || r.Zones[1].Zone != "pages" {
 		t.Fatalf("got %d zones, want login and pages", len(r.Zones))
 	}
@@ -128,7 +95,7 @@ func TestTheRecommendedLinesOfAZoneOfAConfigAdapt(t *testing.T) {
 		t.Errorf("got %d requests of pages, want all but the posts: the zone exempts no assets", pages.Requests)
 	}
 	adapt(t, strings.Replace(config, "limit 9 5/m\n", login.Caddyfile, 1))
-	one := recommended(t, log, func(f *tune.RecommendFlags) { f.Config, f.Zone, f.Spare = file, "login", "100" })
+	one := recommended(t, log, "--config", file, "--zone", "login", "--spare", "100")
 	if len(one.Zones) != 1 || one.Zones[0].Zone != "login" {
 		t.Errorf("got %d zones with --zone, want login alone", len(one.Zones))
 	}
@@ -136,9 +103,7 @@ func TestTheRecommendedLinesOfAZoneOfAConfigAdapt(t *testing.T) {
 
 // TestTheKeyAndTheCostOfTheFlagsAreAmongTheLines, spelled as they were given.
 func TestTheKeyAndTheCostOfTheFlagsAreAmongTheLines(t *testing.T) {
-	r := recommended(t, writeLog(t, mixedLines()...), func(f *tune.RecommendFlags) {
-		f.Keys, f.Cost = []string{"header User-Agent", "method"}, "2"
-	})
+	r := recommended(t, writeLog(t, mixedLines()...), "--key", "header User-Agent", "--key", "method", "--cost", "2")
 	z := r.Zones[0]
 	if want := "\t\tkey header User-Agent method\n\t\tcost 2\n\t\tlimit "; !strings.Contains(z.Caddyfile, want) {
 		t.Errorf("got\n%s\nwant it to contain %q", z.Caddyfile, want)
@@ -153,7 +118,7 @@ func TestTheKeyAndTheCostOfTheFlagsAreAmongTheLines(t *testing.T) {
 // each capacity, as caddy throttle replay does, and compares to the unit.
 func TestARecommendationAgreesWithReplayingEveryCapacity(t *testing.T) {
 	log := writeLog(t, mixedLines()...)
-	r := recommended(t, log, func(f *tune.RecommendFlags) { f.Spare, f.Assets = "97", true })
+	r := recommended(t, log, "--spare", "97", "--assets")
 	z := r.Zones[0]
 	for _, p := range z.Units.Points {
 		if p.Leak != "1/m" && p.Leak != "20/m" && p.Leak != "2/s" {
@@ -179,69 +144,33 @@ func TestARecommendationAgreesWithReplayingEveryCapacity(t *testing.T) {
 // replayedWith replays a log, and returns how many keys and requests are refused.
 func replayedWith(t *testing.T, log string, capacity float64, leak string) (keys, requests int) {
 	t.Helper()
-	f := &tune.ReplayFlags{LogFlags: tune.LogFlags{Format: "auto"}, Keys: []string{"client_ip"}, Limit: fmt.Sprint(capacity) + " " + leak}
-	config, err := f.LoadConfig()
-	if err != nil {
-		t.Fatal(err)
-	}
-	tally := &refusalTally{keys: make(map[string]bool)}
-	rp, err := tune.NewPlayer(config, tally)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer rp.Close()
-	in, err := f.Open(context.Background(), []string{log})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer in.Close()
-	if _, err := rp.RunAll(in, ""); err != nil {
-		t.Fatal(err)
-	}
-	rp.End()
-	return len(tally.keys), tally.requests
-}
-
-// A refusalTally counts what is refused.
-type refusalTally struct {
-	keys     map[string]bool
-	requests int
-}
-
-// Decided implements replayObserver.
-func (t *refusalTally) Decided(o *decision.Outcome, _ *accesslog.Request) {
-	if o.Reason() != rule.None {
-		t.keys[o.Key] = true
-		t.requests++
-	}
+	z := ranJSON[replay.Report](t, "replay", "--key", "client_ip", "--limit", fmt.Sprint(capacity)+" "+leak, log).Zones[0]
+	return z.RefusedKeys, int(z.Decisions["refused"])
 }
 
 // TestRecommendRefusesWrongUse: what is wrong is said before a log is read.
 func TestRecommendRefusesWrongUse(t *testing.T) {
 	log := writeLog(t, mixedLines()[:10]...)
-	config := writeText(t, "Caddyfile", ":80 {\nthrottle pages client_ip 5 1/s\n}\n")
+	config := writeFile(t, "Caddyfile", ":80 {\nthrottle pages client_ip 5 1/s\n}\n")
 	for _, c := range []struct {
-		name   string
-		change func(*tune.RecommendFlags)
-		want   string
+		name  string
+		flags []string
+		want  string
 	}{
-		{"a share that is none", func(f *tune.RecommendFlags) { f.Spare = "most" }, `invalid --spare "most"`},
-		{"a share above all", func(f *tune.RecommendFlags) { f.Spare = "100.1" }, "want a percentage from 0 to 100"},
-		{"a zone that does not exist", func(f *tune.RecommendFlags) { f.Config, f.Zone = config, "page" }, "did you mean pages?"},
-		{"a key that logs do not hold", func(f *tune.RecommendFlags) { f.Keys = []string{"form log"} }, "logs hold no bodies"},
-		{"a cookie in a combined log", func(f *tune.RecommendFlags) { f.Keys = []string{"cookie sid"} }, "combined logs hold no cookies"},
-		{"an unknown key", func(f *tune.RecommendFlags) { f.Keys = []string{"clientip"} }, `--key: unknown key source "clientip": did you mean client_ip?`},
-		{"a key that lacks a word", func(f *tune.RecommendFlags) { f.Keys = []string{"header"} }, `--key: "header" needs a word after it: want header <name>`},
-		{"a cost that is none", func(f *tune.RecommendFlags) { f.Cost = "z" }, `--cost: invalid cost "z"`},
-		{"a key and a config", func(f *tune.RecommendFlags) { f.Config, f.Keys = config, []string{"host"} }, "exclude each other"},
-		{"assets and a config", func(f *tune.RecommendFlags) { f.Config, f.Assets = config, true }, "exclude each other"},
-		{"an unknown format", func(f *tune.RecommendFlags) { f.Format = "iis" }, "unknown format"},
+		{"a share that is none", []string{"--spare", "most"}, `invalid --spare "most"`},
+		{"a share above all", []string{"--spare", "100.1"}, "want a percentage from 0 to 100"},
+		{"a zone that does not exist", []string{"--config", config, "--zone", "page"}, "did you mean pages?"},
+		{"a key that logs do not hold", []string{"--key", "form log"}, "logs hold no bodies"},
+		{"a cookie in a combined log", []string{"--key", "cookie sid"}, "combined logs hold no cookies"},
+		{"an unknown key", []string{"--key", "clientip"}, `--key: unknown key source "clientip": did you mean client_ip?`},
+		{"a key that lacks a word", []string{"--key", "header"}, `--key: "header" needs a word after it: want header <name>`},
+		{"a cost that is none", []string{"--cost", "z"}, `--cost: invalid cost "z"`},
+		{"a key and a config", []string{"--config", config, "--key", "host"}, "exclude each other"},
+		{"assets and a config", []string{"--config", config, "--assets"}, "exclude each other"},
+		{"an unknown format", []string{"--format", "iis"}, "unknown format"},
 	} {
-		f := &tune.RecommendFlags{Spare: "99.9", ReplayFlags: tune.ReplayFlags{LogFlags: tune.LogFlags{Format: "auto"}}}
-		c.change(f)
-		_, _, err := f.Find(context.Background(), []string{log})
-		if _, wrong := err.(usage.Error); !wrong || !strings.Contains(err.Error(), c.want) {
-			t.Errorf("%s: got %v, want a usage error with %q", c.name, err, c.want)
+		if got := wrongUse(t, append([]string{"recommend", log}, c.flags...)...); !strings.Contains(got, c.want) {
+			t.Errorf("%s: got %q, want %q", c.name, got, c.want)
 		}
 	}
 }
@@ -253,7 +182,7 @@ func TestHostileLogsLeaveNoControlBytes(t *testing.T) {
 	for n := range 50 {
 		lines = append(lines, combinedLine{time.Duration(n) * time.Second, "203.0.113.66", "GET", "/", `\x1b[2J<script>alert(1)</script>`})
 	}
-	r := recommended(t, writeLog(t, lines...), func(f *tune.RecommendFlags) { f.Keys = []string{"header User-Agent"} })
+	r := recommended(t, writeLog(t, lines...), "--key", "header User-Agent")
 	if got := r.Zones[0].Top[0].Key; !strings.HasPrefix(got, "%1B[2J") {
 		t.Errorf("got the key %q, want its control byte escaped", got)
 	}
@@ -283,42 +212,34 @@ func TestHostileLogsLeaveNoControlBytes(t *testing.T) {
 
 // TestTheJSONOfARecommendationHasNoNulls: scripts iterate over its lists.
 func TestTheJSONOfARecommendationHasNoNulls(t *testing.T) {
-	raw, err := json.Marshal(recommended(t, writeLog(t, mixedLines()[:1]...), nil))
-	if err != nil {
-		t.Fatal(err)
-	}
-	if bytes.Contains(raw, []byte("null")) || bytes.Contains(raw, []byte("NaN")) {
-		t.Errorf("got %s, want no null in it", raw)
+	got := ran(t, "recommend", "--json", writeLog(t, mixedLines()[:1]...))
+	if strings.Contains(got, "null") || strings.Contains(got, "NaN") {
+		t.Errorf("got %s, want no null in it", got)
 	}
 }
 
 // TestALogOfAssetsOnlyHasNothingToRecommend and says so.
 func TestALogOfAssetsOnlyHasNothingToRecommend(t *testing.T) {
-	r := recommended(t, writeLog(t, combinedLine{0, "203.0.113.1", "GET", "/style.css", "x"}), nil)
-	var b strings.Builder
-	if err := r.Write(&b); err != nil {
-		t.Fatal(err)
-	}
-	if len(r.Zones) != 0 || !strings.Contains(b.String(), "No zone charges any of these requests.") {
-		t.Errorf("got %q, want that no zone charges any", b.String())
+	got := ran(t, "recommend", writeLog(t, combinedLine{0, "203.0.113.1", "GET", "/style.css", "x"}))
+	if !strings.Contains(got, "No zone charges any of these requests.") {
+		t.Errorf("got %q, want that no zone charges any", got)
 	}
 }
 
 // TestAnInterruptedRecommendationIsOfTheRequestsSoFar also says so.
 func TestAnInterruptedRecommendationIsOfTheRequestsSoFar(t *testing.T) {
-	ctx, cancel := context.WithCancel(context.Background())
+	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	f := &tune.RecommendFlags{Spare: "99.9", ReplayFlags: tune.ReplayFlags{LogFlags: tune.LogFlags{Format: "auto"}}}
-	r, _, err := f.Find(ctx, []string{writeLog(t, mixedLines()...)})
-	if err != nil {
-		t.Fatal(err)
-	}
-	var b strings.Builder
-	if err := r.Write(&b); err != nil {
-		t.Fatal(err)
-	}
-	if n := r.Zones[0].Requests; !r.Partial || n == 0 || n > 512 || !strings.HasPrefix(b.String(), "Interrupted:") {
-		t.Errorf("got %d requests, partial %v, %.40q, want some of them, and that they are not all", n, r.Partial, b.String())
+	for _, flag := range []string{"--json", "--json=false"} {
+		got, _, err := run(ctx, "recommend", flag, writeLog(t, mixedLines()...))
+		var r tune.Recommendation
+		if flag == "--json" && json.Unmarshal([]byte(got), &r) == nil {
+			if n := r.Zones[0].Requests; !r.Partial || n == 0 || n > 512 {
+				t.Errorf("got %d requests, partial %v, want some of them, and that they are not all", n, r.Partial)
+			}
+		} else if err != nil || !strings.HasPrefix(got, "Interrupted:") {
+			t.Errorf("got %v and %.40q, want that it was interrupted", err, got)
+		}
 	}
 }
 
@@ -328,8 +249,8 @@ func TestAZoneThatSettlesSecondsGetsALimitForThem(t *testing.T) {
 	for n := range 300 {
 		fmt.Fprintf(&b, `{"ts":%d.25,"logger":"http.log.access","msg":"handled request","request":{"client_ip":"203.0.113.%d","proto":"HTTP/1.1","method":"GET","host":"example.com","uri":"/","headers":{}},"duration":0.2,"status":200,"size":1}`+"\n", logStart.Unix()+int64(n), n%10)
 	}
-	config := writeText(t, "Caddyfile", ":80 {\nthrottle {\nzone work {\nsettle seconds\nlimit 30 0.5/s\nin_flight 4\n}\n}\n}\n")
-	r := recommended(t, writeText(t, "access.log", b.String()), func(f *tune.RecommendFlags) { f.Config = config })
+	config := writeFile(t, "Caddyfile", ":80 {\nthrottle {\nzone work {\nsettle seconds\nlimit 30 0.5/s\nin_flight 4\n}\n}\n}\n")
+	r := recommended(t, writeFile(t, "access.log", b.String()), "--config", config)
 	z := r.Zones[0]
 	if z.Requests != 300 || z.Seconds == nil || math.Abs(z.Seconds.Load-60) > 1e-6 || z.InFlight == nil || z.InFlight.Most != 1 {
 		t.Errorf("got %d requests, %+v, %+v, want 300, 60 seconds of work, and one at once", z.Requests, z.Seconds, z.InFlight)
@@ -341,11 +262,7 @@ func TestRecommendCountsInWords(t *testing.T) {
 	log := `192.0.2.1 - - [07/Mar/2026:10:00:00 +0000] "GET / HTTP/1.1" 200 5 "-" "Mozilla/5.0"` + "\n" +
 		`::1 - - [07/Mar/2026:10:00:01 +0000] "OPTIONS * HTTP/1.0" 200 5 "-" "Apache (internal dummy connection)"` + "\n" +
 		`192.0.2.2 - - [07/Mar/2026:10:00:02 +0000] "CONNECT example.com:443 HTTP/1.1" 405 5 "-" "-"` + "\n"
-	var b strings.Builder
-	if err := recommended(t, writeText(t, "access.log", log), nil).Write(&b); err != nil {
-		t.Fatal(err)
-	}
-	out := b.String()
+	out := ran(t, "recommend", writeFile(t, "access.log", log))
 	for _, want := range []string{"a burst of 1 request,", "1 request of 1 client from", "\nNote: Only one client is in the log"} {
 		if !strings.Contains(out, want) {
 			t.Errorf("got\n%s\nwant %q", out, want)
@@ -355,5 +272,19 @@ func TestRecommendCountsInWords(t *testing.T) {
 		if strings.Contains(out, wrong) {
 			t.Errorf("got %q in\n%s", wrong, out)
 		}
+	}
+}
+
+func TestRecommendSaysHowManyRefusalsItCannotSee(t *testing.T) {
+	var log strings.Builder
+	for i, unlogged := range []string{"", `,"unlogged":1200`, `,"unlogged":"many"`, `,"unlogged":34,"zones":[{"zone":"a","unlogged":34},{"zone":"b"}]`, `,"key":"\"unlogged\":99"`} {
+		fmt.Fprintf(&log, `{"ts":%d.5,"logger":"http.log.access","msg":"handled request","request":{"client_ip":"203.0.113.7","method":"GET","host":"example.com","uri":"/"},"duration":0.5,"status":429,"throttle":{"zone":"a","decision":"refused"%s}}`+"\n", logStart.Unix()+int64(i), unlogged)
+	}
+	r := recommended(t, writeFile(t, "access.log", log.String()))
+	if r.Log.Unlogged != 1234 {
+		t.Errorf("got %d, want 1234", r.Log.Unlogged)
+	}
+	if notes := strings.Join(r.Notes, "\n"); !strings.Contains(notes, "requests refused and not in the log, because log kept them out: their clients seem quieter than they were: 1,234.") {
+		t.Errorf("got the notes %s, want how many requests are missing", notes)
 	}
 }
