@@ -217,10 +217,7 @@ func (c *requestCheck) again(r *http.Request) *http.Request {
 // follow lets a request go through the routes of a server to the directives that it would
 // come to. Nothing on its way serves it or changes anything outside of it.
 func (c *requestCheck) follow(server *caddyhttp.Server, r *http.Request) error {
-	stripped, err := routes.Strip(server)
-	if err != nil {
-		return err
-	}
+	stripped := routes.Strip(server)
 	end := caddyhttp.HandlerFunc(func(http.ResponseWriter, *http.Request) error { return nil })
 	chain, err := routes.Link(c.app.Ctx, stripped, end, func(throttle caddyhttp.MiddlewareHandler) caddyhttp.MiddlewareHandler {
 		return directiveCheck{c, throttle.(engine.Directive).Running()}

@@ -90,26 +90,24 @@ func (c *serversConfig) name(place zonePlace) string {
 
 // readServers reads the config of all servers of the HTTP app in which a module is
 // provisioned. It returns nil if the module is in no HTTP app.
-func readServers(ctx caddy.Context) (*serversConfig, error) {
+func readServers(ctx caddy.Context) *serversConfig {
 	modules := ctx.Modules()
 	if len(modules) == 0 {
-		return nil, nil
+		return nil
 	}
 	app, ok := modules[0].(*caddyhttp.App)
 	if !ok {
-		return nil, nil
+		return nil
 	}
 	c := &serversConfig{traits: make(map[string]zoneTraits), sites: make(map[string]string)}
 	for _, name := range slices.Sorted(maps.Keys(app.Servers)) {
-		if err := c.read(app.Servers[name], "apps/http/servers/"+name); err != nil {
-			return nil, fmt.Errorf("reading the config of all servers: %w", err)
-		}
+		c.read(app.Servers[name], "apps/http/servers/"+name)
 	}
-	return c, nil
+	return c
 }
 
 // read reads the config of one server.
-func (c *serversConfig) read(server *caddyhttp.Server, path string) error {
+func (c *serversConfig) read(server *caddyhttp.Server, path string) {
 	for i := range server.Routes {
 		if hosts, _ := routes.Hosts(&server.Routes[i]); len(hosts) > 0 {
 			c.sites[path+"/routes/"+strconv.Itoa(i)] = strings.Join(hosts, ", ")
@@ -117,51 +115,46 @@ func (c *serversConfig) read(server *caddyhttp.Server, path string) error {
 	}
 	before := len(c.uses)
 	walk := routes.Walk{Named: server.NamedRoutes, Visit: c.visit}
-	if _, err := walk.Routes(server.Routes, path+"/routes", routes.Way{}); err != nil {
-		return err
-	}
-	for i := range c.uses[before:] {
-		use := &c.uses[before+i]
-		if !strings.HasPrefix(use.path, path+"/routes/") {
-			continue // a named route, of any site
+	walk.Routes(server.Routes, path+"/routes", routes.Way{})
+	uses := c.uses[before:]
+	for i := range uses {
+		if strings.HasPrefix(uses[i].path, path+"/routes/") { // else it is in a named route, of any site
+			uses[i].hosts, _ = routes.Hosts(outermost(server.Routes, uses[i].path, path+"/routes"))
 		}
-		use.hosts, _ = routes.Hosts(outermost(server.Routes, use.path, path+"/routes"))
 	}
 	elsewhere := routes.Way{Rooted: true} // assume that something sets it
 	if server.Errors != nil {
-		own, proxies := len(c.uses), []errorProxy(nil)
-		walk.Visit = func(h *routes.Handler, place string, way routes.Way) {
-			if h.Name == "reverse_proxy" && way.Answered == "" {
-				hosts, _ := routes.Hosts(outermost(server.Errors.Routes, place, path+"/errors/routes"))
-				proxies = append(proxies, errorProxy{place, hosts, way.Zones})
-			}
-			first := len(c.uses)
-			c.visit(h, place, way)
-			for i := range c.uses[first:] {
-				c.uses[first+i].inError = true
-			}
-		}
-		if _, err := walk.Routes(server.Errors.Routes, path+"/errors/routes", elsewhere); err != nil {
-			return err
-		}
-		for i := range c.uses[before:own] {
-			use := &c.uses[before+i]
+		proxies := c.readErrors(&walk, server.Errors.Routes, path+"/errors/routes", elsewhere)
+		for i := range uses {
+			use := &c.uses[before+i] // reading the error routes has moved them
 			if n := slices.IndexFunc(proxies, func(p errorProxy) bool { return p.of(use.hosts) && !slices.Contains(p.zones, use.zone) }); n >= 0 {
 				use.errors = &proxies[n]
 			}
 		}
 	}
 	walk.Visit = c.visit
-	if err := walk.Rest(path+"/named_routes", elsewhere); err != nil {
-		return err
-	}
+	walk.Rest(path+"/named_routes", elsewhere)
 	var config any
-	raw, err := json.Marshal(server)
-	if err == nil {
-		err = json.Unmarshal(raw, &config)
-	}
+	raw, _ := json.Marshal(server) // it was JSON before
+	_ = json.Unmarshal(raw, &config)
 	c.findAsked(config, path)
-	return err
+}
+
+// readErrors reads the error routes of a server, and returns what in them asks an upstream.
+func (c *serversConfig) readErrors(walk *routes.Walk, list caddyhttp.RouteList, path string, way routes.Way) (proxies []errorProxy) {
+	walk.Visit = func(h *routes.Handler, place string, way routes.Way) {
+		if h.Name == "reverse_proxy" && way.Answered == "" {
+			hosts, _ := routes.Hosts(outermost(list, place, path))
+			proxies = append(proxies, errorProxy{place, hosts, way.Zones})
+		}
+		first := len(c.uses)
+		c.visit(h, place, way)
+		for i := range c.uses[first:] {
+			c.uses[first+i].inError = true
+		}
+	}
+	walk.Routes(list, path, way)
+	return proxies
 }
 
 // outermost returns the one of a server's routes that a place is in.
@@ -280,35 +273,40 @@ func (c *serversConfig) check(global []*config.Zone) (unused []string, err error
 		}
 	}
 	for _, asked := range c.asked {
-		switch meant := text.Nearest(asked.zone, known); {
-		case asked.zone == "" || slices.Contains(known, asked.zone):
-		case meant != "":
-			return nil, fmt.Errorf("throttle_blocked asks about zone %q, which is not defined: did you mean %s?, in %s", asked.zone, meant, c.name(asked))
-		default:
-			return nil, fmt.Errorf("throttle_blocked asks about zone %q, which is not defined: want a zone of this config, or no name for any of them, in %s", asked.zone, c.name(asked))
+		if asked.zone == "" || slices.Contains(known, asked.zone) {
+			continue
 		}
+		want := "want a zone of this config, or no name for any of them"
+		if meant := text.Nearest(asked.zone, known); meant != "" {
+			want = "did you mean " + meant + "?"
+		}
+		return nil, fmt.Errorf("throttle_blocked asks about zone %q, which is not defined: %s, in %s", asked.zone, want, c.name(asked))
 	}
 	for i := range c.uses {
-		if use := &c.uses[i]; use.Answered != "" {
-			return nil, fmt.Errorf("zone %q never sees a request, because a handler before it (%s) answers all of them: put throttle first, in %s", use.zone, use.Answered, c.name(use.zonePlace))
-		}
-	}
-	for i := range c.uses {
-		use := &c.uses[i]
-		hosts := c.traits[use.zone].hosts
-		if !slices.ContainsFunc(c.uses, func(u zoneUse) bool { return u.zone == use.zone && !disjoint(hosts, u.hosts) }) {
-			return nil, fmt.Errorf("zone %q never matches, because its match wants the host %s, which its site is not: remove the matcher host, or put the zone into the site of that host, in %s", use.zone, strings.Join(hosts, " or "), c.name(use.zonePlace))
-		}
-	}
-	for i := range c.uses {
-		if use := &c.uses[i]; !use.Rooted && c.traits[use.zone].siteRoot {
-			return nil, fmt.Errorf("zone %q exempts static files, and nothing sets the site's root before it: want root * <folder> in the site, or exempt static_files <folder>, in %s", use.zone, c.name(use.zonePlace))
-		}
-	}
-	for i := range c.uses {
-		if use := &c.uses[i]; use.errors != nil && len(use.errors.zones) == 0 && c.traits[use.zone].refuses {
-			return nil, fmt.Errorf("zone %q hands refusals to an error route that asks an upstream without a slot of in_flight: write throttle with the zone into the error route, or remove refusal error, in %s", use.zone, c.name(zonePlace{use.zone, use.errors.path}))
+		if err := c.misplaced(&c.uses[i]); err != nil {
+			return nil, err
 		}
 	}
 	return unused, nil
+}
+
+// misplaced returns an error if a zone cannot do what it is for where it is used.
+func (c *serversConfig) misplaced(use *zoneUse) error {
+	traits, place := c.traits[use.zone], use.zonePlace
+	seen := func(u zoneUse) bool { return u.zone == use.zone && !disjoint(traits.hosts, u.hosts) }
+	why := ""
+	switch {
+	case use.Answered != "":
+		why = fmt.Sprintf("zone %q never sees a request, because a handler before it (%s) answers all of them: put throttle first", use.zone, use.Answered)
+	case !slices.ContainsFunc(c.uses, seen):
+		why = fmt.Sprintf("zone %q never matches, because its match wants the host %s, which its site is not: remove the matcher host, or put the zone into the site of that host", use.zone, strings.Join(traits.hosts, " or "))
+	case !use.Rooted && traits.siteRoot:
+		why = fmt.Sprintf("zone %q exempts static files, and nothing sets the site's root before it: want root * <folder> in the site, or exempt static_files <folder>", use.zone)
+	case use.errors != nil && len(use.errors.zones) == 0 && traits.refuses:
+		why = fmt.Sprintf("zone %q hands refusals to an error route that asks an upstream without a slot of in_flight: write throttle with the zone into the error route, or remove refusal error", use.zone)
+		place.path = use.errors.path
+	default:
+		return nil
+	}
+	return fmt.Errorf("%s, in %s", why, c.name(place))
 }

@@ -16,9 +16,9 @@ import (
 // no servers; then it reports false. An unused global zone is only a warning, because it may
 // be meant for later.
 func CheckServers(ctx caddy.Context, global []*config.Zone, warner *zap.Logger) (checked bool, err error) {
-	servers, err := readServers(ctx)
-	if err != nil || servers == nil {
-		return false, err
+	servers := readServers(ctx)
+	if servers == nil {
+		return false, nil
 	}
 	unused, err := servers.check(global)
 	for _, zone := range unused {

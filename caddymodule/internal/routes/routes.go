@@ -6,7 +6,6 @@ package routes
 
 import (
 	"encoding/json"
-	"fmt"
 	"slices"
 
 	"github.com/caddyserver/caddy/v2"
@@ -30,15 +29,11 @@ type Handler struct {
 	PassThru  bool                `json:"pass_thru"`       // of a file_server
 }
 
-// handlersOf returns the handlers of a route.
-func handlersOf(route *caddyhttp.Route) ([]Handler, error) {
-	handlers := make([]Handler, 0, len(route.HandlersRaw)+len(route.Handlers))
+// handlersOf returns the handlers of a route. What is none has no name: Caddy says so.
+func handlersOf(route *caddyhttp.Route) (handlers []Handler) {
 	for _, raw := range route.HandlersRaw {
 		h := Handler{Raw: raw}
-		// Other modules may have fields of these names and of other types.
-		if err := json.Unmarshal(raw, &h); err != nil && h.Name == "" {
-			return nil, fmt.Errorf("reading a handler: %w", err)
-		}
+		_ = json.Unmarshal(raw, &h) // other modules may have fields of these names and of other types
 		handlers = append(handlers, h)
 	}
 	for _, module := range route.Handlers {
@@ -62,7 +57,7 @@ func handlersOf(route *caddyhttp.Route) ([]Handler, error) {
 		}
 		handlers = append(handlers, h)
 	}
-	return handlers, nil
+	return handlers
 }
 
 // Answers reports whether the handler answers every request, or fails it.

@@ -14,44 +14,32 @@ import (
 // requests there or changes them on the way. A handler that answers every request makes
 // its route terminal. What comes after the last throttle handler goes, too: it can change
 // nothing.
-func Strip(server *caddyhttp.Server) (*caddyhttp.Server, error) {
-	routes, _, err := strip(server.Routes, false)
-	if err != nil {
-		return nil, err
-	}
+func Strip(server *caddyhttp.Server) *caddyhttp.Server {
+	routes, _ := strip(server.Routes, false)
 	stripped := &caddyhttp.Server{Listen: server.Listen, Routes: routes, NamedRoutes: make(map[string]*caddyhttp.Route)}
 	for name, route := range server.NamedRoutes {
-		kept, _, err := stripRoute(route, true)
-		if err != nil {
-			return nil, err
-		}
+		kept, _ := stripRoute(route, true)
 		stripped.NamedRoutes[name] = &kept
 	}
-	return stripped, nil
+	return stripped
 }
 
 // strip strips routes. Later says that there is another throttle handler behind them. It
 // also returns whether one is in them.
-func strip(routes caddyhttp.RouteList, later bool) (kept caddyhttp.RouteList, limits bool, err error) {
+func strip(routes caddyhttp.RouteList, later bool) (kept caddyhttp.RouteList, limits bool) {
 	for i := range slices.Backward(routes) {
-		route, limited, err := stripRoute(&routes[i], later || limits)
-		if err != nil {
-			return nil, false, err
-		}
+		route, limited := stripRoute(&routes[i], later || limits)
 		if limited || later || limits {
 			kept = append(kept, route)
 		}
 		limits = limits || limited
 	}
 	slices.Reverse(kept)
-	return kept, limits, nil
+	return kept, limits
 }
 
-func stripRoute(route *caddyhttp.Route, later bool) (kept caddyhttp.Route, limits bool, err error) {
-	handlers, err := handlersOf(route)
-	if err != nil {
-		return kept, false, err
-	}
+func stripRoute(route *caddyhttp.Route, later bool) (kept caddyhttp.Route, limits bool) {
+	handlers := handlersOf(route)
 	kept = *route
 	kept.HandlersRaw, kept.Handlers = nil, nil
 	if end := slices.IndexFunc(handlers, func(h Handler) bool { return h.Answers() }); end >= 0 {
@@ -59,11 +47,7 @@ func stripRoute(route *caddyhttp.Route, later bool) (kept caddyhttp.Route, limit
 	}
 	later = later && !kept.Terminal
 	for i := range slices.Backward(handlers) {
-		limited, err := handlers[i].strip(later || limits)
-		if err != nil {
-			return kept, false, err
-		}
-		limits = limits || limited
+		limits = handlers[i].strip(later || limits) || limits
 		if handlers[i].Raw != nil {
 			kept.HandlersRaw = append(kept.HandlersRaw, handlers[i].Raw)
 		}
@@ -73,44 +57,40 @@ func stripRoute(route *caddyhttp.Route, later bool) (kept caddyhttp.Route, limit
 	}
 	slices.Reverse(kept.HandlersRaw)
 	slices.Reverse(kept.Handlers)
-	return kept, limits, nil
+	return kept, limits
 }
 
 // strip leaves of a handler what is kept, which may be nothing. It returns whether it is
 // or holds a throttle handler.
-func (h *Handler) strip(later bool) (limits bool, err error) {
-	switch h.Name {
-	case "throttle", "invoke":
-		return true, nil
-	case "subroute":
-		routes, limits, err := strip(h.Routes, later)
-		if err != nil || len(routes) == 0 {
-			h.Raw, h.Module = nil, nil
-			return limits, err
+func (h *Handler) strip(later bool) (limits bool) {
+	switch {
+	case h.Name == "throttle" || h.Name == "invoke":
+		return true
+	case h.Name == "subroute":
+		routes, limits := strip(h.Routes, later)
+		if len(routes) > 0 {
+			h.replace(&caddyhttp.Subroute{Routes: routes})
+			return limits
 		}
-		return limits, h.replace(&caddyhttp.Subroute{Routes: routes})
-	case "vars", "map", "rewrite":
-		if later {
-			return false, nil
-		}
-	case "headers":
-		if later && h.Request != nil {
-			return false, h.replace(&headers.Handler{Request: h.Request})
-		}
+	case !later:
+	case h.Name == "vars" || h.Name == "map" || h.Name == "rewrite":
+		return false
+	case h.Name == "headers" && h.Request != nil:
+		h.replace(&headers.Handler{Request: h.Request})
+		return false
 	}
 	h.Raw, h.Module = nil, nil
-	return false, nil
+	return false
 }
 
 // replace replaces a handler by another one of the same name.
-func (h *Handler) replace(module caddyhttp.MiddlewareHandler) error {
+func (h *Handler) replace(module caddyhttp.MiddlewareHandler) {
 	if h.Module != nil {
 		h.Module = module
-		return nil
+		return
 	}
-	raw, err := json.Marshal(module)
+	raw, _ := json.Marshal(module)                                 // it was JSON before
 	h.Raw = append([]byte(`{"handler":"`+h.Name+`",`), raw[1:]...) // each has a field
-	return err
 }
 
 // A Replace returns the handler that stands for a throttle handler.

@@ -32,33 +32,27 @@ type Walk struct {
 }
 
 // Routes visits the handlers of routes, and returns the way of requests behind them.
-func (w *Walk) Routes(routes caddyhttp.RouteList, place string, way Way) (Way, error) {
+func (w *Walk) Routes(routes caddyhttp.RouteList, place string, way Way) Way {
 	for i := 0; i < len(routes); {
 		end := i + 1
 		for group := routes[i].Group; group != "" && end < len(routes) && routes[end].Group == group; {
 			end++
 		}
-		var err error
-		if way, err = w.alternatives(routes[i:end], place, i, way); err != nil {
-			return Way{}, err
-		}
+		way = w.alternatives(routes[i:end], place, i, way)
 		i = end
 	}
-	return way, nil
+	return way
 }
 
 // alternatives visits routes of which a request takes the first that matches.
-func (w *Walk) alternatives(routes caddyhttp.RouteList, place string, first int, way Way) (Way, error) {
+func (w *Walk) alternatives(routes caddyhttp.RouteList, place string, first int, way Way) Way {
 	var through []Way // of those that leave a route
 	rest, taken := way, false
 	for i := range routes {
 		route, into := &routes[i], rest
 		_, hosts := Hosts(route)
 		into.Narrowed = into.Narrowed || !hosts
-		out, err := w.handlers(route, place+"/"+strconv.Itoa(first+i), into)
-		if err != nil {
-			return Way{}, err
-		}
+		out := w.handlers(route, place+"/"+strconv.Itoa(first+i), into)
 		rest.PHP = rest.PHP || out.Answered != "" && matchesPHP(route)
 		taken = taken || !Matched(route)
 		if !route.Terminal {
@@ -74,7 +68,7 @@ func (w *Walk) alternatives(routes caddyhttp.RouteList, place string, first int,
 		way.join(&other)
 	}
 	way.Narrowed = narrowed
-	return way, nil
+	return way
 }
 
 // join adds requests that have gone another way.
@@ -107,29 +101,20 @@ func unseen(ways ...*Way) (all []Rewrite) {
 }
 
 // handlers visits the handlers of one route.
-func (w *Walk) handlers(route *caddyhttp.Route, place string, way Way) (Way, error) {
-	handlers, err := handlersOf(route)
-	if err != nil {
-		return Way{}, err
-	}
-	for i := range handlers {
-		h, at := &handlers[i], place+"/handle/"+strconv.Itoa(i)
-		w.Visit(h, at, way)
-		if err := w.inside(h.Raw, at, way); err != nil {
-			return Way{}, err
-		}
+func (w *Walk) handlers(route *caddyhttp.Route, place string, way Way) Way {
+	for i, h := range handlersOf(route) {
+		at := place + "/handle/" + strconv.Itoa(i)
+		w.Visit(&h, at, way)
+		w.inside(h.Raw, at, way)
 		switch {
 		case h.Name == "subroute":
-			way, err = w.Routes(h.Routes, at+"/routes", way)
+			way = w.Routes(h.Routes, at+"/routes", way)
 		case h.Name == "invoke" && w.Named[h.Invoked] != nil && !w.invoked[h.Invoked]:
-			way, err = w.named(h.Invoked, at, way)
+			way = w.named(h.Invoked, at, way)
 		case h.Name == "throttle":
 			way.see(h.zones())
 		case h.Answers():
 			way.Answered = cmp.Or(way.Answered, h.Name)
-		}
-		if err != nil {
-			return Way{}, err
 		}
 		way.Rooted = way.Rooted || h.Name == "vars" && h.Root != nil
 		if made, ok := h.rewrite(route); ok && len(way.Zones) > 0 {
@@ -137,7 +122,7 @@ func (w *Walk) handlers(route *caddyhttp.Route, place string, way Way) (Way, err
 			way.Rewrites = append(slices.Clone(way.Rewrites), made)
 		}
 	}
-	return way, nil
+	return way
 }
 
 // see adds zones, which see what rewrites have made.
@@ -150,7 +135,7 @@ func (w *Way) see(zones []string) {
 }
 
 // named visits a named route where it is invoked first.
-func (w *Walk) named(name, place string, way Way) (Way, error) {
+func (w *Walk) named(name, place string, way Way) Way {
 	if w.invoked == nil {
 		w.invoked = make(map[string]bool)
 	}
@@ -159,46 +144,33 @@ func (w *Walk) named(name, place string, way Way) (Way, error) {
 }
 
 // Rest visits the named routes that no handler has invoked.
-func (w *Walk) Rest(place string, way Way) error {
+func (w *Walk) Rest(place string, way Way) {
 	for _, name := range slices.Sorted(maps.Keys(w.Named)) {
 		if !w.invoked[name] {
-			if _, err := w.named(name, place+"/"+name, way); err != nil {
-				return err
-			}
+			w.named(name, place+"/"+name, way)
 		}
 	}
-	return nil
 }
 
 // inside visits the routes within other handlers than subroutes, such as those for
 // responses, and the error routes of subroutes.
-func (w *Walk) inside(raw json.RawMessage, place string, way Way) error {
+func (w *Walk) inside(raw json.RawMessage, place string, way Way) {
 	var list []json.RawMessage
-	if json.Unmarshal(raw, &list) == nil {
-		for i, element := range list {
-			if err := w.inside(element, place+"/"+strconv.Itoa(i), way); err != nil {
-				return err
-			}
-		}
+	_ = json.Unmarshal(raw, &list) // or an object
+	for i, element := range list {
+		w.inside(element, place+"/"+strconv.Itoa(i), way)
 	}
 	var fields map[string]json.RawMessage
-	if json.Unmarshal(raw, &fields) != nil {
-		return nil
-	}
+	_ = json.Unmarshal(raw, &fields) // or a list, or a value
 	for _, name := range slices.Sorted(maps.Keys(fields)) {
 		var routes caddyhttp.RouteList
-		var err error
 		switch at := place + "/" + name; {
 		case name != "routes":
-			err = w.inside(fields[name], at, way)
+			w.inside(fields[name], at, way)
 		case string(fields["handler"]) != `"subroute"` && json.Unmarshal(fields[name], &routes) == nil:
-			_, err = w.Routes(routes, at, way)
-		}
-		if err != nil {
-			return err
+			w.Routes(routes, at, way)
 		}
 	}
-	return nil
 }
 
 // zones returns the names of the zones of a throttle handler before it is provisioned.

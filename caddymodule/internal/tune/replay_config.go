@@ -130,12 +130,8 @@ func (c *replayConfig) noteFolders(parts ...any) {
 
 // addServer loads the routes of a server.
 func (c *replayConfig) addServer(ctx caddy.Context, name string, config *caddyhttp.Server, upstream caddyhttp.Handler) error {
-	stripped, err := routes.Strip(config)
-	if err != nil {
-		return err
-	}
-	c.noteFolders(stripped.Routes, stripped.NamedRoutes)
-	s := &replayServer{Server: stripped, name: name}
+	s := &replayServer{Server: routes.Strip(config)}
+	c.noteFolders(s.Routes, s.NamedRoutes)
 	for _, listen := range s.Listen {
 		if _, port, err := net.SplitHostPort(listen); err == nil {
 			s.ports = append(s.ports, port)
@@ -152,6 +148,7 @@ func (c *replayConfig) addServer(ctx caddy.Context, name string, config *caddyht
 	}
 	c.routes = c.routes || len(s.NamedRoutes) > 0 || branches(s.Routes)
 	s.findHosts()
+	var err error
 	s.chain, err = routes.Link(ctx, s.Server, upstream, func(throttle caddyhttp.MiddlewareHandler) caddyhttp.MiddlewareHandler {
 		c.handlers = append(c.handlers, throttle.(engine.Directive).Running())
 		return throttle
