@@ -3,8 +3,9 @@
 package virtual
 
 import (
-	"container/heap"
+	"cmp"
 	"iter"
+	"slices"
 	"time"
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/clock"
@@ -15,7 +16,7 @@ import (
 // used by one goroutine.
 type World struct {
 	now     time.Time
-	events  events
+	events  []*event // to come, in order
 	seq     uint64
 	waiting map[<-chan struct{}]*process
 	ready   []*process // that may go on now
@@ -107,7 +108,8 @@ func (w *World) Finish() {
 }
 
 func (w *World) step() {
-	e := heap.Pop(&w.events).(*event)
+	e := w.events[0]
+	w.events = w.events[1:]
 	if e.at.After(w.now) {
 		w.now = e.at
 	}
@@ -158,61 +160,31 @@ func (w *World) Close(done chan struct{}) {
 func (w *World) AfterFunc(d time.Duration, f func()) clock.Timer {
 	w.seq++
 	e := &event{w: w, at: w.now.Add(max(d, 0)), seq: w.seq, call: f}
-	heap.Push(&w.events, e)
+	i, _ := slices.BinarySearchFunc(w.events, e, (*event).compare)
+	w.events = slices.Insert(w.events, i, e)
 	return e
 }
 
 // An event is a call that is to come.
 type event struct {
-	w     *World
-	at    time.Time
-	seq   uint64
-	call  func()
-	index int // in the heap; -1 when it is over
+	w    *World
+	at   time.Time
+	seq  uint64
+	call func()
+}
+
+// compare orders events.
+func (e *event) compare(other *event) int {
+	return cmp.Or(e.at.Compare(other.at), cmp.Compare(e.seq, other.seq))
 }
 
 // Stop implements [clock.Timer].
 func (e *event) Stop() bool {
-	if e.index < 0 {
-		return false
+	i, comes := slices.BinarySearchFunc(e.w.events, e, (*event).compare)
+	if comes {
+		e.w.events = slices.Delete(e.w.events, i, i+1)
 	}
-	heap.Remove(&e.w.events, e.index)
-	return true
-}
-
-type events []*event
-
-// Len implements sort.Interface.
-func (e events) Len() int { return len(e) }
-
-// Less implements sort.Interface.
-func (e events) Less(i, j int) bool {
-	if !e[i].at.Equal(e[j].at) {
-		return e[i].at.Before(e[j].at)
-	}
-	return e[i].seq < e[j].seq
-}
-
-// Swap implements sort.Interface.
-func (e events) Swap(i, j int) {
-	e[i], e[j] = e[j], e[i]
-	e[i].index, e[j].index = i, j
-}
-
-// Push implements heap.Interface.
-func (e *events) Push(x any) {
-	x.(*event).index = len(*e)
-	*e = append(*e, x.(*event))
-}
-
-// Pop implements heap.Interface.
-func (e *events) Pop() any {
-	last := len(*e) - 1
-	popped := (*e)[last]
-	popped.index = -1
-	(*e)[last] = nil
-	*e = (*e)[:last]
-	return popped
+	return comes
 }
 
 // Interface guards
