@@ -62,12 +62,6 @@ func (c command) cobra() *cobra.Command {
 	return cmd
 }
 
-// ask returns the answer of a path of the admin API to some input, or to none.
-func ask[T any](c *adminClient, path string, in any) (*T, error) {
-	out := new(T)
-	return out, c.decode(path, in, out)
-}
-
 // show asks, and prints the answer.
 func show[T any](c *adminClient, path string, in any, print func(*T)) error {
 	answer, err := ask[T](c, path, in)
@@ -77,46 +71,42 @@ func show[T any](c *adminClient, path string, in any, print func(*T)) error {
 	return err
 }
 
-// decode asks, and decodes the answer.
-func (c *adminClient) decode(path string, in, out any) error {
+// ask returns the answer of a path of the admin API to some input, or to none.
+func ask[T any](c *adminClient, path string, in any) (*T, error) {
 	address, err := caddycmd.DetermineAdminAPIAddress(c.address, nil, c.config, c.adapter)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	method, body := http.MethodGet, io.Reader(nil)
 	if in != nil {
 		input, err := json.Marshal(in)
 		if err != nil {
-			return err
+			return nil, err
 		}
 		method, body = http.MethodPost, bytes.NewReader(input)
 	}
 	resp, err := caddycmd.AdminAPIRequest(address, method, "/throttle/"+path, http.Header{}, body)
 	if err != nil {
-		return plainly(err, address)
+		return nil, plainly(err, address)
 	}
 	defer func() { _ = resp.Body.Close() }()
+	out := new(T)
 	answer, err := io.ReadAll(resp.Body)
-	if err == nil {
-		err = c.keepAnswer(answer)
-	}
 	if err == nil {
 		err = json.Unmarshal(answer, out)
 	}
 	if err != nil {
-		return fmt.Errorf("reading the answer: %w", err)
+		return nil, fmt.Errorf("reading the answer: %w", err)
 	}
-	return nil
+	c.keepAnswer(answer)
+	return out, nil
 }
 
 // keepAnswer notes an answer for --json.
-func (c *adminClient) keepAnswer(answer []byte) error {
+func (c *adminClient) keepAnswer(answer []byte) {
 	var indented bytes.Buffer
-	if err := json.Indent(&indented, bytes.TrimSpace(answer), "", "\t"); err != nil {
-		return err
-	}
-	_, err := fmt.Fprintln(&c.answers, escapeJSON(indented.String()))
-	return err
+	_ = json.Indent(&indented, bytes.TrimSpace(answer), "", "\t") // it was JSON before
+	c.answers.WriteString(escapeJSON(indented.String()) + "\n")
 }
 
 // plainly returns an error of the admin endpoint as a person can read it.

@@ -162,7 +162,7 @@ func (s *Study) Result(assets int) (*Result, error) {
 }
 
 // person reports whether the key is one of a client that loads static assets.
-func (s *Study) person(id int) bool { return s.clients.loads(s.keys[id].client) }
+func (s *Study) person(id int) bool { return s.clients.loads(s.keys[id]) }
 
 // curve returns the curve of a survey, with the recommended limit.
 func (s *Study) curve(in *survey.Survey, unit string) (Curve, error) {
@@ -298,7 +298,7 @@ func (s *Study) topKeys(r *Result, refused map[int]int) {
 	r.Top = []TopKey{}
 	for _, id := range ids[:min(len(ids), shownKeys)] {
 		requests, load := s.units.Charged(id)
-		k := TopKey{Key: s.units.Name(id), Requests: requests, Peak: round(s.units.Peak(id, r.Units.Recommended)), Refused: refused[id], Looks: s.clients.looks(s.keys[id].client)}
+		k := TopKey{Key: s.units.Name(id), Requests: requests, Peak: round(s.units.Peak(id, r.Units.Recommended)), Refused: refused[id], Looks: s.clients.looks(s.keys[id])}
 		if r.Units.Load > 0 {
 			k.Load = load / r.Units.Load
 		}
@@ -335,7 +335,7 @@ const mostOverrides = 10
 func (s *Study) overrides(r *Result) {
 	best := r.Units.Best()
 	for id := range s.keys {
-		name, client := s.units.Name(id), s.keys[id].client
+		name, client := s.units.Name(id), s.keys[id]
 		if !s.units.Refused(id, r.Units.Recommended, best.Capacity) || s.clients.looks(client) != accesslog.Many {
 			continue
 		}
@@ -372,7 +372,7 @@ func (s *Study) notes(r *Result) {
 		note("%v%% of %s %s is all of them, so the busiest one sets the limit. Read a longer log, or give a lower --spare.", r.Spare, comma(counted), clients)
 	}
 	if span := r.To.Sub(r.From); span < 24*time.Hour {
-		note("The log covers only %s. A week or more has the busiest days in it.", Span(span))
+		note("The log covers only %s. A week or more has the busiest days in it.", Span(span.Seconds()))
 	}
 	switch top := r.Top[0]; {
 	case r.Keys == 1:
@@ -383,7 +383,7 @@ func (s *Study) notes(r *Result) {
 		note("%s sent %s of the load. If that is your proxy or CDN, tell Caddy of it by trusted_proxies. If it is a robot, try --people.", printable(top.Key), Share(top.Load))
 	}
 	if burst := r.Units.Best().Capacity; burst <= smallBurst {
-		note("A burst of %s is small. If a page of your site sends several requests at once, raise the capacity.", number(burst))
+		note("A burst of %s is small. If a page of your site sends several requests at once, raise the capacity.", Number(burst))
 	}
 	if s.limited*50 > s.n {
 		note("%s of the requests were answered with 429 or 503 already. Clients would have sent something else without that.", Share(float64(s.limited)/float64(s.n)))

@@ -2,6 +2,7 @@
 package recommend
 
 import (
+	"cmp"
 	"net/netip"
 	"slices"
 	"time"
@@ -48,9 +49,9 @@ type Study struct {
 
 	units *survey.Survey // in the zone's own costs
 	times *survey.Survey // in seconds of work; nil until a request has a duration
-	keys  []keyInfo
-	busy  []busy // by key; as long as keys, once there are times
-	all   busy   // of all keys together
+	keys  []netip.Addr   // the clients of their first requests
+	busy  []busy         // by key; as long as keys, once there are times
+	all   busy           // of all keys together
 
 	clients *Clients
 	limited int // requests that were answered with 429 or 503
@@ -58,11 +59,6 @@ type Study struct {
 	n       int
 	from    time.Time
 	to      time.Time
-}
-
-// A keyInfo is what a study knows of a key beside its charges.
-type keyInfo struct {
-	client netip.Addr // of its first request
 }
 
 // A busy key has requests that are being served. The zero value has none.
@@ -84,9 +80,7 @@ func NewStudy(zone string, clients *Clients, o Options) *Study {
 func (s *Study) Close() error {
 	err := s.units.Close()
 	if s.times != nil {
-		if e := s.times.Close(); err == nil {
-			err = e
-		}
+		err = cmp.Or(err, s.times.Close())
 	}
 	return err
 }
@@ -115,7 +109,7 @@ func (s *Study) Add(r *accesslog.Request, key string, cost float64) error {
 		return err
 	}
 	if id == len(s.keys) {
-		s.keys = append(s.keys, keyInfo{client: Person(r.Client)})
+		s.keys = append(s.keys, Person(r.Client))
 	}
 	if r.Duration < 0 {
 		return nil

@@ -3,9 +3,9 @@ package recommend
 import (
 	"fmt"
 	"io"
+	"math"
 	"strconv"
 	"strings"
-	"time"
 
 	"github.com/dustin/go-humanize"
 
@@ -44,7 +44,7 @@ func (r *Result) Write(w io.Writer) error {
 		best := r.Seconds.Best()
 		fmt.Fprintf(&b, "\nBy the work that requests cause (settle seconds), in worker-seconds:\n\n")
 		r.Seconds.write(&b, r.noun)
-		fmt.Fprintf(&b, "\n%s\nThat is: limit %s %s, and settle seconds.\n", r.Seconds.Reason, number(best.Capacity), best.Leak)
+		fmt.Fprintf(&b, "\n%s\nThat is: limit %s %s, and settle seconds.\n", r.Seconds.Reason, Number(best.Capacity), best.Leak)
 		fmt.Fprintf(&b, "At most %s served at once, and %d of one %s. in_flight %d leaves the same share untouched, and refuses %s.\n",
 			were(r.InFlight.All), r.InFlight.Most, r.noun, r.InFlight.Slots, Counted(r.InFlight.RefusedKeys, r.noun))
 	}
@@ -61,7 +61,7 @@ func (c *Curve) write(b *strings.Builder, noun string) {
 		if i == c.Recommended {
 			mark = '*'
 		}
-		line := fmt.Sprintf("%c %6s %9s  %8s  %8s %8s  %10s  %6s %s", mark, p.Leak, number(p.Capacity), Span(time.Duration(p.RefillSeconds*float64(time.Second))),
+		line := fmt.Sprintf("%c %6s %9s  %8s  %8s %8s  %10s  %6s %s", mark, p.Leak, Number(p.Capacity), Span(p.RefillSeconds),
 			comma(p.RefusedKeys), comma(p.RefusedPeople), comma(p.RefusedRequests), Share(p.RefusedLoad), bar(p.RefusedLoad))
 		b.WriteString(strings.TrimRight(line, " ") + "\n")
 	}
@@ -89,7 +89,7 @@ func (c *Curve) reason(keys, requests int, unit, noun string) string {
 	if best.Capacity == 1 {
 		burst = unit
 	}
-	said := fmt.Sprintf("Recommended: a burst of %s %s, and %s after it.", number(best.Capacity), burst, rateText(best.Leak, best.Leak[:strings.IndexByte(best.Leak, '/')], unit, plural))
+	said := fmt.Sprintf("Recommended: a burst of %s %s, and %s after it.", Number(best.Capacity), burst, rateText(best.Leak, best.Leak[:strings.IndexByte(best.Leak, '/')], unit, plural))
 	if best.RefusedKeys == 0 {
 		return said + fmt.Sprintf(" It would have refused none of %s: the busiest one stays just below it.", Counted(keys, noun))
 	}
@@ -107,12 +107,10 @@ func (c *Curve) reason(keys, requests int, unit, noun string) string {
 	}
 	if most.RefusedLoad > best.RefusedLoad+0.01 {
 		said += fmt.Sprintf(" Up to %s could be removed with %s %s, but then a %s would wait %s for its whole burst, not %s.",
-			Share(most.RefusedLoad), number(most.Capacity), most.Leak, noun, Span(seconds(most.RefillSeconds)), Span(seconds(best.RefillSeconds)))
+			Share(most.RefusedLoad), Number(most.Capacity), most.Leak, noun, Span(most.RefillSeconds), Span(best.RefillSeconds))
 	}
 	return said
 }
-
-func seconds(s float64) time.Duration { return time.Duration(s * float64(time.Second)) }
 
 // rateText says a leak in words.
 func rateText(leak, n, unit, plural string) string {
@@ -127,10 +125,10 @@ func rateText(leak, n, unit, plural string) string {
 func (r *Result) lines() string {
 	var b strings.Builder
 	best := r.Units.Best()
-	limit := fmt.Sprintf("limit %s %s\n", number(best.Capacity), best.Leak)
+	limit := fmt.Sprintf("limit %s %s\n", Number(best.Capacity), best.Leak)
 	overrides := func(indent string) {
 		for _, o := range r.Overrides {
-			fmt.Fprintf(&b, "%soverride %s %s %s # %s, at least %d user agents\n", indent, o.Key, number(o.Capacity), o.Leak, Counted(o.Requests, "request"), o.Agents)
+			fmt.Fprintf(&b, "%soverride %s %s %s # %s, at least %d user agents\n", indent, o.Key, Number(o.Capacity), o.Leak, Counted(o.Requests, "request"), o.Agents)
 		}
 	}
 	if r.Zone != "" {
@@ -154,8 +152,8 @@ func (r *Result) lines() string {
 	return b.String()
 }
 
-// number writes a capacity as a Caddyfile takes it.
-func number(n float64) string { return strconv.FormatFloat(n, 'f', -1, 64) }
+// Number writes a capacity as a Caddyfile takes it.
+func Number(n float64) string { return strconv.FormatFloat(n, 'f', -1, 64) }
 
 func comma(n int) string { return humanize.Comma(int64(n)) }
 
@@ -178,17 +176,17 @@ func Share(of float64) string {
 	return fmt.Sprintf("%.1f%%", 100*of)
 }
 
-// Span writes a duration with one unit.
-func Span(d time.Duration) string {
+// Span writes seconds with one unit.
+func Span(seconds float64) string {
 	for _, unit := range []struct {
-		length time.Duration
+		length float64
 		name   string
-	}{{24 * time.Hour, "d"}, {time.Hour, "h"}, {time.Minute, "min"}} {
-		if d >= 2*unit.length || d == unit.length {
-			return strconv.FormatFloat(float64(int(float64(d)/float64(unit.length)*10+0.5))/10, 'f', -1, 64) + " " + unit.name
+	}{{86400, "d"}, {3600, "h"}, {60, "min"}} {
+		if seconds >= 2*unit.length || seconds == unit.length {
+			return Number(math.Round(seconds/unit.length*10)/10) + " " + unit.name
 		}
 	}
-	return strconv.FormatFloat(float64(int(d.Seconds()*10+0.5))/10, 'f', -1, 64) + " s"
+	return Number(math.Round(seconds*10)/10) + " s"
 }
 
 func printable(words string) string { return text.Printable(words, 60) }

@@ -32,7 +32,6 @@ func (d *Decided) refused() bool { return strings.HasSuffix(d.Decision, "refused
 // A Tally counts what zones decide. The zero value is not ready for use: call New.
 type Tally struct {
 	zones   map[string]*zone
-	order   []*zone
 	compare []Window
 }
 
@@ -43,25 +42,12 @@ func New(compare []Window) *Tally {
 
 // A zone is what a zone has decided so far.
 type zone struct {
-	name       string
-	requests   int64
-	refused    int64
-	unlogged   int64
-	decisions  map[string]int64
-	reasons    map[string]int64
+	Zone       // what is counted as it is shown
 	keys       map[string]*key
-	hours      map[int64]*count
-	hour       *count // of the last request
-	at         int64
+	hours      map[int64]*Hour
 	routes     accesslog.Routes // of refusals
-	peak       Peak
-	longest    time.Duration
 	algorithms []algorithm
-	last       *key
-	lastKey    string
 }
-
-type count struct{ requests, refused int64 }
 
 // A key is what a zone has decided about a key so far.
 type key struct {
@@ -77,13 +63,16 @@ func (t *Tally) Add(d *Decided) {
 	z := t.zones[d.Zone]
 	if z == nil {
 		z = &zone{
-			name: d.Zone, decisions: make(map[string]int64), reasons: make(map[string]int64), keys: make(map[string]*key), hours: make(map[int64]*count),
-			algorithms: algorithms(t.compare),
+			Zone: Zone{Name: d.Zone, Decisions: make(map[string]int64), Reasons: make(map[string]int64)},
+			keys: make(map[string]*key), hours: make(map[int64]*Hour), algorithms: algorithms(t.compare),
 		}
 		t.zones[d.Zone] = z
-		t.order = append(t.order, z)
 	}
-	k := z.key(d.Key)
+	k := z.keys[d.Key]
+	if k == nil {
+		k = new(key)
+		z.keys[strings.Clone(d.Key)] = k
+	}
 	k.requests++
 	if d.Request.Asset() {
 		k.assets++
@@ -92,14 +81,14 @@ func (t *Tally) Add(d *Decided) {
 	if d.Capacity > 0 {
 		k.fullest = max(k.fullest, d.Level/d.Capacity)
 	}
-	z.requests++
-	z.decisions[d.Decision]++
-	z.unlogged += d.Unlogged
-	z.longest = max(z.longest, d.Delay)
-	h := z.hourOf(d.Request.At)
-	h.requests++
-	if d.Level > z.peak.Level || z.peak.At.IsZero() {
-		z.peak = Peak{Level: d.Level, Capacity: d.Capacity, Key: strings.Clone(d.Key), At: d.Request.At}
+	z.Requests++
+	z.Decisions[d.Decision]++
+	z.Unlogged += d.Unlogged
+	z.LongestDelay = max(z.LongestDelay, d.Delay.Seconds())
+	h := z.hour(d.Request.At)
+	h.Requests++
+	if d.Level > z.Peak.Level || z.Peak.At.IsZero() {
+		z.Peak = Peak{Level: d.Level, Capacity: d.Capacity, Key: strings.Clone(d.Key), At: d.Request.At}
 	}
 	for i := range z.algorithms {
 		z.algorithms[i].add(k, i, d)
@@ -107,9 +96,8 @@ func (t *Tally) Add(d *Decided) {
 	if !d.refused() {
 		return
 	}
-	z.refused++
-	h.refused++
-	z.reasons[d.Reason]++
+	h.Refused++
+	z.Reasons[d.Reason]++
 	z.routes.Add(d.Request.Route())
 	if k.refused++; k.refused == 1 {
 		k.first = d.Request.At
@@ -117,30 +105,14 @@ func (t *Tally) Add(d *Decided) {
 	k.last = d.Request.At
 }
 
-// key finds or makes a key. Many requests have that of the request before.
-func (z *zone) key(name string) *key {
-	if z.last != nil && z.lastKey == name {
-		return z.last
+func (z *zone) hour(at time.Time) *Hour {
+	n := at.Unix() / 3600
+	h := z.hours[n]
+	if h == nil {
+		h = &Hour{From: time.Unix(n*3600, 0).UTC()}
+		z.hours[n] = h
 	}
-	k := z.keys[name]
-	if k == nil {
-		k = new(key)
-		name = strings.Clone(name)
-		z.keys[name] = k
-	}
-	z.last, z.lastKey = k, name
-	return k
-}
-
-func (z *zone) hourOf(at time.Time) *count {
-	if n := at.Unix() / 3600; z.hour == nil || n != z.at {
-		z.at = n
-		if z.hour = z.hours[n]; z.hour == nil {
-			z.hour = new(count)
-			z.hours[n] = z.hour
-		}
-	}
-	return z.hour
+	return h
 }
 
 // A Report is what was found. Its JSON is the output of `caddy throttle replay --json` and
@@ -221,31 +193,25 @@ type Route struct {
 	Refused int64  `json:"refused"`
 }
 
-const (
-	worstKeys  = 10
-	mostListed = 10
-)
+// mostListed is how many keys and routes are listed.
+const mostListed = 10
 
 // Zones returns what the zones have decided so far, in the order of their names.
 func (t *Tally) Zones() []Zone {
-	all := make([]Zone, 0, len(t.order))
-	for _, z := range t.order {
-		all = append(all, z.report())
+	all := make([]Zone, 0, len(t.zones))
+	for _, name := range slices.Sorted(maps.Keys(t.zones)) {
+		all = append(all, t.zones[name].report())
 	}
-	slices.SortFunc(all, func(a, b Zone) int { return cmp.Compare(a.Name, b.Name) })
 	return all
 }
 
 func (z *zone) report() Zone {
-	r := Zone{
-		Name: z.name, Requests: z.requests, Decisions: z.decisions, Unlogged: z.unlogged,
-		LongestDelay: z.longest.Seconds(), Reasons: z.reasons, Keys: len(z.keys), Peak: z.peak,
-		Worst: []Key{}, Hours: []Hour{}, Routes: []Route{}, RefusedRoutes: z.routes.Count(),
-	}
+	r := z.Zone
+	r.Keys, r.RefusedRoutes = len(z.keys), z.routes.Count()
+	r.Worst, r.Hours, r.Routes = []Key{}, []Hour{}, []Route{}
 	r.Peak.Level = math.Round(r.Peak.Level*1e6) / 1e6
 	for name, k := range z.keys {
 		if k.refused > 0 {
-			r.RefusedKeys++
 			r.Worst = append(r.Worst, Key{
 				Key: name, Requests: k.requests, Refused: k.refused, First: k.first, Last: k.last, Agents: int(k.agents.Count()),
 				Assets: float64(k.assets) / float64(k.requests), Looks: accesslog.LooksLike(k.requests, k.assets, k.agents.Count()),
@@ -254,13 +220,14 @@ func (z *zone) report() Zone {
 			r.Fullest[min(int(k.fullest*float64(len(steps))), len(steps)-1)]++
 		}
 	}
+	r.RefusedKeys = len(r.Worst)
 	slices.SortFunc(r.Worst, func(a, b Key) int {
 		return cmp.Or(cmp.Compare(b.Refused, a.Refused), cmp.Compare(a.Key, b.Key))
 	})
-	r.Worst = r.Worst[:min(len(r.Worst), worstKeys)]
+	r.Worst = r.Worst[:min(len(r.Worst), mostListed)]
 	for _, n := range slices.Sorted(maps.Keys(z.hours)) {
-		if h := z.hours[n]; h.refused > 0 {
-			r.Hours = append(r.Hours, Hour{time.Unix(n*3600, 0).UTC(), h.requests, h.refused})
+		if h := z.hours[n]; h.Refused > 0 {
+			r.Hours = append(r.Hours, *h)
 		}
 	}
 	for _, route := range z.routes.Top(mostListed) {

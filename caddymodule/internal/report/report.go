@@ -56,8 +56,8 @@ func Write(w io.Writer, zones []*recommend.Result, notes []string, settings []Se
 var parsed = template.Must(template.New("report").Funcs(template.FuncMap{
 	"comma":   func(n int) string { return humanize.Comma(int64(n)) },
 	"share":   recommend.Share,
-	"span":    func(s float64) string { return recommend.Span(time.Duration(s * float64(time.Second))) },
-	"number":  number,
+	"span":    recommend.Span,
+	"number":  recommend.Number,
 	"counted": recommend.Counted,
 	"text":    func(s string) string { return text.Printable(s, 60) },
 }).Parse(page))
@@ -85,7 +85,7 @@ type curve struct {
 func zoneOf(id int, r *recommend.Result) zone {
 	z := zone{
 		Result: r, ID: id, Noun: r.Noun(), Best: r.Units.Best(),
-		Units: curveOf(r.Units), Peaks: peaks(r), Span: recommend.Span(r.To.Sub(r.From)),
+		Units: curveOf(r.Units), Peaks: peaks(r), Span: recommend.Span(r.To.Sub(r.From).Seconds()),
 	}
 	if r.Seconds != nil {
 		c := curveOf(*r.Seconds)
@@ -165,7 +165,7 @@ func curveOf(c recommend.Curve) curve {
 		x := (float64(i) + 0.5) * step
 		recommended := i == c.Recommended
 		r.Capacity.Marks = append(r.Capacity.Marks, mark{
-			x, y(p.Capacity), recommended, fmt.Sprintf("leak %s: capacity %s", p.Leak, number(p.Capacity)), p.Leak, p.Capacity,
+			x, y(p.Capacity), recommended, fmt.Sprintf("leak %s: capacity %s", p.Leak, recommend.Number(p.Capacity)), p.Leak, p.Capacity,
 		})
 		if i > 0 {
 			r.Capacity.Lines = append(r.Capacity.Lines, segment{x - step, y(c.Points[i-1].Capacity), x, y(p.Capacity)})
@@ -222,7 +222,7 @@ func peaks(r *recommend.Result) chart {
 		h := height(b.Keys)
 		c.Bars = append(c.Bars, bar{
 			(float64(i) + 0.08) * step, 0.84 * step, plotHeight - h, h, class,
-			fmt.Sprintf("%s need at most %s", recommend.Counted(b.Keys, r.Noun()), number(b.Below)), number(b.Below), float64(b.Keys),
+			fmt.Sprintf("%s need at most %s", recommend.Counted(b.Keys, r.Noun()), recommend.Number(b.Below)), recommend.Number(b.Below), float64(b.Keys),
 		})
 		c.Labels = append(c.Labels, label{(float64(i) + 0.5) * step, "≤" + short(b.Below), i%2 != 0})
 	}
@@ -230,7 +230,7 @@ func peaks(r *recommend.Result) chart {
 		// The bars are powers of two: the capacity lies between two of them.
 		at := math.Log2(max(1, capacity)) + 1
 		if x := at * step; x <= 100 {
-			c.Rule = &rule{x, "capacity " + number(capacity), x > 50}
+			c.Rule = &rule{x, "capacity " + recommend.Number(capacity), x > 50}
 		}
 	}
 	return c
@@ -251,7 +251,7 @@ func refusals(hours []recommend.Hour) (c chart, per string) {
 		length, per = 24*time.Hour, "day"
 	}
 	for last.Sub(first) >= 4*mostBars*length {
-		length, per = 2*length, recommend.Span(2*length)
+		length, per = 2*length, recommend.Span((2 * length).Seconds())
 	}
 	first = first.Truncate(length)
 	n := int(last.Sub(first)/length) + 1
@@ -308,7 +308,5 @@ func short(n float64) string {
 	case n >= 1e4:
 		return strings.TrimSuffix(strconv.FormatFloat(n/1e3, 'f', 1, 64), ".0") + "k"
 	}
-	return number(n)
+	return recommend.Number(n)
 }
-
-func number(n float64) string { return strconv.FormatFloat(n, 'f', -1, 64) }

@@ -3,6 +3,7 @@ package survey
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"encoding/binary"
 	"fmt"
 	"io"
@@ -72,22 +73,15 @@ func (r *recording) each(f func(key int, at leakybucket.Instant, cost float64)) 
 	at := leakybucket.Instant(0)
 	for range r.n {
 		tagged, err := binary.ReadUvarint(in)
-		if err != nil {
-			return fmt.Errorf("reading charges from a file: %w", err)
+		later, cut := binary.ReadVarint(in)
+		cost := 1.0
+		if cut == nil && tagged&1 == 1 {
+			cut = binary.Read(in, binary.LittleEndian, &cost)
 		}
-		later, err := binary.ReadVarint(in)
-		if err != nil {
+		if err = cmp.Or(err, cut); err != nil {
 			return fmt.Errorf("reading charges from a file: %w", err)
 		}
 		at += leakybucket.Instant(later)
-		cost := 1.0
-		if tagged&1 == 1 {
-			var b [8]byte
-			if _, err := io.ReadFull(in, b[:]); err != nil {
-				return fmt.Errorf("reading charges from a file: %w", err)
-			}
-			cost = math.Float64frombits(binary.LittleEndian.Uint64(b[:]))
-		}
 		f(int(tagged>>1), at, cost)
 	}
 	return nil

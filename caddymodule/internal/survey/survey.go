@@ -7,7 +7,6 @@
 package survey
 
 import (
-	"fmt"
 	"math"
 	"slices"
 	"strings"
@@ -158,10 +157,8 @@ type Point struct {
 // those for which counts returns true; nil means all. What each limit refuses is found
 // by replaying the charges of all keys that need more.
 func (s *Survey) Curve(spare float64, counts func(id int) bool) ([]Point, error) {
-	if !(spare >= 0 && spare <= 1) {
-		return nil, fmt.Errorf("invalid share %v of keys: want a number from 0 to 1", spare)
-	}
 	points := make([]Point, len(s.leaks))
+	capacities := make([]float64, len(s.leaks))
 	peaks := make([]float64, 0, len(s.keys))
 	for i, leak := range s.leaks {
 		peaks = peaks[:0]
@@ -170,9 +167,18 @@ func (s *Survey) Curve(spare float64, counts func(id int) bool) ([]Point, error)
 				peaks = append(peaks, s.Peak(id, i))
 			}
 		}
-		points[i].Limit = leakybucket.Limit{Capacity: capacityFor(peaks, spare), Leak: leak}
+		capacities[i] = capacityFor(peaks, spare)
+		points[i].Limit = leakybucket.Limit{Capacity: capacities[i], Leak: leak}
+		for id := range s.keys {
+			if s.Refused(id, i, capacities[i]) {
+				points[i].RefusedKeys++
+			}
+		}
 	}
-	return points, s.Replay(points)
+	return points, s.refusals(capacities, func(leak, _ int, _ leakybucket.Instant, cost float64) {
+		points[leak].RefusedRequests++
+		points[leak].RefusedLoad += cost
+	})
 }
 
 // capacityFor returns the least whole capacity that spares that share of the keys
@@ -190,49 +196,6 @@ func capacityFor(peaks []float64, spare float64) float64 {
 	return least(peaks[spared-1])
 }
 
-// Replay takes every charge under the limits of the points, and writes what they
-// refuse. A point's leak must be the one of the ladder at its index.
-func (s *Survey) Replay(points []Point) error {
-	for i := range points {
-		if i >= len(s.leaks) || points[i].Leak != s.leaks[i] {
-			return fmt.Errorf("invalid point %d: want one for each leak of the ladder", i)
-		}
-		points[i].RefusedKeys, points[i].RefusedRequests, points[i].RefusedLoad = 0, 0, 0
-	}
-	// Only keys that need more than a limit are ever refused by it.
-	over := make(map[int]int) // keys to the index of their states
-	for id := range s.keys {
-		for i := range points {
-			if s.Refused(id, i, points[i].Capacity) {
-				if _, known := over[id]; !known {
-					over[id] = len(over)
-				}
-				points[i].RefusedKeys++
-			}
-		}
-	}
-	if len(over) == 0 {
-		return nil
-	}
-	states := make([]leakybucket.State, len(over)*len(points))
-	return s.recorded.each(func(id int, at leakybucket.Instant, cost float64) {
-		n, refused := over[id]
-		if !refused {
-			return
-		}
-		for i := range points {
-			p := &points[i]
-			state := &states[n*len(points)+i]
-			next, d := p.Take(*state, cost, at)
-			*state = next
-			if !d.Fits {
-				p.RefusedRequests++
-				p.RefusedLoad += cost
-			}
-		}
-	})
-}
-
 // Each calls f with every charge, in the order in which they were added.
 func (s *Survey) Each(f func(id int, at leakybucket.Instant, cost float64)) error {
 	return s.recorded.each(f)
@@ -241,22 +204,37 @@ func (s *Survey) Each(f func(id int, at leakybucket.Instant, cost float64)) erro
 // Refusals takes every charge under the limit with that capacity and that leak of the
 // ladder, and calls f with those that do not fit, in their order.
 func (s *Survey) Refusals(leak int, capacity float64, f func(id int, at leakybucket.Instant, cost float64)) error {
-	limit := leakybucket.Limit{Capacity: capacity, Leak: s.leaks[leak]}
-	states := make(map[int]leakybucket.State)
+	capacities := make([]float64, len(s.leaks))
+	capacities[leak] = capacity
+	return s.refusals(capacities, func(_, id int, at leakybucket.Instant, cost float64) { f(id, at, cost) })
+}
+
+// refusals does so under limits with these capacities, by leak of the ladder. Those of 0 are
+// none.
+func (s *Survey) refusals(capacities []float64, f func(leak, id int, at leakybucket.Instant, cost float64)) error {
+	// Only keys that need more than a limit are ever refused by it.
+	states := make(map[int][]leakybucket.State)
 	for id := range s.keys {
-		if s.Refused(id, leak, capacity) {
-			states[id] = leakybucket.State{}
+		for i, capacity := range capacities {
+			if capacity > 0 && states[id] == nil && s.Refused(id, i, capacity) {
+				states[id] = make([]leakybucket.State, len(capacities))
+			}
 		}
 	}
+	if len(states) == 0 {
+		return nil
+	}
 	return s.recorded.each(func(id int, at leakybucket.Instant, cost float64) {
-		state, refused := states[id]
-		if !refused {
-			return
-		}
-		next, d := limit.Take(state, cost, at)
-		states[id] = next
-		if !d.Fits {
-			f(id, at, cost)
+		own := states[id]
+		for i, state := range own {
+			if capacities[i] == 0 {
+				continue
+			}
+			next, d := leakybucket.Limit{Capacity: capacities[i], Leak: s.leaks[i]}.Take(state, cost, at)
+			own[i] = next
+			if !d.Fits {
+				f(i, id, at, cost)
+			}
 		}
 	})
 }

@@ -233,15 +233,6 @@ func TestAnEmptySurveyRecommendsTheLeastCapacity(t *testing.T) {
 	}
 }
 
-func TestCurveRefusesSharesOutOfRange(t *testing.T) {
-	s := survey(t, nil, ladder)
-	for _, spare := range []float64{-0.1, 1.1, math.NaN()} {
-		if _, err := s.Curve(spare, nil); err == nil {
-			t.Errorf("got no error for a share of %v, want one", spare)
-		}
-	}
-}
-
 // TestChargesBeyondMemoryAreReplayedFromAFile records more than is kept in memory,
 // and leaves no file behind.
 func TestChargesBeyondMemoryAreReplayedFromAFile(t *testing.T) {
