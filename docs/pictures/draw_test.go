@@ -49,7 +49,7 @@ func TestThePhonesShowThePage(t *testing.T) {
 	words, sheet := read("language.go"), read("page.css")
 	for _, s := range screens {
 		_, unit, _ := strings.Cut(s.time, " ")
-		for _, text := range []string{s.title, strings.Join(s.reason, " "), s.wait + " %s.", strings.Join(s.then, " "), s.code, ", " + unit} {
+		for _, text := range []string{s.title, strings.Join(s.reason, " "), s.wait + " %s.", strings.Join(s.then, " "), s.code, `" ` + unit + `"`} {
 			if !strings.Contains(words, text) {
 				t.Errorf("the page does not say %q", text)
 			}

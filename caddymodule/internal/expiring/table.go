@@ -82,11 +82,7 @@ func (t *Table[K, V, G]) Put(k K, v V, until, now time.Time) (room bool) {
 func (t *Table[K, V, G]) Update(k K, now time.Time, f func(v V, found bool) (next V, until time.Time, keep bool)) (room bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	for range forgotten {
-		if len(t.all.list) > 0 && !t.all.list[0].until.After(now) {
-			t.remove(t.all.list[0])
-		}
-	}
+	t.forget(forgotten, now)
 	var v V
 	e := t.live(k, now)
 	if e != nil {
@@ -108,6 +104,27 @@ func (t *Table[K, V, G]) Update(k K, now time.Time, f func(v V, found bool) (nex
 		}
 	}
 	return true
+}
+
+// forget removes some of what has expired, and reports whether more may have. It must be
+// called with the lock held.
+func (t *Table[K, V, G]) forget(most int, now time.Time) (more bool) {
+	for range most {
+		if len(t.all.list) == 0 || t.all.list[0].until.After(now) {
+			return false
+		}
+		t.remove(t.all.list[0])
+	}
+	return true
+}
+
+// Sweep removes all that has expired, a part at a time.
+func (t *Table[K, V, G]) Sweep(now time.Time) {
+	for more := true; more; {
+		t.mu.Lock()
+		more = t.forget(100*forgotten, now)
+		t.mu.Unlock()
+	}
 }
 
 // Take returns the value of a key and deletes it.

@@ -43,11 +43,11 @@ type entry struct {
 
 	// seen is the level that the store last showed, with the amounts that it has
 	// confirmed since.
-	seen     float64
-	shownAt  leakybucket.Instant // when it was shown, on the store's clock
-	shown    float64             // the level then
-	notedAt  leakybucket.Instant // of the last decision that was noted, not before shownAt
-	confirms time.Time           // until then decisions may come that do not show what was told
+	seen      float64
+	shownAt   leakybucket.Instant // when it was shown, on the store's clock
+	shown     float64             // the level then, with what the call poured
+	notedAt   leakybucket.Instant // of the last decision that was noted without its level
+	confirmed time.Time           // by the store; calls that began before may not show it
 
 	// excess is the amount that the store showed lately beyond seen. executed is
 	// the part of it that was taken for doubtful calls. Both count until
@@ -74,7 +74,7 @@ type entry struct {
 	blocked time.Time
 	step    uint8
 
-	reserved time.Time // the entry is kept until then, whatever it holds
+	reserved time.Time // the entry is kept until then at least
 }
 
 // of returns the entry with the limit of a charge to the whole bucket.
@@ -140,19 +140,20 @@ func (e entry) with(cost float64, doubtful bool) entry {
 	return e
 }
 
-// observe records a decision of the store, which poured a cost. It returns how
-// much the store can be told now without pouring anything twice.
-func (e *entry) observe(d *leakybucket.Decision, poured float64, now time.Time) (untold float64) {
+// observe records a decision of the store, which poured a cost and was asked for at began.
+// It returns how much the store can be told now without pouring anything twice.
+func (e *entry) observe(d *leakybucket.Decision, poured float64, began, now time.Time) (untold float64) {
 	switch {
 	case d.At < e.shownAt || d.At == e.shownAt && d.Level < e.shown:
 		e.explain(poured, now) // a later decision was noted before
-	case e.telling || now.Before(e.confirms) || d.At < e.notedAt:
+	case e.telling || !began.After(e.confirmed) || d.At <= e.notedAt:
 		// The level may have more than seen, or less, that is known well.
 		e.seen += poured
 		e.notedAt = max(e.notedAt, d.At)
 	default:
 		e.show(d, now)
 		e.seen += poured
+		e.shown += poured
 	}
 	if e.own <= 0 || e.telling {
 		return min(0, e.own)
@@ -179,7 +180,7 @@ func (e *entry) show(d *leakybucket.Decision, now time.Time) {
 	drain(&executed, &e.fresh)
 	e.ripe = 0 // it was never executed
 	e.seen = d.Level
-	e.shown, e.shownAt, e.notedAt = d.Level, d.At, d.At
+	e.shown, e.shownAt = d.Level, d.At
 }
 
 // explain records a cost that the store has poured, and may have shown already.
@@ -211,11 +212,20 @@ func (e *entry) tell(amount float64) {
 func (e *entry) told(reached, confirmed bool, now time.Time, timeout time.Duration) {
 	if confirmed {
 		e.seen += e.sent
-		e.confirms = now.Add(timeout)
+		e.confirm(now, timeout)
 	} else {
 		*e = e.with(e.sent, reached)
 	}
 	e.sent, e.telling = 0, false
+}
+
+// confirm records that the store has confirmed an amount. The entry is kept for calls that
+// began before.
+func (e *entry) confirm(now time.Time, timeout time.Duration) {
+	e.confirmed = now
+	if until := now.Add(timeout); until.After(e.reserved) {
+		e.reserved = until
+	}
 }
 
 // keep reports whether the entry is still needed.

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -224,11 +225,11 @@ func TestAnswersInAnotherOrderHideNoDoubtfulCall(t *testing.T) {
 	*e = e.with(1, true) // and is not executed
 	now = now.Add(3 * patience)
 	e.advance(now)
-	e.observe(shown(6, 1), 1, now) // after the one that comes next
-	e.observe(shown(5, 0), 1, now)
+	e.observe(shown(6, 1), 1, now, now) // after the one that comes next
+	e.observe(shown(5, 0), 1, now, now)
 	now = now.Add(3 * patience)
 	e.advance(now)
-	if got := e.observe(shown(7, 2), 0, now); !near(got, 1) {
+	if got := e.observe(shown(7, 2), 0, now, now); !near(got, 1) {
 		t.Errorf("got %v to tell, want 1", got)
 	}
 }
@@ -238,21 +239,58 @@ func TestAnswersFromBeforeATellHideNoDoubtfulCall(t *testing.T) {
 	e := newEntry(now, 0, 1)
 	*e = e.with(5, false)
 	*e = e.with(1, true) // and is not executed
-	untold := e.observe(shown(1, 0), 0, now)
+	untold := e.observe(shown(1, 0), 0, now, now)
 	if untold != 5 {
 		t.Fatalf("got %v to tell, want 5", untold)
 	}
 	e.tell(untold)
-	if got := e.observe(shown(2, 0), 2, now); got != 0 {
+	if got := e.observe(shown(2, 0), 2, now, now); got != 0 {
 		t.Errorf("while 5 are told: got %v to tell, want none", got)
 	}
 	e.told(true, true, now, time.Second)
-	e.observe(shown(3, 2), 2, now) // was executed before
+	e.observe(shown(3, 2), 2, now.Add(-time.Millisecond), now) // was executed before
 	now = now.Add(3 * patience)
 	e.advance(now)
-	if got := e.observe(shown(4, 9), 0, now); !near(got, 1) {
+	if got := e.observe(shown(4, 9), 0, now, now); !near(got, 1) {
 		t.Errorf("got %v to tell, want 1", got)
 	}
+}
+
+// A call that the store executed before it was told, and that answers after it, shows a
+// level without what was told. The next outage begins at what was admitted all the same.
+func TestAnAnswerFromBeforeATellHidesNothingOfIt(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := startNode(t, Options{})
+		c := hourly(1000, 1)
+		n.wantAdmitted(1, c, 1)
+		n.remote.down.Store(true)
+		n.wantAdmitted(20, c, 20)
+		n.remote.down.Store(false)
+		<-time.After(reconcileEvery - DefaultTimeout/2) // pings have brought it back
+		var once atomic.Bool
+		gate, answered := make(chan struct{}), make(chan struct{})
+		n.remote.poured = func(*leakybucket.Charge) {
+			if once.CompareAndSwap(false, true) {
+				<-gate
+			}
+		}
+		go func() {
+			n.wantAdmitted(1, c, 1)
+			close(answered)
+		}()
+		<-time.After(3 * DefaultTimeout / 4) // within which the reconciler tells of the outage
+		synctest.Wait()
+		close(gate)
+		<-answered
+		n.remote.down.Store(true)
+		if _, d := n.take(c); !near(d.Level, 22) {
+			t.Errorf("the next outage begins with a level of %v, want 22", d.Level)
+		}
+		n.recover()
+		if got := n.remote.level(t, c); !near(got, 23) {
+			t.Errorf("the store after both: got a level of %v, want 23", got)
+		}
+	})
 }
 
 // As the local bucket does: what the store holds first, then this node's own.

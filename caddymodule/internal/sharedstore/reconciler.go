@@ -191,7 +191,9 @@ func (s *Store) releaseAll(ctx context.Context, charges []leakybucket.Charge) bo
 // unreconciled reports whether there is anything to tell the store.
 func (b *Backend) unreconciled() bool {
 	now := time.Now()
-	return len(b.ledger.Some(1, now)) > 0 || len(b.releases.Some(1, now)) > 0
+	b.ledger.Sweep(now) // no request looks into an empty ledger
+	b.releases.Sweep(now)
+	return !b.ledger.Empty() || !b.releases.Empty()
 }
 
 // Interface guards

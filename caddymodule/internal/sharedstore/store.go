@@ -92,7 +92,7 @@ func (s *Store) Take(ctx context.Context, charges []leakybucket.Charge, decision
 	if err != nil {
 		return s.fallBack(charges, decisions, true)
 	}
-	s.accept(charges, decisions, blocks)
+	s.accept(charges, decisions, blocks, c.began)
 	return nil
 }
 
@@ -128,8 +128,8 @@ func (s *Store) try(ctx context.Context, c call, charges []leakybucket.Charge, d
 }
 
 // accept makes decisions of the store ones that heed the blocks that it does not know of,
-// and remembers them.
-func (s *Store) accept(charges []leakybucket.Charge, decisions []leakybucket.Decision, blocks []entry) {
+// and remembers them. began is when the call began.
+func (s *Store) accept(charges []leakybucket.Charge, decisions []leakybucket.Decision, blocks []entry, began time.Time) {
 	b, now := s.backend, time.Now()
 	origin := b.origin(originRemote, now)
 	var tellings []telling
@@ -139,7 +139,7 @@ func (s *Store) accept(charges []leakybucket.Charge, decisions []leakybucket.Dec
 			blocks[i].refuse(&decisions[i], now)
 		}
 		if s.zone(charges[i].Zone).Policy == Local {
-			tellings = s.remember(&charges[i], &decisions[i], now, tellings)
+			tellings = s.remember(&charges[i], &decisions[i], began, now, tellings)
 		}
 	}
 	if tellings == nil {
@@ -153,18 +153,12 @@ func (s *Store) accept(charges []leakybucket.Charge, decisions []leakybucket.Dec
 
 // remember copies the state of a shared bucket, so that an outage is no amnesty.
 // It appends what the store must be told that this node admitted without it.
-func (s *Store) remember(c *leakybucket.Charge, d *leakybucket.Decision, now time.Time, tellings []telling) []telling {
-	poured, own := 0.0, 0.0
-	if d.Poured {
-		poured = c.Cost
-	}
-	if !s.backend.ledger.Empty() {
-		own, tellings = s.reconcile(c, d, poured, now, tellings)
-	}
+func (s *Store) remember(c *leakybucket.Charge, d *leakybucket.Decision, began, now time.Time, tellings []telling) []telling {
+	seen, own, tellings := s.reconcile(c, d, began, now, tellings)
 	s.backend.watch.forget(bucketOf(c))
 	local, at := *c, s.backend.local.Now()
 	s.share(&local)
-	state := leakybucket.State{Level: (d.Level+poured)/s.nodes + own, At: at, Leak: local.Limit.Leak}
+	state := leakybucket.State{Level: seen/s.nodes + own, At: at, Leak: local.Limit.Leak}
 	switch {
 	case d.BlockedUntil != 0:
 		state.BlockedUntil, state.Step = at.Add(d.BlockedUntil.Sub(d.At)), d.Step
@@ -188,12 +182,19 @@ type telling struct {
 func (t *telling) of() *leakybucket.Charge { return &t.Charge }
 
 // reconcile compares the level of a bucket that the store has just shown with the
-// ledger. It returns the amount that this node has admitted beyond that level, and
-// appends what the store can be told about it.
-func (s *Store) reconcile(c *leakybucket.Charge, d *leakybucket.Decision, poured float64, now time.Time, tellings []telling) (own float64, all []telling) {
-	b, name := s.backend, bucketOf(c)
+// ledger. It returns the level that the bucket has there as far as is known, and the amount
+// that this node has admitted beyond that, and appends what the store can be told about it.
+func (s *Store) reconcile(c *leakybucket.Charge, d *leakybucket.Decision, began, now time.Time, tellings []telling) (seen, own float64, all []telling) {
+	b, name, poured := s.backend, bucketOf(c), 0.0
+	if d.Poured {
+		poured = c.Cost
+	}
+	seen = d.Level + poured
+	if b.ledger.Empty() {
+		return seen, 0, tellings
+	}
 	if _, found := b.ledger.Get(name, now); !found {
-		return 0, tellings
+		return seen, 0, tellings
 	}
 	b.ledger.Update(name, now, func(e entry, found bool) (entry, time.Time, bool) {
 		if !found {
@@ -201,7 +202,7 @@ func (s *Store) reconcile(c *leakybucket.Charge, d *leakybucket.Decision, poured
 		}
 		e, e.share = e.of(c), c.Limit.Leak/s.nodes
 		e.advance(now)
-		untold := e.observe(d, poured, now)
+		untold := e.observe(d, poured, began, now)
 		if math.Abs(untold) <= dust*c.Limit.Capacity {
 			untold = 0
 		}
@@ -217,10 +218,10 @@ func (s *Store) reconcile(c *leakybucket.Charge, d *leakybucket.Decision, poured
 			e.tell(untold)
 			tellings = append(tellings, t)
 		}
-		own = max(0, e.own+e.sent)
+		seen, own = e.seen, max(0, e.own+e.sent)
 		return e, e.until(now), e.keep(now)
 	})
-	return own, tellings
+	return seen, own, tellings
 }
 
 // tell pours the amounts that this node admitted without the store into buckets of a
@@ -349,6 +350,7 @@ func (s *Store) rememberSettled(settlements []leakybucket.Settlement) {
 				} else {
 					e.seen = max(0, e.seen+diff)
 				}
+				e.confirm(now, s.timeout)
 				return e
 			})
 		}
