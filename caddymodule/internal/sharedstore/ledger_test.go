@@ -261,19 +261,20 @@ func TestAnswersFromBeforeATellHideNoDoubtfulCall(t *testing.T) {
 func TestAnAnswerFromBeforeATellHidesNothingOfIt(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := startNode(t, Options{})
+		var hold atomic.Bool
+		gate, answered := make(chan struct{}), make(chan struct{})
+		n.remote.poured = func(*leakybucket.Charge) {
+			if hold.CompareAndSwap(true, false) {
+				<-gate
+			}
+		}
 		c := hourly(1000, 1)
 		n.wantAdmitted(1, c, 1)
 		n.remote.down.Store(true)
 		n.wantAdmitted(20, c, 20)
 		n.remote.down.Store(false)
 		<-time.After(reconcileEvery - DefaultTimeout/2) // pings have brought it back
-		var once atomic.Bool
-		gate, answered := make(chan struct{}), make(chan struct{})
-		n.remote.poured = func(*leakybucket.Charge) {
-			if once.CompareAndSwap(false, true) {
-				<-gate
-			}
-		}
+		hold.Store(true)
 		go func() {
 			n.wantAdmitted(1, c, 1)
 			close(answered)
