@@ -17,7 +17,7 @@ import (
 // holds reports whether the request must wait or take a slot in the zone, if it is
 // admitted.
 func (o *Outcome) holds() bool {
-	return (o.Delay > 0 || o.Zone.InFlight > 0) && o.admits()
+	return (o.delay > 0 || o.Zone.InFlight > 0) && o.admits()
 }
 
 // admissionZone returns what holds the queues and slots of the zone.
@@ -34,7 +34,7 @@ func (o *Outcome) entry() admission.Entry {
 		asked = o.reservation.was.At
 	}
 	e := admission.Entry{
-		Zone: o.admissionZone(), Key: o.Key, Delay: o.Delay, Due: asked.Add(o.Delay),
+		Zone: o.admissionZone(), Key: o.Key, Delay: o.delay, Due: asked.Add(o.delay),
 		InFlight: o.Zone.InFlight, MaxWaiting: o.Zone.MaxWaiting,
 	}
 	if o.Zone.QueuesForSlots() {
@@ -164,7 +164,7 @@ func (v *Verdict) simulate(group leakybucket.Shadow, since time.Time, refund fun
 }
 
 // enters reports whether the simulation of its group has an entry of the outcome.
-func (o *Outcome) enters() bool { return o.simulating && (o.Delay > 0 || o.Zone.InFlight > 0) }
+func (o *Outcome) enters() bool { return o.simulating && (o.delay > 0 || o.Zone.InFlight > 0) }
 
 // simulated records the result of a group's simulation, and reports its outcomes.
 func (v *Verdict) simulated(group leakybucket.Shadow, r admission.Result, refund func(leakybucket.Settlement)) {
@@ -178,7 +178,7 @@ func (v *Verdict) simulated(group leakybucket.Shadow, r admission.Result, refund
 		case r.Why.Refused() && r.Index == entry:
 			v.refuseSimulated(o, o.Zone.reasonOf(r.Why), refund)
 		case r.Why == admission.Admitted && o.simulation.Waited(entry) > 0:
-			o.Set(ShadowDelayed, rule.None)
+			o.become(ShadowDelayed, rule.None)
 		}
 		entry++
 	}
@@ -201,9 +201,9 @@ func (v *Verdict) refuseSimulated(refused *Outcome, why rule.Reason, refund func
 			continue
 		}
 		if o == refused {
-			o.Refuse(why)
+			o.become(ShadowRefused, why)
 		} else {
-			o.Set(Withdrawn, rule.None)
+			o.become(Withdrawn, rule.None)
 		}
 		if !o.asked {
 			continue
@@ -277,7 +277,7 @@ func (v *Verdict) Admitted(grant *admission.Grant, r admission.Result, entries [
 	if r.Why == admission.Admitted || r.Why == admission.Waived {
 		v.grant = grant // which is nil if its waits were waived
 		for i := range entries {
-			if o := v.entered(i); entries[i].Waited > 0 && o.Delay == 0 {
+			if o := v.entered(i); entries[i].Waited > 0 && o.delay == 0 {
 				o.waited(entries[i].Waited)
 			}
 		}
@@ -288,16 +288,15 @@ func (v *Verdict) Admitted(grant *admission.Grant, r admission.Result, entries [
 	o := v.entered(r.Index)
 	switch {
 	case r.Why.Refused():
-		o.exiting = r.Why == admission.Exiting
+		o.later().exiting, o.later().waited = r.Why == admission.Exiting, r.Waited
 		v.overrule(o, o.Zone.reasonOf(r.Why))
-		if o.Delay == 0 {
-			o.Delay = r.Waited
-		}
-	case o != nil && o.Delay == 0:
+	case o != nil && o.delay == 0:
 		o.waited(r.Waited)
 	}
-	for i := range v.Outcomes {
-		v.Outcomes[i].Left = r.Why == admission.Left
+	if r.Why == admission.Left {
+		for i := range v.Outcomes {
+			v.Outcomes[i].later().left = true
+		}
 	}
 	v.Release()
 	return r.Why != admission.Left, refunds
@@ -305,8 +304,8 @@ func (v *Verdict) Admitted(grant *admission.Grant, r admission.Result, entries [
 
 // waited records that the request has waited for a slot.
 func (o *Outcome) waited(by time.Duration) {
-	o.Set(Delayed, rule.None)
-	o.Delay = by
+	o.become(Delayed, rule.None)
+	o.later().waited = by
 }
 
 // Begin tells simulations that the request is served from now on.
@@ -343,12 +342,12 @@ func (v *Verdict) ReleaseTurns() {
 // overrule turns an outcome that fit into a refusal. Other outcomes that fit are
 // withdrawn.
 func (v *Verdict) overrule(o *Outcome, why rule.Reason) {
+	o.become(Refused, why)
 	for i := range v.Outcomes {
 		if other := &v.Outcomes[i]; other.Reason() == rule.None {
-			other.Set(Withdrawn, rule.None)
+			other.become(Withdrawn, rule.None)
 		}
 	}
-	o.Refuse(why)
 }
 
 // The states of a charge's correction. The response and a simulation that ends in a
@@ -498,7 +497,9 @@ func (v *Verdict) Report(now time.Time, header http.Header, logged bool) bool {
 	for i := range v.Outcomes {
 		o := &v.Outcomes[i]
 		if logged && o.Decision() != Withdrawn {
-			o.Unlogged = o.Zone.Reporter.Unlogged()
+			if unlogged := o.Zone.Reporter.Unlogged(); unlogged > 0 {
+				o.later().unlogged = unlogged
+			}
 		}
 		if !o.simulating {
 			o.report(now, header)

@@ -1,6 +1,7 @@
 package decision
 
 import (
+	"cmp"
 	"math"
 	"net/http"
 	"net/netip"
@@ -47,8 +48,9 @@ const (
 	outageWait = 5 * time.Second
 )
 
-// An Outcome is the charge of one zone to one request, and the zone's decision. Every
-// request allocates one for each zone, so what few of them need is behind pointers.
+// An Outcome is the charge of one zone to one request, and the zone's decision. Once [Decide]
+// has returned, only what stands last in it is written. Every request allocates one for each zone, so what few of
+// them need is behind pointers.
 type Outcome struct {
 	// Request is the request, for Reporters.
 	Request *http.Request
@@ -62,16 +64,12 @@ type Outcome struct {
 	Cost, Ceiling float64 // units
 	levelBefore   float64 // the level before this charge, in units
 
-	Delay time.Duration // how long the request waits, or would have to
+	delay time.Duration // how long the request is to wait, or would have to
 	Block time.Duration // the rest of the block; 0 if none runs
 
 	// Turn is how the request takes turns for the slots of a zone with share; nil in
 	// other zones.
 	Turn *Turn
-
-	// Code names the refusal, for support. It is zero for others, and if the zone gives
-	// refusals no codes.
-	Code supportcode.Code
 
 	// reservation is the charge, if it may still be corrected or given back. Otherwise it
 	// is nil or zero.
@@ -81,33 +79,58 @@ type Outcome struct {
 	// devices or the request names no account.
 	device *knownDevice
 
-	// The simulated wait and slot of a shadow outcome; nil if enforcement would need
-	// neither.
-	simulation *admission.Simulation
-
 	jitter float32 // how much is added to Retry-After, as a fraction
-
-	// Unlogged is how many refusals of the zone were kept out of the access log before
-	// this line.
-	Unlogged uint32
 
 	Shadow leakybucket.Shadow // the group in which the zone only counts for this key; 0 if it is enforced
 	Began  bool               // this request began the block
-	Left   bool               // the client left while the request waited for its slots
 
-	simulating bool // the simulation of its group reports the outcome
-	asked      bool // the store was asked
-	fit        bool // the store's answer, as in [leakybucket.Decision]
-	poured     bool
-	starved    bool // there was no memory to read the body that the zone wanted
-	undecided  bool
-	dropped    bool // not asked, since the store and its fallback failed, or the group has ended before
-	noSlot     bool // no slot was free before the store was asked
-	exiting    bool // the process ended while the request waited
+	decision Decision
+	reason   rule.Reason // of a refusal
 
-	// The decision and reason. They are atomic, because a simulation may change them in
-	// another goroutine while the request is served.
-	ruling uint32
+	asked     bool // the store was asked
+	fit       bool // the store's answer, as in [leakybucket.Decision]
+	poured    bool
+	starved   bool // there was no memory to read the body that the zone wanted
+	undecided bool
+	dropped   bool // not asked, since the store and its fallback failed, or the group has ended before
+	noSlot    bool // no slot was free before the store was asked
+
+	// What becomes of the outcome after the decision follows. Each field is written once at
+	// most.
+
+	// became replaces the decision and reason; 0 if they stand. It is atomic, because a
+	// simulation may end in another goroutine while the request is served.
+	became uint32
+
+	simulating bool                  // the simulation of its group reports the outcome
+	simulation *admission.Simulation // of the wait and slot in shadow; nil if enforcement would need neither
+
+	after *after // nil for most requests
+}
+
+// What has become of an outcome whose request has waited for a slot, or was refused.
+type after struct {
+	waited   time.Duration    // for a slot, where the delay was none
+	left     bool             // the client left while the request waited for its slots
+	exiting  bool             // the process ended meanwhile
+	code     supportcode.Code // names the refusal, for support; zero if the zone gives none
+	unlogged uint32           // how many refusals of the zone were kept out of the access log before this line
+}
+
+// later returns what becomes of the outcome, to be written.
+func (o *Outcome) later() *after {
+	if o.after == nil {
+		o.after = new(after)
+	}
+	return o.after
+}
+
+// since returns what has become of the outcome.
+func (o *Outcome) since() after {
+	if o.after == nil {
+		return after{}
+	}
+	return *o.after
 }
 
 // A reservation is the charge that the store was asked about, and its decision. Few
@@ -119,7 +142,7 @@ type reservation struct {
 	settledCost float64 // the corrected cost, in units
 	settled     bool    // the charge was corrected by the response
 
-	// correction is the state of that. It is atomic like the ruling.
+	// correction is the state of that. It is atomic like [Outcome.became].
 	correction uint32
 }
 
@@ -133,25 +156,29 @@ func (o *Outcome) setCharge(c *leakybucket.Charge) {
 func (o *Outcome) setAnswer(c *leakybucket.Charge, d *leakybucket.Decision) {
 	o.setCharge(c)
 	o.levelBefore, o.fit, o.poured, o.undecided = d.Level, d.Fits, d.Poured, d.Undecided
-	o.Block, o.Began, o.Delay = 0, d.Began, 0
+	o.Block, o.Began, o.delay = 0, d.Began, 0
 	if d.BlockedUntil != 0 {
 		o.Block = d.BlockedUntil.Sub(d.At)
 	}
 	if o.Zone.Delay != nil && !d.Undecided {
-		o.Delay = c.Delay(d)
+		o.delay = c.Delay(d)
 	}
 }
 
-// Set sets the decision and the reason.
-func (o *Outcome) Set(d Decision, why rule.Reason) {
-	atomic.StoreUint32(&o.ruling, uint32(d)<<8|uint32(why))
+// Ruling returns the zone's decision, and the reason of a refusal. Both are of one
+// moment: a simulation may replace them together.
+func (o *Outcome) Ruling() (Decision, rule.Reason) {
+	if both := atomic.LoadUint32(&o.became); both != 0 {
+		return Decision(both >> 8 & 0xff), rule.Reason(both & 0xff)
+	}
+	return o.decision, o.reason
 }
 
-// Ruling returns the zone's decision, and the reason of a refusal. Both are of one
-// moment: a simulation may change them together.
-func (o *Outcome) Ruling() (Decision, rule.Reason) {
-	both := atomic.LoadUint32(&o.ruling)
-	return Decision(both >> 8), rule.Reason(both & 0xff)
+// become replaces the ruling. The first to do so wins: an enforced zone that refuses the
+// request, or the simulation of a group in shadow.
+func (o *Outcome) become(d Decision, why rule.Reason) {
+	const replaced = 1 << 16
+	atomic.CompareAndSwapUint32(&o.became, 0, replaced|uint32(d)<<8|uint32(why))
 }
 
 // Decision returns the zone's decision.
@@ -166,14 +193,21 @@ func (o *Outcome) Reason() rule.Reason {
 	return why
 }
 
-// Refuse makes the outcome a refusal. In shadow, it is a refusal that is only counted.
-func (o *Outcome) Refuse(why rule.Reason) {
+// Refuse decides that the zone refuses. In shadow, that is only counted.
+func (o *Outcome) Refuse(why rule.Reason) { o.decision, o.reason = o.refusal(), why }
+
+func (o *Outcome) refusal() Decision {
 	if o.Shadow != 0 {
-		o.Set(ShadowRefused, why)
-	} else {
-		o.Set(Refused, why)
+		return ShadowRefused
 	}
+	return Refused
 }
+
+// Delay returns how long the request waits or has waited, or would have to.
+func (o *Outcome) Delay() time.Duration { return cmp.Or(o.delay, o.since().waited) }
+
+// Left reports whether the client left while the request waited for its slots.
+func (o *Outcome) Left() bool { return o.since().left }
 
 // ClientIP returns the client's address. It is invalid if the request has none, and for
 // outcomes of a simulation, unless the address is the key: these are reported when the
@@ -256,8 +290,8 @@ func (o *Outcome) TimeToFit() time.Duration {
 	case rule.NoStore:
 		return outageWait
 	case rule.Waiting:
-		if o.Zone.Delay != nil && o.Delay > 0 {
-			return o.Delay // by then, the queue ahead has leaked
+		if o.Zone.Delay != nil && o.Delay() > 0 {
+			return o.Delay() // by then, the queue ahead has leaked
 		}
 		return slotWait
 	}
@@ -346,8 +380,8 @@ func (o *Outcome) MarshalLogObject(enc zapcore.ObjectEncoder) error {
 	if o.Turn != nil {
 		o.Turn.log(enc)
 	}
-	if o.Delay > 0 {
-		enc.AddFloat64("delay", readable(o.Delay.Seconds()))
+	if delay := o.Delay(); delay > 0 {
+		enc.AddFloat64("delay", readable(delay.Seconds()))
 	}
 	if o.Block > 0 {
 		enc.AddFloat64("blocked", readable(o.Block.Seconds()))
@@ -355,11 +389,12 @@ func (o *Outcome) MarshalLogObject(enc zapcore.ObjectEncoder) error {
 	if r := o.reservation; r != nil && r.settled {
 		enc.AddFloat64("settled", readable(r.settledCost))
 	}
-	if o.Code != 0 {
-		enc.AddString("support_code", o.Code.String())
+	since := o.since()
+	if since.code != 0 {
+		enc.AddString("support_code", since.code.String())
 	}
-	if o.Unlogged > 0 {
-		enc.AddInt64("unlogged", int64(o.Unlogged))
+	if since.unlogged > 0 {
+		enc.AddInt64("unlogged", int64(since.unlogged))
 	}
 	if o.Reason().Waits() {
 		enc.AddInt64("retry_after", refusal.WholeSeconds(o.RetryAfter()))
