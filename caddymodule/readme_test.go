@@ -20,8 +20,8 @@ func readmeSite(t *testing.T, assets int) string {
 		t.Fatal(err)
 	}
 	found := regexp.MustCompile("(?s)```caddyfile\n(.*?)```").FindAllStringSubmatch(string(readme), -1)
-	if len(found) != 1 {
-		t.Fatalf("got %d configurations in the README, want 1", len(found))
+	if len(found) != 2 {
+		t.Fatalf("got %d configurations in the README, want a small one and the first one", len(found))
 	}
 	folder := t.TempDir()
 	for i := range assets {
@@ -29,7 +29,7 @@ func readmeSite(t *testing.T, assets int) string {
 			t.Fatal(err)
 		}
 	}
-	config := found[0][1]
+	config := found[1][1]
 	for _, change := range [][2]string{
 		{"example.com {", "http:// {"},
 		{"root * /srv/www", "root * " + folder},

@@ -225,18 +225,20 @@ func hiddenFields(t *testing.T) map[string]func() request {
 	}
 }
 
+// callXMLRPC guesses a password by a call, or many by many calls in one request.
+func callXMLRPC(address string, guesses int) request {
+	one := `<methodCall><methodName>wp.getUsersBlogs</methodName><params><param><value>admin</value></param><param><value>wrong</value></param></params></methodCall>`
+	if guesses > 1 {
+		one = `<methodCall><methodName>system.multicall</methodName><params><param><value><array><data>` +
+			strings.Repeat(`<value><struct><member><name>methodName</name><value>wp.getUsersBlogs</value></member><member><name>params</name><value><array><data><value>admin</value><value>wrong</value></data></array></value></member></struct></value>`, guesses) +
+			`</data></array></value></param></params></methodCall>`
+	}
+	return request{address: address, method: "POST", target: "/xmlrpc.php", header: []string{"Content-Type", "text/xml"}, body: one}
+}
+
 // TestWordPressChecksFewGuessesByXMLRPC at one method, at several in one request, and
 // from many addresses.
 func TestWordPressChecksFewGuessesByXMLRPC(t *testing.T) {
-	call := func(address string, guesses int) request {
-		one := `<methodCall><methodName>wp.getUsersBlogs</methodName><params><param><value>admin</value></param><param><value>wrong</value></param></params></methodCall>`
-		if guesses > 1 {
-			one = `<methodCall><methodName>system.multicall</methodName><params><param><value><array><data>` +
-				strings.Repeat(`<value><struct><member><name>methodName</name><value>wp.getUsersBlogs</value></member><member><name>params</name><value><array><data><value>admin</value><value>wrong</value></data></array></value></member></struct></value>`, guesses) +
-				`</data></array></value></param></params></methodCall>`
-		}
-		return request{address: address, method: "POST", target: "/xmlrpc.php", header: []string{"Content-Type", "text/xml"}, body: one}
-	}
 	for _, attack := range []struct {
 		name                         string
 		requests, addresses, guesses int
@@ -250,7 +252,7 @@ func TestWordPressChecksFewGuessesByXMLRPC(t *testing.T) {
 			var statuses map[int]int
 			n := checked(t, func() {
 				statuses = s.attack(attack.requests, 20, func(i int) request {
-					return call(networkAddress(i%attack.addresses), attack.guesses)
+					return callXMLRPC(networkAddress(i%attack.addresses), attack.guesses)
 				})
 			})
 			t.Logf("XML-RPC, %s: %d checked, %v by status", attack.name, n, statuses)

@@ -10,21 +10,20 @@ import (
 	"testing"
 )
 
-// TestWordPressChecksFewGuessesBehindRewrites, by whatever address they are sent: a zone for
-// /wp-login.php sees a log-in that a rewrite makes, and a zone for /login one that a front
-// controller gets.
-func TestWordPressChecksFewGuessesBehindRewrites(t *testing.T) {
-	wordPress.use(t)
-	const (
-		limit = "limit 5 5/h"
-		// As WordPress' documentation has them for sites in folders.
-		folders = `@admin path_regexp admin ^/([_0-9a-zA-Z-]+/)?wp-admin$
+// foldersOfMultisite is what WordPress' documentation has for sites in folders.
+const foldersOfMultisite = `@admin path_regexp admin ^/([_0-9a-zA-Z-]+/)?wp-admin$
 	redir @admin /{re.admin.1}wp-admin/
 	@include path_regexp include ^/[_0-9a-zA-Z-]+/+(wp-(?:content|admin|includes).*)
 	rewrite @include /{re.include.1}
 	@script path_regexp script ^/[_0-9a-zA-Z-]+/+(.*\.php)$
 	rewrite @script /{re.script.1}`
-	)
+
+// TestWordPressChecksFewGuessesBehindRewrites, by whatever address they are sent: a zone for
+// /wp-login.php sees a log-in that a rewrite makes, and a zone for /login one that a front
+// controller gets.
+func TestWordPressChecksFewGuessesBehindRewrites(t *testing.T) {
+	wordPress.use(t)
+	const limit = "limit 5 5/h"
 	zone := func(name, match string) string {
 		return fmt.Sprintf("throttle {\nzone %s {\nmatch {\nmethod POST\n%s\n}\n%s\n}\n}\n", name, match, limit)
 	}
@@ -48,9 +47,9 @@ if ( preg_match( '#^/login#', $_SERVER['REQUEST_URI'] ) && isset( $_POST['log'] 
 		target     string
 	}{
 		{"plain", root, "ZONE", "path /wp-login.php*", "/wp-login.php"},
-		{"folder", root, folders + "\nZONE", "path /wp-login.php*", "/site1/wp-login.php"},
-		{"folder-twice", root, folders + "\nZONE", "path /wp-login.php*", "/site1//wp-login.php"},
-		{"folder-xmlrpc", root, folders + "\nZONE", "path /xmlrpc.php*", "/site1/xmlrpc.php"},
+		{"folder", root, foldersOfMultisite + "\nZONE", "path /wp-login.php*", "/site1/wp-login.php"},
+		{"folder-twice", root, foldersOfMultisite + "\nZONE", "path /wp-login.php*", "/site1//wp-login.php"},
+		{"folder-xmlrpc", root, foldersOfMultisite + "\nZONE", "path /xmlrpc.php*", "/site1/xmlrpc.php"},
 		{"alias", root, "rewrite /login /wp-login.php\nZONE", "path /wp-login.php*", "/login"},
 		{"tried", root, "try_files {path} /index.php?{query}\nZONE", "path /wp-login.php*", "/wp-login.php"},
 		{"handle-path", root, "handle_path /blog/* {\nZONE\nphp_fastcgi unix/SOCKET\n}", "path /wp-login.php*", "/blog/wp-login.php"},
@@ -65,7 +64,7 @@ if ( preg_match( '#^/login#', $_SERVER['REQUEST_URI'] ) && isset( $_POST['log'] 
 		fmt.Fprintf(&sites, "http://:%d {\n\troot * %s\n\t%s\n\tphp_fastcgi unix/SOCKET\n}\n", ports[i], test.root, strings.ReplaceAll(test.site, "ZONE", zone(test.name, test.match)))
 	}
 	static := freePort(t)
-	fmt.Fprintf(&sites, "http://:%d {\n\troot * %s\n\t%s\n\tthrottle {\n\texempt static_files\n\tzone pages {\n%s\n}\n}\n\tphp_fastcgi unix/SOCKET\n\tfile_server\n}\n", static, root, folders, limit)
+	fmt.Fprintf(&sites, "http://:%d {\n\troot * %s\n\t%s\n\tthrottle {\n\texempt static_files\n\tzone pages {\n%s\n}\n}\n\tphp_fastcgi unix/SOCKET\n\tfile_server\n}\n", static, root, foldersOfMultisite, limit)
 	c := startCaddy(t, config{sites: replace.Replace(sites.String())})
 
 	const guesses = 12

@@ -1,0 +1,83 @@
+package tests
+
+import (
+	"encoding/base64"
+	"fmt"
+	"os"
+	"path/filepath"
+	"testing"
+)
+
+// startFirst runs WordPress behind the first configuration of the README, enforced, with
+// more changes.
+func startFirst(t *testing.T, changes ...string) *trial {
+	t.Helper()
+	wordPress.use(t)
+	readme, err := os.ReadFile("../README.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	blocks := fence.FindAllSubmatch(readme, -1)
+	if len(blocks) != 2 {
+		t.Fatalf("got %d Caddyfiles in the README, want a small one and the first one", len(blocks))
+	}
+	return runTrial(t, "README.md", "{\n}\n"+string(blocks[1][1]), append([]string{
+		"/srv/www", filepath.Join(wordPress.dir, "wordpress"),
+		"unix//run/php/php-fpm.sock", "unix/" + filepath.Join(wordPress.dir, "fpm.sock"),
+		"\t\tshadow\n", "",
+	}, changes...)...)
+}
+
+// TestTheFirstConfigurationHoldsOnWordPress: whoever guesses, from one address or from 200,
+// gets few passwords checked, and the owner of the account gets in.
+func TestTheFirstConfigurationHoldsOnWordPress(t *testing.T) {
+	basic := func(address string) request {
+		return request{
+			address: address, target: "/wp-json/wp/v2/users/me",
+			header: []string{"Authorization", "Basic " + base64.StdEncoding.EncodeToString([]byte("author:wrong"))},
+		}
+	}
+	at := func(path string, r request) request {
+		r.target = path + r.target
+		return r
+	}
+	for _, attack := range []struct {
+		name  string
+		least int
+		most  int
+		guess func(i int) request
+	}{
+		{"forms from one address, for many accounts", 1, mostByAddress, func(i int) request { return guess("198.51.100.1", fmt.Sprint("first", i)) }},
+		{"forms from 200 addresses", 1, mostByAccount, func(i int) request { return guess(networkAddress(i%200), "author") }},
+		{"forms in a folder of a multisite", 1, mostByAccount, func(i int) request { return at("/site1", guess(networkAddress(i%200), "author")) }},
+		{"HTTP Basic from one address", 1, mostByAccount, func(int) request { return basic("198.51.100.1") }},
+		{"HTTP Basic from 200 addresses", 1, mostByAccount, func(i int) request { return basic(networkAddress(i % 200)) }},
+		{"XML-RPC", 0, 0, func(i int) request { return callXMLRPC(networkAddress(i%200), 1) }},
+		{"XML-RPC in a folder", 0, 0, func(i int) request { return at("/site1", callXMLRPC(networkAddress(i%200), 1)) }},
+		{"XML-RPC, 500 guesses in each", 0, 0, func(i int) request { return callXMLRPC(networkAddress(i%200), 500) }},
+	} {
+		t.Run(attack.name, func(t *testing.T) {
+			s := startFirst(t, "\tlog\n", "\tlog\n\t"+foldersOfMultisite+"\n")
+			var statuses map[int]int
+			n := checked(t, func() { statuses = s.attack(500, 20, attack.guess) })
+			t.Logf("%s: %d of 500 checked, %v by status", attack.name, n, statuses)
+			if n < attack.least || n > attack.most {
+				t.Errorf("%s: got %d of 500 checked, want %d to %d", attack.name, n, attack.least, attack.most)
+			}
+		})
+	}
+
+	t.Run("the owner", func(t *testing.T) {
+		s := startFirst(t)
+		owner := s.person(s.startPeople(), "203.0.113.1")
+		owner.logIn("admin")
+		for range 3 {
+			s.attack(100, 20, func(i int) request { return guess(networkAddress(i), "admin") })
+			owner.visit("/wp-login.php?reauth=1") // forgets that it is logged in
+			owner.logIn("admin")
+		}
+		if refused := s.refusals(owner.address); len(refused) > 0 {
+			t.Errorf("got %q refused, want nothing of the owner", refused)
+		}
+	})
+}
