@@ -83,7 +83,7 @@ func TestCaddyfileExampleLimitsGuessesOnOneAccount(t *testing.T) {
 	}
 }
 
-// TestCaddyfileExampleCountsRowsAndSeconds tests the zones imports and workers.
+// TestCaddyfileExampleCountsRowsAndSeconds tests the zones imports and work.
 func TestCaddyfileExampleCountsRowsAndSeconds(t *testing.T) {
 	t.Parallel()
 	port, c := startExample(t, rackSite(t).directives)
@@ -102,12 +102,12 @@ func TestCaddyfileExampleCountsRowsAndSeconds(t *testing.T) {
 	var settled bool
 	eventually(t, "the slow page in the log", func() bool {
 		for _, line := range c.logLines("/slow?for=300") {
-			settled = regexp.MustCompile(`"zone":"workers","decision":"admitted","key":"[^"]*","cost":0.2,[^}]*"settled":(0\.[3-9]|[1-9])`).MatchString(line)
+			settled = regexp.MustCompile(`"zone":"work","decision":"admitted","key":"[^"]*","cost":0.2,[^}]*"settled":(0\.[3-9]|[1-9])`).MatchString(line)
 			return true
 		}
 		return false
 	})
 	if !settled {
-		t.Errorf("got %v, want 0.3 seconds and more settled by zone workers", c.logLines("/slow?for=300"))
+		t.Errorf("got %v, want 0.3 seconds and more settled by zone work", c.logLines("/slow?for=300"))
 	}
 }

@@ -265,7 +265,7 @@ func TestWordPressServesVisitorsInACrowd(t *testing.T) {
 		if len(statuses) != 1 || statuses[200] == 0 {
 			t.Errorf("got %v by status, want 200 only", statuses)
 		}
-		if held := s.metric(t, "caddy_throttle_in_flight", `zone="slots"`); held != 0 {
+		if held := s.metric(t, "caddy_throttle_in_flight", `zone="workers"`); held != 0 {
 			t.Errorf("got %v workers held by uploads, want none", held)
 		}
 	})
