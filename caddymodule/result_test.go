@@ -189,11 +189,11 @@ func with(object map[string]any, name string, value any) map[string]any {
 
 func TestWithoutAccessLogsNothingIsLoggedOfARequest(t *testing.T) {
 	s := run(t, `http:// {
-		throttle site 1 1/h
+		throttle site 2 1/h
 		respond ok
 	}`)
 	c := s.from(someone)
-	c.passes(1, "/")
+	c.passes(2, "/")
 	if got := s.logs.lines(t, "handled request"); len(got) != 0 {
 		t.Errorf("got %v, want nothing", got)
 	}

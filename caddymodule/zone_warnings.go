@@ -1,6 +1,7 @@
 package caddymodule
 
 import (
+	"slices"
 	"strings"
 	"time"
 
@@ -8,6 +9,7 @@ import (
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/config"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/engine"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/settlement"
 )
 
 // patientClient is about how long most clients wait for an answer.
@@ -16,10 +18,21 @@ const patientClient = 30 * time.Second
 // warnOf logs warnings about settings that probably do not work as meant.
 func warnOf(z *engine.Zone, definition *config.Zone, doubts []string) {
 	for _, source := range definition.Key.Given() {
-		if source.Source == "header" && strings.ContainsAny(source.Name, "_.") {
+		switch {
+		case source.Source != "header":
+		case strings.ContainsAny(source.Name, "_."):
 			z.Counts.Logger.Warn("Caddy drops headers with _ or . in their names unless they are listed in expected_underscore_headers or expected_dot_headers of the server: this key may always be missing",
 				zap.String("header", source.Name))
+		case engine.NamesClient(source.Name):
+			z.Counts.Logger.Warn("clients can send this header, too, and choose their key by it: use client_ip, and name the proxy in trusted_proxies and its header in client_ip_headers",
+				zap.String("header", source.Name))
 		}
+	}
+	if slices.ContainsFunc(definition.Cost, func(c config.Cost) bool { return config.SentByClient(c.Value) }) {
+		z.Counts.Logger.Warn("clients choose what their requests cost, since they send the value: compute the cost from something else")
+	}
+	if z.Settle != nil && z.Settle.Source == settlement.Status && !slices.ContainsFunc(z.Settle.Ranges, func(r settlement.StatusRange) bool { return r.First < 300 || r.Last > 399 }) {
+		z.Counts.Logger.Warn("settle status charges redirects only, by which most applications answer a log-in that succeeded: name the status of one that failed")
 	}
 	if z.Block != nil && z.Settle != nil && !z.Settle.After {
 		z.Counts.Logger.Warn("zone blocks clients for what their requests reserve, before the response says what they cost: add after to settle")

@@ -342,6 +342,9 @@ func ClientChosen(sources []KeySource) bool {
 	})
 }
 
+// SentByClient reports whether clients send the value of a placeholder.
+func SentByClient(text string) bool { return sentByClient.MatchString(text) }
+
 // ReadsHeaders reports whether a source is in the request's headers.
 func ReadsHeaders(sources []KeySource) bool {
 	return slices.ContainsFunc(sources, func(k KeySource) bool {

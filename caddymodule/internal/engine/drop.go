@@ -4,6 +4,7 @@ import (
 	"net"
 	"net/http"
 	"net/netip"
+	"slices"
 	"sync/atomic"
 	"time"
 
@@ -213,6 +214,12 @@ var ForwardingHeaders = []string{
 	"X-Forwarded-For", "Forwarded", "Via", "X-Real-Ip", "Cf-Connecting-Ip", "True-Client-Ip", "X-Forwarded-Proto", "X-Forwarded-Host",
 	"X-Forwarded", "X-Client-Ip", "Client-Ip", "X-Cluster-Client-Ip", "X-Original-Forwarded-For", "Cdn-Loop",
 	"Fastly-Client-Ip", "Fly-Client-Ip", "Cloudfront-Viewer-Address", "X-Azure-Clientip", "X-Appengine-User-Ip", "X-Envoy-External-Address",
+}
+
+// NamesClient reports whether a header is one in which proxies name the client.
+func NamesClient(header string) bool {
+	header = http.CanonicalHeaderKey(header)
+	return slices.Contains(ForwardingHeaders, header) && !slices.Contains([]string{"Via", "X-Forwarded-Proto", "X-Forwarded-Host", "Cdn-Loop"}, header)
 }
 
 func forwards(r *http.Request) bool {

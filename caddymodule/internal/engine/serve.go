@@ -54,6 +54,9 @@ func NewHandler(e *Engine, server *caddyhttp.Server, match rule.Matchers, zones 
 	h.headers = settlement.HeadersOf(settles...).With(h.told...)
 	h.endsAtAdmission = len(h.headers) == 0 && !slices.ContainsFunc(zones, func(z *Zone) bool { return !z.EndsAtAdmission() })
 	warnKeys(zones, match, e.Warner)
+	if match == nil {
+		warnBursts(zones, e.Warner)
+	}
 	return h
 }
 
@@ -95,6 +98,18 @@ func warnKeys(zones []*Zone, match rule.Matchers, logger *zap.Logger) {
 		case z.Common && match == nil:
 			z.warnedKey = true
 			logger.Warn("all clients share one bucket of the zone, so one client can have all others refused: add client_ip to its key, or a zone keyed by client_ip",
+				zap.String("zone", z.Name))
+		}
+	}
+}
+
+// warnBursts logs a warning about zones of all pages that let a client send one request at a
+// time.
+func warnBursts(zones []*Zone, logger *zap.Logger) {
+	for _, z := range zones {
+		if z.Limit.Capacity == 1 && z.Match == nil && z.Settle == nil && z.Delay == nil && !z.warnedBurst {
+			z.warnedBurst = true
+			logger.Warn("zone lets each client send one request at a time, and browsers send several at once: want a larger burst, such as limit 120 2/s",
 				zap.String("zone", z.Name))
 		}
 	}

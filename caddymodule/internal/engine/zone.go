@@ -39,6 +39,7 @@ type Zone struct {
 	File           *overrideFile      // nil if it has none
 	Directives     [][]*decision.Zone // the zones of each directive that charges it
 	warnedKey      bool
+	warnedBurst    bool
 	warnedInsecure atomic.Bool
 }
 
