@@ -174,11 +174,40 @@ func weak(set caddy.ModuleMap) bool {
 		switch {
 		case name == "not" && !slices.ContainsFunc(excludedBy(set), func(s caddy.ModuleMap) bool { return !weak(s) }):
 		case (name == "vars" || name == "vars_regexp") && asksTheClient(raw):
+		case name == "expression" && computesFromTheClient(string(raw)):
 		case !slices.Contains(weakMatchers, name):
 			return false
 		}
 	}
 	return true
+}
+
+var (
+	placeholderOf = regexp.MustCompile(`\{[^{}"]+\}`)
+	functionOf    = regexp.MustCompile(`\b([A-Za-z_]+)\(`)
+
+	// plainFunctions are those of CEL that ask nothing about the request.
+	plainFunctions = []string{"size", "matches", "contains", "startsWith", "endsWith", "int", "double", "string", "has"}
+)
+
+// computesFromTheClient reports whether an expression asks for nothing but what the client
+// sends.
+func computesFromTheClient(expression string) bool {
+	asks := 0
+	for _, placeholder := range placeholderOf.FindAllString(expression, -1) {
+		if asks++; !sentByClient.MatchString(placeholder) {
+			return false
+		}
+	}
+	for _, function := range functionOf.FindAllStringSubmatch(expression, -1) {
+		switch {
+		case slices.Contains(weakMatchers, function[1]):
+			asks++
+		case !slices.Contains(plainFunctions, function[1]):
+			return false
+		}
+	}
+	return asks > 0
 }
 
 // asksTheClient reports whether all variables of a matcher are what the client sends, such
