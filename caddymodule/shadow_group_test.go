@@ -38,7 +38,7 @@ func (w witness) Decided(o *decision.Outcome, now time.Time, header http.Header)
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	name := o.Zone.Name + " " + o.Request.Header.Get("X-N")
-	w.seen[name] += fmt.Sprintf("%v %v %v %v", strings.TrimPrefix(d.String(), "shadow_"), why, o.Delay(), o.Began)
+	w.seen[name] += fmt.Sprintf("%v %v %v %v", strings.TrimPrefix(d.String(), "shadow_"), why, o.Delay, o.Began)
 	w.Reporter.Decided(o, now, header)
 }
 

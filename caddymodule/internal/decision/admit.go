@@ -17,7 +17,7 @@ import (
 // holds reports whether the request must wait or take a slot in the zone, if it is
 // admitted.
 func (o *Outcome) holds() bool {
-	return (o.delay > 0 || o.Zone.InFlight > 0) && o.admits()
+	return (o.Delay > 0 || o.Zone.InFlight > 0) && o.admits()
 }
 
 // admissionZone returns what holds the queues and slots of the zone.
@@ -34,7 +34,7 @@ func (o *Outcome) entry() admission.Entry {
 		asked = o.reservation.was.At
 	}
 	e := admission.Entry{
-		Zone: o.admissionZone(), Key: o.Key, Delay: o.delay, Due: asked.Add(o.delay),
+		Zone: o.admissionZone(), Key: o.Key, Delay: o.Delay, Due: asked.Add(o.Delay),
 		InFlight: o.Zone.InFlight, MaxWaiting: o.Zone.MaxWaiting,
 	}
 	if o.Zone.QueuesForSlots() {
@@ -164,7 +164,7 @@ func (v *Verdict) simulate(group leakybucket.Shadow, since time.Time, refund fun
 }
 
 // enters reports whether the simulation of its group has an entry of the outcome.
-func (o *Outcome) enters() bool { return o.simulating && (o.delay > 0 || o.Zone.InFlight > 0) }
+func (o *Outcome) enters() bool { return o.simulating && (o.Delay > 0 || o.Zone.InFlight > 0) }
 
 // simulated records the result of a group's simulation, and reports its outcomes.
 func (v *Verdict) simulated(group leakybucket.Shadow, r admission.Result, refund func(leakybucket.Settlement)) {
@@ -277,7 +277,7 @@ func (v *Verdict) Admitted(grant *admission.Grant, r admission.Result, entries [
 	if r.Why == admission.Admitted || r.Why == admission.Waived {
 		v.grant = grant // which is nil if its waits were waived
 		for i := range entries {
-			if o := v.entered(i); entries[i].Waited > 0 && o.delay == 0 {
+			if o := v.entered(i); entries[i].Waited > 0 && o.Delay == 0 {
 				o.waited(entries[i].Waited)
 			}
 		}
@@ -288,14 +288,17 @@ func (v *Verdict) Admitted(grant *admission.Grant, r admission.Result, entries [
 	o := v.entered(r.Index)
 	switch {
 	case r.Why.Refused():
-		o.later().exiting, o.later().waited = r.Why == admission.Exiting, r.Waited
+		o.exiting = r.Why == admission.Exiting
+		if o.Delay == 0 {
+			o.Delay = r.Waited
+		}
 		v.overrule(o, o.Zone.reasonOf(r.Why))
-	case o != nil && o.delay == 0:
+	case o != nil && o.Delay == 0:
 		o.waited(r.Waited)
 	}
 	if r.Why == admission.Left {
 		for i := range v.Outcomes {
-			v.Outcomes[i].later().left = true
+			v.Outcomes[i].Left = true
 		}
 	}
 	v.Release()
@@ -305,7 +308,7 @@ func (v *Verdict) Admitted(grant *admission.Grant, r admission.Result, entries [
 // waited records that the request has waited for a slot.
 func (o *Outcome) waited(by time.Duration) {
 	o.become(Delayed, rule.None)
-	o.later().waited = by
+	o.Delay = by
 }
 
 // Begin tells simulations that the request is served from now on.
@@ -497,9 +500,7 @@ func (v *Verdict) Report(now time.Time, header http.Header, logged bool) bool {
 	for i := range v.Outcomes {
 		o := &v.Outcomes[i]
 		if logged && o.Decision() != Withdrawn {
-			if unlogged := o.Zone.Reporter.Unlogged(); unlogged > 0 {
-				o.later().unlogged = unlogged
-			}
+			o.unlogged = o.Zone.Reporter.Unlogged()
 		}
 		if !o.simulating {
 			o.report(now, header)

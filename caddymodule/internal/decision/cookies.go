@@ -193,7 +193,7 @@ func (o *Outcome) busy() *refusal.Busy {
 
 // early returns for how long a member is still to stay away who came too early, and has
 // waited for its time or was refused at once.
-func (o *Outcome) early() time.Duration { return o.Turn.Standing.Early - o.Delay() }
+func (o *Outcome) early() time.Duration { return o.Turn.Standing.Early - o.Delay }
 
 // countPass counts what has happened to the client's pass.
 func (o *Outcome) countPass(e pass.Event) {

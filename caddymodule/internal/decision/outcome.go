@@ -1,7 +1,6 @@
 package decision
 
 import (
-	"cmp"
 	"math"
 	"net/http"
 	"net/netip"
@@ -49,8 +48,8 @@ const (
 )
 
 // An Outcome is the charge of one zone to one request, and the zone's decision. Once [Decide]
-// has returned, only what stands last in it is written. Every request allocates one for each zone, so what few of
-// them need is behind pointers.
+// has returned, only what it becomes is written. Every request allocates one for each zone, so
+// what few of them need is behind pointers.
 type Outcome struct {
 	// Request is the request, for Reporters.
 	Request *http.Request
@@ -64,7 +63,10 @@ type Outcome struct {
 	Cost, Ceiling float64 // units
 	levelBefore   float64 // the level before this charge, in units
 
-	delay time.Duration // how long the request is to wait, or would have to
+	// Delay is how long the request is to wait, or would have to. Where that is none, it is
+	// how long it has waited for a slot.
+	Delay time.Duration
+
 	Block time.Duration // the rest of the block; 0 if none runs
 
 	// Turn is how the request takes turns for the slots of a zone with share; nil in
@@ -79,58 +81,34 @@ type Outcome struct {
 	// devices or the request names no account.
 	device *knownDevice
 
-	jitter float32 // how much is added to Retry-After, as a fraction
+	// What becomes of the outcome after the decision, each written once at most:
 
-	Shadow leakybucket.Shadow // the group in which the zone only counts for this key; 0 if it is enforced
-	Began  bool               // this request began the block
+	simulation *admission.Simulation // of the wait and slot in shadow; nil if enforcement would need neither
+	code       supportcode.Code      // names the refusal, for support; zero if the zone gives none
+	unlogged   uint32                // how many refusals of the zone were kept out of the access log before this line
 
-	decision Decision
-	reason   rule.Reason // of a refusal
+	// ruling is what the zone decided, and why it refused, in the lower half. What becomes of
+	// that is in the upper half; 0 if it stands. It is atomic, because a simulation may end in
+	// another goroutine while the request is served.
+	ruling uint32
 
-	asked     bool // the store was asked
-	fit       bool // the store's answer, as in [leakybucket.Decision]
+	Left       bool // the client left while the request waited for its slots
+	simulating bool // the simulation of its group reports the outcome
+	exiting    bool // the process ended while the request waited
+
+	// What the decision followed from:
+
+	Shadow    leakybucket.Shadow // the group in which the zone only counts for this key; 0 if it is enforced
+	Began     bool               // this request began the block
+	asked     bool               // the store was asked
+	fit       bool               // the store's answer, as in [leakybucket.Decision]
 	poured    bool
 	starved   bool // there was no memory to read the body that the zone wanted
 	undecided bool
 	dropped   bool // not asked, since the store and its fallback failed, or the group has ended before
 	noSlot    bool // no slot was free before the store was asked
 
-	// What becomes of the outcome after the decision follows. Each field is written once at
-	// most.
-
-	// became replaces the decision and reason; 0 if they stand. It is atomic, because a
-	// simulation may end in another goroutine while the request is served.
-	became uint32
-
-	simulating bool                  // the simulation of its group reports the outcome
-	simulation *admission.Simulation // of the wait and slot in shadow; nil if enforcement would need neither
-
-	after *after // nil for most requests
-}
-
-// What has become of an outcome whose request has waited for a slot, or was refused.
-type after struct {
-	waited   time.Duration    // for a slot, where the delay was none
-	left     bool             // the client left while the request waited for its slots
-	exiting  bool             // the process ended meanwhile
-	code     supportcode.Code // names the refusal, for support; zero if the zone gives none
-	unlogged uint32           // how many refusals of the zone were kept out of the access log before this line
-}
-
-// later returns what becomes of the outcome, to be written.
-func (o *Outcome) later() *after {
-	if o.after == nil {
-		o.after = new(after)
-	}
-	return o.after
-}
-
-// since returns what has become of the outcome.
-func (o *Outcome) since() after {
-	if o.after == nil {
-		return after{}
-	}
-	return *o.after
+	jitter float32 // how much is added to Retry-After, as a fraction
 }
 
 // A reservation is the charge that the store was asked about, and its decision. Few
@@ -142,7 +120,7 @@ type reservation struct {
 	settledCost float64 // the corrected cost, in units
 	settled     bool    // the charge was corrected by the response
 
-	// correction is the state of that. It is atomic like [Outcome.became].
+	// correction is the state of that. It is atomic like [Outcome.ruling].
 	correction uint32
 }
 
@@ -156,29 +134,39 @@ func (o *Outcome) setCharge(c *leakybucket.Charge) {
 func (o *Outcome) setAnswer(c *leakybucket.Charge, d *leakybucket.Decision) {
 	o.setCharge(c)
 	o.levelBefore, o.fit, o.poured, o.undecided = d.Level, d.Fits, d.Poured, d.Undecided
-	o.Block, o.Began, o.delay = 0, d.Began, 0
+	o.Block, o.Began, o.Delay = 0, d.Began, 0
 	if d.BlockedUntil != 0 {
 		o.Block = d.BlockedUntil.Sub(d.At)
 	}
 	if o.Zone.Delay != nil && !d.Undecided {
-		o.delay = c.Delay(d)
+		o.Delay = c.Delay(d)
+	}
+}
+
+// later is a bit of the upper half of a ruling, which tells it from none.
+const later = 1 << 31
+
+// decide sets what the zone decides. It must be called before others know the outcome.
+func (o *Outcome) decide(d Decision, why rule.Reason) {
+	atomic.StoreUint32(&o.ruling, uint32(d)<<8|uint32(why))
+}
+
+// become replaces what the zone decided. The first to do so wins: an enforced zone that
+// refuses the request, or the simulation of a group in shadow.
+func (o *Outcome) become(d Decision, why rule.Reason) {
+	if decided := atomic.LoadUint32(&o.ruling); decided < later {
+		atomic.CompareAndSwapUint32(&o.ruling, decided, decided|later|uint32(d)<<24|uint32(why)<<16)
 	}
 }
 
 // Ruling returns the zone's decision, and the reason of a refusal. Both are of one
 // moment: a simulation may replace them together.
 func (o *Outcome) Ruling() (Decision, rule.Reason) {
-	if both := atomic.LoadUint32(&o.became); both != 0 {
-		return Decision(both >> 8 & 0xff), rule.Reason(both & 0xff)
+	both := atomic.LoadUint32(&o.ruling)
+	if both >= later {
+		both = (both &^ later) >> 16
 	}
-	return o.decision, o.reason
-}
-
-// become replaces the ruling. The first to do so wins: an enforced zone that refuses the
-// request, or the simulation of a group in shadow.
-func (o *Outcome) become(d Decision, why rule.Reason) {
-	const replaced = 1 << 16
-	atomic.CompareAndSwapUint32(&o.became, 0, replaced|uint32(d)<<8|uint32(why))
+	return Decision(both >> 8 & 0xff), rule.Reason(both & 0xff)
 }
 
 // Decision returns the zone's decision.
@@ -194,7 +182,7 @@ func (o *Outcome) Reason() rule.Reason {
 }
 
 // Refuse decides that the zone refuses. In shadow, that is only counted.
-func (o *Outcome) Refuse(why rule.Reason) { o.decision, o.reason = o.refusal(), why }
+func (o *Outcome) Refuse(why rule.Reason) { o.decide(o.refusal(), why) }
 
 func (o *Outcome) refusal() Decision {
 	if o.Shadow != 0 {
@@ -202,12 +190,6 @@ func (o *Outcome) refusal() Decision {
 	}
 	return Refused
 }
-
-// Delay returns how long the request waits or has waited, or would have to.
-func (o *Outcome) Delay() time.Duration { return cmp.Or(o.delay, o.since().waited) }
-
-// Left reports whether the client left while the request waited for its slots.
-func (o *Outcome) Left() bool { return o.since().left }
 
 // ClientIP returns the client's address. It is invalid if the request has none, and for
 // outcomes of a simulation, unless the address is the key: these are reported when the
@@ -290,8 +272,8 @@ func (o *Outcome) TimeToFit() time.Duration {
 	case rule.NoStore:
 		return outageWait
 	case rule.Waiting:
-		if o.Zone.Delay != nil && o.Delay() > 0 {
-			return o.Delay() // by then, the queue ahead has leaked
+		if o.Zone.Delay != nil && o.Delay > 0 {
+			return o.Delay // by then, the queue ahead has leaked
 		}
 		return slotWait
 	}
@@ -380,8 +362,8 @@ func (o *Outcome) MarshalLogObject(enc zapcore.ObjectEncoder) error {
 	if o.Turn != nil {
 		o.Turn.log(enc)
 	}
-	if delay := o.Delay(); delay > 0 {
-		enc.AddFloat64("delay", readable(delay.Seconds()))
+	if o.Delay > 0 {
+		enc.AddFloat64("delay", readable(o.Delay.Seconds()))
 	}
 	if o.Block > 0 {
 		enc.AddFloat64("blocked", readable(o.Block.Seconds()))
@@ -389,12 +371,11 @@ func (o *Outcome) MarshalLogObject(enc zapcore.ObjectEncoder) error {
 	if r := o.reservation; r != nil && r.settled {
 		enc.AddFloat64("settled", readable(r.settledCost))
 	}
-	since := o.since()
-	if since.code != 0 {
-		enc.AddString("support_code", since.code.String())
+	if o.code != 0 {
+		enc.AddString("support_code", o.code.String())
 	}
-	if since.unlogged > 0 {
-		enc.AddInt64("unlogged", int64(since.unlogged))
+	if o.unlogged > 0 {
+		enc.AddInt64("unlogged", int64(o.unlogged))
 	}
 	if o.Reason().Waits() {
 		enc.AddInt64("retry_after", refusal.WholeSeconds(o.RetryAfter()))

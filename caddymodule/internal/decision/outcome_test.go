@@ -19,7 +19,9 @@ func TestTheStrongestDecisionAndTheLongestWaitDecide(t *testing.T) {
 	limit := leakybucket.Limit{Capacity: 10, Leak: 1}
 	slow := leakybucket.Limit{Capacity: 10, Leak: 0.1}
 	outcome := func(d Decision, why rule.Reason, limit leakybucket.Limit, level, cost float64) *Outcome {
-		return &Outcome{Zone: zone, Limit: limit, Cost: cost, levelBefore: level, poured: why == rule.None, decision: d, reason: why}
+		o := &Outcome{Zone: zone, Limit: limit, Cost: cost, levelBefore: level, poured: why == rule.None}
+		o.decide(d, why)
+		return o
 	}
 	weakestFirst := []*Outcome{
 		outcome(Admitted, rule.None, limit, 1, 1),
@@ -44,21 +46,25 @@ func TestTheStrongestDecisionAndTheLongestWaitDecide(t *testing.T) {
 
 // An enforced zone and the simulation of a group may end a request at the same time.
 func TestWhatAnOutcomeBecomesFirstStays(t *testing.T) {
-	o := &Outcome{decision: Admitted}
-	o.become(Withdrawn, rule.None)
-	o.become(ShadowRefused, rule.InFlight)
-	if d, why := o.Ruling(); d != Withdrawn || why != rule.None {
-		t.Errorf("got %v %v, want it withdrawn", d, why)
-	}
-	if o.decision != Admitted {
-		t.Errorf("the decision itself: got %v, want it admitted", o.decision)
+	for _, first := range []struct {
+		decision Decision
+		why      rule.Reason
+	}{{Withdrawn, rule.None}, {Delayed, rule.None}, {Refused, rule.Timeout}, {ShadowRefused, rule.InFlight}} {
+		o := new(Outcome)
+		o.decide(Admitted, rule.None)
+		o.become(first.decision, first.why)
+		o.become(ShadowDelayed, rule.None)
+		o.become(Refused, rule.Wait)
+		if d, why := o.Ruling(); d != first.decision || why != first.why {
+			t.Errorf("got %v %v, want %v %v", d, why, first.decision, first.why)
+		}
 	}
 }
 
 // Durations are exact to a nanosecond, and logs need not be.
 func TestLogsAndPlaceholdersHaveSixDecimals(t *testing.T) {
-	o := &Outcome{Zone: &Zone{Rule: &rule.Rule{Name: "a"}}, delay: 1234567890 * time.Nanosecond, Block: 9876543210 * time.Nanosecond}
-	o.decision = Delayed
+	o := &Outcome{Zone: &Zone{Rule: &rule.Rule{Name: "a"}}, Delay: 1234567890 * time.Nanosecond, Block: 9876543210 * time.Nanosecond}
+	o.decide(Delayed, rule.None)
 	log := zapcore.NewMapObjectEncoder()
 	if err := o.MarshalLogObject(log); err != nil {
 		t.Fatal(err)
@@ -98,11 +104,11 @@ func TestWhoLosesATurnIsRefusedAsAClientAfterItsWait(t *testing.T) {
 	} {
 		v := sizedVerdict(1)
 		v.Outcomes[0] = Outcome{Zone: &Zone{Rule: &rule.Rule{Name: "php", Share: new(rule.Key), InFlight: 1}}, Key: "all", Turn: turn}
-		v.Outcomes[0].decision = Admitted
+		v.Outcomes[0].decide(Admitted, rule.None)
 		v.Admitted(nil, admission.Result{Why: why, Waited: time.Second}, nil)
 		o := &v.Outcomes[0]
-		if got := o.RefusedKey() + " " + o.Reason().String(); got != want || o.Delay() != time.Second {
-			t.Errorf("%v: got %s after %v, want %s after a second", why, got, o.Delay(), want)
+		if got := o.RefusedKey() + " " + o.Reason().String(); got != want || o.Delay != time.Second {
+			t.Errorf("%v: got %s after %v, want %s after a second", why, got, o.Delay, want)
 		}
 	}
 }
@@ -112,10 +118,10 @@ func TestWhoeverWaitedInVainIsNotToldToWaitAsLongAgain(t *testing.T) {
 	for _, why := range []admission.Why{admission.Exiting, admission.QueueFull, admission.TimedOut} {
 		v := sizedVerdict(1)
 		v.Outcomes[0] = Outcome{Zone: &Zone{Rule: &rule.Rule{Name: "downloads", InFlight: 1, MaxWait: time.Minute}}, Key: "all"}
-		v.Outcomes[0].decision = Admitted
+		v.Outcomes[0].decide(Admitted, rule.None)
 		v.Admitted(nil, admission.Result{Why: why, Waited: 50 * time.Second}, nil)
-		if o := &v.Outcomes[0]; o.RetryAfter() != slotWait || o.Delay() != 50*time.Second {
-			t.Errorf("%v: got told to wait for %v after %v, want %v after 50 s", why, o.RetryAfter(), o.Delay(), slotWait)
+		if o := &v.Outcomes[0]; o.RetryAfter() != slotWait || o.Delay != 50*time.Second {
+			t.Errorf("%v: got told to wait for %v after %v, want %v after 50 s", why, o.RetryAfter(), o.Delay, slotWait)
 		}
 	}
 }

@@ -436,8 +436,8 @@ func (p *plan) finish(o *Outcome) {
 	if o.dropped {
 		return // the zone counts as not asked
 	}
-	delay := o.delay
-	o.delay = 0
+	delay := o.Delay
+	o.Delay = 0
 	switch why := p.judge(o); {
 	case why != rule.None:
 		o.Refuse(why)
@@ -445,14 +445,14 @@ func (p *plan) finish(o *Outcome) {
 	case p.ends(o.Shadow, true) || o.asked && o.undecided && o.Zone.InFlight == 0: // slots need no store
 		return
 	}
-	o.delay = delay
+	o.Delay = delay
 	switch {
 	case delay == 0:
-		o.decision = Admitted
+		o.decide(Admitted, rule.None)
 	case o.Shadow != 0:
-		o.decision = ShadowDelayed
+		o.decide(ShadowDelayed, rule.None)
 	default:
-		o.decision = Delayed
+		o.decide(Delayed, rule.None)
 	}
 }
 

@@ -272,7 +272,7 @@ func (v *Verdict) Refusal(ring *supportcode.Ring, now time.Time) refusal.Refusal
 			At: now, Zone: o.Zone.Name, Key: o.Key, Reason: o.Reason().String(), Wait: f.TimeToFit, Block: o.Block,
 			Cost: o.Cost, Level: o.Level(), Capacity: o.Limit.Capacity,
 		})
-		o.later().code = f.Code
+		o.code = f.Code
 	}
 	if o.Zone.ZoneHeader {
 		f.Zone = o.Zone.Name
@@ -281,7 +281,7 @@ func (v *Verdict) Refusal(ring *supportcode.Ring, now time.Time) refusal.Refusal
 		f.Busy = o.busy()
 	}
 	switch {
-	case o.since().exiting, o.Reason() == rule.NoStore:
+	case o.exiting, o.Reason() == rule.NoStore:
 		f.Status = http.StatusServiceUnavailable
 	case o.Reason() == rule.EarlyData:
 		f.Status = http.StatusTooEarly // browsers send it again by themselves
@@ -332,7 +332,7 @@ func (v *Verdict) placeholder(name string) (any, bool) {
 	case "message":
 		return o.Zone.Message, true
 	case "support_code":
-		return o.since().code.String(), true
+		return o.code.String(), true
 	case "level":
 		return readable(o.Level()), true
 	case "capacity":
@@ -352,7 +352,7 @@ func (v *Verdict) placeholder(name string) (any, bool) {
 		}
 		return refusal.WholeSeconds(o.TimeToFit()), true
 	case "delay":
-		return readable(o.Delay().Seconds()), true
+		return readable(o.Delay.Seconds()), true
 	case "blocked":
 		return v.Blocked(""), true
 	}

@@ -57,11 +57,11 @@ func (t *Zone) turned(o *decision.Outcome, d decision.Decision, why rule.Reason)
 	}
 	switch {
 	case o.Shadow != 0:
-	case d == decision.Admitted && !o.Left():
+	case d == decision.Admitted && !o.Left:
 		meter.waits.Observe(0)
 	case d == decision.Delayed:
-		if !o.Left() {
-			meter.waits.Observe(o.Delay().Seconds())
+		if !o.Left {
+			meter.waits.Observe(o.Delay.Seconds())
 		}
 		t.figures.load.note(t, o, false)
 	case d == decision.Refused && o.LostTurn():

@@ -109,7 +109,7 @@ func (t *Zone) Decided(o *decision.Outcome, now time.Time, header http.Header) {
 	}
 	t.countPresented(o)
 	if d == decision.Delayed {
-		Delays.WithLabelValues(t.rule.Name).Observe(o.Delay().Seconds())
+		Delays.WithLabelValues(t.rule.Name).Observe(o.Delay.Seconds())
 	}
 	t.figures.noteSender(o, d, now)
 	if t.people != nil && d == decision.ShadowRefused && header != nil {

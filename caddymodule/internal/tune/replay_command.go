@@ -227,7 +227,7 @@ func (t *replayTally) note(o *decision.Outcome, req *accesslog.Request) {
 	d, why := o.Ruling()
 	t.Add(&replay.Decided{
 		Zone: o.Zone.Name, Key: o.Key, Decision: d.String(), Reason: why.String(), Cost: o.Cost,
-		Level: o.Level(), Capacity: o.Limit.Capacity, Leak: o.Limit.Leak, Delay: o.Delay(), Request: req,
+		Level: o.Level(), Capacity: o.Limit.Capacity, Leak: o.Limit.Leak, Delay: o.Delay, Request: req,
 	})
 	if t.file == nil {
 		return
@@ -243,7 +243,7 @@ func (t *replayTally) note(o *decision.Outcome, req *accesslog.Request) {
 		Cost     float64 `json:"cost"`
 		Level    float64 `json:"level"`
 		Delay    float64 `json:"delay_seconds,omitempty"`
-	}{req.File, req.Line, req.At.Format("2006-01-02T15:04:05.000000Z"), o.Zone.Name, o.Key, d.String(), why.String(), o.Cost, o.Level(), o.Delay().Seconds()})
+	}{req.File, req.Line, req.At.Format("2006-01-02T15:04:05.000000Z"), o.Zone.Name, o.Key, d.String(), why.String(), o.Cost, o.Level(), o.Delay.Seconds()})
 }
 
 // writeTo writes what zones decide about each request to a file, if it has a name.
