@@ -37,6 +37,7 @@ func pages(t *testing.T) (all []*page) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	names = append(names, filepath.Join(root, "bench", "README.md"), filepath.Join(root, "leakybucket", "README.md"))
 	err = filepath.WalkDir(filepath.Join(root, "docs"), func(name string, _ fs.DirEntry, err error) error {
 		if filepath.Ext(name) == ".md" {
 			names = append(names, name)
