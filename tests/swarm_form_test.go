@@ -253,7 +253,7 @@ func swarmTable() (names []rowName) {
 	return names
 }
 
-// swarmPage returns the tables for docs/under-a-swarm.md.
+// swarmPage returns the tables for bench/README.md.
 func swarmPage(rows []swarm.Row) string {
 	find := func(traffic, site string) *swarm.Row {
 		for i := range rows {

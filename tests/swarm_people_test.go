@@ -99,7 +99,7 @@ func swarmTrials() []swarmTrial {
 	return trials
 }
 
-// TestPeopleGetInUnderASwarm tries the rows of the table in docs/under-a-swarm.md. The
+// TestPeopleGetInUnderASwarm tries the rows of the table in bench/README.md. The
 // long form makes the demands of the page. The short form tries some rows all at once
 // for less than a minute, and demands only that people get in much better than when they
 // are served in the order of arrival: the machine may be busy.
