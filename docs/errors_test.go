@@ -24,8 +24,8 @@ func TestEachMessageOnThePageOfErrorsIsInTheCode(t *testing.T) {
 	}
 	literals := stringLiterals(t)
 	messages := messagesIn(string(page))
-	if len(messages) < 80 {
-		t.Errorf("got %d messages on the page, want at least 80", len(messages))
+	if len(messages) < 50 {
+		t.Errorf("got %d messages on the page, want at least 50", len(messages))
 	}
 	for _, message := range messages {
 		if !formatOf(message).MatchString(literals) {
@@ -34,8 +34,24 @@ func TestEachMessageOnThePageOfErrorsIsInTheCode(t *testing.T) {
 	}
 }
 
-// TestEachLineOfTheLogIsOnAPage takes what the code logs from information on. A page may
-// leave out the end of a message.
+// TestThePageOfErrorsRepeatsNoMessage: a row has to say more than its message does.
+func TestThePageOfErrorsRepeatsNoMessage(t *testing.T) {
+	page, err := os.ReadFile("errors-and-questions.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for line := range strings.Lines(string(page)) {
+		if strings.HasPrefix(line, "| ") && strings.Contains(line, "As it says") {
+			t.Errorf("got a row that says no more than its message: %s", line)
+		}
+	}
+}
+
+// remedy is the end of a message that says what to do.
+var remedy = regexp.MustCompile(`: (add|compute|exempt|for|give|leave|name|put|raise|see|serve|set|use|want|write) `)
+
+// TestEachLineOfTheLogIsOnAPage takes what the code logs from information on, but for
+// the lines that say themselves what to do. A page may leave out the end of a message.
 func TestEachLineOfTheLogIsOnAPage(t *testing.T) {
 	var documented []string
 	for _, name := range []string{"errors-and-questions.md", "logs-and-metrics.md"} {
@@ -52,7 +68,7 @@ func TestEachLineOfTheLogIsOnAPage(t *testing.T) {
 			d = strings.TrimSuffix(d, "...")
 			return len(d) > 15 && strings.HasPrefix(message, d)
 		}
-		if !slices.ContainsFunc(documented, said) {
+		if !remedy.MatchString(message) && !slices.ContainsFunc(documented, said) {
 			t.Errorf("got nothing about the line %q", message)
 		}
 	}
