@@ -64,7 +64,7 @@ func installMediaWiki(t *testing.T, a *application) {
 		t.Fatal(err)
 	}
 	defer settings.Close()
-	if _, err := fmt.Fprintf(settings, "\n%s\n%s", &recipe, ours); err != nil {
+	if _, err := fmt.Fprintf(settings, "\n%s\n%s", ours, &recipe); err != nil {
 		t.Fatal(err)
 	}
 	for name, mode := range map[string]os.FileMode{"cache": os.ModeDir, "passwords.log": 0} {

@@ -115,9 +115,9 @@ func warnBursts(zones []*Zone, logger *zap.Logger) {
 	}
 }
 
-// ServeHTTP implements caddyhttp.MiddlewareHandler. It decides about the request,
-// holds it until its delay is over, its body is buffered and its slots are free, and
-// then refuses or serves it.
+// ServeHTTP implements caddyhttp.MiddlewareHandler. Requests that concern the zones are
+// decided about, but for those in an error route, which take slots only, and those of the
+// server itself.
 func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request, next caddyhttp.Handler) error {
 	concerned, failed := h.Concerns(r)
 	if !concerned {
@@ -130,8 +130,15 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request, next caddyht
 	case included(r):
 		return h.serveInternal(w, r, next)
 	}
-	// A function with many defers and returns calls them one by one, which is slow. This
-	// one has few enough, so none of them depends on a condition.
+	return h.decide(w, r, next, failed)
+}
+
+// decide decides about a request, holds it until its delay is over, its body is buffered and
+// its slots are free, and then refuses or serves it. failed is the error of the directive's
+// matcher.
+func (h *Handler) decide(w http.ResponseWriter, r *http.Request, next caddyhttp.Handler, failed error) error {
+	// If a function's defers times its returns are more than 15, the compiler calls them one
+	// by one, which is slow.
 	h.app.hold()
 	defer h.app.release()
 	config := h.app.configNumber.Load() // before the overrides, which may change meanwhile

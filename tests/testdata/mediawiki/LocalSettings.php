@@ -1,4 +1,4 @@
-// What only tests need. It stands behind the lines of the recipe.
+// What only tests need. It stands before the lines of the recipe.
 $wgServer = 'https://' . ( $_SERVER['HTTP_HOST'] ?? 'localhost' );
 $wgCacheDirectory = __DIR__ . '/cache';
 $wgMainCacheType = CACHE_DB;
