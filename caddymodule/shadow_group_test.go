@@ -240,6 +240,26 @@ func TestSlotsAndTurnsBesideAGroupComeWithinThreePoints(t *testing.T) {
 	}
 }
 
+func TestALargeGroupIsNamedByItsFirst(t *testing.T) {
+	for zones, want := range map[int]string{
+		1: "as if enforced alone",
+		6: "as if enforced together with z1, z2, z3, z4, z5",
+		7: "as if enforced together with z1, z2, z3, z4 and 2 others",
+	} {
+		site := "http:// {\nthrottle {\nshadow\n"
+		for i := range zones {
+			site += fmt.Sprintf("zone z%d {\nlimit 5 1/d\n}\n", i)
+		}
+		s := run(t, site+"}\nrespond ok\n}")
+		var status wire.Status
+		s.admin(http.MethodGet, "/throttle/zones", "", &status)
+		if got := status.Zones[0].Group; got != want {
+			t.Errorf("the first of %d zones: got %q, want %q", zones, got, want)
+		}
+		s.stop()
+	}
+}
+
 func TestTheFiguresOfShadowNameTheirGroup(t *testing.T) {
 	const site = `http:// {
 		throttle {

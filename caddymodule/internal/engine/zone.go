@@ -104,6 +104,10 @@ func (z *Zone) JudgedWith(set *override.Set) string {
 	if len(names) == 0 {
 		return "as if enforced alone"
 	}
+	const named = 4
+	if others := len(names) - named; others > 1 {
+		names = append(names[:named-1], fmt.Sprintf("%s and %d others", names[named-1], others))
+	}
 	return "as if enforced together with " + strings.Join(names, ", ")
 }
 
