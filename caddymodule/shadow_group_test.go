@@ -248,7 +248,7 @@ func TestALargeGroupIsNamedByItsFirst(t *testing.T) {
 	} {
 		site := "http:// {\nthrottle {\nshadow\n"
 		for i := range zones {
-			site += fmt.Sprintf("zone z%d {\nlimit 5 1/d\n}\n", i)
+			site += fmt.Sprintf("zone z%d {\nlimit %d 1/d\n}\n", i, 5+i)
 		}
 		s := run(t, site+"}\nrespond ok\n}")
 		var status wire.Status
