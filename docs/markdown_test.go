@@ -234,6 +234,24 @@ func TestTheReadmeIsShort(t *testing.T) {
 	}
 }
 
+// TestTheDocumentationGrowsNoMore: what is added must be cut elsewhere. The aim is 42,000
+// words on 22 pages.
+func TestTheDocumentationGrowsNoMore(t *testing.T) {
+	const mostWords, mostPages = 50_600, 24
+	words, count := 0, 0
+	err := filepath.WalkDir(filepath.Join(root, "docs"), func(path string, _ fs.DirEntry, err error) error {
+		if err != nil || filepath.Ext(path) != ".md" {
+			return err
+		}
+		raw, err := os.ReadFile(path)
+		words, count = words+len(strings.Fields(string(raw))), count+1
+		return err
+	})
+	if err != nil || words > mostWords || count > mostPages {
+		t.Errorf("got %d words on %d pages, %v, want at most %d on %d", words, count, err, mostWords, mostPages)
+	}
+}
+
 // orderOfEvaluation returns the numbered lines under a heading.
 func orderOfEvaluation(p *page, title string) (lines []string) {
 	under := false
