@@ -212,20 +212,14 @@ func (e *entry) tell(amount float64) {
 func (e *entry) told(reached, confirmed bool, now time.Time, timeout time.Duration) {
 	if confirmed {
 		e.seen += e.sent
-		e.confirm(now, timeout)
+		e.confirmed = now
+		if until := now.Add(timeout); until.After(e.reserved) {
+			e.reserved = until // for calls that began before
+		}
 	} else {
 		*e = e.with(e.sent, reached)
 	}
 	e.sent, e.telling = 0, false
-}
-
-// confirm records that the store has confirmed an amount. The entry is kept for calls that
-// began before.
-func (e *entry) confirm(now time.Time, timeout time.Duration) {
-	e.confirmed = now
-	if until := now.Add(timeout); until.After(e.reserved) {
-		e.reserved = until
-	}
 }
 
 // keep reports whether the entry is still needed.

@@ -350,7 +350,7 @@ func (s *Store) rememberSettled(settlements []leakybucket.Settlement) {
 				} else {
 					e.seen = max(0, e.seen+diff)
 				}
-				e.confirm(now, s.timeout)
+				e.confirmed = now
 				return e
 			})
 		}
