@@ -30,6 +30,9 @@ func readmeSite(t *testing.T, assets int) string {
 		}
 	}
 	config := found[1][1]
+	if n := strings.Count(config, "\n"); n > 40 {
+		t.Errorf("got a first configuration of %d lines, want at most 40", n)
+	}
 	for _, change := range [][2]string{
 		{"example.com {", "http:// {"},
 		{"root * /srv/www", "root * " + folder},
