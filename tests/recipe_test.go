@@ -130,7 +130,7 @@ func TestTheRecipeForDownloadsCountsBytes(t *testing.T) {
 
 	t.Run("and refuses the next file", func(t *testing.T) {
 		t.Parallel()
-		s := startTrial(t, "downloads.md", "/srv/files", root, "limit 4096 2/s", "limit 4 1/h", "debt 8192", "debt 8")
+		s := startSection(t, "recipes/apis.md", "## Downloads", "/srv/files", root, "limit 4096 2/s", "limit 4 1/h", "debt 8192", "debt 8")
 		for _, step := range []struct {
 			request
 			status int
@@ -159,7 +159,7 @@ func TestTheRecipeForDownloadsCountsBytes(t *testing.T) {
 	})
 	t.Run("and sends four at a time", func(t *testing.T) {
 		t.Parallel()
-		s := startTrial(t, "downloads.md", "/srv/files", root)
+		s := startSection(t, "recipes/apis.md", "## Downloads", "/srv/files", root)
 		var downloads sync.WaitGroup
 		hold := make(chan struct{})
 		for range 6 {
