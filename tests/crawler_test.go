@@ -48,6 +48,10 @@ func TestAListOfCrawlersIsFetchedOverHTTPSAndKeptOverARestart(t *testing.T) {
 	if passes("192.0.2.16"); passes("192.0.2.16") {
 		t.Error("an address that is not on the list is exempt")
 	}
+	eventually(t, "a copy in storage, which is made when the list is in use", func() bool {
+		copies, _ := filepath.Glob(filepath.Join(home, "caddy", "throttle", "crawlers", "*.json"))
+		return len(copies) == 1
+	})
 	if err := caddy.shutDown(); err != nil {
 		t.Fatal(err)
 	}
