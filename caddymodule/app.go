@@ -172,6 +172,9 @@ func (a *App) provisionZone(ctx caddy.Context, definition *config.Zone) (*engine
 		Common:       definition.Limit != "" && len(definition.Match) == 0 && !compiled.Key.HasAddress() && !config.ClientChosen(sources),
 		ReadsHeaders: config.ReadsHeaders(sources),
 		OverrideFile: definition.OverrideFile,
+		Paths:        config.Paths(definition.Match),
+		NamedKey:     config.NamesHeader(sources),
+		MissingGiven: definition.Key != nil && definition.Key.Missing != "",
 	}
 	options.Policy, _ = sharedstore.ParsePolicy(cmp.Or(definition.OnStoreError, a.OnStoreError)) // both have been checked
 	options.LogLimit, _ = config.ParseLogRefused(full.Refusal.Log)                               // which has been checked
@@ -200,7 +203,7 @@ func (a *App) checkServers(ctx caddy.Context) (err error) {
 func (a *App) Start() error {
 	if !a.checked { // no handler and no matcher was provisioned in the HTTP app
 		for _, definition := range a.Zone {
-			if len(a.global[definition.Name].Directives) == 0 {
+			if len(a.global[definition.Name].Handlers) == 0 {
 				lint.WarnUnused(a.engine.Warner, definition.Name)
 			}
 		}

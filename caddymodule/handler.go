@@ -51,6 +51,7 @@ func (h *Handler) Provision(ctx caddy.Context) error {
 			app.engine.Warner.Warn(doubt)
 		}
 	}
+	paths := config.Paths(h.Match) // which Caddy drops when it has loaded them
 	match, err := config.LoadMatchers(ctx, h, "Match", h.Match)
 	if err != nil {
 		return err
@@ -66,6 +67,7 @@ func (h *Handler) Provision(ctx caddy.Context) error {
 			return fmt.Errorf("zone %q is given twice in one handler", z.Name)
 		}
 		names[z.Name] = true
+		z.Counts.Paths = append(z.Counts.Paths, paths...)
 		if err := duplicates.Add(z.Name, z.Definition); err != nil {
 			return err
 		}

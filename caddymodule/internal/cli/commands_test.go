@@ -58,11 +58,13 @@ func TestStatusFitsOneScreen(t *testing.T) {
 		"zones": []map[string]any{
 			{
 				"zone": "login", "mode": "enforcing", "total": ratesOf(1210, 0, 88014, 0), "buckets": 312,
-				"per_second": ratesOf(0.1, 0, 214.2, 0), "per_second_an_hour_ago": ratesOf(0.2, 0, 0.01, 0),
+				"since_loaded": wire.Facts{Since: since, Requests: 934525, Asked: 89224, Keys: 412, Networks: 31, Charged: 1120, Refunded: 90},
+				"per_second":   ratesOf(0.1, 0, 214.2, 0), "per_second_an_hour_ago": ratesOf(0.2, 0, 0.01, 0),
 			},
 			{
 				"zone": "pages", "mode": "enforcing", "total": ratesOf(845011, 0, 190, 0), "buckets": 22140,
-				"per_second": ratesOf(311.5, 0, 0, 0), "per_second_an_hour_ago": ratesOf(402, 0, 0, 0),
+				"since_loaded": wire.Facts{Since: since, Requests: 934525, Asked: 845201, Exempt: 4120331, Keys: 98211, Networks: 61544},
+				"per_second":   ratesOf(311.5, 0, 0, 0), "per_second_an_hour_ago": ratesOf(402, 0, 0, 0),
 			},
 			{
 				"zone": "uploads", "mode": "enforcing", "total": ratesOf(311, 0, 1, 0), "buckets": 12,
@@ -81,6 +83,13 @@ uploads  enforcing    0.25 (0)       0 (0)       12  17 (3/20)
 The store redis is DOWN for 1m40s: dial tcp 127.0.0.1:6379: connection refused
 Memory holds 2526 of at most 500000 buckets. 0 were dropped before they were empty.
 Nothing was changed at run time.
+
+Since the config was loaded, 1m40s ago:
+ZONE     REQUESTS   ASKED   EXEMPT   KEYS  NETWORKS  CHARGED  REFUNDED
+login      934525   89224        0    412        31     1120        90
+pages      934525  845201  4120331  98211     61544        0         0
+uploads         0       0        0      0         0        0         0
+
 Warning (peer 127.0.0.1:1\x1b[2J): a peer that is not in trusted_proxies sends a forwarding header
 `
 	if out != want {

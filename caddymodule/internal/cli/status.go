@@ -16,8 +16,8 @@ func statusCommand() command {
 		long: `Shows on one screen what the zones of a running Caddy do: whether they enforce, and
 how many requests a second they admit and refuse, on average of the last ten to
 twenty seconds, with those of an hour ago in parentheses. Below come the store, what
-was changed at run time, and what is wrong with the config. Columns that no zone
-uses are left out. With --json there is more, such as totals and definitions.`,
+was changed at run time, what each zone has met since the config was loaded, and what
+is wrong with the config. Columns that no zone uses are left out. With --json there is more, such as totals and definitions.`,
 		run: func(c *adminClient, _ []string) error {
 			return show(c, "zones", nil, c.showStatus)
 		},
@@ -35,6 +35,7 @@ func (c *adminClient) showStatus(s *wire.Status) {
 	}
 	c.showOverrides(&s.Overrides)
 	c.showFiles(s.Zones)
+	c.showFacts(s.Zones)
 	c.showWarnings(s.Warnings)
 }
 
@@ -62,6 +63,25 @@ func (c *adminClient) showZones(zones []wire.ZoneStatus) {
 	for _, z := range zones {
 		c.showGroup(z.Zone, z.Group)
 	}
+}
+
+// showFacts shows what the zones have met since the config was loaded.
+func (c *adminClient) showFacts(zones []wire.ZoneStatus) {
+	if len(zones) == 0 {
+		return
+	}
+	c.printf("\nSince the config was loaded, %s ago:\n", elapsed(zones[0].Facts.Since))
+	t := newTable("ZONE", numeric("REQUESTS"), numeric("ASKED"), numeric("EXEMPT"), numeric("NO KEY"), numeric("KEYS"), numeric("NETWORKS"), numeric("CHARGED"), numeric("REFUNDED"))
+	var exempt, keyless, settled bool
+	for i := range zones {
+		f := &zones[i].Facts
+		t.row(sanitize(zones[i].Zone), fmt.Sprint(f.Requests), fmt.Sprint(f.Asked), fmt.Sprint(f.Exempt), fmt.Sprint(f.Keyless),
+			fmt.Sprint(f.Keys), fmt.Sprint(f.Networks), fmt.Sprint(f.Charged), fmt.Sprint(f.Refunded))
+		exempt, keyless, settled = exempt || f.Exempt > 0, keyless || f.Keyless > 0, settled || f.Charged+f.Refunded > 0
+	}
+	t.keep(true, true, true, exempt, keyless, true, true, settled, settled)
+	t.print(c)
+	c.say("")
 }
 
 func modeText(z *wire.ZoneStatus) string {

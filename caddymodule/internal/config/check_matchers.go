@@ -122,6 +122,16 @@ func CheckExempt(set caddy.ModuleMap) error {
 	return nil
 }
 
+// Paths returns the patterns of the path matchers in sets that Caddy has not loaded yet.
+func Paths(sets caddyhttp.RawMatcherSets) (all []string) {
+	for _, set := range sets {
+		var paths []string
+		_ = json.Unmarshal(set["path"], &paths) // none if there is no such matcher
+		all = append(all, paths...)
+	}
+	return all
+}
+
 // Doubtful says what is probably not meant by a set of matchers, or "". An exemption by what
 // anybody can send is one that anybody has.
 func Doubtful(set caddy.ModuleMap, exempts bool) string {

@@ -345,6 +345,12 @@ func ClientChosen(sources []KeySource) bool {
 // SentByClient reports whether clients send the value of a placeholder.
 func SentByClient(text string) bool { return sentByClient.MatchString(text) }
 
+// NamesHeader reports whether a source is a header or a parameter that programs send by its
+// name, as API keys are sent.
+func NamesHeader(sources []KeySource) bool {
+	return slices.ContainsFunc(sources, func(k KeySource) bool { return k.Source == "header" || k.Source == "query" })
+}
+
 // ReadsHeaders reports whether a source is in the request's headers.
 func ReadsHeaders(sources []KeySource) bool {
 	return slices.ContainsFunc(sources, func(k KeySource) bool {

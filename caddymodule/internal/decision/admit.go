@@ -433,9 +433,7 @@ func (v *Verdict) Settle(observer *settlement.Observer) (due []leakybucket.Settl
 			reserved = o.Cost
 		}
 		cost, known := o.Zone.Settle.Actual(observer, o.Limit, reserved)
-		if !known {
-			o.Zone.Reporter.Unsettled(1)
-		}
+		o.Zone.Reporter.Settled(o, observer, cost, known)
 		r.settledCost = cost
 		if !atomic.CompareAndSwapUint32(&r.correction, correctionOpen, correctionBegun) {
 			continue // a simulation has given the charge back

@@ -82,6 +82,7 @@ func Decide(q Request, env Env) (*Verdict, *body.Ahead, error) {
 			return p.conclude(), nil, nil
 		}
 		p.readBody()
+		p.again = true
 		if err := p.evaluate(); err != nil {
 			return nil, p.Reader, err
 		}

@@ -21,6 +21,7 @@ import (
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/override"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/pass"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/rule"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/settlement"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
 	bucketkey "github.com/caddy-throttle/caddy-throttle/leakybucket/key"
 )
@@ -87,11 +88,14 @@ func (*silent) Decided(*Outcome, time.Time, http.Header) {}
 func (*silent) Logs(time.Time) bool                      { return true }
 func (*silent) Unlogged() uint32                         { return 0 }
 func (*silent) Unsettled(int)                            {}
-func (s *silent) FellBack()                              { s.fellBack++ }
-func (s *silent) Failed(string, error, bool)             { s.failed++ }
-func (*silent) ServedStatic(*http.Request)               {}
-func (*silent) CountPass(pass.Event)                     {}
-func (*silent) Answered(bool, pass.Event)                {}
+func (*silent) Met(Meeting, *rule.Subject)               {}
+func (*silent) Settled(*Outcome, *settlement.Observer, float64, bool) {
+}
+func (s *silent) FellBack()                  { s.fellBack++ }
+func (s *silent) Failed(string, error, bool) { s.failed++ }
+func (*silent) ServedStatic(*http.Request)   {}
+func (*silent) CountPass(pass.Event)         {}
+func (*silent) Answered(bool, pass.Event)    {}
 
 // testZone returns a zone that is keyed by the client's address.
 func testZone(t *testing.T, name string, change func(*rule.Rule)) *Zone {

@@ -27,6 +27,7 @@ type plan struct {
 	zones     []*Zone
 	failed    error    // of the handler's matcher
 	preview   bool     // nothing is known but the request
+	again     bool     // the zones are asked once more, since the body is known
 	earlier   *Verdict // of the handlers that the request has passed, or nil
 	alone     *Verdict // holds the outcomes, if the handler has one zone
 	outcomes  []Outcome
@@ -65,7 +66,7 @@ func (p *plan) release() {
 		p.outcomes = p.pooled // and the verdict keeps its own
 	}
 	p.reset()
-	p.env, p.server, p.zones, p.failed, p.preview = nil, nil, nil, nil, false
+	p.env, p.server, p.zones, p.failed, p.preview, p.again = nil, nil, nil, nil, false, false
 	p.earlier, p.alone, p.outcomes, p.pooled = nil, nil, nil, p.outcomes
 	clear(p.began)
 	p.began, p.refused = p.began[:0], false
@@ -100,12 +101,13 @@ func (p *plan) decided(z *Zone) bool {
 // ask adds the charge of a zone if the zone concerns the request, or its refusal if that
 // needs no store.
 func (p *plan) ask(z *Zone) error {
-	concerned, static, err := z.Concerns(&p.Subject)
-	if static {
-		p.static = append(p.static, p.exempt(z))
-	}
-	if err != nil || !concerned {
+	concern, err := z.Concerns(&p.Subject)
+	if concern != rule.Concerned {
+		p.spare(z, concern)
 		return err
+	}
+	if z.Exempt != nil && p.SparedAsSent && !p.again {
+		p.met(z, ExemptAsSent)
 	}
 	p.measure(z)
 	if z.WantsBody(&p.Subject) {
@@ -113,6 +115,9 @@ func (p *plan) ask(z *Zone) error {
 		return nil
 	}
 	k, why, skip := z.Find(&p.Subject, &p.Buffers)
+	if k.Lacking && (!p.again || z.Key.FromBody()) {
+		p.met(z, Keyless)
+	}
 	if skip {
 		return nil
 	}
@@ -134,6 +139,27 @@ func (p *plan) ask(z *Zone) error {
 	return p.charge(z, &k, shadow)
 }
 
+// spare notes that a zone does not charge the request.
+func (p *plan) spare(z *Zone, concern rule.Concern) {
+	if concern == rule.Static {
+		p.static = append(p.static, p.exempt(z))
+	}
+	switch {
+	case p.again: // and noted before
+	case concern == rule.Exempted:
+		p.met(z, Exempt)
+	case concern == rule.Static:
+		p.met(z, NotLimited)
+	}
+}
+
+// met tells the zone's Reporter of the request, unless that is only asked about.
+func (p *plan) met(z *Zone, what Meeting) {
+	if !p.preview {
+		z.Reporter.Met(what, &p.Subject)
+	}
+}
+
 // decideByKey reports whether the zone refuses the request, or has no limit for it,
 // because of its key alone. If it refuses, that is added.
 func (p *plan) decideByKey(z *Zone, k *rule.Bucket, why rule.Reason, shadow leakybucket.Shadow) bool {
@@ -146,6 +172,9 @@ func (p *plan) decideByKey(z *Zone, k *rule.Bucket, why rule.Reason, shadow leak
 		}
 		why = rule.EarlyData
 	case k.Rule == bucketkey.Unlimited:
+		if !p.again || z.Key.FromBody() {
+			p.met(z, NotLimited)
+		}
 		return true
 	case k.Rule == bucketkey.Deny:
 		why = rule.Denied

@@ -140,6 +140,7 @@ func (e *Engine) AddZone(name string, options ZoneOptions, load func(*Zone) (*ru
 	z.Counts = telemetry.New(compiled, &z.State.Figures, telemetry.Options{
 		Logger: e.Warner.With(zap.String("zone", name)), Shared: e.Shared != nil, Denies: e.Shared != nil && z.Policy == sharedstore.Deny,
 		Group: func() string { return z.JudgedWith(e.Overrides()) }, Wanted: e.subscribed, LogLimit: z.LogLimit, Events: e.events,
+		Requests: z.requests, Paths: z.Paths, NamedKey: z.NamedKey, MissingGiven: z.MissingGiven,
 	})
 	z.Zone = decision.NewZone(compiled, &z.State.Enforced, &z.State.Simulated, &z.State.Meter, z.Counts)
 	e.Zones[name] = z
@@ -193,9 +194,9 @@ func (e *Engine) Start() {
 	e.Crawlers.start(e.Logger)
 	for name, z := range e.Zones {
 		z.State.Start(z)
-		if len(z.Directives) > 1 {
+		if len(z.Handlers) > 1 {
 			e.Logger.Info("several handlers share the budget of the zone; put host into its key to give each site its own",
-				zap.String("zone", name), zap.Int("handlers", len(z.Directives)))
+				zap.String("zone", name), zap.Int("handlers", len(z.Handlers)))
 		}
 	}
 	for _, hook := range e.AfterStart {

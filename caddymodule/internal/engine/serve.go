@@ -4,6 +4,7 @@ import (
 	"context"
 	"net/http"
 	"slices"
+	"sync/atomic"
 	"time"
 
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
@@ -19,6 +20,7 @@ import (
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/rule"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/settlement"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/staticfile"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/telemetry"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
 )
 
@@ -27,6 +29,8 @@ type Handler struct {
 	app             *Engine
 	server          *caddyhttp.Server // whose routes the handler is in; nil outside of the HTTP app
 	Zones           []*decision.Zone
+	counts          []*telemetry.Zone // of these
+	requests        atomic.Uint64
 	Match           rule.Matchers
 	endsAtAdmission bool               // once a request is admitted, no zone has any more to do with it
 	headers         settlement.Headers // in which the upstream says what a request cost, and who its user is
@@ -44,12 +48,12 @@ func NewHandler(e *Engine, server *caddyhttp.Server, match rule.Matchers, zones 
 	var settles []*settlement.Rule
 	for _, z := range zones {
 
-		h.Zones = append(h.Zones, z.Zone)
+		h.Zones, h.counts = append(h.Zones, z.Zone), append(h.counts, z.Counts)
 		settles = append(settles, z.Settle)
 		h.addTold(z)
 	}
 	for _, z := range zones {
-		z.Directives = append(z.Directives, h.Zones)
+		z.Handlers = append(z.Handlers, h)
 	}
 	h.headers = settlement.HeadersOf(settles...).With(h.told...)
 	h.endsAtAdmission = len(h.headers) == 0 && !slices.ContainsFunc(zones, func(z *Zone) bool { return !z.EndsAtAdmission() })
@@ -119,6 +123,7 @@ func warnBursts(zones []*Zone, logger *zap.Logger) {
 // decided about, but for those in an error route, which take slots only, and those of the
 // server itself.
 func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request, next caddyhttp.Handler) error {
+	next = h.watch(r, next)
 	concerned, failed := h.Concerns(r)
 	if !concerned {
 		return next.ServeHTTP(w, r)

@@ -36,8 +36,8 @@ type Zone struct {
 	ZoneOptions
 	State *zoneState
 
-	File           *overrideFile      // nil if it has none
-	Directives     [][]*decision.Zone // the zones of each directive that charges it
+	File           *overrideFile // nil if it has none
+	Handlers       []*Handler    // that have it
 	warnedKey      bool
 	warnedBurst    bool
 	warnedInsecure atomic.Bool
@@ -52,6 +52,9 @@ type ZoneOptions struct {
 	OverrideFile string             // empty if it has none
 	Policy       sharedstore.Policy // the fallback, if the shared store does not answer
 	LogLimit     *rate.Limiter      // of refusals in the access log; nil if there is none
+	Paths        []string           // which its match wants, as path matchers spell them
+	NamedKey     bool               // see [config.NamesHeader]
+	MissingGiven bool               // the config says what a missing key means
 }
 
 // WarnOversize logs a warning if the capacity of an override is too small. It names the
@@ -78,6 +81,14 @@ func (z *Zone) WarnInsecure() {
 	}
 }
 
+// requests returns how many requests the handlers had that have the zone.
+func (z *Zone) requests() (n uint64) {
+	for _, h := range z.Handlers {
+		n += h.requests.Load()
+	}
+	return n
+}
+
 // JudgedWith says together with which zones of its directives the zone is judged where it is in
 // shadow: those that are enforced, and those in shadow by the same word. It is empty for a
 // zone that is enforced for all keys.
@@ -87,8 +98,8 @@ func (z *Zone) JudgedWith(set *override.Set) string {
 		return ""
 	}
 	var names []string
-	for _, zones := range z.Directives {
-		for _, other := range zones {
+	for _, h := range z.Handlers {
+		for _, other := range h.Zones {
 			name, group := other.Name, other.Group(set)
 			if other == z.Zone || group != 0 && (group != own || group == rule.ShadowOwn) {
 				continue

@@ -257,13 +257,23 @@ const zoneCard = (zone) => {
 		element("div", {}, element("span", { class: "most" }), picture),
 		element("dl", {}, figure("Admitted/s", "admitted"), figure("Refused/s", "refused"), figure("Shadow/s", "shadow"),
 			figure("Buckets", "buckets"), figure("In flight", "flight"), figure("Keys refused", "keys")),
-		element("p", { class: "note", hidden: "" }));
+		element("p", { class: "met soft" }), element("p", { class: "note", hidden: "" }));
 	if (writable) card.append(element("p", { class: "actions" }, button("Shadow…", zone, () => proposeShadow(zone)), button("Limit…", zone, () => proposeLimit(zone))));
 	card.dataset.zone = zone;
 	return card;
 };
 
 const admitted = (rates) => rates.admitted + rates.delayed + rates.shadow_delayed;
+
+// met says what a zone has met since the config was loaded.
+const met = (facts) => {
+	const of = [`Asked about ${whole.format(facts.asked)} of ${counted(facts.requests, "request")} since the config was loaded`];
+	if (facts.exempt) of.push(`${whole.format(facts.exempt)} exempt`);
+	if (facts.without_key) of.push(`${whole.format(facts.without_key)} without a key`);
+	of.push(`${counted(facts.keys, "key")} from ${counted(facts.networks, "network")}`);
+	if (facts.charged + facts.refunded) of.push(`${whole.format(facts.charged)} charged and ${whole.format(facts.refunded)} refunded`);
+	return `${of.join(", ")}.`;
+};
 
 const showZone = (card, z) => {
 	const badge = find(".badge", card);
@@ -287,6 +297,7 @@ const showZone = (card, z) => {
 	if (z.waiting) busy.push(`${whole.format(z.waiting)} waiting`);
 	if (z.slots) busy.push(`most of a key ${whole.format(z.in_flight_most ?? 0)} of ${whole.format(z.slots)}`);
 	show("flight", whole.format(z.in_flight), busy.join(", ") || undefined);
+	put(find(".met", card), met(z.since_loaded));
 	const notes = [];
 	if (z.shadow_until) notes.push(`In shadow ${lasts(z.shadow_until)}.`);
 	if (z.group) notes.push(`Shadow counts ${visible(z.group)}.`);

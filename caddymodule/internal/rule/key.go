@@ -74,6 +74,7 @@ type Bucket struct {
 	Rule    bucketkey.Rule
 	Limit   leakybucket.Limit
 	Address bool // the name holds the client's address
+	Lacking bool // the request lacks a part of the key, and a policy stands in
 	listed  bool // an override names the key
 	own     bool // the request gave it, and no policy stands in
 }
@@ -139,29 +140,30 @@ func (r *Rule) Find(s *Subject, b *Buffers) (k Bucket, why Reason, skip bool) {
 // configured is Find without overrides at run time.
 func (r *Rule) configured(s *Subject, b *Buffers) (k Bucket, why Reason, skip bool) {
 	k, state := r.Key.own(s, b)
-	policy := Policy("")
+	policy, lacks := Policy(""), false
 	switch {
 	case state == keyUnclear:
 		return Bucket{Name: UnclearBucket, Rule: bucketkey.Limited, Limit: r.Limit}, None, false
 	case state == keyOdd:
 		return Bucket{Name: OddBucket, Rule: bucketkey.Limited, Limit: r.Limit}, None, false
 	case state != keyComplete:
-		policy, why = r.Key.Missing, MissingKey
+		policy, why, lacks = r.Key.Missing, MissingKey, true
 		if state == keyAbsent && policy == Share {
 			policy = ByClientIP // a few page views must not close the zone to everybody
 		}
 	case !k.listed:
 		policy, why = r.Key.Unlisted, UnlistedKey
 	}
+	skip = policy == Skip
 	switch policy {
-	case "":
-		return k, None, false
-	case Skip:
-		return k, None, true
+	case "", Skip:
+		why = None
 	case Refuse:
-		return k, why, false
+	default:
+		k, why = r.fallback(s, policy), None
 	}
-	return r.fallback(s, policy), None, false
+	k.Lacking = lacks
+	return k, why, skip
 }
 
 // own returns the request's own key, without any policy.

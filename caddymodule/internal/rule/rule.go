@@ -89,23 +89,36 @@ type Rule struct {
 // MayRefuse adds reasons for which the zone may refuse.
 func (r *Rule) MayRefuse(why ...Reason) { r.Refusals = r.Refusals.With(why...) }
 
-// Concerns reports whether the zone charges a request. If not, static reports whether
-// the reason is that a static file answers it.
-func (r *Rule) Concerns(s *Subject) (concerned, static bool, err error) {
+// A Concern is whether a zone charges a request.
+type Concern uint8
+
+// The concerns.
+const (
+	Unmatched Concern = iota
+	Exempted          // by the zone's own matchers
+	Static            // exempt, because a static file answers it
+	Concerned
+)
+
+// Concerns reports whether the zone charges a request, and if not, why. The error is that of
+// a matcher.
+func (r *Rule) Concerns(s *Subject) (Concern, error) {
 	if r.Match != nil {
 		if match, err := s.Matches(r.Match); err != nil || !match {
-			return false, false, matcherError("match", err)
+			return Unmatched, matcherError("match", err)
 		}
 	}
-	if exempt, err := r.Exempts(s); err != nil || exempt {
-		return false, false, err
+	if exempt, err := r.Exempts(s); err != nil {
+		return Unmatched, err
+	} else if exempt {
+		return Exempted, nil
 	}
 	for _, files := range r.Static {
 		if files.Match(s.Request) {
-			return false, true, nil
+			return Static, nil
 		}
 	}
-	return true, false, nil
+	return Concerned, nil
 }
 
 // Exempts reports whether the zone's own matchers exempt a request. Static files do

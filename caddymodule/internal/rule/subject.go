@@ -31,6 +31,10 @@ type Subject struct {
 	// NoAddress is set if a key needed the client's address and there was none.
 	NoAddress bool
 
+	// SparedAsSent is set if the matchers that Spares was last asked about hold for the
+	// address as sent, and not for what a rewrite has made of it.
+	SparedAsSent bool
+
 	Replacer *caddy.Replacer
 	Vars     map[string]any // the request's variables, which is nil without Caddy
 
@@ -65,7 +69,7 @@ func (s *Subject) Look(r *http.Request) {
 // cheaper than a copy of an empty one: each pointer written costs a write barrier.
 func (s *Subject) Forget() {
 	s.Request, s.Judged, s.Overrides, s.Replacer, s.Vars = nil, nil, nil, nil, nil
-	s.NoAddress, s.text, s.parsed = false, "", false
+	s.NoAddress, s.SparedAsSent, s.text, s.parsed = false, false, "", false
 	if s.read {
 		s.Reader, s.body, s.read, s.Starved = nil, nil, false, false
 	}
@@ -180,11 +184,17 @@ func (s *Subject) Matches(sets Matchers) (bool, error) {
 // Spares reports whether one of the sets holds for both addresses of the request. It is for
 // what exempts or prefers the request.
 func (s *Subject) Spares(sets Matchers) (bool, error) {
+	s.SparedAsSent = false
 	for _, set := range sets {
-		holds, err := s.at().Both(s.Judged, func() (bool, error) { return set.MatchWithError(s.Judged) })
+		asked := 0
+		holds, err := s.at().Both(s.Judged, func() (bool, error) {
+			asked++
+			return set.MatchWithError(s.Judged)
+		})
 		if holds || err != nil {
 			return holds, err
 		}
+		s.SparedAsSent = s.SparedAsSent || asked > 1
 	}
 	return false, nil
 }

@@ -39,12 +39,26 @@ func (d *Distinct) Reset() { d.of.Store(nil) }
 
 // Add counts a key, if it is new.
 func (d *Distinct) Add(key string) {
+	c := d.begun()
+	c.add(max(1, maphash.String(c.seed, key)))
+}
+
+// AddBytes is Add for a key that is no string yet.
+func (d *Distinct) AddBytes(key []byte) {
+	c := d.begun()
+	c.add(max(1, maphash.Bytes(c.seed, key)))
+}
+
+func (d *Distinct) begun() *hashes {
 	c := d.of.Load()
 	for c == nil {
 		d.of.CompareAndSwap(nil, &hashes{seed: maphash.MakeSeed()})
 		c = d.of.Load()
 	}
-	hash := max(1, maphash.String(c.seed, key))
+	return c
+}
+
+func (c *hashes) add(hash uint64) {
 	if c.exact.Load() <= mostExact && !c.addExact(hash) {
 		return
 	}

@@ -44,6 +44,13 @@ type Options struct {
 	Events *Background[Event]
 
 	LogLimit *rate.Limiter // of refusals in the access log; nil if there is none
+
+	// What evidence needs to know of the zone and its site:
+
+	Requests     func() uint64 // how many the handlers had that have the zone; may be nil
+	Paths        []string      // which the zone's match wants, as path matchers spell them
+	NamedKey     bool          // the key is a header or a parameter
+	MissingGiven bool          // the config says what a missing key means
 }
 
 // A Zone counts and logs what a zone of one config decides.
@@ -64,6 +71,7 @@ type Zone struct {
 	passes    [clientpass.Events]prometheus.Counter    // nil in zones that send none
 	presented [clientpass.Valid + 1]prometheus.Counter // by the state of the pass
 	newcomers newcomers
+	evidence  evidence
 
 	warnedStatic  atomic.Bool
 	warnedFailure atomic.Int64 // when, in seconds since 1970
@@ -71,6 +79,7 @@ type Zone struct {
 
 func New(compiled *rule.Rule, figures *Figures, options Options) *Zone {
 	t := &Zone{Options: options, rule: compiled, figures: figures}
+	t.evidence.begin(time.Now())
 	t.reasons = t.possible()
 	t.decided, t.turns = countersOf(t, ""), newTurnMeters(t)
 	if compiled.Settle != nil {
@@ -108,6 +117,9 @@ func (t *Zone) Decided(o *decision.Outcome, now time.Time, header http.Header) {
 		t.figures.Levels.observe(fraction)
 	}
 	t.countPresented(o)
+	if why != rule.Banned && why != rule.Error { // which hold whatever the zone matches
+		t.decidedAbout(o)
+	}
 	if d == decision.Delayed {
 		Delays.WithLabelValues(t.rule.Name).Observe(o.Delay.Seconds())
 	}

@@ -29,6 +29,8 @@ type ZoneStatus struct {
 
 	OverrideFile *OverrideFile `json:"override_file,omitempty"`
 
+	Facts Facts `json:"since_loaded"`
+
 	Buckets     int    `json:"buckets"` // in this process's memory
 	RefusedKeys uint64 `json:"refused_keys"`
 
@@ -40,6 +42,19 @@ type ZoneStatus struct {
 	Slots        int `json:"slots,omitempty"`          // of each key; 0 means any number
 
 	Share *Slots `json:"share,omitempty"`
+}
+
+// Facts are what a zone has met since its config was loaded.
+type Facts struct {
+	Since    time.Time `json:"since"`
+	Requests uint64    `json:"requests"` // of the handlers that have the zone
+	Asked    uint64    `json:"asked"`    // of these, those that the zone decided about
+	Exempt   uint64    `json:"exempt"`   // or not limited by an override
+	Keyless  uint64    `json:"without_key"`
+	Keys     uint64    `json:"keys"` // at least, as are the networks: of many requests a sample is looked at
+	Networks uint64    `json:"networks"`
+	Charged  uint64    `json:"charged"`  // reservations that were kept when the response was known
+	Refunded uint64    `json:"refunded"` // reservations that were given back
 }
 
 // An OverrideFile says what is in force of a zone's override_file.

@@ -1,0 +1,347 @@
+package telemetry
+
+import (
+	"hash/maphash"
+	"math/bits"
+	"net/http"
+	"net/netip"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/decision"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/rule"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/settlement"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/sketch"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/text"
+	bucketkey "github.com/caddy-throttle/caddy-throttle/leakybucket/key"
+)
+
+// No reader of a config can know that its zones do what their owner means. Requests show
+// it. This file counts what a zone meets, and says, once, what cannot be meant.
+
+const (
+	// watchedFirst is how many charged requests are looked into. Of later ones it is one in
+	// watchedShare.
+	watchedFirst = 4096
+	watchedShare = 16
+
+	// A sign counts if fewestNetworks show it, and so many of those that came that day.
+	fewestNetworks = 20
+	mostNetworks   = .8
+	judgedAfter    = 24 * time.Hour
+
+	// A zone that no request has met for unmetAfter, and in so many requests of its
+	// handlers, is told of, though not as a warning.
+	unmetRequests = 20_000
+	unmetAfter    = 7 * 24 * time.Hour
+
+	// Exempt matches nearly all if it does for spareMost times the networks that are charged.
+	spareMost = 50
+
+	// The key is missing in nearly all requests if one in keylessMost has it at most.
+	keylessMost = 100
+
+	// nearNetworks must have had a near miss of a zone, and an answer to it.
+	nearNetworks = 3
+)
+
+// A sign is what a network may show of a zone in a day.
+type sign uint8
+
+const (
+	came         sign = iota // at all
+	charged                  // a request was
+	spared                   // exempt, by a matcher
+	sparedAsSent             // exempt is the address as sent, and not that which a rewrite has made
+	keyless                  // its key lacks a part
+	settledBy                // a response said what a request cost
+	untold                   // a response did not
+	loginCharged             // charged was a redirect with a new cookie that scripts cannot read
+	signs
+)
+
+// networkBits is the size of a set of networks. When a quarter of the bits are set, the day
+// has shown enough, and two networks that share a bit begin to blur it.
+const networkBits = 8192
+
+type networkSet [networkBits / 64]atomic.Uint64
+
+// add sets a bit, and reports whether it was clear.
+func (s *networkSet) add(bit uint64) bool {
+	word, mask := &s[bit/64], uint64(1)<<(bit%64)
+	return word.Load()&mask == 0 && word.Or(mask)&mask == 0
+}
+
+// Facts are what a zone has met since its config was loaded, as wire.Facts says.
+type Facts struct {
+	Since             time.Time
+	Requests, Asked   uint64
+	Exempt, Keyless   uint64
+	Keys, Networks    uint64
+	Charged, Refunded uint64
+}
+
+// evidence is what a zone of one config has met. It takes at most 64 KiB.
+type evidence struct {
+	since time.Time
+	seed  maphash.Seed
+
+	asked, exempt, asSent, keyless, charged, refunded, untold atomic.Uint64
+
+	keys, networks sketch.Distinct
+
+	day struct {
+		sets  [signs]networkSet
+		count atomic.Int64 // bits of the networks that came
+		keys  networkSet   // of hashes of keys
+	}
+
+	dayEnds atomic.Int64 // Unix nanoseconds
+
+	mu   sync.Mutex
+	near []netip.Prefix // that had a near miss and an answer
+	told map[string]bool
+}
+
+func (e *evidence) begin(now time.Time) {
+	e.since, e.seed, e.told = now, maphash.MakeSeed(), make(map[string]bool)
+	e.dayEnds.Store(now.Add(judgedAfter).UnixNano())
+}
+
+// count counts a request, and reports whether to look into it.
+func count(requests *atomic.Uint64) bool {
+	n := requests.Add(1)
+	return n <= watchedFirst || n%watchedShare == 0
+}
+
+// Facts returns what the zone has met.
+func (t *Zone) Facts() Facts {
+	t.Judge(time.Now())
+	e := &t.evidence
+	f := Facts{
+		Since: e.since, Asked: e.asked.Load(), Exempt: e.exempt.Load(), Keyless: e.keyless.Load(),
+		Keys: e.keys.Estimate(), Networks: e.networks.Estimate(), Charged: e.charged.Load(), Refunded: e.refunded.Load(),
+	}
+	if t.Requests != nil {
+		f.Requests = t.Requests()
+	}
+	return f
+}
+
+// met reports whether a request has met the zone, whatever came of it.
+func (e *evidence) met() bool {
+	return e.asked.Load() > 0 || e.exempt.Load() > 0 || e.keyless.Load() > 0
+}
+
+// network returns the network that signs are counted by.
+func network(addr netip.Addr) netip.Prefix { return bucketkey.ClientPrefix(addr, 24, 48) }
+
+// show notes signs of the network of a client.
+func (e *evidence) show(client netip.Addr, shown ...sign) {
+	if !client.IsValid() {
+		return
+	}
+	hash := maphash.Comparable(e.seed, network(client)) % networkBits
+	if e.day.count.Load() > networkBits/4 {
+		return
+	}
+	if e.day.sets[came].add(hash) {
+		e.day.count.Add(1)
+	}
+	for _, s := range shown {
+		e.day.sets[s].add(hash)
+	}
+}
+
+// decidedAbout notes a request that the zone has decided about.
+func (t *Zone) decidedAbout(o *decision.Outcome) {
+	e := &t.evidence
+	if !count(&e.asked) {
+		return
+	}
+	e.keys.Add(o.Key)
+	e.day.keys.add(maphash.String(e.seed, o.Key) % networkBits)
+	client := o.ClientIP()
+	e.show(client, charged)
+	if client.IsValid() {
+		var room [48]byte
+		e.networks.AddBytes(network(client).AppendTo(room[:0]))
+	}
+	t.Judge(time.Now())
+}
+
+// Met implements decision.Reporter.
+func (t *Zone) Met(what decision.Meeting, s *rule.Subject) {
+	e := &t.evidence
+	switch what {
+	case decision.NotLimited:
+		e.exempt.Add(1)
+	case decision.Exempt:
+		e.notice(&e.exempt, s, spared)
+	case decision.ExemptAsSent:
+		e.notice(&e.asSent, s, sparedAsSent)
+	case decision.Keyless:
+		e.notice(&e.keyless, s, keyless)
+	}
+}
+
+// notice counts a request, and may look into it.
+func (e *evidence) notice(requests *atomic.Uint64, s *rule.Subject, shown sign) {
+	if count(requests) {
+		e.show(s.Address(), shown)
+	}
+}
+
+// Settled implements decision.Reporter.
+func (t *Zone) Settled(o *decision.Outcome, response *settlement.Observer, cost float64, known bool) {
+	e, of, shown := &t.evidence, &t.evidence.charged, settledBy
+	switch {
+	case !known:
+		t.Unsettled(1)
+		of, shown = &t.evidence.untold, untold
+	case cost == 0:
+		of = &t.evidence.refunded
+	}
+	if !count(of) {
+		return
+	}
+	client := o.ClientIP()
+	e.show(client, shown)
+	if known && cost > 0 && t.rule.Settle.Source == settlement.Status && response.Status/100 == 3 && newCookie(o.Request, response.Header()) {
+		e.show(client, loginCharged)
+	}
+}
+
+// newCookie reports whether a response sets a cookie for the server alone, as log-ins do,
+// that the client did not send.
+func newCookie(r *http.Request, header http.Header) bool {
+	return slices.ContainsFunc(header["Set-Cookie"], func(line string) bool {
+		cookie, err := http.ParseSetCookie(line)
+		if err != nil || !cookie.HttpOnly || cookie.MaxAge < 0 || cookie.Value == "" {
+			return false
+		}
+		_, err = r.Cookie(cookie.Name)
+		return err != nil
+	})
+}
+
+// A word says what a day has shown of a zone.
+type word struct {
+	holds func(t *Zone, d *dayShown) bool
+	says  string
+}
+
+// dayShown are the networks that have shown each sign in a day, and how many keys came.
+type dayShown struct {
+	shown [signs]int
+	keys  int
+}
+
+// mostly reports whether so many networks, of those that could, are enough to tell of.
+func mostly(some, all int) bool {
+	return some >= fewestNetworks && float64(some) >= mostNetworks*float64(all)
+}
+
+var words = []word{
+	{func(_ *Zone, d *dayShown) bool {
+		return d.shown[spared] >= fewestNetworks && spareMost*d.shown[charged] <= d.shown[spared]
+	},
+		"exempt matches nearly all requests, so the zone limits next to nothing: look whether it matches more than was meant"},
+	{func(_ *Zone, d *dayShown) bool {
+		return mostly(d.shown[sparedAsSent], d.shown[came]) && d.shown[spared] == 0
+	},
+		"exempt matches addresses as clients send them, and no longer when a rewrite before throttle has changed them, so nothing is exempt: look whether exempt names what the rewrite makes, too"},
+	{func(t *Zone, d *dayShown) bool {
+		e := &t.evidence
+		return t.NamedKey && !t.MissingGiven && mostly(d.shown[keyless], d.shown[came]) && keylessMost*e.keyless.Load() >= (keylessMost-1)*e.asked.Load()
+	},
+		"the key is missing in nearly all requests, which then count by address: look whether its name is spelled as clients send it, or say what is meant by missing"},
+	{func(t *Zone, d *dayShown) bool {
+		return t.NamedKey && d.shown[charged] >= fewestNetworks && d.shown[keyless] == 0 && d.keys == 1
+	},
+		"all networks have sent the same key, so all clients share one bucket: look whether the key tells clients apart"},
+	{func(t *Zone, d *dayShown) bool {
+		return d.shown[settledBy] == 0 && mostly(d.shown[untold], d.shown[charged])
+	},
+		"no response has said what a request cost, so reservations stay as they are: look whether the upstream sends what settle reads"},
+	{func(_ *Zone, d *dayShown) bool { return mostly(d.shown[loginCharged], d.shown[settledBy]) },
+		"settle charges redirects that bring a new cookie, as log-ins that succeed do: look whether it names the status of those that fail"},
+}
+
+// Judge says, once the day is over, what it has shown, and begins another one.
+func (t *Zone) Judge(now time.Time) {
+	e := &t.evidence
+	if ends := e.dayEnds.Load(); now.UnixNano() < ends || !e.dayEnds.CompareAndSwap(ends, now.Add(judgedAfter).UnixNano()) {
+		return
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	d := e.endDay()
+	for _, w := range words {
+		if w.holds(t, &d) && t.tellOnce(w.says) {
+			t.Logger.Warn(w.says)
+		}
+	}
+	const unmet = "no request has met the zone since the config was loaded: look whether its match is what clients ask for"
+	if t.Requests != nil && now.Sub(e.since) >= unmetAfter && !e.met() && t.Requests() >= unmetRequests && t.tellOnce(unmet) {
+		t.Logger.Info(unmet, zap.Uint64("requests", t.Requests()))
+	}
+}
+
+// tellOnce reports whether a word is news. The caller holds the lock.
+func (t *Zone) tellOnce(says string) bool {
+	again := t.evidence.told[says]
+	t.evidence.told[says] = true
+	return !again
+}
+
+// endDay returns what the day has shown, and forgets it. Requests that are counted meanwhile
+// may count on either day.
+func (e *evidence) endDay() (d dayShown) {
+	sets := &e.day.sets
+	for i := range sets[came] {
+		d.keys += bits.OnesCount64(e.day.keys[i].Swap(0))
+		for s := range sets {
+			d.shown[s] += bits.OnesCount64(sets[s][i].Swap(0))
+		}
+	}
+	e.day.count.Store(0)
+	return d
+}
+
+// Unmet reports whether the zone has paths and has met no request yet.
+func (t *Zone) Unmet() bool { return len(t.Paths) > 0 && !t.evidence.met() }
+
+// NearMiss returns the path of the zone that a path ends in without being matched, or "".
+func (t *Zone) NearMiss(path string) string {
+	path = strings.ToLower(path)
+	for _, of := range t.Paths {
+		whole, more := strings.CutSuffix(strings.ToLower(of), "*")
+		switch {
+		case len(whole) < 2 || !strings.HasPrefix(whole, "/") || strings.ContainsAny(whole, "*{?%"):
+		case more && strings.HasPrefix(path, whole), !more && path == whole: // matched
+		case strings.HasSuffix(strings.TrimSuffix(path, "/"), strings.TrimSuffix(whole, "/")):
+			return of
+		}
+	}
+	return ""
+}
+
+// MissedNearly notes that the upstream has answered a near miss.
+func (t *Zone) MissedNearly(client netip.Addr, path, of string) {
+	e := &t.evidence
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if from := network(client); from.IsValid() && !slices.Contains(e.near, from) && len(e.near) < nearNetworks {
+		e.near = append(e.near, from)
+	}
+	if len(e.near) == nearNetworks && t.tellOnce("near miss") {
+		t.Logger.Warn("no request has met the zone, and the site answers an address that ends like one of its paths: look whether match names the address that clients send",
+			zap.String("address", text.Printable(path, 100)), zap.String("path", of))
+	}
+}
