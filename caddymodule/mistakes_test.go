@@ -135,6 +135,12 @@ func TestAMistakeThatMayBeMeantIsWarnedOf(t *testing.T) {
 		{mistake{"file", "http:// {\nthrottle /login* login form log 5 5/h\n}", formWarning}, 0},
 		{mistake{"file", "{\nthrottle {\nzone login {\nkey form log\nlimit 5 5/h\n}\n}\n}\nhttp://a.example {\nthrottle login\n}", formWarning}, 1},
 		{mistake{"file", "{\nthrottle {\nzone login {\nkey form log\nlimit 5 5/h\n}\n}\n}\nhttp://a.example {\nthrottle /login* login\n}", formWarning}, 0},
+		{mistake{"zone", "limit 60 10/s\nexempt path /wp-cron.php*", "anybody can call the script that is exempt"}, 1},
+		{mistake{"zone", "limit 60 10/s\nexempt {\npath /wp-cron.php*\nclient_ip 192.0.2.1\n}", "anybody can call the script that is exempt"}, 0},
+		{mistake{"site", "root * /srv\nthrottle {\nexempt static_files\nzone pages {\nlimit 60 10/s\n}\n}\nreverse_proxy localhost:3000", "the site has no file_server"}, 1},
+		{mistake{"site", "root * /srv\nthrottle {\nexempt static_files\nzone pages {\nlimit 60 10/s\n}\n}\nphp_fastcgi localhost:9000", "the site has no file_server"}, 1},
+		{mistake{"site", "root * /srv\nthrottle {\nexempt static_files\nzone pages {\nlimit 60 10/s\n}\n}\nphp_fastcgi localhost:9000\nfile_server", "the site has no file_server"}, 0},
+		{mistake{"site", "root * /srv\nthrottle {\nexempt static_files\nzone pages {\nlimit 60 10/s\n}\n}\n@file file\nhandle @file {\nfile_server\n}\nhandle {\nreverse_proxy localhost:3000\n}", "the site has no file_server"}, 0},
 	} {
 		s := run(t, test.caddyfile())
 		s.warned(t, test.says, test.want)

@@ -151,7 +151,7 @@ func TestAStaticFileThatTheUpstreamAnswersIsWarnedOfOnce(t *testing.T) {
 				t.Fatalf("got %v, want 200", got)
 			}
 		}
-		lines := s.logs.lines(t, "upstream")
+		lines := s.logs.lines(t, "the upstream answered")
 		if len(lines) != 1 || lines[0]["uri"] != "http://example.com/style.css?v=1" || lines[0]["zone"] != "site" {
 			t.Errorf("%s: got %v, want one line about the request", option, lines)
 		}

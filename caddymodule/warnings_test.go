@@ -59,6 +59,32 @@ func TestAnExemptPeerThatForwardsIsWarnedOf(t *testing.T) {
 	s.warned(t, untrustedWarning, 1)
 }
 
+// trusted_proxies 0.0.0.0/0, say, lets each client choose its address.
+func TestTrustOfManyNetworksIsWarnedOfOnce(t *testing.T) {
+	const wide = "more than 100 public networks are trusted"
+	s := run(t, `{
+		servers {
+			trusted_proxies static 0.0.0.0/0
+			trusted_proxies_strict
+		}
+	}
+	http:// {
+		throttle site 100 1/s
+	}`)
+	for n := range 250 {
+		s.from(fmt.Sprintf("198.18.1.%d:1000", n)).get("/") // of one network
+		s.from(fmt.Sprintf("10.0.%d.7:1000", n)).get("/")   // of private ones
+	}
+	for n := range 98 {
+		s.network(100 + n).get("/")
+	}
+	s.warned(t, wide, 0)
+	for n := range 98 {
+		s.network(n).get("/")
+	}
+	s.warned(t, wide, 1)
+}
+
 func TestTrustWithoutStrictIsWarnedOfOnce(t *testing.T) {
 	for _, test := range []struct {
 		strict string

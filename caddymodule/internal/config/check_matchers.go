@@ -155,6 +155,8 @@ func Doubtful(set caddy.ModuleMap, exempts bool) string {
 		return "exempt file exempts PHP scripts, too, since they are files: want exempt static_files"
 	case slices.ContainsFunc(paths, func(path string) bool { return strings.HasPrefix(path, "*.") }):
 		return "paths such as /index.php/x.css run PHP and end as an exemption has it: want exempt static_files"
+	case slices.ContainsFunc(paths, func(path string) bool { return strings.Contains(path, ".php") }):
+		return "anybody can call the script that is exempt by its path: exempt those who may with client_ip"
 	}
 	for _, value := range headers["User-Agent"] {
 		if !strings.ContainsAny(value, "*/{") {

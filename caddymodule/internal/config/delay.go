@@ -26,11 +26,14 @@ type Delay struct {
 	Queue int `json:"queue,omitempty"`
 }
 
+// longest is for how long requests may be told to wait. More is hardly meant.
+const longest = caddy.Duration(24 * time.Hour)
+
 // compile compiles the queue of delayed requests. costs are those that are known.
 func (d *Delay) compile(r *rule.Rule, costs []float64) error {
 	switch {
-	case d.Wait < 0:
-		return About("delay wait", 0, fmt.Errorf("invalid wait %v: want a duration above 0, such as 3s", time.Duration(d.Wait)))
+	case d.Wait < 0 || d.Wait > longest:
+		return About("delay wait", 0, fmt.Errorf("invalid wait %v: want a duration of at most a day, such as 3s", time.Duration(d.Wait)))
 	case d.Queue < 1 || d.Queue > MostAtOnce:
 		return About("delay queue", 0, fmt.Errorf("invalid queue %d: want a number from 1 to %d", d.Queue, MostAtOnce))
 	}

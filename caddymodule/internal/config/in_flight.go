@@ -102,16 +102,16 @@ func (f *InFlight) compile(r *rule.Rule, written *InFlight, digest bool) error {
 	switch {
 	case f.Slots < 1 || f.Slots > MostAtOnce:
 		return About("in_flight", 0, fmt.Errorf("invalid number of slots %d: want one from 1 to %d", f.Slots, MostAtOnce))
-	case f.Wait < 0:
-		return About("in_flight wait", 0, fmt.Errorf("invalid wait %v: want a duration above 0, such as 8s", time.Duration(f.Wait)))
+	case f.Wait < 0 || f.Wait > longest:
+		return About("in_flight wait", 0, fmt.Errorf("invalid wait %v: want a duration of at most a day, such as 8s", time.Duration(f.Wait)))
 	case f.Wait > 0 && !r.SlotsOnly():
 		return About("in_flight wait", 0, errors.New("in_flight ... wait has no meaning beside limit: want a zone of its own for slots that requests wait for"))
 	case written.Queue != 0 && f.Wait == 0:
 		return About("in_flight queue", 0, errors.New("in_flight ... queue has no meaning without wait: requests that find no slot are refused at once"))
 	case f.Queue < 1 || f.Queue > MostAtOnce:
 		return About("in_flight queue", 0, fmt.Errorf("invalid queue %d: want a number from 1 to %d", f.Queue, MostAtOnce))
-	case f.WarmUp < 0:
-		return About("in_flight warm_up", 0, fmt.Errorf("invalid warm_up %v: want a duration above 0, such as 30s", time.Duration(f.WarmUp)))
+	case f.WarmUp < 0 || f.WarmUp > longest:
+		return About("in_flight warm_up", 0, fmt.Errorf("invalid warm_up %v: want a duration of at most a day, such as 30s", time.Duration(f.WarmUp)))
 	case err != nil:
 		return About("in_flight buffer", 0, err)
 	}

@@ -137,8 +137,8 @@ func ParseRetryAfter(word string) (floor time.Duration, err error) {
 	if word == retryEmpty || word == retryFit {
 		return 0, nil
 	}
-	if floor, err = caddy.ParseDuration(word); err != nil || floor <= 0 {
-		err = fmt.Errorf("invalid retry_after %q: want empty, fit, or a duration such as 30s", word)
+	if floor, err = caddy.ParseDuration(word); err != nil || floor <= 0 || floor > time.Duration(longest) {
+		err = fmt.Errorf("invalid retry_after %q: want empty, fit, or a duration of at most a day, such as 30s", word)
 	}
 	return floor, err
 }

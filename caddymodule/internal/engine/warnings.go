@@ -3,6 +3,7 @@ package engine
 import (
 	"math/rand/v2"
 	"net/http"
+	"net/netip"
 	"sync/atomic"
 
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
@@ -10,6 +11,8 @@ import (
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/response"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/rule"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/sketch"
+	bucketkey "github.com/caddy-throttle/caddy-throttle/leakybucket/key"
 )
 
 // onceWarnings remembers which warnings about requests a config has logged. Each is
@@ -17,7 +20,9 @@ import (
 type onceWarnings struct {
 	warner *zap.Logger
 
-	untrusted, loose, noAddress, kept atomic.Bool
+	untrusted, loose, wide, noAddress, kept atomic.Bool
+
+	peers sketch.Distinct // public networks of peers that are trusted
 
 	Requests, refusals watched // in which signs of proxies and of caches are looked for
 }
@@ -49,6 +54,7 @@ func (o *onceWarnings) proxies(s *rule.Subject) {
 	}
 	r := s.Request
 	if s.TrustedPeer() {
+		o.trusted(r)
 		if o.loose.Load() {
 			return
 		}
@@ -66,6 +72,24 @@ func (o *onceWarnings) proxies(s *rule.Subject) {
 			o.warner.Warn("a peer that is not in trusted_proxies sends a forwarding header: if it is your proxy or CDN, all its clients share one bucket until you list it there",
 				zap.String("header", header), zap.String("peer", r.RemoteAddr))
 		}
+	}
+}
+
+// mostTrusted is how many public networks (/24, /48) of peers may be trusted. Large content
+// delivery networks have fewer addresses that reach one site.
+const mostTrusted = 100
+
+// trusted logs a warning if so many networks are trusted that clients are among them.
+func (o *onceWarnings) trusted(r *http.Request) {
+	peer, err := netip.ParseAddrPort(r.RemoteAddr)
+	addr := peer.Addr().Unmap()
+	if err != nil || o.wide.Load() || !addr.IsGlobalUnicast() || addr.IsPrivate() {
+		return
+	}
+	var room [48]byte
+	o.peers.AddBytes(bucketkey.ClientPrefix(addr, 24, 48).AppendTo(room[:0]))
+	if o.peers.Estimate() > mostTrusted && !o.wide.Swap(true) {
+		o.warner.Warn("peers of more than 100 public networks are trusted, so clients are among them and choose their address: list only your proxies in trusted_proxies")
 	}
 }
 

@@ -23,6 +23,14 @@ import (
 // A zone that stands where it limits nothing is worse than an error: its owner finds out
 // when the limit is needed. This file refuses it, or warns of it.
 
+// servers are kinds of what answers requests.
+type servers uint8
+
+const (
+	anUpstream servers = 1 << iota
+	files
+)
+
 // A zonePlace is a zone and the place in the config that names it. The path is that
 // of Caddy's API: config/apps/http/servers/<name>/routes/<n>/handle/<n>...
 type zonePlace struct{ zone, path string }
@@ -60,6 +68,7 @@ type zoneTraits struct {
 	hosts       []string                 // that these requests get there, because its match wants one of these hosts
 	ofAnything  bool                     // that requests that run PHP get there, because it has no match
 	siteRoot    bool                     // the site's root, for static files
+	static      bool                     // that files are served, because it exempts them
 	told        bool                     // that error routes do not answer with the upstream's headers
 	inFlight    bool                     // that error routes take slots
 	refuses     bool                     // that error routes which get its refusals take slots
@@ -73,6 +82,7 @@ type serversConfig struct {
 	uses   []zoneUse // in the order of requests
 	asked  []zonePlace
 	behind []routes.Rewrite      // between zones and a proxy
+	serve  map[string]servers    // what answers in each of the servers' routes
 	traits map[string]zoneTraits // of zones, by name
 	sites  map[string]string     // the hosts of the servers' own routes, by the path of these
 }
@@ -99,7 +109,7 @@ func readServers(ctx caddy.Context) *serversConfig {
 	if !ok {
 		return nil
 	}
-	c := &serversConfig{traits: make(map[string]zoneTraits), sites: make(map[string]string)}
+	c := &serversConfig{traits: make(map[string]zoneTraits), sites: make(map[string]string), serve: make(map[string]servers)}
 	for _, name := range slices.Sorted(maps.Keys(app.Servers)) {
 		c.read(app.Servers[name], "apps/http/servers/"+name)
 	}
@@ -188,8 +198,12 @@ func (c *serversConfig) visit(h *routes.Handler, place string, way routes.Way) {
 		Match caddyhttp.RawMatcherSets     `json:"match"`
 		Zone  []map[string]json.RawMessage `json:"zone"`
 	}
-	if h.Name == "reverse_proxy" || h.Name == "php" {
+	switch of := ownRoute(place); h.Name {
+	case "reverse_proxy", "php":
 		c.behind = append(c.behind, way.Rewrites...)
+		c.serve[of] |= anUpstream
+	case "file_server":
+		c.serve[of] |= files
 	}
 	if h.Name != "throttle" || json.Unmarshal(h.Raw, &config) != nil {
 		return
@@ -216,6 +230,7 @@ func (c *serversConfig) note(raw []byte) {
 		keyedByForm: len(z.Match) == 0 && (z.Key == nil || z.Key.Missing != string(rule.Skip)) && slices.ContainsFunc(z.Key.Given(), func(k config.KeySource) bool { return k.Source == "form" }),
 		keyedByHost: slices.ContainsFunc(z.Key.Given(), func(k config.KeySource) bool { return k.Source == "host" }),
 		ofAnything:  len(z.Match) == 0,
+		static:      len(z.ExemptStaticFiles) > 0,
 		siteRoot:    slices.Contains(z.ExemptStaticFiles, config.StaticFiles{}),
 		told:        z.InFlight != nil && slices.ContainsFunc(z.InFlight.Rank, func(r config.Rank) bool { return r.Told != "" }),
 		charges:     z.Limit != "",

@@ -51,6 +51,10 @@ func (c *serversConfig) warn(warner *zap.Logger) {
 			warner.Warn("zone sees no request that runs PHP, because php_fastcgi before it answers them: put throttle before php_fastcgi",
 				zone, place)
 		}
+		if needs.static && c.serve[ownRoute(use.path)] == anUpstream && first("static "+use.zone) {
+			warner.Warn("zone exempts static files, and the site has no file_server, so the upstream answers for them and they are charged after all: add file_server, or exempt their paths",
+				zone, place)
+		}
 		if needs.charges && !slices.ContainsFunc(c.uses, func(u zoneUse) bool { return u.zone == use.zone && !u.inError }) {
 			warner.Warn("zone charges nothing, because it stands in error routes only, where requests are not charged: put throttle into the site itself", zone, place)
 		}
