@@ -48,7 +48,7 @@ func TestThePageOfErrorsRepeatsNoMessage(t *testing.T) {
 }
 
 // remedy is the end of a message that says what to do.
-var remedy = regexp.MustCompile(`: (add|compute|exempt|for|give|leave|name|put|raise|see|serve|set|use|want|write) `)
+var remedy = regexp.MustCompile(`: (add|compute|exempt|for|give|leave|list|name|put|raise|see|serve|set|use|want|write) `)
 
 // TestEachLineOfTheLogIsOnAPage takes what the code logs from information on, but for
 // the lines that say themselves what to do. A page may leave out the end of a message.
