@@ -204,7 +204,7 @@ func TestEachEndpointWithEachStore(t *testing.T) {
 			}
 		}
 		wantStatus(t, url+"page", 200)
-		text, err := os.ReadFile("../docs/night.md")
+		text, err := os.ReadFile("../docs/refused.md")
 		if err != nil {
 			t.Fatal(err)
 		}
