@@ -107,3 +107,23 @@ func TestTheReadmesConfigurationLetsFiveGuessesThrough(t *testing.T) {
 		}
 	})
 }
+
+// The zones of the first configuration are the first ones of Caddyfile.example, too.
+func TestTheExampleBeginsWithTheFirstConfiguration(t *testing.T) {
+	readme, err := os.ReadFile("../README.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	text, err := os.ReadFile(example)
+	if err != nil {
+		t.Fatal(err)
+	}
+	comments := regexp.MustCompile(`(?m)^\t*#.*\n`)
+	whole := comments.ReplaceAllString(string(text), "")
+	_, config, _ := strings.Cut(string(readme), "## The first configuration")
+	zones := regexp.MustCompile(`(?s)\t\tzone pages \{.*?\n\t\}\n`).FindString(config)
+	zones = strings.TrimSuffix(zones, "\t}\n")
+	if zones == "" || !strings.Contains(whole, zones) {
+		t.Errorf("got another beginning in Caddyfile.example than the zones of the README:\n%s", zones)
+	}
+}

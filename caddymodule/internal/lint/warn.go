@@ -51,7 +51,7 @@ func (c *serversConfig) warn(warner *zap.Logger) {
 			warner.Warn("zone sees no request that runs PHP, because php_fastcgi before it answers them: put throttle before php_fastcgi",
 				zone, place)
 		}
-		if needs.static && c.serve[ownRoute(use.path)] == anUpstream && first("static "+use.zone) {
+		if needs.static && c.serve[ownRoute(use.path)] == anUpstream && first("static "+use.path) {
 			warner.Warn("zone exempts static files, and the site has no file_server, so the upstream answers for them and they are charged after all: add file_server, or exempt their paths",
 				zone, place)
 		}
