@@ -153,7 +153,7 @@ func TestTheDocumentationListsTheReasons(t *testing.T) {
 // Every flag of a command is on one of the pages about commands.
 func TestTheDocumentationHasEveryFlag(t *testing.T) {
 	var pages strings.Builder
-	for _, name := range []string{"tuning", "refused", "choosing-numbers"} {
+	for _, name := range []string{"tuning", "refused"} {
 		page, err := os.ReadFile("../docs/" + name + ".md")
 		if err != nil {
 			t.Fatal(err)
@@ -177,9 +177,9 @@ func TestTheDocumentationHasEveryFlag(t *testing.T) {
 	}
 }
 
-// The page about tuning names every field of the commands' JSON.
+// The page about logs names every field of the commands' JSON.
 func TestTheDocumentationHasEveryFieldOfTheJSON(t *testing.T) {
-	page, err := os.ReadFile("../docs/tuning.md")
+	page, err := os.ReadFile("../docs/logs-and-metrics.md")
 	if err != nil {
 		t.Fatal(err)
 	}
