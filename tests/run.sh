@@ -52,6 +52,7 @@ missing_packages() {
 	has_rack || echo ruby-rack
 	have nginx || echo nginx-light
 	have haproxy || echo haproxy
+	have apache2 && compgen -G '/usr/lib/apache2/modules/libphp*.so' >/dev/null || echo apache2 libapache2-mod-php
 	have curl || echo curl
 	have ip || echo iproute2
 	have jq || echo jq

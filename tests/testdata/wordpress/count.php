@@ -5,6 +5,7 @@ function site_note( $name ) {
 		array(
 			'client' => trim( explode( ',', $_SERVER['HTTP_X_FORWARDED_FOR'] ?? '' )[0] ),
 			'name'   => $name,
+			'remote' => $_SERVER['REMOTE_ADDR'] ?? '',
 			'uri'    => $_SERVER['REQUEST_URI'] ?? '',
 		)
 	);
