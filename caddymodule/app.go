@@ -203,7 +203,7 @@ func (a *App) checkServers(ctx caddy.Context) (err error) {
 func (a *App) Start() error {
 	if !a.checked { // no handler and no matcher was provisioned in the HTTP app
 		for _, definition := range a.Zone {
-			if len(a.global[definition.Name].Handlers) == 0 {
+			if len(a.global[definition.Name].Directives) == 0 {
 				lint.WarnUnused(a.engine.Warner, definition.Name)
 			}
 		}

@@ -7,11 +7,11 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/telemetry"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/evidence"
 )
 
 // facts returns what a zone of the site has met.
-func (s *site) facts(zone string) telemetry.Facts { return s.app().Zones[zone].Counts.Facts() }
+func (s *site) facts(zone string) evidence.Facts { return s.app().Zones[zone].Counts.Evidence.Facts() }
 
 // network returns a client of the n-th network.
 func (s *site) network(n int) client { return s.from(fmt.Sprintf("198.%d.%d.7:1000", 18+n/250, n%250)) }
@@ -48,7 +48,7 @@ func (s *site) wantWords(t *testing.T, want ...string) {
 func (s *site) aDayLater() {
 	time.Sleep(25 * time.Hour)
 	for _, z := range s.app().Zones {
-		z.Counts.Judge(time.Now())
+		z.Counts.Evidence.Judge(time.Now())
 	}
 }
 
@@ -80,7 +80,7 @@ func TestFactsAreKnownFromTheFirstRequest(t *testing.T) {
 	for range 13 {
 		s.from(someone).get("/other")
 	}
-	for zone, want := range map[string]telemetry.Facts{
+	for zone, want := range map[string]evidence.Facts{
 		"login": {Requests: 20, Asked: 4, Exempt: 1, Keys: 2, Networks: 2, Charged: 4},
 		"api":   {Requests: 20, Asked: 1, Keyless: 1, Keys: 1, Networks: 1},
 	} {

@@ -26,7 +26,7 @@ func answerZones(_ context.Context, e *engine.Engine, _ *Input) (any, error) {
 		s := wire.ZoneStatus{
 			Zone: z.Name, Mode: z.Mode(set, now), Group: z.JudgedWith(set), Definition: json.RawMessage(z.Definition), Total: counts[z.Name].Named(),
 			Buckets: kept[z.Name], RefusedKeys: z.State.Refused.Estimate(),
-			Facts: wire.Facts(z.Counts.Facts()),
+			Facts: wire.Facts(z.Counts.Evidence.Facts()),
 		}
 		current, hourAgo := e.Control.Rates.PerSecond(z.Name, counts[z.Name], now)
 		if s.PerSecond = current.Named(); hourAgo != nil {

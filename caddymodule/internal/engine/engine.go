@@ -23,8 +23,10 @@ import (
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/clock"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/config"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/decision"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/evidence"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/override"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/rule"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/settlement"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/sharedstore"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/staticfile"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/stores"
@@ -137,10 +139,14 @@ func (e *Engine) AddZone(name string, options ZoneOptions, load func(*Zone) (*ru
 			return nil, fmt.Errorf("zone %q: reading override_file: %w", name, err)
 		}
 	}
-	z.Counts = telemetry.New(compiled, &z.State.Figures, telemetry.Options{
-		Logger: e.Warner.With(zap.String("zone", name)), Shared: e.Shared != nil, Denies: e.Shared != nil && z.Policy == sharedstore.Deny,
+	logger := e.Warner.With(zap.String("zone", name))
+	met := evidence.New(evidence.Options{
+		Logger: logger, Requests: z.requests, Paths: z.Paths, NamedKey: z.NamedKey, MissingGiven: z.MissingGiven,
+		ByStatus: compiled.Settle != nil && compiled.Settle.Source == settlement.Status,
+	})
+	z.Counts = telemetry.New(compiled, &z.State.Figures, met, telemetry.Options{
+		Logger: logger, Shared: e.Shared != nil, Denies: e.Shared != nil && z.Policy == sharedstore.Deny,
 		Group: func() string { return z.JudgedWith(e.Overrides()) }, Wanted: e.subscribed, LogLimit: z.LogLimit, Events: e.events,
-		Requests: z.requests, Paths: z.Paths, NamedKey: z.NamedKey, MissingGiven: z.MissingGiven,
 	})
 	z.Zone = decision.NewZone(compiled, &z.State.Enforced, &z.State.Simulated, &z.State.Meter, z.Counts)
 	e.Zones[name] = z
@@ -194,9 +200,9 @@ func (e *Engine) Start() {
 	e.Crawlers.start(e.Logger)
 	for name, z := range e.Zones {
 		z.State.Start(z)
-		if len(z.Handlers) > 1 {
+		if len(z.Directives) > 1 {
 			e.Logger.Info("several handlers share the budget of the zone; put host into its key to give each site its own",
-				zap.String("zone", name), zap.Int("handlers", len(z.Handlers)))
+				zap.String("zone", name), zap.Int("handlers", len(z.Directives)))
 		}
 	}
 	for _, hook := range e.AfterStart {

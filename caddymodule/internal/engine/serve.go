@@ -4,7 +4,6 @@ import (
 	"context"
 	"net/http"
 	"slices"
-	"sync/atomic"
 	"time"
 
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
@@ -20,7 +19,6 @@ import (
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/rule"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/settlement"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/staticfile"
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/telemetry"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
 )
 
@@ -29,8 +27,7 @@ type Handler struct {
 	app             *Engine
 	server          *caddyhttp.Server // whose routes the handler is in; nil outside of the HTTP app
 	Zones           []*decision.Zone
-	counts          []*telemetry.Zone // of these
-	requests        atomic.Uint64
+	watch           watch
 	Match           rule.Matchers
 	endsAtAdmission bool               // once a request is admitted, no zone has any more to do with it
 	headers         settlement.Headers // in which the upstream says what a request cost, and who its user is
@@ -48,12 +45,12 @@ func NewHandler(e *Engine, server *caddyhttp.Server, match rule.Matchers, zones 
 	var settles []*settlement.Rule
 	for _, z := range zones {
 
-		h.Zones, h.counts = append(h.Zones, z.Zone), append(h.counts, z.Counts)
+		h.Zones, h.watch.zones = append(h.Zones, z.Zone), append(h.watch.zones, z.Counts.Evidence)
 		settles = append(settles, z.Settle)
 		h.addTold(z)
 	}
 	for _, z := range zones {
-		z.Handlers = append(z.Handlers, h)
+		z.Directives, z.watches = append(z.Directives, h.Zones), append(z.watches, &h.watch)
 	}
 	h.headers = settlement.HeadersOf(settles...).With(h.told...)
 	h.endsAtAdmission = len(h.headers) == 0 && !slices.ContainsFunc(zones, func(z *Zone) bool { return !z.EndsAtAdmission() })
@@ -123,7 +120,7 @@ func warnBursts(zones []*Zone, logger *zap.Logger) {
 // decided about, but for those in an error route, which take slots only, and those of the
 // server itself.
 func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request, next caddyhttp.Handler) error {
-	next = h.watch(r, next)
+	next = h.watch.next(next)
 	concerned, failed := h.Concerns(r)
 	if !concerned {
 		return next.ServeHTTP(w, r)

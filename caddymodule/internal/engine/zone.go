@@ -36,8 +36,9 @@ type Zone struct {
 	ZoneOptions
 	State *zoneState
 
-	File           *overrideFile // nil if it has none
-	Handlers       []*Handler    // that have it
+	File           *overrideFile      // nil if it has none
+	Directives     [][]*decision.Zone // the zones of each directive that charges it
+	watches        []*watch           // of these
 	warnedKey      bool
 	warnedBurst    bool
 	warnedInsecure atomic.Bool
@@ -83,8 +84,8 @@ func (z *Zone) WarnInsecure() {
 
 // requests returns how many requests the handlers had that have the zone.
 func (z *Zone) requests() (n uint64) {
-	for _, h := range z.Handlers {
-		n += h.requests.Load()
+	for _, w := range z.watches {
+		n += w.requests.Load()
 	}
 	return n
 }
@@ -98,8 +99,8 @@ func (z *Zone) JudgedWith(set *override.Set) string {
 		return ""
 	}
 	var names []string
-	for _, h := range z.Handlers {
-		for _, other := range h.Zones {
+	for _, zones := range z.Directives {
+		for _, other := range zones {
 			name, group := other.Name, other.Group(set)
 			if other == z.Zone || group != 0 && (group != own || group == rule.ShadowOwn) {
 				continue

@@ -15,9 +15,11 @@ import (
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/admission"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/decision"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/evidence"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/fairqueue"
 	clientpass "github.com/caddy-throttle/caddy-throttle/caddymodule/internal/pass"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/rule"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/settlement"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/sketch"
 )
 
@@ -44,21 +46,15 @@ type Options struct {
 	Events *Background[Event]
 
 	LogLimit *rate.Limiter // of refusals in the access log; nil if there is none
-
-	// What evidence needs to know of the zone and its site:
-
-	Requests     func() uint64 // how many the handlers had that have the zone; may be nil
-	Paths        []string      // which the zone's match wants, as path matchers spell them
-	NamedKey     bool          // the key is a header or a parameter
-	MissingGiven bool          // the config says what a missing key means
 }
 
 // A Zone counts and logs what a zone of one config decides.
 type Zone struct {
 	Options
-	rule    *rule.Rule
-	figures *Figures
-	reasons [decision.Decisions]rule.ReasonSet // of each decision that the zone can make
+	Evidence *evidence.Zone
+	rule     *rule.Rule
+	figures  *Figures
+	reasons  [decision.Decisions]rule.ReasonSet // of each decision that the zone can make
 
 	decided   counters
 	turns     [fairqueue.Ranks]*turnMeter     // nil without share
@@ -71,15 +67,13 @@ type Zone struct {
 	passes    [clientpass.Events]prometheus.Counter    // nil in zones that send none
 	presented [clientpass.Valid + 1]prometheus.Counter // by the state of the pass
 	newcomers newcomers
-	evidence  evidence
 
 	warnedStatic  atomic.Bool
 	warnedFailure atomic.Int64 // when, in seconds since 1970
 }
 
-func New(compiled *rule.Rule, figures *Figures, options Options) *Zone {
-	t := &Zone{Options: options, rule: compiled, figures: figures}
-	t.evidence.begin(time.Now())
+func New(compiled *rule.Rule, figures *Figures, met *evidence.Zone, options Options) *Zone {
+	t := &Zone{Options: options, Evidence: met, rule: compiled, figures: figures}
 	t.reasons = t.possible()
 	t.decided, t.turns = countersOf(t, ""), newTurnMeters(t)
 	if compiled.Settle != nil {
@@ -118,7 +112,7 @@ func (t *Zone) Decided(o *decision.Outcome, now time.Time, header http.Header) {
 	}
 	t.countPresented(o)
 	if why != rule.Banned && why != rule.Error { // which hold whatever the zone matches
-		t.decidedAbout(o)
+		t.Evidence.Decided(o)
 	}
 	if d == decision.Delayed {
 		Delays.WithLabelValues(t.rule.Name).Observe(o.Delay.Seconds())
@@ -132,6 +126,17 @@ func (t *Zone) Decided(o *decision.Outcome, now time.Time, header http.Header) {
 		t.overflows[d].note(o)
 		t.figures.Refused.Add(o.RefusedKey())
 	}
+}
+
+// Met implements decision.Reporter.
+func (t *Zone) Met(what decision.Meeting, s *rule.Subject) { t.Evidence.Met(what, s) }
+
+// Settled implements decision.Reporter.
+func (t *Zone) Settled(o *decision.Outcome, response *settlement.Observer, cost float64, known bool) {
+	if !known {
+		t.Unsettled(1)
+	}
+	t.Evidence.Settled(o, response, cost, known)
 }
 
 // FellBack implements decision.Reporter.

@@ -1,4 +1,8 @@
-package telemetry
+// Package evidence is what a zone has met since its config was loaded. No reader of a config
+// can know that zones do what their owner means; requests show it. Begin with [Zone]: it
+// counts facts, and says, once, what cannot be meant. It imports decision, and nothing that
+// runs.
+package evidence
 
 import (
 	"hash/maphash"
@@ -20,9 +24,6 @@ import (
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/text"
 	bucketkey "github.com/caddy-throttle/caddy-throttle/leakybucket/key"
 )
-
-// No reader of a config can know that its zones do what their owner means. Requests show
-// it. This file counts what a zone meets, and says, once, what cannot be meant.
 
 const (
 	// watchedFirst is how many charged requests are looked into. Of later ones it is one in
@@ -86,8 +87,20 @@ type Facts struct {
 	Charged, Refunded uint64
 }
 
-// evidence is what a zone of one config has met. It takes at most 64 KiB.
-type evidence struct {
+// Options are what a zone's evidence depends on.
+type Options struct {
+	Logger   *zap.Logger
+	Requests func() uint64 // how many the handlers had that have the zone
+	Paths    []string      // which the zone's match wants, as path matchers spell them
+
+	NamedKey     bool // the key is a header or a parameter
+	MissingGiven bool // the config says what a missing key means
+	ByStatus     bool // settle reads the status of responses
+}
+
+// A Zone is what a zone of one config has met. It takes at most 64 KiB.
+type Zone struct {
+	Options
 	since time.Time
 	seed  maphash.Seed
 
@@ -108,9 +121,12 @@ type evidence struct {
 	told map[string]bool
 }
 
-func (e *evidence) begin(now time.Time) {
-	e.since, e.seed, e.told = now, maphash.MakeSeed(), make(map[string]bool)
+// New returns the evidence of a zone whose config is loaded now.
+func New(options Options) *Zone {
+	now := time.Now()
+	e := &Zone{Options: options, since: now, seed: maphash.MakeSeed(), told: make(map[string]bool)}
 	e.dayEnds.Store(now.Add(judgedAfter).UnixNano())
+	return e
 }
 
 // count counts a request, and reports whether to look into it.
@@ -120,21 +136,17 @@ func count(requests *atomic.Uint64) bool {
 }
 
 // Facts returns what the zone has met.
-func (t *Zone) Facts() Facts {
-	t.Judge(time.Now())
-	e := &t.evidence
+func (e *Zone) Facts() Facts {
+	e.Judge(time.Now())
 	f := Facts{
-		Since: e.since, Asked: e.asked.Load(), Exempt: e.exempt.Load(), Keyless: e.keyless.Load(),
+		Since: e.since, Requests: e.Requests(), Asked: e.asked.Load(), Exempt: e.exempt.Load(), Keyless: e.keyless.Load(),
 		Keys: e.keys.Estimate(), Networks: e.networks.Estimate(), Charged: e.charged.Load(), Refunded: e.refunded.Load(),
-	}
-	if t.Requests != nil {
-		f.Requests = t.Requests()
 	}
 	return f
 }
 
 // met reports whether a request has met the zone, whatever came of it.
-func (e *evidence) met() bool {
+func (e *Zone) met() bool {
 	return e.asked.Load() > 0 || e.exempt.Load() > 0 || e.keyless.Load() > 0
 }
 
@@ -142,7 +154,7 @@ func (e *evidence) met() bool {
 func network(addr netip.Addr) netip.Prefix { return bucketkey.ClientPrefix(addr, 24, 48) }
 
 // show notes signs of the network of a client.
-func (e *evidence) show(client netip.Addr, shown ...sign) {
+func (e *Zone) show(client netip.Addr, shown ...sign) {
 	if !client.IsValid() {
 		return
 	}
@@ -158,9 +170,8 @@ func (e *evidence) show(client netip.Addr, shown ...sign) {
 	}
 }
 
-// decidedAbout notes a request that the zone has decided about.
-func (t *Zone) decidedAbout(o *decision.Outcome) {
-	e := &t.evidence
+// Decided notes a request that the zone has decided about.
+func (e *Zone) Decided(o *decision.Outcome) {
 	if !count(&e.asked) {
 		return
 	}
@@ -172,12 +183,11 @@ func (t *Zone) decidedAbout(o *decision.Outcome) {
 		var room [48]byte
 		e.networks.AddBytes(network(client).AppendTo(room[:0]))
 	}
-	t.Judge(time.Now())
+	e.Judge(time.Now())
 }
 
-// Met implements decision.Reporter.
-func (t *Zone) Met(what decision.Meeting, s *rule.Subject) {
-	e := &t.evidence
+// Met notes a request that the zone did not charge by its key.
+func (e *Zone) Met(what decision.Meeting, s *rule.Subject) {
 	switch what {
 	case decision.NotLimited:
 		e.exempt.Add(1)
@@ -191,28 +201,27 @@ func (t *Zone) Met(what decision.Meeting, s *rule.Subject) {
 }
 
 // notice counts a request, and may look into it.
-func (e *evidence) notice(requests *atomic.Uint64, s *rule.Subject, shown sign) {
+func (e *Zone) notice(requests *atomic.Uint64, s *rule.Subject, shown sign) {
 	if count(requests) {
 		e.show(s.Address(), shown)
 	}
 }
 
-// Settled implements decision.Reporter.
-func (t *Zone) Settled(o *decision.Outcome, response *settlement.Observer, cost float64, known bool) {
-	e, of, shown := &t.evidence, &t.evidence.charged, settledBy
+// Settled notes what a request has cost.
+func (e *Zone) Settled(o *decision.Outcome, response *settlement.Observer, cost float64, known bool) {
+	of, shown := &e.charged, settledBy
 	switch {
 	case !known:
-		t.Unsettled(1)
-		of, shown = &t.evidence.untold, untold
+		of, shown = &e.untold, untold
 	case cost == 0:
-		of = &t.evidence.refunded
+		of = &e.refunded
 	}
 	if !count(of) {
 		return
 	}
 	client := o.ClientIP()
 	e.show(client, shown)
-	if known && cost > 0 && t.rule.Settle.Source == settlement.Status && response.Status/100 == 3 && newCookie(o.Request, response.Header()) {
+	if known && cost > 0 && e.ByStatus && response.Status/100 == 3 && newCookie(o.Request, response.Header()) {
 		e.show(client, loginCharged)
 	}
 }
@@ -232,7 +241,7 @@ func newCookie(r *http.Request, header http.Header) bool {
 
 // A word says what a day has shown of a zone.
 type word struct {
-	holds func(t *Zone, d *dayShown) bool
+	holds func(e *Zone, d *dayShown) bool
 	says  string
 }
 
@@ -256,16 +265,15 @@ var words = []word{
 		return mostly(d.shown[sparedAsSent], d.shown[came]) && d.shown[spared] == 0
 	},
 		"exempt matches addresses as clients send them, and no longer when a rewrite before throttle has changed them, so nothing is exempt: look whether exempt names what the rewrite makes, too"},
-	{func(t *Zone, d *dayShown) bool {
-		e := &t.evidence
-		return t.NamedKey && !t.MissingGiven && mostly(d.shown[keyless], d.shown[came]) && keylessMost*e.keyless.Load() >= (keylessMost-1)*e.asked.Load()
+	{func(e *Zone, d *dayShown) bool {
+		return e.NamedKey && !e.MissingGiven && mostly(d.shown[keyless], d.shown[came]) && keylessMost*e.keyless.Load() >= (keylessMost-1)*e.asked.Load()
 	},
 		"the key is missing in nearly all requests, which then count by address: look whether its name is spelled as clients send it, or say what is meant by missing"},
-	{func(t *Zone, d *dayShown) bool {
-		return t.NamedKey && d.shown[charged] >= fewestNetworks && d.shown[keyless] == 0 && d.keys == 1
+	{func(e *Zone, d *dayShown) bool {
+		return e.NamedKey && d.shown[charged] >= fewestNetworks && d.shown[keyless] == 0 && d.keys == 1
 	},
 		"all networks have sent the same key, so all clients share one bucket: look whether the key tells clients apart"},
-	{func(t *Zone, d *dayShown) bool {
+	{func(e *Zone, d *dayShown) bool {
 		return d.shown[settledBy] == 0 && mostly(d.shown[untold], d.shown[charged])
 	},
 		"no response has said what a request cost, so reservations stay as they are: look whether the upstream sends what settle reads"},
@@ -274,8 +282,7 @@ var words = []word{
 }
 
 // Judge says, once the day is over, what it has shown, and begins another one.
-func (t *Zone) Judge(now time.Time) {
-	e := &t.evidence
+func (e *Zone) Judge(now time.Time) {
 	if ends := e.dayEnds.Load(); now.UnixNano() < ends || !e.dayEnds.CompareAndSwap(ends, now.Add(judgedAfter).UnixNano()) {
 		return
 	}
@@ -283,26 +290,26 @@ func (t *Zone) Judge(now time.Time) {
 	defer e.mu.Unlock()
 	d := e.endDay()
 	for _, w := range words {
-		if w.holds(t, &d) && t.tellOnce(w.says) {
-			t.Logger.Warn(w.says)
+		if w.holds(e, &d) && e.tellOnce(w.says) {
+			e.Logger.Warn(w.says)
 		}
 	}
 	const unmet = "no request has met the zone since the config was loaded: look whether its match is what clients ask for"
-	if t.Requests != nil && now.Sub(e.since) >= unmetAfter && !e.met() && t.Requests() >= unmetRequests && t.tellOnce(unmet) {
-		t.Logger.Info(unmet, zap.Uint64("requests", t.Requests()))
+	if now.Sub(e.since) >= unmetAfter && !e.met() && e.Requests() >= unmetRequests && e.tellOnce(unmet) {
+		e.Logger.Info(unmet, zap.Uint64("requests", e.Requests()))
 	}
 }
 
 // tellOnce reports whether a word is news. The caller holds the lock.
-func (t *Zone) tellOnce(says string) bool {
-	again := t.evidence.told[says]
-	t.evidence.told[says] = true
+func (e *Zone) tellOnce(says string) bool {
+	again := e.told[says]
+	e.told[says] = true
 	return !again
 }
 
 // endDay returns what the day has shown, and forgets it. Requests that are counted meanwhile
 // may count on either day.
-func (e *evidence) endDay() (d dayShown) {
+func (e *Zone) endDay() (d dayShown) {
 	sets := &e.day.sets
 	for i := range sets[came] {
 		d.keys += bits.OnesCount64(e.day.keys[i].Swap(0))
@@ -315,12 +322,12 @@ func (e *evidence) endDay() (d dayShown) {
 }
 
 // Unmet reports whether the zone has paths and has met no request yet.
-func (t *Zone) Unmet() bool { return len(t.Paths) > 0 && !t.evidence.met() }
+func (e *Zone) Unmet() bool { return len(e.Paths) > 0 && !e.met() }
 
 // NearMiss returns the path of the zone that a path ends in without being matched, or "".
-func (t *Zone) NearMiss(path string) string {
+func (e *Zone) NearMiss(path string) string {
 	path = strings.ToLower(path)
-	for _, of := range t.Paths {
+	for _, of := range e.Paths {
 		whole, more := strings.CutSuffix(strings.ToLower(of), "*")
 		switch {
 		case len(whole) < 2 || !strings.HasPrefix(whole, "/") || strings.ContainsAny(whole, "*{?%"):
@@ -333,15 +340,14 @@ func (t *Zone) NearMiss(path string) string {
 }
 
 // MissedNearly notes that the upstream has answered a near miss.
-func (t *Zone) MissedNearly(client netip.Addr, path, of string) {
-	e := &t.evidence
+func (e *Zone) MissedNearly(client netip.Addr, path, of string) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if from := network(client); from.IsValid() && !slices.Contains(e.near, from) && len(e.near) < nearNetworks {
 		e.near = append(e.near, from)
 	}
-	if len(e.near) == nearNetworks && t.tellOnce("near miss") {
-		t.Logger.Warn("no request has met the zone, and the site answers an address that ends like one of its paths: look whether match names the address that clients send",
+	if len(e.near) == nearNetworks && e.tellOnce("near miss") {
+		e.Logger.Warn("no request has met the zone, and the site answers an address that ends like one of its paths: look whether match names the address that clients send",
 			zap.String("address", text.Printable(path, 100)), zap.String("path", of))
 	}
 }
