@@ -234,10 +234,9 @@ func TestTheReadmeIsShort(t *testing.T) {
 	}
 }
 
-// TestTheDocumentationGrowsNoMore: what is added must be cut elsewhere. The aim is 42,000
-// words on 22 pages.
+// TestTheDocumentationGrowsNoMore: what is added must be cut elsewhere.
 func TestTheDocumentationGrowsNoMore(t *testing.T) {
-	const mostWords, mostPages = 42_100, 21
+	const mostWords, mostPages = 42_000, 21
 	words, count := 0, 0
 	err := filepath.WalkDir(filepath.Join(root, "docs"), func(path string, _ fs.DirEntry, err error) error {
 		if err != nil || filepath.Ext(path) != ".md" {
