@@ -1,7 +1,6 @@
 package tests
 
 import (
-	"bytes"
 	"fmt"
 	"net/url"
 	"os"
@@ -90,16 +89,8 @@ func TestWordPressUnderApacheBehindCaddy(t *testing.T) {
 		}
 		return lines
 	}
-	page, err := os.ReadFile("../docs/recipes/wordpress.md")
-	if err != nil {
-		t.Fatal(err)
-	}
-	_, section, _ := bytes.Cut(page, []byte("\n## Apache behind Caddy\n"))
-	blocks := fence.FindAllSubmatch(section, 2)
-	if len(blocks) != 2 {
-		t.Fatalf("got %d blocks for Caddy in the section, want the upstream and the files", len(blocks))
-	}
-	s := startFirst(t, "exempt static_files\n", string(blocks[1][1]), "\tphp_fastcgi unix/"+filepath.Join(wordPress.dir, "fpm.sock")+"\n\tfile_server\n", proxy)
+	blocks := configsUnder(t, "recipes/wordpress.md", "## Apache behind Caddy", 2)
+	s := startFirst(t, "exempt static_files\n", blocks[1], "\tphp_fastcgi unix/"+filepath.Join(wordPress.dir, "fpm.sock")+"\n\tfile_server\n", proxy)
 
 	t.Run("redirects end", func(t *testing.T) {
 		for _, target := range []string{"/", "/kettle-1/", "/kettle-1", "/wp-login.php", "/wp-admin", "/wp-admin/"} {

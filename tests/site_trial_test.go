@@ -55,6 +55,26 @@ func startTrial(t *testing.T, recipe string, changes ...string) *trial {
 	return runTrial(t, recipe, string(block[1]), changes...)
 }
 
+// configsUnder returns the Caddyfiles under a heading of a page in docs, which has so many.
+func configsUnder(t *testing.T, page, heading string, n int) []string {
+	t.Helper()
+	text, err := os.ReadFile("../docs/" + page)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, section, _ := strings.Cut(string(text), "\n"+heading+"\n")
+	level, _, _ := strings.Cut(heading, " ")
+	section, _, _ = strings.Cut(section, "\n"+level+" ")
+	var configs []string
+	for _, block := range fence.FindAllStringSubmatch(section, -1) {
+		configs = append(configs, block[1])
+	}
+	if len(configs) != n {
+		t.Fatalf("got %d Caddyfiles under %q in %s, want %d", len(configs), heading, page, n)
+	}
+	return configs
+}
+
 // runTrial runs a Caddyfile of a page, with changes.
 func runTrial(t *testing.T, page, file string, changes ...string) *trial {
 	t.Helper()

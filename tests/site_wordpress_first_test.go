@@ -57,7 +57,7 @@ func TestTheFirstConfigurationHoldsOnWordPress(t *testing.T) {
 		{"XML-RPC, 500 guesses in each", 0, 0, func(i int) request { return callXMLRPC(networkAddress(i%200), 500) }},
 	} {
 		t.Run(attack.name, func(t *testing.T) {
-			s := startFirst(t, "\tlog\n", "\tlog\n\t"+foldersOfMultisite+"\n")
+			s := startFirst(t, "\tlog\n", "\tlog\n"+foldersOfMultisite(t))
 			var statuses map[int]int
 			n := checked(t, func() { statuses = s.attack(500, 20, attack.guess) })
 			t.Logf("%s: %d of 500 checked, %v by status", attack.name, n, statuses)

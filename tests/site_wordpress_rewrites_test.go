@@ -10,13 +10,11 @@ import (
 	"testing"
 )
 
-// foldersOfMultisite is what WordPress' documentation has for sites in folders.
-const foldersOfMultisite = `@admin path_regexp admin ^/([_0-9a-zA-Z-]+/)?wp-admin$
-	redir @admin /{re.admin.1}wp-admin/
-	@include path_regexp include ^/[_0-9a-zA-Z-]+/+(wp-(?:content|admin|includes).*)
-	rewrite @include /{re.include.1}
-	@script path_regexp script ^/[_0-9a-zA-Z-]+/+(.*\.php)$
-	rewrite @script /{re.script.1}`
+// foldersOfMultisite returns the recipe's lines for sites in folders.
+func foldersOfMultisite(t *testing.T) string {
+	t.Helper()
+	return configsUnder(t, "recipes/wordpress.md", "## Multisite", 1)[0]
+}
 
 // TestWordPressChecksFewGuessesBehindRewrites, by whatever address they are sent: a zone for
 // /wp-login.php sees a log-in that a rewrite makes, and a zone for /login one that a front
@@ -24,6 +22,7 @@ const foldersOfMultisite = `@admin path_regexp admin ^/([_0-9a-zA-Z-]+/)?wp-admi
 func TestWordPressChecksFewGuessesBehindRewrites(t *testing.T) {
 	wordPress.use(t)
 	const limit = "limit 5 5/h"
+	folders := foldersOfMultisite(t)
 	zone := func(name, match string) string {
 		return fmt.Sprintf("throttle {\nzone %s {\nmatch {\nmethod POST\n%s\n}\n%s\n}\n}\n", name, match, limit)
 	}
@@ -47,9 +46,9 @@ if ( preg_match( '#^/login#', $_SERVER['REQUEST_URI'] ) && isset( $_POST['log'] 
 		target     string
 	}{
 		{"plain", root, "ZONE", "path /wp-login.php*", "/wp-login.php"},
-		{"folder", root, foldersOfMultisite + "\nZONE", "path /wp-login.php*", "/site1/wp-login.php"},
-		{"folder-twice", root, foldersOfMultisite + "\nZONE", "path /wp-login.php*", "/site1//wp-login.php"},
-		{"folder-xmlrpc", root, foldersOfMultisite + "\nZONE", "path /xmlrpc.php*", "/site1/xmlrpc.php"},
+		{"folder", root, folders + "\nZONE", "path /wp-login.php*", "/site1/wp-login.php"},
+		{"folder-twice", root, folders + "\nZONE", "path /wp-login.php*", "/site1//wp-login.php"},
+		{"folder-xmlrpc", root, folders + "\nZONE", "path /xmlrpc.php*", "/site1/xmlrpc.php"},
 		{"alias", root, "rewrite /login /wp-login.php\nZONE", "path /wp-login.php*", "/login"},
 		{"tried", root, "try_files {path} /index.php?{query}\nZONE", "path /wp-login.php*", "/wp-login.php"},
 		{"handle-path", root, "handle_path /blog/* {\nZONE\nphp_fastcgi unix/SOCKET\n}", "path /wp-login.php*", "/blog/wp-login.php"},
@@ -64,7 +63,7 @@ if ( preg_match( '#^/login#', $_SERVER['REQUEST_URI'] ) && isset( $_POST['log'] 
 		fmt.Fprintf(&sites, "http://:%d {\n\troot * %s\n\t%s\n\tphp_fastcgi unix/SOCKET\n}\n", ports[i], test.root, strings.ReplaceAll(test.site, "ZONE", zone(test.name, test.match)))
 	}
 	static := freePort(t)
-	fmt.Fprintf(&sites, "http://:%d {\n\troot * %s\n\t%s\n\tthrottle {\n\texempt static_files\n\tzone pages {\n%s\n}\n}\n\tphp_fastcgi unix/SOCKET\n\tfile_server\n}\n", static, root, foldersOfMultisite, limit)
+	fmt.Fprintf(&sites, "http://:%d {\n\troot * %s\n\t%s\n\tthrottle {\n\texempt static_files\n\tzone pages {\n%s\n}\n}\n\tphp_fastcgi unix/SOCKET\n\tfile_server\n}\n", static, root, folders, limit)
 	c := startCaddy(t, config{sites: replace.Replace(sites.String())})
 
 	const guesses = 12
@@ -105,6 +104,42 @@ if ( preg_match( '#^/login#', $_SERVER['REQUEST_URI'] ) && isset( $_POST['log'] 
 		resp.Body.Close()
 		if resp.StatusCode != http.StatusOK {
 			t.Fatalf("a style sheet in a folder: got %d, want 200", resp.StatusCode)
+		}
+	}
+}
+
+// TestWordPressServesCachedPagesFree: to visitors without a session, and only for addresses
+// without a query.
+func TestWordPressServesCachedPagesFree(t *testing.T) {
+	s := startWordPress(t, "\tlog\n", "\tlog\n"+configsUnder(t, "recipes/wordpress.md", "## Page caches", 1)[0])
+	folder := filepath.Join(wordPress.dir, "wordpress/wp-content/cache/supercache/localhost/kettle-1")
+	if err := os.MkdirAll(folder, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(filepath.Join(wordPress.dir, "wordpress/wp-content/cache")) })
+	const cached = "kettle 1, from the cache"
+	if err := os.WriteFile(filepath.Join(folder, "index-https.html"), []byte(cached), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	for i, test := range []struct {
+		target, cookie string
+		free           bool
+	}{
+		{"/kettle-1/", "", true},
+		{"/kettle-1/", "seen=1", true},
+		{"/kettle-1/?x=1", "", false},
+		{"/kettle-1/", "wordpress_logged_in_site=author", false},
+		{"/kettle-1/", "wp-postpass_site=x", false},
+		{"/kettle-2/", "", false},
+	} {
+		r := request{address: networkAddress(i), target: test.target}
+		if test.cookie != "" {
+			r.header = []string{"Cookie", test.cookie}
+		}
+		a := s.must(r)
+		eventually(t, "a line in the log", func() bool { return len(s.entries(r.address)) == 1 })
+		if free := s.entries(r.address)[0].Throttle == nil; a.status != 200 || free != test.free || (a.body == cached) != test.free {
+			t.Errorf("%s with the cookie %q: got %d, free %t, %.60q, want 200 and free %t", test.target, test.cookie, a.status, free, a.body, test.free)
 		}
 	}
 }
