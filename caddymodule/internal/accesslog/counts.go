@@ -19,7 +19,10 @@ const (
 
 // Agents counts the different user agents of one client, up to [MostAgents]: clients make
 // them up. The zero value is empty.
-type Agents struct{ hashes []uint32 }
+type Agents struct {
+	hashes []uint32
+	robots int // of these, those that name a robot
+}
 
 var agentSeed = maphash.MakeSeed()
 
@@ -28,11 +31,18 @@ func (a *Agents) Add(r *Request) {
 	if len(a.hashes) >= MostAgents {
 		return
 	}
-	hash := uint32(maphash.String(agentSeed, r.UserAgent()))
+	agent := r.UserAgent()
+	hash := uint32(maphash.String(agentSeed, agent))
 	if !slices.Contains(a.hashes, hash) {
 		a.hashes = append(a.hashes, hash)
+		if robotAgent.MatchString(agent) {
+			a.robots++
+		}
 	}
 }
+
+// Robots reports whether at least half of the user agents name a robot.
+func (a *Agents) Robots() bool { return 2*a.robots >= len(a.hashes) && a.robots > 0 }
 
 // Count returns how many there are, at least.
 func (a *Agents) Count() int64 { return int64(len(a.hashes)) }

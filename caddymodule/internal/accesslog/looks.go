@@ -2,6 +2,7 @@ package accesslog
 
 import (
 	"net/http"
+	"regexp"
 	"slices"
 	"strings"
 )
@@ -11,7 +12,7 @@ type Looks string
 
 // What clients look like.
 const (
-	Person Looks = "person"      // it loads assets, as browsers do
+	Person Looks = "person"      // it loads assets, as browsers do, and does not call itself a robot
 	Many   Looks = "many people" // an office, a school or a mobile network behind one address
 	Robot  Looks = "robot"
 )
@@ -20,17 +21,28 @@ const (
 // people.
 const manyAgents = 5
 
+const (
+	// A person has loaded fewestAssets, and one for personPages other requests: most files
+	// come from the browser's cache after the first page.
+	fewestAssets = 2
+	personPages  = 20
+)
+
 // LooksLike judges a client by how many of its requests were for static assets, and by
-// how many different user agents it had.
-func LooksLike(requests, assets, agents int64) Looks {
+// its user agents.
+func LooksLike(requests, assets int64, agents *Agents) Looks {
 	switch {
-	case assets == 0:
+	case assets < fewestAssets || assets*(personPages+1) < requests || agents.Robots():
 		return Robot
-	case agents >= manyAgents && assets*5 >= requests:
+	case agents.Count() >= manyAgents && assets*5 >= requests:
 		return Many
 	}
 	return Person
 }
+
+// robotAgent is what programs call themselves, which browsers do not. Bare words such as
+// "-" are no browsers either.
+var robotAgent = regexp.MustCompile(`(?i)bot|crawl|spider|slurp|scrap|fetch|feed|archiv|monitor|preview|https?://|^curl|^wget|python|^java/|go-http|okhttp|libwww|axios|node|^-$`)
 
 // assets are the endings of files that browsers load with a page.
 var assets = []string{

@@ -3,12 +3,15 @@ package recommend
 import (
 	"cmp"
 	"fmt"
+	"maps"
 	"math"
 	"net/netip"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/accesslog"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/crawler"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/survey"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
 )
@@ -36,12 +39,15 @@ type Result struct {
 	InFlight *InFlight `json:"in_flight,omitempty"`
 
 	Overrides []Override `json:"overrides"`
-	Notes     []string   `json:"notes"` // why the data may be too thin to tell, and what is left out
+	Withheld  []string   `json:"withheld"` // why no limit is recommended; then there is no Caddyfile
+	Notes     []string   `json:"notes"`    // what the figures leave out
 
-	Top       []TopKey `json:"top_keys"`
-	Histogram []Bar    `json:"peak_levels"`
-	Hours     []Hour   `json:"hours"`
-	Caddyfile string   `json:"caddyfile"`
+	Refused   []RefusedKey `json:"most_refused"`     // by the recommended limit, those most often refused
+	Crawlers  []string     `json:"refused_crawlers"` // that refused clients say they are, as verified_crawler names them
+	Top       []TopKey     `json:"top_keys"`
+	Histogram []Bar        `json:"peak_levels"`
+	Hours     []Hour       `json:"hours"`
+	Caddyfile string       `json:"caddyfile"` // empty if the limit is withheld
 
 	noun string // for a key
 	cost string // of each request, as given
@@ -96,6 +102,19 @@ type TopKey struct {
 	Looks    accesslog.Looks `json:"looks"`
 }
 
+// A RefusedKey is one that the recommended limit would have refused.
+type RefusedKey struct {
+	Key      string          `json:"key"`
+	Agent    string          `json:"user_agent"` // of its first request
+	Asks     string          `json:"asks"`       // the folder of most of its requests, if there is one
+	First    time.Time       `json:"first"`
+	Last     time.Time       `json:"last"`
+	Requests int             `json:"requests"`
+	Refused  int             `json:"refused"`
+	Assets   int             `json:"assets"`
+	Looks    accesslog.Looks `json:"looks"`
+}
+
 // A Bar is how many keys need a capacity of at most Below and more than the bar
 // before.
 type Bar struct {
@@ -118,11 +137,22 @@ const (
 	// limit that is recommended.
 	forgives = 10 * time.Minute
 
-	// smallBurst is up to which capacity a recommendation says that it is small.
-	smallBurst = 3
-
 	// nearlyAll is how much of what the best limit removes a gentler one must remove.
 	nearlyAll = 0.95
+
+	// leastBurst is the least burst of a limit for pages that is recommended.
+	leastBurst = 20
+
+	// Nothing is recommended where a limit would remove less than leastRemoved of the load,
+	// or one key sends more than mostOfOne, or so many requests have no address; nor from a
+	// log of fewer than leastRequests or less than leastSpan.
+	leastRemoved  = 0.03
+	mostOfOne     = 0.5
+	leastRequests = 1000
+	leastSpan     = 24 * time.Hour
+
+	// mostTimes is how many times the limit an override may be.
+	mostTimes = 5
 )
 
 // Result computes what to recommend. Assets is how many requests were left out because
@@ -131,7 +161,7 @@ func (s *Study) Result(assets int) (*Result, error) {
 	r := &Result{
 		Zone: s.zone, Key: s.options.Key, noun: s.noun(), cost: s.options.Cost, Spare: s.options.Spare, People: s.options.People,
 		From: s.from, To: s.to, Requests: s.units.Requests(), Assets: assets, Keys: s.units.Keys(),
-		Overrides: []Override{}, Notes: []string{},
+		Overrides: []Override{}, Withheld: []string{}, Notes: []string{}, Refused: []RefusedKey{}, Crawlers: []string{},
 	}
 	for id := range s.keys {
 		if s.person(id) {
@@ -139,11 +169,15 @@ func (s *Study) Result(assets int) (*Result, error) {
 		}
 	}
 	var err error
-	if r.Units, err = s.curve(s.units, "request"); err != nil {
+	least := 1.0
+	if s.zone == "" {
+		least = leastBurst
+	}
+	if r.Units, err = s.curve(s.units, "request", least); err != nil {
 		return nil, err
 	}
 	if s.times != nil {
-		seconds, err := s.curve(s.times, "second of work")
+		seconds, err := s.curve(s.times, "second of work", 1)
 		if err != nil {
 			return nil, err
 		}
@@ -154,18 +188,23 @@ func (s *Study) Result(assets int) (*Result, error) {
 		return nil, err
 	}
 	s.topKeys(r, refused)
+	s.refused(r, refused)
 	s.histogram(r)
 	s.overrides(r)
+	s.withhold(r)
 	s.notes(r)
-	r.Caddyfile = r.lines()
+	if len(r.Withheld) == 0 {
+		r.Caddyfile = r.lines()
+	}
 	return r, nil
 }
 
-// person reports whether the key is one of a client that loads static assets.
-func (s *Study) person(id int) bool { return s.clients.loads(s.keys[id]) }
+// person reports whether the key is one of a client that looks like a person.
+func (s *Study) person(id int) bool { return s.clients.person(s.keys[id]) }
 
-// curve returns the curve of a survey, with the recommended limit.
-func (s *Study) curve(in *survey.Survey, unit string) (Curve, error) {
+// curve returns the curve of a survey, with the recommended limit, whose capacity is at
+// least that.
+func (s *Study) curve(in *survey.Survey, unit string, least float64) (Curve, error) {
 	// The survey in seconds has fewer keys if some lines have no duration.
 	keyOf := func(id int) int {
 		if in == s.units {
@@ -184,7 +223,7 @@ func (s *Study) curve(in *survey.Survey, unit string) (Curve, error) {
 		return Curve{}, err
 	}
 	c := Curve{Load: in.Load()}
-	for i, p := range points {
+	describe := func(i int, p survey.Point) Point {
 		point := Point{
 			Leak: ladder[i], Capacity: p.Capacity, RefillSeconds: p.TimeToEmpty(p.Capacity).Seconds(),
 			RefusedKeys: p.RefusedKeys, RefusedRequests: p.RefusedRequests,
@@ -197,27 +236,87 @@ func (s *Study) curve(in *survey.Survey, unit string) (Curve, error) {
 				point.RefusedPeople++
 			}
 		}
-		c.Points = append(c.Points, point)
+		return point
 	}
-	c.Recommended = choose(c.Points)
-	c.Reason = c.reason(in.Keys(), in.Requests(), unit, s.noun())
-	return c, nil
+	for i, p := range points {
+		c.Points = append(c.Points, describe(i, p))
+	}
+	chosen := choose(c.Points, least)
+	tight := c.Points[chosen]
+	p := points[chosen]
+	if p.Capacity, err = generous(in, chosen, p, least); err != nil {
+		return Curve{}, err
+	}
+	p.RefusedKeys, p.RefusedRequests, p.RefusedLoad = 0, 0, 0
+	for id := range in.Keys() {
+		if in.Refused(id, chosen, p.Capacity) {
+			p.RefusedKeys++
+		}
+	}
+	err = in.Refusals(chosen, p.Capacity, func(_ int, _ leakybucket.Instant, cost float64) {
+		p.RefusedRequests++
+		p.RefusedLoad += cost
+	})
+	c.Recommended, c.Points[chosen] = chosen, describe(chosen, p)
+	c.Reason = c.reason(in.Keys(), in.Requests(), unit, s.noun(), tight)
+	return c, err
+}
+
+// generous returns the largest capacity that, with the leak of a point, removes nearly as
+// much of the load as the capacity there, and is full again within ten minutes. A burst
+// hardly changes what a scraper gets in an hour, and people come in bursts that the log has
+// not seen.
+func generous(in *survey.Survey, leak int, p survey.Point, least float64) (float64, error) {
+	low, high := p.Capacity, math.Floor(p.Leak*forgives.Seconds())
+	const steps = 16
+	for high > low {
+		// Of capacities between the two, find the last that removes enough.
+		step := math.Ceil((high - low) / steps)
+		var tried []float64
+		for capacity := low + step; capacity < high+step; capacity += step {
+			tried = append(tried, min(capacity, high))
+		}
+		removed, err := in.Removed(leak, tried)
+		if err != nil {
+			return 0, err
+		}
+		enough := 0
+		for enough < len(tried) && removed[enough] >= nearlyAll*p.RefusedLoad {
+			enough++
+		}
+		if enough > 0 {
+			low = tried[enough-1]
+		}
+		if enough == len(tried) || step == 1 {
+			break
+		}
+		high = tried[enough] - 1
+	}
+	// Two digits are as exact as a log can be.
+	if unit := math.Pow(10, math.Floor(math.Log10(low))-1); unit > 1 {
+		low = max(p.Capacity, math.Floor(low/unit)*unit)
+	}
+	return max(low, least), nil
 }
 
 // choose returns the index of the limit to recommend. All of them spare the same
 // share of the clients. Of those that give a client its whole burst back within ten
 // minutes, and remove nearly as much of the load as the best of these, it is the one
-// with the largest burst: people come in bursts, and the log has not seen them all.
-func choose(points []Point) int {
+// with the largest burst: people come in bursts, and the log has not seen them all. The
+// burst will be at least that.
+func choose(points []Point, least float64) int {
 	best := 0.0
+	forgiving := func(p Point) bool {
+		return p.RefillSeconds*max(1, least/p.Capacity) <= forgives.Seconds()+1e-6
+	}
 	for _, p := range points {
-		if p.RefillSeconds <= forgives.Seconds() {
+		if forgiving(p) {
 			best = max(best, p.RefusedLoad)
 		}
 	}
 	chosen := -1
 	for i, p := range points {
-		if p.RefillSeconds > forgives.Seconds() || p.RefusedLoad < nearlyAll*best {
+		if !forgiving(p) || p.RefusedLoad < nearlyAll*best {
 			continue
 		}
 		if chosen < 0 || p.Capacity > points[chosen].Capacity {
@@ -330,13 +429,17 @@ func (s *Study) histogram(r *Result) {
 // mostOverrides is how many override lines are printed.
 const mostOverrides = 10
 
-// overrides lists addresses over the limit that look like many people. Only keys that
-// are one address can have them.
+// overrides lists addresses over the limit that look like many people, whose requests follow
+// a day and need no more than a few times the limit. Only keys that are one address can have
+// them.
 func (s *Study) overrides(r *Result) {
 	best := r.Units.Best()
 	for id := range s.keys {
 		name, client := s.units.Name(id), s.keys[id]
 		if !s.units.Refused(id, r.Units.Recommended, best.Capacity) || s.clients.looks(client) != accesslog.Many {
+			continue
+		}
+		if s.units.Peak(id, r.Units.Recommended) > mostTimes*best.Capacity || !s.clients.all[client].daily() {
 			continue
 		}
 		if addr, err := netip.ParseAddr(name); err != nil || Person(addr) != client {
@@ -351,7 +454,60 @@ func (s *Study) overrides(r *Result) {
 	r.Overrides = r.Overrides[:min(len(r.Overrides), mostOverrides)]
 }
 
-// notes says why the data may be too thin to tell.
+// withhold says why the log is no ground for a limit.
+func (s *Study) withhold(r *Result) {
+	why := func(format string, args ...any) { r.Withheld = append(r.Withheld, fmt.Sprintf(format, args...)) }
+	if r.Requests == 0 {
+		why("No request was charged.")
+		return
+	}
+	if r.Requests < leastRequests {
+		why("Only %s charged. Read a longer log.", were(r.Requests))
+	}
+	if span := r.To.Sub(r.From); span < leastSpan {
+		why("The log covers only %s. A week or more has the busiest days in it.", Span(span.Seconds()))
+	}
+	switch top := r.Top[0]; {
+	case 2*s.nobody > s.n:
+		why("%s of the requests have no address of a client. Log it: Caddy's JSON has client_ip, unless a filter removes it.", Share(float64(s.nobody)/float64(s.n)))
+	case top.Load > mostOfOne:
+		why("%s sent %s of the load. If that is your proxy or CDN, name it in trusted_proxies and log the addresses of clients. If it is a robot, ban it or leave its lines out of the log.", printable(top.Key), Share(top.Load))
+	}
+	if r.PeopleKeys == 0 {
+		why("No client looks like a person, who loads static assets with pages. Read a log that has the assets.")
+	}
+	if best := r.Units.Best(); best.RefusedLoad < leastRemoved {
+		why("No limit that spares %v%% of the clients removes more than %s of the load, so there is nothing to hold back in this log.", r.Spare, Share(leastRemoved))
+	}
+}
+
+// refused lists the keys that are refused most often, and what crawlers they say they are.
+func (s *Study) refused(r *Result, refused map[int]int) {
+	ids := slices.SortedFunc(maps.Keys(refused), func(a, b int) int { return cmp.Or(cmp.Compare(refused[b], refused[a]), cmp.Compare(a, b)) })
+	for i, id := range ids {
+		c := s.clients.all[s.keys[id]]
+		if c == nil {
+			continue
+		}
+		agent := strings.ToLower(c.agent)
+		for _, known := range crawler.Known {
+			if slices.ContainsFunc(known.Agents, func(name string) bool { return strings.Contains(agent, name) }) && !slices.Contains(r.Crawlers, known.Name) {
+				r.Crawlers = append(r.Crawlers, known.Name)
+			}
+		}
+		if i >= shownKeys {
+			continue
+		}
+		requests, _ := s.units.Charged(id)
+		r.Refused = append(r.Refused, RefusedKey{
+			Key: s.units.Name(id), Agent: c.agent, Asks: c.asks(), First: time.Unix(c.first, 0).UTC(), Last: time.Unix(c.last, 0).UTC(),
+			Requests: requests, Refused: refused[id], Assets: int(c.assets), Looks: s.clients.looks(s.keys[id]),
+		})
+	}
+	slices.Sort(r.Crawlers)
+}
+
+// notes says what the figures leave out.
 func (s *Study) notes(r *Result) {
 	note := func(format string, args ...any) { r.Notes = append(r.Notes, fmt.Sprintf(format, args...)) }
 	counted, clients := r.Keys, r.noun+"s"
@@ -360,30 +516,14 @@ func (s *Study) notes(r *Result) {
 	}
 	switch {
 	case r.Requests == 0:
-		note("No request was charged, so there is nothing to learn from.")
 		return
-	case counted == 0:
-		note("No client loaded static assets, so none looks like a person. Run it without --people, on a log that has the assets.")
-	case counted == 1 && r.People:
-		note("Only one person is in the log, and sets the limit. Read a longer log.")
 	case counted == 1:
-		note("Only one %s is in the log, and sets the limit. Read a longer log.", r.noun)
+		note("Only one %s is in the log, and sets the limit. Read a longer log.", strings.Replace(strings.TrimSuffix(clients, "s"), "people", "person", 1))
 	case float64(counted)*(1-r.Spare/100) < 1:
 		note("%v%% of %s %s is all of them, so the busiest one sets the limit. Read a longer log, or give a lower --spare.", r.Spare, comma(counted), clients)
 	}
-	if span := r.To.Sub(r.From); span < 24*time.Hour {
-		note("The log covers only %s. A week or more has the busiest days in it.", Span(span.Seconds()))
-	}
-	switch top := r.Top[0]; {
-	case r.Keys == 1:
-		note("All requests are charged to one key: %s. If that is your proxy or CDN, tell Caddy of it by trusted_proxies, and log the addresses of clients.", printable(top.Key))
-	case top.Load > 0.5 && r.People:
-		note("%s sent %s of the load. If that is your proxy or CDN, tell Caddy of it by trusted_proxies.", printable(top.Key), Share(top.Load))
-	case top.Load > 0.5:
-		note("%s sent %s of the load. If that is your proxy or CDN, tell Caddy of it by trusted_proxies. If it is a robot, try --people.", printable(top.Key), Share(top.Load))
-	}
-	if burst := r.Units.Best().Capacity; burst <= smallBurst {
-		note("A burst of %s is small. If a page of your site sends several requests at once, raise the capacity.", Number(burst))
+	if len(r.Crawlers) > 0 {
+		note("Clients that the limit refuses say that they are %s. If you want these, let them pass: exempt verified_crawler %s.", strings.Join(r.Crawlers, ", "), strings.Join(r.Crawlers, " "))
 	}
 	if s.limited*50 > s.n {
 		note("%s of the requests were answered with 429 or 503 already. Clients would have sent something else without that.", Share(float64(s.limited)/float64(s.n)))

@@ -3,8 +3,10 @@ package recommend
 
 import (
 	"cmp"
+	"math/bits"
 	"net/netip"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/accesslog"
@@ -55,6 +57,7 @@ type Study struct {
 
 	clients *Clients
 	limited int // requests that were answered with 429 or 503
+	nobody  int // requests without an address
 	timed   int // requests with a duration
 	n       int
 	from    time.Time
@@ -102,6 +105,9 @@ func (s *Study) Add(r *accesslog.Request, key string, cost float64) error {
 	s.to = r.At
 	if r.Status == 429 || r.Status == 503 {
 		s.limited++
+	}
+	if !r.Client.IsValid() {
+		s.nobody++
 	}
 	at := leakybucket.Instant(r.At.UnixMicro())
 	id, err := s.units.Add(key, at, cost)
@@ -152,17 +158,23 @@ func Person(addr netip.Addr) netip.Addr {
 // Clients knows who sent the requests of a log, so that people can be told from
 // robots: browsers load static assets, too.
 type Clients struct {
-	all map[netip.Addr]*client
+	all   map[netip.Addr]*client
+	texts map[string]string // user agents and routes, each kept once
 }
 
 type client struct {
 	requests, assets uint32
+	hours            uint32 // of the day, in UTC, in which it sent any: a bit each
+	first, last      int64  // Unix seconds
 	agents           accesslog.Agents
+	agent            string // of its first request
+	folder           string // the first of the path that it asked for most, if that is most of them
+	ahead            int32  // of the others, by how many requests
 }
 
 // NewClients returns an empty table.
 func NewClients() *Clients {
-	return &Clients{all: make(map[netip.Addr]*client)}
+	return &Clients{all: make(map[netip.Addr]*client), texts: make(map[string]string)}
 }
 
 // Add notes a request.
@@ -170,21 +182,72 @@ func (c *Clients) Add(r *accesslog.Request) {
 	addr := Person(r.Client)
 	known := c.all[addr]
 	if known == nil {
-		known = new(client)
+		known = &client{first: r.At.Unix(), agent: c.keep(r.UserAgent())}
 		c.all[addr] = known
 	}
 	known.requests++
+	known.hours |= 1 << r.At.UTC().Hour()
+	known.last = r.At.Unix()
 	if r.Asset() {
 		known.assets++
+	} else {
+		c.vote(known, folderOf(r.Route()))
 	}
 	known.agents.Add(r)
 }
 
-// loads reports whether the client loads static assets, as people's browsers do.
-func (c *Clients) loads(addr netip.Addr) bool {
-	known := c.all[addr]
-	return known != nil && known.assets > 0
+const (
+	mostTexts  = 100_000
+	mostLetter = 80 // of a text, in bytes
+)
+
+// keep returns a copy of a text, which clients with the same text share.
+func (c *Clients) keep(text string) string {
+	text = text[:min(len(text), mostLetter)]
+	kept, known := c.texts[text]
+	if !known && len(c.texts) < mostTexts {
+		kept = strings.Clone(text)
+		c.texts[kept] = kept
+	}
+	return kept
 }
+
+// folderOf returns a path up to the end of its first folder.
+func folderOf(path string) string {
+	if n := strings.IndexByte(strings.TrimPrefix(path, "/"), '/'); n >= 0 {
+		path = path[:n+2] + "*"
+	}
+	return path[:min(len(path), mostLetter)]
+}
+
+// vote finds the folder of most of a client's requests, if there is one (Boyer and Moore
+// 1981, "MJRTY").
+func (c *Clients) vote(of *client, folder string) {
+	switch {
+	case of.ahead == 0:
+		of.folder, of.ahead = c.keep(folder), 1
+	case of.folder == folder:
+		of.ahead++
+	default:
+		of.ahead--
+	}
+}
+
+// asks returns the folder that most of its requests are for, or "".
+func (c *client) asks() string {
+	if int64(c.ahead)*4 < int64(c.requests-c.assets) {
+		return ""
+	}
+	return c.folder
+}
+
+// daily reports whether the requests of a client follow a day, as those of people do.
+func (c *client) daily() bool {
+	return c.last-c.first >= 24*3600 && bits.OnesCount32(c.hours) <= 18
+}
+
+// person reports whether the client looks like a person, or like many.
+func (c *Clients) person(addr netip.Addr) bool { return c.looks(addr) != accesslog.Robot }
 
 // looks judges a client.
 func (c *Clients) looks(addr netip.Addr) accesslog.Looks {
@@ -192,5 +255,5 @@ func (c *Clients) looks(addr netip.Addr) accesslog.Looks {
 	if known == nil {
 		return accesslog.Robot
 	}
-	return accesslog.LooksLike(int64(known.requests), int64(known.assets), known.agents.Count())
+	return accesslog.LooksLike(int64(known.requests), int64(known.assets), &known.agents)
 }

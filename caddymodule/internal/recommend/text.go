@@ -27,23 +27,31 @@ func (r *Result) Write(w io.Writer) error {
 	if r.People {
 		who = "of the people"
 	}
-	fmt.Fprintf(&b, "%s loaded static assets, as people do. These limits leave %v%% %s untouched:\n\n", Counted(r.PeopleKeys, r.noun), r.Spare, who)
-	r.Units.write(&b, r.noun)
-	fmt.Fprintf(&b, "\n%s\n", r.Units.Reason)
+	fmt.Fprintf(&b, "%s looked like people: they loaded static assets with pages, and named no robot. These limits leave %v%% %s untouched:\n\n", Counted(r.PeopleKeys, r.noun), r.Spare, who)
+	r.Units.write(&b, r.noun, len(r.Withheld) == 0)
+	if len(r.Withheld) == 0 {
+		fmt.Fprintf(&b, "\n%s\n", r.Units.Reason)
+	} else {
+		b.WriteString("\nNo limit is recommended:\n")
+		for _, why := range r.Withheld {
+			fmt.Fprintf(&b, "- %s\n", why)
+		}
+		b.WriteString("Until there is a better log, begin with limit 120 2/s in shadow.\n")
+	}
 	if len(r.Notes) > 0 {
 		b.WriteString("\n")
 		for _, note := range r.Notes {
 			fmt.Fprintf(&b, "Note: %s\n", note)
 		}
 	}
-	fmt.Fprintf(&b, "\nTo paste into the Caddyfile:\n\n%s", r.Caddyfile)
-	if len(r.Overrides) > 0 {
-		b.WriteString("\nThe overrides are for addresses that load assets with several user agents: an office, a school or a mobile network.\n")
+	if len(r.Withheld) == 0 {
+		r.writeRefused(&b)
+		fmt.Fprintf(&b, "\nTo paste into the Caddyfile:\n\n%s", r.Caddyfile)
 	}
 	if r.Seconds != nil {
 		best := r.Seconds.Best()
 		fmt.Fprintf(&b, "\nBy the work that requests cause (settle seconds), in worker-seconds:\n\n")
-		r.Seconds.write(&b, r.noun)
+		r.Seconds.write(&b, r.noun, true)
 		fmt.Fprintf(&b, "\n%s\nThat is: limit %s %s, and settle seconds.\n", r.Seconds.Reason, Number(best.Capacity), best.Leak)
 		fmt.Fprintf(&b, "At most %s served at once, and %d of one %s. in_flight %d leaves the same share untouched, and refuses %s.\n",
 			were(r.InFlight.All), r.InFlight.Most, r.noun, r.InFlight.Slots, Counted(r.InFlight.RefusedKeys, r.noun))
@@ -52,13 +60,33 @@ func (r *Result) Write(w io.Writer) error {
 	return err
 }
 
-// write writes the curve as a table. The star is the recommended limit.
-func (c *Curve) write(b *strings.Builder, noun string) {
+// writeRefused writes who would be refused.
+func (r *Result) writeRefused(b *strings.Builder) {
+	if len(r.Refused) == 0 {
+		return
+	}
+	fmt.Fprintf(b, "\nWho would be refused, of %s:\n\n", Counted(r.Units.Best().RefusedKeys, r.noun))
+	fmt.Fprintf(b, "  %-39s %9s %9s %9s  %s\n", r.noun, "requests", "refused", "assets", "looks like")
+	for _, k := range r.Refused {
+		fmt.Fprintf(b, "  %-39s %9s %9s %9s  %s\n", text.Printable(k.Key, 39), comma(k.Requests), comma(k.Refused), comma(k.Assets), k.Looks)
+		fmt.Fprintf(b, "    %s to %s", k.First.Format("2006-01-02 15:04"), k.Last.Format("2006-01-02 15:04"))
+		if k.Asks != "" {
+			fmt.Fprintf(b, ", mostly %s", text.Printable(k.Asks, 20))
+		}
+		if k.Agent != "" {
+			fmt.Fprintf(b, ", as %s", text.Printable(k.Agent, 80))
+		}
+		b.WriteString("\n")
+	}
+}
+
+// write writes the curve as a table. The star, if wanted, is the recommended limit.
+func (c *Curve) write(b *strings.Builder, noun string, star bool) {
 	fmt.Fprintf(b, "  %6s %9s  %8s  %8s %8s  %10s  %s\n", "leak", "capacity", "refill", noun+"s", "people", "requests", "share of the load")
 	fmt.Fprintf(b, "  %6s %9s  %8s  %8s %8s  %10s  %s\n", "", "", "", "refused", "refused", "refused", "refused")
 	for i, p := range c.Points {
 		mark := ' '
-		if i == c.Recommended {
+		if star && i == c.Recommended {
 			mark = '*'
 		}
 		line := fmt.Sprintf("%c %6s %9s  %8s  %8s %8s  %10s  %6s %s", mark, p.Leak, Number(p.Capacity), Span(p.RefillSeconds),
@@ -79,7 +107,8 @@ func were(requests int) string {
 func bar(of float64) string { return strings.Repeat("█", int(20*of+0.5)) }
 
 // reason says in words what the recommended limit does.
-func (c *Curve) reason(keys, requests int, unit, noun string) string {
+// tight is the limit with the least capacity.
+func (c *Curve) reason(keys, requests int, unit, noun string, tight Point) string {
 	best := c.Best()
 	plural := strings.Replace(unit, "second of", "seconds of", 1)
 	if plural == unit {
@@ -91,13 +120,16 @@ func (c *Curve) reason(keys, requests int, unit, noun string) string {
 	}
 	said := fmt.Sprintf("Recommended: a burst of %s %s, and %s after it.", Number(best.Capacity), burst, rateText(best.Leak, best.Leak[:strings.IndexByte(best.Leak, '/')], unit, plural))
 	if best.RefusedKeys == 0 {
-		return said + fmt.Sprintf(" It would have refused none of %s: the busiest one stays just below it.", Counted(keys, noun))
+		return said + fmt.Sprintf(" It would have refused none of %s.", Counted(keys, noun))
+	}
+	if best.Capacity > tight.Capacity {
+		said += fmt.Sprintf(" A burst of %s would do, but people come in bursts that no log has seen.", Number(tight.Capacity))
 	}
 	said += fmt.Sprintf(" It would have refused %s of %s and %s of %s, %s of the load", comma(best.RefusedKeys), Counted(keys, noun), comma(best.RefusedRequests), Counted(requests, "request"), Share(best.RefusedLoad))
 	if best.RefusedPeople == 0 {
-		said += ", and nobody who loaded assets."
+		said += ", and nobody who looks like a person."
 	} else {
-		said += fmt.Sprintf(". %s of these %ss loaded assets.", comma(best.RefusedPeople), noun)
+		said += fmt.Sprintf(". %s of these %ss look like people.", comma(best.RefusedPeople), noun)
 	}
 	most := best
 	for _, p := range c.Points {
@@ -128,7 +160,7 @@ func (r *Result) lines() string {
 	limit := fmt.Sprintf("limit %s %s\n", Number(best.Capacity), best.Leak)
 	overrides := func(indent string) {
 		for _, o := range r.Overrides {
-			fmt.Fprintf(&b, "%soverride %s %s %s # %s, at least %d user agents\n", indent, o.Key, Number(o.Capacity), o.Leak, Counted(o.Requests, "request"), o.Agents)
+			fmt.Fprintf(&b, "%s# An office, a school or a mobile network? %s, at least %d user agents:\n%s# override %s %s %s\n", indent, Counted(o.Requests, "request"), o.Agents, indent, o.Key, Number(o.Capacity), o.Leak)
 		}
 	}
 	if r.Zone != "" {

@@ -214,7 +214,7 @@ func (z *zone) report() Zone {
 		if k.refused > 0 {
 			r.Worst = append(r.Worst, Key{
 				Key: name, Requests: k.requests, Refused: k.refused, First: k.first, Last: k.last, Agents: int(k.agents.Count()),
-				Assets: float64(k.assets) / float64(k.requests), Looks: accesslog.LooksLike(k.requests, k.assets, k.agents.Count()),
+				Assets: float64(k.assets) / float64(k.requests), Looks: accesslog.LooksLike(k.requests, k.assets, &k.agents),
 			})
 		} else if k.fullest > 0 {
 			r.Fullest[min(int(k.fullest*float64(len(steps))), len(steps)-1)]++

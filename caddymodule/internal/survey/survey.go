@@ -158,7 +158,7 @@ type Point struct {
 // by replaying the charges of all keys that need more.
 func (s *Survey) Curve(spare float64, counts func(id int) bool) ([]Point, error) {
 	points := make([]Point, len(s.leaks))
-	capacities := make([]float64, len(s.leaks))
+	tried := make([]try, len(s.leaks))
 	peaks := make([]float64, 0, len(s.keys))
 	for i, leak := range s.leaks {
 		peaks = peaks[:0]
@@ -167,15 +167,15 @@ func (s *Survey) Curve(spare float64, counts func(id int) bool) ([]Point, error)
 				peaks = append(peaks, s.Peak(id, i))
 			}
 		}
-		capacities[i] = capacityFor(peaks, spare)
-		points[i].Limit = leakybucket.Limit{Capacity: capacities[i], Leak: leak}
+		tried[i] = try{i, capacityFor(peaks, spare)}
+		points[i].Limit = leakybucket.Limit{Capacity: tried[i].capacity, Leak: leak}
 		for id := range s.keys {
-			if s.Refused(id, i, capacities[i]) {
+			if s.Refused(id, i, tried[i].capacity) {
 				points[i].RefusedKeys++
 			}
 		}
 	}
-	return points, s.refusals(capacities, func(leak, _ int, _ leakybucket.Instant, cost float64) {
+	return points, s.refusals(tried, func(leak, _ int, _ leakybucket.Instant, cost float64) {
 		points[leak].RefusedRequests++
 		points[leak].RefusedLoad += cost
 	})
@@ -196,6 +196,16 @@ func capacityFor(peaks []float64, spare float64) float64 {
 	return least(peaks[spared-1])
 }
 
+// Removed returns, for each of the capacities, the sum of the costs that a limit with it and
+// that leak of the ladder refuses.
+func (s *Survey) Removed(leak int, capacities []float64) ([]float64, error) {
+	tried, removed := make([]try, len(capacities)), make([]float64, len(capacities))
+	for i, capacity := range capacities {
+		tried[i] = try{leak, capacity}
+	}
+	return removed, s.refusals(tried, func(i, _ int, _ leakybucket.Instant, cost float64) { removed[i] += cost })
+}
+
 // Each calls f with every charge, in the order in which they were added.
 func (s *Survey) Each(f func(id int, at leakybucket.Instant, cost float64)) error {
 	return s.recorded.each(f)
@@ -204,20 +214,23 @@ func (s *Survey) Each(f func(id int, at leakybucket.Instant, cost float64)) erro
 // Refusals takes every charge under the limit with that capacity and that leak of the
 // ladder, and calls f with those that do not fit, in their order.
 func (s *Survey) Refusals(leak int, capacity float64, f func(id int, at leakybucket.Instant, cost float64)) error {
-	capacities := make([]float64, len(s.leaks))
-	capacities[leak] = capacity
-	return s.refusals(capacities, func(_, id int, at leakybucket.Instant, cost float64) { f(id, at, cost) })
+	return s.refusals([]try{{leak, capacity}}, func(_, id int, at leakybucket.Instant, cost float64) { f(id, at, cost) })
 }
 
-// refusals does so under limits with these capacities, by leak of the ladder. Those of 0 are
-// none.
-func (s *Survey) refusals(capacities []float64, f func(leak, id int, at leakybucket.Instant, cost float64)) error {
+// A try is a limit: the index of its leak in the ladder, and its capacity.
+type try struct {
+	leak     int
+	capacity float64
+}
+
+// refusals does so under several limits, each by itself. i is the index of the limit.
+func (s *Survey) refusals(tried []try, f func(i, id int, at leakybucket.Instant, cost float64)) error {
 	// Only keys that need more than a limit are ever refused by it.
 	states := make(map[int][]leakybucket.State)
 	for id := range s.keys {
-		for i, capacity := range capacities {
-			if capacity > 0 && states[id] == nil && s.Refused(id, i, capacity) {
-				states[id] = make([]leakybucket.State, len(capacities))
+		for _, one := range tried {
+			if states[id] == nil && s.Refused(id, one.leak, one.capacity) {
+				states[id] = make([]leakybucket.State, len(tried))
 			}
 		}
 	}
@@ -227,10 +240,7 @@ func (s *Survey) refusals(capacities []float64, f func(leak, id int, at leakybuc
 	return s.recorded.each(func(id int, at leakybucket.Instant, cost float64) {
 		own := states[id]
 		for i, state := range own {
-			if capacities[i] == 0 {
-				continue
-			}
-			next, d := leakybucket.Limit{Capacity: capacities[i], Leak: s.leaks[i]}.Take(state, cost, at)
+			next, d := leakybucket.Limit{Capacity: tried[i].capacity, Leak: s.leaks[tried[i].leak]}.Take(state, cost, at)
 			own[i] = next
 			if !d.Fits {
 				f(i, id, at, cost)
