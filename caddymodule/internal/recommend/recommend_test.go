@@ -285,6 +285,41 @@ besides 80 requests for static assets, which should be exempt.
 	}
 }
 
+// TestTheLimitOfTheFirstDaysIsJudgedByTheRest: a log whose last day is another traffic gives
+// no limit.
+func TestTheLimitOfTheFirstDaysIsJudgedByTheRest(t *testing.T) {
+	for _, other := range []bool{false, true} {
+		var hits []hit
+		for day := range 10 {
+			for p := range 20 {
+				pages := 4
+				if other && day >= 8 {
+					pages = 90
+				}
+				hits = append(hits, visits(fmt.Sprintf("198.51.100.%d", p), time.Duration(day)*24*time.Hour+time.Duration(p)*time.Hour, pages, time.Second)...)
+			}
+			for n := range 3 {
+				for _, h := range scrapes(fmt.Sprintf("203.0.113.%d", n), 1000, 3*time.Second) {
+					h.at += time.Duration(day) * 24 * time.Hour
+					hits = append(hits, h)
+				}
+			}
+		}
+		slices.SortStableFunc(hits, func(a, b hit) int { return cmp.Compare(a.at, b.at) })
+		r := study(t, Options{Spare: 100, People: true}, hits...)
+		h := r.HoldOut
+		if h == nil {
+			t.Fatal("got no hold-out, want one")
+		}
+		if !other && (len(r.Withheld) > 0 || h.Capacity != r.Units.Best().Capacity || h.People != 0 || h.Load < 0.5) {
+			t.Errorf("days of one kind: got %+v and withheld %q, want the limit %+v to hold in the rest", h, r.Withheld, r.Units.Best())
+		}
+		if other && (len(r.Withheld) != 1 || r.Caddyfile != "" || h.People != 20) {
+			t.Errorf("last days of another kind: got %+v and withheld %q, want all 20 people refused, and no limit", h, r.Withheld)
+		}
+	}
+}
+
 // A small sample is no ground for a limit: there is no line to paste, no star, and a remedy.
 func TestAThinLogGivesNoLinesToPaste(t *testing.T) {
 	r := study(t, Options{Spare: 100, People: true}, scrapes("203.0.113.1", 600, 3*time.Second)...)

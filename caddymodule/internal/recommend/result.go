@@ -34,6 +34,9 @@ type Result struct {
 	Units   Curve  `json:"limit"`
 	Seconds *Curve `json:"settle_seconds,omitempty"` // the same in seconds of work; needs durations
 
+	// HoldOut is nil if the limit is withheld for another reason.
+	HoldOut *HoldOut `json:"hold_out,omitempty"`
+
 	// InFlight is the least in_flight that spares the share of the keys. It needs
 	// durations.
 	InFlight *InFlight `json:"in_flight,omitempty"`
@@ -100,6 +103,15 @@ type TopKey struct {
 	Peak     float64         `json:"peak"`       // the capacity that it needs with the recommended leak
 	Refused  int             `json:"refused"`    // by the recommended limit
 	Looks    accesslog.Looks `json:"looks"`
+}
+
+// A HoldOut is the limit that the first 70% of the log's time gives, and what it would have
+// refused in the rest.
+type HoldOut struct {
+	Leak     string  `json:"leak"`
+	Capacity float64 `json:"capacity"`
+	People   int     `json:"refused_people"`
+	Load     float64 `json:"refused_load_share"` // of the load of the rest, from 0 to 1
 }
 
 // A RefusedKey is one that the recommended limit would have refused.
@@ -192,6 +204,9 @@ func (s *Study) Result(assets int) (*Result, error) {
 	s.histogram(r)
 	s.overrides(r)
 	s.withhold(r)
+	if err := s.holdOut(r, least); err != nil {
+		return nil, err
+	}
 	s.notes(r)
 	if len(r.Withheld) == 0 {
 		r.Caddyfile = r.lines()
@@ -479,6 +494,64 @@ func (s *Study) withhold(r *Result) {
 	if best := r.Units.Best(); best.RefusedLoad < leastRemoved {
 		why("No limit that spares %v%% of the clients removes more than %s of the load, so there is nothing to hold back in this log.", r.Spare, Share(leastRemoved))
 	}
+}
+
+const (
+	heldOut = 0.3 // of the log's time
+
+	// mostApart is by how much the limits of two parts of a log may differ, as a factor.
+	mostApart = 2
+)
+
+// holdOut chooses a limit by the first part of the log, and judges it by the rest. If it is
+// far from that of the whole log, there is no limit to recommend.
+func (s *Study) holdOut(r *Result, least float64) error {
+	if len(r.Withheld) > 0 {
+		return nil
+	}
+	cut := leakybucket.Instant(r.To.UnixMicro() - int64(heldOut*float64(r.To.Sub(r.From).Microseconds())))
+	first := survey.New(leaks())
+	defer first.Close()
+	var failed error
+	rest := 0.0
+	err := s.units.Each(func(id int, at leakybucket.Instant, cost float64) {
+		if at >= cut {
+			rest += cost
+		} else if failed == nil {
+			_, failed = first.Add(s.units.Name(id), at, cost)
+		}
+	})
+	if err = cmp.Or(err, failed); err != nil {
+		return err
+	}
+	c, err := s.curve(first, "request", least)
+	if err != nil {
+		return err
+	}
+	best, all := c.Best(), r.Units.Best()
+	h := &HoldOut{Leak: best.Leak, Capacity: best.Capacity}
+	people := make(map[int]bool)
+	err = s.units.Refusals(c.Recommended, best.Capacity, func(id int, at leakybucket.Instant, cost float64) {
+		if at < cut {
+			return
+		}
+		h.Load += cost
+		if s.person(id) {
+			people[id] = true
+		}
+	})
+	h.People = len(people)
+	if rest > 0 {
+		h.Load /= rest
+	}
+	r.HoldOut = h
+	apart := func(a, b float64) bool { return max(a/b, b/a) > mostApart }
+	leak := leaks()
+	if apart(best.Capacity, all.Capacity) || apart(leak[c.Recommended], leak[r.Units.Recommended]) {
+		r.Withheld = append(r.Withheld, fmt.Sprintf("The first 70%% of the log gives limit %s %s, and all of it limit %s %s, so another week may give a third one. Read a longer log.",
+			Number(best.Capacity), best.Leak, Number(all.Capacity), all.Leak))
+	}
+	return err
 }
 
 // refused lists the keys that are refused most often, and what crawlers they say they are.

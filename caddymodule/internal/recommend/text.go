@@ -31,6 +31,13 @@ func (r *Result) Write(w io.Writer) error {
 	r.Units.write(&b, r.noun, len(r.Withheld) == 0)
 	if len(r.Withheld) == 0 {
 		fmt.Fprintf(&b, "\n%s\n", r.Units.Reason)
+		if h := r.HoldOut; h != nil {
+			people := "nobody who looks like a person"
+			if h.People > 0 {
+				people = Counted(h.People, r.noun) + " that look like people"
+			}
+			fmt.Fprintf(&b, "The first 70%% of the log alone gives limit %s %s, which would have refused %s and %s of the load in the rest.\n", Number(h.Capacity), h.Leak, people, Share(h.Load))
+		}
 	} else {
 		b.WriteString("\nNo limit is recommended:\n")
 		for _, why := range r.Withheld {
