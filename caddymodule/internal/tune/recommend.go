@@ -42,14 +42,14 @@ Recommends limits that would have left most clients of access logs untouched.
 For each leak of a ladder, it finds the least capacity with which the given
 percentage of clients is never refused. It prints what each of these limits would
 have refused, recommends one of them with the reason, and prints the lines for the
-Caddyfile. It says so if the logs are too thin to tell.
+Caddyfile. If the logs are too thin to tell, it recommends nothing, and says why.
 
 With --config, it does so for each zone: requests go through the routes, matchers,
 keys and costs of the config, and the limits in it do not matter. Without a config,
 requests are charged to --key, and those for static assets do not count.
 
-With --people, the percentage is one of the clients that also loaded static assets,
-as people's browsers do. Then the scrapers in the log do not set the limit.
+With --people, the percentage is one of the clients that look like people, who load
+static assets with pages and name no robot. Then the scrapers in the log do not set the limit.
 
 If the logs have durations, as Caddy's have, it also finds a limit for settle
 seconds, and for in_flight.`,
@@ -59,7 +59,7 @@ seconds, and for in_flight.`,
 	}
 	f.add(cmd)
 	cmd.Flags().StringVar(&f.spare, "spare", "99.9", "The percentage of clients that must never be refused")
-	cmd.Flags().BoolVar(&f.people, "people", false, "Take the percentage of clients that also loaded static assets")
+	cmd.Flags().BoolVar(&f.people, "people", false, "Take the percentage of clients that look like people")
 	cmd.Flags().BoolVar(&f.assets, "assets", false, "Count requests for static assets, too, without a config")
 	cmd.Flags().StringVar(&f.report, "report", "", "Write a page about it to this file")
 	return f.reads(cmd, func(in *logReader) (finding, error) {
