@@ -155,10 +155,9 @@ func haproxyBefore(queue time.Duration, classes bool) holder {
 		rule = "http-request set-priority-class int(-10) if { req.cook(wordpress_logged_in_0123) -m found }"
 	}
 	return holder{name, func(t *testing.T) swarm.Site {
-		binary := need(t, "haproxy", "/usr/sbin/haproxy")
 		upstream, _ := startSwarmCaddy(t, "")
 		port := freePort(t)
-		conf := writeFile(t, "haproxy.cfg", fmt.Sprintf(`global
+		startHAProxy(t, port, fmt.Sprintf(`global
 	maxconn 2000
 defaults
 	mode http
@@ -174,20 +173,25 @@ backend php
 	%s
 	server php %s maxconn %d
 `, queue.Milliseconds(), port, rule, strings.TrimPrefix(upstream.URL, "http://"), swarmWorkers))
-		p, err := startProcess(exec.Command(binary, "-db", "-f", conf))
-		if err != nil {
-			t.Fatalf("starting haproxy: %v", err)
-		}
-		t.Cleanup(func() {
-			if err := p.stop(); err != nil && !strings.Contains(err.Error(), "143") {
-				t.Errorf("stopping haproxy: %v", err)
-			}
-		})
-		if err := p.waitUntil(func() bool { return listens("tcp", fmt.Sprint("127.0.0.1:", port)) }); err != nil {
-			t.Fatalf("waiting for haproxy: %v", err)
-		}
 		return swarm.Site{URL: fmt.Sprintf("http://127.0.0.1:%d", port), Log: upstream.Log}
 	}}
+}
+
+// startHAProxy runs HAProxy with a configuration, until it listens on its port.
+func startHAProxy(t *testing.T, port int, config string) {
+	t.Helper()
+	p, err := startProcess(exec.Command(need(t, "haproxy", "/usr/sbin/haproxy"), "-db", "-f", writeFile(t, "haproxy.cfg", config)))
+	if err != nil {
+		t.Fatalf("starting haproxy: %v", err)
+	}
+	t.Cleanup(func() {
+		if err := p.stop(); err != nil && !strings.Contains(err.Error(), "143") {
+			t.Errorf("stopping haproxy: %v", err)
+		}
+	})
+	if err := p.waitUntil(func() bool { return listens("tcp", fmt.Sprint("127.0.0.1:", port)) }); err != nil {
+		t.Fatalf("waiting for haproxy: %v\n%s", err, p.output.String())
+	}
 }
 
 // An onslaught is a scenario by its name.
