@@ -1,8 +1,12 @@
 package tune
 
 import (
+	"cmp"
+	"encoding/json"
 	"fmt"
 	"net/http"
+	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -71,6 +75,52 @@ func (f *logFacts) lacks(z *config.Zone) string {
 		return "it settles seconds, and the log has no durations"
 	}
 	return ""
+}
+
+// sentHeader finds the headers and cookies that expressions and placeholders ask for.
+var sentHeader = regexp.MustCompile(`\bheader(?:_regexp)?\(\s*(?:\{\s*)?['"\x60]([^'"\x60]+)|http\.request\.header\.([A-Za-z0-9-]+)|http\.request\.(cookie)\.`)
+
+// hidden returns the headers that matchers in a part of a config look at and that the log
+// does not show.
+func (f *logFacts) hidden(part []byte) (names []string) {
+	found := func(name string) {
+		name = http.CanonicalHeaderKey(name)
+		readable, sent := f.secrets[name]
+		secret := name == "Cookie" || name == "Authorization"
+		switch {
+		case secret && (readable || !sent && f.caddy), !secret && (f.caddy || name == "User-Agent" || name == "Referer"), slices.Contains(names, name):
+		default:
+			names = append(names, name)
+		}
+	}
+	var walk func(any)
+	walk = func(value any) {
+		switch value := value.(type) {
+		case []any:
+			for _, element := range value {
+				walk(element)
+			}
+		case map[string]any:
+			for _, matcher := range []string{"header", "header_regexp"} {
+				headers, _ := value[matcher].(map[string]any)
+				for name := range headers {
+					found(name)
+				}
+			}
+			texts, _ := json.Marshal([]any{value["expression"], value["vars"], value["vars_regexp"]})
+			for _, match := range sentHeader.FindAllStringSubmatch(string(texts), -1) {
+				found(cmp.Or(match[1], match[2], match[3]))
+			}
+			for _, element := range value {
+				walk(element)
+			}
+		}
+	}
+	var config any
+	_ = json.Unmarshal(part, &config) // it was read before
+	walk(config)
+	slices.Sort(names)
+	return names
 }
 
 // lacksSecret returns why a key cannot be read from a header that Caddy redacts, or "".

@@ -100,6 +100,7 @@ func (f *recommendFlags) find(in *logReader) (*Recommendation, error) {
 		return nil, err
 	}
 	defer rp.close()
+	rp.strict = true
 	rp.store, rp.passes = roomyStore{rp.instant}, s.passes
 	notes, err := rp.runAll(in, f.zone)
 	if err = cmp.Or(err, s.err); err != nil {

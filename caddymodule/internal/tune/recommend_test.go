@@ -296,3 +296,39 @@ func TestRecommendSaysHowManyRefusalsItCannotSee(t *testing.T) {
 		t.Errorf("got the notes %s, want how many requests are missing", notes)
 	}
 }
+
+// TestMatchersOnWhatTheLogHidesAreSaid: Caddy logs cookies as REDACTED, and combined logs hold
+// two headers. A zone that matches by them is left out of a recommendation, and a replay says
+// that it cannot know.
+func TestMatchersOnWhatTheLogHidesAreSaid(t *testing.T) {
+	redacted := writeFile(t, "access.log", strings.Repeat(`{"ts":1793600000.25,"logger":"http.log.access","msg":"handled request","request":{"client_ip":"203.0.113.7","proto":"HTTP/1.1","method":"GET","host":"example.com","uri":"/","headers":{"Cookie":["REDACTED"]}},"duration":0.2,"status":200,"size":1}`+"\n", 9))
+	readable := writeFile(t, "readable.log", `{"ts":1793600000.25,"logger":"http.log.access","msg":"handled request","request":{"client_ip":"203.0.113.7","proto":"HTTP/1.1","method":"GET","host":"example.com","uri":"/","headers":{"Cookie":["a=b"]}},"duration":0.2,"status":200,"size":1}`+"\n")
+	combined := writeLog(t, mixedLines()[:20]...)
+	for _, c := range []struct {
+		about, site, log, hidden string
+	}{
+		{"a cookie", "zone members {\nmatch header Cookie *logged_in*\nlimit 5 1/s\n}", redacted, "Cookie"},
+		{"a cookie that can be read", "zone members {\nmatch header Cookie *logged_in*\nlimit 5 1/s\n}", readable, ""},
+		{"a cost by a cookie", "zone members {\nlimit 50 1/s\ncost 5 {\nnot header Cookie *logged_in*\n}\n}", redacted, "Cookie"},
+		{"exempt by a header", "zone members {\nlimit 5 1/s\nexempt header X-Secret s3cret\n}", combined, "X-Secret"},
+		{"exempt by a header that Caddy logs", "zone members {\nlimit 5 1/s\nexempt header X-Secret s3cret\n}", redacted, ""},
+		{"an expression", "zone members {\nlimit 5 1/s\nmatch expression `{http.request.header.X-Plan} == \"a\"`\n}", combined, "X-Plan"},
+		{"the user agent", "zone members {\nlimit 5 1/s\nmatch header User-Agent *bot*\n}", combined, ""},
+	} {
+		config := writeFile(t, "Caddyfile", ":80 {\nthrottle {\nzone all {\nlimit 60 2/s\n}\n"+c.site+"\n}\n}\n")
+		notes := strings.Join(recommended(t, c.log, "--config", config).Notes, "\n")
+		left := "zone members is left out: its matchers look at the header " + c.hidden + ", which the log does not show."
+		if got := strings.Contains(notes, left); got != (c.hidden != "") {
+			t.Errorf("%s: recommend noted %q, want %q: %v", c.about, notes, left, c.hidden != "")
+		}
+		r := ranJSON[replay.Report](t, "replay", "--config", config, c.log)
+		said := "zone members: its matchers look at the header " + c.hidden + ", which the log does not show: requests are judged as if they lacked it."
+		if notes := strings.Join(r.Notes, "\n"); strings.Contains(notes, said) != (c.hidden != "") || strings.Contains(notes, "left out") {
+			t.Errorf("%s: replay noted %q, want %q: %v", c.about, notes, said, c.hidden != "")
+		}
+	}
+	routes := writeFile(t, "Caddyfile", ":80 {\n@in header Cookie *logged_in*\nhandle @in {\nrespond in\n}\nhandle {\nthrottle all 60 2/s\n}\n}\n")
+	if notes := strings.Join(recommended(t, redacted, "--config", routes).Notes, "\n"); !strings.Contains(notes, "matchers of the config look at the header Cookie, which the log does not show") {
+		t.Errorf("a matcher of a route: got the notes %q, want that the log does not show cookies", notes)
+	}
+}

@@ -281,12 +281,24 @@ func (rp *player) missing(facts logFacts, shown string) (without map[string]bool
 		if err := json.Unmarshal([]byte(rp.app.Zones[name].Definition), &definition); err != nil {
 			return nil, nil, err
 		}
-		if why := facts.lacks(&definition); why != "" {
+		why := facts.lacks(&definition)
+		if names := facts.hidden([]byte(rp.app.Zones[name].Definition)); why == "" && len(names) > 0 {
+			hidden := fmt.Sprintf("its matchers look at the header %s, which the log does not show", strings.Join(names, ", "))
+			if rp.strict {
+				why = hidden
+			} else {
+				notes = append(notes, fmt.Sprintf("zone %s: %s: requests are judged as if they lacked it.", name, hidden))
+			}
+		}
+		if why != "" {
 			without[name] = true
 			notes = append(notes, fmt.Sprintf("zone %s is left out: %s.", name, why))
 			continue
 		}
 		notes = append(notes, facts.doubts(&definition)...)
+	}
+	if names := facts.hidden(rp.raw); len(names) > 0 && len(notes) == 0 {
+		notes = append(notes, fmt.Sprintf("matchers of the config look at the header %s, which the log does not show: requests are judged as if they lacked it.", strings.Join(names, ", ")))
 	}
 	if without[shown] || len(without) == len(rp.app.Zones) {
 		return nil, nil, usage.Errorf("%s", strings.Join(notes, " "))

@@ -34,6 +34,8 @@ type replayConfig struct {
 	app      *engine.Engine
 	servers  []*replayServer
 	handlers []*engine.Handler
+	raw      []byte   // the config
+	strict   bool     // zones whose matchers look at what the log does not show are left out
 	routes   bool     // something but one throttle handler stands in the way of requests
 	absent   []string // folders in which the config looks for files, and which are not here
 	close    func()
@@ -55,7 +57,7 @@ func loadReplayConfig(config []byte, upstream caddyhttp.Handler) (_ *replayConfi
 		return nil, fmt.Errorf("reading the config: %w", err)
 	}
 	delete(whole.Apps.Throttle, "store")
-	c := new(replayConfig)
+	c := &replayConfig{raw: config}
 	c.noteFolders(whole.Apps.Throttle)
 	throttle := []byte("{}")
 	if whole.Apps.Throttle != nil {
