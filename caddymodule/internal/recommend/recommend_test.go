@@ -69,7 +69,7 @@ func scrapes(addr string, requests int, every time.Duration) (hits []hit) {
 
 func TestTheLadderIsInOrderAndParses(t *testing.T) {
 	last := 0.0
-	for i, leak := range leaks() {
+	for i, leak := range leaksOf(ladder) {
 		if want, err := leakybucket.ParseRate(ladder[i]); err != nil || leak != want || leak <= last {
 			t.Errorf("%s: got %v, %v, want a rate above %v", ladder[i], leak, err, last)
 		}
@@ -339,7 +339,7 @@ func TestAThinLogGivesNoLinesToPaste(t *testing.T) {
 func TestTheBurstIsTheMostGenerousThatRemovesNearlyAsMuch(t *testing.T) {
 	random := rand.New(rand.NewPCG(1, 2))
 	for range 20 {
-		in := survey.New(leaks())
+		in := survey.New(leaksOf(ladder))
 		defer in.Close()
 		at := leakybucket.Instant(1.7e15)
 		for range 3000 {
@@ -408,5 +408,26 @@ func TestRefusedCrawlersAreNamed(t *testing.T) {
 	}
 	if len(r.Refused) != 3 || r.Refused[0].Asks != "/a/*" {
 		t.Errorf("got the refused clients %+v, want three that ask for /a/*", r.Refused)
+	}
+}
+
+// A limit to check is judged on the same requests as one that is recommended.
+func TestALimitIsChecked(t *testing.T) {
+	hits := scrapes("203.0.113.1", 600, 3*time.Second)
+	for p := range 20 {
+		hits = append(hits, visits(fmt.Sprintf("198.51.100.%d", p), time.Duration(p)*time.Minute, 4, 20*time.Second)...)
+	}
+	slices.SortStableFunc(hits, func(a, b hit) int { return cmp.Compare(a.at, b.at) })
+	r := study(t, Options{Spare: 99, People: true, Check: "30 4/m"}, hits...)
+	best := r.Units.Best()
+	if best.Leak != "4/m" || best.Capacity != 30 || best.RefusedKeys != 1 || best.RefusedPeople != 0 {
+		t.Errorf("got %+v, want limit 30 4/m, which refuses the scraper alone", best)
+	}
+	// It sends one each 3 seconds: 30 fit at first, and 4 in each of 30 minutes.
+	if want := 600 - 30 - 30*4; best.RefusedRequests < want-2 || best.RefusedRequests > want+2 {
+		t.Errorf("got %d refused requests, want about %d", best.RefusedRequests, want)
+	}
+	if !strings.HasPrefix(r.Units.Reason, "To check: a burst of 30 requests, and 4 requests a minute after it. It would have refused 1 of 21 clients") || !strings.Contains(r.Caddyfile, "limit 30 4/m\n") || len(r.Withheld) > 0 {
+		t.Errorf("got %q, withheld %q and\n%s\nwant the limit as it was given", r.Units.Reason, r.Withheld, r.Caddyfile)
 	}
 }

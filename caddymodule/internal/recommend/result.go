@@ -203,7 +203,9 @@ func (s *Study) Result(assets int) (*Result, error) {
 	s.refused(r, refused)
 	s.histogram(r)
 	s.overrides(r)
-	s.withhold(r)
+	if s.options.Check == "" {
+		s.withhold(r)
+	}
 	if err := s.holdOut(r, least); err != nil {
 		return nil, err
 	}
@@ -240,7 +242,7 @@ func (s *Study) curve(in *survey.Survey, unit string, least float64) (Curve, err
 	c := Curve{Load: in.Load()}
 	describe := func(i int, p survey.Point) Point {
 		point := Point{
-			Leak: ladder[i], Capacity: p.Capacity, RefillSeconds: p.TimeToEmpty(p.Capacity).Seconds(),
+			Leak: s.ladder[i], Capacity: p.Capacity, RefillSeconds: p.TimeToEmpty(p.Capacity).Seconds(),
 			RefusedKeys: p.RefusedKeys, RefusedRequests: p.RefusedRequests,
 		}
 		if c.Load > 0 {
@@ -257,11 +259,14 @@ func (s *Study) curve(in *survey.Survey, unit string, least float64) (Curve, err
 		c.Points = append(c.Points, describe(i, p))
 	}
 	chosen := choose(c.Points, least)
-	tight := c.Points[chosen]
-	p := points[chosen]
-	if p.Capacity, err = generous(in, chosen, p, least); err != nil {
+	capacity, _ := s.options.checked()
+	if capacity > 0 && in != s.times {
+		chosen = len(points) - 1
+	} else if capacity, err = generous(in, chosen, points[chosen], least); err != nil {
 		return Curve{}, err
 	}
+	tight, p := c.Points[chosen], points[chosen]
+	p.Capacity = capacity
 	p.RefusedKeys, p.RefusedRequests, p.RefusedLoad = 0, 0, 0
 	for id := range in.Keys() {
 		if in.Refused(id, chosen, p.Capacity) {
@@ -273,7 +278,11 @@ func (s *Study) curve(in *survey.Survey, unit string, least float64) (Curve, err
 		p.RefusedLoad += cost
 	})
 	c.Recommended, c.Points[chosen] = chosen, describe(chosen, p)
-	c.Reason = c.reason(in.Keys(), in.Requests(), unit, s.noun(), tight)
+	verb := "Recommended"
+	if s.options.Check != "" && in != s.times {
+		verb = "To check"
+	}
+	c.Reason = c.reason(verb, in.Keys(), in.Requests(), unit, s.noun(), tight)
 	return c, err
 }
 
@@ -506,11 +515,11 @@ const (
 // holdOut chooses a limit by the first part of the log, and judges it by the rest. If it is
 // far from that of the whole log, there is no limit to recommend.
 func (s *Study) holdOut(r *Result, least float64) error {
-	if len(r.Withheld) > 0 {
+	if len(r.Withheld) > 0 || s.options.Check != "" {
 		return nil
 	}
 	cut := leakybucket.Instant(r.To.UnixMicro() - int64(heldOut*float64(r.To.Sub(r.From).Microseconds())))
-	first := survey.New(leaks())
+	first := survey.New(leaksOf(s.ladder))
 	defer first.Close()
 	var failed error
 	rest := 0.0
@@ -546,7 +555,7 @@ func (s *Study) holdOut(r *Result, least float64) error {
 	}
 	r.HoldOut = h
 	apart := func(a, b float64) bool { return max(a/b, b/a) > mostApart }
-	leak := leaks()
+	leak := leaksOf(s.ladder)
 	if apart(best.Capacity, all.Capacity) || apart(leak[c.Recommended], leak[r.Units.Recommended]) {
 		r.Withheld = append(r.Withheld, fmt.Sprintf("The first 70%% of the log gives limit %s %s, and all of it limit %s %s, so another week may give a third one. Read a longer log.",
 			Number(best.Capacity), best.Leak, Number(all.Capacity), all.Leak))

@@ -6,6 +6,7 @@ import (
 	"math/bits"
 	"net/netip"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -21,10 +22,11 @@ var ladder = []string{
 	"15/m", "20/m", "30/m", "1/s", "2/s", "5/s", "10/s", "20/s",
 }
 
-func leaks() []float64 {
+// leaksOf returns the leaks of a ladder, in units a second.
+func leaksOf(ladder []string) []float64 {
 	all := make([]float64, len(ladder))
 	for i, text := range ladder {
-		all[i], _ = leakybucket.ParseRate(text) // a test parses them
+		all[i], _ = leakybucket.ParseRate(text) // which has been checked
 	}
 	return all
 }
@@ -42,12 +44,23 @@ type Options struct {
 
 	// Cost is that of each request, in the words of a Caddyfile. If empty, it is 1.
 	Cost string
+
+	// Check is a limit to judge instead of one to recommend, in the words of a Caddyfile.
+	Check string
+}
+
+// checked returns the capacity and the leak to check, or 0.
+func (o *Options) checked() (capacity float64, leak string) {
+	text, leak, _ := strings.Cut(o.Check, " ")
+	capacity, _ = strconv.ParseFloat(text, 64) // which has been checked
+	return capacity, leak
 }
 
 // A Study collects the requests of one zone. It must be closed.
 type Study struct {
 	options Options
 	zone    string
+	ladder  []string // of leaks; the last is the one to check, if there is one
 
 	units *survey.Survey // in the zone's own costs
 	times *survey.Survey // in seconds of work; nil until a request has a duration
@@ -73,10 +86,12 @@ type busy struct {
 // NewStudy returns a study of a zone. An empty name means that there is none yet.
 // Several studies of the same log may share their clients.
 func NewStudy(zone string, clients *Clients, o Options) *Study {
-	return &Study{
-		options: o, zone: zone, clients: clients,
-		units: survey.New(leaks()),
+	s := &Study{options: o, zone: zone, clients: clients, ladder: ladder}
+	if _, leak := o.checked(); leak != "" {
+		s.ladder = append(slices.Clone(ladder), leak)
 	}
+	s.units = survey.New(leaksOf(s.ladder))
+	return s
 }
 
 // Close removes temporary files.
@@ -122,7 +137,7 @@ func (s *Study) Add(r *accesslog.Request, key string, cost float64) error {
 	}
 	s.timed++
 	if s.times == nil {
-		s.times = survey.New(leaks())
+		s.times = survey.New(leaksOf(ladder))
 	}
 	if _, err := s.times.Add(key, at, r.Duration.Seconds()); err != nil {
 		return err

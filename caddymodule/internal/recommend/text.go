@@ -114,8 +114,8 @@ func were(requests int) string {
 func bar(of float64) string { return strings.Repeat("█", int(20*of+0.5)) }
 
 // reason says in words what the recommended limit does.
-// tight is the limit with the least capacity.
-func (c *Curve) reason(keys, requests int, unit, noun string, tight Point) string {
+// tight is the limit with the least capacity, and verb what is done with the best one.
+func (c *Curve) reason(verb string, keys, requests int, unit, noun string, tight Point) string {
 	best := c.Best()
 	plural := strings.Replace(unit, "second of", "seconds of", 1)
 	if plural == unit {
@@ -125,11 +125,11 @@ func (c *Curve) reason(keys, requests int, unit, noun string, tight Point) strin
 	if best.Capacity == 1 {
 		burst = unit
 	}
-	said := fmt.Sprintf("Recommended: a burst of %s %s, and %s after it.", Number(best.Capacity), burst, rateText(best.Leak, best.Leak[:strings.IndexByte(best.Leak, '/')], unit, plural))
+	said := fmt.Sprintf("%s: a burst of %s %s, and %s after it.", verb, Number(best.Capacity), burst, rateText(best.Leak, best.Leak[:strings.IndexByte(best.Leak, '/')], unit, plural))
 	if best.RefusedKeys == 0 {
 		return said + fmt.Sprintf(" It would have refused none of %s.", Counted(keys, noun))
 	}
-	if best.Capacity > tight.Capacity {
+	if best.Capacity > tight.Capacity && verb == "Recommended" {
 		said += fmt.Sprintf(" A burst of %s would do, but people come in bursts that no log has seen.", Number(tight.Capacity))
 	}
 	said += fmt.Sprintf(" It would have refused %s of %s and %s of %s, %s of the load", comma(best.RefusedKeys), Counted(keys, noun), comma(best.RefusedRequests), Counted(requests, "request"), Share(best.RefusedLoad))

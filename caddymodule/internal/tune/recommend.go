@@ -26,7 +26,7 @@ import (
 // recommendFlags are the flags of `caddy throttle recommend`.
 type recommendFlags struct {
 	ruleFlags
-	spare          string
+	spare, check   string
 	people, assets bool
 	report         string
 }
@@ -54,6 +54,7 @@ static assets with pages and name no robot. Then the scrapers in the log do not 
 If the logs have durations, as Caddy's have, it also finds a limit for settle
 seconds, and for in_flight.`,
 		Example: `  caddy throttle recommend --people /var/log/caddy/access.log*
+  caddy throttle recommend --people --check "120 2/s" access.log
   caddy throttle recommend --spare 99 --report limits.html access.log.gz
   caddy throttle recommend --config /etc/caddy/Caddyfile --zone login access.log`,
 	}
@@ -61,6 +62,7 @@ seconds, and for in_flight.`,
 	cmd.Flags().StringVar(&f.spare, "spare", "99.9", "The percentage of clients that must never be refused")
 	cmd.Flags().BoolVar(&f.people, "people", false, "Take the percentage of clients that look like people")
 	cmd.Flags().BoolVar(&f.assets, "assets", false, "Count requests for static assets, too, without a config")
+	cmd.Flags().StringVar(&f.check, "check", "", "Judge this limit, such as \"120 2/s\", and recommend none")
 	cmd.Flags().StringVar(&f.report, "report", "", "Write a page about it to this file")
 	return f.reads(cmd, func(in *logReader) (finding, error) {
 		r, err := f.find(in)
@@ -84,10 +86,17 @@ func (f *recommendFlags) find(in *logReader) (*Recommendation, error) {
 	if err != nil || !(spare >= 0 && spare <= 100) {
 		return nil, usage.Errorf("invalid --spare %q: want a percentage from 0 to 100, such as 99.9", f.spare)
 	}
+	if f.check != "" {
+		limit, err := leakybucket.ParseLimit(f.check)
+		if err != nil {
+			return nil, usage.Errorf("--check: %w", err)
+		}
+		f.check = recommend.Number(limit.Capacity) + " " + strings.Fields(strings.Replace(f.check, ",", " ", 1))[1]
+	}
 	if f.config != "" && f.assets {
 		return nil, usage.Errorf("--config and --assets exclude each other: the config says what is exempt")
 	}
-	s := &studies{flags: f, clients: recommend.NewClients(), of: make(map[string]*recommend.Study), options: recommend.Options{Spare: spare, People: f.people}}
+	s := &studies{flags: f, clients: recommend.NewClients(), of: make(map[string]*recommend.Study), options: recommend.Options{Spare: spare, People: f.people, Check: f.check}}
 	defer s.close()
 	rules, limit := f.ruleFlags, ""
 	if f.config == "" {

@@ -166,6 +166,8 @@ func TestRecommendRefusesWrongUse(t *testing.T) {
 		want  string
 	}{
 		{"a share that is none", []string{"--spare", "most"}, `invalid --spare "most"`},
+		{"a limit that is none", []string{"--check", "120"}, "--check: "},
+		{"a limit without a burst", []string{"--check", "2/s"}, "--check: "},
 		{"a share above all", []string{"--spare", "100.1"}, "want a percentage from 0 to 100"},
 		{"a zone that does not exist", []string{"--config", config, "--zone", "page"}, "did you mean pages?"},
 		{"a key that logs do not hold", []string{"--key", "form log"}, "logs hold no bodies"},
