@@ -36,7 +36,7 @@ type parser struct {
 
 // parse reads a line into a request.
 func (p *parser) parse(line []byte) (r *Request, v verdict, why string) {
-	line = bytes.TrimRight(line, "\r \t")
+	line = unwrap(bytes.TrimRight(line, "\r \t"))
 	if len(line) == 0 {
 		return nil, other, ""
 	}
