@@ -431,3 +431,27 @@ func TestALimitIsChecked(t *testing.T) {
 		t.Errorf("got %q, withheld %q and\n%s\nwant the limit as it was given", r.Units.Reason, r.Withheld, r.Caddyfile)
 	}
 }
+
+// Numbers in the place of durations that cannot be times give no limits.
+func TestDurationsThatCannotBeAreLeftOut(t *testing.T) {
+	for _, c := range []struct {
+		about string
+		took  func(n int) time.Duration
+		want  bool
+	}{
+		{"times", func(n int) time.Duration { return time.Duration(n%17) * 10 * time.Millisecond }, true},
+		{"zeros", func(int) time.Duration { return 0 }, false},
+		{"all equal", func(int) time.Duration { return time.Second }, false},
+		{"a count of requests", func(n int) time.Duration { return time.Duration(n) * time.Microsecond * 10_000 }, false},
+		{"tiny numbers", func(n int) time.Duration { return time.Duration(n%3) * time.Microsecond }, false},
+	} {
+		var hits []hit
+		for n := range 300 {
+			hits = append(hits, hit{fmt.Sprintf("198.51.100.%d", n%20), time.Duration(n) * time.Second, "/", c.took(n)})
+		}
+		r := study(t, Options{Spare: 99}, hits...)
+		if got := r.Seconds != nil && r.InFlight != nil; got != c.want || strings.Contains(strings.Join(r.Notes, "\n"), "cannot be times") == c.want {
+			t.Errorf("%s: got limits by durations: %v, and the notes %q", c.about, got, r.Notes)
+		}
+	}
+}

@@ -188,7 +188,7 @@ func (s *Study) Result(assets int) (*Result, error) {
 	if r.Units, err = s.curve(s.units, "request", least); err != nil {
 		return nil, err
 	}
-	if s.times != nil {
+	if s.times != nil && s.durationsMeant() {
 		seconds, err := s.curve(s.times, "second of work", 1)
 		if err != nil {
 			return nil, err
@@ -610,7 +610,9 @@ func (s *Study) notes(r *Result) {
 	if s.limited*50 > s.n {
 		note("%s of the requests were answered with 429 or 503 already. Clients would have sent something else without that.", Share(float64(s.limited)/float64(s.n)))
 	}
-	if s.times == nil {
+	if s.times != nil && !s.durationsMeant() {
+		note("The numbers in the place of durations cannot be times: they are all equal, or too small, or only grow. They are left out.")
+	} else if s.times == nil {
 		note("The log has no durations, so there is nothing to say about settle seconds and in_flight. Caddy's JSON log has them.")
 	} else if s.timed < r.Requests {
 		note("%s of %s requests have no duration and do not count for settle seconds and in_flight.", comma(r.Requests-s.timed), comma(r.Requests))
