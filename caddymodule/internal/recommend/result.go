@@ -611,7 +611,7 @@ func (s *Study) notes(r *Result) {
 		note("%s of the requests were answered with 429 or 503 already. Clients would have sent something else without that.", Share(float64(s.limited)/float64(s.n)))
 	}
 	if s.times != nil && !s.durationsMeant() {
-		note("The numbers in the place of durations cannot be times: they are all equal, or too small, or only grow. They are left out.")
+		note("The numbers in the place of durations cannot be times: they are too small, or only grow. They are left out.")
 	} else if s.times == nil {
 		note("The log has no durations, so there is nothing to say about settle seconds and in_flight. Caddy's JSON log has them.")
 	} else if s.timed < r.Requests {

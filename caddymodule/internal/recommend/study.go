@@ -69,18 +69,15 @@ type Study struct {
 	all   busy           // of all keys together
 
 	clients *Clients
-	limited int // requests that were answered with 429 or 503
-	nobody  int // requests without an address
-	timed   int // requests with a duration
-
-	// Of the durations: the least, the most, their sum, the last, and how many were at least as
-	// long as the one before.
-	shortest, longest, took, lastTook time.Duration
-	rising                            int
-
-	n    int
-	from time.Time
-	to   time.Time
+	limited int           // requests that were answered with 429 or 503
+	nobody  int           // requests without an address
+	timed   int           // requests with a duration
+	took    time.Duration // all durations
+	last    time.Duration // one
+	rising  int           // how many were longer than the one before
+	n       int
+	from    time.Time
+	to      time.Time
 }
 
 // A busy key has requests that are being served. The zero value has none.
@@ -141,13 +138,10 @@ func (s *Study) Add(r *accesslog.Request, key string, cost float64) error {
 	if r.Duration < 0 {
 		return nil
 	}
-	if s.timed == 0 || r.Duration < s.shortest {
-		s.shortest = r.Duration
-	}
-	if r.Duration >= s.lastTook {
+	if r.Duration > s.last {
 		s.rising++
 	}
-	s.longest, s.took, s.lastTook = max(s.longest, r.Duration), s.took+r.Duration, r.Duration
+	s.took, s.last = s.took+r.Duration, r.Duration
 	s.timed++
 	if s.times == nil {
 		s.times = survey.New(leaksOf(ladder))
@@ -163,7 +157,7 @@ func (s *Study) Add(r *accesslog.Request, key string, cost float64) error {
 // stands in their place: a count of bytes, of requests, or nothing but zeros.
 func (s *Study) durationsMeant() bool {
 	const enough = 100
-	return s.timed < enough || s.longest > s.shortest && s.took/time.Duration(s.timed) >= time.Millisecond/10 && s.rising < s.timed*99/100
+	return s.timed < enough || s.took/time.Duration(s.timed) >= time.Millisecond && s.rising < s.timed*99/100
 }
 
 // serve notes that a request of the key is served for its duration.
