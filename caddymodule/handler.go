@@ -67,7 +67,7 @@ func (h *Handler) Provision(ctx caddy.Context) error {
 			return fmt.Errorf("zone %q is given twice in one handler", z.Name)
 		}
 		names[z.Name] = true
-		z.Counts.Evidence.Paths = append(z.Counts.Evidence.Paths, paths...)
+		z.Counts.Evidence.Wants(paths)
 		if err := duplicates.Add(z.Name, z.Definition); err != nil {
 			return err
 		}

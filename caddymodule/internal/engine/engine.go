@@ -141,9 +141,10 @@ func (e *Engine) AddZone(name string, options ZoneOptions, load func(*Zone) (*ru
 	}
 	logger := e.Warner.With(zap.String("zone", name))
 	met := evidence.New(evidence.Options{
-		Logger: logger, Requests: z.requests, Paths: z.Paths, NamedKey: z.NamedKey, MissingGiven: z.MissingGiven,
+		Logger: logger, Requests: z.requests, NamedKey: z.NamedKey, MissingGiven: z.MissingGiven,
 		ByStatus: compiled.Settle != nil && compiled.Settle.Source == settlement.Status,
 	})
+	met.Wants(z.Paths)
 	z.Counts = telemetry.New(compiled, &z.State.Figures, met, telemetry.Options{
 		Logger: logger, Shared: e.Shared != nil, Denies: e.Shared != nil && z.Policy == sharedstore.Deny,
 		Group: func() string { return z.JudgedWith(e.Overrides()) }, Wanted: e.subscribed, LogLimit: z.LogLimit, Events: e.events,

@@ -2,6 +2,7 @@ package engine
 
 import (
 	"net/http"
+	"slices"
 	"sync/atomic"
 	"time"
 
@@ -20,6 +21,10 @@ const judgeEvery = 1024
 type watch struct {
 	zones    []*evidence.Zone
 	requests atomic.Uint64
+
+	// rewritten says that a rewrite behind the handler has made a near miss of an address. From
+	// then on each answer is looked at, since the address alone does not tell before it.
+	rewritten atomic.Bool
 }
 
 // next counts a request. While a zone has met none, it returns a handler before the next one
@@ -31,44 +36,49 @@ func (w *watch) next(next caddyhttp.Handler) caddyhttp.Handler {
 			z.Judge(now)
 		}
 	}
-	for _, z := range w.zones {
-		if z.Unmet() {
-			return &nearMiss{w.zones, next}
-		}
+	if slices.ContainsFunc(w.zones, (*evidence.Zone).Unmet) {
+		return &nearMiss{w, next}
 	}
 	return next
 }
 
 // A nearMiss serves a request while a zone of its handler has met none.
 type nearMiss struct {
-	zones []*evidence.Zone
-	next  caddyhttp.Handler
+	*watch
+	next caddyhttp.Handler
 }
 
 // ServeHTTP implements caddyhttp.Handler.
 func (n *nearMiss) ServeHTTP(w http.ResponseWriter, r *http.Request) error {
+	sent := r.URL.Path
+	if original, ok := r.Context().Value(caddyhttp.OriginalRequestCtxKey).(http.Request); ok && original.URL != nil {
+		sent = original.URL.Path
+	}
+	if !n.rewritten.Load() && !n.misses(sent) && !n.misses(r.URL.Path) {
+		err := n.next.ServeHTTP(w, r)
+		if n.misses(r.URL.Path) {
+			n.rewritten.Store(true)
+		}
+		return err
+	}
 	var observer settlement.Observer
 	err := observer.Serve(w, r, n.next)
 	if err != nil || observer.Status >= http.StatusBadRequest {
 		return err
 	}
-	paths := []string{r.URL.Path} // as it was served in the end
-	if original, ok := r.Context().Value(caddyhttp.OriginalRequestCtxKey).(http.Request); ok && original.URL != nil {
-		paths = append(paths, original.URL.Path)
-	}
 	for _, z := range n.zones {
-		tell(z, r, paths)
+		for _, path := range []string{sent, r.URL.Path} {
+			if of := z.NearMiss(path); of != "" && z.Unmet() {
+				s := rule.NewSubject(r)
+				z.MissedNearly(s.Address(), path, of)
+				break
+			}
+		}
 	}
 	return nil
 }
 
-// tell tells a zone of the request if that was a near miss of it.
-func tell(z *evidence.Zone, r *http.Request, paths []string) {
-	for _, path := range paths {
-		if of := z.NearMiss(path); of != "" && z.Unmet() {
-			s := rule.NewSubject(r)
-			z.MissedNearly(s.Address(), path, of)
-			return
-		}
-	}
+// misses reports whether a path is a near miss of a zone that has met no request.
+func (n *nearMiss) misses(path string) bool {
+	return slices.ContainsFunc(n.zones, func(z *evidence.Zone) bool { return z.Unmet() && z.NearMiss(path) != "" })
 }

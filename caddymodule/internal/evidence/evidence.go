@@ -91,7 +91,6 @@ type Facts struct {
 type Options struct {
 	Logger   *zap.Logger
 	Requests func() uint64 // how many the handlers had that have the zone
-	Paths    []string      // which the zone's match wants, as path matchers spell them
 
 	NamedKey     bool // the key is a header or a parameter
 	MissingGiven bool // the config says what a missing key means
@@ -101,6 +100,7 @@ type Options struct {
 // A Zone is what a zone of one config has met. It takes at most 64 KiB.
 type Zone struct {
 	Options
+	paths []nearPath
 	since time.Time
 	seed  maphash.Seed
 
@@ -321,19 +321,35 @@ func (e *Zone) endDay() (d dayShown) {
 	return d
 }
 
+// A nearPath is a path of the zone's match.
+type nearPath struct {
+	pattern string // as it was written
+	whole   string // in lower case, without the star
+	more    bool   // a star follows
+}
+
+// Wants notes path matchers by which requests meet the zone. It must be called before the
+// first request.
+func (e *Zone) Wants(patterns []string) {
+	for _, pattern := range patterns {
+		whole, more := strings.CutSuffix(strings.ToLower(pattern), "*")
+		if len(whole) > 1 && strings.HasPrefix(whole, "/") && !strings.ContainsAny(whole, "*{?%") {
+			e.paths = append(e.paths, nearPath{pattern, whole, more})
+		}
+	}
+}
+
 // Unmet reports whether the zone has paths and has met no request yet.
-func (e *Zone) Unmet() bool { return len(e.Paths) > 0 && !e.met() }
+func (e *Zone) Unmet() bool { return len(e.paths) > 0 && !e.met() }
 
 // NearMiss returns the path of the zone that a path ends in without being matched, or "".
 func (e *Zone) NearMiss(path string) string {
 	path = strings.ToLower(path)
-	for _, of := range e.Paths {
-		whole, more := strings.CutSuffix(strings.ToLower(of), "*")
+	for _, p := range e.paths {
 		switch {
-		case len(whole) < 2 || !strings.HasPrefix(whole, "/") || strings.ContainsAny(whole, "*{?%"):
-		case more && strings.HasPrefix(path, whole), !more && path == whole: // matched
-		case strings.HasSuffix(strings.TrimSuffix(path, "/"), strings.TrimSuffix(whole, "/")):
-			return of
+		case p.more && strings.HasPrefix(path, p.whole), !p.more && path == p.whole: // matched
+		case strings.HasSuffix(strings.TrimSuffix(path, "/"), strings.TrimSuffix(p.whole, "/")):
+			return p.pattern
 		}
 	}
 	return ""
