@@ -53,7 +53,7 @@ func startApache(t *testing.T, dir string) (string, *process) {
 	}
 	port := freePort(t)
 	var conf strings.Builder
-	fmt.Fprintf(&conf, "PidFile %s/apache.pid\nErrorLog /dev/stderr\nDefine APACHE_LOG_DIR %s\n", dir, dir)
+	fmt.Fprintf(&conf, "PidFile %s/apache.pid\nErrorLog %[1]s/error.log\nDefine APACHE_LOG_DIR %[1]s\n", dir)
 	if os.Getuid() == 0 {
 		conf.WriteString("User www-data\nGroup www-data\n")
 	}
@@ -62,13 +62,16 @@ func startApache(t *testing.T, dir string) (string, *process) {
 	}
 	fmt.Fprintf(&conf, "LoadModule php_module %s\nTypesConfig /etc/mime.types\nDirectoryIndex index.php\n<FilesMatch \\.php$>\nSetHandler application/x-httpd-php\n</FilesMatch>\n", php[len(php)-1])
 	conf.WriteString(strings.NewReplacer("127.0.0.1:8080", fmt.Sprintf("127.0.0.1:%d", port), "/srv/www", root).Replace(string(blocks[0][1]) + string(blocks[1][1])))
-	p, err := startProcess(exec.Command(apache, "-D", "FOREGROUND", "-f", writeFile(t, "apache.conf", conf.String())))
+	// NO_DETACH begins a session, with FOREGROUND Apache would end the tests with itself:
+	// it sends SIGTERM to its process group.
+	p, err := startProcess(exec.Command(apache, "-D", "NO_DETACH", "-f", writeFile(t, "apache.conf", conf.String())))
 	if err != nil {
 		t.Fatalf("starting Apache: %v", err)
 	}
 	address := fmt.Sprintf("127.0.0.1:%d", port)
 	if err := p.waitUntil(func() bool { return listens("tcp", address) }); err != nil {
-		t.Fatalf("waiting for Apache: %v\n%s", err, p.output.String())
+		log, _ := os.ReadFile(filepath.Join(dir, "error.log"))
+		t.Fatalf("waiting for Apache: %v\n%s%s", err, p.output.String(), log)
 	}
 	return "\treverse_proxy " + address + "\n", p
 }
