@@ -42,7 +42,7 @@ func request() string {
 		y := rows[1] + height/2
 		arrow(columns[column]-3, y, columns[column-1]+width+4, y)
 	}
-	c.text("small green", columns[2]+width+15, rows[1]+height/2-8, "middle", "yes")
+	c.text("small green", columns[2]+width+15, rows[1]+height/2-14, "middle", "yes")
 	c.text("small red", middle+10, rows[1]+height+32, "start", "no")
 	// The exempt go round.
 	turn := (rows[0] + height + rows[1]) / 2

@@ -109,8 +109,8 @@ func delay() string {
 	const requests = 9
 	limit := leakybucket.Limit{Capacity: 6, Leak: 10}
 	c := newCanvas(800, 420, "delay: a queue of 5 that moves at 10 a second",
-		"Nine requests come at once to a zone of capacity 6 that leaks 10 a second. The first passes, five wait 100 to 500 milliseconds, three are refused.")
-	c.text("small soft", 28, 62, "start", "zone pages { capacity 6; leak 10/s; delay }   Nine requests come at once.")
+		"Nine requests come at once to a zone with limit 6 10/s. The first passes, five wait 100 to 500 milliseconds, three are refused.")
+	c.text("small soft", 28, 62, "start", "With limit 6 10/s and delay in the zone, nine requests come at once.")
 	p := plot{c, 120, 84, 640, 370, 0, 0.6, requests}
 	for v := 0; v <= 6; v++ {
 		x := p.x(float64(v) / 10)
