@@ -319,3 +319,19 @@ func TestAZoneThatIsUnmetForAWeekIsNamed(t *testing.T) {
 		s.stop()
 	})
 }
+
+func TestAnOverrideThatIsUnmetForAWeekIsNamed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := run(t, "http:// {\n throttle {\n zone pages {\n limit 500 5/h\n override 203.0.113.7 900 9/h\n override 192.0.2.0/24 unlimited\n}\n}\nrespond ok\n}")
+		for range 9 {
+			s.from(someone).get("/")
+			s.from("203.0.113.7:1").get("/")
+			s.aDayLater()
+		}
+		lines := s.logs.lines(t, "no request has met some overrides")
+		if len(lines) != 1 || lines[0]["level"] != "info" || fmt.Sprint(lines[0]["overrides"]) != "[2]" {
+			t.Errorf("got %v, want one line of information about the second override", lines)
+		}
+		s.stop()
+	})
+}

@@ -91,6 +91,7 @@ type Facts struct {
 type Options struct {
 	Logger   *zap.Logger
 	Requests func() uint64 // how many the handlers had that have the zone
+	Unlisted func() []int  // numbers of overrides that no request has met
 
 	NamedKey     bool // the key is a header or a parameter
 	MissingGiven bool // the config says what a missing key means
@@ -295,6 +296,12 @@ func (e *Zone) Judge(now time.Time) {
 		}
 	}
 	const unmet = "no request has met the zone since the config was loaded: look whether its match is what clients ask for"
+	const unlisted = "no request has met some overrides of the zone since the config was loaded: look whether they name what clients send"
+	if e.met() && now.Sub(e.since) >= unmetAfter {
+		if numbers := e.Unlisted(); len(numbers) > 0 && e.tellOnce(unlisted) {
+			e.Logger.Info(unlisted, zap.Ints("overrides", numbers[:min(len(numbers), 20)]))
+		}
+	}
 	if now.Sub(e.since) >= unmetAfter && !e.met() && e.Requests() >= unmetRequests && e.tellOnce(unmet) {
 		e.Logger.Info(unmet, zap.Uint64("requests", e.Requests()))
 	}
