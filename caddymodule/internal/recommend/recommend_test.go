@@ -234,7 +234,7 @@ func TestNotesSayWhyTheDataIsThin(t *testing.T) {
 	}
 	var many []hit
 	for p := range 1000 {
-		many = append(many, hit{fmt.Sprintf("198.51.%d.%d", p/250, p%250), time.Duration(p)*11*time.Minute + time.Millisecond, "/", time.Second})
+		many = append(many, hit{fmt.Sprintf("198.%d.%d.7", 51+p/250, p%250), time.Duration(p)*11*time.Minute + time.Millisecond, "/", time.Second})
 		for n := range p % 9 {
 			many = append(many, hit{many[len(many)-1].addr, many[len(many)-1].at + time.Duration(n)*time.Millisecond, "/", time.Second})
 		}
@@ -452,5 +452,21 @@ func TestDurationsThatCannotBeAreLeftOut(t *testing.T) {
 		if got := r.Seconds != nil && r.InFlight != nil; got != c.want || strings.Contains(strings.Join(r.Notes, "\n"), "cannot be times") == c.want {
 			t.Errorf("%s: got limits by durations: %v, and the notes %q", c.about, got, r.Notes)
 		}
+	}
+}
+
+// A network whose addresses are quiet one by one is named.
+func TestANetworkOfManyQuietAddressesIsNamed(t *testing.T) {
+	var hits []hit
+	for n := range 200 {
+		hits = append(hits, visits(fmt.Sprintf("198.51.%d.7", n), time.Duration(n)*10*time.Minute, 5, time.Second)...)
+		hits = append(hits, hit{fmt.Sprintf("203.0.113.%d", n), time.Duration(n) * 10 * time.Minute, "/a", accesslog.NoDuration})
+	}
+	r := study(t, Options{Spare: 99}, hits...)
+	if len(r.Networks) != 1 || r.Networks[0].Network != "203.0.113.0/24" || r.Networks[0].Addresses != 200 || r.Networks[0].Share != 200./2200 {
+		t.Errorf("got %+v, want the network of 200 addresses with a request each", r.Networks)
+	}
+	if notes := strings.Join(r.Notes, "\n"); !strings.Contains(notes, "200 addresses of 203.0.113.0/24 sent 9.1% of all requests.") {
+		t.Errorf("got the notes %s, want the network", notes)
 	}
 }

@@ -48,6 +48,7 @@ type Result struct {
 	Refused   []RefusedKey `json:"most_refused"`     // by the recommended limit, those most often refused
 	Crawlers  []string     `json:"refused_crawlers"` // that refused clients say they are, as verified_crawler names them
 	Top       []TopKey     `json:"top_keys"`
+	Networks  []Network    `json:"networks"` // of many addresses that sent much together
 	Histogram []Bar        `json:"peak_levels"`
 	Hours     []Hour       `json:"hours"`
 	Caddyfile string       `json:"caddyfile"` // empty if the limit is withheld
@@ -127,6 +128,13 @@ type RefusedKey struct {
 	Looks    accesslog.Looks `json:"looks"`
 }
 
+// A Network is a /24, or a /48 of IPv6.
+type Network struct {
+	Network   string  `json:"network"`
+	Addresses int     `json:"addresses"`
+	Share     float64 `json:"requests_share"` // of all requests, from 0 to 1
+}
+
 // A Bar is how many keys need a capacity of at most Below and more than the bar
 // before.
 type Bar struct {
@@ -162,6 +170,10 @@ const (
 	mostOfOne     = 0.5
 	leastRequests = 1000
 	leastSpan     = 24 * time.Hour
+
+	// A network is named from so many addresses and so much of all requests on.
+	fewestAddresses = 10
+	leastShare      = 0.05
 
 	// mostTimes is how many times the limit an override may be.
 	mostTimes = 5
@@ -202,6 +214,7 @@ func (s *Study) Result(assets int) (*Result, error) {
 	s.topKeys(r, refused)
 	s.refused(r, refused)
 	s.histogram(r)
+	r.Networks = s.clients.networks()
 	s.overrides(r)
 	if s.options.Check == "" {
 		s.withhold(r)
@@ -606,6 +619,9 @@ func (s *Study) notes(r *Result) {
 	}
 	if len(r.Crawlers) > 0 {
 		note("Clients that the limit refuses say that they are %s. If you want these, let them pass: exempt verified_crawler %s.", strings.Join(r.Crawlers, ", "), strings.Join(r.Crawlers, " "))
+	}
+	for _, n := range r.Networks {
+		note("%s addresses of %s sent %s of all requests. A zone with key client_ip ipv4 24 ipv6 48 counts them as one.", comma(n.Addresses), n.Network, Share(n.Share))
 	}
 	if s.limited*50 > s.n {
 		note("%s of the requests were answered with 429 or 503 already. Clients would have sent something else without that.", Share(float64(s.limited)/float64(s.n)))

@@ -275,6 +275,36 @@ func (c *client) daily() bool {
 	return c.last-c.first >= 24*3600 && bits.OnesCount32(c.hours) <= 18
 }
 
+// networks returns those of many addresses that sent much together, the largest first.
+func (c *Clients) networks() []Network {
+	all, requests := make(map[netip.Prefix]*Network), 0
+	for addr, client := range c.all {
+		requests += int(client.requests)
+		if !addr.IsValid() {
+			continue
+		}
+		prefix := bucketkey.ClientPrefix(addr, 24, 48)
+		n := all[prefix]
+		if n == nil {
+			n = &Network{Network: prefix.String()}
+			all[prefix] = n
+		}
+		n.Addresses++
+		n.Share += float64(client.requests)
+	}
+	large := []Network{}
+	for _, n := range all {
+		n.Share /= float64(requests)
+		if n.Addresses >= fewestAddresses && n.Share >= leastShare {
+			large = append(large, *n)
+		}
+	}
+	slices.SortFunc(large, func(a, b Network) int {
+		return cmp.Or(cmp.Compare(b.Share, a.Share), cmp.Compare(a.Network, b.Network))
+	})
+	return large
+}
+
 // person reports whether the client looks like a person, or like many.
 func (c *Clients) person(addr netip.Addr) bool { return c.looks(addr) != accesslog.Robot }
 
