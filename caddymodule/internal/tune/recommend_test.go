@@ -334,3 +334,18 @@ func TestMatchersOnWhatTheLogHidesAreSaid(t *testing.T) {
 		t.Errorf("a matcher of a route: got the notes %q, want that the log does not show cookies", notes)
 	}
 }
+
+// TestReplayOfAKeySaysThatItCountsAssets, since recommend does not.
+func TestReplayOfAKeySaysThatItCountsAssets(t *testing.T) {
+	log := writeLog(t, mixedLines()...)
+	r := ranJSON[replay.Report](t, "replay", "--key", "client_ip", "--limit", "60 1/s", log)
+	if notes := strings.Join(r.Notes, "\n"); !strings.Contains(notes, "260 requests for static assets count here.") {
+		t.Errorf("got the notes %q, want that 260 assets count", r.Notes)
+	}
+	checked := recommended(t, log, "--check", "60 1/s").Zones[0].Units.Best()
+	config := writeFile(t, "Caddyfile", ":80 {\nthrottle {\nzone pages {\nexempt path *.css\nlimit 60 1/s\n}\n}\n}\n")
+	z := ranJSON[replay.Report](t, "replay", "--config", config, log).Zones[0]
+	if int(z.Decisions["refused"]) != checked.RefusedRequests || z.RefusedKeys != checked.RefusedKeys {
+		t.Errorf("got %v of %d keys refused by replay without assets, want %d of %d as --check says", z.Decisions["refused"], z.RefusedKeys, checked.RefusedRequests, checked.RefusedKeys)
+	}
+}

@@ -17,6 +17,7 @@ import (
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/accesslog"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/config"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/decision"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/recommend"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/replay"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/text"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/usage"
@@ -99,9 +100,21 @@ func (f *replayFlags) find(in *logReader) (*replay.Report, error) {
 	if err := tally.writeTo(f.requests); err != nil {
 		return nil, err
 	}
+	assets := 0
+	if f.config == "" {
+		rp.passes = func(req *accesslog.Request) bool {
+			if req.Asset() {
+				assets++
+			}
+			return true
+		}
+	}
 	notes, err := rp.runAll(in, f.zone)
 	if err != nil {
 		return nil, err
+	}
+	if assets > 0 {
+		notes = append(notes, fmt.Sprintf("%s for static assets count here. A zone with exempt static_files leaves them out, and so does caddy throttle recommend --check.", recommend.Counted(assets, "request")))
 	}
 	if err := tally.flush(); err != nil {
 		return nil, err
