@@ -236,7 +236,8 @@ http://:%d {
 				leave = append(leave, v.ask(base+"/stay", stay))
 			}
 			eventually(t, "all slots to be held and one to wait", func() bool {
-				return caddy.served(t, "slots") == slots && caddy.waiting(t, "slots") == 1
+				now, _ := upstream.serving()
+				return caddy.served(t, "slots") == slots && caddy.waiting(t, "slots") == 1 && now == slots
 			})
 			for _, leave := range leave {
 				leave()

@@ -2,7 +2,6 @@ package recommend
 
 import (
 	"cmp"
-	"fmt"
 	"maps"
 	"math"
 	"net/netip"
@@ -12,7 +11,6 @@ import (
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/accesslog"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/crawler"
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/survey"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
 )
 
@@ -232,140 +230,6 @@ func (s *Study) Result(assets int) (*Result, error) {
 // person reports whether the key is one of a client that looks like a person.
 func (s *Study) person(id int) bool { return s.clients.person(s.keys[id]) }
 
-// curve returns the curve of a survey, with the recommended limit, whose capacity is at
-// least that.
-func (s *Study) curve(in *survey.Survey, unit string, least float64) (Curve, error) {
-	// The survey in seconds has fewer keys if some lines have no duration.
-	keyOf := func(id int) int {
-		if in == s.units {
-			return id
-		}
-		of, _ := s.units.ID(in.Name(id))
-		return of
-	}
-	counts := func(id int) bool { return s.person(keyOf(id)) }
-	spared := counts
-	if !s.options.People {
-		spared = nil
-	}
-	points, err := in.Curve(s.options.Spare/100, spared)
-	if err != nil {
-		return Curve{}, err
-	}
-	c := Curve{Load: in.Load()}
-	describe := func(i int, p survey.Point) Point {
-		point := Point{
-			Leak: s.ladder[i], Capacity: p.Capacity, RefillSeconds: p.TimeToEmpty(p.Capacity).Seconds(),
-			RefusedKeys: p.RefusedKeys, RefusedRequests: p.RefusedRequests,
-		}
-		if c.Load > 0 {
-			point.RefusedLoad = p.RefusedLoad / c.Load
-		}
-		for id := range in.Keys() {
-			if counts(id) && in.Refused(id, i, p.Capacity) {
-				point.RefusedPeople++
-			}
-		}
-		return point
-	}
-	for i, p := range points {
-		c.Points = append(c.Points, describe(i, p))
-	}
-	chosen := choose(c.Points, least)
-	capacity, _ := s.options.checked()
-	if capacity > 0 && in != s.times {
-		chosen = len(points) - 1
-	} else if capacity, err = generous(in, chosen, points[chosen], least); err != nil {
-		return Curve{}, err
-	}
-	tight, p := c.Points[chosen], points[chosen]
-	p.Capacity = capacity
-	p.RefusedKeys, p.RefusedRequests, p.RefusedLoad = 0, 0, 0
-	for id := range in.Keys() {
-		if in.Refused(id, chosen, p.Capacity) {
-			p.RefusedKeys++
-		}
-	}
-	err = in.Refusals(chosen, p.Capacity, func(_ int, _ leakybucket.Instant, cost float64) {
-		p.RefusedRequests++
-		p.RefusedLoad += cost
-	})
-	c.Recommended, c.Points[chosen] = chosen, describe(chosen, p)
-	verb := "Recommended"
-	if s.options.Check != "" && in != s.times {
-		verb = "To check"
-	}
-	c.Reason = c.reason(verb, in.Keys(), in.Requests(), unit, s.noun(), tight)
-	return c, err
-}
-
-// generous returns the largest capacity that, with the leak of a point, removes nearly as
-// much of the load as the capacity there, and is full again within ten minutes. A burst
-// hardly changes what a scraper gets in an hour, and people come in bursts that the log has
-// not seen.
-func generous(in *survey.Survey, leak int, p survey.Point, least float64) (float64, error) {
-	low, high := p.Capacity, math.Floor(p.Leak*forgives.Seconds())
-	const steps = 16
-	for high > low {
-		// Of capacities between the two, find the last that removes enough.
-		step := math.Ceil((high - low) / steps)
-		var tried []float64
-		for capacity := low + step; capacity < high+step; capacity += step {
-			tried = append(tried, min(capacity, high))
-		}
-		removed, err := in.Removed(leak, tried)
-		if err != nil {
-			return 0, err
-		}
-		enough := 0
-		for enough < len(tried) && removed[enough] >= nearlyAll*p.RefusedLoad {
-			enough++
-		}
-		if enough > 0 {
-			low = tried[enough-1]
-		}
-		if enough == len(tried) || step == 1 {
-			break
-		}
-		high = tried[enough] - 1
-	}
-	// Two digits are as exact as a log can be.
-	if unit := math.Pow(10, math.Floor(math.Log10(low))-1); unit > 1 {
-		low = max(p.Capacity, math.Floor(low/unit)*unit)
-	}
-	return max(low, least), nil
-}
-
-// choose returns the index of the limit to recommend. All of them spare the same
-// share of the clients. Of those that give a client its whole burst back within ten
-// minutes, and remove nearly as much of the load as the best of these, it is the one
-// with the largest burst: people come in bursts, and the log has not seen them all. The
-// burst will be at least that.
-func choose(points []Point, least float64) int {
-	best := 0.0
-	forgiving := func(p Point) bool {
-		return p.RefillSeconds*max(1, least/p.Capacity) <= forgives.Seconds()+1e-6
-	}
-	for _, p := range points {
-		if forgiving(p) {
-			best = max(best, p.RefusedLoad)
-		}
-	}
-	chosen := -1
-	for i, p := range points {
-		if !forgiving(p) || p.RefusedLoad < nearlyAll*best {
-			continue
-		}
-		if chosen < 0 || p.Capacity > points[chosen].Capacity {
-			chosen = i
-		}
-	}
-	if chosen >= 0 {
-		return chosen
-	}
-	return len(points) - 1 // it forgives soonest
-}
-
 // inFlight returns how many requests were served at once.
 func (s *Study) inFlight() *InFlight {
 	var all []int
@@ -491,91 +355,6 @@ func (s *Study) overrides(r *Result) {
 	r.Overrides = r.Overrides[:min(len(r.Overrides), mostOverrides)]
 }
 
-// withhold says why the log is no ground for a limit.
-func (s *Study) withhold(r *Result) {
-	why := func(format string, args ...any) { r.Withheld = append(r.Withheld, fmt.Sprintf(format, args...)) }
-	if r.Requests == 0 {
-		why("No request was charged.")
-		return
-	}
-	if r.Requests < leastRequests {
-		why("Only %s charged. Read a longer log.", were(r.Requests))
-	}
-	if span := r.To.Sub(r.From); span < leastSpan {
-		why("The log covers only %s. A week or more has the busiest days in it.", Span(span.Seconds()))
-	}
-	switch top := r.Top[0]; {
-	case 2*s.nobody > s.n:
-		why("%s of the requests have no address of a client. Log it: Caddy's JSON has client_ip, unless a filter removes it.", Share(float64(s.nobody)/float64(s.n)))
-	case top.Load > mostOfOne:
-		why("%s sent %s of the load. If that is your proxy or CDN, name it in trusted_proxies and log the addresses of clients. If it is a robot, ban it or leave its lines out of the log.", printable(top.Key), Share(top.Load))
-	}
-	if r.PeopleKeys == 0 {
-		why("No client looks like a person, who loads static assets with pages. Read a log that has the assets.")
-	}
-	if best := r.Units.Best(); best.RefusedLoad < leastRemoved {
-		why("No limit that spares %v%% of the clients removes more than %s of the load, so there is nothing to hold back in this log.", r.Spare, Share(leastRemoved))
-	}
-}
-
-const (
-	heldOut = 0.3 // of the log's time
-
-	// mostApart is by how much the limits of two parts of a log may differ, as a factor.
-	mostApart = 2
-)
-
-// holdOut chooses a limit by the first part of the log, and judges it by the rest. If it is
-// far from that of the whole log, there is no limit to recommend.
-func (s *Study) holdOut(r *Result, least float64) error {
-	if len(r.Withheld) > 0 || s.options.Check != "" {
-		return nil
-	}
-	cut := leakybucket.Instant(r.To.UnixMicro() - int64(heldOut*float64(r.To.Sub(r.From).Microseconds())))
-	first := survey.New(leaksOf(s.ladder))
-	defer first.Close()
-	var failed error
-	rest := 0.0
-	err := s.units.Each(func(id int, at leakybucket.Instant, cost float64) {
-		if at >= cut {
-			rest += cost
-		} else if failed == nil {
-			_, failed = first.Add(s.units.Name(id), at, cost)
-		}
-	})
-	if err = cmp.Or(err, failed); err != nil {
-		return err
-	}
-	c, err := s.curve(first, "request", least)
-	if err != nil {
-		return err
-	}
-	best, all := c.Best(), r.Units.Best()
-	h := &HoldOut{Leak: best.Leak, Capacity: best.Capacity}
-	people := make(map[int]bool)
-	err = s.units.Refusals(c.Recommended, best.Capacity, func(id int, at leakybucket.Instant, cost float64) {
-		if at < cut {
-			return
-		}
-		h.Load += cost
-		if s.person(id) {
-			people[id] = true
-		}
-	})
-	h.People = len(people)
-	if rest > 0 {
-		h.Load /= rest
-	}
-	r.HoldOut = h
-	apart := func(a, b float64) bool { return max(a/b, b/a) > mostApart }
-	leak := leaksOf(s.ladder)
-	if apart(best.Capacity, all.Capacity) || apart(leak[c.Recommended], leak[r.Units.Recommended]) {
-		r.Withheld = append(r.Withheld, fmt.Sprintf("The first 70%% of the log gives limit %s %s, and all of it limit %s %s, so another week may give a third one. Read a longer log.",
-			Number(best.Capacity), best.Leak, Number(all.Capacity), all.Leak))
-	}
-	return err
-}
-
 // refused lists the keys that are refused most often, and what crawlers they say they are.
 func (s *Study) refused(r *Result, refused map[int]int) {
 	ids := slices.SortedFunc(maps.Keys(refused), func(a, b int) int { return cmp.Or(cmp.Compare(refused[b], refused[a]), cmp.Compare(a, b)) })
@@ -600,37 +379,4 @@ func (s *Study) refused(r *Result, refused map[int]int) {
 		})
 	}
 	slices.Sort(r.Crawlers)
-}
-
-// notes says what the figures leave out.
-func (s *Study) notes(r *Result) {
-	note := func(format string, args ...any) { r.Notes = append(r.Notes, fmt.Sprintf(format, args...)) }
-	counted, clients := r.Keys, r.noun+"s"
-	if r.People {
-		counted, clients = r.PeopleKeys, "people"
-	}
-	switch {
-	case r.Requests == 0:
-		return
-	case counted == 1:
-		note("Only one %s is in the log, and sets the limit. Read a longer log.", strings.Replace(strings.TrimSuffix(clients, "s"), "people", "person", 1))
-	case float64(counted)*(1-r.Spare/100) < 1:
-		note("%v%% of %s %s is all of them, so the busiest one sets the limit. Read a longer log, or give a lower --spare.", r.Spare, comma(counted), clients)
-	}
-	if len(r.Crawlers) > 0 {
-		note("Clients that the limit refuses say that they are %s. If you want these, let them pass: exempt verified_crawler %s.", strings.Join(r.Crawlers, ", "), strings.Join(r.Crawlers, " "))
-	}
-	for _, n := range r.Networks {
-		note("%s addresses of %s sent %s of all requests. A zone with key client_ip ipv4 24 ipv6 48 counts them as one.", comma(n.Addresses), n.Network, Share(n.Share))
-	}
-	if s.limited*50 > s.n {
-		note("%s of the requests were answered with 429 or 503 already. Clients would have sent something else without that.", Share(float64(s.limited)/float64(s.n)))
-	}
-	if s.times != nil && !s.durationsMeant() {
-		note("The numbers in the place of durations cannot be times: they are too small, or only grow. They are left out.")
-	} else if s.times == nil {
-		note("The log has no durations, so there is nothing to say about settle seconds and in_flight. Caddy's JSON log has them.")
-	} else if s.timed < r.Requests {
-		note("%s of %s requests have no duration and do not count for settle seconds and in_flight.", comma(r.Requests-s.timed), comma(r.Requests))
-	}
 }

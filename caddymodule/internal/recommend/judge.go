@@ -1,0 +1,128 @@
+package recommend
+
+import (
+	"cmp"
+	"fmt"
+	"strings"
+
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/survey"
+	"github.com/caddy-throttle/caddy-throttle/leakybucket"
+)
+
+// withhold says why the log is no ground for a limit.
+func (s *Study) withhold(r *Result) {
+	why := func(format string, args ...any) { r.Withheld = append(r.Withheld, fmt.Sprintf(format, args...)) }
+	if r.Requests == 0 {
+		why("No request was charged.")
+		return
+	}
+	if r.Requests < leastRequests {
+		why("Only %s charged. Read a longer log.", were(r.Requests))
+	}
+	if span := r.To.Sub(r.From); span < leastSpan {
+		why("The log covers only %s. A week or more has the busiest days in it.", Span(span.Seconds()))
+	}
+	switch top := r.Top[0]; {
+	case 2*s.nobody > s.n:
+		why("%s of the requests have no address of a client. Log it: Caddy's JSON has client_ip, unless a filter removes it.", Share(float64(s.nobody)/float64(s.n)))
+	case top.Load > mostOfOne:
+		why("%s sent %s of the load. If that is your proxy or CDN, name it in trusted_proxies and log the addresses of clients. If it is a robot, ban it or leave its lines out of the log.", printable(top.Key), Share(top.Load))
+	}
+	if r.PeopleKeys == 0 {
+		why("No client looks like a person, who loads static assets with pages. Read a log that has the assets.")
+	}
+	if best := r.Units.Best(); best.RefusedLoad < leastRemoved {
+		why("No limit that spares %v%% of the clients removes more than %s of the load, so there is nothing to hold back in this log.", r.Spare, Share(leastRemoved))
+	}
+}
+
+const (
+	heldOut = 0.3 // of the log's time
+
+	// mostApart is by how much the limits of two parts of a log may differ, as a factor.
+	mostApart = 2
+)
+
+// holdOut chooses a limit by the first part of the log, and judges it by the rest. If it is
+// far from that of the whole log, there is no limit to recommend.
+func (s *Study) holdOut(r *Result, least float64) error {
+	if len(r.Withheld) > 0 || s.options.Check != "" {
+		return nil
+	}
+	cut := leakybucket.Instant(r.To.UnixMicro() - int64(heldOut*float64(r.To.Sub(r.From).Microseconds())))
+	first := survey.New(leaksOf(s.ladder))
+	defer first.Close()
+	var failed error
+	rest := 0.0
+	err := s.units.Each(func(id int, at leakybucket.Instant, cost float64) {
+		if at >= cut {
+			rest += cost
+		} else if failed == nil {
+			_, failed = first.Add(s.units.Name(id), at, cost)
+		}
+	})
+	if err = cmp.Or(err, failed); err != nil {
+		return err
+	}
+	c, err := s.curve(first, "request", least)
+	if err != nil {
+		return err
+	}
+	best, all := c.Best(), r.Units.Best()
+	h := &HoldOut{Leak: best.Leak, Capacity: best.Capacity}
+	people := make(map[int]bool)
+	err = s.units.Refusals(c.Recommended, best.Capacity, func(id int, at leakybucket.Instant, cost float64) {
+		if at < cut {
+			return
+		}
+		h.Load += cost
+		if s.person(id) {
+			people[id] = true
+		}
+	})
+	h.People = len(people)
+	if rest > 0 {
+		h.Load /= rest
+	}
+	r.HoldOut = h
+	apart := func(a, b float64) bool { return max(a/b, b/a) > mostApart }
+	leak := leaksOf(s.ladder)
+	if apart(best.Capacity, all.Capacity) || apart(leak[c.Recommended], leak[r.Units.Recommended]) {
+		r.Withheld = append(r.Withheld, fmt.Sprintf("The first 70%% of the log gives limit %s %s, and all of it limit %s %s, so another week may give a third one. Read a longer log.",
+			Number(best.Capacity), best.Leak, Number(all.Capacity), all.Leak))
+	}
+	return err
+}
+
+// notes says what the figures leave out.
+func (s *Study) notes(r *Result) {
+	note := func(format string, args ...any) { r.Notes = append(r.Notes, fmt.Sprintf(format, args...)) }
+	counted, clients := r.Keys, r.noun+"s"
+	if r.People {
+		counted, clients = r.PeopleKeys, "people"
+	}
+	switch {
+	case r.Requests == 0:
+		return
+	case counted == 1:
+		note("Only one %s is in the log, and sets the limit. Read a longer log.", strings.Replace(strings.TrimSuffix(clients, "s"), "people", "person", 1))
+	case float64(counted)*(1-r.Spare/100) < 1:
+		note("%v%% of %s %s is all of them, so the busiest one sets the limit. Read a longer log, or give a lower --spare.", r.Spare, comma(counted), clients)
+	}
+	if len(r.Crawlers) > 0 {
+		note("Clients that the limit refuses say that they are %s. If you want these, let them pass: exempt verified_crawler %s.", strings.Join(r.Crawlers, ", "), strings.Join(r.Crawlers, " "))
+	}
+	for _, n := range r.Networks {
+		note("%s addresses of %s sent %s of all requests. A zone with key client_ip ipv4 24 ipv6 48 counts them as one.", comma(n.Addresses), n.Network, Share(n.Share))
+	}
+	if s.limited*50 > s.n {
+		note("%s of the requests were answered with 429 or 503 already. Clients would have sent something else without that.", Share(float64(s.limited)/float64(s.n)))
+	}
+	if s.times != nil && !s.durationsMeant() {
+		note("The numbers in the place of durations cannot be times: they are too small, or only grow. They are left out.")
+	} else if s.times == nil {
+		note("The log has no durations, so there is nothing to say about settle seconds and in_flight. Caddy's JSON log has them.")
+	} else if s.timed < r.Requests {
+		note("%s of %s requests have no duration and do not count for settle seconds and in_flight.", comma(r.Requests-s.timed), comma(r.Requests))
+	}
+}
