@@ -30,6 +30,7 @@ type Handler struct {
 	watch           watch
 	Match           rule.Matchers
 	endsAtAdmission bool               // once a request is admitted, no zone has any more to do with it
+	errorRoutes     bool               // the server may have some, which the handler may be in
 	headers         settlement.Headers // in which the upstream says what a request cost, and who its user is
 	told            []string           // of these, who its user is
 
@@ -41,7 +42,7 @@ type Directive interface{ Running() *Handler }
 
 // NewHandler returns the handler of zones, for the requests that match, or for all.
 func NewHandler(e *Engine, server *caddyhttp.Server, match rule.Matchers, zones []*Zone) *Handler {
-	h := &Handler{app: e, server: server, Match: match}
+	h := &Handler{app: e, server: server, Match: match, errorRoutes: server == nil || server.Errors != nil}
 	var settles []*settlement.Rule
 	for _, z := range zones {
 
@@ -127,7 +128,7 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request, next caddyht
 	}
 	h.stripTold(r)
 	switch {
-	case r.Context().Value(caddyhttp.ErrorCtxKey) != nil:
+	case h.errorRoutes && r.Context().Value(caddyhttp.ErrorCtxKey) != nil:
 		return h.serveError(w, r, next)
 	case included(r):
 		return h.serveInternal(w, r, next)
@@ -165,27 +166,34 @@ func (h *Handler) decide(w http.ResponseWriter, r *http.Request, next caddyhttp.
 			res.Announce(w.Header())
 		}
 	}
-	if refused || !stayed {
-		res.NotServed(r)
-	}
 	switch {
 	case refused:
 		buffer.End(w) // before the refusal says how the connection ends
 		reader.End(w)
 		return h.refuse(w, r, res, config, now)
-	case buffer.Slow():
-		buffer.End(w)
-		return refuseSlow(w, r)
 	case !stayed:
-		w.WriteHeader(response.StatusClientLeft)
-		return nil
+		return h.turnAway(w, r, res, buffer)
+	case h.endsAtAdmission:
+		return next.ServeHTTP(w, r)
 	}
 	return h.serve(w, r, next, res)
+}
+
+// turnAway answers a request whose client has left, or sends its body too slowly.
+func (h *Handler) turnAway(w http.ResponseWriter, r *http.Request, res *decision.Verdict, buffer *body.Ahead) error {
+	res.NotServed(r)
+	if buffer.Slow() {
+		buffer.End(w)
+		return refuseSlow(w, r)
+	}
+	w.WriteHeader(response.StatusClientLeft)
+	return nil
 }
 
 // refuse answers a request that is refused. config is the number of the config when the
 // decision began.
 func (h *Handler) refuse(w http.ResponseWriter, r *http.Request, res *decision.Verdict, config uint64, now time.Time) error {
+	res.NotServed(r)
 	refusal := res.Refusal(&h.app.Control.Refusals, now)
 	refusal.Close = h.app.Drops && h.app.addDropped(r, res, config)
 	if err := refusal.Write(w, r, body.Received(r)); err != nil {
@@ -306,9 +314,6 @@ func (h *Handler) refund(settlements []leakybucket.Settlement) {
 // slots and corrects the charges, in this order, so no slot waits for the store. If the
 // next handler returns an error, the slots stay held until the error route has answered.
 func (h *Handler) serve(w http.ResponseWriter, r *http.Request, next caddyhttp.Handler, res *decision.Verdict) (err error) {
-	if h.endsAtAdmission {
-		return next.ServeHTTP(w, r)
-	}
 	needs := res.Needs()
 	tunnel := needs.Held && response.MayTunnel(r)
 	var call *detachedCall

@@ -168,14 +168,20 @@ func (r *Rule) configured(s *Subject, b *Buffers) (k Bucket, why Reason, skip bo
 
 // own returns the request's own key, without any policy.
 func (k *Key) own(s *Subject, b *Buffers) (found Bucket, state missing) {
-	name, parts := b.name[:0], b.parts[:0]
 	listed := k.Overrides.Load()
-	plain := listed.Empty()
-	if plain && len(k.Parts) == 1 && k.Parts[0].ClientIP && k.IPv4Bits == 32 && s.Address().Is4() {
+	if listed.Empty() && len(k.Parts) == 1 && k.Parts[0].ClientIP && k.IPv4Bits == 32 && s.Address().Is4() {
 		// An IPv4 address has one spelling, so nothing need be built.
 		e, by := listed.Lookup(nil)
 		return Bucket{Name: s.text, Rule: e.Rule, Limit: e.Limit, listed: by != override.OfZone, Address: true, own: true}, keyComplete
 	}
+	return k.compose(s, b, listed)
+}
+
+// compose is own for keys that must be built of their parts. It is apart because its frame is
+// large: on the way of every request, that would have its goroutine's stack grow.
+func (k *Key) compose(s *Subject, b *Buffers, listed *override.Listed) (found Bucket, state missing) {
+	name, parts := b.name[:0], b.parts[:0]
+	plain := listed.Empty()
 	for i := range k.Parts {
 		if i > 0 {
 			name = append(name, '/')
