@@ -173,7 +173,7 @@ go vet -tags "$tags" ./...
 test_units
 step 'the benchmarks build'
 (cd bench && go vet -tags "$tags" ./... && go test -short -timeout 60m -tags "$tags" ./...)
-step 'memstore has lost no ground'
+step 'memstore and requests have lost no ground'
 bench/run.sh --guard
 step 'the whole system'
 # More tests at once than processors, because many wait for a Retry-After.

@@ -416,9 +416,9 @@ func (o *Outcome) admits() bool {
 	return d != Withdrawn && why == rule.None
 }
 
-// Settle returns the settlements that correct the charges to what the request really
+// Settle appends the settlements that correct the charges to what the request really
 // cost. The caller must call [Verdict.Settled] after the store has applied them.
-func (v *Verdict) Settle(observer *settlement.Observer) (due []leakybucket.Settlement) {
+func (v *Verdict) Settle(due []leakybucket.Settlement, observer *settlement.Observer) []leakybucket.Settlement {
 	for i := range v.Outcomes {
 		o := &v.Outcomes[i]
 		if o.device != nil && o.device.renewed {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"net/http"
 	"slices"
+	"sync"
 	"time"
 
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
@@ -422,15 +423,24 @@ func (h *Handler) beforeHeaders(r *http.Request, res *decision.Verdict, paced *b
 	}
 }
 
+// settlements is memory for those of a request. Stores keep none.
+var settlements = sync.Pool{New: func() any { return new([]leakybucket.Settlement) }}
+
 // settle corrects the charges to what the request really cost.
 func (h *Handler) settle(r *http.Request, res *decision.Verdict, observer *settlement.Observer) {
 	if res == nil {
 		return
 	}
-	due := res.Settle(observer)
+	room := settlements.Get().(*[]leakybucket.Settlement)
+	due := res.Settle((*room)[:0], observer)
 	if len(res.Static()) > 0 && staticfile.UpstreamAnswered(r, observer.Header()) {
 		due = h.chargeStatic(r, res, due)
 	}
+	defer func() {
+		clear(due)
+		*room = due
+		settlements.Put(room)
+	}()
 	if len(due) > 0 {
 		// The client's leaving must not keep it from paying. A shared store tells its
 		// observer itself.
