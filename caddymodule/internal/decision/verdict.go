@@ -2,17 +2,16 @@ package decision
 
 import (
 	"context"
+	"math"
 	"net/http"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
 	"go.uber.org/zap"
 	"go.uber.org/zap/zapcore"
-
-	"math"
-	"strconv"
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/admission"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/refusal"
@@ -30,9 +29,8 @@ type Verdict struct {
 	// hold pointers to them while the request is served.
 	Outcomes []Outcome
 
-	beside  *beside              // nil for most requests
-	grant   *admission.Grant     // the handler's slots while the request is served
-	serving *settlement.Observer // of the innermost handler; in the first verdict only
+	beside *beside          // nil for most requests
+	grant  *admission.Grant // the handler's slots while the request is served
 
 	next *Verdict // of the next handler inside this one
 }
@@ -217,24 +215,6 @@ func (v *Verdict) Refused() bool {
 		}
 	}
 	return false
-}
-
-// Observe makes an observer the innermost one, and returns the one around it. The
-// caller must put that back. It must be called on the first verdict, which may be nil.
-func (v *Verdict) Observe(observer *settlement.Observer) (outer *settlement.Observer) {
-	if v == nil {
-		return nil
-	}
-	outer, v.serving = v.serving, observer
-	return outer
-}
-
-// Serving returns the innermost observer, or nil. A nil verdict has none.
-func (v *Verdict) Serving() *settlement.Observer {
-	if v == nil {
-		return nil
-	}
-	return v.serving
 }
 
 // Blocked reports whether an enforced zone of this name has found the client blocked.

@@ -29,7 +29,7 @@ func (h *Handler) serveError(w http.ResponseWriter, r *http.Request, next caddyh
 	}
 	h.app.hold()
 	defer h.app.release()
-	call := &errorCall{h, r, decision.VerdictOf(r).Serving()}
+	call := &errorCall{h, r, settlement.Innermost(r)}
 	if len(entries) > 0 {
 		grant, result := h.app.Gate.Admit(r.Context(), clock.Now(h.app.Clock), entries, nil)
 		if result.Why != admission.Admitted {

@@ -256,7 +256,7 @@ func (h *Handler) admit(r *http.Request, res *decision.Verdict) (buffer *body.Ah
 		res.Begin()
 		return nil, true
 	}
-	outer := decision.VerdictOf(r).Serving()
+	outer := settlement.Innermost(r)
 	outer.Pause()
 	defer outer.Resume()
 	var grant *admission.Grant
@@ -332,7 +332,6 @@ func (h *Handler) serve(w http.ResponseWriter, r *http.Request, next caddyhttp.H
 		}
 		return next.ServeHTTP(w, r)
 	}
-	first := decision.VerdictOf(r)
 	observer := &settlement.Observer{Headers: h.headers, Meters: res.Measured(), Clock: h.app.Clock}
 	if tunnel {
 		observer.Tunnel = res
@@ -340,7 +339,7 @@ func (h *Handler) serve(w http.ResponseWriter, r *http.Request, next caddyhttp.H
 	if needs.Cookies || paced != nil {
 		observer.BeforeHeaders = h.beforeHeaders(r, res, paced)
 	}
-	observer.Outer = first.Observe(observer)
+	observer.Within(r)
 	switch {
 	case needs.Simulates && call != nil:
 		call.simulates = observer
@@ -348,7 +347,7 @@ func (h *Handler) serve(w http.ResponseWriter, r *http.Request, next caddyhttp.H
 		body.WhenSent(r, func() {}) // so that Received knows
 	}
 	defer func() {
-		first.Observe(observer.Outer)
+		observer.Leave(r)
 		switch {
 		case !needs.Simulates || call != nil:
 		case observer.UpstreamFailed(err):
@@ -387,7 +386,7 @@ type detachedCall struct {
 
 // ServeHTTP implements caddyhttp.Handler.
 func (c *detachedCall) ServeHTTP(w http.ResponseWriter, r *http.Request) error {
-	c.Observer = decision.VerdictOf(r).Serving()
+	c.Observer = settlement.Innermost(r)
 	c.Apart()
 	defer c.Resume() // from when it was served
 	defer c.Together()

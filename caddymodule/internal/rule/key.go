@@ -3,7 +3,6 @@ package rule
 import (
 	"net/http"
 	"net/netip"
-
 	"slices"
 	"time"
 

@@ -5,11 +5,10 @@
 package rule
 
 import (
+	"strings"
 	"time"
 
 	"github.com/cespare/xxhash/v2"
-
-	"strings"
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/device"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/override"

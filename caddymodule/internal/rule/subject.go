@@ -3,12 +3,11 @@ package rule
 import (
 	"net/http"
 	"net/netip"
+	"strings"
 	"time"
 
 	"github.com/caddyserver/caddy/v2"
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
-
-	"strings"
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/address"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/body"

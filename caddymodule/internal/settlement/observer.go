@@ -60,8 +60,8 @@ type Releaser interface{ Release() }
 type Observer struct {
 	response.Writer
 
-	// Outer is the observer of the nearest handler around this one. It is told
-	// the cost headers that this observer removes.
+	// Outer is the observer of the nearest handler around this one; see [Observer.Within].
+	// It is told the cost headers that this observer removes.
 	Outer *Observer
 
 	// Headers are recorded and removed from the response.
@@ -102,6 +102,25 @@ type Observer struct {
 	oneRun  [1]run        // for most handlers enough
 	apart   atomic.Int32  // how many say that the upstream works while the answer is sent
 }
+
+// observerVar is the variable of a request with its innermost observer. No user would choose
+// its name.
+const observerVar = "throttle.observer"
+
+// Innermost returns the observer of the nearest handler around, or nil.
+func Innermost(r *http.Request) *Observer {
+	o, _ := caddyhttp.GetVar(r.Context(), observerVar).(*Observer)
+	return o
+}
+
+// Within makes the observer the innermost one of a request, until Leave.
+func (o *Observer) Within(r *http.Request) {
+	o.Outer = Innermost(r)
+	caddyhttp.SetVar(r.Context(), observerVar, o)
+}
+
+// Leave makes the observer around this one the innermost again.
+func (o *Observer) Leave(r *http.Request) { caddyhttp.SetVar(r.Context(), observerVar, o.Outer) }
 
 // Serve calls the next handler with the observer as the response writer. When it
 // has returned or panicked, the observer knows all that rules ask.
