@@ -14,5 +14,5 @@ func Commands() (all []*cobra.Command) {
 	} {
 		all = append(all, c.cobra())
 	}
-	return all
+	return append(all, versionCommand()) // which asks nobody
 }
