@@ -107,3 +107,6 @@ type discard struct{ header http.Header }
 func (d discard) Header() http.Header         { return d.header }
 func (d discard) Write(p []byte) (int, error) { return len(p), nil }
 func (d discard) WriteHeader(int)             {}
+
+// SetWriteDeadline is there because Caddy sets one for each write.
+func (d discard) SetWriteDeadline(time.Time) error { return nil }
