@@ -10,6 +10,7 @@ set -euo pipefail
 cd "$(dirname "$0")"
 
 module=github.com/caddy-throttle/caddy-throttle
+tags=nobadger,nomysql,nopgx
 
 fail() {
 	echo "xcaddy.sh: $*" >&2
@@ -24,11 +25,11 @@ build_with_xcaddy() {
 			with+=(--with "$module/caddymodule/$store")
 		fi
 	done
-	xcaddy build "$version" "${with[@]}" --replace "$module=$PWD" --output "$PWD/caddy"
+	XCADDY_GO_BUILD_FLAGS="-trimpath -ldflags '$ldflags' -tags $tags" xcaddy build "$version" "${with[@]}" --replace "$module=$PWD" --output "$PWD/caddy"
 }
 
 build_plainly() {
-	go build -buildvcs=false -trimpath -ldflags '-w -s' -tags nobadger,nomysql,nopgx -o caddy ./caddymodule/cmd/caddy
+	go build -buildvcs=false -trimpath -ldflags "$ldflags" -tags "$tags" -o caddy ./caddymodule/cmd/caddy
 }
 
 case ${1-build} in
@@ -40,6 +41,8 @@ if ! command -v go >/dev/null; then
 	[[ -x /usr/local/go/bin/go ]] || fail 'no Go in PATH: install Go 1.26 or newer from https://go.dev/dl/'
 	PATH=$PATH:/usr/local/go/bin
 fi
+stamp=$(dist/version.sh 2>/dev/null) || stamp='' # without git
+ldflags="-w -s -X $module/caddymodule/internal/cli.stamped=${stamp:+v$stamp}"
 # xcaddy asks the module proxy whether caddymodule/ is a module by itself, which
 # fails without a network and where the proxy refuses instead of saying no.
 if ! command -v xcaddy >/dev/null; then

@@ -129,7 +129,7 @@ go_is_here() {
 check_shell() {
 	if have shellcheck; then
 		step shellcheck
-		shellcheck tests/run.sh bench/run.sh xcaddy.sh .ci/run
+		shellcheck tests/run.sh bench/run.sh xcaddy.sh .ci/run dist/*.sh dist/deb/* dist/rpm/*
 	fi
 }
 
@@ -175,6 +175,8 @@ step 'the benchmarks build'
 (cd bench && go vet -tags "$tags" ./... && go test -short -timeout 60m -tags "$tags" ./...)
 step 'memstore and requests have lost no ground'
 bench/run.sh --guard
+step 'the packages'
+dist/test.sh
 step 'the whole system'
 # More tests at once than processors, because many wait for a Retry-After.
 limit=20m
