@@ -377,12 +377,12 @@ func TestCheckChargesNothing(t *testing.T) {
 		got = wire.Check{}
 		s.admin(http.MethodPost, "/throttle/check", ask, &got)
 	}
-	if len(got.Zones) != 1 || got.Zones[0].Zone != "pages" || got.Zones[0].Key != "203.0.113.7" || !got.Zones[0].Fits || got.Directives != 1 {
+	if len(got.Zones) != 1 || got.Zones[0].Zone != "pages" || got.Zones[0].Key != "203.0.113.7" || got.Zones[0].Verdict.Refused() || got.Directives != 1 {
 		t.Errorf("got %+v, want the zone pages alone, and that the request fits", got)
 	}
 	c.passes(2, "/pages")
 	s.admin(http.MethodPost, "/throttle/check", ask, &got)
-	if pages := got.Zones[0]; pages.Fits || pages.Reason != "blocked" {
+	if pages := got.Zones[0].Verdict; !pages.Refused() || pages.Reason != "blocked" || pages.By != "block everywhere" {
 		t.Errorf("got %+v, want it blocked", pages)
 	}
 }
@@ -397,9 +397,9 @@ func TestCheckTellsOfABlockEverywhere(t *testing.T) {
 		var got wire.Check
 		s.admin(http.MethodPost, "/throttle/check", `{"client_ip": "`+client+`", "url": "http://example.com/hosts"}`, &got)
 		for _, z := range got.Zones {
-			rows = append(rows, z.Zone+":"+z.Reason)
-			if z.Fits != (z.Reason == "") {
-				t.Errorf("zone %s: got fits %v for the reason %q", z.Zone, z.Fits, z.Reason)
+			rows = append(rows, z.Zone+":"+z.Verdict.Reason)
+			if z.Verdict.Refused() != (z.Verdict.Reason != "") {
+				t.Errorf("zone %s: got %+v", z.Zone, z.Verdict)
 			}
 		}
 		return rows
@@ -462,9 +462,9 @@ func TestCheckSaysThatABanAnswersFirst(t *testing.T) {
 		s.admin(http.MethodPost, "/throttle/check", `{"client_ip": "203.0.113.7", "url": "http://example.com`+test.path+`"}`, &got)
 		var rows []string
 		for _, z := range got.Zones {
-			rows = append(rows, z.Zone+":"+z.Reason)
-			if z.Fits != (z.Reason == "") {
-				t.Errorf("%s: got fits %v for the reason %q", test.path, z.Fits, z.Reason)
+			rows = append(rows, z.Zone+":"+z.Verdict.Reason)
+			if z.Verdict.Refused() != (z.Verdict.Reason != "") {
+				t.Errorf("%s: got %+v", test.path, z.Verdict)
 			}
 		}
 		if got.Banned != test.banned || strings.Join(rows, " ") != test.want {
@@ -475,7 +475,7 @@ func TestCheckSaysThatABanAnswersFirst(t *testing.T) {
 	s.changes("/throttle/shadow", `{"for": "1h"}`)
 	var got wire.Check
 	s.admin(http.MethodPost, "/throttle/check", `{"client_ip": "203.0.113.7", "url": "http://example.com/pages"}`, &got)
-	if got.Banned || len(got.Zones) != 2 || !got.Zones[1].Fits {
+	if got.Banned || len(got.Zones) != 2 || got.Zones[1].Verdict.Refused() {
 		t.Errorf("got %+v with everything in shadow, want that it fits", got)
 	}
 }

@@ -356,7 +356,7 @@ func TestStatusAndBucketsSayWhereLimitsComeFrom(t *testing.T) {
 	}
 	var checked wire.Check
 	s.admin(http.MethodPost, "/throttle/check", `{"client_ip": "203.0.113.7", "url": "http://example.com/", "headers": {"X-Api-Key": "leaked"}}`, &checked)
-	if len(checked.Zones) != 1 || checked.Zones[0].Fits || checked.Zones[0].Reason != "denied" || checked.Zones[0].From != file+":3" {
+	if len(checked.Zones) != 1 || checked.Zones[0].Verdict.Reason != "denied" || checked.Zones[0].From != file+":3" {
 		t.Errorf("got %+v, want it denied by the third line", checked.Zones)
 	}
 	read := func() *wire.OverrideFile {

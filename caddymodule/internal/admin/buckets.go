@@ -41,34 +41,29 @@ func describe(e *engine.Engine, z *engine.Zone, name string, shadow bool) (b wir
 	return b, limit
 }
 
-// fillState adds the state of a bucket, of which a limit is in force.
-func fillState(b *wire.Bucket, whole, limit leakybucket.Limit, level float64, blocked time.Duration) {
-	b.Level, b.Blocked = level, max(0, blocked.Seconds())
-	if b.Share = limit != whole; b.Share {
-		b.Capacity, b.Leak = limit.Capacity, limit.Leak
-	}
-	if limit.Capacity > 0 {
-		b.Fraction, b.EmptyIn = level/limit.Capacity, limit.TimeToEmpty(level).Seconds()
-	}
+// peek returns a bucket with its state, and what becomes of requests.
+func (j judge) peek(ctx context.Context, z *engine.Zone, name string, shadow bool) (wire.Bucket, error) {
+	b, _, err := j.look(ctx, z, name, shadow)
+	return b, err
 }
 
-// peek returns a bucket with its state.
-func peek(ctx context.Context, e *engine.Engine, z *engine.Zone, name string, shadow bool) (wire.Bucket, error) {
-	b, limit := describe(e, z, name, shadow)
-	if z.SlotsOnly() || limit.Capacity == 0 {
-		return b, nil
+// look is peek, and returns the state as well.
+func (j judge) look(ctx context.Context, z *engine.Zone, name string, shadow bool) (b wire.Bucket, s state, err error) {
+	b, s.limit = describe(j.Engine, z, name, shadow)
+	whole := s.limit
+	if !z.SlotsOnly() && whole.Capacity > 0 {
+		charges := []leakybucket.Charge{z.Peek(name, whole, shadow)}
+		var d [1]leakybucket.Decision
+		if err := j.Store.Take(ctx, charges, d[:]); err != nil {
+			return b, s, fmt.Errorf("zone %q: %w", z.Name, err)
+		}
+		s.limit, s.level, s.denied = charges[0].Limit, d[0].Level, d[0].Undecided && !d[0].Fits
+		if d[0].BlockedUntil != 0 {
+			s.blocked = d[0].BlockedUntil.Sub(d[0].At)
+		}
 	}
-	charges := []leakybucket.Charge{z.Peek(name, limit, shadow)}
-	var d [1]leakybucket.Decision
-	if err := e.Store.Take(ctx, charges, d[:]); err != nil {
-		return b, fmt.Errorf("zone %q: %w", z.Name, err)
-	}
-	blocked := time.Duration(0)
-	if d[0].BlockedUntil != 0 {
-		blocked = d[0].BlockedUntil.Sub(d[0].At)
-	}
-	fillState(&b, limit, charges[0].Limit, d[0].Level, blocked)
-	return b, nil
+	j.fill(z, &b, whole, s)
+	return b, s, nil
 }
 
 // mostSearched bounds how many buckets of one zone a search for a client finds.
@@ -167,7 +162,7 @@ func free(ctx context.Context, e *engine.Engine, resetter leakybucket.Resetter, 
 				if z.SlotsOnly() {
 					continue
 				}
-				was, err := peek(ctx, e, z, name, shadow)
+				was, err := newJudge(e).peek(ctx, z, name, shadow)
 				if err != nil {
 					why = err
 				}
@@ -218,6 +213,8 @@ func answerWhy(ctx context.Context, e *engine.Engine, in *Input) (any, error) {
 		}
 	}
 	_, notAddress := netip.ParseAddr(c.Client)
+	j := newJudge(e)
+	result.Refused = result.Ban != nil && !j.set.AllShadow(j.now)
 	for _, z := range zones {
 		own, named := z.NameOf([]string{c.Client})
 		named = named && z.Key.HasAddress() == (notAddress == nil)
@@ -227,6 +224,7 @@ func answerWhy(ctx context.Context, e *engine.Engine, in *Input) (any, error) {
 			if policy == rule.Share {
 				own = rule.SharedBucket
 			}
+			result.Refused = result.Refused || policy == rule.Refuse && z.GroupOf(&rule.Subject{Overrides: j.set}, own) == 0
 		}
 		for _, shadow := range []bool{false, true} {
 			names, complete, err := search(ctx, e, z, c.Client, shadow)
@@ -238,7 +236,7 @@ func answerWhy(ctx context.Context, e *engine.Engine, in *Input) (any, error) {
 				names = append(names, own)
 			}
 			for _, name := range names {
-				b, err := peek(ctx, e, z, name, shadow)
+				b, err := j.peek(ctx, z, name, shadow)
 				if err != nil {
 					return nil, err
 				}
@@ -247,10 +245,12 @@ func answerWhy(ctx context.Context, e *engine.Engine, in *Input) (any, error) {
 				if b.Level > 0 || b.Blocked > 0 || named && name == own && shadow == (z.Shadow != 0) ||
 					!shadow && b.Zone == refused.Zone && b.Key == refused.Key {
 					result.Buckets = append(result.Buckets, b)
+					result.Refused = result.Refused || b.Verdict.Refused()
 				}
 			}
 		}
 	}
+	slices.SortStableFunc(result.Buckets, func(a, b wire.Bucket) int { return byVerdict(&a, &b) })
 	for _, s := range e.Control.Overrides.List(time.Now()).Shadows {
 		if s.Zone == "" || slices.ContainsFunc(result.Buckets, func(b wire.Bucket) bool { return b.Zone == s.Zone }) {
 			result.Shadows = append(result.Shadows, shadowOf(s))
@@ -289,7 +289,7 @@ const (
 
 var listOrders = map[string]func(a, b *wire.Bucket) int{
 	"level": func(a, b *wire.Bucket) int {
-		return cmp.Or(cmp.Compare(b.Fraction, a.Fraction), cmp.Compare(a.Key, b.Key))
+		return cmp.Or(byVerdict(a, b), cmp.Compare(b.Fraction, a.Fraction), cmp.Compare(a.Key, b.Key))
 	},
 	"key": func(a, b *wire.Bucket) int { return cmp.Compare(a.Key, b.Key) },
 	"last": func(a, b *wire.Bucket) int {
@@ -342,28 +342,31 @@ func answerBuckets(ctx context.Context, e *engine.Engine, in *Input) (any, error
 }
 
 // listed returns a bucket of a listing, unless it does not match.
-func listed(e *engine.Engine, z *engine.Zone, l *wire.BucketsQuery, k *leakybucket.Kept) (b wire.Bucket, matches bool) {
-	b, limit := describe(e, z, k.Key, l.Shadow)
-	blocked := time.Duration(0)
+func (j judge) listed(z *engine.Zone, l *wire.BucketsQuery, k *leakybucket.Kept) (b wire.Bucket, matches bool) {
+	b, whole := describe(j.Engine, z, k.Key, l.Shadow)
+	s := state{limit: whole}
 	if z.Block != nil && k.State.BlockedUntil > k.Now {
-		blocked = k.State.BlockedUntil.Sub(k.Now)
+		s.blocked = k.State.BlockedUntil.Sub(k.Now)
 	}
-	inForce := limit
-	if s, can := e.Store.(*sharedstore.Store); can && limit.Capacity > 0 {
-		inForce = s.InForce(leakybucket.Charge{Zone: z.Name, Key: k.Key, Shadow: leakybucket.ShadowIf(l.Shadow), Limit: limit})
+	if shared, can := j.Store.(*sharedstore.Store); can && whole.Capacity > 0 {
+		s.limit = shared.InForce(leakybucket.Charge{Zone: z.Name, Key: k.Key, Shadow: leakybucket.ShadowIf(l.Shadow), Limit: whole})
 	}
-	fillState(&b, limit, inForce, inForce.Level(k.State, k.Now), blocked)
+	s.level = s.limit.Level(k.State, k.Now)
+	j.fill(z, &b, whole, s)
 	b.LastUsed = max(0, k.Now.Sub(k.State.At).Seconds())
+	if l.Refused {
+		return b, b.Verdict.Reason != ""
+	}
 	return b, b.Blocked > 0 || b.Level > 0 && b.Fraction >= l.MinFraction
 }
 
 // listTop goes through all buckets of the zone, and keeps the first in the order. Redis may
 // give a bucket more than once. Hashes of all keys are remembered, since keys may be long.
 func listTop(ctx context.Context, e *engine.Engine, lister leakybucket.Lister, z *engine.Zone, l *wire.BucketsQuery, result *wire.Buckets) error {
-	order, seed, seen := listOrders[l.Sort], maphash.MakeSeed(), make(map[uint64]struct{})
+	j, order, seed, seen := newJudge(e), listOrders[l.Sort], maphash.MakeSeed(), make(map[uint64]struct{})
 	of := leakybucket.Listing{Zone: z.Name, Prefix: l.Prefix, Shadow: l.Shadow, Want: scanned}
 	err := leakybucket.ListAll(ctx, lister, of, func(k leakybucket.Kept) bool {
-		b, matches := listed(e, z, l, &k)
+		b, matches := j.listed(z, l, &k)
 		hash := maphash.String(seed, k.Key)
 		if _, again := seen[hash]; again || !matches {
 			return true
@@ -381,7 +384,7 @@ func listTop(ctx context.Context, e *engine.Engine, lister leakybucket.Lister, z
 
 // listPage goes on from the cursor until it has about as many buckets as wanted.
 func listPage(ctx context.Context, e *engine.Engine, lister leakybucket.Lister, z *engine.Zone, l *wire.BucketsQuery, result *wire.Buckets) error {
-	of := leakybucket.Listing{Zone: z.Name, Prefix: l.Prefix, Shadow: l.Shadow, Want: l.Limit}
+	j, of := newJudge(e), leakybucket.Listing{Zone: z.Name, Prefix: l.Prefix, Shadow: l.Shadow, Want: l.Limit}
 	for result.Next = l.Cursor; ; {
 		some, next, err := lister.List(ctx, of, result.Next)
 		if err != nil {
@@ -389,7 +392,7 @@ func listPage(ctx context.Context, e *engine.Engine, lister leakybucket.Lister, 
 		}
 		before := len(result.Buckets)
 		for i := range some {
-			if b, matches := listed(e, z, l, &some[i]); matches {
+			if b, matches := j.listed(z, l, &some[i]); matches {
 				result.Buckets = append(result.Buckets, b)
 			}
 		}

@@ -14,6 +14,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/caddyserver/caddy/v2"
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
@@ -72,7 +73,8 @@ func (c *requestCheck) reach(h *engine.Handler, r *http.Request) error {
 	c.result.Directives++
 	subject := rule.NewSubject(r)
 	subject.Overrides = c.app.Overrides()
-	if subject.BanLeft() > 0 {
+	banned := subject.BanLeft()
+	if banned > 0 {
 		by := decision.BannedBy(slices.Values(h.Zones), &subject)
 		c.result.Banned = c.result.Banned || by != nil && by.Shadow == 0
 	}
@@ -85,7 +87,7 @@ func (c *requestCheck) reach(h *engine.Handler, r *http.Request) error {
 			return err
 		}
 		if charge != nil {
-			c.add(z, charge)
+			c.add(z, charge, banned)
 		}
 	}
 	for _, z := range c.app.Blockers {
@@ -96,19 +98,23 @@ func (c *requestCheck) reach(h *engine.Handler, r *http.Request) error {
 		if !runs {
 			continue
 		}
-		b, err := peek(r.Context(), c.app, c.app.Zones[z.Name], bucket.Key, bucket.Shadow != 0)
+		j, z := newJudge(c.app), c.app.Zones[z.Name]
+		b, s, err := j.look(r.Context(), z, bucket.Key, bucket.Shadow != 0)
 		if err != nil {
 			return err
 		}
-		c.add(z, &wire.CheckedZone{Bucket: b, Reason: rule.Blocked.String()})
+		b.Verdict, b.Dearest = j.verdict(z, &b, s, 1, nil), nil
+		c.add(z.Zone, &wire.CheckedZone{Bucket: b}, 0)
 	}
 	return nil
 }
 
-// add adds what a zone would do.
-func (c *requestCheck) add(z *decision.Zone, charge *wire.CheckedZone) {
+// add adds what a zone would do. A ban lasts for so long.
+func (c *requestCheck) add(z *decision.Zone, charge *wire.CheckedZone, banned time.Duration) {
 	if c.result.Banned {
-		charge.Fits, charge.Reason = false, rule.Banned.String()
+		charge.Verdict = wire.Verdict{
+			Cost: charge.Verdict.Cost, Decision: decision.Refused.String(), Reason: rule.Banned.String(), By: "ban", For: banned.Seconds(),
+		}
 	}
 	c.charged[z.Name] = true
 	charge.Directive = c.result.Directives
@@ -150,30 +156,21 @@ func serversFor(e *engine.Engine, c *wire.CheckQuery) ([]*caddyhttp.Server, erro
 }
 
 // checkZone returns what one zone would do, or nil if it is not concerned.
-func checkZone(ctx context.Context, e *engine.Engine, z *engine.Zone, r *http.Request) (result *wire.CheckedZone, err error) {
+func checkZone(ctx context.Context, e *engine.Engine, z *engine.Zone, r *http.Request) (*wire.CheckedZone, error) {
 	o, err := decision.Preview(r, z.Zone, checkEnv{e})
 	if o == nil || err != nil {
 		return nil, err
 	}
-	result = &wire.CheckedZone{Fits: o.Reason() == rule.None, Reason: o.Reason().String()}
-	if o.Limit.Capacity == 0 {
-		result.Bucket, _ = describe(e, z, o.Key, o.Shadow != 0)
-		return result, nil
-	}
-	if result.Bucket, err = peek(ctx, e, z, o.Key, o.Shadow != 0); err != nil {
+	j := newJudge(e)
+	b, s, err := j.look(ctx, z, o.Key, o.Shadow != 0)
+	if err != nil {
 		return nil, err
 	}
-	limit := o.Limit
-	result.Capacity, result.Leak, result.Cost = limit.Capacity, limit.Leak, o.Cost
-	switch {
-	case limit.Oversize(result.Cost):
-		result.Fits, result.Reason = false, rule.Oversize.String()
-	case result.Blocked > 0:
-		result.Fits, result.Reason = false, rule.Blocked.String()
-	case limit.Below(o.Ceiling).TimeToFit(result.Level, result.Cost) > 0:
-		result.Fits, result.Reason = false, rule.Capacity.String()
+	b.Verdict, b.Dearest = j.verdict(z, &b, s, o.Cost, nil), nil
+	if d, why := o.Ruling(); why != rule.None && b.Verdict.Reason == "" { // known without a bucket
+		b.Verdict = wire.Verdict{Cost: o.Cost, Decision: d.String(), Reason: why.String(), By: "key"}
 	}
-	return result, nil
+	return &wire.CheckedZone{Bucket: b}, nil
 }
 
 // A checkEnv is the engine for a request whose body is in memory already.

@@ -13,18 +13,19 @@ func bucketsCommand() command {
 	in := wire.BucketsQuery{Sort: "level", Limit: 20}
 	return command{
 		use: "buckets ZONE", short: "Lists the fullest buckets of a zone", least: 1, most: 1,
-		long: `Lists buckets of a zone that are not empty, the fullest first. Blocked ones are always
-among them. In Redis, this goes through all keys of the database.
+		long: `Lists buckets of a zone that are not empty: those that refuse now first, then the
+fullest. In Redis, this goes through all keys of the database.
 
 A script that wants all of them asks for pages: --sort none gives about --limit
 buckets and the cursor of the next page.`,
-		example: `  caddy throttle buckets login --min-fraction 1
+		example: `  caddy throttle buckets login --refused
   caddy throttle buckets pages --prefix 203.0.113. --sort key
   caddy throttle buckets pages --sort none --limit 1000 --json`,
 		flags: func(cmd *cobra.Command) {
 			cmd.Flags().StringVar(&in.Prefix, "prefix", "", "Only keys that begin so")
 			cmd.Flags().BoolVar(&in.Shadow, "shadow", false, "The buckets of shadow")
 			cmd.Flags().Float64Var(&in.MinFraction, "min-fraction", 0, "Only buckets at least so full, such as 0.5, and blocked ones")
+			cmd.Flags().BoolVar(&in.Refused, "refused", false, "Only buckets that refuse a request of cost 1 now")
 			cmd.Flags().StringVar(&in.Sort, "sort", in.Sort, "The order: level, key or last; or none, for pages")
 			cmd.Flags().IntVar(&in.Limit, "limit", in.Limit, "How many to show, up to 1000")
 			cmd.Flags().StringVar(&in.Cursor, "cursor", "", "With --sort none: where the page before has ended")
@@ -53,7 +54,7 @@ buckets and the cursor of the next page.`,
 
 // showBuckets writes a table of buckets.
 func (c *adminClient) showBuckets(buckets []wire.Bucket) {
-	t := newTable("ZONE", "KEY", numeric("LEVEL"), numeric("OF"), numeric("FULL"), numeric("BLOCKED FOR"), numeric("EMPTY IN"), "RULE")
+	t := newTable("ZONE", "KEY", numeric("LEVEL"), numeric("OF"), numeric("FULL"), numeric("EMPTY IN"), "VERDICT", "RULE")
 	for _, b := range buckets {
 		zone := sanitize(b.Zone)
 		if b.Shadow {
@@ -64,7 +65,7 @@ func (c *adminClient) showBuckets(buckets []wire.Bucket) {
 			full = "-"
 		}
 		_, level, capacity := measures(0, b.Level, b.Capacity)
-		t.row(zone, sanitize(b.Key), level, capacity, full, wholeSeconds(b.Blocked), wholeSeconds(b.EmptyIn), ruleText(&b))
+		t.row(zone, sanitize(b.Key), level, capacity, full, wholeSeconds(b.EmptyIn), verdictText(&b), ruleText(&b))
 	}
 	t.print(c)
 	c.showGroups(buckets)

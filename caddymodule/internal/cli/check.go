@@ -62,24 +62,10 @@ func (c *adminClient) showCheck(s *wire.Check) {
 	var buckets []wire.Bucket
 	t := newTable("ZONE", "KEY", numeric("COST"), numeric("LEVEL"), numeric("OF"), "VERDICT", "RULE")
 	for _, z := range s.Zones {
-		cost, level, capacity := measures(z.Cost, z.Level, z.Capacity)
-		t.row(sanitize(z.Zone), sanitize(z.Key), cost, level, capacity, verdictText(&z), ruleText(&z.Bucket))
+		cost, level, capacity := measures(z.Verdict.Cost, z.Level, z.Capacity)
+		t.row(sanitize(z.Zone), sanitize(z.Key), cost, level, capacity, verdictText(&z.Bucket), ruleText(&z.Bucket))
 		buckets = append(buckets, z.Bucket)
 	}
 	t.print(c)
 	c.showGroups(buckets)
-}
-
-func verdictText(z *wire.CheckedZone) string {
-	verdict := "fits"
-	switch {
-	case !z.Fits:
-		verdict = "refused: " + z.Reason
-	case z.Capacity == 0 && z.Rule == "limited":
-		verdict = "fits, if a slot is free"
-	}
-	if z.Shadow && z.Reason != wire.Banned {
-		verdict += " (shadow)"
-	}
-	return verdict
 }

@@ -214,7 +214,7 @@ func TestChangesLastForDaysToo(t *testing.T) {
 // TestZonesOfSlotsHaveNoLevels in what is shown of them.
 func TestZonesOfSlotsHaveNoLevels(t *testing.T) {
 	slots := wire.Bucket{Zone: "php", Key: "all", Rule: "limited", By: "zone"}
-	out := outputOf(t, "check", wire.Check{Directives: 1, Zones: []wire.CheckedZone{{Bucket: slots, Directive: 1, Fits: true}}}, "http://localhost/", "--client", "203.0.113.7")
+	out := outputOf(t, "check", wire.Check{Directives: 1, Zones: []wire.CheckedZone{{Bucket: slots, Directive: 1}}}, "http://localhost/", "--client", "203.0.113.7")
 	if want := `ZONE  KEY  COST  LEVEL  OF  VERDICT                  RULE
 php   all     -      -   -  fits, if a slot is free  limited
 `; out != want {

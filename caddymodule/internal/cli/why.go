@@ -43,6 +43,12 @@ func (c *adminClient) showWhy(s *wire.Why) {
 	for _, u := range s.Unlisted {
 		c.printf("%s: no override lists this key, so %s\n", sanitize(u.Zone), unlistedMeans[u.Policy])
 	}
+	switch {
+	case s.Refused:
+		c.say("It is refused now.")
+	case !code:
+		c.say("Nothing refuses a request of cost 1 now.")
+	}
 	if len(s.Buckets) > 0 {
 		c.showBuckets(s.Buckets)
 	} else if !code {

@@ -89,6 +89,32 @@ func ruleText(b *wire.Bucket) string {
 	return b.Rule
 }
 
+// verdictText says what becomes of a request now.
+func verdictText(b *wire.Bucket) string {
+	v, text := &b.Verdict, "fits"
+	switch {
+	case v.Reason != "":
+		text = "refused: " + v.Reason + lasting(v)
+	case b.Capacity == 0 && b.Rule == "limited":
+		text = "fits, if a slot is free"
+	case b.Dearest != nil && b.Dearest.Reason != "":
+		v = b.Dearest
+		text = "fits; at cost " + digits(v.Cost) + " refused: " + v.Reason + lasting(v)
+	}
+	if v.Reason != "" && !v.Refused() {
+		text += " (shadow)"
+	}
+	return text
+}
+
+// lasting says for how long a request is refused, if that is known.
+func lasting(v *wire.Verdict) string {
+	if v.For == 0 {
+		return ""
+	}
+	return ", " + wholeSeconds(v.For)
+}
+
 // measures returns the cost of a request, and the level and capacity of its bucket. A
 // zone of slots, or a rule without a bucket, has none.
 func measures(cost, level, capacity float64) (c, l, of string) {

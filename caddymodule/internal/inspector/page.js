@@ -570,19 +570,17 @@ const unlistedMeans = {
 const look = async () => {
 	if (!sought) return;
 	const { client, zone } = sought;
-	const { refusal, ban, shadows = [], unlisted = [], buckets, complete, problem } = await ask("why", { client, zone });
+	const { refused, refusal, ban, shadows = [], unlisted = [], buckets, complete, problem } = await ask("why", { client, zone });
 	if (!sought || sought.client !== client) return;
 	const key = refusal ? refusal.key : client; // the client may be a support code
-	const all = shadows.some((s) => !s.zone);
-	const inShadow = (zone) => all || shadows.some((s) => s.zone === zone);
-	const out = buckets.filter((b) => !b.shadow && !inShadow(b.zone) && (b.blocked > 0 || b.rule === "deny" || b.fraction >= 0.999));
+	const out = buckets.filter((b) => b.verdict.decision === "refused");
 	const told = [];
 	if (refusal) told.push(`${visible(refusal.key || "A request without a key")} was refused by ${refusal.zone} at ${clock(refusal.at)}: ${refusal.reason}.`);
 	if (ban) told.push(`A ban of ${ban.network} holds ${lasts(ban.until)}.${ban.note ? ` It says: ${visible(ban.note)}.` : ""}`);
 	for (const s of shadows) told.push(s.zone ? `${s.zone} is in shadow ${lasts(s.until)}: it refuses nothing.` : `Everything is in shadow ${lasts(s.until)}: nothing is refused, and bans do not hold.`);
 	for (const u of unlisted) told.push(`No override of ${u.zone} lists this key: ${unlistedMeans[u.unlisted_key]}.`);
-	for (const b of out) told.push(b.blocked > 0 ? `${b.zone} blocks it for another ${span(b.blocked)}.` : b.rule === "deny" ? `${b.zone} refuses it always.` : `${b.zone} is full.`);
-	if ((!ban || all) && out.length === 0 && !unlisted.some((u) => u.unlisted_key === "refuse" && !inShadow(u.zone))) told.push(buckets.length ? "Nothing refuses it now." : "No bucket of it is in use, and nothing refuses it.");
+	for (const { zone, verdict } of out) told.push(`${zone} refuses it: ${verdict.reason}${verdict.for ? `, for another ${span(verdict.for)}` : ""}.`);
+	if (!refused) told.push(buckets.length ? "Nothing refuses it now." : "No bucket of it is in use, and nothing refuses it.");
 	if (!complete) told.push(`The search did not reach the end: there may be more. ${problem ?? ""}`);
 	put(find("#why-said"), told.join(" "));
 	const actions = find("#why-actions");

@@ -109,18 +109,25 @@ func ParseLimit(text string, plans map[string]leakybucket.Limit) (l Limit, err e
 // not.
 func (l *Limit) Limits() bool { return l.rule == bucketkey.Limited }
 
-// apply returns the rule and the limit of a key that had these. The capacity never
-// falls below what the dearest request costs, if it was not below before.
-func (l *Limit) apply(was leakybucket.Limit, dearest float64) (bucketkey.Rule, leakybucket.Limit) {
-	if l.rule != bucketkey.Limited || was.Capacity == 0 {
+// apply returns the rule and the limit of a key that had these by the config. A factor
+// changes limits only, and what holds for a whole zone lets nobody in whom it denies. The
+// capacity never falls below what the dearest request costs, if it was not below before.
+func (l *Limit) apply(rule bucketkey.Rule, was leakybucket.Limit, dearest float64) (bucketkey.Rule, leakybucket.Limit) {
+	limited := rule == bucketkey.Limited
+	switch {
+	case !l.Limits():
 		return l.rule, was
+	case !limited && l.factor > 0, rule == bucketkey.Deny && l.Key == "", limited && was.Capacity == 0:
+		return rule, was
 	}
 	now := l.limit
 	if l.factor > 0 {
 		now = leakybucket.Limit{Capacity: was.Capacity * l.factor, Leak: was.Leak * l.factor}
 	}
-	now.Capacity = max(now.Capacity, min(was.Capacity, dearest))
-	if now.Validate() != nil {
+	if limited {
+		dearest = min(was.Capacity, dearest)
+	}
+	if now.Capacity = max(now.Capacity, dearest); now.Validate() != nil {
 		now = was
 	}
 	return bucketkey.Limited, now
@@ -186,7 +193,7 @@ func (s *Set) Limit(zone, key string, now time.Time) *Limit {
 // the highest constant cost of the zone.
 func (s *Set) Apply(zone, key string, rule bucketkey.Rule, limit leakybucket.Limit, dearest float64, now time.Time) (bucketkey.Rule, leakybucket.Limit) {
 	if l := s.Limit(zone, key, now); l != nil {
-		return l.apply(limit, dearest)
+		return l.apply(rule, limit, dearest)
 	}
 	return rule, limit
 }

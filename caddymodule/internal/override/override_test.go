@@ -28,13 +28,42 @@ func TestALimitIsReadAsPeopleWriteIt(t *testing.T) {
 			t.Errorf("%q: got error %v, want none", text, err)
 			continue
 		}
-		if rule, got := l.apply(leakybucket.Limit{Capacity: 100, Leak: 10}, 2); rule != bucketkey.Limited || got != want {
+		if rule, got := l.apply(bucketkey.Limited, leakybucket.Limit{Capacity: 100, Leak: 10}, 2); rule != bucketkey.Limited || got != want {
 			t.Errorf("%q: got %v, want %v", text, got, want)
 		}
 	}
 	for _, text := range []string{"", "x", "x0", "x-1", "xNaN", "x1e9", "10", "10 1", "0 1/s", "allow", "x0.5x", "\x00"} {
 		if _, err := ParseLimit(text, nil); err == nil {
 			t.Errorf("%q: got no error, want one", text)
+		}
+	}
+}
+
+// TestALimitOfAZoneLeavesWhomTheConfigNames: a factor of no limit is none, and a zone that is
+// changed lets nobody in whom an override denies.
+func TestALimitOfAZoneLeavesWhomTheConfigNames(t *testing.T) {
+	ten := leakybucket.Limit{Capacity: 10, Leak: 1}
+	for _, test := range []struct {
+		was       bucketkey.Rule
+		text, key string
+		want      bucketkey.Rule
+		limit     leakybucket.Limit
+	}{
+		{bucketkey.Unlimited, "x0.5", "", bucketkey.Unlimited, leakybucket.Limit{}},
+		{bucketkey.Unlimited, "x0.5", "k", bucketkey.Unlimited, leakybucket.Limit{}},
+		{bucketkey.Unlimited, "10 1/s", "", bucketkey.Limited, ten},
+		{bucketkey.Unlimited, "1 1/s", "k", bucketkey.Limited, leakybucket.Limit{Capacity: 2, Leak: 1}}, // the dearest request fits
+		{bucketkey.Unlimited, "deny", "", bucketkey.Deny, leakybucket.Limit{}},
+		{bucketkey.Deny, "x2", "", bucketkey.Deny, leakybucket.Limit{}},
+		{bucketkey.Deny, "10 1/s", "", bucketkey.Deny, leakybucket.Limit{}},
+		{bucketkey.Deny, "10 1/s", "k", bucketkey.Limited, ten},
+		{bucketkey.Deny, "unlimited", "k", bucketkey.Unlimited, leakybucket.Limit{}},
+		{bucketkey.Limited, "10 1/s", "", bucketkey.Limited, leakybucket.Limit{}}, // slots alone
+	} {
+		l, err := ParseLimit(test.text, nil)
+		l.Zone, l.Key = "z", test.key
+		if rule, limit := l.apply(test.was, leakybucket.Limit{}, 2); err != nil || rule != test.want || limit != test.limit {
+			t.Errorf("%s for %q of rule %v: got %v %v, %v, want %v %v", test.text, test.key, test.was, rule, limit, err, test.want, test.limit)
 		}
 	}
 }

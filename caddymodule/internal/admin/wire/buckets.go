@@ -19,10 +19,27 @@ type Bucket struct {
 	Blocked  float64 `json:"blocked,omitempty"`  // seconds left
 	LastUsed float64 `json:"last_used,omitzero"` // seconds ago; listings only
 
+	// Verdict is what becomes of a request of cost 1 now, or of the one that was checked.
+	// Dearest is what becomes of one of the zone's highest constant cost, if that is above 1.
+	Verdict Verdict  `json:"verdict"`
+	Dearest *Verdict `json:"dearest,omitempty"`
+
 	// Share is set while the shared store is down: capacity and leak are then this
 	// Caddy's share of the limit.
 	Share bool `json:"share,omitempty"`
 }
+
+// A Verdict is what becomes of a request now that a zone charges to a bucket.
+type Verdict struct {
+	Cost     float64 `json:"cost"`             // of the request, in units
+	Decision string  `json:"decision"`         // admitted, refused or shadow_refused
+	Reason   string  `json:"reason,omitempty"` // unless it is admitted; as in the access log
+	By       string  `json:"by,omitempty"`     // bucket, block, block everywhere, ban, override, key or store
+	For      float64 `json:"for,omitempty"`    // seconds until it would fit; 0 if waiting does not help
+}
+
+// Refused reports whether the request is refused.
+func (v *Verdict) Refused() bool { return v.Decision == "refused" }
 
 // A BucketsQuery says which buckets of a zone are listed.
 type BucketsQuery struct {
@@ -30,6 +47,7 @@ type BucketsQuery struct {
 	Prefix      string  `json:"prefix,omitempty"`       // of keys
 	Shadow      bool    `json:"shadow,omitempty"`       // those of shadow
 	MinFraction float64 `json:"min_fraction,omitempty"` // of the capacity; blocked ones are listed anyway
+	Refused     bool    `json:"refused,omitempty"`      // only those that refuse a request of cost 1 now, or would in shadow
 	Sort        string  `json:"sort,omitempty"`         // level, key, last, or none for pages. Default: level
 	Limit       int     `json:"limit,omitempty"`        // up to 1000, of pages about. Default: 100
 	Cursor      string  `json:"cursor,omitempty"`       // with the sort none: next of the page before
@@ -76,6 +94,7 @@ type ClientQuery struct {
 // A Why is the answer of /throttle/why: why a client is refused, or would not be.
 type Why struct {
 	Client   string       `json:"client"`
+	Refused  bool         `json:"refused"`           // a request of cost 1, by some zone or a ban
 	Refusal  *PastRefusal `json:"refusal,omitempty"` // if the client is given by a support code
 	Ban      *Ban         `json:"ban,omitempty"`
 	Buckets  []Bucket     `json:"buckets"`

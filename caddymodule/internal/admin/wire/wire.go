@@ -78,11 +78,5 @@ type Check struct {
 // A CheckedZone is a zone's part of it.
 type CheckedZone struct {
 	Bucket
-	Directive int     `json:"directive"` // the first is 1; zones of one are charged together
-	Cost      float64 `json:"cost"`
-	Fits      bool    `json:"fits"`
-	Reason    string  `json:"reason,omitempty"` // if it does not fit; a reason as in the access log
+	Directive int `json:"directive"` // the first is 1; zones of one are charged together
 }
-
-// Banned is the reason of a request that a ban refuses.
-const Banned = "banned"

@@ -1,0 +1,118 @@
+package admin
+
+import (
+	"cmp"
+	"net/netip"
+	"strings"
+	"time"
+
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/admin/wire"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/decision"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/engine"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/override"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/rule"
+	"github.com/caddy-throttle/caddy-throttle/leakybucket"
+)
+
+// A state is that of a bucket now.
+type state struct {
+	limit   leakybucket.Limit // in force: while the shared store is down, this Caddy's share
+	level   float64
+	blocked time.Duration // the rest of the block
+	denied  bool          // the store cannot be asked, and the zone denies
+}
+
+// A judge says what would become of requests now. Every answer of the admin API to that
+// question is one of a judge.
+type judge struct {
+	*engine.Engine
+	set *override.Set
+	now time.Time
+}
+
+func newJudge(e *engine.Engine) judge { return judge{e, e.Overrides(), time.Now()} }
+
+// fill adds the state of a bucket, of which describe has returned the limit, and what
+// becomes of a request of cost 1 and of one of the zone's highest constant cost.
+func (j judge) fill(z *engine.Zone, b *wire.Bucket, whole leakybucket.Limit, s state) {
+	b.Level, b.Blocked = s.level, max(0, s.blocked.Seconds())
+	if b.Share = s.limit != whole; b.Share {
+		b.Capacity, b.Leak = s.limit.Capacity, s.limit.Leak
+	}
+	if s.limit.Capacity > 0 {
+		b.Fraction, b.EmptyIn = s.level/s.limit.Capacity, s.limit.TimeToEmpty(s.level).Seconds()
+	}
+	ban := j.banOf(z, b.Key)
+	b.Verdict = j.verdict(z, b, s, 1, ban)
+	if z.MaxCost > 1 && b.Capacity > 0 {
+		dearest := j.verdict(z, b, s, z.MaxCost, ban)
+		b.Dearest = &dearest
+	}
+}
+
+// verdict returns what becomes of a request of a cost, in the order of [decision.Decide]. The
+// ban, if not nil, holds for its client.
+func (j judge) verdict(z *engine.Zone, b *wire.Bucket, s state, cost float64, ban *override.Ban) wire.Verdict {
+	var c leakybucket.Charge
+	z.Charge(&c, &rule.Bucket{Name: b.Key, Limit: s.limit}, leakybucket.ShadowIf(b.Shadow), cost)
+	limit := s.limit.Below(c.Ceiling)
+	shadow := b.Shadow || z.GroupOf(&rule.Subject{Overrides: j.set}, rule.AccountOf(b.Key)) != 0
+	refuse := func(why rule.Reason, by string, rest time.Duration) wire.Verdict {
+		decided := decision.Refused
+		if shadow {
+			decided = decision.ShadowRefused
+		}
+		return wire.Verdict{Cost: cost, Decision: decided.String(), Reason: why.String(), By: by, For: max(0, rest.Seconds())}
+	}
+	switch {
+	case ban != nil:
+		shadow = z.Shadow != 0 // a zone's switch at run time leaves bans as they are
+		return refuse(rule.Banned, "ban", ban.Left(j.now))
+	case b.Rule == "deny":
+		return refuse(rule.Denied, "override", 0)
+	case b.Rule == "unlimited", b.Capacity == 0: // or slots, of which nobody knows whether one is free then
+	case s.denied:
+		return refuse(rule.NoStore, "store", 0)
+	case s.blocked > 0 && z.Everywhere:
+		return refuse(rule.Blocked, "block everywhere", s.blocked)
+	case s.blocked > 0:
+		return refuse(rule.Blocked, "block", s.blocked)
+	case s.limit.Oversize(cost):
+		return refuse(rule.Oversize, "bucket", 0)
+	case limit.TimeToFit(s.level, cost) > 0:
+		return refuse(rule.Capacity, "bucket", limit.TimeToFit(s.level, cost))
+	}
+	return wire.Verdict{Cost: cost, Decision: decision.Admitted.String()}
+}
+
+// banOf returns the ban of the address that is in a key, or nil.
+func (j judge) banOf(z *engine.Zone, key string) *override.Ban {
+	if !z.Key.HasAddress() || j.set.AllShadow(j.now) {
+		return nil
+	}
+	for part := range strings.SplitSeq(key, "/") {
+		if addr, err := netip.ParseAddr(part); err == nil {
+			if ban := j.set.Banned(addr, j.now); ban != nil {
+				return ban
+			}
+		}
+	}
+	return nil
+}
+
+// byVerdict sorts buckets that refuse first, then those in shadow that would, then those
+// that refuse the dearest requests alone.
+func byVerdict(a, b *wire.Bucket) int {
+	rank := func(b *wire.Bucket) int {
+		switch {
+		case b.Verdict.Refused():
+			return 0
+		case b.Verdict.Reason != "":
+			return 1
+		case b.Dearest != nil && b.Dearest.Reason != "":
+			return 2
+		}
+		return 3
+	}
+	return cmp.Compare(rank(a), rank(b))
+}

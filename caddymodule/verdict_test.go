@@ -1,0 +1,138 @@
+package caddymodule
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"net/http"
+	"slices"
+	"testing"
+
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/admin/wire"
+)
+
+// TestWhySaysWhatARequestWouldMeet: in 5,000 states of levels, blocks, bans, overrides, costs
+// and shadow, what why says of a bucket, buckets and check say too, and a request meets it.
+func TestWhySaysWhatARequestWouldMeet(t *testing.T) {
+	s := run(t, `{
+		throttle {
+			zone plain {
+				limit 5 1/h
+				cost 3 {
+					path */dear
+				}
+				override 203.0.113.3 deny
+				override 203.0.113.4 unlimited
+				override 203.0.113.5 1 1/h
+			}
+			zone blocks {
+				limit 3 1/h
+				block 10m
+			}
+			zone everywhere {
+				limit 6 1/h
+				block 10m everywhere
+			}
+			zone trial {
+				limit 2 1/h
+				shadow
+			}
+			zone some {
+				limit 2 1/h
+				enforce 50
+			}
+		}
+	}
+	http:// {
+		throttle /plain* plain
+		throttle /blocks* blocks
+		throttle /everywhere* everywhere
+		throttle /trial* trial
+		throttle /some* some
+		respond ok
+	}`)
+	zones := []string{"plain", "blocks", "everywhere", "trial", "some"}
+	seen := make(map[string]int)
+	for n := range 5000 {
+		last := rand.IntN(250)
+		if n%4 == 0 {
+			last = 3 + rand.IntN(3) // which have overrides
+		}
+		addr, zone := fmt.Sprintf("203.0.113.%d", last), zones[rand.IntN(len(zones))]
+		c, path := s.from(addr+":1000"), "/"+zone
+		change := func(path, body string, args ...any) {
+			s.admin(http.MethodPost, "/throttle/"+path, fmt.Sprintf(body, args...), nil)
+		}
+		switch rand.IntN(12) {
+		case 0:
+			change("ban", `{"network": %q, "for": "1h"}`, addr)
+		case 1:
+			change("unban", `{"network": %q}`, addr)
+		case 2:
+			limits := []string{"deny", "unlimited", "x0.5", "8 1/h"}
+			change("limit", `{"zone": %q, "key": %q, "limit": %q, "for": "1h"}`, zone, addr, limits[rand.IntN(len(limits))])
+		case 3:
+			change("shadow", `{"zone": %q, "for": "1h"}`, zone)
+		case 4, 5:
+			change("unshadow", `{"zone": %q}`, zone)
+		case 6:
+			change("shadow", `{"for": "1h"}`)
+		case 7, 8:
+			change("unshadow", `{}`)
+		case 9:
+			change("release", `{"client": %q}`, addr)
+		}
+		for range rand.IntN(7) {
+			c.get(path)
+		}
+		dear := zone == "plain" && rand.IntN(2) == 0
+		if dear {
+			path += "/dear"
+		}
+
+		var why wire.Why
+		s.admin(http.MethodPost, "/throttle/why", fmt.Sprintf(`{"client": %q}`, addr), &why)
+		said, refused := "", false
+		switched := slices.ContainsFunc(why.Shadows, func(s wire.Shadow) bool { return s.Zone == "" || s.Zone == "everywhere" })
+		for i := range why.Buckets {
+			b := &why.Buckets[i]
+			v := &b.Verdict
+			if b.Zone == zone && dear && b.Dearest != nil {
+				v = b.Dearest
+			}
+			if v.Refused() && (b.Zone == zone || b.Zone == "everywhere" && b.Blocked > 0 && b.Rule == "limited" && !b.Shadow && !switched) {
+				refused, said = true, v.Reason
+			}
+			if (v.Reason == "") != (v.Decision == "admitted") || v.Refused() && !b.Verdict.Refused() && v == &b.Verdict {
+				t.Fatalf("%s: got the verdict %+v, which contradicts itself", addr, v)
+			}
+			listed := s.bucketOf(b.Zone, b.Key, b.Shadow)
+			if listed != nil && (listed.Verdict.Reason != b.Verdict.Reason || listed.Verdict.Decision != b.Verdict.Decision) {
+				t.Fatalf("%s: why says %+v, and buckets %+v", addr, b.Verdict, listed.Verdict)
+			}
+		}
+		var check wire.Check
+		s.admin(http.MethodPost, "/throttle/check", fmt.Sprintf(`{"client_ip": %q, "url": "http://example.com%s"}`, addr, path), &check)
+		checked := check.Banned || slices.ContainsFunc(check.Zones, func(z wire.CheckedZone) bool { return z.Verdict.Refused() })
+		if got := c.get(path).Code == http.StatusTooManyRequests; got != refused || got != checked {
+			t.Fatalf("state %d, %s %s: refused %v, why says %v (%s) of %+v, check says %v of %+v", n, addr, path, got, refused, said, why.Buckets, checked, check)
+		}
+		seen[fmt.Sprint(zone, " ", said, " ", dear)]++
+	}
+	for _, want := range []string{"plain denied false", "plain capacity false", "plain capacity true", "blocks blocked false", "some capacity false"} {
+		if seen[want] < 5 {
+			t.Errorf("%s: got %d states, want at least 5, of %v", want, seen[want], seen)
+		}
+	}
+}
+
+// bucketOf returns a bucket as a listing has it, or nil.
+func (s *site) bucketOf(zone, key string, shadow bool) *wire.Bucket {
+	var list wire.Buckets
+	s.admin(http.MethodPost, "/throttle/buckets", fmt.Sprintf(`{"zone": %q, "prefix": %q, "shadow": %v, "limit": 1000}`, zone, key, shadow), &list)
+	for i := range list.Buckets {
+		if list.Buckets[i].Key == key {
+			return &list.Buckets[i]
+		}
+	}
+	return nil
+}
