@@ -153,7 +153,7 @@ func TestTheDocumentationListsTheReasons(t *testing.T) {
 // Every flag of a command is on one of the pages about commands.
 func TestTheDocumentationHasEveryFlag(t *testing.T) {
 	var pages strings.Builder
-	for _, name := range []string{"tuning", "refused", "logs-and-metrics"} {
+	for _, name := range []string{"getting-started", "tuning", "refused", "logs-and-metrics"} {
 		page, err := os.ReadFile("../docs/" + name + ".md")
 		if err != nil {
 			t.Fatal(err)

@@ -328,7 +328,7 @@ func TestTheInspectorInABrowser(t *testing.T) {
 		b := busy.inspect(browser, busy.inspector, "light", phone, "login")
 		b.set("#why-form [name=client]", "203.0.113.7")
 		b.run(`document.querySelector("#why-form").requestSubmit()`)
-		b.when("the reason", "document.querySelector('#why-said').innerText.startsWith('login blocks it for another ')")
+		b.when("the reason", "document.querySelector('#why-said').innerText.startsWith('login refuses it: blocked, for another ')")
 		b.when("the plot", "document.querySelector('#zones .refused').getAttribute('d') !== null")
 		b.sound()
 		b.picture("why-phone")
