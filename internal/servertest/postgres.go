@@ -49,6 +49,7 @@ func StartPostgres(tb testing.TB, settings ...string) *Postgres {
 // not installed, it skips the test, or fails it with REQUIRE_SYSTEM=1 or CI=true.
 func FindPostgres(tb testing.TB) string {
 	tb.Helper()
+	skipOnWindows(tb)
 	found, _ := filepath.Glob("/usr/lib/postgresql/*/bin/postgres")
 	if len(found) > 0 {
 		return filepath.Dir(found[len(found)-1])
@@ -132,11 +133,11 @@ func (s *Postgres) Stop() { s.process.end(syscall.SIGINT) }
 // when they are gone: a server does not start beside what is left of another one.
 func (s *Postgres) Kill() {
 	parent := s.process.command.Process.Pid
-	_ = syscall.Kill(parent, syscall.SIGSTOP)
+	pause(parent)
 	until(func() bool { return strings.Contains("TZX", stateOf(parent)) }) // so that it starts no more
 	all := s.process.family()
 	for _, pid := range all {
-		_ = syscall.Kill(pid, syscall.SIGKILL)
+		kill(pid)
 	}
 	s.process.end(syscall.SIGKILL)
 	for _, pid := range all {
@@ -149,11 +150,11 @@ func (s *Postgres) Kill() {
 func (s *Postgres) Freeze() (thaw func()) {
 	all := s.process.family() // the parent first, so that it starts no more
 	for _, pid := range all {
-		_ = syscall.Kill(pid, syscall.SIGSTOP)
+		pause(pid)
 	}
 	return func() {
 		for _, pid := range all {
-			_ = syscall.Kill(pid, syscall.SIGCONT)
+			resume(pid)
 		}
 	}
 }

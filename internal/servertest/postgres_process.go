@@ -116,16 +116,6 @@ func until(holds func() bool) {
 	}
 }
 
-// asPostgres runs a child of root as the user postgres, because PostgreSQL
-// refuses to run as root.
-func asPostgres() *syscall.SysProcAttr {
-	attributes := &syscall.SysProcAttr{}
-	if uid, gid, needed := postgresUser(); needed {
-		attributes.Credential = &syscall.Credential{Uid: uint32(uid), Gid: uint32(gid)}
-	}
-	return attributes
-}
-
 func postgresUser() (uid, gid int, needed bool) {
 	if os.Geteuid() != 0 {
 		return 0, 0, false

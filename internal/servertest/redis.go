@@ -9,7 +9,6 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
-	"syscall"
 	"testing"
 )
 
@@ -89,10 +88,10 @@ func (s *Redis) Kill() {
 }
 
 // Pause stops the process. Its connections stay open, and it answers nothing.
-func (s *Redis) Pause() { _ = s.cmd.Process.Signal(syscall.SIGSTOP) }
+func (s *Redis) Pause() { pause(s.cmd.Process.Pid) }
 
 // Resume lets the process go on.
-func (s *Redis) Resume() { _ = s.cmd.Process.Signal(syscall.SIGCONT) }
+func (s *Redis) Resume() { resume(s.cmd.Process.Pid) }
 
 // Do runs a command by redis-cli and returns its output, without the last line
 // break.

@@ -13,6 +13,7 @@ import (
 	"net"
 	"os"
 	"os/exec"
+	"runtime"
 	"sync"
 	"testing"
 	"time"
@@ -43,9 +44,17 @@ func Within(d time.Duration, check func() error) error {
 	}
 }
 
+func skipOnWindows(tb testing.TB) {
+	tb.Helper()
+	if runtime.GOOS == "windows" {
+		tb.Skip("SKIPPED: no server is tested on Windows, which cannot pause one")
+	}
+}
+
 // need skips the test if a program is not on the PATH.
 func need(tb testing.TB, programs ...string) {
 	tb.Helper()
+	skipOnWindows(tb)
 	for _, program := range programs {
 		if _, err := exec.LookPath(program); err != nil {
 			missing(tb, program)
