@@ -1,6 +1,7 @@
 package caddymodule
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"net/http"
@@ -528,5 +529,46 @@ func TestTheDocumentedInspectorLimitsGuessingAlone(t *testing.T) {
 	}
 	if counts[401] != 10 || counts[429] != 20 {
 		t.Errorf("got %v, want 10 guesses and 20 refusals", counts)
+	}
+}
+
+// Overrides name partners by their plain API keys, and a wrong line of a file by its words.
+func TestTheInspectorTellsReadersNoPlainKey(t *testing.T) {
+	file := overrideText(t, "PLAIN-IN-FILE 10 1/s\n")
+	s := run(t, `http://shop.example {
+	throttle {
+		zone api {
+			key header X-Api-Key
+			limit 1 1/h
+			override PLAIN-PARTNER 600 10/s
+			override_file `+file+`
+		}
+	}
+	respond ok
+}
+http://throttle.example {
+	`+inspectorUsers+`
+	throttle_inspector
+}`)
+	for _, key := range []string{"PLAIN-PARTNER", "PLAIN-IN-FILE", "PLAIN-STRANGER"} {
+		for range 2 {
+			r := operator{site: s}.request("GET", "", "")
+			r.Host = "shop.example"
+			r.Header.Set("X-Api-Key", key)
+			s.do(r)
+		}
+	}
+	writeFile(t, file, "PLAIN-IN-FILE PLAIN-SECOND\n")
+	s.looks()
+	v := s.visits("bob")
+	for _, call := range []string{"zones", "overrides", "journal", "rates", `top {}`, `top {"by": "ip"}`, `buckets {"zone": "api"}`, `why {"client": "198.51.100.9"}`} {
+		name, body, _ := strings.Cut(call, " ")
+		status, answer := v.asks(name, cmp.Or(body, "{}"))
+		if status != http.StatusOK || strings.Contains(answer, "PLAIN") {
+			t.Errorf("%s: got %d and a plain key in %s", call, status, answer)
+		}
+		if name == "zones" && !strings.Contains(answer, file+":1") {
+			t.Errorf("got %s, want the line that is wrong", answer)
+		}
 	}
 }

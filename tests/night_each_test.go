@@ -142,7 +142,7 @@ func TestEachEndpointWithEachStore(t *testing.T) {
 			status             int
 			want               []string // each in the answer
 		}{
-			{"GET", "zones", "", 200, []string{`"zone":"pages"`, `"refused":1`, `"store":{"name":`, `"warnings":[`, `"definition":{`}},
+			{"GET", "zones", "", 200, []string{`"zone":"pages"`, `"refused":1`, `"store":{"name":`, `"warnings":[`, `"total":{`}},
 			{"GET", "overrides", "", 200, []string{`"bans":[]`}},
 			{"GET", "journal", "", 200, []string{"["}},
 			{"GET", "rates", "", 200, []string{`"zones":{`}},

@@ -3,7 +3,7 @@ package admin
 import (
 	"cmp"
 	"context"
-	"encoding/json"
+	"regexp"
 	"time"
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/admin/wire"
@@ -24,7 +24,7 @@ func answerZones(_ context.Context, e *engine.Engine, _ *Input) (any, error) {
 	}
 	for _, z := range zones {
 		s := wire.ZoneStatus{
-			Zone: z.Name, Mode: z.Mode(set, now), Group: z.JudgedWith(set), Definition: json.RawMessage(z.Definition), Total: counts[z.Name].Named(),
+			Zone: z.Name, Mode: z.Mode(set, now), Group: z.JudgedWith(set), Total: counts[z.Name].Named(),
 			Buckets: kept[z.Name], RefusedKeys: z.State.Refused.Estimate(),
 			Facts: wire.Facts(z.Counts.Evidence.Facts()),
 		}
@@ -56,6 +56,22 @@ func answerZones(_ context.Context, e *engine.Engine, _ *Input) (any, error) {
 		result.Zones = append(result.Zones, s)
 	}
 	return result, nil
+}
+
+// quoted are the words that errors quote.
+var quoted = regexp.MustCompile(`"(?:[^"\\]|\\.)*"`)
+
+// ForReaders returns an answer for users who may only look. A wrong line of an override
+// file may hold plain keys.
+func ForReaders(answer any) any {
+	if s, is := answer.(wire.Status); is {
+		for _, z := range s.Zones {
+			if z.OverrideFile != nil {
+				z.OverrideFile.Problem = quoted.ReplaceAllString(z.OverrideFile.Problem, `"…"`)
+			}
+		}
+	}
+	return answer
 }
 
 // storeStatus describes the store, and returns how many buckets of each zone are in this

@@ -17,7 +17,7 @@ func statusCommand() command {
 how many requests a second they admit and refuse, on average of the last ten to
 twenty seconds, with those of an hour ago in parentheses. Below come the store, what
 was changed at run time, what each zone has met since the config was loaded, and what
-is wrong with the config. Columns that no zone uses are left out. With --json there is more, such as totals and definitions.`,
+is wrong with the config. Columns that no zone uses are left out. With --json there is more, such as totals.`,
 		run: func(c *adminClient, _ []string) error {
 			return show(c, "zones", nil, c.showStatus)
 		},

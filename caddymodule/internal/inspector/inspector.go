@@ -301,7 +301,7 @@ func (i *Inspector) serve(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	return admin.WriteAnswer(w, answer)
+	return admin.WriteAnswer(w, admin.ForReaders(answer))
 }
 
 var (

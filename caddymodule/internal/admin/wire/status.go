@@ -1,9 +1,6 @@
 package wire
 
-import (
-	"encoding/json"
-	"time"
-)
+import "time"
 
 // A Status is the answer of /throttle/zones, all that `caddy throttle status` shows.
 type Status struct {
@@ -15,10 +12,9 @@ type Status struct {
 
 // A ZoneStatus is a zone as `caddy throttle status` shows it.
 type ZoneStatus struct {
-	Zone       string          `json:"zone"`
-	Mode       string          `json:"mode"`            // enforcing, shadow, or the percent that is enforced
-	Group      string          `json:"group,omitempty"` // with which zones it is judged together in shadow, in words
-	Definition json.RawMessage `json:"definition"`
+	Zone  string `json:"zone"`
+	Mode  string `json:"mode"`            // enforcing, shadow, or the percent that is enforced
+	Group string `json:"group,omitempty"` // with which zones it is judged together in shadow, in words
 
 	ShadowUntil *time.Time `json:"shadow_until,omitempty"` // by a switch at run time that has an end
 	Limit       string     `json:"limit,omitempty"`        // of all keys, by an override at run time
