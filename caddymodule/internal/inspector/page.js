@@ -74,7 +74,11 @@ const clock = (time) => {
 	return at.toDateString() === today.toDateString() ? hours : `${at.toLocaleDateString([], { day: "numeric", month: "short" })} ${hours}`;
 };
 
-// ask makes a call of the admin API.
+// An Answer is an error that Caddy answers with.
+class Answer extends Error {}
+
+// ask makes a call of the admin API. It waits as long as Caddy does where the call goes
+// through a store.
 const ask = async (call, input = {}) => {
 	const here = new URL(location.href);
 	here.search = "?do=" + call;
@@ -83,6 +87,7 @@ const ask = async (call, input = {}) => {
 		method: "POST", redirect: "manual", cache: "no-store",
 		headers: { "Content-Type": "application/json", "X-Throttle-Token": token },
 		body: JSON.stringify(input),
+		signal: AbortSignal.timeout(call === "release" ? 75e3 : 15e3),
 	});
 	if (response.type === "opaqueredirect" || response.status === 401) throw new Error("You are logged out: load the page again.");
 	const date = Date.parse(response.headers.get("Date"));
@@ -93,7 +98,7 @@ const ask = async (call, input = {}) => {
 	} catch {
 		throw new Error(`Caddy answers with status ${response.status}.`);
 	}
-	if (!response.ok) throw new Error(answer.error ?? `Caddy answers with status ${response.status}.`);
+	if (!response.ok) throw new Answer(answer.error ?? `Caddy answers with status ${response.status}.`);
 	return answer;
 };
 
@@ -158,7 +163,7 @@ form.addEventListener("submit", async (event) => {
 	try {
 		say(await change(values));
 		dialog.close();
-		await Promise.all([refreshZones(), refreshJournal(), refreshBuckets(), look()]);
+		await Promise.all(Object.values(tasks).filter((task) => !task.shown || task.shown()).map(run));
 	} catch (error) {
 		put(find("#ask-error"), error.message);
 		find("#ask-error").hidden = false;
@@ -407,6 +412,7 @@ const refreshTop = async () => {
 	try {
 		answer = await ask("top", { by: fields.by.value, zone: fields.zone.value });
 	} catch (error) {
+		if (!(error instanceof Answer)) throw error;
 		table.hidden = true;
 		empty.hidden = false;
 		put(empty, error.message);
@@ -505,7 +511,6 @@ const showBuckets = () => {
 let asked = 0;
 const refreshBuckets = async () => {
 	const fields = bucketsForm.elements;
-	if (!fields.zone.value) return;
 	const mine = ++asked, began = performance.now();
 	try {
 		const answer = await ask("buckets", {
@@ -519,10 +524,10 @@ const refreshBuckets = async () => {
 		showBuckets();
 	} catch (error) {
 		if (mine !== asked) return;
+		if (!(error instanceof Answer)) throw error;
 		listed = { buckets: [], matched: 0, complete: true };
 		showBuckets();
 		put(find("#buckets-empty"), error.message);
-		throw error;
 	}
 };
 
@@ -568,9 +573,20 @@ const unlistedMeans = {
 };
 
 const look = async () => {
-	if (!sought) return;
 	const { client, zone } = sought;
-	const { refused, refusal, ban, shadows = [], unlisted = [], buckets, complete, problem } = await ask("why", { client, zone });
+	let answer;
+	try {
+		answer = await ask("why", { client, zone });
+	} catch (error) {
+		if (!(error instanceof Answer)) throw error;
+		put(find("#why-said"), error.message);
+		find("#why-actions").replaceChildren();
+		find("#why-table").hidden = true;
+		find("#why-answer").hidden = false;
+		sought = undefined;
+		return;
+	}
+	const { refused, refusal, ban, shadows = [], unlisted = [], buckets, complete, problem } = answer;
 	if (!sought || sought.client !== client) return;
 	const key = refusal ? refusal.key : client; // the client may be a support code
 	const out = buckets.filter((b) => b.verdict.decision === "refused");
@@ -606,15 +622,7 @@ const lookAt = async (client, zone) => {
 	await lookNow();
 };
 const lookNow = async () => {
-	try {
-		await look();
-	} catch (error) {
-		put(find("#why-said"), error.message);
-		find("#why-actions").replaceChildren();
-		find("#why-table").hidden = true;
-		find("#why-answer").hidden = false;
-		sought = undefined;
-	}
+	await run(tasks.why);
 	find("#why-answer").focus({ preventScroll: true });
 };
 whyForm.addEventListener("submit", (event) => {
@@ -647,29 +655,30 @@ const tick = () => {
 let inSight = false;
 new IntersectionObserver((entries) => { inSight = entries.at(-1).isIntersecting; }).observe(bucketsTable);
 const inUse = (query) => find(query).matches(":hover, :focus-within");
+// Tasks fetch the parts of the page. A part is shown if it is there and in sight.
 const tasks = {
 	zones: { every: 2e3, does: refreshZones },
 	journal: { every: 10e3, does: refreshJournal },
 	top: { every: 5e3, does: refreshTop },
 	// Rows must not move under a finger, and nobody needs those that are out of sight.
-	buckets: { every: 5e3, does: refreshBuckets, waits: () => !inSight || inUse("#buckets-table tbody") || dialog.open },
-	why: { every: 5e3, does: look, waits: () => dialog.open },
+	buckets: { every: 5e3, does: refreshBuckets, waits: () => inUse("#buckets-table tbody") || dialog.open, shown: () => inSight && chosen },
+	why: { every: 5e3, does: look, waits: () => dialog.open, shown: () => sought },
 };
 
-let paused = false, lastSeen = 0;
+let paused = false;
 const run = async (task) => {
 	if (task.runs) {
 		task.again = true;
 		return;
 	}
 	task.runs = true;
+	const began = performance.now();
 	try {
 		await task.does();
-		lastSeen = performance.now();
-		find("#lost").hidden = true;
+		task.seen = began; // what it shows is at least as old as that
+		task.problem = "";
 	} catch (error) {
-		put(find("#lost"), error instanceof TypeError ? "Caddy does not answer. Trying again." : error.message);
-		find("#lost").hidden = false;
+		task.problem = error.name === "TypeError" || error.name === "TimeoutError" ? "Caddy does not answer. Trying again." : error.message;
 	}
 	task.runs = false;
 	task.next = performance.now() + task.every;
@@ -679,13 +688,24 @@ const run = async (task) => {
 	}
 };
 
+// showAge says how old the oldest part is that is shown. The page is live if none is later
+// than three seconds.
+const showAge = () => {
+	const at = performance.now(), shown = Object.values(tasks).filter((task) => !task.shown || task.shown());
+	const lost = shown.find((task) => task.problem)?.problem, oldest = Math.min(...shown.map((task) => task.seen ?? 0));
+	const silent = at - (tasks.zones.seen ?? 0) > 6e3, late = lost || shown.some((task) => at - (task.seen ?? 0) > task.every + 3e3);
+	put(find("#fresh"), [paused && "paused", paused || late ? oldest && `${span((at - oldest) / 1e3)} old` : "live"].filter(Boolean).join(", "));
+	const notice = paused ? "" : lost || (silent ? "Caddy does not answer." : "");
+	find("#lost").hidden = !notice;
+	put(find("#lost"), notice);
+};
+
 setInterval(() => {
 	tick();
-	const age = (performance.now() - lastSeen) / 1e3;
-	put(find("#fresh"), paused ? "paused" : lastSeen && age < 5 ? "live" : lastSeen ? `${span(age)} old` : "");
+	showAge();
 	if (paused || document.visibilityState === "hidden") return;
 	for (const task of Object.values(tasks)) {
-		if (performance.now() >= (task.next ?? 0) && !task.runs && !task.waits?.()) run(task);
+		if (performance.now() >= (task.next ?? 0) && !task.runs && !task.waits?.() && (!task.shown || task.shown())) run(task);
 	}
 }, 250);
 
@@ -703,4 +723,4 @@ try {
 } catch {
 	// The plots begin empty then. What is wrong shows soon enough.
 }
-for (const task of Object.values(tasks)) run(task);
+for (const task of [tasks.zones, tasks.journal, tasks.top]) run(task);
