@@ -79,6 +79,7 @@ missing_packages() {
 }
 
 missing_for_long_tests() {
+	have debootstrap || echo debootstrap
 	have goaccess || echo goaccess
 	[[ -e /usr/share/mediawiki/index.php ]] || echo mediawiki
 	# The last one keeps Redmine from setting up a database of its own.
@@ -176,7 +177,13 @@ step 'the benchmarks build'
 step 'memstore and requests have lost no ground'
 bench/run.sh --guard
 step 'the packages'
-dist/test.sh
+if [[ ${TEST_LONG:-} == 1 ]]; then
+	as_root env "PATH=$PATH" dist/test.sh bookworm trixie
+	dist/platforms.sh
+	dist/caddy-versions.sh
+else
+	dist/test.sh
+fi
 step 'the whole system'
 # More tests at once than processors, because many wait for a Retry-After.
 limit=20m
