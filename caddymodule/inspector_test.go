@@ -289,7 +289,7 @@ func TestZonesAndKeysOfTheInspectorAreNoPaths(t *testing.T) {
 		}
 	}
 	s.from(someone).get("http://shop.example/")
-	for _, key := range []string{"/", "..", "../203.0.113.7", "203.0.113.7/..", "%3203.0.113.7", "203.0.113.7%00", "*", "203.0.113.0/24", " 203.0.113.7"} {
+	for _, key := range []string{"/", "..", "../203.0.113.7", "203.0.113.7/..", "%3203.0.113.7", "203.0.113.7%00", "*", "198.51.100.0/24", " 203.0.113.7"} {
 		of, _ := json.Marshal(key)
 		if status, answer := v.asks("release", fmt.Sprintf(`{"client": %s}`, of)); !strings.Contains(answer, `"freed":[]`) && status != http.StatusBadRequest {
 			t.Errorf("release of %q: got %d %s, want nothing freed", key, status, answer)

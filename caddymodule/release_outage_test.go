@@ -1,6 +1,7 @@
 package caddymodule
 
 import (
+	"fmt"
 	"net/http"
 	"slices"
 	"testing"
@@ -45,11 +46,83 @@ func TestAReleaseInAnOutageFreesHereAndTellsTheStore(t *testing.T) {
 	}
 }
 
-func TestOnlyOneClientIsReleased(t *testing.T) {
+func TestNamesOfZonesAreNoClients(t *testing.T) {
 	s := run(t, threeZones)
-	for _, client := range []string{"203.0.113.0/24", "203.0.113.7/32", "2001:db8::/64", "pages", "*"} {
-		if got := s.admin(http.MethodPost, "/throttle/release", `{"client": "`+client+`"}`, nil); got != http.StatusBadRequest {
-			t.Errorf("release %s: got status %d, want 400", client, got)
+	for _, body := range []string{`{"client": "pages"}`, `{"client": "*"}`, `{}`, `{"all": true}`, `{"all": true, "zone": "pages", "client": "203.0.113.7"}`} {
+		if got := s.admin(http.MethodPost, "/throttle/release", body, nil); got != http.StatusBadRequest {
+			t.Errorf("release %s: got status %d, want 400", body, got)
 		}
+	}
+}
+
+// TestReleaseOfANetworkAndOfAZone: all clients of it are let in, and no others.
+func TestReleaseOfANetworkAndOfAZone(t *testing.T) {
+	s := run(t, `{
+		throttle {
+			zone each {
+				limit 1 1/h
+				block 10m
+			}
+			zone masked {
+				key client_ip {
+					ipv4 24
+				}
+				limit 1 1/h
+			}
+			zone pairs {
+				key client_ip host
+				limit 1 1/h
+			}
+			zone accounts {
+				key header X-Account plain
+				limit 1 1/h
+			}
+		}
+	}
+	http:// {
+		throttle /each each
+		throttle /masked masked
+		throttle /pairs pairs
+		throttle /accounts accounts
+		respond ok
+	}`)
+	fill := func() {
+		for n := range 150 {
+			for _, path := range []string{"/each", "/each", "/pairs", "/masked"} {
+				s.from(fmt.Sprintf("203.0.113.%d:1", n)).get(path)
+			}
+		}
+		for _, path := range []string{"/each", "/masked", "/pairs"} {
+			s.from("198.51.100.1:1").get(path)
+		}
+		s.from("203.0.113.7:1").with("X-Account", "alice").get("/accounts")
+	}
+	released := func(body string, want int) {
+		t.Helper()
+		var got wire.Released
+		if s.admin(http.MethodPost, "/throttle/release", body, &got); got.Count != want || len(got.Freed) != min(want, 100) || !got.Complete {
+			t.Errorf("release %s: got %d buckets, %d named, complete %v, want %d", body, got.Count, len(got.Freed), got.Complete, want)
+		}
+	}
+	fill()
+	released(`{"client": "203.0.113.64/26"}`, 2*64+1) // of the masked zone the whole network
+	fill()
+	released(`{"client": "203.0.113.0/24"}`, 2*150+1)
+	s.from("198.51.100.1:1").answers("/each", http.StatusTooManyRequests)
+	s.from("203.0.113.9:1").answers("/each", http.StatusOK)
+	fill()
+	released(`{"client": "203.0.113.7/32", "zone": "each"}`, 1)
+	released(`{"zone": "each", "all": true}`, 150)
+	released(`{"zone": "accounts", "all": true}`, 1)
+	s.from("198.51.100.1:1").answers("/pairs", http.StatusTooManyRequests)
+
+	var why wire.Why
+	s.admin(http.MethodPost, "/throttle/why", `{"client": "203.0.113.0/24", "zone": "masked"}`, &why)
+	if len(why.Buckets) != 1 || why.Buckets[0].Network != "203.0.113.0/24" || !why.Refused {
+		t.Errorf("why: got %+v, want the one bucket of the network", why)
+	}
+	s.changes("/throttle/ban", `{"network": "203.0.113.0/24", "for": "1h"}`)
+	if got := s.admin(http.MethodPost, "/throttle/unban", `{"network": "203.0.113.7"}`, nil); got != http.StatusBadRequest {
+		t.Errorf("unban of an address in a banned network: got status %d, want 400", got)
 	}
 }

@@ -90,7 +90,7 @@ func TestEachCommandWithEachStore(t *testing.T) {
 			{"unlimit pages 127.0.0.9", []string{"Ended."}},
 			{"unban 10.1.2.3", []string{"Ended."}},
 			{"release 127.0.0.1", []string{"emptied pages/127.0.0.1\n", "emptied hidden/127.0.0.1 (shadow)\n"}},
-			{"release 127.0.0.1", []string{"No bucket of this client was in use."}},
+			{"release 127.0.0.1", []string{"No bucket of 127.0.0.1 was in use."}},
 			{"why 127.0.0.1", []string{"pages ", "0%"}},
 			{"revoke-devices", []string{"No device is trusted any more"}},
 		} {

@@ -152,7 +152,7 @@ func WriteAnswer(w http.ResponseWriter, answer any) error {
 // logged returns what the log says of a change. A client may be named by a secret.
 func logged(answer any) zap.Field {
 	if result, ok := answer.(wire.Released); ok {
-		return zap.Int("freed", len(result.Freed))
+		return zap.Int("freed", result.Count)
 	}
 	return zap.Any("change", answer)
 }

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"hash/maphash"
+	"math"
 	"net/netip"
 	"slices"
 	"time"
@@ -24,11 +25,19 @@ var ruleNames = map[bucketkey.Rule]string{bucketkey.Limited: "limited", bucketke
 
 var sourceNames = map[override.Source]string{override.OfZone: "zone", override.OfConfig: "override", override.OfFile: "override_file"}
 
+// shownNetwork returns the network that a key stands for, or "".
+func shownNetwork(z *engine.Zone, key string) string {
+	if network, masked := z.NetworkOf(key); masked {
+		return network.String()
+	}
+	return ""
+}
+
 // describe returns a bucket with its limit, but without its state.
 func describe(e *engine.Engine, z *engine.Zone, name string, shadow bool) (b wire.Bucket, limit leakybucket.Limit) {
 	entry, by, place := z.Override(name)
 	limit = entry.Limit
-	b = wire.Bucket{Zone: z.Name, Key: name, Shadow: shadow, By: sourceNames[by], From: place}
+	b = wire.Bucket{Zone: z.Name, Key: name, Network: shownNetwork(z, name), Shadow: shadow, By: sourceNames[by], From: place}
 	account, set, now := rule.AccountOf(name), e.Overrides(), time.Now()
 	if shadow {
 		b.Group = z.JudgedWith(set)
@@ -66,12 +75,11 @@ func (j judge) look(ctx context.Context, z *engine.Zone, name string, shadow boo
 	return b, s, nil
 }
 
-// mostSearched bounds how many buckets of one zone a search for a client finds.
+// mostSearched bounds how many buckets of one zone an answer shows of a client.
 const mostSearched = 1000
 
-// search returns the names of buckets that belong to a value and that no other way
-// finds.
-func search(ctx context.Context, e *engine.Engine, z *engine.Zone, value string, shadow bool) (names []string, complete bool, err error) {
+// search returns the names of the buckets that belong to a value, so many at most.
+func search(ctx context.Context, e *engine.Engine, z *engine.Zone, value string, shadow bool, most int) (names []string, complete bool, err error) {
 	owned := z.Owned(value)
 	names = owned.Names
 	if !owned.Search || z.SlotsOnly() {
@@ -85,7 +93,7 @@ func search(ctx context.Context, e *engine.Engine, z *engine.Zone, value string,
 	of := leakybucket.Listing{Zone: z.Name, Prefix: owned.Prefix, Shadow: shadow, Want: scanned}
 	err = leakybucket.ListAll(ctx, lister, of, func(k leakybucket.Kept) bool {
 		if owned.Has(k.Key) && !slices.Contains(names, k.Key) {
-			if complete = len(names) < mostSearched; complete {
+			if complete = len(names) < most; complete {
 				names = append(names, k.Key)
 			}
 		}
@@ -105,24 +113,23 @@ func (in *Input) client(e *engine.Engine) (c wire.ClientQuery, zones []*engine.Z
 	return c, zones, err
 }
 
-// checkReleased says why a text under which nothing was found names no single client.
-func checkReleased(e *engine.Engine, client string) error {
-	prefix, err := netip.ParsePrefix(client)
-	switch {
-	case err == nil && prefix.IsSingleIP():
-		return badRequest("invalid client %q: want the address %s", client, prefix.Addr())
-	case err == nil:
-		return badRequest("invalid client %q: a network is no client; want one address, or the key of a bucket as caddy throttle buckets shows it", client)
-	case client == "*" || e.Zones[client] != nil:
-		return badRequest("invalid client %q: want an address or a key; to empty all buckets of a zone, rename it and reload", client)
-	}
-	return nil
-}
+// mostNamed bounds how many buckets the answer to a release names.
+const mostNamed = 100
 
-// answerRelease empties the buckets of a client and ends their blocks, those of shadow
-// too. If the store fails, the answer is what was done all the same.
+// answerRelease empties the buckets of a client, a network or a whole zone and ends their
+// blocks, those of shadow too. If the store fails, the answer is what was done all the same.
 func answerRelease(ctx context.Context, e *engine.Engine, in *Input) (any, error) {
-	c, zones, err := in.client(e)
+	var of wire.ClientQuery
+	if err := in.decode(&of); err != nil {
+		return nil, err
+	}
+	switch {
+	case of.All && (of.Client != "" || of.Zone == ""):
+		return nil, badRequest("all wants a zone, and no client")
+	case !of.All && of.Client == "":
+		return nil, badRequest("no client is given: want an address, a network or a key")
+	}
+	zones, err := zonesNamed(e, of.Zone)
 	if err != nil {
 		return nil, err
 	}
@@ -130,57 +137,83 @@ func answerRelease(ctx context.Context, e *engine.Engine, in *Input) (any, error
 	if !can {
 		return nil, errors.New("the store cannot forget single buckets")
 	}
-	result := wire.Released{Client: c.Client, Freed: []string{}, Complete: true}
-	if err := free(ctx, e, resetter, zones, &result); err != nil {
-		if len(result.Freed) == 0 {
-			return nil, err
-		}
-		result.Complete, result.Failed = false, err.Error()
+	r := release{newJudge(e), resetter, &of, wire.Released{Client: of.Client, Freed: []string{}, Complete: true}}
+	var failed error
+	for _, z := range zones {
+		failed = errors.Join(failed, r.zone(ctx, z))
 	}
-	if len(result.Freed) == 0 {
-		if err := checkReleased(e, c.Client); err != nil {
-			return nil, err
-		}
+	switch {
+	case failed != nil && r.result.Count == 0:
+		return nil, failed
+	case failed != nil:
+		r.result.Complete, r.result.Failed = false, failed.Error()
+	case r.result.Count == 0 && (of.Client == "*" || e.Zones[of.Client] != nil):
+		return nil, badRequest("invalid client %q: want an address, a network or a key; a zone's buckets are all emptied by --zone and --all", of.Client)
 	}
-	if addr, err := netip.ParseAddr(c.Client); err == nil {
-		result.Banned = e.Overrides().Banned(addr, time.Now()) != nil
+	if addr, err := netip.ParseAddr(of.Client); err == nil {
+		r.result.Banned = e.Overrides().Banned(addr, time.Now()) != nil
 	}
-	return result, nil
+	return r.result, nil
 }
 
-// free empties the buckets of the client of a release.
-func free(ctx context.Context, e *engine.Engine, resetter leakybucket.Resetter, zones []*engine.Zone, result *wire.Released) (failed error) {
-	for _, z := range zones {
-		var why error // of this zone, the last one
-		for _, shadow := range []bool{false, true} {
-			names, complete, err := search(ctx, e, z, result.Client, shadow)
-			if err != nil {
-				complete, result.Problem = false, err.Error()
-			}
-			result.Complete = result.Complete && complete
-			for _, name := range names {
-				if z.SlotsOnly() {
-					continue
-				}
-				was, err := newJudge(e).peek(ctx, z, name, shadow)
-				if err != nil {
-					why = err
-				}
-				err = resetter.Reset(ctx, z.Name, name, shadow)
-				e.Blocks.Forget(z.Name, name, shadow)
-				if errors.Is(err, sharedstore.ErrLater) {
-					result.Pending, err = true, nil
-				}
-				if err != nil {
-					why = fmt.Errorf("zone %q: %w", z.Name, err)
-				} else if was.Level > 0 || was.Blocked > 0 {
-					result.Freed = append(result.Freed, bucketName(z.Name, name, shadow))
-				}
+// A release empties buckets.
+type release struct {
+	judge
+	resetter leakybucket.Resetter
+	of       *wire.ClientQuery
+	result   wire.Released
+}
+
+// zone empties buckets of a zone. It goes on after an error, and returns the last one.
+func (r *release) zone(ctx context.Context, z *engine.Zone) (failed error) {
+	if z.SlotsOnly() {
+		return nil
+	}
+	for _, shadow := range []bool{false, true} {
+		names, complete, err := r.names(ctx, z, shadow)
+		if err != nil {
+			complete, r.result.Problem = false, err.Error()
+		}
+		r.result.Complete = r.result.Complete && complete
+		for _, name := range names {
+			if err := r.bucket(ctx, z, name, shadow); err != nil {
+				failed = fmt.Errorf("zone %q: %w", z.Name, err)
 			}
 		}
-		failed = errors.Join(failed, why)
 	}
 	return failed
+}
+
+// names returns the names of buckets that are to be emptied.
+func (r *release) names(ctx context.Context, z *engine.Zone, shadow bool) (names []string, complete bool, err error) {
+	if !r.of.All {
+		return search(ctx, r.Engine, z, r.of.Client, shadow, math.MaxInt)
+	}
+	lister, can := r.Store.(leakybucket.Lister)
+	if !can {
+		return nil, false, errors.New("the store cannot list its buckets")
+	}
+	err = leakybucket.ListAll(ctx, lister, leakybucket.Listing{Zone: z.Name, Shadow: shadow, Want: scanned}, func(k leakybucket.Kept) bool {
+		names = append(names, k.Key)
+		return true
+	})
+	return names, err == nil, err
+}
+
+// bucket empties one.
+func (r *release) bucket(ctx context.Context, z *engine.Zone, name string, shadow bool) error {
+	was, peeked := r.peek(ctx, z, name, shadow)
+	err := r.resetter.Reset(ctx, z.Name, name, shadow)
+	r.Blocks.Forget(z.Name, name, shadow)
+	if errors.Is(err, sharedstore.ErrLater) {
+		r.result.Pending, err = true, nil
+	}
+	if err == nil && (was.Level > 0 || was.Blocked > 0) {
+		if r.result.Count++; r.result.Count <= mostNamed {
+			r.result.Freed = append(r.result.Freed, bucketName(z.Name, name, shadow))
+		}
+	}
+	return cmp.Or(err, peeked)
 }
 
 // bucketName names a bucket to people, as stores do.
@@ -227,7 +260,7 @@ func answerWhy(ctx context.Context, e *engine.Engine, in *Input) (any, error) {
 			result.Refused = result.Refused || policy == rule.Refuse && z.GroupOf(&rule.Subject{Overrides: j.set}, own) == 0
 		}
 		for _, shadow := range []bool{false, true} {
-			names, complete, err := search(ctx, e, z, c.Client, shadow)
+			names, complete, err := search(ctx, e, z, c.Client, shadow, mostSearched)
 			if err != nil {
 				complete, result.Problem = false, err.Error()
 			}

@@ -53,7 +53,7 @@ func (in *Input) journaled(from override.Origin, path string, answer any) []over
 			return nil
 		}
 		c.Of = answer.Freed[0]
-		if more := len(answer.Freed) - 1; more > 0 {
+		if more := answer.Count - 1; more > 0 {
 			c.Of += fmt.Sprintf(" and %d more", more)
 		}
 	case wire.Ban:

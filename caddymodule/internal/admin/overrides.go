@@ -112,7 +112,11 @@ func answerUnban(_ context.Context, e *engine.Engine, in *Input) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	return wire.Ended{Ended: e.Control.Overrides.Unban(network, time.Now())}, nil
+	ended := e.Control.Overrides.Unban(network, time.Now())
+	if ban := e.Overrides().Banned(network.Addr(), time.Now()); !ended && ban != nil && ban.Network.Bits() < network.Bits() {
+		return nil, badRequest("no ban is of %s alone: it lies in %s, which is banned; to let it in, end that ban", network, ban.Network)
+	}
+	return wire.Ended{Ended: ended}, nil
 }
 
 func answerShadow(_ context.Context, e *engine.Engine, in *Input) (any, error) {

@@ -34,11 +34,15 @@ func answerTop(_ context.Context, e *engine.Engine, in *Input) (any, error) {
 			Zone: z.Name, Mode: z.Mode(set, now), Group: z.JudgedWith(set), Requests: s.Admitted + s.Refused, Refused: s.Refused, Seconds: now.Sub(s.Since).Seconds(),
 			Busiest: []wire.TopKey{}, Denied: []wire.TopKey{},
 		}
+		network := func(key string) string { return shownNetwork(z, key) }
+		if by != sketch.ByKey {
+			network = func(string) string { return "" }
+		}
 		for _, k := range s.Busiest {
-			top.Busiest = append(top.Busiest, wire.TopKey{Key: k.Name, Requests: k.Requests, Admitted: k.Requests - k.Refused, Refused: k.Refused})
+			top.Busiest = append(top.Busiest, wire.TopKey{Key: k.Name, Network: network(k.Name), Requests: k.Requests, Admitted: k.Requests - k.Refused, Refused: k.Refused})
 		}
 		for _, k := range s.MostRefused {
-			top.Denied = append(top.Denied, wire.TopKey{Key: k.Name, Requests: k.Refused, Admitted: k.Requests - k.Refused, Refused: k.Refused})
+			top.Denied = append(top.Denied, wire.TopKey{Key: k.Name, Network: network(k.Name), Requests: k.Refused, Admitted: k.Requests - k.Refused, Refused: k.Refused})
 		}
 		result.Zones = append(result.Zones, top)
 	}

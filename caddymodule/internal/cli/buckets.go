@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"fmt"
 
 	"github.com/spf13/cobra"
@@ -65,7 +66,7 @@ func (c *adminClient) showBuckets(buckets []wire.Bucket) {
 			full = "-"
 		}
 		_, level, capacity := measures(0, b.Level, b.Capacity)
-		t.row(zone, sanitize(b.Key), level, capacity, full, wholeSeconds(b.EmptyIn), verdictText(&b), ruleText(&b))
+		t.row(zone, sanitize(cmp.Or(b.Network, b.Key)), level, capacity, full, wholeSeconds(b.EmptyIn), verdictText(&b), ruleText(&b))
 	}
 	t.print(c)
 	c.showGroups(buckets)

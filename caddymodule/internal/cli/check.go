@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"net/http"
 	"strings"
 
@@ -63,7 +64,7 @@ func (c *adminClient) showCheck(s *wire.Check) {
 	t := newTable("ZONE", "KEY", numeric("COST"), numeric("LEVEL"), numeric("OF"), "VERDICT", "RULE")
 	for _, z := range s.Zones {
 		cost, level, capacity := measures(z.Verdict.Cost, z.Level, z.Capacity)
-		t.row(sanitize(z.Zone), sanitize(z.Key), cost, level, capacity, verdictText(&z.Bucket), ruleText(&z.Bucket))
+		t.row(sanitize(z.Zone), sanitize(cmp.Or(z.Network, z.Key)), cost, level, capacity, verdictText(&z.Bucket), ruleText(&z.Bucket))
 		buckets = append(buckets, z.Bucket)
 	}
 	t.print(c)

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"os"
 	"strings"
 
 	caddycmd "github.com/caddyserver/caddy/v2/cmd"
@@ -60,6 +61,37 @@ func (c command) cobra() *cobra.Command {
 	}
 	usage.FailFlags(cmd)
 	return cmd
+}
+
+// mostArguments bounds those of commands that take several clients.
+const mostArguments = 10_000
+
+// each does something for each of the arguments, or for each line of standard input if the
+// argument is "-". What fails keeps it from none of the others, and is said.
+func (c *adminClient) each(args []string, do func(string) error) error {
+	if len(args) == 1 && args[0] == "-" {
+		lines, err := io.ReadAll(io.LimitReader(os.Stdin, 1<<20))
+		if err != nil {
+			return err
+		}
+		if args = strings.Fields(string(lines)); len(args) == 0 {
+			return usage.Errorf("standard input is empty: want one a line")
+		}
+	}
+	if len(args) == 1 {
+		return do(args[0])
+	}
+	failed := 0
+	for _, arg := range args {
+		if err := do(arg); err != nil {
+			failed++
+			c.printf("failed: %s: %s\n", sanitize(arg), printableLine(err.Error()))
+		}
+	}
+	if failed > 0 {
+		return fmt.Errorf("%d of %d failed, and the others are done", failed, len(args))
+	}
+	return nil
 }
 
 // show asks, and prints the answer.

@@ -243,7 +243,7 @@ func TestWhyOfAnUnknownCodeSaysThatAlone(t *testing.T) {
 
 // TestReleaseNamesShadowInWords and not by the mark that its buckets have in stores.
 func TestReleaseNamesShadowInWords(t *testing.T) {
-	out := outputOf(t, "release", wire.Released{Freed: []string{"login/203.0.113.7", "~login/203.0.113.7"}, Complete: true}, "203.0.113.7")
+	out := outputOf(t, "release", wire.Released{Freed: []string{"login/203.0.113.7", "~login/203.0.113.7"}, Count: 2, Complete: true}, "203.0.113.7")
 	if want := "emptied login/203.0.113.7\nemptied login/203.0.113.7 (shadow)\n"; out != want {
 		t.Errorf("got\n%s\nwant\n%s", out, want)
 	}

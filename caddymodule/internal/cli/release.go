@@ -8,46 +8,70 @@ import (
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/admin/wire"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/text"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/usage"
 )
 
 func releaseCommand() command {
 	var in wire.ClientQuery
 	return command{
-		use: "release ADDRESS|KEY", short: "Lets a client back in at once", least: 1, most: 1,
-		long: `Empties the buckets of a client in all zones and ends their blocks, in shadow and
-in shared stores, too. Give an address, the name of an account, a plain API key, or
-a key as the access log shows it. The client starts afresh: if it goes on as before,
-it is refused again. Bans stay; see unban.`,
+		use: "release ADDRESS|NETWORK|KEY...", short: "Lets clients back in at once", most: mostArguments,
+		long: `Empties the buckets of clients in all zones and ends their blocks, in shadow and in
+shared stores, too. Give addresses, networks, the names of accounts, plain API keys,
+or keys as the access log shows them; or - to read them from standard input, one a
+line. They start afresh: who goes on as before is refused again. Bans stay; see unban.`,
 		example: `  caddy throttle release 203.0.113.7
-  caddy throttle release alice --zone login`,
+  caddy throttle release alice --zone login
+  caddy throttle release --all --zone login`,
 		flags: func(cmd *cobra.Command) {
 			cmd.Flags().StringVar(&in.Zone, "zone", "", "Release in one zone alone")
+			cmd.Flags().BoolVar(&in.All, "all", false, "All clients of the zone")
 		},
 		run: func(c *adminClient, args []string) error {
-			in.Client = args[0]
-			s, err := ask[wire.Released](c, "release", in)
-			if err != nil {
-				return err
-			}
-			for _, name := range s.Freed {
-				if of, shadow := strings.CutPrefix(name, "~"); shadow {
-					name = of + " (shadow)"
+			if in.All {
+				if len(args) > 0 || in.Zone == "" {
+					return usage.Errorf("--all wants --zone, and no client")
 				}
-				c.say("emptied " + sanitize(name))
+				return c.release(in)
 			}
-			if s.Pending {
-				c.say("The store is down: this holds on this Caddy, and the store is told when it is back.")
-			} else if len(s.Freed) == 0 {
-				c.say("No bucket of this client was in use.")
+			if len(args) == 0 {
+				return usage.Errorf("want caddy throttle release ADDRESS|NETWORK|KEY..., or --all --zone ZONE")
 			}
-			if s.Banned {
-				c.say("A ban still holds: see caddy throttle bans.")
-			}
-			if s.Failed != "" {
-				return fmt.Errorf("the release ended halfway: %s", text.Printable(s.Failed, 1000))
-			}
-			c.showPartial(s.Complete, s.Problem)
-			return nil
+			return c.each(args, func(client string) error {
+				in.Client = client
+				return c.release(in)
+			})
 		},
 	}
+}
+
+func (c *adminClient) release(in wire.ClientQuery) error {
+	s, err := ask[wire.Released](c, "release", in)
+	if err != nil {
+		return err
+	}
+	for _, name := range s.Freed {
+		if of, shadow := strings.CutPrefix(name, "~"); shadow {
+			name = of + " (shadow)"
+		}
+		c.say("emptied " + sanitize(name))
+	}
+	if more := s.Count - len(s.Freed); more > 0 {
+		c.printf("and %d more\n", more)
+	}
+	switch {
+	case s.Pending:
+		c.say("The store is down: this holds on this Caddy, and the store is told when it is back.")
+	case s.Count == 0 && in.All:
+		c.say("No bucket of the zone was in use.")
+	case s.Count == 0:
+		c.printf("No bucket of %s was in use.\n", sanitize(in.Client))
+	}
+	if s.Banned {
+		c.say("A ban still holds: see caddy throttle bans.")
+	}
+	if s.Failed != "" {
+		return fmt.Errorf("the release ended halfway: %s", text.Printable(s.Failed, 1000))
+	}
+	c.showPartial(s.Complete, s.Problem)
+	return nil
 }

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -46,7 +47,7 @@ func (c *adminClient) showTop(z *wire.TopZone) {
 	c.printf("%s%s: %s in the last %.0f s, %d %s\n", sanitize(z.Zone), how, text.Plural(z.Requests, "request"), max(1, z.Seconds), z.Refused, refused)
 	t := newTable(numeric("REQUESTS"), numeric("REFUSED"), "KEY")
 	for _, k := range sendersOf(z) {
-		t.row(fmt.Sprint(k.Admitted+k.Refused), fmt.Sprint(k.Refused), sanitize(k.Key))
+		t.row(fmt.Sprint(k.Admitted+k.Refused), fmt.Sprint(k.Refused), sanitize(cmp.Or(k.Network, k.Key)))
 	}
 	t.print(c)
 }

@@ -4,9 +4,10 @@ import "github.com/caddy-throttle/caddy-throttle/caddymodule/internal/admin/wire
 
 func unbanCommand() command {
 	return command{
-		use: "unban ADDRESS|CIDR", short: "Ends a ban", least: 1, most: 1, long: "Ends the ban of this very network.",
+		use: "unban ADDRESS|NETWORK...", short: "Ends bans", least: 1, most: mostArguments,
+		long: "Ends the bans of these very networks, or of those that standard input names with -.",
 		run: func(c *adminClient, args []string) error {
-			return c.end("unban", wire.Change{Network: args[0]})
+			return c.each(args, func(network string) error { return c.end("unban", wire.Change{Network: network}) })
 		},
 	}
 }

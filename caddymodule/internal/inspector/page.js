@@ -209,8 +209,8 @@ const proposeRelease = (client, zone) => propose({
 	text: zone ? ["The bucket of ", foreign(client), " in the zone ", foreign(zone), " becomes empty, and a block of it ends."] : ["All buckets of ", foreign(client), " become empty, and their blocks end. The client starts afresh. Bans stay."],
 	does: zone ? "Empty" : "Release",
 	send: async () => {
-		const { freed, banned, complete, failed, pending } = await ask("release", { client, zone });
-		const told = [freed.length ? `Emptied ${counted(freed.length, "bucket")}.` : "No bucket of this client was in use."];
+		const { count, banned, complete, failed, pending } = await ask("release", { client, zone });
+		const told = [count ? `Emptied ${counted(count, "bucket")}.` : "No bucket of this client was in use."];
 		if (pending) told.push("The store is down: it is told when it is back.");
 		if (banned) told.push("A ban still holds.");
 		if (failed) told.push(`Then it failed: ${failed}`);

@@ -115,9 +115,11 @@ func (l *Limit) Limits() bool { return l.rule == bucketkey.Limited }
 func (l *Limit) apply(rule bucketkey.Rule, was leakybucket.Limit, dearest float64) (bucketkey.Rule, leakybucket.Limit) {
 	limited := rule == bucketkey.Limited
 	switch {
+	case rule == bucketkey.Deny && l.Key == "":
+		return rule, was
 	case !l.Limits():
 		return l.rule, was
-	case !limited && l.factor > 0, rule == bucketkey.Deny && l.Key == "", limited && was.Capacity == 0:
+	case !limited && l.factor > 0, limited && was.Capacity == 0:
 		return rule, was
 	}
 	now := l.limit

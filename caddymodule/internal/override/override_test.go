@@ -57,6 +57,7 @@ func TestALimitOfAZoneLeavesWhomTheConfigNames(t *testing.T) {
 		{bucketkey.Deny, "x2", "", bucketkey.Deny, leakybucket.Limit{}},
 		{bucketkey.Deny, "10 1/s", "", bucketkey.Deny, leakybucket.Limit{}},
 		{bucketkey.Deny, "10 1/s", "k", bucketkey.Limited, ten},
+		{bucketkey.Deny, "unlimited", "", bucketkey.Deny, leakybucket.Limit{}},
 		{bucketkey.Deny, "unlimited", "k", bucketkey.Unlimited, leakybucket.Limit{}},
 		{bucketkey.Limited, "10 1/s", "", bucketkey.Limited, leakybucket.Limit{}}, // slots alone
 	} {

@@ -22,12 +22,19 @@ type Owned struct {
 	Search bool
 	Prefix string
 
-	wanted map[int]string // texts of segments, of which one must be there
+	wanted  map[int]string // texts of segments, of which one must be there
+	network netip.Prefix   // or one must be an address of it
 }
 
-// Owned returns the buckets of a value: an address, an account's name, a plain API key,
-// or the name of a bucket itself.
+// Owned returns the buckets of a value: an address, a network, an account's name, a plain
+// API key, or the name of a bucket itself.
 func (r *Rule) Owned(value string) Owned {
+	if network, err := netip.ParsePrefix(value); err == nil {
+		if bits := r.Key.bitsOf(network.Addr()); network.Bits() < bits {
+			return Owned{Search: r.Key.HasAddress() || r.fallsBack() || r.Key.Missing == ByClientIP, network: network.Masked()}
+		}
+		value = network.Addr().String() // which the key masks at least as much
+	}
 	o := Owned{Names: []string{value}, wanted: make(map[int]string)}
 	addr, err := netip.ParseAddr(value)
 	client := netip.Prefix{}
@@ -80,12 +87,40 @@ func (o *Owned) Has(name string) bool {
 		return false
 	}
 	segments := strings.Split(name, "/")
+	if o.network.IsValid() {
+		return slices.ContainsFunc(segments, func(segment string) bool {
+			addr, err := netip.ParseAddr(segment)
+			return err == nil && o.network.Contains(addr)
+		})
+	}
 	for i, text := range o.wanted {
 		if i < len(segments) && segments[i] == text {
 			return true
 		}
 	}
 	return false
+}
+
+// bitsOf returns how many leading bits of an address identify a client.
+func (k *Key) bitsOf(addr netip.Addr) int {
+	if addr.Unmap().Is4() {
+		return k.IPv4Bits
+	}
+	return k.IPv6Bits
+}
+
+// NetworkOf returns the network that a bucket stands for, if the key is the client's address
+// and masks it.
+func (r *Rule) NetworkOf(name string) (network netip.Prefix, masked bool) {
+	if len(r.Key.Parts) != 1 || !r.Key.Parts[0].ClientIP {
+		return network, false
+	}
+	addr, err := netip.ParseAddr(name)
+	if err != nil {
+		return network, false
+	}
+	network = netip.PrefixFrom(addr, r.Key.bitsOf(addr))
+	return network, !network.IsSingleIP()
 }
 
 // folded returns a value as requests have it.

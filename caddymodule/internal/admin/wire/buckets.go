@@ -6,6 +6,7 @@ import "time"
 type Bucket struct {
 	Zone     string  `json:"zone"`
 	Key      string  `json:"key"`
+	Network  string  `json:"network,omitempty"` // that the key stands for, if the zone masks addresses
 	Shadow   bool    `json:"shadow,omitempty"`
 	Group    string  `json:"group,omitempty"` // of shadow, as in the status
 	Rule     string  `json:"rule"`            // limited, unlimited or deny
@@ -84,8 +85,12 @@ type Key struct {
 
 // A ClientQuery names buckets: all of a client, in all zones or in one.
 type ClientQuery struct {
-	// An address, an account's name, a plain API key or the key of a bucket. Required.
-	Client string `json:"client"`
+	// An address, a network, an account's name, a plain API key or the key of a bucket.
+	// Required, but with All.
+	Client string `json:"client,omitempty"`
+
+	// All is all clients of the zone; for /throttle/release only.
+	All bool `json:"all,omitempty"`
 
 	// The zone. Default: all.
 	Zone string `json:"zone,omitempty"`
@@ -133,8 +138,9 @@ type PastRefusal struct {
 
 // A Released is the answer of /throttle/release.
 type Released struct {
-	Client string   `json:"client"`
-	Freed  []string `json:"freed"` // zone/key of buckets that were not empty, with ~ for shadow
+	Client string   `json:"client,omitempty"`
+	Freed  []string `json:"freed"` // zone/key of buckets that were not empty, with ~ for shadow; up to 100
+	Count  int      `json:"count"` // how many there were
 
 	// Banned is set if a ban still holds for the address.
 	Banned bool `json:"banned,omitempty"`

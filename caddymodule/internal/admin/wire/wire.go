@@ -34,7 +34,8 @@ type TopZone struct {
 // A TopKey is a lower bound if there are many keys. Of many requests it is an estimate.
 type TopKey struct {
 	Key      string `json:"key"`
-	Requests int    `json:"requests"` // in most_refused: that were refused
+	Network  string `json:"network,omitempty"` // that the key stands for, if the zone masks addresses
+	Requests int    `json:"requests"`          // in most_refused: that were refused
 	Admitted int    `json:"admitted"`
 	Refused  int    `json:"refused"`
 }
