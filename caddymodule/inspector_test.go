@@ -8,7 +8,6 @@ import (
 	"net/http/httptest"
 	"os"
 	"regexp"
-	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -486,14 +485,20 @@ func TestTheAdminAPIGivesRatesToPlot(t *testing.T) {
 		synctest.Wait() // the first sample
 		s.from(someone).passes(2, "/pages")
 		<-time.After(3*telemetry.SampleEvery + telemetry.SampleEvery/2)
-		var got struct{ Zones map[string][]wire.Rate }
+		var got wire.Rates
 		s.admin(http.MethodGet, "/throttle/rates", "", &got)
-		want := []wire.Rate{{Admitted: 0.2, Refused: 0.1}, {}, {}}
-		for i := range got.Zones["pages"] {
-			got.Zones["pages"][i].At = time.Time{}
+		for _, plots := range []map[string][]wire.Rate{got.Hour, got.Day} {
+			if p := plots["pages"]; len(p) != 1 || p[0].Admitted != 2./30 || p[0].Refused != 1./30 || len(plots) != 1 {
+				t.Errorf("got %+v, want two admitted and one refused in 30 s, for pages alone", plots)
+			}
 		}
-		if !slices.Equal(got.Zones["pages"], want) || len(got.Zones) != 1 {
-			t.Errorf("got %+v, want %+v for pages alone", got.Zones, want)
+		<-time.After(30 * time.Hour) // what is kept is bounded
+		s.from(someone).passes(2, "/pages")
+		<-time.After(2 * telemetry.SampleEvery)
+		s.admin(http.MethodGet, "/throttle/rates", "", &got)
+		if hour, day := got.Hour["pages"], got.Day["pages"]; len(hour) != 60 || len(day) != 97 || hour[59].Refused == 0 && hour[59].Admitted == 0 ||
+			hour[59].At.Sub(hour[0].At) != 59*time.Minute || day[96].At.Sub(day[0].At) < 23*time.Hour {
+			t.Errorf("got %d points of an hour and %d of a day, want 60 and 97, up to now", len(hour), len(day))
 		}
 	})
 }

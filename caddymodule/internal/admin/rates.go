@@ -2,31 +2,35 @@ package admin
 
 import (
 	"context"
-	"time"
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/admin/wire"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/decision"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/engine"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/telemetry"
 )
 
-// plotted is how much of the past the plots of the inspector show.
-const plotted = 10 * time.Minute
+func rateOf(p telemetry.RateAt) wire.Rate {
+	return wire.Rate{
+		At: p.At, Refused: p.PerSecond[decision.Refused], Shadow: p.PerSecond[decision.ShadowRefused],
+		Admitted: p.PerSecond[decision.Admitted] + p.PerSecond[decision.Delayed] + p.PerSecond[decision.ShadowDelayed],
+	}
+}
 
-// answerRates returns the rates of all zones over the last ten minutes, oldest first.
-// Zones without requests in that time are left out.
+// answerRates returns what is plotted.
 func answerRates(_ context.Context, e *engine.Engine, _ *Input) (any, error) {
 	zones, err := zonesNamed(e, "")
 	if err != nil {
 		return nil, err
 	}
-	result := make(map[string][]wire.Rate)
+	result := wire.Rates{Hour: make(map[string][]wire.Rate), Day: make(map[string][]wire.Rate)}
 	for _, z := range zones {
-		for _, s := range e.Control.Rates.Plot(z.Name, plotted, time.Now()) {
-			result[z.Name] = append(result[z.Name], wire.Rate{
-				At: s.At, Refused: s.PerSecond[decision.Refused], Shadow: s.PerSecond[decision.ShadowRefused],
-				Admitted: s.PerSecond[decision.Admitted] + s.PerSecond[decision.Delayed] + s.PerSecond[decision.ShadowDelayed],
-			})
+		hour, day := e.Control.Rates.Plot(z.Name)
+		if hour != nil {
+			result.Hour[z.Name] = converted(hour, rateOf)
+		}
+		if day != nil {
+			result.Day[z.Name] = converted(day, rateOf)
 		}
 	}
-	return wire.Rates{Zones: result}, nil
+	return result, nil
 }

@@ -15,7 +15,7 @@ import (
 // answerZones describes what runs.
 func answerZones(_ context.Context, e *engine.Engine, _ *Input) (any, error) {
 	now := time.Now()
-	set, overrides, counts := e.Overrides(), e.Control.Overrides.List(now), telemetry.CountsByZone()
+	set, overrides, counts, refusals := e.Overrides(), e.Control.Overrides.List(now), telemetry.CountsByZone(), telemetry.RefusalsByZone()
 	result := wire.Status{Zones: []wire.ZoneStatus{}, Overrides: overridesOf(overrides), Warnings: converted(e.Warnings.List(), func(w telemetry.KeptWarning) wire.Warning { return wire.Warning(w) })}
 	kept := storeStatus(e, &result.Store, now)
 	zones, err := zonesNamed(e, "")
@@ -25,6 +25,7 @@ func answerZones(_ context.Context, e *engine.Engine, _ *Input) (any, error) {
 	for _, z := range zones {
 		s := wire.ZoneStatus{
 			Zone: z.Name, Mode: z.Mode(set, now), Group: z.JudgedWith(set), Total: counts[z.Name].Named(),
+			Capacity: z.Limit.Capacity, Leak: z.Limit.Leak, Refusals: refusals[z.Name], NearFull: z.State.Levels.NearFull(),
 			Buckets: kept[z.Name], RefusedKeys: z.State.Refused.Estimate(),
 			Facts: wire.Facts(z.Counts.Evidence.Facts()),
 		}

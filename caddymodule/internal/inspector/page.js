@@ -141,7 +141,7 @@ const propose = ({ title, text, fields = [], does, danger, send, values = {} }) 
 		const name = label.dataset.field, field = form.elements[name];
 		label.hidden = !fields.includes(name);
 		field.disabled = label.hidden;
-		field.required = !label.hidden && name !== "note";
+		field.required = !label.hidden && (name === "network" || name === "limit");
 		field.value = values[name] ?? "";
 	}
 	find("#ask-error").hidden = true;
@@ -161,6 +161,8 @@ form.addEventListener("submit", async (event) => {
 	for (const field of form.elements) if (field.name && !field.disabled && field.value.trim()) values[field.name] = field.value.trim();
 	find("#do").disabled = true;
 	try {
+		if (!form.elements.for.disabled) values.for = lengthOf(values);
+		delete values.until;
 		say(await change(values));
 		dialog.close();
 		await Promise.all(Object.values(tasks).filter((task) => !task.shown || task.shown()).map(run));
@@ -172,12 +174,26 @@ form.addEventListener("submit", async (event) => {
 	}
 });
 
+// lengthOf returns for how long a change holds that ends then, by the fields of the form.
+const lengthOf = ({ for: length, until }) => {
+	if (until) {
+		const end = new Date(now());
+		end.setHours(...until.split(":"), 0, 0);
+		if (end <= now()) end.setDate(end.getDate() + 1);
+		return `${Math.ceil((end - now()) / 1e3)}s`;
+	}
+	if (!length) throw new Error("Say for how long it holds, or until when.");
+	return length;
+};
+form.elements.until.addEventListener("input", () => { form.elements.for.value = ""; });
+form.elements.for.addEventListener("input", () => { form.elements.until.value = ""; });
+
 const until = (held) => held.until ? `until ${clock(held.until)}` : "until this Caddy stops";
 
 const proposeBan = (network = "") => propose({
 	title: "Ban a network",
 	text: "All its requests are refused at every throttle directive of this Caddy. Exemptions beat bans. An IPv6 address stands for its /64.",
-	fields: ["network", "for", "note"], values: { network, for: "2h" }, does: "Ban", danger: true,
+	fields: ["network", "for", "until", "note"], values: { network, for: "2h" }, does: "Ban", danger: true,
 	send: async (values) => {
 		const ban = await ask("ban", values);
 		return `${ban.network} is banned ${until(ban)}.`;
@@ -187,7 +203,7 @@ const proposeBan = (network = "") => propose({
 const proposeLimit = (zone, key) => propose({
 	title: key ? "Change the limit of a key" : "Change the limit of a zone",
 	text: key ? ["Zone ", foreign(zone), ", key ", foreign(key)] : ["All keys of the zone ", foreign(zone)],
-	fields: ["limit", "for", "note"], values: { limit: key ? "unlimited" : "x0.5", for: "2h" }, does: "Change",
+	fields: ["limit", "for", "until", "note"], values: { limit: key ? "unlimited" : "x0.5", for: "2h" }, does: "Change",
 	send: async (values) => {
 		const limit = await ask("limit", { zone, key, ...values });
 		return `${visible(key ? `${zone}/${key}` : zone)}: ${limit.limit} holds ${until(limit)}.`;
@@ -197,7 +213,7 @@ const proposeLimit = (zone, key) => propose({
 const proposeShadow = (zone) => propose({
 	title: zone ? "Switch a zone to shadow" : "Refuse nobody",
 	text: zone ? ["The zone ", foreign(zone), " goes on deciding and counting, and refuses nobody."] : "All zones go on deciding and counting. Nobody is refused, and bans do not hold.",
-	fields: ["for", "note"], values: { for: "30m" }, does: zone ? "Switch" : "Refuse nobody", danger: !zone,
+	fields: ["for", "until", "note"], values: { for: "30m" }, does: zone ? "Switch" : "Refuse nobody", danger: !zone,
 	send: async (values) => {
 		const shadow = await ask("shadow", { zone, ...values });
 		return `${zone ? visible(zone) : "Everything"} is in shadow ${until(shadow)}.`;
@@ -229,43 +245,94 @@ find("#ban")?.addEventListener("click", () => proposeBan());
 
 // --- status ---
 
-const window10 = 600e3, plots = new Map();
-const svg = (tag, properties) => {
+const svg = (tag, properties = {}) => {
 	const made = document.createElementNS("http://www.w3.org/2000/svg", tag);
 	for (const [name, value] of Object.entries(properties)) made.setAttribute(name, value);
 	return made;
 };
 
-// draw stacks what a zone admitted and refused in the last ten minutes.
-const draw = (picture, points) => {
-	const end = now();
-	while (points.length > 1 && points[1].at < end - window10) points.shift();
-	const most = Math.max(1e-9, ...points.map((p) => p.admitted + p.refused + p.shadow));
-	const x = (at) => (1000 * (1 - (end - at) / window10)).toFixed(1), y = (sum) => (100 - 98 * sum / most).toFixed(1);
+const plotted = ["admitted", "shadow", "refused"], words = { admitted: "admitted", shadow: "would be refused", refused: "refused" };
+const sumOf = (point) => point.admitted + point.shadow + point.refused;
+const minutes = (time) => clock(time).slice(0, -3);
+let rates = { hour: {}, day: {} };
+
+// draw stacks what a zone admitted and refused. All zones have one scale.
+const draw = (card) => {
+	const span = find("#span").value, length = span === "hour" ? 3600e3 : 86400e3, end = now();
+	const points = (rates[span][card.dataset.zone] ?? []).map((p) => ({ ...p, at: Date.parse(p.at) })).filter((p) => p.at > end - length);
+	const most = Math.max(1e-9, ...Object.values(rates[span]).flat().map(sumOf));
+	const x = (at) => 1000 * Math.max(0, 1 - (end - at) / length), y = (sum) => 100 - 98 * sum / most;
+	const step = points.length > 1 ? points[1].at - points[0].at : length / 60;
 	let below = points.map(() => 0);
-	for (const name of ["admitted", "shadow", "refused"]) {
+	for (const name of plotted) {
 		const above = points.map((p, i) => below[i] + p[name]);
-		const corners = [...points.map((p, i) => `${x(p.at)} ${y(above[i])}`), ...points.map((p, i) => `${x(p.at)} ${y(below[i])}`).reverse()];
-		const any = points.length > 1 && points.some((p) => p[name] > 0);
-		find("." + name, picture).setAttribute("d", any ? `M${corners.join("L")}Z` : "");
+		const side = (sums) => points.flatMap((p, i) => [[p.at - step, sums[i]], [p.at, sums[i]]]).map(([at, sum]) => `${x(at).toFixed(1)} ${y(sum).toFixed(1)}`);
+		find("path." + name, card).setAttribute("d", points.some((p) => p[name] > 0) ? `M${[...side(above), ...side(below).reverse()].join("L")}Z` : "");
 		below = above;
 	}
-	return points.length > 1 && most > 1e-9 ? most : 0;
+	card.points = points.map((p) => ({ ...p, x: x(p.at - step / 2) }));
+	card.classList.toggle("idle", points.length === 0);
+	[end - length, end - length / 2, end].forEach((at, i) => put(find(".axis", card).children[i], minutes(at)));
+	const slider = find("input", card), atEnd = slider.value === slider.max;
+	slider.max = Math.max(0, points.length - 1);
+	if (atEnd) slider.value = slider.max;
+	const own = Math.max(0, ...points.map(sumOf));
+	put(find(".most", card), `Up to ${rate(own)}/s. The scale of all plots ends at ${rate(most)}/s.`);
+	readPoint(card);
+};
+const drawAll = () => document.querySelectorAll(".zone").forEach(draw);
+find("#span").addEventListener("change", drawAll);
+
+// readPoint says what the plot has where the slider stands.
+const readPoint = (card) => {
+	const slider = find("input", card), point = card.points[slider.value];
+	if (!point) return;
+	const told = `${minutes(point.at)}: ${plotted.filter((name) => name === "admitted" || point[name] > 0).map((name) => `${rate(point[name])} ${words[name]}`).join(", ")} a second`;
+	put(find(".read", card), told);
+	slider.setAttribute("aria-valuetext", told);
+	for (const end of ["x1", "x2"]) find("line", card).setAttribute(end, point.x.toFixed(1));
+};
+
+const refreshRates = async () => {
+	rates = await ask("rates");
+	drawAll();
 };
 
 const zoneCard = (zone) => {
-	const picture = svg("svg", { viewBox: "0 0 1000 100", preserveAspectRatio: "none", role: "img" });
-	for (const name of ["admitted", "shadow", "refused"]) picture.append(svg("path", { class: name }));
+	const picture = svg("svg", { viewBox: "0 0 1000 100", preserveAspectRatio: "none", "aria-hidden": "true" });
+	picture.append(...plotted.map((name) => svg("path", { class: name })), svg("line", { y1: 0, y2: 100 }));
 	const figure = (label, name) => element("div", {}, element("dt", {}, label), element("dd", { "data-of": name }));
+	const slider = element("input", { type: "range", min: 0, max: 0, value: 0, "aria-label": `Time in the plot of ${visible(zone)}`, oninput: () => readPoint(card) });
 	const card = element("article", { class: "zone" },
-		element("div", { class: "head" }, element("h3", {}, foreign(zone)), element("span", { class: "badge" })),
-		element("div", {}, element("span", { class: "most" }), picture),
+		element("div", { class: "head" }, element("h4", {}, foreign(zone)), element("span", { class: "own" }), element("span", { class: "badge" })),
+		element("div", { class: "plot" }, element("span", { class: "most" }), picture, element("p", { class: "axis" }, element("span"), element("span"), element("span")), slider, element("p", { class: "read" })),
 		element("dl", {}, figure("Admitted/s", "admitted"), figure("Refused/s", "refused"), figure("Shadow/s", "shadow"),
-			figure("Buckets", "buckets"), figure("In flight", "flight"), figure("Keys refused", "keys")),
-		element("p", { class: "met soft" }), element("p", { class: "note", hidden: "" }));
+			figure("Buckets", "buckets"), figure("Keys refused", "keys"), figure("In flight", "flight")),
+		element("p", { class: "reasons", hidden: "" }), element("p", { class: "met soft" }), element("p", { class: "note", hidden: "" }), element("ul", { class: "advice", hidden: "" }));
+	picture.addEventListener("pointermove", (event) => {
+		const box = picture.getBoundingClientRect(), x = 1000 * (event.clientX - box.left) / box.width;
+		slider.value = card.points.reduce((near, p, i) => Math.abs(p.x - x) < Math.abs(card.points[near].x - x) ? i : near, 0);
+		readPoint(card);
+	});
 	if (writable) card.append(element("p", { class: "actions" }, button("Shadow…", zone, () => proposeShadow(zone)), button("Limit…", zone, () => proposeLimit(zone))));
 	card.dataset.zone = zone;
+	draw(card);
 	return card;
+};
+
+// limitOf returns a limit as a Caddyfile has it.
+const limitOf = ({ capacity, leak }) => {
+	if (!capacity) return "no limit of its own";
+	const [per, unit] = [[1, "s"], [60, "m"], [3600, "h"], [86400, "d"]].find(([per]) => leak * per >= 1) ?? [86400, "d"];
+	return `${number(capacity)} ${number(leak * per)}/${unit}`;
+};
+
+// Zones are near full for a minute after a decision has left a bucket so.
+const nearFull = new Map();
+const trouble = (z) => {
+	const before = nearFull.get(z.zone), count = z.near_full ?? 0;
+	if (!before || count > before.count) nearFull.set(z.zone, { count, at: before ? now() : 0 });
+	return z.per_second.refused > 0 ? 0 : now() - nearFull.get(z.zone).at < 60e3 ? 1 : 2;
 };
 
 const admitted = (rates) => rates.admitted + rates.delayed + rates.shadow_delayed;
@@ -284,6 +351,9 @@ const showZone = (card, z) => {
 	const badge = find(".badge", card);
 	put(badge, z.mode);
 	badge.classList.toggle("shadow", z.mode === "shadow");
+	put(find(".own", card), limitOf(z));
+	find("[data-of=shadow]", card).parentNode.hidden = !z.total.shadow_refused;
+	find("[data-of=flight]", card).parentNode.hidden = !z.slots && !z.max_waiting;
 	const current = z.per_second, before = z.per_second_an_hour_ago;
 	const show = (name, value, ago, alarm) => {
 		const figure = find(`[data-of=${name}]`, card);
@@ -310,14 +380,9 @@ const showZone = (card, z) => {
 	if (z.override_file?.problem) notes.push(`The override_file was not read again: ${visible(z.override_file.problem)}`);
 	put(find(".note", card), notes.join(" "));
 	find(".note", card).hidden = notes.length === 0;
-
-	const points = plots.get(z.zone) ?? [];
-	plots.set(z.zone, points);
-	points.push({ at: now(), admitted: admitted(current), refused: current.refused, shadow: current.shadow_refused });
-	const most = draw(find("svg", card), points);
-	put(find(".most", card), most ? `up to ${rate(most)}/s` : points.length > 1 ? "no requests" : "");
-	const told = most ? `Requests per second over the last ten minutes, up to ${rate(most)}` : "No requests in the last ten minutes";
-	if (find("svg", card).getAttribute("aria-label") !== told) find("svg", card).setAttribute("aria-label", told);
+	const reasons = Object.entries(z.refusals ?? {}).sort((a, b) => b[1] - a[1]).map(([reason, n]) => `${whole.format(n)} ${reason.replaceAll("_", " ")}`);
+	put(find(".reasons", card), `Refused since Caddy began: ${reasons.join(", ")}.`);
+	find(".reasons", card).hidden = reasons.length === 0;
 };
 
 const showStore = (store) => {
@@ -332,14 +397,27 @@ const showStore = (store) => {
 	put(find("#down"), store.down ? `The store ${store.name} is down${since}. Zones decide as on_store_error says.${why}` : "");
 };
 
+// showList shows warnings in a list, with their details but the zone.
+const showList = (list, warnings) => {
+	const id = JSON.stringify(warnings);
+	if (list.dataset.shown === id) return;
+	list.dataset.shown = id;
+	list.replaceChildren(...warnings.map(({ at, text, details = {} }) => element("li", {},
+		element("span", { class: "soft" }, clock(at)), " ", foreign(text), ...Object.entries(details).filter(([name]) => name !== "zone").flatMap(([name, value]) => [" ", element("span", { class: "soft" }, `${name}: `), foreign(String(value))]))));
+};
+
+// showWarnings shows the warnings about a zone in its card, and the others above.
 const showWarnings = (warnings) => {
-	const box = find("#warnings"), id = JSON.stringify(warnings);
-	box.hidden = warnings.length === 0;
-	if (box.dataset.shown === id) return;
-	box.dataset.shown = id;
-	put(find("summary", box), counted(warnings.length, "warning"));
-	find("ul", box).replaceChildren(...warnings.map(({ at, text, details = {} }) => element("li", {},
-		element("span", { class: "soft" }, clock(at)), " ", foreign(text), ...Object.entries(details).flatMap(([name, value]) => [" ", element("span", { class: "soft" }, `${name}: `), foreign(String(value))]))));
+	const cards = new Map(Array.from(document.querySelectorAll(".zone"), (card) => [card.dataset.zone, card]));
+	for (const [zone, card] of cards) {
+		const own = warnings.filter((w) => w.details?.zone === zone), list = find(".advice", card);
+		list.hidden = own.length === 0;
+		showList(list, own);
+	}
+	const others = warnings.filter((w) => !cards.has(w.details?.zone)), box = find("#warnings");
+	box.hidden = others.length === 0;
+	put(find("summary", box), counted(others.length, "warning"));
+	showList(find("ul", box), others);
 };
 
 const choose = (select, names, first) => {
@@ -352,16 +430,22 @@ const choose = (select, names, first) => {
 
 let chosen;
 const showZones = ({ zones, store, overrides, warnings = [] }) => {
-	const box = find("#zones"), cards = new Map(Array.from(box.children, (card) => [card.dataset.zone, card]));
-	zones.forEach((z, i) => {
+	const groups = Array.from(find("#zones").children), cards = new Map(Array.from(document.querySelectorAll(".zone"), (card) => [card.dataset.zone, card]));
+	const places = groups.map(() => 0);
+	for (const z of zones) {
 		const card = cards.get(z.zone) ?? zoneCard(z.zone);
 		cards.delete(z.zone);
-		if (box.children[i] !== card) box.insertBefore(card, box.children[i] ?? null);
+		let group = trouble(z);
+		// A card that somebody uses stays where it is.
+		if (card.isConnected && card.matches(":hover, :focus-within")) group = groups.findIndex((g) => g.contains(card));
+		const box = groups[group].lastElementChild, place = places[group]++;
+		if (box.children[place] !== card && !card.contains(document.activeElement)) box.insertBefore(card, box.children[place] ?? null);
 		showZone(card, z);
-	});
+	}
 	for (const card of cards.values()) card.remove();
+	for (const group of groups) group.hidden = group.lastElementChild.childElementCount === 0;
 	find("#legend").hidden = zones.length === 0;
-	if (zones.length === 0) box.replaceChildren(element("p", { class: "empty" }, "No zone runs: this configuration has no throttle directive."));
+	find("#zoneless").hidden = zones.length > 0;
 	showStore(store);
 	showWarnings(warnings);
 	const names = zones.map((z) => z.zone);
@@ -389,7 +473,7 @@ const showChanges = ({ shadows, bans, limits }) => {
 	put(find("#changes-more"), `These are the first ${mostChanges} of ${whole.format(all.length)}. The command caddy throttle bans lists all.`);
 	rows(table, shown, (c) => JSON.stringify([c.what, c.of, c.since]), (c) => {
 		const of = c.of ? foreign(c.of, "long") : "all zones and bans";
-		const row = element("tr", { role: "row" }, cell("", "text", c.what), cell("", "key", of), cell("left", "n"), cell("", "text wide", foreign(c.note ?? "")), cell("", "do"));
+		const row = element("tr", { role: "row" }, cell("", "text", c.what), cell("", "key", of), cell("left", "text"), cell("", "text wide", foreign(c.note ?? "")), cell("", "do"));
 		if (writable) row.lastChild.append(button("End…", `${c.what} of ${c.of || "everything"}`, () => proposeEnd(c.call, c.input, [c.what, " of ", c.of ? foreign(c.of) : "everything"])));
 		return row;
 	}, (row, c) => { row.cells[2].dataset.until = c.until ?? ""; });
@@ -520,7 +604,7 @@ const refreshBuckets = async () => {
 		if (mine !== asked) return; // a later question has been asked meanwhile
 		listed = { ...answer, at: performance.now() };
 		// A scan costs the store something, so slow ones are rare.
-		tasks.buckets.every = Math.max(5e3, 20 * (performance.now() - began));
+		tasks.buckets.every = Math.max(5e3, 60 * (performance.now() - began));
 		showBuckets();
 	} catch (error) {
 		if (mine !== asked) return;
@@ -631,6 +715,29 @@ whyForm.addEventListener("submit", (event) => {
 	lookNow();
 });
 
+// --- what would become of a request ---
+
+find("#check-form").addEventListener("submit", async (event) => {
+	event.preventDefault();
+	const fields = event.target.elements, said = find("#check-said");
+	const told = [];
+	try {
+		const { exempt, banned, directives, zones } = await ask("check", { client_ip: fields.client_ip.value.trim(), method: fields.method.value, url: fields.url.value.trim() });
+		if (exempt) told.push(["It is exempt by the global options."]);
+		if (banned) told.push(["A ban refuses it."]);
+		if (!exempt && directives === 0) told.push(["No throttle directive decides about it."]);
+		else if (!exempt && !banned && zones.length === 0) told.push(["No zone charges it."]);
+		for (const z of zones) {
+			const { decision, reason, cost } = z.verdict, after = z.verdict.for;
+			told.push([foreign(z.zone), ", key ", foreign(z.key || "none"), `: ${decision.replace("_", " ")}${reason ? `, ${reason.replaceAll("_", " ")}` : ""}${after > 0 ? `, fits in ${span(after)}` : ""}, at a cost of ${number(cost)}`]);
+		}
+	} catch (error) {
+		told.push([error.message]);
+	}
+	said.replaceChildren(...told.map((parts) => element("li", {}, ...parts)));
+	said.hidden = false;
+});
+
 // --- who changed what ---
 
 const refreshJournal = async () => {
@@ -647,7 +754,10 @@ const refreshJournal = async () => {
 
 const tick = () => {
 	for (const row of document.querySelectorAll("#buckets-table tbody tr, #why-table tbody tr")) drain(row);
-	for (const cell of document.querySelectorAll("#changes-table [data-until]")) put(cell, cell.dataset.until ? span(left(cell.dataset.until)) || "ended" : "no end");
+	for (const cell of document.querySelectorAll("#changes-table [data-until]")) {
+		const { until } = cell.dataset, rest = until && span(left(until));
+		put(cell, !until ? "no end" : rest ? `${rest}, until ${minutes(until)}` : "ended");
+	}
 	const notice = find("#everything");
 	if (!notice.hidden) put(notice, `Nobody is refused ${lasts(notice.dataset.until)}: everything is in shadow.`);
 };
@@ -658,6 +768,7 @@ const inUse = (query) => find(query).matches(":hover, :focus-within");
 // Tasks fetch the parts of the page. A part is shown if it is there and in sight.
 const tasks = {
 	zones: { every: 2e3, does: refreshZones },
+	rates: { every: 30e3, does: refreshRates },
 	journal: { every: 10e3, does: refreshJournal },
 	top: { every: 5e3, does: refreshTop },
 	// Rows must not move under a finger, and nobody needs those that are out of sight.
@@ -717,10 +828,4 @@ find("#pause").addEventListener("click", (event) => {
 put(find("#host"), location.host);
 find("#user").replaceWith(foreign(find("#user").textContent));
 for (const table of document.querySelectorAll("#top-table, #changes-table, #journal-table")) table.hidden = true;
-try {
-	const { zones } = await ask("rates");
-	for (const [zone, points] of Object.entries(zones)) plots.set(zone, points.map((p) => ({ ...p, at: Date.parse(p.at) })));
-} catch {
-	// The plots begin empty then. What is wrong shows soon enough.
-}
-for (const task of [tasks.zones, tasks.journal, tasks.top]) run(task);
+for (const task of [tasks.zones, tasks.rates, tasks.journal, tasks.top]) run(task);

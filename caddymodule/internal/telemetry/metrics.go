@@ -150,6 +150,11 @@ func (h *levelHistogram) observe(fraction float64) {
 	h.Sum.Add(uint64(fraction * 1e6))
 }
 
+// NearFull returns how many were over nine tenths full.
+func (h *levelHistogram) NearFull() uint64 {
+	return h.Counts[len(Fractions)-1].Load() + h.Counts[len(Fractions)].Load()
+}
+
 // stores counts the shared stores of each name, so that their series end with the
 // last one. While a reload changes a store's URL there are two of one name.
 var stores struct {

@@ -1,6 +1,7 @@
 package telemetry
 
 import (
+	"slices"
 	"sync"
 	"time"
 
@@ -62,6 +63,22 @@ func CountsByZone() map[string]DecisionCounts {
 	return all
 }
 
+// RefusalsByZone reads how many requests each zone has refused, by the words for reasons.
+func RefusalsByZone() map[string]map[string]float64 {
+	all := make(map[string]map[string]float64)
+	eachSeries(Requests, func(m *dto.Metric, label func(string) string) {
+		n, zone := m.GetCounter().GetValue(), label("zone")
+		if n == 0 || label("decision") != decision.Refused.String() {
+			return
+		}
+		if all[zone] == nil {
+			all[zone] = make(map[string]float64)
+		}
+		all[zone][label("reason")] += n
+	})
+	return all
+}
+
 // callCounts are the calls of a shared store.
 type callCounts struct{ calls, seconds, errors float64 }
 
@@ -83,12 +100,17 @@ func callsByStore() map[string]callCounts {
 const (
 	SampleEvery = 10 * time.Second
 	samplesKept = 361 // an hour, and the one before it
+	coarse      = 90  // every so many samples, one is kept for a day
+	coarseKept  = 97
+	plotStep    = 6 // samples between two points of the plot of an hour
 )
 
 // Rates samples the counters, so that requests need not be counted twice.
 type Rates struct {
 	mu      sync.Mutex
+	taken   int
 	samples []rateSample // oldest first
+	day     []rateSample // every coarse-th of them, also of older ones
 }
 
 type rateSample struct {
@@ -116,10 +138,19 @@ func (r *Rates) take(now time.Time) {
 	next := rateSample{now, CountsByZone(), callsByStore()}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if len(r.samples) >= samplesKept {
-		r.samples = append(r.samples[:0], r.samples[1:]...)
+	r.samples = keep(r.samples, next, samplesKept)
+	if r.taken%coarse == 0 {
+		r.day = keep(r.day, next, coarseKept)
 	}
-	r.samples = append(r.samples, next)
+	r.taken++
+}
+
+// keep appends a sample, and drops the oldest one beyond most.
+func keep(samples []rateSample, next rateSample, most int) []rateSample {
+	if len(samples) >= most {
+		samples = slices.Delete(samples, 0, 1)
+	}
+	return append(samples, next)
 }
 
 // PerSecond returns the rates of a zone since the last sample but one, and those of the
@@ -150,30 +181,37 @@ func between(from, to *rateSample, zone string) (rate DecisionCounts) {
 	return rate
 }
 
-// A rateAt is how many decisions of each kind a second a zone made up to a time.
-type rateAt struct {
+// A RateAt is how many decisions of each kind a second a zone made up to a time.
+type RateAt struct {
 	At        time.Time
 	PerSecond DecisionCounts
 }
 
-// Plot returns the rates of a zone over a span up to now, oldest first, or nil if the zone
-// had no requests in it.
-func (r *Rates) Plot(zone string, span time.Duration, now time.Time) (plot []rateAt) {
+// Plot returns the rates of a zone over the last hour and the last day, oldest first. Each
+// is nil if the zone had no requests in it.
+func (r *Rates) Plot(zone string) (hour, day []RateAt) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	if len(r.samples) == 0 {
+		return nil, nil
+	}
+	last := r.samples[len(r.samples)-1:]
+	return plot(r.samples, plotStep, zone), plot(slices.Concat(r.day, last), 1, zone)
+}
+
+// plot returns the rates between every step-th of some samples, back from the last one.
+func plot(samples []rateSample, step int, zone string) (points []RateAt) {
 	busy := false
-	for i := range r.samples {
-		if i == 0 || now.Sub(r.samples[i].at) > span {
-			continue
-		}
-		rate := between(&r.samples[i-1], &r.samples[i], zone)
+	for to := len(samples) - 1; to > 0; to -= step {
+		rate := between(&samples[max(0, to-step)], &samples[to], zone)
 		busy = busy || rate != DecisionCounts{}
-		plot = append(plot, rateAt{r.samples[i].at, rate})
+		points = append(points, RateAt{samples[to].at, rate})
 	}
 	if !busy {
 		return nil
 	}
-	return plot
+	slices.Reverse(points)
+	return points
 }
 
 // lastButOne returns the sample before the last one, or the only one.

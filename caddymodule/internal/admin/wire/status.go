@@ -16,12 +16,20 @@ type ZoneStatus struct {
 	Mode  string `json:"mode"`            // enforcing, shadow, or the percent that is enforced
 	Group string `json:"group,omitempty"` // with which zones it is judged together in shadow, in words
 
+	Capacity float64 `json:"capacity,omitempty"` // of the zone's own limit, without overrides
+	Leak     float64 `json:"leak,omitempty"`     // units a second
+
 	ShadowUntil *time.Time `json:"shadow_until,omitempty"` // by a switch at run time that has an end
 	Limit       string     `json:"limit,omitempty"`        // of all keys, by an override at run time
 
 	Total     map[string]float64 `json:"total"` // requests by decision, since the process began
 	PerSecond map[string]float64 `json:"per_second"`
 	HourAgo   map[string]float64 `json:"per_second_an_hour_ago,omitempty"`
+
+	// Refusals are the refused requests of Total by reason. NearFull counts decisions after
+	// which the bucket was over nine tenths full, since the process began, too.
+	Refusals map[string]float64 `json:"refusals,omitempty"`
+	NearFull uint64             `json:"near_full,omitempty"`
 
 	OverrideFile *OverrideFile `json:"override_file,omitempty"`
 

@@ -40,10 +40,11 @@ type TopKey struct {
 	Refused  int    `json:"refused"`
 }
 
-// Rates is the answer of /throttle/rates: those of each zone that had requests, oldest
-// first.
+// Rates is the answer of /throttle/rates: those of each zone that had requests in the last
+// hour or day, oldest first.
 type Rates struct {
-	Zones map[string][]Rate `json:"zones"`
+	Hour map[string][]Rate `json:"hour"`
+	Day  map[string][]Rate `json:"day"`
 }
 
 // A Rate is what a zone did on average between two samples, in requests a second.
