@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Installs, upgrades, removes and purges the package in a system of Debian, for dist/test.sh,
-# beside Debian's caddy or alone.
+# in one of the ways below.
 set -euo pipefail
 export DEBIAN_FRONTEND=noninteractive LC_ALL=C.UTF-8
 
@@ -98,6 +98,21 @@ beside() {
 	served_by /usr/bin/caddy
 	is_there /etc/caddy/Caddyfile
 	is_there /var/lib/caddy
+}
+
+# diverted: the owner has put a program of their own there before, as Caddy's manual says.
+diverted() {
+	step install_caddy
+	dpkg-divert --divert /usr/bin/caddy.default --rename /usr/bin/caddy
+	cp /usr/bin/caddy.default /usr/bin/caddy.custom
+	update-alternatives --install /usr/bin/caddy caddy /usr/bin/caddy.default 10
+	update-alternatives --install /usr/bin/caddy caddy /usr/bin/caddy.custom 50
+	step dpkg --install /packages/old.deb
+	served_by /usr/bin/caddy.throttle
+	is_whole
+	step dpkg --purge caddy-throttle
+	served_by /usr/bin/caddy.custom
+	[[ $(dpkg-divert --listpackage /usr/bin/caddy) == LOCAL ]] || fail "the owner's diversion is gone"
 }
 
 alone() {

@@ -6,8 +6,9 @@
 #
 # The second form needs root, debootstrap and the network. In each release, with and without
 # Debian's caddy, the .deb is installed, upgraded, removed and purged, while a site is asked
-# all the time. CHROOTS names a folder in which fresh systems are kept for the next run, and
-# DEB a package to test instead of one that is built.
+# all the time. A stand-in for systemd runs the programs of units. CHROOTS names a folder in
+# which fresh systems are kept for the next run, and DEB a package to test instead of one
+# that is built.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -77,7 +78,7 @@ test_release() {
 	local release=$1 mode root=$CHROOTS/$1
 	mkdir -p "$work/system"
 	fresh "$root" "$release"
-	for mode in beside alone; do
+	for mode in beside alone diverted; do
 		echo "== $release, $mode"
 		# shellcheck disable=SC2016 # the inner shell expands
 		unshare --mount --net --pid --ipc --fork bash -euc '
