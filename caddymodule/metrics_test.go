@@ -400,3 +400,29 @@ func TestTheNamesOfMetricsFollowPrometheus(t *testing.T) {
 		t.Errorf("%s: %s", problem.Metric, problem.Text)
 	}
 }
+
+func TestChangesAtRunTimeAreMeasured(t *testing.T) {
+	s := run(t, threeZones)
+	want := func(name, label, value string, n float64) {
+		t.Helper()
+		for _, sample := range s.metric(t, name) {
+			if sample.labels[label] == value {
+				if sample.value != n {
+					t.Errorf("%s of %s: got %v, want %v", name, value, sample.value, n)
+				}
+				return
+			}
+		}
+		t.Errorf("%s: got no sample of %s", name, value)
+	}
+	s.admin(http.MethodGet, "/throttle/zones", "", nil) // the app has started
+	want("caddy_throttle_changes", "kind", "ban", 0)
+	want("caddy_throttle_shadow_by_hand", "zone", "pages", 0)
+	s.admin(http.MethodPost, "/throttle/ban", `{"network": "192.0.2.0/24"}`, nil)
+	s.admin(http.MethodPost, "/throttle/shadow", `{}`, nil)
+	want("caddy_throttle_changes", "kind", "ban", 1)
+	want("caddy_throttle_changes", "kind", "shadow", 1)
+	want("caddy_throttle_shadow_by_hand", "zone", "pages", 1)
+	s.admin(http.MethodPost, "/throttle/unshadow", `{}`, nil)
+	want("caddy_throttle_shadow_by_hand", "zone", "pages", 0)
+}

@@ -121,6 +121,7 @@ func TestAlertsFireInTroubleOnly(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
+		text = []byte(strings.ReplaceAll(string(text), "SHARE_REFUSED", strings.ReplaceAll(dashboardQueries(t)["panel Share refused A"], "10s", "5m")))
 		if err := os.WriteFile(filepath.Join(dir, filepath.Base(file)), text, 0o644); err != nil {
 			t.Fatal(err)
 		}
@@ -134,6 +135,13 @@ func TestAlertsFireInTroubleOnly(t *testing.T) {
 	}
 }
 
+// A dashboardPanel is a panel, or a row with panels.
+type dashboardPanel struct {
+	Title   string
+	Targets []struct{ RefID, Expr string }
+	Panels  []dashboardPanel
+}
+
 // dashboardQueries returns the queries of the Grafana dashboard, by panel, with its
 // variables filled in as Grafana does.
 func dashboardQueries(t *testing.T) map[string]string {
@@ -143,10 +151,7 @@ func dashboardQueries(t *testing.T) map[string]string {
 		t.Fatal(err)
 	}
 	var dashboard struct {
-		Panels []struct {
-			Title   string
-			Targets []struct{ RefID, Expr string }
-		}
+		Panels []dashboardPanel
 		Templating struct {
 			List []struct{ Name, Query string }
 		}
@@ -156,7 +161,11 @@ func dashboardQueries(t *testing.T) map[string]string {
 	}
 	fill := strings.NewReplacer("$__rate_interval", "10s", "$instance", ".*", "$zone", ".*")
 	queries := make(map[string]string)
-	for _, panel := range dashboard.Panels {
+	panels := dashboard.Panels
+	for _, row := range dashboard.Panels {
+		panels = append(panels, row.Panels...) // of a collapsed row
+	}
+	for _, panel := range panels {
 		for _, target := range panel.Targets {
 			queries["panel "+panel.Title+" "+target.RefID] = fill.Replace(target.Expr)
 		}

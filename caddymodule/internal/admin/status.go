@@ -85,6 +85,9 @@ func storeStatus(e *engine.Engine, s *wire.StoreStatus, now time.Time) (kept map
 		for _, n := range kept {
 			s.Buckets += n
 		}
+		if state, wanted := e.Memory.Memory.Snapshot(now); wanted {
+			s.SnapshotFailing, s.SnapshotAge = state.Failing, state.Age.Seconds()
+		}
 	}
 	if e.Shared != nil {
 		s.Name, s.Failing, s.Down = e.Shared.Name, e.Shared.Failing(), e.Shared.Down()

@@ -149,6 +149,9 @@ func (c *adminClient) showStore(s *wire.StoreStatus) {
 	if s.MaxBuckets > 0 {
 		c.printf("Memory holds %d of at most %d buckets. %d were dropped before they were empty.\n", s.Buckets, s.MaxBuckets, s.Evictions)
 	}
+	if s.SnapshotFailing {
+		c.printf("The snapshot cannot be written, so a restart takes the buckets back by %.0f s: see Caddy's log.\n", s.SnapshotAge)
+	}
 }
 
 // showShare shows what the slots of a zone with share have to do.

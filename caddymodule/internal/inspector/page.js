@@ -391,6 +391,7 @@ const showStore = (store) => {
 	if (store.errors_per_second > 0) told.push(`${number(store.errors_per_second)} calls a second fail.`);
 	const most = store.max_buckets ? ` of at most ${whole.format(store.max_buckets)}` : "";
 	told.push(`Memory holds ${counted(store.buckets, "bucket")}${most}, and has dropped ${whole.format(store.evictions)} that ${store.evictions === 1 ? "was" : "were"} not empty.`);
+	if (store.snapshot_failing) told.push(`The snapshot cannot be written, so a restart takes the buckets back by ${span(store.snapshot_age)}: see Caddy's log.`);
 	put(find("#store"), told.join(" "));
 	find("#down").hidden = !store.down;
 	const since = store.down_since ? ` since ${clock(store.down_since)}` : "", why = store.error ? ` It says: ${visible(store.error)}.` : "";

@@ -25,9 +25,11 @@ type snapshots struct {
 	file     *snapshot.File // nil if there is none, or it cannot be had
 	interval time.Duration
 	logger   *zap.Logger
-	saved    uint64 // store.Changes() when the file was last up to date
-	stale    bool   // the file must be written, whatever has changed
-	failing  bool   // the last write failed, which was logged
+	saved    uint64    // store.Changes() when the file was last up to date
+	stale    bool      // the file must be written, whatever has changed
+	failing  bool      // the last write failed, which was logged
+	fresh    time.Time // when the file was last up to date
+	failures uint64
 
 	timer *time.Timer // until the next save
 }
@@ -50,6 +52,7 @@ func (s *snapshots) use(config *MemoryUse) {
 		return
 	}
 	s.close()
+	s.fresh = time.Now()
 	if s.path = path; path == "" {
 		return
 	}
@@ -99,7 +102,14 @@ func (s *snapshots) save() {
 	defer s.mu.Unlock()
 	s.timer.Reset(s.interval)
 	changes := s.store.Changes()
-	if s.file == nil || changes == s.saved && !s.stale {
+	switch {
+	case s.file == nil:
+		if s.path != "" {
+			s.failures++
+		}
+		return
+	case changes == s.saved && !s.stale:
+		s.fresh = time.Now()
 		return
 	}
 	switch err := s.file.Write(s.store.WriteSnapshot); {
@@ -109,11 +119,27 @@ func (s *snapshots) save() {
 				zap.String("file", s.path), zap.Error(err))
 		}
 		s.failing = true
+		s.failures++
 		return
 	case s.failing:
 		s.logger.Info("the snapshot is written again", zap.String("file", s.path))
 	}
-	s.saved, s.stale, s.failing = changes, false, false
+	s.saved, s.stale, s.failing, s.fresh = changes, false, false, time.Now()
+}
+
+// SnapshotState is how a snapshot of the memory fares.
+type SnapshotState struct {
+	Age      time.Duration // since it was last up to date
+	Failures uint64        // to keep it so, since the process began
+	Failing  bool          // the last attempt failed
+}
+
+// Snapshot returns the state of the snapshot, unless none is wanted.
+func (m *Memory) Snapshot(now time.Time) (state SnapshotState, wanted bool) {
+	s := m.snapshots
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return SnapshotState{now.Sub(s.fresh), s.failures, s.failing || s.file == nil}, s.path != ""
 }
 
 // run saves again and again until stop is closed.

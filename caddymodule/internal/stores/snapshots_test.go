@@ -5,6 +5,7 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"go.uber.org/zap"
@@ -127,4 +128,38 @@ func TestASnapshotIsWrittenOnlyIfABucketHasChanged(t *testing.T) {
 			}
 		}
 	}
+}
+
+func TestASnapshotThatCannotBeWrittenIsCountedAndAges(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		dir := filepath.Join(t.TempDir(), "folder")
+		s, _ := started(t, filepath.Join(dir, "buckets"))
+		m := &Memory{Store: s.store, snapshots: s}
+		want := func(wanted SnapshotState) {
+			t.Helper()
+			if got, kept := m.Snapshot(time.Now()); got != wanted || !kept {
+				t.Errorf("got %+v, want %+v", got, wanted)
+			}
+		}
+		pour(t, s, "a")
+		s.save()
+		want(SnapshotState{})
+		if err := os.RemoveAll(dir); err != nil {
+			t.Fatal(err)
+		}
+		pour(t, s, "b")
+		for n := range uint64(2) {
+			time.Sleep(time.Minute)
+			s.save()
+			want(SnapshotState{Age: time.Duration(n+1) * time.Minute, Failures: n + 1, Failing: true})
+		}
+		if err := os.MkdirAll(dir, 0o700); err != nil {
+			t.Fatal(err)
+		}
+		s.save()
+		want(SnapshotState{Failures: 2})
+		time.Sleep(time.Minute)
+		s.save() // nothing has changed
+		want(SnapshotState{Failures: 2})
+	})
 }

@@ -116,6 +116,11 @@ type StoreStatus struct {
 	Buckets    int    `json:"buckets"`     // in this process's memory
 	MaxBuckets int    `json:"max_buckets"` // there may be
 	Evictions  uint64 `json:"evictions"`
+
+	// SnapshotFailing says that the last attempt to keep the snapshot of the memory up to
+	// date failed, and SnapshotAge how many seconds ago it was.
+	SnapshotFailing bool    `json:"snapshot_failing,omitempty"`
+	SnapshotAge     float64 `json:"snapshot_age,omitempty"`
 }
 
 // A Warning is about the config, or about the site around it.
