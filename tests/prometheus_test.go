@@ -82,7 +82,8 @@ func TestDashboardAndAlertsAskForWhatCaddyTells(t *testing.T) {
 		<-ended
 	}()
 
-	p := startPrometheus(t, binary, c.admin)
+	remembers := startCaddy(t, config{sites: fmt.Sprintf("http://:%d {\n\tthrottle pages 5 5/s\n}", freePort(t))}) // with a snapshot
+	p := startPrometheus(t, binary, c.admin, remembers.admin)
 	left := dashboardQueries(t)
 	maps.Copy(left, tableQueries(t))
 	if len(left) < 25 {
@@ -194,12 +195,12 @@ func tableQueries(t *testing.T) map[string]string {
 	return queries
 }
 
-// promServer is a Prometheus that scrapes a Caddy every second.
+// promServer is a Prometheus that scrapes Caddys every second.
 type promServer struct {
 	url string
 }
 
-func startPrometheus(t *testing.T, binary, target string) *promServer {
+func startPrometheus(t *testing.T, binary string, targets ...string) *promServer {
 	t.Helper()
 	alerts, err := filepath.Abs("../docs/alerts.yml")
 	if err != nil {
@@ -213,8 +214,8 @@ rule_files: [%q]
 scrape_configs:
   - job_name: caddy
     static_configs:
-      - targets: [%q]
-`, alerts, target))
+      - targets: [%s]
+`, alerts, strings.Join(targets, ", ")))
 	address := fmt.Sprintf("127.0.0.1:%d", freePort(t))
 	p, err := startProcess(exec.Command(binary, "--config.file", file, "--storage.tsdb.path", t.TempDir(), "--web.listen-address", address, "--log.level", "warn"))
 	if err != nil {
