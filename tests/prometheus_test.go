@@ -152,7 +152,7 @@ func dashboardQueries(t *testing.T) map[string]string {
 		t.Fatal(err)
 	}
 	var dashboard struct {
-		Panels []dashboardPanel
+		Panels     []dashboardPanel
 		Templating struct {
 			List []struct{ Name, Query string }
 		}
