@@ -37,13 +37,6 @@ var (
 			"Times that the snapshot could not be written.", nil, nil),
 	}}
 
-	changes = collector{collectChanges, []*prometheus.Desc{
-		prometheus.NewDesc("caddy_throttle_changes",
-			"Bans, limits and shadow switches at run time that hold.", []string{"kind"}, nil),
-		prometheus.NewDesc("caddy_throttle_shadow_by_hand",
-			"Whether the zone is in shadow by a switch at run time (1) or not (0).", []string{"zone"}, nil),
-	}}
-
 	Slots = collector{collectSlots, []*prometheus.Desc{
 		prometheus.NewDesc("caddy_throttle_waiting",
 			"Requests that wait for their delay or for a slot, in zones with share by the client's rank.", []string{"zone", "rank"}, nil),
@@ -55,7 +48,7 @@ var (
 )
 
 // Collectors are all of them, with those that count.
-var Collectors = append([]prometheus.Collector{keysRefused, levels, breakerOpen, staleFiles, buckets, snapshots, changes, Slots}, telemetry.Collectors...)
+var Collectors = append([]prometheus.Collector{keysRefused, levels, breakerOpen, staleFiles, buckets, snapshots, Slots}, telemetry.Collectors...)
 
 func registerMetrics(registry *prometheus.Registry) error {
 	for _, collector := range Collectors {
@@ -114,22 +107,6 @@ func collectSnapshots(of []*prometheus.Desc, to metricsChannel) {
 			to <- prometheus.MustNewConstMetric(of[1], prometheus.CounterValue, float64(s.Failures))
 		}
 	})
-}
-
-func collectChanges(of []*prometheus.Desc, to metricsChannel) {
-	e, release := RunningApp()
-	if e == nil {
-		return
-	}
-	defer release()
-	now, set := time.Now(), e.Overrides()
-	held := e.Control.Overrides.List(now)
-	to.gauge(of[0], float64(len(held.Bans)), "ban")
-	to.gauge(of[0], float64(len(held.Limits)), "limit")
-	to.gauge(of[0], float64(len(held.Shadows)), "shadow")
-	for name := range e.Zones {
-		to.gauge(of[1], toGauge(set.Shadow(name, now)), name)
-	}
 }
 
 // collectBreakers asks the shared stores. While a reload changes a store's URL there are
