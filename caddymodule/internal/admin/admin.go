@@ -3,6 +3,7 @@
 package admin
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -90,7 +91,11 @@ func serve(w http.ResponseWriter, r *http.Request) error {
 			return err
 		}
 	}
-	answer, err := in.Ask(r.Context(), override.Origin{Via: "admin API"}, r.URL.Path)
+	from := override.Origin{Via: "admin API"}
+	if r.TLS != nil && len(r.TLS.VerifiedChains) > 0 {
+		from = override.Origin{Via: "remote admin", By: cmp.Or(r.TLS.VerifiedChains[0][0].Subject.CommonName, r.TLS.VerifiedChains[0][0].Subject.String())}
+	}
+	answer, err := in.Ask(r.Context(), from, r.URL.Path)
 	if err != nil {
 		return err
 	}

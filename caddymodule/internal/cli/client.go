@@ -21,6 +21,7 @@ import (
 // An adminClient is how a command reaches the admin API of a running Caddy.
 type adminClient struct {
 	address, config, adapter string
+	remote                   remote
 	json                     bool
 	out                      bytes.Buffer // what people read
 	answers                  bytes.Buffer // what --json prints instead
@@ -43,7 +44,10 @@ func (c command) cobra() *cobra.Command {
 		}
 		return nil
 	}}
-	cmd.Flags().StringVar(&client.address, "address", "", "The address of the admin endpoint. Default: that of the config, or localhost:2019")
+	cmd.Flags().StringVar(&client.address, "address", "", "The address of the admin endpoint, such as https://caddy.example.com:2021 of a remote one. Default: that of the config, or localhost:2019")
+	cmd.Flags().StringVar(&client.remote.cert, "cert", "", "The client certificate for a remote admin endpoint, in PEM")
+	cmd.Flags().StringVar(&client.remote.key, "key", "", "Its key")
+	cmd.Flags().StringVar(&client.remote.ca, "ca", "", "The authority of that endpoint's certificate, in PEM. Default: those of the system")
 	cmd.Flags().StringVarP(&client.config, "config", "c", "", "A config file whose admin endpoint is asked")
 	cmd.Flags().StringVarP(&client.adapter, "adapter", "a", "", "The adapter of that config file, such as caddyfile")
 	cmd.Flags().BoolVar(&client.json, "json", false, "Print JSON")
@@ -117,9 +121,14 @@ func ask[T any](c *adminClient, path string, in any) (*T, error) {
 		}
 		method, body = http.MethodPost, bytes.NewReader(input)
 	}
-	resp, err := caddycmd.AdminAPIRequest(address, method, "/throttle/"+path, http.Header{}, body)
+	var resp *http.Response
+	if strings.HasPrefix(address, "https://") {
+		resp, err = c.remote.do(address, method, "/throttle/"+path, body)
+	} else if resp, err = caddycmd.AdminAPIRequest(address, method, "/throttle/"+path, http.Header{}, body); err != nil {
+		err = plainly(err, address)
+	}
 	if err != nil {
-		return nil, plainly(err, address)
+		return nil, err
 	}
 	defer func() { _ = resp.Body.Close() }()
 	out := new(T)

@@ -744,7 +744,7 @@ find("#check-form").addEventListener("submit", async (event) => {
 const refreshJournal = async () => {
 	const journal = await ask("journal");
 	rows(find("#journal-table"), journal, (c) => JSON.stringify(c), (c) => element("tr", { role: "row" },
-		cell("", "n when", clock(c.at)), cell("by", "text", ...(c.via === "inspector" ? [foreign(c.by), " in the inspector"] : [c.via])),
+		cell("", "n when", clock(c.at)), cell("by", "text", ...(c.by ? [foreign(c.by), ` in the ${c.via}`] : [c.via])),
 		cell("", "text", c.action, ...(c.limit ? [" ", foreign(c.limit)] : []), ...(c.until ? [` for ${span((Date.parse(c.until) - Date.parse(c.at)) / 1e3)}`] : [])),
 		cell("of", "key", foreign(c.of, "long")), cell("", "text wide", foreign(c.note ?? ""))));
 	put(find("#journal-empty"), "Nobody has changed anything yet.");

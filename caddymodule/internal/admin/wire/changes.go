@@ -80,8 +80,8 @@ type Overrides struct {
 // may be anything, so it stands apart.
 type JournalEntry struct {
 	At     time.Time  `json:"at"`
-	Via    string     `json:"via"`             // admin API, as with the commands, or inspector
-	By     string     `json:"by,omitempty"`    // the user of the inspector
+	Via    string     `json:"via"`             // admin API, as with the commands, remote admin or inspector
+	By     string     `json:"by,omitempty"`    // the user of the inspector, or the name of the certificate
 	Action string     `json:"action"`          // ban, unban, limit, unlimit, shadow, unshadow, release, revoke
 	Of     string     `json:"of"`              // a network, a zone, a zone and a key, or everything
 	Limit  string     `json:"limit,omitempty"` // as it was given

@@ -1,0 +1,92 @@
+package tests
+
+import (
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/base64"
+	"encoding/json"
+	"encoding/pem"
+	"fmt"
+	"math/big"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+)
+
+// TestTheCommandsSpeakToARemoteCaddy with a client certificate, whose name the journal keeps.
+func TestTheCommandsSpeakToARemoteCaddy(t *testing.T) {
+	t.Parallel()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	template := &x509.Certificate{
+		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "night shift"}, IsCA: true, BasicConstraintsValid: true,
+		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour), ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth},
+	}
+	der, err := x509.CreateCertificate(rand.Reader, template, template, &key.PublicKey, key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	secret, err := x509.MarshalPKCS8PrivateKey(key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	inPEM := func(kind string, b []byte) string {
+		return writeFile(t, strings.ReplaceAll(kind, " ", ""), string(pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: b})))
+	}
+	certFile, keyFile := inPEM("CERTIFICATE", der), inPEM("PRIVATE KEY", secret)
+
+	c := startCaddy(t, config{sites: fmt.Sprintf("http://:%d {\n\tthrottle pages 5 5/s\n}", freePort(t))})
+	_, running := c.askAdmin("GET", "/config/", "")
+	var whole map[string]any
+	if err := json.Unmarshal([]byte(running), &whole); err != nil {
+		t.Fatal(err)
+	}
+	port := freePort(t)
+	admin := whole["admin"].(map[string]any)
+	admin["identity"] = map[string]any{"identifiers": []string{"localhost"}, "issuers": []any{map[string]any{"module": "internal"}}}
+	admin["remote"] = map[string]any{"listen": fmt.Sprintf("127.0.0.1:%d", port), "access_control": []any{map[string]any{
+		"public_keys": []string{base64.StdEncoding.EncodeToString(der)},
+		"permissions": []any{map[string]any{"paths": []string{"/throttle"}, "methods": []string{"GET", "POST"}}},
+	}}}
+	body, err := json.Marshal(whole)
+	if err != nil {
+		t.Fatal(err)
+	}
+	resp, err := http.Post("http://"+c.admin+"/load", "application/json", strings.NewReader(string(body)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	resp.Body.Close()
+	_, pki := c.askAdmin("GET", "/pki/ca/local", "")
+	var ca struct {
+		Root string `json:"root_certificate"`
+	}
+	if err := json.Unmarshal([]byte(pki), &ca); err != nil {
+		t.Fatal(err)
+	}
+	at := []string{"--address", fmt.Sprintf("https://localhost:%d", port), "--cert", certFile, "--key", keyFile, "--ca", writeFile(t, "root", ca.Root)}
+	throttle := func(args ...string) string {
+		cmd := caddyCommand(t, append(append([]string{"throttle"}, args...), at...)...)
+		out, err := cmd.CombinedOutput()
+		if err != nil {
+			return "failed: " + string(out)
+		}
+		return string(out)
+	}
+	eventually(t, "the certificate of the endpoint", func() bool { return strings.Contains(throttle("status"), "pages") })
+	if got := throttle("ban", "192.0.2.0/24", "--for", "1h"); !strings.Contains(got, "192.0.2.0/24 is banned") {
+		t.Errorf("got %s, want a ban", got)
+	}
+	if got := throttle("limit", "none", "x2"); !strings.Contains(got, `unknown zone "none"`) {
+		t.Errorf("got %s, want what is wrong", got)
+	}
+	if _, journal := c.askAdmin("GET", "/throttle/journal", ""); !strings.Contains(journal, `"via":"remote admin","by":"night shift","action":"ban"`) {
+		t.Errorf("got the journal %s, want the name of the certificate", journal)
+	}
+}
