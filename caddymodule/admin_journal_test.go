@@ -5,8 +5,12 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"net/http/httptest"
 	"slices"
+	"strings"
 	"testing"
+
+	"github.com/caddyserver/caddy/v2"
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/admin/wire"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket/memstore"
@@ -107,5 +111,51 @@ func TestTheLogNamesWhatHasEnded(t *testing.T) {
 		if change, _ := line["change"].(map[string]any); change["ended"] == false {
 			t.Errorf("got %v of a call that ended nothing", line)
 		}
+	}
+}
+
+// TestNobodyReplacesAnothersChangeUnawares: the answer says whose it is, until when, and why.
+func TestNobodyReplacesAnothersChangeUnawares(t *testing.T) {
+	s := run(t, threeZones)
+	s.journal() // which starts the app
+	ask := func(by, path, body string) (int, string) {
+		r := httptest.NewRequest(http.MethodPost, "/throttle/"+path, strings.NewReader(body))
+		r.Header.Set("Content-Type", "application/json")
+		r.Header.Set(wire.ByHeader, by)
+		w := httptest.NewRecorder()
+		var api caddy.APIError
+		if errors.As(serveAdmin(w, r), &api) {
+			return api.HTTPStatus, api.Err.Error()
+		}
+		return w.Code, w.Body.String()
+	}
+	for _, test := range []struct{ path, first, second, ended string }{
+		{"limit", `{"zone": "pages", "limit": "x0.5", "for": "8h", "note": "the database is slow"}`, `{"zone": "pages", "limit": "60 1/s", "for": "1m"%s}`, `{"zone": "pages"}`},
+		{"ban", `{"network": "203.0.113.0/24", "for": "8h", "note": "the database is slow"}`, `{"network": "203.0.113.9/24", "for": "1m"%s}`, `{"network": "203.0.113.0/24"}`},
+		{"shadow", `{"for": "8h", "note": "the database is slow"}`, `{"for": "1m"%s}`, `{}`},
+	} {
+		if status, answer := ask("alice", test.path, test.first); status != http.StatusOK || !strings.Contains(answer, `"by":"alice"`) {
+			t.Errorf("%s: got %d %s, want 200 and who", test.path, status, answer)
+		}
+		status, answer := ask("bob", test.path, fmt.Sprintf(test.second, ""))
+		if status != http.StatusConflict || !strings.Contains(answer, "by alice") || !strings.Contains(answer, `the note "the database is slow"`) {
+			t.Errorf("%s: got %d %s, want 409, whose it is and why", test.path, status, answer)
+		}
+		if status, answer = ask("bob", test.path, fmt.Sprintf(test.second, `, "replace": true`)); status != http.StatusOK || !strings.Contains(answer, `"by":"bob"`) {
+			t.Errorf("%s: got %d %s, want it replaced", test.path, status, answer)
+		}
+		if status, answer = ask("carol", "un"+test.path, test.ended); status != http.StatusOK {
+			t.Errorf("un%s: got %d %s, want 200", test.path, status, answer)
+		}
+		if status, answer = ask("carol", test.path, test.first); status != http.StatusOK {
+			t.Errorf("%s after its end: got %d %s, want 200", test.path, status, answer)
+		}
+	}
+	who := ""
+	for _, entry := range s.journal() {
+		who += entry.By + " " + entry.Action + ", "
+	}
+	if want := "carol shadow, carol unshadow, bob shadow, alice shadow, carol ban, carol unban, bob ban, alice ban, carol limit, carol unlimit, bob limit, alice limit, "; who != want {
+		t.Errorf("got the journal %s, want %s", who, want)
 	}
 }

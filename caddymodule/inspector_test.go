@@ -333,7 +333,7 @@ func TestTwoUsersOfTheInspectorMayChangeThingsAtOnce(t *testing.T) {
 		writers.Go(func() {
 			for i := range 40 {
 				own := fmt.Sprintf(`{"network": "198.51.%d.%d", "for": "1h"}`, 100+n, i)
-				both := fmt.Sprintf(`{"zone": "pages", "limit": "x%d", "for": "1h", "note": %q}`, i+1, user)
+				both := fmt.Sprintf(`{"zone": "pages", "limit": "x%d", "for": "1h", "note": %q, "replace": true}`, i+1, user)
 				for call, body := range map[string]string{"ban": own, "limit": both} {
 					if status, answer := v.asks(call, body); status != http.StatusOK {
 						t.Errorf("%s of %s: got %d %s, want 200", call, user, status, answer)

@@ -441,7 +441,7 @@ func TestAPlainKeyThatIsLimitedIsInNoLogAndNoJournal(t *testing.T) {
 	}
 }
 
-func TestAChangeWithoutAnEndHoldsUntilItIsEnded(t *testing.T) {
+func TestAChangeWithoutAnEndHoldsForThirtyDays(t *testing.T) {
 	s := run(t, `http:// {
 		throttle pages 1 1/d
 		respond ok
@@ -453,8 +453,8 @@ func TestAChangeWithoutAnEndHoldsUntilItIsEnded(t *testing.T) {
 	s.from(someone).answers("/", http.StatusOK)
 	var raw map[string][]map[string]any
 	s.admin(http.MethodGet, "/throttle/overrides", "", &raw)
-	if len(raw["shadows"]) != 1 || raw["shadows"][0]["until"] != nil || raw["shadows"][0]["note"] != "the shop sells tickets" {
-		t.Errorf("got %v, want a switch with a note and without an end", raw)
+	if len(raw["shadows"]) != 1 || raw["shadows"][0]["until"] == nil || raw["shadows"][0]["note"] != "the shop sells tickets" {
+		t.Errorf("got %v, want a switch with a note and an end", raw)
 	}
 	var zones struct {
 		Zones []struct {
@@ -463,8 +463,8 @@ func TestAChangeWithoutAnEndHoldsUntilItIsEnded(t *testing.T) {
 		}
 	}
 	s.admin(http.MethodGet, "/throttle/zones", "", &zones)
-	if len(zones.Zones) != 1 || zones.Zones[0].Mode != "shadow" || zones.Zones[0].ShadowUntil != nil {
-		t.Errorf("got %+v, want shadow without an end", zones.Zones)
+	if len(zones.Zones) != 1 || zones.Zones[0].Mode != "shadow" || zones.Zones[0].ShadowUntil == nil || time.Until(*zones.Zones[0].ShadowUntil).Round(time.Hour) != 30*24*time.Hour {
+		t.Errorf("got %+v, want shadow for 30 days", zones.Zones)
 	}
 	s.changes("/throttle/unlimit", `{"zone": "pages"}`)
 	s.changes("/throttle/unshadow", `{}`)

@@ -21,6 +21,7 @@ import (
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/admin/wire"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/cli"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/decision"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/override"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/telemetry"
 	"github.com/caddy-throttle/caddy-throttle/internal/testseed"
 )
@@ -194,7 +195,7 @@ func TestSlotsAndTurnsBesideAGroupComeWithinThreePoints(t *testing.T) {
 				inSettleBubble(t, func(t *testing.T) {
 					s := newWaitSite(t, "throttle {\n"+zones+"\n}", work)
 					if shadow { // by the switch, which makes one group of several directives
-						if _, err := s.app.engine.Control.Overrides.Shadow("", 24*time.Hour, "", time.Now()); err != nil {
+						if _, err := s.app.engine.Control.Overrides.Shadow("", override.Span{Since: time.Now(), Until: time.Now().Add(24 * time.Hour)}); err != nil {
 							t.Fatal(err)
 						}
 						defer s.app.engine.Control.Overrides.Unshadow("", time.Now()) // which outlasts the site

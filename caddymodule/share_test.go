@@ -28,6 +28,7 @@ import (
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/decision"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/engine"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/fairqueue"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/override"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/rule"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/telemetry"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
@@ -704,7 +705,7 @@ func TestTheSwitchToShadowLetsThoseThroughWhoWait(t *testing.T) {
 // shadow switches a zone to shadow until the test ends.
 func (s *settleSite) shadow(zone string) {
 	s.Helper()
-	if _, err := s.app.engine.Control.Overrides.Shadow(zone, time.Hour, "", time.Now()); err != nil {
+	if _, err := s.app.engine.Control.Overrides.Shadow(zone, override.Span{Since: time.Now(), Until: time.Now().Add(time.Hour)}); err != nil {
 		s.Fatal(err)
 	}
 	s.Cleanup(func() { s.app.engine.Control.Overrides.Unshadow(zone, time.Now()) })

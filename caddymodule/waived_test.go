@@ -4,6 +4,8 @@ import (
 	"net/http"
 	"testing"
 	"time"
+
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/override"
 )
 
 // A wait of an hour ends when the panic switch comes, for delays, slots and turns, and
@@ -23,14 +25,14 @@ func TestThePanicSwitchLetsWaitingRequestsThroughAtOnce(t *testing.T) {
 					t.Fatalf("%q, request %d: got it served: %v, want only the first", zone, i+1, v.reached)
 				}
 			}
-			if _, err := s.app.engine.Control.Overrides.Shadow("other", time.Hour, "", time.Now()); err != nil {
+			if _, err := s.app.engine.Control.Overrides.Shadow("other", override.Span{Since: time.Now(), Until: time.Now().Add(time.Hour)}); err != nil {
 				t.Fatal(err)
 			}
 			pass(time.Second)
 			if visits[1].reached {
 				t.Errorf("%q: got a request served while another zone is in shadow, want it to wait", zone)
 			}
-			if _, err := s.app.engine.Control.Overrides.Shadow("", time.Hour, "", time.Now()); err != nil {
+			if _, err := s.app.engine.Control.Overrides.Shadow("", override.Span{Since: time.Now(), Until: time.Now().Add(time.Hour)}); err != nil {
 				t.Fatal(err)
 			}
 			pass(time.Millisecond)

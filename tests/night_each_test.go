@@ -77,6 +77,8 @@ func TestEachCommandWithEachStore(t *testing.T) {
 			{"check " + url + "elsewhere --client 127.0.0.2", []string{"no throttle directive"}},
 			{"ban 10.1.2.3 --for 1h --note matrix", []string{"is banned until"}},
 			{"limit pages x0.5 --until 23:59", []string{"pages: x0.5 holds until"}},
+			{"limit pages x0.6 --replace --until 23:58 --by carol", []string{"pages: x0.6 holds until"}},
+			{"limit pages x0.5 --replace --until 23:59", []string{"pages: x0.5 holds until"}},
 			{"limit pages 127.0.0.9 unlimited --for 1h", []string{"unlimited holds until"}},
 			{"shadow pages --for 1h", []string{"pages is in shadow until"}},
 			{"why 127.0.0.1", []string{"The zone pages is in shadow by caddy throttle shadow: it refuses nothing. Left: "}},
@@ -92,6 +94,7 @@ func TestEachCommandWithEachStore(t *testing.T) {
 			{"release 127.0.0.1", []string{"emptied pages/127.0.0.1\n", "emptied hidden/127.0.0.1 (shadow)\n"}},
 			{"release 127.0.0.1", []string{"No bucket of 127.0.0.1 was in use."}},
 			{"why 127.0.0.1", []string{"pages ", "0%"}},
+			{"journal", []string{"ban ", "10.1.2.3/32", "matrix", "limit x0.6", "unshadow", "release", "hidden/127.0.0.1", "carol "}},
 			{"revoke-devices", []string{"No device is trusted any more"}},
 		} {
 			args := strings.Fields(test.args)
@@ -106,7 +109,7 @@ func TestEachCommandWithEachStore(t *testing.T) {
 		wantStatus(t, url+"page", 200)
 		for _, args := range []string{
 			"status", "top", "why 127.0.0.1", "buckets pages", "key pages 10.0.0.1", "check " + url + "page --client 10.0.0.1",
-			"ban 10.1.2.3 --for 1h", "bans", "unban 10.1.2.3", "limit pages x2 --for 1h", "unlimit pages",
+			"ban 10.1.2.3 --for 1h", "bans", "journal", "unban 10.1.2.3", "limit pages x2 --for 1h", "unlimit pages",
 			"shadow --all --for 1h", "unshadow --all", "release 127.0.0.1", "revoke-devices",
 		} {
 			if out := c.throttle(append(strings.Fields(args), "--json")...); !json.Valid([]byte(out)) {

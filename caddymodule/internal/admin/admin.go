@@ -91,7 +91,7 @@ func serve(w http.ResponseWriter, r *http.Request) error {
 			return err
 		}
 	}
-	from := override.Origin{Via: "admin API"}
+	from := override.Origin{Via: "admin API", By: r.Header.Get(wire.ByHeader)}
 	if r.TLS != nil && len(r.TLS.VerifiedChains) > 0 {
 		from = override.Origin{Via: "remote admin", By: cmp.Or(r.TLS.VerifiedChains[0][0].Subject.CommonName, r.TLS.VerifiedChains[0][0].Subject.String())}
 	}
@@ -113,6 +113,7 @@ func (in *Input) Ask(ctx context.Context, from override.Origin, path string) (an
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	call := Calls[path]
+	in.by = from.By
 	answer, changed, err := in.call(ctx, a, from, path, &call)
 	if err != nil {
 		var api caddy.APIError

@@ -21,7 +21,10 @@ import (
 const MostRead = 64 << 10
 
 // An Input is the body of a request.
-type Input struct{ body []byte }
+type Input struct {
+	body []byte
+	by   string // who asks
+}
 
 // decode reads the one JSON object of the body. Unknown fields are errors.
 func (in *Input) decode(into any) error {
@@ -71,7 +74,7 @@ func ReadInput(w http.ResponseWriter, r *http.Request) (*Input, error) {
 	if err != nil {
 		return nil, badRequest("reading the body: %w", err)
 	}
-	return &Input{body}, nil
+	return &Input{body: body}, nil
 }
 
 func badRequest(format string, args ...any) error {

@@ -20,14 +20,6 @@ func answerJournal(_ context.Context, e *engine.Engine, _ *Input) (any, error) {
 	}), nil
 }
 
-// ending returns when a span ends, or nil if it has no end.
-func ending(s wire.Span) *time.Time {
-	if s.Until.IsZero() {
-		return nil
-	}
-	return &s.Until
-}
-
 // journaled returns what the journal keeps of a call that has changed something. A call
 // that found nothing to change gives none.
 func (in *Input) journaled(from override.Origin, path string, answer any) []override.Change {
@@ -57,11 +49,11 @@ func (in *Input) journaled(from override.Origin, path string, answer any) []over
 			c.Of += fmt.Sprintf(" and %d more", more)
 		}
 	case wire.Ban:
-		c.Until, c.Note = ending(answer.Span), answer.Note
+		c.Until, c.Note = &answer.Until, answer.Note
 	case wire.Shadow:
-		c.Until, c.Note = ending(answer.Span), answer.Note
+		c.Until, c.Note = &answer.Until, answer.Note
 	case wire.Limit:
-		c.Limit, c.Until, c.Note = answer.Text, ending(answer.Span), answer.Note
+		c.Limit, c.Until, c.Note = answer.Text, &answer.Until, answer.Note
 		if answer.Key != "" { // the caller may have given a secret instead
 			c.Of = bucketName(answer.Zone, answer.Key, false)
 		}

@@ -2,8 +2,13 @@ package admin
 
 import (
 	"context"
+	"errors"
+	"net/http"
 	"net/netip"
+	"strconv"
 	"time"
+
+	"github.com/caddyserver/caddy/v2"
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/admin/wire"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/engine"
@@ -98,12 +103,48 @@ func answerOverrides(_ context.Context, e *engine.Engine, _ *Input) (any, error)
 	return overridesOf(e.Control.Overrides.List(time.Now())), nil
 }
 
+// spanIn returns the span of the one that is meant, or nil.
+func spanIn[T any](all []T, of func(*T) (*override.Span, bool)) *override.Span {
+	for i := range all {
+		if span, meant := of(&all[i]); meant {
+			return span
+		}
+	}
+	return nil
+}
+
+// span returns the span of a change. Changes are made one after the other, so what holds for
+// the same is still there when this one is made. If there is such, and the change is not to
+// replace it, that is an error of status 409.
+func (in *Input) span(e *engine.Engine, o *wire.Change, same func(*override.Overrides) *override.Span) (override.Span, error) {
+	now := time.Now()
+	held := e.Control.Overrides.List(now)
+	if was := same(&held); was != nil && !o.Replace {
+		text := "it would replace the one that holds until " + was.Until.Format(time.DateTime)
+		if was.By != "" {
+			text += ", by " + was.By
+		}
+		if was.Note != "" {
+			text += ", with the note " + strconv.Quote(was.Note)
+		}
+		return override.Span{}, caddy.APIError{HTTPStatus: http.StatusConflict, Err: errors.New(text + ": repeat it with replace (--replace) if that is meant")}
+	}
+	span, err := override.NewSpan(now, time.Duration(o.For), in.by, o.Note)
+	return span, wrong(err)
+}
+
 func answerBan(_ context.Context, e *engine.Engine, in *Input) (any, error) {
 	o, network, err := in.ofNetwork()
 	if err != nil {
 		return nil, err
 	}
-	ban, err := e.Control.Overrides.Ban(network, time.Duration(o.For), o.Note, time.Now())
+	held, err := in.span(e, &o, func(c *override.Overrides) *override.Span {
+		return spanIn(c.Bans, func(b *override.Ban) (*override.Span, bool) { return &b.Span, b.Network == network })
+	})
+	if err != nil {
+		return nil, err
+	}
+	ban, err := e.Control.Overrides.Ban(network, held)
 	return banOf(ban), wrong(err)
 }
 
@@ -129,7 +170,13 @@ func answerShadow(_ context.Context, e *engine.Engine, in *Input) (any, error) {
 			return nil, err
 		}
 	}
-	shadow, err := e.Control.Overrides.Shadow(o.Zone, time.Duration(o.For), o.Note, time.Now())
+	held, err := in.span(e, &o, func(c *override.Overrides) *override.Span {
+		return spanIn(c.Shadows, func(s *override.Shadow) (*override.Span, bool) { return &s.Span, s.Zone == o.Zone })
+	})
+	if err != nil {
+		return nil, err
+	}
+	shadow, err := e.Control.Overrides.Shadow(o.Zone, held)
 	return shadowOf(shadow), wrong(err)
 }
 
@@ -169,7 +216,13 @@ func answerLimit(_ context.Context, e *engine.Engine, in *Input) (any, error) {
 	if z.SlotsOnly() && limit.Limits() {
 		return nil, badRequest("zone %q has no capacity and leak: want unlimited or deny", z.Name)
 	}
-	limit, err = e.Control.Overrides.Limit(o.Zone, o.Key, limit, time.Duration(o.For), o.Note, time.Now())
+	held, err := in.span(e, &o, func(c *override.Overrides) *override.Span {
+		return spanIn(c.Limits, func(l *override.Limit) (*override.Span, bool) { return &l.Span, l.Zone == o.Zone && l.Key == o.Key })
+	})
+	if err != nil {
+		return nil, err
+	}
+	limit, err = e.Control.Overrides.Limit(o.Zone, o.Key, limit, held)
 	return limitOf(limit), wrong(err)
 }
 

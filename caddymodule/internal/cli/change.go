@@ -15,18 +15,21 @@ import (
 
 // holding are the flags of changes that end by themselves.
 type holding struct {
-	length, until, note string
+	length, until, note, by string
+	replace                 bool
 }
 
 func (h *holding) add(cmd *cobra.Command) {
-	cmd.Flags().StringVar(&h.length, "for", "", "How long it holds, such as 30m, 2h or 7d. At most 30d. Default: until this Caddy stops")
+	cmd.Flags().StringVar(&h.length, "for", "", "How long it holds, such as 30m, 2h or 7d. At most 30d, which is the default")
 	cmd.Flags().StringVar(&h.until, "until", "", "Until when it holds instead, such as 09:00, in local time")
+	cmd.Flags().StringVar(&h.by, "by", "", "Who you are, for those who ask later. Default: the user of the shell, also under sudo")
+	cmd.Flags().BoolVar(&h.replace, "replace", false, "Replace the change that holds already for the same")
 	cmd.Flags().StringVar(&h.note, "note", "", "Why, for those who ask later")
 }
 
 // fill checks the flags and completes the input.
 func (h *holding) fill(in *wire.Change, now time.Time) error {
-	in.Note = h.note
+	in.Note, in.Replace = h.note, h.replace
 	switch {
 	case h.length != "" && h.until != "":
 		return usage.Errorf("want at most one of --for, such as 30m, and --until, such as 09:00")
@@ -56,6 +59,7 @@ func (c *adminClient) change(call string, in wire.Change, h *holding, what strin
 	if err := h.fill(&in, time.Now()); err != nil {
 		return err
 	}
+	c.by = cmp.Or(h.by, c.by)
 	s, err := ask[wire.Ban](c, call, in) // or another change, which has no network
 	if err != nil {
 		return err
@@ -65,11 +69,7 @@ func (c *adminClient) change(call string, in wire.Change, h *holding, what strin
 	} else if s.Network.IsValid() {
 		what = s.Network.String() + what
 	}
-	if s.Until.IsZero() {
-		c.printf("%s on this Caddy, until it is restarted or you end that.\n", what)
-	} else {
-		c.printf("%s until %s, on this Caddy, unless it is restarted before.\n", what, s.Until.Local().Format(time.DateTime))
-	}
+	c.printf("%s until %s, on this Caddy, unless it is restarted before.\n", what, s.Until.Local().Format(time.DateTime))
 	return nil
 }
 
@@ -92,15 +92,15 @@ func (c *adminClient) showOverrides(o *wire.Overrides) {
 		c.say("Nothing was changed at run time.")
 		return
 	}
-	t := newTable("CHANGE", "OF", "LEFT", "NOTE")
+	t := newTable("CHANGE", "OF", "SINCE", "LEFT", "BY", "NOTE")
 	for _, s := range o.Shadows {
-		t.row("shadow", cmp.Or(sanitize(s.Zone), "all zones and bans"), remaining(s.Until), sanitize(s.Note))
+		t.row("shadow", cmp.Or(sanitize(s.Zone), "all zones and bans"), since(s.Since), remaining(s.Until), sanitize(s.By), sanitize(s.Note))
 	}
 	for _, b := range o.Bans {
-		t.row("ban", b.Network.String(), remaining(b.Until), sanitize(b.Note))
+		t.row("ban", b.Network.String(), since(b.Since), remaining(b.Until), sanitize(b.By), sanitize(b.Note))
 	}
 	for _, l := range o.Limits {
-		t.row("limit "+sanitize(l.Text), ofKey(l.Zone, l.Key), remaining(l.Until), sanitize(l.Note))
+		t.row("limit "+sanitize(l.Text), ofKey(l.Zone, l.Key), since(l.Since), remaining(l.Until), sanitize(l.By), sanitize(l.Note))
 	}
 	t.print(c)
 }

@@ -14,6 +14,7 @@ import (
 	caddycmd "github.com/caddyserver/caddy/v2/cmd"
 	"github.com/spf13/cobra"
 
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/admin/wire"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/text"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/usage"
 )
@@ -23,6 +24,7 @@ type adminClient struct {
 	address, config, adapter string
 	remote                   remote
 	json                     bool
+	by                       string       // who asks
 	out                      bytes.Buffer // what people read
 	answers                  bytes.Buffer // what --json prints instead
 }
@@ -37,7 +39,7 @@ type command struct {
 
 // cobra returns the command as Caddy runs it.
 func (c command) cobra() *cobra.Command {
-	client := new(adminClient)
+	client := &adminClient{by: cmp.Or(os.Getenv("SUDO_USER"), os.Getenv("USER"))}
 	cmd := &cobra.Command{Use: c.use, Short: c.short, Long: "\n" + c.long, Example: c.example, Args: func(cmd *cobra.Command, args []string) error {
 		if err := cobra.RangeArgs(c.least, c.most)(cmd, args); err != nil {
 			return usage.Fail(cmd, usage.Errorf("want caddy throttle %s", c.use))
@@ -121,10 +123,14 @@ func ask[T any](c *adminClient, path string, in any) (*T, error) {
 		}
 		method, body = http.MethodPost, bytes.NewReader(input)
 	}
+	header := make(http.Header)
+	if c.by != "" {
+		header.Set(wire.ByHeader, c.by)
+	}
 	var resp *http.Response
 	if strings.HasPrefix(address, "https://") {
 		resp, err = c.remote.do(address, method, "/throttle/"+path, body)
-	} else if resp, err = caddycmd.AdminAPIRequest(address, method, "/throttle/"+path, http.Header{}, body); err != nil {
+	} else if resp, err = caddycmd.AdminAPIRequest(address, method, "/throttle/"+path, header, body); err != nil {
 		err = plainly(err, address)
 	}
 	if err != nil {

@@ -9,7 +9,7 @@ import "github.com/spf13/cobra"
 func Commands() (all []*cobra.Command) {
 	for _, c := range []command{
 		statusCommand(), topCommand(), whyCommand(), checkCommand(), bucketsCommand(), keyCommand(), releaseCommand(),
-		banCommand(), unbanCommand(), bansCommand(), limitCommand(), unlimitCommand(), shadowCommand(), unshadowCommand(),
+		banCommand(), unbanCommand(), bansCommand(), journalCommand(), limitCommand(), unlimitCommand(), shadowCommand(), unshadowCommand(),
 		revokeDevicesCommand(),
 	} {
 		all = append(all, c.cobra())

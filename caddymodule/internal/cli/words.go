@@ -59,13 +59,11 @@ func wholeSeconds(s float64) string {
 // elapsed returns how long ago something was.
 func elapsed(at time.Time) time.Duration { return max(0, time.Since(at)).Round(time.Second) }
 
-// remaining returns how long a span still lasts, which has no end if that is zero.
-func remaining(until time.Time) string {
-	if until.IsZero() {
-		return "no end"
-	}
-	return max(0, time.Until(until)).Round(time.Second).String()
-}
+// remaining returns how long a span still lasts.
+func remaining(until time.Time) string { return max(0, time.Until(until)).Round(time.Second).String() }
+
+// since returns when something was, in local time.
+func since(at time.Time) string { return at.Local().Format("01-02 15:04:05") }
 
 // ofKey names a zone, or one key of it.
 func ofKey(zone, key string) string {

@@ -98,7 +98,7 @@ const ask = async (call, input = {}) => {
 	} catch {
 		throw new Error(`Caddy answers with status ${response.status}.`);
 	}
-	if (!response.ok) throw new Answer(answer.error ?? `Caddy answers with status ${response.status}.`);
+	if (!response.ok) throw Object.assign(new Answer(answer.error ?? `Caddy answers with status ${response.status}.`), { replaces: response.status === 409 });
 	return answer;
 };
 
@@ -130,11 +130,12 @@ const button = (text, about, press) => element("button", { type: "button", "aria
 // --- asking before a change ---
 
 const dialog = find("#ask"), form = find("#ask-form");
-let change;
+let change, replaces; // the latter after Caddy has said that it would replace another
 
 // propose asks for what a change needs, and makes it.
 const propose = ({ title, text, fields = [], does, danger, send, values = {} }) => {
 	change = send;
+	replaces = false;
 	find("#ask-title").replaceChildren(...[title].flat());
 	find("#ask-text").replaceChildren(...[text].flat());
 	for (const label of form.querySelectorAll("[data-field]")) {
@@ -163,12 +164,13 @@ form.addEventListener("submit", async (event) => {
 	try {
 		if (!form.elements.for.disabled) values.for = lengthOf(values);
 		delete values.until;
-		say(await change(values));
+		say(await change(replaces ? { ...values, replace: true } : values));
 		dialog.close();
 		await Promise.all(Object.values(tasks).filter((task) => !task.shown || task.shown()).map(run));
 	} catch (error) {
 		put(find("#ask-error"), error.message);
 		find("#ask-error").hidden = false;
+		if (replaces = error.replaces) put(find("#do"), "Replace it");
 	} finally {
 		find("#do").disabled = false;
 	}
@@ -188,7 +190,7 @@ const lengthOf = ({ for: length, until }) => {
 form.elements.until.addEventListener("input", () => { form.elements.for.value = ""; });
 form.elements.for.addEventListener("input", () => { form.elements.until.value = ""; });
 
-const until = (held) => held.until ? `until ${clock(held.until)}` : "until this Caddy stops";
+const until = (held) => `until ${clock(held.until)}`;
 
 const proposeBan = (network = "") => propose({
 	title: "Ban a network",
@@ -757,7 +759,7 @@ const tick = () => {
 	for (const row of document.querySelectorAll("#buckets-table tbody tr, #why-table tbody tr")) drain(row);
 	for (const cell of document.querySelectorAll("#changes-table [data-until]")) {
 		const { until } = cell.dataset, rest = until && span(left(until));
-		put(cell, !until ? "no end" : rest ? `${rest}, until ${minutes(until)}` : "ended");
+		put(cell, rest ? `${rest}, until ${minutes(until)}` : "ended");
 	}
 	const notice = find("#everything");
 	if (!notice.hidden) put(notice, `Nobody is refused ${lasts(notice.dataset.until)}: everything is in shadow.`);

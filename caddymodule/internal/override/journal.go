@@ -10,7 +10,7 @@ import (
 // stands apart.
 type Origin struct {
 	Via string // admin API, as with the commands, or inspector
-	By  string // the user of the inspector
+	By  string // the user of the inspector or the shell, or the name of a certificate
 }
 
 // A Change is something that somebody has changed at run time.

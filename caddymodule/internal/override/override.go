@@ -4,6 +4,7 @@
 package override
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"net/netip"
@@ -17,8 +18,8 @@ import (
 	bucketkey "github.com/caddy-throttle/caddy-throttle/leakybucket/key"
 )
 
-// Longest is the longest that an override with an end may last. What should last longer
-// belongs in the config.
+// Longest is the longest that an override may last. What should last longer belongs in the
+// config.
 const Longest = 30 * 24 * time.Hour
 
 const (
@@ -28,14 +29,25 @@ const (
 	longestNote = 200 // in bytes
 )
 
-// A Span is how long an override holds, and why.
+// A Span is how long an override holds, who wanted it, and why.
 type Span struct {
-	Since time.Time
-	Until time.Time // zero means until the process ends
-	Note  string
+	Since, Until time.Time
+	By           string // as they call themselves; may be anything
+	Note         string
 }
 
-func (s *Span) over(now time.Time) bool { return !s.Until.IsZero() && !now.Before(s.Until) }
+// NewSpan checks how long an override is to hold. A length of zero means the longest.
+func NewSpan(now time.Time, length time.Duration, by, note string) (s Span, err error) {
+	switch {
+	case length < 0 || length > Longest:
+		return s, fmt.Errorf("invalid duration %v: want at most 30 days; what should last belongs in the config", length)
+	case len(note) > longestNote || len(by) > longestNote:
+		return s, fmt.Errorf("the note has %d bytes and the name %d: want at most %d each", len(note), len(by), longestNote)
+	}
+	return Span{Since: now, Until: now.Add(cmp.Or(length, Longest)), By: by, Note: note}, nil
+}
+
+func (s *Span) over(now time.Time) bool { return !now.Before(s.Until) }
 
 func (s *Span) since() time.Time { return s.Since }
 
@@ -46,13 +58,8 @@ type override[T any] interface {
 	since() time.Time
 }
 
-// Left returns how long the span still lasts. One without an end counts as the longest.
-func (s *Span) Left(now time.Time) time.Duration {
-	if s.Until.IsZero() {
-		return Longest
-	}
-	return s.Until.Sub(now)
-}
+// Left returns how long the span still lasts.
+func (s *Span) Left(now time.Time) time.Duration { return s.Until.Sub(now) }
 
 // A Shadow switches a zone to shadow. An empty zone stands for all zones, and for bans.
 type Shadow struct {
@@ -207,15 +214,12 @@ type Overrides struct {
 	Limits  []Limit
 }
 
-// ShadowUntil returns when the last switch of a zone to shadow ends. It returns nil if
-// there is none, or one without an end.
+// ShadowUntil returns when the last switch of a zone to shadow ends, or nil if there is none.
 func (o *Overrides) ShadowUntil(zone string) (last *time.Time) {
 	for i := range o.Shadows {
 		held := &o.Shadows[i]
 		switch {
 		case held.Zone != "" && held.Zone != zone:
-		case held.Until.IsZero():
-			return nil
 		case last == nil || held.Until.After(*last):
 			last = &held.Until
 		}
@@ -266,28 +270,9 @@ func listed[K comparable, T any, P override[T]](of map[K]P) (all []T) {
 
 var errFull = fmt.Errorf("%d overrides of this kind hold already: let some end", most)
 
-// span checks how long an override is to hold. Zero means until the process ends.
-func span(now time.Time, length time.Duration, note string) (s Span, err error) {
-	if length < 0 || length > Longest {
-		return s, fmt.Errorf("invalid duration %v: want at most 30 days, or none until Caddy stops; what should last belongs in the config", length)
-	}
-	if len(note) > longestNote {
-		return s, fmt.Errorf("the note has %d bytes: want at most %d", len(note), longestNote)
-	}
-	s = Span{Since: now, Note: note}
-	if length > 0 {
-		s.Until = now.Add(length)
-	}
-	return s, nil
-}
-
 // Shadow switches a zone, or with an empty name all zones and bans, to shadow.
-func (t *Table) Shadow(zone string, length time.Duration, note string, now time.Time) (Shadow, error) {
-	held, err := span(now, length, note)
-	added := Shadow{zone, held}
-	if err != nil {
-		return added, err
-	}
+func (t *Table) Shadow(zone string, held Span) (added Shadow, err error) {
+	added, now := Shadow{zone, held}, held.Since
 	t.change(now, func(s *Set) { err = put(s.shadows, zone, &added) })
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -351,18 +336,15 @@ func (t *Table) Unshadow(zone string, now time.Time) (ended bool) {
 const shortestV4, shortestV6 = 8, 16
 
 // Ban refuses the clients of a network.
-func (t *Table) Ban(network netip.Prefix, length time.Duration, note string, now time.Time) (Ban, error) {
-	held, err := span(now, length, note)
-	added := Ban{network, held}
+func (t *Table) Ban(network netip.Prefix, held Span) (added Ban, err error) {
+	added = Ban{network, held}
 	switch {
-	case err != nil:
-		return added, err
 	case !network.IsValid() || network != network.Masked() || network.Addr().Is4In6():
 		return added, fmt.Errorf("invalid network %v: want one such as 203.0.113.0/24", network)
 	case network.Addr().Is4() && network.Bits() < shortestV4, network.Addr().Is6() && network.Bits() < shortestV6:
 		return added, fmt.Errorf("the network %v is too large: want /%d or longer, for IPv6 /%d", network, shortestV4, shortestV6)
 	}
-	t.change(now, func(s *Set) { err = put(s.bans, network, &added) })
+	t.change(held.Since, func(s *Set) { err = put(s.bans, network, &added) })
 	return added, err
 }
 
@@ -373,16 +355,13 @@ func (t *Table) Unban(network netip.Prefix, now time.Time) (ended bool) {
 }
 
 // Limit changes the limit of a zone, or of one key. l must come from [ParseLimit].
-func (t *Table) Limit(zone, key string, l Limit, length time.Duration, note string, now time.Time) (Limit, error) {
-	var err error
-	l.Zone, l.Key = zone, key
-	if l.Span, err = span(now, length, note); err != nil {
-		return l, err
-	}
+func (t *Table) Limit(zone, key string, l Limit, held Span) (Limit, error) {
+	l.Zone, l.Key, l.Span = zone, key, held
 	if zone == "" {
 		return l, errors.New("a limit needs a zone")
 	}
-	t.change(now, func(s *Set) { err = put(s.limits, bucket{zone, key}, &l) })
+	var err error
+	t.change(held.Since, func(s *Set) { err = put(s.limits, bucket{zone, key}, &l) })
 	return l, err
 }
 

@@ -13,6 +13,11 @@ import (
 	bucketkey "github.com/caddy-throttle/caddy-throttle/leakybucket/key"
 )
 
+// hour is a span of an hour.
+func hour(since time.Time, note string) Span {
+	return Span{Since: since, Until: since.Add(time.Hour), Note: note}
+}
+
 var night = time.Date(2026, 1, 1, 3, 0, 0, 0, time.UTC)
 
 func TestALimitIsReadAsPeopleWriteIt(t *testing.T) {
@@ -77,10 +82,10 @@ func TestAnOverrideEndsByItself(t *testing.T) {
 	}
 	network := netip.MustParsePrefix("203.0.113.0/24")
 	for _, err := range []error{
-		second(table.Ban(network, time.Hour, "", night)),
-		second(table.Shadow("", time.Hour, "", night)),
-		second(table.Shadow("z", time.Hour, "", night)),
-		second(table.Limit("z", "k", limit, time.Hour, "", night)),
+		second(table.Ban(network, hour(night, ""))),
+		second(table.Shadow("", hour(night, ""))),
+		second(table.Shadow("z", hour(night, ""))),
+		second(table.Limit("z", "k", limit, hour(night, ""))),
 	} {
 		if err != nil {
 			t.Fatal(err)
@@ -109,7 +114,7 @@ func second[T any](_ T, err error) error { return err }
 func TestTheLongestPrefixOfABanCounts(t *testing.T) {
 	var table Table
 	for _, network := range []string{"203.0.0.0/16", "203.0.113.0/24", "2001:db8::/32"} {
-		if _, err := table.Ban(netip.MustParsePrefix(network), time.Hour, network, night); err != nil {
+		if _, err := table.Ban(netip.MustParsePrefix(network), hour(night, network)); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -142,14 +147,22 @@ func TestOverridesAreBounded(t *testing.T) {
 		set.bans[network] = &Ban{network, Span{Until: night.Add(time.Hour)}}
 	}
 	table.set.Store(set)
-	if _, err := table.Ban(netip.MustParsePrefix("203.0.113.0/24"), time.Hour, "", night); err == nil {
+	if _, err := table.Ban(netip.MustParsePrefix("203.0.113.0/24"), hour(night, "")); err == nil {
 		t.Error("one more than fit: got no error, want one")
 	}
-	if _, err := table.Ban(netip.MustParsePrefix("10.0.0.1/32"), time.Hour, "", night); err != nil {
+	if _, err := table.Ban(netip.MustParsePrefix("10.0.0.1/32"), hour(night, "")); err != nil {
 		t.Errorf("one that is there: got %v, want it replaced", err)
 	}
-	if _, err := table.Shadow("", time.Hour, strings.Repeat("x", longestNote+1), night); err == nil {
-		t.Error("a note too long: got no error, want one")
+	for _, long := range []string{"by", "note"} {
+		text := map[string]string{long: strings.Repeat("x", longestNote+1)}
+		if _, err := NewSpan(night, time.Hour, text["by"], text["note"]); err == nil {
+			t.Errorf("%s too long: got no error, want one", long)
+		}
+	}
+	for _, length := range []time.Duration{-1, Longest + 1} {
+		if _, err := NewSpan(night, length, "", ""); err == nil {
+			t.Errorf("%v: got no error, want one", length)
+		}
 	}
 }
 
@@ -159,7 +172,7 @@ func TestTwoWritersLoseNothing(t *testing.T) {
 	for w := range 4 {
 		writers.Go(func() {
 			for i := range 50 {
-				if _, err := table.Shadow(fmt.Sprint(w, " ", i), time.Hour, "", night); err != nil {
+				if _, err := table.Shadow(fmt.Sprint(w, " ", i), hour(night, "")); err != nil {
 					t.Error(err)
 				}
 				table.Load().Shadow("0 0", night)
@@ -184,14 +197,14 @@ func TestThoseWhoWaitForShadowLearnOfItOnce(t *testing.T) {
 	}
 	first, doneFirst := table.Shadowed(nil, now)
 	second, doneSecond := table.Shadowed(nil, now)
-	if _, err := table.Shadow("pages", time.Hour, "", now); err != nil {
+	if _, err := table.Shadow("pages", hour(now, "")); err != nil {
 		t.Fatal(err)
 	}
 	if closed(first) || closed(second) {
 		t.Error("got told of one zone, want to hear of all alone")
 	}
 	doneSecond()
-	if _, err := table.Shadow("", time.Hour, "", now); err != nil {
+	if _, err := table.Shadow("", hour(now, "")); err != nil {
 		t.Fatal(err)
 	}
 	if !closed(first) {
@@ -208,7 +221,7 @@ func TestThoseWhoWaitForShadowLearnOfItOnce(t *testing.T) {
 	if closed(fourth) {
 		t.Error("got told after the end of the switch, want to wait for another")
 	}
-	if _, err := table.Shadow("", time.Hour, "", later); err != nil {
+	if _, err := table.Shadow("", hour(later, "")); err != nil {
 		t.Fatal(err)
 	}
 	if !closed(fourth) {
@@ -221,7 +234,7 @@ func TestThoseWhoWaitInZonesLearnWhenAllOfTheseAreInShadow(t *testing.T) {
 	table := new(Table)
 	switches := func(zone string) {
 		t.Helper()
-		if _, err := table.Shadow(zone, time.Hour, "", night); err != nil {
+		if _, err := table.Shadow(zone, hour(night, "")); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -263,19 +276,23 @@ func TestThoseWhoWaitInZonesLearnWhenAllOfTheseAreInShadow(t *testing.T) {
 	}
 }
 
-func TestAChangeWithoutAnEndHoldsUntilItIsEnded(t *testing.T) {
+func TestAChangeWithoutAnEndHoldsForThirtyDays(t *testing.T) {
 	var table Table
-	if _, err := table.Shadow("", 0, "a note", night); err != nil {
+	held, err := NewSpan(night, 0, "alice", "a note")
+	if err != nil {
 		t.Fatal(err)
 	}
-	later := night.Add(10 * Longest)
-	if !table.Load().AllShadow(later) {
-		t.Error("got an end, want none")
+	if _, err := table.Shadow("", held); err != nil {
+		t.Fatal(err)
 	}
-	if got := table.List(later); len(got.Shadows) != 1 || got.Shadows[0].Left(later) != Longest || got.ShadowUntil("pages") != nil {
-		t.Errorf("got %+v, want the switch, and no end to tell", got)
+	last := night.Add(Longest - 1)
+	if !table.Load().AllShadow(last) || table.Load().AllShadow(last.Add(1)) {
+		t.Errorf("got %+v, want it to end after %v", table.List(last), Longest)
 	}
-	if !table.Unshadow("", later) || table.Load() != nil {
+	if got := table.List(last); len(got.Shadows) != 1 || got.Shadows[0].Left(last) != 1 || !got.ShadowUntil("pages").Equal(last.Add(1)) {
+		t.Errorf("got %+v, want the switch, and its end", got)
+	}
+	if !table.Unshadow("", last) || table.Load() != nil {
 		t.Error("got a switch that was ended")
 	}
 }

@@ -9,10 +9,13 @@ import (
 
 // A Change describes a change at run time, or the end of one.
 type Change struct {
-	// How long it holds. At most 720h. Default: until this process ends.
+	// How long it holds. At most 720h, which is the default.
 	For caddy.Duration `json:"for,omitempty"`
 
 	Note string `json:"note,omitempty"`
+
+	// Replace lets it replace another that holds for the same. Otherwise that is an error.
+	Replace bool `json:"replace,omitempty"`
 
 	// The zone. Empty means all zones, for shadow alone.
 	Zone string `json:"zone,omitempty"`
@@ -42,10 +45,11 @@ type Revoked struct {
 	Revoked bool `json:"revoked"`
 }
 
-// A Span is how long a change holds, and why.
+// A Span is how long a change holds, who wanted it, and why.
 type Span struct {
 	Since time.Time `json:"since"`
-	Until time.Time `json:"until,omitzero"` // zero means until the process ends
+	Until time.Time `json:"until"`
+	By    string    `json:"by,omitempty"`
 	Note  string    `json:"note,omitempty"`
 }
 
@@ -81,10 +85,13 @@ type Overrides struct {
 type JournalEntry struct {
 	At     time.Time  `json:"at"`
 	Via    string     `json:"via"`             // admin API, as with the commands, remote admin or inspector
-	By     string     `json:"by,omitempty"`    // the user of the inspector, or the name of the certificate
+	By     string     `json:"by,omitempty"`    // the user of the inspector or the shell, or the name of the certificate
 	Action string     `json:"action"`          // ban, unban, limit, unlimit, shadow, unshadow, release, revoke
 	Of     string     `json:"of"`              // a network, a zone, a zone and a key, or everything
 	Limit  string     `json:"limit,omitempty"` // as it was given
 	Until  *time.Time `json:"until,omitempty"`
 	Note   string     `json:"note,omitempty"`
 }
+
+// ByHeader is the header in which a command says who uses it.
+const ByHeader = "Throttle-By"
