@@ -43,6 +43,9 @@ func (App) CaddyModule() caddy.ModuleInfo {
 
 // Provision loads the store and compiles the global zones. It dials nothing.
 func (a *App) Provision(ctx caddy.Context) (err error) {
+	if err = engine.RegisterMetrics(ctx.GetMetricsRegistry()); err != nil {
+		return err
+	}
 	if a.engine, err = engine.New(ctx); err != nil {
 		return err
 	}

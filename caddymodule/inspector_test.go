@@ -90,7 +90,7 @@ func (v operator) asks(call, body string, change ...func(*http.Request)) (int, s
 	return w.Code, w.Body.String()
 }
 
-const banned = `{"network": "203.0.113.0/24", "for": "2h"}`
+const banned = `{"network": "203.0.113.0/24", "for": "2h", "replace": true}`
 
 // bans reports how many bans hold.
 func (s *site) bans() int {

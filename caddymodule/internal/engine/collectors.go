@@ -50,7 +50,8 @@ var (
 // Collectors are all of them, with those that count.
 var Collectors = append([]prometheus.Collector{keysRefused, levels, breakerOpen, staleFiles, buckets, snapshots, Slots}, telemetry.Collectors...)
 
-func registerMetrics(registry *prometheus.Registry) error {
+// RegisterMetrics registers the collectors, which a registry may have already.
+func RegisterMetrics(registry *prometheus.Registry) error {
 	for _, collector := range Collectors {
 		var already prometheus.AlreadyRegisteredError
 		if err := registry.Register(collector); err != nil && !errors.As(err, &already) {

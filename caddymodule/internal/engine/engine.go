@@ -100,9 +100,6 @@ func New(ctx caddy.Context) (e *Engine, err error) {
 	}
 	e.Warner = e.Warnings.Logger(e.Logger)
 	e.Warned = &onceWarnings{warner: e.Warner}
-	if err := registerMetrics(ctx.GetMetricsRegistry()); err != nil {
-		return e, err
-	}
 	e.events = &telemetry.Background[telemetry.Event]{Pass: e.emit, Most: telemetry.MostEvents}
 	e.Gate = &admission.Gate{Exiting: exiting, Waived: e.waived}
 	if e.subscribers, err = watchExit(ctx); err != nil {
