@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"net/http"
 	"slices"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -38,10 +39,19 @@ func TestAReleaseInAnOutageFreesHereAndTellsTheStore(t *testing.T) {
 				list.Buckets[0].EmptyIn-why.Buckets[1].EmptyIn > 1 {
 				t.Errorf("got %+v in the listing and %+v why, want the same", list.Buckets, why.Buckets)
 			}
+			if !why.Local || !list.Local {
+				t.Errorf("got local %v why and %v in the listing, want both", why.Local, list.Local)
+			}
+			for _, body := range []string{`{"zone": "a", "all": true}`, `{"client": "203.0.113.0/24"}`} {
+				got = wire.Released{}
+				if s.admin(http.MethodPost, "/throttle/release", body, &got); got.Complete || !strings.Contains(got.Problem, "the store is down") {
+					t.Errorf("release %s: got %+v, want that buckets in the store stay", body, got)
+				}
+			}
 			theShared.down.Store(false)
 			<-time.After(5 * time.Second)
 			synctest.Wait()
-			c.wantStatuses("/", map[int]int{200: 2})
+			c.wantStatuses("/", map[int]int{200: 3})
 		})
 	}
 }

@@ -138,6 +138,9 @@ func answerRelease(ctx context.Context, e *engine.Engine, in *Input) (any, error
 		return nil, errors.New("the store cannot forget single buckets")
 	}
 	r := release{newJudge(e), resetter, &of, wire.Released{Client: of.Client, Freed: []string{}, Complete: true}}
+	if storeDown(e) {
+		r.result.Pending = true
+	}
 	var failed error
 	for _, z := range zones {
 		failed = errors.Join(failed, r.zone(ctx, z))
@@ -184,10 +187,17 @@ func (r *release) zone(ctx context.Context, z *engine.Zone) (failed error) {
 	return failed
 }
 
+// errLocal is why a search of the buckets is not complete while the store is down.
+var errLocal = errors.New("the store is down: of clients that this Caddy has not met since, the buckets stay; release them again when it is back")
+
 // names returns the names of buckets that are to be emptied.
 func (r *release) names(ctx context.Context, z *engine.Zone, shadow bool) (names []string, complete bool, err error) {
 	if !r.of.All {
-		return search(ctx, r.Engine, z, r.of.Client, shadow, math.MaxInt)
+		names, complete, err = search(ctx, r.Engine, z, r.of.Client, shadow, math.MaxInt)
+		if owned := z.Owned(r.of.Client); err == nil && owned.Search && storeDown(r.Engine) {
+			complete, err = false, errLocal
+		}
+		return names, complete, err
 	}
 	lister, can := r.Store.(leakybucket.Lister)
 	if !can {
@@ -197,8 +207,14 @@ func (r *release) names(ctx context.Context, z *engine.Zone, shadow bool) (names
 		names = append(names, k.Key)
 		return true
 	})
+	if err == nil && storeDown(r.Engine) {
+		err = errLocal
+	}
 	return names, err == nil, err
 }
+
+// storeDown reports whether the zones decide without their shared store.
+func storeDown(e *engine.Engine) bool { return e.Shared != nil && e.Shared.Down() }
 
 // bucket empties one.
 func (r *release) bucket(ctx context.Context, z *engine.Zone, name string, shadow bool) error {
@@ -210,7 +226,7 @@ func (r *release) bucket(ctx context.Context, z *engine.Zone, name string, shado
 	}
 	if err == nil && (was.Level > 0 || was.Blocked > 0) {
 		if r.result.Count++; r.result.Count <= mostNamed {
-			r.result.Freed = append(r.result.Freed, bucketName(z.Name, name, shadow))
+			r.result.Freed = append(r.result.Freed, bucketName(z.Name, cmp.Or(was.Network, name), shadow))
 		}
 	}
 	return cmp.Or(err, peeked)
@@ -231,7 +247,7 @@ func answerWhy(ctx context.Context, e *engine.Engine, in *Input) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	result := wire.Why{Client: c.Client, Buckets: []wire.Bucket{}, Complete: true, Refusal: pastRefusal(e, c.Client)}
+	result := wire.Why{Client: c.Client, Buckets: []wire.Bucket{}, Complete: true, Local: storeDown(e), Refusal: pastRefusal(e, c.Client)}
 	refused := wire.Bucket{}
 	if past := result.Refusal; past != nil {
 		c.Client, refused.Zone, refused.Key = past.Key, past.Zone, past.Key
@@ -356,7 +372,8 @@ func answerBuckets(ctx context.Context, e *engine.Engine, in *Input) (any, error
 	}
 	scan, cancel := context.WithTimeout(ctx, listTime)
 	defer cancel()
-	result := wire.Buckets{Buckets: []wire.Bucket{}, Complete: true}
+	local := storeDown(e)
+	result := wire.Buckets{Buckets: []wire.Bucket{}, Complete: !local, Local: local}
 	if l.Sort == wire.Unsorted {
 		err = listPage(scan, e, lister, z, &l, &result)
 	} else {

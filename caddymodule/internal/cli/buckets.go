@@ -34,11 +34,12 @@ buckets and the cursor of the next page.`,
 		run: func(c *adminClient, args []string) error {
 			in.Zone = args[0]
 			return show(c, "buckets", in, func(s *wire.Buckets) {
+				c.showLocal(s.Local)
 				if len(s.Buckets) > 0 {
 					c.showBuckets(s.Buckets)
 				}
 				switch {
-				case len(s.Buckets) == 0 && s.Next == "" && s.Complete:
+				case len(s.Buckets) == 0 && s.Next == "" && (s.Complete || s.Local):
 					c.say("No bucket matches that is not empty.")
 				case s.Next != "":
 					c.printf("%s. The next page begins at --cursor %s\n", text.Plural(len(s.Buckets), "bucket"), sanitize(s.Next))
@@ -46,7 +47,7 @@ buckets and the cursor of the next page.`,
 					c.printf("%s. There are no more.\n", text.Plural(len(s.Buckets), "bucket"))
 				default:
 					c.printf("%d of %s.\n", len(s.Buckets), text.Plural(s.Matched, "bucket"))
-					c.showPartial(s.Complete, "")
+					c.showPartial(s.Complete || s.Local, "")
 				}
 			})
 		},

@@ -94,10 +94,13 @@ func (c *adminClient) each(args []string, do func(string) error) error {
 			c.printf("failed: %s: %s\n", sanitize(arg), printableLine(err.Error()))
 		}
 	}
-	if failed > 0 {
-		return fmt.Errorf("%d of %d failed, and the others are done", failed, len(args))
+	switch failed {
+	case 0:
+		return nil
+	case len(args):
+		return fmt.Errorf("all %d failed", failed)
 	}
-	return nil
+	return fmt.Errorf("%d of %d failed, and the others are done", failed, len(args))
 }
 
 // show asks, and prints the answer.

@@ -292,3 +292,17 @@ func TestJSONEscapesWhatATerminalShouldNotShow(t *testing.T) {
 		t.Errorf("got %s, want %s in it", out, want)
 	}
 }
+
+// TestWhatIsShownCanBePastedBack: keys hold whatever clients send.
+func TestWhatIsShownCanBePastedBack(t *testing.T) {
+	for _, key := range []string{"203.0.113.7", "\u202egnp.exe", `a\tb`, "a\tb", `quoted "twice" \ here`, "ä€😀", "\x00\x7f", "zero\u200bwidth"} {
+		if got := asShown(sanitize(key)); got != key {
+			t.Errorf("%q is shown as %s, and read as %q", key, sanitize(key), got)
+		}
+	}
+	for _, plain := range []string{`C:\qwerty`, `trailing\`} { // which the terminal would show otherwise
+		if got := asShown(plain); got != plain {
+			t.Errorf("%s: got %q, want it as it is", plain, got)
+		}
+	}
+}

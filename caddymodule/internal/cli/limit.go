@@ -40,5 +40,5 @@ func limitInput(args []string) (in wire.Change, err error) {
 	if last > 2 {
 		return in, usage.Errorf("unexpected %q: want caddy throttle limit ZONE [KEY] LIMIT", args[2])
 	}
-	return wire.Change{Zone: args[0], Key: strings.Join(args[1:last], ""), Limit: strings.Join(args[last:], " ")}, nil
+	return wire.Change{Zone: args[0], Key: asShown(strings.Join(args[1:last], "")), Limit: strings.Join(args[last:], " ")}, nil
 }

@@ -37,7 +37,7 @@ line. They start afresh: who goes on as before is refused again. Bans stay; see 
 				return usage.Errorf("want caddy throttle release ADDRESS|NETWORK|KEY..., or --all --zone ZONE")
 			}
 			return c.each(args, func(client string) error {
-				in.Client = client
+				in.Client = asShown(client)
 				return c.release(in)
 			})
 		},
@@ -56,7 +56,7 @@ func (c *adminClient) release(in wire.ClientQuery) error {
 		c.say("emptied " + sanitize(name))
 	}
 	if more := s.Count - len(s.Freed); more > 0 {
-		c.printf("and %d more\n", more)
+		c.printf("and %d more, %d in all\n", more, s.Count)
 	}
 	switch {
 	case s.Pending:

@@ -29,3 +29,10 @@ func (c *adminClient) showPartial(complete bool, problem string) {
 		c.say("The search did not reach the end: there may be more. " + text.Printable(problem, 1000))
 	}
 }
+
+// showLocal says that an answer was given without the shared store.
+func (c *adminClient) showLocal(local bool) {
+	if local {
+		c.say("The store is down: this is what this Caddy knows, and its share of the limits holds.")
+	}
+}

@@ -23,7 +23,7 @@ refused then.`,
   caddy throttle why 7K2M-Q8XD`,
 		flags: func(cmd *cobra.Command) { cmd.Flags().StringVar(&in.Zone, "zone", "", "Look in one zone alone") },
 		run: func(c *adminClient, args []string) error {
-			in.Client = args[0]
+			in.Client = asShown(args[0])
 			return show(c, "why", in, c.showWhy)
 		},
 	}
@@ -43,6 +43,7 @@ func (c *adminClient) showWhy(s *wire.Why) {
 	for _, u := range s.Unlisted {
 		c.printf("%s: no override lists this key, so %s\n", sanitize(u.Zone), unlistedMeans[u.Policy])
 	}
+	c.showLocal(s.Local)
 	switch {
 	case s.Refused:
 		c.say("It is refused now.")

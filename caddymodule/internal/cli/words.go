@@ -15,6 +15,16 @@ import (
 // sanitize returns text from clients as a terminal may show it.
 func sanitize(from string) string { return text.Printable(from, 120) }
 
+// asShown returns what a text from a terminal stands for, if the terminal showed it escaped.
+func asShown(shown string) string {
+	if strings.Contains(shown, `\`) {
+		if text, err := strconv.Unquote(`"` + strings.ReplaceAll(shown, `"`, `\"`) + `"`); err == nil {
+			return text
+		}
+	}
+	return shown
+}
+
 // printableLine is what a terminal may show of a message that quotes what it complains
 // of: without a second escape of the quotes in it.
 func printableLine(message string) string {

@@ -509,16 +509,16 @@ const refreshTop = async () => {
 	let seconds = 0;
 	for (const zone of answer.zones) {
 		seconds = Math.max(seconds, zone.seconds);
-		for (const { key, admitted, refused } of [...zone.busiest, ...zone.most_refused]) {
+		for (const { key, network, admitted, refused } of [...zone.busiest, ...zone.most_refused]) {
 			const id = JSON.stringify([zone.zone, zone.mode, key]);
-			keys.set(id, { id, zone: zone.zone, dry: zone.mode === "shadow", group: zone.group, key, requests: admitted + refused, refused });
+			keys.set(id, { id, zone: zone.zone, dry: zone.mode === "shadow", group: zone.group, key, network, requests: admitted + refused, refused });
 		}
 	}
 	const all = [...keys.values()].sort((a, b) => b.refused - a.refused || b.requests - a.requests || (a.id < b.id ? -1 : 1)).slice(0, 20);
 	const byKey = fields.by.value === "";
 	rows(table, all, (k) => k.id, (k) => {
-		const row = element("tr", { role: "row" }, cell("", "key", foreign(k.key, "long")), cell("", "text", foreign(k.zone), ...(k.dry ? [` (shadow, ${visible(k.group)})`] : [])), cell("requests", "n"), cell("refused", "n"), cell("", "do"));
-		if (byKey || !k.key.includes("/")) row.lastChild.append(button("Why", k.key, () => lookAt(k.key)));
+		const row = element("tr", { role: "row" }, cell("", "key", foreign(k.network ?? k.key, "long")), cell("", "text", foreign(k.zone), ...(k.dry ? [` (shadow, ${visible(k.group)})`] : [])), cell("requests", "n"), cell("refused", "n"), cell("", "do"));
+		if (byKey || !k.key.includes("/")) row.lastChild.append(button("Why", k.key, () => lookAt(k.network ?? k.key)));
 		if (writable && !byKey) row.lastChild.append(button("Ban…", k.key, () => proposeBan(k.key)));
 		return row;
 	}, (row, k) => {
@@ -542,10 +542,10 @@ const ruleOf = (b) => b.by === "zone" && b.rule === "limited" ? "" : b.rule + ({
 const bucketRow = (b, sortable) => {
 	const track = element("div", { class: "track", "aria-hidden": "true" }, element("div"));
 	const row = element("tr", { role: "row" },
-		cell("", "key", foreign(b.key, "long")), ...(sortable ? [] : [cell("", "text", foreign(b.zone), ...(b.shadow ? [b.group ? ` (shadow, ${visible(b.group)})` : " (shadow)"] : []))]),
+		cell("", "key", foreign(b.network ?? b.key, "long")), ...(sortable ? [] : [cell("", "text", foreign(b.zone), ...(b.shadow ? [b.group ? ` (shadow, ${visible(b.group)})` : " (shadow)"] : []))]),
 		cell("", "wide", element("div", { class: "level" }, element("span"), track)),
 		cell("empty in", "n"), cell("blocked", "n"), ...(sortable ? [cell("last used", "n")] : []), cell("", "text", ruleOf(b), ...(b.from ? [" ", foreign(b.from, "soft")] : [])), cell("", "do"));
-	row.lastChild.append(...(sortable ? [button("Why", b.key, () => lookAt(b.key, b.zone))] : []));
+	row.lastChild.append(...(sortable ? [button("Why", b.key, () => lookAt(b.network ?? b.key, b.zone))] : []));
 	if (writable) row.lastChild.append(button("Empty…", b.key, () => proposeRelease(b.key, b.zone)), button("Limit…", b.key, () => proposeLimit(b.zone, b.key)));
 	return row;
 };
@@ -692,7 +692,7 @@ const look = async () => {
 		actions.dataset.of = id;
 		actions.replaceChildren();
 		if (writable && key) actions.append(button("Release…", key, () => proposeRelease(key, zone)));
-		if (writable && /^[0-9a-f:.]+$/i.test(key)) actions.append(button("Ban…", key, () => proposeBan(key)));
+		if (writable && /^[0-9a-f:./]+$/i.test(key)) actions.append(button("Ban…", key, () => proposeBan(key)));
 	}
 	rows(find("#why-table"), buckets, (b) => JSON.stringify([b.zone, b.key, b.shadow, ruleOf(b)]), (b) => {
 		const row = bucketRow(b, false);

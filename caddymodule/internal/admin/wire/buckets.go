@@ -69,6 +69,9 @@ type Buckets struct {
 
 	// Next is the cursor of the next page, if there is one.
 	Next string `json:"next,omitempty"`
+
+	// Local is set while the shared store is down: these are the buckets that this Caddy knows.
+	Local bool `json:"local,omitempty"`
 }
 
 // A KeyQuery is plain values, one for each part of a zone's key.
@@ -105,6 +108,7 @@ type Why struct {
 	Buckets  []Bucket     `json:"buckets"`
 	Complete bool         `json:"complete"`
 	Problem  string       `json:"problem,omitempty"`
+	Local    bool         `json:"local,omitempty"` // as in Buckets
 
 	// Unlisted are keys that no override lists, of zones that charge their requests
 	// elsewhere or not at all.
