@@ -322,10 +322,17 @@ func TestTheLimitOfTheFirstDaysIsJudgedByTheRest(t *testing.T) {
 
 // A small sample is no ground for a limit: there is no line to paste, no star, and a remedy.
 func TestAThinLogGivesNoLinesToPaste(t *testing.T) {
-	r := study(t, Options{Spare: 100, People: true}, scrapes("203.0.113.1", 600, 3*time.Second)...)
+	hits := scrapes("203.0.113.1", 600, 3*time.Second)
+	for i := range hits {
+		hits[i].duration = time.Duration(100+i%7) * time.Millisecond
+	}
+	r := study(t, Options{Spare: 100, People: true}, hits...)
 	var b strings.Builder
 	if err := r.Write(&b); err != nil {
 		t.Fatal(err)
+	}
+	if r.Seconds == nil || strings.Contains(b.String(), "in_flight") || strings.Contains(b.String(), "settle seconds") {
+		t.Errorf("got\n%s\nwant no limit of work either", b.String())
 	}
 	if r.Caddyfile != "" || len(r.Withheld) != 4 || strings.Contains(b.String(), "*  ") || strings.Contains(b.String(), "Recommended:") {
 		t.Errorf("got %q and\n%s\nwant four reasons and no limit", r.Withheld, b.String())

@@ -55,7 +55,7 @@ func (r *Result) Write(w io.Writer) error {
 		r.writeRefused(&b)
 		fmt.Fprintf(&b, "\nTo paste into the Caddyfile:\n\n%s", r.Caddyfile)
 	}
-	if r.Seconds != nil {
+	if r.Seconds != nil && len(r.Withheld) == 0 {
 		best := r.Seconds.Best()
 		fmt.Fprintf(&b, "\nBy the work that requests cause (settle seconds), in worker-seconds:\n\n")
 		r.Seconds.write(&b, r.noun, true)

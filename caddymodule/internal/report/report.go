@@ -87,7 +87,7 @@ func zoneOf(id int, r *recommend.Result) zone {
 		Result: r, ID: id, Noun: r.Noun(), Best: r.Units.Best(),
 		Units: curveOf(r.Units), Peaks: peaks(r), Span: recommend.Span(r.To.Sub(r.From).Seconds()),
 	}
-	if r.Seconds != nil {
+	if r.Seconds != nil && len(r.Withheld) == 0 {
 		c := curveOf(*r.Seconds)
 		z.Times = &c
 	}

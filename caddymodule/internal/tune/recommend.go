@@ -115,15 +115,9 @@ func (f *recommendFlags) find(in *logReader) (*Recommendation, error) {
 	if err = cmp.Or(err, s.err); err != nil {
 		return nil, err
 	}
-	if log := in.Stats(); mostLate*log.Late > log.Requests {
-		return nil, fmt.Errorf("%d of %d requests are far out of order, so no figure would be right: give the files as arguments and not by cat, or sort the log by time", log.Late, log.Requests)
-	}
 	results, err := s.results()
 	return &Recommendation{Log: in.log(), Zones: results, Notes: notes, Partial: in.interrupted()}, err
 }
-
-// mostLate is one in how many requests may come far out of order.
-const mostLate = 100
 
 // keyText returns the key without a config.
 func (f *recommendFlags) keyText() string {

@@ -193,8 +193,14 @@ func (rp *player) runAll(in *logReader, shown string) (notes []string, err error
 		rp.run(req)
 	}
 	rp.end()
+	if log := in.Stats(); in.err == nil && !in.interrupted() && mostLate*log.Late > log.Requests {
+		return nil, fmt.Errorf("%d of %d requests are far out of order, so no figure would be right: give the files as arguments and not by cat, or sort the log by time", log.Late, log.Requests)
+	}
 	return append(notes, rp.notes(in.Stats())...), in.err
 }
+
+// mostLate is one in how many requests may come far out of order.
+const mostLate = 100
 
 // peekedRequests is how many requests tell what the logs lack.
 const peekedRequests = 1000
