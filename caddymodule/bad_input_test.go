@@ -177,7 +177,7 @@ var wrongWords = []mistake{
 	{"zone", "limit 5 1/s\nrefusal jitter 20% # <-", "parsing jitter: invalid number \"20%\": did you mean 20?"},
 	{"zone", "limit 5 1/s\nrefusal page testdata/page.html # <-", "page stands in the block of refusal only: want\nrefusal {\n\tpage testdata/page.html\n}"},
 	{"zone", "limit 5 1/s\non_store_error ALLOW # <-", "did you mean allow?"},
-	{"zone", "limit 5 1/s\nshadow off # <-", "unknown option \"off\" in shadow: want server_timing"},
+	{"zone", "limit 5 1/s\nshadow off # <-", "unexpected \"off\" after shadow, which stands alone"},
 	{"zone", "limit 5 1/s\nenforce 10% # <-", "parsing enforce: invalid number \"10%\": did you mean 10?"},
 	{"block", "zone \"\" { # <-\nlimit 5 1/s\n}", "parsing zone: the word is empty: want at least a letter"},
 	{"site", "throttle pages key client_ip 5 1/s # <-", "unexpected \"key\" after pages: want throttle pages client_ip 5 1/s"},

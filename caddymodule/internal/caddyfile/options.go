@@ -84,6 +84,10 @@ func parseInFlight(z *config.Zone, words []string) (int, error) {
 	if len(words) == 0 {
 		return 0, errors.New("in_flight has no number: want in_flight <n>, such as in_flight 5, how many requests are served at once")
 	}
+	if _, err := leakybucket.ParseRate(words[0]); err == nil {
+		n, _, _ := strings.Cut(words[0], "/")
+		return 0, fmt.Errorf("parsing in_flight: invalid number %q: it is a number of requests at a time, and no rate: want in_flight %s, or limit %[2]s %[1]s", words[0], n)
+	}
 	var err error
 	if inFlightIn(z).Slots, err = tokens.ParseWhole(1, config.MostAtOnce)(words[0]); err != nil {
 		err = fmt.Errorf("parsing in_flight: %w", err)

@@ -404,6 +404,9 @@ func (r *zoneReader) unknownDetail(o *ZoneOption, words []string) error {
 		percent := given([]string{strings.TrimSuffix(words[0], "%")}, "10", tokens.ParseWhole(1, 100))
 		return r.Errf("unexpected %q after shadow, which is for all keys, while enforce takes 1 to 100 percent of them: want enforce %s", words[0], percent)
 	}
+	if o.Name == "shadow" && slices.Contains([]string{"on", "off", "true", "false", "yes", "no"}, words[0]) {
+		return r.Errf("unexpected %q after shadow, which stands alone: the zone refuses nobody with it, and enforces its limits without it", words[0])
+	}
 	names := detailNames(o)
 	if meant := otherDetails[words[0]]; slices.Contains(names, meant) {
 		return r.Errf("unknown option %q in %s: did you mean %s?", words[0], o.Name, meant)

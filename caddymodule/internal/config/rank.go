@@ -147,7 +147,10 @@ func (r *Rank) check(shares, passes bool) error {
 		return fmt.Errorf("invalid response header %q in rank member told: clients need it, and would not get it; want one of your own, such as X-Throttle-User", r.Told)
 	}
 	for _, pattern := range r.Issued {
-		if !cookie.ValidPattern(pattern) || strings.HasSuffix(pattern, "_") || strings.HasSuffix(pattern, "-") {
+		if meant := unfinished(pattern); meant != "" {
+			return fmt.Errorf("invalid cookie %q in rank member issued: no cookie ends so; did you mean %s?", pattern, meant)
+		}
+		if !cookie.ValidPattern(pattern) {
 			return fmt.Errorf("invalid cookie %q in rank member issued: want the name, or a pattern such as wordpress_logged_in_*, of one that only a log-in sets", pattern)
 		}
 		if name := anonymous(pattern); name != "" {

@@ -69,13 +69,25 @@ func (k *KeySource) private() bool {
 	return slices.Contains(privateSources, k.Source) || strings.Contains(k.Source, "{http.request.cookie.")
 }
 
+// unfinished returns the pattern that is meant by a name that lacks the star
+// for the digest of the site, or "".
+func unfinished(name string) string {
+	switch {
+	case name == "wordpress_logged_in":
+		return name + "_*"
+	case strings.HasSuffix(name, "_") || strings.HasSuffix(name, "-"):
+		return name + "*"
+	}
+	return ""
+}
+
 // compile compiles the trust in devices, for a key of these sources. It comes after settle.
 func (t *TrustDevices) compile(r *rule.Rule, sources []KeySource) (err error) {
 	switch {
 	case t.Cookie == "":
 		err = errors.New("trust_devices names no cookie: want the one that the upstream sets when a log-in has succeeded, such as wordpress_logged_in_*")
-	case strings.HasSuffix(t.Cookie, "_") || strings.HasSuffix(t.Cookie, "-"):
-		err = fmt.Errorf("invalid cookie %q in trust_devices: no cookie ends so; did you mean %[1]s*?", t.Cookie)
+	case unfinished(t.Cookie) != "":
+		err = fmt.Errorf("invalid cookie %q in trust_devices: no cookie ends so; did you mean %s?", t.Cookie, unfinished(t.Cookie))
 	case !cookie.ValidPattern(t.Cookie):
 		err = fmt.Errorf("invalid cookie %q in trust_devices: want the name, or a pattern such as wordpress_logged_in_*, of one that nothing but a log-in sets", t.Cookie)
 	case t.For <= 0 || time.Duration(t.For) > signer.Term:

@@ -35,6 +35,12 @@ func ParseDuration(word string) (caddy.Duration, error) {
 	if n, err := strconv.ParseFloat(word, 64); err == nil && n > 0 {
 		return 0, fmt.Errorf("invalid duration %q: it has no unit: want ms, s, m, h or d behind it, such as %ss", word, word)
 	}
+	for unit, days := range map[string]int{"w": 7, "y": 365} {
+		if number, found := strings.CutSuffix(word, unit); found {
+			n, _ := strconv.Atoi(number)
+			return 0, fmt.Errorf("invalid duration %q: want ms, s, m, h or d behind the number, such as %dd", word, max(n, 1)*days)
+		}
+	}
 	if err != nil || duration <= 0 {
 		return 0, fmt.Errorf("invalid duration %q: want one above 0, such as 10s", word)
 	}
