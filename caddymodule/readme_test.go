@@ -108,7 +108,8 @@ func TestTheReadmesConfigurationLetsFiveGuessesThrough(t *testing.T) {
 	})
 }
 
-// The zones of the first configuration are the first ones of Caddyfile.example, too.
+// The matchers and zones of the first configuration are in Caddyfile.example, too, and what
+// is refused by the query is in the recipe.
 func TestTheExampleBeginsWithTheFirstConfiguration(t *testing.T) {
 	readme, err := os.ReadFile("../README.md")
 	if err != nil {
@@ -123,6 +124,14 @@ func TestTheExampleBeginsWithTheFirstConfiguration(t *testing.T) {
 	_, config, _ := strings.Cut(string(readme), "## The first configuration")
 	zones := regexp.MustCompile(`(?s)\t\tzone pages \{.*?\n\t\}\n`).FindString(config)
 	zones = strings.TrimSuffix(zones, "\t}\n")
+	matchers := regexp.MustCompile(`(?s)\t@xmlrpc .*?\n\t\}\n`).FindString(config)
+	if matchers == "" || !strings.Contains(strings.ReplaceAll(whole, "\n\n", "\n"), matchers) {
+		t.Errorf("got other matchers in Caddyfile.example than those of the README:\n%s", matchers)
+	}
+	recipe, err := os.ReadFile("../docs/recipes/wordpress.md")
+	if refused := regexp.MustCompile(`(?m)^\t@envelope .*$`).FindString(config); err != nil || refused == "" || !strings.Contains(string(recipe), refused) {
+		t.Errorf("got no line %s in the recipe, %v", refused, err)
+	}
 	if zones == "" || !strings.Contains(whole, zones) {
 		t.Errorf("got another beginning in Caddyfile.example than the zones of the README:\n%s", zones)
 	}
