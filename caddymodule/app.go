@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/caddyserver/caddy/v2"
@@ -53,6 +54,9 @@ func (a *App) Provision(ctx caddy.Context) (err error) {
 	if a.engine.Plans, err = config.ParsePlans(a.Plan); err != nil {
 		return err
 	}
+	if err := a.provisionKey(); err != nil {
+		return err
+	}
 	if err := a.provisionStore(ctx); err != nil {
 		return err
 	}
@@ -94,6 +98,27 @@ func (a *App) provisionExempt(ctx caddy.Context) error {
 	return err
 }
 
+// leastKey is how many bytes signing_key must have. Who can guess it may pass as any account
+// and change any limit.
+const leastKey = 32
+
+// provisionKey fills in the signing key.
+func (a *App) provisionKey() error {
+	if a.SigningKey == "" {
+		return nil
+	}
+	filled, err := stores.FillIn(a.SigningKey)
+	if err != nil {
+		return fmt.Errorf("signing_key: %w", err)
+	}
+	key := strings.TrimSpace(filled[0])
+	if len(key) < leastKey {
+		return fmt.Errorf("invalid signing_key of %d bytes: want at least %d, such as of openssl rand -hex 32", len(key), leastKey)
+	}
+	a.engine.Signing.Fixed = key
+	return nil
+}
+
 // provisionStore loads the store, and the fallback of a shared one.
 func (a *App) provisionStore(ctx caddy.Context) error {
 	a.OnStoreError = cmp.Or(a.OnStoreError, sharedstore.Local.String())
@@ -121,6 +146,9 @@ func (a *App) provisionStore(ctx caddy.Context) error {
 		a.engine.UseMemory(m.use)
 	case stores.SharedStoreModule:
 		err = a.engine.UseShared(m.SharedStore(), sharedstore.Options{Timeout: time.Duration(a.StoreTimeout), Nodes: a.Nodes}, policy)
+		if _, has := m.SharedStore().Board(); has && err == nil {
+			_, err = a.engine.Signing.Join(ctx)
+		}
 	case stores.StoreModule:
 		a.engine.Store = m.Store()
 	default:

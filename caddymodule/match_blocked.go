@@ -3,6 +3,7 @@ package caddymodule
 import (
 	"iter"
 	"net/http"
+	"time"
 
 	"github.com/caddyserver/caddy/v2"
 	"github.com/caddyserver/caddy/v2/caddyconfig/caddyfile"
@@ -61,7 +62,7 @@ func (m *MatchBlocked) MatchWithError(r *http.Request) (bool, error) {
 	if exempt, err := m.app.ExemptsGlobally(&s); err != nil || exempt {
 		return false, err
 	}
-	if s.BanLeft() > 0 {
+	if s.Ban(time.Now()) != nil {
 		if by := decision.BannedBy(m.zones(), &s); by != nil && by.Shadow == 0 {
 			return true, nil
 		}

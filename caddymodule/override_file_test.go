@@ -395,7 +395,7 @@ func TestLimitTakesPlansAndPlainKeys(t *testing.T) {
 	s.changes("/throttle/limit", `{"zone": "api", "key": "its-app", "limit": "gold", "for": "1h"}`)
 	s.apiKey("shop").passes(3, "/") // the bucket's limit, whichever key names it
 	var got []string
-	for _, l := range s.app().Control.Overrides.List(time.Now()).Limits {
+	for _, l := range s.app().Control.Board.Table.List(time.Now()).Limits {
 		got = append(got, l.Key+" "+l.Text)
 	}
 	if strings.Join(got, ",") != "@as/shop gold" {

@@ -705,10 +705,10 @@ func TestTheSwitchToShadowLetsThoseThroughWhoWait(t *testing.T) {
 // shadow switches a zone to shadow until the test ends.
 func (s *settleSite) shadow(zone string) {
 	s.Helper()
-	if _, err := s.app.engine.Control.Overrides.Shadow(zone, override.Span{Since: time.Now(), Until: time.Now().Add(time.Hour)}); err != nil {
-		s.Fatal(err)
-	}
-	s.Cleanup(func() { s.app.engine.Control.Overrides.Unshadow(zone, time.Now()) })
+	s.app.engine.Control.Board.Table.Apply(time.Now(), override.NewShadow(zone, override.Span{Since: time.Now(), Until: time.Now().Add(time.Hour)}))
+	s.Cleanup(func() {
+		s.app.engine.Control.Board.Table.Apply(time.Now(), override.Entry{Name: override.Name{Kind: override.OfShadow, Zone: zone}, Ended: true})
+	})
 	pass(0)
 }
 

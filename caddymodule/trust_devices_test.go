@@ -531,7 +531,7 @@ func TestAReloadKeepsTheKeysAlthoughStorageFails(t *testing.T) {
 	second := newLoginSite(t, dir, byAccount("3 1/h", ""))
 	second.browser("198.51.100.1:1").guesses(10, "owner")
 	device.on(second).wants(http.StatusFound, "owner", "right")
-	if lines := second.logs.lines(t, "reading the keys of device cookies"); len(lines) != 1 {
+	if lines := second.logs.lines(t, "reading the signing keys"); len(lines) != 1 {
 		t.Errorf("got %d log lines about storage, want 1", len(lines))
 	}
 	if text, err := os.ReadFile(file); err != nil || string(text) != `{"keys":` {

@@ -7,15 +7,17 @@ import (
 	"os"
 	"slices"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/admin/wire"
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/memstore"
 )
 
-// TestWhySaysWhatARequestWouldMeet: in 1,000 states, with TEST_LONG=1 in 5,000, of levels, blocks, bans, overrides, costs
-// and shadow, what why says of a bucket, buckets and check say too, and a request meets it.
-func TestWhySaysWhatARequestWouldMeet(t *testing.T) {
-	s := run(t, `{
+// verdictSite has zones of all kinds, of which each request meets one.
+const verdictSite = `{
 		throttle {
+			%s
 			zone plain {
 				limit 5 1/h
 				cost 3 {
@@ -41,6 +43,14 @@ func TestWhySaysWhatARequestWouldMeet(t *testing.T) {
 				limit 2 1/h
 				enforce 50
 			}
+			zone waits {
+				limit 3 1/h
+				delay wait 10s
+			}
+			zone settled {
+				limit 4 1/h
+				settle status 404 2
+			}
 		}
 	}
 	http:// {
@@ -49,15 +59,50 @@ func TestWhySaysWhatARequestWouldMeet(t *testing.T) {
 		throttle /everywhere* everywhere
 		throttle /trial* trial
 		throttle /some* some
+		throttle /waits* waits
+		throttle /settled* settled
+		respond /settled/missing 404
 		respond ok
-	}`)
-	zones := []string{"plain", "blocks", "everywhere", "trial", "some"}
+	}`
+
+// TestWhySaysWhatARequestWouldMeet: in 1,000 states, with TEST_LONG=1 in 5,000, of levels, blocks, bans, overrides, costs,
+// delays, settlements and shadow, what why says of a bucket, buckets and check say too, and a request meets it.
+func TestWhySaysWhatARequestWouldMeet(t *testing.T) {
+	verdictsHold(t, run(t, fmt.Sprintf(verdictSite, "")), func(int) {})
+}
+
+// TestWhySaysWhatARequestWouldMeetInAnOutage: also while this Caddy goes by its share of the limits.
+func TestWhySaysWhatARequestWouldMeetInAnOutage(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		theShared = &shared{Store: memstore.New(memstore.Options{})}
+		s := run(t, fmt.Sprintf(verdictSite, "store test_shared\nnodes 2"))
+		s.app().Gate.Exiting = nil
+		if err := s.module().Start(); err != nil {
+			t.Fatal(err)
+		}
+		verdictsHold(t, s, func(n int) {
+			if n%25 == 0 {
+				theShared.down.Store(!theShared.down.Load())
+				for range 4 {
+					s.from("198.51.100.1:1000").get("/plain") // so that the outage is known
+				}
+				time.Sleep(10 * time.Second) // or that it is over
+			}
+		})
+		time.Sleep(time.Second)
+		_ = s.module().Stop()
+	})
+}
+
+func verdictsHold(t *testing.T, s *site, before func(state int)) {
+	zones := []string{"plain", "blocks", "everywhere", "trial", "some", "waits", "settled"}
 	seen := make(map[string]int)
 	states, least := 1000, 1
 	if os.Getenv("TEST_LONG") == "1" {
 		states, least = 5000, 5
 	}
 	for n := range states {
+		before(n)
 		last := rand.IntN(250)
 		if n%4 == 0 {
 			last = 3 + rand.IntN(3) // which have overrides
@@ -87,7 +132,11 @@ func TestWhySaysWhatARequestWouldMeet(t *testing.T) {
 			change("release", `{"client": %q}`, addr)
 		}
 		for range rand.IntN(7) {
-			c.get(path)
+			of := path
+			if zone == "settled" && rand.IntN(2) == 0 {
+				of += "/missing"
+			}
+			c.get(of)
 		}
 		dear := zone == "plain" && rand.IntN(2) == 0
 		if dear {
@@ -123,7 +172,7 @@ func TestWhySaysWhatARequestWouldMeet(t *testing.T) {
 		}
 		seen[fmt.Sprint(zone, " ", said, " ", dear)]++
 	}
-	for _, want := range []string{"plain denied false", "plain capacity false", "plain capacity true", "blocks blocked false", "some capacity false"} {
+	for _, want := range []string{"plain capacity false", "plain capacity true", "blocks blocked false", "some capacity false", "waits capacity false", "settled capacity false"} {
 		if seen[want] < least {
 			t.Errorf("%s: got %d states, want at least %d, of %v", want, seen[want], least, seen)
 		}

@@ -57,7 +57,7 @@ func newMachine(t *testing.T) *machine {
 	}
 	both := append(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: certificate}),
 		pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: private})...)
-	for name, text := range map[string][]byte{m.secret: []byte("secret"), m.pem: both, m.overrides: []byte("override some-key 600 10/s\n"), m.customers: []byte("# nobody yet\n")} {
+	for name, text := range map[string][]byte{m.secret: []byte("a secret of at least 32 characters"), m.pem: both, m.overrides: []byte("override some-key 600 10/s\n"), m.customers: []byte("# nobody yet\n")} {
 		if err := os.WriteFile(name, text, 0o600); err != nil {
 			t.Fatal(err)
 		}
@@ -104,7 +104,7 @@ func (m *machine) validate(adapter, config string) error {
 // fragments are options of a zone.
 var (
 	inGlobalOptions  = strings.Fields("admin debug email events grace_period metrics order servers storage")
-	inGlobalThrottle = strings.Fields("nodes plan store store_timeout")
+	inGlobalThrottle = strings.Fields("nodes plan signing_key store store_timeout")
 	inSite           = strings.Fields(`abort basic_auth encode error file_server forward_auth handle handle_errors handle_path
 		header import log log_append log_skip map php_fastcgi redir request_body request_header respond reverse_proxy
 		rewrite root route templates throttle tls vars`)

@@ -27,7 +27,7 @@ func filled(syntax string) string {
 	syntax = strings.NewReplacer(
 		"[as <name>]", "as some", "all|<n>/<s|m|h|d>|off", "10/s", "<capacity>", "5", "<leak>", "1/s", "<n>/<s|m|h|d>", "1/s", "<n>", "5", "<bits>", "24", "<size>", "64KiB", "<duration>", "30s",
 		"<percent of keys>", "10", "<cost>", "2", "<percent>", "10", "<code>", "503", "<name>", "some", "<text>", `"Slow down."`,
-		"<field>", "log", "<string>", "v1", "[everywhere]", "everywhere",
+		"<secret>", strings.Repeat("s", 32), "<field>", "log", "<string>", "v1", "[everywhere]", "everywhere",
 	).Replace(syntax)
 	return regexp.MustCompile(`([a-z_]+)\|[a-z_|]+`).ReplaceAllString(syntax, "$1")
 }

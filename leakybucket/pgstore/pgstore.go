@@ -24,7 +24,7 @@ type Store struct {
 	seed    maphash.Seed // chooses a bucket's lane
 
 	prefix        string
-	table         string // quoted
+	table, board  string // quoted
 	address, user string // for errors
 	wantsLogged   bool
 	sql           statements
@@ -56,7 +56,8 @@ func New(o Options) (*Store, error) {
 	s := &Store{
 		seed:        maphash.MakeSeed(),
 		prefix:      o.Prefix,
-		table:       o.quotedTable(),
+		table:       o.quotedTable(""),
+		board:       o.quotedTable(boardSuffix),
 		wantsLogged: o.Logged,
 		sql:         o.statements(),
 		preparing:   make(chan struct{}, 1),

@@ -23,6 +23,8 @@ type statements struct {
 	make, lock, clock, update, insert string
 	reset, size, forget, list         string
 
+	boardCreate, boardLock, boardWrite, boardLatest, boardRead string
+
 	begin []string // begins the transaction of a batch
 }
 
@@ -31,7 +33,7 @@ func (o *Options) statements() statements {
 	if o.Logged {
 		unlogged = ""
 	}
-	fill := strings.NewReplacer("{table}", o.quotedTable(), "{unlogged}", unlogged, "{comment}", schemaComment())
+	fill := strings.NewReplacer("{table}", o.quotedTable(""), "{board}", o.quotedTable(boardSuffix), "{unlogged}", unlogged, "{comment}", schemaComment())
 	read := func(name string) string {
 		sql, err := files.ReadFile("sql/" + name + ".sql")
 		if err != nil {
@@ -43,6 +45,7 @@ func (o *Options) statements() statements {
 		inspect: read("inspect"), create: read("create"), comment: read("comment"), logged: read("logged"),
 		make: read("make"), lock: read("lock"), clock: read("clock"), update: read("update"), insert: read("insert"),
 		reset: read("reset"), size: read("size"), forget: read("forget"), list: read("list"),
+		boardCreate: read("board_create"), boardLock: read("board_lock"), boardWrite: read("board_write"), boardLatest: read("board_latest"), boardRead: read("board_read"),
 		begin: o.begin(),
 	}
 }
@@ -63,9 +66,12 @@ func (o *Options) begin() []string {
 	return begin
 }
 
-// quotedTable returns the table's name as statements need it.
-func (o *Options) quotedTable() string {
-	return pgx.Identifier(strings.Split(o.Table, ".")).Sanitize()
+// boardSuffix is what the name of the board's table has behind that of the buckets.
+const boardSuffix = "_board"
+
+// quotedTable returns the table's name with a suffix as statements need it.
+func (o *Options) quotedTable(suffix string) string {
+	return pgx.Identifier(strings.Split(o.Table+suffix, ".")).Sanitize()
 }
 
 func quoted(name string) string { return pgx.Identifier{name}.Sanitize() }

@@ -46,6 +46,13 @@ func TestTheDocumentedUserMayDoEverythingThatTheStoreDoes(t *testing.T) {
 	if err := s.Reset(t.Context(), c.Zone, c.Key, false); err != nil {
 		t.Errorf("got %v from Reset", err)
 	}
+	for _, text := range []string{"a text", ""} {
+		post := leakybucket.Post{Name: "name", Version: int64(2 - len(text)/6), Was: int64(1 - len(text)/6), Text: text}
+		call := leakybucket.BoardCall{Posts: []leakybucket.Post{post}, Node: "node", Beat: "beat"}
+		if answer, err := s.Exchange(t.Context(), call); err != nil || answer.Latest != post.Version {
+			t.Errorf("got %+v, %v from Exchange", answer, err)
+		}
+	}
 }
 
 func TestTheDocumentedUserMayUseACluster(t *testing.T) {

@@ -22,6 +22,7 @@ type reference struct {
 	buckets   map[name]*bucket
 	swept     leakybucket.Instant
 	evictions uint64
+	board     referenceBoard
 }
 
 type name struct {
@@ -322,7 +323,10 @@ type bugs struct {
 	reset     func(*reference, name) error
 	list      func([]leakybucket.Kept) []leakybucket.Kept
 	shard     func(leakybucket.Charge) int
+	mayPost   func(*referenceBoard, leakybucket.Post) bool
 	page      func(all []leakybucket.Kept, want int, cursor string) ([]leakybucket.Kept, string, error)
+
+	keepsBeats bool
 }
 
 // A mutant is a store with a bug, and the case that must catch it.

@@ -61,6 +61,8 @@ const (
 	Listing Promise = "listing"
 	// Every bucket has a shard, and there are few of them. See shard.go.
 	Shards Promise = "shards"
+	// Posts replace what their writer has seen. See board.go.
+	Boards Promise = "the board"
 	// Every decision is the one of [leakybucket.TakeAll]. See model.go.
 	Agreement Promise = "agreement with the model"
 )
@@ -210,6 +212,10 @@ var cases = []testCase{
 	{Listing, "lists thousands of buckets", listsMany},
 	{Listing, "lists while buckets come and go", listsInPages},
 	{Listing, "refuses a cursor that is none", refusesCursors},
+
+	{Boards, "board replaces what was seen", boardReplaces},
+	{Boards, "board keeps beats for a minute", boardBeats},
+	{Boards, "board under contention", boardContended},
 
 	{Shards, "a bucket has one shard", oneShard},
 	{Shards, "shards are few", fewShards},

@@ -48,7 +48,6 @@ type Call struct {
 	answer func(ctx context.Context, e *engine.Engine, in *Input) (any, error)
 
 	Changes bool // what runs, so it is logged and noted in the journal
-	slow    bool // it asks the store or the storage, so no other change waits for it
 }
 
 // Calls are the calls by path. Those with GET change nothing. Neither do some with
@@ -69,8 +68,8 @@ var Calls = map[string]Call{
 	"/throttle/unban":    {Method: http.MethodPost, answer: answerUnban, Changes: true},
 	"/throttle/limit":    {Method: http.MethodPost, answer: answerLimit, Changes: true},
 	"/throttle/unlimit":  {Method: http.MethodPost, answer: answerUnlimit, Changes: true},
-	"/throttle/release":  {Method: http.MethodPost, answer: answerRelease, Changes: true, slow: true},
-	"/throttle/revoke":   {Method: http.MethodPost, answer: answerRevoke, Changes: true, slow: true},
+	"/throttle/release":  {Method: http.MethodPost, answer: answerRelease, Changes: true},
+	"/throttle/revoke":   {Method: http.MethodPost, answer: answerRevoke, Changes: true},
 	"/throttle/shadow":   {Method: http.MethodPost, answer: answerShadow, Changes: true},
 	"/throttle/unshadow": {Method: http.MethodPost, answer: answerUnshadow, Changes: true},
 }
@@ -112,9 +111,8 @@ func (in *Input) Ask(ctx context.Context, from override.Origin, path string) (an
 	defer release()
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
-	call := Calls[path]
-	in.by = from.By
-	answer, changed, err := in.call(ctx, a, from, path, &call)
+	in.from = from
+	answer, err := Calls[path].answer(ctx, a, in)
 	if err != nil {
 		var api caddy.APIError
 		if errors.As(err, &api) {
@@ -122,7 +120,7 @@ func (in *Input) Ask(ctx context.Context, from override.Origin, path string) (an
 		}
 		return nil, caddy.APIError{HTTPStatus: http.StatusBadGateway, Err: err}
 	}
-	for _, change := range changed {
+	for _, change := range in.changed {
 		by := zap.Skip()
 		if from.By != "" {
 			by = zap.String("by", from.By)
@@ -130,21 +128,6 @@ func (in *Input) Ask(ctx context.Context, from override.Origin, path string) (an
 		a.Logger.Warn("changed at run time", zap.String("via", from.Via), by, zap.String("path", path), zap.String("of", change.Of), logged(answer))
 	}
 	return answer, nil
-}
-
-// call makes a call, and returns what it has changed. That is noted in the journal in the
-// order in which it counts.
-func (in *Input) call(ctx context.Context, e *engine.Engine, from override.Origin, path string, call *Call) (answer any, changed []override.Change, err error) {
-	if call.Changes && !call.slow {
-		e.Control.Changing.Lock()
-		defer e.Control.Changing.Unlock()
-	}
-	answer, err = call.answer(ctx, e, in)
-	if err == nil && call.Changes {
-		changed = in.journaled(from, path, answer)
-		e.Control.Journal.Add(changed...)
-	}
-	return answer, changed, err
 }
 
 func WriteAnswer(w http.ResponseWriter, answer any) error {

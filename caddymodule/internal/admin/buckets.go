@@ -156,6 +156,9 @@ func answerRelease(ctx context.Context, e *engine.Engine, in *Input) (any, error
 	if addr, err := netip.ParseAddr(of.Client); err == nil {
 		r.result.Banned = e.Overrides().Banned(addr, time.Now()) != nil
 	}
+	if len(r.result.Freed) > 0 {
+		in.note(e, "release", freedText(&r.result))
+	}
 	return r.result, nil
 }
 
@@ -247,7 +250,7 @@ func answerWhy(ctx context.Context, e *engine.Engine, in *Input) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	result := wire.Why{Client: c.Client, Buckets: []wire.Bucket{}, Complete: true, Local: storeDown(e), Refusal: pastRefusal(e, c.Client)}
+	result := wire.Why{Client: c.Client, Buckets: []wire.Bucket{}, Complete: true, Local: storeDown(e), Refusal: pastRefusal(ctx, e, c.Client)}
 	refused := wire.Bucket{}
 	if past := result.Refusal; past != nil {
 		c.Client, refused.Zone, refused.Key = past.Key, past.Zone, past.Key
@@ -300,7 +303,7 @@ func answerWhy(ctx context.Context, e *engine.Engine, in *Input) (any, error) {
 		}
 	}
 	slices.SortStableFunc(result.Buckets, func(a, b wire.Bucket) int { return byVerdict(&a, &b) })
-	for _, s := range e.Control.Overrides.List(time.Now()).Shadows {
+	for _, s := range e.Control.Board.Table.List(time.Now()).Shadows {
 		if s.Zone == "" || slices.ContainsFunc(result.Buckets, func(b wire.Bucket) bool { return b.Zone == s.Zone }) {
 			result.Shadows = append(result.Shadows, shadowOf(s))
 		}

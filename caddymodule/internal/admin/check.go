@@ -73,8 +73,9 @@ func (c *requestCheck) reach(h *engine.Handler, r *http.Request) error {
 	c.result.Directives++
 	subject := rule.NewSubject(r)
 	subject.Overrides = c.app.Overrides()
-	banned := subject.BanLeft()
-	if banned > 0 {
+	banned, now := time.Duration(0), time.Now()
+	if ban := subject.Ban(now); ban != nil {
+		banned = ban.Left(now)
 		by := decision.BannedBy(slices.Values(h.Zones), &subject)
 		c.result.Banned = c.result.Banned || by != nil && by.Shadow == 0
 	}

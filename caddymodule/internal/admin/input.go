@@ -14,6 +14,7 @@ import (
 	"github.com/caddyserver/caddy/v2"
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/engine"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/override"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/text"
 )
 
@@ -22,8 +23,9 @@ const MostRead = 64 << 10
 
 // An Input is the body of a request.
 type Input struct {
-	body []byte
-	by   string // who asks
+	body    []byte
+	from    override.Origin
+	changed []override.Change // by the call
 }
 
 // decode reads the one JSON object of the body. Unknown fields are errors.

@@ -11,6 +11,7 @@ import (
 	"github.com/caddyserver/caddy/v2"
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/admin/wire"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/board"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/engine"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/override"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/rule"
@@ -85,7 +86,9 @@ func converted[T, W any](all []T, of func(T) W) []W {
 	return result
 }
 
-func banOf(b override.Ban) wire.Ban { return wire.Ban{Network: b.Network, Span: wire.Span(b.Span)} }
+func banOf(b override.Ban) wire.Ban {
+	return wire.Ban{Network: b.Network, Span: wire.Span(b.Span), Hits: b.Hits()}
+}
 
 func shadowOf(s override.Shadow) wire.Shadow {
 	return wire.Shadow{Zone: s.Zone, Span: wire.Span(s.Span)}
@@ -100,67 +103,82 @@ func overridesOf(o override.Overrides) wire.Overrides {
 }
 
 func answerOverrides(_ context.Context, e *engine.Engine, _ *Input) (any, error) {
-	return overridesOf(e.Control.Overrides.List(time.Now())), nil
+	return overridesOf(e.Control.Board.Table.List(time.Now())), nil
 }
 
-// spanIn returns the span of the one that is meant, or nil.
-func spanIn[T any](all []T, of func(*T) (*override.Span, bool)) *override.Span {
-	for i := range all {
-		if span, meant := of(&all[i]); meant {
-			return span
-		}
-	}
-	return nil
-}
-
-// span returns the span of a change. Changes are made one after the other, so what holds for
-// the same is still there when this one is made. If there is such, and the change is not to
-// replace it, that is an error of status 409.
-func (in *Input) span(e *engine.Engine, o *wire.Change, same func(*override.Overrides) *override.Span) (override.Span, error) {
-	now := time.Now()
-	held := e.Control.Overrides.List(now)
-	if was := same(&held); was != nil && !o.Replace {
-		text := "it would replace the one that holds until " + was.Until.Format(time.DateTime)
+// change makes a change. One that replaces another without leave is an error of status 409.
+func (in *Input) change(ctx context.Context, e *engine.Engine, entry override.Entry, replace bool) (*wire.Told, error) {
+	told, made, err := e.Control.Board.Change(ctx, entry, in.from.Via, replace)
+	var was *board.Conflict
+	switch {
+	case errors.As(err, &was):
+		text := "it would replace the one that holds until " + was.Until.Local().Format(time.DateTime)
 		if was.By != "" {
 			text += ", by " + was.By
 		}
 		if was.Note != "" {
 			text += ", with the note " + strconv.Quote(was.Note)
 		}
-		return override.Span{}, caddy.APIError{HTTPStatus: http.StatusConflict, Err: errors.New(text + ": repeat it with replace (--replace) if that is meant")}
+		return nil, caddy.APIError{HTTPStatus: http.StatusConflict, Err: errors.New(text + ": repeat it with replace (--replace) if that is meant")}
+	case errors.Is(err, board.ErrNothing):
+		return nil, err
+	case err != nil:
+		return nil, wrong(err)
 	}
-	span, err := override.NewSpan(now, time.Duration(o.For), in.by, o.Note)
+	in.changed = append(in.changed, made)
+	result := &wire.Told{Nodes: told.Nodes, Holding: told.Holding, Kept: e.KeepsChanges()}
+	if told.Err != nil {
+		result.Error = told.Err.Error()
+	}
+	return result, nil
+}
+
+// end ends a change, if there is one.
+func (in *Input) end(ctx context.Context, e *engine.Engine, of override.Name) (done wire.Ended, err error) {
+	entry := override.Entry{Name: of, Span: override.Span{Since: time.Now(), By: in.from.By}, Ended: true}
+	done.Told, err = in.change(ctx, e, entry, true)
+	if errors.Is(err, board.ErrNothing) {
+		return done, nil
+	}
+	done.Ended = err == nil
+	return done, err
+}
+
+func (in *Input) span(o *wire.Change) (override.Span, error) {
+	span, err := override.NewSpan(time.Now(), time.Duration(o.For), in.from.By, o.Note)
 	return span, wrong(err)
 }
 
-func answerBan(_ context.Context, e *engine.Engine, in *Input) (any, error) {
+func answerBan(ctx context.Context, e *engine.Engine, in *Input) (any, error) {
 	o, network, err := in.ofNetwork()
 	if err != nil {
 		return nil, err
 	}
-	held, err := in.span(e, &o, func(c *override.Overrides) *override.Span {
-		return spanIn(c.Bans, func(b *override.Ban) (*override.Span, bool) { return &b.Span, b.Network == network })
-	})
+	held, err := in.span(&o)
 	if err != nil {
 		return nil, err
 	}
-	ban, err := e.Control.Overrides.Ban(network, held)
-	return banOf(ban), wrong(err)
+	ban, err := override.NewBan(network, held)
+	if err != nil {
+		return nil, wrong(err)
+	}
+	told, err := in.change(ctx, e, ban, o.Replace)
+	return wire.Ban{Network: network, Span: wire.Span(held), Told: told}, err
 }
 
-func answerUnban(_ context.Context, e *engine.Engine, in *Input) (any, error) {
+func answerUnban(ctx context.Context, e *engine.Engine, in *Input) (any, error) {
 	_, network, err := in.ofNetwork()
 	if err != nil {
 		return nil, err
 	}
-	ended := e.Control.Overrides.Unban(network, time.Now())
-	if ban := e.Overrides().Banned(network.Addr(), time.Now()); !ended && ban != nil && ban.Network.Bits() < network.Bits() {
+	done, err := in.end(ctx, e, override.Name{Kind: override.OfBan, Key: network.String()})
+	if ban := e.Overrides().Banned(network.Addr(), time.Now()); err == nil && !done.Ended && ban != nil && ban.Network.Bits() < network.Bits() {
 		return nil, badRequest("no ban is of %s alone: it lies in %s, which is banned; to let it in, end that ban", network, ban.Network)
 	}
-	return wire.Ended{Ended: ended}, nil
+	return done, err
 }
 
-func answerShadow(_ context.Context, e *engine.Engine, in *Input) (any, error) {
+func answerShadow(ctx context.Context, e *engine.Engine, in *Input) (any, error) {
 	o, err := in.ofWholeZone()
 	if err != nil {
 		return nil, err
@@ -170,30 +188,28 @@ func answerShadow(_ context.Context, e *engine.Engine, in *Input) (any, error) {
 			return nil, err
 		}
 	}
-	held, err := in.span(e, &o, func(c *override.Overrides) *override.Span {
-		return spanIn(c.Shadows, func(s *override.Shadow) (*override.Span, bool) { return &s.Span, s.Zone == o.Zone })
-	})
+	held, err := in.span(&o)
 	if err != nil {
 		return nil, err
 	}
-	shadow, err := e.Control.Overrides.Shadow(o.Zone, held)
-	return shadowOf(shadow), wrong(err)
+	told, err := in.change(ctx, e, override.NewShadow(o.Zone, held), o.Replace)
+	return wire.Shadow{Zone: o.Zone, Span: wire.Span(held), Told: told}, err
 }
 
 // answerUnshadow ends a switch, of a zone that a reload has taken away, too.
-func answerUnshadow(_ context.Context, e *engine.Engine, in *Input) (any, error) {
+func answerUnshadow(ctx context.Context, e *engine.Engine, in *Input) (any, error) {
 	o, err := in.ofWholeZone()
 	if err != nil {
 		return nil, err
 	}
-	done := wire.Ended{Ended: e.Control.Overrides.Unshadow(o.Zone, time.Now())}
-	if !done.Ended && o.Zone != "" {
+	done, err := in.end(ctx, e, override.Name{Kind: override.OfShadow, Zone: o.Zone})
+	if err == nil && !done.Ended && o.Zone != "" {
 		_, err = findZone(e, o.Zone)
 	}
 	return done, err
 }
 
-func answerLimit(_ context.Context, e *engine.Engine, in *Input) (any, error) {
+func answerLimit(ctx context.Context, e *engine.Engine, in *Input) (any, error) {
 	o, err := in.ofZone()
 	if err != nil {
 		return nil, err
@@ -216,21 +232,22 @@ func answerLimit(_ context.Context, e *engine.Engine, in *Input) (any, error) {
 	if z.SlotsOnly() && limit.Limits() {
 		return nil, badRequest("zone %q has no capacity and leak: want unlimited or deny", z.Name)
 	}
-	held, err := in.span(e, &o, func(c *override.Overrides) *override.Span {
-		return spanIn(c.Limits, func(l *override.Limit) (*override.Span, bool) { return &l.Span, l.Zone == o.Zone && l.Key == o.Key })
-	})
+	held, err := in.span(&o)
 	if err != nil {
 		return nil, err
 	}
-	limit, err = e.Control.Overrides.Limit(o.Zone, o.Key, limit, held)
-	return limitOf(limit), wrong(err)
+	told, err := in.change(ctx, e, override.NewLimit(o.Zone, o.Key, limit, held), o.Replace)
+	return wire.Limit{Zone: o.Zone, Key: o.Key, Text: limit.Text, Span: wire.Span(held), Told: told}, err
 }
 
 // answerUnlimit ends a limit, of a zone that a reload has taken away, too.
-func answerUnlimit(_ context.Context, e *engine.Engine, in *Input) (any, error) {
+func answerUnlimit(ctx context.Context, e *engine.Engine, in *Input) (any, error) {
 	o, err := in.ofZone()
 	if err != nil {
 		return nil, err
+	}
+	if o.Zone == "" {
+		return nil, badRequest("a limit needs a zone")
 	}
 	z, unknown := findZone(e, o.Zone)
 	keys := []string{o.Key}
@@ -238,8 +255,9 @@ func answerUnlimit(_ context.Context, e *engine.Engine, in *Input) (any, error) 
 		keys = append(keys, z.BucketOf(o.Key))
 	}
 	for _, key := range keys {
-		if e.Control.Overrides.Unlimit(o.Zone, key, time.Now()) {
-			return wire.Ended{Ended: true, Key: key}, nil
+		done, err := in.end(ctx, e, override.Name{Kind: override.OfLimit, Zone: o.Zone, Key: key})
+		if done.Key = key; done.Ended || err != nil {
+			return done, err
 		}
 	}
 	return wire.Ended{}, unknown

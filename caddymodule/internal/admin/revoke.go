@@ -2,10 +2,12 @@ package admin
 
 import (
 	"context"
+	"errors"
 	"time"
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/admin/wire"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/engine"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/signer"
 )
 
 // answerRevoke replaces the keys, so that no device is trusted and no pass is good any
@@ -17,8 +19,13 @@ func answerRevoke(ctx context.Context, e *engine.Engine, in *Input) (any, error)
 	if e.Signing.Ring == nil {
 		return nil, badRequest("no zone has trust_devices, and none sends passes")
 	}
-	if err := e.Signing.Rotate(ctx, time.Now()); err != nil {
+	switch err := e.Signing.Rotate(ctx, time.Now()); {
+	case errors.Is(err, signer.ErrFixed):
+		return nil, badRequest("%w", err)
+	case err != nil:
 		return nil, err
 	}
+	e.Control.Board.Resign()
+	in.note(e, "revoke", "")
 	return wire.Revoked{Revoked: true}, nil
 }

@@ -4,9 +4,11 @@ import (
 	"cmp"
 	"context"
 	"regexp"
+	"slices"
 	"time"
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/admin/wire"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/board"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/engine"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/stores"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/telemetry"
@@ -15,9 +17,10 @@ import (
 // answerZones describes what runs.
 func answerZones(_ context.Context, e *engine.Engine, _ *Input) (any, error) {
 	now := time.Now()
-	set, overrides, counts, refusals := e.Overrides(), e.Control.Overrides.List(now), telemetry.CountsByZone(), telemetry.RefusalsByZone()
+	set, overrides, counts, refusals := e.Overrides(), e.Control.Board.Table.List(now), telemetry.CountsByZone(), telemetry.RefusalsByZone()
 	result := wire.Status{Zones: []wire.ZoneStatus{}, Overrides: overridesOf(overrides), Warnings: converted(e.Warnings.List(), func(w telemetry.KeptWarning) wire.Warning { return wire.Warning(w) })}
 	kept := storeStatus(e, &result.Store, now)
+	result.Fleet = fleetOf(e.Control.Board.State())
 	zones, err := zonesNamed(e, "")
 	if err != nil {
 		return nil, err
@@ -57,6 +60,25 @@ func answerZones(_ context.Context, e *engine.Engine, _ *Input) (any, error) {
 		result.Zones = append(result.Zones, s)
 	}
 	return result, nil
+}
+
+// fleetOf describes who shares the board, or returns nil if nobody does.
+func fleetOf(s board.State) *wire.Fleet {
+	if !s.Shared {
+		return nil
+	}
+	fleet := &wire.Fleet{Strangers: s.Strangers, Foreign: s.Foreign, Untold: s.Untold}
+	if s.Err != nil {
+		fleet.Error = s.Err.Error()
+	}
+	for _, n := range append([]board.Node{s.Self}, s.Nodes...) {
+		node := wire.Node{ID: n.ID, Host: n.Host, PID: n.PID, Began: n.Began, Age: n.Age.Seconds(), Current: n.Seen >= s.Self.Seen}
+		if !slices.Equal(n.Zones, s.Self.Zones) {
+			node.Zones = n.Zones
+		}
+		fleet.Nodes = append(fleet.Nodes, node)
+	}
+	return fleet
 }
 
 // quoted are the words that errors quote.

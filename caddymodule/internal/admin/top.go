@@ -39,10 +39,10 @@ func answerTop(_ context.Context, e *engine.Engine, in *Input) (any, error) {
 			network = func(string) string { return "" }
 		}
 		for _, k := range s.Busiest {
-			top.Busiest = append(top.Busiest, wire.TopKey{Key: k.Name, Network: network(k.Name), Requests: k.Requests, Admitted: k.Requests - k.Refused, Refused: k.Refused})
+			top.Busiest = append(top.Busiest, wire.TopKey{Key: k.Name, Network: network(k.Name), Requests: k.Requests, Admitted: k.Requests - k.Refused, Refused: k.Refused, Sampled: k.Sampled})
 		}
 		for _, k := range s.MostRefused {
-			top.Denied = append(top.Denied, wire.TopKey{Key: k.Name, Network: network(k.Name), Requests: k.Refused, Admitted: k.Requests - k.Refused, Refused: k.Refused})
+			top.Denied = append(top.Denied, wire.TopKey{Key: k.Name, Network: network(k.Name), Requests: k.Refused, Admitted: k.Requests - k.Refused, Refused: k.Refused, Sampled: k.Sampled})
 		}
 		result.Zones = append(result.Zones, top)
 	}

@@ -27,6 +27,7 @@ import (
 //	    store_timeout <duration>
 //	    on_store_error local|allow|deny
 //	    nodes <n>
+//	    signing_key <secret>
 //	    exempt <request matchers>|static_files [<root>]
 //	    plan <name> <capacity> <leak>
 //	    zone <name> { ... }
@@ -89,7 +90,7 @@ func expanded(d *caddyfile.Dispenser) *caddyfile.Dispenser {
 }
 
 // GlobalWords are the options of the global block that hold for all zones.
-var GlobalWords = []string{"store", "store_timeout", "on_store_error", "nodes", "exempt", "plan", "zone", "shadow"}
+var GlobalWords = []string{"store", "store_timeout", "on_store_error", "nodes", "signing_key", "exempt", "plan", "zone", "shadow"}
 
 // besideWords are the options of a zone that may stand beside zones.
 func besideWords() []string { return OptionNames(func(o ZoneOption) bool { return o.Beside }) }
@@ -149,6 +150,8 @@ func parseGlobalOption(a *config.App, d *caddyfile.Dispenser, seen map[string]bo
 		return true, tokens.ParseArg(d, &a.StoreTimeout, tokens.ParseDuration)
 	case "on_store_error":
 		return true, tokens.ParseArg(d, &a.OnStoreError, tokens.OneOf(config.StorePolicies...))
+	case "signing_key":
+		return true, tokens.ParseArg(d, &a.SigningKey, tokens.ParseWord)
 	case "nodes":
 		return true, tokens.ParseArg(d, &a.Nodes, tokens.ParseWhole(1, config.MostNodes))
 	default: // shadow

@@ -13,7 +13,7 @@ import (
 func bucketsCommand() command {
 	in := wire.BucketsQuery{Sort: "level", Limit: 20}
 	return command{
-		use: "buckets ZONE", short: "Lists the fullest buckets of a zone", least: 1, most: 1,
+		zone: true, use: "buckets ZONE", short: "Lists the fullest buckets of a zone", least: 1, most: 1,
 		long: `Lists buckets of a zone that are not empty: those that refuse now first, then the
 fullest. In Redis, this goes through all keys of the database.
 

@@ -3,6 +3,7 @@ package cli
 import (
 	"cmp"
 	"errors"
+	"fmt"
 	"strings"
 	"time"
 
@@ -10,6 +11,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/admin/wire"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/text"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/usage"
 )
 
@@ -69,8 +71,25 @@ func (c *adminClient) change(call string, in wire.Change, h *holding, what strin
 	} else if s.Network.IsValid() {
 		what = s.Network.String() + what
 	}
-	c.printf("%s until %s, on this Caddy, unless it is restarted before.\n", what, s.Until.Local().Format(time.DateTime))
+	c.printf("%s until %s%s.\n", what, s.Until.Local().Format(time.DateTime), toldText(s.Told))
 	return nil
+}
+
+// toldText says where a change holds.
+func toldText(t *wire.Told) string {
+	switch {
+	case t == nil: // an older Caddy
+		return ""
+	case t.Error != "":
+		return ", on this Caddy: the others are told when the store answers (" + text.Printable(t.Error, 200) + ")"
+	case t.Nodes > t.Holding:
+		return fmt.Sprintf(", on %d of %d Caddys: the others follow when they reach the store", t.Holding, t.Nodes)
+	case t.Nodes > 1:
+		return fmt.Sprintf(", on all %d Caddys", t.Nodes)
+	case !t.Kept:
+		return ", unless this Caddy is restarted before"
+	}
+	return ""
 }
 
 // end ends a change.
@@ -82,7 +101,7 @@ func (c *adminClient) end(call string, in wire.Change) error {
 	if !s.Ended {
 		return errors.New("there is no such change: see caddy throttle status")
 	}
-	c.say("Ended.")
+	c.printf("Ended%s.\n", toldText(s.Told))
 	return nil
 }
 
@@ -92,15 +111,15 @@ func (c *adminClient) showOverrides(o *wire.Overrides) {
 		c.say("Nothing was changed at run time.")
 		return
 	}
-	t := newTable("CHANGE", "OF", "SINCE", "LEFT", "BY", "NOTE")
+	t := newTable("CHANGE", "OF", "SINCE", "LEFT", numeric("HITS"), "BY", "NOTE")
 	for _, s := range o.Shadows {
-		t.row("shadow", cmp.Or(sanitize(s.Zone), "all zones and bans"), since(s.Since), remaining(s.Until), sanitize(s.By), sanitize(s.Note))
+		t.row("shadow", cmp.Or(sanitize(s.Zone), "all zones and bans"), since(s.Since), remaining(s.Until), "-", sanitize(s.By), sanitize(s.Note))
 	}
 	for _, b := range o.Bans {
-		t.row("ban", b.Network.String(), since(b.Since), remaining(b.Until), sanitize(b.By), sanitize(b.Note))
+		t.row("ban", b.Network.String(), since(b.Since), remaining(b.Until), fmt.Sprint(b.Hits), sanitize(b.By), sanitize(b.Note))
 	}
 	for _, l := range o.Limits {
-		t.row("limit "+sanitize(l.Text), ofKey(l.Zone, l.Key), since(l.Since), remaining(l.Until), sanitize(l.By), sanitize(l.Note))
+		t.row("limit "+sanitize(l.Text), ofKey(l.Zone, l.Key), since(l.Since), remaining(l.Until), "-", sanitize(l.By), sanitize(l.Note))
 	}
 	t.print(c)
 }

@@ -10,9 +10,11 @@ import (
 	"net/http"
 	"os"
 	"strings"
+	"time"
 
 	caddycmd "github.com/caddyserver/caddy/v2/cmd"
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/admin/wire"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/text"
@@ -32,7 +34,9 @@ type adminClient struct {
 // A command asks a running Caddy.
 type command struct {
 	use, short, long, example string
-	least, most               int // arguments
+	least, most               int  // arguments
+	zone                      bool // the first argument is a zone
+	watch                     bool // it can be shown again and again
 	flags                     func(*cobra.Command)
 	run                       func(c *adminClient, args []string) error
 }
@@ -44,7 +48,7 @@ func (c command) cobra() *cobra.Command {
 		if err := cobra.RangeArgs(c.least, c.most)(cmd, args); err != nil {
 			return usage.Fail(cmd, usage.Errorf("want caddy throttle %s", c.use))
 		}
-		return nil
+		return usage.Fail(cmd, refuseEmpty(cmd, args))
 	}}
 	cmd.Flags().StringVar(&client.address, "address", "", "The address of the admin endpoint, such as https://caddy.example.com:2021 of a remote one. Default: that of the config, or localhost:2019")
 	cmd.Flags().StringVar(&client.remote.cert, "cert", "", "The client certificate for a remote admin endpoint, in PEM")
@@ -56,17 +60,72 @@ func (c command) cobra() *cobra.Command {
 	if c.flags != nil {
 		c.flags(cmd)
 	}
-	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		err := c.run(client, args)
-		out := &client.out
-		if client.json {
-			out = &client.answers
-		}
-		_, failed := out.WriteTo(cmd.OutOrStdout())
-		return usage.Fail(cmd, cmp.Or(err, failed))
+	watched := false
+	if c.watch {
+		cmd.Flags().BoolVar(&watched, "watch", false, "Show it again every two seconds, until it is interrupted")
 	}
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		for {
+			err := c.run(client, args)
+			out := &client.out
+			if client.json {
+				out = &client.answers
+			} else if watched {
+				fmt.Fprint(cmd.OutOrStdout(), "\x1b[H\x1b[2J") // an empty screen
+			}
+			_, failed := out.WriteTo(cmd.OutOrStdout())
+			if err = cmp.Or(err, failed); err != nil || !watched {
+				return usage.Fail(cmd, err)
+			}
+			select {
+			case <-cmd.Context().Done():
+				return nil
+			case <-time.After(watchEvery):
+			}
+		}
+	}
+	c.completes(cmd, client)
 	usage.FailFlags(cmd)
 	return cmd
+}
+
+const watchEvery = 2 * time.Second
+
+// refuseEmpty refuses what is given and empty. A script whose variable is not set must not
+// change all zones instead of one.
+func refuseEmpty(cmd *cobra.Command, args []string) (err error) {
+	for i, arg := range args {
+		if strings.TrimSpace(arg) == "" {
+			err = usage.Errorf("argument %d is empty", i+1)
+		}
+	}
+	cmd.Flags().Visit(func(f *pflag.Flag) {
+		if f.Value.Type() == "string" && strings.TrimSpace(f.Value.String()) == "" {
+			err = usage.Errorf("--%s is empty", f.Name)
+		}
+	})
+	return err
+}
+
+// completes lets shells complete the names of zones, which the running Caddy knows.
+func (c command) completes(cmd *cobra.Command, client *adminClient) {
+	zones := func(*cobra.Command, []string, string) (names []string, _ cobra.ShellCompDirective) {
+		if status, err := ask[wire.Status](client, "zones", nil); err == nil {
+			for _, z := range status.Zones {
+				names = append(names, z.Zone)
+			}
+		}
+		return names, cobra.ShellCompDirectiveNoFileComp
+	}
+	cmd.ValidArgsFunction = func(cmd *cobra.Command, args []string, word string) ([]string, cobra.ShellCompDirective) {
+		if c.zone && len(args) == 0 {
+			return zones(cmd, args, word)
+		}
+		return nil, cobra.ShellCompDirectiveNoFileComp
+	}
+	if cmd.Flags().Lookup("zone") != nil {
+		_ = cmd.RegisterFlagCompletionFunc("zone", zones) // fails for no flag that exists
+	}
 }
 
 // mostArguments bounds those of commands that take several clients.

@@ -236,8 +236,8 @@ func TestWhyWithoutBucketsIsNoEmptyTable(t *testing.T) {
 
 func TestWhyOfAnUnknownCodeSaysThatAlone(t *testing.T) {
 	out := outputOf(t, "why", wire.Why{Client: "7K2M-Q8XD", Buckets: []wire.Bucket{}, Complete: true}, "7K2M-Q8XD")
-	if !strings.HasPrefix(out, "No refusal with this support code is known here.") || strings.Count(out, "\n") != 1 {
-		t.Errorf("got\n%s\nwant one line about the code", out)
+	if out != "No Caddy of this store remembers a refusal with this support code: look for it in the access log.\n" {
+		t.Errorf("got\n%s\nwant one sentence", out)
 	}
 }
 
@@ -303,6 +303,34 @@ func TestWhatIsShownCanBePastedBack(t *testing.T) {
 	for _, plain := range []string{`C:\qwerty`, `trailing\`} { // which the terminal would show otherwise
 		if got := asShown(plain); got != plain {
 			t.Errorf("%s: got %q, want it as it is", plain, got)
+		}
+	}
+}
+
+func TestTopMarksWhatIsEstimated(t *testing.T) {
+	z := wire.TopZone{Zone: "pages", Requests: 640, Refused: 64, Seconds: 60, Busiest: []wire.TopKey{
+		{Key: "203.0.113.7", Admitted: 576, Refused: 64, Sampled: true}, {Key: "203.0.113.8", Admitted: 3},
+	}}
+	out := outputOf(t, "top", wire.Top{Zones: []wire.TopZone{z}})
+	if !strings.Contains(out, "~640      ~64  203.0.113.7") || !strings.Contains(out, "  3        0  203.0.113.8") {
+		t.Errorf("got\n%s\nwant the first marked as an estimate, and not the second", out)
+	}
+}
+
+// TestNothingThatIsEmptyIsTaken: a script whose variable is not set changes nothing.
+func TestNothingThatIsEmptyIsTaken(t *testing.T) {
+	for _, args := range [][]string{
+		{"shadow", ""}, {"unshadow", " "}, {"limit", "login", "", "x2"}, {"unlimit", "login", ""}, {"ban", "203.0.113.7", "--for", ""},
+		{"release", "203.0.113.7", "--zone", ""}, {"ban", "", "203.0.113.7"}, {"why", "203.0.113.7", "--zone="},
+	} {
+		var errs strings.Builder
+		root := &cobra.Command{Use: "throttle"}
+		root.AddCommand(Commands()...)
+		root.SetArgs(args)
+		root.SetErr(&errs)
+		root.SetOut(&errs)
+		if err := root.Execute(); err == nil || !strings.Contains(errs.String(), "is empty") {
+			t.Errorf("%q: got error %v, %q, want it said what is empty", args, err, errs.String())
 		}
 	}
 }

@@ -8,7 +8,7 @@ import (
 
 func journalCommand() command {
 	return command{
-		use: "journal", short: "Lists who changed what at run time",
+		watch: true, use: "journal", short: "Lists who changed what at run time",
 		long: "Lists the last 200 changes at run time, the last one first: bans, limits, switches to\nshadow, their ends, and releases.",
 		run: func(c *adminClient, _ []string) error {
 			return show(c, "journal", nil, c.showJournal)
@@ -30,7 +30,7 @@ func (c *adminClient) showJournal(journal *[]wire.JournalEntry) {
 		if entry.Until != nil {
 			until = since(*entry.Until)
 		}
-		t.row(since(entry.At), cmp.Or(sanitize(entry.By), entry.Via), action, sanitize(entry.Of), until, sanitize(entry.Note))
+		t.row(since(entry.At), cmp.Or(sanitize(entry.By), sanitize(entry.Via)), action, sanitize(entry.Of), until, sanitize(entry.Note))
 	}
 	t.print(c)
 }

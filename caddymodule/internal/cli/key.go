@@ -4,7 +4,7 @@ import "github.com/caddy-throttle/caddy-throttle/caddymodule/internal/admin/wire
 
 func keyCommand() command {
 	return command{
-		use: "key ZONE VALUE...", short: "Shows the key of the bucket of plain values", least: 2, most: 100,
+		zone: true, use: "key ZONE VALUE...", short: "Shows the key of the bucket of plain values", least: 2, most: 100,
 		long: `Shows the key that a zone makes of plain values, one for each part of its key: an
 address is masked, a name folded, a secret replaced by its digest.`,
 		example: `  caddy throttle key login 203.0.113.7

@@ -11,7 +11,7 @@ import (
 func limitCommand() command {
 	var h holding
 	return command{
-		use: "limit ZONE [KEY] LIMIT", short: "Changes the limit of a zone or a key for a while", least: 2, most: 4,
+		zone: true, use: "limit ZONE [KEY] LIMIT", short: "Changes the limit of a zone or a key for a while", least: 2, most: 4,
 		long: `Changes the limit of all keys of a zone, or of one. The limit is a factor such as
 x0.5, a capacity and a leak such as 10 1/s, the name of a plan, unlimited, or deny.
 It is stronger than the config and its override files. A factor changes the limits of

@@ -12,7 +12,7 @@ func shadowCommand() command {
 	var h holding
 	var all bool
 	return command{
-		use: "shadow [ZONE]", short: "Lets a zone, or everything, refuse nobody for a while", most: 1,
+		zone: true, use: "shadow [ZONE]", short: "Lets a zone, or everything, refuse nobody for a while", most: 1,
 		long: `Switches a zone to shadow: it decides and counts, and refuses nobody. With --all,
 no zone refuses anybody, and bans do not hold. Requests that wait already are let
 through, unless they also belong to a zone that still makes requests wait.`,

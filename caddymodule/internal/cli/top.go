@@ -15,10 +15,11 @@ import (
 func topCommand() command {
 	var in wire.TopQuery
 	return command{
-		use: "top [ZONE]", short: "Shows who sends most and who is refused most", most: 1,
+		zone: true, watch: true, use: "top [ZONE]", short: "Shows who sends most and who is refused most", most: 1,
 		long: `Shows which keys sent most requests and which were refused most in about the last
 minute, in each zone. Refusals are counted one by one. Above a hundred requests a
-second, those that are let in are estimated from a sample.`,
+second, those that are let in are estimated from a sample, and
+marked with ~.`,
 		example: `  caddy throttle top
   caddy throttle top login --by /24`,
 		flags: func(cmd *cobra.Command) {
@@ -47,7 +48,11 @@ func (c *adminClient) showTop(z *wire.TopZone) {
 	c.printf("%s%s: %s in the last %.0f s, %d %s\n", sanitize(z.Zone), how, text.Plural(z.Requests, "request"), max(1, z.Seconds), z.Refused, refused)
 	t := newTable(numeric("REQUESTS"), numeric("REFUSED"), "KEY")
 	for _, k := range sendersOf(z) {
-		t.row(fmt.Sprint(k.Admitted+k.Refused), fmt.Sprint(k.Refused), sanitize(cmp.Or(k.Network, k.Key)))
+		about := ""
+		if k.Sampled {
+			about = "~"
+		}
+		t.row(about+fmt.Sprint(k.Admitted+k.Refused), about+fmt.Sprint(k.Refused), sanitize(cmp.Or(k.Network, k.Key)))
 	}
 	t.print(c)
 }

@@ -9,7 +9,7 @@ import (
 func unshadowCommand() command {
 	var all bool
 	return command{
-		use: "unshadow [ZONE]", short: "Ends shadow", most: 1, long: "Ends what shadow has switched.",
+		zone: true, use: "unshadow [ZONE]", short: "Ends shadow", most: 1, long: "Ends what shadow has switched.",
 		flags: func(cmd *cobra.Command) { cmd.Flags().BoolVar(&all, "all", false, "What shadow --all has switched") },
 		run: func(c *adminClient, args []string) error {
 			zone, err := zoneOrAll(args, all)

@@ -13,7 +13,7 @@ import (
 func whyCommand() command {
 	var in wire.ClientQuery
 	return command{
-		use: "why ADDRESS|KEY|CODE", short: "Shows why a client is refused", least: 1, most: 1,
+		watch: true, use: "why ADDRESS|KEY|CODE", short: "Shows why a client is refused", least: 1, most: 1,
 		long: `Shows the buckets of a client in all zones: how full they are, how much of a block
 is left, and which override decides. It changes nothing. Give an address, the name
 of an account, a plain API key, a key as the access log shows it, or the support
@@ -34,7 +34,7 @@ func (c *adminClient) showWhy(s *wire.Why) {
 	if s.Refusal != nil {
 		c.showRefusal(s.Refusal)
 	} else if _, code = supportcode.Parse(s.Client); code {
-		c.say("No refusal with this support code is known here. Each Caddy remembers its last 10,000, until it stops; the access log has older ones.")
+		c.say("No Caddy of this store remembers a refusal with this support code: look for it in the access log.")
 	}
 	if s.Ban != nil {
 		c.printf("A ban of %s holds, and lasts: %s. %s\n", s.Ban.Network, remaining(s.Ban.Until), sanitize(s.Ban.Note))
@@ -60,7 +60,11 @@ func (c *adminClient) showWhy(s *wire.Why) {
 
 // showRefusal writes what was refused under a support code.
 func (c *adminClient) showRefusal(p *wire.PastRefusal) {
-	c.printf("Refused %s ago, at %s:\n", elapsed(p.At), p.At.Local().Format(time.DateTime))
+	where := ""
+	if p.Node != "" {
+		where = ", by the Caddy on " + sanitize(p.Node)
+	}
+	c.printf("Refused %s ago, at %s%s:\n", elapsed(p.At), p.At.Local().Format(time.DateTime), where)
 	t := newTable("CODE", "ZONE", "KEY", "REASON", numeric("COST"), numeric("LEVEL"), numeric("OF"), numeric("WAIT"), numeric("BLOCKED FOR"))
 	cost, level, capacity := measures(p.Cost, p.Level, p.Capacity)
 	t.row(p.Code, sanitize(p.Zone), sanitize(p.Key), p.Reason, cost, level, capacity, wholeSeconds(p.Wait), wholeSeconds(p.Blocked))

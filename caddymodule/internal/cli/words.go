@@ -13,7 +13,7 @@ import (
 )
 
 // sanitize returns text from clients as a terminal may show it.
-func sanitize(from string) string { return text.Printable(from, 120) }
+func sanitize(from string) string { return text.Printable(from, 100) }
 
 // asShown returns what a text from a terminal stands for, if the terminal showed it escaped.
 func asShown(shown string) string {

@@ -32,6 +32,11 @@ type App struct {
 	// than the limit in an outage.
 	Nodes int `json:"nodes,omitempty"`
 
+	// The secret that signs device cookies, passes and changes at run time, of at least
+	// 32 bytes. Write it as `{file./path}` or `{env.NAME}`. Caddys with the same one
+	// accept each other's. Default: keys in Caddy's storage, for Caddys that share it.
+	SigningKey string `json:"signing_key,omitempty"`
+
 	// Requests that no zone ever charges. Default: none.
 	Exempt caddyhttp.RawMatcherSets `json:"exempt,omitempty" caddy:"namespace=http.matchers"`
 

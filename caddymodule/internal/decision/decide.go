@@ -125,15 +125,18 @@ func (p *plan) evaluate() error {
 
 // refuseBanned refuses a request whose client is banned, as one of the zones.
 func (p *plan) refuseBanned() (refused bool) {
-	rest := p.BanLeft()
-	if rest == 0 || slices.ContainsFunc(p.zones, p.decided) {
+	now := time.Now()
+	ban := p.Ban(now)
+	if ban == nil || slices.ContainsFunc(p.zones, p.decided) {
 		return false
 	}
+	rest := ban.Left(now)
 	by := BannedBy(slices.Values(p.zones), &p.Subject)
 	if by == nil {
 		return false
 	}
 	if p.ban(by, rest); p.refused {
+		ban.Hit()
 		return true
 	}
 	for _, z := range p.zones { // all in shadow, each group for itself

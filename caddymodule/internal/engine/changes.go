@@ -12,6 +12,10 @@ func init() {
 			"Bans, limits and shadow switches at run time that hold.", []string{"kind"}, nil),
 		prometheus.NewDesc("caddy_throttle_shadow_by_hand",
 			"Whether the zone is in shadow by a switch at run time (1) or not (0).", []string{"zone"}, nil),
+		prometheus.NewDesc("caddy_throttle_nodes",
+			"Caddys with the same signing key that the shared store has seen in the last minute.", nil, nil),
+		prometheus.NewDesc("caddy_throttle_changes_untold",
+			"Changes at run time that the shared store does not have yet.", nil, nil),
 	}})
 }
 
@@ -22,11 +26,15 @@ func collectChanges(of []*prometheus.Desc, to metricsChannel) {
 	}
 	defer release()
 	now, set := time.Now(), e.Overrides()
-	held := e.Control.Overrides.List(now)
+	held := e.Control.Board.Table.List(now)
 	to.gauge(of[0], float64(len(held.Bans)), "ban")
 	to.gauge(of[0], float64(len(held.Limits)), "limit")
 	to.gauge(of[0], float64(len(held.Shadows)), "shadow")
 	for name := range e.Zones {
 		to.gauge(of[1], toGauge(set.Shadow(name, now)), name)
+	}
+	if state := e.Control.Board.State(); state.Shared {
+		to.gauge(of[2], float64(1+len(state.Nodes)))
+		to.gauge(of[3], float64(state.Untold))
 	}
 }

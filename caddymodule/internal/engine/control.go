@@ -1,13 +1,17 @@
 package engine
 
 import (
+	"encoding/json"
+	"maps"
+	"path/filepath"
 	"slices"
 	"sync"
 	"sync/atomic"
 
 	"github.com/caddyserver/caddy/v2"
+	"go.uber.org/zap"
 
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/override"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/board"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/stores"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/supportcode"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/telemetry"
@@ -18,12 +22,10 @@ const controlKey = "control"
 // A control is how the admin API reaches what runs, and what it has changed there.
 // It outlives configs: a reload must not lift a ban, nor forget a support code.
 type control struct {
-	Overrides override.Table
-	Journal   override.Journal
-	Changing  sync.Mutex       // held over a change of overrides and its line in the journal
-	Refusals  supportcode.Ring // the last ones
-	Rates     telemetry.Rates
-	stopped   chan struct{} // closed when no config uses it any more
+	Board    *board.Board
+	Refusals supportcode.Ring // the last ones
+	Rates    telemetry.Rates
+	stopped  chan struct{} // closed when no config uses it any more
 
 	mu   sync.Mutex
 	apps []*Engine // of configs that have started and not stopped, oldest first
@@ -32,9 +34,22 @@ type control struct {
 func joinControl() (*control, error) {
 	return stores.Join(controlKey, func() (*control, error) {
 		c := &control{stopped: make(chan struct{})}
+		c.Board = board.New(c.refusal)
+		go c.Board.Run(c.stopped)
 		go c.Rates.Run(c.stopped)
 		return c, nil
 	})
+}
+
+// refusal answers other nodes, which ask for a support code.
+func (c *control) refusal(text string) json.RawMessage {
+	code, _ := supportcode.Parse(text)
+	refusal, found := c.Refusals.Find(code)
+	if !found {
+		return nil
+	}
+	raw, _ := json.Marshal(refusal) // which fails for no refusal
+	return raw
 }
 
 // newestApp is the last of the apps in the control, or nil. Listeners read it, for which a
@@ -42,6 +57,7 @@ func joinControl() (*control, error) {
 var newestApp atomic.Pointer[Engine]
 
 func (c *control) Start(e *Engine) {
+	c.Board.Use(e.shared, e.changesFile(), e.Warner)
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.apps = append(c.apps, e)
@@ -53,10 +69,37 @@ func (c *control) Stop(e *Engine) {
 	defer c.mu.Unlock()
 	c.apps = slices.DeleteFunc(c.apps, func(other *Engine) bool { return other == e })
 	if n := len(c.apps); n > 0 {
-		newestApp.Store(c.apps[n-1])
+		last := c.apps[n-1]
+		if newestApp.Swap(last) != last { // a config that failed to start
+			c.Board.Use(last.shared, last.changesFile(), last.Warner)
+		}
 	} else {
 		newestApp.Store(nil)
+		c.Board.Use(nil, "", zap.NewNop())
 	}
+}
+
+// changesFile is where changes at run time are kept. Without a snapshot none are.
+func (e *Engine) changesFile() string {
+	if e.Shared == nil && (e.Memory == nil || e.Memory.Snapshot == "") {
+		return ""
+	}
+	return filepath.Join(caddy.AppDataDir(), "throttle", "changes.json")
+}
+
+// KeepsChanges reports whether changes at run time outlive the process.
+func (e *Engine) KeepsChanges() bool { return e.changesFile() != "" || e.shared != nil }
+
+// shareBoard returns the board of the store, or nil if it has none.
+func (e *Engine) shareBoard() *board.Shared {
+	if e.Shared == nil || e.Signing.Ring == nil {
+		return nil
+	}
+	on, has := e.Shared.Board()
+	if !has {
+		return nil
+	}
+	return &board.Shared{Board: on, Keys: e.Signing.Ring, Zones: slices.Sorted(maps.Keys(e.Zones))}
 }
 
 // RunningApp returns the app of the config that runs, or nil. Its stores stay open
@@ -79,9 +122,10 @@ func RunningApp() (a *Engine, release func()) {
 	return a, release
 }
 
-// Destruct ends the goroutine.
+// Destruct ends the goroutines.
 func (c *control) Destruct() error {
 	close(c.stopped)
+	c.Board.Close()
 	return nil
 }
 

@@ -55,7 +55,11 @@ func ShouldDrop(address net.Addr) bool {
 		return false
 	}
 	if e.Block == nil {
-		return overrides.Banned(peer, now) != nil
+		ban := overrides.Banned(peer, now)
+		if ban != nil {
+			ban.Hit()
+		}
+		return ban != nil
 	}
 	if overrides.Shadow(e.Block.Zone, now) {
 		return false

@@ -19,6 +19,7 @@ import (
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/admission"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/blocked"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/board"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/body"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/clock"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/config"
@@ -73,6 +74,7 @@ type Engine struct {
 
 	Blocks  *SharedBlocks
 	Control *control
+	shared  *board.Shared // of the store; nil if it has none
 
 	Signing  signingKeys // of device cookies and passes
 	Crawlers configCrawlers
@@ -208,6 +210,7 @@ func (e *Engine) Start() {
 	}
 	e.forgetDropped()
 	e.OverrideFiles.start(e.Logger, e.FileChanged)
+	e.shared = e.shareBoard()
 	e.Control.Start(e)
 }
 
@@ -267,7 +270,7 @@ func (e *Engine) CleanUp() error {
 // waived returns a channel that is closed when these zones, or all, are switched to
 // shadow.
 func (e *Engine) waived(zones []string) (<-chan struct{}, func()) {
-	return e.Control.Overrides.Shadowed(zones, time.Now())
+	return e.Control.Board.Table.Shadowed(zones, time.Now())
 }
 
 // hold keeps the shared store open until release, because requests in flight may
@@ -305,7 +308,7 @@ func (e *Engine) Exempts(s *rule.Subject) (bool, error) {
 func (e *Engine) NoAddress() { e.Warned.unknown() }
 
 // Overrides implements decision.Env.
-func (e *Engine) Overrides() *override.Set { return e.Control.Overrides.Load() }
+func (e *Engine) Overrides() *override.Set { return e.Control.Board.Table.Load() }
 
 // Everywhere implements decision.Env.
 func (e *Engine) Everywhere() []*decision.Zone {

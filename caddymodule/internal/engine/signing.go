@@ -14,10 +14,12 @@ import (
 
 const signingKey = "signing keys"
 
-// signingKeys are the keys that device cookies and passes are signed with, as one config
-// has them. They are read from Caddy's storage when the config starts.
+// signingKeys are the keys that device cookies, passes and changes on a board are signed
+// with, as one config has them. They are read from Caddy's storage when the config starts,
+// unless the config has the only one.
 type signingKeys struct {
-	*signer.Ring // nil if no zone has either
+	*signer.Ring        // nil if nothing is signed
+	Fixed        string // the secret of the config, or empty
 	last         *lastKeys
 	stop         context.CancelFunc
 }
@@ -35,6 +37,9 @@ const patience = time.Second
 
 // Join returns the config's keys, which all its zones share.
 func (s *signingKeys) Join(ctx caddy.Context) (_ *signer.Ring, err error) {
+	if s.Ring == nil && s.Fixed != "" {
+		s.Ring = signer.Fixed(s.Fixed)
+	}
 	if s.Ring == nil {
 		if s.last, err = stores.Join(signingKey, func() (*lastKeys, error) { return new(lastKeys), nil }); err != nil {
 			return nil, err
@@ -52,7 +57,7 @@ func (s *signingKeys) start(logger *zap.Logger) {
 	var ctx context.Context
 	ctx, s.stop = context.WithCancel(context.Background())
 	go s.Run(ctx, func(err error) {
-		logger.Error("reading the keys of device cookies and passes; it is tried again every minute, and meanwhile neither may be issued", zap.Error(err))
+		logger.Error("reading the signing keys; it is tried again every minute, and meanwhile no device cookie or pass may be issued, and no change at run time be told to other Caddys", zap.Error(err))
 	})
 	timer := time.NewTimer(patience)
 	defer timer.Stop()
@@ -60,7 +65,9 @@ func (s *signingKeys) start(logger *zap.Logger) {
 	case <-s.Tried():
 	case <-timer.C:
 	}
-	s.last.Store(s.Ring)
+	if s.last != nil {
+		s.last.Store(s.Ring)
+	}
 }
 
 func (s *signingKeys) end() {

@@ -1,11 +1,10 @@
 // Package override holds what an administrator has changed while Caddy runs: zones
-// switched to shadow, banned networks, and other limits. All of it ends by itself, or with
-// the process. Begin with [Set].
+// switched to shadow, banned networks, and other limits. All of it ends by itself. Begin
+// with [Set], which requests read.
 package override
 
 import (
 	"cmp"
-	"errors"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -22,18 +21,14 @@ import (
 // config.
 const Longest = 30 * 24 * time.Hour
 
-const (
-	// most bounds the overrides of each kind.
-	most = 10_000
-
-	longestNote = 200 // in bytes
-)
+const longestNote = 200 // in bytes
 
 // A Span is how long an override holds, who wanted it, and why.
 type Span struct {
-	Since, Until time.Time
-	By           string // as they call themselves; may be anything
-	Note         string
+	Since time.Time `json:"since"`
+	Until time.Time `json:"until"`
+	By    string    `json:"by,omitempty"` // as they call themselves; may be anything
+	Note  string    `json:"note,omitempty"`
 }
 
 // NewSpan checks how long an override is to hold. A length of zero means the longest.
@@ -71,7 +66,15 @@ type Shadow struct {
 type Ban struct {
 	Network netip.Prefix
 	Span
+
+	hits *atomic.Uint64
 }
+
+// Hit counts a request or a connection that the ban has refused.
+func (b *Ban) Hit() { b.hits.Add(1) }
+
+// Hits returns how many it has refused in this process.
+func (b *Ban) Hits() uint64 { return b.hits.Load() }
 
 // A Limit changes the limit of a zone, or of one key of it.
 type Limit struct {
@@ -83,6 +86,7 @@ type Limit struct {
 	rule   bucketkey.Rule
 	factor float64 // 0 means that limit is the limit
 	limit  leakybucket.Limit
+	plan   bool // it is that of a plan
 }
 
 // ParseLimit reads the text of a limit: a factor such as x0.5, a capacity and a leak
@@ -94,7 +98,7 @@ func ParseLimit(text string, plans map[string]leakybucket.Limit) (l Limit, err e
 	plan, isPlan := plans[l.Text]
 	switch {
 	case isPlan:
-		l.limit = plan
+		l.limit, l.plan = plan, true
 	case l.Text == "unlimited":
 		l.rule = bucketkey.Unlimited
 	case l.Text == "deny":
@@ -268,12 +272,14 @@ func listed[K comparable, T any, P override[T]](of map[K]P) (all []T) {
 	return all
 }
 
-var errFull = fmt.Errorf("%d overrides of this kind hold already: let some end", most)
-
-// Shadow switches a zone, or with an empty name all zones and bans, to shadow.
-func (t *Table) Shadow(zone string, held Span) (added Shadow, err error) {
-	added, now := Shadow{zone, held}, held.Since
-	t.change(now, func(s *Set) { err = put(s.shadows, zone, &added) })
+// Apply lets entries hold, or end what held. Those that nobody could have made, by
+// another version of Caddy, are ignored.
+func (t *Table) Apply(now time.Time, entries ...Entry) {
+	t.change(now, func(s *Set) {
+		for i := range entries {
+			s.apply(&entries[i])
+		}
+	})
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	for w := range t.waits {
@@ -282,7 +288,30 @@ func (t *Table) Shadow(zone string, held Span) (added Shadow, err error) {
 			delete(t.waits, w)
 		}
 	}
-	return added, err
+}
+
+func (s *Set) apply(e *Entry) {
+	switch e.Kind {
+	case OfShadow:
+		put(s.shadows, e.Zone, &Shadow{e.Zone, e.Span}, e.Ended)
+	case OfBan:
+		if network, err := netip.ParsePrefix(e.Key); err == nil {
+			ban := &Ban{network, e.Span, new(atomic.Uint64)}
+			if last := s.bans[network]; last != nil && last.Since.Equal(e.Since) {
+				ban.hits = last.hits
+			}
+			put(s.bans, network, ban, e.Ended)
+		}
+	case OfLimit:
+		var plans map[string]leakybucket.Limit
+		if e.Plan != (leakybucket.Limit{}) {
+			plans = map[string]leakybucket.Limit{e.Limit: e.Plan}
+		}
+		if l, err := ParseLimit(e.Limit, plans); err == nil || e.Ended {
+			l.Zone, l.Key, l.Span = e.Zone, e.Key, e.Span
+			put(s.limits, bucket{e.Zone, e.Key}, &l, e.Ended)
+		}
+	}
 }
 
 // Shadowed returns a channel that is closed once each of these zones, or everything, is
@@ -325,65 +354,12 @@ func (w *shadowWait) over(s *Set, now time.Time) bool {
 	return len(w.zones) > 0
 }
 
-// Unshadow ends what Shadow has begun.
-func (t *Table) Unshadow(zone string, now time.Time) (ended bool) {
-	t.change(now, func(s *Set) { ended = drop(s.shadows, zone) })
-	return ended
-}
-
-// shortest is how long the prefix of a banned network must be. A shorter one is more
-// likely a slip than an attack.
-const shortestV4, shortestV6 = 8, 16
-
-// Ban refuses the clients of a network.
-func (t *Table) Ban(network netip.Prefix, held Span) (added Ban, err error) {
-	added = Ban{network, held}
-	switch {
-	case !network.IsValid() || network != network.Masked() || network.Addr().Is4In6():
-		return added, fmt.Errorf("invalid network %v: want one such as 203.0.113.0/24", network)
-	case network.Addr().Is4() && network.Bits() < shortestV4, network.Addr().Is6() && network.Bits() < shortestV6:
-		return added, fmt.Errorf("the network %v is too large: want /%d or longer, for IPv6 /%d", network, shortestV4, shortestV6)
+func put[K comparable, T any](of map[K]*T, k K, one *T, ended bool) {
+	if ended {
+		delete(of, k)
+	} else {
+		of[k] = one
 	}
-	t.change(held.Since, func(s *Set) { err = put(s.bans, network, &added) })
-	return added, err
-}
-
-// Unban ends what Ban has begun.
-func (t *Table) Unban(network netip.Prefix, now time.Time) (ended bool) {
-	t.change(now, func(s *Set) { ended = drop(s.bans, network) })
-	return ended
-}
-
-// Limit changes the limit of a zone, or of one key. l must come from [ParseLimit].
-func (t *Table) Limit(zone, key string, l Limit, held Span) (Limit, error) {
-	l.Zone, l.Key, l.Span = zone, key, held
-	if zone == "" {
-		return l, errors.New("a limit needs a zone")
-	}
-	var err error
-	t.change(held.Since, func(s *Set) { err = put(s.limits, bucket{zone, key}, &l) })
-	return l, err
-}
-
-// Unlimit ends what Limit has begun.
-func (t *Table) Unlimit(zone, key string, now time.Time) (ended bool) {
-	t.change(now, func(s *Set) { ended = drop(s.limits, bucket{zone, key}) })
-	return ended
-}
-
-// put replaces the override of something, or adds it if there is room.
-func put[K comparable, T any](of map[K]*T, k K, added *T) error {
-	if of[k] == nil && len(of) >= most {
-		return errFull
-	}
-	of[k] = added
-	return nil
-}
-
-func drop[K comparable, T any](of map[K]*T, k K) (ended bool) {
-	ended = of[k] != nil
-	delete(of, k)
-	return ended
 }
 
 // change replaces the set by a copy that f has changed, without what is over.

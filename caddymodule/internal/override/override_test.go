@@ -80,17 +80,8 @@ func TestAnOverrideEndsByItself(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	network := netip.MustParsePrefix("203.0.113.0/24")
-	for _, err := range []error{
-		second(table.Ban(network, hour(night, ""))),
-		second(table.Shadow("", hour(night, ""))),
-		second(table.Shadow("z", hour(night, ""))),
-		second(table.Limit("z", "k", limit, hour(night, ""))),
-	} {
-		if err != nil {
-			t.Fatal(err)
-		}
-	}
+	held := hour(night, "")
+	table.Apply(night, ban(t, "203.0.113.0/24", held), NewShadow("", held), NewShadow("z", held), NewLimit("z", "k", limit, held))
 	set, client := table.Load(), netip.MustParseAddr("203.0.113.7")
 	for after, holds := range map[time.Duration]bool{0: true, time.Hour - 1: true, time.Hour: false} {
 		now := night.Add(after)
@@ -109,14 +100,24 @@ func TestAnOverrideEndsByItself(t *testing.T) {
 	}
 }
 
-func second[T any](_ T, err error) error { return err }
+func ban(t *testing.T, network string, held Span) Entry {
+	t.Helper()
+	e, err := NewBan(netip.MustParsePrefix(network), held)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return e
+}
+
+func ended(e Entry) Entry {
+	e.Ended = true
+	return e
+}
 
 func TestTheLongestPrefixOfABanCounts(t *testing.T) {
 	var table Table
 	for _, network := range []string{"203.0.0.0/16", "203.0.113.0/24", "2001:db8::/32"} {
-		if _, err := table.Ban(netip.MustParsePrefix(network), hour(night, network)); err != nil {
-			t.Fatal(err)
-		}
+		table.Apply(night, ban(t, network, hour(night, network)))
 	}
 	for addr, want := range map[string]string{
 		"203.0.113.7":        "203.0.113.0/24",
@@ -134,24 +135,17 @@ func TestTheLongestPrefixOfABanCounts(t *testing.T) {
 			t.Errorf("%s: got the ban of %q, want %q", addr, got, want)
 		}
 	}
-	if !table.Unban(netip.MustParsePrefix("203.0.113.0/24"), night) || table.Unban(netip.MustParsePrefix("203.0.113.0/24"), night) {
-		t.Error("unbanning twice: want it to end something once")
+	table.Apply(night, ended(ban(t, "203.0.113.0/24", hour(night, ""))))
+	if got := table.Load().Banned(netip.MustParseAddr("203.0.113.7"), night); got == nil || got.Note != "203.0.0.0/16" {
+		t.Errorf("without the longer one: got %+v, want the shorter one", got)
 	}
 }
 
-func TestOverridesAreBounded(t *testing.T) {
-	var table Table
-	set := &Set{bans: make(map[netip.Prefix]*Ban)}
-	for i := range most {
-		network := netip.PrefixFrom(netip.AddrFrom4([4]byte{10, byte(i >> 8), byte(i), 1}), 32)
-		set.bans[network] = &Ban{network, Span{Until: night.Add(time.Hour)}}
-	}
-	table.set.Store(set)
-	if _, err := table.Ban(netip.MustParsePrefix("203.0.113.0/24"), hour(night, "")); err == nil {
-		t.Error("one more than fit: got no error, want one")
-	}
-	if _, err := table.Ban(netip.MustParsePrefix("10.0.0.1/32"), hour(night, "")); err != nil {
-		t.Errorf("one that is there: got %v, want it replaced", err)
+func TestWhatIsTooLongOrTooLargeIsRefused(t *testing.T) {
+	for _, network := range []string{"10.0.0.0/7", "2001::/15", "::ffff:10.0.0.0/104"} {
+		if _, err := NewBan(netip.MustParsePrefix(network), hour(night, "")); err == nil {
+			t.Errorf("%s: got no error, want one", network)
+		}
 	}
 	for _, long := range []string{"by", "note"} {
 		text := map[string]string{long: strings.Repeat("x", longestNote+1)}
@@ -172,9 +166,7 @@ func TestTwoWritersLoseNothing(t *testing.T) {
 	for w := range 4 {
 		writers.Go(func() {
 			for i := range 50 {
-				if _, err := table.Shadow(fmt.Sprint(w, " ", i), hour(night, "")); err != nil {
-					t.Error(err)
-				}
+				table.Apply(night, NewShadow(fmt.Sprint(w, " ", i), hour(night, "")))
 				table.Load().Shadow("0 0", night)
 			}
 		})
@@ -197,16 +189,12 @@ func TestThoseWhoWaitForShadowLearnOfItOnce(t *testing.T) {
 	}
 	first, doneFirst := table.Shadowed(nil, now)
 	second, doneSecond := table.Shadowed(nil, now)
-	if _, err := table.Shadow("pages", hour(now, "")); err != nil {
-		t.Fatal(err)
-	}
+	table.Apply(now, NewShadow("pages", hour(now, "")))
 	if closed(first) || closed(second) {
 		t.Error("got told of one zone, want to hear of all alone")
 	}
 	doneSecond()
-	if _, err := table.Shadow("", hour(now, "")); err != nil {
-		t.Fatal(err)
-	}
+	table.Apply(now, NewShadow("", hour(now, "")))
 	if !closed(first) {
 		t.Error("got nothing, want to be told of the switch")
 	}
@@ -221,9 +209,7 @@ func TestThoseWhoWaitForShadowLearnOfItOnce(t *testing.T) {
 	if closed(fourth) {
 		t.Error("got told after the end of the switch, want to wait for another")
 	}
-	if _, err := table.Shadow("", hour(later, "")); err != nil {
-		t.Fatal(err)
-	}
+	table.Apply(later, NewShadow("", hour(later, "")))
 	if !closed(fourth) {
 		t.Error("got nothing, want to be told of the second switch")
 	}
@@ -234,9 +220,7 @@ func TestThoseWhoWaitInZonesLearnWhenAllOfTheseAreInShadow(t *testing.T) {
 	table := new(Table)
 	switches := func(zone string) {
 		t.Helper()
-		if _, err := table.Shadow(zone, hour(night, "")); err != nil {
-			t.Fatal(err)
-		}
+		table.Apply(night, NewShadow(zone, hour(night, "")))
 	}
 	pages, donePages := table.Shadowed([]string{"pages"}, night)
 	both, doneBoth := table.Shadowed([]string{"pages", "login"}, night)
@@ -261,7 +245,7 @@ func TestThoseWhoWaitInZonesLearnWhenAllOfTheseAreInShadow(t *testing.T) {
 	told(false, false, false, false)
 	switches("pages")
 	told(true, false, false, false)
-	table.Unshadow("pages", night)
+	table.Apply(night, ended(NewShadow("pages", hour(night, ""))))
 	switches("login")
 	told(true, false, false, false)
 	switches("pages")
@@ -282,9 +266,7 @@ func TestAChangeWithoutAnEndHoldsForThirtyDays(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := table.Shadow("", held); err != nil {
-		t.Fatal(err)
-	}
+	table.Apply(night, NewShadow("", held))
 	last := night.Add(Longest - 1)
 	if !table.Load().AllShadow(last) || table.Load().AllShadow(last.Add(1)) {
 		t.Errorf("got %+v, want it to end after %v", table.List(last), Longest)
@@ -292,7 +274,7 @@ func TestAChangeWithoutAnEndHoldsForThirtyDays(t *testing.T) {
 	if got := table.List(last); len(got.Shadows) != 1 || got.Shadows[0].Left(last) != 1 || !got.ShadowUntil("pages").Equal(last.Add(1)) {
 		t.Errorf("got %+v, want the switch, and its end", got)
 	}
-	if !table.Unshadow("", last) || table.Load() != nil {
+	if table.Apply(last, ended(NewShadow("", held))); table.Load() != nil {
 		t.Error("got a switch that was ended")
 	}
 }

@@ -94,17 +94,12 @@ func (s *Subject) Address() netip.Addr {
 	return s.addr
 }
 
-// BanLeft returns how long the client's ban lasts, or 0 if there is none that holds.
-func (s *Subject) BanLeft() time.Duration {
-	if s.Overrides == nil {
-		return 0
+// Ban returns the ban of the client, or nil if none holds.
+func (s *Subject) Ban(now time.Time) *override.Ban {
+	if s.Overrides == nil || s.Overrides.AllShadow(now) {
+		return nil
 	}
-	now := time.Now()
-	ban := s.Overrides.Banned(s.Address(), now)
-	if ban == nil || s.Overrides.AllShadow(now) {
-		return 0
-	}
-	return ban.Left(now)
+	return s.Overrides.Banned(s.Address(), now)
 }
 
 // Client returns the network that the request counts as one client of, where memory is

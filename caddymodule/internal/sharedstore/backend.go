@@ -366,6 +366,12 @@ func (b *Backend) DownFor(c *leakybucket.Charge) bool {
 	return b.Down() && b.breakers.isOpenFor(b.shardOf(c))
 }
 
+// Board returns the board of the remote store, if it has one.
+func (b *Backend) Board() (board leakybucket.Board, has bool) {
+	board, has = b.remote.(leakybucket.Board)
+	return board, has
+}
+
 // Shards returns how many shards were called since the process began, and how many of
 // those are down. A store without shards is one.
 func (b *Backend) Shards() (shards, down int) { return b.breakers.count() }

@@ -56,7 +56,7 @@ type Storage interface {
 
 // A Ring holds the signing keys as storage has them. It is safe for concurrent use.
 type Ring struct {
-	storage Storage
+	storage Storage               // nil if the keys are fixed
 	keys    atomic.Pointer[[]key] // none until storage was read
 
 	mu      sync.Mutex   // of whoever reads or writes storage
@@ -96,9 +96,31 @@ func New(storage Storage, earlier *Ring) *Ring {
 	return r
 }
 
+// Fixed returns a ring that has one key for ever, which a secret gives. Nodes with the same
+// secret need not share storage.
+func Fixed(secret string) *Ring {
+	digest := func(what string) []byte {
+		mac := hmac.New(sha256.New, []byte(secret))
+		mac.Write([]byte(what))
+		return mac.Sum(nil)
+	}
+	k := key{ID: digest("throttle key ID")[:KeyIDSize], Secret: digest("throttle key")}
+	k.ready()
+	r := New(nil, nil)
+	r.keys.Store(&[]key{k})
+	r.once.Do(func() { close(r.tried) })
+	return r
+}
+
+// ErrFixed is the error of [Ring.Rotate] if the config gives the key.
+var ErrFixed = errors.New("the key is signing_key of the config: change it there, on all Caddys")
+
 // Run keeps the keys up to date until ctx is done. failed is told when storage begins
 // to fail.
 func (r *Ring) Run(ctx context.Context, failed func(error)) {
+	if r.storage == nil {
+		return
+	}
 	failing := false
 	for {
 		wait := readEvery
@@ -159,6 +181,9 @@ func (r *Ring) Maintain(ctx context.Context, now time.Time) error {
 // any more: here at once, on other nodes when they next read storage, which is within
 // ten minutes, or as soon as they meet what the new key has signed.
 func (r *Ring) Rotate(ctx context.Context, now time.Time) error {
+	if r.storage == nil {
+		return ErrFixed
+	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.change(ctx, func([]key) []key { return []key{newKey(now)} }, now)
@@ -253,7 +278,7 @@ func (r *Ring) signing(now time.Time) *key {
 // the ID is unknown, storage is read again, at most once a minute.
 func (r *Ring) accepted(ctx context.Context, id []byte, now time.Time) *key {
 	k, known := r.find(id, now)
-	if known || !r.mayRead(now) || !r.mu.TryLock() {
+	if known || r.storage == nil || !r.mayRead(now) || !r.mu.TryLock() {
 		return k
 	}
 	defer r.mu.Unlock()

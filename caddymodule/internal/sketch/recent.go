@@ -225,6 +225,7 @@ type Sender struct {
 	Name     string
 	Requests int // admitted and refused
 	Refused  int
+	Sampled  bool // the numbers stand for others that were not counted
 }
 
 // Top returns at most n keys or networks of each kind.
@@ -290,7 +291,7 @@ func first(all map[string]*sum, n int, measure func(*sum) (times, least int)) []
 	first := []Sender{}
 	for _, name := range names[:min(n, len(names))] {
 		of := all[name]
-		first = append(first, Sender{name, of.times[0] + of.times[1], of.times[1]})
+		first = append(first, Sender{name, of.times[0] + of.times[1], of.times[1], of.least[0]+of.least[1] > 0})
 	}
 	return first
 }

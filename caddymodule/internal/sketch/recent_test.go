@@ -39,13 +39,13 @@ func TestAFewRequestsAreCountedExactly(t *testing.T) {
 		}
 	}
 	got := r.Top(ByKey, 2, noon.Add(time.Second))
-	if want := []Sender{{"k0", 59, 25}, {"k1", 33, 0}}; !slices.Equal(got.Busiest, want) || got.Admitted != 100 || got.Refused != 25 {
+	if want := []Sender{{"k0", 59, 25, false}, {"k1", 33, 0, false}}; !slices.Equal(got.Busiest, want) || got.Admitted != 100 || got.Refused != 25 {
 		t.Errorf("got %+v, want the busiest %v, 100 admitted and 25 refused", got, want)
 	}
-	if want := []Sender{{"k0", 59, 25}}; !slices.Equal(got.MostRefused, want) {
+	if want := []Sender{{"k0", 59, 25, false}}; !slices.Equal(got.MostRefused, want) {
 		t.Errorf("most refused: got %v, want %v", got.MostRefused, want)
 	}
-	if got := r.Top(By24, 2, noon).Busiest; !slices.Equal(got, []Sender{{"10.0.0.0/24", 125, 25}}) {
+	if got := r.Top(By24, 2, noon).Busiest; !slices.Equal(got, []Sender{{"10.0.0.0/24", 125, 25, false}}) {
 		t.Errorf("by /24: got %v, want all requests of 10.0.0.0/24", got)
 	}
 	if got := r.Top(ByAddress, 1, noon).Busiest; got[0].Name != "10.0.0.0" {
@@ -169,7 +169,7 @@ func TestRefusalsAfterAFloodAreCountedExactly(t *testing.T) {
 		r.refuse("later", clientAddr(2), random, noon.Add(span))
 	}
 	got := r.Top(ByKey, 2, noon.Add(span)).MostRefused
-	if len(got) != 2 || got[1] != (Sender{"later", 3, 3}) {
+	if len(got) != 2 || got[1] != (Sender{"later", 3, 3, false}) {
 		t.Errorf("got %v, want 3 refusals of later", got)
 	}
 }
@@ -262,7 +262,7 @@ func TestAmountsOfALongerTimeAreNeverSampled(t *testing.T) {
 		r.Add(false, "long", netip.Addr{}, 250, noon)
 	}
 	r.Add(false, "short", netip.Addr{}, 1, noon.Add(3*time.Minute))
-	want := []Sender{{"long", 2 * some * 250, 0}, {"short", 1, 0}}
+	want := []Sender{{"long", 2 * some * 250, 0, false}, {"short", 1, 0, false}}
 	if got := r.Top(ByKey, 3, noon.Add(4*time.Minute-1)).Busiest; !slices.Equal(got, want) {
 		t.Errorf("got %v, want %v", got, want)
 	}

@@ -143,7 +143,7 @@ const inMemory = "the global options, in the block of store memory"
 
 // Homes are the places of options that belong outside of a zone.
 var Homes = map[string]string{
-	"store": "the global options", "store_timeout": "the global options", "nodes": "the global options", "plan": "the global options",
+	"store": "the global options", "signing_key": "the global options", "store_timeout": "the global options", "nodes": "the global options", "plan": "the global options",
 	"max_buckets": inMemory, "snapshot": inMemory, "snapshot_interval": inMemory,
 	"ratelimit_headers": "the directive throttle, beside its zones",
 }

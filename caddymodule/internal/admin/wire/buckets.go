@@ -129,6 +129,7 @@ type UnlistedKey struct {
 // A PastRefusal is the refusal that a visitor's support code names, as it was then.
 type PastRefusal struct {
 	Code     string    `json:"code"`
+	Node     string    `json:"node,omitempty"` // the host of the Caddy that refused, if it was another
 	At       time.Time `json:"at"`
 	Zone     string    `json:"zone"`
 	Key      string    `json:"key"`

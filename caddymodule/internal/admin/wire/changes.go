@@ -32,9 +32,18 @@ type Change struct {
 	Network string `json:"network,omitempty"`
 }
 
+// A Told says where a change holds.
+type Told struct {
+	Nodes   int    `json:"nodes"`           // that share it
+	Holding int    `json:"holding"`         // those of them where it holds; the others follow
+	Kept    bool   `json:"kept"`            // also if this Caddy is restarted
+	Error   string `json:"error,omitempty"` // why the others will be told later
+}
+
 // An Ended says whether there was something to end.
 type Ended struct {
-	Ended bool `json:"ended"`
+	Ended bool  `json:"ended"`
+	Told  *Told `json:"told,omitempty"`
 
 	// Key is that of the bucket, which the caller may have named by a secret.
 	Key string `json:"key,omitempty"`
@@ -57,12 +66,15 @@ type Span struct {
 type Shadow struct {
 	Zone string `json:"zone,omitempty"`
 	Span
+	Told *Told `json:"told,omitempty"` // if it was made just now, as below
 }
 
 // A Ban refuses the clients of a network.
 type Ban struct {
 	Network netip.Prefix `json:"network"`
 	Span
+	Hits uint64 `json:"hits"` // requests and connections that this Caddy has refused by it
+	Told *Told  `json:"told,omitempty"`
 }
 
 // A Limit is the changed limit of a zone, or of one key of it.
@@ -71,6 +83,7 @@ type Limit struct {
 	Key  string `json:"key,omitempty"` // the name of the bucket; empty means all keys
 	Text string `json:"limit"`         // as it was given
 	Span
+	Told *Told `json:"told,omitempty"`
 }
 
 // Overrides is the answer of /throttle/overrides: the changes that hold.
@@ -84,7 +97,7 @@ type Overrides struct {
 // may be anything, so it stands apart.
 type JournalEntry struct {
 	At     time.Time  `json:"at"`
-	Via    string     `json:"via"`             // admin API, as with the commands, remote admin or inspector
+	Via    string     `json:"via"`             // admin API, as with the commands, remote admin, inspector, or the name of another Caddy's host
 	By     string     `json:"by,omitempty"`    // the user of the inspector or the shell, or the name of the certificate
 	Action string     `json:"action"`          // ban, unban, limit, unlimit, shadow, unshadow, release, revoke
 	Of     string     `json:"of"`              // a network, a zone, a zone and a key, or everything

@@ -7,7 +7,28 @@ type Status struct {
 	Zones     []ZoneStatus `json:"zones"`
 	Store     StoreStatus  `json:"store"`
 	Overrides Overrides    `json:"overrides"`
-	Warnings  []Warning    `json:"warnings"` // of the config that runs
+	Fleet     *Fleet       `json:"fleet,omitempty"` // if a shared store tells changes to others
+	Warnings  []Warning    `json:"warnings"`        // of the config that runs
+}
+
+// A Fleet is the Caddys that a shared store tells of each other's changes.
+type Fleet struct {
+	Nodes     []Node   `json:"nodes"`               // of the last minute, this one first
+	Strangers int      `json:"strangers,omitempty"` // Caddys that sign with other keys, and share no changes
+	Foreign   []string `json:"foreign,omitempty"`   // what somebody else has written there, which is ignored
+	Untold    int      `json:"untold,omitempty"`    // changes that the store does not have yet
+	Error     string   `json:"error,omitempty"`     // of the last try
+}
+
+// A Node is a Caddy of a [Fleet].
+type Node struct {
+	ID      string    `json:"id"`
+	Host    string    `json:"host"`
+	PID     int       `json:"pid"`
+	Began   time.Time `json:"began"`
+	Age     float64   `json:"age"`             // seconds since the store has heard of it
+	Current bool      `json:"current"`         // it knows the changes that this one knows
+	Zones   []string  `json:"zones,omitempty"` // if they differ from this one's
 }
 
 // A ZoneStatus is a zone as `caddy throttle status` shows it.

@@ -38,6 +38,7 @@ type TopKey struct {
 	Requests int    `json:"requests"`          // in most_refused: that were refused
 	Admitted int    `json:"admitted"`
 	Refused  int    `json:"refused"`
+	Sampled  bool   `json:"sampled,omitempty"` // the numbers are estimates
 }
 
 // Rates is the answer of /throttle/rates: those of each zone that had requests in the last

@@ -1,0 +1,250 @@
+// Package board is the one owner of what administrators change while Caddy runs: bans,
+// limits and switches to shadow. It keeps them here, in a file, and where the buckets are,
+// so that every Caddy of that store follows within two seconds and after a restart. Begin
+// with [Board.Change]. It knows nothing of zones.
+package board
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/override"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/signer"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/snapshot"
+	"github.com/caddy-throttle/caddy-throttle/leakybucket"
+)
+
+const (
+	// most bounds the changes that are kept, ends included.
+	most = 10_000
+
+	// keptLonger is how long a change is kept after its end. A node that was cut off
+	// meanwhile brings nothing back that was lifted.
+	keptLonger = 24 * time.Hour
+
+	attempts = 5 // to write a change, while others write
+)
+
+// A Shared is the board of a store, as one config uses it.
+type Shared struct {
+	leakybucket.Board
+	Keys  *signer.Ring
+	Zones []string // of the config
+}
+
+// A Board keeps changes. It is safe for concurrent use.
+type Board struct {
+	Table override.Table // what holds; requests read it
+
+	id     string // of this node; a process that takes up its file keeps it
+	began  time.Time
+	answer func(question string) json.RawMessage // nil if this node has none
+	again  chan struct{}                         // to poll at once
+
+	talking sync.Mutex // held over exchanges, and over a change as a whole
+
+	mu      sync.Mutex
+	journal override.Journal
+	kept    map[override.Name]*kept
+	shared  *Shared // nil while there is none
+	name    string  // of the board that the versions in kept are of
+	logger  *zap.Logger
+
+	used bool // by a config
+	file *snapshot.File
+	path string
+
+	after  int64     // the highest version that was read
+	unread bool      // the whole board is to be read
+	read   time.Time // when it was
+	err    error     // of the last exchange
+
+	foreign map[string]int64 // versions of posts that nobody with our keys has written
+	remove  []leakybucket.Post
+	others
+}
+
+// kept is a change with its place on the board.
+type kept struct {
+	override.Entry
+	Node    string `json:"node,omitempty"` // where it was made
+	Version int64  `json:"version,omitempty"`
+	Was     int64  `json:"was,omitempty"`    // the version that it replaces
+	Untold  bool   `json:"untold,omitempty"` // the board does not have it
+}
+
+// New returns a board without changes. answer is asked what other nodes ask.
+func New(answer func(question string) json.RawMessage) *Board {
+	return &Board{
+		id: rand.Text()[:8], began: time.Now(), answer: answer, again: make(chan struct{}, 1),
+		kept: make(map[override.Name]*kept), foreign: make(map[string]int64), logger: zap.NewNop(),
+	}
+}
+
+// Use makes a shared board the one in use, or none if it is nil, and keeps the changes in a
+// file, unless path is empty. A node that has no copy reads the board before Use returns,
+// but waits no longer than two seconds.
+func (b *Board) Use(shared *Shared, path string, logger *zap.Logger) {
+	b.talking.Lock()
+	defer b.talking.Unlock()
+	b.mu.Lock()
+	b.logger = logger
+	fresh := b.open(path)
+	b.shared = shared
+	if shared != nil && b.name != shared.BoardName() {
+		b.name, b.after = shared.BoardName(), 0
+		for _, k := range b.kept {
+			k.Version, k.Was, k.Untold = 0, 0, true
+		}
+	}
+	b.unread = true
+	b.mu.Unlock()
+	for end := time.Now().Add(2 * time.Second); fresh && !b.poll(context.Background()) && b.isShared() && time.Now().Before(end); {
+		time.Sleep(100 * time.Millisecond)
+	}
+}
+
+// Withdraw undoes Use if this shared board is the one in use.
+func (b *Board) Withdraw(shared *Shared) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.shared == shared {
+		b.shared = nil
+	}
+}
+
+func (b *Board) isShared() bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.shared != nil
+}
+
+// A Conflict is the error of a change that would replace another without leave.
+type Conflict struct{ override.Entry }
+
+func (c *Conflict) Error() string { return fmt.Sprintf("another change of %v holds", c.Name) }
+
+// ErrNothing is the error of an end of nothing.
+var ErrNothing = errors.New("there is no such change")
+
+// Told says where a change holds.
+type Told struct {
+	Nodes   int   // that share the board, this one included
+	Holding int   // those of them that have taken it over
+	Err     error // why the others will be told later
+}
+
+// Change makes a change, here and on all nodes, and returns what the journal has of it. If
+// replace is not set, one that holds already is a [Conflict]; the end of nothing is
+// [ErrNothing]. Without the store it holds here, and the others are told later.
+func (b *Board) Change(ctx context.Context, e override.Entry, via string, replace bool) (told Told, made override.Change, err error) {
+	k, err := b.write(ctx, e, via, replace)
+	if err != nil {
+		return told, made, err
+	}
+	if told = b.untold(); !k.Untold {
+		told = b.wait(ctx, k.Version)
+	}
+	return told, k.journaled(via), nil
+}
+
+func (b *Board) untold() Told {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.shared == nil {
+		return Told{Nodes: 1, Holding: 1}
+	}
+	return Told{Nodes: 1 + len(b.nodes), Holding: 1, Err: b.err}
+}
+
+func (b *Board) write(ctx context.Context, e override.Entry, via string, replace bool) (*kept, error) {
+	b.talking.Lock()
+	defer b.talking.Unlock()
+	up := b.poll(ctx)
+	for range attempts {
+		k, err := b.next(e, replace)
+		if err != nil {
+			return nil, err
+		}
+		wrote := false
+		if up {
+			wrote, err = b.exchange(ctx, k)
+			up = err == nil
+		}
+		if wrote || !up {
+			k.Untold = !wrote
+			b.mu.Lock()
+			b.keep(k)
+			b.journal.Add(k.journaled(via))
+			b.save()
+			b.mu.Unlock()
+			return k, nil
+		}
+	}
+	return nil, errors.New("others change the same at this instant: try again")
+}
+
+// next returns a change that takes the place of the one of its name.
+func (b *Board) next(e override.Entry, replace bool) (*kept, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	last, now := b.kept[e.Name], time.Now()
+	holds := last != nil && last.Holds(now)
+	k := &kept{Entry: e, Node: host()}
+	switch {
+	case e.Ended && !holds:
+		return nil, ErrNothing
+	case holds && !e.Ended && !replace:
+		return nil, &Conflict{last.Entry}
+	case last == nil && len(b.kept) >= most:
+		return nil, fmt.Errorf("%d changes are kept already: let some end", most)
+	case e.Ended:
+		k.Until = last.Until
+	}
+	if last != nil {
+		k.Was = last.Version
+		if last.Untold {
+			k.Was = last.Was
+		}
+	}
+	if foreign, is := b.foreign[nameOf(e.Name)]; is {
+		k.Was = foreign // whoever changes something means it
+	}
+	return k, nil
+}
+
+// keep takes a change over. mu is held.
+func (b *Board) keep(k *kept) {
+	b.kept[k.Name] = k
+	b.Table.Apply(time.Now(), k.Entry)
+}
+
+// Note adds to the journal.
+func (b *Board) Note(changes ...override.Change) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.journal.Add(changes...); len(changes) > 0 {
+		b.save()
+	}
+}
+
+// Journal returns what was changed, here and by other nodes, the last one first.
+func (b *Board) Journal() []override.Change { return b.journal.List() }
+
+// Resign signs all changes with new keys, after the old ones were given up.
+func (b *Board) Resign() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for _, k := range b.kept {
+		if !k.Untold {
+			k.Untold, k.Was = true, k.Version
+		}
+	}
+}
