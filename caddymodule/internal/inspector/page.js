@@ -387,13 +387,25 @@ const showZone = (card, z) => {
 	find(".reasons", card).hidden = reasons.length === 0;
 };
 
-const showStore = (store) => {
+// fleetText says which Caddys share changes, and what keeps them from it.
+const fleetText = ({ nodes, strangers, foreign: forged = [], untold, error }) => {
+	const told = nodes.length > 1 ? [`${counted(nodes.length, "Caddy")} share it: ${nodes.map((n) => visible(n.host)).join(", ")}.`] : [];
+	if (error) told.push(`Other Caddys are not told of changes now: ${visible(error)}.`);
+	if (untold) told.push(`The store has not been told of ${counted(untold, "change")} yet.`);
+	if (strangers) told.push(`${counted(strangers, "Caddy")} on this store with other signing keys: changes are not shared with them.`);
+	if (forged.length) told.push(`Somebody without the signing key has written to the store, which is ignored: ${visible(forged.join(", "))}.`);
+	for (const n of nodes) if (n.zones?.length) told.push(`${visible(n.host)} has other zones: ${visible(n.zones.join(", "))}.`);
+	return told;
+};
+
+const showStore = (store, fleet) => {
 	const told = [`The store ${store.name} is ${store.down ? `down${store.shards > 1 ? ` in ${store.shards_down} of ${store.shards} shards` : ""}` : store.failing ? "failing" : "up"}.`];
 	if (store.calls_per_second > 0) told.push(`It takes ${number(1e3 * store.call_seconds)} ms a call, at ${number(store.calls_per_second)} calls a second.`);
 	if (store.errors_per_second > 0) told.push(`${number(store.errors_per_second)} calls a second fail.`);
 	const most = store.max_buckets ? ` of at most ${whole.format(store.max_buckets)}` : "";
 	told.push(`Memory holds ${counted(store.buckets, "bucket")}${most}, and has dropped ${whole.format(store.evictions)} that ${store.evictions === 1 ? "was" : "were"} not empty.`);
 	if (store.snapshot_failing) told.push(`The snapshot cannot be written, so a restart takes the buckets back by ${span(store.snapshot_age)}: see Caddy's log.`);
+	if (fleet) told.push(...fleetText(fleet));
 	put(find("#store"), told.join(" "));
 	find("#down").hidden = !store.down;
 	const since = store.down_since ? ` since ${clock(store.down_since)}` : "", why = store.error ? ` It says: ${visible(store.error)}.` : "";
@@ -432,7 +444,7 @@ const choose = (select, names, first) => {
 };
 
 let chosen;
-const showZones = ({ zones, store, overrides, warnings = [] }) => {
+const showZones = ({ zones, store, fleet, overrides, warnings = [] }) => {
 	const groups = Array.from(find("#zones").children), cards = new Map(Array.from(document.querySelectorAll(".zone"), (card) => [card.dataset.zone, card]));
 	const places = groups.map(() => 0);
 	for (const z of zones) {
@@ -449,7 +461,7 @@ const showZones = ({ zones, store, overrides, warnings = [] }) => {
 	for (const group of groups) group.hidden = group.lastElementChild.childElementCount === 0;
 	find("#legend").hidden = zones.length === 0;
 	find("#zoneless").hidden = zones.length > 0;
-	showStore(store);
+	showStore(store, fleet);
 	showWarnings(warnings);
 	const names = zones.map((z) => z.zone);
 	for (const select of document.querySelectorAll(".any-zone")) choose(select, names, [element("option", { value: "" }, "all")]);
@@ -476,10 +488,13 @@ const showChanges = ({ shadows, bans, limits }) => {
 	put(find("#changes-more"), `These are the first ${mostChanges} of ${whole.format(all.length)}. The command caddy throttle bans lists all.`);
 	rows(table, shown, (c) => JSON.stringify([c.what, c.of, c.since]), (c) => {
 		const of = c.of ? foreign(c.of, "long") : "all zones and bans";
-		const row = element("tr", { role: "row" }, cell("", "text", c.what), cell("", "key", of), cell("left", "text"), cell("", "text wide", foreign(c.note ?? "")), cell("", "do"));
+		const row = element("tr", { role: "row" }, cell("", "text", c.what), cell("", "key", of), cell("left", "text"), cell("hits", "n"), cell("by", "text", foreign(c.by ?? "")), cell("", "text wide", foreign(c.note ?? "")), cell("", "do"));
 		if (writable) row.lastChild.append(button("End…", `${c.what} of ${c.of || "everything"}`, () => proposeEnd(c.call, c.input, [c.what, " of ", c.of ? foreign(c.of) : "everything"])));
 		return row;
-	}, (row, c) => { row.cells[2].dataset.until = c.until ?? ""; });
+	}, (row, c) => {
+		row.cells[2].dataset.until = c.until ?? "";
+		put(row.cells[3], c.hits === undefined ? "" : whole.format(c.hits));
+	});
 	put(find("#changes-empty"), "Nothing was changed at run time.");
 	find("#changes-empty").hidden = all.length > 0;
 	const everything = shadows.find((s) => !s.zone);
