@@ -18,14 +18,18 @@ fail() {
 }
 
 build_with_xcaddy() {
-	local version with=(--with "$module/caddymodule") store
+	local version with=(--with "$module/caddymodule") store part replace=()
 	version=$(go list -m -f '{{.Version}}' github.com/caddyserver/caddy/v2) || return
 	for store in redis postgres; do
 		if [[ -d caddymodule/$store ]]; then
 			with+=(--with "$module/caddymodule/$store")
 		fi
 	done
-	XCADDY_GO_BUILD_FLAGS="-trimpath -ldflags '$ldflags' -tags $tags" xcaddy build "$version" "${with[@]}" --replace "$module=$PWD" --output "$PWD/caddy"
+	# xcaddy does not heed what go.mod replaces.
+	for part in '' /leakybucket /leakybucket/pgstore /leakybucket/redisstore; do
+		replace+=(--replace "$module$part=$PWD$part")
+	done
+	XCADDY_GO_BUILD_FLAGS="-trimpath -ldflags '$ldflags' -tags $tags" xcaddy build "$version" "${with[@]}" "${replace[@]}" --output "$PWD/caddy"
 }
 
 build_plainly() {

@@ -38,6 +38,9 @@ require (
 	github.com/aryann/difflib v0.0.0-20210328193216-ff5ff6dc229b // indirect
 	github.com/beorn7/perks v1.0.1 // indirect
 	github.com/bits-and-blooms/bitset v1.25.0 // indirect
+	github.com/caddy-throttle/caddy-throttle/leakybucket v0.1.0
+	github.com/caddy-throttle/caddy-throttle/leakybucket/pgstore v0.1.0
+	github.com/caddy-throttle/caddy-throttle/leakybucket/redisstore v0.1.0
 	github.com/caddyserver/certmagic v0.25.6 // indirect
 	github.com/caddyserver/zerossl v0.1.6 // indirect
 	github.com/ccoveille/go-safecast/v2 v2.0.1 // indirect
@@ -193,3 +196,9 @@ require (
 replace github.com/caddy-throttle/caddy-throttle => ../
 
 tool golang.org/x/perf/cmd/benchstat
+
+replace github.com/caddy-throttle/caddy-throttle/leakybucket => ../leakybucket
+
+replace github.com/caddy-throttle/caddy-throttle/leakybucket/redisstore => ../leakybucket/redisstore
+
+replace github.com/caddy-throttle/caddy-throttle/leakybucket/pgstore => ../leakybucket/pgstore

@@ -63,16 +63,12 @@ var limiters = []limiter{
 
 func openMemstore(l limit) store {
 	// Twice as many as needed, because some shards fill sooner by chance.
-	buckets := memstore.New(memstore.Options{MaxBuckets: 2 * manyKeys})
-	bucket := leakybucket.Limit{Capacity: float64(l.burst), Leak: 1 / l.every.Seconds()}
+	buckets, err := memstore.NewLimiter(leakybucket.Limit{Capacity: float64(l.burst), Leak: 1 / l.every.Seconds()}, memstore.Options{MaxBuckets: 2 * manyKeys})
+	if err != nil {
+		panic(err)
+	}
 	return store{func() take {
-		charges := []leakybucket.Charge{{Zone: "site", Limit: bucket, Cost: 1}}
-		decisions := make([]leakybucket.Decision, 1, 8) // in cache lines of their own
-		ctx := context.Background()
-		return func(key string) bool {
-			charges[0].Key = key
-			return buckets.Take(ctx, charges, decisions) == nil && decisions[0].Poured
-		}
+		return func(key string) bool { return buckets.Take(key, 1).Fits }
 	}, nothing}
 }
 

@@ -10,6 +10,7 @@
 #	./run.sh --guard --update   commit to what it measures now
 set -euo pipefail
 cd "$(dirname "$0")"
+export GOWORK=off # not with what the rest is built with
 
 machine() {
 	date -u +%Y-%m-%d

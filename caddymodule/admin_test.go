@@ -961,10 +961,10 @@ type repeatingLister struct {
 	keys int
 }
 
-func (l repeatingLister) List(_ context.Context, _ leakybucket.Listing, cursor string) ([]leakybucket.Kept, string, error) {
-	var all []leakybucket.Kept
+func (l repeatingLister) List(_ context.Context, _ leakybucket.Filter, cursor string) ([]leakybucket.Entry, string, error) {
+	var all []leakybucket.Entry
 	for i := range l.keys {
-		all = append(all, leakybucket.Kept{Key: strconv.Itoa(i), State: leakybucket.State{Level: 1, Leak: 1e-9, At: 1}, Now: 1})
+		all = append(all, leakybucket.Entry{Key: strconv.Itoa(i), State: leakybucket.State{Level: 1, Leak: 1e-9, At: 1}, Now: 1})
 	}
 	if cursor == "" {
 		return all, "again", nil

@@ -9,7 +9,7 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 
 caddy=github.com/caddyserver/caddy/v2
-export GOFLAGS='-trimpath -buildvcs=false -tags=nobadger,nomysql,nopgx'
+export GOFLAGS='-trimpath -buildvcs=false -tags=nobadger,nomysql,nopgx' GOWORK=off
 
 # last_minors prints the newest patch of each of the last two minors.
 last_minors() {

@@ -50,10 +50,10 @@ func (l *Ladder) length(step uint8) Instant {
 	return Instant(l.Steps[min(int(step), len(l.Steps)-1)].Microseconds())
 }
 
-// Forget returns the instant after which forgetting a bucket in this state
+// Expiry returns the instant after which forgetting a bucket in this state
 // changes no decision: it is empty, its block is over, and another block would
 // be of the first step again. Stores evict in the order of these instants.
-func (c *Charge) Forget(s *State) Instant {
+func (c *Charge) Expiry(s *State) Instant {
 	forget := s.empty(c.Limit.Leak)
 	if c.Block != nil && s.BlockedUntil != 0 {
 		forget = max(forget, s.BlockedUntil+c.Block.length(s.Step))

@@ -150,7 +150,7 @@ func TestABlockedBucketIsForgottenAfterItsBlockAndThatStepsLength(t *testing.T) 
 		{nil, State{Level: 2, BlockedUntil: at(60), Step: 1}, 2},
 	} {
 		c := blocking(test.block)
-		if got := c.Forget(&test.state); got != at(test.forget) {
+		if got := c.Expiry(&test.state); got != at(test.forget) {
 			t.Errorf("%+v under %v: got it forgotten at %d, want %d", test.state, test.block, got, at(test.forget))
 		}
 	}
@@ -163,7 +163,7 @@ func TestABucketThatMayBeForgottenIsAsGoodAsNew(t *testing.T) {
 		for step := range uint8(2) {
 			kept := State{Level: 10, At: at(100), BlockedUntil: at(130), Step: step}
 			c := blocking(l)
-			now, fresh := c.Forget(&kept), State{}
+			now, fresh := c.Expiry(&kept), State{}
 			for _, cost := range []float64{10, 10, 0} {
 				var got, want Decision
 				c.Cost = cost

@@ -253,7 +253,7 @@ func TestForgetIsTheInstantTheBucketIsEmpty(t *testing.T) {
 		{6, 1, 5},        // above the capacity
 	} {
 		s := State{Level: test.level, At: at(test.at)}
-		got := reference.Forget(s)
+		got := reference.Expiry(s)
 		if got != at(test.forget) {
 			t.Errorf("level %v at %v s: got %d, want %d", test.level, test.at, got, at(test.forget))
 		}

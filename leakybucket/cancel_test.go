@@ -5,7 +5,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/caddy-throttle/caddy-throttle/internal/testseed"
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/testseed"
 )
 
 // cancelled returns the state after a charge was cancelled that a bucket of 10

@@ -6,7 +6,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/caddy-throttle/caddy-throttle/internal/testseed"
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/testseed"
 )
 
 // queue takes n charges of 1 in one instant, each under the ceiling of a longest
@@ -166,12 +166,12 @@ func TestAnOverflowOfACeilingBeginsABlock(t *testing.T) {
 
 func TestBelowIsTheLimitWithNoMoreThanTheCeiling(t *testing.T) {
 	for ceiling, want := range map[float64]float64{0: 10, 4: 4, 10: 10, 11: 10, inf: 10, -1: 10, nan: 10} {
-		if got := tenSeconds.Below(ceiling); got != (Limit{Capacity: want, Leak: 1}) {
+		if got := tenSeconds.WithCeiling(ceiling); got != (Limit{Capacity: want, Leak: 1}) {
 			t.Errorf("below %v: got %s, want a capacity of %v", ceiling, describe(got), want)
 		}
 	}
 	// So it knows how long a charge with a ceiling waits until it fits.
-	if got := tenSeconds.Below(4).TimeToFit(5, 2); got != 3*time.Second {
+	if got := tenSeconds.WithCeiling(4).TimeToFit(5, 2); got != 3*time.Second {
 		t.Errorf("time to fit 2 above 5 below 4: got %v, want 3s", got)
 	}
 }

@@ -9,8 +9,8 @@ type Charge struct {
 	Zone, Key string
 
 	Limit Limit
-	Cost  float64 // units, as [Limit.Cost] returns it
-	Debt  float64 // units above the capacity that a settlement may lift the level
+	Cost  float64 // units, as [Limit.ClampCost] returns it
+	Debt  float64 // how far above the capacity a settlement may lift the level, in units
 
 	// Ceiling is how high this charge may fill the bucket, in units, if that is
 	// less than the capacity. Zero means no ceiling. See [Limit.Ceiling].
@@ -95,7 +95,7 @@ func (c *Charge) judge(s *State, cost float64, now Instant, d *Decision) (write 
 	switch {
 	case s.BlockedUntil > now && c.Block != nil:
 		d.BlockedUntil, d.Step = s.BlockedUntil, s.Step
-	case c.Cost >= 0 && c.Limit.Below(c.Ceiling).fits(level, cost):
+	case c.Cost >= 0 && c.Limit.WithCeiling(c.Ceiling).fits(level, cost):
 		d.Fits = true
 	case c.Block != nil && c.Cost >= 0 && !c.Limit.Oversize(cost):
 		c.begin(s, level, now)

@@ -68,7 +68,7 @@ func FuzzParseCost(f *testing.F) {
 		if plain != isPlain || !(cost >= 0) || !plain && cost != 0 {
 			t.Errorf("%q: got %v, %v, want a number of 0 or more, %v", text, cost, plain, isPlain)
 		}
-		if cost := (Limit{Capacity: 10, Leak: 1}).Cost(cost); !(cost >= 0 && cost <= largest) {
+		if cost := (Limit{Capacity: 10, Leak: 1}).ClampCost(cost); !(cost >= 0 && cost <= largest) {
 			t.Errorf("%q: got a cost of %v, want it in range", text, cost)
 		}
 	})
@@ -125,7 +125,7 @@ func checkTake(t *testing.T, l Limit, s State, cost float64, now Instant) {
 	if d.Poured && after.At < now {
 		t.Errorf("%s, cost %v to %v at %d: got it poured at %d, want no earlier", what(), cost, s, now, after.At)
 	}
-	if l.TimeToFit(d.Level, cost) < 0 || l.TimeToEmpty(d.Level) < 0 || l.Forget(after) < after.At {
+	if l.TimeToFit(d.Level, cost) < 0 || l.TimeToEmpty(d.Level) < 0 || l.Expiry(after) < after.At {
 		t.Errorf("%s, cost %v to %v at %d: got a wait below 0", what(), cost, s, now)
 	}
 }
@@ -188,10 +188,10 @@ func checkCharge(t *testing.T, c Charge, s State, now Instant) {
 	if !d.Began && after.BlockedUntil != s.BlockedUntil && after.BlockedUntil != 0 {
 		complain("no block changed but by an overflow or a clock set back")
 	}
-	if d.Fits && c.Ceiling > 0 && !c.Limit.Below(c.Ceiling).fits(d.Level, c.Cost) {
+	if d.Fits && c.Ceiling > 0 && !c.Limit.WithCeiling(c.Ceiling).fits(d.Level, c.Cost) {
 		complain("nothing above the ceiling")
 	}
-	if forget := c.Forget(&after); forget < after.At || after.BlockedUntil > forget {
+	if forget := c.Expiry(&after); forget < after.At || after.BlockedUntil > forget {
 		complain("a bucket kept for as long as its block")
 	}
 	// A cancelled charge leaves no trace, unless the bucket is ahead of now.
@@ -207,7 +207,7 @@ func checkCharge(t *testing.T, c Charge, s State, now Instant) {
 	if c.Limit.Oversize(c.Cost) || !(c.Cost >= 0) || d.Fits || s.Level > 10*c.Limit.Capacity {
 		return
 	}
-	drain := c.Limit.Forget(State{Level: after.Level, Leak: after.Leak})
+	drain := c.Limit.Expiry(State{Level: after.Level, Leak: after.Leak})
 	if drain >= microseconds(inf) {
 		return // by the leak it was written with, until it is written again
 	}

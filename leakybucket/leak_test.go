@@ -5,7 +5,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/caddy-throttle/caddy-throttle/internal/testseed"
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/testseed"
 )
 
 var (
@@ -77,7 +77,7 @@ func TestEveryWriteStoresTheLeak(t *testing.T) {
 		if got := tenASecond.Level(test.state, at(460)); !near(got, want) {
 			t.Errorf("%s: got level %v six minutes after, want %v by the new leak", about, got, want)
 		}
-		if got, want := tenASecond.Forget(test.state), tenAnHour.Forget(test.state); got != want {
+		if got, want := tenASecond.Expiry(test.state), tenAnHour.Expiry(test.state); got != want {
 			t.Errorf("%s: got it forgotten at %d, want %d by the leak it was written with", about, got, want)
 		}
 	}

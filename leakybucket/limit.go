@@ -9,13 +9,14 @@
 //
 //	limiter, err := memstore.NewLimiter(leakybucket.Limit{Capacity: 10, Leak: 2}, memstore.Options{})
 //	...
-//	if d := limiter.Take(client, 1); !d.Fits {
-//		// refuse the client, and tell it to retry after d.RetryAfter
+//	if r := limiter.Take(client, 1); !r.Fits {
+//		// refuse the client, and tell it to retry after r.RetryAfter
 //	}
 //
-// [Bucket] is a single bucket. Both are safe for concurrent use. The arithmetic is
-// pure: the methods of [Limit] are functions of a state, a cost and an instant,
-// and know no clock, lock or log.
+// [Limiter] is the same over any store, such as one that several processes share, and
+// package httplimit puts it in front of an http.Handler. [Bucket] is a single bucket. All are
+// safe for concurrent use. The arithmetic is pure: the methods of [Limit] are functions of a
+// state, a cost and an instant, and know no clock, lock or log.
 //
 // In every window of length t, while the limit is unchanged, the cost poured is
 // at most
@@ -26,7 +27,7 @@
 //
 // A [Store] takes several charges at once. Between reading and writing the
 // buckets it calls [TakeAll], or [Charge.Take] for a single charge, and
-// [Settlement.Apply] to correct one. [Charge.Forget] says when a [State] need no
+// [Settlement.Apply] to correct one. [Charge.Expiry] says when a [State] need no
 // longer be kept. Package storetest holds every store to the same answers.
 package leakybucket
 
@@ -63,7 +64,7 @@ type Limit struct {
 // arithmetic uses differences only. Stores count from 1970.
 type Instant int64
 
-// Add returns the instant d later, rounded down to a microsecond.
+// Add returns the instant d later, to a whole microsecond and never after it.
 func (t Instant) Add(d time.Duration) Instant {
 	us := d.Microseconds()
 	if d < time.Duration(us)*time.Microsecond {
@@ -82,8 +83,8 @@ type State struct {
 	At    Instant
 
 	// Leak is how fast the bucket drains until it is written again, in units of
-	// cost a second: the leak of the charge that wrote it. If zero, as of a bucket
-	// that was never written, the limit at hand says.
+	// cost a second: the leak of the charge that wrote it. Zero, as of a bucket that
+	// was never written, means the leak of the charge.
 	Leak float64
 
 	BlockedUntil Instant // the end of its last block; 0 if there was none
@@ -138,10 +139,10 @@ func (l Limit) ValidateCost(cost float64) error {
 	return nil
 }
 
-// Cost brings a computed cost into the range of the arithmetic. A cost too small
+// ClampCost brings a computed cost into the range of the arithmetic. A cost too small
 // to move the level counts as 0, one above 1e12 as 1e12. A negative cost and a
 // NaN count as 1.
-func (l Limit) Cost(computed float64) float64 {
+func (l Limit) ClampCost(computed float64) float64 {
 	switch {
 	case !(computed >= 0):
 		return 1
@@ -232,11 +233,11 @@ func (l Limit) Settle(s State, diff, debt float64, charged, now Instant) State {
 	return s
 }
 
-// Forget returns the instant after which a bucket in this state is empty, and
-// forgetting it changes no decision. [Charge.Forget] takes blocks into account.
-func (l Limit) Forget(s State) Instant { return s.empty(l.Leak) }
+// Expiry returns the instant after which a bucket in this state is empty, and
+// forgetting it changes no decision. [Charge.Expiry] takes blocks into account.
+func (l Limit) Expiry(s State) Instant { return s.empty(l.Leak) }
 
-// empty is Limit.Forget.
+// empty is Limit.Expiry.
 func (s *State) empty(leak float64) Instant {
 	if s.Leak > 0 {
 		leak = s.Leak
@@ -291,8 +292,8 @@ func (l Limit) TimeToEmpty(level float64) time.Duration {
 
 // TimeToFit returns how long it takes until cost fits above level if nobody
 // pours: (level+cost-capacity)/leak, rounded up to a microsecond. A cost of 0
-// fits once the level is below the capacity. For an oversize cost the result is
-// meaningless: see [Limit.Oversize].
+// fits once the level is below the capacity. Ask [Limit.Oversize] first: for a cost that can
+// never fit the result says nothing.
 func (l Limit) TimeToFit(level, cost float64) time.Duration {
 	if l.fits(level, cost) {
 		return 0
@@ -323,9 +324,9 @@ func (l Limit) Ceiling(cost, undelayed float64, longest time.Duration) float64 {
 	return min(l.Capacity, undelayed+l.Leak*longest.Seconds()+cost)
 }
 
-// Below returns the limit with a capacity of at most ceiling. Zero means no
+// WithCeiling returns the limit with a capacity of at most ceiling. Zero means no
 // ceiling.
-func (l Limit) Below(ceiling float64) Limit {
+func (l Limit) WithCeiling(ceiling float64) Limit {
 	if ceiling > 0 {
 		l.Capacity = min(l.Capacity, ceiling)
 	}

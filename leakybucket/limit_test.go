@@ -6,7 +6,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/caddy-throttle/caddy-throttle/internal/testseed"
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/testseed"
 )
 
 // wantError compares an error with the text expected of it; "" is none.
@@ -94,7 +94,7 @@ func TestAComputedCostIsBroughtIntoRange(t *testing.T) {
 		{10, -inf, 1},
 		{10, nan, 1},
 	} {
-		if got := (Limit{Capacity: test.capacity, Leak: 1}).Cost(test.computed); got != test.want || math.Signbit(got) {
+		if got := (Limit{Capacity: test.capacity, Leak: 1}).ClampCost(test.computed); got != test.want || math.Signbit(got) {
 			t.Errorf("cost computed as %v to capacity %v: got %v, want %v", test.computed, test.capacity, got, test.want)
 		}
 	}
@@ -202,8 +202,8 @@ func TestWaitsBeyondAllTellingStayPositive(t *testing.T) {
 					t.Errorf("%s, level %v: got a wait of %v, want 20 years or more", describe(l), level, wait)
 				}
 			}
-			if s := (State{Level: level, At: at(1e9)}); l.Forget(s) < s.At.Add(longestDrain) {
-				t.Errorf("%s, level %v: got it forgotten at %d, want 20 years later than %d", describe(l), level, l.Forget(s), s.At)
+			if s := (State{Level: level, At: at(1e9)}); l.Expiry(s) < s.At.Add(longestDrain) {
+				t.Errorf("%s, level %v: got it forgotten at %d, want 20 years later than %d", describe(l), level, l.Expiry(s), s.At)
 			}
 		}
 	}

@@ -7,7 +7,7 @@ import (
 	"math/rand/v2"
 	"testing"
 
-	"github.com/caddy-throttle/caddy-throttle/internal/testseed"
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/testseed"
 )
 
 func describe(l Limit) string { return fmt.Sprintf("capacity %v, leak %v/s", l.Capacity, l.Leak) }
@@ -45,7 +45,7 @@ func randomCost(rng *rand.Rand, l Limit, level float64) float64 {
 	case 2:
 		return l.Capacity * 1.1 * rng.Float64()
 	}
-	return l.Cost(l.Capacity * rng.Float64() * rng.Float64())
+	return l.ClampCost(l.Capacity * rng.Float64() * rng.Float64())
 }
 
 // exact is a bucket in rational numbers. It is told what was poured, since at
@@ -161,7 +161,7 @@ func TestExtremeLimitsStayFinite(t *testing.T) {
 				if !(s.Level >= 0 && s.Level <= capacity*(1+tolerance)) {
 					t.Fatalf("%s, step %d: got level %v, want 0 to the capacity", describe(l), step, s.Level)
 				}
-				if forget := l.Forget(s); forget < s.At || forget > s.At.Add(longestDrain)+1 {
+				if forget := l.Expiry(s); forget < s.At || forget > s.At.Add(longestDrain)+1 {
 					t.Fatalf("%s, step %d: got it forgotten at %d, want within 20 years of %d", describe(l), step, forget, s.At)
 				}
 			}

@@ -29,8 +29,8 @@ type Store interface {
 	// are meaningless, and the charges may or may not have been poured. The store
 	// never repeats a call that may have been executed.
 	//
-	// A store that stands in for a shared one may judge by less than a whole
-	// limit. It then leaves the charges as it has judged them.
+	// A store that stands in for a shared one may change charges[i].Limit, Cost and Debt
+	// to this node's share. Settle the charges as Take has left them.
 	Take(ctx context.Context, charges []Charge, decisions []Decision) error
 
 	// Settle corrects charges in their order, each as [Settlement.Apply] does. It
@@ -42,9 +42,8 @@ type Store interface {
 	Settle(ctx context.Context, settlements []Settlement) error
 }
 
-// ErrBadBucket is wrapped by errors of a call that met something else than a
-// bucket under the name of one. Other buckets are not affected, and the store is
-// well.
+// ErrBadBucket is wrapped by errors of a call that found, under the name of a bucket,
+// something that is not a bucket. Other buckets are not affected, and the store is well.
 var ErrBadBucket = errors.New("not a bucket")
 
 // A Pinger is a store that may be out of reach.
@@ -113,27 +112,27 @@ type Lister interface {
 	// A bucket that is kept from the first call to the last is in some page, and
 	// maybe in two. Those that come or go meanwhile may be missed. A key that the
 	// store keeps as a digest only is not found.
-	List(ctx context.Context, of Listing, cursor string) (some []Kept, next string, err error)
+	List(ctx context.Context, of Filter, cursor string) (some []Entry, next string, err error)
 }
 
-// A Listing says which buckets are listed.
-type Listing struct {
+// A Filter says which buckets are listed.
+type Filter struct {
 	Zone   string
 	Prefix string // of keys
 	Shadow bool
 
-	// Want is about how many buckets one call looks at, at least 1. Those that do
+	// Scan is about how many buckets one call looks at, at least 1. Those that do
 	// not match are not returned.
-	Want int
+	Scan int
 }
 
-// ErrBadCursor is wrapped by errors of a [Lister] about a cursor that it cannot go on
-// from. Begin again.
+// ErrBadCursor is wrapped by errors that [Lister] returns for a cursor it cannot continue.
+// Start again with an empty one.
 var ErrBadCursor = errors.New("the listing cannot go on from this cursor")
 
 // ListAll calls yield with all buckets of a listing until yield returns false or ctx
 // ends. yield may call the store.
-func ListAll(ctx context.Context, l Lister, of Listing, yield func(Kept) bool) error {
+func ListAll(ctx context.Context, l Lister, of Filter, yield func(Entry) bool) error {
 	for cursor := ""; ; {
 		some, next, err := l.List(ctx, of, cursor)
 		if err != nil {
@@ -150,8 +149,8 @@ func ListAll(ctx context.Context, l Lister, of Listing, yield func(Kept) bool) e
 	}
 }
 
-// Kept is a bucket as a store keeps it.
-type Kept struct {
+// Entry is a bucket as a store keeps it.
+type Entry struct {
 	Key   string
 	State State
 	Now   Instant // when it was read, on the store's clock

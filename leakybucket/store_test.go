@@ -5,7 +5,7 @@ import (
 	"slices"
 	"testing"
 
-	"github.com/caddy-throttle/caddy-throttle/internal/testseed"
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/testseed"
 )
 
 // want is what TakeAll must say of one charge, and of its bucket afterwards,

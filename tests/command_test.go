@@ -1,7 +1,6 @@
 package tests
 
 import (
-	"os/exec"
 	"regexp"
 	"strings"
 	"testing"
@@ -46,20 +45,6 @@ func TestTheBinaryHasTheModule(t *testing.T) {
 	for _, module := range []string{"throttle", "http.handlers.throttle", "throttle.stores.memory"} {
 		if !regexp.MustCompile(`(?m)^` + regexp.QuoteMeta(module) + `$`).Match(out) {
 			t.Errorf("got no module %s in the list, want it", module)
-		}
-	}
-}
-
-// TestLeakyBucketKnowsNoCaddy keeps the library usable without it.
-func TestLeakyBucketKnowsNoCaddy(t *testing.T) {
-	t.Parallel()
-	out, err := exec.Command("go", "list", "-deps", "../leakybucket/...").Output()
-	if err != nil {
-		t.Fatalf("listing the dependencies: %v", err)
-	}
-	for dep := range strings.Lines(string(out)) {
-		if strings.Contains(dep, "caddyserver") || strings.Contains(dep, "/caddymodule") {
-			t.Errorf("got %s among the dependencies of leakybucket, want no caddy", strings.TrimSpace(dep))
 		}
 	}
 }

@@ -12,7 +12,6 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"testing"
 )
 
@@ -198,9 +197,11 @@ func TestAReplayDecidesAsTheRunningHandlerDid(t *testing.T) {
 func TestAReplayDelaysAndHoldsSlotsAsTheRunningHandlerDid(t *testing.T) {
 	t.Parallel()
 	const each, slots = 6, 2
-	refused := make(chan struct{}) // closed when the requests beyond the slots are
+	holding := make(chan struct{}, each) // gets one for each request that has a slot
+	refused := make(chan struct{})       // closed when the requests beyond the slots are
 	up := startUpstream(t, func(w http.ResponseWriter, r *http.Request) {
 		if strings.HasPrefix(r.URL.Path, "/slots") {
+			holding <- struct{}{}
 			<-refused
 		}
 	})
@@ -226,25 +227,31 @@ http://:%d {
 }`, port, log, slots, up.address)}.caddyfile(admin))
 	startCaddyIn(t, admin, filepath.Dir(file), file)
 	v := newVisitor(t, "h1")
-	send := func(path string, answered func()) {
-		var sending sync.WaitGroup
-		for range each {
+	var sending sync.WaitGroup
+	send := func(requests int, path string) {
+		for range requests {
 			sending.Go(func() {
 				if _, err := v.try("GET", fmt.Sprintf("http://127.0.0.1:%d%s", port, path)); err != nil {
 					t.Errorf("%s: %v", path, err)
 				}
-				answered()
 			})
 		}
-		sending.Wait()
 	}
-	var answers atomic.Int64
-	send("/slots", func() {
-		if answers.Add(1) == each-slots {
-			close(refused)
-		}
+	// The slots are taken before others ask for them: the log has milliseconds, and an order of
+	// a few microseconds is not in it.
+	send(slots, "/slots")
+	for range slots {
+		<-holding
+	}
+	send(each-slots, "/slots")
+	eventually(t, "all but the slots refused", func() bool {
+		text, _ := os.ReadFile(log)
+		return bytes.Count(text, []byte("\n")) == each-slots
 	})
-	send("/queue", func() {})
+	close(refused)
+	sending.Wait()
+	send(each, "/queue")
+	sending.Wait()
 	eventually(t, "all lines in the access log", func() bool {
 		text, _ := os.ReadFile(log)
 		return bytes.Count(text, []byte("\n")) == 2*each

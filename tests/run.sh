@@ -148,8 +148,8 @@ check_format() {
 # other, because they measure time, and with -short unless TEST_LONG is set.
 test_units() {
 	local race=() short=(-short) packages stores
-	mapfile -t packages < <(go list -tags "$tags" ./... | grep -Ev '/tests$|/(redis|pg)store(/|$)')
-	mapfile -t stores < <(go list -tags "$tags" ./... | grep -E '/(redis|pg)store(/|$)')
+	mapfile -t packages < <(go list -tags "$tags" work | grep -Ev '/tests$|/(redis|pg)store(/|$)')
+	mapfile -t stores < <(go list -tags "$tags" work | grep -E '/(redis|pg)store(/|$)')
 	[[ ${TEST_LONG:-} != 1 ]] || short=()
 	if compiles_c; then
 		race=(-race)
@@ -170,10 +170,12 @@ install_missing
 check_shell
 check_format
 step 'go vet'
-go vet -tags "$tags" ./...
+# "work" is all packages of the modules in go.work.
+go vet -tags "$tags" work
 test_units
+# bench is no part of go.work: the peers that it measures must not choose what is built here.
 step 'the benchmarks build'
-(cd bench && go vet -tags "$tags" ./... && go test -short -timeout 60m -tags "$tags" ./...)
+(cd bench && export GOWORK=off && go vet -tags "$tags" ./... && go test -short -timeout 60m -tags "$tags" ./...)
 step 'memstore and requests have lost no ground'
 bench/run.sh --guard
 step 'the packages'

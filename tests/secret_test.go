@@ -7,7 +7,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/caddy-throttle/caddy-throttle/internal/servertest"
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/servertest"
 )
 
 // TestPasswordsOfAStoreAreNeverShown, wherever they stand and whatever fails: not

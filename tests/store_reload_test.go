@@ -5,7 +5,7 @@ import (
 	"net/http"
 	"testing"
 
-	"github.com/caddy-throttle/caddy-throttle/internal/servertest"
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/servertest"
 )
 
 // TestReloadsKeepTheConnectionsToAStore. A reload that changes the URL ends them

@@ -7,10 +7,10 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/caddy-throttle/caddy-throttle/internal/servertest"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket/pgstore"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket/redisstore"
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/servertest"
 )
 
 // storeServer is a Redis or a PostgreSQL for the buckets of Caddys. A test may do

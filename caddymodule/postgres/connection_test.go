@@ -8,7 +8,7 @@ import (
 	"testing"
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/golden"
-	"github.com/caddy-throttle/caddy-throttle/internal/servertest"
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/servertest"
 )
 
 func TestNothingConnectsBeforeAConfigStarts(t *testing.T) {

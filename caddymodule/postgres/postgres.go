@@ -8,10 +8,10 @@ import (
 	"github.com/caddyserver/caddy/v2"
 	"github.com/caddyserver/caddy/v2/caddyconfig/caddyfile"
 
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/sharedstore"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/stores"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/tokens"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket/pgstore"
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/sharedstore"
 
 	_ "github.com/caddy-throttle/caddy-throttle/caddymodule" // a Caddy that is built with this store needs the rest, too
 )

@@ -21,7 +21,7 @@ import (
 	"github.com/caddyserver/caddy/v2"
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/golden"
-	"github.com/caddy-throttle/caddy-throttle/internal/servertest"
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/servertest"
 )
 
 func TestNothingConnectsBeforeAConfigStarts(t *testing.T) {

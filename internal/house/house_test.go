@@ -35,26 +35,28 @@ const concepts = "accesslog address admission blocked board body clock cookie cr
 var rooms = []room{
 	{"leakybucket", ""},
 	{"leakybucket/key leakybucket/memstore leakybucket/storetest leakybucket/internal/coalesce", "leakybucket"},
+	{"leakybucket/sharedstore", "leakybucket leakybucket/memstore"},
+	{"leakybucket/httplimit", "leakybucket leakybucket/key"},
+	{"leakybucket/storetest/servertest leakybucket/storetest/testseed", ""},
 	{"leakybucket/redisstore leakybucket/pgstore", "leakybucket leakybucket/internal/coalesce"},
 	{"admin/wire golden", ""},
 	{concepts, concepts},
-	{"sharedstore", "leakybucket leakybucket/memstore"},
 	{"rule", ""},
 	{"decision", "rule"},
-	{"config", "rule sharedstore"},
+	{"config", "rule leakybucket/sharedstore"},
 	{"caddyfile", "config"},
 	{"lint", "config rule"},
 	{"evidence", "decision rule"},
 	{"telemetry", "decision evidence rule"},
-	{"stores", "sharedstore telemetry leakybucket/memstore"},
-	{"engine", "config decision evidence rule sharedstore stores telemetry"},
-	{"admin", "admin/wire engine decision rule sharedstore stores telemetry"},
+	{"stores", "leakybucket/sharedstore telemetry leakybucket/memstore"},
+	{"engine", "config decision evidence rule leakybucket/sharedstore stores telemetry"},
+	{"admin", "admin/wire engine decision rule leakybucket/sharedstore stores telemetry"},
 	{"inspector", "admin engine"},
 	{"cli", "admin/wire"},
 	{"tune", "engine config decision leakybucket/memstore"},
-	{"caddymodule", "admin caddyfile cli config decision engine inspector lint rule sharedstore stores tune"},
-	{"caddymodule/redis", "caddymodule sharedstore stores leakybucket/redisstore"},
-	{"caddymodule/postgres", "caddymodule sharedstore stores leakybucket/pgstore"},
+	{"caddymodule", "admin caddyfile cli config decision engine inspector lint rule leakybucket/sharedstore stores tune"},
+	{"caddymodule/redis", "caddymodule leakybucket/sharedstore stores leakybucket/redisstore"},
+	{"caddymodule/postgres", "caddymodule leakybucket/sharedstore stores leakybucket/pgstore"},
 	{"caddymodule/cmd/caddy", "caddymodule caddymodule/redis caddymodule/postgres"},
 }
 
@@ -76,7 +78,7 @@ type goPackage struct {
 // packages returns all packages by their import paths, and which of them are built of ours.
 func packages(t *testing.T) (all map[string]*goPackage, ours []*goPackage) {
 	t.Helper()
-	cmd := exec.Command("go", "list", "-export", "-deps", "-json=ImportPath,Export,Dir,GoFiles,Imports,Deps,Standard", "./leakybucket/...", "./caddymodule/...")
+	cmd := exec.Command("go", "list", "-export", "-deps", "-json=ImportPath,Export,Dir,GoFiles,Imports,Deps,Standard", "./leakybucket/...", "./leakybucket/pgstore/...", "./leakybucket/redisstore/...", "./caddymodule/...")
 	cmd.Dir = "../.."
 	out, err := cmd.Output()
 	if err != nil {

@@ -6,8 +6,8 @@ import (
 	"slices"
 	"testing"
 
-	"github.com/caddy-throttle/caddy-throttle/internal/testseed"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/testseed"
 )
 
 // drains returns the seconds until each bucket may be forgotten, soonest first.

@@ -28,23 +28,26 @@ func TestALimiterSaysWhatRemainsAndWhenToComeBack(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		limiter := newLimiter(t, 10, 2)
 		for i, test := range []struct {
-			key  string
-			cost float64
-			rest time.Duration // before
-			want memstore.Result
+			key        string
+			cost       float64
+			rest       time.Duration // before
+			fits       bool
+			remaining  float64
+			retryAfter time.Duration
 		}{
-			{"a", 4, 0, memstore.Result{Fits: true, Remaining: 6}},
-			{"b", 10, 0, memstore.Result{Fits: true}},
-			{"a", 7, 0, memstore.Result{Remaining: 6, RetryAfter: 500 * time.Millisecond}},
-			{"a", 7, 500 * time.Millisecond, memstore.Result{Fits: true}},
-			{"a", 11, 0, memstore.Result{}}, // never fits
-			{"a", math.NaN(), 0, memstore.Result{}},
-			{"b", 0, 0, memstore.Result{Fits: true, Remaining: 1}},
-			{strings.Repeat("x", 1<<16), 1, 0, memstore.Result{Remaining: 10}},
+			{"a", 4, 0, true, 6, 0},
+			{"b", 10, 0, true, 0, 0},
+			{"a", 7, 0, false, 6, 500 * time.Millisecond},
+			{"a", 7, 500 * time.Millisecond, true, 0, 0},
+			{"a", 11, 0, false, 0, 0}, // never fits
+			{"a", math.NaN(), 0, false, 0, 0},
+			{"b", 0, 0, true, 1, 0},
+			{strings.Repeat("x", 1<<16), 1, 0, false, 10, 0},
 		} {
 			time.Sleep(test.rest) // virtual
-			if got := limiter.Take(test.key, test.cost); got != test.want {
-				t.Errorf("take %d, cost %v: got %+v, want %+v", i, test.cost, got, test.want)
+			got := limiter.Take(test.key, test.cost)
+			if got.Fits != test.fits || got.Poured != test.fits || got.Remaining != test.remaining || got.RetryAfter != test.retryAfter {
+				t.Errorf("take %d, cost %v: got %+v, want %+v", i, test.cost, got, test)
 			}
 		}
 		limiter.Reset("a")
@@ -96,29 +99,29 @@ func TestALimiterServesThoseWhoWaitInOrderAndByKey(t *testing.T) {
 	})
 }
 
-func TestALimiterForgetsThoseWhoLeave(t *testing.T) {
+func TestALimiterForgetsTheLastWhoLeaves(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		limiter := newLimiter(t, 1, 1)
 		limiter.Take("k", 1)
-		var waiters sync.WaitGroup
-		ctx, leave := context.WithCancel(t.Context())
-		for range 100 {
-			waiters.Go(func() {
-				if err := limiter.Wait(ctx, "k", 1); !errors.Is(err, context.Canceled) {
-					t.Errorf("a waiter that left: got %v, want %v", err, context.Canceled)
-				}
-			})
+		leaving := func(after time.Duration) {
+			ctx, leave := context.WithCancel(t.Context())
+			time.AfterFunc(after, leave)
+			if err := limiter.Wait(ctx, "k", 1); !errors.Is(err, context.Canceled) {
+				t.Errorf("a waiter that left: got %v, want %v", err, context.Canceled)
+			}
 		}
+		leaving(500 * time.Millisecond)
+		if got := limiter.Level("k"); got != 0.5 {
+			t.Errorf("level when the last has left: got %v, want 0.5, as if it had never come", got)
+		}
+		var first sync.WaitGroup
+		first.Go(func() { leaving(100 * time.Millisecond) })
 		synctest.Wait()
-		leave()
-		waiters.Wait()
-		if got := limiter.Level("k"); got != 1 {
-			t.Errorf("level when all have left: got %v, want 1", got)
-		}
 		start := time.Now()
-		if err := limiter.Wait(t.Context(), "k", 1); err != nil || time.Since(start) != time.Second {
-			t.Errorf("the next one: got %v after %v, want it served after 1s", err, time.Since(start))
+		if err := limiter.Wait(t.Context(), "k", 1); err != nil || time.Since(start) != 1500*time.Millisecond {
+			t.Errorf("one behind another that leaves: got %v after %v, want it served when it was told", err, time.Since(start))
 		}
+		first.Wait()
 	})
 }
 

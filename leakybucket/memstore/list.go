@@ -36,12 +36,12 @@ func (s *Store) parseCursor(text string) (c cursor, err error) {
 
 // List implements [leakybucket.Lister]. Whatever the prefix, it looks at buckets of all
 // zones. Each page locks one shard for some microseconds.
-func (s *Store) List(ctx context.Context, of leakybucket.Listing, from string) ([]leakybucket.Kept, string, error) {
+func (s *Store) List(ctx context.Context, of leakybucket.Filter, from string) ([]leakybucket.Entry, string, error) {
 	c, err := s.parseCursor(from)
 	if err != nil {
 		return nil, "", err
 	}
-	for want := max(of.Want, 1); ; c.shard, c.hash = c.shard+1, 0 {
+	for want := max(of.Scan, 1); ; c.shard, c.hash = c.shard+1, 0 {
 		if err := ctx.Err(); err != nil {
 			return nil, "", err
 		}
@@ -65,7 +65,7 @@ func (s *Store) List(ctx context.Context, of leakybucket.Listing, from string) (
 
 // list returns the buckets that match among those with hashes from first on, and below
 // which hash that is, and at how many slots it has looked.
-func (sh *shard) list(first uint64, slots int, of *leakybucket.Listing, clock func() leakybucket.Instant) (found []leakybucket.Kept, next uint64, looked int) {
+func (sh *shard) list(first uint64, slots int, of *leakybucket.Filter, clock func() leakybucket.Instant) (found []leakybucket.Entry, next uint64, looked int) {
 	sh.mu.Lock()
 	defer sh.mu.Unlock()
 	length := uint64(len(sh.tags))
@@ -91,7 +91,7 @@ func (sh *shard) list(first uint64, slots int, of *leakybucket.Listing, clock fu
 		if shadowed != of.Shadow || !bytes.Equal(owner, zone) || !bytes.HasPrefix(key, prefix) {
 			continue
 		}
-		kept := leakybucket.Kept{Key: string(key), Now: now}
+		kept := leakybucket.Entry{Key: string(key), Now: now}
 		slot.state(&kept.State)
 		found = append(found, kept)
 	}

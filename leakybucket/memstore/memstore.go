@@ -36,7 +36,7 @@ type Options struct {
 	MaxBuckets int
 
 	// Clock returns the time. If nil, it is the process's. Set it to simulate traffic
-	// in virtual time. It is called while a bucket is locked.
+	// in virtual time. It must be fast, and must not call the store.
 	Clock func() leakybucket.Instant
 }
 
@@ -150,7 +150,7 @@ func (s *Store) takeIn(sh *shard, hash uint64, c *leakybucket.Charge, d *leakybu
 // create adds a bucket, unless it may be forgotten already. It returns false if
 // there is no place for it. Places that were reserved are used or released.
 func (s *Store) create(sh *shard, hash uint64, c *leakybucket.Charge, state *leakybucket.State, now leakybucket.Instant, reserved int) bool {
-	need, forget := 1, c.Forget(state)
+	need, forget := 1, c.Expiry(state)
 	if forget <= now {
 		need = 0
 	}
@@ -165,8 +165,8 @@ func (s *Store) create(sh *shard, hash uint64, c *leakybucket.Charge, state *lea
 	return true
 }
 
-// A together is what a take of several charges needs memory for.
-type together struct {
+// A scratch is the reusable memory of takeMany.
+type scratch struct {
 	hashes  []uint64
 	locks   []uint32            // the shards of all charges, lowest first
 	read    []leakybucket.State // of the buckets as they were found
@@ -175,13 +175,13 @@ type together struct {
 	created []int               // the charges that create one
 }
 
-var togethers = sync.Pool{New: func() any { return new(together) }}
+var scratches = sync.Pool{New: func() any { return new(scratch) }}
 
 // takeMany takes several charges as one. With no room for new buckets it makes
 // room, and then begins anew.
 func (s *Store) takeMany(charges []leakybucket.Charge, decisions []leakybucket.Decision) {
-	t := togethers.Get().(*together)
-	defer togethers.Put(t)
+	t := scratches.Get().(*scratch)
+	defer scratches.Put(t)
 	t.read, t.hashes, t.locks = t.read[:0], t.hashes[:0], t.locks[:0]
 	for i := range charges {
 		hash := s.hasher.charge(&charges[i])
@@ -208,7 +208,7 @@ func (s *Store) takeMany(charges []leakybucket.Charge, decisions []leakybucket.D
 // The states that t has read are those found the time before. One that was dropped
 // since to make room is taken up again: a client that brings new keys with every
 // request must not rid itself of its old ones.
-func (s *Store) tryMany(charges []leakybucket.Charge, decisions []leakybucket.Decision, t *together, reserved int) (missing int) {
+func (s *Store) tryMany(charges []leakybucket.Charge, decisions []leakybucket.Decision, t *scratch, reserved int) (missing int) {
 	for _, i := range t.locks {
 		s.shards[i].mu.Lock()
 	}
@@ -236,7 +236,7 @@ func (s *Store) tryMany(charges []leakybucket.Charge, decisions []leakybucket.De
 	leakybucket.TakeAll(charges, t.states, now, decisions)
 
 	for i, at := range t.slots {
-		if at < 0 && t.states[i] != (leakybucket.State{}) && charges[i].Forget(&t.states[i]) > now && last(charges, t.hashes, i) {
+		if at < 0 && t.states[i] != (leakybucket.State{}) && charges[i].Expiry(&t.states[i]) > now && last(charges, t.hashes, i) {
 			t.created = append(t.created, i)
 		}
 	}
@@ -250,7 +250,7 @@ func (s *Store) tryMany(charges []leakybucket.Charge, decisions []leakybucket.De
 		}
 	}
 	for _, i := range t.created {
-		s.shards[t.hashes[i]>>s.shift].insert(t.hashes[i], &charges[i], &t.states[i], charges[i].Forget(&t.states[i]))
+		s.shards[t.hashes[i]>>s.shift].insert(t.hashes[i], &charges[i], &t.states[i], charges[i].Expiry(&t.states[i]))
 	}
 	if len(t.created) > 0 {
 		for _, i := range t.locks {
@@ -351,7 +351,7 @@ func (s *Store) tryPut(hash uint64, c *leakybucket.Charge, state leakybucket.Sta
 	switch {
 	case !kept:
 		return s.create(sh, hash, c, &state, now, reserved)
-	case c.Forget(&state) <= now:
+	case c.Expiry(&state) <= now:
 		sh.remove(at)
 	default:
 		sh.write(at, c, &state)

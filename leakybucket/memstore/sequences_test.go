@@ -9,8 +9,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/caddy-throttle/caddy-throttle/internal/testseed"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/testseed"
 )
 
 // A sequence does random things to a store, and knows from what the store held
@@ -175,8 +175,8 @@ func (q *sequence) take(n int) map[leakybucket.Charge]leakybucket.State {
 		touched[name(c)] = states[i]
 	}
 	last := charges[n-1]
-	if slot, kept := q.slot(last); kept && (got[n-1].Poured || got[n-1].Began) && slot.forget != last.Forget(&states[n-1]) {
-		q.t.Errorf("bucket %s/%.40q: got it forgotten at %d, want at %d, by %+v", last.Zone, last.Key, slot.forget, last.Forget(&states[n-1]), slot.state)
+	if slot, kept := q.slot(last); kept && (got[n-1].Poured || got[n-1].Began) && slot.forget != last.Expiry(&states[n-1]) {
+		q.t.Errorf("bucket %s/%.40q: got it forgotten at %d, want at %d, by %+v", last.Zone, last.Key, slot.forget, last.Expiry(&states[n-1]), slot.state)
 	}
 	if i := q.rng.IntN(n); got[i].Poured {
 		q.open = append(q.open[max(0, len(q.open)-20):], leakybucket.Settlement{Charge: charges[i], Was: got[i]})

@@ -30,14 +30,7 @@ const (
 // is a pointer, so the garbage collector has nothing to follow however many
 // buckets there are.
 //
-// The layouts that lost, by their processor time in that of x/time/rate in a map, for one
-// key, a million at random, Zipf 1.1 and first touch (bench/run.sh --guard, 2026-11-22):
-// two-byte tags and growing by a quarter 0.69, 0.46, 0.50, 1.09; an index over segments of
-// slots, which misses the cache twice, 0.72, 0.98, 0.99, 0.80; 512 Go maps with the state in
-// place, which cannot hold the key in the same line and are garbage to follow, 0.77, 0.85,
-// 0.79, 1.50. Slots in the order in which they came, behind an index of four bytes a place,
-// take about 0.55 of this table's time for a first touch, and 1.6 to 1.9 of it for a million
-// keys at random. Reading the slot at home before its tag costs a first touch 6 to 13 %.
+// bench/README.md has the layouts that were measured and lost.
 type shard struct {
 	mu    sync.Mutex
 	tags  []uint8 // a part of the hash; 0 where the slot is free
@@ -268,7 +261,7 @@ func (sh *shard) writeBlocked(at int, c *leakybucket.Charge, state *leakybucket.
 		s.zone |= blockedBit
 	}
 	s.level, s.at, s.leak = state.Level, state.At, state.Leak
-	forget := c.Forget(state)
+	forget := c.Expiry(state)
 	s.setBlock(state, forget)
 	sh.due(at, forget)
 }

@@ -44,8 +44,7 @@ var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 // it is no snapshot, it is damaged, or another version wrote it.
 var ErrBadSnapshot = errors.New("no usable snapshot")
 
-// Changes returns a number that is another one whenever a bucket was written or
-// dropped meanwhile.
+// Changes returns a number that grows with every bucket written or dropped.
 func (s *Store) Changes() (n uint64) {
 	for i := range s.shards {
 		sh := &s.shards[i]
@@ -203,7 +202,7 @@ func (s *Store) ReadSnapshot(r io.ReadSeeker, limits func(*leakybucket.Charge, l
 			return
 		}
 		now := s.now()
-		if restored := c.Restore(state, now); c.Forget(&restored) > now {
+		if restored := c.Restore(state, now); c.Expiry(&restored) > now {
 			s.restore(c, restored)
 			found.Buckets++
 		}

@@ -114,7 +114,7 @@ func (r *row) write(c *leakybucket.Charge, state leakybucket.State, now leakybuc
 }
 
 func (r *row) set(c *leakybucket.Charge, state leakybucket.State) {
-	r.state, r.forget, r.dirty = state, c.Forget(&state), true
+	r.state, r.forget, r.dirty = state, c.Expiry(&state), true
 }
 
 // changedBy reports whether a state differs from the row's, brought up to date.

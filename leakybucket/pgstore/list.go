@@ -17,7 +17,7 @@ const listedRows = 1000
 
 // List implements [leakybucket.Lister]. It reads the index from the prefix on, and locks
 // no row. Keys whose names are digests are not found. The cursor is the next name.
-func (s *Store) List(ctx context.Context, of leakybucket.Listing, cursor string) (some []leakybucket.Kept, next string, err error) {
+func (s *Store) List(ctx context.Context, of leakybucket.Filter, cursor string) (some []leakybucket.Entry, next string, err error) {
 	start := s.name(of.Zone, "", of.Shadow)
 	from, to := []byte(start+of.Prefix), after(start+of.Prefix)
 	if cursor != "" {
@@ -27,7 +27,7 @@ func (s *Store) List(ctx context.Context, of leakybucket.Listing, cursor string)
 		}
 		from = at
 	}
-	want := max(1, min(of.Want, listedRows))
+	want := max(1, min(of.Scan, listedRows))
 	err = s.onTable(ctx, func() (err error) {
 		some, err = s.listSome(ctx, from, to, want)
 		return err
@@ -55,12 +55,12 @@ func after(prefix string) []byte {
 	return end
 }
 
-func (s *Store) listSome(ctx context.Context, from, to []byte, want int) ([]leakybucket.Kept, error) {
+func (s *Store) listSome(ctx context.Context, from, to []byte, want int) ([]leakybucket.Entry, error) {
 	rows, err := s.pool.Query(ctx, s.sql.list, from, to, instantParam(s.heldAt()), want)
 	if err != nil {
 		return nil, err
 	}
-	return pgx.CollectRows(rows, func(row pgx.CollectableRow) (k leakybucket.Kept, err error) {
+	return pgx.CollectRows(rows, func(row pgx.CollectableRow) (k leakybucket.Entry, err error) {
 		var name []byte
 		var step int16
 		err = row.Scan(&name, &k.State.Level, &k.State.At, &k.State.BlockedUntil, &step, &k.State.Leak, &k.Now)

@@ -10,9 +10,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/caddy-throttle/caddy-throttle/internal/servertest"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest"
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/servertest"
 )
 
 var lasting = leakybucket.Limit{Capacity: 1000, Leak: 1e-6}
@@ -173,7 +173,7 @@ func TestResetAndListMakeADroppedTableAgain(t *testing.T) {
 	for about, call := range map[string]func() error{
 		"Reset": func() error { return s.Reset(t.Context(), "zone", "k", false) },
 		"List": func() error {
-			_, _, err := s.List(t.Context(), leakybucket.Listing{Zone: "zone", Want: 1}, "")
+			_, _, err := s.List(t.Context(), leakybucket.Filter{Zone: "zone", Scan: 1}, "")
 			return err
 		},
 	} {

@@ -23,7 +23,7 @@ var pattern = strings.NewReplacer(`\`, `\\`, "*", `\*`, "?", `\?`, "[", `\[`, "]
 
 // List implements [leakybucket.Lister]. It goes through all keys of the database with
 // SCAN. Of a cluster it asks one server after another.
-func (s *Store) List(ctx context.Context, of leakybucket.Listing, from string) ([]leakybucket.Kept, string, error) {
+func (s *Store) List(ctx context.Context, of leakybucket.Filter, from string) ([]leakybucket.Entry, string, error) {
 	kept, next, err := s.list(ctx, of, from)
 	if err != nil && !errors.Is(err, leakybucket.ErrBadCursor) {
 		err = fmt.Errorf("listing buckets: %w", s.connection.explain(err))
@@ -31,7 +31,7 @@ func (s *Store) List(ctx context.Context, of leakybucket.Listing, from string) (
 	return kept, next, err
 }
 
-func (s *Store) list(ctx context.Context, of leakybucket.Listing, from string) ([]leakybucket.Kept, string, error) {
+func (s *Store) list(ctx context.Context, of leakybucket.Filter, from string) ([]leakybucket.Entry, string, error) {
 	nodes, addresses, err := s.nodes(ctx)
 	if err != nil {
 		return nil, "", err
@@ -49,7 +49,7 @@ func (s *Store) list(ctx context.Context, of leakybucket.Listing, from string) (
 		address = node
 	}
 	start := s.name(of.Zone, "", of.Shadow)
-	keys, at, err := s.scan(ctx, nodes[address], at, pattern.Replace(start+of.Prefix)+"*", max(1, min(of.Want, scannedKeys)))
+	keys, at, err := s.scan(ctx, nodes[address], at, pattern.Replace(start+of.Prefix)+"*", max(1, min(of.Scan, scannedKeys)))
 	if err != nil {
 		return nil, "", err
 	}
@@ -97,7 +97,7 @@ func (s *Store) scan(ctx context.Context, node rueidis.Client, cursor uint64, ma
 
 // read returns the buckets of keys. A key that has expired, or is no bucket, is left
 // out.
-func (s *Store) read(ctx context.Context, keys []string) (found []leakybucket.Kept, err error) {
+func (s *Store) read(ctx context.Context, keys []string) (found []leakybucket.Entry, err error) {
 	if len(keys) == 0 {
 		return nil, nil
 	}
@@ -121,7 +121,7 @@ func (s *Store) read(ctx context.Context, keys []string) (found []leakybucket.Ke
 			return nil, err
 		}
 		if state, ok := parseState(text); ok {
-			found = append(found, leakybucket.Kept{Key: key, State: state, Now: now})
+			found = append(found, leakybucket.Entry{Key: key, State: state, Now: now})
 		}
 	}
 	return found, nil

@@ -11,8 +11,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/caddy-throttle/caddy-throttle/internal/servertest"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/servertest"
 )
 
 func TestKeysCanBeReadWithRedisCli(t *testing.T) {
@@ -114,7 +114,7 @@ func TestManySettlementsAtOnceAreAllMade(t *testing.T) {
 	}
 }
 
-// A bucket expires ten seconds after the instant that Charge.Forget tells.
+// A bucket expires ten seconds after the instant that Charge.Expiry tells.
 func TestBucketsExpireOnceTheyMayBeForgotten(t *testing.T) {
 	server := servertest.StartRedis(t)
 	s := open(t, Options{URL: "redis://" + server.Addr, Prefix: "p:"})

@@ -64,11 +64,11 @@ var blockForgettingMutants = []mutant{
 	{"forgets a blocked bucket when it is empty", "nothing blocked is forgotten", bugs{noted: forgetEmpty}},
 	{"forgets a blocked bucket when it is empty", "drops blocked buckets last", bugs{noted: forgetEmpty}},
 	{"forgets a block when it is over", "nothing blocked is forgotten", bugs{noted: func(c leakybucket.Charge, s leakybucket.State) leakybucket.Instant {
-		return max(c.Limit.Forget(s), s.BlockedUntil)
+		return max(c.Limit.Expiry(s), s.BlockedUntil)
 	}}},
 	{"forgets a block that is over by the first step", "nothing blocked is forgotten", bugs{noted: func(c leakybucket.Charge, s leakybucket.State) leakybucket.Instant {
 		s.Step = 0
-		return c.Forget(&s)
+		return c.Expiry(&s)
 	}}},
 	{"keeps nothing that is empty", "nothing blocked is forgotten", bugs{rejudge: eachCharge(
 		func(j judging, i int, _ leakybucket.Charge, d *leakybucket.Decision) {
@@ -78,29 +78,29 @@ var blockForgettingMutants = []mutant{
 		})}},
 	{"forgets a block when a probe begins it", "nothing blocked is forgotten", bugs{noted: func(c leakybucket.Charge, s leakybucket.State) leakybucket.Instant {
 		if c.Probe {
-			return c.Limit.Forget(s)
+			return c.Limit.Expiry(s)
 		}
-		return c.Forget(&s)
+		return c.Expiry(&s)
 	}}},
 	{"forgets a block when it settles", "nothing blocked is forgotten", bugs{recorrect: func(c *correcting) {
-		c.after.forget = c.Charge.Limit.Forget(c.after.State)
+		c.after.forget = c.Charge.Limit.Expiry(c.after.State)
 	}}},
 	{"never forgets what was blocked", "blocked buckets disappear", bugs{noted: func(c leakybucket.Charge, s leakybucket.State) leakybucket.Instant {
 		if s.BlockedUntil > 0 {
 			return math.MaxInt64
 		}
-		return c.Forget(&s)
+		return c.Expiry(&s)
 	}}},
 	{"forgets what is blocked and was never poured into", "nothing blocked is forgotten", bugs{noted: func(c leakybucket.Charge, s leakybucket.State) leakybucket.Instant {
 		if s.Level == 0 {
 			return 0
 		}
-		return c.Forget(&s)
+		return c.Expiry(&s)
 	}}},
 }
 
 func forgetEmpty(c leakybucket.Charge, s leakybucket.State) leakybucket.Instant {
-	return c.Limit.Forget(s)
+	return c.Limit.Expiry(s)
 }
 
 // keeping returns a reset that leaves some of the bucket.
@@ -166,16 +166,16 @@ var resetMutants = []mutant{
 }
 
 var listMutants = []mutant{
-	{"lists levels without their blocks", "lists the buckets of a zone", bugs{list: func(found []leakybucket.Kept) []leakybucket.Kept {
+	{"lists levels without their blocks", "lists the buckets of a zone", bugs{list: func(found []leakybucket.Entry) []leakybucket.Entry {
 		for i := range found {
 			found[i].State.BlockedUntil = 0
 		}
 		return found
 	}}},
-	{"lists a thousand buckets at most", "lists thousands of buckets", bugs{list: func(found []leakybucket.Kept) []leakybucket.Kept {
+	{"lists a thousand buckets at most", "lists thousands of buckets", bugs{list: func(found []leakybucket.Entry) []leakybucket.Entry {
 		return found[:min(len(found), 1000)]
 	}}},
-	{"counts its way through a listing", "lists while buckets come and go", bugs{page: func(all []leakybucket.Kept, want int, cursor string) ([]leakybucket.Kept, string, error) {
+	{"counts its way through a listing", "lists while buckets come and go", bugs{page: func(all []leakybucket.Entry, want int, cursor string) ([]leakybucket.Entry, string, error) {
 		from, err := strconv.Atoi(cmp.Or(cursor, "0"))
 		if err != nil {
 			return nil, "", leakybucket.ErrBadCursor
@@ -186,10 +186,10 @@ var listMutants = []mutant{
 		}
 		return all[:want], strconv.Itoa(from + want), nil
 	}}},
-	{"gives a whole listing at once", "lists while buckets come and go", bugs{page: func(all []leakybucket.Kept, _ int, _ string) ([]leakybucket.Kept, string, error) {
+	{"gives a whole listing at once", "lists while buckets come and go", bugs{page: func(all []leakybucket.Entry, _ int, _ string) ([]leakybucket.Entry, string, error) {
 		return all, "", nil
 	}}},
-	{"begins anew after a cursor that is none", "refuses a cursor that is none", bugs{page: func(all []leakybucket.Kept, want int, cursor string) ([]leakybucket.Kept, string, error) {
+	{"begins anew after a cursor that is none", "refuses a cursor that is none", bugs{page: func(all []leakybucket.Entry, want int, cursor string) ([]leakybucket.Entry, string, error) {
 		if !strings.HasPrefix(cursor, ">") {
 			cursor = ""
 		}

@@ -14,18 +14,18 @@ import (
 
 // lists begins a case of a store that goes through its buckets, if it does. The
 // result of list says what is kept of each.
-func lists(tb testing.TB, open Open) (*subject, func(zone, prefix string, shadow bool) map[string]leakybucket.Kept) {
+func lists(tb testing.TB, open Open) (*subject, func(zone, prefix string, shadow bool) map[string]leakybucket.Entry) {
 	s := beginHeld(tb, open, Need{})
 	lister, ok := s.store.(leakybucket.Lister)
 	if !ok {
 		s.Log("not examined: the store is no leakybucket.Lister")
 		return s, nil
 	}
-	return s, func(zone, prefix string, shadow bool) map[string]leakybucket.Kept {
+	return s, func(zone, prefix string, shadow bool) map[string]leakybucket.Entry {
 		s.Helper()
-		found := make(map[string]leakybucket.Kept)
-		of := leakybucket.Listing{Zone: zone, Prefix: prefix, Shadow: shadow, Want: 1000}
-		err := leakybucket.ListAll(context.Background(), lister, of, func(k leakybucket.Kept) bool {
+		found := make(map[string]leakybucket.Entry)
+		of := leakybucket.Filter{Zone: zone, Prefix: prefix, Shadow: shadow, Scan: 1000}
+		err := leakybucket.ListAll(context.Background(), lister, of, func(k leakybucket.Entry) bool {
 			found[k.Key] = k
 			return true
 		})
@@ -98,8 +98,8 @@ func listsMany(tb testing.TB, open Open) {
 		s.Errorf("prefix 12: got %d buckets, want 100", got)
 	}
 	n := 0
-	of := leakybucket.Listing{Zone: zone, Want: 1000}
-	err := leakybucket.ListAll(context.Background(), s.store.(leakybucket.Lister), of, func(leakybucket.Kept) bool {
+	of := leakybucket.Filter{Zone: zone, Scan: 1000}
+	err := leakybucket.ListAll(context.Background(), s.store.(leakybucket.Lister), of, func(leakybucket.Entry) bool {
 		n++
 		return n < 3
 	})
@@ -131,7 +131,7 @@ func listsInPages(tb testing.TB, open Open) {
 	s.poursMany("m", stay)
 	s.poursMany("a", leave)
 	resetter, resets := s.store.(leakybucket.Resetter)
-	of := leakybucket.Listing{Zone: guarded("").Zone, Want: want}
+	of := leakybucket.Filter{Zone: guarded("").Zone, Scan: want}
 	listed, cursor, pages := make(map[string]bool), "", 0
 	for ; pages == 0 || cursor != ""; pages++ {
 		some, next, err := s.store.(leakybucket.Lister).List(context.Background(), of, cursor)
@@ -172,7 +172,7 @@ func refusesCursors(tb testing.TB, open Open) {
 		return
 	}
 	for _, cursor := range []string{"no cursor", "-1", "0", "%00", "'"} {
-		_, _, err := s.store.(leakybucket.Lister).List(context.Background(), leakybucket.Listing{Zone: "z", Want: 10}, cursor)
+		_, _, err := s.store.(leakybucket.Lister).List(context.Background(), leakybucket.Filter{Zone: "z", Scan: 10}, cursor)
 		if !errors.Is(err, leakybucket.ErrBadCursor) {
 			s.Errorf("cursor %q: got error %v, want one that wraps ErrBadCursor", cursor, err)
 		}

@@ -140,7 +140,7 @@ func (m *modeller) play(all []leakybucket.Charge) (decided []charged, agree bool
 func (m *modeller) write(c leakybucket.Charge, state leakybucket.State) {
 	old := m.bucket(c)
 	stale := state.BlockedUntil == old.BlockedUntil && (old.stale || old.forgettable())
-	m.buckets[bucketOf(c)] = &modelled{state, c.Block, c.Forget(&state), m.now, stale}
+	m.buckets[bucketOf(c)] = &modelled{state, c.Block, c.Expiry(&state), m.now, stale}
 }
 
 // settleSome settles a few charges in one call, and asks how full their buckets
@@ -300,7 +300,7 @@ func (m *modeller) undecided(all []leakybucket.Charge) bool {
 		if bucketOf(other) != bucketOf(c) {
 			continue
 		}
-		edge := c.Limit.Below(other.Ceiling).Capacity
+		edge := c.Limit.WithCeiling(other.Ceiling).Capacity
 		if sum > 0 {
 			edge *= 1 + 1e-9
 		}

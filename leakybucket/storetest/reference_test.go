@@ -189,7 +189,7 @@ func (s *reference) forgets(c leakybucket.Charge, state leakybucket.State) leaky
 	if s.noted != nil {
 		return s.noted(c, state)
 	}
-	return c.Forget(&state)
+	return c.Expiry(&state)
 }
 
 func (s *reference) name(c leakybucket.Charge) name {
@@ -255,29 +255,29 @@ func (s *reference) Reset(_ context.Context, zone, key string, shadow bool) erro
 }
 
 // List pages through the keys in their order. The cursor is > and the last key.
-func (s *reference) List(_ context.Context, of leakybucket.Listing, cursor string) (some []leakybucket.Kept, next string, err error) {
+func (s *reference) List(_ context.Context, of leakybucket.Filter, cursor string) (some []leakybucket.Entry, next string, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for n, state := range s.buckets {
 		if n.zone == of.Zone && n.shadow == of.Shadow && strings.HasPrefix(n.key, of.Prefix) {
-			some = append(some, leakybucket.Kept{Key: n.key, State: state.State, Now: s.clock()})
+			some = append(some, leakybucket.Entry{Key: n.key, State: state.State, Now: s.clock()})
 		}
 	}
-	slices.SortFunc(some, func(a, b leakybucket.Kept) int { return strings.Compare(a.Key, b.Key) })
+	slices.SortFunc(some, func(a, b leakybucket.Entry) int { return strings.Compare(a.Key, b.Key) })
 	if s.list != nil {
 		some = s.list(some)
 	}
 	if s.page != nil {
-		return s.page(some, of.Want, cursor)
+		return s.page(some, of.Scan, cursor)
 	}
-	return pageBehind(some, of.Want, cursor)
+	return pageBehind(some, of.Scan, cursor)
 }
 
-func pageBehind(all []leakybucket.Kept, want int, cursor string) (some []leakybucket.Kept, next string, err error) {
+func pageBehind(all []leakybucket.Entry, want int, cursor string) (some []leakybucket.Entry, next string, err error) {
 	if cursor != "" && !strings.HasPrefix(cursor, ">") {
 		return nil, "", leakybucket.ErrBadCursor
 	}
-	some = slices.DeleteFunc(all, func(k leakybucket.Kept) bool { return ">"+k.Key <= cursor })
+	some = slices.DeleteFunc(all, func(k leakybucket.Entry) bool { return ">"+k.Key <= cursor })
 	if len(some) > want {
 		some = some[:want]
 		next = ">" + some[want-1].Key
@@ -321,10 +321,10 @@ type bugs struct {
 	sweep     func(*reference, leakybucket.Instant)
 	noted     func(leakybucket.Charge, leakybucket.State) leakybucket.Instant
 	reset     func(*reference, name) error
-	list      func([]leakybucket.Kept) []leakybucket.Kept
+	list      func([]leakybucket.Entry) []leakybucket.Entry
 	shard     func(leakybucket.Charge) int
 	mayPost   func(*referenceBoard, leakybucket.Post) bool
-	page      func(all []leakybucket.Kept, want int, cursor string) ([]leakybucket.Kept, string, error)
+	page      func(all []leakybucket.Entry, want int, cursor string) ([]leakybucket.Entry, string, error)
 
 	keepsBeats bool
 }

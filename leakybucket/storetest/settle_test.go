@@ -68,6 +68,11 @@ var settleMutants = []mutant{
 			}
 		})}},
 
+	{"cuts a reservation off at its capacity", "reservations wait and are given back", bugs{recorrect: func(c *correcting) {
+		if c.Cancel {
+			c.after.Level = min(c.after.Level, 2)
+		}
+	}}},
 	{"gives back what has leaked", "settled downwards", bugs{settle: misread(func(of *leakybucket.Settlement) { of.Was.At = math.MaxInt64 / 2 })}},
 	{"gives back what has leaked before the last write", "settled downwards", bugs{recorrect: func(c *correcting) {
 		c.Was.At = max(c.Was.At, c.before.At)
@@ -223,7 +228,7 @@ var settleMutants = []mutant{
 	{"forgets no sooner than if nothing had been settled", "drops what was given back before live ones", bugs{recorrect: forgetLater}},
 	{"forgets a bucket in debt as a full one", "nothing in debt is forgotten", bugs{recorrect: func(c *correcting) {
 		full := leakybucket.State{Level: c.Charge.Limit.Capacity, At: c.after.At}
-		c.after.forget = min(c.after.forget, c.Charge.Forget(&full))
+		c.after.forget = min(c.after.forget, c.Charge.Expiry(&full))
 	}}},
 	{"forgets what a settlement has made", "nothing in debt is forgotten", bugs{recorrect: func(c *correcting) {
 		if c.before == (bucket{}) {

@@ -87,7 +87,14 @@ type Open func(tb testing.TB, need Need) (store leakybucket.Store, setClock func
 // Run runs every case, each on a store of its own. With -short there is less of
 // the same. A store that does not make some of the promises says so, and their
 // cases are skipped with a message.
+//
+// A store that has a method of an optional interface, such as [leakybucket.Resetter], and not
+// the whole of it, fails: nobody would call that method.
 func Run(t *testing.T, open Open, notPromised ...Promise) {
+	store, _ := open(t, Need{})
+	for _, problem := range nearly(store) {
+		t.Error(problem)
+	}
 	for _, c := range cases {
 		t.Run(c.name, func(t *testing.T) {
 			if slices.Contains(notPromised, c.promise) {
@@ -166,6 +173,7 @@ var cases = []testCase{
 	{Cancellation, "cancelled after others came", cancelledTooLate},
 	{Cancellation, "several cancelled together", cancelledTogether},
 	{Cancellation, "cancelled without a pour", cancelledNothing},
+	{Cancellation, "reservations wait and are given back", reservations},
 
 	{Blocks, "overflow begins a block", overflowBlocks},
 	{Blocks, "what never fits never blocks", neverFitsNeverBlocks},

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"math"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -19,6 +20,26 @@ type subject struct {
 	store    leakybucket.Store
 	setClock func(leakybucket.Instant)
 	now      leakybucket.Instant // where the clock is held; 0 while it runs
+	calls    atomic.Int64        // of the store, so that messages can name the step
+}
+
+// Errorf says at which step of its case the store went wrong.
+func (s *subject) Errorf(format string, args ...any) {
+	s.Helper()
+	s.TB.Errorf(s.step()+format, args...)
+}
+
+// Fatalf is Errorf, and ends the case.
+func (s *subject) Fatalf(format string, args ...any) {
+	s.Helper()
+	s.TB.Fatalf(s.step()+format, args...)
+}
+
+func (s *subject) step() string {
+	if s.now == 0 {
+		return fmt.Sprintf("call %d: ", s.calls.Load())
+	}
+	return fmt.Sprintf("call %d, %v after the first: ", s.calls.Load(), s.now.Sub(epoch))
 }
 
 // begin opens a store that runs on its own clock.
@@ -97,6 +118,7 @@ func (s *subject) gone(c leakybucket.Charge, diff float64) leakybucket.Settlemen
 // settle settles all in one call, and fails the case on an error.
 func (s *subject) settle(all ...leakybucket.Settlement) {
 	s.Helper()
+	s.calls.Add(1)
 	if err := s.store.Settle(context.Background(), all); err != nil {
 		s.Fatalf("settling %d charges: %v", len(all), err)
 	}
@@ -124,6 +146,7 @@ func (s *subject) wantLevel(c leakybucket.Charge, want float64) {
 // decide takes charges, and fails the case on an error.
 func (s *subject) decide(charges []leakybucket.Charge) []leakybucket.Decision {
 	s.Helper()
+	s.calls.Add(1)
 	decisions := make([]leakybucket.Decision, len(charges))
 	for i := range decisions {
 		// A decision that a store does not write must show.
@@ -140,6 +163,7 @@ func (s *subject) try(charges []leakybucket.Charge, decisions []leakybucket.Deci
 	if s.Failed() {
 		return false // once is enough
 	}
+	s.calls.Add(1)
 	if err := s.store.Take(context.Background(), charges, decisions); err != nil {
 		s.Errorf("taking %d charges: %v", len(charges), err)
 		return false

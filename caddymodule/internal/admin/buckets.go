@@ -15,10 +15,10 @@ import (
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/engine"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/override"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/rule"
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/sharedstore"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/text"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
 	bucketkey "github.com/caddy-throttle/caddy-throttle/leakybucket/key"
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/sharedstore"
 )
 
 var ruleNames = map[bucketkey.Rule]string{bucketkey.Limited: "limited", bucketkey.Unlimited: "unlimited", bucketkey.Deny: "deny"}
@@ -90,8 +90,8 @@ func search(ctx context.Context, e *engine.Engine, z *engine.Zone, value string,
 		return names, false, nil
 	}
 	complete = true
-	of := leakybucket.Listing{Zone: z.Name, Prefix: owned.Prefix, Shadow: shadow, Want: scanned}
-	err = leakybucket.ListAll(ctx, lister, of, func(k leakybucket.Kept) bool {
+	of := leakybucket.Filter{Zone: z.Name, Prefix: owned.Prefix, Shadow: shadow, Scan: scanned}
+	err = leakybucket.ListAll(ctx, lister, of, func(k leakybucket.Entry) bool {
 		if owned.Has(k.Key) && !slices.Contains(names, k.Key) {
 			if complete = len(names) < most; complete {
 				names = append(names, k.Key)
@@ -206,7 +206,7 @@ func (r *release) names(ctx context.Context, z *engine.Zone, shadow bool) (names
 	if !can {
 		return nil, false, errors.New("the store cannot list its buckets")
 	}
-	err = leakybucket.ListAll(ctx, lister, leakybucket.Listing{Zone: z.Name, Shadow: shadow, Want: scanned}, func(k leakybucket.Kept) bool {
+	err = leakybucket.ListAll(ctx, lister, leakybucket.Filter{Zone: z.Name, Shadow: shadow, Scan: scanned}, func(k leakybucket.Entry) bool {
 		names = append(names, k.Key)
 		return true
 	})
@@ -395,7 +395,7 @@ func answerBuckets(ctx context.Context, e *engine.Engine, in *Input) (any, error
 }
 
 // listed returns a bucket of a listing, unless it does not match.
-func (j judge) listed(z *engine.Zone, l *wire.BucketsQuery, k *leakybucket.Kept) (b wire.Bucket, matches bool) {
+func (j judge) listed(z *engine.Zone, l *wire.BucketsQuery, k *leakybucket.Entry) (b wire.Bucket, matches bool) {
 	b, whole := describe(j.Engine, z, k.Key, l.Shadow)
 	s := state{limit: whole}
 	if z.Block != nil && k.State.BlockedUntil > k.Now {
@@ -417,8 +417,8 @@ func (j judge) listed(z *engine.Zone, l *wire.BucketsQuery, k *leakybucket.Kept)
 // give a bucket more than once. Hashes of all keys are remembered, since keys may be long.
 func listTop(ctx context.Context, e *engine.Engine, lister leakybucket.Lister, z *engine.Zone, l *wire.BucketsQuery, result *wire.Buckets) error {
 	j, order, seed, seen := newJudge(e), listOrders[l.Sort], maphash.MakeSeed(), make(map[uint64]struct{})
-	of := leakybucket.Listing{Zone: z.Name, Prefix: l.Prefix, Shadow: l.Shadow, Want: scanned}
-	err := leakybucket.ListAll(ctx, lister, of, func(k leakybucket.Kept) bool {
+	of := leakybucket.Filter{Zone: z.Name, Prefix: l.Prefix, Shadow: l.Shadow, Scan: scanned}
+	err := leakybucket.ListAll(ctx, lister, of, func(k leakybucket.Entry) bool {
 		b, matches := j.listed(z, l, &k)
 		hash := maphash.String(seed, k.Key)
 		if _, again := seen[hash]; again || !matches {
@@ -437,7 +437,7 @@ func listTop(ctx context.Context, e *engine.Engine, lister leakybucket.Lister, z
 
 // listPage goes on from the cursor until it has about as many buckets as wanted.
 func listPage(ctx context.Context, e *engine.Engine, lister leakybucket.Lister, z *engine.Zone, l *wire.BucketsQuery, result *wire.Buckets) error {
-	j, of := newJudge(e), leakybucket.Listing{Zone: z.Name, Prefix: l.Prefix, Shadow: l.Shadow, Want: l.Limit}
+	j, of := newJudge(e), leakybucket.Filter{Zone: z.Name, Prefix: l.Prefix, Shadow: l.Shadow, Scan: l.Limit}
 	for result.Next = l.Cursor; ; {
 		some, next, err := lister.List(ctx, of, result.Next)
 		if err != nil {
@@ -453,8 +453,8 @@ func listPage(ctx context.Context, e *engine.Engine, lister leakybucket.Lister, 
 		if next == "" || result.Matched >= l.Limit {
 			return nil
 		}
-		if result.Matched-before < of.Want/2 {
-			of.Want = min(2*of.Want, scanned) // few of those that were looked at match
+		if result.Matched-before < of.Scan/2 {
+			of.Scan = min(2*of.Scan, scanned) // few of those that were looked at match
 		}
 	}
 }

@@ -11,7 +11,7 @@ import (
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/fairqueue"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/virtual"
-	"github.com/caddy-throttle/caddy-throttle/internal/testseed"
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/testseed"
 )
 
 // A swarmed request is one of a swarm.

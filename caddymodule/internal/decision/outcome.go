@@ -261,7 +261,7 @@ func (o *Outcome) TimeToFit() time.Duration {
 	switch o.Reason() {
 	case rule.Capacity, rule.Blocked, rule.Banned, rule.NoMemory:
 		if o.Limit.Leak > 0 {
-			return max(o.Block, o.Limit.Below(o.Ceiling).TimeToFit(o.levelBefore, o.Cost))
+			return max(o.Block, o.Limit.WithCeiling(o.Ceiling).TimeToFit(o.levelBefore, o.Cost))
 		}
 		if o.starved {
 			return slotWait // as long as others need to read theirs

@@ -21,11 +21,11 @@ import (
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/override"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/rule"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/settlement"
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/sharedstore"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/sketch"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/stores"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/telemetry"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/sharedstore"
 )
 
 // A Zone is a zone of one config as it runs: the rule that requests meet, with its

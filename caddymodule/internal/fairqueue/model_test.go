@@ -11,7 +11,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/caddy-throttle/caddy-throttle/internal/testseed"
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/testseed"
 )
 
 // A model is the law written down as plainly as it can be: one list of requests,

@@ -12,7 +12,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/caddy-throttle/caddy-throttle/internal/peertest"
-	"github.com/caddy-throttle/caddy-throttle/internal/testseed"
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/testseed"
 )
 
 func TestWordPressTakesTheseNamesForOne(t *testing.T) {

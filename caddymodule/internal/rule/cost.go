@@ -99,26 +99,26 @@ func (l *CostLine) readsBody(s *Subject) bool {
 // that is the least that the request can cost.
 func (c *Cost) of(l *CostLine, s *Subject, limit leakybucket.Limit) float64 {
 	if l == nil {
-		return limit.Cost(DefaultCost)
+		return limit.ClampCost(DefaultCost)
 	}
 	switch l.Source {
 	case Constant:
-		return limit.Cost(l.Constant)
+		return limit.ClampCost(l.Constant)
 	case Placeholder:
 		text, _ := s.Replacer.GetString(l.Placeholder)
 		if cost, plain := leakybucket.ParseCost(text); plain {
-			return limit.Cost(cost)
+			return limit.ClampCost(cost)
 		}
-		return limit.Cost(DefaultCost)
+		return limit.ClampCost(DefaultCost)
 	}
 	if l.wantsBody(s) {
-		return limit.Cost(l.least())
+		return limit.ClampCost(l.least())
 	}
 	if cost, known := l.ofBody(s, c.MaxBody); known {
-		return limit.Cost(cost)
+		return limit.ClampCost(cost)
 	}
 	if c.Unread != nil {
-		return limit.Cost(min(*c.Unread, limit.Capacity))
+		return limit.ClampCost(min(*c.Unread, limit.Capacity))
 	}
 	return limit.Capacity
 }

@@ -10,7 +10,7 @@ import (
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/fold"
 	"github.com/caddy-throttle/caddy-throttle/internal/peertest"
-	"github.com/caddy-throttle/caddy-throttle/internal/testseed"
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/testseed"
 )
 
 func read(headers ...string) (user string, unclear bool) {

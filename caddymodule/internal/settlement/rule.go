@@ -100,7 +100,7 @@ func (r *Rule) Actual(o *Observer, limit leakybucket.Limit, reserved float64) (c
 	if !known {
 		return reserved, false
 	}
-	if cost = limit.Cost(cost); o.Left() {
+	if cost = limit.ClampCost(cost); o.Left() {
 		cost = max(cost, reserved)
 	}
 	return cost, true

@@ -11,8 +11,8 @@ import (
 	"github.com/caddyserver/caddy/v2"
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/sharedstore"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/telemetry"
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/sharedstore"
 )
 
 // A SharedStore is a store outside of this process. Configs with the same options

@@ -6,7 +6,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/expiring"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
 )
 
@@ -17,7 +16,7 @@ import (
 // before the outage.
 type watch struct {
 	mu      sync.Mutex
-	buckets *expiring.Map[bucket, watched]
+	buckets *table[watched]
 }
 
 type watched struct {
@@ -109,7 +108,7 @@ func (s *Store) longest(c *leakybucket.Charge, state *leakybucket.State, now tim
 	share := *c
 	s.share(&share)
 	kept := share.Limit.TimeToEmpty(share.Limit.Capacity + share.Debt)
-	return now.Add(max(kept, c.Forget(state).Sub(s.backend.local.Now())))
+	return now.Add(max(kept, c.Expiry(state).Sub(s.backend.local.Now())))
 }
 
 // settle corrects a watched bucket as its share is corrected.

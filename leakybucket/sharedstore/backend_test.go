@@ -140,7 +140,7 @@ func TestTheReasonOfAnOutageIsToldOnceItIsKnown(t *testing.T) {
 		n.remote.down.Store(true)
 		n.remote.hung.Store(false)
 		<-time.After(10 * time.Second)
-		const late = "no answer within store_timeout: context deadline exceeded"
+		const late = "no answer within the timeout: context deadline exceeded"
 		n.wantHeard("asking th: "+late, "down: "+late, "why the s: connection refused")
 	})
 }
@@ -201,7 +201,7 @@ func TestThePackageKnowsNothingOfCaddy(t *testing.T) {
 	const ours = "github.com/caddy-throttle/caddy-throttle/"
 	for _, path := range strings.Fields(string(out)) {
 		switch strings.TrimPrefix(path, ours) {
-		case "leakybucket", "leakybucket/memstore", "caddymodule/internal/expiring", "caddymodule/internal/sharedstore":
+		case "leakybucket", "leakybucket/memstore", "caddymodule/internal/expiring", "leakybucket/sharedstore":
 		default:
 			t.Errorf("got %s among what it is built of, want the library and the standard library only", path)
 		}

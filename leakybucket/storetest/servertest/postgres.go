@@ -14,8 +14,6 @@ import (
 	"syscall"
 	"testing"
 	"time"
-
-	"github.com/jackc/pgx/v5"
 )
 
 // PostgresPassword is the password of the superuser, postgres.
@@ -117,10 +115,7 @@ func (s *Postgres) Run() error {
 	}
 	s.process = p
 	return p.await(func(ctx context.Context) error {
-		conn, err := pgx.Connect(ctx, s.URL())
-		if err == nil {
-			err = conn.Close(ctx)
-		}
+		_, err := psql(ctx, s.bin, s.URL(), "SELECT 1")
 		return err
 	})
 }
@@ -216,47 +211,54 @@ func postgresURL(port int, name, password, database string) string {
 	return u.String()
 }
 
-// Exec runs statements as the superuser.
+// Exec runs statements as the superuser, each in a transaction of its own.
 func (s *Postgres) Exec(tb testing.TB, statements ...string) {
 	tb.Helper()
-	s.query(tb, func(ctx context.Context, conn *pgx.Conn) error {
-		for _, sql := range statements {
-			if _, err := conn.Exec(ctx, sql); err != nil {
-				return fmt.Errorf("%s: %w", sql, err)
-			}
-		}
-		return nil
-	})
+	s.query(tb, statements...)
 }
 
 // Float runs a query as the superuser and returns its one number.
 func (s *Postgres) Float(tb testing.TB, sql string) float64 {
 	tb.Helper()
-	var v float64
-	s.query(tb, func(ctx context.Context, conn *pgx.Conn) error { return conn.QueryRow(ctx, sql).Scan(&v) })
+	v, err := strconv.ParseFloat(s.query(tb, sql), 64)
+	if err != nil {
+		tb.Fatalf("%s: %v", sql, err)
+	}
 	return v
 }
 
 // Text runs a query as the superuser and returns its one text.
 func (s *Postgres) Text(tb testing.TB, sql string) string {
 	tb.Helper()
-	var v string
-	s.query(tb, func(ctx context.Context, conn *pgx.Conn) error { return conn.QueryRow(ctx, sql).Scan(&v) })
-	return v
+	return s.query(tb, sql)
 }
 
-func (s *Postgres) query(tb testing.TB, do func(context.Context, *pgx.Conn) error) {
+func (s *Postgres) query(tb testing.TB, statements ...string) string {
 	tb.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
 	defer cancel()
-	conn, err := pgx.Connect(ctx, s.URL())
+	out, err := psql(ctx, s.bin, s.URL(), statements...)
 	if err != nil {
-		tb.Fatalf("connecting to PostgreSQL: %v", err)
+		tb.Fatalf("asking PostgreSQL %q: %v", statements, err)
 	}
-	defer func() { _ = conn.Close(ctx) }()
-	if err := do(ctx, conn); err != nil {
-		tb.Fatalf("asking PostgreSQL: %v", err)
+	return out
+}
+
+// psql runs statements with PostgreSQL's own client, so that this package needs no other, and
+// returns what they print. Its sessions prepare nothing.
+func psql(ctx context.Context, bin, url string, statements ...string) (string, error) {
+	args := []string{"--no-psqlrc", "--quiet", "--no-align", "--tuples-only", "--set", "ON_ERROR_STOP=1", url}
+	for _, sql := range statements {
+		args = append(args, "--command", sql)
 	}
+	cmd := exec.CommandContext(ctx, filepath.Join(bin, "psql"), args...)
+	var problem strings.Builder
+	cmd.Stderr = &problem
+	out, err := cmd.Output()
+	if err != nil {
+		return "", fmt.Errorf("%w: %s", err, problem.String())
+	}
+	return strings.TrimSuffix(string(out), "\n"), nil
 }
 
 // Log returns the server's log so far.

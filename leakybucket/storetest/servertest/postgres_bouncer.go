@@ -8,8 +8,6 @@ import (
 	"path/filepath"
 	"syscall"
 	"testing"
-
-	"github.com/jackc/pgx/v5"
 )
 
 // Bouncer starts a PgBouncer in front of the server, in transaction mode: after
@@ -57,17 +55,7 @@ server_reset_query_always = 1
 	tb.Cleanup(func() { p.end(syscall.SIGINT) })
 	url = postgresURL(port, "postgres", PostgresPassword, "postgres")
 	err = p.await(func(ctx context.Context) error {
-		config, err := pgx.ParseConfig(url)
-		if err != nil {
-			return err
-		}
-		config.DefaultQueryExecMode = pgx.QueryExecModeExec
-		conn, err := pgx.ConnectConfig(ctx, config)
-		if err != nil {
-			return err
-		}
-		_, err = conn.Exec(ctx, "SELECT 1")
-		_ = conn.Close(ctx)
+		_, err := psql(ctx, s.bin, url, "SELECT 1")
 		return err
 	})
 	if err != nil {

@@ -12,7 +12,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/expiring"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket/memstore"
 )
@@ -64,10 +63,10 @@ type Backend struct {
 	base     time.Time // what the instants in Origin count from
 	breakers breakers
 	teller   teller
-	ledger   *expiring.Map[bucket, entry] // what this node has admitted and the store does not know of, by bucket
+	ledger   *table[entry] // what this node has admitted and the store does not know of, by bucket
 	watch    watch
 
-	releases *expiring.Map[bucket, time.Time] // that the store was not told of, and when they were made
+	releases *table[time.Time] // that the store was not told of, and when they were made
 
 	reconciler reconciler
 
@@ -91,9 +90,9 @@ const destructed = 1 << 62
 // Nothing is called before the first [Backend.Attach].
 func NewBackend(name string, remote Remote, local *memstore.Store) *Backend {
 	b := &Backend{name: name, remote: remote, local: local, base: time.Now()}
-	b.ledger = expiring.New[bucket, entry](mostEntries)
-	b.watch.buckets = expiring.New[bucket, watched](most)
-	b.releases = expiring.New[bucket, time.Time](most)
+	b.ledger = newTable[entry](mostEntries)
+	b.watch.buckets = newTable[watched](most)
+	b.releases = newTable[time.Time](most)
 	b.budget.Store(int64(DefaultTimeout))
 	b.breakers.changed = b.changed
 	b.sharded, _ = remote.(leakybucket.Sharded)
@@ -152,7 +151,7 @@ func (b *Backend) Release() {
 }
 
 // Destruct closes the remote store once its last user has released it. It
-// implements caddy.Destructor, and never fails.
+// never fails.
 func (b *Backend) Destruct() error {
 	if b.users.Or(destructed) == 0 {
 		go b.close()
@@ -208,7 +207,7 @@ func (b *Backend) end(c call, what string, err error) error {
 	case late && c.shortened:
 		return err
 	case late:
-		err = fmt.Errorf("no answer within store_timeout: %w", err)
+		err = fmt.Errorf("no answer within the timeout: %w", err)
 	}
 	if err != nil {
 		b.teller.failed(what, err, c.trial)
@@ -225,7 +224,7 @@ func (b *Backend) count(c *call, err error) {
 	}
 	slow := err == nil && c.trial && now.Sub(c.began) > c.timeout
 	if slow {
-		err = fmt.Errorf("got an answer after %v, which is later than store_timeout", now.Sub(c.began))
+		err = fmt.Errorf("got an answer after %v, later than the timeout", now.Sub(c.began))
 	}
 	switch {
 	case err != nil && !c.trial:

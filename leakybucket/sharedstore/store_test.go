@@ -164,7 +164,7 @@ func TestErrorsOfSettlingAreToldWhenTheCallerHasGone(t *testing.T) {
 		}
 		n.wantHeard()
 		<-time.After(time.Second)
-		n.wantHeard("settling : no answer within store_timeout: context deadline exceeded")
+		n.wantHeard("settling : no answer within the timeout: context deadline exceeded")
 		n.wantUnsettled(map[string]int{"z": 1})
 	})
 }

@@ -117,7 +117,7 @@ func TestTwentyThousandBucketsAreToldInOneRound(t *testing.T) {
 			t.Errorf("got %d of %d buckets untold after one round, want none", untold, many)
 		}
 		if <-time.After(reconcileEvery); !n.backend.ledger.Empty() {
-			t.Errorf("after another round: got %d entries in the ledger, want none", n.backend.ledger.Len())
+			t.Errorf("after another round: got %d entries in the ledger, want none", len(n.backend.ledger.entries))
 		}
 		for _, key := range []string{"0", "7777", "19999"} {
 			if c.Key = key; !near(n.remote.level(t, c), 3) {

@@ -97,10 +97,10 @@ func (s *Store) Take(ctx context.Context, charges []leakybucket.Charge, decision
 }
 
 // asking says what a take that failed means.
-const asking = "asking the store; this request falls back as on_store_error says"
+const asking = "asking the store; this request falls back"
 
 // errSlow is why a request does not wait for a trial.
-var errSlow = errors.New("no answer within a fifth of store_timeout")
+var errSlow = errors.New("no answer within a fifth of the timeout")
 
 // try takes by a trial. The caller waits for a fifth of the timeout only, while the trial
 // goes on to its end: so a store that is slow, but within its timeout, proves it.
@@ -433,7 +433,7 @@ const ofLocal = "local-"
 
 // List implements [leakybucket.Lister]. While the store or a shard is down, it lists this
 // node's copies. It may take as long as ctx lasts, and is no sign of an outage if it fails.
-func (s *Store) List(ctx context.Context, of leakybucket.Listing, cursor string) ([]leakybucket.Kept, string, error) {
+func (s *Store) List(ctx context.Context, of leakybucket.Filter, cursor string) ([]leakybucket.Entry, string, error) {
 	lister, can := s.backend.remote.(leakybucket.Lister)
 	local := s.backend.Down()
 	switch at, ofLocals := strings.CutPrefix(cursor, ofLocal); {

@@ -57,7 +57,7 @@ func (p *plain) Reset(_ context.Context, zone, key string, shadow bool) error {
 	return nil
 }
 
-func (p *plain) List(_ context.Context, of leakybucket.Listing, cursor string) (some []leakybucket.Kept, next string, err error) {
+func (p *plain) List(_ context.Context, of leakybucket.Filter, cursor string) (some []leakybucket.Entry, next string, err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if cursor != "" && !strings.HasPrefix(cursor, ">") {
@@ -65,13 +65,13 @@ func (p *plain) List(_ context.Context, of leakybucket.Listing, cursor string) (
 	}
 	for name, state := range p.buckets {
 		if name.zone == of.Zone && name.shadow == of.Shadow && strings.HasPrefix(name.key, of.Prefix) && ">"+name.key > cursor {
-			some = append(some, leakybucket.Kept{Key: name.key, State: state, Now: p.clock()})
+			some = append(some, leakybucket.Entry{Key: name.key, State: state, Now: p.clock()})
 		}
 	}
-	slices.SortFunc(some, func(a, b leakybucket.Kept) int { return strings.Compare(a.Key, b.Key) })
-	if len(some) > of.Want {
-		some = some[:of.Want]
-		next = ">" + some[of.Want-1].Key
+	slices.SortFunc(some, func(a, b leakybucket.Entry) int { return strings.Compare(a.Key, b.Key) })
+	if len(some) > of.Scan {
+		some = some[:of.Scan]
+		next = ">" + some[of.Scan-1].Key
 	}
 	return some, next, nil
 }
@@ -84,7 +84,7 @@ func (p *plain) Close() {}
 func TestAStoreThatCannotListSaysSo(t *testing.T) {
 	b := NewBackend("mute", struct{ Remote }{&plain{}}, memstore.New(memstore.Options{}))
 	t.Cleanup(func() { _ = b.Destruct() })
-	_, _, err := b.With(Options{}).List(t.Context(), leakybucket.Listing{Zone: "z", Want: 1}, "")
+	_, _, err := b.With(Options{}).List(t.Context(), leakybucket.Filter{Zone: "z", Scan: 1}, "")
 	if err == nil || !strings.Contains(err.Error(), "mute") || b.Down() {
 		t.Errorf("got error %v and an outage %v, want an error that names the store, and none", err, b.Down())
 	}
@@ -106,7 +106,7 @@ func TestAListingIsOfOneStore(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	s, of := b.With(Options{}), leakybucket.Listing{Zone: "z", Want: 10}
+	s, of := b.With(Options{}), leakybucket.Filter{Zone: "z", Scan: 10}
 	var cursors []string
 	for _, down := range []bool{false, true} {
 		b.breakers.set(down)

@@ -1,0 +1,3 @@
+module github.com/caddy-throttle/caddy-throttle/leakybucket
+
+go 1.25

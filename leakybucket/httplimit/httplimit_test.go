@@ -1,0 +1,155 @@
+package httplimit_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"net/netip"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/caddy-throttle/caddy-throttle/leakybucket"
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/httplimit"
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/memstore"
+)
+
+var served = http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "served") })
+
+func limiter(t *testing.T, store leakybucket.Store, capacity, leak float64) *leakybucket.Limiter {
+	t.Helper()
+	l, err := leakybucket.NewLimiter(store, leakybucket.Limit{Capacity: capacity, Leak: leak}, leakybucket.LimiterOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return l
+}
+
+// TestARealServer: over a socket, a burst passes and the rest is told when to come.
+func TestARealServer(t *testing.T) {
+	server := httptest.NewServer(httplimit.New(limiter(t, memstore.New(memstore.Options{}), 3, 0.01), httplimit.Options{}, served))
+	defer server.Close()
+	for i := range 5 {
+		resp, err := http.Get(server.URL)
+		if err != nil {
+			t.Fatal(err)
+		}
+		body, _ := io.ReadAll(resp.Body)
+		resp.Body.Close()
+		if i < 3 {
+			if resp.StatusCode != 200 || string(body) != "served" || resp.Header.Get("Retry-After") != "" {
+				t.Errorf("request %d: got %d %q", i, resp.StatusCode, body)
+			}
+			continue
+		}
+		if resp.StatusCode != 429 || resp.Header.Get("Retry-After") != "100" || resp.Header.Get("Cache-Control") != "no-store" ||
+			string(body) != "Too many requests. Try again in 100s.\n" {
+			t.Errorf("request %d: got %d %v %q", i, resp.StatusCode, resp.Header, body)
+		}
+	}
+}
+
+func TestKeys(t *testing.T) {
+	proxies := httplimit.Behind(netip.MustParsePrefix("10.0.0.0/8"), netip.MustParsePrefix("fd00::/8"))
+	header := httplimit.ByHeader("x-api-key", httplimit.ByAddress)
+	for _, test := range []struct {
+		name   string
+		key    func(*http.Request) string
+		from   string
+		header []string // names and values
+		want   string
+	}{
+		{"IPv4", httplimit.ByAddress, "203.0.113.7:1234", nil, "203.0.113.7"},
+		{"IPv4 in IPv6", httplimit.ByAddress, "[::ffff:203.0.113.7]:1234", nil, "203.0.113.7"},
+		{"IPv6", httplimit.ByAddress, "[2001:db8:1:2:3::4]:1234", nil, "2001:db8:1:2::/64"},
+		{"IPv6 of a link", httplimit.ByAddress, "[fe80::1%eth0]:1234", nil, "fe80::/64"},
+		{"a Unix socket", httplimit.ByAddress, "@", nil, "unknown"},
+		{"a header that is not asked for", httplimit.ByAddress, "203.0.113.7:1", []string{"X-Forwarded-For", "198.51.100.1"}, "203.0.113.7"},
+		{"behind a proxy", proxies, "10.0.0.1:1", []string{"X-Forwarded-For", "198.51.100.1"}, "198.51.100.1"},
+		{"behind two", proxies, "[fd00::1]:1", []string{"X-Forwarded-For", "198.51.100.1, 10.0.0.2"}, "198.51.100.1"},
+		{"behind two in two lines", proxies, "10.0.0.1:1", []string{"X-Forwarded-For", "198.51.100.1", "X-Forwarded-For", "10.0.0.2"}, "198.51.100.1"},
+		{"what the client made up", proxies, "10.0.0.1:1", []string{"X-Forwarded-For", "192.0.2.1, 198.51.100.1"}, "198.51.100.1"},
+		{"what a stranger made up", proxies, "203.0.113.7:1", []string{"X-Forwarded-For", "192.0.2.1"}, "203.0.113.7"},
+		{"junk", proxies, "10.0.0.1:1", []string{"X-Forwarded-For", "192.0.2.1, unknown"}, "10.0.0.1"},
+		{"no header behind a proxy", proxies, "10.0.0.1:1", nil, "10.0.0.1"},
+		{"IPv6 behind a proxy", proxies, "10.0.0.1:1", []string{"X-Forwarded-For", "2001:db8::9"}, "2001:db8::/64"},
+		{"no header", header, "203.0.113.7:1", nil, "203.0.113.7"},
+		{"a header", header, "203.0.113.7:1", []string{"X-Api-Key", "secret"}, "X-Api-Key/@sha256:2bb80d537b1da3e38bd30361aa855686bde0eacd7162fef6a25fe97bf527a25b"},
+	} {
+		r := httptest.NewRequest("GET", "/", nil)
+		r.RemoteAddr = test.from
+		for i := 0; i < len(test.header); i += 2 {
+			r.Header.Add(test.header[i], test.header[i+1])
+		}
+		if got := test.key(r); got != test.want {
+			t.Errorf("%s: got %q, want %q", test.name, got, test.want)
+		}
+	}
+}
+
+type broken struct{}
+
+func (broken) Take(context.Context, []leakybucket.Charge, []leakybucket.Decision) error {
+	return errors.New("no route to the store")
+}
+func (broken) Settle(context.Context, []leakybucket.Settlement) error { return nil }
+
+func TestAStoreThatFails(t *testing.T) {
+	for _, closed := range []bool{false, true} {
+		synctest.Test(t, func(t *testing.T) {
+			var log bytes.Buffer
+			h := httplimit.New(limiter(t, broken{}, 3, 1), httplimit.Options{FailClosed: closed, Log: slog.New(slog.NewTextHandler(&log, nil))}, served)
+			for range 50 {
+				w := httptest.NewRecorder()
+				h.ServeHTTP(w, httptest.NewRequest("GET", "/", nil))
+				if want := map[bool]int{false: 200, true: 503}[closed]; w.Code != want {
+					t.Errorf("fail closed %v: got %d, want %d", closed, w.Code, want)
+				}
+				if closed && w.Header().Get("Cache-Control") != "no-store" {
+					t.Errorf("got %v, want it kept by nobody", w.Header())
+				}
+				time.Sleep(2 * time.Second) // virtual
+			}
+			if got := strings.Count(log.String(), "no route to the store"); got != 2 {
+				t.Errorf("fail closed %v: got %d lines in 100 seconds, want 2:\n%s", closed, got, &log)
+			}
+		})
+	}
+}
+
+func TestAnAnswerAndCostsOfOnesOwn(t *testing.T) {
+	h := httplimit.New(limiter(t, memstore.New(memstore.Options{}), 10, 1), httplimit.Options{
+		Key: func(r *http.Request) string { return r.Header.Get("User") },
+		Cost: func(r *http.Request) float64 {
+			if r.URL.Path == "/search" {
+				return 8
+			}
+			return 1
+		},
+		Refuse: func(w http.ResponseWriter, _ *http.Request, result leakybucket.Result) {
+			w.WriteHeader(http.StatusTeapot)
+			fmt.Fprintf(w, "%.0f left", result.Remaining)
+		},
+	}, served)
+	ask := func(user, path string) *httptest.ResponseRecorder {
+		r, w := httptest.NewRequest("GET", path, nil), httptest.NewRecorder()
+		r.Header.Set("User", user)
+		h.ServeHTTP(w, r)
+		return w
+	}
+	ask("alice", "/search")
+	if got := ask("alice", "/search"); got.Code != http.StatusTeapot || got.Body.String() != "2 left" || got.Header().Get("Retry-After") != "6" {
+		t.Errorf("got %d %v %q", got.Code, got.Header(), got.Body)
+	}
+	for range 20 {
+		if got := ask("", "/search"); got.Code != 200 {
+			t.Fatalf("without a key: got %d, want it passed", got.Code)
+		}
+	}
+}

@@ -1,0 +1,272 @@
+package leakybucket_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/caddy-throttle/caddy-throttle/leakybucket"
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/memstore"
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/testseed"
+)
+
+func newLimiter(t *testing.T, store leakybucket.Store, capacity, leak float64, o leakybucket.LimiterOptions) *leakybucket.Limiter {
+	t.Helper()
+	l, err := leakybucket.NewLimiter(store, leakybucket.Limit{Capacity: capacity, Leak: leak}, o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return l
+}
+
+// TestBothLimitersAreOne: the fast form does as the one over any store, to the last digit,
+// whatever is taken, settled, waited for, left and changed.
+func TestBothLimitersAreOne(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		seed := testseed.Of(t)
+		rng := rand.New(rand.NewPCG(seed, 0))
+		fast, err := memstore.NewLimiter(leakybucket.Limit{Capacity: 10, Leak: 1}, memstore.Options{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		any := newLimiter(t, memstore.New(memstore.Options{}), 10, 1, leakybucket.LimiterOptions{Zone: "z"})
+		for step := range 3000 {
+			key, cost := fmt.Sprint(rng.IntN(3)), math.Round(40*rng.Float64())/4
+			switch rng.IntN(6) {
+			case 0:
+				time.Sleep(time.Duration(rng.IntN(5000)) * time.Millisecond) // virtual
+			case 1:
+				longest := time.Duration(rng.IntN(10_000)) * time.Millisecond
+				wait := func(wait func(context.Context) error) (got time.Duration, err error) {
+					began := time.Now()
+					ctx, cancel := context.WithTimeout(t.Context(), longest)
+					defer cancel()
+					err = wait(ctx)
+					return time.Since(began), err
+				}
+				var one, other time.Duration
+				var oneErr, otherErr error
+				var both sync.WaitGroup
+				both.Go(func() {
+					one, oneErr = wait(func(ctx context.Context) error { return fast.Wait(ctx, key, cost) })
+				})
+				both.Go(func() {
+					other, otherErr = wait(func(ctx context.Context) error { return any.Wait(ctx, key, cost) })
+				})
+				both.Wait()
+				if one != other || fmt.Sprint(oneErr) != fmt.Sprint(otherErr) {
+					t.Fatalf("seed %d, step %d: waiting for %v: got %v, %v and %v, %v", seed, step, cost, one, oneErr, other, otherErr)
+				}
+			case 2:
+				limit := leakybucket.Limit{Capacity: 5 + float64(rng.IntN(10)), Leak: 1 + float64(rng.IntN(3))}
+				if fast.SetLimit(limit) != nil || any.SetLimit(limit) != nil || fast.Limit() != any.Limit() {
+					t.Fatalf("seed %d, step %d: %v was refused", seed, step, limit)
+				}
+			default:
+				one, other := fast.Take(key, cost), must(any.Take(t.Context(), key, cost))
+				if one.Origin, other.Origin = 0, 0; one != other {
+					t.Fatalf("seed %d, step %d: taking %v: got %+v and %+v", seed, step, cost, one, other)
+				}
+				if rng.IntN(2) == 0 {
+					diff := math.Round(20*rng.NormFloat64()) / 4
+					fast.Settle(key, one, cost, diff)
+					if err := any.Settle(t.Context(), key, other, cost, diff); err != nil {
+						t.Fatal(err)
+					}
+				}
+			}
+		}
+	})
+}
+
+func must[T any](v T, err error) T {
+	if err != nil {
+		panic(err)
+	}
+	return v
+}
+
+// TestWaitingAdmitsNoMoreThanTheLimit: callers wait, leave and take at random; those who
+// were served never exceed the bound, and those who wait are served in their order.
+func TestWaitingAdmitsNoMoreThanTheLimit(t *testing.T) {
+	for trial := range 20 {
+		synctest.Test(t, func(t *testing.T) {
+			seed := testseed.Of(t) + uint64(trial)
+			rng := rand.New(rand.NewPCG(seed, 0))
+			limit := leakybucket.Limit{Capacity: 1 + float64(rng.IntN(10)), Leak: 0.5 + 3*rng.Float64()}
+			l := newLimiter(t, memstore.New(memstore.Options{}), limit.Capacity, limit.Leak, leakybucket.LimiterOptions{})
+			type served struct {
+				at   time.Time
+				cost float64
+			}
+			var mu sync.Mutex
+			var all []served
+			serve := func(cost float64) {
+				mu.Lock()
+				defer mu.Unlock()
+				all = append(all, served{time.Now(), cost})
+			}
+			var callers sync.WaitGroup
+			for range 200 {
+				time.Sleep(time.Duration(rng.IntN(400)) * time.Millisecond)
+				cost := limit.Capacity * rng.Float64()
+				if rng.IntN(3) == 0 {
+					if must(l.Take(t.Context(), "k", cost)).Poured {
+						serve(cost)
+					}
+					continue
+				}
+				ctx, leave := context.WithCancel(t.Context())
+				if rng.IntN(2) == 0 {
+					time.AfterFunc(time.Duration(rng.IntN(20_000))*time.Millisecond, leave)
+				}
+				callers.Go(func() {
+					defer leave()
+					if l.Wait(ctx, "k", cost) == nil {
+						serve(cost)
+					}
+				})
+				synctest.Wait()
+			}
+			callers.Wait()
+			for i, first := range all {
+				sum := 0.0
+				for _, s := range all[i:] {
+					sum += s.cost
+					window := s.at.Sub(first.at) + 10*time.Microsecond // each wait is rounded
+					if most := limit.Capacity*(1+1e-6) + limit.Leak*window.Seconds(); sum > most {
+						t.Fatalf("seed %d: got %v served within %v, want at most %v", seed, sum, window, most)
+					}
+				}
+			}
+			if len(all) < 50 {
+				t.Errorf("seed %d: got only %d of 200 served", seed, len(all))
+			}
+		})
+	}
+}
+
+// A brokenStore fails, or does not answer.
+type brokenStore struct{ silent bool }
+
+var errBroken = errors.New("broken")
+
+func (s brokenStore) Take(ctx context.Context, _ []leakybucket.Charge, _ []leakybucket.Decision) error {
+	if !s.silent {
+		return errBroken
+	}
+	<-ctx.Done()
+	return ctx.Err()
+}
+
+func (s brokenStore) Settle(ctx context.Context, _ []leakybucket.Settlement) error {
+	return s.Take(ctx, nil, nil)
+}
+
+func TestALimiterDecidesWithoutItsStore(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		refuse := func(error) leakybucket.Decision { return leakybucket.Decision{Undecided: true} }
+		for _, test := range []struct {
+			name   string
+			store  leakybucket.Store
+			o      leakybucket.LimiterOptions
+			fits   bool
+			err    error
+			within time.Duration
+		}{
+			{"fails", brokenStore{}, leakybucket.LimiterOptions{}, true, errBroken, 0},
+			{"fails, and is to refuse", brokenStore{}, leakybucket.LimiterOptions{OnError: refuse}, false, errBroken, 0},
+			{"is silent", brokenStore{silent: true}, leakybucket.LimiterOptions{}, true, context.DeadlineExceeded, leakybucket.DefaultTimeout},
+			{"is silent for a second", brokenStore{silent: true}, leakybucket.LimiterOptions{Timeout: time.Second, OnError: refuse}, false, context.DeadlineExceeded, time.Second},
+		} {
+			l := newLimiter(t, test.store, 10, 1, test.o)
+			began := time.Now()
+			got, err := l.Take(t.Context(), "k", 1)
+			if got.Fits != test.fits || !got.Undecided || got.Poured || got.RetryAfter != 0 || !errors.Is(err, test.err) || time.Since(began) != test.within {
+				t.Errorf("a store that %s: got %+v, %v after %v", test.name, got, err, time.Since(began))
+			}
+			if err := l.Settle(t.Context(), "k", got, 1, 5); err != nil {
+				t.Errorf("a store that %s: settling what it was not asked: got %v", test.name, err)
+			}
+			if err := l.Wait(t.Context(), "k", 1); (err == nil) != test.fits {
+				t.Errorf("a store that %s: waiting: got %v", test.name, err)
+			}
+			if err := l.Reset(t.Context(), "k"); err == nil {
+				t.Errorf("a store that %s and cannot empty a bucket: got no error", test.name)
+			}
+		}
+	})
+}
+
+func TestALimiterRefusesWhatMakesNoSense(t *testing.T) {
+	store := memstore.New(memstore.Options{})
+	if _, err := leakybucket.NewLimiter(store, leakybucket.Limit{}, leakybucket.LimiterOptions{}); err == nil {
+		t.Error("a limiter without a limit: got no error")
+	}
+	l := newLimiter(t, store, 10, 1, leakybucket.LimiterOptions{})
+	if err := l.SetLimit(leakybucket.Limit{Capacity: -1}); err == nil || l.Limit().Capacity != 10 {
+		t.Errorf("a bad limit: got %v, %v, want it refused and the former one kept", err, l.Limit())
+	}
+	for _, cost := range []float64{11, -1, math.NaN(), math.Inf(1)} {
+		if got := must(l.Take(t.Context(), "k", cost)); got.Fits || got.RetryAfter != 0 {
+			t.Errorf("a cost of %v: got %+v, want it refused for good", cost, got)
+		}
+		if err := l.Wait(t.Context(), "k", cost); err == nil {
+			t.Errorf("waiting for a cost of %v: got no error", cost)
+		}
+	}
+	if must(l.Take(t.Context(), "k", 10)); l.Reset(t.Context(), "k") != nil || !must(l.Take(t.Context(), "k", 10)).Fits {
+		t.Error("after a reset: got no room")
+	}
+	ended, cancel := context.WithCancel(t.Context())
+	cancel()
+	if err := l.Wait(ended, "k", 1); !errors.Is(err, context.Canceled) {
+		t.Errorf("waiting with a context that has ended: got %v", err)
+	}
+}
+
+// TestRetryAfterIsEnoughAndNeeded: with a ceiling or a block or neither, after that time the
+// charge fits, and a moment before it does not.
+func TestRetryAfterIsEnoughAndNeeded(t *testing.T) {
+	seed := testseed.Of(t)
+	rng := rand.New(rand.NewPCG(seed, 0))
+	for range 20_000 {
+		c := leakybucket.Charge{Limit: leakybucket.Limit{Capacity: 1 + 99*rng.Float64(), Leak: 0.01 + 10*rng.Float64()}}
+		c.Cost = c.Limit.Capacity * rng.Float64()
+		if rng.IntN(3) == 0 {
+			c.Ceiling = c.Cost + (c.Limit.Capacity-c.Cost)*rng.Float64()
+		}
+		if rng.IntN(3) == 0 {
+			c.Block = &leakybucket.Ladder{Steps: []time.Duration{time.Duration(1+rng.IntN(100)) * time.Second}}
+		}
+		now := leakybucket.Instant(1e12)
+		state := leakybucket.State{Level: c.Limit.Capacity * rng.Float64(), At: now, Leak: c.Limit.Leak}
+		var d leakybucket.Decision
+		c.Take(&state, now, &d)
+		wait := c.RetryAfter(&d)
+		if d.Fits {
+			if wait != 0 {
+				t.Fatalf("seed %d: got %v after a cost that fits", seed, wait)
+			}
+			continue
+		}
+		at := func(after time.Duration) bool {
+			s, d := state, leakybucket.Decision{}
+			c.Take(&s, now.Add(after), &d)
+			return d.Fits
+		}
+		if wait <= 0 || !at(wait) || at(wait-10*time.Microsecond) {
+			t.Fatalf("seed %d: %+v at level %v: got %v, want it enough and needed", seed, c, d.Level, wait)
+		}
+	}
+	never := leakybucket.Charge{Limit: leakybucket.Limit{Capacity: 1, Leak: 1}, Cost: 2}
+	if got := never.RetryAfter(&leakybucket.Decision{}); got != 0 {
+		t.Errorf("a cost that never fits: got %v, want 0", got)
+	}
+}

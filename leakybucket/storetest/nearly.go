@@ -1,0 +1,36 @@
+package storetest
+
+import (
+	"fmt"
+	"reflect"
+
+	"github.com/caddy-throttle/caddy-throttle/leakybucket"
+)
+
+// optional are the interfaces that a store may implement besides [leakybucket.Store].
+var optional = []reflect.Type{
+	reflect.TypeFor[leakybucket.Pinger](), reflect.TypeFor[leakybucket.Resetter](), reflect.TypeFor[leakybucket.Sharded](),
+	reflect.TypeFor[leakybucket.Counter](), reflect.TypeFor[leakybucket.Evicter](), reflect.TypeFor[leakybucket.Lister](),
+	reflect.TypeFor[leakybucket.Board](),
+}
+
+// nearly says which optional interfaces a store implements in part, or with other types.
+func nearly(store leakybucket.Store) (problems []string) {
+	value := reflect.ValueOf(store)
+	for _, wanted := range optional {
+		if value.Type().Implements(wanted) {
+			continue
+		}
+		for i := range wanted.NumMethod() {
+			want := wanted.Method(i)
+			switch got := value.MethodByName(want.Name); {
+			case !got.IsValid():
+			case got.Type() == want.Type:
+				problems = append(problems, fmt.Sprintf("%v has the method %s of %v, and not its others", value.Type(), want.Name, wanted))
+			default:
+				problems = append(problems, fmt.Sprintf("%v is no %v: its method %s is a %v, want a %v", value.Type(), wanted, want.Name, got.Type(), want.Type))
+			}
+		}
+	}
+	return problems
+}

@@ -1,0 +1,31 @@
+package storetest
+
+import (
+	"context"
+	"strings"
+	"testing"
+
+	"github.com/caddy-throttle/caddy-throttle/leakybucket"
+)
+
+type misspelled struct{ leakybucket.Store }
+
+func (misspelled) Reset(context.Context, string, string) error { return nil }
+
+func (misspelled) BoardName() string { return "" }
+
+func TestAMethodThatNobodyWouldCallIsToldOf(t *testing.T) {
+	problems := strings.Join(nearly(misspelled{}), "\n")
+	for _, want := range []string{
+		"storetest.misspelled is no leakybucket.Resetter: its method Reset is a func(context.Context, string, string) error, want a func(context.Context, string, string, bool) error",
+		"storetest.misspelled has the method BoardName of leakybucket.Board, and not its others",
+	} {
+		if !strings.Contains(problems, want) {
+			t.Errorf("got %q, want %q", problems, want)
+		}
+	}
+	store, _ := openReference(bugs{})(t, Need{})
+	if problems := nearly(store); len(problems) > 0 {
+		t.Errorf("got %q, want nothing about a store that is whole", problems)
+	}
+}
