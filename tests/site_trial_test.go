@@ -102,7 +102,7 @@ func runTrial(t *testing.T, page, file string, changes ...string) *trial {
 		}
 		file = strings.Replace(file, changes[i], changes[i+1], 1)
 	}
-	name := writeFile(t, "Caddyfile", strings.Replace(file, own, host, 1))
+	name := writeFile(t, "Caddyfile", strings.ReplaceAll(file, own, host))
 	transport := &http.Transport{
 		TLSClientConfig:     &tls.Config{InsecureSkipVerify: true}, // the certificate is the test's own
 		DisableCompression:  true,

@@ -6,8 +6,23 @@ define( 'DB_PASSWORD', 'site' );
 define( 'DB_HOST', 'localhost:' . dirname( __DIR__ ) . '/db.sock' );
 define( 'DB_CHARSET', 'utf8mb4' );
 define( 'DB_COLLATE', '' );
-define( 'WP_HOME', 'https://' . ( $_SERVER['HTTP_HOST'] ?? 'localhost' ) );
-define( 'WP_SITEURL', WP_HOME );
+$table_prefix = 'wp_';
+$network      = $_SERVER['NETWORK'] ?? '';
+if ( '' === $network || defined( 'NEW_NETWORK' ) ) {
+	define( 'WP_HOME', 'https://' . ( $_SERVER['HTTP_HOST'] ?? 'localhost' ) );
+	define( 'WP_SITEURL', WP_HOME );
+} else {
+	define( 'MULTISITE', true );
+	define( 'SUBDOMAIN_INSTALL', 'names' === $network );
+	define( 'DOMAIN_CURRENT_SITE', 'localhost' );
+	define( 'PATH_CURRENT_SITE', '/' );
+	define( 'SITE_ID_CURRENT_SITE', 1 );
+	define( 'BLOG_ID_CURRENT_SITE', 1 );
+}
+if ( '' !== $network ) {
+	$table_prefix         = $network . '_';
+	$_SERVER['HTTP_HOST'] = preg_replace( '/:\d+$/', '', $_SERVER['HTTP_HOST'] ?? 'localhost' );
+}
 define( 'COOKIEHASH', 'site' );
 foreach ( array( 'AUTH', 'SECURE_AUTH', 'LOGGED_IN', 'NONCE' ) as $name ) {
 	define( $name . '_KEY', 'a key of the tests for ' . $name );
@@ -20,7 +35,6 @@ define( 'WP_HTTP_BLOCK_EXTERNAL', true );
 define( 'WP_ACCESSIBLE_HOSTS', 'localhost' );
 define( 'AUTOMATIC_UPDATER_DISABLED', true );
 define( 'WP_DEBUG', false );
-$table_prefix = 'wp_';
 if ( ! defined( 'ABSPATH' ) ) {
 	define( 'ABSPATH', __DIR__ . '/' );
 }
