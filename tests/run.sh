@@ -53,6 +53,7 @@ missing_packages() {
 	have nginx || echo nginx-light
 	have haproxy || echo haproxy
 	have apache2 && compgen -G '/usr/lib/apache2/modules/libphp*.so' >/dev/null || echo apache2 libapache2-mod-php
+	[[ -e /usr/lib/apache2/modules/mod_passenger.so ]] || echo libapache2-mod-passenger
 	have curl || echo curl
 	have ip || echo iproute2
 	have jq || echo jq

@@ -11,9 +11,10 @@ import (
 	"testing"
 )
 
-// apacheModules are those that Debian's Apache loads for mod_php, with what the recipe
-// switches on.
-var apacheModules = []string{"mpm_prefork", "authz_core", "dir", "env", "mime", "rewrite", "remoteip", "setenvif"}
+// apacheModules are those that Debian's Apache loads, with what the recipes switch on.
+var apacheModules = []string{"authz_core", "dir", "env", "mime", "rewrite", "remoteip", "setenvif"}
+
+const apacheFolder = "/usr/lib/apache2/modules/"
 
 var apacheFence = regexp.MustCompile("(?ms)^```apache\n(.*?)^```$")
 
@@ -28,13 +29,8 @@ RewriteRule . /index.php [L]
 
 // apacheSite is the WordPress of the tests under Apache and mod_php, with the lines of the
 // recipe for Apache.
-var apacheSite = server{start: startApache}
-
-func startApache(t *testing.T, dir string) (string, *process) {
-	t.Helper()
-	apache := need(t, "apache2", "/usr/sbin/apache2")
-	const modules = "/usr/lib/apache2/modules/"
-	php, _ := filepath.Glob(modules + "libphp*.so")
+var apacheSite = server{start: func(t *testing.T, dir string) (string, *process) {
+	php, _ := filepath.Glob(apacheFolder + "libphp*.so")
 	if len(php) == 0 {
 		need(t, "libapache2-mod-php")
 	}
@@ -43,25 +39,37 @@ func startApache(t *testing.T, dir string) (string, *process) {
 	if err := os.WriteFile(filepath.Join(root, ".htaccess"), []byte(htaccess), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	page, err := os.ReadFile("../docs/recipes/wordpress.md")
+	return startApache(t, dir, "recipes/wordpress.md", "LoadModule php_module "+php[len(php)-1]+`
+LoadModule mpm_prefork_module `+apacheFolder+`mod_mpm_prefork.so
+DirectoryIndex index.php
+<FilesMatch \.php$>
+SetHandler application/x-httpd-php
+</FilesMatch>
+`, "/srv/www", root)
+}}
+
+// startApache runs Apache as Debian does, with the lines of a recipe for it, and more.
+func startApache(t *testing.T, dir, recipe, more string, changes ...string) (string, *process) {
+	t.Helper()
+	apache := need(t, "apache2", "/usr/sbin/apache2")
+	page, err := os.ReadFile("../docs/" + recipe)
 	if err != nil {
 		t.Fatal(err)
 	}
-	blocks := apacheFence.FindAllSubmatch(page, -1)
-	if len(blocks) != 2 {
-		t.Fatalf("got %d blocks for Apache in the recipe, want Listen and the virtual host", len(blocks))
-	}
 	port := freePort(t)
 	var conf strings.Builder
-	fmt.Fprintf(&conf, "PidFile %s/apache.pid\nErrorLog %[1]s/error.log\nDefine APACHE_LOG_DIR %[1]s\n", dir)
+	fmt.Fprintf(&conf, "PidFile %s/apache.pid\nErrorLog %[1]s/error.log\nDefine APACHE_LOG_DIR %[1]s\nTypesConfig /etc/mime.types\n", dir)
 	if os.Getuid() == 0 {
 		conf.WriteString("User www-data\nGroup www-data\n")
 	}
 	for _, module := range apacheModules {
-		fmt.Fprintf(&conf, "LoadModule %s_module %smod_%s.so\n", module, modules, module)
+		fmt.Fprintf(&conf, "LoadModule %s_module %smod_%[1]s.so\n", module, apacheFolder)
 	}
-	fmt.Fprintf(&conf, "LoadModule php_module %s\nTypesConfig /etc/mime.types\nDirectoryIndex index.php\n<FilesMatch \\.php$>\nSetHandler application/x-httpd-php\n</FilesMatch>\n", php[len(php)-1])
-	conf.WriteString(strings.NewReplacer("127.0.0.1:8080", fmt.Sprintf("127.0.0.1:%d", port), "/srv/www", root).Replace(string(blocks[0][1]) + string(blocks[1][1])))
+	conf.WriteString(more)
+	change := strings.NewReplacer(append(changes, "127.0.0.1:8080", fmt.Sprintf("127.0.0.1:%d", port))...)
+	for _, block := range apacheFence.FindAllSubmatch(page, -1) {
+		conf.WriteString(change.Replace(string(block[1])))
+	}
 	// NO_DETACH begins a session, with FOREGROUND Apache would end the tests with itself:
 	// it sends SIGTERM to its process group.
 	p, err := startProcess(exec.Command(apache, "-D", "NO_DETACH", "-f", writeFile(t, "apache.conf", conf.String())))
@@ -80,18 +88,7 @@ func startApache(t *testing.T, dir string) (string, *process) {
 // configuration protect it as they do WordPress under php-fpm, and hurt nobody.
 func TestWordPressUnderApacheBehindCaddy(t *testing.T) {
 	proxy := apacheSite.use(t)
-	apacheLog := func(text string) (lines []string) {
-		log, err := os.ReadFile(filepath.Join(apacheSite.dir, "access.log"))
-		if err != nil {
-			t.Fatal(err)
-		}
-		for line := range strings.Lines(string(log)) {
-			if strings.Contains(line, text) {
-				lines = append(lines, line)
-			}
-		}
-		return lines
-	}
+	apacheLog := func(text string) []string { return linesWith(t, filepath.Join(apacheSite.dir, "access.log"), text) }
 	blocks := configsUnder(t, "recipes/wordpress.md", "## Apache behind Caddy", 2)
 	s := startFirst(t, "exempt static_files\n", blocks[1], "\tphp_fastcgi unix/"+filepath.Join(wordPress.dir, "fpm.sock")+"\n\tfile_server\n", proxy)
 

@@ -1,7 +1,6 @@
 package tests
 
 import (
-	"bufio"
 	"fmt"
 	"os"
 	"os/exec"
@@ -152,22 +151,23 @@ php_admin_value[post_max_size] = 16M
 	return socket
 }
 
-// lines returns the lines of a file of the application that contain a text. A file
-// that does not exist has none.
+// lines returns the lines of a file of the application that contain a text.
 func (a *application) lines(t *testing.T, file, text string) []string {
 	t.Helper()
-	f, err := os.Open(filepath.Join(a.dir, file))
-	if os.IsNotExist(err) {
-		return nil
-	}
-	if err != nil {
+	return linesWith(t, filepath.Join(a.dir, file), text)
+}
+
+// linesWith returns the lines of a file that contain a text. A file that does not exist has
+// none.
+func linesWith(t *testing.T, file, text string) (lines []string) {
+	t.Helper()
+	all, err := os.ReadFile(file)
+	if err != nil && !os.IsNotExist(err) {
 		t.Fatal(err)
 	}
-	defer f.Close()
-	var lines []string
-	for scanner := bufio.NewScanner(f); scanner.Scan(); {
-		if strings.Contains(scanner.Text(), text) {
-			lines = append(lines, scanner.Text())
+	for line := range strings.Lines(string(all)) {
+		if strings.Contains(line, text) {
+			lines = append(lines, strings.TrimSuffix(line, "\n"))
 		}
 	}
 	return lines

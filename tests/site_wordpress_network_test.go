@@ -6,8 +6,6 @@ import (
 	"fmt"
 	"net"
 	"net/http"
-	"net/http/cookiejar"
-	"net/url"
 	"os/exec"
 	"path/filepath"
 	"slices"
@@ -67,7 +65,7 @@ func TestTheFirstConfigurationHoldsOnANetwork(t *testing.T) {
 			t.Run("people", func(t *testing.T) {
 				s := startNetwork(t, n)
 				for i := range n.sites {
-					at(s, i).logsInToNetwork(networkAddress(i))
+					at(s, i).logsIn(networkAddress(i))
 				}
 			})
 			t.Run("files", func(t *testing.T) {
@@ -125,24 +123,16 @@ func TestTheFirstConfigurationHoldsOnANetwork(t *testing.T) {
 	}
 }
 
-// logsInToNetwork is a right log-in, after a wrong one, and its dashboard.
-func (s *trial) logsInToNetwork(address string) {
+// logsIn is a wrong log-in to a site, a right one, and the dashboard.
+func (s *trial) logsIn(address string) {
 	s.t.Helper()
-	person := *s
-	jar, err := cookiejar.New(nil)
-	if err != nil {
-		s.t.Fatal(err)
-	}
-	client := *s.client
-	client.Jar = jar
-	person.client = &client
-	wrong, right := guess(address, "admin"), guess(address, "admin")
-	right.body = url.Values{"log": {"admin"}, "pwd": {"right"}}.Encode()
+	person := s.session(address, "wordpress_test_cookie=WP%20Cookie%20check")
 	var got []int
-	for _, r := range []request{{address: address, target: "/wp-login.php"}, wrong, right, {address: address, target: "/wp-admin/"}} {
-		got = append(got, person.must(r).status)
+	for _, password := range []string{"wrong", "right"} {
+		got = append(got, person.opens("POST", "/wp-login.php", "log=admin&testcookie=1&pwd="+password).status)
 	}
-	if want := []int{200, 200, 302, 200}; !slices.Equal(got, want) {
-		s.t.Errorf("%s: got %v for the form, a wrong and a right password, and the dashboard, want %v", s.url, got, want)
+	got = append(got, person.opens("GET", "/wp-admin/", "").status)
+	if want := []int{200, 302, 200}; !slices.Equal(got, want) {
+		s.t.Errorf("%s: got %v for a wrong password, a right one, and the dashboard, want %v", s.url, got, want)
 	}
 }

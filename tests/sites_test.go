@@ -66,7 +66,7 @@ func (s *server) use(t *testing.T) string {
 }
 
 func stopServers() {
-	for _, s := range []*server{&phpServer, &rackServer, &apacheSite} {
+	for _, s := range []*server{&phpServer, &rackServer, &apacheSite, &passengerSite} {
 		if s.process != nil {
 			if err := s.process.stop(); err != nil {
 				fmt.Fprintln(os.Stderr, "stopping a server:", err)
