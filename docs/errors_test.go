@@ -97,7 +97,7 @@ func logged(t *testing.T) (messages []string) {
 			}
 			return true
 		})
-	})
+	}, "../caddymodule") // what the library logs is for programs without Caddy
 	return messages
 }
 
@@ -147,15 +147,15 @@ func stringLiterals(t *testing.T) string {
 			}
 			return true
 		})
-	})
+	}, "../caddymodule", "../leakybucket")
 	return all.String()
 }
 
-// eachFile calls f with each file of the module's code, without tests and what helps
-// them.
-func eachFile(t *testing.T, f func(*ast.File)) {
+// eachFile calls f with each file of the code below the folders, without tests and what
+// helps them.
+func eachFile(t *testing.T, f func(*ast.File), folders ...string) {
 	t.Helper()
-	for _, folder := range []string{"../caddymodule", "../leakybucket"} {
+	for _, folder := range folders {
 		err := filepath.WalkDir(folder, func(path string, entry fs.DirEntry, err error) error {
 			if err == nil && entry.IsDir() && entry.Name() == "golden" {
 				return filepath.SkipDir
