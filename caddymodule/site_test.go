@@ -10,6 +10,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/caddyserver/caddy/v2"
 	"github.com/caddyserver/caddy/v2/caddyconfig"
@@ -29,6 +30,8 @@ type site struct {
 	server *caddyhttp.Server // the first, if there are several
 	logs   *memoryLog
 	stop   func()
+
+	skipped time.Duration // of the days that evidence has judged
 }
 
 // run adapts a Caddyfile and runs it until the test ends. Caddy's data folder is a new

@@ -141,7 +141,7 @@ func (e *Engine) AddZone(name string, options ZoneOptions, load func(*Zone) (*ru
 	logger := e.Warner.With(zap.String("zone", name))
 	met := evidence.New(evidence.Options{
 		Logger: logger, Requests: z.requests, Unlisted: func() []int { return compiled.Key.Overrides.Load().Unmet() }, NamedKey: z.NamedKey, MissingGiven: z.MissingGiven,
-		ByStatus: compiled.Settle != nil && compiled.Settle.Source == settlement.Status,
+		ByStatus: compiled.Settle != nil && compiled.Settle.Source == settlement.Status, ByItems: compiled.Cost.IsItems(),
 	})
 	met.Wants(z.Paths)
 	z.Counts = telemetry.New(compiled, &z.State.Figures, met, telemetry.Options{

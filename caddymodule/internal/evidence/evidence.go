@@ -63,6 +63,8 @@ const (
 	settledBy                // a response said what a request cost
 	untold                   // a response did not
 	loginCharged             // charged was a redirect with a new cookie that scripts cannot read
+	oneItem                  // a body had one item, or what counts them found none
+	moreItems                // a body had more
 	signs
 )
 
@@ -96,6 +98,7 @@ type Options struct {
 	NamedKey     bool // the key is a header or a parameter
 	MissingGiven bool // the config says what a missing key means
 	ByStatus     bool // settle reads the status of responses
+	ByItems      bool // each cost is the number of items in the body
 }
 
 // A Zone is what a zone of one config has met. It takes at most 64 KiB.
@@ -180,6 +183,13 @@ func (e *Zone) Decided(o *decision.Outcome) {
 	e.day.keys.add(maphash.String(e.seed, o.Key) % networkBits)
 	client := o.ClientIP()
 	e.show(client, charged)
+	switch {
+	case !e.ByItems || o.Request.ContentLength == 0:
+	case o.Cost == 1:
+		e.show(client, oneItem)
+	default:
+		e.show(client, moreItems)
+	}
 	if client.IsValid() {
 		var room [48]byte
 		e.networks.AddBytes(network(client).AppendTo(room[:0]))
@@ -278,6 +288,10 @@ var words = []word{
 		return d.shown[settledBy] == 0 && mostly(d.shown[untold], d.shown[charged])
 	},
 		"no response has said what a request cost, so reservations stay as they are: look whether the upstream sends what settle reads"},
+	{func(_ *Zone, d *dayShown) bool {
+		return d.shown[moreItems] == 0 && mostly(d.shown[oneItem], d.shown[charged])
+	},
+		"body_items has found no more than one item in any body: look whether it names the array or the field that clients send"},
 	{func(_ *Zone, d *dayShown) bool { return mostly(d.shown[loginCharged], d.shown[settledBy]) },
 		"settle charges redirects that bring a new cookie, as log-ins that succeed do: look whether it names the status of those that fail"},
 }
