@@ -105,13 +105,11 @@ func newLoginSiteWith(t testing.TB, storage, global, zones string) *site {
 	return s
 }
 
-// keysOf2000 returns the folder of a storage with a key from the time at which virtual
-// time begins. Locks of storage are kept by goroutines that outlive a test.
-func keysOf2000(t *testing.T) string {
+// withKey returns the folder of a storage with a key. Locks of storage are kept by goroutines that outlive a test.
+func withKey(t *testing.T) string {
 	t.Helper()
 	dir := t.TempDir()
-	began := time.Date(2000, 1, 1, 0, 0, 0, 0, time.UTC)
-	if err := signer.New(&certmagic.FileStorage{Path: dir}, nil).Maintain(t.Context(), began); err != nil {
+	if err := signer.New(&certmagic.FileStorage{Path: dir}, nil).Maintain(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	return dir
@@ -194,7 +192,7 @@ func (b *browser) guesses(n int, account string) (heard int) {
 func TestTheOwnerGetsInWhileTheAccountIsAttacked(t *testing.T) {
 	for _, proto := range []int{1, 2} {
 		t.Run(fmt.Sprint("HTTP/", proto), func(t *testing.T) {
-			dir := keysOf2000(t)
+			dir := withKey(t)
 			synctest.Test(t, func(t *testing.T) {
 				s := newLoginSite(t, dir, `zone login {
 					limit 5 5/h
@@ -232,7 +230,7 @@ func TestTheOwnerGetsInWhileTheAccountIsAttacked(t *testing.T) {
 }
 
 func TestADeviceThatOverflowsFallsBackToItsAccount(t *testing.T) {
-	dir := keysOf2000(t)
+	dir := withKey(t)
 	synctest.Test(t, func(t *testing.T) {
 		s := newLoginSite(t, dir, `zone login {
 			limit 100 1/h
@@ -317,7 +315,7 @@ func TestOnlyASuccessEarnsTrust(t *testing.T) {
 }
 
 func TestAnAccountHasAtMostTenDevices(t *testing.T) {
-	dir := keysOf2000(t)
+	dir := withKey(t)
 	synctest.Test(t, func(t *testing.T) {
 		s := newLoginSite(t, dir, byAccount("100 1/h", ""))
 		logIn := func() (b *browser, trusted bool) {
@@ -405,7 +403,7 @@ func TestACookieThatIsOnlyRenewedEarnsNoTrust(t *testing.T) {
 }
 
 func TestAKnownDeviceIsNotRenewedByAFailure(t *testing.T) {
-	dir := keysOf2000(t)
+	dir := withKey(t)
 	synctest.Test(t, func(t *testing.T) {
 		s := newLoginSite(t, dir, byAccount("10 10/h", ""))
 		b := s.browser("192.0.2.1:1")
@@ -421,7 +419,7 @@ func TestAKnownDeviceIsNotRenewedByAFailure(t *testing.T) {
 }
 
 func TestABlockedAccountDoesNotBlockItsDevices(t *testing.T) {
-	dir := keysOf2000(t)
+	dir := withKey(t)
 	synctest.Test(t, func(t *testing.T) {
 		s := newLoginSite(t, dir, byAccount("3 3/h", "block 1d"))
 		device, attacker := s.browser("192.0.2.1:1"), s.browser("198.51.100.1:1")
@@ -454,7 +452,7 @@ func TestDevicesOfAnAccountHaveItsLimit(t *testing.T) {
 }
 
 func TestShadowMakesDevicesKnown(t *testing.T) {
-	dir := keysOf2000(t)
+	dir := withKey(t)
 	synctest.Test(t, func(t *testing.T) {
 		s := newLoginSite(t, dir, byAccount("3 1/h", "shadow"))
 		device := s.browser("192.0.2.1:1")
@@ -524,8 +522,8 @@ func TestAReloadKeepsTheKeysAlthoughStorageFails(t *testing.T) {
 	first := newLoginSite(t, dir, byAccount("3 1/h", ""))
 	device := first.browser("192.0.2.1:1")
 	device.wants(http.StatusFound, "owner", "right")
-	file := filepath.Join(dir, "throttle", "signing_keys.json")
-	if err := os.WriteFile(file, []byte(`{"keys":`), 0o600); err != nil {
+	file := filepath.Join(dir, "throttle", "signing_key.json")
+	if err := os.WriteFile(file, []byte(`{"id":`), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	second := newLoginSite(t, dir, byAccount("3 1/h", ""))
@@ -534,7 +532,7 @@ func TestAReloadKeepsTheKeysAlthoughStorageFails(t *testing.T) {
 	if lines := second.logs.lines(t, "reading the signing keys"); len(lines) != 1 {
 		t.Errorf("got %d log lines about storage, want 1", len(lines))
 	}
-	if text, err := os.ReadFile(file); err != nil || string(text) != `{"keys":` {
+	if text, err := os.ReadFile(file); err != nil || string(text) != `{"id":` {
 		t.Errorf("got %q and %v in storage, want it left alone", text, err)
 	}
 }
@@ -555,7 +553,7 @@ func TestASiteWhoseStorageFailsServesAndTrustsNobody(t *testing.T) {
 }
 
 func TestDevicesAreTrustedInAnOutageOfTheSharedStore(t *testing.T) {
-	dir := keysOf2000(t)
+	dir := withKey(t)
 	synctest.Test(t, func(t *testing.T) {
 		theShared = &shared{Store: memstore.New(memstore.Options{})}
 		s := newLoginSiteWith(t, dir, "store test_shared", byAccount("3 1/h", "block 1d"))
@@ -580,7 +578,7 @@ func TestDevicesAreTrustedInAnOutageOfTheSharedStore(t *testing.T) {
 }
 
 func TestABlockedDeviceFallsBackToItsAccountInASharedStore(t *testing.T) {
-	dir := keysOf2000(t)
+	dir := withKey(t)
 	synctest.Test(t, func(t *testing.T) {
 		theShared = &shared{Store: memstore.New(memstore.Options{})}
 		s := newLoginSiteWith(t, dir, "store test_shared", byAccount("3 1/h", "block 1d"))
@@ -600,7 +598,7 @@ func TestABlockedDeviceFallsBackToItsAccountInASharedStore(t *testing.T) {
 }
 
 func TestALogInAsksTheStoreNoMoreThanItsDeviceNeeds(t *testing.T) {
-	dir := keysOf2000(t)
+	dir := withKey(t)
 	synctest.Test(t, func(t *testing.T) {
 		theShared = &shared{Store: memstore.New(memstore.Options{})}
 		s := newLoginSiteWith(t, dir, "store test_shared", byAccount("3 1/h", ""))
@@ -628,7 +626,7 @@ func TestALogInAsksTheStoreNoMoreThanItsDeviceNeeds(t *testing.T) {
 }
 
 func TestADeviceHasAQueueAndSlotsOfItsOwn(t *testing.T) {
-	dir := keysOf2000(t)
+	dir := withKey(t)
 	synctest.Test(t, func(t *testing.T) {
 		s := newLoginSite(t, dir, `zone account {
 			key form log

@@ -389,7 +389,7 @@ func TestWhatOthersWriteIsIgnored(t *testing.T) {
 		forge := func(by *Shared, e override.Entry, called string) leakybucket.Post {
 			s.mu.Lock()
 			defer s.mu.Unlock()
-			p, _ := by.post(&kept{Entry: e, Version: s.latest + 1}, time.Now())
+			p, _ := by.post(&kept{Entry: e, Version: s.latest + 1})
 			p.Name, p.Was = called, s.posts[called].Version
 			return p
 		}

@@ -96,13 +96,13 @@ func (b *Board) exchange(ctx context.Context, own *kept) (wrote bool, err error)
 func (b *Board) call(s *Shared, own *kept, now time.Time) (call leakybucket.BoardCall, err error) {
 	call = leakybucket.BoardCall{After: b.after, Node: b.id}
 	var signed bool
-	if call.Beat, signed = s.sign(ofBeat, b.id, b.says(s, now), now); !signed {
+	if call.Beat, signed = s.sign(ofBeat, b.id, b.says(s, now)); !signed {
 		return call, fmt.Errorf("there is no signing key yet: see signing_key")
 	}
 	version := max(now.UnixMicro(), b.after+1)
 	add := func(k *kept) {
 		k.Version = version
-		if p, ok := s.post(k, now); ok {
+		if p, ok := s.post(k); ok {
 			call.Posts = append(call.Posts, p)
 			version++
 		}

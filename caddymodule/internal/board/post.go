@@ -19,12 +19,12 @@ const (
 
 // sign returns a text of the board: a token over its name, what it says, and the name of
 // the board, and then what it says. It returns false if there is no key yet.
-func (s *Shared) sign(kind, name string, says any, now time.Time) (text string, ok bool) {
+func (s *Shared) sign(kind, name string, says any) (text string, ok bool) {
 	raw, err := json.Marshal(says)
 	if err != nil {
 		return "", false // not so
 	}
-	token, ok := s.Keys.Sign(s.bound(kind, name, string(raw)), nil, now)
+	token, ok := s.Keys.Sign(s.bound(kind, name, string(raw)), nil)
 	return token + string(raw), ok
 }
 
@@ -44,11 +44,11 @@ func (s *Shared) open(ctx context.Context, kind, name, text string, into any, no
 }
 
 // post returns a change as the board has it.
-func (s *Shared) post(k *kept, now time.Time) (p leakybucket.Post, ok bool) {
+func (s *Shared) post(k *kept) (p leakybucket.Post, ok bool) {
 	says := *k
 	says.Untold = false
 	p = leakybucket.Post{Name: nameOf(k.Name), Version: k.Version, Was: k.Was}
-	p.Text, ok = s.sign(ofPost, p.Name, says, now)
+	p.Text, ok = s.sign(ofPost, p.Name, says)
 	return p, ok
 }
 

@@ -13,7 +13,6 @@ import (
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/cookie"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/device"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/rule"
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/signer"
 )
 
 // TrustDevices gives each browser from which somebody has logged in to an account a
@@ -90,7 +89,7 @@ func (t *TrustDevices) compile(r *rule.Rule, sources []KeySource) (err error) {
 		err = fmt.Errorf("invalid cookie %q in trust_devices: no cookie ends so; did you mean %s?", t.Cookie, unfinished(t.Cookie))
 	case !cookie.ValidPattern(t.Cookie):
 		err = fmt.Errorf("invalid cookie %q in trust_devices: want the name, or a pattern such as wordpress_logged_in_*, of one that nothing but a log-in sets", t.Cookie)
-	case t.For <= 0 || time.Duration(t.For) > signer.Term:
+	case t.For <= 0 || time.Duration(t.For) > device.Longest:
 		err = fmt.Errorf("invalid duration %v in trust_devices: want one above 0 and at most 365d", time.Duration(t.For))
 	case !slices.ContainsFunc(sources, func(k KeySource) bool { return k.namesAccount() }):
 		err = errors.New("trust_devices needs a key that names an account: want form, basic_user, header, cookie or query among its sources, such as key form log; client_ip, host, method, route and text name none")

@@ -29,6 +29,12 @@ const (
 	separator = "."
 )
 
+// leeway is how far the clocks of nodes may differ.
+const leeway = time.Minute
+
+// Longest is the longest time for which a device may be trusted.
+const Longest = 365 * 24 * time.Hour
+
 // Most is how many devices an account may have. Each has one of as many places.
 const Most = 10
 
@@ -106,7 +112,7 @@ func (c *Client) read(r *http.Request, now time.Time) {
 		}
 		issued := e.at(issuedAt)
 		switch {
-		case issued.After(now.Add(signer.Leeway)) || !c.trust.Keys.Open(r.Context(), token, &c.bound, e[:], now):
+		case issued.After(now.Add(leeway)) || !c.trust.Keys.Open(r.Context(), token, &c.bound, e[:], now):
 			c.others = append(c.others, token)
 		case !c.known && now.Before(issued.Add(c.trust.For)): // the config may say less than it did
 			c.known, c.entry = true, e
@@ -151,7 +157,7 @@ func (c *Client) Issue(header http.Header, place int, now time.Time) {
 	}
 	e.set(issuedAt, now)
 	e.set(expiresAt, now.Add(c.trust.For))
-	token, ok := c.trust.Keys.Sign(&c.bound, e[:], now)
+	token, ok := c.trust.Keys.Sign(&c.bound, e[:])
 	if !ok {
 		return
 	}
@@ -162,5 +168,5 @@ func (c *Client) Issue(header http.Header, place int, now time.Time) {
 			last = e.at(expiresAt)
 		}
 	}
-	header.Add("Set-Cookie", cookie.Own(CookieName(c.trust.Zone), strings.Join(tokens, separator), min(last.Sub(now), signer.Term)))
+	header.Add("Set-Cookie", cookie.Own(CookieName(c.trust.Zone), strings.Join(tokens, separator), min(last.Sub(now), Longest)))
 }

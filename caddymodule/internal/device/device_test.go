@@ -27,7 +27,7 @@ func (noStorage) Unlock(context.Context, string) error         { return nil }
 func newTrust(t *testing.T, zone string) *Trust {
 	t.Helper()
 	keys := signer.New(noStorage{}, nil)
-	if err := keys.Maintain(t.Context(), now); err != nil {
+	if err := keys.Maintain(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	return &Trust{Zone: zone, Cookie: "sid", For: 24 * time.Hour, Keys: keys}

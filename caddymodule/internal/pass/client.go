@@ -281,7 +281,7 @@ func (c *Client) move(p *Pass, now time.Time, addr netip.Addr) {
 }
 
 func (c *Client) send(header http.Header, p Pass, event Event, now time.Time) Event {
-	token, ok := p.sign(c.zone.Keys, c.host, c.zone.Name, now)
+	token, ok := p.sign(c.zone.Keys, c.host, c.zone.Name)
 	if !ok {
 		return None
 	}

@@ -73,14 +73,14 @@ const (
 )
 
 // sign returns the token of a pass, and false if there is no key to sign with.
-func (p *Pass) sign(keys *signer.Ring, host, zone string, now time.Time) (token string, ok bool) {
+func (p *Pass) sign(keys *signer.Ring, host, zone string) (token string, ok bool) {
 	var says [saysSize]byte
 	binary.BigEndian.PutUint64(says[:], uint64(p.Issued.Unix()))
 	binary.BigEndian.PutUint64(says[notBeforeAt:], uint64(p.NotBefore.Unix()))
 	says[triesAt] = byte(min(p.Tries, mostTries))
 	copy(says[idAt:], p.ID[:])
 	copy(says[bindingAt:], p.Binding[:])
-	return keys.Sign(&signer.Bound{Purpose: purpose, Host: host, Zone: zone}, says[:], now)
+	return keys.Sign(&signer.Bound{Purpose: purpose, Host: host, Zone: zone}, says[:])
 }
 
 // open reads a token, and returns false if it was not signed for this host and zone by

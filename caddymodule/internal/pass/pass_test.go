@@ -42,7 +42,7 @@ func (*storage) Unlock(context.Context, string) error { return nil }
 func node(t testing.TB, s *storage) *Zone {
 	t.Helper()
 	keys := signer.New(s, nil)
-	if err := keys.Maintain(t.Context(), now.Add(-time.Hour)); err != nil {
+	if err := keys.Maintain(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	return &Zone{

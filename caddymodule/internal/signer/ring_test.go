@@ -62,18 +62,16 @@ func (s *memoryStorage) Unlock(context.Context, string) error {
 
 var began = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 
-func day(n int) time.Time { return began.Add(time.Duration(n) * 24 * time.Hour) }
-
-func ringAt(t *testing.T, storage Storage, now time.Time) *Ring {
+func ringOf(t *testing.T, storage Storage) *Ring {
 	t.Helper()
 	r := New(storage, nil)
-	maintain(t, r, now)
+	maintain(t, r)
 	return r
 }
 
-func maintain(t *testing.T, r *Ring, now time.Time) {
+func maintain(t *testing.T, r *Ring) {
 	t.Helper()
-	if err := r.Maintain(t.Context(), now); err != nil {
+	if err := r.Maintain(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -82,9 +80,9 @@ var testBound = Bound{Purpose: "test", Host: "example.com", Zone: "login", Subje
 
 const testSays = "sixteen bytes, 1"
 
-func sign(t *testing.T, r *Ring, now time.Time) string {
+func sign(t *testing.T, r *Ring) string {
 	t.Helper()
-	token, ok := r.Sign(&testBound, []byte(testSays), now)
+	token, ok := r.Sign(&testBound, []byte(testSays))
 	if !ok {
 		t.Fatal("got no token")
 	}
@@ -103,95 +101,55 @@ func TestNodesThatShareStorageMakeOneKeyAndAcceptEachOthersTokens(t *testing.T) 
 	for i := range nodes {
 		nodes[i] = New(storage, nil)
 		all.Go(func() {
-			if err := nodes[i].Maintain(t.Context(), began); err != nil {
+			if err := nodes[i].Maintain(t.Context()); err != nil {
 				t.Error(err)
 			}
 		})
 	}
 	all.Wait()
-	token := sign(t, nodes[0], began)
+	token := sign(t, nodes[0])
 	for i, node := range nodes {
-		if len(node.all()) != 1 || !node.accepts(token, began) {
-			t.Errorf("node %d has %d keys and accepts the token of another: %v, want one key and true", i, len(node.all()), node.accepts(token, began))
+		if !node.accepts(token, began) {
+			t.Errorf("node %d: got the token of another refused", i)
 		}
-	}
-}
-
-func TestTheNextKeyIsPublishedADayAheadAndTwoAreAccepted(t *testing.T) {
-	storage := newMemoryStorage()
-	r := ringAt(t, storage, day(0))
-	first := sign(t, r, day(0))
-	maintain(t, r, day(363))
-	if n := len(r.all()); n != 1 {
-		t.Errorf("two days before the year is over: got %d keys, want 1", n)
-	}
-	maintain(t, r, day(364))
-	if n := len(r.all()); n != 2 {
-		t.Errorf("a day before: got %d keys, want 2", n)
-	}
-	last := sign(t, r, day(364))
-	if last[:5] != first[:5] {
-		t.Error("the next key signs before its time")
-	}
-	second := sign(t, r, day(365))
-	if second[:5] == first[:5] {
-		t.Error("the first key signs after its year")
-	}
-	if !r.accepts(last, day(500)) || !r.accepts(second, day(500)) {
-		t.Error("in the second year: got one of two tokens refused, want both accepted")
-	}
-	maintain(t, r, day(729))
-	if n := len(r.all()); n != 3 {
-		t.Errorf("a day before the third year: got %d keys, want 3", n)
-	}
-	if r.accepts(last, day(730)) {
-		t.Error("in the third year: got a token of the first accepted")
-	}
-	maintain(t, r, day(730+364))
-	if n := len(r.all()); n != 3 {
-		t.Errorf("in the fourth year: got %d keys, want those that are of use, 3", n)
-	}
-	r = ringAt(t, storage, day(3000)) // it was off for years
-	if keys := r.all(); !keys[len(keys)-1].From.Equal(day(3001)) {
-		t.Errorf("after years: got a key from %v on, want a day from now", keys[len(keys)-1].From)
 	}
 }
 
 func TestUnreadableStorageNeverMakesAKey(t *testing.T) {
-	good := ringAt(t, newMemoryStorage(), began)
+	good := ringOf(t, newMemoryStorage())
 	for name, damage := range map[string]func(*memoryStorage){
 		"no answer": func(s *memoryStorage) { s.fails = errors.New("permission denied") },
 		"cut off":   func(s *memoryStorage) { s.value = s.value[:len(s.value)/2] },
 		"empty":     func(s *memoryStorage) { s.value = []byte{} },
-		"no keys":   func(s *memoryStorage) { s.value = []byte(`{"keys":[]}`) },
-		"a key is short": func(s *memoryStorage) {
-			s.value = []byte(`{"keys":[{"id":"AAAAAA==","secret":"AA==","from":"2026-01-01T00:00:00Z"}]}`)
+		"no key":    func(s *memoryStorage) { s.value = []byte(`{}`) },
+		"the key is short": func(s *memoryStorage) {
+			s.value = []byte(`{"id":"AAAAAA==","secret":"AA=="}`)
 		},
 		"something other": func(s *memoryStorage) { s.value = []byte(`[]`) },
 	} {
 		storage := newMemoryStorage()
-		r := ringAt(t, storage, began)
-		token := sign(t, r, began)
+		r := ringOf(t, storage)
+		token := sign(t, r)
 		damage(storage)
 		before := string(storage.value)
-		if err := r.Maintain(t.Context(), day(364)); err == nil {
+		if err := r.Maintain(t.Context()); err == nil {
 			t.Errorf("%s: got no error", name)
 		}
-		if !r.accepts(token, day(10)) {
-			t.Errorf("%s: got a token refused, want the keys that were read kept", name)
+		if !r.accepts(token, began) {
+			t.Errorf("%s: got a token refused, want the key that was read kept", name)
 		}
 		fresh := New(storage, nil)
-		if err := fresh.Maintain(t.Context(), day(364)); err == nil {
+		if err := fresh.Maintain(t.Context()); err == nil {
 			t.Errorf("%s: got no error for a new node", name)
 		}
-		if _, ok := fresh.Sign(&testBound, nil, began); ok {
+		if _, ok := fresh.Sign(&testBound, nil); ok {
 			t.Errorf("%s: got a token of a node that has no key", name)
 		}
 		if string(storage.value) != before {
 			t.Errorf("%s: got storage changed", name)
 		}
 		reloaded := New(storage, good)
-		if !reloaded.accepts(sign(t, good, began), began) {
+		if !reloaded.accepts(sign(t, good), began) {
 			t.Errorf("%s: got a token of the last config refused after a reload", name)
 		}
 	}
@@ -199,19 +157,19 @@ func TestUnreadableStorageNeverMakesAKey(t *testing.T) {
 
 func TestAnUnknownKeyIsLookedUpOnceAMinute(t *testing.T) {
 	storage := newMemoryStorage()
-	a, b := ringAt(t, storage, began), ringAt(t, storage, began)
-	if err := a.Rotate(t.Context(), began.Add(time.Hour)); err != nil {
+	a, b := ringOf(t, storage), ringOf(t, storage)
+	if err := a.Rotate(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	now := began.Add(time.Hour)
-	token := sign(t, a, now)
+	token := sign(t, a)
 	gone, cancel := context.WithCancel(t.Context())
 	cancel()
 	if !b.Open(gone, token, &testBound, make([]byte, len(testSays)), now) {
 		t.Error("got the token of another node's new key refused, want storage read again, although the client has left")
 	}
-	other := ringAt(t, newMemoryStorage(), began)
-	forged := sign(t, other, now)
+	other := ringOf(t, newMemoryStorage())
+	forged := sign(t, other)
 	loads := storage.loads
 	for second := range 240 {
 		b.accepts(forged, now.Add(time.Duration(second)*time.Second))
@@ -220,28 +178,28 @@ func TestAnUnknownKeyIsLookedUpOnceAMinute(t *testing.T) {
 		t.Errorf("got %d reads in four minutes of forged tokens after a read, want 3", n)
 	}
 	storage.fails = errors.New("down")
-	if b.accepts(forged, now.Add(time.Hour)) || !b.accepts(sign(t, b, now), now.Add(time.Hour)) {
+	if b.accepts(forged, now.Add(time.Hour)) || !b.accepts(sign(t, b), now.Add(time.Hour)) {
 		t.Error("got another verdict while storage fails, want that of the keys that are known")
 	}
 }
 
 func TestRotatingRevokesAllTokens(t *testing.T) {
 	storage := newMemoryStorage()
-	a, b := ringAt(t, storage, began), ringAt(t, storage, began)
-	old := sign(t, a, began)
-	if err := a.Rotate(t.Context(), began.Add(time.Hour)); err != nil {
+	a, b := ringOf(t, storage), ringOf(t, storage)
+	old := sign(t, a)
+	if err := a.Rotate(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	now := began.Add(time.Hour)
 	if a.accepts(old, now) {
 		t.Error("got an old token accepted where the keys were rotated")
 	}
-	maintain(t, b, now)
-	if b.accepts(old, now) || !b.accepts(sign(t, a, now), now) {
+	maintain(t, b)
+	if b.accepts(old, now) || !b.accepts(sign(t, a), now) {
 		t.Error("got another node not follow")
 	}
 	storage.fails = errors.New("read-only")
-	if err := a.Rotate(t.Context(), now); err == nil {
+	if err := a.Rotate(t.Context()); err == nil {
 		t.Error("got no error although nothing was rotated")
 	}
 }
@@ -251,9 +209,7 @@ func TestAStuckLockDelaysNobodyForEver(t *testing.T) {
 	storage.lock <- struct{}{}
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	if err := New(storage, nil).Maintain(ctx, began); !errors.Is(err, context.Canceled) {
+	if err := New(storage, nil).Maintain(ctx); !errors.Is(err, context.Canceled) {
 		t.Errorf("got %v, want the lock given up", err)
 	}
 }
-
-func (r *Ring) all() []key { return *r.keys.Load() }

@@ -6,8 +6,8 @@ import (
 )
 
 func TestATokenIsGoodForWhatItIsBoundToAlone(t *testing.T) {
-	r := ringAt(t, newMemoryStorage(), began)
-	token := sign(t, r, began)
+	r := ringOf(t, newMemoryStorage())
+	token := sign(t, r)
 	if !r.accepts(token, began) || len(token) != TokenSize(len(testSays)) {
 		t.Fatalf("got %q refused", token)
 	}
@@ -40,8 +40,8 @@ func TestATokenIsGoodForWhatItIsBoundToAlone(t *testing.T) {
 }
 
 func TestATokenThatWasChangedIsRefused(t *testing.T) {
-	r := ringAt(t, newMemoryStorage(), began)
-	token := sign(t, r, began)
+	r := ringOf(t, newMemoryStorage())
+	token := sign(t, r)
 	if !r.accepts(token, began) {
 		t.Fatal("got the token itself refused")
 	}
@@ -68,7 +68,7 @@ func TestATokenThatWasChangedIsRefused(t *testing.T) {
 
 // What a token says and is bound to must not be one text that can be cut in two ways.
 func TestNoTwoBoundsLookAlike(t *testing.T) {
-	r := ringAt(t, newMemoryStorage(), began)
+	r := ringOf(t, newMemoryStorage())
 	fields := []string{"", "a", "b", "ab", "\x00", "\x00\x00\x00\x00\x00\x00\x00\x01a"}
 	tokens := make(map[string]Bound)
 	for _, purpose := range fields {
@@ -76,7 +76,7 @@ func TestNoTwoBoundsLookAlike(t *testing.T) {
 			for _, zone := range fields {
 				for _, subject := range fields {
 					bound := Bound{purpose, host, zone, subject}
-					token, _ := r.Sign(&bound, nil, began)
+					token, _ := r.Sign(&bound, nil)
 					if other, twice := tokens[token]; twice {
 						t.Fatalf("got one token for %q and %q", bound, other)
 					}
@@ -90,10 +90,10 @@ func TestNoTwoBoundsLookAlike(t *testing.T) {
 func FuzzVerify(f *testing.F) {
 	storage := newMemoryStorage()
 	r := New(storage, nil)
-	if err := r.Maintain(f.Context(), began); err != nil {
+	if err := r.Maintain(f.Context()); err != nil {
 		f.Fatal(err)
 	}
-	good, _ := r.Sign(&testBound, []byte(testSays), began)
+	good, _ := r.Sign(&testBound, []byte(testSays))
 	f.Add(good)
 	f.Add(strings.Repeat("A", TokenSize(len(testSays))))
 	f.Add(strings.Repeat("_", TokenSize(len(testSays))))
