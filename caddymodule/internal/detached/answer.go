@@ -23,7 +23,6 @@ var (
 	answers = body.NewMemory(mostAnswers)
 
 	smallPieces = sync.Pool{New: func() any { return new([smallPiece]byte) }}
-	largePieces = sync.Pool{New: func() any { return new([largePiece]byte) }}
 )
 
 // Buffered returns how many bytes of answers wait for clients that read slowly.
@@ -48,7 +47,11 @@ func (a *answer) add(p []byte) (n int) {
 				return n
 			}
 			a.held += size
-			a.pieces = append(a.pieces, newPiece(size))
+			if size == smallPiece {
+				a.pieces = append(a.pieces, smallPieces.Get().(*[smallPiece]byte)[:0])
+			} else {
+				a.pieces = append(a.pieces, make([]byte, 0, size))
+			}
 			last++
 		}
 		piece := a.pieces[last]
@@ -59,13 +62,9 @@ func (a *answer) add(p []byte) (n int) {
 	return n
 }
 
-// next takes the first piece out, which the caller gives back by free. It returns nil
-// if there is none.
-func (a *answer) next() []byte {
-	if len(a.pieces) == 0 {
-		return nil
-	}
-	piece := a.pieces[0]
+// next takes the first piece out, which the caller gives back by free.
+func (a *answer) next() (piece []byte) {
+	piece = a.pieces[0]
 	a.pieces = slices.Delete(a.pieces, 0, 1)
 	return piece
 }
@@ -74,23 +73,7 @@ func (a *answer) next() []byte {
 func (a *answer) free(piece []byte) {
 	a.held -= cap(piece)
 	answers.Return(int64(cap(piece)))
-	if piece = piece[:cap(piece)]; len(piece) == smallPiece {
-		smallPieces.Put((*[smallPiece]byte)(piece))
-	} else {
-		largePieces.Put((*[largePiece]byte)(piece))
-	}
-}
-
-func newPiece(size int) []byte {
-	if size == smallPiece {
-		return smallPieces.Get().(*[smallPiece]byte)[:0]
-	}
-	return largePieces.Get().(*[largePiece]byte)[:0]
-}
-
-// drop gives all pieces back.
-func (a *answer) drop() {
-	for piece := a.next(); piece != nil; piece = a.next() {
-		a.free(piece)
+	if cap(piece) == smallPiece {
+		smallPieces.Put((*[smallPiece]byte)(piece[:smallPiece]))
 	}
 }

@@ -385,18 +385,3 @@ func TestContextsOfACallEndWithIt(t *testing.T) {
 		}
 	})
 }
-
-// Its beginning is what net/http counts from: the request may have waited since.
-func TestTheServersOwnWriteTimeoutCountsFromTheHeader(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		conn := &slowConn{ResponseWriter: httptest.NewRecorder(), second: 2 << 10}
-		ctx := context.WithValue(t.Context(), http.ServerContextKey, &http.Server{WriteTimeout: 20 * time.Second})
-		ctx = context.WithValue(ctx, caddyhttp.VarsCtxKey, map[string]any{"start_time": time.Now()})
-		time.Sleep(8 * time.Second)
-		began := time.Now()
-		cut, _ := aborted(func() error { return Serve(conn, get(t).WithContext(ctx), send(100<<10), new(owner), nil) })
-		if took := time.Since(began); !cut || took != 12*time.Second {
-			t.Errorf("got it cut off: %v, after %v, want it after 12s", cut, took)
-		}
-	})
-}

@@ -35,11 +35,10 @@ const (
 	// Patience is how long a call may go on after its client has left.
 	Patience = 5 * time.Minute
 
-	// A client that does not take so many bytes of its answer within slowest, or
-	// half as long again, is cut off: while it reads, it holds memory, or even a worker
-	// of the upstream.
+	// A client that does not take so many bytes of its answer within slowest is cut off:
+	// while it reads, it holds memory, or even a worker of the upstream.
 	slowPiece = 10 << 10
-	slowest   = 10 * time.Second
+	slowest   = 15 * time.Second
 )
 
 // An Owner is told how a call goes on.
@@ -65,9 +64,10 @@ func Serve(w http.ResponseWriter, r *http.Request, next caddyhttp.Handler, owner
 	if outer, ok := r.Context().Value(writerKey{}).(*writer); ok {
 		return outer.serveWithin(w, r, next, owner)
 	}
-	d := &writer{call: call{client: r.Context(), exiting: exiting}, owner: owner, resets: r.ProtoMajor == 2}
+	d := &writer{call: call{client: r.Context(), exiting: exiting}, owner: owner}
 	d.Watch(w, r)
 	d.changed.L, d.call.writer = &d.mu, d
+	d.call.begin()
 	defer d.finish()
 	return d.serve(r, next)
 }
@@ -115,14 +115,12 @@ type writer struct {
 	returned bool // the handler, without an error
 	panicked any  // of the goroutine
 
-	// Of whoever sends:
-	cut     bool // something could not be sent
-	limited bool
-	limit   time.Time // by the server's own write timeout, once it is limited; zero if there is none
-	due     time.Time // a deadline of ours; zero if there is none
-	asked   time.Time // by the handler, for what it writes itself; zero if there is none
-	undated bool      // the connection knows no deadlines, or is not ours any more
-	resets  bool      // HTTP/2 ends a stream at its deadline, also while nothing is written
+	cut bool // something could not be sent
+
+	// While something is sent, the client has until due:
+	pace  sync.Mutex
+	due   time.Time
+	timer *time.Timer // nil before the first piece
 }
 
 // Header implements http.ResponseWriter.
@@ -192,7 +190,6 @@ func (d *writer) start() {
 	if d.header == nil {
 		d.header = d.ResponseWriter.Header().Clone()
 		d.sent = maps.Clone(d.header)
-		d.ceiling() // while nobody else reads or writes the request's variables
 	}
 	d.running = true
 	go d.run()
@@ -215,8 +212,8 @@ func (d *writer) run() {
 // send sends what is there. The caller holds the lock.
 func (d *writer) send() {
 	for !d.lost.Load() {
-		if piece := d.answer.next(); piece != nil {
-			d.sendPiece(piece)
+		if len(d.answer.pieces) > 0 {
+			d.sendPiece(d.answer.next())
 		} else if d.flush {
 			d.flush = false
 			d.unlocked(func() { _ = d.flushNow() })
@@ -256,7 +253,6 @@ func (d *writer) catchUp() {
 func (d *writer) finish() {
 	defer d.drop()
 	d.catchUp()
-	d.unhurry()
 	if d.header != nil {
 		header := d.ResponseWriter.Header()
 		for name, values := range d.header {
@@ -289,7 +285,7 @@ func (d *writer) writeNow(p []byte) (int, error) {
 		piece := p[written:min(len(p), written+slowPiece)]
 		d.hurry()
 		n, err := d.ResponseWriter.Write(piece)
-		d.rest()
+		d.inTime()
 		written += n
 		switch {
 		case response.Excess(err) || errors.Is(err, http.ErrHijacked):
@@ -314,87 +310,53 @@ func (d *writer) drop() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.lost.Store(true)
-	d.answer.drop()
+	for len(d.answer.pieces) > 0 {
+		d.answer.free(d.answer.next())
+	}
 }
 
-// hurry gives the client a deadline for the next piece. While the last one leaves time
-// enough, it stays.
+// hurry gives the client time for the next piece, until inTime. No deadline is set meanwhile:
+// one of the server, or of a handler around, stays in force.
 func (d *writer) hurry() {
-	if d.undated {
+	d.pace.Lock()
+	defer d.pace.Unlock()
+	d.due = time.Now().Add(slowest)
+	if d.timer != nil {
+		d.timer.Reset(slowest)
 		return
 	}
-	now := time.Now()
-	if d.due.Sub(now) >= slowest && earlier(d.due, d.ceiling()).Equal(d.due) {
-		return
+	// Writers between here and the server may not be called by two goroutines at once.
+	to := d.ResponseWriter
+	for w, ok := to.(unwrapper); ok; w, ok = to.(unwrapper) {
+		to = w.Unwrap()
 	}
-	due := earlier(now.Add(slowest+slowest/2), d.ceiling())
-	if http.NewResponseController(d.ResponseWriter).SetWriteDeadline(due) != nil {
-		d.undated = true
-		return
-	}
-	d.due = due
-}
-
-// SetWriteDeadline keeps a handler's own deadline, such as that of Caddy's timeouts. It
-// holds for what the handler writes to the client itself. An answer that waits in memory
-// is sent later, and has our deadlines.
-func (d *writer) SetWriteDeadline(at time.Time) error {
-	d.asked = at
-	if d.through && !d.undated {
-		d.due = time.Time{}
-		return http.NewResponseController(d.ResponseWriter).SetWriteDeadline(d.ceiling())
-	}
-	return nil
-}
-
-// ceiling returns the deadline that ours must not exceed, or the zero time.
-func (d *writer) ceiling() time.Time {
-	if !d.limited {
-		d.limited, d.limit = true, limitOf(d.call.client)
-	}
-	if d.through {
-		return earlier(d.limit, d.asked)
-	}
-	return d.limit
-}
-
-// earlier returns the earlier of two deadlines. The zero time is none.
-func earlier(a, b time.Time) time.Time {
-	if a.IsZero() || !b.IsZero() && b.Before(a) {
-		return b
-	}
-	return a
-}
-
-// limitOf returns when the server's own write timeout ends for a request, or the zero
-// time if there is none. As net/http does, it counts from the end of the header.
-func limitOf(ctx context.Context) time.Time {
-	server, ok := ctx.Value(http.ServerContextKey).(*http.Server)
-	if !ok || server.WriteTimeout <= 0 {
-		return time.Time{}
-	}
-	if vars, ok := ctx.Value(caddyhttp.VarsCtxKey).(map[string]any); ok {
-		if began, ok := vars["start_time"].(time.Time); ok {
-			return began.Add(server.WriteTimeout)
+	d.timer = time.AfterFunc(slowest, func() {
+		d.pace.Lock()
+		defer d.pace.Unlock()
+		if now := time.Now(); !d.due.IsZero() && !now.Before(d.due) {
+			_ = http.NewResponseController(to).SetWriteDeadline(now)
 		}
-	}
-	return time.Now().Add(server.WriteTimeout)
+	})
 }
 
-// rest takes the deadline back until the next piece if it would hold for the upstream,
-// too, which may take its time.
-func (d *writer) rest() {
-	if d.resets {
-		d.unhurry()
-	}
-}
+type unwrapper interface{ Unwrap() http.ResponseWriter }
 
-// unhurry takes the deadline back, for what others send on the connection.
-func (d *writer) unhurry() {
-	if !d.due.IsZero() && !d.undated && !d.lost.Load() {
-		_ = http.NewResponseController(d.ResponseWriter).SetWriteDeadline(d.ceiling())
-	}
+// inTime notes that the client has taken a piece.
+func (d *writer) inTime() {
+	d.pace.Lock()
+	defer d.pace.Unlock()
 	d.due = time.Time{}
+	d.timer.Stop()
+}
+
+// SetWriteDeadline keeps a handler's own deadline, such as that of Caddy's timeouts, for
+// what the handler writes to the client itself. An answer that waits in memory is sent
+// later.
+func (d *writer) SetWriteDeadline(at time.Time) error {
+	if !d.through {
+		return nil
+	}
+	return http.NewResponseController(d.ResponseWriter).SetWriteDeadline(at)
 }
 
 // ReadFrom implements io.ReaderFrom.
@@ -428,7 +390,7 @@ func (d *writer) flushNow() error {
 	}
 	d.hurry()
 	failed, err := d.FlushNow()
-	d.rest()
+	d.inTime()
 	if failed {
 		d.lose()
 		return nil
@@ -439,10 +401,9 @@ func (d *writer) flushNow() error {
 // Hijack implements http.Hijacker, for handlers that take the connection over.
 func (d *writer) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 	d.catchUp()
-	d.unhurry()
 	conn, buffered, err := d.Writer.Hijack()
 	if err == nil {
-		d.undated, d.through = true, true
+		d.through = true
 		d.call.streams()
 	}
 	return conn, buffered, err
