@@ -208,31 +208,6 @@ func TestARequestThatWaitsForTheStoreHoldsNoSlot(t *testing.T) {
 	})
 }
 
-// Two handlers may take slots in any order: no two requests hold what the other
-// one waits for.
-func TestHandlersThatTakeTheSameSlotsInOppositeOrdersServeAll(t *testing.T) {
-	inSettleBubble(t, func(t *testing.T) {
-		const zone = "throttle {\nzone %[1]s {\nkey text all\nin_flight 2 wait 1m\n}\n}\n"
-		a, b := fmt.Sprintf(zone, "a"), fmt.Sprintf(zone, "b")
-		s := newWaitSite(t, "handle /ab {\nroute {\n"+a+b+"settle_upstream\n}\n}\nhandle /ba {\nroute {\n"+b+a+"settle_upstream\n}\n}\n", 100*time.Millisecond)
-		var visits []*visit
-		for i := range 40 {
-			visits = append(visits, s.visit(fmt.Sprintf("203.0.113.%d", i), []string{"/ab", "/ba"}[i%2]))
-		}
-		pass(2 * time.Minute)
-		refused := 0
-		for _, v := range visits {
-			if v.Code != http.StatusOK || !v.reached {
-				refused++
-			}
-		}
-		if refused > 0 {
-			t.Errorf("got %d of 40 refused, want all of them served", refused)
-		}
-		emptyRooms(t, "a", "b")
-	})
-}
-
 func TestATunnelKeepsNoSlotOfTheHandlersAroundIt(t *testing.T) {
 	const zone = "throttle {\nzone %s {\nkey text all\nin_flight 1\n}\n}\n"
 	for _, inner := range []string{"in_flight 1", "in_flight 1 wait 1m", "in_flight 1\nshadow", "limit 100 1/h\nsettle seconds"} {

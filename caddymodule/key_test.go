@@ -4,6 +4,7 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"fmt"
+	"math"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -398,23 +399,27 @@ func TestAPageWithoutAFormIsNoFormThatLacksTheField(t *testing.T) {
 	}
 }
 
-func TestTheSpellingsOfItemsCostAsMuchAsTheUpstreamReads(t *testing.T) {
+// Spellings that PHP and Rack read differently cost what an unread body does.
+func TestTheSpellingsOfItemsCostNoLessThanTheUpstreamReads(t *testing.T) {
 	many := func(name string) string { return strings.TrimSuffix(strings.Repeat(name+"=1&", 500), "&") }
-	for _, field := range []struct{ field, contentType, body string }{
-		{"rows", formType, many("+rows[]")},
-		{"rows", formType, many("%20rows%5B%5D")},
-		{"rows", formType, many("rows[]")},
-		{"line_items", formType, many("line.items[]")},
-		{"line_items", formType, many("line+items[]")},
-		{"rows", partsType, strings.Repeat("--b\r\nContent-Disposition: form-data; name=\"rows[]\"\r\n\r\n1\r\n", 500) + "--b--\r\n"},
-		{"rows", "application/json", `{"rows":{` + numbered(500) + `}}`},
+	for _, field := range []struct {
+		field, contentType, body string
+		want                     float64
+	}{
+		{"rows", formType, many("+rows[]"), 900},
+		{"rows", formType, many("%20rows%5B%5D"), 900},
+		{"rows", formType, many("rows[]"), 500},
+		{"line_items", formType, many("line.items[]"), 900},
+		{"line_items", formType, many("line+items[]"), 900},
+		{"rows", partsType, strings.Repeat("--b\r\nContent-Disposition: form-data; name=\"rows[]\"\r\n\r\n1\r\n", 500) + "--b--\r\n", 500},
+		{"rows", "application/json", `{"rows":{` + numbered(500) + `}}`, 500},
 	} {
 		s := bodyCostSite(t, "cost body_items "+field.field+"\nread_body 64KiB else 900")
 		if w := s.post(strings.NewReader(field.body), len(field.body), "Content-Type", field.contentType); w.Code != http.StatusOK {
 			t.Errorf("%.60q: got %v, want 200", field.body, w.Code)
 		}
-		if got := s.level("settled", false); got < 499.9 || got > 500.1 {
-			t.Errorf("%.60q: got a cost of %.0f, want 500", field.body, got)
+		if got := s.level("settled", false); math.Abs(got-field.want) > 0.1 {
+			t.Errorf("%.60q: got a cost of %.0f, want %.0f", field.body, got, field.want)
 		}
 	}
 }

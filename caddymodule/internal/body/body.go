@@ -8,31 +8,24 @@
 //
 // # Forms
 //
-// Applications disagree about forms. A URL-encoded form is therefore read several
-// times: as PHP reads it and as Rack (Ruby on Rails) 2 and 3 read it. Items takes the
-// highest count. Field takes a value that all readings agree on, where a reading that
-// does not see the field has no say. A field that two readings see with
-// different values is not found.
+// PHP and Rack (Ruby on Rails) agree about a name such as rows, rows[], rows[7] or
+// user[login] if neither blanks, dots, percent signs and control bytes are in it, nor a
+// bracket that has no partner. A field with another name that may be the one that is looked
+// for makes the form unclear:
 //
-//	in the request                PHP 8                 Rack 2 and 3              here
-//	rows.x, rows x, rows[x        rows_x                rows.x, "rows x", rows→x  all of them
-//	" rows", +rows, %20rows       rows                  " rows"                   rows
-//	rows%00x                      rows                  rows\0x                   both
-//	[rows], rows]                 no field, rows]       rows (2), as sent (3)     both
-//	rows[[a]                      rows→"[a"             rows→a (2), "[a" (3)      both
-//	rows[a]b[c]                   rows→a                rows→a→b→c                both
-//	rows[]a                       rows, one more        rows, one more with a     both
-//	a=1;b=2                       a is "1;b=2"          the same; a and b (1)     both
-//	a=%zz                         a is "%zz"            an error                  PHP's
-//	a=1&a=2                       the last              the last                  2 items, the last
-//	a=1&a[]=2                     the last              an error                  2 items, not found
-//	a[]=1&a=2                     the last              the last                  2 items, the last
-//	over 1000 fields, 64 levels   the first ones        up to 4096, 32 or 100     all of them; a field given twice is not found
-//	no Content-Type               no form               a form (POST)             both
-//	form type, space, more        a form                no form                   a form
-//	form type, tab, semicolon     no form               a form                    a form
-//	two Content-Types, a comma    the first             the first                 not understood
-//	Content-Encoding              ignored               ignored                   not understood
+//	in the request                        PHP 8                 Rack 2 and 3
+//	rows.x, rows x, rows[x                rows_x                rows.x, "rows x", rows→x
+//	" rows", +rows, %20rows, rows%00x     rows                  " rows", rows\0x
+//	[rows], rows], rows[[a], rows[a]b[c]  none, rows→"[a"       rows, rows→a→b→c
+//	a=1;b=2                               a is "1;b=2"          the same; a and b (1)
+//
+// The field itself may have such a name. It is found if all spell it alike.
+//
+// A field that is given several times is the last one, and several items. It is not found
+// if another one of them is an array, or if the form has more than 1000 fields, of which
+// PHP reads the first. What is badly escaped is left as it is; Rack answers that with an
+// error. A body without a type is read as a form, as Rack does. With a type that only
+// begins like one of a form, or with two, it is unclear; so is a compressed one.
 //
 // Forms of parts (multipart/form-data) have many more such differences. They are
 // understood only as browsers write them:
@@ -94,11 +87,9 @@ func (b *Body) Within(most int64) *Body {
 
 // Items returns how many items the body asks for, at least 1: the length of the
 // JSON array at path, how often a form field of that name is repeated, and
-// otherwise 1. If readings differ, it is the highest count. Items returns false
-// if the body cannot be understood, and may mean anything.
+// otherwise 1. Items returns false if the body cannot be understood, and may mean anything.
 //
-// In a form, the path data.rows finds the fields called data.rows as well as
-// those called data[rows].
+// In a form, the path data.rows finds the field data[rows].
 func (b *Body) Items(path Path) (n int, understood bool) {
 	switch {
 	case b.Empty():
@@ -106,22 +97,12 @@ func (b *Body) Items(path Path) (n int, understood bool) {
 	case !b.readable():
 		return 0, false
 	}
-	n = 1
-	kind, readings := b.readings()
-	for _, reading := range readings {
-		counters := path.counters(reading.dialects)
-		err := reading.split(func(given field) {
-			for i := range counters {
-				counters[i].add(given.name)
-			}
-		})
-		if err != nil {
-			return 0, false
-		}
-		for i := range counters {
-			n = max(n, counters[i].n)
-		}
+	counter, clear := path.counter(), true
+	kind, err := b.form(func(given field) { clear = counter.add(&given) && clear })
+	if err != nil || !clear {
+		return 0, false
 	}
+	n = max(1, counter.n)
 	if kind == multipart || kind == urlencoded && !looksLikeJSON(b.Data) || len(bytes.TrimSpace(b.Data)) == 0 {
 		return n, true
 	}
@@ -134,39 +115,22 @@ func (b *Body) Items(path Path) (n int, understood bool) {
 
 // Field returns the value of a form field, folded, without blanks and NUL bytes around
 // it. It returns false if the body was not read, is compressed or no form, has no such
-// field or only an empty one, or if PHP and Rack may read different values. Readings that
-// differ and fold to the same text agree. The value is never "" if it is found, and
-// [fold.Odd] for a name that nobody types.
+// field or only an empty one, or if PHP and Rack may read different values. The value is
+// never "" if it is found, and [fold.Odd] for a name that nobody types.
 // Fields may be nested: user[login].
-//
-// If only one of PHP and Rack sees the field, its value is returned: requests
-// for accounts cannot get around their limit by an odd spelling, and such a
-// request costs the account no more than a plain one.
 func (b *Body) Field(name string, folding fold.Func) (value string, found bool) {
 	if !b.readable() {
 		return "", false
 	}
-	_, readings := b.readings()
-	for _, reading := range readings {
-		finders, fields := findersOf(name, reading.dialects), 0
-		err := reading.split(func(given field) {
-			fields++
-			for i := range finders {
-				finders[i].add(given)
-			}
-		})
-		if err != nil {
-			return "", false
-		}
-		for i := range finders {
-			switch v, sure := finders[i].result(folding, fields > phpFields); {
-			case !sure, v != "" && value != "" && v != value:
-				return "", false
-			case v != "":
-				value = v
-			}
-		}
+	f, fields := finder{target: targetOf([]byte(name))}, 0
+	kind, err := b.form(func(given field) {
+		fields++
+		f.add(&given)
+	})
+	if kind == noForm || err != nil {
+		return "", false
 	}
+	value = f.result(folding, fields > phpFields)
 	return value, value != ""
 }
 

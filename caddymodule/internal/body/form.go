@@ -10,13 +10,12 @@ import (
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/fold"
 )
 
-// A kind is what sort of form a body is to somebody.
+// A kind is what sort of form a body is.
 type kind uint8
 
 const (
 	noForm     kind = iota
-	someForm        // to Rack only, and PHP applications may read it themselves
-	urlencoded      // application/x-www-form-urlencoded
+	urlencoded      // application/x-www-form-urlencoded, or of no type
 	multipart       // multipart/form-data, and other types of parts
 )
 
@@ -24,80 +23,38 @@ const (
 type field struct {
 	name, value []byte
 	file        bool
+	odd         bool // not all readers separate it from others
 }
 
-// A reading is a way to split a form into fields. The dialects are of those who
-// split it so.
-type reading struct {
-	split    func(each func(field)) error
-	dialects []dialect
-}
-
-var (
-	bothDialects = []dialect{php, rack}
-	rackDialect  = bothDialects[1:]
-)
-
-// readings returns the readings of a form. There are none if it is no form.
-func (b *Body) readings() (kind, []reading) {
-	const urlencodedType, multipartTypes = "application/x-www-form-urlencoded", "multipart/"
-	toPHP, toRack := phpType(b.ContentType), rackType(b.ContentType)
-	switch {
-	case toPHP == urlencodedType || toRack == urlencodedType:
-		return urlencoded, b.pairs(bothDialects)
-	case strings.HasPrefix(toRack, multipartTypes):
-		return multipart, []reading{{b.splitParts, bothDialects}}
-	case b.ContentType == "":
-		return someForm, b.pairs(rackDialect)
+// form splits the body into fields, if it is a form. The error is errUnclear if readers
+// may differ about that.
+func (b *Body) form(each func(field)) (kind, error) {
+	const urlencodedType = "application/x-www-form-urlencoded"
+	media, _, _ := strings.Cut(b.ContentType, ";")
+	switch media = strings.ToLower(strings.TrimSpace(media)); {
+	case media == urlencodedType, media == "": // Rack takes what has no type for a form, PHP does not
+		splitPairs(b.Data, each)
+		return urlencoded, nil
+	case strings.HasPrefix(media, "multipart/"):
+		return multipart, b.splitParts(each)
+	case strings.HasPrefix(media, urlencodedType):
+		return urlencoded, errUnclear
 	}
 	return noForm, nil
 }
 
-// phpType returns the media type as PHP reads it.
-func phpType(contentType string) string {
-	if end := strings.IndexAny(contentType, ";, "); end >= 0 {
-		contentType = contentType[:end]
-	}
-	return strings.ToLower(contentType)
-}
-
-// rackType returns the media type as Rack reads it.
-func rackType(contentType string) string {
-	if end := strings.IndexAny(contentType, ";,"); end >= 0 {
-		contentType = contentType[:end]
-	}
-	return strings.ToLower(strings.TrimRight(contentType, blanks+"\x00"))
-}
-
-// blanks are what isspace in C and \s in Ruby take for white space.
-const blanks = " \t\n\v\f\r"
-
-// pairs returns the readings of a URL-encoded form.
-func (b *Body) pairs(dialects []dialect) []reading {
-	split := func(semicolons bool) func(each func(field)) error {
-		return func(each func(field)) error {
-			splitPairs(b.Data, semicolons, each)
-			return nil
-		}
-	}
-	all := []reading{{split(false), dialects}}
-	if bytes.IndexByte(b.Data, ';') >= 0 {
-		all = append(all, reading{split(true), rackDialect})
-	}
-	return all
-}
-
-// splitPairs splits a URL-encoded form, at semicolons too as Rack 1 and some
-// others do.
-func splitPairs(data []byte, semicolons bool, each func(field)) {
+// splitPairs splits a URL-encoded form. At a semicolon, Rack 1 and some others end a field.
+func splitPairs(data []byte, each func(field)) {
 	var room []byte
-	for pair := range bytes.FieldsFuncSeq(data, func(c rune) bool { return c == '&' || semicolons && c == ';' }) {
-		// Rack skips blanks after a separator, PHP those before a name.
-		name, value, _ := bytes.Cut(bytes.TrimLeft(pair, " "), []byte("="))
-		room = appendDecoded(room[:0], name)
-		length := len(room)
-		room = appendDecoded(room, value)
-		each(field{name: room[:length:length], value: room[length:]})
+	for pair := range bytes.SplitSeq(data, []byte("&")) {
+		odd := bytes.IndexByte(pair, ';') >= 0
+		for part := range bytes.SplitSeq(pair, []byte(";")) {
+			name, value, _ := bytes.Cut(part, []byte("="))
+			room = appendDecoded(room[:0], name)
+			length := len(room)
+			room = appendDecoded(room, value)
+			each(field{name: room[:length:length], value: room[length:], odd: odd})
+		}
 	}
 }
 
@@ -118,160 +75,125 @@ func appendDecoded(to, text []byte) []byte {
 	return to
 }
 
-// A dialect is how an application understands the names of fields.
-type dialect uint8
+// odd are the bytes of names that PHP or Rack read in their own ways.
+const odd = " .%\x00\t\n\v\f\r"
 
-const (
-	php dialect = iota
-	rack
-)
-
-// path appends up to most keys that lead to a field: user[login] has the keys
-// user and login. An empty key after the first is one more element of an array.
-// A name that is no field has no keys.
-func (d dialect) path(to [][]byte, name []byte, most int) [][]byte {
-	if d == php {
-		return appendPHPPath(to, name, most)
+// appendKeys appends the keys that lead to a field: user[login] has the keys user and
+// login. An empty key after the first is one more element of an array. It returns false
+// if PHP and Rack may differ about the name.
+func appendKeys(to [][]byte, name []byte) (keys [][]byte, plain bool) {
+	base, rest := name, []byte(nil)
+	if at := bytes.IndexByte(name, '['); at >= 0 {
+		base, rest = name[:at], name[at:]
 	}
-	return appendRackPath(to, name, most)
-}
-
-func appendPHPPath(to [][]byte, name []byte, most int) [][]byte {
-	if end := bytes.IndexByte(name, 0); end >= 0 {
-		name = name[:end]
-	}
-	name = bytes.TrimLeft(name, " ")
-	first := bytes.IndexByte(name, '[')
-	if len(name) == 0 || first == 0 {
-		return to
-	}
-	if first < 0 || bytes.IndexByte(name[first:], ']') < 0 {
-		return append(to, name) // a bracket that is never closed is an underscore
-	}
-	to = append(to, name[:first])
-	for rest := name[first:]; len(to) < most && len(rest) > 0 && rest[0] == '['; {
+	to, plain = append(to, base), len(base) > 0 && !bytes.ContainsAny(base, odd+"]")
+	for len(rest) > 0 {
 		end := bytes.IndexByte(rest, ']')
-		if end < 0 {
-			break
+		if rest[0] != '[' || end < 0 {
+			return to, false
 		}
 		key := rest[1:end]
-		if len(key) == 1 && strings.IndexByte(blanks, key[0]) >= 0 {
-			key = nil
-		}
+		plain = plain && !bytes.ContainsAny(key, "[\x00\t\n\v\f\r") && string(key) != " "
 		to, rest = append(to, key), rest[end+1:]
 	}
-	return to
+	return to, plain
 }
 
-func appendRackPath(to [][]byte, name []byte, most int) [][]byte {
-	for len(to) < most {
-		inner := bytes.TrimLeft(name, "[]")
-		if len(inner) == 0 {
-			break
+// loose returns what is left of a name in whatever way it is read.
+func loose(name []byte) []byte {
+	name, _, _ = bytes.Cut(name, []byte{0})
+	return bytes.Map(func(c rune) rune {
+		if strings.ContainsRune(odd+"[]_", c) {
+			return -1
 		}
-		key, after := inner, []byte(nil)
-		if end := bytes.IndexAny(inner, "[]"); end >= 0 {
-			key, after = inner[:end], bytes.TrimLeft(inner[end:], "]")
-		}
-		if string(after) == "[" {
-			return append(to, name)
-		}
-		to = append(to, key)
-		switch {
-		case len(after) == 0:
-			return to
-		case bytes.HasPrefix(after, []byte("[]")):
-			to, after = append(to, nil), after[2:]
-		case bytes.Contains(after, []byte("\n[]")): // its expressions look at lines
-			return append(to, nil)
-		}
-		name = after
-	}
-	return to
+		return c
+	}, name)
 }
 
-// same reports whether two keys are the same, the first ones of their paths or
-// not. PHP turns some bytes of variables' names into underscores.
-func (d dialect) same(a, b []byte, first bool) bool {
-	if d != php || !first {
-		return bytes.Equal(a, b)
-	}
-	return slices.EqualFunc(a, b, func(a, b byte) bool { return underscored(a) == underscored(b) })
+// A target is a field that is looked for. The zero target is none.
+type target struct {
+	keys  [][]byte
+	loose []byte
+	odd   bool // its name is
+
+	path [][]byte // of the field at hand
 }
 
-func underscored(c byte) byte {
-	if c == ' ' || c == '.' || c == '[' {
-		return '_'
+func targetOf(keys ...[]byte) (t target) {
+	if len(keys) > 0 {
+		first, plain := appendKeys(nil, keys[0])
+		t.keys, t.odd = append(first, keys[1:]...), !plain
 	}
-	return c
+	t.loose = loose(bytes.Join(t.keys, nil))
+	return t
+}
+
+// read reads the name of a field. It returns false if that may be the target, or lead to
+// it, for one of PHP and Rack and not for the other.
+func (t *target) read(given *field) (clear bool) {
+	var plain bool
+	t.path, plain = appendKeys(t.path[:0], given.name)
+	alike := len(t.keys) > 0 && bytes.Equal(t.path[0], t.keys[0])
+	if !given.odd && (alike && t.odd || plain && !t.odd) {
+		return true
+	}
+	name := loose(given.name)
+	t.path = t.path[:0]
+	return len(name) == 0 || len(t.loose) == 0 || !bytes.HasPrefix(name, t.loose) && !bytes.HasPrefix(t.loose, name)
 }
 
 // A counter counts the items that the fields of a form make.
 type counter struct {
-	dialect dialect
-	target  [][]byte // where the items are; # or nothing leads to any element
-	n       int
-
-	path [][]byte // of the field at hand
-	seed maphash.Seed
-	seen map[uint64]struct{} // elements, by a hash of their indexes
+	target // where the items are; # or nothing leads to any element
+	n      int
+	seed   maphash.Seed
+	seen   map[uint64]struct{} // elements, by a hash of their indexes
 }
 
-// counters returns a counter for each dialect and each meaning of the path.
-func (p Path) counters(dialects []dialect) []counter {
-	if len(p.keys) == 0 {
-		return nil
-	}
-	nested := make([][]byte, len(p.keys))
+// counter returns the counter of a path.
+func (p Path) counter() *counter {
+	keys := make([][]byte, len(p.keys))
 	for i, key := range p.keys {
-		nested[i] = []byte(key)
+		keys[i] = []byte(key)
 	}
-	name := []byte(strings.Join(p.keys, "."))
-	all := make([]counter, 0, 4)
-	for _, d := range dialects {
-		literal := d.path(nil, name, len(name)+1)
-		for len(literal) > 1 && len(literal[len(literal)-1]) == 0 {
-			literal = literal[:len(literal)-1] // rows[] are the elements of rows
-		}
-		all = append(all, counter{dialect: d, target: literal})
-		if len(p.keys) > 1 {
-			all = append(all, counter{dialect: d, target: nested})
-		}
+	c := &counter{target: targetOf(keys...)}
+	for n := len(c.keys); n > 1 && len(c.keys[n-1]) == 0; n-- {
+		c.keys = c.keys[:n-1] // rows[] are the elements of rows
 	}
-	return all
+	return c
 }
 
-// add takes a field for an item if it is at the target or is one more element
-// there, and all that have the same index there for one.
-func (c *counter) add(name []byte) {
-	c.path = c.dialect.path(c.path[:0], name, len(c.target)+1)
-	if len(c.path) < len(c.target) || len(c.target) == 0 {
-		return
+// add takes a field for an item if it is at the target or is one more element there, and
+// all that have the same index there for one. It returns what read does.
+func (c *counter) add(given *field) (clear bool) {
+	if clear = c.read(given); len(c.path) < len(c.keys) || len(c.keys) == 0 {
+		return clear
 	}
 	oneMore := false
 	var hash uint64
-	for i, want := range c.target {
+	for i, want := range c.keys {
 		switch got := c.path[i]; {
 		case i > 0 && len(got) == 0:
 			if !anyElement(want) && !numbered(want) {
-				return
+				return true
 			}
 			oneMore = true
 		case i > 0 && anyElement(want):
 			hash = hash*31 + c.hash(got)
-		case !c.dialect.same(got, want, i == 0):
-			return
+		case !bytes.Equal(got, want):
+			return true
 		}
 	}
-	if oneMore || len(c.path) == len(c.target) || len(c.path[len(c.target)]) == 0 {
+	if oneMore || len(c.path) == len(c.keys) || len(c.path[len(c.keys)]) == 0 {
 		c.n++
-		return
+		return true
 	}
-	hash = hash*31 + c.hash(c.path[len(c.target)])
+	hash = hash*31 + c.hash(c.path[len(c.keys)])
 	if _, found := c.seen[hash]; !found {
 		c.seen[hash] = struct{}{}
 		c.n++
 	}
+	return true
 }
 
 func anyElement(key []byte) bool { return len(key) == 0 || string(key) == "#" }
@@ -285,56 +207,44 @@ func (c *counter) hash(key []byte) uint64 {
 
 // A finder finds a field of a form.
 type finder struct {
-	dialect dialect
-	target  [][]byte
-
-	path  [][]byte // of the field at hand
-	value string   // of the last one
-	given int      // how often
-	array bool     // the last one is a file, an array, or part of one, or holds others
+	target
+	value   string // of the last one
+	given   int    // how often
+	unclear bool   // readers may see something else
 }
 
-func findersOf(name string, dialects []dialect) []finder {
-	all := make([]finder, len(dialects))
-	for i, d := range dialects {
-		all[i] = finder{dialect: d, target: d.path(nil, []byte(name), len(name)+1)}
+func (f *finder) add(given *field) {
+	if !f.read(given) {
+		f.unclear = true
 	}
-	return all
-}
-
-func (f *finder) add(given field) {
-	f.path = f.dialect.path(f.path[:0], given.name, len(f.target)+1)
-	if len(f.path) == 0 || len(f.target) == 0 {
-		return
-	}
-	for i := range min(len(f.path), len(f.target)) {
-		if i > 0 && (len(f.path[i]) == 0) != (len(f.target[i]) == 0) {
-			f.array = true
-			return
-		}
-		if !f.dialect.same(f.path[i], f.target[i], i == 0) {
-			return
+	same := len(f.path) == len(f.keys)
+	for i := range min(len(f.path), len(f.keys)) {
+		if !bytes.Equal(f.path[i], f.keys[i]) {
+			if len(f.path[i]) > 0 && len(f.keys[i]) > 0 {
+				return
+			}
+			same = false
 		}
 	}
-	if len(f.path) != len(f.target) || given.file {
-		f.array = true
-		return
+	switch {
+	case len(f.path) == 0:
+	case !same || given.file:
+		f.unclear = true // it is an array, part of one, or holds others
+	default:
+		f.given++
+		f.value = string(bytes.Trim(given.value, blanks+"\x00"))
 	}
-	f.given++
-	f.array = f.array && f.list()
-	f.value = string(bytes.Trim(given.value, blanks+"\x00"))
 }
 
-// list reports whether the field is an array's element without an index.
-func (f *finder) list() bool {
-	return slices.ContainsFunc(f.target, func(key []byte) bool { return len(key) == 0 })
-}
+// blanks are what isspace in C and \s in Ruby take for white space.
+const blanks = " \t\n\v\f\r"
 
-// result returns the last value, folded, and "" if there is none. It returns false
-// if readers may see something else. If the form is long, PHP has not read its end.
-func (f *finder) result(folding fold.Func, long bool) (value string, sure bool) {
-	if f.array || f.given > 1 && (long || f.list()) {
-		return "", false
+// result returns the last value, folded, and "" if there is none or readers may see
+// something else. If the form is long, PHP has not read its end.
+func (f *finder) result(folding fold.Func, long bool) string {
+	list := slices.ContainsFunc(f.keys, func(key []byte) bool { return len(key) == 0 })
+	if f.unclear || f.given > 1 && (long || list) {
+		return ""
 	}
-	return folding(f.value), true
+	return folding(f.value)
 }
