@@ -981,3 +981,59 @@ func TestABucketThatAStoreRepeatsIsCountedOnce(t *testing.T) {
 		t.Errorf("got %d matched and %d listed, want %d and 10", got.Matched, len(got.Buckets), 3*admin.MostListed)
 	}
 }
+
+// TestAKeyThatATableHasCutCanBePastedBack to ask for its buckets and to empty them. A limit
+// needs the whole key.
+func TestAKeyThatATableHasCutCanBePastedBack(t *testing.T) {
+	s := run(t, `:80 {
+		throttle {
+			zone api {
+				key header X-Api-Key
+				limit 2 1/h
+			}
+		}
+		respond ok
+	}`)
+	s.from("203.0.113.7:1000").with("X-Api-Key", "s3cret").get("/")
+	var key wire.Key
+	s.admin(http.MethodPost, "/throttle/key", `{"zone": "api", "values": ["s3cret"]}`, &key)
+	cut := key.Key[:20] + "…"
+	var why wire.Why
+	if s.admin(http.MethodPost, "/throttle/why", fmt.Sprintf(`{"client": %q}`, cut), &why); len(why.Buckets) != 1 || why.Buckets[0].Key != key.Key {
+		t.Errorf("why %s: got %+v, want the bucket", cut, why.Buckets)
+	}
+	if status := s.admin(http.MethodPost, "/throttle/limit", fmt.Sprintf(`{"zone": "api", "key": %q, "limit": "deny"}`, cut), nil); status != http.StatusBadRequest {
+		t.Errorf("limit of %s: got %d, want 400", cut, status)
+	}
+	for client, want := range map[string]int{"…": 0, "@sha256:…": 0} {
+		var freed wire.Released
+		if s.admin(http.MethodPost, "/throttle/release", fmt.Sprintf(`{"client": %q}`, client), &freed); freed.Count != want {
+			t.Errorf("release of %s: got %+v, want %d", client, freed, want)
+		}
+	}
+	var freed wire.Released
+	if s.admin(http.MethodPost, "/throttle/release", fmt.Sprintf(`{"client": %q}`, cut), &freed); freed.Count != 1 {
+		t.Errorf("release of %s: got %+v, want its bucket", cut, freed)
+	}
+}
+
+// TestAnUnknownSupportCodeHasNoBuckets of its digest.
+func TestAnUnknownSupportCodeHasNoBuckets(t *testing.T) {
+	s := run(t, `:80 {
+		throttle {
+			zone api {
+				key header X-Api-Key
+				limit 2 1/h
+			}
+		}
+		respond ok
+	}`)
+	var why wire.Why
+	if s.admin(http.MethodPost, "/throttle/why", `{"client": "7K2M-Q8XD"}`, &why); len(why.Buckets) != 0 || why.Refused {
+		t.Errorf("got %+v, want nothing", why)
+	}
+	s.from("203.0.113.7:1000").with("X-Api-Key", "7k2mq8xd").get("/")
+	if s.admin(http.MethodPost, "/throttle/why", `{"client": "7k2mq8xd"}`, &why); len(why.Buckets) != 1 {
+		t.Errorf("a key that looks like a code: got %+v, want its bucket", why.Buckets)
+	}
+}

@@ -142,7 +142,7 @@ func TestAFlushOfTheStoreEndsNoBan(t *testing.T) {
 	fresh := startFleet(t, 1, redisServer(t, server).directive()+"\n"+fleetKey)
 	within(t, 10*time.Second, "the ban", append(fleet[:1], fresh...), refuses(true))
 	within(t, 10*time.Second, "a warning of what somebody else has written", fresh, func(n *fleetNode) bool {
-		return strings.Contains(n.throttle("status"), "Somebody without the signing key has written to the store, which is ignored: ban//10.0.0.0%2F8")
+		return strings.Contains(n.throttle("status"), "Somebody without the signing key has written 1 of the store's changes, which are ignored: ban//10.0.0.0%2F8")
 	})
 	if out := fleet[0].throttle("bans"); strings.Contains(out, "10.0.0.0") {
 		t.Errorf("bans: got %q, want nothing of what somebody else has written", out)

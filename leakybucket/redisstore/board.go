@@ -5,7 +5,6 @@ import (
 	_ "embed"
 	"fmt"
 	"strconv"
-	"strings"
 	"time"
 
 	"github.com/redis/rueidis"
@@ -56,10 +55,9 @@ func parseBoard(reply []rueidis.RedisMessage) (answer leakybucket.BoardAnswer, e
 	if err != nil {
 		return answer, err
 	}
-	for i := 0; i+1 < len(posts); i += 2 {
-		version, text, _ := strings.Cut(posts[i+1], " ")
-		p := leakybucket.Post{Name: posts[i], Text: text}
-		if p.Version, err = strconv.ParseInt(version, 10, 64); err != nil {
+	for i := 0; i+2 < len(posts); i += 3 {
+		p := leakybucket.Post{Name: posts[i], Text: posts[i+2]}
+		if p.Version, err = strconv.ParseInt(posts[i+1], 10, 64); err != nil {
 			return answer, errGarbage
 		}
 		answer.Posts = append(answer.Posts, p)

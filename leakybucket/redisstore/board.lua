@@ -2,8 +2,9 @@
 -- field "" holds the highest version, "~" the beats, and each "=<name>" a post as
 -- "<version> <text>". ARGV is an instant for tests, the version that was read last, a node
 -- and its beat, and four words for each post: name, version, version to replace, text. The
--- reply is the highest version, then names and posts in turn, then nodes, the
--- microseconds since, and beats.
+-- reply is the highest version, then names, versions and texts in turn, then nodes, the
+-- microseconds since, and beats. Others may have written anything there: what is no version
+-- of ours is 0, of a post 1.
 
 local now = tonumber(ARGV[1])
 if not now then
@@ -11,13 +12,19 @@ if not now then
 	now = t[1] * 1e6 + t[2]
 end
 local board, after = KEYS[1], tonumber(ARGV[2])
-local latest = tonumber(redis.call('HGET', board, '') or 0)
+
+local function version(text, none)
+	local v = tonumber(string.match(text or '', '^%d+'))
+	return v and v > 0 and v < 2^53 and v or text and none or 0
+end
+
+local latest = version(redis.call('HGET', board, ''), 0)
 
 for i = 5, #ARGV, 4 do
-	local field, version, text = '=' .. ARGV[i], tonumber(ARGV[i + 1]), ARGV[i + 3]
-	local has = tonumber(string.match(redis.call('HGET', board, field) or '0', '^%d+'))
-	if version > latest and has == tonumber(ARGV[i + 2]) then
-		latest = version
+	local field, fresh, text = '=' .. ARGV[i], tonumber(ARGV[i + 1]), ARGV[i + 3]
+	local has = version(redis.call('HGET', board, field), 1)
+	if fresh > latest and has == tonumber(ARGV[i + 2]) then
+		latest = fresh
 		if text == '' then
 			redis.call('HDEL', board, field)
 		else
@@ -27,11 +34,15 @@ for i = 5, #ARGV, 4 do
 	end
 end
 
-local beats = cjson.decode(redis.call('HGET', board, '~') or '{}')
+local ours, beats = pcall(cjson.decode, redis.call('HGET', board, '~') or '{}')
+if not ours or type(beats) ~= 'table' then
+	beats = {}
+end
 local others = {}
 for node, beat in pairs(beats) do
-	local age = now - tonumber(beat[1])
-	if age > 60e6 or age < -60e6 then
+	local at = type(beat) == 'table' and tonumber(beat[1])
+	local age = at and now - at
+	if not at or type(beat[2]) ~= 'string' or math.abs(age) > 60e6 then
 		beats[node] = nil
 	elseif node ~= ARGV[3] then
 		others[#others + 1] = {node, string.format('%.0f', math.max(age, 0)), beat[2]}
@@ -46,10 +57,11 @@ local posts = {}
 if latest > after then
 	local all = redis.call('HGETALL', board)
 	for i = 1, #all, 2 do
-		local version = string.sub(all[i], 1, 1) == '=' and tonumber(string.match(all[i + 1], '^%d+'))
-		if version and version > after then
+		local has = version(all[i + 1], 1)
+		if string.sub(all[i], 1, 1) == '=' and has > after then
 			posts[#posts + 1] = string.sub(all[i], 2)
-			posts[#posts + 1] = all[i + 1]
+			posts[#posts + 1] = string.format('%.0f', has)
+			posts[#posts + 1] = string.match(all[i + 1], '^%d+ (.*)') or all[i + 1]
 		end
 	end
 end

@@ -15,6 +15,7 @@ import (
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/engine"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/override"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/rule"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/supportcode"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/text"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
 	bucketkey "github.com/caddy-throttle/caddy-throttle/leakybucket/key"
@@ -252,7 +253,9 @@ func answerWhy(ctx context.Context, e *engine.Engine, in *Input) (any, error) {
 	}
 	result := wire.Why{Client: c.Client, Buckets: []wire.Bucket{}, Complete: true, Local: storeDown(e), Refusal: pastRefusal(ctx, e, c.Client)}
 	refused := wire.Bucket{}
+	_, unknown := supportcode.Parse(c.Client)
 	if past := result.Refusal; past != nil {
+		unknown = false
 		c.Client, refused.Zone, refused.Key = past.Key, past.Zone, past.Key
 		if c.Client == "" {
 			zones = nil // the request had no key
@@ -292,9 +295,9 @@ func answerWhy(ctx context.Context, e *engine.Engine, in *Input) (any, error) {
 				if err != nil {
 					return nil, err
 				}
-				// The zone's own bucket is worth showing when it is empty, too, and so is one
-				// that has refused.
-				if b.Level > 0 || b.Blocked > 0 || named && name == own && shadow == (z.Shadow != 0) ||
+				// The zone's own bucket is worth showing when it is empty, too, but for an unknown
+				// support code, and so is one that has refused.
+				if b.Level > 0 || b.Blocked > 0 || named && !unknown && name == own && shadow == (z.Shadow != 0) ||
 					!shadow && b.Zone == refused.Zone && b.Key == refused.Key {
 					result.Buckets = append(result.Buckets, b)
 					result.Refused = result.Refused || b.Verdict.Refused()

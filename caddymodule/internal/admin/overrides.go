@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"net/netip"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/caddyserver/caddy/v2"
@@ -126,7 +127,7 @@ func (in *Input) change(ctx context.Context, e *engine.Engine, entry override.En
 		return nil, wrong(err)
 	}
 	in.changed = append(in.changed, made)
-	result := &wire.Told{Nodes: told.Nodes, Holding: told.Holding, Kept: e.KeepsChanges()}
+	result := &wire.Told{Nodes: told.Nodes, Holding: told.Holding, Kept: told.Kept}
 	if told.Err != nil {
 		result.Error = told.Err.Error()
 	}
@@ -221,6 +222,9 @@ func answerLimit(ctx context.Context, e *engine.Engine, in *Input) (any, error) 
 	limit, err := override.ParseLimit(o.Limit, e.Plans)
 	if err != nil {
 		return nil, wrong(err)
+	}
+	if strings.HasSuffix(o.Key, rule.Cut) {
+		return nil, badRequest("invalid key %q: want the whole key, which --json shows", o.Key)
 	}
 	if account := rule.AccountOf(o.Key); account != o.Key {
 		return nil, badRequest("invalid key %q: a device has the limit of its account: want %s", o.Key, account)

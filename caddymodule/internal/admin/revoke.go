@@ -24,7 +24,6 @@ func answerRevoke(ctx context.Context, e *engine.Engine, in *Input) (any, error)
 	case err != nil:
 		return nil, err
 	}
-	e.Control.Board.Resign()
 	in.note(e, "revoke", "")
 	return wire.Revoked{Revoked: true}, nil
 }

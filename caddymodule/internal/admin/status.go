@@ -67,7 +67,7 @@ func fleetOf(s board.State) *wire.Fleet {
 	if !s.Shared {
 		return nil
 	}
-	fleet := &wire.Fleet{Strangers: s.Strangers, Foreign: s.Foreign, Untold: s.Untold}
+	fleet := &wire.Fleet{Strangers: s.Strangers, Foreign: s.Foreign, ForeignNames: s.ForeignNames, Untold: s.Untold}
 	if s.Err != nil {
 		fleet.Error = s.Err.Error()
 	}

@@ -18,6 +18,8 @@ const (
 	waited    = 2500 * time.Millisecond // for other nodes
 	waitEvery = 150 * time.Millisecond
 	keptGiven = 10 * time.Second // of an answer, for whoever asked
+
+	mostNamed = 10 // of the posts of others
 )
 
 // A Node is what a node says of itself.
@@ -101,21 +103,21 @@ func (b *Board) hear(all []heard, now time.Time) {
 	}
 }
 
-// wait waits until all nodes that live have read a version.
-func (b *Board) wait(ctx context.Context, version int64) (t Told) {
+// wait waits until all nodes that live have read a version, and returns how many have.
+func (b *Board) wait(ctx context.Context, version int64) (holding int) {
 	b.until(ctx, func() bool {
-		t = Told{Nodes: 1 + len(b.nodes), Holding: 1}
+		holding = 1
 		waiting := false
 		for _, n := range b.nodes {
 			if n.Seen >= version {
-				t.Holding++
+				holding++
 			} else if n.Age < live {
 				waiting = true
 			}
 		}
 		return !waiting
 	})
-	return t
+	return holding
 }
 
 // Ask asks the other nodes, and returns the answer of one that has one, or nil.
@@ -172,11 +174,13 @@ func (b *Board) until(ctx context.Context, done func() bool) {
 type State struct {
 	Shared    bool
 	Self      Node
-	Nodes     []Node   // the others of the last minute
-	Strangers int      // nodes that have other keys
-	Foreign   []string // names of posts that nobody with our keys has written
-	Untold    int      // changes that the board does not have
-	Err       error    // of the last exchange
+	Nodes     []Node // the others of the last minute
+	Strangers int    // nodes that have other keys
+	Foreign   int    // posts that nobody with our keys has written
+	Untold    int    // changes that the board does not have
+	Err       error  // of the last exchange
+
+	ForeignNames []string // of some of those posts
 }
 
 // State returns how the board fares.
@@ -186,7 +190,8 @@ func (b *Board) State() State {
 	if b.shared == nil {
 		return State{}
 	}
-	s := State{Shared: true, Self: b.says(b.shared, time.Now()), Strangers: b.strangers, Foreign: slices.Sorted(maps.Keys(b.foreign)), Err: b.err}
+	s := State{Shared: true, Self: b.says(b.shared, time.Now()), Strangers: b.strangers, Foreign: len(b.foreign), Err: b.err}
+	s.ForeignNames = slices.Sorted(maps.Keys(b.foreign))[:min(mostNamed, len(b.foreign))]
 	s.Self.ID = b.id
 	for _, id := range slices.Sorted(maps.Keys(b.nodes)) {
 		s.Nodes = append(s.Nodes, b.nodes[id])

@@ -54,19 +54,19 @@ type Board struct {
 	journal override.Journal
 	kept    map[override.Name]*kept
 	shared  *Shared // nil while there is none
-	name    string  // of the board that the versions in kept are of
 	logger  *zap.Logger
 
-	used bool // by a config
-	file *snapshot.File
-	path string
+	used  bool // by a config
+	file  *snapshot.File
+	path  string
+	saved bool // the file has all changes
 
 	after  int64     // the highest version that was read
 	unread bool      // the whole board is to be read
 	read   time.Time // when it was
 	err    error     // of the last exchange
 
-	foreign map[string]int64 // versions of posts that nobody with our keys has written
+	foreign map[string]int64 // versions of posts that nobody with our keys has written, which are ignored
 	remove  []leakybucket.Post
 	others
 }
@@ -74,10 +74,21 @@ type Board struct {
 // kept is a change with its place on the board.
 type kept struct {
 	override.Entry
-	Node    string `json:"node,omitempty"` // where it was made
-	Version int64  `json:"version,omitempty"`
-	Was     int64  `json:"was,omitempty"`    // the version that it replaces
-	Untold  bool   `json:"untold,omitempty"` // the board does not have it
+	Node    string    `json:"node,omitempty"` // where it was made
+	Last    time.Time `json:"last"`           // the end of it and of all that it has replaced, which others may still have
+	Version int64     `json:"version,omitempty"`
+	Was     int64     `json:"was,omitempty"`    // the version that it replaces
+	Untold  bool      `json:"untold,omitempty"` // the board does not have it
+}
+
+// replaces lets a change take the place of another.
+func (k *kept) replaces(other *kept) {
+	if k.Was = other.Version; other.Untold {
+		k.Was = other.Was
+	}
+	if other.Last.After(k.Last) {
+		k.Last = other.Last
+	}
 }
 
 // New returns a board without changes. answer is asked what other nodes ask.
@@ -97,33 +108,11 @@ func (b *Board) Use(shared *Shared, path string, logger *zap.Logger) {
 	b.mu.Lock()
 	b.logger = logger
 	fresh := b.open(path)
-	b.shared = shared
-	if shared != nil && b.name != shared.BoardName() {
-		b.name, b.after = shared.BoardName(), 0
-		for _, k := range b.kept {
-			k.Version, k.Was, k.Untold = 0, 0, true
-		}
-	}
-	b.unread = true
+	b.shared, b.unread = shared, true
 	b.mu.Unlock()
-	for end := time.Now().Add(2 * time.Second); fresh && !b.poll(context.Background()) && b.isShared() && time.Now().Before(end); {
+	for end := time.Now().Add(2 * time.Second); fresh && shared != nil && !b.poll(context.Background()) && time.Now().Before(end); {
 		time.Sleep(100 * time.Millisecond)
 	}
-}
-
-// Withdraw undoes Use if this shared board is the one in use.
-func (b *Board) Withdraw(shared *Shared) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if b.shared == shared {
-		b.shared = nil
-	}
-}
-
-func (b *Board) isShared() bool {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.shared != nil
 }
 
 // A Conflict is the error of a change that would replace another without leave.
@@ -138,6 +127,7 @@ var ErrNothing = errors.New("there is no such change")
 type Told struct {
 	Nodes   int   // that share the board, this one included
 	Holding int   // those of them that have taken it over
+	Kept    bool  // also if this process ends
 	Err     error // why the others will be told later
 }
 
@@ -149,46 +139,37 @@ func (b *Board) Change(ctx context.Context, e override.Entry, via string, replac
 	if err != nil {
 		return told, made, err
 	}
-	if told = b.untold(); !k.Untold {
-		told = b.wait(ctx, k.Version)
+	if told.Holding = 1; !k.Untold {
+		told.Holding = b.wait(ctx, k.Version)
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if told.Nodes, told.Kept = 1+len(b.nodes), b.saved || !k.Untold; k.Untold && b.shared != nil {
+		told.Err = b.err
 	}
 	return told, k.journaled(via), nil
 }
 
-func (b *Board) untold() Told {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if b.shared == nil {
-		return Told{Nodes: 1, Holding: 1}
-	}
-	return Told{Nodes: 1 + len(b.nodes), Holding: 1, Err: b.err}
-}
-
-func (b *Board) write(ctx context.Context, e override.Entry, via string, replace bool) (*kept, error) {
+func (b *Board) write(ctx context.Context, e override.Entry, via string, replace bool) (k *kept, err error) {
 	b.talking.Lock()
 	defer b.talking.Unlock()
-	up := b.poll(ctx)
-	for range attempts {
-		k, err := b.next(e, replace)
-		if err != nil {
+	wrote := false
+	for try, up := 0, b.poll(ctx); try == 0 || up && !wrote && try < attempts; try++ {
+		if k, err = b.next(e, replace); err != nil {
 			return nil, err
 		}
-		wrote := false
 		if up {
 			wrote, err = b.exchange(ctx, k)
 			up = err == nil
 		}
-		if wrote || !up {
-			k.Untold = !wrote
-			b.mu.Lock()
-			b.keep(k)
-			b.journal.Add(k.journaled(via))
-			b.save()
-			b.mu.Unlock()
-			return k, nil
-		}
 	}
-	return nil, errors.New("others change the same at this instant: try again")
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	k.Untold = !wrote
+	b.keep(k)
+	b.journal.Add(k.journaled(via))
+	b.save()
+	return k, nil
 }
 
 // next returns a change that takes the place of the one of its name.
@@ -197,7 +178,7 @@ func (b *Board) next(e override.Entry, replace bool) (*kept, error) {
 	defer b.mu.Unlock()
 	last, now := b.kept[e.Name], time.Now()
 	holds := last != nil && last.Holds(now)
-	k := &kept{Entry: e, Node: host()}
+	k := &kept{Entry: e, Node: host(), Last: e.Until}
 	switch {
 	case e.Ended && !holds:
 		return nil, ErrNothing
@@ -205,14 +186,8 @@ func (b *Board) next(e override.Entry, replace bool) (*kept, error) {
 		return nil, &Conflict{last.Entry}
 	case last == nil && len(b.kept) >= most:
 		return nil, fmt.Errorf("%d changes are kept already: let some end", most)
-	case e.Ended:
-		k.Until = last.Until
-	}
-	if last != nil {
-		k.Was = last.Version
-		if last.Untold {
-			k.Was = last.Was
-		}
+	case last != nil:
+		k.replaces(last)
 	}
 	if foreign, is := b.foreign[nameOf(e.Name)]; is {
 		k.Was = foreign // whoever changes something means it
@@ -237,14 +212,3 @@ func (b *Board) Note(changes ...override.Change) {
 
 // Journal returns what was changed, here and by other nodes, the last one first.
 func (b *Board) Journal() []override.Change { return b.journal.List() }
-
-// Resign signs all changes with new keys, after the old ones were given up.
-func (b *Board) Resign() {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	for _, k := range b.kept {
-		if !k.Untold {
-			k.Untold, k.Was = true, k.Version
-		}
-	}
-}

@@ -154,12 +154,12 @@ func (b *Board) take(answer *leakybucket.BoardAnswer, posts []posted, own *kept,
 	highest := answer.Latest
 	for i := range posts {
 		p := &posts[i]
-		there[p.Name] = p
-		highest = max(highest, p.Version)
-		switch {
-		case p.says == nil:
+		if there[p.Name] = p; p.says == nil {
 			b.foreign[p.Name] = p.Version
 			continue
+		}
+		highest = max(highest, p.Version)
+		switch {
 		case own != nil && p.says.Name == own.Name && p.says.same(own):
 			own.Version, wrote = p.Version, true
 		default:
@@ -168,6 +168,8 @@ func (b *Board) take(answer *leakybucket.BoardAnswer, posts []posted, own *kept,
 		delete(b.foreign, p.Name)
 	}
 	for name, k := range b.kept {
+		p := there[nameOf(name)]
+		foreign := p != nil && p.says == nil
 		switch {
 		case k.gone(now):
 			b.takeOff(k)
@@ -175,13 +177,16 @@ func (b *Board) take(answer *leakybucket.BoardAnswer, posts []posted, own *kept,
 			changed = true
 		case k.Untold:
 			b.unread = true // whoever was in the way is found
-			if p := there[nameOf(name)]; p == nil && whole {
-				k.Was = 0
-			} else if p != nil && p.says == nil {
+			if foreign {
 				k.Was = p.Version
+			} else if p == nil && whole {
+				k.Was = 0
 			}
-		case whole && there[nameOf(name)] == nil: // it was lost
+		case p == nil && whole: // it was lost
 			k.Was, k.Untold, changed = 0, true, true
+		case foreign && p.Version == k.Version: // the keys were changed since
+			k.Was, k.Untold, changed = k.Version, true, true
+			delete(b.foreign, p.Name)
 		}
 	}
 	if whole {

@@ -17,7 +17,6 @@ import (
 type saved struct {
 	ID      string            `json:"id"`
 	Host    string            `json:"host"`
-	Board   string            `json:"board,omitempty"` // that the versions are of
 	Changes []*kept           `json:"changes"`
 	Journal []override.Change `json:"journal"` // the last one first
 }
@@ -60,7 +59,7 @@ func (b *Board) load() bool {
 		b.logger.Warn("the copy of the changes at run time cannot be used", zap.Error(errors.Join(err, failed)), zap.String("renamed_to", aside))
 		return false
 	}
-	if b.name = s.Board; s.ID != "" && s.Host == host() { // and not a copy of another's folder
+	if s.ID != "" && s.Host == host() { // and not a copy of another's folder
 		b.id = s.ID
 	}
 	entries := make([]override.Entry, len(s.Changes))
@@ -80,12 +79,12 @@ func (b *Board) save() {
 	if b.file == nil {
 		return
 	}
-	s := saved{ID: b.id, Host: host(), Board: b.name, Journal: b.journal.List()}
+	s := saved{ID: b.id, Host: host(), Journal: b.journal.List()}
 	for _, k := range b.kept {
 		s.Changes = append(s.Changes, k)
 	}
 	err := b.file.Write(func(w io.Writer) error { return json.NewEncoder(w).Encode(&s) })
-	if err != nil {
+	if b.saved = err == nil; !b.saved {
 		b.logger.Warn("the copy of the changes at run time cannot be written, so a restart may end them", zap.String("file", b.path), zap.Error(err))
 	}
 }
@@ -100,6 +99,6 @@ func (b *Board) Close() {
 func (b *Board) close() {
 	if b.file != nil {
 		_ = b.file.Close() // nothing was written to the lock
-		b.file = nil
+		b.file, b.saved = nil, false
 	}
 }

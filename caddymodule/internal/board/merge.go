@@ -33,12 +33,13 @@ func (b *Board) merge(theirs *kept, now time.Time) bool {
 		return false
 	case own.Untold && own.beats(theirs):
 		b.lost(theirs, own, now)
-		own.Was = theirs.Version
+		own.replaces(theirs)
 		return true
 	case own.Untold:
 		b.lost(own, theirs, now)
 	case theirs.Version < own.Version:
-		own.Was, own.Untold = theirs.Version, true
+		own.replaces(theirs)
+		own.Untold = true
 		return true
 	}
 	b.keep(theirs)
@@ -46,7 +47,7 @@ func (b *Board) merge(theirs *kept, now time.Time) bool {
 	return true
 }
 
-func (k *kept) gone(now time.Time) bool { return now.After(k.Until.Add(keptLonger)) }
+func (k *kept) gone(now time.Time) bool { return now.After(k.Last.Add(keptLonger)) }
 
 func (k *kept) same(other *kept) bool {
 	a, errA := json.Marshal(k.Entry)

@@ -76,20 +76,21 @@ func (c *adminClient) change(call string, in wire.Change, h *holding, what strin
 }
 
 // toldText says where a change holds.
-func toldText(t *wire.Told) string {
+func toldText(t *wire.Told) (where string) {
 	switch {
 	case t == nil: // an older Caddy
 		return ""
 	case t.Error != "":
-		return ", on this Caddy: the others are told when the store answers (" + text.Printable(t.Error, 200) + ")"
+		where = ", on this Caddy: the others are told when the store answers (" + text.Printable(t.Error, 200) + ")"
 	case t.Nodes > t.Holding:
-		return fmt.Sprintf(", on %d of %d Caddys: the others follow when they reach the store", t.Holding, t.Nodes)
+		where = fmt.Sprintf(", on %d of %d Caddys: the others follow when they reach the store", t.Holding, t.Nodes)
 	case t.Nodes > 1:
-		return fmt.Sprintf(", on all %d Caddys", t.Nodes)
-	case !t.Kept:
-		return ", unless this Caddy is restarted before"
+		where = fmt.Sprintf(", on all %d Caddys", t.Nodes)
 	}
-	return ""
+	if !t.Kept {
+		where += ", unless this Caddy is restarted before"
+	}
+	return where
 }
 
 // end ends a change.

@@ -9,6 +9,7 @@ import (
 	"io"
 	"net/http"
 	"os"
+	"slices"
 	"strings"
 	"time"
 
@@ -189,26 +190,49 @@ func ask[T any](c *adminClient, path string, in any) (*T, error) {
 	if c.by != "" {
 		header.Set(wire.ByHeader, c.by)
 	}
+	patience := patience
+	if slices.Contains([]string{"why", "buckets", "release"}, path) {
+		patience = 75 * time.Second // they go through a whole store
+	}
+	out, answered := new(T), make(chan error, 1)
+	var answer []byte
+	go func() {
+		var err error
+		if answer, err = c.exchange(address, method, "/throttle/"+path, header, body); err == nil {
+			err = json.Unmarshal(answer, out)
+		}
+		answered <- err
+	}()
+	select {
+	case err := <-answered:
+		if err == nil {
+			c.keepAnswer(answer)
+		}
+		return out, err
+	case <-time.After(patience):
+		return nil, fmt.Errorf("the Caddy at %s has not answered for %v: it hangs, or is very busy. What was asked may still be done", printableLine(address), patience)
+	}
+}
+
+// patience is how long a command waits for an answer.
+const patience = 15 * time.Second
+
+// exchange makes a request of the admin endpoint, and returns what that answers.
+func (c *adminClient) exchange(address, method, path string, header http.Header, body io.Reader) (answer []byte, err error) {
 	var resp *http.Response
 	if strings.HasPrefix(address, "https://") {
-		resp, err = c.remote.do(address, method, "/throttle/"+path, body)
-	} else if resp, err = caddycmd.AdminAPIRequest(address, method, "/throttle/"+path, header, body); err != nil {
+		resp, err = c.remote.do(address, method, path, body)
+	} else if resp, err = caddycmd.AdminAPIRequest(address, method, path, header, body); err != nil {
 		err = plainly(err, address)
 	}
 	if err != nil {
 		return nil, err
 	}
 	defer func() { _ = resp.Body.Close() }()
-	out := new(T)
-	answer, err := io.ReadAll(resp.Body)
-	if err == nil {
-		err = json.Unmarshal(answer, out)
+	if answer, err = io.ReadAll(resp.Body); err != nil {
+		err = fmt.Errorf("reading the answer: %w", err)
 	}
-	if err != nil {
-		return nil, fmt.Errorf("reading the answer: %w", err)
-	}
-	c.keepAnswer(answer)
-	return out, nil
+	return answer, err
 }
 
 // keepAnswer notes an answer for --json.

@@ -307,6 +307,35 @@ func TestWhatIsShownCanBePastedBack(t *testing.T) {
 	}
 }
 
+// TestNoTableIsWiderThanATerminal: long keys are cut, numbers and verdicts are whole.
+func TestNoTableIsWiderThanATerminal(t *testing.T) {
+	key := "@sha256:" + strings.Repeat("0123456789abcdef", 4)
+	bucket := wire.Bucket{Zone: "api", Key: key, Rule: "limited", By: "override_file", From: "/var/lib/caddy/customers-of-the-shop.txt:1234", Capacity: 60, Leak: 1, Level: 59.5, Fraction: 0.99,
+		EmptyIn: 3599, Verdict: wire.Verdict{Cost: 1, Decision: "refused", Reason: "capacity", By: "bucket", For: 3599}}
+	ban := wire.Ban{Network: netip.MustParsePrefix("2001:db8:1234:5678::/64"), Span: wire.Span{By: strings.Repeat("b", 200), Note: strings.Repeat("ü", 200)}}
+	limit := wire.Limit{Zone: "api", Key: key, Text: "1000000 1000000/d", Span: ban.Span}
+	until := time.Now()
+	for name, answer := range map[string]any{
+		"why login":                          wire.Why{Client: key, Refused: true, Buckets: []wire.Bucket{bucket}, Complete: true},
+		"buckets api":                        wire.Buckets{Buckets: []wire.Bucket{bucket}, Matched: 1, Complete: true},
+		"check http://x/ --client 192.0.2.1": wire.Check{Directives: 1, Zones: []wire.CheckedZone{{Bucket: bucket, Directive: 1}}},
+		"bans":                               wire.Overrides{Bans: []wire.Ban{ban}, Limits: []wire.Limit{limit}, Shadows: []wire.Shadow{{Zone: "api", Span: ban.Span}}},
+		"journal":                            []wire.JournalEntry{{By: ban.By, Action: "limit", Limit: limit.Text, Of: "api/" + key, Until: &until, Note: ban.Note}},
+		"top":                                wire.Top{Zones: []wire.TopZone{{Zone: "api", Requests: 1, Busiest: []wire.TopKey{{Key: key, Admitted: 1}}}}},
+	} {
+		args := strings.Fields(name)
+		out := outputOf(t, args[0], answer, args[1:]...)
+		for line := range strings.Lines(out) {
+			if n := utf8.RuneCountInString(strings.TrimSuffix(line, "\n")); n > 100 {
+				t.Errorf("%s: got %d letters in a line, want up to 100:\n%s", name, n, line)
+			}
+		}
+		if strings.Contains(out, "VERDICT") && (!strings.Contains(out, "refused: capacity, 59m59s") || !strings.Contains(out, "@sha256:0123456789ab")) {
+			t.Errorf("%s: got\n%s\nwant the verdict, and enough of the key", name, out)
+		}
+	}
+}
+
 func TestTopMarksWhatIsEstimated(t *testing.T) {
 	z := wire.TopZone{Zone: "pages", Requests: 640, Refused: 64, Seconds: 60, Busiest: []wire.TopKey{
 		{Key: "203.0.113.7", Admitted: 576, Refused: 64, Sampled: true}, {Key: "203.0.113.8", Admitted: 3},

@@ -71,8 +71,8 @@ func (c *adminClient) showTold(f *wire.Fleet) {
 	if f.Strangers > 0 {
 		c.printf("%s on this store with other signing keys, so changes are not shared with them: give all the same signing_key.\n", text.Plural(f.Strangers, "Caddy"))
 	}
-	if len(f.Foreign) > 0 {
-		c.printf("Somebody without the signing key has written to the store, which is ignored: %s\n", text.Printable(strings.Join(f.Foreign, ", "), 200))
+	if f.Foreign > 0 {
+		c.printf("Somebody without the signing key has written %d of the store's changes, which are ignored: %s\n", f.Foreign, text.Printable(strings.Join(f.ForeignNames, ", "), 200))
 	}
 	for _, n := range f.Nodes {
 		if len(n.Zones) > 0 {

@@ -48,6 +48,32 @@ func keepOnly[T any](all []T, wanted []bool) (rest []T) {
 	return rest
 }
 
+// widest is how many letters a line has at most, if cutting these columns helps, to so many
+// letters.
+const widest = 100
+
+var shortest = map[string]int{"KEY": 21, "OF": 21, "RULE": 8, "BY": 8, "NOTE": 8}
+
+// fit takes what lines are too long from the longest of the columns that may be cut.
+func (t *table) fit(widths []int) {
+	line := 2 * (len(widths) - 1)
+	for _, width := range widths {
+		line += width
+	}
+	for ; line > widest; line-- {
+		longest := -1
+		for i, head := range t.rows[0] {
+			if least, may := shortest[head]; may && widths[i] > least && (longest < 0 || widths[i] > widths[longest]) {
+				longest = i
+			}
+		}
+		if longest < 0 {
+			return
+		}
+		widths[longest]--
+	}
+}
+
 // print writes the table.
 func (t *table) print(c *adminClient) {
 	widths := make([]int, len(t.right))
@@ -56,9 +82,13 @@ func (t *table) print(c *adminClient) {
 			widths[i] = max(widths[i], utf8.RuneCountInString(cell))
 		}
 	}
+	t.fit(widths)
 	for _, row := range t.rows {
 		line := ""
 		for i, cell := range row {
+			if letters := []rune(cell); len(letters) > widths[i] {
+				cell = string(letters[:widths[i]-1]) + "…"
+			}
 			fill := strings.Repeat(" ", widths[i]-utf8.RuneCountInString(cell))
 			if t.right[i] {
 				line += fill + cell

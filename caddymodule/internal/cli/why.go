@@ -30,11 +30,11 @@ refused then.`,
 }
 
 func (c *adminClient) showWhy(s *wire.Why) {
-	code := false
 	if s.Refusal != nil {
 		c.showRefusal(s.Refusal)
-	} else if _, code = supportcode.Parse(s.Client); code {
+	} else if _, code := supportcode.Parse(s.Client); code && !s.Refused && len(s.Buckets)+len(s.Unlisted) == 0 {
 		c.say("No Caddy of this store remembers a refusal with this support code: look for it in the access log.")
+		return
 	}
 	if s.Ban != nil {
 		c.printf("A ban of %s holds, and lasts: %s. %s\n", s.Ban.Network, remaining(s.Ban.Until), sanitize(s.Ban.Note))
@@ -44,15 +44,14 @@ func (c *adminClient) showWhy(s *wire.Why) {
 		c.printf("%s: no override lists this key, so %s\n", sanitize(u.Zone), unlistedMeans[u.Policy])
 	}
 	c.showLocal(s.Local)
-	switch {
-	case s.Refused:
+	if s.Refused {
 		c.say("It is refused now.")
-	case !code:
+	} else {
 		c.say("Nothing refuses a request of cost 1 now.")
 	}
 	if len(s.Buckets) > 0 {
 		c.showBuckets(s.Buckets)
-	} else if !code {
+	} else {
 		c.say("No bucket is this client's. A zone with a key for all clients, as with share, has none of one client: see caddy throttle top --by ip.")
 	}
 	c.showPartial(s.Complete, s.Problem)

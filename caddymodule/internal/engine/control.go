@@ -87,9 +87,6 @@ func (e *Engine) changesFile() string {
 	return filepath.Join(caddy.AppDataDir(), "throttle", "changes.json")
 }
 
-// KeepsChanges reports whether changes at run time outlive the process.
-func (e *Engine) KeepsChanges() bool { return e.changesFile() != "" || e.shared != nil }
-
 // shareBoard returns the board of the store, or nil if it has none.
 func (e *Engine) shareBoard() *board.Shared {
 	if e.Shared == nil || e.Signing.Ring == nil {

@@ -388,12 +388,12 @@ const showZone = (card, z) => {
 };
 
 // fleetText says which Caddys share changes, and what keeps them from it.
-const fleetText = ({ nodes, strangers, foreign: forged = [], untold, error }) => {
+const fleetText = ({ nodes, strangers, foreign: forged, foreign_names: names, untold, error }) => {
 	const told = nodes.length > 1 ? [`${counted(nodes.length, "Caddy")} share it: ${nodes.map((n) => visible(n.host)).join(", ")}.`] : [];
 	if (error) told.push(`Other Caddys are not told of changes now: ${visible(error)}.`);
 	if (untold) told.push(`The store has not been told of ${counted(untold, "change")} yet.`);
 	if (strangers) told.push(`${counted(strangers, "Caddy")} on this store with other signing keys: changes are not shared with them.`);
-	if (forged.length) told.push(`Somebody without the signing key has written to the store, which is ignored: ${visible(forged.join(", "))}.`);
+	if (forged) told.push(`Somebody without the signing key has written ${forged} of the store's changes, which are ignored: ${visible(names.join(", "))}.`);
 	for (const n of nodes) if (n.zones?.length) told.push(`${visible(n.host)} has other zones: ${visible(n.zones.join(", "))}.`);
 	return told;
 };

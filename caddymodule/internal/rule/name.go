@@ -26,9 +26,19 @@ type Owned struct {
 	network netip.Prefix   // or one must be an address of it
 }
 
+// Cut is the end of a bucket's name that stands for those that begin as it does. Tables cut
+// long ones.
+const (
+	Cut        = "…"
+	leastStart = 16 // bytes before it: nobody means nearly all buckets
+)
+
 // Owned returns the buckets of a value: an address, a network, an account's name, a plain
-// API key, or the name of a bucket itself.
+// API key, or the name of a bucket itself, perhaps [Cut].
 func (r *Rule) Owned(value string) Owned {
+	if start, cut := strings.CutSuffix(value, Cut); cut && len(start) >= leastStart {
+		return Owned{Search: true, Prefix: start}
+	}
 	if network, err := netip.ParsePrefix(value); err == nil {
 		if bits := r.Key.bitsOf(network.Addr()); network.Bits() < bits {
 			return Owned{Search: r.Key.HasAddress() || r.fallsBack() || r.Key.Missing == ByClientIP, network: network.Masked()}
@@ -98,7 +108,7 @@ func (o *Owned) Has(name string) bool {
 			return true
 		}
 	}
-	return false
+	return o.wanted == nil
 }
 
 // bitsOf returns how many leading bits of an address identify a client.

@@ -13,11 +13,13 @@ type Status struct {
 
 // A Fleet is the Caddys that a shared store tells of each other's changes.
 type Fleet struct {
-	Nodes     []Node   `json:"nodes"`               // of the last minute, this one first
-	Strangers int      `json:"strangers,omitempty"` // Caddys that sign with other keys, and share no changes
-	Foreign   []string `json:"foreign,omitempty"`   // what somebody else has written there, which is ignored
-	Untold    int      `json:"untold,omitempty"`    // changes that the store does not have yet
-	Error     string   `json:"error,omitempty"`     // of the last try
+	Nodes     []Node `json:"nodes"`               // of the last minute, this one first
+	Strangers int    `json:"strangers,omitempty"` // Caddys that sign with other keys, and share no changes
+	Foreign   int    `json:"foreign,omitempty"`   // entries that somebody else has written there, which are ignored
+	Untold    int    `json:"untold,omitempty"`    // changes that the store does not have yet
+	Error     string `json:"error,omitempty"`     // of the last try
+
+	ForeignNames []string `json:"foreign_names,omitempty"` // of some of those entries
 }
 
 // A Node is a Caddy of a [Fleet].
