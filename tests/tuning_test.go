@@ -176,7 +176,7 @@ http://:%d {
 	})
 
 	var found recommendation
-	out := throttleCommand(t, "recommend", "--key", "client_ip", "--people", "--spare", "100", "--json", fiveDaysOf(t, file))
+	out := throttleCommand(t, "recommend", "--key", "client_ip", "--spare", "100", "--json", fiveDaysOf(t, file))
 	if err := json.Unmarshal([]byte(out), &found); err != nil || len(found.Zones) != 1 {
 		t.Fatalf("got %d zones, %v, want one\n%s", len(found.Zones), err, out)
 	}
@@ -284,7 +284,7 @@ func TestTheReportInABrowserShowsTheTablesData(t *testing.T) {
 	t.Parallel()
 	browser := startBrowser(t)
 	report := filepath.Join(t.TempDir(), "report.html")
-	throttleCommand(t, "recommend", "--key", "client_ip", "--people", "--spare", "99", "--report", report, fairLog(t))
+	throttleCommand(t, "recommend", "--key", "client_ip", "--spare", "99", "--report", report, fairLog(t))
 	for _, look := range []struct {
 		name, scheme string
 		width        int64

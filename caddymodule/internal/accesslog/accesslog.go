@@ -193,7 +193,7 @@ const Redacted = "REDACTED"
 // header with several values comes several times.
 func (r *Request) Headers() func(yield func(name, value string) bool) {
 	return func(yield func(name, value string) bool) {
-		if (r.referer != "" && !yield("Referer", r.referer)) || (r.agent != "" && !yield("User-Agent", r.agent)) {
+		if (r.referer != "" && !yield("Referer", r.referer)) || (dashless(r.agent) != "" && !yield("User-Agent", r.agent)) {
 			return
 		}
 		more := true

@@ -47,7 +47,7 @@ func (p *parser) parseCombined(r *Request, line string) (verdict, string) {
 		referer, after, ok := quoted(rest[1:])
 		agent, last, ok2 := quoted(strings.TrimPrefix(after, " "))
 		if ok && ok2 {
-			r.referer, r.agent = dashless(referer), dashless(agent)
+			r.referer, r.agent = dashless(referer), agent // none, as "-", is no browser's
 			rest = last
 		}
 	}

@@ -1,15 +1,22 @@
 package recommend
 
 import (
+	"cmp"
+	"maps"
 	"math"
+	"net/netip"
+	"slices"
+	"sort"
+	"time"
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/survey"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
+	bucketkey "github.com/caddy-throttle/caddy-throttle/leakybucket/key"
 )
 
-// curve returns the curve of a survey, with the recommended limit, whose capacity is at
-// least that.
-func (s *Study) curve(in *survey.Survey, unit string, least float64) (Curve, error) {
+// curve returns the curve of a survey, with the recommended limit. No capacity is below
+// floor.
+func (s *Study) curve(in *survey.Survey, unit string, floor float64) (Curve, error) {
 	// The survey in seconds has fewer keys if some lines have no duration.
 	keyOf := func(id int) int {
 		if in == s.units {
@@ -18,125 +25,136 @@ func (s *Study) curve(in *survey.Survey, unit string, least float64) (Curve, err
 		of, _ := s.units.ID(in.Name(id))
 		return of
 	}
-	counts := func(id int) bool { return s.person(keyOf(id)) }
-	spared := counts
-	if !s.options.People {
-		spared = nil
-	}
-	points, err := in.Curve(s.options.Spare/100, spared)
+	weights := s.weights()
+	weight := func(id int) float64 { return weights[keyOf(id)] }
+	points, err := in.Curve(s.options.Spare/100, floor, weight)
 	if err != nil {
 		return Curve{}, err
 	}
-	c := Curve{Load: in.Load()}
-	describe := func(i int, p survey.Point) Point {
+	c := Curve{Load: in.Load(), Recommended: choose(points)}
+	verb, best := "Recommended", &points[c.Recommended]
+	if capacity, leak := s.options.checked(); leak != "" && in != s.times {
+		verb, c.Recommended = "To check", len(points)-1
+		best = &points[c.Recommended]
+		*best, err = judge(in, c.Recommended, capacity, best.Leak)
+	} else {
+		*best, err = generous(in, c.Recommended, *best)
+	}
+	for i, p := range points {
 		point := Point{
 			Leak: s.ladder[i], Capacity: p.Capacity, RefillSeconds: p.TimeToEmpty(p.Capacity).Seconds(),
-			RefusedKeys: p.RefusedKeys, RefusedRequests: p.RefusedRequests,
-		}
-		if c.Load > 0 {
-			point.RefusedLoad = p.RefusedLoad / c.Load
+			RefusedKeys: p.RefusedKeys, RefusedRequests: p.RefusedRequests, RefusedLoad: p.RefusedLoad / cmp.Or(c.Load, 1),
 		}
 		for id := range in.Keys() {
-			if counts(id) && in.Refused(id, i, p.Capacity) {
+			if weight(id) > 0 && in.Refused(id, i, p.Capacity) {
 				point.RefusedPeople++
 			}
 		}
-		return point
+		c.Points = append(c.Points, point)
 	}
-	for i, p := range points {
-		c.Points = append(c.Points, describe(i, p))
-	}
-	chosen := choose(c.Points, least)
-	capacity, _ := s.options.checked()
-	if capacity > 0 && in != s.times {
-		chosen = len(points) - 1
-	} else if capacity, err = generous(in, chosen, points[chosen], least); err != nil {
-		return Curve{}, err
-	}
-	tight, p := c.Points[chosen], points[chosen]
-	p.Capacity = capacity
-	p.RefusedKeys, p.RefusedRequests, p.RefusedLoad = 0, 0, 0
-	for id := range in.Keys() {
-		if in.Refused(id, chosen, p.Capacity) {
-			p.RefusedKeys++
-		}
-	}
-	err = in.Refusals(chosen, p.Capacity, func(_ int, _ leakybucket.Instant, cost float64) {
-		p.RefusedRequests++
-		p.RefusedLoad += cost
-	})
-	c.Recommended, c.Points[chosen] = chosen, describe(chosen, p)
-	verb := "Recommended"
-	if s.options.Check != "" && in != s.times {
-		verb = "To check"
-	}
-	c.Reason = c.reason(verb, in.Keys(), in.Requests(), unit, s.noun(), tight)
+	c.Reason = c.reason(verb, in.Keys(), in.Requests(), unit, s.noun())
 	return c, err
 }
 
-// generous returns the largest capacity that, with the leak of a point, removes nearly as
-// much of the load as the capacity there, and is full again within ten minutes. A burst
-// hardly changes what a scraper gets in an hour, and people come in bursts that the log has
-// not seen.
-func generous(in *survey.Survey, leak int, p survey.Point, least float64) (float64, error) {
-	low, high := p.Capacity, math.Floor(p.Leak*forgives.Seconds())
-	const steps = 16
-	for high > low {
-		// Of capacities between the two, find the last that removes enough.
-		step := math.Ceil((high - low) / steps)
-		var tried []float64
-		for capacity := low + step; capacity < high+step; capacity += step {
-			tried = append(tried, min(capacity, high))
+// weights returns how much each key counts where people are spared: keys of others not at
+// all, and those of a network together for at most a twentieth of all people, where these
+// come from so many networks.
+func (s *Study) weights() []float64 {
+	const share = 20
+	people, all := make(map[netip.Prefix]int), 0.0
+	for id, client := range s.keys {
+		if s.person(id) {
+			people[network(client)]++
+			all++
 		}
-		removed, err := in.Removed(leak, tried)
-		if err != nil {
-			return 0, err
-		}
-		enough := 0
-		for enough < len(tried) && removed[enough] >= nearlyAll*p.RefusedLoad {
-			enough++
-		}
-		if enough > 0 {
-			low = tried[enough-1]
-		}
-		if enough == len(tried) || step == 1 {
-			break
-		}
-		high = tried[enough] - 1
 	}
-	// Two digits are as exact as a log can be.
-	if unit := math.Pow(10, math.Floor(math.Log10(low))-1); unit > 1 {
-		low = max(p.Capacity, math.Floor(low/unit)*unit)
+	most := math.Inf(1)
+	if sizes := slices.Sorted(maps.Values(people)); len(sizes) >= share {
+		slices.Reverse(sizes)
+		for larger, n := range sizes {
+			if most = all / float64(share-larger); float64(n) <= most {
+				break
+			}
+			all -= float64(n)
+		}
 	}
-	return max(low, least), nil
+	weights := make([]float64, len(s.keys))
+	for id, client := range s.keys {
+		if s.person(id) {
+			weights[id] = min(1, most/float64(people[network(client)]))
+		}
+	}
+	return weights
 }
 
-// choose returns the index of the limit to recommend. All of them spare the same
-// share of the clients. Of those that give a client its whole burst back within ten
-// minutes, and remove nearly as much of the load as the best of these, it is the one
-// with the largest burst: people come in bursts, and the log has not seen them all. The
-// burst will be at least that.
-func choose(points []Point, least float64) int {
-	best := 0.0
-	forgiving := func(p Point) bool {
-		return p.RefillSeconds*max(1, least/p.Capacity) <= forgives.Seconds()+1e-6
+// network returns the /24 of an address, or the /48 of IPv6.
+func network(addr netip.Addr) netip.Prefix {
+	if !addr.IsValid() {
+		return netip.Prefix{}
 	}
+	return bucketkey.ClientPrefix(addr, 24, 48)
+}
+
+// judge returns what a limit with a leak of the ladder does.
+func judge(in *survey.Survey, i int, capacity, leak float64) (survey.Point, error) {
+	p := survey.Point{Limit: leakybucket.Limit{Capacity: capacity, Leak: leak}}
+	for id := range in.Keys() {
+		if in.Refused(id, i, capacity) {
+			p.RefusedKeys++
+		}
+	}
+	return p, in.Refusals(i, capacity, func(_ int, _ leakybucket.Instant, cost float64) {
+		p.RefusedRequests++
+		p.RefusedLoad += cost
+	})
+}
+
+// generous returns the limit with the leak of a point and the largest round capacity that
+// removes nearly as much of the load as the capacity there, and is full again within ten
+// minutes. A burst hardly changes what a scraper gets in an hour, and people come in bursts
+// that the log has not seen.
+func generous(in *survey.Survey, leak int, least survey.Point) (survey.Point, error) {
+	most, unit := math.Floor(least.Leak*forgives.Seconds()+1e-6), math.Pow10(int(math.Log10(least.Capacity)))
+	// The more of them there are, the more a single line of the log decides.
+	round := []float64{max(least.Capacity, min(most, unit*math.Ceil(least.Capacity/unit)))}
+	for ; unit <= most; unit *= 10 {
+		for _, digit := range []float64{1, 2, 3, 5, 8} {
+			if digit*unit > round[0] && digit*unit <= most {
+				round = append(round, digit*unit)
+			}
+		}
+	}
+	best, failed := least, error(nil)
+	if least.RefusedLoad == 0 {
+		return best, nil
+	}
+	sort.Search(len(round), func(i int) bool {
+		p, err := judge(in, leak, round[i], least.Leak)
+		failed = cmp.Or(failed, err)
+		if p.RefusedLoad < nearlyAll*least.RefusedLoad {
+			return true
+		}
+		best = p
+		return false
+	})
+	return best, failed
+}
+
+// choose returns the index of the limit to recommend. All of them spare the same share of the
+// people. Of those that give a client its whole burst back within ten minutes, and remove
+// nearly as much of the load as the best of these, it is the one with the fastest leak.
+func choose(points []survey.Point) int {
+	best, chosen := 0.0, len(points)-1 // it forgives soonest
+	forgiving := func(p survey.Point) bool { return p.TimeToEmpty(p.Capacity) <= forgives+time.Millisecond }
 	for _, p := range points {
 		if forgiving(p) {
 			best = max(best, p.RefusedLoad)
 		}
 	}
-	chosen := -1
 	for i, p := range points {
-		if !forgiving(p) || p.RefusedLoad < nearlyAll*best {
-			continue
-		}
-		if chosen < 0 || p.Capacity > points[chosen].Capacity {
+		if forgiving(p) && p.RefusedLoad >= nearlyAll*best {
 			chosen = i
 		}
 	}
-	if chosen >= 0 {
-		return chosen
-	}
-	return len(points) - 1 // it forgives soonest
+	return chosen
 }

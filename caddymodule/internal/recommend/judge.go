@@ -32,7 +32,7 @@ func (s *Study) withhold(r *Result) {
 		why("No client looks like a person, who loads static assets with pages. Read a log that has the assets.")
 	}
 	if best := r.Units.Best(); best.RefusedLoad < leastRemoved {
-		why("No limit that spares %v%% of the clients removes more than %s of the load, so there is nothing to hold back in this log.", r.Spare, Share(leastRemoved))
+		why("No limit above that gives a burst back within ten minutes removes more than %s of the load, so there is nothing to hold back in this log.", Share(leastRemoved))
 	}
 }
 
@@ -40,12 +40,12 @@ const (
 	heldOut = 0.3 // of the log's time
 
 	// mostApart is by how much the limits of two parts of a log may differ, as a factor.
-	mostApart = 2
+	mostApart = 2.001 // a step of the ladder is 2
 )
 
 // holdOut chooses a limit by the first part of the log, and judges it by the rest. If it is
 // far from that of the whole log, there is no limit to recommend.
-func (s *Study) holdOut(r *Result, least float64) error {
+func (s *Study) holdOut(r *Result, floor float64) error {
 	if len(r.Withheld) > 0 || s.options.Check != "" {
 		return nil
 	}
@@ -64,7 +64,7 @@ func (s *Study) holdOut(r *Result, least float64) error {
 	if err = cmp.Or(err, failed); err != nil {
 		return err
 	}
-	c, err := s.curve(first, "request", least)
+	c, err := s.curve(first, "request", floor)
 	if err != nil {
 		return err
 	}
@@ -84,6 +84,11 @@ func (s *Study) holdOut(r *Result, least float64) error {
 	if rest > 0 {
 		h.Load /= rest
 	}
+	who := "nobody who looks like a person"
+	if h.People > 0 {
+		who = Counted(h.People, r.noun) + " that look like people"
+	}
+	h.Reason = fmt.Sprintf("The first 70%% of the log alone gives limit %s %s, which would have refused %s and %s of the load in the rest.", Number(h.Capacity), h.Leak, who, Share(h.Load))
 	r.HoldOut = h
 	apart := func(a, b float64) bool { return max(a/b, b/a) > mostApart }
 	leak := leaksOf(s.ladder)
@@ -97,23 +102,17 @@ func (s *Study) holdOut(r *Result, least float64) error {
 // notes says what the figures leave out.
 func (s *Study) notes(r *Result) {
 	note := func(format string, args ...any) { r.Notes = append(r.Notes, fmt.Sprintf(format, args...)) }
-	counted, clients := r.Keys, r.noun+"s"
-	if r.People {
-		counted, clients = r.PeopleKeys, "people"
-	}
-	switch {
-	case r.Requests == 0:
+	if r.Requests == 0 {
 		return
-	case counted == 1:
-		note("Only one %s is in the log, and sets the limit. Read a longer log.", strings.Replace(strings.TrimSuffix(clients, "s"), "people", "person", 1))
-	case float64(counted)*(1-r.Spare/100) < 1:
-		note("%v%% of %s %s is all of them, so the busiest one sets the limit. Read a longer log, or give a lower --spare.", r.Spare, comma(counted), clients)
+	}
+	if n := float64(r.PeopleKeys); n > 0 && n*(1-r.Spare/100) < 1 {
+		note("%v%% of %s people is all of them, so the busiest one sets the limit. Read a longer log, or give a lower --spare.", r.Spare, comma(r.PeopleKeys))
 	}
 	if len(r.Crawlers) > 0 {
 		note("Clients that the limit refuses say that they are %s. If you want these, let them pass: exempt verified_crawler %s.", strings.Join(r.Crawlers, ", "), strings.Join(r.Crawlers, " "))
 	}
-	for _, n := range r.Networks {
-		note("%s addresses of %s sent %s of all requests. A zone with key client_ip ipv4 24 ipv6 48 counts them as one.", comma(n.Addresses), n.Network, Share(n.Share))
+	if q := r.Quiet; r.PeopleKeys > 0 && q.Keys >= swarmKeys && q.Load >= swarmShare {
+		note("%s that look like no people stay below the limit, and sent %s of the load: a swarm. No limit per client sees it. Hold the queue in Caddy, with in_flight and share.", Counted(q.Keys, r.noun), Share(q.Load))
 	}
 	if s.limited*50 > s.n {
 		note("%s of the requests were answered with 429 or 503 already. Clients would have sent something else without that.", Share(float64(s.limited)/float64(s.n)))

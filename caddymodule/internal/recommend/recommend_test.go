@@ -77,22 +77,18 @@ func TestTheLadderIsInOrderAndParses(t *testing.T) {
 	}
 }
 
-// TestWithPeopleScrapersDoNotSetTheLimit: without it, the busiest client is a scraper.
-func TestWithPeopleScrapersDoNotSetTheLimit(t *testing.T) {
+// TestScrapersDoNotSetTheLimit, though they are the busiest.
+func TestScrapersDoNotSetTheLimit(t *testing.T) {
 	var hits []hit
 	for p := range 50 {
 		hits = append(hits, visits(fmt.Sprintf("198.51.100.%d", p), time.Duration(p)*time.Minute, 5, 30*time.Second)...)
 	}
 	hits = append(hits, scrapes("203.0.113.1", 1000, time.Second)...)
 
-	all := study(t, Options{Spare: 100}, hits...)
-	if best := all.Units.Best(); best.RefusedKeys != 0 || best.Leak != "1/s" {
-		t.Errorf("got %+v, want the scraper's 1/s, which spares it, too", best)
-	}
-	people := study(t, Options{Spare: 100, People: true}, hits...)
+	people := study(t, Options{Spare: 100}, hits...)
 	best := people.Units.Best()
-	if best.Capacity != leastBurst || best.Leak != "2/m" || best.RefusedKeys != 1 || best.RefusedPeople != 0 || best.RefusedRequests < 900 {
-		t.Errorf("got %+v, want a burst of 20 at 2/m that refuses the scraper alone", best)
+	if best.Capacity != 30 || best.Leak != "4/m" || best.RefusedKeys != 1 || best.RefusedPeople != 0 || best.RefusedRequests < 900 {
+		t.Errorf("got %+v, want a burst of 30 at 4/m that refuses the scraper alone", best)
 	}
 	if people.Keys != 51 || people.PeopleKeys != 50 || people.Assets != 250 || people.Requests != 1250 {
 		t.Errorf("got %d keys, %d people, %d assets, %d requests, want 51, 50, 250 and 1250", people.Keys, people.PeopleKeys, people.Assets, people.Requests)
@@ -117,22 +113,21 @@ func TestWithPeopleScrapersDoNotSetTheLimit(t *testing.T) {
 }
 
 func TestChooseForgivesWithinTenMinutesIfItCan(t *testing.T) {
-	point := func(capacity, refill, load float64) Point {
-		return Point{Capacity: capacity, RefillSeconds: refill, RefusedLoad: load}
+	point := func(capacity, refill, load float64) survey.Point {
+		return survey.Point{Limit: leakybucket.Limit{Capacity: capacity, Leak: capacity / refill}, RefusedLoad: load}
 	}
 	for _, c := range []struct {
 		name   string
-		points []Point
+		points []survey.Point
 		want   int
 	}{
-		{"the largest burst of equals", []Point{point(50, 900, 0.5), point(40, 600, 0.5), point(30, 300, 0.5)}, 1},
-		{"nearly as much load counts as as much", []Point{point(40, 500, 0.48), point(30, 300, 0.5)}, 0},
-		{"much less load does not", []Point{point(40, 500, 0.3), point(30, 300, 0.5)}, 1},
-		{"what forgives too late does not count", []Point{point(90, 9000, 0.9), point(30, 300, 0.1)}, 1},
-		{"none forgives in time", []Point{point(9000, 9000, 0.9), point(8000, 5000, 0.1)}, 1},
-		{"nobody is refused", []Point{point(40, 500, 0), point(30, 300, 0)}, 0},
+		{"the fastest leak of equals", []survey.Point{point(50, 900, 0.5), point(40, 600, 0.5), point(30, 300, 0.5)}, 2},
+		{"nearly as much load counts as as much", []survey.Point{point(40, 500, 0.5), point(30, 300, 0.48)}, 1},
+		{"much less load does not", []survey.Point{point(40, 500, 0.5), point(30, 300, 0.3)}, 0},
+		{"what forgives too late does not count", []survey.Point{point(90, 9000, 0.9), point(30, 300, 0.1)}, 1},
+		{"none forgives in time", []survey.Point{point(9000, 9000, 0.9), point(8000, 5000, 0.1)}, 1},
 	} {
-		if got := choose(c.points, 1); got != c.want {
+		if got := choose(c.points); got != c.want {
 			t.Errorf("%s: got %d, want %d", c.name, got, c.want)
 		}
 	}
@@ -140,7 +135,7 @@ func TestChooseForgivesWithinTenMinutesIfItCan(t *testing.T) {
 
 func TestAnOfficeIsProposedForAnOverride(t *testing.T) {
 	clients := NewClients()
-	s := NewStudy("", clients, Options{Spare: 90, People: true, Key: "client_ip"})
+	s := NewStudy("", clients, Options{Spare: 90, Key: "client_ip"})
 	defer s.Close()
 	add := func(addr, agent string, at time.Duration, uri string) {
 		r, err := request(fmt.Sprintf("%s - - [%s] \"GET %s HTTP/1.1\" 200 1 \"-\" %q\n", addr, noon.Add(at).Format("02/Jan/2006:15:04:05 -0700"), uri, agent))
@@ -192,6 +187,7 @@ func TestDurationsGiveWorkAndSlots(t *testing.T) {
 	var hits []hit
 	for p := range 30 { // one request after the other
 		for n := range 3 {
+			hits = append(hits, hit{fmt.Sprintf("198.51.100.%d", p), time.Duration(n) * time.Second, "/x.css", 0})
 			hits = append(hits, hit{fmt.Sprintf("198.51.100.%d", p), time.Duration(n) * time.Second, "/", 500 * time.Millisecond})
 		}
 	}
@@ -218,11 +214,11 @@ func TestNotesSayWhyTheDataIsThin(t *testing.T) {
 		hits []hit
 		want string
 	}{
-		{"few clients", Options{Spare: 99.9}, append(visits("198.51.100.1", 0, 1, 0), visits("198.51.100.2", 0, 1, 0)...), "99.9% of 2 clients is all of them"},
+		{"few people", Options{Spare: 99.9}, append(visits("198.51.100.1", 0, 2, 0), visits("198.51.100.2", 0, 2, 0)...), "99.9% of 2 people is all of them"},
 		{"a short span", Options{Spare: 99}, visits("198.51.100.1", 0, 3, time.Hour), "The log covers only 2 h"},
 		{"one key", Options{Spare: 99}, long, "203.0.113.1 sent 100.0% of the load. If that is your proxy"},
 		{"one key is most", Options{Spare: 99}, append(visits("198.51.100.1", 0, 3, time.Minute), long...), "203.0.113.1 sent 95.2% of the load"},
-		{"no assets", Options{Spare: 99, People: true}, long, "No client looks like a person"},
+		{"no assets", Options{Spare: 99}, long, "No client looks like a person"},
 		{"no durations", Options{Spare: 99}, long, "no durations"},
 		{"nothing to remove", Options{Spare: 100}, long, "there is nothing to hold back"},
 		{"few requests", Options{Spare: 99}, long, "Only 60 requests were charged."},
@@ -255,7 +251,7 @@ func TestTheTextOfARecommendation(t *testing.T) {
 	}
 	slices.SortStableFunc(hits, func(a, b hit) int { return cmp.Compare(a.at, b.at) })
 	var b strings.Builder
-	if err := study(t, Options{Spare: 100, People: true}, hits...).Write(&b); err != nil {
+	if err := study(t, Options{Spare: 100}, hits...).Write(&b); err != nil {
 		t.Fatal(err)
 	}
 	const want = `1,280 requests of 23 clients from 2026-11-02 12:00 to 2026-11-03 19:41 UTC,
@@ -264,18 +260,18 @@ besides 80 requests for static assets, which should be exempt.
 
     leak  capacity    refill   clients   people    requests  share of the load
                                refused  refused     refused  refused
-    10/h         4    24 min         3        0       1,179   92.1% ██████████████████
-    20/h         4    12 min         3        0       1,170   91.4% ██████████████████
-    30/h         4     8 min         3        0       1,161   90.7% ██████████████████
-     1/m         3     3 min         3        0       1,134   88.6% ██████████████████
+    15/h        20    80 min         3        0       1,128   88.1% ██████████████████
+    30/h        20    40 min         3        0       1,113   87.0% █████████████████
+     1/m        20    20 min         3        0       1,083   84.6% █████████████████
 *    2/m        20    10 min         3        0       1,023   79.9% ████████████████
-     3/m         1      20 s         3        0       1,026   80.2% ████████████████
+     4/m        20     5 min         3        0         903   70.5% ██████████████
 `
 	if got := b.String(); !strings.HasPrefix(got, want) {
 		t.Errorf("got\n%s\nwant it to begin with\n%s", got, want)
 	}
 	for _, want := range []string{
-		"\nRecommended: a burst of 20 requests, and 2 requests a minute after it. A burst of 2 would do, but people come in bursts that no log has seen. It would have refused 3 of 23 clients and 1,023 of 1,280 requests, 79.9% of the load, and nobody who looks like a person. Up to 92.1% could be removed with 4 10/h, but then a client would wait 24 min for its whole burst, not 10 min.\n",
+		"\nRecommended: a burst of 20 requests, and 2 requests a minute after it. It would have refused 3 of 23 clients and 1,023 of 1,280 requests, 79.9% of the load, and nobody who looks like a person. Up to 88.1% could be removed with 20 15/h, but then a client would wait 80 min for its whole burst, not 10 min.\n",
+		"\n  network                                   clients    people  requests   refused  load\n  203.0.113.0/24                                  3         0     1,200     1,023  93.8%\n  198.51.100.0/24                                20        20        80         0  6.2%\n",
 		"\nWho would be refused, of 3 clients:\n\n  client                                   requests   refused    assets  looks like\n  203.0.113.0                                   400       341         0  robot\n    2026-11-02 12:00 to 2026-11-02 12:19, mostly /page/*\n",
 		"\nTo paste into the Caddyfile:\n\nthrottle {\n\tzone pages {\n\t\texempt static_files # if Caddy does not see the files: exempt path /assets/*\n\t\tlimit 20 2/m\n\t\tshadow # log only; remove it to enforce the limit\n\t}\n}\n",
 	} {
@@ -306,7 +302,7 @@ func TestTheLimitOfTheFirstDaysIsJudgedByTheRest(t *testing.T) {
 			}
 		}
 		slices.SortStableFunc(hits, func(a, b hit) int { return cmp.Compare(a.at, b.at) })
-		r := study(t, Options{Spare: 100, People: true}, hits...)
+		r := study(t, Options{Spare: 100}, hits...)
 		h := r.HoldOut
 		if h == nil {
 			t.Fatal("got no hold-out, want one")
@@ -326,7 +322,7 @@ func TestAThinLogGivesNoLinesToPaste(t *testing.T) {
 	for i := range hits {
 		hits[i].duration = time.Duration(100+i%7) * time.Millisecond
 	}
-	r := study(t, Options{Spare: 100, People: true}, hits...)
+	r := study(t, Options{Spare: 100}, hits...)
 	var b strings.Builder
 	if err := r.Write(&b); err != nil {
 		t.Fatal(err)
@@ -342,10 +338,11 @@ func TestAThinLogGivesNoLinesToPaste(t *testing.T) {
 	}
 }
 
-// The burst is the largest that removes nearly as much as the least, by trying each.
+// The burst is the largest of the round ones that removes nearly as much as the least, by trying
+// each.
 func TestTheBurstIsTheMostGenerousThatRemovesNearlyAsMuch(t *testing.T) {
 	random := rand.New(rand.NewPCG(1, 2))
-	for range 20 {
+	for range 40 {
 		in := survey.New(leaksOf(ladder))
 		defer in.Close()
 		at := leakybucket.Instant(1.7e15)
@@ -359,30 +356,29 @@ func TestTheBurstIsTheMostGenerousThatRemovesNearlyAsMuch(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		points, err := in.Curve(1, func(id int) bool { return in.Name(id)[0] == 'p' })
+		points, err := in.Curve(1, 1, func(id int) float64 { return float64(strings.Count(in.Name(id), "person")) })
 		if err != nil {
 			t.Fatal(err)
 		}
 		leak := random.IntN(8) + 4
-		got, err := generous(in, leak, points[leak], 1)
+		least := points[leak]
+		got, err := generous(in, leak, least)
 		if err != nil {
 			t.Fatal(err)
 		}
-		want := points[leak].Capacity
-		for capacity := want; capacity <= points[leak].Leak*600; capacity++ {
-			removed, err := in.Removed(leak, []float64{capacity})
+		want := least.Capacity
+		for capacity := want + 1; capacity <= least.Leak*600; capacity++ {
+			p, err := judge(in, leak, capacity, least.Leak)
 			if err != nil {
 				t.Fatal(err)
 			}
-			if removed[0] >= 0.95*points[leak].RefusedLoad {
+			digits := strings.TrimRight(Number(capacity), "0")
+			if up := capacity/math.Pow10(len(Number(capacity))-1) == math.Ceil(least.Capacity/math.Pow10(len(Number(least.Capacity))-1)); p.RefusedLoad >= 0.95*least.RefusedLoad && (up || strings.Contains("1 2 3 5 8", digits)) {
 				want = capacity
 			}
 		}
-		if want >= 100 { // two digits
-			want = max(points[leak].Capacity, math.Floor(want/10)*10)
-		}
-		if got != want {
-			t.Errorf("leak %s: got the burst %v, want %v", ladder[leak], got, want)
+		if got.Capacity != want || want > least.Capacity && got.RefusedLoad < 0.95*least.RefusedLoad {
+			t.Errorf("leak %s: got the burst %v for the least %v, want %v", ladder[leak], got.Capacity, least.Capacity, want)
 		}
 	}
 }
@@ -390,7 +386,7 @@ func TestTheBurstIsTheMostGenerousThatRemovesNearlyAsMuch(t *testing.T) {
 // Crawlers that the limit would refuse are named, with what lets the real ones pass.
 func TestRefusedCrawlersAreNamed(t *testing.T) {
 	clients := NewClients()
-	s := NewStudy("", clients, Options{Spare: 99, People: true, Key: "client_ip"})
+	s := NewStudy("", clients, Options{Spare: 99, Key: "client_ip"})
 	defer s.Close()
 	for n := range 500 {
 		for addr, agent := range map[string]string{
@@ -425,7 +421,7 @@ func TestALimitIsChecked(t *testing.T) {
 		hits = append(hits, visits(fmt.Sprintf("198.51.100.%d", p), time.Duration(p)*time.Minute, 4, 20*time.Second)...)
 	}
 	slices.SortStableFunc(hits, func(a, b hit) int { return cmp.Compare(a.at, b.at) })
-	r := study(t, Options{Spare: 99, People: true, Check: "30 4/m"}, hits...)
+	r := study(t, Options{Spare: 99, Check: "30 4/m"}, hits...)
 	best := r.Units.Best()
 	if best.Leak != "4/m" || best.Capacity != 30 || best.RefusedKeys != 1 || best.RefusedPeople != 0 {
 		t.Errorf("got %+v, want limit 30 4/m, which refuses the scraper alone", best)
@@ -462,18 +458,63 @@ func TestDurationsThatCannotBeAreLeftOut(t *testing.T) {
 	}
 }
 
-// A network whose addresses are quiet one by one is named.
-func TestANetworkOfManyQuietAddressesIsNamed(t *testing.T) {
+// A network whose addresses are quiet one by one is shown, by its name if it has one, and a
+// thousand robots below the limit are called a swarm.
+func TestASwarmOfQuietAddressesShows(t *testing.T) {
 	var hits []hit
-	for n := range 200 {
-		hits = append(hits, visits(fmt.Sprintf("198.51.%d.7", n), time.Duration(n)*10*time.Minute, 5, time.Second)...)
-		hits = append(hits, hit{fmt.Sprintf("203.0.113.%d", n), time.Duration(n) * 10 * time.Minute, "/a", accesslog.NoDuration})
+	for n := range 1200 {
+		if n < 200 {
+			hits = append(hits, visits(fmt.Sprintf("198.51.%d.7", n), time.Duration(n)*10*time.Minute, 5, time.Second)...)
+			hits = append(hits, hit{fmt.Sprintf("203.0.113.%d", n), time.Duration(n) * 10 * time.Minute, "/a", accesslog.NoDuration})
+		}
+		hits = append(hits, hit{fmt.Sprintf("192.%d.%d.1", n/200, n%200), time.Duration(n) * time.Minute, "/b", accesslog.NoDuration})
 	}
-	r := study(t, Options{Spare: 99}, hits...)
-	if len(r.Networks) != 1 || r.Networks[0].Network != "203.0.113.0/24" || r.Networks[0].Addresses != 200 || r.Networks[0].Share != 200./2200 {
-		t.Errorf("got %+v, want the network of 200 addresses with a request each", r.Networks)
+	hits = append(hits, scrapes("203.0.113.250", 2000, time.Second)...)
+	slices.SortStableFunc(hits, func(a, b hit) int { return cmp.Compare(a.at, b.at) })
+	names := Names{netip.MustParsePrefix("192.0.0.0/8"): "Homes", netip.MustParsePrefix("192.5.0.0/16"): "Fifth"}
+	r := study(t, Options{Spare: 99, Names: names}, hits...)
+	refused := r.Units.Best().RefusedRequests
+	want := []Network{
+		{"203.0.113.0/24", 201, 0, 2200, refused, 2200. / 4400}, {"Homes", 1000, 0, 1000, 0, 1000. / 4400}, {"Fifth", 200, 0, 200, 0, 200. / 4400},
 	}
-	if notes := strings.Join(r.Notes, "\n"); !strings.Contains(notes, "200 addresses of 203.0.113.0/24 sent 9.1% of all requests.") {
-		t.Errorf("got the notes %s, want the network", notes)
+	if !slices.Equal(r.Networks, want) {
+		t.Errorf("got %+v, want %+v", r.Networks, want)
+	}
+	if notes := strings.Join(r.Notes, "\n"); !strings.Contains(notes, "1,400 clients that look like no people stay below the limit, and sent 31.8% of the load: a swarm.") {
+		t.Errorf("got the notes %s, want the swarm", notes)
+	}
+}
+
+// No network is more than a twentieth of the people, where these come from as many.
+func TestNoNetworkIsMoreThanATwentiethOfThePeople(t *testing.T) {
+	for _, c := range []struct {
+		others, here int
+		want         float64 // of the network, of all weights
+	}{{19, 500, 1. / 20}, {100, 900, 1. / 20}, {95, 5, 1. / 20}, {96, 4, 4. / 100}, {18, 500, 500. / 518}} {
+		clients := NewClients()
+		s := NewStudy("", clients, Options{Spare: 99, Key: "client_ip"})
+		defer s.Close()
+		for n := range c.others + c.here {
+			addr := fmt.Sprintf("198.51.%d.1", n)
+			if n >= c.others {
+				addr = fmt.Sprintf("2001:db8:1:%x::1", n)
+			}
+			for range 2 {
+				clients.Add(&accesslog.Request{At: noon, Client: netip.MustParseAddr(addr), Method: "GET", URI: "/a.css"})
+			}
+			if err := s.Add(&accesslog.Request{At: noon, Client: netip.MustParseAddr(addr), Method: "GET", URI: "/"}, addr, 1); err != nil {
+				t.Fatal(err)
+			}
+		}
+		sum, all := 0.0, 0.0
+		for id, weight := range s.weights() {
+			all += weight
+			if id >= c.others {
+				sum += weight
+			}
+		}
+		if math.Abs(sum/all-c.want) > 1e-9 {
+			t.Errorf("%d people in a network beside %d in others: got a share of %v, want %v", c.here, c.others, sum/all, c.want)
+		}
 	}
 }

@@ -17,10 +17,9 @@ import (
 // A Result is what a study found. Its JSON is one zone of `caddy throttle recommend
 // --json`.
 type Result struct {
-	Zone   string  `json:"zone,omitempty"` // empty without --config
-	Key    string  `json:"key"`            // the sources of the key
-	Spare  float64 `json:"spare_percent"`
-	People bool    `json:"people"` // the share is one of the people
+	Zone  string  `json:"zone,omitempty"` // empty without --config
+	Key   string  `json:"key"`            // the sources of the key
+	Spare float64 `json:"spare_percent"`  // of the people
 
 	From       time.Time `json:"from"`
 	To         time.Time `json:"to"`
@@ -46,7 +45,8 @@ type Result struct {
 	Refused   []RefusedKey `json:"most_refused"`     // by the recommended limit, those most often refused
 	Crawlers  []string     `json:"refused_crawlers"` // that refused clients say they are, as verified_crawler names them
 	Top       []TopKey     `json:"top_keys"`
-	Networks  []Network    `json:"networks"` // of many addresses that sent much together
+	Networks  []Network    `json:"networks"` // that sent most
+	Quiet     Network      `json:"quiet"`    // all that look like no people, and are not refused
 	Histogram []Bar        `json:"peak_levels"`
 	Hours     []Hour       `json:"hours"`
 	Caddyfile string       `json:"caddyfile"` // empty if the limit is withheld
@@ -111,6 +111,7 @@ type HoldOut struct {
 	Capacity float64 `json:"capacity"`
 	People   int     `json:"refused_people"`
 	Load     float64 `json:"refused_load_share"` // of the load of the rest, from 0 to 1
+	Reason   string  `json:"reason"`             // the same in words
 }
 
 // A RefusedKey is one that the recommended limit would have refused.
@@ -126,18 +127,12 @@ type RefusedKey struct {
 	Looks    accesslog.Looks `json:"looks"`
 }
 
-// A Network is a /24, or a /48 of IPv6.
-type Network struct {
-	Network   string  `json:"network"`
-	Addresses int     `json:"addresses"`
-	Share     float64 `json:"requests_share"` // of all requests, from 0 to 1
-}
-
 // A Bar is how many keys need a capacity of at most Below and more than the bar
 // before.
 type Bar struct {
-	Below float64 `json:"at_most"`
-	Keys  int     `json:"keys"`
+	Below  float64 `json:"at_most"`
+	Keys   int     `json:"keys"`
+	People int     `json:"people"` // of these keys
 }
 
 // An Hour is how many requests there were within an hour, and how many of them the
@@ -169,10 +164,6 @@ const (
 	leastRequests = 1000
 	leastSpan     = 24 * time.Hour
 
-	// A network is named from so many addresses and so much of all requests on.
-	fewestAddresses = 10
-	leastShare      = 0.05
-
 	// mostTimes is how many times the limit an override may be.
 	mostTimes = 5
 )
@@ -181,7 +172,7 @@ const (
 // they were for static assets.
 func (s *Study) Result(assets int) (*Result, error) {
 	r := &Result{
-		Zone: s.zone, Key: s.options.Key, noun: s.noun(), cost: s.options.Cost, Spare: s.options.Spare, People: s.options.People,
+		Zone: s.zone, Key: s.options.Key, noun: s.noun(), cost: s.options.Cost, Spare: s.options.Spare,
 		From: s.from, To: s.to, Requests: s.units.Requests(), Assets: assets, Keys: s.units.Keys(),
 		Overrides: []Override{}, Withheld: []string{}, Notes: []string{}, Refused: []RefusedKey{}, Crawlers: []string{},
 	}
@@ -191,11 +182,11 @@ func (s *Study) Result(assets int) (*Result, error) {
 		}
 	}
 	var err error
-	least := 1.0
+	floor := 1.0
 	if s.zone == "" {
-		least = leastBurst
+		floor = leastBurst
 	}
-	if r.Units, err = s.curve(s.units, "request", least); err != nil {
+	if r.Units, err = s.curve(s.units, "request", floor); err != nil {
 		return nil, err
 	}
 	if s.times != nil && s.durationsMeant() {
@@ -212,12 +203,12 @@ func (s *Study) Result(assets int) (*Result, error) {
 	s.topKeys(r, refused)
 	s.refused(r, refused)
 	s.histogram(r)
-	r.Networks = s.clients.networks()
+	s.networks(r, refused)
 	s.overrides(r)
 	if s.options.Check == "" {
 		s.withhold(r)
 	}
-	if err := s.holdOut(r, least); err != nil {
+	if err := s.holdOut(r, floor); err != nil {
 		return nil, err
 	}
 	s.notes(r)
@@ -240,10 +231,9 @@ func (s *Study) inFlight() *InFlight {
 			continue
 		}
 		f.Most = max(f.Most, n)
-		if s.options.People && !s.person(id) {
-			continue
+		if s.person(id) {
+			all = append(all, n)
 		}
-		all = append(all, n)
 	}
 	f.Slots = 1
 	if len(all) > 0 {
@@ -323,6 +313,9 @@ func (s *Study) histogram(r *Result) {
 			bars = append(bars, Bar{Below: math.Exp2(float64(len(bars)))})
 		}
 		bars[n].Keys++
+		if s.person(id) {
+			bars[n].People++
+		}
 	}
 	r.Histogram = bars
 }

@@ -17,10 +17,7 @@ import (
 )
 
 // ladder are the leaks that are tried, as they are written in a Caddyfile.
-var ladder = []string{
-	"10/h", "20/h", "30/h", "1/m", "2/m", "3/m", "5/m", "10/m",
-	"15/m", "20/m", "30/m", "1/s", "2/s", "5/s", "10/s", "20/s",
-}
+var ladder = []string{"15/h", "30/h", "1/m", "2/m", "4/m", "8/m", "15/m", "30/m", "1/s", "2/s", "4/s", "8/s", "15/s"}
 
 // leaksOf returns the leaks of a ladder, in units a second.
 func leaksOf(ladder []string) []float64 {
@@ -33,11 +30,11 @@ func leaksOf(ladder []string) []float64 {
 
 // Options say what to look for.
 type Options struct {
-	// Spare is the percentage of clients that the limits must leave untouched.
+	// Spare is the percentage of the people that the limits must leave untouched.
 	Spare float64
 
-	// People takes that percentage of the clients that also loaded static assets.
-	People bool
+	// Names are those of networks.
+	Names Names
 
 	// Key says of what the keys are made, in the words of a Caddyfile.
 	Key string
@@ -275,43 +272,13 @@ func (c *client) daily() bool {
 	return c.last-c.first >= 24*3600 && bits.OnesCount32(c.hours) <= 18
 }
 
-// networks returns those of many addresses that sent much together, the largest first.
-func (c *Clients) networks() []Network {
-	all, requests := make(map[netip.Prefix]*Network), 0
-	for addr, client := range c.all {
-		requests += int(client.requests)
-		if !addr.IsValid() {
-			continue
-		}
-		prefix := bucketkey.ClientPrefix(addr, 24, 48)
-		n := all[prefix]
-		if n == nil {
-			n = &Network{Network: prefix.String()}
-			all[prefix] = n
-		}
-		n.Addresses++
-		n.Share += float64(client.requests)
-	}
-	large := []Network{}
-	for _, n := range all {
-		n.Share /= float64(requests)
-		if n.Addresses >= fewestAddresses && n.Share >= leastShare {
-			large = append(large, *n)
-		}
-	}
-	slices.SortFunc(large, func(a, b Network) int {
-		return cmp.Or(cmp.Compare(b.Share, a.Share), cmp.Compare(a.Network, b.Network))
-	})
-	return large
-}
-
 // person reports whether the client looks like a person, or like many.
 func (c *Clients) person(addr netip.Addr) bool { return c.looks(addr) != accesslog.Robot }
 
 // looks judges a client.
 func (c *Clients) looks(addr netip.Addr) accesslog.Looks {
 	known := c.all[addr]
-	if known == nil {
+	if known == nil || !addr.IsValid() { // those without an address are many, and unknown
 		return accesslog.Robot
 	}
 	return accesslog.LooksLike(int64(known.requests), int64(known.assets), &known.agents)

@@ -23,20 +23,12 @@ func (r *Result) Write(w io.Writer) error {
 		fmt.Fprintf(&b, ",\nbesides %s for static assets, which should be exempt", Counted(r.Assets, "request"))
 	}
 	b.WriteString(".\n")
-	who := "of the " + r.noun + "s"
-	if r.People {
-		who = "of the people"
-	}
-	fmt.Fprintf(&b, "%s looked like people: they loaded static assets with pages, and named no robot. These limits leave %v%% %s untouched:\n\n", Counted(r.PeopleKeys, r.noun), r.Spare, who)
+	fmt.Fprintf(&b, "%s looked like people: they loaded static assets with pages, and named no robot. These limits leave %v%% of the people untouched:\n\n", Counted(r.PeopleKeys, r.noun), r.Spare)
 	r.Units.write(&b, r.noun, len(r.Withheld) == 0)
 	if len(r.Withheld) == 0 {
 		fmt.Fprintf(&b, "\n%s\n", r.Units.Reason)
 		if h := r.HoldOut; h != nil {
-			people := "nobody who looks like a person"
-			if h.People > 0 {
-				people = Counted(h.People, r.noun) + " that look like people"
-			}
-			fmt.Fprintf(&b, "The first 70%% of the log alone gives limit %s %s, which would have refused %s and %s of the load in the rest.\n", Number(h.Capacity), h.Leak, people, Share(h.Load))
+			fmt.Fprintf(&b, "%s\n", h.Reason)
 		}
 	} else {
 		b.WriteString("\nNo limit is recommended:\n")
@@ -51,6 +43,7 @@ func (r *Result) Write(w io.Writer) error {
 			fmt.Fprintf(&b, "Note: %s\n", note)
 		}
 	}
+	r.writeNetworks(&b)
 	if len(r.Withheld) == 0 {
 		r.writeRefused(&b)
 		fmt.Fprintf(&b, "\nTo paste into the Caddyfile:\n\n%s", r.Caddyfile)
@@ -65,6 +58,16 @@ func (r *Result) Write(w io.Writer) error {
 	}
 	_, err := io.WriteString(w, b.String())
 	return err
+}
+
+// writeNetworks writes the networks that sent most.
+func (r *Result) writeNetworks(b *strings.Builder) {
+	for i, n := range r.Networks {
+		if i == 0 {
+			fmt.Fprintf(b, "\nNetworks that sent most (key client_ip ipv4 24 ipv6 48 counts each as one):\n\n  %-39s %9s %9s %9s %9s  %s\n", "network", r.noun+"s", "people", "requests", "refused", "load")
+		}
+		fmt.Fprintf(b, "  %-39s %9s %9s %9s %9s  %s\n", text.Printable(n.Network, 39), comma(n.Keys), comma(n.People), comma(n.Requests), comma(n.Refused), Share(n.Load))
+	}
 }
 
 // writeRefused writes who would be refused.
@@ -113,9 +116,8 @@ func were(requests int) string {
 // bar draws a share with twenty blocks.
 func bar(of float64) string { return strings.Repeat("█", int(20*of+0.5)) }
 
-// reason says in words what the recommended limit does.
-// tight is the limit with the least capacity, and verb what is done with the best one.
-func (c *Curve) reason(verb string, keys, requests int, unit, noun string, tight Point) string {
+// reason says in words what the best limit does, and verb what is done with it.
+func (c *Curve) reason(verb string, keys, requests int, unit, noun string) string {
 	best := c.Best()
 	plural := strings.Replace(unit, "second of", "seconds of", 1)
 	if plural == unit {
@@ -128,9 +130,6 @@ func (c *Curve) reason(verb string, keys, requests int, unit, noun string, tight
 	said := fmt.Sprintf("%s: a burst of %s %s, and %s after it.", verb, Number(best.Capacity), burst, rateText(best.Leak, best.Leak[:strings.IndexByte(best.Leak, '/')], unit, plural))
 	if best.RefusedKeys == 0 {
 		return said + fmt.Sprintf(" It would have refused none of %s.", Counted(keys, noun))
-	}
-	if best.Capacity > tight.Capacity && verb == "Recommended" {
-		said += fmt.Sprintf(" A burst of %s would do, but people come in bursts that no log has seen.", Number(tight.Capacity))
 	}
 	said += fmt.Sprintf(" It would have refused %s of %s and %s of %s, %s of the load", comma(best.RefusedKeys), Counted(keys, noun), comma(best.RefusedRequests), Counted(requests, "request"), Share(best.RefusedLoad))
 	if best.RefusedPeople == 0 {

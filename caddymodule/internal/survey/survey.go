@@ -7,6 +7,7 @@
 package survey
 
 import (
+	"cmp"
 	"math"
 	"slices"
 	"strings"
@@ -152,22 +153,26 @@ type Point struct {
 	RefusedLoad     float64 // the sum of their costs, in units
 }
 
-// Curve returns, for each leak of the ladder, the least whole capacity that leaves at
-// least the share spare of the keys untouched, from 0 to 1. The keys to spare are
-// those for which counts returns true; nil means all. What each limit refuses is found
-// by replaying the charges of all keys that need more.
-func (s *Survey) Curve(spare float64, counts func(id int) bool) ([]Point, error) {
+// Curve returns, for each leak of the ladder, the least whole capacity, and no less than
+// floor, that leaves at least the share spare of the keys untouched, from 0 to 1. Keys count
+// by their weights; nil means that all count the same. What each limit refuses is found by
+// replaying the charges of all keys that need more.
+func (s *Survey) Curve(spare, floor float64, weight func(id int) float64) ([]Point, error) {
 	points := make([]Point, len(s.leaks))
 	tried := make([]try, len(s.leaks))
-	peaks := make([]float64, 0, len(s.keys))
+	keys := make([]weighed, 0, len(s.keys))
 	for i, leak := range s.leaks {
-		peaks = peaks[:0]
+		keys = keys[:0]
 		for id := range s.keys {
-			if counts == nil || counts(id) {
-				peaks = append(peaks, s.Peak(id, i))
+			w := 1.0
+			if weight != nil {
+				w = weight(id)
+			}
+			if w > 0 {
+				keys = append(keys, weighed{s.Peak(id, i), w})
 			}
 		}
-		tried[i] = try{i, capacityFor(peaks, spare)}
+		tried[i] = try{i, max(floor, capacityFor(keys, spare))}
 		points[i].Limit = leakybucket.Limit{Capacity: tried[i].capacity, Leak: leak}
 		for id := range s.keys {
 			if s.Refused(id, i, tried[i].capacity) {
@@ -181,29 +186,26 @@ func (s *Survey) Curve(spare float64, counts func(id int) bool) ([]Point, error)
 	})
 }
 
-// capacityFor returns the least whole capacity that spares that share of the keys
-// with these peaks. It sorts them.
-func capacityFor(peaks []float64, spare float64) float64 {
-	if len(peaks) == 0 {
-		return 1
-	}
-	slices.Sort(peaks)
-	// 0.999 of 1000 is 999.0000000000001 in places: a key too many would be spared.
-	spared := int(math.Ceil(spare*float64(len(peaks)) - 1e-6))
-	if spared == 0 {
-		return 1
-	}
-	return least(peaks[spared-1])
-}
+// A weighed key needs a capacity of its peak.
+type weighed struct{ peak, weight float64 }
 
-// Removed returns, for each of the capacities, the sum of the costs that a limit with it and
-// that leak of the ladder refuses.
-func (s *Survey) Removed(leak int, capacities []float64) ([]float64, error) {
-	tried, removed := make([]try, len(capacities)), make([]float64, len(capacities))
-	for i, capacity := range capacities {
-		tried[i] = try{leak, capacity}
+// capacityFor returns the least whole capacity that spares that share of the keys. It sorts
+// them.
+func capacityFor(keys []weighed, spare float64) float64 {
+	slices.SortFunc(keys, func(a, b weighed) int { return cmp.Compare(a.peak, b.peak) })
+	all := 0.0
+	for _, k := range keys {
+		all += k.weight
 	}
-	return removed, s.refusals(tried, func(i, _ int, _ leakybucket.Instant, cost float64) { removed[i] += cost })
+	// 0.999 of 1000 is 999.0000000000001 in places: a key too many would be spared.
+	left, capacity := spare*all-1e-6, 1.0
+	for _, k := range keys {
+		if left <= 0 {
+			break
+		}
+		left, capacity = left-k.weight, least(k.peak)
+	}
+	return capacity
 }
 
 // Each calls f with every charge, in the order in which they were added.

@@ -129,7 +129,12 @@ func TestCurveFindsTheCapacityThatBruteForceFinds(t *testing.T) {
 			s := survey(t, trace, []float64{1. / 60, 0.2, 1, 5})
 			for _, spare := range []float64{0, 0.5, 0.95, 0.999, 1} {
 				for who, counts := range map[string]func(string) bool{"everybody": everybody, "people": people} {
-					points, err := s.Curve(spare, func(id int) bool { return counts(s.Name(id)) })
+					points, err := s.Curve(spare, 1, func(id int) float64 {
+						if counts(s.Name(id)) {
+							return 1
+						}
+						return 0
+					})
 					if err != nil {
 						t.Fatal(err)
 					}
@@ -179,7 +184,7 @@ func TestPeakIsExactlyTheCapacityThatAKeyNeeds(t *testing.T) {
 // TestRefusalsAreThoseThatTheCurveCounts finds each of them again, in order.
 func TestRefusalsAreThoseThatTheCurveCounts(t *testing.T) {
 	s := survey(t, mixed(3, 60, 4, one), ladder)
-	points, err := s.Curve(0.9, nil)
+	points, err := s.Curve(0.9, 1, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -212,7 +217,7 @@ func TestALateChargeLeaksNothing(t *testing.T) {
 	if got := s.Peak(0, 0); got != 2 {
 		t.Errorf("got a peak of %v, want 2", got)
 	}
-	points, err := s.Curve(0, nil)
+	points, err := s.Curve(0, 1, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -222,7 +227,7 @@ func TestALateChargeLeaksNothing(t *testing.T) {
 }
 
 func TestAnEmptySurveyRecommendsTheLeastCapacity(t *testing.T) {
-	points, err := survey(t, nil, ladder).Curve(0.999, nil)
+	points, err := survey(t, nil, ladder).Curve(0.999, 1, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -248,7 +253,7 @@ func TestChargesBeyondMemoryAreReplayedFromAFile(t *testing.T) {
 	if files, _ := os.ReadDir(dir); len(files) != 1 {
 		t.Fatalf("got %d temporary files, want 1", len(files))
 	}
-	points, err := s.Curve(0, nil)
+	points, err := s.Curve(0, 1, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -315,7 +320,7 @@ func FuzzCurve(f *testing.F) {
 		}
 		share, rate := float64(spare%101)/100, float64(1+leak)/16
 		s := survey(t, trace, []float64{rate})
-		points, err := s.Curve(share, nil)
+		points, err := s.Curve(share, 1, nil)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -359,7 +364,7 @@ func ExampleSurvey() {
 			}
 		}
 	}
-	points, err := s.Curve(0.66, nil) // leave two of the three clients untouched
+	points, err := s.Curve(0.66, 1, nil) // leave two of the three clients untouched
 	if err != nil {
 		panic(err)
 	}

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"maps"
+	"net/netip"
 	"os"
 	"slices"
 	"strconv"
@@ -26,21 +27,21 @@ import (
 // recommendFlags are the flags of `caddy throttle recommend`.
 type recommendFlags struct {
 	ruleFlags
-	spare, check   string
-	people, assets bool
-	report         string
+	spare, check, networks, report string
+	assets                         bool
 }
 
 func recommendCommand() *cobra.Command {
 	var f recommendFlags
 	cmd := &cobra.Command{
-		Use:   "recommend [--config FILE [--zone NAME] | --key SOURCE] [--spare PERCENT] [--people] LOG...",
-		Short: "Recommends limits that leave most clients untouched",
+		Use:   "recommend [--config FILE [--zone NAME] | --key SOURCE] [--spare PERCENT] LOG...",
+		Short: "Recommends limits that leave people untouched",
 		Long: `
-Recommends limits that would have left most clients of access logs untouched.
+Recommends limits that would have left most people of access logs untouched.
+People are clients that load static assets with pages, and name no robot.
 
 For each leak of a ladder, it finds the least capacity with which the given
-percentage of clients is never refused. It prints what each of these limits would
+percentage of people is never refused. It prints what each of these limits would
 have refused, recommends one of them with the reason, and prints the lines for the
 Caddyfile. If the logs are too thin to tell, it recommends nothing, and says why.
 
@@ -48,19 +49,16 @@ With --config, it does so for each zone: requests go through the routes, matcher
 keys and costs of the config, and the limits in it do not matter. Without a config,
 requests are charged to --key, and those for static assets do not count.
 
-With --people, the percentage is one of the clients that look like people, who load
-static assets with pages and name no robot. Then the scrapers in the log do not set the limit.
-
 If the logs have durations, as Caddy's have, it also finds a limit for settle
 seconds, and for in_flight.`,
-		Example: `  caddy throttle recommend --people /var/log/caddy/access.log*
-  caddy throttle recommend --people --check "120 2/s" access.log
+		Example: `  caddy throttle recommend /var/log/caddy/access.log*
+  caddy throttle recommend --check "120 2/s" access.log
   caddy throttle recommend --spare 99 --report limits.html access.log.gz
   caddy throttle recommend --config /etc/caddy/Caddyfile --zone login access.log`,
 	}
 	f.add(cmd)
-	cmd.Flags().StringVar(&f.spare, "spare", "99.9", "The percentage of clients that must never be refused")
-	cmd.Flags().BoolVar(&f.people, "people", false, "Take the percentage of clients that look like people")
+	cmd.Flags().StringVar(&f.spare, "spare", "99.9", "The percentage of people that must never be refused")
+	cmd.Flags().StringVar(&f.networks, "networks", "", "A file of prefixes and names, by which networks are shown")
 	cmd.Flags().BoolVar(&f.assets, "assets", false, "Count requests for static assets, too, without a config")
 	cmd.Flags().StringVar(&f.check, "check", "", "Judge this limit, such as \"120 2/s\", and recommend none")
 	cmd.Flags().StringVar(&f.report, "report", "", "Write a page about it to this file")
@@ -96,7 +94,11 @@ func (f *recommendFlags) find(in *logReader) (*Recommendation, error) {
 	if f.config != "" && f.assets {
 		return nil, usage.Errorf("--config and --assets exclude each other: the config says what is exempt")
 	}
-	s := &studies{flags: f, clients: recommend.NewClients(), of: make(map[string]*recommend.Study), options: recommend.Options{Spare: spare, People: f.people, Check: f.check}}
+	names, err := networkNames(f.networks)
+	if err != nil {
+		return nil, err
+	}
+	s := &studies{flags: f, clients: recommend.NewClients(), of: make(map[string]*recommend.Study), options: recommend.Options{Spare: spare, Check: f.check, Names: names}}
 	defer s.close()
 	rules, limit := f.ruleFlags, ""
 	if f.config == "" {
@@ -117,6 +119,32 @@ func (f *recommendFlags) find(in *logReader) (*Recommendation, error) {
 	}
 	results, err := s.results()
 	return &Recommendation{Log: in.log(), Zones: results, Notes: notes, Partial: in.interrupted()}, err
+}
+
+// networkNames reads lines of a prefix and a name from a file, if it has a name.
+func networkNames(file string) (recommend.Names, error) {
+	names := make(recommend.Names)
+	if file == "" {
+		return names, nil
+	}
+	data, err := os.ReadFile(file)
+	if err != nil {
+		return nil, usage.Errorf("--networks: %w", err)
+	}
+	n := 0
+	for line := range strings.Lines(string(data)) {
+		n++
+		words, name, _ := strings.Cut(strings.TrimSpace(line), " ")
+		if words == "" || words[0] == '#' {
+			continue
+		}
+		prefix, err := netip.ParsePrefix(words)
+		if name = strings.TrimSpace(name); err != nil || name == "" {
+			return nil, usage.Errorf("--networks: %s:%d: want a prefix and a name, such as 203.0.113.0/24 Example Hosting", file, n)
+		}
+		names[prefix.Masked()] = name
+	}
+	return names, nil
 }
 
 // keyText returns the key without a config.
@@ -165,7 +193,6 @@ func (f *recommendFlags) writeReport(r *Recommendation) error {
 	settings := []report.Setting{
 		{Name: "logs", Value: strings.Join(r.Log.Files, ", ")},
 		{Name: "spare", Value: strings.TrimSuffix(f.spare, "%") + "%"},
-		{Name: "people", Value: strconv.FormatBool(f.people)},
 	}
 	if f.config != "" {
 		settings = append(settings, report.Setting{Name: "config", Value: f.config})
