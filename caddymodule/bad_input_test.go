@@ -54,6 +54,10 @@ var triedErrors = []triedConfig{
 	{"b6", mistake{"zone", "max_tokens 60 # <-", "want limit 60 "}},
 	{"b7", mistake{"zone", "max_connections 20 # <-", "want in_flight 20"}},
 	{"b8", mistake{"zone", "in_flight 5\nqueue 50 # <-", "want in_flight 5 wait 8s queue 50"}},
+	{"9", mistake{"zone", "in_flight 5 wait 48h # <-", "invalid wait 48h0m0s: want a duration of at most a day, such as 8s"}},
+	{"9d", mistake{"zone", "limit 5 1/s\ndelay wait 36h # <-", "want a duration of at most a day, such as 3s"}},
+	{"9w", mistake{"zone", "in_flight 5 {\nshare\nwarm_up 48h # <-\n}", "want a duration of at most a day, such as 30s"}},
+	{"9r", mistake{"zone", "limit 5 1/s\nrefusal retry_after 48h # <-", "want empty, fit, or a duration of at most a day"}},
 	{"Z1", mistake{"zone", "in_flight 5 {\nshare\nrank member issued PHPSESSID # <-\n}", "which visitors get who have not logged in"}},
 }
 
@@ -100,8 +104,16 @@ func TestEachConfigurationThatWasTriedAndMayBeMeantIsWarnedOf(t *testing.T) {
 		{"64", mistake{"zone", "limit 5 5/m\nkey client_ip header User-Agent", chosen}},
 		{"K2", mistake{"zone", "limit 5 5/m\nkey client_ip cookie PHPSESSID", chosen}},
 		{"K3", mistake{"zone", "limit 5 5/m\nkey client_ip query s", chosen}},
+		{"K5", mistake{"zone", "limit 5 5/m\nmatch path /login*\nkey client_ip form log", chosen}},
+		{"K4", mistake{"file", "http:// {\nthrottle pages client_ip host 5 5/m\n}", "gets a fresh bucket with each Host that it makes up"}},
+		{"48e", mistake{"zone", "limit 5 5/m\nexempt expression `{header.User-Agent}.contains('Googlebot')`", sent}},
+		{"49e", mistake{"zone", "limit 5 5/m\nexempt header_regexp Cookie wordpress_logged_in", sent}},
 		{"F2", mistake{"zone", "limit 5 5/m\nkey header X-Forwarded-For", "clients can send this header, too"}},
+		{"F2p", mistake{"zone", "limit 5 5/m\nkey {header.X-Real-Ip}", "clients can send this header, too"}},
 		{"F3", mistake{"zone", "limit 5 5/m\nkey header CF-Connecting-IP", "clients can send this header, too"}},
+		{"R1", mistake{"zone", "in_flight 5 {\nshare\nrank member expression `{header.X-Vip} == '1'`\n}", "any client can take this rank"}},
+		{"43f", mistake{"zone", "limit 5 5/m\nexempt path /wp-admin/admin-ajax.php*", "anybody can call the script that is exempt"}},
+		{"78f", mistake{"site", "root * /srv\nthrottle {\nexempt static_files\nzone pages {\nlimit 60 10/s\n}\n}\nreverse_proxy localhost:3000", "the site has no file_server"}},
 		{"F1", mistake{"zone", "limit 50 1/s\ncost {header.X-Cost}", "clients choose what their requests cost"}},
 		{"S1", mistake{"zone", "limit 5 30/h\nmatch method POST\nsettle status 302 303 1", "settle status charges redirects only"}},
 		{"L1", mistake{"zone", "limit 1 1/s", "one request at a time, and browsers"}},
@@ -113,6 +125,9 @@ func TestEachConfigurationThatWasTriedAndMayBeMeantIsWarnedOf(t *testing.T) {
 	} {
 		s := run(t, c.caddyfile())
 		s.warned(t, c.says, 1)
+		if strings.Contains(c.says, "this header, too") {
+			s.warned(t, chosen, 0) // whose remedy would limit the proxy
+		}
 		s.stop()
 	}
 }

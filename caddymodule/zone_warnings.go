@@ -18,14 +18,15 @@ const patientClient = 30 * time.Second
 // warnOf logs warnings about settings that probably do not work as meant.
 func warnOf(z *engine.Zone, definition *config.Zone, doubts []string) {
 	for _, source := range definition.Key.Given() {
+		name := source.Header()
 		switch {
-		case source.Source != "header":
-		case strings.ContainsAny(source.Name, "_."):
+		case strings.ContainsAny(name, "_."):
 			z.Counts.Logger.Warn("Caddy drops headers with _ or . in their names unless they are listed in expected_underscore_headers or expected_dot_headers of the server: this key may always be missing",
-				zap.String("header", source.Name))
-		case engine.NamesClient(source.Name):
+				zap.String("header", name))
+		case engine.NamesClient(name):
+			z.WarnedKey = true // a zone keyed by client_ip would limit the proxy
 			z.Counts.Logger.Warn("clients can send this header, too, and choose their key by it: use client_ip, and name the proxy in trusted_proxies and its header in client_ip_headers",
-				zap.String("header", source.Name))
+				zap.String("header", name))
 		}
 	}
 	if slices.ContainsFunc(definition.Cost, func(c config.Cost) bool { return config.SentByClient(c.Value) }) {

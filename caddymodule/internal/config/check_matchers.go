@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net/netip"
 	"net/url"
+	"regexp"
 	"slices"
 	"strings"
 
@@ -132,6 +133,9 @@ func Paths(sets caddyhttp.RawMatcherSets) (all []string) {
 	return all
 }
 
+// clientsSend finds the headers that all clients send. Others may be secrets.
+var clientsSend = regexp.MustCompile(`(?i)user-agent|cookie`)
+
 // Doubtful says what is probably not meant by a set of matchers, or "". An exemption by what
 // anybody can send is one that anybody has.
 func Doubtful(set caddy.ModuleMap, exempts bool) string {
@@ -141,7 +145,7 @@ func Doubtful(set caddy.ModuleMap, exempts bool) string {
 	_ = json.Unmarshal(set["header"], &headers)
 	var query map[string][]string
 	_ = json.Unmarshal(set["query"], &query)
-	sent := string(set["header"]) + string(set["header_regexp"])
+	sent := string(set["header"]) + string(set["header_regexp"]) + string(set["expression"])
 	guarded := !exempts || set["client_ip"] != nil || set["remote_ip"] != nil || set["verified_crawler"] != nil || set["not"] != nil
 	switch {
 	case slices.Equal(paths, []string{"/"}):
@@ -149,7 +153,7 @@ func Doubtful(set caddy.ModuleMap, exempts bool) string {
 	case len(query) > 1 && !exempts:
 		return "a query of several parameters matches requests that have all of them: for any of them, want a line of match for each"
 	case guarded:
-	case strings.Contains(sent, `"User-Agent"`) || strings.Contains(sent, `"Cookie"`): // another may be a secret
+	case clientsSend.MatchString(sent):
 		return "anybody can send the header by which requests are exempt: exempt addresses with client_ip, or crawlers with verified_crawler"
 	case set["file"] != nil:
 		return "exempt file exempts PHP scripts, too, since they are files: want exempt static_files"

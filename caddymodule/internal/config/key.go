@@ -345,6 +345,19 @@ func ClientChosen(sources []KeySource) bool {
 // SentByClient reports whether clients send the value of a placeholder.
 func SentByClient(text string) bool { return sentByClient.MatchString(text) }
 
+var headerPlaceholder = regexp.MustCompile(`^\{http\.request\.header\.(.+)\}$`)
+
+// Header returns the name of the header that is the source, or "".
+func (k *KeySource) Header() string {
+	if found := headerPlaceholder.FindStringSubmatch(k.Source); found != nil {
+		return found[1]
+	}
+	if k.Source == "header" {
+		return k.Name
+	}
+	return ""
+}
+
 // NamesHeader reports whether a source is a header or a parameter that programs send by its
 // name, as API keys are sent.
 func NamesHeader(sources []KeySource) bool {

@@ -93,13 +93,13 @@ func warnKeys(zones []*Zone, match rule.Matchers, logger *zap.Logger) {
 	}
 	for _, z := range zones {
 		switch {
-		case z.warnedKey:
+		case z.WarnedKey:
 		case z.ClientChosen:
-			z.warnedKey = true
+			z.WarnedKey = true
 			logger.Warn("zone is keyed by values that clients choose, so a client can get a fresh bucket with every request: add a zone keyed by client_ip",
 				zap.String("zone", z.Name))
 		case z.Common && match == nil:
-			z.warnedKey = true
+			z.WarnedKey = true
 			logger.Warn("all clients share one bucket of the zone, so one client can have all others refused: add client_ip to its key, or a zone keyed by client_ip",
 				zap.String("zone", z.Name))
 		}

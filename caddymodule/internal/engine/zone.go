@@ -39,7 +39,7 @@ type Zone struct {
 	File           *overrideFile      // nil if it has none
 	Directives     [][]*decision.Zone // the zones of each directive that charges it
 	watches        []*watch           // of these
-	warnedKey      bool
+	WarnedKey      bool               // of what clients choose in it
 	warnedBurst    bool
 	warnedInsecure atomic.Bool
 }
