@@ -195,7 +195,7 @@ var wrongWords = []mistake{
 	{"zone", "limit 5 1/s\nshadow off # <-", "unexpected \"off\" after shadow, which stands alone"},
 	{"zone", "limit 5 1/s\nenforce 10% # <-", "parsing enforce: invalid number \"10%\": did you mean 10?"},
 	{"block", "zone \"\" { # <-\nlimit 5 1/s\n}", "parsing zone: the word is empty: want at least a letter"},
-	{"site", "throttle pages key client_ip 5 1/s # <-", "unexpected \"key\" after pages: want throttle pages client_ip 5 1/s"},
+	{"site", "throttle pages key client_ip 5 1/s # <-", "unknown key source \"key\": want client_ip"},
 	{"site", "throttle pages client_ip 5 1/s {\nkey host # <-\n}", "key is given twice"},
 	{"file", "(lim) {\nthrottle {args[0]} {args[1]} {args[2]} # <-\n}\nhttp://a.example {\nimport lim pages 5\n}", "invalid rate \"{args[2]}\""},
 	{"file", "(lim) {\nthrottle {\nzone {args[0]} {\nlimit {args[1]} {args[2]} # <-\n}\n}\n}\nhttp://a.example {\nimport lim pages x 1/s\n}", "invalid capacity \"x\""},

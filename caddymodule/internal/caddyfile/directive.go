@@ -113,8 +113,8 @@ func misplacedOption(d *caddyfile.Dispenser, where string, known []string, zones
 		}
 		return d.Errf("%s cannot stand beside the zones in %s: put it into the block of a zone", d.Val(), where)
 	}
-	if _, lines := zoneLines(nil).meant(word, rest); lines != "" {
-		return d.Errf("unknown option %q in %s: in a zone, %s", d.Val(), where, want(lines))
+	if meant := zoneLines(nil).translate(d.File(), word, rest); meant != "" {
+		return d.Errf("unknown option %q in %s: in a zone, %s", d.Val(), where, meant)
 	}
 	slices.Sort(known)
 	return tokens.UnknownOption(d, where, slices.Compact(known))

@@ -2,63 +2,97 @@ package caddyfile
 
 import (
 	"cmp"
-	"fmt"
 	"maps"
-	"net/netip"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/caddyserver/caddy/v2/caddyconfig/caddyfile"
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/config"
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/settlement"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/text"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/tokens"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
 )
 
-// A zoneLine is a line in the block of a zone, as words, with those in its own block.
-type zoneLine struct {
-	words []string
-	place string
-	block []string // nil if it has none
+// formerWords are words of other limiters and of a former grammar, and the lines to write
+// instead: the first that a zone may have. $1 is a word behind, and $* are all of them. What
+// stands behind > is added to the option if the zone has that already. No lines stand for
+// the limit, which several words give together.
+var formerWords = map[string]string{
+	"leak rate nodelay limit_req limit_req_zone " + burstWords + " " + countWords + " " + windowWords: "",
+
+	"whitelist allowlist safelist bypass allow skip ignore":       "exempt client_ip $1|exempt $*|exempt client_ip 203.0.113.7",
+	"blacklist denylist blocklist deny":                           "override $1 deny|override 203.0.113.7 deny",
+	"dry_run dryrun limit_req_dry_run log_only track report_only": "shadow",
+	"server_timing": "shadow > server_timing",
+	"ban penalty ban_time bantime block_duration timeout":                                         "block $1|block 10m",
+	"concurrency limit_conn limit_conn_zone max_concurrent max_connections max_conns connections": "in_flight $1|in_flight 5",
+	"max_wait":                "in_flight 5 > wait $1|in_flight 5 > wait 8s",
+	"max_waiting queue":       "in_flight 5 > wait 8s queue $1|in_flight 5 > wait 8s queue 200",
+	"warm_up":                 "in_flight 5 > warm_up $1|in_flight 5 > warm_up 30s",
+	"request_buffer":          "in_flight 5 > buffer $1|in_flight 5 > buffer 8MiB",
+	"share":                   "in_flight 5 > {\n\tshare $*\n}|in_flight 5 > {\n\tshare\n}",
+	"rank":                    "in_flight 5 > {\n\tshare\n\trank $*\n}|in_flight 5 > {\n\tshare\n\trank member issued wordpress_logged_in_*\n}",
+	"pass":                    "in_flight 5 > {\n\tshare\n\tpass off\n}",
+	"max_body":                "read_body $1|read_body 64KiB",
+	"unread_body_cost":        "read_body 64KiB > else $1|read_body 64KiB > else 1",
+	"count_only":              "settle $* 1 after|settle status $* 1 after|settle status 401 1 after",
+	"workers":                 "settle seconds $1|settle seconds 5",
+	"debt":                    "settle seconds > debt $1|settle seconds > debt 0",
+	"fold":                    "key form log > fold $1|key form log > fold wordpress",
+	"missing_key":             "key client_ip > missing $1|key client_ip > missing share",
+	"unlisted_key":            "key client_ip > unlisted $1|key client_ip > unlisted refuse",
+	"plain_keys":              "key client_ip > plain",
+	"ipv4_prefix":             "key client_ip > ipv4 $1|key client_ip > ipv4 24",
+	"ipv6_prefix":             "key client_ip > ipv6 $1|key client_ip > ipv6 48",
+	"message":                 "refusal > message \"$*\"|refusal > message \"Too many requests.\"",
+	"page":                    "refusal > {\n\tpage $1\n}|refusal > {\n\tpage {\n\t\ttitle \"My site\"\n\t}\n}",
+	"retry_after":             "refusal > retry_after $1|refusal > retry_after fit",
+	"retry_jitter jitter":     "refusal > jitter $1|refusal > jitter 20",
+	"status limit_req_status": "refusal > status $1|refusal > status 429",
+	"refuse":                  "refusal > error",
+	"support_code":            "refusal > code off",
+	"zone_header":             "refusal > zone_header",
+	"log_refused":             "refusal > log $1|refusal > log 10/s",
 }
 
-// zoneLines let a translation of one word see what stands beside it.
+const (
+	countWords  = "average events max_events requests count refill_rate refill rps requests_per_second rpm requests_per_minute rph requests_per_hour"
+	burstWords  = "capacity burst max_tokens tokens bucket_size"
+	windowWords = "window period interval per every duration"
+)
+
+// FormerWords has the lines of formerWords for each word.
+var FormerWords = make(map[string]string)
+
+func init() {
+	for words, lines := range formerWords {
+		for _, word := range strings.Fields(words) {
+			FormerWords[word] = lines
+		}
+	}
+}
+
+// A zoneLine is a line in the block of a zone.
+type zoneLine struct {
+	words []string
+	block bool // one follows
+	place string
+}
+
 type zoneLines []zoneLine
 
 // zoneBlock returns the lines of the block that comes next, and reads nothing.
 func zoneBlock(d *caddyfile.Dispenser) (lines zoneLines) {
-	depth, read, last := 0, 0, ""
-	for d.Next() {
-		read++
-		switch d.Val() {
-		case "{":
-			if depth++; depth == 2 && len(lines) > 0 {
-				lines[len(lines)-1].block = []string{}
-			}
-			continue
-		case "}":
-			depth--
+	peek := *d
+	for nesting := peek.Nesting(); peek.NextBlock(nesting); {
+		line := zoneLine{place: tokens.Place(&peek), words: append([]string{peek.Val()}, peek.RemainingArgs()...)}
+		for within := peek.Nesting(); peek.NextBlock(within); {
+			line.block = true
 		}
-		if depth <= 0 {
-			break
-		}
-		if depth > 1 && len(lines) > 0 {
-			line := &lines[len(lines)-1]
-			line.block = append(line.block, d.Val())
-		}
-		if here := tokens.Place(d); depth == 1 && d.Val() != "}" {
-			if here != last {
-				lines = append(lines, zoneLine{place: here})
-			}
-			line := &lines[len(lines)-1]
-			line.words, last = append(line.words, d.Val()), here
-		}
-	}
-	for range read {
-		d.Prev()
+		lines = append(lines, line)
 	}
 	return lines
 }
@@ -71,39 +105,126 @@ func (z zoneLines) find(word string) *zoneLine {
 	return nil
 }
 
-// after returns the words after the first line that begins with a word, and whether there
-// is one.
-func (z zoneLines) after(word string) ([]string, bool) {
-	if line := z.find(word); line != nil {
-		return line.words[1:], true
-	}
-	return nil, false
-}
-
-// first returns the first word after one of some others, or what it is by default.
-func (z zoneLines) first(standard string, others ...string) string {
-	for _, other := range others {
-		if words, _ := z.after(other); len(words) > 0 {
-			return words[0]
+// after returns the word behind the last of some words, or "".
+func (z zoneLines) after(words string) (found string) {
+	known := strings.Fields(words)
+	for _, line := range z {
+		for i, word := range line.words {
+			name, value, joined := strings.Cut(strings.TrimSuffix(word, ";"), "=") // as in nginx
+			if n, err := strconv.Atoi(value); name == "burst" && err == nil {
+				value = strconv.Itoa(n + 1) // with the one request that is due
+			} else if !joined && i+1 < len(line.words) {
+				value = line.words[i+1]
+			}
+			if slices.Contains(known, name) {
+				found = cmp.Or(strings.TrimSuffix(value, ";"), found)
+			}
 		}
 	}
-	return standard
+	return found
 }
 
-// inBlock returns the words in the block of an option.
-func (z zoneLines) inBlock(option string) []string {
-	if line := z.find(option); line != nil {
-		return line.block
+// former returns the known word that one of a former grammar or another limiter stands for,
+// or "".
+func former(word string) string {
+	name, _, _ := strings.Cut(strings.TrimRight(word, ":;"), "=")
+	if _, known := FormerWords[name]; known || tokens.Translations[name] != "" {
+		return name
 	}
-	return nil
+	if text.Nearest(name, OptionNames(func(ZoneOption) bool { return true })) != "" {
+		return ""
+	}
+	return text.Nearest(name, slices.Collect(maps.Keys(FormerWords)))
 }
 
-// line returns the line of a word, or a standard one if there is none.
-func (z zoneLines) line(word, standard string) string {
-	if line := z.find(word); line != nil {
-		return strings.Join(quoted(line.words), " ")
+// translate says what to write instead of a word that is no option of a zone, with others
+// behind it, or returns "".
+func (z zoneLines) translate(file, word string, rest []string) string {
+	for i := range rest {
+		rest[i] = strings.TrimSuffix(rest[i], ";") // as in nginx
 	}
-	return standard
+	name := former(word)
+	lines, known := FormerWords[name]
+	if !known {
+		return ""
+	}
+	if lines == "" {
+		if strings.Contains(word, "=") {
+			name = word
+		}
+		return z.translateLimit(append([]string{name}, rest...))
+	}
+	if z.find("limit") != nil || z.find("delay") != nil { // which leave no wait to slots
+		lines = strings.NewReplacer("in_flight 5 > wait 8s queue", "delay > queue", "in_flight 5 > wait", "delay > wait").Replace(lines)
+	}
+	option, _, _ := strings.Cut(lines, " ")
+	line, other := firstValid(file, lines, rest), z.find(option)
+	_, detail, _ := strings.Cut(line, " > ")
+	line = strings.Replace(line, " > ", " ", 1)
+	switch {
+	case strings.HasPrefix(detail, "{\n\tshare") && z.find("limit") != nil:
+		return "share and limit exclude each other: remove it, and beside this zone want\n" + block("zone turns", line)
+	case other == nil || ZoneOptions[OptionNamed(option)].Repeats:
+		return want(line)
+	case detail == "":
+		return "remove it: the zone has " + option + " " + other.place + " already"
+	case other.block:
+		detail = strings.TrimPrefix(strings.TrimSuffix(strings.TrimPrefix(detail, "{\n\t"), "\n}"), "wait 8s ")
+		return "want in the block of " + option + " " + other.place + "\n" + strings.ReplaceAll(detail, "\n\t", "\n")
+	}
+	if both := strings.Join(quoted(other.words), " ") + " " + detail; adapts(file, both) {
+		line = both
+	}
+	return "instead of this and of " + option + " " + other.place + ", " + want(line)
+}
+
+// firstValid returns the first of the lines that a zone may have, with words in it.
+func firstValid(file, lines string, words []string) (line string) {
+	for line = range strings.SplitSeq(lines, "|") {
+		line = strings.ReplaceAll(strings.ReplaceAll(line, "$*", strings.Join(words, " ")), " \n", "\n")
+		some := quoted(words)
+		if !strings.Contains(line, "$1") {
+			some = []string{""}
+		}
+		var valid []string // several if the option repeats
+		for _, word := range some {
+			if more := append(valid, strings.ReplaceAll(line, "$1", word)); adapts(file, strings.Replace(strings.Join(more, "\n"), " > ", " ", 1)) {
+				valid = more
+			}
+		}
+		if valid != nil {
+			return strings.Join(valid, "\n")
+		}
+	}
+	return line
+}
+
+// adapts reports whether a zone may have lines, beside what they need.
+func adapts(file, lines string) bool {
+	all, err := caddyfile.Tokenize([]byte(lines), file)
+	d := caddyfile.NewDispenser(all)
+	r := newZoneReader(d, noNamedMatchers(d))
+	for err == nil && d.Next() {
+		i := OptionNamed(d.Val())
+		if i < 0 {
+			return false
+		}
+		err = r.parse(&ZoneOptions[i])
+	}
+	z := r.zone
+	if z.Name = "any"; z.InFlight == nil && z.Limit == "" {
+		z.Limit = "120 2/s"
+	}
+	if z.ReadBody != nil {
+		z.Cost = []config.Cost{{Value: "body_items"}}
+	}
+	if z.Key != nil {
+		z.OverrideFile = "any" // for unlisted
+	}
+	if err == nil {
+		_, err = z.Compile(nil)
+	}
+	return err == nil
 }
 
 // quoted returns words as a Caddyfile has them.
@@ -117,31 +238,6 @@ func quoted(words []string) []string {
 	return out
 }
 
-// translate says what to write instead of a word that is no option of a zone, with others
-// after it, or returns "". The word is one of a former grammar or of another limiter.
-func (z zoneLines) translate(word string, rest []string) string {
-	why, lines := z.meant(word, rest)
-	if lines == "" {
-		return why
-	}
-	option, _, _ := strings.Cut(lines, " ")
-	i, other := OptionNamed(option), z.find(option)
-	if i < 0 || other == nil || ZoneOptions[i].Repeats {
-		return why + want(lines)
-	}
-	more := strings.TrimSpace(strings.TrimPrefix(lines, z.line(option, "")))
-	for _, word := range strings.Fields(more) {
-		if d := DetailNamed(&ZoneOptions[i], word); d >= 0 && !ZoneOptions[i].Details[d].Repeats && slices.Contains(slices.Concat(other.words, other.block), word) {
-			return "remove it: " + option + " has " + word + " " + other.place + " already"
-		}
-	}
-	if other.block == nil {
-		return why + "instead of this and of " + option + " " + other.place + ", " + want(lines)
-	}
-	more = strings.TrimSuffix(strings.TrimPrefix(more, "{\n\t"), "\n}")
-	return why + "want in the block of " + option + " " + other.place + "\n" + strings.ReplaceAll(more, "\n\t", "\n")
-}
-
 // want shows lines to write, several on lines of their own.
 func want(lines string) string {
 	if strings.Contains(lines, "\n") {
@@ -150,436 +246,82 @@ func want(lines string) string {
 	return "want " + lines
 }
 
-// meant returns why a word is wrong, as far as that must be said, and the lines to write.
-func (z zoneLines) meant(word string, rest []string) (why, lines string) {
-	name, value, joined := strings.Cut(strings.TrimRight(word, ":;"), "=") // as in nginx
-	words := quoted(rest)
-	for i, word := range words {
-		words[i] = strings.TrimSuffix(word, ";")
-	}
-	nginx := joined && slices.Contains(nginxWords, name)
-	if nginx {
-		value = word
-	}
-	if joined {
-		words = append([]string{value}, words...)
-	}
-	if tokens.Translations[name] != "" {
-		return "", ""
-	}
-	known := OptionNames(func(ZoneOption) bool { return true })
-	if FormerWords[name] == nil && !nginx && text.Nearest(name, known) == "" {
-		name = text.Nearest(name, slices.Collect(maps.Keys(FormerWords)))
-	}
-	switch whole := z.limited(); {
-	case whole != nil && (nginx || slices.Contains(limitWords, name)):
-		return "remove it: the zone has " + strings.Join(slices.Concat(whole.words, []string{whole.place, "already"}), " "), ""
-	case nginx:
-		return "", fromNginx(words, z)
-	case FormerWords[name] == nil:
-		return "", ""
-	case slices.Contains(exemptWords, name) || slices.Contains(denyWords, name):
-		why = noAddress(words)
-	case slices.Contains(turnWords, name) && z.excludesTurns() != "":
-		why = "share and " + z.excludesTurns() + " exclude each other: remove it"
-		if slots := z.find("in_flight"); slots != nil && slots.block == nil {
-			why += " and in_flight " + slots.place
-		}
-		why += ", and beside this zone "
-	}
-	seen := append(slices.Clone(z), zoneLine{words: append([]string{name}, words...)}) // also if it was written otherwise
-	return why, FormerWords[name](words, seen)
-}
-
-// A translation returns the lines to write instead of a word with others after it.
-type translation func(words []string, z zoneLines) string
-
-// given returns the first of the words that is valid, or else a standard one.
-func given[T any](words []string, standard string, parse func(string) (T, error)) string {
-	for _, word := range words {
-		if _, err := parse(strings.Trim(word, "\"")); err == nil {
-			return word
-		}
-	}
-	return standard
-}
-
-// filled returns the translation into a line, whose %s is a word that is given or a standard
-// one.
-func filled[T any](line, standard string, parse func(string) (T, error)) translation {
-	return func(words []string, _ zoneLines) string { return fmt.Sprintf(line, given(words, standard, parse)) }
-}
-
-// toDetail returns the translation of a word that is a detail of an option now. The line is
-// that of the option where the zone has none.
-func toDetail(line, name, standard string) translation {
-	option, _, _ := strings.Cut(line, " ")
-	return func(words []string, z zoneLines) string {
-		return strings.TrimSpace(z.line(option, line) + " " + name + " " + valid(option, name, words, standard))
-	}
-}
-
-// valid returns the first word if the detail takes it, or else a standard one.
-func valid(option, name string, words []string, standard string) string {
-	o := &ZoneOptions[OptionNamed(option)]
-	d := &o.Details[DetailNamed(o, name)]
-	if d.Syntax == "" {
-		return ""
-	}
-	return given(words[:min(1, len(words))], standard, func(word string) (any, error) { return nil, d.set(new(config.Zone), word) })
-}
-
-// toWaits returns the translation of a word about queues, which belongs to in_flight, or to
-// delay in a zone that has one or a limit.
-func toWaits(name, standard string) translation {
-	return func(words []string, z zoneLines) string {
-		option, line := "in_flight", z.line("in_flight", "in_flight 5")
-		_, delays := z.after("delay")
-		_, limited := z.after("limit")
-		if delays || limited {
-			option, line = "delay", z.line("delay", "delay")
-		}
-		if option == "in_flight" && name == "queue" && !strings.Contains(line, " wait ") && !slices.Contains(z.inBlock(option), "wait") {
-			line += " wait " + z.first("8s", "max_wait")
-		}
-		return line + " " + name + " " + valid(option, name, words, standard)
-	}
-}
-
-// inBlock returns an option with lines in its block.
-func inBlock(option string, z zoneLines, lines ...string) string {
-	standard := option
-	if option == "in_flight" {
-		standard = "in_flight 5"
-	}
-	return block(z.line(option, standard), lines...)
-}
-
-// turnWords are words about turns, which stand in the block of in_flight.
-var turnWords = []string{"share", "rank", "pass"}
-
-// excludesTurns returns an option of the zone that excludes share, or "".
-func (z zoneLines) excludesTurns() string {
-	for _, option := range []string{"limit", "delay", "block", "cost", "settle"} {
-		if z.find(option) != nil {
-			return option
-		}
-	}
-	return ""
-}
-
-// inTurns returns in_flight with lines in its block, in a zone of its own if this one has
-// what excludes share.
-func inTurns(z zoneLines, lines ...string) string {
-	if z.excludesTurns() != "" {
-		return block("zone turns", inBlock("in_flight", z, lines...))
-	}
-	if slices.Contains(z.inBlock("in_flight"), lines[0]) { // which is share
-		lines = lines[min(1, len(lines)-1):]
-	}
-	return inBlock("in_flight", z, lines...)
-}
-
 // block returns lines in the block behind a head, as a Caddyfile has them.
 func block(head string, lines ...string) string {
 	return head + " {\n\t" + strings.ReplaceAll(strings.Join(lines, "\n"), "\n", "\n\t") + "\n}"
 }
 
-// limited returns the line of the zone's limit, or nil if it has no whole one.
-func (z zoneLines) limited() *zoneLine {
-	line := z.find("limit")
-	if line == nil || len(line.words) != 3 {
-		return nil
+// translateLimit says what to write instead of words that give a part of the limit.
+func (z zoneLines) translateLimit(words []string) string {
+	limit := z.find("limit")
+	switch {
+	case limit == nil:
+		return want(append(slices.Clone(z), zoneLine{words: words}).limit())
+	case adapts("", strings.Join(limit.words, " ")):
+		return "remove it: the zone has " + strings.Join(limit.words, " ") + " " + limit.place + " already"
 	}
-	if _, err := leakybucket.ParseLimit(strings.Join(line.words[1:], " ")); err != nil {
-		return nil
-	}
-	return line
+	return "instead of this and of limit " + limit.place + ", " + want(z.limit())
 }
 
-// window returns how long other limiters count for, or "".
-func (z zoneLines) window() string {
-	return z.first("", "window", "period", "interval", "per", "every", "duration")
-}
-
-// perUnit are words of rates that have the unit in their names.
-var perUnit = map[string]string{
-	"rps": "s", "requests_per_second": "s", "rpm": "m", "requests_per_minute": "m", "rph": "h", "requests_per_hour": "h",
-}
-
-// toLimit returns the translation of a word that gives the burst or the rate, one of which
-// may stand on a line of its own.
-func toLimit(_ []string, z zoneLines) string {
-	if nginxRate.MatchString(z.first("", "rate")) {
-		return fromNginx(nil, z)
-	}
-	limit, _ := z.after("limit")
-	limit = slices.Concat(limit, []string{"", ""})
-	capacity := cmp.Or(z.first("", "capacity", "burst", "events", "max_events", "requests", "max_tokens", "tokens", "bucket_size", "average", "count"), limit[0])
-	leak := cmp.Or(z.first("", "leak", "rate", "average", "refill_rate", "events", "max_events", "requests", "count"), limit[1], limit[0])
-	for word, unit := range perUnit {
-		if number := z.first("", word); number != "" {
-			capacity, leak = cmp.Or(capacity, number), number+"/"+unit
+// limit returns the limit that words of other limiters give together.
+func (z zoneLines) limit() string {
+	rate, burst, count, window := z.after("leak rate"), z.after("limit "+burstWords), z.after(countWords), z.after(windowWords)
+	for unit, words := range map[string]string{"m": "rpm requests_per_minute", "h": "rph requests_per_hour"} {
+		if z.after(words) != "" {
+			window = unit
 		}
 	}
-	if _, err := leakybucket.ParseRate(leak); err != nil {
-		leak = perWindow(leak, z.window())
+	rate = perWindow(strings.Replace(cmp.Or(rate, count, z.after("limit")), "r/", "/", 1), window)
+	burst = cmp.Or(burst, count)
+	if _, err := leakybucket.ParseCapacity(burst); err != nil {
+		burst = "120"
 	}
-	if _, err := leakybucket.ParseCapacity(capacity); err != nil {
-		capacity = "120"
-	}
-	return "limit " + capacity + " " + leak
+	return "limit " + burst + " " + rate
 }
 
-// perWindow returns the rate of a number of requests in a window, such as 100 in 1m.
+// perWindow returns a rate, or that of a number of requests in a window, such as 100 in 1m.
 func perWindow(number, window string) string {
-	if _, plain := leakybucket.ParseCost(number); !plain || number == "0" {
-		return "2/s"
+	for _, rate := range []string{number, number + "/" + window, number + "/s"} {
+		if _, err := leakybucket.ParseRate(rate); err == nil {
+			return rate
+		}
 	}
-	rate := number + "/" + cmp.Or(window, "s")
-	if _, err := leakybucket.ParseRate(rate); err != nil {
-		return number + "/s"
-	}
-	return rate
+	return "2/s"
 }
 
-// nginxRate is a rate as nginx has it.
-var nginxRate = regexp.MustCompile(`^(\d+)r/([sm])$`)
-
-// fromNginx translates rate=10r/s burst=20 nodelay. A burst of nginx is what may come beside
-// the one request that is due.
-func fromNginx(words []string, z zoneLines) string {
-	rate, delays := "2/s", true
-	burst, _ := tokens.ParseWhole(0, config.MostAtOnce)(z.first("0", "burst")) // not as nginx has it, so nothing waits
-	if burst > 0 {
-		delays = false
-	}
-	all := slices.Clone(words)
-	for _, line := range z {
-		all = append(all, line.words...)
-	}
-	for _, word := range all {
-		word = strings.TrimSuffix(word, ";")
-		value := word
-		if _, right, joined := strings.Cut(word, "="); joined {
-			value = right
-		}
-		if plain := strings.Replace(value, "r/", "/", 1); !strings.HasPrefix(plain, "/") {
-			if _, err := leakybucket.ParseRate(plain); err == nil {
-				rate = plain
-			}
-		}
-		if strings.HasPrefix(word, "burst=") {
-			burst, _ = tokens.ParseWhole(0, config.MostAtOnce)(value)
-		}
-		delays = delays && word != "nodelay"
-	}
-	if limit, _ := z.after("limit"); len(limit) == 1 {
-		if n, err := tokens.ParseWhole(1, config.MostAtOnce)(limit[0]); err == nil {
-			burst, delays = n-1, false
-		}
-	}
-	line := fmt.Sprintf("limit %d %s", burst+1, rate)
-	if delays && burst > 0 {
-		line += "\ndelay"
-	}
-	return line
-}
-
-// nginxWords are those that nginx joins with their values, as in burst=20.
-var nginxWords = []string{"zone", "rate", "burst"}
-
-// isFormer reports whether a word is one of the former grammar or of another limiter.
-func isFormer(word string) bool {
-	name, _, joined := strings.Cut(strings.TrimRight(word, ":;"), "=")
-	return FormerWords[name] != nil || joined && slices.Contains(nginxWords, name)
-}
-
-// spelledRate is a rate in words, such as 10 per minute or 120 2r/s.
-var spelledRate = regexp.MustCompile(`^(\d+) ?(?:/|per|requests per|r/|req/)? ?(s|m|h|d)(?:ec|econd|in|inute|r|our|ay)?s?$`)
-
-// nginxLimit is a rate with a burst behind it, as nginx has them.
-var nginxLimit = regexp.MustCompile(`^(\d+)r?/([sm]) burst=(\d+) ?(nodelay|)$`)
+// spelled is the unit of a rate in words, such as per minute.
+var spelled = regexp.MustCompile(` (?:requests )?per (s|m|h|d)[a-z]*$`)
 
 // meantLimit says why words after limit are none, and what to write. Both are "" if that is
 // unknown.
-func meantLimit(words []string) (why, line string) {
-	text := strings.Join(words, " ")
-	if found := spelledRate.FindStringSubmatch(text); found != nil {
-		return "the burst is missing", fmt.Sprintf("limit %s %s/%s", found[1], found[1], found[2])
+func meantLimit(words []string) (why, limit string) {
+	written := strings.Join(words, " ")
+	if short := spelled.ReplaceAllString(written, "/$1"); short != written {
+		words = strings.Fields(short)
 	}
-	if found := nginxLimit.FindStringSubmatch(text); found != nil {
-		return "that is nginx's", fromNginx([]string{"rate=" + found[1] + "r/" + found[2], "burst=" + found[3], found[4]}, nil)
-	}
-	if len(words) == 2 {
-		_, number := leakybucket.ParseCost(words[0])
-		if _, err := leakybucket.ParseRate(words[1] + "/s"); number && err == nil {
-			return "the rate has no unit", "limit " + text + "/s"
-		}
-		if _, err := leakybucket.ParseRate(words[0] + "/" + words[1]); number && err == nil {
-			return "that is a window", fmt.Sprintf("limit %s %[1]s/%s", words[0], words[1])
-		}
-		swapped := words[1] + " " + words[0]
-		if _, err := leakybucket.ParseLimit(swapped); err == nil {
-			return "the capacity comes first", "limit " + swapped
+	var meant [][2]string
+	switch rate := strings.Replace(words[0], "r/", "/", 1); {
+	case strings.Contains(written, " burst="):
+		meant = [][2]string{{"that is nginx's", zoneLines{{words: append([]string{"rate", rate}, words[1:]...)}}.limit()[len("limit "):]}}
+	case len(words) == 1:
+		number, _, _ := strings.Cut(rate, "/")
+		meant = [][2]string{{"the burst is missing", number + " " + rate}, {"the rate is missing", number + " " + number + "/m"}}
+	case len(words) == 2:
+		meant = [][2]string{
+			{"the rate is one word", words[0] + " " + words[1]}, {"the rate has no unit", words[0] + " " + words[1] + "/s"},
+			{"that is a window", words[0] + " " + words[0] + "/" + words[1]}, {"the capacity comes first", words[1] + " " + words[0]},
 		}
 	}
-	if len(words) > 2 {
-		if found := spelledRate.FindStringSubmatch(strings.Join(words[1:], " ")); found != nil {
-			return "the rate is one word", fmt.Sprintf("limit %s %s/%s", words[0], found[1], found[2])
-		}
-	}
-	if len(words) == 1 {
-		if _, err := leakybucket.ParseRate(words[0]); err == nil {
-			number, _, _ := strings.Cut(words[0], "/")
-			return "the burst is missing", fmt.Sprintf("limit %s %s", number, words[0])
-		}
-		if _, plain := leakybucket.ParseCost(words[0]); plain {
-			return "the rate is missing", fmt.Sprintf("limit %s %s/m", words[0], words[0])
+	for _, m := range meant {
+		if _, err := leakybucket.ParseLimit(m[1]); err == nil && m[1] != written {
+			return m[0], m[1]
 		}
 	}
 	return "", ""
 }
 
-// parseAddress reads an address or a network.
-func parseAddress(word string) (netip.Prefix, error) {
-	if network, err := netip.ParsePrefix(word); err == nil {
-		return network, nil
-	}
-	address, err := netip.ParseAddr(word)
-	return netip.PrefixFrom(address, address.BitLen()), err
-}
-
-// noAddress says which of the words is no address or network, or returns "". A matcher may
-// stand before them.
-func noAddress(words []string) string {
-	for _, word := range words {
-		if _, err := parseAddress(word); err != nil && !slices.Contains(config.MatcherWords, words[0]) {
-			return fmt.Sprintf("%q is no address or network: ", word)
-		}
-	}
-	return ""
-}
-
-// addresses returns the words that are addresses or networks, or else an example.
-func addresses(words []string) []string {
-	found := slices.DeleteFunc(slices.Clone(words), func(word string) bool { _, err := parseAddress(word); return err != nil })
-	if len(found) == 0 {
-		return []string{"203.0.113.7"}
-	}
-	return found
-}
-
-// FormerWords are the words of the former grammar and of other limiters.
-var FormerWords map[string]translation
-
-// limitWords, exemptWords and denyWords are those of one meaning.
-var (
-	limitWords = append(strings.Fields("capacity leak burst average events requests count window period interval max_tokens tokens bucket_size "+
-		"refill_rate refill max_events rate nodelay limit_req limit_req_zone"), slices.Collect(maps.Keys(perUnit))...)
-	exemptWords = strings.Fields("whitelist allowlist safelist bypass allow skip ignore")
-	denyWords   = strings.Fields("blacklist denylist blocklist deny")
-)
-
-func init() {
-	toWorkers := tokens.ParseWhole(1, config.MostAtOnce)
-	exempting := func(words []string, _ zoneLines) string {
-		if len(words) == 2 && words[0] == "path" && config.CheckPathList(words[1:]) == nil {
-			return "exempt path " + words[1]
-		}
-		return "exempt client_ip " + strings.Join(addresses(words), " ")
-	}
-	denying := func(words []string, _ zoneLines) string {
-		all := addresses(words)
-		for i, address := range all {
-			all[i] = "override " + address + " deny"
-		}
-		return strings.Join(all, "\n")
-	}
-	FormerWords = map[string]translation{
-		"max_wait": toWaits("wait", "8s"), "max_waiting": toWaits("queue", "200"), "queue": toWaits("queue", "200"),
-		"max_body": filled("read_body %s", config.DefaultReadBody, config.ParseSize(config.LargestReadBody)),
-		"unread_body_cost": func(words []string, z zoneLines) string {
-			return "read_body " + z.first(config.DefaultReadBody, "max_body") + " else " + valid("read_body", "else", words, "1")
-		},
-		"count_only": func(words []string, _ zoneLines) string {
-			codes := slices.DeleteFunc(slices.Clone(words), func(w string) bool {
-				_, err := settlement.ParseStatus(w)
-				return err != nil
-			})
-			return "settle status " + cmp.Or(strings.Join(codes, " "), "401") + " 1 after"
-		},
-		"share": func(words []string, z zoneLines) string {
-			if len(words) == 0 || !slices.Contains(config.SourceWords, words[0]) {
-				words = nil
-			}
-			return inTurns(z, strings.TrimSpace("share "+strings.Join(words, " ")))
-		},
-		"rank": func(words []string, z zoneLines) string {
-			switch {
-			case len(words) < 3:
-				words = strings.Fields("member issued wordpress_logged_in_*")
-			case words[1] == "told":
-				words = append(words[:3:3], "*_session")
-			}
-			return inTurns(z, "share", "rank "+strings.Join(words, " "))
-		},
-		"pass": func(_ []string, z zoneLines) string { return inTurns(z, "share", "pass off") },
-		"message": func(words []string, _ zoneLines) string {
-			text := strings.Trim(strings.Join(words, " "), "\"")
-			if config.CheckMessage(text) != nil {
-				text = "Too many requests."
-			}
-			return fmt.Sprintf("refusal message %q", text)
-		},
-		"page": func(words []string, _ zoneLines) string {
-			if len(words) == 0 || !strings.HasSuffix(words[0], ".html") {
-				return inBlock("refusal", nil, block("page", "title \"My site\""))
-			}
-			return inBlock("refusal", nil, "page "+words[0])
-		},
-		"fold": func(words []string, z zoneLines) string {
-			return z.line("key", "key form log") + " fold " + given(words[:min(1, len(words))], "wordpress", tokens.OneOf(config.FoldWords...))
-		},
-	}
-	for _, word := range limitWords {
-		FormerWords[word] = toLimit
-	}
-	FormerWords["nodelay"], FormerWords["limit_req"], FormerWords["limit_req_zone"] = fromNginx, fromNginx, fromNginx
-	for _, word := range exemptWords {
-		FormerWords[word] = exempting
-	}
-	for _, word := range denyWords {
-		FormerWords[word] = denying
-	}
-	for words, to := range map[string]translation{
-		"dry_run dryrun limit_req_dry_run log_only track report_only": func([]string, zoneLines) string { return "shadow" },
-		"server_timing": func([]string, zoneLines) string { return "shadow server_timing" },
-		"ban penalty ban_time bantime block_duration timeout":                                         filled("block %s", "10m", tokens.ParseDuration),
-		"concurrency limit_conn limit_conn_zone max_concurrent max_connections max_conns connections": filled("in_flight %s", "5", toWorkers),
-		"workers": filled("settle seconds %s", "5", toWorkers),
-	} {
-		for _, word := range strings.Fields(words) {
-			FormerWords[word] = to
-		}
-	}
-	for _, d := range [][4]string{
-		{"missing_key", "key client_ip", "missing", "share"}, {"unlisted_key", "key client_ip", "unlisted", "refuse"}, {"plain_keys", "key client_ip", "plain"},
-		{"ipv4_prefix", "key client_ip", "ipv4", "24"}, {"ipv6_prefix", "key client_ip", "ipv6", "48"}, {"debt", "settle seconds", "debt", "0"},
-		{"warm_up", "in_flight 5", "warm_up", "30s"}, {"request_buffer", "in_flight 5", "buffer", "8MiB"},
-		{"retry_after", "refusal", "retry_after", "fit"}, {"retry_jitter", "refusal", "jitter", "20"}, {"jitter", "refusal", "jitter", "20"},
-		{"status", "refusal", "status", "429"}, {"limit_req_status", "refusal", "status", "429"}, {"refuse", "refusal", "error"},
-		{"support_code", "refusal", "code", "off"}, {"zone_header", "refusal", "zone_header"}, {"log_refused", "refusal", "log", "10/s"},
-	} {
-		FormerWords[d[0]] = toDetail(d[1], d[2], d[3])
-	}
-}
-
 // lineHere returns the current word and those behind it on its line, and reads nothing.
 func lineHere(d *caddyfile.Dispenser) (word string, rest []string) {
-	word, rest = d.Val(), d.RemainingArgs()
-	for range rest {
-		d.Prev()
-	}
-	return word, rest
+	peek := *d
+	return peek.Val(), peek.RemainingArgs()
 }

@@ -123,10 +123,8 @@ func parseRoute(z *config.Zone, d *caddyfile.Dispenser) error {
 
 func parseZoneLimit(r *zoneReader) error {
 	words := r.RemainingArgs()
-	if len(words) == 1 && r.lines.window() != "" {
-		if _, plain := leakybucket.ParseCost(words[0]); plain {
-			return r.Errf("limit %s: the rate is missing: want limit %[1]s %s", words[0], perWindow(words[0], r.lines.window()))
-		}
+	if len(words) == 1 && r.lines.after(windowWords) != "" {
+		return r.Errf("limit %s: the rate is missing: %s", words[0], want(r.lines.limit()))
 	}
 	limit, err := parseLimit(words)
 	if err != nil {
@@ -141,11 +139,13 @@ func parseLimit(words []string) (string, error) {
 	if len(words) > 2 && tokens.WantedAfter[words[2]] != "" {
 		return "", fmt.Errorf("unexpected %q after limit %s %s: want a line for each option", words[2], words[0], words[1])
 	}
-	if why, line := meantLimit(words); line != "" {
-		return "", fmt.Errorf("limit %s: %s: %s", strings.Join(words, " "), why, want(line))
-	}
 	if len(words) == 1 && words[0] == "unlimited" {
 		return "", errors.New("limit unlimited: want override <part>... unlimited for some keys, or no zone")
+	}
+	if _, err := leakybucket.ParseLimit(strings.Join(words, " ")); err != nil && len(words) > 0 {
+		if why, limit := meantLimit(words); limit != "" {
+			return "", fmt.Errorf("limit %s: %s: want limit %s", strings.Join(words, " "), why, limit)
+		}
 	}
 	if len(words) != 2 {
 		return "", errors.New("wrong number of words after limit: want limit <capacity> <leak>, such as limit 100 10/s")

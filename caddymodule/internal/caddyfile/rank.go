@@ -83,26 +83,15 @@ func mistakenRank(d *caddyfile.Dispenser, rank, word string, args []string) erro
 
 // blockFollows reports whether a block comes next, and reads nothing.
 func blockFollows(d *caddyfile.Dispenser) bool {
-	if !d.Next() {
-		return false
-	}
-	defer d.Prev()
-	return d.Val() == "{"
+	peek := *d
+	return peek.Next() && peek.Val() == "{"
 }
 
 // nextWord returns the next word on the line, which stays unread, and the rest of the
 // line with it.
 func nextWord(d *caddyfile.Dispenser) (word string, rest []string) {
-	for d.NextArg() {
-		rest = append(rest, d.Val())
-	}
-	for range rest {
-		d.Prev()
-	}
-	if len(rest) > 0 {
-		word = rest[0]
-	}
-	return word, rest
+	_, rest = lineHere(d)
+	return append(rest, "")[0], rest
 }
 
 func parseTrustDevices(z *config.Zone, d *caddyfile.Dispenser) error {

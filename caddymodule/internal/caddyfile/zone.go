@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"io/fs"
 	"slices"
-	"strconv"
 	"strings"
 
 	"github.com/caddyserver/caddy/v2"
@@ -283,7 +282,8 @@ func (r *zoneReader) parseOption() error {
 
 func (r *zoneReader) unknownOption() error {
 	where := fmt.Sprintf("zone %q", r.zone.Name)
-	if meant := r.lines.translate(lineHere(r.Dispenser)); meant != "" {
+	word, rest := lineHere(r.Dispenser)
+	if meant := r.lines.translate(r.File(), word, rest); meant != "" {
 		return r.Errf("unknown option %q in %s: %s", r.Val(), where, meant)
 	}
 	return tokens.UnknownOption(r.Dispenser, where, OptionNames(func(ZoneOption) bool { return true }))
@@ -379,11 +379,11 @@ func (r *zoneReader) parseDetails(o *ZoneOption, words []string) error {
 
 // lineBefore returns the line of an option up to one of its details.
 func (r *zoneReader) lineBefore(o *ZoneOption, d *detail) string {
-	words, _ := r.lines.after(o.Name)
-	if i := slices.Index(words, d.Name); i >= 0 {
-		words = words[:i]
+	line := r.lines.find(o.Name)
+	if line == nil {
+		return o.Name
 	}
-	return strings.Join(append([]string{o.Name}, quoted(words)...), " ")
+	return strings.Join(quoted(line.words[:slices.Index(append(line.words, d.Name), d.Name)]), " ")
 }
 
 // once refuses a second detail of one name, and remembers its place.
@@ -399,10 +399,6 @@ func (r *zoneReader) once(o *ZoneOption, d *detail) error {
 func (r *zoneReader) unknownDetail(o *ZoneOption, words []string) error {
 	if OptionNamed(words[0]) >= 0 {
 		return r.Errf("unexpected %q after %s: want a line for each option", words[0], o.Name)
-	}
-	if _, err := strconv.ParseFloat(strings.TrimSuffix(words[0], "%"), 64); err == nil && o.Name == "shadow" {
-		percent := given([]string{strings.TrimSuffix(words[0], "%")}, "10", tokens.ParseWhole(1, 100))
-		return r.Errf("unexpected %q after shadow, which is for all keys, while enforce takes 1 to 100 percent of them: want enforce %s", words[0], percent)
 	}
 	if o.Name == "shadow" && slices.Contains([]string{"on", "off", "true", "false", "yes", "no"}, words[0]) {
 		return r.Errf("unexpected %q after shadow, which stands alone: the zone refuses nobody with it, and enforces its limits without it", words[0])

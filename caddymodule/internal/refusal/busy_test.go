@@ -116,11 +116,11 @@ func TestTheBusyPageSaysHowLongAndHowToGoOn(t *testing.T) {
 	}
 	seen := make(map[string]bool)
 	for _, l := range languages {
-		body := write(t, busy(true), "GET", "Accept", acceptHTML, "Accept-Language", l.tag).Body.String()
-		if !strings.Contains(body, `<a href="">`+l.again+"</a>") || !strings.Contains(body, l.reload) || l.again == "" || seen[l.again] {
-			t.Errorf("%s: got a page without a link %q of its own", l.tag, l.again)
+		body := write(t, busy(true), "GET", "Accept", acceptHTML, "Accept-Language", l.Tag).Body.String()
+		if !strings.Contains(body, `<a href="">`+l.Again+"</a>") || !strings.Contains(body, l.Reload) || l.Again == "" || seen[l.Again] {
+			t.Errorf("%s: got a page without a link %q of its own", l.Tag, l.Again)
 		}
-		seen[l.again] = true
+		seen[l.Again] = true
 	}
 }
 

@@ -127,7 +127,7 @@ func TestOnlyPagesHaveStyle(t *testing.T) {
 			t.Errorf("%q: got %d bytes: %s", accept, len(body), body)
 		}
 	}
-	if got := refuse(t, &Refusal{Status: 403}, request("*/*")).Body.String(); !strings.Contains(got, languages[0].neverReason) || strings.Contains(got, "<style>") {
+	if got := refuse(t, &Refusal{Status: 403}, request("*/*")).Body.String(); !strings.Contains(got, languages[0].NeverReason) || strings.Contains(got, "<style>") {
 		t.Errorf("got %s", got)
 	}
 }

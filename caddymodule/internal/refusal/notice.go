@@ -7,10 +7,12 @@ import (
 	"fmt"
 	"html"
 	"net/http"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
 	"sync"
+	"text/template"
 	"time"
 	"unicode"
 	"unicode/utf8"
@@ -60,11 +62,12 @@ func (s Style) Compile() (*Page, error) {
 	accent, _ := colour(s.Accent) // which was checked
 	sheet := ":root{--accent:" + accent + "}" + styleSheet
 	p := &Page{
+		notices: make([][kinds][]piece, len(languages)), sheet: "<style>" + sheet + "</style>\n",
 		policy: "default-src 'none'; script-src " + digest(script) + "; style-src " + digest(sheet) + "; base-uri 'none'; form-action 'none'",
 	}
 	for i := range languages {
 		for kind := range p.notices[i] {
-			p.notices[i][kind] = s.notice(&languages[i], kind, "<style>"+sheet+"</style>\n")
+			p.notices[i][kind] = s.notice(&languages[i], kind)
 		}
 	}
 	return p, nil
@@ -131,100 +134,70 @@ func (f *Refusal) kindOf(r *http.Request, in form) int {
 	return resending
 }
 
-// A notice is a page of ours in one language: texts, and the wait between them.
-type notice []segment
-
-type segment struct {
-	text string
-	then gap
+// A notice is what the layout of the built-in page asks about one of its kinds.
+type notice struct {
+	*language
+	Title, Reason                           string
+	Before, After                           string // of the wait
+	Waits, Brief, Reloads, Returns, Invites bool
 }
 
-// A gap is where a page says the wait, or the support code.
-type gap int
+//go:embed page.html
+var layoutText string
 
-const (
-	nothing gap = iota
-	seconds     // in digits
-	words       // as people say it
-	code        // a paragraph, if there is a code
-)
+var layout = template.Must(template.New("page").Parse(layoutText))
 
-func (n notice) appendTo(page []byte, l *language, wait time.Duration, support supportcode.Code) []byte {
-	for _, s := range n {
-		page = append(page, s.text...)
-		switch s.then {
-		case seconds:
+// gap is what differs from refusal to refusal, and what is the same on all pages, so that
+// they share its memory.
+var gap = regexp.MustCompile(`\{(seconds|words|code|sheet|script)\}`)
+
+// notice builds a page in one language.
+func (s Style) notice(l *language, kind int) []piece {
+	n := notice{
+		language: l, Title: l.Title, Reason: l.Reason, Waits: kind != hopeless && kind != briefHopeless, Brief: kind == brief || kind == briefHopeless,
+		Reloads: kind == reloading, Returns: kind == returning, Invites: kind == inviting,
+	}
+	if !n.Waits {
+		n.Title, n.Reason = l.Never, l.NeverReason
+	}
+	if s.Title != "" {
+		n.Title = html.EscapeString(s.Title)
+	}
+	if s.Text != "" {
+		n.Reason = html.EscapeString(s.Text)
+		if !n.Waits {
+			n.Reason += "</p>\n<p>" + l.NeverReason
+		}
+	}
+	n.Before, n.After, _ = strings.Cut(l.Wait, "%s")
+	var page strings.Builder
+	if err := layout.Execute(&page, n); err != nil {
+		panic(err)
+	}
+	return piecesOf(page.String(), gap)
+}
+
+// appendNotice fills in what differs from refusal to refusal.
+func (p *Page) appendNotice(page []byte, notice []piece, l *language, wait time.Duration, support supportcode.Code) []byte {
+	for _, piece := range notice {
+		page = append(page, piece.text...)
+		switch piece.placeholder {
+		case "seconds": // in digits
 			page = strconv.AppendInt(page, WholeSeconds(wait), 10)
-		case words:
+		case "words": // as people say it
 			page = l.appendWait(page, wait)
-		case code:
+		case "sheet":
+			page = append(page, p.sheet...)
+		case "script":
+			page = append(page, scriptElement...)
+		case "code":
 			if support != 0 {
-				page = append(append(append(page, `<p id="code">`...), l.code...), " <code>"...)
+				page = append(append(append(page, `<p id="code">`...), l.Code...), " <code>"...)
 				page = append(support.AppendTo(page), "</code></p>\n"...)
 			}
 		}
 	}
 	return page
-}
-
-// notice builds a page, around the wait and the support code. The style sheet and the
-// script are the same in all, so they are segments of their own, which share their memory.
-func (s Style) notice(l *language, kind int, sheet string) notice {
-	waits, inBrief := kind != hopeless && kind != briefHopeless, kind == brief || kind == briefHopeless
-	title, reason := l.title, l.reason
-	if !waits {
-		title, reason = l.never, l.neverReason
-	}
-	if s.Title != "" {
-		title = html.EscapeString(s.Title)
-	}
-	if s.Text != "" {
-		reason = html.EscapeString(s.Text)
-		if !waits {
-			reason += "</p>\n<p>" + l.neverReason
-		}
-	}
-	open := "<!DOCTYPE html>\n<html lang=\"" + l.tag + "\">\n<meta charset=\"utf-8\">\n"
-	content := "<h1 dir=\"auto\">" + title + "</h1>\n<p dir=\"auto\">" + reason + "</p>\n"
-	title = "<title>" + title + "</title>\n"
-	before, after, _ := strings.Cut(l.wait, "%s")
-	switch {
-	case inBrief && !waits:
-		return notice{{open + title + content, code}}
-	case inBrief:
-		return notice{{open + title + content + "<p>" + before, words}, {after + "</p>\n", code}}
-	}
-	n := notice{{text: open + "<meta name=\"viewport\" content=\"width=device-width\">\n" + title}, {text: sheet}}
-	if !waits {
-		return append(n, segment{"<main>\n" + content, code}, segment{text: "</main>\n"})
-	}
-	status := l.resendNow + `">` + l.resend
-	if kind == reloading {
-		// Without a script the page reloads, too. With one, the script puts in the
-		// promise, lest the page makes it where another policy forbids scripts.
-		status = l.loading + `"><noscript>` + l.reload + "</noscript>"
-		n = append(n, segment{`<noscript><meta http-equiv="refresh" content="`, seconds}, segment{text: "\"></noscript>\n"})
-	}
-	link := ""
-	switch kind {
-	case returning:
-		status = l.loading + `">` + l.reload
-	case inviting:
-		status = `">`
-	}
-	if kind == returning || kind == inviting {
-		link = `<p><a href="">` + l.again + "</a></p>\n"
-	}
-	return append(n,
-		segment{"<main>\n" + content + `<p id="wait">` + before + `<b role="timer" data-units="` + l.units() + `" data-left="`, seconds},
-		segment{`">`, words},
-		segment{"</b>" + after + `</p>
-<progress value="0" aria-hidden="true" hidden></progress>
-<p role="status" data-then="` + status + `</p>
-` + link, code},
-		segment{text: "</main>\n"},
-		segment{text: scriptElement},
-	)
 }
 
 var scriptElement = "<script>" + script + "</script>\n"

@@ -88,27 +88,27 @@ func TestEachNoticeIsCompleteAndSmall(t *testing.T) {
 	forever := &Refusal{Status: 429, Waits: true, TimeToFit: 20 * 365 * 24 * time.Hour}
 	for _, l := range languages {
 		for _, method := range []string{"GET", "POST"} {
-			w := refuse(t, forever, visit(method, l.tag))
+			w := refuse(t, forever, visit(method, l.Tag))
 			body := w.Body.String()
 			if n := len(body); n >= 4<<10 {
-				t.Errorf("%s: got %d bytes, want less than 4 KiB", l.tag, n)
+				t.Errorf("%s: got %d bytes, want less than 4 KiB", l.Tag, n)
 			}
-			for _, want := range []string{l.title, l.reason, strings.Split(l.wait, "%s")[0], "175200" + l.forms[2][len(l.forms[2])-1]} {
+			for _, want := range []string{l.Title, l.Reason, strings.Split(l.Wait, "%s")[0], "175200" + l.Forms[2][len(l.Forms[2])-1]} {
 				if !strings.Contains(body, want) {
-					t.Errorf("%s %s: got %s, want %q in it", method, l.tag, body, want)
+					t.Errorf("%s %s: got %s, want %q in it", method, l.Tag, body, want)
 				}
 			}
-			if got, want := strings.Contains(body, l.reload), method == "GET"; got != want {
-				t.Errorf("%s %s: says that it reloads: %v, want %v", method, l.tag, got, want)
+			if got, want := strings.Contains(body, l.Reload), method == "GET"; got != want {
+				t.Errorf("%s %s: says that it reloads: %v, want %v", method, l.Tag, got, want)
 			}
 		}
-		for _, text := range []string{l.title, l.reason, l.wait, l.reload, l.loading, l.resend, l.resendNow, l.never, l.neverReason} {
+		for _, text := range []string{l.Title, l.Reason, l.Wait, l.Reload, l.Loading, l.Resend, l.ResendNow, l.Never, l.NeverReason} {
 			if text == "" || html.EscapeString(text) != text {
-				t.Errorf("%s: got the text %q", l.tag, text)
+				t.Errorf("%s: got the text %q", l.Tag, text)
 			}
 		}
-		if strings.Count(l.wait, "%s") != 1 {
-			t.Errorf("%s: got %q, want one %%s", l.tag, l.wait)
+		if strings.Count(l.Wait, "%s") != 1 {
+			t.Errorf("%s: got %q, want one %%s", l.Tag, l.Wait)
 		}
 	}
 }
@@ -127,7 +127,7 @@ func TestOnlyAGetReloadsByItself(t *testing.T) {
 		body := refuse(t, waiting, visit(method, "")).Body.String()
 		refresh := strings.Contains(body, `<noscript><meta http-equiv="refresh" content="26"></noscript>`)
 		// The script reloads if there is a text for it.
-		if scripted := strings.Contains(body, `<noscript>`+languages[0].reload); refresh != want || scripted != want {
+		if scripted := strings.Contains(body, `<noscript>`+languages[0].Reload); refresh != want || scripted != want {
 			t.Errorf("%s: got a reload without a script: %v, with: %v, want %v", method, refresh, scripted, want)
 		}
 	}

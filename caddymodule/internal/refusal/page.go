@@ -17,11 +17,12 @@ const MostPage = 1 << 20
 type Page struct {
 	pieces []piece // of the user's own
 
-	notices [len(languages)][kinds]notice // of the built-in page
-	policy  string                        // its Content-Security-Policy; "" for the user's own
+	notices [][kinds][]piece // of the built-in page, by languages
+	sheet   string           // its style sheet, as an element
+	policy  string           // its Content-Security-Policy; "" for the user's own
 }
 
-// A piece of a page is a literal text or a placeholder.
+// A piece of a page is a literal text and the placeholder behind it, if there is one.
 type piece struct{ text, placeholder string }
 
 // placeholder is narrower than what Caddy takes for a placeholder, so that style
@@ -33,18 +34,17 @@ func Compile(text string) (*Page, error) {
 	if len(text) > MostPage {
 		return nil, fmt.Errorf("the page has %d bytes: want at most %d", len(text), MostPage)
 	}
-	p, end := new(Page), 0
+	return &Page{pieces: piecesOf(text, placeholder)}, nil
+}
+
+// piecesOf cuts a text behind its placeholders, which are in braces.
+func piecesOf(text string, placeholder *regexp.Regexp) (pieces []piece) {
+	end := 0
 	for _, at := range placeholder.FindAllStringIndex(text, -1) {
-		if at[0] > end {
-			p.pieces = append(p.pieces, piece{text: text[end:at[0]]})
-		}
-		p.pieces = append(p.pieces, piece{placeholder: text[at[0]+1 : at[1]-1]})
+		pieces = append(pieces, piece{text[end:at[0]], text[at[0]+1 : at[1]-1]})
 		end = at[1]
 	}
-	if end < len(text) {
-		p.pieces = append(p.pieces, piece{text: text[end:]})
-	}
-	return p, nil
+	return append(pieces, piece{text: text[end:]})
 }
 
 // appendTo fills the placeholders in, in one pass: values are escaped, and stay
@@ -52,21 +52,18 @@ func Compile(text string) (*Page, error) {
 // they are, since a script may contain what looks like one.
 func (p *Page) appendTo(page []byte, values *caddy.Replacer) []byte {
 	for _, piece := range p.pieces {
-		if piece.placeholder == "" {
-			page = append(page, piece.text...)
-		} else if value, known := lookUp(values, piece.placeholder); known {
+		page = append(page, piece.text...)
+		if value, known := lookUp(values, piece.placeholder); known {
 			page = append(page, html.EscapeString(value)...)
-		} else {
-			page = append(page, '{')
-			page = append(page, piece.placeholder...)
-			page = append(page, '}')
+		} else if piece.placeholder != "" {
+			page = append(append(append(page, '{'), piece.placeholder...), '}')
 		}
 	}
 	return page
 }
 
 func lookUp(values *caddy.Replacer, name string) (string, bool) {
-	if values == nil {
+	if values == nil || name == "" {
 		return "", false
 	}
 	return values.GetString(name)

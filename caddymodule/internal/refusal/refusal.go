@@ -180,11 +180,11 @@ func (f *Refusal) appendBody(text []byte, r *http.Request, h *headers, in form) 
 		return page.appendTo(text, values)
 	}
 	l := preferred(r.Header["Accept-Language"])
-	h.set("Content-Language", languages[l].tag)
+	h.set("Content-Language", languages[l].Tag)
 	if in == inHTML {
 		h.set("Content-Security-Policy", page.policy)
 	}
-	return page.notices[l][f.kindOf(r, in)].appendTo(text, &languages[l], f.TimeToFit, f.Code)
+	return page.appendNotice(text, page.notices[l][f.kindOf(r, in)], &languages[l], f.TimeToFit, f.Code)
 }
 
 func keep(page *[]byte) {
@@ -225,15 +225,15 @@ func (f *Refusal) message(l *language) string {
 	var room [512]byte
 	said := append(room[:0], f.Message...)
 	if f.Message == "" && f.Waits {
-		said = append(said, l.reason...)
+		said = append(said, l.Reason...)
 	}
 	if len(said) > 0 {
 		said = append(said, ' ')
 	}
 	if !f.Waits {
-		return string(append(said, l.neverReason...))
+		return string(append(said, l.NeverReason...))
 	}
-	before, after, _ := strings.Cut(l.wait, "%s")
+	before, after, _ := strings.Cut(l.Wait, "%s")
 	said = l.appendWait(append(said, before...), f.TimeToFit.Round(time.Millisecond))
 	return string(append(said, after...))
 }
