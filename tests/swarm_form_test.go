@@ -183,8 +183,7 @@ func (b *book) sum(traffic, site string) *swarm.Row {
 	return swarm.Sum(b.trials, traffic, site)
 }
 
-// keep adds a trial, and writes all anew: the trials, the rows as CSV and as Markdown, and
-// the picture.
+// keep adds a trial, and writes all anew: the trials, and the rows as CSV and as Markdown.
 func (b *book) keep(t *testing.T, trial *swarm.Trial) {
 	t.Helper()
 	b.Lock()
@@ -201,21 +200,15 @@ func (b *book) keep(t *testing.T, trial *swarm.Trial) {
 		t.Error(err)
 	}
 	b.read(t)
-	var rows, drawn []swarm.Row
+	var rows []swarm.Row
 	for _, name := range swarmTable() {
 		if row := swarm.Sum(b.trials, name.traffic, name.site); row != nil {
 			rows = append(rows, *row)
-			if name.drawn {
-				drawn = append(drawn, *row)
-			}
 		}
 	}
 	for name, write := range map[string]func(*bytes.Buffer) error{
 		"under-a-swarm.csv": func(b *bytes.Buffer) error { return swarm.WriteCSV(b, rows) },
 		"under-a-swarm.md":  func(b *bytes.Buffer) error { _, err := b.WriteString(swarmPage(rows)); return err },
-		"under-a-swarm.svg": func(b *bytes.Buffer) error {
-			return swarm.WriteSVG(b, "Pages served within 30 seconds", drawn)
-		},
 	} {
 		var text bytes.Buffer
 		if err := cmp.Or(write(&text), os.WriteFile(filepath.Join(dir, name), text.Bytes(), 0o644)); err != nil {
@@ -224,31 +217,28 @@ func (b *book) keep(t *testing.T, trial *swarm.Trial) {
 	}
 }
 
-// A rowName finds a row. Some are drawn in the picture.
-type rowName struct {
-	traffic, site string
-	drawn         bool
-}
+// A rowName finds a row.
+type rowName struct{ traffic, site string }
 
 // swarmTable returns all rows in their order.
 func swarmTable() (names []rowName) {
 	for _, times := range []float64{2, 10} {
 		for _, h := range baselines() {
-			names = append(names, rowName{freshSwarm(times).name, h.name, true})
+			names = append(names, rowName{freshSwarm(times).name, h.name})
 		}
-		names = append(names, rowName{freshSwarm(times).name, turnsName, true})
+		names = append(names, rowName{freshSwarm(times).name, turnsName})
 		for _, h := range baselines() {
-			names = append(names, rowName{freshSwarm(times).name, h.name + reloading, false})
+			names = append(names, rowName{freshSwarm(times).name, h.name + reloading})
 		}
 	}
 	for _, trial := range swarmTrials() {
 		if trial.name != freshSwarm(2).name && trial.name != freshSwarm(10).name {
-			names = append(names, rowName{trial.name, turnsName, false})
+			names = append(names, rowName{trial.name, turnsName})
 		}
 	}
 	for _, trial := range shadowTrials() {
 		name := trial.traffic().name
-		names = append(names, rowName{name, turnsName, false}, rowName{name, shadowName, false})
+		names = append(names, rowName{name, turnsName}, rowName{name, shadowName})
 	}
 	return names
 }
@@ -346,7 +336,6 @@ func TestRowsOfTheTrialsHaveDifferentNames(t *testing.T) {
 	t.Parallel()
 	names := make(map[rowName]bool)
 	for _, name := range swarmTable() {
-		name.drawn = false
 		if names[name] {
 			t.Errorf("got two rows %s, %s", name.traffic, name.site)
 		}

@@ -22,6 +22,7 @@ var pictures = map[string]func() string{
 	"request.svg":      request,
 	"house.svg":        house,
 	"refusal.svg":      refusal,
+	"swarm.svg":        swarm,
 }
 
 func main() {

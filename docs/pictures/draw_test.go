@@ -62,3 +62,18 @@ func TestThePhonesShowThePage(t *testing.T) {
 		t.Errorf("the page's accent is not %s", accent)
 	}
 }
+
+// TestTheBarsAreOfTheTable: what the picture of a swarm shows stands on the page.
+func TestTheBarsAreOfTheTable(t *testing.T) {
+	page, err := os.ReadFile("../under-a-swarm.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for row, percent := range map[string]string{"nginx with `limit_conn`": "4", "`share` with ranks": "98"} {
+		_, cells, _ := strings.Cut(string(page), "\n| "+row+" | ")
+		cells, _, _ = strings.Cut(cells, " |\n")
+		if !strings.HasSuffix(cells, "| "+percent) || !strings.Contains(swarm(), ">"+percent+" %<") {
+			t.Errorf("got the row %q: %q, want one that ends in %s, as the picture shows", row, cells, percent)
+		}
+	}
+}

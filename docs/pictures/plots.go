@@ -125,7 +125,7 @@ func delay() string {
 		next, was := limit.Take(state, 1, at(0))
 		if !was.Poured {
 			c.cross(p.x(0)+12, y)
-			c.text("small red halo", p.x(0)+28, y+5, "start", fmt.Sprintf("refused: fits in %d ms", limit.TimeToFit(was.Level, 1).Milliseconds()))
+			c.text("small red halo", p.x(0)+28, y+5, "start", fmt.Sprintf("refused: retry in %d ms", limit.TimeToFit(was.Level, 1).Milliseconds()))
 			continue
 		}
 		state = next
@@ -137,6 +137,24 @@ func delay() string {
 			label = fmt.Sprintf("passes after %d ms", wait.Milliseconds())
 		}
 		c.text("small halo", p.x(wait.Seconds())+16, y+5, "start", label)
+	}
+	return c.svg()
+}
+
+// swarm shows what share is worth, of a table in docs/under-a-swarm.md.
+func swarm() string {
+	c := newCanvas(800, 210, "People who see a page within 30 seconds, under a swarm",
+		"Robots want ten times what five PHP workers can serve. With nginx and limit_conn 4 % of new visitors are served, with throttle's share and ranks 98 %.")
+	c.text("small soft", 28, 62, "start", "New visitors, beside robots that want ten times what PHP can serve")
+	const left, longest = 220.0, 500.0
+	for i, bar := range []struct {
+		name, class, ink string
+		percent          float64
+	}{{"nginx, limit_conn", "rose", "red", 4}, {"throttle, share", "area", "blue", 98}} {
+		y := 86 + 56*float64(i)
+		c.text("", left-14, y+25, "end", bar.name)
+		c.rect(bar.class, left, y, longest*bar.percent/100, 38, 3)
+		c.text("strong "+bar.ink, left+longest*bar.percent/100+12, y+25, "start", fmt.Sprintf("%g %%", bar.percent))
 	}
 	return c.svg()
 }
