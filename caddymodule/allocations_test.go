@@ -41,3 +41,20 @@ func TestWaitsAndSlotsCostOnlyZonesThatHaveThem(t *testing.T) {
 		}
 	}
 }
+
+// Caddy itself allocates once for each handler in a request's way.
+func TestAdmittedRequestsOfOneZoneAllocateNothing(t *testing.T) {
+	const zone = "throttle {\nzone pages {\nlimit 1000000000 1000000/s\n}\n}\n"
+	var got []float64
+	for _, before := range []string{"", zone, "header X-Left {http.throttle.remaining}\n" + zone} {
+		s, w := run(t, "http:// {\n"+before+"respond ok\n}"), &discard{header: make(http.Header)}
+		r := httptest.NewRequest(http.MethodGet, "http://example.com/", nil)
+		got = append(got, testing.AllocsPerRun(1000, func() { s.server.ServeHTTP(w, r) }))
+	}
+	if got[1] > got[0]+1 {
+		t.Errorf("got %v allocations, want at most one more than the %v without throttle", got[1], got[0])
+	}
+	if got[2] <= got[1]+1 {
+		t.Errorf("got %v allocations where a header tells what remains, want more than %v", got[2], got[1]+1)
+	}
+}

@@ -225,6 +225,7 @@ func (a *App) provisionZone(ctx caddy.Context, definition *config.Zone) (*engine
 // checkServers checks the config of all servers, once.
 func (a *App) checkServers(ctx caddy.Context) (err error) {
 	if !a.checked {
+		a.engine.ReadServers(ctx)
 		a.checked, err = lint.CheckServers(ctx, a.Zone, a.engine.Warner)
 	}
 	return err

@@ -9,9 +9,14 @@ import (
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/admission"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/body"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/clock"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/detached"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/fairqueue"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/rule"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/settlement"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
+	bucketkey "github.com/caddy-throttle/caddy-throttle/leakybucket/key"
 )
 
 // holds reports whether the request must wait or take a slot in the zone, if it is
@@ -29,12 +34,8 @@ func (o *Outcome) admissionZone() *admission.Zone {
 }
 
 func (o *Outcome) entry() admission.Entry {
-	var asked leakybucket.Instant
-	if o.reservation != nil {
-		asked = o.reservation.was.At
-	}
 	e := admission.Entry{
-		Zone: o.admissionZone(), Key: o.Key, Delay: o.Delay, Due: asked.Add(o.Delay),
+		Zone: o.admissionZone(), Key: o.Key, Delay: o.Delay, Due: o.answer.At.Add(o.Delay),
 		InFlight: o.Zone.InFlight, MaxWaiting: o.Zone.MaxWaiting,
 	}
 	if o.Zone.QueuesForSlots() {
@@ -72,9 +73,8 @@ func (v *Verdict) Needs() (n Needs) {
 	}
 	for i := range v.Outcomes {
 		o := &v.Outcomes[i]
-		_, slot := o.Slot()
 		n.Held = n.Held || o.simulation != nil || o.holds() || o.watches()
-		n.Slot = n.Slot || slot && o.admits()
+		n.Slot = n.Slot || o.takesSlot() && o.admits()
 		n.Turns = n.Turns || o.Turn != nil && o.Shadow == 0 && o.admits()
 		n.Simulates = n.Simulates || o.Turn != nil && o.simulation != nil
 		n.trusts = n.trusts || o.device != nil
@@ -82,55 +82,103 @@ func (v *Verdict) Needs() (n Needs) {
 		n.Settles = n.Settles || o.settles()
 	}
 	n.Cookies = n.trusts || n.passes
-	n.Settles = n.Settles || len(v.Static()) > 0 || len(v.Measured()) > 0
+	n.Settles = n.Settles || len(v.static) > 0 || len(v.measured) > 0
 	return n
 }
 
-// Entries appends the entries of enforced zones in which the request must wait or take
-// a slot.
-func (v *Verdict) Entries(entries []admission.Entry) []admission.Entry {
-	for i := range v.Outcomes {
-		if o := &v.Outcomes[i]; o.Shadow == 0 && o.holds() {
-			entries = append(entries, o.entry())
-		}
-	}
-	return entries
+// A Door is where admitted requests wait.
+type Door struct {
+	Gate    *admission.Gate
+	Clock   clock.Clock
+	Buffers *body.Memory
+
+	// Refund gives back a charge, if the simulation of a group in shadow ends in a refusal. It
+	// is called from any goroutine, and must not block.
+	Refund func(leakybucket.Settlement)
 }
 
-// RequestBuffer returns how much of the body is to be read before slots are taken, in
-// bytes, and the index of the entry that says so. Shadow zones read nothing: it would
-// delay the request.
-func (v *Verdict) RequestBuffer() (most int64, index int) {
-	n := 0
+// Admit holds the request until its delay is over, its body is buffered and its slots are
+// free, and simulates that for shadow zones. It returns false if the client left meanwhile.
+// Afterwards the verdict tells whether the request is refused. The buffer, if not nil, has
+// replaced the request's body and must be ended. The refunds give back the charges of a
+// request that is not admitted. A nil verdict holds nothing up.
+func (v *Verdict) Admit(r *http.Request, door *Door) (buffer *body.Ahead, stayed bool, refunds []leakybucket.Settlement) {
+	if !v.Needs().Held || v.Refused() {
+		return nil, true, nil
+	}
+	since := clock.Now(door.Clock)
+	v.simulateAll(since, door.Refund)
+	var room [2]admission.Entry
+	var places [2]*Outcome
+	entries, held := v.entries(room[:0], places[:0])
+	if len(entries) == 0 {
+		v.begin()
+		return nil, true, nil
+	}
+	outer := settlement.Innermost(r)
+	outer.Pause()
+	defer outer.Resume()
+	var grant *admission.Grant
+	var result admission.Result
+	if most, index := requestBuffer(held); most > 0 && !body.Received(r) {
+		buffer, result = door.buffer(r, since, entries, most, index)
+	}
+	if result.Why == admission.Admitted {
+		grant, result = door.Gate.Admit(detached.Client(r.Context()), since, entries, v.OuterGrant(r))
+	}
+	stayed, refunds = v.admitted(grant, result, entries, held)
+	return buffer, stayed, refunds
+}
+
+// entries appends the entries of enforced zones in which the request must wait or take
+// a slot, and the outcome of each.
+func (v *Verdict) entries(entries []admission.Entry, held []*Outcome) ([]admission.Entry, []*Outcome) {
 	for i := range v.Outcomes {
 		if o := &v.Outcomes[i]; o.Shadow == 0 && o.holds() {
-			if o.Zone.RequestBuffer > most {
-				most, index = o.Zone.RequestBuffer, n
-			}
-			n++
+			entries, held = append(entries, o.entry()), append(held, o)
+		}
+	}
+	return entries, held
+}
+
+// requestBuffer returns how much of the body is to be read before slots are taken, in
+// bytes, and the index of the outcome that says so. Shadow zones read nothing: it would
+// delay the request.
+func requestBuffer(held []*Outcome) (most int64, index int) {
+	for i, o := range held {
+		if o.Zone.RequestBuffer > most {
+			most, index = o.Zone.RequestBuffer, i
 		}
 	}
 	return most, index
 }
 
-// entered returns the outcome of the entry with this index, or nil.
-func (v *Verdict) entered(index int) *Outcome {
-	for i := range v.Outcomes {
-		if o := &v.Outcomes[i]; o.Shadow == 0 && o.holds() {
-			if index == 0 {
-				return o
-			}
-			index--
-		}
+// buffer waits until the request's delay is over, and then buffers its body, as the
+// entry of that index wants it. Of the entries only slots are left after that.
+func (d *Door) buffer(r *http.Request, since time.Time, entries []admission.Entry, most int64, index int) (*body.Ahead, admission.Result) {
+	delays := slices.Clone(entries)
+	for i := range entries {
+		delays[i].InFlight, entries[i].Delay = 0, 0
 	}
-	return nil
+	subject, client := rule.NewSubject(r), detached.Client(r.Context())
+	if _, result := d.Gate.Admit(client, since, delays, nil); result.Why != admission.Admitted {
+		return nil, result
+	}
+	buffer, ended := d.Buffers.Fill(client, r, subject.Client(), most, d.Gate.Exiting)
+	switch ended {
+	case body.Left, body.TooSlow:
+		return buffer, admission.Result{Why: admission.Left, Index: -1} // it waited in no zone
+	case body.Exiting:
+		return buffer, admission.Result{Why: admission.Exiting, Index: index}
+	}
+	return buffer, admission.Result{Why: admission.Admitted}
 }
 
-// Simulate starts the simulated waits and slots of shadow zones, those of a group
+// simulateAll starts the simulated waits and slots of shadow zones, those of a group
 // together. The request does not wait for them. The outcomes of the group are reported
 // when the simulation ends. If enforcement would have refused the request, refund is given
 // what returns the charges of the group, from any goroutine. It must not block.
-func (v *Verdict) Simulate(since time.Time, refund func(leakybucket.Settlement)) {
+func (v *Verdict) simulateAll(since time.Time, refund func(leakybucket.Settlement)) {
 	for i := range v.Outcomes {
 		switch o := &v.Outcomes[i]; {
 		case o.Shadow == 0 || o.simulation != nil:
@@ -205,9 +253,6 @@ func (v *Verdict) refuseSimulated(refused *Outcome, why rule.Reason, refund func
 		} else {
 			o.become(Withdrawn, rule.None)
 		}
-		if !o.asked {
-			continue
-		}
 		if s, ok := o.refund(); ok {
 			refund(s)
 		}
@@ -220,21 +265,16 @@ func (o *Outcome) watches() bool {
 	return o.Turn != nil && o.Shadow != 0 && o.Decision() == Withdrawn
 }
 
-// Slot returns an entry that takes a slot of an enforced zone if one is free, and never
-// waits. It returns false if the request needs none.
-func (o *Outcome) Slot() (e admission.Entry, takes bool) {
-	e = admission.Entry{Zone: o.Zone.Enforced, Key: o.Key, InFlight: o.Zone.InFlight}
-	return e, o.Shadow == 0 && e.InFlight > 0 && o.Reason() == rule.None
+// takesSlot reports whether the request needs a slot of an enforced zone.
+func (o *Outcome) takesSlot() bool {
+	return o.Shadow == 0 && o.Zone.InFlight > 0 && o.Reason() == rule.None
 }
 
 // Hold notes that a request in an error route holds slots, of which no zone reports.
 func Hold(r *http.Request, grant *admission.Grant) {
 	v := &Verdict{grant: grant}
-	if last := VerdictOf(r); last != nil {
-		for last.next != nil {
-			last = last.next
-		}
-		last.next = v
+	if first := VerdictOf(r); first != nil {
+		first.last().next = v
 		return
 	}
 	caddyhttp.SetVar(r.Context(), verdictVar, v)
@@ -270,31 +310,32 @@ func (v *Verdict) NotServed(r *http.Request) {
 	}
 }
 
-// Admitted records how the admission to enforced zones ended. It returns false if the
-// client left meanwhile. If the request is not admitted, it returns what gives its
-// charges back.
-func (v *Verdict) Admitted(grant *admission.Grant, r admission.Result, entries []admission.Entry) (stayed bool, refunds []leakybucket.Settlement) {
+// admitted records how the admission of the outcomes held, to enforced zones, has ended. It
+// returns false if the client left meanwhile. If the request is not admitted, it returns what
+// gives its charges back.
+func (v *Verdict) admitted(grant *admission.Grant, r admission.Result, entries []admission.Entry, held []*Outcome) (stayed bool, refunds []leakybucket.Settlement) {
 	if r.Why == admission.Admitted || r.Why == admission.Waived {
 		v.grant = grant // which is nil if its waits were waived
-		for i := range entries {
-			if o := v.entered(i); entries[i].Waited > 0 && o.Delay == 0 {
+		for i, o := range held {
+			if entries[i].Waited > 0 && o.Delay == 0 {
 				o.waited(entries[i].Waited)
 			}
 		}
-		v.Begin()
+		v.begin()
 		return true, nil
 	}
 	refunds = v.refunds()
-	o := v.entered(r.Index)
-	switch {
-	case r.Why.Refused():
-		o.exiting = r.Why == admission.Exiting
-		if o.Delay == 0 {
-			o.Delay = r.Waited
+	if r.Index >= 0 { // it waited in a zone
+		switch o := held[r.Index]; {
+		case r.Why.Refused():
+			o.exiting = r.Why == admission.Exiting
+			if o.Delay == 0 {
+				o.Delay = r.Waited
+			}
+			v.overrule(o, o.Zone.reasonOf(r.Why))
+		case o.Delay == 0:
+			o.waited(r.Waited)
 		}
-		v.overrule(o, o.Zone.reasonOf(r.Why))
-	case o != nil && o.Delay == 0:
-		o.waited(r.Waited)
 	}
 	if r.Why == admission.Left {
 		for i := range v.Outcomes {
@@ -311,8 +352,8 @@ func (o *Outcome) waited(by time.Duration) {
 	o.Delay = by
 }
 
-// Begin tells simulations that the request is served from now on.
-func (v *Verdict) Begin() {
+// begin tells simulations that the request is served from now on.
+func (v *Verdict) begin() {
 	for i := range v.Outcomes {
 		if s := v.Outcomes[i].simulation; s != nil {
 			s.Begin()
@@ -366,18 +407,16 @@ const (
 // nothing to give back. A charge with a place in a queue is cancelled: if other
 // requests have queued behind it, its place stays empty.
 func (o *Outcome) refund() (leakybucket.Settlement, bool) {
-	r := o.reservation
-	if r == nil {
-		return leakybucket.Settlement{}, false
-	}
-	s := leakybucket.Settlement{Charge: r.charge, Was: r.was}
+	s := leakybucket.Settlement{Charge: o.Charge, Was: o.answer}
 	switch {
-	case atomic.CompareAndSwapUint32(&r.correction, correctionOpen, correctionUndone):
+	case !o.asked:
+		return s, false
+	case atomic.CompareAndSwapUint32(&o.correction, correctionOpen, correctionUndone):
 		s.Cancel = o.Zone.Delay != nil
-	case atomic.CompareAndSwapUint32(&r.correction, correctionBegun, correctionUndone):
+	case atomic.CompareAndSwapUint32(&o.correction, correctionBegun, correctionUndone):
 		return s, false // [Verdict.Settled] gives it back: nothing of it may be poured after that
-	case atomic.CompareAndSwapUint32(&r.correction, correctionMade, correctionUndone):
-		return r.refundSettled()
+	case atomic.CompareAndSwapUint32(&o.correction, correctionMade, correctionUndone):
+		return o.refundSettled()
 	default:
 		return s, false
 	}
@@ -387,23 +426,33 @@ func (o *Outcome) refund() (leakybucket.Settlement, bool) {
 
 // refundSettled returns the settlement that gives a settled charge back, and false if its
 // cost was 0.
-func (r *reservation) refundSettled() (leakybucket.Settlement, bool) {
-	s := leakybucket.Settlement{Charge: r.charge, Was: r.was, Diff: -r.settledCost}
-	s.Charge.Cost, s.Was.Poured = r.settledCost, true
-	return s, r.settledCost > 0
+func (o *Outcome) refundSettled() (leakybucket.Settlement, bool) {
+	s := leakybucket.Settlement{Charge: o.Charge, Was: o.answer, Diff: -o.settledCost}
+	s.Charge.Cost, s.Was.Poured = o.settledCost, true
+	return s, o.settledCost > 0
 }
 
 // refunds returns the settlements that give all charges of this handler back.
 func (v *Verdict) refunds() (all []leakybucket.Settlement) {
 	for i := range v.Outcomes {
-		if o := &v.Outcomes[i]; o.asked {
-			if s, ok := o.refund(); ok {
-				all = append(all, s)
-			}
+		if s, ok := v.Outcomes[i].refund(); ok {
+			all = append(all, s)
 		}
 	}
 	return all
 }
+
+// Measured returns what measures for how long the request keeps workers busy, whether or not
+// their zones charge it. A nil verdict has none.
+func (v *Verdict) Measured() []settlement.Metered {
+	if v == nil {
+		return nil
+	}
+	return v.measured
+}
+
+// Exempted returns the zones that exempt the request as a static file.
+func (v *Verdict) Exempted() []Exemption { return v.static }
 
 func (o *Outcome) settles() bool {
 	return o.Zone.Settle != nil && o.asked && o.admits()
@@ -428,19 +477,19 @@ func (v *Verdict) Settle(due []leakybucket.Settlement, observer *settlement.Obse
 		if !o.settles() {
 			continue
 		}
-		r, reserved := o.reservation, 0.0
-		if o.poured {
+		reserved := 0.0
+		if o.answer.Poured {
 			reserved = o.Cost
 		}
 		cost, known := o.Zone.Settle.Actual(observer, o.Limit, reserved)
 		o.Zone.Reporter.Settled(o, observer, cost, known)
-		r.settledCost = cost
-		if !atomic.CompareAndSwapUint32(&r.correction, correctionOpen, correctionBegun) {
+		o.settledCost = cost
+		if !atomic.CompareAndSwapUint32(&o.correction, correctionOpen, correctionBegun) {
 			continue // a simulation has given the charge back
 		}
-		r.settled = true
+		o.settled = true
 		if diff := cost - reserved; diff != 0 {
-			due = append(due, leakybucket.Settlement{Charge: r.charge, Was: r.was, Diff: diff})
+			due = append(due, leakybucket.Settlement{Charge: o.Charge, Was: o.answer, Diff: diff})
 		}
 	}
 	return due
@@ -461,8 +510,7 @@ func (v *Verdict) zoneOf(name string) *Zone {
 			return z
 		}
 	}
-	static := v.Static()
-	return static[slices.IndexFunc(static, func(e Exemption) bool { return e.Zone.Name == name })].Zone
+	return v.static[slices.IndexFunc(v.static, func(e Exemption) bool { return e.Zone.Name == name })].Zone
 }
 
 // Settled must be called after the store has applied what [Verdict.Settle] returned. It
@@ -470,11 +518,11 @@ func (v *Verdict) zoneOf(name string) *Zone {
 // refusal meanwhile.
 func (v *Verdict) Settled() (refunds []leakybucket.Settlement) {
 	for i := range v.Outcomes {
-		r := v.Outcomes[i].reservation
-		if r == nil || !r.settled || atomic.CompareAndSwapUint32(&r.correction, correctionBegun, correctionMade) {
+		o := &v.Outcomes[i]
+		if !o.settled || atomic.CompareAndSwapUint32(&o.correction, correctionBegun, correctionMade) {
 			continue
 		}
-		if s, ok := r.refundSettled(); ok {
+		if s, ok := o.refundSettled(); ok {
 			refunds = append(refunds, s)
 		}
 	}
@@ -505,4 +553,70 @@ func (v *Verdict) Report(now time.Time, header http.Header, logged bool) bool {
 		}
 	}
 	return logged
+}
+
+// A Turn is how a request takes turns for the slots of a zone with share.
+type Turn struct {
+	admission.Turn
+	Standing rule.Standing
+}
+
+// The keys of members and of passes begin so. Share keys never do, because a leading @
+// in a part of a key is escaped.
+const (
+	memberKey = "@member/"
+	passKey   = "@pass/"
+)
+
+// turnOf returns a new turn of a request, or nil if the zone has no share.
+func turnOf(r *rule.Rule, s *rule.Subject, b *rule.Buffers) *Turn {
+	if r.Share == nil {
+		return nil
+	}
+	t := &Turn{Standing: rule.Standing{Rank: fairqueue.First}}
+	if r.Ranks != nil {
+		t.Standing = r.Ranks.Standing(s)
+	}
+	t.Rank = t.Standing.Rank
+	if t.Rank == fairqueue.Member {
+		t.Network = bucketkey.ClientPrefix(s.Address(), 24, 48)
+	}
+	if t.Rank == fairqueue.Member && t.Standing.Member != "" {
+		t.Keys[0] = memberKey + t.Standing.Member
+		return t
+	}
+	t.Keys[0] = r.Share.Name(s, b)
+	switch {
+	case t.Standing.Early > 0:
+		t.Keys[1] = memberKey + t.Standing.Member
+	case t.Standing.Pass != "":
+		t.Keys[1] = passKey + t.Standing.Pass
+	}
+	return t
+}
+
+// Saw tells simulations how the upstream's work on the request has ended. It is called
+// before Release.
+func (v *Verdict) Saw(f admission.Fate) {
+	for i := range v.Outcomes {
+		if s := v.Outcomes[i].simulation; s != nil {
+			s.Saw(f)
+		}
+	}
+}
+
+// reasonOf returns why the zone refuses a request whose admission ended so.
+func (z *Zone) reasonOf(why admission.Why) rule.Reason {
+	switch why {
+	case admission.TooLong:
+		return rule.Wait
+	case admission.TimedOut:
+		if z.Share != nil {
+			return rule.Timeout
+		}
+		return rule.InFlight
+	case admission.NoSlot:
+		return rule.InFlight
+	}
+	return rule.Waiting
 }

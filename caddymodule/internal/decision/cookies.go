@@ -2,7 +2,6 @@ package decision
 
 import (
 	"cmp"
-	"math"
 	"math/rand/v2"
 	"net/http"
 	"strconv"
@@ -40,68 +39,6 @@ func (o *Outcome) chargeDevice() bool {
 // chargeAccount makes the outcome charge the account's bucket again.
 func (o *Outcome) chargeAccount() {
 	o.Key, o.device.account = o.device.account, ""
-}
-
-// keepCharges drops the charges for which the store need not be asked, and gets memory for
-// its decisions. If a zone refuses without asking, there are none of its group, and if it
-// is enforced none at all: a refused request must not be charged by other zones. If the
-// store may have to be asked again, it notes the charges, as a stand-in of a shared store
-// may change them.
-func (p *plan) keepCharges() {
-	if p.refused || p.ended {
-		p.dropEnded()
-	}
-	p.decisions = append(p.decisions[:0], make([]leakybucket.Decision, len(p.charges))...)
-	p.requested = p.requested[:0]
-	for i := range p.outcomes {
-		if p.outcomes[i].chargesDevice() {
-			p.requested = append(p.requested, p.charges...)
-			return
-		}
-	}
-}
-
-// fallBack looks for devices whose buckets the store has found full, and charges the
-// accounts' buckets instead. It returns true if the store must be asked again.
-func (p *plan) fallBack() bool {
-	if len(p.requested) == 0 {
-		return false
-	}
-	full, poured := false, false
-	var again [math.MaxUint8 + 1]bool // by group
-	for i := range p.decisions {
-		if p.overflows(i) {
-			full, again[p.charges[i].Shadow] = true, true
-		}
-		poured = poured || p.decisions[i].Poured
-	}
-	if !full {
-		return false
-	}
-	n := 0
-	for i, of := range p.of {
-		o := &p.outcomes[of]
-		switch {
-		case p.overflows(i):
-			o.chargeAccount()
-		case poured && !again[p.charges[i].Shadow]:
-			o.reservation = &reservation{charge: p.charges[i], was: p.decisions[i]}
-			continue // only shadows of another group are full
-		case o.Began:
-			p.began = append(p.began, o.Zone)
-		}
-		p.requested[i].Key = o.Key
-		p.charges[n], p.of[n] = p.requested[i], of
-		n++
-	}
-	clear(p.charges[n:])
-	p.charges, p.of, p.refused = p.charges[:n], p.of[:n], false
-	return true
-}
-
-// overflows reports whether the i-th charge is a device's and does not fit.
-func (p *plan) overflows(i int) bool {
-	return p.outcomes[p.of[i]].chargesDevice() && !p.decisions[i].Fits && !p.decisions[i].Undecided
 }
 
 const placeSought = "looking for a place for another device of an account; this one is not trusted"

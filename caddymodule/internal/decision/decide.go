@@ -1,8 +1,8 @@
 // Package decision is one request: what its zones decide, and what becomes of that. Begin
-// with [Decide]. A plan collects charges and the store's answers, an [Outcome] is what one
-// zone decides, and a [Verdict] holds the outcomes until the request has been served: what
-// it must wait for, what it is told, and how its charges are corrected. It imports rule, and
-// it neither waits nor writes responses.
+// with [Decide]. A plan collects charges and asks the store, an [Outcome] is what one zone
+// decides, and a [Verdict] holds the outcomes until the request has been served: what it
+// must wait for, what it is told, and how its charges are corrected. It imports rule, and
+// writes no responses.
 package decision
 
 import (
@@ -10,9 +10,12 @@ import (
 	"context"
 	"errors"
 	"iter"
+	"math"
+	"math/rand/v2"
 	"net/http"
 	"net/netip"
 	"slices"
+	"sync"
 	"time"
 
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
@@ -22,7 +25,9 @@ import (
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/body"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/override"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/rule"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/settlement"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
+	bucketkey "github.com/caddy-throttle/caddy-throttle/leakybucket/key"
 )
 
 // A Request is what a handler asks about.
@@ -31,6 +36,14 @@ type Request struct {
 	Zones  []*Zone           // of the handler
 	Server *caddyhttp.Server // serves the request; if nil, it is looked up in the context
 	Failed error             // of the handler's own matcher
+	Unread Unread
+}
+
+// Unread is what nobody reads of a verdict after its handler, as is known when the config is
+// loaded. The zero value means that somebody may read everything.
+type Unread struct {
+	Verdict      bool // no other handler, matcher, simulation or log line; then it must be given to [Verdict.Forget]
+	Placeholders bool
 }
 
 // An Env is what lies outside of a request and the zones of its handler. Its methods are
@@ -92,18 +105,125 @@ func Decide(q Request, env Env) (*Verdict, *body.Ahead, error) {
 	return p.conclude(), p.Reader, nil
 }
 
+// Preview returns what a zone would do about a request as far as that is known without the
+// store, or nil if the zone is not concerned.
+func Preview(r *http.Request, z *Zone, env Env) (*Outcome, error) {
+	p := newPlan(Request{Request: r, Zones: []*Zone{z}}, env)
+	defer p.release()
+	p.preview = true
+	err := p.ask(z)
+	if err == nil && p.unread > 0 {
+		p.readBody()
+		err = p.ask(z)
+	}
+	if err != nil || len(p.outcomes) == 0 {
+		return nil, err
+	}
+	return &p.outcomes[0], nil
+}
+
+// ErrorSlots returns the entries of enforced zones of which a request in an error route
+// needs a slot and holds none. turns says that clients take turns for one that it needs or
+// holds.
+func ErrorSlots(q Request, env Env) (entries []admission.Entry, turns bool) {
+	p := newPlan(q, env)
+	defer p.release()
+	p.preview = true
+	p.LeaveBody()
+	if exempt, err := env.Exempts(&p.Subject); exempt || err != nil {
+		return nil, false
+	}
+	for _, z := range q.Zones {
+		switch {
+		case z.InFlight == 0:
+		case p.earlier.HoldsSlot(z.Enforced):
+			turns = turns || z.Share != nil
+		default:
+			_ = p.ask(z) // a matcher that errs here matches nothing: there is no other error route
+		}
+	}
+	for i := range p.outcomes {
+		if o := &p.outcomes[i]; o.takesSlot() {
+			entries = append(entries, admission.Entry{Zone: o.Zone.Enforced, Key: o.Key, InFlight: o.Zone.InFlight})
+			turns = turns || o.Turn != nil
+		}
+	}
+	return entries, turns
+}
+
+// A plan collects the charges of one handler's zones for a request, and the store's
+// decisions. Its conclusion is a [Verdict]. It is for one goroutine. release returns its
+// memory to a pool, and must be called last.
+type plan struct {
+	rule.Subject
+	Buffers rule.Buffers // memory for the keys of the zones
+
+	asked    Request
+	env      Env
+	preview  bool      // nothing is known but the request
+	again    bool      // the zones are asked once more, since the body is known
+	earlier  *Verdict  // of the handlers that the request has passed, or nil
+	verdict  *Verdict  // nil before there is an outcome
+	outcomes []Outcome // in its memory
+
+	charges   []leakybucket.Charge // memory for what the store is asked
+	of        []int                // the index of each charge's outcome
+	decisions []leakybucket.Decision
+
+	began       []*Zone // shadow zones whose block began with the probe
+	static      []Exemption
+	measured    []settlement.Metered // that measure the work of the request
+	unread      int64                // how much of the body must be read to know all, in bytes
+	refused     bool                 // an enforced zone refuses
+	slotMissing bool                 // an enforced zone has no free slot
+	waits       bool                 // in some zone requests wait, and take slots after that
+}
+
+var planPool = sync.Pool{New: func() any { return new(plan) }}
+
+func newPlan(q Request, env Env) *plan {
+	p := planPool.Get().(*plan)
+	p.Look(q.Request)
+	p.Overrides = env.Overrides()
+	p.asked, p.env = q, env
+	p.earlier, _ = p.Vars[verdictVar].(*Verdict)
+	return p
+}
+
+// release returns the memory of the plan to the pool. Nothing of the request stays in
+// it.
+func (p *plan) release() {
+	p.verdict, p.outcomes = nil, nil
+	p.reset()
+	p.asked, p.env, p.earlier, p.preview, p.again = Request{}, nil, nil, false, false
+	clear(p.began)
+	p.began, p.refused = p.began[:0], false
+	p.Forget()
+	p.Buffers.Clear()
+	planPool.Put(p)
+}
+
+// reset removes all outcomes.
+func (p *plan) reset() {
+	clear(p.outcomes)
+	clear(p.charges)
+	p.outcomes, p.charges, p.of, p.static, p.measured = p.outcomes[:0], p.charges[:0], p.of[:0], nil, nil
+	p.unread, p.waits, p.slotMissing = 0, false, false
+}
+
 // evaluate collects the charges of all zones that concern the request: the bucket, its
-// limit and the cost. It returns the error of a matcher with which the request fails.
+// limit and the cost. Before that come what exempts it from all zones, bans, and blocks that
+// hold everywhere. It returns the error of a matcher with which the request fails.
 func (p *plan) evaluate() error {
 	exempt, err := p.env.Exempts(&p.Subject)
-	failed := cmp.Or(p.failed, err)
+	failed := cmp.Or(p.asked.Failed, err)
 	switch {
 	case exempt && failed == nil, failed == nil && p.refuseBanned():
 		return nil
 	case !exempt:
 		p.refuseBlockedEverywhere()
 	}
-	for _, z := range p.zones {
+	for _, z := range p.asked.Zones {
 		if p.decided(z) {
 			continue
 		}
@@ -123,15 +243,26 @@ func (p *plan) evaluate() error {
 	return nil
 }
 
+// decided reports whether a zone has decided about the request already: in this plan, or
+// in an earlier handler.
+func (p *plan) decided(z *Zone) bool {
+	for i := range p.outcomes {
+		if p.outcomes[i].Zone == z {
+			return true
+		}
+	}
+	return p.earlier.Decided(z)
+}
+
 // refuseBanned refuses a request whose client is banned, as one of the zones.
 func (p *plan) refuseBanned() (refused bool) {
 	now := time.Now()
 	ban := p.Ban(now)
-	if ban == nil || slices.ContainsFunc(p.zones, p.decided) {
+	if ban == nil || slices.ContainsFunc(p.asked.Zones, p.decided) {
 		return false
 	}
 	rest := ban.Left(now)
-	by := BannedBy(slices.Values(p.zones), &p.Subject)
+	by := BannedBy(slices.Values(p.asked.Zones), &p.Subject)
 	if by == nil {
 		return false
 	}
@@ -139,7 +270,7 @@ func (p *plan) refuseBanned() (refused bool) {
 		ban.Hit()
 		return true
 	}
-	for _, z := range p.zones { // all in shadow, each group for itself
+	for _, z := range p.asked.Zones { // all in shadow, each group for itself
 		if z != by && (z.Shadow != by.Shadow || z.Shadow == rule.ShadowOwn) {
 			p.ban(z, rest)
 		}
@@ -176,7 +307,7 @@ func (p *plan) refuseBlockedEverywhere() {
 			continue
 		}
 		if c, block, runs := z.BlockedEverywhere(&p.Subject, &p.Buffers, p.env); runs {
-			p.add(z, c.Key, c.Shadow).setCharge(&c)
+			p.add(z, c.Key, c.Shadow).Charge = c
 			p.refuseBlocked(block)
 		}
 	}
@@ -219,69 +350,486 @@ func (p *plan) fail(z *Zone, err error) error {
 	return nil
 }
 
-// take asks the store, and once more if a device has used up what it may: then its
-// account is charged. If even the memory store fails, take returns false and the
-// request passes.
-func (p *plan) take() bool { return p.takeOnce() && (!p.fallBack() || p.takeOnce()) }
-
-func (p *plan) takeOnce() bool {
-	p.keepCharges()
-	if len(p.charges) > 0 {
-		if p.env.Take(p.Request.Context(), p.charges, p.decisions) != nil {
-			p.dropCharges()
-			return false
-		}
+// ask adds the charge of a zone if the zone concerns the request, or its refusal if that
+// needs no store.
+func (p *plan) ask(z *Zone) error {
+	concern, err := z.Concerns(&p.Subject)
+	if concern != rule.Concerned {
+		p.spare(z, concern)
+		return err
 	}
-	p.setDecisions()
+	if z.Exempt != nil && p.SparedAsSent && !p.again {
+		p.met(z, ExemptAsSent)
+	}
+	p.measure(z)
+	if z.WantsBody(&p.Subject) {
+		p.unread = max(p.unread, z.Cost.MaxBody)
+		return nil
+	}
+	k, why, skip := z.Find(&p.Subject, &p.Buffers)
+	if k.Lacking && (!p.again || z.Key.FromBody()) {
+		p.met(z, Keyless)
+	}
+	if skip {
+		return nil
+	}
+	shadow := z.GroupOf(&p.Subject, k.Name)
+	switch {
+	case shadow != 0 && p.earlier.ended(shadow):
+		if z.Share != nil {
+			o := p.add(z, k.Name, shadow)
+			o.Turn, o.dropped = turnOf(z.Rule, &p.Subject, &p.Buffers), true // it only watches
+		}
+		return nil
+	case p.decideByKey(z, &k, why, shadow):
+		return nil
+	case z.SlotsOnly():
+		p.add(z, k.Name, shadow).Turn = turnOf(z.Rule, &p.Subject, &p.Buffers)
+		p.waits = p.waits || z.LetsWait()
+		return nil
+	}
+	return p.charge(z, &k, shadow)
+}
+
+// spare notes that a zone does not charge the request.
+func (p *plan) spare(z *Zone, concern rule.Concern) {
+	if concern == rule.Static {
+		p.static = append(p.static, p.exempt(z))
+	}
+	switch {
+	case p.again: // and noted before
+	case concern == rule.Exempted:
+		p.met(z, Exempt)
+	case concern == rule.Static:
+		p.met(z, NotLimited)
+	}
+}
+
+// met tells the zone's Reporter of the request, unless that is only asked about.
+func (p *plan) met(z *Zone, what Meeting) {
+	if !p.preview {
+		z.Reporter.Met(what, &p.Subject)
+	}
+}
+
+// decideByKey reports whether the zone refuses the request, or has no limit for it,
+// because of its key alone. If it refuses, that is added.
+func (p *plan) decideByKey(z *Zone, k *rule.Bucket, why rule.Reason, shadow leakybucket.Shadow) bool {
+	switch {
+	case why != rule.None:
+	case (k.Address || z.Share != nil) && p.Early():
+		// The address may be forged. Turns and ranks may follow from it, whatever the key.
+		if shadow != 0 {
+			return true
+		}
+		why = rule.EarlyData
+	case k.Rule == bucketkey.Unlimited:
+		if !p.again || z.Key.FromBody() {
+			p.met(z, NotLimited)
+		}
+		return true
+	case k.Rule == bucketkey.Deny:
+		why = rule.Denied
+	default:
+		return false
+	}
+	p.add(z, k.Name, shadow)
+	p.refuse(why)
 	return true
 }
 
-// Preview returns what a zone would do about a request as far as that is known without the
-// store, or nil if the zone is not concerned.
-func Preview(r *http.Request, z *Zone, env Env) (*Outcome, error) {
-	p := newPlan(Request{Request: r, Zones: []*Zone{z}}, env)
-	defer p.release()
-	p.preview = true
-	if err := p.ask(z); err != nil {
-		return nil, err
+// charge adds the charge of a zone, or the refusal by a block that is known to run.
+func (p *plan) charge(z *Zone, k *rule.Bucket, shadow leakybucket.Shadow) error {
+	cost, wantsBody, readsBody, err := z.Cost.Charged(&p.Subject, k.Limit)
+	if err != nil {
+		return err
 	}
-	if p.unread > 0 {
-		p.readBody()
-		if err := p.ask(z); err != nil {
-			return nil, err
+	o := p.add(z, k.Name, shadow)
+	z.Charge(&o.Charge, k, o.Shadow, cost)
+	if client := z.DeviceClient(&p.Subject, k); client != nil {
+		o.device = &knownDevice{client: client}
+		o.chargeDevice()
+	}
+	if !p.preview {
+		block, runs := p.env.KnownBlock(&o.Charge)
+		if runs && o.chargesDevice() {
+			o.chargeAccount()
+			block, runs = p.env.KnownBlock(&o.Charge)
+		}
+		if runs {
+			p.refuseBlocked(block)
+			return nil
 		}
 	}
-	if len(p.outcomes) == 0 {
-		return nil, nil
+	o.starved = p.Starved && (z.Key.FromBody() || readsBody)
+	if wantsBody {
+		p.unread = max(p.unread, z.Cost.MaxBody)
 	}
-	return &p.outcomes[0], nil // which is that of the only zone, and so stays
+	o.asked = true
+	p.waits = p.waits || z.LetsWait()
+	return nil
 }
 
-// ErrorSlots returns the entries of enforced zones of which a request in an error route
-// needs a slot and holds none. turns says that clients take turns for one that it needs or
-// holds.
-func ErrorSlots(q Request, env Env) (entries []admission.Entry, turns bool) {
-	p := newPlan(q, env)
-	defer p.release()
-	p.preview = true
-	p.LeaveBody()
-	if exempt, err := env.Exempts(&p.Subject); exempt || err != nil {
-		return nil, false
+// measure notes that a zone measures for how long the request keeps workers busy, also if
+// it is not charged there: it makes the shares of others smaller.
+func (p *plan) measure(z *Zone) {
+	if z.Settle == nil || z.Settle.Workers == 0 {
+		return
 	}
-	for _, z := range p.zones {
-		switch {
-		case z.InFlight == 0:
-		case p.earlier.HoldsSlot(z.Enforced):
-			turns = turns || z.Share != nil
-		default:
-			_ = p.ask(z) // a matcher that errs here matches nothing: there is no other error route
+	for v := p.earlier; v != nil; v = v.next {
+		if slices.ContainsFunc(v.measured, func(m settlement.Metered) bool { return m.Rule == z.Settle }) {
+			return
 		}
+	}
+	p.measured = append(p.measured, settlement.Metered{Rule: z.Settle, Meter: z.Meter})
+}
+
+// An Exemption is a zone that exempts a request as a static file.
+type Exemption struct {
+	Zone *Zone
+
+	// Charge is the charge of the request if the upstream answers it after all.
+	// Charged is false if the zone would charge nothing.
+	Charge  leakybucket.Charge
+	Charged bool
+}
+
+// exempt returns the exemption with what the zone would charge. That must be computed
+// now, because later handlers may rewrite the request.
+func (p *plan) exempt(z *Zone) Exemption {
+	e := Exemption{Zone: z}
+	k, why, skip := z.Find(&p.Subject, &p.Buffers)
+	if z.SlotsOnly() || why != rule.None || skip || k.Rule != bucketkey.Limited {
+		return e
+	}
+	cost, _, _, err := z.Cost.Charged(&p.Subject, k.Limit)
+	if err != nil {
+		return e
+	}
+	z.Charge(&e.Charge, &k, z.GroupOf(&p.Subject, k.Name), cost)
+	e.Charged = true
+	e.Charge.Debt = 0 // nothing was reserved that a response corrects
+	return e
+}
+
+// add appends the outcome of a zone. It is filled in place, where it stays, because outcomes
+// are large.
+func (p *plan) add(z *Zone, key string, shadow leakybucket.Shadow) *Outcome {
+	if p.verdict == nil {
+		p.verdict = newVerdict(len(p.asked.Zones), p.asked.Unread)
+		p.outcomes = p.verdict.Outcomes[:0]
+	}
+	n := len(p.outcomes)
+	if n < cap(p.outcomes) {
+		p.outcomes = p.outcomes[:n+1] // what is behind the outcomes is clear
+	} else {
+		p.outcomes = append(p.outcomes, Outcome{})
+	}
+	o := &p.outcomes[n]
+	if shadow == rule.ShadowOwn {
+		shadow += leakybucket.Shadow(min(n, math.MaxUint8-int(rule.ShadowOwn))) // which no other zone has
+	}
+	o.Request, o.Zone, o.Key, o.Shadow = p.asked.Request, z, key, shadow
+	return o
+}
+
+// refuse makes the last outcome a refusal without asking a store.
+func (p *plan) refuse(why rule.Reason) {
+	o := &p.outcomes[len(p.outcomes)-1]
+	o.Refuse(why)
+	p.refused = p.refused || o.Shadow == 0
+}
+
+// refuseBlocked makes the last outcome a refusal by a block that is known to run.
+func (p *plan) refuseBlocked(b blocked.Block) {
+	o := &p.outcomes[len(p.outcomes)-1]
+	now := o.admissionZone().Now()
+	seen := leakybucket.State{Level: b.Level, Leak: o.Limit.Leak}
+	o.answer.Level = o.Limit.Level(seen, leakybucket.Instant(now.Sub(b.Seen).Microseconds()))
+	o.Block = b.Until.Sub(now)
+	p.refuse(rule.Blocked)
+}
+
+// readBody reads as much of the body as the zones want, and removes all outcomes. The zones
+// must be asked again.
+func (p *plan) readBody() {
+	for i := range p.outcomes {
+		if o := &p.outcomes[i]; o.Shadow != 0 && o.Began {
+			p.began = append(p.began, o.Zone)
+		}
+	}
+	most := p.unread
+	p.reset()
+	p.ReadBody(p.env.Look, most)
+}
+
+// probe turns all charges into probes, which pour nothing.
+func (p *plan) probe() {
+	for i := range p.outcomes {
+		p.outcomes[i].Probe = true
+	}
+}
+
+// checkSlots finds out whether slots are free, and takes none. If an enforced zone
+// has no free slot, all charges become probes. If a shadow zone has none, those of its
+// group do. If requests may wait, it only looks whether they would be refused at
+// once, because slots are taken after the wait.
+func (p *plan) checkSlots() {
+	if p.waits {
+		p.checkTurns()
+		return
 	}
 	for i := range p.outcomes {
-		if e, takes := p.outcomes[i].Slot(); takes {
-			entries = append(entries, e)
-			turns = turns || p.outcomes[i].Turn != nil
+		o := &p.outcomes[i]
+		if o.Zone.InFlight == 0 || o.Reason() != rule.None || o.admissionZone().Vacant(o.Key, o.Zone.InFlight) {
+			continue
+		}
+		o.noSlot = true
+		if o.Shadow == 0 {
+			p.slotMissing = true
+			continue
+		}
+		for j := range p.outcomes {
+			if p.outcomes[j].Shadow == o.Shadow {
+				p.outcomes[j].Probe = true
+			}
 		}
 	}
-	return entries, turns
+	if p.slotMissing {
+		p.probe()
+	}
+}
+
+// checkTurns refuses the request if a zone with share would do so at once. Then the
+// store is not asked, and the body not read.
+func (p *plan) checkTurns() {
+	saves := p.unread > 0
+	for i := range p.outcomes {
+		o := &p.outcomes[i]
+		if o.Zone.Delay != nil {
+			return // by the end of the delay, all may be different
+		}
+		saves = saves || o.asked || o.Shadow == 0 && o.Zone.RequestBuffer > 0 && !body.Received(p.asked.Request)
+	}
+	if !saves {
+		return
+	}
+	for i := range p.outcomes {
+		o := &p.outcomes[i]
+		if o.Turn == nil || o.Shadow != 0 || o.Reason() != rule.None {
+			continue
+		}
+		e := o.entry()
+		if why := e.Zone.Ask(&e); why != admission.Admitted {
+			o.Refuse(o.Zone.reasonOf(why))
+			p.refused = true
+		}
+	}
+}
+
+// take asks the store about all charges, and once more if a device has used up what it may:
+// then its account is charged. If a zone refuses without asking, none of its group are asked
+// about, and if it is enforced none at all: a refused request must not be charged by other
+// zones. If even the memory store fails, take returns false and the request passes.
+func (p *plan) take() bool {
+	p.of = p.of[:0]
+	for i := range p.outcomes {
+		if o := &p.outcomes[i]; o.asked {
+			if o.asked = !p.ends(o.Shadow, false); o.asked {
+				p.of = append(p.of, i)
+			}
+		}
+	}
+	if !p.askStore() || p.fallBack() && !p.askStore() {
+		return false
+	}
+	p.answered()
+	p.refused = p.refused || p.slotMissing
+	return true
+}
+
+// askStore asks about the charges in p.of. If that fails, their zones count as if they had no
+// bucket.
+func (p *plan) askStore() bool {
+	if len(p.of) == 0 {
+		return true
+	}
+	p.charges = p.charges[:0]
+	for _, of := range p.of {
+		p.charges = append(p.charges, p.outcomes[of].Charge) // which a stand-in of a shared store may change
+	}
+	p.decisions = append(p.decisions[:0], make([]leakybucket.Decision, len(p.charges))...)
+	if p.env.Take(p.asked.Context(), p.charges, p.decisions) == nil {
+		return true
+	}
+	for i := range p.outcomes {
+		if o := &p.outcomes[i]; o.asked {
+			o.asked, o.dropped = false, o.Zone.InFlight == 0 // slots need no store
+			o.Charge = leakybucket.Charge{Key: o.Key, Shadow: o.Shadow}
+			o.answer = leakybucket.Decision{Undecided: true}
+		}
+	}
+	return false
+}
+
+// answered notes the store's decisions about the charges in p.of.
+func (p *plan) answered() {
+	for i, of := range p.of {
+		o := &p.outcomes[of]
+		o.setAnswer(&p.charges[i], &p.decisions[i])
+		p.refused = p.refused || o.Shadow == 0 && !o.answer.Fits
+	}
+}
+
+// fallBack looks for devices whose buckets the store has found full, and charges the
+// accounts' buckets instead. It returns true if the store must be asked again.
+func (p *plan) fallBack() bool {
+	for i := range p.of {
+		if p.overflows(i) {
+			p.chargeAccounts()
+			return true
+		}
+	}
+	return false
+}
+
+// chargeAccounts leaves in p.of what the store must be asked again. Its frame is large, and few
+// requests come here.
+func (p *plan) chargeAccounts() {
+	poured := false
+	var again [math.MaxUint8 + 1]bool // by group
+	for i := range p.of {
+		again[p.charges[i].Shadow] = again[p.charges[i].Shadow] || p.overflows(i)
+		poured = poured || p.decisions[i].Poured
+	}
+	left := 0
+	for i, of := range p.of {
+		o, d := &p.outcomes[of], &p.decisions[i]
+		switch {
+		case p.overflows(i):
+			o.chargeAccount()
+		case poured && !again[p.charges[i].Shadow]:
+			o.setAnswer(&p.charges[i], d)
+			continue // only shadows of another group are full
+		case d.Began:
+			p.began = append(p.began, o.Zone)
+		}
+		p.of[left] = of
+		left++
+	}
+	p.of = p.of[:left]
+}
+
+// overflows reports whether the i-th charge is a device's and does not fit.
+func (p *plan) overflows(i int) bool {
+	return p.outcomes[p.of[i]].chargesDevice() && !p.decisions[i].Fits && !p.decisions[i].Undecided
+}
+
+// conclude returns the outcomes in the zones of this handler, or nil if none of them
+// is concerned. It also publishes them to those who may read them.
+func (p *plan) conclude() *Verdict {
+	kept := 0
+	for i := range p.outcomes {
+		o := &p.outcomes[i]
+		if o.asked && p.env.FellBack(&o.answer) {
+			o.Zone.Reporter.FellBack()
+		}
+		p.finish(o)
+	}
+	for i := range p.outcomes {
+		if o := &p.outcomes[i]; o.Decision() != Withdrawn || o.watches() && !p.refused {
+			if kept < i {
+				p.outcomes[kept] = *o
+			}
+			kept++
+		}
+	}
+	clear(p.outcomes[kept:])
+	v := p.verdict
+	switch {
+	case kept > 0:
+	case len(p.static) == 0 && len(p.measured) == 0:
+		v.Forget()
+		if p.earlier == nil && !p.asked.Unread.Placeholders && p.Replacer() != nil {
+			p.Replacer().Map(uncharged(p.asked.Context()))
+		}
+		return nil
+	case v == nil:
+		v = newVerdict(0, p.asked.Unread)
+	}
+	v.Outcomes, v.static, v.measured = p.outcomes[:kept], p.static, p.measured
+	if !p.asked.Unread.Verdict {
+		v.publish(p)
+	}
+	return v
+}
+
+// finish sets the decision of one outcome.
+func (p *plan) finish(o *Outcome) {
+	if o.Turn != nil {
+		o.jitter = rand.Float32()
+	} else if o.Zone.RetryJitter > 0 {
+		o.jitter = float32(rand.Float64() * o.Zone.RetryJitter)
+	}
+	if o.Reason() != rule.None || o.dropped {
+		return // known without asking, or the zone counts as not asked
+	}
+	delay := o.Delay
+	o.Delay = 0
+	switch why := p.judge(o); {
+	case why != rule.None:
+		o.Refuse(why)
+		return
+	case p.ends(o.Shadow, true) || o.asked && o.answer.Undecided && o.Zone.InFlight == 0: // slots need no store
+		return
+	}
+	o.Delay = delay
+	switch {
+	case delay == 0:
+		o.decide(Admitted, rule.None)
+	case o.Shadow != 0:
+		o.decide(ShadowDelayed, rule.None)
+	default:
+		o.decide(Delayed, rule.None)
+	}
+}
+
+// judge returns why a zone refuses after the store was asked, or None.
+func (p *plan) judge(o *Outcome) rule.Reason {
+	if o.Block != 0 {
+		o.Began = o.Began || slices.Contains(p.began, o.Zone)
+	}
+	switch {
+	case o.asked && !o.answer.Fits:
+	case o.noSlot:
+		return rule.InFlight
+	default:
+		return rule.None
+	}
+	switch {
+	case o.answer.Undecided:
+		return rule.NoStore
+	case o.Limit.Oversize(o.Cost):
+		return rule.Oversize
+	case o.Block > 0 && !o.Began:
+		return rule.Blocked
+	case o.starved:
+		return rule.NoMemory
+	}
+	return rule.Capacity
+}
+
+// ends reports whether the request ends for a group, because an enforced zone or one of
+// the group refuses it. Unless answered, only refusals without asking the store count.
+func (p *plan) ends(group leakybucket.Shadow, answered bool) bool {
+	if p.refused || group == 0 {
+		return p.refused
+	}
+	for i := range p.outcomes {
+		o := &p.outcomes[i]
+		if o.Shadow == group && (o.Reason() != rule.None || answered && (o.noSlot || o.asked && !o.answer.Fits)) {
+			return true
+		}
+	}
+	return false
 }

@@ -47,21 +47,19 @@ const (
 	outageWait = 5 * time.Second
 )
 
-// An Outcome is the charge of one zone to one request, and the zone's decision. Once [Decide]
-// has returned, only what it becomes is written. Every request allocates one for each zone, so
-// what few of them need is behind pointers.
+// An Outcome is the charge of one zone to one request, what the store says about it, and what
+// the zone decides. Once [Decide] has returned, only what it becomes is written.
 type Outcome struct {
+	// The charge. Its Key and its Shadow, the group in which the zone only counts for this key,
+	// are always set. The rest is zero if the zone has no bucket.
+	leakybucket.Charge
+
 	// Request is the request, for Reporters.
 	Request *http.Request
 
 	Zone *Zone
-	Key  string // of the bucket, without the zone
 
-	// Limit, Cost and Ceiling are those of the charge. They are zero if the zone has no
-	// bucket.
-	Limit         leakybucket.Limit
-	Cost, Ceiling float64 // units
-	levelBefore   float64 // the level before this charge, in units
+	answer leakybucket.Decision // of the store
 
 	// Delay is how long the request is to wait, or would have to. Where that is none, it is
 	// how long it has waited for a slot.
@@ -73,68 +71,42 @@ type Outcome struct {
 	// other zones.
 	Turn *Turn
 
-	// reservation is the charge, if it may still be corrected or given back. Otherwise it
-	// is nil or zero.
-	reservation *reservation
-
 	// device is what device cookies tell of the client, or nil if the zone trusts no
 	// devices or the request names no account.
 	device *knownDevice
 
 	// What becomes of the outcome after the decision, each written once at most:
 
-	simulation *admission.Simulation // of the wait and slot in shadow; nil if enforcement would need neither
-	code       supportcode.Code      // names the refusal, for support; zero if the zone gives none
-	unlogged   uint32                // how many refusals of the zone were kept out of the access log before this line
+	simulation  *admission.Simulation // of the wait and slot in shadow; nil if enforcement would need neither
+	settledCost float64               // the corrected cost, in units
+	code        supportcode.Code      // names the refusal, for support; zero if the zone gives none
+	unlogged    uint32                // how many refusals of the zone were kept out of the access log before this line
 
 	// ruling is what the zone decided, and why it refused, in the lower half. What becomes of
 	// that is in the upper half; 0 if it stands. It is atomic, because a simulation may end in
-	// another goroutine while the request is served.
-	ruling uint32
+	// another goroutine while the request is served. So is correction, the state of that.
+	ruling, correction uint32
 
 	Left       bool // the client left while the request waited for its slots
 	simulating bool // the simulation of its group reports the outcome
 	exiting    bool // the process ended while the request waited
+	settled    bool // the charge was corrected by the response
 
 	// What the decision followed from:
 
-	Shadow    leakybucket.Shadow // the group in which the zone only counts for this key; 0 if it is enforced
-	Began     bool               // this request began the block
-	asked     bool               // the store was asked
-	fit       bool               // the store's answer, as in [leakybucket.Decision]
-	poured    bool
-	starved   bool // there was no memory to read the body that the zone wanted
-	undecided bool
-	dropped   bool // not asked, since the store and its fallback failed, or the group has ended before
-	noSlot    bool // no slot was free before the store was asked
+	Began   bool // this request began the block
+	asked   bool // the store was asked
+	starved bool // there was no memory to read the body that the zone wanted
+	dropped bool // not asked, since the store and its fallback failed, or the group has ended before
+	noSlot  bool // no slot was free before the store was asked
 
 	jitter float32 // how much is added to Retry-After, as a fraction
-}
-
-// A reservation is the charge that the store was asked about, and its decision. Few
-// zones need it after that.
-type reservation struct {
-	charge leakybucket.Charge
-	was    leakybucket.Decision
-
-	settledCost float64 // the corrected cost, in units
-	settled     bool    // the charge was corrected by the response
-
-	// correction is the state of that. It is atomic like [Outcome.ruling].
-	correction uint32
-}
-
-// setCharge notes what the store is asked.
-func (o *Outcome) setCharge(c *leakybucket.Charge) {
-	o.Limit, o.Cost, o.Ceiling = c.Limit, c.Cost, c.Ceiling
 }
 
 // setAnswer notes what the store was asked, which a stand-in of a shared store may have
 // changed, and its decision. The delay holds if the request is admitted.
 func (o *Outcome) setAnswer(c *leakybucket.Charge, d *leakybucket.Decision) {
-	o.setCharge(c)
-	o.levelBefore, o.fit, o.poured, o.undecided = d.Level, d.Fits, d.Poured, d.Undecided
-	o.Block, o.Began, o.Delay = 0, d.Began, 0
+	o.Charge, o.answer, o.Began = *c, *d, d.Began
 	if d.BlockedUntil != 0 {
 		o.Block = d.BlockedUntil.Sub(d.At)
 	}
@@ -204,26 +176,27 @@ func (o *Outcome) ClientIP() netip.Addr {
 }
 
 // Bucket returns a charge of nothing that names the bucket.
-func (o *Outcome) Bucket() (c leakybucket.Charge) {
-	o.Zone.Charge(&c, &rule.Bucket{Name: o.Key, Limit: o.Limit}, o.Shadow, 0)
+func (o *Outcome) Bucket() leakybucket.Charge {
+	c := o.Charge
+	c.Cost = 0
 	return c
 }
 
 // Charged returns how much was poured for the request, in units.
 func (o *Outcome) Charged() float64 {
-	if o.poured && o.Reason() == rule.None {
+	if o.answer.Poured && o.Reason() == rule.None {
 		return o.Cost
 	}
 	return 0
 }
 
 // Level returns how full the bucket is after the decision, in units.
-func (o *Outcome) Level() float64 { return o.levelBefore + o.Charged() }
+func (o *Outcome) Level() float64 { return o.answer.Level + o.Charged() }
 
 // Fraction returns how full the bucket is after the decision, as a fraction of its
 // capacity. It is not known if the store was not asked.
 func (o *Outcome) Fraction() (fraction float64, known bool) {
-	if !o.asked || o.undecided {
+	if !o.asked || o.answer.Undecided {
 		return 0, false
 	}
 	return o.Level() / o.Limit.Capacity, true
@@ -242,7 +215,7 @@ func (o *Outcome) retryAfter(wait time.Duration) time.Duration {
 	case why == rule.InFlight || why == rule.NoStore:
 		return wait
 	case o.Zone.RetryEmpty && o.Limit.Leak > 0:
-		wait = max(wait, o.Limit.TimeToEmpty(o.levelBefore))
+		wait = max(wait, o.Limit.TimeToEmpty(o.answer.Level))
 	default:
 		wait = max(wait, o.Zone.RetryFloor)
 	}
@@ -261,7 +234,7 @@ func (o *Outcome) TimeToFit() time.Duration {
 	switch o.Reason() {
 	case rule.Capacity, rule.Blocked, rule.Banned, rule.NoMemory:
 		if o.Limit.Leak > 0 {
-			return max(o.Block, o.Limit.WithCeiling(o.Ceiling).TimeToFit(o.levelBefore, o.Cost))
+			return max(o.Block, o.Limit.WithCeiling(o.Ceiling).TimeToFit(o.answer.Level, o.Cost))
 		}
 		if o.starved {
 			return slotWait // as long as others need to read theirs
@@ -368,8 +341,8 @@ func (o *Outcome) MarshalLogObject(enc zapcore.ObjectEncoder) error {
 	if o.Block > 0 {
 		enc.AddFloat64("blocked", readable(o.Block.Seconds()))
 	}
-	if r := o.reservation; r != nil && r.settled {
-		enc.AddFloat64("settled", readable(r.settledCost))
+	if o.settled {
+		enc.AddFloat64("settled", readable(o.settledCost))
 	}
 	if o.code != 0 {
 		enc.AddString("support_code", o.code.String())

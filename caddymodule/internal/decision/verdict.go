@@ -4,9 +4,9 @@ import (
 	"context"
 	"math"
 	"net/http"
-	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
@@ -29,34 +29,13 @@ type Verdict struct {
 	// hold pointers to them while the request is served.
 	Outcomes []Outcome
 
-	beside *beside          // nil for most requests
+	static   []Exemption          // the zones that exempt the request as a static file
+	measured []settlement.Metered // that measure its work, whether or not their zones charge it
+
 	grant  *admission.Grant // the handler's slots while the request is served
+	pooled bool             // nobody else knows the verdict
 
 	next *Verdict // of the next handler inside this one
-}
-
-// beside is what zones note of requests that they need not charge.
-type beside struct {
-	static   []Exemption
-	measured []settlement.Metered
-}
-
-// Static returns the zones that exempt the request as a static file. A nil verdict has
-// none.
-func (v *Verdict) Static() []Exemption {
-	if v == nil || v.beside == nil {
-		return nil
-	}
-	return v.beside.static
-}
-
-// Measured returns what measures for how long the request keeps workers busy,
-// whether or not their zones charge it. A nil verdict has none.
-func (v *Verdict) Measured() []settlement.Metered {
-	if v == nil || v.beside == nil {
-		return nil
-	}
-	return v.beside.measured
 }
 
 // verdictVar is the variable with the first verdict. No user would choose its name.
@@ -69,82 +48,60 @@ func VerdictOf(r *http.Request) *Verdict {
 	return first
 }
 
-// sizedVerdict returns a verdict with n outcomes. For most requests it is one allocation
-// of exactly their size.
-func sizedVerdict(n int) *Verdict {
-	switch n {
-	case 1:
-		r := new(struct {
+var verdictPool = sync.Pool{New: func() any { return new(Verdict) }}
+
+// newVerdict returns a verdict with room for n outcomes. If nobody else reads it, it comes from
+// a pool. Otherwise it is, for most requests, one allocation.
+func newVerdict(n int, unread Unread) *Verdict {
+	switch {
+	case unread.Verdict:
+		v := verdictPool.Get().(*Verdict)
+		v.pooled = true
+		return v
+	case n == 1:
+		one := new(struct {
 			Verdict
 			room [1]Outcome
 		})
-		r.Outcomes = r.room[:]
-		return &r.Verdict
-	case 2:
-		r := new(struct {
-			Verdict
-			room [2]Outcome
-		})
-		r.Outcomes = r.room[:]
-		return &r.Verdict
-	case 3:
-		r := new(struct {
-			Verdict
-			room [3]Outcome
-		})
-		r.Outcomes = r.room[:]
-		return &r.Verdict
+		one.Outcomes = one.room[:0]
+		return &one.Verdict
 	}
-	return &Verdict{Outcomes: make([]Outcome, n)}
+	return &Verdict{Outcomes: make([]Outcome, 0, n)}
 }
 
-// loneVerdict returns a verdict for the only zone of a handler. If the zone may correct or
-// give back its charge, the memory for that comes along.
-func loneVerdict(r *rule.Rule) *Verdict {
-	if r.EndsAtAdmission() {
-		return sizedVerdict(1)
+// Forget ends the life of a verdict that nobody else reads. Of others it does nothing.
+func (v *Verdict) Forget() {
+	if v != nil && v.pooled {
+		clear(v.Outcomes)
+		v.Outcomes, v.static, v.measured = v.Outcomes[:0], nil, nil
+		verdictPool.Put(v)
 	}
-	lone := new(struct {
-		Verdict
-		room        [1]Outcome
-		reservation reservation
-	})
-	lone.Outcomes = lone.room[:]
-	lone.room[0].reservation = &lone.reservation
-	return &lone.Verdict
 }
 
-// newVerdict returns the plan's outcomes as a verdict, and publishes it to placeholders and
-// to the access log. Both compute values only when they are read.
-func newVerdict(p *plan) *Verdict {
-	v := p.alone
-	if v == nil || len(p.outcomes) > 1 {
-		v = sizedVerdict(len(p.outcomes))
-		copy(v.Outcomes, p.outcomes)
-	} else {
-		v.Outcomes = p.outcomes
-	}
-	if len(p.static) > 0 || len(p.measured) > 0 {
-		v.beside = &beside{slices.Clone(p.static), slices.Clone(p.measured)}
-	}
+// publish shows the verdict to later handlers, placeholders and the access log. The last two
+// compute values only when they are read.
+func (v *Verdict) publish(p *plan) {
 	if p.earlier != nil {
-		last := p.earlier
-		for last.next != nil {
-			last = last.next
-		}
-		last.next = v
-		return v
+		p.earlier.last().next = v
+		return
 	}
 	if p.Vars != nil {
 		p.Vars[verdictVar] = v
 	}
-	if p.Replacer != nil {
-		p.Replacer.Map(v.placeholder)
+	if !p.asked.Unread.Placeholders && p.Replacer() != nil {
+		p.Replacer().Map(v.placeholder)
 	}
-	if Logged(p.Request, p.server) {
-		if extra, ok := p.Request.Context().Value(caddyhttp.ExtraLogFieldsCtxKey).(*caddyhttp.ExtraLogFields); ok {
+	if Logged(p.asked.Request, p.asked.Server) {
+		if extra, ok := p.asked.Context().Value(caddyhttp.ExtraLogFieldsCtxKey).(*caddyhttp.ExtraLogFields); ok {
 			extra.Add(zap.Inline(logField{v}))
 		}
+	}
+}
+
+// last returns the verdict of the last handler.
+func (v *Verdict) last() *Verdict {
+	for v.next != nil {
+		v = v.next
 	}
 	return v
 }
@@ -184,7 +141,7 @@ func (v *Verdict) Decided(z *Zone) (found bool) {
 		for i := range v.Outcomes {
 			found = found || v.Outcomes[i].Zone == z
 		}
-		for _, exempt := range v.Static() {
+		for _, exempt := range v.static {
 			found = found || exempt.Zone == z
 		}
 	}

@@ -15,6 +15,7 @@ import (
 
 	"github.com/caddyserver/caddy/v2"
 	"github.com/caddyserver/caddy/v2/modules/caddyevents"
+	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
 	"go.uber.org/zap"
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/admission"
@@ -76,12 +77,13 @@ type Engine struct {
 	Control *control
 	shared  *board.Shared // of the store; nil if it has none
 
-	Signing  signingKeys // of device cookies and passes
-	Crawlers configCrawlers
-	Gate     *admission.Gate
-	Clock    clock.Clock // what requests go by; nil but in a replay
+	Signing       signingKeys // of device cookies and passes
+	Crawlers      configCrawlers
+	decision.Door // its Clock, which requests go by, is nil but in a replay
 
 	OverrideFiles overrideFiles
+
+	unread map[*caddyhttp.Server]decision.Unread // see [Engine.ReadServers]
 }
 
 // EngineOf returns what runs of the config that a module is provisioned for.
@@ -103,7 +105,7 @@ func New(ctx caddy.Context) (e *Engine, err error) {
 	e.Warner = e.Warnings.Logger(e.Logger)
 	e.Warned = &onceWarnings{warner: e.Warner}
 	e.events = &telemetry.Background[telemetry.Event]{Pass: e.emit, Most: telemetry.MostEvents}
-	e.Gate = &admission.Gate{Exiting: exiting, Waived: e.waived}
+	e.Door = decision.Door{Gate: &admission.Gate{Exiting: exiting, Waived: e.waived}, Buffers: RequestBuffers, Refund: e.refundLater}
 	if e.subscribers, err = watchExit(ctx); err != nil {
 		return e, err
 	}
@@ -284,6 +286,25 @@ func (e *Engine) hold() {
 func (e *Engine) release() {
 	if e.Shared != nil {
 		e.Shared.Release()
+	}
+}
+
+// refundLater gives back a charge for which no request waits.
+func (e *Engine) refundLater(refund leakybucket.Settlement) {
+	e.hold()
+	clock.AfterFunc(e.Clock, 0, func() {
+		defer e.release()
+		e.refund([]leakybucket.Settlement{refund})
+	})
+}
+
+// refund gives back the charges of a request that is not served.
+func (e *Engine) refund(settlements []leakybucket.Settlement) {
+	if len(settlements) == 0 {
+		return
+	}
+	if err := e.Store.Settle(context.Background(), settlements); err != nil && e.Shared == nil {
+		e.Logger.Error("refunding a request that was not served; it stays charged", zap.Error(err))
 	}
 }
 

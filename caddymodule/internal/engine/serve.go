@@ -12,7 +12,6 @@ import (
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/admission"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/body"
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/clock"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/decision"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/detached"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/refusal"
@@ -34,6 +33,8 @@ type Handler struct {
 	errorRoutes     bool               // the server may have some, which the handler may be in
 	headers         settlement.Headers // in which the upstream says what a request cost, and who its user is
 	told            []string           // of these, who its user is
+	unread          decision.Unread    // of verdicts
+	addsHeaders     bool               // a zone marks responses
 
 	Announces bool // sends the rate-limit headers
 }
@@ -46,7 +47,7 @@ func NewHandler(e *Engine, server *caddyhttp.Server, match rule.Matchers, zones 
 	h := &Handler{app: e, server: server, Match: match, errorRoutes: server == nil || server.Errors != nil}
 	var settles []*settlement.Rule
 	for _, z := range zones {
-
+		h.addsHeaders = h.addsHeaders || z.ServerTiming
 		h.Zones, h.watch.zones = append(h.Zones, z.Zone), append(h.watch.zones, z.Counts.Evidence)
 		settles = append(settles, z.Settle)
 		h.addTold(z)
@@ -56,6 +57,8 @@ func NewHandler(e *Engine, server *caddyhttp.Server, match rule.Matchers, zones 
 	}
 	h.headers = settlement.HeadersOf(settles...).With(h.told...)
 	h.endsAtAdmission = len(h.headers) == 0 && !slices.ContainsFunc(zones, func(z *Zone) bool { return !z.EndsAtAdmission() })
+	h.unread = e.unread[server]
+	h.unread.Verdict = h.unread.Verdict && h.endsAtAdmission && server.Logs == nil
 	warnKeys(zones, match, e.Warner)
 	if match == nil {
 		warnBursts(zones, e.Warner)
@@ -151,21 +154,21 @@ func (h *Handler) decide(w http.ResponseWriter, r *http.Request, next caddyhttp.
 	if err != nil {
 		return err
 	}
-	buffer, stayed := h.admit(r, res)
-	defer buffer.End(w)
+	var buffer *body.Ahead
+	stayed := true
+	if !h.endsAtAdmission {
+		var refunds []leakybucket.Settlement
+		buffer, stayed, refunds = res.Admit(r, &h.app.Door)
+		defer buffer.End(w)
+		h.app.refund(refunds)
+	}
 	refused := res.Refused()
 	var now time.Time // only refusals need it
 	if refused {
 		now = time.Now()
 	}
 	if res != nil {
-		limits := h.app.limitsLog && decision.Logged(r, h.server)
-		if logged := res.Report(now, w.Header(), limits); limits && !logged {
-			caddyhttp.SetVar(r.Context(), caddyhttp.LogSkipVar, true)
-		}
-		if h.Announces {
-			res.Announce(w.Header())
-		}
+		h.tell(w, r, res, now)
 	}
 	switch {
 	case refused:
@@ -175,9 +178,25 @@ func (h *Handler) decide(w http.ResponseWriter, r *http.Request, next caddyhttp.
 	case !stayed:
 		return h.turnAway(w, r, res, buffer)
 	case h.endsAtAdmission:
+		res.Forget()
 		return next.ServeHTTP(w, r)
 	}
 	return h.serve(w, r, next, res)
+}
+
+// tell reports the verdict, and adds to the response what the config wants there.
+func (h *Handler) tell(w http.ResponseWriter, r *http.Request, res *decision.Verdict, now time.Time) {
+	var header http.Header
+	if h.addsHeaders || h.Announces {
+		header = w.Header()
+	}
+	limits := h.app.limitsLog && decision.Logged(r, h.server)
+	if logged := res.Report(now, header, limits); limits && !logged {
+		caddyhttp.SetVar(r.Context(), caddyhttp.LogSkipVar, true)
+	}
+	if h.Announces {
+		res.Announce(header)
+	}
 }
 
 // turnAway answers a request whose client has left, or sends its body too slowly.
@@ -197,7 +216,9 @@ func (h *Handler) refuse(w http.ResponseWriter, r *http.Request, res *decision.V
 	res.NotServed(r)
 	refusal := res.Refusal(&h.app.Control.Refusals, now)
 	refusal.Close = h.app.Drops && h.app.addDropped(r, res, config)
-	if err := refusal.Write(w, r, body.Received(r)); err != nil {
+	err := refusal.Write(w, r, body.Received(r))
+	res.Forget()
+	if err != nil {
 		return err
 	}
 	h.app.Warned.caches(w.Header())
@@ -218,7 +239,7 @@ func (h *Handler) Concerns(r *http.Request) (concerned bool, failed error) {
 // asked returns what the decision about a request is asked. failed is the error of the
 // directive's matcher.
 func (h *Handler) asked(r *http.Request, failed error) decision.Request {
-	return decision.Request{Request: r, Zones: h.Zones, Server: h.server, Failed: failed}
+	return decision.Request{Request: r, Zones: h.Zones, Server: h.server, Failed: failed, Unread: h.unread}
 }
 
 // serveInternal serves a request that is not charged.
@@ -238,77 +259,6 @@ const includeAddr = "127.0.0.1:10000"
 // have a local address in their context, which no header can take away.
 func included(r *http.Request) bool {
 	return r.RemoteAddr == includeAddr && r.Context().Value(http.LocalAddrContextKey) == nil
-}
-
-// admit holds the request until its delay is over, its body is buffered and its slots
-// are free, and simulates that for shadow zones. It returns false if the client left
-// meanwhile. Afterwards res tells whether the request is refused. The buffer, if not
-// nil, has replaced the request's body and must be ended.
-func (h *Handler) admit(r *http.Request, res *decision.Verdict) (buffer *body.Ahead, stayed bool) {
-	if h.endsAtAdmission || !res.Needs().Held || res.Refused() {
-		return nil, true
-	}
-	since := clock.Now(h.app.Clock)
-	res.Simulate(since, h.refundLater)
-	var room [2]admission.Entry
-	entries := res.Entries(room[:0])
-	if len(entries) == 0 {
-		res.Begin()
-		return nil, true
-	}
-	outer := settlement.Innermost(r)
-	outer.Pause()
-	defer outer.Resume()
-	var grant *admission.Grant
-	var result admission.Result
-	if most, index := res.RequestBuffer(); most > 0 && !body.Received(r) {
-		buffer, result = h.buffer(r, since, entries, most, index)
-	}
-	if result.Why == admission.Admitted {
-		grant, result = h.app.Gate.Admit(detached.Client(r.Context()), since, entries, res.OuterGrant(r))
-	}
-	stayed, refunds := res.Admitted(grant, result, entries)
-	if len(refunds) > 0 {
-		h.refund(refunds)
-	}
-	return buffer, stayed
-}
-
-// buffer waits until the request's delay is over, and then buffers its body, as the
-// entry of that index wants it. Of the entries only slots are left after that.
-func (h *Handler) buffer(r *http.Request, since time.Time, entries []admission.Entry, most int64, index int) (*body.Ahead, admission.Result) {
-	delays := slices.Clone(entries)
-	for i := range entries {
-		delays[i].InFlight, entries[i].Delay = 0, 0
-	}
-	subject, client := rule.NewSubject(r), detached.Client(r.Context())
-	if _, result := h.app.Gate.Admit(client, since, delays, nil); result.Why != admission.Admitted {
-		return nil, result
-	}
-	buffer, ended := RequestBuffers.Fill(client, r, subject.Client(), most, h.app.Gate.Exiting)
-	switch ended {
-	case body.Left, body.TooSlow:
-		return buffer, admission.Result{Why: admission.Left, Index: -1} // it waited in no zone
-	case body.Exiting:
-		return buffer, admission.Result{Why: admission.Exiting, Index: index}
-	}
-	return buffer, admission.Result{Why: admission.Admitted}
-}
-
-// refundLater gives back a charge for which no request waits.
-func (h *Handler) refundLater(refund leakybucket.Settlement) {
-	h.app.hold()
-	clock.AfterFunc(h.app.Clock, 0, func() {
-		defer h.app.release()
-		h.refund([]leakybucket.Settlement{refund})
-	})
-}
-
-// refund gives back the charges of a request that is not served.
-func (h *Handler) refund(settlements []leakybucket.Settlement) {
-	if err := h.app.Store.Settle(context.Background(), settlements); err != nil && h.app.Shared == nil {
-		h.app.Logger.Error("refunding a request that was not served; it stays charged", zap.Error(err))
-	}
 }
 
 // serve calls the next handler. Whatever happens there, serve then releases the
@@ -432,7 +382,7 @@ func (h *Handler) settle(r *http.Request, res *decision.Verdict, observer *settl
 	}
 	room := settlements.Get().(*[]leakybucket.Settlement)
 	due := res.Settle((*room)[:0], observer)
-	if len(res.Static()) > 0 && staticfile.UpstreamAnswered(r, observer.Header()) {
+	if len(res.Exempted()) > 0 && staticfile.UpstreamAnswered(r, observer.Header()) {
 		due = h.chargeStatic(r, res, due)
 	}
 	defer func() {
@@ -448,15 +398,13 @@ func (h *Handler) settle(r *http.Request, res *decision.Verdict, observer *settl
 			h.app.Logger.Error("settling; the reservations stay", zap.Error(err))
 		}
 	}
-	if refunds := res.Settled(); len(refunds) > 0 {
-		h.refund(refunds)
-	}
+	h.app.refund(res.Settled())
 }
 
 // chargeStatic appends the charges of a request that was exempt as one for a static
 // file, and that the upstream answered after all.
 func (h *Handler) chargeStatic(r *http.Request, res *decision.Verdict, due []leakybucket.Settlement) []leakybucket.Settlement {
-	static := res.Static()
+	static := res.Exempted()
 	for i := range static {
 		e := &static[i]
 		e.Zone.Reporter.ServedStatic(r)

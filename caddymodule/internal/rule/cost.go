@@ -110,7 +110,7 @@ func (c *Cost) of(l *CostLine, s *Subject, limit leakybucket.Limit) float64 {
 	case Constant:
 		return limit.ClampCost(l.Constant)
 	case Placeholder:
-		text, _ := s.Replacer.GetString(l.Placeholder)
+		text, _ := s.Replacer().GetString(l.Placeholder)
 		if cost, plain := leakybucket.ParseCost(text); plain {
 			return limit.ClampCost(cost)
 		}

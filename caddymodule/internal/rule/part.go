@@ -54,7 +54,7 @@ func (p piece) read(s *Subject) string {
 	case "http.request.method", "http.request.orig_method":
 		return Method(s)
 	}
-	value, _ := s.Replacer.GetString(p.placeholder)
+	value, _ := s.Replacer().GetString(p.placeholder)
 	return value
 }
 

@@ -34,11 +34,12 @@ type Subject struct {
 	// address as sent, and not for what a rewrite has made of it.
 	SparedAsSent bool
 
-	Replacer *caddy.Replacer
-	Vars     map[string]any // the request's variables, which is nil without Caddy
+	Vars map[string]any // the request's variables, which is nil without Caddy
 
 	Reader  *body.Ahead // replaces the request's body, once that was read ahead
 	Starved bool        // there was no memory to read the body to its end
+
+	replacer *caddy.Replacer // once it was asked for
 
 	addr   netip.Addr
 	text   string       // of addr, as Caddy found it
@@ -58,17 +59,26 @@ func NewSubject(r *http.Request) (s Subject) {
 // Look makes an empty Subject that of a request. It looks up in the context, once, what
 // all rules need.
 func (s *Subject) Look(r *http.Request) {
-	ctx := r.Context()
 	s.Request, s.Judged = r, judged(r)
-	s.Replacer, _ = ctx.Value(caddy.ReplacerCtxKey).(*caddy.Replacer)
-	s.Vars, _ = ctx.Value(caddyhttp.VarsCtxKey).(map[string]any)
+	s.Vars, _ = r.Context().Value(caddyhttp.VarsCtxKey).(map[string]any)
+}
+
+// Replacer returns the request's placeholders, or nil without Caddy.
+func (s *Subject) Replacer() *caddy.Replacer {
+	if s.replacer == nil {
+		s.replacer, _ = s.Request.Context().Value(caddy.ReplacerCtxKey).(*caddy.Replacer)
+	}
+	return s.replacer
 }
 
 // Forget makes the Subject empty. Field by field, and only those that may be set, that is
 // cheaper than a copy of an empty one: each pointer written costs a write barrier.
 func (s *Subject) Forget() {
-	s.Request, s.Judged, s.Overrides, s.Replacer, s.Vars = nil, nil, nil, nil, nil
+	s.Request, s.Judged, s.Overrides, s.Vars = nil, nil, nil, nil
 	s.NoAddress, s.SparedAsSent, s.text, s.parsed = false, false, "", false
+	if s.replacer != nil {
+		s.replacer = nil
+	}
 	if s.read {
 		s.Reader, s.body, s.read, s.Starved = nil, nil, false, false
 	}

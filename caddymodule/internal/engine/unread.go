@@ -1,0 +1,92 @@
+package engine
+
+import (
+	"encoding/json"
+	"strings"
+
+	"github.com/caddyserver/caddy/v2"
+	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
+
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/decision"
+)
+
+// ReadServers finds out what nobody reads of verdicts in each server of the HTTP app in which
+// a module is provisioned. It must be called when the first module of throttle is provisioned,
+// because Caddy drops the raw config of each route that it has provisioned.
+func (e *Engine) ReadServers(ctx caddy.Context) {
+	e.unread = make(map[*caddyhttp.Server]decision.Unread)
+	modules := ctx.Modules()
+	if len(modules) == 0 {
+		return
+	}
+	if app, ok := modules[0].(*caddyhttp.App); ok {
+		for _, server := range app.Servers {
+			e.unread[server] = unreadIn(server)
+		}
+	}
+}
+
+// unreadIn returns what nobody reads in a server. What it cannot see may be read: a route whose
+// config is gone, a handler of other modules.
+func unreadIn(server *caddyhttp.Server) decision.Unread {
+	var all configReader
+	several, passed := false, false // a request may meet throttle twice; after a route with it
+	for i := range server.Routes {
+		route := &server.Routes[i]
+		if route.HandlersRaw == nil && len(route.Handlers) > 0 {
+			return decision.Unread{}
+		}
+		var in configReader
+		in.readJSON(route)
+		several = several || in.throttles > 1 || in.throttles > 0 && passed
+		passed = passed || in.throttles > 0 && !route.Terminal
+	}
+	all.readJSON(server)
+	return decision.Unread{Verdict: !several && !all.verdict, Placeholders: !all.placeholders}
+}
+
+// knownHandlers are those that read no placeholders but the ones that their config names.
+var knownHandlers = map[string]bool{
+	"acme_server": true, "authentication": true, "copy_response": true, "copy_response_headers": true, "encode": true,
+	"error": true, "file_server": true, "headers": true, "intercept": true, "log_append": true, "map": true, "metrics": true,
+	"php": true, "push": true, "request_body": true, "reverse_proxy": true, "rewrite": true, "static_response": true,
+	"subroute": true, "throttle": true, "throttle_inspector": true, "throttle_seen": true, "tracing": true, "vars": true,
+}
+
+// A configReader looks through JSON for what reads verdicts.
+type configReader struct {
+	throttles             int // handlers
+	verdict, placeholders bool
+}
+
+func (c *configReader) readJSON(config any) {
+	var value any
+	raw, _ := json.Marshal(config) // it was JSON before
+	_ = json.Unmarshal(raw, &value)
+	c.read(value)
+}
+
+func (c *configReader) read(value any) {
+	switch value := value.(type) {
+	case string:
+		named := strings.Contains(value, "http.throttle.")
+		c.verdict, c.placeholders = c.verdict || named, c.placeholders || named
+	case []any:
+		for _, element := range value {
+			c.read(element)
+		}
+	case map[string]any:
+		name, is := value["handler"].(string)
+		unknown := is && !knownHandlers[name]
+		if name == "throttle" {
+			c.throttles++
+		}
+		for key, element := range value {
+			unknown = unknown || key == "template_file"
+			c.verdict = c.verdict || key == "throttle_blocked"
+			c.read(key)
+			c.read(element)
+		}
+		c.verdict, c.placeholders = c.verdict || unknown, c.placeholders || unknown
+	}
+}
