@@ -1,13 +1,18 @@
 package tests
 
 import (
+	"errors"
 	"fmt"
+	"net/http"
 	"os"
 	"path/filepath"
 	"regexp"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
+
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/servertest"
 )
 
 // A night is what an operator does at three in the morning, with each kind of store, on
@@ -102,7 +107,7 @@ var nights = []struct {
 			}
 		}
 		n.reads(0, "top pages --by /16", "127.21.0.0/16")
-		n.reads(1, "ban 127.21.0.0/24 127.21.1.0/24 127.21.2.9", "127.21.0.0/24 is banned", "127.21.2.9 is banned")
+		n.reads(1, "ban 127.21.0.0/24 127.21.1.0/24 127.21.2.9", "127.21.0.0/24 is banned", "127.21.2.9 is banned", n.onAll())
 		n.all(429, "127.21.1.200", "api")
 		n.all(429, "127.21.2.9", "api")
 		n.reads(2, "bans", "127.21.0.0/24", "HITS")
@@ -170,6 +175,31 @@ var nights = []struct {
 		n.all(429, "127.26.1.77", "api")
 		n.reads(0, "unban 127.26.1.0/24", "Ended")
 	}},
+	{"10 the disk is full", func(n *night) {
+		if n.store != nil || len(n.fleet) > 1 {
+			n.Skip("the changes are on the board")
+		}
+		folder := filepath.Join(n.node(0).home, "caddy", "throttle")
+		if err := errors.Join(os.Rename(folder, folder+".away"), os.WriteFile(folder, nil, 0o600)); err != nil { // where nothing can be written
+			n.Fatal(err)
+		}
+		n.reads(0, "ban 127.27.1.0/24 --for 1h", "127.27.1.0/24 is banned until", ", unless this Caddy is restarted before")
+		n.all(429, "127.27.1.9", "api")
+		within(n.T, 15*time.Second, "a word about the snapshot", n.fleet[:1], func(node *fleetNode) bool {
+			n.get(0, "127.27.2.1", "page") // so that there is something to write
+			return strings.Contains(node.throttle("status"), "The snapshot cannot be written")
+		})
+		if err := errors.Join(os.Remove(folder), os.Rename(folder+".away", folder)); err != nil {
+			n.Fatal(err)
+		}
+		within(n.T, 15*time.Second, "the snapshot again", n.fleet[:1], func(node *fleetNode) bool {
+			n.get(0, "127.27.2.1", "page")
+			return !strings.Contains(node.throttle("status"), "The snapshot cannot be written")
+		})
+		if out := n.types(0, "unban", "127.27.1.0/24"); out != "Ended.\n" {
+			n.Errorf("unban: got %q, want it ended for good", out)
+		}
+	}},
 	{"11 the override file is broken", func(n *night) {
 		for _, junk := range []string{"203.0.113.9 deny deny", "\xff\xfe\x00", "127.27.0.1"} {
 			if err := os.WriteFile(n.node(0).overrides(), []byte(junk), 0o600); err != nil {
@@ -213,6 +243,52 @@ var nights = []struct {
 		n.all(429, "127.29.0.250", "api")
 		n.reads(0, "unban "+network, "Ended")
 	}},
+	{"19 the page is opened at night", func(n *night) {
+		inspector := n.node(1).url + "inspector"
+		get := func(password string) int {
+			req, err := http.NewRequest("GET", inspector, nil)
+			if err != nil {
+				n.Fatal(err)
+			}
+			if password != "" {
+				req.SetBasicAuth("alice", password)
+			}
+			return surely(n.T, req).StatusCode
+		}
+		for range 12 { // monitors and link previews
+			if got := get(""); got != 401 {
+				n.Fatalf("the page without a password: got %d, want 401", got)
+			}
+		}
+		if got := get("secret"); got != 200 {
+			n.Errorf("the page with the password: got %d, want 200", got)
+		}
+	}},
+	{"20 a Caddy hangs", func(n *night) {
+		if len(n.fleet) > 1 && os.Getenv("TEST_LONG") != "1" {
+			n.Skip("tried in memory")
+		}
+		hung := n.node(2)
+		if err := hung.cmd.Process.Signal(syscall.SIGSTOP); err != nil {
+			n.Fatal(err)
+		}
+		began := time.Now()
+		n.reads(2, "status", "has not answered for 15s: it hangs, or is very busy")
+		if took := time.Since(began); took > 25*time.Second {
+			n.Errorf("it took %v, want an error after 15 s", took)
+		}
+		if len(n.fleet) > 1 {
+			n.reads(1, "ban 127.31.0.0/24 --for 1h", "on 2 of 3 Caddys: the others follow when they reach the store")
+			n.reads(1, "status --all", "s ago")
+		}
+		if err := hung.cmd.Process.Signal(syscall.SIGCONT); err != nil {
+			n.Fatal(err)
+		}
+		if len(n.fleet) > 1 {
+			n.all(429, "127.31.0.9", "api")
+			n.reads(2, "unban 127.31.0.0/24", "Ended")
+		}
+	}},
 	{"21 everybody is blocked, and the deploy undone", func(n *night) {
 		for i := range 5 {
 			n.fill(fmt.Sprintf("127.30.0.%d", i+1), "login")
@@ -224,10 +300,18 @@ var nights = []struct {
 	}},
 }
 
+// onAll is how the answer ends if a change holds on all Caddys.
+func (n *night) onAll() string {
+	if len(n.fleet) == 1 {
+		return ".\n"
+	}
+	return fmt.Sprintf(", on all %d Caddys.\n", len(n.fleet))
+}
+
 // overrides returns the override file of a Caddy.
 func (n *fleetNode) overrides() string { return filepath.Join(n.home, "overrides") }
 
-// nightsSite is nightSite with a zone of networks, and with an override file.
+// nightsSite is nightSite with a zone of networks, with an override file, and with the page.
 func nightsSite(port int, overrides string) string {
 	return strings.Replace(nightSite(port), "	respond ok\n", fmt.Sprintf(`	throttle /nets {
 		zone nets {
@@ -236,39 +320,69 @@ func nightsSite(port int, overrides string) string {
 			override_file %s
 		}
 	}
+	handle /inspector {
+		throttle {
+			zone inspector_login {
+				match header Authorization *
+				limit 10 20/h
+				settle status 401 1 after
+			}
+		}
+		basic_auth {
+			%s
+		}
+		throttle_inspector
+	}
 	respond ok
-`, overrides), 1)
+`, overrides, alice), 1)
 }
 
+// do does all tasks with Caddys of one store. In the long form a Caddy is killed before each.
+func (n *night) do(t *testing.T, caddys int, options string) {
+	for range caddys {
+		home, port := t.TempDir(), freePort(t)
+		one := &fleetNode{t: t, url: fmt.Sprintf("http://127.0.0.1:%d/", port), home: home}
+		if err := os.WriteFile(one.overrides(), []byte("# none\n"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		one.site = config{throttle: options, sites: nightsSite(port, one.overrides()), env: "XDG_DATA_HOME=" + home}
+		one.start()
+		n.fleet = append(n.fleet, one)
+	}
+	for i, task := range nights {
+		t.Run(task.name, func(t *testing.T) {
+			if os.Getenv("TEST_LONG") == "1" {
+				n.node(i).kill()
+				n.node(i).start()
+			}
+			task.do(&night{T: t, fleet: n.fleet, store: n.store})
+		})
+	}
+}
+
+// TestTheNightsOfAnOperator with one Caddy or three, and each store. The long form adds a
+// cluster and a pooler.
 func TestTheNightsOfAnOperator(t *testing.T) {
 	t.Parallel()
-	of := func(t *testing.T, s *storeServer, caddys int, options string) {
-		n := &night{T: t, store: s}
-		for range caddys {
-			home, port := t.TempDir(), freePort(t)
-			one := &fleetNode{t: t, url: fmt.Sprintf("http://127.0.0.1:%d/", port), home: home}
-			if err := os.WriteFile(one.overrides(), []byte("# none\n"), 0o600); err != nil {
-				t.Fatal(err)
-			}
-			one.site = config{throttle: options, sites: nightsSite(port, one.overrides()), env: "XDG_DATA_HOME=" + home}
-			one.start()
-			n.fleet = append(n.fleet, one)
-		}
-		for _, task := range nights {
-			t.Run(task.name, func(t *testing.T) {
-				task.do(&night{T: t, fleet: n.fleet, store: n.store})
-			})
-		}
-	}
 	t.Run("memory", func(t *testing.T) {
 		t.Parallel()
-		of(t, nil, 1, "store memory {\nsnapshot_interval 1s\n}")
+		new(night).do(t, 1, "store memory {\nsnapshot_interval 1s\n}")
 	})
+	const patient = "\nstore_timeout 500ms\n" + fleetKey
 	eachStore(t, func(t *testing.T, s *storeServer) {
 		store := s.directive()
 		if s.name == "postgres" {
 			store += "?connect_timeout=5"
 		}
-		of(t, s, 3, store+"\nstore_timeout 500ms\n"+fleetKey)
+		(&night{store: s}).do(t, 3, store+patient)
+	})
+	if os.Getenv("TEST_LONG") != "1" {
+		return
+	}
+	t.Run("cluster", func(t *testing.T) {
+		new(night).do(t, 3, "store redis "+servertest.StartRedisCluster(t).URL()+patient)
+	})
+	t.Run("pooler", func(t *testing.T) {
+		new(night).do(t, 3, "store postgres "+servertest.StartPostgres(t).Bouncer(t, 3)+patient)
 	})
 }

@@ -108,8 +108,8 @@ func answerOverrides(_ context.Context, e *engine.Engine, _ *Input) (any, error)
 }
 
 // change makes a change. One that replaces another without leave is an error of status 409.
-func (in *Input) change(ctx context.Context, e *engine.Engine, entry override.Entry, replace bool) (*wire.Told, error) {
-	told, made, err := e.Control.Board.Change(ctx, entry, in.from.Via, replace)
+func (in *Input) change(ctx context.Context, e *engine.Engine, entry override.Entry, o *wire.Change) (*wire.Told, error) {
+	told, made, err := e.Control.Board.Change(ctx, entry, in.from.Via, o.Replace, !o.More)
 	var was *board.Conflict
 	switch {
 	case errors.As(err, &was):
@@ -127,6 +127,9 @@ func (in *Input) change(ctx context.Context, e *engine.Engine, entry override.En
 		return nil, wrong(err)
 	}
 	in.changed = append(in.changed, made)
+	if o.More {
+		return nil, nil
+	}
 	result := &wire.Told{Nodes: told.Nodes, Holding: told.Holding, Kept: told.Kept}
 	if told.Err != nil {
 		result.Error = told.Err.Error()
@@ -135,9 +138,9 @@ func (in *Input) change(ctx context.Context, e *engine.Engine, entry override.En
 }
 
 // end ends a change, if there is one.
-func (in *Input) end(ctx context.Context, e *engine.Engine, of override.Name) (done wire.Ended, err error) {
+func (in *Input) end(ctx context.Context, e *engine.Engine, of override.Name, o *wire.Change) (done wire.Ended, err error) {
 	entry := override.Entry{Name: of, Span: override.Span{Since: time.Now(), By: in.from.By}, Ended: true}
-	done.Told, err = in.change(ctx, e, entry, true)
+	done.Told, err = in.change(ctx, e, entry, o)
 	if errors.Is(err, board.ErrNothing) {
 		return done, nil
 	}
@@ -163,16 +166,16 @@ func answerBan(ctx context.Context, e *engine.Engine, in *Input) (any, error) {
 	if err != nil {
 		return nil, wrong(err)
 	}
-	told, err := in.change(ctx, e, ban, o.Replace)
+	told, err := in.change(ctx, e, ban, &o)
 	return wire.Ban{Network: network, Span: wire.Span(held), Told: told}, err
 }
 
 func answerUnban(ctx context.Context, e *engine.Engine, in *Input) (any, error) {
-	_, network, err := in.ofNetwork()
+	o, network, err := in.ofNetwork()
 	if err != nil {
 		return nil, err
 	}
-	done, err := in.end(ctx, e, override.Name{Kind: override.OfBan, Key: network.String()})
+	done, err := in.end(ctx, e, override.Name{Kind: override.OfBan, Key: network.String()}, &o)
 	if ban := e.Overrides().Banned(network.Addr(), time.Now()); err == nil && !done.Ended && ban != nil && ban.Network.Bits() < network.Bits() {
 		return nil, badRequest("no ban is of %s alone: it lies in %s, which is banned; to let it in, end that ban", network, ban.Network)
 	}
@@ -193,7 +196,7 @@ func answerShadow(ctx context.Context, e *engine.Engine, in *Input) (any, error)
 	if err != nil {
 		return nil, err
 	}
-	told, err := in.change(ctx, e, override.NewShadow(o.Zone, held), o.Replace)
+	told, err := in.change(ctx, e, override.NewShadow(o.Zone, held), &o)
 	return wire.Shadow{Zone: o.Zone, Span: wire.Span(held), Told: told}, err
 }
 
@@ -203,7 +206,7 @@ func answerUnshadow(ctx context.Context, e *engine.Engine, in *Input) (any, erro
 	if err != nil {
 		return nil, err
 	}
-	done, err := in.end(ctx, e, override.Name{Kind: override.OfShadow, Zone: o.Zone})
+	done, err := in.end(ctx, e, override.Name{Kind: override.OfShadow, Zone: o.Zone}, &o)
 	if err == nil && !done.Ended && o.Zone != "" {
 		_, err = findZone(e, o.Zone)
 	}
@@ -240,7 +243,7 @@ func answerLimit(ctx context.Context, e *engine.Engine, in *Input) (any, error) 
 	if err != nil {
 		return nil, err
 	}
-	told, err := in.change(ctx, e, override.NewLimit(o.Zone, o.Key, limit, held), o.Replace)
+	told, err := in.change(ctx, e, override.NewLimit(o.Zone, o.Key, limit, held), &o)
 	return wire.Limit{Zone: o.Zone, Key: o.Key, Text: limit.Text, Span: wire.Span(held), Told: told}, err
 }
 
@@ -259,7 +262,7 @@ func answerUnlimit(ctx context.Context, e *engine.Engine, in *Input) (any, error
 		keys = append(keys, z.BucketOf(o.Key))
 	}
 	for _, key := range keys {
-		done, err := in.end(ctx, e, override.Name{Kind: override.OfLimit, Zone: o.Zone, Key: key})
+		done, err := in.end(ctx, e, override.Name{Kind: override.OfLimit, Zone: o.Zone, Key: key}, &o)
 		if done.Key = key; done.Ended || err != nil {
 			return done, err
 		}

@@ -133,13 +133,14 @@ type Told struct {
 
 // Change makes a change, here and on all nodes, and returns what the journal has of it. If
 // replace is not set, one that holds already is a [Conflict]; the end of nothing is
-// [ErrNothing]. Without the store it holds here, and the others are told later.
-func (b *Board) Change(ctx context.Context, e override.Entry, via string, replace bool) (told Told, made override.Change, err error) {
+// [ErrNothing]. Without the store it holds here, and the others are told later. If wait is
+// set, it waits until the others have taken it over, for some seconds at most.
+func (b *Board) Change(ctx context.Context, e override.Entry, via string, replace, wait bool) (told Told, made override.Change, err error) {
 	k, err := b.write(ctx, e, via, replace)
 	if err != nil {
 		return told, made, err
 	}
-	if told.Holding = 1; !k.Untold {
+	if told.Holding = 1; wait && !k.Untold {
 		told.Holding = b.wait(ctx, k.Version)
 	}
 	b.mu.Lock()

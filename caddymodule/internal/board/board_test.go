@@ -184,7 +184,7 @@ const robber = "203.0.113.0/24"
 
 func (n *node) change(e override.Entry, replace bool) Told {
 	n.t.Helper()
-	told, _, err := n.Change(n.t.Context(), e, "test", replace)
+	told, _, err := n.Change(n.t.Context(), e, "test", replace, true)
 	if err != nil {
 		n.t.Fatalf("%v: got error %v, want none", e, err)
 	}
@@ -218,7 +218,7 @@ func TestEveryNodeFollowsWithinTwoSeconds(t *testing.T) {
 		if took := time.Since(began); took > 2*time.Second {
 			t.Errorf("it took %v, want at most 2 s", took)
 		}
-		_, _, err := n[1].Change(t.Context(), banOf(robber, time.Minute, "bob"), "test", false)
+		_, _, err := n[1].Change(t.Context(), banOf(robber, time.Minute, "bob"), "test", false, true)
 		var conflict *Conflict
 		if !errors.As(err, &conflict) || conflict.By != "alice" {
 			t.Errorf("a second ban: got error %v, want a conflict with alice's", err)
@@ -227,7 +227,7 @@ func TestEveryNodeFollowsWithinTwoSeconds(t *testing.T) {
 		want(t, n, "bob")
 		n[2].change(unban(robber), false)
 		want(t, n, "nobody")
-		if _, _, err := n[0].Change(t.Context(), unban(robber), "test", false); !errors.Is(err, ErrNothing) {
+		if _, _, err := n[0].Change(t.Context(), unban(robber), "test", false, true); !errors.Is(err, ErrNothing) {
 			t.Errorf("a second end: got error %v, want ErrNothing", err)
 		}
 		if got := n[0].Journal(); len(got) != 3 || got[0].Action != "unban" || got[1].By != "bob" || got[1].Via != host() || got[2].Via != "test" {
@@ -241,7 +241,7 @@ func TestTwoWhoBanAtOneInstant(t *testing.T) {
 		errs := make([]error, 3)
 		var all sync.WaitGroup
 		for i, by := range []string{"alice", "bob", "carol"} {
-			all.Go(func() { _, _, errs[i] = n[i].Change(t.Context(), banOf(robber, time.Hour, by), "test", false) })
+			all.Go(func() { _, _, errs[i] = n[i].Change(t.Context(), banOf(robber, time.Hour, by), "test", false, true) })
 		}
 		all.Wait()
 		won := 0
@@ -594,9 +594,9 @@ func TestNodesAgree(t *testing.T) {
 				network := networks[r.IntN(3)]
 				switch r.IntN(8) {
 				case 0, 1:
-					_, _, _ = one.Change(t.Context(), banOf(network, time.Duration(1+r.IntN(600))*time.Minute, fmt.Sprint(r.IntN(1000))), "test", r.IntN(2) == 0)
+					_, _, _ = one.Change(t.Context(), banOf(network, time.Duration(1+r.IntN(600))*time.Minute, fmt.Sprint(r.IntN(1000))), "test", r.IntN(2) == 0, true)
 				case 2:
-					_, _, _ = one.Change(t.Context(), unban(network), "test", false)
+					_, _, _ = one.Change(t.Context(), unban(network), "test", false, true)
 				case 3:
 					one.link.set(!one.link.isCut(), false)
 				case 4:
@@ -690,7 +690,7 @@ func TestTheBoardIsBounded(t *testing.T) {
 	for i := range most {
 		b.kept[override.Name{Kind: override.OfShadow, Zone: fmt.Sprint(i)}] = new(kept)
 	}
-	if _, _, err := b.Change(t.Context(), banOf(robber, time.Hour, "x"), "test", false); err == nil {
+	if _, _, err := b.Change(t.Context(), banOf(robber, time.Hour, "x"), "test", false, true); err == nil {
 		t.Error("one more than fit: got no error, want one")
 	}
 }

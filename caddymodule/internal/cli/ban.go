@@ -12,8 +12,8 @@ stands for its /64.`,
 		example: `  caddy throttle ban 203.0.113.0/24 --for 2h --note "scraper, ticket 4711"`,
 		flags:   h.add,
 		run: func(c *adminClient, args []string) error {
-			return c.each(args, func(network string) error {
-				return c.change("ban", wire.Change{Network: network}, &h, " is banned")
+			return c.each(args, func(network string, more bool) error {
+				return c.change("ban", wire.Change{Network: network, More: more}, &h, " is banned")
 			})
 		},
 	}

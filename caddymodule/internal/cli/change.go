@@ -78,7 +78,7 @@ func (c *adminClient) change(call string, in wire.Change, h *holding, what strin
 // toldText says where a change holds.
 func toldText(t *wire.Told) (where string) {
 	switch {
-	case t == nil: // an older Caddy
+	case t == nil: // more follow
 		return ""
 	case t.Error != "":
 		where = ", on this Caddy: the others are told when the store answers (" + text.Printable(t.Error, 200) + ")"

@@ -133,8 +133,8 @@ func (c command) completes(cmd *cobra.Command, client *adminClient) {
 const mostArguments = 10_000
 
 // each does something for each of the arguments, or for each line of standard input if the
-// argument is "-". What fails keeps it from none of the others, and is said.
-func (c *adminClient) each(args []string, do func(string) error) error {
+// argument is "-", and says whether more follow. What fails keeps it from none of the others, and is said.
+func (c *adminClient) each(args []string, do func(arg string, more bool) error) error {
 	if len(args) == 1 && args[0] == "-" {
 		lines, err := io.ReadAll(io.LimitReader(os.Stdin, 1<<20))
 		if err != nil {
@@ -145,11 +145,11 @@ func (c *adminClient) each(args []string, do func(string) error) error {
 		}
 	}
 	if len(args) == 1 {
-		return do(args[0])
+		return do(args[0], false)
 	}
 	failed := 0
-	for _, arg := range args {
-		if err := do(arg); err != nil {
+	for i, arg := range args {
+		if err := do(arg, i < len(args)-1); err != nil {
 			failed++
 			c.printf("failed: %s: %s\n", sanitize(arg), printableLine(err.Error()))
 		}

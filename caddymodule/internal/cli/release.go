@@ -36,7 +36,7 @@ line. They start afresh: who goes on as before is refused again. Bans stay; see 
 			if len(args) == 0 {
 				return usage.Errorf("want caddy throttle release ADDRESS|NETWORK|KEY..., or --all --zone ZONE")
 			}
-			return c.each(args, func(client string) error {
+			return c.each(args, func(client string, _ bool) error {
 				in.Client = asShown(client)
 				return c.release(in)
 			})

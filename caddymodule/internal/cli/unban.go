@@ -7,7 +7,9 @@ func unbanCommand() command {
 		use: "unban ADDRESS|NETWORK...", short: "Ends bans", least: 1, most: mostArguments,
 		long: "Ends the bans of these very networks, or of those that standard input names with -.",
 		run: func(c *adminClient, args []string) error {
-			return c.each(args, func(network string) error { return c.end("unban", wire.Change{Network: network}) })
+			return c.each(args, func(network string, more bool) error {
+				return c.end("unban", wire.Change{Network: network, More: more})
+			})
 		},
 	}
 }

@@ -17,6 +17,10 @@ type Change struct {
 	// Replace lets it replace another that holds for the same. Otherwise that is an error.
 	Replace bool `json:"replace,omitempty"`
 
+	// More says that others follow at once. The answer waits for no other Caddy, and does
+	// not say where the change holds: that of the last one does.
+	More bool `json:"more,omitempty"`
+
 	// The zone. Empty means all zones, for shadow alone.
 	Zone string `json:"zone,omitempty"`
 
