@@ -7,7 +7,6 @@
 package accesslog
 
 import (
-	"cmp"
 	"encoding/json"
 	"fmt"
 	"net/netip"
@@ -182,9 +181,7 @@ func mistake(log string, err error) error {
 
 // UserAgent returns the first header of that name. Combined logs have no other headers
 // than this and Referer.
-func (r *Request) UserAgent() string {
-	return cmp.Or(r.agent, gjson.Get(r.headers, "User-Agent.0").Str)
-}
+func (r *Request) UserAgent() string { return r.agent }
 
 // Redacted is the value that Caddy logs for cookies and credentials.
 const Redacted = "REDACTED"
@@ -193,7 +190,8 @@ const Redacted = "REDACTED"
 // header with several values comes several times.
 func (r *Request) Headers() func(yield func(name, value string) bool) {
 	return func(yield func(name, value string) bool) {
-		if (r.referer != "" && !yield("Referer", r.referer)) || (dashless(r.agent) != "" && !yield("User-Agent", r.agent)) {
+		if r.headers == "" {
+			_ = (r.referer == "" || yield("Referer", r.referer)) && (dashless(r.agent) == "" || yield("User-Agent", r.agent))
 			return
 		}
 		more := true

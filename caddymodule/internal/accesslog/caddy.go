@@ -72,7 +72,7 @@ func (p *parser) parseCaddy(r *Request, line string) (verdict, string) {
 			r.URI = value.Str
 		case "headers":
 			if value.IsObject() {
-				r.headers = value.Raw
+				r.headers, r.agent = value.Raw, value.Get("User-Agent.0").Str
 			}
 		case "tls":
 			r.TLS = value.IsObject()

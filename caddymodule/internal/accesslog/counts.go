@@ -18,34 +18,48 @@ const (
 )
 
 // Agents counts the different user agents of one client, up to [MostAgents]: clients make
-// them up. The zero value is empty.
+// them up. The zero value is empty, and small: most clients have one.
 type Agents struct {
-	hashes []uint32
-	robots int // of these, those that name a robot
+	first  uint32    // hash, or 0
+	robots uint8     // that name a robot
+	rest   *[]uint32 // hashes
 }
 
 var agentSeed = maphash.MakeSeed()
 
 // Add counts the user agent of a request, if it is new.
 func (a *Agents) Add(r *Request) {
-	if len(a.hashes) >= MostAgents {
+	hash := uint32(maphash.String(agentSeed, r.agent)) | 1
+	switch {
+	case hash == a.first:
 		return
+	case a.first == 0:
+		a.first = hash
+	case a.rest == nil:
+		a.rest = &[]uint32{hash}
+	case len(*a.rest) >= MostAgents-1 || slices.Contains(*a.rest, hash):
+		return
+	default:
+		*a.rest = append(*a.rest, hash)
 	}
-	agent := r.UserAgent()
-	hash := uint32(maphash.String(agentSeed, agent))
-	if !slices.Contains(a.hashes, hash) {
-		a.hashes = append(a.hashes, hash)
-		if robotAgent.MatchString(agent) {
-			a.robots++
-		}
+	if robot(r.agent) {
+		a.robots++
 	}
 }
 
 // Robots reports whether at least half of the user agents name a robot.
-func (a *Agents) Robots() bool { return 2*a.robots >= len(a.hashes) && a.robots > 0 }
+func (a *Agents) Robots() bool { return 2*int64(a.robots) >= a.Count() && a.robots > 0 }
 
 // Count returns how many there are, at least.
-func (a *Agents) Count() int64 { return int64(len(a.hashes)) }
+func (a *Agents) Count() (n int64) {
+	if a.first != 0 {
+		n = 1
+	}
+	if a.rest != nil {
+		n += int64(len(*a.rest))
+	}
+	return n
+}
 
 // Routes finds the most frequent routes. Clients make up paths, so it takes bounded
 // memory: above [MostRoutes], counts are lower bounds, and the number of routes is an

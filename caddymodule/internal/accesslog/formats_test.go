@@ -126,14 +126,16 @@ func TestOneLogMayHaveSeveralFormats(t *testing.T) {
 func TestClientsAreJudgedByWhatTheyLoad(t *testing.T) {
 	for _, test := range []struct {
 		requests, assets int64
-		agents, robots   int
+		agents           int
+		robots           uint8
 		want             Looks
 	}{
 		{100, 0, 1, 0, Robot}, {100, 0, 9, 0, Robot}, {100, 60, 1, 0, Person}, {100, 60, 9, 0, Many},
 		{30, 1, 1, 0, Robot}, {42, 2, 1, 0, Person}, {1000, 10, 9, 0, Robot}, {1000, 60, 9, 0, Person},
 		{100, 60, 1, 1, Robot}, {100, 60, 9, 4, Many}, {100, 60, 8, 4, Robot},
 	} {
-		agents := &Agents{hashes: make([]uint32, test.agents), robots: test.robots}
+		rest := make([]uint32, test.agents-1)
+		agents := &Agents{first: 1, rest: &rest, robots: test.robots}
 		if got := LooksLike(test.requests, test.assets, agents); got != test.want {
 			t.Errorf("%+v: got %s", test, got)
 		}
@@ -144,7 +146,7 @@ func TestClientsAreJudgedByWhatTheyLoad(t *testing.T) {
 		"curl/8.5.0": true, "python-requests/2.31": true, "-": true, "": false, "Opera/9.80 (Windows NT 6.1)": false,
 		"Mozilla/5.0 (compatible; archive.org_bot +http://archive.org)": true, "msnbot-media/1.1": true, "FeedDemon/4.5": true,
 	} {
-		if got := robotAgent.MatchString(agent); got != want {
+		if got := robot(agent); got != want {
 			t.Errorf("user agent %q: got %v for a robot, want %v", agent, got, want)
 		}
 	}

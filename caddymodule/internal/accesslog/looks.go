@@ -2,7 +2,6 @@ package accesslog
 
 import (
 	"net/http"
-	"regexp"
 	"slices"
 	"strings"
 )
@@ -40,9 +39,17 @@ func LooksLike(requests, assets int64, agents *Agents) Looks {
 	return Person
 }
 
-// robotAgent is what programs call themselves, which browsers do not. Bare words such as
-// "-" are no browsers either.
-var robotAgent = regexp.MustCompile(`(?i)bot|crawl|spider|slurp|scrap|fetch|feed|archiv|monitor|preview|https?://|^curl|^wget|python|^java/|go-http|okhttp|libwww|axios|node|^-$`)
+// robotWords are what programs call themselves, which browsers do not.
+var robotWords = strings.Fields("bot crawl spider slurp scrap fetch feed archiv monitor preview http:// https:// python go-http okhttp libwww axios node")
+
+// robot reports whether a user agent names a program. Bare words such as "-" are no
+// browsers either.
+func robot(agent string) bool {
+	agent = strings.ToLower(agent)
+	names := func(word string) bool { return strings.Contains(agent, word) }
+	begins := func(word string) bool { return strings.HasPrefix(agent, word) }
+	return agent == "-" || slices.ContainsFunc([]string{"curl", "wget", "java/"}, begins) || slices.ContainsFunc(robotWords, names)
+}
 
 // assets are the endings of files that browsers load with a page.
 var assets = []string{

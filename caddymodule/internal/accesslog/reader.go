@@ -8,9 +8,8 @@ import (
 	"iter"
 	"os"
 	"slices"
+	"sync/atomic"
 	"time"
-
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/text"
 )
 
 // Options say how logs are read. The zero value works.
@@ -50,16 +49,18 @@ type Reader struct {
 	held   []*Request // until they are in order
 	bytes  int        // of their lines
 	newest int64      // when the last line was written
-	last   int64      // arrival of the last request that was returned
+	last   int64      // the latest arrival of the requests that were returned
 
-	read, total int64 // bytes of the files
-	err         error
+	read  atomic.Int64 // bytes of the files
+	total int64
+	done  chan struct{} // closed when nobody reads on
+	err   error
 }
 
 // Open opens logs by their names; - is the standard input. Names that cannot be read are
 // found at once.
 func Open(names []string, options Options) (*Reader, error) {
-	r := &Reader{options: options, latest: time.Now().Add(aDay)}
+	r := &Reader{options: options, latest: time.Now().Add(aDay), done: make(chan struct{})}
 	if r.options.Stdin == nil {
 		r.options.Stdin = os.Stdin
 	}
@@ -89,7 +90,7 @@ func (r *Reader) begin(s *source) error {
 		}
 		r.total += info.Size()
 	}
-	var peeked int64
+	var peeked atomic.Int64
 	if err := s.open(&peeked, nil); err != nil {
 		return err
 	}
@@ -110,26 +111,23 @@ func (r *Reader) peek(s *source) int64 {
 		if err != nil {
 			break
 		}
-		if req, v, _ := s.parser.parse(line); v == request {
+		var req Request
+		if v, _ := s.parser.parse(&req, string(line)); v == request {
 			return req.written
 		}
 	}
 	return 0
 }
 
-// Close closes what is open.
-func (r *Reader) Close() {
-	for _, s := range r.sources {
-		s.close()
-	}
-}
+// Close ends the reading. It must be called once.
+func (r *Reader) Close() { close(r.done) }
 
 // Stats returns what was read so far. It is valid until the next request is read.
 func (r *Reader) Stats() *Stats { return &r.stats }
 
 // Progress returns how many bytes of the files were read, and how many there are in all,
 // or 0 if that is not known.
-func (r *Reader) Progress() (read, total int64) { return r.read, r.total }
+func (r *Reader) Progress() (read, total int64) { return r.read.Load(), r.total }
 
 // All iterates over the requests that are left. An error is the last that comes.
 func (r *Reader) All() iter.Seq2[*Request, error] {
@@ -223,6 +221,8 @@ func (r *Reader) hold() error {
 			r.stats.Broken = append(r.stats.Broken, mistake(s.name, err))
 			continue
 		}
+		s.ahead = make(chan *chunk, chunksAhead)
+		go s.read(r.done)
 		if r.advance(s); s.head != nil {
 			r.active = append(r.active, s)
 		}
@@ -257,35 +257,22 @@ func (r *Reader) earliest() (first *source) {
 
 // advance reads the next request of a log.
 func (r *Reader) advance(s *source) {
-	for {
-		line, length, err := s.readLine()
-		if err != nil {
-			s.head = nil
-			if !errors.Is(err, io.EOF) {
-				r.stats.Broken = append(r.stats.Broken, mistake(s.name, fmt.Errorf("it ends too early after line %d: %w", s.line, err)))
-			}
-			s.close()
+	for s.chunk == nil || len(s.chunk.requests) == 0 {
+		c, more := <-s.ahead
+		if !more {
+			s.head, s.chunk = nil, nil
 			return
 		}
-		s.line++
-		r.stats.Lines++
-		req, v, why := s.parser.parse(line)
-		if length > mostLine {
-			v, why = unreadable, fmt.Sprintf("a line of %d bytes: want at most %d", length, mostLine)
-		}
-		switch v {
-		case request:
-			req.File, req.Line = s.name, s.line
-			s.head = req
-			return
-		case other:
-			r.stats.Other++
-		default:
-			r.stats.Unreadable++
-			if len(r.stats.Problems) < mostProblems {
-				where, said := text.Printable(s.name, 200), text.Printable(string(line[:min(len(line), 400)]), 80)
-				r.stats.Problems = append(r.stats.Problems, fmt.Sprintf("%s:%d: %s: %s", where, s.line, why, said))
-			}
+		<-c.parsed
+		s.chunk = c
+		st := &r.stats
+		st.Lines += int64(len(c.lines))
+		st.Other += c.other
+		st.Unreadable += c.unreadable
+		st.Problems = append(st.Problems, c.problems[:min(len(c.problems), mostProblems-len(st.Problems))]...)
+		if c.broken != nil && !errors.Is(c.broken, io.EOF) {
+			st.Broken = append(st.Broken, mistake(s.name, fmt.Errorf("it ends too early after line %d: %w", c.first+len(c.lines)-1, c.broken)))
 		}
 	}
+	s.head, s.chunk.requests = &s.chunk.requests[0], s.chunk.requests[1:]
 }

@@ -8,9 +8,12 @@ import (
 	"io"
 	"os"
 	"slices"
+	"sync/atomic"
 
 	"github.com/klauspost/compress/gzip"
 	"github.com/klauspost/compress/zstd"
+
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/text"
 )
 
 const (
@@ -29,12 +32,14 @@ type source struct {
 	lines  *bufio.Reader // nil unless it is open
 	opened []func()      // what closes it
 	parser parser
-	line   int
-	head   *Request // the next request; nil at the end
+
+	ahead chan *chunk // that were read
+	chunk *chunk      // of head
+	head  *Request    // the next request; nil at the end
 }
 
 // open opens the log, and finds out how it is compressed.
-func (s *source) open(read *int64, stdin io.Reader) error {
+func (s *source) open(read *atomic.Int64, stdin io.Reader) error {
 	in := stdin
 	if s.name != "-" {
 		file, err := os.Open(s.name)
@@ -56,7 +61,7 @@ func (s *source) open(read *int64, stdin io.Reader) error {
 	if err != nil && err != io.EOF {
 		return err
 	}
-	s.lines, s.line = packed, 0
+	s.lines = packed
 	switch {
 	case bytes.HasPrefix(magic, []byte{0x1f, 0x8b}):
 		unpacked, err := gzip.NewReader(packed)
@@ -114,12 +119,98 @@ func (s *source) readLine() (line []byte, length int, err error) {
 // counted counts the bytes that are read.
 type counted struct {
 	io.Reader
-	n *int64
+	n *atomic.Int64
 }
 
 // Read implements io.Reader.
 func (c *counted) Read(p []byte) (int, error) {
 	n, err := c.Reader.Read(p)
-	*c.n += int64(n)
+	c.n.Add(int64(n))
 	return n, err
+}
+
+const (
+	chunkSize   = 128 << 10 // bytes
+	chunksAhead = 4
+)
+
+// A chunk is some lines of a log, which are parsed while others are read.
+type chunk struct {
+	source *source
+	text   []byte
+	lines  []span
+	first  int           // the number of its first line
+	parsed chan struct{} // closed when the rest is valid
+
+	requests          []Request
+	other, unreadable int64
+	problems          []string
+	broken            error // why the log ends here
+}
+
+// A span is a line of a chunk: where it ends, and how long it was in the log.
+type span struct{ end, length int }
+
+// read reads the log to its end, chunk by chunk, until done is closed. Chunks are parsed
+// beside each other, with what the lines of the first one have taught.
+func (s *source) read(done <-chan struct{}) {
+	defer close(s.ahead)
+	defer s.close()
+	for next := 1; ; {
+		c := &chunk{source: s, first: next, text: make([]byte, 0, chunkSize+chunkSize/4), parsed: make(chan struct{})}
+		for len(c.text) < chunkSize {
+			line, length, err := s.readLine()
+			if err != nil {
+				c.broken = err
+				break
+			}
+			c.text = append(c.text, line...)
+			c.lines = append(c.lines, span{len(c.text), length})
+		}
+		if next += len(c.lines); c.first == 1 {
+			c.parse(&s.parser)
+		} else {
+			taught := s.parser
+			go c.parse(&taught)
+		}
+		select {
+		case s.ahead <- c:
+		case <-done:
+			return
+		}
+		if c.broken != nil {
+			return
+		}
+	}
+}
+
+// parse parses the lines.
+func (c *chunk) parse(p *parser) {
+	defer close(c.parsed)
+	c.requests = make([]Request, 0, len(c.lines))
+	all, from := string(c.text), 0
+	c.text = nil
+	for i, span := range c.lines {
+		line := all[from:span.end]
+		from = span.end
+		c.requests = c.requests[:len(c.requests)+1]
+		req := &c.requests[len(c.requests)-1]
+		v, why := p.parse(req, line)
+		if span.length > mostLine {
+			v, why = unreadable, fmt.Sprintf("a line of %d bytes: want at most %d", span.length, mostLine)
+		}
+		if v == request {
+			req.File, req.Line = c.source.name, c.first+i
+			continue
+		}
+		c.requests = c.requests[:len(c.requests)-1]
+		if v == other {
+			c.other++
+			continue
+		}
+		if c.unreadable++; len(c.problems) < mostProblems {
+			where, said := text.Printable(c.source.name, 200), text.Printable(line[:min(len(line), 400)], 80)
+			c.problems = append(c.problems, fmt.Sprintf("%s:%d: %s: %s", where, c.first+i, why, said))
+		}
+	}
 }

@@ -1,7 +1,6 @@
 package accesslog
 
 import (
-	"bytes"
 	"math"
 	"strconv"
 	"strings"
@@ -35,23 +34,23 @@ type parser struct {
 }
 
 // parse reads a line into a request.
-func (p *parser) parse(line []byte) (r *Request, v verdict, why string) {
-	line = unwrap(bytes.TrimRight(line, "\r \t"))
-	if len(line) == 0 {
-		return nil, other, ""
+func (p *parser) parse(r *Request, line string) (v verdict, why string) {
+	line = unwrap(strings.TrimRight(line, "\r \t"))
+	if line == "" {
+		return other, ""
 	}
-	r = &Request{Size: -1, Received: -1, Duration: NoDuration, length: len(line)}
+	*r = Request{Size: -1, Received: -1, Duration: NoDuration, length: len(line)}
 	if p.format == Caddy || p.format == Auto && line[0] == '{' {
 		r.Format = Caddy
-		v, why = p.parseCaddy(r, string(line))
+		v, why = p.parseCaddy(r, line)
 	} else {
 		r.Format = max(p.format, Nginx)
-		v, why = p.parseCombined(r, string(line))
+		v, why = p.parseCombined(r, line)
 	}
-	if v == unreadable && bytes.IndexByte(line, 0) >= 0 {
+	if v == unreadable && strings.IndexByte(line, 0) >= 0 {
 		why = "binary data"
 	}
-	return r, v, why
+	return v, why
 }
 
 // layouts are how Caddy's encoder writes times as text. Fractions are read with all of

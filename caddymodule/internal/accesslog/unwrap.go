@@ -1,8 +1,8 @@
 package accesslog
 
 import (
-	"bytes"
 	"regexp"
+	"strings"
 
 	"github.com/tidwall/gjson"
 )
@@ -17,31 +17,31 @@ var (
 
 // unwrap returns the line that a log holds within another one: behind the prefix of a
 // container runtime or of syslog, or as a text in JSON.
-func unwrap(line []byte) []byte {
+func unwrap(line string) string {
 	if len(line) < 12 {
 		return line
 	}
 	switch first, third := line[0], line[2]; {
-	case bytes.HasPrefix(line, []byte(`{"log":"`)): // Docker's json-file
+	case strings.HasPrefix(line, `{"log":"`): // Docker's json-file
 		return inner(line, "log")
 	case first == '{' && (third == '_' || 'A' <= third && third <= 'Z'): // journalctl -o json
 		return inner(line, "MESSAGE")
 	case first == '{':
-	case bytes.Contains(line[:min(len(line), 90)], []byte(" | ")):
-		return line[len(composePrefix.Find(line)):]
+	case strings.Contains(line[:min(len(line), 90)], " | "):
+		return line[len(composePrefix.FindString(line)):]
 	case first == '<', 'A' <= first && first <= 'Z' && line[3] == ' ', line[4] == '-' && line[10] == 'T':
-		if prefix := runtimePrefix.Find(line); prefix != nil {
+		if prefix := runtimePrefix.FindString(line); prefix != "" {
 			return line[len(prefix):]
 		}
-		return line[len(syslogPrefix.Find(line)):]
+		return line[len(syslogPrefix.FindString(line)):]
 	}
 	return line
 }
 
 // inner returns a text of a JSON object, or the line if there is none.
-func inner(line []byte, field string) []byte {
-	if text := gjson.GetBytes(line, field); text.Type == gjson.String {
-		return bytes.TrimRight([]byte(text.Str), "\r\n\t ")
+func inner(line, field string) string {
+	if text := gjson.Get(line, field); text.Type == gjson.String {
+		return strings.TrimRight(text.Str, "\r\n\t ")
 	}
 	return line
 }

@@ -22,7 +22,7 @@ func TestLinesWithinOthersAreRead(t *testing.T) {
 		"2026-11-02T08:00:00+0100 host caddy[1]: ", "2026-11-02T08:00:00.5+01:00 host caddy[1]: ",
 	} {
 		for _, line := range []string{caddy, combined} {
-			if got := string(unwrap([]byte(prefix + line))); got != line && prefix != "caddy-1  |" {
+			if got := unwrap(prefix + line); got != line && prefix != "caddy-1  |" {
 				t.Errorf("prefix %q: got %s, want %s", prefix, got, line)
 			}
 		}
@@ -31,7 +31,7 @@ func TestLinesWithinOthersAreRead(t *testing.T) {
 		`{"log":` + string(quoted) + `,"stream":"stderr","time":"2026-11-02T08:00:00Z"}`,
 		`{"__CURSOR":"s=1","MESSAGE":` + string(quoted) + `,"_PID":"1"}`, `{"MESSAGE":` + string(quoted) + `}`,
 	} {
-		if got := string(unwrap([]byte(line))); got != caddy {
+		if got := unwrap(line); got != caddy {
 			t.Errorf("got %s within %s, want Caddy's line", got, line)
 		}
 	}
@@ -40,7 +40,7 @@ func TestLinesWithinOthersAreRead(t *testing.T) {
 		`203.0.113.7 - a | b [02/Nov/2026:08:00:00 +0000] "GET / HTTP/1.1" 200 5`, `example.com:443 203.0.113.7 - - [02/Nov/2026:08:00:00 +0000] "GET / | HTTP/1.1" 200 5`,
 		`2001:db8::1 - - [02/Nov/2026:08:00:00 +0000] "GET / HTTP/1.1" 200 5`, `{"log":5,"request":{}}`, `{"A":1}`, `- | `, `Mon`,
 	} {
-		if got := string(unwrap([]byte(line))); got != line {
+		if got := unwrap(line); got != line {
 			t.Errorf("got %s, want %s as it is", got, line)
 		}
 	}
@@ -48,9 +48,9 @@ func TestLinesWithinOthersAreRead(t *testing.T) {
 
 func FuzzUnwrap(f *testing.F) {
 	for _, seed := range []string{"caddy-1 | {}", `{"log":"a\n"}`, `{"MESSAGE":"a"}`, "Nov  2 08:00:00 host caddy[1]: {}", "2026-11-02T08:00:00Z stdout F x"} {
-		f.Add([]byte(seed))
+		f.Add(seed)
 	}
-	f.Fuzz(func(t *testing.T, line []byte) {
+	f.Fuzz(func(t *testing.T, line string) {
 		if got := unwrap(line); len(got) > len(line) {
 			t.Errorf("got %d bytes of %d", len(got), len(line))
 		}

@@ -10,47 +10,36 @@ import (
 	"time"
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/survey"
-	"github.com/caddy-throttle/caddy-throttle/leakybucket"
 	bucketkey "github.com/caddy-throttle/caddy-throttle/leakybucket/key"
 )
 
 // curve returns the curve of a survey, with the recommended limit. No capacity is below
 // floor.
 func (s *Study) curve(in *survey.Survey, unit string, floor float64) (Curve, error) {
-	// The survey in seconds has fewer keys if some lines have no duration.
-	keyOf := func(id int) int {
-		if in == s.units {
-			return id
-		}
-		of, _ := s.units.ID(in.Name(id))
-		return of
-	}
-	weights := s.weights()
-	weight := func(id int) float64 { return weights[keyOf(id)] }
-	points, err := in.Curve(s.options.Spare/100, floor, weight)
+	points, err := in.Curve(s.options.Spare/100, floor)
 	if err != nil {
 		return Curve{}, err
 	}
 	c := Curve{Load: in.Load(), Recommended: choose(points)}
-	verb, best := "Recommended", &points[c.Recommended]
+	verb, checked := "Recommended", 0.0
 	if capacity, leak := s.options.checked(); leak != "" && in != s.times {
-		verb, c.Recommended = "To check", len(points)-1
-		best = &points[c.Recommended]
-		*best, err = judge(in, c.Recommended, capacity, best.Leak)
+		verb, c.Recommended, checked = "To check", len(points)-1, capacity
+	}
+	rung, err := in.Rung(c.Recommended)
+	if err != nil {
+		return Curve{}, err
+	}
+	best := &points[c.Recommended]
+	if checked > 0 {
+		*best, err = rung.Judge(checked)
 	} else {
-		*best, err = generous(in, c.Recommended, *best)
+		*best, err = generous(rung, *best)
 	}
 	for i, p := range points {
-		point := Point{
+		c.Points = append(c.Points, Point{
 			Leak: s.ladder[i], Capacity: p.Capacity, RefillSeconds: p.TimeToEmpty(p.Capacity).Seconds(),
-			RefusedKeys: p.RefusedKeys, RefusedRequests: p.RefusedRequests, RefusedLoad: p.RefusedLoad / cmp.Or(c.Load, 1),
-		}
-		for id := range in.Keys() {
-			if weight(id) > 0 && in.Refused(id, i, p.Capacity) {
-				point.RefusedPeople++
-			}
-		}
-		c.Points = append(c.Points, point)
+			RefusedKeys: p.RefusedKeys, RefusedPeople: p.RefusedPeople, RefusedRequests: p.RefusedRequests, RefusedLoad: p.RefusedLoad / cmp.Or(c.Load, 1),
+		})
 	}
 	c.Reason = c.reason(verb, in.Keys(), in.Requests(), unit, s.noun())
 	return c, err
@@ -62,9 +51,9 @@ func (s *Study) curve(in *survey.Survey, unit string, floor float64) (Curve, err
 func (s *Study) weights() []float64 {
 	const share = 20
 	people, all := make(map[netip.Prefix]int), 0.0
-	for id, client := range s.keys {
+	for id := range s.keys {
 		if s.person(id) {
-			people[network(client)]++
+			people[network(s.client(id).addr)]++
 			all++
 		}
 	}
@@ -79,9 +68,9 @@ func (s *Study) weights() []float64 {
 		}
 	}
 	weights := make([]float64, len(s.keys))
-	for id, client := range s.keys {
+	for id := range s.keys {
 		if s.person(id) {
-			weights[id] = min(1, most/float64(people[network(client)]))
+			weights[id] = min(1, most/float64(people[network(s.client(id).addr)]))
 		}
 	}
 	return weights
@@ -95,25 +84,11 @@ func network(addr netip.Addr) netip.Prefix {
 	return bucketkey.ClientPrefix(addr, 24, 48)
 }
 
-// judge returns what a limit with a leak of the ladder does.
-func judge(in *survey.Survey, i int, capacity, leak float64) (survey.Point, error) {
-	p := survey.Point{Limit: leakybucket.Limit{Capacity: capacity, Leak: leak}}
-	for id := range in.Keys() {
-		if in.Refused(id, i, capacity) {
-			p.RefusedKeys++
-		}
-	}
-	return p, in.Refusals(i, capacity, func(_ int, _ leakybucket.Instant, cost float64) {
-		p.RefusedRequests++
-		p.RefusedLoad += cost
-	})
-}
-
 // generous returns the limit with the leak of a point and the largest round capacity that
 // removes nearly as much of the load as the capacity there, and is full again within ten
 // minutes. A burst hardly changes what a scraper gets in an hour, and people come in bursts
 // that the log has not seen.
-func generous(in *survey.Survey, leak int, least survey.Point) (survey.Point, error) {
+func generous(rung *survey.Rung, least survey.Point) (survey.Point, error) {
 	most, unit := math.Floor(least.Leak*forgives.Seconds()+1e-6), math.Pow10(int(math.Log10(least.Capacity)))
 	// The more of them there are, the more a single line of the log decides.
 	round := []float64{max(least.Capacity, min(most, unit*math.Ceil(least.Capacity/unit)))}
@@ -129,7 +104,7 @@ func generous(in *survey.Survey, leak int, least survey.Point) (survey.Point, er
 		return best, nil
 	}
 	sort.Search(len(round), func(i int) bool {
-		p, err := judge(in, leak, round[i], least.Leak)
+		p, err := rung.Judge(round[i])
 		failed = cmp.Or(failed, err)
 		if p.RefusedLoad < nearlyAll*least.RefusedLoad {
 			return true

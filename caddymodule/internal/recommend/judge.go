@@ -1,11 +1,9 @@
 package recommend
 
 import (
-	"cmp"
 	"fmt"
 	"strings"
 
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/survey"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
 )
 
@@ -23,8 +21,8 @@ func (s *Study) withhold(r *Result) {
 		why("The log covers only %s. A week or more has the busiest days in it.", Span(span.Seconds()))
 	}
 	switch top := r.Top[0]; {
-	case 2*s.nobody > s.n:
-		why("%s of the requests have no address of a client. Log it: Caddy's JSON has client_ip, unless a filter removes it.", Share(float64(s.nobody)/float64(s.n)))
+	case 2*s.nobody > r.Requests:
+		why("%s of the requests have no address of a client. Log it: Caddy's JSON has client_ip, unless a filter removes it.", Share(float64(s.nobody)/float64(r.Requests)))
 	case top.Load > mostOfOne:
 		why("%s sent %s of the load. If that is your proxy or CDN, name it in trusted_proxies and log the addresses of clients. If it is a robot, ban it or leave its lines out of the log.", printable(top.Key), Share(top.Load))
 	}
@@ -50,18 +48,8 @@ func (s *Study) holdOut(r *Result, floor float64) error {
 		return nil
 	}
 	cut := leakybucket.Instant(r.To.UnixMicro() - int64(heldOut*float64(r.To.Sub(r.From).Microseconds())))
-	first := survey.New(leaksOf(s.ladder))
-	defer first.Close()
-	var failed error
-	rest := 0.0
-	err := s.units.Each(func(id int, at leakybucket.Instant, cost float64) {
-		if at >= cut {
-			rest += cost
-		} else if failed == nil {
-			_, failed = first.Add(s.units.Name(id), at, cost)
-		}
-	})
-	if err = cmp.Or(err, failed); err != nil {
+	first, err := s.units.Until(cut)
+	if err != nil {
 		return err
 	}
 	c, err := s.curve(first, "request", floor)
@@ -69,9 +57,13 @@ func (s *Study) holdOut(r *Result, floor float64) error {
 		return err
 	}
 	best, all := c.Best(), r.Units.Best()
+	rung, err := s.units.Rung(c.Recommended)
+	if err != nil {
+		return err
+	}
 	h := &HoldOut{Leak: best.Leak, Capacity: best.Capacity}
 	people := make(map[int]bool)
-	err = s.units.Refusals(c.Recommended, best.Capacity, func(id int, at leakybucket.Instant, cost float64) {
+	_, err = rung.Refusals(best.Capacity, func(id int, at leakybucket.Instant, cost float64) {
 		if at < cut {
 			return
 		}
@@ -81,7 +73,7 @@ func (s *Study) holdOut(r *Result, floor float64) error {
 		}
 	})
 	h.People = len(people)
-	if rest > 0 {
+	if rest := s.units.Load() - first.Load(); rest > 0 {
 		h.Load /= rest
 	}
 	who := "nobody who looks like a person"
@@ -114,8 +106,8 @@ func (s *Study) notes(r *Result) {
 	if q := r.Quiet; r.PeopleKeys > 0 && q.Keys >= swarmKeys && q.Load >= swarmShare {
 		note("%s that look like no people stay below the limit, and sent %s of the load: a swarm. No limit per client sees it. Hold the queue in Caddy, with in_flight and share.", Counted(q.Keys, r.noun), Share(q.Load))
 	}
-	if s.limited*50 > s.n {
-		note("%s of the requests were answered with 429 or 503 already. Clients would have sent something else without that.", Share(float64(s.limited)/float64(s.n)))
+	if s.limited*50 > r.Requests {
+		note("%s of the requests were answered with 429 or 503 already. Clients would have sent something else without that.", Share(float64(s.limited)/float64(r.Requests)))
 	}
 	if s.times != nil && !s.durationsMeant() {
 		note("The numbers in the place of durations cannot be times: they are too small, or only grow. They are left out.")

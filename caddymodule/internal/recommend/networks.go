@@ -10,7 +10,7 @@ import (
 // Names are names of networks, such as those of their operators.
 type Names map[netip.Prefix]string
 
-// of returns the name of the narrowest network of an address, or its /24, or /48.
+// of returns the name of the narrowest network of an address, or "".
 func (n Names) of(addr netip.Addr) string {
 	for bits := addr.BitLen(); bits > 0 && len(n) > 0; bits-- {
 		prefix, _ := addr.Prefix(bits)
@@ -18,7 +18,7 @@ func (n Names) of(addr netip.Addr) string {
 			return name
 		}
 	}
-	return network(addr).String()
+	return ""
 }
 
 // A Network is a /24, a /48 of IPv6, or all networks of one name.
@@ -51,24 +51,35 @@ const (
 
 // networks lists those that sent most, and counts the robots that no limit holds.
 func (s *Study) networks(r *Result, refused map[int]int) {
+	whole := cmp.Or(r.Units.Load, 1)
+	loads := make(map[netip.Prefix]float64) // there may be many, so that only large ones are more than that
+	for id := range s.keys {
+		_, load := s.units.Charged(id)
+		loads[network(s.client(id).addr)] += load
+	}
 	all := make(map[string]*Network)
-	for id, client := range s.keys {
-		if !client.IsValid() {
+	for id := range s.keys {
+		addr := s.client(id).addr
+		if !addr.IsValid() {
 			continue
 		}
-		name := s.options.Names.of(client)
+		requests, load := s.units.Charged(id)
+		person := s.person(id)
+		if !person && refused[id] == 0 {
+			r.Quiet.add(false, requests, 0, load)
+		}
+		name, of := s.options.Names.of(addr), network(addr)
+		if name == "" && loads[of] < leastShare*whole {
+			continue
+		}
+		name = cmp.Or(name, of.String())
 		n := all[name]
 		if n == nil {
 			n = &Network{Network: name}
 			all[name] = n
 		}
-		requests, load := s.units.Charged(id)
-		n.add(s.person(id), requests, refused[id], load)
-		if !s.person(id) && refused[id] == 0 {
-			r.Quiet.add(false, requests, 0, load)
-		}
+		n.add(person, requests, refused[id], load)
 	}
-	whole := cmp.Or(r.Units.Load, 1)
 	r.Quiet.Load /= whole
 	r.Networks = []Network{}
 	for _, n := range slices.SortedFunc(maps.Values(all), func(a, b *Network) int { return cmp.Or(cmp.Compare(b.Load, a.Load), cmp.Compare(a.Network, b.Network)) }) {

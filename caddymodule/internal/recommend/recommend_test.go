@@ -352,23 +352,33 @@ func TestTheBurstIsTheMostGenerousThatRemovesNearlyAsMuch(t *testing.T) {
 			if random.IntN(4) == 0 {
 				key = fmt.Sprintf("person%d", random.IntN(200))
 			}
-			if _, err := in.Add(key, at, 1); err != nil {
+			if _, err := in.Add(key, at, 1, -1); err != nil {
 				t.Fatal(err)
 			}
 		}
-		points, err := in.Curve(1, 1, func(id int) float64 { return float64(strings.Count(in.Name(id), "person")) })
+		if err := in.Sort(); err != nil {
+			t.Fatal(err)
+		}
+		for id := range in.Keys() {
+			in.Weights = append(in.Weights, float64(strings.Count(in.Name(id), "person")))
+		}
+		points, err := in.Curve(1, 1)
 		if err != nil {
 			t.Fatal(err)
 		}
 		leak := random.IntN(8) + 4
 		least := points[leak]
-		got, err := generous(in, leak, least)
+		rung, err := in.Rung(leak)
+		if err != nil {
+			t.Fatal(err)
+		}
+		got, err := generous(rung, least)
 		if err != nil {
 			t.Fatal(err)
 		}
 		want := least.Capacity
 		for capacity := want + 1; capacity <= least.Leak*600; capacity++ {
-			p, err := judge(in, leak, capacity, least.Leak)
+			p, err := rung.Judge(capacity)
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -11,6 +11,7 @@ import (
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/accesslog"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/crawler"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/survey"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
 )
 
@@ -171,6 +172,9 @@ const (
 // Result computes what to recommend. Assets is how many requests were left out because
 // they were for static assets.
 func (s *Study) Result(assets int) (*Result, error) {
+	if err := s.sort(); err != nil {
+		return nil, err
+	}
 	r := &Result{
 		Zone: s.zone, Key: s.options.Key, noun: s.noun(), cost: s.options.Cost, Spare: s.options.Spare,
 		From: s.from, To: s.to, Requests: s.units.Requests(), Assets: assets, Keys: s.units.Keys(),
@@ -194,17 +198,24 @@ func (s *Study) Result(assets int) (*Result, error) {
 		if err != nil {
 			return nil, err
 		}
-		r.Seconds, r.InFlight = &seconds, s.inFlight()
+		r.Seconds = &seconds
+		if r.InFlight, err = s.inFlight(); err != nil {
+			return nil, err
+		}
 	}
-	refused, err := s.refusals(r)
+	best, err := s.units.Rung(r.Units.Recommended)
 	if err != nil {
 		return nil, err
 	}
-	s.topKeys(r, refused)
+	refused, err := s.refusals(r, best)
+	if err != nil {
+		return nil, err
+	}
+	s.topKeys(r, best, refused)
 	s.refused(r, refused)
-	s.histogram(r)
+	s.histogram(r, best)
 	s.networks(r, refused)
-	s.overrides(r)
+	s.overrides(r, best)
 	if s.options.Check == "" {
 		s.withhold(r)
 	}
@@ -218,38 +229,31 @@ func (s *Study) Result(assets int) (*Result, error) {
 	return r, nil
 }
 
-// person reports whether the key is one of a client that looks like a person.
-func (s *Study) person(id int) bool { return s.clients.person(s.keys[id]) }
-
 // inFlight returns how many requests were served at once.
-func (s *Study) inFlight() *InFlight {
-	var all []int
-	f := &InFlight{All: int(s.all.most)}
-	for id := range s.busy {
-		n := int(s.busy[id].most)
-		if n == 0 {
-			continue
-		}
-		f.Most = max(f.Most, n)
-		if s.person(id) {
-			all = append(all, n)
+func (s *Study) inFlight() (*InFlight, error) {
+	most, together, err := s.units.AtOnce()
+	f := &InFlight{Slots: 1, All: together}
+	var people []int32
+	for id, n := range most {
+		f.Most = max(f.Most, int(n))
+		if n > 0 && s.person(id) {
+			people = append(people, n)
 		}
 	}
-	f.Slots = 1
-	if len(all) > 0 {
-		slices.Sort(all)
-		f.Slots = all[max(0, int(math.Ceil(s.options.Spare/100*float64(len(all))-1e-6))-1)]
+	if len(people) > 0 {
+		slices.Sort(people)
+		f.Slots = int(people[max(0, int(math.Ceil(s.options.Spare/100*float64(len(people))-1e-6))-1)])
 	}
-	for id := range s.busy {
-		if int(s.busy[id].most) > f.Slots {
+	for _, n := range most {
+		if int(n) > f.Slots {
 			f.RefusedKeys++
 		}
 	}
-	return f
+	return f, err
 }
 
 // refusals counts what the recommended limit refuses, by hour and by key.
-func (s *Study) refusals(r *Result) (refused map[int]int, err error) {
+func (s *Study) refusals(r *Result, best *survey.Rung) (refused map[int]int, err error) {
 	refused = make(map[int]int)
 	byHour := make(map[int64]*Hour)
 	hour := func(at leakybucket.Instant) *Hour {
@@ -265,7 +269,7 @@ func (s *Study) refusals(r *Result) (refused map[int]int, err error) {
 	if err != nil {
 		return nil, err
 	}
-	err = s.units.Refusals(r.Units.Recommended, r.Units.Best().Capacity, func(id int, at leakybucket.Instant, _ float64) {
+	_, err = best.Refusals(r.Units.Best().Capacity, func(id int, at leakybucket.Instant, _ float64) {
 		hour(at).Refused++
 		refused[id]++
 	})
@@ -278,7 +282,7 @@ func (s *Study) refusals(r *Result) (refused map[int]int, err error) {
 }
 
 // topKeys lists the keys that sent most.
-func (s *Study) topKeys(r *Result, refused map[int]int) {
+func (s *Study) topKeys(r *Result, best *survey.Rung, refused map[int]int) {
 	ids := make([]int, s.units.Keys())
 	for i := range ids {
 		ids[i] = i
@@ -288,7 +292,7 @@ func (s *Study) topKeys(r *Result, refused map[int]int) {
 	r.Top = []TopKey{}
 	for _, id := range ids[:min(len(ids), shownKeys)] {
 		requests, load := s.units.Charged(id)
-		k := TopKey{Key: s.units.Name(id), Requests: requests, Peak: round(s.units.Peak(id, r.Units.Recommended)), Refused: refused[id], Looks: s.clients.looks(s.keys[id])}
+		k := TopKey{Key: s.units.Name(id), Requests: requests, Peak: round(best.Peak(id)), Refused: refused[id], Looks: s.client(id).looks()}
 		if r.Units.Load > 0 {
 			k.Load = load / r.Units.Load
 		}
@@ -301,10 +305,10 @@ func round(level float64) float64 { return math.Round(level*100) / 100 }
 
 // histogram counts the keys by the capacity that they need with the recommended leak.
 // Each bar is twice as wide as the one before.
-func (s *Study) histogram(r *Result) {
+func (s *Study) histogram(r *Result, best *survey.Rung) {
 	bars := make([]Bar, 0, 16)
 	for id := range s.units.Keys() {
-		peak := s.units.Peak(id, r.Units.Recommended)
+		peak := best.Peak(id)
 		n := 0
 		if peak > 1 {
 			n = int(math.Ceil(math.Log2(peak) - 1e-9))
@@ -326,22 +330,22 @@ const mostOverrides = 10
 // overrides lists addresses over the limit that look like many people, whose requests follow
 // a day and need no more than a few times the limit. Only keys that are one address can have
 // them.
-func (s *Study) overrides(r *Result) {
+func (s *Study) overrides(r *Result, rung *survey.Rung) {
 	best := r.Units.Best()
 	for id := range s.keys {
-		name, client := s.units.Name(id), s.keys[id]
-		if !s.units.Refused(id, r.Units.Recommended, best.Capacity) || s.clients.looks(client) != accesslog.Many {
+		name, client := s.units.Name(id), s.client(id)
+		if !rung.Refused(id, best.Capacity) || client.looks() != accesslog.Many {
 			continue
 		}
-		if s.units.Peak(id, r.Units.Recommended) > mostTimes*best.Capacity || !s.clients.all[client].daily() {
+		if rung.Peak(id) > mostTimes*best.Capacity || !client.daily() {
 			continue
 		}
-		if addr, err := netip.ParseAddr(name); err != nil || Person(addr) != client {
+		if addr, err := netip.ParseAddr(name); err != nil || Person(addr) != client.addr {
 			continue
 		}
 		requests, _ := s.units.Charged(id)
 		r.Overrides = append(r.Overrides, Override{
-			Key: name, Capacity: math.Ceil(s.units.Peak(id, r.Units.Recommended)), Leak: best.Leak, Requests: requests, Agents: int(s.clients.all[client].agents.Count()),
+			Key: name, Capacity: math.Ceil(rung.Peak(id)), Leak: best.Leak, Requests: requests, Agents: int(client.agents.Count()),
 		})
 	}
 	slices.SortFunc(r.Overrides, func(a, b Override) int { return cmp.Compare(b.Requests, a.Requests) })
@@ -352,11 +356,8 @@ func (s *Study) overrides(r *Result) {
 func (s *Study) refused(r *Result, refused map[int]int) {
 	ids := slices.SortedFunc(maps.Keys(refused), func(a, b int) int { return cmp.Or(cmp.Compare(refused[b], refused[a]), cmp.Compare(a, b)) })
 	for i, id := range ids {
-		c := s.clients.all[s.keys[id]]
-		if c == nil {
-			continue
-		}
-		agent := strings.ToLower(c.agent)
+		c := s.client(id)
+		agent := strings.ToLower(s.clients.texts[c.agent])
 		for _, known := range crawler.Known {
 			if slices.ContainsFunc(known.Agents, func(name string) bool { return strings.Contains(agent, name) }) && !slices.Contains(r.Crawlers, known.Name) {
 				r.Crawlers = append(r.Crawlers, known.Name)
@@ -367,8 +368,8 @@ func (s *Study) refused(r *Result, refused map[int]int) {
 		}
 		requests, _ := s.units.Charged(id)
 		r.Refused = append(r.Refused, RefusedKey{
-			Key: s.units.Name(id), Agent: c.agent, Asks: c.asks(), First: time.Unix(c.first, 0).UTC(), Last: time.Unix(c.last, 0).UTC(),
-			Requests: requests, Refused: refused[id], Assets: int(c.assets), Looks: s.clients.looks(s.keys[id]),
+			Key: s.units.Name(id), Agent: s.clients.texts[c.agent], Asks: s.clients.asks(c), First: time.Unix(int64(c.first), 0).UTC(), Last: time.Unix(int64(c.last), 0).UTC(),
+			Requests: requests, Refused: refused[id], Assets: int(c.assets), Looks: s.client(id).looks(),
 		})
 	}
 	slices.Sort(r.Crawlers)

@@ -2,7 +2,6 @@
 package recommend
 
 import (
-	"cmp"
 	"math/bits"
 	"net/netip"
 	"slices"
@@ -60,10 +59,8 @@ type Study struct {
 	ladder  []string // of leaks; the last is the one to check, if there is one
 
 	units *survey.Survey // in the zone's own costs
-	times *survey.Survey // in seconds of work; nil until a request has a duration
-	keys  []netip.Addr   // the clients of their first requests
-	busy  []busy         // by key; as long as keys, once there are times
-	all   busy           // of all keys together
+	times *survey.Survey // in seconds of work; nil if no request has a duration
+	keys  []int32        // the clients of their first requests
 
 	clients *Clients
 	limited int           // requests that were answered with 429 or 503
@@ -72,15 +69,8 @@ type Study struct {
 	took    time.Duration // all durations
 	last    time.Duration // one
 	rising  int           // how many were longer than the one before
-	n       int
 	from    time.Time
 	to      time.Time
-}
-
-// A busy key has requests that are being served. The zero value has none.
-type busy struct {
-	ends []int64 // when they end, in microseconds
-	most int32
 }
 
 // NewStudy returns a study of a zone. An empty name means that there is none yet.
@@ -95,13 +85,7 @@ func NewStudy(zone string, clients *Clients, o Options) *Study {
 }
 
 // Close removes temporary files.
-func (s *Study) Close() error {
-	err := s.units.Close()
-	if s.times != nil {
-		err = cmp.Or(err, s.times.Close())
-	}
-	return err
-}
+func (s *Study) Close() error { return s.units.Close() }
 
 // noun returns the word for a key.
 func (s *Study) noun() string {
@@ -113,41 +97,40 @@ func (s *Study) noun() string {
 
 // Add charges a request to a key. The clients must have been told of it before.
 func (s *Study) Add(r *accesslog.Request, key string, cost float64) error {
-	if s.n == 0 {
+	if s.from.IsZero() || r.At.Before(s.from) {
 		s.from = r.At
 	}
-	s.n++
-	s.to = r.At
+	if r.At.After(s.to) {
+		s.to = r.At
+	}
 	if r.Status == 429 || r.Status == 503 {
 		s.limited++
 	}
 	if !r.Client.IsValid() {
 		s.nobody++
 	}
-	at := leakybucket.Instant(r.At.UnixMicro())
-	id, err := s.units.Add(key, at, cost)
-	if err != nil {
-		return err
+	if r.Duration >= 0 {
+		if r.Duration > s.last {
+			s.rising++
+		}
+		s.took, s.last = s.took+r.Duration, r.Duration
+		s.timed++
 	}
+	id, err := s.units.Add(key, leakybucket.Instant(r.At.UnixMicro()), cost, r.Duration)
 	if id == len(s.keys) {
-		s.keys = append(s.keys, Person(r.Client))
+		s.keys = append(s.keys, s.clients.ids[Person(r.Client)])
 	}
-	if r.Duration < 0 {
-		return nil
+	return err
+}
+
+// sort ends the adding of requests.
+func (s *Study) sort() error {
+	err := s.units.Sort()
+	s.units.Weights = s.weights()
+	if err == nil && s.timed > 0 {
+		s.times, err = s.units.Seconds(leaksOf(ladder))
 	}
-	if r.Duration > s.last {
-		s.rising++
-	}
-	s.took, s.last = s.took+r.Duration, r.Duration
-	s.timed++
-	if s.times == nil {
-		s.times = survey.New(leaksOf(ladder))
-	}
-	if _, err := s.times.Add(key, at, r.Duration.Seconds()); err != nil {
-		return err
-	}
-	s.serve(id, r)
-	return nil
+	return err
 }
 
 // durationsMeant reports whether the durations can be times. In some formats another number
@@ -155,22 +138,6 @@ func (s *Study) Add(r *accesslog.Request, key string, cost float64) error {
 func (s *Study) durationsMeant() bool {
 	const enough = 100
 	return s.timed < enough || s.took/time.Duration(s.timed) >= time.Millisecond && s.rising < s.timed*99/100
-}
-
-// serve notes that a request of the key is served for its duration.
-func (s *Study) serve(id int, r *accesslog.Request) {
-	for len(s.busy) <= id {
-		s.busy = append(s.busy, busy{})
-	}
-	for _, b := range []*busy{&s.busy[id], &s.all} {
-		b.serve(r.At.UnixMicro(), r.Duration.Microseconds())
-	}
-}
-
-func (b *busy) serve(now, duration int64) {
-	b.ends = slices.DeleteFunc(b.ends, func(end int64) bool { return end <= now })
-	b.ends = append(b.ends, now+duration)
-	b.most = max(b.most, int32(len(b.ends)))
 }
 
 // Person returns the address that counts as one client.
@@ -184,42 +151,58 @@ func Person(addr netip.Addr) netip.Addr {
 // Clients knows who sent the requests of a log, so that people can be told from
 // robots: browsers load static assets, too.
 type Clients struct {
-	all   map[netip.Addr]*client
-	texts map[string]string // user agents and routes, each kept once
+	ids   map[netip.Addr]int32 // their numbers
+	pages [][]client           // which never move
+	texts []string             // user agents and routes, each kept once; the first is empty
+	known map[string]int32     // their numbers
 }
 
 type client struct {
+	addr             netip.Addr
+	agents           accesslog.Agents
+	agent            int32 // of its first request
+	folder           int32 // the first of the path that it asked for most, if that is most of them
 	requests, assets uint32
 	hours            uint32 // of the day, in UTC, in which it sent any: a bit each
-	first, last      int64  // Unix seconds
-	agents           accesslog.Agents
-	agent            string // of its first request
-	folder           string // the first of the path that it asked for most, if that is most of them
-	ahead            int32  // of the others, by how many requests
+	ahead            int32  // of the other folders, by how many requests
+	first, last      uint32 // Unix seconds
 }
 
 // NewClients returns an empty table.
 func NewClients() *Clients {
-	return &Clients{all: make(map[netip.Addr]*client), texts: make(map[string]string)}
+	return &Clients{ids: make(map[netip.Addr]int32), texts: []string{""}, known: make(map[string]int32)}
 }
+
+// pageSize is how many clients share one allocation.
+const pageSize = 1024
+
+func (c *Clients) client(id int32) *client { return &c.pages[id/pageSize][id%pageSize] }
 
 // Add notes a request.
 func (c *Clients) Add(r *accesslog.Request) {
-	addr := Person(r.Client)
-	known := c.all[addr]
-	if known == nil {
-		known = &client{first: r.At.Unix(), agent: c.keep(r.UserAgent())}
-		c.all[addr] = known
+	addr, at := Person(r.Client), uint32(r.At.Unix())
+	id, known := c.ids[addr]
+	if !known {
+		id = int32(len(c.ids))
+		c.ids[addr] = id
+		if id%pageSize == 0 {
+			c.pages = append(c.pages, make([]client, pageSize))
+		}
+		*c.client(id) = client{addr: addr, first: at}
 	}
-	known.requests++
-	known.hours |= 1 << r.At.UTC().Hour()
-	known.last = r.At.Unix()
+	of := c.client(id)
+	if !known || at < of.first {
+		of.first, of.agent = at, c.keep(r.UserAgent())
+	}
+	of.requests++
+	of.hours |= 1 << r.At.UTC().Hour()
+	of.last = max(of.last, at)
 	if r.Asset() {
-		known.assets++
+		of.assets++
 	} else {
-		c.vote(known, folderOf(r.Route()))
+		of.vote(c.keep(folderOf(r.Route())))
 	}
-	known.agents.Add(r)
+	of.agents.Add(r)
 }
 
 const (
@@ -227,15 +210,16 @@ const (
 	mostLetter = 80 // of a text, in bytes
 )
 
-// keep returns a copy of a text, which clients with the same text share.
-func (c *Clients) keep(text string) string {
+// keep returns the number of a text, and 0 for one too many.
+func (c *Clients) keep(text string) int32 {
 	text = text[:min(len(text), mostLetter)]
-	kept, known := c.texts[text]
+	id, known := c.known[text]
 	if !known && len(c.texts) < mostTexts {
-		kept = strings.Clone(text)
-		c.texts[kept] = kept
+		id = int32(len(c.texts))
+		c.texts = append(c.texts, strings.Clone(text))
+		c.known[c.texts[id]] = id
 	}
-	return kept
+	return id
 }
 
 // folderOf returns a path up to the end of its first folder.
@@ -248,23 +232,23 @@ func folderOf(path string) string {
 
 // vote finds the folder of most of a client's requests, if there is one (Boyer and Moore
 // 1981, "MJRTY").
-func (c *Clients) vote(of *client, folder string) {
+func (c *client) vote(folder int32) {
 	switch {
-	case of.ahead == 0:
-		of.folder, of.ahead = c.keep(folder), 1
-	case of.folder == folder:
-		of.ahead++
+	case c.ahead == 0:
+		c.folder, c.ahead = folder, 1
+	case c.folder == folder:
+		c.ahead++
 	default:
-		of.ahead--
+		c.ahead--
 	}
 }
 
-// asks returns the folder that most of its requests are for, or "".
-func (c *client) asks() string {
-	if int64(c.ahead)*4 < int64(c.requests-c.assets) {
+// asks returns the folder that most of a client's requests are for, or "".
+func (c *Clients) asks(of *client) string {
+	if int64(of.ahead)*4 < int64(of.requests-of.assets) {
 		return ""
 	}
-	return c.folder
+	return c.texts[of.folder]
 }
 
 // daily reports whether the requests of a client follow a day, as those of people do.
@@ -272,14 +256,16 @@ func (c *client) daily() bool {
 	return c.last-c.first >= 24*3600 && bits.OnesCount32(c.hours) <= 18
 }
 
-// person reports whether the client looks like a person, or like many.
-func (c *Clients) person(addr netip.Addr) bool { return c.looks(addr) != accesslog.Robot }
+// client returns who sent the first request of a key.
+func (s *Study) client(id int) *client { return s.clients.client(s.keys[id]) }
 
-// looks judges a client.
-func (c *Clients) looks(addr netip.Addr) accesslog.Looks {
-	known := c.all[addr]
-	if known == nil || !addr.IsValid() { // those without an address are many, and unknown
+// person reports whether the key is one of a client that looks like a person, or like many.
+func (s *Study) person(id int) bool { return s.client(id).looks() != accesslog.Robot }
+
+// looks judges a client. Those without an address are many, and unknown.
+func (c *client) looks() accesslog.Looks {
+	if !c.addr.IsValid() {
 		return accesslog.Robot
 	}
-	return accesslog.LooksLike(int64(known.requests), int64(known.assets), &known.agents)
+	return accesslog.LooksLike(int64(c.requests), int64(c.assets), &c.agents)
 }

@@ -2,88 +2,170 @@ package survey
 
 import (
 	"bufio"
-	"bytes"
 	"cmp"
 	"encoding/binary"
 	"fmt"
 	"io"
 	"math"
 	"os"
+	"slices"
+	"time"
 
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
 )
 
-// spillAfter is how many bytes of a recording are kept in memory.
-const spillAfter = 16 << 20
-
-// A recording keeps charges in the order in which they came, in some six bytes each.
-// The first megabytes are kept in memory, the rest in a temporary file.
-type recording struct {
-	buffer []byte
-	file   *os.File // nil until the buffer was full
-	last   leakybucket.Instant
-	n      int
+// A charge is one request of a key.
+type charge struct {
+	at   leakybucket.Instant
+	cost float64       // in units
+	took time.Duration // to serve; negative if that is not known
+	key  int32
 }
 
-// add appends a charge. An even first number says that the cost is 1.
-func (r *recording) add(key int, at leakybucket.Instant, cost float64) error {
-	tagged := uint64(key) << 1
-	if cost != 1 {
-		tagged |= 1
-	}
-	r.buffer = binary.AppendUvarint(r.buffer, tagged)
-	r.buffer = binary.AppendVarint(r.buffer, int64(at-r.last))
-	if cost != 1 {
-		r.buffer = binary.LittleEndian.AppendUint64(r.buffer, math.Float64bits(cost))
-	}
-	r.last = at
-	r.n++
-	if len(r.buffer) < spillAfter {
+// mostBuffered is how many charges are kept in memory.
+const mostBuffered = 1 << 17
+
+// A recording keeps charges in whatever order they come, and gives them back in that of
+// time. Above mostBuffered, they go to a temporary file, as runs that are in order, in
+// some ten bytes each.
+type recording struct {
+	buffer []charge
+	file   *os.File // nil until the buffer was full
+	runs   []run
+}
+
+// A run is a part of the file with charges in order. While it is read, next is the first
+// that is left.
+type run struct {
+	from, size int64 // in the file
+	left       int   // charges
+	in         *bufio.Reader
+	next       charge
+}
+
+func byTime(a, b charge) int { return cmp.Compare(a.at, b.at) }
+
+// add records a charge.
+func (r *recording) add(c charge) error {
+	r.buffer = append(r.buffer, c)
+	if len(r.buffer) < mostBuffered {
 		return nil
 	}
 	return r.spill()
 }
 
-func (r *recording) spill() error {
+// spill writes the buffer to the file.
+func (r *recording) spill() (err error) {
+	slices.SortStableFunc(r.buffer, byTime)
 	if r.file == nil {
-		f, err := os.CreateTemp("", "throttle-replay-*")
-		if err != nil {
+		if r.file, err = os.CreateTemp("", "throttle-recommend-*"); err != nil {
 			return fmt.Errorf("creating a file for the charges: %w", err)
 		}
-		r.file = f
 	}
-	if _, err := r.file.Write(r.buffer); err != nil {
+	var out []byte
+	last := leakybucket.Instant(0)
+	for _, c := range r.buffer {
+		flags := uint64(c.key) << 2
+		if c.cost != 1 {
+			flags |= 1
+		}
+		if c.took >= 0 {
+			flags |= 2
+		}
+		out = binary.AppendUvarint(binary.AppendUvarint(out, flags), uint64(c.at-last))
+		if c.cost != 1 {
+			out = binary.LittleEndian.AppendUint64(out, math.Float64bits(c.cost))
+		}
+		if c.took >= 0 {
+			out = binary.AppendUvarint(out, uint64(c.took))
+		}
+		last = c.at
+	}
+	from := int64(0)
+	if n := len(r.runs); n > 0 {
+		from = r.runs[n-1].from + r.runs[n-1].size
+	}
+	r.runs = append(r.runs, run{from: from, size: int64(len(out)), left: len(r.buffer)})
+	r.buffer = r.buffer[:0]
+	if _, err := r.file.Write(out); err != nil {
 		return fmt.Errorf("writing charges to a file: %w", err)
 	}
-	r.buffer = r.buffer[:0]
+	return nil
+}
+
+// sort puts the charges in order. After it, each may be called by several goroutines.
+func (r *recording) sort() error {
+	if r.file != nil && len(r.buffer) > 0 {
+		return r.spill()
+	}
+	slices.SortStableFunc(r.buffer, byTime)
 	return nil
 }
 
 // each calls f with every charge, in order.
-func (r *recording) each(f func(key int, at leakybucket.Instant, cost float64)) error {
-	var all io.Reader = bytes.NewReader(r.buffer)
-	if r.file != nil {
-		size, err := r.file.Seek(0, io.SeekEnd)
-		if err != nil {
-			return fmt.Errorf("reading charges from a file: %w", err)
-		}
-		all = io.MultiReader(io.NewSectionReader(r.file, 0, size), all)
+func (r *recording) each(f func(charge)) error {
+	for _, c := range r.buffer {
+		f(c)
 	}
-	in := bufio.NewReaderSize(all, 1<<16)
-	at := leakybucket.Instant(0)
-	for range r.n {
-		tagged, err := binary.ReadUvarint(in)
-		later, cut := binary.ReadVarint(in)
-		cost := 1.0
-		if cut == nil && tagged&1 == 1 {
-			cut = binary.Read(in, binary.LittleEndian, &cost)
+	open := slices.Clone(r.runs)
+	for i := range open {
+		open[i].in = bufio.NewReaderSize(io.NewSectionReader(r.file, open[i].from, open[i].size), runBuffer)
+		if err := open[i].advance(); err != nil {
+			return err
 		}
-		if err = cmp.Or(err, cut); err != nil {
-			return fmt.Errorf("reading charges from a file: %w", err)
-		}
-		at += leakybucket.Instant(later)
-		f(int(tagged>>1), at, cost)
 	}
+	slices.SortFunc(open, byNext)
+	for len(open) > 0 {
+		f(open[0].next)
+		if open[0].left == 0 {
+			open = open[1:]
+			continue
+		}
+		if err := open[0].advance(); err != nil {
+			return err
+		}
+		if later := open[0]; len(open) > 1 && byNext(later, open[1]) > 0 { // rarely: logs are in order
+			i, _ := slices.BinarySearchFunc(open[1:], later, byNext)
+			copy(open, open[1:i+1])
+			open[i] = later
+		}
+	}
+	return nil
+}
+
+// byNext compares runs by what is left. Of charges at once, those come first that were
+// recorded first.
+func byNext(a, b run) int { return cmp.Or(byTime(a.next, b.next), cmp.Compare(a.from, b.from)) }
+
+const (
+	runBuffer = 16 << 10 // bytes
+	mostBytes = 2*binary.MaxVarintLen64 + 8 + binary.MaxVarintLen64
+)
+
+// advance reads the next charge.
+func (r *run) advance() error {
+	bytes, err := r.in.Peek(mostBytes)
+	if len(bytes) == 0 || err != nil && err != io.EOF {
+		return fmt.Errorf("reading charges from a file: %w", cmp.Or(err, io.ErrUnexpectedEOF))
+	}
+	used := 0
+	number := func() uint64 {
+		v, n := binary.Uvarint(bytes[used:])
+		used += n
+		return v
+	}
+	flags := number()
+	c := charge{key: int32(flags >> 2), at: r.next.at + leakybucket.Instant(number()), cost: 1, took: -1}
+	if flags&1 != 0 {
+		c.cost = math.Float64frombits(binary.LittleEndian.Uint64(bytes[used:]))
+		used += 8
+	}
+	if flags&2 != 0 {
+		c.took = time.Duration(number())
+	}
+	_, _ = r.in.Discard(used) // which was peeked
+	r.next = c
+	r.left--
 	return nil
 }
 

@@ -1,9 +1,9 @@
 // Package survey finds limits for traffic that was recorded. Begin with [Survey].
 //
-// A [Survey] reads charges once, in virtual time. For each leak of a ladder it fills
-// an unbounded bucket for every key. The highest level of that bucket is exactly the
-// capacity that the key needs to be never refused. So the capacity that spares 99.9%
-// of the keys is a quantile of these peaks.
+// A [Survey] keeps charges. For each leak of a ladder it fills an unbounded bucket for
+// every key, in virtual time. The highest level of that bucket is exactly the capacity
+// that the key needs to be never refused. So the capacity that spares 99.9% of the keys is
+// a quantile of these peaks.
 package survey
 
 import (
@@ -11,6 +11,9 @@ import (
 	"math"
 	"slices"
 	"strings"
+	"time"
+
+	"golang.org/x/sync/errgroup"
 
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
 )
@@ -18,95 +21,105 @@ import (
 // tolerance is the rounding within which Take accepts an exact fill.
 const tolerance = 1e-9
 
-// A Survey collects the charges of many keys. It keeps about 350 bytes for each key
-// with 16 leaks, however many charges there are. It must be closed. It is not safe
-// for concurrent use.
+// A Survey collects the charges of many keys, in any order. It keeps about 90 bytes for
+// each key, however many charges there are, and about 64 MB while it looks at them. It must
+// be closed. It is not safe for concurrent use.
 type Survey struct {
+	// Weights say how much each key counts where a share of them is to be spared. Those that
+	// count are people. If nil, all count the same.
+	Weights []float64
+
 	leaks    []float64
 	ids      map[string]int32 // keys to their numbers
 	names    []string
-	keys     []tally
-	levels   [][]float64 // by page of keys: the levels of each, then the peaks of each
-	recorded recording
+	recorded *recording
 
-	requests int
-	load     float64
+	seconds bool                // charges cost the seconds that they took
+	until   leakybucket.Instant // the end of the charges that count
+
+	tallies        []tally // by key
+	keys, requests int
+	load           float64
 }
 
-// A tally is what a survey knows of a key beside its levels.
+// A tally is what a survey knows of a key.
 type tally struct {
-	at       leakybucket.Instant
 	load     float64
 	requests int
 }
 
-// pageKeys is how many keys share one allocation of levels.
-const pageKeys = 256
-
-// New returns an empty survey that tries these leaks, in units of cost a second. Charges
-// that do not fit 16 MB of memory are kept in a temporary file, at some six bytes each.
+// New returns an empty survey that tries these leaks, in units of cost a second.
 func New(leaks []float64) *Survey {
-	return &Survey{leaks: leaks, ids: make(map[string]int32)}
+	return &Survey{leaks: leaks, ids: make(map[string]int32), recorded: new(recording), until: math.MaxInt64}
 }
 
-// Close removes the survey's temporary file, if there is one.
+// Close removes the survey's temporary file, if there is one. Views need not be closed.
 func (s *Survey) Close() error { return s.recorded.close() }
 
 // Add charges cost to a key at an instant, and returns the key's number: 0 for the
-// first key, 1 for the second. The charges should come in order of time. If one comes
-// late, nothing leaks until time has caught up, as in any bucket. The key is cloned,
-// and a cost that is negative or not a number counts as 1.
-func (s *Survey) Add(key string, at leakybucket.Instant, cost float64) (int, error) {
+// first key, 1 for the second. Took is how long the request was served, or negative. The
+// key is cloned, and a cost that is negative or not a number counts as 1. After the last
+// one, [Survey.Sort] must be called.
+func (s *Survey) Add(key string, at leakybucket.Instant, cost float64, took time.Duration) (int, error) {
 	if !(cost >= 0) {
 		cost = 1
 	}
 	id, known := s.ids[key]
 	if !known {
-		id = int32(len(s.keys))
+		id = int32(len(s.names))
 		name := strings.Clone(key)
 		s.ids[name] = id
 		s.names = append(s.names, name)
-		s.keys = append(s.keys, tally{at: at})
-		if int(id)%pageKeys == 0 {
-			s.levels = append(s.levels, make([]float64, pageKeys*2*len(s.leaks)))
-		}
+		s.tallies = append(s.tallies, tally{})
 	}
-	t := &s.keys[id]
-	at = max(at, t.at)
-	s.requests++
-	s.load += cost
-
-	elapsed := float64(at-t.at) / 1e6 // as leakybucket has it, so that levels are equal to the last bit
-	t.at = at
-	t.requests++
-	t.load += cost
-	levels, peaks := s.levelsOf(int(id))
-	peaks = peaks[:len(levels)]
-	for i, leak := range s.leaks[:len(levels)] {
-		level := levels[i] - leak*elapsed
-		if level < 0 {
-			level = 0
-		}
-		level += cost
-		levels[i] = level
-		if cost == 0 {
-			level *= 1 + 4*tolerance // a cost of 0 fits only below the capacity
-		}
-		if level > peaks[i] {
-			peaks[i] = level
-		}
-	}
-	return int(id), s.recorded.add(int(id), at, cost)
+	s.count(int(id), cost)
+	return int(id), s.recorded.add(charge{at, cost, took, id})
 }
 
-func (s *Survey) levelsOf(id int) (levels, peaks []float64) {
-	n := len(s.leaks)
-	row := s.levels[id/pageKeys][id%pageKeys*2*n:][:2*n]
-	return row[:n:n], row[n:]
+func (s *Survey) count(id int, cost float64) {
+	t := &s.tallies[id]
+	if t.requests == 0 {
+		s.keys++
+	}
+	t.requests++
+	t.load += cost
+	s.requests++
+	s.load += cost
+}
+
+// Sort puts the charges in order.
+func (s *Survey) Sort() error { return s.recorded.sort() }
+
+// Seconds returns a view of the survey, for a ladder of its own, in which charges cost the
+// seconds that they took. Those of which that is not known do not count.
+func (s *Survey) Seconds(leaks []float64) (*Survey, error) { return s.view(leaks, true, s.until) }
+
+// Until returns a view of the charges before an instant.
+func (s *Survey) Until(end leakybucket.Instant) (*Survey, error) {
+	return s.view(s.leaks, s.seconds, end)
+}
+
+func (s *Survey) view(leaks []float64, seconds bool, until leakybucket.Instant) (*Survey, error) {
+	v := &Survey{Weights: s.Weights, leaks: leaks, ids: s.ids, names: s.names, recorded: s.recorded, seconds: seconds, until: until}
+	v.tallies = make([]tally, len(s.names))
+	return v, v.Each(func(id int, _ leakybucket.Instant, cost float64) { v.count(id, cost) })
+}
+
+// Each calls f with every charge, in the order of time.
+func (s *Survey) Each(f func(id int, at leakybucket.Instant, cost float64)) error {
+	return s.recorded.each(func(c charge) {
+		if c.at >= s.until || s.seconds && c.took < 0 {
+			return
+		}
+		if s.seconds {
+			c.cost = c.took.Seconds()
+		}
+		f(int(c.key), c.at, c.cost)
+	})
 }
 
 // Keys returns how many keys were charged.
-func (s *Survey) Keys() int { return len(s.keys) }
+func (s *Survey) Keys() int { return s.keys }
 
 // Requests returns how many charges there were.
 func (s *Survey) Requests() int { return s.requests }
@@ -114,76 +127,115 @@ func (s *Survey) Requests() int { return s.requests }
 // Load returns the sum of all costs, in units.
 func (s *Survey) Load() float64 { return s.load }
 
-// ID returns the number of a key, and false if it was never charged.
-func (s *Survey) ID(key string) (int, bool) {
-	id, known := s.ids[key]
-	return int(id), known
-}
-
 // Name returns the key with this number.
 func (s *Survey) Name(id int) string { return s.names[id] }
 
 // Charged returns how many charges the key had, and the sum of their costs.
 func (s *Survey) Charged(id int) (requests int, load float64) {
-	return s.keys[id].requests, s.keys[id].load
+	return s.tallies[id].requests, s.tallies[id].load
 }
 
-// Peak returns the highest level of a key's unbounded bucket with a leak of the
-// ladder: the least capacity with which the key is never refused.
-func (s *Survey) Peak(id, leak int) float64 {
-	_, peaks := s.levelsOf(id)
-	return peaks[leak]
+// levels are unbounded buckets of all keys with some leaks: those of the first key, then
+// those of the second.
+type levels struct {
+	last       []leakybucket.Instant
+	now, peaks []float64
+	column     []weighed // the people with one leak
 }
 
-// Refused reports whether a limit with this capacity and that leak of the ladder
-// refuses the key at least once.
-func (s *Survey) Refused(id, leak int, capacity float64) bool {
-	return s.Peak(id, leak) > capacity*(1+tolerance)
+// fill fills the buckets.
+func (l *levels) fill(s *Survey, leaks []float64) error {
+	n := len(leaks)
+	if l.last == nil {
+		l.last, l.now, l.peaks = make([]leakybucket.Instant, len(s.names)), make([]float64, n*len(s.names)), make([]float64, n*len(s.names))
+	}
+	clear(l.last)
+	clear(l.now)
+	clear(l.peaks)
+	return s.Each(func(id int, at leakybucket.Instant, cost float64) {
+		elapsed := float64(at-l.last[id]) / 1e6 // as leakybucket has it, so that levels are equal to the last bit
+		l.last[id] = at
+		now, peaks := l.now[id*n:][:n], l.peaks[id*n:][:n]
+		for i, leak := range leaks {
+			level := max(0, now[i]-leak*elapsed) + cost
+			now[i] = level
+			if cost == 0 {
+				level *= 1 + 4*tolerance // a cost of 0 fits only below the capacity
+			}
+			peaks[i] = max(peaks[i], level)
+		}
+	})
 }
 
-// least returns the least whole capacity, and at least 1, into which a level fits.
-func least(peak float64) float64 { return max(1, math.Ceil(peak/(1+tolerance))) }
+// exceeds reports whether a bucket of that capacity refuses a key with that peak at least
+// once.
+func exceeds(peak, capacity float64) bool { return peak > capacity*(1+tolerance) }
 
 // A Point is one limit of the curve, and what it would have done to the traffic.
 type Point struct {
 	leakybucket.Limit
 
 	RefusedKeys     int     // keys with at least one refusal
+	RefusedPeople   int     // of them, people
 	RefusedRequests int     // charges that did not fit
 	RefusedLoad     float64 // the sum of their costs, in units
 }
 
+// mostLevels is how many levels are kept at once by each of two goroutines.
+const mostLevels = 1 << 20
+
 // Curve returns, for each leak of the ladder, the least whole capacity, and no less than
-// floor, that leaves at least the share spare of the keys untouched, from 0 to 1. Keys count
-// by their weights; nil means that all count the same. What each limit refuses is found by
-// replaying the charges of all keys that need more.
-func (s *Survey) Curve(spare, floor float64, weight func(id int) float64) ([]Point, error) {
+// floor, that leaves at least the share spare of the keys untouched, from 0 to 1. What each
+// limit refuses is found by replaying the charges of all keys that need more.
+func (s *Survey) Curve(spare, floor float64) ([]Point, error) {
 	points := make([]Point, len(s.leaks))
-	tried := make([]try, len(s.leaks))
-	keys := make([]weighed, 0, len(s.keys))
 	for i, leak := range s.leaks {
-		keys = keys[:0]
-		for id := range s.keys {
-			w := 1.0
-			if weight != nil {
-				w = weight(id)
-			}
-			if w > 0 {
-				keys = append(keys, weighed{s.Peak(id, i), w})
-			}
-		}
-		tried[i] = try{i, max(floor, capacityFor(keys, spare))}
-		points[i].Limit = leakybucket.Limit{Capacity: tried[i].capacity, Leak: leak}
-		for id := range s.keys {
-			if s.Refused(id, i, tried[i].capacity) {
-				points[i].RefusedKeys++
-			}
-		}
+		points[i].Leak = leak
 	}
-	return points, s.refusals(tried, func(leak, _ int, _ leakybucket.Instant, cost float64) {
-		points[leak].RefusedRequests++
-		points[leak].RefusedLoad += cost
-	})
+	wide := max(1, min((len(points)+1)/2, mostLevels/max(1, len(s.names))))
+	parts := slices.Collect(slices.Chunk(points, wide))
+	var both errgroup.Group
+	for worker := range 2 {
+		both.Go(func() error {
+			var levels levels
+			for part := worker; part < len(parts); part += 2 {
+				if err := s.curve(parts[part], &levels, spare, floor); err != nil {
+					return err
+				}
+			}
+			return nil
+		})
+	}
+	return points, both.Wait()
+}
+
+// curve completes some points of the curve.
+func (s *Survey) curve(points []Point, in *levels, spare, floor float64) error {
+	n := len(points)
+	leaks := make([]float64, n)
+	for i := range points {
+		leaks[i] = points[i].Leak
+	}
+	if err := in.fill(s, leaks); err != nil {
+		return err
+	}
+	for i := range points {
+		in.column = in.column[:0]
+		for id := range s.names {
+			if weight := s.weight(id); s.tallies[id].requests > 0 && weight > 0 {
+				in.column = append(in.column, weighed{in.peaks[id*n+i], weight})
+			}
+		}
+		points[i].Capacity = max(floor, capacityFor(in.column, spare))
+	}
+	return s.judge(points, func(i, id int) float64 { return in.peaks[id*n+i] }, nil)
+}
+
+func (s *Survey) weight(id int) float64 {
+	if s.Weights == nil {
+		return 1
+	}
+	return s.Weights[id]
 }
 
 // A weighed key needs a capacity of its peak.
@@ -198,55 +250,118 @@ func capacityFor(keys []weighed, spare float64) float64 {
 		all += k.weight
 	}
 	// 0.999 of 1000 is 999.0000000000001 in places: a key too many would be spared.
-	left, capacity := spare*all-1e-6, 1.0
+	left, peak := spare*all-1e-6, 0.0
 	for _, k := range keys {
 		if left <= 0 {
 			break
 		}
-		left, capacity = left-k.weight, least(k.peak)
+		left, peak = left-k.weight, k.peak
 	}
-	return capacity
+	return max(1, math.Ceil(peak/(1+tolerance)))
 }
 
-// Each calls f with every charge, in the order in which they were added.
-func (s *Survey) Each(f func(id int, at leakybucket.Instant, cost float64)) error {
-	return s.recorded.each(f)
-}
+// mostStates is how many buckets are kept at once while limits are tried.
+const mostStates = 1 << 20
 
-// Refusals takes every charge under the limit with that capacity and that leak of the
-// ladder, and calls f with those that do not fit, in their order.
-func (s *Survey) Refusals(leak int, capacity float64, f func(id int, at leakybucket.Instant, cost float64)) error {
-	return s.refusals([]try{{leak, capacity}}, func(_, id int, at leakybucket.Instant, cost float64) { f(id, at, cost) })
-}
-
-// A try is a limit: the index of its leak in the ladder, and its capacity.
-type try struct {
-	leak     int
-	capacity float64
-}
-
-// refusals does so under several limits, each by itself. i is the index of the limit.
-func (s *Survey) refusals(tried []try, f func(i, id int, at leakybucket.Instant, cost float64)) error {
+// judge takes every charge under several limits, each by itself, counts what they refuse,
+// and calls f with it, if f is not nil. peak is what a key needs with the leak of limit i.
+func (s *Survey) judge(limits []Point, peak func(i, id int) float64, f func(id int, at leakybucket.Instant, cost float64)) error {
 	// Only keys that need more than a limit are ever refused by it.
-	states := make(map[int][]leakybucket.State)
-	for id := range s.keys {
-		for _, one := range tried {
-			if states[id] == nil && s.Refused(id, one.leak, one.capacity) {
-				states[id] = make([]leakybucket.State, len(tried))
+	var refused []int
+	for id := range s.names {
+		any := false
+		for i := range limits {
+			if exceeds(peak(i, id), limits[i].Capacity) {
+				any = true
+				limits[i].RefusedKeys++
+				if s.weight(id) > 0 {
+					limits[i].RefusedPeople++
+				}
 			}
 		}
-	}
-	if len(states) == 0 {
-		return nil
-	}
-	return s.recorded.each(func(id int, at leakybucket.Instant, cost float64) {
-		own := states[id]
-		for i, state := range own {
-			next, d := leakybucket.Limit{Capacity: tried[i].capacity, Leak: s.leaks[tried[i].leak]}.Take(state, cost, at)
-			own[i] = next
-			if !d.Fits {
-				f(i, id, at, cost)
-			}
+		if any {
+			refused = append(refused, id)
 		}
+	}
+	for some := range slices.Chunk(refused, max(1, mostStates/len(limits))) {
+		states := make([]leakybucket.State, len(limits)*len(some))
+		first := make(map[int][]leakybucket.State, len(some))
+		for i, id := range some {
+			first[id] = states[i*len(limits):][:len(limits)]
+		}
+		err := s.Each(func(id int, at leakybucket.Instant, cost float64) {
+			for i, state := range first[id] {
+				next, d := limits[i].Take(state, cost, at)
+				first[id][i] = next
+				if d.Fits {
+					continue
+				}
+				limits[i].RefusedRequests++
+				limits[i].RefusedLoad += cost
+				if f != nil {
+					f(id, at, cost)
+				}
+			}
+		})
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// A Rung is a leak of the ladder, and what each key needs with it.
+type Rung struct {
+	survey *Survey
+	leak   float64
+	peaks  []float64
+}
+
+// Rung returns the leak of the ladder with that index.
+func (s *Survey) Rung(leak int) (*Rung, error) {
+	var in levels
+	err := in.fill(s, s.leaks[leak:leak+1])
+	return &Rung{s, s.leaks[leak], in.peaks}, err
+}
+
+// Peak returns the highest level of a key's unbounded bucket: the least capacity with
+// which the key is never refused.
+func (r *Rung) Peak(id int) float64 { return r.peaks[id] }
+
+// Refused reports whether a limit with this capacity refuses the key at least once.
+func (r *Rung) Refused(id int, capacity float64) bool { return exceeds(r.peaks[id], capacity) }
+
+// Judge returns what a limit with that capacity does.
+func (r *Rung) Judge(capacity float64) (Point, error) { return r.Refusals(capacity, nil) }
+
+// Refusals does so, and calls f with each charge that it refuses. Those of one key come in
+// order.
+func (r *Rung) Refusals(capacity float64, f func(id int, at leakybucket.Instant, cost float64)) (Point, error) {
+	points := []Point{{Limit: leakybucket.Limit{Capacity: capacity, Leak: r.leak}}}
+	err := r.survey.judge(points, func(_, id int) float64 { return r.peaks[id] }, f)
+	return points[0], err
+}
+
+// AtOnce returns how many requests of each key were served at once, at most, and how many
+// of all keys together. Those of which it is not known how long they took do not count.
+func (s *Survey) AtOnce() (most []int32, all int, err error) {
+	most = make([]int32, len(s.names))
+	now := make([]int32, len(s.names))
+	var busy []charge // that are being served; their times are the ends, in order
+	err = s.recorded.each(func(c charge) {
+		if c.took < 0 {
+			return
+		}
+		over := 0
+		for ; over < len(busy) && busy[over].at <= c.at; over++ {
+			now[busy[over].key]--
+		}
+		c.at += leakybucket.Instant(c.took.Microseconds())
+		i, _ := slices.BinarySearchFunc(busy[over:], c, byTime)
+		busy = slices.Insert(slices.Delete(busy, 0, over), i, c)
+		now[c.key]++
+		most[c.key] = max(most[c.key], now[c.key])
+		all = max(all, len(busy))
 	})
+	return most, all, err
 }

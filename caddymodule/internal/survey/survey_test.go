@@ -2,6 +2,7 @@ package survey
 
 import (
 	"fmt"
+	"maps"
 	"math"
 	"math/rand/v2"
 	"os"
@@ -9,6 +10,7 @@ import (
 	"slices"
 	"strconv"
 	"testing"
+	"time"
 
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
 )
@@ -19,15 +21,15 @@ var ladder = []float64{
 	15. / 60, 20. / 60, 30. / 60, 1, 2, 5, 10, 20,
 }
 
-// A charge is one of a trace.
-type charge struct {
+// A hit is a charge of a trace.
+type hit struct {
 	key  string
 	at   leakybucket.Instant
 	cost float64
 }
 
 // survey returns a survey of the trace.
-func survey(t testing.TB, trace []charge, leaks []float64) *Survey {
+func survey(t testing.TB, trace []hit, leaks []float64) *Survey {
 	t.Helper()
 	s := New(leaks)
 	t.Cleanup(func() {
@@ -36,15 +38,18 @@ func survey(t testing.TB, trace []charge, leaks []float64) *Survey {
 		}
 	})
 	for _, c := range trace {
-		if _, err := s.Add(c.key, c.at, c.cost); err != nil {
+		if _, err := s.Add(c.key, c.at, c.cost, -1); err != nil {
 			t.Fatal(err)
 		}
+	}
+	if err := s.Sort(); err != nil {
+		t.Fatal(err)
 	}
 	return s
 }
 
 // replayed is what one limit refuses of a trace, by taking every charge from buckets.
-func replayed(trace []charge, limit leakybucket.Limit) (p Point, refused map[string]bool) {
+func replayed(trace []hit, limit leakybucket.Limit) (p Point, refused map[string]bool) {
 	p.Limit, refused = limit, make(map[string]bool)
 	states := make(map[string]leakybucket.State)
 	for _, c := range trace {
@@ -56,13 +61,13 @@ func replayed(trace []charge, limit leakybucket.Limit) (p Point, refused map[str
 			refused[c.key] = true
 		}
 	}
-	p.RefusedKeys = len(refused)
+	p.RefusedKeys, p.RefusedPeople = len(refused), len(refused)
 	return p, refused
 }
 
 // bruteForce returns the least whole capacity that leaves the share of the keys
 // untouched, by replaying the trace with 1, 2, 3 and so on.
-func bruteForce(trace []charge, leak, spare float64, counts func(string) bool) float64 {
+func bruteForce(trace []hit, leak, spare float64, counts func(string) bool) float64 {
 	keys := make(map[string]bool)
 	for _, c := range trace {
 		if counts(c.key) {
@@ -84,11 +89,11 @@ func bruteForce(trace []charge, leak, spare float64, counts func(string) bool) f
 }
 
 // mixed returns a trace of people, who come in page views, and scrapers.
-func mixed(seed uint64, people, scrapers int, cost func(*rand.Rand) float64) []charge {
+func mixed(seed uint64, people, scrapers int, cost func(*rand.Rand) float64) []hit {
 	random := rand.New(rand.NewPCG(seed, 1))
-	var trace []charge
+	var trace []hit
 	add := func(key string, seconds float64) {
-		trace = append(trace, charge{key, leakybucket.Instant(1.7e15 + seconds*1e6), cost(random)})
+		trace = append(trace, hit{key, leakybucket.Instant(1.7e15 + seconds*1e6), cost(random)})
 	}
 	for p := range people {
 		at := random.Float64() * 3600
@@ -106,7 +111,7 @@ func mixed(seed uint64, people, scrapers int, cost func(*rand.Rand) float64) []c
 			at += every
 		}
 	}
-	slices.SortStableFunc(trace, func(a, b charge) int { return int(a.at - b.at) })
+	slices.SortStableFunc(trace, func(a, b hit) int { return int(a.at - b.at) })
 	return trace
 }
 
@@ -126,15 +131,16 @@ func TestCurveFindsTheCapacityThatBruteForceFinds(t *testing.T) {
 	for name, cost := range costs {
 		for seed := range uint64(2) {
 			trace := mixed(seed, 60, 4, cost)
+			rand.Shuffle(len(trace), func(i, j int) { trace[i], trace[j] = trace[j], trace[i] })
 			s := survey(t, trace, []float64{1. / 60, 0.2, 1, 5})
+			slices.SortStableFunc(trace, func(a, b hit) int { return int(a.at - b.at) })
 			for _, spare := range []float64{0, 0.5, 0.95, 0.999, 1} {
 				for who, counts := range map[string]func(string) bool{"everybody": everybody, "people": people} {
-					points, err := s.Curve(spare, 1, func(id int) float64 {
-						if counts(s.Name(id)) {
-							return 1
-						}
-						return 0
-					})
+					s.Weights = nil
+					for id := range s.Keys() {
+						s.Weights = append(s.Weights, map[bool]float64{true: 1}[counts(s.Name(id))])
+					}
+					points, err := s.Curve(spare, 1)
 					if err != nil {
 						t.Fatal(err)
 					}
@@ -142,7 +148,9 @@ func TestCurveFindsTheCapacityThatBruteForceFinds(t *testing.T) {
 						if want := bruteForce(trace, s.leaks[i], spare, counts); got.Capacity != want {
 							t.Errorf("costs %s, seed %d, spare %v of %s, leak %v: got capacity %v, want %v", name, seed, spare, who, got.Leak, got.Capacity, want)
 						}
-						want, _ := replayed(trace, got.Limit)
+						want, refused := replayed(trace, got.Limit)
+						maps.DeleteFunc(refused, func(key string, _ bool) bool { return !counts(key) })
+						want.RefusedPeople = len(refused)
 						if math.Abs(got.RefusedLoad-want.RefusedLoad) > 1e-6 {
 							t.Errorf("costs %s, %v: got refused load %v, want %v", name, got.Limit, got.RefusedLoad, want.RefusedLoad)
 						}
@@ -163,14 +171,18 @@ func TestPeakIsExactlyTheCapacityThatAKeyNeeds(t *testing.T) {
 	trace := mixed(7, 50, 5, func(r *rand.Rand) float64 { return 0.1 + r.Float64() })
 	s := survey(t, trace, ladder)
 	for i, leak := range s.leaks {
+		rung, err := s.Rung(i)
+		if err != nil {
+			t.Fatal(err)
+		}
 		for id := range s.Keys() {
-			var own []charge
+			var own []hit
 			for _, c := range trace {
 				if c.key == s.Name(id) {
 					own = append(own, c)
 				}
 			}
-			peak := s.Peak(id, i)
+			peak := rung.Peak(id)
 			if p, _ := replayed(own, leakybucket.Limit{Capacity: peak, Leak: leak}); p.RefusedRequests != 0 {
 				t.Errorf("key %s, leak %v: got %d refused with a capacity of its peak %v, want 0", s.Name(id), leak, p.RefusedRequests, peak)
 			}
@@ -184,7 +196,7 @@ func TestPeakIsExactlyTheCapacityThatAKeyNeeds(t *testing.T) {
 // TestRefusalsAreThoseThatTheCurveCounts finds each of them again, in order.
 func TestRefusalsAreThoseThatTheCurveCounts(t *testing.T) {
 	s := survey(t, mixed(3, 60, 4, one), ladder)
-	points, err := s.Curve(0.9, 1, nil)
+	points, err := s.Curve(0.9, 1)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -192,7 +204,11 @@ func TestRefusalsAreThoseThatTheCurveCounts(t *testing.T) {
 	for i, p := range points {
 		all += p.RefusedRequests
 		keys, n, last := make(map[int]bool), 0, leakybucket.Instant(0)
-		err := s.Refusals(i, p.Capacity, func(id int, at leakybucket.Instant, cost float64) {
+		rung, err := s.Rung(i)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, err = rung.Refusals(p.Capacity, func(id int, at leakybucket.Instant, cost float64) {
 			if at < last {
 				t.Errorf("leak %v: got a refusal at %v after one at %v", p.Leak, at, last)
 			}
@@ -210,24 +226,75 @@ func TestRefusalsAreThoseThatTheCurveCounts(t *testing.T) {
 	}
 }
 
-// TestALateChargeLeaksNothing: a charge that comes out of order counts as one of the
-// key's latest instant.
-func TestALateChargeLeaksNothing(t *testing.T) {
-	s := survey(t, []charge{{"a", 10e6, 1}, {"a", 4e6, 1}, {"a", 11e6, 1}}, []float64{1})
-	if got := s.Peak(0, 0); got != 2 {
-		t.Errorf("got a peak of %v, want 2", got)
+// TestViewsAreSurveysOfTheirCharges: of those before an instant, and of the seconds that
+// requests took.
+func TestViewsAreSurveysOfTheirCharges(t *testing.T) {
+	trace := mixed(5, 30, 3, one)
+	end := trace[len(trace)/2].at
+	whole, first, timed := survey(t, trace, ladder), survey(t, trace[:len(trace)/2], ladder), New(ladder)
+	defer timed.Close()
+	var work []hit
+	for i, c := range trace {
+		took := time.Duration(i%7-1) * 300 * time.Millisecond
+		if _, err := timed.Add(c.key, c.at, 1, took); err != nil {
+			t.Fatal(err)
+		}
+		if took >= 0 {
+			work = append(work, hit{c.key, c.at, took.Seconds()})
+		}
 	}
-	points, err := s.Curve(0, 1, nil)
+	for len(trace) > 0 && trace[len(trace)/2-1].at == end {
+		t.Fatal("want a cut between two instants")
+	}
+	until, err := whole.Until(end)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if want := (Point{Limit: leakybucket.Limit{Capacity: 1, Leak: 1}, RefusedKeys: 1, RefusedRequests: 1, RefusedLoad: 1}); points[0] != want {
-		t.Errorf("got %+v, want %+v", points[0], want)
+	seconds, err := timed.Seconds(ladder)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, c := range map[string]struct{ view, want *Survey }{"until": {until, first}, "seconds": {seconds, survey(t, work, ladder)}} {
+		got, err := c.view.Curve(0.9, 1)
+		if err != nil {
+			t.Fatal(err)
+		}
+		want, err := c.want.Curve(0.9, 1)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !slices.Equal(got, want) || c.view.Keys() != c.want.Keys() || c.view.Requests() != c.want.Requests() || math.Abs(c.view.Load()-c.want.Load()) > 1e-6 {
+			t.Errorf("%s: got %+v of %d keys, want %+v of %d", name, got, c.view.Keys(), want, c.want.Keys())
+		}
+	}
+}
+
+// TestRequestsAtOnceAreCountedInTheOrderOfTime, whatever the order of the log.
+func TestRequestsAtOnceAreCountedInTheOrderOfTime(t *testing.T) {
+	s := New(ladder)
+	defer s.Close()
+	for _, c := range []struct {
+		key  string
+		at   leakybucket.Instant
+		took time.Duration
+	}{
+		{"a", 9e6, time.Second}, {"a", 1e6, 5 * time.Second}, {"b", 4e6, time.Second}, {"a", 2e6, 2 * time.Second},
+		{"a", 6e6, time.Second}, {"c", 5e6, -1}, {"b", 5e6, 0}, {"b", 4.5e6, time.Second},
+	} {
+		if _, err := s.Add(c.key, c.at, 1, c.took); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := s.Sort(); err != nil {
+		t.Fatal(err)
+	}
+	if most, all, err := s.AtOnce(); err != nil || !slices.Equal(most, []int32{2, 2, 0}) || all != 3 {
+		t.Errorf("got %v of each key, %d of all, %v, want 2, 2 and 0, and 3 of all", most, all, err)
 	}
 }
 
 func TestAnEmptySurveyRecommendsTheLeastCapacity(t *testing.T) {
-	points, err := survey(t, nil, ladder).Curve(0.999, 1, nil)
+	points, err := survey(t, nil, ladder).Curve(0.999, 1)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -241,24 +308,39 @@ func TestAnEmptySurveyRecommendsTheLeastCapacity(t *testing.T) {
 // TestChargesBeyondMemoryAreReplayedFromAFile records more than is kept in memory,
 // and leaves no file behind.
 func TestChargesBeyondMemoryAreReplayedFromAFile(t *testing.T) {
-	const n = 1_600_000
+	const n = 500_000
 	dir := t.TempDir()
 	t.Setenv("TMPDIR", dir)
 	s := New([]float64{1})
 	for i := range n {
-		if _, err := s.Add("key"+strconv.Itoa(i%100), leakybucket.Instant(i)*1000, 1.5); err != nil {
+		if _, err := s.Add("key"+strconv.Itoa(i%100), leakybucket.Instant((i+n/2)%n)*1000, 1.5, time.Duration(i)); err != nil {
 			t.Fatal(err)
 		}
 	}
 	if files, _ := os.ReadDir(dir); len(files) != 1 {
 		t.Fatalf("got %d temporary files, want 1", len(files))
 	}
-	points, err := s.Curve(0, 1, nil)
+	if err := s.Sort(); err != nil {
+		t.Fatal(err)
+	}
+	last, took := leakybucket.Instant(-1), time.Duration(0)
+	if err := s.recorded.each(func(c charge) {
+		if c.at <= last || c.cost != 1.5 {
+			t.Fatalf("got a charge of %v at %v after one at %v", c.cost, c.at, last)
+		}
+		last, took = c.at, took+c.took
+	}); err != nil {
+		t.Fatal(err)
+	}
+	if took != n*(n-1)/2 {
+		t.Errorf("got %v taken in all, want %v", took, time.Duration(n*(n-1)/2))
+	}
+	points, err := s.Curve(0, 1)
 	if err != nil {
 		t.Fatal(err)
 	}
 	// Each key charges 1.5 every 100 ms, so a capacity of 1 admits nothing.
-	if want := (Point{Limit: leakybucket.Limit{Capacity: 1, Leak: 1}, RefusedKeys: 100, RefusedRequests: n, RefusedLoad: 1.5 * n}); points[0] != want {
+	if want := (Point{Limit: leakybucket.Limit{Capacity: 1, Leak: 1}, RefusedKeys: 100, RefusedPeople: 100, RefusedRequests: n, RefusedLoad: 1.5 * n}); points[0] != want {
 		t.Errorf("got %+v, want %+v", points[0], want)
 	}
 	if err := s.Close(); err != nil {
@@ -277,7 +359,7 @@ func heap() int {
 	return int(stats.HeapAlloc)
 }
 
-// TestMemoryIsBoundedByKeys: ten times the charges of the same keys need no more, but
+// TestMemoryIsBoundedByKeys: twice the charges of the same keys need no more, but
 // for the charges themselves, which go to a file.
 func TestMemoryIsBoundedByKeys(t *testing.T) {
 	const keys = 20_000
@@ -285,21 +367,18 @@ func TestMemoryIsBoundedByKeys(t *testing.T) {
 	defer s.Close()
 	add := func(from, to int) {
 		for i := from; i < to; i++ {
-			if _, err := s.Add("198.51.100."+strconv.Itoa(i%keys), leakybucket.Instant(i)*1e4, 1); err != nil {
+			if _, err := s.Add("198.51.100."+strconv.Itoa(i%keys), leakybucket.Instant(i)*1e4, 1, -1); err != nil {
 				t.Fatal(err)
 			}
 		}
 	}
 	empty := heap()
-	add(0, keys)
-	before := heap() - empty
-	add(keys, 10*keys)
-	recorded := cap(s.recorded.buffer)
-	if after := heap() - empty; after > before+before/4+recorded {
-		t.Errorf("got %d bytes after ten times the charges, of which %d are charges, want %d as before", after, recorded, before)
-	}
-	if perKey := before / keys; perKey < 256 || perKey > 500 {
-		t.Errorf("got %d bytes a key with 16 leaks, want about 350", perKey)
+	add(0, 10*keys)
+	before := heap() - empty - 32*cap(s.recorded.buffer)
+	add(10*keys, 20*keys)
+	after := heap() - empty - 32*cap(s.recorded.buffer)
+	if after > before+before/10 || after/keys > 150 {
+		t.Errorf("got %d bytes for each key, and %d after twice the charges, want about 90", before/keys, after/keys)
 	}
 	runtime.KeepAlive(s)
 }
@@ -312,15 +391,15 @@ func FuzzCurve(f *testing.F) {
 		if len(data) > 90 {
 			return
 		}
-		var trace []charge
+		var trace []hit
 		at := leakybucket.Instant(1e15)
 		for ; len(data) >= 3; data = data[3:] {
 			at += leakybucket.Instant(data[1]) * leakybucket.Instant(data[1]) * 1e3
-			trace = append(trace, charge{"key" + strconv.Itoa(int(data[0]%8)), at, float64(data[2]) / 4})
+			trace = append(trace, hit{"key" + strconv.Itoa(int(data[0]%8)), at, float64(data[2]) / 4})
 		}
 		share, rate := float64(spare%101)/100, float64(1+leak)/16
 		s := survey(t, trace, []float64{rate})
-		points, err := s.Curve(share, 1, nil)
+		points, err := s.Curve(share, 1)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -346,7 +425,7 @@ func BenchmarkAdd(b *testing.B) {
 			random := rand.New(rand.NewPCG(1, 2))
 			b.ReportAllocs()
 			for i := 0; b.Loop(); i++ {
-				if _, err := s.Add(names[random.IntN(keys)], leakybucket.Instant(i)*1000, 1); err != nil {
+				if _, err := s.Add(names[random.IntN(keys)], leakybucket.Instant(i)*1000, 1, -1); err != nil {
 					b.Fatal(err)
 				}
 			}
@@ -359,12 +438,15 @@ func ExampleSurvey() {
 	defer s.Close()
 	for client, requests := range map[string]int{"203.0.113.7": 4, "203.0.113.8": 6, "203.0.113.9": 50} {
 		for i := range requests {
-			if _, err := s.Add(client, leakybucket.Instant(i)*500_000, 1); err != nil {
+			if _, err := s.Add(client, leakybucket.Instant(i)*500_000, 1, -1); err != nil {
 				panic(err)
 			}
 		}
 	}
-	points, err := s.Curve(0.66, 1, nil) // leave two of the three clients untouched
+	if err := s.Sort(); err != nil {
+		panic(err)
+	}
+	points, err := s.Curve(0.66, 1) // leave two of the three clients untouched
 	if err != nil {
 		panic(err)
 	}
