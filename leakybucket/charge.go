@@ -81,6 +81,16 @@ func (c *Charge) Take(s *State, now Instant, d *Decision) (write bool) {
 	return write
 }
 
+// TakeLevel is Take for a bucket that keeps no block and was written with the leak of the
+// charge, at now or before. It needs no copy of a State.
+func (c *Charge) TakeLevel(level *float64, at *Instant, now Instant, d *Decision) {
+	found := leaked(*level, c.Limit.Leak, now-*at)
+	*d = Decision{Level: found, At: now, Fits: c.Limit.WithCeiling(c.Ceiling).fits(found, c.Cost)}
+	if d.Fits && !c.Probe {
+		*level, *at, d.Poured = found+c.Cost, now, true
+	}
+}
+
 // judge decides whether the charge fits if cost is all that is asked of its
 // bucket, and begins a block if it does not. It pours nothing.
 func (c *Charge) judge(s *State, cost float64, now Instant, d *Decision) (write bool) {

@@ -165,13 +165,18 @@ func (l Limit) Level(s State, now Instant) float64 { return s.level(now, l.Leak)
 
 // level is Limit.Level. A State is copied slowly, and a pointer is not.
 func (s *State) level(now Instant, leak float64) float64 {
-	if now <= s.At {
-		return s.Level
-	}
 	if s.Leak > 0 {
 		leak = s.Leak
 	}
-	return max(0, s.Level-leak*seconds(now-s.At))
+	return leaked(s.Level, leak, now-s.At)
+}
+
+// leaked returns what is left of a level after a while.
+func leaked(level, leak float64, after Instant) float64 {
+	if after <= 0 {
+		return level
+	}
+	return max(0, level-leak*seconds(after))
 }
 
 // Take pours cost if it fits, and returns the new state. A cost that exactly

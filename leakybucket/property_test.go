@@ -209,3 +209,27 @@ func TestChargesKeepTheRulesOfBlocks(t *testing.T) {
 		}
 	}
 }
+
+func TestTakeLevelIsTake(t *testing.T) {
+	seed := testseed.Of(t)
+	rng := rand.New(rand.NewPCG(seed, 0))
+	for i := range 100_000 {
+		l := randomLimit(rng)
+		s := State{Level: l.Capacity * 1.2 * rng.Float64(), At: 1e15, Leak: l.Leak}
+		now := s.At + randomElapsed(rng, l)
+		c := Charge{Limit: l, Cost: randomCost(rng, l, l.Level(s, now)), Probe: rng.IntN(4) == 0}
+		switch rng.IntN(8) {
+		case 0:
+			c.Cost = []float64{math.NaN(), math.Inf(1), -1}[rng.IntN(3)]
+		case 1:
+			c.Ceiling = l.Capacity * rng.Float64()
+		}
+		level, at := s.Level, s.At
+		var got, want Decision
+		c.TakeLevel(&level, &at, now, &got)
+		c.Take(&s, now, &want)
+		if got != want || level != s.Level || at != s.At {
+			t.Fatalf("seed %d, step %d, %+v: got %+v, %v at %v, want %+v, %+v", seed, i, c, got, level, at, want, s)
+		}
+	}
+}

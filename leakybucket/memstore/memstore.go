@@ -47,8 +47,8 @@ type Options struct {
 // zones, 20 µs with 8,000. Put what there are thousands of, such as customers, into
 // the key.
 //
-// Its clock is the process's monotonic one, read while the bucket is locked, so
-// that decisions on a bucket are made in the order of their instants.
+// Its clock is the process's monotonic one. No bucket is written at an instant before that
+// of its last write.
 type Store struct {
 	hasher hasher
 	shards []shard
@@ -95,7 +95,7 @@ func (s *Store) Take(_ context.Context, charges []leakybucket.Charge, decisions 
 		}
 	}
 	if len(charges) == 1 {
-		s.takeOne(&charges[0], &decisions[0])
+		s.takeOne(s.hasher.charge(&charges[0]), &charges[0], &decisions[0])
 	} else {
 		s.takeMany(charges, decisions)
 	}
@@ -111,8 +111,7 @@ func checkName(c *leakybucket.Charge) error {
 
 // takeOne takes one charge. With no room for a new bucket it makes room, and then
 // begins anew.
-func (s *Store) takeOne(c *leakybucket.Charge, d *leakybucket.Decision) {
-	hash := s.hasher.charge(c)
+func (s *Store) takeOne(hash uint64, c *leakybucket.Charge, d *leakybucket.Decision) {
 	if !s.tryOne(hash, c, d, 0) {
 		s.makeRoom(1)
 		s.tryOne(hash, c, d, 1)
@@ -123,20 +122,29 @@ func (s *Store) takeOne(c *leakybucket.Charge, d *leakybucket.Decision) {
 // tryOne unlocks without defer, which would take 2 % of a decision.
 func (s *Store) tryOne(hash uint64, c *leakybucket.Charge, d *leakybucket.Decision, reserved int) (done bool) {
 	sh := &s.shards[hash>>s.shift]
+	sh.hint.fetch(hash)
+	now := s.now() // without the lock, which is then held for some nanoseconds only
 	sh.mu.Lock()
-	done = s.takeIn(sh, hash, c, d, reserved)
+	done = s.takeIn(sh, hash, c, d, now, reserved)
 	sh.mu.Unlock()
 	return done
 }
 
 // takeIn takes a charge in its shard, which is locked.
-func (s *Store) takeIn(sh *shard, hash uint64, c *leakybucket.Charge, d *leakybucket.Decision, reserved int) (done bool) {
-	from := sh.look(hash)
-	now := s.now()
+func (s *Store) takeIn(sh *shard, hash uint64, c *leakybucket.Charge, d *leakybucket.Decision, now leakybucket.Instant, reserved int) (done bool) {
 	var state leakybucket.State
-	at, kept := sh.findFrom(from, hash, c)
+	at, kept := sh.find(hash, c)
 	if kept {
-		sh.slots[at].state(&state)
+		slot := &sh.slots[at]
+		if slot.at > now {
+			now = s.now() // another take had the lock first
+		}
+		if c.Block == nil && slot.zone&blockedBit == 0 && slot.leak == c.Limit.Leak && slot.at <= now {
+			sh.takeLevel(at, c, now, d)
+			s.room.release(reserved)
+			return true
+		}
+		slot.state(&state)
 	}
 	if write := c.Take(&state, now, d); write && !kept {
 		return s.create(sh, hash, c, &state, now, reserved)
@@ -185,6 +193,7 @@ func (s *Store) takeMany(charges []leakybucket.Charge, decisions []leakybucket.D
 	t.read, t.hashes, t.locks = t.read[:0], t.hashes[:0], t.locks[:0]
 	for i := range charges {
 		hash := s.hasher.charge(&charges[i])
+		s.shards[hash>>s.shift].hint.fetch(hash)
 		t.read = append(t.read, leakybucket.State{})
 		t.hashes, t.locks = append(t.hashes, hash), append(t.locks, uint32(hash>>s.shift))
 	}
@@ -219,19 +228,16 @@ func (s *Store) tryMany(charges []leakybucket.Charge, decisions []leakybucket.De
 	}()
 
 	t.states, t.slots, t.created = t.states[:0], t.slots[:0], t.created[:0]
-	for _, hash := range t.hashes {
-		t.slots = append(t.slots, s.shards[hash>>s.shift].look(hash))
-	}
 	now := s.now()
 	for i := range charges {
 		sh := &s.shards[t.hashes[i]>>s.shift]
-		at, kept := sh.findFrom(t.slots[i], t.hashes[i], &charges[i])
+		at, kept := sh.find(t.hashes[i], &charges[i])
 		if kept {
 			sh.slots[at].state(&t.read[i])
 		} else {
 			at = -1
 		}
-		t.slots[i], t.states = at, append(t.states, t.read[i])
+		t.slots, t.states = append(t.slots, at), append(t.states, t.read[i])
 	}
 	leakybucket.TakeAll(charges, t.states, now, decisions)
 

@@ -1,6 +1,6 @@
 package memstore
 
-// prefetch loads the cache line of a slot without waiting for it.
+// prefetch loads the cache lines of a slot and of its tag without waiting for them.
 //
 //go:noescape
-func prefetch(s *slot)
+func prefetch(slots *slot, tags *uint8, at int)

@@ -3,4 +3,4 @@
 package memstore
 
 // prefetch does nothing: it is written for amd64 only.
-func prefetch(*slot) {}
+func prefetch(*slot, *uint8, int) {}
