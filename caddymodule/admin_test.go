@@ -880,7 +880,6 @@ func TestTheAdminAPIRefusesBadInput(t *testing.T) {
 		{"POST", "/throttle/buckets", `{"zone": "pages", "sort": "none", "cursor": "\u001b[2J"}`, 400},
 		{"POST", "/throttle/buckets", `{"zone": "pages", "cursor": "1-2-3"}`, 400},
 		{"POST", "/throttle/check", `{"client_ip": "203.0.113.7", "url": "/pages"}`, 400},
-		{"POST", "/throttle/key", `{"zone": "pages", "values": ["a"]}`, 400},
 		{"POST", "/throttle/top", `{"for": "1h"}`, 400},
 	} {
 		if got := s.admin(test.method, test.path, test.body, nil); got != test.want {
@@ -892,20 +891,6 @@ func TestTheAdminAPIRefusesBadInput(t *testing.T) {
 	var api caddy.APIError
 	if err := serveAdmin(httptest.NewRecorder(), r); !errors.As(err, &api) || api.HTTPStatus != http.StatusUnsupportedMediaType {
 		t.Errorf("a body of text/plain: got %v, want 415", err)
-	}
-}
-
-func TestKeyShowsTheNameOfABucket(t *testing.T) {
-	s := run(t, threeZones)
-	for body, want := range map[string]string{
-		`{"zone": "pages", "values": ["2001:db8::9"]}`:        "2001:db8::",
-		`{"zone": "hosts", "values": ["203.0.113.7", "a/b"]}`: "203.0.113.7/a%2Fb",
-		`{"zone": "accounts", "values": ["@" ]}`:              "%40",
-	} {
-		var got struct{ Key string }
-		if s.admin(http.MethodPost, "/throttle/key", body, &got); got.Key != want {
-			t.Errorf("%s: got %q, want %q", body, got.Key, want)
-		}
 	}
 }
 
@@ -995,11 +980,11 @@ func TestAKeyThatATableHasCutCanBePastedBack(t *testing.T) {
 		respond ok
 	}`)
 	s.from("203.0.113.7:1000").with("X-Api-Key", "s3cret").get("/")
-	var key wire.Key
-	s.admin(http.MethodPost, "/throttle/key", `{"zone": "api", "values": ["s3cret"]}`, &key)
-	cut := key.Key[:20] + "…"
 	var why wire.Why
-	if s.admin(http.MethodPost, "/throttle/why", fmt.Sprintf(`{"client": %q}`, cut), &why); len(why.Buckets) != 1 || why.Buckets[0].Key != key.Key {
+	s.admin(http.MethodPost, "/throttle/why", `{"client": "s3cret"}`, &why)
+	key := why.Buckets[0].Key
+	cut := key[:20] + "…"
+	if s.admin(http.MethodPost, "/throttle/why", fmt.Sprintf(`{"client": %q}`, cut), &why); len(why.Buckets) != 1 || why.Buckets[0].Key != key {
 		t.Errorf("why %s: got %+v, want the bucket", cut, why.Buckets)
 	}
 	if status := s.admin(http.MethodPost, "/throttle/limit", fmt.Sprintf(`{"zone": "api", "key": %q, "limit": "deny"}`, cut), nil); status != http.StatusBadRequest {

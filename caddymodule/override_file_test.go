@@ -202,11 +202,6 @@ func TestKeysOfOneNameShareOneBucket(t *testing.T) {
 	s.apiKey("its-app").answers("/", http.StatusTooManyRequests)
 	s.apiKey("other").passes(4, "/")
 
-	var named map[string]string
-	s.admin(http.MethodPost, "/throttle/key", `{"zone": "api", "values": ["its-app"]}`, &named)
-	if named["key"] != "@as/shop" {
-		t.Errorf("got %v, want the shared bucket", named)
-	}
 	var got wire.Why
 	s.admin(http.MethodPost, "/throttle/why", `{"client": "its-till"}`, &got)
 	if len(got.Buckets) != 1 || got.Buckets[0].Key != "@as/shop" || got.Buckets[0].Level < 3.9 || got.Buckets[0].Capacity != 4 {

@@ -60,7 +60,6 @@ var Calls = map[string]Call{
 
 	"/throttle/buckets": {Method: http.MethodPost, answer: answerBuckets},
 	"/throttle/check":   {Method: http.MethodPost, answer: answerCheck},
-	"/throttle/key":     {Method: http.MethodPost, answer: answerKey},
 	"/throttle/top":     {Method: http.MethodPost, answer: answerTop},
 	"/throttle/why":     {Method: http.MethodPost, answer: answerWhy},
 

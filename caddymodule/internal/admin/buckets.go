@@ -16,7 +16,6 @@ import (
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/override"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/rule"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/supportcode"
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/text"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
 	bucketkey "github.com/caddy-throttle/caddy-throttle/leakybucket/key"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket/sharedstore"
@@ -271,7 +270,7 @@ func answerWhy(ctx context.Context, e *engine.Engine, in *Input) (any, error) {
 	j := newJudge(e)
 	result.Refused = result.Ban != nil && !j.set.AllShadow(j.now)
 	for _, z := range zones {
-		own, named := z.NameOf([]string{c.Client})
+		own, named := z.NameOf(c.Client)
 		named = named && z.Key.HasAddress() == (notAddress == nil)
 		if policy := z.Unlisted(own); named && policy != "" {
 			result.Unlisted = append(result.Unlisted, wire.UnlistedKey{Zone: z.Name, Key: own, Policy: string(policy)})
@@ -312,23 +311,6 @@ func answerWhy(ctx context.Context, e *engine.Engine, in *Input) (any, error) {
 		}
 	}
 	return result, nil
-}
-
-// answerKey returns the name of the bucket of raw values.
-func answerKey(_ context.Context, e *engine.Engine, in *Input) (any, error) {
-	var of wire.KeyQuery
-	if err := in.decode(&of); err != nil {
-		return nil, err
-	}
-	z, err := findZone(e, of.Zone)
-	if err != nil {
-		return nil, err
-	}
-	name, ok := z.NameOf(of.Values)
-	if !ok {
-		return nil, badRequest("zone %q: no bucket has such values: want %s, one for each part of the key", z.Name, text.Plural(len(z.Key.Parts), "value"))
-	}
-	return wire.Key{Zone: z.Name, Key: name}, nil
 }
 
 const (

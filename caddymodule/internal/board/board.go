@@ -10,6 +10,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
@@ -29,7 +30,8 @@ const (
 	// meanwhile brings nothing back that was lifted.
 	keptLonger = 24 * time.Hour
 
-	attempts = 5 // to write a change, while others write
+	attempts  = 5   // to write a change, while others write
+	journaled = 200 // changes
 )
 
 // A Shared is the board of a store, as one config uses it.
@@ -51,7 +53,7 @@ type Board struct {
 	talking sync.Mutex // held over exchanges, and over a change as a whole
 
 	mu      sync.Mutex
-	journal override.Journal
+	journal []override.Change // the last ones, oldest first
 	kept    map[override.Name]*kept
 	shared  *Shared // nil while there is none
 	logger  *zap.Logger
@@ -168,7 +170,7 @@ func (b *Board) write(ctx context.Context, e override.Entry, via string, replace
 	defer b.mu.Unlock()
 	k.Untold = !wrote
 	b.keep(k)
-	b.journal.Add(k.journaled(via))
+	b.note(k.journaled(via))
 	b.save()
 	return k, nil
 }
@@ -206,10 +208,21 @@ func (b *Board) keep(k *kept) {
 func (b *Board) Note(changes ...override.Change) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if b.journal.Add(changes...); len(changes) > 0 {
-		b.save()
-	}
+	b.note(changes...)
+	b.save()
+}
+
+// note adds to the journal, out of which the oldest falls. mu is held.
+func (b *Board) note(changes ...override.Change) {
+	b.journal = append(b.journal, changes...)
+	b.journal = slices.Delete(b.journal, 0, max(0, len(b.journal)-journaled))
 }
 
 // Journal returns what was changed, here and by other nodes, the last one first.
-func (b *Board) Journal() []override.Change { return b.journal.List() }
+func (b *Board) Journal() []override.Change {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	last := slices.Clone(b.journal)
+	slices.Reverse(last)
+	return last
+}

@@ -685,6 +685,17 @@ func TestAFileThatIsWrongIsSetAside(t *testing.T) {
 	})
 }
 
+func TestTheJournalKeepsTheLastChanges(t *testing.T) {
+	b := New(nil)
+	for i := range journaled + 5 {
+		b.Note(override.Change{Of: fmt.Sprint(i)})
+	}
+	got := b.Journal()
+	if len(got) != journaled || got[0].Of != fmt.Sprint(journaled+4) || got[journaled-1].Of != "5" {
+		t.Errorf("got %d from %v to %v, want %d, the last first", len(got), got[0].Of, got[len(got)-1].Of, journaled)
+	}
+}
+
 func TestTheBoardIsBounded(t *testing.T) {
 	b := New(nil)
 	for i := range most {

@@ -17,8 +17,8 @@ import (
 type saved struct {
 	ID      string            `json:"id"`
 	Host    string            `json:"host"`
-	Changes []*kept           `json:"changes"`
-	Journal []override.Change `json:"journal"` // the last one first
+	Changes []kept            `json:"changes"`
+	Journal []override.Change `json:"journal"` // oldest first
 }
 
 // open keeps the changes in a file from now on, and reads it if this is the first. It reports
@@ -63,14 +63,13 @@ func (b *Board) load() bool {
 		b.id = s.ID
 	}
 	entries := make([]override.Entry, len(s.Changes))
-	for i, k := range s.Changes {
+	for i := range s.Changes {
+		k := &s.Changes[i]
 		b.kept[k.Name], entries[i] = k, k.Entry
 		b.after = max(b.after, k.Version)
 	}
 	b.Table.Apply(time.Now(), entries...)
-	for i := range s.Journal {
-		b.journal.Add(s.Journal[len(s.Journal)-1-i])
-	}
+	b.note(s.Journal...)
 	return true
 }
 
@@ -79,9 +78,9 @@ func (b *Board) save() {
 	if b.file == nil {
 		return
 	}
-	s := saved{ID: b.id, Host: host(), Journal: b.journal.List()}
+	s := saved{ID: b.id, Host: host(), Journal: b.journal}
 	for _, k := range b.kept {
-		s.Changes = append(s.Changes, k)
+		s.Changes = append(s.Changes, *k)
 	}
 	err := b.file.Write(func(w io.Writer) error { return json.NewEncoder(w).Encode(&s) })
 	if b.saved = err == nil; !b.saved {

@@ -43,7 +43,7 @@ func (b *Board) merge(theirs *kept, now time.Time) bool {
 		return true
 	}
 	b.keep(theirs)
-	b.journal.Add(theirs.journaled(theirs.Node))
+	b.note(theirs.journaled(theirs.Node))
 	return true
 }
 
@@ -67,7 +67,7 @@ func (k *kept) beats(other *kept) bool {
 func (b *Board) lost(loser, winner *kept, now time.Time) {
 	c := loser.journaled(loser.Node)
 	c.At, c.Note = now, "gave way to the one "+from(winner)+", made without knowing of it"
-	b.journal.Add(c)
+	b.note(c)
 }
 
 func from(k *kept) string {

@@ -287,7 +287,7 @@ func TestJSONChangesNoExitCode(t *testing.T) {
 }
 
 func TestJSONEscapesWhatATerminalShouldNotShow(t *testing.T) {
-	out := outputOf(t, "key", wire.Key{Key: "a\u202eb\U000e0001c\u00e9"}, "pages", "x", "--json")
+	out := outputOf(t, "why", wire.Why{Client: "a\u202eb\U000e0001c\u00e9"}, "x", "--json")
 	if want := "a\\u202eb\\udb40\\udc01c\u00e9"; !strings.Contains(out, want) {
 		t.Errorf("got %s, want %s in it", out, want)
 	}

@@ -152,34 +152,24 @@ func (p *Part) segment(value string) string {
 	return string(bucketkey.AppendPart(nil, value))
 }
 
-// NameOf returns the name of the bucket of raw values, one for each part of the key. That
-// may be one that an override lets several keys share. It returns false if they are too
-// few or too many, or a part can have no such value.
-func (r *Rule) NameOf(values []string) (name string, ok bool) {
-	if len(values) != len(r.Key.Parts) {
+// NameOf returns the name of the bucket of a raw value, if the key has one part. That may be
+// one that an override lets several keys share. It returns false if the part can have no such
+// value.
+func (r *Rule) NameOf(value string) (name string, ok bool) {
+	if len(r.Key.Parts) != 1 || len(r.Key.Parts[0].Template) > 1 || value == "" {
 		return "", false
 	}
-	segments := make([]string, len(values))
-	parts := make([]bucketkey.Part, len(values))
-	for i, value := range values {
-		p := &r.Key.Parts[i]
-		if len(p.Template) > 1 || value == "" {
-			return "", false
-		}
-		if !p.ClientIP {
-			parts[i].Text = p.folded(value)
-			segments[i] = p.segment(value)
-			continue
-		}
-		addr, err := netip.ParseAddr(value)
-		if err != nil {
-			return "", false
-		}
-		parts[i].Network = bucketkey.ClientPrefix(addr, r.Key.IPv4Bits, r.Key.IPv6Bits)
-		segments[i] = parts[i].Network.Addr().String()
+	p, part := &r.Key.Parts[0], bucketkey.Part{}
+	if addr, err := netip.ParseAddr(value); !p.ClientIP {
+		part.Text, name = p.folded(value), p.segment(value)
+	} else if err != nil {
+		return "", false
+	} else {
+		part.Network = bucketkey.ClientPrefix(addr, r.Key.IPv4Bits, r.Key.IPv6Bits)
+		name = part.Network.Addr().String()
 	}
-	e, _ := r.Key.Overrides.Load().Lookup(parts)
-	return cmp.Or(e.Bucket, strings.Join(segments, "/")), true
+	e, _ := r.Key.Overrides.Load().Lookup([]bucketkey.Part{part})
+	return cmp.Or(e.Bucket, name), true
 }
 
 // BucketOf returns the name of the bucket of a plain value, if the key has one part and
@@ -188,7 +178,7 @@ func (r *Rule) BucketOf(value string) string {
 	if len(r.Key.Parts) != 1 || strings.HasPrefix(value, "@") || !r.Key.Parts[0].ClientIP && !r.Key.Parts[0].Digest {
 		return value
 	}
-	if name, ok := r.NameOf([]string{value}); ok {
+	if name, ok := r.NameOf(value); ok {
 		return name
 	}
 	return value

@@ -74,18 +74,6 @@ type Buckets struct {
 	Local bool `json:"local,omitempty"`
 }
 
-// A KeyQuery is plain values, one for each part of a zone's key.
-type KeyQuery struct {
-	Zone   string   `json:"zone"`
-	Values []string `json:"values"`
-}
-
-// A Key is the answer of /throttle/key: the bucket of plain values.
-type Key struct {
-	Zone string `json:"zone"`
-	Key  string `json:"key"`
-}
-
 // A ClientQuery names buckets: all of a client, in all zones or in one.
 type ClientQuery struct {
 	// An address, a network, an account's name, a plain API key or the key of a bucket.
