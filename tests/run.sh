@@ -82,6 +82,8 @@ missing_packages() {
 missing_for_long_tests() {
 	have debootstrap || echo debootstrap
 	have goaccess || echo goaccess
+	[[ -e /usr/lib/apache2/modules/mod_evasive20.so ]] || echo libapache2-mod-evasive
+	[[ -e /usr/lib/apache2/modules/mod_qos.so ]] || echo libapache2-mod-qos libpcre3
 	[[ -e /usr/share/mediawiki/index.php ]] || echo mediawiki
 	# The last one keeps Redmine from setting up a database of its own.
 	[[ -e /usr/share/redmine/config.ru ]] || echo redmine redmine-sqlite dbconfig-no-thanks
