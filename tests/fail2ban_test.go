@@ -6,6 +6,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -71,5 +72,56 @@ http://:%d {
 	}
 	if got := strings.Fields(string(out)); len(got) != 1 || got[0] != v.address {
 		t.Errorf("got the addresses %q banned, want %s alone", got, v.address)
+	}
+}
+
+// TestFail2banBansWhomAZoneBlocks: the jail of the page about migrating, which reads Caddy's
+// access log, and the zone beside it let as many wrong passwords through, one after the
+// other.
+func TestFail2banBansWhomAZoneBlocks(t *testing.T) {
+	t.Parallel()
+	server := need(t, "fail2ban-server")
+	dir, port := t.TempDir(), freePort(t)
+	log, banned := filepath.Join(dir, "access.log"), filepath.Join(dir, "banned")
+	startCaddy(t, config{sites: fmt.Sprintf("http://:%d {\nlog {\noutput file %s\n}\nthrottle {\nzone login {\nmatch path /login\nsettle status 401 1 after\n%s\n}\n}\nrespond 401\n}\n",
+		port, log, rowFor(t, "fail2ban's `maxretry = 5`"))})
+	for name, text := range map[string]string{
+		"fail2ban.conf":       "[Definition]\nloglevel = INFO\nlogtarget = " + dir + "/log\nsyslogsocket = auto\nsocket = " + dir + "/sock\npidfile = " + dir + "/pid\ndbfile = None\nallowipv6 = auto\n",
+		"jail.conf":           "[login]\nenabled = true\nbackend = polling\nlogpath = " + log + "\nfilter = caddy\naction = note\nmaxretry = 5\nfindtime = 10m\nbantime = 1h\nignoreself = false\n",
+		"filter.d/caddy.conf": "[Definition]\nfailregex = \"client_ip\":\"<HOST>\".*\"status\":401\ndatepattern = \"ts\":{EPOCH}\n",
+		"action.d/note.conf":  "[Definition]\nactionban = echo <ip> >> " + banned + "\n",
+	} {
+		name = filepath.Join(dir, "etc", name)
+		if err := os.MkdirAll(filepath.Dir(name), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(name, []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	p, err := startProcess(exec.Command(server, "-f", "-c", filepath.Join(dir, "etc"), "start"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = p.stop() })
+	eventually(t, "fail2ban to watch the log", func() bool { return len(linesWith(t, dir+"/log", "Jail 'login' started")) > 0 })
+
+	v := newVisitor(t, "h1")
+	url := fmt.Sprintf("http://127.0.0.1:%d/", port)
+	for range 4 {
+		v.get(t, url)
+	}
+	eventually(t, "fail2ban to see four", func() bool { return len(linesWith(t, dir+"/log", "Found "+v.address)) == 4 })
+	if _, err := os.Stat(banned); err == nil {
+		t.Fatal("got a ban after four wrong passwords, want one after five")
+	}
+	v.get(t, url)
+	eventually(t, "a ban", func() bool { return len(linesWith(t, banned, v.address)) == 1 })
+	var got []int
+	for range 7 {
+		got = append(got, v.get(t, url+"login").status)
+	}
+	if want := []int{401, 401, 401, 401, 401, 429, 429}; !slices.Equal(got, want) {
+		t.Errorf("got %v from throttle, want %v", got, want)
 	}
 }
