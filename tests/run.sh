@@ -186,6 +186,7 @@ if [[ ${TEST_LONG:-} == 1 ]]; then
 	as_root env "PATH=$PATH" dist/test.sh bookworm trixie
 	dist/platforms.sh
 	dist/caddy-versions.sh
+	dist/modules.sh test
 else
 	dist/test.sh
 fi

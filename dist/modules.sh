@@ -1,0 +1,118 @@
+#!/usr/bin/env bash
+# Versions of the modules of this repository. They all have the same:
+#
+#	dist/modules.sh tag     tag the last commit with what its go.mod require, in order
+#	dist/modules.sh test    build from a module proxy in a folder that has the last commit
+#	                        as these versions, as users do who have no checkout
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+module=github.com/caddy-throttle/caddy-throttle
+modules=(/leakybucket /leakybucket/redisstore /leakybucket/pgstore '') # each behind those that it requires
+
+fail() {
+	echo "dist/modules.sh: $*" >&2
+	exit 1
+}
+
+# version prints the one version that the modules require of each other.
+version() {
+	local all files=("${modules[@]/%//go.mod}")
+	all=$(sed -nE "s|^(require )?[[:space:]]*$module/leakybucket[^ ]* (v[^ ]+)$|\2|p" "${files[@]/#/.}" | sort -u)
+	[[ $all =~ ^v[0-9.]+$ ]] || fail "want one version that the modules require of each other: got ${all//$'\n'/, }"
+	echo "$all"
+}
+
+tag() {
+	local part
+	[[ -z $(git status --porcelain) ]] || fail 'commit first'
+	for part in "${modules[@]}"; do
+		part=${part#/}
+		git tag "${part:+$part/}$version"
+	done
+	echo "git push origin $(git tag --points-at HEAD | xargs)"
+}
+
+# proxy writes what a module proxy would serve of the tags.
+proxy() {
+	local part inner to
+	for part in "${modules[@]}"; do
+		to=$1/$module$part/@v
+		mkdir -p "$to"
+		echo "$version" >"$to/list"
+		printf '{"Version":"%s"}' "$version" >"$to/$version.info"
+		cp ".$part/go.mod" "$to/$version.mod"
+		# A module has no folders in which others begin.
+		mapfile -t inner < <(cd ".$part" && git ls-files '*/go.mod' | sed 's|\(.*\)/go.mod|:!\1|')
+		(cd ".$part" && git archive --format=zip -1 --prefix="$module$part@$version/" --output="$to/$version.zip" HEAD . "${inner[@]}")
+	done
+}
+
+# outside writes a program that uses nothing but Go modules, and imports the given packages.
+outside() {
+	printf 'package main\n\nimport (\n' >main.go
+	printf '\t_ "%s"\n' github.com/jackc/pgx/v5 github.com/prometheus/client_golang/prometheus golang.org/x/net/idna "$@" >>main.go
+	printf ')\n\nfunc main() {}\n' >>main.go
+}
+
+test_library() {
+	mkdir "$work/outside"
+	cd "$work/outside"
+	cat >go.mod <<-END
+		module example.com/outside
+
+		go 1.25
+
+		require (
+			github.com/jackc/pgx/v5 v5.5.0
+			github.com/prometheus/client_golang v1.17.0
+			golang.org/x/net v0.20.0
+		)
+	END
+	outside
+	go mod tidy
+	cp go.mod ../before
+	outside $module/leakybucket/memstore $module/leakybucket/httplimit
+	go mod tidy
+	diff --unified=0 ../before go.mod | tail -n +4 >../moved || true
+	cat ../moved
+	[[ $(<../moved) == "+	$module/leakybucket $version" ]] || fail 'the library moves other lines of a go.mod'
+	go build -o outside .
+	cd - >/dev/null
+}
+
+test_xcaddy() {
+	local caddy store with=()
+	caddy=$(go list -m -f '{{.Version}}' github.com/caddyserver/caddy/v2)
+	for store in '' /redis /postgres; do
+		with+=(--with "$module/caddymodule$store@$version")
+	done
+	mkdir "$work/xcaddy"
+	(
+		cd "$work/xcaddy"
+		"$work/tool" build "$caddy" "${with[@]}" --output caddy
+		./caddy list-modules --versions | grep throttle
+		./caddy list-modules | grep --quiet throttle.stores.postgres
+	)
+}
+
+version=$(version)
+case ${1-} in
+tag) tag ;;
+test)
+	work=$(mktemp -d)
+	trap 'chmod -R u+w "$work"; rm -rf "$work"' EXIT
+	GOWORK=off go build -modfile=dist/go.mod -o "$work/tool" github.com/caddyserver/xcaddy/cmd/xcaddy
+	proxy "$work/proxy"
+	GOPROXY="file://$work/proxy,file://$(go env GOMODCACHE)/cache/download,$(go env GOPROXY)"
+	export GOPROXY GOWORK=off GONOSUMDB=$module GOFLAGS=-buildvcs=false GOMODCACHE="$work/cache"
+	export XCADDY_GO_BUILD_FLAGS="-trimpath -ldflags '-w -s' -tags nobadger,nomysql,nopgx"
+	test_library
+	test_xcaddy
+	echo 'The modules pass.'
+	;;
+*)
+	sed -n '2,/^set/{/^set/d;s/^# \{0,1\}//;p}' "$0" >&2
+	exit 2
+	;;
+esac
