@@ -20,7 +20,7 @@ const (
 // lookAfter connects and prepares the table. Then it searches the table for
 // expired buckets until ctx ends, each time in about s.forgetEvery.
 func (s *Store) lookAfter(ctx context.Context) {
-	for err := s.Ping(ctx); err != nil; err = s.Ping(ctx) {
+	for err := s.prepareInTime(ctx); err != nil; err = s.prepareInTime(ctx) {
 		if ctx.Err() != nil {
 			return
 		}
@@ -46,6 +46,12 @@ func (s *Store) lookAfter(ctx context.Context) {
 		}
 		pause(ctx, min(max(wait, min(leastPause, s.forgetEvery)), s.forgetEvery, mostPause))
 	}
+}
+
+func (s *Store) prepareInTime(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, mostPatience)
+	defer cancel()
+	return s.explain(s.prepare(ctx))
 }
 
 // forgetPart deletes the expired buckets of some pages.

@@ -152,38 +152,16 @@ func (s *Store) Settle(ctx context.Context, settlements []leakybucket.Settlement
 	return s.call(ctx, c)
 }
 
-// Ping implements [leakybucket.Pinger]. It runs the statements of a request for
-// no bucket at all, so that PostgreSQL checks the privileges.
+// Ping implements [leakybucket.Pinger]. It takes from a bucket of its own, and resets that,
+// so that PostgreSQL checks the privileges.
 func (s *Store) Ping(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, mostPatience)
 	defer cancel()
-	var err error
-	for range mostAttempts {
-		if err = s.ping(ctx); !errors.Is(err, errNotExecuted) || ctx.Err() != nil {
-			break
-		}
-	}
-	return s.explain(err)
-}
-
-func (s *Store) ping(ctx context.Context) error {
-	if err := s.prepare(ctx); err != nil {
+	ping := leakybucket.Charge{Zone: "@ping", Limit: leakybucket.Limit{Capacity: 1e6, Leak: 1e6}, Cost: 1}
+	if err := s.Take(ctx, []leakybucket.Charge{ping}, make([]leakybucket.Decision, 1)); err != nil {
 		return err
 	}
-	conn, err := s.pool.Acquire(ctx)
-	if err != nil {
-		return err
-	}
-	defer conn.Release()
-	t := newTransaction(s, conn)
-	_, err = t.lock(ctx, &batch{})
-	if err == nil {
-		err = t.tryWrites(ctx)
-	}
-	if err != nil {
-		return t.failed(ctx, err)
-	}
-	return nil
+	return s.Reset(ctx, ping.Zone, ping.Key, false)
 }
 
 // Reset implements [leakybucket.Resetter].

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -12,15 +11,6 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
-)
-
-// The table's comment says which version of the schema it has, and which one a
-// store must know to use it. Versions of this package that run side by side during
-// a rolling upgrade use one table, so a new version must only add columns with
-// defaults.
-const (
-	schemaVersion  = 1
-	schemaUsableBy = 1
 )
 
 // requiredColumns are those of the schema.
@@ -38,13 +28,6 @@ const (
 	// schemaRetryAfter is the pause after a change that did not get its lock.
 	schemaRetryAfter = time.Second
 )
-
-var commentFormat = regexp.MustCompile(`schema (\d+), usable by schema (\d+)`)
-
-// schemaComment returns the comment of a table of this version.
-func schemaComment() string {
-	return fmt.Sprintf("caddy-throttle buckets: schema %d, usable by schema %d and newer", schemaVersion, schemaUsableBy)
-}
 
 // prepare checks the server's version and the table, and creates the table if
 // needed. It does so until it has succeeded once.
@@ -72,113 +55,67 @@ func (s *Store) prepare(ctx context.Context) error {
 	return err
 }
 
+// prepareTable looks at the table, and changes it if it lacks anything. Stores change a table
+// one after the other: CREATE TABLE IF NOT EXISTS fails if two do it at once, and each looks
+// again at what the last one has left.
 func (s *Store) prepareTable(ctx context.Context) error {
-	conn, err := s.pool.Acquire(ctx)
-	if err != nil {
-		return err
-	}
-	defer conn.Release()
-	found, err := s.inspect(ctx, conn.Conn())
-	if err != nil {
-		return err
-	}
-	missing, err := s.missing(found)
+	missing, err := s.missing(ctx, s.pool)
 	if err != nil || len(missing) == 0 {
 		return err
 	}
-	changes, err := s.change(ctx, conn.Conn())
-	if err == nil {
-		return nil
-	}
-	if !conn.Conn().IsClosed() {
-		_, _ = conn.Exec(ctx, "ROLLBACK")
-	}
-	if changes == nil {
-		changes = missing
-	}
-	return s.explainChange(err, changes)
+	options := pgx.TxOptions{IsoLevel: pgx.ReadCommitted, AccessMode: pgx.ReadWrite}
+	err = pgx.BeginTxFunc(ctx, s.pool, options, func(tx pgx.Tx) error {
+		run := func(statements ...string) error {
+			for _, sql := range statements {
+				if _, err := tx.Exec(ctx, sql); err != nil {
+					return err
+				}
+			}
+			return nil
+		}
+		if err := run(
+			"SELECT pg_advisory_xact_lock(hashtextextended('throttle "+s.table+"', 0))",
+			"SET LOCAL lock_timeout = "+strconv.FormatInt(schemaLockPatience.Milliseconds(), 10),
+		); err != nil {
+			return err
+		}
+		if missing, err = s.missing(ctx, tx); err != nil {
+			return err
+		}
+		return run(missing...)
+	})
+	return s.explainChange(err, missing)
 }
 
-// A foundTable is what the server says of the table.
-type foundTable struct {
-	serverVersion int64
-	kind          string // r: an ordinary table, empty: no table
-	persistence   string // p: logged, u: unlogged
-	comment       string
-	columns       []string
-}
-
-func (s *Store) inspect(ctx context.Context, conn *pgx.Conn) (found foundTable, err error) {
-	err = conn.QueryRow(ctx, s.sql.inspect, s.table).Scan(&found.serverVersion, &found.kind, &found.persistence, &found.comment, &found.columns)
-	return found, err
-}
-
-// missing returns the statements that make a table one that this version can
-// use. It returns an error if none can.
-func (s *Store) missing(found foundTable) (missing []string, err error) {
-	if found.serverVersion < oldestServer {
-		return nil, &advised{fmt.Errorf("PostgreSQL at %s has version %d.%d: want 14 or newer",
-			s.address, found.serverVersion/10_000, found.serverVersion%10_000)}
+// missing returns the statements that make a table one that this store can use. It returns
+// an error if none can.
+func (s *Store) missing(ctx context.Context, from interface {
+	QueryRow(ctx context.Context, sql string, args ...any) pgx.Row
+},
+) (missing []string, err error) {
+	var version int64
+	var kind, persistence string // r: an ordinary table, empty: no table; u: unlogged
+	var columns []string
+	if err := from.QueryRow(ctx, s.sql.inspect, s.table).Scan(&version, &kind, &persistence, &columns); err != nil {
+		return nil, err
 	}
-	switch found.kind {
+	if version < oldestServer {
+		return nil, &advised{fmt.Errorf("PostgreSQL at %s has version %d.%d: want 14 or newer", s.address, version/10_000, version%10_000)}
+	}
+	switch kind {
 	case "r":
 	case "":
-		return []string{s.sql.create, s.sql.comment}, nil
+		return []string{s.sql.create}, nil
 	default: // in a partitioned table ctid names no single row
 		return nil, &advised{fmt.Errorf("%s is a view or a partitioned table: want an ordinary table; name another one", s.table)}
 	}
 	for _, column := range requiredColumns {
-		if !slices.Contains(found.columns, column) {
+		if !slices.Contains(columns, column) {
 			return nil, &advised{fmt.Errorf("table %s has no column %s: want a table that this store has created; name another one", s.table, column)}
 		}
 	}
-	if version, usableBy := found.schema(); usableBy > schemaVersion {
-		return nil, &advised{fmt.Errorf("table %s has schema %d, which needs a store that knows schema %d; this one knows schema %d: upgrade it, or name another table",
-			s.table, version, usableBy, schemaVersion)}
-	}
-	if s.wantsLogged && found.persistence == "u" {
+	if s.wantsLogged && persistence == "u" {
 		missing = append(missing, s.sql.logged)
-	}
-	return missing, nil
-}
-
-// schema returns the schema's version, and which version a store must know to
-// use the table. Both are 0 if the comment does not say.
-func (found foundTable) schema() (version, usableBy int) {
-	match := commentFormat.FindStringSubmatch(found.comment)
-	if match == nil {
-		return 0, 0
-	}
-	version, _ = strconv.Atoi(match[1])
-	usableBy, _ = strconv.Atoi(match[2])
-	return version, usableBy
-}
-
-// change runs the missing statements in one transaction, and returns them, or nil
-// if it does not get as far.
-// Stores change a table one after the other: CREATE TABLE IF NOT EXISTS fails if
-// two do it at once, and each looks again at what the last one has left.
-func (s *Store) change(ctx context.Context, conn *pgx.Conn) (missing []string, err error) {
-	for _, sql := range []string{
-		"BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE",
-		"SELECT pg_advisory_xact_lock(hashtextextended('throttle " + s.table + "', 0))",
-		"SET LOCAL lock_timeout = " + strconv.FormatInt(schemaLockPatience.Milliseconds(), 10),
-	} {
-		if _, err := conn.Exec(ctx, sql); err != nil {
-			return nil, err
-		}
-	}
-	found, err := s.inspect(ctx, conn)
-	if err != nil {
-		return nil, err
-	}
-	if missing, err = s.missing(found); err != nil {
-		return nil, err
-	}
-	for _, sql := range append(slices.Clone(missing), "COMMIT") {
-		if _, err := conn.Exec(ctx, sql); err != nil {
-			return missing, err
-		}
 	}
 	return missing, nil
 }

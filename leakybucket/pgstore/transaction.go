@@ -172,18 +172,6 @@ func (t *transaction) commit(ctx context.Context, updated, made []row) error {
 	return nil
 }
 
-// tryWrites runs every statement that writes, for no rows, and ends the
-// transaction.
-func (t *transaction) tryWrites(ctx context.Context) error {
-	p := t.pipeline()
-	p.add(t.store.sql.update, updateTypes, updateParams(nil)...)
-	p.add(t.store.sql.insert, insertTypes, insertParams(nil)...)
-	p.add(t.store.sql.reset, nameType, nil)
-	p.add("COMMIT", noTypes)
-	_, err := t.send(ctx, p, nil)
-	return err
-}
-
 // certainlyUndone reports whether the server has certainly not committed. Either
 // a statement before the commit has failed, or the server had ended the
 // transaction already because the client was silent for too long.

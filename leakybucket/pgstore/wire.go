@@ -22,7 +22,6 @@ var (
 	namesType   = []uint32{pgtype.ByteaArrayOID}
 	makeTypes   = []uint32{pgtype.ByteaArrayOID, pgtype.Int8OID}
 	instantType = []uint32{pgtype.Int8OID}
-	nameType    = []uint32{pgtype.ByteaOID}
 	stateTypes  = []uint32{
 		pgtype.Float8ArrayOID, pgtype.Int8ArrayOID, pgtype.Int8ArrayOID, pgtype.Int2ArrayOID, pgtype.Int8ArrayOID, pgtype.Float8ArrayOID,
 	}

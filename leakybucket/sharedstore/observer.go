@@ -8,7 +8,8 @@ import (
 
 // An Observer logs and counts the outages and errors of a shared store. A
 // goroutine of the [Backend] calls it, one call at a time and with no lock held,
-// and no request waits for it. News is dropped if no observer is attached, or if
+// and no request waits for it, but for what counts: Errors and Unsettled are called by
+// requests, and must not block. News is dropped if no observer is attached, or if
 // a slow one lets too much of it pile up.
 type Observer interface {
 	// Down says that an outage begins: calls failed, the last with err.
@@ -51,8 +52,6 @@ type teller struct {
 	observers []Observer // oldest first
 	telling   bool       // a goroutine is at it
 	news      []func(Observer)
-	errors    int            // not told yet
-	unsettled map[string]int // not told yet, by zone
 
 	called, strayed, outage reasons // of calls, of what no call waited for, and of an outage
 }
@@ -124,25 +123,21 @@ func (t *teller) explained(err error) {
 
 // failed passes on the error of a call. That of a trial is only counted.
 func (t *teller) failed(what string, err error, trial bool) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	t.errors++
+	t.count(func(o Observer) { o.Errors(1) })
 	if !trial {
 		t.log(&t.called, what, err)
 	}
-	t.start()
 }
 
 // stray passes on an error that no call waited for.
 func (t *teller) stray(err error) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
 	t.log(&t.strayed, "looking after the store; requests go on", err)
-	t.start()
 }
 
-// log passes on an error if it is worth a line. It must be called with the lock held.
+// log passes on an error if it is worth a line.
 func (t *teller) log(told *reasons, what string, err error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
 	if len(t.observers) == 0 || len(t.news) >= mostNews {
 		return
 	}
@@ -153,17 +148,29 @@ func (t *teller) log(told *reasons, what string, err error) {
 		return
 	}
 	t.news = append(t.news, func(o Observer) { o.Failed(what, err) })
+	t.start()
 }
 
 // lost counts a charge of a zone that stays as it was reserved.
 func (t *teller) lost(zone string) {
+	t.count(func(o Observer) { o.Unsettled(zone, 1) })
+}
+
+// count lets the observer count.
+func (t *teller) count(what func(Observer)) {
+	if o := t.last(); o != nil {
+		what(o)
+	}
+}
+
+// last returns the observer that was attached last, or nil.
+func (t *teller) last() Observer {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if t.unsettled == nil {
-		t.unsettled = make(map[string]int)
+	if n := len(t.observers); n > 0 {
+		return t.observers[n-1]
 	}
-	t.unsettled[zone]++
-	t.start()
+	return nil
 }
 
 // start must be called with the lock held.
@@ -178,29 +185,15 @@ func (t *teller) start() {
 func (t *teller) run() {
 	for {
 		t.mu.Lock()
-		news, errors, unsettled := t.news, t.errors, t.unsettled
-		t.news, t.errors, t.unsettled = nil, 0, nil
-		if len(news) == 0 && errors == 0 && len(unsettled) == 0 {
-			t.telling = false
-			t.mu.Unlock()
+		news := t.news
+		t.news = nil
+		t.telling = len(news) > 0
+		t.mu.Unlock()
+		if len(news) == 0 {
 			return
 		}
-		var o Observer
-		if n := len(t.observers); n > 0 {
-			o = t.observers[n-1]
-		}
-		t.mu.Unlock()
-		if o == nil {
-			continue
-		}
-		if errors > 0 {
-			o.Errors(errors)
-		}
-		for zone, charges := range unsettled {
-			o.Unsettled(zone, charges)
-		}
 		for _, tell := range news {
-			tell(o)
+			t.count(tell)
 		}
 	}
 }
