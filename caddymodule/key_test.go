@@ -353,8 +353,8 @@ func TestAFieldThatIsSentTwiceIsTheLastOne(t *testing.T) {
 			passed++
 		}
 	}
-	if passed != 5 {
-		t.Errorf("got %d of 60 guesses through, want 5", passed)
+	if passed != 5+5 { // beside an array, it may be about anybody
+		t.Errorf("got %d of 60 guesses through, want 10", passed)
 	}
 	if got := s.guess(1, formType, "log=admin&log=other"); got != http.StatusOK {
 		t.Errorf("got %v for another account, want 200", got)

@@ -13,11 +13,11 @@ func config(store string) []byte {
 
 func TestJSONThatCannotWorkIsRefused(t *testing.T) {
 	for store, want := range map[string]string{
-		`{"module":"redis"}`: `parsing redis URL "": want redis://`,
+		`{"module":"redis"}`: `invalid redis URL: want redis://`,
 		`{"module":"redis","url":"redis://127.0.0.1:1","user":"app"}`:     `unknown field "user"`,
 		`{"module":"redis","url":["redis://127.0.0.1:1"]}`:                `url`,
 		`{"module":"redis","url":"redis://127.0.0.1:1","username":"app"}`: `without a password`,
-		`{"module":"redis","url":"redis://:hunter2@127.0.0.1:1:2"}`:       `invalid host`,
+		`{"module":"redis","url":"redis://:hunter2@127.0.0.1:1:2"}`:       `invalid redis URL`,
 	} {
 		err := golden.Validate(t, config(store))
 		if err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "hunter2") {

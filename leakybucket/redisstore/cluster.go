@@ -88,6 +88,11 @@ type bySlot struct {
 // takeBySlot asks all slots at once, and pours into all at once if all fit. If a
 // slot refuses the pour, because others poured in between, all is given back and
 // poured once more, slot after slot: of two such takes one is then admitted.
+//
+// The answers to an earlier probe of the same request are not used as the asking. They
+// would serve where a body was read for its items and has one item only: elsewhere the
+// probe lacks a charge or had another cost. That round trip is dear where it is wrong: a
+// pour that races costs at least four more.
 func (s *Store) takeBySlot(ctx context.Context, charges []leakybucket.Charge, decisions []leakybucket.Decision) error {
 	if slot, one := s.oneSlot(charges); one {
 		return s.takeTogether(ctx, slot, charges, decisions, false)

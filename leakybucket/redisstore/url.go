@@ -1,6 +1,7 @@
 package redisstore
 
 import (
+	"errors"
 	"fmt"
 	"net"
 	"net/url"
@@ -17,19 +18,6 @@ const (
 	sentinel
 	cluster
 )
-
-// schemes are the known schemes of a URL.
-var schemes = map[string]struct {
-	mode mode
-	tls  bool
-}{
-	"redis":           {standalone, false},
-	"rediss":          {standalone, true},
-	"redis+sentinel":  {sentinel, false},
-	"rediss+sentinel": {sentinel, true},
-	"redis+cluster":   {cluster, false},
-	"rediss+cluster":  {cluster, true},
-}
 
 // A target says where the servers are, and how to log in.
 type target struct {
@@ -84,125 +72,70 @@ func (t target) String() string {
 	return "redis at " + where
 }
 
-// parseURL parses a URL as described at [Options]. No error holds a password.
+// urlForm has the scheme, its s for TLS, the mode, user, password, hosts and path.
+var urlForm = regexp.MustCompile(`^(redis|unix)(s?)(|\+sentinel|\+cluster)://(?:([^:/?#@]*):(.*)@)?([^/?#@]*)(/[^?#]*)?$`)
+
+var modes = map[string]mode{"": standalone, "+sentinel": sentinel, "+cluster": cluster}
+
+// errURL quotes nothing of a URL: anywhere in a malformed one may be a password.
+var errURL = errors.New("invalid redis URL: " + wantURL + "; %25 for a percent sign in user or password, and brackets around an IPv6 address")
+
+// parseURL parses a URL as described at [Options].
 func parseURL(raw string) (target, error) {
-	shown := redact(raw)
-	scheme, rest, found := strings.Cut(raw, "://")
-	if !found {
-		return target{}, fmt.Errorf("parsing redis URL %q: %s", shown, wantURL)
+	parts := urlForm.FindStringSubmatch(raw)
+	if parts == nil {
+		return target{}, errURL
 	}
-	t := target{network: "tcp"}
-	if at := strings.LastIndexByte(rest, '@'); at >= 0 {
-		if err := t.parseUser(rest[:at]); err != nil {
-			return target{}, fmt.Errorf("parsing redis URL %q: %w", shown, err)
+	hosts, path := parts[6], strings.TrimPrefix(parts[7], "/")
+	t := target{network: "tcp", tls: parts[2] != "", mode: modes[parts[3]]}
+	var errUser, errPassword error
+	t.username, errUser = url.PathUnescape(parts[4])
+	t.password, errPassword = url.PathUnescape(parts[5])
+	if errUser != nil || errPassword != nil {
+		return target{}, errURL
+	}
+	if parts[1] == "unix" {
+		t.network, t.addresses = "unix", []string{parts[7]}
+		if t.tls || t.mode != standalone || hosts != "" || path == "" {
+			return target{}, errURL
 		}
-		rest = rest[at+1:]
-	}
-	var err error
-	if kind, known := schemes[scheme]; known {
-		t.mode, t.tls = kind.mode, kind.tls
-		err = t.parseServers(rest)
-	} else if scheme == "unix" {
-		t.network, t.addresses = "unix", []string{rest}
-		if !strings.HasPrefix(rest, "/") {
-			err = fmt.Errorf("invalid path %q: want an absolute one, as in unix:///run/redis.sock", rest)
-		}
-	} else {
-		err = fmt.Errorf("unknown scheme %q: %s", scheme, wantURL)
-	}
-	if err != nil {
-		return target{}, fmt.Errorf("parsing redis URL %q: %w", shown, err)
-	}
-	return t, nil
-}
-
-// secret matches text in place of a port that is no number. It is a password if
-// somebody forgot the host.
-var secret = regexp.MustCompile(`:[^/,:@]*[^0-9/,:@\]][^/,:@]*`)
-
-// redact returns a URL, however malformed, without anything that may be a
-// password.
-func redact(raw string) string {
-	scheme, rest, found := strings.Cut(raw, "://")
-	if found {
-		scheme += "://"
-	} else {
-		scheme, rest = "", raw
-	}
-	if at := strings.LastIndexByte(rest, '@'); at >= 0 {
-		rest = "***" + rest[at:]
-	}
-	if at := strings.IndexAny(rest, "?#"); at >= 0 {
-		rest = rest[:at+1] + "***"
-	}
-	return scheme + secret.ReplaceAllString(rest, ":***")
-}
-
-func (t *target) parseUser(text string) (err error) {
-	user, password, found := strings.Cut(text, ":")
-	if !found {
-		return fmt.Errorf("got a user without a password: want user:password@, or :password@ for the default user")
-	}
-	if t.username, err = url.PathUnescape(user); err == nil {
-		t.password, err = url.PathUnescape(password)
-	}
-	if err != nil {
-		// The cause would show a part of the password.
-		return fmt.Errorf("got a percent sign in user or password that begins no %%XX: want %%25 for it")
-	}
-	return nil
-}
-
-func (t *target) parseServers(rest string) error {
-	hosts, path, _ := strings.Cut(rest, "/")
-	if strings.ContainsAny(rest, "?#") {
-		return fmt.Errorf("got a query or a fragment: want none: all else is an option of its own")
+		return t, nil
 	}
 	port := "6379"
 	if t.mode == sentinel {
 		port = "26379"
-		t.master, path, _ = strings.Cut(path, "/")
-		if t.master == "" {
-			return fmt.Errorf("got no name of the master: want redis+sentinel://host:26379/mymaster")
+		if t.master, path, _ = strings.Cut(path, "/"); t.master == "" {
+			return target{}, errURL
 		}
 	}
 	for host := range strings.SplitSeq(hosts, ",") {
-		address, err := parseAddress(host, port)
-		if err != nil {
-			return err
+		address, ok := addressOf(host, port)
+		if !ok {
+			return target{}, errURL
 		}
 		t.addresses = append(t.addresses, address)
 	}
-	if t.mode == standalone && len(t.addresses) > 1 {
-		return fmt.Errorf("got %d hosts: want one, or redis+sentinel:// or redis+cluster://", len(t.addresses))
-	}
-	if path == "" {
-		return nil
-	}
-	if t.mode == cluster {
-		return fmt.Errorf("got a path %q: want none, a cluster has one database", path)
-	}
-	var err error
-	if t.database, err = strconv.Atoi(path); err != nil || t.database < 0 {
-		return fmt.Errorf("invalid database %q: want a number such as 0", path)
-	}
-	return nil
-}
-
-// parseAddress returns host:port. If host has no port, it gets the one given.
-func parseAddress(host, port string) (string, error) {
-	name := host
-	if h, p, err := net.SplitHostPort(host); err == nil {
-		name, port = h, p
-	} else {
-		name = strings.TrimSuffix(strings.TrimPrefix(name, "["), "]")
-		if strings.HasPrefix(host, "[") != strings.HasSuffix(host, "]") || !strings.HasPrefix(host, "[") && strings.Contains(host, ":") {
-			return "", fmt.Errorf("invalid host %q: want host:port, and an IPv6 address in brackets", redact(host))
+	if path != "" {
+		var err error
+		if t.database, err = strconv.Atoi(path); err != nil {
+			return target{}, errURL
 		}
 	}
-	number, err := strconv.ParseUint(port, 10, 16)
-	if name == "" || err != nil || number == 0 || strings.ContainsAny(name, " \t@[]") {
-		return "", fmt.Errorf("invalid host %q: want host:port, such as 10.0.0.7:6379", redact(host))
+	if t.mode == standalone && len(t.addresses) > 1 {
+		return target{}, errURL
 	}
-	return net.JoinHostPort(name, port), nil
+	return t, nil
+}
+
+// addressOf returns host:port. If host has no port, it gets the one given.
+func addressOf(host, port string) (address string, ok bool) {
+	if name, given, err := net.SplitHostPort(host); err == nil {
+		host, port = name, given
+	} else if strings.HasPrefix(host, "[") && strings.HasSuffix(host, "]") {
+		host = host[1 : len(host)-1]
+	} else if strings.Contains(host, ":") {
+		return "", false
+	}
+	number, err := strconv.ParseUint(port, 10, 16)
+	return net.JoinHostPort(host, port), err == nil && number > 0 && host != "" && !strings.ContainsAny(host, " \t[]")
 }

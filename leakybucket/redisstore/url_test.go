@@ -40,43 +40,15 @@ func TestURLsThatSayWhereTheServersAre(t *testing.T) {
 }
 
 func TestURLsThatAreWrongAreToldWithoutThePassword(t *testing.T) {
-	for url, want := range map[string]string{
-		"":                             "want redis://",
-		"h:6379":                       "want redis://",
-		"hunter2":                      "want redis://",
-		"http://u:hunter2@h":           `unknown scheme "http"`,
-		"://u:hunter2@h":               `unknown scheme ""`,
-		"redis://":                     `invalid host ""`,
-		"redis://h:0":                  `invalid host "h:0"`,
-		"redis://h:65536":              "invalid host",
-		"redis://u:hunter2":            `invalid host "u:***"`,
-		"redis://u:hunter2/0":          "invalid host",
-		"u:hunter2@h":                  `"***@h"`,
-		"redis://u:hunter2@h:x":        "invalid host",
-		"redis://u:hunter2%@h":         "%25",
-		"redis://u:hunter2%zz@h":       "%25",
-		"redis://hunter2@h":            "without a password",
-		"redis://::1":                  "brackets",
-		"redis://[::1":                 "brackets",
-		"redis://a,b":                  "got 2 hosts",
-		"redis://a,":                   `invalid host ""`,
-		"redis://h/x":                  `invalid database "x"`,
-		"redis://h/-1":                 "invalid database",
-		"redis://h/0/1":                "invalid database",
-		"redis://h?db=1":               "want none",
-		"redis://h?password=hunter2":   "want none",
-		"redis://u:hunter2@h/0#x":      "want none",
-		"redis+sentinel://h":           "name of the master",
-		"redis+sentinel://h/":          "name of the master",
-		"redis+cluster://h/1":          "one database",
-		"unix://run/r.sock":            "absolute",
-		"unix://u:hunter2@run/r.sock":  "absolute",
-		"redis://u:hunter2@a b":        "invalid host",
-		"redis://u:hunter2@h:6379:637": "brackets",
+	for _, url := range []string{
+		"", "h:6379", "hunter2", "http://u:hunter2@h", "://u:hunter2@h", "redis://", "redis://h:0", "redis://h:65536", "redis://u:hunter2", "redis://u:hunter2/0",
+		"u:hunter2@h", "redis://u:hunter2@h:x", "redis://u:hunter2%@h", "redis://u:hunter2%zz@h", "redis://hunter2@h", "redis://::1", "redis://[::1", "redis://a,b",
+		"redis://a,", "redis://h/x", "redis://h/0/1", "redis://h?db=1", "redis://h?password=hunter2", "redis://u:hunter2@h/0#x", "redis+sentinel://h", "redis+sentinel://h/",
+		"unix://run/r.sock", "unix://u:hunter2@run/r.sock", "unix:///", "unixs:///r.sock", "unix+cluster:///r.sock", "redis://u:hunter2@a b", "redis://u:hunter2@h:6379:637",
 	} {
 		_, err := parseURL(url)
-		if err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "hunter2") && url != "hunter2" {
-			t.Errorf("%s: got error %v, want one with %q", url, err, want)
+		if err == nil || !strings.Contains(err.Error(), "want redis://") || strings.Contains(err.Error(), "hunter2") {
+			t.Errorf("%s: got error %v, want one that says the forms", url, err)
 		}
 	}
 }
@@ -94,12 +66,13 @@ func FuzzParseURL(f *testing.F) {
 
 func TestOptionsThatCannotWorkAreErrors(t *testing.T) {
 	for want, o := range map[string]Options{
-		"want redis://":        {},
-		"invalid database -1":  {URL: "redis://h", Database: -1},
-		"invalid database 1":   {URL: "redis+cluster://h", Database: 1},
-		"without a password":   {URL: "redis://h", Username: "u"},
-		"begins with rediss":   {URL: "redis://h", TLS: &tls.Config{}},
-		`unknown scheme "tcp"`: {URL: "tcp://u:hunter2@h"},
+		"want redis://":       {},
+		"invalid database -1": {URL: "redis://h", Database: -1},
+		"invalid database 1":  {URL: "redis+cluster://h", Database: 1},
+		"invalid database 2":  {URL: "redis+cluster://h/2"},
+		"invalid database -2": {URL: "redis://h/-2"},
+		"without a password":  {URL: "redis://h", Username: "u"},
+		"begins with rediss":  {URL: "redis://h", TLS: &tls.Config{}},
 	} {
 		if _, err := New(o); err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "hunter2") {
 			t.Errorf("%+v: got %v, want an error with %q", o, err, want)

@@ -82,7 +82,7 @@ func (t *Table[K, V, G]) Put(k K, v V, until, now time.Time) (room bool) {
 func (t *Table[K, V, G]) Update(k K, now time.Time, f func(v V, found bool) (next V, until time.Time, keep bool)) (room bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.forget(forgotten, now)
+	t.forget(now)
 	var v V
 	e := t.live(k, now)
 	if e != nil {
@@ -106,24 +106,13 @@ func (t *Table[K, V, G]) Update(k K, now time.Time, f func(v V, found bool) (nex
 	return true
 }
 
-// forget removes some of what has expired, and reports whether more may have. It must be
-// called with the lock held.
-func (t *Table[K, V, G]) forget(most int, now time.Time) (more bool) {
-	for range most {
+// forget removes some of what has expired. It must be called with the lock held.
+func (t *Table[K, V, G]) forget(now time.Time) {
+	for range forgotten {
 		if len(t.all.list) == 0 || t.all.list[0].until.After(now) {
-			return false
+			return
 		}
 		t.remove(t.all.list[0])
-	}
-	return true
-}
-
-// Sweep removes all that has expired, a part at a time.
-func (t *Table[K, V, G]) Sweep(now time.Time) {
-	for more := true; more; {
-		t.mu.Lock()
-		more = t.forget(100*forgotten, now)
-		t.mu.Unlock()
 	}
 }
 
@@ -150,25 +139,6 @@ func (t *Table[K, V, G]) Len() int {
 	t.mu.RLock()
 	defer t.mu.RUnlock()
 	return len(t.entries)
-}
-
-// Some returns the keys of up to most entries that have not expired. If there are
-// more, each call returns others.
-func (t *Table[K, V, G]) Some(most int, now time.Time) (keys []K) {
-	if t.Empty() {
-		return nil
-	}
-	t.mu.RLock()
-	defer t.mu.RUnlock()
-	for k, e := range t.entries {
-		if len(keys) == most {
-			break
-		}
-		if e.until.After(now) {
-			keys = append(keys, k)
-		}
-	}
-	return keys
 }
 
 // live returns the entry of a key, or nil if there is none or it has expired.

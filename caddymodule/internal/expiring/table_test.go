@@ -73,21 +73,3 @@ func TestUpdateAndTakeAreOneStepEach(t *testing.T) {
 		t.Error("an update that keeps nothing left an entry")
 	}
 }
-
-func TestSomeKeysAreOfLiveEntries(t *testing.T) {
-	m, now := New[int, int](100), time.Now()
-	for i := range 20 {
-		m.Put(i, i, now.Add(time.Duration(i)*time.Second), now)
-	}
-	for _, test := range []struct{ most, want int }{{5, 5}, {100, 9}} {
-		keys := m.Some(test.most, now.Add(10*time.Second))
-		for _, k := range keys {
-			if k <= 10 {
-				t.Errorf("got the key %d of an entry that is over", k)
-			}
-		}
-		if len(keys) != test.want {
-			t.Errorf("at most %d: got %d keys, want %d", test.most, len(keys), test.want)
-		}
-	}
-}

@@ -110,21 +110,10 @@ func (z *Zone) Client(r *http.Request, host string, now time.Time) Client {
 
 func (c *Client) read(ctx context.Context, now time.Time) {
 	token, found := "", 0
-	for _, header := range c.cookies {
-		for at := 0; ; {
-			next := strings.Index(header[at:], cookie.OwnPrefix)
-			if next < 0 {
-				break
-			}
-			before := strings.TrimRight(header[:at+next], " \t")
-			at += next + len(cookie.OwnPrefix)
-			if before != "" && !strings.HasSuffix(before, ";") {
-				continue // it is in the name or the value of another cookie
-			}
-			if rest, ours := strings.CutPrefix(header[at:], c.zone.Name); ours && strings.HasPrefix(rest, "=") {
-				token, _, _ = strings.Cut(rest[1:], ";")
-				found++
-			}
+	for name, value := range cookie.SentBy(c.cookies) {
+		if own, ours := strings.CutPrefix(name, cookie.OwnPrefix); ours && own == c.zone.Name {
+			token = value
+			found++
 		}
 	}
 	switch {
