@@ -284,7 +284,12 @@ func TestTheReportInABrowserShowsTheTablesData(t *testing.T) {
 	t.Parallel()
 	browser := startBrowser(t)
 	report := filepath.Join(t.TempDir(), "report.html")
-	throttleCommand(t, "recommend", "--key", "client_ip", "--spare", "99", "--report", report, fairLog(t))
+	var recommended recommendation
+	out := throttleCommand(t, "recommend", "--spare", "99", "--json", "--report", report, fairLog(t))
+	if err := json.Unmarshal([]byte(out), &recommended); err != nil {
+		t.Fatal(err)
+	}
+	best := recommended.Zones[0].Limit.Points[recommended.Zones[0].Limit.Recommended]
 	for _, look := range []struct {
 		name, scheme string
 		width        int64
@@ -299,27 +304,24 @@ func TestTheReportInABrowserShowsTheTablesData(t *testing.T) {
 			if !eval[bool](b, `(t => t.scrollWidth <= t.parentElement.clientWidth)(document.querySelector("table.curve"))`) {
 				t.Error("got a curve's table that is wider than the window, want all of it to be seen")
 			}
-			curve := eval[[]string](b, `[...document.querySelectorAll("table.curve tr[data-leak]")].map(r => r.dataset.leak + " " + r.dataset.capacity)`)
-			marks := eval[[]string](b, `[...document.querySelectorAll("circle.mark")].map(c => c.dataset.name + " " + c.dataset.value)`)
-			if len(curve) != 16 || !slices.Equal(curve, marks) {
-				t.Errorf("got marks %v, want those of the table, %v", marks, curve)
+			if rows := eval[int](b, `document.querySelectorAll("table.curve tr").length`); rows != 14 {
+				t.Errorf("got %d rows in the table of limits, want a head and 13 leaks", rows)
 			}
-			shown := eval[[]string](b, `[...document.querySelectorAll("table.curve tr[data-leak]")].map(r => r.cells[0].innerText + " " + r.cells[1].innerText)`)
-			if !slices.Equal(shown, curve) {
-				t.Errorf("got the table %v, want %v", shown, curve)
+			// What the bars say stands below them, for those who use no mouse.
+			for name, want := range map[string]int{"of them people": recommended.Zones[0].Keys, "refused": best.RefusedRequests} {
+				if sum := eval[int](b, fmt.Sprintf(`[...document.querySelectorAll("details li")].map(l => l.textContent.replaceAll(",", "")).filter(l => l.endsWith(%q)).reduce((sum, l) => sum + +l.match(/(\d+) (clients?|refused)/)[1], 0)`, name)); sum != want {
+					t.Errorf("got %d in the figures of %q, want %d", sum, name, want)
+				}
 			}
-			// The marks stand where their values say: a larger capacity is higher.
-			if !eval[bool](b, `[...document.querySelectorAll("circle.mark")].every((c, i, all) => i == 0 || (c.dataset.value - all[i-1].dataset.value) * (c.getBoundingClientRect().y - all[i-1].getBoundingClientRect().y) <= 0)`) {
-				t.Error("got a mark that stands higher than one with a larger capacity")
+			if overlap := eval[string](b, `[...document.querySelectorAll("svg")].flatMap(s => { let last = -1e9; return [...s.querySelectorAll(".tick")].filter(t => getComputedStyle(t).display != "none").filter(t => { const r = t.getBoundingClientRect(), hit = r.left < last + 4 || r.right > innerWidth; last = r.right; return hit }) }).map(t => t.textContent).join()`); overlap != "" {
+				t.Errorf("got labels that run into each other or out of the page: %s", overlap)
 			}
-			loads := eval[[]float64](b, `[...document.querySelectorAll("table.curve tr[data-leak]")].map(r => +r.dataset.load)`)
-			bars := eval[[]float64](b, `[...document.querySelectorAll("svg")].map(s => [...s.querySelectorAll("rect")]).filter(b => b.length == 16 && b[0].dataset.name == "10/h")[0].map(b => +b.dataset.value)`)
-			if !slices.Equal(loads, bars) {
-				t.Errorf("got bars %v, want the table's %v", bars, loads)
+			if cut := eval[string](b, `[...document.querySelectorAll(".scroll")].filter(s => s.scrollWidth > s.clientWidth).map(s => s.ariaLabel).join()`); cut != "" {
+				t.Errorf("got tables whose last column is cut: %s", cut)
 			}
-			refused := eval[float64](b, `[...document.querySelectorAll("rect.refused")].filter(r => r.dataset.name.includes("T")).reduce((sum, r) => sum + +r.dataset.value, 0)`)
-			if want := eval[string](b, `document.querySelector("table.curve tr.best").cells[5].innerText`); strings.ReplaceAll(want, ",", "") != fmt.Sprint(refused) {
-				t.Errorf("got %v refusals over time, want the %s of the table", refused, want)
+			b.press(kb.Tab)
+			if got := eval[string](b, "document.activeElement.getAttribute('role') ?? document.activeElement.tagName"); got != "region" && got != "SUMMARY" {
+				t.Errorf("got the focus on %s by the keyboard, want a table or the figures", got)
 			}
 			if eval[bool](b, `[...document.querySelectorAll("script, link, img, iframe, [style], [onload]")].length > 0`) {
 				t.Error("got an element that may run or load something, want none")

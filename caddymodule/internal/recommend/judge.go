@@ -62,6 +62,11 @@ func (s *Study) holdOut(r *Result, floor float64) error {
 		return err
 	}
 	h := &HoldOut{Leak: best.Leak, Capacity: best.Capacity}
+	r.HoldOut = h
+	if best.RefusedLoad < leastRemoved {
+		h.Reason = "The first 70% of the log has nothing to hold back, so nothing shows how the limit would do in another week."
+		return nil
+	}
 	people := make(map[int]bool)
 	_, err = rung.Refusals(best.Capacity, func(id int, at leakybucket.Instant, cost float64) {
 		if at < cut {
@@ -81,7 +86,6 @@ func (s *Study) holdOut(r *Result, floor float64) error {
 		who = Counted(h.People, r.noun) + " that look like people"
 	}
 	h.Reason = fmt.Sprintf("The first 70%% of the log alone gives limit %s %s, which would have refused %s and %s of the load in the rest.", Number(h.Capacity), h.Leak, who, Share(h.Load))
-	r.HoldOut = h
 	apart := func(a, b float64) bool { return max(a/b, b/a) > mostApart }
 	leak := leaksOf(s.ladder)
 	if apart(best.Capacity, all.Capacity) || apart(leak[c.Recommended], leak[r.Units.Recommended]) {

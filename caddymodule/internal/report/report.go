@@ -225,5 +225,5 @@ func short(n float64) string {
 	case n >= 1e4:
 		return strings.TrimSuffix(strconv.FormatFloat(n/1e3, 'f', 1, 64), ".0") + "k"
 	}
-	return recommend.Number(n)
+	return humanize.Commaf(n)
 }

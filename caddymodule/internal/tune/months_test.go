@@ -2,10 +2,15 @@ package tune_test
 
 import (
 	"cmp"
+	"encoding/json"
 	"fmt"
 	"math/rand/v2"
 	"os"
+	"path/filepath"
+	"regexp"
 	"slices"
+	"strings"
+	"testing"
 	"time"
 )
 
@@ -79,5 +84,76 @@ func (m *month) visit(addr, kind, agent string, at time.Duration, pages int) {
 		if m.rng.IntN(6) > 0 {
 			at += 2*time.Second + time.Duration(m.rng.ExpFloat64()*float64(25*time.Second))
 		}
+	}
+}
+
+// TestTheLimitFoundInAMonthHoldsInIt finds a limit in each of twelve months, tries its lines in
+// shadow and enforces them, and counts whom they refuse by the list of the month's maker.
+func TestTheLimitFoundInAMonthHoldsInIt(t *testing.T) {
+	withheld := 0
+	for seed := range uint64(12) {
+		m := made(seed)
+		log := writeLog(t, m.lines...)
+		z := recommended(t, log).Zones[0]
+		if z.Caddyfile == "" {
+			withheld++
+			t.Logf("month %d: no limit: %q", seed, z.Withheld)
+			continue
+		}
+		clients, requests := make(map[string]int), make(map[string]int)
+		for _, kind := range m.who {
+			clients[kind]++
+		}
+		for _, l := range m.lines {
+			if !strings.HasSuffix(l.uri, ".css") {
+				requests[m.who[l.addr]]++
+			}
+		}
+		var tried [2]string
+		for i, decision := range []string{"shadow_refused", "refused"} {
+			lines := strings.Replace(z.Caddyfile, "exempt static_files", "exempt path "+assetPaths, 1)
+			if decision == "refused" {
+				lines = regexp.MustCompile(`\n\t*shadow[^\n]*`).ReplaceAllString(lines, "")
+			}
+			decisions := filepath.Join(t.TempDir(), "decisions.jsonl")
+			ran(t, "replay", "--config", writeFile(t, "Caddyfile", ":80 {\n"+lines+"}\n"), "--requests", decisions, log)
+			data, err := os.ReadFile(decisions)
+			if err != nil {
+				t.Fatal(err)
+			}
+			keys, refused := make(map[string]map[string]bool), make(map[string]int)
+			for line := range strings.Lines(string(data)) {
+				var d struct{ Key, Decision string }
+				if err := json.Unmarshal([]byte(line), &d); err != nil {
+					t.Fatal(err)
+				}
+				if kind := m.who[d.Key]; d.Decision == decision {
+					refused[kind]++
+					if keys[kind] == nil {
+						keys[kind] = make(map[string]bool)
+					}
+					keys[kind][d.Key] = true
+				}
+			}
+			if n, all := len(keys["person"])+len(keys["office"]), clients["person"]+clients["office"]; n > all/1000 {
+				t.Errorf("month %d, %s: got %d of %d people refused, want at most one in 1,000", seed, decision, n, all)
+			}
+			if n := len(keys["crawler"]); n > 0 {
+				t.Errorf("month %d, %s: got %d crawlers refused, want none", seed, decision, n)
+			}
+			if n, all := refused["scraper"], requests["scraper"]; n < all*6/10 {
+				t.Errorf("month %d, %s: got %d of %d requests of scrapers refused, want most of them", seed, decision, n, all)
+			}
+			tried[i] = fmt.Sprintf("people refused %d of %d, offices %d of %d, scrapers %d of %d, their requests %d of %d", len(keys["person"]), clients["person"],
+				len(keys["office"]), clients["office"], len(keys["scraper"]), clients["scraper"], refused["scraper"], requests["scraper"])
+		}
+		if tried[0] != tried[1] {
+			t.Errorf("month %d: got in shadow %s, and enforced %s", seed, tried[0], tried[1])
+		}
+		best := z.Units.Best()
+		t.Logf("month %d: limit %v %s: %s", seed, best.Capacity, best.Leak, tried[1])
+	}
+	if withheld > 1 {
+		t.Errorf("got no limit in %d of 12 months, want one in most", withheld)
 	}
 }
