@@ -14,6 +14,8 @@ import (
 	"sync/atomic"
 	"testing"
 	"time"
+
+	"github.com/chromedp/chromedp/kb"
 )
 
 // TestABrowserReportsThatAShadowZoneWouldHaveRefusedItsPage has a person at a PHP page
@@ -327,5 +329,92 @@ func TestTheReportInABrowserShowsTheTablesData(t *testing.T) {
 				t.Error("got an element that may run or load something, want none")
 			}
 		})
+	}
+}
+
+// TestWrongUsesOfReplayAndRecommendAreClearErrors: each says what is wrong and what would be
+// right, in one line, and prints no figures.
+func TestWrongUsesOfReplayAndRecommendAreClearErrors(t *testing.T) {
+	t.Parallel()
+	folder := t.TempDir()
+	good := strings.Repeat(`192.0.2.1 - - [02/Nov/2026:08:00:00 +0000] "GET / HTTP/1.1" 200 5 "-" "x"`+"\n", 60)
+	for name, text := range map[string]string{
+		"good": good, "empty": "", "binary": "\x00\x01\x02\n\xff\n", "packed.bz2": "BZh91AY", "cut.gz": "\x1f\x8b\x08\x00", "other": `{"a":1}` + "\n",
+		"pages/Caddyfile": ":80 {\nthrottle pages client_ip 5 1/s\n}\n", "site/Caddyfile": "example.com {\nthrottle pages client_ip 5 1/s\n}\n", "open/Caddyfile": ":80 {\nthrottle {\n", "none/Caddyfile": ":80 {\nrespond ok\n}\n",
+		"noname": "203.0.113.0/24\n", "noprefix": "\n# a\n203.0.113.0/40 Example\n",
+	} {
+		if err := os.MkdirAll(filepath.Dir(filepath.Join(folder, name)), 0o700); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(filepath.Join(folder, name), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for command, want := range map[string]string{
+		"recommend":                                           "no log given: want files",
+		"recommend|missing":                                   "missing: no such file or directory",
+		"recommend|pages":                                     "it is a directory: want log files",
+		"recommend|empty":                                     "empty: it is empty",
+		"recommend|binary":                                    "binary data",
+		"recommend|packed.bz2":                                "unpack it",
+		"recommend|cut.gz":                                    "cut.gz: ",
+		"recommend|other":                                     "none of its 1 lines is a request",
+		"recommend|good|--spare|most":                         `invalid --spare "most": want a percentage`,
+		"recommend|good|--spare|101":                          "want a percentage from 0 to 100",
+		"recommend|good|--spare|NaN":                          "want a percentage from 0 to 100",
+		"recommend|good|--check|120":                          "want <capacity> <leak>, such as 10 1/s",
+		"recommend|good|--check|2/s":                          `--check: invalid limit "2/s"`,
+		"recommend|good|--check|0 1/s":                        "want a number above 0",
+		"recommend|good|--check|9 2/fortnight":                `invalid rate "2/fortnight"`,
+		"recommend|good|--config|missing":                     "missing: no such file",
+		"recommend|good|--config|open/Caddyfile":              "open/Caddyfile:2",
+		"recommend|good|--config|none/Caddyfile":              "no throttle handler",
+		"recommend|good|--config|pages/Caddyfile|--key|host":  "exclude each other",
+		"recommend|good|--config|pages/Caddyfile|--cost|2":    "exclude each other",
+		"recommend|good|--config|pages/Caddyfile|--assets":    "exclude each other",
+		"recommend|good|--config|pages/Caddyfile|--zone|page": "did you mean pages?",
+		"recommend|good|--zone|pages":                         "--zone needs --config",
+		"recommend|good|--key|clientip":                       "did you mean client_ip?",
+		"recommend|good|--key|header":                         "want header <name>",
+		"recommend|good|--key|form log":                       "logs hold no bodies",
+		"recommend|good|--key|cookie sid":                     "combined logs hold no cookies",
+		"recommend|good|--key|header X-Api-Key":               `the header "X-Api-Key"`,
+		"recommend|good|--key|":                               "key has no source",
+		"recommend|good|--cost|z":                             `--cost: invalid cost "z"`,
+		"recommend|good|--cost|-1":                            "want a number such as 2",
+		"recommend|good|--format|iis":                         "want auto, caddy, nginx",
+		"recommend|good|--host|a b":                           "want a name such as example.com",
+		"recommend|good|--networks|missing":                   "--networks: ",
+		"recommend|good|--networks|noname":                    "noname:1: want a prefix and a name",
+		"recommend|good|--networks|noprefix":                  "noprefix:3: want a prefix and a name",
+		"recommend|good|--report|missing/x":                   "--report: ",
+		"recommend|good|--limit|5 1/s":                        "unknown flag: --limit",
+		"replay|good":                                         "no limits given: want --config",
+		"replay|good|--key|client_ip":                         `want --limit "<capacity> <leak>"`,
+		"replay|good|--limit|60":                              "want limit 60 60/m",
+		"replay|good|--limit|60 1/parsec":                     `invalid rate "1/parsec"`,
+		"replay|good|--limit|-5 1/s":                          `invalid capacity "-5"`,
+		"replay|good|--limit|5 1/s|--compare|leaky":           "want fixed, sliding",
+		"replay|good|--limit|5 1/s|--compare|sliding=0":       "from 2 to 1000",
+		"replay|good|--limit|5 1/s|--requests|missing/x":      "--requests: ",
+		"replay|good|--config|site/Caddyfile":                 "give --host <name>",
+		"replay|good|--config|pages/Caddyfile|-a|yaml":        "adapter: yaml",
+		"replay|good|--config|pages/Caddyfile|--limit|5 1/s":  "exclude each other",
+		"replay|-|--limit|5 1/s":                              "-: it is empty",
+	} {
+		cmd := caddyCommand(t, append([]string{"throttle"}, strings.Split(command, "|")...)...)
+		cmd.Dir = folder
+		var stderr strings.Builder
+		cmd.Stderr = &stderr
+		out, err := cmd.Output()
+		said := ""
+		for line := range strings.Lines(stderr.String() + string(out)) {
+			if strings.HasPrefix(line, "Error: ") {
+				said = line
+			}
+		}
+		if code := cmd.ProcessState.ExitCode(); err == nil || code != 1 && code != 2 || !strings.Contains(said, want) || len(said) > 500 || strings.Contains(string(out), "refused") {
+			t.Errorf("%s: got exit code %d, %q and\n%s\nwant %q, and no figures", command, code, said, out, want)
+		}
 	}
 }
