@@ -42,7 +42,7 @@ type Request struct {
 // Unread is what nobody reads of a verdict after its handler, as is known when the config is
 // loaded. The zero value means that somebody may read everything.
 type Unread struct {
-	Verdict      bool // no other handler, matcher, simulation or log line; then it must be given to [Verdict.Forget]
+	Verdict      bool // no other handler, matcher or log line reads it
 	Placeholders bool
 }
 
@@ -186,7 +186,9 @@ func newPlan(q Request, env Env) *plan {
 	p.Look(q.Request)
 	p.Overrides = env.Overrides()
 	p.asked, p.env = q, env
-	p.earlier, _ = p.Vars[verdictVar].(*Verdict)
+	if !q.Unread.Verdict {
+		p.earlier, _ = p.Vars[verdictVar].(*Verdict)
+	}
 	return p
 }
 
@@ -256,6 +258,9 @@ func (p *plan) decided(z *Zone) bool {
 
 // refuseBanned refuses a request whose client is banned, as one of the zones.
 func (p *plan) refuseBanned() (refused bool) {
+	if p.Overrides == nil {
+		return false
+	}
 	now := time.Now()
 	ban := p.Ban(now)
 	if ban == nil || slices.ContainsFunc(p.asked.Zones, p.decided) {

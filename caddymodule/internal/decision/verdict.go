@@ -69,13 +69,20 @@ func newVerdict(n int, unread Unread) *Verdict {
 	return &Verdict{Outcomes: make([]Outcome, 0, n)}
 }
 
-// Forget ends the life of a verdict that nobody else reads. Of others it does nothing.
+// Forget ends the life of a verdict that nobody else reads, once its request was served. Where
+// that is not so, it does nothing.
 func (v *Verdict) Forget() {
-	if v != nil && v.pooled {
-		clear(v.Outcomes)
-		v.Outcomes, v.static, v.measured = v.Outcomes[:0], nil, nil
-		verdictPool.Put(v)
+	if v == nil || !v.pooled {
+		return
 	}
+	for i := range v.Outcomes {
+		if v.Outcomes[i].simulation != nil {
+			return
+		}
+	}
+	clear(v.Outcomes)
+	v.Outcomes, v.static, v.measured, v.grant = v.Outcomes[:0], nil, nil, nil
+	verdictPool.Put(v)
 }
 
 // publish shows the verdict to later handlers, placeholders and the access log. The last two

@@ -58,7 +58,7 @@ func NewHandler(e *Engine, server *caddyhttp.Server, match rule.Matchers, zones 
 	h.headers = settlement.HeadersOf(settles...).With(h.told...)
 	h.endsAtAdmission = len(h.headers) == 0 && !slices.ContainsFunc(zones, func(z *Zone) bool { return !z.EndsAtAdmission() })
 	h.unread = e.unread[server]
-	h.unread.Verdict = h.unread.Verdict && h.endsAtAdmission && server.Logs == nil
+	h.unread.Verdict = h.unread.Verdict && (h.endsAtAdmission || !h.errorRoutes) && server.Logs == nil
 	warnKeys(zones, match, e.Warner)
 	if match == nil {
 		warnBursts(zones, e.Warner)
@@ -213,7 +213,9 @@ func (h *Handler) turnAway(w http.ResponseWriter, r *http.Request, res *decision
 // refuse answers a request that is refused. config is the number of the config when the
 // decision began.
 func (h *Handler) refuse(w http.ResponseWriter, r *http.Request, res *decision.Verdict, config uint64, now time.Time) error {
-	res.NotServed(r)
+	if !h.unread.Verdict {
+		res.NotServed(r)
+	}
 	refusal := res.Refusal(&h.app.Control.Refusals, now)
 	refusal.Close = h.app.Drops && h.app.addDropped(r, res, config)
 	err := refusal.Write(w, r, body.Received(r))
@@ -278,7 +280,12 @@ func (h *Handler) serve(w http.ResponseWriter, r *http.Request, next caddyhttp.H
 	}
 	if len(h.headers) == 0 && !tunnel && !needs.Cookies && !needs.Simulates && paced == nil && !needs.Settles {
 		if needs.Held {
-			defer func() { h.releaseAfter(r, res, err) }()
+			defer func() {
+				h.releaseAfter(r, res, err)
+				if err == nil && call == nil {
+					res.Forget()
+				}
+			}()
 		}
 		return next.ServeHTTP(w, r)
 	}
@@ -309,6 +316,9 @@ func (h *Handler) serve(w http.ResponseWriter, r *http.Request, next caddyhttp.H
 			h.releaseAfter(r, res, err)
 		}
 		h.settle(r, res, observer)
+		if err == nil && call == nil && !tunnel {
+			res.Forget()
+		}
 	}()
 	if err = observer.Serve(w, r, next); err != nil && paced.Slow() && !observer.Answered() {
 		err = refuseSlow(w, r)
