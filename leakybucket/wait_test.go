@@ -4,8 +4,6 @@ import (
 	"context"
 	"errors"
 	"math"
-	"math/rand/v2"
-	"slices"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -69,134 +67,77 @@ func TestWaitHoldsItsPlaceAgainstTakes(t *testing.T) {
 	})
 }
 
-// waits starts a call of Wait and returns how it ended and when, and a function
-// that makes it leave.
-func waits(t *testing.T, bucket *leakybucket.Bucket, cost float64) (ended chan time.Time, err *error, leave func()) {
+// wait starts a call of Wait, and returns when it ended with an error that is wanted, and a
+// function that makes it leave.
+func wait(t *testing.T, bucket *leakybucket.Bucket, cost float64, want error) (ended chan time.Time, leave func()) {
 	ctx, leave := context.WithCancel(t.Context())
-	ended, err = make(chan time.Time, 1), new(error)
+	ended = make(chan time.Time, 1)
 	go func() {
-		*err = bucket.Wait(ctx, cost)
+		if err := bucket.Wait(ctx, cost); !errors.Is(err, want) {
+			t.Errorf("waiting for %v: got %v, want %v", cost, err, want)
+		}
 		ended <- time.Now()
 	}()
-	synctest.Wait() // it stands in the queue
-	return ended, err, leave
+	synctest.Wait() // its place is taken
+	return ended, leave
 }
 
-func TestAWaiterThatLeavesGivesBackItsCostAndThoseBehindMoveUp(t *testing.T) {
-	for _, test := range []struct {
-		about  string
-		leaver int             // of three that wait for 4, 2 and 3
-		served []time.Duration // the others
-		level  float64         // once it has left
-	}{
-		{"the first", 0, []time.Duration{2 * time.Second, 5 * time.Second}, 14},
-		{"the second", 1, []time.Duration{4 * time.Second, 7 * time.Second}, 16},
-		{"the last", 2, []time.Duration{4 * time.Second, 6 * time.Second}, 15},
-	} {
+func TestTheLastWhoLeavesGivesItsCostBackAndOthersKeepTheirTime(t *testing.T) {
+	for leaver, level := range []float64{18, 18, 15} { // of three that wait for 4, 2 and 3
 		synctest.Test(t, func(t *testing.T) {
 			bucket := newBucket(t, 10, 1)
 			bucket.Take(10)
 			start := time.Now()
-			var others []chan time.Time
-			var left chan time.Time
-			var err *error
+			var all []chan time.Time
 			var leave func()
 			for i, cost := range []float64{4, 2, 3} {
-				if i == test.leaver {
-					left, err, leave = waits(t, bucket, cost)
-				} else {
-					ended, _, _ := waits(t, bucket, cost)
-					others = append(others, ended)
+				var want error
+				if i == leaver {
+					want = context.Canceled
+				}
+				ended, leaves := wait(t, bucket, cost, want)
+				if all = append(all, ended); i == leaver {
+					leave = leaves
 				}
 			}
 			time.Sleep(time.Second) // virtual
 			leave()
-			if at := <-left; !errors.Is(*err, context.Canceled) || at.Sub(start) != time.Second {
-				t.Errorf("%s leaves: got %v after %v, want %v at once", test.about, *err, at.Sub(start), context.Canceled)
+			synctest.Wait()
+			if got := bucket.Level(); got != level {
+				t.Errorf("%d leaves: got a level of %v, want %v", leaver, got, level)
 			}
-			if got := bucket.Level(); math.Abs(got-test.level) > 1e-9 {
-				t.Errorf("%s leaves: got a level of %v, want %v", test.about, got, test.level)
-			}
-			for i, ended := range others {
-				if got := (<-ended).Sub(start); got != test.served[i] {
-					t.Errorf("%s leaves: got the %d. of the others served after %v, want %v", test.about, i+1, got, test.served[i])
+			for i, ended := range all {
+				want := []time.Duration{4 * time.Second, 6 * time.Second, 9 * time.Second}[i]
+				if i == leaver {
+					want = time.Second
+				}
+				if got := (<-ended).Sub(start); got != want {
+					t.Errorf("%d leaves: got %d served after %v, want %v", leaver, i, got, want)
 				}
 			}
 		})
 	}
 }
 
-func TestAHundredWaitersThatLeaveLeaveNothingBehind(t *testing.T) {
-	orders := map[string]func(rng *rand.Rand) []int{
-		"first first": func(*rand.Rand) []int { return upTo(100) },
-		"last first": func(*rand.Rand) []int {
-			order := upTo(100)
-			slices.Reverse(order)
-			return order
-		},
-		"in any order": func(rng *rand.Rand) []int { return rng.Perm(100) },
-	}
-	for about, order := range orders {
-		synctest.Test(t, func(t *testing.T) {
-			rng := rand.New(rand.NewPCG(5, 0))
-			bucket := newBucket(t, 1, 1)
-			bucket.Take(1)
-			var ends []chan time.Time
-			var leaves []func()
-			for range 100 {
-				ended, _, leave := waits(t, bucket, rng.Float64())
-				ends, leaves = append(ends, ended), append(leaves, leave)
-			}
-			for _, i := range order(rng) {
-				leaves[i]()
-				<-ends[i]
-			}
-			if got := bucket.Level(); got != 1 {
-				t.Errorf("%s: got a level of %v when all have left, want 1 as before", about, got)
-			}
-			start := time.Now()
-			if err := bucket.Wait(t.Context(), 1); err != nil || time.Since(start) != time.Second {
-				t.Errorf("%s: got the next one served after %v (%v), want 1s", about, time.Since(start), err)
-			}
-		})
-	}
-}
-
-func upTo(n int) []int {
-	all := make([]int, n)
-	for i := range all {
-		all[i] = i
-	}
-	return all
-}
-
-// While clients wait, fills and settlements move their turns, and nobody gets in
-// before them.
-func TestSettlingAndFillingMoveThoseWhoWait(t *testing.T) {
-	for _, test := range []struct {
-		about  string
-		change func(bucket *leakybucket.Bucket, was leakybucket.Decision)
-		served time.Duration
-	}{
-		{"nothing", func(*leakybucket.Bucket, leakybucket.Decision) {}, 4 * time.Second},
-		{"filled by nothing", func(b *leakybucket.Bucket, _ leakybucket.Decision) { b.Fill(0) }, 4 * time.Second},
-		{"filled", func(b *leakybucket.Bucket, _ leakybucket.Decision) { b.Fill(5) }, 4 * time.Second},
-		{"taken out", func(b *leakybucket.Bucket, _ leakybucket.Decision) { b.Fill(-2) }, 2 * time.Second},
-		{"taken out entirely", func(b *leakybucket.Bucket, _ leakybucket.Decision) { b.Fill(-20) }, 0},
-		{"settled down", func(b *leakybucket.Bucket, was leakybucket.Decision) { b.Settle(was, 10, -3) }, time.Second},
-		{"settled up", func(b *leakybucket.Bucket, was leakybucket.Decision) { b.Settle(was, 10, 3) }, 7 * time.Second},
+// What comes after a caller of Wait moves the level, and not the time it was told.
+func TestThoseWhoWaitAreServedWhenTheyWereTold(t *testing.T) {
+	for about, change := range map[string]func(*leakybucket.Bucket, leakybucket.Decision){
+		"filled":       func(b *leakybucket.Bucket, _ leakybucket.Decision) { b.Fill(5) },
+		"taken out":    func(b *leakybucket.Bucket, _ leakybucket.Decision) { b.Fill(-2) },
+		"settled down": func(b *leakybucket.Bucket, was leakybucket.Decision) { b.Settle(was, 10, -3) },
+		"settled up":   func(b *leakybucket.Bucket, was leakybucket.Decision) { b.Settle(was, 10, 3) },
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			bucket := newBucket(t, 10, 1)
 			was := bucket.Take(10)
 			start := time.Now()
-			ended, _, _ := waits(t, bucket, 4)
-			test.change(bucket, was)
-			if waits := test.served > 0; bucket.Fits(0) == waits || bucket.Take(0).Fits == waits {
-				t.Errorf("%s: got a cost of 0 to fit: %v, want %v", test.about, waits, !waits)
+			ended, _ := wait(t, bucket, 4, nil)
+			change(bucket, was)
+			if bucket.Fits(0) || bucket.Take(0).Fits {
+				t.Errorf("%s: got a cost of 0 to fit before one that waits", about)
 			}
-			if got := (<-ended).Sub(start); got != test.served {
-				t.Errorf("%s: got it served after %v, want %v", test.about, got, test.served)
+			if got := (<-ended).Sub(start); got != 4*time.Second {
+				t.Errorf("%s: got it served after %v, want 4s", about, got)
 			}
 		})
 	}
