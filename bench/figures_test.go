@@ -60,7 +60,7 @@ func TestCosts(t *testing.T) {
 		t.Skip("SKIPPED: measures; set TEST_LONG=1")
 	}
 	zone := func(n int, options string) string {
-		return fmt.Sprintf("zone z%d {\nkey client_ip\nlimit 1000000000 1000/s\n%s\n}\n", n, options)
+		return fmt.Sprintf("zone z%d {\nkey client_ip\nlimit %d 1000/s\n%s\n}\n", n, 1_000_000_000+n, options)
 	}
 	zones := func(n int) (all string) {
 		for i := range n {
