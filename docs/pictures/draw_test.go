@@ -46,7 +46,7 @@ func TestThePhonesShowThePage(t *testing.T) {
 		}
 		return string(text)
 	}
-	words, sheet := read("language.go"), read("page.css")
+	words, sheet := read("languages.json"), read("page.css")
 	for _, s := range screens {
 		_, unit, _ := strings.Cut(s.time, " ")
 		for _, text := range []string{s.title, strings.Join(s.reason, " "), s.wait + " %s.", strings.Join(s.then, " "), s.code, `" ` + unit + `"`} {
