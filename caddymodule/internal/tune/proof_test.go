@@ -25,7 +25,7 @@ func tenLogs(t *testing.T) []string {
 	}
 	logs = append(logs, writeLog(t, mixedLines()...))
 	for seed := range uint64(9) {
-		logs = append(logs, writeLog(t, made(seed).lines...))
+		logs = append(logs, writeLog(t, made(seed, 1).lines...))
 	}
 	return logs
 }
