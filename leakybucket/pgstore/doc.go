@@ -67,6 +67,21 @@
 // that wants a logged table makes an unlogged one logged, never the other way
 // round.
 //
+// # Upgrading
+//
+// The table's comment says which schema it has, and which one a store must know
+// to use it:
+//
+//	SELECT obj_description('throttle_buckets'::regclass, 'pg_class')
+//	caddy-throttle buckets: schema 1, usable by schema 1 and newer
+//
+// Two versions of this package can share a table, so nodes can be upgraded one by
+// one. A role that may not create the table gets an error with the statements that
+// its owner must run.
+//
+// A table of a newer version is used if its comment allows it, and else refused
+// with an error. No version drops a table.
+//
 // # Expiry
 //
 // A bucket that is empty, and whose block is forgotten, is deleted some time

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -12,6 +13,16 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 )
+
+// schemaVersion is in the table's comment, with the version that a store must know to use
+// the table. Nodes of two releases share one table during an upgrade, so a new schema only
+// adds columns with defaults.
+const (
+	schemaVersion = 1
+	schemaComment = "caddy-throttle buckets: schema 1, usable by schema 1 and newer"
+)
+
+var commentFormat = regexp.MustCompile(`schema (\d+), usable by schema (\d+)`)
 
 // requiredColumns are those of the schema.
 var requiredColumns = []string{"name", "level", "at", "blocked_until", "step", "forget", "leak"}
@@ -95,8 +106,9 @@ func (s *Store) missing(ctx context.Context, from interface {
 ) (missing []string, err error) {
 	var version int64
 	var kind, persistence string // r: an ordinary table, empty: no table; u: unlogged
+	var comment string
 	var columns []string
-	if err := from.QueryRow(ctx, s.sql.inspect, s.table).Scan(&version, &kind, &persistence, &columns); err != nil {
+	if err := from.QueryRow(ctx, s.sql.inspect, s.table).Scan(&version, &kind, &persistence, &comment, &columns); err != nil {
 		return nil, err
 	}
 	if version < oldestServer {
@@ -105,13 +117,19 @@ func (s *Store) missing(ctx context.Context, from interface {
 	switch kind {
 	case "r":
 	case "":
-		return []string{s.sql.create}, nil
+		return []string{s.sql.create, s.sql.comment}, nil
 	default: // in a partitioned table ctid names no single row
 		return nil, &advised{fmt.Errorf("%s is a view or a partitioned table: want an ordinary table; name another one", s.table)}
 	}
 	for _, column := range requiredColumns {
 		if !slices.Contains(columns, column) {
 			return nil, &advised{fmt.Errorf("table %s has no column %s: want a table that this store has created; name another one", s.table, column)}
+		}
+	}
+	if match := commentFormat.FindStringSubmatch(comment); match != nil {
+		if needed, err := strconv.Atoi(match[2]); err != nil || needed > schemaVersion {
+			return nil, &advised{fmt.Errorf("table %s has schema %s, which needs a store that knows schema %s; this one knows schema %d: upgrade it, or name another table",
+				s.table, match[1], match[2], schemaVersion)}
 		}
 	}
 	if s.wantsLogged && persistence == "u" {

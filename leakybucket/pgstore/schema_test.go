@@ -103,3 +103,38 @@ func TestAPartitionedTableIsRefused(t *testing.T) {
 	_, err := take(context.Background(), openStore(t, Options{URL: patient(server.URL()), Table: table}), charge("k", 1))
 	wantError(t, err, "want an ordinary table")
 }
+
+func TestTheSchemaIsReadableFromTheTable(t *testing.T) {
+	server := sharedServer(t)
+	table := unique("commented")
+	mustTake(t, openStore(t, Options{URL: patient(server.URL()), Table: table}), charge("k", 1))
+	const want = "caddy-throttle buckets: schema 1, usable by schema 1 and newer"
+	if got := server.Text(t, "SELECT obj_description('"+table+"'::regclass, 'pg_class')"); got != want {
+		t.Errorf("comment of the table: got %q, want %q", got, want)
+	}
+}
+
+func TestANewerTableIsUsedIfItSaysSo(t *testing.T) {
+	server := sharedServer(t)
+	for comment, says := range map[string]string{
+		"caddy-throttle buckets: schema 2, usable by schema 1 and newer": "",
+		"caddy-throttle buckets: schema 9, usable by schema 1 and newer": "",
+		"caddy-throttle buckets: schema 9, usable by schema 4 and newer": "has schema 9, which needs a store that knows schema 4; this one knows schema 1: upgrade it, or name another table",
+		"the shop's throttle, ask Ann":                                   "",
+	} {
+		table := unique("newer")
+		mustTake(t, openStore(t, Options{URL: patient(server.URL()), Table: table}), charge("k", 1))
+		server.Exec(t, "ALTER TABLE "+table+" ADD COLUMN origin text NOT NULL DEFAULT ''", "COMMENT ON TABLE "+table+` IS '`+strings.ReplaceAll(comment, "'", "''")+`'`)
+		s := openStore(t, Options{URL: patient(server.URL()), Table: table})
+		switch _, err := take(context.Background(), s, charge("k", 1)); {
+		case says != "":
+			wantError(t, err, says)
+			wantError(t, s.Ping(context.Background()), says)
+		case err != nil:
+			t.Errorf("take from a table of %q: got %v, want no error", comment, err)
+		}
+		if got := server.Text(t, "SELECT obj_description('"+table+"'::regclass, 'pg_class')"); got != comment {
+			t.Errorf("comment: got %q, want it as it was, %q", got, comment)
+		}
+	}
+}

@@ -19,7 +19,7 @@ var files embed.FS
 // statements are the SQL statements for one table. Each is explained in its
 // file.
 type statements struct {
-	inspect, create, logged           string
+	inspect, create, comment, logged  string
 	make, lock, clock, update, insert string
 	reset, size, forget, list         string
 
@@ -33,7 +33,7 @@ func (o *Options) statements() statements {
 	if o.Logged {
 		unlogged = ""
 	}
-	fill := strings.NewReplacer("{table}", o.quotedTable(""), "{board}", o.quotedTable(boardSuffix), "{unlogged}", unlogged)
+	fill := strings.NewReplacer("{table}", o.quotedTable(""), "{board}", o.quotedTable(boardSuffix), "{unlogged}", unlogged, "{comment}", schemaComment)
 	read := func(name string) string {
 		sql, err := files.ReadFile("sql/" + name + ".sql")
 		if err != nil {
@@ -42,7 +42,7 @@ func (o *Options) statements() statements {
 		return fill.Replace(onOneLine(string(sql)))
 	}
 	return statements{
-		inspect: read("inspect"), create: read("create"), logged: read("logged"),
+		inspect: read("inspect"), create: read("create"), comment: read("comment"), logged: read("logged"),
 		make: read("make"), lock: read("lock"), clock: read("clock"), update: read("update"), insert: read("insert"),
 		reset: read("reset"), size: read("size"), forget: read("forget"), list: read("list"),
 		boardCreate: read("board_create"), boardLock: read("board_lock"), boardWrite: read("board_write"), boardLatest: read("board_latest"), boardRead: read("board_read"),
