@@ -1,7 +1,7 @@
 package httplimit_test
 
 import (
-	"fmt"
+	"log"
 	"net/http"
 
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
@@ -9,13 +9,13 @@ import (
 	"github.com/caddy-throttle/caddy-throttle/leakybucket/memstore"
 )
 
-// Each address may send 20 requests at once, then two a second.
+// Each client may send ten requests at once, then two a second.
 func Example() {
-	limiter, err := leakybucket.NewLimiter(memstore.New(memstore.Options{}), leakybucket.Limit{Capacity: 20, Leak: 2}, leakybucket.LimiterOptions{})
+	store := memstore.New(memstore.Options{}) // 500,000 clients at most, in 50 MB
+	limiter, err := leakybucket.NewLimiter(store, leakybucket.Limit{Capacity: 10, Leak: 2}, leakybucket.LimiterOptions{})
 	if err != nil {
-		fmt.Println(err)
-		return
+		log.Fatal(err)
 	}
-	handler := httplimit.New(limiter, httplimit.Options{}, http.FileServer(http.Dir("public")))
-	_ = http.ListenAndServe("127.0.0.1:8080", handler)
+	handler := http.FileServer(http.Dir("public"))
+	log.Fatal(http.ListenAndServe(":8080", httplimit.New(limiter, httplimit.Options{}, handler)))
 }
