@@ -1,6 +1,6 @@
-// Package accesslog reads requests from access logs: Caddy's JSON, and the common and
-// combined formats of nginx and Apache, plain or compressed, rotated or not. Begin with
-// [Open].
+// Package accesslog reads requests from access logs: Caddy's JSON, that of nginx, Traefik
+// and Cloudflare, and the common and combined formats, plain or compressed, rotated or not.
+// Begin with [Open].
 //
 // Logs hold what clients have sent, so every text in a [Request] may have been written
 // by an attacker. Show it with [text.Printable] only.
@@ -26,7 +26,7 @@ const NoDuration time.Duration = -1
 // memory of the line: clone what is kept for long.
 type Request struct {
 	// At is when the request arrived. Caddy and nginx log when it ended, so the
-	// duration is taken off. Requests come in the order of At.
+	// duration is taken off.
 	At time.Time
 
 	// Duration is how long the request took, or NoDuration.
@@ -162,8 +162,10 @@ type Stats struct {
 	Broken []error
 
 	NoClient  int64     // requests without an address
+	StandIns  int64     // requests with a hash or a name in its place
 	Fractions int64     // requests whose time has a fraction of a second
-	Late      int64     // requests that came so late that they count as arriving later than they did
+	Late      int64     // requests that are returned after others that arrived later
+	Unsorted  int64     // of these, those that had ended before the others arrived: the log is not in order
 	From, To  time.Time // the first and the last arrival
 
 	// Unlogged is how many refused requests Caddy's logs lack, because `refusal log`

@@ -1,6 +1,8 @@
 package accesslog
 
 import (
+	"encoding/binary"
+	"hash/fnv"
 	"net/netip"
 	"strconv"
 	"strings"
@@ -42,13 +44,19 @@ func (p *parser) parseCaddy(r *Request, line string) (verdict, string) {
 		case "request":
 			asked = value
 		}
+		if name.Str == p.field && p.field != "" {
+			elapsed = value
+		}
 		return true
 	})
 	switch {
 	case !strings.HasPrefix(line, "{") || !strings.HasSuffix(line, "}"), !(asked.IsObject() && ts.Exists()) && !gjson.Valid(line):
 		return unreadable, "no valid JSON"
-	case !asked.IsObject():
+	case !asked.IsObject() && logger.Exists():
 		return other, ""
+	case !asked.IsObject():
+		*r = Request{Size: -1, Received: -1, Duration: NoDuration, length: len(line)}
+		return p.parseNamed(r, line)
 	case logger.Exists() && logger.Str != accessLogger && !strings.HasPrefix(logger.Str, accessLogger+"."):
 		return other, ""
 	case !logger.Exists() && message.Str != "" && message.Str != "handled request" && message.Str != "NOP":
@@ -82,12 +90,14 @@ func (p *parser) parseCaddy(r *Request, line string) (verdict, string) {
 	if r.ClientText == "" {
 		r.ClientText = r.Remote
 	}
-	r.Client = parseAddr(r.ClientText)
+	r.Client = clientOf(r.ClientText)
 	at, ok := p.parseTime(ts)
 	if !ok {
 		return unreadable, "unknown time " + strconv.Quote(ts.String()[:min(len(ts.String()), 40)])
 	}
-	r.Duration = p.parseDuration(elapsed)
+	if r.Duration = p.parseDuration(elapsed); p.unit > 0 {
+		r.Duration = p.timeOf(elapsed.String(), p.unit)
+	}
 	return p.timed(r, at, true)
 }
 
@@ -106,6 +116,37 @@ func parseAddr(text string) netip.Addr {
 		return netip.Addr{}
 	}
 	return addr.Unmap().WithZone("")
+}
+
+// clientOf returns the address of a client. A log may have a hash in its place, as that of
+// Caddy's filter is, or the name of a host. Each of these is a client of its own, for which
+// a private address stands that is made of it.
+func clientOf(text string) netip.Addr {
+	addr := parseAddr(text)
+	if addr.IsValid() || len(text) < 4 || text == Redacted || strings.HasPrefix(text, "unix:") {
+		return addr
+	}
+	hash := fnv.New64a()
+	_, _ = hash.Write([]byte(text))
+	of := [16]byte{0: standIn}
+	binary.BigEndian.PutUint64(of[:], hash.Sum64()>>8|standIn<<56)
+	return netip.AddrFrom16(of)
+}
+
+// standIn is the first byte of addresses that stand for others.
+const standIn = 0xfd
+
+// StandsIn reports whether the address of the client stands for a hash or a name.
+func (r *Request) StandsIn() bool {
+	return r.Client.Is6() && r.Client.As16()[0] == standIn && r.Client != parseAddr(r.ClientText)
+}
+
+// Shown returns a key in which the client's hash or name is in its place again.
+func (r *Request) Shown(key string) string {
+	if !r.StandsIn() {
+		return key
+	}
+	return strings.ReplaceAll(key, r.Client.String(), r.ClientText)
 }
 
 // timed sets when the request arrived. The time is that of its end, or of its beginning.

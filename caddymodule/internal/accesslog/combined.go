@@ -51,8 +51,8 @@ func (p *parser) parseCombined(r *Request, line string) (verdict, string) {
 			rest = last
 		}
 	}
-	var micros bool
-	if r.Duration, micros = p.requestTime(rest); micros {
+	var began bool
+	if r.Duration, began = p.requestTime(rest); began {
 		r.Format = Apache
 	}
 	return p.timed(r, at, r.Format != Apache)
@@ -69,6 +69,9 @@ func (p *parser) parsePeer(r *Request, text string) {
 			r.Host = first
 			first, rest, client = second, after, addr
 		}
+	}
+	if !client.IsValid() {
+		client = clientOf(first)
 	}
 	r.Client, r.ClientText, r.Remote = client, first, first
 	if _, user := word(rest); len(user) > 1 {
@@ -138,27 +141,76 @@ func (r *Request) parseRequestLine(line string) bool {
 	return r.Method != "" && uri != "" && uri != "*" && r.Method != http.MethodConnect
 }
 
-// requestTime returns the first number after the fields of the combined format, and
-// whether it is Apache's, in microseconds. It may stand behind rt= or request_time=.
-func (p *parser) requestTime(text string) (d time.Duration, micros bool) {
-	for text != "" {
-		if text = strings.TrimLeft(text, " "); strings.HasPrefix(text, `"`) {
-			_, text, _ = quoted(text)
-			continue
-		}
+// requestTime returns how long the request took, by what is behind the fields of the
+// combined format, and whether the time of the line is that of its beginning. Traefik has
+// milliseconds with their unit, nginx a number with a point, behind others or not, and
+// Apache a whole number of microseconds, which is one alone.
+func (p *parser) requestTime(text string) (d time.Duration, began bool) {
+	wholes := 0
+	d = NoDuration
+	for n := 1; ; n++ {
 		var token string
-		token, text = word(text)
-		token = strings.TrimPrefix(strings.TrimPrefix(token, "rt="), "request_time=")
-		n, err := strconv.ParseFloat(token, 64)
-		switch {
-		case err != nil || !(n >= 0):
-			continue
-		case p.format != Nginx && !strings.Contains(token, "."):
-			return bounded(n, time.Microsecond), true
+		if text = strings.TrimLeft(text, " "); text == "" {
+			break
+		} else if text[0] == '"' {
+			token, text, _ = quoted(text)
+			if p.field == "" {
+				continue
+			}
+		} else {
+			token, text = word(text)
 		}
-		return bounded(n, time.Second), false
+		if p.field != "" {
+			name, value, named := strings.Cut(token, "=")
+			if strconv.Itoa(n) == p.field {
+				name, value, named = p.field, token, true
+			}
+			if named && name == p.field {
+				return p.timeOf(value, p.wholeUnit()), p.format == Apache
+			}
+			continue
+		}
+		token = strings.TrimPrefix(strings.TrimPrefix(token, "rt="), "request_time=")
+		if millis, found := strings.CutSuffix(token, "ms"); found && p.timeOf(millis, time.Millisecond) >= 0 {
+			return p.timeOf(millis, time.Millisecond), true
+		}
+		took := p.timeOf(token, p.wholeUnit())
+		switch {
+		case took < 0:
+		case strings.Contains(token, "."):
+			return took, false
+		default:
+			wholes++
+			d = took
+		}
 	}
-	return NoDuration, false
+	if wholes > 1 { // such as bytes
+		return NoDuration, false
+	}
+	return d, wholes == 1 && p.format != Nginx
+}
+
+// wholeUnit is that of whole numbers: nginx has seconds, and Apache microseconds.
+func (p *parser) wholeUnit() time.Duration {
+	if p.format == Nginx {
+		return time.Second
+	}
+	return time.Microsecond
+}
+
+// timeOf reads a duration. A number with a point is in seconds, and a whole one in that
+// unit, unless --time-field has one.
+func (p *parser) timeOf(text string, whole time.Duration) time.Duration {
+	n, err := strconv.ParseFloat(text, 64)
+	switch {
+	case err != nil || !(n >= 0):
+		return NoDuration
+	case p.unit > 0:
+		whole = p.unit
+	case strings.Contains(text, "."):
+		whole = time.Second
+	}
+	return bounded(n, whole)
 }
 
 // parseStamp reads a time such as 02/Jan/2006:15:04:05 -0700. Many lines have that of

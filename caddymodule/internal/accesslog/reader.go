@@ -8,6 +8,7 @@ import (
 	"iter"
 	"os"
 	"slices"
+	"strings"
 	"sync/atomic"
 	"time"
 )
@@ -16,6 +17,10 @@ import (
 type Options struct {
 	// Format is that of all lines. Zero means Auto.
 	Format Format
+
+	// TimeField is the name of the duration's field, or its number behind the user agent in
+	// combined logs. After a colon may follow its unit. If empty, it is found.
+	TimeField string
 
 	// Host is that of requests whose line has none.
 	Host string
@@ -37,14 +42,16 @@ const (
 
 // A Reader reads the requests of logs in the order of their arrival. Logs may be
 // given in any order, and may overlap. It holds back as many requests as it must to put
-// them in order, and no more than a fixed number.
+// them in order, and no more than a fixed number: Stats.Late counts those that come later
+// nevertheless.
 type Reader struct {
 	options Options
-	latest  time.Time
+	parser  parser    // as that of each log begins
 	pending []*source // that begin later, in order
 	active  []*source // with a request each
 	sources []*source
 	stats   Stats
+	strange string // fields of JSON that is no request
 
 	held   []*Request // until they are in order
 	bytes  int        // of their lines
@@ -60,7 +67,15 @@ type Reader struct {
 // Open opens logs by their names; - is the standard input. Names that cannot be read are
 // found at once.
 func Open(names []string, options Options) (*Reader, error) {
-	r := &Reader{options: options, latest: time.Now().Add(aDay), done: make(chan struct{})}
+	r := &Reader{options: options, done: make(chan struct{}), parser: parser{format: options.Format, latest: time.Now().Add(aDay)}}
+	field, unit, given := strings.Cut(options.TimeField, ":")
+	r.parser.field = field
+	if given {
+		var err error
+		if r.parser.unit, err = time.ParseDuration("1" + unit); err != nil || r.parser.unit <= 0 {
+			return nil, fmt.Errorf("unknown unit %q of the time field: want s, ms, us or ns", unit)
+		}
+	}
 	if r.options.Stdin == nil {
 		r.options.Stdin = os.Stdin
 	}
@@ -94,7 +109,7 @@ func (r *Reader) begin(s *source) error {
 	if err := s.open(&peeked, nil); err != nil {
 		return err
 	}
-	s.parser = parser{format: r.options.Format, latest: r.latest}
+	s.parser = r.parser
 	s.first = r.peek(s)
 	s.close()
 	return nil
@@ -170,23 +185,27 @@ func (r *Reader) due() bool {
 // deliver completes a request that is about to be returned.
 func (r *Reader) deliver(req *Request) {
 	st := &r.stats
-	if req.arrived < r.last && st.Requests > 0 {
-		req.arrived = r.last
+	if req.arrived < r.last {
 		st.Late++
+		if req.written < r.last {
+			st.Unsorted++
+		}
 	}
-	r.last = req.arrived
+	r.last = max(r.last, req.arrived)
 	req.At = time.Unix(0, req.arrived).UTC()
 	if req.Host == "" {
 		req.Host = r.options.Host
 	}
-	if st.Requests == 0 {
+	if st.Requests == 0 || req.At.Before(st.From) {
 		st.From = req.At
 	}
-	st.To = req.At
+	st.To = time.Unix(0, r.last).UTC()
 	st.Unlogged += req.unlogged()
 	st.Requests++
 	if !req.Client.IsValid() {
 		st.NoClient++
+	} else if req.StandsIn() {
+		st.StandIns++
 	}
 	if req.written%int64(time.Second) != 0 {
 		st.Fractions++
@@ -204,7 +223,11 @@ func (r *Reader) nothing() error {
 	case len(r.stats.Problems) > 0:
 		return fmt.Errorf("none of %d lines is a request: %s", lines, r.stats.Problems[0])
 	}
-	return mistake(name, fmt.Errorf("none of its %d lines is a request: want Caddy's access log, or a common or combined log", lines))
+	what := ""
+	if r.strange != "" {
+		what = "; they are JSON with the fields " + r.strange
+	}
+	return mistake(name, fmt.Errorf("none of its %d lines is a request: want Caddy's access log, a common or combined log, or JSON of nginx, Traefik or Cloudflare%s", lines, what))
 }
 
 // hold reads one more request and holds it back, or returns io.EOF.
@@ -215,7 +238,7 @@ func (r *Reader) hold() error {
 			break
 		}
 		r.pending = r.pending[1:]
-		s.parser = parser{format: r.options.Format, latest: r.latest}
+		s.parser = r.parser
 		if err := s.open(&r.read, r.options.Stdin); err != nil {
 			s.close()
 			r.stats.Broken = append(r.stats.Broken, mistake(s.name, err))
@@ -268,6 +291,7 @@ func (r *Reader) advance(s *source) {
 		st := &r.stats
 		st.Lines += int64(len(c.lines))
 		st.Other += c.other
+		r.strange = cmp.Or(r.strange, c.strange)
 		st.Unreadable += c.unreadable
 		st.Problems = append(st.Problems, c.problems[:min(len(c.problems), mostProblems-len(st.Problems))]...)
 		if c.broken != nil && !errors.Is(c.broken, io.EOF) {

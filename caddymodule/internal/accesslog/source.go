@@ -145,7 +145,8 @@ type chunk struct {
 	requests          []Request
 	other, unreadable int64
 	problems          []string
-	broken            error // why the log ends here
+	strange           string // fields of JSON that is no request
+	broken            error  // why the log ends here
 }
 
 // A span is a line of a chunk: where it ends, and how long it was in the log.
@@ -205,7 +206,9 @@ func (c *chunk) parse(p *parser) {
 		}
 		c.requests = c.requests[:len(c.requests)-1]
 		if v == other {
-			c.other++
+			if c.other++; c.strange == "" {
+				c.strange = fieldsOf(line)
+			}
 			continue
 		}
 		if c.unreadable++; len(c.problems) < mostProblems {

@@ -24,7 +24,9 @@ const (
 // A parser reads the lines of one file. It remembers what it has learned about them.
 type parser struct {
 	format Format
-	latest time.Time // the last time that is believed
+	field  string        // of the duration; empty means the usual one
+	unit   time.Duration // of that field; 0 means the usual one
+	latest time.Time     // the last time that is believed
 
 	layout int       // of the last time that was text
 	stamp  string    // the last time of a combined line

@@ -27,8 +27,8 @@ import (
 
 // logFlags are the flags of all commands that read logs.
 type logFlags struct {
-	format, host string
-	json         bool
+	format, host, timeField string
+	json                    bool
 }
 
 // A finding is what a command finds in logs. It is printed for people, or as JSON.
@@ -43,6 +43,7 @@ const gcPercent = 60
 func (f *logFlags) reads(cmd *cobra.Command, find func(*logReader) (finding, error)) *cobra.Command {
 	cmd.Flags().StringVar(&f.format, "format", "auto", "How lines are written: auto, caddy, nginx or apache; see caddy throttle --help")
 	cmd.Flags().StringVar(&f.host, "host", "", "The host of requests whose line has none, as in combined logs")
+	cmd.Flags().StringVar(&f.timeField, "time-field", "", "The field of the request's duration, and perhaps its unit: upstream_time:ms in JSON, 2 for the second word after the user agent")
 	cmd.Flags().BoolVar(&f.json, "json", false, "Print JSON")
 	cmd.RunE = func(cmd *cobra.Command, logs []string) error {
 		return usage.Fail(cmd, f.run(cmd, logs, find))
@@ -102,7 +103,7 @@ func (f *logFlags) open(ctx context.Context, logs []string) (*logReader, error) 
 	case strings.ContainsAny(f.host, "/ "):
 		return nil, usage.Errorf("invalid --host %q: want a name such as example.com", f.host)
 	}
-	options := accesslog.Options{Format: format, Host: f.host}
+	options := accesslog.Options{Format: format, Host: f.host, TimeField: f.timeField}
 	if slices.Contains(logs, "-") {
 		options.Stdin = interruptible(ctx, os.Stdin)
 	}

@@ -250,7 +250,7 @@ func (s *studies) note(o *decision.Outcome, req *accesslog.Request) {
 	if o.Zone.SlotsOnly() {
 		cost = 1
 	}
-	s.err = study.Add(req, o.Key, cost)
+	s.err = study.Add(req, req.Shown(o.Key), cost)
 }
 
 func (s *studies) results() ([]*recommend.Result, error) {

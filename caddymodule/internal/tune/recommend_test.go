@@ -308,23 +308,3 @@ func TestReplayOfAKeySaysThatItCountsAssets(t *testing.T) {
 		t.Errorf("got %v of %d keys refused by replay without assets, want %d of %d as --check says", z.Decisions["refused"], z.RefusedKeys, checked.RefusedRequests, checked.RefusedKeys)
 	}
 }
-
-// TestALogFarOutOfOrderIsAnError: a log whose halves were put together in the wrong order has
-// requests pour into buckets that have not leaked.
-func TestALogFarOutOfOrderIsAnError(t *testing.T) {
-	lines := mixedLines()
-	half := len(lines) / 2
-	swapped := writeLog(t, append(slices.Clone(lines[half:]), lines[:half]...)...)
-	for _, args := range [][]string{
-		{"recommend", swapped},
-		{"replay", "--key", "client_ip", "--limit", "3 1/m", swapped},
-	} {
-		out, complaint, err := run(t.Context(), args...)
-		if err == nil || !strings.Contains(complaint+err.Error(), "far out of order") || strings.Contains(out, "refused") {
-			t.Errorf("%q: got %s, %v and\n%s\nwant an error that says so, and no figures", args, complaint, err, out)
-		}
-	}
-	if out := ran(t, "replay", "--key", "client_ip", "--limit", "3 1/m", writeLog(t, lines...)); !strings.Contains(out, "refused") {
-		t.Errorf("in order: got\n%s\nwant figures", out)
-	}
-}

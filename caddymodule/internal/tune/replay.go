@@ -139,7 +139,7 @@ func (rp *player) run(req *accesslog.Request) {
 	server := rp.serverOf(req)
 	w := new(discarded)
 	r = caddyhttp.PrepareRequest(r, caddy.NewReplacer(), w, server.Server)
-	caddyhttp.SetVar(r.Context(), caddyhttp.ClientIPVarKey, strings.Clone(req.ClientText))
+	caddyhttp.SetVar(r.Context(), caddyhttp.ClientIPVarKey, clientIP(req))
 	if !rp.times {
 		_ = server.chain.ServeHTTP(w, r) // it cannot wait
 		return
@@ -312,8 +312,16 @@ func (u *reusedRequest) set(req *accesslog.Request) *http.Request {
 			u.request.Header[name] = append(u.request.Header[name], value)
 		}
 	}
-	u.vars[caddyhttp.ClientIPVarKey] = strings.Clone(req.ClientText) // which keys keep
+	u.vars[caddyhttp.ClientIPVarKey] = clientIP(req)
 	return u.request
+}
+
+// clientIP returns the address of the client as zones see it, which keys keep.
+func clientIP(req *accesslog.Request) string {
+	if req.StandsIn() {
+		return req.Client.String()
+	}
+	return strings.Clone(req.ClientText)
 }
 
 // discarded is a response that nobody reads.

@@ -193,28 +193,30 @@ func (rp *player) runAll(in *logReader, shown string) (notes []string, err error
 		rp.run(req)
 	}
 	rp.end()
-	if log := in.Stats(); in.err == nil && !in.interrupted() && mostLate*log.Late > log.Requests {
-		return nil, fmt.Errorf("%d of %d requests are far out of order, so no figure would be right: give the files as arguments and not by cat, or sort the log by time", log.Late, log.Requests)
+	if log := in.Stats(); in.err == nil && !in.interrupted() && !rp.strict && log.Unsorted > 0 {
+		return nil, fmt.Errorf("%d of %d requests are far out of order, so no figure would be right: give the files as arguments and not by cat, or sort the log by time", log.Unsorted, log.Requests)
 	}
 	return append(notes, rp.notes(in.Stats())...), in.err
 }
-
-// mostLate is one in how many requests may come far out of order.
-const mostLate = 100
 
 // peekedRequests is how many requests tell what the logs lack.
 const peekedRequests = 1000
 
 // notes returns what else the figures leave out.
 func (rp *player) notes(stats *accesslog.Stats) (notes []string) {
+	late := stats.Late
+	if rp.strict { // a study puts its charges in order
+		late = 0
+	}
 	for _, note := range []struct {
 		requests int64
 		what     string
 	}{
 		{rp.skipped, "left out, because the URI is invalid and Caddy would not have served it"},
 		{stats.NoClient, "without a client address in the log, and so without that key"},
+		{stats.StandIns, "with a hash or a name in the place of the address: each is a client of its own, and nothing in the config that names addresses holds for it"},
 		{stats.Unlogged, "refused and not in the log, because log kept them out: their clients seem quieter than they were"},
-		{stats.Late, "far out of order, and counted as arriving later"},
+		{late, "that took so long that they count as arriving later"},
 	} {
 		if note.requests > 0 {
 			notes = append(notes, fmt.Sprintf("requests %s: %s.", note.what, humanize.Comma(note.requests)))
@@ -244,8 +246,9 @@ func (t *replayTally) note(o *decision.Outcome, req *accesslog.Request) {
 		return
 	}
 	d, why := o.Ruling()
+	key := req.Shown(o.Key)
 	t.Add(&replay.Decided{
-		Zone: o.Zone.Name, Key: o.Key, Decision: d.String(), Reason: why.String(), Cost: o.Cost,
+		Zone: o.Zone.Name, Key: key, Decision: d.String(), Reason: why.String(), Cost: o.Cost,
 		Level: o.Level(), Capacity: o.Limit.Capacity, Leak: o.Limit.Leak, Delay: o.Delay, Request: req,
 	})
 	if t.file == nil {
@@ -262,7 +265,7 @@ func (t *replayTally) note(o *decision.Outcome, req *accesslog.Request) {
 		Cost     float64 `json:"cost"`
 		Level    float64 `json:"level"`
 		Delay    float64 `json:"delay_seconds,omitempty"`
-	}{req.File, req.Line, req.At.Format("2006-01-02T15:04:05.000000Z"), o.Zone.Name, o.Key, d.String(), why.String(), o.Cost, o.Level(), o.Delay.Seconds()})
+	}{req.File, req.Line, req.At.Format("2006-01-02T15:04:05.000000Z"), o.Zone.Name, key, d.String(), why.String(), o.Cost, o.Level(), o.Delay.Seconds()})
 }
 
 // writeTo writes what zones decide about each request to a file, if it has a name.
