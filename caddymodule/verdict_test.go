@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"os"
 	"slices"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -51,6 +52,14 @@ const verdictSite = `{
 				limit 4 1/h
 				settle status 404 2
 			}
+			zone must {
+				key header X-Key missing refuse
+				limit 3 1/h
+			}
+			zone may {
+				key header X-Key
+				limit 3 1/h
+			}
 		}
 	}
 	http:// {
@@ -61,12 +70,14 @@ const verdictSite = `{
 		throttle /some* some
 		throttle /waits* waits
 		throttle /settled* settled
+		throttle /must* must
+		throttle /may* may
 		respond /settled/missing 404
 		respond ok
 	}`
 
 // TestWhySaysWhatARequestWouldMeet: in 1,000 states, with TEST_LONG=1 in 5,000, of levels, blocks, bans, overrides, costs,
-// delays, settlements and shadow, what why says of a bucket, buckets and check say too, and a request meets it.
+// delays, settlements, missing keys and shadow, what why says of a bucket, buckets and check say too, and a request meets it.
 func TestWhySaysWhatARequestWouldMeet(t *testing.T) {
 	verdictsHold(t, run(t, fmt.Sprintf(verdictSite, "")), func(int) {})
 }
@@ -95,7 +106,7 @@ func TestWhySaysWhatARequestWouldMeetInAnOutage(t *testing.T) {
 }
 
 func verdictsHold(t *testing.T, s *site, before func(state int)) {
-	zones := []string{"plain", "blocks", "everywhere", "trial", "some", "waits", "settled"}
+	zones := []string{"plain", "blocks", "everywhere", "trial", "some", "waits", "settled", "must", "may"}
 	seen := make(map[string]int)
 	states, least := 1000, 1
 	if os.Getenv("TEST_LONG") == "1" {
@@ -108,7 +119,12 @@ func verdictsHold(t *testing.T, s *site, before func(state int)) {
 			last = 3 + rand.IntN(3) // which have overrides
 		}
 		addr, zone := fmt.Sprintf("203.0.113.%d", last), zones[rand.IntN(len(zones))]
-		c, path := s.from(addr+":1000"), "/"+zone
+		c, path, client, headers := s.from(addr+":1000"), "/"+zone, addr, "{}"
+		keyless := zone == "must" && rand.IntN(2) == 0
+		if zone == "must" && !keyless || zone == "may" && rand.IntN(2) == 0 {
+			client, headers = "key of "+addr, fmt.Sprintf(`{"X-Key": "key of %s"}`, addr)
+			c = c.with("X-Key", client)
+		}
 		change := func(path, body string, args ...any) {
 			s.admin(http.MethodPost, "/throttle/"+path, fmt.Sprintf(body, args...), nil)
 		}
@@ -146,10 +162,29 @@ func verdictsHold(t *testing.T, s *site, before func(state int)) {
 		var why wire.Why
 		s.admin(http.MethodPost, "/throttle/why", fmt.Sprintf(`{"client": %q}`, addr), &why)
 		said, refused := "", false
+		if zone == "must" || zone == "may" { // whose empty buckets are not of the address
+			refused = why.Ban != nil && why.Refused
+		}
+		if client != addr {
+			var byKey wire.Why
+			s.admin(http.MethodPost, "/throttle/why", fmt.Sprintf(`{"client": %q, "zone": %q}`, client, zone), &byKey)
+			why.Buckets = append(why.Buckets, byKey.Buckets...)
+		}
+		if keyless {
+			said, refused = "missing_key", !slices.ContainsFunc(why.Shadows, func(s wire.Shadow) bool { return s.Zone == "" })
+			var status wire.Status
+			s.admin(http.MethodGet, "/throttle/zones", "", &status)
+			for _, z := range status.Zones {
+				refused = refused && (z.Zone != zone || z.Mode == "enforcing" || why.Ban != nil)
+			}
+		}
 		switched := slices.ContainsFunc(why.Shadows, func(s wire.Shadow) bool { return s.Zone == "" || s.Zone == "everywhere" })
 		for i := range why.Buckets {
 			b := &why.Buckets[i]
 			v := &b.Verdict
+			if client != addr && strings.HasPrefix(b.Key, "@client_ip/") {
+				continue // not this request's
+			}
 			if b.Zone == zone && dear && b.Dearest != nil {
 				v = b.Dearest
 			}
@@ -165,14 +200,14 @@ func verdictsHold(t *testing.T, s *site, before func(state int)) {
 			}
 		}
 		var check wire.Check
-		s.admin(http.MethodPost, "/throttle/check", fmt.Sprintf(`{"client_ip": %q, "url": "http://example.com%s"}`, addr, path), &check)
+		s.admin(http.MethodPost, "/throttle/check", fmt.Sprintf(`{"client_ip": %q, "url": "http://example.com%s", "headers": %s}`, addr, path, headers), &check)
 		checked := check.Banned || slices.ContainsFunc(check.Zones, func(z wire.CheckedZone) bool { return z.Verdict.Refused() })
 		if got := c.get(path).Code == http.StatusTooManyRequests; got != refused || got != checked {
 			t.Fatalf("state %d, %s %s: refused %v, why says %v (%s) of %+v, check says %v of %+v", n, addr, path, got, refused, said, why.Buckets, checked, check)
 		}
 		seen[fmt.Sprint(zone, " ", said, " ", dear)]++
 	}
-	for _, want := range []string{"plain capacity false", "plain capacity true", "blocks blocked false", "some capacity false", "waits capacity false", "settled capacity false"} {
+	for _, want := range []string{"plain capacity false", "plain capacity true", "blocks blocked false", "some capacity false", "waits capacity false", "settled capacity false", "must missing_key false", "must capacity false", "may capacity false"} {
 		if seen[want] < least {
 			t.Errorf("%s: got %d states, want at least %d, of %v", want, seen[want], least, seen)
 		}

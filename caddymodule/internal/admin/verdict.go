@@ -87,7 +87,7 @@ func (j judge) verdict(z *engine.Zone, b *wire.Bucket, s state, cost float64, ba
 
 // banOf returns the ban of the address that is in a key, or nil.
 func (j judge) banOf(z *engine.Zone, key string) *override.Ban {
-	if !z.Key.HasAddress() || j.set.AllShadow(j.now) {
+	if !z.Key.HasAddress() && !strings.HasPrefix(key, "@client_ip/") || j.set.AllShadow(j.now) {
 		return nil
 	}
 	for part := range strings.SplitSeq(key, "/") {

@@ -518,6 +518,32 @@ func TestWhatOthersWriteIsIgnored(t *testing.T) {
 	})
 }
 
+// TestANewerCaddyMayTellWhatThisOneDoesNotKnow: it changes nothing here, and is nobody's forgery.
+func TestANewerCaddyMayTellWhatThisOneDoesNotKnow(t *testing.T) {
+	run(t, 2, func(t *testing.T, s *server, n []*node) {
+		newer := &Shared{Board: n[0].link, Keys: signer.Fixed("secret")}
+		s.with(func() {
+			name := nameOf(override.Name{Kind: "quota", Zone: "pages", Key: "203.0.113.7"})
+			s.latest++
+			text, _ := newer.sign(ofPost, name, map[string]any{
+				"kind": "quota", "zone": "pages", "key": "203.0.113.7", "of": []int{1, 2}, "until": time.Now().Add(time.Hour), "last": time.Now().Add(time.Hour), "version": s.latest,
+			})
+			s.posts[name] = leakybucket.Post{Name: name, Version: s.latest, Text: text}
+		})
+		time.Sleep(35 * time.Second)
+		n[0].change(banOf(robber, time.Hour, "alice"), false)
+		want(t, n, "alice")
+		for i, one := range n {
+			if state := one.State(); state.Foreign != 0 || state.Err != nil || len(one.kept) != 2 {
+				t.Errorf("node %d: got %+v, want both kept", i, state)
+			}
+			if held := one.Table.List(time.Now()); len(held.Bans) != 1 || len(held.Limits)+len(held.Shadows) != 0 {
+				t.Errorf("node %d: got %+v, want the ban alone", i, held)
+			}
+		}
+	})
+}
+
 func TestOthersAreAsked(t *testing.T) {
 	run(t, 3, func(t *testing.T, _ *server, n []*node) {
 		began := time.Now()
