@@ -288,7 +288,9 @@ func (s *Study) topKeys(r *Result, best *survey.Rung, refused map[int]int) {
 		ids[i] = i
 	}
 	load := func(id int) float64 { _, load := s.units.Charged(id); return load }
-	slices.SortFunc(ids, func(a, b int) int { return cmp.Or(cmp.Compare(load(b), load(a)), cmp.Compare(s.units.Name(a), s.units.Name(b))) })
+	slices.SortFunc(ids, func(a, b int) int {
+		return cmp.Or(cmp.Compare(load(b), load(a)), cmp.Compare(s.units.Name(a), s.units.Name(b)))
+	})
 	r.Top = []TopKey{}
 	for _, id := range ids[:min(len(ids), shownKeys)] {
 		requests, load := s.units.Charged(id)
@@ -354,7 +356,9 @@ func (s *Study) overrides(r *Result, rung *survey.Rung) {
 
 // refused lists the keys that are refused most often, and what crawlers they say they are.
 func (s *Study) refused(r *Result, refused map[int]int) {
-	ids := slices.SortedFunc(maps.Keys(refused), func(a, b int) int { return cmp.Or(cmp.Compare(refused[b], refused[a]), cmp.Compare(s.units.Name(a), s.units.Name(b))) })
+	ids := slices.SortedFunc(maps.Keys(refused), func(a, b int) int {
+		return cmp.Or(cmp.Compare(refused[b], refused[a]), cmp.Compare(s.units.Name(a), s.units.Name(b)))
+	})
 	for i, id := range ids {
 		c := s.client(id)
 		agent := strings.ToLower(s.clients.texts[c.agent])

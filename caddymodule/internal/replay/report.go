@@ -141,9 +141,10 @@ type Log struct {
 type Zone struct {
 	Name          string           `json:"zone"`
 	Requests      int64            `json:"requests"`
-	Group         string           `json:"group,omitempty"` // of a zone in shadow: as if enforced together with which zones
-	Decisions     map[string]int64 `json:"decisions"`       // by admitted, delayed, refused, shadow_delayed, shadow_refused
-	Unlogged      int64            `json:"unlogged"`        // refusals that refusal log kept out of the log
+	Group         string           `json:"group,omitempty"`   // of a zone in shadow: as if enforced together with which zones
+	Unknown       string           `json:"unknown,omitempty"` // why the log cannot answer for the zone
+	Decisions     map[string]int64 `json:"decisions"`         // by admitted, delayed, refused, shadow_delayed, shadow_refused
+	Unlogged      int64            `json:"unlogged"`          // refusals that refusal log kept out of the log
 	LongestDelay  float64          `json:"longest_delay_seconds"`
 	Reasons       map[string]int64 `json:"reasons"` // of refusals
 	Keys          int              `json:"keys"`

@@ -63,6 +63,9 @@ func (z *Zone) write(b *bytes.Buffer) {
 	if z.Group != "" {
 		fmt.Fprintf(b, " (shadow: %s)", z.Group)
 	}
+	if z.Unknown != "" {
+		fmt.Fprintf(b, " (unknown: %s)", z.Unknown)
+	}
 	fmt.Fprintln(b)
 	w := tabwriter.NewWriter(b, 0, 0, 2, ' ', tabwriter.AlignRight)
 	row := func(what string, n int64) {

@@ -19,48 +19,57 @@ type logFacts struct {
 	hosts     bool // requests name them
 	caddy     bool
 	durations bool
-	secrets   map[string]bool // headers that Caddy redacts, and whether some can be read
+	headers   map[string]bool // that were sent, and whether some can be read
 }
+
+// hashed is how Caddy's filter of that name writes a value.
+var hashed = regexp.MustCompile("^[0-9a-f]{8}$")
 
 // factsOf returns what the first requests of a log have.
 func factsOf(first []*accesslog.Request) logFacts {
-	f := logFacts{secrets: make(map[string]bool)}
+	f := logFacts{headers: make(map[string]bool)}
 	for _, req := range first {
 		f.caddy = f.caddy || req.Format == accesslog.Caddy
 		f.hosts = f.hosts || req.Host != ""
 		f.durations = f.durations || req.Duration >= 0
 		for name, value := range req.Headers() {
-			if name == "Cookie" || name == "Authorization" {
-				f.secrets[name] = f.secrets[name] || value != accesslog.Redacted
-			}
+			f.headers[name] = f.headers[name] || value != accesslog.Redacted && !hashed.MatchString(value)
 		}
 	}
 	return f
+}
+
+// shows reports whether the log has the values of a header. Caddy's has all that were sent,
+// unless it redacts, hashes or deletes them.
+func (f *logFacts) shows(header string) bool {
+	readable, sent := f.headers[header]
+	return readable || !sent && f.caddy && len(f.headers) > 0
 }
 
 // lacks returns why a zone cannot be replayed, or "".
 func (f *logFacts) lacks(z *config.Zone) string {
 	for _, k := range z.Key.Given() {
 		header := ""
-		if k.Source == "header" {
-			header = http.CanonicalHeaderKey(k.Name)
-		}
-		why := ""
 		switch {
 		case k.Source == "form":
 			return "its key is the form field " + strconv.Quote(k.Name) + ", and logs hold no bodies"
-		case k.Source == "cookie", strings.Contains(k.Source, "{http.request.cookie."), header == "Cookie":
-			why = f.lacksSecret("its key is a cookie", "cookies", "Cookie")
-		case k.Source == "basic_user", header == "Authorization":
-			why = f.lacksSecret("its key is in the header Authorization", "credentials", "Authorization")
 		case strings.Contains(k.Source, "{http.auth."):
 			return "its key is the user who has authenticated, and a replay authenticates nobody"
-		case header != "" && !f.caddy && header != "User-Agent" && header != "Referer":
-			return "its key is the header " + strconv.Quote(k.Name) + ", which combined logs do not hold"
+		case k.Source == "cookie":
+			header = "Cookie"
+		case k.Source == "basic_user":
+			header = "Authorization"
+		case k.Source == "header":
+			header = http.CanonicalHeaderKey(k.Name)
 		}
-		if why != "" {
-			return why
+		if header == "" || f.shows(header) {
+			continue
 		}
+		why := "its key is in the header " + header + ", which the log does not show"
+		if _, redacted := f.headers[header]; redacted && (header == "Cookie" || header == "Authorization") {
+			why += ": set log_credentials in the servers options to log it"
+		}
+		return why
 	}
 	for _, cost := range z.Cost {
 		if strings.HasPrefix(cost.Value, "body_items") || strings.HasPrefix(cost.Value, "body_bytes") && !f.caddy {
@@ -78,20 +87,18 @@ func (f *logFacts) lacks(z *config.Zone) string {
 }
 
 // sentHeader finds the headers and cookies that expressions and placeholders ask for.
-var sentHeader = regexp.MustCompile(`\bheader(?:_regexp)?\(\s*(?:\{\s*)?['"\x60]([^'"\x60]+)|http\.request\.header\.([A-Za-z0-9-]+)|http\.request\.(cookie)\.`)
+var sentHeader = regexp.MustCompile(`\bheader(?:_regexp)?\(\s*(?:\{\s*)?(?:['\x60]|\\")([^'"\x60\\]+)|http\.request\.header\.([A-Za-z0-9-]+)|http\.request\.(cookie)\.`)
 
-// hidden returns the headers that matchers in a part of a config look at and that the log
-// does not show.
+// hidden returns the headers that matchers, costs and ranks in a part of a config look at and
+// that the log does not show.
 func (f *logFacts) hidden(part []byte) (names []string) {
 	found := func(name string) {
-		name = http.CanonicalHeaderKey(name)
-		readable, sent := f.secrets[name]
-		secret := name == "Cookie" || name == "Authorization"
-		switch {
-		case secret && (readable || !sent && f.caddy), !secret && (f.caddy || name == "User-Agent" || name == "Referer"), slices.Contains(names, name):
-		default:
+		if name = http.CanonicalHeaderKey(name); !f.shows(name) && !slices.Contains(names, name) {
 			names = append(names, name)
 		}
+	}
+	for _, match := range sentHeader.FindAllStringSubmatch(string(part), -1) {
+		found(cmp.Or(match[1], match[2], match[3]))
 	}
 	var walk func(any)
 	walk = func(value any) {
@@ -107,9 +114,8 @@ func (f *logFacts) hidden(part []byte) (names []string) {
 					found(name)
 				}
 			}
-			texts, _ := json.Marshal([]any{value["expression"], value["vars"], value["vars_regexp"]})
-			for _, match := range sentHeader.FindAllStringSubmatch(string(texts), -1) {
-				found(cmp.Or(match[1], match[2], match[3]))
+			if value["rank"] == "member" && (value["issued"] != nil || value["told"] != nil) {
+				found("Cookie")
 			}
 			for _, element := range value {
 				walk(element)
@@ -121,17 +127,6 @@ func (f *logFacts) hidden(part []byte) (names []string) {
 	walk(config)
 	slices.Sort(names)
 	return names
-}
-
-// lacksSecret returns why a key cannot be read from a header that Caddy redacts, or "".
-func (f *logFacts) lacksSecret(key, what, header string) string {
-	switch readable, sent := f.secrets[header]; {
-	case sent && !readable:
-		return key + ", and Caddy has logged " + what + " as REDACTED: set log_credentials in the servers options to log them"
-	case !sent && !f.caddy:
-		return key + ", and combined logs hold no " + what
-	}
-	return ""
 }
 
 // doubts says what a replay of a zone leaves out.

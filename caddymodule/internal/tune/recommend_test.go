@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"math"
+	"os"
 	"slices"
 	"strings"
 	"testing"
@@ -130,7 +131,7 @@ func TestRecommendRefusesWrongUse(t *testing.T) {
 		{"a share above all", []string{"--spare", "100.1"}, "want a percentage from 0 to 100"},
 		{"a zone that does not exist", []string{"--config", config, "--zone", "page"}, "did you mean pages?"},
 		{"a key that logs do not hold", []string{"--key", "form log"}, "logs hold no bodies"},
-		{"a cookie in a combined log", []string{"--key", "cookie sid"}, "combined logs hold no cookies"},
+		{"a cookie in a combined log", []string{"--key", "cookie sid"}, "its key is in the header Cookie, which the log does not show"},
 		{"an unknown key", []string{"--key", "clientip"}, `--key: unknown key source "clientip": did you mean client_ip?`},
 		{"a key that lacks a word", []string{"--key", "header"}, `--key: "header" needs a word after it: want header <name>`},
 		{"a cost that is none", []string{"--cost", "z"}, `--cost: invalid cost "z"`},
@@ -265,6 +266,14 @@ func TestMatchersOnWhatTheLogHidesAreSaid(t *testing.T) {
 	redacted := writeFile(t, "access.log", strings.Repeat(`{"ts":1793600000.25,"logger":"http.log.access","msg":"handled request","request":{"client_ip":"203.0.113.7","proto":"HTTP/1.1","method":"GET","host":"example.com","uri":"/","headers":{"Cookie":["REDACTED"]}},"duration":0.2,"status":200,"size":1}`+"\n", 9))
 	readable := writeFile(t, "readable.log", `{"ts":1793600000.25,"logger":"http.log.access","msg":"handled request","request":{"client_ip":"203.0.113.7","proto":"HTTP/1.1","method":"GET","host":"example.com","uri":"/","headers":{"Cookie":["a=b"]}},"duration":0.2,"status":200,"size":1}`+"\n")
 	combined := writeLog(t, mixedLines()[:20]...)
+	replaced := func(name, by string) string {
+		data, err := os.ReadFile(redacted)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return writeFile(t, name, strings.ReplaceAll(string(data), `{"Cookie":["REDACTED"]}`, by))
+	}
+	hashed, deleted := replaced("hashed.log", `{"Cookie":["b5d4045c"]}`), replaced("deleted.log", "{}")
 	for _, c := range []struct {
 		about, site, log, hidden string
 	}{
@@ -274,18 +283,27 @@ func TestMatchersOnWhatTheLogHidesAreSaid(t *testing.T) {
 		{"exempt by a header", "zone members {\nlimit 5 1/s\nexempt header X-Secret s3cret\n}", combined, "X-Secret"},
 		{"exempt by a header that Caddy logs", "zone members {\nlimit 5 1/s\nexempt header X-Secret s3cret\n}", redacted, ""},
 		{"an expression", "zone members {\nlimit 5 1/s\nmatch expression `{http.request.header.X-Plan} == \"a\"`\n}", combined, "X-Plan"},
+		{"a hashed cookie", "zone members {\nmatch header Cookie *logged_in*\nlimit 5 1/s\n}", hashed, "Cookie"},
+		{"headers that were deleted", "zone members {\nmatch not header User-Agent *bot*\nlimit 5 1/s\n}", deleted, "User-Agent"},
+		{"a cost in a header", "zone members {\nlimit 50 1/s\ncost {http.request.header.X-Cost}\n}", combined, "X-Cost"},
+		{"a rank by a cookie", "zone members {\nkey host\nin_flight 2 {\nshare client_ip\nrank member issued sid*\n}\n}", redacted, "Cookie"},
 		{"the user agent", "zone members {\nlimit 5 1/s\nmatch header User-Agent *bot*\n}", combined, ""},
 	} {
 		config := writeFile(t, "Caddyfile", ":80 {\nthrottle {\nzone all {\nlimit 60 2/s\n}\n"+c.site+"\n}\n}\n")
 		notes := strings.Join(recommended(t, c.log, "--config", config).Notes, "\n")
-		left := "zone members is left out: its matchers look at the header " + c.hidden + ", which the log does not show."
+		left := "zone members is left out: its matchers, costs or ranks look at the header " + c.hidden + ", which the log does not show."
 		if got := strings.Contains(notes, left); got != (c.hidden != "") {
 			t.Errorf("%s: recommend noted %q, want %q: %v", c.about, notes, left, c.hidden != "")
 		}
 		r := ranJSON[replay.Report](t, "replay", "--config", config, c.log)
-		said := "zone members: its matchers look at the header " + c.hidden + ", which the log does not show: requests are judged as if they lacked it."
+		said := "zone members: its matchers, costs or ranks look at the header " + c.hidden + ", which the log does not show: requests are judged as if they lacked it."
 		if notes := strings.Join(r.Notes, "\n"); strings.Contains(notes, said) != (c.hidden != "") || strings.Contains(notes, "left out") {
 			t.Errorf("%s: replay noted %q, want %q: %v", c.about, notes, said, c.hidden != "")
+		}
+		for _, z := range r.Zones {
+			if marked := c.hidden != "" && z.Name == "members"; strings.Contains(z.Unknown, "look at the header "+c.hidden) != marked || !marked && z.Unknown != "" {
+				t.Errorf("%s: got zone %s marked %q, want %v", c.about, z.Name, z.Unknown, marked)
+			}
 		}
 	}
 	routes := writeFile(t, "Caddyfile", ":80 {\n@in header Cookie *logged_in*\nhandle @in {\nrespond in\n}\nhandle {\nthrottle all 60 2/s\n}\n}\n")

@@ -38,7 +38,8 @@ type player struct {
 	times   bool // how long a request takes matters
 	bytes   bool // so does how much is sent
 	reused  *reusedRequest
-	skipped int64 // requests that no server hands to its routes
+	skipped int64             // requests that no server hands to its routes
+	unknown map[string]string // why the log cannot answer for zones that are replayed, by name
 }
 
 // An observer learns what the zones decide. It is called once for each outcome, when it is
@@ -47,7 +48,7 @@ type observer func(o *decision.Outcome, req *accesslog.Request)
 
 // newPlayer loads a config, as JSON, for a replay.
 func newPlayer(config []byte, observe observer) (*player, error) {
-	rp := &player{world: virtual.New(), observe: observe}
+	rp := &player{world: virtual.New(), observe: observe, unknown: make(map[string]string)}
 	c, err := loadReplayConfig(config, caddyhttp.HandlerFunc(rp.upstream))
 	if err != nil {
 		return nil, err
@@ -75,6 +76,9 @@ func (rp *player) begin(without map[string]bool) {
 	alone := !rp.routes && len(rp.handlers) == 1 && rp.handlers[0].Match == nil && a.Exempt == nil
 	headers := false
 	for _, z := range a.Zones {
+		if len(z.Static) > 0 && len(rp.absent) > 0 {
+			z.Exempt = append(slices.Clone(z.Exempt), caddyhttp.MatcherSet{assets{}})
+		}
 		alone = alone && z.Match == nil && z.Exempt == nil && len(z.Static) == 0 && !z.Key.UsesReplacer() && !z.Cost.UsesReplacer()
 		headers = headers || z.ReadsHeaders
 		z.Enforced = &admission.Zone{Name: z.Name, Clock: rp.world}
@@ -91,6 +95,12 @@ func (rp *player) begin(without map[string]bool) {
 		rp.reused = newReusedRequest(headers)
 	}
 }
+
+// assets matches requests for static assets, by their endings: the files are not here.
+type assets struct{}
+
+// MatchWithError implements caddyhttp.RequestMatcherWithError.
+func (assets) MatchWithError(r *http.Request) (bool, error) { return loggedOf(r).Asset(), nil }
 
 // instant is the time as buckets have it.
 func (rp *player) instant() leakybucket.Instant {

@@ -66,9 +66,10 @@ Without a config, --key and --limit make up one zone. They are spelled
 as in a zone of the Caddyfile.
 
 A zone is left out if its key or cost is not in the log: bodies never are, and
-Caddy logs cookies and credentials only with log_credentials. Combined logs have
-no other headers than Referer and User-Agent. Refusals that are in the log already
-count as requests with the status of the refusal.
+Caddy logs cookies and credentials only with log_credentials. Other logs have
+no other headers than Referer and User-Agent. A zone whose matchers, costs or ranks
+look at what the log does not show is marked as unknown. Refusals that are in the
+log already count as requests with the status of the refusal.
 
 --compare runs other algorithms beside the bucket: fixed, a fixed window of
 capacity / leak seconds that admits the capacity, and sliding, one that slides
@@ -122,6 +123,7 @@ func (f *replayFlags) find(in *logReader) (*replay.Report, error) {
 	zones := tally.Zones()
 	for i := range zones {
 		zones[i].Group = rp.app.Zones[zones[i].Name].JudgedWith(nil)
+		zones[i].Unknown = rp.unknown[zones[i].Name]
 	}
 	return &replay.Report{Log: in.log(), Zones: zones, Notes: notes, Partial: in.interrupted()}, nil
 }
@@ -224,7 +226,7 @@ func (rp *player) notes(stats *accesslog.Stats) (notes []string) {
 	}
 	slices.Sort(rp.absent)
 	for _, folder := range rp.absent {
-		notes = append(notes, fmt.Sprintf("The config looks for files in %s, which is not here: what static_files exempts and what try_files makes of an address may differ.", folder))
+		notes = append(notes, fmt.Sprintf("The config looks for files in %s, which is not here: static_files exempts static assets by their endings, and what try_files makes of an address may differ.", folder))
 	}
 	if stats.Fractions == 0 {
 		notes = append(notes, "The log has whole seconds only, so the requests of a second count as arriving at once. Levels may be higher than they were by what leaks in a second.")
@@ -305,10 +307,11 @@ func (rp *player) missing(facts logFacts, shown string) (without map[string]bool
 		}
 		why := facts.lacks(&definition)
 		if names := facts.hidden([]byte(rp.app.Zones[name].Definition)); why == "" && len(names) > 0 {
-			hidden := fmt.Sprintf("its matchers look at the header %s, which the log does not show", strings.Join(names, ", "))
+			hidden := fmt.Sprintf("its matchers, costs or ranks look at the header %s, which the log does not show", strings.Join(names, ", "))
 			if rp.strict {
 				why = hidden
 			} else {
+				rp.unknown[name] = hidden
 				notes = append(notes, fmt.Sprintf("zone %s: %s: requests are judged as if they lacked it.", name, hidden))
 			}
 		}

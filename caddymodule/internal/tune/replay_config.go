@@ -97,7 +97,7 @@ func loadReplayConfig(config []byte, upstream caddyhttp.Handler) (_ *replayConfi
 }
 
 // noteFolders notes the folders of parts of the config that look for files and are not here:
-// what static_files exempts there, and what try_files makes of an address, is unknown.
+// static_files goes by endings then, and what try_files makes of an address is unknown.
 func (c *replayConfig) noteFolders(parts ...any) {
 	var config any
 	raw, err := json.Marshal(parts)
