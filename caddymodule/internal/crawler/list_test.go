@@ -158,6 +158,15 @@ func FuzzAListNeverHoldsWhatItMust(f *testing.F) {
 	})
 }
 
+// know gives a list networks.
+func (l *Lists) know(source string, networks []netip.Prefix) {
+	if l.lists == nil {
+		l.lists = make(map[string]*list)
+	}
+	l.lists[source] = new(list)
+	l.lists[source].networks.Store(newTable(networks))
+}
+
 func BenchmarkVerified(b *testing.B) {
 	var list strings.Builder
 	for i := range 4000 {
@@ -167,8 +176,8 @@ func BenchmarkVerified(b *testing.B) {
 	if err != nil {
 		b.Fatal(err)
 	}
-	set := &Set{lists: new(Lists), lookups: new(Lookups)}
-	set.tables.Store(&tables{open: newTable(networks)})
+	set := NewSet(new(Lists), new(Lookups), nil, []string{"list"}, "")
+	set.lists.know("list", networks)
 	addr := netip.MustParseAddr("203.0.113.7")
 	b.ReportAllocs()
 	for b.Loop() {

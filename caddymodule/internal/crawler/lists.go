@@ -12,6 +12,7 @@ import (
 	"math/rand/v2"
 	"net/http"
 	"net/netip"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -44,9 +45,7 @@ type Lists struct {
 	// Transport fetches lists. If nil, http.DefaultTransport does.
 	Transport http.RoundTripper
 
-	generation atomic.Uint64 // counts changes of lists
-
-	mu    sync.Mutex
+	mu    sync.RWMutex
 	lists map[string]*list // by URL
 }
 
@@ -58,16 +57,15 @@ type Config struct {
 
 // A list is kept up to date by one goroutine.
 type list struct {
-	source string
-	owner  *Lists
-	config atomic.Pointer[Config] // of the last user
-	users  int                    // guarded by owner.mu
-	stop   context.CancelFunc
-	tried  chan struct{} // closed when the last good copy has been looked for
+	source    string
+	transport http.RoundTripper
+	config    atomic.Pointer[Config] // of the last user
+	users     int                    // guarded by the lock of the Lists
+	stop      context.CancelFunc
+	tried     chan struct{} // closed when the last good copy has been looked for
 
-	networks atomic.Pointer[[]netip.Prefix]
-
-	fetched time.Time // of the networks
+	networks atomic.Pointer[table]
+	fetched  time.Time // of the networks
 }
 
 // Use keeps lists up to date until the function that it returns is called. The channel
@@ -83,7 +81,7 @@ func (l *Lists) Use(sources []string, config *Config) (ready <-chan struct{}, re
 		s := l.lists[source]
 		if s == nil {
 			var ctx context.Context
-			s = &list{source: source, owner: l, tried: make(chan struct{})}
+			s = &list{source: source, transport: l.Transport, tried: make(chan struct{})}
 			ctx, s.stop = context.WithCancel(context.Background())
 			l.lists[source] = s
 			s.config.Store(config)
@@ -115,22 +113,15 @@ func (l *Lists) release(used []*list) {
 	}
 }
 
-// networks returns the networks of a list that is in use, as far as they are known.
-func (l *Lists) networks(source string) []netip.Prefix {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if s := l.lists[source]; s != nil {
-		if networks := s.networks.Load(); networks != nil {
-			return *networks
-		}
-	}
-	return nil
-}
-
-// set replaces the networks.
-func (s *list) set(networks []netip.Prefix) {
-	s.networks.Store(&networks)
-	s.owner.generation.Add(1)
+// contain reports whether one of some lists is in use and has an address, as far as they
+// are known.
+func (l *Lists) contain(sources []string, addr netip.Addr) bool {
+	l.mu.RLock()
+	defer l.mu.RUnlock()
+	return slices.ContainsFunc(sources, func(source string) bool {
+		s := l.lists[source]
+		return s != nil && s.networks.Load().contains(addr)
+	})
 }
 
 // run keeps the list up to date until ctx is done.
@@ -213,7 +204,7 @@ func (s *list) restore(ctx context.Context) error {
 	}
 	if kept.Fetched.After(s.fetched) {
 		s.fetched = kept.Fetched
-		s.set(kept.Prefixes)
+		s.networks.Store(newTable(kept.Prefixes))
 	}
 	return nil
 }
@@ -230,7 +221,7 @@ func (s *list) refresh(ctx context.Context) error {
 		return err
 	}
 	s.fetched = time.Now()
-	s.set(networks)
+	s.networks.Store(newTable(networks))
 	s.store(ctx, networks)
 	return nil
 }
@@ -258,7 +249,7 @@ func (s *list) fetch(ctx context.Context) ([]netip.Prefix, error) {
 	}
 	r.Header.Set("User-Agent", "caddy-throttle")
 	r.Header.Set("Accept", "application/json, text/plain")
-	answer, err := (&http.Client{Transport: s.owner.Transport, CheckRedirect: follow}).Do(r)
+	answer, err := (&http.Client{Transport: s.transport, CheckRedirect: follow}).Do(r)
 	if err != nil {
 		return nil, err
 	}

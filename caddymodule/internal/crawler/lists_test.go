@@ -282,13 +282,13 @@ func TestAListComesOverHTTPSOnly(t *testing.T) {
 		"/packed": "", "/bomb": "larger than 1 MiB", "/html": "which is no network", "/empty": "it has no networks",
 		"/large": "larger than 1 MiB", "/broken": "unexpected EOF", "/none": "got status 404",
 	} {
-		s := &list{source: server.URL + path, owner: l}
+		s := &list{source: server.URL + path, transport: l.Transport}
 		networks, err := s.fetch(t.Context())
 		if want == "" && (err != nil || len(networks) != 1) || want != "" && (err == nil || !strings.Contains(err.Error(), want)) {
 			t.Errorf("%s: got %v and %v, want %q", path, networks, err, want)
 		}
 	}
-	stranger := &list{source: server.URL + "/good", owner: new(Lists)}
+	stranger := &list{source: server.URL + "/good"}
 	if _, err := stranger.fetch(t.Context()); err == nil || !strings.Contains(err.Error(), "certificate") {
 		t.Errorf("from a server with an unknown certificate: got %v, want an error", err)
 	}
@@ -316,11 +316,11 @@ func TestNoRedirectLeadsToAnotherHost(t *testing.T) {
 	defer operator.Close()
 	l := &Lists{Transport: operator.Client().Transport} // which knows the certificate of both
 	for _, path := range []string{"/list", "/moved"} {
-		if _, err := (&list{source: operator.URL + path, owner: l}).fetch(t.Context()); err != nil {
+		if _, err := (&list{source: operator.URL + path, transport: l.Transport}).fetch(t.Context()); err != nil {
 			t.Errorf("%s: got %v, want it fetched", path, err)
 		}
 	}
-	_, err := (&list{source: operator.URL + "/inside", owner: l}).fetch(t.Context())
+	_, err := (&list{source: operator.URL + "/inside", transport: l.Transport}).fetch(t.Context())
 	if err == nil || !strings.Contains(err.Error(), "it is redirected to another host: if that is the operator's, name the list "+inside.URL) || asked.Load() != 0 {
 		t.Errorf("got %v after %d requests inside, want it refused before", err, asked.Load())
 	}
@@ -330,7 +330,7 @@ func TestNoRedirectLeadsToAnotherHost(t *testing.T) {
 func TestAListThatNeverEndsIsGivenUp(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		began := time.Now()
-		s := &list{source: published, owner: &Lists{Transport: stuck{}}}
+		s := &list{source: published, transport: stuck{}}
 		if networks, err := s.fetch(t.Context()); err == nil || time.Since(began) != fetchTimeout {
 			t.Errorf("got %v and %v after %v, want an error after %v", networks, err, time.Since(began), fetchTimeout)
 		}

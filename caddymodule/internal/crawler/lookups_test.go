@@ -353,10 +353,9 @@ func TestWhileTooManyNetworksAreKnownNoOtherIsLookedUp(t *testing.T) {
 
 func TestAListThatUsersFetchersShareNeedsAClaim(t *testing.T) {
 	s, _ := lookUps(new(names), "claudebot", "duckduckbot", "gptbot")
-	s.tables.Store(&tables{
-		open:    newTable(networks("198.51.100.0/24")),
-		claimed: map[*Crawler]*table{Find("claudebot"): newTable(networks("192.0.2.0/24")), Find("duckduckbot"): newTable(networks("192.0.2.9/32"))},
-	})
+	for name, of := range map[string]string{"gptbot": "198.51.100.0/24", "claudebot": "192.0.2.0/24", "duckduckbot": "192.0.2.9/32"} {
+		s.lists.know(Find(name).Lists[0], networks(of))
+	}
 	for _, test := range []struct {
 		addr, agent string
 		want        bool

@@ -3,8 +3,6 @@ package crawler
 import (
 	"net/netip"
 	"strings"
-	"sync"
-	"sync/atomic"
 )
 
 // mostAgent is how much of a User-Agent is searched for names, in bytes.
@@ -19,16 +17,6 @@ type Set struct {
 	resolver Resolver
 	open     []string // lists whose addresses need no further proof
 	named    []*Crawler
-
-	mu     sync.Mutex // of the goroutine that rebuilds the tables
-	tables atomic.Pointer[tables]
-}
-
-// tables are what a set looks addresses up in.
-type tables struct {
-	generation uint64 // of the lists
-	open       *table
-	claimed    map[*Crawler]*table
 }
 
 // NewSet returns a set of known crawlers, and of lists by their URLs. DNS asks
@@ -64,8 +52,7 @@ func (s *Set) Verified(addr netip.Addr, agent string) bool {
 	if !addr.IsValid() {
 		return false
 	}
-	t := s.current()
-	if t.open.contains(addr) {
+	if s.lists.contain(s.open, addr) {
 		return true
 	}
 	if len(s.named) == 0 {
@@ -76,7 +63,7 @@ func (s *Set) Verified(addr netip.Addr, agent string) bool {
 		if !c.claims(agent) {
 			continue
 		}
-		if t.claimed[c].contains(addr) {
+		if c.Claimed && s.lists.contain(c.Lists, addr) {
 			return true
 		}
 		if len(c.Domains) > 0 && s.lookups.holds(claim{addr, c, s.server}, s.resolver) {
@@ -84,34 +71,4 @@ func (s *Set) Verified(addr netip.Addr, agent string) bool {
 		}
 	}
 	return false
-}
-
-// current returns the tables. One goroutine rebuilds them when a list has changed,
-// while others use the last ones.
-func (s *Set) current() *tables {
-	t, generation := s.tables.Load(), s.lists.generation.Load()
-	if t != nil && t.generation == generation || !s.mu.TryLock() {
-		if t == nil {
-			return new(tables)
-		}
-		return t
-	}
-	defer s.mu.Unlock()
-	t = &tables{generation: generation, claimed: make(map[*Crawler]*table)}
-	t.open = s.table(s.open)
-	for _, c := range s.named {
-		if c.Claimed {
-			t.claimed[c] = s.table(c.Lists)
-		}
-	}
-	s.tables.Store(t)
-	return t
-}
-
-func (s *Set) table(sources []string) *table {
-	var networks []netip.Prefix
-	for _, source := range sources {
-		networks = append(networks, s.lists.networks(source)...)
-	}
-	return newTable(networks)
 }
