@@ -60,7 +60,7 @@ func TestCosts(t *testing.T) {
 		t.Skip("SKIPPED: measures; set TEST_LONG=1")
 	}
 	zone := func(n int, options string) string {
-		return fmt.Sprintf("zone z%d {\nkey client_ip\nlimit %d 1000/s\n%s\n}\n", n, 1_000_000_000+n, options)
+		return fmt.Sprintf("zone z%d {\nkey client_ip\nlimit %d 1000/s\n%s\n}\n", n, 100_000_000+n, options)
 	}
 	zones := func(n int) (all string) {
 		for i := range n {
@@ -78,8 +78,8 @@ func TestCosts(t *testing.T) {
 		{"one zone, settle status", zone(0, "settle status 401 1")},
 		{"one zone, block", zone(0, "block 10m")},
 		{"one zone, delay", zone(0, "delay 10")},
-		{"one zone, in_flight", zone(0, "in_flight 100")},
-		{"one zone, in_flight with share", zone(0, "in_flight 100 {\nshare\n}")},
+		{"in_flight alone", "zone workers {\nin_flight 100\n}\n"},
+		{"in_flight with share", "zone workers {\nin_flight 100 {\nshare\n}\n}\n"},
 		{"one zone that refuses", "zone shut {\nkey client_ip\nlimit 1 1/d\n}\n"},
 	}
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1))

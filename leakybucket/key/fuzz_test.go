@@ -104,7 +104,7 @@ func ruleOf(t *testing.T, config TableConfig, text string) (Rule, leakybucket.Li
 	case "unlimited":
 		return Unlimited, leakybucket.Limit{}
 	case "deny":
-		return Deny, leakybucket.Limit{}
+		return Denied, leakybucket.Limit{}
 	}
 	if plan, known := config.Plans[text]; known {
 		return Limited, plan

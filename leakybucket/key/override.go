@@ -20,7 +20,7 @@ type Rule int
 const (
 	Limited   Rule = iota // by a limit
 	Unlimited             // never counted, never refused
-	Deny                  // always refused
+	Denied                // always refused
 )
 
 // An Override gives some keys another limit than the zone's own.
@@ -246,7 +246,7 @@ func (config TableConfig) parseEntry(text string) (*Entry, error) {
 	case "unlimited":
 		return &Entry{Rule: Unlimited}, nil
 	case "deny":
-		return &Entry{Rule: Deny}, nil
+		return &Entry{Rule: Denied}, nil
 	}
 	if plan, known := config.Plans[text]; known {
 		return &Entry{Limit: plan}, nil

@@ -71,7 +71,7 @@ func runLookups(t *testing.T, key string, lines []string, lookups []lookup) {
 		case "unlimited":
 			wantRule, wantLimit = Unlimited, leakybucket.Limit{}
 		case "deny":
-			wantRule, wantLimit = Deny, leakybucket.Limit{}
+			wantRule, wantLimit = Denied, leakybucket.Limit{}
 		default:
 			if wantLimit, err = leakybucket.ParseLimit(l.want); err != nil {
 				t.Fatalf("%q: %v", l.want, err)
@@ -171,7 +171,7 @@ func TestAWiderPrefixStillFindsItsNetworks(t *testing.T) {
 		t.Fatalf("new table: %v", err)
 	}
 	for network, want := range map[string]Rule{
-		"203.0.113.0/24": Deny, "203.0.1.0/24": Unlimited, "203.0.0.0/8": Limited, "2001:db8::/48": Deny, "2001:db8:1::/48": Limited,
+		"203.0.113.0/24": Denied, "203.0.1.0/24": Unlimited, "203.0.0.0/8": Limited, "2001:db8::/48": Denied, "2001:db8:1::/48": Limited,
 	} {
 		if got := table.Lookup([]Part{{Network: netip.MustParsePrefix(network)}}).Rule; got != want {
 			t.Errorf("client %s: got rule %v, want %v", network, got, want)
@@ -214,7 +214,7 @@ func TestATextIsNoAddress(t *testing.T) {
 	}{
 		{[]Part{text, text}, Limited}, // a missing address falls to share
 		{[]Part{network, network}, Limited},
-		{[]Part{network, text}, Deny},
+		{[]Part{network, text}, Denied},
 		{[]Part{network}, Limited},
 		{[]Part{{}, {}}, Limited},
 		{nil, Limited},

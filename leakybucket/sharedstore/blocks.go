@@ -138,7 +138,7 @@ func (s *Store) block(whole *leakybucket.Charge, d *leakybucket.Decision) {
 		_ = b.local.Settle(context.Background(), []leakybucket.Settlement{told}) // fails for no key that it has
 	}
 	s.enter(&share, now, func(e entry) entry {
-		e = e.of(whole)
+		e = e.withLimit(whole)
 		e.blocked, e.step = now.Add(rest), d.Step
 		return e
 	})

@@ -130,7 +130,7 @@ func (s *Store) takeLocally(charges []leakybucket.Charge, decisions []leakybucke
 		if d.Began {
 			s.block(c, d) // a node of one has the whole limit
 		}
-		if d.Poured && c.Cost > 0 && s.enter(c, now, func(e entry) entry { return e.with(c.Cost, doubtful) }) {
+		if d.Poured && c.Cost > 0 && s.enter(c, now, func(e entry) entry { return e.afterAdmit(c.Cost, doubtful) }) {
 			d.Origin |= originNoted
 		}
 	}
@@ -146,7 +146,7 @@ func (s *Store) open(whole, share *leakybucket.Charge) {
 	}
 	now := time.Now()
 	if _, found := s.backend.ledger.Get(bucketOf(share), now); !found {
-		s.enter(share, now, func(e entry) entry { return e.of(whole) })
+		s.enter(share, now, func(e entry) entry { return e.withLimit(whole) })
 	}
 }
 

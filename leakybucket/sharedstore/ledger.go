@@ -77,8 +77,8 @@ type entry struct {
 	reserved time.Time // the entry is kept until then at least
 }
 
-// of returns the entry with the limit of a charge to the whole bucket.
-func (e entry) of(whole *leakybucket.Charge) entry {
+// withLimit returns the entry with the limit of a charge to the whole bucket.
+func (e entry) withLimit(whole *leakybucket.Charge) entry {
 	e.limit, e.debt, e.block = whole.Limit, whole.Debt, whole.Block
 	return e
 }
@@ -130,9 +130,9 @@ func drain(amount, from *float64) {
 	*from -= out
 }
 
-// with returns the entry with a cost that this node has admitted. If doubtful, a call
+// afterAdmit returns the entry with a cost that this node has admitted. If doubtful, a call
 // without an answer may have poured it.
-func (e entry) with(cost float64, doubtful bool) entry {
+func (e entry) afterAdmit(cost float64, doubtful bool) entry {
 	e.own += cost
 	if doubtful {
 		e.fresh += cost
@@ -193,7 +193,7 @@ func (e *entry) explain(poured float64, now time.Time) (rest float64) {
 	e.excess -= poured - rest
 	again := max(0, e.executed-e.excess)
 	e.executed -= again
-	*e = e.with(again, true)
+	*e = e.afterAdmit(again, true)
 	return rest
 }
 
@@ -217,7 +217,7 @@ func (e *entry) told(reached, confirmed bool, now time.Time, timeout time.Durati
 			e.reserved = until // for calls that began before
 		}
 	} else {
-		*e = e.with(e.sent, reached)
+		*e = e.afterAdmit(e.sent, reached)
 	}
 	e.sent, e.telling = 0, false
 }

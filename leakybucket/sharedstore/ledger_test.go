@@ -222,7 +222,7 @@ func shown(at leakybucket.Instant, level float64) *leakybucket.Decision {
 func TestAnswersInAnotherOrderHideNoDoubtfulCall(t *testing.T) {
 	now := time.Now()
 	e := newEntry(now, 0, 1)
-	*e = e.with(1, true) // and is not executed
+	*e = e.afterAdmit(1, true) // and is not executed
 	now = now.Add(3 * patience)
 	e.advance(now)
 	e.observe(shown(6, 1), 1, now, now) // after the one that comes next
@@ -237,8 +237,8 @@ func TestAnswersInAnotherOrderHideNoDoubtfulCall(t *testing.T) {
 func TestAnswersFromBeforeATellHideNoDoubtfulCall(t *testing.T) {
 	now := time.Now()
 	e := newEntry(now, 0, 1)
-	*e = e.with(5, false)
-	*e = e.with(1, true) // and is not executed
+	*e = e.afterAdmit(5, false)
+	*e = e.afterAdmit(1, true) // and is not executed
 	untold := e.observe(shown(1, 0), 0, now, now)
 	if untold != 5 {
 		t.Fatalf("got %v to tell, want 5", untold)
@@ -298,7 +298,7 @@ func TestAnAnswerFromBeforeATellHidesNothingOfIt(t *testing.T) {
 func TestOwnChargesLeakByTheNodesShare(t *testing.T) {
 	now := time.Now()
 	e := newEntry(now, 1, 4)
-	*e = e.with(3, false)
+	*e = e.afterAdmit(3, false)
 	for _, step := range []struct {
 		after     time.Duration
 		seen, own float64

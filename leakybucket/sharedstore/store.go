@@ -200,7 +200,7 @@ func (s *Store) reconcile(c *leakybucket.Charge, d *leakybucket.Decision, began,
 		if !found {
 			return e, now, false
 		}
-		e, e.share = e.of(c), c.Limit.Leak/s.nodes
+		e, e.share = e.withLimit(c), c.Limit.Leak/s.nodes
 		e.advance(now)
 		untold := e.observe(d, poured, began, now)
 		if math.Abs(untold) <= dust*c.Limit.Capacity {
@@ -368,7 +368,7 @@ func (s *Store) carry(settlements []leakybucket.Settlement, reached bool) {
 		c := settlement.Charge
 		diff := s.diff(settlement, c.Limit.Leak, now)
 		s.share(&c)
-		keep := func(e entry) entry { return e.of(&settlement.Charge).with(diff, reached) }
+		keep := func(e entry) entry { return e.withLimit(&settlement.Charge).afterAdmit(diff, reached) }
 		if settlement.Cancel || s.zone(c.Zone).Policy != Local || diff < 0 && reached ||
 			diff != 0 && !s.enter(&c, now, keep) {
 			s.backend.teller.lost(c.Zone)
@@ -414,7 +414,7 @@ func (s *Store) settleLocally(settlement *leakybucket.Settlement) error {
 	}
 	noted := settlement.Was.Origin&originNoted != 0
 	if diff > 0 || diff < 0 && noted {
-		s.enter(c, now, func(e entry) entry { return e.with(diff, false) })
+		s.enter(c, now, func(e entry) entry { return e.afterAdmit(diff, false) })
 	}
 	if err := b.local.Settle(context.Background(), []leakybucket.Settlement{*settlement}); err != nil {
 		return err
@@ -423,7 +423,7 @@ func (s *Store) settleLocally(settlement *leakybucket.Settlement) error {
 	if settlement.Cancel && noted {
 		// Only the bucket knows whether anything was given back.
 		diff = -min(c.Cost, max(0, before-b.localLevel(c)))
-		s.enter(c, now, func(e entry) entry { return e.with(diff, false) })
+		s.enter(c, now, func(e entry) entry { return e.afterAdmit(diff, false) })
 	}
 	return nil
 }

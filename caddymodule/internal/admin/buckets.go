@@ -21,7 +21,7 @@ import (
 	"github.com/caddy-throttle/caddy-throttle/leakybucket/sharedstore"
 )
 
-var ruleNames = map[bucketkey.Rule]string{bucketkey.Limited: "limited", bucketkey.Unlimited: "unlimited", bucketkey.Deny: "deny"}
+var ruleNames = map[bucketkey.Rule]string{bucketkey.Limited: "limited", bucketkey.Unlimited: "unlimited", bucketkey.Denied: "deny"}
 
 var sourceNames = map[override.Source]string{override.OfZone: "zone", override.OfConfig: "override", override.OfFile: "override_file"}
 

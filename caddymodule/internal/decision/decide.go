@@ -433,7 +433,7 @@ func (p *plan) decideByKey(z *Zone, k *rule.Bucket, why rule.Reason, shadow leak
 			p.met(z, NotLimited)
 		}
 		return true
-	case k.Rule == bucketkey.Deny:
+	case k.Rule == bucketkey.Denied:
 		why = rule.Denied
 	default:
 		return false

@@ -102,7 +102,7 @@ func ParseLimit(text string, plans map[string]leakybucket.Limit) (l Limit, err e
 	case l.Text == "unlimited":
 		l.rule = bucketkey.Unlimited
 	case l.Text == "deny":
-		l.rule = bucketkey.Deny
+		l.rule = bucketkey.Denied
 	case isFactor:
 		var plain bool
 		if l.factor, plain = leakybucket.ParseCost(factor); !plain || !(l.factor >= 0.001 && l.factor <= 1000) {
@@ -126,7 +126,7 @@ func (l *Limit) Limits() bool { return l.rule == bucketkey.Limited }
 func (l *Limit) apply(rule bucketkey.Rule, was leakybucket.Limit, dearest float64) (bucketkey.Rule, leakybucket.Limit) {
 	limited := rule == bucketkey.Limited
 	switch {
-	case rule == bucketkey.Deny && l.Key == "":
+	case rule == bucketkey.Denied && l.Key == "":
 		return rule, was
 	case !l.Limits():
 		return l.rule, was

@@ -58,12 +58,12 @@ func TestALimitOfAZoneLeavesWhomTheConfigNames(t *testing.T) {
 		{bucketkey.Unlimited, "x0.5", "k", bucketkey.Unlimited, leakybucket.Limit{}},
 		{bucketkey.Unlimited, "10 1/s", "", bucketkey.Limited, ten},
 		{bucketkey.Unlimited, "1 1/s", "k", bucketkey.Limited, leakybucket.Limit{Capacity: 2, Leak: 1}}, // the dearest request fits
-		{bucketkey.Unlimited, "deny", "", bucketkey.Deny, leakybucket.Limit{}},
-		{bucketkey.Deny, "x2", "", bucketkey.Deny, leakybucket.Limit{}},
-		{bucketkey.Deny, "10 1/s", "", bucketkey.Deny, leakybucket.Limit{}},
-		{bucketkey.Deny, "10 1/s", "k", bucketkey.Limited, ten},
-		{bucketkey.Deny, "unlimited", "", bucketkey.Deny, leakybucket.Limit{}},
-		{bucketkey.Deny, "unlimited", "k", bucketkey.Unlimited, leakybucket.Limit{}},
+		{bucketkey.Unlimited, "deny", "", bucketkey.Denied, leakybucket.Limit{}},
+		{bucketkey.Denied, "x2", "", bucketkey.Denied, leakybucket.Limit{}},
+		{bucketkey.Denied, "10 1/s", "", bucketkey.Denied, leakybucket.Limit{}},
+		{bucketkey.Denied, "10 1/s", "k", bucketkey.Limited, ten},
+		{bucketkey.Denied, "unlimited", "", bucketkey.Denied, leakybucket.Limit{}},
+		{bucketkey.Denied, "unlimited", "k", bucketkey.Unlimited, leakybucket.Limit{}},
 		{bucketkey.Limited, "10 1/s", "", bucketkey.Limited, leakybucket.Limit{}}, // slots alone
 	} {
 		l, err := ParseLimit(test.text, nil)
@@ -91,7 +91,7 @@ func TestAnOverrideEndsByItself(t *testing.T) {
 		if set.AllShadow(now) != holds || set.Shadow("z", now) != holds || set.Shadow("other", now) != holds {
 			t.Errorf("shadow after %v: want %v", after, holds)
 		}
-		if rule, _ := set.Apply("z", "k", bucketkey.Limited, leakybucket.Limit{Capacity: 1, Leak: 1}, 1, now); (rule == bucketkey.Deny) != holds {
+		if rule, _ := set.Apply("z", "k", bucketkey.Limited, leakybucket.Limit{Capacity: 1, Leak: 1}, 1, now); (rule == bucketkey.Denied) != holds {
 			t.Errorf("limit after %v: got rule %v, want deny: %v", after, rule, holds)
 		}
 	}
