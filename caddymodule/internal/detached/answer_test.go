@@ -356,6 +356,23 @@ func TestAPanicOfAWriterIsTheHandlers(t *testing.T) {
 	}
 }
 
+// After the handler has returned, its connection may be another request's.
+func TestAfterAPanicOfAWriterNoDeadlineIsSet(t *testing.T) {
+	for _, size := range []int{10, 100 << 10} {
+		synctest.Test(t, func(t *testing.T) {
+			conn := &slowConn{ResponseWriter: httptest.NewRecorder()}
+			func() {
+				defer func() { _ = recover() }()
+				_ = Serve(panicking{conn}, get(t), send(size), new(owner), nil)
+			}()
+			time.Sleep(2 * slowest)
+			if len(conn.set) > 0 {
+				t.Errorf("%d bytes: got the deadlines %v, want none", size, conn.set)
+			}
+		})
+	}
+}
+
 func TestContextsOfACallEndWithIt(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		type key struct{}

@@ -305,8 +305,10 @@ func (d *writer) lose() {
 	d.call.leave()
 }
 
-// drop throws away what is left of the answer.
+// drop throws away what is left of the answer. After it, also if a writer has panicked,
+// nobody looks at the connection any more.
 func (d *writer) drop() {
+	d.inTime()
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.lost.Store(true)
@@ -341,12 +343,13 @@ func (d *writer) hurry() {
 
 type unwrapper interface{ Unwrap() http.ResponseWriter }
 
-// inTime notes that the client has taken a piece.
+// inTime notes that the client has taken a piece, or need not take any more.
 func (d *writer) inTime() {
 	d.pace.Lock()
 	defer d.pace.Unlock()
-	d.due = time.Time{}
-	d.timer.Stop()
+	if d.due = (time.Time{}); d.timer != nil {
+		d.timer.Stop()
+	}
 }
 
 // SetWriteDeadline keeps a handler's own deadline, such as that of Caddy's timeouts, for
