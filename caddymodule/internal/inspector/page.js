@@ -278,8 +278,8 @@ const draw = (card) => {
 	const slider = find("input", card), atEnd = slider.value === slider.max;
 	slider.max = Math.max(0, points.length - 1);
 	if (atEnd) slider.value = slider.max;
-	const own = Math.max(0, ...points.map(sumOf));
-	put(find(".most", card), `Up to ${rate(own)}/s. The scale of all plots ends at ${rate(most)}/s.`);
+	put(find(".most", card), `up to ${rate(Math.max(0, ...points.map(sumOf)))}/s`);
+	put(find("#scale"), `All plots end at ${rate(most)}/s.`);
 	readPoint(card);
 };
 const drawAll = () => document.querySelectorAll(".zone").forEach(draw);
@@ -526,13 +526,13 @@ const refreshTop = async () => {
 		seconds = Math.max(seconds, zone.seconds);
 		for (const { key, network, admitted, refused } of [...zone.busiest, ...zone.most_refused]) {
 			const id = JSON.stringify([zone.zone, zone.mode, key]);
-			keys.set(id, { id, zone: zone.zone, dry: zone.mode === "shadow", group: zone.group, key, network, requests: admitted + refused, refused });
+			keys.set(id, { id, zone: zone.zone, dry: zone.mode === "shadow", key, network, requests: admitted + refused, refused });
 		}
 	}
 	const all = [...keys.values()].sort((a, b) => b.refused - a.refused || b.requests - a.requests || (a.id < b.id ? -1 : 1)).slice(0, 20);
 	const byKey = fields.by.value === "";
 	rows(table, all, (k) => k.id, (k) => {
-		const row = element("tr", { role: "row" }, cell("", "key", foreign(k.network ?? k.key, "long")), cell("", "text", foreign(k.zone), ...(k.dry ? [` (shadow, ${visible(k.group)})`] : [])), cell("requests", "n"), cell("refused", "n"), cell("", "do"));
+		const row = element("tr", { role: "row" }, cell("", "key", foreign(k.network ?? k.key, "long")), cell("", "text", foreign(k.zone), ...(k.dry ? [" (shadow)"] : [])), cell("requests", "n"), cell("refused", "n"), cell("", "do"));
 		if (byKey || !k.key.includes("/")) row.lastChild.append(button("Why", k.key, () => lookAt(k.network ?? k.key)));
 		if (writable && !byKey) row.lastChild.append(button("Ban…", k.key, () => proposeBan(k.key)));
 		return row;
