@@ -77,7 +77,7 @@ func TestCosts(t *testing.T) {
 		{"one zone, settle seconds", zone(0, "settle seconds")},
 		{"one zone, settle status", zone(0, "settle status 401 1")},
 		{"one zone, block", zone(0, "block 10m")},
-		{"one zone, delay", zone(0, "delay 10")},
+		{"one zone, delay", zone(0, "delay 50000000")},
 		{"in_flight alone", "zone workers {\nin_flight 100\n}\n"},
 		{"in_flight with share", "zone workers {\nin_flight 100 {\nshare\n}\n}\n"},
 		{"one zone that refuses", "zone shut {\nkey client_ip\nlimit 1 1/d\n}\n"},
@@ -91,7 +91,7 @@ func TestCosts(t *testing.T) {
 		}
 		servers[i] = serverOf(site)
 	}
-	const rounds, part = 150, 500
+	const rounds, part = 100, 300
 	for range rounds {
 		for i, server := range servers {
 			began := processTime()
